@@ -1,0 +1,54 @@
+// SPDX-License-Identifier: Apache-2.0
+//
+// Element types and exact scalar conversions between them.
+#ifndef MSGL_CORE_DTYPE_H
+#define MSGL_CORE_DTYPE_H
+
+#include <stddef.h>
+#include <stdint.h>
+#include <string.h>
+
+typedef enum msgl_dtype {
+    MSGL_F32 = 0,
+    MSGL_F16 = 1,
+    MSGL_BF16 = 2,
+    MSGL_DTYPE_COUNT = 3,
+} msgl_dtype;
+
+static inline size_t msgl__dtype_size(msgl_dtype t)
+{
+    return t == MSGL_F32 ? 4 : 2;
+}
+
+// "float32", "float16", "bfloat16": the spelling of config.json and of --dtype.
+const char *msgl__dtype_name(msgl_dtype t);
+// Accepts the names above, "torch."-prefixed ones and safetensors' F32/F16/BF16. Returns 0 or
+// MSGL_EUNSUPPORTED.
+int msgl__dtype_parse(const char *name, msgl_dtype *out);
+
+static inline float msgl__bf16_to_f32(uint16_t h)
+{
+    const uint32_t u = (uint32_t)h << 16;
+    float f;
+    memcpy(&f, &u, 4);
+    return f;
+}
+
+// Round to nearest even; NaN stays a (quiet) NaN.
+static inline uint16_t msgl__f32_to_bf16(float f)
+{
+    uint32_t u;
+    memcpy(&u, &f, 4);
+    if ((u & 0x7fffffffu) > 0x7f800000u) return (uint16_t)((u >> 16) | 0x40u);
+    return (uint16_t)((u + 0x7fffu + ((u >> 16) & 1u)) >> 16);
+}
+
+// IEEE binary16, subnormals and specials included; f32 -> f16 rounds to nearest even.
+float msgl__f16_to_f32(uint16_t h);
+uint16_t msgl__f32_to_f16(float f);
+
+// Element i of an array of type t, as f32, and the reverse (rounding to nearest even).
+float msgl__load_f32(const void *p, msgl_dtype t, size_t i);
+void msgl__store_f32(void *p, msgl_dtype t, size_t i, float v);
+
+#endif

@@ -1,0 +1,44 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "core/err.h"
+
+#include <stdarg.h>
+#include <stdio.h>
+#include <string.h>
+
+int msgl__err_set(msgl_err *err, int code, const char *fmt, ...)
+{
+    if (err == NULL) return code;
+    err->code = code;
+    va_list ap;
+    va_start(ap, fmt);
+    vsnprintf(err->text, sizeof err->text, fmt, ap);
+    va_end(ap);
+    return code;
+}
+
+int msgl__err_prefix(msgl_err *err, int code, const char *fmt, ...)
+{
+    if (err == NULL) return code;
+    char old[MSGL_ERR_TEXT_SIZE];
+    memcpy(old, err->text, sizeof old);
+    old[sizeof old - 1] = '\0';
+    va_list ap;
+    va_start(ap, fmt);
+    const int n = vsnprintf(err->text, sizeof err->text, fmt, ap);
+    va_end(ap);
+    if (n >= 0 && (size_t)n + 2 < sizeof err->text) {
+        snprintf(err->text + n, sizeof err->text - (size_t)n, ": %s", old);
+    }
+    return err->code;
+}
+
+const char *msgl__status_text(int code)
+{
+    switch (code) {
+#define MSGL_STATUS_CASE(name, value, text)                                                        \
+    case value: return text;
+        MSGL_STATUS_MAP(MSGL_STATUS_CASE)
+#undef MSGL_STATUS_CASE
+    default: return "unknown status";
+    }
+}
