@@ -8,8 +8,8 @@
 
 #include "core/err.h"
 
-static atomic_uint_fast64_t g_allocs;    // successes so far
-static atomic_uint_fast64_t g_fail_in;   // 0: never fail; n: the n-th next call fails, and all after
+static atomic_uint_fast64_t g_allocs;  // successes so far
+static atomic_uint_fast64_t g_fail_in; // 0: never fail; n: the n-th next call fails, and all after
 static const size_t HUGE_PAGE = (size_t)2 << 20;
 
 // Counts one attempt down towards the injected failure; true when this attempt has to fail.

@@ -5,8 +5,8 @@
 // failed on purpose (the n-th allocation of a load or a request) and found by purpose.
 //
 // Three lifetimes: heap objects that live as long as their owner (msgl__malloc), large page-backed
-// regions that live as long as the engine (msgl__pages_alloc: weights, KV), and step arenas that are
-// sized once and reset every step (msgl_arena).
+// regions that live as long as the engine (msgl__pages_alloc: weights, KV), and step arenas that
+// are sized once and reset every step (msgl_arena).
 #ifndef MSGL_CORE_MEM_H
 #define MSGL_CORE_MEM_H
 
@@ -47,8 +47,8 @@ typedef struct msgl_arena {
 } msgl_arena;
 
 void msgl__arena_init(msgl_arena *a, void *base, size_t size);
-// 64-byte aligned, not zeroed; NULL when the arena is full (its size is computed from the limits, so
-// that is a bug of the caller).
+// 64-byte aligned, not zeroed; NULL when the arena is full (its size is computed from the limits,
+// so that is a bug of the caller).
 void *msgl__arena_alloc(msgl_arena *a, size_t size);
 static inline void msgl__arena_reset(msgl_arena *a)
 {

@@ -1,0 +1,125 @@
+// SPDX-License-Identifier: Apache-2.0
+//
+// The attention contract. A backend is one folder that ends in one const descriptor; registry.c has
+// one line for it. The descriptor says everything that selection, start-up checks, --help, the
+// documentation's matrix and the conformance tests need to know.
+#ifndef MSGL_ATTENTION_ATTENTION_H
+#define MSGL_ATTENTION_ATTENTION_H
+
+#include <stdbool.h>
+#include <stdint.h>
+
+#include "core/batch.h"
+#include "core/err.h"
+#include "kernel/kernel.h"
+#include "kvcache/kvcache.h"
+
+#define MSGL_ATTN_MAX_SET 8
+
+typedef enum msgl_page_rule {
+    MSGL_PAGE_ANY,       // the kernel takes the pool's page size, whatever it is
+    MSGL_PAGE_FLATTENED, // the kernel works on pages of 1; larger pool pages are flattened into
+                         // slots
+    MSGL_PAGE_SET,       // only page_sizes[]; anything else is replaced by page_override
+} msgl_page_rule;
+
+typedef struct msgl_attn_backend msgl_attn_backend;
+typedef struct msgl_attn_config msgl_attn_config;
+
+// Geometry of one layer's attention.
+typedef struct msgl_attn_layer {
+    int32_t layer;  // index into the KV pool
+    float scale;    // of q.k; head_dim^-0.5 unless the model says otherwise
+    float softcap;  // s = cap * tanh(s / cap) before masking; 0: off
+    int32_t window; // W: a query at position p sees keys in [p - W, p], W + 1 of them; -1: all
+} msgl_attn_layer;
+
+typedef struct msgl_attn_desc {
+    const char *name;
+    const char *aliases[4]; // NULL-terminated
+    const char *summary;    // one line for --help and the matrix
+    uint32_t devices;       // bit mask of 1u << msgl_device_kind
+    int32_t min_capability; // CUDA: 80, 90 ...; 0 on the CPU
+    msgl_page_rule page_rule;
+    int32_t page_sizes[MSGL_ATTN_MAX_SET]; // MSGL_PAGE_SET: allowed, 0-terminated
+    int32_t page_override;                 // MSGL_PAGE_SET: replaces any other size, with a warning
+    int32_t
+        head_dims[MSGL_ATTN_MAX_SET]; // allowed, 0-terminated; empty: any multiple of 8 up to 256
+    int32_t max_group;                // largest num_q_heads / num_kv_heads; 0: any
+    uint32_t kv_dtypes;               // bit mask of 1u << msgl_dtype
+    bool sliding_window, softcap, sinks, mla, graph;
+    const char *plugin; // shared object that holds the device's implementation; NULL: built in
+
+    // Takes all memory that the backend will ever use. *out is owned by the caller (destroy).
+    int (*create)(const msgl_attn_config *cfg, msgl_attn_backend **out, msgl_err *err);
+    void (*destroy)(msgl_attn_backend *b);
+    // Builds the batch's metadata in the staging set batch->slot and sets batch->attn_metadata.
+    // Host work on the scheduler's thread, no device reads. May leave planning to the first
+    // forward.
+    int (*prepare_metadata)(msgl_attn_backend *b, msgl_batch *batch);
+    // Stores K and V of the new tokens at batch->out_loc, then attends. qkv [num_tokens, ld]: q
+    // heads, k heads, v heads (rotated, f32); out [num_tokens, num_q_heads * head_dim] f32. On the
+    // exec's queue; failures go to exec->status.
+    void (*forward)(msgl_attn_backend *b, msgl_exec *x, const msgl_attn_layer *layer,
+                    const msgl_batch *batch, const float *qkv, size_t ld, float *out);
+    // Row of each request's last query token: out [batch->size].
+    void (*last_indices)(const msgl_attn_backend *b, const msgl_batch *batch, int32_t *out);
+    // Captured graphs (decode only); NULL unless `graph`. Fixed buffers for up to max(batch_sizes)
+    // requests; capture fills them with a harmless batch; replay copies a batch's metadata into
+    // them.
+    int (*init_capture)(msgl_attn_backend *b, int32_t max_seq_len, const int32_t *batch_sizes,
+                        int32_t num_sizes, msgl_err *err);
+    int (*prepare_for_capture)(msgl_attn_backend *b, msgl_batch *batch);
+    int (*prepare_for_replay)(msgl_attn_backend *b, msgl_batch *batch);
+} msgl_attn_desc;
+
+struct msgl_attn_backend { // first member of every backend's own struct
+    const msgl_attn_desc *desc;
+};
+
+struct msgl_attn_config {
+    msgl_device_kind device;
+    int32_t num_q_heads, num_kv_heads, head_dim; // of this rank
+    int32_t page_size;
+    int32_t max_running; // requests per batch
+    int32_t max_seq_len;
+    int32_t max_step_tokens; // query tokens per batch
+    int32_t num_slots;       // staging sets, batch->slot in [0, num_slots)
+    bool deterministic;      // results of a request must not depend on the batch (always so for fa)
+    const msgl_kernels *kernels;
+    const msgl_kv_pool *pool;
+    const msgl_page_table *page_table;
+    int32_t num_threads; // of the pool that forward will run on
+};
+
+// registry.c: all backends, in the order shown to users.
+const msgl_attn_desc *const *msgl__attn_backends(int *count);
+const msgl_attn_desc *msgl__attn_find(const char *name); // by name or alias; NULL
+
+// select.c
+typedef struct msgl_attn_choice {
+    const msgl_attn_desc *prefill, *decode; // equal: one backend serves both
+} msgl_attn_choice;
+
+typedef struct msgl_attn_needs { // what the model and the machine ask of a backend
+    msgl_device_kind device;
+    int32_t capability; // CUDA compute capability x 10; 0 on the CPU
+    int32_t num_q_heads, num_kv_heads, head_dim, page_size;
+    msgl_dtype kv_dtype;
+    bool sliding_window, softcap;
+} msgl_attn_needs;
+
+// spec: "auto", NAME or "PREFILL,DECODE" (exactly one comma). Errors: unknown name (lists those
+// that exist), malformed pair (shows the right form), cannot run here (says what is missing and how
+// to get it). *warning (caller's, 256 bytes) gets a line or "".
+int msgl__attn_select(const char *spec, const msgl_attn_needs *needs, msgl_attn_choice *out,
+                      char warning[256], msgl_err *err);
+// Checks one backend against the needs; 0 or MSGL_EUNSUPPORTED with the reason.
+int msgl__attn_supports(const msgl_attn_desc *d, const msgl_attn_needs *needs, msgl_err *err);
+// The page size that the choice works with: `wanted`, or an override (*warning names both).
+int32_t msgl__attn_page_size(const msgl_attn_choice *c, int32_t wanted, char warning[256]);
+// Makes the backend of a choice: one backend, or hybrid.c's that routes by phase.
+int msgl__attn_create(const msgl_attn_choice *c, const msgl_attn_config *cfg,
+                      msgl_attn_backend **out, msgl_err *err);
+
+#endif

@@ -1,0 +1,22 @@
+// SPDX-License-Identifier: Apache-2.0
+//
+// Where kernels run. On the CPU a kernel call computes before it returns, on the pool's threads; on
+// a GPU it only queues work on `stream`. Callers therefore never read a kernel's result on the host
+// except after the step's completion, and pass device pointers that they do not dereference.
+#ifndef MSGL_KERNEL_EXEC_H
+#define MSGL_KERNEL_EXEC_H
+
+#include "core/mem.h"
+#include "utils/threadpool.h"
+
+typedef enum msgl_device_kind { MSGL_DEVICE_CPU, MSGL_DEVICE_CUDA } msgl_device_kind;
+
+typedef struct msgl_exec {
+    msgl_device_kind device;
+    msgl_pool *pool;     // CPU
+    void *stream;        // GPU queue; NULL on the CPU
+    msgl_arena *scratch; // device memory for temporaries of kernels; the step resets it
+    int status; // first failure since the step began (0: none); kernels themselves return void
+} msgl_exec;
+
+#endif

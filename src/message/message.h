@@ -1,0 +1,108 @@
+// SPDX-License-Identifier: Apache-2.0
+//
+// What the front process and the engine process say to each other, as typed structs. On a socket
+// each message is one frame: 4-byte little-endian length, then a MessagePack array [version, type,
+// fields]. Decoding checks every length, type and range; an unknown type is an error, never a
+// crash.
+#ifndef MSGL_MESSAGE_MESSAGE_H
+#define MSGL_MESSAGE_MESSAGE_H
+
+#include <stdbool.h>
+#include <stddef.h>
+#include <stdint.h>
+
+#include "core/batch.h"
+#include "core/err.h"
+#include "core/sampling_params.h"
+
+typedef enum msgl_msg_type {
+    MSGL_MSG_REQUEST = 1, // front -> engine
+    MSGL_MSG_ABORT,       // front -> engine
+    MSGL_MSG_FLUSH,       // front -> engine: drop the prefix cache; answered by MSGL_MSG_STATS
+    MSGL_MSG_GET_STATS,   // front -> engine
+    MSGL_MSG_EXIT,        // front -> engine
+    MSGL_MSG_READY,       // engine -> front, once
+    MSGL_MSG_TOKENS,      // engine -> front, one per step
+    MSGL_MSG_STATS,       // engine -> front
+    MSGL_MSG_FATAL,       // engine -> front: start-up or run-time failure; the engine ends after it
+} msgl_msg_type;
+
+typedef struct msgl_msg_request {
+    uint64_t uid; // unique among requests in flight; chosen by the front
+    int32_t num_ids;
+    const int32_t *ids; // prompt, not empty
+    msgl_sampling_params sampling;
+} msgl_msg_request;
+
+typedef enum msgl_finish {
+    MSGL_FINISH_NONE,   // more tokens follow
+    MSGL_FINISH_STOP,   // an EOS or stop token id
+    MSGL_FINISH_LENGTH, // max_tokens or the sequence limit
+    MSGL_FINISH_ABORT,  // aborted by the front
+    MSGL_FINISH_ERROR,  // refused, or failed (status and text say why)
+} msgl_finish;
+
+// One request's part of a step.
+typedef struct msgl_token_event {
+    uint64_t uid;
+    int32_t token; // -1: none (abort, error, a prompt chunk that only brings prompt logprobs)
+    msgl_finish finish;
+    int32_t prompt_tokens, cached_tokens; // of the request; cached: prefix found at admission
+    int32_t status;                       // MSGL_FINISH_ERROR: MSGL_E code
+    const char *text;                     // MSGL_FINISH_ERROR: one line, else NULL
+    int32_t
+        num_logprobs; // asked for: rows for prompt tokens (ascending positions), then for `token`
+    const msgl_token_logprobs *logprobs; // .req is not meaningful here
+} msgl_token_event;
+
+typedef struct msgl_msg_tokens {
+    int32_t num_events;
+    const msgl_token_event *events;
+} msgl_msg_tokens;
+
+typedef struct msgl_msg_ready {
+    int32_t max_seq_len, max_running, num_pages, page_size, vocab_size;
+    const char *attention; // "fa", "fa,fi"
+    const char *device;    // one line
+} msgl_msg_ready;
+
+typedef struct msgl_msg_stats {
+    uint64_t step; // steps done; together with busy shows a hang
+    int32_t running, waiting;
+    int32_t free_pages, cached_pages, used_pages, total_pages; // free + cached + used = total
+    uint64_t prompt_tokens, generated_tokens, cached_tokens, requests_done, requests_aborted;
+} msgl_msg_stats;
+
+typedef struct msgl_msg {
+    msgl_msg_type type;
+    union {
+        msgl_msg_request request;
+        uint64_t abort_uid;
+        msgl_msg_ready ready;
+        msgl_msg_tokens tokens;
+        msgl_msg_stats stats;
+        const char *fatal;
+    } u;
+} msgl_msg;
+
+// A stream of messages between two threads or processes. Sending copies. Thread-safe: one sender
+// and one receiver thread per direction.
+typedef struct msgl_channel msgl_channel;
+
+// In-process pair: what is sent on one end is received on the other.
+int msgl__channel_pair_local(msgl_channel **a, msgl_channel **b, msgl_err *err);
+// Over one end of a stream socketpair, which the channel owns from now on.
+int msgl__channel_from_fd(int fd, msgl_channel **out, msgl_err *err);
+void msgl__channel_destroy(msgl_channel *c); // the peer then receives MSGL_ECLOSED
+
+// 0; MSGL_ECLOSED when the peer is gone; MSGL_ENOMEM; MSGL_ELIMIT for a message above the frame
+// limit. Blocks only while the socket is full.
+int msgl__channel_send(msgl_channel *c, const msgl_msg *m);
+// Receives one message into *m, whose pointers stay valid until the next receive on this end.
+// timeout_ms: 0 polls, -1 waits. 1: got one; 0: none in time; MSGL_ECLOSED; MSGL_EFORMAT (the
+// stream cannot be used any more).
+int msgl__channel_recv(msgl_channel *c, int timeout_ms, msgl_msg *m);
+// A descriptor that polls readable when msgl__channel_recv(.., 0, ..) may have a message.
+int msgl__channel_poll_fd(const msgl_channel *c);
+
+#endif

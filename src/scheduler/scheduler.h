@@ -1,0 +1,60 @@
+// SPDX-License-Identifier: Apache-2.0
+//
+// Continuous batching: takes requests, decides what each step computes (chunked prefill or decode),
+// owns the page table, the pages and the prefix cache, and turns step results into token events.
+// Everything here runs on one thread. It drives the engine only through msgl_runner, so the tests
+// put a model-free runner behind it.
+#ifndef MSGL_SCHEDULER_SCHEDULER_H
+#define MSGL_SCHEDULER_SCHEDULER_H
+
+#include "core/batch.h"
+#include "core/err.h"
+#include "kvcache/kvcache.h"
+#include "message/message.h"
+
+typedef enum msgl_cache_type { MSGL_CACHE_RADIX, MSGL_CACHE_NAIVE } msgl_cache_type;
+
+typedef struct msgl_scheduler_config {
+    int32_t max_running;        // --max-running-requests
+    int32_t max_seq_len;        // prompt + generated
+    int32_t max_prefill_tokens; // --max-prefill-length: prompt tokens per step
+    int32_t num_pages, page_size;
+    int32_t vocab_size;
+    msgl_cache_type cache_type;
+    bool overlap;
+    int32_t num_eos;
+    int32_t eos_ids[8];
+    msgl_page_table *page_table; // borrowed; the scheduler writes it
+} msgl_scheduler_config;
+
+typedef struct msgl_scheduler msgl_scheduler;
+
+// Events of a step are handed out in one call; the pointers are valid during it.
+typedef void (*msgl_emit_fn)(void *ctx, const msgl_msg_tokens *tokens);
+
+int msgl__scheduler_create(const msgl_scheduler_config *cfg, const msgl_runner *runner,
+                           msgl_emit_fn emit, void *emit_ctx, msgl_scheduler **out, msgl_err *err);
+void msgl__scheduler_destroy(msgl_scheduler *s);
+
+// Queues a request (ids are copied). What can never run (prompt + max_tokens beyond max_seq_len or
+// the pool, bad ids or parameters, a uid in flight) is answered at once by an error event.
+// max_tokens is cut to what max_seq_len leaves when the prompt itself fits.
+void msgl__scheduler_add(msgl_scheduler *s, const msgl_msg_request *r);
+// Ends a request in whatever phase; its pages are free after at most one more step. Unknown:
+// ignored.
+void msgl__scheduler_abort(msgl_scheduler *s, uint64_t uid);
+// Evicts all unlocked cached pages.
+void msgl__scheduler_flush(msgl_scheduler *s);
+bool msgl__scheduler_has_work(const msgl_scheduler *s);
+// One turn: choose and start a step, then handle the results of the one before it (overlap) or of
+// this one. Returns 0 or the engine's failure, after which every request has had an error event.
+int msgl__scheduler_step(msgl_scheduler *s);
+void msgl__scheduler_stats(const msgl_scheduler *s, msgl_msg_stats *out);
+// free + cached + used = total pages, lock counts, page table rows: 0 or MSGL_EINTERNAL.
+int msgl__scheduler_check(const msgl_scheduler *s, msgl_err *err);
+
+// io.c: serves a channel until EXIT or the peer is gone: receives, steps, sends tokens and stats.
+int msgl__scheduler_serve(msgl_scheduler_config *cfg, const msgl_runner *runner, void *channel,
+                          msgl_err *err);
+
+#endif
