@@ -70,7 +70,7 @@ char *msgl__strndup(const char *s, size_t n)
 
 char *msgl__strdup(const char *s)
 {
-    return msgl__strndup(s, SIZE_MAX - 1);
+    return msgl__strndup(s, strlen(s));
 }
 
 void msgl__free(void *p)

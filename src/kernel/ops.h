@@ -78,7 +78,8 @@ typedef struct msgl_sample_kernels {
     // from the raw logits; req and position are left alone. A NaN row gives NaN and num_top 0.
     void (*logprobs)(msgl_exec *x, const float *logits, size_t ld, int num_rows, int vocab,
                      msgl_token_logprobs *out);
-    size_t (*scratch_size)(int num_rows, int vocab);
+    // Bytes that sample and logprobs take from exec->scratch with a pool of num_threads.
+    size_t (*scratch_size)(int num_threads, int vocab);
 } msgl_sample_kernels;
 
 #endif

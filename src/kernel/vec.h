@@ -1,0 +1,105 @@
+// SPDX-License-Identifier: Apache-2.0
+//
+// Sixteen f32 lanes as a compiler vector. The same source is compiled once per ISA level; every
+// operation is a plain IEEE multiply or add (contraction is off), and reductions have one fixed
+// tree, so all levels give the same bits.
+#ifndef MSGL_KERNEL_VEC_H
+#define MSGL_KERNEL_VEC_H
+
+#include <stddef.h>
+#include <stdint.h>
+#include <string.h>
+
+#include "core/attributes.h"
+
+#define MSGL_LANES 16
+
+typedef float msgl_vf __attribute__((vector_size(64)));
+typedef int32_t msgl_vi __attribute__((vector_size(64)));
+
+MSGL_INLINE msgl_vf msgl__vf_set(float a)
+{
+    return (msgl_vf){a, a, a, a, a, a, a, a, a, a, a, a, a, a, a, a};
+}
+MSGL_INLINE msgl_vi msgl__vi_set(int32_t a)
+{
+    return (msgl_vi){a, a, a, a, a, a, a, a, a, a, a, a, a, a, a, a};
+}
+MSGL_INLINE msgl_vf msgl__vf_load(const float *p)
+{
+    msgl_vf v;
+    memcpy(&v, p, sizeof v);
+    return v;
+}
+MSGL_INLINE void msgl__vf_store(float *p, msgl_vf v)
+{
+    memcpy(p, &v, sizeof v);
+}
+// n < 16 elements, the other lanes are `fill`.
+MSGL_INLINE msgl_vf msgl__vf_load_part(const float *p, size_t n, float fill)
+{
+    msgl_vf v = msgl__vf_set(fill);
+    memcpy(&v, p, n * sizeof *p);
+    return v;
+}
+MSGL_INLINE void msgl__vf_store_part(float *p, msgl_vf v, size_t n)
+{
+    memcpy(p, &v, n * sizeof *p);
+}
+MSGL_INLINE msgl_vf msgl__vf_select(msgl_vi mask, msgl_vf a, msgl_vf b) // mask lane -1: a, 0: b
+{
+    return (msgl_vf)((mask & (msgl_vi)a) | (~mask & (msgl_vi)b));
+}
+MSGL_INLINE msgl_vf msgl__vf_max(msgl_vf a, msgl_vf b)
+{
+    return msgl__vf_select(a > b, a, b);
+}
+MSGL_INLINE msgl_vf msgl__vf_min(msgl_vf a, msgl_vf b)
+{
+    return msgl__vf_select(a < b, a, b);
+}
+// Sum in the tree 8, 4, 2, 1 apart.
+MSGL_INLINE float msgl__vf_sum(msgl_vf v)
+{
+    float a[MSGL_LANES];
+    memcpy(a, &v, sizeof a);
+    for (int half = 8; half > 0; half /= 2) {
+        for (int i = 0; i < half; i++) a[i] += a[i + half];
+    }
+    return a[0];
+}
+MSGL_INLINE float msgl__vf_hmax(msgl_vf v)
+{
+    float a[MSGL_LANES];
+    memcpy(a, &v, sizeof a);
+    for (int half = 8; half > 0; half /= 2) {
+        for (int i = 0; i < half; i++) a[i] = a[i] > a[i + half] ? a[i] : a[i + half];
+    }
+    return a[0];
+}
+
+// e^x, relative error below 2e-7 for x in [-87, 88]; 0 below -87.3, e^88.7 (finite) above.
+// x = n ln 2 + r with |r| <= ln 2 / 2 (Cody and Waite's two-part ln 2), e^r by its Taylor
+// polynomial of degree 7 (remainder 5e-9), 2^n by adding n to the exponent.
+MSGL_INLINE msgl_vf msgl__vf_exp(msgl_vf x)
+{
+    const msgl_vi underflow = x < msgl__vf_set(-87.3f);
+    x = msgl__vf_min(msgl__vf_max(x, msgl__vf_set(-87.3f)), msgl__vf_set(88.7f));
+    const msgl_vf magic = msgl__vf_set(12582912.0f); // 1.5 * 2^23: adding it rounds to an integer
+    const msgl_vf shifted = x * msgl__vf_set(1.44269504f) + magic;
+    const msgl_vf n = shifted - magic;
+    const msgl_vf r = (x - n * msgl__vf_set(0.693359375f)) - n * msgl__vf_set(-2.12194440e-4f);
+    msgl_vf p = msgl__vf_set(1.0f / 5040);
+    p = p * r + msgl__vf_set(1.0f / 720);
+    p = p * r + msgl__vf_set(1.0f / 120);
+    p = p * r + msgl__vf_set(1.0f / 24);
+    p = p * r + msgl__vf_set(1.0f / 6);
+    p = p * r + msgl__vf_set(0.5f);
+    p = p * r * r + r;
+    p = p + msgl__vf_set(1.0f);
+    const msgl_vi exponent = ((msgl_vi)shifted - (msgl_vi)magic) << 23;
+    const msgl_vf y = (msgl_vf)((msgl_vi)p + exponent);
+    return (msgl_vf)(~underflow & (msgl_vi)y);
+}
+
+#endif

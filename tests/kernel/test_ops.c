@@ -1,0 +1,421 @@
+// SPDX-License-Identifier: Apache-2.0
+//
+// norm, rope, act and moe against formulas in f64; sample and logprobs against the exact softmax
+// (chi-square over many draws, exact survivors of top-k, top-p and min-p). Every level that the
+// machine has is tested, and all levels of the first four must agree to the bit (vec.h promises
+// it).
+#include <math.h>
+#include <setjmp.h>
+#include <stdarg.h>
+#include <stddef.h>
+#include <stdint.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+
+#include <cmocka.h>
+
+#include "core/attributes.h"
+#include "kernel/kernel.h"
+
+struct fixture {
+    msgl_cpu_level top;
+    msgl_kernels kernels[MSGL_CPU_LEVELS];
+    msgl_pool *pool;
+    msgl_arena arena;
+    msgl_exec exec;
+    uint64_t rng;
+};
+
+static float rnd(struct fixture *f, float scale) // uniform in [-scale, scale]
+{
+    f->rng = f->rng * 6364136223846793005u + 1442695040888963407u;
+    return ((float)(f->rng >> 40) / (float)(1 << 23) - 1.0f) * scale;
+}
+
+static int setup(void **state)
+{
+    struct fixture *f = calloc(1, sizeof *f);
+    f->top = msgl__cpu_level_detect();
+    for (int level = 0; level <= (int)f->top; level++) {
+        msgl__ops_init(&f->kernels[level], (msgl_cpu_level)level);
+    }
+    msgl_err err;
+    if (msgl__pool_create(2, &f->pool, &err) != 0) return -1;
+    const size_t bytes = 64 << 20;
+    msgl__arena_init(&f->arena, msgl__pages_alloc(bytes), bytes);
+    f->exec = (msgl_exec){.pool = f->pool, .scratch = &f->arena};
+    f->rng = 7;
+    *state = f;
+    return 0;
+}
+
+static int teardown(void **state)
+{
+    struct fixture *f = *state;
+    msgl__pool_destroy(f->pool);
+    msgl__pages_free(f->arena.base, f->arena.size);
+    free(f);
+    return 0;
+}
+
+// Runs `f` for each level; the caller compares with its oracle and with the first level's bits.
+#define FOR_LEVELS(fix, k)                                                                         \
+    for (const msgl_kernels *k = (fix)->kernels; k <= &(fix)->kernels[(fix)->top]; k++)
+
+static void fill(struct fixture *f, float *p, size_t n, float scale)
+{
+    for (size_t i = 0; i < n; i++) p[i] = rnd(f, scale);
+}
+
+static void test_rms_norm(void **state)
+{
+    struct fixture *f = *state;
+    const int dims[] = {1, 5, 16, 64, 100, 1024, 3000};
+    enum { ROWS = 37, MAX = 3000 };
+    static float in[ROWS * MAX], delta[ROWS * MAX], weight[MAX], out[ROWS * MAX], first[ROWS * MAX],
+        residual[ROWS * MAX];
+    for (size_t d = 0; d < MSGL_COUNT(dims); d++) {
+        const int dim = dims[d];
+        const size_t n = (size_t)ROWS * (size_t)dim;
+        fill(f, in, n, 3);
+        fill(f, delta, n, 3);
+        fill(f, weight, (size_t)dim, 2);
+        FOR_LEVELS(f, k)
+        {
+            memcpy(residual, in, n * sizeof *in);
+            k->norm.add_rms_norm(&f->exec, residual, delta, weight, 1e-6f, out, ROWS, dim);
+            for (int r = 0; r < ROWS; r++) {
+                double squares = 0;
+                for (int i = 0; i < dim; i++) {
+                    const double v = (double)(in[r * dim + i] + delta[r * dim + i]);
+                    squares += v * v;
+                }
+                for (int i = 0; i < dim; i++) {
+                    const float sum = in[r * dim + i] + delta[r * dim + i];
+                    const double want =
+                        (double)sum / sqrt(squares / dim + 1e-6) * (double)weight[i];
+                    assert_true(residual[r * dim + i] == sum);
+                    // f32 sum of squares, one division, two products: a few ulp
+                    assert_true(fabs((double)out[r * dim + i] - want) <= 1e-6 * fabs(want) + 1e-12);
+                }
+            }
+            if (k == f->kernels) memcpy(first, out, n * sizeof *out);
+            assert_memory_equal(first, out, n * sizeof *out);
+            k->norm.rms_norm(&f->exec, residual, (size_t)dim, weight, 1e-6f, out, (size_t)dim, ROWS,
+                             dim);
+            assert_memory_equal(first, out, n * sizeof *out);
+        }
+    }
+}
+
+static void test_rope(void **state)
+{
+    struct fixture *f = *state;
+    enum { TOKENS = 9, Q = 3, KV = 2, MAXD = 128, LD = (Q + 2 * KV) * MAXD };
+    const int dims[] = {64, 80, 128}, halves[] = {32, 40, 32};
+    static float in[TOKENS * LD], got[TOKENS * LD], first[TOKENS * LD], table[TOKENS * MAXD];
+    float inv_freq[MAXD], qw[MAXD], kw[MAXD];
+    int32_t positions[TOKENS];
+    for (size_t c = 0; c < MSGL_COUNT(dims); c++) {
+        const int dim = dims[c], half = halves[c];
+        for (int i = 0; i < half; i++) inv_freq[i] = powf(10000.0f, -(float)i / (float)half);
+        for (int t = 0; t < TOKENS; t++) positions[t] = t * 411;
+        fill(f, in, MSGL_COUNT(in), 2);
+        fill(f, qw, MAXD, 1);
+        fill(f, kw, MAXD, 1);
+        FOR_LEVELS(f, k)
+        {
+            memcpy(got, in, sizeof in);
+            k->rope.table(&f->exec, positions, TOKENS, inv_freq, half, 1.5f, table);
+            k->rope.qk_norm_rope(&f->exec, got, LD, TOKENS, Q, KV, dim, qw, kw, 1e-5f, table, half);
+            for (int t = 0; t < TOKENS; t++) {
+                for (int h = 0; h < Q + 2 * KV; h++) {
+                    const float *x = in + t * LD + h * dim, *y = got + t * LD + h * dim;
+                    if (h >= Q + KV) {
+                        assert_memory_equal(x, y, (size_t)dim * sizeof *x);
+                        continue;
+                    }
+                    const float *w = h < Q ? qw : kw;
+                    double squares = 0, normed[MAXD];
+                    for (int i = 0; i < dim; i++) squares += (double)x[i] * (double)x[i];
+                    for (int i = 0; i < dim; i++) {
+                        normed[i] = (double)x[i] / sqrt(squares / dim + 1e-5) * (double)w[i];
+                    }
+                    for (int i = 0; i < dim; i++) {
+                        double want = normed[i];
+                        if (i < 2 * half) {
+                            const int pair = i % half;
+                            const double angle = (double)(positions[t] * inv_freq[pair]);
+                            const double other = i < half ? -normed[i + half] : normed[i - half];
+                            want = 1.5 * (normed[i] * cos(angle) + other * sin(angle));
+                        }
+                        // terms up to 1.5 * |normed| <= 20, f32 cos and sin: 20 * 2^-22
+                        assert_true(fabs((double)y[i] - want) < 5e-6);
+                    }
+                }
+            }
+            if (k == f->kernels) memcpy(first, got, sizeof got);
+            assert_memory_equal(first, got, sizeof got);
+        }
+    }
+}
+
+static void test_silu(void **state)
+{
+    struct fixture *f = *state;
+    enum { ROWS = 50, DIM = 397 };
+    static float in[ROWS * 2 * DIM], out[ROWS * DIM], first[ROWS * DIM];
+    fill(f, in, MSGL_COUNT(in), 30);
+    in[0] = 200; // exp overflows one way and underflows the other
+    in[1] = -200;
+    FOR_LEVELS(f, k)
+    {
+        k->act.silu_mul(&f->exec, in, out, ROWS, DIM);
+        for (int r = 0; r < ROWS; r++) {
+            for (int i = 0; i < DIM; i++) {
+                const double g = (double)in[r * 2 * DIM + i], u = (double)in[r * 2 * DIM + DIM + i];
+                const double want = g / (1 + exp(-g)) * u;
+                assert_true(fabs((double)out[r * DIM + i] - want) <= 6e-7 * fabs(want) + 1e-30);
+            }
+        }
+        if (k == f->kernels) memcpy(first, out, sizeof out);
+        assert_memory_equal(first, out, sizeof out);
+    }
+}
+
+static void test_moe(void **state)
+{
+    struct fixture *f = *state;
+    enum { ROWS = 40, E = 8, K = 3, DIM = 33 };
+    static float logits[ROWS * E], weights[ROWS * K], in[ROWS * DIM], sorted[ROWS * K * DIM],
+        out[ROWS * DIM];
+    int32_t ids[ROWS * K], offsets[E + 1], source[ROWS * K];
+    fill(f, logits, MSGL_COUNT(logits), 4);
+    fill(f, in, MSGL_COUNT(in), 1);
+    logits[0] = logits[1] = logits[2] = logits[3] = 9; // a tie: lowest indices first
+    const msgl_moe_kernels *m = &f->kernels[0].moe;
+    for (int norm = 0; norm < 2; norm++) {
+        m->route(&f->exec, logits, ROWS, E, K, norm, ids, weights);
+        assert_int_equal(ids[0], 0);
+        assert_int_equal(ids[1], 1);
+        assert_int_equal(ids[2], 2);
+        m->sort(&f->exec, ids, ROWS, K, E, offsets, source);
+        assert_int_equal(offsets[0], 0);
+        assert_int_equal(offsets[E], ROWS * K);
+        for (int e = 0; e < E; e++) {
+            for (int j = offsets[e]; j < offsets[e + 1]; j++) {
+                assert_int_equal(ids[source[j]], e);
+                assert_true(j == offsets[e] || source[j] > source[j - 1]);
+            }
+        }
+        m->gather(&f->exec, in, source, ROWS, K, DIM, sorted);
+        m->combine(&f->exec, sorted, source, weights, ROWS, K, DIM, out);
+        for (int r = 0; r < ROWS; r++) {
+            double sum = 0, all = 0, kept = 0;
+            for (int e = 0; e < E; e++) all += exp((double)logits[r * E + e]);
+            for (int c = 0; c < K; c++) {
+                const double p = exp((double)logits[r * E + ids[r * K + c]]) / all;
+                kept += p;
+                sum += (double)weights[r * K + c];
+                int larger = 0; // exactly c experts may come before choice c
+                for (int e = 0; e < E; e++) {
+                    larger += logits[r * E + e] > logits[r * E + ids[r * K + c]];
+                }
+                assert_true(larger <= c);
+                if (!norm) assert_true(fabs((double)weights[r * K + c] - p) < 1e-6);
+            }
+            assert_true(fabs(sum - (norm ? 1 : kept)) < 1e-6);
+            for (int i = 0; i < DIM; i++) { // experts are the identity here
+                assert_true(fabs((double)out[r * DIM + i] - sum * (double)in[r * DIM + i]) < 1e-5);
+            }
+        }
+    }
+}
+
+// ---- sampling ----
+
+static double softmax(const float *l, int n, double temperature, double *p)
+{
+    double max = -INFINITY, sum = 0;
+    for (int i = 0; i < n; i++) max = fmax(max, (double)l[i] / temperature);
+    for (int i = 0; i < n; i++) sum += p[i] = exp((double)l[i] / temperature - max);
+    for (int i = 0; i < n; i++) p[i] /= sum;
+    return max + log(sum);
+}
+
+// The distribution that the filters should leave, by definition: sort, cut, renormalise.
+static void filtered(const float *l, int n, const msgl_sample_row *r, double *p)
+{
+    softmax(l, n, (double)r->temperature, p);
+    int *order = calloc((size_t)n, sizeof *order);
+    for (int i = 0; i < n; i++) { // insertion sort by (p desc, id asc)
+        int at = i;
+        while (at > 0 && l[i] > l[order[at - 1]]) {
+            order[at] = order[at - 1];
+            at--;
+        }
+        order[at] = i;
+    }
+    const int k = r->top_k > 0 && r->top_k < n ? r->top_k : n;
+    double mass = 0, kept = 0;
+    for (int i = 0; i < k; i++) mass += p[order[i]];
+    int last = 0;
+    const double largest = p[order[0]];
+    for (int i = 0; i < k; i++) {
+        if (i > 0 && p[order[i]] < (double)r->min_p * largest) break;
+        kept += p[order[i]];
+        last = i;
+        if (r->top_p < 1 && kept >= (double)r->top_p * mass) break;
+    }
+    for (int i = 0; i < n; i++) {
+        if (i > last) p[order[i]] = 0;
+    }
+    for (int i = 0; i <= last; i++) p[order[i]] /= kept;
+    free(order);
+}
+
+static const msgl_sample_row CASES[] = {
+    {.temperature = 1, .top_p = 1},
+    {.temperature = 0.5f, .top_p = 1},
+    {.temperature = 2, .top_p = 1, .top_k = 5},
+    {.temperature = 1, .top_p = 0.7f},
+    {.temperature = 1.3f, .top_p = 0.9f, .top_k = 40},
+    {.temperature = 1, .top_p = 1, .min_p = 0.1f},
+    {.temperature = 3, .top_p = 0.95f, .top_k = 150, .min_p = 0.05f},
+    {.temperature = 1, .top_p = 1e-6f},
+};
+
+// Chi-square of 20,000 draws per case against the exact distribution. Cells expected fewer than 5
+// times are pooled. Bound: mean + 5 standard deviations of the chi-square (dof + 5 sqrt(2 dof)):
+// with fixed seeds the outcome is the same on every run.
+static void test_distribution(void **state)
+{
+    struct fixture *f = *state;
+    enum { VOCAB = 300, DRAWS = 20000, AT_ONCE = 100 };
+    float logits[VOCAB];
+    static float rows[AT_ONCE * VOCAB];
+    for (int i = 0; i < VOCAB; i++) logits[i] = rnd(f, 4);
+    for (int i = 0; i < AT_ONCE; i++) memcpy(rows + i * VOCAB, logits, sizeof logits);
+    FOR_LEVELS(f, k)
+    {
+        for (size_t c = 0; c < MSGL_COUNT(CASES); c++) {
+            double p[VOCAB];
+            int count[VOCAB] = {0};
+            filtered(logits, VOCAB, &CASES[c], p);
+            for (int d = 0; d < DRAWS; d += AT_ONCE) {
+                msgl_sample_row r[AT_ONCE];
+                int32_t tokens[AT_ONCE], status[AT_ONCE];
+                for (int i = 0; i < AT_ONCE; i++) {
+                    r[i] = CASES[c];
+                    r[i].seed = (uint64_t)(d + i) / 50; // seeds and positions both vary
+                    r[i].position = (d + i) % 50;
+                }
+                k->sample.sample(&f->exec, rows, VOCAB, AT_ONCE, VOCAB, r, tokens, status);
+                for (int i = 0; i < AT_ONCE; i++) {
+                    assert_int_equal(status[i], 0);
+                    assert_in_range(tokens[i], 0, VOCAB - 1);
+                    assert_true(p[tokens[i]] > 0); // a token that the filters drop never comes
+                    count[tokens[i]]++;
+                }
+            }
+            double chi = 0, pooled = 0, pooled_count = 0;
+            int dof = -1;
+            for (int i = 0; i < VOCAB; i++) {
+                const double want = p[i] * DRAWS;
+                if (want < 5) {
+                    pooled += want;
+                    pooled_count += count[i];
+                    continue;
+                }
+                chi += (count[i] - want) * (count[i] - want) / want;
+                dof++;
+            }
+            if (pooled >= 5) {
+                chi += (pooled_count - pooled) * (pooled_count - pooled) / pooled;
+                dof++;
+            }
+            assert_true(chi <= dof + 5 * sqrt(2.0 * (dof > 0 ? dof : 1)));
+        }
+    }
+}
+
+static void test_sampling_edges(void **state)
+{
+    struct fixture *f = *state;
+    enum { VOCAB = 1000 };
+    float l[VOCAB];
+    FOR_LEVELS(f, k)
+    {
+        int32_t token, status;
+        msgl_sample_row r = {.temperature = 0, .top_p = 1};
+        for (int i = 0; i < VOCAB; i++) l[i] = -(float)((i * 7) % VOCAB);
+        l[900] = l[17] = 3;
+        k->sample.sample(&f->exec, l, VOCAB, 1, VOCAB, &r, &token, &status);
+        assert_int_equal(token, 17); // a tie: the lowest id
+        const float extremes[] = {1e-30f, 1e30f};
+        for (int i = 0; i < 2; i++) {
+            r.temperature = extremes[i];
+            k->sample.sample(&f->exec, l, VOCAB, 1, VOCAB, &r, &token, &status);
+            assert_int_equal(status, 0);
+            assert_in_range(token, 0, VOCAB - 1);
+        }
+        r = (msgl_sample_row){.temperature = 1, .top_p = 0.5f, .top_k = 7};
+        for (int i = 0; i < VOCAB; i++) l[i] = -INFINITY; // all but one masked
+        l[VOCAB - 1] = -5;
+        k->sample.sample(&f->exec, l, VOCAB, 1, VOCAB, &r, &token, &status);
+        assert_int_equal(token, VOCAB - 1);
+        const float bads[] = {NAN, INFINITY};
+        for (int b = 0; b < 3; b++) {
+            l[VOCAB - 1] = -5;
+            l[b == 1 ? 999 : 37] = b < 2 ? bads[b] : -INFINITY;
+            if (b == 2) l[VOCAB - 1] = -INFINITY; // nothing left at all
+            token = 5;
+            k->sample.sample(&f->exec, l, VOCAB, 1, VOCAB, &r, &token, &status);
+            assert_int_equal(status, MSGL_ENUMERIC);
+            assert_int_equal(token, -1);
+            for (int i = 0; i < VOCAB; i++) l[i] = -INFINITY;
+        }
+    }
+}
+
+static void test_logprobs(void **state)
+{
+    struct fixture *f = *state;
+    enum { VOCAB = 5001, ROWS = 3 };
+    static float l[ROWS * VOCAB];
+    static double p[VOCAB];
+    fill(f, l, MSGL_COUNT(l), 9);
+    l[4000] = l[123]; // ties may stand in the top list too
+    FOR_LEVELS(f, k)
+    {
+        msgl_token_logprobs out[ROWS] = {
+            {.token = 5, .num_top = 20}, {.token = 5000, .num_top = 0}, {.token = 0, .num_top = 1}};
+        k->sample.logprobs(&f->exec, l, VOCAB, ROWS, VOCAB, out);
+        for (int r = 0; r < ROWS; r++) {
+            const float *row = l + r * VOCAB;
+            const double lse = softmax(row, VOCAB, 1, p);
+            assert_true(fabs((double)out[r].logprob - ((double)row[out[r].token] - lse)) < 1e-5);
+            for (int i = 0; i < out[r].num_top; i++) {
+                const int id = out[r].top_ids[i];
+                int before = 0;
+                for (int j = 0; j < VOCAB; j++) {
+                    before += row[j] > row[id] || (row[j] == row[id] && j < id);
+                }
+                assert_int_equal(before, i);
+                assert_true(fabs((double)out[r].top_logprobs[i] - ((double)row[id] - lse)) < 1e-5);
+            }
+        }
+    }
+}
+
+int main(void)
+{
+    const struct CMUnitTest tests[] = {
+        cmocka_unit_test(test_rms_norm),     cmocka_unit_test(test_rope),
+        cmocka_unit_test(test_silu),         cmocka_unit_test(test_moe),
+        cmocka_unit_test(test_distribution), cmocka_unit_test(test_sampling_edges),
+        cmocka_unit_test(test_logprobs),
+    };
+    return cmocka_run_group_tests(tests, setup, teardown);
+}
