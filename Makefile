@@ -1,0 +1,36 @@
+# SPDX-License-Identifier: Apache-2.0
+# A thin door to CMake. `make demo` and `make check` install what they need first (scripts/setup).
+BUILD  ?= build
+SAN    ?=
+PREFIX ?= /usr/local
+MODEL  ?= models/demo
+
+.PHONY: all setup demo check bench install format clean
+all: $(BUILD)/build.ninja
+	@ninja -C $(BUILD)
+
+$(BUILD)/build.ninja: CMakeLists.txt
+	@cmake -S . -B $(BUILD) -G Ninja -DSAN=$(SAN) $(CMAKE_FLAGS)
+
+setup:
+	@scripts/setup
+
+demo: setup
+	@$(MAKE) --no-print-directory all
+	@scripts/demo $(BUILD)/minisgl $(MODEL)
+
+check: setup
+	@$(MAKE) --no-print-directory all
+	@ctest --test-dir $(BUILD) --output-on-failure $(CTEST_FLAGS)
+
+bench: all
+	@bench/run $(BUILD)/minisgl
+
+install: all
+	@cmake --install $(BUILD) --prefix $(PREFIX)
+
+format:
+	@git ls-files '*.c' '*.h' | xargs clang-format -i
+
+clean:
+	@rm -rf $(BUILD)
