@@ -1,0 +1,117 @@
+// SPDX-License-Identifier: Apache-2.0
+//
+// Kernel family attn: storing K and V in the pool, and paged attention over a work list. Every
+// CPU backend (fa, fi, trtllm) plans its batch into the same kind of list, so there is one kernel
+// per ISA level and dtype, for prefill and decode alike.
+//
+// One row's arithmetic is defined once. Keys are taken in tiles of MSGL_ATTN_TILE at absolute
+// positions; a tile gives (m, l, o): maximum, sum of exp2(s - m) and sum of exp2(s - m) v, with
+// s = scale * log2(e) * q.k. Tiles are folded in ascending order:
+//     M' = max(M, m);  L' = L exp2(M - M') + l exp2(m - M');  O' likewise;  result O / L
+// (the online softmax of Milakov & Gimelshein 2018, algorithm 3, with a tile as the element). A
+// tile's value for a row depends on that row's q and on the visible keys only: masked keys are
+// exact zeros in every sum. So it makes no difference to the bits of the result how rows are
+// grouped into work items, which pages hold the keys, whether one item folds all tiles or each tile
+// is a part of its own folded later, or how many threads there are.
+#ifndef MSGL_KERNEL_ATTN_H
+#define MSGL_KERNEL_ATTN_H
+
+#include <stdbool.h>
+#include <stddef.h>
+#include <stdint.h>
+
+#include "core/dtype.h"
+#include "kernel/exec.h"
+
+#define MSGL_ATTN_TILE 256      // keys
+#define MSGL_ATTN_MAX_ROWS 128  // packed query rows of one work item
+#define MSGL_ATTN_MAX_DIM 256   // head_dim
+#define MSGL_ATTN_PART_ALIGN 16 // floats
+
+// A piece of the batch's attention, for every KV head: packed query rows [row, row + rows) of
+// request req against its keys [kv_begin, kv_end). Packed row r is token r / group and query head
+// kv_head * group + r % group, so that K and V are read once for all heads of a group.
+typedef struct msgl_attn_work {
+    int32_t req;
+    int32_t row, rows;         // rows <= MSGL_ATTN_MAX_ROWS
+    int32_t kv_begin, kv_end;  // the causal rule and the window restrict further
+    int32_t part;              // first part that this item writes; -1: it writes out itself
+    int32_t group;             // index into groups when part >= 0
+} msgl_attn_work;
+
+// Rows whose result is folded from parts [part, part + num_parts), in this order.
+typedef struct msgl_attn_group {
+    int32_t req, row, rows;
+    int32_t part, num_parts;
+    int32_t num_works; // items that write these parts
+} msgl_attn_group;
+
+typedef enum msgl_attn_part_kind {
+    // One part per tile: (m, l, o) as above. Folding repeats exactly what one item would have done.
+    MSGL_ATTN_PART_TILE,
+    // One part per work item: o normalised, and its log-sum-exp in base 2 (FlashInfer's convention)
+    // in the place of m. L = log2(sum 2^lse_i); o = sum 2^(lse_i - L) o_i; empty parts have lse
+    // -inf.
+    MSGL_ATTN_PART_LSE2,
+} msgl_attn_part_kind;
+
+// One layer's attention of a batch. All arrays are device memory and stay unchanged until done.
+typedef struct msgl_attn_call {
+    msgl_dtype dtype;
+    int32_t num_q_heads, num_kv_heads, head_dim; // num_q_heads a multiple of num_kv_heads
+    const void *k, *v;                           // [slots, num_kv_heads, head_dim] of this layer
+    const float *q;                              // [num_tokens, num_q_heads, head_dim]
+    size_t ld_q;                                 // elements from token to token
+    float *out;                                  // as q
+    size_t ld_out;
+    float scale, softcap; // softcap 0: off
+    float out_scale;      // of the result; 1 in most cases
+    int32_t window;       // W: keys in [p - W, p]; -1: all up to p
+
+    // Requests. Position p's K and V are in slot pages[start + p / page_size] * page_size + p %
+    // page_size, where start = page_indptr[req], or req * page_stride when page_indptr is NULL.
+    // Entries of positions >= seqlens_k[req] are never read.
+    const int32_t *pages, *page_indptr;
+    size_t page_stride;
+    int32_t page_size;
+    const int32_t *cu_seqlens_q; // [requests + 1] first q row of each request
+    const int32_t *seqlens_k;    // [requests]; the last query token is at position seqlens_k - 1
+
+    const msgl_attn_work *works;
+    const msgl_attn_group *groups;
+    int32_t num_works;
+    msgl_attn_part_kind part_kind;
+    int32_t part_rows; // rows reserved in a part, >= rows of every item that writes parts
+    float *parts;      // [parts, num_kv_heads, msgl__attn_part_floats]
+    int32_t *pending;  // [groups, num_kv_heads] zeroed once at the start; every call leaves zeros
+    char *scratch;     // [threads, scratch_stride], 64-byte aligned
+    size_t scratch_stride;
+} msgl_attn_call;
+
+// Floats of one part of one KV head: m [rows], l [rows], o [rows, head_dim], padded.
+static inline size_t msgl__attn_part_floats(int part_rows, int head_dim)
+{
+    const size_t n = (size_t)part_rows * ((size_t)head_dim + 2);
+    return (n + MSGL_ATTN_PART_ALIGN - 1) / MSGL_ATTN_PART_ALIGN * MSGL_ATTN_PART_ALIGN;
+}
+
+typedef struct msgl_attn_store {
+    msgl_dtype dtype;
+    int32_t num_tokens, row; // row: elements of a slot, num_kv_heads * head_dim
+    const float *k, *v;      // [num_tokens, row]
+    size_t ld;               // elements from token to token, of k and of v
+    const int32_t *slots;    // [num_tokens]
+    void *k_pool, *v_pool;   // [slots, row] of this layer
+} msgl_attn_store;
+
+typedef struct msgl_attn_kernels {
+    const char *name; // ISA level of this table, for reports
+    // Rounds (nearest even) and stores K and V rows at their slots.
+    void (*store_kv)(msgl_exec *x, const msgl_attn_store *s);
+    // Runs the work list over the pool: tasks (item, KV head), handed out one by one in list order.
+    void (*paged)(msgl_exec *x, const msgl_attn_call *c);
+    // Bytes of scratch that paged needs for each thread, a multiple of 64.
+    size_t (*scratch_size)(msgl_dtype dtype, int head_dim);
+} msgl_attn_kernels;
+
+#endif
