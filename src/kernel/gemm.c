@@ -1,0 +1,307 @@
+// SPDX-License-Identifier: Apache-2.0
+//
+// The part of kernel family gemm that all ISA levels share. linear() is grouped() with one expert:
+// both make a list of segments (an expert and its rows), prepare the rows, and run tasks of about
+// TASK_US each over (segment, block of rows, run of panels).
+#include "kernel/gemm_impl.h"
+
+#include <string.h>
+
+enum {
+    TASK_US = 60,              // long against the hand-out of a task, short against its result
+    TASKS_PER_THREAD = 4,      // when there is enough for it, so that a slow core can do fewer
+    READ_BYTES_PER_US = 16000, // what one core reads from memory, roughly
+    ROW_BLOCK_BYTES = 1 << 20, // prepared rows that stay in the L2 cache while panels go by
+    PREPARE_INLINE = 32768,    // elements that the caller prepares alone: cheaper than a hand-out
+    PACK_BYTES = 1 << 20,      // of packed panels per task
+};
+
+typedef struct segment {
+    int expert, row, rows;
+    int first_task;    // of the products
+    int first_prepare; // of the preparation, blocks of MSGL_GEMM_ROWS
+} segment;
+
+typedef struct plan {
+    const msgl_gemm_micro *micro;
+    const msgl_weight *weights;
+    const float *bias, *in;
+    size_t ld_in, ld_out, a_row_bytes, panel_bytes;
+    float *out;
+    char *a;
+    const segment *segments;
+    int num_segments, kpad;
+    int row_block;    // rows per task, a multiple of MSGL_GEMM_ROWS
+    int panels;       // of one weight
+    int task_panels;  // panels per task
+    int panel_blocks; // tasks along n
+} plan;
+
+static int ceil_div(int a, int b)
+{
+    return a / b + (a % b != 0);
+}
+
+static size_t panel_bytes(msgl_dtype dtype, int k)
+{
+    return (size_t)msgl__gemm_kpad(k) * MSGL_GEMM_LANES * msgl__dtype_size(dtype);
+}
+
+size_t msgl__gemm_packed_size(msgl_dtype dtype, int n, int k)
+{
+    size_t bytes;
+    if (n < 1 || k < 1 || k > INT32_MAX - MSGL_GEMM_K_ALIGN) return 0;
+    if (msgl__size_mul((size_t)ceil_div(n, MSGL_GEMM_LANES), panel_bytes(dtype, k), &bytes) != 0)
+        return 0;
+    return bytes;
+}
+
+// The place of task `t` in a list ordered by first_task (offset 0) or first_prepare.
+static const segment *find(const plan *p, int t, int prepare)
+{
+    int lo = 0, hi = p->num_segments;
+    while (hi - lo > 1) {
+        const int mid = lo + (hi - lo) / 2;
+        const segment *s = &p->segments[mid];
+        if ((prepare ? s->first_prepare : s->first_task) <= t) {
+            lo = mid;
+        } else {
+            hi = mid;
+        }
+    }
+    return &p->segments[lo];
+}
+
+static void prepare_task(void *arg, int task, int worker)
+{
+    (void)worker;
+    const plan *p = arg;
+    const segment *s = find(p, task, 1);
+    const int at = (task - s->first_prepare) * MSGL_GEMM_ROWS, left = s->rows - at;
+    const size_t row = (size_t)s->row + (size_t)at;
+    p->micro->prepare(p->in + row * p->ld_in, p->ld_in,
+                      left < MSGL_GEMM_ROWS ? left : MSGL_GEMM_ROWS, p->weights->k,
+                      p->a + row * p->a_row_bytes, p->a_row_bytes);
+}
+
+static void product_task(void *arg, int task, int worker)
+{
+    (void)worker;
+    const plan *p = arg;
+    const segment *s = find(p, task, 0);
+    const msgl_weight *w = &p->weights[s->expert];
+    const int at = (task - s->first_task) / p->panel_blocks * p->row_block;
+    const int panel = (task - s->first_task) % p->panel_blocks * p->task_panels;
+    const int col = panel * MSGL_GEMM_LANES, cols = p->task_panels * MSGL_GEMM_LANES;
+    const size_t row = (size_t)s->row + (size_t)at;
+    const msgl_gemm_block b = {
+        .w = (const char *)w->data + (size_t)panel * p->panel_bytes,
+        .panel_bytes = p->panel_bytes,
+        .kpad = p->kpad,
+        .a = p->a + row * p->a_row_bytes,
+        .a_row_bytes = p->a_row_bytes,
+        .rows = s->rows - at < p->row_block ? s->rows - at : p->row_block,
+        .cols = w->n - col < cols ? w->n - col : cols,
+        .bias = p->bias == NULL ? NULL : p->bias + col,
+        .out = p->out + row * p->ld_out + col,
+        .ld_out = p->ld_out,
+    };
+    p->micro->block(&b);
+}
+
+// How rows and panels are cut. None of this changes a result: a block's value at (row, feature)
+// depends on that row and that feature only.
+static void split(plan *p, int threads, int largest)
+{
+    const size_t fit = ROW_BLOCK_BYTES / p->a_row_bytes / 32 * 32;
+    p->row_block = fit < 32 ? 32 : fit > 512 ? 512 : (int)fit;
+    const int rows = largest < p->row_block ? largest : p->row_block;
+    const double read_us = (double)p->panel_bytes / READ_BYTES_PER_US;
+    const double math_us = (double)p->kpad * MSGL_GEMM_LANES * rows / (1e3 * p->micro->kmacs_per_us);
+    const int wanted = (int)(TASK_US / (read_us > math_us ? read_us : math_us));
+    const int fair =
+        ceil_div(p->panels * ceil_div(largest, p->row_block), threads * TASKS_PER_THREAD);
+    int n = wanted < fair ? wanted : fair;
+    // Kernels walk up to four panels at a time.
+    n = n < 1 ? 1 : n > 4 ? n / 4 * 4 : n;
+    p->task_panels = n < p->panels ? n : p->panels;
+    p->panel_blocks = ceil_div(p->panels, p->task_panels);
+}
+
+// `s` holds expert, row and rows of p->num_segments segments; the rest is filled in here.
+static void run(plan *p, msgl_exec *x, segment *s, int total_rows)
+{
+    int largest = 0, tasks = 0, prepares = 0;
+    for (int i = 0; i < p->num_segments; i++) largest = s[i].rows > largest ? s[i].rows : largest;
+    p->segments = s;
+    p->panels = ceil_div(p->weights->n, MSGL_GEMM_LANES);
+    split(p, msgl__pool_threads(x->pool), largest);
+    for (int i = 0; i < p->num_segments; i++) {
+        s[i].first_task = tasks;
+        s[i].first_prepare = prepares;
+        tasks += ceil_div(s[i].rows, p->row_block) * p->panel_blocks;
+        prepares += ceil_div(s[i].rows, MSGL_GEMM_ROWS);
+    }
+    if ((size_t)total_rows * (size_t)p->kpad <= PREPARE_INLINE) {
+        for (int i = 0; i < prepares; i++) prepare_task(p, i, 0);
+    } else {
+        msgl__pool_run(x->pool, prepares, prepare_task, p);
+    }
+    msgl__pool_run(x->pool, tasks, product_task, p);
+}
+
+static size_t a_row_bytes(const msgl_gemm_micro *micro, int k)
+{
+    return (size_t)(msgl__gemm_kpad(k) + micro->a_pad) * (size_t)micro->a_size;
+}
+
+static plan make_plan(const msgl_gemm_micro *micro, const msgl_weight *w)
+{
+    const msgl_gemm_micro *m = &micro[w->dtype];
+    return (plan){
+        .micro = m,
+        .weights = w,
+        .kpad = msgl__gemm_kpad(w->k),
+        .a_row_bytes = a_row_bytes(m, w->k),
+        .panel_bytes = panel_bytes(w->dtype, w->k),
+    };
+}
+
+static void *scratch(msgl_exec *x, size_t bytes)
+{
+    void *p = msgl__arena_alloc(x->scratch, bytes);
+    if (p == NULL && x->status == 0) x->status = MSGL_ENOMEM;
+    return p;
+}
+
+void msgl__gemm_linear(const msgl_gemm_micro *micro, msgl_exec *x, const msgl_weight *w,
+                       const float *bias, const float *in, size_t ld_in, float *out, size_t ld_out,
+                       int m)
+{
+    if (m <= 0) return;
+    plan p = make_plan(micro, w);
+    p.bias = bias;
+    p.in = in;
+    p.ld_in = ld_in;
+    p.out = out;
+    p.ld_out = ld_out;
+    // The products are done when this returns, so the scratch is free again.
+    const size_t mark = x->scratch->used;
+    p.a = scratch(x, (size_t)m * p.a_row_bytes);
+    if (p.a == NULL) return;
+    segment s = {.rows = m};
+    p.num_segments = 1;
+    run(&p, x, &s, m);
+    x->scratch->used = mark;
+}
+
+void msgl__gemm_grouped(const msgl_gemm_micro *micro, msgl_exec *x, const msgl_weight *experts,
+                        int num_experts, const int32_t *offsets, const float *in, size_t ld_in,
+                        float *out, size_t ld_out)
+{
+    const int m = num_experts > 0 ? offsets[num_experts] : 0;
+    if (m <= 0) return;
+    plan p = make_plan(micro, experts);
+    p.in = in;
+    p.ld_in = ld_in;
+    p.out = out;
+    p.ld_out = ld_out;
+    const size_t mark = x->scratch->used;
+    segment *s = scratch(x, (size_t)(m < num_experts ? m : num_experts) * sizeof *s);
+    p.a = scratch(x, (size_t)m * p.a_row_bytes);
+    if (s != NULL && p.a != NULL) {
+        for (int e = 0; e < num_experts; e++) {
+            const int rows = offsets[e + 1] - offsets[e];
+            if (rows > 0) {
+                s[p.num_segments++] = (segment){.expert = e, .row = offsets[e], .rows = rows};
+            }
+        }
+        run(&p, x, s, m);
+    }
+    x->scratch->used = mark;
+}
+
+size_t msgl__gemm_scratch_size(int m, int k)
+{
+    // The widest prepared row is f32 with 16 elements of padding.
+    const size_t row = (size_t)(msgl__gemm_kpad(k) + 16) * sizeof(float);
+    return (size_t)m * (row + sizeof(segment)) + 128;
+}
+
+typedef struct packing {
+    msgl_gemm_pack_fn fn;
+    msgl_weight *w;
+    int row, end; // rows of W to write
+    const char *src;
+    msgl_dtype src_dtype;
+    size_t ld_src;
+    int task_panels;
+} packing;
+
+static void pack_task(void *arg, int task, int worker)
+{
+    (void)worker;
+    const packing *p = arg;
+    const size_t bytes = panel_bytes(p->w->dtype, p->w->k);
+    const size_t src_row = p->ld_src * msgl__dtype_size(p->src_dtype);
+    const int first = p->row / MSGL_GEMM_LANES + task * p->task_panels;
+    for (int i = first; i < first + p->task_panels; i++) {
+        const int begin = i * MSGL_GEMM_LANES > p->row ? i * MSGL_GEMM_LANES : p->row;
+        const int stop = (i + 1) * MSGL_GEMM_LANES < p->end ? (i + 1) * MSGL_GEMM_LANES : p->end;
+        if (begin >= stop) return;
+        p->fn((char *)p->w->data + (size_t)i * bytes, p->w->dtype, p->w->k, begin % MSGL_GEMM_LANES,
+              stop - begin, p->src + (size_t)(begin - p->row) * src_row, p->src_dtype, p->ld_src);
+    }
+}
+
+void msgl__gemm_pack(msgl_gemm_pack_fn fn, msgl_exec *x, msgl_weight *w, int row, int rows,
+                     const void *src, msgl_dtype src_dtype, size_t ld_src)
+{
+    if (rows <= 0) return;
+    const size_t per_task = PACK_BYTES / panel_bytes(w->dtype, w->k);
+    packing p = {.fn = fn,
+                 .w = w,
+                 .row = row,
+                 .end = row + rows,
+                 .src = src,
+                 .src_dtype = src_dtype,
+                 .ld_src = ld_src,
+                 .task_panels = per_task < 1 ? 1 : (int)per_task};
+    const int panels = (row + rows - 1) / MSGL_GEMM_LANES - row / MSGL_GEMM_LANES + 1;
+    msgl__pool_run(x->pool, ceil_div(panels, p.task_panels), pack_task, &p);
+}
+
+typedef struct gathering {
+    const msgl_weight *w;
+    const int32_t *ids;
+    float *out;
+} gathering;
+
+static void gather_task(void *arg, int task, int worker)
+{
+    (void)worker;
+    const gathering *g = arg;
+    const msgl_weight *w = g->w;
+    const int lane = g->ids[task] % MSGL_GEMM_LANES;
+    const char *panel = (const char *)w->data +
+                        (size_t)(g->ids[task] / MSGL_GEMM_LANES) * panel_bytes(w->dtype, w->k);
+    float *out = g->out + (size_t)task * (size_t)w->k;
+    if (w->dtype == MSGL_BF16) {
+        const uint16_t *p = (const uint16_t *)panel + 2 * lane;
+        for (int i = 0; i < w->k; i++) {
+            out[i] = msgl__bf16_to_f32(p[(i >> 1) * 2 * MSGL_GEMM_LANES + (i & 1)]);
+        }
+    } else if (w->dtype == MSGL_F16) {
+        const uint16_t *p = (const uint16_t *)panel + lane;
+        for (int i = 0; i < w->k; i++) out[i] = msgl__f16_to_f32(p[i * MSGL_GEMM_LANES]);
+    } else {
+        const float *p = (const float *)panel + lane;
+        for (int i = 0; i < w->k; i++) out[i] = p[i * MSGL_GEMM_LANES];
+    }
+}
+
+void msgl__gemm_gather(msgl_exec *x, const msgl_weight *w, const int32_t *ids, int rows, float *out)
+{
+    gathering g = {w, ids, out};
+    msgl__pool_run(x->pool, rows, gather_task, &g);
+}

@@ -1,0 +1,89 @@
+// SPDX-License-Identifier: Apache-2.0
+//
+// Inside of kernel family gemm: what an ISA level provides (micro) and what all levels share (the
+// driver: memory layout, splitting into tasks, experts).
+//
+// Packed W, the same at every level: panels of 16 output features, the last one filled up with
+// zeros, each panel contiguous over k rounded up to 32 (zeros again):
+//   bf16      [k / 2][16][2]   one 64-byte line holds a pair of k for 16 features: what vdpbf16ps
+//                              takes with a broadcast pair of x, and 16 such lines are an AMX B
+//                              tile
+//   f16, f32  [k][16]
+// Activations are brought into the level's own form once per call ("prepared rows").
+#ifndef MSGL_KERNEL_GEMM_IMPL_H
+#define MSGL_KERNEL_GEMM_IMPL_H
+
+#include "core/attributes.h"
+#include "kernel/cpu.h"
+#include "kernel/gemm.h"
+
+enum {
+    MSGL_GEMM_LANES = 16,   // features per panel
+    MSGL_GEMM_K_ALIGN = 32, // k of a packed panel is a multiple of this
+    MSGL_GEMM_ROWS = 16,    // prepared rows come in blocks that start at multiples of this
+};
+
+static inline int msgl__gemm_kpad(int k)
+{
+    return (k + MSGL_GEMM_K_ALIGN - 1) / MSGL_GEMM_K_ALIGN * MSGL_GEMM_K_ALIGN;
+}
+
+// A rectangle of the result: `rows` rows times `cols` features.
+typedef struct msgl_gemm_block {
+    const char *w;      // first panel
+    size_t panel_bytes; // from one panel to the next
+    int kpad;
+    const char *a; // prepared rows, from a multiple of MSGL_GEMM_ROWS of its segment on
+    size_t a_row_bytes;
+    int rows, cols;    // both >= 1; cols covers ceil(cols / 16) panels
+    const float *bias; // of the first column; NULL: none
+    float *out;
+    size_t ld_out;
+} msgl_gemm_block;
+
+// Kernels of one ISA level for one weight dtype.
+typedef struct msgl_gemm_micro {
+    int a_size;      // bytes of an element of a prepared row
+    int a_pad;       // unused elements after a prepared row, against cache-set conflicts
+    int kmacs_per_us; // thousand multiply-adds per us of one core, roughly: only sizes tasks
+    // Prepares rows <= 16 of k elements, zero-filled up to kpad, at `a`, row_bytes each.
+    void (*prepare)(const float *in, size_t ld_in, int rows, int k, char *a, size_t row_bytes);
+    void (*block)(const msgl_gemm_block *b);
+} msgl_gemm_micro;
+
+// Packs one panel: 16 rows, `rows` of them given from row `lane` on, into `panel`.
+typedef void (*msgl_gemm_pack_fn)(char *panel, msgl_dtype dtype, int k, int lane, int rows,
+                                  const char *src, msgl_dtype src_dtype, size_t ld_src);
+
+// The driver. `micro` has MSGL_DTYPE_COUNT entries.
+size_t msgl__gemm_packed_size(msgl_dtype dtype, int n, int k);
+void msgl__gemm_pack(msgl_gemm_pack_fn fn, msgl_exec *x, msgl_weight *w, int row, int rows,
+                     const void *src, msgl_dtype src_dtype, size_t ld_src);
+void msgl__gemm_gather(msgl_exec *x, const msgl_weight *w, const int32_t *ids, int rows,
+                       float *out);
+void msgl__gemm_linear(const msgl_gemm_micro *micro, msgl_exec *x, const msgl_weight *w,
+                       const float *bias, const float *in, size_t ld_in, float *out, size_t ld_out,
+                       int m);
+void msgl__gemm_grouped(const msgl_gemm_micro *micro, msgl_exec *x, const msgl_weight *experts,
+                        int num_experts, const int32_t *offsets, const float *in, size_t ld_in,
+                        float *out, size_t ld_out);
+size_t msgl__gemm_scratch_size(int m, int k);
+
+// Plain C, also what the levels fall back to.
+void msgl__gemm_pack_panel_ref(char *panel, msgl_dtype dtype, int k, int lane, int rows,
+                               const char *src, msgl_dtype src_dtype, size_t ld_src);
+
+// Overrides of one level.
+void msgl__gemm_init_avx2(msgl_gemm_kernels *k);
+void msgl__gemm_init_avx512(msgl_gemm_kernels *k);
+void msgl__gemm_init_avx512bf16(msgl_gemm_kernels *k);
+void msgl__gemm_init_amx(msgl_gemm_kernels *k);
+
+// f16 and f32 weights at the levels above AVX-512, which add nothing for them.
+extern const msgl_gemm_micro msgl__gemm_micro_avx512[MSGL_DTYPE_COUNT];
+void msgl__gemm_pack_panel_avx512(char *panel, msgl_dtype dtype, int k, int lane, int rows,
+                                  const char *src, msgl_dtype src_dtype, size_t ld_src);
+void msgl__gemm_prepare_bf16_avx512bf16(const float *in, size_t ld_in, int rows, int k, char *a,
+                                        size_t row_bytes);
+
+#endif

@@ -1,0 +1,132 @@
+// SPDX-License-Identifier: Apache-2.0
+//
+// Plain C reference of kernel family gemm, and the family's initialiser. Sums run over k one
+// element at a time.
+#include "kernel/gemm_impl.h"
+#include "kernel/kernel.h"
+
+#include <string.h>
+
+static void put(char *panel, msgl_dtype dtype, int lane, int k, const char *src,
+                msgl_dtype src_dtype)
+{
+    const size_t at = dtype == MSGL_BF16
+                          ? (size_t)(k >> 1) * 2 * MSGL_GEMM_LANES + (size_t)(2 * lane + (k & 1))
+                          : (size_t)k * MSGL_GEMM_LANES + (size_t)lane;
+    if (dtype == src_dtype) { // keeps every bit, NaN payloads too
+        const size_t size = msgl__dtype_size(dtype);
+        memcpy(panel + at * size, src + (size_t)k * size, size);
+    } else {
+        msgl__store_f32(panel, dtype, at, msgl__load_f32(src, src_dtype, (size_t)k));
+    }
+}
+
+void msgl__gemm_pack_panel_ref(char *panel, msgl_dtype dtype, int k, int lane, int rows,
+                               const char *src, msgl_dtype src_dtype, size_t ld_src)
+{
+    const size_t row_bytes = ld_src * msgl__dtype_size(src_dtype);
+    for (int r = 0; r < rows; r++) {
+        for (int i = 0; i < k; i++) {
+            put(panel, dtype, lane + r, i, src + (size_t)r * row_bytes, src_dtype);
+        }
+    }
+}
+
+static void prepare_f32(const float *in, size_t ld_in, int rows, int k, char *a, size_t row_bytes)
+{
+    for (int r = 0; r < rows; r++) {
+        float *to = (float *)(a + (size_t)r * row_bytes);
+        memcpy(to, in + (size_t)r * ld_in, (size_t)k * sizeof(float));
+        memset(to + k, 0, (size_t)(msgl__gemm_kpad(k) - k) * sizeof(float));
+    }
+}
+
+static void prepare_bf16(const float *in, size_t ld_in, int rows, int k, char *a, size_t row_bytes)
+{
+    prepare_f32(in, ld_in, rows, k, a, row_bytes);
+    for (int r = 0; r < rows; r++) {
+        float *to = (float *)(a + (size_t)r * row_bytes);
+        for (int i = 0; i < k; i++) to[i] = msgl__bf16_to_f32(msgl__f32_to_bf16(to[i]));
+    }
+}
+
+// The 16 weights of step k, as f32.
+static void weights_at(const char *panel, msgl_dtype dtype, int k, float *w)
+{
+    for (int j = 0; j < MSGL_GEMM_LANES; j++) {
+        if (dtype == MSGL_BF16) {
+            w[j] = msgl__bf16_to_f32(((const uint16_t *)panel)[(k >> 1) * 32 + 2 * j + (k & 1)]);
+        } else {
+            w[j] = msgl__load_f32(panel, dtype, (size_t)(k * MSGL_GEMM_LANES + j));
+        }
+    }
+}
+
+static void block(const msgl_gemm_block *b, msgl_dtype dtype)
+{
+    for (int col = 0; col < b->cols; col += MSGL_GEMM_LANES) {
+        const char *panel = b->w + (size_t)(col / MSGL_GEMM_LANES) * b->panel_bytes;
+        const int left = b->cols - col, n = left < MSGL_GEMM_LANES ? left : MSGL_GEMM_LANES;
+        for (int r = 0; r < b->rows; r++) {
+            const float *a = (const float *)(b->a + (size_t)r * b->a_row_bytes);
+            float *out = b->out + (size_t)r * b->ld_out + col;
+            float sum[MSGL_GEMM_LANES] = {0}, w[MSGL_GEMM_LANES];
+            for (int k = 0; k < b->kpad; k++) {
+                weights_at(panel, dtype, k, w);
+                for (int j = 0; j < MSGL_GEMM_LANES; j++) sum[j] += a[k] * w[j];
+            }
+            for (int j = 0; j < n; j++) out[j] = sum[j] + (b->bias == NULL ? 0 : b->bias[col + j]);
+        }
+    }
+}
+
+static void block_f32(const msgl_gemm_block *b)
+{
+    block(b, MSGL_F32);
+}
+static void block_f16(const msgl_gemm_block *b)
+{
+    block(b, MSGL_F16);
+}
+static void block_bf16(const msgl_gemm_block *b)
+{
+    block(b, MSGL_BF16);
+}
+
+static const msgl_gemm_micro MICRO[MSGL_DTYPE_COUNT] = {
+    [MSGL_F32] = {4, 16, 4, prepare_f32, block_f32},
+    [MSGL_F16] = {4, 16, 1, prepare_f32, block_f16},
+    [MSGL_BF16] = {4, 16, 3, prepare_bf16, block_bf16},
+};
+
+static void pack(msgl_exec *x, msgl_weight *w, int row, int rows, const void *src,
+                 msgl_dtype src_dtype, size_t ld_src)
+{
+    msgl__gemm_pack(msgl__gemm_pack_panel_ref, x, w, row, rows, src, src_dtype, ld_src);
+}
+
+static void linear(msgl_exec *x, const msgl_weight *w, const float *bias, const float *in,
+                   size_t ld_in, float *out, size_t ld_out, int m)
+{
+    msgl__gemm_linear(MICRO, x, w, bias, in, ld_in, out, ld_out, m);
+}
+
+static void grouped(msgl_exec *x, const msgl_weight *experts, int num_experts,
+                    const int32_t *offsets, const float *in, size_t ld_in, float *out,
+                    size_t ld_out)
+{
+    msgl__gemm_grouped(MICRO, x, experts, num_experts, offsets, in, ld_in, out, ld_out);
+}
+
+void msgl__gemm_init(msgl_gemm_kernels *k, msgl_cpu_level level)
+{
+    *k = (msgl_gemm_kernels){
+        .name = msgl__cpu_level_name(level),
+        .packed_size = msgl__gemm_packed_size,
+        .pack = pack,
+        .gather = msgl__gemm_gather,
+        .linear = linear,
+        .grouped = grouped,
+        .scratch_size = msgl__gemm_scratch_size,
+    };
+}
