@@ -2,10 +2,10 @@
 //
 // minisgl's public C interface, the only installed header.
 //
-// Load a Hugging Face model folder, submit requests, receive tokens through a callback, abort. Every
-// object is opaque and owned by the library unless a comment says otherwise. No function exits,
-// prints or aborts; each returns a status (0 or a negative MSGL_E code) and the cold ones fill a
-// caller-owned msgl_err with one line of text.
+// Load a Hugging Face model folder, submit requests, receive tokens through a callback, abort.
+// Every object is opaque and owned by the library unless a comment says otherwise. No function
+// exits, prints or aborts; each returns a status (0 or a negative MSGL_E code) and the cold ones
+// fill a caller-owned msgl_err with one line of text.
 #ifndef MINISGL_MINISGL_H
 #define MINISGL_MINISGL_H
 
@@ -51,6 +51,139 @@ typedef struct msgl_err {
     int code;
     char text[MSGL_ERR_TEXT_SIZE];
 } msgl_err;
+
+// ---- engine ----
+
+// Called on the thread that opens or runs the engine; `line` has no newline.
+typedef void (*msgl_line_fn)(void *ctx, const char *line);
+// stage: "weights" and the like; done of total bytes.
+typedef void (*msgl_progress_fn)(void *ctx, const char *stage, uint64_t done, uint64_t total);
+
+// How to open a model. Fill with msgl_options_init, then change what you need. Strings are borrowed
+// during msgl_open only.
+typedef struct msgl_options {
+    const char *model_dir;  // required: folder with config.json, *.safetensors, tokenizer.json
+    const char *device;     // "auto" or "cpu"
+    const char *dtype;      // "auto", "bfloat16", "float16", "float32"
+    const char *attention;  // "auto", a backend's name, or "PREFILL,DECODE"
+    const char *cache_type; // "radix" or "naive"
+    const char *moe_backend;
+    const char *cpu_level;     // NULL: the best that the CPU has; else ref, avx2, avx512, ...
+    int dummy_weight;          // 1: random weights, no safetensors needed
+    int threads;               // 0: one per physical core
+    int max_running;           // requests computed at once
+    int max_seq_len;           // 0: the model's
+    int max_prefill_tokens;    // prompt tokens per step
+    int page_size;             // tokens per KV page
+    int num_pages;             // 0: from memory_ratio
+    double memory_ratio;       // share of the free memory that the KV pool may take
+    int overlap;               // 1: prepare step n + 1 while step n runs
+    msgl_line_fn log;          // the memory plan and warnings; NULL: dropped
+    msgl_progress_fn progress; // loading; NULL: none
+    void *ctx;                 // passed to both
+    void *reserved[8];
+} msgl_options;
+
+MSGL_API void msgl_options_init(msgl_options *o);
+
+// A loaded model with its scheduler. One thread at a time may use it.
+typedef struct msgl_llm msgl_llm;
+
+// Loads the model and takes all memory. On success *out is the caller's, until msgl_close.
+MSGL_API int msgl_open(const msgl_options *o, msgl_llm **out, msgl_err *err);
+// Ends all requests (without callbacks) and frees everything. NULL is allowed.
+MSGL_API void msgl_close(msgl_llm *l);
+
+typedef struct msgl_info {
+    int vocab_size, max_seq_len, max_running, num_pages, page_size;
+    const char *attention, *device, *dtype, *architecture; // valid until msgl_close
+    uint64_t weight_bytes, kv_bytes;
+} msgl_info;
+MSGL_API void msgl_get_info(const msgl_llm *l, msgl_info *out);
+
+// ---- requests ----
+
+typedef struct msgl_params {
+    float temperature; // 0: greedy. msgl_params_init takes the model's own defaults for the first
+                       // four
+    float top_p;
+    float min_p;
+    int top_k;      // 0: off
+    uint64_t seed;  // used when has_seed
+    int has_seed;   // 0: a random seed per request
+    int max_tokens; // 0: what the context leaves
+    int ignore_eos;
+    int logprobs; // -1: none; 0..20: log-probability of each token and of this many alternatives
+    int prompt_logprobs;     // -1: none; 0..20: the same for the prompt's tokens from the second on
+    const char *const *stop; // text before which an answer ends; borrowed until the request is done
+    int num_stop;
+    const int32_t *stop_token_ids; // copied
+    int num_stop_token_ids;
+    void *reserved[8];
+} msgl_params;
+
+MSGL_API void msgl_params_init(const msgl_llm *l, msgl_params *p);
+
+enum { MSGL_NOT_FINISHED, MSGL_STOP, MSGL_LENGTH, MSGL_ABORTED, MSGL_FAILED };
+
+typedef struct msgl_logprob {
+    int32_t token;
+    float logprob; // natural logarithm
+    int position;  // of the token in prompt plus answer
+    int num_top;
+    const int32_t *top_tokens; // most likely first
+    const float *top_logprobs;
+} msgl_logprob;
+
+// What one step brought to one request. Pointers are valid during the callback.
+typedef struct msgl_piece {
+    uint64_t request;
+    int32_t token;    // -1: none in this step
+    const char *text; // what became certain, UTF-8, perhaps empty; stop strings never appear in it
+    size_t text_len;
+    int finish; // MSGL_NOT_FINISHED ... MSGL_FAILED; anything but the first is this request's last
+                // piece
+    int status; // MSGL_FAILED: a MSGL_E code, and `error` says why
+    const char *error;
+    int prompt_tokens, cached_tokens, generated_tokens; // so far
+    int num_logprobs;
+    const msgl_logprob *logprobs;
+} msgl_piece;
+
+// Return 0 to go on, anything else to abort this request (it then gets no further callback).
+// A callback may submit and abort requests.
+typedef int (*msgl_piece_fn)(void *ctx, const msgl_piece *piece);
+
+// Each queues a request and returns at once; *id (may be NULL) names it. params NULL: the defaults.
+// `text` is tokenized with the model's special tokens around it, as a completion prompt.
+MSGL_API int msgl_submit_text(msgl_llm *l, const char *text, size_t len, const msgl_params *params,
+                              msgl_piece_fn fn, void *ctx, uint64_t *id, msgl_err *err);
+MSGL_API int msgl_submit_ids(msgl_llm *l, const int32_t *ids, size_t n, const msgl_params *params,
+                             msgl_piece_fn fn, void *ctx, uint64_t *id, msgl_err *err);
+// `json` is an object with "messages" and whatever else the chat template reads ("tools",
+// "add_generation_prompt": default true).
+MSGL_API int msgl_submit_chat(msgl_llm *l, const char *json, const msgl_params *params,
+                              msgl_piece_fn fn, void *ctx, uint64_t *id, msgl_err *err);
+// Ends a request; it gets no further callback. MSGL_ENOENT if it is not in flight.
+MSGL_API int msgl_abort(msgl_llm *l, uint64_t id);
+
+// Computes until no request is left, or one step: callbacks run on this thread. Negative: the
+// engine failed, and every request had its callback with MSGL_FAILED. msgl_step returns 1 while
+// work is left.
+MSGL_API int msgl_run(msgl_llm *l, msgl_err *err);
+MSGL_API int msgl_step(msgl_llm *l, msgl_err *err);
+// Drops the prefix cache.
+MSGL_API void msgl_flush_cache(msgl_llm *l);
+
+// Text to ids and back; *ids and *text are freed with msgl_free.
+MSGL_API int msgl_tokenize(const msgl_llm *l, const char *text, size_t len, int add_special,
+                           int32_t **ids, size_t *n, msgl_err *err);
+MSGL_API int msgl_detokenize(const msgl_llm *l, const int32_t *ids, size_t n, int skip_special,
+                             char **text, size_t *len, msgl_err *err);
+MSGL_API void msgl_free(void *p);
+
+MSGL_API const char *msgl_version(void);
+MSGL_API const char *msgl_status_text(int code);
 
 #ifdef __cplusplus
 }

@@ -15,9 +15,6 @@
 
 typedef struct msgl_engine msgl_engine;
 
-// Progress of loading, for a bar: bytes of weights done and in all. Called on the loading thread.
-typedef void (*msgl_progress_fn)(void *ctx, const char *stage, uint64_t done, uint64_t total);
-
 typedef struct msgl_engine_config {
     const char *model_dir;
     const char *device;    // "auto", "cpu"

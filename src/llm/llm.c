@@ -1,0 +1,659 @@
+// SPDX-License-Identifier: Apache-2.0
+//
+// The offline API behind the public header: one engine, one scheduler and a tokenizer in this
+// process.
+//
+// A request lives in a slot; its uid is serial * 2^20 + slot, so that an event finds its request
+// without a hash table and an event for a request that is gone finds none. Submissions and aborts
+// only queue work: the scheduler sees them at the start of the next step, which lets callbacks
+// (that run inside a step) make them freely.
+#include <jansson.h>
+#include <math.h>
+#include <string.h>
+#include <sys/random.h>
+
+#include "core/err.h"
+#include "core/mem.h"
+#include "engine/engine.h"
+#include "llm/llm.h"
+#include "scheduler/scheduler.h"
+#include "tokenizer/chat_template.h"
+#include "tokenizer/tokenizer.h"
+#include "utils/stop.h"
+
+#define SLOT_BITS 20
+#define MAX_SLOTS (1 << SLOT_BITS)
+#define MAX_PIECE_BYTES ((size_t)1 << 20)
+
+enum slot_state {
+    SLOT_FREE,
+    SLOT_QUEUED,    // waits for the next step to hand it to the scheduler
+    SLOT_SUBMITTED, // the scheduler has it
+};
+
+struct slot {
+    enum slot_state state;
+    uint64_t uid;
+    int next; // of the queue of SLOT_QUEUED, or of the free list; -1 ends
+    msgl_ids ids;
+    msgl_sampling_params sampling;
+    msgl_piece_fn fn;
+    void *ctx;
+    msgl_detok *detok;
+    msgl_stop stop;
+    int generated;
+};
+
+struct msgl_llm {
+    msgl_engine *engine;
+    msgl_scheduler *scheduler;
+    msgl_tokenizer *tokenizer;      // NULL with dummy weights and no tokenizer.json
+    msgl_chat_templates *templates; // NULL: the model has none
+    struct slot **slots;
+    int num_slots, free_slot;
+    int queue_first, queue_last;
+    int in_flight;
+    uint64_t serial;
+    msgl_ids aborts_slot; // slots whose uid the scheduler has to abort
+    msgl_strbuf text, piece;
+    msgl_logprob *logprobs;
+    int cap_logprobs;
+};
+
+static void slot_release(msgl_llm *l, struct slot *s)
+{
+    msgl__ids_free(&s->ids);
+    msgl__detok_destroy(s->detok);
+    msgl__stop_free(&s->stop);
+    const int index = (int)(s->uid & (MAX_SLOTS - 1));
+    *s = (struct slot){.state = SLOT_FREE, .uid = (uint64_t)index, .next = l->free_slot};
+    l->free_slot = index;
+    l->in_flight--;
+}
+
+static struct slot *slot_of(const msgl_llm *l, uint64_t uid)
+{
+    const int index = (int)(uid & (MAX_SLOTS - 1));
+    if (index >= l->num_slots || l->slots[index]->state == SLOT_FREE ||
+        l->slots[index]->uid != uid) {
+        return NULL;
+    }
+    return l->slots[index];
+}
+
+static struct slot *slot_take(msgl_llm *l)
+{
+    if (l->free_slot < 0) {
+        if (l->num_slots == MAX_SLOTS) return NULL;
+        struct slot **grown = msgl__reallocarray(l->slots, (size_t)l->num_slots + 1, sizeof *grown);
+        if (grown == NULL) return NULL;
+        l->slots = grown;
+        struct slot *s = msgl__calloc(1, sizeof *s);
+        if (s == NULL) return NULL;
+        s->uid = (uint64_t)l->num_slots;
+        s->next = -1;
+        l->slots[l->num_slots] = s;
+        l->free_slot = l->num_slots++;
+    }
+    struct slot *s = l->slots[l->free_slot];
+    l->free_slot = s->next;
+    s->next = -1;
+    s->uid = (++l->serial << SLOT_BITS) | (s->uid & (MAX_SLOTS - 1));
+    l->in_flight++;
+    return s;
+}
+
+// ---- opening ----
+
+void msgl_options_init(msgl_options *o)
+{
+    *o = (msgl_options){.device = "auto",
+                        .dtype = "auto",
+                        .attention = "auto",
+                        .cache_type = "radix",
+                        .moe_backend = "auto",
+                        .max_running = 256,
+                        .max_prefill_tokens = 8192,
+                        .page_size = 1,
+                        .memory_ratio = 0.4,
+                        .overlap = 1};
+}
+
+int msgl__engine_config_of(const msgl_options *o, msgl_engine_config *out, msgl_err *err)
+{
+    if (o->model_dir == NULL) return msgl__err_set(err, MSGL_EINVAL, "model_dir is not set");
+    const bool naive = strcmp(o->cache_type, "naive") == 0;
+    if (!naive && strcmp(o->cache_type, "radix") != 0) {
+        return msgl__err_set(err, MSGL_EINVAL, "cache_type is \"%s\"; allowed: radix, naive",
+                             o->cache_type);
+    }
+    if (o->max_running < 1 || o->max_prefill_tokens < 1 || o->page_size < 1 || o->threads < 0 ||
+        o->num_pages < 0 || o->max_seq_len < 0) {
+        return msgl__err_set(err, MSGL_EINVAL,
+                             "max_running, max_prefill_tokens and page_size must be at least 1; "
+                             "threads, num_pages and max_seq_len not negative");
+    }
+    if (!(o->memory_ratio > 0 && o->memory_ratio < 1)) {
+        return msgl__err_set(err, MSGL_EINVAL, "memory_ratio is %g; allowed: between 0 and 1",
+                             o->memory_ratio);
+    }
+    *out = (msgl_engine_config){.model_dir = o->model_dir,
+                                .device = o->device,
+                                .dtype = o->dtype,
+                                .attention = o->attention,
+                                .moe = o->moe_backend,
+                                .dummy_weight = o->dummy_weight != 0,
+                                .num_threads = o->threads,
+                                .max_running = o->max_running,
+                                .max_seq_len = o->max_seq_len,
+                                .max_prefill_tokens = o->max_prefill_tokens,
+                                .page_size = o->page_size,
+                                .num_pages = o->num_pages,
+                                .memory_ratio = o->memory_ratio,
+                                .naive_cache = naive,
+                                .cpu_level = o->cpu_level,
+                                .progress = o->progress,
+                                .progress_ctx = o->ctx,
+                                .print = o->log,
+                                .print_ctx = o->ctx};
+    return 0;
+}
+
+void msgl__scheduler_config_of(const msgl_options *o, msgl_engine *e, msgl_scheduler_config *out)
+{
+    const msgl_engine_info *info = msgl__engine_info(e);
+    *out = (msgl_scheduler_config){
+        .max_running = info->max_running,
+        .max_seq_len = info->max_seq_len,
+        .max_prefill_tokens = info->max_prefill_tokens,
+        .num_pages = info->num_pages,
+        .page_size = info->page_size,
+        .vocab_size = info->vocab_size,
+        .cache_type = strcmp(o->cache_type, "naive") == 0 ? MSGL_CACHE_NAIVE : MSGL_CACHE_RADIX,
+        .overlap = o->overlap != 0,
+        .num_eos = info->num_eos,
+        .page_table = msgl__engine_page_table(e)};
+    memcpy(out->eos_ids, info->eos_ids, sizeof out->eos_ids);
+}
+
+static void on_tokens(void *ctx, const msgl_msg_tokens *tokens);
+
+static int open_parts(const msgl_options *o, msgl_llm *l, msgl_err *err)
+{
+    msgl_engine_config engine;
+    int rc = msgl__engine_config_of(o, &engine, err);
+    if (rc != 0) return rc;
+    // The small files first: what is wrong with them should not cost the loading of weights.
+    rc = msgl__tokenizer_load(o->model_dir, &l->tokenizer, err);
+    if (rc == MSGL_ENOENT && o->dummy_weight) rc = 0; // benchmarks need no text
+    if (rc != 0) return rc;
+    rc = msgl__chat_templates_load(o->model_dir, &l->templates, err);
+    if (rc != 0 && rc != MSGL_ENOENT) return rc;
+    rc = msgl__engine_create(&engine, &l->engine, err);
+    if (rc != 0) return rc;
+    msgl_scheduler_config cfg;
+    msgl__scheduler_config_of(o, l->engine, &cfg);
+    return msgl__scheduler_create(&cfg, msgl__engine_runner(l->engine), on_tokens, l, &l->scheduler,
+                                  err);
+}
+
+int msgl_open(const msgl_options *o, msgl_llm **out, msgl_err *err)
+{
+    if (o == NULL || out == NULL) return msgl__err_set(err, MSGL_EINVAL, "a NULL argument");
+    msgl_llm *l = msgl__calloc(1, sizeof *l);
+    if (l == NULL) return msgl__err_set(err, MSGL_ENOMEM, "out of memory");
+    l->free_slot = l->queue_first = l->queue_last = -1;
+    msgl__strbuf_init(&l->text, MAX_PIECE_BYTES);
+    msgl__strbuf_init(&l->piece, MAX_PIECE_BYTES);
+    const int rc = open_parts(o, l, err);
+    if (rc != 0) {
+        msgl_close(l);
+        return rc;
+    }
+    *out = l;
+    return 0;
+}
+
+void msgl_close(msgl_llm *l)
+{
+    if (l == NULL) return;
+    if (l->scheduler != NULL) msgl__scheduler_destroy(l->scheduler);
+    if (l->engine != NULL) msgl__engine_destroy(l->engine);
+    for (int i = 0; i < l->num_slots; i++) {
+        if (l->slots[i]->state != SLOT_FREE) slot_release(l, l->slots[i]);
+        msgl__free(l->slots[i]);
+    }
+    msgl__free(l->slots);
+    msgl__ids_free(&l->aborts_slot);
+    msgl__strbuf_free(&l->text);
+    msgl__strbuf_free(&l->piece);
+    msgl__free(l->logprobs);
+    msgl__chat_templates_free(l->templates);
+    msgl__tokenizer_free(l->tokenizer);
+    msgl__free(l);
+}
+
+void msgl_get_info(const msgl_llm *l, msgl_info *out)
+{
+    const msgl_engine_info *i = msgl__engine_info(l->engine);
+    *out = (msgl_info){.vocab_size = i->vocab_size,
+                       .max_seq_len = i->max_seq_len,
+                       .max_running = i->max_running,
+                       .num_pages = i->num_pages,
+                       .page_size = i->page_size,
+                       .attention = i->attention,
+                       .device = i->device,
+                       .dtype = msgl__dtype_name(i->dtype),
+                       .architecture = i->architecture,
+                       .weight_bytes = i->weight_bytes,
+                       .kv_bytes = i->kv_bytes};
+}
+
+// ---- submitting ----
+
+void msgl_params_init(const msgl_llm *l, msgl_params *p)
+{
+    const msgl_engine_info *i = msgl__engine_info(l->engine);
+    *p = (msgl_params){.temperature = isnan(i->gen_temperature) ? 1.0f : i->gen_temperature,
+                       .top_p = isnan(i->gen_top_p) ? 1.0f : i->gen_top_p,
+                       .min_p = isnan(i->gen_min_p) ? 0.0f : i->gen_min_p,
+                       .top_k = i->gen_top_k < 0 ? 0 : i->gen_top_k,
+                       .logprobs = -1,
+                       .prompt_logprobs = -1};
+}
+
+static int sampling_of(const msgl_llm *l, const msgl_params *p, size_t prompt_len,
+                       msgl_sampling_params *out, msgl_err *err)
+{
+    const msgl_engine_info *info = msgl__engine_info(l->engine);
+    const int64_t pool = (int64_t)info->num_pages * info->page_size;
+    const int64_t limit = pool < info->max_seq_len ? pool : info->max_seq_len;
+    const int64_t left = limit - (int64_t)prompt_len;
+    if (left < 1) {
+        return msgl__err_set(err, MSGL_ELIMIT, "the prompt has %zu tokens; at most %lld fit",
+                             prompt_len, (long long)limit - 1);
+    }
+    *out = msgl__sampling_params_default();
+    out->temperature = p->temperature;
+    out->top_p = p->top_p;
+    out->min_p = p->min_p;
+    out->top_k = p->top_k;
+    out->max_tokens = p->max_tokens == 0 ? (int32_t)left : p->max_tokens;
+    out->ignore_eos = p->ignore_eos != 0;
+    out->logprobs = p->logprobs;
+    out->prompt_logprobs = p->prompt_logprobs;
+    out->seed = p->seed;
+    if (!p->has_seed && getrandom(&out->seed, sizeof out->seed, 0) != sizeof out->seed) {
+        return msgl__err_set(err, MSGL_EIO, "no random seed from the system");
+    }
+    if (p->num_stop_token_ids < 0 || p->num_stop_token_ids > MSGL_MAX_STOP_IDS) {
+        return msgl__err_set(err, MSGL_EINVAL, "%d stop token ids; allowed: at most %d",
+                             p->num_stop_token_ids, MSGL_MAX_STOP_IDS);
+    }
+    out->num_stop_ids = p->num_stop_token_ids;
+    for (int i = 0; i < p->num_stop_token_ids; i++) out->stop_ids[i] = p->stop_token_ids[i];
+    return msgl__sampling_params_check(out, info->vocab_size, err);
+}
+
+// Takes over *ids whatever happens.
+static int submit(msgl_llm *l, msgl_ids *ids, const msgl_params *params, msgl_piece_fn fn,
+                  void *ctx, uint64_t *id, msgl_err *err)
+{
+    msgl_params defaults;
+    msgl_params_init(l, &defaults);
+    if (params == NULL) params = &defaults;
+    msgl_sampling_params sampling;
+    int rc = ids->len == 0 ? msgl__err_set(err, MSGL_EINVAL, "the prompt is empty")
+                           : sampling_of(l, params, ids->len, &sampling, err);
+    msgl_stop stop = {0};
+    if (rc == 0 && msgl__stop_init(&stop, params->stop, params->num_stop) != 0) {
+        rc = msgl__err_set(err, MSGL_EINVAL, "stop strings: at most %d, each of 1 to %d bytes",
+                           MSGL_MAX_STOPS, MSGL_MAX_STOP_BYTES);
+    }
+    struct slot *s = rc == 0 ? slot_take(l) : NULL;
+    if (rc == 0 && s != NULL && l->tokenizer != NULL) {
+        s->detok = msgl__detok_create(l->tokenizer, 1);
+    }
+    if (rc == 0 && (s == NULL || (l->tokenizer != NULL && s->detok == NULL))) {
+        rc = msgl__err_set(err, MSGL_ENOMEM, "out of memory for a request");
+    }
+    if (rc != 0) {
+        if (s != NULL) slot_release(l, s);
+        msgl__ids_free(ids);
+        return rc;
+    }
+    s->ids = *ids;
+    s->sampling = sampling;
+    s->stop = stop;
+    s->fn = fn;
+    s->ctx = ctx;
+    s->state = SLOT_QUEUED;
+    const int index = (int)(s->uid & (MAX_SLOTS - 1));
+    if (l->queue_last >= 0) {
+        l->slots[l->queue_last]->next = index;
+    } else {
+        l->queue_first = index;
+    }
+    l->queue_last = index;
+    if (id != NULL) *id = s->uid;
+    return 0;
+}
+
+int msgl_submit_ids(msgl_llm *l, const int32_t *ids, size_t n, const msgl_params *params,
+                    msgl_piece_fn fn, void *ctx, uint64_t *id, msgl_err *err)
+{
+    const int vocab = msgl__engine_info(l->engine)->vocab_size;
+    msgl_ids copy = {0};
+    for (size_t i = 0; i < n; i++) {
+        int rc = 0;
+        if (ids[i] < 0 || ids[i] >= vocab) {
+            rc = msgl__err_set(err, MSGL_EINVAL, "token id %d at place %zu; allowed: 0 to %d",
+                               ids[i], i, vocab - 1);
+        } else if (msgl__ids_push(&copy, ids[i]) != 0) {
+            rc = msgl__err_set(err, MSGL_ENOMEM, "out of memory for a prompt");
+        }
+        if (rc != 0) {
+            msgl__ids_free(&copy);
+            return rc;
+        }
+    }
+    return submit(l, &copy, params, fn, ctx, id, err);
+}
+
+static int need_tokenizer(const msgl_llm *l, msgl_err *err)
+{
+    if (l->tokenizer != NULL) return 0;
+    return msgl__err_set(err, MSGL_ENOENT, "the model folder has no tokenizer.json");
+}
+
+int msgl_submit_text(msgl_llm *l, const char *text, size_t len, const msgl_params *params,
+                     msgl_piece_fn fn, void *ctx, uint64_t *id, msgl_err *err)
+{
+    int rc = need_tokenizer(l, err);
+    if (rc != 0) return rc;
+    msgl_ids ids = {0};
+    const msgl_encode_opts opts = {.add_special = 1};
+    rc = msgl__tokenizer_encode(l->tokenizer, text, len, &opts, &ids, err);
+    if (rc != 0) {
+        msgl__ids_free(&ids);
+        return rc;
+    }
+    return submit(l, &ids, params, fn, ctx, id, err);
+}
+
+int msgl__render_chat(const msgl_chat_templates *templates, const char *json, msgl_rendered *out,
+                      msgl_err *err)
+{
+    json_error_t where;
+    json_t *vars = json_loads(json, JSON_REJECT_DUPLICATES, &where);
+    if (vars == NULL || !json_is_object(vars)) {
+        json_decref(vars);
+        return msgl__err_set(err, MSGL_EFORMAT, "not a JSON object: line %d: %s", where.line,
+                             where.text);
+    }
+    if (!json_is_array(json_object_get(vars, "messages"))) {
+        json_decref(vars);
+        return msgl__err_set(err, MSGL_EINVAL, "\"messages\" is missing or not an array");
+    }
+    if (json_object_get(vars, "add_generation_prompt") == NULL) {
+        json_object_set_new(vars, "add_generation_prompt", json_true());
+    }
+    const int rc = msgl__chat_templates_render(templates, vars, NULL, out, err);
+    json_decref(vars);
+    return rc;
+}
+
+int msgl_submit_chat(msgl_llm *l, const char *json, const msgl_params *params, msgl_piece_fn fn,
+                     void *ctx, uint64_t *id, msgl_err *err)
+{
+    int rc = need_tokenizer(l, err);
+    if (rc != 0) return rc;
+    if (l->templates == NULL) {
+        return msgl__err_set(err, MSGL_ENOENT, "the model folder has no chat template");
+    }
+    msgl_rendered rendered = {0};
+    msgl_ids ids = {0};
+    rc = msgl__render_chat(l->templates, json, &rendered, err);
+    if (rc == 0) {
+        const msgl_encode_opts opts = {.untrusted = rendered.untrusted,
+                                       .num_untrusted = rendered.num_untrusted};
+        rc = msgl__tokenizer_encode(l->tokenizer, msgl__strbuf_str(&rendered.text),
+                                    rendered.text.len, &opts, &ids, err);
+    }
+    msgl__rendered_free(&rendered);
+    if (rc != 0) {
+        msgl__ids_free(&ids);
+        return rc;
+    }
+    return submit(l, &ids, params, fn, ctx, id, err);
+}
+
+// Takes a queued slot out of the queue (it may stand anywhere in it).
+static void unqueue(msgl_llm *l, int index)
+{
+    int *link = &l->queue_first, last = -1;
+    while (*link != index) {
+        last = *link;
+        link = &l->slots[*link]->next;
+    }
+    *link = l->slots[index]->next;
+    if (l->queue_last == index) l->queue_last = last;
+}
+
+static int abort_slot(msgl_llm *l, struct slot *s)
+{
+    const int index = (int)(s->uid & (MAX_SLOTS - 1));
+    if (s->state == SLOT_QUEUED) {
+        unqueue(l, index);
+        slot_release(l, s);
+        return 0;
+    }
+    // The slot stays taken until the scheduler has let go of the uid.
+    s->fn = NULL;
+    return msgl__ids_push(&l->aborts_slot, index);
+}
+
+int msgl_abort(msgl_llm *l, uint64_t id)
+{
+    struct slot *s = slot_of(l, id);
+    if (s == NULL || (s->state == SLOT_SUBMITTED && s->fn == NULL)) return MSGL_ENOENT;
+    return abort_slot(l, s);
+}
+
+// ---- running ----
+
+static int grow_logprobs(msgl_llm *l, int n)
+{
+    if (n <= l->cap_logprobs) return 0;
+    msgl_logprob *p = msgl__reallocarray(l->logprobs, (size_t)n, sizeof *p);
+    if (p == NULL) return MSGL_ENOMEM;
+    l->logprobs = p;
+    l->cap_logprobs = n;
+    return 0;
+}
+
+static int fill_logprobs(msgl_llm *l, const msgl_token_event *e, msgl_piece *piece)
+{
+    if (grow_logprobs(l, e->num_logprobs) != 0) return MSGL_ENOMEM;
+    for (int i = 0; i < e->num_logprobs; i++) {
+        const msgl_token_logprobs *from = &e->logprobs[i];
+        l->logprobs[i] = (msgl_logprob){.token = from->token,
+                                        .logprob = from->logprob,
+                                        .position = from->position,
+                                        .num_top = from->num_top,
+                                        .top_tokens = from->top_ids,
+                                        .top_logprobs = from->top_logprobs};
+    }
+    piece->num_logprobs = e->num_logprobs;
+    piece->logprobs = l->logprobs;
+    return 0;
+}
+
+// The text that an event makes certain, into l->piece; *stopped when a stop string is complete. The
+// token that ended the request (EOS, stop id) is not text.
+static int fill_text(msgl_llm *l, struct slot *s, const msgl_token_event *e, bool *stopped)
+{
+    *stopped = false;
+    msgl__strbuf_clear(&l->text);
+    msgl__strbuf_clear(&l->piece);
+    if (s->detok == NULL) return 0;
+    int rc = 0;
+    if (e->token >= 0 && e->finish != MSGL_FINISH_STOP) {
+        rc = msgl__detok_push(s->detok, e->token, &l->text);
+    }
+    if (rc == 0 && e->finish != MSGL_FINISH_NONE) rc = msgl__detok_finish(s->detok, &l->text);
+    if (rc == 0) {
+        rc = msgl__stop_push(&s->stop, msgl__strbuf_str(&l->text), l->text.len, &l->piece, stopped);
+    }
+    if (rc == 0 && e->finish != MSGL_FINISH_NONE && !*stopped) {
+        rc = msgl__stop_finish(&s->stop, &l->piece);
+    }
+    return rc;
+}
+
+static void on_event(msgl_llm *l, const msgl_token_event *e)
+{
+    static const int FINISH[] = {[MSGL_FINISH_NONE] = MSGL_NOT_FINISHED,
+                                 [MSGL_FINISH_STOP] = MSGL_STOP,
+                                 [MSGL_FINISH_LENGTH] = MSGL_LENGTH,
+                                 [MSGL_FINISH_ABORT] = MSGL_ABORTED,
+                                 [MSGL_FINISH_ERROR] = MSGL_FAILED};
+    struct slot *s = slot_of(l, e->uid);
+    if (s == NULL) return;
+    if (s->fn == NULL) { // aborted by us
+        if (e->finish != MSGL_FINISH_NONE) slot_release(l, s);
+        return;
+    }
+    if (e->token >= 0) s->generated++;
+    msgl_piece piece = {.request = e->uid,
+                        .token = e->token,
+                        .finish = FINISH[e->finish],
+                        .status = e->status,
+                        .error = e->text,
+                        .prompt_tokens = e->prompt_tokens,
+                        .cached_tokens = e->cached_tokens,
+                        .generated_tokens = s->generated};
+    bool stopped;
+    int rc = fill_text(l, s, e, &stopped);
+    if (rc == 0) rc = fill_logprobs(l, e, &piece);
+    if (rc != 0) {
+        piece.finish = MSGL_FAILED;
+        piece.status = rc;
+        piece.error = msgl__status_text(rc);
+    } else if (stopped && piece.finish != MSGL_FAILED) {
+        piece.finish = MSGL_STOP;
+    }
+    piece.text = msgl__strbuf_str(&l->piece);
+    piece.text_len = l->piece.len;
+    const bool done_here = piece.finish != MSGL_NOT_FINISHED;
+    const msgl_piece_fn fn = s->fn;
+    const int unwanted = fn(s->ctx, &piece);
+    s = slot_of(l, e->uid); // the callback may have aborted it
+    if (s == NULL || s->fn == NULL) {
+        if (s != NULL && e->finish != MSGL_FINISH_NONE) slot_release(l, s);
+    } else if (e->finish != MSGL_FINISH_NONE) {
+        slot_release(l, s);
+    } else if (done_here || unwanted) {
+        abort_slot(l, s); // out of memory for the list: the request runs on, unheard
+    }
+}
+
+static void on_tokens(void *ctx, const msgl_msg_tokens *tokens)
+{
+    for (int i = 0; i < tokens->num_events; i++) on_event(ctx, &tokens->events[i]);
+}
+
+static void hand_over(msgl_llm *l)
+{
+    for (size_t i = 0; i < l->aborts_slot.len; i++) {
+        const struct slot *s = l->slots[l->aborts_slot.data[i]];
+        if (s->state == SLOT_SUBMITTED && s->fn == NULL) {
+            msgl__scheduler_abort(l->scheduler, s->uid);
+        }
+    }
+    l->aborts_slot.len = 0;
+    while (l->queue_first >= 0) {
+        struct slot *s = l->slots[l->queue_first];
+        l->queue_first = s->next;
+        if (l->queue_first < 0) l->queue_last = -1;
+        s->next = -1;
+        s->state = SLOT_SUBMITTED;
+        const msgl_msg_request r = {.uid = s->uid,
+                                    .num_ids = (int32_t)s->ids.len,
+                                    .ids = s->ids.data,
+                                    .sampling = s->sampling};
+        msgl__scheduler_add(l->scheduler, &r);
+    }
+}
+
+int msgl_step(msgl_llm *l, msgl_err *err)
+{
+    hand_over(l);
+    if (msgl__scheduler_has_work(l->scheduler)) {
+        const int rc = msgl__scheduler_step(l->scheduler);
+        if (rc != 0) return msgl__err_set(err, rc, "the engine failed: %s", msgl__status_text(rc));
+    }
+    return l->queue_first >= 0 || l->aborts_slot.len > 0 || msgl__scheduler_has_work(l->scheduler);
+}
+
+int msgl_run(msgl_llm *l, msgl_err *err)
+{
+    int rc;
+    while ((rc = msgl_step(l, err)) > 0) {
+    }
+    return rc;
+}
+
+void msgl_flush_cache(msgl_llm *l)
+{
+    msgl__scheduler_flush(l->scheduler);
+}
+
+// ---- text ----
+
+int msgl_tokenize(const msgl_llm *l, const char *text, size_t len, int add_special, int32_t **ids,
+                  size_t *n, msgl_err *err)
+{
+    int rc = need_tokenizer(l, err);
+    if (rc != 0) return rc;
+    msgl_ids out = {0};
+    const msgl_encode_opts opts = {.add_special = add_special};
+    rc = msgl__tokenizer_encode(l->tokenizer, text, len, &opts, &out, err);
+    if (rc != 0) {
+        msgl__ids_free(&out);
+        return rc;
+    }
+    *ids = out.data;
+    *n = out.len;
+    return 0;
+}
+
+int msgl_detokenize(const msgl_llm *l, const int32_t *ids, size_t n, int skip_special, char **text,
+                    size_t *len, msgl_err *err)
+{
+    int rc = need_tokenizer(l, err);
+    if (rc != 0) return rc;
+    msgl_strbuf out;
+    msgl__strbuf_init(&out, SIZE_MAX / 2);
+    rc = msgl__tokenizer_decode(l->tokenizer, ids, n, skip_special, &out, err);
+    *len = out.len;
+    *text = rc == 0 ? msgl__strbuf_take(&out) : NULL;
+    msgl__strbuf_free(&out);
+    if (rc == 0 && *text == NULL) return msgl__err_set(err, MSGL_ENOMEM, "out of memory");
+    return rc;
+}
+
+void msgl_free(void *p)
+{
+    msgl__free(p);
+}
+
+const char *msgl_version(void)
+{
+    return MSGL_VERSION;
+}
+
+const char *msgl_status_text(int code)
+{
+    return msgl__status_text(code);
+}

@@ -1,0 +1,21 @@
+// SPDX-License-Identifier: Apache-2.0
+//
+// What the offline API and the server's engine process share: from public options to the configs of
+// engine and scheduler, and the rendering of a chat.
+#ifndef MSGL_LLM_LLM_H
+#define MSGL_LLM_LLM_H
+
+#include <minisgl/minisgl.h>
+
+#include "engine/engine.h"
+#include "scheduler/scheduler.h"
+#include "tokenizer/chat_template.h"
+
+// Strings are borrowed from *o. MSGL_EINVAL names the option.
+int msgl__engine_config_of(const msgl_options *o, msgl_engine_config *out, msgl_err *err);
+void msgl__scheduler_config_of(const msgl_options *o, msgl_engine *e, msgl_scheduler_config *out);
+// `json`: an object with "messages"; add_generation_prompt is true unless it says otherwise.
+int msgl__render_chat(const msgl_chat_templates *templates, const char *json, msgl_rendered *out,
+                      msgl_err *err);
+
+#endif

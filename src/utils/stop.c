@@ -1,0 +1,69 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "utils/stop.h"
+
+#include <stdint.h>
+#include <string.h>
+
+#include "core/err.h"
+
+int msgl__stop_init(msgl_stop *s, const char *const *strings, int count)
+{
+    *s = (msgl_stop){.strings = strings, .count = count};
+    msgl__strbuf_init(&s->held, SIZE_MAX / 2);
+    if (count < 0 || count > MSGL_MAX_STOPS) return MSGL_EINVAL;
+    for (int i = 0; i < count; i++) {
+        const size_t n = strnlen(strings[i], MSGL_MAX_STOP_BYTES + 1);
+        if (n == 0 || n > MSGL_MAX_STOP_BYTES) return MSGL_EINVAL;
+    }
+    return 0;
+}
+
+void msgl__stop_free(msgl_stop *s)
+{
+    msgl__strbuf_free(&s->held);
+}
+
+// Length of the longest end of text[0, len) that begins a stop string without completing it.
+static size_t open_suffix(const msgl_stop *s, const char *text, size_t len)
+{
+    size_t longest = 0;
+    for (int i = 0; i < s->count; i++) {
+        size_t n = strlen(s->strings[i]) - 1;
+        if (n > len) n = len;
+        while (n > longest && memcmp(text + len - n, s->strings[i], n) != 0) n--;
+        if (n > longest) longest = n;
+    }
+    return longest;
+}
+
+int msgl__stop_push(msgl_stop *s, const char *text, size_t len, msgl_strbuf *out, bool *matched)
+{
+    *matched = false;
+    if (s->count == 0) return msgl__strbuf_add(out, text, len);
+    int rc = msgl__strbuf_add(&s->held, text, len);
+    if (rc != 0) return rc;
+    const char *all = msgl__strbuf_str(&s->held), *first = NULL;
+    for (int i = 0; i < s->count; i++) {
+        const char *hit = memmem(all, s->held.len, s->strings[i], strlen(s->strings[i]));
+        if (hit != NULL && (first == NULL || hit < first)) first = hit;
+    }
+    const size_t release =
+        first != NULL ? (size_t)(first - all) : s->held.len - open_suffix(s, all, s->held.len);
+    rc = msgl__strbuf_add(out, all, release);
+    if (rc != 0) return rc;
+    if (first != NULL) {
+        *matched = true;
+        msgl__strbuf_clear(&s->held);
+    } else {
+        memmove(s->held.data, s->held.data + release, s->held.len - release + 1);
+        s->held.len -= release;
+    }
+    return 0;
+}
+
+int msgl__stop_finish(msgl_stop *s, msgl_strbuf *out)
+{
+    const int rc = msgl__strbuf_add(out, msgl__strbuf_str(&s->held), s->held.len);
+    msgl__strbuf_clear(&s->held);
+    return rc;
+}
