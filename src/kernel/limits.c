@@ -1,0 +1,121 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "kernel/limits.h"
+#include "kernel/limits_impl.h"
+
+#include <stdbool.h>
+
+#include "core/attributes.h"
+#include "core/mem.h"
+#include "utils/clock.h"
+
+enum { CHUNK = 1 << 20, STREAMS = 4, AHEAD = 1024 }; // bytes per task; bytes fetched ahead
+static const size_t READ_BYTES = (size_t)1 << 30;    // above the last-level cache's share of ours
+
+typedef struct reading {
+    const char *base;
+    uint64_t *sums; // one cache line per worker
+} reading;
+
+static void fill_task(void *arg, int task, int worker)
+{
+    (void)worker;
+    uint64_t *p = (uint64_t *)((char *)arg + (size_t)task * CHUNK);
+    for (size_t i = 0; i < CHUNK / sizeof *p; i++) p[i] = i;
+}
+
+// Sums one chunk as STREAMS sequential streams; the additions are far cheaper than the reads.
+static void read_task(void *arg, int task, int worker)
+{
+    const reading *r = arg;
+    const char *p = r->base + (size_t)task * CHUNK;
+    uint64_t s[8] = {0};
+    for (size_t at = 0; at < CHUNK / STREAMS; at += 64) {
+        for (size_t j = 0; j < STREAMS; j++) {
+            const uint64_t *line = (const uint64_t *)(p + j * (CHUNK / STREAMS) + at);
+            __builtin_prefetch((const char *)line + AHEAD);
+            for (int i = 0; i < 8; i++) s[i] += line[i];
+        }
+    }
+    for (int i = 0; i < 8; i++) r->sums[worker * 8] += s[i];
+}
+
+static int measure_read(msgl_pool *pool, struct msgl_limits *out, double seconds)
+{
+    const int tasks = (int)(READ_BYTES / CHUNK);
+    char *base = msgl__pages_alloc(READ_BYTES);
+    const size_t line = 64;
+    uint64_t *sums = msgl__calloc((size_t)msgl__pool_threads(pool), line);
+    int rc = 0;
+    if (base == NULL || sums == NULL) {
+        rc = MSGL_ENOMEM;
+    } else {
+        msgl__pool_run(pool, tasks, fill_task, base);
+        reading r = {base, sums};
+        const uint64_t start = msgl__now_ns();
+        do {
+            const uint64_t t = msgl__now_ns();
+            msgl__pool_run(pool, tasks, read_task, &r);
+            const double rate = (double)READ_BYTES / (double)(msgl__now_ns() - t);
+            if (rate > out->read_gb_s) out->read_gb_s = rate;
+        } while ((double)(msgl__now_ns() - start) < seconds * 1e9);
+    }
+    msgl__free(sums);
+    msgl__pages_free(base, READ_BYTES);
+    return rc;
+}
+
+typedef struct computing {
+    msgl_limits_fn fn;
+    long loops;
+} computing;
+
+static void compute_task(void *arg, int task, int worker)
+{
+    (void)task;
+    (void)worker;
+    const computing *c = arg;
+    c->fn(c->loops);
+}
+
+// Best of several short runs, in GFLOP/s.
+static double measure_compute(msgl_pool *pool, msgl_limits_fn fn, double seconds)
+{
+    const int tasks = msgl__pool_threads(pool) * 8;
+    computing c = {fn, 20000};
+    double best = 0;
+    const uint64_t start = msgl__now_ns();
+    do {
+        const uint64_t t = msgl__now_ns();
+        msgl__pool_run(pool, tasks, compute_task, &c);
+        const double rate = fn(0) * (double)c.loops * tasks / (double)(msgl__now_ns() - t);
+        if (rate > best) best = rate;
+    } while ((double)(msgl__now_ns() - start) < seconds * 1e9);
+    return best;
+}
+
+int msgl__measure_limits(msgl_pool *pool, msgl_cpu_level level, struct msgl_limits *out,
+                         double seconds)
+{
+    *out = (struct msgl_limits){0};
+#if defined(__x86_64__)
+    static const struct {
+        msgl_limits_fn f32, bf16; // NULL: that of the level below
+    } LOOPS[MSGL_CPU_LEVELS] = {
+        [MSGL_CPU_AVX2] = {msgl__limits_f32_avx2, NULL},
+        [MSGL_CPU_AVX512] = {msgl__limits_f32_avx512, NULL},
+        [MSGL_CPU_AVX512BF16] = {NULL, msgl__limits_bf16_avx512bf16},
+        [MSGL_CPU_AMX] = {NULL, msgl__limits_bf16_amx},
+    };
+    const double each = seconds / (2 * MSGL_CPU_LEVELS);
+    for (int l = 1; l <= (int)level; l++) {
+        out->f32_gflop_s[l] = LOOPS[l].f32 != NULL ? measure_compute(pool, LOOPS[l].f32, each)
+                                                   : out->f32_gflop_s[l - 1];
+        out->bf16_gflop_s[l] = LOOPS[l].bf16 != NULL  ? measure_compute(pool, LOOPS[l].bf16, each)
+                               : LOOPS[l].f32 != NULL ? out->f32_gflop_s[l]
+                                                      : out->bf16_gflop_s[l - 1];
+    }
+#else
+    (void)level;
+#endif
+    return measure_read(pool, out, seconds / 2);
+}
