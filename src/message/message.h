@@ -96,13 +96,22 @@ int msgl__channel_from_fd(int fd, msgl_channel **out, msgl_err *err);
 void msgl__channel_destroy(msgl_channel *c); // the peer then receives MSGL_ECLOSED
 
 // 0; MSGL_ECLOSED when the peer is gone; MSGL_ENOMEM; MSGL_ELIMIT for a message above the frame
-// limit. Blocks only while the socket is full.
+// limit. Blocks only while the socket is full, and keeps reading meanwhile, so that two ends that
+// send at the same time cannot wait for each other.
 int msgl__channel_send(msgl_channel *c, const msgl_msg *m);
+// The same without blocking, for an event loop: what the socket does not take now is kept, and
+// goes out with the next post, send or flush.
+int msgl__channel_post(msgl_channel *c, const msgl_msg *m);
+// Writes what was kept: 1 when some is left (wait until write_fd is writable, then call again), 0
+// when none is, MSGL_ECLOSED.
+int msgl__channel_flush(msgl_channel *c);
+int msgl__channel_write_fd(const msgl_channel *c); // -1: in process, where nothing is ever kept
 // Receives one message into *m, whose pointers stay valid until the next receive on this end.
 // timeout_ms: 0 polls, -1 waits. 1: got one; 0: none in time; MSGL_ECLOSED; MSGL_EFORMAT (the
 // stream cannot be used any more).
 int msgl__channel_recv(msgl_channel *c, int timeout_ms, msgl_msg *m);
-// A descriptor that polls readable when msgl__channel_recv(.., 0, ..) may have a message.
+// A descriptor that polls readable while msgl__channel_recv(.., 0, ..) may have a message or a
+// closed peer to report.
 int msgl__channel_poll_fd(const msgl_channel *c);
 
 #endif

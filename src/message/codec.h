@@ -1,0 +1,36 @@
+// SPDX-License-Identifier: Apache-2.0
+//
+// A message as MessagePack bytes and back: the array [version, type, fields]. Writing goes through
+// msgpack-c. Reading walks the bytes in place instead of building msgpack-c's object tree: a frame
+// that claims 2^32 elements must not make the reader allocate for them before they are seen.
+#ifndef MSGL_MESSAGE_CODEC_H
+#define MSGL_MESSAGE_CODEC_H
+
+#include <stddef.h>
+
+#include "message/message.h"
+#include "utils/strbuf.h"
+
+#define MSGL_MSG_VERSION 1
+#define MSGL_MSG_FRAME_MAX ((size_t)64 << 20)    // bytes of one encoded message
+#define MSGL_MSG_DECODED_MAX ((size_t)512 << 20) // bytes of one decoded message's arrays and texts
+
+// Where a decoded message's arrays and texts live. Zero-initialised is empty; blocks are kept from
+// message to message, so that small ones need no heap once warm.
+typedef struct msgl_msg_mem {
+    struct msgl_msg_block *head;
+    size_t total; // bytes handed out since the last reset
+} msgl_msg_mem;
+void msgl__msg_mem_reset(msgl_msg_mem *m);
+void msgl__msg_mem_free(msgl_msg_mem *m);
+
+// Appends the encoded message to *out. MSGL_EINVAL for a message that decode would refuse,
+// MSGL_ELIMIT, MSGL_ENOMEM; *out is then as before.
+int msgl__msg_encode(const msgl_msg *m, msgl_strbuf *out);
+
+// Decodes exactly data[0, len). *out points into mem (reset first). MSGL_EFORMAT: truncated,
+// trailing bytes, a wrong type, a value out of range, an unknown version or type (err names the
+// field and the byte offset); MSGL_ELIMIT; MSGL_ENOMEM.
+int msgl__msg_decode(const void *data, size_t len, msgl_msg_mem *mem, msgl_msg *out, msgl_err *err);
+
+#endif

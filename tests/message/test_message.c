@@ -1,0 +1,360 @@
+// SPDX-License-Identifier: Apache-2.0
+//
+// The message codec: every type survives a round trip at the borders of its fields; every
+// truncation, extension and mutation of a valid frame is refused or decodes within bounds (the
+// sanitizers watch); claims of huge counts allocate nothing.
+#include <math.h>
+#include <setjmp.h>
+#include <stdarg.h>
+#include <stddef.h>
+#include <stdint.h>
+#include <string.h>
+
+#include <cmocka.h>
+
+#include "core/mem.h"
+#include "message/codec.h"
+
+static msgl_strbuf enc(const msgl_msg *m)
+{
+    msgl_strbuf b;
+    msgl__strbuf_init(&b, MSGL_MSG_FRAME_MAX);
+    assert_int_equal(msgl__msg_encode(m, &b), 0);
+    return b;
+}
+
+static msgl_msg request_message(const int32_t *ids, int32_t n)
+{
+    msgl_msg m = {.type = MSGL_MSG_REQUEST};
+    m.u.request = (msgl_msg_request){.uid = UINT64_MAX, .num_ids = n, .ids = ids};
+    m.u.request.sampling = (msgl_sampling_params){.temperature = 0.7f,
+                                                  .top_p = 0.9f,
+                                                  .min_p = 0.05f,
+                                                  .top_k = 40,
+                                                  .seed = 0x8000000000000000u,
+                                                  .max_tokens = INT32_MAX,
+                                                  .ignore_eos = true,
+                                                  .logprobs = 20,
+                                                  .prompt_logprobs = -1,
+                                                  .num_stop_ids = 3,
+                                                  .stop_ids = {0, 127, 151643}};
+    return m;
+}
+
+static void test_request(void **state)
+{
+    (void)state;
+    const int32_t ids[] = {0,         1,  127,       128, 255, 256,  65535, 65536, 151643,
+                           INT32_MAX, -1, INT32_MIN, -32, -33, -128, -129,  -300,  -32769};
+    const msgl_msg m = request_message(ids, 18);
+    msgl_strbuf b = enc(&m);
+    msgl_msg_mem mem = {0};
+    msgl_msg d;
+    assert_int_equal(msgl__msg_decode(b.data, b.len, &mem, &d, NULL), 0);
+    assert_int_equal(d.type, MSGL_MSG_REQUEST);
+    assert_true(d.u.request.uid == UINT64_MAX);
+    assert_int_equal(d.u.request.num_ids, 18);
+    assert_memory_equal(d.u.request.ids, ids, sizeof ids);
+    const msgl_sampling_params *p = &d.u.request.sampling, *q = &m.u.request.sampling;
+    assert_true(p->temperature == q->temperature && p->top_p == q->top_p && p->min_p == q->min_p);
+    assert_int_equal(p->top_k, 40);
+    assert_true(p->seed == q->seed);
+    assert_int_equal(p->max_tokens, INT32_MAX);
+    assert_true(p->ignore_eos);
+    assert_int_equal(p->logprobs, 20);
+    assert_int_equal(p->prompt_logprobs, -1);
+    assert_int_equal(p->num_stop_ids, 3);
+    assert_memory_equal(p->stop_ids, q->stop_ids, 3 * sizeof(int32_t));
+    msgl__msg_mem_free(&mem);
+    msgl__strbuf_free(&b);
+}
+
+static void fill_logprobs(msgl_token_logprobs *l, int32_t position, int32_t num_top)
+{
+    *l = (msgl_token_logprobs){
+        .position = position, .token = 7 + position, .logprob = -0.5f, .num_top = num_top};
+    for (int32_t i = 0; i < num_top; i++) {
+        l->top_ids[i] = 100 * i;
+        l->top_logprobs[i] = i == 19 ? -INFINITY : -(float)i;
+    }
+}
+
+static msgl_msg tokens_message(msgl_token_event e[3], msgl_token_logprobs rows[2])
+{
+    fill_logprobs(&rows[0], 0, 20);
+    fill_logprobs(&rows[1], 5, 0);
+    e[0] = (msgl_token_event){.uid = 1, .token = 17, .prompt_tokens = 5, .cached_tokens = 3};
+    e[1] = (msgl_token_event){.uid = 2,
+                              .token = -1,
+                              .finish = MSGL_FINISH_ERROR,
+                              .status = MSGL_ENUMERIC,
+                              .text = "the logits were NaN"};
+    e[2] = (msgl_token_event){
+        .uid = 3, .token = 9, .finish = MSGL_FINISH_LENGTH, .num_logprobs = 2, .logprobs = rows};
+    msgl_msg m = {.type = MSGL_MSG_TOKENS};
+    m.u.tokens = (msgl_msg_tokens){.num_events = 3, .events = e};
+    return m;
+}
+
+static void test_tokens(void **state)
+{
+    (void)state;
+    msgl_token_event e[3];
+    msgl_token_logprobs rows[2];
+    const msgl_msg m = tokens_message(e, rows);
+    msgl_strbuf b = enc(&m);
+    msgl_msg_mem mem = {0};
+    msgl_msg d;
+    assert_int_equal(msgl__msg_decode(b.data, b.len, &mem, &d, NULL), 0);
+    assert_int_equal(d.u.tokens.num_events, 3);
+    const msgl_token_event *g = d.u.tokens.events;
+    assert_int_equal(g[0].token, 17);
+    assert_int_equal(g[0].finish, MSGL_FINISH_NONE);
+    assert_int_equal(g[0].prompt_tokens, 5);
+    assert_int_equal(g[0].cached_tokens, 3);
+    assert_null(g[0].text);
+    assert_int_equal(g[1].token, -1);
+    assert_int_equal(g[1].status, MSGL_ENUMERIC);
+    assert_string_equal(g[1].text, "the logits were NaN");
+    assert_int_equal(g[2].num_logprobs, 2);
+    assert_memory_equal(&g[2].logprobs[0], &rows[0], sizeof rows[0]);
+    assert_memory_equal(&g[2].logprobs[1], &rows[1], sizeof rows[1]);
+    msgl__msg_mem_free(&mem);
+    msgl__strbuf_free(&b);
+}
+
+static void test_small_types(void **state)
+{
+    (void)state;
+    msgl_msg_mem mem = {0};
+    const msgl_msg_type bare[] = {MSGL_MSG_FLUSH, MSGL_MSG_GET_STATS, MSGL_MSG_EXIT};
+    msgl_msg d;
+    for (size_t i = 0; i < 3; i++) {
+        const msgl_msg m = {.type = bare[i]};
+        msgl_strbuf b = enc(&m);
+        assert_int_equal(msgl__msg_decode(b.data, b.len, &mem, &d, NULL), 0);
+        assert_int_equal(d.type, bare[i]);
+        msgl__strbuf_free(&b);
+    }
+    msgl_msg m = {.type = MSGL_MSG_ABORT, .u.abort_uid = 1u << 31};
+    msgl_strbuf b = enc(&m);
+    assert_int_equal(msgl__msg_decode(b.data, b.len, &mem, &d, NULL), 0);
+    assert_true(d.u.abort_uid == 1u << 31);
+    msgl__strbuf_free(&b);
+
+    m = (msgl_msg){.type = MSGL_MSG_READY};
+    m.u.ready = (msgl_msg_ready){4096, 256, 1000, 16, 151936, "fa,fi", NULL};
+    b = enc(&m);
+    assert_int_equal(msgl__msg_decode(b.data, b.len, &mem, &d, NULL), 0);
+    assert_int_equal(d.u.ready.max_seq_len, 4096);
+    assert_int_equal(d.u.ready.vocab_size, 151936);
+    assert_string_equal(d.u.ready.attention, "fa,fi");
+    assert_null(d.u.ready.device);
+    msgl__strbuf_free(&b);
+
+    m = (msgl_msg){.type = MSGL_MSG_STATS};
+    m.u.stats = (msgl_msg_stats){UINT64_MAX, 1, 2, 3, 4, 5, 12, 6, 7, 8, 9, 10};
+    b = enc(&m);
+    assert_int_equal(msgl__msg_decode(b.data, b.len, &mem, &d, NULL), 0);
+    assert_memory_equal(&d.u.stats, &m.u.stats, sizeof m.u.stats);
+    msgl__strbuf_free(&b);
+
+    m = (msgl_msg){.type = MSGL_MSG_FATAL, .u.fatal = "weights: no such file"};
+    b = enc(&m);
+    assert_int_equal(msgl__msg_decode(b.data, b.len, &mem, &d, NULL), 0);
+    assert_string_equal(d.u.fatal, "weights: no such file");
+    msgl__strbuf_free(&b);
+    msgl__msg_mem_free(&mem);
+}
+
+// What decode would refuse is not sent.
+static void test_encode_refuses(void **state)
+{
+    (void)state;
+    const int32_t id = 1;
+    msgl_strbuf b;
+    msgl__strbuf_init(&b, 1 << 20);
+    msgl_msg m = request_message(&id, 0);
+    assert_int_equal(msgl__msg_encode(&m, &b), MSGL_EINVAL);
+    m = request_message(&id, 1);
+    m.u.request.sampling.num_stop_ids = MSGL_MAX_STOP_IDS + 1;
+    assert_int_equal(msgl__msg_encode(&m, &b), MSGL_EINVAL);
+    m = (msgl_msg){.type = (msgl_msg_type)99};
+    assert_int_equal(msgl__msg_encode(&m, &b), MSGL_EINVAL);
+    m = (msgl_msg){.type = MSGL_MSG_FATAL};
+    assert_int_equal(msgl__msg_encode(&m, &b), MSGL_EINVAL);
+    msgl_token_event e = {.uid = 1, .finish = (msgl_finish)7};
+    m = (msgl_msg){.type = MSGL_MSG_TOKENS, .u.tokens = {1, &e}};
+    assert_int_equal(msgl__msg_encode(&m, &b), MSGL_EINVAL);
+    assert_int_equal(b.len, 0);
+    msgl__strbuf_free(&b);
+}
+
+static void decode_all_truncations(const msgl_strbuf *b)
+{
+    msgl_msg_mem mem = {0};
+    msgl_msg d;
+    for (size_t n = 0; n < b->len; n++) {
+        // An exact heap copy, so that a read past the end is seen.
+        char *copy = msgl__malloc(n);
+        memcpy(copy, b->data, n);
+        msgl_err err;
+        assert_int_equal(msgl__msg_decode(copy, n, &mem, &d, &err), MSGL_EFORMAT);
+        assert_true(err.text[0] != '\0');
+        msgl__free(copy);
+    }
+    char *copy = msgl__malloc(b->len + 1);
+    memcpy(copy, b->data, b->len);
+    copy[b->len] = 0;
+    assert_int_equal(msgl__msg_decode(copy, b->len + 1, &mem, &d, NULL), MSGL_EFORMAT);
+    msgl__free(copy);
+    msgl__msg_mem_free(&mem);
+}
+
+// Each byte replaced by each value that begins a MessagePack family: no crash, and what is
+// accepted encodes again.
+static void decode_mutations(const msgl_strbuf *b)
+{
+    static const uint8_t values[] = {0x00, 0x7f, 0x80, 0x90, 0x9f, 0xa0, 0xbf, 0xc0, 0xc1, 0xc2,
+                                     0xc4, 0xc6, 0xca, 0xcb, 0xcc, 0xcd, 0xce, 0xcf, 0xd0, 0xd1,
+                                     0xd2, 0xd3, 0xd9, 0xdb, 0xdc, 0xdd, 0xde, 0xdf, 0xe0, 0xff};
+    msgl_msg_mem mem = {0};
+    msgl_strbuf again;
+    msgl__strbuf_init(&again, MSGL_MSG_FRAME_MAX);
+    char *copy = msgl__malloc(b->len);
+    for (size_t i = 0; i < b->len; i++) {
+        for (size_t v = 0; v < sizeof values; v++) {
+            memcpy(copy, b->data, b->len);
+            copy[i] = (char)values[v];
+            msgl_msg d;
+            const int rc = msgl__msg_decode(copy, b->len, &mem, &d, NULL);
+            assert_true(rc == 0 || rc == MSGL_EFORMAT);
+            msgl__strbuf_clear(&again);
+            if (rc == 0) assert_int_equal(msgl__msg_encode(&d, &again), 0);
+        }
+    }
+    msgl__free(copy);
+    msgl__strbuf_free(&again);
+    msgl__msg_mem_free(&mem);
+}
+
+static void test_hostile_variants(void **state)
+{
+    (void)state;
+    const int32_t ids[] = {5, 300, 70000};
+    const msgl_msg r = request_message(ids, 3);
+    msgl_token_event e[3];
+    msgl_token_logprobs rows[2];
+    const msgl_msg t = tokens_message(e, rows);
+    msgl_msg ready = {.type = MSGL_MSG_READY};
+    ready.u.ready = (msgl_msg_ready){1, 1, 1, 1, 1, "fa", "cpu"};
+    msgl_msg stats = {.type = MSGL_MSG_STATS};
+    const msgl_msg fatal = {.type = MSGL_MSG_FATAL, .u.fatal = "x"};
+    const msgl_msg abort_msg = {.type = MSGL_MSG_ABORT, .u.abort_uid = 77};
+    const msgl_msg *all[] = {&r, &t, &ready, &stats, &fatal, &abort_msg};
+    for (size_t i = 0; i < sizeof all / sizeof all[0]; i++) {
+        msgl_strbuf b = enc(all[i]);
+        decode_all_truncations(&b);
+        decode_mutations(&b);
+        msgl__strbuf_free(&b);
+    }
+}
+
+#define BYTES(...) (const uint8_t[]){__VA_ARGS__}, sizeof((const uint8_t[]){__VA_ARGS__})
+
+static void test_hostile_frames(void **state)
+{
+    (void)state;
+    const struct {
+        const uint8_t *data;
+        size_t len;
+    } bad[] = {
+        {BYTES(0xc0)},                                              // not an array
+        {BYTES(0x92, 1, 2)},                                        // too few fields
+        {BYTES(0x94, 1, 2, 0xc0, 0xc0)},                            // too many
+        {BYTES(0x93, 2, 3, 0xc0)},                                  // unknown version
+        {BYTES(0x93, 1, 0, 0xc0)},                                  // unknown types
+        {BYTES(0x93, 1, 10, 0xc0)},                                 //
+        {BYTES(0x93, 1, 0xff, 0xc0)},                               // type -1
+        {BYTES(0x93, 1, 2, 0xff)},                                  // negative uid
+        {BYTES(0x93, 1, 3, 0xc2)},                                  // fields where none belong
+        {BYTES(0x93, 1, 7, 0xdd, 0xff, 0xff, 0xff, 0xff)},          // 2^32 - 1 events
+        {BYTES(0x93, 1, 9, 0xdb, 0xff, 0xff, 0xff, 0xff, 'x')},     // 4 GiB string
+        {BYTES(0x93, 1, 9, 0xa3, 'a', 0, 'b')},                     // NUL inside
+        {BYTES(0x93, 1, 1, 0x9c, 1, 0x90)},                         // empty prompt
+        {BYTES(0x93, 1, 1, 0x9c, 1, 0xdd, 0x7f, 0xff, 0xff, 0xff)}, // 2^31 ids
+        {BYTES(0xdd, 0, 0, 0, 3, 1, 3)},                            // nothing left
+    };
+    msgl_msg_mem mem = {0};
+    msgl_msg d;
+    msgl_err err;
+    // Warm, so that any allocation below would be for the claimed sizes.
+    assert_int_equal(msgl__msg_decode("\x93\x01\x03\xc0", 4, &mem, &d, &err), 0);
+    const uint64_t allocs = msgl__mem_allocs();
+    for (size_t i = 0; i < sizeof bad / sizeof bad[0]; i++) {
+        assert_int_equal(msgl__msg_decode(bad[i].data, bad[i].len, &mem, &d, &err), MSGL_EFORMAT);
+        assert_int_equal(err.code, MSGL_EFORMAT);
+    }
+    assert_int_equal(msgl__mem_allocs(), allocs);
+    msgl__msg_mem_free(&mem);
+}
+
+// Once warm, small messages take nothing from the heap in either direction.
+static void test_no_heap_when_warm(void **state)
+{
+    (void)state;
+    msgl_token_event e[3];
+    msgl_token_logprobs rows[2];
+    const msgl_msg t = tokens_message(e, rows);
+    msgl_msg_mem mem = {0};
+    msgl_msg d;
+    msgl_strbuf b = enc(&t);
+    assert_int_equal(msgl__msg_decode(b.data, b.len, &mem, &d, NULL), 0);
+    const uint64_t allocs = msgl__mem_allocs();
+    for (int i = 0; i < 100; i++) {
+        msgl__strbuf_clear(&b);
+        assert_int_equal(msgl__msg_encode(&t, &b), 0);
+        assert_int_equal(msgl__msg_decode(b.data, b.len, &mem, &d, NULL), 0);
+    }
+    assert_int_equal(msgl__mem_allocs(), allocs);
+    msgl__strbuf_free(&b);
+    msgl__msg_mem_free(&mem);
+}
+
+// Every allocation of an encode and a decode may fail: a clean MSGL_ENOMEM each time.
+static void test_out_of_memory(void **state)
+{
+    (void)state;
+    msgl_token_event e[3];
+    msgl_token_logprobs rows[2];
+    const msgl_msg t = tokens_message(e, rows);
+    msgl_strbuf good = enc(&t);
+    for (uint64_t nth = 1; nth < 10; nth++) {
+        msgl_strbuf b;
+        msgl__strbuf_init(&b, MSGL_MSG_FRAME_MAX);
+        msgl_msg_mem mem = {0};
+        msgl_msg d;
+        msgl__mem_fail_from(nth);
+        const int enc_rc = msgl__msg_encode(&t, &b);
+        msgl__mem_fail_from(nth);
+        const int dec_rc = msgl__msg_decode(good.data, good.len, &mem, &d, NULL);
+        msgl__mem_fail_from(0);
+        assert_true(enc_rc == 0 || enc_rc == MSGL_ENOMEM);
+        assert_true(dec_rc == 0 || dec_rc == MSGL_ENOMEM);
+        if (nth == 1) assert_true(enc_rc == MSGL_ENOMEM && dec_rc == MSGL_ENOMEM);
+        msgl__strbuf_free(&b);
+        msgl__msg_mem_free(&mem);
+    }
+    msgl__strbuf_free(&good);
+}
+
+int main(void)
+{
+    const struct CMUnitTest tests[] = {
+        cmocka_unit_test(test_request),           cmocka_unit_test(test_tokens),
+        cmocka_unit_test(test_small_types),       cmocka_unit_test(test_encode_refuses),
+        cmocka_unit_test(test_hostile_variants),  cmocka_unit_test(test_hostile_frames),
+        cmocka_unit_test(test_no_heap_when_warm), cmocka_unit_test(test_out_of_memory),
+    };
+    return cmocka_run_group_tests(tests, NULL, NULL);
+}
