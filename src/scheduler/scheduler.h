@@ -9,10 +9,9 @@
 
 #include "core/batch.h"
 #include "core/err.h"
+#include "kvcache/cache.h"
 #include "kvcache/kvcache.h"
 #include "message/message.h"
-
-typedef enum msgl_cache_type { MSGL_CACHE_RADIX, MSGL_CACHE_NAIVE } msgl_cache_type;
 
 typedef struct msgl_scheduler_config {
     int32_t max_running;        // --max-running-requests
@@ -53,8 +52,10 @@ void msgl__scheduler_stats(const msgl_scheduler *s, msgl_msg_stats *out);
 // free + cached + used = total pages, lock counts, page table rows: 0 or MSGL_EINTERNAL.
 int msgl__scheduler_check(const msgl_scheduler *s, msgl_err *err);
 
-// io.c: serves a channel until EXIT or the peer is gone: receives, steps, sends tokens and stats.
-int msgl__scheduler_serve(msgl_scheduler_config *cfg, const msgl_runner *runner, void *channel,
-                          msgl_err *err);
+// io.c: serves a channel until EXIT or the peer is gone (both return 0): receives, steps, sends
+// tokens and stats. READY has been sent by the caller. Steps in flight have ended when it returns.
+// An engine failure is reported by a FATAL message and returned; so is a malformed stream.
+int msgl__scheduler_serve(const msgl_scheduler_config *cfg, const msgl_runner *runner,
+                          msgl_channel *channel, msgl_err *err);
 
 #endif

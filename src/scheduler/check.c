@@ -1,0 +1,83 @@
+// SPDX-License-Identifier: Apache-2.0
+//
+// Invariants of the scheduler as a whole: the tests check them after every operation, debug builds
+// after every step.
+#include <string.h>
+
+#include "scheduler/internal.h"
+
+enum { MARK_FREE = 1, MARK_CACHED, MARK_USED };
+
+// Marks the pages of r's row; `used` counts those that r owns.
+static int check_row(const msgl_scheduler *s, const msgl_req *r, int32_t *used, msgl_err *err)
+{
+    const int32_t page_size = s->cfg.page_size, stride = s->cfg.page_table->stride;
+    const int32_t *row = msgl__page_table_row(s->cfg.page_table, r->row);
+    for (int32_t i = 0; i < r->num_pages; i++) {
+        const int32_t page = row[i * page_size] / page_size;
+        for (int32_t j = 0; j < page_size && i * page_size + j < stride; j++) {
+            if (row[i * page_size + j] != page * page_size + j) {
+                return msgl__err_set(err, MSGL_EINTERNAL, "row %d, token %d: slot %d", r->row,
+                                     i * page_size + j, row[i * page_size + j]);
+            }
+        }
+        if (page < 0 || page >= s->cfg.num_pages || s->marks[page] == MARK_FREE ||
+            s->marks[page] == MARK_USED) {
+            return msgl__err_set(err, MSGL_EINTERNAL,
+                                 "page %d of row %d is free, or another request's", page, r->row);
+        }
+        if (s->marks[page] == 0) {
+            s->marks[page] = MARK_USED;
+            ++*used;
+        }
+    }
+    return 0;
+}
+
+static int check_request(const msgl_scheduler *s, const msgl_req *r, msgl_err *err)
+{
+    const int32_t have = r->num_pages * s->cfg.page_size;
+    const bool lengths = r->num_ids >= r->prompt_len && r->num_ids <= r->max_len &&
+                         r->device_len >= 0 && r->device_len < r->max_len &&
+                         r->device_len <= have && r->held.len <= have;
+    const bool state = r->state == MSGL_REQ_PREFILL  ? r->device_len < r->prompt_len
+                       : r->state == MSGL_REQ_DECODE ? r->device_len >= r->prompt_len
+                                                     : r->inflight > 0;
+    if (!lengths || !state || r->row < 0 || r->row >= s->cfg.max_running) {
+        return msgl__err_set(err, MSGL_EINTERNAL,
+                             "request %llu: state %d, row %d, prompt %d, ids %d, device %d of %d",
+                             (unsigned long long)r->uid, (int)r->state, r->row, r->prompt_len,
+                             r->num_ids, r->device_len, r->max_len);
+    }
+    return 0;
+}
+
+int msgl__scheduler_check(const msgl_scheduler *s, msgl_err *err)
+{
+    int rc = msgl__cache_check(s->cache, err);
+    if (rc != 0) return rc;
+    memset(s->marks, 0, (size_t)s->cfg.num_pages);
+    msgl__cache_mark(s->cache, s->marks, MARK_FREE, MARK_CACHED);
+    const msgl_cache_counts n = msgl__cache_count(s->cache);
+    int32_t used = 0, reserved = 0, locks = 0, running = 0;
+    for (const msgl_req *r = s->running.head; r != NULL; r = r->next, running++) {
+        rc = check_request(s, r, err);
+        if (rc == 0) rc = check_row(s, r, &used, err);
+        if (rc != 0) return rc;
+        reserved += msgl__sched_pages_for(s, r->max_len) - r->num_pages;
+        locks += r->held.node != MSGL_CACHE_ROOT;
+    }
+    if (n.free + n.cached + used != n.total || reserved != s->reserved ||
+        reserved > n.free + n.evictable || locks != n.locks) {
+        return msgl__err_set(
+            err, MSGL_EINTERNAL,
+            "%d free + %d cached (%d evictable) + %d used of %d pages; %d reserved "
+            "(%d counted); %d locks (%d counted)",
+            n.free, n.cached, n.evictable, used, n.total, reserved, s->reserved, locks, n.locks);
+    }
+    if (running != s->running.count || running + s->num_free_rows != s->cfg.max_running) {
+        return msgl__err_set(err, MSGL_EINTERNAL, "%d running, %d free rows of %d", running,
+                             s->num_free_rows, s->cfg.max_running);
+    }
+    return 0;
+}

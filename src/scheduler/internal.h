@@ -1,0 +1,97 @@
+// SPDX-License-Identifier: Apache-2.0
+//
+// The scheduler's state, shared by its files. Everything here belongs to one thread.
+//
+// Every decision is a function of the calls made (add, abort, flush, in their order) and of the
+// step results (tokens, status, compute_ns): ranks that are fed the same do the same.
+#ifndef MSGL_SCHEDULER_INTERNAL_H
+#define MSGL_SCHEDULER_INTERNAL_H
+
+#include "scheduler/pace.h"
+#include "scheduler/scheduler.h"
+
+typedef enum msgl_req_state {
+    MSGL_REQ_WAITING, // in `waiting`; owns nothing
+    MSGL_REQ_PREFILL, // in `running`, with a row and pages; prompt not submitted to its end
+    MSGL_REQ_DECODE,  // prompt submitted, first token sampled or on its way
+    MSGL_REQ_DONE,    // finished or aborted; keeps row and pages while a step in flight uses them
+} msgl_req_state;
+
+typedef struct msgl_req {
+    struct msgl_req *prev, *next; // in `waiting` or `running`
+    struct msgl_req *uid_next;    // in a bucket of `uids`; not while DONE
+    uint64_t uid;
+    msgl_sampling_params sampling;
+    msgl_req_state state;
+    bool keep_kv;       // its K and V may go to the prefix cache at the end
+    int32_t prompt_len; //
+    int32_t max_len;    // prompt_len + max_tokens
+    int32_t num_ids;    // tokens that the host knows: prompt and handled results
+    int32_t device_len; // tokens whose K and V are in the pool once all submitted steps are done
+    int32_t inflight;   // submitted steps with this request whose results are not handled
+    int32_t row;        // of the page table; -1: none
+    int32_t num_pages;  // that the row points to
+    int32_t cached_tokens;
+    msgl_prefix held; // locked in the prefix cache
+    int32_t ids[];    // [max_len]
+} msgl_req;
+
+typedef struct msgl_req_list {
+    msgl_req *head, *tail;
+    int32_t count;
+} msgl_req_list;
+
+// A step that was submitted, or is being built.
+typedef struct msgl_flight {
+    msgl_batch batch;
+    msgl_req **owners; // [batch.size]
+} msgl_flight;
+
+enum { MSGL_MAX_FLIGHTS = 2, MSGL_UID_BUCKETS = 1024 };
+
+struct msgl_scheduler {
+    msgl_scheduler_config cfg;
+    msgl_runner runner;
+    msgl_emit_fn emit;
+    void *emit_ctx;
+    msgl_cache *cache;
+    msgl_req_list waiting, running;
+    msgl_req *uids[MSGL_UID_BUCKETS];
+    int32_t *free_rows; // stack
+    int32_t num_free_rows;
+    int32_t reserved; // pages that running requests may still ask for
+    msgl_flight flights[MSGL_MAX_FLIGHTS];
+    int32_t depth, num_flights, next_slot; // ring of flights
+    msgl_token_event *events;              // [max_running]
+    msgl_phase last_phase;
+    msgl_pace pace;
+    int broken;     // the engine's failure; nothing runs any more
+    uint8_t *marks; // [num_pages], for the check
+    msgl_msg_stats stats;
+};
+
+// scheduler.c: frees what the finished request r holds, then r itself.
+void msgl__sched_retire(msgl_scheduler *s, msgl_req *r);
+
+// requests.c
+void msgl__req_push(msgl_req_list *l, msgl_req *r);
+void msgl__req_unlink(msgl_req_list *l, msgl_req *r);
+void msgl__req_forget_uid(msgl_scheduler *s, msgl_req *r);
+void msgl__sched_emit_error(msgl_scheduler *s, uint64_t uid, int32_t prompt_len, int status,
+                            const char *text);
+
+// table.c: rows, pages, and what requests share.
+int32_t msgl__sched_pages_for(const msgl_scheduler *s, int32_t len);
+bool msgl__sched_admit(msgl_scheduler *s, msgl_req *r);
+void msgl__sched_grow(msgl_scheduler *s, msgl_req *r, int32_t device_len);
+void msgl__sched_free_row(msgl_scheduler *s, msgl_req *r);
+
+// prefill.c, decode.c: fill f->batch with requests; how many, or a failure of the engine.
+int msgl__sched_build_prefill(msgl_scheduler *s, msgl_flight *f);
+int msgl__sched_build_decode(msgl_scheduler *s, msgl_flight *f);
+void msgl__flight_add(msgl_flight *f, msgl_req *r, int32_t device_len);
+
+// results.c: the oldest flight's results become events. Fails if the result makes no sense.
+int msgl__sched_handle(msgl_scheduler *s, msgl_flight *f, const msgl_step_result *res);
+
+#endif

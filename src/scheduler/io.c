@@ -1,0 +1,90 @@
+// SPDX-License-Identifier: Apache-2.0
+//
+// The scheduler behind a channel: sleeps while there is nothing to do, looks for messages between
+// steps while there is.
+#include "scheduler/internal.h"
+
+// Messages taken between two steps, so that a flood of them cannot stop the steps.
+enum { MAX_MESSAGES = 1024 };
+
+typedef struct server {
+    msgl_channel *channel;
+    msgl_scheduler *scheduler;
+    int send_rc; // of the first send that failed
+} server;
+
+static void send_message(server *v, const msgl_msg *m)
+{
+    const int rc = v->send_rc == 0 ? msgl__channel_send(v->channel, m) : 0;
+    if (rc < 0) v->send_rc = rc;
+}
+
+static void send_tokens(void *ctx, const msgl_msg_tokens *tokens)
+{
+    send_message(ctx, &(msgl_msg){.type = MSGL_MSG_TOKENS, .u.tokens = *tokens});
+}
+
+static void send_stats(server *v)
+{
+    msgl_msg m = {.type = MSGL_MSG_STATS};
+    msgl__scheduler_stats(v->scheduler, &m.u.stats);
+    send_message(v, &m);
+}
+
+// False: the loop ends.
+static bool handle_message(server *v, const msgl_msg *m)
+{
+    switch (m->type) {
+    case MSGL_MSG_REQUEST: msgl__scheduler_add(v->scheduler, &m->u.request); return true;
+    case MSGL_MSG_ABORT: msgl__scheduler_abort(v->scheduler, m->u.abort_uid); return true;
+    case MSGL_MSG_FLUSH:
+        msgl__scheduler_flush(v->scheduler);
+        send_stats(v);
+        return true;
+    case MSGL_MSG_GET_STATS: send_stats(v); return true;
+    case MSGL_MSG_EXIT: return false;
+    default: return true; // engine -> front types: nothing that could be done here
+    }
+}
+
+// 1: go on; 0: EXIT, or the peer is gone; negative: failed.
+static int turn(server *v, msgl_err *err)
+{
+    for (int i = 0; i < MAX_MESSAGES; i++) {
+        msgl_msg m;
+        const bool idle = i == 0 && !msgl__scheduler_has_work(v->scheduler);
+        const int rc = msgl__channel_recv(v->channel, idle ? -1 : 0, &m);
+        if (rc == MSGL_ECLOSED) return 0;
+        if (rc < 0)
+            return msgl__err_set(err, rc, "message from the front: %s", msgl__status_text(rc));
+        if (rc == 0) break;
+        if (!handle_message(v, &m)) return 0;
+    }
+    if (!msgl__scheduler_has_work(v->scheduler)) return 1;
+    const int rc = msgl__scheduler_step(v->scheduler);
+    if (rc < 0) return msgl__err_set(err, rc, "the engine has failed: %s", msgl__status_text(rc));
+    return 1;
+}
+
+int msgl__scheduler_serve(const msgl_scheduler_config *cfg, const msgl_runner *runner,
+                          msgl_channel *channel, msgl_err *err)
+{
+    server v = {.channel = channel};
+    msgl_err own;
+    int rc = msgl__scheduler_create(cfg, runner, send_tokens, &v, &v.scheduler, &own);
+    if (rc == 0) {
+        do {
+            rc = turn(&v, &own);
+        } while (rc > 0 && v.send_rc == 0);
+        if (rc >= 0 && v.send_rc < 0 && v.send_rc != MSGL_ECLOSED) {
+            rc = msgl__err_set(&own, v.send_rc, "message to the front: %s",
+                               msgl__status_text(v.send_rc));
+        }
+        msgl__scheduler_destroy(v.scheduler);
+    }
+    if (rc < 0) {
+        send_message(&v, &(msgl_msg){.type = MSGL_MSG_FATAL, .u.fatal = own.text});
+        if (err != NULL) *err = own;
+    }
+    return rc < 0 ? rc : 0;
+}

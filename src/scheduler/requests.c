@@ -1,0 +1,166 @@
+// SPDX-License-Identifier: Apache-2.0
+//
+// Requests from their arrival to the queue: what is refused, and the way from a uid to its request.
+#include <stdio.h>
+#include <string.h>
+
+#include "core/mem.h"
+#include "scheduler/internal.h"
+
+void msgl__req_push(msgl_req_list *l, msgl_req *r)
+{
+    r->prev = l->tail;
+    r->next = NULL;
+    if (l->tail != NULL) {
+        l->tail->next = r;
+    } else {
+        l->head = r;
+    }
+    l->tail = r;
+    l->count++;
+}
+
+void msgl__req_unlink(msgl_req_list *l, msgl_req *r)
+{
+    if (r->prev != NULL) {
+        r->prev->next = r->next;
+    } else {
+        l->head = r->next;
+    }
+    if (r->next != NULL) {
+        r->next->prev = r->prev;
+    } else {
+        l->tail = r->prev;
+    }
+    r->prev = r->next = NULL;
+    l->count--;
+}
+
+static msgl_req **uid_bucket(msgl_scheduler *s, uint64_t uid)
+{
+    return &s->uids[(uid * 0x9e3779b97f4a7c15u) >> 54];
+}
+
+static msgl_req *find_uid(msgl_scheduler *s, uint64_t uid)
+{
+    msgl_req *r = *uid_bucket(s, uid);
+    while (r != NULL && r->uid != uid) r = r->uid_next;
+    return r;
+}
+
+void msgl__req_forget_uid(msgl_scheduler *s, msgl_req *r)
+{
+    msgl_req **link = uid_bucket(s, r->uid);
+    while (*link != r) link = &(*link)->uid_next;
+    *link = r->uid_next;
+}
+
+static void emit_end(msgl_scheduler *s, uint64_t uid, int32_t prompt_len, msgl_finish finish,
+                     int status, const char *text)
+{
+    const msgl_token_event e = {.uid = uid,
+                                .token = -1,
+                                .finish = finish,
+                                .prompt_tokens = prompt_len,
+                                .status = status,
+                                .text = text};
+    s->emit(s->emit_ctx, &(msgl_msg_tokens){.num_events = 1, .events = &e});
+}
+
+void msgl__sched_emit_error(msgl_scheduler *s, uint64_t uid, int32_t prompt_len, int status,
+                            const char *text)
+{
+    emit_end(s, uid, prompt_len, MSGL_FINISH_ERROR, status, text);
+}
+
+// Whether the request can ever run; *max_tokens is what it may generate.
+static int check_request(msgl_scheduler *s, const msgl_msg_request *q, int32_t *max_tokens,
+                         msgl_err *err)
+{
+    const msgl_scheduler_config *cfg = &s->cfg;
+    if (s->broken != 0) {
+        return msgl__err_set(err, s->broken, "the engine has failed: %s",
+                             msgl__status_text(s->broken));
+    }
+    if (q->num_ids < 1) {
+        return msgl__err_set(err, MSGL_EINVAL, "prompt has %d tokens; allowed: at least 1",
+                             q->num_ids);
+    }
+    int rc = msgl__sampling_params_check(&q->sampling, cfg->vocab_size, err);
+    if (rc != 0) return rc;
+    if (q->num_ids >= cfg->max_seq_len) {
+        return msgl__err_set(err, MSGL_ELIMIT,
+                             "prompt has %d tokens and max_tokens %d; the limit is %d tokens",
+                             q->num_ids, q->sampling.max_tokens, cfg->max_seq_len);
+    }
+    const int32_t room = cfg->max_seq_len - q->num_ids;
+    *max_tokens = q->sampling.max_tokens < room ? q->sampling.max_tokens : room;
+    if (msgl__sched_pages_for(s, q->num_ids + *max_tokens) > cfg->num_pages) {
+        return msgl__err_set(err, MSGL_ELIMIT,
+                             "prompt has %d tokens and max_tokens %d; the KV cache holds %lld "
+                             "tokens",
+                             q->num_ids, *max_tokens,
+                             (long long)cfg->num_pages * (long long)cfg->page_size);
+    }
+    for (int32_t i = 0; i < q->num_ids; i++) {
+        if (q->ids[i] < 0 || q->ids[i] >= cfg->vocab_size) {
+            return msgl__err_set(err, MSGL_EINVAL, "prompt token %d is %d; allowed: 0 to %d", i,
+                                 q->ids[i], cfg->vocab_size - 1);
+        }
+    }
+    if (find_uid(s, q->uid) != NULL) {
+        return msgl__err_set(err, MSGL_EINVAL, "request id %llu is in use",
+                             (unsigned long long)q->uid);
+    }
+    return 0;
+}
+
+void msgl__scheduler_add(msgl_scheduler *s, const msgl_msg_request *q)
+{
+    msgl_err err = {0};
+    int32_t max_tokens = 0;
+    int rc = check_request(s, q, &max_tokens, &err);
+    msgl_req *r = NULL;
+    if (rc == 0) {
+        const size_t len = (size_t)q->num_ids + (size_t)max_tokens;
+        r = msgl__malloc(sizeof *r + len * sizeof r->ids[0]);
+        if (r == NULL) {
+            rc = msgl__err_set(&err, MSGL_ENOMEM, "no memory for a request of %zu tokens", len);
+        }
+    }
+    if (rc != 0) {
+        msgl__sched_emit_error(s, q->uid, q->num_ids, rc, err.text);
+        return;
+    }
+    *r = (msgl_req){.uid = q->uid,
+                    .sampling = q->sampling,
+                    .keep_kv = true,
+                    .prompt_len = q->num_ids,
+                    .max_len = q->num_ids + max_tokens,
+                    .num_ids = q->num_ids,
+                    .row = -1,
+                    .held.node = MSGL_CACHE_ROOT};
+    memcpy(r->ids, q->ids, (size_t)q->num_ids * sizeof r->ids[0]);
+    msgl_req **bucket = uid_bucket(s, r->uid);
+    r->uid_next = *bucket;
+    *bucket = r;
+    msgl__req_push(&s->waiting, r);
+    s->stats.prompt_tokens += (uint64_t)r->prompt_len;
+}
+
+void msgl__scheduler_abort(msgl_scheduler *s, uint64_t uid)
+{
+    msgl_req *r = find_uid(s, uid);
+    if (r == NULL) return;
+    const int32_t prompt_len = r->prompt_len;
+    s->stats.requests_aborted++;
+    msgl__req_forget_uid(s, r);
+    if (r->state == MSGL_REQ_WAITING) {
+        msgl__req_unlink(&s->waiting, r);
+        msgl__free(r);
+    } else {
+        r->state = MSGL_REQ_DONE;
+        if (r->inflight == 0) msgl__sched_retire(s, r);
+    }
+    emit_end(s, uid, prompt_len, MSGL_FINISH_ABORT, 0, NULL);
+}

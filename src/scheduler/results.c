@@ -1,0 +1,92 @@
+// SPDX-License-Identifier: Apache-2.0
+//
+// From a step's results to token events: who has finished, why, and what was surplus.
+#include "scheduler/internal.h"
+
+static bool is_stop(const msgl_scheduler *s, const msgl_req *r, int32_t token)
+{
+    if (!r->sampling.ignore_eos) {
+        for (int32_t i = 0; i < s->cfg.num_eos; i++) {
+            if (s->cfg.eos_ids[i] == token) return true;
+        }
+    }
+    for (int32_t i = 0; i < r->sampling.num_stop_ids; i++) {
+        if (r->sampling.stop_ids[i] == token) return true;
+    }
+    return false;
+}
+
+static void finish(msgl_scheduler *s, msgl_req *r, msgl_token_event *e, msgl_finish why)
+{
+    e->finish = why;
+    r->state = MSGL_REQ_DONE;
+    msgl__req_forget_uid(s, r);
+    s->stats.requests_done++;
+}
+
+static void fail(msgl_scheduler *s, msgl_req *r, msgl_token_event *e, int status, const char *text)
+{
+    e->token = -1;
+    e->status = status;
+    e->text = text;
+    e->num_logprobs = 0;
+    e->logprobs = NULL;
+    r->keep_kv = false;
+    finish(s, r, e, MSGL_FINISH_ERROR);
+}
+
+// What request i of the batch learns from the step; false: nothing to tell.
+static bool make_event(msgl_scheduler *s, const msgl_batch_req *b, msgl_req *r, int32_t token,
+                       int32_t status, msgl_token_event *e)
+{
+    if (status != 0) {
+        fail(s, r, e, status,
+             status == MSGL_ENUMERIC ? "logits are NaN" : msgl__status_text(status));
+        return true;
+    }
+    if (!b->sample) return e->num_logprobs > 0;
+    if (token < 0 || token >= s->cfg.vocab_size) {
+        fail(s, r, e, MSGL_EINTERNAL, "the engine returned no token");
+        return true;
+    }
+    e->token = token;
+    r->ids[r->num_ids++] = token;
+    s->stats.generated_tokens++;
+    if (is_stop(s, r, token)) {
+        finish(s, r, e, MSGL_FINISH_STOP);
+    } else if (r->num_ids == r->max_len) {
+        finish(s, r, e, MSGL_FINISH_LENGTH);
+    }
+    return true;
+}
+
+int msgl__sched_handle(msgl_scheduler *s, msgl_flight *f, const msgl_step_result *res)
+{
+    const msgl_batch *b = &f->batch;
+    if (res->size != b->size) return MSGL_EINTERNAL;
+    msgl__pace_observe(&s->pace, b->phase, b->num_tokens, res->compute_ns);
+    int32_t num_events = 0, row = 0;
+    for (int32_t i = 0; i < b->size; i++) {
+        msgl_req *r = f->owners[i];
+        const int32_t first = row;
+        while (row < res->num_logprobs && res->logprobs[row].req == i) row++;
+        msgl_token_event *e = &s->events[num_events];
+        *e = (msgl_token_event){.uid = r->uid,
+                                .token = -1,
+                                .prompt_tokens = r->prompt_len,
+                                .cached_tokens = r->cached_tokens,
+                                .num_logprobs = row - first,
+                                .logprobs = row > first ? res->logprobs + first : NULL};
+        r->inflight--;
+        if (r->state != MSGL_REQ_DONE &&
+            make_event(s, &b->reqs[i], r, res->tokens[i], res->status[i], e)) {
+            num_events++;
+        }
+        if (r->state == MSGL_REQ_DONE && r->inflight == 0) msgl__sched_retire(s, r);
+    }
+    s->stats.step++;
+    if (num_events > 0) {
+        s->emit(s->emit_ctx, &(msgl_msg_tokens){.num_events = num_events, .events = s->events});
+    }
+    return 0;
+}

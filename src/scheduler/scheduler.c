@@ -1,0 +1,218 @@
+// SPDX-License-Identifier: Apache-2.0
+//
+// The scheduler's life and its step. With overlap two steps are in flight: the next one is chosen
+// and submitted before the results of the one before it are looked at.
+#include "scheduler/scheduler.h"
+
+#include <assert.h>
+
+#include "core/attributes.h"
+#include "core/mem.h"
+#include "scheduler/internal.h"
+
+static int check_config(const msgl_scheduler_config *c, const msgl_runner *runner, msgl_err *err)
+{
+    if (c->max_running < 1 || c->max_seq_len < 2 || c->max_prefill_tokens < 1 ||
+        c->vocab_size < 1 || c->num_eos < 0 || c->num_eos > (int32_t)MSGL_COUNT(c->eos_ids)) {
+        return msgl__err_set(err, MSGL_EINVAL,
+                             "scheduler: max_running %d, max_seq_len %d, max_prefill_tokens %d, "
+                             "vocab_size %d, num_eos %d; allowed: at least 1, 2, 1, 1; 0 to %d",
+                             c->max_running, c->max_seq_len, c->max_prefill_tokens, c->vocab_size,
+                             c->num_eos, (int)MSGL_COUNT(c->eos_ids));
+    }
+    if (c->page_table == NULL || c->page_table->max_running < c->max_running ||
+        c->page_table->stride < c->max_seq_len || runner->num_slots < 1) {
+        return msgl__err_set(err, MSGL_EINVAL,
+                             "scheduler: the page table or the engine is smaller than %d requests "
+                             "of %d tokens",
+                             c->max_running, c->max_seq_len);
+    }
+    return 0;
+}
+
+static int allocate(msgl_scheduler *s, msgl_err *err)
+{
+    const size_t n = (size_t)s->cfg.max_running;
+    s->free_rows = msgl__calloc(n, sizeof *s->free_rows);
+    s->events = msgl__calloc(n, sizeof *s->events);
+    s->marks = msgl__calloc((size_t)(s->cfg.num_pages > 0 ? s->cfg.num_pages : 0), 1);
+    bool ok = s->free_rows != NULL && s->events != NULL && s->marks != NULL;
+    for (int32_t i = 0; i < s->depth; i++) {
+        s->flights[i].batch.reqs = msgl__calloc(n, sizeof(msgl_batch_req));
+        s->flights[i].owners = msgl__calloc(n, sizeof(msgl_req *));
+        ok = ok && s->flights[i].batch.reqs != NULL && s->flights[i].owners != NULL;
+    }
+    if (!ok) return msgl__err_set(err, MSGL_ENOMEM, "scheduler: no memory for %zu requests", n);
+    for (int32_t row = s->cfg.max_running - 1; row >= 0; row--) {
+        s->free_rows[s->num_free_rows++] = row;
+    }
+    return msgl__cache_create(s->cfg.cache_type, s->cfg.num_pages, s->cfg.page_size, &s->cache,
+                              err);
+}
+
+int msgl__scheduler_create(const msgl_scheduler_config *cfg, const msgl_runner *runner,
+                           msgl_emit_fn emit, void *emit_ctx, msgl_scheduler **out, msgl_err *err)
+{
+    *out = NULL;
+    int rc = check_config(cfg, runner, err);
+    if (rc != 0) return rc;
+    msgl_scheduler *s = msgl__calloc(1, sizeof *s);
+    if (s == NULL) return msgl__err_set(err, MSGL_ENOMEM, "scheduler: out of memory");
+    s->cfg = *cfg;
+    s->runner = *runner;
+    s->emit = emit;
+    s->emit_ctx = emit_ctx;
+    s->depth = cfg->overlap && runner->num_slots >= MSGL_MAX_FLIGHTS ? MSGL_MAX_FLIGHTS : 1;
+    rc = allocate(s, err);
+    if (rc != 0) {
+        msgl__scheduler_destroy(s);
+        return rc;
+    }
+    *out = s;
+    return 0;
+}
+
+static msgl_flight *oldest_flight(msgl_scheduler *s)
+{
+    return &s->flights[(s->next_slot + s->depth - s->num_flights) % s->depth];
+}
+
+// Waits for what is in flight without looking at it.
+static void drain(msgl_scheduler *s)
+{
+    for (; s->num_flights > 0; s->num_flights--) {
+        msgl_step_result res;
+        (void)s->runner.wait(s->runner.ctx, oldest_flight(s)->batch.slot, &res);
+    }
+}
+
+void msgl__scheduler_destroy(msgl_scheduler *s)
+{
+    if (s == NULL) return;
+    drain(s);
+    msgl_req_list *lists[] = {&s->waiting, &s->running};
+    for (size_t i = 0; i < MSGL_COUNT(lists); i++) {
+        for (msgl_req *r = lists[i]->head, *next; r != NULL; r = next) {
+            next = r->next;
+            msgl__free(r);
+        }
+    }
+    for (int32_t i = 0; i < MSGL_MAX_FLIGHTS; i++) {
+        msgl__free(s->flights[i].batch.reqs);
+        msgl__free(s->flights[i].owners);
+    }
+    msgl__cache_destroy(s->cache);
+    msgl__free(s->marks);
+    msgl__free(s->events);
+    msgl__free(s->free_rows);
+    msgl__free(s);
+}
+
+void msgl__sched_retire(msgl_scheduler *s, msgl_req *r)
+{
+    msgl__sched_free_row(s, r);
+    msgl__req_unlink(&s->running, r);
+    msgl__free(r);
+}
+
+void msgl__scheduler_flush(msgl_scheduler *s)
+{
+    msgl__cache_flush(s->cache);
+}
+
+bool msgl__scheduler_has_work(const msgl_scheduler *s)
+{
+    return s->waiting.head != NULL || s->running.head != NULL;
+}
+
+void msgl__scheduler_stats(const msgl_scheduler *s, msgl_msg_stats *out)
+{
+    const msgl_cache_counts n = msgl__cache_count(s->cache);
+    *out = s->stats;
+    out->running = s->running.count;
+    out->waiting = s->waiting.count;
+    out->total_pages = n.total;
+    out->free_pages = n.free;
+    out->cached_pages = n.cached;
+    out->used_pages = n.total - n.free - n.cached;
+}
+
+// Ends everything after a failure of the engine; returns its code.
+static int break_down(msgl_scheduler *s, int code)
+{
+    msgl_err err;
+    msgl__err_set(&err, code, "the engine has failed: %s", msgl__status_text(code));
+    s->broken = code;
+    drain(s);
+    while (s->running.head != NULL || s->waiting.head != NULL) {
+        msgl_req *r = s->running.head != NULL ? s->running.head : s->waiting.head;
+        const uint64_t uid = r->uid;
+        const int32_t prompt_len = r->prompt_len;
+        const bool told = r->state == MSGL_REQ_DONE;
+        if (!told) msgl__req_forget_uid(s, r);
+        if (r->row >= 0) {
+            r->keep_kv = false;
+            msgl__sched_retire(s, r);
+        } else {
+            msgl__req_unlink(&s->waiting, r);
+            msgl__free(r);
+        }
+        if (!told) {
+            msgl__sched_emit_error(s, uid, prompt_len, code, err.text);
+        }
+    }
+    return code;
+}
+
+// Chooses and submits a step. 1: did; 0: nothing to run; negative: the engine failed.
+static int start_step(msgl_scheduler *s)
+{
+    msgl_flight *f = &s->flights[s->next_slot];
+    msgl_batch_req *reqs = f->batch.reqs;
+    msgl__cache_next_step(s->cache);
+    // A decode step after every prefill step, if anyone is waiting for a token; otherwise prompts
+    // first, since they fill up the decode batches.
+    const msgl_phase first = s->last_phase == MSGL_PREFILL ? MSGL_DECODE : MSGL_PREFILL;
+    int n = 0;
+    for (int turn = 0; turn < 2 && n == 0; turn++) {
+        const bool prefill = (first == MSGL_PREFILL) == (turn == 0);
+        f->batch = (msgl_batch){
+            .phase = prefill ? MSGL_PREFILL : MSGL_DECODE, .reqs = reqs, .slot = s->next_slot};
+        n = prefill ? msgl__sched_build_prefill(s, f) : msgl__sched_build_decode(s, f);
+    }
+    if (n <= 0) return n;
+    s->last_phase = f->batch.phase;
+    const int rc = s->runner.submit(s->runner.ctx, &f->batch);
+    if (rc < 0) return rc;
+    s->next_slot = (s->next_slot + 1) % s->depth;
+    s->num_flights++;
+    return 1;
+}
+
+static int finish_step(msgl_scheduler *s)
+{
+    msgl_flight *f = oldest_flight(s);
+    msgl_step_result res;
+    const int rc = s->runner.wait(s->runner.ctx, f->batch.slot, &res);
+    s->num_flights--;
+    if (rc < 0) return rc;
+    return msgl__sched_handle(s, f, &res);
+}
+
+int msgl__scheduler_step(msgl_scheduler *s)
+{
+    if (s->broken != 0) return s->broken;
+    const int started = start_step(s);
+    if (started < 0) return break_down(s, started);
+    // Something is always in flight while there is work: with nothing running, all pages are free
+    // or evictable, and the head of the queue fits.
+    assert(s->num_flights > 0 || !msgl__scheduler_has_work(s));
+    if (s->num_flights == s->depth || (started == 0 && s->num_flights > 0)) {
+        const int rc = finish_step(s);
+        if (rc < 0) return break_down(s, rc);
+    }
+#ifdef MSGL_CHECK_STEPS
+    assert(msgl__scheduler_check(s, NULL) == 0);
+#endif
+    return 0;
+}

@@ -1,0 +1,358 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "fake_runner.h"
+
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+
+uint64_t fake_random(uint64_t *state)
+{
+    *state += 0x9e3779b97f4a7c15u;
+    uint64_t z = *state;
+    z = (z ^ (z >> 30)) * 0xbf58476d1ce4e5b9u;
+    z = (z ^ (z >> 27)) * 0x94d049bb133111ebu;
+    return z ^ (z >> 31);
+}
+
+static uint64_t mix(uint64_t a, uint64_t b)
+{
+    uint64_t s = a ^ (b * 0xd6e8feb86659fd93u);
+    return fake_random(&s);
+}
+
+static uint64_t next_chain(uint64_t before, int32_t token, int32_t position)
+{
+    return mix(before, mix((uint64_t)(uint32_t)token, (uint64_t)(uint32_t)position));
+}
+
+// One position's part of the sum that stands for attention over the context.
+static uint64_t part(int32_t token, int32_t position, uint64_t chain)
+{
+    return mix(chain, mix((uint64_t)(uint32_t)position, (uint64_t)(uint32_t)token));
+}
+
+static int32_t choose(uint64_t sum, int32_t vocab_size)
+{
+    return (int32_t)(mix(sum, 7) % (uint64_t)vocab_size);
+}
+
+static float to_logprob(uint64_t sum)
+{
+    return -(float)(mix(sum, 9) % 1000) / 100.0f;
+}
+
+int32_t fake_generate(const int32_t *ids, int32_t num_ids, const msgl_sampling_params *p,
+                      int32_t max_seq_len, int32_t vocab_size, int32_t eos, int32_t *out,
+                      msgl_finish *finish)
+{
+    uint64_t chain = 0, sum = 0;
+    for (int32_t i = 0; i < num_ids; i++) {
+        chain = next_chain(chain, ids[i], i);
+        sum += part(ids[i], i, chain);
+    }
+    int32_t n = 0;
+    *finish = MSGL_FINISH_LENGTH;
+    while (n < p->max_tokens && num_ids + n < max_seq_len) {
+        const int32_t token = choose(sum, vocab_size);
+        out[n] = token;
+        bool stop = token == eos && !p->ignore_eos;
+        for (int32_t i = 0; i < p->num_stop_ids; i++) stop = stop || p->stop_ids[i] == token;
+        chain = next_chain(chain, token, num_ids + n);
+        sum += part(token, num_ids + n, chain);
+        n++;
+        if (stop) {
+            *finish = MSGL_FINISH_STOP;
+            break;
+        }
+    }
+    return n;
+}
+
+float fake_logprob(const int32_t *ids, int32_t position)
+{
+    uint64_t chain = 0, sum = 0;
+    for (int32_t i = 0; i < position; i++) {
+        chain = next_chain(chain, ids[i], i);
+        sum += part(ids[i], i, chain);
+    }
+    return to_logprob(sum);
+}
+
+static void fault(fake_runner *f, const char *what, uint64_t uid, int32_t a, int32_t b)
+{
+    if (f->fault[0] == '\0') {
+        snprintf(f->fault, sizeof f->fault, "%s (request %llu: %d, %d)", what,
+                 (unsigned long long)uid, a, b);
+    }
+}
+
+static bool due(int *counter)
+{
+    return *counter > 0 && --*counter == 0;
+}
+
+static int write_tokens(void *ctx, int32_t row, int32_t pos, const int32_t *ids, int32_t n)
+{
+    fake_runner *f = ctx;
+    if (due(&f->fail_write_at)) return MSGL_EIO;
+    for (int k = 0; k < FAKE_SLOTS; k++) {
+        const fake_step *s = &f->steps[k];
+        for (int32_t i = 0; s->in_flight && i < s->batch.size; i++) {
+            if (s->reqs[i].table_idx == row) fault(f, "row rewritten in flight", 0, row, n);
+        }
+    }
+    if (row < 0 || row >= f->table.max_running || pos < 0 || pos + n > f->table.stride) {
+        fault(f, "write_tokens out of range", 0, row, pos + n);
+        return 0;
+    }
+    memcpy(f->token_pool + (size_t)row * (size_t)f->table.stride + pos, ids,
+           (size_t)n * sizeof *ids);
+    return 0;
+}
+
+// Marks slot as used by step `now`; a write must not meet a step that is still in flight.
+static void use_slot(fake_runner *f, const msgl_batch_req *r, int32_t slot, bool write,
+                     uint64_t now)
+{
+    if (slot < 0 || slot >= f->num_pages * f->page_size) {
+        fault(f, "slot outside the pool", r->uid, slot, r->device_len);
+        return;
+    }
+    if (write) {
+        for (int k = 0; k < FAKE_SLOTS; k++) {
+            if (f->last_use[slot] == now ||
+                (f->steps[k].in_flight && f->last_use[slot] == f->step_number[k])) {
+                fault(f, "slot written while in use", r->uid, slot, r->device_len);
+            }
+        }
+    }
+    f->last_use[slot] = now;
+}
+
+static void check_batch(fake_runner *f, const msgl_batch *b, uint64_t now)
+{
+    int32_t tokens = 0;
+    // Readers first: then a write to what another request of the batch reads is found.
+    for (int pass = 0; pass < 2; pass++) {
+        for (int32_t i = 0; i < b->size; i++) {
+            const msgl_batch_req *r = &b->reqs[i];
+            const int32_t *row = msgl__page_table_row(&f->table, r->table_idx);
+            const int32_t extend = msgl__extend_len(r);
+            if (extend < 1 || (b->phase == MSGL_DECODE && extend != 1) ||
+                r->device_len > f->table.stride || r->logits_from < 0 || r->logits_from > extend ||
+                (r->sample && r->logits_from == extend)) {
+                fault(f, "bad request in batch", r->uid, r->cached_len, r->device_len);
+                return;
+            }
+            if (pass == 0) {
+                for (int32_t p = 0; p < r->cached_len; p++) use_slot(f, r, row[p], false, now);
+                tokens += extend;
+            } else {
+                for (int32_t p = r->cached_len; p < r->device_len; p++) {
+                    use_slot(f, r, row[p], true, now);
+                }
+            }
+            for (int32_t j = 0; j < i; j++) {
+                if (b->reqs[j].uid == r->uid || b->reqs[j].table_idx == r->table_idx) {
+                    fault(f, "twice in a batch", r->uid, i, j);
+                }
+            }
+        }
+    }
+    if (tokens != b->num_tokens || b->size < 1 || b->padded_size < b->size) {
+        fault(f, "bad batch", 0, b->num_tokens, tokens);
+    }
+}
+
+static int submit(void *ctx, msgl_batch *b)
+{
+    fake_runner *f = ctx;
+    if (due(&f->fail_submit_at)) return MSGL_EINTERNAL;
+    fake_step *s = &f->steps[b->slot];
+    if (s->in_flight) fault(f, "slot in flight", 0, b->slot, 0);
+    const uint64_t now = f->num_steps + 1;
+    check_batch(f, b, now);
+    if (f->fault[0] != '\0') return MSGL_EINTERNAL;
+    s->batch = *b;
+    memcpy(s->reqs, b->reqs, (size_t)b->size * sizeof *b->reqs);
+    s->batch.reqs = s->reqs;
+    for (int32_t i = 0; i < b->size; i++) {
+        memcpy(s->rows + (size_t)i * (size_t)f->table.stride,
+               msgl__page_table_row(&f->table, b->reqs[i].table_idx),
+               (size_t)f->table.stride * sizeof *s->rows);
+    }
+    f->phases[f->num_steps % (1 << 12)] = b->phase;
+    f->phase_tokens[f->num_steps % (1 << 12)] = b->num_tokens;
+    if (b->phase == MSGL_PREFILL) f->prefill_tokens += (uint64_t)b->num_tokens;
+    s->in_flight = true;
+    pthread_mutex_lock(&f->mutex);
+    f->step_number[b->slot] = now;
+    s->done = false;
+    f->num_steps++;
+    pthread_cond_broadcast(&f->changed);
+    pthread_mutex_unlock(&f->mutex);
+    return 0;
+}
+
+static void add_logprob(fake_step *s, int32_t req, int32_t position, int32_t token, uint64_t sum)
+{
+    s->logprobs[s->num_logprobs++] = (msgl_token_logprobs){
+        .req = req, .position = position, .token = token, .logprob = to_logprob(sum)};
+}
+
+static void run_request(fake_runner *f, fake_step *s, int32_t i)
+{
+    const msgl_batch_req *r = &s->reqs[i];
+    const int32_t *row = msgl__page_table_row(&f->table, r->table_idx);
+    int32_t *ids = f->token_pool + (size_t)r->table_idx * (size_t)f->table.stride;
+    if (memcmp(row, s->rows + (size_t)i * (size_t)f->table.stride,
+               (size_t)r->device_len * sizeof *row) != 0) {
+        fault(f, "page table row changed in flight", r->uid, r->table_idx, r->device_len);
+    }
+    s->tokens[i] = -1;
+    s->status[i] = f->nan_uid == r->uid && r->device_len >= f->nan_from ? MSGL_ENUMERIC : 0;
+    uint64_t sum = 0;
+    for (int32_t p = 0; p < r->device_len; p++) {
+        const fake_kv *kv = &f->kv[row[p]];
+        sum += part(kv->token, kv->position, kv->chain);
+        if (s->status[i] != 0 || p < r->cached_len + r->logits_from) continue;
+        if (r->sampling.prompt_logprobs >= 0 && p + 1 < r->prompt_len) {
+            add_logprob(s, i, p + 1, ids[p + 1], sum);
+        }
+    }
+    if (!r->sample || s->status[i] != 0) return;
+    s->tokens[i] = choose(sum, f->vocab_size);
+    ids[r->device_len] = s->tokens[i];
+    if (r->sampling.logprobs >= 0) add_logprob(s, i, r->device_len, s->tokens[i], sum);
+}
+
+static void run_step(fake_runner *f, fake_step *s)
+{
+    s->num_logprobs = 0;
+    // What a request continues was computed by steps before this one.
+    for (int32_t i = 0; i < s->batch.size; i++) {
+        const msgl_batch_req *r = &s->reqs[i];
+        const int32_t *row = msgl__page_table_row(&f->table, r->table_idx);
+        s->before[i] = r->cached_len > 0 ? f->kv[row[r->cached_len - 1]].chain : 0;
+    }
+    for (int32_t i = 0; i < s->batch.size; i++) {
+        const msgl_batch_req *r = &s->reqs[i];
+        const int32_t *row = msgl__page_table_row(&f->table, r->table_idx);
+        const int32_t *ids = f->token_pool + (size_t)r->table_idx * (size_t)f->table.stride;
+        uint64_t chain = s->before[i];
+        for (int32_t p = r->cached_len; p < r->device_len; p++) {
+            chain = next_chain(chain, ids[p], p);
+            f->kv[row[p]] = (fake_kv){.token = ids[p], .position = p, .chain = chain};
+        }
+    }
+    for (int32_t i = 0; i < s->batch.size; i++) run_request(f, s, i);
+}
+
+static void *thread_main(void *arg)
+{
+    fake_runner *f = arg;
+    pthread_mutex_lock(&f->mutex);
+    while (!f->stop) {
+        if (f->num_run == f->num_steps) {
+            pthread_cond_wait(&f->changed, &f->mutex);
+            continue;
+        }
+        int k = 0;
+        while (f->step_number[k] != f->num_run + 1) k++;
+        pthread_mutex_unlock(&f->mutex);
+        run_step(f, &f->steps[k]);
+        pthread_mutex_lock(&f->mutex);
+        f->num_run++;
+        f->steps[k].done = true;
+        pthread_cond_broadcast(&f->changed);
+    }
+    pthread_mutex_unlock(&f->mutex);
+    return NULL;
+}
+
+static int wait_step(void *ctx, int32_t slot, msgl_step_result *out)
+{
+    fake_runner *f = ctx;
+    fake_step *s = &f->steps[slot];
+    if (!s->in_flight) fault(f, "wait for a slot that is not in flight", 0, slot, 0);
+    if (f->threaded) {
+        pthread_mutex_lock(&f->mutex);
+        while (!s->done) pthread_cond_wait(&f->changed, &f->mutex);
+        pthread_mutex_unlock(&f->mutex);
+    } else {
+        run_step(f, s);
+    }
+    s->in_flight = false;
+    if (due(&f->fail_wait_at)) return MSGL_EINTERNAL;
+    const uint64_t jitter = f->noise != 0 ? fake_random(&f->noise) % 1000 : 0;
+    const uint64_t ns = s->batch.phase == MSGL_DECODE
+                            ? f->decode_ns
+                            : f->prefill_ns + f->prefill_token_ns * (uint64_t)s->batch.num_tokens;
+    *out = (msgl_step_result){.size = s->batch.size,
+                              .tokens = s->tokens,
+                              .status = s->status,
+                              .num_logprobs = s->num_logprobs,
+                              .logprobs = s->logprobs,
+                              .compute_ns = ns + ns * jitter / 1000};
+    f->clock_ns += out->compute_ns;
+    return f->fault[0] != '\0' ? MSGL_EINTERNAL : 0;
+}
+
+void fake_init(fake_runner *f, int32_t max_running, int32_t max_seq_len, int32_t num_pages,
+               int32_t page_size, int32_t vocab_size, bool threaded)
+{
+    memset(f, 0, sizeof *f);
+    f->num_pages = num_pages;
+    f->page_size = page_size;
+    f->vocab_size = vocab_size;
+    f->prefill_ns = 1000;
+    f->prefill_token_ns = 100;
+    f->decode_ns = 2000;
+    msgl_err err;
+    if (msgl__page_table_create(max_running, max_seq_len, num_pages * page_size, &f->table, &err)) {
+        abort();
+    }
+    const size_t slots = (size_t)num_pages * (size_t)page_size, rows = (size_t)max_running;
+    const size_t stride = (size_t)f->table.stride;
+    f->kv = calloc(slots, sizeof *f->kv);
+    f->last_use = calloc(slots, sizeof *f->last_use);
+    f->token_pool = calloc((rows + 1) * stride, sizeof *f->token_pool);
+    for (int k = 0; k < FAKE_SLOTS; k++) {
+        fake_step *s = &f->steps[k];
+        s->reqs = calloc(rows, sizeof *s->reqs);
+        s->rows = calloc(rows * stride, sizeof *s->rows);
+        s->tokens = calloc(rows, sizeof *s->tokens);
+        s->status = calloc(rows, sizeof *s->status);
+        s->before = calloc(rows, sizeof *s->before);
+        s->logprobs = calloc(rows * (stride + 1), sizeof *s->logprobs);
+    }
+    f->runner = (msgl_runner){.ctx = f,
+                              .num_slots = FAKE_SLOTS,
+                              .write_tokens = write_tokens,
+                              .submit = submit,
+                              .wait = wait_step};
+    pthread_mutex_init(&f->mutex, NULL);
+    pthread_cond_init(&f->changed, NULL);
+    f->threaded = threaded;
+    if (threaded && pthread_create(&f->thread, NULL, thread_main, f) != 0) abort();
+}
+
+void fake_free(fake_runner *f)
+{
+    if (f->threaded) {
+        pthread_mutex_lock(&f->mutex);
+        f->stop = true;
+        pthread_cond_broadcast(&f->changed);
+        pthread_mutex_unlock(&f->mutex);
+        pthread_join(f->thread, NULL);
+    }
+    for (int k = 0; k < FAKE_SLOTS; k++) {
+        fake_step *s = &f->steps[k];
+        free(s->reqs), free(s->rows), free(s->tokens), free(s->status), free(s->before);
+        free(s->logprobs);
+    }
+    free(f->kv), free(f->last_use), free(f->token_pool);
+    msgl__page_table_destroy(&f->table);
+    pthread_mutex_destroy(&f->mutex);
+    pthread_cond_destroy(&f->changed);
+}

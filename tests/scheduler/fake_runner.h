@@ -1,0 +1,80 @@
+// SPDX-License-Identifier: Apache-2.0
+//
+// An engine without a model. Its "K and V" of a token is a hash chain over everything before it,
+// kept in a pool that it reaches only through the page table; the next token is a hash over what
+// it reads there for the whole context. A wrong, stale or prematurely reused slot changes tokens.
+// fake_generate computes the same tokens from the ids alone: the oracle.
+//
+// Steps run as late as allowed (inside wait), or on a thread of their own. The contract of
+// msgl_runner is checked on the way; the first violation is kept in `fault`.
+#ifndef MSGL_TESTS_SCHEDULER_FAKE_RUNNER_H
+#define MSGL_TESTS_SCHEDULER_FAKE_RUNNER_H
+
+#include <pthread.h>
+
+#include "core/batch.h"
+#include "kvcache/kvcache.h"
+#include "message/message.h"
+
+typedef struct fake_kv {
+    int32_t token, position;
+    uint64_t chain;
+} fake_kv;
+
+enum { FAKE_SLOTS = 2 };
+
+typedef struct fake_step {
+    bool in_flight, done;
+    msgl_batch batch;
+    msgl_batch_req *reqs;
+    int32_t *rows; // [max_running, stride] the page table as it was at submit
+    int32_t *tokens, *status;
+    msgl_token_logprobs *logprobs;
+    int32_t num_logprobs;
+    uint64_t *before; // [max_running] chain that each request continues
+} fake_step;
+
+typedef struct fake_runner {
+    msgl_runner runner;
+    msgl_page_table table;
+    int32_t num_pages, page_size, vocab_size, max_logprobs;
+    fake_kv *kv;         // [num_pages * page_size]
+    int32_t *token_pool; // like the page table
+    uint64_t *last_use;  // [slots] number of the last step that read or wrote it
+    fake_step steps[FAKE_SLOTS];
+    uint64_t num_steps; // submitted; step k uses number k + 1
+    uint64_t step_number[FAKE_SLOTS];
+    // What a test may set:
+    uint64_t prefill_ns, prefill_token_ns, decode_ns; // compute_ns of a step
+    uint64_t noise;                                   // != 0: state of a generator for jitter
+    uint64_t nan_uid;                                 // this request's logits are NaN
+    int32_t nan_from;                                 // from this device_len on
+    int fail_submit_at, fail_wait_at, fail_write_at;  // 1 = the next call; 0 never
+    // What it may look at:
+    char fault[200];
+    msgl_phase phases[1 << 12]; // of the steps submitted, and their tokens
+    int32_t phase_tokens[1 << 12];
+    uint64_t prefill_tokens;
+    uint64_t clock_ns; // sum of the compute_ns of the steps waited for
+    // Thread
+    bool threaded, stop;
+    pthread_t thread;
+    pthread_mutex_t mutex;
+    pthread_cond_t changed;
+    uint64_t num_run; // steps run by the thread
+} fake_runner;
+
+void fake_init(fake_runner *f, int32_t max_running, int32_t max_seq_len, int32_t num_pages,
+               int32_t page_size, int32_t vocab_size, bool threaded);
+void fake_free(fake_runner *f);
+
+// The tokens that a request must get, and why it ends; out has room for max_tokens.
+int32_t fake_generate(const int32_t *ids, int32_t num_ids, const msgl_sampling_params *p,
+                      int32_t max_seq_len, int32_t vocab_size, int32_t eos, int32_t *out,
+                      msgl_finish *finish);
+// Log-probability that the runner reports for the token at `position`, given all before it.
+float fake_logprob(const int32_t *ids, int32_t position);
+
+uint64_t fake_random(uint64_t *state);
+
+#endif

@@ -1,0 +1,179 @@
+// SPDX-License-Identifier: Apache-2.0
+#include <setjmp.h>
+#include <stdarg.h>
+#include <stddef.h>
+#include <stdint.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+
+#include <cmocka.h>
+
+#include "harness.h"
+
+static void take(harness *h, const msgl_token_event *e)
+{
+    assert_true(e->uid < HARNESS_REQUESTS);
+    record *r = &h->records[e->uid];
+    if (r->ends > 0 && e->finish != MSGL_FINISH_ERROR) fail_msg("event after the end");
+    for (int32_t i = 0; i < e->num_logprobs; i++) {
+        const msgl_token_logprobs *l = &e->logprobs[i];
+        assert_in_range(l->position, 1, HARNESS_LEN - 1);
+        r->logprobs[l->position] = l->logprob;
+        r->num_logprobs++;
+    }
+    if (e->token >= 0) {
+        assert_true(r->num_tokens < HARNESS_LEN);
+        if (r->num_tokens == 0) {
+            r->first_ns = h->fake.clock_ns;
+        } else if (h->fake.clock_ns - r->last_ns > r->gap_ns) {
+            r->gap_ns = h->fake.clock_ns - r->last_ns;
+        }
+        r->last_ns = h->fake.clock_ns;
+        r->tokens[r->num_tokens++] = e->token;
+    }
+    r->cached = e->cached_tokens;
+    r->prompt_tokens = e->prompt_tokens;
+    if (e->finish == MSGL_FINISH_NONE) return;
+    r->finish = e->finish;
+    r->status = e->status;
+    r->ends++;
+    assert_int_equal(e->text != NULL, e->finish == MSGL_FINISH_ERROR);
+    if (e->text != NULL) snprintf(r->text, sizeof r->text, "%s", e->text);
+}
+
+static void on_events(void *ctx, const msgl_msg_tokens *tokens)
+{
+    harness *h = ctx;
+    for (int32_t i = 0; i < tokens->num_events; i++) take(h, &tokens->events[i]);
+    for (int32_t i = 0; i < tokens->num_events; i++) {
+        if (tokens->events[i].token >= 0 &&
+            h->abort_in_callback == (int32_t)tokens->events[i].uid) {
+            h->abort_in_callback = -1;
+            msgl__scheduler_abort(h->s, tokens->events[i].uid);
+            return; // the events are gone
+        }
+    }
+}
+
+void harness_init(harness *h, harness_options o)
+{
+    memset(h, 0, sizeof *h);
+    h->abort_in_callback = -1;
+    h->records = calloc(HARNESS_REQUESTS, sizeof *h->records);
+    assert_non_null(h->records);
+    assert_true(o.max_seq_len <= HARNESS_LEN);
+    fake_init(&h->fake, o.max_running, o.max_seq_len, o.num_pages, o.page_size, o.vocab_size,
+              o.threaded);
+    h->cfg = (msgl_scheduler_config){.max_running = o.max_running,
+                                     .max_seq_len = o.max_seq_len,
+                                     .max_prefill_tokens = o.max_prefill_tokens,
+                                     .num_pages = o.num_pages,
+                                     .page_size = o.page_size,
+                                     .vocab_size = o.vocab_size,
+                                     .cache_type = o.cache_type,
+                                     .overlap = o.overlap,
+                                     .num_eos = 1,
+                                     .eos_ids = {HARNESS_EOS},
+                                     .page_table = &h->fake.table};
+    msgl_err err;
+    if (msgl__scheduler_create(&h->cfg, &h->fake.runner, on_events, h, &h->s, &err) != 0) {
+        fail_msg("%s", err.text);
+    }
+}
+
+void harness_free(harness *h)
+{
+    msgl__scheduler_destroy(h->s);
+    assert_string_equal(h->fake.fault, "");
+    fake_free(&h->fake);
+    free(h->records);
+}
+
+void harness_add(harness *h, uint64_t uid, const int32_t *ids, int32_t n,
+                 const msgl_sampling_params *p)
+{
+    assert_true(uid < HARNESS_REQUESTS && n <= HARNESS_LEN);
+    record *r = &h->records[uid];
+    memset(r, 0, sizeof *r);
+    memcpy(r->prompt, ids, (size_t)n * sizeof *ids);
+    r->prompt_len = n;
+    r->sampling = *p;
+    msgl__scheduler_add(h->s,
+                        &(msgl_msg_request){.uid = uid, .num_ids = n, .ids = ids, .sampling = *p});
+}
+
+void harness_add_simple(harness *h, uint64_t uid, int32_t n, int32_t m, uint64_t seed)
+{
+    int32_t ids[HARNESS_LEN];
+    for (int32_t i = 0; i < n; i++) {
+        ids[i] = (int32_t)(fake_random(&seed) % (uint64_t)h->cfg.vocab_size);
+    }
+    msgl_sampling_params p = msgl__sampling_params_default();
+    p.max_tokens = m;
+    p.ignore_eos = true;
+    harness_add(h, uid, ids, n, &p);
+}
+
+void harness_check(harness *h)
+{
+    msgl_err err;
+    if (h->fake.fault[0] != '\0') fail_msg("%s", h->fake.fault);
+    if (msgl__scheduler_check(h->s, &err) != 0) fail_msg("%s", err.text);
+}
+
+void harness_step(harness *h)
+{
+    const int rc = msgl__scheduler_step(h->s);
+    harness_check(h);
+    assert_int_equal(rc, 0);
+}
+
+void harness_run(harness *h, int32_t limit)
+{
+    for (; msgl__scheduler_has_work(h->s); limit--) {
+        assert_true(limit > 0);
+        harness_step(h);
+    }
+}
+
+void harness_expect(harness *h, uint64_t uid)
+{
+    const record *r = &h->records[uid];
+    int32_t expected[HARNESS_LEN];
+    msgl_finish finish;
+    const int32_t n = fake_generate(r->prompt, r->prompt_len, &r->sampling, h->cfg.max_seq_len,
+                                    h->cfg.vocab_size, HARNESS_EOS, expected, &finish);
+    assert_int_equal(r->ends, 1);
+    assert_int_equal(r->finish, finish);
+    assert_int_equal(r->num_tokens, n);
+    assert_memory_equal(r->tokens, expected, (size_t)n * sizeof *expected);
+    assert_int_equal(r->prompt_tokens, r->prompt_len);
+    assert_true(r->cached < r->prompt_len);
+    if (h->cfg.cache_type == MSGL_CACHE_NAIVE || r->sampling.prompt_logprobs >= 0) {
+        assert_int_equal(r->cached, 0);
+    }
+    int32_t rows = 0;
+    int32_t ids[2 * HARNESS_LEN];
+    memcpy(ids, r->prompt, (size_t)r->prompt_len * sizeof *ids);
+    memcpy(ids + r->prompt_len, expected, (size_t)n * sizeof *ids);
+    if (r->sampling.prompt_logprobs >= 0) {
+        for (int32_t p = 1; p < r->prompt_len; p++, rows++) {
+            assert_true(r->logprobs[p] == fake_logprob(ids, p));
+        }
+    }
+    if (r->sampling.logprobs >= 0) {
+        for (int32_t p = r->prompt_len; p < r->prompt_len + n; p++, rows++) {
+            assert_true(r->logprobs[p] == fake_logprob(ids, p));
+        }
+    }
+    assert_int_equal(r->num_logprobs, rows);
+}
+
+msgl_msg_stats harness_stats(harness *h)
+{
+    msgl_msg_stats st;
+    msgl__scheduler_stats(h->s, &st);
+    assert_int_equal(st.free_pages + st.cached_pages + st.used_pages, st.total_pages);
+    return st;
+}
