@@ -381,8 +381,8 @@ int msgl_submit_text(msgl_llm *l, const char *text, size_t len, const msgl_param
     return submit(l, &ids, params, fn, ctx, id, err);
 }
 
-int msgl__render_chat(const msgl_chat_templates *templates, const char *json, msgl_rendered *out,
-                      msgl_err *err)
+int msgl__render_chat(const msgl_chat_templates *templates, const char *json, bool prompt,
+                      msgl_rendered *out, msgl_err *err)
 {
     json_error_t where;
     json_t *vars = json_loads(json, JSON_REJECT_DUPLICATES, &where);
@@ -396,7 +396,7 @@ int msgl__render_chat(const msgl_chat_templates *templates, const char *json, ms
         return msgl__err_set(err, MSGL_EINVAL, "\"messages\" is missing or not an array");
     }
     if (json_object_get(vars, "add_generation_prompt") == NULL) {
-        json_object_set_new(vars, "add_generation_prompt", json_true());
+        json_object_set_new(vars, "add_generation_prompt", json_boolean(prompt));
     }
     const int rc = msgl__chat_templates_render(templates, vars, NULL, out, err);
     json_decref(vars);
@@ -413,7 +413,7 @@ int msgl_submit_chat(msgl_llm *l, const char *json, const msgl_params *params, m
     }
     msgl_rendered rendered = {0};
     msgl_ids ids = {0};
-    rc = msgl__render_chat(l->templates, json, &rendered, err);
+    rc = msgl__render_chat(l->templates, json, true, &rendered, err);
     if (rc == 0) {
         const msgl_encode_opts opts = {.untrusted = rendered.untrusted,
                                        .num_untrusted = rendered.num_untrusted};

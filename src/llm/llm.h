@@ -14,8 +14,9 @@
 // Strings are borrowed from *o. MSGL_EINVAL names the option.
 int msgl__engine_config_of(const msgl_options *o, msgl_engine_config *out, msgl_err *err);
 void msgl__scheduler_config_of(const msgl_options *o, msgl_engine *e, msgl_scheduler_config *out);
-// `json`: an object with "messages"; add_generation_prompt is true unless it says otherwise.
-int msgl__render_chat(const msgl_chat_templates *templates, const char *json, msgl_rendered *out,
-                      msgl_err *err);
+// `json`: an object with "messages"; prompt: whether add_generation_prompt is true unless it says
+// otherwise (transformers leaves it false, every server sets it).
+int msgl__render_chat(const msgl_chat_templates *templates, const char *json, bool prompt,
+                      msgl_rendered *out, msgl_err *err);
 
 #endif

@@ -1,0 +1,203 @@
+// SPDX-License-Identifier: Apache-2.0
+//
+// `minisgl bench step`: the engine alone, driven like the scheduler drives it (two steps in
+// flight), on prompts of token 0.. with sampled continuations. No scheduler, no text.
+#include <stdlib.h>
+#include <string.h>
+
+#include "cli/bench.h"
+#include "core/attributes.h"
+#include "core/err.h"
+#include "core/mem.h"
+#include "engine/engine.h"
+#include "llm/llm.h"
+#include "utils/clock.h"
+
+#define WARM_STEPS 4
+
+struct step_bench {
+    msgl_engine *engine;
+    const msgl_runner *runner;
+    const msgl_engine_info *info;
+    msgl_batch_req *reqs[2]; // per slot, [max_running]
+    int prompt_len, steps;
+};
+
+// Rows 0.. of the page table get consecutive pages, enough for prompt and steps.
+static int place_requests(struct step_bench *b, int batch, msgl_err *err)
+{
+    const int page = b->info->page_size, length = b->prompt_len + b->steps + WARM_STEPS + 1;
+    const int64_t pages = (length + page - 1) / page;
+    if (length > b->info->max_seq_len || pages * batch > b->info->num_pages ||
+        batch > b->info->max_running) {
+        return msgl__err_set(
+            err, MSGL_ELIMIT,
+            "batch %d x %d tokens does not fit: %d requests, %d tokens each, %d pages "
+            "of %d; see --max-running-requests, --num-pages",
+            batch, length, b->info->max_running, b->info->max_seq_len, b->info->num_pages, page);
+    }
+    const msgl_page_table *table = msgl__engine_page_table(b->engine);
+    int32_t *ids = msgl__malloc((size_t)b->prompt_len * sizeof *ids);
+    if (ids == NULL) return msgl__err_set(err, MSGL_ENOMEM, "out of memory");
+    int rc = 0;
+    for (int r = 0; rc == 0 && r < batch; r++) {
+        int32_t *row = msgl__page_table_row(table, r);
+        for (int c = 0; c < length; c++) row[c] = (int32_t)(r * pages * page + c);
+        for (int c = 0; c < b->prompt_len; c++) {
+            ids[c] = (int32_t)(((int64_t)c * 7919 + r * 104729) % b->info->vocab_size);
+        }
+        rc = b->runner->write_tokens(b->runner->ctx, r, 0, ids, b->prompt_len);
+    }
+    msgl__free(ids);
+    return rc == 0 ? 0 : msgl__err_set(err, rc, "the engine refused the prompt");
+}
+
+static int submit(struct step_bench *b, int slot, msgl_phase phase, int first, int count,
+                  int cached, int device)
+{
+    for (int i = 0; i < count; i++) {
+        b->reqs[slot][i] = (msgl_batch_req){
+            .uid = (uint64_t)(first + i),
+            .table_idx = first + i,
+            .cached_len = cached,
+            .device_len = device,
+            .prompt_len = b->prompt_len,
+            .logits_from = device < b->prompt_len ? device - cached : device - cached - 1,
+            .sample = device >= b->prompt_len,
+            .sampling = msgl__sampling_params_default()};
+    }
+    msgl_batch batch = {.phase = phase,
+                        .size = count,
+                        .padded_size = count,
+                        .num_tokens = count * (device - cached),
+                        .reqs = b->reqs[slot],
+                        .slot = slot};
+    return b->runner->submit(b->runner->ctx, &batch);
+}
+
+static int finish(struct step_bench *b, int slot)
+{
+    msgl_step_result result;
+    return b->runner->wait(b->runner->ctx, slot, &result);
+}
+
+// Computes all prompts; *seconds for the whole batch.
+static int prefill(struct step_bench *b, int batch, double *seconds)
+{
+    const int budget = b->info->max_prefill_tokens;
+    const uint64_t start = msgl__now_ns();
+    int rc = 0;
+    if (b->prompt_len <= budget) {
+        const int at_once = budget / b->prompt_len;
+        for (int r = 0; rc == 0 && r < batch; r += at_once) {
+            const int n = batch - r < at_once ? batch - r : at_once;
+            rc = submit(b, 0, MSGL_PREFILL, r, n, 0, b->prompt_len);
+            if (rc == 0) rc = finish(b, 0);
+        }
+    } else {
+        for (int r = 0; rc == 0 && r < batch; r++) {
+            for (int at = 0; rc == 0 && at < b->prompt_len; at += budget) {
+                const int end = at + budget < b->prompt_len ? at + budget : b->prompt_len;
+                rc = submit(b, 0, MSGL_PREFILL, r, 1, at, end);
+                if (rc == 0) rc = finish(b, 0);
+            }
+        }
+    }
+    *seconds = (double)(msgl__now_ns() - start) / 1e9;
+    return rc;
+}
+
+static int decode(struct step_bench *b, int batch, double *seconds)
+{
+    uint64_t start = 0;
+    const int total = WARM_STEPS + b->steps;
+    for (int s = 0; s <= total; s++) {
+        int rc = 0;
+        if (s < total) {
+            const int cached = b->prompt_len + s;
+            rc = submit(b, s % 2, MSGL_DECODE, 0, batch, cached, cached + 1);
+        }
+        if (rc == 0 && s > 0) rc = finish(b, (s - 1) % 2);
+        if (rc != 0) return rc;
+        if (s == WARM_STEPS) start = msgl__now_ns();
+    }
+    *seconds = (double)(msgl__now_ns() - start) / 1e9;
+    return 0;
+}
+
+static void print_row(const struct step_bench *b, msgl_rows *rows, const char *phase, int batch,
+                      double ms, double tokens, double bytes)
+{
+    const msgl_cell cells[] = {msgl__cell_text("phase", phase),
+                               msgl__cell_int("batch", batch),
+                               msgl__cell_int("prompt_len", b->prompt_len),
+                               msgl__cell_real("ms_per_step", ms, 3),
+                               msgl__cell_real("tok_per_s", tokens / ms * 1e3, 1),
+                               msgl__cell_real("gb_per_s", bytes / ms / 1e6, 1)};
+    msgl__cli_row(rows, cells, (int)MSGL_COUNT(cells));
+}
+
+static int measure(struct step_bench *b, const msgl_args *a, int batch, msgl_rows *rows,
+                   msgl_err *err)
+{
+    enum { MAX_REPEAT = 1000 };
+    static double prefill_ms[MAX_REPEAT], decode_ms[MAX_REPEAT];
+    int rc = place_requests(b, batch, err);
+    if (rc != 0) return rc;
+    const int repeat = (int)a->repeat;
+    for (int i = 0; i < repeat; i++) {
+        double seconds;
+        if ((rc = prefill(b, batch, &seconds)) != 0) break;
+        prefill_ms[i] = seconds * 1e3;
+        if ((rc = decode(b, batch, &seconds)) != 0) break;
+        decode_ms[i] = seconds * 1e3 / b->steps;
+    }
+    if (rc != 0) return msgl__err_set(err, rc, "the engine failed: %s", msgl_status_text(rc));
+    // What a decode step has to read: all weights once, and each request's K and V.
+    const double kv_per_token =
+        (double)b->info->kv_bytes / ((double)(b->info->num_pages + 1) * b->info->page_size);
+    const double context = b->prompt_len + WARM_STEPS + b->steps / 2.0;
+    const double ms = msgl__median(prefill_ms, repeat);
+    print_row(b, rows, "prefill", batch, ms, (double)batch * b->prompt_len,
+              (double)b->info->weight_bytes);
+    print_row(b, rows, "decode", batch, msgl__median(decode_ms, repeat), batch,
+              (double)b->info->weight_bytes + batch * context * kv_per_token);
+    return 0;
+}
+
+int msgl__bench_step(const msgl_args *a)
+{
+    msgl_err err;
+    int batches[64];
+    const int n = msgl__cli_int_list("--batch", a->batch, 4096, batches, 64, &err);
+    if (n < 0) return msgl__cli_fail(MSGL_EXIT_USAGE, &err);
+    struct step_bench b = {.prompt_len = a->prompt_len > 0 ? (int)a->prompt_len : 512,
+                           .steps = (int)a->steps};
+    msgl_options o;
+    msgl_engine_config cfg;
+    char *dir = NULL, attention[128];
+    int rc = msgl__cli_options(a, &o, &dir, attention, &err);
+    int largest = 1;
+    for (int i = 0; i < n; i++) largest = batches[i] > largest ? batches[i] : largest;
+    const int length = b.prompt_len + b.steps + WARM_STEPS + 1;
+    if (rc == 0 && o.num_pages == 0) { // no more memory than the measurement needs
+        o.num_pages = largest * ((length + o.page_size - 1) / o.page_size);
+    }
+    if (rc == 0 && o.max_seq_len == 0) o.max_seq_len = length;
+    if (rc == 0) rc = msgl__engine_config_of(&o, &cfg, &err);
+    if (rc == 0) rc = msgl__engine_create(&cfg, &b.engine, &err);
+    msgl_free(dir);
+    if (rc == 0) {
+        b.runner = msgl__engine_runner(b.engine);
+        b.info = msgl__engine_info(b.engine);
+        for (int s = 0; s < 2; s++) {
+            b.reqs[s] = msgl__calloc((size_t)b.info->max_running, sizeof *b.reqs[s]);
+            if (b.reqs[s] == NULL) rc = msgl__err_set(&err, MSGL_ENOMEM, "out of memory");
+        }
+    }
+    msgl_rows rows = {.format = a->format};
+    for (int i = 0; rc == 0 && i < n; i++) rc = measure(&b, a, batches[i], &rows, &err);
+    if (b.engine != NULL) msgl__engine_destroy(b.engine);
+    for (int s = 0; s < 2; s++) msgl__free(b.reqs[s]);
+    return rc == 0 ? MSGL_EXIT_OK : msgl__cli_fail(MSGL_EXIT_FAILED, &err);
+}

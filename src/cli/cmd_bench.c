@@ -1,0 +1,64 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "cli/bench.h"
+
+#include <stdlib.h>
+#include <string.h>
+
+#include "core/attributes.h"
+#include "core/err.h"
+#include "kernel/limits.h"
+
+static const struct {
+    const char *name;
+    int (*run)(const msgl_args *a);
+} SUBS[] = {
+    {"step", msgl__bench_step},       {"offline", msgl__bench_offline},
+    {"serve", msgl__bench_serve_cmd}, {"attn", msgl__bench_attn_cmd},
+    {"startup", msgl__bench_startup}, {"limits", msgl__bench_limits},
+};
+
+static int by_value(const void *a, const void *b)
+{
+    const double x = *(const double *)a, y = *(const double *)b;
+    return x < y ? -1 : x > y;
+}
+
+double msgl__median(double *values, int n)
+{
+    qsort(values, (size_t)n, sizeof *values, by_value);
+    return n % 2 ? values[n / 2] : (values[n / 2 - 1] + values[n / 2]) / 2;
+}
+
+int msgl__bench_limits(const msgl_args *a)
+{
+    msgl_err err;
+    msgl_pool *pool;
+    const int threads = a->threads > 0 ? (int)a->threads : msgl__physical_cores();
+    if (msgl__pool_create(threads, &pool, &err) != 0) return msgl__cli_fail(MSGL_EXIT_FAILED, &err);
+    struct msgl_limits limits = {0};
+    const msgl_cpu_level level = msgl__cpu_level_detect();
+    msgl__measure_limits(pool, level, &limits, 4);
+    msgl__pool_destroy(pool);
+    msgl_rows rows = {.format = a->format};
+    for (int l = 0; l <= (int)level; l++) {
+        const msgl_cell cells[] = {
+            msgl__cell_text("level", msgl__cpu_level_name((msgl_cpu_level)l)),
+            msgl__cell_int("threads", threads), msgl__cell_real("read_gb_s", limits.read_gb_s, 1),
+            msgl__cell_real("f32_gflop_s", limits.f32_gflop_s[l], 0),
+            msgl__cell_real("bf16_gflop_s", limits.bf16_gflop_s[l], 0)};
+        msgl__cli_row(&rows, cells, (int)MSGL_COUNT(cells));
+    }
+    return MSGL_EXIT_OK;
+}
+
+int msgl__cmd_bench(const msgl_args *a)
+{
+    for (size_t i = 0; a->sub != NULL && i < MSGL_COUNT(SUBS); i++) {
+        if (strcmp(a->sub, SUBS[i].name) == 0) return SUBS[i].run(a);
+    }
+    msgl_err err;
+    msgl__err_set(&err, MSGL_EINVAL,
+                  "bench %s: allowed: step, offline, serve, attn, startup, limits",
+                  a->sub != NULL ? a->sub : "what?");
+    return msgl__cli_fail(MSGL_EXIT_USAGE, &err);
+}

@@ -1,0 +1,243 @@
+// SPDX-License-Identifier: Apache-2.0
+//
+// `minisgl run`: prompts from flags or JSON lines, all batched together; answers come out in the
+// order of the input. At most a window of requests is in flight, so a file of any length fits in
+// memory.
+#include <math.h>
+#include <stdlib.h>
+#include <string.h>
+#include <unistd.h>
+
+#include "cli/common.h"
+#include "cli/run_line.h"
+#include "core/err.h"
+#include "core/mem.h"
+#include "utils/clock.h"
+
+struct run {
+    const msgl_args *args;
+    msgl_llm *llm;
+    FILE *in, *out;
+    msgl_run_line **window; // ring of requests, oldest first
+    int cap, first, count;
+    int64_t lines, done, failed, generated;
+    uint64_t total_bytes, read_bytes, start_ns;
+};
+
+static void show_progress(struct run *r)
+{
+    const double seconds = (double)(msgl__now_ns() - r->start_ns) / 1e9;
+    char note[96];
+    snprintf(note, sizeof note, "%lld done, %lld tokens, %.1f tok/s", (long long)r->done,
+             (long long)r->generated, (double)r->generated / (seconds > 0 ? seconds : 1));
+    msgl__cli_bar("requests", r->total_bytes > 0 ? r->read_bytes : (uint64_t)r->done,
+                  r->total_bytes > 0 ? r->total_bytes : (uint64_t)r->lines, note);
+}
+
+static int on_piece(void *ctx, const msgl_piece *p)
+{
+    msgl_run_line *line = ctx;
+    struct run *r = line->owner;
+    msgl__run_line_piece(line, p);
+    if (p->token >= 0) r->generated++;
+    if (line->done) {
+        r->done++;
+        if (line->error != NULL) r->failed++;
+    }
+    return msgl__cli_interrupted;
+}
+
+static void flush_window(struct run *r)
+{
+    while (r->count > 0 && r->window[r->first]->done) {
+        msgl__run_line_write(r->window[r->first], r->out);
+        msgl__run_line_free(r->window[r->first]);
+        r->first = (r->first + 1) % r->cap;
+        r->count--;
+    }
+    fflush(r->out);
+}
+
+// Reads and submits lines while the window has room. 1: the input has ended.
+static int fill_window(struct run *r, msgl_err *err)
+{
+    static char *text; // getline's buffer, kept between calls
+    static size_t cap;
+    while (r->count < r->cap) {
+        const ssize_t n = getline(&text, &cap, r->in);
+        if (n < 0) return 1;
+        r->read_bytes += (uint64_t)n;
+        r->lines++;
+        if (strspn(text, " \t\r\n") == (size_t)n) continue;
+        msgl_params defaults;
+        msgl__cli_params(r->args, r->llm, &defaults);
+        msgl_run_line *line = msgl__run_line_parse(text, (size_t)n, r->lines, &defaults);
+        if (line == NULL) return msgl__err_set(err, MSGL_ENOMEM, "out of memory");
+        line->owner = r;
+        r->window[(r->first + r->count++) % r->cap] = line;
+        if (line->error == NULL) msgl__run_line_submit(line, r->llm, on_piece);
+        if (line->error != NULL) {
+            line->done = true;
+            r->done++;
+            r->failed++;
+        }
+    }
+    return 0;
+}
+
+static int run_lines(struct run *r, msgl_err *err)
+{
+    int ended = 0, rc = 0;
+    while (rc >= 0 && !msgl__cli_interrupted) {
+        if (!ended) ended = fill_window(r, err);
+        if (ended < 0) return ended;
+        rc = msgl_step(r->llm, err);
+        flush_window(r);
+        show_progress(r);
+        if (ended && rc == 0 && r->count == 0) return 0;
+    }
+    flush_window(r);
+    return rc < 0 ? rc : 0;
+}
+
+static int open_files(struct run *r, msgl_err *err)
+{
+    const char *input = r->args->input, *output = r->args->output;
+    r->in = strcmp(input, "-") == 0 ? stdin : fopen(input, "r");
+    if (r->in == NULL) return msgl__err_set(err, MSGL_EIO, "--input %.180s: %m", input);
+    if (fseek(r->in, 0, SEEK_END) == 0) {
+        r->total_bytes = (uint64_t)ftell(r->in);
+        rewind(r->in);
+    }
+    r->out = output == NULL ? stdout : fopen(output, "w");
+    if (r->out == NULL) return msgl__err_set(err, MSGL_EIO, "--output %.180s: %m", output);
+    return 0;
+}
+
+static int run_file(const msgl_args *a, msgl_llm *l, msgl_err *err)
+{
+    msgl_info info;
+    msgl_get_info(l, &info);
+    struct run r = {.args = a, .llm = l, .cap = 4 * info.max_running, .start_ns = msgl__now_ns()};
+    r.window = msgl__calloc((size_t)r.cap, sizeof *r.window);
+    int rc = r.window == NULL ? msgl__err_set(err, MSGL_ENOMEM, "out of memory") : 0;
+    if (rc == 0) rc = open_files(&r, err);
+    if (rc == 0) rc = run_lines(&r, err);
+    for (int i = 0; i < r.count; i++) msgl__run_line_free(r.window[(r.first + i) % r.cap]);
+    msgl__free(r.window);
+    msgl__cli_bar_clear();
+    if (r.in != NULL && r.in != stdin) fclose(r.in);
+    if (r.out != NULL && r.out != stdout && fclose(r.out) != 0 && rc == 0) {
+        rc = msgl__err_set(err, MSGL_EIO, "--output %.180s: %m", a->output);
+    }
+    const double seconds = (double)(msgl__now_ns() - r.start_ns) / 1e9;
+    fprintf(stderr, "%lld requests, %lld failed, %lld tokens in %.2f s: %.1f tok/s\n",
+            (long long)r.done, (long long)r.failed, (long long)r.generated, seconds,
+            (double)r.generated / seconds);
+    if (rc == 0 && r.failed > 0) {
+        rc = msgl__err_set(err, MSGL_EINVAL, "%lld of %lld requests failed; the output says why",
+                           (long long)r.failed, (long long)r.done);
+    }
+    return rc;
+}
+
+// ---- prompts from flags ----
+
+struct shown {
+    uint64_t start_ns, first_ns, end_ns;
+    int tokens, finish;
+    char error[256];
+};
+
+static int on_shown(void *ctx, const msgl_piece *p)
+{
+    struct shown *s = ctx;
+    s->end_ns = msgl__now_ns();
+    if (s->first_ns == 0) s->first_ns = s->end_ns;
+    s->tokens = p->generated_tokens;
+    s->finish = p->finish;
+    if (p->error != NULL) snprintf(s->error, sizeof s->error, "%s", p->error);
+    fwrite(p->text, 1, p->text_len, stdout);
+    fflush(stdout);
+    return msgl__cli_interrupted;
+}
+
+// One prompt after the other, the text as it comes, then how fast it came.
+static int run_streamed(const msgl_args *a, msgl_llm *l, msgl_err *err)
+{
+    const char *dim = isatty(STDOUT_FILENO) && getenv("NO_COLOR") == NULL ? "\033[2m" : "";
+    const char *plain = *dim != '\0' ? "\033[0m" : "";
+    for (int i = 0; i < a->prompts.count && !msgl__cli_interrupted; i++) {
+        msgl_params params;
+        msgl__cli_params(a, l, &params);
+        struct shown s = {.start_ns = msgl__now_ns()};
+        printf("%s> %s%s\n", dim, a->prompts.items[i], plain);
+        msgl_run_line *line =
+            msgl__run_line_prompt(a->prompts.items[i], a->chat, a->system, &params);
+        if (line == NULL) return msgl__err_set(err, MSGL_ENOMEM, "out of memory");
+        int rc = msgl__run_line_submit_to(line, l, on_shown, &s, err);
+        if (rc == 0) rc = msgl_run(l, err);
+        msgl__run_line_free(line);
+        if (rc != 0) return rc;
+        if (s.finish == MSGL_FAILED) return msgl__err_set(err, MSGL_EINTERNAL, "%.200s", s.error);
+        const double wait = (double)(s.first_ns - s.start_ns) / 1e9;
+        const double rest = (double)(s.end_ns - s.first_ns) / 1e9;
+        printf("\n%s[%d tokens, %s; first after %.0f ms, then %.1f tok/s]%s\n\n", dim, s.tokens,
+               msgl__cli_finish_name(s.finish), wait * 1e3,
+               rest > 0 ? (double)(s.tokens - 1) / rest : 0.0, plain);
+    }
+    return 0;
+}
+
+// All prompts batched, answers as JSON lines.
+static int run_prompts(const msgl_args *a, msgl_llm *l, msgl_err *err)
+{
+    struct run r = {
+        .args = a, .llm = l, .out = stdout, .cap = a->prompts.count, .start_ns = msgl__now_ns()};
+    msgl_run_line *window[MSGL_MAX_LIST];
+    r.window = window;
+    if (a->output != NULL && (r.out = fopen(a->output, "w")) == NULL) {
+        return msgl__err_set(err, MSGL_EIO, "--output %.180s: %m", a->output);
+    }
+    int rc = 0;
+    for (int i = 0; rc == 0 && i < a->prompts.count; i++) {
+        msgl_params params;
+        msgl__cli_params(a, l, &params);
+        window[i] = msgl__run_line_prompt(a->prompts.items[i], a->chat, a->system, &params);
+        if (window[i] == NULL) return msgl__err_set(err, MSGL_ENOMEM, "out of memory");
+        r.count++;
+        r.lines++;
+        window[i]->owner = &r;
+        rc = msgl__run_line_submit_to(window[i], l, on_piece, window[i], err);
+    }
+    if (rc == 0) rc = msgl_run(l, err);
+    if (rc == 0) flush_window(&r);
+    for (int i = 0; i < r.count; i++) msgl__run_line_free(window[(r.first + i) % r.cap]);
+    if (r.out != stdout) fclose(r.out);
+    if (rc == 0 && r.failed > 0) rc = msgl__err_set(err, MSGL_EINVAL, "a request failed");
+    return rc;
+}
+
+int msgl__cmd_run(const msgl_args *a)
+{
+    msgl_err err;
+    if ((a->input == NULL) == (a->prompts.count == 0)) {
+        msgl__err_set(&err, MSGL_EINVAL, "give either --prompt TEXT or --input FILE.jsonl");
+        return msgl__cli_fail(MSGL_EXIT_USAGE, &err);
+    }
+    if (a->input != NULL && a->stream) {
+        msgl__err_set(&err, MSGL_EINVAL, "--stream goes with --prompt, not with --input");
+        return msgl__cli_fail(MSGL_EXIT_USAGE, &err);
+    }
+    msgl_llm *l = NULL;
+    int rc = msgl__cli_open(a, &l, &err);
+    if (rc == 0) {
+        msgl__cli_catch_interrupt();
+        rc = a->input != NULL ? run_file(a, l, &err)
+             : a->stream      ? run_streamed(a, l, &err)
+                              : run_prompts(a, l, &err);
+    }
+    msgl_close(l);
+    if (msgl__cli_interrupted) return MSGL_EXIT_INTERRUPTED;
+    return rc == 0 ? MSGL_EXIT_OK : msgl__cli_fail(MSGL_EXIT_FAILED, &err);
+}

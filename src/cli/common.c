@@ -1,0 +1,311 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "cli/common.h"
+
+#include <errno.h>
+#include <math.h>
+#include <stdlib.h>
+#include <string.h>
+#include <sys/stat.h>
+#include <unistd.h>
+
+#include "core/err.h"
+#include "core/mem.h"
+#include "utils/clock.h"
+#include "utils/strbuf.h"
+
+volatile sig_atomic_t msgl__cli_interrupted;
+
+int msgl__cli_fail(int code, const msgl_err *err)
+{
+    msgl__cli_bar_clear();
+    fprintf(stderr, "minisgl: %s\n", err->text);
+    return code;
+}
+
+// ---- model folder ----
+
+static bool is_dir(const char *path)
+{
+    struct stat st;
+    return stat(path, &st) == 0 && S_ISDIR(st.st_mode);
+}
+
+// `root`/models--ORG--NAME/snapshots/REVISION, REVISION from refs/main.
+static char *cached_snapshot(const char *root, const char *name)
+{
+    msgl_strbuf b;
+    msgl__strbuf_init(&b, 4096);
+    int rc = msgl__strbuf_addf(&b, "%s/models--", root);
+    for (const char *p = name; rc == 0 && *p != '\0'; p++) {
+        rc = *p == '/' ? msgl__strbuf_adds(&b, "--") : msgl__strbuf_addc(&b, *p);
+    }
+    const size_t base = b.len;
+    char revision[128] = "";
+    if (rc == 0 && msgl__strbuf_adds(&b, "/refs/main") == 0) {
+        FILE *f = fopen(msgl__strbuf_str(&b), "r");
+        if (f != NULL) {
+            if (fgets(revision, sizeof revision, f) != NULL) {
+                revision[strcspn(revision, "\r\n")] = '\0';
+            }
+            fclose(f);
+        }
+    }
+    char *dir = NULL;
+    if (revision[0] != '\0' && strchr(revision, '/') == NULL) {
+        b.len = base;
+        if (msgl__strbuf_addf(&b, "/snapshots/%s", revision) == 0 && is_dir(msgl__strbuf_str(&b))) {
+            dir = msgl__strbuf_take(&b);
+        }
+    }
+    msgl__strbuf_free(&b);
+    return dir;
+}
+
+int msgl__cli_model_dir(const msgl_args *a, char **out, msgl_err *err)
+{
+    const char *model = a->model;
+    if (model == NULL) {
+        return msgl__err_set(err, MSGL_EINVAL,
+                             "--model DIR is needed: a Hugging Face model folder");
+    }
+    if (is_dir(model)) {
+        *out = msgl__strdup(model);
+        return *out != NULL ? 0 : msgl__err_set(err, MSGL_ENOMEM, "out of memory");
+    }
+    const char *hub = getenv("HF_HUB_CACHE"), *home = getenv("HF_HOME"), *user = getenv("HOME");
+    char root[1024] = "";
+    if (hub != NULL && *hub != '\0') {
+        snprintf(root, sizeof root, "%s", hub);
+    } else if (home != NULL && *home != '\0') {
+        snprintf(root, sizeof root, "%s/hub", home);
+    } else if (user != NULL) {
+        snprintf(root, sizeof root, "%s/.cache/huggingface/hub", user);
+    }
+    if (strcmp(a->model_source, "local") != 0 && strchr(model, '/') != NULL && model[0] != '/' &&
+        strstr(model, "..") == NULL) {
+        *out = cached_snapshot(root, model);
+        if (*out != NULL) return 0;
+        return msgl__err_set(err, MSGL_ENOENT,
+                             "%.100s is neither a folder nor a model in the cache %.100s", model,
+                             root);
+    }
+    return msgl__err_set(err, MSGL_ENOENT, "--model %.150s: %s", model,
+                         access(model, F_OK) == 0 ? "not a folder" : "no such folder");
+}
+
+const char *msgl__cli_attention(const msgl_args *a, char buf[128])
+{
+    if (a->prefill_attention == NULL && a->decode_attention == NULL) return a->attention;
+    const char *comma = strchr(a->attention, ',');
+    const int first = comma != NULL ? (int)(comma - a->attention) : (int)strlen(a->attention);
+    const char *second = comma != NULL ? comma + 1 : a->attention;
+    snprintf(buf, 128, "%.*s,%s", a->prefill_attention != NULL ? 60 : first,
+             a->prefill_attention != NULL ? a->prefill_attention : a->attention,
+             a->decode_attention != NULL ? a->decode_attention : second);
+    return buf;
+}
+
+// ---- opening ----
+
+static void print_log(void *ctx, const char *line)
+{
+    (void)ctx;
+    msgl__cli_bar_clear();
+    fprintf(stderr, "%s\n", line);
+}
+
+static void print_progress(void *ctx, const char *stage, uint64_t done, uint64_t total)
+{
+    (void)ctx;
+    char note[64];
+    snprintf(note, sizeof note, "%.0f / %.0f MB", (double)done / 1e6, (double)total / 1e6);
+    if (done < total) {
+        msgl__cli_bar(stage, done, total, note);
+    } else {
+        msgl__cli_bar_clear();
+    }
+}
+
+int msgl__cli_options(const msgl_args *a, msgl_options *out, char **dir, char attention[128],
+                      msgl_err *err)
+{
+    const int rc = msgl__cli_model_dir(a, dir, err);
+    if (rc != 0) return rc;
+    msgl_options_init(out);
+    out->model_dir = *dir;
+    out->device = a->device;
+    out->dtype = a->dtype;
+    out->attention = msgl__cli_attention(a, attention);
+    out->cache_type = a->cache_type;
+    out->moe_backend = a->moe_backend;
+    out->cpu_level = getenv("MINISGL_CPU");
+    out->dummy_weight = a->dummy_weight;
+    out->threads = (int)a->threads;
+    out->max_running = (int)a->max_running;
+    out->max_seq_len = (int)a->max_seq_len;
+    out->max_prefill_tokens = (int)a->max_prefill;
+    out->page_size = (int)a->page_size;
+    out->num_pages = (int)a->num_pages;
+    out->memory_ratio = a->memory_ratio;
+    out->overlap = !a->disable_overlap;
+    out->log = print_log;
+    out->progress = print_progress;
+    return 0;
+}
+
+int msgl__cli_open(const msgl_args *a, msgl_llm **out, msgl_err *err)
+{
+    msgl_options o;
+    char *dir = NULL, attention[128];
+    int rc = msgl__cli_options(a, &o, &dir, attention, err);
+    if (rc == 0) rc = msgl_open(&o, out, err);
+    msgl_free(dir);
+    return rc;
+}
+
+void msgl__cli_params(const msgl_args *a, const msgl_llm *l, msgl_params *out)
+{
+    msgl_params_init(l, out);
+    if (!isnan(a->temperature)) out->temperature = (float)a->temperature;
+    if (!isnan(a->top_p)) out->top_p = (float)a->top_p;
+    if (!isnan(a->min_p)) out->min_p = (float)a->min_p;
+    if (a->top_k >= 0) out->top_k = (int)a->top_k;
+    if (a->seed >= 0) {
+        out->has_seed = 1;
+        out->seed = (uint64_t)a->seed;
+    }
+    out->max_tokens = (int)a->max_tokens;
+    out->ignore_eos = a->ignore_eos;
+    out->logprobs = (int)a->logprobs;
+    out->stop = a->stop.items;
+    out->num_stop = a->stop.count;
+}
+
+// ---- terminal ----
+
+static bool g_bar_shown; // of this process's one terminal
+
+void msgl__cli_bar(const char *label, uint64_t done, uint64_t total, const char *note)
+{
+    static uint64_t last_ns;
+    if (!isatty(STDERR_FILENO)) return;
+    const uint64_t now = msgl__now_ns();
+    if (g_bar_shown && now - last_ns < 50000000) return; // 20 times a second is enough
+    last_ns = now;
+    g_bar_shown = true;
+    char bar[31];
+    const int full = total > 0 ? (int)((double)done / (double)total * 30) : 0;
+    for (int i = 0; i < 30; i++) bar[i] = i < full ? '#' : '.';
+    bar[30] = '\0';
+    fprintf(stderr, "\r\033[K%s [%s] %3.0f%%  %s", label, bar,
+            total > 0 ? 100.0 * (double)done / (double)total : 0, note);
+    fflush(stderr);
+}
+
+void msgl__cli_bar_clear(void)
+{
+    if (!g_bar_shown) return;
+    fprintf(stderr, "\r\033[K");
+    g_bar_shown = false;
+}
+
+static void on_interrupt(int signal_number)
+{
+    if (msgl__cli_interrupted) _exit(128 + signal_number);
+    msgl__cli_interrupted = 1;
+}
+
+void msgl__cli_catch_interrupt(void)
+{
+    struct sigaction sa = {.sa_handler = on_interrupt};
+    sigemptyset(&sa.sa_mask);
+    sigaction(SIGINT, &sa, NULL);
+    sigaction(SIGTERM, &sa, NULL);
+}
+
+const char *msgl__cli_finish_name(int finish)
+{
+    switch (finish) {
+    case MSGL_STOP: return "stop";
+    case MSGL_LENGTH: return "length";
+    case MSGL_ABORTED: return "abort";
+    default: return "error";
+    }
+}
+
+// ---- rows ----
+
+msgl_cell msgl__cell_text(const char *name, const char *value)
+{
+    msgl_cell c = {.name = name, .text = true};
+    snprintf(c.value, sizeof c.value, "%s", value);
+    return c;
+}
+
+msgl_cell msgl__cell_int(const char *name, int64_t value)
+{
+    msgl_cell c = {.name = name};
+    snprintf(c.value, sizeof c.value, "%lld", (long long)value);
+    return c;
+}
+
+msgl_cell msgl__cell_real(const char *name, double value, int digits)
+{
+    msgl_cell c = {.name = name};
+    if (isfinite(value)) {
+        snprintf(c.value, sizeof c.value, "%.*f", digits, value);
+    } else {
+        snprintf(c.value, sizeof c.value, "null");
+    }
+    return c;
+}
+
+void msgl__cli_row(msgl_rows *r, const msgl_cell *cells, int n)
+{
+    const bool csv = strcmp(r->format, "csv") == 0;
+    if (strcmp(r->format, "json") == 0) {
+        json_t *row = json_object();
+        for (int i = 0; i < n; i++) {
+            json_object_set_new(row, cells[i].name,
+                                cells[i].text ? json_string(cells[i].value)
+                                              : json_loads(cells[i].value, JSON_DECODE_ANY, NULL));
+        }
+        json_dumpf(row, stdout, JSON_COMPACT | JSON_REAL_PRECISION(9));
+        printf("\n");
+        json_decref(row);
+    } else {
+        if (r->count == 0) {
+            for (int i = 0; i < n; i++)
+                printf(csv ? "%s%s" : "%s| %s ", csv && i ? "," : "", cells[i].name);
+            printf(csv ? "\n" : "|\n");
+            for (int i = 0; i < n && !csv; i++) printf("|---%s", cells[i].text ? "" : ":");
+            if (!csv) printf("|\n");
+        }
+        for (int i = 0; i < n; i++)
+            printf(csv ? "%s%s" : "%s| %s ", csv && i ? "," : "", cells[i].value);
+        printf(csv ? "\n" : "|\n");
+    }
+    r->count++;
+    fflush(stdout);
+}
+
+int msgl__cli_int_list(const char *flag, const char *text, int max_value, int *out, int cap,
+                       msgl_err *err)
+{
+    int n = 0;
+    for (const char *p = text;;) {
+        char *end;
+        errno = 0;
+        const long v = strtol(p, &end, 10);
+        if (end == p || errno != 0 || v < 1 || v > max_value || (*end != ',' && *end != '\0') ||
+            n == cap) {
+            return msgl__err_set(
+                err, MSGL_EINVAL,
+                "%s is \"%s\"; allowed: up to %d numbers from 1 to %d, as in 1,8,16", flag, text,
+                cap, max_value);
+        }
+        out[n++] = (int)v;
+        if (*end == '\0') return n;
+        p = end + 1;
+    }
+}

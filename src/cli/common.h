@@ -1,0 +1,74 @@
+// SPDX-License-Identifier: Apache-2.0
+//
+// What the commands share: finding the model, options and parameters from arguments, progress on a
+// terminal, interruption, printing rows.
+#ifndef MSGL_CLI_COMMON_H
+#define MSGL_CLI_COMMON_H
+
+#include <jansson.h>
+#include <minisgl/minisgl.h>
+#include <signal.h>
+
+#include "cli/args.h"
+
+enum { MSGL_EXIT_OK = 0, MSGL_EXIT_FAILED = 1, MSGL_EXIT_USAGE = 2, MSGL_EXIT_INTERRUPTED = 130 };
+
+// Prints "minisgl: text" to standard error and returns `code`.
+int msgl__cli_fail(int code, const msgl_err *err);
+
+// The folder that --model means: a path, or ORG/NAME in the local Hugging Face cache (HF_HUB_CACHE,
+// HF_HOME, ~/.cache/huggingface). Freed with msgl_free. The error lists where it looked.
+int msgl__cli_model_dir(const msgl_args *a, char **out, msgl_err *err);
+
+// The attention spec after the overrides of its halves; buf is the caller's.
+const char *msgl__cli_attention(const msgl_args *a, char buf[128]);
+
+// Options with the model's folder resolved into *dir (freed with msgl_free), progress on a
+// terminal.
+int msgl__cli_options(const msgl_args *a, msgl_options *out, char **dir, char attention[128],
+                      msgl_err *err);
+// msgl__cli_options, then msgl_open.
+int msgl__cli_open(const msgl_args *a, msgl_llm **out, msgl_err *err);
+// The model's defaults overridden by the flags that were given.
+void msgl__cli_params(const msgl_args *a, const msgl_llm *l, msgl_params *out);
+
+// A bar on standard error when that is a terminal, else nothing. `note` follows the bar.
+void msgl__cli_bar(const char *label, uint64_t done, uint64_t total, const char *note);
+void msgl__cli_bar_clear(void);
+
+// Set by SIGINT once msgl__cli_catch_interrupt was called; a second SIGINT ends the process.
+extern volatile sig_atomic_t msgl__cli_interrupted;
+void msgl__cli_catch_interrupt(void);
+
+const char *msgl__cli_finish_name(int finish); // "stop", "length", "abort", "error"
+
+// Rows of a table as Markdown, CSV or JSON lines; all rows have the columns of the first.
+typedef struct msgl_rows {
+    const char *format;
+    int count;
+} msgl_rows;
+// fields: pairs name, value; `values` are printed as they are (numbers) or, in JSON, quoted when
+// quoted[i].
+typedef struct msgl_cell {
+    const char *name;
+    char value[96];
+    bool text;
+} msgl_cell;
+void msgl__cli_row(msgl_rows *r, const msgl_cell *cells, int n);
+msgl_cell msgl__cell_text(const char *name, const char *value);
+msgl_cell msgl__cell_int(const char *name, int64_t value);
+msgl_cell msgl__cell_real(const char *name, double value, int digits);
+
+// "1,8,16" into positive numbers; count, or negative with *err.
+int msgl__cli_int_list(const char *flag, const char *text, int max_value, int *out, int cap,
+                       msgl_err *err);
+
+int msgl__cmd_serve(const msgl_args *a);
+int msgl__cmd_chat(const msgl_args *a);
+int msgl__cmd_run(const msgl_args *a);
+int msgl__cmd_bench(const msgl_args *a);
+int msgl__cmd_info(const msgl_args *a);
+int msgl__cmd_tokenize(const msgl_args *a);
+int msgl__cmd_template(const msgl_args *a);
+
+#endif

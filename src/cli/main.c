@@ -1,0 +1,91 @@
+// SPDX-License-Identifier: Apache-2.0
+//
+// minisgl: the commands and their dispatch. Without a command, options go to `serve`, as in
+// Mini-SGLang.
+#include <locale.h>
+#include <signal.h>
+#include <string.h>
+
+#include "cli/args.h"
+#include "cli/common.h"
+#include "core/attributes.h"
+
+static int cmd_help(const msgl_args *a);
+
+static const msgl_command COMMANDS[] = {
+    {"serve", MSGL_CMD_SERVE, "--model DIR [options]",
+     "Serve the model over an OpenAI-compatible API.", msgl__cmd_serve},
+    {"chat", MSGL_CMD_CHAT, "--model DIR [options]",
+     "Talk to the model in a shell. /reset forgets the conversation, /exit ends.", msgl__cmd_chat},
+    {"run", MSGL_CMD_RUN, "--model DIR (--prompt TEXT... | --input FILE.jsonl) [options]",
+     "Answer prompts offline, all batched together.", msgl__cmd_run},
+    {"bench", MSGL_CMD_BENCH, "step|offline|serve|attn|startup|limits [options]",
+     "Measure: engine steps, a batch job, a server (any OpenAI endpoint), attention backends, the "
+     "start, "
+     "this machine's limits.",
+     msgl__cmd_bench},
+    {"info", MSGL_CMD_INFO, "[--model DIR]",
+     "Show the hardware, the attention backends and why one cannot run here, and a model's shape.",
+     msgl__cmd_info},
+    {"tokenize", MSGL_CMD_TOKENIZE, "--model DIR [--decode]",
+     "Text on standard input, a JSON array of token ids out; or the reverse.", msgl__cmd_tokenize},
+    {"template", MSGL_CMD_TEMPLATE, "--model DIR",
+     "{\"messages\": [...], \"tools\": [...]} on standard input, the rendered chat template out.",
+     msgl__cmd_template},
+    {"help", MSGL_CMD_HELP, "[--markdown]", "Show this overview, or write docs/cli.md.", cmd_help},
+};
+
+static void overview(FILE *out)
+{
+    fprintf(out, "minisgl %s: an LLM serving engine in C\n\nusage: minisgl COMMAND [options]\n\n",
+            msgl_version());
+    for (size_t i = 0; i < MSGL_COUNT(COMMANDS); i++) {
+        fprintf(out, "  %-9s %s\n", COMMANDS[i].name, COMMANDS[i].summary);
+    }
+    fprintf(out, "\n`minisgl COMMAND --help` lists a command's options.\n");
+}
+
+static int cmd_help(const msgl_args *a)
+{
+    if (a->markdown) {
+        msgl__help_markdown(COMMANDS, (int)MSGL_COUNT(COMMANDS), stdout);
+    } else {
+        overview(stdout);
+    }
+    return MSGL_EXIT_OK;
+}
+
+int main(int argc, char **argv)
+{
+    setlocale(LC_CTYPE, ""); // line editing of UTF-8; numbers stay in the C locale
+    signal(SIGPIPE, SIG_IGN);
+    if (argc < 2 || strcmp(argv[1], "--help") == 0 || strcmp(argv[1], "-h") == 0) {
+        overview(argc < 2 ? stderr : stdout);
+        return argc < 2 ? MSGL_EXIT_USAGE : MSGL_EXIT_OK;
+    }
+    if (strcmp(argv[1], "--version") == 0 || strcmp(argv[1], "version") == 0) {
+        printf("minisgl %s\n", msgl_version());
+        return MSGL_EXIT_OK;
+    }
+    const msgl_command *cmd = NULL;
+    const int skip = argv[1][0] == '-' ? 1 : 2;
+    const char *name = skip == 1 ? "serve" : argv[1];
+    for (size_t i = 0; i < MSGL_COUNT(COMMANDS); i++) {
+        if (strcmp(name, COMMANDS[i].name) == 0) cmd = &COMMANDS[i];
+    }
+    if (cmd == NULL) {
+        fprintf(stderr, "minisgl: unknown command \"%s\"\n\n", name);
+        overview(stderr);
+        return MSGL_EXIT_USAGE;
+    }
+    static msgl_args args; // some lists of pointers: not for the stack
+    msgl_err err;
+    if (msgl__args_parse(cmd, argc - skip, argv + skip, &args, &err) != 0) {
+        return msgl__cli_fail(MSGL_EXIT_USAGE, &err);
+    }
+    if (args.help) {
+        msgl__help_command(cmd, stdout);
+        return MSGL_EXIT_OK;
+    }
+    return cmd->run(&args);
+}
