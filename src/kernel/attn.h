@@ -16,7 +16,7 @@
 #ifndef MSGL_KERNEL_ATTN_H
 #define MSGL_KERNEL_ATTN_H
 
-#include <stdbool.h>
+#include <stdatomic.h>
 #include <stddef.h>
 #include <stdint.h>
 
@@ -33,10 +33,10 @@
 // kv_head * group + r % group, so that K and V are read once for all heads of a group.
 typedef struct msgl_attn_work {
     int32_t req;
-    int32_t row, rows;         // rows <= MSGL_ATTN_MAX_ROWS
-    int32_t kv_begin, kv_end;  // the causal rule and the window restrict further
-    int32_t part;              // first part that this item writes; -1: it writes out itself
-    int32_t group;             // index into groups when part >= 0
+    int32_t row, rows;        // rows <= MSGL_ATTN_MAX_ROWS
+    int32_t kv_begin, kv_end; // the causal rule and the window restrict further
+    int32_t part;             // first part that this item writes; -1: it writes out itself
+    int32_t group;            // index into groups when part >= 0
 } msgl_attn_work;
 
 // Rows whose result is folded from parts [part, part + num_parts), in this order.
@@ -81,10 +81,10 @@ typedef struct msgl_attn_call {
     const msgl_attn_group *groups;
     int32_t num_works;
     msgl_attn_part_kind part_kind;
-    int32_t part_rows; // rows reserved in a part, >= rows of every item that writes parts
-    float *parts;      // [parts, num_kv_heads, msgl__attn_part_floats]
-    int32_t *pending;  // [groups, num_kv_heads] zeroed once at the start; every call leaves zeros
-    char *scratch;     // [threads, scratch_stride], 64-byte aligned
+    int32_t part_rows;   // rows reserved in a part, >= rows of every item that writes parts
+    float *parts;        // [parts, num_kv_heads, msgl__attn_part_floats]
+    atomic_int *pending; // [groups, num_kv_heads] zero at the start; every call leaves zeros
+    char *scratch;       // [threads, scratch_stride], 64-byte aligned
     size_t scratch_stride;
 } msgl_attn_call;
 

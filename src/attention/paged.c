@@ -1,0 +1,229 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "attention/paged.h"
+
+#include <string.h>
+
+#include "core/mem.h"
+
+enum {
+    TASKS_PER_THREAD = 16, // aimed at, so that a slow core leaves work to the others
+    MAX_PARTS = 1024,      // 262,144 keys of split requests; more are walked by one item each
+};
+
+static int32_t ceil_div(int32_t a, int32_t b)
+{
+    return (int32_t)(((int64_t)a + b - 1) / b);
+}
+
+int msgl__attn_config_check(const msgl_attn_config *cfg, msgl_err *err)
+{
+    const struct {
+        const char *name;
+        int32_t value, max;
+    } limits[] = {{"num_q_heads", cfg->num_q_heads, 1 << 16},
+                  {"num_kv_heads", cfg->num_kv_heads, 1 << 16},
+                  {"head_dim", cfg->head_dim, MSGL_ATTN_MAX_DIM},
+                  {"page_size", cfg->page_size, 1 << 20},
+                  {"max_running", cfg->max_running, 1 << 20},
+                  {"max_seq_len", cfg->max_seq_len, 1 << 28},
+                  {"max_step_tokens", cfg->max_step_tokens, 1 << 28},
+                  {"num_slots", cfg->num_slots, 64},
+                  {"num_threads", cfg->num_threads, 1 << 16}};
+    for (size_t i = 0; i < sizeof limits / sizeof limits[0]; i++) {
+        if (limits[i].value < 1 || limits[i].value > limits[i].max) {
+            return msgl__err_set(err, MSGL_EINVAL, "attention: %s %d is not in [1, %d]",
+                                 limits[i].name, (int)limits[i].value, (int)limits[i].max);
+        }
+    }
+    if (cfg->num_q_heads % cfg->num_kv_heads != 0) {
+        return msgl__err_set(err, MSGL_EINVAL,
+                             "attention: %d query heads are no multiple of %d KV heads",
+                             (int)cfg->num_q_heads, (int)cfg->num_kv_heads);
+    }
+    const int64_t group = cfg->num_q_heads / cfg->num_kv_heads;
+    if (cfg->max_step_tokens * group + cfg->max_running > INT32_MAX / 2) {
+        return msgl__err_set(err, MSGL_EINVAL, "attention: %d tokens per step are too many",
+                             (int)cfg->max_step_tokens);
+    }
+    return 0;
+}
+
+void msgl__attn_workspace_limits(const msgl_attn_config *cfg, msgl_attn_workspace *w)
+{
+    const int32_t group = cfg->num_q_heads / cfg->num_kv_heads;
+    const int64_t tiles = (int64_t)ceil_div(cfg->max_seq_len, MSGL_ATTN_TILE) * cfg->max_running *
+                          ceil_div(group, MSGL_ATTN_PART_ROWS);
+    const int64_t row_tiles =
+        (int64_t)cfg->max_step_tokens * group / MSGL_ATTN_PART_ROWS + cfg->max_running;
+    *w = (msgl_attn_workspace){.part_rows = MSGL_ATTN_PART_ROWS};
+    w->max_parts = (int32_t)(tiles < MAX_PARTS ? tiles : MAX_PARTS);
+    w->max_works = (int32_t)row_tiles + w->max_parts;
+    w->max_groups = w->max_parts;
+}
+
+int msgl__attn_workspace_create(const msgl_attn_config *cfg, msgl_attn_workspace *w, msgl_err *err)
+{
+    const msgl_kernels *k = cfg->kernels;
+    const size_t part = msgl__attn_part_floats(w->part_rows, cfg->head_dim) * sizeof(float);
+    const size_t heads = (size_t)cfg->num_kv_heads;
+    size_t parts, pending, scratch;
+    w->scratch_stride = k->attn.scratch_size(cfg->pool->dtype, cfg->head_dim);
+    if (msgl__size_mul((size_t)w->max_parts * heads, part, &parts) != 0 ||
+        msgl__size_mul((size_t)w->max_groups * heads, sizeof(atomic_int), &pending) != 0 ||
+        msgl__size_mul((size_t)cfg->num_threads, w->scratch_stride, &scratch) != 0 ||
+        msgl__size_add(parts, (pending + 63) & ~(size_t)63, &w->bytes) != 0 ||
+        msgl__size_add(w->bytes, scratch, &w->bytes) != 0) {
+        return msgl__err_set(err, MSGL_ELIMIT, "attention workspace: too large");
+    }
+    w->base = msgl__pages_alloc(w->bytes);
+    if (w->base == NULL) {
+        return msgl__err_set(err, MSGL_ENOMEM, "attention workspace: no memory for %zu bytes",
+                             w->bytes);
+    }
+    char *at = w->base;
+    w->scratch = msgl__attn_carve(&at, scratch);
+    w->pending = msgl__attn_carve(&at, pending);
+    w->parts = msgl__attn_carve(&at, parts);
+    return 0;
+}
+
+void msgl__attn_workspace_destroy(msgl_attn_workspace *w)
+{
+    msgl__pages_free(w->base, w->bytes);
+    w->base = NULL;
+}
+
+// Rows per item: large enough to use K and V well, small enough to give every thread some items.
+static int32_t choose_rows(const msgl_attn_config *cfg, int32_t bs, const int32_t *cu_seqlens_q)
+{
+    const int32_t group = cfg->num_q_heads / cfg->num_kv_heads;
+    for (int32_t rows = MSGL_ATTN_MAX_ROWS; rows > MSGL_ATTN_PART_ROWS; rows /= 2) {
+        int64_t tasks = 0;
+        for (int32_t i = 0; i < bs; i++) {
+            tasks += ceil_div((cu_seqlens_q[i + 1] - cu_seqlens_q[i]) * group, rows);
+        }
+        if (tasks * cfg->num_kv_heads >= (int64_t)4 * cfg->num_threads) return rows;
+    }
+    return MSGL_ATTN_PART_ROWS;
+}
+
+// Cuts an item into several of `unit` tiles each, every tile with its own part.
+static void add_item(const msgl_attn_workspace *w, msgl_attn_work item, int32_t unit,
+                     msgl_attn_plan *p)
+{
+    const int32_t tiles = ceil_div(item.kv_end, MSGL_ATTN_TILE);
+    const int32_t num_works = ceil_div(tiles, unit);
+    if (item.rows > w->part_rows || num_works == 1 || tiles > w->max_parts - p->num_parts) {
+        item.part = -1;
+        p->works[p->num_works++] = item;
+        return;
+    }
+    p->groups[p->num_groups] = (msgl_attn_group){.req = item.req,
+                                                 .row = item.row,
+                                                 .rows = item.rows,
+                                                 .part = p->num_parts,
+                                                 .num_parts = tiles,
+                                                 .num_works = num_works};
+    const int32_t kv_end = item.kv_end;
+    item.group = p->num_groups++;
+    for (int32_t tile = 0; tile < tiles; tile += unit) {
+        item.kv_begin = tile * MSGL_ATTN_TILE;
+        item.kv_end = tile + unit < tiles ? (tile + unit) * MSGL_ATTN_TILE : kv_end;
+        item.part = p->num_parts + tile;
+        p->works[p->num_works++] = item;
+    }
+    p->num_parts += tiles;
+}
+
+void msgl__attn_plan_tiles(const msgl_attn_config *cfg, const msgl_attn_workspace *w, int32_t bs,
+                           const int32_t *cu_seqlens_q, const int32_t *seqlens_k, msgl_attn_plan *p)
+{
+    const int32_t group = cfg->num_q_heads / cfg->num_kv_heads;
+    const int32_t rows = choose_rows(cfg, bs, cu_seqlens_q);
+    int64_t cost = 0; // in tiles, over all items and heads
+    for (int32_t i = 0; i < bs; i++) {
+        const int32_t n = ceil_div((cu_seqlens_q[i + 1] - cu_seqlens_q[i]) * group, rows);
+        cost += (int64_t)n * ceil_div(seqlens_k[i], MSGL_ATTN_TILE) * cfg->num_kv_heads;
+    }
+    const int64_t unit = cost / ((int64_t)TASKS_PER_THREAD * cfg->num_threads);
+    p->num_works = p->num_groups = p->num_parts = 0;
+    for (int32_t i = 0; i < bs; i++) {
+        const int32_t q_len = cu_seqlens_q[i + 1] - cu_seqlens_q[i];
+        const int32_t packed = q_len * group, first_pos = seqlens_k[i] - q_len;
+        // Last rows first: they see the most keys, and long tasks are best handed out early.
+        for (int32_t t = ceil_div(packed, rows) - 1; t >= 0; t--) {
+            msgl_attn_work item = {.req = i, .row = t * rows};
+            item.rows = packed - item.row < rows ? packed - item.row : rows;
+            item.kv_end = first_pos + (item.row + item.rows - 1) / group + 1;
+            add_item(w, item, unit > 1 ? (int32_t)unit : 1, p);
+        }
+    }
+}
+
+void msgl__attn_call_init(const msgl_attn_config *cfg, const msgl_attn_workspace *w,
+                          const msgl_attn_layer *layer, const float *qkv, size_t ld, float *out,
+                          msgl_attn_call *c)
+{
+    *c = (msgl_attn_call){.dtype = cfg->pool->dtype,
+                          .num_q_heads = cfg->num_q_heads,
+                          .num_kv_heads = cfg->num_kv_heads,
+                          .head_dim = cfg->head_dim,
+                          .k = msgl__kv_k(cfg->pool, layer->layer),
+                          .v = msgl__kv_v(cfg->pool, layer->layer),
+                          .q = qkv,
+                          .ld_q = ld,
+                          .out = out,
+                          .ld_out = (size_t)cfg->num_q_heads * (size_t)cfg->head_dim,
+                          .scale = layer->scale,
+                          .softcap = layer->softcap,
+                          .out_scale = 1,
+                          .window = layer->window,
+                          .part_rows = w->part_rows,
+                          .parts = w->parts,
+                          .pending = w->pending,
+                          .scratch = w->scratch,
+                          .scratch_stride = w->scratch_stride};
+}
+
+void msgl__attn_store_kv(const msgl_attn_config *cfg, msgl_exec *x, const msgl_attn_layer *layer,
+                         const msgl_batch *batch, const float *qkv, size_t ld)
+{
+    const size_t q_row = (size_t)cfg->num_q_heads * (size_t)cfg->head_dim;
+    const size_t kv_row = msgl__kv_slot_stride(cfg->pool);
+    const msgl_attn_store s = {.dtype = cfg->pool->dtype,
+                               .num_tokens = batch->num_tokens,
+                               .row = (int32_t)kv_row,
+                               .k = qkv + q_row,
+                               .v = qkv + q_row + kv_row,
+                               .ld = ld,
+                               .slots = batch->out_loc,
+                               .k_pool = msgl__kv_k(cfg->pool, layer->layer),
+                               .v_pool = msgl__kv_v(cfg->pool, layer->layer)};
+    cfg->kernels->attn.store_kv(x, &s);
+}
+
+void msgl__attn_seqlens(const msgl_batch *batch, int32_t *cu_seqlens_q, int32_t *cu_seqlens_k,
+                        int32_t *seqlens_k, int32_t *max_q, int32_t *max_k)
+{
+    int32_t cached = 0;
+    *max_q = *max_k = 0;
+    cu_seqlens_k[0] = 0;
+    for (int32_t i = 0; i < batch->size; i++) {
+        const msgl_batch_req *r = &batch->reqs[i];
+        seqlens_k[i] = r->device_len;
+        cu_seqlens_k[i + 1] = cu_seqlens_k[i] + r->device_len;
+        cached |= r->cached_len;
+        if (msgl__extend_len(r) > *max_q) *max_q = msgl__extend_len(r);
+        if (r->device_len > *max_k) *max_k = r->device_len;
+    }
+    cu_seqlens_q[0] = 0;
+    if (*max_q <= 1) {
+        for (int32_t i = 0; i < batch->size; i++) cu_seqlens_q[i + 1] = i + 1;
+    } else if (cached == 0) {
+        memcpy(cu_seqlens_q, cu_seqlens_k, ((size_t)batch->size + 1) * sizeof *cu_seqlens_q);
+    } else {
+        for (int32_t i = 0; i < batch->size; i++) {
+            cu_seqlens_q[i + 1] = cu_seqlens_q[i] + msgl__extend_len(&batch->reqs[i]);
+        }
+    }
+}

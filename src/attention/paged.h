@@ -1,0 +1,71 @@
+// SPDX-License-Identifier: Apache-2.0
+//
+// What the paged backends (fa, trtllm) share: turning a batch's lengths into the kernel's work
+// list, and the memory that a call needs. Splitting is by whole tiles of MSGL_ATTN_TILE keys at
+// absolute positions and each tile is a part of its own, so the plan (which depends on the batch
+// and on the number of threads) never shows in the results.
+#ifndef MSGL_ATTENTION_PAGED_H
+#define MSGL_ATTENTION_PAGED_H
+
+#include "attention/attention.h"
+
+// Rows of an item that may be split over the keys.
+#define MSGL_ATTN_PART_ROWS 16
+
+typedef struct msgl_attn_plan {
+    msgl_attn_work *works;
+    msgl_attn_group *groups;
+    int32_t num_works, num_groups, num_parts;
+} msgl_attn_plan;
+
+// Memory of the paged kernel, one per backend: a step uses it layer by layer, steps do not overlap
+// on the device.
+typedef struct msgl_attn_workspace {
+    void *base;
+    size_t bytes;
+    float *parts;
+    atomic_int *pending;
+    char *scratch;
+    size_t scratch_stride;
+    int32_t max_works, max_groups, max_parts, part_rows;
+} msgl_attn_workspace;
+
+// Limits that hold every batch of cfg.
+void msgl__attn_workspace_limits(const msgl_attn_config *cfg, msgl_attn_workspace *w);
+// Takes the memory for w's limits; MSGL_ENOMEM, MSGL_ELIMIT.
+int msgl__attn_workspace_create(const msgl_attn_config *cfg, msgl_attn_workspace *w, msgl_err *err);
+void msgl__attn_workspace_destroy(msgl_attn_workspace *w);
+
+// Fills p (arrays of w's limits) for requests with query lengths cu_seqlens_q and key lengths
+// seqlens_k, [bs] of them.
+void msgl__attn_plan_tiles(const msgl_attn_config *cfg, const msgl_attn_workspace *w, int32_t bs,
+                           const int32_t *cu_seqlens_q, const int32_t *seqlens_k,
+                           msgl_attn_plan *p);
+
+// The fields of a call that depend on the backend and the layer only.
+void msgl__attn_call_init(const msgl_attn_config *cfg, const msgl_attn_workspace *w,
+                          const msgl_attn_layer *layer, const float *qkv, size_t ld, float *out,
+                          msgl_attn_call *c);
+
+// Rounds and stores the new tokens' K and V of qkv rows at batch->out_loc.
+void msgl__attn_store_kv(const msgl_attn_config *cfg, msgl_exec *x, const msgl_attn_layer *layer,
+                         const msgl_batch *batch, const float *qkv, size_t ld);
+
+// Checks limits that every backend relies on; MSGL_EINVAL names the field.
+int msgl__attn_config_check(const msgl_attn_config *cfg, msgl_err *err);
+
+// cu_seqlens_q [size + 1], by FlashAttention's three cases: one token each (0, 1, 2, ...), nothing
+// cached (the running sum of the key lengths), or the running sum of the new tokens. seqlens_k
+// [size], cu_seqlens_k [size + 1]. *max_q and *max_k get the largest lengths.
+void msgl__attn_seqlens(const msgl_batch *batch, int32_t *cu_seqlens_q, int32_t *cu_seqlens_k,
+                        int32_t *seqlens_k, int32_t *max_q, int32_t *max_k);
+
+// Carves size bytes (rounded up to 64) from *at.
+static inline void *msgl__attn_carve(char **at, size_t size)
+{
+    void *p = *at;
+    *at += (size + 63) & ~(size_t)63;
+    return p;
+}
+
+#endif

@@ -1,0 +1,29 @@
+// SPDX-License-Identifier: Apache-2.0
+//
+// All attention backends, in the order shown to users. A new one adds its line to BACKENDS.
+#include <string.h>
+
+#include "attention/fa/fa.h"
+#include "core/attributes.h"
+
+static const msgl_attn_desc *const BACKENDS[] = {
+    &msgl__attn_fa,
+};
+
+const msgl_attn_desc *const *msgl__attn_backends(int *count)
+{
+    *count = (int)MSGL_COUNT(BACKENDS);
+    return BACKENDS;
+}
+
+const msgl_attn_desc *msgl__attn_find(const char *name)
+{
+    for (size_t i = 0; i < MSGL_COUNT(BACKENDS); i++) {
+        const msgl_attn_desc *d = BACKENDS[i];
+        if (strcmp(name, d->name) == 0) return d;
+        for (int a = 0; d->aliases[a] != NULL; a++) {
+            if (strcmp(name, d->aliases[a]) == 0) return d;
+        }
+    }
+    return NULL;
+}

@@ -1,0 +1,70 @@
+// SPDX-License-Identifier: Apache-2.0
+//
+// Inside the attn family: what an ISA level implements (one tile of keys for a block of packed
+// query rows) and the driver in ref/attn_paged.c expects.
+#ifndef MSGL_KERNEL_ATTN_IMPL_H
+#define MSGL_KERNEL_ATTN_IMPL_H
+
+#include "kernel/attn.h"
+#include "kernel/cpu.h"
+
+// Rows of an item, before a tile is chosen.
+typedef struct msgl__attn_query {
+    const msgl_attn_call *call;
+    const msgl_attn_work *work;
+    int kv_head;
+    const float *q; // token 0 of the request, first query head of the group
+} msgl__attn_query;
+
+// The keys of one tile that may be read: offsets [begin, end) into the tile. The others are masked
+// for every row of the item.
+typedef struct msgl__attn_keys {
+    const char *k, *v; // this KV head in slot 0
+    size_t slot_bytes; // from slot to slot
+    const int *slots;  // [MSGL_ATTN_TILE], valid in [begin, end)
+    int begin, end;
+    int head_dim;
+    float scale; // of q.k, natural
+    float softcap;
+} msgl__attn_keys;
+
+// A block of rows against a tile: row i sees offsets [lo[i], hi[i]) of the tile, within [begin,
+// end) of the keys or empty. o is [n, ld].
+typedef struct msgl__attn_block {
+    int row, n;
+    const int *lo, *hi;
+    float *m, *l, *o;
+    size_t ld;
+} msgl__attn_block;
+
+typedef struct msgl__attn_ops {
+    int block;                       // most rows of one tile() call
+    size_t (*scratch)(int head_dim); // bytes that the functions below share per thread
+    void (*load_q)(const msgl__attn_query *q, void *scratch);
+    void (*load_keys)(const msgl__attn_keys *keys, int rows, void *scratch);
+    // Fills b->m, l, o: buffers in scratch that the function chooses, valid until the next call.
+    void (*tile)(const msgl__attn_keys *keys, msgl__attn_block *b, void *scratch);
+    // Folds (m, l, o) [n, dim] into (M, L, O): see attn.h.
+    void (*fold)(int n, int dim, float *M, float *L, float *O, size_t ldO, const float *m,
+                 const float *l, const float *o, size_t ldo);
+} msgl__attn_ops;
+
+static inline const float *msgl__attn_q_row(const msgl__attn_query *q, int row)
+{
+    const int group = q->call->num_q_heads / q->call->num_kv_heads;
+    const int r = q->work->row + row;
+    return q->q + (size_t)(r / group) * q->call->ld_q +
+           (size_t)(r % group) * (size_t)q->call->head_dim;
+}
+
+// ref/attn_paged.c
+void msgl__attn_paged(msgl_exec *x, const msgl_attn_call *c, const msgl__attn_ops *ops);
+size_t msgl__attn_scratch_size(const msgl__attn_ops *ops, int head_dim);
+
+// Per level: fills what the level improves.
+void msgl__attn_init_avx2(msgl_attn_kernels *k);
+void msgl__attn_init_avx512(msgl_attn_kernels *k);
+void msgl__attn_init_avx512bf16(msgl_attn_kernels *k);
+void msgl__attn_init_amx(msgl_attn_kernels *k);
+
+#endif

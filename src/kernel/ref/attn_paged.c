@@ -1,0 +1,237 @@
+// SPDX-License-Identifier: Apache-2.0
+//
+// The driver of paged attention, the same at every ISA level: hands (work item, KV head) tasks to
+// the pool, walks an item's keys tile by tile, folds tiles into the item's state or writes them as
+// parts, and lets the last writer of a group fold its parts. Nothing here touches K or V.
+#include <math.h>
+#include <stdbool.h>
+#include <string.h>
+
+#include "core/attributes.h"
+#include "kernel/attn_impl.h"
+
+// Per thread, in this order, each on a 64-byte border; the ISA level's own area follows.
+typedef struct item_scratch {
+    float M[MSGL_ATTN_MAX_ROWS], L[MSGL_ATTN_MAX_ROWS];
+    int lo[MSGL_ATTN_MAX_ROWS], hi[MSGL_ATTN_MAX_ROWS];
+    int slots[MSGL_ATTN_TILE];
+    float O[]; // [MSGL_ATTN_MAX_ROWS, head_dim]
+} item_scratch;
+
+typedef struct paged_args {
+    const msgl_attn_call *call;
+    const msgl__attn_ops *ops;
+} paged_args;
+
+static size_t own_size(int head_dim)
+{
+    const size_t n = sizeof(item_scratch) + sizeof(float) * MSGL_ATTN_MAX_ROWS * (size_t)head_dim;
+    return (n + 63) & ~(size_t)63;
+}
+
+size_t msgl__attn_scratch_size(const msgl__attn_ops *ops, int head_dim)
+{
+    return own_size(head_dim) + ((ops->scratch(head_dim) + 63) & ~(size_t)63);
+}
+
+// Slots of positions [tile * MSGL_ATTN_TILE + begin, ... + end), at their offsets in the tile.
+static void find_slots(const msgl_attn_call *c, int req, int tile, int begin, int end, int *slots)
+{
+    const int32_t *pages = c->pages + (c->page_indptr != NULL ? (size_t)c->page_indptr[req]
+                                                              : (size_t)req * c->page_stride);
+    const int base = tile * MSGL_ATTN_TILE;
+    if (c->page_size == 1) {
+        memcpy(slots + begin, pages + base + begin, (size_t)(end - begin) * sizeof *slots);
+        return;
+    }
+    int page = (base + begin) / c->page_size, entry = (base + begin) % c->page_size;
+    for (int i = begin; i < end; page++, entry = 0) {
+        const int slot = pages[page] * c->page_size;
+        for (; entry < c->page_size && i < end; entry++) slots[i++] = slot + entry;
+    }
+}
+
+static void set_empty(item_scratch *s, int rows, int head_dim)
+{
+    for (int i = 0; i < rows; i++) {
+        s->M[i] = -INFINITY;
+        s->L[i] = 0;
+    }
+    memset(s->O, 0, (size_t)rows * (size_t)head_dim * sizeof *s->O);
+}
+
+static float *part_at(const msgl_attn_call *c, int part, int kv_head)
+{
+    return c->parts + ((size_t)part * (size_t)c->num_kv_heads + (size_t)kv_head) *
+                          msgl__attn_part_floats(c->part_rows, c->head_dim);
+}
+
+// out rows = O / L * out_scale. A row without any visible key has L = 0 and gets zeros.
+static void write_out(const msgl_attn_call *c, int req, int row, int rows, int kv_head,
+                      const item_scratch *s)
+{
+    const int group = c->num_q_heads / c->num_kv_heads, dim = c->head_dim;
+    const size_t first = (size_t)c->cu_seqlens_q[req];
+    for (int i = 0; i < rows; i++) {
+        const size_t token = first + (size_t)((row + i) / group);
+        const size_t head = (size_t)kv_head * (size_t)group + (size_t)((row + i) % group);
+        float *out = c->out + token * c->ld_out + head * (size_t)dim;
+        const float *o = s->O + (size_t)i * (size_t)dim;
+        const float f = s->L[i] == 0 ? 0 : c->out_scale / s->L[i];
+        for (int d = 0; d < dim; d++) out[d] = o[d] * f;
+    }
+}
+
+static void write_lse_part(const msgl_attn_call *c, const msgl_attn_work *w, int kv_head,
+                           const item_scratch *s)
+{
+    const int dim = c->head_dim;
+    float *part = part_at(c, w->part, kv_head);
+    for (int i = 0; i < w->rows; i++) {
+        const float f = s->L[i] == 0 ? 0 : 1 / s->L[i];
+        float *o = part + 2 * c->part_rows + (size_t)i * (size_t)dim;
+        part[i] = s->L[i] == 0 ? -INFINITY : s->M[i] + log2f(s->L[i]);
+        part[c->part_rows + i] = 1;
+        for (int d = 0; d < dim; d++) o[d] = s->O[(size_t)i * (size_t)dim + (size_t)d] * f;
+    }
+}
+
+static void write_tile_part(const msgl_attn_call *c, int part, int kv_head,
+                            const msgl__attn_block *b)
+{
+    float *p = part_at(c, part, kv_head);
+    memcpy(p + b->row, b->m, (size_t)b->n * sizeof *p);
+    memcpy(p + c->part_rows + b->row, b->l, (size_t)b->n * sizeof *p);
+    float *o = p + 2 * c->part_rows + (size_t)b->row * (size_t)c->head_dim;
+    for (int i = 0; i < b->n; i++) {
+        memcpy(o + (size_t)i * (size_t)c->head_dim, b->o + (size_t)i * b->ld,
+               (size_t)c->head_dim * sizeof *o);
+    }
+}
+
+static void write_empty_part(const msgl_attn_call *c, int part, int rows, int kv_head)
+{
+    float *p = part_at(c, part, kv_head);
+    for (int i = 0; i < rows; i++) p[i] = -INFINITY;
+    memset(p + c->part_rows, 0, (size_t)rows * sizeof *p);
+    memset(p + 2 * c->part_rows, 0, (size_t)rows * (size_t)c->head_dim * sizeof *p);
+}
+
+// Both kinds of parts fold by the same rule: an LSE part is (m = lse, l = 1, o).
+static void fold_group(const paged_args *a, const msgl_attn_group *g, int kv_head, item_scratch *s)
+{
+    const msgl_attn_call *c = a->call;
+    const size_t dim = (size_t)c->head_dim;
+    set_empty(s, g->rows, c->head_dim);
+    for (int i = 0; i < g->num_parts; i++) {
+        const float *p = part_at(c, g->part + i, kv_head);
+        a->ops->fold(g->rows, c->head_dim, s->M, s->L, s->O, dim, p, p + c->part_rows,
+                     p + 2 * c->part_rows, dim);
+    }
+    write_out(c, g->req, g->row, g->rows, kv_head, s);
+}
+
+// The offsets of a tile that row i of the item sees, [lo, hi); their union into *begin, *end.
+static void visible(const msgl_attn_call *c, const msgl_attn_work *w, int first_pos, int tile,
+                    item_scratch *s, int *begin, int *end)
+{
+    const int group = c->num_q_heads / c->num_kv_heads, base = tile * MSGL_ATTN_TILE;
+    *begin = MSGL_ATTN_TILE;
+    *end = 0;
+    for (int i = 0; i < w->rows; i++) {
+        const int pos = first_pos + (w->row + i) / group;
+        int from = w->kv_begin, to = pos + 1 < w->kv_end ? pos + 1 : w->kv_end;
+        if (c->window >= 0 && pos - c->window > from) from = pos - c->window;
+        from = from > base ? from - base : 0;
+        to = to - base < MSGL_ATTN_TILE ? to - base : MSGL_ATTN_TILE;
+        if (from >= to) from = to = 0;
+        s->lo[i] = from;
+        s->hi[i] = to;
+        if (from < to && from < *begin) *begin = from;
+        if (to > *end) *end = to;
+    }
+    if (*end == 0) *begin = 0;
+}
+
+static void run_tile(const paged_args *a, const msgl_attn_work *w, int kv_head, int tile,
+                     const msgl__attn_keys *keys, item_scratch *s, void *isa)
+{
+    const msgl_attn_call *c = a->call;
+    const size_t dim = (size_t)c->head_dim;
+    const int part = w->part + tile - w->kv_begin / MSGL_ATTN_TILE;
+    const bool to_parts = w->part >= 0 && c->part_kind == MSGL_ATTN_PART_TILE;
+    if (keys->begin == keys->end) { // nobody sees it: neutral, but a part has to say so
+        if (to_parts) write_empty_part(c, part, w->rows, kv_head);
+        return;
+    }
+    a->ops->load_keys(keys, w->rows, isa);
+    for (int row = 0; row < w->rows; row += a->ops->block) {
+        const int n = w->rows - row < a->ops->block ? w->rows - row : a->ops->block;
+        msgl__attn_block b = {.row = row, .n = n, .lo = s->lo + row, .hi = s->hi + row};
+        a->ops->tile(keys, &b, isa);
+        if (to_parts) {
+            write_tile_part(c, part, kv_head, &b);
+        } else {
+            a->ops->fold(n, c->head_dim, s->M + row, s->L + row, s->O + (size_t)row * dim, dim, b.m,
+                         b.l, b.o, b.ld);
+        }
+    }
+}
+
+static void run_item(const paged_args *a, const msgl_attn_work *w, int kv_head, item_scratch *s,
+                     void *isa)
+{
+    const msgl_attn_call *c = a->call;
+    const size_t elem = msgl__dtype_size(c->dtype), dim = (size_t)c->head_dim;
+    const int group = c->num_q_heads / c->num_kv_heads;
+    const int q_first = c->cu_seqlens_q[w->req];
+    const int first_pos = c->seqlens_k[w->req] - (c->cu_seqlens_q[w->req + 1] - q_first);
+    const msgl__attn_query q = {.call = c,
+                                .work = w,
+                                .kv_head = kv_head,
+                                .q = c->q + (size_t)q_first * c->ld_q +
+                                     (size_t)kv_head * (size_t)group * dim};
+    msgl__attn_keys keys = {.k = (const char *)c->k + (size_t)kv_head * dim * elem,
+                            .v = (const char *)c->v + (size_t)kv_head * dim * elem,
+                            .slot_bytes = (size_t)c->num_kv_heads * dim * elem,
+                            .head_dim = c->head_dim,
+                            .scale = c->scale,
+                            .softcap = c->softcap};
+    a->ops->load_q(&q, isa);
+    set_empty(s, w->rows, c->head_dim);
+    const int last = (w->kv_end + MSGL_ATTN_TILE - 1) / MSGL_ATTN_TILE;
+    for (int tile = w->kv_begin / MSGL_ATTN_TILE; tile < last; tile++) {
+        visible(c, w, first_pos, tile, s, &keys.begin, &keys.end);
+        find_slots(c, w->req, tile, keys.begin, keys.end, s->slots);
+        keys.slots = s->slots;
+        run_tile(a, w, kv_head, tile, &keys, s, isa);
+    }
+    if (w->part < 0) {
+        write_out(c, w->req, w->row, w->rows, kv_head, s);
+    } else if (c->part_kind == MSGL_ATTN_PART_LSE2) {
+        write_lse_part(c, w, kv_head, s);
+    }
+}
+
+static void run_task(void *arg, int task, int worker)
+{
+    const paged_args *a = arg;
+    const msgl_attn_call *c = a->call;
+    const msgl_attn_work *w = &c->works[task / c->num_kv_heads];
+    const int kv_head = task % c->num_kv_heads;
+    item_scratch *s = (item_scratch *)(void *)(c->scratch + (size_t)worker * c->scratch_stride);
+    void *isa = (char *)s + own_size(c->head_dim);
+    run_item(a, w, kv_head, s, isa);
+    if (w->part < 0) return;
+    const msgl_attn_group *g = &c->groups[w->group];
+    atomic_int *pending = &c->pending[(size_t)w->group * (size_t)c->num_kv_heads + (size_t)kv_head];
+    if (atomic_fetch_add_explicit(pending, 1, memory_order_acq_rel) + 1 < g->num_works) return;
+    atomic_store_explicit(pending, 0, memory_order_relaxed);
+    fold_group(a, g, kv_head, s);
+}
+
+void msgl__attn_paged(msgl_exec *x, const msgl_attn_call *c, const msgl__attn_ops *ops)
+{
+    paged_args a = {.call = c, .ops = ops};
+    msgl__pool_run(x->pool, c->num_works * c->num_kv_heads, run_task, &a);
+}

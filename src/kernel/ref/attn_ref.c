@@ -1,0 +1,135 @@
+// SPDX-License-Identifier: Apache-2.0
+//
+// Plain C of the attn family: the version that is always there and that the others are read
+// against. Sums run over visible keys in ascending order; q stays f32 for every KV dtype.
+#include <math.h>
+#include <string.h>
+
+#include "core/attributes.h"
+#include "kernel/attn_impl.h"
+#include "kernel/kernel.h"
+
+enum { BLOCK = 16 };
+
+typedef struct ref_scratch {
+    msgl_dtype dtype;
+    float s[MSGL_ATTN_TILE];
+    float m[BLOCK], l[BLOCK], o[BLOCK * MSGL_ATTN_MAX_DIM];
+    float q[MSGL_ATTN_MAX_ROWS * MSGL_ATTN_MAX_DIM];
+} ref_scratch;
+
+static size_t ref_scratch_size(int head_dim)
+{
+    (void)head_dim;
+    return sizeof(ref_scratch);
+}
+
+static void ref_load_q(const msgl__attn_query *q, void *scratch)
+{
+    ref_scratch *r = scratch;
+    const size_t dim = (size_t)q->call->head_dim;
+    r->dtype = q->call->dtype;
+    for (int i = 0; i < q->work->rows; i++) {
+        memcpy(r->q + (size_t)i * dim, msgl__attn_q_row(q, i), dim * sizeof(float));
+    }
+}
+
+static void ref_load_keys(const msgl__attn_keys *keys, int rows, void *scratch)
+{
+    (void)keys;
+    (void)rows;
+    (void)scratch;
+}
+
+// s in base 2: scale * log2(e) * q.k, capped before the change of base.
+static float ref_score(const ref_scratch *r, const msgl__attn_keys *keys, int row, int key)
+{
+    const float *q = r->q + (size_t)row * (size_t)keys->head_dim;
+    const void *k = keys->k + (size_t)keys->slots[key] * keys->slot_bytes;
+    float s = 0;
+    for (int d = 0; d < keys->head_dim; d++) s += q[d] * msgl__load_f32(k, r->dtype, (size_t)d);
+    s *= keys->scale;
+    if (keys->softcap > 0) s = keys->softcap * tanhf(s / keys->softcap);
+    return s * (float)M_LOG2E;
+}
+
+static void ref_tile(const msgl__attn_keys *keys, msgl__attn_block *b, void *scratch)
+{
+    ref_scratch *r = scratch;
+    const int dim = keys->head_dim;
+    b->m = r->m;
+    b->l = r->l;
+    b->o = r->o;
+    b->ld = (size_t)dim;
+    memset(r->o, 0, (size_t)b->n * (size_t)dim * sizeof *r->o);
+    for (int i = 0; i < b->n; i++) {
+        float m = -INFINITY, l = 0, *o = r->o + (size_t)i * (size_t)dim;
+        for (int j = b->lo[i]; j < b->hi[i]; j++) {
+            r->s[j] = ref_score(r, keys, b->row + i, j);
+            m = r->s[j] > m || isnan(r->s[j]) ? r->s[j] : m;
+        }
+        for (int j = b->lo[i]; j < b->hi[i]; j++) {
+            const void *v = keys->v + (size_t)keys->slots[j] * keys->slot_bytes;
+            const float p = exp2f(r->s[j] - m);
+            l += p;
+            for (int d = 0; d < dim; d++) o[d] += p * msgl__load_f32(v, r->dtype, (size_t)d);
+        }
+        r->m[i] = m;
+        r->l[i] = l;
+    }
+}
+
+static void ref_fold(int n, int dim, float *M, float *L, float *O, size_t ldO, const float *m,
+                     const float *l, const float *o, size_t ldo)
+{
+    for (int i = 0; i < n; i++) {
+        const float top = m[i] > M[i] || isnan(m[i]) ? m[i] : M[i];
+        if (top == -INFINITY) continue; // nothing seen so far: zeros, and no inf - inf
+        const float a = exp2f(M[i] - top), b = exp2f(m[i] - top);
+        M[i] = top;
+        L[i] = L[i] * a + l[i] * b;
+        for (int d = 0; d < dim; d++) {
+            float *to = &O[(size_t)i * ldO + (size_t)d];
+            *to = *to * a + o[(size_t)i * ldo + (size_t)d] * b;
+        }
+    }
+}
+
+static const msgl__attn_ops REF_OPS = {.block = BLOCK,
+                                       .scratch = ref_scratch_size,
+                                       .load_q = ref_load_q,
+                                       .load_keys = ref_load_keys,
+                                       .tile = ref_tile,
+                                       .fold = ref_fold};
+
+static void ref_paged(msgl_exec *x, const msgl_attn_call *c)
+{
+    msgl__attn_paged(x, c, &REF_OPS);
+}
+
+static size_t ref_paged_scratch(msgl_dtype dtype, int head_dim)
+{
+    (void)dtype;
+    return msgl__attn_scratch_size(&REF_OPS, head_dim);
+}
+
+static void ref_store_kv(msgl_exec *x, const msgl_attn_store *s)
+{
+    (void)x;
+    for (int t = 0; t < s->num_tokens; t++) {
+        const size_t to = (size_t)s->slots[t] * (size_t)s->row, from = (size_t)t * s->ld;
+        for (int i = 0; i < s->row; i++) {
+            msgl__store_f32(s->k_pool, s->dtype, to + (size_t)i, s->k[from + (size_t)i]);
+            msgl__store_f32(s->v_pool, s->dtype, to + (size_t)i, s->v[from + (size_t)i]);
+        }
+    }
+}
+
+void msgl__attn_init(msgl_attn_kernels *k, msgl_cpu_level level)
+{
+    *k = (msgl_attn_kernels){.name = "ref",
+                             .store_kv = ref_store_kv,
+                             .paged = ref_paged,
+                             .scratch_size = ref_paged_scratch};
+    (void)level;
+}

@@ -1,0 +1,242 @@
+// SPDX-License-Identifier: Apache-2.0
+//
+// fa: one row's arithmetic is defined once. Chunking, batch composition, phase, page size, page
+// order and thread count change no bit of a request's output.
+#include <math.h>
+#include <setjmp.h>
+#include <stdarg.h>
+#include <stdlib.h>
+#include <string.h>
+
+#include <cmocka.h>
+
+#include "attention/fa/fa.h"
+#include "attention/world.h"
+
+static const world_spec BASE = {.desc = &msgl__attn_fa,
+                                .dtype = MSGL_BF16,
+                                .group = 2,
+                                .num_kv_heads = 2,
+                                .head_dim = 64,
+                                .page_size = 16,
+                                .max_running = 36,
+                                .max_seq_len = 1300,
+                                .max_step_tokens = 4096,
+                                .threads = 2,
+                                .window = -1,
+                                .seed = 7};
+
+static const struct variant {
+    int group, head_dim, window;
+    float softcap;
+    msgl_dtype dtype;
+} VARIANTS[] = {
+    {2, 128, -1, 0, MSGL_BF16}, {1, 64, -1, 0, MSGL_BF16},  {5, 80, 300, 0, MSGL_BF16},
+    {7, 96, -1, 30, MSGL_BF16}, {16, 64, 17, 0, MSGL_BF16}, {3, 64, -1, 0, MSGL_F16},
+    {4, 128, 100, 0, MSGL_F32},
+};
+
+static world_spec variant_spec(const struct variant *v, msgl_cpu_level level)
+{
+    world_spec s = BASE;
+    s.level = level;
+    s.group = v->group;
+    s.head_dim = v->head_dim;
+    s.window = v->window;
+    s.softcap = v->softcap;
+    s.dtype = v->dtype;
+    return s;
+}
+
+// out rows of positions [0, len) of row 0, computed in one prefill: the yardstick.
+static float *whole(world *w, int len)
+{
+    const step_req r = {.req = 0, .cached = 0, .device = len};
+    world_step(w, MSGL_PREFILL, &r, 1);
+    assert_true(world_error(w, &r, 1) < world_tolerance("fa", w->spec.dtype));
+    const size_t n = (size_t)len * w->out_ld * sizeof(float);
+    float *copy = malloc(n);
+    memcpy(copy, w->out, n);
+    return copy;
+}
+
+static void expect_same(const world *w, const float *whole_out, int row, int from, int to)
+{
+    const size_t n = w->out_ld;
+    for (int p = from; p < to; p++) {
+        const float *a = w->out + (size_t)(row + p - from) * n;
+        if (memcmp(a, whole_out + (size_t)p * n, n * sizeof *a) != 0) {
+            fail_msg("position %d differs (group %d, dim %d, level %s)", p, w->spec.group,
+                     w->spec.head_dim, msgl__cpu_level_name(w->spec.level));
+        }
+    }
+}
+
+static void check_chunks(world *w, const float *want, int len)
+{
+    static const int chunks[] = {1, 3, 16, 97, 256, 300};
+    for (size_t c = 0; c < sizeof chunks / sizeof chunks[0]; c++) {
+        const int step = chunks[c];
+        for (int at = 0; at < len; at += step * (step < 16 ? 41 : 1)) {
+            const step_req r = {
+                .req = 0, .cached = at, .device = at + step < len ? at + step : len};
+            world_step(w, step == 1 ? MSGL_DECODE : MSGL_PREFILL, &r, 1);
+            expect_same(w, want, 0, r.cached, r.device);
+        }
+    }
+}
+
+static void check_batch(world *w, const float *want, int len)
+{
+    step_req reqs[32];
+    for (int i = 1; i < 32; i++) world_request(w, i, world_int(w, 1, i % 7 == 0 ? 1200 : 300));
+    for (int round = 0; round < 6; round++) {
+        const int at = world_int(w, 0, len - 1), me = world_int(w, 0, 31);
+        for (int i = 0; i < 32; i++) {
+            const int row = i == me ? 0 : i == 0 ? me : i;
+            const int last = row == 0 ? at : w->reqs[row].len - 1;
+            const int chunk = round % 2 == 0 ? 1 : world_int(w, 1, last + 1 < 60 ? last + 1 : 60);
+            reqs[i] = (step_req){.req = row, .cached = last + 1 - chunk, .device = last + 1};
+        }
+        world_step(w, round % 2 == 0 ? MSGL_DECODE : MSGL_PREFILL, reqs, 32);
+        int row = 0;
+        for (int i = 0; i < me; i++) row += reqs[i].device - reqs[i].cached;
+        expect_same(w, want, row, reqs[me].cached, reqs[me].device);
+    }
+}
+
+static void check_variant(const struct variant *v, msgl_cpu_level level)
+{
+    const int len = level == MSGL_CPU_REF ? 300 : 1100;
+    world_spec spec = variant_spec(v, level);
+    world w;
+    world_open(&w, &spec);
+    world_request(&w, 0, len);
+    float *want = whole(&w, len);
+    check_chunks(&w, want, len);
+    check_batch(&w, want, len);
+    world_close(&w);
+    static const int pages[] = {1, 64, 48};
+    for (size_t i = 0; i < sizeof pages / sizeof pages[0]; i++) {
+        spec.page_size = pages[i];
+        spec.threads = i == 0 ? 1 : 3;
+        world other;
+        world_open(&other, &spec);
+        other.rng = spec.seed; // the same data; pages differ
+        world_request(&other, 0, len);
+        float *got = whole(&other, len);
+        assert_memory_equal(got, want, (size_t)len * other.out_ld * sizeof(float));
+        const step_req r = {.req = 0, .cached = len - 1, .device = len};
+        world_step(&other, MSGL_DECODE, &r, 1);
+        expect_same(&other, want, 0, len - 1, len);
+        free(got);
+        world_close(&other);
+    }
+    free(want);
+}
+
+static void test_one_arithmetic(void **state)
+{
+    (void)state;
+    const msgl_cpu_level have = msgl__cpu_level_detect();
+    const char *last = "";
+    for (int level = 0; level <= (int)have; level++) {
+        msgl_kernels k;
+        msgl__kernels_init_cpu(&k, (msgl_cpu_level)level);
+        if (strcmp(k.attn.name, last) == 0) continue; // this level adds nothing
+        last = k.attn.name;
+        const size_t n = level == MSGL_CPU_REF ? 2 : sizeof VARIANTS / sizeof VARIANTS[0];
+        for (size_t i = 0; i < n; i++) check_variant(&VARIANTS[i], (msgl_cpu_level)level);
+    }
+}
+
+// Replaying a captured batch equals running it, for any lengths, and the captured pointers stay.
+static void test_graph(void **state)
+{
+    (void)state;
+    world_spec spec = BASE;
+    spec.level = msgl__cpu_level_detect();
+    world w;
+    world_open(&w, &spec);
+    const msgl_attn_desc *d = w.backend->desc;
+    const int32_t sizes[] = {1, 4, 8};
+    msgl_err err = {0};
+    for (int i = 0; i < 8; i++) world_request(&w, i, world_int(&w, 1, 900));
+    assert_int_equal(d->init_capture(w.backend, spec.max_seq_len, sizes, 3, &err), 0);
+    msgl_batch captured = {.phase = MSGL_DECODE, .padded_size = 8};
+    assert_int_equal(d->prepare_for_capture(w.backend, &captured), 0);
+    const msgl_fa_metadata recorded = *(const msgl_fa_metadata *)captured.attn_metadata;
+    for (int round = 0; round < 20; round++) {
+        step_req reqs[8];
+        const int n = world_int(&w, 1, 8);
+        for (int i = 0; i < n; i++) {
+            const int at = world_int(&w, 0, w.reqs[i].len - 1);
+            reqs[i] = (step_req){.req = i, .cached = at, .device = at + 1};
+        }
+        world_step(&w, MSGL_DECODE, reqs, n);
+        const size_t bytes = (size_t)n * w.out_ld * sizeof(float);
+        float *eager = malloc(bytes);
+        memcpy(eager, w.out, bytes);
+        world_prepare(&w, MSGL_DECODE, reqs, n);
+        memset(w.qkv + (size_t)n * w.ld, 0, (size_t)(8 - n) * w.ld * sizeof(float));
+        w.batch.padded_size = 8;
+        assert_int_equal(d->prepare_for_replay(w.backend, &w.batch), 0);
+        assert_ptr_equal(w.batch.attn_metadata, captured.attn_metadata);
+        const msgl_fa_metadata *now = w.batch.attn_metadata;
+        assert_ptr_equal(now->page_table, recorded.page_table);
+        assert_ptr_equal(now->cache_seqlens, recorded.cache_seqlens);
+        assert_ptr_equal(now->cu_seqlens_q, recorded.cu_seqlens_q);
+        assert_ptr_equal(now->plan.works, recorded.plan.works);
+        world_forward(&w);
+        assert_memory_equal(w.out, eager, bytes);
+        for (size_t i = 0; i < (size_t)8 * w.out_ld; i++) assert_false(isnan(w.out[i]));
+        free(eager);
+    }
+    world_close(&w);
+}
+
+// The three cases of cu_seqlens_q, and the last row of each request.
+static void test_metadata(void **state)
+{
+    (void)state;
+    world_spec spec = BASE;
+    world w;
+    world_open(&w, &spec);
+    for (int i = 0; i < 3; i++) world_request(&w, i, 40);
+    const struct {
+        step_req reqs[3];
+        int32_t cu_q[4];
+    } cases[] = {
+        {{{0, 3, 4}, {1, 20, 21}, {2, 0, 1}}, {0, 1, 2, 3}},
+        {{{0, 0, 4}, {1, 0, 21}, {2, 0, 1}}, {0, 4, 25, 26}},
+        {{{0, 2, 4}, {1, 20, 30}, {2, 0, 1}}, {0, 2, 12, 13}},
+    };
+    for (size_t i = 0; i < 3; i++) {
+        world_prepare(&w, i == 0 ? MSGL_DECODE : MSGL_PREFILL, cases[i].reqs, 3);
+        const msgl_fa_metadata *md = w.batch.attn_metadata;
+        assert_memory_equal(md->cu_seqlens_q, cases[i].cu_q, sizeof cases[i].cu_q);
+        int32_t last[3];
+        w.backend->desc->last_indices(w.backend, &w.batch, last);
+        for (int r = 0; r < 3; r++) {
+            assert_int_equal(last[r], cases[i].cu_q[r + 1] - 1);
+            const int pages = (cases[i].reqs[r].device + 15) / 16;
+            for (int p = 0; p < (md->max_seqlen_k + 15) / 16; p++) {
+                const int32_t got = md->page_table[r * md->table_width + p];
+                const int32_t slot = msgl__page_table_row(&w.table, r)[p * 16];
+                assert_int_equal(got, p < pages ? slot / 16 : -1);
+            }
+        }
+    }
+    assert_int_equal(((const msgl_fa_metadata *)w.batch.attn_metadata)->table_width, 82);
+    world_close(&w);
+}
+
+int main(void)
+{
+    const struct CMUnitTest tests[] = {
+        cmocka_unit_test(test_one_arithmetic),
+        cmocka_unit_test(test_graph),
+        cmocka_unit_test(test_metadata),
+    };
+    return cmocka_run_group_tests(tests, NULL, NULL);
+}

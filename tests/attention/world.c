@@ -1,0 +1,298 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "attention/world.h"
+
+#include <math.h>
+#include <setjmp.h>
+#include <stdarg.h>
+#include <stdlib.h>
+#include <string.h>
+
+#include <cmocka.h>
+
+uint64_t world_random(world *w) // splitmix64
+{
+    uint64_t z = (w->rng += 0x9e3779b97f4a7c15u);
+    z = (z ^ (z >> 30)) * 0xbf58476d1ce4e5b9u;
+    z = (z ^ (z >> 27)) * 0x94d049bb133111ebu;
+    return z ^ (z >> 31);
+}
+
+int world_int(world *w, int lo, int hi)
+{
+    return lo + (int)(world_random(w) % (uint64_t)(hi - lo + 1));
+}
+
+static float normal(world *w) // sum of uniforms, variance 1
+{
+    float s = 0;
+    for (int i = 0; i < 4; i++) s += (float)(world_random(w) >> 40) / (float)(1 << 24) - 0.5f;
+    return s * 1.7320508f;
+}
+
+static size_t slots_of(const world *w)
+{
+    return ((size_t)w->pool.num_pages + 1) * (size_t)w->pool.page_size;
+}
+
+void world_open(world *w, const world_spec *spec)
+{
+    *w = (world){.spec = *spec, .rng = spec->seed};
+    const int hkv = spec->num_kv_heads, hq = hkv * spec->group;
+    const int pages_each = (spec->max_seq_len + spec->page_size - 1) / spec->page_size;
+    msgl__kernels_init_cpu(&w->kernels, spec->level);
+    w->pool = (msgl_kv_pool){.dtype = spec->dtype,
+                             .num_layers = 2,
+                             .num_pages = pages_each * spec->max_running,
+                             .page_size = spec->page_size,
+                             .num_kv_heads = hkv,
+                             .head_dim = spec->head_dim};
+    const size_t elements = 4 * slots_of(w) * msgl__kv_slot_stride(&w->pool);
+    w->pool.bytes = elements * msgl__dtype_size(spec->dtype);
+    w->pool.base = aligned_alloc(64, (w->pool.bytes + 63) & ~(size_t)63);
+    for (size_t i = 0; i < elements; i++) msgl__store_f32(w->pool.base, spec->dtype, i, NAN);
+    // The dummy page is written by nobody but read by padding requests.
+    for (int kv = 0; kv < 2; kv++) {
+        const size_t row = msgl__kv_slot_stride(&w->pool), page = row * (size_t)spec->page_size;
+        for (size_t i = 0; i < page; i++) {
+            msgl__store_f32(msgl__kv_layer(&w->pool, kv, 1), spec->dtype,
+                            (size_t)w->pool.num_pages * page + i, 0);
+        }
+    }
+    w->table.max_running = spec->max_running;
+    w->table.stride = (spec->max_seq_len + 31) & ~31;
+    const size_t entries = ((size_t)spec->max_running + 1) * (size_t)w->table.stride;
+    w->table.slots = malloc(entries * sizeof(int32_t));
+    for (size_t i = 0; i < entries; i++) w->table.slots[i] = -1;
+    for (int i = 0; i < w->table.stride; i++) {
+        msgl__page_table_row(&w->table, spec->max_running)[i] =
+            w->pool.num_pages * spec->page_size + i % spec->page_size;
+    }
+    w->num_free = w->pool.num_pages;
+    w->free_pages = malloc((size_t)w->num_free * sizeof(int));
+    for (int i = 0; i < w->num_free; i++) w->free_pages[i] = i;
+    msgl_err err = {0};
+    assert_int_equal(msgl__pool_create(spec->threads, &w->exec.pool, &err), 0);
+    w->cfg = (msgl_attn_config){.device = MSGL_DEVICE_CPU,
+                                .num_q_heads = hq,
+                                .num_kv_heads = hkv,
+                                .head_dim = spec->head_dim,
+                                .page_size = spec->page_size,
+                                .max_running = spec->max_running,
+                                .max_seq_len = spec->max_seq_len,
+                                .max_step_tokens = spec->max_step_tokens,
+                                .num_slots = 2,
+                                .kernels = &w->kernels,
+                                .pool = &w->pool,
+                                .page_table = &w->table,
+                                .num_threads = spec->threads};
+    w->layer = (msgl_attn_layer){.layer = 1,
+                                 .scale = 1 / sqrtf((float)spec->head_dim),
+                                 .softcap = spec->softcap,
+                                 .window = spec->window};
+    const int rc = spec->choice != NULL
+                       ? msgl__attn_create(spec->choice, &w->cfg, &w->backend, &err)
+                       : spec->desc->create(&w->cfg, &w->backend, &err);
+    if (rc != 0) fail_msg("create: %s", err.text);
+    w->out_ld = (size_t)hq * (size_t)spec->head_dim;
+    w->ld = w->out_ld + 2 * msgl__kv_slot_stride(&w->pool) + 8;
+}
+
+static void free_step(world *w)
+{
+    free(w->qkv);
+    free(w->out);
+    free(w->batch.positions);
+    free(w->batch.out_loc);
+    w->qkv = w->out = NULL;
+    w->batch.positions = w->batch.out_loc = NULL;
+}
+
+void world_close(world *w)
+{
+    free_step(w);
+    w->backend->desc->destroy(w->backend);
+    msgl__pool_destroy(w->exec.pool);
+    for (int i = 0; i < MAX_REQS; i++) {
+        free(w->reqs[i].q);
+        free(w->reqs[i].k);
+        free(w->reqs[i].v);
+    }
+    free(w->free_pages);
+    free(w->table.slots);
+    free(w->pool.base);
+}
+
+static float *random_rows(world *w, size_t n, bool rounded)
+{
+    float *p = malloc(n * sizeof *p);
+    for (size_t i = 0; i < n; i++) {
+        p[i] = normal(w);
+        if (rounded) {
+            uint32_t cell;
+            msgl__store_f32(&cell, w->spec.dtype, 0, p[i]);
+            p[i] = msgl__load_f32(&cell, w->spec.dtype, 0);
+        }
+    }
+    return p;
+}
+
+void world_request(world *w, int row, int len)
+{
+    world_req *r = &w->reqs[row];
+    const size_t kv = msgl__kv_slot_stride(&w->pool);
+    r->len = len;
+    r->q = random_rows(w, (size_t)len * w->out_ld, false);
+    r->k = random_rows(w, (size_t)len * kv, true);
+    r->v = random_rows(w, (size_t)len * kv, true);
+    int32_t *slots = msgl__page_table_row(&w->table, row);
+    for (int p = 0; p < len; p++) {
+        if (p % w->spec.page_size == 0) {
+            const int pick = world_int(w, 0, w->num_free - 1);
+            slots[p] = w->free_pages[pick] * w->spec.page_size;
+            w->free_pages[pick] = w->free_pages[--w->num_free];
+        } else {
+            slots[p] = slots[p - 1] + 1;
+        }
+    }
+}
+
+static void poke(world *w, int kv, int slot, const float *from)
+{
+    const size_t n = msgl__kv_slot_stride(&w->pool);
+    for (size_t i = 0; i < n; i++) {
+        msgl__store_f32(msgl__kv_layer(&w->pool, kv, 1), w->spec.dtype, (size_t)slot * n + i,
+                        from != NULL ? from[i] : NAN);
+    }
+}
+
+void world_release(world *w, int row)
+{
+    world_req *r = &w->reqs[row];
+    int32_t *slots = msgl__page_table_row(&w->table, row);
+    for (int p = 0; p < r->len; p++) {
+        poke(w, 0, slots[p], NULL);
+        poke(w, 1, slots[p], NULL);
+        if (p % w->spec.page_size == 0) {
+            w->free_pages[w->num_free++] = slots[p] / w->spec.page_size;
+        }
+        slots[p] = -1;
+    }
+    free(r->q);
+    free(r->k);
+    free(r->v);
+    *r = (world_req){0};
+}
+
+void world_prepare(world *w, msgl_phase phase, const step_req *reqs, int n)
+{
+    free_step(w);
+    const size_t kv = msgl__kv_slot_stride(&w->pool);
+    int tokens = 0;
+    for (int i = 0; i < n; i++) tokens += reqs[i].device - reqs[i].cached;
+    w->qkv = malloc((size_t)(tokens + MAX_REQS) * w->ld * sizeof(float));
+    w->out = malloc((size_t)(tokens + MAX_REQS) * w->out_ld * sizeof(float));
+    for (size_t i = 0; i < (size_t)(tokens + MAX_REQS) * w->ld; i++) w->qkv[i] = NAN;
+    for (size_t i = 0; i < (size_t)(tokens + MAX_REQS) * w->out_ld; i++) w->out[i] = NAN;
+    w->batch = (msgl_batch){.phase = phase,
+                            .size = n,
+                            .padded_size = n,
+                            .num_tokens = tokens,
+                            .reqs = w->batch_reqs,
+                            .positions = malloc((size_t)tokens * sizeof(int32_t)),
+                            .out_loc = malloc((size_t)tokens * sizeof(int32_t)),
+                            .slot = w->next_slot};
+    w->next_slot = (w->next_slot + 1) % w->cfg.num_slots;
+    int t = 0;
+    for (int i = 0; i < n; i++) {
+        const world_req *r = &w->reqs[reqs[i].req];
+        const int32_t *slots = msgl__page_table_row(&w->table, reqs[i].req);
+        w->batch_reqs[i] = (msgl_batch_req){
+            .table_idx = reqs[i].req, .cached_len = reqs[i].cached, .device_len = reqs[i].device};
+        for (int p = 0; p < r->len; p++) { // only what earlier steps stored is there
+            poke(w, 0, slots[p], p < reqs[i].cached ? r->k + (size_t)p * kv : NULL);
+            poke(w, 1, slots[p], p < reqs[i].cached ? r->v + (size_t)p * kv : NULL);
+        }
+        for (int p = reqs[i].cached; p < reqs[i].device; p++, t++) {
+            float *row = w->qkv + (size_t)t * w->ld;
+            memcpy(row, r->q + (size_t)p * w->out_ld, w->out_ld * sizeof *row);
+            memcpy(row + w->out_ld, r->k + (size_t)p * kv, kv * sizeof *row);
+            memcpy(row + w->out_ld + kv, r->v + (size_t)p * kv, kv * sizeof *row);
+            w->batch.positions[t] = p;
+            w->batch.out_loc[t] = slots[p];
+        }
+    }
+    assert_int_equal(w->backend->desc->prepare_metadata(w->backend, &w->batch), 0);
+}
+
+void world_forward(world *w)
+{
+    w->backend->desc->forward(w->backend, &w->exec, &w->layer, &w->batch, w->qkv, w->ld, w->out);
+    assert_int_equal(w->exec.status, 0);
+}
+
+void world_step(world *w, msgl_phase phase, const step_req *reqs, int n)
+{
+    world_prepare(w, phase, reqs, n);
+    world_forward(w);
+}
+
+void world_oracle(const world *w, int row, int pos, double *out)
+{
+    const world_req *r = &w->reqs[row];
+    const int dim = w->spec.head_dim, hkv = w->spec.num_kv_heads, hq = hkv * w->spec.group;
+    const int from = w->spec.window >= 0 && pos > w->spec.window ? pos - w->spec.window : 0;
+    double *s = malloc((size_t)(pos + 1) * sizeof *s);
+    for (int h = 0; h < hq; h++) {
+        const float *q = r->q + (size_t)pos * w->out_ld + (size_t)h * (size_t)dim;
+        const int kh = h / w->spec.group;
+        double m = -INFINITY, l = 0;
+        for (int p = from; p <= pos; p++) {
+            const float *k = r->k + ((size_t)p * (size_t)hkv + (size_t)kh) * (size_t)dim;
+            double dot = 0;
+            for (int d = 0; d < dim; d++) dot += (double)q[d] * (double)k[d];
+            s[p] = dot * (double)w->layer.scale;
+            if (w->spec.softcap > 0) {
+                s[p] = (double)w->spec.softcap * tanh(s[p] / (double)w->spec.softcap);
+            }
+            m = s[p] > m ? s[p] : m;
+        }
+        double *o = out + (size_t)h * (size_t)dim;
+        for (int d = 0; d < dim; d++) o[d] = 0;
+        for (int p = from; p <= pos; p++) {
+            const float *v = r->v + ((size_t)p * (size_t)hkv + (size_t)kh) * (size_t)dim;
+            const double e = exp(s[p] - m);
+            l += e;
+            for (int d = 0; d < dim; d++) o[d] += e * (double)v[d];
+        }
+        for (int d = 0; d < dim; d++) o[d] /= l;
+    }
+    free(s);
+}
+
+double world_error(const world *w, const step_req *reqs, int n)
+{
+    double *exact = malloc(w->out_ld * sizeof *exact), worst = 0, vmax = 0;
+    int t = 0;
+    for (int i = 0; i < n; i++) {
+        const world_req *r = &w->reqs[reqs[i].req];
+        const size_t count = (size_t)reqs[i].device * msgl__kv_slot_stride(&w->pool);
+        for (size_t j = 0; j < count; j++) vmax = fmax(vmax, fabs((double)r->v[j]));
+        for (int p = reqs[i].cached; p < reqs[i].device; p++, t++) {
+            world_oracle(w, reqs[i].req, p, exact);
+            for (size_t j = 0; j < w->out_ld; j++) {
+                const double got = (double)w->out[(size_t)t * w->out_ld + j];
+                if (isnan(got)) fail_msg("request %d position %d element %zu is NaN", i, p, j);
+                worst = fmax(worst, fabs(got - exact[j]));
+            }
+        }
+    }
+    free(exact);
+    return worst / vmax;
+}
+
+// The tolerances stated at the head of each backend: error over the largest |v|.
+double world_tolerance(const char *backend, msgl_dtype dtype)
+{
+    (void)backend;
+    return dtype == MSGL_BF16 ? 4e-3 : dtype == MSGL_F16 ? 5e-4 : 2e-6;
+}

@@ -1,0 +1,74 @@
+// SPDX-License-Identifier: Apache-2.0
+//
+// A small world for attention tests: a pool whose pages are handed out in random order, a page
+// table, requests with random q, K and V, and the exact answer in f64. Every slot that no request
+// owns, the other layer, the rest of the table and the padding of qkv are poison (NaN, -1).
+#ifndef MSGL_TESTS_ATTENTION_WORLD_H
+#define MSGL_TESTS_ATTENTION_WORLD_H
+
+#include "attention/attention.h"
+
+#define MAX_REQS 40
+
+typedef struct world_spec {
+    const msgl_attn_desc *desc;     // or
+    const msgl_attn_choice *choice; // a pair
+    msgl_cpu_level level;
+    msgl_dtype dtype;
+    int group, num_kv_heads, head_dim, page_size;
+    int max_running, max_seq_len, max_step_tokens;
+    int threads;
+    float softcap;
+    int window; // -1: off
+    uint64_t seed;
+} world_spec;
+
+typedef struct world_req {
+    int len;
+    float *q, *k, *v; // [len, heads, dim], K and V rounded to the pool's dtype
+} world_req;
+
+typedef struct world {
+    world_spec spec;
+    uint64_t rng;
+    msgl_kernels kernels;
+    msgl_kv_pool pool;
+    msgl_page_table table;
+    msgl_exec exec;
+    msgl_attn_config cfg;
+    msgl_attn_layer layer;
+    msgl_attn_backend *backend;
+    world_req reqs[MAX_REQS];
+    int *free_pages, num_free;
+    size_t ld, out_ld;
+    float *qkv, *out; // of the last step
+    msgl_batch batch; // of the last step
+    msgl_batch_req batch_reqs[MAX_REQS];
+    int next_slot;
+} world;
+
+typedef struct step_req {
+    int req, cached, device;
+} step_req;
+
+uint64_t world_random(world *w);
+int world_int(world *w, int lo, int hi); // in [lo, hi]
+void world_open(world *w, const world_spec *spec);
+void world_close(world *w);
+// A request of `len` tokens in table row `row`, with pages and poison-free data of its own.
+void world_request(world *w, int row, int len);
+// Gives the request's pages back and poisons them.
+void world_release(world *w, int row);
+// Runs prefill (any lengths) or decode (one token each). Results are in w->out, rows in request
+// order.
+void world_step(world *w, msgl_phase phase, const step_req *reqs, int n);
+// The same in two halves, with the batch in w->batch between them.
+void world_prepare(world *w, msgl_phase phase, const step_req *reqs, int n);
+void world_forward(world *w);
+// Exact attention of query position pos of request row, [num_q_heads * head_dim].
+void world_oracle(const world *w, int row, int pos, double *out);
+// Largest |out - exact| of the last step, over the largest |v| of the batch; fails on NaN.
+double world_error(const world *w, const step_req *reqs, int n);
+double world_tolerance(const char *backend, msgl_dtype dtype);
+
+#endif
