@@ -50,6 +50,9 @@ typedef struct msgl_engine_info {
     // generation_config.json's defaults; NaN / -1 where it has none
     float gen_temperature, gen_top_p, gen_min_p;
     int32_t gen_top_k;
+    // Requests must not share cached prefixes (dynamic NTK rotates keys by the prompt's length):
+    // the scheduler has to use the naive cache.
+    bool no_prefix_sharing;
 } msgl_engine_info;
 
 // Loads and allocates everything. On failure *err is one line that names the file, tensor, field or

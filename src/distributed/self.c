@@ -1,0 +1,32 @@
+// SPDX-License-Identifier: Apache-2.0
+#include <string.h>
+
+#include "distributed/communicator.h"
+
+static void self_all_reduce(msgl_comm *c, msgl_exec *x, float *buf, size_t n)
+{
+    (void)c, (void)x, (void)buf, (void)n;
+}
+
+static void self_all_gather(msgl_comm *c, msgl_exec *x, const float *in, size_t n, float *out)
+{
+    (void)c, (void)x;
+    if (in != out) memcpy(out, in, n * sizeof *out);
+}
+
+static void self_broadcast(msgl_comm *c, msgl_exec *x, void *buf, size_t bytes, int root)
+{
+    (void)c, (void)x, (void)buf, (void)bytes, (void)root;
+}
+
+static const msgl_comm_ops SELF_OPS = {
+    .name = "self",
+    .all_reduce = self_all_reduce,
+    .all_gather = self_all_gather,
+    .broadcast = self_broadcast,
+};
+
+void msgl__comm_self_init(msgl_comm *c)
+{
+    *c = (msgl_comm){.ops = &SELF_OPS, .rank = 0, .size = 1};
+}

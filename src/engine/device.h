@@ -1,0 +1,57 @@
+// SPDX-License-Identifier: Apache-2.0
+//
+// The machine that an engine computes on: its memory, copies to and from it, its queue of work, and
+// events that tell when work is done. The engine's code is written against device memory and an
+// ordered queue; on the CPU the memory is the host's and the queue is a thread, on a GPU the queue
+// is a stream and a plug-in implements the same functions.
+#ifndef MSGL_ENGINE_DEVICE_H
+#define MSGL_ENGINE_DEVICE_H
+
+#include "core/err.h"
+#include "kernel/exec.h"
+
+typedef struct msgl_device msgl_device;
+
+// A piece of work. It runs on the device's queue: kernels and copies that it issues take effect in
+// the order of submission.
+typedef void (*msgl_work_fn)(void *ctx, int64_t arg);
+
+typedef struct msgl_device_ops {
+    // Zeroed device memory, 64-byte aligned; NULL when there is none. Freed with the same size.
+    void *(*alloc)(msgl_device *d, size_t bytes);
+    void (*free)(msgl_device *d, void *p, size_t bytes);
+    // Zeroed host memory that copies may read or write while the host goes on.
+    void *(*host_alloc)(msgl_device *d, size_t bytes);
+    void (*host_free)(msgl_device *d, void *p, size_t bytes);
+    // Queues fn(ctx, arg). May block when very much is queued.
+    void (*submit)(msgl_device *d, msgl_work_fn fn, void *ctx, int64_t arg);
+
+    // From within work, in its order: copies, and marking an event as reached.
+    void (*copy_in)(msgl_device *d, void *dst, const void *host_src, size_t bytes);
+    void (*copy_out)(msgl_device *d, void *host_dst, const void *src, size_t bytes);
+    void (*record)(msgl_device *d, int32_t event);
+    // From the host: arms an event before the work that will record it is submitted; waits for it.
+    void (*arm)(msgl_device *d, int32_t event);
+    void (*wait)(msgl_device *d, int32_t event);
+
+    // out[i * stride] = pool[index[i]] for i < n; and pool[index[i]] = tokens[i], 0 where that is
+    // negative (no token was sampled). All in device memory.
+    void (*gather_tokens)(msgl_device *d, const int32_t *pool, const int32_t *index, int32_t n,
+                          int32_t *out, size_t stride);
+    void (*scatter_tokens)(msgl_device *d, int32_t *pool, const int32_t *index,
+                           const int32_t *tokens, int32_t n);
+
+    void (*destroy)(msgl_device *d); // after all work has been waited for
+} msgl_device_ops;
+
+struct msgl_device { // first member of every device's own struct
+    const msgl_device_ops *ops;
+    msgl_device_kind kind;
+};
+
+#define MSGL_DEVICE_MAX_EVENTS 128 // all reached at first
+
+// device_cpu.c: the queue is one thread, which the kernels' pool sees as its worker 0.
+int msgl__device_cpu_create(msgl_device **out, msgl_err *err);
+
+#endif

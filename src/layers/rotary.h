@@ -1,0 +1,69 @@
+// SPDX-License-Identifier: Apache-2.0
+//
+// Rotary position embedding: the inverse frequencies of each scaling variant, and the cos/sin
+// table of a step. Everything here follows transformers' modeling_rope_utils, which is what the
+// published models were checked with; the papers are named at each formula.
+#ifndef MSGL_LAYERS_ROTARY_H
+#define MSGL_LAYERS_ROTARY_H
+
+#include <stdbool.h>
+#include <stdint.h>
+
+#include "core/batch.h"
+#include "core/err.h"
+
+typedef enum msgl_rope_type {
+    MSGL_ROPE_DEFAULT,
+    MSGL_ROPE_LINEAR,
+    MSGL_ROPE_DYNAMIC,
+    MSGL_ROPE_YARN,
+    MSGL_ROPE_LLAMA3,
+    MSGL_ROPE_TYPES,
+} msgl_rope_type;
+
+// "default", "linear", ...: the names of rope_type in config.json.
+const char *msgl__rope_type_name(msgl_rope_type t);
+
+typedef struct msgl_rope_config {
+    msgl_rope_type type;
+    int32_t dim; // rotated dimensions of a head, even
+    double theta;
+    double factor;
+    int32_t max_position;                     // max_position_embeddings
+    int32_t original_max;                     // llama3, yarn: context length before scaling
+    double low_freq_factor, high_freq_factor; // llama3
+    double beta_fast, beta_slow;              // yarn
+    double attention_factor;                  // yarn; 0: inferred from factor or the mscales
+    double mscale, mscale_all_dim;            // yarn; 0: absent
+    bool truncate;                            // yarn: whole-numbered correction range
+} msgl_rope_config;
+
+// Fills inv_freq [cfg->dim / 2] for a prompt of prompt_len tokens (only dynamic scaling looks at
+// it) and returns the factor that cos and sin are multiplied by.
+float msgl__rope_inv_freq(const msgl_rope_config *cfg, int32_t prompt_len, float *inv_freq);
+
+// Tokens [first, first + count) of a step that share row `row` of the step's inverse frequencies.
+typedef struct msgl_rope_segment {
+    int32_t first, count, row;
+} msgl_rope_segment;
+
+// With dynamic scaling the frequencies of a request are fixed by its prompt's length, so that its
+// result does not depend on how the prompt is cut into chunks and equals one prefill by
+// transformers. Requests of different frequencies must then not share cached prefixes.
+static inline bool msgl__rope_per_request(const msgl_rope_config *cfg)
+{
+    return cfg->type == MSGL_ROPE_DYNAMIC;
+}
+
+// Rows of inverse frequencies that a batch of max_requests can need.
+static inline int32_t msgl__rope_max_rows(const msgl_rope_config *cfg, int32_t max_requests)
+{
+    return msgl__rope_per_request(cfg) ? max_requests : 1;
+}
+
+// Host part of a step: fills inv_freq [rows used, dim / 2] and segments [at most
+// msgl__rope_max_rows], which cover the batch's tokens in order. Returns the number of segments.
+int32_t msgl__rope_prepare(const msgl_rope_config *cfg, const msgl_batch *batch, float *inv_freq,
+                           msgl_rope_segment *segments);
+
+#endif

@@ -1,0 +1,195 @@
+// SPDX-License-Identifier: Apache-2.0
+//
+// The decoder of the Llama family: names of its tensors, and its forward pass.
+#include "core/err.h"
+#include "models/model.h"
+
+static void declare_linear(msgl_weight_plan *p, msgl_linear *l, int32_t n, int32_t k, bool bias)
+{
+    msgl__plan_weight(p, &l->w, n, k);
+    if (bias) msgl__plan_vector(p, &l->bias, n);
+}
+
+// Rows of a fused projection that come from one tensor, with its bias.
+static void declare_part(msgl_weight_plan *p, msgl_linear *l, int32_t row, int32_t rows, bool bias,
+                         int32_t layer, const char *name)
+{
+    msgl__plan_rows(p, &l->w, row, rows, "model.layers.%d.%s.weight", layer, name);
+    if (bias) {
+        msgl__plan_elements(p, &l->bias, row, rows, 0, "model.layers.%d.%s.bias", layer, name);
+    }
+}
+
+static void declare_norm(msgl_weight_plan *p, float **v, int32_t dim, int32_t layer,
+                         const char *name)
+{
+    msgl__plan_vector(p, v, dim);
+    msgl__plan_elements(p, v, 0, dim, 1, "model.layers.%d.%s.weight", layer, name);
+}
+
+static void declare_attention(msgl_weight_plan *p, const msgl_model_config *c, msgl_attention *a,
+                              int32_t layer)
+{
+    const int32_t q = c->num_heads * c->head_dim, kv = c->num_kv_heads * c->head_dim;
+    declare_linear(p, &a->qkv, q + 2 * kv, c->hidden_size, c->qkv_bias);
+    declare_part(p, &a->qkv, 0, q, c->qkv_bias, layer, "self_attn.q_proj");
+    declare_part(p, &a->qkv, q, kv, c->qkv_bias, layer, "self_attn.k_proj");
+    declare_part(p, &a->qkv, q + kv, kv, c->qkv_bias, layer, "self_attn.v_proj");
+    declare_linear(p, &a->out, c->hidden_size, q, c->o_bias);
+    declare_part(p, &a->out, 0, c->hidden_size, c->o_bias, layer, "self_attn.o_proj");
+    if (c->qk_norm) {
+        declare_norm(p, &a->q_norm, c->head_dim, layer, "self_attn.q_norm");
+        declare_norm(p, &a->k_norm, c->head_dim, layer, "self_attn.k_norm");
+    }
+}
+
+static void declare_mlp(msgl_weight_plan *p, const msgl_model_config *c, msgl_mlp *m, int32_t layer)
+{
+    const int32_t inter = c->intermediate_size;
+    declare_linear(p, &m->gate_up, 2 * inter, c->hidden_size, c->mlp_bias);
+    declare_part(p, &m->gate_up, 0, inter, c->mlp_bias, layer, "mlp.gate_proj");
+    declare_part(p, &m->gate_up, inter, inter, c->mlp_bias, layer, "mlp.up_proj");
+    declare_linear(p, &m->down, c->hidden_size, inter, c->mlp_bias);
+    declare_part(p, &m->down, 0, c->hidden_size, c->mlp_bias, layer, "mlp.down_proj");
+}
+
+static void declare_moe(msgl_weight_plan *p, const msgl_model_config *c, msgl_moe *m, int32_t layer)
+{
+    const int32_t inter = c->moe_intermediate_size;
+    declare_linear(p, &m->router, c->num_experts, c->hidden_size, false);
+    declare_part(p, &m->router, 0, c->num_experts, false, layer, "mlp.gate");
+    for (int32_t e = 0; e < c->num_experts; e++) {
+        // The experts' arrays belong to the model; only reading them is everyone's.
+        msgl_weight *gate_up = (msgl_weight *)&m->experts.gate_up[e];
+        msgl_weight *down = (msgl_weight *)&m->experts.down[e];
+        const char *const fmt = "model.layers.%d.mlp.experts.%d.%s.weight";
+        msgl__plan_weight(p, gate_up, 2 * inter, c->hidden_size);
+        msgl__plan_rows(p, gate_up, 0, inter, fmt, layer, e, "gate_proj");
+        msgl__plan_rows(p, gate_up, inter, inter, fmt, layer, e, "up_proj");
+        msgl__plan_weight(p, down, c->hidden_size, inter);
+        msgl__plan_rows(p, down, 0, c->hidden_size, fmt, layer, e, "down_proj");
+    }
+}
+
+void msgl__decoder_declare(msgl_model *m, msgl_weight_plan *p)
+{
+    const msgl_model_config *c = &m->cfg;
+    msgl__plan_weight(p, &m->embed, c->vocab_size, c->hidden_size);
+    msgl__plan_rows(p, &m->embed, 0, c->vocab_size, "model.embed_tokens.weight");
+    for (int32_t l = 0; l < c->num_layers && p->status == 0; l++) {
+        msgl_decoder_layer *layer = &m->layers[l];
+        declare_norm(p, &layer->attn_norm.weight, c->hidden_size, l, "input_layernorm");
+        declare_attention(p, c, &layer->attn, l);
+        declare_norm(p, &layer->ffn_norm.weight, c->hidden_size, l, "post_attention_layernorm");
+        if (layer->sparse) {
+            declare_moe(p, c, &layer->moe, l);
+        } else {
+            declare_mlp(p, c, &layer->mlp, l);
+        }
+    }
+    msgl__plan_vector(p, &m->final_norm.weight, c->hidden_size);
+    msgl__plan_elements(p, &m->final_norm.weight, 0, c->hidden_size, 1, "model.norm.weight");
+    if (!c->tie_embeddings) {
+        msgl__plan_weight(p, &m->lm_head.w, c->vocab_size, c->hidden_size);
+        msgl__plan_rows(p, &m->lm_head.w, 0, c->vocab_size, "lm_head.weight");
+    }
+}
+
+// Activations of one step. normed is also what the last layer's rows end in.
+typedef struct buffers {
+    float *cos_sin;                   // [tokens, head_dim]
+    float *residual;                  // [tokens, hidden]
+    float *normed;                    // [tokens, hidden]
+    float *delta;                     // [tokens, hidden]: what a block adds to the residual
+    float *qkv;                       // [tokens, qkv width]
+    float *attn;                      // [tokens, heads * head_dim]
+    float *rows_attn, *rows_residual; // the same of the rows that get logits
+} buffers;
+
+size_t msgl__decoder_workspace(const msgl_model *m, int32_t max_tokens, int32_t max_rows)
+{
+    const msgl_model_config *c = &m->cfg;
+    const size_t t = (size_t)max_tokens, r = (size_t)max_rows, h = (size_t)c->hidden_size;
+    const size_t q = (size_t)c->num_heads * (size_t)c->head_dim;
+    const size_t kv = (size_t)c->num_kv_heads * (size_t)c->head_dim;
+    size_t ffn = 0;
+    for (int32_t l = 0; l < c->num_layers; l++) {
+        const msgl_decoder_layer *layer = &m->layers[l];
+        const size_t need = layer->sparse ? msgl__moe_workspace(&layer->moe, max_tokens)
+                                          : msgl__mlp_workspace(&layer->mlp, max_tokens);
+        if (need > ffn) ffn = need;
+    }
+    return msgl__activation_bytes(t, (size_t)c->head_dim) + 3 * msgl__activation_bytes(t, h) +
+           msgl__activation_bytes(t, q + 2 * kv) + msgl__activation_bytes(t, q) +
+           msgl__activation_bytes(r, q) + msgl__activation_bytes(r, h) + ffn;
+}
+
+static bool take_buffers(const msgl_model_config *c, msgl_forward *f, int32_t num_rows, buffers *b)
+{
+    const size_t t = (size_t)f->batch->num_tokens, h = (size_t)c->hidden_size;
+    const size_t q = (size_t)c->num_heads * (size_t)c->head_dim;
+    const size_t kv = (size_t)c->num_kv_heads * (size_t)c->head_dim;
+    b->cos_sin = msgl__activation(f, t, (size_t)c->head_dim);
+    b->residual = msgl__activation(f, t, h);
+    b->normed = msgl__activation(f, t, h);
+    b->delta = msgl__activation(f, t, h);
+    b->qkv = msgl__activation(f, t, q + 2 * kv);
+    b->attn = msgl__activation(f, t, q);
+    b->rows_attn = msgl__activation(f, (size_t)num_rows, q);
+    b->rows_residual = msgl__activation(f, (size_t)num_rows, h);
+    return f->x->status == 0;
+}
+
+static void feed_forward(msgl_forward *f, const msgl_decoder_layer *layer, const float *in,
+                         float *out, int32_t rows)
+{
+    if (layer->sparse) {
+        msgl__moe(f, &layer->moe, in, out, rows);
+    } else {
+        msgl__mlp(f, &layer->mlp, in, out, rows);
+    }
+}
+
+// The last layer behind its attention: only rows that get logits are still of use.
+static void finish_rows(const msgl_model *m, msgl_forward *f, buffers *b, const int32_t *rows,
+                        int32_t num_rows)
+{
+    const msgl_decoder_layer *last = &m->layers[m->cfg.num_layers - 1];
+    const int32_t q = last->attn.out.w.k;
+    const bool all = num_rows == f->batch->num_tokens; // then they are in token order
+    const float *attn = all ? b->attn : b->rows_attn;
+    float *residual = all ? b->residual : b->rows_residual;
+    if (!all) {
+        f->k->moe.gather(f->x, b->attn, rows, num_rows, 1, q, b->rows_attn);
+        f->k->moe.gather(f->x, b->residual, rows, num_rows, 1, m->cfg.hidden_size,
+                         b->rows_residual);
+    }
+    msgl__linear(f, &last->attn.out, attn, (size_t)q, b->delta, num_rows);
+    msgl__add_norm(f, &last->ffn_norm, residual, b->delta, b->normed, num_rows);
+    feed_forward(f, last, b->normed, b->delta, num_rows);
+    msgl__add_norm(f, &m->final_norm, residual, b->delta, b->normed, num_rows);
+}
+
+float *msgl__decoder_forward(const msgl_model *m, msgl_forward *f, const int32_t *ids,
+                             const int32_t *rows, int32_t num_rows)
+{
+    const msgl_model_config *c = &m->cfg;
+    const int32_t tokens = f->batch->num_tokens;
+    buffers b;
+    if (!take_buffers(c, f, num_rows, &b)) return NULL;
+    msgl__rope_table(f, c->head_dim, b.cos_sin);
+    f->k->gemm.gather(f->x, &m->embed, ids, tokens, b.residual);
+    msgl__norm(f, &m->layers[0].attn_norm, b.residual, b.normed, tokens);
+    for (int32_t l = 0; l < c->num_layers; l++) {
+        const msgl_decoder_layer *layer = &m->layers[l];
+        msgl__attention(f, &layer->attn, b.normed, b.cos_sin, b.qkv, b.attn);
+        if (l == c->num_layers - 1) break;
+        msgl__linear(f, &layer->attn.out, b.attn, (size_t)layer->attn.out.w.k, b.delta, tokens);
+        msgl__add_norm(f, &layer->ffn_norm, b.residual, b.delta, b.normed, tokens);
+        feed_forward(f, layer, b.normed, b.delta, tokens);
+        msgl__add_norm(f, &m->layers[l + 1].attn_norm, b.residual, b.delta, b.normed, tokens);
+    }
+    if (num_rows == 0) return NULL;
+    finish_rows(m, f, &b, rows, num_rows);
+    return f->x->status == 0 ? b.normed : NULL;
+}

@@ -1,0 +1,69 @@
+// SPDX-License-Identifier: Apache-2.0
+//
+// Random weights without a checkpoint, for benchmarks and tests of any config. Drawing hundreds of
+// millions of numbers would take longer than reading them from disk, so one block is drawn and
+// every group of rows is packed from another place in it.
+#include <math.h>
+
+#include "core/mem.h"
+#include "models/weights.h"
+
+enum { BLOCK = 1 << 21 }; // elements
+
+// splitmix64 (Steele et al. 2014): a bijection with good avalanche.
+static uint64_t mix(uint64_t z)
+{
+    z += 0x9e3779b97f4a7c15u;
+    z = (z ^ (z >> 30)) * 0xbf58476d1ce4e5b9u;
+    z = (z ^ (z >> 27)) * 0x94d049bb133111ebu;
+    return z ^ (z >> 31);
+}
+
+// Uniform in +-0.02 sqrt(3), whose standard deviation is 0.02: the initialisation of the published
+// models, which keeps activations near 1 behind every norm.
+static void draw(uint16_t *block, size_t n)
+{
+    const float half_width = 0.0346410162f;
+    for (size_t i = 0; i < n; i++) {
+        const float unit = (float)(mix(i) >> 40) * 0x1p-24f;
+        block[i] = msgl__f32_to_bf16((2 * unit - 1) * half_width);
+    }
+}
+
+static void fill_rows(const msgl_weight_plan *p, const msgl_wanted *w, msgl_exec *x,
+                      const uint16_t *block, size_t block_len, uint64_t *seed)
+{
+    const size_t cols = (size_t)w->cols;
+    const int32_t step = (int32_t)(BLOCK / 2 / cols > 0 ? BLOCK / 2 / cols : 1);
+    for (int32_t r = 0; r < w->rows; r += step) {
+        const int32_t rows = w->rows - r < step ? w->rows - r : step;
+        const size_t room = block_len - (size_t)rows * cols;
+        const size_t at = mix(++*seed) % (room + 1);
+        p->kernels->gemm.pack(x, w->weight, w->row + r, rows, block + at, MSGL_BF16, cols);
+        msgl__arena_reset(x->scratch);
+    }
+}
+
+int msgl__weights_dummy(const msgl_weight_plan *p, msgl_exec *x, msgl_load_progress progress,
+                        void *ctx, msgl_err *err)
+{
+    uint16_t *block = msgl__reallocarray(NULL, BLOCK, sizeof *block);
+    if (block == NULL) return msgl__err_set(err, MSGL_ENOMEM, "out of memory");
+    draw(block, BLOCK);
+    uint64_t seed = 0, total = 0, done = 0;
+    for (size_t i = 0; i < p->num_wanted; i++) {
+        total += (uint64_t)p->wanted[i].rows * (uint64_t)(p->wanted[i].cols + 1);
+    }
+    for (size_t i = 0; i < p->num_wanted; i++) {
+        const msgl_wanted *w = &p->wanted[i];
+        if (w->weight != NULL) {
+            fill_rows(p, w, x, block, BLOCK, &seed);
+        } else {
+            for (int32_t e = 0; e < w->rows; e++) (*w->vector)[w->row + e] = w->dummy;
+        }
+        done += (uint64_t)w->rows * (uint64_t)(w->cols + 1);
+        if (progress != NULL) progress(ctx, done, total);
+    }
+    msgl__free(block);
+    return x->status == 0 ? 0 : msgl__err_set(err, x->status, "filling weights failed");
+}

@@ -1,0 +1,51 @@
+// SPDX-License-Identifier: Apache-2.0
+//
+// Reading typed, range-checked fields of a JSON object. The first failure is kept in the reader,
+// with one line that names file, field, found and allowed; later reads return their fallback, so a
+// caller checks once at the end.
+#ifndef MSGL_MODELS_JSON_READ_H
+#define MSGL_MODELS_JSON_READ_H
+
+#include <stdbool.h>
+#include <stdint.h>
+
+#include <jansson.h>
+
+#include "core/err.h"
+
+typedef struct msgl_json_reader {
+    const char *file;    // for messages
+    const char *section; // "" or the name of the object that `obj` is, for messages
+    const json_t *obj;   // borrowed
+    msgl_err *err;
+    int status; // 0 or the first failure
+} msgl_json_reader;
+
+// Reads and parses the file at `path`, at most max_bytes long, whose top level must be an object.
+// Errors name the file: MSGL_ENOENT, MSGL_EIO, MSGL_ELIMIT, MSGL_EFORMAT (with the line).
+int msgl__json_load(const char *path, size_t max_bytes, json_t **out, msgl_err *err);
+
+// The member, or NULL when it is absent or null.
+const json_t *msgl__json_get(const msgl_json_reader *r, const char *key);
+
+// An integer in [lo, hi]; the first form is an error when the member is absent.
+int32_t msgl__json_int(msgl_json_reader *r, const char *key, int32_t lo, int32_t hi);
+int32_t msgl__json_int_or(msgl_json_reader *r, const char *key, int32_t lo, int32_t hi,
+                          int32_t fallback);
+// A number in [lo, hi].
+double msgl__json_num_or(msgl_json_reader *r, const char *key, double lo, double hi,
+                         double fallback);
+bool msgl__json_bool_or(msgl_json_reader *r, const char *key, bool fallback);
+// A string, borrowed from the object; fallback may be NULL.
+const char *msgl__json_str_or(msgl_json_reader *r, const char *key, const char *fallback);
+
+// Fails the reader: "FILE: SECTION.KEY: found VALUE, allowed ALLOWED". v NULL: "found nothing".
+void msgl__json_reject(msgl_json_reader *r, int code, const char *key, const json_t *v,
+                       const char *allowed);
+// A short printable form of a value for messages: numbers and strings as they are (cut, control
+// characters replaced), containers by kind and size.
+const char *msgl__json_show(const json_t *v, char *buf, size_t size);
+// Copies s into buf, cut to size, with control characters replaced, for messages on one line.
+const char *msgl__printable(const char *s, char *buf, size_t size);
+
+#endif

@@ -1,0 +1,38 @@
+// SPDX-License-Identifier: Apache-2.0
+#include <stdio.h>
+#include <string.h>
+
+#include "core/attributes.h"
+#include "models/archs.h"
+
+static const msgl_arch *const ARCHS[] = {
+    &msgl__arch_llama, &msgl__arch_mistral,   &msgl__arch_qwen2,
+    &msgl__arch_qwen3, &msgl__arch_qwen3_moe,
+};
+
+int msgl__arch_count(void)
+{
+    return (int)MSGL_COUNT(ARCHS);
+}
+
+const msgl_arch *msgl__arch_at(int i)
+{
+    return ARCHS[i];
+}
+
+const msgl_arch *msgl__arch_find(const char *name)
+{
+    for (size_t i = 0; i < MSGL_COUNT(ARCHS); i++) {
+        if (strcmp(name, ARCHS[i]->name) == 0) return ARCHS[i];
+    }
+    return NULL;
+}
+
+void msgl__arch_names(char *buf, size_t size)
+{
+    size_t n = 0;
+    buf[0] = '\0';
+    for (size_t i = 0; i < MSGL_COUNT(ARCHS) && n < size; i++) {
+        n += (size_t)snprintf(buf + n, size - n, "%s%s", i > 0 ? ", " : "", ARCHS[i]->name);
+    }
+}

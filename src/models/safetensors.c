@@ -1,0 +1,209 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "models/safetensors.h"
+
+#include <stdlib.h>
+#include <string.h>
+
+#include <jansson.h>
+
+#include "core/attributes.h"
+#include "core/mem.h"
+#include "models/json_read.h"
+
+// The format's own bound on the header.
+static const size_t MAX_HEADER = 100u << 20;
+
+typedef struct dtype_info {
+    const char *name;
+    int bits;
+} dtype_info;
+
+// All dtypes of the format. Only floats of 16 and 32 bits can become weights; the others may
+// occur as tensors that nothing asks for.
+static const dtype_info DTYPES[] = {
+    {"F32", 32}, {"F16", 16}, {"BF16", 16},   {"F64", 64},    {"I64", 64},
+    {"I32", 32}, {"I16", 16}, {"I8", 8},      {"U64", 64},    {"U32", 32},
+    {"U16", 16}, {"U8", 8},   {"BOOL", 8},    {"F8_E4M3", 8}, {"F8_E5M2", 8},
+    {"C64", 64}, {"F4", 4},   {"F6_E2M3", 6}, {"F6_E3M2", 6}, {"F8_E8M0", 8},
+};
+
+// What an entry of the header is being checked against.
+typedef struct entry_ctx {
+    const char *file, *name; // name printable
+    size_t data_size;
+    msgl_err *err;
+} entry_ctx;
+
+static int entry_error(const entry_ctx *c, const char *what, const json_t *found,
+                       const char *allowed)
+{
+    char show[64];
+    return msgl__err_set(c->err, MSGL_EFORMAT, "%s: tensor %s: %s: found %s, allowed %s", c->file,
+                         c->name, what, msgl__json_show(found, show, sizeof show), allowed);
+}
+
+static int parse_dtype(const entry_ctx *c, const json_t *v, msgl_tensor *t, int *bits)
+{
+    for (size_t i = 0; json_is_string(v) && i < MSGL_COUNT(DTYPES); i++) {
+        if (strcmp(json_string_value(v), DTYPES[i].name) != 0) continue;
+        *bits = DTYPES[i].bits;
+        memcpy(t->dtype_name, DTYPES[i].name, strlen(DTYPES[i].name) + 1);
+        t->loadable = i < 3 && msgl__dtype_parse(DTYPES[i].name, &t->dtype) == 0;
+        return 0;
+    }
+    return entry_error(c, "dtype", v, "a dtype of the safetensors format");
+}
+
+// Fills ndim and dims; *count is their product.
+static int parse_shape(const entry_ctx *c, const json_t *v, msgl_tensor *t, size_t *count)
+{
+    if (!json_is_array(v) || json_array_size(v) > MSGL_TENSOR_MAX_DIMS) {
+        return entry_error(c, "shape", v, "a list of up to 8");
+    }
+    t->ndim = (int32_t)json_array_size(v);
+    *count = 1;
+    for (int32_t i = 0; i < t->ndim; i++) {
+        const json_t *d = json_array_get(v, (size_t)i);
+        if (!json_is_integer(d) || json_integer_value(d) < 0) {
+            return entry_error(c, "shape", d, "integers of 0 or more");
+        }
+        t->dims[i] = json_integer_value(d);
+        if (msgl__size_mul(*count, (size_t)t->dims[i], count) != 0) {
+            return entry_error(c, "shape", v, "a product below 2^64");
+        }
+    }
+    return 0;
+}
+
+static int parse_offsets(const entry_ctx *c, const json_t *v, size_t *begin, size_t *end)
+{
+    const json_t *b = json_array_get(v, 0), *e = json_array_get(v, 1);
+    if (json_array_size(v) != 2 || !json_is_integer(b) || !json_is_integer(e)) {
+        return entry_error(c, "data_offsets", v, "two integers");
+    }
+    const json_int_t from = json_integer_value(b), to = json_integer_value(e);
+    if (from < 0 || to < from || (uint64_t)to > c->data_size) {
+        return msgl__err_set(c->err, MSGL_EFORMAT,
+                             "%s: tensor %s: data_offsets: found [%lld, %lld], the file has %zu "
+                             "bytes of data",
+                             c->file, c->name, (long long)from, (long long)to, c->data_size);
+    }
+    *begin = (size_t)from;
+    *end = (size_t)to;
+    return 0;
+}
+
+static int parse_entry(const entry_ctx *c, const json_t *v, const uint8_t *data, msgl_tensor *t)
+{
+    size_t count = 0, begin = 0, end = 0, size_bits;
+    int bits = 0;
+    if (!json_is_object(v)) return entry_error(c, "entry", v, "an object");
+    int code = parse_dtype(c, json_object_get(v, "dtype"), t, &bits);
+    if (code == 0) code = parse_shape(c, json_object_get(v, "shape"), t, &count);
+    if (code == 0) code = parse_offsets(c, json_object_get(v, "data_offsets"), &begin, &end);
+    if (code != 0) return code;
+    if (msgl__size_mul(count, (size_t)bits, &size_bits) != 0 || size_bits % 8 != 0 ||
+        size_bits / 8 != end - begin) {
+        return msgl__err_set(c->err, MSGL_EFORMAT,
+                             "%s: tensor %s: found %zu bytes of data, its shape and dtype %s need "
+                             "another number",
+                             c->file, c->name, end - begin, t->dtype_name);
+    }
+    t->data = data + begin;
+    t->bytes = end - begin;
+    return 0;
+}
+
+static int by_data(const void *a, const void *b)
+{
+    const msgl_tensor *x = a, *y = b;
+    if (x->data != y->data) return x->data < y->data ? -1 : 1;
+    return x->bytes < y->bytes ? -1 : x->bytes > y->bytes;
+}
+
+// The tensors of one file cover its data from first to last byte, each byte once.
+static int check_cover(const char *file, msgl_tensor *list, size_t count, const uint8_t *data,
+                       size_t data_size, msgl_err *err)
+{
+    qsort(list, count, sizeof *list, by_data);
+    const uint8_t *at = data;
+    char name[96];
+    for (size_t i = 0; i < count; i++) {
+        if (list[i].data != at) {
+            return msgl__err_set(err, MSGL_EFORMAT,
+                                 "%s: tensor %s: data_offsets: found %s at byte %zu, allowed none",
+                                 file, msgl__printable(list[i].name, name, sizeof name),
+                                 list[i].data < at ? "an overlap" : "a gap", (size_t)(at - data));
+        }
+        at += list[i].bytes;
+    }
+    if (at != data + data_size) {
+        return msgl__err_set(err, MSGL_EFORMAT,
+                             "%s: found %zu bytes of data, the tensors describe %zu", file,
+                             data_size, (size_t)(at - data));
+    }
+    return 0;
+}
+
+static int parse_header(json_t *root, const uint8_t *data, size_t data_size, const char *file,
+                        int32_t file_index, msgl_tensor **list, size_t *count, msgl_err *err)
+{
+    const size_t first = *count;
+    msgl_tensor *grown =
+        msgl__reallocarray(*list, first + json_object_size(root) + 1, sizeof **list);
+    if (grown == NULL) return msgl__err_set(err, MSGL_ENOMEM, "%s: out of memory", file);
+    *list = grown;
+    const char *key;
+    json_t *value;
+    json_object_foreach(root, key, value)
+    {
+        if (strcmp(key, "__metadata__") == 0) continue;
+        char name[96];
+        const entry_ctx c = {.file = file,
+                             .name = msgl__printable(key, name, sizeof name),
+                             .data_size = data_size,
+                             .err = err};
+        msgl_tensor *t = &(*list)[*count];
+        *t = (msgl_tensor){.file = file_index};
+        const int code = parse_entry(&c, value, data, t);
+        if (code != 0) return code;
+        t->name = msgl__strdup(key);
+        if (t->name == NULL) return msgl__err_set(err, MSGL_ENOMEM, "%s: out of memory", file);
+        (*count)++;
+    }
+    return check_cover(file, *list + first, *count - first, data, data_size, err);
+}
+
+int msgl__safetensors_parse(const uint8_t *bytes, size_t size, const char *file_name,
+                            int32_t file_index, msgl_tensor **list, size_t *count, msgl_err *err)
+{
+    if (size < 8) {
+        return msgl__err_set(err, MSGL_EFORMAT,
+                             "%s: found %zu bytes, a safetensors file has 8 or "
+                             "more",
+                             file_name, size);
+    }
+    uint64_t header = 0;
+    for (int i = 7; i >= 0; i--) header = header << 8 | bytes[i];
+    if (header > size - 8 || header > MAX_HEADER) {
+        return msgl__err_set(err, MSGL_EFORMAT,
+                             "%s: header length: found %llu, the file has %zu bytes", file_name,
+                             (unsigned long long)header, size);
+    }
+    json_error_t je;
+    json_t *root = json_loadb((const char *)bytes + 8, (size_t)header, JSON_REJECT_DUPLICATES, &je);
+    if (root == NULL) {
+        char text[120];
+        return msgl__err_set(err, MSGL_EFORMAT, "%s: header: %s at byte %d", file_name,
+                             msgl__printable(je.text, text, sizeof text), je.position);
+    }
+    int code;
+    if (json_is_object(root)) {
+        code = parse_header(root, bytes + 8 + header, size - 8 - (size_t)header, file_name,
+                            file_index, list, count, err);
+    } else {
+        code = msgl__err_set(err, MSGL_EFORMAT, "%s: header: not a JSON object", file_name);
+    }
+    json_decref(root);
+    return code;
+}

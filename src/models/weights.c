@@ -1,0 +1,259 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "models/weights.h"
+
+#include <stdarg.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+
+#include "core/attributes.h"
+#include "core/mem.h"
+#include "models/json_read.h"
+
+// Bounds the plan of a hostile config; the largest published model wants some 50,000.
+static const size_t MAX_WANTED = (size_t)1 << 20;
+
+void msgl__weight_plan_init(msgl_weight_plan *p, const msgl_kernels *k, msgl_dtype dtype,
+                            msgl_err *err)
+{
+    *p = (msgl_weight_plan){.kernels = k, .dtype = dtype, .err = err};
+}
+
+void msgl__weight_plan_free(msgl_weight_plan *p)
+{
+    msgl__free(p->wanted);
+    msgl__free(p->places);
+    *p = (msgl_weight_plan){0};
+}
+
+static void plan_fail(msgl_weight_plan *p, int code, const char *text)
+{
+    if (p->status == 0) p->status = msgl__err_set(p->err, code, "model: %s", text);
+}
+
+// Room for one more element of an array that doubles; false after a failure.
+static bool grow(msgl_weight_plan *p, void **array, size_t count, size_t *cap, size_t size)
+{
+    if (p->status != 0) return false;
+    if (count < *cap) return true;
+    const size_t want = *cap == 0 ? 256 : *cap * 2;
+    void *grown = want > 2 * MAX_WANTED ? NULL : msgl__reallocarray(*array, want, size);
+    if (grown == NULL) {
+        plan_fail(p, MSGL_ELIMIT, "too many tensors: layers x experts is too large");
+        return false;
+    }
+    *array = grown;
+    *cap = want;
+    return true;
+}
+
+static void place(msgl_weight_plan *p, void **where, size_t bytes)
+{
+    if (!grow(p, (void **)&p->places, p->num_places, &p->cap_places, sizeof *p->places)) return;
+    size_t padded;
+    if (msgl__size_add(bytes, 63, &padded) != 0) {
+        plan_fail(p, MSGL_ELIMIT, "the weights are too large");
+        return;
+    }
+    padded &= ~(size_t)63;
+    p->places[p->num_places++] = (msgl_placement){.where = where, .offset = p->bytes};
+    if (msgl__size_add(p->bytes, padded, &p->bytes) != 0) {
+        plan_fail(p, MSGL_ELIMIT, "the weights are too large");
+    }
+}
+
+static void want(msgl_weight_plan *p, msgl_wanted w, const char *fmt, va_list ap)
+{
+    if (!grow(p, (void **)&p->wanted, p->num_wanted, &p->cap_wanted, sizeof *p->wanted)) return;
+    if (vsnprintf(w.name, sizeof w.name, fmt, ap) >= (int)sizeof w.name) {
+        plan_fail(p, MSGL_EINTERNAL, "a tensor name is too long");
+        return;
+    }
+    p->wanted[p->num_wanted++] = w;
+}
+
+void msgl__plan_weight(msgl_weight_plan *p, msgl_weight *w, int32_t n, int32_t k)
+{
+    *w = (msgl_weight){.dtype = p->dtype, .n = n, .k = k};
+    const size_t bytes = p->kernels->gemm.packed_size(p->dtype, n, k);
+    if (bytes == 0) {
+        plan_fail(p, MSGL_ELIMIT, "a weight is too large");
+        return;
+    }
+    place(p, &w->data, bytes);
+}
+
+void msgl__plan_rows(msgl_weight_plan *p, msgl_weight *w, int32_t row, int32_t rows,
+                     const char *fmt, ...)
+{
+    va_list ap;
+    va_start(ap, fmt);
+    want(p, (msgl_wanted){.weight = w, .row = row, .rows = rows, .cols = w->k}, fmt, ap);
+    va_end(ap);
+}
+
+void msgl__plan_vector(msgl_weight_plan *p, float **v, int32_t n)
+{
+    place(p, (void **)v, (size_t)n * sizeof(float));
+}
+
+void msgl__plan_elements(msgl_weight_plan *p, float **v, int32_t at, int32_t n, float dummy,
+                         const char *fmt, ...)
+{
+    va_list ap;
+    va_start(ap, fmt);
+    want(p, (msgl_wanted){.vector = v, .row = at, .rows = n, .dummy = dummy}, fmt, ap);
+    va_end(ap);
+}
+
+void msgl__weight_plan_place(msgl_weight_plan *p, void *region)
+{
+    for (size_t i = 0; i < p->num_places; i++) {
+        void *const at = (char *)region + p->places[i].offset;
+        memcpy(p->places[i].where, &at, sizeof at); // a float * or a void *
+    }
+}
+
+static void show_shape(char *buf, size_t size, const int64_t *dims, int32_t ndim)
+{
+    size_t n = (size_t)snprintf(buf, size, "[");
+    for (int32_t i = 0; i < ndim && n < size; i++) {
+        n += (size_t)snprintf(buf + n, size - n, "%s%lld", i > 0 ? ", " : "", (long long)dims[i]);
+    }
+    if (n < size) snprintf(buf + n, size - n, "]");
+}
+
+static int check_tensor(const msgl_wanted *w, const msgl_checkpoint *c, msgl_err *err)
+{
+    const msgl_tensor *t = msgl__checkpoint_find(c, w->name);
+    if (t == NULL) {
+        const char *file = msgl__checkpoint_count(c) > 0
+                               ? msgl__checkpoint_file(c, msgl__checkpoint_at(c, 0))
+                               : "checkpoint";
+        return msgl__err_set(err, MSGL_EFORMAT, "%s: tensor %s: missing", file, w->name);
+    }
+    const int32_t ndim = w->cols > 0 ? 2 : 1;
+    const int64_t expected[2] = {w->rows, w->cols};
+    if (t->ndim != ndim || t->dims[0] != w->rows || (ndim == 2 && t->dims[1] != w->cols)) {
+        char found[80], want_shape[48];
+        show_shape(found, sizeof found, t->dims, t->ndim);
+        show_shape(want_shape, sizeof want_shape, expected, ndim);
+        return msgl__err_set(err, MSGL_EFORMAT, "%s: tensor %s: shape: found %s, expected %s",
+                             msgl__checkpoint_file(c, t), w->name, found, want_shape);
+    }
+    if (!t->loadable) {
+        return msgl__err_set(err, MSGL_EUNSUPPORTED,
+                             "%s: tensor %s: dtype: found %s, expected F32, F16 or BF16",
+                             msgl__checkpoint_file(c, t), w->name, t->dtype_name);
+    }
+    return 0;
+}
+
+// Tensors that published checkpoints carry although the model computes them itself.
+static bool harmless(const char *name)
+{
+    static const char *const SUFFIXES[] = {".rotary_emb.inv_freq", ".masked_bias", ".attn.bias"};
+    const size_t n = strlen(name);
+    for (size_t i = 0; i < MSGL_COUNT(SUFFIXES); i++) {
+        const size_t s = strlen(SUFFIXES[i]);
+        if (n > s && strcmp(name + n - s, SUFFIXES[i]) == 0) return true;
+    }
+    // A tied model's head may be stored beside the embedding that it is a copy of.
+    return strcmp(name, "lm_head.weight") == 0;
+}
+
+static int by_name(const void *a, const void *b)
+{
+    return strcmp(((const msgl_wanted *)a)->name, ((const msgl_wanted *)b)->name);
+}
+
+int msgl__weights_check(const msgl_weight_plan *p, const msgl_checkpoint *c, msgl_err *err)
+{
+    for (size_t i = 0; i < p->num_wanted; i++) {
+        const int code = check_tensor(&p->wanted[i], c, err);
+        if (code != 0) return code;
+    }
+    msgl_wanted *sorted = msgl__reallocarray(NULL, p->num_wanted + 1, sizeof *sorted);
+    if (sorted == NULL) return msgl__err_set(err, MSGL_ENOMEM, "out of memory");
+    memcpy(sorted, p->wanted, p->num_wanted * sizeof *sorted);
+    qsort(sorted, p->num_wanted, sizeof *sorted, by_name);
+    int code = 0;
+    for (size_t i = 0, w = 0; i < msgl__checkpoint_count(c) && code == 0; i++) {
+        const msgl_tensor *t = msgl__checkpoint_at(c, i); // both lists are ordered by name
+        while (w < p->num_wanted && strcmp(sorted[w].name, t->name) < 0) w++;
+        if (w < p->num_wanted && strcmp(sorted[w].name, t->name) == 0) continue;
+        if (harmless(t->name)) continue;
+        char name[96];
+        code =
+            msgl__err_set(err, MSGL_EFORMAT, "%s: tensor %s: found, but the model has no such",
+                          msgl__checkpoint_file(c, t), msgl__printable(t->name, name, sizeof name));
+    }
+    msgl__free(sorted);
+    return code;
+}
+
+// A wanted tensor with its source, for loading in the order of the file.
+typedef struct load_item {
+    const msgl_wanted *want;
+    const msgl_tensor *tensor;
+} load_item;
+
+static int by_place(const void *a, const void *b)
+{
+    const msgl_tensor *x = ((const load_item *)a)->tensor, *y = ((const load_item *)b)->tensor;
+    if (x->file != y->file) return x->file < y->file ? -1 : 1;
+    return x->data < y->data ? -1 : x->data > y->data;
+}
+
+static void load_tensor(const msgl_weight_plan *p, const load_item *it, msgl_exec *x)
+{
+    const msgl_wanted *w = it->want;
+    const msgl_tensor *t = it->tensor;
+    // The format aligns nothing, but everyone writes aligned files; the others get a copy.
+    const void *src = t->data;
+    void *copy = NULL;
+    if ((uintptr_t)src % msgl__dtype_size(t->dtype) != 0) {
+        src = copy = msgl__malloc(t->bytes);
+        if (copy == NULL) {
+            x->status = MSGL_ENOMEM;
+            return;
+        }
+        memcpy(copy, t->data, t->bytes);
+    }
+    if (w->weight == NULL) {
+        float *to = *w->vector + w->row;
+        for (int32_t i = 0; i < w->rows; i++) to[i] = msgl__load_f32(src, t->dtype, (size_t)i);
+    } else {
+        p->kernels->gemm.pack(x, w->weight, w->row, w->rows, src, t->dtype, (size_t)w->cols);
+        msgl__arena_reset(x->scratch);
+    }
+    msgl__free(copy);
+}
+
+int msgl__weights_load(const msgl_weight_plan *p, const msgl_checkpoint *c, msgl_exec *x,
+                       msgl_load_progress progress, void *ctx, msgl_err *err)
+{
+    // Far enough ahead to keep a disk busy, near enough to stay in the page cache.
+    const uint64_t READ_AHEAD = 64u << 20;
+    load_item *items = msgl__reallocarray(NULL, p->num_wanted + 1, sizeof *items);
+    if (items == NULL) return msgl__err_set(err, MSGL_ENOMEM, "out of memory");
+    uint64_t total = 0, done = 0, asked = 0;
+    for (size_t i = 0; i < p->num_wanted; i++) {
+        const msgl_tensor *t = msgl__checkpoint_find(c, p->wanted[i].name);
+        items[i] = (load_item){.want = &p->wanted[i], .tensor = t};
+        total += t->bytes;
+    }
+    qsort(items, p->num_wanted, sizeof *items, by_place);
+    for (size_t i = 0, ahead = 0; i < p->num_wanted && x->status == 0; i++) {
+        while (ahead < p->num_wanted && asked < done + READ_AHEAD) {
+            asked += items[ahead].tensor->bytes;
+            msgl__tensor_will_need(items[ahead++].tensor);
+        }
+        load_tensor(p, &items[i], x);
+        done += items[i].tensor->bytes;
+        msgl__tensor_drop(items[i].tensor);
+        if (progress != NULL) progress(ctx, done, total);
+    }
+    msgl__free(items);
+    return x->status == 0 ? 0 : msgl__err_set(err, x->status, "loading weights failed");
+}

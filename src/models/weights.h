@@ -1,0 +1,72 @@
+// SPDX-License-Identifier: Apache-2.0
+//
+// From a checkpoint's tensors to packed weights. An architecture first declares what it wants: a
+// weight, and which tensors make up which of its rows (so q, k, v become one matrix). That alone
+// gives the bytes needed, before anything is allocated; then one region is taken and every tensor
+// is checked, packed into its place, and its pages of the file are given back.
+#ifndef MSGL_MODELS_WEIGHTS_H
+#define MSGL_MODELS_WEIGHTS_H
+
+#include "kernel/kernel.h"
+#include "models/safetensors.h"
+
+#define MSGL_TENSOR_NAME 72
+
+// One tensor that the model wants: rows [row, row + rows) of a weight with cols columns, or
+// elements [row, row + rows) of an f32 vector (cols 0).
+typedef struct msgl_wanted {
+    char name[MSGL_TENSOR_NAME];
+    msgl_weight *weight; // NULL: vector
+    float **vector;
+    float dummy; // value that a vector gets without a checkpoint
+    int32_t row, rows, cols;
+} msgl_wanted;
+
+// A piece of the region: where its address goes once there is one.
+typedef struct msgl_placement {
+    void **where;
+    size_t offset;
+} msgl_placement;
+
+typedef struct msgl_weight_plan {
+    const msgl_kernels *kernels;
+    msgl_dtype dtype; // of packed weights
+    msgl_wanted *wanted;
+    size_t num_wanted, cap_wanted;
+    msgl_placement *places;
+    size_t num_places, cap_places;
+    size_t bytes; // of the region
+    msgl_err *err;
+    int status; // first failure
+} msgl_weight_plan;
+
+void msgl__weight_plan_init(msgl_weight_plan *p, const msgl_kernels *k, msgl_dtype dtype,
+                            msgl_err *err);
+void msgl__weight_plan_free(msgl_weight_plan *p);
+
+// Declares a packed weight [n, k], and the tensor that holds some of its rows. w must stay where it
+// is until the plan was placed.
+void msgl__plan_weight(msgl_weight_plan *p, msgl_weight *w, int32_t n, int32_t k);
+void msgl__plan_rows(msgl_weight_plan *p, msgl_weight *w, int32_t row, int32_t rows,
+                     const char *fmt, ...) __attribute__((format(printf, 5, 6)));
+// The same for an f32 vector of n elements.
+void msgl__plan_vector(msgl_weight_plan *p, float **v, int32_t n);
+void msgl__plan_elements(msgl_weight_plan *p, float **v, int32_t at, int32_t n, float dummy,
+                         const char *fmt, ...) __attribute__((format(printf, 6, 7)));
+
+// Called with bytes of the checkpoint done and in all.
+typedef void (*msgl_load_progress)(void *ctx, uint64_t done, uint64_t total);
+
+// Hands out addresses in `region` (zeroed, p->bytes long, device memory).
+void msgl__weight_plan_place(msgl_weight_plan *p, void *region);
+// Checks that the checkpoint has exactly the wanted tensors with the wanted shapes (surplus that
+// is known to be harmless aside). Reads no data.
+int msgl__weights_check(const msgl_weight_plan *p, const msgl_checkpoint *c, msgl_err *err);
+// Fills the placed weights from a checked checkpoint, in the order of the file.
+int msgl__weights_load(const msgl_weight_plan *p, const msgl_checkpoint *c, msgl_exec *x,
+                       msgl_load_progress progress, void *ctx, msgl_err *err);
+// Fills them with deterministic random values of standard deviation 0.02 (norms: 1, biases: 0).
+int msgl__weights_dummy(const msgl_weight_plan *p, msgl_exec *x, msgl_load_progress progress,
+                        void *ctx, msgl_err *err);
+
+#endif

@@ -1,0 +1,136 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "engine/harness.h"
+
+#include <math.h>
+#include <setjmp.h>
+#include <stdarg.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+
+#include <cmocka.h>
+#include <jansson.h>
+
+msgl_engine_config harness_config(const char *dir, const char *dtype)
+{
+    return (msgl_engine_config){
+        .model_dir = dir,
+        .device = "cpu",
+        .dtype = dtype,
+        .attention = "fa",
+        .moe = "auto",
+        .num_threads = 1,
+        .max_running = 40,
+        .max_seq_len = 128,
+        .max_prefill_tokens = 4096,
+        .page_size = 1,
+        .num_pages = 6144,
+        .memory_ratio = 0.5,
+    };
+}
+
+// log-softmax in double, so that its rounding is not part of what is compared.
+static void keep_rows(void *ctx, const int32_t *rows, int32_t num_rows, int32_t vocab,
+                      const float *logits)
+{
+    harness *h = ctx;
+    for (int32_t r = 0; r < num_rows; r++) {
+        const float *in = logits + (size_t)r * (size_t)vocab;
+        float *out = h->logprobs + (size_t)rows[r] * (size_t)vocab;
+        double max = -INFINITY, sum = 0;
+        for (int32_t i = 0; i < vocab; i++) max = in[i] > max ? in[i] : max;
+        for (int32_t i = 0; i < vocab; i++) sum += exp((double)in[i] - max);
+        for (int32_t i = 0; i < vocab; i++) out[i] = (float)((double)in[i] - max - log(sum));
+    }
+}
+
+void harness_open(harness *h, const msgl_engine_config *cfg)
+{
+    msgl_err err = {0};
+    memset(h, 0, sizeof *h);
+    if (msgl__engine_create(cfg, &h->e, &err) != 0) fail_msg("%s", err.text);
+    h->info = msgl__engine_info(h->e);
+    h->r = msgl__engine_runner(h->e);
+    h->max_rows = cfg->max_prefill_tokens;
+    h->logprobs = calloc((size_t)h->max_rows * (size_t)h->info->vocab_size, sizeof(float));
+    assert_non_null(h->logprobs);
+    msgl__engine_observe_logits(h->e, keep_rows, h);
+}
+
+void harness_close(harness *h)
+{
+    msgl__engine_destroy(h->e);
+    free(h->logprobs);
+}
+
+void harness_pages(harness *h, int32_t row, int32_t tokens)
+{
+    int32_t *slots = msgl__page_table_row(msgl__engine_page_table(h->e), row);
+    const int32_t page = h->info->page_size, total = h->info->num_pages;
+    for (int32_t t = 0; t < tokens; t++) {
+        if (t % page == 0) h->next_page++;
+        // 2,029 and the page count have no common factor, so pages are scattered yet distinct.
+        const int32_t at = (int32_t)((int64_t)h->next_page * 2029 % total);
+        slots[t] = at * page + t % page;
+    }
+}
+
+void harness_tokens(harness *h, int32_t row, const int32_t *ids, int32_t n)
+{
+    assert_int_equal(h->r->write_tokens(h->r->ctx, row, 0, ids, n), 0);
+}
+
+msgl_batch_req harness_req(int32_t row, int32_t cached_len, int32_t device_len)
+{
+    msgl_batch_req r = {
+        .uid = (uint64_t)row + 1,
+        .table_idx = row,
+        .cached_len = cached_len,
+        .device_len = device_len,
+        .prompt_len = device_len,
+        .logits_from = 0,
+        .sample = true,
+        .sampling = msgl__sampling_params_default(),
+    };
+    r.sampling.logprobs = r.sampling.prompt_logprobs = -1;
+    return r;
+}
+
+void harness_step(harness *h, msgl_phase phase, msgl_batch_req *reqs, int32_t n)
+{
+    msgl_batch b = {.phase = phase, .size = n, .padded_size = n, .reqs = reqs, .slot = 0};
+    for (int32_t i = 0; i < n; i++) b.num_tokens += msgl__extend_len(&reqs[i]);
+    assert_int_equal(h->r->submit(h->r->ctx, &b), 0);
+    assert_int_equal(h->r->wait(h->r->ctx, 0, &h->result), 0);
+}
+
+const float *harness_row(const harness *h, int32_t token)
+{
+    return h->logprobs + (size_t)token * (size_t)h->info->vocab_size;
+}
+
+float *load_floats(const char *path, size_t count)
+{
+    FILE *f = fopen(path, "rb");
+    if (f == NULL) fail_msg("%s: cannot open", path);
+    float *data = malloc(count * sizeof *data);
+    assert_non_null(data);
+    assert_int_equal(fread(data, sizeof *data, count, f), count);
+    fclose(f);
+    return data;
+}
+
+int32_t load_ids(const char *path, const char *key, int32_t *ids, int32_t max)
+{
+    json_error_t e;
+    json_t *root = json_load_file(path, 0, &e);
+    if (root == NULL) fail_msg("%s: %s", path, e.text);
+    const json_t *list = json_object_get(root, key);
+    const int32_t n = (int32_t)json_array_size(list);
+    assert_true(n > 0 && n <= max);
+    for (int32_t i = 0; i < n; i++) {
+        ids[i] = (int32_t)json_integer_value(json_array_get(list, (size_t)i));
+    }
+    json_decref(root);
+    return n;
+}

@@ -1,0 +1,42 @@
+// SPDX-License-Identifier: Apache-2.0
+//
+// Drives an engine through its runner the way a scheduler does, one or many requests at a time, and
+// keeps every row of logits as log-probabilities.
+#ifndef MSGL_TESTS_ENGINE_HARNESS_H
+#define MSGL_TESTS_ENGINE_HARNESS_H
+
+#include "engine/engine.h"
+#include "engine/internal.h"
+
+typedef struct harness {
+    msgl_engine *e;
+    const msgl_engine_info *info;
+    const msgl_runner *r;
+    int32_t next_page;
+    // Log-probabilities by token of the step: rows [0, max_rows) of [vocab].
+    float *logprobs;
+    int32_t max_rows;
+    msgl_step_result result; // of the last step
+} harness;
+
+// A config that every test starts from: small limits, `dir` as the model, one thread.
+msgl_engine_config harness_config(const char *dir, const char *dtype);
+// Creates the engine, failing the test with the error's text.
+void harness_open(harness *h, const msgl_engine_config *cfg);
+void harness_close(harness *h);
+
+// Gives row `row` pages for `tokens` tokens, in a scattered order, and forgets earlier ones.
+void harness_pages(harness *h, int32_t row, int32_t tokens);
+void harness_tokens(harness *h, int32_t row, const int32_t *ids, int32_t n);
+// A greedy request that wants no log-probabilities and logits of all rows.
+msgl_batch_req harness_req(int32_t row, int32_t cached_len, int32_t device_len);
+// Runs one step and waits; fails the test when the step fails.
+void harness_step(harness *h, msgl_phase phase, msgl_batch_req *reqs, int32_t n);
+// Log-probabilities that the last step gave for its token `token`.
+const float *harness_row(const harness *h, int32_t token);
+
+// A file of the vectors: f32 [rows, vocab]; and the integers of a list in prompt.json.
+float *load_floats(const char *path, size_t count);
+int32_t load_ids(const char *path, const char *key, int32_t *ids, int32_t max);
+
+#endif
