@@ -51,7 +51,7 @@ typedef struct msgl_rows {
 // quoted[i].
 typedef struct msgl_cell {
     const char *name;
-    char value[96];
+    char value[200];
     bool text;
 } msgl_cell;
 void msgl__cli_row(msgl_rows *r, const msgl_cell *cells, int n);
