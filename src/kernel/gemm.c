@@ -117,7 +117,8 @@ static void split(plan *p, int threads, int largest)
     p->row_block = fit < 32 ? 32 : fit > 512 ? 512 : (int)fit;
     const int rows = largest < p->row_block ? largest : p->row_block;
     const double read_us = (double)p->panel_bytes / READ_BYTES_PER_US;
-    const double math_us = (double)p->kpad * MSGL_GEMM_LANES * rows / (1e3 * p->micro->kmacs_per_us);
+    const double math_us =
+        (double)p->kpad * MSGL_GEMM_LANES * rows / (1e3 * p->micro->kmacs_per_us);
     const int wanted = (int)(TASK_US / (read_us > math_us ? read_us : math_us));
     const int fair =
         ceil_div(p->panels * ceil_div(largest, p->row_block), threads * TASKS_PER_THREAD);

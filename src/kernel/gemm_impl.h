@@ -13,6 +13,9 @@
 #ifndef MSGL_KERNEL_GEMM_IMPL_H
 #define MSGL_KERNEL_GEMM_IMPL_H
 
+#include <stdbool.h>
+#include <string.h>
+
 #include "core/attributes.h"
 #include "kernel/cpu.h"
 #include "kernel/gemm.h"
@@ -43,8 +46,8 @@ typedef struct msgl_gemm_block {
 
 // Kernels of one ISA level for one weight dtype.
 typedef struct msgl_gemm_micro {
-    int a_size;      // bytes of an element of a prepared row
-    int a_pad;       // unused elements after a prepared row, against cache-set conflicts
+    int a_size;       // bytes of an element of a prepared row
+    int a_pad;        // unused elements after a prepared row, against cache-set conflicts
     int kmacs_per_us; // thousand multiply-adds per us of one core, roughly: only sizes tasks
     // Prepares rows <= 16 of k elements, zero-filled up to kpad, at `a`, row_bytes each.
     void (*prepare)(const float *in, size_t ld_in, int rows, int k, char *a, size_t row_bytes);
@@ -79,11 +82,32 @@ void msgl__gemm_init_avx512(msgl_gemm_kernels *k);
 void msgl__gemm_init_avx512bf16(msgl_gemm_kernels *k);
 void msgl__gemm_init_amx(msgl_gemm_kernels *k);
 
-// f16 and f32 weights at the levels above AVX-512, which add nothing for them.
-extern const msgl_gemm_micro msgl__gemm_micro_avx512[MSGL_DTYPE_COUNT];
+// Of AVX-512, for the levels above it, which bring nothing new for f16 and f32 weights.
+void msgl__gemm_block_f32_avx512(const msgl_gemm_block *b);
+void msgl__gemm_block_f16_avx512(const msgl_gemm_block *b);
+// Whole panels by AVX-512.
 void msgl__gemm_pack_panel_avx512(char *panel, msgl_dtype dtype, int k, int lane, int rows,
                                   const char *src, msgl_dtype src_dtype, size_t ld_src);
-void msgl__gemm_prepare_bf16_avx512bf16(const float *in, size_t ld_in, int rows, int k, char *a,
-                                        size_t row_bytes);
+
+// Prepared rows as they are, and rounded to bf16 but kept as f32; compiled in each level's file.
+MSGL_INLINE void msgl__gemm_prepare_f32(const float *in, size_t ld_in, int rows, int k, char *a,
+                                        size_t row_bytes)
+{
+    for (int r = 0; r < rows; r++) {
+        float *to = (float *)(a + (size_t)r * row_bytes);
+        memcpy(to, in + (size_t)r * ld_in, (size_t)k * sizeof(float));
+        memset(to + k, 0, (size_t)(msgl__gemm_kpad(k) - k) * sizeof(float));
+    }
+}
+MSGL_INLINE void msgl__gemm_prepare_rounded(const float *in, size_t ld_in, int rows, int k, char *a,
+                                            size_t row_bytes)
+{
+    for (int r = 0; r < rows; r++) {
+        const float *from = in + (size_t)r * ld_in;
+        float *to = (float *)(a + (size_t)r * row_bytes);
+        for (int i = 0; i < k; i++) to[i] = msgl__bf16_to_f32(msgl__f32_to_bf16(from[i]));
+        memset(to + k, 0, (size_t)(msgl__gemm_kpad(k) - k) * sizeof(float));
+    }
+}
 
 #endif

@@ -25,6 +25,7 @@
 #include <stddef.h>
 #include <stdint.h>
 
+#include "core/attributes.h"
 #include "kernel/kernel.h"
 
 typedef struct checkkern checkkern;
@@ -83,13 +84,14 @@ bool msgl__ck_true(checkkern *ck, bool ok, const char *what, ...)
     __attribute__((format(printf, 3, 4)));
 
 typedef enum ck_limit {
-    CK_LIMIT_READ, // memory read bandwidth, all threads
-    CK_LIMIT_F32,  // f32 multiply-adds of the level under test, all threads
-    CK_LIMIT_BF16, // bf16 multiply-adds of the level under test, all threads
+    CK_LIMIT_READ, // memory only
+    CK_LIMIT_F32,  // the slower of memory and f32 multiply-adds of the level under test
+    CK_LIMIT_BF16, // the slower of memory and bf16 multiply-adds of the level under test
 } ck_limit;
 
 // With --bench: calls fn(arg, i) with i = 0, 1, 2, ... (to walk through more data than caches hold)
-// for a while and prints the median time, GB/s, GFLOP/s and the share of `limit`.
+// for a while and prints the median time, GB/s, GFLOP/s and the share of the limit, i.e. the time
+// that the machine would need at its measured rates over the median time.
 void msgl__ck_time(checkkern *ck, void (*fn)(void *arg, int i), void *arg, double bytes,
                    double flops, ck_limit limit);
 

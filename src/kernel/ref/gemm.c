@@ -34,20 +34,12 @@ void msgl__gemm_pack_panel_ref(char *panel, msgl_dtype dtype, int k, int lane, i
 
 static void prepare_f32(const float *in, size_t ld_in, int rows, int k, char *a, size_t row_bytes)
 {
-    for (int r = 0; r < rows; r++) {
-        float *to = (float *)(a + (size_t)r * row_bytes);
-        memcpy(to, in + (size_t)r * ld_in, (size_t)k * sizeof(float));
-        memset(to + k, 0, (size_t)(msgl__gemm_kpad(k) - k) * sizeof(float));
-    }
+    msgl__gemm_prepare_f32(in, ld_in, rows, k, a, row_bytes);
 }
 
 static void prepare_bf16(const float *in, size_t ld_in, int rows, int k, char *a, size_t row_bytes)
 {
-    prepare_f32(in, ld_in, rows, k, a, row_bytes);
-    for (int r = 0; r < rows; r++) {
-        float *to = (float *)(a + (size_t)r * row_bytes);
-        for (int i = 0; i < k; i++) to[i] = msgl__bf16_to_f32(msgl__f32_to_bf16(to[i]));
-    }
+    msgl__gemm_prepare_rounded(in, ld_in, rows, k, a, row_bytes);
 }
 
 // The 16 weights of step k, as f32.
@@ -129,4 +121,10 @@ void msgl__gemm_init(msgl_gemm_kernels *k, msgl_cpu_level level)
         .grouped = grouped,
         .scratch_size = msgl__gemm_scratch_size,
     };
+#if defined(__x86_64__)
+    if (level >= MSGL_CPU_AVX2) msgl__gemm_init_avx2(k);
+    if (level >= MSGL_CPU_AVX512) msgl__gemm_init_avx512(k);
+    if (level >= MSGL_CPU_AVX512BF16) msgl__gemm_init_avx512bf16(k);
+    if (level >= MSGL_CPU_AMX) msgl__gemm_init_amx(k);
+#endif
 }

@@ -1,0 +1,225 @@
+// SPDX-License-Identifier: Apache-2.0
+//
+// Family gemm at level AMX: bf16 weights by tdpbf16ps, whatever the number of rows, so that a row's
+// sums always run in the same order. A panel's 16 consecutive lines are a B tile (32 k x 16
+// features). Rows are prepared as A tiles: blocks of 16 rows (the last one fewer), each block
+// [k / 32][rows][32] in bf16, so that a tile is contiguous.
+//
+// Up to 16 rows: one A tile against four panels at a time, bound by reading W. More: 2 x 2 tiles,
+// four loads for four products.
+#include "kernel/gemm_impl.h"
+#include "kernel/x86/amx.h"
+
+enum {
+    TILE_BYTES = 1024,
+    AHEAD = 2048, // of the prefetch in each stream of weights
+};
+
+static void prepare_bf16(const float *in, size_t ld_in, int rows, int k, char *a, size_t row_bytes)
+{
+    (void)row_bytes; // rows * row_bytes is the block's size, but rows are interleaved in it
+    for (int i = 0; i < k; i += 32) {
+        char *to = a + (size_t)(i / 32) * (size_t)rows * 64;
+        const uint32_t mask = k - i < 32 ? (1u << (k - i)) - 1 : 0xffffffffu;
+        for (int r = 0; r < rows; r++) {
+            const float *from = in + (size_t)r * ld_in + i;
+            const __m512 lo = _mm512_maskz_loadu_ps((__mmask16)mask, from);
+            const __m512 hi = _mm512_maskz_loadu_ps((__mmask16)(mask >> 16), from + 16);
+            _mm512_storeu_si512(to + r * 64, (__m512i)_mm512_cvtne2ps_pbh(hi, lo));
+        }
+    }
+}
+
+// One C tile to the result: `rows` rows of columns [col, col + 16) of b, as far as they exist.
+static MSGL_NOINLINE void finish(const msgl_gemm_block *b, const float *sums, int row, int rows,
+                                 int col)
+{
+    const int cols = b->cols - col < 16 ? b->cols - col : 16;
+    for (int r = 0; r < rows; r++) {
+        float *out = b->out + (size_t)(row + r) * b->ld_out + col;
+        for (int i = 0; i < cols; i++) {
+            out[i] = sums[r * 16 + i] + (b->bias == NULL ? 0.0f : b->bias[col + i]);
+        }
+    }
+}
+
+#define STORE_TILE(tile, row, rows, col)                                                           \
+    do {                                                                                           \
+        if (MSGL_LIKELY(b->bias == NULL && b->cols - (col) >= 16)) {                               \
+            _tile_stored(tile, b->out + (size_t)(row)*b->ld_out + (col), b->ld_out * 4);           \
+        } else {                                                                                   \
+            float sums[256];                                                                       \
+            _tile_stored(tile, sums, 64);                                                          \
+            MSGL_AMX_BARRIER(sums);                                                                \
+            finish(b, sums, row, rows, col);                                                       \
+        }                                                                                          \
+    } while (0)
+
+MSGL_INLINE void prefetch_tile(const char *p)
+{
+    for (int i = 0; i < TILE_BYTES; i += 64) _mm_prefetch(p + i, _MM_HINT_T0);
+}
+
+// At most 16 rows, one A tile; panels `panel` + j * `stride`, j < 4.
+static void tile_1x4(const msgl_gemm_block *b, int panel, int stride)
+{
+    const char *a = b->a, *w = b->w + (size_t)panel * b->panel_bytes;
+    const size_t s = (size_t)stride * b->panel_bytes, a_tile = (size_t)b->rows * 64;
+    _tile_zero(0);
+    _tile_zero(1);
+    _tile_zero(2);
+    _tile_zero(3);
+    for (int i = b->kpad / 32; i > 0; i--, a += a_tile, w += TILE_BYTES) {
+        prefetch_tile(w + AHEAD);
+        prefetch_tile(w + s + AHEAD);
+        prefetch_tile(w + 2 * s + AHEAD);
+        prefetch_tile(w + 3 * s + AHEAD);
+        _tile_loadd(4, a, 64);
+        _tile_loadd(5, w, 64);
+        _tile_dpbf16ps(0, 4, 5);
+        _tile_loadd(6, w + s, 64);
+        _tile_dpbf16ps(1, 4, 6);
+        _tile_loadd(7, w + 2 * s, 64);
+        _tile_dpbf16ps(2, 4, 7);
+        _tile_loadd(5, w + 3 * s, 64);
+        _tile_dpbf16ps(3, 4, 5);
+    }
+    STORE_TILE(0, 0, b->rows, panel * 16);
+    STORE_TILE(1, 0, b->rows, (panel + stride) * 16);
+    STORE_TILE(2, 0, b->rows, (panel + 2 * stride) * 16);
+    STORE_TILE(3, 0, b->rows, (panel + 3 * stride) * 16);
+}
+
+// `rows` <= 16 rows from `row` on, one panel.
+static void tile_1x1(const msgl_gemm_block *b, int row, int rows, int panel)
+{
+    const char *a = b->a + (size_t)row * b->a_row_bytes;
+    const char *w = b->w + (size_t)panel * b->panel_bytes;
+    _tile_zero(0);
+    for (int i = b->kpad / 32; i > 0; i--, a += (size_t)rows * 64, w += TILE_BYTES) {
+        prefetch_tile(w + AHEAD);
+        _tile_loadd(4, a, 64);
+        _tile_loadd(6, w, 64);
+        _tile_dpbf16ps(0, 4, 6);
+    }
+    STORE_TILE(0, row, rows, panel * 16);
+}
+
+// 16 + rows1 rows from `row` on, panels `panel` and `panel` + `stride`.
+static void tile_2x2(const msgl_gemm_block *b, int row, int rows1, int panel, int stride)
+{
+    const char *a0 = b->a + (size_t)row * b->a_row_bytes, *a1 = a0 + 16 * b->a_row_bytes;
+    const char *w = b->w + (size_t)panel * b->panel_bytes;
+    const size_t s = (size_t)stride * b->panel_bytes, a1_tile = (size_t)rows1 * 64;
+    _tile_zero(0);
+    _tile_zero(1);
+    _tile_zero(2);
+    _tile_zero(3);
+    for (int i = b->kpad / 32; i > 0; i--, a0 += TILE_BYTES, a1 += a1_tile, w += TILE_BYTES) {
+        _tile_loadd(4, a0, 64);
+        _tile_loadd(6, w, 64);
+        _tile_dpbf16ps(0, 4, 6);
+        _tile_loadd(7, w + s, 64);
+        _tile_dpbf16ps(1, 4, 7);
+        _tile_loadd(5, a1, 64);
+        _tile_dpbf16ps(2, 5, 6);
+        _tile_dpbf16ps(3, 5, 7);
+    }
+    STORE_TILE(0, row, 16, panel * 16);
+    STORE_TILE(1, row, 16, (panel + stride) * 16);
+    STORE_TILE(2, row + 16, rows1, panel * 16);
+    STORE_TILE(3, row + 16, rows1, (panel + stride) * 16);
+}
+
+// Tiles 0-3 are sums, 4 and 5 rows of A, 6 and 7 (5 too with one A tile) weights.
+static void configure_1(int rows)
+{
+    const uint8_t r = (uint8_t)rows;
+    msgl__amx_configure((const uint8_t[8]){r, r, r, r, r, 16, 16, 16});
+}
+
+static void configure_2(int rows1)
+{
+    const uint8_t r = (uint8_t)rows1;
+    msgl__amx_configure((const uint8_t[8]){16, 16, r, r, 16, r, 16, 16});
+}
+
+// At most 16 rows.
+static void few_rows(const msgl_gemm_block *b, int panels)
+{
+    const int groups = panels / 4;
+    configure_1(b->rows);
+    for (int i = 0; i < groups; i++) tile_1x4(b, i, groups);
+    for (int i = groups * 4; i < panels; i++) tile_1x1(b, 0, b->rows, i);
+}
+
+// More than 16 rows: pairs of panels (a single last one), all rows for each.
+static void many_rows(const msgl_gemm_block *b, int panels)
+{
+    const int full = b->rows / 32 * 32, left = b->rows - full;
+    for (int panel = 0; panel < panels; panel += 2) {
+        const bool pair = panel + 1 < panels;
+        if (full > 0) configure_2(16);
+        for (int row = 0; row < full; row += pair ? 32 : 16) {
+            if (pair) {
+                tile_2x2(b, row, 16, panel, 1);
+            } else {
+                tile_1x1(b, row, 16, panel);
+            }
+        }
+        if (left > 16 && pair) {
+            configure_2(left - 16);
+            tile_2x2(b, full, left - 16, panel, 1);
+            continue;
+        }
+        for (int row = full; row < b->rows; row += 16) {
+            const int rows = b->rows - row < 16 ? b->rows - row : 16;
+            configure_1(rows);
+            tile_1x1(b, row, rows, panel);
+            if (pair) tile_1x1(b, row, rows, panel + 1);
+        }
+    }
+}
+
+static void bf16_block(const msgl_gemm_block *b)
+{
+    const int panels = (b->cols + 15) / 16;
+    MSGL_AMX_BARRIER(b->a);
+    if (b->rows <= 16) {
+        few_rows(b, panels);
+    } else {
+        many_rows(b, panels);
+    }
+    _tile_release(); // an idle tile file costs nothing at a context switch
+}
+
+static void prepare_f32(const float *in, size_t ld_in, int rows, int k, char *a, size_t row_bytes)
+{
+    msgl__gemm_prepare_f32(in, ld_in, rows, k, a, row_bytes);
+}
+
+static const msgl_gemm_micro MICRO[MSGL_DTYPE_COUNT] = {
+    [MSGL_F32] = {4, 16, 40, prepare_f32, msgl__gemm_block_f32_avx512},
+    [MSGL_F16] = {4, 16, 40, prepare_f32, msgl__gemm_block_f16_avx512},
+    [MSGL_BF16] = {2, 0, 800, prepare_bf16, bf16_block},
+};
+
+static void linear(msgl_exec *x, const msgl_weight *w, const float *bias, const float *in,
+                   size_t ld_in, float *out, size_t ld_out, int m)
+{
+    msgl__gemm_linear(MICRO, x, w, bias, in, ld_in, out, ld_out, m);
+}
+
+static void grouped(msgl_exec *x, const msgl_weight *experts, int num_experts,
+                    const int32_t *offsets, const float *in, size_t ld_in, float *out,
+                    size_t ld_out)
+{
+    msgl__gemm_grouped(MICRO, x, experts, num_experts, offsets, in, ld_in, out, ld_out);
+}
+
+void msgl__gemm_init_amx(msgl_gemm_kernels *k)
+{
+    k->name = "amx";
+    k->linear = linear;
+    k->grouped = grouped;
+}

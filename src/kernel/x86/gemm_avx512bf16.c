@@ -1,0 +1,105 @@
+// SPDX-License-Identifier: Apache-2.0
+//
+// Family gemm at level AVX-512-BF16: bf16 weights by vdpbf16ps. The instruction takes subnormal
+// inputs and results as zero and rounds to nearest even.
+#include "kernel/gemm_impl.h"
+
+#include <assert.h>
+#include <immintrin.h>
+#include <string.h>
+
+// Prepared rows are bf16.
+static void prepare_bf16(const float *in, size_t ld_in, int rows, int k, char *a, size_t row_bytes)
+{
+    for (int r = 0; r < rows; r++) {
+        const float *from = in + (size_t)r * ld_in;
+        char *to = a + (size_t)r * row_bytes;
+        int i = 0;
+        for (; i + 32 <= k; i += 32) {
+            const __m512bh v =
+                _mm512_cvtne2ps_pbh(_mm512_loadu_ps(from + i + 16), _mm512_loadu_ps(from + i));
+            _mm512_storeu_si512(to + 2 * i, (__m512i)v);
+        }
+        if (i < k) {
+            const uint32_t mask = (1u << (k - i)) - 1;
+            const __m512 lo = _mm512_maskz_loadu_ps((__mmask16)mask, from + i);
+            const __m512 hi = _mm512_maskz_loadu_ps((__mmask16)(mask >> 16), from + i + 16);
+            _mm512_storeu_si512(to + 2 * i, (__m512i)_mm512_cvtne2ps_pbh(hi, lo));
+        }
+    }
+}
+
+typedef __m512 acc;
+typedef __m512bh wvec, xval;
+
+#define MSGL_T_ROWS_1 12
+#define MSGL_T_ROWS_2 12
+#define MSGL_T_ROWS_4 6
+#define MSGL_T_SHAPES(X)                                                                           \
+    X(1, 1)                                                                                        \
+    X(2, 1) X(3, 1) X(4, 1) X(5, 1) X(6, 1) X(7, 1) X(8, 1) X(9, 1) X(10, 1) X(11, 1) X(12, 1)     \
+        X(1, 2) X(2, 2) X(3, 2) X(4, 2) X(5, 2) X(6, 2) X(7, 2) X(8, 2) X(9, 2) X(10, 2) X(11, 2)  \
+            X(12, 2) X(1, 4) X(2, 4) X(3, 4) X(4, 4) X(5, 4) X(6, 4)
+
+MSGL_INLINE acc zero(void)
+{
+    return _mm512_setzero_ps();
+}
+MSGL_INLINE wvec load_bf16(const char *line, int sub)
+{
+    (void)sub;
+    return (__m512bh)_mm512_loadu_si512(line);
+}
+MSGL_INLINE xval broadcast(const char *a, int sub)
+{
+    (void)sub;
+    int32_t pair;
+    memcpy(&pair, a, sizeof pair);
+    return (__m512bh)_mm512_set1_epi32(pair);
+}
+MSGL_INLINE acc madd(acc sum, wvec w, xval x)
+{
+    return _mm512_dpbf16_ps(sum, w, x);
+}
+MSGL_INLINE void store(float *out, acc sum)
+{
+    _mm512_storeu_ps(out, sum);
+}
+#define MSGL_T(name) bf16_##name
+#define MSGL_T_LOAD_W load_bf16
+#define MSGL_T_SUBS 1
+#define MSGL_T_LINE 64
+#define MSGL_T_K 2
+#define MSGL_T_A 4
+#include "kernel/x86/gemm_avx.h"
+
+static void prepare_f32(const float *in, size_t ld_in, int rows, int k, char *a, size_t row_bytes)
+{
+    msgl__gemm_prepare_f32(in, ld_in, rows, k, a, row_bytes);
+}
+
+static const msgl_gemm_micro MICRO[MSGL_DTYPE_COUNT] = {
+    [MSGL_F32] = {4, 16, 40, prepare_f32, msgl__gemm_block_f32_avx512},
+    [MSGL_F16] = {4, 16, 40, prepare_f32, msgl__gemm_block_f16_avx512},
+    [MSGL_BF16] = {2, 32, 80, prepare_bf16, bf16_block},
+};
+
+static void linear(msgl_exec *x, const msgl_weight *w, const float *bias, const float *in,
+                   size_t ld_in, float *out, size_t ld_out, int m)
+{
+    msgl__gemm_linear(MICRO, x, w, bias, in, ld_in, out, ld_out, m);
+}
+
+static void grouped(msgl_exec *x, const msgl_weight *experts, int num_experts,
+                    const int32_t *offsets, const float *in, size_t ld_in, float *out,
+                    size_t ld_out)
+{
+    msgl__gemm_grouped(MICRO, x, experts, num_experts, offsets, in, ld_in, out, ld_out);
+}
+
+void msgl__gemm_init_avx512bf16(msgl_gemm_kernels *k)
+{
+    k->name = "avx512bf16";
+    k->linear = linear;
+    k->grouped = grouped;
+}

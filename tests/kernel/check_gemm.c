@@ -1,0 +1,404 @@
+// SPDX-License-Identifier: Apache-2.0
+//
+// Family gemm against sums in f64 of the rounded operands.
+#include "kernel/checkkern.h"
+
+#include <math.h>
+#include <string.h>
+
+#include "core/mem.h"
+
+void msgl__check_gemm(checkkern *ck);
+
+// An f32 sum of k products errs by at most 2^-24 of a partial sum per step, and partial sums are at
+// most sum |x w|. Errors of k steps add up like a random walk: 4 sqrt(k) is four deviations, and 8
+// covers the shortest sums. bf16 products are exact in f32, f16 and f32 ones are fused or rounded
+// once more.
+static ck_tol tolerance(int k, double largest_abs_sum)
+{
+    const double eps = 0x1p-24 * (4 * sqrt((double)k) + 8);
+    return (ck_tol){.abs = eps * largest_abs_sum + 1e-37, .rel = 0, .nmse = 1e-10};
+}
+
+typedef struct problem {
+    msgl_dtype dtype;
+    int m, n, k;
+    size_t ld_in, ld_out;
+    bool bias;
+} problem;
+
+typedef struct operands {
+    msgl_weight w;
+    float *rows; // W as f32, [n, k], after rounding to the weight's dtype
+    float *in;   // [m, ld_in], NaN between k and ld_in
+    float *bias;
+} operands;
+
+static float rounded(float v, msgl_dtype dtype)
+{
+    uint32_t store = 0;
+    msgl__store_f32(&store, dtype, 0, v);
+    return msgl__load_f32(&store, dtype, 0);
+}
+
+// Packs w->rows in pieces of random size, last rows first.
+static void pack_in_pieces(checkkern *ck, operands *o, msgl_dtype src_dtype)
+{
+    const int n = o->w.n, k = o->w.k;
+    const size_t ld = (size_t)k + 3;
+    char *src = msgl__ck_alloc(ck, (size_t)n * ld * sizeof(float));
+    for (int r = 0; r < n; r++) {
+        for (int i = 0; i < k; i++) {
+            msgl__store_f32(src, src_dtype, (size_t)r * ld + (size_t)i,
+                            o->rows[(size_t)r * (size_t)k + (size_t)i]);
+        }
+    }
+    for (int end = n; end > 0;) {
+        const int rows = msgl__ck_int(ck, 1, end < 70 ? end : 70);
+        end -= rows;
+        ck->cur->gemm.pack(ck->exec, &o->w, end, rows,
+                           src + (size_t)end * ld * msgl__dtype_size(src_dtype), src_dtype, ld);
+    }
+}
+
+static msgl_weight new_weight(checkkern *ck, msgl_dtype dtype, int n, int k)
+{
+    return (msgl_weight){dtype, n, k, msgl__ck_alloc(ck, ck->cur->gemm.packed_size(dtype, n, k))};
+}
+
+static operands make(checkkern *ck, const problem *p)
+{
+    const size_t n = (size_t)p->n, k = (size_t)p->k;
+    operands o = {.w = new_weight(ck, p->dtype, p->n, p->k),
+                  .rows = msgl__ck_alloc(ck, n * k * sizeof(float)),
+                  .in = msgl__ck_alloc(ck, (size_t)(p->m + 1) * p->ld_in * sizeof(float)),
+                  .bias = p->bias ? msgl__ck_alloc(ck, n * sizeof(float)) : NULL};
+    for (size_t i = 0; i < n * k; i++) o.rows[i] = rounded(msgl__ck_normal(ck), p->dtype);
+    pack_in_pieces(ck, &o, p->dtype);
+    for (size_t r = 0; r < (size_t)p->m; r++) {
+        for (size_t i = 0; i < p->ld_in; i++) {
+            o.in[r * p->ld_in + i] = i < k ? msgl__ck_normal(ck) : NAN;
+        }
+    }
+    for (size_t i = 0; p->bias && i < n; i++) o.bias[i] = msgl__ck_normal(ck);
+    return o;
+}
+
+// want [m, n]; returns the largest sum of |x w| over the finite results.
+static double oracle(const problem *p, const operands *o, double *want)
+{
+    double largest = 0;
+    for (int r = 0; r < p->m; r++) {
+        for (int c = 0; c < p->n; c++) {
+            double sum = 0, abs_sum = 0;
+            for (int i = 0; i < p->k; i++) {
+                const float x = o->in[(size_t)r * p->ld_in + (size_t)i];
+                const double a = (double)(p->dtype == MSGL_BF16 ? rounded(x, MSGL_BF16) : x) *
+                                 (double)o->rows[(size_t)c * (size_t)p->k + (size_t)i];
+                sum += a;
+                abs_sum += fabs(a);
+            }
+            if (o->bias != NULL) {
+                sum += (double)o->bias[c];
+                abs_sum += fabs((double)o->bias[c]);
+            }
+            want[(size_t)r * (size_t)p->n + (size_t)c] = sum;
+            if (isfinite(abs_sum) && abs_sum > largest) largest = abs_sum;
+        }
+    }
+    return largest;
+}
+
+static void run_linear(checkkern *ck, msgl_exec *x, const problem *p, const operands *o, float *out)
+{
+    ck->cur->gemm.linear(x, &o->w, o->bias, o->in, p->ld_in, out, p->ld_out, p->m);
+}
+
+// The result, then that one thread gives the same bits, then every row alone and blocks of rows.
+static void check_problem(checkkern *ck, const problem *p, const operands *o)
+{
+    ck_buf out = msgl__ck_buf(ck, p->m, p->n, p->ld_out);
+    double *want = msgl__ck_alloc(ck, (size_t)p->m * (size_t)p->n * sizeof *want);
+    const double largest = oracle(p, o, want);
+    const size_t before = ck->exec->scratch->used;
+    run_linear(ck, ck->exec, p, o, out.data);
+    msgl__ck_true(ck, ck->exec->scratch->used == before, "gives its scratch back");
+    msgl__ck_near(ck, "out", &out, want, tolerance(p->k, largest));
+    ck_buf other = msgl__ck_buf(ck, p->m, p->n, p->ld_out);
+    const size_t all = (size_t)p->m * p->ld_out;
+    run_linear(ck, ck->exec1, p, o, other.data);
+    msgl__ck_same(ck, "one thread", out.data, other.data, all);
+    for (int step = 1; step <= p->m; step += step < 3 ? 1 : 10) {
+        other = msgl__ck_buf(ck, p->m, p->n, p->ld_out);
+        for (int r = 0; r < p->m; r += step) {
+            problem part = *p;
+            operands rows = *o;
+            part.m = p->m - r < step ? p->m - r : step;
+            rows.in += (size_t)r * p->ld_in;
+            run_linear(ck, ck->exec, &part, &rows, other.data + (size_t)r * p->ld_out);
+        }
+        if (!msgl__ck_same(ck, "independent of m", out.data, other.data, all)) return;
+    }
+}
+
+static const char *short_name(msgl_dtype t)
+{
+    return t == MSGL_BF16 ? "bf16" : t == MSGL_F16 ? "f16" : "f32";
+}
+
+static bool due_linear(checkkern *ck, msgl_dtype t, const char *what)
+{
+    return msgl__ck_func(ck, CK_FN(ck->cur->gemm.linear), CK_PREV(ck, gemm.linear), "linear_%s_%s",
+                         short_name(t), what);
+}
+
+static void check_linear(checkkern *ck, msgl_dtype t)
+{
+    static const int SHAPES[][3] = {
+        {1, 1, 1},     {1, 16, 32},   {1, 17, 33},    {2, 31, 64},   {3, 64, 96},   {4, 100, 70},
+        {5, 129, 31},  {6, 64, 128},  {7, 80, 1024},  {8, 256, 257}, {12, 48, 100}, {13, 97, 40},
+        {16, 144, 65}, {17, 33, 160}, {31, 50, 96},   {32, 64, 64},  {33, 65, 63},  {48, 40, 130},
+        {65, 96, 250}, {100, 31, 32}, {129, 70, 515}, {1, 512, 3072}};
+    if (!due_linear(ck, t, "shapes")) return;
+    for (size_t i = 0; i < MSGL_COUNT(SHAPES); i++) {
+        const int m = SHAPES[i][0], n = SHAPES[i][1], k = SHAPES[i][2];
+        const problem p = {t,         m, n, k, (size_t)k + (i % 3) * 5, (size_t)n + (i % 2) * 7,
+                           i % 4 == 1};
+        const operands o = make(ck, &p);
+        check_problem(ck, &p, &o);
+        msgl__ck_reset(ck);
+    }
+}
+
+// Values that break shortcuts: infinities and NaNs stay in their row and column, zeros keep
+// 0 * finite = 0, subnormals may count as zero, large and small magnitudes meet.
+static void check_special(checkkern *ck, msgl_dtype t)
+{
+    if (!due_linear(ck, t, "special")) return;
+    const problem p = {t, 19, 37, 70, 70, 37, true};
+    operands o = make(ck, &p);
+    const size_t k = (size_t)p.k;
+    for (size_t i = 0; i < k; i++) {
+        o.in[2 * p.ld_in + i] = 0;
+        o.in[3 * p.ld_in + i] = i % 2 ? -0.0f : 1e-42f;
+        o.in[4 * p.ld_in + i] = i % 2 ? 1e4f : -1e-4f;
+        o.rows[11 * k + i] = 0;
+        o.rows[12 * k + i] = rounded(i % 3 ? 1e4f : -1e-4f, t);
+    }
+    o.in[5 * p.ld_in + 7] = INFINITY;
+    o.in[6 * p.ld_in + 69] = -INFINITY;
+    o.in[7 * p.ld_in + 33] = NAN;
+    o.in[18 * p.ld_in] = INFINITY;
+    o.in[18 * p.ld_in + 1] = -INFINITY;
+    o.rows[20 * k + 5] = INFINITY;
+    o.rows[36 * k + 69] = NAN;
+    pack_in_pieces(ck, &o, t);
+    check_problem(ck, &p, &o);
+}
+
+static void check_scratch(checkkern *ck)
+{
+    if (!due_linear(ck, MSGL_BF16, "scratch")) return;
+    for (int t = 0; t < MSGL_DTYPE_COUNT; t++) {
+        const problem p = {(msgl_dtype)t, 40, 33, 100, 100, 33, false};
+        const operands o = make(ck, &p);
+        const size_t enough = ck->cur->gemm.scratch_size(p.m, p.k);
+        char *memory = msgl__ck_alloc(ck, enough);
+        msgl_arena arena;
+        msgl_exec x = *ck->exec1;
+        x.scratch = &arena;
+        msgl__arena_init(&arena, memory, enough);
+        float *out = msgl__ck_alloc(ck, 40 * 33 * sizeof *out);
+        run_linear(ck, &x, &p, &o, out);
+        msgl__ck_true(ck, x.status == 0, "scratch_size() is enough for dtype %d", t);
+        msgl__arena_init(&arena, memory, 64);
+        run_linear(ck, &x, &p, &o, out);
+        msgl__ck_true(ck, x.status == MSGL_ENOMEM, "full scratch is reported");
+        float *none = msgl__ck_alloc(ck, 64);
+        memset(none, 0x55, 64);
+        ck->cur->gemm.linear(ck->exec, &o.w, NULL, o.in, p.ld_in, none, p.ld_out, 0);
+        msgl__ck_true(ck, ((char *)none)[0] == 0x55, "m = 0 writes nothing");
+    }
+    msgl__ck_true(ck, ck->cur->gemm.packed_size(MSGL_F32, INT32_MAX, INT32_MAX) == 0,
+                  "packed_size() reports overflow");
+}
+
+// Every source dtype into every weight dtype; gather gives back each row, exactly.
+static void check_pack(checkkern *ck)
+{
+    static const int SHAPES[][2] = {{1, 1}, {16, 32}, {33, 31}, {64, 300}, {100, 64}, {48, 1030}};
+    if (!msgl__ck_func(ck, CK_FN(ck->cur->gemm.pack), CK_PREV(ck, gemm.pack), "pack")) return;
+    for (int c = 0; c < 9 * (int)MSGL_COUNT(SHAPES); c++) {
+        const msgl_dtype t = (msgl_dtype)(c % 3), src = (msgl_dtype)(c / 3 % 3);
+        const int n = SHAPES[c / 9][0], k = SHAPES[c / 9][1];
+        const size_t size = (size_t)n * (size_t)k;
+        operands o = {.w = new_weight(ck, t, n, k), .rows = msgl__ck_alloc(ck, size * 4)};
+        for (size_t i = 0; i < size; i++) o.rows[i] = rounded(msgl__ck_normal(ck), src);
+        if (size > 32) {
+            o.rows[3] = INFINITY;
+            o.rows[7] = rounded(1e30f, src);
+            o.rows[9] = rounded(1e-6f, src);
+            o.rows[11] = -0.0f;
+        }
+        pack_in_pieces(ck, &o, src);
+        int32_t *ids = msgl__ck_alloc(ck, (size_t)(2 * n) * sizeof *ids);
+        for (int i = 0; i < 2 * n; i++) ids[i] = i < n ? n - 1 - i : msgl__ck_int(ck, 0, n - 1);
+        ck_buf out = msgl__ck_buf(ck, 2 * n, k, (size_t)k);
+        double *want = msgl__ck_alloc(ck, 2 * size * sizeof *want);
+        for (int i = 0; i < 2 * n; i++) {
+            for (int j = 0; j < k; j++) {
+                want[(size_t)i * (size_t)k + (size_t)j] =
+                    (double)rounded(o.rows[(size_t)ids[i] * (size_t)k + (size_t)j], t);
+            }
+        }
+        ck->cur->gemm.gather(ck->exec, &o.w, ids, 2 * n, out.data);
+        if (!msgl__ck_near(ck, "gather after pack", &out, want, (ck_tol){0, 0, 0})) {
+            msgl__ck_true(ck, false, "weight %s, source %s, n %d, k %d", short_name(t),
+                          short_name(src), n, k);
+            return;
+        }
+        msgl__ck_reset(ck);
+    }
+}
+
+// Each expert's rows have the bits that linear() gives them; the oracle sees a few experts.
+static void check_grouped(checkkern *ck, msgl_dtype t)
+{
+    enum { EXPERTS = 9, N = 70, K = 96 };
+    static const int32_t OFFSETS[][EXPERTS + 1] = {{0, 0, 1, 1, 4, 24, 24, 60, 61, 61},
+                                                   {0, 0, 0, 0, 0, 0, 0, 0, 0, 1},
+                                                   {0, 40, 40, 40, 40, 40, 40, 40, 40, 40},
+                                                   {0, 1, 2, 3, 4, 5, 6, 7, 8, 9}};
+    if (!msgl__ck_func(ck, CK_FN(ck->cur->gemm.grouped), CK_PREV(ck, gemm.grouped), "grouped_%s",
+                       short_name(t)))
+        return;
+    for (size_t c = 0; c < MSGL_COUNT(OFFSETS); c++) {
+        const int32_t *offsets = OFFSETS[c];
+        const int m = offsets[EXPERTS];
+        operands o[EXPERTS];
+        msgl_weight w[EXPERTS];
+        for (int e = 0; e < EXPERTS; e++) {
+            o[e] = make(ck, &(problem){t, 1, N, K, K, N, false});
+            w[e] = o[e].w;
+        }
+        const problem all = {t, m, N, K, K + 2, N + 5, false};
+        const operands in = make(ck, &all);
+        ck_buf out = msgl__ck_buf(ck, m, N, all.ld_out), other = msgl__ck_buf(ck, m, N, all.ld_out);
+        double *want = msgl__ck_alloc(ck, (size_t)m * N * sizeof *want);
+        double largest = 0;
+        for (int e = 0; e < EXPERTS; e++) {
+            const size_t row = (size_t)offsets[e];
+            problem p = all;
+            operands part = o[e];
+            p.m = offsets[e + 1] - offsets[e];
+            part.in = in.in + row * all.ld_in;
+            largest = fmax(largest, oracle(&p, &part, want + row * N));
+            run_linear(ck, ck->exec, &p, &part, other.data + row * all.ld_out);
+        }
+        ck->cur->gemm.grouped(ck->exec, w, EXPERTS, offsets, in.in, all.ld_in, out.data,
+                              all.ld_out);
+        msgl__ck_near(ck, "grouped", &out, want, tolerance(K, largest));
+        msgl__ck_same(ck, "as linear", out.data, other.data, (size_t)m * all.ld_out);
+        out = msgl__ck_buf(ck, m, N, all.ld_out);
+        ck->cur->gemm.grouped(ck->exec1, w, EXPERTS, offsets, in.in, all.ld_in, out.data,
+                              all.ld_out);
+        msgl__ck_same(ck, "one thread", out.data, other.data, (size_t)m * all.ld_out);
+        msgl__ck_reset(ck);
+    }
+}
+
+// Bytes of packed weights that a benchmark walks through: more than the caches keep.
+static const size_t BENCH_BYTES = (size_t)768 << 20;
+
+typedef struct bench {
+    checkkern *ck;
+    msgl_weight w;
+    char *base;
+    int copies, m;
+    float *in, *out;
+    const uint16_t *src;
+} bench;
+
+static void bench_linear(void *arg, int i)
+{
+    bench *b = arg;
+    msgl_weight w = b->w;
+    w.data = b->base + (size_t)(i % b->copies) * b->ck->cur->gemm.packed_size(w.dtype, w.n, w.k);
+    b->ck->cur->gemm.linear(b->ck->exec, &w, NULL, b->in, (size_t)w.k, b->out, (size_t)w.n, b->m);
+}
+
+static void bench_pack(void *arg, int i)
+{
+    bench *b = arg;
+    msgl_weight w = b->w;
+    w.data = b->base + (size_t)(i % b->copies) * b->ck->cur->gemm.packed_size(w.dtype, w.n, w.k);
+    b->ck->cur->gemm.pack(b->ck->exec, &w, 0, w.n, b->src, MSGL_BF16, (size_t)w.k);
+}
+
+// Layers of Qwen3-0.6B: qkv, o, gate and up, down, output.
+static void bench_shapes(checkkern *ck, msgl_dtype t, char *base)
+{
+    static const int SHAPES[][2] = {
+        {4096, 1024}, {1024, 2048}, {6144, 1024}, {1024, 3072}, {151936, 1024}};
+    static const int ROWS[] = {1, 8, 16, 512};
+    for (size_t s = 0; s < MSGL_COUNT(SHAPES); s++) {
+        const int n = SHAPES[s][0], k = SHAPES[s][1];
+        const size_t size = ck->cur->gemm.packed_size(t, n, k);
+        bench b = {.ck = ck, .w = {t, n, k, NULL}, .base = base};
+        b.copies = (int)(BENCH_BYTES / size);
+        for (size_t i = 0; i < MSGL_COUNT(ROWS); i++) {
+            const int m = b.m = ROWS[i];
+            if ((m > 16 && n > 10000) || b.copies < 1) continue;
+            if (!msgl__ck_func(ck, CK_FN(ck->cur->gemm.linear), CK_PREV(ck, gemm.linear),
+                               "linear_%s_%dx%d_m%d", short_name(t), n, k, m))
+                continue;
+            b.in = msgl__ck_alloc(ck, (size_t)m * (size_t)k * 4);
+            b.out = msgl__ck_alloc(ck, (size_t)m * (size_t)n * 4);
+            for (int j = 0; j < m * k; j++) b.in[j] = msgl__ck_uniform(ck, -1, 1);
+            msgl__ck_time(ck, bench_linear, &b, (double)size, 2.0 * m * n * k,
+                          t == MSGL_BF16 ? CK_LIMIT_BF16 : CK_LIMIT_F32);
+            msgl__ck_true(ck, isfinite(b.out[0]), "the result is a number");
+            msgl__ck_reset(ck);
+        }
+        if (t == MSGL_BF16 && n < 10000 &&
+            msgl__ck_func(ck, CK_FN(ck->cur->gemm.pack), CK_PREV(ck, gemm.pack), "pack_%dx%d", n,
+                          k)) {
+            uint16_t *src = msgl__ck_alloc(ck, size);
+            for (size_t j = 0; j < size / 2; j++) src[j] = (uint16_t)(0x3f00 | (j * 31 & 0x80ff));
+            b.src = src;
+            msgl__ck_time(ck, bench_pack, &b, 2.0 * (double)size, 0, CK_LIMIT_READ);
+            msgl__ck_true(ck, ((uint16_t *)base)[0] == src[0], "packed");
+        }
+    }
+}
+
+static void bench_gemm(checkkern *ck)
+{
+    char *base = msgl__pages_alloc(BENCH_BYTES);
+    if (base == NULL) return;
+    for (int i = 0; i < 3; i++) {
+        const msgl_dtype t = (msgl_dtype)(2 - i);
+        // Weights of about +-1: neither zeros nor subnormals, which some units handle faster.
+        for (size_t j = 0; j < BENCH_BYTES / 2; j++) {
+            ((uint16_t *)base)[j] =
+                (uint16_t)((t == MSGL_F16 ? 0x3800 : 0x3f00) | (j * 40503 & 0x80ff));
+        }
+        bench_shapes(ck, t, base);
+    }
+    msgl__pages_free(base, BENCH_BYTES);
+}
+
+void msgl__check_gemm(checkkern *ck)
+{
+    if (ck->bench) {
+        bench_gemm(ck);
+        return;
+    }
+    check_pack(ck);
+    check_scratch(ck);
+    for (int t = 0; t < MSGL_DTYPE_COUNT; t++) {
+        check_linear(ck, (msgl_dtype)t);
+        check_special(ck, (msgl_dtype)t);
+        check_grouped(ck, (msgl_dtype)t);
+    }
+}
