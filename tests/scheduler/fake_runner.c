@@ -308,6 +308,7 @@ void fake_init(fake_runner *f, int32_t max_running, int32_t max_seq_len, int32_t
     f->prefill_ns = 1000;
     f->prefill_token_ns = 100;
     f->decode_ns = 2000;
+    f->nan_uid = UINT64_MAX;
     msgl_err err;
     if (msgl__page_table_create(max_running, max_seq_len, num_pages * page_size, &f->table, &err)) {
         abort();

@@ -45,10 +45,546 @@ static void test_one_request(void **state)
     harness_free(&h);
 }
 
+// A prompt of n tokens: the first `shared` depend on seed only, the rest on uid too.
+static void add_shared(harness *h, uint64_t uid, int32_t shared, int32_t n, int32_t max_tokens)
+{
+    int32_t ids[HARNESS_LEN];
+    uint64_t a = 77, b = 1000 + uid;
+    for (int32_t i = 0; i < n; i++) {
+        ids[i] = (int32_t)(fake_random(i < shared ? &a : &b) % (uint64_t)h->cfg.vocab_size);
+    }
+    msgl_sampling_params p = msgl__sampling_params_default();
+    p.max_tokens = max_tokens;
+    p.ignore_eos = true;
+    harness_add(h, uid, ids, n, &p);
+}
+
+static void expect_refused(harness *h, const int32_t *ids, int32_t n, msgl_sampling_params p,
+                           int status, const char *text)
+{
+    harness_add(h, 9, ids, n, &p);
+    assert_int_equal(h->records[9].ends, 1);
+    assert_int_equal(h->records[9].finish, MSGL_FINISH_ERROR);
+    assert_int_equal(h->records[9].status, status);
+    assert_string_equal(h->records[9].text, text);
+    assert_int_equal(harness_stats(h).waiting, 0);
+}
+
+static void test_refused(void **state)
+{
+    (void)state;
+    harness_options o = defaults();
+    o.num_pages = 16;
+    harness h;
+    harness_init(&h, o);
+    int32_t ids[300] = {0};
+    msgl_sampling_params p = msgl__sampling_params_default();
+    expect_refused(&h, ids, 0, p, MSGL_EINVAL, "prompt has 0 tokens; allowed: at least 1");
+    expect_refused(&h, ids, 256, p, MSGL_ELIMIT,
+                   "prompt has 256 tokens and max_tokens 16; the limit is 256 tokens");
+    p.max_tokens = 2;
+    expect_refused(&h, ids, 64, p, MSGL_ELIMIT,
+                   "prompt has 64 tokens and max_tokens 2; the KV cache holds 64 tokens");
+    p.max_tokens = 0;
+    expect_refused(&h, ids, 4, p, MSGL_EINVAL, "max_tokens is 0; allowed: 1 or more");
+    p.max_tokens = 1;
+    ids[3] = 16;
+    expect_refused(&h, ids, 5, p, MSGL_EINVAL, "prompt token 3 is 16; allowed: 0 to 15");
+    ids[3] = -1;
+    expect_refused(&h, ids, 5, p, MSGL_EINVAL, "prompt token 3 is -1; allowed: 0 to 15");
+    ids[3] = 0;
+    harness_add(&h, 9, ids, 64, &p); // fills the pool to its last slot
+    msgl__scheduler_add(h.s,
+                        &(msgl_msg_request){.uid = 9, .num_ids = 1, .ids = ids, .sampling = p});
+    assert_string_equal(h.records[9].text, "request id 9 is in use");
+    h.records[9].ends = 0;
+    harness_run(&h, 10);
+    harness_expect(&h, 9);
+    harness_free(&h);
+}
+
+static void test_no_memory_for_a_request(void **state)
+{
+    (void)state;
+    harness h;
+    harness_init(&h, defaults());
+    msgl__mem_fail_from(1);
+    harness_add_simple(&h, 1, 10, 5, 1);
+    msgl__mem_fail_from(0);
+    assert_int_equal(h.records[1].status, MSGL_ENOMEM);
+    harness_add_simple(&h, 1, 10, 5, 1);
+    harness_run(&h, 20);
+    harness_expect(&h, 1);
+    harness_free(&h);
+}
+
+static void test_create_fails(void **state)
+{
+    (void)state;
+    harness h;
+    harness_init(&h, defaults());
+    msgl_scheduler *s;
+    msgl_err err;
+    for (uint64_t nth = 1;; nth++) {
+        msgl__mem_fail_from(nth);
+        const int rc = msgl__scheduler_create(&h.cfg, &h.fake.runner, NULL, NULL, &s, &err);
+        msgl__mem_fail_from(0);
+        if (rc == 0) break;
+        assert_int_equal(rc, MSGL_ENOMEM);
+        assert_null(s);
+    }
+    msgl__scheduler_destroy(s);
+    msgl_scheduler_config bad = h.cfg;
+    bad.max_running = 9; // the table has 8 rows
+    assert_int_equal(msgl__scheduler_create(&bad, &h.fake.runner, NULL, NULL, &s, &err),
+                     MSGL_EINVAL);
+    bad = h.cfg;
+    bad.num_pages = 0;
+    assert_int_equal(msgl__scheduler_create(&bad, &h.fake.runner, NULL, NULL, &s, &err),
+                     MSGL_EINVAL);
+    harness_free(&h);
+}
+
+static void test_length_limits(void **state)
+{
+    (void)state;
+    for (int overlap = 0; overlap < 2; overlap++) {
+        harness_options o = defaults();
+        o.overlap = overlap;
+        harness h;
+        harness_init(&h, o);
+        harness_add_simple(&h, 1, 250, 1000, 1); // cut to the 6 tokens that are left
+        harness_add_simple(&h, 2, 255, 1, 2);
+        harness_add_simple(&h, 3, 1, 1, 3);
+        harness_run(&h, 100);
+        assert_int_equal(h.records[1].num_tokens, 6);
+        for (uint64_t uid = 1; uid <= 3; uid++) harness_expect(&h, uid);
+        harness_free(&h);
+    }
+}
+
+static void test_stop_ids(void **state)
+{
+    (void)state;
+    for (int overlap = 0; overlap < 2; overlap++) {
+        harness_options o = defaults();
+        o.overlap = overlap;
+        harness h;
+        harness_init(&h, o);
+        const int32_t ids[] = {1, 2, 3, 4, 5};
+        msgl_sampling_params p = msgl__sampling_params_default();
+        p.max_tokens = 200;
+        int stops = 0;
+        for (uint64_t uid = 0; uid < 30; uid++) {
+            p.ignore_eos = uid % 3 == 0;
+            p.num_stop_ids = (int32_t)(uid % 2);
+            p.stop_ids[0] = 5;
+            harness_add(&h, uid, ids, 1 + (int32_t)(uid % 5), &p);
+            harness_run(&h, 300);
+            harness_expect(&h, uid);
+            stops += h.records[uid].finish == MSGL_FINISH_STOP;
+        }
+        assert_true(stops > 10);
+        harness_free(&h);
+    }
+}
+
+// At least one token of the prompt is computed, and what counts as cached is what was shared.
+static void test_prefix_reuse(void **state)
+{
+    (void)state;
+    const int32_t sizes[] = {1, 4, 16, 64};
+    for (size_t i = 0; i < 4; i++) {
+        harness_options o = defaults();
+        o.page_size = sizes[i];
+        harness h;
+        harness_init(&h, o);
+        harness_add_simple(&h, 1, 129, 8, 1);
+        harness_run(&h, 60);
+        assert_int_equal(h.records[1].cached, 0);
+        harness_add_simple(&h, 2, 129, 8, 1);
+        harness_run(&h, 60);
+        assert_int_equal(h.records[2].cached, 128);
+        harness_add_simple(&h, 3, 128, 8, 1); // the last page would leave nothing to compute
+        harness_run(&h, 60);
+        assert_int_equal(h.records[3].cached, 127 / sizes[i] * sizes[i]);
+        // The next turn of the first conversation finds prompt and answer.
+        int32_t ids[HARNESS_LEN];
+        memcpy(ids, h.records[1].prompt, 129 * sizeof *ids);
+        memcpy(ids + 129, h.records[1].tokens, 8 * sizeof *ids);
+        ids[137] = ids[138] = 3;
+        harness_add(&h, 4, ids, 139, &h.records[1].sampling);
+        harness_run(&h, 60);
+        assert_int_equal(h.records[4].cached, 136 / sizes[i] * sizes[i]);
+        for (uint64_t uid = 1; uid <= 4; uid++) harness_expect(&h, uid);
+        harness_free(&h);
+    }
+}
+
+// Requests that arrive together compute what they share once.
+static void test_shared_while_computed(void **state)
+{
+    (void)state;
+    harness_options o = defaults();
+    o.max_prefill_tokens = 512;
+    harness h;
+    harness_init(&h, o);
+    for (uint64_t uid = 0; uid < 6; uid++) add_shared(&h, uid, 160, 170, 4);
+    harness_run(&h, 100);
+    for (uint64_t uid = 0; uid < 6; uid++) harness_expect(&h, uid);
+    assert_int_equal(h.fake.prefill_tokens, 170 + 5 * 10);
+    harness_free(&h);
+}
+
+static void test_prompt_logprobs(void **state)
+{
+    (void)state;
+    harness h;
+    harness_init(&h, defaults());
+    int32_t ids[150];
+    for (int i = 0; i < 150; i++) ids[i] = i % 7;
+    msgl_sampling_params p = msgl__sampling_params_default();
+    p.logprobs = 0;
+    harness_add(&h, 1, ids, 150, &p);
+    harness_run(&h, 60);
+    p.prompt_logprobs = 5;
+    harness_add(&h, 2, ids, 150, &p); // 150 tokens in chunks of 64, nothing from the cache
+    harness_run(&h, 60);
+    harness_add(&h, 3, ids, 1, &p); // no prompt token to report
+    harness_run(&h, 60);
+    p.logprobs = -1;
+    harness_add(&h, 4, ids, 65, &p);
+    harness_run(&h, 60);
+    for (uint64_t uid = 1; uid <= 4; uid++) harness_expect(&h, uid);
+    harness_free(&h);
+}
+
+// Aborted after `steps` steps: ends at once, holds nothing one step later, and its neighbours'
+// tokens do not change.
+static void test_abort_in_every_phase(void **state)
+{
+    (void)state;
+    for (int overlap = 0; overlap < 2; overlap++) {
+        for (int steps = 0; steps < 14; steps++) {
+            harness_options o = defaults();
+            o.overlap = overlap;
+            o.cache_type = steps % 2 ? MSGL_CACHE_NAIVE : MSGL_CACHE_RADIX;
+            harness h;
+            harness_init(&h, o);
+            harness_add_simple(&h, 1, 30, 40, 1);
+            harness_add_simple(&h, 2, 200, 20, 2); // chunks, then decodes
+            for (int i = 0; i < steps; i++) harness_step(&h);
+            const msgl_msg_stats before = harness_stats(&h);
+            assert_int_equal(before.running + before.waiting, 2);
+            msgl__scheduler_abort(h.s, 2);
+            msgl__scheduler_abort(h.s, 2);   // again: unknown
+            msgl__scheduler_abort(h.s, 999); // unknown
+            harness_check(&h);
+            assert_int_equal(h.records[2].ends, 1);
+            assert_int_equal(h.records[2].finish, MSGL_FINISH_ABORT);
+            const int32_t tokens = h.records[2].num_tokens;
+            harness_step(&h);
+            assert_int_equal(harness_stats(&h).running, 1);
+            assert_int_equal(harness_stats(&h).requests_aborted, 1);
+            harness_add_simple(&h, 3, 50, 10, 3);
+            harness_run(&h, 200);
+            harness_expect(&h, 1);
+            harness_expect(&h, 3);
+            assert_int_equal(h.records[2].num_tokens, tokens);
+            msgl__scheduler_flush(h.s);
+            assert_int_equal(harness_stats(&h).free_pages, o.num_pages);
+            harness_free(&h);
+        }
+    }
+}
+
+static void test_uid_again_after_abort(void **state)
+{
+    (void)state;
+    harness h;
+    harness_init(&h, defaults());
+    harness_add_simple(&h, 1, 100, 20, 1);
+    for (int i = 0; i < 4; i++) harness_step(&h);
+    msgl__scheduler_abort(h.s, 1); // a step with it is in flight
+    harness_add_simple(&h, 1, 90, 10, 2);
+    harness_run(&h, 100);
+    harness_expect(&h, 1);
+    harness_free(&h);
+}
+
+static void test_abort_in_callback(void **state)
+{
+    (void)state;
+    for (int overlap = 0; overlap < 2; overlap++) {
+        harness_options o = defaults();
+        o.overlap = overlap;
+        harness h;
+        harness_init(&h, o);
+        harness_add_simple(&h, 1, 20, 30, 1);
+        harness_add_simple(&h, 2, 20, 30, 2);
+        h.abort_in_callback = 1;
+        harness_run(&h, 100);
+        assert_int_equal(h.records[1].finish, MSGL_FINISH_ABORT);
+        assert_int_equal(h.records[1].num_tokens, 1);
+        harness_expect(&h, 2);
+        harness_free(&h);
+    }
+}
+
+static void test_nan_ends_one_request(void **state)
+{
+    (void)state;
+    for (int32_t from = 1; from < 110; from += 27) {
+        harness h;
+        harness_init(&h, defaults());
+        h.fake.nan_uid = 2;
+        h.fake.nan_from = from;
+        for (uint64_t uid = 1; uid <= 3; uid++) harness_add_simple(&h, uid, 100, 20, uid);
+        harness_run(&h, 100);
+        harness_expect(&h, 1);
+        harness_expect(&h, 3);
+        assert_int_equal(h.records[2].ends, 1);
+        assert_int_equal(h.records[2].status, MSGL_ENUMERIC);
+        assert_string_equal(h.records[2].text, "logits are NaN");
+        assert_int_equal(h.records[2].num_tokens, from <= 100 ? 0 : from - 100);
+        assert_int_equal(harness_stats(&h).used_pages, 0);
+        harness_free(&h);
+    }
+}
+
+static void test_engine_failure(void **state)
+{
+    (void)state;
+    for (int what = 0; what < 3; what++) {
+        for (int at = 1; at < (what == 2 ? 3 : 9); at++) {
+            for (int overlap = 0; overlap < 2; overlap++) {
+                harness_options o = defaults();
+                o.overlap = overlap;
+                o.max_running = 2;
+                harness h;
+                harness_init(&h, o);
+                *(what == 0   ? &h.fake.fail_submit_at
+                  : what == 1 ? &h.fake.fail_wait_at
+                              : &h.fake.fail_write_at) = at;
+                const int code = what == 2 ? MSGL_EIO : MSGL_EINTERNAL;
+                for (uint64_t uid = 0; uid < 4; uid++) harness_add_simple(&h, uid, 100, 20, uid);
+                if (at == 4) msgl__scheduler_abort(h.s, 1);
+                int rc = 0;
+                for (int i = 0; i < 20 && rc == 0; i++) {
+                    rc = msgl__scheduler_step(h.s);
+                    harness_check(&h);
+                }
+                assert_int_equal(rc, code);
+                for (uint64_t uid = 0; uid < 4; uid++) {
+                    assert_int_equal(h.records[uid].ends, 1);
+                    if (at == 4 && uid == 1) continue;
+                    assert_int_equal(h.records[uid].finish, MSGL_FINISH_ERROR);
+                    assert_int_equal(h.records[uid].status, code);
+                }
+                assert_false(msgl__scheduler_has_work(h.s));
+                assert_int_equal(msgl__scheduler_step(h.s), code);
+                harness_add_simple(&h, 7, 10, 2, 7);
+                assert_int_equal(h.records[7].status, code);
+                harness_free(&h);
+            }
+        }
+    }
+}
+
+// A request that needs the whole pool waits for it behind small ones, holds up the small ones
+// behind it, and all of them end; one page more is refused (test_refused).
+static void test_big_head_is_not_starved(void **state)
+{
+    (void)state;
+    for (int overlap = 0; overlap < 2; overlap++) {
+        harness_options o = defaults();
+        o.num_pages = 60;
+        o.overlap = overlap;
+        harness h;
+        harness_init(&h, o);
+        uint64_t uid = 0;
+        for (; uid < 20; uid++) harness_add_simple(&h, uid, 20, 30, uid);
+        const uint64_t big = uid++;
+        harness_add_simple(&h, big, 230, 11, 99);
+        int32_t steps = 0;
+        while (h.records[big].ends == 0) {
+            if (uid < 400) { // small ones keep coming
+                harness_add_simple(&h, uid, 20, 30, uid);
+                uid++;
+            }
+            harness_step(&h);
+            assert_true(++steps < 1000);
+        }
+        for (uint64_t i = 0; i < big; i++) assert_int_equal(h.records[i].ends, 1);
+        harness_run(&h, 10000);
+        for (uint64_t i = 0; i < uid; i++) harness_expect(&h, i);
+        harness_free(&h);
+    }
+}
+
+static void test_aborted_head_makes_way(void **state)
+{
+    (void)state;
+    harness_options o = defaults();
+    o.num_pages = 60;
+    harness h;
+    harness_init(&h, o);
+    harness_add_simple(&h, 1, 100, 100, 1);
+    for (int i = 0; i < 3; i++) harness_step(&h);
+    harness_add_simple(&h, 2, 200, 40, 2); // has to wait for 1
+    harness_add_simple(&h, 3, 10, 4, 3);
+    for (int i = 0; i < 3; i++) harness_step(&h);
+    assert_int_equal(harness_stats(&h).waiting, 2);
+    msgl__scheduler_abort(h.s, 2);
+    for (int i = 0; i < 9; i++) harness_step(&h);
+    harness_expect(&h, 3);
+    harness_run(&h, 200);
+    harness_expect(&h, 1);
+    harness_free(&h);
+}
+
+static void test_no_heap_per_decode_step(void **state)
+{
+    (void)state;
+    for (int overlap = 0; overlap < 2; overlap++) {
+        harness_options o = defaults();
+        o.num_pages = 300;
+        o.overlap = overlap;
+        harness h;
+        harness_init(&h, o);
+        for (uint64_t uid = 0; uid < 8; uid++) harness_add_simple(&h, uid, 20, 120, uid);
+        for (int i = 0; i < 16; i++) harness_step(&h);
+        const uint64_t before = msgl__mem_allocs();
+        for (int i = 0; i < 100; i++) harness_step(&h);
+        assert_int_equal(msgl__mem_allocs(), before);
+        assert_int_equal(harness_stats(&h).running, 8);
+        harness_run(&h, 100);
+        harness_free(&h);
+    }
+}
+
+// The longest gap between two tokens of any request stays under four decode steps although
+// prompts keep coming, and prompts get at least half of the time meanwhile.
+static void test_gaps_under_load(void **state)
+{
+    (void)state;
+    for (int overlap = 0; overlap < 2; overlap++) {
+        harness_options o = defaults();
+        o.max_prefill_tokens = 8192;
+        o.max_seq_len = 512;
+        o.num_pages = 4096;
+        o.overlap = overlap;
+        harness h;
+        harness_init(&h, o);
+        h.fake.prefill_ns = 5000000;       // a fixed part that short steps cannot hide
+        h.fake.prefill_token_ns = 1400000; // a CPU: 1.4 ms per prompt token,
+        h.fake.decode_ns = 35000000;       // 35 ms per decode step
+        uint64_t uid = 0, done = 0;
+        while (done < 60) {
+            const msgl_msg_stats st = harness_stats(&h);
+            done = st.requests_done;
+            if (st.running + st.waiting < 8) {
+                harness_add_simple(&h, uid, 127, 64, uid);
+                uid++;
+                continue;
+            }
+            harness_step(&h);
+        }
+        uint64_t worst = 0;
+        for (uint64_t i = 0; i < uid; i++) {
+            if (h.records[i].gap_ns > worst) worst = h.records[i].gap_ns;
+        }
+        assert_true(worst < 4 * h.fake.decode_ns);
+        harness_free(&h);
+    }
+}
+
+// Nobody is waiting for a token: prompts are computed in large steps, back to back.
+static void test_idle_prefill_is_not_throttled(void **state)
+{
+    (void)state;
+    harness_options o = defaults();
+    o.max_prefill_tokens = 400;
+    o.max_seq_len = 512;
+    harness h;
+    harness_init(&h, o);
+    h.fake.prefill_token_ns = 10000; // 400 tokens: 4 ms
+    h.fake.decode_ns = 100000;
+    for (uint64_t uid = 0; uid < 3; uid++) {
+        harness_add_simple(&h, uid, 500, 2, uid);
+        harness_run(&h, 20);
+        const uint64_t n = h.fake.num_steps;
+        assert_int_equal(h.fake.phase_tokens[n - 3], 400);
+        assert_int_equal(h.fake.phase_tokens[n - 2], 100);
+        assert_int_equal(h.fake.phases[n - 1], MSGL_DECODE);
+    }
+    harness_free(&h);
+}
+
+// Schedulers that are fed the same calls and results decide the same, whatever the clock says.
+static void test_decisions_are_reproducible(void **state)
+{
+    (void)state;
+    static fake_runner seen[2];
+    for (int k = 0; k < 2; k++) {
+        harness h;
+        harness_init(&h, defaults());
+        h.fake.noise = 42;
+        for (uint64_t uid = 0; uid < 200; uid++) {
+            add_shared(&h, uid, (int32_t)(uid % 5) * 30, 20 + (int32_t)(uid % 7) * 25, 10);
+            if (uid % 3 == 0) msgl__scheduler_abort(h.s, uid / 2);
+            harness_step(&h);
+            harness_step(&h);
+        }
+        harness_run(&h, 2000);
+        memcpy(seen[k].phases, h.fake.phases, sizeof seen[k].phases);
+        memcpy(seen[k].phase_tokens, h.fake.phase_tokens, sizeof seen[k].phase_tokens);
+        seen[k].num_steps = h.fake.num_steps;
+        harness_free(&h);
+    }
+    assert_int_equal(seen[0].num_steps, seen[1].num_steps);
+    assert_memory_equal(seen[0].phases, seen[1].phases, sizeof seen[0].phases);
+    assert_memory_equal(seen[0].phase_tokens, seen[1].phase_tokens, sizeof seen[0].phase_tokens);
+}
+
+static void test_destroy_in_flight(void **state)
+{
+    (void)state;
+    harness h;
+    harness_init(&h, defaults());
+    for (uint64_t uid = 0; uid < 12; uid++) harness_add_simple(&h, uid, 50, 20, uid);
+    for (int i = 0; i < 5; i++) harness_step(&h);
+    assert_true(h.fake.steps[0].in_flight || h.fake.steps[1].in_flight);
+    msgl__scheduler_destroy(h.s);
+    assert_false(h.fake.steps[0].in_flight || h.fake.steps[1].in_flight);
+    h.s = NULL;
+    harness_free(&h);
+}
+
 int main(void)
 {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(test_one_request),
+        cmocka_unit_test(test_refused),
+        cmocka_unit_test(test_no_memory_for_a_request),
+        cmocka_unit_test(test_create_fails),
+        cmocka_unit_test(test_length_limits),
+        cmocka_unit_test(test_stop_ids),
+        cmocka_unit_test(test_prefix_reuse),
+        cmocka_unit_test(test_shared_while_computed),
+        cmocka_unit_test(test_prompt_logprobs),
+        cmocka_unit_test(test_abort_in_every_phase),
+        cmocka_unit_test(test_uid_again_after_abort),
+        cmocka_unit_test(test_abort_in_callback),
+        cmocka_unit_test(test_nan_ends_one_request),
+        cmocka_unit_test(test_engine_failure),
+        cmocka_unit_test(test_big_head_is_not_starved),
+        cmocka_unit_test(test_aborted_head_makes_way),
+        cmocka_unit_test(test_no_heap_per_decode_step),
+        cmocka_unit_test(test_gaps_under_load),
+        cmocka_unit_test(test_idle_prefill_is_not_throttled),
+        cmocka_unit_test(test_decisions_are_reproducible),
+        cmocka_unit_test(test_destroy_in_flight),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }

@@ -1,0 +1,255 @@
+// SPDX-License-Identifier: Apache-2.0
+//
+// Random requests, aborts, flushes and steps against a naive model: the tokens of each request are
+// a pure function of its prompt (fake_generate), whatever page size, chunk size, pool, cache,
+// overlap and company it had. All invariants are checked after every operation.
+#include <setjmp.h>
+#include <stdarg.h>
+#include <stddef.h>
+#include <stdint.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+
+#include <cmocka.h>
+
+#include "harness.h"
+
+enum { LIVE = 24, PAST = 64 };
+
+// What has been computed since the last flush, as plain token lists.
+typedef struct past {
+    int32_t ids[2 * HARNESS_LEN], len;
+} past;
+
+typedef struct model {
+    harness h;
+    uint64_t random;
+    bool live[LIVE]; // uid in flight
+    int32_t age[LIVE];
+    past past[PAST];
+    int num_past, next_past;
+    bool forgot; // more was computed than `past` holds
+    int finished, aborted, hits;
+} model;
+
+static int32_t rnd(model *m, int32_t n)
+{
+    return (int32_t)(fake_random(&m->random) % (uint64_t)n);
+}
+
+// Prompts are paths in a small tree: they share prefixes of all lengths.
+static int32_t random_prompt(model *m, int32_t *ids)
+{
+    const int32_t limit = m->h.cfg.max_seq_len;
+    const int32_t n = rnd(m, 20) == 0 ? limit - 1 + rnd(m, 4) : 1 + rnd(m, limit * 3 / 4);
+    uint64_t trunk = (uint64_t)rnd(m, 3);
+    const int32_t branch = rnd(m, n + 1);
+    for (int32_t i = 0; i < n; i++) {
+        if (i == branch) trunk += 10 + (uint64_t)rnd(m, 2);
+        ids[i] = (int32_t)(fake_random(&trunk) % (uint64_t)m->h.cfg.vocab_size);
+    }
+    if (m->num_past > 0 && rnd(m, 4) == 0) { // the next turn of a conversation
+        const past *p = &m->past[rnd(m, m->num_past)];
+        const int32_t len = p->len < n ? p->len : n;
+        memcpy(ids, p->ids, (size_t)len * sizeof *ids);
+    }
+    return n;
+}
+
+static void add(model *m, uint64_t uid)
+{
+    int32_t ids[HARNESS_LEN + 8];
+    const int32_t n = random_prompt(m, ids);
+    msgl_sampling_params p = msgl__sampling_params_default();
+    p.max_tokens = 1 + rnd(m, rnd(m, 8) == 0 ? m->h.cfg.max_seq_len : 12);
+    p.ignore_eos = rnd(m, 2);
+    p.logprobs = rnd(m, 4) == 0 ? rnd(m, 20) : -1;
+    p.prompt_logprobs = rnd(m, 12) == 0 ? rnd(m, 20) : -1;
+    p.num_stop_ids = rnd(m, 3);
+    for (int32_t i = 0; i < p.num_stop_ids; i++) p.stop_ids[i] = rnd(m, m->h.cfg.vocab_size);
+    harness_add(&m->h, uid, ids, n, &p);
+    const int32_t room = m->h.cfg.max_seq_len - n;
+    const int32_t len = n + (p.max_tokens < room ? p.max_tokens : room);
+    const int32_t slots = m->h.cfg.num_pages * m->h.cfg.page_size;
+    if (room < 1 || len - 1 > slots) {
+        assert_int_equal(m->h.records[uid].status, MSGL_ELIMIT);
+    } else {
+        assert_int_equal(m->h.records[uid].ends, 0);
+        m->live[uid] = true;
+        m->age[uid] = 0;
+    }
+}
+
+// What it found in the cache must have been computed by somebody.
+static void check_cached(model *m, const record *r)
+{
+    int32_t best = 0;
+    for (int i = 0; i < m->num_past; i++) {
+        int32_t n = 0;
+        while (n < r->prompt_len && n < m->past[i].len && m->past[i].ids[n] == r->prompt[n]) n++;
+        if (n > best) best = n;
+    }
+    for (int i = 0; i < LIVE; i++) { // or by one that still runs
+        const record *o = &m->h.records[i];
+        if (!m->live[i] || o == r) continue;
+        int32_t n = 0;
+        while (n < r->prompt_len && n < o->prompt_len && o->prompt[n] == r->prompt[n]) n++;
+        if (n > best) best = n;
+    }
+    if (!m->forgot) assert_true(r->cached <= best);
+    assert_int_equal(r->cached % m->h.cfg.page_size, 0);
+    m->hits += r->cached > 0;
+}
+
+static void remember(model *m, const record *r)
+{
+    past *p = &m->past[m->next_past];
+    memcpy(p->ids, r->prompt, (size_t)r->prompt_len * sizeof *p->ids);
+    memcpy(p->ids + r->prompt_len, r->tokens, (size_t)r->num_tokens * sizeof *p->ids);
+    p->len = r->prompt_len + r->num_tokens;
+    m->next_past = (m->next_past + 1) % PAST;
+    if (m->num_past < PAST) {
+        m->num_past++;
+    } else {
+        m->forgot = true;
+    }
+}
+
+static void step(model *m)
+{
+    harness_step(&m->h);
+    for (int i = 0; i < LIVE; i++) {
+        if (!m->live[i]) continue;
+        record *r = &m->h.records[i];
+        if (r->ends > 0) {
+            harness_expect(&m->h, (uint64_t)i);
+            check_cached(m, r);
+            m->finished++;
+        } else {
+            // Bounded waiting: everything ahead of it, one token a step, and prompts in between.
+            assert_true(++m->age[i] < 60000);
+        }
+    }
+    for (int i = 0; i < LIVE; i++) {
+        if (!m->live[i] || m->h.records[i].ends == 0) continue;
+        remember(m, &m->h.records[i]);
+        m->live[i] = false;
+    }
+}
+
+static void abort_one(model *m, int uid)
+{
+    msgl__scheduler_abort(m->h.s, (uint64_t)uid);
+    harness_check(&m->h);
+    record *r = &m->h.records[uid];
+    if (!m->live[uid]) return;
+    assert_int_equal(r->ends, 1);
+    assert_int_equal(r->finish, MSGL_FINISH_ABORT);
+    int32_t expected[HARNESS_LEN];
+    msgl_finish finish;
+    const int32_t n = fake_generate(r->prompt, r->prompt_len, &r->sampling, m->h.cfg.max_seq_len,
+                                    m->h.cfg.vocab_size, HARNESS_EOS, expected, &finish);
+    assert_true(r->num_tokens < n);
+    assert_memory_equal(r->tokens, expected, (size_t)r->num_tokens * sizeof *expected);
+    remember(m, r);
+    m->live[uid] = false;
+    m->aborted++;
+}
+
+static void run(harness_options o, uint64_t seed, int operations)
+{
+    model *m = calloc(1, sizeof *m);
+    assert_non_null(m);
+    m->random = seed;
+    harness_init(&m->h, o);
+    m->h.fake.noise = seed + 1;
+    // Times for which the pace gives chunks between its least and its most.
+    m->h.fake.prefill_token_ns = 1 + (uint64_t)rnd(m, 400);
+    m->h.fake.decode_ns = 1 + (uint64_t)rnd(m, 10000);
+    for (int i = 0; i < operations; i++) {
+        int uid = rnd(m, LIVE);
+        const int dice = rnd(m, 100);
+        if (dice < 20 && !m->live[uid]) {
+            add(m, (uint64_t)uid);
+            harness_check(&m->h);
+        } else if (dice < 24) {
+            for (int k = 0; k < LIVE && !m->live[uid]; k++) uid = (uid + 1) % LIVE;
+            abort_one(m, uid);
+        } else if (dice == 24 && rnd(m, 10) == 0) {
+            msgl__scheduler_flush(m->h.s);
+            harness_check(&m->h);
+        } else {
+            step(m);
+        }
+    }
+    while (msgl__scheduler_has_work(m->h.s)) step(m);
+    const msgl_msg_stats st = harness_stats(&m->h);
+    assert_int_equal(st.used_pages, 0);
+    assert_int_equal(st.requests_done, m->finished);
+    assert_int_equal(st.requests_aborted, m->aborted);
+    assert_true(m->finished > operations / 200 && m->aborted > 0);
+    msgl__scheduler_flush(m->h.s);
+    assert_int_equal(harness_stats(&m->h).free_pages, o.num_pages);
+    harness_free(&m->h);
+    free(m);
+}
+
+static void run_page_size(int32_t page_size, bool threaded, int operations)
+{
+    static const int32_t chunks[] = {1, 7, 64, 4096};
+    for (int k = 0; k < 16; k++) {
+        harness_options o = {.max_running = 1 + (k * 5) % 9,
+                             .max_seq_len = 40 + (k % 4) * 20 + 3 * page_size,
+                             .max_prefill_tokens = chunks[(k / 2 + k) % 4],
+                             .page_size = page_size,
+                             .vocab_size = 13,
+                             .cache_type = k % 8 < 6 ? MSGL_CACHE_RADIX : MSGL_CACHE_NAIVE,
+                             .overlap = k % 2,
+                             .threaded = threaded};
+        // From a pool that holds one long request to one that holds them all.
+        const int32_t slots = o.max_seq_len * (1 + k % 3 * 2) + page_size;
+        o.num_pages = k == 7 ? 1 + 30 / page_size : slots / page_size;
+        run(o, (uint64_t)(page_size * 100 + k), operations);
+    }
+}
+
+static void test_page_1(void **state)
+{
+    (void)state;
+    run_page_size(1, false, 8000);
+}
+
+static void test_page_4(void **state)
+{
+    (void)state;
+    run_page_size(4, false, 8000);
+}
+
+static void test_page_16(void **state)
+{
+    (void)state;
+    run_page_size(16, false, 4000);
+}
+
+static void test_page_64(void **state)
+{
+    (void)state;
+    run_page_size(64, false, 2000);
+}
+
+static void test_threaded(void **state)
+{
+    (void)state;
+    run_page_size(4, true, 400);
+}
+
+int main(void)
+{
+    const struct CMUnitTest tests[] = {
+        cmocka_unit_test(test_page_1),   cmocka_unit_test(test_page_4),
+        cmocka_unit_test(test_page_16),  cmocka_unit_test(test_page_64),
+        cmocka_unit_test(test_threaded),
+    };
+    return cmocka_run_group_tests(tests, NULL, NULL);
+}

@@ -1,0 +1,248 @@
+// SPDX-License-Identifier: Apache-2.0
+//
+// The scheduler behind a channel, on a thread of its own with the engine on a third: what the front
+// sees, and that the loop ends when it should.
+#include <pthread.h>
+#include <setjmp.h>
+#include <stdarg.h>
+#include <stddef.h>
+#include <stdint.h>
+#include <string.h>
+#include <sys/socket.h>
+#include <time.h>
+#include <unistd.h>
+
+#include <cmocka.h>
+
+#include "fake_runner.h"
+#include "scheduler/scheduler.h"
+
+enum { WAIT_MS = 60000 };
+
+typedef struct served {
+    fake_runner fake;
+    msgl_scheduler_config cfg;
+    msgl_channel *front, *back;
+    pthread_t thread;
+    int rc;
+    msgl_err err;
+    double cpu_s; // of the serving thread
+} served;
+
+static void *serve(void *arg)
+{
+    served *v = arg;
+    v->rc = msgl__scheduler_serve(&v->cfg, &v->fake.runner, v->back, &v->err);
+    struct timespec t;
+    clock_gettime(CLOCK_THREAD_CPUTIME_ID, &t);
+    v->cpu_s = (double)t.tv_sec + (double)t.tv_nsec * 1e-9;
+    msgl__channel_destroy(v->back);
+    return NULL;
+}
+
+static void start(served *v, bool socket)
+{
+    memset(v, 0, sizeof *v);
+    fake_init(&v->fake, 4, 256, 128, 4, 16, true);
+    v->cfg = (msgl_scheduler_config){.max_running = 4,
+                                     .max_seq_len = 256,
+                                     .max_prefill_tokens = 64,
+                                     .num_pages = 128,
+                                     .page_size = 4,
+                                     .vocab_size = 16,
+                                     .overlap = true,
+                                     .page_table = &v->fake.table};
+    msgl_err err;
+    if (socket) {
+        int fds[2];
+        assert_int_equal(socketpair(AF_UNIX, SOCK_STREAM, 0, fds), 0);
+        assert_int_equal(msgl__channel_from_fd(fds[0], &v->front, &err), 0);
+        assert_int_equal(msgl__channel_from_fd(fds[1], &v->back, &err), 0);
+    } else {
+        assert_int_equal(msgl__channel_pair_local(&v->front, &v->back, &err), 0);
+    }
+}
+
+static void go(served *v)
+{
+    assert_int_equal(pthread_create(&v->thread, NULL, serve, v), 0);
+}
+
+static void finish(served *v)
+{
+    pthread_join(v->thread, NULL);
+    if (v->front != NULL) msgl__channel_destroy(v->front);
+    assert_false(v->fake.steps[0].in_flight || v->fake.steps[1].in_flight);
+    assert_string_equal(v->fake.fault, "");
+    fake_free(&v->fake);
+}
+
+static void post(served *v, msgl_msg m)
+{
+    assert_int_equal(msgl__channel_send(v->front, &m), 0);
+}
+
+static void send_request(served *v, uint64_t uid, int32_t n, int32_t max_tokens)
+{
+    int32_t ids[256];
+    for (int32_t i = 0; i < n; i++) ids[i] = (int32_t)((uid * 7 + (uint64_t)i * 3) % 16);
+    msgl_sampling_params p = msgl__sampling_params_default();
+    p.max_tokens = max_tokens;
+    post(v, (msgl_msg){.type = MSGL_MSG_REQUEST,
+                       .u.request = {.uid = uid, .num_ids = n, .ids = ids, .sampling = p}});
+}
+
+static msgl_msg receive(served *v)
+{
+    msgl_msg m;
+    assert_int_equal(msgl__channel_recv(v->front, WAIT_MS, &m), 1);
+    return m;
+}
+
+// Reads events until all of `n` requests have ended; counts their tokens by uid.
+static void collect(served *v, int n, int32_t *tokens, msgl_finish *ends)
+{
+    while (n > 0) {
+        const msgl_msg m = receive(v);
+        assert_int_equal(m.type, MSGL_MSG_TOKENS);
+        for (int32_t i = 0; i < m.u.tokens.num_events; i++) {
+            const msgl_token_event *e = &m.u.tokens.events[i];
+            tokens[e->uid] += e->token >= 0;
+            if (e->finish == MSGL_FINISH_NONE) continue;
+            ends[e->uid] = e->finish;
+            n--;
+        }
+    }
+}
+
+static void test_requests(void **state)
+{
+    (void)state;
+    for (int socket = 0; socket < 2; socket++) {
+        served v;
+        start(&v, socket);
+        go(&v);
+        int32_t tokens[20] = {0};
+        msgl_finish ends[20] = {0};
+        for (uint64_t uid = 0; uid < 10; uid++) send_request(&v, uid, 40 + (int32_t)uid, 9);
+        send_request(&v, 10, 256, 1); // refused
+        collect(&v, 11, tokens, ends);
+        for (int i = 0; i < 10; i++) {
+            assert_int_equal(tokens[i], 9);
+            assert_int_equal(ends[i], MSGL_FINISH_LENGTH);
+        }
+        assert_int_equal(ends[10], MSGL_FINISH_ERROR);
+        post(&v, (msgl_msg){.type = MSGL_MSG_GET_STATS});
+        msgl_msg m = receive(&v);
+        assert_int_equal(m.type, MSGL_MSG_STATS);
+        assert_int_equal(m.u.stats.requests_done, 10);
+        assert_true(m.u.stats.cached_pages > 0);
+        post(&v, (msgl_msg){.type = MSGL_MSG_FLUSH});
+        m = receive(&v);
+        assert_int_equal(m.type, MSGL_MSG_STATS);
+        assert_int_equal(m.u.stats.free_pages, 128);
+        post(&v, (msgl_msg){.type = MSGL_MSG_EXIT});
+        finish(&v);
+        assert_int_equal(v.rc, 0);
+    }
+}
+
+static void test_abort(void **state)
+{
+    (void)state;
+    served v;
+    start(&v, true);
+    go(&v);
+    int32_t tokens[4] = {0};
+    msgl_finish ends[4] = {0};
+    send_request(&v, 1, 200, 50);
+    send_request(&v, 2, 100, 5);
+    post(&v, (msgl_msg){.type = MSGL_MSG_ABORT, .u.abort_uid = 1});
+    collect(&v, 2, tokens, ends);
+    assert_int_equal(ends[1], MSGL_FINISH_ABORT);
+    assert_int_equal(ends[2], MSGL_FINISH_LENGTH);
+    assert_int_equal(tokens[2], 5);
+    post(&v, (msgl_msg){.type = MSGL_MSG_EXIT});
+    finish(&v);
+    assert_int_equal(v.rc, 0);
+}
+
+// The front dies with work in flight: the loop ends, and has waited for the engine.
+static void test_front_dies(void **state)
+{
+    (void)state;
+    for (int socket = 0; socket < 2; socket++) {
+        served v;
+        start(&v, socket);
+        go(&v);
+        for (uint64_t uid = 0; uid < 8; uid++) send_request(&v, uid, 100, 150);
+        receive(&v);
+        msgl__channel_destroy(v.front);
+        v.front = NULL;
+        finish(&v);
+        assert_int_equal(v.rc, 0);
+    }
+}
+
+static void test_engine_failure(void **state)
+{
+    (void)state;
+    served v;
+    start(&v, true);
+    v.fake.fail_wait_at = 4;
+    go(&v);
+    int32_t tokens[3] = {0};
+    msgl_finish ends[3] = {0};
+    send_request(&v, 1, 100, 50);
+    send_request(&v, 2, 100, 50);
+    collect(&v, 2, tokens, ends);
+    assert_int_equal(ends[1], MSGL_FINISH_ERROR);
+    assert_int_equal(ends[2], MSGL_FINISH_ERROR);
+    const msgl_msg m = receive(&v);
+    assert_int_equal(m.type, MSGL_MSG_FATAL);
+    assert_string_equal(m.u.fatal, "the engine has failed: internal error");
+    finish(&v);
+    assert_int_equal(v.rc, MSGL_EINTERNAL);
+    assert_string_equal(v.err.text, "the engine has failed: internal error");
+}
+
+static void test_bad_config(void **state)
+{
+    (void)state;
+    served v;
+    start(&v, true);
+    v.cfg.vocab_size = 0;
+    go(&v);
+    assert_int_equal(receive(&v).type, MSGL_MSG_FATAL);
+    finish(&v);
+    assert_int_equal(v.rc, MSGL_EINVAL);
+}
+
+// With nothing to do the thread sleeps: its CPU time (not the clock, so a slow machine cannot fail
+// this) stays below the half second that passes.
+static void test_idle_sleeps(void **state)
+{
+    (void)state;
+    served v;
+    start(&v, true);
+    go(&v);
+    int32_t tokens[2] = {0};
+    msgl_finish ends[2] = {0};
+    send_request(&v, 1, 10, 3);
+    collect(&v, 1, tokens, ends);
+    const struct timespec pause = {.tv_nsec = 500000000};
+    nanosleep(&pause, NULL);
+    post(&v, (msgl_msg){.type = MSGL_MSG_EXIT});
+    finish(&v);
+    assert_true(v.cpu_s < 0.25);
+}
+
+int main(void)
+{
+    const struct CMUnitTest tests[] = {
+        cmocka_unit_test(test_requests),   cmocka_unit_test(test_abort),
+        cmocka_unit_test(test_front_dies), cmocka_unit_test(test_engine_failure),
+        cmocka_unit_test(test_bad_config), cmocka_unit_test(test_idle_sleeps),
+    };
+    return cmocka_run_group_tests(tests, NULL, NULL);
+}
