@@ -3,18 +3,19 @@
 
 #include "distributed/communicator.h"
 
-static void self_all_reduce(msgl_comm *c, msgl_exec *x, float *buf, size_t n)
+static void self_all_reduce(msgl_comm *c, struct msgl_exec *x, float *buf, size_t n)
 {
     (void)c, (void)x, (void)buf, (void)n;
 }
 
-static void self_all_gather(msgl_comm *c, msgl_exec *x, const float *in, size_t n, float *out)
+static void self_all_gather(msgl_comm *c, struct msgl_exec *x, const float *in, size_t n,
+                            float *out)
 {
     (void)c, (void)x;
     if (in != out) memcpy(out, in, n * sizeof *out);
 }
 
-static void self_broadcast(msgl_comm *c, msgl_exec *x, void *buf, size_t bytes, int root)
+static void self_broadcast(msgl_comm *c, struct msgl_exec *x, void *buf, size_t bytes, int root)
 {
     (void)c, (void)x, (void)buf, (void)bytes, (void)root;
 }
