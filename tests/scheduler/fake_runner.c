@@ -139,8 +139,11 @@ static void check_batch(fake_runner *f, const msgl_batch *b, uint64_t now)
             const int32_t *row = msgl__page_table_row(&f->table, r->table_idx);
             const int32_t extend = msgl__extend_len(r);
             if (extend < 1 || (b->phase == MSGL_DECODE && extend != 1) ||
-                r->device_len > f->table.stride || r->logits_from < 0 || r->logits_from > extend ||
-                (r->sample && r->logits_from == extend)) {
+                r->device_len > f->table.stride ||
+                r->logits_from != (r->sampling.prompt_logprobs >= 0 && b->phase == MSGL_PREFILL
+                                       ? 0
+                                       : extend - r->sample) ||
+                r->sample != (r->device_len >= r->prompt_len)) {
                 fault(f, "bad request in batch", r->uid, r->cached_len, r->device_len);
                 return;
             }

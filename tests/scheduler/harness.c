@@ -86,6 +86,11 @@ void harness_free(harness *h)
 {
     msgl__scheduler_destroy(h->s);
     assert_string_equal(h->fake.fault, "");
+    const msgl_page_table *t = &h->fake.table;
+    for (int32_t i = 0; i < t->stride; i++) { // the dummy request's row is nobody else's
+        assert_int_equal(msgl__page_table_row(t, t->max_running)[i],
+                         h->cfg.num_pages * h->cfg.page_size);
+    }
     fake_free(&h->fake);
     free(h->records);
 }

@@ -163,11 +163,31 @@ static void test_length_limits(void **state)
     }
 }
 
+// The last page of a row may be longer than what is left of the row.
+static void test_page_longer_than_row(void **state)
+{
+    (void)state;
+    harness_options o = defaults();
+    o.page_size = 64;
+    o.max_seq_len = 70;
+    o.num_pages = 20;
+    harness h;
+    harness_init(&h, o);
+    for (uint64_t uid = 0; uid < 9; uid++) harness_add_simple(&h, uid, 60, 10, uid);
+    harness_run(&h, 100);
+    for (uint64_t uid = 0; uid < 9; uid++) harness_expect(&h, uid);
+    harness_free(&h);
+}
+
 static void test_stop_ids(void **state)
 {
     (void)state;
+    int32_t cached[30]; // pages: a surplus step of overlap must not change what is kept
     for (int overlap = 0; overlap < 2; overlap++) {
         harness_options o = defaults();
+        o.page_size = 1;
+        o.max_seq_len = 150;
+        o.num_pages = 1000;
         o.overlap = overlap;
         harness h;
         harness_init(&h, o);
@@ -183,6 +203,9 @@ static void test_stop_ids(void **state)
             harness_run(&h, 300);
             harness_expect(&h, uid);
             stops += h.records[uid].finish == MSGL_FINISH_STOP;
+            const int32_t pages = harness_stats(&h).cached_pages;
+            if (overlap) assert_int_equal(pages, cached[uid]);
+            cached[uid] = pages;
         }
         assert_true(stops > 10);
         harness_free(&h);
@@ -569,6 +592,7 @@ int main(void)
         cmocka_unit_test(test_no_memory_for_a_request),
         cmocka_unit_test(test_create_fails),
         cmocka_unit_test(test_length_limits),
+        cmocka_unit_test(test_page_longer_than_row),
         cmocka_unit_test(test_stop_ids),
         cmocka_unit_test(test_prefix_reuse),
         cmocka_unit_test(test_shared_while_computed),
