@@ -88,10 +88,17 @@ typedef struct msgl_attn_call {
     size_t scratch_stride;
 } msgl_attn_call;
 
-// Floats of one part of one KV head: m [rows], l [rows], o [rows, head_dim], padded.
+// Columns of o in parts and states: head_dim rounded up so that no kernel has a tail there.
+static inline int msgl__attn_padded_dim(int head_dim)
+{
+    return (head_dim + 31) & ~31;
+}
+
+// Floats of one part of one KV head: m [rows], l [rows], o [rows, padded_dim], padded. Columns of o
+// are in the ISA level's order.
 static inline size_t msgl__attn_part_floats(int part_rows, int head_dim)
 {
-    const size_t n = (size_t)part_rows * ((size_t)head_dim + 2);
+    const size_t n = (size_t)part_rows * ((size_t)msgl__attn_padded_dim(head_dim) + 2);
     return (n + MSGL_ATTN_PART_ALIGN - 1) / MSGL_ATTN_PART_ALIGN * MSGL_ATTN_PART_ALIGN;
 }
 
@@ -104,14 +111,18 @@ typedef struct msgl_attn_store {
     void *k_pool, *v_pool;   // [slots, row] of this layer
 } msgl_attn_store;
 
+struct msgl__attn_ops; // attn_impl.h
+
 typedef struct msgl_attn_kernels {
     const char *name; // ISA level of this table, for reports
+    // The level's functions for a pool of each dtype.
+    const struct msgl__attn_ops *ops[MSGL_DTYPE_COUNT];
     // Rounds (nearest even) and stores K and V rows at their slots.
     void (*store_kv)(msgl_exec *x, const msgl_attn_store *s);
     // Runs the work list over the pool: tasks (item, KV head), handed out one by one in list order.
-    void (*paged)(msgl_exec *x, const msgl_attn_call *c);
+    void (*paged)(const struct msgl_attn_kernels *k, msgl_exec *x, const msgl_attn_call *c);
     // Bytes of scratch that paged needs for each thread, a multiple of 64.
-    size_t (*scratch_size)(msgl_dtype dtype, int head_dim);
+    size_t (*scratch_size)(const struct msgl_attn_kernels *k, msgl_dtype dtype, int head_dim);
 } msgl_attn_kernels;
 
 #endif

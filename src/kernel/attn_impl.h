@@ -24,17 +24,15 @@ typedef struct msgl__attn_keys {
     const int *slots;  // [MSGL_ATTN_TILE], valid in [begin, end)
     int begin, end;
     int head_dim;
-    float scale; // of q.k, natural
-    float softcap;
+    float scale, softcap;
 } msgl__attn_keys;
 
 // A block of rows against a tile: row i sees offsets [lo[i], hi[i]) of the tile, within [begin,
-// end) of the keys or empty. o is [n, ld].
+// end) of the keys or empty. o is [n, padded dim].
 typedef struct msgl__attn_block {
     int row, n;
     const int *lo, *hi;
     float *m, *l, *o;
-    size_t ld;
 } msgl__attn_block;
 
 typedef struct msgl__attn_ops {
@@ -44,9 +42,12 @@ typedef struct msgl__attn_ops {
     void (*load_keys)(const msgl__attn_keys *keys, int rows, void *scratch);
     // Fills b->m, l, o: buffers in scratch that the function chooses, valid until the next call.
     void (*tile)(const msgl__attn_keys *keys, msgl__attn_block *b, void *scratch);
-    // Folds (m, l, o) [n, dim] into (M, L, O): see attn.h.
-    void (*fold)(int n, int dim, float *M, float *L, float *O, size_t ldO, const float *m,
-                 const float *l, const float *o, size_t ldo);
+    // Folds (m, l, o) of n rows into (M, L, O): see attn.h. Rows of o and O are
+    // msgl__attn_padded_dim columns apart, in an order of columns that the level is free to choose.
+    void (*fold)(int n, int padded_dim, float *M, float *L, float *O, const float *m,
+                 const float *l, const float *o);
+    // out[d] = f * column d of o, d < head_dim; undoes the level's order of columns.
+    void (*write)(int head_dim, const float *o, float f, float *out);
 } msgl__attn_ops;
 
 static inline const float *msgl__attn_q_row(const msgl__attn_query *q, int row)
@@ -57,11 +58,11 @@ static inline const float *msgl__attn_q_row(const msgl__attn_query *q, int row)
            (size_t)(r % group) * (size_t)q->call->head_dim;
 }
 
-// ref/attn_paged.c
-void msgl__attn_paged(msgl_exec *x, const msgl_attn_call *c, const msgl__attn_ops *ops);
-size_t msgl__attn_scratch_size(const msgl__attn_ops *ops, int head_dim);
+// ref/attn_paged.c: the same at every level.
+void msgl__attn_paged(const msgl_attn_kernels *k, msgl_exec *x, const msgl_attn_call *c);
+size_t msgl__attn_scratch_size(const msgl_attn_kernels *k, msgl_dtype dtype, int head_dim);
 
-// Per level: fills what the level improves.
+// x86/: what each level improves.
 void msgl__attn_init_avx2(msgl_attn_kernels *k);
 void msgl__attn_init_avx512(msgl_attn_kernels *k);
 void msgl__attn_init_avx512bf16(msgl_attn_kernels *k);

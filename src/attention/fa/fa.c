@@ -149,7 +149,8 @@ static void fa_forward(msgl_attn_backend *base, msgl_exec *x, const msgl_attn_la
     c.groups = md->plan.groups;
     c.num_works = md->plan.num_works;
     c.part_kind = MSGL_ATTN_PART_TILE;
-    b->cfg.kernels->attn.paged(x, &c);
+    const msgl_attn_kernels *k = &b->cfg.kernels->attn;
+    k->paged(k, x, &c);
 }
 
 static void fa_last_indices(const msgl_attn_backend *base, const msgl_batch *batch, int32_t *out)

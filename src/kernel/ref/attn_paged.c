@@ -13,9 +13,10 @@
 // Per thread, in this order, each on a 64-byte border; the ISA level's own area follows.
 typedef struct item_scratch {
     float M[MSGL_ATTN_MAX_ROWS], L[MSGL_ATTN_MAX_ROWS];
+    int pos[MSGL_ATTN_MAX_ROWS]; // position of each row's token
     int lo[MSGL_ATTN_MAX_ROWS], hi[MSGL_ATTN_MAX_ROWS];
     int slots[MSGL_ATTN_TILE];
-    float O[]; // [MSGL_ATTN_MAX_ROWS, head_dim]
+    float O[]; // [MSGL_ATTN_MAX_ROWS, padded dim]
 } item_scratch;
 
 typedef struct paged_args {
@@ -25,13 +26,14 @@ typedef struct paged_args {
 
 static size_t own_size(int head_dim)
 {
-    const size_t n = sizeof(item_scratch) + sizeof(float) * MSGL_ATTN_MAX_ROWS * (size_t)head_dim;
+    const size_t n = sizeof(item_scratch) +
+                     sizeof(float) * MSGL_ATTN_MAX_ROWS * (size_t)msgl__attn_padded_dim(head_dim);
     return (n + 63) & ~(size_t)63;
 }
 
-size_t msgl__attn_scratch_size(const msgl__attn_ops *ops, int head_dim)
+size_t msgl__attn_scratch_size(const msgl_attn_kernels *k, msgl_dtype dtype, int head_dim)
 {
-    return own_size(head_dim) + ((ops->scratch(head_dim) + 63) & ~(size_t)63);
+    return own_size(head_dim) + ((k->ops[dtype]->scratch(head_dim) + 63) & ~(size_t)63);
 }
 
 // Slots of positions [tile * MSGL_ATTN_TILE + begin, ... + end), at their offsets in the tile.
@@ -51,13 +53,13 @@ static void find_slots(const msgl_attn_call *c, int req, int tile, int begin, in
     }
 }
 
-static void set_empty(item_scratch *s, int rows, int head_dim)
+static void set_empty(item_scratch *s, int rows, size_t padded_dim)
 {
     for (int i = 0; i < rows; i++) {
         s->M[i] = -INFINITY;
         s->L[i] = 0;
     }
-    memset(s->O, 0, (size_t)rows * (size_t)head_dim * sizeof *s->O);
+    memset(s->O, 0, (size_t)rows * padded_dim * sizeof *s->O);
 }
 
 static float *part_at(const msgl_attn_call *c, int part, int kv_head)
@@ -66,47 +68,49 @@ static float *part_at(const msgl_attn_call *c, int part, int kv_head)
                           msgl__attn_part_floats(c->part_rows, c->head_dim);
 }
 
+static size_t padded(const msgl_attn_call *c)
+{
+    return (size_t)msgl__attn_padded_dim(c->head_dim);
+}
+
 // out rows = O / L * out_scale. A row without any visible key has L = 0 and gets zeros.
-static void write_out(const msgl_attn_call *c, int req, int row, int rows, int kv_head,
+static void write_out(const paged_args *a, int req, int row, int rows, int kv_head,
                       const item_scratch *s)
 {
-    const int group = c->num_q_heads / c->num_kv_heads, dim = c->head_dim;
+    const msgl_attn_call *c = a->call;
+    const int group = c->num_q_heads / c->num_kv_heads;
     const size_t first = (size_t)c->cu_seqlens_q[req];
     for (int i = 0; i < rows; i++) {
         const size_t token = first + (size_t)((row + i) / group);
         const size_t head = (size_t)kv_head * (size_t)group + (size_t)((row + i) % group);
-        float *out = c->out + token * c->ld_out + head * (size_t)dim;
-        const float *o = s->O + (size_t)i * (size_t)dim;
         const float f = s->L[i] == 0 ? 0 : c->out_scale / s->L[i];
-        for (int d = 0; d < dim; d++) out[d] = o[d] * f;
+        a->ops->write(c->head_dim, s->O + (size_t)i * padded(c), f,
+                      c->out + token * c->ld_out + head * (size_t)c->head_dim);
     }
 }
 
 static void write_lse_part(const msgl_attn_call *c, const msgl_attn_work *w, int kv_head,
                            const item_scratch *s)
 {
-    const int dim = c->head_dim;
+    const size_t dim = padded(c);
     float *part = part_at(c, w->part, kv_head);
     for (int i = 0; i < w->rows; i++) {
         const float f = s->L[i] == 0 ? 0 : 1 / s->L[i];
-        float *o = part + 2 * c->part_rows + (size_t)i * (size_t)dim;
+        float *o = part + 2 * c->part_rows + (size_t)i * dim;
         part[i] = s->L[i] == 0 ? -INFINITY : s->M[i] + log2f(s->L[i]);
         part[c->part_rows + i] = 1;
-        for (int d = 0; d < dim; d++) o[d] = s->O[(size_t)i * (size_t)dim + (size_t)d] * f;
+        for (size_t d = 0; d < dim; d++) o[d] = s->O[(size_t)i * dim + d] * f;
     }
 }
 
 static void write_tile_part(const msgl_attn_call *c, int part, int kv_head,
                             const msgl__attn_block *b)
 {
+    const size_t dim = padded(c);
     float *p = part_at(c, part, kv_head);
     memcpy(p + b->row, b->m, (size_t)b->n * sizeof *p);
     memcpy(p + c->part_rows + b->row, b->l, (size_t)b->n * sizeof *p);
-    float *o = p + 2 * c->part_rows + (size_t)b->row * (size_t)c->head_dim;
-    for (int i = 0; i < b->n; i++) {
-        memcpy(o + (size_t)i * (size_t)c->head_dim, b->o + (size_t)i * b->ld,
-               (size_t)c->head_dim * sizeof *o);
-    }
+    memcpy(p + 2 * c->part_rows + (size_t)b->row * dim, b->o, (size_t)b->n * dim * sizeof *p);
 }
 
 static void write_empty_part(const msgl_attn_call *c, int part, int rows, int kv_head)
@@ -114,32 +118,32 @@ static void write_empty_part(const msgl_attn_call *c, int part, int rows, int kv
     float *p = part_at(c, part, kv_head);
     for (int i = 0; i < rows; i++) p[i] = -INFINITY;
     memset(p + c->part_rows, 0, (size_t)rows * sizeof *p);
-    memset(p + 2 * c->part_rows, 0, (size_t)rows * (size_t)c->head_dim * sizeof *p);
+    memset(p + 2 * c->part_rows, 0, (size_t)rows * padded(c) * sizeof *p);
 }
 
 // Both kinds of parts fold by the same rule: an LSE part is (m = lse, l = 1, o).
 static void fold_group(const paged_args *a, const msgl_attn_group *g, int kv_head, item_scratch *s)
 {
     const msgl_attn_call *c = a->call;
-    const size_t dim = (size_t)c->head_dim;
-    set_empty(s, g->rows, c->head_dim);
+    const size_t dim = padded(c);
+    set_empty(s, g->rows, dim);
     for (int i = 0; i < g->num_parts; i++) {
         const float *p = part_at(c, g->part + i, kv_head);
-        a->ops->fold(g->rows, c->head_dim, s->M, s->L, s->O, dim, p, p + c->part_rows,
-                     p + 2 * c->part_rows, dim);
+        a->ops->fold(g->rows, (int)dim, s->M, s->L, s->O, p, p + c->part_rows,
+                     p + 2 * c->part_rows);
     }
-    write_out(c, g->req, g->row, g->rows, kv_head, s);
+    write_out(a, g->req, g->row, g->rows, kv_head, s);
 }
 
 // The offsets of a tile that row i of the item sees, [lo, hi); their union into *begin, *end.
-static void visible(const msgl_attn_call *c, const msgl_attn_work *w, int first_pos, int tile,
-                    item_scratch *s, int *begin, int *end)
+static void visible(const msgl_attn_call *c, const msgl_attn_work *w, int tile, item_scratch *s,
+                    int *begin, int *end)
 {
-    const int group = c->num_q_heads / c->num_kv_heads, base = tile * MSGL_ATTN_TILE;
+    const int base = tile * MSGL_ATTN_TILE;
     *begin = MSGL_ATTN_TILE;
     *end = 0;
     for (int i = 0; i < w->rows; i++) {
-        const int pos = first_pos + (w->row + i) / group;
+        const int pos = s->pos[i];
         int from = w->kv_begin, to = pos + 1 < w->kv_end ? pos + 1 : w->kv_end;
         if (c->window >= 0 && pos - c->window > from) from = pos - c->window;
         from = from > base ? from - base : 0;
@@ -157,7 +161,7 @@ static void run_tile(const paged_args *a, const msgl_attn_work *w, int kv_head, 
                      const msgl__attn_keys *keys, item_scratch *s, void *isa)
 {
     const msgl_attn_call *c = a->call;
-    const size_t dim = (size_t)c->head_dim;
+    const size_t dim = padded(c);
     const int part = w->part + tile - w->kv_begin / MSGL_ATTN_TILE;
     const bool to_parts = w->part >= 0 && c->part_kind == MSGL_ATTN_PART_TILE;
     if (keys->begin == keys->end) { // nobody sees it: neutral, but a part has to say so
@@ -172,8 +176,8 @@ static void run_tile(const paged_args *a, const msgl_attn_work *w, int kv_head, 
         if (to_parts) {
             write_tile_part(c, part, kv_head, &b);
         } else {
-            a->ops->fold(n, c->head_dim, s->M + row, s->L + row, s->O + (size_t)row * dim, dim, b.m,
-                         b.l, b.o, b.ld);
+            a->ops->fold(n, (int)dim, s->M + row, s->L + row, s->O + (size_t)row * dim, b.m, b.l,
+                         b.o);
         }
     }
 }
@@ -198,16 +202,21 @@ static void run_item(const paged_args *a, const msgl_attn_work *w, int kv_head, 
                             .scale = c->scale,
                             .softcap = c->softcap};
     a->ops->load_q(&q, isa);
-    set_empty(s, w->rows, c->head_dim);
+    set_empty(s, w->rows, padded(c));
+    for (int i = 0; i < w->rows; i++) s->pos[i] = first_pos + (w->row + i) / group;
+    int first = w->kv_begin;
+    if (w->part < 0 && c->window >= 0 && s->pos[0] - c->window > first) {
+        first = s->pos[0] - c->window; // parts have to be written, even empty ones
+    }
     const int last = (w->kv_end + MSGL_ATTN_TILE - 1) / MSGL_ATTN_TILE;
-    for (int tile = w->kv_begin / MSGL_ATTN_TILE; tile < last; tile++) {
-        visible(c, w, first_pos, tile, s, &keys.begin, &keys.end);
+    for (int tile = first / MSGL_ATTN_TILE; tile < last; tile++) {
+        visible(c, w, tile, s, &keys.begin, &keys.end);
         find_slots(c, w->req, tile, keys.begin, keys.end, s->slots);
         keys.slots = s->slots;
         run_tile(a, w, kv_head, tile, &keys, s, isa);
     }
     if (w->part < 0) {
-        write_out(c, w->req, w->row, w->rows, kv_head, s);
+        write_out(a, w->req, w->row, w->rows, kv_head, s);
     } else if (c->part_kind == MSGL_ATTN_PART_LSE2) {
         write_lse_part(c, w, kv_head, s);
     }
@@ -230,8 +239,8 @@ static void run_task(void *arg, int task, int worker)
     fold_group(a, g, kv_head, s);
 }
 
-void msgl__attn_paged(msgl_exec *x, const msgl_attn_call *c, const msgl__attn_ops *ops)
+void msgl__attn_paged(const msgl_attn_kernels *k, msgl_exec *x, const msgl_attn_call *c)
 {
-    paged_args a = {.call = c, .ops = ops};
+    paged_args a = {.call = c, .ops = k->ops[c->dtype]};
     msgl__pool_run(x->pool, c->num_works * c->num_kv_heads, run_task, &a);
 }

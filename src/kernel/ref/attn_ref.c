@@ -56,14 +56,13 @@ static float ref_score(const ref_scratch *r, const msgl__attn_keys *keys, int ro
 static void ref_tile(const msgl__attn_keys *keys, msgl__attn_block *b, void *scratch)
 {
     ref_scratch *r = scratch;
-    const int dim = keys->head_dim;
+    const int dim = keys->head_dim, padded = msgl__attn_padded_dim(dim);
     b->m = r->m;
     b->l = r->l;
     b->o = r->o;
-    b->ld = (size_t)dim;
-    memset(r->o, 0, (size_t)b->n * (size_t)dim * sizeof *r->o);
+    memset(r->o, 0, (size_t)b->n * (size_t)padded * sizeof *r->o);
     for (int i = 0; i < b->n; i++) {
-        float m = -INFINITY, l = 0, *o = r->o + (size_t)i * (size_t)dim;
+        float m = -INFINITY, l = 0, *o = r->o + (size_t)i * (size_t)padded;
         for (int j = b->lo[i]; j < b->hi[i]; j++) {
             r->s[j] = ref_score(r, keys, b->row + i, j);
             m = r->s[j] > m || isnan(r->s[j]) ? r->s[j] : m;
@@ -79,20 +78,22 @@ static void ref_tile(const msgl__attn_keys *keys, msgl__attn_block *b, void *scr
     }
 }
 
-static void ref_fold(int n, int dim, float *M, float *L, float *O, size_t ldO, const float *m,
-                     const float *l, const float *o, size_t ldo)
+static void ref_fold(int n, int padded_dim, float *M, float *L, float *O, const float *m,
+                     const float *l, const float *o)
 {
-    for (int i = 0; i < n; i++) {
+    for (int i = 0; i < n; i++, o += padded_dim, O += padded_dim) {
         const float top = m[i] > M[i] || isnan(m[i]) ? m[i] : M[i];
         if (top == -INFINITY) continue; // nothing seen so far: zeros, and no inf - inf
         const float a = exp2f(M[i] - top), b = exp2f(m[i] - top);
         M[i] = top;
         L[i] = L[i] * a + l[i] * b;
-        for (int d = 0; d < dim; d++) {
-            float *to = &O[(size_t)i * ldO + (size_t)d];
-            *to = *to * a + o[(size_t)i * ldo + (size_t)d] * b;
-        }
+        for (int d = 0; d < padded_dim; d++) O[d] = O[d] * a + o[d] * b;
     }
+}
+
+static void ref_write(int head_dim, const float *o, float f, float *out)
+{
+    for (int d = 0; d < head_dim; d++) out[d] = o[d] * f;
 }
 
 static const msgl__attn_ops REF_OPS = {.block = BLOCK,
@@ -100,18 +101,8 @@ static const msgl__attn_ops REF_OPS = {.block = BLOCK,
                                        .load_q = ref_load_q,
                                        .load_keys = ref_load_keys,
                                        .tile = ref_tile,
-                                       .fold = ref_fold};
-
-static void ref_paged(msgl_exec *x, const msgl_attn_call *c)
-{
-    msgl__attn_paged(x, c, &REF_OPS);
-}
-
-static size_t ref_paged_scratch(msgl_dtype dtype, int head_dim)
-{
-    (void)dtype;
-    return msgl__attn_scratch_size(&REF_OPS, head_dim);
-}
+                                       .fold = ref_fold,
+                                       .write = ref_write};
 
 static void ref_store_kv(msgl_exec *x, const msgl_attn_store *s)
 {
@@ -128,8 +119,12 @@ static void ref_store_kv(msgl_exec *x, const msgl_attn_store *s)
 void msgl__attn_init(msgl_attn_kernels *k, msgl_cpu_level level)
 {
     *k = (msgl_attn_kernels){.name = "ref",
+                             .ops = {&REF_OPS, &REF_OPS, &REF_OPS},
                              .store_kv = ref_store_kv,
-                             .paged = ref_paged,
-                             .scratch_size = ref_paged_scratch};
+                             .paged = msgl__attn_paged,
+                             .scratch_size = msgl__attn_scratch_size};
     (void)level;
+#if defined(__x86_64__)
+    if (level >= MSGL_CPU_AMX) msgl__attn_init_amx(k);
+#endif
 }

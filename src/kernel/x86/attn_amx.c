@@ -1,0 +1,509 @@
+// SPDX-License-Identifier: Apache-2.0
+//
+// Family attn at level AMX, for a bf16 pool. Per tile of 256 keys and block of up to 32 packed
+// rows:
+//   S^T = K Q^T   A: 16 keys x 32 of head_dim, rows straight from the pool where 16 slots are
+//                 contiguous; B: q rounded to bf16, packed once per item.
+//   softmax       on S^T [key][column]: 16 keys of N columns are N vectors, so maxima and sums over
+//                 keys are vector operations and N < 16 (decode) wastes no lanes.
+//   O = P V       A: P rounded to bf16, 32 keys a row; B: V with key r beside key r + 16 of 32.
+// An element of a tile product is summed over k in one order whatever the tile's rows and columns
+// are, and masked keys are zeros, so a row's result does not depend on the block it is in.
+//
+// N, the columns of a block of up to 16 rows, is a power of two, since 16 keys then fill whole
+// vectors with lane i belonging to column i % N. The sum over keys is taken as 16 sums over keys
+// equal mod 16, then halved 8, 4, 2, 1 apart: the same for every N.
+#include <stdbool.h>
+#include <string.h>
+
+#include "kernel/x86/amx.h"
+#include "kernel/x86/attn_avx512.h"
+
+enum {
+    TILE = MSGL_ATTN_TILE,
+    BLOCKS = TILE / 16, // 16 keys: an A tile of K
+    PAIRS = TILE / 32,  // 32 keys: an A tile of P
+    MAX_STEPS = MSGL_ATTN_MAX_DIM / 32,
+    AHEAD = 32, // keys between a row's prefetch and its use
+};
+
+// Areas that depend on head_dim follow in `area`: q, K, V.
+typedef struct amx_scratch {
+    int n;                     // columns of a block of up to 16 rows: 1, 2, 4, 8 or 16
+    int padded, steps;         // head_dim padded to 32, and that over 32
+    char *q, *k, *v;           // B tiles of q; gathered keys; B tiles of V
+    const char *block[BLOCKS]; // keys of 16: row 0, and bytes from row to row
+    size_t stride[BLOCKS];
+    float m[32], l[32];
+    MSGL_ALIGNED(64) float s[2][TILE * 16]; // scores, then pairs of probabilities
+    MSGL_ALIGNED(64) uint16_t p[32][TILE];
+    MSGL_ALIGNED(64) float o[32 * MSGL_ATTN_MAX_DIM];
+    MSGL_ALIGNED(64) char area[];
+} amx_scratch;
+
+static size_t amx_scratch_size(int head_dim)
+{
+    const size_t dim = (size_t)msgl__attn_padded_dim(head_dim);
+    return sizeof(amx_scratch) + (MSGL_ATTN_MAX_ROWS + 2 * TILE) * dim * sizeof(uint16_t);
+}
+
+// Tiles 0, 1: S [16 keys][N]; 2, 3: K or V [16][64 bytes]; 4: Q [16][N]; 5, 6: O [N][16]; 7: P
+// [N][32 keys]. With N = 16 all are 16 x 64 bytes and blocks of 32 rows use them otherwise.
+static void configure(int n)
+{
+    msgl_amx_config c = {.palette = 1};
+    for (int i = 0; i < 8; i++) {
+        c.rows[i] = i >= 5 ? (uint8_t)n : 16;
+        c.colsb[i] = i < 2 || i == 4 ? (uint16_t)(4 * n) : 64;
+    }
+    MSGL_AMX_BARRIER(&c);
+    _tile_loadconfig(&c);
+}
+
+static void amx_load_q(const msgl__attn_query *q, void *scratch)
+{
+    amx_scratch *s = scratch;
+    const int rows = q->work->rows, dim = q->call->head_dim;
+    s->padded = msgl__attn_padded_dim(dim);
+    s->steps = s->padded / 32;
+    s->n = rows > 8 ? 16 : rows > 4 ? 8 : rows > 2 ? 4 : rows;
+    s->q = s->area;
+    s->k = s->q + (size_t)MSGL_ATTN_MAX_ROWS * (size_t)s->padded * 2;
+    s->v = s->k + (size_t)TILE * (size_t)s->padded * 2;
+    configure(s->n);
+    // B tile (column block c, step t): row r holds dims (32 t + 2 r, + 1) of each column.
+    const int n = s->n, columns = (rows + n - 1) / n * n;
+    for (int row = 0; row < columns; row++) {
+        uint32_t *to =
+            (uint32_t *)(void *)s->q + (size_t)(row / n * s->steps) * 16 * (size_t)n + row % n;
+        const float *from = row < rows ? msgl__attn_q_row(q, row) : NULL;
+        for (int d = 0; d < s->padded; d += 32) {
+            const int left = from == NULL || d >= dim ? 0 : dim - d < 32 ? dim - d : 32;
+            const uint32_t mask = left == 32 ? 0xffffffffu : (1u << left) - 1;
+            const __m512 a = _mm512_maskz_loadu_ps((__mmask16)mask, left > 0 ? from + d : NULL);
+            const __m512 b =
+                _mm512_maskz_loadu_ps((__mmask16)(mask >> 16), left > 16 ? from + d + 16 : NULL);
+            uint32_t pairs[16];
+            _mm512_storeu_si512(pairs, (__m512i)_mm512_cvtne2ps_pbh(b, a));
+            for (int r = 0; r < 16; r++, to += n) *to = pairs[r];
+        }
+    }
+}
+
+MSGL_INLINE void prefetch_row(const char *row, int bytes)
+{
+    for (int i = 0; i < bytes; i += 64) _mm_prefetch(row + i, _MM_HINT_T0);
+}
+
+// 16 keys as an A tile: in place, or copied beside each other with zeros for what must not be read.
+static void place_block(amx_scratch *s, const msgl__attn_keys *keys, int b)
+{
+    const int first = b * 16, *slots = keys->slots + first;
+    const int row_bytes = keys->head_dim * 2;
+    bool direct = first >= keys->begin && first + 16 <= keys->end && row_bytes % 64 == 0;
+    if (direct) {
+        const __m512i want = _mm512_add_epi32(
+            _mm512_set1_epi32(slots[0]),
+            _mm512_setr_epi32(0, 1, 2, 3, 4, 5, 6, 7, 8, 9, 10, 11, 12, 13, 14, 15));
+        direct = _mm512_cmpneq_epi32_mask(want, _mm512_loadu_si512(slots)) == 0;
+    }
+    if (direct) {
+        s->block[b] = keys->k + (size_t)slots[0] * keys->slot_bytes;
+        s->stride[b] = keys->slot_bytes;
+        return;
+    }
+    const size_t stride = (size_t)s->padded * 2;
+    char *to = s->k + (size_t)first * stride;
+    s->block[b] = to;
+    s->stride[b] = stride;
+    for (int i = 0; i < 16; i++, to += stride) {
+        const bool in = first + i >= keys->begin && first + i < keys->end;
+        if (in) memcpy(to, keys->k + (size_t)slots[i] * keys->slot_bytes, (size_t)row_bytes);
+        const int have = in ? row_bytes : 0;
+        memset(to + have, 0, stride - (size_t)have);
+    }
+}
+
+// 32 elements of V row i, zeros where there is none.
+MSGL_INLINE __m512i load_v(const msgl__attn_keys *keys, int i, int d)
+{
+    if (i < keys->begin || i >= keys->end) return _mm512_setzero_si512();
+    const char *row = keys->v + (size_t)keys->slots[i] * keys->slot_bytes;
+    const int left = keys->head_dim - d;
+    if (left >= 32) return _mm512_loadu_si512(row + d * 2);
+    return _mm512_maskz_loadu_epi16((__mmask32)((1u << left) - 1), row + d * 2);
+}
+
+// Key r beside key r + 16, for 32 keys. The unpacks work within 128-bit lanes, so of 32 columns the
+// first tile gets 0-3, 8-11, 16-19, 24-27 and the second the rest; amx_write puts them right.
+static void place_values(amx_scratch *s, const msgl__attn_keys *keys, int pair)
+{
+    const int first = pair * 32;
+    char *to = s->v + (size_t)pair * 32 * (size_t)s->padded * 2;
+    for (int r = 0; r < 16; r++) {
+        for (int t = 0; t < s->steps; t++) {
+            const __m512i a = load_v(keys, first + r, t * 32);
+            const __m512i b = load_v(keys, first + r + 16, t * 32);
+            char *tile = to + (size_t)t * 2048 + (size_t)r * 64;
+            _mm512_store_si512(tile, _mm512_unpacklo_epi16(a, b));
+            _mm512_store_si512(tile + 1024, _mm512_unpackhi_epi16(a, b));
+        }
+    }
+}
+
+static void amx_load_keys(const msgl__attn_keys *keys, int rows, void *scratch)
+{
+    amx_scratch *s = scratch;
+    (void)rows;
+    const int bytes = keys->head_dim * 2;
+    int ahead = keys->begin;
+    for (int pair = keys->begin / 32; pair * 32 < keys->end; pair++) {
+        for (; ahead < keys->end && ahead < pair * 32 + 32 + AHEAD; ahead++) {
+            prefetch_row(keys->v + (size_t)keys->slots[ahead] * keys->slot_bytes, bytes);
+            prefetch_row(keys->k + (size_t)keys->slots[ahead] * keys->slot_bytes, bytes);
+        }
+        place_block(s, keys, 2 * pair);
+        place_block(s, keys, 2 * pair + 1);
+        place_values(s, keys, pair);
+    }
+    MSGL_AMX_BARRIER(s);
+}
+
+// Scores of one column block against key blocks [from, to), both even.
+static void scores_1(amx_scratch *s, int column, int from, int to)
+{
+    const size_t n = (size_t)s->n, q_tile = 64 * n;
+    const char *q = s->q + (size_t)(column * s->steps) * q_tile;
+    for (int b = from; b < to; b += 2) {
+        _tile_zero(0);
+        _tile_zero(1);
+        for (int t = 0; t < s->steps; t++) {
+            _tile_loadd(4, q + (size_t)t * q_tile, 4 * n);
+            _tile_loadd(2, s->block[b] + t * 64, s->stride[b]);
+            _tile_dpbf16ps(0, 2, 4);
+            _tile_loadd(3, s->block[b + 1] + t * 64, s->stride[b + 1]);
+            _tile_dpbf16ps(1, 3, 4);
+        }
+        _tile_stored(0, s->s[0] + (size_t)b * 16 * n, 4 * n);
+        _tile_stored(1, s->s[0] + (size_t)(b + 1) * 16 * n, 4 * n);
+    }
+}
+
+// The same for two column blocks of 16.
+static void scores_2(amx_scratch *s, int column, int from, int to)
+{
+    const char *q0 = s->q + (size_t)(column * s->steps) * 1024;
+    const char *q1 = q0 + (size_t)s->steps * 1024;
+    for (int b = from; b < to; b += 2) {
+        _tile_zero(0);
+        _tile_zero(1);
+        _tile_zero(2);
+        _tile_zero(3);
+        for (int t = 0; t < s->steps; t++) {
+            _tile_loadd(4, s->block[b] + t * 64, s->stride[b]);
+            _tile_loadd(6, q0 + t * 1024, 64);
+            _tile_dpbf16ps(0, 4, 6);
+            _tile_loadd(7, q1 + t * 1024, 64);
+            _tile_dpbf16ps(1, 4, 7);
+            _tile_loadd(5, s->block[b + 1] + t * 64, s->stride[b + 1]);
+            _tile_dpbf16ps(2, 5, 6);
+            _tile_dpbf16ps(3, 5, 7);
+        }
+        _tile_stored(0, s->s[0] + b * 256, 64);
+        _tile_stored(1, s->s[1] + b * 256, 64);
+        _tile_stored(2, s->s[0] + b * 256 + 256, 64);
+        _tile_stored(3, s->s[1] + b * 256 + 256, 64);
+    }
+}
+
+// -inf outside [lo, hi) of each column, and the soft cap; for key blocks [from, to).
+static void mask_scores(float *s, int n, int from, int to, const __m512i lo, const __m512i hi,
+                        const msgl__attn_keys *keys)
+{
+    const __m512i lane = _mm512_setr_epi32(0, 1, 2, 3, 4, 5, 6, 7, 8, 9, 10, 11, 12, 13, 14, 15);
+    const __m512i lane_key = _mm512_srlv_epi32(lane, _mm512_set1_epi32(__builtin_ctz((unsigned)n)));
+    for (int v = 0; v < n; v++) {
+        __m512i key = _mm512_add_epi32(lane_key, _mm512_set1_epi32(from * 16 + v * (16 / n)));
+        for (int b = from; b < to; b++, key = _mm512_add_epi32(key, _mm512_set1_epi32(16))) {
+            float *at = s + (size_t)(b * n + v) * 16;
+            __m512 x = _mm512_load_ps(at);
+            if (keys->softcap > 0) x = msgl__softcap_avx512(x, keys->scale, keys->softcap);
+            const __mmask16 in =
+                _mm512_kand(_mm512_cmpge_epi32_mask(key, lo), _mm512_cmplt_epi32_mask(key, hi));
+            _mm512_store_ps(at, _mm512_mask_blend_ps(in, _mm512_set1_ps(-INFINITY), x));
+        }
+    }
+}
+
+// Lane i of the result: f over lanes equal to i mod n, n a power of two.
+MSGL_INLINE __m512 rotate_lanes(__m512 x, int by)
+{
+    const __m512i lane = _mm512_setr_epi32(0, 1, 2, 3, 4, 5, 6, 7, 8, 9, 10, 11, 12, 13, 14, 15);
+    return _mm512_permutexvar_ps(_mm512_xor_epi32(lane, _mm512_set1_epi32(by)), x);
+}
+
+// Per column, in lane i for column i % n: the largest score.
+static __m512 column_max(const float *s, int n, int from, int to)
+{
+    __m512 top = _mm512_set1_ps(-INFINITY);
+    for (int v = 0; v < n; v++) {
+        __m512 x = _mm512_set1_ps(-INFINITY);
+        // max_ps returns its second operand when one is NaN, so a NaN score that is followed by a
+        // number is lost here; its probability is NaN all the same.
+        for (int b = from; b < to; b++) {
+            x = _mm512_max_ps(x, _mm512_load_ps(s + (size_t)(b * n + v) * 16));
+        }
+        if (n == 16) { // vector v holds all columns of key v
+            top = _mm512_max_ps(top, x);
+        } else {
+            for (int by = 8; by >= n; by /= 2) x = _mm512_max_ps(x, rotate_lanes(x, by));
+            top = _mm512_max_ps(top, x);
+        }
+    }
+    return top;
+}
+
+// The 16 partial sums of each column, halved 8, 4, 2, 1 keys apart. Key j of a column is vector
+// j * n / 16, lanes (j * n) % 16 + column.
+static __m512 column_sum(__m512 *sum, int n)
+{
+    int vectors = n;
+    for (int apart = 8; apart > 0; apart /= 2) {
+        if (vectors > 1) {
+            vectors /= 2;
+            for (int v = 0; v < vectors; v++) sum[v] = _mm512_add_ps(sum[v], sum[v + vectors]);
+        } else {
+            sum[0] = _mm512_add_ps(sum[0], rotate_lanes(sum[0], apart * n));
+        }
+    }
+    return sum[0];
+}
+
+// Scores to probabilities; keys r and r + 16 of 32 leave as a pair of bf16 in one lane, in the
+// place of key r's score. Returns the sum of each column. from and to are even.
+static __m512 probabilities(float *s, int n, int from, int to, float factor, __m512 base)
+{
+    const __m512 c = _mm512_set1_ps(factor);
+    const __m512i interleave =
+        _mm512_set_epi16(31, 15, 30, 14, 29, 13, 28, 12, 27, 11, 26, 10, 25, 9, 24, 8, 23, 7, 22, 6,
+                         21, 5, 20, 4, 19, 3, 18, 2, 17, 1, 16, 0);
+    __m512 sum[16];
+    for (int v = 0; v < n; v++) {
+        __m512 total = _mm512_setzero_ps();
+        for (int b = from; b < to; b += 2) {
+            float *at = s + (size_t)(b * n + v) * 16;
+            const __m512 x0 = _mm512_load_ps(at), x1 = _mm512_load_ps(at + n * 16);
+            const __m512 p0 = msgl__exp2_avx512(_mm512_fmsub_ps(x0, c, base));
+            const __m512 p1 = msgl__exp2_avx512(_mm512_fmsub_ps(x1, c, base));
+            total = _mm512_add_ps(_mm512_add_ps(total, p0), p1);
+            const __m512i pair = (__m512i)_mm512_cvtne2ps_pbh(p1, p0);
+            _mm512_store_si512(at, _mm512_permutexvar_epi16(interleave, pair));
+        }
+        sum[v] = total;
+    }
+    return column_sum(sum, n);
+}
+
+// Row r of 16 (dwords, one per column) to row `column` of P: a 16 x 16 transposition.
+static void transpose_16(const float *from, uint16_t *to)
+{
+    __m512i a[16], b[16];
+    for (int i = 0; i < 16; i++) a[i] = _mm512_load_si512(from + i * 16);
+    for (int i = 0; i < 16; i += 2) {
+        b[i] = _mm512_unpacklo_epi32(a[i], a[i + 1]);
+        b[i + 1] = _mm512_unpackhi_epi32(a[i], a[i + 1]);
+    }
+    for (int i = 0; i < 16; i += 4) {
+        for (int j = 0; j < 2; j++) {
+            a[i + 2 * j] = _mm512_unpacklo_epi64(b[i + j], b[i + j + 2]);
+            a[i + 2 * j + 1] = _mm512_unpackhi_epi64(b[i + j], b[i + j + 2]);
+        }
+    }
+    // a[4 g + c], lane q: keys 4 g .. 4 g + 3 of column 4 q + c.
+    for (int c = 0; c < 4; c++) {
+        const __m512i x = _mm512_shuffle_i32x4(a[c], a[4 + c], 0x44);
+        const __m512i y = _mm512_shuffle_i32x4(a[c], a[4 + c], 0xee);
+        const __m512i z = _mm512_shuffle_i32x4(a[8 + c], a[12 + c], 0x44);
+        const __m512i w = _mm512_shuffle_i32x4(a[8 + c], a[12 + c], 0xee);
+        _mm512_store_si512(to + c * TILE, _mm512_shuffle_i32x4(x, z, 0x88));
+        _mm512_store_si512(to + (4 + c) * TILE, _mm512_shuffle_i32x4(x, z, 0xdd));
+        _mm512_store_si512(to + (8 + c) * TILE, _mm512_shuffle_i32x4(y, w, 0x88));
+        _mm512_store_si512(to + (12 + c) * TILE, _mm512_shuffle_i32x4(y, w, 0xdd));
+    }
+}
+
+// The same for n < 16 columns: n vectors, dword r * n + column. Each stage parts even from odd
+// columns, so that after log2(n) stages a vector holds one column; their order is bit-reversed.
+static void transpose_n(const float *from, int n, uint16_t *to)
+{
+    const __m512i even =
+        _mm512_setr_epi32(0, 2, 4, 6, 8, 10, 12, 14, 16, 18, 20, 22, 24, 26, 28, 30);
+    const __m512i odd =
+        _mm512_setr_epi32(1, 3, 5, 7, 9, 11, 13, 15, 17, 19, 21, 23, 25, 27, 29, 31);
+    __m512i a[8], b[8];
+    for (int i = 0; i < n; i++) a[i] = _mm512_load_si512(from + i * 16);
+    for (int size = n; size > 1; size /= 2) {
+        for (int g = 0; g < n; g += size) {
+            for (int i = 0; i < size; i += 2) {
+                b[g + i / 2] = _mm512_permutex2var_epi32(a[g + i], even, a[g + i + 1]);
+                b[g + i / 2 + size / 2] = _mm512_permutex2var_epi32(a[g + i], odd, a[g + i + 1]);
+            }
+        }
+        memcpy(a, b, sizeof a);
+    }
+    static const uint8_t reversed[4][8] = {{0}, {0, 1}, {0, 2, 1, 3}, {0, 4, 2, 6, 1, 5, 3, 7}};
+    const uint8_t *column = reversed[__builtin_ctz((unsigned)n)];
+    for (int i = 0; i < n; i++) _mm512_store_si512(to + column[i] * TILE, a[i]);
+}
+
+// lo or hi of a column block in lane i for column i % n; columns beyond the rows see nothing.
+static __m512i spread(const int *limit, int rows, int n)
+{
+    int x[16];
+    for (int i = 0; i < 16; i++) x[i] = i % n < rows ? limit[i % n] : 0;
+    return _mm512_loadu_si512(x);
+}
+
+// Softmax of one column block of `rows` rows; fills m, l and P.
+static void softmax(amx_scratch *s, const msgl__attn_keys *keys, msgl__attn_block *b, int column,
+                    int rows, int from, int to)
+{
+    const int n = s->n, at = column * 16;
+    float *scores = s->s[column];
+    const __m512i lo = spread(b->lo + at, rows, n), hi = spread(b->hi + at, rows, n);
+    const bool all = rows == n && _mm512_cmpgt_epi32_mask(lo, _mm512_set1_epi32(from * 16)) == 0 &&
+                     _mm512_cmplt_epi32_mask(hi, _mm512_set1_epi32(to * 16)) == 0;
+    if (!all || keys->softcap > 0) mask_scores(scores, n, from, to, lo, hi, keys);
+    const float factor = keys->softcap > 0 ? 1 : keys->scale * (float)M_LOG2E;
+    const __m512 m = _mm512_mul_ps(column_max(scores, n, from, to), _mm512_set1_ps(factor));
+    const __mmask16 none = _mm512_cmp_ps_mask(m, _mm512_set1_ps(-INFINITY), _CMP_EQ_OQ);
+    const __m512 base = _mm512_mask_blend_ps(none, m, _mm512_setzero_ps());
+    const __m512 l = probabilities(scores, n, from, to, factor, base);
+    const __mmask16 k = (__mmask16)((1u << rows) - 1);
+    _mm512_mask_storeu_ps(s->m + at, k, m);
+    _mm512_mask_storeu_ps(s->l + at, k, l);
+    for (int pair = from / 2; pair < to / 2; pair++) {
+        const float *pairs = scores + (size_t)pair * 32 * (size_t)n;
+        if (n == 16) {
+            transpose_16(pairs, s->p[at] + pair * 32);
+        } else {
+            transpose_n(pairs, n, s->p[at] + pair * 32);
+        }
+    }
+}
+
+// O of one column block.
+static void values_1(amx_scratch *s, int from, int to)
+{
+    const size_t o_stride = (size_t)s->padded * 4, v_pair = (size_t)s->padded * 64;
+    for (int t = 0; t < s->steps; t++) {
+        _tile_zero(5);
+        _tile_zero(6);
+        for (int pair = from / 2; pair < to / 2; pair++) {
+            const char *v = s->v + (size_t)pair * v_pair + (size_t)t * 2048;
+            _tile_loadd(7, s->p[0] + pair * 32, TILE * 2);
+            _tile_loadd(2, v, 64);
+            _tile_dpbf16ps(5, 7, 2);
+            _tile_loadd(3, v + 1024, 64);
+            _tile_dpbf16ps(6, 7, 3);
+        }
+        _tile_stored(5, s->o + t * 32, o_stride);
+        _tile_stored(6, s->o + t * 32 + 16, o_stride);
+    }
+}
+
+static void values_2(amx_scratch *s, int from, int to)
+{
+    const size_t o_stride = (size_t)s->padded * 4, v_pair = (size_t)s->padded * 64;
+    float *o1 = s->o + (size_t)s->padded * 16;
+    for (int t = 0; t < s->steps; t++) {
+        _tile_zero(0);
+        _tile_zero(1);
+        _tile_zero(2);
+        _tile_zero(3);
+        for (int pair = from / 2; pair < to / 2; pair++) {
+            const char *v = s->v + (size_t)pair * v_pair + (size_t)t * 2048;
+            _tile_loadd(4, s->p[0] + pair * 32, TILE * 2);
+            _tile_loadd(6, v, 64);
+            _tile_dpbf16ps(0, 4, 6);
+            _tile_loadd(7, v + 1024, 64);
+            _tile_dpbf16ps(1, 4, 7);
+            _tile_loadd(5, s->p[16] + pair * 32, TILE * 2);
+            _tile_dpbf16ps(2, 5, 6);
+            _tile_dpbf16ps(3, 5, 7);
+        }
+        _tile_stored(0, s->o + t * 32, o_stride);
+        _tile_stored(1, s->o + t * 32 + 16, o_stride);
+        _tile_stored(2, o1 + t * 32, o_stride);
+        _tile_stored(3, o1 + t * 32 + 16, o_stride);
+    }
+}
+
+static void amx_tile(const msgl__attn_keys *keys, msgl__attn_block *b, void *scratch)
+{
+    amx_scratch *s = scratch;
+    int begin = TILE, end = 0;
+    for (int i = 0; i < b->n; i++) {
+        if (b->lo[i] < b->hi[i] && b->lo[i] < begin) begin = b->lo[i];
+        if (b->hi[i] > end) end = b->hi[i];
+    }
+    // Whole pairs of 16 keys that some row of this block sees; to == from when there are none.
+    const int from = begin / 32 * 2, to = end > begin ? (end + 31) / 32 * 2 : from;
+    const bool two = b->n > 16;
+    MSGL_AMX_BARRIER(s);
+    if (two) {
+        scores_2(s, b->row / 16, from, to);
+        softmax(s, keys, b, 0, 16, from, to);
+        softmax(s, keys, b, 1, b->n - 16, from, to);
+    } else {
+        scores_1(s, b->row / 16, from, to);
+        softmax(s, keys, b, 0, b->n, from, to);
+    }
+    MSGL_AMX_BARRIER(s);
+    if (two) {
+        values_2(s, from, to);
+    } else {
+        values_1(s, from, to);
+    }
+    b->m = s->m;
+    b->l = s->l;
+    b->o = s->o;
+}
+
+static void amx_fold(int n, int padded_dim, float *M, float *L, float *O, const float *m,
+                     const float *l, const float *o)
+{
+    msgl__fold_avx512(n, padded_dim, M, L, O, m, l, o);
+}
+
+// Columns back in order: see place_values.
+static void amx_write(int head_dim, const float *o, float f, float *out)
+{
+    const __m512i first = _mm512_setr_epi32(0, 1, 2, 3, 16, 17, 18, 19, 4, 5, 6, 7, 20, 21, 22, 23);
+    const __m512i second =
+        _mm512_setr_epi32(8, 9, 10, 11, 24, 25, 26, 27, 12, 13, 14, 15, 28, 29, 30, 31);
+    const __m512 vf = _mm512_set1_ps(f);
+    for (int d = 0; d < head_dim; d += 32) {
+        const int left = head_dim - d;
+        const uint32_t mask = left >= 32 ? 0xffffffffu : (1u << left) - 1;
+        const __m512 a = _mm512_mul_ps(_mm512_loadu_ps(o + d), vf);
+        const __m512 b = _mm512_mul_ps(_mm512_loadu_ps(o + d + 16), vf);
+        _mm512_mask_storeu_ps(out + d, (__mmask16)mask, _mm512_permutex2var_ps(a, first, b));
+        _mm512_mask_storeu_ps(out + d + 16, (__mmask16)(mask >> 16),
+                              _mm512_permutex2var_ps(a, second, b));
+    }
+}
+
+static const msgl__attn_ops AMX_BF16 = {.block = 32,
+                                        .scratch = amx_scratch_size,
+                                        .load_q = amx_load_q,
+                                        .load_keys = amx_load_keys,
+                                        .tile = amx_tile,
+                                        .fold = amx_fold,
+                                        .write = amx_write};
+
+void msgl__attn_init_amx(msgl_attn_kernels *k)
+{
+    k->name = "amx";
+    k->ops[MSGL_BF16] = &AMX_BF16;
+}
