@@ -19,8 +19,8 @@
 
 typedef struct msgl_chat_template msgl_chat_template; // parsed, immutable, usable by many threads
 
-// Parses template source (trim_blocks and lstrip_blocks on, as transformers sets them). MSGL_EFORMAT
-// with line number and what was expected; MSGL_EUNSUPPORTED names the construct.
+// Parses template source (trim_blocks and lstrip_blocks on, as transformers sets them).
+// MSGL_EFORMAT: line number and what was expected; MSGL_EUNSUPPORTED names the construct.
 int msgl__chat_template_parse(const char *source, size_t len, msgl_chat_template **out,
                               msgl_err *err);
 void msgl__chat_template_free(msgl_chat_template *t);
@@ -53,6 +53,7 @@ int msgl__chat_template_render(const msgl_chat_template *t, json_t *vars,
                                const msgl_render_limits *limits, msgl_rendered *out, msgl_err *err);
 // The same with the folder's template and its special-token variables (trusted).
 int msgl__chat_templates_render(const msgl_chat_templates *t, json_t *vars,
-                                const msgl_render_limits *limits, msgl_rendered *out, msgl_err *err);
+                                const msgl_render_limits *limits, msgl_rendered *out,
+                                msgl_err *err);
 
 #endif

@@ -1,0 +1,38 @@
+// SPDX-License-Identifier: Apache-2.0
+//
+// Walking the parsed template. Statuses above 0 are loop control on its way to the loop.
+#ifndef MSGL_TOKENIZER_JINJA_EVAL_H
+#define MSGL_TOKENIZER_JINJA_EVAL_H
+
+#include "tokenizer/jinja_ast.h"
+#include "tokenizer/jinja_string.h"
+
+enum { MSGL_J_BREAK = 1, MSGL_J_CONTINUE = 2 };
+
+int msgl__jeval(msgl_jctx *c, msgl_jscope *s, const msgl_jnode *n, msgl_jval *out);
+int msgl__jexec_body(msgl_jctx *c, msgl_jscope *s, const msgl_jbody *body);
+// Runs `body` in a scope of its own and gives its output as a string.
+int msgl__jcapture(msgl_jctx *c, msgl_jscope *parent, const msgl_jbody *body, msgl_jval *out);
+// loop(items) of a recursive for loop.
+int msgl__jloop_recurse(msgl_jctx *c, msgl_jloop *loop, const msgl_jval *items, msgl_jval *out);
+
+int msgl__jscope_new(msgl_jctx *c, msgl_jscope *parent, msgl_jscope **out);
+int msgl__jscope_set(msgl_jctx *c, msgl_jscope *s, const msgl_jstr *name, msgl_jval v);
+// Scopes, then the client's variables, the folder's, the global functions; else undefined.
+int msgl__jlookup(msgl_jctx *c, msgl_jscope *s, const msgl_jstr *name, msgl_jval *out);
+
+int msgl__jgetattr(msgl_jctx *c, const msgl_jval *obj, const msgl_jstr *name, msgl_jval *out);
+int msgl__jgetitem(msgl_jctx *c, const msgl_jval *obj, const msgl_jval *key, msgl_jval *out);
+int msgl__jslice(msgl_jctx *c, const msgl_jval *obj, const msgl_jval *start, const msgl_jval *stop,
+                 const msgl_jval *step, msgl_jval *out);
+int msgl__jbinary(msgl_jctx *c, msgl_jop op, const msgl_jval *a, const msgl_jval *b,
+                  msgl_jval *out);
+int msgl__jcompare_op(msgl_jctx *c, msgl_jop op, const msgl_jval *a, const msgl_jval *b, bool *out);
+
+int msgl__jcall_value(msgl_jctx *c, const msgl_jval *callee, const msgl_jcall *call,
+                      msgl_jval *out);
+int msgl__jcall_macro(msgl_jctx *c, const msgl_jmacro *m, const msgl_jcall *call, msgl_jval *out);
+int msgl__jeval_args(msgl_jctx *c, msgl_jscope *s, const msgl_jargs *args, size_t extra,
+                     msgl_jcall *out);
+
+#endif
