@@ -27,7 +27,8 @@ int msgl__err_prefix(msgl_err *err, int code, const char *fmt, ...)
     const int n = vsnprintf(err->text, sizeof err->text, fmt, ap);
     va_end(ap);
     if (n >= 0 && (size_t)n + 2 < sizeof err->text) {
-        snprintf(err->text + n, sizeof err->text - (size_t)n, ": %s", old);
+        const int room = (int)sizeof err->text - n - 3;
+        snprintf(err->text + n, sizeof err->text - (size_t)n, ": %.*s", room > 0 ? room : 0, old);
     }
     return err->code;
 }
