@@ -22,9 +22,10 @@ typedef struct msgl_ids {
 int msgl__ids_push(msgl_ids *v, int32_t id); // 0 or MSGL_ENOMEM
 void msgl__ids_free(msgl_ids *v);
 
-// Loads `dir`/tokenizer.json (and tokenizer_config.json's added_tokens_decoder where it adds to it).
-// On success *out is owned by the caller (msgl__tokenizer_free). MSGL_ENOENT, MSGL_EFORMAT (names the
-// file and the field), MSGL_EUNSUPPORTED (names the component type and those known), MSGL_ENOMEM.
+// Loads `dir`/tokenizer.json (and tokenizer_config.json's added_tokens_decoder where it adds to
+// it). On success *out is owned by the caller (msgl__tokenizer_free). MSGL_ENOENT, MSGL_EFORMAT
+// (names the file and the field), MSGL_EUNSUPPORTED (names the component type and those known),
+// MSGL_ENOMEM.
 int msgl__tokenizer_load(const char *dir, msgl_tokenizer **out, msgl_err *err);
 void msgl__tokenizer_free(msgl_tokenizer *t);
 
@@ -35,10 +36,12 @@ typedef struct msgl_text_span {
 } msgl_text_span;
 
 typedef struct msgl_encode_opts {
-    int add_special;               // run the post-processor (BOS and the like)
-    const msgl_text_span *untrusted; // spans in which tokens flagged special are not recognised; added
-    size_t num_untrusted;            // tokens that are not special are recognised everywhere, as in HF
-    size_t max_ids;                // 0: no limit; else MSGL_ELIMIT once more ids would be made
+    int add_special; // run the post-processor (BOS and the like)
+    // Spans in which tokens flagged special are not recognised: one needs all of its bytes outside
+    // of them. Added tokens that are not special are recognised everywhere, as in HF.
+    const msgl_text_span *untrusted;
+    size_t num_untrusted;
+    size_t max_ids; // 0: no limit; else MSGL_ELIMIT once more ids would be made
 } msgl_encode_opts;
 
 // Appends the ids of text[0, len) to *out. MSGL_EFORMAT for invalid UTF-8 (names the byte offset);
@@ -58,9 +61,9 @@ int msgl__tokenizer_is_special(const msgl_tokenizer *t, int32_t id);
 // (at most cap), the full length returned; -1 for an id out of range.
 int msgl__tokenizer_token_bytes(const msgl_tokenizer *t, int32_t id, char *buf, size_t cap);
 
-// Streaming detokenization of one sequence: feeding ids one by one, the pieces concatenate to exactly
-// what msgl__tokenizer_decode gives for all of them, and no piece ends inside a UTF-8 character.
-// O(1) amortised per token; the only heap memory is the state's own (bounded) buffer.
+// Streaming detokenization of one sequence: feeding ids one by one, the pieces concatenate to
+// exactly what msgl__tokenizer_decode gives for all of them, and no piece ends inside a UTF-8
+// character. O(1) amortised per token; the only heap memory is the state's own (bounded) buffer.
 typedef struct msgl_detok msgl_detok;
 msgl_detok *msgl__detok_create(const msgl_tokenizer *t, int skip_special); // NULL: out of memory
 void msgl__detok_destroy(msgl_detok *d);

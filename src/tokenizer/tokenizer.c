@@ -1,0 +1,215 @@
+// SPDX-License-Identifier: Apache-2.0
+//
+// The encode pipeline and the small questions about ids. Loading is in load*.c, the way back in
+// decode.c.
+#include "tokenizer/tokenizer.h"
+
+#include <string.h>
+
+#include "tokenizer/added.h"
+#include "tokenizer/bpe.h"
+
+int msgl__ids_push(msgl_ids *v, int32_t id)
+{
+    if (v->len == v->cap &&
+        msgl__tok_grow((void **)&v->data, &v->cap, v->len + 1, sizeof(*v->data)) != 0) {
+        return MSGL_ENOMEM;
+    }
+    v->data[v->len++] = id;
+    return 0;
+}
+
+void msgl__ids_free(msgl_ids *v)
+{
+    msgl__free(v->data);
+    *v = (msgl_ids){0};
+}
+
+static int add_id(const msgl_tok_ws *ws, msgl_ids *out, int32_t id)
+{
+    return out->len >= ws->id_limit ? MSGL_ELIMIT : msgl__ids_push(out, id);
+}
+
+// Text without added tokens: pieces, then ids.
+static int encode_plain(const msgl_tokenizer *t, msgl_tok_ws *ws, msgl_text text, msgl_ids *out)
+{
+    if (text.n == 0) return 0;
+    int list;
+    int rc = msgl__pre_tokenize(t, ws, &text, &list);
+    const unsigned char *special = t->special;
+    for (size_t i = 0; i < ws->num_pieces[list] && rc == 0; i++) {
+        const msgl_tok_piece *piece = &ws->pieces[list][i];
+        rc = msgl__bpe_encode(&t->bpe, ws, special, text.p + piece->off, piece->len, out);
+    }
+    return rc;
+}
+
+// Text between the tokens that match the raw text: normalized, then cut at the tokens that match
+// normalized text. `text` starts at original offset trust->base.
+static int encode_chunk(const msgl_tokenizer *t, msgl_tok_ws *ws, msgl_text text,
+                        const msgl_trust *trust, msgl_ids *out)
+{
+    const size_t first = text.n > 0 ? msgl__utf8_len((unsigned char)text.p[0]) : 0;
+    ws->zero = trust->base == 0 ? first : 0;
+    ws->held = NULL;
+    if (ws->use_tags) {
+        // The tags start as a copy of the text with the spans painted in.
+        msgl_tok_buf *b = msgl__ws_other(ws, &text);
+        int rc = msgl__buf_put(ws, b, text.p, text.n, 0);
+        if (rc != 0) return rc;
+        for (size_t i = 0; i < trust->n; i++) {
+            const size_t end = trust->base + text.n;
+            const size_t from =
+                trust->spans[i].start > trust->base ? trust->spans[i].start : trust->base;
+            const size_t to = trust->spans[i].end < end ? trust->spans[i].end : end;
+            if (from < to) memset(b->tags + (from - trust->base), 1, to - from);
+        }
+        text = msgl__buf_text(ws, b);
+    }
+    int rc = msgl__normalize(t, ws, &text);
+    if (rc != 0) return rc;
+    for (int i = 0; i < 3; i++) {
+        if (text.p == ws->buf[i].data) ws->held = &ws->buf[i];
+    }
+    msgl_match_iter it = {0};
+    msgl_stretch s;
+    const size_t zero = ws->zero;
+    while (rc == 0 && msgl__matcher_next(&t->normed, t->uni, &text, trust, &it, &s)) {
+        if (s.start >= s.end) continue;
+        if (s.id >= 0) {
+            rc = add_id(ws, out, s.id);
+            continue;
+        }
+        const msgl_text part = {text.p + s.start, text.tags == NULL ? NULL : text.tags + s.start,
+                                s.end - s.start};
+        ws->zero = zero > s.start ? zero - s.start : 0;
+        rc = encode_plain(t, ws, part, out);
+    }
+    return rc;
+}
+
+static int encode_text(const msgl_tokenizer *t, msgl_tok_ws *ws, const char *text, size_t len,
+                       const msgl_encode_opts *opts, msgl_ids *out)
+{
+    const msgl_text whole = {text, NULL, len};
+    msgl_trust trust = {opts->untrusted, opts->num_untrusted, 0};
+    msgl_match_iter it = {0};
+    msgl_stretch s;
+    int rc = 0;
+    while (rc == 0 && msgl__matcher_next(&t->raw, t->uni, &whole, &trust, &it, &s)) {
+        if (s.start >= s.end) continue;
+        if (s.id >= 0) {
+            rc = add_id(ws, out, s.id);
+        } else {
+            const msgl_trust part = {opts->untrusted, opts->num_untrusted, s.start};
+            const msgl_text chunk = {text + s.start, NULL, s.end - s.start};
+            rc = encode_chunk(t, ws, chunk, &part, out);
+        }
+    }
+    return rc;
+}
+
+// The post-processor's template around the ids of the text, which stand at out[start, end).
+static int post_process(const msgl_tokenizer *t, const msgl_tok_ws *ws, int add_special,
+                        size_t start, msgl_ids *out)
+{
+    size_t before = 0, sequences = 0;
+    for (size_t i = 0; i < t->num_post; i++) {
+        if (t->post[i] == MSGL_POST_SEQUENCE) {
+            sequences++;
+        } else if (sequences == 0 && add_special) {
+            before++;
+        }
+    }
+    if (sequences == 1 && before == 0 && (!add_special || t->num_post == 1)) return 0;
+    const size_t n = out->len - start;
+    int32_t *ids = msgl__malloc(n * sizeof(*ids));
+    if (ids == NULL) return MSGL_ENOMEM;
+    if (n > 0) memcpy(ids, out->data + start, n * sizeof(*ids));
+    out->len = start;
+    int rc = 0;
+    for (size_t i = 0; i < t->num_post && rc == 0; i++) {
+        if (t->post[i] != MSGL_POST_SEQUENCE) {
+            if (add_special) rc = add_id(ws, out, t->post[i]);
+            continue;
+        }
+        for (size_t k = 0; k < n && rc == 0; k++) rc = add_id(ws, out, ids[k]);
+    }
+    msgl__free(ids);
+    return rc;
+}
+
+static int check_input(const char *text, size_t len, const msgl_encode_opts *opts, msgl_err *err)
+{
+    if (len > MSGL_TOK_MAX_TEXT) {
+        return msgl__err_set(err, MSGL_ELIMIT, "text of %zu bytes; at most %zu", len,
+                             MSGL_TOK_MAX_TEXT);
+    }
+    const size_t valid = msgl__utf8_valid(text, len);
+    if (valid != len) {
+        return msgl__err_set(err, MSGL_EFORMAT, "text is not valid UTF-8 at byte %zu", valid);
+    }
+    for (size_t i = 0; i < opts->num_untrusted; i++) {
+        const msgl_text_span *s = &opts->untrusted[i];
+        if (s->start > s->end || s->end > len || (i > 0 && s->start < s[-1].end)) {
+            return msgl__err_set(
+                err, MSGL_EINVAL,
+                "untrusted span %zu [%zu, %zu) is out of order or outside the text "
+                "of %zu bytes",
+                i, s->start, s->end, len);
+        }
+    }
+    return 0;
+}
+
+int msgl__tokenizer_encode(const msgl_tokenizer *t, const char *text, size_t len,
+                           const msgl_encode_opts *opts, msgl_ids *out, msgl_err *err)
+{
+    static const msgl_encode_opts none = {0};
+    if (opts == NULL) opts = &none;
+    int rc = check_input(text, len, opts, err);
+    if (rc != 0) return rc;
+    msgl_tok_ws *ws = msgl__ws_take(t);
+    if (ws == NULL) return msgl__err_set(err, MSGL_ENOMEM, "out of memory");
+    const size_t start = out->len;
+    ws->guard = opts->num_untrusted > 0;
+    ws->use_tags = ws->guard && t->has_normed_special && t->num_norms > 0;
+    ws->id_limit =
+        opts->max_ids > 0 && opts->max_ids < SIZE_MAX - start ? start + opts->max_ids : SIZE_MAX;
+    ws->buf_limit = msgl__ws_buf_limit(len);
+    rc = encode_text(t, ws, text, len, opts, out);
+    if (rc == 0) rc = post_process(t, ws, opts->add_special, start, out);
+    if (rc == MSGL_ELIMIT && out->len >= ws->id_limit) {
+        rc = msgl__err_set(err, rc, "text of %zu bytes makes more than %zu tokens", len,
+                           opts->max_ids);
+    } else if (rc == MSGL_ELIMIT) {
+        rc = msgl__err_set(err, rc,
+                           "the tokenizer's rules need too many steps or too much memory on "
+                           "this text");
+    } else if (rc != 0) {
+        rc = msgl__err_set(err, rc, "%s", msgl__status_text(rc));
+    }
+    if (rc != 0) out->len = start;
+    msgl__ws_give(t, ws);
+    return rc;
+}
+
+int msgl__tokenizer_vocab_size(const msgl_tokenizer *t)
+{
+    return t->vocab_size;
+}
+
+int32_t msgl__tokenizer_id(const msgl_tokenizer *t, const char *content)
+{
+    const size_t n = strlen(content);
+    for (size_t i = 0; i < t->num_added; i++) {
+        const msgl_tok_str *s = &t->added[i].content;
+        if (s->n == n && memcmp(s->p, content, n) == 0) return t->added[i].id;
+    }
+    return msgl__strset_get(&t->bpe.vocab, content, n);
+}
+
+int msgl__tokenizer_is_special(const msgl_tokenizer *t, int32_t id)
+{
+    return id >= 0 && id < t->vocab_size && t->special[id];
+}

@@ -1,0 +1,313 @@
+#!/usr/bin/env python3
+# SPDX-License-Identifier: Apache-2.0
+"""Writes tests/vectors/tokenizer/: small tokenizers with the pipelines of the public models, and what
+`tokenizers` (PyPI) makes of nasty texts with them. Needed to change the vectors, never to run the tests.
+
+Each folder NAME holds tokenizer.json and cases.json:
+  {"encode": [{"text", "ids", "special": ids with add_special_tokens, "decoded", "skipped"}, ...],
+   "decode": [{"ids", "decoded", "skipped"}, ...]}
+`skipped` is decoded with skip_special_tokens; it is left out where equal to `decoded`, and `special`
+where equal to `ids`.
+
+usage: make_tokenizer_vectors.py [OUTPUT_DIR]
+"""
+import json
+import os
+import random
+import sys
+
+from tokenizers import AddedToken, Regex, Tokenizer, decoders, models, normalizers
+from tokenizers import pre_tokenizers, processors, trainers
+
+QWEN = (r"(?i:'s|'t|'re|'ve|'m|'ll|'d)|[^\r\n\p{L}\p{N}]?\p{L}+|\p{N}| ?[^\s\p{L}\p{N}]+[\r\n]*"
+        r"|\s*[\r\n]+|\s+(?!\S)|\s+")
+LLAMA3 = QWEN.replace(r"|\p{N}|", r"|\p{N}{1,3}|")
+TEKKEN = (r"[^\r\n\p{L}\p{N}]?[\p{Lu}\p{Lt}\p{Lm}\p{Lo}\p{M}]*[\p{Ll}\p{Lm}\p{Lo}\p{M}]+"
+          r"|[^\r\n\p{L}\p{N}]?[\p{Lu}\p{Lt}\p{Lm}\p{Lo}\p{M}]+[\p{Ll}\p{Lm}\p{Lo}\p{M}]*|\p{N}"
+          r"| ?[^\s\p{L}\p{N}]+[\r\n/]*|\s*[\r\n]+|\s+(?!\S)|\s+")
+MARK = "\u2581"
+
+# Training text: enough to make merges that cross case, script, digit and space borders.
+SENTENCES = """The quick brown fox jumps over the lazy dog, and then it doesn't come back again.
+We're sure they'll say that you've seen what I'd done; it's the server's fault, isn't it?
+A tokenizer turns text into numbers, and the model turns numbers into other numbers.
+for (int i = 0; i < n; i++) {\n    sum += a[i] * b[i];\n}\n\treturn sum;
+In 2024 there were 365 or 366 days, 12 months, 1,000 ideas and 3.14159 reasons to wait.
+Der Fluß fließt über die Straße, während die Mädchen schöne Äpfel essen.
+L'été dernier, le garçon naïf a mangé des crêpes à l'hôtel où il avait dormi.
+El niño pequeño comió piñas en la montaña con su compañero.
+Быстрая коричневая лиса прыгает через ленивую собаку снова и снова.
+Η γρήγορη καφέ αλεπού πηδάει πάνω από το τεμπέλικο σκυλί.
+今天天气很好，我们去公园散步吧。今天的天气比昨天好。
+日本語の文章をここに書きます。カタカナとひらがなと漢字があります。
+한국어 문장을 여기에 씁니다. 오늘 날씨가 좋습니다.
+مرحبا بالعالم، هذا نص عربي قصير للتجربة.
+नमस्ते दुनिया, यह हिन्दी का एक छोटा वाक्य है।
+สวัสดีชาวโลก นี่คือข้อความภาษาไทยสั้นๆ
+Hello world! Hello, World? HELLO WORLD... hello_world hello-world (hello) [world] {x} <y>
+{"name": "get_weather", "arguments": {"city": "Paris", "days": 3, "unit": "celsius"}}
+http://example.com/path?query=1&other=2#frag user@example.org ~/bin/run.sh --help -v
+😀 😃 🎉 great 👍 ok ❤️ yes 👨‍👩‍👧 family""".split("\n")
+
+TEXTS = [
+    "", " ", "  ", "   ", "\n", "\n\n", " \n", "\n ", "\r\n", "\r\n\r\n", "\t", "\t\t x", "a", " a", "a ",
+    "  a  b   c    ", "Hello world", " Hello world ", "hello\nworld\n", "hello \n world", "a\u00a0b",
+    "a\u2003\u2003b", "x\u3000\u3000y", "\u1680a", "a\u180eb", "\u200ba\u200b", "a\u0085b\u2028c\u2029d",
+    "a\x00b", "\x00", "\x01\x02\x7f", "\x0b\x0c", "   \n\n  \n x", "x   \n", "x\n   ", "x  \r\n  y",
+    "I'm you're he's we've they'll I'd don't", "I'M YOU'RE HE'S WE'VE THEY'LL I'D DON'T", "'s'S'\u017f'x",
+    "'", "''", "' s", "it''s", "'sword 'told 'dark", "l'\u00e9t\u00e9 d'or", "1", "12", "123", "1234", "1234567890",
+    "3.14159", "1,000,000", "x1y22z333", "\u0661\u0662\u0663\u0664", "\u00b2\u00b3\u00bc\u2460\u2167", "\u0bf0 10\u4e07",
+    "!", "!!", "?!...", " !", "a!b", "--", " -- ", "(a)", "foo_bar", "a.b.c", "\n!\n!!\n\n", "//\n//",
+    "\u00e9", "e\u0301", "\u0301", " \u0301x", "a\u0301\u0323\u0302b", "\u1e69 s\u0323\u0307 s\u0307\u0323", "\u212b \u00c5 A\u030a", "\ufb01 \ufb03 \uff21\uff22 \u2460",
+    "\u1100\u1161\u11a8 \uac01 \uac00\u11a8", "\u0958 \u0915\u093c", "\u2126 \u03a9", "\u0344", "\U0001d15e", "\u0f73\u0f75",
+    "\u0130 I \u0131 \u03a3\u03c3\u03c2 \u1e9e", "\uff1cs\uff1e", "\U00011938 \U00011935\U00011930", "\u32ff\ua7f2",
+    "😀", "😀😃🎉", "👨‍👩‍👧", "❤️", "👍🏽", "🇩🇪🇫🇷", "a😀b", "☃", "☃☃☃ ☃", "𝕳𝖊𝖑𝖑𝖔", "\U0001f9d1\u200d\U0001f4bb",
+    "今天天气很好", "日本語の文章", "カタカナ 漢字", "한국어 문장", "שלום עולם", "مرحبا بالعالم", "नमस्ते दुनिया", "สวัสดีชาวโลก",
+    "Привет, мир!", "Γειά σου Κόσμε", "Straße über Äpfel", "\u0531\u0561 \u10d0\u10d1 \u1200\u1201", "\U00010400\U00010428 \U0001e900\U0001e922",
+    "\u2581", "\u2581\u2581a", "a\u2581b", " \u2581 ", "a \u2581 b", "\ufffd", "\ufffe\uffff", "\U0010ffff\U000e0001", "\u0378\u0380\U00031350",
+    "\ufeffbom", "\u202eabc\u202c", "\u00ad", "a\u200db", "\u0600\u06dd",
+    "Ġ", "Ċ", "âĢĻ", "ĠHello", "<0x41>", "<0x0A>", "<0xE2><0x98><0x83>", "<0xZZ>",
+    "{\"a\": [1, 2, {\"b\": null}]}", "def f(x):\n    return x + 1\n\n\nprint(f(2))\n", "\tif (x) {\r\n\t\ty;\r\n\t}\r\n",
+    "https://example.com/a?b=c&d=%20#e", "aaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaa",
+    " " * 70, "\n" * 40, "ab" * 50, "=" * 61, "é" * 33, "☃" * 20, "The the THE tHe " * 5, "0" * 50, " a" * 30,
+]
+# Added tokens next to text, spaces and each other; %s is replaced by each token of a tokenizer.
+AROUND = ["%s", "a%sb", " %s ", "  %s  x", "x  %s", "%s%s", "%s %s", "a %s. %sb", "\n%s\n", "%s\t\n y", "é%sé",
+          "_%s_", "\u2581%s", "<%s>", "%s" * 3 + "!"]
+
+
+def texts_for(added, rng):
+    out = list(TEXTS)
+    for i, token in enumerate(added):
+        shapes = AROUND if i < 4 else rng.sample(AROUND, 4)
+        out += [s.replace("%s", token) for s in shapes]
+        out += [token[:-1], token[1:], token.upper(), token + token[0]]
+    pool = [SENTENCES, added or ["x"], list(" \n\t'\u00a0\u2581") + ["  ", "\r\n"], list("aZ09_.é中ß☃😀\u0301\u200d")]
+    for _ in range(40):
+        s = ""
+        for _ in range(rng.randint(1, 6)):
+            piece = rng.choice(rng.choice(pool))
+            a = rng.randrange(len(piece))
+            s += piece if rng.random() < 0.3 else piece[a:a + rng.randint(1, 20)]
+        out.append(s)
+    for _ in range(20):
+        out.append("".join(random_char(rng) for _ in range(rng.randint(1, 16))))
+    out += SENTENCES
+    return out
+
+
+def random_char(rng):
+    top = rng.choice([0x80, 0x250, 0x700, 0x3100, 0x10000, 0x20000, 0x110000])
+    while True:
+        c = rng.randrange(top)
+        if not 0xD800 <= c < 0xE000:
+            return chr(c)
+
+
+def corpus():
+    rng = random.Random(7)
+    words = " ".join(SENTENCES).split(" ")
+    lines = SENTENCES * 6
+    lines += [" ".join(rng.choice(words) for _ in range(12)) for _ in range(200)]
+    return lines + ["    " * k + "x" for k in range(1, 6)] * 4
+
+
+def train(pre_tokenizer, vocab_size, alphabet=(), byte_level=False):
+    """(tokens in order of id, merges) of a BPE model; byte-level or not."""
+    t = Tokenizer(models.BPE())
+    t.pre_tokenizer = pre_tokenizer
+    trainer = trainers.BpeTrainer(vocab_size=vocab_size, show_progress=False, initial_alphabet=list(alphabet),
+                                  limit_alphabet=180 if not byte_level else 1000)
+    t.train_from_iterator(corpus(), trainer)
+    model = json.loads(t.to_str())["model"]
+    tokens = sorted(model["vocab"], key=model["vocab"].get)
+    return tokens, [tuple(m) for m in model["merges"]]
+
+
+def byte_level_model(regex, size=700, **kw):
+    pre = pre_tokenizers.Sequence([
+        pre_tokenizers.Split(Regex(regex), "isolated"),
+        pre_tokenizers.ByteLevel(add_prefix_space=False, use_regex=False)])
+    tokens, merges = train(pre, size, sorted(pre_tokenizers.ByteLevel.alphabet()), True)
+    return models.BPE(vocab={t: i for i, t in enumerate(tokens)}, merges=merges, **kw), pre
+
+
+def sentencepiece_model(size=700, special=("<unk>", "<s>", "</s>")):
+    """Ids as SentencePiece gives them: control tokens, 256 bytes, then pieces."""
+    tokens, merges = train(pre_tokenizers.Metaspace(replacement=MARK, prepend_scheme="always"), size)
+    spaces = [MARK * k for k in (2, 4, 8) if MARK * k not in tokens]
+    merges = [(MARK * (k // 2),) * 2 for k in (2, 4, 8) if MARK * k in spaces] + merges
+    head = list(special) + ["<0x%02X>" % b for b in range(256)]
+    vocab = {t: i for i, t in enumerate(head + [t for t in tokens + spaces if t not in head])}
+    return models.BPE(vocab=vocab, merges=merges, unk_token="<unk>", fuse_unk=True, byte_fallback=True)
+
+
+def special(*contents):
+    return [AddedToken(c, special=True, normalized=False) for c in contents]
+
+
+def sp_decoder():
+    return decoders.Sequence([decoders.Replace(MARK, " "), decoders.ByteFallback(), decoders.Fuse(),
+                              decoders.Strip(" ", 1, 0)])
+
+
+def bos(token, first=None):
+    template = processors.TemplateProcessing(single=[token[0], "$A"], pair=[token[0], "$A", "$B"],
+                                             special_tokens=[token])
+    return processors.Sequence([first, template]) if first else template
+
+
+def qwen2():
+    model, pre = byte_level_model(QWEN)
+    t = Tokenizer(model)
+    t.normalizer, t.pre_tokenizer = normalizers.NFC(), pre
+    t.post_processor, t.decoder = processors.ByteLevel(trim_offsets=False), decoders.ByteLevel()
+    t.add_special_tokens(special("<|endoftext|>", "<|im_start|>", "<|im_end|>"))
+    t.add_tokens([AddedToken(c, normalized=False) for c in ("<tool_call>", "</tool_call>", "<think>")])
+    return t
+
+
+def llama3():
+    model, pre = byte_level_model(LLAMA3, ignore_merges=True)
+    t = Tokenizer(model)
+    t.pre_tokenizer, t.decoder = pre, decoders.ByteLevel()
+    t.add_special_tokens(special("<|begin_of_text|>", "<|end_of_text|>", "<|start_header_id|>", "<|eot_id|>"))
+    t.post_processor = bos(("<|begin_of_text|>", t.token_to_id("<|begin_of_text|>")),
+                           processors.ByteLevel(trim_offsets=True))
+    return t
+
+
+def gpt2():
+    pre = pre_tokenizers.ByteLevel(add_prefix_space=False)
+    tokens, merges = train(pre, 600, sorted(pre_tokenizers.ByteLevel.alphabet()), True)
+    vocab = {t: i for i, t in enumerate(tokens)}
+    vocab["<|endoftext|>"] = len(vocab)
+    t = Tokenizer(models.BPE(vocab=vocab, merges=merges, unk_token="<|endoftext|>",
+                             continuing_subword_prefix="", end_of_word_suffix=""))
+    t.pre_tokenizer, t.decoder = pre, decoders.ByteLevel()
+    t.post_processor = processors.ByteLevel(trim_offsets=False)
+    t.add_special_tokens([AddedToken("<|endoftext|>", special=True, normalized=True)])
+    return t
+
+
+def llama2():
+    t = Tokenizer(sentencepiece_model())
+    t.normalizer = normalizers.Sequence([normalizers.Prepend(MARK), normalizers.Replace(" ", MARK)])
+    t.post_processor, t.decoder = bos(("<s>", 1)), sp_decoder()
+    t.add_special_tokens([AddedToken(c, special=True, normalized=True) for c in ("<unk>", "<s>", "</s>")])
+    return t
+
+
+def mistral():
+    t = Tokenizer(sentencepiece_model(special=("<unk>", "<s>", "</s>", "[INST]", "[/INST]", "[TOOL_CALLS]")))
+    t.pre_tokenizer = pre_tokenizers.Metaspace(replacement=MARK, prepend_scheme="first", split=False)
+    t.post_processor, t.decoder = bos(("<s>", 1)), sp_decoder()
+    t.add_special_tokens(special("<unk>", "<s>", "</s>", "[INST]", "[/INST]", "[TOOL_CALLS]"))
+    return t
+
+
+def tekken():
+    model, pre = byte_level_model(TEKKEN, ignore_merges=True)
+    t = Tokenizer(model)
+    t.pre_tokenizer, t.decoder = pre, decoders.ByteLevel()
+    t.add_special_tokens(special("<unk>", "<s>", "</s>", "[INST]"))
+    t.post_processor = bos(("<s>", t.token_to_id("<s>")))
+    return t
+
+
+def flags():
+    """Every flag of an added token, under a normalizer that changes their contents."""
+    model, _ = byte_level_model(QWEN, 400)
+    t = Tokenizer(model)
+    t.normalizer = normalizers.Sequence([normalizers.NFKC(), normalizers.Lowercase()])
+    t.pre_tokenizer = pre_tokenizers.ByteLevel(add_prefix_space=True)
+    t.decoder = decoders.ByteLevel()
+    t.add_tokens([AddedToken("<L>", lstrip=True, normalized=False), AddedToken("<R>", rstrip=True, normalized=False),
+                  AddedToken("<LR>", lstrip=True, rstrip=True), AddedToken("Word", single_word=True),
+                  AddedToken("raw", single_word=True, normalized=False), AddedToken("  ", normalized=False, lstrip=True),
+                  AddedToken("ＷＩＤＥ"), AddedToken("wi"), AddedToken("é\n", normalized=False, rstrip=True)])
+    t.add_special_tokens([AddedToken("<S>", special=True, normalized=True), AddedToken("<Sx>", special=True, normalized=False),
+                          AddedToken("<|s", special=True, normalized=False, single_word=True)])
+    return t
+
+
+def pieces():
+    """The pre-tokenizers one after the other, no byte fallback, unknown tokens not fused."""
+    tokens, merges = train(pre_tokenizers.Metaspace(), 450)
+    t = Tokenizer(models.BPE(vocab={x: i for i, x in enumerate(["<unk>"] + tokens)}, merges=merges, unk_token="<unk>"))
+    t.normalizer = normalizers.Sequence([normalizers.NFD(), normalizers.Strip(), normalizers.Replace(Regex(r"[\u0300-\u036f]+|x{2,}"), "")])
+    t.pre_tokenizer = pre_tokenizers.Sequence([
+        pre_tokenizers.Split("-", "merged_with_previous"), pre_tokenizers.Split(Regex("[aeiou]+"), "contiguous", invert=True),
+        pre_tokenizers.Punctuation("merged_with_next"), pre_tokenizers.Digits(individual_digits=False),
+        pre_tokenizers.Metaspace(replacement=MARK, prepend_scheme="first", split=True)])
+    t.decoder = decoders.Metaspace(replacement=MARK, prepend_scheme="first")
+    t.add_tokens([AddedToken("[x]"), AddedToken("ÄÖ")])
+    return t
+
+
+def words():
+    """Whitespace pre-tokenizer, fused unknowns, old spelling of merges, no decoder."""
+    tokens, merges = train(pre_tokenizers.Whitespace(), 420)
+    t = Tokenizer(models.BPE(vocab={x: i for i, x in enumerate(["<unk>"] + tokens)}, merges=merges, unk_token="<unk>", fuse_unk=True))
+    t.normalizer = normalizers.NFKD()
+    t.pre_tokenizer = pre_tokenizers.Sequence([pre_tokenizers.Whitespace(), pre_tokenizers.Digits(individual_digits=True)])
+    t.add_special_tokens(special("<s>", "<pad>"))
+    t.post_processor = processors.TemplateProcessing(single="<s> $A <pad> <pad>", pair="$A $B", special_tokens=[("<s>", t.token_to_id("<s>")), ("<pad>", t.token_to_id("<pad>"))])
+    return t
+
+
+ALL = [qwen2, llama3, gpt2, llama2, mistral, tekken, flags, pieces, words]
+OLD_MERGES = ("gpt2", "llama2", "words")  # written as "a b"
+
+
+def to_json(t, name):
+    j = json.loads(t.to_str())
+    if name in OLD_MERGES:
+        j["model"]["merges"] = [" ".join(m) for m in j["model"]["merges"]]
+    if name == "mistral":  # the spelling of older files next to the newer one
+        j["pre_tokenizer"]["add_prefix_space"] = True
+    return json.dumps(j, ensure_ascii=False, separators=(",", ":"))
+
+
+def cases(t, rng):
+    added = [a.content for _, a in sorted(t.get_added_tokens_decoder().items())]
+    encode, decode = [], []
+    for text in texts_for(added, rng):
+        case = {"text": text, "ids": t.encode(text, add_special_tokens=False).ids}
+        full = t.encode(text, add_special_tokens=True).ids
+        if full != case["ids"]:
+            case["special"] = full
+        case["decoded"] = t.decode(full, skip_special_tokens=False)
+        skipped = t.decode(full, skip_special_tokens=True)
+        if skipped != case["decoded"]:
+            case["skipped"] = skipped
+        encode.append(case)
+    size = max(t.get_vocab().values()) + 1
+    for _ in range(120):
+        low = rng.choice([0, 0, 3, 131, 180])
+        ids = [rng.randrange(low, min(size, low + rng.choice([8, 128, size]))) for _ in range(rng.randint(1, 12))]
+        case = {"ids": ids, "decoded": t.decode(ids, skip_special_tokens=False)}
+        skipped = t.decode(ids, skip_special_tokens=True)
+        if skipped != case["decoded"]:
+            case["skipped"] = skipped
+        decode.append(case)
+    return {"encode": encode, "decode": decode}
+
+
+def main():
+    out = sys.argv[1] if len(sys.argv) > 1 else "tests/vectors/tokenizer"
+    for make in ALL:
+        name = make.__name__
+        text = to_json(make(), name)
+        os.makedirs(os.path.join(out, name), exist_ok=True)
+        with open(os.path.join(out, name, "tokenizer.json"), "w", encoding="utf-8") as f:
+            f.write(text + "\n")
+        with open(os.path.join(out, name, "cases.json"), "w", encoding="utf-8") as f:
+            c = cases(Tokenizer.from_str(text), random.Random(name))
+            lines = ['"%s":[\n%s\n]' % (k, ",\n".join(json.dumps(x, ensure_ascii=True, separators=(",", ":")) for x in v))
+                     for k, v in c.items()]
+            f.write("{%s}\n" % ",\n".join(lines))
+
+
+if __name__ == "__main__":
+    main()
