@@ -1,0 +1,109 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "server/api.h"
+
+#include <stdarg.h>
+#include <stdio.h>
+#include <string.h>
+
+#include "core/mem.h"
+#include "server/fields.h"
+#include "server/json.h"
+
+static const char *error_type(int status)
+{
+    switch (status) {
+    case 404: return "not_found_error";
+    case 429: return "rate_limit_error";
+    case 503: return "service_unavailable_error";
+    default: return status >= 500 ? "server_error" : "invalid_request_error";
+    }
+}
+
+int msgl__api_fail(msgl_api_error *e, int status, const char *param, const char *code,
+                   const char *fmt, ...)
+{
+    *e = (msgl_api_error){.status = status, .type = error_type(status), .code = code};
+    if (param != NULL) (void)snprintf(e->param, sizeof e->param, "%s", param);
+    va_list ap;
+    va_start(ap, fmt);
+    (void)vsnprintf(e->message, sizeof e->message, fmt, ap);
+    va_end(ap);
+    return MSGL_EINVAL;
+}
+
+int msgl__api_error_put(const msgl_api_error *e, msgl_strbuf *out)
+{
+    int rc = msgl__strbuf_adds(out, "{\"error\":{\"message\":");
+    if (rc == 0) rc = msgl__json_put_str(out, e->message, strlen(e->message));
+    if (rc == 0) rc = msgl__strbuf_addf(out, ",\"type\":\"%s\",\"param\":", e->type);
+    if (rc == 0) {
+        rc = e->param[0] == '\0' ? msgl__strbuf_adds(out, "null")
+                                 : msgl__json_put_str(out, e->param, strlen(e->param));
+    }
+    if (rc == 0) {
+        rc = e->code == NULL ? msgl__strbuf_adds(out, ",\"code\":null}}")
+                             : msgl__strbuf_addf(out, ",\"code\":\"%s\"}}", e->code);
+    }
+    return rc;
+}
+
+void msgl__gen_request_free(msgl_gen_request *r)
+{
+    for (int i = 0; i < r->num_prompts && r->prompts != NULL; i++) msgl__free(r->prompts[i].ids);
+    msgl__free(r->prompts);
+    json_decref(r->chat_vars);
+    json_decref(r->root);
+    *r = (msgl_gen_request){0};
+}
+
+static size_t strip_slashes(const char *s)
+{
+    size_t n = strlen(s);
+    while (n > 1 && s[n - 1] == '/') n--;
+    return n;
+}
+
+bool msgl__api_model_known(const msgl_api_config *cfg, const char *name, size_t len)
+{
+    while (len > 1 && name[len - 1] == '/') len--;
+    const size_t path_len = strip_slashes(cfg->model_path);
+    const char *base = memrchr(cfg->model_path, '/', path_len);
+    base = base == NULL || path_len == 1 ? cfg->model_path : base + 1;
+    const size_t base_len = path_len - (size_t)(base - cfg->model_path);
+    return (len == strlen(cfg->model_name) && memcmp(name, cfg->model_name, len) == 0) ||
+           (len == path_len && memcmp(name, cfg->model_path, len) == 0) ||
+           (len == base_len && memcmp(name, base, len) == 0);
+}
+
+static int check_model(const json_t *o, const msgl_api_config *cfg, msgl_api_error *e)
+{
+    const char *model = NULL;
+    const int rc = msgl__field_str(o, "model", &model, e);
+    // No name means the only model there is; Mini-SGLang's own clients send an empty one.
+    if (rc <= 0 || model[0] == '\0' || msgl__api_model_known(cfg, model, strlen(model))) {
+        return rc < 0 ? rc : 0;
+    }
+    return msgl__api_fail(e, 404, "model", "model_not_found",
+                          "The model '%.100s' does not exist; this server has '%.100s'.", model,
+                          cfg->model_name);
+}
+
+int msgl__api_parse(msgl_api_kind kind, const char *body, size_t len, const msgl_api_config *cfg,
+                    msgl_gen_request *out, msgl_api_error *e)
+{
+    *out = (msgl_gen_request){.kind = kind, .n = 1, .max_tokens = -1, .skip_special = true};
+    msgl_err err;
+    out->root = msgl__json_parse_object(body, len, &err);
+    if (out->root == NULL) return msgl__api_fail(e, 400, NULL, "invalid_json", "%s", err.text);
+    int rc = check_model(out->root, cfg, e);
+    if (rc == 0) rc = msgl__refuse_unsupported(out->root, e);
+    if (rc == 0) {
+        switch (kind) {
+        case MSGL_API_CHAT: rc = msgl__parse_chat(out->root, cfg, out, e); break;
+        case MSGL_API_COMPLETION: rc = msgl__parse_completion(out->root, cfg, out, e); break;
+        case MSGL_API_GENERATE: rc = msgl__parse_generate(out->root, cfg, out, e); break;
+        }
+    }
+    if (rc < 0) msgl__gen_request_free(out);
+    return rc < 0 ? rc : 0;
+}

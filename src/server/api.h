@@ -1,0 +1,88 @@
+// SPDX-License-Identifier: Apache-2.0
+//
+// A generation request as typed data, whichever endpoint it came to, and the error object that
+// answers a bad one. From body to struct is a pure function (no sockets, no tokenizer), so that it
+// can be tested and fuzzed.
+#ifndef MSGL_SERVER_API_H
+#define MSGL_SERVER_API_H
+
+#include <jansson.h>
+#include <stdbool.h>
+#include <stddef.h>
+#include <stdint.h>
+
+#include "core/err.h"
+#include "core/sampling_params.h"
+#include "utils/stop.h"
+#include "utils/strbuf.h"
+
+typedef enum msgl_api_kind {
+    MSGL_API_CHAT,       // POST /v1/chat/completions
+    MSGL_API_COMPLETION, // POST /v1/completions
+    MSGL_API_GENERATE,   // POST /generate
+} msgl_api_kind;
+
+enum {
+    MSGL_API_MAX_N = 128,         // choices per prompt
+    MSGL_API_MAX_PROMPTS = 1024,  // prompts per request
+    MSGL_API_MAX_CHOICES = 1024,  // their product
+    MSGL_API_MAX_MESSAGES = 4096, // of a chat
+};
+
+// OpenAI's error object, with the HTTP status that carries it.
+typedef struct msgl_api_error {
+    int status;
+    const char *type; // "invalid_request_error", ...
+    const char *code; // NULL: null
+    char param[64];   // empty: null
+    char message[400];
+} msgl_api_error;
+
+// Fills *e (type from the status); returns MSGL_EINVAL. param and code may be NULL.
+int msgl__api_fail(msgl_api_error *e, int status, const char *param, const char *code,
+                   const char *fmt, ...) __attribute__((format(printf, 5, 6)));
+// Appends {"error":{...}}.
+int msgl__api_error_put(const msgl_api_error *e, msgl_strbuf *out);
+
+// What the model and the operator fix.
+typedef struct msgl_api_config {
+    const char *model_name;        // served name
+    const char *model_path;        // also accepted, as is its last component
+    msgl_sampling_params defaults; // of the OpenAI endpoints: generation_config.json's values
+    int32_t vocab_size;            // ids of a prompt and stop ids are below it
+} msgl_api_config;
+
+typedef struct msgl_prompt {
+    const char *text; // NULL: ids
+    size_t len;
+    int32_t *ids;
+    int32_t num_ids;
+} msgl_prompt;
+
+typedef struct msgl_gen_request {
+    msgl_api_kind kind;
+    json_t *root; // keeps the strings alive
+    bool stream, include_usage, echo, skip_special;
+    bool no_output; // max_tokens 0 with echo: only the prompt is answered
+    int n;
+    int32_t max_tokens; // -1: not given
+    msgl_sampling_params sampling;
+    const char *stops[MSGL_MAX_STOPS];
+    int num_stops;
+    json_t *chat_vars;    // CHAT: variables of the template
+    msgl_prompt *prompts; // else
+    int num_prompts;      // CHAT: 1
+} msgl_gen_request;
+
+// Zero-initialised is empty.
+void msgl__gen_request_free(msgl_gen_request *r);
+
+// Reads the body of an endpoint. 0, or MSGL_EINVAL with *e filled (400, 404 for an unknown model,
+// 500 when memory ran out); *out is then empty.
+int msgl__api_parse(msgl_api_kind kind, const char *body, size_t len, const msgl_api_config *cfg,
+                    msgl_gen_request *out, msgl_api_error *e);
+
+// Whether `name` (not terminated) means the served model.
+bool msgl__api_model_known(const msgl_api_config *cfg, const char *name, size_t len);
+
+#endif

@@ -1,0 +1,220 @@
+// SPDX-License-Identifier: Apache-2.0
+//
+// POST /v1/chat/completions: the conversation as variables for the chat template, in the form that
+// transformers hands to it: content as one string, tool call arguments as objects where they parse.
+#include <stdio.h>
+#include <string.h>
+
+#include "server/fields.h"
+#include "server/json.h"
+
+static int oom(msgl_api_error *e)
+{
+    return msgl__api_fail(e, 500, NULL, NULL, "Out of memory.");
+}
+
+static int message_fail(msgl_api_error *e, size_t i, const char *field, const char *text)
+{
+    char param[64];
+    (void)snprintf(param, sizeof param, "messages[%zu]%s%s", i, field[0] == '\0' ? "" : ".", field);
+    return msgl__api_fail(e, 400, param, "invalid_value", "'%s' %s.", param, text);
+}
+
+// [{"type": "text", "text": ...}, ...] as one string, parts joined by line breaks.
+static int join_parts(const json_t *parts, size_t i, json_t **out, msgl_api_error *e)
+{
+    msgl_strbuf b;
+    msgl__strbuf_init(&b, SIZE_MAX / 2);
+    for (size_t j = 0; j < json_array_size(parts); j++) {
+        const json_t *part = json_array_get(parts, j);
+        const char *type = json_string_value(json_object_get(part, "type"));
+        const json_t *text = json_object_get(part, "text");
+        const bool is_text = type != NULL && strcmp(type, "text") == 0 && json_is_string(text);
+        char field[32];
+        (void)snprintf(field, sizeof field, "content[%zu]", j);
+        if (!is_text) {
+            msgl__strbuf_free(&b);
+            return message_fail(e, i, field,
+                                "must be {\"type\": \"text\", \"text\": string}: this model reads "
+                                "text only");
+        }
+        int rc = j == 0 ? 0 : msgl__strbuf_addc(&b, '\n');
+        if (rc == 0) {
+            rc = msgl__strbuf_add(&b, json_string_value(text), json_string_length(text));
+        }
+        if (rc != 0) {
+            msgl__strbuf_free(&b);
+            return oom(e);
+        }
+    }
+    *out = json_stringn(msgl__strbuf_str(&b), b.len);
+    msgl__strbuf_free(&b);
+    return *out == NULL ? oom(e) : 0;
+}
+
+// Templates print arguments with tojson, which wants the object; a history whose arguments are not
+// an object (models do produce such) is passed through as text.
+static int parse_tool_calls(json_t *message, size_t i, msgl_api_error *e)
+{
+    json_t *calls = json_object_get(message, "tool_calls");
+    if (calls == NULL || json_is_null(calls)) {
+        json_object_del(message, "tool_calls");
+        return 0;
+    }
+    if (!json_is_array(calls)) return message_fail(e, i, "tool_calls", "must be an array");
+    for (size_t j = 0; j < json_array_size(calls); j++) {
+        json_t *fn = json_object_get(json_array_get(calls, j), "function");
+        if (!json_is_string(json_object_get(fn, "name"))) {
+            return message_fail(e, i, "tool_calls", "must be objects with function.name");
+        }
+        json_t *args = json_object_get(fn, "arguments");
+        if (!json_is_string(args)) continue;
+        json_t *parsed =
+            msgl__json_parse_object(json_string_value(args), json_string_length(args), NULL);
+        if (parsed != NULL && json_object_set_new(fn, "arguments", parsed) != 0) return oom(e);
+    }
+    return 0;
+}
+
+// One message, made canonical in place.
+static int parse_message(json_t *m, size_t i, msgl_api_error *e)
+{
+    static const char *const roles[] = {"system",    "developer", "user",
+                                        "assistant", "tool",      "function"};
+    if (!json_is_object(m)) return message_fail(e, i, "", "must be an object");
+    const char *role = json_string_value(json_object_get(m, "role"));
+    bool known = false;
+    for (size_t r = 0; role != NULL && r < sizeof roles / sizeof roles[0]; r++) {
+        known = known || strcmp(role, roles[r]) == 0;
+    }
+    if (!known) {
+        return message_fail(e, i, "role",
+                            "must be one of system, developer, user, assistant, tool, function");
+    }
+    int rc = parse_tool_calls(m, i, e);
+    if (rc != 0) return rc;
+    const json_t *content = json_object_get(m, "content");
+    if (json_is_string(content)) return 0;
+    json_t *text = NULL;
+    if (json_is_array(content)) {
+        rc = join_parts(content, i, &text, e);
+        if (rc != 0) return rc;
+    } else if (content == NULL || json_is_null(content)) {
+        if (json_object_get(m, "tool_calls") == NULL) {
+            return message_fail(e, i, "content", "is missing");
+        }
+        text = json_string("");
+    } else {
+        return message_fail(e, i, "content", "must be a string or an array of text parts");
+    }
+    return text == NULL || json_object_set_new(m, "content", text) != 0 ? oom(e) : 0;
+}
+
+static int parse_messages(const json_t *o, msgl_api_error *e)
+{
+    const json_t *messages = json_object_get(o, "messages");
+    if (messages == NULL || json_is_null(messages)) {
+        return msgl__api_fail(e, 400, "messages", "missing_required_parameter",
+                              "'messages' is missing.");
+    }
+    if (!json_is_array(messages)) {
+        return msgl__api_fail(e, 400, "messages", "invalid_type",
+                              "'messages' is %s; it must be an array.",
+                              msgl__json_type_name(messages));
+    }
+    const size_t n = json_array_size(messages);
+    if (n == 0 || n > MSGL_API_MAX_MESSAGES) {
+        return msgl__api_fail(e, 400, "messages", "invalid_value",
+                              "'messages' has %zu entries; allowed: 1 to %d.", n,
+                              MSGL_API_MAX_MESSAGES);
+    }
+    for (size_t i = 0; i < n; i++) {
+        const int rc = parse_message(json_array_get(messages, i), i, e);
+        if (rc != 0) return rc;
+    }
+    return 0;
+}
+
+// *tools: borrowed, or NULL when there are none or they are not to be used.
+static int parse_tools(const json_t *o, json_t **tools, msgl_api_error *e)
+{
+    *tools = NULL;
+    json_t *v = json_object_get(o, "tools");
+    const json_t *choice = json_object_get(o, "tool_choice");
+    const char *word = json_string_value(choice);
+    const bool absent = choice == NULL || json_is_null(choice);
+    const bool none = word != NULL && strcmp(word, "none") == 0;
+    if (!absent && !none && (word == NULL || strcmp(word, "auto") != 0)) {
+        return msgl__api_fail(e, 400, "tool_choice", "unsupported_parameter",
+                              "'tool_choice' must be \"auto\" or \"none\"; forcing a call is not "
+                              "supported by this server.");
+    }
+    if (v == NULL || json_is_null(v)) return 0;
+    if (!json_is_array(v)) {
+        return msgl__api_fail(e, 400, "tools", "invalid_type",
+                              "'tools' is %s; it must be an array.", msgl__json_type_name(v));
+    }
+    for (size_t i = 0; i < json_array_size(v); i++) {
+        const json_t *tool = json_array_get(v, i);
+        const char *type = json_string_value(json_object_get(tool, "type"));
+        const json_t *name = json_object_get(json_object_get(tool, "function"), "name");
+        if (type == NULL || strcmp(type, "function") != 0 || !json_is_string(name)) {
+            return msgl__api_fail(e, 400, "tools", "invalid_value",
+                                  "'tools[%zu]' must be {\"type\": \"function\", \"function\": "
+                                  "{\"name\": string, ...}}.",
+                                  i);
+        }
+    }
+    if (!none && json_array_size(v) > 0) *tools = v;
+    return 0;
+}
+
+static int make_vars(const json_t *o, json_t *tools, msgl_gen_request *out, msgl_api_error *e)
+{
+    const json_t *kwargs = json_object_get(o, "chat_template_kwargs");
+    if (kwargs != NULL && !json_is_null(kwargs) && !json_is_object(kwargs)) {
+        return msgl__api_fail(e, 400, "chat_template_kwargs", "invalid_type",
+                              "'chat_template_kwargs' is %s; it must be an object.",
+                              msgl__json_type_name(kwargs));
+    }
+    bool prompt = true;
+    const int rc = msgl__field_bool(o, "add_generation_prompt", &prompt, e);
+    if (rc < 0) return rc;
+    json_t *vars = json_is_object(kwargs) ? json_copy((json_t *)kwargs) : json_object();
+    out->chat_vars = vars;
+    const char *effort = json_string_value(json_object_get(o, "reasoning_effort"));
+    int bad = vars == NULL;
+    bad |= json_object_set(vars, "messages", json_object_get(o, "messages"));
+    bad |= tools != NULL ? json_object_set(vars, "tools", tools)
+                         : json_object_set_new(vars, "tools", json_null());
+    bad |= json_object_set_new(vars, "documents", json_null());
+    bad |= json_object_set_new(vars, "add_generation_prompt", json_boolean(prompt));
+    if (effort != NULL) {
+        bad |= json_object_set_new(vars, "reasoning_effort", json_string(effort));
+    }
+    return bad != 0 ? oom(e) : 0;
+}
+
+int msgl__parse_chat(const json_t *o, const msgl_api_config *cfg, msgl_gen_request *out,
+                     msgl_api_error *e)
+{
+    out->num_prompts = 1;
+    out->sampling = cfg->defaults;
+    out->sampling.logprobs = out->sampling.prompt_logprobs = -1;
+    int rc = parse_messages(o, e);
+    if (rc == 0) rc = msgl__parse_sampling(o, cfg, out, e);
+    json_t *tools = NULL;
+    if (rc == 0) rc = parse_tools(o, &tools, e);
+    if (rc < 0) return rc;
+    bool want = false;
+    int64_t top = 0;
+    rc = msgl__field_bool(o, "logprobs", &want, e);
+    if (rc >= 0) rc = msgl__field_int(o, "top_logprobs", 0, MSGL_MAX_LOGPROBS, &top, e);
+    if (rc < 0) return rc;
+    if (rc > 0 && top > 0 && !want) {
+        return msgl__api_fail(e, 400, "top_logprobs", "invalid_value",
+                              "'top_logprobs' is only allowed with 'logprobs': true.");
+    }
+    if (want) out->sampling.logprobs = (int32_t)top;
+    return make_vars(o, tools, out, e);
+}

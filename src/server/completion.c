@@ -1,0 +1,115 @@
+// SPDX-License-Identifier: Apache-2.0
+//
+// POST /v1/completions, and Mini-SGLang's POST /generate.
+#include <string.h>
+
+#include "core/mem.h"
+#include "server/fields.h"
+
+static int add_text(const json_t *v, const char *name, msgl_gen_request *out, msgl_api_error *e)
+{
+    if (json_string_length(v) == 0) {
+        return msgl__api_fail(e, 400, name, "invalid_value",
+                              "'%s' is empty; it must have at least one token.", name);
+    }
+    out->prompts[out->num_prompts++] =
+        (msgl_prompt){.text = json_string_value(v), .len = json_string_length(v)};
+    return 0;
+}
+
+static int add_ids(const json_t *v, const char *name, const msgl_api_config *cfg,
+                   msgl_gen_request *out, msgl_api_error *e)
+{
+    if (json_array_size(v) == 0) {
+        return msgl__api_fail(e, 400, name, "invalid_value",
+                              "'%s' is empty; it must have at least one token.", name);
+    }
+    msgl_prompt *p = &out->prompts[out->num_prompts++];
+    return msgl__field_ids(v, name, cfg->vocab_size, &p->ids, &p->num_ids, e);
+}
+
+int msgl__parse_prompts(const json_t *prompt, const char *name, const msgl_api_config *cfg,
+                        msgl_gen_request *out, msgl_api_error *e)
+{
+    if (prompt == NULL || json_is_null(prompt)) {
+        return msgl__api_fail(e, 400, name, "missing_required_parameter", "'%s' is missing.", name);
+    }
+    const json_t *first = json_is_array(prompt) ? json_array_get(prompt, 0) : NULL;
+    const bool list = first != NULL && (json_is_string(first) || json_is_array(first));
+    const size_t n = list ? json_array_size(prompt) : 1;
+    if (n > MSGL_API_MAX_PROMPTS) {
+        return msgl__api_fail(e, 400, name, "invalid_value",
+                              "'%s' has %zu prompts; allowed: at most %d.", name, n,
+                              MSGL_API_MAX_PROMPTS);
+    }
+    out->prompts = msgl__calloc(n, sizeof *out->prompts);
+    if (out->prompts == NULL) return msgl__api_fail(e, 500, NULL, NULL, "Out of memory.");
+    if (json_is_string(prompt)) return add_text(prompt, name, out, e);
+    if (json_is_array(prompt) && !list) return add_ids(prompt, name, cfg, out, e);
+    int rc = list ? 0 : -1;
+    for (size_t i = 0; i < n && rc == 0; i++) {
+        const json_t *v = json_array_get(prompt, i);
+        if (json_typeof(v) != json_typeof(first)) {
+            rc = -1;
+            break;
+        }
+        rc = json_is_string(v) ? add_text(v, name, out, e) : add_ids(v, name, cfg, out, e);
+        if (rc != 0) return rc;
+    }
+    if (rc == 0) return 0;
+    return msgl__api_fail(e, 400, name, "invalid_type",
+                          "'%s' must be a string, an array of token ids, or an array of either.",
+                          name);
+}
+
+static int check_choices(const msgl_gen_request *out, msgl_api_error *e)
+{
+    if (out->n * out->num_prompts <= MSGL_API_MAX_CHOICES) return 0;
+    return msgl__api_fail(e, 400, "n", "invalid_value",
+                          "'n' times the number of prompts is %d; allowed: at most %d.",
+                          out->n * out->num_prompts, MSGL_API_MAX_CHOICES);
+}
+
+int msgl__parse_completion(const json_t *o, const msgl_api_config *cfg, msgl_gen_request *out,
+                           msgl_api_error *e)
+{
+    out->sampling = cfg->defaults;
+    out->sampling.logprobs = out->sampling.prompt_logprobs = -1;
+    int64_t num;
+    int rc = msgl__field_bool(o, "echo", &out->echo, e);
+    if (rc >= 0) rc = msgl__parse_sampling(o, cfg, out, e);
+    if (rc < 0) return rc;
+    if (out->max_tokens < 0) out->max_tokens = 16;
+    rc = msgl__field_int(o, "logprobs", 0, MSGL_MAX_LOGPROBS, &num, e);
+    if (rc > 0) {
+        out->sampling.logprobs = (int32_t)num;
+        if (out->echo) out->sampling.prompt_logprobs = (int32_t)num;
+    }
+    if (rc >= 0) rc = msgl__field_int(o, "best_of", 1, out->n, &num, e);
+    if (rc >= 0) rc = msgl__parse_prompts(json_object_get(o, "prompt"), "prompt", cfg, out, e);
+    return rc < 0 ? rc : check_choices(out, e);
+}
+
+int msgl__parse_generate(const json_t *o, const msgl_api_config *cfg, msgl_gen_request *out,
+                         msgl_api_error *e)
+{
+    out->sampling = msgl__sampling_params_default(); // Mini-SGLang's /generate is greedy
+    out->stream = true;                              // and always streams
+    int rc = msgl__parse_sampling(o, cfg, out, e);
+    if (rc < 0) return rc;
+    if (out->max_tokens < 0) out->max_tokens = 16;
+    if (out->n != 1) {
+        return msgl__api_fail(e, 400, "n", "unsupported_parameter", "'n' must be 1 here.");
+    }
+    const json_t *prompt = json_object_get(o, "prompt");
+    const char *name = "prompt";
+    if (prompt == NULL) {
+        prompt = json_object_get(o, "text");
+        if (prompt != NULL) name = "text";
+    }
+    rc = msgl__parse_prompts(prompt, name, cfg, out, e);
+    if (rc == 0 && out->num_prompts != 1) {
+        return msgl__api_fail(e, 400, name, "invalid_value", "'%s' must be one prompt.", name);
+    }
+    return rc;
+}

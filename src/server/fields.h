@@ -1,0 +1,41 @@
+// SPDX-License-Identifier: Apache-2.0
+//
+// Typed fields of a JSON request. null counts as absent (clients send it for defaults). A field of
+// the wrong type or out of range fails with its name, what was found and what is allowed.
+#ifndef MSGL_SERVER_FIELDS_H
+#define MSGL_SERVER_FIELDS_H
+
+#include "server/api.h"
+
+// Each: 1 present and *out set, 0 absent (*out as before), negative with *e.
+int msgl__field_bool(const json_t *o, const char *name, bool *out, msgl_api_error *e);
+int msgl__field_int(const json_t *o, const char *name, int64_t lo, int64_t hi, int64_t *out,
+                    msgl_api_error *e);
+int msgl__field_real(const json_t *o, const char *name, double lo, double hi, double *out,
+                     msgl_api_error *e);
+int msgl__field_str(const json_t *o, const char *name, const char **out, msgl_api_error *e);
+
+const char *msgl__json_type_name(const json_t *v); // "an integer", ...
+
+// An array of token ids into new memory (*ids, freed with msgl__free).
+int msgl__field_ids(const json_t *array, const char *name, int32_t vocab_size, int32_t **ids,
+                    int32_t *count, msgl_api_error *e);
+
+// sampling.c: what all endpoints share. Starts from out->sampling.
+int msgl__parse_sampling(const json_t *o, const msgl_api_config *cfg, msgl_gen_request *out,
+                         msgl_api_error *e);
+// Fields that would change the result and are not supported fail unless they have the value that
+// changes nothing.
+int msgl__refuse_unsupported(const json_t *o, msgl_api_error *e);
+// chat.c, completion.c, native.c
+int msgl__parse_chat(const json_t *o, const msgl_api_config *cfg, msgl_gen_request *out,
+                     msgl_api_error *e);
+int msgl__parse_completion(const json_t *o, const msgl_api_config *cfg, msgl_gen_request *out,
+                           msgl_api_error *e);
+int msgl__parse_generate(const json_t *o, const msgl_api_config *cfg, msgl_gen_request *out,
+                         msgl_api_error *e);
+// "prompt" (string, ids, list of either) into out->prompts.
+int msgl__parse_prompts(const json_t *prompt, const char *name, const msgl_api_config *cfg,
+                        msgl_gen_request *out, msgl_api_error *e);
+
+#endif

@@ -1,0 +1,51 @@
+// SPDX-License-Identifier: Apache-2.0
+//
+// The front process: an event loop that owns the HTTP connections, every request's state, and one
+// end of the channel to the engine. Tokenizer workers do the slow text work beside it.
+//
+// A request's errors stay its own: everything it brings is checked before the engine sees it, and
+// whatever fails later answers only the connection that it came from.
+#ifndef MSGL_SERVER_FRONT_H
+#define MSGL_SERVER_FRONT_H
+
+#include "message/message.h"
+#include "server/http.h"
+#include "server/job.h"
+#include "utils/log.h"
+
+typedef struct msgl_front_config {
+    const char *model_name, *model_path;
+    const msgl_tokenizer *tokenizer;
+    const msgl_chat_templates *templates; // NULL: the model has none
+    msgl_sampling_params defaults;        // generation_config.json's; max_tokens is not used
+    int num_workers;                      // tokenizer threads, at least 1
+    int max_waiting;                      // requests without a first token; beyond: 429
+    size_t max_waiting_bytes;             // of bodies not yet tokenized; beyond: 429
+    int stop_timeout_ms;                  // requests in flight may end for this long
+    msgl_http_config http;
+    const char *info_json; // an object for /get_server_info's "config", or NULL
+    const msgl_log *log;   // NULL: none
+    void *ctx;
+    void (*on_ready)(void *ctx, const msgl_msg_ready *ready); // each time; NULL allowed
+    void (*on_lost)(void *ctx, const char *fatal); // the engine is gone; its last words or NULL
+} msgl_front_config;
+
+msgl_front_config msgl__front_config_default(void);
+
+typedef struct msgl_front msgl_front;
+
+// Takes over listen_fd (also on failure). Everything in cfg must outlive the front.
+int msgl__front_create(const msgl_front_config *cfg, int listen_fd, msgl_front **out,
+                       msgl_err *err);
+void msgl__front_destroy(msgl_front *f);
+// The channel to a (new) engine, taken over; requests are answered 503 until its READY. Loop's
+// thread, or before it runs.
+int msgl__front_set_channel(msgl_front *f, msgl_channel *ch);
+// Runs until stopped. SIGPIPE is blocked in the calling thread.
+int msgl__front_run(msgl_front *f);
+// Graceful stop: no new connections, requests in flight end or are aborted after stop_timeout_ms,
+// the engine is told to exit, run returns. From any thread.
+void msgl__front_stop(msgl_front *f);
+struct event_base *msgl__front_base(msgl_front *f);
+
+#endif

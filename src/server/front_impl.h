@@ -1,0 +1,105 @@
+// SPDX-License-Identifier: Apache-2.0
+//
+// The front's parts: front.c (life, engine channel), routes.c (which URL does what), gen.c
+// (generation requests).
+#ifndef MSGL_SERVER_FRONT_IMPL_H
+#define MSGL_SERVER_FRONT_IMPL_H
+
+#include "server/front.h"
+#include "server/reply.h"
+
+// What a connection's open request is, as its user pointer.
+typedef enum client_kind { CLIENT_GEN, CLIENT_STATS } client_kind;
+
+typedef struct client {
+    client_kind kind;
+    msgl_http_conn *conn; // NULL: gone
+} client;
+
+typedef struct gen gen;
+
+// One choice in the engine.
+typedef struct choice {
+    msgl_sequence seq;
+    gen *owner;
+    uint64_t uid; // 0: not in the engine
+    bool waiting; // no event yet
+} choice;
+
+// A generation request, from its body to the last byte of its answer.
+struct gen {
+    client base;
+    gen *prev, *next; // all of them
+    gen *next_dirty;
+    bool dirty;     // has news for its client
+    bool in_worker; // job belongs to a worker
+    bool streaming; // the answer has begun
+    msgl_job *job;
+    size_t body_bytes;
+    choice *choices;
+    int num_choices, num_left;
+    char id[48];
+    int64_t created;
+};
+
+// A request that waits for the engine's MSGL_MSG_STATS; answered in the order of asking.
+typedef struct stats_wait {
+    client base;
+    struct stats_wait *next;
+    bool flush; // POST /flush_cache, not GET /get_server_info
+} stats_wait;
+
+// Choices by uid: uid = generation << 32 | index + 1.
+typedef struct slot {
+    choice *c; // NULL: free
+    uint32_t generation;
+    int32_t next_free;
+} slot;
+
+struct msgl_front {
+    msgl_front_config cfg;
+    msgl_api_config api;
+    struct event_base *base;
+    msgl_http_server *http;
+    msgl_workers *workers;
+    int done_fd, stop_fd;
+    struct event *done_event, *stop_event, *stop_timer;
+    struct event *chan_read, *chan_write;
+    msgl_channel *chan;
+    bool ready, stopping;
+    msgl_msg_ready engine; // its strings are ours
+    char *attention, *device;
+    char *fatal;
+
+    gen *gens, *dirty;
+    int num_gens;
+    stats_wait *stats_first, **stats_last;
+    slot *slots;
+    int32_t num_slots, free_slot;
+    int waiting;          // jobs with workers and choices without an event
+    size_t waiting_bytes; // of bodies with workers
+    msgl_strbuf out;      // scratch of one answer
+    uint64_t id_base, next_id;
+};
+
+// front.c
+int msgl__front_post(msgl_front *f, const msgl_msg *m); // to the engine
+void msgl__front_idle_check(msgl_front *f);             // while stopping: are we done?
+
+// routes.c
+void msgl__route(void *front, msgl_http_conn *c, msgl_http_parser *p);
+void msgl__route_gone(void *front, msgl_http_conn *c);
+void msgl__route_write_error(void *front, int status, const char *reason, msgl_strbuf *out);
+void msgl__front_reply_error(msgl_front *f, msgl_http_conn *c, const msgl_api_error *e);
+void msgl__stats_arrived(msgl_front *f, const msgl_msg_stats *s);
+void msgl__stats_fail_all(msgl_front *f); // the engine is gone
+
+// gen.c
+void msgl__gen_open(msgl_front *f, msgl_http_conn *c, msgl_http_parser *p, msgl_api_kind kind);
+void msgl__gen_gone(msgl_front *f, gen *g);
+void msgl__gen_jobs_done(msgl_front *f);
+void msgl__gen_tokens(msgl_front *f, const msgl_msg_tokens *t);
+// Ends all requests that the engine has (or had) with this error.
+void msgl__gen_fail_all(msgl_front *f, const msgl_api_error *e);
+
+#endif

@@ -1,0 +1,392 @@
+// SPDX-License-Identifier: Apache-2.0
+//
+// A generation request's way: body to a worker, ids to the engine (one engine request per choice),
+// token events back into text, text to the client. It ends in one of three ways: answered, failed,
+// or its client left; in each, every choice that the engine still has is aborted at once.
+#include <inttypes.h>
+#include <stdio.h>
+#include <string.h>
+#include <time.h>
+
+#include "core/mem.h"
+#include "server/front_impl.h"
+
+// --- uids ---
+
+static int slot_take(msgl_front *f, choice *c)
+{
+    if (f->free_slot < 0) {
+        const int32_t n = f->num_slots == 0 ? 64 : 2 * f->num_slots;
+        slot *s = msgl__reallocarray(f->slots, (size_t)n, sizeof *s);
+        if (s == NULL) return MSGL_ENOMEM;
+        f->slots = s;
+        for (int32_t i = n - 1; i >= f->num_slots; i--) {
+            s[i] = (slot){.next_free = f->free_slot};
+            f->free_slot = i;
+        }
+        f->num_slots = n;
+    }
+    const int32_t i = f->free_slot;
+    f->free_slot = f->slots[i].next_free;
+    f->slots[i].c = c;
+    f->slots[i].generation++;
+    c->uid = (uint64_t)f->slots[i].generation << 32 | (uint32_t)(i + 1);
+    return 0;
+}
+
+static choice *slot_find(const msgl_front *f, uint64_t uid)
+{
+    const uint32_t i = (uint32_t)uid - 1;
+    if (i >= (uint32_t)f->num_slots || f->slots[i].c == NULL) return NULL;
+    return f->slots[i].c->uid == uid ? f->slots[i].c : NULL;
+}
+
+// The engine is done with this choice (or is told to be).
+static void choice_leave(msgl_front *f, choice *c, bool abort_it)
+{
+    if (c->uid == 0) return;
+    if (abort_it) {
+        const msgl_msg m = {.type = MSGL_MSG_ABORT, .u.abort_uid = c->uid};
+        (void)msgl__front_post(f, &m);
+    }
+    const int32_t i = (int32_t)((uint32_t)c->uid - 1);
+    f->slots[i].c = NULL;
+    f->slots[i].next_free = f->free_slot;
+    f->free_slot = i;
+    c->uid = 0;
+    if (c->waiting) f->waiting--;
+    c->waiting = false;
+    c->owner->num_left--;
+}
+
+// --- life ---
+
+static void gen_free(msgl_front *f, gen *g)
+{
+    for (int i = 0; i < g->num_choices; i++) {
+        choice_leave(f, &g->choices[i], true);
+        msgl__sequence_free(&g->choices[i].seq);
+    }
+    msgl__free(g->choices);
+    msgl__job_free(g->job);
+    if (g->prev != NULL) g->prev->next = g->next;
+    if (g->next != NULL) g->next->prev = g->prev;
+    if (f->gens == g) f->gens = g->next;
+    f->num_gens--;
+    for (gen **d = &f->dirty; g->dirty && *d != NULL; d = &(*d)->next_dirty) {
+        if (*d == g) {
+            *d = g->next_dirty;
+            break;
+        }
+    }
+    msgl__free(g);
+    msgl__front_idle_check(f);
+}
+
+// Answers with an error, in the form that fits how far the answer is, and ends the request. With a
+// worker it stays as a shell until the job comes back.
+static void gen_fail(msgl_front *f, gen *g, const msgl_api_error *e)
+{
+    msgl_http_conn *c = g->base.conn;
+    g->base.conn = NULL;
+    if (c != NULL && !g->streaming) {
+        msgl__front_reply_error(f, c, e);
+    } else if (c != NULL) {
+        const msgl_reply r = {.req = &g->job->req};
+        msgl__strbuf_clear(&f->out);
+        (void)msgl__reply_stream_error(&r, e, &f->out);
+        msgl__http_stream_write(c, msgl__strbuf_str(&f->out), f->out.len);
+        msgl__http_stream_end(c);
+    }
+    if (g->in_worker) {
+        atomic_store(&g->job->cancelled, true);
+    } else {
+        gen_free(f, g);
+    }
+}
+
+static void gen_fail_status(msgl_front *f, gen *g, int rc)
+{
+    msgl_api_error e;
+    switch (rc) {
+    case MSGL_ECLOSED:
+        (void)msgl__api_fail(&e, 503, NULL, "engine_not_ready", "The engine is not ready.");
+        break;
+    case MSGL_ELIMIT:
+        (void)msgl__api_fail(&e, 400, NULL, "invalid_value", "The request is too large.");
+        break;
+    default:
+        (void)msgl__api_fail(&e, 500, NULL, NULL, "The server could not process the request: %s.",
+                             msgl__status_text(rc));
+        break;
+    }
+    gen_fail(f, g, &e);
+}
+
+void msgl__gen_fail_all(msgl_front *f, const msgl_api_error *e)
+{
+    for (gen *g = f->gens, *next; g != NULL; g = next) {
+        next = g->next;
+        if (!g->in_worker || f->stopping) gen_fail(f, g, e);
+    }
+}
+
+void msgl__gen_gone(msgl_front *f, gen *g)
+{
+    if (g->in_worker && g->job != NULL) {
+        atomic_store(&g->job->cancelled, true);
+    } else {
+        gen_free(f, g);
+    }
+}
+
+// --- body to worker ---
+
+static bool refuse_now(msgl_front *f, msgl_http_conn *c, size_t body)
+{
+    msgl_api_error e;
+    if (f->stopping || !f->ready) {
+        (void)msgl__api_fail(&e, 503, NULL, f->stopping ? "server_stopping" : "engine_not_ready",
+                             f->stopping ? "The server is stopping."
+                                         : "The engine is not ready; try again soon.");
+    } else if (f->waiting >= f->cfg.max_waiting ||
+               (f->waiting_bytes > 0 && f->waiting_bytes + body > f->cfg.max_waiting_bytes)) {
+        (void)msgl__api_fail(&e, 429, NULL, "queue_full",
+                             "The server has %d requests waiting; try again later.", f->waiting);
+    } else {
+        return false;
+    }
+    msgl__front_reply_error(f, c, &e);
+    return true;
+}
+
+void msgl__gen_open(msgl_front *f, msgl_http_conn *c, msgl_http_parser *p, msgl_api_kind kind)
+{
+    if (refuse_now(f, c, p->body.len)) return;
+    gen *g = msgl__calloc(1, sizeof *g);
+    msgl_job *j = msgl__calloc(1, sizeof *j);
+    if (g == NULL || j == NULL) {
+        msgl__free(g);
+        msgl__free(j);
+        msgl_api_error e;
+        (void)msgl__api_fail(&e, 500, NULL, NULL, "Out of memory.");
+        msgl__front_reply_error(f, c, &e);
+        return;
+    }
+    j->owner = g;
+    j->kind = kind;
+    j->config = f->api;
+    j->max_seq_len = f->engine.max_seq_len;
+    j->body = p->body; // taken over
+    msgl__strbuf_init(&p->body, p->body.max);
+    g->base = (client){.kind = CLIENT_GEN, .conn = c};
+    g->job = j;
+    g->in_worker = true;
+    g->body_bytes = j->body.len;
+    g->created = (int64_t)time(NULL);
+    (void)snprintf(g->id, sizeof g->id, "%s-%016" PRIx64 "%08" PRIx64,
+                   kind == MSGL_API_CHAT ? "chatcmpl" : "cmpl", f->id_base, ++f->next_id);
+    g->next = f->gens;
+    if (g->next != NULL) g->next->prev = g;
+    f->gens = g;
+    f->num_gens++;
+    f->waiting++;
+    f->waiting_bytes += g->body_bytes;
+    msgl__http_conn_set_user(c, &g->base);
+    msgl__workers_submit(f->workers, j);
+}
+
+// --- ids to engine ---
+
+static int choice_start(msgl_front *f, gen *g, int index)
+{
+    const msgl_gen_request *req = &g->job->req;
+    choice *c = &g->choices[index];
+    const int prompt = index / req->n;
+    const msgl_ids *ids = &g->job->ids[prompt];
+    int rc = msgl__sequence_init(&c->seq, req, prompt, ids, f->cfg.tokenizer);
+    if (rc == 0) rc = slot_take(f, c);
+    if (rc != 0) return rc;
+    c->owner = g;
+    c->waiting = true;
+    f->waiting++;
+    g->num_left++;
+    msgl_msg m = {.type = MSGL_MSG_REQUEST};
+    m.u.request = (msgl_msg_request){
+        .uid = c->uid, .num_ids = (int32_t)ids->len, .ids = ids->data, .sampling = req->sampling};
+    m.u.request.sampling.seed += (uint64_t)(index % req->n);
+    m.u.request.sampling.max_tokens =
+        req->max_tokens > 0 ? req->max_tokens : f->engine.max_seq_len - (int32_t)ids->len;
+    return msgl__front_post(f, &m);
+}
+
+static void gen_start(msgl_front *f, gen *g)
+{
+    const int n = g->job->req.n * g->job->req.num_prompts;
+    msgl_api_error e;
+    if (!f->ready) {
+        gen_fail_status(f, g, MSGL_ECLOSED);
+        return;
+    }
+    if (f->waiting > 0 && f->waiting + n > f->cfg.max_waiting) {
+        (void)msgl__api_fail(&e, 429, NULL, "queue_full",
+                             "The server has %d requests waiting; try again later.", f->waiting);
+        gen_fail(f, g, &e);
+        return;
+    }
+    g->choices = msgl__calloc((size_t)n, sizeof *g->choices);
+    int rc = g->choices == NULL ? MSGL_ENOMEM : 0;
+    for (int i = 0; i < n && rc == 0; i++) {
+        g->num_choices++;
+        rc = choice_start(f, g, i);
+    }
+    if (rc != 0) gen_fail_status(f, g, rc);
+}
+
+void msgl__gen_jobs_done(msgl_front *f)
+{
+    for (msgl_job *j; (j = msgl__workers_take(f->workers)) != NULL;) {
+        gen *g = j->owner;
+        g->in_worker = false;
+        f->waiting--;
+        f->waiting_bytes -= g->body_bytes;
+        if (g->base.conn == NULL) {
+            gen_free(f, g); // left, or was failed, in the meantime
+        } else if (j->rc != 0) {
+            gen_fail(f, g, &j->error);
+        } else {
+            gen_start(f, g);
+        }
+    }
+}
+
+// --- token events to client ---
+
+static msgl_reply reply_of(const msgl_front *f, const gen *g)
+{
+    msgl_reply r = {.req = &g->job->req,
+                    .id = g->id,
+                    .model = f->cfg.model_name,
+                    .created = g->created,
+                    .num_choices = g->num_choices};
+    for (int i = 0; i < g->job->req.num_prompts; i++) {
+        r.prompt_tokens += (int64_t)g->job->ids[i].len;
+    }
+    return r;
+}
+
+// Cached tokens count once per prompt, as its tokens do.
+static void totals(const gen *g, int64_t *cached, int64_t *completion)
+{
+    *cached = *completion = 0;
+    for (int i = 0; i < g->num_choices; i++) {
+        if (i % g->job->req.n == 0) *cached += g->choices[i].seq.cached_tokens;
+        *completion += g->choices[i].seq.completion_tokens;
+    }
+}
+
+static void gen_answer_whole(msgl_front *f, gen *g)
+{
+    const msgl_reply r = reply_of(f, g);
+    int64_t cached, completion;
+    totals(g, &cached, &completion);
+    msgl__strbuf_clear(&f->out);
+    int rc = msgl__reply_begin(&r, &f->out);
+    for (int i = 0; i < g->num_choices && rc == 0; i++) {
+        rc = msgl__reply_choice(&r, i, &g->choices[i].seq, &f->out);
+    }
+    if (rc == 0) rc = msgl__reply_end(&r, cached, completion, &f->out);
+    if (rc != 0) {
+        gen_fail_status(f, g, rc);
+        return;
+    }
+    msgl_http_conn *c = g->base.conn;
+    g->base.conn = NULL;
+    msgl__http_reply(c, 200, "application/json", NULL, msgl__strbuf_str(&f->out), f->out.len);
+    gen_free(f, g);
+}
+
+static void gen_stream(msgl_front *f, gen *g)
+{
+    const msgl_reply r = reply_of(f, g);
+    msgl__strbuf_clear(&f->out);
+    int rc = 0;
+    for (int i = 0; i < g->num_choices && rc == 0; i++) {
+        msgl_sequence *s = &g->choices[i].seq;
+        const bool news =
+            s->text.len > 0 || s->logprobs.count > 0 || s->finish != NULL || !s->first_shown;
+        // A finished choice said so once.
+        if (s->started && news && !(s->finish != NULL && s->finish_shown)) {
+            rc = msgl__reply_chunks(&r, i, s, &f->out);
+            s->finish_shown = s->finish != NULL;
+        }
+    }
+    if (rc == 0 && g->num_left == 0) {
+        int64_t cached, completion;
+        totals(g, &cached, &completion);
+        rc = msgl__reply_stream_end(&r, cached, completion, &f->out);
+    }
+    if (rc != 0) {
+        gen_fail_status(f, g, rc);
+        return;
+    }
+    msgl_http_conn *c = g->base.conn;
+    if (!g->streaming) msgl__http_stream_begin(c, "text/event-stream");
+    g->streaming = true;
+    msgl__http_stream_write(c, msgl__strbuf_str(&f->out), f->out.len);
+    if (g->num_left > 0) return;
+    g->base.conn = NULL;
+    msgl__http_stream_end(c);
+    gen_free(f, g);
+}
+
+static void engine_error(msgl_front *f, gen *g, const msgl_token_event *e)
+{
+    msgl_api_error api;
+    const char *text = e->text == NULL ? msgl__status_text(e->status) : e->text;
+    const bool theirs = e->status == MSGL_EINVAL || e->status == MSGL_ELIMIT;
+    (void)msgl__api_fail(&api, theirs ? 400 : 500, NULL,
+                         e->status == MSGL_ELIMIT ? "context_length_exceeded" : NULL, "%s", text);
+    gen_fail(f, g, &api);
+}
+
+static void token_event(msgl_front *f, const msgl_token_event *e)
+{
+    choice *c = slot_find(f, e->uid);
+    if (c == NULL) return; // aborted in the meantime
+    gen *g = c->owner;
+    if (c->waiting) f->waiting--;
+    c->waiting = false;
+    if (e->finish == MSGL_FINISH_ERROR) {
+        choice_leave(f, c, false);
+        engine_error(f, g, e);
+        return;
+    }
+    const int rc = msgl__sequence_event(&c->seq, e);
+    if (rc != 0) {
+        gen_fail_status(f, g, rc);
+        return;
+    }
+    if (c->seq.finish != NULL) choice_leave(f, c, e->finish == MSGL_FINISH_NONE);
+    if (!g->dirty) {
+        g->dirty = true;
+        g->next_dirty = f->dirty;
+        f->dirty = g;
+    }
+}
+
+void msgl__gen_tokens(msgl_front *f, const msgl_msg_tokens *t)
+{
+    for (int32_t i = 0; i < t->num_events; i++) token_event(f, &t->events[i]);
+    // One write per client and step, however many of its choices moved.
+    while (f->dirty != NULL) {
+        gen *g = f->dirty;
+        f->dirty = g->next_dirty;
+        g->dirty = false;
+        if (g->job->req.stream) {
+            gen_stream(f, g);
+        } else if (g->num_left == 0) {
+            gen_answer_whole(f, g);
+        }
+    }
+}

@@ -1,0 +1,506 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "server/http.h"
+
+#include <errno.h>
+#include <event2/buffer.h>
+#include <event2/bufferevent.h>
+#include <netdb.h>
+#include <netinet/in.h>
+#include <netinet/tcp.h>
+#include <stdio.h>
+#include <string.h>
+#include <sys/socket.h>
+#include <unistd.h>
+
+#include "core/mem.h"
+
+enum {
+    PIPELINE_MAX = 256 * 1024, // unread bytes while a request is open
+    LINGER_MS = 2000,          // reading on after a refusal, so that the client gets to see it
+    LINGER_MAX = 64 << 20,     // bytes read over in that time
+    READ_STEP = 64 * 1024,
+};
+
+typedef enum conn_state {
+    CONN_READ,   // between requests, or a request is coming in
+    CONN_OPEN,   // a request is being answered
+    CONN_FLUSH,  // the last answer is on its way out; then the connection closes
+    CONN_LINGER, // all is sent; input is read over until the client closes
+    CONN_DEAD,   // to be freed
+} conn_state;
+
+struct msgl_http_conn {
+    msgl_http_server *server;
+    msgl_http_conn *prev, *next;
+    struct bufferevent *bev;
+    struct event *timer;
+    msgl_http_parser parser;
+    conn_state state;
+    void *user;
+    size_t lingered;
+    bool head_only, keep_alive, chunked, streaming;
+    bool processing; // inside conn_process: an answer given there must not start another
+    bool head_deadline, body_deadline;
+};
+
+struct msgl_http_server {
+    struct event_base *base;
+    struct event *accept_event, *accept_retry;
+    int listen_fd;
+    msgl_http_config cfg;
+    msgl_http_handlers handlers;
+    msgl_http_conn *conns;
+    int count;
+    bool draining;
+};
+
+msgl_http_config msgl__http_config_default(void)
+{
+    return (msgl_http_config){.limits = msgl__http_limits_default(),
+                              .max_connections = 4096,
+                              .header_timeout_ms = 15000,
+                              .body_timeout_ms = 60000,
+                              .idle_timeout_ms = 75000,
+                              .write_timeout_ms = 60000,
+                              .max_output = (size_t)16 << 20};
+}
+
+const char *msgl__http_status_text(int status)
+{
+    static const struct {
+        int status;
+        const char *text;
+    } all[] = {{200, "OK"},
+               {204, "No Content"},
+               {400, "Bad Request"},
+               {404, "Not Found"},
+               {405, "Method Not Allowed"},
+               {408, "Request Timeout"},
+               {413, "Content Too Large"},
+               {414, "URI Too Long"},
+               {415, "Unsupported Media Type"},
+               {417, "Expectation Failed"},
+               {429, "Too Many Requests"},
+               {431, "Request Header Fields Too Large"},
+               {500, "Internal Server Error"},
+               {501, "Not Implemented"},
+               {503, "Service Unavailable"},
+               {505, "HTTP Version Not Supported"}};
+    for (size_t i = 0; i < sizeof all / sizeof all[0]; i++) {
+        if (all[i].status == status) return all[i].text;
+    }
+    return "Unknown";
+}
+
+// --- life of a connection ---
+
+static void conn_free(msgl_http_conn *c)
+{
+    msgl_http_server *s = c->server;
+    if (c->prev != NULL) c->prev->next = c->next;
+    if (c->next != NULL) c->next->prev = c->prev;
+    if (s->conns == c) s->conns = c->next;
+    s->count--;
+    if (c->timer != NULL) event_free(c->timer);
+    if (c->bev != NULL) bufferevent_free(c->bev);
+    msgl__http_parser_free(&c->parser);
+    msgl__free(c);
+}
+
+static void conn_timer(msgl_http_conn *c, int ms)
+{
+    const struct timeval tv = {ms / 1000, (ms % 1000) * 1000};
+    event_add(c->timer, &tv);
+}
+
+// The client is gone: whoever answers it is told, unless nothing was open.
+static void conn_gone(msgl_http_conn *c)
+{
+    if (c->state == CONN_OPEN) {
+        c->state = CONN_DEAD;
+        c->server->handlers.on_gone(c->server->handlers.ctx, c);
+    }
+    conn_free(c);
+}
+
+static void conn_linger(msgl_http_conn *c)
+{
+    shutdown(bufferevent_getfd(c->bev), SHUT_WR);
+    c->state = CONN_LINGER;
+    struct evbuffer *in = bufferevent_get_input(c->bev);
+    evbuffer_drain(in, evbuffer_get_length(in));
+    bufferevent_setwatermark(c->bev, EV_READ, 0, 0);
+    bufferevent_enable(c->bev, EV_READ);
+    conn_timer(c, LINGER_MS);
+}
+
+// After the last answer: waits until it is sent, then lingers. Called when the answer is complete.
+static void conn_finish(msgl_http_conn *c)
+{
+    c->state = CONN_FLUSH;
+    if (evbuffer_get_length(bufferevent_get_output(c->bev)) == 0) {
+        conn_linger(c);
+    } else {
+        conn_timer(c, c->server->cfg.write_timeout_ms);
+    }
+}
+
+// --- answering ---
+
+static void put_head(msgl_http_conn *c, int status, const char *type, const char *headers,
+                     const char *framing)
+{
+    struct evbuffer *out = bufferevent_get_output(c->bev);
+    evbuffer_add_printf(out, "HTTP/1.1 %d %s\r\n", status, msgl__http_status_text(status));
+    if (type != NULL) evbuffer_add_printf(out, "Content-Type: %s\r\n", type);
+    evbuffer_add_printf(out, "%s%sConnection: %s\r\n\r\n", headers == NULL ? "" : headers, framing,
+                        c->keep_alive ? "keep-alive" : "close");
+}
+
+static void conn_process(msgl_http_conn *c);
+
+// The open request has its whole answer.
+static void answered(msgl_http_conn *c)
+{
+    c->user = NULL;
+    c->streaming = false;
+    if (c->state == CONN_DEAD) return;
+    if (!c->keep_alive) {
+        conn_finish(c);
+        return;
+    }
+    c->state = CONN_READ;
+    msgl__http_parser_reset(&c->parser);
+    bufferevent_enable(c->bev, EV_READ);
+    if (!c->processing) conn_process(c);
+}
+
+void msgl__http_reply(msgl_http_conn *c, int status, const char *type, const char *headers,
+                      const void *body, size_t len)
+{
+    if (c->state == CONN_DEAD) return;
+    char framing[64];
+    (void)snprintf(framing, sizeof framing, "Content-Length: %zu\r\n", len);
+    put_head(c, status, type, headers, status == 204 ? "" : framing);
+    if (!c->head_only && len > 0) bufferevent_write(c->bev, body, len);
+    answered(c);
+}
+
+void msgl__http_stream_begin(msgl_http_conn *c, const char *type)
+{
+    if (c->state == CONN_DEAD) return;
+    c->streaming = true;
+    c->chunked = !c->parser.http10;
+    if (!c->chunked) c->keep_alive = false;
+    put_head(c, 200, type, "Cache-Control: no-cache\r\nX-Accel-Buffering: no\r\n",
+             c->chunked ? "Transfer-Encoding: chunked\r\n" : "");
+}
+
+void msgl__http_stream_write(msgl_http_conn *c, const void *data, size_t len)
+{
+    if (c->state == CONN_DEAD || len == 0 || c->head_only) return;
+    struct evbuffer *out = bufferevent_get_output(c->bev);
+    if (evbuffer_get_length(out) > c->server->cfg.max_output) {
+        // Too far behind. on_gone must not be called from under the caller: the timer does it.
+        bufferevent_disable(c->bev, EV_READ | EV_WRITE);
+        event_active(c->timer, EV_TIMEOUT, 1);
+        return;
+    }
+    if (c->chunked) evbuffer_add_printf(out, "%zx\r\n", len);
+    evbuffer_add(out, data, len);
+    if (c->chunked) evbuffer_add(out, "\r\n", 2);
+}
+
+void msgl__http_stream_end(msgl_http_conn *c)
+{
+    if (c->state == CONN_DEAD) return;
+    if (c->chunked) bufferevent_write(c->bev, "0\r\n\r\n", 5);
+    answered(c);
+}
+
+void msgl__http_conn_set_user(msgl_http_conn *c, void *user)
+{
+    c->user = user;
+}
+
+void *msgl__http_conn_user(const msgl_http_conn *c)
+{
+    return c->user;
+}
+
+// --- reading ---
+
+static void conn_refuse(msgl_http_conn *c, int status, const char *reason)
+{
+    msgl_strbuf body;
+    msgl__strbuf_init(&body, 4096);
+    c->server->handlers.write_error(c->server->handlers.ctx, status, reason, &body);
+    c->state = CONN_OPEN;
+    c->keep_alive = false;
+    c->head_only = false;
+    msgl__http_reply(c, status, "application/json", NULL, msgl__strbuf_str(&body), body.len);
+    msgl__strbuf_free(&body);
+}
+
+// Deadlines run from a request's first byte and from the end of its headers, not from its latest
+// byte: a client that sends one byte a second does not hold on longer.
+static void conn_deadlines(msgl_http_conn *c)
+{
+    const msgl_http_config *cfg = &c->server->cfg;
+    if (!msgl__http_parser_started(&c->parser)) {
+        c->head_deadline = c->body_deadline = false;
+        conn_timer(c, cfg->idle_timeout_ms);
+    } else if (!msgl__http_parser_in_body(&c->parser)) {
+        if (!c->head_deadline) conn_timer(c, cfg->header_timeout_ms);
+        c->head_deadline = true;
+    } else {
+        if (!c->body_deadline) conn_timer(c, cfg->body_timeout_ms);
+        c->body_deadline = true;
+    }
+}
+
+static void conn_open_request(msgl_http_conn *c)
+{
+    msgl_http_server *s = c->server;
+    event_del(c->timer);
+    c->head_deadline = c->body_deadline = false;
+    c->state = CONN_OPEN;
+    c->head_only = c->parser.method == MSGL_HTTP_HEAD;
+    c->keep_alive = c->parser.keep_alive && !s->draining;
+    s->handlers.on_request(s->handlers.ctx, c, &c->parser);
+}
+
+// Parses what has come, one request after the other, until one stays open.
+static void conn_process(msgl_http_conn *c)
+{
+    struct evbuffer *in = bufferevent_get_input(c->bev);
+    c->processing = true;
+    while (c->state == CONN_READ && evbuffer_get_length(in) > 0) {
+        size_t n = evbuffer_get_contiguous_space(in);
+        if (n > READ_STEP) n = READ_STEP;
+        const char *data = (const char *)evbuffer_pullup(in, (ev_ssize_t)n);
+        size_t used = 0;
+        const msgl_http_event e = msgl__http_parse(&c->parser, data, n, &used);
+        evbuffer_drain(in, used);
+        if (e == MSGL_HTTP_BAD) {
+            conn_refuse(c, c->parser.status, c->parser.reason);
+        } else if (e == MSGL_HTTP_CONTINUE) {
+            bufferevent_write(c->bev, "HTTP/1.1 100 Continue\r\n\r\n", 25);
+        } else if (e == MSGL_HTTP_DONE) {
+            conn_open_request(c);
+        }
+    }
+    c->processing = false;
+    if (c->state == CONN_READ) {
+        if (c->server->draining && !msgl__http_parser_started(&c->parser)) {
+            conn_finish(c);
+        } else {
+            conn_deadlines(c);
+        }
+    }
+}
+
+static void on_read(struct bufferevent *bev, void *arg)
+{
+    msgl_http_conn *c = arg;
+    struct evbuffer *in = bufferevent_get_input(bev);
+    if (c->state == CONN_READ) {
+        conn_process(c);
+    } else if (c->state == CONN_OPEN) {
+        // The next request waits; a client that sends very much ahead is no longer read from.
+        if (evbuffer_get_length(in) > PIPELINE_MAX) bufferevent_disable(bev, EV_READ);
+    } else {
+        c->lingered += evbuffer_get_length(in);
+        evbuffer_drain(in, evbuffer_get_length(in));
+        if (c->lingered > LINGER_MAX) conn_free(c);
+    }
+}
+
+static void on_write(struct bufferevent *bev, void *arg)
+{
+    msgl_http_conn *c = arg;
+    if (c->state == CONN_FLUSH && evbuffer_get_length(bufferevent_get_output(bev)) == 0) {
+        conn_linger(c);
+    }
+}
+
+static void on_event(struct bufferevent *bev, short what, void *arg)
+{
+    msgl_http_conn *c = arg;
+    (void)bev;
+    const bool unsent = evbuffer_get_length(bufferevent_get_output(c->bev)) > 0;
+    if ((what & BEV_EVENT_EOF) != 0 && unsent &&
+        (c->state == CONN_FLUSH || c->state == CONN_READ)) {
+        conn_finish(c); // it closed its half after the last request; the answers still go out
+        return;
+    }
+    conn_gone(c);
+}
+
+static void on_timer(evutil_socket_t fd, short what, void *arg)
+{
+    (void)fd, (void)what;
+    msgl_http_conn *c = arg;
+    if (c->state == CONN_READ && msgl__http_parser_started(&c->parser)) {
+        conn_refuse(c, 408, "The request did not arrive in time.");
+    } else if (c->state == CONN_READ && c->server->draining) {
+        conn_finish(c);
+    } else {
+        conn_gone(c);
+    }
+}
+
+// --- the listener ---
+
+static void conn_add(msgl_http_server *s, evutil_socket_t fd)
+{
+    msgl_http_conn *c = msgl__calloc(1, sizeof *c);
+    if (c == NULL) {
+        close(fd);
+        return;
+    }
+    c->server = s;
+    msgl__http_parser_init(&c->parser, &s->cfg.limits);
+    c->next = s->conns;
+    if (c->next != NULL) c->next->prev = c;
+    s->conns = c;
+    s->count++;
+    c->bev = bufferevent_socket_new(s->base, fd, BEV_OPT_CLOSE_ON_FREE);
+    c->timer = event_new(s->base, -1, 0, on_timer, c);
+    if (c->bev == NULL || c->timer == NULL) {
+        if (c->bev == NULL) close(fd);
+        conn_free(c);
+        return;
+    }
+    const int one = 1;
+    (void)setsockopt(fd, IPPROTO_TCP, TCP_NODELAY, &one, sizeof one);
+    const struct timeval wt = {s->cfg.write_timeout_ms / 1000,
+                               (s->cfg.write_timeout_ms % 1000) * 1000};
+    bufferevent_setcb(c->bev, on_read, on_write, on_event, c);
+    bufferevent_set_timeouts(c->bev, NULL, &wt);
+    if (s->count > s->cfg.max_connections) {
+        conn_refuse(c, 503, "There are too many connections.");
+        return;
+    }
+    conn_timer(c, s->cfg.header_timeout_ms); // a new connection has to say something soon
+    bufferevent_enable(c->bev, EV_READ | EV_WRITE);
+}
+
+static void on_accept_retry(evutil_socket_t fd, short what, void *arg)
+{
+    (void)fd, (void)what;
+    msgl_http_server *s = arg;
+    if (!s->draining) event_add(s->accept_event, NULL);
+}
+
+static void on_accept(evutil_socket_t fd, short what, void *arg)
+{
+    (void)what;
+    msgl_http_server *s = arg;
+    for (int i = 0; i < 64; i++) {
+        const int conn = accept4((int)fd, NULL, NULL, SOCK_NONBLOCK | SOCK_CLOEXEC);
+        if (conn >= 0) {
+            conn_add(s, conn);
+        } else if (errno == EMFILE || errno == ENFILE || errno == ENOBUFS || errno == ENOMEM) {
+            // Out of descriptors: not listening for a moment beats spinning.
+            const struct timeval tv = {0, 200000};
+            event_del(s->accept_event);
+            event_add(s->accept_retry, &tv);
+            return;
+        } else if (errno != EINTR && errno != ECONNABORTED) {
+            return;
+        }
+    }
+}
+
+int msgl__http_server_create(struct event_base *base, int listen_fd, const msgl_http_config *cfg,
+                             const msgl_http_handlers *handlers, msgl_http_server **out,
+                             msgl_err *err)
+{
+    msgl_http_server *s = msgl__calloc(1, sizeof *s);
+    if (s == NULL) return msgl__err_set(err, MSGL_ENOMEM, "http server: out of memory");
+    s->base = base;
+    s->cfg = *cfg;
+    s->handlers = *handlers;
+    s->listen_fd = listen_fd;
+    evutil_make_socket_nonblocking(listen_fd);
+    s->accept_event = event_new(base, listen_fd, EV_READ | EV_PERSIST, on_accept, s);
+    s->accept_retry = event_new(base, -1, 0, on_accept_retry, s);
+    if (s->accept_event == NULL || s->accept_retry == NULL ||
+        event_add(s->accept_event, NULL) != 0) {
+        s->listen_fd = -1; // stays the caller's
+        msgl__http_server_destroy(s);
+        return msgl__err_set(err, MSGL_ENOMEM, "http server: cannot watch the socket");
+    }
+    *out = s;
+    return 0;
+}
+
+void msgl__http_server_destroy(msgl_http_server *s)
+{
+    if (s == NULL) return;
+    while (s->conns != NULL) conn_free(s->conns);
+    if (s->accept_event != NULL) event_free(s->accept_event);
+    if (s->accept_retry != NULL) event_free(s->accept_retry);
+    if (s->listen_fd >= 0) close(s->listen_fd);
+    msgl__free(s);
+}
+
+void msgl__http_server_drain(msgl_http_server *s)
+{
+    s->draining = true;
+    event_del(s->accept_event);
+    if (s->listen_fd >= 0) close(s->listen_fd);
+    s->listen_fd = -1;
+    for (msgl_http_conn *c = s->conns, *next; c != NULL; c = next) {
+        next = c->next;
+        if (c->state == CONN_OPEN) c->keep_alive = c->streaming && c->keep_alive;
+        if (c->state == CONN_READ && !msgl__http_parser_started(&c->parser)) conn_finish(c);
+    }
+}
+
+int msgl__http_server_connections(const msgl_http_server *s)
+{
+    return s->count;
+}
+
+int msgl__http_listen(const char *host, int port, int *fd, int *bound_port, msgl_err *err)
+{
+    if (port < 0 || port > 65535) {
+        return msgl__err_set(err, MSGL_EINVAL, "port is %d; allowed: 0 to 65535", port);
+    }
+    char service[8];
+    (void)snprintf(service, sizeof service, "%d", port);
+    const struct addrinfo hints = {.ai_socktype = SOCK_STREAM, .ai_flags = AI_PASSIVE};
+    struct addrinfo *list = NULL;
+    const int gai = getaddrinfo(host, service, &hints, &list);
+    if (gai != 0) {
+        return msgl__err_set(err, MSGL_EINVAL, "host %s: %s", host, gai_strerror(gai));
+    }
+    int saved = EADDRNOTAVAIL;
+    *fd = -1;
+    for (const struct addrinfo *a = list; a != NULL && *fd < 0; a = a->ai_next) {
+        const int s = socket(a->ai_family, SOCK_STREAM | SOCK_CLOEXEC | SOCK_NONBLOCK, 0);
+        const int one = 1;
+        if (s >= 0 && setsockopt(s, SOL_SOCKET, SO_REUSEADDR, &one, sizeof one) == 0 &&
+            bind(s, a->ai_addr, a->ai_addrlen) == 0 && listen(s, 1024) == 0) {
+            *fd = s;
+        } else {
+            saved = errno;
+            if (s >= 0) close(s);
+        }
+    }
+    freeaddrinfo(list);
+    if (*fd < 0) {
+        return msgl__err_set(err, MSGL_EIO, "cannot listen on %s port %d: %s", host, port,
+                             strerror(saved));
+    }
+    struct sockaddr_storage addr;
+    socklen_t len = sizeof addr;
+    *bound_port = port;
+    if (getsockname(*fd, (struct sockaddr *)&addr, &len) == 0) {
+        *bound_port = addr.ss_family == AF_INET6 ? ntohs(((struct sockaddr_in6 *)&addr)->sin6_port)
+                                                 : ntohs(((struct sockaddr_in *)&addr)->sin_port);
+    }
+    return 0;
+}

@@ -1,0 +1,70 @@
+// SPDX-License-Identifier: Apache-2.0
+//
+// HTTP connections on a libevent loop: reading requests under limits and deadlines, answering whole
+// or streamed, keep-alive and pipelining, noticing at once that a client went away. evhttp is not
+// used because it does not report a client that closes while its request is being answered, and
+// answers refusals with pages of its own.
+//
+// One request per connection is open at a time: from on_request until msgl__http_reply or
+// msgl__http_stream_end, or until on_gone. Everything runs on the loop's thread.
+#ifndef MSGL_SERVER_HTTP_H
+#define MSGL_SERVER_HTTP_H
+
+#include <event2/event.h>
+
+#include "core/err.h"
+#include "server/http_parse.h"
+
+typedef struct msgl_http_server msgl_http_server;
+typedef struct msgl_http_conn msgl_http_conn;
+
+typedef struct msgl_http_config {
+    msgl_http_limits limits;
+    int max_connections;   // further ones are answered 503 and closed
+    int header_timeout_ms; // from a request's first byte to the end of its headers: 408
+    int body_timeout_ms;   // then to the end of its body: 408
+    int idle_timeout_ms;   // between requests: closed
+    int write_timeout_ms;  // a client that takes nothing for this long is gone
+    size_t max_output;     // unsent bytes; a client that is further behind is gone
+} msgl_http_config;
+
+msgl_http_config msgl__http_config_default(void);
+
+typedef struct msgl_http_handlers {
+    void *ctx;
+    // p has the request; it is valid during the call (take p->body by swapping it out).
+    void (*on_request)(void *ctx, msgl_http_conn *c, msgl_http_parser *p);
+    // The client left before its answer was complete. c must not be used any more.
+    void (*on_gone)(void *ctx, msgl_http_conn *c);
+    // The body of an error answer that the connection layer gives itself (400, 408, 413, ...).
+    void (*write_error)(void *ctx, int status, const char *reason, msgl_strbuf *out);
+} msgl_http_handlers;
+
+// Takes over the listening socket fd.
+int msgl__http_server_create(struct event_base *base, int listen_fd, const msgl_http_config *cfg,
+                             const msgl_http_handlers *handlers, msgl_http_server **out,
+                             msgl_err *err);
+// Closes everything at once; no handler is called.
+void msgl__http_server_destroy(msgl_http_server *s);
+// No new connections; those without an open request are closed, the others after their answer.
+void msgl__http_server_drain(msgl_http_server *s);
+int msgl__http_server_connections(const msgl_http_server *s);
+
+void msgl__http_conn_set_user(msgl_http_conn *c, void *user);
+void *msgl__http_conn_user(const msgl_http_conn *c);
+
+// A whole answer. headers: further lines, each ending in CR LF, or NULL.
+void msgl__http_reply(msgl_http_conn *c, int status, const char *type, const char *headers,
+                      const void *body, size_t len);
+// A streamed answer: begin (status 200), any number of writes, end.
+void msgl__http_stream_begin(msgl_http_conn *c, const char *type);
+void msgl__http_stream_write(msgl_http_conn *c, const void *data, size_t len);
+void msgl__http_stream_end(msgl_http_conn *c);
+
+const char *msgl__http_status_text(int status);
+
+// A listening TCP socket; port 0 picks one. *bound_port gets the port. The error names host, port
+// and reason.
+int msgl__http_listen(const char *host, int port, int *fd, int *bound_port, msgl_err *err);
+
+#endif

@@ -1,0 +1,243 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "server/job.h"
+
+#include <errno.h>
+#include <pthread.h>
+#include <signal.h>
+#include <string.h>
+#include <unistd.h>
+
+#include "core/mem.h"
+
+void msgl__job_free(msgl_job *j)
+{
+    if (j == NULL) return;
+    for (int i = 0; j->ids != NULL && i < j->req.num_prompts; i++) msgl__ids_free(&j->ids[i]);
+    msgl__free(j->ids);
+    msgl__gen_request_free(&j->req);
+    msgl__strbuf_free(&j->body);
+    msgl__free(j);
+}
+
+// 400 for what the request caused, 500 for what it did not.
+static int text_fail(msgl_job *j, int rc, const char *param, const msgl_err *err)
+{
+    const bool theirs = rc == MSGL_EINVAL || rc == MSGL_ELIMIT || rc == MSGL_EFORMAT;
+    return msgl__api_fail(&j->error, theirs ? 400 : 500, param, theirs ? "invalid_value" : NULL,
+                          "%s", rc == MSGL_ENOMEM ? "Out of memory." : err->text);
+}
+
+static int encode(msgl_job *j, const msgl_tokenizer *tokenizer, const char *param, const char *text,
+                  size_t len, const msgl_encode_opts *opts, msgl_ids *ids)
+{
+    msgl_err err = {0};
+    const int rc = msgl__tokenizer_encode(tokenizer, text, len, opts, ids, &err);
+    if (rc == MSGL_ELIMIT) {
+        return msgl__api_fail(
+            &j->error, 400, param, "context_length_exceeded",
+            "This model's maximum context length is %d tokens, and the prompt has "
+            "more than %zu.",
+            j->max_seq_len, opts->max_ids);
+    }
+    return rc == 0 ? 0 : text_fail(j, rc, param, &err);
+}
+
+static int encode_chat(msgl_job *j, const msgl_tokenizer *tokenizer,
+                       const msgl_chat_templates *templates, size_t max_ids)
+{
+    if (templates == NULL) {
+        return msgl__api_fail(&j->error, 400, "messages", NULL,
+                              "This model has no chat template; use /v1/completions.");
+    }
+    msgl_rendered r = {0};
+    msgl_err err = {0};
+    int rc = msgl__chat_templates_render(templates, j->req.chat_vars, NULL, &r, &err);
+    if (rc != 0) {
+        rc = text_fail(j, rc, "messages", &err);
+    } else {
+        // The template writes BOS and the like itself: nothing is added. What came from the client
+        // is text, whatever it spells.
+        const msgl_encode_opts opts = {
+            .untrusted = r.untrusted, .num_untrusted = r.num_untrusted, .max_ids = max_ids};
+        rc = encode(j, tokenizer, "messages", msgl__strbuf_str(&r.text), r.text.len, &opts,
+                    &j->ids[0]);
+    }
+    msgl__rendered_free(&r);
+    return rc;
+}
+
+static int encode_prompt(msgl_job *j, const msgl_tokenizer *tokenizer, const msgl_prompt *p,
+                         size_t max_ids, msgl_ids *ids)
+{
+    if (p->text == NULL) {
+        for (int32_t i = 0; i < p->num_ids; i++) {
+            if (msgl__ids_push(ids, p->ids[i]) != 0) {
+                return msgl__api_fail(&j->error, 500, NULL, NULL, "Out of memory.");
+            }
+        }
+        return 0;
+    }
+    const msgl_encode_opts opts = {.add_special = 1, .max_ids = max_ids};
+    return encode(j, tokenizer, "prompt", p->text, p->len, &opts, ids);
+}
+
+static int check_length(msgl_job *j, const char *param, size_t n)
+{
+    if (n == 0) {
+        return msgl__api_fail(&j->error, 400, param, "invalid_value",
+                              "'%s' has no tokens; it must have at least one.", param);
+    }
+    if (n < (size_t)j->max_seq_len) return 0;
+    return msgl__api_fail(&j->error, 400, param, "context_length_exceeded",
+                          "This model's maximum context length is %d tokens. The prompt has %zu, "
+                          "which leaves no room for an answer.",
+                          j->max_seq_len, n);
+}
+
+static int run(msgl_job *j, const msgl_tokenizer *tokenizer, const msgl_chat_templates *templates)
+{
+    int rc = msgl__api_parse(j->kind, msgl__strbuf_str(&j->body), j->body.len, &j->config, &j->req,
+                             &j->error);
+    msgl__strbuf_free(&j->body);
+    if (rc != 0) return rc;
+    j->ids = msgl__calloc((size_t)j->req.num_prompts, sizeof *j->ids);
+    if (j->ids == NULL) return msgl__api_fail(&j->error, 500, NULL, NULL, "Out of memory.");
+    // Somewhat beyond the limit the exact count still is a help; far beyond, counting is waste.
+    const size_t max_ids = (size_t)j->max_seq_len + 65536;
+    const char *param = j->kind == MSGL_API_CHAT ? "messages" : "prompt";
+    for (int i = 0; i < j->req.num_prompts && rc == 0 && !atomic_load(&j->cancelled); i++) {
+        rc = j->kind == MSGL_API_CHAT
+                 ? encode_chat(j, tokenizer, templates, max_ids)
+                 : encode_prompt(j, tokenizer, &j->req.prompts[i], max_ids, &j->ids[i]);
+        if (rc == 0) rc = check_length(j, param, j->ids[i].len);
+    }
+    return rc;
+}
+
+void msgl__job_run(msgl_job *j, const msgl_tokenizer *tokenizer,
+                   const msgl_chat_templates *templates)
+{
+    j->rc = atomic_load(&j->cancelled) ? MSGL_EABORTED : run(j, tokenizer, templates);
+}
+
+// --- threads ---
+
+typedef struct job_list {
+    msgl_job *first, **last;
+} job_list;
+
+struct msgl_workers {
+    const msgl_tokenizer *tokenizer;
+    const msgl_chat_templates *templates;
+    int done_fd;
+    pthread_mutex_t lock;
+    pthread_cond_t more;
+    job_list todo, done;
+    bool stop;
+    int count;
+    pthread_t threads[];
+};
+
+static void list_init(job_list *l)
+{
+    l->first = NULL;
+    l->last = &l->first;
+}
+
+static void list_push(job_list *l, msgl_job *j)
+{
+    j->next = NULL;
+    *l->last = j;
+    l->last = &j->next;
+}
+
+static msgl_job *list_pop(job_list *l)
+{
+    msgl_job *j = l->first;
+    if (j == NULL) return NULL;
+    l->first = j->next;
+    if (l->first == NULL) l->last = &l->first;
+    return j;
+}
+
+static void *worker(void *arg)
+{
+    msgl_workers *w = arg;
+    pthread_mutex_lock(&w->lock);
+    for (;;) {
+        while (!w->stop && w->todo.first == NULL) pthread_cond_wait(&w->more, &w->lock);
+        if (w->stop) break;
+        msgl_job *j = list_pop(&w->todo);
+        pthread_mutex_unlock(&w->lock);
+        msgl__job_run(j, w->tokenizer, w->templates);
+        pthread_mutex_lock(&w->lock);
+        list_push(&w->done, j);
+        const uint64_t one = 1;
+        while (write(w->done_fd, &one, sizeof one) < 0 && errno == EINTR) {
+        }
+    }
+    pthread_mutex_unlock(&w->lock);
+    return NULL;
+}
+
+int msgl__workers_create(int n, const msgl_tokenizer *tokenizer,
+                         const msgl_chat_templates *templates, int done_fd, msgl_workers **out,
+                         msgl_err *err)
+{
+    msgl_workers *w = msgl__calloc(1, sizeof *w + (size_t)n * sizeof w->threads[0]);
+    if (w == NULL) return msgl__err_set(err, MSGL_ENOMEM, "tokenizer workers: out of memory");
+    w->tokenizer = tokenizer;
+    w->templates = templates;
+    w->done_fd = done_fd;
+    pthread_mutex_init(&w->lock, NULL);
+    pthread_cond_init(&w->more, NULL);
+    list_init(&w->todo);
+    list_init(&w->done);
+    // Signals are the business of the thread that started us.
+    sigset_t all, old;
+    sigfillset(&all);
+    pthread_sigmask(SIG_SETMASK, &all, &old);
+    int rc = 0;
+    while (w->count < n && rc == 0) {
+        rc = pthread_create(&w->threads[w->count], NULL, worker, w);
+        if (rc == 0) w->count++;
+    }
+    pthread_sigmask(SIG_SETMASK, &old, NULL);
+    if (w->count == 0) {
+        msgl__workers_destroy(w);
+        return msgl__err_set(err, MSGL_EINTERNAL, "tokenizer workers: %s", strerror(rc));
+    }
+    *out = w;
+    return 0;
+}
+
+void msgl__workers_destroy(msgl_workers *w)
+{
+    if (w == NULL) return;
+    pthread_mutex_lock(&w->lock);
+    w->stop = true;
+    pthread_cond_broadcast(&w->more);
+    pthread_mutex_unlock(&w->lock);
+    for (int i = 0; i < w->count; i++) pthread_join(w->threads[i], NULL);
+    msgl_job *j;
+    while ((j = list_pop(&w->todo)) != NULL || (j = list_pop(&w->done)) != NULL) msgl__job_free(j);
+    pthread_cond_destroy(&w->more);
+    pthread_mutex_destroy(&w->lock);
+    msgl__free(w);
+}
+
+void msgl__workers_submit(msgl_workers *w, msgl_job *j)
+{
+    pthread_mutex_lock(&w->lock);
+    list_push(&w->todo, j);
+    pthread_cond_signal(&w->more);
+    pthread_mutex_unlock(&w->lock);
+}
+
+msgl_job *msgl__workers_take(msgl_workers *w)
+{
+    pthread_mutex_lock(&w->lock);
+    msgl_job *j = list_pop(&w->done);
+    pthread_mutex_unlock(&w->lock);
+    return j;
+}

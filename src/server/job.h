@@ -1,0 +1,47 @@
+// SPDX-License-Identifier: Apache-2.0
+//
+// What happens to a request before the engine sees it, off the event loop: body -> struct -> text
+// -> token ids, on a few worker threads. A worker keeps nothing between jobs and touches nothing
+// but its job, so one bad request costs only itself.
+#ifndef MSGL_SERVER_JOB_H
+#define MSGL_SERVER_JOB_H
+
+#include <stdatomic.h>
+
+#include "server/api.h"
+#include "tokenizer/chat_template.h"
+#include "tokenizer/tokenizer.h"
+
+typedef struct msgl_job {
+    struct msgl_job *next;
+    void *owner;            // the submitter's
+    atomic_bool cancelled;  // the client left: skip the work
+    msgl_api_kind kind;     //
+    msgl_strbuf body;       //
+    msgl_api_config config; // its strings are borrowed
+    int32_t max_seq_len;
+    // Result: rc 0 with req and ids, or negative with error.
+    int rc;
+    msgl_gen_request req;
+    msgl_ids *ids; // [req.num_prompts]
+    msgl_api_error error;
+} msgl_job;
+
+void msgl__job_free(msgl_job *j); // NULL allowed
+
+// Does the job's work in the calling thread. templates NULL: the model has no chat template.
+void msgl__job_run(msgl_job *j, const msgl_tokenizer *tokenizer,
+                   const msgl_chat_templates *templates);
+
+typedef struct msgl_workers msgl_workers;
+
+// n >= 1 threads. done_fd: an eventfd that is written to whenever a job is finished.
+int msgl__workers_create(int n, const msgl_tokenizer *tokenizer,
+                         const msgl_chat_templates *templates, int done_fd, msgl_workers **out,
+                         msgl_err *err);
+// Waits for the jobs being worked on; frees those not taken.
+void msgl__workers_destroy(msgl_workers *w);
+void msgl__workers_submit(msgl_workers *w, msgl_job *j); // takes j
+msgl_job *msgl__workers_take(msgl_workers *w); // a finished job, now the caller's, or NULL
+
+#endif

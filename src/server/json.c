@@ -1,0 +1,114 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "server/json.h"
+
+#include <math.h>
+#include <stdbool.h>
+#include <stdint.h>
+#include <string.h>
+
+// jansson recurses per level and spends memory per value, so both are counted first. Brackets and
+// commas inside strings do not count.
+static int check_caps(const char *s, size_t len, msgl_err *err)
+{
+    size_t depth = 0, values = 0;
+    bool in_string = false;
+    for (size_t i = 0; i < len; i++) {
+        const char c = s[i];
+        if (in_string) {
+            if (c == '\\') i++;
+            if (c == '"') in_string = false;
+        } else if (c == '"') {
+            in_string = true;
+        } else if (c == '[' || c == '{') {
+            values++;
+            if (++depth > MSGL_JSON_MAX_DEPTH) {
+                return msgl__err_set(err, MSGL_EFORMAT,
+                                     "The JSON body is nested more than %d levels deep.",
+                                     MSGL_JSON_MAX_DEPTH);
+            }
+        } else if (c == ']' || c == '}') {
+            if (depth > 0) depth--;
+        } else if (c == ',' || c == ':') {
+            values++;
+        }
+    }
+    if (values > MSGL_JSON_MAX_VALUES) {
+        return msgl__err_set(err, MSGL_EFORMAT, "The JSON body has more than %d values.",
+                             MSGL_JSON_MAX_VALUES);
+    }
+    return 0;
+}
+
+json_t *msgl__json_parse_object(const char *text, size_t len, msgl_err *err)
+{
+    if (check_caps(text, len, err) != 0) return NULL;
+    json_error_t je;
+    json_t *root = json_loadb(text, len, 0, &je);
+    if (root == NULL) {
+        (void)msgl__err_set(err, MSGL_EFORMAT,
+                            "The body is not valid JSON: %s (line %d, column %d)", je.text, je.line,
+                            je.column);
+        return NULL;
+    }
+    if (!json_is_object(root)) {
+        json_decref(root);
+        (void)msgl__err_set(err, MSGL_EFORMAT, "The JSON body must be an object.");
+        return NULL;
+    }
+    return root;
+}
+
+// Length of the well-formed UTF-8 character at s (RFC 3629), or 0.
+static size_t utf8_char(const unsigned char *s, size_t left)
+{
+    const unsigned char c = s[0];
+    if (c < 0x80) return 1;
+    const size_t n = c >= 0xf0 ? 4 : c >= 0xe0 ? 3 : 2;
+    if (c < 0xc2 || c > 0xf4 || left < n) return 0;
+    for (size_t i = 1; i < n; i++) {
+        if ((s[i] & 0xc0) != 0x80) return 0;
+    }
+    if ((c == 0xe0 && s[1] < 0xa0) || (c == 0xed && s[1] > 0x9f) || (c == 0xf0 && s[1] < 0x90) ||
+        (c == 0xf4 && s[1] > 0x8f)) {
+        return 0;
+    }
+    return n;
+}
+
+static int put_escape(msgl_strbuf *out, unsigned char c)
+{
+    switch (c) {
+    case '"': return msgl__strbuf_adds(out, "\\\"");
+    case '\\': return msgl__strbuf_adds(out, "\\\\");
+    case '\n': return msgl__strbuf_adds(out, "\\n");
+    case '\r': return msgl__strbuf_adds(out, "\\r");
+    case '\t': return msgl__strbuf_adds(out, "\\t");
+    default: return msgl__strbuf_addf(out, "\\u%04x", c);
+    }
+}
+
+int msgl__json_put_str(msgl_strbuf *out, const char *s, size_t len)
+{
+    int rc = msgl__strbuf_addc(out, '"');
+    size_t run = 0; // start of what is copied as it is
+    for (size_t i = 0; i < len && rc == 0;) {
+        const unsigned char c = (unsigned char)s[i];
+        const size_t n = utf8_char((const unsigned char *)s + i, len - i);
+        if (n > 0 && c >= 0x20 && c != '"' && c != '\\' && c != 0x7f) {
+            i += n;
+            continue;
+        }
+        rc = msgl__strbuf_add(out, s + run, i - run);
+        if (rc == 0) rc = n == 0 ? msgl__strbuf_adds(out, "\xef\xbf\xbd") : put_escape(out, c);
+        run = ++i;
+    }
+    if (rc == 0) rc = msgl__strbuf_add(out, s + run, len - run);
+    return rc == 0 ? msgl__strbuf_addc(out, '"') : rc;
+}
+
+int msgl__json_put_logprob(msgl_strbuf *out, double v)
+{
+    if (isnan(v)) return msgl__strbuf_adds(out, "null");
+    if (v < -9999.0) v = -9999.0;
+    return msgl__strbuf_addf(out, "%.9g", v);
+}

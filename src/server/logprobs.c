@@ -1,0 +1,161 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "server/logprobs.h"
+
+#include <string.h>
+
+#include "server/json.h"
+
+enum { PART_MAX = 1 << 30, TOKEN_BYTES = 512 };
+
+void msgl__logprobs_init(msgl_logprobs *l, msgl_api_kind kind)
+{
+    *l = (msgl_logprobs){.kind = kind};
+    for (int i = 0; i < 4; i++) msgl__strbuf_init(&l->parts[i], PART_MAX);
+}
+
+void msgl__logprobs_free(msgl_logprobs *l)
+{
+    for (int i = 0; i < 4; i++) msgl__strbuf_free(&l->parts[i]);
+}
+
+static size_t token_bytes(const msgl_tokenizer *t, int32_t id, char buf[TOKEN_BYTES])
+{
+    const int n = msgl__tokenizer_token_bytes(t, id, buf, TOKEN_BYTES);
+    return n < 0 ? 0 : n > TOKEN_BYTES ? TOKEN_BYTES : (size_t)n;
+}
+
+static bool is_utf8(const char *s, size_t n)
+{
+    json_t *probe = json_stringn(s, n);
+    json_decref(probe);
+    return probe != NULL;
+}
+
+// A token as a JSON string for completions: its text, or "bytes:\xNN..." where it is no text alone.
+static int put_token_text(msgl_strbuf *out, const msgl_tokenizer *t, int32_t id)
+{
+    char buf[TOKEN_BYTES];
+    const size_t n = token_bytes(t, id, buf);
+    if (is_utf8(buf, n)) return msgl__json_put_str(out, buf, n);
+    int rc = msgl__strbuf_adds(out, "\"bytes:");
+    for (size_t i = 0; i < n && rc == 0; i++) {
+        rc = msgl__strbuf_addf(out, "\\\\x%02x", (unsigned char)buf[i]);
+    }
+    return rc == 0 ? msgl__strbuf_addc(out, '"') : rc;
+}
+
+// {"token": ..., "logprob": ..., "bytes": [...]  without the closing brace.
+static int put_chat_token(msgl_strbuf *out, const msgl_tokenizer *t, int32_t id, double logprob)
+{
+    char buf[TOKEN_BYTES];
+    const size_t n = token_bytes(t, id, buf);
+    int rc = msgl__strbuf_adds(out, "{\"token\":");
+    if (rc == 0) rc = msgl__json_put_str(out, buf, n);
+    if (rc == 0) rc = msgl__strbuf_adds(out, ",\"logprob\":");
+    if (rc == 0) rc = msgl__json_put_logprob(out, logprob);
+    if (rc == 0) rc = msgl__strbuf_adds(out, ",\"bytes\":[");
+    for (size_t i = 0; i < n && rc == 0; i++) {
+        rc = msgl__strbuf_addf(out, "%s%u", i == 0 ? "" : ",", (unsigned char)buf[i]);
+    }
+    return rc == 0 ? msgl__strbuf_addc(out, ']') : rc;
+}
+
+static int add_chat(msgl_logprobs *l, const msgl_tokenizer *t, const msgl_token_logprobs *row)
+{
+    msgl_strbuf *out = &l->parts[0];
+    int rc = put_chat_token(out, t, row->token, row->logprob);
+    if (rc == 0) rc = msgl__strbuf_adds(out, ",\"top_logprobs\":[");
+    for (int32_t i = 0; i < row->num_top && rc == 0; i++) {
+        if (i > 0) rc = msgl__strbuf_addc(out, ',');
+        if (rc == 0) rc = put_chat_token(out, t, row->top_ids[i], row->top_logprobs[i]);
+        if (rc == 0) rc = msgl__strbuf_addc(out, '}');
+    }
+    return rc == 0 ? msgl__strbuf_adds(out, "]}") : rc;
+}
+
+// The object of one token's alternatives, keyed by text. Different ids can have the same text: the
+// most likely one stands. The chosen token is always in it.
+static int put_top(msgl_strbuf *out, const msgl_tokenizer *t, const msgl_token_logprobs *row)
+{
+    size_t start[MSGL_MAX_LOGPROBS + 1], end[MSGL_MAX_LOGPROBS + 1];
+    int keys = 0;
+    bool chosen = false;
+    int rc = msgl__strbuf_addc(out, '{');
+    for (int32_t i = 0; i <= row->num_top && rc == 0; i++) {
+        const bool last = i == row->num_top;
+        if (last && chosen) break;
+        const int32_t id = last ? row->token : row->top_ids[i];
+        const float logprob = last ? row->logprob : row->top_logprobs[i];
+        chosen = chosen || id == row->token;
+        const size_t before = out->len;
+        if (keys > 0) rc = msgl__strbuf_addc(out, ',');
+        start[keys] = out->len;
+        if (rc == 0) rc = put_token_text(out, t, id);
+        end[keys] = out->len;
+        bool seen = false;
+        for (int k = 0; k < keys && rc == 0; k++) {
+            const size_t n = end[k] - start[k];
+            seen = seen || (n == end[keys] - start[keys] &&
+                            memcmp(out->data + start[k], out->data + start[keys], n) == 0);
+        }
+        if (seen) {
+            out->len = before;
+            out->data[before] = '\0';
+            continue;
+        }
+        keys++;
+        if (rc == 0) rc = msgl__strbuf_addc(out, ':');
+        if (rc == 0) rc = msgl__json_put_logprob(out, logprob);
+    }
+    return rc == 0 ? msgl__strbuf_addc(out, '}') : rc;
+}
+
+static int add_completion(msgl_logprobs *l, const msgl_tokenizer *t, const msgl_token_logprobs *row,
+                          int32_t token, size_t offset)
+{
+    int rc = put_token_text(&l->parts[0], t, token);
+    if (rc == 0) {
+        rc = row == NULL ? msgl__strbuf_adds(&l->parts[1], "null")
+                         : msgl__json_put_logprob(&l->parts[1], row->logprob);
+    }
+    if (rc == 0) {
+        rc = row == NULL ? msgl__strbuf_adds(&l->parts[2], "null") : put_top(&l->parts[2], t, row);
+    }
+    return rc == 0 ? msgl__strbuf_addf(&l->parts[3], "%zu", offset) : rc;
+}
+
+int msgl__logprobs_add(msgl_logprobs *l, const msgl_tokenizer *t, const msgl_token_logprobs *row,
+                       int32_t token, size_t offset)
+{
+    const bool chat = l->kind == MSGL_API_CHAT;
+    int rc = 0;
+    for (int i = 0; i < (chat ? 1 : 4) && rc == 0 && l->count > 0; i++) {
+        rc = msgl__strbuf_addc(&l->parts[i], ',');
+    }
+    if (rc == 0) rc = chat ? add_chat(l, t, row) : add_completion(l, t, row, token, offset);
+    if (rc == 0) l->count++;
+    return rc;
+}
+
+int msgl__logprobs_put(msgl_logprobs *l, msgl_strbuf *out)
+{
+    static const char *const names[] = {"{\"tokens\":[", "],\"token_logprobs\":[",
+                                        "],\"top_logprobs\":[", "],\"text_offset\":["};
+    int rc = 0;
+    if (l->kind == MSGL_API_CHAT) {
+        rc = msgl__strbuf_adds(out, "{\"content\":[");
+        if (rc == 0) rc = msgl__strbuf_add(out, msgl__strbuf_str(&l->parts[0]), l->parts[0].len);
+        if (rc == 0) rc = msgl__strbuf_adds(out, "],\"refusal\":null}");
+    } else {
+        for (int i = 0; i < 4 && rc == 0; i++) {
+            rc = msgl__strbuf_adds(out, names[i]);
+            if (rc == 0) {
+                rc = msgl__strbuf_add(out, msgl__strbuf_str(&l->parts[i]), l->parts[i].len);
+            }
+        }
+        if (rc == 0) rc = msgl__strbuf_adds(out, "]}");
+    }
+    for (int i = 0; i < 4; i++) msgl__strbuf_clear(&l->parts[i]);
+    l->count = 0;
+    return rc;
+}

@@ -1,0 +1,220 @@
+// SPDX-License-Identifier: Apache-2.0
+//
+// The fields that all generation endpoints share.
+#include <string.h>
+#include <sys/random.h>
+
+#include "server/fields.h"
+
+// Below this a softmax of logits / temperature is a one-hot vector in float32 anyway; dividing by
+// less would overflow.
+static const double min_temperature = 1e-5;
+
+static int parse_stop(const json_t *o, msgl_gen_request *out, msgl_api_error *e)
+{
+    const json_t *v = json_object_get(o, "stop");
+    if (v == NULL || json_is_null(v)) return 0;
+    const size_t n = json_is_array(v) ? json_array_size(v) : 1;
+    if (n > MSGL_MAX_STOPS) {
+        return msgl__api_fail(e, 400, "stop", "invalid_value",
+                              "'stop' has %zu strings; allowed: at most %d.", n, MSGL_MAX_STOPS);
+    }
+    for (size_t i = 0; i < n; i++) {
+        const json_t *s = json_is_array(v) ? json_array_get(v, i) : v;
+        if (!json_is_string(s)) {
+            return msgl__api_fail(e, 400, "stop", "invalid_type",
+                                  "'stop' has %s; it must be a string or a list of strings.",
+                                  msgl__json_type_name(s));
+        }
+        if (json_string_length(s) == 0 || json_string_length(s) > MSGL_MAX_STOP_BYTES) {
+            return msgl__api_fail(e, 400, "stop", "invalid_value",
+                                  "'stop' has a string of %zu bytes; allowed: 1 to %d.",
+                                  json_string_length(s), MSGL_MAX_STOP_BYTES);
+        }
+        out->stops[out->num_stops++] = json_string_value(s);
+    }
+    return 0;
+}
+
+static int parse_stop_ids(const json_t *o, const msgl_api_config *cfg, msgl_gen_request *out,
+                          msgl_api_error *e)
+{
+    static const char name[] = "stop_token_ids";
+    const json_t *v = json_object_get(o, name);
+    if (v == NULL || json_is_null(v)) return 0;
+    if (!json_is_array(v)) {
+        return msgl__api_fail(e, 400, name, "invalid_type", "'%s' is %s; it must be an array.",
+                              name, msgl__json_type_name(v));
+    }
+    if (json_array_size(v) > MSGL_MAX_STOP_IDS) {
+        return msgl__api_fail(e, 400, name, "invalid_value",
+                              "'%s' has %zu ids; allowed: at most %d.", name, json_array_size(v),
+                              MSGL_MAX_STOP_IDS);
+    }
+    for (size_t i = 0; i < json_array_size(v); i++) {
+        const json_t *id = json_array_get(v, i);
+        const int64_t n = json_is_integer(id) ? json_integer_value(id) : -1;
+        if (n < 0 || n >= cfg->vocab_size) {
+            return msgl__api_fail(e, 400, name, "invalid_value",
+                                  "'%s[%zu]' must be a token id, 0 to %d.", name, i,
+                                  cfg->vocab_size - 1);
+        }
+        out->sampling.stop_ids[out->sampling.num_stop_ids++] = (int32_t)n;
+    }
+    return 0;
+}
+
+static int parse_numbers(const json_t *o, msgl_gen_request *out, msgl_api_error *e)
+{
+    msgl_sampling_params *p = &out->sampling;
+    double real;
+    int64_t num;
+    int rc = msgl__field_real(o, "temperature", 0, 100, &real, e);
+    if (rc > 0) p->temperature = real < min_temperature ? 0.0f : (float)real;
+    if (rc >= 0 && (rc = msgl__field_real(o, "top_p", 0, 1, &real, e)) > 0) {
+        if (!((float)real > 0)) {
+            return msgl__api_fail(e, 400, "top_p", "invalid_value",
+                                  "'top_p' is %g; allowed: above 0, at most 1.", real);
+        }
+        p->top_p = (float)real;
+    }
+    if (rc >= 0 && (rc = msgl__field_real(o, "min_p", 0, 1, &real, e)) > 0) p->min_p = (float)real;
+    if (rc >= 0 && (rc = msgl__field_int(o, "top_k", -1, INT32_MAX, &num, e)) > 0) {
+        p->top_k = num < 0 ? 0 : (int32_t)num;
+    }
+    if (rc < 0) return rc;
+    rc = msgl__field_int(o, "seed", INT64_MIN, INT64_MAX, &num, e);
+    if (rc > 0) p->seed = (uint64_t)num;
+    if (rc == 0 && getrandom(&p->seed, sizeof p->seed, 0) != sizeof p->seed) p->seed = 0;
+    if (rc >= 0) rc = msgl__field_bool(o, "ignore_eos", &p->ignore_eos, e);
+    if (rc >= 0) rc = msgl__field_bool(o, "skip_special_tokens", &out->skip_special, e);
+    if (rc >= 0 && (rc = msgl__field_int(o, "n", 1, MSGL_API_MAX_N, &num, e)) > 0) {
+        out->n = (int)num;
+    }
+    return rc < 0 ? rc : 0;
+}
+
+static int parse_streaming(const json_t *o, msgl_gen_request *out, msgl_api_error *e)
+{
+    int rc = msgl__field_bool(o, "stream", &out->stream, e);
+    const json_t *v = json_object_get(o, "stream_options");
+    if (rc < 0 || v == NULL || json_is_null(v)) return rc < 0 ? rc : 0;
+    if (!json_is_object(v)) {
+        return msgl__api_fail(e, 400, "stream_options", "invalid_type",
+                              "'stream_options' is %s; it must be an object.",
+                              msgl__json_type_name(v));
+    }
+    if (!out->stream) {
+        return msgl__api_fail(e, 400, "stream_options", "invalid_value",
+                              "'stream_options' is only allowed with 'stream': true.");
+    }
+    rc = msgl__field_bool(v, "include_usage", &out->include_usage, e);
+    return rc < 0 ? rc : 0;
+}
+
+int msgl__parse_sampling(const json_t *o, const msgl_api_config *cfg, msgl_gen_request *out,
+                         msgl_api_error *e)
+{
+    int64_t num;
+    int rc = parse_numbers(o, out, e);
+    if (rc == 0) rc = parse_stop(o, out, e);
+    if (rc == 0) rc = parse_stop_ids(o, cfg, out, e);
+    if (rc == 0) rc = parse_streaming(o, out, e);
+    if (rc < 0) return rc;
+    const int64_t least = out->kind == MSGL_API_COMPLETION && out->echo ? 0 : 1;
+    // The newer name of chat completions wins where both are given.
+    rc = msgl__field_int(o, "max_tokens", least, INT32_MAX, &num, e);
+    if (rc > 0) out->max_tokens = (int32_t)num;
+    if (rc >= 0 && out->kind == MSGL_API_CHAT) {
+        rc = msgl__field_int(o, "max_completion_tokens", least, INT32_MAX, &num, e);
+        if (rc > 0) out->max_tokens = (int32_t)num;
+    }
+    if (out->max_tokens == 0) {
+        out->no_output = true;
+        out->max_tokens = 1; // the engine always makes one; it is not shown
+    }
+    return rc < 0 ? rc : 0;
+}
+
+// Value of a field that means "as if it were not there".
+typedef enum neutral {
+    ZERO,      // the number 0
+    ONE,       // the number 1
+    FALSE,     // false
+    EMPTY,     // {} or [] or ""
+    TEXT_TYPE, // {"type": "text"}
+    NEVER,     // only null
+    NO_AUDIO,  // an array that is exactly ["text"]
+} neutral;
+
+static bool is_neutral(const json_t *v, neutral kind)
+{
+    switch (kind) {
+    case ZERO: return json_is_number(v) && json_number_value(v) == 0;
+    case ONE: return json_is_number(v) && json_number_value(v) == 1;
+    case FALSE: return json_is_false(v);
+    case EMPTY:
+        return (json_is_object(v) && json_object_size(v) == 0) ||
+               (json_is_array(v) && json_array_size(v) == 0) ||
+               (json_is_string(v) && json_string_length(v) == 0);
+    case TEXT_TYPE: {
+        const char *type = json_string_value(json_object_get(v, "type"));
+        return type != NULL && strcmp(type, "text") == 0;
+    }
+    case NO_AUDIO: {
+        const char *first = json_string_value(json_array_get(v, 0));
+        return json_array_size(v) == 1 && first != NULL && strcmp(first, "text") == 0;
+    }
+    case NEVER: break;
+    }
+    return false;
+}
+
+int msgl__refuse_unsupported(const json_t *o, msgl_api_error *e)
+{
+    static const struct {
+        const char *name;
+        neutral kind;
+    } fields[] = {
+        {"frequency_penalty", ZERO},
+        {"presence_penalty", ZERO},
+        {"repetition_penalty", ONE},
+        {"logit_bias", EMPTY},
+        {"min_tokens", ZERO},
+        {"typical_p", ONE},
+        {"suffix", EMPTY},
+        {"use_beam_search", FALSE},
+        {"include_stop_str_in_output", FALSE},
+        {"continue_final_message", FALSE},
+        {"response_format", TEXT_TYPE},
+        {"modalities", NO_AUDIO},
+        {"audio", NEVER},
+        {"functions", EMPTY},
+        {"function_call", NEVER},
+        {"web_search_options", NEVER},
+        {"chat_template", NEVER},
+        {"prompt_embeds", NEVER},
+        {"bad_words", EMPTY},
+        {"allowed_token_ids", NEVER},
+        {"prompt_logprobs", NEVER},
+        {"truncate_prompt_tokens", NEVER},
+        {"structured_outputs", EMPTY},
+        {"guided_json", NEVER},
+        {"guided_regex", NEVER},
+        {"guided_choice", NEVER},
+        {"guided_grammar", NEVER},
+        {"json_schema", NEVER},
+        {"regex", NEVER},
+        {"ebnf", NEVER},
+        {"lora_path", NEVER},
+        {"logits_processors", EMPTY},
+    };
+    for (size_t i = 0; i < sizeof fields / sizeof fields[0]; i++) {
+        const json_t *v = json_object_get(o, fields[i].name);
+        if (v != NULL && !json_is_null(v) && !is_neutral(v, fields[i].kind)) {
+            return msgl__api_fail(e, 400, fields[i].name, "unsupported_parameter",
+                                  "'%s' is not supported by this server.", fields[i].name);
+        }
+    }
+    return 0;
+}
