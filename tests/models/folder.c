@@ -1,0 +1,96 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "models/folder.h"
+
+#include <dirent.h>
+#include <setjmp.h>
+#include <stdarg.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <unistd.h>
+
+#include <cmocka.h>
+
+void folder_make(folder *f)
+{
+    snprintf(f->dir, sizeof f->dir, "/tmp/minisgl-test-XXXXXX");
+    assert_non_null(mkdtemp(f->dir));
+}
+
+void folder_path(const folder *f, const char *file, char *out, size_t size)
+{
+    const int n = snprintf(out, size, "%s/%s", f->dir, file);
+    assert_true(n > 0 && (size_t)n < size);
+}
+
+void folder_remove(folder *f)
+{
+    DIR *d = opendir(f->dir);
+    assert_non_null(d);
+    char path[512];
+    for (struct dirent *e; (e = readdir(d)) != NULL;) {
+        if (e->d_name[0] == '.') continue;
+        folder_path(f, e->d_name, path, sizeof path);
+        unlink(path);
+    }
+    closedir(d);
+    rmdir(f->dir);
+}
+
+void folder_write(const folder *f, const char *file, const void *data, size_t size)
+{
+    char path[512];
+    folder_path(f, file, path, sizeof path);
+    FILE *out = fopen(path, "wb");
+    assert_non_null(out);
+    assert_int_equal(fwrite(data, 1, size, out), size);
+    assert_int_equal(fclose(out), 0);
+}
+
+void folder_write_json(const folder *f, const char *file, const json_t *v)
+{
+    char *text = json_dumps(v, 0);
+    assert_non_null(text);
+    folder_write(f, file, text, strlen(text));
+    free(text);
+}
+
+json_t *small_config(const char *architecture)
+{
+    json_t *c = json_pack("{s:[s], s:i, s:i, s:i, s:i, s:i, s:i, s:i, s:i, s:s, s:b}",
+                          "architectures", architecture, "vocab_size", 50, "hidden_size", 32,
+                          "num_hidden_layers", 2, "num_attention_heads", 4, "num_key_value_heads",
+                          2, "head_dim", 8, "intermediate_size", 48, "max_position_embeddings", 64,
+                          "torch_dtype", "bfloat16", "tie_word_embeddings", 1);
+    assert_non_null(c);
+    if (strcmp(architecture, "Qwen3MoeForCausalLM") == 0) {
+        set_field(c, "num_experts", "4");
+        set_field(c, "num_experts_per_tok", "2");
+        set_field(c, "moe_intermediate_size", "16");
+    }
+    return c;
+}
+
+void set_field(json_t *obj, const char *key, const char *text)
+{
+    if (text == NULL) {
+        json_object_del(obj, key);
+        return;
+    }
+    json_t *v = json_loads(text, JSON_DECODE_ANY, NULL);
+    assert_non_null(v);
+    assert_int_equal(json_object_set_new(obj, key, v), 0);
+}
+
+void write_safetensors(const folder *f, const char *file, const char *header, const void *data,
+                       size_t size)
+{
+    const size_t n = strlen(header);
+    uint8_t *all = malloc(8 + n + size);
+    assert_non_null(all);
+    for (int i = 0; i < 8; i++) all[i] = (uint8_t)((uint64_t)n >> (8 * i));
+    memcpy(all + 8, header, n);
+    if (size > 0) memcpy(all + 8 + n, data, size);
+    folder_write(f, file, all, 8 + n + size);
+    free(all);
+}

@@ -1,0 +1,308 @@
+// SPDX-License-Identifier: Apache-2.0
+//
+// config.json: what is read from both spellings, and that every impossible value is refused with
+// one line that names file, field, what was found and what is allowed.
+#include <math.h>
+#include <setjmp.h>
+#include <stdarg.h>
+#include <stddef.h>
+#include <stdint.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+
+#include <cmocka.h>
+
+#include "core/attributes.h"
+#include "models/arch.h"
+#include "models/folder.h"
+
+// Loads a config with one field replaced.
+static int load_with(const char *arch, const char *key, const char *value, msgl_model_config *out,
+                     msgl_err *err)
+{
+    folder f;
+    folder_make(&f);
+    json_t *c = small_config(arch);
+    if (key != NULL) set_field(c, key, value);
+    folder_write_json(&f, "config.json", c);
+    json_decref(c);
+    const int code = msgl__model_config_load(f.dir, out, err);
+    folder_remove(&f);
+    return code;
+}
+
+typedef struct bad_field {
+    const char *key, *value; // value NULL: removed
+    const char *expect;      // part of the message, beside the key
+} bad_field;
+
+static const bad_field BAD[] = {
+    {"num_attention_heads", "0", "found 0"},
+    {"num_attention_heads", "-4", "found -4"},
+    {"num_attention_heads", "1000000000", "1..1024"},
+    {"num_attention_heads", "\"4\"", "found \"4\""},
+    {"num_attention_heads", "4.5", "found 4.5"},
+    {"num_attention_heads", "true", "found true"},
+    {"num_attention_heads", NULL, "found nothing"},
+    {"num_attention_heads", "9223372036854775807", "found 9223372036854775807"},
+    {"num_key_value_heads", "3", "divisor of num_attention_heads 4"},
+    {"num_key_value_heads", "8", "divisor"},
+    {"num_key_value_heads", "0", "found 0"},
+    {"vocab_size", "-1", "found -1"},
+    {"vocab_size", "0", "found 0"},
+    {"vocab_size", "4294967297", "found 4294967297"},
+    {"vocab_size", "[]", "a list of 0"},
+    {"num_hidden_layers", "1000000000", "found 1000000000"},
+    {"num_hidden_layers", "0", "found 0"},
+    {"hidden_size", "0", "found 0"},
+    {"hidden_size", "2147483648", "found 2147483648"},
+    {"hidden_size", "{}", "an object"},
+    {"head_dim", "0", "found 0"},
+    {"head_dim", "7", "even"},
+    {"head_dim", "-8", "found -8"},
+    {"intermediate_size", "1e9", "found 1000000000"},
+    {"max_position_embeddings", "0", "found 0"},
+    {"max_position_embeddings", "2147483647", "found 2147483647"},
+    {"rms_norm_eps", "-1", "found -1"},
+    {"rms_norm_eps", "\"a\"", "found \"a\""},
+    {"rope_theta", "0", "found 0"},
+    {"rope_theta", "-10000", "found -10000"},
+    {"rope_theta", "1e300", "found 1e+300"},
+    {"rope_scaling", "[]", "a list"},
+    {"rope_scaling", "{\"type\": \"longrope\"}", "default, linear, dynamic, yarn, llama3"},
+    {"rope_scaling", "{\"type\": \"linear\"}", "factor"},
+    {"rope_scaling", "{\"type\": \"linear\", \"factor\": 0}", "rope_scaling.factor: found 0"},
+    {"rope_scaling", "{\"type\": \"linear\", \"factor\": \"2\"}", "factor"},
+    {"rope_scaling", "{\"rope_type\": 7}", "rope_scaling.rope_type"},
+    {"rope_scaling",
+     "{\"rope_type\": \"llama3\", \"factor\": 8, \"low_freq_factor\": 4, \"high_freq_factor\": 4}",
+     "above low_freq_factor"},
+    {"rope_scaling",
+     "{\"rope_type\": \"yarn\", \"factor\": 2, "
+     "\"original_max_position_embeddings\": 0}",
+     "original_max"},
+    {"rope_parameters", "{\"full_attention\": {\"rope_type\": \"default\"}}", "one set"},
+    {"partial_rotary_factor", "0.5", "found 0.5"},
+    {"hidden_act", "\"gelu\"", "silu"},
+    {"torch_dtype", "\"int8\"", "float32, float16, bfloat16"},
+    {"dtype", "7", "a string"},
+    {"tie_word_embeddings", "1", "true or false"},
+    {"quantization_config", "{\"quant_method\": \"gptq\"}", "none"},
+    {"eos_token_id", "-1", "0..49"},
+    {"eos_token_id", "50", "0..49"},
+    {"eos_token_id", "\"</s>\"", "0..49"},
+    {"eos_token_id", "[1, 2, 3, 4, 5, 6, 7, 8, 9]", "a list of 9"},
+    {"eos_token_id", "[1, null]", "found nothing"},
+    {"architectures", NULL, "found nothing"},
+    {"architectures", "[]", "a list with one name"},
+    {"architectures", "[\"GPT2LMHeadModel\"]", "LlamaForCausalLM"},
+    {"architectures", "\"LlamaForCausalLM\"", "a list"},
+};
+
+static void expect_refusal(const char *arch, const bad_field *b)
+{
+    msgl_model_config *c = malloc(sizeof *c);
+    msgl_err err = {0};
+    const int code = load_with(arch, b->key, b->value, c, &err);
+    free(c);
+    if (code == 0) fail_msg("%s = %s was accepted", b->key, b->value);
+    assert_true(code == MSGL_EFORMAT || code == MSGL_EUNSUPPORTED);
+    assert_int_equal(code, err.code);
+    if (strstr(err.text, "config.json") == NULL || strstr(err.text, b->key) == NULL ||
+        strstr(err.text, b->expect) == NULL || strstr(err.text, "allowed") == NULL) {
+        fail_msg("%s = %s: message \"%s\"", b->key, b->value, err.text);
+    }
+    assert_null(strchr(err.text, '\n'));
+}
+
+static void test_refusals(void **state)
+{
+    (void)state;
+    for (size_t i = 0; i < MSGL_COUNT(BAD); i++) expect_refusal("LlamaForCausalLM", &BAD[i]);
+    const bad_field moe[] = {
+        {"num_experts", "0", "found 0"},
+        {"num_experts", "1000000000", "1..1024"},
+        {"num_experts", NULL, "found nothing"},
+        {"num_experts_per_tok", "5", "1..4"},
+        {"moe_intermediate_size", "-16", "found -16"},
+        {"decoder_sparse_step", "0", "found 0"},
+        {"mlp_only_layers", "{}", "a list"},
+        {"mlp_only_layers", "[-1]", "found -1"},
+    };
+    for (size_t i = 0; i < MSGL_COUNT(moe); i++) expect_refusal("Qwen3MoeForCausalLM", &moe[i]);
+    const bad_field mistral = {"sliding_window", "0", "found 0"};
+    expect_refusal("MistralForCausalLM", &mistral);
+}
+
+static void test_not_json(void **state)
+{
+    (void)state;
+    const char *const texts[] = {"", "{", "[]", "null", "{\"a\": 1}}", "\xff\xfe", "{\"a\n\": 1}"};
+    folder f;
+    folder_make(&f);
+    msgl_model_config *c = malloc(sizeof *c);
+    msgl_err err = {0};
+    assert_int_equal(msgl__model_config_load(f.dir, c, &err), MSGL_ENOENT);
+    assert_non_null(strstr(err.text, "config.json"));
+    for (size_t i = 0; i < MSGL_COUNT(texts); i++) {
+        folder_write(&f, "config.json", texts[i], strlen(texts[i]));
+        assert_int_equal(msgl__model_config_load(f.dir, c, &err), MSGL_EFORMAT);
+        assert_non_null(strstr(err.text, "config.json"));
+        assert_null(strchr(err.text, '\n'));
+    }
+    // Nesting far beyond any real file is an error, not a deep recursion.
+    enum { DEPTH = 1000000 };
+    char *deep = malloc(DEPTH);
+    memset(deep, '[', DEPTH);
+    folder_write(&f, "config.json", deep, DEPTH);
+    free(deep);
+    assert_int_equal(msgl__model_config_load(f.dir, c, &err), MSGL_EFORMAT);
+    free(c);
+    folder_remove(&f);
+}
+
+// Both spellings of a scaled rope give the same config.
+static void test_spellings(void **state)
+{
+    (void)state;
+    msgl_model_config *a = malloc(sizeof *a), *b = malloc(sizeof *b);
+    folder f;
+    folder_make(&f);
+    msgl_err err = {0};
+    json_t *c = small_config("LlamaForCausalLM");
+    set_field(c, "rope_theta", "500000.0");
+    set_field(c, "rope_scaling",
+              "{\"type\": \"yarn\", \"factor\": 4.0, \"original_max_position_embeddings\": 16}");
+    folder_write_json(&f, "config.json", c);
+    assert_int_equal(msgl__model_config_load(f.dir, a, &err), 0);
+    set_field(c, "rope_theta", NULL);
+    set_field(c, "rope_scaling", NULL);
+    set_field(c, "rope_parameters",
+              "{\"rope_type\": \"yarn\", \"factor\": 4, \"rope_theta\": 500000, "
+              "\"original_max_position_embeddings\": 16}");
+    set_field(c, "torch_dtype", NULL);
+    set_field(c, "dtype", "\"bfloat16\"");
+    folder_write_json(&f, "config.json", c);
+    assert_int_equal(msgl__model_config_load(f.dir, b, &err), 0);
+    json_decref(c);
+    folder_remove(&f);
+    assert_int_equal(a->rope.type, MSGL_ROPE_YARN);
+    assert_int_equal(b->rope.type, MSGL_ROPE_YARN);
+    assert_true(a->rope.theta == 500000 && b->rope.theta == 500000);
+    assert_true(a->rope.factor == 4 && b->rope.factor == 4);
+    assert_int_equal(a->rope.original_max, 16);
+    assert_int_equal(b->rope.original_max, 16);
+    assert_int_equal(a->dtype, MSGL_BF16);
+    assert_int_equal(b->dtype, MSGL_BF16);
+    assert_int_equal(msgl__model_config_context(a), 64);
+    free(a);
+    free(b);
+}
+
+static int32_t sliding_layers(const msgl_model_config *c)
+{
+    int32_t bits = 0;
+    for (int32_t l = 0; l < c->num_layers; l++) {
+        if (c->layer_flags[l] & MSGL_LAYER_SLIDING) bits |= 1 << l;
+    }
+    return bits;
+}
+
+static void test_windows(void **state)
+{
+    (void)state;
+    msgl_model_config *c = malloc(sizeof *c);
+    msgl_err err = {0};
+    assert_int_equal(load_with("MistralForCausalLM", "sliding_window", "16", c, &err), 0);
+    assert_int_equal(c->sliding_window, 16);
+    assert_int_equal(sliding_layers(c), 3);
+    assert_int_equal(load_with("MistralForCausalLM", "sliding_window", "null", c, &err), 0);
+    assert_int_equal(sliding_layers(c), 0);
+    assert_int_equal(load_with("Qwen2ForCausalLM", "sliding_window", "16", c, &err), 0);
+    assert_int_equal(sliding_layers(c), 0); // use_sliding_window is off
+
+    folder f;
+    folder_make(&f);
+    json_t *j = small_config("Qwen3ForCausalLM");
+    set_field(j, "use_sliding_window", "true");
+    set_field(j, "sliding_window", "16");
+    set_field(j, "max_window_layers", "1");
+    folder_write_json(&f, "config.json", j);
+    assert_int_equal(msgl__model_config_load(f.dir, c, &err), 0);
+    assert_int_equal(sliding_layers(c), 2); // layers from max_window_layers on
+    set_field(j, "layer_types", "[\"sliding_attention\", \"full_attention\"]");
+    folder_write_json(&f, "config.json", j);
+    assert_int_equal(msgl__model_config_load(f.dir, c, &err), 0);
+    assert_int_equal(sliding_layers(c), 1);
+    set_field(j, "layer_types", "[\"full_attention\"]");
+    folder_write_json(&f, "config.json", j);
+    assert_int_equal(msgl__model_config_load(f.dir, c, &err), MSGL_EFORMAT);
+    json_decref(j);
+    folder_remove(&f);
+    free(c);
+}
+
+static void test_generation_config(void **state)
+{
+    (void)state;
+    msgl_model_config *c = malloc(sizeof *c);
+    msgl_err err = {0};
+    folder f;
+    folder_make(&f);
+    json_t *j = small_config("Qwen3ForCausalLM");
+    set_field(j, "eos_token_id", "3");
+    folder_write_json(&f, "config.json", j);
+    json_decref(j);
+    assert_int_equal(msgl__model_config_load(f.dir, c, &err), 0);
+    assert_int_equal(c->num_eos, 1);
+    assert_int_equal(c->eos_ids[0], 3);
+    assert_true(isnan(c->gen_temperature) && isnan(c->gen_top_p) && isnan(c->gen_min_p));
+    assert_int_equal(c->gen_top_k, -1);
+    const char *text = "{\"eos_token_id\": [7, 9], \"temperature\": 0.6, \"top_p\": 0.95, "
+                       "\"top_k\": 20, \"min_p\": 0}";
+    folder_write(&f, "generation_config.json", text, strlen(text));
+    assert_int_equal(msgl__model_config_load(f.dir, c, &err), 0);
+    assert_int_equal(c->num_eos, 2);
+    assert_int_equal(c->eos_ids[0], 7);
+    assert_int_equal(c->eos_ids[1], 9);
+    assert_true(c->gen_temperature == 0.6f && c->gen_top_p == 0.95f && c->gen_min_p == 0);
+    assert_int_equal(c->gen_top_k, 20);
+    text = "{\"temperature\": -1}";
+    folder_write(&f, "generation_config.json", text, strlen(text));
+    assert_int_equal(msgl__model_config_load(f.dir, c, &err), MSGL_EFORMAT);
+    assert_non_null(strstr(err.text, "generation_config.json: temperature: found -1"));
+    folder_remove(&f);
+    free(c);
+}
+
+// Every architecture in the registry has a descriptor that can do its job.
+static void test_registry(void **state)
+{
+    (void)state;
+    char names[256];
+    msgl__arch_names(names, sizeof names);
+    assert_true(msgl__arch_count() >= 5);
+    for (int i = 0; i < msgl__arch_count(); i++) {
+        const msgl_arch *a = msgl__arch_at(i);
+        assert_ptr_equal(msgl__arch_find(a->name), a);
+        assert_non_null(strstr(names, a->name));
+        assert_true(a->configure != NULL && a->declare != NULL && a->workspace != NULL &&
+                    a->forward != NULL);
+        msgl_model_config *c = malloc(sizeof *c);
+        msgl_err err = {0};
+        assert_int_equal(load_with(a->name, NULL, NULL, c, &err), 0);
+        assert_ptr_equal(c->arch, a);
+        free(c);
+    }
+}
+
+int main(void)
+{
+    const struct CMUnitTest tests[] = {
+        cmocka_unit_test(test_refusals),          cmocka_unit_test(test_not_json),
+        cmocka_unit_test(test_spellings),         cmocka_unit_test(test_windows),
+        cmocka_unit_test(test_generation_config), cmocka_unit_test(test_registry),
+    };
+    return cmocka_run_group_tests(tests, NULL, NULL);
+}
