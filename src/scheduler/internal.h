@@ -60,6 +60,7 @@ struct msgl_scheduler {
     int32_t *free_rows; // stack
     int32_t num_free_rows;
     int32_t reserved; // pages that running requests may still ask for
+    bool stuck;       // the head of the queue did not fit, and no pages have come back since
     msgl_flight flights[MSGL_MAX_FLIGHTS];
     int32_t depth, num_flights, next_slot; // ring of flights
     msgl_token_event *events;              // [max_running]

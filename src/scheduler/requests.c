@@ -157,6 +157,7 @@ void msgl__scheduler_abort(msgl_scheduler *s, uint64_t uid)
     msgl__req_forget_uid(s, r);
     if (r->state == MSGL_REQ_WAITING) {
         msgl__req_unlink(&s->waiting, r);
+        s->stuck = false;
         msgl__free(r);
     } else {
         r->state = MSGL_REQ_DONE;

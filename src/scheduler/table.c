@@ -26,7 +26,7 @@ int32_t msgl__sched_pages_for(const msgl_scheduler *s, int32_t len)
 // rows or pages, or because the step being built computes tokens that r can share in the next.
 bool msgl__sched_admit(msgl_scheduler *s, msgl_req *r)
 {
-    if (s->num_free_rows == 0) return false;
+    if (s->num_free_rows == 0 || s->stuck) return false;
     // At least one token stays to be computed, for its logits; prompt_logprobs needs all rows.
     const int32_t most = r->sampling.prompt_logprobs >= 0 ? 0 : r->prompt_len - 1;
     int32_t pending;
@@ -38,6 +38,7 @@ bool msgl__sched_admit(msgl_scheduler *s, msgl_req *r)
     const msgl_cache_counts n = msgl__cache_count(s->cache);
     if (need > n.free + n.evictable - s->reserved) {
         msgl__cache_unlock(s->cache, p);
+        s->stuck = true;
         return false;
     }
     s->reserved += need;
@@ -76,4 +77,5 @@ void msgl__sched_free_row(msgl_scheduler *s, msgl_req *r)
     msgl__cache_release(s->cache, r->held, r->ids, row_of(s, r), keep, r->num_pages);
     s->free_rows[s->num_free_rows++] = r->row;
     r->row = -1;
+    s->stuck = false;
 }

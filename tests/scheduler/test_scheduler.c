@@ -13,6 +13,7 @@
 
 #include "core/mem.h"
 #include "harness.h"
+#include "scheduler/pace.h"
 
 static harness_options defaults(void)
 {
@@ -486,6 +487,35 @@ static void test_no_heap_per_decode_step(void **state)
     }
 }
 
+static void test_pace(void **state)
+{
+    (void)state;
+    msgl_pace p = {0};
+    assert_int_equal(msgl__pace_budget(&p, false, 8192), 512); // nothing known
+    assert_int_equal(msgl__pace_budget(&p, false, 100), 100);
+    assert_int_equal(msgl__pace_budget(&p, true, 8192), 0);
+    msgl__pace_observe(&p, MSGL_PREFILL, 1, 25000000); // a prefix hit says nothing about long ones
+    assert_int_equal(msgl__pace_budget(&p, false, 8192), 512);
+    msgl__pace_observe(&p, MSGL_DECODE, 3, 32000000);
+    assert_in_range(msgl__pace_budget(&p, true, 8192), 8, 64);
+    for (int i = 0; i < 20; i++) msgl__pace_observe(&p, MSGL_PREFILL, 100, 100000000);
+    assert_int_equal(msgl__pace_budget(&p, true, 8192), 64);   // 2.25 x 32 ms at 1 ms, in eights
+    assert_int_equal(msgl__pace_budget(&p, false, 8192), 496); // half a second
+    // One stalled step makes the chunks small, and small chunks find the way back.
+    msgl__pace_observe(&p, MSGL_PREFILL, 64, 3000000000);
+    for (int i = 0; i < 20; i++) {
+        const int32_t n = msgl__pace_budget(&p, true, 8192);
+        msgl__pace_observe(&p, MSGL_PREFILL, n, (uint64_t)(n < 25 ? 25 : n) * 1000000);
+    }
+    assert_int_equal(msgl__pace_budget(&p, true, 8192), 64);
+    // Numbers that no engine should report.
+    msgl__pace_observe(&p, MSGL_PREFILL, 100, UINT64_MAX);
+    msgl__pace_observe(&p, MSGL_DECODE, 1, UINT64_MAX);
+    assert_in_range(msgl__pace_budget(&p, true, 8192), 1, 8192);
+    for (int i = 0; i < 100; i++) msgl__pace_observe(&p, MSGL_PREFILL, 100, 0);
+    assert_int_equal(msgl__pace_budget(&p, true, 8192), 8192);
+}
+
 // The longest gap between two tokens of any request stays under four decode steps although
 // prompts keep coming, and prompts get at least half of the time meanwhile.
 static void test_gaps_under_load(void **state)
@@ -605,6 +635,7 @@ int main(void)
         cmocka_unit_test(test_big_head_is_not_starved),
         cmocka_unit_test(test_aborted_head_makes_way),
         cmocka_unit_test(test_no_heap_per_decode_step),
+        cmocka_unit_test(test_pace),
         cmocka_unit_test(test_gaps_under_load),
         cmocka_unit_test(test_idle_prefill_is_not_throttled),
         cmocka_unit_test(test_decisions_are_reproducible),
