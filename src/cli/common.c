@@ -126,6 +126,11 @@ static void print_progress(void *ctx, const char *stage, uint64_t done, uint64_t
     }
 }
 
+const char *msgl__cli_cpu_level(void)
+{
+    return getenv("MINISGL_CPU");
+}
+
 int msgl__cli_options(const msgl_args *a, msgl_options *out, char **dir, char attention[128],
                       msgl_err *err)
 {
@@ -138,7 +143,7 @@ int msgl__cli_options(const msgl_args *a, msgl_options *out, char **dir, char at
     out->attention = msgl__cli_attention(a, attention);
     out->cache_type = a->cache_type;
     out->moe_backend = a->moe_backend;
-    out->cpu_level = getenv("MINISGL_CPU");
+    out->cpu_level = msgl__cli_cpu_level();
     out->dummy_weight = a->dummy_weight;
     out->threads = (int)a->threads;
     out->max_running = (int)a->max_running;

@@ -23,6 +23,9 @@ int msgl__cli_model_dir(const msgl_args *a, char **out, msgl_err *err);
 // The attention spec after the overrides of its halves; buf is the caller's.
 const char *msgl__cli_attention(const msgl_args *a, char buf[128]);
 
+// MINISGL_CPU: the level to use at most; NULL when unset.
+const char *msgl__cli_cpu_level(void);
+
 // Options with the model's folder resolved into *dir (freed with msgl_free), progress on a
 // terminal.
 int msgl__cli_options(const msgl_args *a, msgl_options *out, char **dir, char attention[128],
