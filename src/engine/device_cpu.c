@@ -4,6 +4,7 @@
 // a moment before they sleep, so that back-to-back steps cost no system call, and an idle engine
 // costs no CPU.
 #include <pthread.h>
+#include <signal.h>
 #include <stdatomic.h>
 #include <stdbool.h>
 #include <string.h>
@@ -174,10 +175,16 @@ int msgl__device_cpu_create(msgl_device **out, msgl_err *err)
     pthread_cond_init(&d->queued, NULL);
     pthread_cond_init(&d->taken, NULL);
     pthread_cond_init(&d->reached, NULL);
-    if (pthread_create(&d->thread, NULL, run_thread, d) != 0) {
+    sigset_t all, old;
+    sigfillset(&all);
+    pthread_sigmask(SIG_SETMASK, &all, &old); // signals belong to the program's own threads
+    const int rc = pthread_create(&d->thread, NULL, run_thread, d);
+    pthread_sigmask(SIG_SETMASK, &old, NULL);
+    if (rc != 0) {
         msgl__free(d);
         return msgl__err_set(err, MSGL_EINTERNAL, "engine: cannot start its thread");
     }
+    pthread_setname_np(d->thread, "msgl-engine");
     *out = &d->base;
     return 0;
 }

@@ -33,17 +33,19 @@ static int map_file(shard *s, msgl_err *err)
 {
     const int fd = open(s->path, O_RDONLY | O_CLOEXEC);
     if (fd < 0) {
-        return msgl__err_set(err, errno == ENOENT ? MSGL_ENOENT : MSGL_EIO, "%s: %s", s->path,
-                             strerror(errno));
+        return msgl__err_set(err, errno == ENOENT ? MSGL_ENOENT : MSGL_EIO, "%s: %s",
+                             msgl__path_tail(s->path), strerror(errno));
     }
     struct stat st;
     int code = 0;
     if (fstat(fd, &st) != 0 || !S_ISREG(st.st_mode) || st.st_size == 0) {
-        code = msgl__err_set(err, MSGL_EFORMAT, "%s: not a regular file with content", s->path);
+        code = msgl__err_set(err, MSGL_EFORMAT, "%s: not a regular file with content",
+                             msgl__path_tail(s->path));
     } else {
         void *map = mmap(NULL, (size_t)st.st_size, PROT_READ, MAP_PRIVATE, fd, 0);
         if (map == MAP_FAILED) {
-            code = msgl__err_set(err, MSGL_EIO, "%s: %s", s->path, strerror(errno));
+            code =
+                msgl__err_set(err, MSGL_EIO, "%s: %s", msgl__path_tail(s->path), strerror(errno));
         } else {
             s->map = map;
             s->size = (size_t)st.st_size;
@@ -67,8 +69,8 @@ static int add_shard(msgl_checkpoint *c, const char *dir, const char *file, msgl
     c->num_shards++;
     const int code = map_file(s, err);
     if (code != 0) return code;
-    return msgl__safetensors_parse(s->map, s->size, s->path, c->num_shards - 1, &c->tensors,
-                                   &c->count, err);
+    return msgl__safetensors_parse(s->map, s->size, msgl__path_tail(s->path), c->num_shards - 1,
+                                   &c->tensors, &c->count, err);
 }
 
 // A shard's name is a plain file name: an index must not lead out of its folder.
@@ -141,8 +143,9 @@ static int sort_tensors(msgl_checkpoint *c, msgl_err *err)
         if (strcmp(t->name, t[-1].name) != 0) continue;
         char name[96];
         return msgl__err_set(err, MSGL_EFORMAT, "%s: tensor %s: also in %s",
-                             c->shards[t->file].path, msgl__printable(t->name, name, sizeof name),
-                             c->shards[t[-1].file].path);
+                             msgl__path_tail(c->shards[t->file].path),
+                             msgl__printable(t->name, name, sizeof name),
+                             msgl__path_tail(c->shards[t[-1].file].path));
     }
     return 0;
 }
@@ -172,6 +175,7 @@ static int open_index(msgl_checkpoint *c, const char *dir, const char *index, ms
     json_t *root;
     int code = msgl__json_load(index, INDEX_MAX_BYTES, &root, err);
     if (code != 0) return code;
+    index = msgl__path_tail(index); // for messages from here on
     const json_t *map = json_object_get(root, "weight_map");
     if (!json_is_object(map) || json_object_size(map) == 0) {
         code =
@@ -243,7 +247,7 @@ const msgl_tensor *msgl__checkpoint_find(const msgl_checkpoint *c, const char *n
 
 const char *msgl__checkpoint_file(const msgl_checkpoint *c, const msgl_tensor *t)
 {
-    return c->shards[t->file].path;
+    return msgl__path_tail(c->shards[t->file].path);
 }
 
 // The whole pages inside [data, data + bytes): a page shared with a neighbour is left alone.

@@ -265,7 +265,7 @@ int msgl__model_config_load(const char *dir, msgl_model_config *out, msgl_err *e
     memset(out, 0, sizeof *out);
     out->gen_temperature = out->gen_top_p = out->gen_min_p = NAN;
     out->gen_top_k = -1;
-    msgl_json_reader r = {.file = path, .section = "", .obj = root, .err = err};
+    msgl_json_reader r = {.file = msgl__path_tail(path), .section = "", .obj = root, .err = err};
     read_config(&r, out);
     json_decref(root);
     if (r.status != 0) return r.status;
@@ -273,7 +273,7 @@ int msgl__model_config_load(const char *dir, msgl_model_config *out, msgl_err *e
     code = join(dir, "generation_config.json", path, err);
     if (code == 0) code = msgl__json_load(path, CONFIG_MAX_BYTES, &root, err);
     if (code != 0) return code == MSGL_ENOENT ? 0 : code;
-    r = (msgl_json_reader){.file = path, .section = "", .obj = root, .err = err};
+    r = (msgl_json_reader){.file = msgl__path_tail(path), .section = "", .obj = root, .err = err};
     read_generation_config(&r, out);
     json_decref(root);
     return r.status;

@@ -19,26 +19,34 @@ const char *msgl__printable(const char *s, char *buf, size_t size)
     return buf;
 }
 
+const char *msgl__path_tail(const char *path)
+{
+    const size_t n = strlen(path), most = 80;
+    if (n <= most) return path;
+    const char *tail = path + n - most, *slash = strchr(tail, '/');
+    return slash != NULL ? slash + 1 : tail;
+}
+
 // The whole file, to be freed with msgl__free.
 static int read_file(const char *path, size_t max_bytes, char **out, size_t *out_len, msgl_err *err)
 {
     FILE *f = fopen(path, "rb");
     if (f == NULL) {
         const int code = errno == ENOENT || errno == ENOTDIR ? MSGL_ENOENT : MSGL_EIO;
-        return msgl__err_set(err, code, "%s: %s", path, strerror(errno));
+        return msgl__err_set(err, code, "%s: %s", msgl__path_tail(path), strerror(errno));
     }
     struct stat st;
     char *data = NULL;
     int code = 0;
     if (fstat(fileno(f), &st) != 0 || !S_ISREG(st.st_mode)) {
-        code = msgl__err_set(err, MSGL_EIO, "%s: not a regular file", path);
+        code = msgl__err_set(err, MSGL_EIO, "%s: not a regular file", msgl__path_tail(path));
     } else if ((uint64_t)st.st_size > max_bytes) {
-        code = msgl__err_set(err, MSGL_ELIMIT, "%s: found %lld bytes, allowed %zu", path,
-                             (long long)st.st_size, max_bytes);
+        code = msgl__err_set(err, MSGL_ELIMIT, "%s: found %lld bytes, allowed %zu",
+                             msgl__path_tail(path), (long long)st.st_size, max_bytes);
     } else if ((data = msgl__malloc((size_t)st.st_size)) == NULL) {
-        code = msgl__err_set(err, MSGL_ENOMEM, "%s: out of memory", path);
+        code = msgl__err_set(err, MSGL_ENOMEM, "%s: out of memory", msgl__path_tail(path));
     } else if (fread(data, 1, (size_t)st.st_size, f) != (size_t)st.st_size) {
-        code = msgl__err_set(err, MSGL_EIO, "%s: cannot read", path);
+        code = msgl__err_set(err, MSGL_EIO, "%s: cannot read", msgl__path_tail(path));
     }
     fclose(f);
     if (code != 0) {
@@ -61,12 +69,13 @@ int msgl__json_load(const char *path, size_t max_bytes, json_t **out, msgl_err *
     msgl__free(data);
     if (root == NULL) {
         char text[120];
-        return msgl__err_set(err, MSGL_EFORMAT, "%s:%d: %s", path, je.line,
+        return msgl__err_set(err, MSGL_EFORMAT, "%s:%d: %s", msgl__path_tail(path), je.line,
                              msgl__printable(je.text, text, sizeof text));
     }
     if (!json_is_object(root)) {
         json_decref(root);
-        return msgl__err_set(err, MSGL_EFORMAT, "%s: the top level is not a JSON object", path);
+        return msgl__err_set(err, MSGL_EFORMAT, "%s: the top level is not a JSON object",
+                             msgl__path_tail(path));
     }
     *out = root;
     return 0;

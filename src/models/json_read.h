@@ -45,6 +45,9 @@ void msgl__json_reject(msgl_json_reader *r, int code, const char *key, const jso
 // A short printable form of a value for messages: numbers and strings as they are (cut, control
 // characters replaced), containers by kind and size.
 const char *msgl__json_show(const json_t *v, char *buf, size_t size);
+// The end of a path, at most 80 bytes of it from the start of a component, so that a message still
+// has room for what is wrong.
+const char *msgl__path_tail(const char *path);
 // Copies s into buf, cut to size, with control characters replaced, for messages on one line.
 const char *msgl__printable(const char *s, char *buf, size_t size);
 

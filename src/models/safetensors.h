@@ -38,7 +38,8 @@ void msgl__checkpoint_close(msgl_checkpoint *c);
 size_t msgl__checkpoint_count(const msgl_checkpoint *c);
 const msgl_tensor *msgl__checkpoint_at(const msgl_checkpoint *c, size_t i); // ordered by name
 const msgl_tensor *msgl__checkpoint_find(const msgl_checkpoint *c, const char *name);
-const char *msgl__checkpoint_file(const msgl_checkpoint *c, const msgl_tensor *t); // its path
+const char *msgl__checkpoint_file(const msgl_checkpoint *c,
+                                  const msgl_tensor *t); // end of its path
 // Starts reading the tensor's bytes from disk; and gives its pages back once they were used, so
 // that the mapped file does not count as resident beside the packed weights.
 void msgl__tensor_will_need(const msgl_tensor *t);

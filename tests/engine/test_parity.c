@@ -154,9 +154,29 @@ static void test_parity_f16(void **state)
     check_half("llama_f16", "auto", "expected_f16.bin", NULL);
 }
 
+// An architecture that is registered has vectors here.
+static void test_all_covered(void **state)
+{
+    (void)state;
+    for (int a = 0; a < msgl__arch_count(); a++) {
+        bool covered = false;
+        for (size_t i = 0; i < MSGL_COUNT(MODELS) && !covered; i++) {
+            char dir[PATH];
+            msgl_err err = {0};
+            msgl_model_config *c = malloc(sizeof *c);
+            vector_path(dir, MODELS[i], "");
+            if (msgl__model_config_load(dir, c, &err) != 0) fail_msg("%s", err.text);
+            covered = c->arch == msgl__arch_at(a);
+            free(c);
+        }
+        if (!covered) fail_msg("no vectors for %s", msgl__arch_at(a)->name);
+    }
+}
+
 int main(void)
 {
     const struct CMUnitTest tests[] = {
+        cmocka_unit_test(test_all_covered),
         cmocka_unit_test(test_parity_f32),
         cmocka_unit_test(test_parity_bf16),
         cmocka_unit_test(test_parity_f16),
