@@ -1,0 +1,226 @@
+// SPDX-License-Identifier: Apache-2.0
+//
+// Scheduler and engine together: a request's tokens and log-probabilities are the same to the last
+// bit whether it runs alone or among others, with overlap or without, after a cache hit or not,
+// with any page size and any chunk size.
+#include <setjmp.h>
+#include <stdarg.h>
+#include <stddef.h>
+#include <stdint.h>
+#include <stdlib.h>
+#include <string.h>
+
+#include <cmocka.h>
+
+#include "core/mem.h"
+#include "engine/engine.h"
+#include "scheduler/scheduler.h"
+
+enum { REQUESTS = 32, MAX_LEN = 128, MAX_ROWS = 2 * MAX_LEN };
+
+#define MODEL MSGL_SOURCE_DIR "/tests/vectors/models/qwen3"
+
+typedef struct answer {
+    int32_t tokens[MAX_LEN], num_tokens;
+    msgl_token_logprobs rows[MAX_ROWS];
+    int32_t num_rows;
+    msgl_finish finish;
+    int32_t cached;
+} answer;
+
+typedef struct setting {
+    const char *attention;
+    int32_t page_size, max_prefill, max_running, num_pages;
+    msgl_cache_type cache;
+    bool overlap, one_by_one;
+} setting;
+
+static void on_events(void *ctx, const msgl_msg_tokens *m)
+{
+    answer *all = ctx;
+    for (int32_t i = 0; i < m->num_events; i++) {
+        const msgl_token_event *e = &m->events[i];
+        answer *a = &all[e->uid];
+        if (e->finish == MSGL_FINISH_ERROR) fail_msg("%s", e->text);
+        if (e->token >= 0) a->tokens[a->num_tokens++] = e->token;
+        for (int32_t k = 0; k < e->num_logprobs; k++) {
+            assert_true(a->num_rows < MAX_ROWS);
+            a->rows[a->num_rows] = e->logprobs[k];
+            a->rows[a->num_rows++].req = 0;
+        }
+        a->finish = e->finish;
+        a->cached = e->cached_tokens;
+    }
+}
+
+// Request i: prompts share prefixes; greedy and sampled, with and without log-probabilities.
+static void make_request(int i, int32_t *ids, msgl_msg_request *r)
+{
+    const int32_t n = 3 + (i * 37) % 90;
+    for (int32_t k = 0; k < n; k++) ids[k] = k < 40 ? (k * 7 + i % 3) % 250 : (k * 11 + i) % 250;
+    *r = (msgl_msg_request){
+        .uid = (uint64_t)i, .num_ids = n, .ids = ids, .sampling = msgl__sampling_params_default()};
+    r->sampling.max_tokens = 5 + i % 20;
+    r->sampling.temperature = i % 2 ? 0.9f : 0.0f;
+    r->sampling.top_p = i % 4 == 3 ? 0.8f : 1.0f;
+    r->sampling.seed = (uint64_t)(1000 + i);
+    r->sampling.logprobs = i % 5 == 4 ? -1 : 3;
+    r->sampling.prompt_logprobs = i % 7 == 6 ? 2 : -1;
+}
+
+static void work(msgl_scheduler *s)
+{
+    msgl_err err;
+    for (int steps = 0; msgl__scheduler_has_work(s); steps++) {
+        assert_true(steps < 100000);
+        assert_int_equal(msgl__scheduler_step(s), 0);
+        if (msgl__scheduler_check(s, &err) != 0) fail_msg("%s", err.text);
+    }
+}
+
+static void run(const setting *v, answer *answers)
+{
+    const msgl_engine_config ec = {.model_dir = MODEL,
+                                   .device = "cpu",
+                                   .dtype = "auto",
+                                   .attention = v->attention,
+                                   .moe = "auto",
+                                   .num_threads = 2,
+                                   .max_running = v->max_running,
+                                   .max_prefill_tokens = v->max_prefill,
+                                   .page_size = v->page_size,
+                                   .num_pages = v->num_pages,
+                                   .memory_ratio = 0.5,
+                                   .naive_cache = v->cache == MSGL_CACHE_NAIVE};
+    msgl_engine *e;
+    msgl_err err;
+    if (msgl__engine_create(&ec, &e, &err) != 0) fail_msg("%s", err.text);
+    const msgl_engine_info *info = msgl__engine_info(e);
+    msgl_scheduler_config sc = {.max_running = info->max_running,
+                                .max_seq_len = info->max_seq_len,
+                                .max_prefill_tokens = info->max_prefill_tokens,
+                                .num_pages = info->num_pages,
+                                .page_size = info->page_size,
+                                .vocab_size = info->vocab_size,
+                                .cache_type = v->cache,
+                                .overlap = v->overlap,
+                                .num_eos = info->num_eos,
+                                .page_table = msgl__engine_page_table(e)};
+    memcpy(sc.eos_ids, info->eos_ids, sizeof sc.eos_ids);
+    memset(answers, 0, REQUESTS * sizeof *answers);
+    msgl_scheduler *s;
+    assert_int_equal(
+        msgl__scheduler_create(&sc, msgl__engine_runner(e), on_events, answers, &s, &err), 0);
+    for (int i = 0; i < REQUESTS; i++) {
+        int32_t ids[MAX_LEN];
+        msgl_msg_request r;
+        make_request(i, ids, &r);
+        msgl__scheduler_add(s, &r);
+        if (v->one_by_one) work(s);
+    }
+    work(s);
+    msgl__scheduler_destroy(s);
+    msgl__engine_destroy(e);
+}
+
+static const setting alone = {.attention = "fa",
+                              .page_size = 1,
+                              .max_prefill = 4096,
+                              .max_running = 1,
+                              .num_pages = 128,
+                              .cache = MSGL_CACHE_NAIVE,
+                              .one_by_one = true};
+
+static void compare(const setting *v)
+{
+    answer *expected = calloc(REQUESTS, sizeof *expected), *got = calloc(REQUESTS, sizeof *got);
+    assert_non_null(expected);
+    assert_non_null(got);
+    run(&alone, expected);
+    run(v, got);
+    int hits = 0;
+    for (int i = 0; i < REQUESTS; i++) {
+        assert_int_equal(got[i].num_tokens, expected[i].num_tokens);
+        assert_memory_equal(got[i].tokens, expected[i].tokens, sizeof got[i].tokens);
+        assert_int_equal(got[i].num_rows, expected[i].num_rows);
+        for (int32_t k = 0; k < got[i].num_rows; k++) {
+            const msgl_token_logprobs *a = &got[i].rows[k], *b = &expected[i].rows[k];
+            assert_int_equal(a->position, b->position);
+            assert_int_equal(a->token, b->token);
+            assert_int_equal(a->num_top, b->num_top);
+            assert_memory_equal(&a->logprob, &b->logprob, sizeof a->logprob);
+            const size_t n = a->num_top > 0 ? (size_t)a->num_top : 0;
+            assert_memory_equal(a->top_ids, b->top_ids, n * sizeof a->top_ids[0]);
+            assert_memory_equal(a->top_logprobs, b->top_logprobs, n * sizeof a->top_logprobs[0]);
+        }
+        assert_int_equal(got[i].finish, expected[i].finish);
+        hits += got[i].cached > 0;
+    }
+    assert_int_equal(hits > 0, v->cache == MSGL_CACHE_RADIX);
+    free(expected);
+    free(got);
+}
+
+static void test_batch_of_32(void **state)
+{
+    (void)state;
+    setting v = alone;
+    v.max_running = 32;
+    v.num_pages = 4096;
+    v.one_by_one = false;
+    compare(&v);
+}
+
+static void test_overlap_and_prefix_hits(void **state)
+{
+    (void)state;
+    setting v = alone;
+    v.overlap = true;
+    v.cache = MSGL_CACHE_RADIX;
+    v.num_pages = 4096;
+    v.page_size = 4;
+    compare(&v); // one after the other: hits from requests that have ended
+    v.max_running = 8;
+    v.one_by_one = false;
+    compare(&v);
+}
+
+static void test_small_chunks_and_a_tight_pool(void **state)
+{
+    (void)state;
+    setting v = alone;
+    v.overlap = true;
+    v.cache = MSGL_CACHE_RADIX;
+    v.max_prefill = 7;
+    v.max_running = 6;
+    v.page_size = 16;
+    v.num_pages = 20; // evicts all the time
+    v.one_by_one = false;
+    compare(&v);
+    v.overlap = false;
+    v.max_prefill = 33;
+    compare(&v);
+}
+
+static void test_page_64(void **state)
+{
+    (void)state;
+    setting v = alone;
+    v.overlap = true;
+    v.max_running = 8;
+    v.page_size = 64;
+    v.num_pages = 64;
+    v.one_by_one = false;
+    compare(&v);
+}
+
+int main(void)
+{
+    const struct CMUnitTest tests[] = {
+        cmocka_unit_test(test_batch_of_32),
+        cmocka_unit_test(test_overlap_and_prefix_hits),
+        cmocka_unit_test(test_small_chunks_and_a_tight_pool),
+        cmocka_unit_test(test_page_64),
+    };
+    return cmocka_run_group_tests(tests, NULL, NULL);
+}
