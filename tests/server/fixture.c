@@ -1,0 +1,376 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "server/fixture.h"
+
+#include <arpa/inet.h>
+#include <netinet/in.h>
+#include <setjmp.h>
+#include <stdarg.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <sys/socket.h>
+#include <unistd.h>
+
+#include <cmocka.h>
+
+#include "core/mem.h"
+
+static const char chat_template[] =
+    "{% for m in messages %}<|im_start|>{{ m.role }}\n{{ m.content }}<|im_end|>\n{% endfor %}"
+    "{% if add_generation_prompt %}<|im_start|>assistant\n{% endif %}"
+    "{% if messages[0].content == 'boom' %}{{ raise_exception('no booms here') }}{% endif %}";
+
+// GPT-2's printable stand-in for each byte, as UTF-8.
+static void byte_name(int byte, int next_free, char out[8])
+{
+    const bool printable =
+        (byte >= 33 && byte <= 126) || (byte >= 161 && byte <= 172) || (byte >= 174 && byte <= 255);
+    const int cp = printable ? byte : 256 + next_free;
+    if (cp == '"' || cp == '\\') {
+        (void)snprintf(out, 8, "\\%c", cp);
+    } else if (cp < 128) {
+        (void)snprintf(out, 8, "%c", cp);
+    } else {
+        (void)snprintf(out, 8, "%c%c", 0xc0 | cp >> 6, 0x80 | (cp & 63));
+    }
+}
+
+static void write_file(const char *dir, const char *name, const char *text)
+{
+    char path[256];
+    (void)snprintf(path, sizeof path, "%s/%s", dir, name);
+    FILE *f = fopen(path, "w");
+    assert_non_null(f);
+    assert_int_equal(fwrite(text, 1, strlen(text), f), strlen(text));
+    assert_int_equal(fclose(f), 0);
+}
+
+static void write_tokenizer(const char *dir)
+{
+    msgl_strbuf b;
+    msgl__strbuf_init(&b, 1 << 20);
+    msgl__strbuf_adds(&b, "{\"version\":\"1.0\",\"truncation\":null,\"padding\":null,"
+                          "\"added_tokens\":[");
+    const char *const special[] = {"<|im_start|>", "<|im_end|>", "<|endoftext|>"};
+    for (int i = 0; i < 3; i++) {
+        msgl__strbuf_addf(&b,
+                          "%s{\"id\":%d,\"content\":\"%s\",\"single_word\":false,\"lstrip\":false,"
+                          "\"rstrip\":false,\"normalized\":false,\"special\":true}",
+                          i == 0 ? "" : ",", 256 + i, special[i]);
+    }
+    msgl__strbuf_adds(&b, "],\"normalizer\":null,\"pre_tokenizer\":{\"type\":\"ByteLevel\","
+                          "\"add_prefix_space\":false,\"trim_offsets\":true,\"use_regex\":false},"
+                          "\"post_processor\":null,\"decoder\":{\"type\":\"ByteLevel\","
+                          "\"add_prefix_space\":true,\"trim_offsets\":true,\"use_regex\":true},"
+                          "\"model\":{\"type\":\"BPE\",\"dropout\":null,\"unk_token\":null,"
+                          "\"continuing_subword_prefix\":null,\"end_of_word_suffix\":null,"
+                          "\"fuse_unk\":false,\"byte_fallback\":false,\"ignore_merges\":false,"
+                          "\"vocab\":{");
+    int next_free = 0;
+    for (int i = 0; i < 256; i++) {
+        char name[8];
+        const bool printable =
+            (i >= 33 && i <= 126) || (i >= 161 && i <= 172) || (i >= 174 && i <= 255);
+        byte_name(i, next_free, name);
+        if (!printable) next_free++;
+        msgl__strbuf_addf(&b, "%s\"%s\":%d", i == 0 ? "" : ",", name, i);
+    }
+    assert_int_equal(msgl__strbuf_adds(&b, "},\"merges\":[]}}"), 0);
+    write_file(dir, "tokenizer.json", b.data);
+    msgl__strbuf_free(&b);
+}
+
+void text_open(text_fixture *t)
+{
+    char dir[] = "/tmp/msgl-test-XXXXXX";
+    assert_non_null(mkdtemp(dir));
+    write_tokenizer(dir);
+    write_file(dir, "chat_template.jinja", chat_template);
+    msgl_err err = {0};
+    if (msgl__tokenizer_load(dir, &t->tokenizer, &err) != 0) fail_msg("%s", err.text);
+    if (msgl__chat_templates_load(dir, &t->templates, &err) != 0) fail_msg("%s", err.text);
+    char path[256];
+    (void)snprintf(path, sizeof path, "%s/tokenizer.json", dir);
+    unlink(path);
+    (void)snprintf(path, sizeof path, "%s/chat_template.jinja", dir);
+    unlink(path);
+    rmdir(dir);
+    assert_int_equal(msgl__tokenizer_vocab_size(t->tokenizer), VOCAB);
+}
+
+void text_close(text_fixture *t)
+{
+    msgl__tokenizer_free(t->tokenizer);
+    msgl__chat_templates_free(t->templates);
+}
+
+// --- the server ---
+
+static void *run_front(void *arg)
+{
+    return msgl__front_run(arg) == 0 ? NULL : arg;
+}
+
+void engine_say_ready(server_fixture *s)
+{
+    msgl_msg m = {.type = MSGL_MSG_READY};
+    m.u.ready = (msgl_msg_ready){CONTEXT, 256, 1000, 16, VOCAB, "fa", "test"};
+    assert_int_equal(msgl__channel_send(s->engine, &m), 0);
+    for (int i = 0; i < 500; i++) {
+        response r = client_request(s, "GET", "/health", NULL);
+        const int status = r.status;
+        response_free(&r);
+        if (status == 200) return;
+        usleep(10000);
+    }
+    fail_msg("the server did not get ready");
+}
+
+void server_open(server_fixture *s, const msgl_front_config *cfg, bool ready)
+{
+    *s = (server_fixture){0};
+    text_open(&s->text);
+    s->cfg = cfg != NULL ? *cfg : msgl__front_config_default();
+    s->cfg.model_name = "test-model";
+    s->cfg.model_path = "/models/org/test-model/";
+    s->cfg.tokenizer = s->text.tokenizer;
+    s->cfg.templates = s->text.templates;
+    if (cfg == NULL) s->cfg.stop_timeout_ms = 2000;
+    int fd;
+    msgl_err err = {0};
+    msgl_channel *ours;
+    assert_int_equal(msgl__http_listen("127.0.0.1", 0, &fd, &s->port, &err), 0);
+    assert_int_equal(msgl__front_create(&s->cfg, fd, &s->front, &err), 0);
+    assert_int_equal(msgl__channel_pair_local(&ours, &s->engine, &err), 0);
+    assert_int_equal(msgl__front_set_channel(s->front, ours), 0);
+    assert_int_equal(pthread_create(&s->thread, NULL, run_front, s->front), 0);
+    if (ready) engine_say_ready(s);
+}
+
+void server_close(server_fixture *s)
+{
+    msgl__front_stop(s->front);
+    void *rc;
+    assert_int_equal(pthread_join(s->thread, &rc), 0);
+    assert_null(rc);
+    if (s->engine != NULL) {
+        msgl_msg m;
+        int got;
+        bool exit_seen = false;
+        while ((got = msgl__channel_recv(s->engine, 0, &m)) == 1) {
+            exit_seen = exit_seen || m.type == MSGL_MSG_EXIT;
+        }
+        assert_true(exit_seen);
+    }
+    msgl__front_destroy(s->front);
+    msgl__channel_destroy(s->engine);
+    text_close(&s->text);
+}
+
+// --- the engine's part ---
+
+msgl_msg engine_expect(server_fixture *s, msgl_msg_type type)
+{
+    msgl_msg m = {0};
+    assert_int_equal(msgl__channel_recv(s->engine, 10000, &m), 1);
+    assert_int_equal(m.type, type);
+    return m;
+}
+
+void engine_expect_nothing(server_fixture *s)
+{
+    msgl_msg m;
+    assert_int_equal(msgl__channel_recv(s->engine, 50, &m), 0);
+}
+
+void engine_send_event(server_fixture *s, const msgl_token_event *e)
+{
+    const msgl_msg m = {.type = MSGL_MSG_TOKENS, .u.tokens = {1, e}};
+    assert_int_equal(msgl__channel_send(s->engine, &m), 0);
+}
+
+void engine_token(server_fixture *s, uint64_t uid, int32_t token, msgl_finish finish)
+{
+    const msgl_token_event e = {
+        .uid = uid, .token = token, .finish = finish, .prompt_tokens = 3, .cached_tokens = 2};
+    engine_send_event(s, &e);
+}
+
+void engine_text(server_fixture *s, uint64_t uid, const char *text)
+{
+    for (; *text != '\0'; text++) engine_token(s, uid, (unsigned char)*text, MSGL_FINISH_NONE);
+}
+
+// --- the client ---
+
+void response_free(response *r)
+{
+    msgl__free(r->head);
+    msgl__free(r->body);
+    *r = (response){0};
+}
+
+const char *header_of(const response *r, const char *name, char buf[256])
+{
+    const size_t n = strlen(name);
+    for (const char *line = strstr(r->head, "\r\n"); line != NULL; line = strstr(line, "\r\n")) {
+        line += 2;
+        if (strncasecmp(line, name, n) == 0 && line[n] == ':') {
+            const char *v = line + n + 1 + strspn(line + n + 1, " ");
+            (void)snprintf(buf, 256, "%.*s", (int)strcspn(v, "\r"), v);
+            return buf;
+        }
+    }
+    return NULL;
+}
+
+int client_open(const server_fixture *s)
+{
+    const int fd = socket(AF_INET, SOCK_STREAM | SOCK_CLOEXEC, 0);
+    assert_true(fd >= 0);
+    const struct timeval tv = {20, 0};
+    setsockopt(fd, SOL_SOCKET, SO_RCVTIMEO, &tv, sizeof tv);
+    const struct sockaddr_in a = {.sin_family = AF_INET,
+                                  .sin_port = htons((uint16_t)s->port),
+                                  .sin_addr.s_addr = htonl(INADDR_LOOPBACK)};
+    assert_int_equal(connect(fd, (const struct sockaddr *)&a, sizeof a), 0);
+    return fd;
+}
+
+static void send_all(int fd, const char *data, size_t len)
+{
+    while (len > 0) {
+        const ssize_t n = send(fd, data, len, MSG_NOSIGNAL);
+        if (n <= 0) return; // the server has closed: the test looks at what it answered
+        data += n;
+        len -= (size_t)n;
+    }
+}
+
+void client_send(int fd, const char *text)
+{
+    send_all(fd, text, strlen(text));
+}
+
+void client_post(int fd, const char *path, const char *body)
+{
+    char head[512];
+    (void)snprintf(head, sizeof head,
+                   "POST %s HTTP/1.1\r\nHost: x\r\nContent-Type: application/json\r\n"
+                   "Content-Length: %zu\r\n\r\n",
+                   path, strlen(body));
+    client_send(fd, head);
+    client_send(fd, body);
+}
+
+// Reads exactly one byte, -1 at the end.
+static int read_byte(int fd)
+{
+    unsigned char c;
+    const ssize_t n = recv(fd, &c, 1, 0);
+    return n == 1 ? c : -1;
+}
+
+static void read_line(int fd, msgl_strbuf *b)
+{
+    for (int c; (c = read_byte(fd)) >= 0;) {
+        msgl__strbuf_addc(b, (char)c);
+        if (c == '\n') return;
+    }
+}
+
+static void read_n(int fd, msgl_strbuf *b, size_t n)
+{
+    assert_int_equal(msgl__strbuf_reserve(b, n), 0);
+    while (n > 0) {
+        const ssize_t got = recv(fd, b->data + b->len, n, 0);
+        if (got <= 0) fail_msg("the response ended early");
+        b->len += (size_t)got;
+        b->data[b->len] = '\0';
+        n -= (size_t)got;
+    }
+}
+
+static void read_chunks(int fd, msgl_strbuf *body)
+{
+    for (;;) {
+        msgl_strbuf line;
+        msgl__strbuf_init(&line, 100);
+        read_line(fd, &line);
+        const size_t n = strtoul(msgl__strbuf_str(&line), NULL, 16);
+        msgl__strbuf_free(&line);
+        if (n > 0) read_n(fd, body, n);
+        if (read_byte(fd) != '\r' || read_byte(fd) != '\n') fail_msg("a chunk ended badly");
+        if (n == 0) return;
+    }
+}
+
+response client_read(int fd)
+{
+    response r = {0};
+    msgl_strbuf head, body;
+    msgl__strbuf_init(&head, 1 << 16);
+    msgl__strbuf_init(&body, 1 << 28);
+    size_t before;
+    do {
+        before = head.len;
+        read_line(fd, &head);
+    } while (head.len > before && strcmp(head.data + before, "\r\n") != 0);
+    if (head.len == 0 || sscanf(head.data, "HTTP/1.1 %d", &r.status) != 1) {
+        fail_msg("no response: '%s'", msgl__strbuf_str(&head));
+    }
+    r.head = msgl__strbuf_take(&head);
+    char buf[256];
+    const char *length = header_of(&r, "Content-Length", buf);
+    if (length != NULL) {
+        read_n(fd, &body, strtoul(length, NULL, 10));
+    } else if (header_of(&r, "Transfer-Encoding", buf) != NULL) {
+        read_chunks(fd, &body);
+    } else if (r.status != 100 && r.status != 204) {
+        for (int c; (c = read_byte(fd)) >= 0;) msgl__strbuf_addc(&body, (char)c);
+    }
+    r.len = body.len;
+    r.body = msgl__strbuf_take(&body);
+    return r;
+}
+
+void client_read_until(int fd, msgl_strbuf *seen, const char *text)
+{
+    while (strstr(msgl__strbuf_str(seen), text) == NULL) {
+        const int c = read_byte(fd);
+        if (c < 0) fail_msg("'%s' did not come after '%s'", text, msgl__strbuf_str(seen));
+        assert_int_equal(msgl__strbuf_addc(seen, (char)c), 0);
+    }
+}
+
+bool client_closed(int fd)
+{
+    char buf[4096];
+    ssize_t n;
+    while ((n = recv(fd, buf, sizeof buf, 0)) > 0) {
+    }
+    return n == 0;
+}
+
+response client_request(const server_fixture *s, const char *method, const char *path,
+                        const char *body)
+{
+    const int fd = client_open(s);
+    if (body != NULL) {
+        client_post(fd, path, body);
+    } else {
+        char head[512];
+        (void)snprintf(head, sizeof head, "%s %s HTTP/1.1\r\nHost: x\r\n\r\n", method, path);
+        client_send(fd, head);
+    }
+    response r;
+    if (strcmp(method, "HEAD") == 0) {
+        client_send(fd, "GET /health HTTP/1.1\r\nHost: x\r\nConnection: close\r\n\r\n");
+        r = client_read(fd); // the caller looks at the head only
+        (void)client_closed(fd);
+    } else {
+        r = client_read(fd);
+    }
+    close(fd);
+    return r;
+}

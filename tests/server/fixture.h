@@ -1,0 +1,63 @@
+// SPDX-License-Identifier: Apache-2.0
+//
+// A tokenizer whose ids are bytes (256 of them, then three special tokens), a small chat template,
+// a front in its own thread with a scripted engine at the other end of its channel, and an HTTP
+// client on plain sockets.
+#ifndef MSGL_TESTS_SERVER_FIXTURE_H
+#define MSGL_TESTS_SERVER_FIXTURE_H
+
+#include <pthread.h>
+
+#include "server/front.h"
+
+enum { ID_IM_START = 256, ID_IM_END = 257, ID_EOS = 258, VOCAB = 259, CONTEXT = 4096 };
+
+typedef struct text_fixture {
+    msgl_tokenizer *tokenizer;
+    msgl_chat_templates *templates;
+} text_fixture;
+void text_open(text_fixture *t);
+void text_close(text_fixture *t);
+
+typedef struct server_fixture {
+    text_fixture text;
+    msgl_front_config cfg;
+    msgl_front *front;
+    pthread_t thread;
+    msgl_channel *engine; // our end
+    int port;
+} server_fixture;
+
+// cfg: NULL for defaults. ready: send the engine's READY and wait until /health says so.
+void server_open(server_fixture *s, const msgl_front_config *cfg, bool ready);
+void server_close(server_fixture *s); // stops it gracefully and checks that it told the engine
+void engine_say_ready(server_fixture *s);
+
+// Receives the next message, which must be of this type.
+msgl_msg engine_expect(server_fixture *s, msgl_msg_type type);
+// No message comes within some milliseconds.
+void engine_expect_nothing(server_fixture *s);
+void engine_token(server_fixture *s, uint64_t uid, int32_t token, msgl_finish finish);
+void engine_text(server_fixture *s, uint64_t uid, const char *text); // one token per byte
+void engine_send_event(server_fixture *s, const msgl_token_event *e);
+
+typedef struct response {
+    int status;
+    char *head; // status line and headers
+    char *body; // de-chunked
+    size_t len;
+} response;
+void response_free(response *r);
+const char *header_of(const response *r, const char *name, char buf[256]); // NULL: none
+
+int client_open(const server_fixture *s);
+void client_send(int fd, const char *text);
+void client_post(int fd, const char *path, const char *body);
+response client_read(int fd); // one whole response
+// Reads raw bytes until `text` has come; the bytes so far (static buffer of the call's fd use).
+void client_read_until(int fd, msgl_strbuf *seen, const char *text);
+bool client_closed(int fd); // the server closes within some seconds (pending bytes are read over)
+response client_request(const server_fixture *s, const char *method, const char *path,
+                        const char *body); // on a connection of its own
+
+#endif

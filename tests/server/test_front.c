@@ -1,0 +1,712 @@
+// SPDX-License-Identifier: Apache-2.0
+//
+// The front with a scripted engine: what clients get, what the engine is told, and that one
+// client's misfortune stays its own.
+#include <setjmp.h>
+#include <stdarg.h>
+#include <stdio.h>
+#include <stddef.h>
+#include <stdint.h>
+#include <string.h>
+#include <sys/socket.h>
+#include <unistd.h>
+
+#include <cmocka.h>
+#include <jansson.h>
+
+#include "core/mem.h"
+#include "server/fixture.h"
+
+static json_t *parse(const response *r)
+{
+    json_error_t e;
+    json_t *j = json_loadb(r->body, r->len, 0, &e);
+    if (j == NULL) fail_msg("not JSON (%s): %s", e.text, r->body);
+    return j;
+}
+
+// A value by path, "choices.0.message.content".
+static json_t *at(json_t *j, const char *path)
+{
+    char key[64];
+    while (*path != '\0' && j != NULL) {
+        const size_t n = strcspn(path, ".");
+        (void)snprintf(key, sizeof key, "%.*s", (int)n, path);
+        j = json_is_array(j) ? json_array_get(j, strtoul(key, NULL, 10)) : json_object_get(j, key);
+        path += n + (path[n] == '.');
+    }
+    return j;
+}
+
+static const char *str_at(json_t *j, const char *path)
+{
+    const char *s = json_string_value(at(j, path));
+    if (s == NULL) fail_msg("no string at %s", path);
+    return s;
+}
+
+static void expect_error(response *r, int status, const char *code)
+{
+    assert_int_equal(r->status, status);
+    json_t *j = parse(r);
+    assert_true(strlen(str_at(j, "error.message")) > 0);
+    assert_true(strlen(str_at(j, "error.type")) > 0);
+    if (code != NULL) assert_string_equal(str_at(j, "error.code"), code);
+    json_decref(j);
+    response_free(r);
+}
+
+static const char chat_hi[] = "{\"model\":\"test-model\",\"messages\":[{\"role\":\"user\","
+                              "\"content\":\"hi\"}],\"temperature\":0}";
+
+static void test_chat_whole(void **state)
+{
+    (void)state;
+    server_fixture s;
+    server_open(&s, NULL, true);
+    const int fd = client_open(&s);
+    client_post(fd, "/v1/chat/completions", chat_hi);
+    const msgl_msg m = engine_expect(&s, MSGL_MSG_REQUEST);
+    const msgl_msg_request *q = &m.u.request;
+    // The template's special tokens are ids, everything else bytes.
+    static const char text[] = "user\nhi";
+    assert_int_equal(q->ids[0], ID_IM_START);
+    for (int i = 0; i < 7; i++) assert_int_equal(q->ids[1 + i], text[i]);
+    assert_int_equal(q->ids[8], ID_IM_END);
+    assert_int_equal(q->ids[10], ID_IM_START);
+    assert_int_equal(q->num_ids, 21);
+    assert_true(q->sampling.temperature == 0);
+    assert_int_equal(q->sampling.max_tokens, CONTEXT - 21); // what the context leaves
+    assert_int_equal(q->sampling.logprobs, -1);
+    const uint64_t uid = q->uid;
+    engine_text(&s, uid, "h\xc3\xa9!\n\"");
+    engine_token(&s, uid, ID_IM_END, MSGL_FINISH_STOP);
+    response r = client_read(fd);
+    assert_int_equal(r.status, 200);
+    json_t *j = parse(&r);
+    assert_string_equal(str_at(j, "object"), "chat.completion");
+    assert_string_equal(str_at(j, "model"), "test-model");
+    assert_string_equal(str_at(j, "choices.0.message.role"), "assistant");
+    assert_string_equal(str_at(j, "choices.0.message.content"), "h\xc3\xa9!\n\"");
+    assert_string_equal(str_at(j, "choices.0.finish_reason"), "stop");
+    assert_int_equal(json_integer_value(at(j, "usage.prompt_tokens")), 21);
+    assert_int_equal(json_integer_value(at(j, "usage.completion_tokens")), 7);
+    assert_int_equal(json_integer_value(at(j, "usage.total_tokens")), 28);
+    assert_int_equal(json_integer_value(at(j, "usage.prompt_tokens_details.cached_tokens")), 2);
+    json_decref(j);
+    response_free(&r);
+    // The connection is kept: the next request goes over it.
+    client_send(fd, "GET /v1/models HTTP/1.1\r\nHost: x\r\n\r\n");
+    r = client_read(fd);
+    j = parse(&r);
+    assert_string_equal(str_at(j, "data.0.id"), "test-model");
+    json_decref(j);
+    response_free(&r);
+    close(fd);
+    engine_expect_nothing(&s);
+    server_close(&s);
+}
+
+static void test_chat_stream(void **state)
+{
+    (void)state;
+    server_fixture s;
+    server_open(&s, NULL, true);
+    const int fd = client_open(&s);
+    client_post(fd, "/v1/chat/completions",
+                "{\"messages\":[{\"role\":\"user\",\"content\":[{\"type\":\"text\",\"text\":\"a\"},"
+                "{\"type\":\"text\",\"text\":\"b\"}]}],\"stream\":true,\"stream_options\":"
+                "{\"include_usage\":true},\"seed\":7,\"max_completion_tokens\":9}");
+    const msgl_msg m = engine_expect(&s, MSGL_MSG_REQUEST);
+    const uint64_t uid = m.u.request.uid;
+    assert_true(m.u.request.sampling.seed == 7);
+    assert_int_equal(m.u.request.sampling.max_tokens, 9);
+    msgl_strbuf seen;
+    msgl__strbuf_init(&seen, 1 << 20);
+    engine_text(&s, uid, "A");
+    // The text of each token arrives before the next one is made.
+    client_read_until(fd, &seen, "\"delta\":{\"content\":\"A\"}");
+    assert_non_null(strstr(seen.data, "text/event-stream"));
+    assert_non_null(strstr(seen.data, "\"delta\":{\"role\":\"assistant\",\"content\":\"\"}"));
+    engine_token(&s, uid, 0xc3, MSGL_FINISH_NONE);
+    engine_token(&s, uid, 0xa9, MSGL_FINISH_NONE);
+    client_read_until(fd, &seen, "\"delta\":{\"content\":\"\xc3\xa9\"}");
+    engine_token(&s, uid, 'z', MSGL_FINISH_LENGTH);
+    client_read_until(fd, &seen, "data: [DONE]\n\n");
+    const char *role = strstr(seen.data, "\"role\""), *z = strstr(seen.data, "{\"content\":\"z\"}");
+    const char *fin =
+        strstr(seen.data, "\"delta\":{},\"logprobs\":null,\"finish_reason\":\"length\"");
+    const char *usage = strstr(seen.data, "\"choices\":[],\"usage\":{\"prompt_tokens\":");
+    assert_true(role < z && z < fin && fin < usage);
+    assert_non_null(strstr(seen.data, "\"completion_tokens\":4"));
+    client_read_until(fd, &seen, "0\r\n\r\n"); // the chunked body ends, the connection stays
+    client_send(fd, "GET /health HTTP/1.1\r\nHost: x\r\n\r\n");
+    response r = client_read(fd);
+    assert_int_equal(r.status, 200);
+    response_free(&r);
+    close(fd);
+    msgl__strbuf_free(&seen);
+    server_close(&s);
+}
+
+// A stop string that spans tokens: what precedes it is shown, the engine is told to stop.
+static void test_stop_string(void **state)
+{
+    (void)state;
+    server_fixture s;
+    server_open(&s, NULL, true);
+    const int fd = client_open(&s);
+    client_post(fd, "/v1/completions",
+                "{\"prompt\":\"x\",\"stop\":[\"END\",\"##\"],\"max_tokens\":100}");
+    const msgl_msg m = engine_expect(&s, MSGL_MSG_REQUEST);
+    engine_text(&s, m.u.request.uid, "ab#cEEND");
+    const msgl_msg a = engine_expect(&s, MSGL_MSG_ABORT);
+    assert_true(a.u.abort_uid == m.u.request.uid);
+    engine_text(&s, m.u.request.uid, "late"); // was on its way
+    response r = client_read(fd);
+    json_t *j = parse(&r);
+    assert_string_equal(str_at(j, "choices.0.text"), "ab#cE");
+    assert_string_equal(str_at(j, "choices.0.finish_reason"), "stop");
+    assert_int_equal(json_integer_value(at(j, "usage.completion_tokens")), 8);
+    json_decref(j);
+    response_free(&r);
+    close(fd);
+    server_close(&s);
+}
+
+static void fill_row(msgl_token_logprobs *l, int32_t position, int32_t token)
+{
+    *l = (msgl_token_logprobs){.position = position,
+                               .token = token,
+                               .logprob = -0.25f,
+                               .num_top = 2,
+                               .top_ids = {token, 'q'},
+                               .top_logprobs = {-0.25f, -2}};
+}
+
+static void test_echo_logprobs(void **state)
+{
+    (void)state;
+    server_fixture s;
+    server_open(&s, NULL, true);
+    const int fd = client_open(&s);
+    client_post(fd, "/v1/completions",
+                "{\"prompt\":[97,195,169],\"echo\":true,\"logprobs\":2,\"max_tokens\":3}");
+    const msgl_msg m = engine_expect(&s, MSGL_MSG_REQUEST);
+    assert_int_equal(m.u.request.num_ids, 3);
+    assert_int_equal(m.u.request.sampling.logprobs, 2);
+    assert_int_equal(m.u.request.sampling.prompt_logprobs, 2);
+    const uint64_t uid = m.u.request.uid;
+    msgl_token_logprobs rows[3];
+    fill_row(&rows[0], 1, 195);
+    fill_row(&rows[1], 2, 169);
+    fill_row(&rows[2], 3, 'd');
+    msgl_token_event e = {.uid = uid, .token = -1, .num_logprobs = 1, .logprobs = rows};
+    engine_send_event(&s, &e); // a prompt chunk
+    e = (msgl_token_event){.uid = uid, .token = 'd', .num_logprobs = 2, .logprobs = rows + 1};
+    engine_send_event(&s, &e);
+    fill_row(&rows[2], 4, ID_EOS);
+    e = (msgl_token_event){.uid = uid,
+                           .token = ID_EOS,
+                           .finish = MSGL_FINISH_STOP,
+                           .num_logprobs = 1,
+                           .logprobs = rows + 2};
+    engine_send_event(&s, &e);
+    response r = client_read(fd);
+    json_t *j = parse(&r);
+    assert_string_equal(str_at(j, "choices.0.text"), "a\xc3\xa9"
+                                                     "d");
+    json_t *lp = at(j, "choices.0.logprobs");
+    json_t *want =
+        json_pack("{s:[s,s,s,s], s:[n,f,f,f], s:[n,{s:f,s:f},{s:f,s:f},{s:f,s:f}], "
+                  "s:[i,i,i,i]}",
+                  "tokens", "a", "bytes:\\xc3", "bytes:\\xa9", "d", "token_logprobs", -0.25, -0.25,
+                  -0.25, "top_logprobs", "bytes:\\xc3", -0.25, "q", -2.0, "bytes:\\xa9", -0.25, "q",
+                  -2.0, "d", -0.25, "q", -2.0, "text_offset", 0, 1, 1, 2);
+    assert_non_null(want);
+    char *a = json_dumps(lp, JSON_SORT_KEYS | JSON_REAL_PRECISION(6));
+    char *b = json_dumps(want, JSON_SORT_KEYS | JSON_REAL_PRECISION(6));
+    // -2.0 is written as -2, an integer to jansson.
+    json_t *a2 = json_loads(a, JSON_DECODE_INT_AS_REAL, NULL);
+    json_t *b2 = json_loads(b, JSON_DECODE_INT_AS_REAL, NULL);
+    if (!json_equal(a2, b2)) fail_msg("%s\n%s", a, b);
+    json_decref(a2);
+    json_decref(b2);
+    free(a);
+    free(b);
+    json_decref(want);
+    json_decref(j);
+    response_free(&r);
+    close(fd);
+    server_close(&s);
+}
+
+static void test_chat_logprobs(void **state)
+{
+    (void)state;
+    server_fixture s;
+    server_open(&s, NULL, true);
+    const int fd = client_open(&s);
+    client_post(fd, "/v1/chat/completions",
+                "{\"messages\":[{\"role\":\"user\",\"content\":\"x\"}],\"logprobs\":true,"
+                "\"top_logprobs\":2,\"stop\":\"STOP\"}");
+    const msgl_msg m = engine_expect(&s, MSGL_MSG_REQUEST);
+    assert_int_equal(m.u.request.sampling.logprobs, 2);
+    assert_int_equal(m.u.request.sampling.prompt_logprobs, -1);
+    const char *text = "aSTOP"; // entries of cut text are cut, too
+    for (int i = 0; i < 5; i++) {
+        msgl_token_logprobs row;
+        fill_row(&row, m.u.request.num_ids + i, text[i]);
+        const msgl_token_event e = {
+            .uid = m.u.request.uid, .token = text[i], .num_logprobs = 1, .logprobs = &row};
+        engine_send_event(&s, &e);
+    }
+    response r = client_read(fd);
+    json_t *j = parse(&r);
+    assert_int_equal(json_array_size(at(j, "choices.0.logprobs.content")), 1);
+    assert_string_equal(str_at(j, "choices.0.logprobs.content.0.token"), "a");
+    assert_int_equal(json_integer_value(at(j, "choices.0.logprobs.content.0.bytes.0")), 'a');
+    assert_string_equal(str_at(j, "choices.0.logprobs.content.0.top_logprobs.1.token"), "q");
+    json_decref(j);
+    response_free(&r);
+    close(fd);
+    (void)engine_expect(&s, MSGL_MSG_ABORT);
+    server_close(&s);
+}
+
+// n choices of several prompts: one engine request each, seeds in a row, answered in order.
+static void test_choices(void **state)
+{
+    (void)state;
+    server_fixture s;
+    server_open(&s, NULL, true);
+    const int fd = client_open(&s);
+    client_post(fd, "/v1/completions", "{\"prompt\":[\"a\",\"b\"],\"n\":2,\"seed\":10}");
+    uint64_t uid[4];
+    for (int i = 0; i < 4; i++) {
+        const msgl_msg m = engine_expect(&s, MSGL_MSG_REQUEST);
+        uid[i] = m.u.request.uid;
+        assert_int_equal(m.u.request.ids[0], i < 2 ? 'a' : 'b');
+        assert_true(m.u.request.sampling.seed == (uint64_t)(10 + i % 2));
+    }
+    for (int i = 3; i >= 0; i--) engine_token(&s, uid[i], '0' + i, MSGL_FINISH_LENGTH);
+    response r = client_read(fd);
+    json_t *j = parse(&r);
+    for (int i = 0; i < 4; i++) {
+        char path[32];
+        (void)snprintf(path, sizeof path, "choices.%d.text", i);
+        const char text[2] = {(char)('0' + i), '\0'};
+        assert_string_equal(str_at(j, path), text);
+    }
+    assert_int_equal(json_integer_value(at(j, "usage.prompt_tokens")), 2);
+    assert_int_equal(json_integer_value(at(j, "usage.completion_tokens")), 4);
+    assert_int_equal(json_integer_value(at(j, "usage.prompt_tokens_details.cached_tokens")), 4);
+    json_decref(j);
+    response_free(&r);
+    close(fd);
+    server_close(&s);
+}
+
+static void test_generate(void **state)
+{
+    (void)state;
+    server_fixture s;
+    server_open(&s, NULL, true);
+    const int fd = client_open(&s);
+    client_post(fd, "/generate", "{\"prompt\":\"x\",\"max_tokens\":5,\"ignore_eos\":true}");
+    const msgl_msg m = engine_expect(&s, MSGL_MSG_REQUEST);
+    assert_true(m.u.request.sampling.temperature == 0);
+    assert_true(m.u.request.sampling.ignore_eos);
+    engine_text(&s, m.u.request.uid, "a\n");
+    engine_token(&s, m.u.request.uid, ' ', MSGL_FINISH_LENGTH);
+    response r = client_read(fd);
+    assert_string_equal(r.body, "data: a\n\ndata: \ndata: \n\ndata:  \n\ndata: [DONE]\n\n");
+    response_free(&r);
+    client_post(fd, "/generate", "{\"text\":\"x\",\"stream\":false}");
+    const msgl_msg m2 = engine_expect(&s, MSGL_MSG_REQUEST);
+    engine_token(&s, m2.u.request.uid, 'k', MSGL_FINISH_LENGTH);
+    r = client_read(fd);
+    json_t *j = parse(&r);
+    assert_string_equal(str_at(j, "text"), "k");
+    assert_string_equal(str_at(j, "finish_reason"), "length");
+    json_decref(j);
+    response_free(&r);
+    close(fd);
+    server_close(&s);
+}
+
+// A client that leaves: in the engine's queue, while streaming, while waiting for a whole answer;
+// by closing, by a reset, by closing its half.
+static void test_disconnect(void **state)
+{
+    (void)state;
+    server_fixture s;
+    server_open(&s, NULL, true);
+    for (int phase = 0; phase < 3; phase++) {
+        for (int how = 0; how < 3; how++) {
+            const int fd = client_open(&s);
+            client_post(fd, "/v1/completions",
+                        phase == 1 ? "{\"prompt\":\"x\",\"n\":2,\"stream\":true}"
+                                   : "{\"prompt\":\"x\",\"n\":2}");
+            const msgl_msg m1 = engine_expect(&s, MSGL_MSG_REQUEST);
+            const uint64_t u1 = m1.u.request.uid;
+            const msgl_msg m2 = engine_expect(&s, MSGL_MSG_REQUEST);
+            const uint64_t u2 = m2.u.request.uid;
+            if (phase > 0) engine_token(&s, u1, 'a', MSGL_FINISH_NONE);
+            if (phase == 1) {
+                msgl_strbuf seen;
+                msgl__strbuf_init(&seen, 1 << 16);
+                client_read_until(fd, &seen, "\"text\":\"a\"");
+                msgl__strbuf_free(&seen);
+            }
+            if (how == 1) {
+                const struct linger hard = {1, 0};
+                setsockopt(fd, SOL_SOCKET, SO_LINGER, &hard, sizeof hard);
+            }
+            if (how == 2) {
+                shutdown(fd, SHUT_WR);
+            } else {
+                close(fd);
+            }
+            uint64_t got = engine_expect(&s, MSGL_MSG_ABORT).u.abort_uid;
+            assert_true(got == u1 || got == u2);
+            got ^= engine_expect(&s, MSGL_MSG_ABORT).u.abort_uid;
+            assert_true(got == (u1 ^ u2));
+            if (how == 2) close(fd);
+            engine_token(&s, u1, 'b', MSGL_FINISH_ABORT); // the engine's echo of it is ignored
+        }
+    }
+    response r = client_request(&s, "GET", "/health", NULL);
+    assert_int_equal(r.status, 200);
+    response_free(&r);
+    server_close(&s);
+}
+
+static void test_pipelining(void **state)
+{
+    (void)state;
+    server_fixture s;
+    server_open(&s, NULL, true);
+    const int fd = client_open(&s);
+    client_post(fd, "/v1/completions", "{\"prompt\":\"x\"}");
+    client_send(fd, "GET /health HTTP/1.1\r\nHost: x\r\n\r\n");
+    client_post(fd, "/v1/completions", "{\"prompt\":\"y\",\"stream\":true}");
+    client_send(fd, "GET /nope HTTP/1.1\r\nHost: x\r\nConnection: close\r\n\r\n");
+    msgl_msg m = engine_expect(&s, MSGL_MSG_REQUEST);
+    engine_expect_nothing(&s); // one at a time
+    engine_token(&s, m.u.request.uid, 'a', MSGL_FINISH_LENGTH);
+    m = engine_expect(&s, MSGL_MSG_REQUEST);
+    engine_token(&s, m.u.request.uid, 'b', MSGL_FINISH_LENGTH);
+    response r = client_read(fd);
+    assert_non_null(strstr(r.body, "\"text\":\"a\""));
+    response_free(&r);
+    r = client_read(fd);
+    assert_string_equal(r.body, "{\"status\":\"ok\"}");
+    response_free(&r);
+    r = client_read(fd);
+    assert_non_null(strstr(r.body, "\"text\":\"b\""));
+    response_free(&r);
+    r = client_read(fd);
+    expect_error(&r, 404, NULL);
+    assert_true(client_closed(fd));
+    close(fd);
+    server_close(&s);
+}
+
+// Bad requests of all kinds, while another client's answer is under way: it is not disturbed, and
+// none of them reaches the engine.
+static void test_bad_requests(void **state)
+{
+    (void)state;
+    static const struct {
+        const char *path, *body;
+        int status;
+        const char *code;
+    } bad[] = {
+        {"/v1/completions", "{", 400, "invalid_json"},
+        {"/v1/completions", "", 400, "invalid_json"},
+        {"/v1/completions", "[]", 400, "invalid_json"},
+        {"/v1/completions", "{\"prompt\":\"\"}", 400, "invalid_value"},
+        {"/v1/completions", "{\"prompt\":\"x\",\"model\":\"other\"}", 404, "model_not_found"},
+        {"/v1/completions", "{\"prompt\":\"x\",\"max_tokens\":-1}", 400, "invalid_value"},
+        {"/v1/completions", "{\"prompt\":\"\xff\"}", 400, "invalid_json"},
+        {"/v1/completions", "{\"prompt\":\"\\ud800\"}", 400, "invalid_json"},
+        {"/v1/completions", "{\"prompt\":[259]}", 400, "invalid_value"},
+        {"/v1/chat/completions", "{\"messages\":[]}", 400, "invalid_value"},
+        {"/v1/chat/completions", "{\"messages\":[{\"role\":\"user\",\"content\":\"boom\"}]}", 400,
+         "invalid_value"},
+        {"/nope", "{}", 404, NULL},
+        {"/%2e%2e/%2e%2e/etc/passwd", "{}", 404, NULL},
+        {"/health", "{}", 405, NULL},
+    };
+    server_fixture s;
+    server_open(&s, NULL, true);
+    const int fd = client_open(&s);
+    client_post(fd, "/v1/completions", "{\"prompt\":\"x\",\"stream\":true,\"max_tokens\":99}");
+    const msgl_msg m = engine_expect(&s, MSGL_MSG_REQUEST);
+    const uint64_t uid = m.u.request.uid;
+    msgl_strbuf seen;
+    msgl__strbuf_init(&seen, 1 << 20);
+    for (size_t i = 0; i < sizeof bad / sizeof bad[0]; i++) {
+        response r = client_request(&s, "POST", bad[i].path, bad[i].body);
+        expect_error(&r, bad[i].status, bad[i].code);
+        engine_text(&s, uid, ".");
+        msgl__strbuf_clear(&seen);
+        client_read_until(fd, &seen, "\"text\":\".\"");
+    }
+    // Longer than the context, as text and as ids, with the counts in the message.
+    char *body = msgl__malloc(3 * CONTEXT + 100);
+    const size_t n = strlen("{\"prompt\":\"");
+    memcpy(body, "{\"prompt\":\"", n);
+    memset(body + n, 'a', CONTEXT);
+    memcpy(body + n + CONTEXT, "\"}", 3);
+    response r = client_request(&s, "POST", "/v1/completions", body);
+    assert_non_null(strstr(r.body, "4096 tokens"));
+    expect_error(&r, 400, "context_length_exceeded");
+    msgl__free(body);
+    engine_expect_nothing(&s);
+    engine_token(&s, uid, '!', MSGL_FINISH_LENGTH);
+    client_read_until(fd, &seen, "[DONE]");
+    msgl__strbuf_free(&seen);
+    close(fd);
+    server_close(&s);
+}
+
+// What the engine refuses, before and after the answer has begun.
+static void test_engine_errors(void **state)
+{
+    (void)state;
+    server_fixture s;
+    server_open(&s, NULL, true);
+    int fd = client_open(&s);
+    client_post(fd, "/v1/completions", "{\"prompt\":\"x\",\"stream\":true,\"n\":2}");
+    msgl_msg m = engine_expect(&s, MSGL_MSG_REQUEST);
+    const uint64_t first = m.u.request.uid;
+    m = engine_expect(&s, MSGL_MSG_REQUEST);
+    const uint64_t second = m.u.request.uid;
+    msgl_token_event e = {.uid = first,
+                          .token = -1,
+                          .finish = MSGL_FINISH_ERROR,
+                          .status = MSGL_ELIMIT,
+                          .text = "too long for the pool"};
+    engine_send_event(&s, &e);
+    assert_true(engine_expect(&s, MSGL_MSG_ABORT).u.abort_uid == second); // its sibling goes, too
+    response r = client_read(fd);
+    assert_non_null(strstr(r.body, "too long for the pool"));
+    expect_error(&r, 400, "context_length_exceeded");
+
+    client_post(fd, "/v1/completions", "{\"prompt\":\"x\",\"stream\":true}");
+    m = engine_expect(&s, MSGL_MSG_REQUEST);
+    const uint64_t uid = m.u.request.uid;
+    engine_text(&s, uid, "a");
+    e = (msgl_token_event){.uid = uid,
+                           .token = -1,
+                           .finish = MSGL_FINISH_ERROR,
+                           .status = MSGL_ENUMERIC,
+                           .text = "the logits were NaN"};
+    engine_send_event(&s, &e);
+    r = client_read(fd);
+    assert_int_equal(r.status, 200);
+    const char *error = strstr(r.body, "data: {\"error\":{\"message\":\"the logits were NaN\"");
+    assert_non_null(error);
+    assert_non_null(strstr(error, "data: [DONE]\n\n"));
+    response_free(&r);
+    close(fd);
+    server_close(&s);
+}
+
+// The engine dies: requests end with an error, 503 until the next one is ready, then all is well.
+static void test_engine_death(void **state)
+{
+    (void)state;
+    server_fixture s;
+    server_open(&s, NULL, true);
+    const int whole = client_open(&s), stream = client_open(&s), info = client_open(&s);
+    client_post(whole, "/v1/completions", "{\"prompt\":\"x\"}");
+    (void)engine_expect(&s, MSGL_MSG_REQUEST);
+    client_post(stream, "/v1/completions", "{\"prompt\":\"x\",\"stream\":true}");
+    const msgl_msg m = engine_expect(&s, MSGL_MSG_REQUEST);
+    const uint64_t uid = m.u.request.uid;
+    client_send(info, "GET /get_server_info HTTP/1.1\r\nHost: x\r\n\r\n");
+    (void)engine_expect(&s, MSGL_MSG_GET_STATS);
+    msgl_strbuf seen;
+    msgl__strbuf_init(&seen, 1 << 20);
+    engine_text(&s, uid, "a");
+    client_read_until(stream, &seen, "\"text\":\"a\"");
+    msgl__channel_destroy(s.engine);
+    s.engine = NULL;
+    response r = client_read(whole);
+    expect_error(&r, 500, "engine_stopped");
+    client_read_until(stream, &seen, "\"code\":\"engine_stopped\"");
+    client_read_until(stream, &seen, "[DONE]");
+    r = client_read(info);
+    expect_error(&r, 503, NULL);
+    close(whole);
+    close(stream);
+    close(info);
+    r = client_request(&s, "GET", "/health", NULL);
+    assert_int_equal(r.status, 503);
+    response_free(&r);
+    r = client_request(&s, "POST", "/v1/completions", "{\"prompt\":\"x\"}");
+    char buf[256];
+    assert_non_null(header_of(&r, "Retry-After", buf));
+    expect_error(&r, 503, "engine_not_ready");
+    msgl__strbuf_free(&seen);
+    server_close(&s);
+}
+
+static void test_not_ready(void **state)
+{
+    (void)state;
+    server_fixture s;
+    server_open(&s, NULL, false);
+    response r = client_request(&s, "GET", "/health", NULL);
+    assert_int_equal(r.status, 503);
+    response_free(&r);
+    r = client_request(&s, "POST", "/v1/chat/completions", chat_hi);
+    expect_error(&r, 503, "engine_not_ready");
+    r = client_request(&s, "GET", "/v1/models", NULL);
+    assert_int_equal(r.status, 200);
+    response_free(&r);
+    engine_say_ready(&s);
+    server_close(&s);
+}
+
+static void test_info_and_flush(void **state)
+{
+    (void)state;
+    server_fixture s;
+    server_open(&s, NULL, true);
+    const int fd = client_open(&s);
+    msgl_msg stats = {.type = MSGL_MSG_STATS};
+    stats.u.stats = (msgl_msg_stats){7, 1, 2, 900, 60, 40, 1000, 1, 2, 3, 4, 5};
+    client_send(fd, "GET /get_server_info HTTP/1.1\r\nHost: x\r\n\r\n");
+    (void)engine_expect(&s, MSGL_MSG_GET_STATS);
+    assert_int_equal(msgl__channel_send(s.engine, &stats), 0);
+    response r = client_read(fd);
+    json_t *j = parse(&r);
+    assert_string_equal(str_at(j, "model_path"), "/models/org/test-model/");
+    assert_int_equal(json_integer_value(at(j, "max_seq_len")), CONTEXT);
+    assert_int_equal(json_integer_value(at(j, "stats.free_pages")), 900);
+    assert_int_equal(json_integer_value(at(j, "stats.total_pages")), 1000);
+    json_decref(j);
+    response_free(&r);
+    client_post(fd, "/flush_cache", "");
+    (void)engine_expect(&s, MSGL_MSG_FLUSH);
+    assert_int_equal(msgl__channel_send(s.engine, &stats), 0);
+    r = client_read(fd);
+    assert_int_equal(r.status, 200);
+    response_free(&r);
+    close(fd);
+    server_close(&s);
+}
+
+static void test_methods_and_models(void **state)
+{
+    (void)state;
+    server_fixture s;
+    server_open(&s, NULL, true);
+    static const struct {
+        const char *method, *path;
+        int status;
+    } cases[] = {
+        {"HEAD", "/health", 200},
+        {"OPTIONS", "/v1/completions", 204},
+        {"PUT", "/v1/completions", 405},
+        {"GET", "/v1/completions", 405},
+        {"GET", "/v1/models/test-model", 200},
+        {"GET", "/v1/models//models/org/test-model/", 200},
+        {"GET", "/v1/models/%2Fmodels%2Forg%2Ftest-model", 200},
+        {"GET", "/v1/models/../test-model", 404},
+        {"GET", "/v1/models/", 404},
+        {"GET", "/v1/models?x=1", 200},
+        {"GET", "/v1", 200},
+        {"GET", "/", 404},
+    };
+    for (size_t i = 0; i < sizeof cases / sizeof cases[0]; i++) {
+        response r = client_request(&s, cases[i].method, cases[i].path, NULL);
+        if (r.status != cases[i].status) fail_msg("%s: %d", cases[i].path, r.status);
+        response_free(&r);
+    }
+    server_close(&s);
+}
+
+// More waiting requests than allowed: 429 with Retry-After, and room again when some are done.
+static void test_queue_limit(void **state)
+{
+    (void)state;
+    msgl_front_config cfg = msgl__front_config_default();
+    cfg.max_waiting = 2;
+    server_fixture s;
+    server_open(&s, &cfg, true);
+    const int a = client_open(&s), b = client_open(&s);
+    client_post(a, "/v1/completions", "{\"prompt\":\"x\"}");
+    client_post(b, "/v1/completions", "{\"prompt\":\"x\"}");
+    const msgl_msg m = engine_expect(&s, MSGL_MSG_REQUEST);
+    const uint64_t uid = m.u.request.uid;
+    (void)engine_expect(&s, MSGL_MSG_REQUEST);
+    response r = client_request(&s, "POST", "/v1/completions", "{\"prompt\":\"x\"}");
+    char buf[256];
+    assert_non_null(header_of(&r, "Retry-After", buf));
+    expect_error(&r, 429, "queue_full");
+    engine_text(&s, uid, "a"); // runs now: no longer waiting
+    const int c = client_open(&s);
+    for (int i = 0; i < 100; i++) {
+        client_post(c, "/v1/completions", "{\"prompt\":\"x\"}");
+        msgl_msg next;
+        if (msgl__channel_recv(s.engine, 50, &next) == 1) break;
+        r = client_read(c);
+        expect_error(&r, 429, "queue_full");
+        assert_true(i < 99);
+    }
+    close(a);
+    close(b);
+    close(c);
+    for (int i = 0; i < 3; i++) (void)engine_expect(&s, MSGL_MSG_ABORT);
+    server_close(&s);
+}
+
+// Stopping lets what runs finish, and refuses the rest.
+static void test_graceful_stop(void **state)
+{
+    (void)state;
+    msgl_front_config cfg = msgl__front_config_default();
+    cfg.stop_timeout_ms = 300;
+    server_fixture s;
+    server_open(&s, &cfg, true);
+    const int ends = client_open(&s), hangs = client_open(&s), idle = client_open(&s);
+    client_post(ends, "/v1/completions", "{\"prompt\":\"x\"}");
+    msgl_msg m = engine_expect(&s, MSGL_MSG_REQUEST);
+    const uint64_t uid = m.u.request.uid;
+    client_post(hangs, "/v1/completions", "{\"prompt\":\"x\"}");
+    (void)engine_expect(&s, MSGL_MSG_REQUEST);
+    msgl__front_stop(s.front);
+    assert_true(client_closed(idle));
+    engine_token(&s, uid, 'a', MSGL_FINISH_LENGTH);
+    response r = client_read(ends);
+    assert_int_equal(r.status, 200);
+    response_free(&r);
+    r = client_read(hangs);
+    expect_error(&r, 503, "server_stopping");
+    (void)engine_expect(&s, MSGL_MSG_ABORT);
+    close(ends);
+    close(hangs);
+    close(idle);
+    server_close(&s);
+}
+
+int main(void)
+{
+    const struct CMUnitTest tests[] = {
+        cmocka_unit_test(test_chat_whole),         cmocka_unit_test(test_chat_stream),
+        cmocka_unit_test(test_stop_string),        cmocka_unit_test(test_echo_logprobs),
+        cmocka_unit_test(test_chat_logprobs),      cmocka_unit_test(test_choices),
+        cmocka_unit_test(test_generate),           cmocka_unit_test(test_disconnect),
+        cmocka_unit_test(test_pipelining),         cmocka_unit_test(test_bad_requests),
+        cmocka_unit_test(test_engine_errors),      cmocka_unit_test(test_engine_death),
+        cmocka_unit_test(test_not_ready),          cmocka_unit_test(test_info_and_flush),
+        cmocka_unit_test(test_methods_and_models), cmocka_unit_test(test_queue_limit),
+        cmocka_unit_test(test_graceful_stop),
+    };
+    return cmocka_run_group_tests(tests, NULL, NULL);
+}
