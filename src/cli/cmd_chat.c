@@ -9,6 +9,7 @@
 
 #include "cli/common.h"
 #include "core/err.h"
+#include "core/mem.h"
 #include "utils/clock.h"
 #include "utils/strbuf.h"
 
@@ -60,7 +61,7 @@ static int answer(const msgl_args *a, msgl_llm *l, json_t *messages, const char 
     msgl__strbuf_init(&t.text, (size_t)1 << 28);
     msgl__cli_interrupted = 0;
     int rc = msgl_submit_chat(l, json, &params, on_piece, &t, NULL, err);
-    free(json);
+    msgl__free(json);
     if (rc == 0) rc = msgl_run(l, err);
     if (rc == 0 && t.finish == MSGL_FAILED)
         rc = msgl__err_set(err, MSGL_EINTERNAL, "%.200s", t.error);
@@ -107,11 +108,11 @@ static int shell(const msgl_args *a, msgl_llm *l, msgl_err *err)
         const char *text = el != NULL ? el_gets(el, &n) : NULL;
         if (el == NULL) text = (n = (int)getline(&plain, &cap, stdin)) > 0 ? plain : NULL;
         if (text == NULL || n <= 0) break;
-        char *line = strndup(text, strcspn(text, "\r\n"));
+        char *line = msgl__strndup(text, strcspn(text, "\r\n"));
         if (line == NULL) break;
         if (el != NULL && *line != '\0') history(past, &event, H_ENTER, line);
         if (strcmp(line, "/exit") == 0 || strcmp(line, "/quit") == 0) {
-            free(line);
+            msgl__free(line);
             break;
         }
         if (strcmp(line, "/reset") == 0) {
@@ -125,9 +126,9 @@ static int shell(const msgl_args *a, msgl_llm *l, msgl_err *err)
             const int failed = answer(a, l, messages, line, &bad);
             if (failed != 0) fprintf(stderr, "minisgl: %s\n", bad.text);
         }
-        free(line);
+        msgl__free(line);
     }
-    free(plain);
+    msgl__free(plain);
     history_end(past);
     if (el != NULL) {
         el_end(el);

@@ -72,6 +72,9 @@ int msgl__cli_model_dir(const msgl_args *a, char **out, msgl_err *err)
         *out = msgl__strdup(model);
         return *out != NULL ? 0 : msgl__err_set(err, MSGL_ENOMEM, "out of memory");
     }
+    if (access(model, F_OK) == 0) {
+        return msgl__err_set(err, MSGL_EINVAL, "--model %.150s: not a folder", model);
+    }
     const char *hub = getenv("HF_HUB_CACHE"), *home = getenv("HF_HOME"), *user = getenv("HOME");
     char root[1024] = "";
     if (hub != NULL && *hub != '\0') {
@@ -89,8 +92,7 @@ int msgl__cli_model_dir(const msgl_args *a, char **out, msgl_err *err)
                              "%.100s is neither a folder nor a model in the cache %.100s", model,
                              root);
     }
-    return msgl__err_set(err, MSGL_ENOENT, "--model %.150s: %s", model,
-                         access(model, F_OK) == 0 ? "not a folder" : "no such folder");
+    return msgl__err_set(err, MSGL_ENOENT, "--model %.150s: no such folder", model);
 }
 
 const char *msgl__cli_attention(const msgl_args *a, char buf[128])

@@ -1,0 +1,115 @@
+#!/bin/sh
+# SPDX-License-Identifier: Apache-2.0
+# test_cli.sh MINISGL MODEL: the commands as a user types them, right and wrong.
+set -u
+minisgl=$1
+model=$2
+dir=$(mktemp -d)
+trap 'rm -rf "$dir"' EXIT
+passed=0
+failed=0
+
+# expect NAME EXIT_CODE WORDS COMMAND...: exit code, and WORDS (a basic regular expression) in the output.
+expect() {
+    name=$1 code=$2 words=$3
+    shift 3
+    "$@" >"$dir/out" 2>&1 </dev/null
+    got=$?
+    if [ $got -eq "$code" ] && grep -q -- "$words" "$dir/out"; then
+        passed=$((passed + 1))
+    else
+        failed=$((failed + 1))
+        echo "FAILED: $name: exit $got (expected $code), expected \"$words\" in:"
+        head -5 "$dir/out"
+    fi
+}
+same() { # NAME FILE FILE
+    if cmp -s "$2" "$3"; then
+        passed=$((passed + 1))
+    else
+        failed=$((failed + 1))
+        echo "FAILED: $1"
+        diff "$2" "$3" | head -5
+    fi
+}
+
+expect "no command" 2 "usage: minisgl COMMAND" "$minisgl"
+expect "help" 0 "usage: minisgl COMMAND" "$minisgl" --help
+expect "help of a command" 0 "MINISGL_MAX_TOKENS" "$minisgl" run --help
+expect "version" 0 "^minisgl [0-9]" "$minisgl" --version
+expect "unknown command" 2 "unknown command \"serv\"" "$minisgl" serv
+expect "mistyped flag" 2 "did you mean --model?" "$minisgl" run --modle x
+expect "no model" 1 "\-\-model DIR is needed" "$minisgl" run --prompt x
+expect "no such model" 1 "no such folder" "$minisgl" run --model "$dir/none" --prompt x
+expect "a file as model" 1 "not a folder" "$minisgl" run --model "$0" --prompt x
+expect "an empty folder" 1 "config.json\|tokenizer.json" "$minisgl" run --model "$dir" --prompt x
+expect "nothing to run" 2 "give either --prompt" "$minisgl" run --model "$model"
+expect "unknown backend" 1 "fa, fi" "$minisgl" run --model "$model" --attn fax --prompt x
+expect "malformed pair" 1 "PREFILL,DECODE" "$minisgl" run --model "$model" --attn a,b,c --prompt x
+expect "unknown level" 1 "avx2" env MINISGL_CPU=sse9 "$minisgl" run --model "$model" --prompt x
+expect "prompt too long" 1 "tokens" "$minisgl" run --model "$model" --max-seq-len-override 8 --prompt \
+    "one two three four five six seven eight nine ten eleven twelve"
+expect "info" 0 "torch_native" "$minisgl" info --model "$model"
+expect "bench step" 0 '"phase":"decode"' "$minisgl" bench step --model "$model" --prompt-len 16 \
+    --batch 1,2 --steps 4 --repeat 1 -o json
+expect "bench offline" 0 "output_tok_per_s" "$minisgl" bench offline --model "$model" --requests 3 \
+    --prompt-len 8 --max-tokens 4
+expect "bench of nothing" 2 "allowed: step" "$minisgl" bench nothing
+expect "one answer" 0 "85" "$minisgl" run --model "$model" --chat --temperature 0 --prompt "What is 27 + 58?"
+expect "backends agree" 0 "85" "$minisgl" run --model "$model" --chat --temperature 0 --attn fi,torch_native \
+    --page-size 16 --prompt "What is 27 + 58?"
+expect "override of one half" 0 "85" "$minisgl" run --model "$model" --chat --temperature 0 \
+    --decode-attention-backend trtllm --prompt "What is 27 + 58?"
+expect "stop string" 0 '"finish_reason":"stop"' "$minisgl" run --model "$model" --chat --temperature 0 \
+    --stop "5" --prompt "What is 27 + 58?"
+expect "streamed" 0 "tok/s" "$minisgl" run --model "$model" --chat --stream --temperature 0 --prompt "Hello"
+
+# Text there and back, byte for byte.
+printf 'Grüße, 世界! 12 + 34\n\n  <|im_end|> \t end' >"$dir/text"
+"$minisgl" tokenize --model "$model" <"$dir/text" >"$dir/ids"
+"$minisgl" tokenize --model "$model" --decode <"$dir/ids" >"$dir/back"
+same "tokenize and back" "$dir/text" "$dir/back"
+echo '{"messages": [{"role": "user", "content": "Hi"}], "add_generation_prompt": true}' |
+    "$minisgl" template --model "$model" >"$dir/rendered"
+expect "template" 0 "im_start|>assistant" cat "$dir/rendered"
+
+# A batch file: bad lines get an error of their own, order is kept.
+cat >"$dir/in.jsonl" <<'LINES'
+{"prompt": "The sun", "max_tokens": 3, "temperature": 0}
+{"prompt": 5}
+
+not json
+{"messages": [{"role": "user", "content": "What is 2 + 3?"}], "temperature": 0, "logprobs": 2}
+{"prompt": [1, 2, 3], "max_tokens": 2, "temperature": 0, "ignore_eos": true}
+{"prompt": [99999999], "max_tokens": 2}
+LINES
+"$minisgl" run --model "$model" --input "$dir/in.jsonl" --output "$dir/out.jsonl" >/dev/null 2>&1
+[ $? -eq 1 ] || { failed=$((failed + 1)) && echo "FAILED: a file with bad lines must exit 1"; }
+sed -e 's/^{"error":.*/E/' -e 's/^{"text":.*/A/' "$dir/out.jsonl" | tr -d '\n' >"$dir/kinds"
+printf 'AEEAAE' >"$dir/want"
+same "answers and errors in order" "$dir/want" "$dir/kinds"
+expect "line number in the error" 0 "line 4: not a JSON object" cat "$dir/out.jsonl"
+expect "logprobs" 0 '"logprob":-' cat "$dir/out.jsonl"
+
+# A shell without a terminal, with a reset.
+printf 'What is 2 + 3?\n/reset\n/nonsense\nWhat is 3 + 4?\n/exit\n' |
+    "$minisgl" chat --model "$model" --temperature 0 >"$dir/chat" 2>/dev/null
+expect "chat answers" 0 "= 7\|is 7\|7\." cat "$dir/chat"
+expect "chat resets" 0 "forgotten" cat "$dir/chat"
+
+# Ctrl-C ends a long run with 130. (A shell starts background jobs with SIGINT ignored; the program
+# installs its own handler.)
+"$minisgl" run --model "$model" --prompt "Once" --ignore-eos --max-tokens 100000 --max-seq-len-override 200000 \
+    >/dev/null 2>&1 &
+pid=$!
+sleep 2
+kill -INT $pid
+wait $pid
+code=$?
+if [ $code -eq 130 ]; then passed=$((passed + 1)); else
+    failed=$((failed + 1))
+    echo "FAILED: interrupted run: exit $code"
+fi
+
+echo "$passed passed, $failed failed"
+[ $failed -eq 0 ]
