@@ -78,7 +78,12 @@ static void work(msgl_scheduler *s)
     }
 }
 
-static void run(const setting *v, answer *answers)
+typedef struct server {
+    msgl_engine *e;
+    msgl_scheduler *s;
+} server;
+
+static void open_server(server *o, const setting *v, answer *answers)
 {
     const msgl_engine_config ec = {.model_dir = MODEL,
                                    .device = "cpu",
@@ -92,10 +97,9 @@ static void run(const setting *v, answer *answers)
                                    .num_pages = v->num_pages,
                                    .memory_ratio = 0.5,
                                    .naive_cache = v->cache == MSGL_CACHE_NAIVE};
-    msgl_engine *e;
     msgl_err err;
-    if (msgl__engine_create(&ec, &e, &err) != 0) fail_msg("%s", err.text);
-    const msgl_engine_info *info = msgl__engine_info(e);
+    if (msgl__engine_create(&ec, &o->e, &err) != 0) fail_msg("%s", err.text);
+    const msgl_engine_info *info = msgl__engine_info(o->e);
     msgl_scheduler_config sc = {.max_running = info->max_running,
                                 .max_seq_len = info->max_seq_len,
                                 .max_prefill_tokens = info->max_prefill_tokens,
@@ -105,22 +109,34 @@ static void run(const setting *v, answer *answers)
                                 .cache_type = v->cache,
                                 .overlap = v->overlap,
                                 .num_eos = info->num_eos,
-                                .page_table = msgl__engine_page_table(e)};
+                                .page_table = msgl__engine_page_table(o->e)};
     memcpy(sc.eos_ids, info->eos_ids, sizeof sc.eos_ids);
     memset(answers, 0, REQUESTS * sizeof *answers);
-    msgl_scheduler *s;
-    assert_int_equal(
-        msgl__scheduler_create(&sc, msgl__engine_runner(e), on_events, answers, &s, &err), 0);
+    const msgl_runner *runner = msgl__engine_runner(o->e);
+    if (msgl__scheduler_create(&sc, runner, on_events, answers, &o->s, &err) != 0) {
+        fail_msg("%s", err.text);
+    }
+}
+
+static void close_server(server *o)
+{
+    msgl__scheduler_destroy(o->s);
+    msgl__engine_destroy(o->e);
+}
+
+static void run(const setting *v, answer *answers)
+{
+    server o;
+    open_server(&o, v, answers);
     for (int i = 0; i < REQUESTS; i++) {
         int32_t ids[MAX_LEN];
         msgl_msg_request r;
         make_request(i, ids, &r);
-        msgl__scheduler_add(s, &r);
-        if (v->one_by_one) work(s);
+        msgl__scheduler_add(o.s, &r);
+        if (v->one_by_one) work(o.s);
     }
-    work(s);
-    msgl__scheduler_destroy(s);
-    msgl__engine_destroy(e);
+    work(o.s);
+    close_server(&o);
 }
 
 static const setting alone = {.attention = "fa",
@@ -214,6 +230,40 @@ static void test_page_64(void **state)
     compare(&v);
 }
 
+// 8 requests decode for 50 steps, all threads counted.
+static void test_no_heap_per_decode_step(void **state)
+{
+    (void)state;
+    for (int overlap = 0; overlap < 2; overlap++) {
+        setting v = alone;
+        v.max_running = 8;
+        v.num_pages = 1024;
+        v.overlap = overlap;
+        answer *answers = calloc(REQUESTS, sizeof *answers);
+        assert_non_null(answers);
+        server o;
+        open_server(&o, &v, answers);
+        for (int i = 0; i < 8; i++) {
+            int32_t ids[MAX_LEN];
+            msgl_msg_request r;
+            make_request(i, ids, &r);
+            r.num_ids = 10 + i;
+            r.sampling.max_tokens = 100;
+            r.sampling.ignore_eos = true;
+            msgl__scheduler_add(o.s, &r);
+        }
+        for (int i = 0; i < 20; i++) assert_int_equal(msgl__scheduler_step(o.s), 0);
+        const uint64_t before = msgl__mem_allocs();
+        for (int i = 0; i < 50; i++) assert_int_equal(msgl__scheduler_step(o.s), 0);
+        assert_int_equal(msgl__mem_allocs(), before);
+        msgl_msg_stats st;
+        msgl__scheduler_stats(o.s, &st);
+        assert_int_equal(st.running, 8);
+        close_server(&o);
+        free(answers);
+    }
+}
+
 int main(void)
 {
     const struct CMUnitTest tests[] = {
@@ -221,6 +271,7 @@ int main(void)
         cmocka_unit_test(test_overlap_and_prefix_hits),
         cmocka_unit_test(test_small_chunks_and_a_tight_pool),
         cmocka_unit_test(test_page_64),
+        cmocka_unit_test(test_no_heap_per_decode_step),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }
