@@ -247,7 +247,7 @@ static void test_no_heap_per_decode_step(void **state)
             int32_t ids[MAX_LEN];
             msgl_msg_request r;
             make_request(i, ids, &r);
-            r.num_ids = 10 + i;
+            r.num_ids = r.num_ids < 20 ? r.num_ids : 20;
             r.sampling.max_tokens = 100;
             r.sampling.ignore_eos = true;
             msgl__scheduler_add(o.s, &r);
