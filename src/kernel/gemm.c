@@ -11,7 +11,6 @@ enum {
     TASK_US = 60,              // long against the hand-out of a task, short against its result
     TASKS_PER_THREAD = 4,      // when there is enough for it, so that a slow core can do fewer
     READ_BYTES_PER_US = 16000, // what one core reads from memory, roughly
-    ROW_BLOCK_BYTES = 1 << 20, // prepared rows that stay in the L2 cache while panels go by
     PREPARE_INLINE = 32768,    // elements that the caller prepares alone: cheaper than a hand-out
     PACK_BYTES = 1 << 20,      // of packed panels per task
 };
@@ -113,9 +112,10 @@ static void product_task(void *arg, int task, int worker)
 // depends on that row and that feature only.
 static void split(plan *p, int threads, int largest)
 {
-    const size_t fit = ROW_BLOCK_BYTES / p->a_row_bytes / 32 * 32;
-    p->row_block = fit < 32 ? 32 : fit > 512 ? 512 : (int)fit;
-    const int rows = largest < p->row_block ? largest : p->row_block;
+    const size_t fit = (size_t)p->micro->l2_kb * 1024 / p->a_row_bytes / 32 * 32;
+    const int most = fit < 32 ? 32 : fit > 512 ? 512 : (int)fit;
+    const int rows = ceil_div(largest, ceil_div(largest, most)); // blocks of about equal size
+    p->row_block = ceil_div(rows, 32) * 32;
     const double read_us = (double)p->panel_bytes / READ_BYTES_PER_US;
     const double math_us =
         (double)p->kpad * MSGL_GEMM_LANES * rows / (1e3 * p->micro->kmacs_per_us);

@@ -49,6 +49,7 @@ typedef struct msgl_gemm_micro {
     int a_size;       // bytes of an element of a prepared row
     int a_pad;        // unused elements after a prepared row, against cache-set conflicts
     int kmacs_per_us; // thousand multiply-adds per us of one core, roughly: only sizes tasks
+    int l2_kb;        // prepared rows that a task goes over again and again, to stay in L2
     // Prepares rows <= 16 of k elements, zero-filled up to kpad, at `a`, row_bytes each.
     void (*prepare)(const float *in, size_t ld_in, int rows, int k, char *a, size_t row_bytes);
     void (*block)(const msgl_gemm_block *b);

@@ -66,31 +66,33 @@ static int measure_read(msgl_pool *pool, struct msgl_limits *out, double seconds
 
 typedef struct computing {
     msgl_limits_fn fn;
-    long loops;
+    double *best; // per worker, operations per ns, one cache line each
 } computing;
 
+// Each worker's best of many short runs: another process may hold a core for a while.
 static void compute_task(void *arg, int task, int worker)
 {
     (void)task;
-    (void)worker;
     const computing *c = arg;
-    c->fn(c->loops);
+    const long loops = 5000;
+    const uint64_t t = msgl__now_ns();
+    const double rate = c->fn(loops) * (double)loops / (double)(msgl__now_ns() - t);
+    if (rate > c->best[worker * 8]) c->best[worker * 8] = rate;
 }
 
-// Best of several short runs, in GFLOP/s.
-static double measure_compute(msgl_pool *pool, msgl_limits_fn fn, double seconds)
+// Sum of the workers' best rates, in GFLOP/s.
+static double measure_compute(msgl_pool *pool, msgl_limits_fn fn, double *best, double seconds)
 {
-    const int tasks = msgl__pool_threads(pool) * 8;
-    computing c = {fn, 20000};
-    double best = 0;
+    const int threads = msgl__pool_threads(pool);
+    computing c = {fn, best};
+    double sum = 0;
+    for (int i = 0; i < threads; i++) best[i * 8] = 0;
     const uint64_t start = msgl__now_ns();
     do {
-        const uint64_t t = msgl__now_ns();
-        msgl__pool_run(pool, tasks, compute_task, &c);
-        const double rate = fn(0) * (double)c.loops * tasks / (double)(msgl__now_ns() - t);
-        if (rate > best) best = rate;
+        msgl__pool_run(pool, threads * 8, compute_task, &c);
     } while ((double)(msgl__now_ns() - start) < seconds * 1e9);
-    return best;
+    for (int i = 0; i < threads; i++) sum += best[i * 8];
+    return sum;
 }
 
 int msgl__measure_limits(msgl_pool *pool, msgl_cpu_level level, struct msgl_limits *out,
@@ -107,13 +109,17 @@ int msgl__measure_limits(msgl_pool *pool, msgl_cpu_level level, struct msgl_limi
         [MSGL_CPU_AMX] = {NULL, msgl__limits_bf16_amx},
     };
     const double each = seconds / (2 * MSGL_CPU_LEVELS);
+    double *best = msgl__calloc((size_t)msgl__pool_threads(pool), 64);
+    if (best == NULL) return MSGL_ENOMEM;
     for (int l = 1; l <= (int)level; l++) {
-        out->f32_gflop_s[l] = LOOPS[l].f32 != NULL ? measure_compute(pool, LOOPS[l].f32, each)
+        out->f32_gflop_s[l] = LOOPS[l].f32 != NULL ? measure_compute(pool, LOOPS[l].f32, best, each)
                                                    : out->f32_gflop_s[l - 1];
-        out->bf16_gflop_s[l] = LOOPS[l].bf16 != NULL  ? measure_compute(pool, LOOPS[l].bf16, each)
+        out->bf16_gflop_s[l] = LOOPS[l].bf16 != NULL
+                                   ? measure_compute(pool, LOOPS[l].bf16, best, each)
                                : LOOPS[l].f32 != NULL ? out->f32_gflop_s[l]
                                                       : out->bf16_gflop_s[l - 1];
     }
+    msgl__free(best);
 #else
     (void)level;
 #endif

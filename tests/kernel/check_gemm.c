@@ -352,12 +352,15 @@ static void bench_shapes(checkkern *ck, msgl_dtype t, char *base)
             if (!msgl__ck_func(ck, CK_FN(ck->cur->gemm.linear), CK_PREV(ck, gemm.linear),
                                "linear_%s_%dx%d_m%d", short_name(t), n, k, m))
                 continue;
+            const size_t out_bytes = (size_t)m * (size_t)n * 4;
             b.in = msgl__ck_alloc(ck, (size_t)m * (size_t)k * 4);
-            b.out = msgl__ck_alloc(ck, (size_t)m * (size_t)n * 4);
+            b.out = msgl__pages_alloc(out_bytes); // as the engine does
+            if (b.out == NULL) return;
             for (int j = 0; j < m * k; j++) b.in[j] = msgl__ck_uniform(ck, -1, 1);
             msgl__ck_time(ck, bench_linear, &b, (double)size, 2.0 * m * n * k,
                           t == MSGL_BF16 ? CK_LIMIT_BF16 : CK_LIMIT_F32);
             msgl__ck_true(ck, isfinite(b.out[0]), "the result is a number");
+            msgl__pages_free(b.out, out_bytes);
             msgl__ck_reset(ck);
         }
         if (t == MSGL_BF16 && n < 10000 &&

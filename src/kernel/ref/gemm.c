@@ -86,9 +86,9 @@ static void block_bf16(const msgl_gemm_block *b)
 }
 
 static const msgl_gemm_micro MICRO[MSGL_DTYPE_COUNT] = {
-    [MSGL_F32] = {4, 16, 4, prepare_f32, block_f32},
-    [MSGL_F16] = {4, 16, 1, prepare_f32, block_f16},
-    [MSGL_BF16] = {4, 16, 3, prepare_bf16, block_bf16},
+    [MSGL_F32] = {4, 16, 4, 256, prepare_f32, block_f32},
+    [MSGL_F16] = {4, 16, 1, 256, prepare_f32, block_f16},
+    [MSGL_BF16] = {4, 16, 3, 256, prepare_bf16, block_bf16},
 };
 
 static void pack(msgl_exec *x, msgl_weight *w, int row, int rows, const void *src,

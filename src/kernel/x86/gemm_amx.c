@@ -12,7 +12,9 @@
 
 enum {
     TILE_BYTES = 1024,
-    AHEAD = 2048, // of the prefetch in each stream of weights
+    AHEAD = 2048,     // of the prefetch in each stream of weights
+    STRETCH = 8,      // tiles of k: two panels of it take a third of a 48 KB L1 cache
+    MAX_SQUARES = 16, // 32 x 32 results that wait between stretches: 512 rows
 };
 
 static void prepare_bf16(const float *in, size_t ld_in, int rows, int k, char *a, size_t row_bytes)
@@ -48,10 +50,10 @@ static MSGL_NOINLINE void finish(const msgl_gemm_block *b, const float *sums, in
         if (MSGL_LIKELY(b->bias == NULL && b->cols - (col) >= 16)) {                               \
             _tile_stored(tile, b->out + (size_t)(row)*b->ld_out + (col), b->ld_out * 4);           \
         } else {                                                                                   \
-            float sums[256];                                                                       \
-            _tile_stored(tile, sums, 64);                                                          \
-            MSGL_AMX_BARRIER(sums);                                                                \
-            finish(b, sums, row, rows, col);                                                       \
+            float tile_[256];                                                                      \
+            _tile_stored(tile, tile_, 64);                                                         \
+            MSGL_AMX_BARRIER(tile_);                                                               \
+            finish(b, tile_, row, rows, col);                                                      \
         }                                                                                          \
     } while (0)
 
@@ -105,30 +107,90 @@ static void tile_1x1(const msgl_gemm_block *b, int row, int rows, int panel)
     STORE_TILE(0, row, rows, panel * 16);
 }
 
-// 16 + rows1 rows from `row` on, panels `panel` and `panel` + `stride`.
-static void tile_2x2(const msgl_gemm_block *b, int row, int rows1, int panel, int stride)
+// Two by two tiles: 16 + rows1 rows, two panels, a stretch of k. Sums of an earlier stretch come
+// from and go to `sums` [4][16][16].
+typedef struct square {
+    const char *a0, *a1, *w0, *w1;
+    size_t a1_tile; // bytes per tile of a1
+    int tiles;      // of k
+    bool first, last;
+    float *sums;
+    const char **ahead; // what to fetch into the L2 cache meanwhile, `lines` lines per step
+    int lines;
+} square;
+
+MSGL_INLINE void multiply(const square *s)
 {
-    const char *a0 = b->a + (size_t)row * b->a_row_bytes, *a1 = a0 + 16 * b->a_row_bytes;
-    const char *w = b->w + (size_t)panel * b->panel_bytes;
-    const size_t s = (size_t)stride * b->panel_bytes, a1_tile = (size_t)rows1 * 64;
-    _tile_zero(0);
-    _tile_zero(1);
-    _tile_zero(2);
-    _tile_zero(3);
-    for (int i = b->kpad / 32; i > 0; i--, a0 += TILE_BYTES, a1 += a1_tile, w += TILE_BYTES) {
+    const char *a0 = s->a0, *a1 = s->a1, *w0 = s->w0, *w1 = s->w1, *ahead = *s->ahead;
+    if (s->first) {
+        _tile_zero(0);
+        _tile_zero(1);
+        _tile_zero(2);
+        _tile_zero(3);
+    } else {
+        _tile_loadd(0, s->sums, 64);
+        _tile_loadd(1, s->sums + 256, 64);
+        _tile_loadd(2, s->sums + 512, 64);
+        _tile_loadd(3, s->sums + 768, 64);
+    }
+    for (int i = 0; i < s->tiles; i++) {
+        for (int j = 0; j < s->lines; j++, ahead += 64) _mm_prefetch(ahead, _MM_HINT_T1);
         _tile_loadd(4, a0, 64);
-        _tile_loadd(6, w, 64);
+        _tile_loadd(6, w0, 64);
         _tile_dpbf16ps(0, 4, 6);
-        _tile_loadd(7, w + s, 64);
+        _tile_loadd(7, w1, 64);
         _tile_dpbf16ps(1, 4, 7);
         _tile_loadd(5, a1, 64);
         _tile_dpbf16ps(2, 5, 6);
         _tile_dpbf16ps(3, 5, 7);
+        a0 += TILE_BYTES;
+        a1 += s->a1_tile;
+        w0 += TILE_BYTES;
+        w1 += TILE_BYTES;
     }
-    STORE_TILE(0, row, 16, panel * 16);
-    STORE_TILE(1, row, 16, (panel + stride) * 16);
-    STORE_TILE(2, row + 16, rows1, panel * 16);
-    STORE_TILE(3, row + 16, rows1, (panel + stride) * 16);
+    if (!s->last) {
+        _tile_stored(0, s->sums, 64);
+        _tile_stored(1, s->sums + 256, 64);
+        _tile_stored(2, s->sums + 512, 64);
+        _tile_stored(3, s->sums + 768, 64);
+    }
+    *s->ahead = ahead;
+}
+
+// All rows from 32 i to 32 i + 16 + rows1, i < squares, of panels `panel` and `panel` + 1. With
+// many rows, k is cut into stretches whose weights stay in the L1 cache while all rows pass; the
+// sums wait in memory meanwhile. Stores and loads of sums are exact, so this changes no bit.
+static void tiles_2x2(const msgl_gemm_block *b, int first_row, int squares, int rows1, int panel)
+{
+    float sums[MAX_SQUARES * 1024];
+    const int tiles = b->kpad / 32, stretch = squares > 2 ? STRETCH : tiles;
+    const char *w = b->w + (size_t)panel * b->panel_bytes;
+    const char *ahead = w + 2 * b->panel_bytes; // the next pair of panels
+    for (int k = 0; k < tiles; k += stretch) {
+        for (int i = 0; i < squares; i++) {
+            const int row = first_row + 32 * i, left = tiles - k;
+            const char *a = b->a + (size_t)row * b->a_row_bytes;
+            const square s = {
+                .a0 = a + (size_t)k * TILE_BYTES,
+                .a1 = a + 16 * b->a_row_bytes + (size_t)k * (size_t)rows1 * 64,
+                .w0 = w + (size_t)k * TILE_BYTES,
+                .w1 = w + b->panel_bytes + (size_t)k * TILE_BYTES,
+                .a1_tile = (size_t)rows1 * 64,
+                .tiles = left < stretch ? left : stretch,
+                .first = k == 0,
+                .last = left <= stretch,
+                .sums = sums + i * 1024,
+                .ahead = &ahead,
+                .lines = (32 + squares - 1) / squares,
+            };
+            multiply(&s);
+            if (!s.last) continue;
+            STORE_TILE(0, row, 16, panel * 16);
+            STORE_TILE(1, row, 16, (panel + 1) * 16);
+            STORE_TILE(2, row + 16, rows1, panel * 16);
+            STORE_TILE(3, row + 16, rows1, (panel + 1) * 16);
+        }
+    }
 }
 
 // Tiles 0-3 are sums, 4 and 5 rows of A, 6 and 7 (5 too with one A tile) weights.
@@ -156,23 +218,20 @@ static void few_rows(const msgl_gemm_block *b, int panels)
 // More than 16 rows: pairs of panels (a single last one), all rows for each.
 static void many_rows(const msgl_gemm_block *b, int panels)
 {
-    const int full = b->rows / 32 * 32, left = b->rows - full;
     for (int panel = 0; panel < panels; panel += 2) {
         const bool pair = panel + 1 < panels;
-        if (full > 0) configure_2(16);
-        for (int row = 0; row < full; row += pair ? 32 : 16) {
-            if (pair) {
-                tile_2x2(b, row, 16, panel, 1);
-            } else {
-                tile_1x1(b, row, 16, panel);
-            }
+        int row = 0;
+        configure_2(16);
+        for (int squares; pair && (squares = (b->rows - row) / 32) > 0; row += 32 * squares) {
+            squares = squares < MAX_SQUARES ? squares : MAX_SQUARES;
+            tiles_2x2(b, row, squares, 16, panel);
         }
-        if (left > 16 && pair) {
-            configure_2(left - 16);
-            tile_2x2(b, full, left - 16, panel, 1);
-            continue;
+        if (pair && b->rows - row > 16) {
+            configure_2(b->rows - row - 16);
+            tiles_2x2(b, row, 1, b->rows - row - 16, panel);
+            row = b->rows;
         }
-        for (int row = full; row < b->rows; row += 16) {
+        for (; row < b->rows; row += 16) {
             const int rows = b->rows - row < 16 ? b->rows - row : 16;
             configure_1(rows);
             tile_1x1(b, row, rows, panel);
@@ -199,9 +258,9 @@ static void prepare_f32(const float *in, size_t ld_in, int rows, int k, char *a,
 }
 
 static const msgl_gemm_micro MICRO[MSGL_DTYPE_COUNT] = {
-    [MSGL_F32] = {4, 16, 40, prepare_f32, msgl__gemm_block_f32_avx512},
-    [MSGL_F16] = {4, 16, 40, prepare_f32, msgl__gemm_block_f16_avx512},
-    [MSGL_BF16] = {2, 0, 800, prepare_bf16, bf16_block},
+    [MSGL_F32] = {4, 16, 40, 512, prepare_f32, msgl__gemm_block_f32_avx512},
+    [MSGL_F16] = {4, 16, 40, 512, prepare_f32, msgl__gemm_block_f16_avx512},
+    [MSGL_BF16] = {2, 0, 800, 1280, prepare_bf16, bf16_block},
 };
 
 static void linear(msgl_exec *x, const msgl_weight *w, const float *bias, const float *in,

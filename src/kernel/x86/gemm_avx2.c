@@ -98,9 +98,9 @@ static void prepare_bf16(const float *in, size_t ld_in, int rows, int k, char *a
 }
 
 static const msgl_gemm_micro MICRO[MSGL_DTYPE_COUNT] = {
-    [MSGL_F32] = {4, 16, 20, prepare_f32, f32_block},
-    [MSGL_F16] = {4, 16, 20, prepare_f32, f16_block},
-    [MSGL_BF16] = {4, 16, 20, prepare_bf16, bf16_block},
+    [MSGL_F32] = {4, 16, 20, 256, prepare_f32, f32_block},
+    [MSGL_F16] = {4, 16, 20, 256, prepare_f32, f16_block},
+    [MSGL_BF16] = {4, 16, 20, 256, prepare_bf16, bf16_block},
 };
 
 static void linear(msgl_exec *x, const msgl_weight *w, const float *bias, const float *in,

@@ -16,9 +16,10 @@ typedef __m512 acc, wvec, xval;
 #define MSGL_T_ROWS_4 6
 #define MSGL_T_SHAPES(X)                                                                           \
     X(1, 1)                                                                                        \
-    X(2, 1) X(3, 1) X(4, 1) X(5, 1) X(6, 1) X(7, 1) X(8, 1) X(9, 1) X(10, 1) X(11, 1) X(12, 1)     \
-        X(1, 2) X(2, 2) X(3, 2) X(4, 2) X(5, 2) X(6, 2) X(7, 2) X(8, 2) X(9, 2) X(10, 2) X(11, 2)  \
-            X(12, 2) X(1, 4) X(2, 4) X(3, 4) X(4, 4) X(5, 4) X(6, 4)
+    X(2, 1)                                                                                        \
+    X(3, 1) X(4, 1) X(5, 1) X(6, 1) X(7, 1) X(8, 1) X(9, 1) X(10, 1) X(11, 1) X(12, 1) X(1, 2)     \
+        X(2, 2) X(3, 2) X(4, 2) X(5, 2) X(6, 2) X(7, 2) X(8, 2) X(9, 2) X(10, 2) X(11, 2) X(12, 2) \
+            X(1, 4) X(2, 4) X(3, 4) X(4, 4) X(5, 4) X(6, 4)
 
 MSGL_INLINE acc zero(void)
 {
@@ -102,9 +103,9 @@ static void prepare_bf16(const float *in, size_t ld_in, int rows, int k, char *a
 }
 
 static const msgl_gemm_micro MICRO[MSGL_DTYPE_COUNT] = {
-    [MSGL_F32] = {4, 16, 40, prepare_f32, f32_block},
-    [MSGL_F16] = {4, 16, 40, prepare_f32, f16_block},
-    [MSGL_BF16] = {4, 16, 40, prepare_bf16, bf16_block},
+    [MSGL_F32] = {4, 16, 40, 512, prepare_f32, f32_block},
+    [MSGL_F16] = {4, 16, 40, 512, prepare_f32, f16_block},
+    [MSGL_BF16] = {4, 16, 40, 512, prepare_bf16, bf16_block},
 };
 
 static void linear(msgl_exec *x, const msgl_weight *w, const float *bias, const float *in,
