@@ -106,6 +106,7 @@ static int pending_release(msgl_sequence *s)
         rc = msgl__logprobs_add(&s->logprobs, s->tokenizer, &p->row, p->row.token, p->offset);
     }
     s->num_pending -= done;
+    if (s->num_pending == 0 || done == 0) return rc;
     memmove(s->pending, s->pending + done, (size_t)s->num_pending * sizeof *s->pending);
     return rc;
 }

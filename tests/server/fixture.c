@@ -80,21 +80,31 @@ static void write_tokenizer(const char *dir)
     msgl__strbuf_free(&b);
 }
 
-void text_open(text_fixture *t)
+void text_write_dir(char *dir)
 {
-    char dir[] = "/tmp/msgl-test-XXXXXX";
     assert_non_null(mkdtemp(dir));
     write_tokenizer(dir);
     write_file(dir, "chat_template.jinja", chat_template);
-    msgl_err err = {0};
-    if (msgl__tokenizer_load(dir, &t->tokenizer, &err) != 0) fail_msg("%s", err.text);
-    if (msgl__chat_templates_load(dir, &t->templates, &err) != 0) fail_msg("%s", err.text);
+}
+
+void text_remove_dir(const char *dir)
+{
     char path[256];
     (void)snprintf(path, sizeof path, "%s/tokenizer.json", dir);
     unlink(path);
     (void)snprintf(path, sizeof path, "%s/chat_template.jinja", dir);
     unlink(path);
     rmdir(dir);
+}
+
+void text_open(text_fixture *t)
+{
+    char dir[] = "/tmp/msgl-test-XXXXXX";
+    text_write_dir(dir);
+    msgl_err err = {0};
+    if (msgl__tokenizer_load(dir, &t->tokenizer, &err) != 0) fail_msg("%s", err.text);
+    if (msgl__chat_templates_load(dir, &t->templates, &err) != 0) fail_msg("%s", err.text);
+    text_remove_dir(dir);
     assert_int_equal(msgl__tokenizer_vocab_size(t->tokenizer), VOCAB);
 }
 

@@ -16,6 +16,9 @@ typedef struct text_fixture {
     msgl_tokenizer *tokenizer;
     msgl_chat_templates *templates;
 } text_fixture;
+// A model folder with these two; dir is a template as for mkdtemp.
+void text_write_dir(char *dir);
+void text_remove_dir(const char *dir);
 void text_open(text_fixture *t);
 void text_close(text_fixture *t);
 

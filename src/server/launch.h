@@ -1,0 +1,35 @@
+// SPDX-License-Identifier: Apache-2.0
+//
+// `minisgl serve` without its command line: three processes. The caller's becomes the supervisor,
+// which stays small and single-threaded, so that it can fork at any time: it starts the engine and
+// the front, starts the engine again when it dies, passes signals on, and reaps. The engine is
+// forked before any thread or device context exists. Either child dies with the supervisor.
+#ifndef MSGL_SERVER_LAUNCH_H
+#define MSGL_SERVER_LAUNCH_H
+
+#include "server/front.h"
+
+typedef struct msgl_serve_config {
+    const char *host;
+    int port;              // 0: any free one
+    const char *model_dir; // tokenizer and chat template are loaded from here, by the front
+    // Tokenizer, templates and the callbacks in it are filled in by msgl__serve.
+    msgl_front_config front;
+    // The engine process: serve the channel until it ends; the result is its exit status. Errors
+    // go to the front as MSGL_MSG_FATAL.
+    int (*engine_main)(msgl_channel *ch, void *ctx);
+    // The first time that requests can be served. Runs in the front process.
+    void (*on_ready)(void *ctx, const char *host, int port, const msgl_msg_ready *ready);
+    void *ctx;
+    int restart_delay_ms;  // before the engine is started again; doubles up to 30 s
+    int max_failed_starts; // restarts in a row that do not get ready: give up
+} msgl_serve_config;
+
+msgl_serve_config msgl__serve_config_default(void);
+
+// Returns when the server has stopped, no child left: 0 after SIGTERM or SIGINT (requests in flight
+// ended or were given stop_timeout_ms), MSGL_EABORTED after a second one, else why it could not
+// start or go on. Must be called while the process has one thread.
+int msgl__serve(const msgl_serve_config *cfg, msgl_err *err);
+
+#endif

@@ -1,0 +1,291 @@
+// SPDX-License-Identifier: Apache-2.0
+//
+// The three processes, with an engine that repeats itself: start, stop, restart, failure, signals,
+// and that nothing is left behind. The test is the subreaper of the server, so that a process that
+// the server forgot would show up here.
+#include <errno.h>
+#include <setjmp.h>
+#include <signal.h>
+#include <stdarg.h>
+#include <stddef.h>
+#include <stdint.h>
+#include <stdio.h>
+#include <string.h>
+#include <sys/prctl.h>
+#include <sys/socket.h>
+#include <sys/wait.h>
+#include <unistd.h>
+
+#include <cmocka.h>
+
+#include "server/fixture.h"
+#include "server/launch.h"
+
+typedef enum behaviour { ANSWERS, NEVER_READY, FAILS } behaviour;
+
+// What the server's processes report to the test.
+typedef struct report {
+    char kind; // 'E': an engine began, 'P': ready, 'X': msgl__serve returned
+    int value; // pid, port, status
+    char text[256];
+} report;
+
+typedef struct plan {
+    behaviour how;
+    int out; // reports go here
+} plan;
+
+static void tell(int fd, char kind, int value, const char *text)
+{
+    report r = {.kind = kind, .value = value};
+    (void)snprintf(r.text, sizeof r.text, "%s", text);
+    if (write(fd, &r, sizeof r) != (ssize_t)sizeof r) _exit(9);
+}
+
+static void answer(msgl_channel *ch, const msgl_msg_request *q)
+{
+    if (q->ids[0] == 'h') return; // hangs
+    for (int32_t i = 0; i < q->sampling.max_tokens; i++) {
+        const msgl_token_event e = {.uid = q->uid,
+                                    .token = 'a',
+                                    .finish = i + 1 == q->sampling.max_tokens ? MSGL_FINISH_LENGTH
+                                                                              : MSGL_FINISH_NONE};
+        const msgl_msg m = {.type = MSGL_MSG_TOKENS, .u.tokens = {1, &e}};
+        (void)msgl__channel_send(ch, &m);
+    }
+}
+
+static int engine_main(msgl_channel *ch, void *ctx)
+{
+    const plan *p = ctx;
+    tell(p->out, 'E', (int)getpid(), "");
+    if (p->how == NEVER_READY) pause();
+    if (p->how == FAILS) {
+        const msgl_msg m = {.type = MSGL_MSG_FATAL, .u.fatal = "weights: too heavy"};
+        (void)msgl__channel_send(ch, &m);
+        return MSGL_EFORMAT;
+    }
+    msgl_msg m = {.type = MSGL_MSG_READY};
+    m.u.ready = (msgl_msg_ready){CONTEXT, 256, 1000, 16, VOCAB, "fa", "test"};
+    (void)msgl__channel_send(ch, &m);
+    while (msgl__channel_recv(ch, -1, &m) == 1 && m.type != MSGL_MSG_EXIT) {
+        if (m.type == MSGL_MSG_REQUEST) answer(ch, &m.u.request);
+    }
+    return 0;
+}
+
+static void on_ready(void *ctx, const char *host, int port, const msgl_msg_ready *ready)
+{
+    const plan *p = ctx;
+    tell(p->out, 'P', port, ready->attention);
+    (void)host;
+}
+
+typedef struct running {
+    char dir[64];
+    pid_t pid;
+    int reports;
+    server_fixture client; // only its port is used
+} running;
+
+static report next_report(running *r)
+{
+    report rep = {0};
+    alarm(60); // a hang ends the test program
+    if (read(r->reports, &rep, sizeof rep) != (ssize_t)sizeof rep) fail_msg("no report");
+    alarm(0);
+    return rep;
+}
+
+static int expect_report(running *r, char kind)
+{
+    const report rep = next_report(r);
+    if (rep.kind != kind) fail_msg("report %c (%s) instead of %c", rep.kind, rep.text, kind);
+    return rep.value;
+}
+
+static void start(running *r, behaviour how, const char *dir, int port, int stop_timeout_ms)
+{
+    *r = (running){0};
+    (void)snprintf(r->dir, sizeof r->dir, "/tmp/msgl-test-XXXXXX");
+    text_write_dir(r->dir);
+    prctl(PR_SET_CHILD_SUBREAPER, 1);
+    int fd[2];
+    assert_int_equal(pipe(fd), 0);
+    r->pid = fork();
+    assert_true(r->pid >= 0);
+    if (r->pid == 0) {
+        close(fd[0]);
+        plan p = {.how = how, .out = fd[1]};
+        msgl_serve_config cfg = msgl__serve_config_default();
+        cfg.port = port;
+        cfg.model_dir = dir != NULL ? dir : r->dir;
+        cfg.front.model_name = "m";
+        cfg.front.model_path = "/m";
+        cfg.front.stop_timeout_ms = stop_timeout_ms;
+        cfg.engine_main = engine_main;
+        cfg.on_ready = on_ready;
+        cfg.ctx = &p;
+        cfg.restart_delay_ms = 10;
+        msgl_err err = {0};
+        const int rc = msgl__serve(&cfg, &err);
+        tell(fd[1], 'X', rc, err.text);
+        _exit(rc == 0 ? 0 : 1);
+    }
+    close(fd[1]);
+    r->reports = fd[0];
+}
+
+// The server's first process has ended; so has every other, reaped or as our child now.
+static void finish(running *r, bool orphans_allowed)
+{
+    int status;
+    assert_int_equal(waitpid(r->pid, &status, 0), r->pid);
+    const pid_t other = orphans_allowed ? 0 : waitpid(-1, &status, 0);
+    if (!orphans_allowed) {
+        assert_int_equal(other, -1);
+        assert_int_equal(errno, ECHILD);
+    } else {
+        alarm(20);
+        while (waitpid(-1, &status, 0) > 0) { // they die by themselves, or the alarm rings
+        }
+        alarm(0);
+    }
+    close(r->reports);
+    text_remove_dir(r->dir);
+}
+
+static void expect_answer(running *r)
+{
+    response a = client_request(&r->client, "POST", "/v1/completions",
+                                "{\"prompt\":\"x\",\"max_tokens\":3}");
+    assert_int_equal(a.status, 200);
+    assert_non_null(strstr(a.body, "\"text\":\"aaa\""));
+    response_free(&a);
+}
+
+static void test_start_and_stop(void **state)
+{
+    (void)state;
+    const int signals[] = {SIGTERM, SIGINT};
+    for (int i = 0; i < 2; i++) {
+        running r;
+        start(&r, ANSWERS, NULL, 0, 2000);
+        (void)expect_report(&r, 'E');
+        r.client.port = expect_report(&r, 'P');
+        expect_answer(&r);
+        kill(r.pid, signals[i]);
+        assert_int_equal(expect_report(&r, 'X'), 0);
+        finish(&r, false);
+    }
+}
+
+static void test_engine_killed(void **state)
+{
+    (void)state;
+    running r;
+    start(&r, ANSWERS, NULL, 0, 2000);
+    int engine = expect_report(&r, 'E');
+    r.client.port = expect_report(&r, 'P');
+    for (int round = 0; round < 3; round++) {
+        const int fd = client_open(&r.client);
+        client_post(fd, "/v1/completions", "{\"prompt\":\"hang\"}");
+        usleep(50000);
+        kill(engine, SIGKILL);
+        response a = client_read(fd);
+        assert_int_equal(a.status, 500);
+        assert_non_null(strstr(a.body, "engine_stopped"));
+        response_free(&a);
+        close(fd);
+        engine = expect_report(&r, 'E'); // the next one
+        int status = 503;
+        for (int i = 0; i < 500 && status == 503; i++) {
+            a = client_request(&r.client, "GET", "/health", NULL);
+            status = a.status;
+            response_free(&a);
+            usleep(10000);
+        }
+        assert_int_equal(status, 200);
+        expect_answer(&r);
+    }
+    kill(r.pid, SIGTERM);
+    assert_int_equal(expect_report(&r, 'X'), 0);
+    finish(&r, false);
+}
+
+static void expect_failure(running *r, int rc, const char *text)
+{
+    report rep = next_report(r);
+    if (rep.kind == 'E') rep = next_report(r);
+    assert_int_equal(rep.kind, 'X');
+    assert_int_equal(rep.value, rc);
+    if (strstr(rep.text, text) == NULL) fail_msg("'%s' is not in '%s'", text, rep.text);
+    finish(r, false);
+}
+
+static void test_failed_starts(void **state)
+{
+    (void)state;
+    running r;
+    start(&r, FAILS, NULL, 0, 2000);
+    expect_failure(&r, MSGL_EINTERNAL, "weights: too heavy");
+    start(&r, ANSWERS, "/nonexistent", 0, 2000);
+    expect_failure(&r, MSGL_EINTERNAL, "/nonexistent");
+    int fd, port;
+    msgl_err err;
+    assert_int_equal(msgl__http_listen("127.0.0.1", 0, &fd, &port, &err), 0);
+    start(&r, ANSWERS, NULL, port, 2000);
+    expect_failure(&r, MSGL_EIO, "cannot listen on 127.0.0.1");
+    close(fd);
+}
+
+static void test_stop_while_loading(void **state)
+{
+    (void)state;
+    running r;
+    start(&r, NEVER_READY, NULL, 0, 30000);
+    (void)expect_report(&r, 'E');
+    kill(r.pid, SIGTERM);
+    assert_int_equal(expect_report(&r, 'X'), 0);
+    finish(&r, false);
+}
+
+static void test_second_signal(void **state)
+{
+    (void)state;
+    running r;
+    start(&r, ANSWERS, NULL, 0, 60000);
+    (void)expect_report(&r, 'E');
+    r.client.port = expect_report(&r, 'P');
+    const int fd = client_open(&r.client);
+    client_post(fd, "/v1/completions", "{\"prompt\":\"hang\"}");
+    usleep(100000);
+    kill(r.pid, SIGINT);
+    usleep(100000);
+    kill(r.pid, SIGINT);
+    assert_int_equal(expect_report(&r, 'X'), MSGL_EABORTED);
+    close(fd);
+    finish(&r, false);
+}
+
+// The supervisor itself is killed: the others do not outlive it.
+static void test_supervisor_killed(void **state)
+{
+    (void)state;
+    running r;
+    start(&r, ANSWERS, NULL, 0, 2000);
+    (void)expect_report(&r, 'E');
+    r.client.port = expect_report(&r, 'P');
+    kill(r.pid, SIGKILL);
+    finish(&r, true);
+}
+
+int main(void)
+{
+    const struct CMUnitTest tests[] = {
+        cmocka_unit_test(test_start_and_stop), cmocka_unit_test(test_engine_killed),
+        cmocka_unit_test(test_failed_starts),  cmocka_unit_test(test_stop_while_loading),
+        cmocka_unit_test(test_second_signal),  cmocka_unit_test(test_supervisor_killed),
+    };
+    return cmocka_run_group_tests(tests, NULL, NULL);
+}
