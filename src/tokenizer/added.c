@@ -76,6 +76,7 @@ static int trusted(const msgl_text *text, const msgl_trust *trust, size_t start,
             hi = mid;
         }
     }
+    while (lo < trust->n && trust->spans[lo].start == trust->spans[lo].end) lo++; // an empty one
     return lo == trust->n || trust->spans[lo].start >= trust->base + end;
 }
 

@@ -67,18 +67,25 @@ static int in_set(const translation *t, const char_set *s, uint32_t cp)
     return in != s->negate;
 }
 
-// The set as \x{..}-\x{..} ranges, for use inside brackets. Surrogates cannot occur in a text and
-// are no valid range ends, so ranges step around them.
+// Where the code points that are in the set, or are not, as `cp` is, end. Surrogates cannot occur
+// in a text and are no valid ends of a range: a stretch ends before them.
+static uint32_t set_stretch(const translation *t, const char_set *s, uint32_t cp)
+{
+    const int in = in_set(t, s, cp);
+    while (cp < MSGL_UNI_END && cp != 0xd800 && in_set(t, s, cp) == in) {
+        cp = cp < MSGL_UNI_FLAT ? cp + 1 : msgl__uni_stretch(cp);
+    }
+    return cp;
+}
+
+// The set as \x{..}-\x{..} ranges, for use inside brackets.
 static int put_set(translation *t, const char_set *s)
 {
     int rc = 0;
-    for (uint32_t cp = 0; cp < MSGL_UNI_END && rc == 0; cp++) {
-        if (cp == 0xd800) cp = 0xe000;
+    for (uint32_t cp = 0, end; cp < MSGL_UNI_END && rc == 0; cp = end == 0xd800 ? 0xe000 : end) {
+        end = set_stretch(t, s, cp);
         if (!in_set(t, s, cp)) continue;
-        uint32_t end = cp;
-        while (end + 1 < MSGL_UNI_END && end + 1 != 0xd800 && in_set(t, s, end + 1)) end++;
-        rc = msgl__strbuf_addf(&t->out, "\\x{%x}-\\x{%x}", (unsigned)cp, (unsigned)end);
-        cp = end;
+        rc = msgl__strbuf_addf(&t->out, "\\x{%x}-\\x{%x}", (unsigned)cp, (unsigned)(end - 1));
     }
     return rc;
 }

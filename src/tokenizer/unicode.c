@@ -70,7 +70,8 @@ static unsigned run_gc(uint32_t run, uint32_t cp)
                                           : (unsigned)MSGL_GC_LU;
 }
 
-uint16_t msgl__uni_above(uint32_t cp)
+// Index of the run that holds `cp`.
+static size_t run_at(uint32_t cp)
 {
     size_t lo = 0, hi = msgl__uni_num_gc_runs;
     while (hi - lo > 1) {
@@ -81,7 +82,18 @@ uint16_t msgl__uni_above(uint32_t cp)
             hi = mid;
         }
     }
-    return classify(cp, run_gc(msgl__uni_gc_runs[lo], cp));
+    return lo;
+}
+
+uint16_t msgl__uni_above(uint32_t cp)
+{
+    return classify(cp, run_gc(msgl__uni_gc_runs[run_at(cp)], cp));
+}
+
+uint32_t msgl__uni_stretch(uint32_t cp)
+{
+    const size_t next = run_at(cp) + 1;
+    return next < msgl__uni_num_gc_runs ? msgl__uni_gc_runs[next] >> 8 : MSGL_UNI_END;
 }
 
 // Which normalization forms may touch `cp`. A form touches what it decomposes, what it reorders

@@ -78,6 +78,8 @@ typedef struct msgl_unicode {
 
 void msgl__uni_build(msgl_unicode *u);
 uint16_t msgl__uni_above(uint32_t cp); // properties of a code point from MSGL_UNI_FLAT on
+// End of the stretch of code points with the properties of `cp`, MSGL_UNI_FLAT <= cp.
+uint32_t msgl__uni_stretch(uint32_t cp);
 
 static inline uint16_t msgl__uni(const msgl_unicode *u, uint32_t cp)
 {

@@ -1,0 +1,361 @@
+// SPDX-License-Identifier: Apache-2.0
+//
+// Hostile and odd tokenizer.json files: each gives one clear error that names the place.
+#include <setjmp.h>
+#include <stdarg.h>
+#include <stddef.h>
+#include <stdint.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <unistd.h>
+
+#include <cmocka.h>
+
+#include "tokenizer/load.h"
+#include "tokenizer/vectors.h"
+
+#define MODEL(vocab, merges)                                                                       \
+    "\"model\":{\"type\":\"BPE\",\"vocab\":" vocab ",\"merges\":" merges "}"
+#define AB MODEL("{\"a\":0,\"b\":1,\"ab\":2}", "[\"a b\"]")
+
+static int parse(const char *json, const char *config, msgl_tokenizer **t, msgl_err *err)
+{
+    *t = NULL;
+    return msgl__tokenizer_parse(json, strlen(json), config, config == NULL ? 0 : strlen(config), t,
+                                 err);
+}
+
+// Fails with `code`, and the text names `what`.
+static void refuse(const char *json, int code, const char *what)
+{
+    msgl_tokenizer *t;
+    msgl_err err = {0};
+    const int rc = parse(json, NULL, &t, &err);
+    assert_null(t);
+    if (rc != code || strstr(err.text, what) == NULL) {
+        fail_msg("%.200s gives %d \"%s\", not %d \"%s\"", json, rc, err.text, code, what);
+    }
+    assert_null(strchr(err.text, '\n'));
+}
+
+static void test_json(void **state)
+{
+    (void)state;
+    refuse("", MSGL_EFORMAT, "line 1");
+    refuse("{\"a\":", MSGL_EFORMAT, "tokenizer.json: line 1");
+    refuse("[]", MSGL_EFORMAT, "expected an object, found an array");
+    refuse("{}", MSGL_EFORMAT, "model: expected an object, found nothing");
+    refuse("{\"version\":\"2.0\"," AB "}", MSGL_EUNSUPPORTED, "version");
+    refuse("{\"model\":{},\"model\":{}}", MSGL_EFORMAT, "duplicate");
+    char *deep = malloc(200003);
+    memset(deep, '[', 100000);
+    memset(deep + 100000, ']', 100000);
+    deep[200000] = '\0';
+    refuse(deep, MSGL_EFORMAT, "depth");
+    free(deep);
+}
+
+static void test_model(void **state)
+{
+    (void)state;
+    refuse("{\"model\":{\"type\":\"Unigram\",\"vocab\":[]}}", MSGL_EUNSUPPORTED, "known: BPE");
+    refuse("{" MODEL("{}", "[]") "}", MSGL_EFORMAT, "model.vocab: empty");
+    refuse("{" MODEL("[\"a\"]", "[]") "}", MSGL_EFORMAT, "model.vocab: expected an object");
+    refuse("{" MODEL("{\"a\":-1}", "[]") "}", MSGL_EFORMAT, "\"a\" needs an integer id");
+    refuse("{" MODEL("{\"a\":\"0\"}", "[]") "}", MSGL_EFORMAT, "\"a\" needs an integer id");
+    refuse("{" MODEL("{\"a\":0.5}", "[]") "}", MSGL_EFORMAT, "\"a\" needs an integer id");
+    refuse("{" MODEL("{\"a\":1000000000}", "[]") "}", MSGL_EFORMAT, "\"a\" needs an integer id");
+    refuse("{" MODEL("{\"a\":0,\"b\":0}", "[]") "}", MSGL_EFORMAT, "id 0 is both \"a\" and \"b\"");
+    refuse("{" MODEL("{\"a\":0,\"a\":1}", "[]") "}", MSGL_EFORMAT, "duplicate");
+    refuse("{" MODEL("{\"a\":0}", "[\"a b\"]") "}", MSGL_EFORMAT, "merges[0]: token \"b\"");
+    refuse("{" MODEL("{\"a\":0,\"b\":1}", "[[\"a\",\"b\"]]") "}", MSGL_EFORMAT, "token \"ab\"");
+    refuse("{" MODEL("{\"a\":0}", "[\"aa\"]") "}", MSGL_EFORMAT,
+           "merges[0]: expected \"left right\"");
+    refuse("{" MODEL("{\"a\":0}", "[\"a a a\"]") "}", MSGL_EFORMAT, "merges[0]: expected");
+    refuse("{" MODEL("{\"a\":0}", "[\"a \"]") "}", MSGL_EFORMAT, "merges[0]: expected");
+    refuse("{" MODEL("{\"a\":0}", "[[\"a\"]]") "}", MSGL_EFORMAT, "merges[0]: expected");
+    refuse("{" MODEL("{\"a\":0}", "[[\"a\",1]]") "}", MSGL_EFORMAT, "merges[0]: expected");
+    refuse("{" MODEL("{\"a\":0}", "[7]") "}", MSGL_EFORMAT, "merges[0]: expected");
+    refuse("{" MODEL("{\"a\":0}", "{}") "}", MSGL_EFORMAT, "model.merges: expected an array");
+    refuse("{\"model\":{\"vocab\":{\"a\":0},\"merges\":[],\"dropout\":0.1}}", MSGL_EUNSUPPORTED,
+           "dropout");
+    refuse("{\"model\":{\"vocab\":{\"a\":0},\"merges\":[],\"unk_token\":\"x\"}}", MSGL_EFORMAT,
+           "unk_token");
+    refuse("{\"model\":{\"vocab\":{\"a\":0},\"merges\":[],\"unk_token\":5}}", MSGL_EFORMAT,
+           "unk_token: expected a string");
+    refuse("{\"model\":{\"vocab\":{\"a\":0},\"merges\":[],\"fuse_unk\":\"no\"}}", MSGL_EFORMAT,
+           "model.fuse_unk: expected true or false");
+    refuse("{\"model\":{\"vocab\":{\"a\":0},\"merges\":[],\"end_of_word_suffix\":\"</w>\"}}",
+           MSGL_EUNSUPPORTED, "end_of_word_suffix");
+}
+
+static void test_added(void **state)
+{
+    (void)state;
+    refuse("{\"added_tokens\":{}," AB "}", MSGL_EFORMAT, "added_tokens: expected an array");
+    refuse("{\"added_tokens\":[1]," AB "}", MSGL_EFORMAT, "added_tokens[0]: expected an object");
+    refuse("{\"added_tokens\":[{\"id\":-3,\"content\":\"x\"}]," AB "}", MSGL_EFORMAT,
+           "added_tokens[0].id: -3 is outside 0 to");
+    refuse("{\"added_tokens\":[{\"id\":4294967296,\"content\":\"x\"}]," AB "}", MSGL_EFORMAT,
+           "outside");
+    refuse("{\"added_tokens\":[{\"content\":\"x\"}]," AB "}", MSGL_EFORMAT, "added_tokens[0].id");
+    refuse("{\"added_tokens\":[{\"id\":3}]," AB "}", MSGL_EFORMAT, "added_tokens[0].content");
+    refuse("{\"added_tokens\":[{\"id\":3,\"content\":\"x\",\"special\":1}]," AB "}", MSGL_EFORMAT,
+           "added_tokens[0].special: expected true or false, found an integer");
+    refuse("{\"added_tokens\":[{\"id\":1,\"content\":\"x\"}]," AB "}", MSGL_EFORMAT,
+           "id 1 belongs to another token");
+    refuse("{\"added_tokens\":[{\"id\":3,\"content\":\"x\"},{\"id\":3,\"content\":\"y\"}]," AB "}",
+           MSGL_EFORMAT, "id 3 is both \"x\" and \"y\"");
+    // 10^7 added tokens, or as many as the limit on files lets through.
+    const size_t n = 250000, each = 48;
+    char *many = malloc(n * each + 200);
+    assert_non_null(many);
+    size_t len = (size_t)sprintf(many, "{%s,\"added_tokens\":[", AB);
+    for (size_t i = 0; i < n; i++) {
+        len += (size_t)sprintf(many + len, "%s{\"id\":%zu,\"content\":\"%zu\"}", i ? "," : "",
+                               i + 3, i);
+    }
+    sprintf(many + len, "]}");
+    refuse(many, MSGL_ELIMIT, "250000 of them; at most");
+    free(many);
+    char *longer = malloc(4000);
+    len = (size_t)sprintf(longer, "{%s,\"added_tokens\":[{\"id\":3,\"content\":\"", AB);
+    memset(longer + len, 'x', 2000);
+    sprintf(longer + len + 2000, "\"}]}");
+    refuse(longer, MSGL_ELIMIT, "2000 bytes; at most");
+    free(longer);
+}
+
+static void test_components(void **state)
+{
+    (void)state;
+    refuse("{\"normalizer\":{\"type\":\"Precompiled\"}," AB "}", MSGL_EUNSUPPORTED,
+           "normalizer: type \"Precompiled\" is not supported; known: NFC");
+    refuse("{\"normalizer\":{\"type\":\"Sequence\",\"normalizers\":[{\"type\":\"NFC\"},{\"type\":"
+           "\"X\"}]}," AB "}",
+           MSGL_EUNSUPPORTED, "normalizer.normalizers[1]: type \"X\"");
+    refuse("{\"normalizer\":{\"type\":\"Sequence\"}," AB "}", MSGL_EFORMAT,
+           "normalizer.normalizers");
+    refuse("{\"normalizer\":[]," AB "}", MSGL_EFORMAT, "normalizer: expected an object");
+    refuse("{\"normalizer\":{}," AB "}", MSGL_EFORMAT, "normalizer.type: expected a string");
+    refuse(
+        "{\"normalizer\":{\"type\":\"Replace\",\"pattern\":{\"String\":\"\"},\"content\":\"x\"}," AB
+        "}",
+        MSGL_EFORMAT, "pattern.String: empty");
+    refuse("{\"normalizer\":{\"type\":\"Replace\",\"pattern\":\"x\",\"content\":\"x\"}," AB "}",
+           MSGL_EFORMAT, "normalizer.pattern: expected");
+    refuse("{\"normalizer\":{\"type\":\"Strip\",\"strip_left\":true}," AB "}", MSGL_EFORMAT,
+           "strip_right");
+    refuse("{\"pre_tokenizer\":{\"type\":\"UnicodeScripts\"}," AB "}", MSGL_EUNSUPPORTED,
+           "pre_tokenizer: type \"UnicodeScripts\"");
+    refuse("{\"pre_tokenizer\":{\"type\":\"Split\",\"pattern\":{\"Regex\":\"a(\"},"
+           "\"behavior\":\"Isolated\",\"invert\":false}," AB "}",
+           MSGL_EFORMAT, "pre_tokenizer.pattern: regular expression: missing closing parenthesis");
+    refuse("{\"pre_tokenizer\":{\"type\":\"Split\",\"pattern\":{\"Regex\":\"(a)\\\\1\"},"
+           "\"behavior\":\"Isolated\",\"invert\":false}," AB "}",
+           MSGL_EUNSUPPORTED, "this escape is not supported");
+    refuse("{\"pre_tokenizer\":{\"type\":\"Split\",\"pattern\":{\"String\":\"a\"},"
+           "\"behavior\":\"Sideways\",\"invert\":false}," AB "}",
+           MSGL_EFORMAT, "behavior: expected Removed");
+    refuse("{\"pre_tokenizer\":{\"type\":\"Metaspace\",\"replacement\":\"ab\"}," AB "}",
+           MSGL_EFORMAT, "replacement: expected a string of one character");
+    refuse("{\"pre_tokenizer\":{\"type\":\"Metaspace\",\"replacement\":\"_\",\"add_prefix_space\":"
+           "false,"
+           "\"prepend_scheme\":\"first\"}," AB "}",
+           MSGL_EFORMAT, "contradicts");
+    refuse("{\"decoder\":{\"type\":\"CTC\"}," AB "}", MSGL_EUNSUPPORTED, "decoder: type \"CTC\"");
+    refuse("{\"decoder\":{\"type\":\"Strip\",\"content\":\" \",\"start\":-1,\"stop\":0}," AB "}",
+           MSGL_EFORMAT, "decoder.start: -1 is outside");
+    refuse("{\"post_processor\":{\"type\":\"TemplateProcessing\",\"single\":[{\"SpecialToken\":"
+           "{\"id\":\"<s>\"}}],\"special_tokens\":{}}," AB "}",
+           MSGL_EFORMAT, "no ids for \"<s>\"");
+    refuse("{\"post_processor\":{\"type\":\"TemplateProcessing\",\"single\":[{\"SpecialToken\":"
+           "{\"id\":\"<s>\"}}],\"special_tokens\":{\"<s>\":{\"ids\":[3]}}}," AB "}",
+           MSGL_EFORMAT, "not in the vocabulary (0 to 2)");
+    refuse("{\"post_processor\":{\"type\":\"TemplateProcessing\",\"single\":[{\"Sequence\":"
+           "{\"id\":\"B\"}}]}," AB "}",
+           MSGL_EFORMAT, "post_processor.single: expected");
+}
+
+// A nest of Sequences, and more steps than any tokenizer has.
+static void test_many_steps(void **state)
+{
+    (void)state;
+    char *json = malloc(1 << 16);
+    size_t len = (size_t)sprintf(json, "{%s,\"normalizer\":", AB);
+    for (int i = 0; i < 300; i++) {
+        len += (size_t)sprintf(json + len, "{\"type\":\"Sequence\",\"normalizers\":[");
+    }
+    len += (size_t)sprintf(json + len, "{\"type\":\"NFC\"}");
+    for (int i = 0; i < 300; i++) len += (size_t)sprintf(json + len, "]}");
+    sprintf(json + len, "}");
+    refuse(json, MSGL_ELIMIT, "Sequence");
+    len = (size_t)sprintf(json, "{%s,\"normalizer\":{\"type\":\"Sequence\",\"normalizers\":[", AB);
+    for (int i = 0; i < 100; i++)
+        len += (size_t)sprintf(json + len, "%s{\"type\":\"NFC\"}", i ? "," : "");
+    sprintf(json + len, "]}}");
+    refuse(json, MSGL_ELIMIT, "steps");
+    free(json);
+}
+
+static msgl_tokenizer *accept(const char *json, const char *config)
+{
+    msgl_tokenizer *t;
+    msgl_err err = {0};
+    if (parse(json, config, &t, &err) != 0) fail_msg("%s", err.text);
+    return t;
+}
+
+static void expect_ids(const msgl_tokenizer *t, const char *text, size_t n, const int32_t *want)
+{
+    msgl_ids ids = {0};
+    assert_int_equal(msgl__tokenizer_encode(t, text, strlen(text), NULL, &ids, NULL), 0);
+    assert_int_equal(ids.len, n);
+    if (n > 0) assert_memory_equal(ids.data, want, n * sizeof(*want));
+    msgl__ids_free(&ids);
+}
+
+// Rewrites that would multiply a text without end stop at a limit.
+static void test_exploding_rewrite(void **state)
+{
+    (void)state;
+    char *json = malloc(1 << 14);
+    size_t len =
+        (size_t)sprintf(json, "{%s,\"normalizer\":{\"type\":\"Sequence\",\"normalizers\":[", AB);
+    for (int i = 0; i < 12; i++) {
+        len += (size_t)sprintf(json + len,
+                               "%s{\"type\":\"Replace\",\"pattern\":{\"String\":\"a\"},"
+                               "\"content\":\"aaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaa\"}",
+                               i ? "," : "");
+    }
+    sprintf(json + len, "]}}");
+    msgl_tokenizer *t = accept(json, NULL);
+    msgl_ids ids = {0};
+    msgl_err err;
+    assert_int_equal(msgl__tokenizer_encode(t, "aaaa", 4, NULL, &ids, &err), MSGL_ELIMIT);
+    assert_non_null(strstr(err.text, "too much memory"));
+    msgl__tokenizer_free(t);
+    free(json);
+}
+
+// A pattern that backtracks without end gives an error, not a hang.
+static void test_exploding_pattern(void **state)
+{
+    (void)state;
+    msgl_tokenizer *t = accept("{\"pre_tokenizer\":{\"type\":\"Split\",\"pattern\":{\"Regex\":"
+                               "\"(a+)+$\"},\"behavior\":\"Isolated\",\"invert\":false}," AB "}",
+                               NULL);
+    char text[65];
+    memset(text, 'a', 64);
+    text[63] = 'b';
+    text[64] = '\0';
+    msgl_ids ids = {0};
+    msgl_err err;
+    assert_int_equal(msgl__tokenizer_encode(t, text, 64, NULL, &ids, &err), MSGL_ELIMIT);
+    msgl__tokenizer_free(t);
+}
+
+static void test_odd_but_good(void **state)
+{
+    (void)state;
+    // Sparse ids, an empty token, a merge that is listed twice (the later rank counts), no type.
+    msgl_tokenizer *t =
+        accept("{\"model\":{\"vocab\":{\"a\":5,\"b\":9,\"c\":2,\"ab\":100,\"bc\":3,\"\":7},"
+               "\"merges\":[\"#version: 0.2\",\"a b\",[\"b\",\"c\"],\"a b\"]}}",
+               NULL);
+    assert_int_equal(msgl__tokenizer_vocab_size(t), 101);
+    expect_ids(t, "abc", 2, (const int32_t[]){5, 3});
+    expect_ids(t, "ab", 1, (const int32_t[]){100});
+    expect_ids(t, "azb", 1, (const int32_t[]){100}); // no unknown token: z is dropped
+    expect_ids(t, "", 0, NULL);
+    msgl_strbuf out;
+    msgl__strbuf_init(&out, 100);
+    const int32_t ids[] = {5, 50, 9}; // nothing has id 50
+    assert_int_equal(msgl__tokenizer_decode(t, ids, 3, 0, &out, NULL), 0);
+    assert_string_equal(msgl__strbuf_str(&out), "a b"); // no decoder: joined with spaces
+    msgl__strbuf_free(&out);
+    msgl__tokenizer_free(t);
+}
+
+// tokenizer_config.json adds tokens that tokenizer.json does not have and leaves the others alone.
+static void test_config_tokens(void **state)
+{
+    (void)state;
+    const char *json =
+        "{\"added_tokens\":[{\"id\":3,\"content\":\"<x>\",\"special\":true}]," AB "}";
+    const char *config = "{\"added_tokens_decoder\":{\"3\":{\"content\":\"<x>\",\"special\":false},"
+                         "\"4\":{\"content\":\"<y>\",\"special\":true,\"normalized\":false}}}";
+    msgl_tokenizer *t = accept(json, config);
+    assert_int_equal(msgl__tokenizer_id(t, "<y>"), 4);
+    assert_true(msgl__tokenizer_is_special(t, 3));
+    assert_true(msgl__tokenizer_is_special(t, 4));
+    expect_ids(t, "a<y>ab<x>", 4, (const int32_t[]){0, 4, 2, 3});
+    msgl__tokenizer_free(t);
+    msgl_err err;
+    assert_int_equal(
+        parse(json, "{\"added_tokens_decoder\":{\"x\":{\"content\":\"<y>\"}}}", &t, &err),
+        MSGL_EFORMAT);
+    assert_non_null(strstr(err.text, "tokenizer_config.json: added_tokens_decoder.x"));
+    assert_int_equal(parse(json, "{\"added_tokens_decoder\":[]}", &t, &err), MSGL_EFORMAT);
+    assert_int_equal(parse(json, "{", &t, &err), MSGL_EFORMAT);
+}
+
+// Cutting a real file anywhere, or breaking any one byte of it, never does worse than an error.
+static void test_broken_files(void **state)
+{
+    (void)state;
+    char path[512];
+    snprintf(path, sizeof(path), "%s/tests/vectors/tokenizer/flags/tokenizer.json",
+             MSGL_SOURCE_DIR);
+    FILE *f = fopen(path, "rb");
+    assert_non_null(f);
+    static char good[1 << 16], bad[1 << 16];
+    const size_t n = fread(good, 1, sizeof(good), f);
+    fclose(f);
+    assert_true(n > 1000 && n < sizeof(good));
+    for (size_t i = 0; i < n; i += 7) {
+        msgl_tokenizer *t = NULL;
+        msgl_err err = {0};
+        if (msgl__tokenizer_parse(good, i, NULL, 0, &t, &err) == 0) msgl__tokenizer_free(t);
+        memcpy(bad, good, n);
+        bad[i] = "0x\"}],:{[-\x80"[i % 11];
+        t = NULL;
+        if (msgl__tokenizer_parse(bad, n, NULL, 0, &t, &err) != 0) {
+            assert_true(err.text[0] != '\0');
+            continue;
+        }
+        msgl_ids ids = {0};
+        (void)msgl__tokenizer_encode(t, "ab <S>  WORD x\xc3\xa9", 16, NULL, &ids, &err);
+        msgl__ids_free(&ids);
+        msgl__tokenizer_free(t);
+    }
+}
+
+static void test_missing_folder(void **state)
+{
+    (void)state;
+    msgl_tokenizer *t;
+    msgl_err err;
+    assert_int_equal(msgl__tokenizer_load("/nonexistent", &t, &err), MSGL_ENOENT);
+    assert_non_null(strstr(err.text, "/nonexistent/tokenizer.json"));
+    assert_null(t);
+}
+
+int main(void)
+{
+    const struct CMUnitTest tests[] = {
+        cmocka_unit_test(test_json),
+        cmocka_unit_test(test_model),
+        cmocka_unit_test(test_added),
+        cmocka_unit_test(test_components),
+        cmocka_unit_test(test_many_steps),
+        cmocka_unit_test(test_exploding_rewrite),
+        cmocka_unit_test(test_exploding_pattern),
+        cmocka_unit_test(test_odd_but_good),
+        cmocka_unit_test(test_config_tokens),
+        cmocka_unit_test(test_broken_files),
+        cmocka_unit_test(test_missing_folder),
+    };
+    return cmocka_run_group_tests(tests, NULL, NULL);
+}
