@@ -1,0 +1,271 @@
+// SPDX-License-Identifier: Apache-2.0
+//
+// The public C API, on the shipped model: many requests at once equal one at a time, aborts from
+// inside and outside callbacks, submissions from callbacks, stop strings, prefix hits, every kind
+// of refusal.
+#include <minisgl/minisgl.h>
+
+#include <math.h>
+#include <setjmp.h>
+#include <stdarg.h>
+#include <stddef.h>
+#include <stdint.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+
+#include <cmocka.h>
+
+static msgl_llm *llm;
+
+struct got {
+    char text[8192];
+    size_t len;
+    int pieces, tokens, finish, status, cached, prompt, prompt_logprobs;
+    double logprob_sum;
+    int abort_at;     // return 1 at this piece; 0: never
+    struct got *then; // submit a request into this from the last piece
+    uint64_t abort_other;
+};
+
+static const char *const PROMPTS[] = {"The sun",   "One day a fox",    "minisgl is",
+                                      "12 + 34 =", "Once upon a time", "A"};
+enum { NUM_PROMPTS = 6 };
+
+static void submit(const char *text, const msgl_params *p, struct got *g, uint64_t *id);
+
+static int on_piece(void *ctx, const msgl_piece *p)
+{
+    struct got *g = ctx;
+    assert_int_equal(g->finish, MSGL_NOT_FINISHED); // nothing after the last piece
+    assert_true(g->len + p->text_len < sizeof g->text);
+    memcpy(g->text + g->len, p->text, p->text_len);
+    g->len += p->text_len;
+    g->text[g->len] = '\0';
+    g->pieces++;
+    g->tokens = p->generated_tokens;
+    g->finish = p->finish;
+    g->status = p->status;
+    g->cached = p->cached_tokens;
+    g->prompt = p->prompt_tokens;
+    for (int i = 0; i < p->num_logprobs; i++) {
+        assert_true(p->logprobs[i].logprob <= 0);
+        g->logprob_sum += (double)p->logprobs[i].logprob;
+        if (p->logprobs[i].position < p->prompt_tokens) g->prompt_logprobs++;
+    }
+    if (g->abort_other != 0) {
+        assert_int_equal(msgl_abort(llm, g->abort_other), 0);
+        g->abort_other = 0;
+    }
+    if (p->finish != MSGL_NOT_FINISHED && g->then != NULL) submit("Two", NULL, g->then, NULL);
+    return g->pieces == g->abort_at;
+}
+
+static void submit(const char *text, const msgl_params *p, struct got *g, uint64_t *id)
+{
+    msgl_err err;
+    if (msgl_submit_text(llm, text, strlen(text), p, on_piece, g, id, &err) != 0) {
+        fail_msg("%s", err.text);
+    }
+}
+
+static void run(void)
+{
+    msgl_err err;
+    if (msgl_run(llm, &err) != 0) fail_msg("%s", err.text);
+}
+
+static msgl_params greedy(int max_tokens)
+{
+    msgl_params p;
+    msgl_params_init(llm, &p);
+    p.temperature = 0;
+    p.max_tokens = max_tokens;
+    p.ignore_eos = 1;
+    p.logprobs = 0;
+    return p;
+}
+
+static int setup(void **state)
+{
+    (void)state;
+    msgl_err err;
+    msgl_options o;
+    msgl_options_init(&o);
+    o.model_dir = MSGL_SOURCE_DIR "/models/demo";
+    o.num_pages = 8192;
+    o.max_running = 64;
+    if (msgl_open(&o, &llm, &err) != 0) fail_msg("%s", err.text);
+    return 0;
+}
+
+static int teardown(void **state)
+{
+    (void)state;
+    msgl_close(llm);
+    return 0;
+}
+
+// The same prompts alone and 32 at a time, greedy and sampled: same text, same log-probabilities.
+static void test_batch_equals_alone(void **state)
+{
+    (void)state;
+    static struct got alone[NUM_PROMPTS], together[32];
+    for (int sampled = 0; sampled < 2; sampled++) {
+        memset(alone, 0, sizeof alone);
+        memset(together, 0, sizeof together);
+        msgl_params p = greedy(24);
+        p.temperature = sampled ? 0.8f : 0;
+        p.has_seed = 1;
+        p.seed = 11;
+        for (int i = 0; i < NUM_PROMPTS; i++) {
+            msgl_flush_cache(llm);
+            submit(PROMPTS[i], &p, &alone[i], NULL);
+            run();
+            assert_int_equal(alone[i].finish, MSGL_LENGTH);
+            assert_int_equal(alone[i].tokens, 24);
+        }
+        for (int i = 0; i < 32; i++) submit(PROMPTS[i % NUM_PROMPTS], &p, &together[i], NULL);
+        run();
+        for (int i = 0; i < 32; i++) {
+            assert_string_equal(together[i].text, alone[i % NUM_PROMPTS].text);
+            assert_true(together[i].logprob_sum == alone[i % NUM_PROMPTS].logprob_sum);
+        }
+    }
+}
+
+static void test_aborts_and_submissions_in_callbacks(void **state)
+{
+    (void)state;
+    struct got a = {.abort_at = 3}, b = {0}, c = {0}, d = {0}, e = {0};
+    msgl_params p = greedy(30);
+    uint64_t ids[5];
+    submit("The sun", &p, &a, &ids[0]); // ends itself at its third piece
+    submit("One day", &p, &b, &ids[1]); // aborts c, then starts d
+    submit("A fox", &p, &c, &ids[2]);
+    submit("Never", &p, &e, &ids[4]); // aborted before its first step
+    b.abort_other = ids[2];
+    b.then = &d;
+    assert_int_equal(msgl_abort(llm, ids[4]), 0);
+    assert_int_equal(msgl_abort(llm, ids[4]), MSGL_ENOENT);
+    run();
+    assert_int_equal(a.pieces, 3);
+    assert_int_equal(a.finish, MSGL_NOT_FINISHED);
+    assert_int_equal(b.finish, MSGL_LENGTH);
+    assert_true(c.pieces <= 1 && c.finish == MSGL_NOT_FINISHED);
+    assert_int_equal(e.pieces, 0);
+    assert_true(d.finish == MSGL_STOP || d.finish == MSGL_LENGTH);
+    for (int i = 0; i < 3; i++) assert_int_equal(msgl_abort(llm, ids[i]), MSGL_ENOENT);
+}
+
+// Cutting at a stop string leaves exactly the text before it.
+static void test_stop_strings(void **state)
+{
+    (void)state;
+    struct got whole = {0}, cut = {0};
+    msgl_params p = greedy(40);
+    submit("Once upon a time", &p, &whole, NULL);
+    run();
+    char stop[8];
+    snprintf(stop, sizeof stop, "%.5s", whole.text + whole.len / 2);
+    const char *const stops[] = {"never in this text", stop};
+    p.stop = stops;
+    p.num_stop = 2;
+    submit("Once upon a time", &p, &cut, NULL);
+    run();
+    const char *at = strstr(whole.text, stop);
+    assert_non_null(at);
+    assert_int_equal(cut.finish, MSGL_STOP);
+    assert_int_equal(cut.len, at - whole.text);
+    assert_memory_equal(cut.text, whole.text, cut.len);
+}
+
+static void test_prefix_and_prompt_logprobs(void **state)
+{
+    (void)state;
+    struct got first = {0}, second = {0}, scored = {0};
+    const char *text = "Once upon a time there was a fox who lived in a green valley by the river.";
+    msgl_params p = greedy(8);
+    msgl_flush_cache(llm);
+    submit(text, &p, &first, NULL);
+    run();
+    submit(text, &p, &second, NULL);
+    run();
+    assert_int_equal(first.cached, 0);
+    assert_int_equal(second.cached, second.prompt - 1);
+    assert_string_equal(first.text, second.text);
+    assert_true(first.logprob_sum == second.logprob_sum);
+    p.prompt_logprobs = 0;
+    submit(text, &p, &scored, NULL);
+    run();
+    assert_int_equal(scored.prompt_logprobs, scored.prompt - 1);
+    assert_string_equal(scored.text, first.text);
+}
+
+static void expect_refusal(const char *text, size_t len, const msgl_params *p, const char *words)
+{
+    msgl_err err;
+    struct got g = {0};
+    const int rc = msgl_submit_text(llm, text, len, p, on_piece, &g, NULL, &err);
+    assert_true(rc < 0);
+    assert_int_equal(rc, err.code);
+    if (strstr(err.text, words) == NULL) fail_msg("\"%s\" lacks \"%s\"", err.text, words);
+}
+
+static void test_refusals(void **state)
+{
+    (void)state;
+    msgl_params p = greedy(4);
+    static char big[1 << 16];
+    memset(big, 'a', sizeof big - 1);
+    for (size_t i = 1; i < sizeof big; i += 2) big[i] = ' ';
+    expect_refusal("", 0, &p, "empty");
+    expect_refusal(big, sizeof big - 1, &p, "tokens");
+    expect_refusal("bad \xff byte", 10, &p, "UTF-8");
+    p.temperature = NAN;
+    expect_refusal("x", 1, &p, "temperature");
+    p = greedy(-1);
+    expect_refusal("x", 1, &p, "max_tokens");
+    p = greedy(4);
+    p.top_p = 0;
+    expect_refusal("x", 1, &p, "top_p");
+    p = greedy(4);
+    p.logprobs = 21;
+    expect_refusal("x", 1, &p, "logprobs");
+    const char *const empty[] = {""};
+    p = greedy(4);
+    p.stop = empty;
+    p.num_stop = 1;
+    expect_refusal("x", 1, &p, "stop");
+    const int32_t far[] = {1 << 30};
+    p = greedy(4);
+    p.stop_token_ids = far;
+    p.num_stop_token_ids = 1;
+    expect_refusal("x", 1, &p, "stop_token_ids");
+    msgl_err err;
+    struct got g = {0};
+    assert_int_equal(msgl_submit_ids(llm, far, 1, NULL, on_piece, &g, NULL, &err), MSGL_EINVAL);
+    assert_true(msgl_submit_chat(llm, "{\"messages\": 5}", NULL, on_piece, &g, NULL, &err) < 0);
+    assert_true(msgl_submit_chat(llm, "[", NULL, on_piece, &g, NULL, &err) < 0);
+    run(); // nothing was queued
+    assert_int_equal(g.pieces, 0);
+    msgl_llm *none;
+    msgl_options o;
+    msgl_options_init(&o);
+    assert_int_equal(msgl_open(&o, &none, &err), MSGL_EINVAL);
+    o.model_dir = MSGL_SOURCE_DIR "/models/demo";
+    o.cache_type = "lru";
+    assert_int_equal(msgl_open(&o, &none, &err), MSGL_EINVAL);
+}
+
+int main(void)
+{
+    const struct CMUnitTest tests[] = {
+        cmocka_unit_test(test_batch_equals_alone),
+        cmocka_unit_test(test_aborts_and_submissions_in_callbacks),
+        cmocka_unit_test(test_stop_strings),
+        cmocka_unit_test(test_prefix_and_prompt_logprobs),
+        cmocka_unit_test(test_refusals),
+    };
+    return cmocka_run_group_tests(tests, setup, teardown);
+}
