@@ -199,7 +199,7 @@ void msgl__attn_store_kv(const msgl_attn_config *cfg, msgl_exec *x, const msgl_a
                                .slots = batch->out_loc,
                                .k_pool = msgl__kv_k(cfg->pool, layer->layer),
                                .v_pool = msgl__kv_v(cfg->pool, layer->layer)};
-    cfg->kernels->attn.store_kv(x, &s);
+    cfg->kernels->attn.store_kv(&cfg->kernels->attn, x, &s);
 }
 
 void msgl__attn_seqlens(const msgl_batch *batch, int32_t *cu_seqlens_q, int32_t *cu_seqlens_k,

@@ -118,7 +118,7 @@ typedef struct msgl_attn_kernels {
     // The level's functions for a pool of each dtype.
     const struct msgl__attn_ops *ops[MSGL_DTYPE_COUNT];
     // Rounds (nearest even) and stores K and V rows at their slots.
-    void (*store_kv)(msgl_exec *x, const msgl_attn_store *s);
+    void (*store_kv)(const struct msgl_attn_kernels *k, msgl_exec *x, const msgl_attn_store *s);
     // Runs the work list over the pool: tasks (item, KV head), handed out one by one in list order.
     void (*paged)(const struct msgl_attn_kernels *k, msgl_exec *x, const msgl_attn_call *c);
     // Bytes of scratch that paged needs for each thread, a multiple of 64.

@@ -18,6 +18,8 @@ typedef struct msgl__attn_query {
 
 // The keys of one tile that may be read: offsets [begin, end) into the tile. The others are masked
 // for every row of the item.
+#define MSGL_ATTN_NEXT 64
+
 typedef struct msgl__attn_keys {
     const char *k, *v; // this KV head in slot 0
     size_t slot_bytes; // from slot to slot
@@ -25,6 +27,8 @@ typedef struct msgl__attn_keys {
     int begin, end;
     int head_dim;
     float scale, softcap;
+    const int *next_slots; // [num_next] first slots of the item's next tile, to be prefetched
+    int num_next;
 } msgl__attn_keys;
 
 // A block of rows against a tile: row i sees offsets [lo[i], hi[i]) of the tile, within [begin,
@@ -48,6 +52,8 @@ typedef struct msgl__attn_ops {
                  const float *l, const float *o);
     // out[d] = f * column d of o, d < head_dim; undoes the level's order of columns.
     void (*write)(int head_dim, const float *o, float f, float *out);
+    // Rounds n values (nearest even, every level the same bits) to the ops' dtype.
+    void (*store)(const float *from, void *to, int n);
 } msgl__attn_ops;
 
 static inline const float *msgl__attn_q_row(const msgl__attn_query *q, int row)
@@ -59,6 +65,7 @@ static inline const float *msgl__attn_q_row(const msgl__attn_query *q, int row)
 }
 
 // ref/attn_paged.c: the same at every level.
+void msgl__attn_store_rows(const msgl_attn_kernels *k, msgl_exec *x, const msgl_attn_store *s);
 void msgl__attn_paged(const msgl_attn_kernels *k, msgl_exec *x, const msgl_attn_call *c);
 size_t msgl__attn_scratch_size(const msgl_attn_kernels *k, msgl_dtype dtype, int head_dim);
 

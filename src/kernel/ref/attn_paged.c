@@ -15,7 +15,7 @@ typedef struct item_scratch {
     float M[MSGL_ATTN_MAX_ROWS], L[MSGL_ATTN_MAX_ROWS];
     int pos[MSGL_ATTN_MAX_ROWS]; // position of each row's token
     int lo[MSGL_ATTN_MAX_ROWS], hi[MSGL_ATTN_MAX_ROWS];
-    int slots[MSGL_ATTN_TILE];
+    int slots[MSGL_ATTN_TILE], next_slots[MSGL_ATTN_TILE];
     float O[]; // [MSGL_ATTN_MAX_ROWS, padded dim]
 } item_scratch;
 
@@ -213,6 +213,10 @@ static void run_item(const paged_args *a, const msgl_attn_work *w, int kv_head, 
         visible(c, w, tile, s, &keys.begin, &keys.end);
         find_slots(c, w->req, tile, keys.begin, keys.end, s->slots);
         keys.slots = s->slots;
+        const int ahead = (tile + 1) * MSGL_ATTN_TILE, left = w->kv_end - ahead;
+        keys.num_next = left < 0 ? 0 : left < MSGL_ATTN_NEXT ? left : MSGL_ATTN_NEXT;
+        find_slots(c, w->req, tile + 1, 0, keys.num_next, s->next_slots);
+        keys.next_slots = s->next_slots;
         run_tile(a, w, kv_head, tile, &keys, s, isa);
     }
     if (w->part < 0) {
@@ -237,6 +241,33 @@ static void run_task(void *arg, int task, int worker)
     if (atomic_fetch_add_explicit(pending, 1, memory_order_acq_rel) + 1 < g->num_works) return;
     atomic_store_explicit(pending, 0, memory_order_relaxed);
     fold_group(a, g, kv_head, s);
+}
+
+enum { STORE_TOKENS = 16 }; // per task; fewer than two tasks are not worth waking threads for
+
+typedef struct store_args {
+    const msgl_attn_store *s;
+    void (*store)(const float *from, void *to, int n);
+} store_args;
+
+static void store_task(void *arg, int task, int worker)
+{
+    const store_args *a = arg;
+    const msgl_attn_store *s = a->s;
+    (void)worker;
+    const size_t bytes = (size_t)s->row * msgl__dtype_size(s->dtype);
+    const int first = task * STORE_TOKENS;
+    for (int t = first; t < first + STORE_TOKENS && t < s->num_tokens; t++) {
+        const size_t from = (size_t)t * s->ld, to = (size_t)s->slots[t] * bytes;
+        a->store(s->k + from, (char *)s->k_pool + to, s->row);
+        a->store(s->v + from, (char *)s->v_pool + to, s->row);
+    }
+}
+
+void msgl__attn_store_rows(const msgl_attn_kernels *k, msgl_exec *x, const msgl_attn_store *s)
+{
+    store_args a = {.s = s, .store = k->ops[s->dtype]->store};
+    msgl__pool_run(x->pool, (s->num_tokens + STORE_TOKENS - 1) / STORE_TOKENS, store_task, &a);
 }
 
 void msgl__attn_paged(const msgl_attn_kernels *k, msgl_exec *x, const msgl_attn_call *c)

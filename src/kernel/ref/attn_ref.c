@@ -96,33 +96,42 @@ static void ref_write(int head_dim, const float *o, float f, float *out)
     for (int d = 0; d < head_dim; d++) out[d] = o[d] * f;
 }
 
-static const msgl__attn_ops REF_OPS = {.block = BLOCK,
-                                       .scratch = ref_scratch_size,
-                                       .load_q = ref_load_q,
-                                       .load_keys = ref_load_keys,
-                                       .tile = ref_tile,
-                                       .fold = ref_fold,
-                                       .write = ref_write};
-
-static void ref_store_kv(msgl_exec *x, const msgl_attn_store *s)
+static void ref_store_f32(const float *from, void *to, int n)
 {
-    (void)x;
-    for (int t = 0; t < s->num_tokens; t++) {
-        const size_t to = (size_t)s->slots[t] * (size_t)s->row, from = (size_t)t * s->ld;
-        for (int i = 0; i < s->row; i++) {
-            msgl__store_f32(s->k_pool, s->dtype, to + (size_t)i, s->k[from + (size_t)i]);
-            msgl__store_f32(s->v_pool, s->dtype, to + (size_t)i, s->v[from + (size_t)i]);
-        }
-    }
+    memcpy(to, from, (size_t)n * sizeof *from);
 }
+
+static void ref_store_f16(const float *from, void *to, int n)
+{
+    uint16_t *half = to;
+    for (int i = 0; i < n; i++) half[i] = msgl__f32_to_f16(from[i]);
+}
+
+static void ref_store_bf16(const float *from, void *to, int n)
+{
+    uint16_t *half = to;
+    for (int i = 0; i < n; i++) half[i] = msgl__f32_to_bf16(from[i]);
+}
+
+#define REF_OPS(dtype_store)                                                                       \
+    {                                                                                              \
+        .block = BLOCK, .scratch = ref_scratch_size, .load_q = ref_load_q,                         \
+        .load_keys = ref_load_keys, .tile = ref_tile, .fold = ref_fold, .write = ref_write,        \
+        .store = (dtype_store)                                                                     \
+    }
+
+static const msgl__attn_ops REF_F32 = REF_OPS(ref_store_f32);
+static const msgl__attn_ops REF_F16 = REF_OPS(ref_store_f16);
+static const msgl__attn_ops REF_BF16 = REF_OPS(ref_store_bf16);
 
 void msgl__attn_init(msgl_attn_kernels *k, msgl_cpu_level level)
 {
-    *k = (msgl_attn_kernels){.name = "ref",
-                             .ops = {&REF_OPS, &REF_OPS, &REF_OPS},
-                             .store_kv = ref_store_kv,
-                             .paged = msgl__attn_paged,
-                             .scratch_size = msgl__attn_scratch_size};
+    *k = (msgl_attn_kernels){
+        .name = "ref",
+        .ops = {[MSGL_F32] = &REF_F32, [MSGL_F16] = &REF_F16, [MSGL_BF16] = &REF_BF16},
+        .store_kv = msgl__attn_store_rows,
+        .paged = msgl__attn_paged,
+        .scratch_size = msgl__attn_scratch_size};
     (void)level;
 #if defined(__x86_64__)
     if (level >= MSGL_CPU_AMX) msgl__attn_init_amx(k);

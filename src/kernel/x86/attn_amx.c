@@ -23,17 +23,20 @@ enum {
     TILE = MSGL_ATTN_TILE,
     BLOCKS = TILE / 16, // 16 keys: an A tile of K
     PAIRS = TILE / 32,  // 32 keys: an A tile of P
-    MAX_STEPS = MSGL_ATTN_MAX_DIM / 32,
-    AHEAD = 32, // keys between a row's prefetch and its use
+    AHEAD = 32,         // keys between a row's prefetch and its use
 };
+
+static const MSGL_ALIGNED(64) char ZEROS[MSGL_ATTN_MAX_DIM * 2];
 
 // Areas that depend on head_dim follow in `area`: q, K, V.
 typedef struct amx_scratch {
     int n;                     // columns of a block of up to 16 rows: 1, 2, 4, 8 or 16
     int padded, steps;         // head_dim padded to 32, and that over 32
+    bool placed;               // V's B tiles are in v
     char *q, *k, *v;           // B tiles of q; gathered keys; B tiles of V
     const char *block[BLOCKS]; // keys of 16: row 0, and bytes from row to row
     size_t stride[BLOCKS];
+    const char *value[TILE]; // rows of V; zeros for what must not be read
     float m[32], l[32];
     MSGL_ALIGNED(64) float s[2][TILE * 16]; // scores, then pairs of probabilities
     MSGL_ALIGNED(64) uint16_t p[32][TILE];
@@ -60,39 +63,77 @@ static void configure(int n)
     _tile_loadconfig(&c);
 }
 
+// Rows and columns of 16 x 16 dwords exchanged, in place.
+MSGL_INLINE void transpose(__m512i a[16])
+{
+    __m512i b[16];
+    for (int i = 0; i < 16; i += 2) {
+        b[i] = _mm512_unpacklo_epi32(a[i], a[i + 1]);
+        b[i + 1] = _mm512_unpackhi_epi32(a[i], a[i + 1]);
+    }
+    for (int i = 0; i < 16; i += 4) {
+        for (int j = 0; j < 2; j++) {
+            a[i + 2 * j] = _mm512_unpacklo_epi64(b[i + j], b[i + j + 2]);
+            a[i + 2 * j + 1] = _mm512_unpackhi_epi64(b[i + j], b[i + j + 2]);
+        }
+    }
+    // a[4 g + c], 128-bit lane q: rows 4 g .. 4 g + 3 of column 4 q + c.
+    for (int c = 0; c < 4; c++) {
+        const __m512i x = _mm512_shuffle_i32x4(a[c], a[4 + c], 0x44);
+        const __m512i y = _mm512_shuffle_i32x4(a[c], a[4 + c], 0xee);
+        const __m512i z = _mm512_shuffle_i32x4(a[8 + c], a[12 + c], 0x44);
+        const __m512i w = _mm512_shuffle_i32x4(a[8 + c], a[12 + c], 0xee);
+        b[c] = _mm512_shuffle_i32x4(x, z, 0x88);
+        b[4 + c] = _mm512_shuffle_i32x4(x, z, 0xdd);
+        b[8 + c] = _mm512_shuffle_i32x4(y, w, 0x88);
+        b[12 + c] = _mm512_shuffle_i32x4(y, w, 0xdd);
+    }
+    for (int i = 0; i < 16; i++) a[i] = b[i];
+}
+
+// 32 elements of a q row from d on, as bf16; zeros beyond head_dim.
+MSGL_INLINE __m512i load_q(const float *row, int d, int dim)
+{
+    const int left = dim - d;
+    const uint32_t mask = left >= 32 ? 0xffffffffu : (1u << left) - 1;
+    const __m512 a = _mm512_maskz_loadu_ps((__mmask16)mask, row + d);
+    const __m512 b = _mm512_maskz_loadu_ps((__mmask16)(mask >> 16), row + d + 16);
+    return (__m512i)_mm512_cvtne2ps_pbh(b, a);
+}
+
+// B tiles of n columns, step by step of 32 dims: row r holds dims (2 r, 2 r + 1) of each column.
+static void pack_columns(const msgl__attn_query *q, int row, int columns, int n, char *to)
+{
+    const int dim = q->call->head_dim;
+    const float *rows[16];
+    for (int i = 0; i < columns; i++) rows[i] = msgl__attn_q_row(q, row + i);
+    for (int d = 0; d < dim; d += 32) {
+        __m512i a[16];
+        for (int i = 0; i < 16; i++) {
+            a[i] = i < columns ? load_q(rows[i], d, dim) : _mm512_setzero_si512();
+        }
+        transpose(a);
+        const __mmask16 k = (__mmask16)((1u << n) - 1);
+        for (int i = 0; i < 16; i++, to += 4 * n) _mm512_mask_storeu_epi32(to, k, a[i]);
+    }
+}
+
 static void amx_load_q(const msgl__attn_query *q, void *scratch)
 {
     amx_scratch *s = scratch;
-    const int rows = q->work->rows, dim = q->call->head_dim;
-    s->padded = msgl__attn_padded_dim(dim);
+    const int rows = q->work->rows;
+    s->padded = msgl__attn_padded_dim(q->call->head_dim);
     s->steps = s->padded / 32;
     s->n = rows > 8 ? 16 : rows > 4 ? 8 : rows > 2 ? 4 : rows;
     s->q = s->area;
     s->k = s->q + (size_t)MSGL_ATTN_MAX_ROWS * (size_t)s->padded * 2;
     s->v = s->k + (size_t)TILE * (size_t)s->padded * 2;
     configure(s->n);
-    // B tile (column block c, step t): row r holds dims (32 t + 2 r, + 1) of each column.
-    const int n = s->n, columns = (rows + n - 1) / n * n;
-    for (int row = 0; row < columns; row++) {
-        uint32_t *to =
-            (uint32_t *)(void *)s->q + (size_t)(row / n * s->steps) * 16 * (size_t)n + row % n;
-        const float *from = row < rows ? msgl__attn_q_row(q, row) : NULL;
-        for (int d = 0; d < s->padded; d += 32) {
-            const int left = from == NULL || d >= dim ? 0 : dim - d < 32 ? dim - d : 32;
-            const uint32_t mask = left == 32 ? 0xffffffffu : (1u << left) - 1;
-            const __m512 a = _mm512_maskz_loadu_ps((__mmask16)mask, left > 0 ? from + d : NULL);
-            const __m512 b =
-                _mm512_maskz_loadu_ps((__mmask16)(mask >> 16), left > 16 ? from + d + 16 : NULL);
-            uint32_t pairs[16];
-            _mm512_storeu_si512(pairs, (__m512i)_mm512_cvtne2ps_pbh(b, a));
-            for (int r = 0; r < 16; r++, to += n) *to = pairs[r];
-        }
+    const size_t block = (size_t)s->steps * 64 * (size_t)s->n;
+    for (int row = 0; row < rows; row += s->n) {
+        const int columns = rows - row < s->n ? rows - row : s->n;
+        pack_columns(q, row, columns, s->n, s->q + (size_t)(row / s->n) * block);
     }
-}
-
-MSGL_INLINE void prefetch_row(const char *row, int bytes)
-{
-    for (int i = 0; i < bytes; i += 64) _mm_prefetch(row + i, _MM_HINT_T0);
 }
 
 // 16 keys as an A tile: in place, or copied beside each other with zeros for what must not be read.
@@ -124,60 +165,69 @@ static void place_block(amx_scratch *s, const msgl__attn_keys *keys, int b)
     }
 }
 
-// 32 elements of V row i, zeros where there is none.
-MSGL_INLINE __m512i load_v(const msgl__attn_keys *keys, int i, int d)
+// 32 keys of columns [32 t, 32 t + 32) of V as two B tiles: row r is key r beside key r + 16. The
+// unpacks work within 128-bit lanes, so the first tile gets columns 0-3, 8-11, 16-19, 24-27 and the
+// second the rest; amx_write puts them right.
+MSGL_INLINE void place_values(const char *const *value, int t, __mmask32 k, char *to)
 {
-    if (i < keys->begin || i >= keys->end) return _mm512_setzero_si512();
-    const char *row = keys->v + (size_t)keys->slots[i] * keys->slot_bytes;
-    const int left = keys->head_dim - d;
-    if (left >= 32) return _mm512_loadu_si512(row + d * 2);
-    return _mm512_maskz_loadu_epi16((__mmask32)((1u << left) - 1), row + d * 2);
+    for (int r = 0; r < 16; r++, to += 64) {
+        const __m512i x = _mm512_maskz_loadu_epi16(k, value[r] + t * 64);
+        const __m512i y = _mm512_maskz_loadu_epi16(k, value[r + 16] + t * 64);
+        _mm512_store_si512(to, _mm512_unpacklo_epi16(x, y));
+        _mm512_store_si512(to + 1024, _mm512_unpackhi_epi16(x, y));
+    }
 }
 
-// Key r beside key r + 16, for 32 keys. The unpacks work within 128-bit lanes, so of 32 columns the
-// first tile gets 0-3, 8-11, 16-19, 24-27 and the second the rest; amx_write puts them right.
-static void place_values(amx_scratch *s, const msgl__attn_keys *keys, int pair)
+MSGL_INLINE __mmask32 columns_of_step(const msgl__attn_keys *keys, int t)
 {
-    const int first = pair * 32;
-    char *to = s->v + (size_t)pair * 32 * (size_t)s->padded * 2;
-    for (int r = 0; r < 16; r++) {
-        for (int t = 0; t < s->steps; t++) {
-            const __m512i a = load_v(keys, first + r, t * 32);
-            const __m512i b = load_v(keys, first + r + 16, t * 32);
-            char *tile = to + (size_t)t * 2048 + (size_t)r * 64;
-            _mm512_store_si512(tile, _mm512_unpacklo_epi16(a, b));
-            _mm512_store_si512(tile + 1024, _mm512_unpackhi_epi16(a, b));
-        }
+    const int left = keys->head_dim - t * 32;
+    return left >= 32 ? 0xffffffffu : (1u << left) - 1;
+}
+
+// Fetches row i of K and V into L2: rows 2 KiB apart share few sets of the L1.
+MSGL_INLINE void prefetch_rows(const msgl__attn_keys *keys, const int *slots, int i)
+{
+    const size_t at = (size_t)slots[i] * keys->slot_bytes;
+    for (int d = 0; d < keys->head_dim * 2; d += 64) {
+        _mm_prefetch(keys->k + at + d, _MM_HINT_T1);
+        _mm_prefetch(keys->v + at + d, _MM_HINT_T1);
     }
 }
 
 static void amx_load_keys(const msgl__attn_keys *keys, int rows, void *scratch)
 {
     amx_scratch *s = scratch;
-    (void)rows;
-    const int bytes = keys->head_dim * 2;
-    int ahead = keys->begin;
-    for (int pair = keys->begin / 32; pair * 32 < keys->end; pair++) {
-        for (; ahead < keys->end && ahead < pair * 32 + 32 + AHEAD; ahead++) {
-            prefetch_row(keys->v + (size_t)keys->slots[ahead] * keys->slot_bytes, bytes);
-            prefetch_row(keys->k + (size_t)keys->slots[ahead] * keys->slot_bytes, bytes);
+    const int first = keys->begin / 32, last = (keys->end + 31) / 32;
+    for (int i = first * 32; i < last * 32; i++) {
+        const bool in = i >= keys->begin && i < keys->end;
+        s->value[i] = in ? keys->v + (size_t)keys->slots[i] * keys->slot_bytes : ZEROS;
+    }
+    for (int b = first * 2; b < last * 2; b++) place_block(s, keys, b);
+    s->placed = rows > 16; // one block uses V once: placed as it goes
+    for (int pair = first; s->placed && pair < last; pair++) {
+        char *to = s->v + (size_t)pair * 64 * (size_t)s->padded;
+        for (int t = 0; t < s->steps; t++, to += 2048) {
+            place_values(s->value + pair * 32, t, columns_of_step(keys, t), to);
         }
-        place_block(s, keys, 2 * pair);
-        place_block(s, keys, 2 * pair + 1);
-        place_values(s, keys, pair);
     }
     MSGL_AMX_BARRIER(s);
 }
 
 // Scores of one column block against key blocks [from, to), both even.
-static void scores_1(amx_scratch *s, int column, int from, int to)
+static void scores_1(amx_scratch *s, const msgl__attn_keys *keys, int column, int from, int to)
 {
     const size_t n = (size_t)s->n, q_tile = 64 * n;
     const char *q = s->q + (size_t)(column * s->steps) * q_tile;
+    const int each = (32 + s->steps - 1) / s->steps; // rows to prefetch per product
+    int ahead = s->placed ? keys->end : from * 16 > keys->begin ? from * 16 : keys->begin;
     for (int b = from; b < to; b += 2) {
         _tile_zero(0);
         _tile_zero(1);
         for (int t = 0; t < s->steps; t++) {
+            const int until = b * 16 + AHEAD + (t + 1) * each;
+            for (; ahead < until && ahead < keys->end; ahead++) {
+                prefetch_rows(keys, keys->slots, ahead);
+            }
             _tile_loadd(4, q + (size_t)t * q_tile, 4 * n);
             _tile_loadd(2, s->block[b] + t * 64, s->stride[b]);
             _tile_dpbf16ps(0, 2, 4);
@@ -307,29 +357,10 @@ static __m512 probabilities(float *s, int n, int from, int to, float factor, __m
 // Row r of 16 (dwords, one per column) to row `column` of P: a 16 x 16 transposition.
 static void transpose_16(const float *from, uint16_t *to)
 {
-    __m512i a[16], b[16];
+    __m512i a[16];
     for (int i = 0; i < 16; i++) a[i] = _mm512_load_si512(from + i * 16);
-    for (int i = 0; i < 16; i += 2) {
-        b[i] = _mm512_unpacklo_epi32(a[i], a[i + 1]);
-        b[i + 1] = _mm512_unpackhi_epi32(a[i], a[i + 1]);
-    }
-    for (int i = 0; i < 16; i += 4) {
-        for (int j = 0; j < 2; j++) {
-            a[i + 2 * j] = _mm512_unpacklo_epi64(b[i + j], b[i + j + 2]);
-            a[i + 2 * j + 1] = _mm512_unpackhi_epi64(b[i + j], b[i + j + 2]);
-        }
-    }
-    // a[4 g + c], lane q: keys 4 g .. 4 g + 3 of column 4 q + c.
-    for (int c = 0; c < 4; c++) {
-        const __m512i x = _mm512_shuffle_i32x4(a[c], a[4 + c], 0x44);
-        const __m512i y = _mm512_shuffle_i32x4(a[c], a[4 + c], 0xee);
-        const __m512i z = _mm512_shuffle_i32x4(a[8 + c], a[12 + c], 0x44);
-        const __m512i w = _mm512_shuffle_i32x4(a[8 + c], a[12 + c], 0xee);
-        _mm512_store_si512(to + c * TILE, _mm512_shuffle_i32x4(x, z, 0x88));
-        _mm512_store_si512(to + (4 + c) * TILE, _mm512_shuffle_i32x4(x, z, 0xdd));
-        _mm512_store_si512(to + (8 + c) * TILE, _mm512_shuffle_i32x4(y, w, 0x88));
-        _mm512_store_si512(to + (12 + c) * TILE, _mm512_shuffle_i32x4(y, w, 0xdd));
-    }
+    transpose(a);
+    for (int i = 0; i < 16; i++) _mm512_store_si512(to + i * TILE, a[i]);
 }
 
 // The same for n < 16 columns: n vectors, dword r * n + column. Each stage parts even from odd
@@ -392,15 +423,26 @@ static void softmax(amx_scratch *s, const msgl__attn_keys *keys, msgl__attn_bloc
     }
 }
 
-// O of one column block.
-static void values_1(amx_scratch *s, int from, int to)
+// O of one column block. Without placed values a pair's two tiles are made here, in L1.
+static void values_1(amx_scratch *s, const msgl__attn_keys *keys, int from, int to)
 {
     const size_t o_stride = (size_t)s->padded * 4, v_pair = (size_t)s->padded * 64;
+    int next = 0;
     for (int t = 0; t < s->steps; t++) {
+        const __mmask32 k = columns_of_step(keys, t);
         _tile_zero(5);
         _tile_zero(6);
         for (int pair = from / 2; pair < to / 2; pair++) {
             const char *v = s->v + (size_t)pair * v_pair + (size_t)t * 2048;
+            if (!s->placed) {
+                char *tiles = s->v + (pair & 1) * 2048;
+                place_values(s->value + pair * 32, t, k, tiles);
+                MSGL_AMX_BARRIER(tiles);
+                v = tiles;
+                for (int end = next + 2; next < end && next < keys->num_next; next++) {
+                    prefetch_rows(keys, keys->next_slots, next);
+                }
+            }
             _tile_loadd(7, s->p[0] + pair * 32, TILE * 2);
             _tile_loadd(2, v, 64);
             _tile_dpbf16ps(5, 7, 2);
@@ -456,14 +498,14 @@ static void amx_tile(const msgl__attn_keys *keys, msgl__attn_block *b, void *scr
         softmax(s, keys, b, 0, 16, from, to);
         softmax(s, keys, b, 1, b->n - 16, from, to);
     } else {
-        scores_1(s, b->row / 16, from, to);
+        scores_1(s, keys, b->row / 16, from, to);
         softmax(s, keys, b, 0, b->n, from, to);
     }
     MSGL_AMX_BARRIER(s);
     if (two) {
         values_2(s, from, to);
     } else {
-        values_1(s, from, to);
+        values_1(s, keys, from, to);
     }
     b->m = s->m;
     b->l = s->l;
@@ -494,13 +536,19 @@ static void amx_write(int head_dim, const float *o, float f, float *out)
     }
 }
 
+static void amx_store(const float *from, void *to, int n)
+{
+    msgl__store_bf16_avx512(from, to, n);
+}
+
 static const msgl__attn_ops AMX_BF16 = {.block = 32,
                                         .scratch = amx_scratch_size,
                                         .load_q = amx_load_q,
                                         .load_keys = amx_load_keys,
                                         .tile = amx_tile,
                                         .fold = amx_fold,
-                                        .write = amx_write};
+                                        .write = amx_write,
+                                        .store = amx_store};
 
 void msgl__attn_init_amx(msgl_attn_kernels *k)
 {

@@ -87,4 +87,25 @@ MSGL_INLINE void msgl__fold_avx512(int n, int padded_dim, float *M, float *L, fl
     }
 }
 
+// bf16 by integer rounding: the instruction would flush subnormals.
+MSGL_INLINE __m256i msgl__to_bf16_avx512(__m512 x)
+{
+    const __m512i u = _mm512_castps_si512(x), one = _mm512_set1_epi32(1);
+    const __m512i odd = _mm512_and_epi32(_mm512_srli_epi32(u, 16), one);
+    const __m512i up = _mm512_add_epi32(u, _mm512_add_epi32(odd, _mm512_set1_epi32(0x7fff)));
+    const __mmask16 nan = _mm512_cmp_ps_mask(x, x, _CMP_UNORD_Q);
+    const __m512i quiet = _mm512_or_epi32(u, _mm512_set1_epi32(0x400000));
+    return _mm512_cvtepi32_epi16(_mm512_srli_epi32(_mm512_mask_blend_epi32(nan, up, quiet), 16));
+}
+
+MSGL_INLINE void msgl__store_bf16_avx512(const float *from, void *to, int n)
+{
+    uint16_t *half = to;
+    for (int i = 0; i < n; i += 16) {
+        const __mmask16 k = n - i < 16 ? (__mmask16)((1u << (n - i)) - 1) : 0xffff;
+        _mm256_mask_storeu_epi16(half + i, k,
+                                 msgl__to_bf16_avx512(_mm512_maskz_loadu_ps(k, from + i)));
+    }
+}
+
 #endif
