@@ -74,7 +74,7 @@ static json_t *load(const char *name)
     json_error_t where;
     char path[512];
     snprintf(path, sizeof path, VECTORS "%s", name);
-    json_t *j = json_load_file(path, 0, &where);
+    json_t *j = json_load_file(path, JSON_ALLOW_NUL, &where);
     if (j == NULL) fail_msg("%s: %s", path, where.text);
     return j;
 }

@@ -1,0 +1,127 @@
+// SPDX-License-Identifier: Apache-2.0
+//
+// `minisgl serve`: from arguments to the launcher's config, and what the engine process does.
+#include <math.h>
+#include <stdlib.h>
+#include <string.h>
+
+#include "cli/common.h"
+#include "core/err.h"
+#include "llm/llm.h"
+#include "models/config.h"
+#include "scheduler/scheduler.h"
+#include "server/launch.h"
+
+struct serve {
+    const msgl_options *options;
+    const char *model_name;
+};
+
+static int tell_fatal(msgl_channel *ch, const msgl_err *err)
+{
+    const msgl_msg m = {.type = MSGL_MSG_FATAL, .u.fatal = err->text};
+    msgl__channel_send(ch, &m);
+    return MSGL_EXIT_FAILED;
+}
+
+// Runs in the engine's process until the front is gone or says EXIT.
+static int engine_main(msgl_channel *ch, void *ctx)
+{
+    const struct serve *s = ctx;
+    msgl_err err;
+    msgl_engine_config engine_cfg;
+    msgl_engine *engine = NULL;
+    int rc = msgl__engine_config_of(s->options, &engine_cfg, &err);
+    if (rc == 0) rc = msgl__engine_create(&engine_cfg, &engine, &err);
+    if (rc != 0) return tell_fatal(ch, &err);
+    const msgl_engine_info *info = msgl__engine_info(engine);
+    const msgl_msg ready = {.type = MSGL_MSG_READY,
+                            .u.ready = {.max_seq_len = info->max_seq_len,
+                                        .max_running = info->max_running,
+                                        .num_pages = info->num_pages,
+                                        .page_size = info->page_size,
+                                        .vocab_size = info->vocab_size,
+                                        .attention = info->attention,
+                                        .device = info->device}};
+    msgl_scheduler_config cfg;
+    msgl__scheduler_config_of(s->options, engine, &cfg);
+    rc = msgl__channel_send(ch, &ready);
+    if (rc == 0) rc = msgl__scheduler_serve(&cfg, msgl__engine_runner(engine), ch, &err);
+    msgl__engine_destroy(engine);
+    return rc == 0 || rc == MSGL_ECLOSED ? MSGL_EXIT_OK : MSGL_EXIT_FAILED;
+}
+
+static void on_ready(void *ctx, const char *host, int port, const msgl_msg_ready *ready)
+{
+    const struct serve *s = ctx;
+    msgl__cli_bar_clear();
+    printf("minisgl is ready: http://%s:%d/v1 serves %s (attention %s, %s)\n", host, port,
+           s->model_name, ready->attention, ready->device);
+    fflush(stdout);
+}
+
+// What a request gets that leaves a sampling field out: the model's own defaults.
+static int read_defaults(const char *dir, msgl_sampling_params *p, msgl_err *err)
+{
+    static msgl_model_config config; // too large for the stack
+    const int rc = msgl__model_config_load(dir, &config, err);
+    if (rc != 0) return rc;
+    *p = msgl__sampling_params_default();
+    p->temperature = isnan(config.gen_temperature) ? 1.0f : config.gen_temperature;
+    if (!isnan(config.gen_top_p)) p->top_p = config.gen_top_p;
+    if (!isnan(config.gen_min_p)) p->min_p = config.gen_min_p;
+    if (config.gen_top_k > 0) p->top_k = config.gen_top_k;
+    return 0;
+}
+
+static char *info_json(const msgl_args *a, const msgl_options *o)
+{
+    json_t *j = json_pack("{s:s,s:s,s:s,s:s,s:i,s:i,s:i,s:i,s:f,s:b,s:b}", "model_path",
+                          o->model_dir, "dtype", o->dtype, "attention_backend", o->attention,
+                          "cache_type", o->cache_type, "max_running_requests", o->max_running,
+                          "max_prefill_length", o->max_prefill_tokens, "page_size", o->page_size,
+                          "threads", o->threads, "memory_ratio", o->memory_ratio,
+                          "overlap_scheduling", o->overlap, "dummy_weight", a->dummy_weight);
+    char *text = json_dumps(j, JSON_COMPACT);
+    json_decref(j);
+    return text;
+}
+
+int msgl__cmd_serve(const msgl_args *a)
+{
+    if (a->shell) return msgl__cmd_chat(a);
+    msgl_err err;
+    msgl_options options;
+    char *dir = NULL, attention[128];
+    msgl_serve_config cfg = msgl__serve_config_default();
+    int rc = msgl__cli_options(a, &options, &dir, attention, &err);
+    if (rc == 0) rc = read_defaults(dir, &cfg.front.defaults, &err);
+    if (rc != 0) {
+        msgl_free(dir);
+        return msgl__cli_fail(MSGL_EXIT_FAILED, &err);
+    }
+    // "models/demo/" is served as "demo".
+    size_t n = strlen(dir);
+    while (n > 1 && dir[n - 1] == '/') dir[--n] = '\0';
+    const char *slash = strrchr(dir, '/');
+    struct serve s = {.options = &options,
+                      .model_name = slash != NULL && slash[1] ? slash + 1 : dir};
+    const msgl_log log = msgl__log_default();
+    cfg.host = a->host;
+    cfg.port = (int)a->port;
+    cfg.model_dir = dir;
+    cfg.front.model_name = s.model_name;
+    cfg.front.model_path = a->model;
+    cfg.front.num_workers = a->num_tokenizer > 0 ? (int)a->num_tokenizer : 1;
+    cfg.front.log = &log;
+    char *json = info_json(a, &options);
+    cfg.front.info_json = json;
+    cfg.engine_main = engine_main;
+    cfg.on_ready = on_ready;
+    cfg.ctx = &s;
+    rc = msgl__serve(&cfg, &err);
+    msgl_free(json);
+    msgl_free(dir);
+    if (rc == MSGL_EABORTED) return MSGL_EXIT_INTERRUPTED;
+    return rc == 0 ? MSGL_EXIT_OK : msgl__cli_fail(MSGL_EXIT_FAILED, &err);
+}
