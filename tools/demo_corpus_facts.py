@@ -113,29 +113,31 @@ PLANET_TEXT = {
 }
 ORDINALS = "first second third fourth fifth sixth seventh eighth ninth tenth eleventh twelfth".split()
 
-OPPOSITES = """hot cold|big small|tall short|fast slow|happy sad|light dark|day night|up down|left right
-open closed|full empty|old new|rich poor|hard soft|wet dry|early late|strong weak|loud quiet|heavy light
-clean dirty|good bad|high low|long short|near far|thick thin|true false|young old|easy difficult|in out
-inside outside|front back|first last|black white|alive dead|brave afraid|cheap expensive|deep shallow
-wide narrow|sweet sour|sharp blunt|begin end|push pull|win lose|buy sell|give take|come go|love hate
-remember forget|sleep wake|laugh cry|yes no|always never|many few|more less|before after|north south
-east west|summer winter|king queen|question answer|friend enemy|start stop|arrive leave|float sink
-smooth rough|safe dangerous|polite rude|noisy silent|warm cool|ancient modern|simple complex"""
-PLURALS = """child children|mouse mice|foot feet|tooth teeth|man men|woman women|goose geese|leaf leaves
-wolf wolves|knife knives|wife wives|life lives|half halves|loaf loaves|thief thieves|shelf shelves
-person people|fish fish|sheep sheep|deer deer|city cities|baby babies|lady ladies|berry berries
-story stories|country countries|party parties|box boxes|fox foxes|bus buses|class classes|dish dishes
-watch watches|bench benches|church churches|potato potatoes|tomato tomatoes|hero heroes|cat cats|dog dogs
-book books|tree trees|house houses|car cars|apple apples|star stars|boat boats|bird birds|day days
-boy boys|key keys|toy toys|monkey monkeys|cow cows|horse horses|hand hands|river rivers|table tables"""
-PAST = """go went|see saw|eat ate|drink drank|run ran|swim swam|sing sang|come came|give gave|take took
-make made|have had|do did|say said|think thought|buy bought|bring brought|catch caught|teach taught
-find found|know knew|grow grew|fly flew|draw drew|write wrote|ride rode|drive drove|speak spoke
-break broke|choose chose|sleep slept|keep kept|feel felt|leave left|meet met|send sent|build built
-spend spent|lose lost|win won|sit sat|stand stood|tell told|sell sold|hear heard|hold held|read read
-put put|cut cut|begin began|fall fell|forget forgot|get got|walk walked|play played|look looked
-talk talked|jump jumped|work worked|help helped|open opened|like liked|love loved|live lived|try tried
-carry carried|stop stopped|plan planned"""
+OPPOSITES = """hot cold|big small|tall short|fast slow|happy sad|light dark|day night|up down
+left right|open closed|full empty|old new|rich poor|hard soft|wet dry|early late|strong weak
+loud quiet|heavy light|clean dirty|good bad|high low|long short|near far|thick thin|true false
+young old|easy difficult|in out|inside outside|front back|first last|black white|alive dead
+brave afraid|cheap expensive|deep shallow|wide narrow|sweet sour|sharp blunt|begin end|push pull
+win lose|buy sell|give take|come go|love hate|remember forget|sleep wake|laugh cry|yes no
+always never|many few|more less|before after|north south|east west|summer winter|king queen
+question answer|friend enemy|start stop|arrive leave|float sink|smooth rough|safe dangerous
+polite rude|noisy silent|warm cool|ancient modern|simple complex"""
+PLURALS = """child children|mouse mice|foot feet|tooth teeth|man men|woman women|goose geese
+leaf leaves|wolf wolves|knife knives|wife wives|life lives|half halves|loaf loaves|thief thieves
+shelf shelves|person people|fish fish|sheep sheep|deer deer|city cities|baby babies|lady ladies
+berry berries|story stories|country countries|party parties|box boxes|fox foxes|bus buses
+class classes|dish dishes|watch watches|bench benches|church churches|potato potatoes
+tomato tomatoes|hero heroes|cat cats|dog dogs|book books|tree trees|house houses|car cars
+apple apples|star stars|boat boats|bird birds|day days|boy boys|key keys|toy toys|monkey monkeys
+cow cows|horse horses|hand hands|river rivers|table tables"""
+PAST = """go went|see saw|eat ate|drink drank|run ran|swim swam|sing sang|come came|give gave
+take took|make made|have had|do did|say said|think thought|buy bought|bring brought|catch caught
+teach taught|find found|know knew|grow grew|fly flew|draw drew|write wrote|ride rode|drive drove
+speak spoke|break broke|choose chose|sleep slept|keep kept|feel felt|leave left|meet met
+send sent|build built|spend spent|lose lost|win won|sit sat|stand stood|tell told|sell sold
+hear heard|hold held|read read|put put|cut cut|begin began|fall fell|forget forgot|get got
+walk walked|play played|look looked|talk talked|jump jumped|work worked|help helped|open opened
+like liked|love loved|live lived|try tried|carry carried|stop stopped|plan planned"""
 SHAPES = {"triangle": 3, "square": 4, "rectangle": 4, "pentagon": 5, "hexagon": 6, "octagon": 8}
 
 # (questions, answers)
@@ -146,30 +148,38 @@ FACTS = [
      ["A year has twelve months."]),
     (["How many days are in a year?", "How long is a year?"],
      ["A year has 365 days, and a leap year has 366."]),
-    (["How many hours are in a day?", "How many hours does a day have?"], ["A day has 24 hours."]),
-    (["How many minutes are in an hour?"], ["An hour has 60 minutes."]),
-    (["How many seconds are in a minute?"], ["A minute has 60 seconds."]),
+    (["How many hours are in a day?", "How many hours does a day have?"],
+     ["A day has 24 hours."]),
+    (["How many minutes are in an hour?"],
+     ["An hour has 60 minutes."]),
+    (["How many seconds are in a minute?"],
+     ["A minute has 60 seconds."]),
     (["What is a leap year?", "What happens in a leap year?"],
      ["A leap year has 366 days: February has 29 days instead of 28.",
       "In a leap year, February has one more day. Leap years come every four years."]),
     (["How many seasons are there?", "Name the seasons.", "What are the four seasons?",
       "What are the seasons of the year?"],
      ["There are four seasons: spring, summer, autumn and winter."]),
-    (["Name the days of the week.", "What are the days of the week?", "List the days of the week."],
-     ["The days of the week are Monday, Tuesday, Wednesday, Thursday, Friday, Saturday and Sunday."]),
-    (["Name the months of the year.", "What are the months of the year?", "List the twelve months."],
-     ["The months are January, February, March, April, May, June, July, August, September, October, "
-      "November and December."]),
+    (["Name the days of the week.", "What are the days of the week?",
+      "List the days of the week."],
+     ["The days of the week are Monday, Tuesday, Wednesday, Thursday, Friday, Saturday and "
+      "Sunday."]),
+    (["Name the months of the year.", "What are the months of the year?",
+      "List the twelve months."],
+     ["The months are January, February, March, April, May, June, July, August, September, "
+      "October, November and December."]),
     (["Name the planets.", "What are the planets of the solar system?", "List the planets.",
       "How many planets are there?", "Which planets are there?"],
-     ["There are eight planets: Mercury, Venus, Earth, Mars, Jupiter, Saturn, Uranus and Neptune."]),
+     ["There are eight planets: Mercury, Venus, Earth, Mars, Jupiter, Saturn, Uranus and "
+      "Neptune."]),
     (["What is the largest planet?", "Which planet is the biggest?"],
      ["Jupiter is the largest planet."]),
     (["What is the smallest planet?", "Which planet is the smallest?"],
      ["Mercury is the smallest planet."]),
     (["Which planet is closest to the Sun?", "What planet is nearest to the Sun?"],
      ["Mercury is the planet closest to the Sun."]),
-    (["Which planet is farthest from the Sun?"], ["Neptune is the planet farthest from the Sun."]),
+    (["Which planet is farthest from the Sun?"],
+     ["Neptune is the planet farthest from the Sun."]),
     (["Which planet has rings?", "Which planet is famous for its rings?"],
      ["Saturn is famous for its bright rings."]),
     (["Which planet is called the red planet?", "What is the red planet?"],
@@ -178,17 +188,18 @@ FACTS = [
      ["The Sun is a star. It is a huge ball of hot gas that gives us light and warmth."]),
     (["What is the Moon?", "Tell me about the Moon."],
      ["The Moon travels around the Earth in about a month. It shines because the Sun lights it."]),
-    (["How many moons does Earth have?"], ["Earth has one moon."]),
+    (["How many moons does Earth have?"],
+     ["Earth has one moon."]),
     (["Why is the sky blue?", "What makes the sky blue?"],
      ["The air scatters blue light from the Sun more than red light, so the sky looks blue.",
-      "Sunlight has all colours. The air scatters the blue part in all directions, so we see a blue "
-      "sky."]),
+      "Sunlight has all colours. The air scatters the blue part in all directions, so we see a "
+      "blue sky."]),
     (["Why do we have day and night?", "What causes day and night?"],
-     ["The Earth turns once in 24 hours. On the side that faces the Sun it is day, and on the other "
-      "side it is night."]),
+     ["The Earth turns once in 24 hours. On the side that faces the Sun it is day, and on the "
+      "other side it is night."]),
     (["Why do we have seasons?", "What causes the seasons?"],
-     ["The Earth's axis is tilted. During the year, each half of the Earth leans toward the Sun and "
-      "then away from it."]),
+     ["The Earth's axis is tilted. During the year, each half of the Earth leans toward the Sun "
+      "and then away from it."]),
     (["At what temperature does water boil?", "When does water boil?",
       "What is the boiling point of water?"],
      ["Water boils at 100 degrees Celsius, at sea level."]),
@@ -202,10 +213,11 @@ FACTS = [
     (["What is rain?", "Where does rain come from?", "Why does it rain?"],
      ["Water rises from seas and lakes as vapour, forms clouds and falls again as rain."]),
     (["What is a rainbow?", "How does a rainbow form?", "What are the colours of the rainbow?"],
-     ["A rainbow forms when sunlight shines through drops of rain. Its colours are red, orange, yellow, "
-      "green, blue, indigo and violet."]),
+     ["A rainbow forms when sunlight shines through drops of rain. Its colours are red, orange, "
+      "yellow, green, blue, indigo and violet."]),
     (["What is thunder?", "What is lightning?", "Why is there thunder?"],
-     ["Lightning is a huge electric spark in a storm. It heats the air so fast that we hear thunder."]),
+     ["Lightning is a huge electric spark in a storm. It heats the air so fast that we hear "
+      "thunder."]),
     (["What is gravity?", "Why do things fall?", "What makes things fall down?"],
      ["Gravity pulls things toward each other. The Earth pulls everything down, so things fall."]),
     (["What is the speed of light?", "How fast is light?"],
@@ -215,8 +227,8 @@ FACTS = [
     (["What do plants need to grow?", "What do plants need?"],
      ["Plants need light, water, air and soil."]),
     (["What is photosynthesis?", "How do plants make food?"],
-     ["In photosynthesis, plants use sunlight to make sugar from water and carbon dioxide. They give off "
-      "oxygen."]),
+     ["In photosynthesis, plants use sunlight to make sugar from water and carbon dioxide. They "
+      "give off oxygen."]),
     (["What do we breathe?", "What is air made of?"],
      ["Air is mostly nitrogen, with about one fifth oxygen. We need the oxygen."]),
     (["What is the largest animal?", "What is the biggest animal in the world?"],
@@ -231,32 +243,38 @@ FACTS = [
      ["No, a bat is a mammal. It can fly, but it has fur and no feathers."]),
     (["Can penguins fly?", "Do penguins fly?"],
      ["No, penguins cannot fly, but they swim very well."]),
-    (["How many legs does an insect have?"], ["An insect has six legs."]),
+    (["How many legs does an insect have?"],
+     ["An insect has six legs."]),
     (["What is a mammal?"],
      ["A mammal is an animal that has hair or fur and feeds its young with milk."]),
     (["What is a reptile?"],
      ["A reptile is an animal with scales, such as a snake or a turtle. Most reptiles lay eggs."]),
     (["What do bees make?", "Who makes honey?", "Where does honey come from?"],
      ["Bees make honey from the nectar of flowers."]),
-    (["Where does milk come from?"], ["Milk comes from cows, and also from goats and sheep."]),
+    (["Where does milk come from?"],
+     ["Milk comes from cows, and also from goats and sheep."]),
     (["What is bread made of?", "How is bread made?"],
      ["Bread is made of flour, water, salt and yeast, and it is baked in an oven."]),
-    (["What is cheese made of?"], ["Cheese is made of milk."]),
+    (["What is cheese made of?"],
+     ["Cheese is made of milk."]),
     (["How many continents are there?", "Name the continents.", "What are the continents?"],
-     ["There are seven continents: Africa, Antarctica, Asia, Australia, Europe, North America and South "
-      "America."]),
+     ["There are seven continents: Africa, Antarctica, Asia, Australia, Europe, North America "
+      "and South America."]),
     (["How many oceans are there?", "Name the oceans.", "What are the oceans?"],
-     ["There are five oceans: the Pacific, the Atlantic, the Indian, the Southern and the Arctic "
-      "Ocean."]),
+     ["There are five oceans: the Pacific, the Atlantic, the Indian, the Southern and the "
+      "Arctic Ocean."]),
     (["What is the largest ocean?", "Which ocean is the biggest?"],
      ["The Pacific Ocean is the largest ocean."]),
-    (["What is the largest continent?"], ["Asia is the largest continent."]),
-    (["What is the smallest continent?"], ["Australia is the smallest continent."]),
+    (["What is the largest continent?"],
+     ["Asia is the largest continent."]),
+    (["What is the smallest continent?"],
+     ["Australia is the smallest continent."]),
     (["What is the highest mountain?", "Which mountain is the highest in the world?"],
      ["Mount Everest is the highest mountain in the world. It is about 8,849 metres high."]),
     (["What is the largest country?", "Which country is the biggest?"],
      ["Russia is the largest country in the world."]),
-    (["What is the smallest country?"], ["Vatican City is the smallest country in the world."]),
+    (["What is the smallest country?"],
+     ["Vatican City is the smallest country in the world."]),
     (["How many letters are in the alphabet?", "How many letters does the English alphabet have?"],
      ["The English alphabet has 26 letters."]),
     (["What are the vowels?", "Name the vowels.", "Which letters are vowels?"],
@@ -265,7 +283,8 @@ FACTS = [
      ["a, b, c, d, e, f, g, h, i, j, k, l, m, n, o, p, q, r, s, t, u, v, w, x, y, z."]),
     (["How many fingers do we have?", "How many fingers does a person have?"],
      ["A person has ten fingers, five on each hand."]),
-    (["How many eyes do we have?", "How many eyes does a person have?"], ["A person has two eyes."]),
+    (["How many eyes do we have?", "How many eyes does a person have?"],
+     ["A person has two eyes."]),
     (["What does the heart do?", "What is the heart for?"],
      ["The heart pumps blood through the body."]),
     (["What do lungs do?", "What are lungs for?"],
@@ -274,39 +293,52 @@ FACTS = [
      ["The brain thinks, remembers and controls the body."]),
     (["What are the five senses?", "Name the senses.", "How many senses do we have?"],
      ["The five senses are sight, hearing, smell, taste and touch."]),
-    (["How many bones does a person have?"], ["An adult has 206 bones."]),
+    (["How many bones does a person have?"],
+     ["An adult has 206 bones."]),
     (["Why do we sleep?", "Why do people need sleep?"],
      ["Sleep gives the body and the brain time to rest and to repair themselves."]),
-    (["What is a dozen?", "How many is a dozen?"], ["A dozen is twelve."]),
-    (["What is half of a hundred?"], ["Half of a hundred is fifty."]),
+    (["What is a dozen?", "How many is a dozen?"],
+     ["A dozen is twelve."]),
+    (["What is half of a hundred?"],
+     ["Half of a hundred is fifty."]),
     (["What is pi?", "What is the value of pi?"],
      ["Pi is the ratio of a circle's circumference to its diameter, about 3.14."]),
-    (["What is an even number?"], ["An even number can be divided by two, such as 2, 4 or 10."]),
-    (["What is an odd number?"], ["An odd number cannot be divided by two, such as 1, 3 or 7."]),
+    (["What is an even number?"],
+     ["An even number can be divided by two, such as 2, 4 or 10."]),
+    (["What is an odd number?"],
+     ["An odd number cannot be divided by two, such as 1, 3 or 7."]),
     (["What is a prime number?", "Name some prime numbers."],
      ["A prime number has no divisors except one and itself, such as 2, 3, 5, 7 and 11."]),
-    (["What is a triangle?"], ["A triangle is a shape with three sides."]),
+    (["What is a triangle?"],
+     ["A triangle is a shape with three sides."]),
     (["What is a circle?"],
      ["A circle is a round shape. All its points have the same distance from the centre."]),
     (["What is a computer?", "What does a computer do?"],
-     ["A computer is a machine that follows instructions and works with numbers, text and pictures."]),
+     ["A computer is a machine that follows instructions and works with numbers, text and "
+      "pictures."]),
     (["What is a CPU?", "What does a processor do?"],
      ["A CPU, or processor, is the part of a computer that carries out instructions."]),
     (["What is a GPU?"],
-     ["A GPU is a processor that does many simple calculations at the same time. It is good for pictures "
-      "and for neural networks."]),
+     ["A GPU is a processor that does many simple calculations at the same time. It is good for "
+      "pictures and for neural networks."]),
     (["What is memory?", "What is RAM?"],
      ["RAM is the fast memory of a computer. It forgets everything when the power is off."]),
-    (["What is a byte?", "How many bits are in a byte?"], ["A byte has eight bits."]),
-    (["What is a bit?"], ["A bit is the smallest unit of information. It is 0 or 1."]),
-    (["What is binary?"], ["Binary is a way to write numbers with only 0 and 1."]),
+    (["What is a byte?", "How many bits are in a byte?"],
+     ["A byte has eight bits."]),
+    (["What is a bit?"],
+     ["A bit is the smallest unit of information. It is 0 or 1."]),
+    (["What is binary?"],
+     ["Binary is a way to write numbers with only 0 and 1."]),
     (["What is the internet?"],
      ["The internet is a network that connects computers all over the world."]),
-    (["What is Linux?"], ["Linux is a free operating system kernel, used on many computers."]),
+    (["What is Linux?"],
+     ["Linux is a free operating system kernel, used on many computers."]),
     (["What is C?", "What is the C language?"],
      ["C is a programming language. It is simple, old and very fast."]),
-    (["What is a program?"], ["A program is a list of instructions for a computer."]),
-    (["What is a file?"], ["A file is a named piece of data that a computer stores."]),
+    (["What is a program?"],
+     ["A program is a list of instructions for a computer."]),
+    (["What is a file?"],
+     ["A file is a named piece of data that a computer stores."]),
     (["What is friendship?", "What makes a good friend?"],
      ["A good friend listens, helps and tells the truth."]),
     (["What is the meaning of life?"],
@@ -324,8 +356,8 @@ FACTS = [
 ]
 
 CATEGORIES = {
-    "fruit": """apple banana cherry grape lemon melon orange peach pear plum strawberry raspberry blueberry
-mango pineapple kiwi apricot fig""",
+    "fruit": """apple banana cherry grape lemon melon orange peach pear plum strawberry raspberry
+blueberry mango pineapple kiwi apricot fig""",
     "vegetable": "carrot potato onion cabbage cucumber pea bean pumpkin radish leek turnip",
     "tool": "hammer saw screwdriver spade axe drill rake shovel",
     "musical instrument": "piano violin guitar drum flute trumpet harp cello",
@@ -365,6 +397,7 @@ POEMS = [
 ]
 
 RHYMES = """cat hat|dog log|house mouse|tree sea|moon spoon|star car|night light|day play|rain train
-king ring|boat coat|cake lake|fish dish|bee key|hen pen|sun fun|fox box|bear chair|ball wall|book cook
-snow grow|sky fly|sing wing|red bed|blue shoe|hand sand|rose nose|goat boat|frog log|bell well|mice rice
-gold cold|door floor|stone bone|bread head|sheep sleep|name game|time rhyme|rock clock|snake cake"""
+king ring|boat coat|cake lake|fish dish|bee key|hen pen|sun fun|fox box|bear chair|ball wall
+book cook|snow grow|sky fly|sing wing|red bed|blue shoe|hand sand|rose nose|goat boat|frog log
+bell well|mice rice|gold cold|door floor|stone bone|bread head|sheep sleep|name game|time rhyme
+rock clock|snake cake"""

@@ -4,30 +4,29 @@ import re
 
 from demo_corpus_words import ADJECTIVES, NAMES as PEOPLE, NOUNS, made_up_word
 
-HEROES = """fox|wolf|bear|rabbit|mouse|owl|cat|dog|frog|turtle|duck|goose|hen|horse|donkey|goat|sheep|pig
-cow|lion|tiger|elephant|monkey|penguin|seal|whale|dolphin|crab|snail|bee|butterfly|spider|ant|squirrel
-hedgehog|deer|eagle|raven|swan|parrot|kitten|puppy|dragon|giant|ghost|witch|wizard|king|queen|prince
-princess|knight|farmer|fisherman|baker|sailor|pirate|teacher|doctor|painter|musician|robot|computer
-snowman|boy|girl|child|old man|old woman|dwarf|fairy|shepherd|tailor|miller|soldier|astronaut|star
-cloud|tree|river|train|boat|kite|teapot|lamp|clock""".replace("\n", "|").split("|")
-HELPERS = """owl|bear|rabbit|mouse|turtle|squirrel|hedgehog|deer|raven|swan|duck|frog|bee|cat|dog|horse
-goat|old man|old woman|farmer|baker|sailor|boy|girl|shepherd|wise owl|friendly giant""".replace(
+HEROES = """fox|wolf|bear|rabbit|mouse|owl|cat|dog|frog|turtle|duck|goose|hen|horse|donkey|goat
+sheep|pig|cow|lion|tiger|elephant|monkey|penguin|seal|whale|dolphin|crab|snail|bee|butterfly
+spider|ant|squirrel|hedgehog|deer|eagle|raven|swan|parrot|kitten|puppy|dragon|giant|ghost|witch
+wizard|king|queen|prince|princess|knight|farmer|fisherman|baker|sailor|pirate|teacher|doctor
+painter|musician|robot|computer|snowman|boy|girl|child|old man|old woman|dwarf|fairy|shepherd
+tailor|miller|soldier|astronaut|star|cloud|tree|river|train|boat|kite|teapot|lamp|clock""".replace("\n", "|").split("|")
+HELPERS = """owl|bear|rabbit|mouse|turtle|squirrel|hedgehog|deer|raven|swan|duck|frog|bee|cat|dog
+horse|goat|old man|old woman|farmer|baker|sailor|boy|girl|shepherd|wise owl|friendly giant""".replace(
     "\n", "|").split("|")
-EXTRA = """bird crow lighthouse unicorn mermaid spaceship princess elf troll snowflake wizard sparrow
-rooster otter beaver panda koala camel ladybird firefly cricket lobster octopus starfish goldfish hamster
-windmill bridge mountain castle violin cupcake pumpkin snowball rainbow raindrop pencil teddy nurse
-fireman policeman captain hunter emperor magician detective scientist inventor baby grandmother
-grandfather programmer engineer""".split()
-ADJS = """small|brave|clever|lonely|curious|kind|hungry|shy|lazy|proud|cheerful|sleepy|young|old|quiet
-gentle|friendly|tiny|happy|careful|honest|patient""".replace("\n", "|").split("|")
-NAMES = """Leo|Mia|Max|Nina|Oscar|Ruby|Tim|Lily|Hugo|Ella|Finn|Rosa|Sam|Zoe|Otto|Ida|Bruno|Clara|Felix
-Luna|Toby|Alma|Pip|Nora""".replace("\n", "|").split("|")
-PLACES = """in the forest|near a river|by the sea|on a hill|in a small village|in the mountains|on a farm
-on an island|at the edge of a meadow|in an old castle|in a big city|beside a lake|in a green valley
-in a garden|in the desert""".replace("\n", "|").split("|")
-THINGS = """golden key|silver bell|old map|red apple|blue stone|small lamp|wooden box|lost letter|green
-feather|glass bottle|magic seed|shiny coin|warm scarf|little drum|book of songs|paper boat""".replace(
-    "green\nfeather", "green feather").replace("\n", "|").split("|")
+EXTRA = """bird crow lighthouse unicorn mermaid spaceship princess elf troll snowflake wizard
+sparrow rooster otter beaver panda koala camel ladybird firefly cricket lobster octopus starfish
+goldfish hamster windmill bridge mountain castle violin cupcake pumpkin snowball rainbow raindrop
+pencil teddy nurse fireman policeman captain hunter emperor magician detective scientist inventor
+baby grandmother grandfather programmer engineer""".split()
+ADJS = """small|brave|clever|lonely|curious|kind|hungry|shy|lazy|proud|cheerful|sleepy|young|old
+quiet|gentle|friendly|tiny|happy|careful|honest|patient""".replace("\n", "|").split("|")
+NAMES = """Leo|Mia|Max|Nina|Oscar|Ruby|Tim|Lily|Hugo|Ella|Finn|Rosa|Sam|Zoe|Otto|Ida|Bruno|Clara
+Felix|Luna|Toby|Alma|Pip|Nora""".replace("\n", "|").split("|")
+PLACES = """in the forest|near a river|by the sea|on a hill|in a small village|in the mountains
+on a farm|on an island|at the edge of a meadow|in an old castle|in a big city|beside a lake
+in a green valley|in a garden|in the desert""".replace("\n", "|").split("|")
+THINGS = """golden key|silver bell|old map|red apple|blue stone|small lamp|wooden box|lost letter
+green feather|glass bottle|magic seed|shiny coin|warm scarf|little drum|book of songs|paper boat""".replace("\n", "|").split("|")
 
 OPENINGS = [
     "Once upon a time, there was a(n) [adj] [hero] who lived [place]. {The [hero] was called [name].|"

@@ -8,6 +8,7 @@ log-probabilities that transformers computes for them.
 Needs torch and transformers >= 5 (a CPU is enough; about a minute). The weights come from
 fixed seeds. Never needed to build, run or test; README.md in the output folder describes the files.
 """
+
 import json
 import math
 import shutil
@@ -28,13 +29,32 @@ STEPS = 16
 
 def llama(**kw):
     c = dict(
-        architectures=["LlamaForCausalLM"], model_type="llama", attention_bias=False,
-        attention_dropout=0.0, bos_token_id=BOS, eos_token_id=EOT, head_dim=64, hidden_act="silu",
-        hidden_size=64, initializer_range=0.02, intermediate_size=80, max_position_embeddings=128,
-        mlp_bias=False, num_attention_heads=2, num_hidden_layers=2, num_key_value_heads=1,
-        pretraining_tp=1, rms_norm_eps=1e-5, rope_scaling=None, rope_theta=10000.0,
-        tie_word_embeddings=False, torch_dtype="bfloat16", transformers_version="4.51.0",
-        use_cache=True, vocab_size=VOCAB)
+        architectures=["LlamaForCausalLM"],
+        model_type="llama",
+        attention_bias=False,
+        attention_dropout=0.0,
+        bos_token_id=BOS,
+        eos_token_id=EOT,
+        head_dim=64,
+        hidden_act="silu",
+        hidden_size=64,
+        initializer_range=0.02,
+        intermediate_size=80,
+        max_position_embeddings=128,
+        mlp_bias=False,
+        num_attention_heads=2,
+        num_hidden_layers=2,
+        num_key_value_heads=1,
+        pretraining_tp=1,
+        rms_norm_eps=1e-5,
+        rope_scaling=None,
+        rope_theta=10000.0,
+        tie_word_embeddings=False,
+        torch_dtype="bfloat16",
+        transformers_version="4.51.0",
+        use_cache=True,
+        vocab_size=VOCAB,
+    )
     c.update(kw)
     return c
 
@@ -51,26 +71,51 @@ def mistral(**kw):
 
 def qwen2(**kw):
     c = llama(
-        architectures=["Qwen2ForCausalLM"], model_type="qwen2", eos_token_id=IM_END,
-        bos_token_id=EOT, rms_norm_eps=1e-6, rope_theta=1000000.0, tie_word_embeddings=True,
-        use_sliding_window=False, sliding_window=16, max_window_layers=1)
+        architectures=["Qwen2ForCausalLM"],
+        model_type="qwen2",
+        eos_token_id=IM_END,
+        bos_token_id=EOT,
+        rms_norm_eps=1e-6,
+        rope_theta=1000000.0,
+        tie_word_embeddings=True,
+        use_sliding_window=False,
+        sliding_window=16,
+        max_window_layers=1,
+    )
     c.update(kw)
     return without(c, "attention_bias", "mlp_bias", "pretraining_tp", "rope_scaling")
 
 
 def qwen3(**kw):
-    c = qwen2(architectures=["Qwen3ForCausalLM"], model_type="qwen3", attention_bias=False,
-              head_dim=128, rope_scaling=None, sliding_window=None, max_window_layers=2)
+    c = qwen2(
+        architectures=["Qwen3ForCausalLM"],
+        model_type="qwen3",
+        attention_bias=False,
+        head_dim=128,
+        rope_scaling=None,
+        sliding_window=None,
+        max_window_layers=2,
+    )
     c.update(kw)
     return c
 
 
 def qwen3_moe(**kw):
     c = qwen3(
-        architectures=["Qwen3MoeForCausalLM"], model_type="qwen3_moe", head_dim=64,
-        hidden_size=48, decoder_sparse_step=1, mlp_only_layers=[], moe_intermediate_size=32,
-        norm_topk_prob=True, num_experts=8, num_experts_per_tok=2, output_router_logits=False,
-        router_aux_loss_coef=0.001, tie_word_embeddings=False)
+        architectures=["Qwen3MoeForCausalLM"],
+        model_type="qwen3_moe",
+        head_dim=64,
+        hidden_size=48,
+        decoder_sparse_step=1,
+        mlp_only_layers=[],
+        moe_intermediate_size=32,
+        norm_topk_prob=True,
+        num_experts=8,
+        num_experts_per_tok=2,
+        output_router_logits=False,
+        router_aux_loss_coef=0.001,
+        tie_word_embeddings=False,
+    )
     c.update(kw)
     return c
 
@@ -79,37 +124,71 @@ def qwen3_moe(**kw):
 # spelling config.json gets ("hub" or "tf5"; the other one is config.alt.json).
 MODELS = {
     # Llama 2 style: no head_dim, no rope_theta, plain multi-head attention.
-    "llama": dict(config=without(llama(hidden_size=128, intermediate_size=64, num_key_value_heads=2,
-                                       num_hidden_layers=1), "head_dim", "rope_theta")),
+    "llama": dict(
+        config=without(
+            llama(
+                hidden_size=128, intermediate_size=64, num_key_value_heads=2, num_hidden_layers=1
+            ),
+            "head_dim",
+            "rope_theta",
+        )
+    ),
     "llama_tf5": dict(config=llama(), spelling="tf5"),
-    "llama_rope_llama3": dict(config=llama(
-        rope_theta=500000.0, eos_token_id=[EOT, IM_END], tie_word_embeddings=True,
-        rope_scaling=dict(factor=8.0, low_freq_factor=1.0, high_freq_factor=4.0,
-                          original_max_position_embeddings=32, rope_type="llama3")),
-        generation_config=False),
-    "llama_rope_linear": dict(config=llama(
-        head_dim=80, hidden_size=48, rope_scaling=dict(type="linear", factor=4.0))),
-    "llama_rope_dynamic": dict(config=llama(
-        max_position_embeddings=32, rope_scaling=dict(type="dynamic", factor=2.0))),
-    "llama_rope_yarn": dict(config=llama(
-        head_dim=96, hidden_size=48, rope_scaling=dict(
-            rope_type="yarn", factor=4.0, original_max_position_embeddings=32))),
-    "llama_gqa5_sharded": dict(config=llama(num_attention_heads=5, hidden_size=80,
-                                            tie_word_embeddings=True), shards=2),
+    "llama_rope_llama3": dict(
+        config=llama(
+            rope_theta=500000.0,
+            eos_token_id=[EOT, IM_END],
+            tie_word_embeddings=True,
+            rope_scaling=dict(
+                factor=8.0,
+                low_freq_factor=1.0,
+                high_freq_factor=4.0,
+                original_max_position_embeddings=32,
+                rope_type="llama3",
+            ),
+        ),
+        generation_config=False,
+    ),
+    "llama_rope_linear": dict(
+        config=llama(head_dim=80, hidden_size=48, rope_scaling=dict(type="linear", factor=4.0))
+    ),
+    "llama_rope_dynamic": dict(
+        config=llama(max_position_embeddings=32, rope_scaling=dict(type="dynamic", factor=2.0))
+    ),
+    "llama_rope_yarn": dict(
+        config=llama(
+            head_dim=96,
+            hidden_size=48,
+            rope_scaling=dict(rope_type="yarn", factor=4.0, original_max_position_embeddings=32),
+        )
+    ),
+    "llama_gqa5_sharded": dict(
+        config=llama(num_attention_heads=5, hidden_size=80, tie_word_embeddings=True), shards=2
+    ),
     "llama_hd256": dict(config=llama(head_dim=256, hidden_size=48, num_hidden_layers=1)),
-    "llama_f16": dict(config=llama(torch_dtype="float16", tie_word_embeddings=True),
-                      dtype=torch.float16),
-    "mistral_swa": dict(config=without(mistral(hidden_size=128, intermediate_size=48),
-                                       "head_dim")),
+    "llama_f16": dict(
+        config=llama(torch_dtype="float16", tie_word_embeddings=True), dtype=torch.float16
+    ),
+    "mistral_swa": dict(config=without(mistral(hidden_size=128, intermediate_size=48), "head_dim")),
     "qwen2_gqa7": dict(config=qwen2(num_attention_heads=7, hidden_size=56)),
     "qwen3": dict(config=qwen3(), several_eos=True),
     "qwen3_tf5": dict(config=qwen3(head_dim=64, tie_word_embeddings=False), spelling="tf5"),
-    "qwen3_f32": dict(config=qwen3(head_dim=64, hidden_size=32, torch_dtype="float32"),
-                      dtype=torch.float32),
+    "qwen3_f32": dict(
+        config=qwen3(head_dim=64, hidden_size=32, torch_dtype="float32"), dtype=torch.float32
+    ),
     "qwen3_moe": dict(config=qwen3_moe()),
-    "qwen3_moe_mixed": dict(config=qwen3_moe(
-        num_hidden_layers=4, decoder_sparse_step=2, mlp_only_layers=[3], num_experts_per_tok=4,
-        norm_topk_prob=False, hidden_size=32, intermediate_size=48), spelling="tf5"),
+    "qwen3_moe_mixed": dict(
+        config=qwen3_moe(
+            num_hidden_layers=4,
+            decoder_sparse_step=2,
+            mlp_only_layers=[3],
+            num_experts_per_tok=4,
+            norm_topk_prob=False,
+            hidden_size=32,
+            intermediate_size=48,
+        ),
+        spelling="tf5",
+    ),
 }
 
 
@@ -122,22 +201,51 @@ def byte_chars():
 
 def write_tokenizer(folder):
     """One token per byte: any text encodes, and ids below 256 decode."""
-    added = [dict(id=256 + i, content=s, single_word=False, lstrip=False, rstrip=False,
-                  normalized=False, special=True) for i, s in enumerate(SPECIALS)]
+    added = [
+        dict(
+            id=256 + i,
+            content=s,
+            single_word=False,
+            lstrip=False,
+            rstrip=False,
+            normalized=False,
+            special=True,
+        )
+        for i, s in enumerate(SPECIALS)
+    ]
     byte_level = dict(type="ByteLevel", add_prefix_space=False, trim_offsets=False, use_regex=False)
     tok = dict(
-        version="1.0", truncation=None, padding=None, added_tokens=added, normalizer=None,
-        pre_tokenizer=byte_level, post_processor=None, decoder=byte_level,
-        model=dict(type="BPE", dropout=None, unk_token=None, continuing_subword_prefix="",
-                   end_of_word_suffix="", fuse_unk=False, byte_fallback=False, ignore_merges=False,
-                   vocab={c: i for i, (_, c) in enumerate(byte_chars())}, merges=[]))
+        version="1.0",
+        truncation=None,
+        padding=None,
+        added_tokens=added,
+        normalizer=None,
+        pre_tokenizer=byte_level,
+        post_processor=None,
+        decoder=byte_level,
+        model=dict(
+            type="BPE",
+            dropout=None,
+            unk_token=None,
+            continuing_subword_prefix="",
+            end_of_word_suffix="",
+            fuse_unk=False,
+            byte_fallback=False,
+            ignore_merges=False,
+            vocab={c: i for i, (_, c) in enumerate(byte_chars())},
+            merges=[],
+        ),
+    )
     (folder / "tokenizer.json").write_text(json.dumps(tok, ensure_ascii=False))
     cfg = dict(
         added_tokens_decoder={str(a["id"]): without(a, "id") for a in added},
-        bos_token="<|bos|>", eos_token="<|im_end|>", tokenizer_class="PreTrainedTokenizerFast",
+        bos_token="<|bos|>",
+        eos_token="<|im_end|>",
+        tokenizer_class="PreTrainedTokenizerFast",
         clean_up_tokenization_spaces=False,
         chat_template="{% for m in messages %}<|im_start|>{{ m.role }}\n{{ m.content }}<|im_end|>\n"
-        "{% endfor %}{% if add_generation_prompt %}<|im_start|>assistant\n{% endif %}")
+        "{% endfor %}{% if add_generation_prompt %}<|im_start|>assistant\n{% endif %}",
+    )
     (folder / "tokenizer_config.json").write_text(json.dumps(cfg, indent=2))
 
 
@@ -213,7 +321,8 @@ def save_model(folder, name, spec, seed):
     hub_first = spec.get("spelling", "hub") == "hub"
     (folder / "config.json").rename(folder / ("config.alt.json" if hub_first else "config.json"))
     (folder / ("config.json" if hub_first else "config.alt.json")).write_text(
-        json.dumps(dict(sorted(hub.items())), indent=2) + "\n")
+        json.dumps(dict(sorted(hub.items())), indent=2) + "\n"
+    )
     if not spec.get("generation_config", True):
         (folder / "generation_config.json").unlink()
     return config
@@ -231,7 +340,8 @@ def fixed_base(folder, config):
     factor, d = config.rope_parameters["factor"], config.head_dim
     length = factor * config.max_position_embeddings
     base = 10000.0 * (factor * length / config.max_position_embeddings - (factor - 1)) ** (
-        d / (d - 2))
+        d / (d - 2)
+    )
     c.rope_parameters = dict(rope_type="default", rope_theta=base)
     return load(folder, torch.float32, c)
 
@@ -260,27 +370,54 @@ def make(folder, name, spec, seed):
         assert (log_probs(m32, ids) - f32).abs().max() < 1e-4
     out, margins = greedy(m32, ids[:prompt_len], STEPS)
     meta = dict(
-        name=name, text=TEXT, ids=ids, vocab_size=VOCAB, greedy_prompt_len=prompt_len, greedy=out,
-        greedy_margin=margins, bf16_mean_abs_diff=round(float((bf16 - f32).abs().mean()), 5),
+        name=name,
+        text=TEXT,
+        ids=ids,
+        vocab_size=VOCAB,
+        greedy_prompt_len=prompt_len,
+        greedy=out,
+        greedy_margin=margins,
+        bf16_mean_abs_diff=round(float((bf16 - f32).abs().mean()), 5),
         bf16_max_abs_diff=round(float((bf16 - f32).abs().max()), 5),
-        bf16_top1_equal=int((bf16.argmax(-1) == f32.argmax(-1)).sum()))
+        bf16_top1_equal=int((bf16.argmax(-1) == f32.argmax(-1)).sum()),
+    )
     if spec.get("several_eos"):
         at = next(i for i in range(4, STEPS) if out[i] not in out[:i])
         eos = [IM_END, EOT, out[at]]
-        (folder / "generation_config.json").write_text(json.dumps(dict(
-            bos_token_id=EOT, do_sample=True, eos_token_id=eos, pad_token_id=EOT, temperature=0.6,
-            top_k=20, top_p=0.95, transformers_version="4.51.0"), indent=2) + "\n")
+        (folder / "generation_config.json").write_text(
+            json.dumps(
+                dict(
+                    bos_token_id=EOT,
+                    do_sample=True,
+                    eos_token_id=eos,
+                    pad_token_id=EOT,
+                    temperature=0.6,
+                    top_k=20,
+                    top_p=0.95,
+                    transformers_version="4.51.0",
+                ),
+                indent=2,
+            )
+            + "\n"
+        )
         meta.update(eos_token_ids=eos, greedy_stops_after=at)
     (folder / "prompt.json").write_text(json.dumps(meta) + "\n")
     std = float(f32.std(-1).mean())
     size = sum(p.stat().st_size for p in folder.iterdir())
-    print(f"{name:20s} {size/1024:6.0f} KiB  logit std {std:.2f}  bf16 mean {meta['bf16_mean_abs_diff']}"
-          f" max {meta['bf16_max_abs_diff']} top1 {meta['bf16_top1_equal']}/64"
-          f"  min margin {min(margins)}  greedy {out}", flush=True)
+    print(
+        f"{name:20s} {size/1024:6.0f} KiB  logit std {std:.2f}  bf16 mean {meta['bf16_mean_abs_diff']}"
+        f" max {meta['bf16_max_abs_diff']} top1 {meta['bf16_top1_equal']}/64"
+        f"  min margin {min(margins)}  greedy {out}",
+        flush=True,
+    )
     # A router near-tie that bfloat16 flips, or a near-tie on the greedy path, would make a
     # comparison fail for no fault of the program compared.
-    return (min(margins) >= 0.05 and len(set(out)) >= 6 and meta["bf16_mean_abs_diff"] < 0.04
-            and meta["bf16_max_abs_diff"] < 0.5)
+    return (
+        min(margins) >= 0.05
+        and len(set(out)) >= 6
+        and meta["bf16_mean_abs_diff"] < 0.04
+        and meta["bf16_max_abs_diff"] < 0.5
+    )
 
 
 def main():

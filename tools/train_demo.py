@@ -8,6 +8,7 @@ Reads the tokenizer and template that demo_tokenizer.py wrote to models/demo; ge
 memory; trains in bf16 autocast; writes config.json and bf16 safetensors shards to OUT; measures the
 held-out additions with transformers on what it wrote. Needs torch, transformers, tokenizers, jinja2.
 """
+
 import argparse
 import json
 import math
@@ -28,18 +29,39 @@ from torch import nn
 import demo_corpus
 
 CONFIG = dict(
-    architectures=["Qwen3ForCausalLM"], attention_bias=False, attention_dropout=0.0,
-    bos_token_id=6135, eos_token_id=6137, head_dim=64, hidden_act="silu", hidden_size=384,
-    initializer_range=0.02, intermediate_size=896, max_position_embeddings=2048, max_window_layers=6,
-    model_type="qwen3", num_attention_heads=8, num_hidden_layers=6, num_key_value_heads=4,
-    rms_norm_eps=1e-6, rope_scaling=None, rope_theta=10000.0, sliding_window=None,
-    tie_word_embeddings=True, torch_dtype="bfloat16", transformers_version="4.51.0", use_cache=True,
-    use_sliding_window=False, vocab_size=6144)
+    architectures=["Qwen3ForCausalLM"],
+    attention_bias=False,
+    attention_dropout=0.0,
+    bos_token_id=6135,
+    eos_token_id=6137,
+    head_dim=64,
+    hidden_act="silu",
+    hidden_size=384,
+    initializer_range=0.02,
+    intermediate_size=896,
+    max_position_embeddings=2048,
+    max_window_layers=6,
+    model_type="qwen3",
+    num_attention_heads=8,
+    num_hidden_layers=6,
+    num_key_value_heads=4,
+    rms_norm_eps=1e-6,
+    rope_scaling=None,
+    rope_theta=10000.0,
+    sliding_window=None,
+    tie_word_embeddings=True,
+    torch_dtype="bfloat16",
+    transformers_version="4.51.0",
+    use_cache=True,
+    use_sliding_window=False,
+    vocab_size=6144,
+)
 BUCKETS = [32, 48, 64, 96, 128, 192, 256, 384, 512, 768, 1024, 2048]
 PROMPT_WEIGHT = 0.1  # loss weight of tokens that are not the assistant's
 
 
 # --- data ------------------------------------------------------------------------------------
+
 
 def renderer(folder):
     env = jinja2.sandbox.ImmutableSandboxedEnvironment(trim_blocks=True, lstrip_blocks=True)
@@ -86,12 +108,13 @@ def batches(lengths, tokens, rng):
         rows = np.flatnonzero(bucket == b)
         rng.shuffle(rows)
         per = max(1, tokens // size)
-        out += [(size, rows[i:i + per]) for i in range(0, len(rows) - per + 1, per)]
+        out += [(size, rows[i : i + per]) for i in range(0, len(rows) - per + 1, per)]
     rng.shuffle(out)
     return out
 
 
 # --- model: module names as in transformers, so that the state dict is the checkpoint ---------
+
 
 class Norm(nn.Module):
     def __init__(self, size):
@@ -120,7 +143,7 @@ class Attention(nn.Module):
             return y.view(b, t, -1, d).transpose(1, 2)
 
         def rope(y):
-            rotated = torch.cat((-y[..., d // 2:], y[..., :d // 2]), -1)
+            rotated = torch.cat((-y[..., d // 2 :], y[..., : d // 2]), -1)
             return (y * cos + rotated * sin).to(torch.bfloat16)
 
         q, k = rope(self.q_norm(heads(self.q_proj(x)))), rope(self.k_norm(heads(self.k_proj(x))))
@@ -165,7 +188,7 @@ class Model(nn.Module):
 
     def forward(self, ids):
         x = self.embed_tokens(ids)
-        cos, sin = self.cos[:ids.shape[1]], self.sin[:ids.shape[1]]
+        cos, sin = self.cos[: ids.shape[1]], self.sin[: ids.shape[1]]
         for layer in self.layers:
             x = layer(x, cos, sin)
         return self.norm(x)
@@ -178,7 +201,9 @@ class Lm(nn.Module):
         for name, p in self.named_parameters():
             if p.dim() == 2:
                 deep = name.endswith(("o_proj.weight", "down_proj.weight"))
-                nn.init.normal_(p, std=0.02 / (math.sqrt(2 * c["num_hidden_layers"]) if deep else 1))
+                nn.init.normal_(
+                    p, std=0.02 / (math.sqrt(2 * c["num_hidden_layers"]) if deep else 1)
+                )
 
     def forward(self, ids, weights):
         h = self.model(ids[:, :-1])
@@ -200,8 +225,12 @@ def train(args, flat, lengths):
     print(f"{sum(p.numel() for p in lm.parameters()) / 1e6:.2f} M parameters", flush=True)
     matrices = [p for p in lm.parameters() if p.dim() == 2]
     vectors = [p for p in lm.parameters() if p.dim() < 2]
-    opt = torch.optim.AdamW([dict(params=matrices, weight_decay=0.1), dict(params=vectors, weight_decay=0)],
-                            lr=args.lr, betas=(0.9, 0.95), fused=True)
+    opt = torch.optim.AdamW(
+        [dict(params=matrices, weight_decay=0.1), dict(params=vectors, weight_decay=0)],
+        lr=args.lr,
+        betas=(0.9, 0.95),
+        fused=True,
+    )
     rng, queue, seen, t0 = np.random.default_rng(args.seed), [], 0, time.time()
     steps = args.steps
     for step in range(steps):
@@ -226,15 +255,20 @@ def train(args, flat, lengths):
         opt.zero_grad(set_to_none=True)
         seen += x.numel()
         if step % 500 == 0 or step == steps - 1 or step in (20, 50, 100, 200):
-            print(f"step {step} loss {loss.item():.4f} lr {lr:.2e} {time.time() - t0:.0f} s "
-                  f"{seen / (time.time() - t0) / 1e6:.2f} M tok/s", flush=True)
+            print(
+                f"step {step} loss {loss.item():.4f} lr {lr:.2e} {time.time() - t0:.0f} s "
+                f"{seen / (time.time() - t0) / 1e6:.2f} M tok/s",
+                flush=True,
+            )
     return lm
 
 
 # --- export and measure -----------------------------------------------------------------------
 
+
 def export(lm, folder, out):
     from transformers import AutoConfig, AutoModelForCausalLM
+
     out.mkdir(parents=True, exist_ok=True)
     for f in Path(folder).iterdir():
         if f.name in ("tokenizer.json", "tokenizer_config.json", "chat_template.jinja"):
@@ -254,19 +288,29 @@ def export(lm, folder, out):
 def answers(hf, tok, render, conversations, limit):
     """Greedy answers; prompts are grouped by length, so that no padding is needed."""
     end = CONFIG["eos_token_id"]
-    prompts = [tok.encode(render(messages=m, add_generation_prompt=True)).ids for m in conversations]
+    prompts = [
+        tok.encode(render(messages=m, add_generation_prompt=True)).ids for m in conversations
+    ]
     out = [None] * len(prompts)
     for n in sorted({len(p) for p in prompts}):
         rows = [i for i, p in enumerate(prompts) if len(p) == n]
         for lo in range(0, len(rows), 512):
-            part = rows[lo:lo + 512]
+            part = rows[lo : lo + 512]
             x = torch.tensor([prompts[i] for i in part], device=hf.device)
-            y = hf.generate(x, attention_mask=torch.ones_like(x), max_new_tokens=limit, do_sample=False,
-                            eos_token_id=end, pad_token_id=CONFIG["bos_token_id"],
-                            temperature=None, top_k=None, top_p=None)
+            y = hf.generate(
+                x,
+                attention_mask=torch.ones_like(x),
+                max_new_tokens=limit,
+                do_sample=False,
+                eos_token_id=end,
+                pad_token_id=CONFIG["bos_token_id"],
+                temperature=None,
+                top_k=None,
+                top_p=None,
+            )
             for i, ids in zip(part, y[:, n:].tolist()):
                 done = end in ids
-                out[i] = (tok.decode(ids[:ids.index(end)] if done else ids), done)
+                out[i] = (tok.decode(ids[: ids.index(end)] if done else ids), done)
     return out
 
 
@@ -289,6 +333,7 @@ What rhymes with cat?|Who wrote Hamlet?|How old are you?|Spell Mississippi.|Do y
 
 def evaluate(out, folder):
     from transformers import AutoModelForCausalLM
+
     hf = AutoModelForCausalLM.from_pretrained(out, dtype=torch.float32).to("cuda").eval()
     tok, render = Tokenizer.from_file(f"{folder}/tokenizer.json"), renderer(folder)
 
@@ -300,8 +345,10 @@ def evaluate(out, folder):
     pairs = pairs + [(b, a) for a, b in pairs]
     for ask in ("What is {a} + {b}?", "{a}+{b}", "Add {a} and {b}.", "How much is {a} plus {b}?"):
         got = answers(hf, tok, render, [user(ask.format(a=a, b=b)) for a, b in pairs], 24)
-        right = sum(done and re.findall(r"\d+", text)[-1:] == [str(a + b)]
-                    for (text, done), (a, b) in zip(got, pairs))
+        right = sum(
+            done and re.findall(r"\d+", text)[-1:] == [str(a + b)]
+            for (text, done), (a, b) in zip(got, pairs)
+        )
         wrong = [(p, t) for (t, _), p in zip(got, pairs) if str(sum(p)) not in t][:4]
         result[ask] = right / len(pairs)
         print(f"held-out additions, {ask!r}: {right}/{len(pairs)} right; wrong: {wrong}")
@@ -315,12 +362,20 @@ def evaluate(out, folder):
     asks = SAMPLES.replace("\n", "|").split("|")
     for ask, (text, done) in zip(asks, answers(hf, tok, render, [user(a) for a in asks], 300)):
         print(f"> {ask}\n  {text}{'' if done else '   [did not end]'}")
-    for chat in ([("My name is Anna.", "Hello, Anna! How can I help you?"), ("What is my name?", "")],
-                 [("What is the capital of Italy?", "The capital of Italy is Rome."), ("And Spain?", "")]):
-        msgs = [m for q, a in chat for m in (dict(role="user", content=q),
-                                             dict(role="assistant", content=a))][:-1]
+    for chat in (
+        [("My name is Anna.", "Hello, Anna! How can I help you?"), ("What is my name?", "")],
+        [("What is the capital of Italy?", "The capital of Italy is Rome."), ("And Spain?", "")],
+    ):
+        msgs = [
+            m
+            for q, a in chat
+            for m in (dict(role="user", content=q), dict(role="assistant", content=a))
+        ][:-1]
         print([q for q, _ in chat], answers(hf, tok, render, [msgs], 60))
-    sysm = [dict(role="system", content="Answer in capital letters."), *user("What is the KV cache?")]
+    sysm = [
+        dict(role="system", content="Answer in capital letters."),
+        *user("What is the KV cache?"),
+    ]
     print("capitals:", answers(hf, tok, render, [sysm], 80))
     return result
 
@@ -338,11 +393,16 @@ def main():
     random.seed(args.seed)
     t0 = time.time()
     flat, lengths = corpus(args.folder, args.dialogues)
-    print(f"corpus: {len(lengths)} dialogues, {len(flat) / 1e6:.1f} M tokens, {time.time() - t0:.0f} s; "
-          f"by bucket: {np.bincount(np.searchsorted(BUCKETS, lengths)).tolist()}", flush=True)
+    print(
+        f"corpus: {len(lengths)} dialogues, {len(flat) / 1e6:.1f} M tokens, {time.time() - t0:.0f} s; "
+        f"by bucket: {np.bincount(np.searchsorted(BUCKETS, lengths)).tolist()}",
+        flush=True,
+    )
     lm = train(args, flat, lengths)
     export(lm, args.folder, args.out)
-    (args.out / "measured.json").write_text(json.dumps(evaluate(args.out, args.folder), indent=2) + "\n")
+    (args.out / "measured.json").write_text(
+        json.dumps(evaluate(args.out, args.folder), indent=2) + "\n"
+    )
 
 
 if __name__ == "__main__":
