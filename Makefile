@@ -24,7 +24,7 @@ check: setup
 	@ctest --test-dir $(BUILD) --output-on-failure $(CTEST_FLAGS)
 
 bench: all
-	@bench/run $(BUILD)/minisgl
+	@bench/peers
 
 install: all
 	@cmake --install $(BUILD) --prefix $(PREFIX)
