@@ -1,0 +1,535 @@
+// SPDX-License-Identifier: Apache-2.0
+//
+// Request bodies to typed requests: what each field means, and that hostile ones (wrong types,
+// numbers beyond every width, nesting, floods) are refused with the field's name.
+#include <math.h>
+#include <setjmp.h>
+#include <stdarg.h>
+#include <stddef.h>
+#include <stdint.h>
+#include <stdio.h>
+#include <string.h>
+
+#include <cmocka.h>
+
+#include "core/mem.h"
+#include "server/api.h"
+#include "server/json.h"
+
+static msgl_api_config config(void)
+{
+    msgl_api_config c = {.model_name = "m", .model_path = "org/folder", .vocab_size = 1000};
+    c.defaults = msgl__sampling_params_default();
+    c.defaults.temperature = 0.6f;
+    c.defaults.top_k = 20;
+    return c;
+}
+
+static int parse(msgl_api_kind kind, const char *body, msgl_gen_request *r, msgl_api_error *e)
+{
+    const msgl_api_config c = config();
+    return msgl__api_parse(kind, body, strlen(body), &c, r, e);
+}
+
+static msgl_gen_request good(msgl_api_kind kind, const char *body)
+{
+    msgl_gen_request r;
+    msgl_api_error e = {0};
+    if (parse(kind, body, &r, &e) != 0) fail_msg("%s: %s", body, e.message);
+    return r;
+}
+
+// "x": y inside an otherwise good request.
+static void with_field(msgl_api_kind kind, const char *field, char *out, size_t size)
+{
+    (void)snprintf(out, size, "{%s%s%s}",
+                   kind == MSGL_API_CHAT ? "\"messages\":[{\"role\":\"user\",\"content\":\"x\"}]"
+                                         : "\"prompt\":\"x\"",
+                   field[0] == '\0' ? "" : ",", field);
+}
+
+static void refused(msgl_api_kind kind, const char *body, int status, const char *param)
+{
+    msgl_gen_request r;
+    msgl_api_error e = {0};
+    if (parse(kind, body, &r, &e) == 0) fail_msg("accepted: %.200s", body);
+    if (e.status != status || (param != NULL && strcmp(e.param, param) != 0)) {
+        fail_msg("%.200s: %d %s: %s", body, e.status, e.param, e.message);
+    }
+    assert_true(e.message[0] != '\0');
+    assert_null(r.root);
+    msgl_strbuf b; // the error object is JSON whatever it quotes
+    msgl__strbuf_init(&b, 4096);
+    assert_int_equal(msgl__api_error_put(&e, &b), 0);
+    json_t *j = json_loadb(b.data, b.len, 0, NULL);
+    assert_non_null(j);
+    json_decref(j);
+    msgl__strbuf_free(&b);
+}
+
+static void test_defaults(void **state)
+{
+    (void)state;
+    msgl_gen_request r =
+        good(MSGL_API_CHAT, "{\"messages\":[{\"role\":\"user\",\"content\":\"x\"}]}");
+    assert_true(r.sampling.temperature == 0.6f && r.sampling.top_p == 1.0f);
+    assert_int_equal(r.sampling.top_k, 20);
+    assert_int_equal(r.max_tokens, -1);
+    assert_int_equal(r.n, 1);
+    assert_false(r.stream);
+    assert_int_equal(r.sampling.logprobs, -1);
+    assert_true(json_is_true(json_object_get(r.chat_vars, "add_generation_prompt")));
+    assert_true(json_is_null(json_object_get(r.chat_vars, "tools")));
+    const uint64_t seed = r.sampling.seed;
+    msgl__gen_request_free(&r);
+    r = good(MSGL_API_COMPLETION, "{\"prompt\":\"x\"}");
+    assert_int_equal(r.max_tokens, 16);
+    assert_true(r.sampling.seed != seed); // random where none is given
+    msgl__gen_request_free(&r);
+    r = good(MSGL_API_GENERATE, "{\"prompt\":\"x\",\"max_tokens\":4}");
+    assert_true(r.stream && r.sampling.temperature == 0);
+    msgl__gen_request_free(&r);
+}
+
+static void test_fields(void **state)
+{
+    (void)state;
+    msgl_gen_request r = good(
+        MSGL_API_CHAT,
+        "{\"model\":\"folder\",\"messages\":[{\"role\":\"user\",\"content\":\"x\"}],"
+        "\"temperature\":"
+        "1e-9,\"top_p\":0.5,\"top_k\":-1,\"min_p\":0.25,\"seed\":-1,\"max_tokens\":5,"
+        "\"max_completion_tokens\":7,\"n\":3,\"stop\":[\"a\",\"bc\"],\"stop_token_ids\":[0,999],"
+        "\"ignore_eos\":true,\"logprobs\":true,\"top_logprobs\":20,\"stream\":true,"
+        "\"stream_options\":{\"include_usage\":true},\"user\":\"u\",\"store\":true,\"metadata\":{},"
+        "\"frequency_penalty\":0,\"presence_penalty\":0.0,\"logit_bias\":{},\"response_format\":"
+        "{\"type\":\"text\"},\"parallel_tool_calls\":false,\"service_tier\":\"auto\",\"functions\":"
+        "null,\"modalities\":[\"text\"],\"unheard_of\":[1]}");
+    assert_true(r.sampling.temperature == 0 && r.sampling.top_p == 0.5f &&
+                r.sampling.min_p == 0.25f);
+    assert_int_equal(r.sampling.top_k, 0);
+    assert_true(r.sampling.seed == UINT64_MAX);
+    assert_int_equal(r.max_tokens, 7);
+    assert_int_equal(r.n, 3);
+    assert_int_equal(r.num_stops, 2);
+    assert_string_equal(r.stops[1], "bc");
+    assert_int_equal(r.sampling.num_stop_ids, 2);
+    assert_int_equal(r.sampling.stop_ids[1], 999);
+    assert_true(r.sampling.ignore_eos && r.stream && r.include_usage);
+    assert_int_equal(r.sampling.logprobs, 20);
+    assert_int_equal(r.sampling.prompt_logprobs, -1);
+    msgl__gen_request_free(&r);
+
+    // null is absent, as clients send it.
+    r = good(
+        MSGL_API_COMPLETION,
+        "{\"prompt\":\"x\",\"max_tokens\":null,\"temperature\":null,\"stop\":null,\"seed\":null,"
+        "\"logprobs\":null,\"suffix\":null,\"best_of\":null,\"stream_options\":null}");
+    assert_int_equal(r.max_tokens, 16);
+    msgl__gen_request_free(&r);
+
+    r = good(MSGL_API_COMPLETION,
+             "{\"prompt\":\"x\",\"echo\":true,\"max_tokens\":0,\"logprobs\":0}");
+    assert_true(r.no_output);
+    assert_int_equal(r.max_tokens, 1);
+    assert_int_equal(r.sampling.prompt_logprobs, 0);
+    msgl__gen_request_free(&r);
+}
+
+static void test_prompts(void **state)
+{
+    (void)state;
+    msgl_gen_request r = good(MSGL_API_COMPLETION, "{\"prompt\":[0,999]}");
+    assert_int_equal(r.num_prompts, 1);
+    assert_int_equal(r.prompts[0].num_ids, 2);
+    assert_int_equal(r.prompts[0].ids[1], 999);
+    msgl__gen_request_free(&r);
+    r = good(MSGL_API_COMPLETION, "{\"prompt\":[\"a\",\"bc\"]}");
+    assert_int_equal(r.num_prompts, 2);
+    assert_string_equal(r.prompts[1].text, "bc");
+    msgl__gen_request_free(&r);
+    r = good(MSGL_API_COMPLETION, "{\"prompt\":[[1],[2,3]],\"n\":2}");
+    assert_int_equal(r.num_prompts, 2);
+    assert_int_equal(r.prompts[1].num_ids, 2);
+    msgl__gen_request_free(&r);
+    static const char *const bad[] = {
+        "null",
+        "\"\"",
+        "[]",
+        "[[]]",
+        "[\"\"]",
+        "[1,\"a\"]",
+        "[\"a\",1]",
+        "[[1],2]",
+        "[[1],[]]",
+        "{}",
+        "1",
+        "true",
+        "[1.5]",
+        "[-1]",
+        "[1000]",
+        "[null]",
+        "[[null]]",
+        "[true]",
+        "[[1e3]]",
+        "[2147483648]",
+        "[9223372036854775807]",
+        "[[1],\"a\"]",
+        "[{}]",
+    };
+    for (size_t i = 0; i < sizeof bad / sizeof bad[0]; i++) {
+        char body[128];
+        (void)snprintf(body, sizeof body, "{\"prompt\":%s}", bad[i]);
+        refused(MSGL_API_COMPLETION, body, 400, "prompt");
+    }
+    refused(MSGL_API_COMPLETION, "{}", 400, "prompt");
+    refused(MSGL_API_GENERATE, "{\"prompt\":[\"a\",\"b\"]}", 400, "prompt");
+}
+
+// Every integer field with every number and type that is not one of its values.
+static void test_hostile_numbers(void **state)
+{
+    (void)state;
+    static const struct {
+        const char *name;
+        int kinds; // bit per msgl_api_kind
+        const char *also_bad;
+    } ints[] = {
+        {"max_tokens", 7, "0"}, {"max_completion_tokens", 1, "0"},
+        {"n", 7, "129"},        {"top_logprobs", 1, "21"},
+        {"best_of", 2, "2"},
+    };
+    static const char *const values[] = {
+        "-1",         "-2147483648", "2147483648", "9223372036854775807",
+        "1000000000", "1.5",         "\"5\"",      "true",
+        "[]",         "{}",          "1e308",      "-1e308"};
+    for (size_t f = 0; f < sizeof ints / sizeof ints[0]; f++) {
+        for (int kind = 0; kind < 3; kind++) {
+            if ((ints[f].kinds & 1 << kind) == 0) continue;
+            for (size_t v = 0; v <= sizeof values / sizeof values[0]; v++) {
+                const char *value =
+                    v == sizeof values / sizeof values[0] ? ints[f].also_bad : values[v];
+                if (strcmp(value, "1000000000") == 0 && strncmp(ints[f].name, "max_", 4) == 0) {
+                    continue; // fine: an upper bound
+                }
+                char field[128], body[256];
+                (void)snprintf(field, sizeof field, "\"%s\":%s", ints[f].name, value);
+                with_field((msgl_api_kind)kind, field, body, sizeof body);
+                refused((msgl_api_kind)kind, body, 400, ints[f].name);
+            }
+        }
+    }
+    static const char *const reals[] = {"temperature", "top_p", "min_p"};
+    static const char *const bad_reals[] = {"-0.1", "-1e308", "1e308", "\"1\"", "true", "[]", "{}"};
+    for (size_t f = 0; f < 3; f++) {
+        for (size_t v = 0; v < sizeof bad_reals / sizeof bad_reals[0]; v++) {
+            char field[128], body[256];
+            (void)snprintf(field, sizeof field, "\"%s\":%s", reals[f], bad_reals[v]);
+            with_field(MSGL_API_CHAT, field, body, sizeof body);
+            refused(MSGL_API_CHAT, body, 400, reals[f]);
+        }
+    }
+}
+
+static void test_refused_fields(void **state)
+{
+    (void)state;
+    static const char *const fields[][2] = {
+        {"\"frequency_penalty\":0.1", "frequency_penalty"},
+        {"\"presence_penalty\":-2", "presence_penalty"},
+        {"\"repetition_penalty\":1.1", "repetition_penalty"},
+        {"\"logit_bias\":{\"5\":1}", "logit_bias"},
+        {"\"logit_bias\":[5]", "logit_bias"},
+        {"\"response_format\":{\"type\":\"json_object\"}", "response_format"},
+        {"\"response_format\":\"text\"", "response_format"},
+        {"\"min_tokens\":1000000000", "min_tokens"},
+        {"\"suffix\":\"x\"", "suffix"},
+        {"\"chat_template\":\"{{ 1 }}\"", "chat_template"},
+        {"\"prompt_embeds\":\"AAAA\"", "prompt_embeds"},
+        {"\"allowed_token_ids\":[1]", "allowed_token_ids"},
+        {"\"guided_regex\":\"(a+)+b\"", "guided_regex"},
+        {"\"use_beam_search\":true", "use_beam_search"},
+        {"\"top_p\":0", "top_p"},
+        {"\"top_p\":1e-300", "top_p"},
+        {"\"top_p\":1.0001", "top_p"},
+        {"\"top_k\":-2", "top_k"},
+        {"\"top_k\":2147483648", "top_k"},
+        {"\"seed\":1.5", "seed"},
+        {"\"seed\":\"a\"", "seed"},
+        {"\"stop\":5", "stop"},
+        {"\"stop\":\"\"", "stop"},
+        {"\"stop\":[\"a\",5]", "stop"},
+        {"\"stop\":[1,2,3,4,5,6,7,8,9,10,11,12,13,14,15,16,17]", "stop"},
+        {"\"stop_token_ids\":[-1]", "stop_token_ids"},
+        {"\"stop_token_ids\":[1000]", "stop_token_ids"},
+        {"\"stop_token_ids\":[1.5]", "stop_token_ids"},
+        {"\"stop_token_ids\":5", "stop_token_ids"},
+        {"\"stop_token_ids\":[0,0,0,0,0,0,0,0,0,0,0,0,0,0,0,0,0]", "stop_token_ids"},
+        {"\"stream\":1", "stream"},
+        {"\"stream\":\"true\"", "stream"},
+        {"\"stream_options\":{\"include_usage\":true}", "stream_options"},
+        {"\"stream\":true,\"stream_options\":5", "stream_options"},
+        {"\"stream\":true,\"stream_options\":{\"include_usage\":1}", "include_usage"},
+        {"\"ignore_eos\":0", "ignore_eos"},
+        {"\"model\":5", "model"},
+    };
+    for (size_t i = 0; i < sizeof fields / sizeof fields[0]; i++) {
+        for (int kind = 0; kind < 2; kind++) {
+            char body[512];
+            with_field((msgl_api_kind)kind, fields[i][0], body, sizeof body);
+            refused((msgl_api_kind)kind, body, 400, fields[i][1]);
+        }
+    }
+    static const char *const chat_only[][2] = {
+        {"\"top_logprobs\":2", "top_logprobs"},
+        {"\"logprobs\":5", "logprobs"},
+        {"\"tool_choice\":\"required\"", "tool_choice"},
+        {"\"tool_choice\":{\"type\":\"function\"}", "tool_choice"},
+        {"\"tools\":{}", "tools"},
+        {"\"tools\":[{}]", "tools"},
+        {"\"tools\":[{\"type\":\"function\",\"function\":{}}]", "tools"},
+        {"\"chat_template_kwargs\":[]", "chat_template_kwargs"},
+        {"\"modalities\":[\"text\",\"audio\"]", "modalities"},
+        {"\"continue_final_message\":true", "continue_final_message"},
+    };
+    for (size_t i = 0; i < sizeof chat_only / sizeof chat_only[0]; i++) {
+        char body[512];
+        with_field(MSGL_API_CHAT, chat_only[i][0], body, sizeof body);
+        refused(MSGL_API_CHAT, body, 400, chat_only[i][1]);
+    }
+    static const char *const completion_only[][2] = {
+        {"\"logprobs\":true", "logprobs"},    {"\"logprobs\":21", "logprobs"},
+        {"\"logprobs\":-1", "logprobs"},      {"\"echo\":\"yes\"", "echo"},
+        {"\"n\":2,\"best_of\":3", "best_of"},
+    };
+    for (size_t i = 0; i < sizeof completion_only / sizeof completion_only[0]; i++) {
+        char body[512];
+        with_field(MSGL_API_COMPLETION, completion_only[i][0], body, sizeof body);
+        refused(MSGL_API_COMPLETION, body, 400, completion_only[i][1]);
+    }
+}
+
+static void test_messages(void **state)
+{
+    (void)state;
+    static const char *const bad[][2] = {
+        {"[]", "messages"},
+        {"{}", "messages"},
+        {"\"hi\"", "messages"},
+        {"[5]", "messages[0]"},
+        {"[{}]", "messages[0].role"},
+        {"[{\"role\":\"user\"}]", "messages[0].content"},
+        {"[{\"role\":\"user\",\"content\":null}]", "messages[0].content"},
+        {"[{\"role\":\"user\",\"content\":5}]", "messages[0].content"},
+        {"[{\"role\":\"owner\",\"content\":\"x\"}]", "messages[0].role"},
+        {"[{\"role\":5,\"content\":\"x\"}]", "messages[0].role"},
+        {"[{\"role\":\"user\",\"content\":\"x\"},{\"role\":\"user\",\"content\":[5]}]",
+         "messages[1].content[0]"},
+        {"[{\"role\":\"user\",\"content\":[{\"type\":\"text\",\"text\":\"a\"},{\"type\":"
+         "\"image_url\",\"image_url\":{\"url\":\"http://169.254.169.254/\"}}]}]",
+         "messages[0].content[1]"},
+        {"[{\"role\":\"user\",\"content\":[{\"type\":\"text\",\"text\":5}]}]",
+         "messages[0].content[0]"},
+        {"[{\"role\":\"assistant\",\"tool_calls\":5}]", "messages[0].tool_calls"},
+        {"[{\"role\":\"assistant\",\"tool_calls\":[{}]}]", "messages[0].tool_calls"},
+    };
+    for (size_t i = 0; i < sizeof bad / sizeof bad[0]; i++) {
+        char body[512];
+        (void)snprintf(body, sizeof body, "{\"messages\":%s}", bad[i][0]);
+        refused(MSGL_API_CHAT, body, 400, bad[i][1]);
+    }
+    refused(MSGL_API_CHAT, "{}", 400, "messages");
+}
+
+// What the template sees: parts joined, arguments as objects where they are, else as they came.
+static void test_template_variables(void **state)
+{
+    (void)state;
+    msgl_gen_request r = good(
+        MSGL_API_CHAT,
+        "{\"messages\":[{\"role\":\"user\",\"content\":[{\"type\":\"text\",\"text\":\"a\"},{"
+        "\"type\":"
+        "\"text\",\"text\":\"b\"}]},{\"role\":\"assistant\",\"content\":null,\"tool_calls\":["
+        "{\"id\":\"1\",\"type\":\"function\",\"function\":{\"name\":\"f\",\"arguments\":"
+        "\"{\\\"x\\\": 1}\"}},{\"id\":\"2\",\"type\":\"function\",\"function\":{\"name\":\"g\","
+        "\"arguments\":\"{\\\"a\\\":\\\"b\\\"c\\\"}\"}}]},{\"role\":\"tool\",\"content\":\"7\","
+        "\"tool_call_id\":\"1\"}],\"tools\":[{\"type\":\"function\",\"function\":{\"name\":\"f\"}}]"
+        ","
+        "\"tool_choice\":\"auto\",\"chat_template_kwargs\":{\"enable_thinking\":false,"
+        "\"messages\":[]}}");
+    json_t *messages = json_object_get(r.chat_vars, "messages");
+    assert_int_equal(json_array_size(messages), 3);
+    const json_t *m = json_array_get(messages, 0);
+    assert_string_equal(json_string_value(json_object_get(m, "content")), "a\nb");
+    m = json_array_get(messages, 1);
+    assert_string_equal(json_string_value(json_object_get(m, "content")), "");
+    const json_t *calls = json_object_get(m, "tool_calls");
+    const json_t *args =
+        json_object_get(json_object_get(json_array_get(calls, 0), "function"), "arguments");
+    assert_int_equal(json_integer_value(json_object_get(args, "x")), 1);
+    args = json_object_get(json_object_get(json_array_get(calls, 1), "function"), "arguments");
+    assert_string_equal(json_string_value(args), "{\"a\":\"b\"c\"}");
+    assert_int_equal(json_array_size(json_object_get(r.chat_vars, "tools")), 1);
+    assert_true(json_is_false(json_object_get(r.chat_vars, "enable_thinking")));
+    msgl__gen_request_free(&r);
+    r = good(MSGL_API_CHAT,
+             "{\"messages\":[{\"role\":\"user\",\"content\":\"x\"}],\"tools\":[{\"type\":"
+             "\"function\",\"function\":{\"name\":\"f\"}}],\"tool_choice\":\"none\"}");
+    assert_true(json_is_null(json_object_get(r.chat_vars, "tools")));
+    msgl__gen_request_free(&r);
+}
+
+static void test_models(void **state)
+{
+    (void)state;
+    static const char *const known[] = {"m", "org/folder", "folder", "folder/", ""};
+    static const char *const unknown[] = {"other", "../m", "org", "M", "foldero", "/", "m\\u007f"};
+    for (size_t i = 0; i < sizeof known / sizeof known[0]; i++) {
+        char body[128];
+        (void)snprintf(body, sizeof body, "{\"prompt\":\"x\",\"model\":\"%s\"}", known[i]);
+        msgl_gen_request r = good(MSGL_API_COMPLETION, body);
+        msgl__gen_request_free(&r);
+    }
+    for (size_t i = 0; i < sizeof unknown / sizeof unknown[0]; i++) {
+        char body[128];
+        (void)snprintf(body, sizeof body, "{\"prompt\":\"x\",\"model\":\"%s\"}", unknown[i]);
+        refused(MSGL_API_COMPLETION, body, 404, "model");
+    }
+}
+
+static void test_hostile_bodies(void **state)
+{
+    (void)state;
+    static const char *const bad[] = {
+        "",
+        " ",
+        "{",
+        "}",
+        "null",
+        "[]",
+        "\"x\"",
+        "{\"prompt\":\"x\"",
+        "{\"prompt\":\"x\"}}",
+        "{\"prompt\":'x'}",
+        "{prompt:1}",
+        "{\"prompt\":NaN}",
+        "{\"prompt\":Infinity}",
+        "{\"prompt\":01}",
+        "{\"prompt\":\"\\ud800\"}",
+        "{\"prompt\":\"\\u0000\"}",
+        "{\"prompt\":\"\xff\"}",
+        "{\"prompt\":\"\xed\xa0\x80\"}",
+        "{\"prompt\":\"\xc0\xaf\"}",
+        "{\"prompt\":\"a\nb\"}",
+        "{\"prompt\":\"x\",\"n\":99999999999999999999}",
+        "{\"prompt\":\"x\"} x",
+        "{\"prompt\":\"x\",\"n\":1e999}",
+    };
+    for (size_t i = 0; i < sizeof bad / sizeof bad[0]; i++) {
+        refused(MSGL_API_COMPLETION, bad[i], 400, NULL);
+    }
+    // Nested a million deep, as arrays and as objects; brackets in strings do not count.
+    char *deep = msgl__malloc(6000001);
+    for (int objects = 0; objects < 2; objects++) {
+        size_t n = 0;
+        for (int i = 0; i < 1000000; i++) {
+            memcpy(deep + n, objects ? "{\"a\":" : "[", objects ? 5 : 1);
+            n += objects ? 5 : 1;
+        }
+        deep[n] = '\0';
+        refused(MSGL_API_COMPLETION, deep, 400, NULL);
+    }
+    // A flood of values.
+    size_t n = strlen("{\"prompt\":[");
+    memcpy(deep, "{\"prompt\":[", n);
+    while (n < 5999990) {
+        memcpy(deep + n, "1,", 2);
+        n += 2;
+    }
+    memcpy(deep + n, "1]}", 4);
+    const uint64_t allocs = msgl__mem_allocs();
+    refused(MSGL_API_COMPLETION, deep, 400, NULL);
+    assert_true(msgl__mem_allocs() - allocs < 16);
+    // A million prompts; a thousand is the limit, and with n the product counts.
+    n = strlen("{\"prompt\":[");
+    for (int i = 0; i < 1000000; i++) {
+        memcpy(deep + n, "\"a\",", 4);
+        n += 4;
+    }
+    memcpy(deep + n, "\"a\"]}", 6);
+    refused(MSGL_API_COMPLETION, deep, 400, "prompt");
+    n = strlen("{\"n\":2,\"prompt\":[");
+    memcpy(deep, "{\"n\":2,\"prompt\":[", n);
+    for (int i = 0; i < 600; i++) {
+        memcpy(deep + n, "\"a\",", 4);
+        n += 4;
+    }
+    memcpy(deep + n, "\"a\"]}", 6);
+    refused(MSGL_API_COMPLETION, deep, 400, "n");
+    msgl__free(deep);
+    char body[512];
+    char brackets[300];
+    memset(brackets, '[', 200);
+    brackets[200] = '\0';
+    (void)snprintf(body, sizeof body, "{\"prompt\":\"%s\\\"[[{{\\\\\"}", brackets);
+    msgl_gen_request r = good(MSGL_API_COMPLETION, body);
+    msgl__gen_request_free(&r);
+}
+
+// Whatever comes out of the writer reads back as the same text, with bad bytes replaced.
+static void test_json_strings(void **state)
+{
+    (void)state;
+    static const struct {
+        const char *in;
+        size_t len;
+        const char *want;
+    } cases[] = {
+        {"", 0, ""},
+        {"a\"\\\n\r\t\b\f\x01\x7f/", 11, "a\"\\\n\r\t\b\f\x01\x7f/"},
+        {"\xc3\xa9\xe2\x82\xac\xf0\x9f\x98\x80", 9, "\xc3\xa9\xe2\x82\xac\xf0\x9f\x98\x80"},
+        {"x\xc3", 2, "x\xef\xbf\xbd"},
+        {"\xed\xa0\x80", 3, "\xef\xbf\xbd\xef\xbf\xbd\xef\xbf\xbd"},
+        {"\xf4\x90\x80\x80z", 5, "\xef\xbf\xbd\xef\xbf\xbd\xef\xbf\xbd\xef\xbf\xbdz"},
+        {"\xc0\xaf", 2, "\xef\xbf\xbd\xef\xbf\xbd"},
+        {"\xff"
+         "a",
+         2,
+         "\xef\xbf\xbd"
+         "a"},
+    };
+    for (size_t i = 0; i < sizeof cases / sizeof cases[0]; i++) {
+        msgl_strbuf b;
+        msgl__strbuf_init(&b, 1000);
+        assert_int_equal(msgl__json_put_str(&b, cases[i].in, cases[i].len), 0);
+        json_t *j = json_loadb(b.data, b.len, JSON_DECODE_ANY, NULL);
+        assert_non_null(j);
+        assert_string_equal(json_string_value(j), cases[i].want);
+        json_decref(j);
+        msgl__strbuf_free(&b);
+    }
+    msgl_strbuf b;
+    msgl__strbuf_init(&b, 1000);
+    assert_int_equal(msgl__json_put_logprob(&b, -INFINITY), 0);
+    assert_int_equal(msgl__strbuf_addc(&b, ' '), 0);
+    assert_int_equal(msgl__json_put_logprob(&b, NAN), 0);
+    assert_string_equal(b.data, "-9999 null");
+    msgl__strbuf_free(&b);
+}
+
+int main(void)
+{
+    const struct CMUnitTest tests[] = {
+        cmocka_unit_test(test_defaults),
+        cmocka_unit_test(test_fields),
+        cmocka_unit_test(test_prompts),
+        cmocka_unit_test(test_hostile_numbers),
+        cmocka_unit_test(test_refused_fields),
+        cmocka_unit_test(test_messages),
+        cmocka_unit_test(test_template_variables),
+        cmocka_unit_test(test_models),
+        cmocka_unit_test(test_hostile_bodies),
+        cmocka_unit_test(test_json_strings),
+    };
+    return cmocka_run_group_tests(tests, NULL, NULL);
+}
