@@ -108,19 +108,20 @@ static int items_of_pairs(msgl_jctx *c, const pair *p, size_t n, msgl_jval *out)
     return 0;
 }
 
-// The key of sort: the value at `attribute`, or a list of them when it names several with commas.
+// The key of sort: a list of the values at `attribute`, which may name several with commas. A list
+// even for one value: equal values then need no order, as in jinja.
 static int sort_key(msgl_jctx *c, const msgl_jval *item, const msgl_jval *attr, bool sensitive,
                     msgl_jval *out)
 {
-    if (attr->type != MSGL_J_STR || memchr(attr->as.s->data, ',', attr->as.s->len) == NULL) {
-        MSGL_JTRY(get_path(c, item, attr, NULL, out));
-        return fold_case(c, sensitive, out);
-    }
     const msgl_jstr comma = {.data = ",", .len = 1, .chars = 1};
     const msgl_jval sep = msgl__jstrval((msgl_jstr *)&comma);
     const msgl_jcall call = {.pos = (msgl_jval *)&sep, .npos = 1};
     msgl_jval parts, keys;
-    MSGL_JTRY(msgl__jbuiltin_call(c, msgl__jstr_method_find("split", 5), attr, &call, &parts));
+    if (attr->type == MSGL_J_STR) {
+        MSGL_JTRY(msgl__jbuiltin_call(c, msgl__jstr_method_find("split", 5), attr, &call, &parts));
+    } else {
+        MSGL_JTRY(new_list(c, attr, 1, &parts));
+    }
     MSGL_JTRY(new_list(c, parts.as.l->items, parts.as.l->len, &keys));
     for (size_t i = 0; i < keys.as.l->len; i++) {
         MSGL_JTRY(get_path(c, item, &parts.as.l->items[i], NULL, &keys.as.l->items[i]));

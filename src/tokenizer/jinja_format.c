@@ -189,6 +189,9 @@ static int percent_text(percent *p, const msgl_jval *v, const spec *sp)
         MSGL_JTRY(msgl__jstr_copy(p->c, utf8, msgl__jutf8_put((int32_t)cp, utf8), false, &s));
     } else if (sp->type == 's' || sp->type == 'c') {
         MSGL_JTRY(msgl__jto_str(p->c, v, &s));
+        if (sp->type == 'c' && msgl__jstr_chars(s) != 1) {
+            return msgl__jctx_fail(p->c, "%%c requires int or char");
+        }
     } else {
         msgl_jbuf *b;
         MSGL_JTRY(msgl__jbuf_new(p->c, 0, &b));
@@ -300,7 +303,9 @@ int msgl__jformat_percent(msgl_jctx *c, msgl_jstr *fmt, const msgl_jval *args, m
         MSGL_JTRY(msgl__jbuf_add_sub(p.b, fmt, i, n));
         i += n;
     }
-    if (p.used < p.nargs && args->type != MSGL_J_DICT && args->type != MSGL_J_LIST) {
+    const bool subscriptable = args->type == MSGL_J_DICT || args->type == MSGL_J_LIST ||
+                               args->type == MSGL_J_RANGE || args->type == MSGL_J_UNDEF;
+    if (p.used < p.nargs && !subscriptable) {
         return msgl__jctx_fail(c, "not all arguments converted during string formatting");
     }
     msgl_jstr *s;
@@ -368,6 +373,9 @@ static int format_value(msgl_jbuf *b, const msgl_jval *v, const msgl_jstr *t)
     if (v->type == MSGL_J_STR) {
         msgl_jstr *s = v->as.s;
         if (sp.type != 0 && sp.type != 's') return bad_type(c, sp.type, v);
+        if (sp.sign != '-' || sp.alt || sp.grouping) {
+            return msgl__jctx_fail(c, "Sign, '#' and ',' not allowed in string format specifier");
+        }
         if (sp.align == '=' && sp.fill != '0') {
             return msgl__jctx_fail(c, "'=' alignment not allowed in string format specifier");
         }
@@ -405,6 +413,7 @@ typedef struct braces {
     msgl_jctx *c;
     const msgl_jcall *call;
     int64_t next; // of automatic numbering
+    bool manual;  // a field had a number
 } braces;
 
 static bool all_digits(const char *p, size_t n)
@@ -417,6 +426,10 @@ static int field_root(braces *f, const char *p, size_t n, msgl_jval *out)
     msgl_jctx *c = f->c;
     if (n == 0 || all_digits(p, n)) {
         const int64_t i = n == 0 ? f->next++ : strtol(p, NULL, 10);
+        f->manual |= n > 0;
+        if (f->manual && f->next > 0) {
+            return msgl__jctx_fail(c, "cannot mix automatic and manual field numbering");
+        }
         if ((size_t)i >= f->call->npos) {
             return msgl__jctx_fail(c,
                                    "Replacement index %lld out of range for positional args "

@@ -28,22 +28,29 @@ static int sub(msgl_jctx *c, const msgl_jstr *s, size_t from, size_t to, msgl_jv
 // --- case ---
 typedef enum case_mode { UPPER, LOWER, TITLE, CAPITALIZE, SWAP } case_mode;
 
-// Greek capital sigma is a final sigma at the end of a word.
+static bool case_ignorable(int32_t cp)
+{
+    return cp == '\'' || cp == '.' || cp == ':' || cp == 0xb7 || cp == 0x2019;
+}
+
+// Greek capital sigma is a final sigma at the end of a word: behind a cased character, before none.
 static bool final_sigma(const msgl_jstr *s, size_t at, size_t n)
 {
-    bool before = false;
-    for (size_t i = 0; i < at;) {
-        int32_t cp;
-        i += msgl__jutf8_get(s->data + i, s->data + s->len, &cp);
-        if (cp != '\'' && cp != 0xb7) before = msgl__jis_cased(cp);
-    }
-    size_t i = at + n;
     int32_t cp = ' ';
     do {
-        if (i >= s->len) return before;
+        if (at == 0) return false;
+        do at--;
+        while (((unsigned char)s->data[at] & 0xc0) == 0x80);
+        msgl__jutf8_get(s->data + at, s->data + s->len, &cp);
+        n += msgl__jutf8_len((unsigned char)s->data[at]);
+    } while (case_ignorable(cp));
+    if (!msgl__jis_cased(cp)) return false;
+    size_t i = at + n;
+    do {
+        if (i >= s->len) return true;
         i += msgl__jutf8_get(s->data + i, s->data + s->len, &cp);
-    } while (cp == '\'' || cp == 0xb7);
-    return before && !msgl__jis_cased(cp);
+    } while (case_ignorable(cp));
+    return !msgl__jis_cased(cp);
 }
 
 static int change_case(msgl_jctx *c, const msgl_jstr *s, case_mode mode, msgl_jval *out)
@@ -65,7 +72,7 @@ static int change_case(msgl_jctx *c, const msgl_jstr *s, case_mode mode, msgl_jv
             to[0] = cp;
             k = 1;
         } else if (cp == 0x3a3) {
-            MSGL_JTRY(msgl__jctx_work(c, i));
+            MSGL_JTRY(msgl__jctx_steps(c, 1));
             to[0] = final_sigma(s, i, n) ? 0x3c2 : 0x3c3;
             k = 1;
         } else {
@@ -384,16 +391,7 @@ static int split_space(pieces *p, const msgl_jstr *s, int64_t max)
         while (i < s->len && space_at(s, i, &n)) i += n;
         if (i >= s->len) return 0;
         const size_t from = i;
-        if (max-- == 0) {
-            size_t to = s->len;
-            while (to > from) {
-                size_t q = to - 1;
-                while (q > from && ((unsigned char)s->data[q] & 0xc0) == 0x80) q--;
-                if (!space_at(s, q, &n)) break;
-                to = q;
-            }
-            return push_piece(p, s, from, to);
-        }
+        if (max-- == 0) return push_piece(p, s, from, s->len);
         while (i < s->len && !space_at(s, i, &n)) i += n;
         MSGL_JTRY(push_piece(p, s, from, i));
     }
@@ -404,16 +402,13 @@ static int rsplit_space(pieces *p, const msgl_jstr *s, int64_t max)
 {
     size_t end = s->len, n;
     for (;;) {
-        size_t from = end, q;
+        size_t from, q;
         for (; end > 0; end = q) {
             for (q = end - 1; q > 0 && ((unsigned char)s->data[q] & 0xc0) == 0x80;) q--;
             if (!space_at(s, q, &n)) break;
         }
         if (end == 0) return 0;
-        if (max-- == 0) {
-            for (from = 0; space_at(s, from, &n);) from += n;
-            return push_piece(p, s, from, end);
-        }
+        if (max-- == 0) return push_piece(p, s, 0, end);
         for (from = end; from > 0; from = q) {
             for (q = from - 1; q > 0 && ((unsigned char)s->data[q] & 0xc0) == 0x80;) q--;
             if (space_at(s, q, &n)) break;

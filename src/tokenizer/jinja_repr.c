@@ -57,6 +57,8 @@ size_t msgl__jfloat_repr(double f, char buf[MSGL_JFLOAT_MAX])
     return (size_t)(p - buf);
 }
 
+static int add_repr(msgl_jbuf *b, const msgl_jval *v, bool untrusted);
+
 static int add_str_repr(msgl_jbuf *b, const msgl_jstr *s)
 {
     if (s->markup) MSGL_JTRY(msgl__jbuf_adds(b, "Markup("));
@@ -94,7 +96,7 @@ static int add_items_repr(msgl_jbuf *b, const msgl_jlist *l, const char *open, c
     MSGL_JTRY(msgl__jbuf_add(b, open, strlen(open), l->untrusted));
     for (size_t i = 0; i < l->len; i++) {
         if (i > 0) MSGL_JTRY(msgl__jbuf_add(b, ", ", 2, l->untrusted));
-        MSGL_JTRY(msgl__jbuf_add_repr(b, &l->items[i]));
+        MSGL_JTRY(add_repr(b, &l->items[i], l->untrusted));
     }
     if (close[0] == ')' && l->len == 1) MSGL_JTRY(msgl__jbuf_add(b, ",", 1, l->untrusted));
     return msgl__jbuf_add(b, close, strlen(close), l->untrusted);
@@ -106,9 +108,9 @@ static int add_dict_repr(msgl_jbuf *b, const msgl_jdict *d)
     MSGL_JTRY(msgl__jbuf_add(b, "{", 1, u));
     for (size_t i = 0; i < d->len; i++) {
         if (i > 0) MSGL_JTRY(msgl__jbuf_add(b, ", ", 2, u));
-        MSGL_JTRY(msgl__jbuf_add_repr(b, &d->keys[i]));
+        MSGL_JTRY(add_repr(b, &d->keys[i], u));
         MSGL_JTRY(msgl__jbuf_add(b, ": ", 2, u));
-        MSGL_JTRY(msgl__jbuf_add_repr(b, &d->vals[i]));
+        MSGL_JTRY(add_repr(b, &d->vals[i], u));
     }
     return msgl__jbuf_add(b, "}", 1, u);
 }
@@ -159,26 +161,27 @@ static int add_object_repr(msgl_jbuf *b, const msgl_jval *v)
     }
 }
 
-static int add_scalar_repr(msgl_jbuf *b, const msgl_jval *v)
+static int add_scalar_repr(msgl_jbuf *b, const msgl_jval *v, bool untrusted)
 {
     char text[MSGL_JFLOAT_MAX];
+    const char *word = text;
     switch (v->type) {
     case MSGL_J_UNSET:
-    case MSGL_J_UNDEF: return msgl__jbuf_adds(b, "Undefined");
-    case MSGL_J_NONE: return msgl__jbuf_adds(b, "None");
-    case MSGL_J_BOOL: return msgl__jbuf_adds(b, v->as.b ? "True" : "False");
-    case MSGL_J_INT:
-        snprintf(text, sizeof text, "%lld", (long long)v->as.i);
-        return msgl__jbuf_adds(b, text);
-    default: return msgl__jbuf_add(b, text, msgl__jfloat_repr(v->as.f, text), false);
+    case MSGL_J_UNDEF: word = "Undefined"; break;
+    case MSGL_J_NONE: word = "None"; break;
+    case MSGL_J_BOOL: word = v->as.b ? "True" : "False"; break;
+    case MSGL_J_INT: snprintf(text, sizeof text, "%lld", (long long)v->as.i); break;
+    default: text[msgl__jfloat_repr(v->as.f, text)] = '\0'; break;
     }
+    return msgl__jbuf_add(b, word, strlen(word), untrusted);
 }
 
-int msgl__jbuf_add_repr(msgl_jbuf *b, const msgl_jval *v)
+// `untrusted`: of the digits and words that carry no provenance of their own.
+static int add_repr(msgl_jbuf *b, const msgl_jval *v, bool untrusted)
 {
     msgl_jctx *c = b->c;
     MSGL_JTRY(msgl__jctx_steps(c, 1));
-    if (v->type <= MSGL_J_FLOAT) return add_scalar_repr(b, v);
+    if (v->type <= MSGL_J_FLOAT) return add_scalar_repr(b, v, untrusted);
     if (v->type == MSGL_J_STR) return add_str_repr(b, v->as.s);
     MSGL_JTRY(msgl__jctx_enter(c));
     int rc;
@@ -192,6 +195,11 @@ int msgl__jbuf_add_repr(msgl_jbuf *b, const msgl_jval *v)
     }
     c->depth--;
     return rc;
+}
+
+int msgl__jbuf_add_repr(msgl_jbuf *b, const msgl_jval *v)
+{
+    return add_repr(b, v, false);
 }
 
 int msgl__jbuf_add_str_of(msgl_jbuf *b, const msgl_jval *v)

@@ -103,9 +103,19 @@ int msgl__jbuf_add_repeat(msgl_jbuf *b, const msgl_jstr *s, size_t n)
     if (n > (b->c->max_string - b->len) / s->len) {
         return msgl__jctx_limit(b->c, "a text of more than %zu bytes", b->c->max_string);
     }
-    MSGL_JTRY(reserve(b, n * s->len));
-    for (size_t i = 0; i < n; i++) MSGL_JTRY(msgl__jbuf_add_jstr(b, s));
-    return msgl__jctx_work(b->c, n * s->len);
+    const size_t start = b->len, total = n * s->len;
+    MSGL_JTRY(msgl__jctx_work(b->c, total));
+    MSGL_JTRY(reserve(b, total));
+    MSGL_JTRY(msgl__jbuf_add_jstr(b, s));
+    // The rest is copied from what is there already, twice as much each time.
+    for (size_t done = s->len; done < total;) {
+        const size_t more = done < total - done ? done : total - done;
+        memcpy(b->data + start + done, b->data + start, more);
+        if (b->mask != NULL) memcpy(b->mask + start + done, b->mask + start, more);
+        done += more;
+    }
+    b->len = start + total;
+    return 0;
 }
 
 int msgl__jbuf_add_cp(msgl_jbuf *b, int32_t cp, bool untrusted)

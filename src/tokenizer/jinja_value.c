@@ -61,7 +61,7 @@ int msgl__jctx_steps(msgl_jctx *c, size_t n)
 
 int msgl__jctx_work(msgl_jctx *c, size_t bytes)
 {
-    return msgl__jctx_steps(c, bytes >> 7);
+    return msgl__jctx_steps(c, bytes >> 6);
 }
 
 int msgl__jctx_enter(msgl_jctx *c)
