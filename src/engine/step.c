@@ -4,7 +4,6 @@
 // device needs in the batch's slot, then queues the work; run (device's queue) copies the staging
 // in, computes, and copies the results out; wait hands them over. The host never looks at device
 // memory, and the device never at the scheduler's.
-#include <assert.h>
 #include <string.h>
 
 #include "core/mem.h"
@@ -29,7 +28,6 @@ static void stage_tokens(msgl_engine *e, msgl_engine_step *s)
             s->id_index[t] = token_place(e, r, p);
         }
     }
-    s->batch.num_tokens = t;
 }
 
 static void stage_sample(msgl_engine *e, msgl_engine_step *s, int32_t req)
@@ -149,15 +147,31 @@ static void run_step(void *ctx, int64_t slot)
     d->ops->record(d, (int32_t)slot);
 }
 
+// Everything that indexes memory of the engine, so that a scheduler's mistake ends in an error.
+static bool batch_valid(const msgl_engine *e, const msgl_batch *b)
+{
+    if (b->slot < 0 || b->slot >= MSGL_ENGINE_SLOTS || e->steps[b->slot].in_flight || b->size < 1 ||
+        b->size > e->max_running) {
+        return false;
+    }
+    int64_t tokens = 0;
+    for (int32_t i = 0; i < b->size; i++) {
+        const msgl_batch_req *r = &b->reqs[i];
+        if (r->table_idx < 0 || r->table_idx >= e->max_running || r->cached_len < 0 ||
+            r->device_len <= r->cached_len || r->device_len > e->info.max_seq_len ||
+            r->logits_from < 0 || (b->phase == MSGL_DECODE && msgl__extend_len(r) != 1)) {
+            return false;
+        }
+        tokens += msgl__extend_len(r);
+    }
+    return tokens == b->num_tokens && tokens <= e->max_step_tokens;
+}
+
 int msgl__engine_submit(void *engine, msgl_batch *b)
 {
     msgl_engine *e = engine;
-    if (b->slot < 0 || b->slot >= MSGL_ENGINE_SLOTS || b->size < 1 || b->size > e->max_running ||
-        b->num_tokens < 1 || b->num_tokens > e->max_step_tokens) {
-        return MSGL_EINVAL;
-    }
+    if (!batch_valid(e, b)) return MSGL_EINVAL;
     msgl_engine_step *s = &e->steps[b->slot];
-    assert(!s->in_flight);
     msgl_batch_req *reqs = s->reqs;
     memcpy(reqs, b->reqs, (size_t)b->size * sizeof *reqs);
     s->batch = *b;
@@ -165,7 +179,6 @@ int msgl__engine_submit(void *engine, msgl_batch *b)
     s->batch.positions = s->positions;
     s->batch.out_loc = s->out_loc;
     stage_tokens(e, s);
-    assert(s->batch.num_tokens == b->num_tokens);
     stage_rows(e, s);
     s->num_segments = msgl__rope_prepare(&e->model.cfg.rope, &s->batch, s->inv_freq, s->segments);
     const int code = e->attn->desc->prepare_metadata(e->attn, &s->batch);

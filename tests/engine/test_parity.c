@@ -43,8 +43,10 @@ static void vector_path(char *out, const char *model, const char *file)
              file[0] != '\0' ? "/" : "", file);
 }
 
-// Prefills the whole prompt and leaves its 64 rows of log-probabilities in the harness.
-static void run_prompt(harness *h, const char *model, const char *dtype, const char *level)
+// Prefills the whole prompt and leaves its 64 rows of log-probabilities in the harness. False when
+// the backend cannot run the model.
+static bool run_prompt(harness *h, const char *model, const char *dtype, const char *level,
+                       const msgl_attn_desc *backend)
 {
     char dir[PATH], prompt[PATH];
     int32_t ids[POSITIONS];
@@ -53,11 +55,17 @@ static void run_prompt(harness *h, const char *model, const char *dtype, const c
     assert_int_equal(load_ids(prompt, "ids", ids, POSITIONS), POSITIONS);
     msgl_engine_config cfg = harness_config(dir, dtype);
     cfg.cpu_level = level;
+    cfg.attention = backend->name;
+    msgl_engine *e = NULL;
+    msgl_err err;
+    if (msgl__engine_create(&cfg, &e, &err) == MSGL_EUNSUPPORTED) return false;
+    msgl__engine_destroy(e);
     harness_open(h, &cfg);
     harness_pages(h, 3, POSITIONS + 1);
     harness_tokens(h, 3, ids, POSITIONS);
     msgl_batch_req req = harness_req(3, 0, POSITIONS);
     harness_step(h, MSGL_PREFILL, &req, 1);
+    return true;
 }
 
 static int32_t argmax(const float *v, int32_t n)
@@ -67,17 +75,18 @@ static int32_t argmax(const float *v, int32_t n)
     return best;
 }
 
-static void check_f32(const char *model, const char *level)
+static void check_f32(const char *model, const char *level, const msgl_attn_desc *backend)
 {
     harness h;
     char path[PATH];
-    run_prompt(&h, model, "float32", level);
+    if (!run_prompt(&h, model, "float32", level, backend)) return;
     const size_t n = (size_t)POSITIONS * (size_t)h.info->vocab_size;
     vector_path(path, model, "expected_f32.bin");
     float *want = load_floats(path, n);
     double worst = 0;
     for (size_t i = 0; i < n; i++) worst = fmax(worst, fabs((double)h.logprobs[i] - want[i]));
-    print_message("%-20s %-10s f32 max difference %.2e\n", model, level, worst);
+    print_message("%-20s %s, %s: f32 max difference %.2e\n", model, h.info->device,
+                  h.info->attention, worst);
     assert_true(worst < 1e-3);
     free(want);
     harness_close(&h);
@@ -98,7 +107,7 @@ static void check_half(const char *model, const char *dtype, const char *file, c
 {
     harness h;
     char path[PATH];
-    run_prompt(&h, model, dtype, level);
+    assert_true(run_prompt(&h, model, dtype, level, msgl__attn_find("fa")));
     const int32_t vocab = h.info->vocab_size;
     const size_t n = (size_t)POSITIONS * (size_t)vocab;
     vector_path(path, model, "expected_f32.bin");
@@ -119,8 +128,8 @@ static void check_half(const char *model, const char *dtype, const char *file, c
         clear++;
         assert_int_equal(argmax(got, vocab), argmax(want, vocab));
     }
-    print_message("%-20s %-10s %s mean difference %.4f, %d clear of %d\n", model, level, dtype,
-                  sum / (double)n, clear, POSITIONS);
+    print_message("%-20s %s: %s mean difference %.4f, %d clear of %d\n", model, h.info->device,
+                  dtype, sum / (double)n, clear, POSITIONS);
     assert_true(sum / (double)n < 0.05);
     free(exact);
     free(rounded);
@@ -132,7 +141,7 @@ static void test_parity_f32(void **state)
     (void)state;
     for (size_t i = 0; i < MSGL_COUNT(MODELS); i++) {
         for (int l = 0; l <= (int)msgl__cpu_level_detect(); l++) {
-            check_f32(MODELS[i], msgl__cpu_level_name((msgl_cpu_level)l));
+            check_f32(MODELS[i], msgl__cpu_level_name((msgl_cpu_level)l), msgl__attn_find("fa"));
         }
     }
 }
@@ -152,6 +161,19 @@ static void test_parity_f16(void **state)
 {
     (void)state;
     check_half("llama_f16", "auto", "expected_f16.bin", NULL);
+}
+
+// Every attention backend of the registry gives the same log-probabilities, where it can run.
+static void test_parity_backends(void **state)
+{
+    (void)state;
+    const char *const models[] = {"qwen3",       "mistral_swa",       "qwen2_gqa7",
+                                  "llama_hd256", "llama_rope_linear", "llama_rope_yarn"};
+    int count;
+    const msgl_attn_desc *const *backends = msgl__attn_backends(&count);
+    for (int b = 0; b < count; b++) {
+        for (size_t i = 0; i < MSGL_COUNT(models); i++) check_f32(models[i], NULL, backends[b]);
+    }
 }
 
 // An architecture that is registered has vectors here.
@@ -176,10 +198,9 @@ static void test_all_covered(void **state)
 int main(void)
 {
     const struct CMUnitTest tests[] = {
-        cmocka_unit_test(test_all_covered),
-        cmocka_unit_test(test_parity_f32),
-        cmocka_unit_test(test_parity_bf16),
-        cmocka_unit_test(test_parity_f16),
+        cmocka_unit_test(test_all_covered),     cmocka_unit_test(test_parity_f32),
+        cmocka_unit_test(test_parity_bf16),     cmocka_unit_test(test_parity_f16),
+        cmocka_unit_test(test_parity_backends),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }
