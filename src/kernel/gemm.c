@@ -8,8 +8,8 @@
 #include <string.h>
 
 enum {
-    TASK_US = 60,              // long against the hand-out of a task, short against its result
-    TASKS_PER_THREAD = 4,      // when there is enough for it, so that a slow core can do fewer
+    TASK_US = 30,              // long against the hand-out of a task, short against its result
+    TASKS_PER_THREAD = 8,      // when there is enough for it, so that a slow core can do fewer
     READ_BYTES_PER_US = 16000, // what one core reads from memory, roughly
     PREPARE_INLINE = 32768,    // elements that the caller prepares alone: cheaper than a hand-out
     PACK_BYTES = 1 << 20,      // of packed panels per task
@@ -120,11 +120,11 @@ static void split(plan *p, int threads, int largest)
     const double math_us =
         (double)p->kpad * MSGL_GEMM_LANES * rows / (1e3 * p->micro->kmacs_per_us);
     const int wanted = (int)(TASK_US / (read_us > math_us ? read_us : math_us));
-    const int fair =
-        ceil_div(p->panels * ceil_div(largest, p->row_block), threads * TASKS_PER_THREAD);
+    const int fair = p->panels * ceil_div(largest, p->row_block) / (threads * TASKS_PER_THREAD);
+    // Kernels walk up to four panels at a time; fewer only when there are more threads than that.
+    const int least = p->panels < 4 * threads ? 1 : 4;
     int n = wanted < fair ? wanted : fair;
-    // Kernels walk up to four panels at a time.
-    n = n < 1 ? 1 : n > 4 ? n / 4 * 4 : n;
+    n = n < least ? least : n / least * least;
     p->task_panels = n < p->panels ? n : p->panels;
     p->panel_blocks = ceil_div(p->panels, p->task_panels);
 }

@@ -2,14 +2,14 @@
 #include "kernel/limits.h"
 #include "kernel/limits_impl.h"
 
-#include <stdbool.h>
+#include <unistd.h>
 
 #include "core/attributes.h"
 #include "core/mem.h"
 #include "utils/clock.h"
 
 enum { CHUNK = 1 << 20, STREAMS = 4, AHEAD = 1024 }; // bytes per task; bytes fetched ahead
-static const size_t READ_BYTES = (size_t)1 << 30;    // above the last-level cache's share of ours
+static const size_t READ_BYTES = (size_t)1 << 30;    // more than last-level caches hold
 
 typedef struct reading {
     const char *base;
@@ -41,8 +41,11 @@ static void read_task(void *arg, int task, int worker)
 
 static int measure_read(msgl_pool *pool, struct msgl_limits *out, double seconds)
 {
-    const int tasks = (int)(READ_BYTES / CHUNK);
-    char *base = msgl__pages_alloc(READ_BYTES);
+    // At most an eighth of the machine's memory, so that asking for the limits is harmless.
+    const size_t eighth = (size_t)sysconf(_SC_PHYS_PAGES) / 8 * (size_t)sysconf(_SC_PAGESIZE);
+    const size_t size = (READ_BYTES < eighth ? READ_BYTES : eighth) / CHUNK * CHUNK;
+    const int tasks = (int)(size / CHUNK);
+    char *base = msgl__pages_alloc(size);
     const size_t line = 64;
     uint64_t *sums = msgl__calloc((size_t)msgl__pool_threads(pool), line);
     int rc = 0;
@@ -55,12 +58,12 @@ static int measure_read(msgl_pool *pool, struct msgl_limits *out, double seconds
         do {
             const uint64_t t = msgl__now_ns();
             msgl__pool_run(pool, tasks, read_task, &r);
-            const double rate = (double)READ_BYTES / (double)(msgl__now_ns() - t);
+            const double rate = (double)size / (double)(msgl__now_ns() - t);
             if (rate > out->read_gb_s) out->read_gb_s = rate;
         } while ((double)(msgl__now_ns() - start) < seconds * 1e9);
     }
     msgl__free(sums);
-    msgl__pages_free(base, READ_BYTES);
+    msgl__pages_free(base, size);
     return rc;
 }
 

@@ -1,0 +1,89 @@
+// SPDX-License-Identifier: Apache-2.0
+//
+// Choice of the ISA level by name and by detection.
+#include <stdarg.h>
+#include <stddef.h>
+#include <stdint.h>
+#include <setjmp.h>
+#include <cmocka.h>
+
+#include <string.h>
+
+#include "core/attributes.h"
+#include "kernel/kernel.h"
+
+static void empty_means_detected(void **state)
+{
+    (void)state;
+    const msgl_cpu_level have = msgl__cpu_level_detect();
+    msgl_cpu_level level = MSGL_CPU_LEVELS;
+    assert_in_range(have, MSGL_CPU_REF, MSGL_CPU_AMX);
+    assert_int_equal(msgl__cpu_level_select(NULL, &level, NULL), 0);
+    assert_int_equal(level, have);
+    assert_int_equal(msgl__cpu_level_select("", &level, NULL), 0);
+    assert_int_equal(level, have);
+}
+
+static void every_name_selects_or_says_what_is_there(void **state)
+{
+    (void)state;
+    const msgl_cpu_level have = msgl__cpu_level_detect();
+    for (int l = 0; l < MSGL_CPU_LEVELS; l++) {
+        msgl_cpu_level level = MSGL_CPU_LEVELS;
+        msgl_err err;
+        const int rc =
+            msgl__cpu_level_select(msgl__cpu_level_name((msgl_cpu_level)l), &level, &err);
+        if (l <= (int)have) {
+            assert_int_equal(rc, 0);
+            assert_int_equal(level, l);
+        } else {
+            assert_int_equal(rc, MSGL_EUNSUPPORTED);
+            assert_non_null(strstr(err.text, msgl__cpu_level_name(have)));
+        }
+    }
+}
+
+static void unknown_names_list_the_known(void **state)
+{
+    (void)state;
+    static const char *const BAD[] = {"avx", "AVX2", "amx ", "sse2", "0"};
+    for (size_t i = 0; i < MSGL_COUNT(BAD); i++) {
+        msgl_cpu_level level;
+        msgl_err err;
+        assert_int_equal(msgl__cpu_level_select(BAD[i], &level, &err), MSGL_EINVAL);
+        for (int l = 0; l < MSGL_CPU_LEVELS; l++) {
+            assert_non_null(strstr(err.text, msgl__cpu_level_name((msgl_cpu_level)l)));
+        }
+    }
+}
+
+static void tables_are_complete_at_every_level(void **state)
+{
+    (void)state;
+    for (int l = 0; l <= (int)msgl__cpu_level_detect(); l++) {
+        msgl_kernels k;
+        msgl__kernels_init_cpu(&k, (msgl_cpu_level)l);
+        assert_int_equal(k.level, l);
+        assert_string_equal(k.gemm.name, msgl__cpu_level_name((msgl_cpu_level)l));
+        assert_non_null(k.gemm.pack);
+        assert_non_null(k.gemm.gather);
+        assert_non_null(k.gemm.linear);
+        assert_non_null(k.gemm.grouped);
+        assert_non_null(k.norm.rms_norm);
+        assert_non_null(k.rope.qk_norm_rope);
+        assert_non_null(k.act.silu_mul);
+        assert_non_null(k.moe.route);
+        assert_non_null(k.sample.sample);
+    }
+}
+
+int main(void)
+{
+    const struct CMUnitTest tests[] = {
+        cmocka_unit_test(empty_means_detected),
+        cmocka_unit_test(every_name_selects_or_says_what_is_there),
+        cmocka_unit_test(unknown_names_list_the_known),
+        cmocka_unit_test(tables_are_complete_at_every_level),
+    };
+    return cmocka_run_group_tests(tests, NULL, NULL);
+}
