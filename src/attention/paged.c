@@ -40,6 +40,10 @@ int msgl__attn_config_check(const msgl_attn_config *cfg, msgl_err *err)
                              "attention: %d query heads are no multiple of %d KV heads",
                              (int)cfg->num_q_heads, (int)cfg->num_kv_heads);
     }
+    if (cfg->head_dim % 8 != 0) {
+        return msgl__err_set(err, MSGL_EINVAL, "attention: head_dim %d is no multiple of 8",
+                             (int)cfg->head_dim);
+    }
     const int64_t group = cfg->num_q_heads / cfg->num_kv_heads;
     if (cfg->max_step_tokens * group + cfg->max_running > INT32_MAX / 2) {
         return msgl__err_set(err, MSGL_EINVAL, "attention: %d tokens per step are too many",

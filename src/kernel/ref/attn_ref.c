@@ -134,6 +134,9 @@ void msgl__attn_init(msgl_attn_kernels *k, msgl_cpu_level level)
         .scratch_size = msgl__attn_scratch_size};
     (void)level;
 #if defined(__x86_64__)
+    if (level >= MSGL_CPU_AVX2) msgl__attn_init_avx2(k);
+    if (level >= MSGL_CPU_AVX512) msgl__attn_init_avx512(k);
+    if (level >= MSGL_CPU_AVX512BF16) msgl__attn_init_avx512bf16(k);
     if (level >= MSGL_CPU_AMX) msgl__attn_init_amx(k);
 #endif
 }

@@ -518,22 +518,9 @@ static void amx_fold(int n, int padded_dim, float *M, float *L, float *O, const 
     msgl__fold_avx512(n, padded_dim, M, L, O, m, l, o);
 }
 
-// Columns back in order: see place_values.
 static void amx_write(int head_dim, const float *o, float f, float *out)
 {
-    const __m512i first = _mm512_setr_epi32(0, 1, 2, 3, 16, 17, 18, 19, 4, 5, 6, 7, 20, 21, 22, 23);
-    const __m512i second =
-        _mm512_setr_epi32(8, 9, 10, 11, 24, 25, 26, 27, 12, 13, 14, 15, 28, 29, 30, 31);
-    const __m512 vf = _mm512_set1_ps(f);
-    for (int d = 0; d < head_dim; d += 32) {
-        const int left = head_dim - d;
-        const uint32_t mask = left >= 32 ? 0xffffffffu : (1u << left) - 1;
-        const __m512 a = _mm512_mul_ps(_mm512_loadu_ps(o + d), vf);
-        const __m512 b = _mm512_mul_ps(_mm512_loadu_ps(o + d + 16), vf);
-        _mm512_mask_storeu_ps(out + d, (__mmask16)mask, _mm512_permutex2var_ps(a, first, b));
-        _mm512_mask_storeu_ps(out + d + 16, (__mmask16)(mask >> 16),
-                              _mm512_permutex2var_ps(a, second, b));
-    }
+    msgl__write_unpacked_avx512(head_dim, o, f, out);
 }
 
 static void amx_store(const float *from, void *to, int n)

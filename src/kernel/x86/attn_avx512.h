@@ -10,17 +10,9 @@
 
 #include "core/attributes.h"
 #include "kernel/attn_impl.h"
+#include "kernel/x86/attn_exp2.h"
 
-// 2^x; 0 below -126 (also for -inf), NaN for NaN. x = n + r with n the nearest integer and
-// |r| <= 1/2; 2^r = 1 + r g(r), where g is the polynomial of degree 5 that meets (2^r - 1) / r at
-// the six Chebyshev nodes of [-1/2, 1/2]. Its error is 5.1e-9 of 2^r, so that the result is within
-// 1 ulp; integers are exact. The coefficients are those of g, lowest first, rounded to f32.
-#define MSGL_EXP2_C0 0.693147182f
-#define MSGL_EXP2_C1 0.240226507f
-#define MSGL_EXP2_C2 0.0555035695f
-#define MSGL_EXP2_C3 0.00961808302f
-#define MSGL_EXP2_C4 0.00133908633f
-#define MSGL_EXP2_C5 0.000154531634f
+// 2^x within 1 ulp; 0 below -126 (also for -inf), NaN for NaN. See attn_exp2.h.
 MSGL_INLINE __m512 msgl__exp2_avx512(__m512 x)
 {
     const __m512 n = _mm512_roundscale_ps(x, _MM_FROUND_TO_NEAREST_INT | _MM_FROUND_NO_EXC);
@@ -105,6 +97,25 @@ MSGL_INLINE void msgl__store_bf16_avx512(const float *from, void *to, int n)
         const __mmask16 k = n - i < 16 ? (__mmask16)((1u << (n - i)) - 1) : 0xffff;
         _mm256_mask_storeu_epi16(half + i, k,
                                  msgl__to_bf16_avx512(_mm512_maskz_loadu_ps(k, from + i)));
+    }
+}
+
+// Columns in the order that unpacking pairs of rows within 128-bit lanes leaves: of 32, first 0-3,
+// 8-11, 16-19, 24-27, then the rest.
+MSGL_INLINE void msgl__write_unpacked_avx512(int head_dim, const float *o, float f, float *out)
+{
+    const __m512i first = _mm512_setr_epi32(0, 1, 2, 3, 16, 17, 18, 19, 4, 5, 6, 7, 20, 21, 22, 23);
+    const __m512i second =
+        _mm512_setr_epi32(8, 9, 10, 11, 24, 25, 26, 27, 12, 13, 14, 15, 28, 29, 30, 31);
+    const __m512 vf = _mm512_set1_ps(f);
+    for (int d = 0; d < head_dim; d += 32) {
+        const int left = head_dim - d;
+        const uint32_t mask = left >= 32 ? 0xffffffffu : (1u << left) - 1;
+        const __m512 a = _mm512_mul_ps(_mm512_loadu_ps(o + d), vf);
+        const __m512 b = _mm512_mul_ps(_mm512_loadu_ps(o + d + 16), vf);
+        _mm512_mask_storeu_ps(out + d, (__mmask16)mask, _mm512_permutex2var_ps(a, first, b));
+        _mm512_mask_storeu_ps(out + d + 16, (__mmask16)(mask >> 16),
+                              _mm512_permutex2var_ps(a, second, b));
     }
 }
 

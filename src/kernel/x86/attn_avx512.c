@@ -1,0 +1,58 @@
+// SPDX-License-Identifier: Apache-2.0
+//
+// Family attn at level AVX-512: f32 products for every dtype of the pool, q in f32.
+#include "kernel/x86/attn_avx512_rows.h"
+
+static void fold(int n, int padded_dim, float *M, float *L, float *O, const float *m,
+                 const float *l, const float *o)
+{
+    msgl__fold_avx512(n, padded_dim, M, L, O, m, l, o);
+}
+
+static void write_row(int head_dim, const float *o, float f, float *out)
+{
+    const __m512 vf = _mm512_set1_ps(f);
+    for (int d = 0; d < head_dim; d += 16) {
+        const int left = head_dim - d;
+        const __mmask16 k = left >= 16 ? 0xffff : (__mmask16)((1u << left) - 1);
+        _mm512_mask_storeu_ps(out + d, k, _mm512_mul_ps(_mm512_loadu_ps(o + d), vf));
+    }
+}
+
+#define NAME(x) f32_##x
+#define BYTES 4
+#define LOAD(p, d, k) _mm512_maskz_loadu_ps(k, (const float *)(const void *)(p) + (d))
+#define SAVE(p, d, k, x) _mm512_mask_storeu_ps((float *)(p) + (d), k, x)
+#include "kernel/x86/attn_avx512_dtype.h"
+#undef NAME
+#undef BYTES
+#undef LOAD
+#undef SAVE
+
+#define NAME(x) f16_##x
+#define BYTES 2
+#define LOAD(p, d, k)                                                                              \
+    _mm512_cvtph_ps(_mm256_maskz_loadu_epi16(k, (const uint16_t *)(const void *)(p) + (d)))
+#define SAVE(p, d, k, x)                                                                           \
+    _mm256_mask_storeu_epi16((uint16_t *)(p) + (d), k,                                             \
+                             _mm512_cvtps_ph(x, _MM_FROUND_TO_NEAREST_INT | _MM_FROUND_NO_EXC))
+#include "kernel/x86/attn_avx512_dtype.h"
+#undef NAME
+#undef LOAD
+#undef SAVE
+
+#define NAME(x) bf16_##x
+#define LOAD(p, d, k)                                                                              \
+    _mm512_castsi512_ps(_mm512_slli_epi32(_mm512_cvtepu16_epi32(_mm256_maskz_loadu_epi16(          \
+                                              k, (const uint16_t *)(const void *)(p) + (d))),      \
+                                          16))
+#define SAVE(p, d, k, x) _mm256_mask_storeu_epi16((uint16_t *)(p) + (d), k, msgl__to_bf16_avx512(x))
+#include "kernel/x86/attn_avx512_dtype.h"
+
+void msgl__attn_init_avx512(msgl_attn_kernels *k)
+{
+    k->name = "avx512";
+    k->ops[MSGL_F32] = &f32_ops;
+    k->ops[MSGL_F16] = &f16_ops;
+    k->ops[MSGL_BF16] = &bf16_ops;
+}

@@ -1,0 +1,72 @@
+// SPDX-License-Identifier: Apache-2.0
+//
+// Paged attention with scores as rows of keys, for levels without AMX. A file that includes this
+// has defined, for its level and dtype, static inline functions
+//     NAME(scores)(s, keys, item_row, row, rows, from, to)  s->s[row ..] for 4, 2 or 1 rows
+//     rows_softmax(s, keys, row, lo, hi, from, to)          s->s[row] to probabilities, m and l
+//     NAME(values)(s, keys, row, rows, from, to)            s->o of those rows
+// in which an element's sum runs over head_dim or keys in one order, however many rows are taken at
+// a time. from and to are multiples of 16.
+#ifndef MSGL_KERNEL_X86_ATTN_ROWS_H
+#define MSGL_KERNEL_X86_ATTN_ROWS_H
+
+#include <immintrin.h>
+#include <math.h>
+#include <stdbool.h>
+#include <string.h>
+
+#include "core/attributes.h"
+#include "kernel/attn_impl.h"
+
+enum { TILE = MSGL_ATTN_TILE, BLOCK = 16, AHEAD = 16 };
+
+static const MSGL_ALIGNED(64) char ZEROS[MSGL_ATTN_MAX_DIM * 4];
+
+typedef struct rows_scratch {
+    const char *k[TILE + AHEAD], *v[TILE + AHEAD]; // rows of the tile; zeros for what must not be
+                                                   // read
+    float m[BLOCK], l[BLOCK];
+    MSGL_ALIGNED(64) float s[BLOCK][TILE]; // scores, then probabilities
+    MSGL_ALIGNED(64) float o[BLOCK * MSGL_ATTN_MAX_DIM];
+    MSGL_ALIGNED(64) float q[MSGL_ATTN_MAX_ROWS * MSGL_ATTN_MAX_DIM]; // or bf16; [row][padded]
+} rows_scratch;
+
+static size_t rows_scratch_size(int head_dim)
+{
+    (void)head_dim;
+    return sizeof(rows_scratch);
+}
+
+static void rows_load_keys(const msgl__attn_keys *keys, int rows, void *scratch)
+{
+    rows_scratch *s = scratch;
+    (void)rows;
+    const int first = keys->begin & ~15, last = (keys->end + 15) & ~15;
+    for (int i = first; i < last + AHEAD; i++) {
+        const bool in = i >= keys->begin && i < keys->end;
+        const size_t at = in ? (size_t)keys->slots[i] * keys->slot_bytes : 0;
+        s->k[i] = in ? keys->k + at : ZEROS;
+        s->v[i] = in ? keys->v + at : ZEROS;
+    }
+}
+
+static void MSGL_UNUSED rows_load_q(const msgl__attn_query *q, void *scratch)
+{
+    rows_scratch *s = scratch;
+    const size_t dim = (size_t)q->call->head_dim, padded = (size_t)msgl__attn_padded_dim((int)dim);
+    for (int i = 0; i < q->work->rows; i++) {
+        float *to = s->q + (size_t)i * padded;
+        memcpy(to, msgl__attn_q_row(q, i), dim * sizeof *to);
+        memset(to + dim, 0, (padded - dim) * sizeof *to);
+    }
+}
+
+// Rows [first, first + n) of a key array, some keys before they are read.
+MSGL_INLINE void rows_prefetch(const char *const *row, int n, int bytes)
+{
+    for (int i = 0; i < n; i++) {
+        for (int d = 0; d < bytes; d += 64) _mm_prefetch(row[i] + d, _MM_HINT_T0);
+    }
+}
+
+#endif
