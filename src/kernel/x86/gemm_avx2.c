@@ -51,7 +51,7 @@ MSGL_INLINE wvec load_f32(const char *line, int sub)
 #define MSGL_T_LINE 64
 #define MSGL_T_K 1
 #define MSGL_T_A 4
-#include "kernel/x86/gemm_avx.h"
+#include "kernel/x86/gemm_avx_body.h"
 
 MSGL_INLINE wvec load_f16(const char *line, int sub)
 {
@@ -65,7 +65,7 @@ MSGL_INLINE wvec load_f16(const char *line, int sub)
 #define MSGL_T_LINE 32
 #define MSGL_T_K 1
 #define MSGL_T_A 4
-#include "kernel/x86/gemm_avx.h"
+#include "kernel/x86/gemm_avx_body.h"
 
 // Even k (sub 0) are the lower halves of the 32-bit lanes, odd k the upper ones.
 MSGL_INLINE __m256 half(const char *p, int sub)
@@ -85,7 +85,7 @@ MSGL_INLINE wvec load_bf16(const char *line, int sub)
 #define MSGL_T_LINE 64
 #define MSGL_T_K 2
 #define MSGL_T_A 8
-#include "kernel/x86/gemm_avx.h"
+#include "kernel/x86/gemm_avx_body.h"
 
 static void prepare_f32(const float *in, size_t ld_in, int rows, int k, char *a, size_t row_bytes)
 {

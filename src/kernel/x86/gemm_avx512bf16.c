@@ -35,12 +35,14 @@ typedef __m512bh wvec, xval;
 #define MSGL_T_ROWS_1 12
 #define MSGL_T_ROWS_2 12
 #define MSGL_T_ROWS_4 6
+// clang-format off
 #define MSGL_T_SHAPES(X)                                                                           \
-    X(1, 1)                                                                                        \
-    X(2, 1)                                                                                        \
-    X(3, 1) X(4, 1) X(5, 1) X(6, 1) X(7, 1) X(8, 1) X(9, 1) X(10, 1) X(11, 1) X(12, 1) X(1, 2)     \
-        X(2, 2) X(3, 2) X(4, 2) X(5, 2) X(6, 2) X(7, 2) X(8, 2) X(9, 2) X(10, 2) X(11, 2) X(12, 2) \
-            X(1, 4) X(2, 4) X(3, 4) X(4, 4) X(5, 4) X(6, 4)
+    X(1, 1) X(2, 1) X(3, 1) X(4, 1) X(5, 1) X(6, 1)                                                \
+    X(7, 1) X(8, 1) X(9, 1) X(10, 1) X(11, 1) X(12, 1)                                             \
+    X(1, 2) X(2, 2) X(3, 2) X(4, 2) X(5, 2) X(6, 2)                                                \
+    X(7, 2) X(8, 2) X(9, 2) X(10, 2) X(11, 2) X(12, 2)                                             \
+    X(1, 4) X(2, 4) X(3, 4) X(4, 4) X(5, 4) X(6, 4)
+// clang-format on
 
 MSGL_INLINE acc zero(void)
 {
@@ -72,7 +74,7 @@ MSGL_INLINE void store(float *out, acc sum)
 #define MSGL_T_LINE 64
 #define MSGL_T_K 2
 #define MSGL_T_A 4
-#include "kernel/x86/gemm_avx.h"
+#include "kernel/x86/gemm_avx_body.h"
 
 static void prepare_f32(const float *in, size_t ld_in, int rows, int k, char *a, size_t row_bytes)
 {
