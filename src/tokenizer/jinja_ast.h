@@ -79,6 +79,8 @@ typedef struct msgl_jargs {
 typedef struct msgl_jbody {
     msgl_jnode **stmts;
     size_t len;
+    const msgl_jstr **own; // names that are the block's own, without a value, from its start on
+    size_t nown;
 } msgl_jbody;
 
 // Parameters of a macro or call block; the last `ndefaults` have default values.

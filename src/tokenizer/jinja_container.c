@@ -336,8 +336,8 @@ int msgl__jto_array(msgl_jctx *c, const msgl_jval *v, msgl_jval **items, size_t 
         return 0;
     }
     if (v->type == MSGL_J_GEN) {
-        *items = v->as.g->items + v->as.g->pos;
         *len = v->as.g->len - v->as.g->pos;
+        *items = *len > 0 ? v->as.g->items + v->as.g->pos : NULL;
         v->as.g->pos = v->as.g->len;
         return 0;
     }

@@ -48,13 +48,19 @@ int msgl__jscope_set(msgl_jctx *c, msgl_jscope *s, const msgl_jstr *name, msgl_j
     return 0;
 }
 
+int msgl__jscope_own(msgl_jctx *c, msgl_jscope *s, const msgl_jstr *name)
+{
+    if (scope_find(s, name) != NULL) return 0;
+    return msgl__jscope_set(c, s, name, (msgl_jval){.type = MSGL_J_UNSET});
+}
+
 int msgl__jlookup(msgl_jctx *c, msgl_jscope *s, const msgl_jstr *name, msgl_jval *out)
 {
     for (; s != NULL; s = s->parent) {
         const msgl_jval *v = scope_find(s, name);
         if (v == NULL) continue;
         *out = *v;
-        // A parameter that was not given and is read by another parameter's default.
+        // Known here, but without a value yet.
         if (v->type != MSGL_J_UNSET) return 0;
         break;
     }

@@ -18,6 +18,8 @@ int msgl__jloop_recurse(msgl_jctx *c, msgl_jloop *loop, const msgl_jval *items, 
 
 int msgl__jscope_new(msgl_jctx *c, msgl_jscope *parent, msgl_jscope **out);
 int msgl__jscope_set(msgl_jctx *c, msgl_jscope *s, const msgl_jstr *name, msgl_jval v);
+// Makes the name one of s, without a value yet.
+int msgl__jscope_own(msgl_jctx *c, msgl_jscope *s, const msgl_jstr *name);
 // Scopes, then the client's variables, the folder's, the global functions; else undefined.
 int msgl__jlookup(msgl_jctx *c, msgl_jscope *s, const msgl_jstr *name, msgl_jval *out);
 

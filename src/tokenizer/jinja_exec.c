@@ -9,6 +9,9 @@ static int exec(msgl_jctx *c, msgl_jscope *s, const msgl_jnode *n);
 
 int msgl__jexec_body(msgl_jctx *c, msgl_jscope *s, const msgl_jbody *body)
 {
+    for (size_t i = 0; i < body->nown; i++) {
+        MSGL_JTRY(msgl__jscope_own(c, s, body->own[i]));
+    }
     for (size_t i = 0; i < body->len; i++) MSGL_JTRY(exec(c, s, body->stmts[i]));
     return 0;
 }
@@ -105,6 +108,10 @@ static int exec_filter_block(msgl_jctx *c, msgl_jscope *s, const msgl_jnode *n)
     MSGL_JTRY(msgl__jscope_new(c, s, &inner));
     MSGL_JTRY(capture_in(c, inner, &n->bodies[0], &text));
     MSGL_JTRY(apply_filters(c, inner, n->b, &text, &text));
+    if (text.type != MSGL_J_STR) {
+        return msgl__jctx_fail(c, "a filter block must give a string, not %s",
+                               msgl__jtype_name(&text));
+    }
     return msgl__jbuf_add_str_of(c->out, &text);
 }
 

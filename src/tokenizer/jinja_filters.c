@@ -200,7 +200,6 @@ MSGL_JBUILTIN(f_truncate)
 {
     int64_t length, leeway = 5;
     msgl_jstr *s, *end, *head;
-    MSGL_JTRY(msgl__jarg_str(c, self, "truncate", &s));
     MSGL_JTRY(msgl__jarg_int(c, &arg[0], 255, &length));
     MSGL_JTRY(msgl__jstr_ref(c, "...", 3, false, &end));
     if (arg[2].type != MSGL_J_UNSET) MSGL_JTRY(msgl__jarg_str(c, &arg[2], "truncate", &end));
@@ -210,10 +209,13 @@ MSGL_JBUILTIN(f_truncate)
         return msgl__jctx_fail(c, "truncate: expected length >= %lld and leeway >= 0",
                                (long long)end_len);
     }
-    if (leeway > INT64_MAX - length || (int64_t)msgl__jstr_chars(s) <= length + leeway) {
+    size_t have;
+    MSGL_JTRY(msgl__jlength(c, self, &have));
+    if (leeway > INT64_MAX - length || (int64_t)have <= length + leeway) {
         *out = *self;
         return 0;
     }
+    MSGL_JTRY(msgl__jarg_str(c, self, "truncate", &s));
     size_t keep = msgl__jstr_offset(s, (size_t)(length - end_len));
     if (!msgl__jarg_true(&arg[1])) {
         for (size_t i = keep; i > 0; i--) {

@@ -180,6 +180,15 @@ static int parse_block(msgl_jparser *p, const char *end, msgl_jbody *out)
     return 0;
 }
 
+// The same, with names of its own.
+static int parse_own_block(msgl_jparser *p, const char *end, msgl_jbody *out)
+{
+    MSGL_JTRY(msgl__jp_frame_open(p));
+    MSGL_JTRY(parse_block(p, end, out));
+    msgl__jp_frame_close(p, out);
+    return 0;
+}
+
 static int alloc_bodies(msgl_jparser *p, msgl_jnode *n, size_t count)
 {
     n->bodies = msgl__jarena_zalloc(p->arena, count * sizeof *n->bodies);
@@ -208,7 +217,9 @@ static int check_target(msgl_jparser *p, const msgl_jnode *t)
 
 static int parse_target(msgl_jparser *p, const char *end_name, bool with_ns, msgl_jnode **out)
 {
+    p->in_target = true;
     MSGL_JTRY(msgl__jp_tuple(p, true, true, false, end_name, with_ns, out));
+    p->in_target = false;
     return check_target(p, *out);
 }
 
@@ -219,13 +230,15 @@ static int parse_set(msgl_jparser *p, int line, msgl_jnode **out)
     if (msgl__jp_skip_op(p, "=")) {
         MSGL_JTRY(msgl__jp_node(p, MSGL_JS_SET, line, out));
         (*out)->a = target;
-        return msgl__jp_tuple(p, false, true, false, NULL, false, &(*out)->b);
+        MSGL_JTRY(msgl__jp_tuple(p, false, true, false, NULL, false, &(*out)->b));
+        return msgl__jp_note_target(p, target, false);
     }
     MSGL_JTRY(msgl__jp_node(p, MSGL_JS_SET_BLOCK, line, out));
     (*out)->a = target;
     MSGL_JTRY(alloc_bodies(p, *out, 1));
+    MSGL_JTRY(msgl__jp_note_target(p, target, false));
     MSGL_JTRY(msgl__jp_filter(p, NULL, false, &(*out)->b));
-    return parse_block(p, "endset", &(*out)->bodies[0]);
+    return parse_own_block(p, "endset", &(*out)->bodies[0]);
 }
 
 static int parse_for(msgl_jparser *p, int line, msgl_jnode **out)
@@ -237,14 +250,22 @@ static int parse_for(msgl_jparser *p, int line, msgl_jnode **out)
     MSGL_JTRY(parse_target(p, "in", false, &n->a));
     MSGL_JTRY(expect_name(p, "in"));
     MSGL_JTRY(msgl__jp_tuple(p, false, false, false, "recursive", false, &n->b));
-    if (msgl__jp_skip_name(p, "if")) MSGL_JTRY(msgl__jp_expr(p, true, &n->c));
+    if (msgl__jp_skip_name(p, "if")) {
+        MSGL_JTRY(msgl__jp_frame_open(p));
+        MSGL_JTRY(msgl__jp_note_target(p, n->a, true));
+        MSGL_JTRY(msgl__jp_expr(p, true, &n->c));
+        msgl__jp_frame_close(p, NULL);
+    }
     n->recursive = msgl__jp_skip_name(p, "recursive");
+    MSGL_JTRY(msgl__jp_frame_open(p));
+    MSGL_JTRY(msgl__jp_note_target(p, n->a, true));
     p->loops++;
     MSGL_JTRY(parse_body(p, ends, 2, &n->bodies[0]));
     p->loops--;
+    msgl__jp_frame_close(p, &n->bodies[0]);
     const bool has_else = msgl__jp_is_name(msgl__jp_cur(p), "else");
     p->pos++;
-    return has_else ? parse_block(p, "endfor", &n->bodies[1]) : 0;
+    return has_else ? parse_own_block(p, "endfor", &n->bodies[1]) : 0;
 }
 
 static int parse_if(msgl_jparser *p, int line, msgl_jnode **out)
@@ -267,7 +288,9 @@ static int parse_if(msgl_jparser *p, int line, msgl_jnode **out)
             if (old_len > 0) memcpy(n->bodies, old, old_len * sizeof *old);
         }
         msgl_jbody body;
+        p->frame->branches++;
         MSGL_JTRY(is_else ? parse_body(p, &ends[2], 1, &body) : parse_body(p, ends, 3, &body));
+        p->frame->branches--;
         n->bodies[conds.len - 1] = body;
         more = !msgl__jp_is_name(msgl__jp_cur(p), "endif");
         is_else = msgl__jp_is_name(msgl__jp_cur(p), "else");
@@ -297,7 +320,9 @@ static int parse_signature(msgl_jparser *p, msgl_jsignature *sig)
             cap = cap2;
         }
         MSGL_JTRY(msgl__jp_intern(p, t->text, t->len, &sig->names[sig->len]));
-        sig->has_caller_param |= sig->names[sig->len] == p->tmpl->sym_caller;
+        const msgl_jnode param = {.kind = MSGL_JX_NAME, .sym = sig->names[sig->len]};
+        MSGL_JTRY(msgl__jp_note_target(p, &param, true));
+        sig->has_caller_param |= param.sym == p->tmpl->sym_caller;
         sig->len++;
         p->pos++;
         msgl_jnode *dflt;
@@ -336,6 +361,7 @@ static int parse_macro_body(msgl_jparser *p, msgl_jnode *n, const char *end)
     MSGL_JTRY(parse_block(p, end, &n->bodies[0]));
     p->nmacros--;
     p->loops = loops;
+    msgl__jp_frame_close(p, &n->bodies[0]);
     n->sig->uses_caller &= !n->sig->has_caller_param;
     n->sig->uses_varargs &= !has_param(n->sig, p->tmpl->sym_varargs);
     n->sig->uses_kwargs &= !has_param(n->sig, p->tmpl->sym_kwargs);
@@ -356,6 +382,8 @@ static int parse_macro(msgl_jparser *p, int line, msgl_jnode **out)
     if (t->kind != MSGL_JT_NAME) return msgl__jp_unexpected(p, "name");
     MSGL_JTRY(msgl__jp_intern(p, t->text, t->len, &(*out)->sym));
     p->pos++;
+    MSGL_JTRY(msgl__jp_note_store(p, (*out)->sym));
+    MSGL_JTRY(msgl__jp_frame_open(p));
     MSGL_JTRY(parse_signature(p, (*out)->sig));
     return parse_macro_body(p, *out, "endmacro");
 }
@@ -364,8 +392,12 @@ static int parse_call_block(msgl_jparser *p, int line, msgl_jnode **out)
 {
     MSGL_JTRY(msgl__jp_node(p, MSGL_JS_CALL_BLOCK, line, out));
     MSGL_JTRY(new_signature(p, *out));
+    MSGL_JTRY(msgl__jp_frame_open(p));
+    msgl_jframe *inner = p->frame;
     if (msgl__jp_is_op(msgl__jp_cur(p), "(")) MSGL_JTRY(parse_signature(p, (*out)->sig));
+    p->frame = inner->parent; // the call itself belongs to the block around
     MSGL_JTRY(msgl__jp_expr(p, true, &(*out)->a));
+    p->frame = inner;
     if ((*out)->a->kind != MSGL_JX_CALL) return msgl__jp_fail(p, line, "expected call");
     return parse_macro_body(p, *out, "endcall");
 }
@@ -375,7 +407,7 @@ static int parse_filter_block(msgl_jparser *p, int line, msgl_jnode **out)
     MSGL_JTRY(msgl__jp_node(p, MSGL_JS_FILTER_BLOCK, line, out));
     MSGL_JTRY(alloc_bodies(p, *out, 1));
     MSGL_JTRY(msgl__jp_filter(p, NULL, true, &(*out)->b));
-    return parse_block(p, "endfilter", &(*out)->bodies[0]);
+    return parse_own_block(p, "endfilter", &(*out)->bodies[0]);
 }
 
 static int parse_with(msgl_jparser *p, int line, msgl_jnode **out)
@@ -394,7 +426,13 @@ static int parse_with(msgl_jparser *p, int line, msgl_jnode **out)
     }
     (*out)->list = items.items;
     (*out)->nlist = items.len;
-    return parse_block(p, "endwith", &(*out)->bodies[0]);
+    MSGL_JTRY(msgl__jp_frame_open(p));
+    for (size_t i = 0; i < items.len; i += 2) {
+        MSGL_JTRY(msgl__jp_note_target(p, items.items[i], true));
+    }
+    MSGL_JTRY(parse_block(p, "endwith", &(*out)->bodies[0]));
+    msgl__jp_frame_close(p, &(*out)->bodies[0]);
+    return 0;
 }
 
 // {% generation %} marks what a training mask covers; the text passes through.
@@ -404,7 +442,7 @@ static int parse_generation(msgl_jparser *p, int line, msgl_jnode **out)
     MSGL_JTRY(alloc_bodies(p, *out, 1));
     const int loops = p->loops;
     p->loops = 0;
-    MSGL_JTRY(parse_block(p, "endgeneration", &(*out)->bodies[0]));
+    MSGL_JTRY(parse_own_block(p, "endgeneration", &(*out)->bodies[0]));
     p->loops = loops;
     return 0;
 }
@@ -512,7 +550,7 @@ static int parse_body(msgl_jparser *p, const char *const *ends, size_t nends, ms
     msgl_jnodes stmts = {0};
     MSGL_JTRY(parse_statements(p, ends, nends, &stmts));
     p->depth--;
-    *out = (msgl_jbody){stmts.items, stmts.len};
+    *out = (msgl_jbody){.stmts = stmts.items, .len = stmts.len};
     return 0;
 }
 
@@ -526,7 +564,9 @@ int msgl__jparse(struct msgl_chat_template *t, const char *source, size_t len, m
     MSGL_JTRY(msgl__jp_intern(&p, "varargs", 7, &t->sym_varargs));
     MSGL_JTRY(msgl__jp_intern(&p, "kwargs", 6, &t->sym_kwargs));
     msgl_jnodes stmts = {0};
+    MSGL_JTRY(msgl__jp_frame_open(&p));
     MSGL_JTRY(parse_statements(&p, NULL, 0, &stmts));
-    t->body = (msgl_jbody){stmts.items, stmts.len};
-    return 0;
+    t->body = (msgl_jbody){.stmts = stmts.items, .len = stmts.len};
+    msgl__jp_frame_close(&p, &t->body);
+    return msgl__jp_resolve_frames(&p);
 }

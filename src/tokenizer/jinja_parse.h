@@ -12,13 +12,30 @@ enum {
     MSGL_JPARSE_DEPTH = 200, // open statements and sub-expressions while parsing
     MSGL_JTREE_DEPTH = 400,  // longest way down the finished tree
     MSGL_JPARSE_MACROS = 64, // macros within macros
-    MSGL_JNAMES_HASH = 256,
+    MSGL_JNAMES_HASH = 4096,
+    MSGL_JREFS_HASH = 1024,
 };
 
 typedef struct msgl_jname {
     msgl_jstr str;
     struct msgl_jname *next;
 } msgl_jname;
+
+// The first mention of a name in a block.
+typedef struct msgl_jref {
+    const struct msgl_jframe *frame;
+    const msgl_jstr *name;
+    struct msgl_jref *chain, *next_store;
+} msgl_jref;
+
+// A block with names of its own (template, loop, macro ...); see jinja_scope.c.
+typedef struct msgl_jframe {
+    struct msgl_jframe *parent, *next;
+    msgl_jbody *body;  // NULL: nothing but expressions
+    msgl_jref *stores; // names whose first mention assigns them, outside of any branch
+    size_t nstores;
+    int branches; // open ifs
+} msgl_jframe;
 
 typedef struct msgl_jparser {
     struct msgl_chat_template *tmpl;
@@ -30,7 +47,10 @@ typedef struct msgl_jparser {
     int loops; // open for loops of the innermost macro (break and continue need one)
     msgl_jsignature *macros[MSGL_JPARSE_MACROS];
     int nmacros;
+    bool in_target;              // names are being assigned to, not read
+    msgl_jframe *frame, *frames; // innermost; all
     msgl_jname *names[MSGL_JNAMES_HASH];
+    msgl_jref *refs[MSGL_JREFS_HASH];
 } msgl_jparser;
 
 // Growing list of nodes, in the arena.
@@ -62,6 +82,14 @@ int msgl__jp_node(msgl_jparser *p, msgl_jkind kind, int line, msgl_jnode **out);
 int msgl__jp_push(msgl_jparser *p, msgl_jnodes *v, msgl_jnode *n);
 // Computes n->depth from its children; MSGL_ELIMIT past the limit.
 int msgl__jp_close(msgl_jparser *p, msgl_jnode *n);
+
+// Name resolution (jinja_scope.c).
+int msgl__jp_frame_open(msgl_jparser *p);
+void msgl__jp_frame_close(msgl_jparser *p, msgl_jbody *body);
+int msgl__jp_note_load(msgl_jparser *p, const msgl_jstr *name);
+int msgl__jp_note_store(msgl_jparser *p, const msgl_jstr *name);
+int msgl__jp_note_target(msgl_jparser *p, const msgl_jnode *target, bool param);
+int msgl__jp_resolve_frames(msgl_jparser *p); // after all is parsed
 
 int msgl__jp_expr(msgl_jparser *p, bool with_cond, msgl_jnode **out);
 int msgl__jp_primary(msgl_jparser *p, bool with_ns, msgl_jnode **out);

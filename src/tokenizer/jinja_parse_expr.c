@@ -537,7 +537,7 @@ static int parse_name(msgl_jparser *p, bool with_ns, msgl_jnode **out)
         m->uses_varargs |= n->sym == p->tmpl->sym_varargs;
         m->uses_kwargs |= n->sym == p->tmpl->sym_kwargs;
     }
-    return 0;
+    return msgl__jp_note_load(p, n->sym);
 }
 
 // Adjacent string literals are one string.

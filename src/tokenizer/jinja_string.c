@@ -9,6 +9,7 @@ int msgl__jbuf_new(msgl_jctx *c, size_t cap, msgl_jbuf **out)
     msgl_jbuf *b = msgl__jarena_zalloc(&c->arena, sizeof *b);
     if (b == NULL) return msgl__jctx_nomem(c, sizeof *b);
     b->c = c;
+    b->data = (char *)b; // never NULL; nothing is written while cap is 0
     *out = b;
     if (cap == 0) return 0;
     b->data = msgl__jctx_alloc(c, cap);
@@ -135,7 +136,7 @@ static int new_str(msgl_jctx *c, const char *data, size_t len, bool untrusted, m
 
 int msgl__jbuf_finish(msgl_jbuf *b, msgl_jstr **out)
 {
-    MSGL_JTRY(new_str(b->c, b->data != NULL ? b->data : "", b->len, b->untrusted, out));
+    MSGL_JTRY(new_str(b->c, b->data, b->len, b->untrusted, out));
     (*out)->mask = b->mask;
     (*out)->store = b;
     return 0;
@@ -175,8 +176,7 @@ int msgl__jstr_concat(msgl_jctx *c, const msgl_jstr *a, const msgl_jstr *b, msgl
     const size_t start = buf->len - a->len;
     MSGL_JTRY(msgl__jbuf_add_jstr(buf, b));
     MSGL_JTRY(msgl__jctx_work(c, b->len));
-    const char *data = buf->data != NULL ? buf->data + start : "";
-    MSGL_JTRY(new_str(c, data, a->len + b->len, buf->untrusted, out));
+    MSGL_JTRY(new_str(c, buf->data + start, a->len + b->len, buf->untrusted, out));
     (*out)->mask = buf->mask != NULL ? buf->mask + start : NULL;
     (*out)->store = buf;
     (*out)->markup = a->markup || b->markup;
