@@ -1,0 +1,146 @@
+#!/usr/bin/env python3
+# SPDX-License-Identifier: Apache-2.0
+"""The official openai client against a running server, unchanged.
+
+    pip install openai
+    minisgl serve --model models/demo --port 1919 &
+    python3 tests/e2e/openai_client.py http://127.0.0.1:1919/v1
+
+Exits 77 (skipped) when the package is not installed. Not part of `make check`, which needs no
+Python; the same exchanges are tested there with a scripted engine.
+"""
+import asyncio
+import sys
+
+try:
+    import openai
+except ImportError:
+    print("skipped: the openai package is not installed")
+    sys.exit(77)
+
+BASE = sys.argv[1] if len(sys.argv) > 1 else "http://127.0.0.1:1919/v1"
+client = openai.OpenAI(base_url=BASE, api_key="none", max_retries=0)
+MODEL = client.models.list().data[0].id
+HELLO = [{"role": "user", "content": "Hello! Who are you?"}]
+
+
+def check(condition, what):
+    if not condition:
+        raise AssertionError(what)
+    print("ok:", what)
+
+
+def models():
+    check(client.models.retrieve(MODEL).id == MODEL, "models.retrieve")
+    try:
+        client.chat.completions.create(model="no-such-model", messages=HELLO)
+        check(False, "unknown model must be refused")
+    except openai.NotFoundError as e:
+        check(e.code == "model_not_found", "unknown model is a NotFoundError")
+
+
+def chat():
+    r = client.chat.completions.create(model=MODEL, messages=HELLO, temperature=0, max_tokens=24)
+    text = r.choices[0].message.content
+    check(r.choices[0].finish_reason in ("stop", "length"), "finish_reason")
+    check(r.usage.total_tokens == r.usage.prompt_tokens + r.usage.completion_tokens, "usage adds up")
+    check(r.usage.prompt_tokens_details.cached_tokens >= 0, "cached_tokens is there")
+    again = client.chat.completions.create(
+        model=MODEL, messages=HELLO, temperature=0, max_tokens=24, stream=True,
+        stream_options={"include_usage": True})
+    pieces, usage, finish, role = [], None, None, None
+    for chunk in again:
+        usage = chunk.usage or usage
+        for c in chunk.choices:
+            role = c.delta.role or role
+            pieces.append(c.delta.content or "")
+            finish = c.finish_reason or finish
+    check("".join(pieces) == text, "the stream's pieces are the whole text: %r" % text)
+    check(role == "assistant" and finish == r.choices[0].finish_reason, "role and finish_reason")
+    check(usage.completion_tokens == r.usage.completion_tokens, "usage of the stream")
+    check(usage.prompt_tokens_details.cached_tokens > 0, "the second time, the prefix is cached")
+
+
+def sampling():
+    kw = dict(model=MODEL, messages=HELLO, temperature=1.0, max_tokens=16)
+    a = client.chat.completions.create(seed=7, n=3, **kw)
+    b = client.chat.completions.create(seed=7, n=3, **kw)
+    check([c.message.content for c in a.choices] == [c.message.content for c in b.choices],
+          "the same seed gives the same three choices")
+    r = client.chat.completions.create(logprobs=True, top_logprobs=3, **kw)
+    content = r.choices[0].logprobs.content
+    check(len(content) > 0 and all(len(t.top_logprobs) == 3 for t in content), "chat logprobs")
+    text = b"".join(bytes(t.bytes) for t in content).decode(errors="replace")
+    check(text == r.choices[0].message.content, "logprobs.bytes make up the text")
+
+
+def completions():
+    r = client.completions.create(model=MODEL, prompt="The sky is", max_tokens=8, temperature=0,
+                                  echo=True, logprobs=2)
+    c = r.choices[0]
+    check(c.text.startswith("The sky is"), "echo")
+    lp = c.logprobs
+    check(lp.token_logprobs[0] is None and all(x <= 0 for x in lp.token_logprobs[1:]),
+          "echo logprobs")
+    check(len(lp.tokens) == len(lp.token_logprobs) == len(lp.top_logprobs) == len(lp.text_offset),
+          "logprobs arrays have one length")
+    many = client.completions.create(model=MODEL, prompt=["One", "Two"], max_tokens=4, n=2)
+    check([x.index for x in many.choices] == [0, 1, 2, 3], "several prompts and choices")
+    full = client.completions.create(model=MODEL, prompt="Count:", max_tokens=32, temperature=0)
+    text = full.choices[0].text
+    if len(text) > 6:
+        stop = text[3:6]
+        cut = client.completions.create(model=MODEL, prompt="Count:", max_tokens=32, temperature=0,
+                                        stop=[stop])
+        check(cut.choices[0].text == text[: text.index(stop)], "stop string %r" % stop)
+        check(cut.choices[0].finish_reason == "stop", "finish_reason of a stop string")
+    ids = client.completions.create(model=MODEL, prompt=[5, 6, 7], max_tokens=2,
+                                    extra_body={"ignore_eos": True})
+    check(ids.usage.prompt_tokens == 3 and ids.usage.completion_tokens == 2, "token ids")
+
+
+def refusals():
+    for kw, param in (
+        ({"max_tokens": -1}, "max_tokens"),
+        ({"temperature": -1}, "temperature"),
+        ({"frequency_penalty": 1.0}, "frequency_penalty"),
+        ({"response_format": {"type": "json_object"}}, "response_format"),
+        ({"n": 100000}, "n"),
+    ):
+        try:
+            client.chat.completions.create(model=MODEL, messages=HELLO, **kw)
+            check(False, "%s must be refused" % param)
+        except openai.BadRequestError as e:
+            check(e.param == param, "%s is refused by name" % param)
+    try:
+        client.completions.create(model=MODEL, prompt=[1] * 1000000)
+        check(False, "a prompt beyond the context must be refused")
+    except openai.BadRequestError as e:
+        check(e.code == "context_length_exceeded", "context_length_exceeded: %s" % e.message)
+
+
+async def concurrent():
+    a = openai.AsyncOpenAI(base_url=BASE, api_key="none", max_retries=0)
+
+    async def one(i):
+        stream = await a.chat.completions.create(
+            model=MODEL, messages=[{"role": "user", "content": "Say %d" % i}], max_tokens=12,
+            temperature=0, stream=True)
+        n = 0
+        async for chunk in stream:
+            n += 1
+            if i % 3 == 0 and n == 2:
+                await stream.close()  # leaves in the middle
+                return True
+        return n > 0
+
+    check(all(await asyncio.gather(*(one(i) for i in range(24)))), "24 at once, 8 of them leave")
+
+
+models()
+chat()
+sampling()
+completions()
+refusals()
+asyncio.run(concurrent())
+print("all good")
