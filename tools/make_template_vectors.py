@@ -94,6 +94,7 @@ CONVERSATIONS = {
     ],
     "text_arguments": [user("Weather?"), assistant(None, tool_calls=[call("get_weather", '{"place": "Rome"}', "x")]), tool("22")],
     "thoughts": [user("Q"), assistant("<think>\nfirst\n</think>\n\nA"), user("Q2"), assistant("<think>\n\n</think>\n\nB")],
+    "other_names": [user("Q"), assistant("A", reasoning="r\n"), user("<result>"), assistant("C", thinking="t", x=1)],
     "reasoning": [user("Q"), assistant("A", reasoning_content="why\n"), user("<result>x"), assistant("C", reasoning_content="more")],
     "parts": [
         {"role": "user", "content": [{"type": "text", "text": "What"}, {"type": "image"}, {"type": "text", "text": "is"}, "it"]},
@@ -140,8 +141,12 @@ def expect(template, variables):
         return {"syntax": True}
     except SyntaxError:  # what jinja leaves to Python's compiler, such as break outside a loop
         return {"syntax": True}
+    variables = plain(variables)
     try:
-        return {"text": compiled.render(**plain(variables))}
+        if "add_generation_prompt" in variables:
+            conversation = variables.pop("messages")
+            return {"text": chat.render_jinja_template([conversation], chat_template=template, **variables)[0][0]}
+        return {"text": compiled.render(**variables)}
     except jinja2.exceptions.SecurityError:
         return {"error": None}
     except jinja2.TemplateError as e:  # raise_exception, undefined values

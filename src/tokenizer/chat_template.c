@@ -19,6 +19,18 @@ enum {
     BASE_MEMORY = 64 << 20,
 };
 
+// Messages may quote template or client text: one line of valid UTF-8 leaves.
+static int clean(msgl_err *err, int rc)
+{
+    if (rc == 0 || err == NULL) return rc;
+    size_t bad;
+    while ((bad = msgl__jutf8_bad(err->text, strlen(err->text))) != SIZE_MAX) err->text[bad] = '?';
+    for (char *p = err->text; *p != '\0'; p++) {
+        if ((unsigned char)*p < 0x20) *p = ' ';
+    }
+    return rc;
+}
+
 int msgl__chat_template_parse(const char *source, size_t len, msgl_chat_template **out,
                               msgl_err *err)
 {
@@ -33,7 +45,7 @@ int msgl__chat_template_parse(const char *source, size_t len, msgl_chat_template
     const int rc = msgl__jparse(t, source, len, err);
     if (rc != 0) {
         msgl__chat_template_free(t);
-        return rc;
+        return clean(err, rc);
     }
     *out = t;
     return 0;
@@ -110,12 +122,56 @@ static int read_vars(msgl_jctx *c, json_t *vars, bool untrusted, msgl_jdict **ou
     return 0;
 }
 
+static const msgl_jval *known(const msgl_jdict *d, const char *key)
+{
+    const msgl_jval *v = msgl__jdict_gets(d, key, strlen(key));
+    return v != NULL && v->type != MSGL_J_NONE ? v : NULL;
+}
+
+static int set_key(msgl_jctx *c, msgl_jdict *d, const char *key, msgl_jval v)
+{
+    msgl_jstr *k;
+    MSGL_JTRY(msgl__jstr_ref(c, key, strlen(key), true, &k));
+    return msgl__jdict_set(c, d, msgl__jstrval(k), v);
+}
+
+// Clients name a message's reasoning in three ways. As transformers does, the template finds it as
+// reasoning_content and, unless the message has its own, as thinking.
+static int alias_reasoning(msgl_jctx *c, msgl_jval *message)
+{
+    if (message->type != MSGL_J_DICT) return 0;
+    const msgl_jdict *old = message->as.d;
+    const msgl_jval *r = known(old, "reasoning_content");
+    if (r == NULL) r = known(old, "thinking");
+    if (r == NULL) r = known(old, "reasoning");
+    if (r == NULL) return 0;
+    msgl_jdict *d;
+    MSGL_JTRY(msgl__jdict_new(c, old->len + 2, &d));
+    d->untrusted = old->untrusted;
+    MSGL_JTRY(set_key(c, d, "thinking", *r));
+    for (size_t i = 0; i < old->len; i++) {
+        MSGL_JTRY(msgl__jdict_set(c, d, old->keys[i], old->vals[i]));
+    }
+    MSGL_JTRY(set_key(c, d, "reasoning_content", *r));
+    message->as.d = d;
+    return 0;
+}
+
+static int alias_messages(msgl_jctx *c)
+{
+    const msgl_jval *m = msgl__jdict_gets(c->vars, "messages", 8);
+    if (m == NULL || m->type != MSGL_J_LIST) return 0;
+    for (size_t i = 0; i < m->as.l->len; i++) MSGL_JTRY(alias_reasoning(c, &m->as.l->items[i]));
+    return 0;
+}
+
 static int render(msgl_jctx *c, json_t *vars, json_t *trusted)
 {
     msgl_jscope *root;
     MSGL_JTRY(read_vars(c, vars, true, &c->vars));
     MSGL_JTRY(read_vars(c, trusted, false, &c->trusted));
     if (c->vars == NULL) MSGL_JTRY(msgl__jdict_new(c, 0, &c->vars));
+    MSGL_JTRY(alias_messages(c));
     MSGL_JTRY(msgl__jbuf_new(c, 4096, &c->out));
     MSGL_JTRY(msgl__jscope_new(c, NULL, &root));
     return msgl__jexec_body(c, root, &c->tmpl->body);
@@ -140,7 +196,7 @@ int msgl__chat_template_render_at(const msgl_chat_template *t, json_t *vars, jso
     int rc = render(&c, vars, trusted);
     if (rc == 0) rc = give_result(&c, c.max_string, out);
     msgl__jarena_free(&c.arena);
-    return rc;
+    return clean(err, rc);
 }
 
 int msgl__chat_template_render(const msgl_chat_template *t, json_t *vars,

@@ -47,11 +47,16 @@ typedef struct msgl_rendered {
 void msgl__rendered_free(msgl_rendered *r); // zero-initialised is empty
 
 // Renders with the variables of the JSON object `vars` (messages, tools, documents,
-// add_generation_prompt, enable_thinking ...; untrusted). MSGL_EINVAL: the template called
-// raise_exception or failed on this input (text says what); MSGL_ELIMIT: a budget ran out.
+// add_generation_prompt, enable_thinking ...; untrusted, but for the roles that every chat API
+// knows: templates glue those into control tokens). A message's reasoning may be called
+// reasoning_content, thinking or reasoning; the template finds it as the first and the second.
+// MSGL_EINVAL: the template called raise_exception or failed on this input (text says what);
+// MSGL_ELIMIT: a budget ran out.
 int msgl__chat_template_render(const msgl_chat_template *t, json_t *vars,
                                const msgl_render_limits *limits, msgl_rendered *out, msgl_err *err);
-// The same with the folder's template and its special-token variables (trusted).
+// The same with the folder's template and its special-token variables (trusted), as
+// apply_chat_template calls it: tools and documents are None and add_generation_prompt is False
+// unless `vars` has them.
 int msgl__chat_templates_render(const msgl_chat_templates *t, json_t *vars,
                                 const msgl_render_limits *limits, msgl_rendered *out,
                                 msgl_err *err);

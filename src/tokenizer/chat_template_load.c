@@ -13,7 +13,7 @@ enum { MAX_FILE = 64 << 20 };
 
 struct msgl_chat_templates {
     msgl_chat_template *dflt, *tool_use; // either may be NULL, not both
-    json_t *tokens;                      // bos_token, eos_token ...
+    json_t *tokens; // bos_token, eos_token ..., and what variables are when the client sends none
 };
 
 // The whole file, owned by the caller. MSGL_ENOENT when it is not there.
@@ -200,7 +200,12 @@ int msgl__chat_templates_load(const char *dir, msgl_chat_templates **out, msgl_e
         msgl__chat_templates_free(t);
         return msgl__err_set(err, MSGL_ENOMEM, "out of memory for the chat templates");
     }
-    const int rc = load(dir, t, err);
+    // apply_chat_template always passes these three.
+    int rc = json_object_set_new(t->tokens, "tools", json_null()) |
+             json_object_set_new(t->tokens, "documents", json_null()) |
+             json_object_set_new(t->tokens, "add_generation_prompt", json_false());
+    rc = rc != 0 ? msgl__err_set(err, MSGL_ENOMEM, "out of memory for the chat templates")
+                 : load(dir, t, err);
     if (rc != 0) {
         msgl__chat_templates_free(t);
         return rc;

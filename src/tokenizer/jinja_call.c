@@ -46,11 +46,10 @@ static size_t split_params(const char *spec, param out[MSGL_JPARAMS_MAX])
     return n;
 }
 
-int msgl__jbuiltin_call(msgl_jctx *c, const msgl_jbuiltin *fn, const msgl_jval *self,
-                        const msgl_jcall *call, msgl_jval *out)
+static int place_and_run(msgl_jctx *c, const msgl_jbuiltin *fn, const msgl_jval *self,
+                         const msgl_jcall *call, msgl_jval *out)
 {
     msgl_jval arg[MSGL_JPARAMS_MAX] = {{0}};
-    MSGL_JTRY(msgl__jctx_steps(c, 1));
     if (fn->params[0] == '*') return fn->fn(c, self, arg, call, out);
     param params[MSGL_JPARAMS_MAX];
     const size_t n = split_params(fn->params, params);
@@ -80,6 +79,16 @@ int msgl__jbuiltin_call(msgl_jctx *c, const msgl_jbuiltin *fn, const msgl_jval *
         }
     }
     return fn->fn(c, self, arg, call, out);
+}
+
+int msgl__jbuiltin_call(msgl_jctx *c, const msgl_jbuiltin *fn, const msgl_jval *self,
+                        const msgl_jcall *call, msgl_jval *out)
+{
+    MSGL_JTRY(msgl__jctx_steps(c, 1));
+    MSGL_JTRY(msgl__jctx_enter(c)); // map('map', 'map' ...) nests without any source nesting
+    const int rc = place_and_run(c, fn, self, call, out);
+    c->depth--;
+    return rc;
 }
 
 int msgl__jcall_value(msgl_jctx *c, const msgl_jval *callee, const msgl_jcall *call, msgl_jval *out)

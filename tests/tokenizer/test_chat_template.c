@@ -129,8 +129,9 @@ static void test_templates(void **state)
         snprintf(name, sizeof name, "%s, %s, %s", file, talk, opts);
         size_t len;
         char *source = read_text(path, &len);
-        json_t *vars = json_pack("{s:b, s:O}", "add_generation_prompt", 0, "messages",
-                                 json_object_get(json_object_get(all, "conversations"), talk));
+        json_t *vars =
+            json_pack("{s:b, s:n, s:n, s:O}", "add_generation_prompt", 0, "tools", "documents",
+                      "messages", json_object_get(json_object_get(all, "conversations"), talk));
         assert_non_null(vars);
         json_object_update(vars, json_object_get(json_object_get(all, "options"), opts));
         msgl_rendered r;
@@ -206,6 +207,13 @@ static void test_limits(void **state)
     expect_status("{{ x|tojson }}",
                   "{\"x\": [[[[[[[[[[[[[[[[[[[[[[[[[[[[[[[1]]]]]]]]]]]]]]]]]]]]]]]]]]]]]]]}",
                   &shallow, MSGL_ELIMIT, "deep");
+    expect_status(
+        "{{ 'ab'|map('map'"
+#define TEN ", 'map', 'map', 'map', 'map', 'map', 'map', 'map', 'map', 'map', 'map'"
+#define HUNDRED TEN TEN TEN TEN TEN TEN TEN TEN TEN TEN
+        HUNDRED HUNDRED HUNDRED HUNDRED HUNDRED HUNDRED HUNDRED HUNDRED HUNDRED HUNDRED HUNDRED
+        ")|list }}",
+        "{}", NULL, MSGL_ELIMIT, "deep");
     // Doubling text in a loop meets the memory limit long before the step limit.
     expect_status("{% set n = namespace(s='0123456789') %}{% for i in range(99) %}"
                   "{% set n.s = n.s ~ n.s %}{% endfor %}",
@@ -391,6 +399,13 @@ static void test_folders(void **state)
     assert_int_equal(mkdir(sub, 0700), 0);
     put(sub, "tool_use.jinja", "G");
     expect_folder(dir, "{\"tools\": [1]}", 0, "G");
+    put(dir, "chat_template.jinja",
+        "{{ tools }}{{ documents }}{{ add_generation_prompt }}{{ messages }}");
+    expect_folder(dir, "{}", 0, "NoneNoneFalse");
+    expect_folder(dir, "{\"add_generation_prompt\": true, \"messages\": [{\"reasoning\": \"r\"}]}",
+                  0, "NoneNoneTrue[{'thinking': 'r', 'reasoning': 'r', 'reasoning_content': 'r'}]");
+    put(dir, "chat_template.jinja", "{{ raise_exception('a\\nb') }}");
+    expect_folder(dir, "{}", MSGL_EINVAL, "a b");
     put(dir, "chat_template.jinja", "{{ x|nosuch }}");
     expect_folder(dir, "{}", MSGL_EUNSUPPORTED,
                   "chat_template.jinja: chat template line 1: no filter");
