@@ -17,6 +17,7 @@ from tokenizers import Regex, normalizers, pre_tokenizers
 
 GCS = ("Lu Ll Lt Lm Lo Mn Mc Me Nd Nl No Pc Pd Ps Pe Pi Pf Po Sm Sc Sk So Zs Zl Zp "
        "Cc Cf Co Cn Cs").split()
+SCRIPTS = "Han Hiragana Katakana Hangul Latin Cyrillic Greek Arabic Hebrew Thai Devanagari".split()
 ALTERNATING = 30  # a run of Lu, Ll, Lu, Ll ...
 CPS = [c for c in range(0x110000) if not 0xD800 <= c < 0xE000]
 TEXT = "".join(map(chr, CPS))
@@ -145,6 +146,16 @@ def main():
             f.write("\nconst msgl_uni_range %s[] = {\n" % name)
             emit(f, table, "{0x%x, 0x%x},", 4)
             f.write("};\nconst size_t %s = %d;\n" % (name.replace("uni_", "uni_num_"), len(table)))
+        script_ranges, first = [], []
+        for name in SCRIPTS:
+            first.append((name, len(script_ranges)))
+            script_ranges += ranges(removed_by(pre_tokenizers.Split(Regex(r"\p{%s}" % name), "removed")))
+        f.write("\nconst msgl_uni_range msgl__uni_script_ranges[] = {\n")
+        emit(f, script_ranges, "{0x%x, 0x%x},", 4)
+        f.write("};\n\nconst msgl_uni_script msgl__uni_scripts[] = {\n")
+        ends = [b for _, b in first[1:]] + [len(script_ranges)]
+        emit(f, [(n, a, b - a) for (n, a), b in zip(first, ends)], '{"%s", %d, %d},', 3)
+        f.write("};\nconst size_t msgl__uni_num_scripts = %d;\n" % len(first))
         extra = lower_extra()
         f.write("\nconst msgl_uni_lower msgl__uni_lower[] = {\n")
         emit(f, extra, "{0x%x, 0x%x, %d},", 3)

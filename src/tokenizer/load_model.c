@@ -200,7 +200,7 @@ static int build_bytes(msgl_bpe *bpe, msgl_err *err)
 
 static int build_symbols(msgl_bpe *bpe, const json_t *j, msgl_err *err)
 {
-    int complete = 1;
+    int complete = 1, all_bytes = bpe->byte_fallback;
     for (unsigned b = 0; b < 256; b++) {
         char bytes[8];
         size_t n = msgl__utf8_put(bpe->byte_mode ? msgl__byte_char((unsigned char)b) : b, bytes);
@@ -208,11 +208,17 @@ static int build_symbols(msgl_bpe *bpe, const json_t *j, msgl_err *err)
         complete = complete && bpe->symbol[b] >= 0;
         n = (size_t)snprintf(bytes, sizeof(bytes), "<0x%02X>", b);
         bpe->fallback[b] = msgl__strset_get(&bpe->vocab, bytes, n);
+        all_bytes = all_bytes && bpe->fallback[b] >= 0;
     }
     bpe->unk = -1;
     msgl_tok_str unk;
     const int rc = msgl__j_string(j, "model", "unk_token", 1, &unk, err);
-    if (rc != 0 || unk.p == NULL) return rc;
+    if (rc != 0) return rc;
+    if (unk.p == NULL) {
+        // What is no token vanishes, and the words around it can join.
+        if (!all_bytes) bpe->word_split = 0;
+        return 0;
+    }
     bpe->unk = msgl__strset_get(&bpe->vocab, unk.p, unk.n);
     if (ends_with_mark(&unk)) bpe->word_split = 0;
     msgl__free(unk.p);

@@ -121,10 +121,10 @@ typedef struct form {
     int compat, compose;
 } form;
 
-static int put_segment(const msgl_tokenizer *t, msgl_tok_ws *ws, const form *f, segment *s,
-                       const msgl_text *in, size_t start, size_t end, msgl_tok_buf *out)
+// The form of in[start, end), in *s.
+static int segment_form(const msgl_tokenizer *t, const form *f, segment *s, const msgl_text *in,
+                        size_t start, size_t end)
 {
-    const unsigned char tag = msgl__text_tag(in, start, end);
     s->n = 0;
     int rc = 0;
     for (size_t i = start; i < end && rc == 0;) {
@@ -132,8 +132,23 @@ static int put_segment(const msgl_tokenizer *t, msgl_tok_ws *ws, const form *f, 
     }
     if (rc == 0) rc = reorder(s);
     if (rc == 0 && f->compose) compose(t->uni, s);
+    return rc;
+}
+
+static int put_segment(const msgl_tokenizer *t, msgl_tok_ws *ws, const form *f, segment *s,
+                       const msgl_text *in, size_t start, size_t end, msgl_zero *zero,
+                       msgl_tok_buf *out)
+{
+    const unsigned char tag = msgl__text_tag(in, start, end);
+    char bytes[4];
+    int rc = 0;
+    if (!zero->done && end > zero->in) { // what the input's first character becomes by itself
+        rc = segment_form(t, f, s, in, start, zero->in > start ? zero->in : start);
+        msgl__zero_element(zero, end, out->len);
+        for (size_t i = 0; i < s->n; i++) zero->out += msgl__utf8_put(s->cp[i] & CP_MASK, bytes);
+    }
+    if (rc == 0) rc = segment_form(t, f, s, in, start, end);
     for (size_t i = 0; i < s->n && rc == 0; i++) {
-        char bytes[4];
         rc = msgl__buf_put(ws, out, bytes, msgl__utf8_put(s->cp[i] & CP_MASK, bytes), tag);
     }
     return rc;
@@ -163,8 +178,7 @@ static int norm_form(const msgl_tokenizer *t, msgl_tok_ws *ws, const form *f, co
         }
         msgl__zero_copy(&zero, copied, start, out->len);
         rc = msgl__buf_copy(ws, out, in, copied, start);
-        msgl__zero_element(&zero, i, out->len + (start == 0 ? 1 : 0));
-        if (rc == 0) rc = put_segment(t, ws, f, &seg, in, start, i, out);
+        if (rc == 0) rc = put_segment(t, ws, f, &seg, in, start, i, &zero, out);
         copied = last = i;
     }
     msgl__free(seg.cp);

@@ -116,9 +116,16 @@ static int step_whitespace(const msgl_tokenizer *t, msgl_tok_ws *ws, const msgl_
     return 0;
 }
 
+// What is put before a piece stands for what the piece's first character stands for.
+static void zero_piece(msgl_zero *zero, const msgl_tok_piece *piece, size_t out_len)
+{
+    if (piece->off >= zero->in) msgl__zero_element(zero, piece->off + 1, out_len);
+}
+
 // Writes one piece with every ' ' as the replacement, which is put before it where the scheme says.
 static int metaspace_piece(msgl_tok_ws *ws, const msgl_pretok *step, const char *mark, size_t n,
-                           const msgl_text *in, msgl_tok_piece piece, msgl_tok_buf *out)
+                           const msgl_text *in, msgl_tok_piece piece, msgl_zero *zero,
+                           msgl_tok_buf *out)
 {
     const char *p = in->p + piece.off;
     const int marked = p[0] == ' ' || (piece.len >= n && memcmp(p, mark, n) == 0);
@@ -130,9 +137,11 @@ static int metaspace_piece(msgl_tok_ws *ws, const msgl_pretok *step, const char 
     for (size_t i = 0; i < piece.len && rc == 0;) {
         const char *space = memchr(p + i, ' ', piece.len - i);
         const size_t stop = space == NULL ? piece.len : (size_t)(space - p);
+        msgl__zero_copy(zero, piece.off + i, piece.off + stop, out->len);
         rc = msgl__buf_copy(ws, out, in, piece.off + i, piece.off + stop);
         i = stop;
         if (rc == 0 && space != NULL) {
+            msgl__zero_element(zero, piece.off + i + 1, out->len);
             rc = msgl__buf_put(ws, out, mark, n,
                                msgl__text_tag(in, piece.off + i, piece.off + i + 1));
             i++;
@@ -148,17 +157,14 @@ static int step_metaspace(const msgl_tokenizer *t, msgl_tok_ws *ws, const msgl_p
     char bytes[4];
     mark.text = (msgl_tok_str){bytes, msgl__utf8_put(step->replacement, bytes)};
     msgl_tok_buf *out = msgl__ws_other(ws, text);
-    size_t zero = 0;
+    msgl_zero zero = msgl__zero_start(ws);
     int rc = msgl__buf_reserve(ws, out, text->n + 1);
     for (size_t i = 0; i < ws->num_pieces[from] && rc == 0; i++) {
         const msgl_tok_piece piece = ws->pieces[from][i];
         const size_t start = out->len;
-        rc = metaspace_piece(ws, step, bytes, mark.text.n, text, piece, out);
+        zero_piece(&zero, &piece, start);
+        rc = metaspace_piece(ws, step, bytes, mark.text.n, text, piece, &zero, out);
         if (rc != 0) break;
-        // The first character of the first piece keeps standing for the start of the input.
-        if (piece.off < ws->zero && out->len > start) {
-            zero = start + msgl__utf8_len((unsigned char)out->data[start]);
-        }
         if (!step->split) {
             rc = msgl__ws_add_piece(ws, 1 - from, start, out->len - start);
             continue;
@@ -166,7 +172,7 @@ static int step_metaspace(const msgl_tokenizer *t, msgl_tok_ws *ws, const msgl_p
         rc = msgl__pattern_spans(t, &mark, ws, out->data, start, out->len - start);
         if (rc == 0) rc = split_spans(ws, 1 - from, MSGL_SPLIT_MERGED_WITH_NEXT, 0);
     }
-    ws->zero = zero;
+    msgl__zero_end(ws, &zero, out->len);
     *text = msgl__buf_text(ws, out);
     return rc;
 }
@@ -175,17 +181,18 @@ static int step_metaspace(const msgl_tokenizer *t, msgl_tok_ws *ws, const msgl_p
 static int prefix_spaces(msgl_tok_ws *ws, msgl_text *text, int from)
 {
     msgl_tok_buf *out = msgl__ws_other(ws, text);
-    size_t zero = 0;
+    msgl_zero zero = msgl__zero_start(ws);
     int rc = msgl__buf_reserve(ws, out, text->n + 1);
     for (size_t i = 0; i < ws->num_pieces[from] && rc == 0; i++) {
         msgl_tok_piece *piece = &ws->pieces[from][i];
         const size_t start = out->len;
+        zero_piece(&zero, piece, start);
         if (text->p[piece->off] != ' ') rc = msgl__buf_put(ws, out, " ", 1, 0);
+        msgl__zero_copy(&zero, piece->off, piece->off + piece->len, out->len);
         if (rc == 0) rc = msgl__buf_copy(ws, out, text, piece->off, piece->off + piece->len);
-        if (piece->off < ws->zero) zero = start + 1;
         *piece = (msgl_tok_piece){start, out->len - start};
     }
-    ws->zero = zero;
+    msgl__zero_end(ws, &zero, out->len);
     *text = msgl__buf_text(ws, out);
     return rc;
 }
@@ -194,7 +201,7 @@ static int prefix_spaces(msgl_tok_ws *ws, msgl_text *text, int from)
 static int map_bytes(msgl_tok_ws *ws, msgl_text *text, int list)
 {
     msgl_tok_buf *out = msgl__ws_other(ws, text);
-    size_t zero = 0;
+    msgl_zero zero = msgl__zero_start(ws);
     int rc = msgl__buf_reserve(ws, out, 2 * text->n + 1);
     for (size_t i = 0; i < ws->num_pieces[list] && rc == 0; i++) {
         msgl_tok_piece *piece = &ws->pieces[list][i];
@@ -203,12 +210,12 @@ static int map_bytes(msgl_tok_ws *ws, msgl_text *text, int list)
             char bytes[4];
             const size_t at = piece->off + k;
             const size_t n = msgl__utf8_put(msgl__byte_char((unsigned char)text->p[at]), bytes);
+            msgl__zero_element(&zero, at + 1, out->len);
             rc = msgl__buf_put(ws, out, bytes, n, msgl__text_tag(text, at, at + 1));
         }
-        if (piece->off < ws->zero) zero = start + 1;
         *piece = (msgl_tok_piece){start, out->len - start};
     }
-    ws->zero = zero;
+    msgl__zero_end(ws, &zero, out->len);
     *text = msgl__buf_text(ws, out);
     return rc;
 }

@@ -7,6 +7,7 @@
 #include <string.h>
 
 #include "core/mem.h"
+#include "tokenizer/unicode_data.h"
 #include "utils/strbuf.h"
 
 #define MATCH_LIMIT 20000000u // steps of one match; a pattern that needs more is hostile
@@ -52,7 +53,8 @@ static int put(translation *t, const char *s)
 typedef struct char_set {
     uint32_t gcs;
     uint16_t flags; // any of these property bits also belongs
-    int latin_no;   // Oniguruma's \w: the Latin-1 numerics, and without the joiners
+    int word;       // Oniguruma's \w: without the joiners
+    int latin_no;   // and, outside of brackets only, with the numerics of Latin-1
     int negate;
 } char_set;
 
@@ -60,9 +62,10 @@ static int in_set(const translation *t, const char_set *s, uint32_t cp)
 {
     const uint16_t v = msgl__uni(t->u, cp);
     int in = (s->gcs >> (v & MSGL_UNI_GC) & 1) != 0 || (v & s->flags) != 0;
-    if (s->latin_no) {
+    if (s->word) {
         if (cp == 0x200c || cp == 0x200d) in = 0;
-        if (cp == 0xb2 || cp == 0xb3 || cp == 0xb9 || (cp >= 0xbc && cp <= 0xbe)) in = 1;
+        if (s->latin_no && (cp == 0xb2 || cp == 0xb3 || cp == 0xb9 || (cp >= 0xbc && cp <= 0xbe)))
+            in = 1;
     }
     return in != s->negate;
 }
@@ -134,7 +137,19 @@ static int property_set(const char *name, size_t n, char_set *s)
     return 0;
 }
 
-// \p{Name}, \P{Name}, \p{^Name}; scripts go to PCRE2 under their own names.
+static int put_script(translation *t, const msgl_uni_script *script, int negate, int in_brackets,
+                      size_t at)
+{
+    if (negate && in_brackets) return refuse(t, "a negated script in a class", at);
+    int rc = in_brackets ? 0 : put(t, negate ? "[^" : "[");
+    for (uint32_t i = 0; i < script->count && rc == 0; i++) {
+        const msgl_uni_range *r = &msgl__uni_script_ranges[script->first + i];
+        rc = msgl__strbuf_addf(&t->out, "\\x{%x}-\\x{%x}", (unsigned)r->first, (unsigned)r->last);
+    }
+    return rc != 0 || in_brackets ? rc : put(t, "]");
+}
+
+// \p{Name}, \P{Name}, \p{^Name}: categories and scripts, spelled out.
 static int property(translation *t, int in_brackets)
 {
     const size_t at = t->i;
@@ -150,16 +165,16 @@ static int property(translation *t, int in_brackets)
     const size_t n = (size_t)(close - name);
     t->i = (size_t)(close - t->p) + 1;
     if (property_set(name, n, &s)) return put_class(t, &s, in_brackets);
-    for (size_t k = 0; k < n; k++) {
-        if ((name[k] < 'A' || name[k] > 'Z') && (name[k] < 'a' || name[k] > 'z') &&
-            name[k] != '_') {
-            return refuse(t, "this property", at);
+    for (size_t k = 0; k < msgl__uni_num_scripts; k++) {
+        const msgl_uni_script *script = &msgl__uni_scripts[k];
+        if (strlen(script->name) == n && memcmp(script->name, name, n) == 0) {
+            return put_script(t, script, s.negate, in_brackets, at);
         }
     }
-    return msgl__strbuf_addf(&t->out, "\\%c{%.*s}", s.negate ? 'P' : 'p', (int)n, name);
+    return refuse(t, "this property", at);
 }
 
-static const char_set word_set = {.flags = MSGL_UNI_WORD, .latin_no = 1};
+static const char_set word_set = {.flags = MSGL_UNI_WORD, .word = 1, .latin_no = 1};
 
 // \b and \B by look-around, as PCRE2's own words are not Oniguruma's.
 static int word_boundary(translation *t, int negate)
@@ -211,6 +226,7 @@ static int escape(translation *t, int in_brackets)
     const char_set digit = {.gcs = MSGL_GC_BIT(MSGL_GC_ND), .negate = c == 'D'};
     char_set word = word_set;
     word.negate = c == 'W';
+    word.latin_no = !in_brackets;
     switch (c) {
     case 'p':
     case 'P': return property(t, in_brackets);

@@ -17,6 +17,11 @@ typedef struct msgl_uni_lower {
     int32_t delta;
 } msgl_uni_lower;
 
+typedef struct msgl_uni_script {
+    const char *name;
+    uint32_t first, count; // of msgl__uni_script_ranges
+} msgl_uni_script;
+
 // General category by runs: start << 8 | category (enum msgl_gc), or | MSGL_GC_ALTERNATING for
 // Lu, Ll, Lu, Ll ...; a run ends where the next starts.
 extern const uint32_t msgl__uni_gc_runs[];
@@ -30,6 +35,10 @@ extern const size_t msgl__uni_num_inert;
 // Characters that canonical composition can join to a preceding one.
 extern const msgl_uni_range msgl__uni_seconds[];
 extern const size_t msgl__uni_num_seconds;
+// The scripts that patterns may name.
+extern const msgl_uni_range msgl__uni_script_ranges[];
+extern const msgl_uni_script msgl__uni_scripts[];
+extern const size_t msgl__uni_num_scripts;
 // Lower-case mappings that Unicode 14 does not have.
 extern const msgl_uni_lower msgl__uni_lower[];
 extern const size_t msgl__uni_num_lower;
