@@ -33,7 +33,7 @@
 // kv_head * group + r % group, so that K and V are read once for all heads of a group.
 typedef struct msgl_attn_work {
     int32_t req;
-    int32_t row, rows;        // rows <= MSGL_ATTN_MAX_ROWS
+    int32_t row, rows;        // rows <= MSGL_ATTN_MAX_ROWS; 0: nothing to do
     int32_t kv_begin, kv_end; // the causal rule and the window restrict further
     int32_t part;             // first part that this item writes; -1: it writes out itself
     int32_t group;            // index into groups when part >= 0

@@ -165,7 +165,7 @@ static void test_graph(void **state)
     assert_int_equal(d->init_capture(w.backend, spec.max_seq_len, sizes, 3, &err), 0);
     msgl_batch captured = {.phase = MSGL_DECODE, .padded_size = 8};
     assert_int_equal(d->prepare_for_capture(w.backend, &captured), 0);
-    const msgl_fa_metadata recorded = *(const msgl_fa_metadata *)captured.attn_metadata;
+    const msgl_table_metadata recorded = *(const msgl_table_metadata *)captured.attn_metadata;
     for (int round = 0; round < 20; round++) {
         step_req reqs[8];
         const int n = world_int(&w, 1, 8);
@@ -182,7 +182,7 @@ static void test_graph(void **state)
         w.batch.padded_size = 8;
         assert_int_equal(d->prepare_for_replay(w.backend, &w.batch), 0);
         assert_ptr_equal(w.batch.attn_metadata, captured.attn_metadata);
-        const msgl_fa_metadata *now = w.batch.attn_metadata;
+        const msgl_table_metadata *now = w.batch.attn_metadata;
         assert_ptr_equal(now->page_table, recorded.page_table);
         assert_ptr_equal(now->cache_seqlens, recorded.cache_seqlens);
         assert_ptr_equal(now->cu_seqlens_q, recorded.cu_seqlens_q);
@@ -213,7 +213,7 @@ static void test_metadata(void **state)
     };
     for (size_t i = 0; i < 3; i++) {
         world_prepare(&w, i == 0 ? MSGL_DECODE : MSGL_PREFILL, cases[i].reqs, 3);
-        const msgl_fa_metadata *md = w.batch.attn_metadata;
+        const msgl_table_metadata *md = w.batch.attn_metadata;
         assert_memory_equal(md->cu_seqlens_q, cases[i].cu_q, sizeof cases[i].cu_q);
         int32_t last[3];
         w.backend->desc->last_indices(w.backend, &w.batch, last);
@@ -227,7 +227,7 @@ static void test_metadata(void **state)
             }
         }
     }
-    assert_int_equal(((const msgl_fa_metadata *)w.batch.attn_metadata)->table_width, 82);
+    assert_int_equal(((const msgl_table_metadata *)w.batch.attn_metadata)->table_width, 82);
     world_close(&w);
 }
 

@@ -46,10 +46,10 @@ void world_open(world *w, const world_spec *spec)
                              .page_size = spec->page_size,
                              .num_kv_heads = hkv,
                              .head_dim = spec->head_dim};
-    const size_t elements = 4 * slots_of(w) * msgl__kv_slot_stride(&w->pool);
-    w->pool.bytes = elements * msgl__dtype_size(spec->dtype);
+    w->pool.bytes =
+        4 * slots_of(w) * msgl__kv_slot_stride(&w->pool) * msgl__dtype_size(spec->dtype);
     w->pool.base = aligned_alloc(64, (w->pool.bytes + 63) & ~(size_t)63);
-    for (size_t i = 0; i < elements; i++) msgl__store_f32(w->pool.base, spec->dtype, i, NAN);
+    memset(w->pool.base, 0xff, w->pool.bytes); // NaN in every dtype
     // The dummy page is written by nobody but read by padding requests.
     for (int kv = 0; kv < 2; kv++) {
         const size_t row = msgl__kv_slot_stride(&w->pool), page = row * (size_t)spec->page_size;
@@ -81,6 +81,7 @@ void world_open(world *w, const world_spec *spec)
                                 .max_seq_len = spec->max_seq_len,
                                 .max_step_tokens = spec->max_step_tokens,
                                 .num_slots = 2,
+                                .deterministic = spec->deterministic,
                                 .kernels = &w->kernels,
                                 .pool = &w->pool,
                                 .page_table = &w->table,
@@ -107,16 +108,22 @@ static void free_step(world *w)
     w->batch.positions = w->batch.out_loc = NULL;
 }
 
+static void free_request(world_req *r)
+{
+    free(r->q);
+    free(r->k);
+    free(r->v);
+    free(r->stored[0]);
+    free(r->stored[1]);
+    *r = (world_req){0};
+}
+
 void world_close(world *w)
 {
     free_step(w);
     w->backend->desc->destroy(w->backend);
     msgl__pool_destroy(w->exec.pool);
-    for (int i = 0; i < MAX_REQS; i++) {
-        free(w->reqs[i].q);
-        free(w->reqs[i].k);
-        free(w->reqs[i].v);
-    }
+    for (int i = 0; i < MAX_REQS; i++) free_request(&w->reqs[i]);
     free(w->free_pages);
     free(w->table.slots);
     free(w->pool.base);
@@ -144,6 +151,12 @@ void world_request(world *w, int row, int len)
     r->q = random_rows(w, (size_t)len * w->out_ld, false);
     r->k = random_rows(w, (size_t)len * kv, true);
     r->v = random_rows(w, (size_t)len * kv, true);
+    for (int i = 0; i < 2; i++) {
+        r->stored[i] = malloc((size_t)len * kv * msgl__dtype_size(w->spec.dtype));
+        for (size_t at = 0; at < (size_t)len * kv; at++) {
+            msgl__store_f32(r->stored[i], w->spec.dtype, at, i == 0 ? r->k[at] : r->v[at]);
+        }
+    }
     int32_t *slots = msgl__page_table_row(&w->table, row);
     for (int p = 0; p < len; p++) {
         if (p % w->spec.page_size == 0) {
@@ -156,12 +169,15 @@ void world_request(world *w, int row, int len)
     }
 }
 
-static void poke(world *w, int kv, int slot, const float *from)
+// One slot of K or V: token p of the request, or poison.
+static void poke(world *w, int kv, int slot, const world_req *r, int p)
 {
-    const size_t n = msgl__kv_slot_stride(&w->pool);
-    for (size_t i = 0; i < n; i++) {
-        msgl__store_f32(msgl__kv_layer(&w->pool, kv, 1), w->spec.dtype, (size_t)slot * n + i,
-                        from != NULL ? from[i] : NAN);
+    const size_t n = msgl__kv_slot_stride(&w->pool), size = msgl__dtype_size(w->spec.dtype);
+    char *to = (char *)msgl__kv_layer(&w->pool, kv, 1) + (size_t)slot * n * size;
+    if (r != NULL) {
+        memcpy(to, (const char *)r->stored[kv] + (size_t)p * n * size, n * size);
+    } else {
+        memset(to, 0xff, n * size); // NaN in every dtype
     }
 }
 
@@ -170,17 +186,14 @@ void world_release(world *w, int row)
     world_req *r = &w->reqs[row];
     int32_t *slots = msgl__page_table_row(&w->table, row);
     for (int p = 0; p < r->len; p++) {
-        poke(w, 0, slots[p], NULL);
-        poke(w, 1, slots[p], NULL);
+        poke(w, 0, slots[p], NULL, p);
+        poke(w, 1, slots[p], NULL, p);
         if (p % w->spec.page_size == 0) {
             w->free_pages[w->num_free++] = slots[p] / w->spec.page_size;
         }
         slots[p] = -1;
     }
-    free(r->q);
-    free(r->k);
-    free(r->v);
-    *r = (world_req){0};
+    free_request(r);
 }
 
 void world_prepare(world *w, msgl_phase phase, const step_req *reqs, int n)
@@ -209,8 +222,8 @@ void world_prepare(world *w, msgl_phase phase, const step_req *reqs, int n)
         w->batch_reqs[i] = (msgl_batch_req){
             .table_idx = reqs[i].req, .cached_len = reqs[i].cached, .device_len = reqs[i].device};
         for (int p = 0; p < r->len; p++) { // only what earlier steps stored is there
-            poke(w, 0, slots[p], p < reqs[i].cached ? r->k + (size_t)p * kv : NULL);
-            poke(w, 1, slots[p], p < reqs[i].cached ? r->v + (size_t)p * kv : NULL);
+            poke(w, 0, slots[p], p < reqs[i].cached ? r : NULL, p);
+            poke(w, 1, slots[p], p < reqs[i].cached ? r : NULL, p);
         }
         for (int p = reqs[i].cached; p < reqs[i].device; p++, t++) {
             float *row = w->qkv + (size_t)t * w->ld;
@@ -277,7 +290,9 @@ double world_error(const world *w, const step_req *reqs, int n)
         const world_req *r = &w->reqs[reqs[i].req];
         const size_t count = (size_t)reqs[i].device * msgl__kv_slot_stride(&w->pool);
         for (size_t j = 0; j < count; j++) vmax = fmax(vmax, fabs((double)r->v[j]));
+        const int n_new = reqs[i].device - reqs[i].cached, stride = 1 + n_new / 24;
         for (int p = reqs[i].cached; p < reqs[i].device; p++, t++) {
+            if ((p - reqs[i].cached) % stride != 0 && p + 1 < reqs[i].device) continue;
             world_oracle(w, reqs[i].req, p, exact);
             for (size_t j = 0; j < w->out_ld; j++) {
                 const double got = (double)w->out[(size_t)t * w->out_ld + j];
@@ -293,6 +308,6 @@ double world_error(const world *w, const step_req *reqs, int n)
 // The tolerances stated at the head of each backend: error over the largest |v|.
 double world_tolerance(const char *backend, msgl_dtype dtype)
 {
-    (void)backend;
+    if (strcmp(backend, "torch_native") == 0) return 2e-6;
     return dtype == MSGL_BF16 ? 4e-3 : dtype == MSGL_F16 ? 5e-4 : 2e-6;
 }

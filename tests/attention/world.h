@@ -20,12 +20,14 @@ typedef struct world_spec {
     int threads;
     float softcap;
     int window; // -1: off
+    bool deterministic;
     uint64_t seed;
 } world_spec;
 
 typedef struct world_req {
     int len;
     float *q, *k, *v; // [len, heads, dim], K and V rounded to the pool's dtype
+    void *stored[2];  // K and V as the pool holds them
 } world_req;
 
 typedef struct world {
@@ -67,7 +69,8 @@ void world_prepare(world *w, msgl_phase phase, const step_req *reqs, int n);
 void world_forward(world *w);
 // Exact attention of query position pos of request row, [num_q_heads * head_dim].
 void world_oracle(const world *w, int row, int pos, double *out);
-// Largest |out - exact| of the last step, over the largest |v| of the batch; fails on NaN.
+// Largest |out - exact| of the last step, over the largest |v| of the batch; fails on NaN. Of long
+// requests a sample of the positions is compared, the first and the last included.
 double world_error(const world *w, const step_req *reqs, int n);
 double world_tolerance(const char *backend, msgl_dtype dtype);
 

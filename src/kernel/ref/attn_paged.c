@@ -205,8 +205,9 @@ static void run_item(const paged_args *a, const msgl_attn_work *w, int kv_head, 
     set_empty(s, w->rows, padded(c));
     for (int i = 0; i < w->rows; i++) s->pos[i] = first_pos + (w->row + i) / group;
     int first = w->kv_begin;
-    if (w->part < 0 && c->window >= 0 && s->pos[0] - c->window > first) {
-        first = s->pos[0] - c->window; // parts have to be written, even empty ones
+    const bool skip = w->part < 0 || c->part_kind == MSGL_ATTN_PART_LSE2; // else empty tiles count
+    if (skip && c->window >= 0 && s->pos[0] - c->window > first) {
+        first = s->pos[0] - c->window;
     }
     const int last = (w->kv_end + MSGL_ATTN_TILE - 1) / MSGL_ATTN_TILE;
     for (int tile = first / MSGL_ATTN_TILE; tile < last; tile++) {
@@ -232,6 +233,7 @@ static void run_task(void *arg, int task, int worker)
     const msgl_attn_call *c = a->call;
     const msgl_attn_work *w = &c->works[task / c->num_kv_heads];
     const int kv_head = task % c->num_kv_heads;
+    if (w->rows == 0) return; // padding of a captured plan
     item_scratch *s = (item_scratch *)(void *)(c->scratch + (size_t)worker * c->scratch_stride);
     void *isa = (char *)s + own_size(c->head_dim);
     run_item(a, w, kv_head, s, isa);

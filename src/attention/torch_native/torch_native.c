@@ -1,0 +1,214 @@
+// SPDX-License-Identifier: Apache-2.0
+//
+// torch_native: attention as a textbook writes it. Per request and KV head: gather K and V into
+// rows, scores by one matrix product, softmax, one more product with V. f32 throughout, through a
+// BLAS that is kept to one thread; our pool runs requests and heads side by side. Slow, and easy to
+// read: the baseline that the others are compared with.
+//
+// Tolerance against exact attention (tests/attention/world.c), over the largest |v|: 2e-6 for every
+// KV dtype, whose rounding both sides see.
+#include "attention/torch_native/torch_native.h"
+
+#include <cblas.h>
+#include <math.h>
+#include <string.h>
+
+#include "attention/paged.h"
+#include "core/mem.h"
+
+enum { ROWS = 64 }; // packed query rows per product
+
+typedef struct torch_metadata {
+    int32_t bs;
+    int32_t *cu_seqlens_q, *cu_seqlens_k, *seqlens_k;
+} torch_metadata;
+
+typedef struct torch_backend {
+    msgl_attn_backend base;
+    msgl_attn_config cfg;
+    torch_metadata *slots; // [num_slots]
+    int32_t *lens;         // arrays of all slots
+    void *scratch;         // [threads] of scratch_floats
+    size_t scratch_bytes, scratch_floats;
+} torch_backend;
+
+typedef struct torch_call {
+    const torch_backend *b;
+    const msgl_attn_layer *layer;
+    const msgl_batch *batch;
+    const float *qkv;
+    size_t ld;
+    float *out;
+} torch_call;
+
+static void torch_destroy(msgl_attn_backend *base)
+{
+    torch_backend *b = (torch_backend *)base;
+    if (b == NULL) return;
+    msgl__pages_free(b->scratch, b->scratch_bytes);
+    msgl__free(b->lens);
+    msgl__free(b->slots);
+    msgl__free(b);
+}
+
+// Per thread: K and V [max_seq_len, head_dim], q and o [ROWS, head_dim], scores [ROWS,
+// max_seq_len].
+static int torch_memory(torch_backend *b, msgl_err *err)
+{
+    const msgl_attn_config *cfg = &b->cfg;
+    const size_t dim = (size_t)cfg->head_dim, len = (size_t)cfg->max_seq_len;
+    const size_t each = (size_t)cfg->max_running + 1;
+    b->scratch_floats = len * (2 * dim + ROWS) + 2 * ROWS * dim;
+    if (msgl__size_mul(b->scratch_floats * sizeof(float), (size_t)cfg->num_threads,
+                       &b->scratch_bytes) != 0) {
+        return msgl__err_set(err, MSGL_ELIMIT, "torch_native: workspace too large");
+    }
+    b->slots = msgl__calloc((size_t)cfg->num_slots, sizeof *b->slots);
+    b->lens = msgl__calloc((size_t)cfg->num_slots * 3 * each, sizeof *b->lens);
+    b->scratch = msgl__pages_alloc(b->scratch_bytes);
+    if (b->slots == NULL || b->lens == NULL || b->scratch == NULL) {
+        return msgl__err_set(err, MSGL_ENOMEM, "torch_native: no memory for %zu bytes",
+                             b->scratch_bytes);
+    }
+    for (int32_t i = 0; i < cfg->num_slots; i++) {
+        int32_t *at = b->lens + (size_t)i * 3 * each;
+        b->slots[i] = (torch_metadata){
+            .cu_seqlens_q = at, .cu_seqlens_k = at + each, .seqlens_k = at + 2 * each};
+    }
+    return 0;
+}
+
+static int torch_create(const msgl_attn_config *cfg, msgl_attn_backend **out, msgl_err *err)
+{
+    int rc = msgl__attn_config_check(cfg, err);
+    if (rc != 0) return rc;
+    torch_backend *b = msgl__calloc(1, sizeof *b);
+    if (b == NULL) return msgl__err_set(err, MSGL_ENOMEM, "torch_native: out of memory");
+    b->base.desc = &msgl__attn_torch_native;
+    b->cfg = *cfg;
+    rc = torch_memory(b, err);
+    if (rc != 0) {
+        torch_destroy(&b->base);
+        return rc;
+    }
+    openblas_set_num_threads(1);
+    *out = &b->base;
+    return 0;
+}
+
+static int torch_prepare_metadata(msgl_attn_backend *base, msgl_batch *batch)
+{
+    torch_backend *b = (torch_backend *)base;
+    torch_metadata *md = &b->slots[batch->slot];
+    int32_t max_q, max_k;
+    md->bs = batch->size;
+    msgl__attn_seqlens(batch, md->cu_seqlens_q, md->cu_seqlens_k, md->seqlens_k, &max_q, &max_k);
+    batch->attn_metadata = md;
+    return 0;
+}
+
+// Rows of one KV head at the request's first `len` slots, as f32.
+static void gather(const torch_call *c, int kv, const int32_t *slots, int len, int kv_head,
+                   float *to)
+{
+    const msgl_kv_pool *pool = c->b->cfg.pool;
+    const void *from = msgl__kv_layer(pool, kv, c->layer->layer);
+    const size_t dim = (size_t)pool->head_dim;
+    for (int p = 0; p < len; p++) {
+        const size_t at = (size_t)slots[p] * msgl__kv_slot_stride(pool) + (size_t)kv_head * dim;
+        for (size_t d = 0; d < dim; d++) *to++ = msgl__load_f32(from, pool->dtype, at + d);
+    }
+}
+
+// Scores [len] of a query at position pos to probabilities; masked keys get 0.
+static void softmax(const msgl_attn_layer *layer, int pos, int len, float *s)
+{
+    const int from = layer->window >= 0 && pos > layer->window ? pos - layer->window : 0;
+    float m = -INFINITY, l = 0;
+    for (int p = from; p <= pos; p++) {
+        if (layer->softcap > 0) s[p] = layer->softcap * tanhf(s[p] / layer->softcap);
+        m = s[p] > m || isnan(s[p]) ? s[p] : m;
+    }
+    for (int p = from; p <= pos; p++) {
+        s[p] = expf(s[p] - m);
+        l += s[p];
+    }
+    memset(s, 0, (size_t)from * sizeof *s);
+    for (int p = from; p <= pos; p++) s[p] /= l;
+    memset(s + pos + 1, 0, (size_t)(len - pos - 1) * sizeof *s);
+}
+
+// One request, one KV head.
+static void torch_task(void *arg, int task, int worker)
+{
+    const torch_call *c = arg;
+    const msgl_attn_config *cfg = &c->b->cfg;
+    const torch_metadata *md = c->batch->attn_metadata;
+    const int kv_head = task % cfg->num_kv_heads, req = task / cfg->num_kv_heads;
+    const int group = cfg->num_q_heads / cfg->num_kv_heads, dim = cfg->head_dim;
+    const int len = md->seqlens_k[req], first = md->cu_seqlens_q[req];
+    const int tokens = md->cu_seqlens_q[req + 1] - first, rows = tokens * group;
+    const int32_t *slots = msgl__page_table_row(cfg->page_table, c->batch->reqs[req].table_idx);
+    float *k = (float *)c->b->scratch + (size_t)worker * c->b->scratch_floats;
+    float *v = k + (size_t)len * (size_t)dim, *q = v + (size_t)len * (size_t)dim;
+    float *o = q + ROWS * (size_t)dim, *s = o + ROWS * (size_t)dim;
+    const size_t head = (size_t)kv_head * (size_t)group * (size_t)dim;
+    const size_t row_bytes = (size_t)dim * sizeof(float);
+    const size_t ld_out = (size_t)cfg->num_q_heads * (size_t)dim;
+    gather(c, 0, slots, len, kv_head, k);
+    gather(c, 1, slots, len, kv_head, v);
+    for (int row = 0; row < rows; row += ROWS) {
+        const int n = rows - row < ROWS ? rows - row : ROWS;
+        for (int i = 0; i < n; i++) {
+            const size_t token = (size_t)(first + (row + i) / group);
+            memcpy(q + (size_t)i * (size_t)dim,
+                   c->qkv + token * c->ld + head + (size_t)((row + i) % group) * (size_t)dim,
+                   row_bytes);
+        }
+        cblas_sgemm(CblasRowMajor, CblasNoTrans, CblasTrans, n, len, dim, c->layer->scale, q, dim,
+                    k, dim, 0, s, len);
+        for (int i = 0; i < n; i++) {
+            softmax(c->layer, len - tokens + (row + i) / group, len, s + (size_t)i * (size_t)len);
+        }
+        cblas_sgemm(CblasRowMajor, CblasNoTrans, CblasNoTrans, n, dim, len, 1, s, len, v, dim, 0, o,
+                    dim);
+        for (int i = 0; i < n; i++) {
+            const size_t token = (size_t)(first + (row + i) / group);
+            memcpy(c->out + token * ld_out + head + (size_t)((row + i) % group) * (size_t)dim,
+                   o + (size_t)i * (size_t)dim, row_bytes);
+        }
+    }
+}
+
+static void torch_forward(msgl_attn_backend *base, msgl_exec *x, const msgl_attn_layer *layer,
+                          const msgl_batch *batch, const float *qkv, size_t ld, float *out)
+{
+    const torch_backend *b = (const torch_backend *)base;
+    const torch_metadata *md = batch->attn_metadata;
+    torch_call c = {.b = b, .layer = layer, .batch = batch, .qkv = qkv, .ld = ld, .out = out};
+    msgl__attn_store_kv(&b->cfg, x, layer, batch, qkv, ld);
+    msgl__pool_run(x->pool, md->bs * b->cfg.num_kv_heads, torch_task, &c);
+}
+
+static void torch_last_indices(const msgl_attn_backend *base, const msgl_batch *batch, int32_t *out)
+{
+    (void)base;
+    const torch_metadata *md = batch->attn_metadata;
+    for (int32_t i = 0; i < batch->size; i++) out[i] = md->cu_seqlens_q[i + 1] - 1;
+}
+
+const msgl_attn_desc msgl__attn_torch_native = {
+    .name = "torch_native",
+    .aliases = {NULL},
+    .summary = "gather, matrix product, softmax, matrix product: the readable baseline",
+    .devices = 1u << MSGL_DEVICE_CPU,
+    .page_rule = MSGL_PAGE_ANY,
+    .kv_dtypes = 1u << MSGL_F32 | 1u << MSGL_F16 | 1u << MSGL_BF16,
+    .sliding_window = true,
+    .softcap = true,
+    .create = torch_create,
+    .destroy = torch_destroy,
+    .prepare_metadata = torch_prepare_metadata,
+    .forward = torch_forward,
+    .last_indices = torch_last_indices,
+};

@@ -1,0 +1,50 @@
+// SPDX-License-Identifier: Apache-2.0
+//
+// trtllm: the interface of TensorRT-LLM's paged kernels on the CPU: a block table of whole pages of
+// 16, 32 or 64 tokens, and two scales, bmm1_scale of q k^T (the layer's) and bmm2_scale of the
+// product with V (1: no quantised KV here). The page rule is the real kernels' and is kept so that
+// a configuration behaves alike on every device.
+//
+// Tolerance against exact attention (tests/attention/world.c), over the largest |v|: bf16 KV 4e-3,
+// f16 5e-4, f32 2e-6.
+#include "attention/trtllm/trtllm.h"
+
+static const float BMM2_SCALE = 1;
+
+static int trtllm_create(const msgl_attn_config *cfg, msgl_attn_backend **out, msgl_err *err)
+{
+    if (cfg->page_size != 16 && cfg->page_size != 32 && cfg->page_size != 64) {
+        return msgl__err_set(err, MSGL_EINVAL, "trtllm: page size %d; allowed: 16, 32, 64",
+                             (int)cfg->page_size);
+    }
+    return msgl__table_create(&msgl__attn_trtllm, cfg, out, err);
+}
+
+static void trtllm_forward(msgl_attn_backend *base, msgl_exec *x, const msgl_attn_layer *layer,
+                           const msgl_batch *batch, const float *qkv, size_t ld, float *out)
+{
+    const float bmm1_scale = layer->scale;
+    msgl__table_attend(base, x, layer, batch, qkv, ld, bmm1_scale, BMM2_SCALE, out);
+}
+
+const msgl_attn_desc msgl__attn_trtllm = {
+    .name = "trtllm",
+    .aliases = {"trtllm_mha", NULL},
+    .summary = "TensorRT-LLM: page-granular block table, pages of 16, 32 or 64",
+    .devices = 1u << MSGL_DEVICE_CPU,
+    .page_rule = MSGL_PAGE_SET,
+    .page_sizes = {16, 32, 64},
+    .page_override = 64,
+    .kv_dtypes = 1u << MSGL_F32 | 1u << MSGL_F16 | 1u << MSGL_BF16,
+    .sliding_window = true,
+    .softcap = true,
+    .graph = true,
+    .create = trtllm_create,
+    .destroy = msgl__table_destroy,
+    .prepare_metadata = msgl__table_prepare_metadata,
+    .forward = trtllm_forward,
+    .last_indices = msgl__table_last_indices,
+    .init_capture = msgl__table_init_capture,
+    .prepare_for_capture = msgl__table_prepare_for_capture,
+    .prepare_for_replay = msgl__table_prepare_for_replay,
+};

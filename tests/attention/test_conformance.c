@@ -1,0 +1,190 @@
+// SPDX-License-Identifier: Apache-2.0
+//
+// Every backend of the registry, at every ISA level, against exact attention in f64: random batches
+// of mixed lengths, cached prefixes, permuted pages, all head dims, groups, windows and caps.
+// Whatever a step must not read is poison.
+#include <math.h>
+#include <setjmp.h>
+#include <stdarg.h>
+#include <stdlib.h>
+#include <string.h>
+
+#include <cmocka.h>
+
+#include "attention/world.h"
+#include "core/mem.h"
+
+static int pick(world *w, const int *set, int n)
+{
+    return set[world_int(w, 0, n - 1)];
+}
+
+static world_spec random_spec(world *rng, const msgl_attn_desc *d, msgl_cpu_level level)
+{
+    static const int dims[] = {64, 80, 96, 128, 256, 72}, pages[] = {1, 16, 32, 64, 7};
+    static const int windows[] = {-1, -1, 0, 5, 100, 255, 256, 300};
+    world_spec s = {.desc = d,
+                    .level = level,
+                    .max_running = 8,
+                    .max_seq_len = 700,
+                    .max_step_tokens = 2048,
+                    .seed = world_random(rng)};
+    s.dtype = (msgl_dtype)world_int(rng, 0, 2);
+    s.group = world_int(rng, 1, 16);
+    s.num_kv_heads = world_int(rng, 1, 3);
+    s.head_dim = pick(rng, dims, 6);
+    s.page_size = d->page_rule == MSGL_PAGE_SET ? pick(rng, pages + 1, 3) : pick(rng, pages, 5);
+    s.threads = world_int(rng, 1, 3);
+    s.window = pick(rng, windows, 8);
+    s.softcap = world_int(rng, 0, 2) == 0 ? 20 : 0;
+    s.deterministic = world_int(rng, 0, 3) == 0;
+    return s;
+}
+
+static void random_step(world *w, bool decode)
+{
+    step_req reqs[8];
+    const int n = world_int(w, 1, 8);
+    for (int i = 0; i < n; i++) {
+        const int len = w->reqs[i].len, at = world_int(w, 0, len - 1);
+        const int chunk = decode ? 1 : world_int(w, 1, len - at < 90 ? len - at : 90);
+        reqs[i] = (step_req){.req = i, .cached = at, .device = at + chunk};
+        if (!decode && world_int(w, 0, 2) == 0) reqs[i].cached = 0; // and a whole prompt
+        if (reqs[i].device - reqs[i].cached > 200) reqs[i].cached = reqs[i].device - 200;
+    }
+    world_step(w, decode ? MSGL_DECODE : MSGL_PREFILL, reqs, n);
+    const double error = world_error(w, reqs, n);
+    const double allowed = world_tolerance(w->spec.desc->name, w->spec.dtype);
+    if (error > allowed) {
+        fail_msg("%s %s: error %g > %g (dtype %d, group %d, dim %d, page %d, window %d, cap %g)",
+                 w->spec.desc->name, msgl__cpu_level_name(w->spec.level), error, allowed,
+                 (int)w->spec.dtype, w->spec.group, w->spec.head_dim, w->spec.page_size,
+                 w->spec.window, (double)w->spec.softcap);
+    }
+    int32_t last[8];
+    w->backend->desc->last_indices(w->backend, &w->batch, last);
+    for (int i = 0, row = 0; i < n; i++) {
+        row += reqs[i].device - reqs[i].cached;
+        assert_int_equal(last[i], row - 1);
+    }
+}
+
+static void check_backend(const msgl_attn_desc *d, msgl_cpu_level level, int worlds)
+{
+    world rng = {.rng = 1234 + (uint64_t)level};
+    for (int i = 0; i < worlds; i++) {
+        const world_spec spec = random_spec(&rng, d, level);
+        world w;
+        world_open(&w, &spec);
+        for (int r = 0; r < 8; r++) {
+            world_request(&w, r, r == 0 ? 1 : world_int(&w, 1, r < 3 ? 700 : 120));
+        }
+        for (int step = 0; step < 4; step++) random_step(&w, step % 2 == 0);
+        world_release(&w, 1); // its pages go to another request
+        world_request(&w, 1, 300);
+        random_step(&w, false);
+        world_close(&w);
+    }
+}
+
+static void test_all(void **state)
+{
+    (void)state;
+    int count;
+    const msgl_attn_desc *const *all = msgl__attn_backends(&count);
+    const msgl_cpu_level have = msgl__cpu_level_detect();
+    for (int i = 0; i < count; i++) {
+        for (int level = 0; level <= (int)have; level++) {
+            // torch_native has no kernel of its own but the store.
+            const bool own = strcmp(all[i]->name, "torch_native") != 0;
+            if (!own && level != (int)have) continue;
+            check_backend(all[i], (msgl_cpu_level)level, level == MSGL_CPU_REF ? 4 : 12);
+        }
+    }
+}
+
+// No backend takes memory after create.
+static void test_no_heap(void **state)
+{
+    (void)state;
+    int count;
+    const msgl_attn_desc *const *all = msgl__attn_backends(&count);
+    for (int i = 0; i < count; i++) {
+        const world_spec spec = {.desc = all[i],
+                                 .level = msgl__cpu_level_detect(),
+                                 .dtype = MSGL_BF16,
+                                 .group = 2,
+                                 .num_kv_heads = 2,
+                                 .head_dim = 64,
+                                 .page_size = 16,
+                                 .max_running = 4,
+                                 .max_seq_len = 900,
+                                 .max_step_tokens = 900,
+                                 .threads = 2,
+                                 .window = -1};
+        world w;
+        world_open(&w, &spec);
+        world_request(&w, 0, 900);
+        const step_req r = {.req = 0, .cached = 899, .device = 900};
+        const uint64_t before = msgl__mem_allocs();
+        for (int step = 0; step < 5; step++) world_step(&w, MSGL_DECODE, &r, 1);
+        assert_int_equal(msgl__mem_allocs(), before);
+        world_close(&w);
+    }
+}
+
+// A step of which nothing can be created leaves nothing behind.
+static void test_failed_allocations(void **state)
+{
+    (void)state;
+    int count;
+    const msgl_attn_desc *const *all = msgl__attn_backends(&count);
+    msgl_kernels kernels;
+    msgl__kernels_init_cpu(&kernels, MSGL_CPU_REF);
+    const msgl_kv_pool pool = {.dtype = MSGL_F32,
+                               .num_layers = 1,
+                               .num_pages = 4,
+                               .page_size = 16,
+                               .num_kv_heads = 1,
+                               .head_dim = 64};
+    const msgl_page_table table = {.max_running = 2, .stride = 64};
+    const msgl_attn_config cfg = {.num_q_heads = 2,
+                                  .num_kv_heads = 1,
+                                  .head_dim = 64,
+                                  .page_size = 16,
+                                  .max_running = 2,
+                                  .max_seq_len = 64,
+                                  .max_step_tokens = 64,
+                                  .num_slots = 2,
+                                  .kernels = &kernels,
+                                  .pool = &pool,
+                                  .page_table = &table,
+                                  .num_threads = 1};
+    for (int i = 0; i < count; i++) {
+        int rc = -1;
+        for (uint64_t nth = 1; rc != 0 && nth < 20; nth++) {
+            msgl_attn_backend *b = NULL;
+            msgl_err err = {0};
+            msgl__mem_fail_from(nth);
+            rc = all[i]->create(&cfg, &b, &err);
+            msgl__mem_fail_from(0);
+            if (rc == 0) {
+                b->desc->destroy(b);
+            } else {
+                assert_int_equal(rc, MSGL_ENOMEM);
+                assert_true(err.text[0] != '\0');
+            }
+        }
+        assert_int_equal(rc, 0);
+    }
+}
+
+int main(void)
+{
+    const struct CMUnitTest tests[] = {
+        cmocka_unit_test(test_all),
+        cmocka_unit_test(test_no_heap),
+        cmocka_unit_test(test_failed_allocations),
+    };
+    return cmocka_run_group_tests(tests, NULL, NULL);
+}
