@@ -13,7 +13,7 @@ enum { MAX_NAME = 64 };
 
 static const char *device_name(msgl_device_kind device)
 {
-    return device == MSGL_DEVICE_CUDA ? "CUDA" : "CPU";
+    return device == MSGL_DEVICE_CUDA ? "CUDA" : "the CPU";
 }
 
 // "fa, fi, trtllm" into text.
@@ -47,7 +47,7 @@ static int check_device(const msgl_attn_desc *d, const msgl_attn_needs *n, msgl_
 {
     if ((d->devices & 1u << n->device) == 0) {
         return msgl__err_set(err, MSGL_EUNSUPPORTED,
-                             "attention backend %s does not run on the %s; choose another with "
+                             "attention backend %s does not run on %s; choose another with "
                              "--attn or use auto",
                              d->name, device_name(n->device));
     }
@@ -142,7 +142,7 @@ static int choose_auto(const msgl_attn_needs *n, msgl_attn_choice *out, msgl_err
         return 0;
     }
     return msgl__err_set(err, MSGL_EUNSUPPORTED,
-                         "no attention backend can run this model on the %s%s%s",
+                         "no attention backend can run this model on %s%s%s",
                          device_name(n->device), reason.code != 0 ? ": " : "", reason.text);
 }
 

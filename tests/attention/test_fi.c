@@ -1,0 +1,257 @@
+// SPDX-License-Identifier: Apache-2.0
+//
+// fi: the plan's properties over random batches, its laziness, captured graphs, and the merge of
+// partial results with empty parts.
+#include <math.h>
+#include <setjmp.h>
+#include <stdarg.h>
+#include <stdlib.h>
+#include <string.h>
+
+#include <cmocka.h>
+
+#include "attention/fi/fi.h"
+#include "attention/world.h"
+
+enum { MAX_BS = 24, MAX_TOKENS = 4096, MAX_WORKS = 8192 };
+
+typedef struct plan_memory {
+    int32_t request[MAX_WORKS], qo_tile[MAX_WORKS], kv_tile[MAX_WORKS];
+    bool valid[MAX_WORKS];
+    int32_t o_indptr[MAX_BS + 1], merge_indptr[MAX_TOKENS + 1];
+    unsigned char seen[MAX_WORKS];
+} plan_memory;
+
+static msgl_fi_plan plan_over(plan_memory *m)
+{
+    memset(m, 0xff, sizeof *m);
+    return (msgl_fi_plan){.request_indices = m->request,
+                          .qo_tile_indices = m->qo_tile,
+                          .kv_tile_indices = m->kv_tile,
+                          .block_valid_mask = m->valid,
+                          .o_indptr = m->o_indptr,
+                          .merge_indptr = m->merge_indptr};
+}
+
+// Each (request, query tile, KV chunk) exactly once: the list is as long as their number and none
+// is there twice.
+static void check_cover(const msgl_fi_plan *p, plan_memory *m, const msgl_fi_plan_limits *l, int bs,
+                        const int32_t *qo, const int32_t *kv)
+{
+    int base[MAX_BS + 1] = {0}, chunks[MAX_BS];
+    for (int i = 0; i < bs; i++) {
+        const int rows = (qo[i + 1] - qo[i]) * l->group, len = kv[i + 1] - kv[i];
+        chunks[i] = (len + p->kv_chunk_size - 1) / p->kv_chunk_size;
+        base[i + 1] = base[i] + (rows + p->q_tile - 1) / p->q_tile * chunks[i];
+    }
+    assert_int_equal(p->num_works, base[bs]);
+    memset(m->seen, 0, sizeof m->seen);
+    for (int n = 0; n < p->num_works; n++) {
+        const int i = m->request[n];
+        assert_in_range(i, 0, bs - 1);
+        assert_in_range(m->kv_tile[n], 0, chunks[i] - 1);
+        const int at = base[i] + m->qo_tile[n] * chunks[i] + m->kv_tile[n];
+        assert_in_range(at, base[i], base[i + 1] - 1);
+        assert_int_equal(m->seen[at]++, 0);
+        assert_true(m->valid[n]);
+    }
+    for (int n = p->num_works; n < p->padded_works; n++) assert_false(m->valid[n]);
+    assert_int_equal(p->padded_works, l->graph ? l->max_works : p->num_works);
+    for (int i = 0, token = 0; i < bs; i++) {
+        assert_int_equal(m->o_indptr[i + 1] - m->o_indptr[i], (qo[i + 1] - qo[i]) * chunks[i]);
+        for (int t = qo[i]; t < qo[i + 1]; t++, token++) {
+            assert_int_equal(m->merge_indptr[token + 1] - m->merge_indptr[token], chunks[i]);
+        }
+    }
+}
+
+static void test_plan(void **state)
+{
+    (void)state;
+    plan_memory *m = malloc(sizeof *m);
+    world rng = {.rng = 99};
+    int split = 0;
+    for (int round = 0; round < 10000; round++) {
+        msgl_fi_plan_limits l = {.group = world_int(&rng, 1, 16),
+                                 .num_kv_heads = world_int(&rng, 1, 8),
+                                 .head_dim = 64 << world_int(&rng, 0, 2),
+                                 .max_grid = 1 << world_int(&rng, 0, 10)};
+        const int bs = world_int(&rng, 1, MAX_BS), decode = world_int(&rng, 0, 1);
+        int32_t qo[MAX_BS + 1] = {0}, kv[MAX_BS + 1] = {0};
+        int64_t longest = 0, tiles = 0;
+        for (int i = 0; i < bs; i++) {
+            const int tokens = decode ? 1 : world_int(&rng, 1, 150);
+            const int len = tokens + (world_int(&rng, 0, 3) ? world_int(&rng, 0, 5000) : 0);
+            qo[i + 1] = qo[i] + tokens;
+            kv[i + 1] = kv[i] + len;
+            longest = len > longest ? len : longest;
+        }
+        if (world_int(&rng, 0, 3) == 0) l.fixed_chunk = world_int(&rng, 1000, 9000);
+        l.max_works = (int32_t)msgl__fi_max_works(&l, bs, qo[bs]);
+        if (l.fixed_chunk > 0) l.max_works = MAX_WORKS;
+        l.graph = world_int(&rng, 0, 1) && l.max_works <= MAX_WORKS;
+        msgl_fi_plan p = plan_over(m);
+        assert_int_equal(msgl__fi_plan(&l, bs, qo, kv, &p), 0);
+        check_cover(&p, m, &l, bs, qo, kv);
+        assert_int_equal(p.split_kv, p.kv_chunk_size < longest);
+        for (int i = 0; i < bs; i++) {
+            tiles += ((qo[i + 1] - qo[i]) * l.group + p.q_tile - 1) / p.q_tile;
+        }
+        if (l.fixed_chunk > 0) {
+            assert_int_equal(p.kv_chunk_size, l.fixed_chunk);
+        } else if (p.split_kv) {
+            // The grid bound is kept, and the next smaller chunk would break it.
+            const int limit = l.max_grid / l.num_kv_heads > 1 ? l.max_grid / l.num_kv_heads : 1;
+            assert_true(p.num_works <= limit);
+            split++;
+            if (p.kv_chunk_size > 128) {
+                l.fixed_chunk = p.kv_chunk_size - 1;
+                l.max_works = MAX_WORKS;
+                l.graph = false;
+                assert_int_equal(msgl__fi_plan(&l, bs, qo, kv, &p), 0);
+                assert_true(p.num_works > limit);
+            }
+        } else {
+            assert_int_equal(p.num_works, tiles);
+        }
+    }
+    assert_true(split > 1000);
+    free(m);
+}
+
+static world_spec base_spec(void)
+{
+    return (world_spec){.desc = &msgl__attn_fi,
+                        .level = msgl__cpu_level_detect(),
+                        .dtype = MSGL_F32,
+                        .group = 3,
+                        .num_kv_heads = 2,
+                        .head_dim = 64,
+                        .page_size = 16,
+                        .max_running = 8,
+                        .max_seq_len = 3000,
+                        .max_step_tokens = 512,
+                        .threads = 2,
+                        .window = -1,
+                        .seed = 5};
+}
+
+// prepare_metadata leaves the plan to the first forward, which makes it once.
+static void test_lazy(void **state)
+{
+    (void)state;
+    const world_spec spec = base_spec();
+    world w;
+    world_open(&w, &spec);
+    world_request(&w, 0, 3000);
+    const step_req r = {.req = 0, .cached = 2999, .device = 3000};
+    world_prepare(&w, MSGL_DECODE, &r, 1);
+    const msgl_fi_metadata *md = w.batch.attn_metadata;
+    assert_false(md->planned);
+    world_forward(&w);
+    assert_true(md->planned);
+    assert_true(md->plan.split_kv);
+    assert_true(md->plan.num_works > 1);
+    md->plan.request_indices[0] = 7; // a second plan would repair this
+    world_forward(&w);
+    assert_int_equal(md->plan.request_indices[0], 7);
+    assert_true(world_error(&w, &r, 1) < world_tolerance("fi", spec.dtype));
+    assert_int_equal(md->last_page_len[0], 1);
+    for (int p = 0; p < 3000; p++) {
+        assert_int_equal(md->indices[p], msgl__page_table_row(&w.table, 0)[p]);
+    }
+    world_close(&w);
+}
+
+// Chunks before the window and chunks after a query tile are empty parts: zeros, never NaN.
+static void test_empty_parts(void **state)
+{
+    (void)state;
+    world_spec spec = base_spec();
+    for (int window = 0; window < 700; window += 233) {
+        spec.window = window;
+        world w;
+        world_open(&w, &spec);
+        world_request(&w, 0, 3000);
+        world_request(&w, 1, 2);
+        const step_req decode[] = {{0, 2999, 3000}, {1, 1, 2}};
+        world_step(&w, MSGL_DECODE, decode, 2);
+        assert_true(world_error(&w, decode, 2) < world_tolerance("fi", spec.dtype));
+        const step_req chunk[] = {{0, 2500, 2900}};
+        world_step(&w, MSGL_PREFILL, chunk, 1);
+        assert_true(world_error(&w, chunk, 1) < world_tolerance("fi", spec.dtype));
+        world_close(&w);
+    }
+}
+
+// Deterministic: no cuts, so alone and in a batch give the same bits.
+static void test_deterministic(void **state)
+{
+    (void)state;
+    world_spec spec = base_spec();
+    spec.deterministic = true;
+    world w;
+    world_open(&w, &spec);
+    world_request(&w, 0, 2500);
+    for (int i = 1; i < 8; i++) world_request(&w, i, 100 * i);
+    step_req reqs[8] = {{0, 2499, 2500}};
+    for (int i = 1; i < 8; i++) reqs[i] = (step_req){i, 100 * i - 1, 100 * i};
+    world_step(&w, MSGL_DECODE, reqs, 1);
+    float *alone = malloc(w.out_ld * sizeof *alone);
+    memcpy(alone, w.out, w.out_ld * sizeof *alone);
+    world_step(&w, MSGL_DECODE, reqs, 8);
+    assert_memory_equal(w.out, alone, w.out_ld * sizeof *alone);
+    free(alone);
+    world_close(&w);
+}
+
+// A replay plans anew into the captured buffers: the pointers stay, the list keeps its length.
+static void test_graph(void **state)
+{
+    (void)state;
+    const world_spec spec = base_spec();
+    world w;
+    world_open(&w, &spec);
+    const msgl_attn_desc *d = w.backend->desc;
+    const int32_t sizes[] = {1, 2, 4};
+    msgl_err err = {0};
+    assert_int_equal(d->init_capture(w.backend, spec.max_seq_len + 1, sizes, 3, &err), MSGL_EINVAL);
+    assert_int_equal(d->init_capture(w.backend, spec.max_seq_len, sizes, 3, &err), 0);
+    for (int i = 0; i < 4; i++) world_request(&w, i, 2900 - 700 * i);
+    msgl_batch captured = {.phase = MSGL_DECODE, .padded_size = 4};
+    assert_int_equal(d->prepare_for_capture(w.backend, &captured), 0);
+    const msgl_fi_metadata recorded = *(const msgl_fi_metadata *)captured.attn_metadata;
+    for (int round = 0; round < 12; round++) {
+        step_req reqs[4];
+        const int n = 1 + round % 4;
+        for (int i = 0; i < n; i++) {
+            const int at = world_int(&w, 0, w.reqs[i].len - 1);
+            reqs[i] = (step_req){.req = i, .cached = at, .device = at + 1};
+        }
+        world_prepare(&w, MSGL_DECODE, reqs, n);
+        memset(w.qkv + (size_t)n * w.ld, 0, (size_t)(4 - n) * w.ld * sizeof(float));
+        w.batch.padded_size = 4;
+        assert_int_equal(d->prepare_for_replay(w.backend, &w.batch), 0);
+        const msgl_fi_metadata *now = w.batch.attn_metadata;
+        assert_ptr_equal(now, captured.attn_metadata);
+        assert_ptr_equal(now->indices, recorded.indices);
+        assert_ptr_equal(now->kv_indptr, recorded.kv_indptr);
+        assert_ptr_equal(now->works, recorded.works);
+        assert_int_equal(now->plan.padded_works, recorded.plan.padded_works);
+        world_forward(&w);
+        assert_true(world_error(&w, reqs, n) < world_tolerance("fi", spec.dtype));
+    }
+    w.batch.padded_size = 5;
+    assert_int_equal(d->prepare_for_replay(w.backend, &w.batch), MSGL_ELIMIT);
+    world_close(&w);
+}
+
+int main(void)
+{
+    const struct CMUnitTest tests[] = {
+        cmocka_unit_test(test_plan),        cmocka_unit_test(test_lazy),
+        cmocka_unit_test(test_empty_parts), cmocka_unit_test(test_deterministic),
+        cmocka_unit_test(test_graph),
+    };
+    return cmocka_run_group_tests(tests, NULL, NULL);
+}

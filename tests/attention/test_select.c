@@ -1,0 +1,280 @@
+// SPDX-License-Identifier: Apache-2.0
+//
+// Registry, selection, page rules and the hybrid: names, pairs, auto, the texts of errors.
+#include <setjmp.h>
+#include <stdarg.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+
+#include <cmocka.h>
+
+#include "attention/fa/fa.h"
+#include "attention/fi/fi.h"
+#include "attention/trtllm/trtllm.h"
+#include "attention/world.h"
+
+static const msgl_attn_needs NEEDS = {.device = MSGL_DEVICE_CPU,
+                                      .num_q_heads = 16,
+                                      .num_kv_heads = 8,
+                                      .head_dim = 128,
+                                      .page_size = 1,
+                                      .kv_dtype = MSGL_BF16};
+
+static void expect(const char *spec, const char *prefill, const char *decode, const char *warned)
+{
+    msgl_attn_choice c;
+    char warning[256];
+    msgl_err err = {0};
+    if (msgl__attn_select(spec, &NEEDS, &c, warning, &err) != 0) fail_msg("%s", err.text);
+    assert_string_equal(c.prefill->name, prefill);
+    assert_string_equal(c.decode->name, decode);
+    assert_string_equal(warning, warned);
+}
+
+static void expect_error(const char *spec, const msgl_attn_needs *needs, int code, const char *text)
+{
+    msgl_attn_choice c;
+    char warning[256];
+    msgl_err err = {0};
+    assert_int_equal(msgl__attn_select(spec, needs, &c, warning, &err), code);
+    assert_int_equal(err.code, code);
+    assert_string_equal(err.text, text);
+}
+
+static void test_names(void **state)
+{
+    (void)state;
+    expect("fa", "fa", "fa", "");
+    expect("fa3", "fa", "fa", "");
+    expect("flashinfer", "fi", "fi", "");
+    expect("fa,fi", "fa", "fi", "");
+    expect("torch_native,trtllm_mha", "torch_native", "trtllm", "");
+    expect("fa,fa3", "fa", "fa",
+           "attention backend \"fa,fa3\" names fa twice; using it for both phases");
+    expect("auto", "fa", "fa", "");
+}
+
+static void test_bad_names(void **state)
+{
+    (void)state;
+    const char *pair = "a pair is \"PREFILL,DECODE\", for example \"fa,fi\"";
+    const char *bad[] = {"fa,fi,fa", ",fi", "fa,", ",", "fa,,fi"};
+    for (size_t i = 0; i < sizeof bad / sizeof bad[0]; i++) {
+        char text[256];
+        snprintf(text, sizeof text, "attention backend \"%s\": %s", bad[i], pair);
+        expect_error(bad[i], &NEEDS, MSGL_EINVAL, text);
+    }
+    expect_error("triton", &NEEDS, MSGL_EINVAL,
+                 "unknown attention backend \"triton\"; allowed: auto, fa, fi, trtllm, "
+                 "torch_native, or a pair \"PREFILL,DECODE\"");
+    expect_error("fa,fa4", &NEEDS, MSGL_EINVAL,
+                 "unknown attention backend \"fa4\"; allowed: auto, fa, fi, trtllm, torch_native, "
+                 "or a pair \"PREFILL,DECODE\"");
+    expect_error("", &NEEDS, MSGL_EINVAL,
+                 "unknown attention backend \"\"; allowed: auto, fa, fi, trtllm, torch_native, or "
+                 "a pair \"PREFILL,DECODE\"");
+    char huge[5000];
+    memset(huge, 'x', sizeof huge - 1);
+    huge[sizeof huge - 1] = '\0';
+    msgl_attn_choice c;
+    char warning[256];
+    msgl_err err = {0};
+    assert_int_equal(msgl__attn_select(huge, &NEEDS, &c, warning, &err), MSGL_EINVAL);
+    huge[2000] = ',';
+    assert_int_equal(msgl__attn_select(huge, &NEEDS, &c, warning, &err), MSGL_EINVAL);
+}
+
+static void test_cannot_run(void **state)
+{
+    (void)state;
+    msgl_attn_needs n = NEEDS;
+    n.head_dim = 260;
+    expect_error("fa", &n, MSGL_EUNSUPPORTED,
+                 "attention backend fa: head_dim 260; allowed: multiples of 8 up to 256");
+    expect_error("auto", &n, MSGL_EUNSUPPORTED,
+                 "no attention backend can run this model on the CPU: attention backend fa: "
+                 "head_dim 260; allowed: multiples of 8 up to 256");
+    n = NEEDS;
+    n.num_q_heads = 12;
+    expect_error("fi", &n, MSGL_EUNSUPPORTED,
+                 "attention: 12 query heads are no multiple of 8 KV heads");
+    n = NEEDS;
+    n.device = MSGL_DEVICE_CUDA;
+    n.capability = 90;
+    expect_error("fi", &n, MSGL_EUNSUPPORTED,
+                 "attention backend fi does not run on CUDA; choose another with --attn or use "
+                 "auto");
+}
+
+// Descriptor limits that no backend has today, on made-up descriptors.
+static void test_limits(void **state)
+{
+    (void)state;
+    const msgl_attn_desc narrow = {.name = "narrow",
+                                   .devices = 1u << MSGL_DEVICE_CPU | 1u << MSGL_DEVICE_CUDA,
+                                   .min_capability = 90,
+                                   .head_dims = {64, 128},
+                                   .max_group = 2,
+                                   .kv_dtypes = 1u << MSGL_BF16};
+    const struct {
+        msgl_attn_needs needs;
+        const char *text;
+    } cases[] = {
+        {{.device = MSGL_DEVICE_CUDA, .capability = 86},
+         "attention backend narrow needs compute capability 9.0; this GPU has 8.6"},
+        {{.head_dim = 96}, "attention backend narrow: no kernel for head_dim 96"},
+        {{.num_q_heads = 24},
+         "attention backend narrow: 3 query heads per KV head; allowed: up to 2"},
+        {{.kv_dtype = MSGL_F16}, "attention backend narrow does not support a float16 KV cache"},
+        {{.sliding_window = true},
+         "attention backend narrow has no sliding window, which this model needs"},
+        {{.softcap = true},
+         "attention backend narrow has no logit soft cap, which this model needs"},
+    };
+    for (size_t i = 0; i < sizeof cases / sizeof cases[0]; i++) {
+        msgl_attn_needs n = cases[i].needs;
+        if (n.head_dim == 0) n.head_dim = 128;
+        if (n.num_q_heads == 0) n.num_q_heads = 16;
+        if (n.kv_dtype == MSGL_F32) n.kv_dtype = MSGL_BF16;
+        n.num_kv_heads = 8;
+        msgl_err err = {0};
+        assert_int_equal(msgl__attn_supports(&narrow, &n, &err), MSGL_EUNSUPPORTED);
+        assert_string_equal(err.text, cases[i].text);
+    }
+    const msgl_attn_needs fine = NEEDS;
+    assert_int_equal(msgl__attn_supports(&narrow, &fine, NULL), 0);
+}
+
+static void test_page_size(void **state)
+{
+    (void)state;
+    char warning[256];
+    const msgl_attn_choice fa = {&msgl__attn_fa, &msgl__attn_fa};
+    const msgl_attn_choice pair = {&msgl__attn_fa, &msgl__attn_trtllm};
+    for (int32_t size = 1; size < 100; size++) {
+        assert_int_equal(msgl__attn_page_size(&fa, size, warning), size);
+        assert_string_equal(warning, "");
+        const bool fits = size == 16 || size == 32 || size == 64;
+        assert_int_equal(msgl__attn_page_size(&pair, size, warning), fits ? size : 64);
+        char text[256] = "";
+        if (!fits) {
+            snprintf(text, sizeof text,
+                     "attention backend trtllm needs a page size of 16, 32, 64; using 64 instead "
+                     "of %d",
+                     (int)size);
+        }
+        assert_string_equal(warning, text);
+    }
+}
+
+// Names are unique and every descriptor is complete.
+static void test_registry(void **state)
+{
+    (void)state;
+    int count;
+    const msgl_attn_desc *const *all = msgl__attn_backends(&count);
+    for (int i = 0; i < count; i++) {
+        const msgl_attn_desc *d = all[i];
+        assert_ptr_equal(msgl__attn_find(d->name), d);
+        for (int a = 0; d->aliases[a] != NULL; a++) {
+            assert_ptr_equal(msgl__attn_find(d->aliases[a]), d);
+        }
+        assert_non_null(d->summary);
+        assert_non_null(d->create);
+        assert_non_null(d->destroy);
+        assert_non_null(d->prepare_metadata);
+        assert_non_null(d->forward);
+        assert_non_null(d->last_indices);
+        assert_int_equal(d->graph, d->init_capture != NULL);
+        assert_int_equal(d->graph, d->prepare_for_capture != NULL);
+        assert_int_equal(d->graph, d->prepare_for_replay != NULL);
+        assert_int_equal(d->page_rule == MSGL_PAGE_SET, d->page_override != 0);
+    }
+    assert_null(msgl__attn_find("auto"));
+}
+
+// The hybrid gives each phase what its half alone gives, and graph calls go to the decode half.
+static void test_hybrid(void **state)
+{
+    (void)state;
+    const msgl_attn_choice pair = {&msgl__attn_fa, &msgl__attn_fi};
+    world_spec spec = {.choice = &pair,
+                       .level = msgl__cpu_level_detect(),
+                       .dtype = MSGL_BF16,
+                       .group = 2,
+                       .num_kv_heads = 2,
+                       .head_dim = 64,
+                       .page_size = 16,
+                       .max_running = 4,
+                       .max_seq_len = 1000,
+                       .max_step_tokens = 1000,
+                       .threads = 2,
+                       .window = -1,
+                       .seed = 11};
+    world both, half;
+    const step_req prefill = {0, 100, 400}, decode = {0, 899, 900};
+    world_open(&both, &spec);
+    world_request(&both, 0, 900);
+    assert_string_equal(both.backend->desc->name, "fa,fi");
+    assert_true(both.backend->desc->graph);
+    for (int i = 0; i < 2; i++) {
+        const step_req *r = i == 0 ? &prefill : &decode;
+        const msgl_phase phase = i == 0 ? MSGL_PREFILL : MSGL_DECODE;
+        spec.choice = NULL;
+        spec.desc = i == 0 ? &msgl__attn_fa : &msgl__attn_fi;
+        world_open(&half, &spec);
+        world_request(&half, 0, 900);
+        world_step(&both, phase, r, 1);
+        world_step(&half, phase, r, 1);
+        const size_t n = (size_t)(r->device - r->cached) * both.out_ld * sizeof(float);
+        assert_memory_equal(both.out, half.out, n);
+        world_close(&half);
+    }
+    const int32_t sizes[] = {2};
+    msgl_err err = {0};
+    msgl_batch captured = {.phase = MSGL_DECODE, .padded_size = 2};
+    assert_int_equal(both.backend->desc->init_capture(both.backend, 1000, sizes, 1, &err), 0);
+    assert_int_equal(both.backend->desc->prepare_for_capture(both.backend, &captured), 0);
+    const msgl_fi_metadata *md = captured.attn_metadata; // fi's
+    assert_int_equal(md->bs, 2);
+    assert_true(md->graph);
+    world_close(&both);
+}
+
+// A wrong configuration is refused with the name of the field.
+static void test_bad_config(void **state)
+{
+    (void)state;
+    msgl_attn_backend *b;
+    msgl_err err = {0};
+    msgl_attn_config cfg = {.num_q_heads = 2,
+                            .num_kv_heads = 1,
+                            .head_dim = 64,
+                            .page_size = 8,
+                            .max_running = 1,
+                            .max_seq_len = 8,
+                            .max_step_tokens = 8,
+                            .num_slots = 1,
+                            .num_threads = 1};
+    assert_int_equal(msgl__attn_trtllm.create(&cfg, &b, &err), MSGL_EINVAL);
+    assert_string_equal(err.text, "trtllm: page size 8; allowed: 16, 32, 64");
+    cfg.num_kv_heads = 0;
+    assert_int_equal(msgl__attn_fa.create(&cfg, &b, &err), MSGL_EINVAL);
+    assert_string_equal(err.text, "attention: num_kv_heads 0 is not in [1, 65536]");
+    cfg.num_kv_heads = 1;
+    cfg.max_seq_len = 1 << 28;
+    cfg.max_running = 1 << 20;
+    assert_int_equal(msgl__attn_fi.create(&cfg, &b, &err), MSGL_ELIMIT);
+}
+
+int main(void)
+{
+    const struct CMUnitTest tests[] = {
+        cmocka_unit_test(test_names),      cmocka_unit_test(test_bad_names),
+        cmocka_unit_test(test_cannot_run), cmocka_unit_test(test_limits),
+        cmocka_unit_test(test_page_size),  cmocka_unit_test(test_registry),
+        cmocka_unit_test(test_hybrid),     cmocka_unit_test(test_bad_config),
+    };
+    return cmocka_run_group_tests(tests, NULL, NULL);
+}
