@@ -185,6 +185,22 @@ static int take_workspace(msgl_engine *e, msgl_err *err)
     return 0;
 }
 
+static void warn_seq_len(const msgl_engine_config *cfg, int32_t decided, int32_t context)
+{
+    char line[160] = "";
+    if (cfg->max_seq_len > decided) {
+        snprintf(
+            line, sizeof line,
+            "warning: --max-seq-len-override %d is cut to %d, the tokens that the KV pool holds",
+            cfg->max_seq_len, decided);
+    } else if (cfg->max_seq_len > context) {
+        snprintf(line, sizeof line,
+                 "warning: --max-seq-len-override %d is beyond the %d tokens the model is made for",
+                 cfg->max_seq_len, context);
+    }
+    print_line(cfg, line);
+}
+
 // The parts that only compute sizes: nothing large is allocated yet.
 static int plan_memory(msgl_engine *e, const msgl_engine_config *cfg, msgl_err *err)
 {
@@ -228,6 +244,7 @@ static int plan_memory(msgl_engine *e, const msgl_engine_config *cfg, msgl_err *
     };
     code = msgl__memory_plan(&p, err);
     if (code != 0) return code;
+    warn_seq_len(cfg, p.max_seq_len, context);
     if (cfg->print != NULL) msgl__memory_plan_print(&p, cfg->print, cfg->print_ctx);
     e->kv = p.kv;
     e->info.max_seq_len = p.max_seq_len;
