@@ -14,6 +14,7 @@
 
 typedef struct msgl_job {
     struct msgl_job *next;
+    uint64_t order;         // of submission
     void *owner;            // the submitter's
     atomic_bool cancelled;  // the client left: skip the work
     msgl_api_kind kind;     //
@@ -35,7 +36,9 @@ void msgl__job_run(msgl_job *j, const msgl_tokenizer *tokenizer,
 
 typedef struct msgl_workers msgl_workers;
 
-// n >= 1 threads. done_fd: an eventfd that is written to whenever a job is finished.
+// n >= 1 threads for jobs of any size, in the order of submission, and one more that takes short
+// ones only, so that these do not wait behind megabytes. done_fd: an eventfd that is written to
+// whenever a job is finished.
 int msgl__workers_create(int n, const msgl_tokenizer *tokenizer,
                          const msgl_chat_templates *templates, int done_fd, msgl_workers **out,
                          msgl_err *err);
