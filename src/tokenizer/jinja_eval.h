@@ -11,8 +11,6 @@ enum { MSGL_J_BREAK = 1, MSGL_J_CONTINUE = 2 };
 
 int msgl__jeval(msgl_jctx *c, msgl_jscope *s, const msgl_jnode *n, msgl_jval *out);
 int msgl__jexec_body(msgl_jctx *c, msgl_jscope *s, const msgl_jbody *body);
-// Runs `body` in a scope of its own and gives its output as a string.
-int msgl__jcapture(msgl_jctx *c, msgl_jscope *parent, const msgl_jbody *body, msgl_jval *out);
 // loop(items) of a recursive for loop.
 int msgl__jloop_recurse(msgl_jctx *c, msgl_jloop *loop, const msgl_jval *items, msgl_jval *out);
 

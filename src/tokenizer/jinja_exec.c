@@ -22,19 +22,13 @@ static int capture_in(msgl_jctx *c, msgl_jscope *s, const msgl_jbody *body, msgl
     msgl_jbuf *outer = c->out, *buf;
     MSGL_JTRY(msgl__jbuf_new(c, 0, &buf));
     c->out = buf;
-    MSGL_JTRY(msgl__jexec_body(c, s, body));
-    c->out = outer;
+    const int rc = msgl__jexec_body(c, s, body);
+    c->out = outer; // also when a break or continue leaves the body
+    if (rc != 0) return rc;
     msgl_jstr *text;
     MSGL_JTRY(msgl__jbuf_finish(buf, &text));
     *out = msgl__jstrval(text);
     return 0;
-}
-
-int msgl__jcapture(msgl_jctx *c, msgl_jscope *parent, const msgl_jbody *body, msgl_jval *out)
-{
-    msgl_jscope *s;
-    MSGL_JTRY(msgl__jscope_new(c, parent, &s));
-    return capture_in(c, s, body, out);
 }
 
 // --- assignment ---
@@ -57,7 +51,6 @@ static int assign(msgl_jctx *c, msgl_jscope *s, const msgl_jnode *target, msgl_j
 {
     if (target->kind == MSGL_JX_NAME) return msgl__jscope_set(c, s, target->sym, v);
     if (target->kind == MSGL_JX_NSREF) return assign_ns(c, s, target, v);
-    if (v.type == MSGL_J_UNDEF) v = (msgl_jval){.type = MSGL_J_UNDEF, .as.u = v.as.u};
     if (!msgl__jiterable(&v)) {
         return msgl__jctx_fail(c, "cannot unpack non-iterable %s object", msgl__jtype_name(&v));
     }

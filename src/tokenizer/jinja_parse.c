@@ -198,7 +198,6 @@ static int alloc_bodies(msgl_jparser *p, msgl_jnode *n, size_t count)
 // Names, tuples of targets and (with_ns) namespace attributes can be assigned to.
 static int check_target(msgl_jparser *p, const msgl_jnode *t)
 {
-    static const char *const what[] = {"const"};
     switch (t->kind) {
     case MSGL_JX_NAME:
         if (t->sym == p->tmpl->sym_loop && p->loops > 0) {
@@ -211,7 +210,7 @@ static int check_target(msgl_jparser *p, const msgl_jnode *t)
         return 0;
     case MSGL_JX_LIST: return msgl__jp_fail(p, t->line, "can't assign to 'list'");
     case MSGL_JX_DICT: return msgl__jp_fail(p, t->line, "can't assign to 'dict'");
-    default: return msgl__jp_fail(p, t->line, "can't assign to '%s'", what[0]);
+    default: return msgl__jp_fail(p, t->line, "can't assign to a value");
     }
 }
 
