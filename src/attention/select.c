@@ -146,6 +146,17 @@ static int choose_auto(const msgl_attn_needs *n, msgl_attn_choice *out, msgl_err
                          device_name(n->device), reason.code != 0 ? ": " : "", reason.text);
 }
 
+// One half of a pair: a name, or "auto" for what auto would take in that phase.
+static int select_half(const char *name, size_t len, const msgl_attn_needs *needs, bool decode,
+                       const msgl_attn_desc **out, msgl_err *err)
+{
+    if (len != 4 || memcmp(name, "auto", 4) != 0) return find(name, len, out, err);
+    msgl_attn_choice both;
+    const int rc = choose_auto(needs, &both, err);
+    if (rc == 0) *out = decode ? both.decode : both.prefill;
+    return rc;
+}
+
 int msgl__attn_select(const char *spec, const msgl_attn_needs *needs, msgl_attn_choice *out,
                       char warning[256], msgl_err *err)
 {
@@ -164,9 +175,12 @@ int msgl__attn_select(const char *spec, const msgl_attn_needs *needs, msgl_attn_
                                  "example \"fa,fi\"",
                                  MAX_NAME, spec);
         }
-        rc = find(spec, (size_t)(comma - spec), &out->prefill, err);
-        if (rc == 0) rc = find(comma + 1, len - (size_t)(comma + 1 - spec), &out->decode, err);
-        if (rc == 0 && out->prefill == out->decode) {
+        rc = select_half(spec, (size_t)(comma - spec), needs, false, &out->prefill, err);
+        if (rc == 0) {
+            rc = select_half(comma + 1, len - (size_t)(comma + 1 - spec), needs, true, &out->decode,
+                             err);
+        }
+        if (rc == 0 && out->prefill == out->decode && strstr(spec, "auto") == NULL) {
             snprintf(warning, 256,
                      "attention backend \"%.*s\" names %s twice; using it for both phases",
                      MAX_NAME, spec, out->prefill->name);

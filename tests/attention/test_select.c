@@ -49,6 +49,9 @@ static void test_names(void **state)
     expect("fa3", "fa", "fa", "");
     expect("flashinfer", "fi", "fi", "");
     expect("fa,fi", "fa", "fi", "");
+    expect("auto,trtllm", "fa", "trtllm", "");
+    expect("fi,auto", "fi", "fa", "");
+    expect("fa,auto", "fa", "fa", "");
     expect("torch_native,trtllm_mha", "torch_native", "trtllm", "");
     expect("fa,fa3", "fa", "fa",
            "attention backend \"fa,fa3\" names fa twice; using it for both phases");
