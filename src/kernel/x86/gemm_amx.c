@@ -5,14 +5,16 @@
 // features). Rows are prepared as A tiles: blocks of 16 rows (the last one fewer), each block
 // [k / 32][rows][32] in bf16, so that a tile is contiguous.
 //
-// Up to 16 rows: one A tile against four panels at a time, bound by reading W. More: 2 x 2 tiles,
-// four loads for four products.
+// Up to 16 rows are bound by reading W: one A tile against one panel after the other, which reads
+// fastest, or against four panels at a time when reading A would begin to count. More rows: 2 x 2
+// tiles, four loads for four products.
 #include "kernel/gemm_impl.h"
 #include "kernel/x86/amx.h"
 
 enum {
     TILE_BYTES = 1024,
-    AHEAD = 2048,     // of the prefetch in each stream of weights
+    AHEAD = 512,      // bytes of W that are fetched ahead
+    SINGLE_ROWS = 2,  // up to here one panel at a time
     STRETCH = 8,      // tiles of k: two panels of it take a third of a 48 KB L1 cache
     MAX_SQUARES = 16, // 32 x 32 results that wait between stretches: 512 rows
 };
@@ -77,14 +79,14 @@ static void tile_1x4(const msgl_gemm_block *b, int panel, int stride)
         prefetch_tile(w + 2 * s + AHEAD);
         prefetch_tile(w + 3 * s + AHEAD);
         _tile_loadd(4, a, 64);
-        _tile_loadd(5, w, 64);
-        _tile_dpbf16ps(0, 4, 5);
-        _tile_loadd(6, w + s, 64);
-        _tile_dpbf16ps(1, 4, 6);
-        _tile_loadd(7, w + 2 * s, 64);
-        _tile_dpbf16ps(2, 4, 7);
-        _tile_loadd(5, w + 3 * s, 64);
-        _tile_dpbf16ps(3, 4, 5);
+        _tile_loadd(6, w, 64);
+        _tile_dpbf16ps(0, 4, 6);
+        _tile_loadd(7, w + s, 64);
+        _tile_dpbf16ps(1, 4, 7);
+        _tile_loadd(6, w + 2 * s, 64);
+        _tile_dpbf16ps(2, 4, 6);
+        _tile_loadd(7, w + 3 * s, 64);
+        _tile_dpbf16ps(3, 4, 7);
     }
     STORE_TILE(0, 0, b->rows, panel * 16);
     STORE_TILE(1, 0, b->rows, (panel + stride) * 16);
@@ -193,11 +195,11 @@ static void tiles_2x2(const msgl_gemm_block *b, int first_row, int squares, int 
     }
 }
 
-// Tiles 0-3 are sums, 4 and 5 rows of A, 6 and 7 (5 too with one A tile) weights.
+// Tiles 0-3 are sums, 4 and 5 rows of A, 6 and 7 weights; with one A tile 5 is not used.
 static void configure_1(int rows)
 {
     const uint8_t r = (uint8_t)rows;
-    msgl__amx_configure((const uint8_t[8]){r, r, r, r, r, 16, 16, 16});
+    msgl__amx_configure((const uint8_t[8]){r, r, r, r, r, r, 16, 16});
 }
 
 static void configure_2(int rows1)
@@ -209,7 +211,7 @@ static void configure_2(int rows1)
 // At most 16 rows.
 static void few_rows(const msgl_gemm_block *b, int panels)
 {
-    const int groups = panels / 4;
+    const int groups = b->rows <= SINGLE_ROWS ? 0 : panels / 4;
     configure_1(b->rows);
     for (int i = 0; i < groups; i++) tile_1x4(b, i, groups);
     for (int i = groups * 4; i < panels; i++) tile_1x1(b, 0, b->rows, i);
