@@ -109,9 +109,9 @@ typedef struct msgl_attn_needs { // what the model and the machine ask of a back
     bool sliding_window, softcap;
 } msgl_attn_needs;
 
-// spec: "auto", NAME or "PREFILL,DECODE" (exactly one comma; a half may be "auto"). Errors: unknown name (lists those
-// that exist), malformed pair (shows the right form), cannot run here (says what is missing and how
-// to get it). *warning (caller's, 256 bytes) gets a line or "".
+// spec: "auto", NAME or "PREFILL,DECODE" (exactly one comma; a half may be "auto"). Errors: unknown
+// name (lists those that exist), malformed pair (shows the right form), cannot run here (says what
+// is missing and how to get it). *warning (caller's, 256 bytes) gets a line or "".
 int msgl__attn_select(const char *spec, const msgl_attn_needs *needs, msgl_attn_choice *out,
                       char warning[256], msgl_err *err);
 // Checks one backend against the needs; 0 or MSGL_EUNSUPPORTED with the reason.

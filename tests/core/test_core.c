@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 //
-// core: conversions against all 65,536 half patterns, checked arithmetic, failing allocations, errors.
+// core: conversions against all 65,536 half patterns, checked arithmetic, failing allocations,
+// errors.
 #include <math.h>
 #include <setjmp.h>
 #include <stdarg.h>
@@ -35,7 +36,8 @@ static void test_half_round_trip(void **state)
     }
 }
 
-// Between two neighbouring halves, f32 rounds to the nearer one and, at the middle, to the even one.
+// Between two neighbouring halves, f32 rounds to the nearer one and, at the middle, to the even
+// one.
 static void test_half_rounding(void **state)
 {
     (void)state;
