@@ -283,7 +283,13 @@ void msgl__tokenizer_free(msgl_tokenizer *t)
     msgl__free(t);
 }
 
-static int load_parts(msgl_tokenizer *t, const json_t *root, const json_t *config, msgl_err *err)
+// The two large values of the file, which are not in the JSON tree.
+typedef struct model_text {
+    msgl_jrange vocab, merges;
+} model_text;
+
+static int load_parts(msgl_tokenizer *t, const json_t *root, const model_text *m,
+                      const json_t *config, msgl_err *err)
 {
     int rc = msgl__j_expect(root, "root", JSON_OBJECT, "an object", err);
     if (rc != 0) return rc;
@@ -294,7 +300,9 @@ static int load_parts(msgl_tokenizer *t, const json_t *root, const json_t *confi
     }
     rc = msgl__load_normalizer(t, msgl__j_get(root, "normalizer"), err);
     if (rc == 0) rc = msgl__load_pre_tokenizer(t, msgl__j_get(root, "pre_tokenizer"), err);
-    if (rc == 0) rc = msgl__load_model(t, msgl__j_get(root, "model"), err);
+    if (rc == 0) {
+        rc = msgl__load_model(t, msgl__j_get(root, "model"), &m->vocab, &m->merges, err);
+    }
     if (rc == 0) rc = msgl__load_added(t, msgl__j_get(root, "added_tokens"), config, err);
     if (rc == 0) rc = msgl__load_post_processor(t, msgl__j_get(root, "post_processor"), err);
     if (rc == 0) rc = msgl__load_decoder(t, msgl__j_get(root, "decoder"), err);
@@ -313,14 +321,35 @@ static json_t *parse_json(const char *text, size_t len, const char *name, size_t
     return j;
 }
 
+// The tree of tokenizer.json without the two large values.
+static int parse_root(const char *json, size_t len, model_text *m, json_t **root, msgl_err *err)
+{
+    const size_t valid = msgl__utf8_valid(json, len);
+    if (valid != len) {
+        return msgl__err_set(err, MSGL_EFORMAT, "tokenizer.json: not valid UTF-8 at byte %zu",
+                             valid);
+    }
+    msgl_strbuf rest;
+    msgl__strbuf_init(&rest, len + 16);
+    int rc = msgl__jscan_split(json, len, &m->vocab, &m->merges, &rest);
+    if (rc != 0) {
+        rc = msgl__j_enomem(err);
+    } else {
+        *root = parse_json(msgl__strbuf_str(&rest), rest.len, "tokenizer.json",
+                           JSON_REJECT_DUPLICATES, err);
+        if (*root == NULL) rc = MSGL_EFORMAT;
+    }
+    msgl__strbuf_free(&rest);
+    return rc;
+}
+
 int msgl__tokenizer_parse(const char *json, size_t len, const char *config, size_t config_len,
                           msgl_tokenizer **out, msgl_err *err)
 {
-    json_t *root = parse_json(json, len, "tokenizer.json", JSON_REJECT_DUPLICATES, err);
-    if (root == NULL) return MSGL_EFORMAT;
-    json_t *conf = NULL;
-    int rc = 0;
-    if (config != NULL) {
+    model_text m;
+    json_t *root = NULL, *conf = NULL;
+    int rc = parse_root(json, len, &m, &root, err);
+    if (rc == 0 && config != NULL) {
         conf = parse_json(config, config_len, "tokenizer_config.json", 0, err);
         if (conf == NULL) rc = MSGL_EFORMAT;
     }
@@ -330,7 +359,7 @@ int msgl__tokenizer_parse(const char *json, size_t len, const char *config, size
         t->uni = msgl__calloc(1, sizeof(*t->uni));
         if (t->uni != NULL) {
             msgl__uni_build(t->uni);
-            rc = load_parts(t, root, conf, err);
+            rc = load_parts(t, root, &m, conf, err);
             if (rc != 0) rc = msgl__err_prefix(err, rc, "tokenizer.json");
         }
     }

@@ -37,72 +37,119 @@ static int check_flags(const json_t *j, msgl_bpe *bpe, msgl_err *err)
     return rc;
 }
 
-static int add_token(msgl_bpe *bpe, const char *key, int32_t id, msgl_err *err)
+static int malformed(const msgl_jscan *s, const char *where, msgl_err *err)
+{
+    return msgl__err_set(err, MSGL_EFORMAT, "%s: malformed JSON at byte %zu", where, s->i);
+}
+
+static int bad_id(const char *key, size_t n, msgl_err *err)
+{
+    return msgl__err_set(err, MSGL_EFORMAT,
+                         "model.vocab: \"%.*s\" needs an integer id from 0 to %d",
+                         (int)(n < 40 ? n : 40), key, MSGL_TOK_MAX_ID - 1);
+}
+
+// What the first pass over the vocabulary finds.
+typedef struct vocab_size {
+    int64_t top; // largest id
+    size_t count, bytes;
+} vocab_size;
+
+static int measure_vocab(const msgl_jrange *r, vocab_size *size, msgl_err *err)
+{
+    msgl_jscan s = msgl__jscan(r);
+    *size = (vocab_size){.top = -1, .bytes = 1};
+    if (!msgl__jscan_take(&s, '{')) {
+        return msgl__err_set(err, MSGL_EFORMAT, "model.vocab: expected an object of token: id");
+    }
+    while (msgl__jscan_peek(&s) == '"') {
+        size_t raw;
+        int64_t id = -1;
+        if (!msgl__jscan_skip_string(&s, &raw)) return malformed(&s, "model.vocab", err);
+        const char *key = s.text + s.i - 1 - raw;
+        if (!msgl__jscan_take(&s, ':')) return malformed(&s, "model.vocab", err);
+        if (!msgl__jscan_int(&s, &id) || id < 0 || id >= MSGL_TOK_MAX_ID) {
+            return bad_id(key, raw, err);
+        }
+        if (id > size->top) size->top = id;
+        size->count++;
+        size->bytes += raw;
+        if (!msgl__jscan_take(&s, ',')) break;
+        if (msgl__jscan_peek(&s) != '"') return malformed(&s, "model.vocab", err);
+    }
+    if (!msgl__jscan_take(&s, '}')) return malformed(&s, "model.vocab", err);
+    return size->count > 0 ? 0 : msgl__err_set(err, MSGL_EFORMAT, "model.vocab: empty");
+}
+
+static int add_token(msgl_bpe *bpe, const msgl_strbuf *key, int32_t id, msgl_err *err)
 {
     const char *other;
     size_t n;
     if ((other = msgl__strset_at(&bpe->vocab, id, &n)) != NULL) {
         return msgl__err_set(err, MSGL_EFORMAT, "model.vocab: id %d is both \"%.*s\" and \"%.40s\"",
-                             (int)id, (int)(n < 40 ? n : 40), other, key);
+                             (int)id, (int)(n < 40 ? n : 40), other, msgl__strbuf_str(key));
     }
-    const int rc = msgl__strset_add(&bpe->vocab, key, strlen(key), id);
+    const int rc = msgl__strset_add(&bpe->vocab, msgl__strbuf_str(key), key->len, id);
+    if (rc == MSGL_EINVAL) {
+        return msgl__err_set(err, MSGL_EFORMAT, "model.vocab: \"%.40s\" occurs twice",
+                             msgl__strbuf_str(key));
+    }
     return rc == 0 ? 0 : msgl__err_set(err, rc, "model.vocab: %s", msgl__status_text(rc));
 }
 
-static int load_vocab(msgl_bpe *bpe, json_t *vocab, msgl_err *err)
+static int load_vocab(msgl_bpe *bpe, const msgl_jrange *r, msgl_err *err)
 {
-    int rc = msgl__j_expect(vocab, "model.vocab", JSON_OBJECT, "an object of token: id", err);
+    vocab_size size;
+    int rc = measure_vocab(r, &size, err);
     if (rc != 0) return rc;
-    int64_t top = -1;
-    size_t bytes = 1;
-    const char *key;
-    json_t *value;
-    json_object_foreach(vocab, key, value)
-    {
-        const int64_t id = json_is_integer(value) ? json_integer_value(value) : -1;
-        if (id < 0 || id >= MSGL_TOK_MAX_ID) {
-            return msgl__err_set(err, MSGL_EFORMAT,
-                                 "model.vocab: \"%.40s\" needs an integer id from 0 to %d", key,
-                                 MSGL_TOK_MAX_ID - 1);
-        }
-        if (id > top) top = id;
-        bytes += strlen(key);
-    }
-    if (top < 0) return msgl__err_set(err, MSGL_EFORMAT, "model.vocab: empty");
-    if (msgl__strset_init(&bpe->vocab, (size_t)top + 1, json_object_size(vocab), bytes) != 0) {
+    if (msgl__strset_init(&bpe->vocab, (size_t)size.top + 1, size.count, size.bytes) != 0) {
         return msgl__j_enomem(err);
     }
-    json_object_foreach(vocab, key, value)
-    {
-        rc = add_token(bpe, key, (int32_t)json_integer_value(value), err);
-        if (rc != 0) return rc;
+    msgl_jscan s = msgl__jscan(r);
+    msgl_strbuf key;
+    msgl__strbuf_init(&key, MSGL_TOK_MAX_FILE);
+    (void)msgl__jscan_take(&s, '{');
+    for (size_t i = 0; i < size.count && rc == 0; i++) {
+        int64_t id = 0;
+        msgl__strbuf_clear(&key);
+        const int got = msgl__jscan_string(&s, &key);
+        if (got < 0) {
+            rc = msgl__j_enomem(err);
+        } else if (got == 0) {
+            rc = malformed(&s, "model.vocab", err);
+        } else { // the first pass has seen the rest
+            (void)msgl__jscan_take(&s, ':');
+            (void)msgl__jscan_int(&s, &id);
+            (void)msgl__jscan_take(&s, ',');
+            rc = add_token(bpe, &key, (int32_t)id, err);
+        }
     }
-    return 0;
+    msgl__strbuf_free(&key);
+    return rc;
 }
 
-// The two sides of a merge: "a b" or ["a", "b"].
-static int merge_sides(const json_t *j, size_t i, msgl_tok_str side[2], msgl_err *err)
+// The two sides of a merge, "a b" or ["a", "b"], decoded one behind the other into *both. `split`
+// is the length of the first. 1; 0: not a merge; MSGL_ENOMEM, MSGL_ELIMIT.
+static int merge_sides(msgl_jscan *s, msgl_strbuf *both, size_t *split)
 {
-    side[0].n = side[1].n = 0;
-    if (json_is_string(j)) {
-        char *p = (char *)json_string_value(j);
-        char *space = memchr(p, ' ', json_string_length(j));
-        if (space != NULL) {
-            side[0] = (msgl_tok_str){p, (size_t)(space - p)};
-            side[1] = (msgl_tok_str){space + 1, json_string_length(j) - side[0].n - 1};
-            if (memchr(side[1].p, ' ', side[1].n) != NULL) side[1].n = 0;
-        }
-    } else if (json_is_array(j) && json_array_size(j) == 2) {
-        for (size_t k = 0; k < 2; k++) {
-            const json_t *s = json_array_get(j, k);
-            if (json_is_string(s)) {
-                side[k] = (msgl_tok_str){(char *)json_string_value(s), json_string_length(s)};
-            }
-        }
+    msgl__strbuf_clear(both);
+    if (msgl__jscan_take(s, '[')) {
+        int rc = msgl__jscan_string(s, both);
+        if (rc != 1 || !msgl__jscan_take(s, ',')) return rc < 0 ? rc : 0;
+        *split = both->len;
+        rc = msgl__jscan_string(s, both);
+        if (rc != 1 || !msgl__jscan_take(s, ']')) return rc < 0 ? rc : 0;
+        return *split > 0 && both->len > *split;
     }
-    if (side[0].n > 0 && side[1].n > 0) return 0;
-    return msgl__err_set(err, MSGL_EFORMAT,
-                         "model.merges[%zu]: expected \"left right\" or [\"left\", \"right\"]", i);
+    const int rc = msgl__jscan_string(s, both);
+    if (rc != 1) return rc;
+    const char *p = msgl__strbuf_str(both), *space = memchr(p, ' ', both->len);
+    if (space == NULL || space == p || space + 1 == p + both->len) return 0;
+    *split = (size_t)(space - p);
+    if (memchr(space + 1, ' ', both->len - *split - 1) != NULL) return 0;
+    memmove(both->data + *split, space + 1, both->len - *split); // with the final NUL
+    both->len--;
+    return 1;
 }
 
 static int find_token(const msgl_bpe *bpe, const msgl_tok_str *s, size_t i, int32_t *id,
@@ -129,47 +176,59 @@ static int ends_with_mark(const msgl_tok_str *s)
     return s->n >= 3 && memcmp(s->p + s->n - 3, mark, 3) == 0;
 }
 
-static int load_merges(msgl_bpe *bpe, const json_t *merges, msgl_err *err)
+static int add_merge(msgl_bpe *bpe, const msgl_strbuf *both, size_t split, size_t i, msgl_err *err)
 {
-    int rc = msgl__j_expect(merges, "model.merges", JSON_ARRAY, "an array", err);
+    msgl_tok_str left = {both->data, split}, right = {both->data + split, both->len - split};
+    const msgl_tok_str all = {both->data, both->len};
+    int32_t left_id, right_id, id;
+    int rc = find_token(bpe, &left, i, &left_id, err);
+    if (rc == 0) rc = find_token(bpe, &right, i, &right_id, err);
+    if (rc == 0) rc = find_token(bpe, &all, i, &id, err);
     if (rc != 0) return rc;
-    const size_t n = json_array_size(merges);
+    put_merge(bpe, msgl__merge_key(left_id, right_id), (uint32_t)i, id);
+    if (right.n >= 3 && memcmp(right.p, mark, 3) == 0 && !ends_with_mark(&left))
+        bpe->word_split = 0;
+    return 0;
+}
+
+static int load_merges(msgl_bpe *bpe, const msgl_jrange *r, msgl_err *err)
+{
+    msgl_jscan s = msgl__jscan(r);
+    if (!msgl__jscan_take(&s, '[')) {
+        return msgl__err_set(err, MSGL_EFORMAT, "model.merges: expected an array");
+    }
+    const size_t n = msgl__jscan_count(r);
     bpe->merge_bits = 4;
     while (((size_t)1 << bpe->merge_bits) < n + n / 2) bpe->merge_bits++;
     const size_t slots = (size_t)1 << bpe->merge_bits;
     bpe->merges = msgl__malloc(slots * sizeof(*bpe->merges));
-    msgl_strset *v = &bpe->vocab;
-    char *joined = msgl__malloc(v->pool_len + 1); // no merged token is longer than the vocabulary
-    if (bpe->merges == NULL || joined == NULL) {
-        msgl__free(joined);
-        return msgl__j_enomem(err);
-    }
+    if (bpe->merges == NULL) return msgl__j_enomem(err);
     memset(bpe->merges, 0xff, slots * sizeof(*bpe->merges));
-    bpe->word_split = msgl__strset_get(v, mark, 3) >= 0;
+    bpe->word_split = msgl__strset_get(&bpe->vocab, mark, 3) >= 0;
+    msgl_strbuf both;
+    msgl__strbuf_init(&both, MSGL_TOK_MAX_FILE);
+    int rc = 0;
     for (size_t i = 0; i < n && rc == 0; i++) {
-        const json_t *j = json_array_get(merges, i);
-        if (json_is_string(j) && strncmp(json_string_value(j), "#version", 8) == 0) continue;
-        msgl_tok_str side[2], both;
-        int32_t left, right, id;
-        rc = merge_sides(j, i, side, err);
-        if (rc == 0) rc = find_token(bpe, &side[0], i, &left, err);
-        if (rc == 0) rc = find_token(bpe, &side[1], i, &right, err);
-        if (rc != 0) break;
-        both = (msgl_tok_str){joined, side[0].n + side[1].n};
-        if (both.n > v->pool_len) {
-            rc = msgl__err_set(err, MSGL_EFORMAT,
-                               "model.merges[%zu]: the merged token is not in model.vocab", i);
-            break;
+        size_t split = 0;
+        const int line = msgl__jscan_peek(&s) == '"', got = merge_sides(&s, &both, &split);
+        if (got < 0) {
+            rc = msgl__j_enomem(err);
+        } else if (line && (got == 0 || split >= 8) && both.len >= 8 &&
+                   memcmp(both.data, "#version", 8) == 0) {
+            // the first line of a merges.txt
+        } else if (got == 0) {
+            rc = msgl__err_set(
+                err, MSGL_EFORMAT,
+                "model.merges[%zu]: expected \"left right\" or [\"left\", \"right\"]", i);
+        } else {
+            rc = add_merge(bpe, &both, split, i, err);
         }
-        memcpy(joined, side[0].p, side[0].n);
-        memcpy(joined + side[0].n, side[1].p, side[1].n);
-        rc = find_token(bpe, &both, i, &id, err);
-        if (rc == 0) put_merge(bpe, msgl__merge_key(left, right), (uint32_t)i, id);
-        if (side[1].n >= 3 && memcmp(side[1].p, mark, 3) == 0 && !ends_with_mark(&side[0])) {
-            bpe->word_split = 0;
+        if (rc == 0 && i + 1 < n && !msgl__jscan_take(&s, ',')) {
+            rc = malformed(&s, "model.merges", err);
         }
     }
-    msgl__free(joined);
+    if (rc == 0 && !msgl__jscan_take(&s, ']')) rc = malformed(&s, "model.merges", err);
+    msgl__strbuf_free(&both);
     return rc;
 }
 
@@ -227,13 +286,14 @@ static int build_symbols(msgl_bpe *bpe, const json_t *j, msgl_err *err)
     return msgl__err_set(err, MSGL_EFORMAT, "model.unk_token: not in model.vocab");
 }
 
-int msgl__load_model(msgl_tokenizer *t, const json_t *j, msgl_err *err)
+int msgl__load_model(msgl_tokenizer *t, const json_t *j, const msgl_jrange *vocab,
+                     const msgl_jrange *merges, msgl_err *err)
 {
     msgl_bpe *bpe = &t->bpe;
     int rc = msgl__j_expect(j, "model", JSON_OBJECT, "an object", err);
     if (rc == 0) rc = check_flags(j, bpe, err);
-    if (rc == 0) rc = load_vocab(bpe, msgl__j_get(j, "vocab"), err);
-    if (rc == 0) rc = load_merges(bpe, msgl__j_get(j, "merges"), err);
+    if (rc == 0) rc = load_vocab(bpe, vocab, err);
+    if (rc == 0) rc = load_merges(bpe, merges, err);
     if (rc != 0) return rc;
     bpe->byte_mode =
         t->num_pretoks > 0 && t->pretoks[t->num_pretoks - 1].type == MSGL_PRETOK_BYTE_LEVEL;

@@ -67,7 +67,25 @@ static void test_model(void **state)
     refuse("{" MODEL("{\"a\":0.5}", "[]") "}", MSGL_EFORMAT, "\"a\" needs an integer id");
     refuse("{" MODEL("{\"a\":1000000000}", "[]") "}", MSGL_EFORMAT, "\"a\" needs an integer id");
     refuse("{" MODEL("{\"a\":0,\"b\":0}", "[]") "}", MSGL_EFORMAT, "id 0 is both \"a\" and \"b\"");
-    refuse("{" MODEL("{\"a\":0,\"a\":1}", "[]") "}", MSGL_EFORMAT, "duplicate");
+    refuse("{" MODEL("{\"a\":0,\"a\":1}", "[]") "}", MSGL_EFORMAT, "\"a\" occurs twice");
+    refuse("{" MODEL("{\"a\":0,\"\\u0061\":1}", "[]") "}", MSGL_EFORMAT, "\"a\" occurs twice");
+    refuse("{" MODEL("{\"a\":0,}", "[]") "}", MSGL_EFORMAT, "model.vocab: malformed JSON at byte");
+    refuse("{" MODEL("{\"a\" 0}", "[]") "}", MSGL_EFORMAT, "model.vocab: malformed JSON at byte");
+    refuse("{" MODEL("{\"a\":0 \"b\":1}", "[]") "}", MSGL_EFORMAT, "model.vocab: malformed");
+    refuse("{" MODEL("{\"\\ud800\":0}", "[]") "}", MSGL_EFORMAT, "model.vocab: malformed");
+    refuse("{" MODEL("{\"\\x\":0}", "[]") "}", MSGL_EFORMAT, "model.vocab: malformed");
+    refuse("{" MODEL("{\"a\tb\":0}", "[]") "}", MSGL_EFORMAT, "model.vocab: malformed");
+    refuse("{" MODEL("{\"a\":01}", "[]") "}", MSGL_EFORMAT, "\"a\" needs an integer id");
+    refuse("{" MODEL("{\"a\":1e2}", "[]") "}", MSGL_EFORMAT, "\"a\" needs an integer id");
+    refuse("{" MODEL("{\"a\":99999999999999999999}", "[]") "}", MSGL_EFORMAT,
+           "needs an integer id");
+    refuse("{" MODEL("{\"\xff\":0}", "[]") "}", MSGL_EFORMAT, "not valid UTF-8 at byte");
+    refuse("{\"model\":{\"vocab\":{\"a\":0},\"vocab\":{\"a\":0},\"merges\":[]}}", MSGL_EFORMAT,
+           "duplicate");
+    refuse("{\"model\":{\"merges\":[]}}", MSGL_EFORMAT, "model.vocab: expected an object");
+    refuse("{\"model\":{\"vocab\":{\"a\":0}}}", MSGL_EFORMAT, "model.merges: expected an array");
+    refuse("{" MODEL("{\"a\":0,\"aa\":1}", "[\"a a\" \"a a\"]") "}", MSGL_EFORMAT,
+           "model.merges: malformed");
     refuse("{" MODEL("{\"a\":0}", "[\"a b\"]") "}", MSGL_EFORMAT, "merges[0]: token \"b\"");
     refuse("{" MODEL("{\"a\":0,\"b\":1}", "[[\"a\",\"b\"]]") "}", MSGL_EFORMAT, "token \"ab\"");
     refuse("{" MODEL("{\"a\":0}", "[\"aa\"]") "}", MSGL_EFORMAT,
@@ -269,12 +287,33 @@ static void test_odd_but_good(void **state)
     expect_ids(t, "ab", 1, (const int32_t[]){100});
     expect_ids(t, "azb", 1, (const int32_t[]){100}); // no unknown token: z is dropped
     expect_ids(t, "", 0, NULL);
+    // A name that only an escape makes "vocab" is not looked for.
+    refuse("{\"model\":{\"voc\\u0061b\":{\"a\":0},\"merges\":[]}}", MSGL_EFORMAT, "model.vocab");
     msgl_strbuf out;
     msgl__strbuf_init(&out, 100);
     const int32_t ids[] = {5, 50, 9}; // nothing has id 50
     assert_int_equal(msgl__tokenizer_decode(t, ids, 3, 0, &out, NULL), 0);
     assert_string_equal(msgl__strbuf_str(&out), "a b"); // no decoder: joined with spaces
     msgl__strbuf_free(&out);
+    msgl__tokenizer_free(t);
+}
+
+// Strings of the vocabulary in every escape that JSON has, and a NUL.
+static void test_escapes(void **state)
+{
+    (void)state;
+    msgl_tokenizer *t = accept(
+        "{\"model\" : { \"merges\" : [ [ \"\\u0061\" , \"\\/\" ] ] ,\n \"vocab\" : { \"a\" : 0 ,"
+        "\"\\/\":1,\"a/\":2,\"\\\"\":3,\"\\\\\":4,\"\\b\\f\":5,\"\\n\":6,\"\\r\":7,\"\\t\":8,"
+        "\"\\u00e9\":9,\"\\ud83d\\ude00\":10,\"\\u0000\":11 } } }",
+        NULL);
+    expect_ids(t, "a/\"\\\n\r\t\xc3\xa9\xf0\x9f\x98\x80", 8,
+               (const int32_t[]){2, 3, 4, 6, 7, 8, 9, 10});
+    msgl_ids ids = {0};
+    assert_int_equal(msgl__tokenizer_encode(t, "a\0a", 3, NULL, &ids, NULL), 0);
+    assert_int_equal(ids.len, 3);
+    assert_int_equal(ids.data[1], 11);
+    msgl__ids_free(&ids);
     msgl__tokenizer_free(t);
 }
 
@@ -353,6 +392,7 @@ int main(void)
         cmocka_unit_test(test_exploding_rewrite),
         cmocka_unit_test(test_exploding_pattern),
         cmocka_unit_test(test_odd_but_good),
+        cmocka_unit_test(test_escapes),
         cmocka_unit_test(test_config_tokens),
         cmocka_unit_test(test_broken_files),
         cmocka_unit_test(test_missing_folder),

@@ -1,0 +1,216 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "tokenizer/json_scan.h"
+
+#include <string.h>
+
+#include "tokenizer/unicode.h"
+
+static void skip_space(msgl_jscan *s)
+{
+    while (s->i < s->end) {
+        const char c = s->text[s->i];
+        if (c != ' ' && c != '\n' && c != '\r' && c != '\t') break;
+        s->i++;
+    }
+}
+
+char msgl__jscan_peek(msgl_jscan *s)
+{
+    skip_space(s);
+    return s->i < s->end ? s->text[s->i] : '\0';
+}
+
+int msgl__jscan_take(msgl_jscan *s, char c)
+{
+    if (msgl__jscan_peek(s) != c) return 0;
+    s->i++;
+    return 1;
+}
+
+int msgl__jscan_skip_string(msgl_jscan *s, size_t *raw)
+{
+    if (!msgl__jscan_take(s, '"')) return 0;
+    const size_t start = s->i;
+    while (s->i < s->end && s->text[s->i] != '"') s->i += s->text[s->i] == '\\' ? 2 : 1;
+    if (s->i >= s->end) return 0;
+    *raw = s->i - start;
+    s->i++;
+    return 1;
+}
+
+// Four hex digits; -1: not that.
+static int32_t hex4(const char *p, size_t n)
+{
+    int32_t v = 0;
+    if (n < 4) return -1;
+    for (size_t i = 0; i < 4; i++) {
+        const char c = p[i], l = (char)(c | 0x20);
+        const int digit = c >= '0' && c <= '9' ? c - '0' : l >= 'a' && l <= 'f' ? l - 'a' + 10 : -1;
+        if (digit < 0) return -1;
+        v = v << 4 | digit;
+    }
+    return v;
+}
+
+// The character of \uXXXX (and a second one for the low surrogate) at p; *used counts what was read
+// behind the backslash. Returns its bytes in out, 0 for a malformed or lone one.
+static size_t unicode_escape(const char *p, size_t n, char out[4], size_t *used)
+{
+    int32_t cp = hex4(p + 1, n - 1);
+    *used = 5;
+    if (cp < 0 || (cp >= 0xdc00 && cp < 0xe000)) return 0;
+    if (cp >= 0xd800 && cp < 0xdc00) {
+        const int32_t low = n >= 11 && p[5] == '\\' && p[6] == 'u' ? hex4(p + 7, n - 7) : -1;
+        if (low < 0xdc00 || low >= 0xe000) return 0;
+        cp = 0x10000 + ((cp - 0xd800) << 10) + (low - 0xdc00);
+        *used = 11;
+    }
+    return msgl__utf8_put((uint32_t)cp, out);
+}
+
+// What stands for the escape whose letter is at p[0], n > 0 bytes there.
+static size_t escape(const char *p, size_t n, char out[4], size_t *used)
+{
+    static const char letters[] = "\"\\/bfnrt", values[] = "\"\\/\b\f\n\r\t";
+    if (p[0] == 'u') return unicode_escape(p, n, out, used);
+    const char *at = p[0] != '\0' ? strchr(letters, p[0]) : NULL;
+    *used = 1;
+    if (at == NULL) return 0;
+    out[0] = values[at - letters];
+    return 1;
+}
+
+int msgl__jscan_string(msgl_jscan *s, msgl_strbuf *out)
+{
+    size_t raw;
+    if (!msgl__jscan_skip_string(s, &raw)) return 0;
+    const char *p = s->text + s->i - 1 - raw;
+    for (size_t i = 0; i < raw;) {
+        size_t plain = i;
+        while (plain < raw && p[plain] != '\\' && (unsigned char)p[plain] >= 0x20) plain++;
+        int rc = msgl__strbuf_add(out, p + i, plain - i);
+        if (rc != 0) return rc;
+        i = plain;
+        if (i == raw) break;
+        if (p[i] != '\\' || i + 1 >= raw) return 0; // a control character
+        char bytes[4];
+        size_t used;
+        const size_t n = escape(p + i + 1, raw - i - 1, bytes, &used);
+        if (n == 0) return 0;
+        rc = msgl__strbuf_add(out, bytes, n);
+        if (rc != 0) return rc;
+        i += 1 + used;
+    }
+    return 1;
+}
+
+int msgl__jscan_int(msgl_jscan *s, int64_t *out)
+{
+    const int negative = msgl__jscan_take(s, '-');
+    const size_t start = s->i;
+    int64_t v = 0;
+    while (s->i < s->end && s->text[s->i] >= '0' && s->text[s->i] <= '9' && s->i - start < 16) {
+        v = v * 10 + (s->text[s->i++] - '0');
+    }
+    const size_t digits = s->i - start;
+    if (digits == 0 || digits > 15 || (digits > 1 && s->text[start] == '0')) return 0;
+    const char next = s->i < s->end ? s->text[s->i] : ' ';
+    if (next == '.' || next == 'e' || next == 'E') return 0;
+    *out = negative ? -v : v;
+    return 1;
+}
+
+// ---- finding the two values ----
+
+// Takes any value, checking no more than where it ends. 1 or 0.
+static int skip_value(msgl_jscan *s)
+{
+    size_t depth = 0, raw;
+    do {
+        const char c = msgl__jscan_peek(s);
+        if (c == '"') {
+            if (!msgl__jscan_skip_string(s, &raw)) return 0;
+        } else if (c == '{' || c == '[') {
+            depth++;
+            s->i++;
+        } else if (c == '}' || c == ']') {
+            if (depth == 0) return 0;
+            depth--;
+            s->i++;
+        } else if (c == ',' || c == ':') {
+            if (depth == 0) return 0;
+            s->i++;
+        } else if (c == '\0') {
+            return 0;
+        } else { // a number or a word
+            while (s->i < s->end && strchr(",:{}[]\" \n\r\t", s->text[s->i]) == NULL) s->i++;
+        }
+    } while (depth > 0);
+    return 1;
+}
+
+size_t msgl__jscan_count(const msgl_jrange *array)
+{
+    msgl_jscan s = msgl__jscan(array);
+    size_t n = 0;
+    if (!msgl__jscan_take(&s, '[') || msgl__jscan_peek(&s) == ']') return 0;
+    do {
+        if (!skip_value(&s)) break;
+        n++;
+    } while (msgl__jscan_take(&s, ','));
+    return n;
+}
+
+// The value of a member of the object at *r; the first one of that name.
+static int find_member(const msgl_jrange *r, const char *key, msgl_jrange *out)
+{
+    msgl_jscan s = msgl__jscan(r);
+    if (!msgl__jscan_take(&s, '{')) return 0;
+    while (msgl__jscan_peek(&s) == '"') {
+        size_t raw;
+        if (!msgl__jscan_skip_string(&s, &raw)) return 0;
+        const char *name = s.text + s.i - 1 - raw;
+        const int found = raw == strlen(key) && memcmp(name, key, raw) == 0;
+        if (!msgl__jscan_take(&s, ':')) return 0;
+        (void)msgl__jscan_peek(&s); // to the start of the value
+        const size_t start = s.i;
+        if (!skip_value(&s)) return 0;
+        if (found) {
+            *out = (msgl_jrange){s.text, start, s.i};
+            return 1;
+        }
+        if (!msgl__jscan_take(&s, ',')) break;
+    }
+    return 0;
+}
+
+// The value is replaced by null and its newlines, so that lines keep their numbers.
+static int leave_out(const msgl_jrange *r, size_t *copied, msgl_strbuf *rest)
+{
+    int rc = msgl__strbuf_add(rest, r->text + *copied, r->start - *copied);
+    if (rc == 0) rc = msgl__strbuf_adds(rest, "null");
+    for (size_t i = r->start; i < r->end && rc == 0; i++) {
+        if (r->text[i] == '\n') rc = msgl__strbuf_addc(rest, '\n');
+    }
+    *copied = r->end;
+    return rc;
+}
+
+int msgl__jscan_split(const char *text, size_t len, msgl_jrange *vocab, msgl_jrange *merges,
+                      msgl_strbuf *rest)
+{
+    const msgl_jrange all = {text, 0, len};
+    msgl_jrange model;
+    *vocab = *merges = (msgl_jrange){text, 0, 0};
+    size_t copied = 0;
+    int rc = 0;
+    if (find_member(&all, "model", &model)) {
+        const int v = find_member(&model, "vocab", vocab);
+        const int m = find_member(&model, "merges", merges);
+        const int merges_first = v && m && merges->start < vocab->start;
+        if (m && merges_first) rc = leave_out(merges, &copied, rest);
+        if (v && rc == 0) rc = leave_out(vocab, &copied, rest);
+        if (m && !merges_first && rc == 0) rc = leave_out(merges, &copied, rest);
+    }
+    return rc == 0 ? msgl__strbuf_add(rest, text + copied, len - copied) : rc;
+}
