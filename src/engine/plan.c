@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "engine/plan.h"
 
+#include <stdbool.h>
 #include <stdio.h>
 #include <string.h>
 
@@ -94,7 +95,11 @@ int msgl__memory_plan(msgl_memory_plan *p, msgl_err *err)
     }
     p->kv_bytes = 0;
     if (fixed >= p->available) {
-        return no_room(p, fixed, "a smaller --max-prefill-length or --max-running-requests helps",
+        const bool weights_fit = p->weight_bytes < p->available;
+        return no_room(p, fixed,
+                       weights_fit
+                           ? "a smaller --max-prefill-length or --max-running-requests helps"
+                           : "the model is too large for this machine",
                        err);
     }
     if (p->kv.num_pages == 0) {

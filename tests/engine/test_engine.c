@@ -78,7 +78,7 @@ static void test_too_large(void **state)
     folder_write_json(&f, "config.json", c);
     msgl_engine_config cfg = harness_config(f.dir, "auto");
     cfg.dummy_weight = true;
-    expect_failure(&cfg, MSGL_ENOMEM, "need", "have");
+    expect_failure(&cfg, MSGL_ENOMEM, "need", "too large for this machine");
     json_decref(c);
     c = small_config("Qwen3MoeForCausalLM");
     set_field(c, "num_hidden_layers", "1024");
