@@ -1,0 +1,384 @@
+// SPDX-License-Identifier: Apache-2.0
+//
+// `minisgl serve` as a user starts it, with the model that ships: what clients see whole and
+// streamed; that clients who vanish in any phase leave nothing behind in the KV pool; that hostile
+// requests neither stop it nor change a neighbour's greedy answer by a byte; that it survives its
+// engine; that it ends with status 0. argv: the program, the model folder.
+#include <setjmp.h>
+#include <signal.h>
+#include <stdarg.h>
+#include <stddef.h>
+#include <stdint.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <sys/prctl.h>
+#include <sys/socket.h>
+#include <sys/wait.h>
+#include <unistd.h>
+
+#include <cmocka.h>
+#include <jansson.h>
+
+#include "core/mem.h"
+#include "server/fixture.h"
+
+static const char *program, *model;
+
+typedef struct server {
+    pid_t pid;
+    int out;
+    server_fixture at; // only its port is used
+} server;
+
+static void start(server *s)
+{
+    int fd[2];
+    assert_int_equal(pipe(fd), 0);
+    s->pid = fork();
+    assert_true(s->pid >= 0);
+    if (s->pid == 0) {
+        prctl(PR_SET_PDEATHSIG, SIGKILL); // the server must not outlive a test that fails
+        dup2(fd[1], STDOUT_FILENO);
+        close(fd[0]);
+        close(fd[1]);
+        execl(program, program, "serve", "--model", model, "--port", "0", "--num-pages", "6000",
+              "--max-running-requests", "4", "--max-prefill-length", "256", (char *)NULL);
+        _exit(127);
+    }
+    close(fd[1]);
+    s->out = fd[0];
+    msgl_strbuf line;
+    msgl__strbuf_init(&line, 4096);
+    char c;
+    alarm(120);
+    while (read(s->out, &c, 1) == 1 && c != '\n') msgl__strbuf_addc(&line, c);
+    alarm(0);
+    const char *url = strstr(msgl__strbuf_str(&line), "http://127.0.0.1:");
+    if (url == NULL) fail_msg("no address in '%s'", msgl__strbuf_str(&line));
+    s->at.port = atoi(url + strlen("http://127.0.0.1:"));
+    msgl__strbuf_free(&line);
+}
+
+static void stop(server *s)
+{
+    int status;
+    kill(s->pid, SIGTERM);
+    alarm(60);
+    assert_int_equal(waitpid(s->pid, &status, 0), s->pid);
+    alarm(0);
+    assert_true(WIFEXITED(status));
+    assert_int_equal(WEXITSTATUS(status), 0);
+    close(s->out);
+}
+
+static int setup(void **state)
+{
+    static server s;
+    start(&s);
+    *state = &s;
+    return 0;
+}
+
+static int teardown(void **state)
+{
+    stop(*state);
+    return 0;
+}
+
+static json_t *post(server *s, const char *path, const char *body, int status)
+{
+    response r = client_request(&s->at, "POST", path, body);
+    if (r.status != status) fail_msg("%d instead of %d: %.300s", r.status, status, r.body);
+    json_t *j = json_loadb(r.body, r.len, 0, NULL);
+    assert_non_null(j);
+    response_free(&r);
+    return j;
+}
+
+static const char greedy[] = "{\"messages\":[{\"role\":\"user\",\"content\":\"What is 2 + 3?\"}],"
+                             "\"temperature\":0,\"max_tokens\":40}";
+
+// The greedy answer to a fixed question, into buf.
+static void ask(server *s, char buf[1024])
+{
+    json_t *j = post(s, "/v1/chat/completions", greedy, 200);
+    const json_t *c = json_array_get(json_object_get(j, "choices"), 0);
+    const char *text = json_string_value(json_object_get(json_object_get(c, "message"), "content"));
+    assert_non_null(text);
+    (void)snprintf(buf, 1024, "%s", text);
+    json_decref(j);
+}
+
+// Nothing runs, nothing waits, and every page is free or cached.
+static void expect_idle(server *s)
+{
+    for (int i = 0;; i++) {
+        response r = client_request(&s->at, "GET", "/get_server_info", NULL);
+        assert_int_equal(r.status, 200);
+        json_t *j = json_loadb(r.body, r.len, 0, NULL);
+        const json_t *t = json_object_get(j, "stats");
+        const bool idle = json_integer_value(json_object_get(t, "running")) == 0 &&
+                          json_integer_value(json_object_get(t, "waiting")) == 0 &&
+                          json_integer_value(json_object_get(t, "used_pages")) == 0 &&
+                          json_integer_value(json_object_get(j, "requests_open")) == 0;
+        const json_int_t pages = json_integer_value(json_object_get(t, "free_pages")) +
+                                 json_integer_value(json_object_get(t, "cached_pages")) +
+                                 json_integer_value(json_object_get(t, "used_pages"));
+        assert_int_equal(pages, 6000);
+        json_decref(j);
+        if (!idle && i == 500) fail_msg("not idle: %s", r.body);
+        response_free(&r);
+        if (idle) return;
+        usleep(10000);
+    }
+}
+
+static void test_answers(void **state)
+{
+    server *s = *state;
+    char whole[1024];
+    ask(s, whole);
+    assert_true(whole[0] != '\0');
+    // The same, streamed, by a client that reads the pieces.
+    const int fd = client_open(&s->at);
+    client_post(fd, "/v1/chat/completions",
+                "{\"messages\":[{\"role\":\"user\",\"content\":\"What is 2 + 3?\"}],"
+                "\"temperature\":0,\"max_tokens\":40,\"stream\":true}");
+    response r = client_read(fd);
+    char pieces[1024] = "";
+    for (const char *p = r.body; (p = strstr(p, "data: {")) != NULL; p++) {
+        json_t *j = json_loadb(p + 6, strcspn(p, "\n") - 6, 0, NULL);
+        const json_t *c = json_array_get(json_object_get(j, "choices"), 0);
+        const char *t = json_string_value(json_object_get(json_object_get(c, "delta"), "content"));
+        const size_t n = strlen(pieces);
+        (void)snprintf(pieces + n, sizeof pieces - n, "%s", t == NULL ? "" : t);
+        json_decref(j);
+    }
+    assert_string_equal(pieces, whole);
+    assert_non_null(strstr(r.body, "data: [DONE]"));
+    response_free(&r);
+    close(fd);
+    // The second time, all of the prompt but its last token comes from the cache.
+    json_t *j = post(s, "/v1/chat/completions", greedy, 200);
+    const json_t *u = json_object_get(j, "usage");
+    const json_int_t prompt = json_integer_value(json_object_get(u, "prompt_tokens"));
+    const json_int_t cached = json_integer_value(
+        json_object_get(json_object_get(u, "prompt_tokens_details"), "cached_tokens"));
+    assert_true(prompt > 5);
+    assert_int_equal(cached, prompt - 1);
+    json_decref(j);
+    expect_idle(s);
+}
+
+static void leave(int fd, bool reset)
+{
+    if (reset) {
+        const struct linger hard = {1, 0};
+        setsockopt(fd, SOL_SOCKET, SO_LINGER, &hard, sizeof hard);
+    }
+    close(fd);
+}
+
+// {"prompt":[k, k+1, ...], "max_tokens":200, "ignore_eos":true <rest>}
+static char *long_body(int k, int n, const char *rest)
+{
+    msgl_strbuf b;
+    msgl__strbuf_init(&b, 1 << 20);
+    msgl__strbuf_adds(&b, "{\"prompt\":[");
+    for (int i = 0; i < n; i++) msgl__strbuf_addf(&b, "%s%d", i ? "," : "", 10 + (i * 7 + k) % 900);
+    msgl__strbuf_addf(&b, "],\"max_tokens\":200,\"ignore_eos\":true%s}", rest);
+    return msgl__strbuf_take(&b);
+}
+
+static void test_disconnects(void **state)
+{
+    server *s = *state;
+    for (int reset = 0; reset < 2; reset++) {
+        // Before a request is complete.
+        static const char *const parts[] = {
+            "", "POST /v1/comp", "POST /v1/completions HTTP/1.1\r\nHost: x\r\nContent-Le",
+            "POST /v1/completions HTTP/1.1\r\nHost: x\r\nContent-Length: 50\r\n\r\n{\"prom"};
+        for (size_t i = 0; i < 4; i++) {
+            const int fd = client_open(&s->at);
+            client_send(fd, parts[i]);
+            leave(fd, reset);
+        }
+        // At growing delays after it: with the tokenizer, queued (4 run at a time), in a prefill
+        // of several chunks, decoding; whole answers and streams, one and more choices.
+        for (int delay_us = 0; delay_us <= 300000; delay_us = delay_us * 3 + 1000) {
+            int fd[10];
+            for (int i = 0; i < 10; i++) {
+                fd[i] = client_open(&s->at);
+                char *body = long_body(100 * i + delay_us % 97, 500,
+                                       i % 3 == 0   ? ",\"stream\":true"
+                                       : i % 3 == 1 ? ",\"n\":2"
+                                                    : "");
+                client_post(fd[i], "/v1/completions", body);
+                msgl__free(body);
+            }
+            usleep((useconds_t)delay_us);
+            for (int i = 0; i < 10; i++) leave(fd[i], reset);
+            expect_idle(s);
+        }
+        // In the middle of a stream that has begun.
+        const int fd = client_open(&s->at);
+        char *body = long_body(3, 20, ",\"stream\":true");
+        client_post(fd, "/v1/completions", body);
+        msgl__free(body);
+        msgl_strbuf seen;
+        msgl__strbuf_init(&seen, 1 << 20);
+        client_read_until(fd, &seen, "\"text\":");
+        msgl__strbuf_free(&seen);
+        leave(fd, reset);
+        expect_idle(s);
+    }
+}
+
+// Hostile bodies, one after the other, while a greedy request runs beside them.
+static void test_hostile_requests(void **state)
+{
+    static const struct {
+        const char *path, *body;
+        int status;
+    } bad[] = {
+        {"/v1/completions", "{\"prompt\":\"\"}", 400},
+        {"/v1/completions", "{\"prompt\":[]}", 400},
+        {"/v1/completions", "{\"prompt\":[-1]}", 400},
+        {"/v1/completions", "{\"prompt\":[2147483647]}", 400},
+        {"/v1/completions", "{\"prompt\":[6143,6144]}", 400},
+        {"/v1/completions", "{\"prompt\":\"x\",\"max_tokens\":-1}", 400},
+        {"/v1/completions", "{\"prompt\":\"x\",\"max_tokens\":0}", 400},
+        {"/v1/completions", "{\"prompt\":\"x\",\"n\":1000000}", 400},
+        {"/v1/completions", "{\"prompt\":\"x\",\"best_of\":1000000000}", 400},
+        {"/v1/completions", "{\"prompt\":\"x\",\"logprobs\":1000000}", 400},
+        {"/v1/completions", "{\"prompt\":\"x\",\"logit_bias\":{\"6143\":100}}", 400},
+        {"/v1/completions", "{\"prompt\":\"x\",\"min_tokens\":1000000000}", 400},
+        {"/v1/completions", "{\"prompt\":\"x\",\"temperature\":1e300}", 400},
+        {"/v1/completions", "{\"prompt\":\"x\",\"top_p\":0}", 400},
+        {"/v1/completions", "{\"prompt\":\"x\",\"guided_regex\":\"(a+)+b\"}", 400},
+        {"/v1/completions", "{\"prompt\":\"\\ud800\"}", 400},
+        {"/v1/completions", "{\"prompt\":\"x\",\"model\":\"../x\"}", 404},
+        {"/v1/chat/completions", "{\"messages\":[]}", 400},
+        {"/v1/chat/completions", "{\"messages\":[{\"role\":\"user\",\"content\":{}}]}", 400},
+        {"/v1/chat/completions",
+         "{\"messages\":[{\"role\":\"user\",\"content\":\"x\"}],\"top_logprobs\":1000000,"
+         "\"logprobs\":true}",
+         400},
+        {"/v1/chat/completions",
+         "{\"messages\":[{\"role\":\"user\",\"content\":\"x\"}],\"chat_template\":\"{% for i in "
+         "range(10**9) %}{% endfor %}\"}",
+         400},
+        {"/v1/chat/completions",
+         "{\"messages\":[{\"role\":\"user\",\"content\":[{\"type\":\"image_url\",\"image_url\":"
+         "{\"url\":\"file:///etc/passwd\"}}]}]}",
+         400},
+        {"/generate", "{\"prompt\":5}", 400},
+    };
+    server *s = *state;
+    char alone[1024], beside[1024];
+    ask(s, alone);
+    for (size_t i = 0; i < sizeof bad / sizeof bad[0]; i++) {
+        const int fd = client_open(&s->at);
+        client_post(fd, "/v1/chat/completions", greedy);
+        json_decref(post(s, bad[i].path, bad[i].body, bad[i].status));
+        response r = client_read(fd);
+        json_t *j = json_loadb(r.body, r.len, 0, NULL);
+        const json_t *c = json_array_get(json_object_get(j, "choices"), 0);
+        const char *text =
+            json_string_value(json_object_get(json_object_get(c, "message"), "content"));
+        assert_non_null(text);
+        assert_string_equal(text, alone);
+        json_decref(j);
+        response_free(&r);
+        close(fd);
+    }
+    // Extreme but valid: these are answered.
+    static const char *const odd[] = {
+        "{\"prompt\":\"x\",\"temperature\":1e-300,\"max_tokens\":2}",
+        "{\"prompt\":\"x\",\"temperature\":100,\"top_k\":2147483647,\"max_tokens\":2}",
+        "{\"prompt\":\"x\",\"top_p\":1e-30,\"min_p\":1,\"max_tokens\":2}",
+        "{\"prompt\":\"x\",\"seed\":-9223372036854775808,\"max_tokens\":2}",
+        "{\"prompt\":[6143],\"max_tokens\":2147483647,\"stop_token_ids\":[0,6143],\"n\":2}",
+        "{\"prompt\":\"<|im_start|><|im_end|><|endoftext|>\",\"max_tokens\":2,\"logprobs\":20}",
+    };
+    for (size_t i = 0; i < sizeof odd / sizeof odd[0]; i++) {
+        json_decref(post(s, "/v1/completions", odd[i], 200));
+    }
+    ask(s, beside);
+    assert_string_equal(alone, beside);
+    expect_idle(s);
+}
+
+// What can never fit is refused at once, and does not hold up those behind it.
+static void test_too_long(void **state)
+{
+    server *s = *state;
+    char *body = long_body(1, 5000, "");
+    json_t *j = post(s, "/v1/completions", body, 400);
+    assert_string_equal(json_string_value(json_object_get(json_object_get(j, "error"), "code")),
+                        "context_length_exceeded");
+    json_decref(j);
+    msgl__free(body);
+    char text[1024];
+    ask(s, text);
+    expect_idle(s);
+}
+
+// The first child of the server is its engine.
+static pid_t engine_of(const server *s)
+{
+    char path[64];
+    (void)snprintf(path, sizeof path, "/proc/%d/task/%d/children", (int)s->pid, (int)s->pid);
+    FILE *f = fopen(path, "r");
+    if (f == NULL) return 0;
+    int a = 0, b = 0;
+    const int n = fscanf(f, "%d %d", &a, &b);
+    (void)fclose(f);
+    return n == 2 ? a : 0;
+}
+
+static void test_engine_killed(void **state)
+{
+    server *s = *state;
+    char before[1024], after[1024];
+    ask(s, before);
+    const pid_t engine = engine_of(s);
+    if (engine == 0) skip(); // no /proc/.../children in this kernel
+    const int fd = client_open(&s->at);
+    char *body = long_body(5, 300, ",\"stream\":true");
+    client_post(fd, "/v1/completions", body);
+    msgl__free(body);
+    kill(engine, SIGKILL);
+    response r = client_read(fd);
+    assert_non_null(strstr(r.body, "engine"));
+    response_free(&r);
+    close(fd);
+    int status = 503;
+    for (int i = 0; i < 1000 && status == 503; i++) {
+        usleep(20000);
+        r = client_request(&s->at, "GET", "/health", NULL);
+        status = r.status;
+        response_free(&r);
+    }
+    assert_int_equal(status, 200);
+    ask(s, after);
+    assert_string_equal(before, after);
+    expect_idle(s);
+}
+
+int main(int argc, char **argv)
+{
+    if (argc != 3) {
+        (void)fprintf(stderr, "usage: %s MINISGL MODEL\n", argv[0]);
+        return 2;
+    }
+    program = argv[1];
+    model = argv[2];
+    const struct CMUnitTest tests[] = {
+        cmocka_unit_test(test_answers),          cmocka_unit_test(test_disconnects),
+        cmocka_unit_test(test_hostile_requests), cmocka_unit_test(test_too_long),
+        cmocka_unit_test(test_engine_killed),
+    };
+    return cmocka_run_group_tests(tests, setup, teardown);
+}
