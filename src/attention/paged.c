@@ -6,8 +6,8 @@
 #include "core/mem.h"
 
 enum {
-    TASKS_PER_THREAD = 16, // aimed at, so that a slow core leaves work to the others
-    MAX_PARTS = 1024,      // 262,144 keys of split requests; more are walked by one item each
+    TASKS_PER_THREAD = 8, // aimed at, so that a slow core leaves work to the others
+    MAX_PARTS = 1024,     // 262,144 keys of split requests; more are walked by one item each
 };
 
 static int32_t ceil_div(int32_t a, int32_t b)
@@ -145,11 +145,17 @@ void msgl__attn_plan_tiles(const msgl_attn_config *cfg, const msgl_attn_workspac
     const int32_t group = cfg->num_q_heads / cfg->num_kv_heads;
     const int32_t rows = choose_rows(cfg, bs, cu_seqlens_q);
     int64_t cost = 0; // in tiles, over all items and heads
+    int32_t most = 0; // rows of an item
     for (int32_t i = 0; i < bs; i++) {
-        const int32_t n = ceil_div((cu_seqlens_q[i + 1] - cu_seqlens_q[i]) * group, rows);
+        const int32_t packed = (cu_seqlens_q[i + 1] - cu_seqlens_q[i]) * group;
+        const int32_t n = ceil_div(packed, rows);
+        most = packed > most ? packed : most;
         cost += (int64_t)n * ceil_div(seqlens_k[i], MSGL_ATTN_TILE) * cfg->num_kv_heads;
     }
-    const int64_t unit = cost / ((int64_t)TASKS_PER_THREAD * cfg->num_threads);
+    const int64_t tiles = cost / ((int64_t)TASKS_PER_THREAD * cfg->num_threads); // per task
+    p->heads_per_task = msgl__attn_heads_per_task(tiles < 1 << 20 ? (int32_t)tiles : 1 << 20,
+                                                  cfg->num_kv_heads, most, cfg->head_dim);
+    const int64_t unit = tiles / p->heads_per_task;
     p->num_works = p->num_groups = p->num_parts = 0;
     for (int32_t i = 0; i < bs; i++) {
         const int32_t q_len = cu_seqlens_q[i + 1] - cu_seqlens_q[i];

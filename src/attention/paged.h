@@ -16,6 +16,7 @@ typedef struct msgl_attn_plan {
     msgl_attn_work *works;
     msgl_attn_group *groups;
     int32_t num_works, num_groups, num_parts;
+    int32_t heads_per_task;
 } msgl_attn_plan;
 
 // Memory of the paged kernel, one per backend: a step uses it layer by layer, steps do not overlap

@@ -146,6 +146,7 @@ void msgl__table_attend(const msgl_attn_backend *base, msgl_exec *x, const msgl_
     c.works = md->plan.works;
     c.groups = md->plan.groups;
     c.num_works = md->plan.num_works;
+    c.heads_per_task = md->plan.heads_per_task;
     c.part_kind = MSGL_ATTN_PART_TILE;
     k->paged(k, x, &c);
 }

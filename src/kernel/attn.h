@@ -27,6 +27,10 @@
 #define MSGL_ATTN_MAX_ROWS 128  // packed query rows of one work item
 #define MSGL_ATTN_MAX_DIM 256   // head_dim
 #define MSGL_ATTN_PART_ALIGN 16 // floats
+// A task may take several KV heads of an item of at most FEW_ROWS rows (decode), up to heads *
+// padded head_dim = FEW_COLUMNS: K and V are then read in the order that they have in memory.
+#define MSGL_ATTN_FEW_ROWS 16
+#define MSGL_ATTN_FEW_COLUMNS 2048
 
 // A piece of the batch's attention, for every KV head: packed query rows [row, row + rows) of
 // request req against its keys [kv_begin, kv_end). Packed row r is token r / group and query head
@@ -80,6 +84,7 @@ typedef struct msgl_attn_call {
     const msgl_attn_work *works;
     const msgl_attn_group *groups;
     int32_t num_works;
+    int32_t heads_per_task; // KV heads that one task takes; > 1 only if all items have few rows
     msgl_attn_part_kind part_kind;
     int32_t part_rows;   // rows reserved in a part, >= rows of every item that writes parts
     float *parts;        // [parts, num_kv_heads, msgl__attn_part_floats]
@@ -102,6 +107,19 @@ static inline size_t msgl__attn_part_floats(int part_rows, int head_dim)
     return (n + MSGL_ATTN_PART_ALIGN - 1) / MSGL_ATTN_PART_ALIGN * MSGL_ATTN_PART_ALIGN;
 }
 
+// The largest number of KV heads of up to `rows` rows each that a task may take, at most `wanted`
+// and a divisor of num_kv_heads.
+static inline int msgl__attn_heads_per_task(int wanted, int num_kv_heads, int rows, int head_dim)
+{
+    int n = MSGL_ATTN_FEW_COLUMNS / msgl__attn_padded_dim(head_dim);
+    if (n > MSGL_ATTN_MAX_ROWS / MSGL_ATTN_FEW_ROWS) n = MSGL_ATTN_MAX_ROWS / MSGL_ATTN_FEW_ROWS;
+    if (n > wanted) n = wanted;
+    if (n > num_kv_heads) n = num_kv_heads;
+    if (rows > MSGL_ATTN_FEW_ROWS || n < 1) return 1;
+    while (num_kv_heads % n != 0) n--;
+    return n;
+}
+
 typedef struct msgl_attn_store {
     msgl_dtype dtype;
     int32_t num_tokens, row; // row: elements of a slot, num_kv_heads * head_dim
@@ -119,7 +137,8 @@ typedef struct msgl_attn_kernels {
     const struct msgl__attn_ops *ops[MSGL_DTYPE_COUNT];
     // Rounds (nearest even) and stores K and V rows at their slots.
     void (*store_kv)(const struct msgl_attn_kernels *k, msgl_exec *x, const msgl_attn_store *s);
-    // Runs the work list over the pool: tasks (item, KV head), handed out one by one in list order.
+    // Runs the work list over the pool: tasks (item, KV heads), handed out one by one in list
+    // order.
     void (*paged)(const struct msgl_attn_kernels *k, msgl_exec *x, const msgl_attn_call *c);
     // Bytes of scratch that paged needs for each thread, a multiple of 64.
     size_t (*scratch_size)(const struct msgl_attn_kernels *k, msgl_dtype dtype, int head_dim);

@@ -5,6 +5,8 @@
 #ifndef MSGL_KERNEL_ATTN_IMPL_H
 #define MSGL_KERNEL_ATTN_IMPL_H
 
+#include <stdbool.h>
+
 #include "kernel/attn.h"
 #include "kernel/cpu.h"
 
@@ -12,8 +14,8 @@
 typedef struct msgl__attn_query {
     const msgl_attn_call *call;
     const msgl_attn_work *work;
-    int kv_head;
-    const float *q; // token 0 of the request, first query head of the group
+    int kv_head, heads; // first KV head, and how many
+    const float *q;     // token 0 of the request, first query head of the first KV head
 } msgl__attn_query;
 
 // The keys of one tile that may be read: offsets [begin, end) into the tile. The others are masked
@@ -21,7 +23,8 @@ typedef struct msgl__attn_query {
 #define MSGL_ATTN_NEXT 64
 
 typedef struct msgl__attn_keys {
-    const char *k, *v; // this KV head in slot 0
+    const char *k, *v; // the first KV head in slot 0
+    int heads;         // KV heads beside each other
     size_t slot_bytes; // from slot to slot
     const int *slots;  // [MSGL_ATTN_TILE], valid in [begin, end)
     int begin, end;
@@ -29,18 +32,22 @@ typedef struct msgl__attn_keys {
     float scale, softcap;
     const int *next_slots; // [num_next] first slots of the item's next tile, to be prefetched
     int num_next;
+    int prefetched; // keys of this tile that the last tile has prefetched
 } msgl__attn_keys;
 
 // A block of rows against a tile: row i sees offsets [lo[i], hi[i]) of the tile, within [begin,
-// end) of the keys or empty. o is [n, padded dim].
+// end) of the keys or empty. o is [n, padded dim]. With several heads each has the same rows, and
+// results of head h start at row h * stride.
 typedef struct msgl__attn_block {
     int row, n;
     const int *lo, *hi;
     float *m, *l, *o;
+    int stride;
 } msgl__attn_block;
 
 typedef struct msgl__attn_ops {
     int block;                       // most rows of one tile() call
+    bool many_heads;                 // takes several heads of an item of up to FEW_ROWS rows
     size_t (*scratch)(int head_dim); // bytes that the functions below share per thread
     void (*load_q)(const msgl__attn_query *q, void *scratch);
     void (*load_keys)(const msgl__attn_keys *keys, int rows, void *scratch);
@@ -56,12 +63,13 @@ typedef struct msgl__attn_ops {
     void (*store)(const float *from, void *to, int n);
 } msgl__attn_ops;
 
-static inline const float *msgl__attn_q_row(const msgl__attn_query *q, int row)
+// Row `row` of the item, of KV head kv_head + head.
+static inline const float *msgl__attn_q_row(const msgl__attn_query *q, int head, int row)
 {
     const int group = q->call->num_q_heads / q->call->num_kv_heads;
     const int r = q->work->row + row;
     return q->q + (size_t)(r / group) * q->call->ld_q +
-           (size_t)(r % group) * (size_t)q->call->head_dim;
+           (size_t)(head * group + r % group) * (size_t)q->call->head_dim;
 }
 
 // ref/attn_paged.c: the same at every level.

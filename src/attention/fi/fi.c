@@ -230,6 +230,7 @@ static void fi_forward(msgl_attn_backend *base, msgl_exec *x, const msgl_attn_la
     c.works = md->works;
     c.groups = md->groups;
     c.num_works = md->plan.padded_works;
+    c.heads_per_task = 1;
     c.part_kind = MSGL_ATTN_PART_LSE2;
     const msgl_attn_kernels *k = &b->cfg.kernels->attn;
     k->paged(k, x, &c);

@@ -73,44 +73,49 @@ static size_t padded(const msgl_attn_call *c)
     return (size_t)msgl__attn_padded_dim(c->head_dim);
 }
 
-// out rows = O / L * out_scale. A row without any visible key has L = 0 and gets zeros.
+// out rows = O / L * out_scale, from row `from` of the state. A row without any visible key has
+// L = 0 and gets zeros.
 static void write_out(const paged_args *a, int req, int row, int rows, int kv_head,
-                      const item_scratch *s)
+                      const item_scratch *state, int from)
 {
     const msgl_attn_call *c = a->call;
     const int group = c->num_q_heads / c->num_kv_heads;
     const size_t first = (size_t)c->cu_seqlens_q[req];
+    const float *L = state->L + from, *O = state->O + (size_t)from * padded(c);
     for (int i = 0; i < rows; i++) {
         const size_t token = first + (size_t)((row + i) / group);
         const size_t head = (size_t)kv_head * (size_t)group + (size_t)((row + i) % group);
-        const float f = s->L[i] == 0 ? 0 : c->out_scale / s->L[i];
-        a->ops->write(c->head_dim, s->O + (size_t)i * padded(c), f,
+        const float f = L[i] == 0 ? 0 : c->out_scale / L[i];
+        a->ops->write(c->head_dim, O + (size_t)i * padded(c), f,
                       c->out + token * c->ld_out + head * (size_t)c->head_dim);
     }
 }
 
 static void write_lse_part(const msgl_attn_call *c, const msgl_attn_work *w, int kv_head,
-                           const item_scratch *s)
+                           const item_scratch *state, int from)
 {
     const size_t dim = padded(c);
+    const float *M = state->M + from, *L = state->L + from;
+    const float *O = state->O + (size_t)from * dim;
     float *part = part_at(c, w->part, kv_head);
     for (int i = 0; i < w->rows; i++) {
-        const float f = s->L[i] == 0 ? 0 : 1 / s->L[i];
+        const float f = L[i] == 0 ? 0 : 1 / L[i];
         float *o = part + 2 * c->part_rows + (size_t)i * dim;
-        part[i] = s->L[i] == 0 ? -INFINITY : s->M[i] + log2f(s->L[i]);
+        part[i] = L[i] == 0 ? -INFINITY : M[i] + log2f(L[i]);
         part[c->part_rows + i] = 1;
-        for (size_t d = 0; d < dim; d++) o[d] = s->O[(size_t)i * dim + d] * f;
+        for (size_t d = 0; d < dim; d++) o[d] = O[(size_t)i * dim + d] * f;
     }
 }
 
 static void write_tile_part(const msgl_attn_call *c, int part, int kv_head,
-                            const msgl__attn_block *b)
+                            const msgl__attn_block *b, int head)
 {
-    const size_t dim = padded(c);
-    float *p = part_at(c, part, kv_head);
-    memcpy(p + b->row, b->m, (size_t)b->n * sizeof *p);
-    memcpy(p + c->part_rows + b->row, b->l, (size_t)b->n * sizeof *p);
-    memcpy(p + 2 * c->part_rows + (size_t)b->row * dim, b->o, (size_t)b->n * dim * sizeof *p);
+    const size_t dim = padded(c), from = (size_t)head * (size_t)b->stride;
+    float *p = part_at(c, part, kv_head + head);
+    memcpy(p + b->row, b->m + from, (size_t)b->n * sizeof *p);
+    memcpy(p + c->part_rows + b->row, b->l + from, (size_t)b->n * sizeof *p);
+    memcpy(p + 2 * c->part_rows + (size_t)b->row * dim, b->o + from * dim,
+           (size_t)b->n * dim * sizeof *p);
 }
 
 static void write_empty_part(const msgl_attn_call *c, int part, int rows, int kv_head)
@@ -132,7 +137,7 @@ static void fold_group(const paged_args *a, const msgl_attn_group *g, int kv_hea
         a->ops->fold(g->rows, (int)dim, s->M, s->L, s->O, p, p + c->part_rows,
                      p + 2 * c->part_rows);
     }
-    write_out(a, g->req, g->row, g->rows, kv_head, s);
+    write_out(a, g->req, g->row, g->rows, kv_head, s, 0);
 }
 
 // The offsets of a tile that row i of the item sees, [lo, hi); their union into *begin, *end.
@@ -165,7 +170,9 @@ static void run_tile(const paged_args *a, const msgl_attn_work *w, int kv_head, 
     const int part = w->part + tile - w->kv_begin / MSGL_ATTN_TILE;
     const bool to_parts = w->part >= 0 && c->part_kind == MSGL_ATTN_PART_TILE;
     if (keys->begin == keys->end) { // nobody sees it: neutral, but a part has to say so
-        if (to_parts) write_empty_part(c, part, w->rows, kv_head);
+        for (int h = 0; h < keys->heads && to_parts; h++) {
+            write_empty_part(c, part, w->rows, kv_head + h);
+        }
         return;
     }
     a->ops->load_keys(keys, w->rows, isa);
@@ -173,17 +180,44 @@ static void run_tile(const paged_args *a, const msgl_attn_work *w, int kv_head, 
         const int n = w->rows - row < a->ops->block ? w->rows - row : a->ops->block;
         msgl__attn_block b = {.row = row, .n = n, .lo = s->lo + row, .hi = s->hi + row};
         a->ops->tile(keys, &b, isa);
-        if (to_parts) {
-            write_tile_part(c, part, kv_head, &b);
-        } else {
-            a->ops->fold(n, (int)dim, s->M + row, s->L + row, s->O + (size_t)row * dim, b.m, b.l,
-                         b.o);
+        for (int h = 0; h < keys->heads; h++) {
+            const size_t from = (size_t)h * (size_t)b.stride;
+            const size_t to = (size_t)h * (size_t)w->rows + (size_t)row;
+            if (to_parts) {
+                write_tile_part(c, part, kv_head, &b, h);
+            } else {
+                a->ops->fold(n, (int)dim, s->M + to, s->L + to, s->O + to * dim, b.m + from,
+                             b.l + from, b.o + from * dim);
+            }
         }
     }
 }
 
-static void run_item(const paged_args *a, const msgl_attn_work *w, int kv_head, item_scratch *s,
-                     void *isa)
+// The tiles of an item that may have visible keys, one by one.
+static void run_tiles(const paged_args *a, const msgl_attn_work *w, int kv_head,
+                      msgl__attn_keys *keys, item_scratch *s, void *isa)
+{
+    const msgl_attn_call *c = a->call;
+    const bool skip = w->part < 0 || c->part_kind == MSGL_ATTN_PART_LSE2; // else empty tiles count
+    int first = w->kv_begin;
+    if (skip && c->window >= 0 && s->pos[0] - c->window > first) first = s->pos[0] - c->window;
+    const int last = (w->kv_end + MSGL_ATTN_TILE - 1) / MSGL_ATTN_TILE;
+    keys->slots = s->slots;
+    keys->next_slots = s->next_slots;
+    for (int tile = first / MSGL_ATTN_TILE; tile < last; tile++) {
+        visible(c, w, tile, s, &keys->begin, &keys->end);
+        find_slots(c, w->req, tile, keys->begin, keys->end, s->slots);
+        const int left = w->kv_end - (tile + 1) * MSGL_ATTN_TILE;
+        keys->num_next = left < 0 ? 0 : left < MSGL_ATTN_NEXT ? left : MSGL_ATTN_NEXT;
+        find_slots(c, w->req, tile + 1, 0, keys->num_next, s->next_slots);
+        run_tile(a, w, kv_head, tile, keys, s, isa);
+        keys->prefetched = keys->num_next;
+    }
+}
+
+// An item for KV heads [kv_head, kv_head + heads).
+static void run_item(const paged_args *a, const msgl_attn_work *w, int kv_head, int heads,
+                     item_scratch *s, void *isa)
 {
     const msgl_attn_call *c = a->call;
     const size_t elem = msgl__dtype_size(c->dtype), dim = (size_t)c->head_dim;
@@ -193,37 +227,26 @@ static void run_item(const paged_args *a, const msgl_attn_work *w, int kv_head, 
     const msgl__attn_query q = {.call = c,
                                 .work = w,
                                 .kv_head = kv_head,
+                                .heads = heads,
                                 .q = c->q + (size_t)q_first * c->ld_q +
                                      (size_t)kv_head * (size_t)group * dim};
     msgl__attn_keys keys = {.k = (const char *)c->k + (size_t)kv_head * dim * elem,
                             .v = (const char *)c->v + (size_t)kv_head * dim * elem,
+                            .heads = heads,
                             .slot_bytes = (size_t)c->num_kv_heads * dim * elem,
                             .head_dim = c->head_dim,
                             .scale = c->scale,
                             .softcap = c->softcap};
     a->ops->load_q(&q, isa);
-    set_empty(s, w->rows, padded(c));
+    set_empty(s, w->rows * heads, padded(c));
     for (int i = 0; i < w->rows; i++) s->pos[i] = first_pos + (w->row + i) / group;
-    int first = w->kv_begin;
-    const bool skip = w->part < 0 || c->part_kind == MSGL_ATTN_PART_LSE2; // else empty tiles count
-    if (skip && c->window >= 0 && s->pos[0] - c->window > first) {
-        first = s->pos[0] - c->window;
-    }
-    const int last = (w->kv_end + MSGL_ATTN_TILE - 1) / MSGL_ATTN_TILE;
-    for (int tile = first / MSGL_ATTN_TILE; tile < last; tile++) {
-        visible(c, w, tile, s, &keys.begin, &keys.end);
-        find_slots(c, w->req, tile, keys.begin, keys.end, s->slots);
-        keys.slots = s->slots;
-        const int ahead = (tile + 1) * MSGL_ATTN_TILE, left = w->kv_end - ahead;
-        keys.num_next = left < 0 ? 0 : left < MSGL_ATTN_NEXT ? left : MSGL_ATTN_NEXT;
-        find_slots(c, w->req, tile + 1, 0, keys.num_next, s->next_slots);
-        keys.next_slots = s->next_slots;
-        run_tile(a, w, kv_head, tile, &keys, s, isa);
-    }
-    if (w->part < 0) {
-        write_out(a, w->req, w->row, w->rows, kv_head, s);
-    } else if (c->part_kind == MSGL_ATTN_PART_LSE2) {
-        write_lse_part(c, w, kv_head, s);
+    run_tiles(a, w, kv_head, &keys, s, isa);
+    for (int h = 0; h < heads; h++) {
+        if (w->part < 0) {
+            write_out(a, w->req, w->row, w->rows, kv_head + h, s, h * w->rows);
+        } else if (c->part_kind == MSGL_ATTN_PART_LSE2) {
+            write_lse_part(c, w, kv_head + h, s, h * w->rows);
+        }
     }
 }
 
@@ -231,18 +254,20 @@ static void run_task(void *arg, int task, int worker)
 {
     const paged_args *a = arg;
     const msgl_attn_call *c = a->call;
-    const msgl_attn_work *w = &c->works[task / c->num_kv_heads];
-    const int kv_head = task % c->num_kv_heads;
+    const int ranges = c->num_kv_heads / c->heads_per_task;
+    const msgl_attn_work *w = &c->works[task / ranges];
+    const int kv_head = task % ranges * c->heads_per_task;
     if (w->rows == 0) return; // padding of a captured plan
     item_scratch *s = (item_scratch *)(void *)(c->scratch + (size_t)worker * c->scratch_stride);
     void *isa = (char *)s + own_size(c->head_dim);
-    run_item(a, w, kv_head, s, isa);
+    const int heads = a->ops->many_heads ? c->heads_per_task : 1;
+    for (int h = 0; h < c->heads_per_task; h += heads) run_item(a, w, kv_head + h, heads, s, isa);
     if (w->part < 0) return;
     const msgl_attn_group *g = &c->groups[w->group];
     atomic_int *pending = &c->pending[(size_t)w->group * (size_t)c->num_kv_heads + (size_t)kv_head];
     if (atomic_fetch_add_explicit(pending, 1, memory_order_acq_rel) + 1 < g->num_works) return;
     atomic_store_explicit(pending, 0, memory_order_relaxed);
-    fold_group(a, g, kv_head, s);
+    for (int h = 0; h < c->heads_per_task; h++) fold_group(a, g, kv_head + h, s);
 }
 
 enum { STORE_TOKENS = 16 }; // per task; fewer than two tasks are not worth waking threads for
@@ -275,5 +300,5 @@ void msgl__attn_store_rows(const msgl_attn_kernels *k, msgl_exec *x, const msgl_
 void msgl__attn_paged(const msgl_attn_kernels *k, msgl_exec *x, const msgl_attn_call *c)
 {
     paged_args a = {.call = c, .ops = k->ops[c->dtype]};
-    msgl__pool_run(x->pool, c->num_works * c->num_kv_heads, run_task, &a);
+    msgl__pool_run(x->pool, c->num_works * (c->num_kv_heads / c->heads_per_task), run_task, &a);
 }

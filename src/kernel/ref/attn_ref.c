@@ -30,7 +30,7 @@ static void ref_load_q(const msgl__attn_query *q, void *scratch)
     const size_t dim = (size_t)q->call->head_dim;
     r->dtype = q->call->dtype;
     for (int i = 0; i < q->work->rows; i++) {
-        memcpy(r->q + (size_t)i * dim, msgl__attn_q_row(q, i), dim * sizeof(float));
+        memcpy(r->q + (size_t)i * dim, msgl__attn_q_row(q, 0, i), dim * sizeof(float));
     }
 }
 

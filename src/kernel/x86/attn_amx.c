@@ -10,6 +10,10 @@
 // An element of a tile product is summed over k in one order whatever the tile's rows and columns
 // are, and masked keys are zeros, so a row's result does not depend on the block it is in.
 //
+// Decode is bound by reading K and V, so an item of few rows takes several KV heads at once and
+// reads in the order of memory: stages of 64 keys with all heads, first of K, then of V, each
+// fetching the next stage into L2 while it computes.
+//
 // N, the columns of a block of up to 16 rows, is a power of two, since 16 keys then fill whole
 // vectors with lane i belonging to column i % N. The sum over keys is taken as 16 sums over keys
 // equal mod 16, then halved 8, 4, 2, 1 apart: the same for every N.
@@ -22,32 +26,43 @@
 enum {
     TILE = MSGL_ATTN_TILE,
     BLOCKS = TILE / 16, // 16 keys: an A tile of K
-    PAIRS = TILE / 32,  // 32 keys: an A tile of P
-    AHEAD = 32,         // keys between a row's prefetch and its use
+    STAGE = 4,          // blocks
+    MAX_COLUMNS = MSGL_ATTN_MAX_ROWS,
 };
 
-static const MSGL_ALIGNED(64) char ZEROS[MSGL_ATTN_MAX_DIM * 2];
+static const MSGL_ALIGNED(64) char ZEROS[MSGL_ATTN_FEW_COLUMNS * 2 + 64];
 
-// Areas that depend on head_dim follow in `area`: q, K, V.
+// With several heads, column c of head h is column h * n + c.
 typedef struct amx_scratch {
     int n;                     // columns of a block of up to 16 rows: 1, 2, 4, 8 or 16
     int padded, steps;         // head_dim padded to 32, and that over 32
-    bool placed;               // V's B tiles are in v
     char *q, *k, *v;           // B tiles of q; gathered keys; B tiles of V
     const char *block[BLOCKS]; // keys of 16: row 0, and bytes from row to row
     size_t stride[BLOCKS];
     const char *value[TILE]; // rows of V; zeros for what must not be read
-    float m[32], l[32];
-    MSGL_ALIGNED(64) float s[2][TILE * 16]; // scores, then pairs of probabilities
-    MSGL_ALIGNED(64) uint16_t p[32][TILE];
-    MSGL_ALIGNED(64) float o[32 * MSGL_ATTN_MAX_DIM];
-    MSGL_ALIGNED(64) char area[];
+    float m[MAX_COLUMNS], l[MAX_COLUMNS];
+    MSGL_ALIGNED(64) float s[MAX_COLUMNS * TILE]; // scores, then pairs of probabilities
+    MSGL_ALIGNED(64) uint16_t p[MAX_COLUMNS][TILE];
+    MSGL_ALIGNED(64) float o[MAX_COLUMNS * MSGL_ATTN_MAX_DIM];
+    MSGL_ALIGNED(64) char area[]; // q, k, v
 } amx_scratch;
+
+static size_t q_bytes(int head_dim)
+{
+    return (size_t)MAX_COLUMNS * (size_t)msgl__attn_padded_dim(head_dim) * 2;
+}
+
+static size_t k_bytes(int head_dim) // a tile of one head, or a stage of several
+{
+    const size_t tile = (size_t)TILE * (size_t)msgl__attn_padded_dim(head_dim) * 2;
+    const size_t stage = STAGE * 16 * MSGL_ATTN_FEW_COLUMNS * 2;
+    return tile > stage ? tile : stage;
+}
 
 static size_t amx_scratch_size(int head_dim)
 {
-    const size_t dim = (size_t)msgl__attn_padded_dim(head_dim);
-    return sizeof(amx_scratch) + (MSGL_ATTN_MAX_ROWS + 2 * TILE) * dim * sizeof(uint16_t);
+    const size_t v = (size_t)TILE * (size_t)msgl__attn_padded_dim(head_dim) * 2;
+    return sizeof(amx_scratch) + q_bytes(head_dim) + k_bytes(head_dim) + v;
 }
 
 // Tiles 0, 1: S [16 keys][N]; 2, 3: K or V [16][64 bytes]; 4: Q [16][N]; 5, 6: O [N][16]; 7: P
@@ -102,11 +117,11 @@ MSGL_INLINE __m512i load_q(const float *row, int d, int dim)
 }
 
 // B tiles of n columns, step by step of 32 dims: row r holds dims (2 r, 2 r + 1) of each column.
-static void pack_columns(const msgl__attn_query *q, int row, int columns, int n, char *to)
+static void pack_columns(const msgl__attn_query *q, int head, int row, int columns, int n, char *to)
 {
     const int dim = q->call->head_dim;
     const float *rows[16];
-    for (int i = 0; i < columns; i++) rows[i] = msgl__attn_q_row(q, row + i);
+    for (int i = 0; i < columns; i++) rows[i] = msgl__attn_q_row(q, head, row + i);
     for (int d = 0; d < dim; d += 32) {
         __m512i a[16];
         for (int i = 0; i < 16; i++) {
@@ -126,22 +141,26 @@ static void amx_load_q(const msgl__attn_query *q, void *scratch)
     s->steps = s->padded / 32;
     s->n = rows > 8 ? 16 : rows > 4 ? 8 : rows > 2 ? 4 : rows;
     s->q = s->area;
-    s->k = s->q + (size_t)MSGL_ATTN_MAX_ROWS * (size_t)s->padded * 2;
-    s->v = s->k + (size_t)TILE * (size_t)s->padded * 2;
+    s->k = s->q + q_bytes(q->call->head_dim);
+    s->v = s->k + k_bytes(q->call->head_dim);
     configure(s->n);
-    const size_t block = (size_t)s->steps * 64 * (size_t)s->n;
-    for (int row = 0; row < rows; row += s->n) {
-        const int columns = rows - row < s->n ? rows - row : s->n;
-        pack_columns(q, row, columns, s->n, s->q + (size_t)(row / s->n) * block);
+    char *to = s->q;
+    for (int head = 0; head < q->heads; head++) {
+        for (int row = 0; row < rows; row += s->n) {
+            const int columns = rows - row < s->n ? rows - row : s->n;
+            pack_columns(q, head, row, columns, s->n, to);
+            to += s->steps * 64 * s->n;
+        }
     }
 }
 
-// 16 keys as an A tile: in place, or copied beside each other with zeros for what must not be read.
-static void place_block(amx_scratch *s, const msgl__attn_keys *keys, int b)
+// 16 keys as A tiles: in place, or copied to `to` with zeros for what must not be read. Either way
+// head h starts h * padded elements into a row.
+static void place_block(amx_scratch *s, const msgl__attn_keys *keys, int b, char *to)
 {
     const int first = b * 16, *slots = keys->slots + first;
-    const int row_bytes = keys->head_dim * 2;
-    bool direct = first >= keys->begin && first + 16 <= keys->end && row_bytes % 64 == 0;
+    const size_t head_bytes = (size_t)keys->head_dim * 2, padded = (size_t)s->padded * 2;
+    bool direct = first >= keys->begin && first + 16 <= keys->end && head_bytes == padded;
     if (direct) {
         const __m512i want = _mm512_add_epi32(
             _mm512_set1_epi32(slots[0]),
@@ -153,26 +172,26 @@ static void place_block(amx_scratch *s, const msgl__attn_keys *keys, int b)
         s->stride[b] = keys->slot_bytes;
         return;
     }
-    const size_t stride = (size_t)s->padded * 2;
-    char *to = s->k + (size_t)first * stride;
     s->block[b] = to;
-    s->stride[b] = stride;
-    for (int i = 0; i < 16; i++, to += stride) {
+    s->stride[b] = padded * (size_t)keys->heads;
+    for (int i = 0; i < 16; i++) {
         const bool in = first + i >= keys->begin && first + i < keys->end;
-        if (in) memcpy(to, keys->k + (size_t)slots[i] * keys->slot_bytes, (size_t)row_bytes);
-        const int have = in ? row_bytes : 0;
-        memset(to + have, 0, stride - (size_t)have);
+        const char *from = in ? keys->k + (size_t)slots[i] * keys->slot_bytes : ZEROS;
+        for (int h = 0; h < keys->heads; h++, from += head_bytes, to += padded) {
+            memcpy(to, from, head_bytes);
+            memset(to + head_bytes, 0, padded - head_bytes);
+        }
     }
 }
 
-// 32 keys of columns [32 t, 32 t + 32) of V as two B tiles: row r is key r beside key r + 16. The
-// unpacks work within 128-bit lanes, so the first tile gets columns 0-3, 8-11, 16-19, 24-27 and the
-// second the rest; amx_write puts them right.
-MSGL_INLINE void place_values(const char *const *value, int t, __mmask32 k, char *to)
+// 32 keys of 32 columns of V, `at` bytes into its rows, as two B tiles: row r is key r beside key
+// r + 16. The unpacks work within 128-bit lanes, so the first tile gets columns 0-3, 8-11, 16-19,
+// 24-27 and the second the rest; amx_write puts them right.
+MSGL_INLINE void place_values(const char *const *value, size_t at, __mmask32 k, char *to)
 {
     for (int r = 0; r < 16; r++, to += 64) {
-        const __m512i x = _mm512_maskz_loadu_epi16(k, value[r] + t * 64);
-        const __m512i y = _mm512_maskz_loadu_epi16(k, value[r + 16] + t * 64);
+        const __m512i x = _mm512_maskz_loadu_epi16(k, value[r] + at);
+        const __m512i y = _mm512_maskz_loadu_epi16(k, value[r + 16] + at);
         _mm512_store_si512(to, _mm512_unpacklo_epi16(x, y));
         _mm512_store_si512(to + 1024, _mm512_unpackhi_epi16(x, y));
     }
@@ -184,16 +203,6 @@ MSGL_INLINE __mmask32 columns_of_step(const msgl__attn_keys *keys, int t)
     return left >= 32 ? 0xffffffffu : (1u << left) - 1;
 }
 
-// Fetches row i of K and V into L2: rows 2 KiB apart share few sets of the L1.
-MSGL_INLINE void prefetch_rows(const msgl__attn_keys *keys, const int *slots, int i)
-{
-    const size_t at = (size_t)slots[i] * keys->slot_bytes;
-    for (int d = 0; d < keys->head_dim * 2; d += 64) {
-        _mm_prefetch(keys->k + at + d, _MM_HINT_T1);
-        _mm_prefetch(keys->v + at + d, _MM_HINT_T1);
-    }
-}
-
 static void amx_load_keys(const msgl__attn_keys *keys, int rows, void *scratch)
 {
     amx_scratch *s = scratch;
@@ -202,40 +211,102 @@ static void amx_load_keys(const msgl__attn_keys *keys, int rows, void *scratch)
         const bool in = i >= keys->begin && i < keys->end;
         s->value[i] = in ? keys->v + (size_t)keys->slots[i] * keys->slot_bytes : ZEROS;
     }
-    for (int b = first * 2; b < last * 2; b++) place_block(s, keys, b);
-    s->placed = rows > 16; // one block uses V once: placed as it goes
-    for (int pair = first; s->placed && pair < last; pair++) {
+    if (rows <= MSGL_ATTN_FEW_ROWS) return; // placed stage by stage
+    for (int b = first * 2; b < last * 2; b++) {
+        place_block(s, keys, b, s->k + (size_t)b * 32 * (size_t)s->padded);
+    }
+    for (int pair = first; pair < last; pair++) {
         char *to = s->v + (size_t)pair * 64 * (size_t)s->padded;
         for (int t = 0; t < s->steps; t++, to += 2048) {
-            place_values(s->value + pair * 32, t, columns_of_step(keys, t), to);
+            place_values(s->value + pair * 32, (size_t)t * 64, columns_of_step(keys, t), to);
         }
     }
     MSGL_AMX_BARRIER(s);
 }
 
-// Scores of one column block against key blocks [from, to), both even.
-static void scores_1(amx_scratch *s, const msgl__attn_keys *keys, int column, int from, int to)
+// Rows of K or V of all heads on their way into L2. (Not into L1: rows 2 KiB apart share few of its
+// sets.) Some rows at each product, so that fetching and computing overlap.
+typedef struct fetch {
+    const char *base;
+    const int *slots;
+    size_t slot_bytes;
+    int row, end, each, bytes;
+} fetch;
+
+static fetch fetch_of(const msgl__attn_keys *keys, const char *base, const int *slots, int from,
+                      int to, int products)
+{
+    const int n = to > from ? to - from : 0;
+    return (fetch){.base = base,
+                   .slots = slots,
+                   .slot_bytes = keys->slot_bytes,
+                   .row = from,
+                   .end = from + n,
+                   .each = (n + products - 1) / products,
+                   .bytes = keys->heads * keys->head_dim * 2};
+}
+
+MSGL_INLINE void fetch_some(fetch *f)
+{
+    for (int i = 0; i < f->each && f->row < f->end; i++, f->row++) {
+        const char *row = f->base + (size_t)f->slots[f->row] * f->slot_bytes;
+        for (int d = 0; d < f->bytes; d += 64) _mm_prefetch(row + d, _MM_HINT_T1);
+    }
+}
+
+// The stage's keys that may be read, clipped to the tile's.
+static fetch fetch_stage(const msgl__attn_keys *keys, const char *base, int block, int last,
+                         int products)
+{
+    const int from = block * 16 > keys->begin ? block * 16 : keys->begin;
+    const int end = block + STAGE < last ? block + STAGE : last;
+    return fetch_of(keys, base, keys->slots, from, end * 16 < keys->end ? end * 16 : keys->end,
+                    products);
+}
+
+// Scores of all heads against key blocks [from, to) of one stage.
+static void score_stage(amx_scratch *s, const msgl__attn_keys *keys, int column, int from, int to,
+                        fetch *next)
 {
     const size_t n = (size_t)s->n, q_tile = 64 * n;
     const char *q = s->q + (size_t)(column * s->steps) * q_tile;
-    const int each = (32 + s->steps - 1) / s->steps; // rows to prefetch per product
-    int ahead = s->placed ? keys->end : from * 16 > keys->begin ? from * 16 : keys->begin;
-    for (int b = from; b < to; b += 2) {
-        _tile_zero(0);
-        _tile_zero(1);
-        for (int t = 0; t < s->steps; t++) {
-            const int until = b * 16 + AHEAD + (t + 1) * each;
-            for (; ahead < until && ahead < keys->end; ahead++) {
-                prefetch_rows(keys, keys->slots, ahead);
+    for (int h = 0; h < keys->heads; h++, q += (size_t)s->steps * q_tile) {
+        const size_t at = (size_t)h * (size_t)s->padded * 2;
+        float *scores = s->s + (size_t)h * n * TILE;
+        for (int b = from; b < to; b += 2) {
+            _tile_zero(0);
+            _tile_zero(1);
+            for (int t = 0; t < s->steps; t++) {
+                fetch_some(next);
+                _tile_loadd(4, q + (size_t)t * q_tile, 4 * n);
+                _tile_loadd(2, s->block[b] + at + t * 64, s->stride[b]);
+                _tile_dpbf16ps(0, 2, 4);
+                _tile_loadd(3, s->block[b + 1] + at + t * 64, s->stride[b + 1]);
+                _tile_dpbf16ps(1, 3, 4);
             }
-            _tile_loadd(4, q + (size_t)t * q_tile, 4 * n);
-            _tile_loadd(2, s->block[b] + t * 64, s->stride[b]);
-            _tile_dpbf16ps(0, 2, 4);
-            _tile_loadd(3, s->block[b + 1] + t * 64, s->stride[b + 1]);
-            _tile_dpbf16ps(1, 3, 4);
+            _tile_stored(0, scores + (size_t)b * 16 * n, 4 * n);
+            _tile_stored(1, scores + (size_t)(b + 1) * 16 * n, 4 * n);
         }
-        _tile_stored(0, s->s[0] + (size_t)b * 16 * n, 4 * n);
-        _tile_stored(1, s->s[0] + (size_t)(b + 1) * 16 * n, 4 * n);
+    }
+}
+
+// Scores of up to 16 rows of all heads; from and to are even.
+static void scores_1(amx_scratch *s, const msgl__attn_keys *keys, int column, int from, int to)
+{
+    const int products = keys->heads * s->steps * (STAGE / 2);
+    fetch now = fetch_stage(keys, keys->k, from, to, 1);
+    if (from * 16 < keys->prefetched) now.row = keys->prefetched;
+    fetch_some(&now); // nobody has fetched the item's first stage
+    for (int b = from; b < to; b += STAGE) {
+        const int end = b + STAGE < to ? b + STAGE : to;
+        fetch next = end < to ? fetch_stage(keys, keys->k, end, to, products)
+                              : fetch_stage(keys, keys->v, from, to, products);
+        for (int i = b; i < end; i++) {
+            place_block(s, keys, i,
+                        s->k + (size_t)(i - b) * 32 * (size_t)(s->padded * keys->heads));
+        }
+        MSGL_AMX_BARRIER(s);
+        score_stage(s, keys, column, b, end, &next);
     }
 }
 
@@ -244,6 +315,7 @@ static void scores_2(amx_scratch *s, int column, int from, int to)
 {
     const char *q0 = s->q + (size_t)(column * s->steps) * 1024;
     const char *q1 = q0 + (size_t)s->steps * 1024;
+    float *s1 = s->s + TILE * 16;
     for (int b = from; b < to; b += 2) {
         _tile_zero(0);
         _tile_zero(1);
@@ -259,10 +331,10 @@ static void scores_2(amx_scratch *s, int column, int from, int to)
             _tile_dpbf16ps(2, 5, 6);
             _tile_dpbf16ps(3, 5, 7);
         }
-        _tile_stored(0, s->s[0] + b * 256, 64);
-        _tile_stored(1, s->s[1] + b * 256, 64);
-        _tile_stored(2, s->s[0] + b * 256 + 256, 64);
-        _tile_stored(3, s->s[1] + b * 256 + 256, 64);
+        _tile_stored(0, s->s + b * 256, 64);
+        _tile_stored(1, s1 + b * 256, 64);
+        _tile_stored(2, s->s + b * 256 + 256, 64);
+        _tile_stored(3, s1 + b * 256 + 256, 64);
     }
 }
 
@@ -395,13 +467,13 @@ static __m512i spread(const int *limit, int rows, int n)
     return _mm512_loadu_si512(x);
 }
 
-// Softmax of one column block of `rows` rows; fills m, l and P.
-static void softmax(amx_scratch *s, const msgl__attn_keys *keys, msgl__attn_block *b, int column,
-                    int rows, int from, int to)
+// Softmax of the block's rows [row, row + rows) in columns [column, column + n): fills m, l and P.
+static void softmax(amx_scratch *s, const msgl__attn_keys *keys, const msgl__attn_block *b, int row,
+                    int rows, int column, int from, int to)
 {
-    const int n = s->n, at = column * 16;
-    float *scores = s->s[column];
-    const __m512i lo = spread(b->lo + at, rows, n), hi = spread(b->hi + at, rows, n);
+    const int n = s->n;
+    float *scores = s->s + (size_t)column * TILE;
+    const __m512i lo = spread(b->lo + row, rows, n), hi = spread(b->hi + row, rows, n);
     const bool all = rows == n && _mm512_cmpgt_epi32_mask(lo, _mm512_set1_epi32(from * 16)) == 0 &&
                      _mm512_cmplt_epi32_mask(hi, _mm512_set1_epi32(to * 16)) == 0;
     if (!all || keys->softcap > 0) mask_scores(scores, n, from, to, lo, hi, keys);
@@ -411,49 +483,68 @@ static void softmax(amx_scratch *s, const msgl__attn_keys *keys, msgl__attn_bloc
     const __m512 base = _mm512_mask_blend_ps(none, m, _mm512_setzero_ps());
     const __m512 l = probabilities(scores, n, from, to, factor, base);
     const __mmask16 k = (__mmask16)((1u << rows) - 1);
-    _mm512_mask_storeu_ps(s->m + at, k, m);
-    _mm512_mask_storeu_ps(s->l + at, k, l);
+    _mm512_mask_storeu_ps(s->m + column, k, m);
+    _mm512_mask_storeu_ps(s->l + column, k, l);
     for (int pair = from / 2; pair < to / 2; pair++) {
         const float *pairs = scores + (size_t)pair * 32 * (size_t)n;
         if (n == 16) {
-            transpose_16(pairs, s->p[at] + pair * 32);
+            transpose_16(pairs, s->p[column] + pair * 32);
         } else {
-            transpose_n(pairs, n, s->p[at] + pair * 32);
+            transpose_n(pairs, n, s->p[column] + pair * 32);
         }
     }
 }
 
-// O of one column block. Without placed values a pair's two tiles are made here, in L1.
+// O of all heads over pairs of blocks [from, to) of one stage; a pair's two tiles are made in L1.
+static void value_stage(amx_scratch *s, const msgl__attn_keys *keys, int from, int to, bool first,
+                        fetch *next)
+{
+    const size_t o_stride = (size_t)s->padded * 4;
+    for (int h = 0; h < keys->heads; h++) {
+        const size_t at = (size_t)(h * keys->head_dim) * 2;
+        for (int t = 0; t < s->steps; t++) {
+            float *o = s->o + (size_t)(h * s->n * s->padded) + t * 32;
+            const __mmask32 k = columns_of_step(keys, t);
+            if (first) {
+                _tile_zero(5);
+                _tile_zero(6);
+            } else {
+                _tile_loadd(5, o, o_stride);
+                _tile_loadd(6, o + 16, o_stride);
+            }
+            for (int pair = from; pair < to; pair++) {
+                char *tiles = s->v + (pair & 1) * 2048;
+                fetch_some(next);
+                place_values(s->value + pair * 32, at + (size_t)t * 64, k, tiles);
+                MSGL_AMX_BARRIER(tiles);
+                _tile_loadd(7, s->p[h * s->n] + pair * 32, TILE * 2);
+                _tile_loadd(2, tiles, 64);
+                _tile_dpbf16ps(5, 7, 2);
+                _tile_loadd(3, tiles + 1024, 64);
+                _tile_dpbf16ps(6, 7, 3);
+            }
+            _tile_stored(5, o, o_stride);
+            _tile_stored(6, o + 16, o_stride);
+        }
+    }
+}
+
 static void values_1(amx_scratch *s, const msgl__attn_keys *keys, int from, int to)
 {
-    const size_t o_stride = (size_t)s->padded * 4, v_pair = (size_t)s->padded * 64;
-    int next = 0;
-    for (int t = 0; t < s->steps; t++) {
-        const __mmask32 k = columns_of_step(keys, t);
-        _tile_zero(5);
-        _tile_zero(6);
-        for (int pair = from / 2; pair < to / 2; pair++) {
-            const char *v = s->v + (size_t)pair * v_pair + (size_t)t * 2048;
-            if (!s->placed) {
-                char *tiles = s->v + (pair & 1) * 2048;
-                place_values(s->value + pair * 32, t, k, tiles);
-                MSGL_AMX_BARRIER(tiles);
-                v = tiles;
-                for (int end = next + 2; next < end && next < keys->num_next; next++) {
-                    prefetch_rows(keys, keys->next_slots, next);
-                }
-            }
-            _tile_loadd(7, s->p[0] + pair * 32, TILE * 2);
-            _tile_loadd(2, v, 64);
-            _tile_dpbf16ps(5, 7, 2);
-            _tile_loadd(3, v + 1024, 64);
-            _tile_dpbf16ps(6, 7, 3);
-        }
-        _tile_stored(5, s->o + t * 32, o_stride);
-        _tile_stored(6, s->o + t * 32 + 16, o_stride);
+    const int products = keys->heads * s->steps * (STAGE / 2);
+    if (from == to) { // rows that see nothing
+        memset(s->o, 0, (size_t)(keys->heads * s->n * s->padded) * sizeof *s->o);
+    }
+    for (int b = from; b < to; b += STAGE) {
+        const int end = b + STAGE < to ? b + STAGE : to;
+        fetch next = end < to
+                         ? fetch_stage(keys, keys->v, end, to, products)
+                         : fetch_of(keys, keys->k, keys->next_slots, 0, keys->num_next, products);
+        value_stage(s, keys, b / 2, end / 2, b == from, &next);
     }
 }
 
+// The same for two column blocks of 16 with values in place.
 static void values_2(amx_scratch *s, int from, int to)
 {
     const size_t o_stride = (size_t)s->padded * 4, v_pair = (size_t)s->padded * 64;
@@ -491,25 +582,25 @@ static void amx_tile(const msgl__attn_keys *keys, msgl__attn_block *b, void *scr
     }
     // Whole pairs of 16 keys that some row of this block sees; to == from when there are none.
     const int from = begin / 32 * 2, to = end > begin ? (end + 31) / 32 * 2 : from;
-    const bool two = b->n > 16;
     MSGL_AMX_BARRIER(s);
-    if (two) {
+    if (b->n > MSGL_ATTN_FEW_ROWS) {
         scores_2(s, b->row / 16, from, to);
-        softmax(s, keys, b, 0, 16, from, to);
-        softmax(s, keys, b, 1, b->n - 16, from, to);
-    } else {
-        scores_1(s, keys, b->row / 16, from, to);
-        softmax(s, keys, b, 0, b->n, from, to);
-    }
-    MSGL_AMX_BARRIER(s);
-    if (two) {
+        softmax(s, keys, b, 0, 16, 0, from, to);
+        softmax(s, keys, b, 16, b->n - 16, 16, from, to);
+        MSGL_AMX_BARRIER(s);
         values_2(s, from, to);
     } else {
+        scores_1(s, keys, b->row / 16, from, to);
+        for (int h = 0; h < keys->heads; h++) {
+            softmax(s, keys, b, 0, b->n, h * s->n, from, to);
+        }
+        MSGL_AMX_BARRIER(s);
         values_1(s, keys, from, to);
     }
     b->m = s->m;
     b->l = s->l;
     b->o = s->o;
+    b->stride = s->n;
 }
 
 static void amx_fold(int n, int padded_dim, float *M, float *L, float *O, const float *m,
@@ -529,6 +620,7 @@ static void amx_store(const float *from, void *to, int n)
 }
 
 static const msgl__attn_ops AMX_BF16 = {.block = 32,
+                                        .many_heads = true,
                                         .scratch = amx_scratch_size,
                                         .load_q = amx_load_q,
                                         .load_keys = amx_load_keys,

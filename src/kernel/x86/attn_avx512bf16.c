@@ -13,7 +13,7 @@ static void bf16_load_q(const msgl__attn_query *q, void *scratch)
     rows_scratch *s = scratch;
     const int dim = q->call->head_dim, padded = msgl__attn_padded_dim(dim);
     for (int i = 0; i < q->work->rows; i++) {
-        const float *from = msgl__attn_q_row(q, i);
+        const float *from = msgl__attn_q_row(q, 0, i);
         uint16_t *to = (uint16_t *)s->q + (size_t)i * (size_t)padded;
         for (int d = 0; d < padded; d += 32) {
             const int left = dim - d;

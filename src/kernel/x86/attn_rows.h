@@ -56,7 +56,7 @@ static void MSGL_UNUSED rows_load_q(const msgl__attn_query *q, void *scratch)
     const size_t dim = (size_t)q->call->head_dim, padded = (size_t)msgl__attn_padded_dim((int)dim);
     for (int i = 0; i < q->work->rows; i++) {
         float *to = s->q + (size_t)i * padded;
-        memcpy(to, msgl__attn_q_row(q, i), dim * sizeof *to);
+        memcpy(to, msgl__attn_q_row(q, 0, i), dim * sizeof *to);
         memset(to + dim, 0, (padded - dim) * sizeof *to);
     }
 }
