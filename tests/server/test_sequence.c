@@ -210,12 +210,52 @@ static void test_out_of_memory(void **state)
     text_close(&t);
 }
 
+// The same for all that happens before the engine: parsing, rendering, encoding.
+static void test_job_out_of_memory(void **state)
+{
+    (void)state;
+    text_fixture t;
+    text_open(&t);
+    static const struct {
+        msgl_api_kind kind;
+        const char *body;
+    } jobs[] = {
+        {MSGL_API_CHAT, "{\"messages\":[{\"role\":\"user\",\"content\":[{\"type\":\"text\","
+                        "\"text\":\"hi\"}]}],\"stop\":[\"x\"]}"},
+        {MSGL_API_COMPLETION, "{\"prompt\":[\"a\",\"b\"],\"n\":2}"},
+        {MSGL_API_COMPLETION, "{\"prompt\":[[1,2],[3]]}"},
+    };
+    for (size_t k = 0; k < sizeof jobs / sizeof jobs[0]; k++) {
+        bool reached_end = false;
+        for (uint64_t nth = 1; !reached_end; nth++) {
+            assert_true(nth < 10000);
+            msgl_job *j = msgl__calloc(1, sizeof *j);
+            assert_non_null(j);
+            j->kind = jobs[k].kind;
+            j->config = (msgl_api_config){.model_name = "m",
+                                          .model_path = "/m",
+                                          .defaults = msgl__sampling_params_default(),
+                                          .vocab_size = VOCAB};
+            j->max_seq_len = CONTEXT;
+            msgl__strbuf_init(&j->body, 1 << 20);
+            assert_int_equal(msgl__strbuf_adds(&j->body, jobs[k].body), 0);
+            msgl__mem_fail_from(nth);
+            msgl__job_run(j, t.tokenizer, t.templates);
+            msgl__mem_fail_from(0);
+            reached_end = j->rc == 0;
+            if (j->rc != 0) assert_true(j->error.status >= 400 && j->error.message[0] != '\0');
+            msgl__job_free(j);
+        }
+    }
+    text_close(&t);
+}
+
 int main(void)
 {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(test_stop_strings),  cmocka_unit_test(test_utf8),
         cmocka_unit_test(test_no_output),     cmocka_unit_test(test_sse_round_trip),
-        cmocka_unit_test(test_out_of_memory),
+        cmocka_unit_test(test_out_of_memory), cmocka_unit_test(test_job_out_of_memory),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }
