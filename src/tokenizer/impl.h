@@ -20,7 +20,9 @@
 
 // Limits on what a file may ask for; far above any published tokenizer.
 #define MSGL_TOK_MAX_FILE ((size_t)128 << 20)
+#define MSGL_TOK_MAX_TREE ((size_t)32 << 20) // of it, what becomes a tree of JSON values
 #define MSGL_TOK_MAX_ID (1 << 22)
+#define MSGL_TOK_MAX_MERGES ((size_t)1 << 22)
 #define MSGL_TOK_MAX_ADDED 200000
 #define MSGL_TOK_MAX_ADDED_LEN 512
 #define MSGL_TOK_MAX_STEPS 64

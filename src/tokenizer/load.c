@@ -312,6 +312,11 @@ static int load_parts(msgl_tokenizer *t, const json_t *root, const model_text *m
 static json_t *parse_json(const char *text, size_t len, const char *name, size_t flags,
                           msgl_err *err)
 {
+    if (len > MSGL_TOK_MAX_TREE) {
+        msgl__err_set(err, MSGL_EFORMAT, "%s: %zu bytes besides vocabulary and merges; at most %zu",
+                      name, len, MSGL_TOK_MAX_TREE);
+        return NULL;
+    }
     json_error_t e;
     json_t *j = json_loadb(text, len, JSON_ALLOW_NUL | flags, &e);
     if (j == NULL) {

@@ -78,7 +78,11 @@ static int measure_vocab(const msgl_jrange *r, vocab_size *size, msgl_err *err)
         if (msgl__jscan_peek(&s) != '"') return malformed(&s, "model.vocab", err);
     }
     if (!msgl__jscan_take(&s, '}')) return malformed(&s, "model.vocab", err);
-    return size->count > 0 ? 0 : msgl__err_set(err, MSGL_EFORMAT, "model.vocab: empty");
+    if (size->count == 0) return msgl__err_set(err, MSGL_EFORMAT, "model.vocab: empty");
+    if ((int64_t)size->count <= size->top + 1) return 0;
+    return msgl__err_set(err, MSGL_EFORMAT,
+                         "model.vocab: %zu tokens with ids up to %lld, so that some share one",
+                         size->count, (long long)size->top);
 }
 
 static int add_token(msgl_bpe *bpe, const msgl_strbuf *key, int32_t id, msgl_err *err)
@@ -198,6 +202,10 @@ static int load_merges(msgl_bpe *bpe, const msgl_jrange *r, msgl_err *err)
         return msgl__err_set(err, MSGL_EFORMAT, "model.merges: expected an array");
     }
     const size_t n = msgl__jscan_count(r);
+    if (n > MSGL_TOK_MAX_MERGES) {
+        return msgl__err_set(err, MSGL_ELIMIT, "model.merges: %zu of them; at most %zu", n,
+                             MSGL_TOK_MAX_MERGES);
+    }
     bpe->merge_bits = 4;
     while (((size_t)1 << bpe->merge_bits) < n + n / 2) bpe->merge_bits++;
     const size_t slots = (size_t)1 << bpe->merge_bits;

@@ -44,8 +44,9 @@ typedef struct msgl_encode_opts {
     size_t max_ids; // 0: no limit; else MSGL_ELIMIT once more ids would be made
 } msgl_encode_opts;
 
-// Appends the ids of text[0, len) to *out. MSGL_EFORMAT for invalid UTF-8 (names the byte offset);
-// *out is then as before. opts NULL: no specials added, all trusted.
+// Appends the ids of text[0, len) to *out: equal to encode() of `tokenizers` without its truncation
+// and padding, which a file may ask for and which are left to the caller. MSGL_EFORMAT for invalid
+// UTF-8 (names the byte offset); *out is then as before. opts NULL: no specials added, all trusted.
 int msgl__tokenizer_encode(const msgl_tokenizer *t, const char *text, size_t len,
                            const msgl_encode_opts *opts, msgl_ids *out, msgl_err *err);
 
@@ -63,7 +64,10 @@ int msgl__tokenizer_token_bytes(const msgl_tokenizer *t, int32_t id, char *buf, 
 
 // Streaming detokenization of one sequence: feeding ids one by one, the pieces concatenate to
 // exactly what msgl__tokenizer_decode gives for all of them, and no piece ends inside a UTF-8
-// character. O(1) amortised per token; the only heap memory is the state's own (bounded) buffer.
+// character. O(1) amortised per token; the only heap memory is the state's own buffer, bounded by
+// the longest token and, where byte-fallback tokens (<0xNN>) are decoded, by the longest run of
+// them: one bad byte turns a whole run into U+FFFD, so that a run is held back until something else
+// follows.
 typedef struct msgl_detok msgl_detok;
 msgl_detok *msgl__detok_create(const msgl_tokenizer *t, int skip_special); // NULL: out of memory
 void msgl__detok_destroy(msgl_detok *d);

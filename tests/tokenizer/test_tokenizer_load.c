@@ -66,7 +66,9 @@ static void test_model(void **state)
     refuse("{" MODEL("{\"a\":\"0\"}", "[]") "}", MSGL_EFORMAT, "\"a\" needs an integer id");
     refuse("{" MODEL("{\"a\":0.5}", "[]") "}", MSGL_EFORMAT, "\"a\" needs an integer id");
     refuse("{" MODEL("{\"a\":1000000000}", "[]") "}", MSGL_EFORMAT, "\"a\" needs an integer id");
-    refuse("{" MODEL("{\"a\":0,\"b\":0}", "[]") "}", MSGL_EFORMAT, "id 0 is both \"a\" and \"b\"");
+    refuse("{" MODEL("{\"a\":0,\"b\":0,\"c\":2}", "[]") "}", MSGL_EFORMAT,
+           "id 0 is both \"a\" and \"b\"");
+    refuse("{" MODEL("{\"a\":0,\"b\":0}", "[]") "}", MSGL_EFORMAT, "2 tokens with ids up to 0");
     refuse("{" MODEL("{\"a\":0,\"a\":1}", "[]") "}", MSGL_EFORMAT, "\"a\" occurs twice");
     refuse("{" MODEL("{\"a\":0,\"\\u0061\":1}", "[]") "}", MSGL_EFORMAT, "\"a\" occurs twice");
     refuse("{" MODEL("{\"a\":0,}", "[]") "}", MSGL_EFORMAT, "model.vocab: malformed JSON at byte");
@@ -106,6 +108,24 @@ static void test_model(void **state)
            "model.fuse_unk: expected true or false");
     refuse("{\"model\":{\"vocab\":{\"a\":0},\"merges\":[],\"end_of_word_suffix\":\"</w>\"}}",
            MSGL_EUNSUPPORTED, "end_of_word_suffix");
+}
+
+// More than the limits on numbers and sizes let through.
+static void test_too_many(void **state)
+{
+    (void)state;
+    const size_t n = (1 << 22) + 1;
+    char *json = malloc(n * 9 + 200);
+    assert_non_null(json);
+    size_t len = (size_t)sprintf(json, "{\"model\":{\"vocab\":{\"a\":0,\"aa\":1},\"merges\":[");
+    for (size_t i = 0; i < n; i++) len += (size_t)sprintf(json + len, "%s\"a a\"", i ? "," : "");
+    sprintf(json + len, "]}}");
+    refuse(json, MSGL_ELIMIT, "model.merges: 4194305 of them; at most 4194304");
+    len = (size_t)sprintf(json, "{%s,\"padding\":[", AB);
+    for (size_t i = 0; len < ((size_t)33 << 20); i++) len += (size_t)sprintf(json + len, "0,");
+    sprintf(json + len, "0]}");
+    refuse(json, MSGL_EFORMAT, "besides vocabulary and merges; at most");
+    free(json);
 }
 
 static void test_added(void **state)
@@ -386,6 +406,7 @@ int main(void)
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(test_json),
         cmocka_unit_test(test_model),
+        cmocka_unit_test(test_too_many),
         cmocka_unit_test(test_added),
         cmocka_unit_test(test_components),
         cmocka_unit_test(test_many_steps),
