@@ -375,6 +375,48 @@ static void bench_shapes(checkkern *ck, msgl_dtype t, char *base)
     }
 }
 
+enum { BENCH_EXPERTS = 64, BENCH_N = 1536, BENCH_K = 2048 };
+
+typedef struct moe_bench {
+    checkkern *ck;
+    msgl_weight w[BENCH_EXPERTS];
+    int32_t offsets[BENCH_EXPERTS + 1];
+    float *in, *out;
+} moe_bench;
+
+static void bench_grouped(void *arg, int i)
+{
+    moe_bench *b = arg;
+    (void)i;
+    b->ck->cur->gemm.grouped(b->ck->exec, b->w, BENCH_EXPERTS, b->offsets, b->in, BENCH_K, b->out,
+                             BENCH_N);
+}
+
+// Gate and up of half of Qwen3-30B-A3B's experts: `rows` assignments spread at random.
+static void bench_moe(checkkern *ck, char *base, int rows)
+{
+    if (!msgl__ck_func(ck, CK_FN(ck->cur->gemm.grouped), CK_PREV(ck, gemm.grouped),
+                       "grouped_bf16_%dx%dx%d_m%d", BENCH_EXPERTS, BENCH_N, BENCH_K, rows))
+        return;
+    const size_t size = ck->cur->gemm.packed_size(MSGL_BF16, BENCH_N, BENCH_K);
+    moe_bench *b = msgl__ck_alloc(ck, sizeof *b);
+    int count[BENCH_EXPERTS] = {0}, active = 0;
+    b->ck = ck;
+    for (int i = 0; i < rows; i++) count[msgl__ck_int(ck, 0, BENCH_EXPERTS - 1)]++;
+    for (int e = 0; e < BENCH_EXPERTS; e++) {
+        b->w[e] = (msgl_weight){MSGL_BF16, BENCH_N, BENCH_K, base + (size_t)e * size};
+        b->offsets[e + 1] = b->offsets[e] + count[e];
+        active += count[e] > 0;
+    }
+    b->in = msgl__ck_alloc(ck, (size_t)rows * BENCH_K * sizeof(float));
+    b->out = msgl__ck_alloc(ck, (size_t)rows * BENCH_N * sizeof(float));
+    for (int j = 0; j < rows * BENCH_K; j++) b->in[j] = msgl__ck_uniform(ck, -1, 1);
+    msgl__ck_time(ck, bench_grouped, b, (double)size * active, 2.0 * rows * BENCH_N * BENCH_K,
+                  CK_LIMIT_BF16);
+    msgl__ck_true(ck, isfinite(b->out[0]), "the result is a number");
+    msgl__ck_reset(ck);
+}
+
 static void bench_gemm(checkkern *ck)
 {
     char *base = msgl__pages_alloc(BENCH_BYTES);
@@ -387,6 +429,10 @@ static void bench_gemm(checkkern *ck)
                 (uint16_t)((t == MSGL_F16 ? 0x3800 : 0x3f00) | (j * 40503 & 0x80ff));
         }
         bench_shapes(ck, t, base);
+        if (t != MSGL_BF16) continue;
+        bench_moe(ck, base, 8);
+        bench_moe(ck, base, 64);
+        bench_moe(ck, base, 1024);
     }
     msgl__pages_free(base, BENCH_BYTES);
 }

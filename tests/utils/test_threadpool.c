@@ -125,7 +125,7 @@ static void create_and_destroy(void **state)
 static void refuses_bad_counts(void **state)
 {
     (void)state;
-    msgl_pool *p = (msgl_pool *)state;
+    msgl_pool *p = (msgl_pool *)state; // any value: a failure has to clear it
     msgl_err err;
     assert_int_equal(msgl__pool_create(0, &p, &err), MSGL_EINVAL);
     assert_null(p);
