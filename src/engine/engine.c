@@ -314,7 +314,7 @@ static int load_weights(msgl_engine *e, const msgl_engine_config *cfg, msgl_err 
     return code;
 }
 
-static void fill_info(msgl_engine *e)
+static void fill_info(msgl_engine *e, const msgl_engine_config *cfg)
 {
     msgl_engine_info *i = &e->info;
     const msgl_model_config *m = &e->model.cfg;
@@ -335,7 +335,7 @@ static void fill_info(msgl_engine *e)
     i->gen_top_p = m->gen_top_p;
     i->gen_min_p = m->gen_min_p;
     i->gen_top_k = m->gen_top_k;
-    i->no_prefix_sharing = msgl__rope_per_request(&m->rope);
+    i->no_prefix_sharing = cfg->naive_cache || msgl__rope_per_request(&m->rope);
 }
 
 static int build(msgl_engine *e, const msgl_engine_config *cfg, msgl_err *err)
@@ -369,7 +369,7 @@ static int build(msgl_engine *e, const msgl_engine_config *cfg, msgl_err *err)
     if (code == 0) code = take_workspace(e, err);
     if (code == 0) code = create_attention(e, err);
     if (code == 0) code = load_weights(e, cfg, err);
-    if (code == 0) fill_info(e);
+    if (code == 0) fill_info(e, cfg);
     return code;
 }
 

@@ -27,9 +27,9 @@ typedef struct msgl_engine_config {
     int32_t max_seq_len; // --max-seq-len-override; 0: the model's
     int32_t max_prefill_tokens;
     int32_t page_size;
-    int32_t num_pages;   // 0: from memory_ratio
-    double memory_ratio; // share of the memory free after loading that the KV pool may take
-    bool naive_cache;
+    int32_t num_pages;     // 0: from memory_ratio
+    double memory_ratio;   // share of the memory free after loading that the KV pool may take
+    bool naive_cache;      // --cache-type naive
     const char *cpu_level; // NULL: detect
     msgl_progress_fn progress;
     void *progress_ctx;
@@ -50,8 +50,8 @@ typedef struct msgl_engine_info {
     // generation_config.json's defaults; NaN / -1 where it has none
     float gen_temperature, gen_top_p, gen_min_p;
     int32_t gen_top_k;
-    // Requests must not share cached prefixes (dynamic NTK rotates keys by the prompt's length):
-    // the scheduler has to use the naive cache.
+    // The scheduler has to use the naive cache: asked for, or because requests must not share
+    // prefixes (dynamic NTK rotates keys by the prompt's length).
     bool no_prefix_sharing;
 } msgl_engine_info;
 

@@ -435,6 +435,15 @@ static void test_plan(void **state)
     cfg.max_seq_len = 0;
     harness_open(&h, &cfg);
     assert_int_equal(h.info->num_pages, cfg.max_running * h.info->max_seq_len);
+    assert_false(h.info->no_prefix_sharing);
+    harness_close(&h);
+    cfg.naive_cache = true;
+    harness_open(&h, &cfg);
+    assert_true(h.info->no_prefix_sharing);
+    harness_close(&h);
+    cfg = harness_config(MODEL("llama_rope_dynamic"), "auto");
+    harness_open(&h, &cfg);
+    assert_true(h.info->no_prefix_sharing);
     harness_close(&h);
 }
 
