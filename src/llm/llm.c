@@ -169,7 +169,7 @@ void msgl__scheduler_config_of(const msgl_options *o, msgl_engine *e, msgl_sched
         .num_pages = info->num_pages,
         .page_size = info->page_size,
         .vocab_size = info->vocab_size,
-        .cache_type = strcmp(o->cache_type, "naive") == 0 ? MSGL_CACHE_NAIVE : MSGL_CACHE_RADIX,
+        .cache_type = info->no_prefix_sharing ? MSGL_CACHE_NAIVE : MSGL_CACHE_RADIX,
         .overlap = o->overlap != 0,
         .num_eos = info->num_eos,
         .page_table = msgl__engine_page_table(e)};
