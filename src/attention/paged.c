@@ -6,7 +6,7 @@
 #include "core/mem.h"
 
 enum {
-    TASKS_PER_THREAD = 8, // aimed at, so that a slow core leaves work to the others
+    TASKS_PER_THREAD = 4, // aimed at, so that a slow core leaves work to the others
     MAX_PARTS = 1024,     // 262,144 keys of split requests; more are walked by one item each
 };
 
