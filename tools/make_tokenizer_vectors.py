@@ -9,8 +9,13 @@ Each folder NAME holds tokenizer.json and cases.json:
 `skipped` is decoded with skip_special_tokens; it is left out where equal to `decoded`, and `special`
 where equal to `ids`.
 
+patterns.json holds regular expressions and the pieces (lengths in bytes) that they cut texts into:
+  [{"pattern", "cuts": [{"text", "pieces"}, ...]}, ...]
+unicode.json holds, for each normalizer, the FNV-1a hash of what it makes of every code point.
+
 usage: make_tokenizer_vectors.py [OUTPUT_DIR]
 """
+import collections
 import json
 import os
 import random
@@ -116,6 +121,9 @@ def train(pre_tokenizer, vocab_size, alphabet=(), byte_level=False):
     """(tokens in order of id, merges) of a BPE model; byte-level or not."""
     t = Tokenizer(models.BPE())
     t.pre_tokenizer = pre_tokenizer
+    if not byte_level:  # the most frequent characters; the library's own choice varies between runs
+        count = collections.Counter("".join(corpus()).replace(" ", MARK))
+        alphabet = sorted(sorted(count), key=lambda c: -count[c])[:180]
     trainer = trainers.BpeTrainer(vocab_size=vocab_size, show_progress=False, initial_alphabet=list(alphabet),
                                   limit_alphabet=180 if not byte_level else 1000)
     t.train_from_iterator(corpus(), trainer)
@@ -294,6 +302,50 @@ def cases(t, rng):
     return {"encode": encode, "decode": decode}
 
 
+PATTERNS = [QWEN, LLAMA3, TEKKEN, r"\s+", r"\w+|[^\w\s]+", r"[\w]+", r"[^\W\d]+", r"\W+", r"\d{1,3}(?=(\d{3})*\b)", r"\b",
+            r"\Bb|b\B", r"^.|.$", r"\A.|.\z|.\Z", r"\h+", r"[\h_]+", r"\S\s", r"(?<=a)b|c(?!d)", r"(?<!a)b",
+            r"(?i:'s|'t)|\S+", r"(?i)hello|w\u00f6rld|\u017f|K", r"x*", r"(?:ab|a)++|[\s\S]", r"(?>a+)b?", r"a{2}|b{,2}|c{1,}", r"\P{L}+",
+            r"\p{^N}+", r"\p{Lu}\p{Ll}*|\p{N}+", r"[\p{P}\p{S}]+", r"\p{M}+", r"[\p{Han}\u3005]+|\p{Hiragana}+",
+            r"\p{Katakana}+|\p{Hangul}+", r"\P{Latin}+", r"[\x{4e00}-\x{9fa5}\x41\u00e9]+", r"[\t\n\r\f\v\a\e]+", r"[\]\[^-]+|[-a]", r"\r\n|\n"]
+
+
+def patterns():
+    rng, out = random.Random(5), []
+    pool = [x for x in TEXTS if x] + SENTENCES
+    for p in PATTERNS:
+        split, cuts = pre_tokenizers.Split(Regex(p), "isolated"), []
+        for text in rng.sample(pool, 18) + ["ab aab abb c cd a\nb\n", "hello W\u00f6RLD \u017f\u212a k 1234567 \u00b2\u00bd a\u00b2b",
+                                            "\u4eca\u5929\u3005\u3002 \u3042\u30a2\uac00 \U00031350\U0002ebf0", "[]^-_\t\x0b\x07 \u180e\u200d"]:
+            cuts.append({"text": text, "pieces": [len(x.encode()) for x, _ in split.pre_tokenize_str(text)]})
+        out.append({"pattern": p, "cuts": cuts})
+    return out
+
+
+def fnv(data, h=0xCBF29CE484222325):
+    for b in data:
+        h = (h ^ b) * 0x100000001B3 & 0xFFFFFFFFFFFFFFFF
+    return h
+
+
+def unicode_hashes():
+    """Each character alone, and between a base and marks of high and low combining class."""
+    out = {}
+    for name in ("NFC", "NFD", "NFKC", "NFKD", "Lowercase"):
+        norm, h = getattr(normalizers, name)(), fnv(b"")
+        for c in range(1, 0x110000):
+            if c >= 0x33500 and not 0xE0000 <= c < 0xE0200 or 0xD800 <= c < 0xE000:
+                continue
+            h = fnv(norm.normalize_str("%c a%c\u0345\u0334%c" % (c, c, c)).encode(), h)
+        out[name] = "%016x" % h
+    return out
+
+
+def write_lines(path, items):
+    with open(path, "w", encoding="utf-8") as f:
+        lines = ",\n".join(json.dumps(x, ensure_ascii=True, separators=(",", ":")) for x in items)
+        f.write("[\n%s\n]\n" % lines)
+
+
 def main():
     out = sys.argv[1] if len(sys.argv) > 1 else "tests/vectors/tokenizer"
     for make in ALL:
@@ -307,6 +359,9 @@ def main():
             lines = ['"%s":[\n%s\n]' % (k, ",\n".join(json.dumps(x, ensure_ascii=True, separators=(",", ":")) for x in v))
                      for k, v in c.items()]
             f.write("{%s}\n" % ",\n".join(lines))
+    write_lines(os.path.join(out, "patterns.json"), patterns())
+    with open(os.path.join(out, "unicode.json"), "w", encoding="utf-8") as f:
+        f.write(json.dumps(unicode_hashes(), indent=1) + "\n")
 
 
 if __name__ == "__main__":

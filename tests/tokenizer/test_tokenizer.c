@@ -13,10 +13,12 @@
 #include <cmocka.h>
 
 #include "core/mem.h"
+#include "tokenizer/load.h"
 #include "tokenizer/regex.h"
 #include "tokenizer/scan.h"
 #include "tokenizer/unicode.h"
 #include "tokenizer/vectors.h"
+#include "tokenizer/workspace.h"
 
 static msgl_ids encode(const msgl_tokenizer *t, const char *text, size_t len,
                        const msgl_encode_opts *opts)
@@ -199,6 +201,103 @@ static void test_scanners_equal_pcre2(void **state)
     }
     msgl__regex_ws_free(ws);
     free(u);
+}
+
+// Patterns of every construct cut texts as Oniguruma, the engine of `tokenizers`, cuts them.
+static void test_patterns(void **state)
+{
+    (void)state;
+    msgl_unicode *u = calloc(1, sizeof(*u));
+    msgl_regex_ws *ws = msgl__regex_ws_create();
+    json_t *list = json_load_file(MSGL_SOURCE_DIR "/tests/vectors/tokenizer/patterns.json",
+                                  JSON_ALLOW_NUL, NULL);
+    assert_non_null(u);
+    assert_non_null(ws);
+    assert_true(json_array_size(list) > 30);
+    msgl__uni_build(u);
+    for (size_t i = 0; i < json_array_size(list); i++) {
+        const json_t *entry = json_array_get(list, i), *cuts = json_object_get(entry, "cuts");
+        const char *pattern = json_string_value(json_object_get(entry, "pattern"));
+        msgl_regex *re = NULL;
+        msgl_err err;
+        if (msgl__regex_compile(u, pattern, strlen(pattern), &re, &err) != 0)
+            fail_msg("%s", err.text);
+        for (size_t k = 0; k < json_array_size(cuts); k++) {
+            const json_t *cut = json_array_get(cuts, k), *text = json_object_get(cut, "text");
+            const json_t *pieces = json_object_get(cut, "pieces");
+            const size_t len = json_string_length(text);
+            msgl_regex_iter it = {0};
+            size_t n = 0, at = 0, start = 0, end = 0;
+            int more = 1;
+            while (at < len) { // a match, or the text up to the next one
+                while (more && (start < at || end <= at)) {
+                    more =
+                        msgl__regex_next(re, ws, json_string_value(text), len, &it, &start, &end);
+                    assert_true(more >= 0);
+                    if (more && start > at) break;
+                }
+                const size_t stop = !more ? len : start > at ? start : end;
+                if (stop == at) continue;
+                const json_int_t want = json_integer_value(json_array_get(pieces, n++));
+                if (want != (json_int_t)(stop - at))
+                    fail_msg("%s: text %zu, piece %zu", pattern, k, n);
+                at = stop;
+            }
+            assert_int_equal(n, json_array_size(pieces));
+        }
+        msgl__regex_free(re);
+    }
+    json_decref(list);
+    msgl__regex_ws_free(ws);
+    free(u);
+}
+
+// ---- normalizers ----
+
+static void fnv(uint64_t *h, const char *p, size_t n)
+{
+    for (size_t i = 0; i < n; i++) *h = (*h ^ (unsigned char)p[i]) * 0x100000001b3u;
+}
+
+// What each normalizer makes of every code point, alone and between combining marks, in one hash:
+// the same whatever Unicode version the installed utf8proc has.
+static void test_normalizers_all_code_points(void **state)
+{
+    (void)state;
+    json_t *hashes =
+        json_load_file(MSGL_SOURCE_DIR "/tests/vectors/tokenizer/unicode.json", 0, NULL);
+    const char *name;
+    json_t *want;
+    assert_int_equal(json_object_size(hashes), 5);
+    json_object_foreach(hashes, name, want)
+    {
+        char json[256], hex[20];
+        msgl_tokenizer *t = NULL;
+        snprintf(json, sizeof(json),
+                 "{\"normalizer\":{\"type\":\"%s\"},\"model\":{\"vocab\":{\"a\":0},\"merges\":[]}}",
+                 name);
+        assert_int_equal(msgl__tokenizer_parse(json, strlen(json), NULL, 0, &t, NULL), 0);
+        msgl_tok_ws *ws = msgl__ws_take(t);
+        assert_non_null(ws);
+        uint64_t h = 0xcbf29ce484222325u;
+        for (uint32_t c = 1; c < 0x110000; c++) {
+            if ((c >= 0x33500 && (c < 0xe0000 || c >= 0xe0200)) || (c >= 0xd800 && c < 0xe000))
+                continue;
+            char in[32], ch[4];
+            const size_t n = msgl__utf8_put(c, ch);
+            const int len = snprintf(in, sizeof(in), "%.*s a%.*s\xcd\x85\xcc\xb4%.*s", (int)n, ch,
+                                     (int)n, ch, (int)n, ch);
+            msgl_text text = {in, NULL, (size_t)len};
+            ws->buf_limit = 10000;
+            assert_int_equal(msgl__normalize(t, ws, &text), 0);
+            fnv(&h, text.p, text.n);
+        }
+        snprintf(hex, sizeof(hex), "%016llx", (unsigned long long)h);
+        if (strcmp(hex, json_string_value(want)) != 0) fail_msg("%s differs", name);
+        msgl__ws_give(t, ws);
+        msgl__tokenizer_free(t);
+    }
+    json_decref(hashes);
 }
 
 // ---- UTF-8 ----
@@ -580,6 +679,8 @@ int main(void)
         cmocka_unit_test(test_encode_vectors),
         cmocka_unit_test(test_decode_vectors),
         cmocka_unit_test(test_scanners_equal_pcre2),
+        cmocka_unit_test(test_patterns),
+        cmocka_unit_test(test_normalizers_all_code_points),
         cmocka_unit_test(test_invalid_utf8),
         cmocka_unit_test(test_utf8_validator),
         cmocka_unit_test(test_untrusted_spans),
