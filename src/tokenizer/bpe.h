@@ -1,4 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
+//
+// Byte-pair encoding of one pre-token, and the table of merges.
 #ifndef MSGL_TOKENIZER_BPE_H
 #define MSGL_TOKENIZER_BPE_H
 
