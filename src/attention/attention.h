@@ -48,7 +48,8 @@ typedef struct msgl_attn_desc {
     int32_t max_group;                // largest num_q_heads / num_kv_heads; 0: any
     uint32_t kv_dtypes;               // bit mask of 1u << msgl_dtype
     bool sliding_window, softcap, sinks, mla, graph;
-    const char *plugin; // shared object that holds the device's implementation; NULL: built in
+    const char *plugin; // shared object that the backend needs, opened by create; NULL: built in
+    const char *plugin_hint; // how to get it
 
     // Takes all memory that the backend will ever use. *out is owned by the caller (destroy).
     int (*create)(const msgl_attn_config *cfg, msgl_attn_backend **out, msgl_err *err);

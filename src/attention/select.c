@@ -2,6 +2,7 @@
 //
 // From what the user wrote, the model and the machine to one backend or a pair. Works on
 // descriptors only, so every limit lives beside the code that has it.
+#include <dlfcn.h>
 #include <stdio.h>
 #include <string.h>
 
@@ -61,6 +62,18 @@ static int check_device(const msgl_attn_desc *d, const msgl_attn_needs *n, msgl_
     return 0;
 }
 
+static int check_plugin(const msgl_attn_desc *d, msgl_err *err)
+{
+    if (d->plugin == NULL) return 0;
+    void *handle = dlopen(d->plugin, RTLD_LAZY | RTLD_LOCAL);
+    if (handle == NULL) {
+        return msgl__err_set(err, MSGL_EUNSUPPORTED, "attention backend %s needs %s: %s", d->name,
+                             d->plugin, d->plugin_hint);
+    }
+    dlclose(handle);
+    return 0;
+}
+
 int msgl__attn_supports(const msgl_attn_desc *d, const msgl_attn_needs *n, msgl_err *err)
 {
     int rc = check_device(d, n, err);
@@ -93,7 +106,7 @@ int msgl__attn_supports(const msgl_attn_desc *d, const msgl_attn_needs *n, msgl_
                              "attention backend %s has no logit soft cap, which this model needs",
                              d->name);
     }
-    return 0;
+    return check_plugin(d, err);
 }
 
 // Looks a name of `len` characters up.

@@ -145,7 +145,13 @@ static void test_limits(void **state)
         assert_int_equal(msgl__attn_supports(&narrow, &n, &err), MSGL_EUNSUPPORTED);
         assert_string_equal(err.text, cases[i].text);
     }
+    msgl_attn_desc absent = narrow;
+    absent.plugin = "minisgl-absent.so";
+    absent.plugin_hint = "build it";
     const msgl_attn_needs fine = NEEDS;
+    msgl_err err = {0};
+    assert_int_equal(msgl__attn_supports(&absent, &fine, &err), MSGL_EUNSUPPORTED);
+    assert_string_equal(err.text, "attention backend narrow needs minisgl-absent.so: build it");
     assert_int_equal(msgl__attn_supports(&narrow, &fine, NULL), 0);
 }
 

@@ -1,15 +1,19 @@
 // SPDX-License-Identifier: Apache-2.0
 //
 // torch_native: attention as a textbook writes it. Per request and KV head: gather K and V into
-// rows, scores by one matrix product, softmax, one more product with V. f32 throughout, through a
-// BLAS that is kept to one thread; our pool runs requests and heads side by side. Slow, and easy to
+// rows, scores by one matrix product, softmax, one more product with V. f32 throughout, through
+// OpenBLAS, kept to one thread; our pool runs requests and heads side by side. Slow, and easy to
 // read: the baseline that the others are compared with.
+//
+// OpenBLAS is opened when this backend is created, not linked: loading it starts threads, which no
+// other user of the program should pay for.
 //
 // Tolerance against exact attention (tests/attention/world.c), over the largest |v|: 2e-6 for every
 // KV dtype, whose rounding both sides see.
 #include "attention/torch_native/torch_native.h"
 
 #include <cblas.h>
+#include <dlfcn.h>
 #include <math.h>
 #include <string.h>
 
@@ -30,6 +34,8 @@ typedef struct torch_backend {
     int32_t *lens;         // arrays of all slots
     void *scratch;         // [threads] of scratch_floats
     size_t scratch_bytes, scratch_floats;
+    void *library;
+    __typeof__(&cblas_sgemm) sgemm;
 } torch_backend;
 
 typedef struct torch_call {
@@ -45,6 +51,7 @@ static void torch_destroy(msgl_attn_backend *base)
 {
     torch_backend *b = (torch_backend *)base;
     if (b == NULL) return;
+    if (b->library != NULL) dlclose(b->library);
     msgl__pages_free(b->scratch, b->scratch_bytes);
     msgl__free(b->lens);
     msgl__free(b->slots);
@@ -78,6 +85,28 @@ static int torch_memory(torch_backend *b, msgl_err *err)
     return 0;
 }
 
+static int open_library(torch_backend *b, msgl_err *err)
+{
+    const msgl_attn_desc *d = &msgl__attn_torch_native;
+    b->library = dlopen(d->plugin, RTLD_NOW | RTLD_LOCAL);
+    if (b->library == NULL) {
+        return msgl__err_set(err, MSGL_EUNSUPPORTED, "attention backend %s needs %s: %s", d->name,
+                             d->plugin, d->plugin_hint);
+    }
+    // POSIX lets dlsym's result be stored through a pointer of object type.
+    __typeof__(&openblas_set_num_threads) set_threads;
+    *(void **)&b->sgemm = dlsym(b->library, "cblas_sgemm");
+    *(void **)&set_threads = dlsym(b->library, "openblas_set_num_threads");
+    if (b->sgemm == NULL || set_threads == NULL) {
+        return msgl__err_set(err, MSGL_EUNSUPPORTED,
+                             "attention backend %s: %s lacks cblas_sgemm or "
+                             "openblas_set_num_threads",
+                             d->name, d->plugin);
+    }
+    set_threads(1);
+    return 0;
+}
+
 static int torch_create(const msgl_attn_config *cfg, msgl_attn_backend **out, msgl_err *err)
 {
     int rc = msgl__attn_config_check(cfg, err);
@@ -87,11 +116,11 @@ static int torch_create(const msgl_attn_config *cfg, msgl_attn_backend **out, ms
     b->base.desc = &msgl__attn_torch_native;
     b->cfg = *cfg;
     rc = torch_memory(b, err);
+    if (rc == 0) rc = open_library(b, err);
     if (rc != 0) {
         torch_destroy(&b->base);
         return rc;
     }
-    openblas_set_num_threads(1);
     *out = &b->base;
     return 0;
 }
@@ -165,12 +194,12 @@ static void torch_task(void *arg, int task, int worker)
                    c->qkv + token * c->ld + head + (size_t)((row + i) % group) * (size_t)dim,
                    row_bytes);
         }
-        cblas_sgemm(CblasRowMajor, CblasNoTrans, CblasTrans, n, len, dim, c->layer->scale, q, dim,
+        c->b->sgemm(CblasRowMajor, CblasNoTrans, CblasTrans, n, len, dim, c->layer->scale, q, dim,
                     k, dim, 0, s, len);
         for (int i = 0; i < n; i++) {
             softmax(c->layer, len - tokens + (row + i) / group, len, s + (size_t)i * (size_t)len);
         }
-        cblas_sgemm(CblasRowMajor, CblasNoTrans, CblasNoTrans, n, dim, len, 1, s, len, v, dim, 0, o,
+        c->b->sgemm(CblasRowMajor, CblasNoTrans, CblasNoTrans, n, dim, len, 1, s, len, v, dim, 0, o,
                     dim);
         for (int i = 0; i < n; i++) {
             const size_t token = (size_t)(first + (row + i) / group);
@@ -206,6 +235,8 @@ const msgl_attn_desc msgl__attn_torch_native = {
     .kv_dtypes = 1u << MSGL_F32 | 1u << MSGL_F16 | 1u << MSGL_BF16,
     .sliding_window = true,
     .softcap = true,
+    .plugin = "libopenblas.so.0",
+    .plugin_hint = "install the package libopenblas0",
     .create = torch_create,
     .destroy = torch_destroy,
     .prepare_metadata = torch_prepare_metadata,
