@@ -1,0 +1,1 @@
+set(CHECKKERN_ATTN_SOURCES check_attn.c)
