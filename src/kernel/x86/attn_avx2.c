@@ -138,7 +138,7 @@ static inline __m128i to_bf16(__m256 x)
 #define BYTES 4
 #define LOAD(p, d) _mm256_loadu_ps((const float *)(const void *)(p) + (d))
 #define SAVE(p, d, x) _mm256_storeu_ps((float *)(p) + (d), x)
-#include "kernel/x86/attn_avx2_dtype.h"
+#include "kernel/x86/attn_avx2_dtype.inc"
 #undef NAME
 #undef BYTES
 #undef LOAD
@@ -151,7 +151,7 @@ static inline __m128i to_bf16(__m256 x)
 #define SAVE(p, d, x)                                                                              \
     _mm_storeu_si128((__m128i *)(void *)((uint16_t *)(p) + (d)),                                   \
                      _mm256_cvtps_ph(x, _MM_FROUND_TO_NEAREST_INT | _MM_FROUND_NO_EXC))
-#include "kernel/x86/attn_avx2_dtype.h"
+#include "kernel/x86/attn_avx2_dtype.inc"
 #undef NAME
 #undef LOAD
 #undef SAVE
@@ -159,7 +159,7 @@ static inline __m128i to_bf16(__m256 x)
 #define NAME(x) bf16_##x
 #define LOAD(p, d) _mm256_castsi256_ps(_mm256_slli_epi32(_mm256_cvtepu16_epi32(HALVES(p, d)), 16))
 #define SAVE(p, d, x) _mm_storeu_si128((__m128i *)(void *)((uint16_t *)(p) + (d)), to_bf16(x))
-#include "kernel/x86/attn_avx2_dtype.h"
+#include "kernel/x86/attn_avx2_dtype.inc"
 
 void msgl__attn_init_avx2(msgl_attn_kernels *k)
 {

@@ -23,7 +23,7 @@ static void write_row(int head_dim, const float *o, float f, float *out)
 #define BYTES 4
 #define LOAD(p, d, k) _mm512_maskz_loadu_ps(k, (const float *)(const void *)(p) + (d))
 #define SAVE(p, d, k, x) _mm512_mask_storeu_ps((float *)(p) + (d), k, x)
-#include "kernel/x86/attn_avx512_dtype.h"
+#include "kernel/x86/attn_avx512_dtype.inc"
 #undef NAME
 #undef BYTES
 #undef LOAD
@@ -36,7 +36,7 @@ static void write_row(int head_dim, const float *o, float f, float *out)
 #define SAVE(p, d, k, x)                                                                           \
     _mm256_mask_storeu_epi16((uint16_t *)(p) + (d), k,                                             \
                              _mm512_cvtps_ph(x, _MM_FROUND_TO_NEAREST_INT | _MM_FROUND_NO_EXC))
-#include "kernel/x86/attn_avx512_dtype.h"
+#include "kernel/x86/attn_avx512_dtype.inc"
 #undef NAME
 #undef LOAD
 #undef SAVE
@@ -47,7 +47,7 @@ static void write_row(int head_dim, const float *o, float f, float *out)
                                               k, (const uint16_t *)(const void *)(p) + (d))),      \
                                           16))
 #define SAVE(p, d, k, x) _mm256_mask_storeu_epi16((uint16_t *)(p) + (d), k, msgl__to_bf16_avx512(x))
-#include "kernel/x86/attn_avx512_dtype.h"
+#include "kernel/x86/attn_avx512_dtype.inc"
 
 void msgl__attn_init_avx512(msgl_attn_kernels *k)
 {

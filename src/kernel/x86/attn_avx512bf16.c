@@ -123,7 +123,7 @@ MSGL_INLINE void bf16_values(rows_scratch *s, const msgl__attn_keys *keys, int r
     }
 }
 
-#include "kernel/x86/attn_rows_tile.h"
+#include "kernel/x86/attn_rows_tile.inc"
 
 static void bf16_fold(int n, int padded_dim, float *M, float *L, float *O, const float *m,
                       const float *l, const float *o)
