@@ -16,7 +16,10 @@
 
 #include "core/mem.h"
 
-enum { WORKERS_PER_THREAD = 16 }; // so that a slow core leaves work to the others
+enum {
+    WORKERS_PER_THREAD = 16, // so that a slow core leaves work to the others
+    TASKS_PER_THREAD = 4,    // at least, when tasks take several heads
+};
 
 typedef struct fi_backend {
     msgl_attn_backend base;
@@ -203,6 +206,16 @@ static int make_plan(const fi_backend *b, msgl_fi_metadata *md)
     const int rc = msgl__fi_plan(&l, md->bs, md->qo_indptr, md->kv_indptr, &md->plan);
     if (rc != 0) return rc;
     list_works(b, md);
+    // Few rows: tasks of several KV heads, which read K and V in the order of memory, as long as
+    // every thread gets some.
+    int32_t rows = 0;
+    for (int32_t n = 0; n < md->plan.num_works; n++) {
+        if (md->works[n].rows > rows) rows = md->works[n].rows;
+    }
+    const int64_t tasks = (int64_t)TASKS_PER_THREAD * b->cfg.num_threads;
+    md->heads_per_task = msgl__attn_heads_per_task(
+        (int32_t)(md->plan.num_works * (int64_t)b->cfg.num_kv_heads / tasks), b->cfg.num_kv_heads,
+        rows, b->cfg.head_dim);
     md->planned = true;
     return 0;
 }
@@ -230,7 +243,7 @@ static void fi_forward(msgl_attn_backend *base, msgl_exec *x, const msgl_attn_la
     c.works = md->works;
     c.groups = md->groups;
     c.num_works = md->plan.padded_works;
-    c.heads_per_task = 1;
+    c.heads_per_task = md->heads_per_task;
     c.part_kind = MSGL_ATTN_PART_LSE2;
     const msgl_attn_kernels *k = &b->cfg.kernels->attn;
     k->paged(k, x, &c);

@@ -19,6 +19,7 @@ typedef struct msgl_fi_metadata {
     msgl_fi_plan plan;
     msgl_attn_work *works;   // the plan's list for the kernel
     msgl_attn_group *groups; // query tiles with more than one chunk
+    int32_t heads_per_task;
 } msgl_fi_metadata;
 
 extern const msgl_attn_desc msgl__attn_fi;
