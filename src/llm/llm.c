@@ -162,17 +162,17 @@ int msgl__engine_config_of(const msgl_options *o, msgl_engine_config *out, msgl_
 void msgl__scheduler_config_of(const msgl_options *o, msgl_engine *e, msgl_scheduler_config *out)
 {
     const msgl_engine_info *info = msgl__engine_info(e);
-    *out = (msgl_scheduler_config){
-        .max_running = info->max_running,
-        .max_seq_len = info->max_seq_len,
-        .max_prefill_tokens = info->max_prefill_tokens,
-        .num_pages = info->num_pages,
-        .page_size = info->page_size,
-        .vocab_size = info->vocab_size,
-        .cache_type = info->no_prefix_sharing ? MSGL_CACHE_NAIVE : MSGL_CACHE_RADIX,
-        .overlap = o->overlap != 0,
-        .num_eos = info->num_eos,
-        .page_table = msgl__engine_page_table(e)};
+    *out = (msgl_scheduler_config){.max_running = info->max_running,
+                                   .max_seq_len = info->max_seq_len,
+                                   .max_prefill_tokens = info->max_prefill_tokens,
+                                   .num_pages = info->num_pages,
+                                   .page_size = info->page_size,
+                                   .vocab_size = info->vocab_size,
+                                   .cache_type = info->no_prefix_sharing ? MSGL_CACHE_NAIVE
+                                                                         : MSGL_CACHE_RADIX,
+                                   .overlap = o->overlap != 0,
+                                   .num_eos = info->num_eos,
+                                   .page_table = msgl__engine_page_table(e)};
     memcpy(out->eos_ids, info->eos_ids, sizeof out->eos_ids);
 }
 
