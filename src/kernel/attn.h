@@ -24,12 +24,13 @@
 #include "kernel/exec.h"
 
 #define MSGL_ATTN_TILE 256      // keys
-#define MSGL_ATTN_MAX_ROWS 128  // packed query rows of one work item
+#define MSGL_ATTN_MAX_ROWS 256  // packed query rows of one work item
 #define MSGL_ATTN_MAX_DIM 256   // head_dim
 #define MSGL_ATTN_PART_ALIGN 16 // floats
-// A task may take several KV heads of an item of at most FEW_ROWS rows (decode), up to heads *
-// padded head_dim = FEW_COLUMNS: K and V are then read in the order that they have in memory.
+// A task may take up to FEW_HEADS KV heads of an item of at most FEW_ROWS rows (decode), as long as
+// heads * padded head_dim <= FEW_COLUMNS: K and V are then read in the order of memory.
 #define MSGL_ATTN_FEW_ROWS 16
+#define MSGL_ATTN_FEW_HEADS 8
 #define MSGL_ATTN_FEW_COLUMNS 2048
 
 // A piece of the batch's attention, for every KV head: packed query rows [row, row + rows) of
@@ -112,7 +113,7 @@ static inline size_t msgl__attn_part_floats(int part_rows, int head_dim)
 static inline int msgl__attn_heads_per_task(int wanted, int num_kv_heads, int rows, int head_dim)
 {
     int n = MSGL_ATTN_FEW_COLUMNS / msgl__attn_padded_dim(head_dim);
-    if (n > MSGL_ATTN_MAX_ROWS / MSGL_ATTN_FEW_ROWS) n = MSGL_ATTN_MAX_ROWS / MSGL_ATTN_FEW_ROWS;
+    if (n > MSGL_ATTN_FEW_HEADS) n = MSGL_ATTN_FEW_HEADS;
     if (n > wanted) n = wanted;
     if (n > num_kv_heads) n = num_kv_heads;
     if (rows > MSGL_ATTN_FEW_ROWS || n < 1) return 1;

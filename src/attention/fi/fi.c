@@ -102,7 +102,7 @@ static int set_limits(fi_backend *b, msgl_err *err)
     b->ws = (msgl_attn_workspace){.max_works = (int32_t)works,
                                   .max_groups = (int32_t)works,
                                   .max_parts = split > 1 ? split : 1,
-                                  .part_rows = MSGL_ATTN_MAX_ROWS};
+                                  .part_rows = MSGL_FI_MAX_Q_TILE};
     return 0;
 }
 

@@ -14,7 +14,7 @@ int32_t msgl__fi_q_tile(const msgl_fi_plan_limits *l, int32_t bs, const int32_t 
 {
     const int64_t packed = (int64_t)(qo_indptr[bs] - qo_indptr[0]) * l->group;
     const int64_t mean = packed / (bs > 0 ? bs : 1);
-    if (mean > 64 && l->head_dim < 256) return 128;
+    if (mean > 64 && l->head_dim < 256) return MSGL_FI_MAX_Q_TILE;
     return mean > 16 ? 64 : 16;
 }
 

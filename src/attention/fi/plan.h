@@ -10,6 +10,8 @@
 #include <stdbool.h>
 #include <stdint.h>
 
+#define MSGL_FI_MAX_Q_TILE 128
+
 typedef struct msgl_fi_plan_limits {
     int32_t group, num_kv_heads, head_dim;
     int32_t max_grid; // (work item, KV head) pairs that run at once

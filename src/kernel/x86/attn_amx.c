@@ -25,9 +25,9 @@
 
 enum {
     TILE = MSGL_ATTN_TILE,
-    BLOCKS = TILE / 16, // 16 keys: an A tile of K
-    STAGE = 4,          // blocks
-    MAX_COLUMNS = MSGL_ATTN_MAX_ROWS,
+    BLOCKS = TILE / 16,                                     // 16 keys: an A tile of K
+    STAGE = 4,                                              // blocks
+    MAX_COLUMNS = MSGL_ATTN_FEW_ROWS * MSGL_ATTN_FEW_HEADS, // of one tile()
 };
 
 static const MSGL_ALIGNED(64) char ZEROS[MSGL_ATTN_FEW_COLUMNS * 2 + 64];
@@ -49,7 +49,7 @@ typedef struct amx_scratch {
 
 static size_t q_bytes(int head_dim)
 {
-    return (size_t)MAX_COLUMNS * (size_t)msgl__attn_padded_dim(head_dim) * 2;
+    return (size_t)MSGL_ATTN_MAX_ROWS * (size_t)msgl__attn_padded_dim(head_dim) * 2;
 }
 
 static size_t k_bytes(int head_dim) // a tile of one head, or a stage of several
