@@ -309,5 +309,5 @@ double world_error(const world *w, const step_req *reqs, int n)
 double world_tolerance(const char *backend, msgl_dtype dtype)
 {
     if (strcmp(backend, "torch_native") == 0) return 2e-6;
-    return dtype == MSGL_BF16 ? 4e-3 : dtype == MSGL_F16 ? 5e-4 : 2e-6;
+    return dtype == MSGL_BF16 ? 4e-3 : 2e-6;
 }
