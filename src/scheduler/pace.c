@@ -28,7 +28,7 @@ int32_t msgl__pace_budget(const msgl_pace *p, bool decoding, int32_t max_tokens)
     if (decoding && p->decode_ns == 0) return 0;
     int64_t n = decoding ? LARGE : UNKNOWN;
     if (p->prefill_token_ps > 0) {
-        const uint64_t ns = decoding ? p->decode_ns / 4 * 9 : IDLE_NS;
+        const uint64_t ns = decoding ? p->decode_ns / 4 * 7 : IDLE_NS;
         const uint64_t fit = ns * 1000 / p->prefill_token_ps;
         n = fit > INT32_MAX ? INT32_MAX : (int64_t)fit;
     }

@@ -499,7 +499,8 @@ static void test_pace(void **state)
     msgl__pace_observe(&p, MSGL_DECODE, 3, 32000000);
     assert_in_range(msgl__pace_budget(&p, true, 8192), 8, 64);
     for (int i = 0; i < 20; i++) msgl__pace_observe(&p, MSGL_PREFILL, 100, 100000000);
-    assert_int_equal(msgl__pace_budget(&p, true, 8192), 64);   // 2.25 x 32 ms at 1 ms, in eights
+    assert_int_equal(msgl__pace_budget(&p, true, 8192),
+                     48); // 1.75 x 32 ms at just over 1 ms, in eights
     assert_int_equal(msgl__pace_budget(&p, false, 8192), 496); // half a second
     // One stalled step makes the chunks small, and small chunks find the way back.
     msgl__pace_observe(&p, MSGL_PREFILL, 64, 3000000000);
@@ -507,7 +508,7 @@ static void test_pace(void **state)
         const int32_t n = msgl__pace_budget(&p, true, 8192);
         msgl__pace_observe(&p, MSGL_PREFILL, n, (uint64_t)(n < 25 ? 25 : n) * 1000000);
     }
-    assert_int_equal(msgl__pace_budget(&p, true, 8192), 64);
+    assert_int_equal(msgl__pace_budget(&p, true, 8192), 48);
     // Numbers that no engine should report.
     msgl__pace_observe(&p, MSGL_PREFILL, 100, UINT64_MAX);
     msgl__pace_observe(&p, MSGL_DECODE, 1, UINT64_MAX);
