@@ -157,8 +157,7 @@ const msgl_option msgl__options[] = {
      0.99,
      NULL,
      "engine",
-     "share of free memory that weights' neighbour, the KV pool, may take (default 0.4 on the "
-     "CPU)"},
+     "share of the free memory that the KV pool may take (default 0.4)"},
     {{"--max-running-requests"},
      ENGINE,
      MSGL_OPT_INT,
