@@ -87,7 +87,7 @@ static char *prompt_text(EditLine *el)
 }
 
 // Reads lines until /exit or the end of the input; with a terminal, with history and editing.
-static int shell(const msgl_args *a, msgl_llm *l, msgl_err *err)
+static void shell(const msgl_args *a, msgl_llm *l)
 {
     json_t *messages = new_conversation(a);
     EditLine *el = isatty(STDIN_FILENO) ? el_init("minisgl", stdin, stdout, stderr) : NULL;
@@ -102,7 +102,6 @@ static int shell(const msgl_args *a, msgl_llm *l, msgl_err *err)
     }
     char *plain = NULL;
     size_t cap = 0;
-    int rc = 0;
     for (;;) {
         int n;
         const char *text = el != NULL ? el_gets(el, &n) : NULL;
@@ -135,8 +134,6 @@ static int shell(const msgl_args *a, msgl_llm *l, msgl_err *err)
         printf("\n");
     }
     json_decref(messages);
-    (void)err;
-    return rc;
 }
 
 int msgl__cmd_chat(const msgl_args *a)
@@ -153,7 +150,7 @@ int msgl__cmd_chat(const msgl_args *a)
             }
             json_decref(messages);
         } else {
-            rc = shell(a, l, &err);
+            shell(a, l);
         }
     }
     msgl_close(l);

@@ -40,7 +40,7 @@ static void head_dims(const msgl_attn_desc *d, char *out, size_t size)
     }
 }
 
-// The matrix of docs/features.md, which is this command's output.
+// One row per backend, straight from its descriptor; the README's matrix says the same in words.
 static void backends(const msgl_args *a, const msgl_model_config *model)
 {
     int count;
@@ -73,7 +73,7 @@ static void backends(const msgl_args *a, const msgl_model_config *model)
     }
 }
 
-static void hardware(const msgl_args *a)
+static void hardware(void)
 {
     const msgl_cpu_level level = msgl__cpu_level_detect();
     char model[128] = "unknown CPU", line[256];
@@ -92,7 +92,6 @@ static void hardware(const msgl_args *a)
     printf("memory   %.1f GB\n",
            (double)sysconf(_SC_PHYS_PAGES) * (double)sysconf(_SC_PAGESIZE) / 1e9);
     printf("gpu      none used: this build has CPU kernels only\n");
-    (void)a;
 }
 
 int msgl__cmd_info(const msgl_args *a)
@@ -109,9 +108,9 @@ int msgl__cmd_info(const msgl_args *a)
         msgl_free(dir);
         return msgl__cli_fail(MSGL_EXIT_FAILED, &err);
     }
-    const bool json = strcmp(a->format, "md") != 0;
-    if (!json) hardware(a);
-    if (dir != NULL && !json) {
+    const bool table_only = strcmp(a->format, "md") != 0;
+    if (!table_only) hardware();
+    if (dir != NULL && !table_only) {
         printf("model    %s: %s, %d layers, hidden %d, %d heads (%d KV) of %d, vocabulary %d, "
                "context %d, "
                "%s\n",
@@ -119,7 +118,7 @@ int msgl__cmd_info(const msgl_args *a)
                config.num_kv_heads, config.head_dim, config.vocab_size,
                msgl__model_config_context(&config), msgl__dtype_name(config.dtype));
     }
-    if (!json) printf("\n");
+    if (!table_only) printf("\n");
     backends(a, dir != NULL ? &config : NULL);
     msgl_free(dir);
     return MSGL_EXIT_OK;

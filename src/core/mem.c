@@ -135,6 +135,5 @@ void *msgl__arena_alloc(msgl_arena *a, size_t size)
     const size_t at = (a->used + 63) & ~(size_t)63;
     if (at > a->size || size > a->size - at) return NULL;
     a->used = at + size;
-    if (a->used > a->peak) a->peak = a->used;
     return a->base + at;
 }

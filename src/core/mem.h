@@ -43,7 +43,7 @@ int msgl__size_add(size_t a, size_t b, size_t *out);
 // Bump allocator over memory that the caller provides and keeps.
 typedef struct msgl_arena {
     char *base;
-    size_t size, used, peak;
+    size_t size, used;
 } msgl_arena;
 
 void msgl__arena_init(msgl_arena *a, void *base, size_t size);
