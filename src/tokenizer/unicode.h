@@ -86,12 +86,6 @@ static inline uint16_t msgl__uni(const msgl_unicode *u, uint32_t cp)
     return cp < MSGL_UNI_FLAT ? u->flat[cp] : msgl__uni_above(cp);
 }
 
-// True when the category of `cp` is in the mask `gcs`.
-static inline int msgl__uni_in(const msgl_unicode *u, uint32_t cp, uint32_t gcs)
-{
-    return (int)(gcs >> (msgl__uni(u, cp) & MSGL_UNI_GC) & 1);
-}
-
 // Lower case of one character as char::to_lowercase has it: writes 1 or 2 code points, returns how
 // many.
 int msgl__uni_lower_of(uint32_t cp, uint32_t out[2]);

@@ -32,10 +32,7 @@ void msgl__gemm_pack_panel_ref(char *panel, msgl_dtype dtype, int k, int lane, i
     }
 }
 
-static void prepare_f32(const float *in, size_t ld_in, int rows, int k, char *a, size_t row_bytes)
-{
-    msgl__gemm_prepare_f32(in, ld_in, rows, k, a, row_bytes);
-}
+#include "kernel/gemm_level_body.h"
 
 static void prepare_bf16(const float *in, size_t ld_in, int rows, int k, char *a, size_t row_bytes)
 {
@@ -95,19 +92,6 @@ static void pack(msgl_exec *x, msgl_weight *w, int row, int rows, const void *sr
                  msgl_dtype src_dtype, size_t ld_src)
 {
     msgl__gemm_pack(msgl__gemm_pack_panel_ref, x, w, row, rows, src, src_dtype, ld_src);
-}
-
-static void linear(msgl_exec *x, const msgl_weight *w, const float *bias, const float *in,
-                   size_t ld_in, float *out, size_t ld_out, int m)
-{
-    msgl__gemm_linear(MICRO, x, w, bias, in, ld_in, out, ld_out, m);
-}
-
-static void grouped(msgl_exec *x, const msgl_weight *experts, int num_experts,
-                    const int32_t *offsets, const float *in, size_t ld_in, float *out,
-                    size_t ld_out)
-{
-    msgl__gemm_grouped(MICRO, x, experts, num_experts, offsets, in, ld_in, out, ld_out);
 }
 
 void msgl__gemm_init(msgl_gemm_kernels *k, msgl_cpu_level level)

@@ -76,29 +76,13 @@ MSGL_INLINE void store(float *out, acc sum)
 #define MSGL_T_A 4
 #include "kernel/x86/gemm_avx_body.h"
 
-static void prepare_f32(const float *in, size_t ld_in, int rows, int k, char *a, size_t row_bytes)
-{
-    msgl__gemm_prepare_f32(in, ld_in, rows, k, a, row_bytes);
-}
+#include "kernel/gemm_level_body.h"
 
 static const msgl_gemm_micro MICRO[MSGL_DTYPE_COUNT] = {
     [MSGL_F32] = {4, 16, 40, 512, prepare_f32, msgl__gemm_block_f32_avx512},
     [MSGL_F16] = {4, 16, 40, 512, prepare_f32, msgl__gemm_block_f16_avx512},
     [MSGL_BF16] = {2, 32, 80, 512, prepare_bf16, bf16_block},
 };
-
-static void linear(msgl_exec *x, const msgl_weight *w, const float *bias, const float *in,
-                   size_t ld_in, float *out, size_t ld_out, int m)
-{
-    msgl__gemm_linear(MICRO, x, w, bias, in, ld_in, out, ld_out, m);
-}
-
-static void grouped(msgl_exec *x, const msgl_weight *experts, int num_experts,
-                    const int32_t *offsets, const float *in, size_t ld_in, float *out,
-                    size_t ld_out)
-{
-    msgl__gemm_grouped(MICRO, x, experts, num_experts, offsets, in, ld_in, out, ld_out);
-}
 
 void msgl__gemm_init_avx512bf16(msgl_gemm_kernels *k)
 {
