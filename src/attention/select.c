@@ -193,7 +193,8 @@ int msgl__attn_select(const char *spec, const msgl_attn_needs *needs, msgl_attn_
             rc = select_half(comma + 1, len - (size_t)(comma + 1 - spec), needs, true, &out->decode,
                              err);
         }
-        if (rc == 0 && out->prefill == out->decode && strstr(spec, "auto") == NULL) {
+        const bool both_named = strncmp(spec, "auto,", 5) != 0 && strcmp(comma, ",auto") != 0;
+        if (rc == 0 && out->prefill == out->decode && both_named) {
             snprintf(warning, 256,
                      "attention backend \"%.*s\" names %s twice; using it for both phases",
                      MAX_NAME, spec, out->prefill->name);
