@@ -22,6 +22,8 @@ struct run {
     int cap, first, count;
     int64_t lines, done, failed, generated;
     uint64_t total_bytes, read_bytes, start_ns;
+    char *text; // getline's buffer, kept between lines
+    size_t text_cap;
 };
 
 static void show_progress(struct run *r)
@@ -61,17 +63,15 @@ static void flush_window(struct run *r)
 // Reads and submits lines while the window has room. 1: the input has ended.
 static int fill_window(struct run *r, msgl_err *err)
 {
-    static char *text; // getline's buffer, kept between calls
-    static size_t cap;
     while (r->count < r->cap) {
-        const ssize_t n = getline(&text, &cap, r->in);
+        const ssize_t n = getline(&r->text, &r->text_cap, r->in);
         if (n < 0) return 1;
         r->read_bytes += (uint64_t)n;
         r->lines++;
-        if (strspn(text, " \t\r\n") == (size_t)n) continue;
+        if (strspn(r->text, " \t\r\n") == (size_t)n) continue;
         msgl_params defaults;
         msgl__cli_params(r->args, r->llm, &defaults);
-        msgl_run_line *line = msgl__run_line_parse(text, (size_t)n, r->lines, &defaults);
+        msgl_run_line *line = msgl__run_line_parse(r->text, (size_t)n, r->lines, &defaults);
         if (line == NULL) return msgl__err_set(err, MSGL_ENOMEM, "out of memory");
         line->owner = r;
         r->window[(r->first + r->count++) % r->cap] = line;
@@ -125,6 +125,7 @@ static int run_file(const msgl_args *a, msgl_llm *l, msgl_err *err)
     if (rc == 0) rc = run_lines(&r, err);
     for (int i = 0; i < r.count; i++) msgl__run_line_free(r.window[(r.first + i) % r.cap]);
     msgl__free(r.window);
+    msgl__free(r.text);
     msgl__cli_bar_clear();
     if (r.in != NULL && r.in != stdin) fclose(r.in);
     if (r.out != NULL && r.out != stdout && fclose(r.out) != 0 && rc == 0) {
