@@ -60,6 +60,26 @@ static void flush_window(struct run *r)
     fflush(r->out);
 }
 
+// Takes a line into the window and starts it. What cannot be started is done at once, with an
+// error.
+static void start_line(struct run *r, msgl_run_line *line)
+{
+    line->owner = r;
+    r->window[(r->first + r->count++) % r->cap] = line;
+    if (line->error == NULL) msgl__run_line_submit(line, r->llm, on_piece);
+    if (line->error != NULL) {
+        line->done = true;
+        r->done++;
+        r->failed++;
+    }
+}
+
+static void free_window(struct run *r)
+{
+    for (int i = 0; i < r->count; i++) msgl__run_line_free(r->window[(r->first + i) % r->cap]);
+    r->count = 0;
+}
+
 // Reads and submits lines while the window has room. 1: the input has ended.
 static int fill_window(struct run *r, msgl_err *err)
 {
@@ -73,14 +93,7 @@ static int fill_window(struct run *r, msgl_err *err)
         msgl__cli_params(r->args, r->llm, &defaults);
         msgl_run_line *line = msgl__run_line_parse(r->text, (size_t)n, r->lines, &defaults);
         if (line == NULL) return msgl__err_set(err, MSGL_ENOMEM, "out of memory");
-        line->owner = r;
-        r->window[(r->first + r->count++) % r->cap] = line;
-        if (line->error == NULL) msgl__run_line_submit(line, r->llm, on_piece);
-        if (line->error != NULL) {
-            line->done = true;
-            r->done++;
-            r->failed++;
-        }
+        start_line(r, line);
     }
     return 0;
 }
@@ -123,7 +136,7 @@ static int run_file(const msgl_args *a, msgl_llm *l, msgl_err *err)
     int rc = r.window == NULL ? msgl__err_set(err, MSGL_ENOMEM, "out of memory") : 0;
     if (rc == 0) rc = open_files(&r, err);
     if (rc == 0) rc = run_lines(&r, err);
-    for (int i = 0; i < r.count; i++) msgl__run_line_free(r.window[(r.first + i) % r.cap]);
+    free_window(&r);
     msgl__free(r.window);
     msgl__free(r.text);
     msgl__cli_bar_clear();
@@ -204,18 +217,24 @@ static int run_prompts(const msgl_args *a, msgl_llm *l, msgl_err *err)
     for (int i = 0; rc == 0 && i < a->prompts.count; i++) {
         msgl_params params;
         msgl__cli_params(a, l, &params);
-        window[i] = msgl__run_line_prompt(a->prompts.items[i], a->chat, a->system, &params);
-        if (window[i] == NULL) return msgl__err_set(err, MSGL_ENOMEM, "out of memory");
-        r.count++;
-        r.lines++;
-        window[i]->owner = &r;
-        rc = msgl__run_line_submit_to(window[i], l, on_piece, window[i], err);
+        msgl_run_line *line =
+            msgl__run_line_prompt(a->prompts.items[i], a->chat, a->system, &params);
+        if (line != NULL) {
+            start_line(&r, line);
+        } else {
+            rc = msgl__err_set(err, MSGL_ENOMEM, "out of memory");
+        }
     }
     if (rc == 0) rc = msgl_run(l, err);
-    if (rc == 0) flush_window(&r);
-    for (int i = 0; i < r.count; i++) msgl__run_line_free(window[(r.first + i) % r.cap]);
-    if (r.out != stdout) fclose(r.out);
-    if (rc == 0 && r.failed > 0) rc = msgl__err_set(err, MSGL_EINVAL, "a request failed");
+    flush_window(&r);
+    free_window(&r);
+    if (r.out != stdout && fclose(r.out) != 0 && rc == 0) {
+        rc = msgl__err_set(err, MSGL_EIO, "--output %.180s: %m", a->output);
+    }
+    if (rc == 0 && r.failed > 0) {
+        rc = msgl__err_set(err, MSGL_EINVAL, "%lld of %d prompts failed; the output says why",
+                           (long long)r.failed, a->prompts.count);
+    }
     return rc;
 }
 
