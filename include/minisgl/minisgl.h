@@ -36,7 +36,8 @@ extern "C" {
     X(ECLOSED, -9, "closed")                                                                       \
     X(EABORTED, -10, "aborted")                                                                    \
     X(ENUMERIC, -11, "numerical failure")                                                          \
-    X(EINTERNAL, -12, "internal error")
+    X(EINTERNAL, -12, "internal error")                                                            \
+    X(EDEVICE, -13, "device failure")
 
 enum {
 #define MSGL_STATUS_ENUM(name, value, text) MSGL_##name = (value),

@@ -227,7 +227,7 @@ int msgl__attn_bench(const msgl_attn_desc *backend, const msgl_attn_bench_shape 
         rc = backend->create(&cfg, &b.backend, err);
     }
     if (rc == 0) {
-        msgl_exec x = {.device = MSGL_DEVICE_CPU, .pool = pool};
+        msgl_exec x = {.pool = pool};
         rc = measure(&b, &x, seconds, out);
         if (rc != 0) msgl__err_set(err, rc, "bench attn: %s", msgl__status_text(rc));
         count_work(shape, out);

@@ -360,7 +360,7 @@ static int build(msgl_engine *e, const msgl_engine_config *cfg, msgl_err *err)
     if (code == 0) code = msgl__device_cpu_create(&e->device, err);
     if (code != 0) return code;
     msgl__comm_self_init(&e->comm);
-    e->exec = (msgl_exec){.device = MSGL_DEVICE_CPU, .pool = e->pool, .scratch = &e->scratch};
+    e->exec = (msgl_exec){.device = e->device, .pool = e->pool, .scratch = &e->scratch};
     float *unused = msgl__reallocarray(NULL, (size_t)e->model.cfg.rope.dim, sizeof *unused);
     if (unused == NULL) return msgl__err_set(err, MSGL_ENOMEM, "engine: out of memory");
     e->rope_scale = msgl__rope_inv_freq(&e->model.cfg.rope, 0, unused);

@@ -6,7 +6,7 @@
 #ifndef MSGL_ENGINE_INTERNAL_H
 #define MSGL_ENGINE_INTERNAL_H
 
-#include "engine/device.h"
+#include "kernel/device.h"
 #include "engine/engine.h"
 #include "engine/plan.h"
 #include "models/arch.h"

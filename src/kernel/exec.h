@@ -6,15 +6,18 @@
 #ifndef MSGL_KERNEL_EXEC_H
 #define MSGL_KERNEL_EXEC_H
 
+#include "core/dtype.h"
 #include "core/mem.h"
 #include "utils/threadpool.h"
 
 typedef enum msgl_device_kind { MSGL_DEVICE_CPU, MSGL_DEVICE_CUDA } msgl_device_kind;
 
+typedef struct msgl_device msgl_device; // kernel/device.h
+
 typedef struct msgl_exec {
-    msgl_device_kind device;
+    msgl_device *device; // NULL in programs that only use CPU kernels
+    msgl_dtype act;      // of activations: f32 on the CPU
     msgl_pool *pool;     // CPU
-    void *stream;        // GPU queue; NULL on the CPU
     msgl_arena *scratch; // device memory for temporaries of kernels; the step resets it
     int status; // first failure since the step began (0: none); kernels themselves return void
 } msgl_exec;

@@ -13,14 +13,8 @@
 
 #include <stddef.h>
 
-#include "core/dtype.h"
+#include "kernel/calls.h"
 #include "kernel/exec.h"
-
-typedef struct msgl_weight {
-    msgl_dtype dtype; // as stored here, not in the file
-    int n, k;         // [n, k]: out features, in features
-    void *data; // device memory of packed_size(dtype, n, k) bytes, 64-byte aligned, owner: loader
-} msgl_weight;
 
 typedef struct msgl_gemm_kernels {
     const char *name; // ISA level of this table, for reports

@@ -10,6 +10,7 @@
 #include <stdint.h>
 
 #include "core/batch.h"
+#include "kernel/calls.h"
 #include "kernel/exec.h"
 
 typedef struct msgl_norm_kernels {
@@ -59,14 +60,6 @@ typedef struct msgl_moe_kernels {
     void (*combine)(msgl_exec *x, const float *in, const int32_t *source, const float *weights,
                     int rows, int top_k, int dim, float *out);
 } msgl_moe_kernels;
-
-// What the sampler needs per row; copied from the request.
-typedef struct msgl_sample_row {
-    float temperature, top_p, min_p;
-    int32_t top_k;
-    uint64_t seed;
-    int32_t position; // of the token being chosen: (seed, position) determines the random number
-} msgl_sample_row;
 
 typedef struct msgl_sample_kernels {
     // tokens[r] = token chosen from logits[r, 0..vocab) by rows[r]; status[r] = 0, or MSGL_ENUMERIC

@@ -157,7 +157,7 @@ int main(int argc, char **argv)
     }
     if (!known) return usage(o.family);
     msgl_arena arenas[2];
-    msgl_exec many = {.device = MSGL_DEVICE_CPU}, one = {.device = MSGL_DEVICE_CPU};
+    msgl_exec many = {0}, one = {0};
     if (!make_exec(&many, &arenas[0], o.threads) || !make_exec(&one, &arenas[1], 1)) {
         fputs("checkkern: cannot start the thread pool\n", stderr);
         return 1;

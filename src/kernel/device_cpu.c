@@ -10,7 +10,7 @@
 #include <string.h>
 
 #include "core/mem.h"
-#include "engine/device.h"
+#include "kernel/device.h"
 #include "utils/clock.h"
 
 enum { RING = 256 }; // pieces of work; more than a scheduler submits per step
@@ -111,16 +111,17 @@ static void cpu_record(msgl_device *base, int32_t event)
     pthread_mutex_unlock(&d->lock);
 }
 
-static void cpu_wait(msgl_device *base, int32_t event)
+static int cpu_wait(msgl_device *base, int32_t event)
 {
     // No spinning: the cores belong to the workers while a step runs.
     cpu_device *d = (cpu_device *)base;
-    if (atomic_load_explicit(&d->done[event], memory_order_acquire)) return;
+    if (atomic_load_explicit(&d->done[event], memory_order_acquire)) return 0;
     pthread_mutex_lock(&d->lock);
     while (!atomic_load_explicit(&d->done[event], memory_order_acquire)) {
         pthread_cond_wait(&d->reached, &d->lock);
     }
     pthread_mutex_unlock(&d->lock);
+    return 0;
 }
 
 static void cpu_gather_tokens(msgl_device *d, const int32_t *pool, const int32_t *index, int32_t n,
@@ -131,10 +132,10 @@ static void cpu_gather_tokens(msgl_device *d, const int32_t *pool, const int32_t
 }
 
 static void cpu_scatter_tokens(msgl_device *d, int32_t *pool, const int32_t *index,
-                               const int32_t *tokens, int32_t n)
+                               const int32_t *values, int32_t n)
 {
     (void)d;
-    for (int32_t i = 0; i < n; i++) pool[index[i]] = tokens[i] < 0 ? 0 : tokens[i];
+    for (int32_t i = 0; i < n; i++) pool[index[i]] = values[i] < 0 ? 0 : values[i];
 }
 
 static void cpu_destroy(msgl_device *base)

@@ -1,20 +1,21 @@
 // SPDX-License-Identifier: Apache-2.0
 //
-// The machine that an engine computes on: its memory, copies to and from it, its queue of work, and
-// events that tell when work is done. The engine's code is written against device memory and an
-// ordered queue; on the CPU the memory is the host's and the queue is a thread, on a GPU the queue
-// is a stream and a plug-in implements the same functions.
-#ifndef MSGL_ENGINE_DEVICE_H
-#define MSGL_ENGINE_DEVICE_H
+// The machine that an engine computes on: its memory, copies to and from it, its queue of work,
+// events that tell when work is done, and captured graphs. The engine's code is written against
+// device memory and an ordered queue; on the CPU the memory is the host's and the queue is a
+// thread, on a GPU the queue is a stream and a plug-in implements the same functions.
+#ifndef MSGL_KERNEL_DEVICE_H
+#define MSGL_KERNEL_DEVICE_H
 
+#include "core/dtype.h"
 #include "core/err.h"
 #include "kernel/exec.h"
-
-typedef struct msgl_device msgl_device;
 
 // A piece of work. It runs on the device's queue: kernels and copies that it issues take effect in
 // the order of submission.
 typedef void (*msgl_work_fn)(void *ctx, int64_t arg);
+
+typedef struct msgl_graph msgl_graph; // captured work of a device
 
 typedef struct msgl_device_ops {
     // Zeroed device memory, 64-byte aligned; NULL when there is none. Freed with the same size.
@@ -23,6 +24,8 @@ typedef struct msgl_device_ops {
     // Zeroed host memory that copies may read or write while the host goes on.
     void *(*host_alloc)(msgl_device *d, size_t bytes);
     void (*host_free)(msgl_device *d, void *p, size_t bytes);
+    // Bytes of device memory that can still be taken. NULL: it is the host's.
+    size_t (*available)(msgl_device *d);
     // Queues fn(ctx, arg). May block when very much is queued.
     void (*submit)(msgl_device *d, msgl_work_fn fn, void *ctx, int64_t arg);
 
@@ -31,15 +34,28 @@ typedef struct msgl_device_ops {
     void (*copy_out)(msgl_device *d, void *host_dst, const void *src, size_t bytes);
     void (*record)(msgl_device *d, int32_t event);
     // From the host: arms an event before the work that will record it is submitted; waits for it.
+    // wait returns 0, or MSGL_EDEVICE when the device has failed: msgl_device.fault says how.
     void (*arm)(msgl_device *d, int32_t event);
-    void (*wait)(msgl_device *d, int32_t event);
+    int (*wait)(msgl_device *d, int32_t event);
 
-    // out[i * stride] = pool[index[i]] for i < n; and pool[index[i]] = tokens[i], 0 where that is
+    // out[i * stride] = pool[index[i]] for i < n; and pool[index[i]] = values[i], 0 where that is
     // negative (no token was sampled). All in device memory.
     void (*gather_tokens)(msgl_device *d, const int32_t *pool, const int32_t *index, int32_t n,
                           int32_t *out, size_t stride);
     void (*scatter_tokens)(msgl_device *d, int32_t *pool, const int32_t *index,
-                           const int32_t *tokens, int32_t n);
+                           const int32_t *values, int32_t n);
+    // Normal values of mean 0 that depend on seed and place only, rounded to dtype: weights of a
+    // model without a checkpoint. NULL: the host makes them.
+    void (*fill_normal)(msgl_device *d, void *p, msgl_dtype dtype, size_t n, uint64_t seed,
+                        float deviation);
+
+    // From within work: what is issued between begin and end is recorded instead of done; launch
+    // does it, with the same pointers. All NULL where there are no graphs. end returns NULL and
+    // sets *err when something in between cannot be captured.
+    void (*graph_begin)(msgl_device *d);
+    msgl_graph *(*graph_end)(msgl_device *d, msgl_err *err);
+    void (*graph_launch)(msgl_device *d, msgl_graph *g);
+    void (*graph_destroy)(msgl_device *d, msgl_graph *g);
 
     void (*destroy)(msgl_device *d); // after all work has been waited for
 } msgl_device_ops;
@@ -47,6 +63,8 @@ typedef struct msgl_device_ops {
 struct msgl_device { // first member of every device's own struct
     const msgl_device_ops *ops;
     msgl_device_kind kind;
+    int32_t capability; // CUDA compute capability x 10; 0 on the CPU
+    msgl_err fault;     // first failure of the device (code 0: none)
 };
 
 #define MSGL_DEVICE_MAX_EVENTS 128 // all reached at first

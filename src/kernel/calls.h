@@ -1,0 +1,91 @@
+// SPDX-License-Identifier: Apache-2.0
+//
+// Arguments of the kernels that fuse several operations. A call says what has to come out; each
+// device decides how much of it one kernel does (a GPU folds a norm into a small product, the CPU
+// does one after the other).
+//
+// Activations are rows of elements of exec->act: f32 on the CPU, the weights' dtype on a GPU, sums
+// always f32. Every pointer is memory of the exec's device. Norm weights and biases are f32.
+#ifndef MSGL_KERNEL_CALLS_H
+#define MSGL_KERNEL_CALLS_H
+
+#include <stdbool.h>
+#include <stddef.h>
+#include <stdint.h>
+
+#include "core/dtype.h"
+
+typedef struct msgl_weight {
+    msgl_dtype dtype; // as stored here, not in the file
+    int n, k;         // [n, k]: out features, in features
+    void *data; // device memory of packed_size(dtype, n, k) bytes, 64-byte aligned, owner: loader
+} msgl_weight;
+
+// out = f(norm(in)) W^T + bias): rows of `in` are RMS-normalised first when norm is given (Zhang &
+// Sennrich 2019, eq. 4), and the result is gated, added or stored.
+typedef struct msgl_linear_call {
+    const msgl_weight *w;
+    const float *bias; // [w->n], or NULL
+    const void *in;    // [m, w->k], stride ld_in elements
+    size_t ld_in;
+    int32_t m;         // >= 0
+    const float *norm; // [w->k] weight of the norm, or NULL: none
+    float norm_eps;
+    bool gated;      // W holds n/2 gate rows, then n/2 up rows: out [m, n/2] = silu(gate) * up
+    bool accumulate; // out += instead of out =; not together with gated or f32_out
+    bool f32_out;    // out is f32 whatever exec->act is (logits)
+    void *out;       // [m, n or n/2], stride ld_out elements
+    size_t ld_out;
+} msgl_linear_call;
+
+// Expert e multiplies rows [offsets[e], offsets[e + 1]) of in and writes the same rows of out. All
+// experts share n, k and dtype.
+typedef struct msgl_grouped_call {
+    const msgl_weight *experts; // [num_experts], host array
+    int32_t num_experts;
+    const int32_t *offsets; // [num_experts + 1], device
+    int32_t rows;           // offsets[num_experts], which the host knows
+    const void *in;
+    size_t ld_in;
+    bool gated; // as above
+    void *out;
+    size_t ld_out;
+} msgl_grouped_call;
+
+// q and k heads are normed (q_weight, k_weight [head_dim], or NULL) and rotated in place; then k
+// and v of token t are stored, rounded to nearest even, at slot slots[t] of one layer's pool.
+typedef struct msgl_rope_call {
+    void *qkv; // [tokens, ld]: q heads, k heads, v heads
+    size_t ld;
+    int32_t tokens, num_q_heads, num_kv_heads, head_dim;
+    const float *q_weight, *k_weight;
+    float eps;
+    const float *cos_sin; // [tokens, 2 half]: half cosines, then half sines
+    int32_t half;         // pairs (i, i + half) rotate; 2 half <= head_dim
+    msgl_dtype kv_dtype;
+    void *k_pool, *v_pool; // [slots, num_kv_heads, head_dim]
+    const int32_t *slots;  // [tokens]
+} msgl_rope_call;
+
+// What the sampler needs per row; copied from the request.
+typedef struct msgl_sample_row {
+    float temperature, top_p, min_p;
+    int32_t top_k;
+    uint64_t seed;
+    int32_t position; // of the token being chosen: (seed, position) determines the random number
+} msgl_sample_row;
+
+// tokens[r] = token chosen from logits[r, 0..vocab) by rows[r]; status[r] = 0, or MSGL_ENUMERIC and
+// token -1 when a logit is NaN or all are -inf. Filters apply in the order temperature, top_k,
+// top_p, min_p; ties at argmax: lowest id.
+typedef struct msgl_sample_call {
+    const float *logits; // [num_rows, vocab], stride ld
+    size_t ld;
+    int32_t num_rows, vocab;
+    const msgl_sample_row *rows; // [num_rows]
+    bool any_random;             // some row has temperature > 0
+    bool any_filter;             // some such row has top_k, top_p or min_p
+    int32_t *tokens, *status;    // [num_rows]
+} msgl_sample_call;
+
+#endif

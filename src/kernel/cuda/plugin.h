@@ -1,0 +1,48 @@
+// SPDX-License-Identifier: Apache-2.0
+//
+// What minisgl-cuda.so offers. The main binary never links CUDA: it opens the plug-in, asks for
+// this table, and checks its version. The attention plug-ins (fi, trtllm) offer tables of their
+// own.
+#ifndef MSGL_KERNEL_CUDA_PLUGIN_H
+#define MSGL_KERNEL_CUDA_PLUGIN_H
+
+#include "kernel/cuda/attn.h"
+#include "kernel/device.h"
+#include "kernel/kernel.h"
+
+#define MSGL_CUDA_ABI 1 // changes with any struct that crosses the boundary
+
+typedef struct msgl_cuda_props {
+    char name[128];
+    int32_t capability; // x 10
+    int32_t sm_count;
+    size_t total_bytes, free_bytes, l2_bytes;
+    int32_t driver, runtime; // CUDA versions, 13000 for 13.0
+} msgl_cuda_props;
+
+// The fa and torch_native backends' kernels; each returns a cudaError_t. stream: cudaStream_t.
+typedef struct msgl_cuda_attn {
+    int (*prefill)(const msgl_cuda_attn_call *c, void *stream);
+    int (*decode)(const msgl_cuda_attn_call *c, void *stream);
+    int (*reference)(const msgl_cuda_attn_call *c, void *stream); // any dtype and head_dim, slow
+} msgl_cuda_attn;
+
+typedef struct msgl_cuda_api {
+    uint32_t abi;
+    const char *build; // "CUDA 13.0; sm_80 sm_89 sm_90a sm_100 sm_120"
+    // Number of GPUs; 0 with a reason when there are none or no driver.
+    int (*device_count)(msgl_err *reason);
+    int (*props)(int ordinal, msgl_cuda_props *out, msgl_err *err);
+    // Opens a GPU: context, stream, libraries. cache_dir: where chosen algorithms are kept, or
+    // NULL.
+    int (*open)(int ordinal, bool deterministic, const char *cache_dir, msgl_device **out,
+                msgl_err *err);
+    void *(*stream)(msgl_device *d);
+    void (*kernels)(msgl_kernels *k); // fills gemm, norm, rope, act, moe and sample
+    const msgl_cuda_attn *attn;
+} msgl_cuda_api;
+
+// The only exported symbol: "msgl_cuda_plugin".
+typedef const msgl_cuda_api *(*msgl_cuda_plugin_fn)(void);
+
+#endif
