@@ -8,7 +8,8 @@
 
 #include "kernel/cuda/attn.h"
 #include "kernel/device.h"
-#include "kernel/kernel.h"
+
+struct msgl_kernels; // kernel/kernel.h
 
 #define MSGL_CUDA_ABI 1 // changes with any struct that crosses the boundary
 
@@ -38,7 +39,7 @@ typedef struct msgl_cuda_api {
     int (*open)(int ordinal, bool deterministic, const char *cache_dir, msgl_device **out,
                 msgl_err *err);
     void *(*stream)(msgl_device *d);
-    void (*kernels)(msgl_kernels *k); // fills gemm, norm, rope, act, moe and sample
+    void (*kernels)(struct msgl_kernels *k); // fills gemm, norm, rope, act, moe and sample
     const msgl_cuda_attn *attn;
 } msgl_cuda_api;
 

@@ -1,0 +1,69 @@
+# SPDX-License-Identifier: Apache-2.0
+# Everything of CUDA is in plug-ins, built when nvcc 12.8 or newer is found. Nothing else of the
+# project is compiled or linked with it. -DMSGL_CUDA=OFF leaves them out, ON insists on them.
+set(MSGL_CUDA AUTO CACHE STRING "build the CUDA plug-ins: AUTO (if there is a compiler), ON, OFF")
+set(MSGL_CUDA_ARCHS 80 89 90a 100 120 CACHE STRING "compute capabilities to build kernels for")
+
+set(msgl_cuda_wanted ${MSGL_CUDA})
+set(MSGL_CUDA OFF) # from here on: whether they are built
+if(msgl_cuda_wanted AND SAN STREQUAL "")
+  include(CheckLanguage)
+  set(CMAKE_CUDA_ARCHITECTURES OFF) # sources say themselves what they are compiled for
+  check_language(CUDA)
+  if(CMAKE_CUDA_COMPILER)
+    enable_language(CUDA)
+    if(CMAKE_CUDA_COMPILER_VERSION VERSION_LESS 12.8)
+      message(STATUS "CUDA plug-ins: off, nvcc is ${CMAKE_CUDA_COMPILER_VERSION}, 12.8 is needed")
+    else()
+      find_package(CUDAToolkit REQUIRED)
+      set(MSGL_CUDA ON)
+      message(STATUS "CUDA plug-ins: on, nvcc ${CMAKE_CUDA_COMPILER_VERSION}, ${MSGL_CUDA_ARCHS}")
+    endif()
+  else()
+    message(STATUS "CUDA plug-ins: off, no nvcc found")
+  endif()
+endif()
+if(msgl_cuda_wanted STREQUAL "ON" AND NOT MSGL_CUDA AND SAN STREQUAL "")
+  message(FATAL_ERROR "-DMSGL_CUDA=ON: needs nvcc 12.8 or newer on the PATH or in CUDACXX")
+endif()
+
+set(CMAKE_CUDA_STANDARD 17)
+set(CMAKE_CUDA_STANDARD_REQUIRED ON)
+set(CMAKE_CUDA_FLAGS_RELWITHDEBINFO "-O3 -lineinfo")
+set(CMAKE_CUDA_RUNTIME_LIBRARY Static)
+
+# msgl_cuda_archs(FILES... [ONLY ARCH...]): compiles the files for all of MSGL_CUDA_ARCHS, or for
+# those of them that ONLY names.
+function(msgl_cuda_archs)
+  cmake_parse_arguments(A "" "" "ONLY" ${ARGN})
+  set(flags "")
+  foreach(arch ${MSGL_CUDA_ARCHS})
+    if(NOT A_ONLY OR arch IN_LIST A_ONLY)
+      list(APPEND flags "SHELL:-gencode arch=compute_${arch},code=sm_${arch}")
+    endif()
+  endforeach()
+  set_property(SOURCE ${A_UNPARSED_ARGUMENTS} APPEND PROPERTY COMPILE_OPTIONS ${flags})
+endfunction()
+
+# msgl_cuda_plugin(NAME SOURCES ... [LIBS ...]): NAME.so beside the binary; it exports what is
+# marked for it and nothing else.
+function(msgl_cuda_plugin name)
+  cmake_parse_arguments(P "" "" "SOURCES;LIBS" ${ARGN})
+  add_library(${name} MODULE EXCLUDE_FROM_ALL ${P_SOURCES})
+  set_target_properties(${name} PROPERTIES PREFIX "" CUDA_VISIBILITY_PRESET hidden
+    CXX_VISIBILITY_PRESET hidden LIBRARY_OUTPUT_DIRECTORY ${PROJECT_BINARY_DIR})
+  target_include_directories(${name} PRIVATE ${PROJECT_SOURCE_DIR}/src
+                                             ${PROJECT_SOURCE_DIR}/include)
+  target_link_libraries(${name} PRIVATE ${P_LIBS} CUDA::cudart_static)
+  target_link_options(${name} PRIVATE -Wl,--exclude-libs,ALL -Wl,-z,defs)
+  install(TARGETS ${name} LIBRARY DESTINATION lib/minisgl)
+endfunction()
+
+# msgl_cuda_test(NAME SOURCES...): a program that scripts/gpu-check runs; CI only builds it.
+function(msgl_cuda_test name)
+  cmake_parse_arguments(T "" "" "SOURCES;LIBS" ${ARGN})
+  add_executable(cuda_${name} ${T_SOURCES})
+  target_include_directories(cuda_${name} PRIVATE ${PROJECT_SOURCE_DIR}/src
+                                                  ${PROJECT_SOURCE_DIR}/include)
+  target_link_libraries(cuda_${name} PRIVATE ${T_LIBS})
+endfunction()

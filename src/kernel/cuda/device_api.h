@@ -1,0 +1,41 @@
+// SPDX-License-Identifier: Apache-2.0
+//
+// Functions inside minisgl-cuda.so that its files need of each other, outside the kernel table.
+#ifndef MSGL_KERNEL_CUDA_DEVICE_API_H
+#define MSGL_KERNEL_CUDA_DEVICE_API_H
+
+#include <cuda_runtime.h>
+
+#ifdef __cplusplus
+extern "C" {
+#endif
+
+#include "kernel/cuda/plugin.h"
+
+struct msgl_cuda_device;
+
+// device.cu
+int msgl__cuda_device_count(msgl_err *reason);
+int msgl__cuda_props(int ordinal, msgl_cuda_props *out, msgl_err *err);
+int msgl__cuda_device_open(int ordinal, bool deterministic, const char *cache_dir,
+                           msgl_device **out, msgl_err *err);
+void *msgl__cuda_device_stream(msgl_device *d);
+
+// gemm: the library's handle and workspace, and the algorithms chosen by measurement, kept in
+// cache_dir (NULL: nowhere). destroy takes a device without them.
+int msgl__cuda_blas_create(struct msgl_cuda_device *d, const char *cache_dir, msgl_err *err);
+void msgl__cuda_blas_destroy(struct msgl_cuda_device *d);
+
+// ops/tokens.cu
+void msgl__cuda_gather_tokens(cudaStream_t stream, const int32_t *pool, const int32_t *index,
+                              int32_t n, int32_t *out, size_t stride);
+void msgl__cuda_scatter_tokens(cudaStream_t stream, int32_t *pool, const int32_t *index,
+                               const int32_t *values, int32_t n);
+void msgl__cuda_fill_normal(cudaStream_t stream, void *p, msgl_dtype dtype, size_t n, uint64_t seed,
+                            float deviation);
+
+#ifdef __cplusplus
+}
+#endif
+
+#endif
