@@ -69,17 +69,19 @@ typedef struct msgl_options {
     const char *attention;  // "auto", a backend's name, or "PREFILL,DECODE"
     const char *cache_type; // "radix" or "naive"
     const char *moe_backend;
-    const char *cpu_level;     // NULL: the best that the CPU has; else ref, avx2, avx512, ...
-    int dummy_weight;          // 1: random weights, no safetensors needed
-    int threads;               // 0: one per physical core
-    int max_running;           // requests computed at once
-    int max_seq_len;           // 0: the model's
-    int max_prefill_tokens;    // prompt tokens per step
-    int page_size;             // tokens per KV page
-    int num_pages;             // 0: from memory_ratio
-    double memory_ratio;       // share of the free memory that the KV pool may take
-    int overlap;               // 1: prepare step n + 1 while step n runs
-    msgl_line_fn log;          // the memory plan and warnings; NULL: dropped
+    const char *cpu_level;  // NULL: the best that the CPU has; else ref, avx2, avx512, ...
+    int dummy_weight;       // 1: random weights, no safetensors needed
+    int threads;            // 0: one per physical core
+    int max_running;        // requests computed at once
+    int max_seq_len;        // 0: the model's
+    int max_prefill_tokens; // prompt tokens per step
+    int page_size;          // tokens per KV page
+    int num_pages;          // 0: from memory_ratio
+    double memory_ratio;    // share of the free memory that the KV pool may take
+    int overlap;            // 1: prepare step n + 1 while step n runs
+    int prefill_first;      // 1: all prompts before any answer goes on; for batch jobs, which want
+                            // throughput. 0: prompts in portions, so that no stream stalls
+    msgl_line_fn log;       // the memory plan and warnings; NULL: dropped
     msgl_progress_fn progress; // loading; NULL: none
     void *ctx;                 // passed to both
     void *reserved[8];

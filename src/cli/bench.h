@@ -7,11 +7,34 @@
 #include "cli/common.h"
 
 int msgl__bench_step(const msgl_args *a);
+int msgl__bench_decode(const msgl_args *a);
+int msgl__bench_prefill(const msgl_args *a);
 int msgl__bench_offline(const msgl_args *a);
 int msgl__bench_serve_cmd(const msgl_args *a);
 int msgl__bench_attn_cmd(const msgl_args *a);
 int msgl__bench_startup(const msgl_args *a);
 int msgl__bench_limits(const msgl_args *a);
+
+// ---- bench_job.c ----
+
+typedef struct msgl_bench_job {
+    const int *prompt, *output; // [count] tokens of each request
+    int count;
+    double limit_s;    // what is not done by then is aborted; 0: none
+    const char *label; // of the bar on a terminal; NULL: none
+} msgl_bench_job;
+
+// Submits all requests, with fresh random prompts from *rng, and computes to the end; *seconds from
+// the first submission. Leaves the prefix cache empty. *generated (may be NULL): tokens that came.
+// An interrupt ends it early, without an error.
+int msgl__bench_job_run(msgl_llm *l, const msgl_bench_job *job, uint64_t *rng, double *seconds,
+                        int64_t *generated, msgl_err *err);
+// Opens the model for batch jobs: prompts first, prefill steps of 16,384 tokens, and, unless the
+// flags say otherwise, this length and pool (in tokens; 0: as always).
+int msgl__bench_open(const msgl_args *a, int max_seq_len, int num_pages, msgl_llm **out,
+                     msgl_err *err);
+// Closes; the exit code.
+int msgl__bench_end(msgl_llm *l, int rc, const msgl_err *err);
 
 // Median of n values, which it sorts.
 double msgl__median(double *values, int n);

@@ -1,8 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 //
-// `minisgl bench offline`: a batch job through scheduler and engine, with random prompts,
-// ignore_eos and temperature 0.6 as in Mini-SGLang's offline benchmark. Lengths from a CSV
-// (bench/lengths.csv has that benchmark's) or uniform.
+// `minisgl bench offline`: Mini-SGLang's offline benchmark: a batch job through scheduler and
+// engine, by default of that benchmark's 256 prompt and output lengths; or from a CSV, or uniform.
 #include <stdlib.h>
 #include <string.h>
 
@@ -10,7 +9,6 @@
 #include "core/attributes.h"
 #include "core/err.h"
 #include "core/mem.h"
-#include "utils/clock.h"
 
 struct lengths {
     int *prompt, *output;
@@ -34,17 +32,26 @@ static int add(struct lengths *l, int prompt, int output)
     return 0;
 }
 
+// Lengths of Mini-SGLang's benchmark/offline/bench.py; from bench/lengths.csv at build time.
+static const int PUBLIC[][2] = {
+#include "bench_lengths.inc"
+};
+
+static int own_lengths(const msgl_args *a, struct lengths *l, msgl_err *err)
+{
+    const bool uniform = a->requests > 0 || a->prompt_len > 0 || a->max_tokens > 0;
+    const int64_t count = a->requests > 0 ? a->requests : uniform ? 16 : (int)MSGL_COUNT(PUBLIC);
+    for (int64_t i = 0; i < count; i++) {
+        const int prompt = !uniform ? PUBLIC[i][0] : a->prompt_len > 0 ? (int)a->prompt_len : 512;
+        const int output = !uniform ? PUBLIC[i][1] : a->max_tokens > 0 ? (int)a->max_tokens : 64;
+        if (add(l, prompt, output) != 0) return msgl__err_set(err, MSGL_ENOMEM, "out of memory");
+    }
+    return 0;
+}
+
 static int read_lengths(const msgl_args *a, struct lengths *l, msgl_err *err)
 {
-    if (a->lengths == NULL) {
-        for (int64_t i = 0; i < a->requests; i++) {
-            const int prompt = a->prompt_len > 0 ? (int)a->prompt_len : 512;
-            if (add(l, prompt, a->max_tokens > 0 ? (int)a->max_tokens : 64) != 0) {
-                return msgl__err_set(err, MSGL_ENOMEM, "out of memory");
-            }
-        }
-        return 0;
-    }
+    if (a->lengths == NULL) return own_lengths(a, l, err);
     FILE *f = fopen(a->lengths, "r");
     if (f == NULL) return msgl__err_set(err, MSGL_EIO, "--lengths %.180s: %m", a->lengths);
     char line[256];
@@ -64,91 +71,76 @@ static int read_lengths(const msgl_args *a, struct lengths *l, msgl_err *err)
     return rc;
 }
 
-struct totals {
-    int64_t generated, done, failed, cached;
-    char error[256];
-};
-
-static int on_piece(void *ctx, const msgl_piece *p)
+// Every decode batch size once, as requests end one after the other, and a full prefill step: what
+// is made when first needed is then made. On a slow machine it ends after WARM_SECONDS.
+static int warm_up(msgl_llm *l, uint64_t *rng, msgl_err *err)
 {
-    struct totals *t = ctx;
-    if (p->token >= 0) t->generated++;
-    if (p->finish == MSGL_NOT_FINISHED) return msgl__cli_interrupted;
-    t->done++;
-    t->cached += p->cached_tokens;
-    if (p->finish == MSGL_FAILED) {
-        t->failed++;
-        snprintf(t->error, sizeof t->error, "%s", p->error);
-    }
-    return 0;
-}
-
-static int submit_all(msgl_llm *l, const struct lengths *n, struct totals *t, msgl_err *err)
-{
+    enum { MAX = 4096, STAGGER = 128 };
+    static const double WARM_SECONDS = 3;
+    static int prompt[MAX], output[MAX];
     msgl_info info;
     msgl_get_info(l, &info);
-    int32_t *ids = msgl__malloc((size_t)n->longest * sizeof *ids);
-    if (ids == NULL) return msgl__err_set(err, MSGL_ENOMEM, "out of memory");
-    uint64_t rng = 1;
-    int rc = 0;
-    for (int i = 0; rc == 0 && i < n->count; i++) {
-        for (int c = 0; c < n->prompt[i]; c++) {
-            rng = rng * 6364136223846793005u + 1442695040888963407u;
-            ids[c] = (int32_t)((rng >> 33) % (uint64_t)info.vocab_size);
-        }
-        msgl_params p;
-        msgl_params_init(l, &p);
-        p.temperature = 0.6f;
-        p.top_p = 1;
-        p.top_k = 0;
-        p.min_p = 0;
-        p.ignore_eos = 1;
-        p.max_tokens = n->output[i];
-        p.seed = (uint64_t)i;
-        p.has_seed = 1;
-        rc = msgl_submit_ids(l, ids, (size_t)n->prompt[i], &p, on_piece, t, NULL, err);
+    const int n = info.max_running < MAX ? info.max_running : MAX;
+    double seconds;
+    for (int i = 0; i < n; i++) {
+        prompt[i] = 1;
+        output[i] = 2 + (int)((int64_t)i * STAGGER / n);
     }
-    msgl__free(ids);
+    msgl_bench_job job = {.prompt = prompt,
+                          .output = output,
+                          .count = n,
+                          .limit_s = WARM_SECONDS,
+                          .label = "warm-up"};
+    int rc = msgl__bench_job_run(l, &job, rng, &seconds, NULL, err);
+    job.count = n < 32 ? n : 32;
+    for (int i = 0; i < job.count; i++) {
+        prompt[i] = 512;
+        output[i] = 1;
+    }
+    if (rc == 0) rc = msgl__bench_job_run(l, &job, rng, &seconds, NULL, err);
     return rc;
+}
+
+static void print(const msgl_args *a, const struct lengths *n, double *seconds, int runs)
+{
+    const double median = msgl__median(seconds, runs);
+    msgl_rows rows = {.format = a->format};
+    const msgl_cell cells[] = {
+        msgl__cell_int("requests", n->count),
+        msgl__cell_int("prompt_tokens", n->prompt_sum),
+        msgl__cell_int("output_tokens", n->output_sum),
+        msgl__cell_int("runs", runs),
+        msgl__cell_real("seconds", median, 3),
+        msgl__cell_real("best_s", seconds[0], 3),
+        msgl__cell_real("output_tok_per_s", (double)n->output_sum / median, 1),
+        msgl__cell_real("total_tok_per_s", (double)(n->output_sum + n->prompt_sum) / median, 1)};
+    msgl__cli_row(&rows, cells, (int)MSGL_COUNT(cells));
 }
 
 int msgl__bench_offline(const msgl_args *a)
 {
+    enum { MAX_REPEAT = 1000 };
+    static double seconds[MAX_REPEAT];
     msgl_err err;
     struct lengths n = {0};
-    struct totals t = {0};
     msgl_llm *l = NULL;
+    uint64_t rng = 1;
+    const int runs = a->repeat > 0 ? (int)a->repeat : 1;
     int rc = read_lengths(a, &n, &err);
-    if (rc == 0) rc = msgl__cli_open(a, &l, &err);
-    if (rc == 0) rc = submit_all(l, &n, &t, &err);
-    msgl__cli_catch_interrupt();
-    const uint64_t start = msgl__now_ns();
-    while (rc == 0 && !msgl__cli_interrupted) {
-        const int more = msgl_step(l, &err);
-        if (more < 0) rc = more;
-        if (more <= 0) break;
-        char note[64];
-        const double seconds = (double)(msgl__now_ns() - start) / 1e9;
-        snprintf(note, sizeof note, "%.0f tok/s", (double)t.generated / seconds);
-        msgl__cli_bar("tokens", (uint64_t)t.generated, (uint64_t)n.output_sum, note);
+    if (rc == 0) rc = msgl__bench_open(a, n.longest > 4096 ? n.longest : 4096, 0, &l, &err);
+    if (rc == 0) rc = warm_up(l, &rng, &err);
+    const msgl_bench_job job = {
+        .prompt = n.prompt, .output = n.output, .count = n.count, .label = "tokens"};
+    for (int i = 0; rc == 0 && i < runs && !msgl__cli_interrupted; i++) {
+        int64_t generated;
+        rc = msgl__bench_job_run(l, &job, &rng, &seconds[i], &generated, &err);
+        if (rc == 0 && !msgl__cli_interrupted && generated != n.output_sum) {
+            rc = msgl__err_set(&err, MSGL_EINTERNAL, "%lld tokens came, %lld were asked for",
+                               (long long)generated, (long long)n.output_sum);
+        }
     }
-    msgl__cli_bar_clear();
-    const double seconds = (double)(msgl__now_ns() - start) / 1e9;
-    if (rc == 0 && t.failed > 0) rc = msgl__err_set(&err, MSGL_EINTERNAL, "%.200s", t.error);
-    if (rc == 0) {
-        msgl_rows rows = {.format = a->format};
-        const msgl_cell cells[] = {
-            msgl__cell_int("requests", t.done),
-            msgl__cell_int("prompt_tokens", n.prompt_sum),
-            msgl__cell_int("output_tokens", t.generated),
-            msgl__cell_real("seconds", seconds, 3),
-            msgl__cell_real("output_tok_per_s", (double)t.generated / seconds, 1),
-            msgl__cell_real("total_tok_per_s", (double)(t.generated + n.prompt_sum) / seconds, 1)};
-        msgl__cli_row(&rows, cells, (int)MSGL_COUNT(cells));
-    }
-    msgl_close(l);
+    if (rc == 0 && !msgl__cli_interrupted) print(a, &n, seconds, runs);
     msgl__free(n.prompt);
     msgl__free(n.output);
-    if (msgl__cli_interrupted) return MSGL_EXIT_INTERRUPTED;
-    return rc == 0 ? MSGL_EXIT_OK : msgl__cli_fail(MSGL_EXIT_FAILED, &err);
+    return msgl__bench_end(l, rc, &err);
 }

@@ -25,7 +25,7 @@ int msgl__bench_serve_cmd(const msgl_args *a)
     msgl_bench_serve_result r;
     cfg.url = a->url;
     cfg.concurrency = (int)a->concurrency;
-    cfg.requests = (int)a->requests;
+    cfg.requests = a->requests > 0 ? (int)a->requests : 16;
     cfg.prompt_tokens = a->prompt_len > 0 ? (int)a->prompt_len : 127;
     cfg.vocab_size = PROMPT_VOCAB;
     cfg.max_tokens = a->max_tokens > 0 ? (int)a->max_tokens : 64;

@@ -75,7 +75,7 @@ int msgl__bench_startup(const msgl_args *a)
     msgl_err err;
     char *dir = NULL;
     int rc = msgl__cli_model_dir(a, &dir, &err);
-    const int n = (int)a->repeat;
+    const int n = a->repeat > 0 ? (int)a->repeat : 3;
     for (int i = 0; rc == 0 && i < n; i++) {
         rc = one_start(a, dir, &seconds[i], &mb[i], &anonymous[i], &err);
     }

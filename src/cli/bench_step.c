@@ -144,7 +144,7 @@ static int measure(struct step_bench *b, const msgl_args *a, int batch, msgl_row
     static double prefill_ms[MAX_REPEAT], decode_ms[MAX_REPEAT];
     int rc = place_requests(b, batch, err);
     if (rc != 0) return rc;
-    const int repeat = (int)a->repeat;
+    const int repeat = a->repeat > 0 ? (int)a->repeat : 3;
     for (int i = 0; i < repeat; i++) {
         double seconds;
         if ((rc = prefill(b, batch, &seconds)) != 0) break;
@@ -172,7 +172,7 @@ int msgl__bench_step(const msgl_args *a)
     const int n = msgl__cli_int_list("--batch", a->batch, 4096, batches, 64, &err);
     if (n < 0) return msgl__cli_fail(MSGL_EXIT_USAGE, &err);
     struct step_bench b = {.prompt_len = a->prompt_len > 0 ? (int)a->prompt_len : 512,
-                           .steps = (int)a->steps};
+                           .steps = a->steps > 0 ? (int)a->steps : 64};
     msgl_options o;
     msgl_engine_config cfg;
     char *dir = NULL, attention[128];

@@ -12,7 +12,8 @@ static const struct {
     const char *name;
     int (*run)(const msgl_args *a);
 } SUBS[] = {
-    {"step", msgl__bench_step},       {"offline", msgl__bench_offline},
+    {"step", msgl__bench_step},       {"decode", msgl__bench_decode},
+    {"prefill", msgl__bench_prefill}, {"offline", msgl__bench_offline},
     {"serve", msgl__bench_serve_cmd}, {"attn", msgl__bench_attn_cmd},
     {"startup", msgl__bench_startup}, {"limits", msgl__bench_limits},
 };
@@ -58,7 +59,7 @@ int msgl__cmd_bench(const msgl_args *a)
     }
     msgl_err err;
     msgl__err_set(&err, MSGL_EINVAL,
-                  "bench %s: allowed: step, offline, serve, attn, startup, limits",
+                  "bench %s: allowed: step, decode, prefill, offline, serve, attn, startup, limits",
                   a->sub != NULL ? a->sub : "what?");
     return msgl__cli_fail(MSGL_EXIT_USAGE, &err);
 }

@@ -140,7 +140,7 @@ int msgl__cmd_chat(const msgl_args *a)
 {
     msgl_err err;
     msgl_llm *l = NULL;
-    int rc = msgl__cli_open(a, &l, &err);
+    int rc = msgl__cli_open(a, false, &l, &err);
     if (rc == 0) {
         msgl__cli_catch_interrupt();
         if (a->prompts.count > 0) {

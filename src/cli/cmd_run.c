@@ -250,7 +250,7 @@ int msgl__cmd_run(const msgl_args *a)
         return msgl__cli_fail(MSGL_EXIT_USAGE, &err);
     }
     msgl_llm *l = NULL;
-    int rc = msgl__cli_open(a, &l, &err);
+    int rc = msgl__cli_open(a, !a->stream, &l, &err);
     if (rc == 0) {
         msgl__cli_catch_interrupt();
         rc = a->input != NULL ? run_file(a, l, &err)

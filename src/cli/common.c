@@ -150,7 +150,7 @@ int msgl__cli_options(const msgl_args *a, msgl_options *out, char **dir, char at
     out->threads = (int)a->threads;
     out->max_running = (int)a->max_running;
     out->max_seq_len = (int)a->max_seq_len;
-    out->max_prefill_tokens = (int)a->max_prefill;
+    if (a->max_prefill > 0) out->max_prefill_tokens = (int)a->max_prefill;
     out->page_size = (int)a->page_size;
     out->num_pages = (int)a->num_pages;
     out->memory_ratio = a->memory_ratio;
@@ -160,12 +160,15 @@ int msgl__cli_options(const msgl_args *a, msgl_options *out, char **dir, char at
     return 0;
 }
 
-int msgl__cli_open(const msgl_args *a, msgl_llm **out, msgl_err *err)
+int msgl__cli_open(const msgl_args *a, bool batch_job, msgl_llm **out, msgl_err *err)
 {
     msgl_options o;
     char *dir = NULL, attention[128];
     int rc = msgl__cli_options(a, &o, &dir, attention, err);
-    if (rc == 0) rc = msgl_open(&o, out, err);
+    if (rc == 0) {
+        o.prefill_first = batch_job;
+        rc = msgl_open(&o, out, err);
+    }
     msgl_free(dir);
     return rc;
 }

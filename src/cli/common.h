@@ -30,8 +30,8 @@ const char *msgl__cli_cpu_level(void);
 // terminal.
 int msgl__cli_options(const msgl_args *a, msgl_options *out, char **dir, char attention[128],
                       msgl_err *err);
-// msgl__cli_options, then msgl_open.
-int msgl__cli_open(const msgl_args *a, msgl_llm **out, msgl_err *err);
+// msgl__cli_options, then msgl_open. batch_job: nobody watches the answers come.
+int msgl__cli_open(const msgl_args *a, bool batch_job, msgl_llm **out, msgl_err *err);
 // The model's defaults overridden by the flags that were given.
 void msgl__cli_params(const msgl_args *a, const msgl_llm *l, msgl_params *out);
 

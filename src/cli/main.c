@@ -19,8 +19,8 @@ static const msgl_command COMMANDS[] = {
      "Talk to the model in a shell. /reset forgets the conversation, /exit ends.", msgl__cmd_chat},
     {"run", MSGL_CMD_RUN, "--model DIR (--prompt TEXT... | --input FILE.jsonl) [options]",
      "Answer prompts offline, all batched together.", msgl__cmd_run},
-    {"bench", MSGL_CMD_BENCH, "step|offline|serve|attn|startup|limits [options]",
-     "Measure: engine steps, a batch job, a server (any OpenAI endpoint), attention backends, the "
+    {"bench", MSGL_CMD_BENCH, "step|decode|prefill|offline|serve|attn|startup|limits [options]",
+     "Measure: steps, a batch job, a server (any OpenAI endpoint), attention backends, the "
      "start, "
      "this machine's limits.",
      msgl__cmd_bench},

@@ -171,6 +171,7 @@ void msgl__scheduler_config_of(const msgl_options *o, msgl_engine *e, msgl_sched
                                    .cache_type = info->no_prefix_sharing ? MSGL_CACHE_NAIVE
                                                                          : MSGL_CACHE_RADIX,
                                    .overlap = o->overlap != 0,
+                                   .prefill_first = o->prefill_first != 0,
                                    .num_eos = info->num_eos,
                                    .page_table = msgl__engine_page_table(e)};
     memcpy(out->eos_ids, info->eos_ids, sizeof out->eos_ids);
@@ -500,6 +501,7 @@ static int fill_text(msgl_llm *l, struct slot *s, const msgl_token_event *e, boo
     int rc = 0;
     if (e->token >= 0 && e->finish != MSGL_FINISH_STOP) {
         rc = msgl__detok_push(s->detok, e->token, &l->text);
+        if (rc == MSGL_EINVAL) rc = 0; // an id that has no text (padding of the vocabulary)
     }
     if (rc == 0 && e->finish != MSGL_FINISH_NONE) rc = msgl__detok_finish(s->detok, &l->text);
     if (rc == 0) {

@@ -5,7 +5,8 @@
 // can lower an estimate, but not make or raise one, or a short prompt would make all chunks tiny.
 enum { LARGE = 32, ROUND = 8, UNKNOWN = 512 };
 
-static const uint64_t IDLE_NS = 500000000; // of a prefill step while nobody waits for a token
+static const uint64_t IDLE_NS = 500000000;  // of a prefill step while nobody waits for a token
+static const uint64_t STREAM_NS = 20000000; // of one that nobody notices in a stream
 
 void msgl__pace_observe(msgl_pace *p, msgl_phase phase, int32_t num_tokens, uint64_t compute_ns)
 {
@@ -28,7 +29,8 @@ int32_t msgl__pace_budget(const msgl_pace *p, bool decoding, int32_t max_tokens)
     if (decoding && p->decode_ns == 0) return 0;
     int64_t n = decoding ? LARGE : UNKNOWN;
     if (p->prefill_token_ps > 0) {
-        const uint64_t ns = decoding ? p->decode_ns / 4 * 7 : IDLE_NS;
+        const uint64_t share = p->decode_ns / 4 * 7;
+        const uint64_t ns = !decoding ? IDLE_NS : share > STREAM_NS ? share : STREAM_NS;
         const uint64_t fit = ns * 1000 / p->prefill_token_ps;
         n = fit > INT32_MAX ? INT32_MAX : (int64_t)fit;
     }

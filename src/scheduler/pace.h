@@ -20,9 +20,10 @@ void msgl__pace_observe(msgl_pace *p, msgl_phase phase, int32_t num_tokens, uint
 
 // Prompt tokens for the next prefill step, at most max_tokens. With `decoding`, requests are
 // waiting for their next token: decode steps and prefill steps alternate, and a prefill step is
-// kept to about two decode steps, so that the gap between two tokens stays under four (0: no decode
-// step has been seen yet; the next step has to be one). Without, it is kept to half a second, which
-// is long enough to be efficient and short enough for an abort or a new request not to wait long.
+// kept to about two decode steps, so that the gap between two tokens stays under four, or to 20 ms,
+// a gap that nobody sees, where decode steps are much shorter than that (0: no decode step has been
+// seen yet; the next step has to be one). Without, it is kept to half a second, which is long
+// enough to be efficient and short enough for an abort or a new request not to wait long.
 int32_t msgl__pace_budget(const msgl_pace *p, bool decoding, int32_t max_tokens);
 
 #endif

@@ -170,9 +170,10 @@ static int start_step(msgl_scheduler *s)
     msgl_flight *f = &s->flights[s->next_slot];
     msgl_batch_req *reqs = f->batch.reqs;
     msgl__cache_next_step(s->cache);
-    // A decode step after every prefill step, if anyone is waiting for a token; otherwise prompts
-    // first, since they fill up the decode batches.
-    const msgl_phase first = s->last_phase == MSGL_PREFILL ? MSGL_DECODE : MSGL_PREFILL;
+    // A decode step after every prefill step, if anyone is waiting for a token; otherwise, and in
+    // batch jobs, prompts first, since they fill up the decode batches.
+    const bool after_prefill = s->last_phase == MSGL_PREFILL && !s->cfg.prefill_first;
+    const msgl_phase first = after_prefill ? MSGL_DECODE : MSGL_PREFILL;
     int n = 0;
     for (int turn = 0; turn < 2 && n == 0; turn++) {
         const bool prefill = (first == MSGL_PREFILL) == (turn == 0);

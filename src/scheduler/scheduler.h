@@ -21,6 +21,7 @@ typedef struct msgl_scheduler_config {
     int32_t vocab_size;
     msgl_cache_type cache_type;
     bool overlap;
+    bool prefill_first; // batch jobs: prompts before answers, never cut short for a stream's sake
     int32_t num_eos;
     int32_t eos_ids[8];
     msgl_page_table *page_table; // borrowed; the scheduler writes it

@@ -54,6 +54,9 @@ expect "bench step" 0 '"phase":"decode"' "$minisgl" bench step --model "$model" 
     --batch 1,2 --steps 4 --repeat 1 -o json
 expect "bench offline" 0 "output_tok_per_s" "$minisgl" bench offline --model "$model" --requests 3 \
     --prompt-len 8 --max-tokens 4
+expect "bench decode" 0 "ms_per_step" "$minisgl" bench decode --model "$model" --batch 1,2 --prompt-len 4 \
+    --steps 4 --repeat 1 -o json
+expect "bench prefill" 0 "best_tok_per_s" "$minisgl" bench prefill --model "$model" --batch 2 --prompt-len 8 -o csv
 expect "bench of nothing" 2 "allowed: step" "$minisgl" bench nothing
 expect "one answer" 0 "85" "$minisgl" run --model "$model" --chat --temperature 0 --prompt "What is 27 + 58?"
 expect "backends agree" 0 "85" "$minisgl" run --model "$model" --chat --temperature 0 --attn fi,torch_native \

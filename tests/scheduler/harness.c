@@ -73,6 +73,7 @@ void harness_init(harness *h, harness_options o)
                                      .vocab_size = o.vocab_size,
                                      .cache_type = o.cache_type,
                                      .overlap = o.overlap,
+                                     .prefill_first = o.prefill_first,
                                      .num_eos = 1,
                                      .eos_ids = {HARNESS_EOS},
                                      .page_table = &h->fake.table};

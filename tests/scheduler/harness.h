@@ -34,7 +34,7 @@ typedef struct harness {
 typedef struct harness_options {
     int32_t max_running, max_seq_len, max_prefill_tokens, num_pages, page_size, vocab_size;
     msgl_cache_type cache_type;
-    bool overlap, threaded;
+    bool overlap, threaded, prefill_first;
 } harness_options;
 
 void harness_init(harness *h, harness_options o);

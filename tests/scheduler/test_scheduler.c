@@ -509,6 +509,11 @@ static void test_pace(void **state)
         msgl__pace_observe(&p, MSGL_PREFILL, n, (uint64_t)(n < 25 ? 25 : n) * 1000000);
     }
     assert_int_equal(msgl__pace_budget(&p, true, 8192), 48);
+    // A GPU: decode steps of a millisecond leave prefill steps their 20 ms.
+    msgl_pace gpu = {0};
+    for (int i = 0; i < 20; i++) msgl__pace_observe(&gpu, MSGL_PREFILL, 4096, 8192000);
+    msgl__pace_observe(&gpu, MSGL_DECODE, 64, 1000000);
+    assert_in_range(msgl__pace_budget(&gpu, true, 1 << 20), 9990, 10000);
     // Numbers that no engine should report.
     msgl__pace_observe(&p, MSGL_PREFILL, 100, UINT64_MAX);
     msgl__pace_observe(&p, MSGL_DECODE, 1, UINT64_MAX);
@@ -575,6 +580,32 @@ static void test_idle_prefill_is_not_throttled(void **state)
     harness_free(&h);
 }
 
+// A batch job: no decode step while a prompt is left that a row is free for, however slow prompts
+// are.
+static void test_prefill_first(void **state)
+{
+    (void)state;
+    for (int overlap = 0; overlap < 2; overlap++) {
+        harness_options o = defaults();
+        o.prefill_first = true;
+        o.overlap = overlap;
+        o.max_prefill_tokens = 100;
+        harness h;
+        harness_init(&h, o);
+        h.fake.prefill_token_ns = 1000000; // 100 ms a step beside
+        h.fake.decode_ns = 1000000;        // 1 ms
+        for (uint64_t uid = 0; uid < 5; uid++) harness_add_simple(&h, uid, 100, 6, uid);
+        harness_run(&h, 100);
+        for (uint64_t n = 0; n < h.fake.num_steps; n++) {
+            assert_int_equal(h.fake.phases[n], n < 5 ? MSGL_PREFILL : MSGL_DECODE);
+            if (n < 5) assert_int_equal(h.fake.phase_tokens[n], 100);
+        }
+        assert_int_equal(h.fake.num_steps, 5 + 5);
+        for (uint64_t uid = 0; uid < 5; uid++) harness_expect(&h, uid);
+        harness_free(&h);
+    }
+}
+
 // Schedulers that are fed the same calls and results decide the same, whatever the clock says.
 static void test_decisions_are_reproducible(void **state)
 {
@@ -639,6 +670,7 @@ int main(void)
         cmocka_unit_test(test_pace),
         cmocka_unit_test(test_gaps_under_load),
         cmocka_unit_test(test_idle_prefill_is_not_throttled),
+        cmocka_unit_test(test_prefill_first),
         cmocka_unit_test(test_decisions_are_reproducible),
         cmocka_unit_test(test_destroy_in_flight),
     };

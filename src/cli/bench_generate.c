@@ -1,0 +1,135 @@
+// SPDX-License-Identifier: Apache-2.0
+//
+// `minisgl bench decode` and `minisgl bench prefill`: the time of a step as users get it, through
+// scheduler, engine and callbacks, of batches whose requests are all alike. `minisgl bench step`
+// measures the engine alone.
+#include "cli/bench.h"
+#include "core/attributes.h"
+#include "core/err.h"
+#include "core/mem.h"
+
+enum { MAX_BATCHES = 64, MAX_BATCH = 4096, MAX_REPEAT = 1000 };
+
+struct alike {
+    msgl_llm *llm;
+    int prompt[MAX_BATCH], output[MAX_BATCH];
+    uint64_t rng;
+};
+
+// Seconds of `batch` requests with prompt_len tokens each and `output` tokens to generate.
+static int run(struct alike *b, int batch, int prompt_len, int output, double *seconds,
+               msgl_err *err)
+{
+    for (int i = 0; i < batch; i++) {
+        b->prompt[i] = prompt_len;
+        b->output[i] = output;
+    }
+    const msgl_bench_job job = {.prompt = b->prompt, .output = b->output, .count = batch};
+    const int rc = msgl__bench_job_run(b->llm, &job, &b->rng, seconds, NULL, err);
+    if (rc == 0 && msgl__cli_interrupted) return msgl__err_set(err, MSGL_EABORTED, "interrupted");
+    return rc;
+}
+
+// Runs whose only difference is their number of decode steps: what the rest costs falls out.
+static int decode(struct alike *b, const msgl_args *a, int batch, int prompt_len, int steps,
+                  msgl_rows *rows, msgl_err *err)
+{
+    static double ms[MAX_REPEAT];
+    const int repeat = a->repeat > 0 ? (int)a->repeat : 3;
+    double seconds;
+    int rc = run(b, batch, prompt_len, 16, &seconds, err); // warms up
+    for (int i = 0; rc == 0 && i < repeat; i++) {
+        double few, many;
+        rc = run(b, batch, prompt_len, 2, &few, err);
+        if (rc == 0) rc = run(b, batch, prompt_len, steps + 2, &many, err);
+        if (rc == 0) ms[i] = (many - few) * 1e3 / steps;
+    }
+    if (rc != 0) return rc;
+    msgl_info info;
+    msgl_get_info(b->llm, &info);
+    const double median = msgl__median(ms, repeat);
+    const double slots = ((double)info.num_pages + 1) * info.page_size;
+    const double bytes = (double)info.weight_bytes +
+                         batch * (prompt_len + steps / 2.0) * (double)info.kv_bytes / slots;
+    const msgl_cell cells[] = {msgl__cell_text("phase", "decode"),
+                               msgl__cell_int("batch", batch),
+                               msgl__cell_int("context_from", prompt_len),
+                               msgl__cell_int("context_to", prompt_len + steps),
+                               msgl__cell_real("ms_per_step", median, 4),
+                               msgl__cell_real("best_ms", ms[0], 4),
+                               msgl__cell_real("tok_per_s", batch / median * 1e3, 1),
+                               msgl__cell_real("gb_per_s", bytes / median / 1e6, 1)};
+    msgl__cli_row(rows, cells, (int)MSGL_COUNT(cells));
+    return 0;
+}
+
+// One token each: from submission to the last request's first token.
+static int prefill(struct alike *b, const msgl_args *a, int batch, int prompt_len, int steps,
+                   msgl_rows *rows, msgl_err *err)
+{
+    static double ms[MAX_REPEAT];
+    (void)steps;
+    const int repeat = a->repeat > 0 ? (int)a->repeat : 3;
+    double seconds;
+    int rc = 0;
+    for (int i = 0; rc == 0 && i < 2; i++) rc = run(b, batch, prompt_len, 1, &seconds, err);
+    for (int i = 0; rc == 0 && i < repeat; i++) {
+        rc = run(b, batch, prompt_len, 1, &seconds, err);
+        ms[i] = seconds * 1e3;
+    }
+    if (rc != 0) return rc;
+    const double median = msgl__median(ms, repeat), tokens = (double)batch * prompt_len;
+    const msgl_cell cells[] = {msgl__cell_text("phase", "prefill"),
+                               msgl__cell_int("batch", batch),
+                               msgl__cell_int("prompt_len", prompt_len),
+                               msgl__cell_real("ms", median, 3),
+                               msgl__cell_real("best_ms", ms[0], 3),
+                               msgl__cell_real("tok_per_s", tokens / median * 1e3, 1),
+                               msgl__cell_real("best_tok_per_s", tokens / ms[0] * 1e3, 1)};
+    msgl__cli_row(rows, cells, (int)MSGL_COUNT(cells));
+    return 0;
+}
+
+typedef int (*measure_fn)(struct alike *b, const msgl_args *a, int batch, int prompt_len, int steps,
+                          msgl_rows *rows, msgl_err *err);
+
+static int bench(const msgl_args *a, measure_fn measure, int default_prompt, int default_steps)
+{
+    msgl_err err;
+    int batches[MAX_BATCHES];
+    const int n = msgl__cli_int_list("--batch", a->batch, MAX_BATCH, batches, MAX_BATCHES, &err);
+    if (n < 0) return msgl__cli_fail(MSGL_EXIT_USAGE, &err);
+    struct alike *b = msgl__calloc(1, sizeof *b);
+    if (b == NULL) {
+        msgl__err_set(&err, MSGL_ENOMEM, "out of memory");
+        return msgl__cli_fail(MSGL_EXIT_FAILED, &err);
+    }
+    const int prompt_len = a->prompt_len > 0 ? (int)a->prompt_len : default_prompt;
+    const int steps = a->steps > 0 ? (int)a->steps : default_steps;
+    const int page = (int)a->page_size, length = (prompt_len + steps + 2 + page - 1) / page * page;
+    int largest = 1;
+    for (int i = 0; i < n; i++) largest = batches[i] > largest ? batches[i] : largest;
+    const int64_t slots = (int64_t)largest * length;
+    int rc = slots < 1 << 30
+                 ? 0
+                 : msgl__err_set(&err, MSGL_ELIMIT, "%d x %d tokens are too many", largest, length);
+    // No more memory than the measurement needs.
+    if (rc == 0) rc = msgl__bench_open(a, length, (int)slots, &b->llm, &err);
+    msgl_rows rows = {.format = a->format};
+    for (int i = 0; rc == 0 && i < n; i++) {
+        rc = measure(b, a, batches[i], prompt_len, steps, &rows, &err);
+    }
+    const int code = msgl__bench_end(b->llm, rc, &err);
+    msgl__free(b);
+    return code;
+}
+
+int msgl__bench_decode(const msgl_args *a)
+{
+    return bench(a, decode, 128, 256);
+}
+
+int msgl__bench_prefill(const msgl_args *a)
+{
+    return bench(a, prefill, 1024, 1);
+}
