@@ -32,13 +32,41 @@ static void add_resident(int pid, double *all, double *anonymous)
     if (f != NULL) fclose(f);
 }
 
+typedef struct serve_flags {
+    const char *argv[24];
+    char threads[32], attention[128];
+} serve_flags;
+
+// What decides how long a start takes; the rest is the server's default.
+static void fill_flags(const msgl_args *a, const char *dir, serve_flags *f)
+{
+    snprintf(f->threads, sizeof f->threads, "%lld", (long long)a->threads);
+    const char *const flags[] = {"minisgl",
+                                 "serve",
+                                 "--model",
+                                 dir,
+                                 "--port",
+                                 "0",
+                                 "--threads",
+                                 f->threads,
+                                 "--dtype",
+                                 a->dtype,
+                                 "--device",
+                                 a->device,
+                                 "--attn",
+                                 msgl__cli_attention(a, f->attention),
+                                 a->dummy_weight ? "--dummy-weight" : NULL,
+                                 NULL};
+    memcpy(f->argv, flags, sizeof flags);
+}
+
 static int one_start(const msgl_args *a, const char *dir, double *seconds, double *mb,
                      double *anonymous, msgl_err *err)
 {
     int out[2];
     if (pipe(out) != 0) return msgl__err_set(err, MSGL_EIO, "pipe: %m");
-    char threads[32];
-    snprintf(threads, sizeof threads, "%lld", (long long)a->threads);
+    serve_flags flags;
+    fill_flags(a, dir, &flags);
     const uint64_t start = msgl__now_ns();
     const pid_t pid = fork();
     if (pid < 0) return msgl__err_set(err, MSGL_EIO, "fork: %m");
@@ -46,9 +74,7 @@ static int one_start(const msgl_args *a, const char *dir, double *seconds, doubl
         dup2(out[1], STDOUT_FILENO);
         close(out[0]);
         close(out[1]);
-        execl("/proc/self/exe", "minisgl", "serve", "--model", dir, "--port", "0", "--threads",
-              threads, "--dtype", a->dtype, a->dummy_weight ? "--dummy-weight" : (char *)NULL,
-              (char *)NULL);
+        execv("/proc/self/exe", (char **)(uintptr_t)flags.argv);
         _exit(127);
     }
     close(out[1]);
