@@ -1,0 +1,72 @@
+// SPDX-License-Identifier: Apache-2.0
+//
+// Launching with programmatic dependence: a kernel may start while the one before it in the stream
+// still runs, and does what needs nothing of it (loads weights, sets up) before it waits. In a
+// chain of kernels of a few microseconds this hides most of the time between them.
+//
+// Rules for a kernel that is launched by msgl__launch:
+// - Call msgl__pdl_wait() in every block, on every path that ends, before the first access to
+//   memory that any earlier kernel or copy writes, and before the first write to memory that one
+//   reads. It returns when all earlier kernels have ended and their writes are visible. A kernel
+//   that ended without waiting would let its successor overtake its predecessor.
+// - Only data that no kernel writes (weights, tables made at start) may be read before. Read what
+//   earlier kernels wrote through plain pointers, or __ldcg: the compiler may move __ldg and loads
+//   through `const T *__restrict__` above the wait.
+// - Call msgl__pdl_trigger() early: the successor can start once every block has called it or
+//   ended. It says nothing about results, only that the successor may take free resources.
+// Before sm_90 all three do nothing and the stream's order is the usual one. A predecessor that
+// never triggers (a library's kernel) counts as triggering at its end.
+#ifndef MSGL_KERNEL_CUDA_LAUNCH_CUH
+#define MSGL_KERNEL_CUDA_LAUNCH_CUH
+
+#include <cuda_runtime.h>
+
+static __device__ __forceinline__ void msgl__pdl_wait(void)
+{
+#if defined(__CUDA_ARCH__) && __CUDA_ARCH__ >= 900
+    asm volatile("griddepcontrol.wait;" ::: "memory");
+#endif
+}
+
+static __device__ __forceinline__ void msgl__pdl_trigger(void)
+{
+#if defined(__CUDA_ARCH__) && __CUDA_ARCH__ >= 900
+    asm volatile("griddepcontrol.launch_dependents;" ::: "memory");
+#endif
+}
+
+// Whether the current device has programmatic dependence.
+static inline bool msgl__pdl_available(void)
+{
+#ifdef MSGL_CUDA_NO_PDL // a test's and a benchmark's other half
+    return false;
+#else
+    int device = 0, major = 0;
+    if (cudaGetDevice(&device) != cudaSuccess) return false;
+    if (cudaDeviceGetAttribute(&major, cudaDevAttrComputeCapabilityMajor, device) != cudaSuccess) {
+        return false;
+    }
+    return major >= 9;
+#endif
+}
+
+// Queues kernel<<<grid, block, shared, stream>>>(args...) so that it may start early. Works inside
+// a capture.
+template <typename... Params, typename... Args>
+static inline cudaError_t msgl__launch(void (*kernel)(Params...), dim3 grid, dim3 block,
+                                       size_t shared, cudaStream_t stream, Args... args)
+{
+    cudaLaunchAttribute early = {};
+    early.id = cudaLaunchAttributeProgrammaticStreamSerialization;
+    early.val.programmaticStreamSerializationAllowed = 1;
+    cudaLaunchConfig_t config = {};
+    config.gridDim = grid;
+    config.blockDim = block;
+    config.dynamicSmemBytes = shared;
+    config.stream = stream;
+    config.attrs = &early;
+    config.numAttrs = msgl__pdl_available() ? 1 : 0;
+    return cudaLaunchKernelEx(&config, kernel, args...);
+}
+
+#endif
