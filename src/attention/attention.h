@@ -58,11 +58,11 @@ typedef struct msgl_attn_desc {
     // Host work on the scheduler's thread, no device reads. May leave planning to the first
     // forward.
     int (*prepare_metadata)(msgl_attn_backend *b, msgl_batch *batch);
-    // Stores K and V of the new tokens at batch->out_loc, then attends. qkv [num_tokens, ld]: q
-    // heads, k heads, v heads (rotated, f32); out [num_tokens, num_q_heads * head_dim] f32. On the
-    // exec's queue; failures go to exec->status.
+    // Attends, with K and V of the new tokens already in the pool. q [num_tokens, num_q_heads *
+    // head_dim] with ld elements from token to token, rotated; out the same, dense; both of
+    // exec->act (f32 on the CPU). On the exec's queue; failures go to exec->status.
     void (*forward)(msgl_attn_backend *b, msgl_exec *x, const msgl_attn_layer *layer,
-                    const msgl_batch *batch, const float *qkv, size_t ld, float *out);
+                    const msgl_batch *batch, const void *q, size_t ld, void *out);
     // Row of each request's last query token: out [batch->size].
     void (*last_indices)(const msgl_attn_backend *b, const msgl_batch *batch, int32_t *out);
     // Captured graphs (decode only); NULL unless `graph`. Fixed buffers for up to max(batch_sizes)
@@ -90,12 +90,20 @@ struct msgl_attn_config {
     const msgl_kernels *kernels;
     const msgl_kv_pool *pool;
     const msgl_page_table *page_table;
-    int32_t num_threads; // of the pool that forward will run on
+    int32_t num_threads; // of the pool that forward will run on; CPU only
+    // GPUs only, NULL on the CPU.
+    msgl_device *dev;
+    const struct msgl_cuda_api *cuda; // kernel/cuda/plugin.h
+    const int32_t *device_table;      // page_table's rows on the device, up to date in every step
+    size_t device_table_stride;
+    const char *plugin_dir; // where plug-ins are looked for first
 };
 
-// registry.c: all backends, in the order shown to users.
+// registry.c: all backends, in the order shown to users. A name may come several times, once per
+// kind of device.
 const msgl_attn_desc *const *msgl__attn_backends(int *count);
-const msgl_attn_desc *msgl__attn_find(const char *name); // by name or alias; NULL
+// By name or alias, the one for this kind of device; NULL.
+const msgl_attn_desc *msgl__attn_find(const char *name, msgl_device_kind device);
 
 // select.c
 typedef struct msgl_attn_choice {
@@ -111,8 +119,9 @@ typedef struct msgl_attn_needs { // what the model and the machine ask of a back
 } msgl_attn_needs;
 
 // spec: "auto", NAME or "PREFILL,DECODE" (exactly one comma; a half may be "auto"). Errors: unknown
-// name (lists those that exist), malformed pair (shows the right form), cannot run here (says what
-// is missing and how to get it). *warning (caller's, 256 bytes) gets a line or "".
+// name (lists those that exist), malformed pair (shows the right form), exists for another device
+// only, cannot run here (says what is missing and how to get it). *warning (caller's, 256 bytes)
+// gets a line or "".
 int msgl__attn_select(const char *spec, const msgl_attn_needs *needs, msgl_attn_choice *out,
                       char warning[256], msgl_err *err);
 // Checks one backend against the needs; 0 or MSGL_EUNSUPPORTED with the reason.

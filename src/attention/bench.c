@@ -18,8 +18,8 @@ typedef struct bench {
     msgl_page_table table;
     msgl_attn_backend *backend;
     msgl_batch batch;
-    float *qkv, *out;
-    size_t ld, qkv_bytes, out_bytes;
+    float *q, *out;
+    size_t q_bytes, out_bytes, q_row;
     double *samples;
 } bench;
 
@@ -82,23 +82,22 @@ static int make_memory(bench *b, msgl_err *err)
     b->pool.base = msgl__pages_alloc(b->pool.bytes);
     const size_t tokens = (size_t)s->batch * (size_t)s->extend_len;
     const size_t q_row = (size_t)s->num_q_heads * (size_t)s->head_dim;
-    b->ld = q_row + 2 * msgl__kv_slot_stride(&b->pool);
-    b->qkv_bytes = tokens * b->ld * sizeof(float);
-    b->out_bytes = tokens * q_row * sizeof(float);
-    b->qkv = msgl__pages_alloc(b->qkv_bytes);
+    b->q_row = q_row;
+    b->q_bytes = b->out_bytes = tokens * q_row * sizeof(float);
+    b->q = msgl__pages_alloc(b->q_bytes);
     b->out = msgl__pages_alloc(b->out_bytes);
     b->batch.reqs = msgl__calloc((size_t)s->batch, sizeof *b->batch.reqs);
     b->batch.positions = msgl__calloc(tokens, sizeof(int32_t));
     b->batch.out_loc = msgl__calloc(tokens, sizeof(int32_t));
     b->samples = msgl__calloc(MAX_SAMPLES, sizeof *b->samples);
-    if (b->pool.base == NULL || b->qkv == NULL || b->out == NULL || b->batch.reqs == NULL ||
+    if (b->pool.base == NULL || b->q == NULL || b->out == NULL || b->batch.reqs == NULL ||
         b->batch.positions == NULL || b->batch.out_loc == NULL || b->samples == NULL) {
         return msgl__err_set(err, MSGL_ENOMEM, "bench attn: no memory for a KV pool of %zu bytes",
                              b->pool.bytes);
     }
     fill_pool(&b->pool);
     uint64_t rng = 2;
-    for (size_t i = 0; i < tokens * b->ld; i++) b->qkv[i] = next_unit(&rng);
+    for (size_t i = 0; i < tokens * q_row; i++) b->q[i] = next_unit(&rng);
     return msgl__page_table_create(s->batch, len, b->pool.num_pages * s->page_size, &b->table, err);
 }
 
@@ -168,7 +167,7 @@ static int measure(bench *b, msgl_exec *x, double seconds, msgl_attn_bench_resul
                                        .softcap = s->softcap,
                                        .window = s->window};
         const uint64_t t = msgl__now_ns();
-        d->forward(b->backend, x, &layer, &b->batch, b->qkv, b->ld, b->out);
+        d->forward(b->backend, x, &layer, &b->batch, b->q, b->q_row, b->out);
         const uint64_t end = msgl__now_ns();
         if (x->status != 0) return x->status;
         if (call >= 0) b->samples[n++] = (double)(end - t) * 1e-6;
@@ -227,7 +226,7 @@ int msgl__attn_bench(const msgl_attn_desc *backend, const msgl_attn_bench_shape 
         rc = backend->create(&cfg, &b.backend, err);
     }
     if (rc == 0) {
-        msgl_exec x = {.pool = pool};
+        msgl_exec x = {.act = MSGL_F32, .pool = pool};
         rc = measure(&b, &x, seconds, out);
         if (rc != 0) msgl__err_set(err, rc, "bench attn: %s", msgl__status_text(rc));
         count_work(shape, out);
@@ -239,7 +238,7 @@ int msgl__attn_bench(const msgl_attn_desc *backend, const msgl_attn_bench_shape 
     msgl__free(b.batch.positions);
     msgl__free(b.batch.reqs);
     msgl__pages_free(b.out, b.out_bytes);
-    msgl__pages_free(b.qkv, b.qkv_bytes);
+    msgl__pages_free(b.q, b.q_bytes);
     msgl__pages_free(b.pool.base, b.pool.bytes);
     return rc;
 }

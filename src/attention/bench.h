@@ -20,7 +20,7 @@ typedef struct msgl_attn_bench_shape {
 
 typedef struct msgl_attn_bench_result {
     double prepare_ms; // prepare_metadata, once per step (median)
-    double forward_ms; // one layer (median), stores of K and V included
+    double forward_ms; // one layer (median)
     double bytes;      // K and V that one layer reads at least, each once
     double flops;      // multiply-adds of visible (query, key) pairs, 2 operations each
 } msgl_attn_bench_result;

@@ -37,10 +37,10 @@ static int hybrid_prepare_metadata(msgl_attn_backend *base, msgl_batch *batch)
 }
 
 static void hybrid_forward(msgl_attn_backend *base, msgl_exec *x, const msgl_attn_layer *layer,
-                           const msgl_batch *batch, const float *qkv, size_t ld, float *out)
+                           const msgl_batch *batch, const void *q, size_t ld, void *out)
 {
     msgl_attn_backend *b = route(base, batch);
-    b->desc->forward(b, x, layer, batch, qkv, ld, out);
+    b->desc->forward(b, x, layer, batch, q, ld, out);
 }
 
 static void hybrid_last_indices(const msgl_attn_backend *base, const msgl_batch *batch,

@@ -171,7 +171,7 @@ void msgl__attn_plan_tiles(const msgl_attn_config *cfg, const msgl_attn_workspac
 }
 
 void msgl__attn_call_init(const msgl_attn_config *cfg, const msgl_attn_workspace *w,
-                          const msgl_attn_layer *layer, const float *qkv, size_t ld, float *out,
+                          const msgl_attn_layer *layer, const void *q, size_t ld, void *out,
                           msgl_attn_call *c)
 {
     *c = (msgl_attn_call){.dtype = cfg->pool->dtype,
@@ -180,7 +180,7 @@ void msgl__attn_call_init(const msgl_attn_config *cfg, const msgl_attn_workspace
                           .head_dim = cfg->head_dim,
                           .k = msgl__kv_k(cfg->pool, layer->layer),
                           .v = msgl__kv_v(cfg->pool, layer->layer),
-                          .q = qkv,
+                          .q = q,
                           .ld_q = ld,
                           .out = out,
                           .ld_out = (size_t)cfg->num_q_heads * (size_t)cfg->head_dim,
@@ -193,23 +193,6 @@ void msgl__attn_call_init(const msgl_attn_config *cfg, const msgl_attn_workspace
                           .pending = w->pending,
                           .scratch = w->scratch,
                           .scratch_stride = w->scratch_stride};
-}
-
-void msgl__attn_store_kv(const msgl_attn_config *cfg, msgl_exec *x, const msgl_attn_layer *layer,
-                         const msgl_batch *batch, const float *qkv, size_t ld)
-{
-    const size_t q_row = (size_t)cfg->num_q_heads * (size_t)cfg->head_dim;
-    const size_t kv_row = msgl__kv_slot_stride(cfg->pool);
-    const msgl_attn_store s = {.dtype = cfg->pool->dtype,
-                               .num_tokens = batch->num_tokens,
-                               .row = (int32_t)kv_row,
-                               .k = qkv + q_row,
-                               .v = qkv + q_row + kv_row,
-                               .ld = ld,
-                               .slots = batch->out_loc,
-                               .k_pool = msgl__kv_k(cfg->pool, layer->layer),
-                               .v_pool = msgl__kv_v(cfg->pool, layer->layer)};
-    cfg->kernels->attn.store_kv(&cfg->kernels->attn, x, &s);
 }
 
 void msgl__attn_seqlens(const msgl_batch *batch, int32_t *cu_seqlens_q, int32_t *cu_seqlens_k,

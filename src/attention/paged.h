@@ -45,12 +45,8 @@ void msgl__attn_plan_tiles(const msgl_attn_config *cfg, const msgl_attn_workspac
 
 // The fields of a call that depend on the backend and the layer only.
 void msgl__attn_call_init(const msgl_attn_config *cfg, const msgl_attn_workspace *w,
-                          const msgl_attn_layer *layer, const float *qkv, size_t ld, float *out,
+                          const msgl_attn_layer *layer, const void *q, size_t ld, void *out,
                           msgl_attn_call *c);
-
-// Rounds and stores the new tokens' K and V of qkv rows at batch->out_loc.
-void msgl__attn_store_kv(const msgl_attn_config *cfg, msgl_exec *x, const msgl_attn_layer *layer,
-                         const msgl_batch *batch, const float *qkv, size_t ld);
 
 // Checks limits that every backend relies on; MSGL_EINVAL names the field.
 int msgl__attn_config_check(const msgl_attn_config *cfg, msgl_err *err);

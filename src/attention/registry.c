@@ -22,14 +22,20 @@ const msgl_attn_desc *const *msgl__attn_backends(int *count)
     return BACKENDS;
 }
 
-const msgl_attn_desc *msgl__attn_find(const char *name)
+static bool named(const msgl_attn_desc *d, const char *name)
+{
+    if (strcmp(name, d->name) == 0) return true;
+    for (int a = 0; d->aliases[a] != NULL; a++) {
+        if (strcmp(name, d->aliases[a]) == 0) return true;
+    }
+    return false;
+}
+
+const msgl_attn_desc *msgl__attn_find(const char *name, msgl_device_kind device)
 {
     for (size_t i = 0; i < MSGL_COUNT(BACKENDS); i++) {
         const msgl_attn_desc *d = BACKENDS[i];
-        if (strcmp(name, d->name) == 0) return d;
-        for (int a = 0; d->aliases[a] != NULL; a++) {
-            if (strcmp(name, d->aliases[a]) == 0) return d;
-        }
+        if ((d->devices & 1u << device) != 0 && named(d, name)) return d;
     }
     return NULL;
 }

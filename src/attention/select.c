@@ -17,15 +17,16 @@ static const char *device_name(msgl_device_kind device)
     return device == MSGL_DEVICE_CUDA ? "CUDA" : "the CPU";
 }
 
-// "fa, fi, trtllm" into text.
-static void list_names(char *text, size_t size)
+// "fa, fi, trtllm" into text: the backends for this kind of device.
+static void list_names(msgl_device_kind device, char *text, size_t size)
 {
     int count;
     const msgl_attn_desc *const *all = msgl__attn_backends(&count);
     size_t at = 0;
     text[0] = '\0';
     for (int i = 0; i < count && at < size; i++) {
-        at += (size_t)snprintf(text + at, size - at, "%s%s", i > 0 ? ", " : "", all[i]->name);
+        if ((all[i]->devices & 1u << device) == 0) continue;
+        at += (size_t)snprintf(text + at, size - at, "%s%s", at > 0 ? ", " : "", all[i]->name);
     }
 }
 
@@ -109,15 +110,20 @@ int msgl__attn_supports(const msgl_attn_desc *d, const msgl_attn_needs *n, msgl_
     return check_plugin(d, err);
 }
 
-// Looks a name of `len` characters up.
-static int find(const char *name, size_t len, const msgl_attn_desc **out, msgl_err *err)
+// Looks a name of `len` characters up. A backend that exists only for another device is found too:
+// msgl__attn_supports says so.
+static int find(const char *name, size_t len, msgl_device_kind device, const msgl_attn_desc **out,
+                msgl_err *err)
 {
     char copy[MAX_NAME + 1], names[128];
-    list_names(names, sizeof names);
+    list_names(device, names, sizeof names);
     if (len <= MAX_NAME) {
         memcpy(copy, name, len);
         copy[len] = '\0';
-        *out = msgl__attn_find(copy);
+        *out = msgl__attn_find(copy, device);
+        if (*out != NULL) return 0;
+        const bool cpu = device == MSGL_DEVICE_CPU;
+        *out = msgl__attn_find(copy, cpu ? MSGL_DEVICE_CUDA : MSGL_DEVICE_CPU);
         if (*out != NULL) return 0;
     }
     return msgl__err_set(err, MSGL_EINVAL,
@@ -146,8 +152,8 @@ static int choose_auto(const msgl_attn_needs *n, msgl_attn_choice *out, msgl_err
     msgl_err reason = {0};
     for (size_t i = 0; i < MSGL_COUNT(order); i++) {
         if (order[i].device != n->device || n->capability < order[i].min_capability) continue;
-        const msgl_attn_desc *p = msgl__attn_find(order[i].prefill);
-        const msgl_attn_desc *d = msgl__attn_find(order[i].decode);
+        const msgl_attn_desc *p = msgl__attn_find(order[i].prefill, n->device);
+        const msgl_attn_desc *d = msgl__attn_find(order[i].decode, n->device);
         if (p == NULL || d == NULL) continue;
         msgl_err *e = reason.code == 0 ? &reason : NULL; // the preferred one's reason is shown
         if (msgl__attn_supports(p, n, e) != 0 || msgl__attn_supports(d, n, e) != 0) continue;
@@ -163,7 +169,7 @@ static int choose_auto(const msgl_attn_needs *n, msgl_attn_choice *out, msgl_err
 static int select_half(const char *name, size_t len, const msgl_attn_needs *needs, bool decode,
                        const msgl_attn_desc **out, msgl_err *err)
 {
-    if (len != 4 || memcmp(name, "auto", 4) != 0) return find(name, len, out, err);
+    if (len != 4 || memcmp(name, "auto", 4) != 0) return find(name, len, needs->device, out, err);
     msgl_attn_choice both;
     const int rc = choose_auto(needs, &both, err);
     if (rc == 0) *out = decode ? both.decode : both.prefill;
@@ -179,7 +185,7 @@ int msgl__attn_select(const char *spec, const msgl_attn_needs *needs, msgl_attn_
     const size_t len = strlen(spec);
     int rc;
     if (comma == NULL) {
-        rc = find(spec, len, &out->prefill, err);
+        rc = find(spec, len, needs->device, &out->prefill, err);
         out->decode = out->prefill;
     } else {
         if (comma == spec || comma[1] == '\0' || strchr(comma + 1, ',') != NULL) {

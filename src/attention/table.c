@@ -127,15 +127,14 @@ int msgl__table_prepare_metadata(msgl_attn_backend *base, msgl_batch *batch)
 }
 
 void msgl__table_attend(const msgl_attn_backend *base, msgl_exec *x, const msgl_attn_layer *layer,
-                        const msgl_batch *batch, const float *qkv, size_t ld, float bmm1_scale,
-                        float bmm2_scale, float *out)
+                        const msgl_batch *batch, const void *q, size_t ld, float bmm1_scale,
+                        float bmm2_scale, void *out)
 {
     const msgl_table_backend *b = (const msgl_table_backend *)base;
     const msgl_table_metadata *md = batch->attn_metadata;
     const msgl_attn_kernels *k = &b->cfg.kernels->attn;
     msgl_attn_call c;
-    msgl__attn_store_kv(&b->cfg, x, layer, batch, qkv, ld);
-    msgl__attn_call_init(&b->cfg, &b->ws, layer, qkv, ld, out, &c);
+    msgl__attn_call_init(&b->cfg, &b->ws, layer, q, ld, out, &c);
     c.scale = bmm1_scale;
     c.out_scale = bmm2_scale;
     c.pages = md->page_table;

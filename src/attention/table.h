@@ -33,7 +33,7 @@ int msgl__table_prepare_for_capture(msgl_attn_backend *base, msgl_batch *batch);
 int msgl__table_prepare_for_replay(msgl_attn_backend *base, msgl_batch *batch);
 // forward, with q k^T times bmm1_scale before the softmax and its product with V times bmm2_scale.
 void msgl__table_attend(const msgl_attn_backend *base, msgl_exec *x, const msgl_attn_layer *layer,
-                        const msgl_batch *batch, const float *qkv, size_t ld, float bmm1_scale,
-                        float bmm2_scale, float *out);
+                        const msgl_batch *batch, const void *q, size_t ld, float bmm1_scale,
+                        float bmm2_scale, void *out);
 
 #endif

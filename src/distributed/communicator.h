@@ -13,8 +13,9 @@ typedef struct msgl_comm msgl_comm;
 
 typedef struct msgl_comm_ops {
     const char *name;
-    // buf[0, n) = the sum over ranks, added in rank order. Device memory, f32, in place.
-    void (*all_reduce)(msgl_comm *c, struct msgl_exec *x, float *buf, size_t n);
+    // buf[0, n) = the sum over ranks, added in rank order and in f32. Device memory, elements of
+    // exec->act, in place.
+    void (*all_reduce)(msgl_comm *c, struct msgl_exec *x, void *buf, size_t n);
     // out [size, n]: rank r's in [n] in row r. in may be its own row of out.
     void (*all_gather)(msgl_comm *c, struct msgl_exec *x, const float *in, size_t n, float *out);
     // buf [bytes] of rank `root` to all ranks.

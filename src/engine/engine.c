@@ -103,8 +103,8 @@ static size_t step_device_bytes(const msgl_engine *e)
     const size_t t = (size_t)e->max_step_tokens, r = (size_t)e->max_running;
     const size_t rope = (size_t)msgl__rope_max_rows(&e->model.cfg.rope, e->max_running);
     const size_t half = (size_t)e->model.cfg.rope.dim / 2;
-    return 5 * padded(t * 4) + padded(t * sizeof(msgl_token_logprobs)) + 3 * padded(r * 4) +
-           padded(rope * half * 4);
+    return 6 * padded(t * 4) + padded(t * sizeof(msgl_token_logprobs)) + 3 * padded(r * 4) +
+           padded(r * sizeof(msgl_sample_row)) + padded(rope * half * 4);
 }
 
 static void cut_step(msgl_engine *e, msgl_engine_step *s, msgl_arena *a)
@@ -136,11 +136,13 @@ static void cut_device(msgl_engine *e, msgl_arena *a)
     const size_t t = (size_t)e->max_step_tokens, r = (size_t)e->max_running;
     const size_t rope = (size_t)msgl__rope_max_rows(&e->model.cfg.rope, e->max_running);
     e->dev.positions = cut(a, t, 4);
+    e->dev.out_loc = cut(a, t, 4);
     e->dev.id_index = cut(a, t, 4);
     e->dev.ids = cut(a, t, 4);
     e->dev.rows = cut(a, t, 4);
     e->dev.record_index = cut(a, t, 4);
     e->dev.records = cut(a, t, sizeof *e->dev.records);
+    e->dev.sample_rows = cut(a, r, sizeof *e->dev.sample_rows);
     e->dev.sample_index = cut(a, r, 4);
     e->dev.sampled = cut(a, r, 4);
     e->dev.sample_status = cut(a, r, 4);
@@ -149,7 +151,7 @@ static void cut_device(msgl_engine *e, msgl_arena *a)
 
 static size_t scratch_bytes(const msgl_engine *e)
 {
-    const size_t gemm = msgl__model_scratch(&e->model, e->max_step_tokens);
+    const size_t gemm = msgl__model_scratch(&e->model, e->max_step_tokens, MSGL_LOGITS_ROWS);
     const size_t sample = e->kernels.sample.scratch_size(MSGL_LOGITS_ROWS, e->model.cfg.vocab_size);
     return (gemm > sample ? gemm : sample) + 4096;
 }
@@ -353,14 +355,17 @@ static int build(msgl_engine *e, const msgl_engine_config *cfg, msgl_err *err)
     e->max_step_tokens =
         cfg->max_prefill_tokens > cfg->max_running ? cfg->max_prefill_tokens : cfg->max_running;
     msgl__kernels_init_cpu(&e->kernels, level);
-    code = msgl__model_build(&e->model, &e->kernels, moe, e->info.dtype, err);
+    const msgl_model_target target = {
+        .kernels = &e->kernels, .moe = moe, .dtype = e->info.dtype, .act = MSGL_F32, .ranks = 1};
+    code = msgl__model_build(&e->model, &target, err);
     if (code == 0) code = plan_memory(e, cfg, err);
     const int threads = cfg->num_threads > 0 ? cfg->num_threads : msgl__physical_cores();
     if (code == 0) code = msgl__pool_create(threads, &e->pool, err);
     if (code == 0) code = msgl__device_cpu_create(&e->device, err);
     if (code != 0) return code;
     msgl__comm_self_init(&e->comm);
-    e->exec = (msgl_exec){.device = e->device, .pool = e->pool, .scratch = &e->scratch};
+    e->exec = (msgl_exec){
+        .device = e->device, .act = e->model.target.act, .pool = e->pool, .scratch = &e->scratch};
     float *unused = msgl__reallocarray(NULL, (size_t)e->model.cfg.rope.dim, sizeof *unused);
     if (unused == NULL) return msgl__err_set(err, MSGL_ENOMEM, "engine: out of memory");
     e->rope_scale = msgl__rope_inv_freq(&e->model.cfg.rope, 0, unused);

@@ -49,9 +49,10 @@ typedef struct msgl_engine_step {
 
 // The same on the device; one set, as steps run one after the other.
 typedef struct msgl_engine_dev {
-    int32_t *positions, *id_index, *ids; // [max_step_tokens]
-    int32_t *rows;                       // [max_step_tokens]
+    int32_t *positions, *out_loc, *id_index, *ids; // [max_step_tokens]
+    int32_t *rows;                                 // [max_step_tokens]
     float *inv_freq;
+    msgl_sample_row *sample_rows;                    // [max_running]
     int32_t *sample_index, *sampled, *sample_status; // [max_running]
     int32_t *record_index;                           // [max_step_tokens]
     msgl_token_logprobs *records;                    // [max_step_tokens]
@@ -111,7 +112,7 @@ int msgl__engine_wait(void *engine, int32_t slot, msgl_step_result *out);
 size_t msgl__logits_bytes(const msgl_model *m, int32_t max_rows);
 
 // sample.c: logits of the step's rows in blocks, tokens, log-probabilities. On the device's queue.
-void msgl__sample_step(msgl_engine *e, msgl_engine_step *s, msgl_forward *f, const float *hidden);
+void msgl__sample_step(msgl_engine *e, msgl_engine_step *s, msgl_forward *f, const void *hidden);
 
 // For tests and tools: called on the device's queue with every block of logits before it is
 // sampled; rows are tokens of the step. NULL: off.

@@ -8,7 +8,8 @@ static int32_t block_rows(int32_t rows)
 
 size_t msgl__logits_bytes(const msgl_model *m, int32_t max_rows)
 {
-    return msgl__activation_bytes((size_t)block_rows(max_rows), (size_t)m->cfg.vocab_size);
+    return msgl__activation_bytes((size_t)block_rows(max_rows), (size_t)m->cfg.vocab_size,
+                                  MSGL_F32);
 }
 
 // The end of the run of rows from `r` on whose `of` has consecutive numbers.
@@ -30,9 +31,20 @@ static void sample_rows(msgl_engine *e, const msgl_engine_step *s, int32_t first
             continue;
         }
         const int32_t to = run_end(s->row_sample, r, end), at = s->row_sample[r];
-        e->kernels.sample.sample(&e->exec, logits + (size_t)(r - first) * (size_t)vocab,
-                                 (size_t)vocab, to - r, vocab, s->sample_rows + at,
-                                 e->dev.sampled + at, e->dev.sample_status + at);
+        msgl_sample_call c = {.logits = logits + (size_t)(r - first) * (size_t)vocab,
+                              .ld = (size_t)vocab,
+                              .num_rows = to - r,
+                              .vocab = vocab,
+                              .rows = e->dev.sample_rows + at,
+                              .tokens = e->dev.sampled + at,
+                              .status = e->dev.sample_status + at};
+        for (int32_t i = 0; i < c.num_rows; i++) {
+            const msgl_sample_row *row = &s->sample_rows[at + i];
+            const bool random = row->temperature > 0;
+            c.any_random |= random;
+            c.any_filter |= random && (row->top_k > 0 || row->top_p < 1 || row->min_p > 0);
+        }
+        e->kernels.sample.sample(&e->exec, &c);
         msgl__arena_reset(&e->scratch);
         e->device->ops->scatter_tokens(e->device, e->dev.token_pool, e->dev.sample_index + at,
                                        e->dev.sampled + at, to - r);
@@ -62,15 +74,15 @@ static void record_rows(msgl_engine *e, const msgl_engine_step *s, int32_t first
     }
 }
 
-void msgl__sample_step(msgl_engine *e, msgl_engine_step *s, msgl_forward *f, const float *hidden)
+void msgl__sample_step(msgl_engine *e, msgl_engine_step *s, msgl_forward *f, const void *hidden)
 {
-    const size_t dim = (size_t)e->model.cfg.hidden_size;
+    const size_t dim = (size_t)e->model.cfg.hidden_size, vocab = (size_t)e->model.cfg.vocab_size;
     const int32_t block = block_rows(s->num_rows);
-    float *logits = msgl__activation(f, (size_t)block, (size_t)e->model.cfg.vocab_size);
+    float *logits = msgl__take_rows(f, (size_t)block, vocab, MSGL_F32);
     if (logits == NULL) return;
     for (int32_t r = 0; r < s->num_rows; r += block) {
         const int32_t n = s->num_rows - r < block ? s->num_rows - r : block;
-        msgl__model_logits(&e->model, f, hidden + (size_t)r * dim, n, logits);
+        msgl__model_logits(&e->model, f, msgl__row(f, hidden, r, dim), n, logits);
         if (e->on_logits != NULL) {
             e->on_logits(e->on_logits_ctx, s->rows + r, n, e->model.cfg.vocab_size, logits);
         }

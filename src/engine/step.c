@@ -95,10 +95,13 @@ static void copy_step_in(msgl_engine *e, const msgl_engine_step *s)
     const size_t records = (size_t)s->num_records;
     const size_t half = (size_t)e->model.cfg.rope.dim / 2;
     d->ops->copy_in(d, e->dev.positions, s->positions, tokens);
+    d->ops->copy_in(d, e->dev.out_loc, s->out_loc, tokens);
     d->ops->copy_in(d, e->dev.id_index, s->id_index, tokens);
     d->ops->copy_in(d, e->dev.rows, s->rows, (size_t)s->num_rows * sizeof(int32_t));
     d->ops->copy_in(d, e->dev.inv_freq, s->inv_freq,
                     (size_t)s->num_segments * half * sizeof(float));
+    d->ops->copy_in(d, e->dev.sample_rows, s->sample_rows,
+                    (size_t)s->num_samples * sizeof *s->sample_rows);
     d->ops->copy_in(d, e->dev.sample_index, s->sample_index, samples);
     d->ops->copy_in(d, e->dev.record_index, s->record_index, records * sizeof(int32_t));
     d->ops->copy_in(d, e->dev.records, s->records, records * sizeof *s->records);
@@ -131,14 +134,16 @@ static void run_step(void *ctx, int64_t slot)
         .comm = &e->comm,
         .attn = e->attn,
         .batch = &s->batch,
+        .pool = &e->kv,
         .arena = &e->arena,
         .positions = e->dev.positions,
+        .out_loc = e->dev.out_loc,
         .inv_freq = e->dev.inv_freq,
         .segments = s->segments,
         .num_segments = s->num_segments,
         .rope_scale = e->rope_scale,
     };
-    const float *hidden =
+    const void *hidden =
         e->model.cfg.arch->forward(&e->model, &f, e->dev.ids, e->dev.rows, s->num_rows);
     if (hidden != NULL) msgl__sample_step(e, s, &f, hidden);
     copy_results_out(e, s);

@@ -1,8 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
 //
-// Kernel family attn: storing K and V in the pool, and paged attention over a work list. Every
-// CPU backend (fa, fi, trtllm) plans its batch into the same kind of list, so there is one kernel
-// per ISA level and dtype, for prefill and decode alike.
+// Kernel family attn of the CPU: paged attention over a work list. Every CPU backend (fa, fi,
+// trtllm) plans its batch into the same kind of list, so there is one kernel per ISA level and
+// dtype, for prefill and decode alike.
 //
 // One row's arithmetic is defined once. Keys are taken in tiles of MSGL_ATTN_TILE at absolute
 // positions; a tile gives (m, l, o): maximum, sum of exp2(s - m) and sum of exp2(s - m) v, with
@@ -121,23 +121,12 @@ static inline int msgl__attn_heads_per_task(int wanted, int num_kv_heads, int ro
     return n;
 }
 
-typedef struct msgl_attn_store {
-    msgl_dtype dtype;
-    int32_t num_tokens, row; // row: elements of a slot, num_kv_heads * head_dim
-    const float *k, *v;      // [num_tokens, row]
-    size_t ld;               // elements from token to token, of k and of v
-    const int32_t *slots;    // [num_tokens]
-    void *k_pool, *v_pool;   // [slots, row] of this layer
-} msgl_attn_store;
-
 struct msgl__attn_ops; // attn_impl.h
 
 typedef struct msgl_attn_kernels {
     const char *name; // ISA level of this table, for reports
     // The level's functions for a pool of each dtype.
     const struct msgl__attn_ops *ops[MSGL_DTYPE_COUNT];
-    // Rounds (nearest even) and stores K and V rows at their slots.
-    void (*store_kv)(const struct msgl_attn_kernels *k, msgl_exec *x, const msgl_attn_store *s);
     // Runs the work list over the pool: tasks (item, KV heads), handed out one by one in list
     // order.
     void (*paged)(const struct msgl_attn_kernels *k, msgl_exec *x, const msgl_attn_call *c);

@@ -9,6 +9,7 @@
 
 #include "kernel/attn.h"
 #include "kernel/cpu.h"
+#include "kernel/row_ops.h"
 
 // Rows of an item, before a tile is chosen.
 typedef struct msgl__attn_query {
@@ -59,8 +60,6 @@ typedef struct msgl__attn_ops {
                  const float *l, const float *o);
     // out[d] = f * column d of o, d < head_dim; undoes the level's order of columns.
     void (*write)(int head_dim, const float *o, float f, float *out);
-    // Rounds n values (nearest even, every level the same bits) to the ops' dtype.
-    void (*store)(const float *from, void *to, int n);
 } msgl__attn_ops;
 
 // Row `row` of the item, of KV head kv_head + head.
@@ -73,7 +72,6 @@ static inline const float *msgl__attn_q_row(const msgl__attn_query *q, int head,
 }
 
 // ref/attn_paged.c: the same at every level.
-void msgl__attn_store_rows(const msgl_attn_kernels *k, msgl_exec *x, const msgl_attn_store *s);
 void msgl__attn_paged(const msgl_attn_kernels *k, msgl_exec *x, const msgl_attn_call *c);
 size_t msgl__attn_scratch_size(const msgl_attn_kernels *k, msgl_dtype dtype, int head_dim);
 

@@ -2,7 +2,8 @@
 //
 // The part of kernel family gemm that all ISA levels share. linear() is grouped() with one expert:
 // both make a list of segments (an expert and its rows), prepare the rows, and run tasks of about
-// TASK_US each over (segment, block of rows, run of panels).
+// TASK_US each over (segment, block of rows, run of panels). A norm is part of the preparation; an
+// addition is done by the task that has just made the product, a gate when all products are there.
 #include "kernel/gemm_impl.h"
 
 #include <string.h>
@@ -12,6 +13,8 @@ enum {
     TASKS_PER_THREAD = 8,      // when there is enough for it, so that a slow core can do fewer
     READ_BYTES_PER_US = 16000, // what one core reads from memory, roughly
     PREPARE_INLINE = 32768,    // elements that the caller prepares alone: cheaper than a hand-out
+    GATE_INLINE = 16384,       // the same, of gate and up values
+    GATE_ELEMENTS = 16384,     // of gate and up per task
     PACK_BYTES = 1 << 20,      // of packed panels per task
 };
 
@@ -23,11 +26,17 @@ typedef struct segment {
 
 typedef struct plan {
     const msgl_gemm_micro *micro;
+    const msgl_row_ops *row_ops;
     const msgl_weight *weights;
-    const float *bias, *in;
-    size_t ld_in, ld_out, a_row_bytes, panel_bytes;
+    const float *bias, *in, *norm;
+    float norm_eps;
+    bool gated, accumulate;
+    size_t ld_in, ld_out, ld_product, a_row_bytes, panel_bytes;
     float *out;
+    float *normed;  // [rows, k] when there is a norm
+    float *product; // out, or [rows, n] of scratch when the result is gated or added
     char *a;
+    int gate_rows; // rows per task of the gate
     const segment *segments;
     int num_segments, kpad;
     int row_block;    // rows per task, a multiple of MSGL_GEMM_ROWS
@@ -77,10 +86,20 @@ static void prepare_task(void *arg, int task, int worker)
     const plan *p = arg;
     const segment *s = find(p, task, 1);
     const int at = (task - s->first_prepare) * MSGL_GEMM_ROWS, left = s->rows - at;
+    const int rows = left < MSGL_GEMM_ROWS ? left : MSGL_GEMM_ROWS, k = p->weights->k;
     const size_t row = (size_t)s->row + (size_t)at;
-    p->micro->prepare(p->in + row * p->ld_in, p->ld_in,
-                      left < MSGL_GEMM_ROWS ? left : MSGL_GEMM_ROWS, p->weights->k,
-                      p->a + row * p->a_row_bytes, p->a_row_bytes);
+    const float *in = p->in + row * p->ld_in;
+    size_t ld_in = p->ld_in;
+    if (p->norm != NULL) {
+        float *normed = p->normed + row * (size_t)k;
+        for (int r = 0; r < rows; r++) {
+            p->row_ops->rms_norm(in + (size_t)r * ld_in, p->norm, p->norm_eps,
+                                 normed + (size_t)r * (size_t)k, k);
+        }
+        in = normed;
+        ld_in = (size_t)k;
+    }
+    p->micro->prepare(in, ld_in, rows, k, p->a + row * p->a_row_bytes, p->a_row_bytes);
 }
 
 static void product_task(void *arg, int task, int worker)
@@ -102,10 +121,27 @@ static void product_task(void *arg, int task, int worker)
         .rows = s->rows - at < p->row_block ? s->rows - at : p->row_block,
         .cols = w->n - col < cols ? w->n - col : cols,
         .bias = p->bias == NULL ? NULL : p->bias + col,
-        .out = p->out + row * p->ld_out + col,
-        .ld_out = p->ld_out,
+        .out = p->product + row * p->ld_product + col,
+        .ld_out = p->ld_product,
     };
     p->micro->block(&b);
+    for (int r = 0; p->accumulate && r < b.rows; r++) {
+        float *out = p->out + (row + (size_t)r) * p->ld_out + col;
+        const float *from = b.out + (size_t)r * b.ld_out;
+        for (int i = 0; i < b.cols; i++) out[i] += from[i];
+    }
+}
+
+static void gate_task(void *arg, int task, int worker)
+{
+    (void)worker;
+    const plan *p = arg;
+    const segment *last = &p->segments[p->num_segments - 1];
+    const int first = task * p->gate_rows, rows = last->row + last->rows;
+    for (int r = first; r < first + p->gate_rows && r < rows; r++) {
+        p->row_ops->silu_mul(p->product + (size_t)r * p->ld_product, p->out + (size_t)r * p->ld_out,
+                             p->weights->n / 2);
+    }
 }
 
 // How rows and panels are cut. None of this changes a result: a block's value at (row, feature)
@@ -149,6 +185,11 @@ static void run(plan *p, msgl_exec *x, segment *s, int total_rows)
         msgl__pool_run(x->pool, prepares, prepare_task, p);
     }
     msgl__pool_run(x->pool, tasks, product_task, p);
+    if (!p->gated) return;
+    const int n = p->weights->n;
+    p->gate_rows = n < GATE_ELEMENTS ? GATE_ELEMENTS / n : 1;
+    if ((size_t)total_rows * (size_t)n < GATE_INLINE) p->gate_rows = total_rows;
+    msgl__pool_run(x->pool, ceil_div(total_rows, p->gate_rows), gate_task, p);
 }
 
 static size_t a_row_bytes(const msgl_gemm_micro *micro, int k)
@@ -156,11 +197,12 @@ static size_t a_row_bytes(const msgl_gemm_micro *micro, int k)
     return (size_t)(msgl__gemm_kpad(k) + micro->a_pad) * (size_t)micro->a_size;
 }
 
-static plan make_plan(const msgl_gemm_micro *micro, const msgl_weight *w)
+static plan make_plan(const msgl_gemm_level *level, const msgl_weight *w)
 {
-    const msgl_gemm_micro *m = &micro[w->dtype];
+    const msgl_gemm_micro *m = &level->micro[w->dtype];
     return (plan){
         .micro = m,
+        .row_ops = level->row_ops,
         .weights = w,
         .kpad = msgl__gemm_kpad(w->k),
         .a_row_bytes = a_row_bytes(m, w->k),
@@ -175,46 +217,68 @@ static void *scratch(msgl_exec *x, size_t bytes)
     return p;
 }
 
-void msgl__gemm_linear(const msgl_gemm_micro *micro, msgl_exec *x, const msgl_weight *w,
-                       const float *bias, const float *in, size_t ld_in, float *out, size_t ld_out,
-                       int m)
+// Takes the scratch of m rows: normed and prepared rows, products on their way.
+static bool take_scratch(plan *p, msgl_exec *x, int m)
 {
-    if (m <= 0) return;
-    plan p = make_plan(micro, w);
-    p.bias = bias;
-    p.in = in;
-    p.ld_in = ld_in;
-    p.out = out;
-    p.ld_out = ld_out;
+    const size_t rows = (size_t)m, n = (size_t)p->weights->n, k = (size_t)p->weights->k;
+    p->product = p->out;
+    p->ld_product = p->ld_out;
+    p->a = scratch(x, rows * p->a_row_bytes);
+    if (p->norm != NULL) p->normed = scratch(x, rows * k * sizeof(float));
+    if (p->gated || p->accumulate) {
+        p->product = scratch(x, rows * n * sizeof(float));
+        p->ld_product = n;
+    }
+    return p->a != NULL && (p->norm == NULL || p->normed != NULL) && p->product != NULL;
+}
+
+// What take_scratch takes at most at any level.
+static size_t rows_scratch(const msgl_weight *w, int m, bool norm, bool product)
+{
+    // The widest prepared row is f32 with 16 elements of padding.
+    const size_t prepared = (size_t)msgl__gemm_kpad(w->k) + 16;
+    const size_t more = (norm ? (size_t)w->k : 0) + (product ? (size_t)w->n : 0);
+    return m <= 0 ? 0 : (size_t)m * (prepared + more) * sizeof(float) + 3 * 64;
+}
+
+void msgl__gemm_linear(const msgl_gemm_level *level, msgl_exec *x, const msgl_linear_call *c)
+{
+    if (c->m <= 0) return;
+    plan p = make_plan(level, c->w);
+    p.bias = c->bias;
+    p.in = c->in;
+    p.ld_in = c->ld_in;
+    p.norm = c->norm;
+    p.norm_eps = c->norm_eps;
+    p.gated = c->gated;
+    p.accumulate = c->accumulate;
+    p.out = c->out;
+    p.ld_out = c->ld_out;
     // The products are done when this returns, so the scratch is free again.
     const size_t mark = x->scratch->used;
-    p.a = scratch(x, (size_t)m * p.a_row_bytes);
-    if (p.a == NULL) return;
-    segment s = {.rows = m};
+    segment s = {.rows = c->m};
     p.num_segments = 1;
-    run(&p, x, &s, m);
+    if (take_scratch(&p, x, c->m)) run(&p, x, &s, c->m);
     x->scratch->used = mark;
 }
 
-void msgl__gemm_grouped(const msgl_gemm_micro *micro, msgl_exec *x, const msgl_weight *experts,
-                        int num_experts, const int32_t *offsets, const float *in, size_t ld_in,
-                        float *out, size_t ld_out)
+void msgl__gemm_grouped(const msgl_gemm_level *level, msgl_exec *x, const msgl_grouped_call *c)
 {
-    const int m = num_experts > 0 ? offsets[num_experts] : 0;
+    const int m = c->num_experts > 0 ? c->offsets[c->num_experts] : 0;
     if (m <= 0) return;
-    plan p = make_plan(micro, experts);
-    p.in = in;
-    p.ld_in = ld_in;
-    p.out = out;
-    p.ld_out = ld_out;
+    plan p = make_plan(level, c->experts);
+    p.in = c->in;
+    p.ld_in = c->ld_in;
+    p.gated = c->gated;
+    p.out = c->out;
+    p.ld_out = c->ld_out;
     const size_t mark = x->scratch->used;
-    segment *s = scratch(x, (size_t)(m < num_experts ? m : num_experts) * sizeof *s);
-    p.a = scratch(x, (size_t)m * p.a_row_bytes);
-    if (s != NULL && p.a != NULL) {
-        for (int e = 0; e < num_experts; e++) {
-            const int rows = offsets[e + 1] - offsets[e];
+    segment *s = scratch(x, (size_t)(m < c->num_experts ? m : c->num_experts) * sizeof *s);
+    if (s != NULL && take_scratch(&p, x, m)) {
+        for (int e = 0; e < c->num_experts; e++) {
+            const int first = c->offsets[e], rows = c->offsets[e + 1] - first;
             if (rows > 0) {
-                s[p.num_segments++] = (segment){.expert = e, .row = offsets[e], .rows = rows};
+                s[p.num_segments++] = (segment){.expert = e, .row = first, .rows = rows};
             }
         }
         run(&p, x, s, m);
@@ -222,11 +286,16 @@ void msgl__gemm_grouped(const msgl_gemm_micro *micro, msgl_exec *x, const msgl_w
     x->scratch->used = mark;
 }
 
-size_t msgl__gemm_scratch_size(int m, int k)
+size_t msgl__gemm_linear_scratch(const msgl_linear_call *c)
 {
-    // The widest prepared row is f32 with 16 elements of padding.
-    const size_t row = (size_t)(msgl__gemm_kpad(k) + 16) * sizeof(float);
-    return (size_t)m * (row + sizeof(segment)) + 128;
+    return rows_scratch(c->w, c->m, c->norm != NULL, c->gated || c->accumulate);
+}
+
+size_t msgl__gemm_grouped_scratch(const msgl_grouped_call *c)
+{
+    const int segments = c->rows < c->num_experts ? c->rows : c->num_experts;
+    return rows_scratch(c->experts, c->rows, false, c->gated) + (size_t)segments * sizeof(segment) +
+           64;
 }
 
 typedef struct packing {
@@ -301,7 +370,7 @@ static void gather_task(void *arg, int task, int worker)
     }
 }
 
-void msgl__gemm_gather(msgl_exec *x, const msgl_weight *w, const int32_t *ids, int rows, float *out)
+void msgl__gemm_gather(msgl_exec *x, const msgl_weight *w, const int32_t *ids, int rows, void *out)
 {
     gathering g = {w, ids, out};
     msgl__pool_run(x->pool, rows, gather_task, &g);

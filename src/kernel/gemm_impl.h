@@ -19,6 +19,7 @@
 #include "core/attributes.h"
 #include "kernel/cpu.h"
 #include "kernel/gemm.h"
+#include "kernel/row_ops.h"
 
 enum {
     MSGL_GEMM_LANES = 16,   // features per panel
@@ -59,19 +60,21 @@ typedef struct msgl_gemm_micro {
 typedef void (*msgl_gemm_pack_fn)(char *panel, msgl_dtype dtype, int k, int lane, int rows,
                                   const char *src, msgl_dtype src_dtype, size_t ld_src);
 
-// The driver. `micro` has MSGL_DTYPE_COUNT entries.
+// What a level brings.
+typedef struct msgl_gemm_level {
+    const msgl_gemm_micro *micro; // [MSGL_DTYPE_COUNT]
+    const msgl_row_ops *row_ops;
+} msgl_gemm_level;
+
+// The driver.
 size_t msgl__gemm_packed_size(msgl_dtype dtype, int n, int k);
 void msgl__gemm_pack(msgl_gemm_pack_fn fn, msgl_exec *x, msgl_weight *w, int row, int rows,
                      const void *src, msgl_dtype src_dtype, size_t ld_src);
-void msgl__gemm_gather(msgl_exec *x, const msgl_weight *w, const int32_t *ids, int rows,
-                       float *out);
-void msgl__gemm_linear(const msgl_gemm_micro *micro, msgl_exec *x, const msgl_weight *w,
-                       const float *bias, const float *in, size_t ld_in, float *out, size_t ld_out,
-                       int m);
-void msgl__gemm_grouped(const msgl_gemm_micro *micro, msgl_exec *x, const msgl_weight *experts,
-                        int num_experts, const int32_t *offsets, const float *in, size_t ld_in,
-                        float *out, size_t ld_out);
-size_t msgl__gemm_scratch_size(int m, int k);
+void msgl__gemm_gather(msgl_exec *x, const msgl_weight *w, const int32_t *ids, int rows, void *out);
+void msgl__gemm_linear(const msgl_gemm_level *level, msgl_exec *x, const msgl_linear_call *c);
+void msgl__gemm_grouped(const msgl_gemm_level *level, msgl_exec *x, const msgl_grouped_call *c);
+size_t msgl__gemm_linear_scratch(const msgl_linear_call *c);
+size_t msgl__gemm_grouped_scratch(const msgl_grouped_call *c);
 
 // Plain C, also what the levels fall back to.
 void msgl__gemm_pack_panel_ref(char *panel, msgl_dtype dtype, int k, int lane, int rows,

@@ -12,14 +12,28 @@ void msgl__rope_table(msgl_forward *f, int32_t dim, float *cos_sin)
     }
 }
 
-void msgl__attention(msgl_forward *f, const msgl_attention *a, const float *in,
-                     const float *cos_sin, float *qkv, float *out)
+void msgl__attention(msgl_forward *f, const msgl_attention *a, const msgl_norm *norm,
+                     const void *in, const float *cos_sin, void *qkv, void *out)
 {
-    const int32_t tokens = f->batch->num_tokens;
-    const size_t ld = (size_t)a->qkv.w.n;
-    msgl__linear(f, &a->qkv, in, (size_t)a->qkv.w.k, qkv, tokens);
-    f->k->rope.qk_norm_rope(f->x, qkv, ld, tokens, a->num_heads, a->num_kv_heads, a->head_dim,
-                            a->q_norm, a->k_norm, a->eps, cos_sin, a->head_dim / 2);
-    f->attn->desc->forward(f->attn, f->x, &a->geometry, f->batch, qkv, ld, out);
+    const msgl_rope_call rope = {
+        .qkv = qkv,
+        .ld = (size_t)a->qkv.w.n,
+        .tokens = f->batch->num_tokens,
+        .num_q_heads = a->num_heads,
+        .num_kv_heads = a->num_kv_heads,
+        .head_dim = a->head_dim,
+        .q_weight = a->q_norm,
+        .k_weight = a->k_norm,
+        .eps = a->eps,
+        .cos_sin = cos_sin,
+        .half = a->head_dim / 2,
+        .kv_dtype = f->pool->dtype,
+        .k_pool = msgl__kv_k(f->pool, a->geometry.layer),
+        .v_pool = msgl__kv_v(f->pool, a->geometry.layer),
+        .slots = f->out_loc,
+    };
+    msgl__linear(f, &a->qkv, norm, in, qkv, rope.tokens);
+    f->k->rope.qk_norm_rope_store(f->x, &rope);
+    f->attn->desc->forward(f->attn, f->x, &a->geometry, f->batch, qkv, rope.ld, out);
     msgl__arena_reset(f->x->scratch);
 }

@@ -6,7 +6,6 @@
 #define MSGL_LAYERS_ATTENTION_H
 
 #include "layers/linear.h"
-#include "layers/norm.h"
 
 typedef struct msgl_attention {
     msgl_linear qkv;        // [(num_heads + 2 num_kv_heads) * head_dim, hidden]
@@ -17,11 +16,12 @@ typedef struct msgl_attention {
     msgl_attn_layer geometry;
 } msgl_attention;
 
-// in [num_tokens, hidden] -> out [num_tokens, num_heads * head_dim], before the output projection
-// (which is the caller's: after the last layer only some rows need it). qkv: temporary
-// [num_tokens, qkv.w.n]; cos_sin [num_tokens, head_dim] of this step.
-void msgl__attention(msgl_forward *f, const msgl_attention *a, const float *in,
-                     const float *cos_sin, float *qkv, float *out);
+// in [num_tokens, hidden], before `norm` -> out [num_tokens, num_heads * head_dim], before the
+// output projection (which is the caller's: after the last layer only some rows need it). Stores
+// the tokens' K and V. qkv: temporary [num_tokens, qkv.w.n]; cos_sin [num_tokens, head_dim] of this
+// step.
+void msgl__attention(msgl_forward *f, const msgl_attention *a, const msgl_norm *norm,
+                     const void *in, const float *cos_sin, void *qkv, void *out);
 
 // cos_sin [num_tokens, dim] of the step's positions: dim / 2 cosines, then as many sines.
 void msgl__rope_table(msgl_forward *f, int32_t dim, float *cos_sin);

@@ -3,9 +3,9 @@
 // What a layer needs while a step runs: where to compute, with which kernels, for which batch, and
 // memory for activations. Passed down as an argument; layers hold only weights and geometry.
 //
-// Activations are f32 [rows, dim], row-major, in the step arena. Kernel temporaries come from
-// exec->scratch and live for one call: work is ordered on the stream, so the next call may reuse
-// them.
+// Activations are [rows, dim] of exec->act, row-major, in the step arena. Kernel temporaries come
+// from exec->scratch and live for one call: work is ordered on the stream, so the next call may
+// reuse them.
 #ifndef MSGL_LAYERS_FORWARD_H
 #define MSGL_LAYERS_FORWARD_H
 
@@ -20,8 +20,10 @@ typedef struct msgl_forward {
     msgl_comm *comm;
     msgl_attn_backend *attn;
     const msgl_batch *batch;
+    const msgl_kv_pool *pool; // where K and V go
     msgl_arena *arena;        // step arena
     const int32_t *positions; // [num_tokens], device
+    const int32_t *out_loc;   // [num_tokens] slots in the pool, device
     // Inverse frequencies of this step [rows, rope dim / 2] on the device, and which tokens use
     // which row.
     const float *inv_freq;
@@ -30,19 +32,30 @@ typedef struct msgl_forward {
     float rope_scale; // of cos and sin
 } msgl_forward;
 
-// Bytes that one activation of this shape takes in the step arena.
-static inline size_t msgl__activation_bytes(size_t rows, size_t dim)
+// Bytes that rows of dim elements take in the step arena.
+static inline size_t msgl__activation_bytes(size_t rows, size_t dim, msgl_dtype dtype)
 {
-    return (rows * dim * sizeof(float) + 63) & ~(size_t)63;
+    return (rows * dim * msgl__dtype_size(dtype) + 63) & ~(size_t)63;
 }
 
-// f32 [rows, dim] from the step arena. NULL sets exec->status: the arena's size is computed from
-// the limits, so that is our bug.
-static inline float *msgl__activation(msgl_forward *f, size_t rows, size_t dim)
+// [rows, dim] of any dtype from the step arena. NULL sets exec->status: the arena's size is
+// computed from the limits, so that is our bug.
+static inline void *msgl__take_rows(msgl_forward *f, size_t rows, size_t dim, msgl_dtype dtype)
 {
-    float *p = msgl__arena_alloc(f->arena, rows * dim * sizeof(float));
+    void *p = msgl__arena_alloc(f->arena, rows * dim * msgl__dtype_size(dtype));
     if (p == NULL) f->x->status = MSGL_EINTERNAL;
     return p;
+}
+
+static inline void *msgl__activation(msgl_forward *f, size_t rows, size_t dim)
+{
+    return msgl__take_rows(f, rows, dim, f->x->act);
+}
+
+// Row `row` of an activation of `dim` columns.
+static inline void *msgl__row(const msgl_forward *f, const void *p, int32_t row, size_t dim)
+{
+    return (char *)p + (size_t)row * dim * msgl__dtype_size(f->x->act);
 }
 
 #endif

@@ -1,15 +1,69 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "layers/linear.h"
 
-void msgl__linear(msgl_forward *f, const msgl_linear *l, const float *in, size_t ld_in, float *out,
-                  int32_t rows)
+static msgl_linear_call make_call(const msgl_forward *f, const msgl_linear *l,
+                                  const msgl_norm *norm, const void *in, void *out, int32_t rows)
 {
-    if (rows == 0) return;
-    // Every rank of a row-parallel layer would add the bias, so only the first does.
-    const float *bias = l->row_parallel && f->comm->rank != 0 ? NULL : l->bias;
-    f->k->gemm.linear(f->x, &l->w, bias, in, ld_in, out, (size_t)l->w.n, rows);
+    return (msgl_linear_call){
+        .w = &l->w,
+        // Every rank of a row-parallel layer would add the bias, so only the first does.
+        .bias = l->row_parallel && f->comm->rank != 0 ? NULL : l->bias,
+        .in = in,
+        .ld_in = (size_t)l->w.k,
+        .m = rows,
+        .norm = norm != NULL ? norm->weight : NULL,
+        .norm_eps = norm != NULL ? norm->eps : 0,
+        .out = out,
+        .ld_out = (size_t)l->w.n,
+    };
+}
+
+static void run(msgl_forward *f, const msgl_linear_call *c)
+{
+    if (c->m == 0) return;
+    f->k->gemm.linear(f->x, c);
     msgl__arena_reset(f->x->scratch);
-    if (l->row_parallel) {
-        f->comm->ops->all_reduce(f->comm, f->x, out, (size_t)rows * (size_t)l->w.n);
+}
+
+void msgl__linear(msgl_forward *f, const msgl_linear *l, const msgl_norm *norm, const void *in,
+                  void *out, int32_t rows)
+{
+    const msgl_linear_call c = make_call(f, l, norm, in, out, rows);
+    run(f, &c);
+}
+
+void msgl__linear_f32(msgl_forward *f, const msgl_linear *l, const msgl_norm *norm, const void *in,
+                      float *out, int32_t rows)
+{
+    msgl_linear_call c = make_call(f, l, norm, in, out, rows);
+    c.f32_out = true;
+    run(f, &c);
+}
+
+void msgl__linear_gated(msgl_forward *f, const msgl_linear *l, const msgl_norm *norm,
+                        const void *in, void *out, int32_t rows)
+{
+    msgl_linear_call c = make_call(f, l, norm, in, out, rows);
+    c.gated = true;
+    c.ld_out = (size_t)l->w.n / 2;
+    run(f, &c);
+}
+
+void msgl__linear_add(msgl_forward *f, const msgl_linear *l, const void *in, void *residual,
+                      int32_t rows)
+{
+    msgl_linear_call c = make_call(f, l, NULL, in, residual, rows);
+    if (rows == 0) return;
+    if (!l->row_parallel || f->comm->size == 1) {
+        c.accumulate = true;
+        run(f, &c);
+        return;
     }
+    const size_t mark = f->arena->used, n = (size_t)rows * (size_t)l->w.n;
+    c.out = msgl__activation(f, (size_t)rows, (size_t)l->w.n);
+    if (c.out == NULL) return;
+    run(f, &c);
+    f->comm->ops->all_reduce(f->comm, f->x, c.out, n);
+    f->k->norm.add(f->x, residual, c.out, n);
+    f->arena->used = mark;
 }

@@ -1,11 +1,12 @@
 // SPDX-License-Identifier: Apache-2.0
 //
-// y = x W^T + b. A row-parallel layer (its input split over the ranks) sums the ranks' results;
-// a column-parallel one (its output split) needs nothing.
+// y = x W^T + b, with what belongs to it in a pre-norm transformer: the norm of x before it, and
+// behind it a gate or the addition to the residual stream. A row-parallel layer (its input split
+// over the ranks) sums the ranks' results; a column-parallel one (its output split) needs nothing.
 #ifndef MSGL_LAYERS_LINEAR_H
 #define MSGL_LAYERS_LINEAR_H
 
-#include "layers/forward.h"
+#include "layers/norm.h"
 
 typedef struct msgl_linear {
     msgl_weight w;
@@ -13,8 +14,20 @@ typedef struct msgl_linear {
     bool row_parallel;
 } msgl_linear;
 
-// in [rows, w.k] with stride ld_in -> out [rows, w.n], dense.
-void msgl__linear(msgl_forward *f, const msgl_linear *l, const float *in, size_t ld_in, float *out,
-                  int32_t rows);
+// All operands are dense. norm NULL: x is `in` itself.
+
+// in [rows, w.k] -> out [rows, w.n].
+void msgl__linear(msgl_forward *f, const msgl_linear *l, const msgl_norm *norm, const void *in,
+                  void *out, int32_t rows);
+// The same with out in f32.
+void msgl__linear_f32(msgl_forward *f, const msgl_linear *l, const msgl_norm *norm, const void *in,
+                      float *out, int32_t rows);
+// W holds gate rows, then as many up rows: out [rows, w.n / 2] = silu(gate) * up.
+void msgl__linear_gated(msgl_forward *f, const msgl_linear *l, const msgl_norm *norm,
+                        const void *in, void *out, int32_t rows);
+// residual [rows, w.n] += the result. With more than one rank it takes an activation of that shape
+// from the step arena.
+void msgl__linear_add(msgl_forward *f, const msgl_linear *l, const void *in, void *residual,
+                      int32_t rows);
 
 #endif

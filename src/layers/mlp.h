@@ -6,18 +6,23 @@
 
 #include "layers/linear.h"
 
-// Rows that the feed-forward blocks work on at a time: bounds their temporaries, while the weights,
-// read once per block, still cost little beside the products.
-#define MSGL_FFN_ROWS 1024
-
 typedef struct msgl_mlp {
     msgl_linear gate_up; // [2 intermediate, hidden]: gate rows, then up rows
     msgl_linear down;    // [hidden, intermediate]
 } msgl_mlp;
 
-// Step arena bytes of msgl__mlp for up to max_rows rows.
-size_t msgl__mlp_workspace(const msgl_mlp *m, int32_t max_rows);
-// in, out [rows, hidden], dense.
-void msgl__mlp(msgl_forward *f, const msgl_mlp *m, const float *in, float *out, int32_t rows);
+// Step arena bytes of msgl__mlp for up to max_rows rows with activations of act; without what
+// msgl__linear_add takes.
+size_t msgl__mlp_workspace(const msgl_mlp *m, const msgl_kernels *k, msgl_dtype act,
+                           int32_t max_rows);
+// residual [rows, hidden] += the block of norm(residual).
+void msgl__mlp(msgl_forward *f, const msgl_mlp *m, const msgl_norm *norm, void *residual,
+               int32_t rows);
+
+// Rows of a feed-forward block that are worked on at a time.
+static inline int32_t msgl__ffn_rows(const msgl_kernels *k, int32_t rows)
+{
+    return rows < k->gemm.block_rows ? rows : k->gemm.block_rows;
+}
 
 #endif

@@ -3,31 +3,42 @@
 
 #include "layers/mlp.h"
 
-static int32_t block_rows(int32_t rows)
+size_t msgl__moe_workspace(const msgl_moe *m, const msgl_kernels *k, msgl_dtype act,
+                           int32_t max_rows)
 {
-    return rows < MSGL_FFN_ROWS ? rows : MSGL_FFN_ROWS;
+    const int32_t rows = msgl__ffn_rows(k, max_rows);
+    const size_t n = (size_t)rows, hidden = (size_t)m->router.w.k;
+    return msgl__activation_bytes(n, (size_t)m->router.w.n, MSGL_F32) +
+           2 * msgl__activation_bytes(n, hidden, act) +
+           m->backend->workspace(&m->experts, act, rows);
 }
 
-size_t msgl__moe_workspace(const msgl_moe *m, int32_t max_rows)
+// One block: the normed rows serve the router and the experts.
+static void run_block(msgl_forward *f, const msgl_moe *m, const msgl_norm *norm, void *residual,
+                      int32_t rows)
 {
-    const int32_t rows = block_rows(max_rows);
-    return msgl__activation_bytes((size_t)rows, (size_t)m->router.w.n) +
-           m->backend->workspace(&m->experts, rows);
+    const size_t n = (size_t)rows, hidden = (size_t)m->router.w.k;
+    const bool alone = f->comm->size == 1;
+    float *logits = msgl__take_rows(f, n, (size_t)m->router.w.n, MSGL_F32);
+    void *normed = msgl__activation(f, n, hidden);
+    void *out = alone ? residual : msgl__activation(f, n, hidden);
+    if (logits == NULL || normed == NULL || out == NULL) return;
+    msgl__norm(f, norm, residual, normed, rows);
+    msgl__linear_f32(f, &m->router, NULL, normed, logits, rows);
+    m->backend->forward(f->x, f->k, f->arena, &m->experts, normed, logits, rows, alone, out);
+    if (alone) return;
+    f->comm->ops->all_reduce(f->comm, f->x, out, n * hidden);
+    f->k->norm.add(f->x, residual, out, n * hidden);
 }
 
-void msgl__moe(msgl_forward *f, const msgl_moe *m, const float *in, float *out, int32_t rows)
+void msgl__moe(msgl_forward *f, const msgl_moe *m, const msgl_norm *norm, void *residual,
+               int32_t rows)
 {
-    const size_t hidden = (size_t)m->router.w.k;
-    const int32_t block = block_rows(rows);
+    const int32_t block = msgl__ffn_rows(f->k, rows);
     for (int32_t r = 0; r < rows; r += block) {
-        const int32_t n = rows - r < block ? rows - r : block;
         const size_t mark = f->arena->used;
-        const float *block_in = in + (size_t)r * hidden;
-        float *logits = msgl__activation(f, (size_t)n, (size_t)m->router.w.n);
-        if (logits == NULL) return;
-        msgl__linear(f, &m->router, block_in, hidden, logits, n);
-        m->backend->forward(f->x, f->k, f->arena, &m->experts, block_in, logits, n,
-                            out + (size_t)r * hidden);
+        run_block(f, m, norm, msgl__row(f, residual, r, (size_t)m->router.w.k),
+                  rows - r < block ? rows - r : block);
         f->arena->used = mark;
     }
 }

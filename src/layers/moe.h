@@ -13,9 +13,11 @@ typedef struct msgl_moe {
     const msgl_moe_desc *backend;
 } msgl_moe;
 
-// Step arena bytes of msgl__moe for up to max_rows rows.
-size_t msgl__moe_workspace(const msgl_moe *m, int32_t max_rows);
-// in, out [rows, hidden], dense.
-void msgl__moe(msgl_forward *f, const msgl_moe *m, const float *in, float *out, int32_t rows);
+// Step arena bytes of msgl__moe for up to max_rows rows with activations of act.
+size_t msgl__moe_workspace(const msgl_moe *m, const msgl_kernels *k, msgl_dtype act,
+                           int32_t max_rows);
+// residual [rows, hidden] += the block of norm(residual).
+void msgl__moe(msgl_forward *f, const msgl_moe *m, const msgl_norm *norm, void *residual,
+               int32_t rows);
 
 #endif

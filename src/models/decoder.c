@@ -95,33 +95,36 @@ void msgl__decoder_declare(msgl_model *m, msgl_weight_plan *p)
     }
 }
 
-// Activations of one step. normed is also what the last layer's rows end in.
+// Activations of one step.
 typedef struct buffers {
-    float *cos_sin;                   // [tokens, head_dim]
-    float *residual;                  // [tokens, hidden]
-    float *normed;                    // [tokens, hidden]
-    float *delta;                     // [tokens, hidden]: what a block adds to the residual
-    float *qkv;                       // [tokens, qkv width]
-    float *attn;                      // [tokens, heads * head_dim]
-    float *rows_attn, *rows_residual; // the same of the rows that get logits
+    float *cos_sin;                  // [tokens, head_dim]
+    void *residual;                  // [tokens, hidden]
+    void *qkv;                       // [tokens, qkv width]
+    void *attn;                      // [tokens, heads * head_dim]
+    void *rows_attn, *rows_residual; // the same of the rows that get logits
 } buffers;
 
 size_t msgl__decoder_workspace(const msgl_model *m, int32_t max_tokens, int32_t max_rows)
 {
     const msgl_model_config *c = &m->cfg;
+    const msgl_kernels *k = m->target.kernels;
+    const msgl_dtype act = m->target.act;
     const size_t t = (size_t)max_tokens, r = (size_t)max_rows, h = (size_t)c->hidden_size;
     const size_t q = (size_t)c->num_heads * (size_t)c->head_dim;
     const size_t kv = (size_t)c->num_kv_heads * (size_t)c->head_dim;
     size_t ffn = 0;
     for (int32_t l = 0; l < c->num_layers; l++) {
         const msgl_decoder_layer *layer = &m->layers[l];
-        const size_t need = layer->sparse ? msgl__moe_workspace(&layer->moe, max_tokens)
-                                          : msgl__mlp_workspace(&layer->mlp, max_tokens);
+        const size_t need = layer->sparse ? msgl__moe_workspace(&layer->moe, k, act, max_tokens)
+                                          : msgl__mlp_workspace(&layer->mlp, k, act, max_tokens);
         if (need > ffn) ffn = need;
     }
-    return msgl__activation_bytes(t, (size_t)c->head_dim) + 3 * msgl__activation_bytes(t, h) +
-           msgl__activation_bytes(t, q + 2 * kv) + msgl__activation_bytes(t, q) +
-           msgl__activation_bytes(r, q) + msgl__activation_bytes(r, h) + ffn;
+    // More ranks than one add their parts up in a buffer first (msgl__linear_add).
+    const size_t part = m->target.ranks > 1 ? msgl__activation_bytes(t, h, act) : 0;
+    return msgl__activation_bytes(t, (size_t)c->head_dim, MSGL_F32) +
+           msgl__activation_bytes(t, h, act) + msgl__activation_bytes(t, q + 2 * kv, act) +
+           msgl__activation_bytes(t, q, act) + msgl__activation_bytes(r, q, act) +
+           msgl__activation_bytes(r, h, act) + ffn + part;
 }
 
 static bool take_buffers(const msgl_model_config *c, msgl_forward *f, int32_t num_rows, buffers *b)
@@ -129,10 +132,8 @@ static bool take_buffers(const msgl_model_config *c, msgl_forward *f, int32_t nu
     const size_t t = (size_t)f->batch->num_tokens, h = (size_t)c->hidden_size;
     const size_t q = (size_t)c->num_heads * (size_t)c->head_dim;
     const size_t kv = (size_t)c->num_kv_heads * (size_t)c->head_dim;
-    b->cos_sin = msgl__activation(f, t, (size_t)c->head_dim);
+    b->cos_sin = msgl__take_rows(f, t, (size_t)c->head_dim, MSGL_F32);
     b->residual = msgl__activation(f, t, h);
-    b->normed = msgl__activation(f, t, h);
-    b->delta = msgl__activation(f, t, h);
     b->qkv = msgl__activation(f, t, q + 2 * kv);
     b->attn = msgl__activation(f, t, q);
     b->rows_attn = msgl__activation(f, (size_t)num_rows, q);
@@ -140,56 +141,41 @@ static bool take_buffers(const msgl_model_config *c, msgl_forward *f, int32_t nu
     return f->x->status == 0;
 }
 
-static void feed_forward(msgl_forward *f, const msgl_decoder_layer *layer, const float *in,
-                         float *out, int32_t rows)
+// The layer behind its attention.
+static void finish_layer(msgl_forward *f, const msgl_decoder_layer *layer, const void *attn,
+                         void *residual, int32_t rows)
 {
+    msgl__linear_add(f, &layer->attn.out, attn, residual, rows);
     if (layer->sparse) {
-        msgl__moe(f, &layer->moe, in, out, rows);
+        msgl__moe(f, &layer->moe, &layer->ffn_norm, residual, rows);
     } else {
-        msgl__mlp(f, &layer->mlp, in, out, rows);
+        msgl__mlp(f, &layer->mlp, &layer->ffn_norm, residual, rows);
     }
 }
 
-// The last layer behind its attention: only rows that get logits are still of use.
-static void finish_rows(const msgl_model *m, msgl_forward *f, buffers *b, const int32_t *rows,
-                        int32_t num_rows)
-{
-    const msgl_decoder_layer *last = &m->layers[m->cfg.num_layers - 1];
-    const int32_t q = last->attn.out.w.k;
-    const bool all = num_rows == f->batch->num_tokens; // then they are in token order
-    const float *attn = all ? b->attn : b->rows_attn;
-    float *residual = all ? b->residual : b->rows_residual;
-    if (!all) {
-        f->k->moe.gather(f->x, b->attn, rows, num_rows, 1, q, b->rows_attn);
-        f->k->moe.gather(f->x, b->residual, rows, num_rows, 1, m->cfg.hidden_size,
-                         b->rows_residual);
-    }
-    msgl__linear(f, &last->attn.out, attn, (size_t)q, b->delta, num_rows);
-    msgl__add_norm(f, &last->ffn_norm, residual, b->delta, b->normed, num_rows);
-    feed_forward(f, last, b->normed, b->delta, num_rows);
-    msgl__add_norm(f, &m->final_norm, residual, b->delta, b->normed, num_rows);
-}
-
-float *msgl__decoder_forward(const msgl_model *m, msgl_forward *f, const int32_t *ids,
-                             const int32_t *rows, int32_t num_rows)
+void *msgl__decoder_forward(const msgl_model *m, msgl_forward *f, const int32_t *ids,
+                            const int32_t *rows, int32_t num_rows)
 {
     const msgl_model_config *c = &m->cfg;
-    const int32_t tokens = f->batch->num_tokens;
+    const int32_t tokens = f->batch->num_tokens, q = c->num_heads * c->head_dim;
+    const msgl_decoder_layer *last = &m->layers[c->num_layers - 1];
     buffers b;
     if (!take_buffers(c, f, num_rows, &b)) return NULL;
     msgl__rope_table(f, c->head_dim, b.cos_sin);
     f->k->gemm.gather(f->x, &m->embed, ids, tokens, b.residual);
-    msgl__norm(f, &m->layers[0].attn_norm, b.residual, b.normed, tokens);
-    for (int32_t l = 0; l < c->num_layers; l++) {
-        const msgl_decoder_layer *layer = &m->layers[l];
-        msgl__attention(f, &layer->attn, b.normed, b.cos_sin, b.qkv, b.attn);
-        if (l == c->num_layers - 1) break;
-        msgl__linear(f, &layer->attn.out, b.attn, (size_t)layer->attn.out.w.k, b.delta, tokens);
-        msgl__add_norm(f, &layer->ffn_norm, b.residual, b.delta, b.normed, tokens);
-        feed_forward(f, layer, b.normed, b.delta, tokens);
-        msgl__add_norm(f, &m->layers[l + 1].attn_norm, b.residual, b.delta, b.normed, tokens);
+    for (const msgl_decoder_layer *layer = m->layers; layer <= last; layer++) {
+        msgl__attention(f, &layer->attn, &layer->attn_norm, b.residual, b.cos_sin, b.qkv, b.attn);
+        if (layer != last) finish_layer(f, layer, b.attn, b.residual, tokens);
     }
     if (num_rows == 0) return NULL;
-    finish_rows(m, f, &b, rows, num_rows);
-    return f->x->status == 0 ? b.normed : NULL;
+    // Behind the last attention only rows that get logits are still of use. When those are all,
+    // they are in token order.
+    const bool all = num_rows == tokens;
+    if (!all) {
+        f->k->moe.gather(f->x, b.attn, rows, num_rows, 1, q, b.rows_attn);
+        f->k->moe.gather(f->x, b.residual, rows, num_rows, 1, c->hidden_size, b.rows_residual);
+    }
+    void *residual = all ? b.residual : b.rows_residual;
+    finish_layer(f, last, all ? b.attn : b.rows_attn, residual, num_rows);
+    return f->x->status == 0 ? residual : NULL;
 }

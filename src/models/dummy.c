@@ -2,10 +2,12 @@
 //
 // Random weights without a checkpoint, for benchmarks and tests of any config. Drawing hundreds of
 // millions of numbers would take longer than reading them from disk, so one block is drawn and
-// every group of rows is packed from another place in it.
+// every group of rows is packed from another place in it. A device that can draw numbers itself
+// does.
 #include <math.h>
 
 #include "core/mem.h"
+#include "kernel/device.h"
 #include "models/weights.h"
 
 enum { BLOCK = 1 << 21 }; // elements
@@ -27,6 +29,25 @@ static void draw(uint16_t *block, size_t n)
     for (size_t i = 0; i < n; i++) {
         const float unit = (float)(mix(i) >> 40) * 0x1p-24f;
         block[i] = msgl__f32_to_bf16((2 * unit - 1) * half_width);
+    }
+}
+
+// On the device, which packs nothing: rows are where they are in a row-major matrix.
+static void draw_rows(const msgl_wanted *w, msgl_exec *x, uint64_t seed)
+{
+    const size_t cols = (size_t)w->cols, size = msgl__dtype_size(w->weight->dtype);
+    x->device->ops->fill_normal(x->device, (char *)w->weight->data + (size_t)w->row * cols * size,
+                                w->weight->dtype, (size_t)w->rows * cols, seed, 0.02f);
+}
+
+// A vector of one value.
+static void fill_vector(const msgl_wanted *w, msgl_exec *x)
+{
+    float host[64];
+    for (int i = 0; i < 64; i++) host[i] = w->dummy;
+    for (int32_t at = 0; at < w->rows; at += 64) {
+        const size_t n = w->rows - at < 64 ? (size_t)(w->rows - at) : 64;
+        x->device->ops->copy_in(x->device, *w->vector + w->row + at, host, n * sizeof *host);
     }
 }
 
@@ -56,10 +77,12 @@ int msgl__weights_dummy(const msgl_weight_plan *p, msgl_exec *x, msgl_load_progr
     }
     for (size_t i = 0; i < p->num_wanted; i++) {
         const msgl_wanted *w = &p->wanted[i];
-        if (w->weight != NULL) {
-            fill_rows(p, w, x, block, BLOCK, &seed);
+        if (w->weight == NULL) {
+            fill_vector(w, x);
+        } else if (x->device->ops->fill_normal != NULL) {
+            draw_rows(w, x, ++seed);
         } else {
-            for (int32_t e = 0; e < w->rows; e++) (*w->vector)[w->row + e] = w->dummy;
+            fill_rows(p, w, x, block, BLOCK, &seed);
         }
         done += (uint64_t)w->rows * (uint64_t)(w->cols + 1);
         if (progress != NULL) progress(ctx, done, total);

@@ -43,7 +43,7 @@ static void build_layers(msgl_model *m)
         layer->mlp.down.row_parallel = true;
         layer->sparse = (c->layer_flags[l] & MSGL_LAYER_SPARSE) != 0;
         if (!layer->sparse) continue;
-        layer->moe.backend = m->moe;
+        layer->moe.backend = m->target.moe;
         layer->moe.experts = (msgl_moe_experts){.num_experts = c->num_experts,
                                                 .top_k = c->top_k,
                                                 .norm_topk = c->norm_topk,
@@ -54,11 +54,9 @@ static void build_layers(msgl_model *m)
     m->final_norm = (msgl_norm){.eps = c->rms_eps, .dim = c->hidden_size};
 }
 
-int msgl__model_build(msgl_model *m, const msgl_kernels *k, const msgl_moe_desc *moe,
-                      msgl_dtype dtype, msgl_err *err)
+int msgl__model_build(msgl_model *m, const msgl_model_target *target, msgl_err *err)
 {
-    m->kernels = k;
-    m->moe = moe;
+    m->target = *target;
     m->layers = msgl__calloc((size_t)m->cfg.num_layers, sizeof *m->layers);
     m->experts = msgl__calloc((size_t)sparse_layers(&m->cfg) * 2 * (size_t)m->cfg.num_experts,
                               sizeof *m->experts);
@@ -66,7 +64,7 @@ int msgl__model_build(msgl_model *m, const msgl_kernels *k, const msgl_moe_desc 
         return msgl__err_set(err, MSGL_ENOMEM, "model: out of memory");
     }
     build_layers(m);
-    msgl__weight_plan_init(&m->plan, k, dtype, err);
+    msgl__weight_plan_init(&m->plan, target->kernels, target->dtype, err);
     m->cfg.arch->declare(m, &m->plan);
     return m->plan.status;
 }
@@ -99,26 +97,76 @@ int msgl__model_load(msgl_model *m, void *region, const char *dir, msgl_exec *x,
     return code;
 }
 
-void msgl__model_logits(const msgl_model *m, msgl_forward *f, const float *hidden, int32_t rows,
+void msgl__model_logits(const msgl_model *m, msgl_forward *f, const void *hidden, int32_t rows,
                         float *logits)
 {
-    msgl__linear(f, &m->lm_head, hidden, (size_t)m->cfg.hidden_size, logits, rows);
+    msgl__linear_f32(f, &m->lm_head, &m->final_norm, hidden, logits, rows);
 }
 
-size_t msgl__model_scratch(const msgl_model *m, int32_t max_tokens)
+static size_t larger(size_t a, size_t b)
 {
-    const msgl_model_config *c = &m->cfg;
-    size_t most = 0;
-    const int32_t widths[] = {c->hidden_size, c->num_heads * c->head_dim, c->intermediate_size,
-                              c->moe_intermediate_size};
-    for (size_t i = 0; i < sizeof widths / sizeof widths[0]; i++) {
-        int32_t rows = max_tokens;
-        if (c->top_k > 0) { // an expert's rows are at most all assignments of a block
-            const int32_t block = max_tokens < MSGL_FFN_ROWS ? max_tokens : MSGL_FFN_ROWS;
-            if (block * c->top_k > rows) rows = block * c->top_k;
+    return a > b ? a : b;
+}
+
+// Of a call of the kind that the layers make. The weights have no place yet, so whether there is a
+// norm or a bias is said by the address of something else.
+static size_t linear_scratch(const msgl_model *m, const msgl_linear *l, bool norm, int32_t rows,
+                             bool gated, bool accumulate)
+{
+    static const float something = 0;
+    msgl_linear_call c = {.w = &l->w,
+                          .m = rows,
+                          .ld_in = (size_t)l->w.k,
+                          .norm = norm ? &something : NULL,
+                          .gated = gated,
+                          .accumulate = accumulate,
+                          .ld_out = (size_t)(gated ? l->w.n / 2 : l->w.n)};
+    const size_t plain = m->target.kernels->gemm.linear_scratch(&c);
+    c.bias = &something;
+    return larger(plain, m->target.kernels->gemm.linear_scratch(&c));
+}
+
+static size_t moe_scratch(const msgl_model *m, const msgl_moe *moe, int32_t block)
+{
+    const msgl_moe_experts *e = &moe->experts;
+    msgl_grouped_call c = {.experts = e->gate_up,
+                           .num_experts = e->num_experts,
+                           .rows = block * e->top_k,
+                           .ld_in = (size_t)e->gate_up->k,
+                           .gated = true,
+                           .ld_out = (size_t)e->gate_up->n / 2};
+    const size_t up = m->target.kernels->gemm.grouped_scratch(&c);
+    c = (msgl_grouped_call){.experts = e->down,
+                            .num_experts = e->num_experts,
+                            .rows = block * e->top_k,
+                            .ld_in = (size_t)e->down->k,
+                            .ld_out = (size_t)e->down->n};
+    const size_t down = m->target.kernels->gemm.grouped_scratch(&c);
+    // Sorting and combining number the assignments, and count them by expert.
+    const size_t places = ((size_t)c.rows + (size_t)c.num_experts + 64) * 2 * sizeof(int32_t);
+    const size_t router = linear_scratch(m, &moe->router, false, block, false, false);
+    return larger(larger(up, down), larger(places, router));
+}
+
+size_t msgl__model_scratch(const msgl_model *m, int32_t max_tokens, int32_t max_rows)
+{
+    const int32_t block = msgl__ffn_rows(m->target.kernels, max_tokens);
+    const bool add = m->target.ranks == 1;
+    // Tied embeddings become the head when they are loaded.
+    const msgl_linear head = {.w = m->cfg.tie_embeddings ? m->embed : m->lm_head.w};
+    size_t most = linear_scratch(m, &head, true, max_rows, false, false);
+    for (int32_t i = 0; i < m->cfg.num_layers; i++) {
+        const msgl_decoder_layer *l = &m->layers[i];
+        const msgl_attention *a = &l->attn;
+        most = larger(most, linear_scratch(m, &a->qkv, true, max_tokens, false, false));
+        most = larger(most, linear_scratch(m, &a->out, false, max_tokens, false, add));
+        if (l->sparse) {
+            most = larger(most, moe_scratch(m, &l->moe, block));
+        } else {
+            const msgl_mlp *mlp = &l->mlp;
+            most = larger(most, linear_scratch(m, &mlp->gate_up, true, block, true, false));
+            most = larger(most, linear_scratch(m, &mlp->down, false, block, false, add));
         }
-        const size_t bytes = m->kernels->gemm.scratch_size(rows, widths[i]);
-        if (bytes > most) most = bytes;
     }
     return most;
 }

@@ -8,6 +8,7 @@
 
 #include "core/attributes.h"
 #include "core/mem.h"
+#include "kernel/device.h"
 #include "models/json_read.h"
 
 // Bounds the plan of a hostile config; the largest published model wants some 50,000.
@@ -205,6 +206,19 @@ static int by_place(const void *a, const void *b)
     return x->data < y->data ? -1 : x->data > y->data;
 }
 
+static void load_vector(const msgl_wanted *w, const void *src, msgl_dtype dtype, msgl_exec *x)
+{
+    const size_t n = (size_t)w->rows;
+    float *host = msgl__reallocarray(NULL, n, sizeof *host);
+    if (host == NULL) {
+        x->status = MSGL_ENOMEM;
+        return;
+    }
+    for (size_t i = 0; i < n; i++) host[i] = msgl__load_f32(src, dtype, i);
+    x->device->ops->copy_in(x->device, *w->vector + w->row, host, n * sizeof *host);
+    msgl__free(host);
+}
+
 static void load_tensor(const msgl_weight_plan *p, const load_item *it, msgl_exec *x)
 {
     const msgl_wanted *w = it->want;
@@ -221,8 +235,7 @@ static void load_tensor(const msgl_weight_plan *p, const load_item *it, msgl_exe
         memcpy(copy, t->data, t->bytes);
     }
     if (w->weight == NULL) {
-        float *to = *w->vector + w->row;
-        for (int32_t i = 0; i < w->rows; i++) to[i] = msgl__load_f32(src, t->dtype, (size_t)i);
+        load_vector(w, src, t->dtype, x);
     } else {
         p->kernels->gemm.pack(x, w->weight, w->row, w->rows, src, t->dtype, (size_t)w->cols);
         msgl__arena_reset(x->scratch);

@@ -18,13 +18,13 @@ typedef struct msgl_moe_experts {
 typedef struct msgl_moe_desc {
     const char *name;
     const char *summary; // one line for --help
-    // Step arena bytes for `rows` rows.
-    size_t (*workspace)(const msgl_moe_experts *e, int32_t rows);
-    // in [rows, hidden], logits [rows, num_experts] -> out [rows, hidden]. A row's result depends
-    // on that row only. Failures go to x->status.
+    // Step arena bytes for `rows` rows with activations of act.
+    size_t (*workspace)(const msgl_moe_experts *e, msgl_dtype act, int32_t rows);
+    // in [rows, hidden], logits [rows, num_experts] -> out [rows, hidden], set or (accumulate)
+    // added to. A row's result depends on that row only. Failures go to x->status.
     void (*forward)(msgl_exec *x, const msgl_kernels *k, msgl_arena *arena,
-                    const msgl_moe_experts *e, const float *in, const float *logits, int32_t rows,
-                    float *out);
+                    const msgl_moe_experts *e, const void *in, const float *logits, int32_t rows,
+                    bool accumulate, void *out);
 } msgl_moe_desc;
 
 // registry.c: by name, or "auto" (the first). MSGL_EINVAL lists the names.

@@ -95,7 +95,7 @@ static void test_all(void **state)
     const msgl_cpu_level have = msgl__cpu_level_detect();
     for (int i = 0; i < count; i++) {
         for (int level = 0; level <= (int)have; level++) {
-            // torch_native has no kernel of its own but the store.
+            // torch_native has no kernel of its own.
             const bool own = strcmp(all[i]->name, "torch_native") != 0;
             if (!own && level != (int)have) continue;
             check_backend(all[i], (msgl_cpu_level)level, level == MSGL_CPU_REF ? 4 : 12);

@@ -185,9 +185,13 @@ static void test_registry(void **state)
     const msgl_attn_desc *const *all = msgl__attn_backends(&count);
     for (int i = 0; i < count; i++) {
         const msgl_attn_desc *d = all[i];
-        assert_ptr_equal(msgl__attn_find(d->name), d);
-        for (int a = 0; d->aliases[a] != NULL; a++) {
-            assert_ptr_equal(msgl__attn_find(d->aliases[a]), d);
+        for (int k = MSGL_DEVICE_CPU; k <= MSGL_DEVICE_CUDA; k++) {
+            const msgl_device_kind kind = (msgl_device_kind)k;
+            if ((d->devices & 1u << kind) == 0) continue;
+            assert_ptr_equal(msgl__attn_find(d->name, kind), d);
+            for (int a = 0; d->aliases[a] != NULL; a++) {
+                assert_ptr_equal(msgl__attn_find(d->aliases[a], kind), d);
+            }
         }
         assert_non_null(d->summary);
         assert_non_null(d->create);
@@ -200,7 +204,7 @@ static void test_registry(void **state)
         assert_int_equal(d->graph, d->prepare_for_replay != NULL);
         assert_int_equal(d->page_rule == MSGL_PAGE_SET, d->page_override != 0);
     }
-    assert_null(msgl__attn_find("auto"));
+    assert_null(msgl__attn_find("auto", MSGL_DEVICE_CPU));
 }
 
 // The hybrid gives each phase what its half alone gives, and graph calls go to the decode half.

@@ -199,7 +199,6 @@ void world_release(world *w, int row)
 void world_prepare(world *w, msgl_phase phase, const step_req *reqs, int n)
 {
     free_step(w);
-    const size_t kv = msgl__kv_slot_stride(&w->pool);
     int tokens = 0;
     for (int i = 0; i < n; i++) tokens += reqs[i].device - reqs[i].cached;
     w->qkv = malloc((size_t)(tokens + MAX_REQS) * w->ld * sizeof(float));
@@ -221,15 +220,13 @@ void world_prepare(world *w, msgl_phase phase, const step_req *reqs, int n)
         const int32_t *slots = msgl__page_table_row(&w->table, reqs[i].req);
         w->batch_reqs[i] = (msgl_batch_req){
             .table_idx = reqs[i].req, .cached_len = reqs[i].cached, .device_len = reqs[i].device};
-        for (int p = 0; p < r->len; p++) { // only what earlier steps stored is there
-            poke(w, 0, slots[p], p < reqs[i].cached ? r : NULL, p);
-            poke(w, 1, slots[p], p < reqs[i].cached ? r : NULL, p);
+        for (int p = 0; p < r->len; p++) { // only what this and earlier steps stored is there
+            poke(w, 0, slots[p], p < reqs[i].device ? r : NULL, p);
+            poke(w, 1, slots[p], p < reqs[i].device ? r : NULL, p);
         }
         for (int p = reqs[i].cached; p < reqs[i].device; p++, t++) {
             float *row = w->qkv + (size_t)t * w->ld;
             memcpy(row, r->q + (size_t)p * w->out_ld, w->out_ld * sizeof *row);
-            memcpy(row + w->out_ld, r->k + (size_t)p * kv, kv * sizeof *row);
-            memcpy(row + w->out_ld + kv, r->v + (size_t)p * kv, kv * sizeof *row);
             w->batch.positions[t] = p;
             w->batch.out_loc[t] = slots[p];
         }

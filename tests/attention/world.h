@@ -2,7 +2,7 @@
 //
 // A small world for attention tests: a pool whose pages are handed out in random order, a page
 // table, requests with random q, K and V, and the exact answer in f64. Every slot that no request
-// owns, the other layer, the rest of the table and the padding of qkv are poison (NaN, -1).
+// owns, the other layer, the rest of the table and what is beside q in qkv are poison (NaN, -1).
 #ifndef MSGL_TESTS_ATTENTION_WORLD_H
 #define MSGL_TESTS_ATTENTION_WORLD_H
 

@@ -107,7 +107,7 @@ static void check_half(const char *model, const char *dtype, const char *file, c
 {
     harness h;
     char path[PATH];
-    assert_true(run_prompt(&h, model, dtype, level, msgl__attn_find("fa")));
+    assert_true(run_prompt(&h, model, dtype, level, msgl__attn_find("fa", MSGL_DEVICE_CPU)));
     const int32_t vocab = h.info->vocab_size;
     const size_t n = (size_t)POSITIONS * (size_t)vocab;
     vector_path(path, model, "expected_f32.bin");
@@ -141,7 +141,8 @@ static void test_parity_f32(void **state)
     (void)state;
     for (size_t i = 0; i < MSGL_COUNT(MODELS); i++) {
         for (int l = 0; l <= (int)msgl__cpu_level_detect(); l++) {
-            check_f32(MODELS[i], msgl__cpu_level_name((msgl_cpu_level)l), msgl__attn_find("fa"));
+            check_f32(MODELS[i], msgl__cpu_level_name((msgl_cpu_level)l),
+                      msgl__attn_find("fa", MSGL_DEVICE_CPU));
         }
     }
 }

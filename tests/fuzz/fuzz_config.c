@@ -28,7 +28,8 @@ static void plan(const msgl_model_config *cfg)
     msgl_model *m = calloc(1, sizeof *m);
     if (m == NULL) __builtin_trap();
     m->cfg = *cfg;
-    const int code = msgl__model_build(m, &kernels, NULL, MSGL_BF16, &err);
+    const msgl_model_target target = {.kernels = &kernels, .dtype = MSGL_BF16, .ranks = 1};
+    const int code = msgl__model_build(m, &target, &err);
     if (code != 0 && err.text[0] == '\0') __builtin_trap();
     if (code == 0 && m->plan.bytes == 0) __builtin_trap();
     msgl__model_free(m);

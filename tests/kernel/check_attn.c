@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 //
-// Family attn: paged attention against sums in f64, and stores against exact rounding. The
-// conformance of whole backends is in tests/attention.
+// Family attn: paged attention against sums in f64, and the stores of K and V against exact
+// rounding. The conformance of whole backends is in tests/attention.
 #include "kernel/checkkern.h"
 
 #include <math.h>
@@ -294,11 +294,12 @@ static void check_paged(checkkern *ck, msgl_dtype dtype)
     }
 }
 
-// Every 16-bit pattern's neighbourhood: values, halfway cases, subnormals, infinities.
+// Every 16-bit pattern's neighbourhood: values, halfway cases, subnormals, infinities. Nothing is
+// rotated.
 static void check_store(checkkern *ck, msgl_dtype dtype)
 {
-    const ck_fn prev = ck->prev == NULL ? NULL : CK_FN(ck->prev->attn.ops[dtype]->store);
-    if (!msgl__ck_func(ck, CK_FN(ck->cur->attn.ops[dtype]->store), prev, "attn_store_%s",
+    if (!msgl__ck_func(ck, CK_FN(ck->cur->rope.qk_norm_rope_store),
+                       CK_PREV(ck, rope.qk_norm_rope_store), "kv_store_%s",
                        msgl__dtype_name(dtype))) {
         return;
     }
@@ -318,20 +319,20 @@ static void check_store(checkkern *ck, msgl_dtype dtype)
     for (size_t t = 0; t < TOKENS; t++) {
         for (size_t i = 0; i < ROW; i++) {
             const size_t to = (size_t)slots[t] * ROW + i;
-            msgl__store_f32(want, dtype, to, in[t * ROW + i]);
-            msgl__store_f32(want + n * size, dtype, to, in[n + t * ROW + i]);
+            msgl__store_f32(want, dtype, to, in[2 * t * ROW + i]);
+            msgl__store_f32(want + n * size, dtype, to, in[(2 * t + 1) * ROW + i]);
         }
     }
-    const msgl_attn_store s = {.dtype = dtype,
-                               .num_tokens = TOKENS,
-                               .row = ROW,
-                               .k = in,
-                               .v = in + n,
-                               .ld = ROW,
-                               .slots = slots,
-                               .k_pool = pool,
-                               .v_pool = pool + n * size};
-    ck->cur->attn.store_kv(&ck->cur->attn, ck->exec, &s);
+    const msgl_rope_call c = {.qkv = in,
+                              .ld = 2 * ROW,
+                              .tokens = TOKENS,
+                              .num_kv_heads = 2,
+                              .head_dim = ROW / 2,
+                              .kv_dtype = dtype,
+                              .k_pool = pool,
+                              .v_pool = pool + n * size,
+                              .slots = slots};
+    ck->cur->rope.qk_norm_rope_store(ck->exec, &c);
     msgl__ck_true(ck, memcmp(pool, want, 2 * n * size) == 0, "stored bits differ");
 }
 

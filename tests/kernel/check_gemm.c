@@ -109,9 +109,21 @@ static double oracle(const problem *p, const operands *o, double *want)
     return largest;
 }
 
+static msgl_linear_call linear_call(const problem *p, const operands *o, float *out)
+{
+    return (msgl_linear_call){.w = &o->w,
+                              .bias = o->bias,
+                              .in = o->in,
+                              .ld_in = p->ld_in,
+                              .m = p->m,
+                              .out = out,
+                              .ld_out = p->ld_out};
+}
+
 static void run_linear(checkkern *ck, msgl_exec *x, const problem *p, const operands *o, float *out)
 {
-    ck->cur->gemm.linear(x, &o->w, o->bias, o->in, p->ld_in, out, p->ld_out, p->m);
+    const msgl_linear_call c = linear_call(p, o, out);
+    ck->cur->gemm.linear(x, &c);
 }
 
 // The result, then that one thread gives the same bits, then every row alone and blocks of rows.
@@ -202,21 +214,24 @@ static void check_scratch(checkkern *ck)
     for (int t = 0; t < MSGL_DTYPE_COUNT; t++) {
         const problem p = {(msgl_dtype)t, 40, 33, 100, 100, 33, false};
         const operands o = make(ck, &p);
-        const size_t enough = ck->cur->gemm.scratch_size(p.m, p.k);
+        float *out = msgl__ck_alloc(ck, 40 * 33 * sizeof *out);
+        msgl_linear_call c = linear_call(&p, &o, out);
+        const size_t enough = ck->cur->gemm.linear_scratch(&c);
         char *memory = msgl__ck_alloc(ck, enough);
         msgl_arena arena;
         msgl_exec x = *ck->exec1;
         x.scratch = &arena;
         msgl__arena_init(&arena, memory, enough);
-        float *out = msgl__ck_alloc(ck, 40 * 33 * sizeof *out);
         run_linear(ck, &x, &p, &o, out);
-        msgl__ck_true(ck, x.status == 0, "scratch_size() is enough for dtype %d", t);
+        msgl__ck_true(ck, x.status == 0, "linear_scratch() is enough for dtype %d", t);
         msgl__arena_init(&arena, memory, 64);
         run_linear(ck, &x, &p, &o, out);
         msgl__ck_true(ck, x.status == MSGL_ENOMEM, "full scratch is reported");
         float *none = msgl__ck_alloc(ck, 64);
         memset(none, 0x55, 64);
-        ck->cur->gemm.linear(ck->exec, &o.w, NULL, o.in, p.ld_in, none, p.ld_out, 0);
+        c.m = 0;
+        c.out = none;
+        ck->cur->gemm.linear(ck->exec, &c);
         msgl__ck_true(ck, ((char *)none)[0] == 0x55, "m = 0 writes nothing");
     }
     msgl__ck_true(ck, ck->cur->gemm.packed_size(MSGL_F32, INT32_MAX, INT32_MAX) == 0,
@@ -295,16 +310,117 @@ static void check_grouped(checkkern *ck, msgl_dtype t)
             largest = fmax(largest, oracle(&p, &part, want + row * N));
             run_linear(ck, ck->exec, &p, &part, other.data + row * all.ld_out);
         }
-        ck->cur->gemm.grouped(ck->exec, w, EXPERTS, offsets, in.in, all.ld_in, out.data,
-                              all.ld_out);
+        msgl_grouped_call call = {.experts = w,
+                                  .num_experts = EXPERTS,
+                                  .offsets = offsets,
+                                  .rows = m,
+                                  .in = in.in,
+                                  .ld_in = all.ld_in,
+                                  .out = out.data,
+                                  .ld_out = all.ld_out};
+        ck->cur->gemm.grouped(ck->exec, &call);
         msgl__ck_near(ck, "grouped", &out, want, tolerance(K, largest));
         msgl__ck_same(ck, "as linear", out.data, other.data, (size_t)m * all.ld_out);
         out = msgl__ck_buf(ck, m, N, all.ld_out);
-        ck->cur->gemm.grouped(ck->exec1, w, EXPERTS, offsets, in.in, all.ld_in, out.data,
-                              all.ld_out);
+        call.out = out.data;
+        ck->cur->gemm.grouped(ck->exec1, &call);
         msgl__ck_same(ck, "one thread", out.data, other.data, (size_t)m * all.ld_out);
         msgl__ck_reset(ck);
     }
+}
+
+// A norm before the product, a bias in it, and a gate or an addition behind it give the bits of the
+// same steps one by one; so does a gate behind a grouped product.
+static void check_fused(checkkern *ck, msgl_dtype t)
+{
+    static const int SHAPES[][3] = {{1, 64, 96}, {5, 130, 70}, {40, 96, 33}, {70, 34, 256}};
+    if (!due_linear(ck, t, "fused")) return;
+    for (size_t i = 0; i < 2 * MSGL_COUNT(SHAPES); i++) {
+        const int m = SHAPES[i / 2][0], n = SHAPES[i / 2][1], k = SHAPES[i / 2][2];
+        const bool gated = i % 2 == 0, norm = i % 4 < 2;
+        const problem p = {t, m, n, k, (size_t)k + 3, (size_t)n, i % 3 == 0};
+        const operands o = make(ck, &p);
+        const int cols = gated ? n / 2 : n;
+        float *weight = msgl__ck_alloc(ck, (size_t)k * sizeof *weight);
+        float *normed = msgl__ck_alloc(ck, (size_t)(m * k) * sizeof *normed);
+        float *product = msgl__ck_alloc(ck, (size_t)(m * n) * sizeof *product);
+        float *want = msgl__ck_alloc(ck, (size_t)(m * cols) * sizeof *want);
+        double *exact = msgl__ck_alloc(ck, (size_t)(m * cols) * sizeof *exact);
+        ck_buf out = msgl__ck_buf(ck, m, cols, (size_t)cols + 5);
+        for (int j = 0; j < k; j++) weight[j] = msgl__ck_normal(ck);
+        for (int j = 0; j < m * cols; j++) {
+            const float before = msgl__ck_normal(ck);
+            out.data[(size_t)(j / cols) * out.ld + (size_t)(j % cols)] = want[j] = before;
+        }
+        msgl_linear_call c = linear_call(&p, &o, out.data);
+        c.norm = norm ? weight : NULL;
+        c.norm_eps = 1e-5f;
+        c.gated = gated;
+        c.accumulate = !gated;
+        c.ld_out = out.ld;
+        const size_t enough = ck->cur->gemm.linear_scratch(&c);
+        msgl_arena arena;
+        msgl_exec x = *ck->exec;
+        x.scratch = &arena;
+        msgl__arena_init(&arena, msgl__ck_alloc(ck, enough), enough);
+        ck->cur->gemm.linear(&x, &c);
+        msgl__ck_true(ck, x.status == 0 && arena.used == 0, "linear_scratch() is enough");
+        c = linear_call(&p, &o, product);
+        if (norm) {
+            ck->cur->norm.rms_norm(ck->exec, o.in, p.ld_in, weight, 1e-5f, normed, (size_t)k, m, k);
+            c.in = normed;
+            c.ld_in = (size_t)k;
+        }
+        ck->cur->gemm.linear(ck->exec, &c);
+        if (gated) {
+            ck->cur->act.silu_mul(ck->exec, product, want, m, cols);
+        } else {
+            ck->cur->norm.add(ck->exec, want, product, (size_t)(m * n));
+        }
+        for (int j = 0; j < m * cols; j++) exact[j] = (double)want[j];
+        msgl__ck_near(ck, "as one by one", &out, exact, (ck_tol){0, 0, 0});
+        msgl__ck_reset(ck);
+    }
+}
+
+static void check_grouped_gate(checkkern *ck, msgl_dtype t)
+{
+    enum { EXPERTS = 4, N = 70, K = 40, M = 50 };
+    static const int32_t OFFSETS[EXPERTS + 1] = {0, 3, 3, 45, M};
+    if (!msgl__ck_func(ck, CK_FN(ck->cur->gemm.grouped), CK_PREV(ck, gemm.grouped),
+                       "grouped_%s_gated", short_name(t)))
+        return;
+    msgl_weight w[EXPERTS];
+    for (int e = 0; e < EXPERTS; e++) w[e] = make(ck, &(problem){t, 1, N, K, K, N, false}).w;
+    const operands in = make(ck, &(problem){t, M, N, K, K, N, false});
+    float *product = msgl__ck_alloc(ck, (size_t)M * N * sizeof *product);
+    float *want = msgl__ck_alloc(ck, (size_t)M * N * sizeof *want);
+    double *exact = msgl__ck_alloc(ck, (size_t)M * N * sizeof *exact);
+    ck_buf out = msgl__ck_buf(ck, M, N / 2, N / 2 + 3);
+    msgl_grouped_call c = {.experts = w,
+                           .num_experts = EXPERTS,
+                           .offsets = OFFSETS,
+                           .rows = M,
+                           .in = in.in,
+                           .ld_in = K,
+                           .gated = true,
+                           .out = out.data,
+                           .ld_out = out.ld};
+    const size_t enough = ck->cur->gemm.grouped_scratch(&c);
+    msgl_arena arena;
+    msgl_exec x = *ck->exec;
+    x.scratch = &arena;
+    msgl__arena_init(&arena, msgl__ck_alloc(ck, enough), enough);
+    ck->cur->gemm.grouped(&x, &c);
+    msgl__ck_true(ck, x.status == 0 && arena.used == 0, "grouped_scratch() is enough");
+    c.gated = false;
+    c.out = product;
+    c.ld_out = N;
+    ck->cur->gemm.grouped(ck->exec, &c);
+    ck->cur->act.silu_mul(ck->exec, product, want, M, N / 2);
+    for (int j = 0; j < M * (N / 2); j++) exact[j] = (double)want[j];
+    msgl__ck_near(ck, "as one by one", &out, exact, (ck_tol){0, 0, 0});
+    msgl__ck_reset(ck);
 }
 
 // Bytes of packed weights that a benchmark walks through: more than the caches keep.
@@ -324,7 +440,13 @@ static void bench_linear(void *arg, int i)
     bench *b = arg;
     msgl_weight w = b->w;
     w.data = b->base + (size_t)(i % b->copies) * b->ck->cur->gemm.packed_size(w.dtype, w.n, w.k);
-    b->ck->cur->gemm.linear(b->ck->exec, &w, NULL, b->in, (size_t)w.k, b->out, (size_t)w.n, b->m);
+    const msgl_linear_call c = {.w = &w,
+                                .in = b->in,
+                                .ld_in = (size_t)w.k,
+                                .m = b->m,
+                                .out = b->out,
+                                .ld_out = (size_t)w.n};
+    b->ck->cur->gemm.linear(b->ck->exec, &c);
 }
 
 static void bench_pack(void *arg, int i)
@@ -388,8 +510,15 @@ static void bench_grouped(void *arg, int i)
 {
     moe_bench *b = arg;
     (void)i;
-    b->ck->cur->gemm.grouped(b->ck->exec, b->w, BENCH_EXPERTS, b->offsets, b->in, BENCH_K, b->out,
-                             BENCH_N);
+    const msgl_grouped_call c = {.experts = b->w,
+                                 .num_experts = BENCH_EXPERTS,
+                                 .offsets = b->offsets,
+                                 .rows = b->offsets[BENCH_EXPERTS],
+                                 .in = b->in,
+                                 .ld_in = BENCH_K,
+                                 .out = b->out,
+                                 .ld_out = BENCH_N};
+    b->ck->cur->gemm.grouped(b->ck->exec, &c);
 }
 
 // Gate and up of half of Qwen3-30B-A3B's experts: `rows` assignments spread at random.
@@ -449,5 +578,7 @@ void msgl__check_gemm(checkkern *ck)
         check_linear(ck, (msgl_dtype)t);
         check_special(ck, (msgl_dtype)t);
         check_grouped(ck, (msgl_dtype)t);
+        check_fused(ck, (msgl_dtype)t);
+        check_grouped_gate(ck, (msgl_dtype)t);
     }
 }

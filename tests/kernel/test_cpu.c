@@ -70,7 +70,7 @@ static void tables_are_complete_at_every_level(void **state)
         assert_non_null(k.gemm.linear);
         assert_non_null(k.gemm.grouped);
         assert_non_null(k.norm.rms_norm);
-        assert_non_null(k.rope.qk_norm_rope);
+        assert_non_null(k.rope.qk_norm_rope_store);
         assert_non_null(k.act.silu_mul);
         assert_non_null(k.moe.route);
         assert_non_null(k.sample.sample);

@@ -74,7 +74,7 @@ static void test_rms_norm(void **state)
     const int dims[] = {1, 5, 16, 64, 100, 1024, 3000};
     enum { ROWS = 37, MAX = 3000 };
     static float in[ROWS * MAX], delta[ROWS * MAX], weight[MAX], out[ROWS * MAX], first[ROWS * MAX],
-        residual[ROWS * MAX];
+        sum[ROWS * MAX];
     for (size_t d = 0; d < MSGL_COUNT(dims); d++) {
         const int dim = dims[d];
         const size_t n = (size_t)ROWS * (size_t)dim;
@@ -83,27 +83,22 @@ static void test_rms_norm(void **state)
         fill(f, weight, (size_t)dim, 2);
         FOR_LEVELS(f, k)
         {
-            memcpy(residual, in, n * sizeof *in);
-            k->norm.add_rms_norm(&f->exec, residual, delta, weight, 1e-6f, out, ROWS, dim);
+            memcpy(sum, in, n * sizeof *in);
+            k->norm.add(&f->exec, sum, delta, n);
+            for (size_t i = 0; i < n; i++) assert_true(sum[i] == in[i] + delta[i]);
+            k->norm.rms_norm(&f->exec, in, (size_t)dim, weight, 1e-6f, out, (size_t)dim, ROWS, dim);
             for (int r = 0; r < ROWS; r++) {
+                const float *row = in + r * dim;
                 double squares = 0;
+                for (int i = 0; i < dim; i++) squares += (double)row[i] * (double)row[i];
                 for (int i = 0; i < dim; i++) {
-                    const double v = (double)(in[r * dim + i] + delta[r * dim + i]);
-                    squares += v * v;
-                }
-                for (int i = 0; i < dim; i++) {
-                    const float sum = in[r * dim + i] + delta[r * dim + i];
                     const double want =
-                        (double)sum / sqrt(squares / dim + 1e-6) * (double)weight[i];
-                    assert_true(residual[r * dim + i] == sum);
+                        (double)row[i] / sqrt(squares / dim + 1e-6) * (double)weight[i];
                     // f32 sum of squares, one division, two products: a few ulp
                     assert_true(fabs((double)out[r * dim + i] - want) <= 1e-6 * fabs(want) + 1e-12);
                 }
             }
             if (k == f->kernels) memcpy(first, out, n * sizeof *out);
-            assert_memory_equal(first, out, n * sizeof *out);
-            k->norm.rms_norm(&f->exec, residual, (size_t)dim, weight, 1e-6f, out, (size_t)dim, ROWS,
-                             dim);
             assert_memory_equal(first, out, n * sizeof *out);
         }
     }
@@ -116,7 +111,9 @@ static void test_rope(void **state)
     const int dims[] = {64, 80, 128}, halves[] = {32, 40, 32};
     static float in[TOKENS * LD], got[TOKENS * LD], first[TOKENS * LD], table[TOKENS * MAXD];
     float inv_freq[MAXD], qw[MAXD], kw[MAXD];
-    int32_t positions[TOKENS];
+    static float k_pool[TOKENS * KV * MAXD], v_pool[TOKENS * KV * MAXD];
+    int32_t positions[TOKENS], slots[TOKENS];
+    for (int t = 0; t < TOKENS; t++) slots[t] = (t * 4 + 1) % TOKENS;
     for (size_t c = 0; c < MSGL_COUNT(dims); c++) {
         const int dim = dims[c], half = halves[c];
         for (int i = 0; i < half; i++) inv_freq[i] = powf(10000.0f, -(float)i / (float)half);
@@ -128,7 +125,29 @@ static void test_rope(void **state)
         {
             memcpy(got, in, sizeof in);
             k->rope.table(&f->exec, positions, TOKENS, inv_freq, half, 1.5f, table);
-            k->rope.qk_norm_rope(&f->exec, got, LD, TOKENS, Q, KV, dim, qw, kw, 1e-5f, table, half);
+            const msgl_rope_call call = {.qkv = got,
+                                         .ld = LD,
+                                         .tokens = TOKENS,
+                                         .num_q_heads = Q,
+                                         .num_kv_heads = KV,
+                                         .head_dim = dim,
+                                         .q_weight = qw,
+                                         .k_weight = kw,
+                                         .eps = 1e-5f,
+                                         .cos_sin = table,
+                                         .half = half,
+                                         .kv_dtype = MSGL_F32,
+                                         .k_pool = k_pool,
+                                         .v_pool = v_pool,
+                                         .slots = slots};
+            k->rope.qk_norm_rope_store(&f->exec, &call);
+            for (int t = 0; t < TOKENS; t++) { // rotated keys, and values as they came
+                const size_t row = (size_t)(KV * dim);
+                const float *keys = got + t * LD + Q * dim;
+                assert_memory_equal(k_pool + (size_t)slots[t] * row, keys, row * sizeof *keys);
+                assert_memory_equal(v_pool + (size_t)slots[t] * row, keys + row,
+                                    row * sizeof *keys);
+            }
             for (int t = 0; t < TOKENS; t++) {
                 for (int h = 0; h < Q + 2 * KV; h++) {
                     const float *x = in + t * LD + h * dim, *y = got + t * LD + h * dim;
@@ -187,9 +206,9 @@ static void test_silu(void **state)
 static void test_moe(void **state)
 {
     struct fixture *f = *state;
-    enum { ROWS = 40, E = 8, K = 3, DIM = 33 };
+    enum { ROWS = 40, E = 8, K = 3, DIM = 300 };
     static float logits[ROWS * E], weights[ROWS * K], in[ROWS * DIM], sorted[ROWS * K * DIM],
-        out[ROWS * DIM];
+        out[ROWS * DIM], added[ROWS * DIM];
     int32_t ids[ROWS * K], offsets[E + 1], source[ROWS * K];
     fill(f, logits, MSGL_COUNT(logits), 4);
     fill(f, in, MSGL_COUNT(in), 1);
@@ -210,7 +229,10 @@ static void test_moe(void **state)
             }
         }
         m->gather(&f->exec, in, source, ROWS, K, DIM, sorted);
-        m->combine(&f->exec, sorted, source, weights, ROWS, K, DIM, out);
+        m->combine(&f->exec, sorted, source, weights, ROWS, K, DIM, false, out);
+        memcpy(added, in, sizeof added);
+        m->combine(&f->exec, sorted, source, weights, ROWS, K, DIM, true, added);
+        for (int i = 0; i < ROWS * DIM; i++) assert_true(added[i] == in[i] + out[i]);
         for (int r = 0; r < ROWS; r++) {
             double sum = 0, all = 0, kept = 0;
             for (int e = 0; e < E; e++) all += exp((double)logits[r * E + e]);
@@ -275,6 +297,21 @@ static void filtered(const float *l, int n, const msgl_sample_row *r, double *p)
     free(order);
 }
 
+static void draw(struct fixture *f, const msgl_kernels *k, const float *logits, int vocab,
+                 int num_rows, const msgl_sample_row *rows, int32_t *tokens, int32_t *status)
+{
+    const msgl_sample_call c = {.logits = logits,
+                                .ld = (size_t)vocab,
+                                .num_rows = num_rows,
+                                .vocab = vocab,
+                                .rows = rows,
+                                .any_random = true,
+                                .any_filter = true,
+                                .tokens = tokens,
+                                .status = status};
+    k->sample.sample(&f->exec, &c);
+}
+
 static const msgl_sample_row CASES[] = {
     {.temperature = 1, .top_p = 1},
     {.temperature = 0.5f, .top_p = 1},
@@ -311,7 +348,7 @@ static void test_distribution(void **state)
                     r[i].seed = (uint64_t)(d + i) / 50; // seeds and positions both vary
                     r[i].position = (d + i) % 50;
                 }
-                k->sample.sample(&f->exec, rows, VOCAB, AT_ONCE, VOCAB, r, tokens, status);
+                draw(f, k, rows, VOCAB, AT_ONCE, r, tokens, status);
                 for (int i = 0; i < AT_ONCE; i++) {
                     assert_int_equal(status[i], 0);
                     assert_in_range(tokens[i], 0, VOCAB - 1);
@@ -351,19 +388,19 @@ static void test_sampling_edges(void **state)
         msgl_sample_row r = {.temperature = 0, .top_p = 1};
         for (int i = 0; i < VOCAB; i++) l[i] = -(float)((i * 7) % VOCAB);
         l[900] = l[17] = 3;
-        k->sample.sample(&f->exec, l, VOCAB, 1, VOCAB, &r, &token, &status);
+        draw(f, k, l, VOCAB, 1, &r, &token, &status);
         assert_int_equal(token, 17); // a tie: the lowest id
         const float extremes[] = {1e-30f, 1e30f};
         for (int i = 0; i < 2; i++) {
             r.temperature = extremes[i];
-            k->sample.sample(&f->exec, l, VOCAB, 1, VOCAB, &r, &token, &status);
+            draw(f, k, l, VOCAB, 1, &r, &token, &status);
             assert_int_equal(status, 0);
             assert_in_range(token, 0, VOCAB - 1);
         }
         r = (msgl_sample_row){.temperature = 1, .top_p = 0.5f, .top_k = 7};
         for (int i = 0; i < VOCAB; i++) l[i] = -INFINITY; // all but one masked
         l[VOCAB - 1] = -5;
-        k->sample.sample(&f->exec, l, VOCAB, 1, VOCAB, &r, &token, &status);
+        draw(f, k, l, VOCAB, 1, &r, &token, &status);
         assert_int_equal(token, VOCAB - 1);
         const float bads[] = {NAN, INFINITY};
         for (int b = 0; b < 3; b++) {
@@ -371,7 +408,7 @@ static void test_sampling_edges(void **state)
             l[b == 1 ? 999 : 37] = b < 2 ? bads[b] : -INFINITY;
             if (b == 2) l[VOCAB - 1] = -INFINITY; // nothing left at all
             token = 5;
-            k->sample.sample(&f->exec, l, VOCAB, 1, VOCAB, &r, &token, &status);
+            draw(f, k, l, VOCAB, 1, &r, &token, &status);
             assert_int_equal(status, MSGL_ENUMERIC);
             assert_int_equal(token, -1);
             for (int i = 0; i < VOCAB; i++) l[i] = -INFINITY;

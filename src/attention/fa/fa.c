@@ -15,9 +15,9 @@ static int fa_create(const msgl_attn_config *cfg, msgl_attn_backend **out, msgl_
 }
 
 static void fa_forward(msgl_attn_backend *base, msgl_exec *x, const msgl_attn_layer *layer,
-                       const msgl_batch *batch, const float *qkv, size_t ld, float *out)
+                       const msgl_batch *batch, const void *q, size_t ld, void *out)
 {
-    msgl__table_attend(base, x, layer, batch, qkv, ld, layer->scale, 1, out);
+    msgl__table_attend(base, x, layer, batch, q, ld, layer->scale, 1, out);
 }
 
 const msgl_attn_desc msgl__attn_fa = {

@@ -221,7 +221,7 @@ static int make_plan(const fi_backend *b, msgl_fi_metadata *md)
 }
 
 static void fi_forward(msgl_attn_backend *base, msgl_exec *x, const msgl_attn_layer *layer,
-                       const msgl_batch *batch, const float *qkv, size_t ld, float *out)
+                       const msgl_batch *batch, const void *q, size_t ld, void *out)
 {
     fi_backend *b = (fi_backend *)base;
     msgl_fi_metadata *md = batch->attn_metadata;
@@ -233,8 +233,7 @@ static void fi_forward(msgl_attn_backend *base, msgl_exec *x, const msgl_attn_la
         }
     }
     msgl_attn_call c;
-    msgl__attn_store_kv(&b->cfg, x, layer, batch, qkv, ld);
-    msgl__attn_call_init(&b->cfg, &b->ws, layer, qkv, ld, out, &c);
+    msgl__attn_call_init(&b->cfg, &b->ws, layer, q, ld, out, &c);
     c.pages = md->indices;
     c.page_indptr = md->kv_indptr;
     c.page_size = 1;

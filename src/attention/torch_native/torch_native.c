@@ -42,7 +42,7 @@ typedef struct torch_call {
     const torch_backend *b;
     const msgl_attn_layer *layer;
     const msgl_batch *batch;
-    const float *qkv;
+    const float *q;
     size_t ld;
     float *out;
 } torch_call;
@@ -191,7 +191,7 @@ static void torch_task(void *arg, int task, int worker)
         for (int i = 0; i < n; i++) {
             const size_t token = (size_t)(first + (row + i) / group);
             memcpy(q + (size_t)i * (size_t)dim,
-                   c->qkv + token * c->ld + head + (size_t)((row + i) % group) * (size_t)dim,
+                   c->q + token * c->ld + head + (size_t)((row + i) % group) * (size_t)dim,
                    row_bytes);
         }
         c->b->sgemm(CblasRowMajor, CblasNoTrans, CblasTrans, n, len, dim, c->layer->scale, q, dim,
@@ -210,12 +210,11 @@ static void torch_task(void *arg, int task, int worker)
 }
 
 static void torch_forward(msgl_attn_backend *base, msgl_exec *x, const msgl_attn_layer *layer,
-                          const msgl_batch *batch, const float *qkv, size_t ld, float *out)
+                          const msgl_batch *batch, const void *q, size_t ld, void *out)
 {
     const torch_backend *b = (const torch_backend *)base;
     const torch_metadata *md = batch->attn_metadata;
-    torch_call c = {.b = b, .layer = layer, .batch = batch, .qkv = qkv, .ld = ld, .out = out};
-    msgl__attn_store_kv(&b->cfg, x, layer, batch, qkv, ld);
+    torch_call c = {.b = b, .layer = layer, .batch = batch, .q = q, .ld = ld, .out = out};
     msgl__pool_run(x->pool, md->bs * b->cfg.num_kv_heads, torch_task, &c);
 }
 

@@ -21,10 +21,10 @@ static int trtllm_create(const msgl_attn_config *cfg, msgl_attn_backend **out, m
 }
 
 static void trtllm_forward(msgl_attn_backend *base, msgl_exec *x, const msgl_attn_layer *layer,
-                           const msgl_batch *batch, const float *qkv, size_t ld, float *out)
+                           const msgl_batch *batch, const void *q, size_t ld, void *out)
 {
     const float bmm1_scale = layer->scale;
-    msgl__table_attend(base, x, layer, batch, qkv, ld, bmm1_scale, BMM2_SCALE, out);
+    msgl__table_attend(base, x, layer, batch, q, ld, bmm1_scale, BMM2_SCALE, out);
 }
 
 const msgl_attn_desc msgl__attn_trtllm = {

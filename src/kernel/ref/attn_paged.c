@@ -270,33 +270,6 @@ static void run_task(void *arg, int task, int worker)
     for (int h = 0; h < c->heads_per_task; h++) fold_group(a, g, kv_head + h, s);
 }
 
-enum { STORE_TOKENS = 16 }; // per task; fewer than two tasks are not worth waking threads for
-
-typedef struct store_args {
-    const msgl_attn_store *s;
-    void (*store)(const float *from, void *to, int n);
-} store_args;
-
-static void store_task(void *arg, int task, int worker)
-{
-    const store_args *a = arg;
-    const msgl_attn_store *s = a->s;
-    (void)worker;
-    const size_t bytes = (size_t)s->row * msgl__dtype_size(s->dtype);
-    const int first = task * STORE_TOKENS;
-    for (int t = first; t < first + STORE_TOKENS && t < s->num_tokens; t++) {
-        const size_t from = (size_t)t * s->ld, to = (size_t)s->slots[t] * bytes;
-        a->store(s->k + from, (char *)s->k_pool + to, s->row);
-        a->store(s->v + from, (char *)s->v_pool + to, s->row);
-    }
-}
-
-void msgl__attn_store_rows(const msgl_attn_kernels *k, msgl_exec *x, const msgl_attn_store *s)
-{
-    store_args a = {.s = s, .store = k->ops[s->dtype]->store};
-    msgl__pool_run(x->pool, (s->num_tokens + STORE_TOKENS - 1) / STORE_TOKENS, store_task, &a);
-}
-
 void msgl__attn_paged(const msgl_attn_kernels *k, msgl_exec *x, const msgl_attn_call *c)
 {
     paged_args a = {.call = c, .ops = k->ops[c->dtype]};

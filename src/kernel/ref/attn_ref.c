@@ -113,25 +113,23 @@ static void ref_store_bf16(const float *from, void *to, int n)
     for (int i = 0; i < n; i++) half[i] = msgl__f32_to_bf16(from[i]);
 }
 
-#define REF_OPS(dtype_store)                                                                       \
-    {                                                                                              \
-        .block = BLOCK, .scratch = ref_scratch_size, .load_q = ref_load_q,                         \
-        .load_keys = ref_load_keys, .tile = ref_tile, .fold = ref_fold, .write = ref_write,        \
-        .store = (dtype_store)                                                                     \
-    }
+const msgl_kv_store_fn msgl__kv_store_ref[MSGL_DTYPE_COUNT] = {
+    [MSGL_F32] = ref_store_f32, [MSGL_F16] = ref_store_f16, [MSGL_BF16] = ref_store_bf16};
 
-static const msgl__attn_ops REF_F32 = REF_OPS(ref_store_f32);
-static const msgl__attn_ops REF_F16 = REF_OPS(ref_store_f16);
-static const msgl__attn_ops REF_BF16 = REF_OPS(ref_store_bf16);
+static const msgl__attn_ops REF = {.block = BLOCK,
+                                   .scratch = ref_scratch_size,
+                                   .load_q = ref_load_q,
+                                   .load_keys = ref_load_keys,
+                                   .tile = ref_tile,
+                                   .fold = ref_fold,
+                                   .write = ref_write};
 
 void msgl__attn_init(msgl_attn_kernels *k, msgl_cpu_level level)
 {
-    *k = (msgl_attn_kernels){
-        .name = "ref",
-        .ops = {[MSGL_F32] = &REF_F32, [MSGL_F16] = &REF_F16, [MSGL_BF16] = &REF_BF16},
-        .store_kv = msgl__attn_store_rows,
-        .paged = msgl__attn_paged,
-        .scratch_size = msgl__attn_scratch_size};
+    *k = (msgl_attn_kernels){.name = "ref",
+                             .ops = {[MSGL_F32] = &REF, [MSGL_F16] = &REF, [MSGL_BF16] = &REF},
+                             .paged = msgl__attn_paged,
+                             .scratch_size = msgl__attn_scratch_size};
     (void)level;
 #if defined(__x86_64__)
     if (level >= MSGL_CPU_AVX2) msgl__attn_init_avx2(k);

@@ -32,6 +32,7 @@ void msgl__gemm_pack_panel_ref(char *panel, msgl_dtype dtype, int k, int lane, i
     }
 }
 
+#define ROW_OPS msgl__row_ops_ref
 #include "kernel/gemm_level_body.h"
 
 static void prepare_bf16(const float *in, size_t ld_in, int rows, int k, char *a, size_t row_bytes)
@@ -103,7 +104,9 @@ void msgl__gemm_init(msgl_gemm_kernels *k, msgl_cpu_level level)
         .gather = msgl__gemm_gather,
         .linear = linear,
         .grouped = grouped,
-        .scratch_size = msgl__gemm_scratch_size,
+        .linear_scratch = msgl__gemm_linear_scratch,
+        .grouped_scratch = msgl__gemm_grouped_scratch,
+        .block_rows = 1024,
     };
 #if defined(__x86_64__)
     if (level >= MSGL_CPU_AVX2) msgl__gemm_init_avx2(k);

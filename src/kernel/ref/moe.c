@@ -58,6 +58,7 @@ struct moe_args {
     const int32_t *source;
     float *out;
     int top_k, dim, n;
+    bool accumulate;
 };
 
 #define MOE_ROWS_PER_TASK 8
@@ -73,12 +74,28 @@ static void gather_task(void *arg, int task, int worker)
     }
 }
 
-static void gather(msgl_exec *x, const float *in, const int32_t *source, int rows, int top_k,
-                   int dim, float *out)
+static void gather(msgl_exec *x, const void *in, const int32_t *source, int rows, int top_k,
+                   int dim, void *out)
 {
     struct moe_args a = {
         .in = in, .source = source, .out = out, .top_k = top_k, .dim = dim, .n = rows * top_k};
     msgl__pool_run(x->pool, (a.n + MOE_ROWS_PER_TASK - 1) / MOE_ROWS_PER_TASK, gather_task, &a);
+}
+
+enum { COLUMNS = 256 };
+
+// Columns [first, first + n) of a row. The sum is complete before it is added.
+static void combine_columns(const struct moe_args *a, int row, int first, int n)
+{
+    float sum[COLUMNS] = {0};
+    float *out = a->out + (size_t)row * (size_t)a->dim + first;
+    for (int c = 0; c < a->top_k; c++) {
+        const size_t i = (size_t)row * (size_t)a->top_k + (size_t)c;
+        const float *in = a->in + (size_t)a->source[i] * (size_t)a->dim + first;
+        const float w = a->weights[i];
+        for (int d = 0; d < n; d++) sum[d] += w * in[d];
+    }
+    for (int d = 0; d < n; d++) out[d] = a->accumulate ? out[d] + sum[d] : sum[d];
 }
 
 static void combine_task(void *arg, int task, int worker)
@@ -86,19 +103,14 @@ static void combine_task(void *arg, int task, int worker)
     (void)worker;
     const struct moe_args *a = arg;
     for (int r = task * MOE_ROWS_PER_TASK; r < (task + 1) * MOE_ROWS_PER_TASK && r < a->n; r++) {
-        float *out = a->out + (size_t)r * (size_t)a->dim;
-        memset(out, 0, (size_t)a->dim * sizeof *out);
-        for (int c = 0; c < a->top_k; c++) {
-            const size_t i = (size_t)r * (size_t)a->top_k + (size_t)c;
-            const float *in = a->in + (size_t)a->source[i] * (size_t)a->dim;
-            const float w = a->weights[i];
-            for (int d = 0; d < a->dim; d++) out[d] += w * in[d];
+        for (int d = 0; d < a->dim; d += COLUMNS) {
+            combine_columns(a, r, d, a->dim - d < COLUMNS ? a->dim - d : COLUMNS);
         }
     }
 }
 
-static void combine(msgl_exec *x, const float *in, const int32_t *source, const float *weights,
-                    int rows, int top_k, int dim, float *out)
+static void combine(msgl_exec *x, const void *in, const int32_t *source, const float *weights,
+                    int rows, int top_k, int dim, bool accumulate, void *out)
 {
     const int n = rows * top_k;
     const size_t used = x->scratch->used;
@@ -114,7 +126,8 @@ static void combine(msgl_exec *x, const float *in, const int32_t *source, const 
                          .out = out,
                          .top_k = top_k,
                          .dim = dim,
-                         .n = rows};
+                         .n = rows,
+                         .accumulate = accumulate};
     msgl__pool_run(x->pool, (rows + MOE_ROWS_PER_TASK - 1) / MOE_ROWS_PER_TASK, combine_task, &a);
     x->scratch->used = used;
 }

@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 //
 // The reference build of the elementwise families, and the selection by level.
-#define MSGL_OPS_FILL msgl__ops_fill_ref
+#define MSGL_OPS_NAME(base) base##ref
 #include "kernel/ref/ops_impl.h"
 #include "kernel/x86/ops.h"
 

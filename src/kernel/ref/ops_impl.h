@@ -1,18 +1,19 @@
 // SPDX-License-Identifier: Apache-2.0
 //
 // Families norm, rope, act and sample in portable vector C, compiled once per ISA level: the
-// including file defines MSGL_OPS_FILL, the name of the one function that sets the table. See vec.h
-// for why all levels agree to the bit.
+// including file defines MSGL_OPS_NAME(base), which appends the level to the names that leave it.
+// See vec.h for why all levels agree to the bit.
 #include <math.h>
 
 #include "kernel/kernel.h"
+#include "kernel/row_ops.h"
 #include "kernel/vec.h"
 
 // Below this many elements the threads' wake-up costs more than the work.
 #define PARALLEL_MIN 16384
 #define ROWS_TASK_ELEMENTS 8192
 
-void MSGL_OPS_FILL(msgl_kernels *k);
+void MSGL_OPS_NAME(msgl__ops_fill_)(msgl_kernels *k);
 
 // Runs fn over [0, rows) in blocks of some thousand elements, on the pool when there is enough to
 // do.
@@ -70,7 +71,7 @@ static inline float sum_of_squares(const float *p, int dim)
     return msgl__vf_sum((a + b) + (c + d));
 }
 
-static inline void norm_row(const float *in, const float *weight, float eps, float *out, int dim)
+static void norm_row(const float *in, const float *weight, float eps, float *out, int dim)
 {
     const float inv = 1.0f / sqrtf(sum_of_squares(in, dim) / (float)dim + eps);
     const msgl_vf scale = msgl__vf_set(inv);
@@ -82,8 +83,8 @@ static inline void norm_row(const float *in, const float *weight, float eps, flo
 }
 
 struct norm_args {
-    const float *in, *weight, *delta;
-    float *residual, *out;
+    const float *in, *weight;
+    float *out;
     size_t ld_in, ld_out;
     float eps;
     int dim;
@@ -98,8 +99,8 @@ static void norm_rows(void *arg, int first, int last)
     }
 }
 
-static void rms_norm(msgl_exec *x, const float *in, size_t ld_in, const float *weight, float eps,
-                     float *out, size_t ld_out, int rows, int dim)
+static void rms_norm(msgl_exec *x, const void *in, size_t ld_in, const float *weight, float eps,
+                     void *out, size_t ld_out, int rows, int dim)
 {
     struct norm_args a = {.in = in,
                           .ld_in = ld_in,
@@ -120,36 +121,18 @@ static inline void add_span(float *dst, const float *src, size_t n)
     for (; i < n; i++) dst[i] += src[i];
 }
 
-static void add_norm_rows(void *arg, int first, int last)
-{
-    const struct norm_args *a = arg;
-    for (int r = first; r < last; r++) {
-        const size_t at = (size_t)r * (size_t)a->dim;
-        add_span(a->residual + at, a->delta + at, (size_t)a->dim);
-        norm_row(a->residual + at, a->weight, a->eps, a->out + at, a->dim);
-    }
-}
-
-static void add_rms_norm(msgl_exec *x, float *residual, const float *delta, const float *weight,
-                         float eps, float *out, int rows, int dim)
-{
-    struct norm_args a = {
-        .residual = residual, .delta = delta, .weight = weight, .eps = eps, .out = out, .dim = dim};
-    for_rows(x, rows, (size_t)dim, add_norm_rows, &a);
-}
-
 static void add_rows(void *arg, int first, int last)
 {
     const struct norm_args *a = arg;
-    add_span(a->residual + (size_t)first * 16, a->delta + (size_t)first * 16,
-             (size_t)(last - first) * 16);
+    add_span(a->out + (size_t)first * 16, a->in + (size_t)first * 16, (size_t)(last - first) * 16);
 }
 
-static void add(msgl_exec *x, float *dst, const float *src, size_t n)
+static void add(msgl_exec *x, void *dst, const void *src, size_t n)
 {
-    struct norm_args a = {.residual = dst, .delta = src};
+    struct norm_args a = {.out = dst, .in = src};
+    const size_t whole = n / 16 * 16;
     for_rows(x, (int)(n / 16), 16, add_rows, &a);
-    add_span(dst + n / 16 * 16, src + n / 16 * 16, n % 16);
+    add_span(a.out + whole, a.in + whole, n % 16);
 }
 
 // ---- rope ----
@@ -185,35 +168,32 @@ static inline void rotate_head(float *h, const float *cos_sin, int half)
     }
 }
 
-struct rope_args {
-    float *qkv;
-    const float *q_weight, *k_weight, *cos_sin;
-    size_t ld;
-    float eps;
-    int num_q_heads, num_kv_heads, head_dim, half;
-};
-
 static void rope_rows(void *arg, int first, int last)
 {
-    const struct rope_args *a = arg;
+    const msgl_rope_call *c = arg;
+    const msgl_kv_store_fn store = MSGL_OPS_NAME(msgl__kv_store_)[c->kv_dtype];
+    const int heads = c->num_q_heads + c->num_kv_heads, kv_row = c->num_kv_heads * c->head_dim;
+    const size_t dim = (size_t)c->head_dim, slot = (size_t)kv_row * msgl__dtype_size(c->kv_dtype);
     for (int t = first; t < last; t++) {
-        const float *cos_sin = a->cos_sin + (size_t)t * 2 * (size_t)a->half;
-        for (int h = 0; h < a->num_q_heads + a->num_kv_heads; h++) {
-            float *head = a->qkv + (size_t)t * a->ld + (size_t)h * (size_t)a->head_dim;
-            const float *w = h < a->num_q_heads ? a->q_weight : a->k_weight;
-            if (w != NULL) norm_row(head, w, a->eps, head, a->head_dim);
-            rotate_head(head, cos_sin, a->half);
+        const float *cos_sin = c->cos_sin + (size_t)t * 2 * (size_t)c->half;
+        float *row = (float *)c->qkv + (size_t)t * c->ld;
+        for (int h = 0; h < heads; h++) {
+            float *head = row + (size_t)h * dim;
+            const float *w = h < c->num_q_heads ? c->q_weight : c->k_weight;
+            if (w != NULL) norm_row(head, w, c->eps, head, c->head_dim);
+            rotate_head(head, cos_sin, c->half);
         }
+        const size_t to = (size_t)c->slots[t] * slot;
+        store(row + (size_t)c->num_q_heads * dim, (char *)c->k_pool + to, kv_row);
+        store(row + (size_t)heads * dim, (char *)c->v_pool + to, kv_row);
     }
 }
 
-static void qk_norm_rope(msgl_exec *x, float *qkv, size_t ld, int tokens, int num_q_heads,
-                         int num_kv_heads, int head_dim, const float *q_weight,
-                         const float *k_weight, float eps, const float *cos_sin, int half)
+static void qk_norm_rope_store(msgl_exec *x, const msgl_rope_call *c)
 {
-    struct rope_args a = {qkv, q_weight,    k_weight,     cos_sin,  ld,
-                          eps, num_q_heads, num_kv_heads, head_dim, half};
-    for_rows(x, tokens, (size_t)(num_q_heads + num_kv_heads) * (size_t)head_dim, rope_rows, &a);
+    msgl_rope_call args = *c;
+    const size_t heads = (size_t)c->num_q_heads + 2 * (size_t)c->num_kv_heads;
+    for_rows(x, c->tokens, heads * (size_t)c->head_dim, rope_rows, &args);
 }
 
 // ---- act ----
@@ -224,40 +204,46 @@ struct act_args {
     int dim;
 };
 
-static void silu_rows(void *arg, int first, int last)
+static void silu_row(const float *gate, float *out, int dim)
 {
-    const struct act_args *a = arg;
     const msgl_vf one = msgl__vf_set(1);
-    const int dim = a->dim;
-    for (int r = first; r < last; r++) {
-        const float *gate = a->gate_up + (size_t)r * 2 * (size_t)dim, *up = gate + dim;
-        float *out = a->out + (size_t)r * (size_t)dim;
-        int i = 0;
-        for (; i + 16 <= dim; i += 16) {
-            const msgl_vf g = msgl__vf_load(gate + i);
-            msgl__vf_store(out + i, g / (one + msgl__vf_exp(-g)) * msgl__vf_load(up + i));
-        }
-        if (i < dim) {
-            const size_t n = (size_t)(dim - i);
-            const msgl_vf g = msgl__vf_load_part(gate + i, n, 0);
-            const msgl_vf u = msgl__vf_load_part(up + i, n, 0);
-            msgl__vf_store_part(out + i, g / (one + msgl__vf_exp(-g)) * u, n);
-        }
+    const float *up = gate + dim;
+    int i = 0;
+    for (; i + 16 <= dim; i += 16) {
+        const msgl_vf g = msgl__vf_load(gate + i);
+        msgl__vf_store(out + i, g / (one + msgl__vf_exp(-g)) * msgl__vf_load(up + i));
+    }
+    if (i < dim) {
+        const size_t n = (size_t)(dim - i);
+        const msgl_vf g = msgl__vf_load_part(gate + i, n, 0);
+        const msgl_vf u = msgl__vf_load_part(up + i, n, 0);
+        msgl__vf_store_part(out + i, g / (one + msgl__vf_exp(-g)) * u, n);
     }
 }
 
-static void silu_mul(msgl_exec *x, const float *gate_up, float *out, int rows, int dim)
+static void silu_rows(void *arg, int first, int last)
+{
+    const struct act_args *a = arg;
+    const size_t dim = (size_t)a->dim;
+    for (int r = first; r < last; r++) {
+        silu_row(a->gate_up + (size_t)r * 2 * dim, a->out + (size_t)r * dim, a->dim);
+    }
+}
+
+static void silu_mul(msgl_exec *x, const void *gate_up, void *out, int rows, int dim)
 {
     struct act_args a = {gate_up, out, dim};
     for_rows(x, rows, (size_t)dim * 2, silu_rows, &a);
 }
 
+const msgl_row_ops MSGL_OPS_NAME(msgl__row_ops_) = {.rms_norm = norm_row, .silu_mul = silu_row};
+
 #include "kernel/ref/sample_impl.h"
 
-void MSGL_OPS_FILL(msgl_kernels *k)
+void MSGL_OPS_NAME(msgl__ops_fill_)(msgl_kernels *k)
 {
-    k->norm = (msgl_norm_kernels){rms_norm, add_rms_norm, add};
-    k->rope = (msgl_rope_kernels){rope_table, qk_norm_rope};
+    k->norm = (msgl_norm_kernels){rms_norm, add};
+    k->rope = (msgl_rope_kernels){rope_table, qk_norm_rope_store};
     k->act = (msgl_act_kernels){silu_mul};
     k->sample = (msgl_sample_kernels){sample, logprobs, sample_scratch};
 }

@@ -236,8 +236,14 @@ struct sample_args {
     const msgl_sample_row *rows;
     int32_t *tokens, *status;
     msgl_token_logprobs *logprobs;
-    struct candidate *scratch; // [threads, vocab]
+    struct candidate *scratch; // [min(threads, rows), vocab]
+    bool per_row;              // the rows are fewer than the threads
 };
+
+static struct candidate *own_scratch(const struct sample_args *a, int task, int worker)
+{
+    return a->scratch + (size_t)(a->per_row ? task : worker) * (size_t)a->vocab;
+}
 
 static void sample_task(void *arg, int task, int worker)
 {
@@ -257,8 +263,7 @@ static void sample_task(void *arg, int task, int worker)
         a->tokens[task] =
             draw_from_row(l, a->vocab, max, 1.0f / r->temperature, uniform01(r->seed, r->position));
     } else {
-        a->tokens[task] =
-            sample_filtered(l, a->vocab, max, r, a->scratch + (size_t)worker * (size_t)a->vocab);
+        a->tokens[task] = sample_filtered(l, a->vocab, max, r, own_scratch(a, task, worker));
     }
 }
 
@@ -279,7 +284,7 @@ static void logprobs_task(void *arg, int task, int worker)
         out->token >= 0 && out->token < a->vocab ? (float)((double)l[out->token] - lse) : NAN;
     if (out->num_top <= 0) return;
     if (out->num_top > a->vocab) out->num_top = a->vocab;
-    struct candidate *c = a->scratch + (size_t)worker * (size_t)a->vocab;
+    struct candidate *c = own_scratch(a, task, worker);
     top_candidates(l, a->vocab, out->num_top, c);
     for (int i = 0; i < out->num_top; i++) {
         out->top_ids[i] = c[i].id;
@@ -287,16 +292,19 @@ static void logprobs_task(void *arg, int task, int worker)
     }
 }
 
-static size_t sample_scratch(int num_threads, int vocab)
+static size_t sample_scratch(int num_rows, int vocab)
 {
-    return (size_t)num_threads * (size_t)vocab * sizeof(struct candidate) + 64;
+    return (size_t)num_rows * (size_t)vocab * sizeof(struct candidate) + 64;
 }
 
 static void run_rows(msgl_exec *x, struct sample_args *a, int rows, msgl_task_fn fn)
 {
+    if (rows <= 0) return;
     const int threads = x->pool == NULL ? 1 : msgl__pool_threads(x->pool);
     const size_t used = x->scratch->used;
-    a->scratch = msgl__arena_alloc(x->scratch, sample_scratch(threads, a->vocab) - 64);
+    a->per_row = rows < threads;
+    a->scratch =
+        msgl__arena_alloc(x->scratch, sample_scratch(a->per_row ? rows : threads, a->vocab) - 64);
     if (a->scratch == NULL) {
         x->status = MSGL_EINTERNAL;
         return;
@@ -309,16 +317,15 @@ static void run_rows(msgl_exec *x, struct sample_args *a, int rows, msgl_task_fn
     x->scratch->used = used;
 }
 
-static void sample(msgl_exec *x, const float *logits, size_t ld, int num_rows, int vocab,
-                   const msgl_sample_row *rows, int32_t *tokens, int32_t *status)
+static void sample(msgl_exec *x, const msgl_sample_call *c)
 {
-    struct sample_args a = {.logits = logits,
-                            .ld = ld,
-                            .vocab = vocab,
-                            .rows = rows,
-                            .tokens = tokens,
-                            .status = status};
-    run_rows(x, &a, num_rows, sample_task);
+    struct sample_args a = {.logits = c->logits,
+                            .ld = c->ld,
+                            .vocab = c->vocab,
+                            .rows = c->rows,
+                            .tokens = c->tokens,
+                            .status = c->status};
+    run_rows(x, &a, c->num_rows, sample_task);
 }
 
 static void logprobs(msgl_exec *x, const float *logits, size_t ld, int num_rows, int vocab,

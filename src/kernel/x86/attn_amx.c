@@ -614,11 +614,6 @@ static void amx_write(int head_dim, const float *o, float f, float *out)
     msgl__write_unpacked_avx512(head_dim, o, f, out);
 }
 
-static void amx_store(const float *from, void *to, int n)
-{
-    msgl__store_bf16_avx512(from, to, n);
-}
-
 static const msgl__attn_ops AMX_BF16 = {.block = 32,
                                         .many_heads = true,
                                         .scratch = amx_scratch_size,
@@ -626,8 +621,7 @@ static const msgl__attn_ops AMX_BF16 = {.block = 32,
                                         .load_keys = amx_load_keys,
                                         .tile = amx_tile,
                                         .fold = amx_fold,
-                                        .write = amx_write,
-                                        .store = amx_store};
+                                        .write = amx_write};
 
 void msgl__attn_init_amx(msgl_attn_kernels *k)
 {

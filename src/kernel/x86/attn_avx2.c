@@ -161,6 +161,9 @@ static inline __m128i to_bf16(__m256 x)
 #define SAVE(p, d, x) _mm_storeu_si128((__m128i *)(void *)((uint16_t *)(p) + (d)), to_bf16(x))
 #include "kernel/x86/attn_avx2_dtype.inc"
 
+const msgl_kv_store_fn msgl__kv_store_avx2[MSGL_DTYPE_COUNT] = {
+    [MSGL_F32] = f32_store, [MSGL_F16] = f16_store, [MSGL_BF16] = bf16_store};
+
 void msgl__attn_init_avx2(msgl_attn_kernels *k)
 {
     k->name = "avx2";

@@ -90,16 +90,6 @@ MSGL_INLINE __m256i msgl__to_bf16_avx512(__m512 x)
     return _mm512_cvtepi32_epi16(_mm512_srli_epi32(_mm512_mask_blend_epi32(nan, up, quiet), 16));
 }
 
-MSGL_INLINE void msgl__store_bf16_avx512(const float *from, void *to, int n)
-{
-    uint16_t *half = to;
-    for (int i = 0; i < n; i += 16) {
-        const __mmask16 k = n - i < 16 ? (__mmask16)((1u << (n - i)) - 1) : 0xffff;
-        _mm256_mask_storeu_epi16(half + i, k,
-                                 msgl__to_bf16_avx512(_mm512_maskz_loadu_ps(k, from + i)));
-    }
-}
-
 // Columns in the order that unpacking pairs of rows within 128-bit lanes leaves: of 32, first 0-3,
 // 8-11, 16-19, 24-27, then the rest.
 MSGL_INLINE void msgl__write_unpacked_avx512(int head_dim, const float *o, float f, float *out)

@@ -136,19 +136,13 @@ static void bf16_write(int head_dim, const float *o, float f, float *out)
     msgl__write_unpacked_avx512(head_dim, o, f, out);
 }
 
-static void bf16_store(const float *from, void *to, int n)
-{
-    msgl__store_bf16_avx512(from, to, n);
-}
-
 static const msgl__attn_ops BF16_OPS = {.block = BLOCK,
                                         .scratch = rows_scratch_size,
                                         .load_q = bf16_load_q,
                                         .load_keys = rows_load_keys,
                                         .tile = bf16_tile,
                                         .fold = bf16_fold,
-                                        .write = bf16_write,
-                                        .store = bf16_store};
+                                        .write = bf16_write};
 
 void msgl__attn_init_avx512bf16(msgl_attn_kernels *k)
 {

@@ -254,6 +254,7 @@ static void bf16_block(const msgl_gemm_block *b)
     _tile_release(); // an idle tile file costs nothing at a context switch
 }
 
+#define ROW_OPS msgl__row_ops_avx512
 #include "kernel/gemm_level_body.h"
 
 static const msgl_gemm_micro MICRO[MSGL_DTYPE_COUNT] = {

@@ -87,6 +87,7 @@ MSGL_INLINE wvec load_bf16(const char *line, int sub)
 #define MSGL_T_A 8
 #include "kernel/x86/gemm_avx_body.h"
 
+#define ROW_OPS msgl__row_ops_avx2
 #include "kernel/gemm_level_body.h"
 
 static void prepare_bf16(const float *in, size_t ld_in, int rows, int k, char *a, size_t row_bytes)

@@ -94,6 +94,7 @@ void msgl__gemm_block_f16_avx512(const msgl_gemm_block *b)
     f16_block(b);
 }
 
+#define ROW_OPS msgl__row_ops_avx512
 #include "kernel/gemm_level_body.h"
 
 static void prepare_bf16(const float *in, size_t ld_in, int rows, int k, char *a, size_t row_bytes)

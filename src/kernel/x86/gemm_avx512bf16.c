@@ -76,6 +76,7 @@ MSGL_INLINE void store(float *out, acc sum)
 #define MSGL_T_A 4
 #include "kernel/x86/gemm_avx_body.h"
 
+#define ROW_OPS msgl__row_ops_avx512
 #include "kernel/gemm_level_body.h"
 
 static const msgl_gemm_micro MICRO[MSGL_DTYPE_COUNT] = {

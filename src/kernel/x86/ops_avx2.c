@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "kernel/x86/ops.h"
 
-#define MSGL_OPS_FILL msgl__ops_fill_avx2
+#define MSGL_OPS_NAME(base) base##avx2
 #include "kernel/ref/ops_impl.h"

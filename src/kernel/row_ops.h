@@ -1,0 +1,28 @@
+// SPDX-License-Identifier: Apache-2.0
+//
+// What a level of one CPU family lends to the other families, a row at a time: gemm normalises its
+// input rows and gates its result, rope stores K and V. Every level gives the same bits.
+#ifndef MSGL_KERNEL_ROW_OPS_H
+#define MSGL_KERNEL_ROW_OPS_H
+
+#include "core/dtype.h"
+
+typedef struct msgl_row_ops {
+    // out = in / sqrt(mean(in^2) + eps) * weight, all [dim]; out may be in.
+    void (*rms_norm)(const float *in, const float *weight, float eps, float *out, int dim);
+    // out[i] = silu(gate_up[i]) * gate_up[dim + i].
+    void (*silu_mul)(const float *gate_up, float *out, int dim);
+} msgl_row_ops;
+
+// ref/ops_impl.h
+extern const msgl_row_ops msgl__row_ops_ref, msgl__row_ops_avx2, msgl__row_ops_avx512;
+
+// Rounds n values (nearest even) to one dtype.
+typedef void (*msgl_kv_store_fn)(const float *from, void *to, int n);
+
+// Attention's files, by dtype of the pool.
+extern const msgl_kv_store_fn msgl__kv_store_ref[MSGL_DTYPE_COUNT];
+extern const msgl_kv_store_fn msgl__kv_store_avx2[MSGL_DTYPE_COUNT];
+extern const msgl_kv_store_fn msgl__kv_store_avx512[MSGL_DTYPE_COUNT];
+
+#endif
