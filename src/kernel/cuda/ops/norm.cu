@@ -1,0 +1,156 @@
+// SPDX-License-Identifier: Apache-2.0
+//
+// Family norm: RMS normalisation, a row held in registers between its two uses, and addition.
+//
+// How many threads share a row depends on dim alone, never on the number of rows: a row's bits are
+// the same in a decode step and in a long prompt.
+#include "kernel/cuda/device.cuh"
+#include "kernel/cuda/ops/launch_ops.cuh"
+#include "kernel/cuda/ops/ops.h"
+#include "kernel/cuda/ops/vec8.cuh"
+
+#define NORM_WARPS 4 // rows per block where a warp has a whole row
+
+// VECS groups of eight per thread; THREADS per row: a warp with NORM_WARPS rows to a block, or a
+// block of its own.
+template <typename T, int VECS, bool WARP_ROW>
+static __global__ void norm_kernel(const T *in, size_t ld_in, const float *weight, float eps,
+                                   T *out, size_t ld_out, int rows, int dim)
+{
+    msgl__pdl_trigger();
+    const int lane = WARP_ROW ? (int)threadIdx.x % 32 : (int)threadIdx.x;
+    const int threads = WARP_ROW ? 32 : (int)blockDim.x;
+    const int row =
+        WARP_ROW ? (int)blockIdx.x * NORM_WARPS + (int)threadIdx.x / 32 : (int)blockIdx.x;
+    float v[VECS][8], sum = 0;
+    msgl__pdl_wait();
+    if (WARP_ROW && row >= rows) return;
+    in += (size_t)row * ld_in;
+    out += (size_t)row * ld_out;
+#pragma unroll
+    for (int i = 0; i < VECS; i++) {
+        const int at = (i * threads + lane) * 8;
+        if (at < dim) load8(in + at, v[i]);
+    }
+#pragma unroll
+    for (int i = 0; i < VECS; i++) {
+        if ((i * threads + lane) * 8 >= dim) break;
+#pragma unroll
+        for (int j = 0; j < 8; j++) sum += v[i][j] * v[i][j];
+    }
+    sum = group_sum(sum, 32);
+    if (!WARP_ROW) {
+        __shared__ float part[32];
+        if (threadIdx.x % 32 == 0) part[threadIdx.x / 32] = sum;
+        __syncthreads();
+        const int l = (int)threadIdx.x % 32;
+        sum = group_sum(l < threads / 32 ? part[l] : 0, 32);
+    }
+    const float inv = 1.0f / sqrtf(sum / (float)dim + eps);
+#pragma unroll
+    for (int i = 0; i < VECS; i++) {
+        const int at = (i * threads + lane) * 8;
+        if (at >= dim) break;
+        float w[8];
+        load8(weight + at, w);
+#pragma unroll
+        for (int j = 0; j < 8; j++) v[i][j] *= inv * w[j];
+        store8(out + at, v[i]);
+    }
+}
+
+// Any dim, stride and alignment; reads the row twice.
+template <typename T>
+static __global__ void norm_any_kernel(const T *in, size_t ld_in, const float *weight, float eps,
+                                       T *out, size_t ld_out, int dim)
+{
+    msgl__pdl_trigger();
+    __shared__ float part[32];
+    msgl__pdl_wait();
+    in += (size_t)blockIdx.x * ld_in;
+    out += (size_t)blockIdx.x * ld_out;
+    float sum = 0;
+    for (int i = (int)threadIdx.x; i < dim; i += (int)blockDim.x) {
+        const float v = to_f32(in[i]);
+        sum += v * v;
+    }
+    sum = group_sum(sum, 32);
+    if (threadIdx.x % 32 == 0) part[threadIdx.x / 32] = sum;
+    __syncthreads();
+    const int l = (int)threadIdx.x % 32;
+    sum = group_sum(l < (int)blockDim.x / 32 ? part[l] : 0, 32);
+    const float inv = 1.0f / sqrtf(sum / (float)dim + eps);
+    for (int i = (int)threadIdx.x; i < dim; i += (int)blockDim.x) {
+        out[i] = from_f32<T>(to_f32(in[i]) * (inv * weight[i]));
+    }
+}
+
+template <typename T>
+static void norm(msgl_exec *x, const void *in, size_t ld_in, const float *weight, float eps,
+                 void *out, size_t ld_out, int rows, int dim)
+{
+    const T *src = (const T *)in;
+    T *dst = (T *)out;
+    const size_t ld_mask = 16 / sizeof(T) - 1;
+    const bool vector = dim % 8 == 0 && dim <= 32768 && ((ld_in | ld_out) & ld_mask) == 0 &&
+                        aligned16(in) && aligned16(out) && aligned16(weight);
+    if (!vector) {
+        MSGL_CUDA_TRY(x, msgl__launch(msgl__cuda_device(x), norm_any_kernel<T>, dim3(rows),
+                                      dim3(256), src, ld_in, weight, eps, dst, ld_out, dim));
+        return;
+    }
+    const int per_warp = (dim + 255) / 256; // groups of eight per lane if a warp had the row
+    if (per_warp <= 4) {
+        const dim3 grid((unsigned)(rows + NORM_WARPS - 1) / NORM_WARPS), block(NORM_WARPS * 32);
+        void (*const fn)(const T *, size_t, const float *, float, T *, size_t, int, int) =
+            per_warp == 1   ? norm_kernel<T, 1, true>
+            : per_warp == 2 ? norm_kernel<T, 2, true>
+                            : norm_kernel<T, 4, true>;
+        MSGL_CUDA_TRY(x, msgl__launch(msgl__cuda_device(x), fn, grid, block, src, ld_in, weight,
+                                      eps, dst, ld_out, rows, dim));
+        return;
+    }
+    const bool few = per_warp <= 64; // 2 groups per thread up to 16,384, 4 beyond
+    const int warps = few ? (per_warp + 1) / 2 : (per_warp + 3) / 4;
+    MSGL_CUDA_TRY(x, msgl__launch(msgl__cuda_device(x),
+                                  few ? norm_kernel<T, 2, false> : norm_kernel<T, 4, false>,
+                                  dim3(rows), dim3(warps * 32), src, ld_in, weight, eps, dst,
+                                  ld_out, rows, dim));
+}
+
+template <typename T> static __global__ void add_kernel(T *dst, const T *src, size_t n)
+{
+    msgl__pdl_trigger();
+    msgl__pdl_wait();
+    const size_t at = ((size_t)blockIdx.x * blockDim.x + threadIdx.x) * 8;
+    if (at + 8 <= n) {
+        float a[8], b[8];
+        load8(dst + at, a);
+        load8(src + at, b);
+#pragma unroll
+        for (int j = 0; j < 8; j++) a[j] += b[j];
+        store8(dst + at, a);
+    } else {
+        for (size_t i = at; i < n; i++) dst[i] = from_f32<T>(to_f32(dst[i]) + to_f32(src[i]));
+    }
+}
+
+template <typename T> static void add_typed(msgl_exec *x, void *dst, const void *src, size_t n)
+{
+    const size_t groups = (n + 7) / 8;
+    const unsigned threads = groups < (size_t)msgl__cuda_device(x)->sm_count * 256 ? 64 : 256;
+    MSGL_CUDA_TRY(x, msgl__launch(msgl__cuda_device(x), add_kernel<T>,
+                                  dim3((unsigned)((groups + threads - 1) / threads)), dim3(threads),
+                                  (T *)dst, (const T *)src, n));
+}
+
+extern "C" void msgl__cuda_rms_norm(msgl_exec *x, const void *in, size_t ld_in, const float *weight,
+                                    float eps, void *out, size_t ld_out, int rows, int dim)
+{
+    if (rows > 0) MSGL_BY_DTYPE(x->act, norm, x, in, ld_in, weight, eps, out, ld_out, rows, dim);
+}
+
+extern "C" void msgl__cuda_add(msgl_exec *x, void *dst, const void *src, size_t n)
+{
+    if (n > 0) MSGL_BY_DTYPE(x->act, add_typed, x, dst, src, n);
+}

@@ -1,0 +1,52 @@
+// SPDX-License-Identifier: Apache-2.0
+//
+// Launchers of the kernel families norm, rope, act, moe and sample on GPUs, as they stand in the
+// kernel table (kernel/ops.h says what each computes). They only queue work on the exec's stream.
+//
+// A result row depends on its own input row alone: how a sum is split is decided by the row's
+// length, never by the number of rows.
+#ifndef MSGL_KERNEL_CUDA_OPS_OPS_H
+#define MSGL_KERNEL_CUDA_OPS_OPS_H
+
+#include <stdbool.h>
+#include <stddef.h>
+#include <stdint.h>
+
+#ifdef __cplusplus
+extern "C" {
+#endif
+
+#include "core/batch.h"
+#include "kernel/calls.h"
+#include "kernel/exec.h"
+
+void msgl__cuda_rms_norm(msgl_exec *x, const void *in, size_t ld_in, const float *weight, float eps,
+                         void *out, size_t ld_out, int rows, int dim);
+void msgl__cuda_add(msgl_exec *x, void *dst, const void *src, size_t n);
+
+void msgl__cuda_rope_table(msgl_exec *x, const int32_t *positions, int tokens,
+                           const float *inv_freq, int half, float scale, float *cos_sin);
+void msgl__cuda_qk_norm_rope_store(msgl_exec *x, const msgl_rope_call *c);
+
+void msgl__cuda_silu_mul(msgl_exec *x, const void *gate_up, void *out, int rows, int dim);
+
+void msgl__cuda_moe_route(msgl_exec *x, const float *logits, int rows, int experts, int top_k,
+                          int norm_topk, int32_t *ids, float *weights);
+void msgl__cuda_moe_sort(msgl_exec *x, const int32_t *ids, int rows, int top_k, int experts,
+                         int32_t *offsets, int32_t *source);
+void msgl__cuda_moe_gather(msgl_exec *x, const void *in, const int32_t *source, int rows, int top_k,
+                           int dim, void *out);
+void msgl__cuda_moe_combine(msgl_exec *x, const void *in, const int32_t *source,
+                            const float *weights, int rows, int top_k, int dim, bool accumulate,
+                            void *out);
+
+void msgl__cuda_sample(msgl_exec *x, const msgl_sample_call *c);
+void msgl__cuda_logprobs(msgl_exec *x, const float *logits, size_t ld, int num_rows, int vocab,
+                         msgl_token_logprobs *out);
+size_t msgl__cuda_sample_scratch(int num_rows, int vocab);
+
+#ifdef __cplusplus
+}
+#endif
+
+#endif

@@ -1,0 +1,219 @@
+// SPDX-License-Identifier: Apache-2.0
+//
+// Family rope: one kernel norms and rotates the heads of q and k in place and stores k and v in the
+// pool, so that the projection's output is read once.
+//
+// A head of C groups of eight elements is shared by C / 2 lanes (rounded up to a power of two):
+// lane j < half / 8 holds groups j and j + half / 8, which rotate into each other without leaving
+// the lane; the lanes after them hold the groups that do not rotate, two each.
+#include "kernel/cuda/device.cuh"
+#include "kernel/cuda/ops/launch_ops.cuh"
+#include "kernel/cuda/ops/ops.h"
+#include "kernel/cuda/ops/vec8.cuh"
+
+static __global__ void table_kernel(const int32_t *positions, int tokens, const float *inv_freq,
+                                    int half, float scale, float *cos_sin)
+{
+    msgl__pdl_trigger();
+    const size_t at = (size_t)blockIdx.x * blockDim.x + threadIdx.x;
+    msgl__pdl_wait();
+    if (at >= (size_t)tokens * (size_t)half) return;
+    const size_t t = at / (size_t)half, i = at % (size_t)half;
+    float s, c;
+    sincosf((float)positions[t] * inv_freq[i], &s, &c);
+    float *row = cos_sin + t * 2 * (size_t)half;
+    row[i] = c * scale;
+    row[(size_t)half + i] = s * scale;
+}
+
+// The call by value, for kernels; heads: q, then k, then v.
+struct rope_args {
+    void *qkv;
+    size_t ld;
+    int32_t tokens, num_q_heads, num_kv_heads, head_dim, half;
+    const float *q_weight, *k_weight, *cos_sin;
+    float eps;
+    void *k_pool, *v_pool;
+    const int32_t *slots;
+};
+
+template <typename KV>
+static __device__ __forceinline__ KV *pool_row(const rope_args &a, int head, int32_t slot)
+{
+    const bool is_k = head < a.num_q_heads + a.num_kv_heads;
+    const int kv = head - a.num_q_heads - (is_k ? 0 : a.num_kv_heads);
+    KV *pool = (KV *)(is_k ? a.k_pool : a.v_pool);
+    return pool + ((size_t)slot * (size_t)a.num_kv_heads + (size_t)kv) * (size_t)a.head_dim;
+}
+
+static __device__ __forceinline__ void scale8(float v[8], const float *weight, float inv)
+{
+    float w[8];
+    load8(weight, w);
+#pragma unroll
+    for (int j = 0; j < 8; j++) v[j] *= inv * w[j];
+}
+
+// LANES lanes per head; blockIdx.x: token, the block's lane groups and blockIdx.y share its heads.
+template <typename T, typename KV, int LANES>
+static __global__ void __launch_bounds__(256) rope_kernel(const rope_args a)
+{
+    msgl__pdl_trigger();
+    const int j = (int)threadIdx.x % LANES, groups = (int)blockDim.x / LANES;
+    const int pairs = a.half / 8, chunks = a.head_dim / 8;
+    const bool rotates = j < pairs;
+    const int first = rotates ? j : 2 * pairs + 2 * (j - pairs);
+    const int second = rotates ? j + pairs : first + 1;
+    const bool has_first = first < chunks, has_second = second < chunks;
+    const int heads = a.num_q_heads + 2 * a.num_kv_heads;
+    const size_t t = blockIdx.x;
+    msgl__pdl_wait();
+    float c[8], s[8];
+    if (rotates) {
+        load8(a.cos_sin + t * 2 * (size_t)a.half + j * 8, c);
+        load8(a.cos_sin + t * 2 * (size_t)a.half + a.half + j * 8, s);
+    }
+    const int32_t slot = a.slots[t];
+    // All lanes of a warp take part in every round: group_sum shuffles.
+    for (int base = (int)blockIdx.y * groups; base < heads; base += groups * (int)gridDim.y) {
+        const int h = base + (int)threadIdx.x / LANES;
+        const bool mine = h < heads, is_v = h >= a.num_q_heads + a.num_kv_heads;
+        const float *weight = is_v ? NULL : h < a.num_q_heads ? a.q_weight : a.k_weight;
+        T *row = (T *)a.qkv + t * a.ld + (size_t)h * (size_t)a.head_dim;
+        float p[8] = {0}, q[8] = {0}, sum = 0;
+        if (mine && has_first) load8(row + first * 8, p);
+        if (mine && has_second) load8(row + second * 8, q);
+#pragma unroll
+        for (int i = 0; i < 8; i++) sum += p[i] * p[i] + q[i] * q[i];
+        sum = group_sum(sum, LANES);
+        if (!mine) continue;
+        if (weight != NULL) {
+            const float inv = 1.0f / sqrtf(sum / (float)a.head_dim + a.eps);
+            if (has_first) scale8(p, weight + first * 8, inv);
+            if (has_second) scale8(q, weight + second * 8, inv);
+        }
+        if (!is_v && rotates) {
+#pragma unroll
+            for (int i = 0; i < 8; i++) {
+                const float u = p[i], w = q[i];
+                p[i] = u * c[i] - w * s[i];
+                q[i] = w * c[i] + u * s[i];
+            }
+        }
+        if (!is_v) {
+            if (has_first) store8(row + first * 8, p);
+            if (has_second) store8(row + second * 8, q);
+        }
+        if (h >= a.num_q_heads) {
+            KV *dst = pool_row<KV>(a, h, slot);
+            if (has_first) store8(dst + first * 8, p);
+            if (has_second) store8(dst + second * 8, q);
+        }
+    }
+}
+
+// Any half, stride and alignment: a warp per head, the head in shared memory.
+template <typename T, typename KV> static __global__ void rope_any_kernel(const rope_args a)
+{
+    msgl__pdl_trigger();
+    __shared__ float head[256];
+    const int h = (int)blockIdx.y, lane = (int)threadIdx.x;
+    const size_t t = blockIdx.x;
+    const bool is_v = h >= a.num_q_heads + a.num_kv_heads;
+    const float *weight = is_v ? NULL : h < a.num_q_heads ? a.q_weight : a.k_weight;
+    msgl__pdl_wait();
+    const float *cos_sin = a.cos_sin + t * 2 * (size_t)a.half;
+    T *row = (T *)a.qkv + t * a.ld + (size_t)h * (size_t)a.head_dim;
+    float sum = 0;
+    for (int i = lane; i < a.head_dim; i += 32) {
+        head[i] = to_f32(row[i]);
+        sum += head[i] * head[i];
+    }
+    sum = group_sum(sum, 32);
+    if (weight != NULL) {
+        const float inv = 1.0f / sqrtf(sum / (float)a.head_dim + a.eps);
+        for (int i = lane; i < a.head_dim; i += 32) head[i] *= inv * weight[i];
+    }
+    __syncwarp();
+    if (!is_v) {
+        for (int i = lane; i < a.half; i += 32) {
+            const float c = cos_sin[i], s = cos_sin[a.half + i];
+            const float u = head[i], w = head[a.half + i];
+            head[i] = u * c - w * s;
+            head[a.half + i] = w * c + u * s;
+        }
+        __syncwarp();
+        for (int i = lane; i < a.head_dim; i += 32) row[i] = from_f32<T>(head[i]);
+    }
+    if (h >= a.num_q_heads) {
+        KV *dst = pool_row<KV>(a, h, a.slots[t]);
+        for (int i = lane; i < a.head_dim; i += 32) dst[i] = from_f32<KV>(head[i]);
+    }
+}
+
+template <typename T, typename KV> static void rope(msgl_exec *x, const msgl_rope_call *c)
+{
+    const rope_args a = {.qkv = c->qkv,
+                         .ld = c->ld,
+                         .tokens = c->tokens,
+                         .num_q_heads = c->num_q_heads,
+                         .num_kv_heads = c->num_kv_heads,
+                         .head_dim = c->head_dim,
+                         .half = c->half,
+                         .q_weight = c->q_weight,
+                         .k_weight = c->k_weight,
+                         .cos_sin = c->cos_sin,
+                         .eps = c->eps,
+                         .k_pool = c->k_pool,
+                         .v_pool = c->v_pool,
+                         .slots = c->slots};
+    const unsigned tokens = (unsigned)c->tokens;
+    const int heads = c->num_q_heads + 2 * c->num_kv_heads;
+    const bool vector = c->half % 8 == 0 && c->head_dim % 8 == 0 && c->head_dim <= 256 &&
+                        c->ld % (16 / sizeof(T)) == 0 && aligned16(c->qkv) &&
+                        aligned16(c->cos_sin) && aligned16(c->k_pool) && aligned16(c->v_pool) &&
+                        (c->q_weight == NULL || aligned16(c->q_weight)) &&
+                        (c->k_weight == NULL || aligned16(c->k_weight));
+    if (!vector) {
+        MSGL_CUDA_TRY(x, msgl__launch(msgl__cuda_device(x), rope_any_kernel<T, KV>,
+                                      dim3(tokens, (unsigned)heads), dim3(32), a));
+        return;
+    }
+    const int lanes = c->head_dim <= 64 ? 4 : c->head_dim <= 128 ? 8 : 16;
+    // Few tokens: a lane group per head, spread over blocks of two warps. Many: a block per token,
+    // whose lane groups keep the angles for several heads.
+    const bool few = tokens <= (unsigned)msgl__cuda_device(x)->sm_count;
+    const int threads = few ? 64 : 128, groups = threads / lanes;
+    const unsigned blocks = few ? (unsigned)((heads + groups - 1) / groups) : 1;
+    void (*const fn)(rope_args) = lanes == 4   ? rope_kernel<T, KV, 4>
+                                  : lanes == 8 ? rope_kernel<T, KV, 8>
+                                               : rope_kernel<T, KV, 16>;
+    MSGL_CUDA_TRY(x, msgl__launch(msgl__cuda_device(x), fn, dim3(tokens, blocks),
+                                  dim3((unsigned)threads), a));
+}
+
+template <typename T> static void rope_act(msgl_exec *x, const msgl_rope_call *c)
+{
+    if (c->kv_dtype == MSGL_BF16) {
+        rope<T, __nv_bfloat16>(x, c);
+    } else if (c->kv_dtype == MSGL_F16) {
+        rope<T, __half>(x, c);
+    } else {
+        rope<T, float>(x, c);
+    }
+}
+
+extern "C" void msgl__cuda_qk_norm_rope_store(msgl_exec *x, const msgl_rope_call *c)
+{
+    if (c->tokens > 0) MSGL_BY_DTYPE(x->act, rope_act, x, c);
+}
+
+extern "C" void msgl__cuda_rope_table(msgl_exec *x, const int32_t *positions, int tokens,
+                                      const float *inv_freq, int half, float scale, float *cos_sin)
+{
+    const size_t n = (size_t)tokens * (size_t)half;
+    if (n == 0) return;
+    MSGL_CUDA_TRY(x, msgl__launch(msgl__cuda_device(x), table_kernel,
+                                  dim3((unsigned)((n + 127) / 128)), dim3(128), positions, tokens,
+                                  inv_freq, half, scale, cos_sin));
+}
