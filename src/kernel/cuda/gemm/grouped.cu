@@ -1,0 +1,321 @@
+// SPDX-License-Identifier: Apache-2.0
+//
+// Grouped product of a mixture of experts. Blocks are persistent: tiles are dealt out round-robin,
+// and the loads of a block's next tile start while its last one is being multiplied. An element's
+// sum runs over k in one order whatever the tile's height, so that a row's result depends on that
+// row only.
+#include <string.h>
+
+#include "kernel/cuda/device.cuh"
+#include "kernel/cuda/gemm/gemm.h"
+#include "kernel/cuda/gemm/grouped.cuh"
+#include "kernel/cuda/gemm/mma.cuh"
+
+extern "C" void msgl__cuda_silu_mul(msgl_exec *x, const void *gate_up, void *out, int rows,
+                                    int dim);
+
+// MAX_EXPERTS of one launch: with the stages they stay within the 99 KiB that every GPU here has.
+enum { BK = 64, ROW_BYTES = BK * 2, CHUNKS = ROW_BYTES / 16, MAX_EXPERTS = 512 };
+
+// Where chunk `c` (16 bytes) of row `r` of a tile lies: rows are 128 bytes, and neighbouring rows
+// permute their chunks so that eight rows' equal chunks are in different banks.
+static __device__ __forceinline__ uint32_t tile_offset(int r, int c)
+{
+    return (uint32_t)(r * ROW_BYTES + ((c ^ (r & (CHUNKS - 1))) << 4));
+}
+
+// Row of W that is row r of the tile of columns `column`. Gated: 8 gate rows, then the 8 up rows
+// that belong to them, so that one thread's sums hold both.
+template <int BN, bool GATED>
+static __device__ __forceinline__ int weight_row(const msgl_grouped_args &g, int column, int r)
+{
+    if (!GATED) return column * BN + r < g.n ? column * BN + r : -1;
+    const int half = g.n / 2, at = column * (BN / 2) + r / 16 * 8 + r % 8;
+    if (at >= half) return -1;
+    return r % 16 < 8 ? at : half + at;
+}
+
+template <typename T, int BM, int BN, int THREADS, bool GATED>
+static __device__ __forceinline__ void load_stage(const msgl_grouped_args &g, const msgl_tile &t,
+                                                  int k0, uint32_t a, uint32_t b)
+{
+    const T *in = (const T *)g.in, *w = (const T *)g.w + (size_t)t.expert * g.stride;
+    const int c = threadIdx.x % CHUNKS, k = k0 + c * 8;
+    for (int r = threadIdx.x / CHUNKS; r < BM; r += THREADS / CHUNKS) {
+        const bool there = t.row + r < t.end && k < g.k;
+        msgl__copy_async_16(a + tile_offset(r, c),
+                            there ? in + (size_t)(t.row + r) * g.ld_in + k : in, there);
+    }
+#pragma unroll
+    for (int i = 0; i < BN * CHUNKS / THREADS; i++) {
+        const int r = threadIdx.x / CHUNKS + i * (THREADS / CHUNKS);
+        const int row = weight_row<BN, GATED>(g, t.column, r);
+        const bool there = row >= 0 && k < g.k;
+        msgl__copy_async_16(b + tile_offset(r, c), there ? w + (size_t)row * g.k + k : w, there);
+    }
+}
+
+template <typename T, int MI, int NI, bool GATED>
+static __device__ __forceinline__ void store_tile(const msgl_grouped_args &g, const msgl_tile &t,
+                                                  int row0, int column0, float acc[MI][NI][4])
+{
+    const int lane = threadIdx.x % 32, columns = GATED ? g.n / 2 : g.n;
+    constexpr int STEP = GATED ? 2 : 1;
+    T *out = (T *)g.out;
+#pragma unroll
+    for (int mi = 0; mi < MI; mi++) {
+#pragma unroll
+        for (int h = 0; h < 2; h++) {
+            const int row = t.row + row0 + mi * 16 + h * 8 + lane / 4;
+            if (row >= t.end) continue;
+#pragma unroll
+            for (int ni = 0; ni < NI; ni += STEP) {
+                const int column = column0 + ni / STEP * 8 + lane % 4 * 2;
+                if (column >= columns) continue;
+                float v0 = acc[mi][ni][2 * h], v1 = acc[mi][ni][2 * h + 1];
+                if (GATED) {
+                    v0 = msgl__silu(v0) * acc[mi][ni + STEP - 1][2 * h];
+                    v1 = msgl__silu(v1) * acc[mi][ni + STEP - 1][2 * h + 1];
+                }
+                msgl__store_pair(out + (size_t)row * g.ld_out + column, v0, v1);
+            }
+        }
+    }
+}
+
+template <typename T, int BM, int BN, int WM, int WN, int STAGES, bool GATED>
+__global__ void __launch_bounds__(WM *WN * 32, 2) grouped_mma(const msgl_grouped_args g)
+{
+    constexpr int THREADS = WM * WN * 32, MI = BM / WM / 16, NI = BN / WN / 8;
+    constexpr int STAGE = (BM + BN) * ROW_BYTES;
+    extern __shared__ __align__(128) unsigned char shared[];
+    int32_t *first = (int32_t *)(shared + STAGES * STAGE);
+    const uint32_t base = msgl__shared_address(shared);
+    msgl__count_tiles<BM>(g, first);
+    const int tiles = first[g.num_experts] * g.column_tiles, steps = (g.k + BK - 1) / BK;
+    const int warp = threadIdx.x / 32, lane = threadIdx.x % 32;
+    const int row0 = warp / WN * (BM / WM), column0 = warp % WN * (BN / WN);
+
+    int load_index = blockIdx.x, load_step = 0, load_slot = 0; // what is loaded next
+    msgl_tile load = {};
+    if (load_index < tiles) load = msgl__find_tile<BM>(g, first, load_index);
+    auto load_next = [&]() {
+        if (load_index < tiles) {
+            const uint32_t at = base + (uint32_t)(load_slot * STAGE);
+            load_stage<T, BM, BN, THREADS, GATED>(g, load, load_step * BK, at, at + BM * ROW_BYTES);
+            load_slot = load_slot + 1 == STAGES ? 0 : load_slot + 1;
+            if (++load_step == steps) {
+                load_step = 0;
+                load_index += gridDim.x;
+                if (load_index < tiles) load = msgl__find_tile<BM>(g, first, load_index);
+            }
+        }
+        msgl__copy_async_commit();
+    };
+    for (int s = 0; s < STAGES - 1; s++) load_next();
+
+    int slot = 0;
+    for (int index = blockIdx.x; index < tiles; index += gridDim.x) {
+        const msgl_tile t = msgl__find_tile<BM>(g, first, index);
+        float acc[MI][NI][4] = {};
+        for (int step = 0; step < steps; step++) {
+            msgl__copy_async_wait<STAGES - 2>();
+            __syncthreads(); // the stage has arrived, and all have left the one that is loaded now
+            load_next();
+            const uint32_t a = base + (uint32_t)(slot * STAGE), b = a + BM * ROW_BYTES;
+#pragma unroll
+            for (int kk = 0; kk < BK / 16; kk++) {
+                uint32_t fa[MI][4], fb[NI / 2][4];
+#pragma unroll
+                for (int mi = 0; mi < MI; mi++) {
+                    msgl__load_matrix_4(
+                        a + tile_offset(row0 + mi * 16 + lane % 16, kk * 2 + lane / 16), fa[mi]);
+                }
+#pragma unroll
+                for (int ni = 0; ni < NI / 2; ni++) {
+                    const int r = column0 + ni * 16 + lane % 8 + lane / 16 * 8;
+                    msgl__load_matrix_4(b + tile_offset(r, kk * 2 + lane / 8 % 2), fb[ni]);
+                }
+#pragma unroll
+                for (int mi = 0; mi < MI; mi++) {
+#pragma unroll
+                    for (int ni = 0; ni < NI; ni++) {
+                        msgl__mma(acc[mi][ni], fa[mi], fb[ni / 2][ni % 2 * 2],
+                                  fb[ni / 2][ni % 2 * 2 + 1], T());
+                    }
+                }
+            }
+            slot = slot + 1 == STAGES ? 0 : slot + 1;
+        }
+        const int out_column = t.column * (GATED ? BN / 2 : BN) + (GATED ? column0 / 2 : column0);
+        store_tile<T, MI, NI, GATED>(g, t, row0, out_column, acc);
+    }
+    msgl__copy_async_wait<0>();
+}
+
+// f32: 64 x 64 tiles, 4 x 4 sums per thread.
+__global__ void __launch_bounds__(256) grouped_f32(const msgl_grouped_args g)
+{
+    enum { TILE = 64, DEPTH = 16 };
+    __shared__ float a[DEPTH][TILE + 4], b[DEPTH][TILE + 4];
+    extern __shared__ __align__(16) int32_t first[];
+    msgl__count_tiles<TILE>(g, first);
+    const int tiles = first[g.num_experts] * g.column_tiles;
+    const int row0 = threadIdx.x / 16 * 4, column0 = threadIdx.x % 16 * 4;
+    for (int index = blockIdx.x; index < tiles; index += gridDim.x) {
+        const msgl_tile t = msgl__find_tile<TILE>(g, first, index);
+        const float *in = (const float *)g.in;
+        const float *w = (const float *)g.w + (size_t)t.expert * g.stride;
+        float acc[4][4] = {};
+        for (int k0 = 0; k0 < g.k; k0 += DEPTH) {
+            for (int i = threadIdx.x; i < TILE * DEPTH; i += 256) {
+                const int r = i / DEPTH, c = i % DEPTH, k = k0 + c;
+                const int row = t.row + r, column = t.column * TILE + r;
+                a[c][r] = row < t.end && k < g.k ? in[(size_t)row * g.ld_in + k] : 0.0f;
+                b[c][r] = column < g.n && k < g.k ? w[(size_t)column * g.k + k] : 0.0f;
+            }
+            __syncthreads();
+            for (int c = 0; c < DEPTH; c++) {
+#pragma unroll
+                for (int i = 0; i < 4; i++) {
+#pragma unroll
+                    for (int j = 0; j < 4; j++) acc[i][j] += a[c][row0 + i] * b[c][column0 + j];
+                }
+            }
+            __syncthreads();
+        }
+        for (int i = 0; i < 4; i++) {
+            for (int j = 0; j < 4; j++) {
+                const int row = t.row + row0 + i, column = t.column * TILE + column0 + j;
+                if (row < t.end && column < g.n) {
+                    ((float *)g.out)[(size_t)row * g.ld_out + column] = acc[i][j];
+                }
+            }
+        }
+    }
+}
+
+template <typename T, int BM, int BN, int WM, int WN, int STAGES, bool GATED>
+static void launch(msgl_exec *x, msgl_grouped_args g, int32_t rows)
+{
+    const msgl_cuda_device *d = msgl__cuda_device(x);
+    const int columns = GATED ? g.n / 2 : g.n, width = GATED ? BN / 2 : BN;
+    const size_t bytes =
+        (size_t)STAGES * (BM + BN) * ROW_BYTES + ((size_t)g.num_experts + 1) * sizeof(int32_t);
+    g.column_tiles = (columns + width - 1) / width;
+    // Every expert may have a tile that is not full.
+    int64_t tiles = rows / BM + (rows < g.num_experts ? rows : g.num_experts);
+    tiles *= g.column_tiles;
+    const int64_t blocks = 2 * (int64_t)d->sm_count;
+    auto kernel = grouped_mma<T, BM, BN, WM, WN, STAGES, GATED>;
+    MSGL_CUDA_TRY(
+        x, cudaFuncSetAttribute(kernel, cudaFuncAttributeMaxDynamicSharedMemorySize, (int)bytes));
+    kernel<<<(unsigned)(tiles < blocks ? tiles : blocks), WM * WN * 32, bytes, d->stream>>>(g);
+    MSGL_CUDA_LAUNCHED(x);
+}
+
+// Heights by the average number of rows per expert.
+template <typename T, bool GATED>
+static void launch_height(msgl_exec *x, const msgl_grouped_args &g, int32_t rows)
+{
+    const int32_t average = rows / g.num_experts;
+    if (average <= 12) {
+        launch<T, 16, 128, 1, 4, 5, GATED>(x, g, rows);
+    } else if (average <= 24) {
+        launch<T, 32, 128, 1, 4, 4, GATED>(x, g, rows);
+    } else if (average <= 64) {
+        launch<T, 64, 128, 2, 2, 4, GATED>(x, g, rows);
+    } else {
+        launch<T, 128, 128, 2, 4, 3, GATED>(x, g, rows);
+    }
+}
+
+static void run_f32(msgl_exec *x, msgl_grouped_args g, int32_t rows)
+{
+    const msgl_cuda_device *d = msgl__cuda_device(x);
+    g.column_tiles = (g.n + 63) / 64;
+    const size_t bytes = ((size_t)g.num_experts + 1) * sizeof(int32_t);
+    int64_t tiles = rows / 64 + (rows < g.num_experts ? rows : g.num_experts);
+    tiles *= g.column_tiles;
+    const int64_t blocks = 8 * (int64_t)d->sm_count;
+    grouped_f32<<<(unsigned)(tiles < blocks ? tiles : blocks), 256, bytes, d->stream>>>(g);
+    MSGL_CUDA_LAUNCHED(x);
+}
+
+static void run_uniform(msgl_exec *x, const msgl_grouped_args *g, int32_t rows, bool gated,
+                        msgl_dtype dtype)
+{
+    if (dtype == MSGL_F32) {
+        run_f32(x, *g, rows);
+    } else if (dtype == MSGL_F16) {
+        if (gated) {
+            launch_height<__half, true>(x, *g, rows);
+        } else {
+            launch_height<__half, false>(x, *g, rows);
+        }
+    } else if (gated) {
+        launch_height<__nv_bfloat16, true>(x, *g, rows);
+    } else {
+        launch_height<__nv_bfloat16, false>(x, *g, rows);
+    }
+}
+
+// Elements from one expert's weights to the next one's; 0 when they do not lie at equal distances.
+static size_t uniform_stride(const msgl_grouped_call *c)
+{
+    const size_t size = msgl__dtype_size(c->experts[0].dtype);
+    const char *base = (const char *)c->experts[0].data;
+    if (c->num_experts == 1) return (size_t)c->experts[0].n * c->experts[0].k;
+    const char *second = (const char *)c->experts[1].data;
+    if (second <= base || (size_t)(second - base) % size != 0) return 0;
+    const size_t bytes = (size_t)(second - base);
+    for (int32_t e = 2; e < c->num_experts; e++) {
+        if ((const char *)c->experts[e].data != base + (size_t)e * bytes) return 0;
+    }
+    return bytes / size;
+}
+
+void msgl__cuda_grouped(msgl_exec *x, const msgl_grouped_call *c)
+{
+    const msgl_weight *w = &c->experts[0];
+    if (c->rows == 0 || x->status != 0) return;
+    const size_t used = x->scratch->used;
+    const bool split = c->gated && w->dtype == MSGL_F32; // product first, then silu
+    msgl_grouped_args g = {};
+    g.n = w->n;
+    g.k = w->k;
+    g.in = c->in;
+    g.ld_in = c->ld_in;
+    g.out = c->out;
+    g.ld_out = c->ld_out;
+    if (split) {
+        g.out = msgl__arena_alloc(x->scratch, (size_t)c->rows * w->n * sizeof(float));
+        g.ld_out = (size_t)w->n;
+    }
+    if (g.out == NULL || x->act != w->dtype) {
+        x->status = g.out == NULL ? MSGL_ENOMEM : MSGL_EUNSUPPORTED;
+        return;
+    }
+    g.stride = uniform_stride(c);
+    const int32_t together = g.stride != 0 ? MAX_EXPERTS : 1;
+    for (int32_t e = 0; e < c->num_experts; e += together) {
+        g.w = c->experts[e].data;
+        g.offsets = c->offsets + e;
+        g.num_experts = c->num_experts - e < together ? c->num_experts - e : together;
+        run_uniform(x, &g, c->rows, c->gated, w->dtype);
+    }
+    for (int32_t r = 0; split && r < c->rows;) { // all rows at once where out is dense
+        const int32_t rows = c->ld_out == (size_t)w->n / 2 ? c->rows : 1;
+        msgl__cuda_silu_mul(x, (const float *)g.out + (size_t)r * w->n,
+                            (float *)c->out + (size_t)r * c->ld_out, rows, w->n / 2);
+        r += rows;
+    }
+    x->scratch->used = used;
+}
+
+size_t msgl__cuda_grouped_scratch(const msgl_grouped_call *c)
+{
+    const msgl_weight *w = &c->experts[0];
+    if (!c->gated || w->dtype != MSGL_F32) return 0;
+    return (size_t)c->rows * w->n * sizeof(float) + 64;
+}

@@ -1,0 +1,78 @@
+// SPDX-License-Identifier: Apache-2.0
+//
+// What the grouped kernels share: which rows and columns a block works on. The host knows only the
+// total of the rows, so every block finds its tiles from the offsets itself.
+#ifndef MSGL_KERNEL_CUDA_GEMM_GROUPED_CUH
+#define MSGL_KERNEL_CUDA_GEMM_GROUPED_CUH
+
+#include <stddef.h>
+#include <stdint.h>
+
+typedef struct msgl_grouped_args {
+    const void *w; // expert e's [n, k] is `stride` elements after e - 1's
+    size_t stride;
+    int32_t n, k, num_experts;
+    const int32_t *offsets; // [num_experts + 1]
+    const void *in;
+    size_t ld_in;
+    void *out;
+    size_t ld_out;
+    int32_t column_tiles;
+} msgl_grouped_args;
+
+typedef struct msgl_tile {
+    int32_t expert;
+    int32_t row, end; // of this tile's first row, behind the expert's last
+    int32_t column;   // tile of columns
+} msgl_tile;
+
+// first[e] = tiles of BM rows before expert e, for e <= num_experts. All threads of the block; ends
+// with a barrier.
+template <int BM>
+static __device__ void msgl__count_tiles(const msgl_grouped_args &g, int32_t *first)
+{
+    if (threadIdx.x < 32) {
+        int32_t before = 0;
+        for (int32_t e0 = 0; e0 < g.num_experts; e0 += 32) {
+            const int32_t e = e0 + (int32_t)threadIdx.x;
+            int32_t sum = 0;
+            if (e < g.num_experts) sum = (g.offsets[e + 1] - g.offsets[e] + BM - 1) / BM;
+            for (int d = 1; d < 32; d *= 2) {
+                const int32_t left = __shfl_up_sync(0xffffffffu, sum, d);
+                if ((int)threadIdx.x >= d) sum += left;
+            }
+            if (e < g.num_experts) first[e + 1] = before + sum;
+            before += __shfl_sync(0xffffffffu, sum, 31);
+        }
+        if (threadIdx.x == 0) first[0] = 0;
+    }
+    __syncthreads();
+}
+
+// Tiles of one expert are neighbours, those of the same columns first: blocks that run at the same
+// time read the same weights.
+template <int BM>
+static __device__ msgl_tile msgl__find_tile(const msgl_grouped_args &g, const int32_t *first,
+                                            int32_t index)
+{
+    const int32_t row_tile = index / g.column_tiles;
+    int32_t low = 0, high = g.num_experts; // first[low] <= row_tile < first[high]
+    while (high - low > 1) {
+        const int32_t middle = (low + high) / 2;
+        if (first[middle] <= row_tile) {
+            low = middle;
+        } else {
+            high = middle;
+        }
+    }
+    const int32_t tiles = first[low + 1] - first[low];
+    const int32_t within = index - first[low] * g.column_tiles;
+    msgl_tile t;
+    t.expert = low;
+    t.row = g.offsets[low] + within % tiles * BM;
+    t.end = g.offsets[low + 1];
+    t.column = within / tiles;
+    return t;
+}
+
+#endif

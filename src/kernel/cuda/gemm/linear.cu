@@ -1,0 +1,108 @@
+// SPDX-License-Identifier: Apache-2.0
+//
+// linear: what one product does not do is done before or behind it. Few rows go to the fused
+// kernels of gemv/; these read every weight once at the memory's speed and need nothing of this.
+#include <cuda_bf16.h>
+#include <cuda_fp16.h>
+
+#include "kernel/cuda/gemm/gemm.h"
+#include "kernel/cuda/gemm/lt.cuh"
+
+extern "C" {
+bool msgl__cuda_gemv(msgl_exec *x, const msgl_linear_call *c);
+void msgl__cuda_rms_norm(msgl_exec *x, const void *in, size_t ld_in, const float *weight, float eps,
+                         void *out, size_t ld_out, int rows, int dim);
+void msgl__cuda_silu_mul(msgl_exec *x, const void *gate_up, void *out, int rows, int dim);
+}
+
+template <typename T> __global__ void convert_bias(const float *in, T *out, int n)
+{
+    const int i = blockIdx.x * blockDim.x + threadIdx.x;
+    if (i < n) out[i] = T(in[i]);
+}
+
+// The library wants a bias of the output's type.
+static const void *bias_as(msgl_exec *x, const float *bias, int n, msgl_dtype type)
+{
+    if (type == MSGL_F32) return bias;
+    void *out = msgl__arena_alloc(x->scratch, (size_t)n * msgl__dtype_size(type));
+    if (out == NULL) return NULL;
+    const int blocks = (n + 255) / 256;
+    cudaStream_t stream = msgl__cuda_stream(x);
+    if (type == MSGL_F16) {
+        convert_bias<<<blocks, 256, 0, stream>>>(bias, (__half *)out, n);
+    } else {
+        convert_bias<<<blocks, 256, 0, stream>>>(bias, (__nv_bfloat16 *)out, n);
+    }
+    MSGL_CUDA_LAUNCHED(x);
+    return out;
+}
+
+static void run(msgl_exec *x, const msgl_linear_call *c)
+{
+    const int n = c->w->n, k = c->w->k;
+    msgl_gemm_product p = {};
+    p.w = c->w;
+    p.in = c->in;
+    p.ld_in = c->ld_in;
+    p.out = c->out;
+    p.ld_out = c->ld_out;
+    p.m = c->m;
+    p.out_type = c->f32_out ? MSGL_F32 : x->act;
+    p.accumulate = c->accumulate;
+    const size_t element = msgl__dtype_size(x->act);
+    if (c->norm != NULL) {
+        void *normed = msgl__arena_alloc(x->scratch, (size_t)c->m * k * element);
+        if (normed == NULL) {
+            x->status = MSGL_ENOMEM;
+            return;
+        }
+        msgl__cuda_rms_norm(x, c->in, c->ld_in, c->norm, c->norm_eps, normed, (size_t)k, c->m, k);
+        p.in = normed;
+        p.ld_in = (size_t)k;
+    }
+    if (c->gated) {
+        p.out = msgl__arena_alloc(x->scratch, (size_t)c->m * n * element);
+        p.ld_out = (size_t)n;
+    }
+    if (c->bias != NULL) p.bias = bias_as(x, c->bias, n, p.out_type);
+    if (p.out == NULL || (c->bias != NULL && p.bias == NULL)) {
+        x->status = MSGL_ENOMEM;
+        return;
+    }
+    msgl__cuda_gemm_run(x, &p);
+    if (!c->gated) return;
+    if (c->ld_out == (size_t)n / 2) {
+        msgl__cuda_silu_mul(x, p.out, c->out, c->m, n / 2);
+        return;
+    }
+    for (int32_t row = 0; row < c->m; row++) { // its rows are dense
+        msgl__cuda_silu_mul(x, (const char *)p.out + (size_t)row * n * element,
+                            (char *)c->out + row * c->ld_out * element, 1, n / 2);
+    }
+}
+
+void msgl__cuda_linear(msgl_exec *x, const msgl_linear_call *c)
+{
+    if (c->m == 0 || x->status != 0) return;
+    if (x->act != c->w->dtype) {
+        x->status = MSGL_EUNSUPPORTED;
+        return;
+    }
+    // Both have sums of their own order: one of them for every m where that must not matter.
+    if (!msgl__cuda_device(x)->deterministic && msgl__cuda_gemv(x, c)) return;
+    const size_t used = x->scratch->used;
+    run(x, c);
+    x->scratch->used = used; // the stream's order protects what is reused
+}
+
+size_t msgl__cuda_linear_scratch(const msgl_linear_call *c)
+{
+    enum { ALIGN = 64, PIECES = 3 };
+    const size_t element = 4; // activations are at most f32
+    size_t bytes = PIECES * ALIGN;
+    if (c->norm != NULL) bytes += (size_t)c->m * c->w->k * element;
+    if (c->gated) bytes += (size_t)c->m * c->w->n * element;
+    if (c->bias != NULL) bytes += (size_t)c->w->n * element;
+    return bytes;
+}

@@ -1,0 +1,307 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "kernel/cuda/gemm/lt.cuh"
+
+#include <stdio.h>
+#include <string.h>
+
+#include "kernel/cuda/device_api.h"
+
+enum { WORKSPACE = 64 << 20, FIRST_CAPACITY = 512 };
+
+static void blas_fault(msgl_exec *x, cublasStatus_t status, const msgl_gemm_product *p)
+{
+    msgl_device *d = x->device;
+    x->status = MSGL_EDEVICE;
+    if (d->fault.code != 0) return;
+    d->fault.code = MSGL_EDEVICE;
+    snprintf(d->fault.text, sizeof d->fault.text, "cuBLASLt: product m %d, n %d, k %d: %s", p->m,
+             p->w->n, p->w->k, cublasLtGetStatusString(status));
+}
+
+int msgl__cuda_blas_create(msgl_cuda_device *d, const char *cache_dir, msgl_err *err)
+{
+    msgl_cuda_blas *b = (msgl_cuda_blas *)msgl__calloc(1, sizeof *b);
+    if (b == NULL) return msgl__err_set(err, MSGL_ENOMEM, "cuBLASLt: out of memory");
+    d->blas = b;
+    const cublasStatus_t status = cublasLtCreate(&b->lt);
+    if (status != CUBLAS_STATUS_SUCCESS) {
+        return msgl__err_set(err, MSGL_EDEVICE, "cuBLASLt: %s", cublasLtGetStatusString(status));
+    }
+    b->capacity = FIRST_CAPACITY;
+    b->table = (msgl_gemm_choice *)msgl__calloc(b->capacity, sizeof *b->table);
+    b->workspace_bytes = WORKSPACE;
+    if (cudaMalloc(&b->workspace, b->workspace_bytes) != cudaSuccess || b->table == NULL) {
+        (void)cudaGetLastError();
+        return msgl__err_set(err, MSGL_ENOMEM, "cuBLASLt: no %d MiB of device memory for its work",
+                             WORKSPACE >> 20);
+    }
+    cudaDeviceProp props;
+    if (cudaGetDeviceProperties(&props, d->ordinal) == cudaSuccess) {
+        snprintf(b->gpu, sizeof b->gpu, "%.100s", props.name);
+    }
+    if (cache_dir == NULL) return 0;
+    const size_t size = strlen(cache_dir) + sizeof b->gpu + 64;
+    b->cache_path = (char *)msgl__malloc(size);
+    if (b->cache_path == NULL) return msgl__err_set(err, MSGL_ENOMEM, "cuBLASLt: out of memory");
+    for (char *c = b->gpu; *c != '\0'; c++) {
+        const bool plain = (*c >= 'a' && *c <= 'z') || (*c >= 'A' && *c <= 'Z') ||
+                           (*c >= '0' && *c <= '9') || *c == '.';
+        if (!plain) *c = '-';
+    }
+    snprintf(b->cache_path, size, "%s/gemm-%s-cublasLt-%zu.txt", cache_dir, b->gpu,
+             cublasLtGetVersion());
+    msgl__cuda_gemm_cache_load(b);
+    return 0;
+}
+
+void msgl__cuda_blas_destroy(msgl_cuda_device *d)
+{
+    msgl_cuda_blas *b = d->blas;
+    if (b == NULL) return;
+    if (b->lt != NULL) (void)cublasLtDestroy(b->lt);
+    (void)cudaFree(b->workspace);
+    for (int i = 0; i < MSGL_GEMM_STAGES; i++) {
+        if (b->staging.memory[i] != NULL) (void)cudaFreeHost(b->staging.memory[i]);
+        if (b->staging.taken[i] != NULL) (void)cudaEventDestroy(b->staging.taken[i]);
+    }
+    msgl__free(b->table);
+    msgl__free(b->cache_path);
+    msgl__free(b);
+    d->blas = NULL;
+}
+
+// --- choices -----------------------------------------------------------------------------------
+
+// Buckets: multiples of 8 to 256, where a decode step's tile fits or just does not fit m; powers of
+// two and the halves between them above, where only the number of waves changes.
+static int32_t bucket_of(int32_t m)
+{
+    if (m <= 2) return m;
+    if (m <= 4) return 4;
+    if (m <= 256) return (m + 7) / 8 * 8;
+    int32_t top = 512;
+    while (top < m && top < (1 << 29)) top *= 2;
+    return m <= top / 4 * 3 ? top / 4 * 3 : top;
+}
+
+static uint8_t alignment(const void *p, size_t ld, size_t element)
+{
+    const uintptr_t bits = (uintptr_t)p | (ld * element) | 16;
+    return (uint8_t)(bits & (~bits + 1));
+}
+
+msgl_gemm_key msgl__cuda_gemm_key(const msgl_cuda_device *d, const msgl_gemm_product *p)
+{
+    msgl_gemm_key key;
+    memset(&key, 0, sizeof key);
+    key.n = p->w->n;
+    key.k = p->w->k;
+    key.bucket = d->deterministic ? 0 : bucket_of(p->m);
+    key.in_type = (uint8_t)p->w->dtype;
+    key.out_type = (uint8_t)p->out_type;
+    key.bias = p->bias != NULL;
+    key.accumulate = p->accumulate;
+    key.align_in = alignment(p->in, p->ld_in, msgl__dtype_size(p->w->dtype));
+    key.align_out = alignment(p->out, p->ld_out, msgl__dtype_size(p->out_type));
+    return key;
+}
+
+static size_t hash(const msgl_gemm_key *key)
+{
+    uint64_t h = 0xcbf29ce484222325u;
+    const unsigned char *bytes = (const unsigned char *)key;
+    for (size_t i = 0; i < sizeof *key; i++) h = (h ^ bytes[i]) * 0x100000001b3u;
+    return (size_t)(h ^ (h >> 32));
+}
+
+static msgl_gemm_choice *probe(msgl_gemm_choice *table, size_t capacity, const msgl_gemm_key *key)
+{
+    size_t i = hash(key) & (capacity - 1);
+    while (table[i].source != MSGL_GEMM_NONE && memcmp(&table[i].key, key, sizeof *key) != 0) {
+        i = (i + 1) & (capacity - 1);
+    }
+    return &table[i];
+}
+
+static bool grow(msgl_cuda_blas *b)
+{
+    const size_t capacity = 2 * b->capacity;
+    msgl_gemm_choice *table = (msgl_gemm_choice *)msgl__calloc(capacity, sizeof *table);
+    if (table == NULL) return false;
+    for (size_t i = 0; i < b->capacity; i++) {
+        if (b->table[i].source == MSGL_GEMM_NONE) continue;
+        *probe(table, capacity, &b->table[i].key) = b->table[i];
+    }
+    msgl__free(b->table);
+    b->table = table;
+    b->capacity = capacity;
+    return true;
+}
+
+msgl_gemm_choice *msgl__cuda_gemm_slot(msgl_cuda_blas *b, const msgl_gemm_key *key)
+{
+    msgl_gemm_choice *c = probe(b->table, b->capacity, key);
+    if (c->source != MSGL_GEMM_NONE) return c;
+    if (2 * (b->count + 1) > b->capacity) {
+        if (!grow(b)) return NULL;
+        c = probe(b->table, b->capacity, key);
+    }
+    return c;
+}
+
+// --- the library -------------------------------------------------------------------------------
+
+static cudaDataType_t type_of(msgl_dtype t)
+{
+    return t == MSGL_F32 ? CUDA_R_32F : t == MSGL_F16 ? CUDA_R_16F : CUDA_R_16BF;
+}
+
+cublasStatus_t msgl__cuda_gemm_describe(const msgl_gemm_product *p, msgl_gemm_desc *desc)
+{
+    const cudaDataType_t in = type_of(p->w->dtype), out = type_of(p->out_type);
+    const cublasOperation_t transposed = CUBLAS_OP_T;
+    const uint64_t n = (uint64_t)p->w->n, k = (uint64_t)p->w->k, m = (uint64_t)p->m;
+    cublasStatus_t s = cublasLtMatmulDescInit(&desc->op, CUBLAS_COMPUTE_32F, CUDA_R_32F);
+    if (s == CUBLAS_STATUS_SUCCESS) {
+        s = cublasLtMatmulDescSetAttribute(&desc->op, CUBLASLT_MATMUL_DESC_TRANSA, &transposed,
+                                           sizeof transposed);
+    }
+    if (s == CUBLAS_STATUS_SUCCESS && p->bias != NULL) {
+        const cublasLtEpilogue_t bias = CUBLASLT_EPILOGUE_BIAS;
+        s = cublasLtMatmulDescSetAttribute(&desc->op, CUBLASLT_MATMUL_DESC_EPILOGUE, &bias,
+                                           sizeof bias);
+        if (s == CUBLAS_STATUS_SUCCESS) {
+            s = cublasLtMatmulDescSetAttribute(&desc->op, CUBLASLT_MATMUL_DESC_BIAS_POINTER,
+                                               &p->bias, sizeof p->bias);
+        }
+        if (s == CUBLAS_STATUS_SUCCESS) {
+            s = cublasLtMatmulDescSetAttribute(&desc->op, CUBLASLT_MATMUL_DESC_BIAS_DATA_TYPE, &out,
+                                               sizeof out);
+        }
+    }
+    if (s == CUBLAS_STATUS_SUCCESS) s = cublasLtMatrixLayoutInit(&desc->w, in, k, n, (int64_t)k);
+    if (s == CUBLAS_STATUS_SUCCESS) {
+        s = cublasLtMatrixLayoutInit(&desc->in, in, k, m, (int64_t)p->ld_in);
+    }
+    if (s == CUBLAS_STATUS_SUCCESS) {
+        s = cublasLtMatrixLayoutInit(&desc->out, out, n, m, (int64_t)p->ld_out);
+    }
+    return s;
+}
+
+int msgl__cuda_gemm_propose(const msgl_cuda_device *d, const msgl_gemm_key *key,
+                            msgl_gemm_desc *desc, int max, cublasLtMatmulHeuristicResult_t *out)
+{
+    cublasLtMatmulPreferenceOpaque_t pref;
+    if (cublasLtMatmulPreferenceInit(&pref) != CUBLAS_STATUS_SUCCESS) return 0;
+    // Sums of a split k stay f32; deterministic: k is never split.
+    const uint32_t reduction =
+        key->bucket == 0 ? CUBLASLT_REDUCTION_SCHEME_NONE : CUBLASLT_REDUCTION_SCHEME_COMPUTE_TYPE;
+    const uint64_t workspace = key->bucket == 0 ? 0 : d->blas->workspace_bytes;
+    const uint32_t align_w = 16, align_in = key->align_in, align_out = key->align_out;
+    const struct {
+        cublasLtMatmulPreferenceAttributes_t attr;
+        const void *value;
+        size_t size;
+    } set[] = {
+        {CUBLASLT_MATMUL_PREF_MAX_WORKSPACE_BYTES, &workspace, sizeof workspace},
+        {CUBLASLT_MATMUL_PREF_REDUCTION_SCHEME_MASK, &reduction, sizeof reduction},
+        {CUBLASLT_MATMUL_PREF_MIN_ALIGNMENT_A_BYTES, &align_w, sizeof align_w},
+        {CUBLASLT_MATMUL_PREF_MIN_ALIGNMENT_B_BYTES, &align_in, sizeof align_in},
+        {CUBLASLT_MATMUL_PREF_MIN_ALIGNMENT_C_BYTES, &align_out, sizeof align_out},
+        {CUBLASLT_MATMUL_PREF_MIN_ALIGNMENT_D_BYTES, &align_out, sizeof align_out},
+    };
+    for (size_t i = 0; i < sizeof set / sizeof set[0]; i++) {
+        if (cublasLtMatmulPreferenceSetAttribute(&pref, set[i].attr, set[i].value, set[i].size) !=
+            CUBLAS_STATUS_SUCCESS) {
+            return 0;
+        }
+    }
+    int found = 0;
+    if (cublasLtMatmulAlgoGetHeuristic(d->blas->lt, &desc->op, &desc->w, &desc->in, &desc->out,
+                                       &desc->out, &pref, max, out,
+                                       &found) != CUBLAS_STATUS_SUCCESS) {
+        return 0;
+    }
+    int kept = 0;
+    for (int i = 0; i < found; i++) {
+        if (out[i].state == CUBLAS_STATUS_SUCCESS) out[kept++] = out[i];
+    }
+    return kept;
+}
+
+cublasStatus_t msgl__cuda_gemm_launch(const msgl_cuda_device *d, const msgl_gemm_product *p,
+                                      msgl_gemm_desc *desc, const cublasLtMatmulAlgo_t *algo)
+{
+    const float one = 1.0f, beta = p->accumulate ? 1.0f : 0.0f;
+    const msgl_cuda_blas *b = d->blas;
+    return cublasLtMatmul(b->lt, &desc->op, &one, p->w->data, &desc->w, p->in, &desc->in, &beta,
+                          p->out, &desc->out, p->out, &desc->out, algo, b->workspace,
+                          b->workspace_bytes, d->stream);
+}
+
+// The next larger bucket's measured algorithm, where there is one within twice the rows.
+static const msgl_gemm_choice *measured_above(msgl_cuda_blas *b, const msgl_gemm_key *key)
+{
+    msgl_gemm_key above = *key;
+    for (;;) {
+        above.bucket = bucket_of(above.bucket + 1);
+        if (above.bucket > 2 * key->bucket) return NULL;
+        const msgl_gemm_choice *c = probe(b->table, b->capacity, &above);
+        if (c->source == MSGL_GEMM_MEASURED) return c;
+    }
+}
+
+// An algorithm for a key that was not measured. It depends on the key only, not on which product
+// came first.
+static bool choose(const msgl_cuda_device *d, const msgl_gemm_product *p, const msgl_gemm_key *key,
+                   cublasLtMatmulAlgo_t *out)
+{
+    enum { FIXED_M = 256 };
+    const msgl_gemm_choice *above = key->bucket > 0 ? measured_above(d->blas, key) : NULL;
+    if (above != NULL) {
+        *out = above->algo;
+        return true;
+    }
+    msgl_gemm_product q = *p;
+    q.m = key->bucket > 0 ? key->bucket : FIXED_M;
+    msgl_gemm_desc desc;
+    cublasLtMatmulHeuristicResult_t first;
+    if (msgl__cuda_gemm_describe(&q, &desc) != CUBLAS_STATUS_SUCCESS) return false;
+    if (msgl__cuda_gemm_propose(d, key, &desc, 1, &first) < 1) return false;
+    *out = first.algo;
+    return true;
+}
+
+static bool fill(msgl_cuda_device *d, const msgl_gemm_product *p, const msgl_gemm_key *key,
+                 msgl_gemm_choice *c)
+{
+    if (!choose(d, p, key, &c->algo)) return false;
+    if (c->source == MSGL_GEMM_NONE) d->blas->count++;
+    c->key = *key;
+    c->source = MSGL_GEMM_PROPOSED;
+    return true;
+}
+
+void msgl__cuda_gemm_run(msgl_exec *x, const msgl_gemm_product *p)
+{
+    msgl_cuda_device *d = msgl__cuda_device(x);
+    const msgl_gemm_key key = msgl__cuda_gemm_key(d, p);
+    msgl_gemm_choice *c = msgl__cuda_gemm_slot(d->blas, &key);
+    if (c == NULL) {
+        x->status = MSGL_ENOMEM;
+        return;
+    }
+    if (c->source == MSGL_GEMM_NONE && !fill(d, p, &key, c)) {
+        blas_fault(x, CUBLAS_STATUS_NOT_SUPPORTED, p);
+        return;
+    }
+    msgl_gemm_desc desc;
+    cublasStatus_t s = msgl__cuda_gemm_describe(p, &desc);
+    if (s == CUBLAS_STATUS_SUCCESS) s = msgl__cuda_gemm_launch(d, p, &desc, &c->algo);
+    // One read from disk may not suit this very product.
+    if (s != CUBLAS_STATUS_SUCCESS && c->source == MSGL_GEMM_MEASURED && fill(d, p, &key, c)) {
+        s = msgl__cuda_gemm_launch(d, p, &desc, &c->algo);
+    }
+    if (s != CUBLAS_STATUS_SUCCESS) blas_fault(x, s, p);
+}

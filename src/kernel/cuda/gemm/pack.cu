@@ -1,0 +1,189 @@
+// SPDX-License-Identifier: Apache-2.0
+//
+// Weights onto the device, and rows of them as activations. Rows are copied by the pool's threads
+// into pinned memory, from where the copy engine takes them while the next ones are copied; what
+// has another dtype in the file is converted on the device.
+#include <cuda_bf16.h>
+#include <cuda_fp16.h>
+#include <string.h>
+
+#include "kernel/cuda/gemm/gemm.h"
+#include "kernel/cuda/gemm/lt.cuh"
+
+enum { PIECES_PER_THREAD = 4, BLOCK = 256 };
+
+size_t msgl__cuda_packed_size(msgl_dtype dtype, int n, int k)
+{
+    size_t elements, bytes, padded;
+    if (msgl__size_mul((size_t)n, (size_t)k, &elements) != 0 ||
+        msgl__size_mul(elements, msgl__dtype_size(dtype), &bytes) != 0 ||
+        msgl__size_add(bytes, 63, &padded) != 0) {
+        return 0;
+    }
+    return padded / 64 * 64;
+}
+
+static __device__ float as_f32(float v)
+{
+    return v;
+}
+static __device__ float as_f32(__half v)
+{
+    return __half2float(v);
+}
+static __device__ float as_f32(__nv_bfloat16 v)
+{
+    return __bfloat162float(v);
+}
+
+template <typename S, typename D> __global__ void convert(const S *src, D *dst, size_t n)
+{
+    for (size_t i = blockIdx.x * (size_t)BLOCK + threadIdx.x; i < n;
+         i += (size_t)gridDim.x * BLOCK) {
+        dst[i] = D(as_f32(src[i]));
+    }
+}
+
+template <typename S>
+static void convert_from(msgl_exec *x, const S *src, void *dst, msgl_dtype type, size_t n)
+{
+    const int blocks = 8 * msgl__cuda_device(x)->sm_count;
+    cudaStream_t stream = msgl__cuda_stream(x);
+    if (type == MSGL_F32) convert<<<blocks, BLOCK, 0, stream>>>(src, (float *)dst, n);
+    if (type == MSGL_F16) convert<<<blocks, BLOCK, 0, stream>>>(src, (__half *)dst, n);
+    if (type == MSGL_BF16) convert<<<blocks, BLOCK, 0, stream>>>(src, (__nv_bfloat16 *)dst, n);
+    MSGL_CUDA_LAUNCHED(x);
+}
+
+// Host memory to one slot of the staging ring, in parallel.
+typedef struct piece {
+    const char *src; // rows [0, rows) of row_bytes, stride bytes apart
+    char *dst;       // dense
+    size_t rows, row_bytes, stride;
+    int tasks;
+} piece;
+
+static void copy_task(void *arg, int task, int worker)
+{
+    const piece *p = (const piece *)arg;
+    const size_t total = p->rows * p->row_bytes;
+    size_t at = total * (size_t)task / (size_t)p->tasks;
+    const size_t end = total * (size_t)(task + 1) / (size_t)p->tasks;
+    (void)worker;
+    while (at < end) {
+        const size_t row = at / p->row_bytes, column = at % p->row_bytes;
+        const bool dense = p->stride == p->row_bytes;
+        size_t bytes = dense ? end - at : p->row_bytes - column;
+        if (bytes > end - at) bytes = end - at;
+        memcpy(p->dst + at, p->src + row * p->stride + column, bytes);
+        at += bytes;
+    }
+}
+
+static bool open_staging(msgl_exec *x, msgl_gemm_staging *s)
+{
+    if (s->memory[0] != NULL) return true;
+    for (int i = 0; i < MSGL_GEMM_STAGES; i++) {
+        MSGL_CUDA_TRY(
+            x, cudaHostAlloc(&s->memory[i], MSGL_GEMM_STAGE_BYTES, cudaHostAllocWriteCombined));
+        MSGL_CUDA_TRY(x, cudaEventCreateWithFlags(&s->taken[i], cudaEventDisableTiming));
+    }
+    return x->status == 0;
+}
+
+void msgl__cuda_pack(msgl_exec *x, msgl_weight *w, int row, int rows, const void *src,
+                     msgl_dtype src_dtype, size_t ld_src)
+{
+    msgl_cuda_blas *b = msgl__cuda_device(x)->blas;
+    cudaStream_t stream = msgl__cuda_stream(x);
+    const size_t k = (size_t)w->k, src_row = k * msgl__dtype_size(src_dtype);
+    const size_t dst_row = k * msgl__dtype_size(w->dtype);
+    if (x->status != 0 || rows <= 0 || k == 0 || !open_staging(x, &b->staging)) return;
+    msgl_gemm_staging *s = &b->staging;
+    // Whole rows, or parts of one that is larger than a stage.
+    const size_t per_row = (src_row + MSGL_GEMM_STAGE_BYTES - 1) / MSGL_GEMM_STAGE_BYTES;
+    const size_t step = per_row > 1 ? 1 : MSGL_GEMM_STAGE_BYTES / src_row;
+    for (size_t r = 0; r < (size_t)rows && x->status == 0; r += step) {
+        for (size_t part = 0; part < per_row; part++) {
+            const size_t from = k * part / per_row, to = k * (part + 1) / per_row;
+            piece p = {};
+            p.src = (const char *)src + (r * ld_src + from) * msgl__dtype_size(src_dtype);
+            p.rows = (size_t)rows - r < step ? (size_t)rows - r : step;
+            p.row_bytes = (to - from) * msgl__dtype_size(src_dtype);
+            p.stride = ld_src * msgl__dtype_size(src_dtype);
+            const int i = s->next++ % MSGL_GEMM_STAGES;
+            p.dst = (char *)s->memory[i];
+            MSGL_CUDA_TRY(x, cudaEventSynchronize(s->taken[i]));
+            if (x->status != 0) return;
+            p.tasks = x->pool != NULL ? PIECES_PER_THREAD * msgl__pool_threads(x->pool) : 1;
+            if (x->pool != NULL) {
+                msgl__pool_run(x->pool, p.tasks, copy_task, &p);
+            } else {
+                copy_task(&p, 0, 0);
+            }
+            char *dst =
+                (char *)w->data + ((size_t)row + r) * dst_row + from * msgl__dtype_size(w->dtype);
+            const size_t bytes = p.rows * p.row_bytes, n = p.rows * (to - from);
+            const bool same = src_dtype == w->dtype;
+            void *landing = same ? dst : b->workspace;
+            MSGL_CUDA_TRY(x,
+                          cudaMemcpyAsync(landing, p.dst, bytes, cudaMemcpyHostToDevice, stream));
+            MSGL_CUDA_TRY(x, cudaEventRecord(s->taken[i], stream));
+            if (same) continue;
+            if (src_dtype == MSGL_F32) convert_from(x, (float *)landing, dst, w->dtype, n);
+            if (src_dtype == MSGL_F16) convert_from(x, (__half *)landing, dst, w->dtype, n);
+            if (src_dtype == MSGL_BF16) {
+                convert_from(x, (__nv_bfloat16 *)landing, dst, w->dtype, n);
+            }
+        }
+    }
+}
+
+// One block per row; 16 bytes per access where the row allows it.
+template <typename S, typename D>
+__global__ void gather_rows(const S *w, const int32_t *ids, int k, D *out)
+{
+    const S *src = w + (size_t)ids[blockIdx.x] * (size_t)k;
+    D *dst = out + (size_t)blockIdx.x * (size_t)k;
+    for (int i = threadIdx.x; i < k; i += blockDim.x) dst[i] = D(as_f32(src[i]));
+}
+
+__global__ void gather_16(const uint4 *w, const int32_t *ids, int row16, uint4 *out)
+{
+    const uint4 *src = w + (size_t)ids[blockIdx.x] * (size_t)row16;
+    uint4 *dst = out + (size_t)blockIdx.x * (size_t)row16;
+    for (int i = threadIdx.x; i < row16; i += blockDim.x) dst[i] = src[i];
+}
+
+template <typename S>
+static void gather_as(msgl_exec *x, const S *w, const int32_t *ids, int rows, int k, void *out)
+{
+    cudaStream_t stream = msgl__cuda_stream(x);
+    if (x->act == MSGL_F32) {
+        gather_rows<<<rows, BLOCK, 0, stream>>>(w, ids, k, (float *)out);
+    } else if (x->act == MSGL_F16) {
+        gather_rows<<<rows, BLOCK, 0, stream>>>(w, ids, k, (__half *)out);
+    } else {
+        gather_rows<<<rows, BLOCK, 0, stream>>>(w, ids, k, (__nv_bfloat16 *)out);
+    }
+}
+
+void msgl__cuda_gemm_gather(msgl_exec *x, const msgl_weight *w, const int32_t *ids, int rows,
+                            void *out)
+{
+    const size_t row_bytes = (size_t)w->k * msgl__dtype_size(w->dtype);
+    if (rows <= 0 || x->status != 0) return;
+    if (w->dtype == x->act && row_bytes % 16 == 0) {
+        const int row16 = (int)(row_bytes / 16),
+                  threads = row16 < 512 ? (row16 + 31) / 32 * 32 : 512;
+        gather_16<<<rows, threads, 0, msgl__cuda_stream(x)>>>((const uint4 *)w->data, ids, row16,
+                                                              (uint4 *)out);
+    } else if (w->dtype == MSGL_F32) {
+        gather_as(x, (const float *)w->data, ids, rows, w->k, out);
+    } else if (w->dtype == MSGL_F16) {
+        gather_as(x, (const __half *)w->data, ids, rows, w->k, out);
+    } else {
+        gather_as(x, (const __nv_bfloat16 *)w->data, ids, rows, w->k, out);
+    }
+    MSGL_CUDA_LAUNCHED(x);
+}

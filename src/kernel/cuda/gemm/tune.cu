@@ -1,0 +1,188 @@
+// SPDX-License-Identifier: Apache-2.0
+//
+// Which of the library's proposals is fastest. A decode step reads every weight of the model
+// between two uses of one, so that a product must be timed with its weights outside the L2: before
+// each run something else is read through it.
+#include <string.h>
+
+#include <cuda_bf16.h>
+#include <cuda_fp16.h>
+
+#include "kernel/cuda/gemm/gemm.h"
+#include "kernel/cuda/gemm/lt.cuh"
+
+enum { CANDIDATES = 8, RUNS = 4 };
+
+static const float LONG_US = 400.0f; // longer runs are not repeated: there is little noise in them
+static const float HOPELESS = 1.25f; // of the best one's time: such a candidate is not run again
+
+// Values in [-1, 1): products of zeros run faster than real ones.
+template <typename T> __global__ void fill_noise(T *out, size_t n)
+{
+    for (size_t i = blockIdx.x * (size_t)blockDim.x + threadIdx.x; i < n;
+         i += (size_t)gridDim.x * blockDim.x) {
+        uint32_t h = (uint32_t)i * 0x9e3779b9u;
+        h = (h ^ (h >> 15)) * 0x85ebca6bu;
+        h ^= h >> 13;
+        out[i] = T((float)(int32_t)h * 0x1p-31f);
+    }
+}
+
+__global__ void read_through(const uint4 *p, size_t n, uint32_t *sink)
+{
+    uint32_t sum = 0;
+    for (size_t i = blockIdx.x * (size_t)blockDim.x + threadIdx.x; i < n;
+         i += (size_t)gridDim.x * blockDim.x) {
+        const uint4 v = p[i];
+        sum ^= v.x ^ v.y ^ v.z ^ v.w;
+    }
+    if (sum == 0x12345678u) *sink = sum;
+}
+
+typedef struct tuner {
+    msgl_exec *x;
+    const uint4 *other; // read to push the weights out of the L2
+    size_t other_bytes;
+    uint32_t *sink;
+    cudaEvent_t events[2 * CANDIDATES];
+    cublasLtMatmulHeuristicResult_t proposed[CANDIDATES];
+    float us[CANDIDATES]; // best run so far; 0: failed
+    int num;
+} tuner;
+
+static bool open_tuner(tuner *t, msgl_exec *x)
+{
+    const msgl_cuda_device *d = msgl__cuda_device(x);
+    const msgl_arena *scratch = x->scratch;
+    memset(t, 0, sizeof *t);
+    t->x = x;
+    t->sink = (uint32_t *)d->blas->workspace;
+    t->other = (const uint4 *)d->blas->workspace;
+    t->other_bytes = d->blas->workspace_bytes;
+    if (scratch->size > t->other_bytes) {
+        t->other = (const uint4 *)scratch->base;
+        t->other_bytes = scratch->size < 2 * d->l2_bytes ? scratch->size : 2 * d->l2_bytes;
+    }
+    for (int i = 0; i < 2 * CANDIDATES; i++) {
+        MSGL_CUDA_TRY(x, cudaEventCreate(&t->events[i]));
+    }
+    return x->status == 0;
+}
+
+static void close_tuner(tuner *t)
+{
+    for (int i = 0; i < 2 * CANDIDATES; i++) {
+        if (t->events[i] != NULL) (void)cudaEventDestroy(t->events[i]);
+    }
+}
+
+// Runs every candidate that still has a chance once, and keeps its best time.
+static void run_candidates(tuner *t, const msgl_gemm_product *p, msgl_gemm_desc *desc, float limit)
+{
+    const msgl_cuda_device *d = msgl__cuda_device(t->x);
+    const size_t weights = (size_t)p->w->n * p->w->k * msgl__dtype_size(p->w->dtype);
+    bool ran[CANDIDATES] = {false};
+    for (int i = 0; i < t->num; i++) {
+        if (t->us[i] > limit) continue;
+        if (weights < 4 * d->l2_bytes) {
+            read_through<<<2 * d->sm_count, 512, 0, d->stream>>>(
+                t->other, t->other_bytes / sizeof(uint4), t->sink);
+        }
+        MSGL_CUDA_TRY(t->x, cudaEventRecord(t->events[2 * i], d->stream));
+        ran[i] = msgl__cuda_gemm_launch(d, p, desc, &t->proposed[i].algo) == CUBLAS_STATUS_SUCCESS;
+        MSGL_CUDA_TRY(t->x, cudaEventRecord(t->events[2 * i + 1], d->stream));
+    }
+    MSGL_CUDA_TRY(t->x, cudaStreamSynchronize(d->stream));
+    for (int i = 0; i < t->num; i++) {
+        float ms = 0;
+        if (!ran[i]) continue;
+        MSGL_CUDA_TRY(t->x, cudaEventElapsedTime(&ms, t->events[2 * i], t->events[2 * i + 1]));
+        if (t->us[i] == 0 || 1000 * ms < t->us[i]) t->us[i] = 1000 * ms;
+    }
+}
+
+static int best_of(const tuner *t)
+{
+    int best = -1;
+    for (int i = 0; i < t->num; i++) {
+        if (t->us[i] > 0 && (best < 0 || t->us[i] < t->us[best])) best = i;
+    }
+    return best;
+}
+
+static bool measure(tuner *t, const msgl_gemm_product *p, msgl_gemm_choice *c)
+{
+    const msgl_cuda_device *d = msgl__cuda_device(t->x);
+    const msgl_gemm_key key = msgl__cuda_gemm_key(d, p);
+    msgl_gemm_desc desc;
+    if (msgl__cuda_gemm_describe(p, &desc) != CUBLAS_STATUS_SUCCESS) return false;
+    t->num = msgl__cuda_gemm_propose(d, &key, &desc, CANDIDATES, t->proposed);
+    memset(t->us, 0, sizeof t->us);
+    run_candidates(t, p, &desc, 0); // loads the kernels
+    int best = best_of(t);
+    if (best >= 0 && t->us[best] < LONG_US) memset(t->us, 0, sizeof t->us);
+    for (int run = 0; run < RUNS && t->x->status == 0 && best >= 0; run++) {
+        if (run > 0 && t->us[best] > LONG_US) break;
+        run_candidates(t, p, &desc, run > 0 ? HOPELESS * t->us[best] : LONG_US);
+        best = best_of(t);
+    }
+    if (best < 0 || t->x->status != 0) return false;
+    if (c->source == MSGL_GEMM_NONE) d->blas->count++;
+    c->key = key;
+    c->algo = t->proposed[best].algo;
+    c->us = t->us[best];
+    c->source = MSGL_GEMM_MEASURED;
+    return true;
+}
+
+// An input of m rows and an output in scratch; false where they do not fit.
+static bool place(msgl_exec *x, const msgl_linear_call *shape, int32_t m, msgl_gemm_product *p)
+{
+    const msgl_cuda_device *d = msgl__cuda_device(x);
+    const msgl_dtype type = shape->w->dtype;
+    memset(p, 0, sizeof *p);
+    p->w = shape->w;
+    p->m = m;
+    p->ld_in = (size_t)shape->w->k;
+    p->ld_out = (size_t)shape->w->n;
+    p->out_type = shape->f32_out ? MSGL_F32 : x->act;
+    p->accumulate = shape->accumulate;
+    const size_t in = (size_t)m * p->ld_in, out = (size_t)m * p->ld_out;
+    void *data = msgl__arena_alloc(x->scratch, in * msgl__dtype_size(type));
+    p->out = msgl__arena_alloc(x->scratch, out * msgl__dtype_size(p->out_type));
+    p->in = data;
+    if (shape->bias != NULL) p->bias = d->blas->workspace;
+    if (data == NULL || p->out == NULL) return false;
+    const int blocks = 4 * d->sm_count;
+    if (type == MSGL_F32) fill_noise<<<blocks, 512, 0, d->stream>>>((float *)data, in);
+    if (type == MSGL_F16) fill_noise<<<blocks, 512, 0, d->stream>>>((__half *)data, in);
+    if (type == MSGL_BF16) fill_noise<<<blocks, 512, 0, d->stream>>>((__nv_bfloat16 *)data, in);
+    MSGL_CUDA_LAUNCHED(x);
+    MSGL_CUDA_TRY(x, cudaMemsetAsync(p->out, 0, out * msgl__dtype_size(p->out_type), d->stream));
+    return true;
+}
+
+void msgl__cuda_gemm_tune(msgl_exec *x, const msgl_linear_call *shape, const int32_t *ms,
+                          int32_t num)
+{
+    msgl_cuda_device *d = msgl__cuda_device(x);
+    if (d->deterministic) return; // its algorithm is the same for every m
+    tuner t;
+    bool measured = false;
+    if (open_tuner(&t, x)) {
+        for (int32_t i = 0; i < num && x->status == 0; i++) {
+            const size_t used = x->scratch->used;
+            msgl_gemm_product p;
+            if (place(x, shape, ms[i], &p)) {
+                const msgl_gemm_key key = msgl__cuda_gemm_key(d, &p);
+                msgl_gemm_choice *c = msgl__cuda_gemm_slot(d->blas, &key);
+                if (c != NULL && c->source != MSGL_GEMM_MEASURED && measure(&t, &p, c)) {
+                    measured = true;
+                }
+            }
+            x->scratch->used = used;
+        }
+    }
+    close_tuner(&t);
+    if (measured) msgl__cuda_gemm_cache_save(d->blas);
+}

@@ -1,0 +1,624 @@
+// SPDX-License-Identifier: Apache-2.0
+//
+// Kernel family gemm on the GPU against sums in f64 on the host: random shapes, every dtype and
+// flag, outputs poisoned with NaN beforehand; and what a row may depend on.
+#include <math.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <unistd.h>
+
+#include "kernel/cuda/device_api.h"
+#include "kernel/cuda/device.cuh"
+#include "kernel/cuda/gemm/gemm.h"
+#include "kernel/cuda/gemm/lt.cuh"
+
+typedef struct test {
+    msgl_device *device;
+    msgl_exec x;
+    msgl_arena scratch;
+    uint64_t state; // of the random numbers
+    int checks, failures;
+    double worst;
+} test;
+
+static const size_t SCRATCH = (size_t)512 << 20;
+
+static uint32_t draw(test *t)
+{
+    t->state = t->state * 6364136223846793005u + 1442695040888963407u;
+    return (uint32_t)(t->state >> 33);
+}
+
+static int below(test *t, int n)
+{
+    return (int)(draw(t) % (uint32_t)n);
+}
+
+static float uniform(test *t)
+{
+    return (float)draw(t) * 0x1p-30f - 1.0f;
+}
+
+static void *alloc(test *t, size_t bytes)
+{
+    void *p = t->device->ops->alloc(t->device, bytes);
+    if (p == NULL) {
+        fprintf(stderr, "test_gemm: no device memory for %zu bytes\n", bytes);
+        exit(1);
+    }
+    return p;
+}
+
+// Host values as they are stored in dtype, and their copy on the device.
+typedef struct array {
+    float *host;
+    void *device;
+    size_t n;
+    msgl_dtype dtype;
+} array;
+
+static void upload(array *a)
+{
+    const size_t size = msgl__dtype_size(a->dtype);
+    char *bytes = (char *)malloc(a->n * size + 1);
+    for (size_t i = 0; i < a->n; i++) msgl__store_f32(bytes, a->dtype, i, a->host[i]);
+    for (size_t i = 0; i < a->n; i++) a->host[i] = msgl__load_f32(bytes, a->dtype, i);
+    (void)cudaMemcpy(a->device, bytes, a->n * size, cudaMemcpyHostToDevice);
+    free(bytes);
+}
+
+static void download(array *a)
+{
+    const size_t size = msgl__dtype_size(a->dtype);
+    char *bytes = (char *)malloc(a->n * size + 1);
+    (void)cudaMemcpy(bytes, a->device, a->n * size, cudaMemcpyDeviceToHost);
+    for (size_t i = 0; i < a->n; i++) a->host[i] = msgl__load_f32(bytes, a->dtype, i);
+    free(bytes);
+}
+
+static array make(test *t, size_t n, msgl_dtype dtype, float scale)
+{
+    array a = {(float *)malloc(n * sizeof(float) + 1), alloc(t, n * msgl__dtype_size(dtype)), n,
+               dtype};
+    for (size_t i = 0; i < n; i++) a.host[i] = isnan(scale) ? scale : scale * uniform(t);
+    upload(&a);
+    return a;
+}
+
+static void drop(test *t, array *a)
+{
+    t->device->ops->free(t->device, a->device, 0);
+    free(a->host);
+}
+
+static void finish(test *t, const char *what)
+{
+    (void)cudaStreamSynchronize(msgl__cuda_stream(&t->x));
+    const cudaError_t code = cudaDeviceSynchronize();
+    if (code == cudaSuccess && t->x.status == 0 && t->device->fault.code == 0) return;
+    fprintf(stderr, "test_gemm: %s: status %d, %s, %s\n", what, t->x.status,
+            cudaGetErrorString(code), t->device->fault.text);
+    exit(1);
+}
+
+// Sums of what was compared in one case.
+typedef struct difference {
+    double error2, ref2, worst_excess;
+    int bad; // not finite
+} difference;
+
+static void compare(difference *d, double got, double ref)
+{
+    if (!isfinite(got)) {
+        d->bad++;
+        return;
+    }
+    d->error2 += (got - ref) * (got - ref);
+    d->ref2 += ref * ref;
+}
+
+static void judge(test *t, const difference *d, double tolerance, const char *what)
+{
+    const double error = d->ref2 > 0 ? sqrt(d->error2 / d->ref2) : 0;
+    t->checks++;
+    if (error / tolerance > t->worst) t->worst = error / tolerance;
+    if (d->bad > 0 || !(error <= tolerance)) {
+        printf("FAIL %s: relative error %.3g (allowed %.3g), %d not finite\n", what, error,
+               tolerance, d->bad);
+        t->failures++;
+    }
+}
+
+static double rounding(msgl_dtype t)
+{
+    return t == MSGL_F32 ? 1e-6 : t == MSGL_F16 ? 4e-4 : 3.2e-3;
+}
+
+static const char *const NAMES[] = {"f32", "f16", "bf16"};
+
+typedef struct linear_case {
+    msgl_dtype dtype;
+    int m, n, k;
+    bool norm, bias, gated, accumulate, f32_out;
+    int pad_in, pad_out; // beyond the rows
+} linear_case;
+
+// Product of row i with weight row j, after the norm.
+static double dot(const linear_case *c, const array *in, const array *w, const array *norm,
+                  const array *bias, int i, int j, double scale)
+{
+    const float *row = in->host + (size_t)i * (size_t)(c->k + c->pad_in);
+    double sum = 0;
+    for (int p = 0; p < c->k; p++) {
+        const double v = c->norm ? row[p] * scale * (double)norm->host[p] : (double)row[p];
+        sum += v * (double)w->host[(size_t)j * c->k + p];
+    }
+    return sum + (c->bias ? (double)bias->host[j] : 0);
+}
+
+static double reference(const linear_case *c, const array *in, const array *w, const array *norm,
+                        const array *bias, int i, int j)
+{
+    double scale = 1;
+    if (c->norm) {
+        double sum = 0;
+        const float *row = in->host + (size_t)i * (size_t)(c->k + c->pad_in);
+        for (int p = 0; p < c->k; p++) sum += (double)row[p] * row[p];
+        scale = 1 / sqrt(sum / c->k + 1e-6);
+    }
+    if (!c->gated) return dot(c, in, w, norm, bias, i, j, scale);
+    const double gate = dot(c, in, w, norm, bias, i, j, scale);
+    return gate / (1 + exp(-gate)) * dot(c, in, w, norm, bias, i, j + c->n / 2, scale);
+}
+
+static void check_linear(test *t, const linear_case *c)
+{
+    const int cols = c->gated ? c->n / 2 : c->n;
+    const size_t ld_in = (size_t)(c->k + c->pad_in), ld_out = (size_t)(cols + c->pad_out);
+    const msgl_dtype out_type = c->f32_out ? MSGL_F32 : c->dtype;
+    array in = make(t, (size_t)c->m * ld_in, c->dtype, 1);
+    array w = make(t, (size_t)c->n * c->k, c->dtype, 2 / sqrtf((float)c->k));
+    array norm = make(t, (size_t)c->k, MSGL_F32, 1), bias = make(t, (size_t)c->n, MSGL_F32, 1);
+    array out = make(t, (size_t)c->m * ld_out, out_type, c->accumulate ? 1 : NAN);
+    float *before = (float *)malloc(out.n * sizeof(float) + 1);
+    memcpy(before, out.host, out.n * sizeof(float));
+    const msgl_weight weight = {c->dtype, c->n, c->k, w.device};
+    msgl_linear_call call = {};
+    call.w = &weight;
+    call.bias = c->bias ? (const float *)bias.device : NULL;
+    call.in = in.device;
+    call.ld_in = ld_in;
+    call.m = c->m;
+    call.norm = c->norm ? (const float *)norm.device : NULL;
+    call.norm_eps = 1e-6f;
+    call.gated = c->gated;
+    call.accumulate = c->accumulate;
+    call.f32_out = c->f32_out;
+    call.out = out.device;
+    call.ld_out = ld_out;
+    char what[200];
+    snprintf(what, sizeof what, "linear %s m %d n %d k %d%s%s%s%s%s pad %d %d", NAMES[c->dtype],
+             c->m, c->n, c->k, c->norm ? " norm" : "", c->bias ? " bias" : "",
+             c->gated ? " gated" : "", c->accumulate ? " accumulate" : "",
+             c->f32_out ? " f32_out" : "", c->pad_in, c->pad_out);
+    t->x.act = c->dtype;
+    msgl__arena_init(&t->scratch, t->scratch.base, msgl__cuda_linear_scratch(&call));
+    msgl__cuda_linear(&t->x, &call);
+    t->scratch.size = SCRATCH;
+    finish(t, what);
+    download(&out);
+    difference d = {};
+    for (int i = 0; i < c->m; i++) {
+        for (size_t j = 0; j < ld_out; j++) {
+            const size_t at = (size_t)i * ld_out + j;
+            if ((int)j < cols) {
+                d.bad += !isfinite(out.host[at]);
+            } else if (memcmp(&out.host[at], &before[at], sizeof(float)) != 0) {
+                d.bad++; // beyond the row
+            }
+        }
+    }
+    const long all = (long)c->m * cols;
+    for (long s = 0; s < (all < 3000 ? all : 3000); s++) {
+        const long at = all < 3000 ? s : (long)(((uint64_t)draw(t) << 31 | draw(t)) % all);
+        const int i = (int)(at / cols), j = (int)(at % cols);
+        double ref = reference(c, &in, &w, &norm, &bias, i, j);
+        if (c->accumulate) ref += (double)before[(size_t)i * ld_out + j];
+        compare(&d, out.host[(size_t)i * ld_out + j], ref);
+    }
+    const double steps = rounding(out_type) + (c->norm || c->gated ? 2 * rounding(c->dtype) : 0);
+    judge(t, &d, steps, what);
+    free(before);
+    drop(t, &in);
+    drop(t, &w);
+    drop(t, &norm);
+    drop(t, &bias);
+    drop(t, &out);
+}
+
+static void test_linear(test *t, int cases)
+{
+    static const int MS[] = {1, 2, 3, 5, 8, 9, 16, 17, 31, 64, 100, 129, 255, 256, 300, 777, 1000};
+    for (int i = 0; i < cases; i++) {
+        linear_case c = {};
+        c.dtype = (msgl_dtype)(i % 3);
+        c.m = MS[below(t, sizeof MS / sizeof MS[0])];
+        c.n = 16 * (1 + below(t, below(t, 4) == 0 ? 300 : 40));
+        c.k = 8 * (1 + below(t, below(t, 4) == 0 ? 600 : 80));
+        c.norm = below(t, 3) == 0;
+        c.bias = below(t, 3) == 0;
+        switch (below(t, 5)) {
+        case 0: c.gated = true; break;
+        case 1: c.accumulate = true; break;
+        case 2:
+            c.f32_out = true;
+            c.n -= below(t, 16); // vocabularies may be odd
+            break;
+        default: break;
+        }
+        if (below(t, 3) == 0) c.pad_in = 8 * below(t, 20);
+        if (below(t, 3) == 0) c.pad_out = 8 * below(t, 20);
+        check_linear(t, &c);
+    }
+    linear_case none = {};
+    none.n = none.k = 64;
+    check_linear(t, &none);
+}
+
+// Deterministic: the bits of a row do not depend on how many rows there are.
+static void test_rows(test *t, msgl_dtype dtype, int n, int k, int step)
+{
+    enum { M = 300 };
+    array in = make(t, (size_t)M * k, dtype, 1), w = make(t, (size_t)n * k, dtype, 0.1f);
+    array all = make(t, (size_t)M * n, dtype, NAN), part = make(t, (size_t)M * n, dtype, NAN);
+    const msgl_weight weight = {dtype, n, k, w.device};
+    msgl_linear_call call = {};
+    call.w = &weight;
+    call.in = in.device;
+    call.ld_in = (size_t)k;
+    call.m = M;
+    call.out = all.device;
+    call.ld_out = (size_t)n;
+    t->x.act = dtype;
+    msgl__cuda_linear(&t->x, &call);
+    finish(t, "rows");
+    download(&all);
+    call.out = part.device;
+    int differ = 0;
+    for (int m = 1; m < M; m += step) {
+        call.m = m;
+        msgl__cuda_linear(&t->x, &call);
+        finish(t, "rows");
+        part.n = (size_t)m * n;
+        download(&part);
+        differ += memcmp(part.host, all.host, part.n * sizeof(float)) != 0;
+    }
+    t->checks++;
+    if (differ > 0) {
+        printf("FAIL rows %s n %d k %d: %d numbers of rows give other bits\n", NAMES[dtype], n, k,
+               differ);
+        t->failures++;
+    }
+    drop(t, &in);
+    drop(t, &w);
+    drop(t, &all);
+    drop(t, &part);
+}
+
+typedef struct grouped_case {
+    msgl_dtype dtype;
+    int rows, experts, n, k;
+    bool gated;
+    int gap; // elements between experts; negative: one of them lies elsewhere
+} grouped_case;
+
+// offsets of `experts` groups of random sizes, some empty, that sum to rows.
+static void draw_offsets(test *t, const grouped_case *c, int32_t *offsets)
+{
+    offsets[0] = 0;
+    for (int e = 1; e < c->experts; e++) {
+        offsets[e] = below(t, 4) == 0 ? offsets[e - 1] : below(t, c->rows + 1);
+        if (offsets[e] < offsets[e - 1]) offsets[e] = offsets[e - 1];
+    }
+    offsets[c->experts] = c->rows;
+    if (below(t, 2) == 0) { // about equal shares instead
+        for (int e = 1; e < c->experts; e++) {
+            offsets[e] = (int32_t)((int64_t)c->rows * e / c->experts);
+        }
+    }
+}
+
+static double grouped_reference(const grouped_case *c, const float *in, const float *w, int j)
+{
+    double gate = 0, up = 0;
+    for (int p = 0; p < c->k; p++) gate += (double)in[p] * w[(size_t)j * c->k + p];
+    if (!c->gated) return gate;
+    for (int p = 0; p < c->k; p++) up += (double)in[p] * w[(size_t)(j + c->n / 2) * c->k + p];
+    return gate / (1 + exp(-gate)) * up;
+}
+
+static void check_grouped(test *t, const grouped_case *c)
+{
+    const int cols = c->gated ? c->n / 2 : c->n;
+    const size_t gap = c->gap > 0 ? (size_t)c->gap : 0;
+    const size_t stride = (size_t)c->n * c->k + gap, size = msgl__dtype_size(c->dtype);
+    array in = make(t, (size_t)c->rows * c->k, c->dtype, 1);
+    array w = make(t, stride * (size_t)(c->experts + 1), c->dtype, 2 / sqrtf((float)c->k));
+    array out = make(t, (size_t)c->rows * cols, c->dtype, NAN), again = out;
+    again.host = (float *)malloc(out.n * sizeof(float) + 1);
+    int32_t *offsets = (int32_t *)malloc(((size_t)c->experts + 1) * sizeof(int32_t));
+    int *place = (int *)malloc((size_t)c->experts * sizeof(int)); // in w
+    draw_offsets(t, c, offsets);
+    int32_t *device_offsets = (int32_t *)alloc(t, ((size_t)c->experts + 1) * sizeof(int32_t));
+    (void)cudaMemcpy(device_offsets, offsets, ((size_t)c->experts + 1) * sizeof(int32_t),
+                     cudaMemcpyHostToDevice);
+    msgl_weight *experts = (msgl_weight *)malloc((size_t)c->experts * sizeof *experts);
+    for (int e = 0; e < c->experts; e++) {
+        place[e] = c->gap < 0 && e == c->experts - 1 ? c->experts : e;
+        experts[e] = {c->dtype, c->n, c->k, (char *)w.device + (size_t)place[e] * stride * size};
+    }
+    msgl_grouped_call call = {};
+    call.experts = experts;
+    call.num_experts = c->experts;
+    call.offsets = device_offsets;
+    call.rows = c->rows;
+    call.in = in.device;
+    call.ld_in = (size_t)c->k;
+    call.gated = c->gated;
+    call.out = out.device;
+    call.ld_out = (size_t)cols;
+    char what[200];
+    snprintf(what, sizeof what, "grouped %s rows %d experts %d n %d k %d%s gap %d", NAMES[c->dtype],
+             c->rows, c->experts, c->n, c->k, c->gated ? " gated" : "", c->gap);
+    t->x.act = c->dtype;
+    msgl__arena_init(&t->scratch, t->scratch.base, msgl__cuda_grouped_scratch(&call));
+    msgl__cuda_grouped(&t->x, &call);
+    t->scratch.size = SCRATCH;
+    finish(t, what);
+    download(&out);
+    difference d = {};
+    for (size_t i = 0; i < out.n; i++) d.bad += !isfinite(out.host[i]);
+    for (int s = 0; s < 2000 && c->rows > 0; s++) {
+        const int i = below(t, c->rows), j = below(t, cols);
+        int e = 0;
+        while (offsets[e + 1] <= i) e++;
+        compare(&d, out.host[(size_t)i * cols + j],
+                grouped_reference(c, in.host + (size_t)i * c->k, w.host + (size_t)place[e] * stride,
+                                  j));
+    }
+    judge(t, &d, rounding(c->dtype) * (c->gated ? 2 : 1), what);
+
+    // A row of NaN changes that row only; a batch of only one expert's rows gives the same bits.
+    const int bad = c->rows > 0 ? below(t, c->rows) : -1;
+    for (int p = 0; bad >= 0 && p < c->k; p++) in.host[(size_t)bad * c->k + p] = NAN;
+    upload(&in);
+    msgl__cuda_grouped(&t->x, &call);
+    finish(t, what);
+    download(&again);
+    int differ = 0;
+    for (int i = 0; i < c->rows; i++) {
+        const size_t at = (size_t)i * cols, bytes = (size_t)cols * sizeof(float);
+        differ += i != bad && memcmp(out.host + at, again.host + at, bytes) != 0;
+    }
+    for (int e = 0; e < c->experts; e++) {
+        const int begin = offsets[e], rows = offsets[e + 1] - begin;
+        if (rows == 0 || (e > 0 && below(t, 8) > 0)) continue;
+        const int32_t alone[2] = {0, rows};
+        (void)cudaMemcpy(device_offsets, alone, sizeof alone, cudaMemcpyHostToDevice);
+        call.experts = &experts[e];
+        call.num_experts = 1;
+        call.rows = rows;
+        call.in = (char *)in.device + (size_t)begin * c->k * size;
+        msgl__cuda_grouped(&t->x, &call);
+        finish(t, what);
+        download(&again);
+        for (int i = begin; i < begin + rows; i++) {
+            differ += i != bad &&
+                      memcmp(out.host + (size_t)i * cols, again.host + (size_t)(i - begin) * cols,
+                             (size_t)cols * sizeof(float)) != 0;
+        }
+    }
+    t->checks++;
+    if (differ > 0) {
+        printf("FAIL %s: %d rows changed with others\n", what, differ);
+        t->failures++;
+    }
+    free(again.host);
+    free(offsets);
+    free(place);
+    free(experts);
+    t->device->ops->free(t->device, device_offsets, 0);
+    drop(t, &in);
+    drop(t, &w);
+    drop(t, &out);
+}
+
+static void test_grouped(test *t, int cases)
+{
+    for (int i = 0; i < cases; i++) {
+        static const int ROWS[] = {1, 2, 8, 33, 64, 200, 512, 1000, 2500};
+        grouped_case c = {};
+        c.dtype = (msgl_dtype)(i % 3);
+        c.rows = ROWS[below(t, sizeof ROWS / sizeof ROWS[0])];
+        c.experts = 1 + below(t, below(t, 2) == 0 ? 8 : 130);
+        c.n = 16 * (1 + below(t, 30));
+        c.k = 8 * (1 + below(t, 50));
+        c.gated = below(t, 2) == 0;
+        c.gap = below(t, 3) == 0 ? 8 * below(t, 9) : below(t, 8) == 0 ? -1 : 0;
+        check_grouped(t, &c);
+    }
+    grouped_case many = {};
+    many.dtype = MSGL_BF16;
+    many.rows = 700;
+    many.experts = 600;
+    many.n = 32;
+    many.k = 64;
+    check_grouped(t, &many);
+    many.rows = 0;
+    many.experts = 4;
+    check_grouped(t, &many);
+}
+
+// pack from every dtype into every dtype, in pieces and out of order, and gather back.
+static void test_pack(test *t)
+{
+    static const struct {
+        int n, k;
+    } SHAPES[] = {{37, 64}, {5, 8}, {1000, 1016}, {3, 3 << 20}};
+    for (int i = 0; i < 3 * 3 * 4; i++) {
+        const msgl_dtype from = (msgl_dtype)(i % 3), to = (msgl_dtype)(i / 3 % 3);
+        const int n = SHAPES[i / 9].n, k = SHAPES[i / 9].k, pad = below(t, 2) * 24;
+        const size_t ld = (size_t)(k + pad), size = msgl__dtype_size(from);
+        char *host = (char *)malloc((size_t)n * ld * size);
+        for (size_t j = 0; j < (size_t)n * ld; j++) msgl__store_f32(host, from, j, uniform(t));
+        msgl_weight w = {to, n, k, alloc(t, msgl__cuda_packed_size(to, n, k))};
+        const int middle = n / 3;
+        msgl__cuda_pack(&t->x, &w, middle, n - middle, host + (size_t)middle * ld * size, from, ld);
+        msgl__cuda_pack(&t->x, &w, 0, middle, host, from, ld);
+        enum { ROWS = 50 };
+        int32_t ids[ROWS];
+        for (int r = 0; r < ROWS; r++) ids[r] = below(t, n);
+        const int rows = k > 100000 ? 4 : ROWS;
+        int32_t *device_ids = (int32_t *)alloc(t, sizeof ids);
+        (void)cudaMemcpy(device_ids, ids, sizeof ids, cudaMemcpyHostToDevice);
+        const msgl_dtype act = (msgl_dtype)below(t, 3);
+        array out = make(t, (size_t)rows * k, act, NAN);
+        t->x.act = act;
+        msgl__cuda_gemm_gather(&t->x, &w, device_ids, rows, out.device);
+        finish(t, "pack");
+        download(&out);
+        int differ = 0;
+        for (size_t j = 0; j < out.n; j++) {
+            char bytes[8];
+            const size_t at = (size_t)ids[j / k] * ld + j % k;
+            msgl__store_f32(bytes, to, 0, msgl__load_f32(host, from, at));
+            msgl__store_f32(bytes + 4, act, 0, msgl__load_f32(bytes, to, 0));
+            differ += out.host[j] != msgl__load_f32(bytes + 4, act, 0);
+        }
+        t->checks++;
+        if (differ > 0) {
+            printf("FAIL pack %s to %s, gather as %s, n %d k %d: %d elements differ\n", NAMES[from],
+                   NAMES[to], NAMES[act], n, k, differ);
+            t->failures++;
+        }
+        free(host);
+        t->device->ops->free(t->device, w.data, 0);
+        t->device->ops->free(t->device, device_ids, 0);
+        drop(t, &out);
+    }
+}
+
+static void open_device(test *t, bool deterministic, const char *cache)
+{
+    msgl_err err;
+    if (msgl__cuda_device_open(0, deterministic, cache, &t->device, &err) != 0) {
+        fprintf(stderr, "test_gemm: %s\n", err.text);
+        exit(1);
+    }
+    msgl__arena_init(&t->scratch, alloc(t, SCRATCH), SCRATCH);
+    t->x.device = t->device;
+    t->x.scratch = &t->scratch;
+}
+
+static void close_device(test *t)
+{
+    t->device->ops->free(t->device, t->scratch.base, SCRATCH);
+    t->device->ops->destroy(t->device);
+}
+
+// Choices survive a restart; damaged files are left out; tuned products stay right.
+static void test_cache(test *t, const char *dir)
+{
+    static const int32_t MS[] = {1, 24, 64, 300};
+    open_device(t, false, dir);
+    msgl_weight w = {MSGL_BF16, 1024, 512, alloc(t, (size_t)1024 * 512 * 2)};
+    msgl_linear_call shape = {};
+    shape.w = &w;
+    t->x.act = MSGL_BF16;
+    msgl__cuda_gemm_tune(&t->x, &shape, MS, 4);
+    finish(t, "tune");
+    const msgl_cuda_blas *b = ((msgl_cuda_device *)t->device)->blas;
+    const size_t count = b->count;
+    char path[512];
+    snprintf(path, sizeof path, "%s", b->cache_path);
+    linear_case c = {};
+    c.dtype = MSGL_BF16;
+    c.n = 1024;
+    c.k = 512;
+    for (int i = 0; i < 4; i++) {
+        c.m = MS[i];
+        check_linear(t, &c);
+    }
+    close_device(t);
+    open_device(t, false, dir);
+    const size_t read = ((msgl_cuda_device *)t->device)->blas->count;
+    check_linear(t, &c);
+    close_device(t);
+    t->checks++;
+    if (count == 0 || read != count) {
+        printf("FAIL cache: %zu choices written, %zu read\n", count, read);
+        t->failures++;
+    }
+    for (int kind = 0; kind < 4; kind++) { // flipped byte, cut line, foreign first line, garbage
+        FILE *f = fopen(path, "r+e");
+        if (f == NULL) break;
+        (void)fseek(f, kind == 2 ? 3 : 200, SEEK_SET);
+        (void)fputs(kind == 3 ? "%s%s%s\n\n 1 2 3" : "#", f);
+        if (kind == 1 && ftruncate(fileno(f), 250) != 0) t->failures++;
+        (void)fclose(f);
+        open_device(t, false, dir);
+        t->checks++;
+        if (((msgl_cuda_device *)t->device)->blas->count >= count) {
+            printf("FAIL cache: damage %d was not seen\n", kind);
+            t->failures++;
+        }
+        check_linear(t, &c);
+        close_device(t);
+    }
+    (void)unlink(path);
+}
+
+static void report(test *t, const char *name)
+{
+    printf("%s: %d checks, worst err %.2f of what is allowed, %d failed\n", name, t->checks,
+           t->worst, t->failures);
+    t->checks = 0;
+    t->worst = 0;
+}
+
+int main(int argc, char **argv)
+{
+    static test t;
+    bool quick = false;
+    t.state = 1;
+    for (int i = 1; i < argc; i++) {
+        quick |= strcmp(argv[i], "--quick") == 0;
+        if (strcmp(argv[i], "--seed") == 0 && i + 1 < argc) t.state = strtoull(argv[++i], NULL, 10);
+    }
+    open_device(&t, false, NULL);
+    test_linear(&t, quick ? 12 : 200);
+    report(&t, "linear");
+    test_grouped(&t, quick ? 12 : 120);
+    report(&t, "grouped");
+    test_pack(&t);
+    report(&t, "pack, gather");
+    close_device(&t);
+
+    char dir[] = "/tmp/minisgl-test-XXXXXX";
+    if (mkdtemp(dir) != NULL) test_cache(&t, dir);
+    (void)rmdir(dir);
+    report(&t, "cache");
+
+    open_device(&t, true, NULL);
+    test_linear(&t, quick ? 6 : 60);
+    report(&t, "linear, deterministic");
+    for (int d = 0; d < MSGL_DTYPE_COUNT; d++) {
+        test_rows(&t, (msgl_dtype)d, 1024, 1024, quick ? 97 : 1);
+        test_rows(&t, (msgl_dtype)d, 1024, 3072, quick ? 97 : 3);
+        test_rows(&t, (msgl_dtype)d, 6144, 1024, quick ? 97 : 7);
+    }
+    report(&t, "rows");
+    close_device(&t);
+    return t.failures > 0;
+}
