@@ -2,7 +2,7 @@
 //
 // Family act: out = silu(gate) * up, the gate of the feed-forward block (Shazeer 2020, SwiGLU).
 #include "kernel/cuda/device.cuh"
-#include "kernel/cuda/ops/launch_ops.cuh"
+#include "kernel/cuda/launch.cuh"
 #include "kernel/cuda/ops/ops.h"
 #include "kernel/cuda/ops/vec8.cuh"
 
@@ -56,8 +56,8 @@ static void silu_typed(msgl_exec *x, const void *gate_up, void *out, int rows, i
             : 128;
     const dim3 grid((items + threads - 1) / threads, rows < MAX_GRID_Y ? rows : MAX_GRID_Y);
     MSGL_CUDA_TRY(x,
-                  msgl__launch(msgl__cuda_device(x), vector ? silu_kernel<T> : silu_any_kernel<T>,
-                               grid, dim3(threads), (const T *)gate_up, (T *)out, rows, dim));
+                  msgl__launch(vector ? silu_kernel<T> : silu_any_kernel<T>, grid, dim3(threads), 0,
+                               msgl__cuda_stream(x), (const T *)gate_up, (T *)out, rows, dim));
 }
 
 extern "C" void msgl__cuda_silu_mul(msgl_exec *x, const void *gate_up, void *out, int rows, int dim)

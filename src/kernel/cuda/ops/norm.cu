@@ -5,7 +5,7 @@
 // How many threads share a row depends on dim alone, never on the number of rows: a row's bits are
 // the same in a decode step and in a long prompt.
 #include "kernel/cuda/device.cuh"
-#include "kernel/cuda/ops/launch_ops.cuh"
+#include "kernel/cuda/launch.cuh"
 #include "kernel/cuda/ops/ops.h"
 #include "kernel/cuda/ops/vec8.cuh"
 
@@ -95,8 +95,9 @@ static void norm(msgl_exec *x, const void *in, size_t ld_in, const float *weight
     const bool vector = dim % 8 == 0 && dim <= 32768 && ((ld_in | ld_out) & ld_mask) == 0 &&
                         aligned16(in) && aligned16(out) && aligned16(weight);
     if (!vector) {
-        MSGL_CUDA_TRY(x, msgl__launch(msgl__cuda_device(x), norm_any_kernel<T>, dim3(rows),
-                                      dim3(256), src, ld_in, weight, eps, dst, ld_out, dim));
+        MSGL_CUDA_TRY(x, msgl__launch(norm_any_kernel<T>, dim3(rows), dim3(256), 0,
+                                      msgl__cuda_stream(x), src, ld_in, weight, eps, dst, ld_out,
+                                      dim));
         return;
     }
     const int per_warp = (dim + 255) / 256; // groups of eight per lane if a warp had the row
@@ -106,16 +107,15 @@ static void norm(msgl_exec *x, const void *in, size_t ld_in, const float *weight
             per_warp == 1   ? norm_kernel<T, 1, true>
             : per_warp == 2 ? norm_kernel<T, 2, true>
                             : norm_kernel<T, 4, true>;
-        MSGL_CUDA_TRY(x, msgl__launch(msgl__cuda_device(x), fn, grid, block, src, ld_in, weight,
+        MSGL_CUDA_TRY(x, msgl__launch(fn, grid, block, 0, msgl__cuda_stream(x), src, ld_in, weight,
                                       eps, dst, ld_out, rows, dim));
         return;
     }
     const bool few = per_warp <= 64; // 2 groups per thread up to 16,384, 4 beyond
     const int warps = few ? (per_warp + 1) / 2 : (per_warp + 3) / 4;
-    MSGL_CUDA_TRY(x, msgl__launch(msgl__cuda_device(x),
-                                  few ? norm_kernel<T, 2, false> : norm_kernel<T, 4, false>,
-                                  dim3(rows), dim3(warps * 32), src, ld_in, weight, eps, dst,
-                                  ld_out, rows, dim));
+    MSGL_CUDA_TRY(x, msgl__launch(few ? norm_kernel<T, 2, false> : norm_kernel<T, 4, false>,
+                                  dim3(rows), dim3(warps * 32), 0, msgl__cuda_stream(x), src, ld_in,
+                                  weight, eps, dst, ld_out, rows, dim));
 }
 
 template <typename T> static __global__ void add_kernel(T *dst, const T *src, size_t n)
@@ -139,9 +139,9 @@ template <typename T> static void add_typed(msgl_exec *x, void *dst, const void 
 {
     const size_t groups = (n + 7) / 8;
     const unsigned threads = groups < (size_t)msgl__cuda_device(x)->sm_count * 256 ? 64 : 256;
-    MSGL_CUDA_TRY(x, msgl__launch(msgl__cuda_device(x), add_kernel<T>,
-                                  dim3((unsigned)((groups + threads - 1) / threads)), dim3(threads),
-                                  (T *)dst, (const T *)src, n));
+    MSGL_CUDA_TRY(x, msgl__launch(add_kernel<T>, dim3((unsigned)((groups + threads - 1) / threads)),
+                                  dim3(threads), 0, msgl__cuda_stream(x), (T *)dst, (const T *)src,
+                                  n));
 }
 
 extern "C" void msgl__cuda_rms_norm(msgl_exec *x, const void *in, size_t ld_in, const float *weight,

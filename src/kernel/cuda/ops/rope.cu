@@ -7,7 +7,7 @@
 // lane j < half / 8 holds groups j and j + half / 8, which rotate into each other without leaving
 // the lane; the lanes after them hold the groups that do not rotate, two each.
 #include "kernel/cuda/device.cuh"
-#include "kernel/cuda/ops/launch_ops.cuh"
+#include "kernel/cuda/launch.cuh"
 #include "kernel/cuda/ops/ops.h"
 #include "kernel/cuda/ops/vec8.cuh"
 
@@ -175,8 +175,8 @@ template <typename T, typename KV> static void rope(msgl_exec *x, const msgl_rop
                         (c->q_weight == NULL || aligned16(c->q_weight)) &&
                         (c->k_weight == NULL || aligned16(c->k_weight));
     if (!vector) {
-        MSGL_CUDA_TRY(x, msgl__launch(msgl__cuda_device(x), rope_any_kernel<T, KV>,
-                                      dim3(tokens, (unsigned)heads), dim3(32), a));
+        MSGL_CUDA_TRY(x, msgl__launch(rope_any_kernel<T, KV>, dim3(tokens, (unsigned)heads),
+                                      dim3(32), 0, msgl__cuda_stream(x), a));
         return;
     }
     const int lanes = c->head_dim <= 64 ? 4 : c->head_dim <= 128 ? 8 : 16;
@@ -188,8 +188,8 @@ template <typename T, typename KV> static void rope(msgl_exec *x, const msgl_rop
     void (*const fn)(rope_args) = lanes == 4   ? rope_kernel<T, KV, 4>
                                   : lanes == 8 ? rope_kernel<T, KV, 8>
                                                : rope_kernel<T, KV, 16>;
-    MSGL_CUDA_TRY(x, msgl__launch(msgl__cuda_device(x), fn, dim3(tokens, blocks),
-                                  dim3((unsigned)threads), a));
+    MSGL_CUDA_TRY(x, msgl__launch(fn, dim3(tokens, blocks), dim3((unsigned)threads), 0,
+                                  msgl__cuda_stream(x), a));
 }
 
 template <typename T> static void rope_act(msgl_exec *x, const msgl_rope_call *c)
@@ -213,7 +213,7 @@ extern "C" void msgl__cuda_rope_table(msgl_exec *x, const int32_t *positions, in
 {
     const size_t n = (size_t)tokens * (size_t)half;
     if (n == 0) return;
-    MSGL_CUDA_TRY(x, msgl__launch(msgl__cuda_device(x), table_kernel,
-                                  dim3((unsigned)((n + 127) / 128)), dim3(128), positions, tokens,
-                                  inv_freq, half, scale, cos_sin));
+    MSGL_CUDA_TRY(x, msgl__launch(table_kernel, dim3((unsigned)((n + 127) / 128)), dim3(128), 0,
+                                  msgl__cuda_stream(x), positions, tokens, inv_freq, half, scale,
+                                  cos_sin));
 }

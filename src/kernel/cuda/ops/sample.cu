@@ -12,7 +12,7 @@
 // Temperature 0 makes it the argmax of the logits. A temperature so small that its noise is below
 // the spacing of floats at the logits' size does so too, in effect.
 #include "kernel/cuda/device.cuh"
-#include "kernel/cuda/ops/launch_ops.cuh"
+#include "kernel/cuda/launch.cuh"
 #include "kernel/cuda/ops/ops.h"
 #include "kernel/cuda/ops/philox.cuh"
 #include "kernel/cuda/ops/row_search.cuh"
@@ -262,8 +262,8 @@ static __global__ void __launch_bounds__(1024)
 
 // A row is shared by a cluster of blocks while rows alone do not fill the GPU. No result depends on
 // how many.
-template <typename Fn, typename... Args>
-static void launch_rows(msgl_exec *x, Fn fn, int rows, Args... args)
+template <typename... Params, typename... Args>
+static void launch_rows(msgl_exec *x, void (*kernel)(Params...), int rows, Args... args)
 {
     const msgl_cuda_device *const d = msgl__cuda_device(x);
     unsigned size = 1;
@@ -271,8 +271,19 @@ static void launch_rows(msgl_exec *x, Fn fn, int rows, Args... args)
         while (size < ROW_MAX_CLUSTER && rows * (int)size <= d->sm_count) size *= 2;
     }
     const bool alone = rows * (int)size <= d->sm_count; // a block has an SM to itself
-    MSGL_CUDA_TRY(x, msgl__launch_cluster(d, fn, dim3((unsigned)rows * size),
-                                          dim3(alone ? 1024 : 512), size, args...));
+    cudaLaunchAttribute attributes[2] = {};
+    attributes[0].id = cudaLaunchAttributeProgrammaticStreamSerialization;
+    attributes[0].val.programmaticStreamSerializationAllowed = 1;
+    attributes[1].id = cudaLaunchAttributeClusterDimension;
+    attributes[1].val.clusterDim.x = size;
+    attributes[1].val.clusterDim.y = attributes[1].val.clusterDim.z = 1;
+    cudaLaunchConfig_t config = {};
+    config.gridDim = dim3((unsigned)rows * size);
+    config.blockDim = dim3(alone ? 1024 : 512);
+    config.stream = d->stream;
+    config.attrs = attributes;
+    config.numAttrs = d->base.capability >= 90 ? 2 : 0;
+    MSGL_CUDA_TRY(x, cudaLaunchKernelEx(&config, kernel, static_cast<Params>(args)...));
 }
 
 extern "C" void msgl__cuda_sample(msgl_exec *x, const msgl_sample_call *c)

@@ -3,20 +3,25 @@
 // Pieces of the device's table: token ids in and out of the token pool, so that a sampled token
 // reaches the next step without the host, and random weights.
 #include "kernel/cuda/device_api.h"
+#include "kernel/cuda/launch.cuh"
 #include "kernel/cuda/ops/philox.cuh"
 #include "kernel/cuda/ops/vec8.cuh"
 
 static __global__ void gather_kernel(const int32_t *pool, const int32_t *index, int32_t n,
                                      int32_t *out, size_t stride)
 {
+    msgl__pdl_trigger();
     const int i = (int)(blockIdx.x * blockDim.x + threadIdx.x);
+    msgl__pdl_wait();
     if (i < n) out[(size_t)i * stride] = pool[index[i]];
 }
 
 static __global__ void scatter_kernel(int32_t *pool, const int32_t *index, const int32_t *values,
                                       int32_t n)
 {
+    msgl__pdl_trigger();
     const int i = (int)(blockIdx.x * blockDim.x + threadIdx.x);
+    msgl__pdl_wait();
     if (i >= n) return;
     const int32_t v = values[i];
     pool[index[i]] = v < 0 ? 0 : v;
@@ -68,14 +73,16 @@ extern "C" void msgl__cuda_gather_tokens(cudaStream_t stream, const int32_t *poo
                                          size_t stride)
 {
     if (n <= 0) return;
-    gather_kernel<<<(unsigned)(n + 127) / 128, 128, 0, stream>>>(pool, index, n, out, stride);
+    msgl__launch(gather_kernel, dim3((unsigned)(n + 127) / 128), dim3(128), 0, stream, pool, index,
+                 n, out, stride);
 }
 
 extern "C" void msgl__cuda_scatter_tokens(cudaStream_t stream, int32_t *pool, const int32_t *index,
                                           const int32_t *values, int32_t n)
 {
     if (n <= 0) return;
-    scatter_kernel<<<(unsigned)(n + 127) / 128, 128, 0, stream>>>(pool, index, values, n);
+    msgl__launch(scatter_kernel, dim3((unsigned)(n + 127) / 128), dim3(128), 0, stream, pool, index,
+                 values, n);
 }
 
 extern "C" void msgl__cuda_fill_normal(cudaStream_t stream, void *p, msgl_dtype dtype, size_t n,

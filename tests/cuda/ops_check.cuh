@@ -1,0 +1,183 @@
+// SPDX-License-Identifier: Apache-2.0
+//
+// What the tests and benchmarks of the GPU's small kernels share: a device to run on, buffers with
+// poisoned contents, random inputs, and comparison with an f64 oracle.
+#ifndef MSGL_TESTS_CUDA_OPS_CHECK_CUH
+#define MSGL_TESTS_CUDA_OPS_CHECK_CUH
+
+#include <math.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+
+#include "kernel/cuda/device.cuh"
+#include "kernel/cuda/ops/ops.h"
+
+extern "C" {
+#include "core/dtype.h"
+}
+
+#define CUDA_OK(call)                                                                              \
+    do {                                                                                           \
+        const cudaError_t code_ = (call);                                                          \
+        if (code_ != cudaSuccess) {                                                                \
+            printf("%s:%d: %s: %s\n", __FILE__, __LINE__, #call, cudaGetErrorString(code_));       \
+            exit(1);                                                                               \
+        }                                                                                          \
+    } while (0)
+
+struct bench_exec {
+    msgl_cuda_device device;
+    msgl_arena scratch;
+    msgl_exec x;
+};
+
+static inline void exec_open(bench_exec *e, size_t scratch_bytes)
+{
+    memset(e, 0, sizeof *e);
+    cudaDeviceProp props;
+    CUDA_OK(cudaGetDeviceProperties(&props, 0));
+    e->device.base.kind = MSGL_DEVICE_CUDA;
+    e->device.base.capability = props.major * 10 + props.minor;
+    e->device.sm_count = props.multiProcessorCount;
+    e->device.l2_bytes = (size_t)props.l2CacheSize;
+    CUDA_OK(cudaStreamCreate(&e->device.stream));
+    void *p;
+    CUDA_OK(cudaMalloc(&p, scratch_bytes));
+    e->scratch.base = (char *)p;
+    e->scratch.size = scratch_bytes;
+    e->x.device = &e->device.base;
+    e->x.scratch = &e->scratch;
+}
+
+static inline void exec_sync(bench_exec *e)
+{
+    CUDA_OK(cudaStreamSynchronize(e->device.stream));
+    CUDA_OK(cudaGetLastError());
+    if (e->x.status != 0) {
+        printf("exec status %d: %s\n", e->x.status, e->device.base.fault.text);
+        exit(1);
+    }
+}
+
+// splitmix64
+static inline uint64_t rng_next(uint64_t *s)
+{
+    uint64_t z = *s += 0x9e3779b97f4a7c15u;
+    z = (z ^ (z >> 30)) * 0xbf58476d1ce4e5b9u;
+    z = (z ^ (z >> 27)) * 0x94d049bb133111ebu;
+    return z ^ (z >> 31);
+}
+static inline double rng_uniform(uint64_t *s)
+{
+    return (double)(rng_next(s) >> 11) * 0x1p-53;
+}
+static inline float rng_normal(uint64_t *s)
+{
+    const double u = 1 - rng_uniform(s), v = rng_uniform(s);
+    return (float)(sqrt(-2 * log(u)) * cos(6.283185307179586 * v));
+}
+
+// Host copy of a device array of dtype, as f32 values that the dtype can hold.
+struct array {
+    msgl_dtype dtype;
+    size_t n;
+    float *host;
+    void *dev;
+};
+
+static inline void array_upload(array *a)
+{
+    const size_t bytes = a->n * msgl__dtype_size(a->dtype);
+    void *raw = malloc(bytes + 1);
+    for (size_t i = 0; i < a->n; i++) msgl__store_f32(raw, a->dtype, i, a->host[i]);
+    CUDA_OK(cudaMemcpy(a->dev, raw, bytes, cudaMemcpyHostToDevice));
+    free(raw);
+}
+
+static inline void array_download(array *a)
+{
+    const size_t bytes = a->n * msgl__dtype_size(a->dtype);
+    void *raw = malloc(bytes + 1);
+    CUDA_OK(cudaMemcpy(raw, a->dev, bytes, cudaMemcpyDeviceToHost));
+    for (size_t i = 0; i < a->n; i++) a->host[i] = msgl__load_f32(raw, a->dtype, i);
+    free(raw);
+}
+
+// scale * normal values; scale 0: NaN everywhere, for outputs and what must not be read.
+static inline array array_new(msgl_dtype dtype, size_t n, float scale, uint64_t *seed)
+{
+    array a = {dtype, n, (float *)malloc((n + 1) * sizeof(float)), NULL};
+    CUDA_OK(cudaMalloc(&a.dev, n * msgl__dtype_size(dtype) + 16));
+    for (size_t i = 0; i < n; i++) a.host[i] = scale == 0 ? NAN : scale * rng_normal(seed);
+    array_upload(&a);
+    array_download(&a);
+    return a;
+}
+
+static inline void array_free(array *a)
+{
+    CUDA_OK(cudaFree(a->dev));
+    free(a->host);
+}
+
+static inline int32_t *ints_upload(const int32_t *host, size_t n)
+{
+    int32_t *dev;
+    CUDA_OK(cudaMalloc((void **)&dev, n * sizeof *dev + 16));
+    CUDA_OK(cudaMemcpy(dev, host, n * sizeof *dev, cudaMemcpyHostToDevice));
+    return dev;
+}
+
+struct family {
+    const char *name;
+    long checks, failures;
+    double worst; // error as a share of what is allowed
+};
+
+static inline void expect(family *f, bool ok, const char *what)
+{
+    f->checks++;
+    if (!ok && f->failures++ < 5) printf("%s: FAILED: %s\n", f->name, what);
+}
+
+// Half a unit in the last place of the dtype plus some f32 rounding, relative to `size`.
+static inline double dtype_error(msgl_dtype dtype)
+{
+    return dtype == MSGL_BF16 ? 0x1p-8 : dtype == MSGL_F16 ? 0x1p-11 : 0x1p-20;
+}
+
+static inline void expect_near(family *f, double got, double want, double allowed, const char *what)
+{
+    const double share = fabs(got - want) / allowed;
+    f->checks++;
+    if (share > f->worst) f->worst = share;
+    if (!(share <= 1) && f->failures++ < 5) {
+        printf("%s: FAILED: %s: got %.9g, want %.9g, allowed %.3g\n", f->name, what, got, want,
+               allowed);
+    }
+}
+
+static inline int family_end(const family *f)
+{
+    printf("%-12s %s: %ld checks, worst error %.3f of the allowed, %ld failures\n", f->name,
+           f->failures == 0 ? "ok" : "FAILED", f->checks, f->worst, f->failures);
+    return f->failures != 0;
+}
+
+struct options {
+    uint64_t seed;
+    bool quick;
+};
+
+static inline options parse_options(int argc, char **argv)
+{
+    options o = {20261121, false};
+    for (int i = 1; i < argc; i++) {
+        if (strcmp(argv[i], "--quick") == 0) o.quick = true;
+        if (strcmp(argv[i], "--seed") == 0 && i + 1 < argc) o.seed = strtoull(argv[++i], NULL, 0);
+    }
+    return o;
+}
+
+#endif

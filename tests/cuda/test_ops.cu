@@ -1,0 +1,298 @@
+// SPDX-License-Identifier: Apache-2.0
+//
+// Families norm, rope and act on a GPU, and the device's token and random-weight kernels, against
+// f64 on the host.
+#include "kernel/cuda/device_api.h"
+#include "tests/cuda/ops_check.cuh"
+
+static const msgl_dtype DTYPES[] = {MSGL_BF16, MSGL_F16, MSGL_F32};
+
+static void check_norm(bench_exec *e, family *f, msgl_dtype dtype, int rows, int dim, int pad,
+                       uint64_t *seed)
+{
+    e->x.act = dtype;
+    const size_t ld_in = (size_t)(dim + pad), ld_out = (size_t)(dim + 2 * pad);
+    array in = array_new(dtype, (size_t)rows * ld_in, 2, seed);
+    array out = array_new(dtype, (size_t)rows * ld_out, 0, seed);
+    array w = array_new(MSGL_F32, (size_t)dim, 1, seed);
+    msgl__cuda_rms_norm(&e->x, in.dev, ld_in, (const float *)w.dev, 1e-6f, out.dev, ld_out, rows,
+                        dim);
+    exec_sync(e);
+    array_download(&out);
+    for (int r = 0; r < rows; r++) {
+        double sum = 0;
+        for (int i = 0; i < dim; i++) sum += pow(in.host[(size_t)r * ld_in + i], 2);
+        const double inv = 1 / sqrt(sum / dim + 1e-6f);
+        for (int i = 0; i < (int)ld_out && (size_t)r * ld_out + i < out.n; i++) {
+            const float got = out.host[(size_t)r * ld_out + i];
+            if (i >= dim) {
+                expect(f, isnan(got), "writes beyond a row");
+                continue;
+            }
+            const double want = in.host[(size_t)r * ld_in + i] * inv * w.host[i];
+            expect_near(f, got, want, fabs(want) * dtype_error(dtype) * 1.01 + 1e-7, "rms_norm");
+        }
+    }
+    array_free(&in), array_free(&out), array_free(&w);
+}
+
+static void check_add(bench_exec *e, family *f, msgl_dtype dtype, size_t n, uint64_t *seed)
+{
+    e->x.act = dtype;
+    array dst = array_new(dtype, n, 1, seed), src = array_new(dtype, n, 1, seed);
+    msgl__cuda_add(&e->x, dst.dev, src.dev, n);
+    exec_sync(e);
+    array got = dst;
+    got.host = (float *)malloc(n * sizeof(float));
+    array_download(&got);
+    for (size_t i = 0; i < n; i++) {
+        const double want = (double)dst.host[i] + src.host[i];
+        expect_near(f, got.host[i], want, fabs(want) * dtype_error(dtype) * 1.01 + 1e-7, "add");
+    }
+    free(got.host);
+    array_free(&dst), array_free(&src);
+}
+
+static void check_silu(bench_exec *e, family *f, msgl_dtype dtype, int rows, int dim,
+                       uint64_t *seed)
+{
+    e->x.act = dtype;
+    array in = array_new(dtype, (size_t)rows * 2 * dim, 5, seed);
+    array out = array_new(dtype, (size_t)rows * dim, 0, seed);
+    msgl__cuda_silu_mul(&e->x, in.dev, out.dev, rows, dim);
+    exec_sync(e);
+    array_download(&out);
+    for (int r = 0; r < rows; r++) {
+        for (int i = 0; i < dim; i++) {
+            const double g = in.host[(size_t)r * 2 * dim + i];
+            const double u = in.host[(size_t)r * 2 * dim + dim + i], want = g / (1 + exp(-g)) * u;
+            expect_near(f, out.host[(size_t)r * dim + i], want,
+                        fabs(want) * (dtype_error(dtype) * 1.01 + 4e-6) + 1e-7, "silu_mul");
+        }
+    }
+    array_free(&in), array_free(&out);
+}
+
+struct rope_case {
+    int tokens, q, kv, head_dim, half, pad;
+    bool norm;
+};
+
+// The normed and rotated head, from the row before; out [head_dim].
+static void rope_oracle(const float *in, const float *weight, const float *cos_sin, int head_dim,
+                        int half, double *out)
+{
+    double sum = 0;
+    for (int i = 0; i < head_dim; i++) sum += (double)in[i] * in[i];
+    const double inv = weight == NULL ? 1 : 1 / sqrt(sum / head_dim + 1e-6f);
+    for (int i = 0; i < head_dim; i++) out[i] = in[i] * inv * (weight == NULL ? 1 : weight[i]);
+    for (int i = 0; cos_sin != NULL && i < half; i++) {
+        const double a = out[i], b = out[half + i], c = cos_sin[i], s = cos_sin[half + i];
+        out[i] = a * c - b * s;
+        out[half + i] = b * c + a * s;
+    }
+}
+
+static void check_rope(bench_exec *e, family *f, msgl_dtype dtype, msgl_dtype kv_dtype,
+                       const rope_case *k, uint64_t *seed)
+{
+    e->x.act = dtype;
+    const int heads = k->q + 2 * k->kv, hd = k->head_dim;
+    const size_t ld = (size_t)(heads * hd + k->pad);
+    const int num_slots = 2 * k->tokens + 3;
+    array qkv = array_new(dtype, (size_t)k->tokens * ld, 1, seed);
+    array table = array_new(MSGL_F32, (size_t)k->tokens * 2 * k->half, 0, seed);
+    array qw = array_new(MSGL_F32, (size_t)hd, 1, seed), kw = array_new(MSGL_F32, hd, 1, seed);
+    array freq = array_new(MSGL_F32, (size_t)k->half, 1, seed);
+    array pool[2];
+    for (int i = 0; i < 2; i++) {
+        pool[i] = array_new(kv_dtype, (size_t)num_slots * k->kv * hd, 0, seed);
+    }
+    int32_t *slots = (int32_t *)malloc(sizeof(int32_t) * k->tokens);
+    int32_t *positions = (int32_t *)malloc(sizeof(int32_t) * k->tokens);
+    for (int t = 0; t < k->tokens; t++) {
+        slots[t] = 2 * (k->tokens - 1 - t) + 1;
+        positions[t] = (int32_t)(rng_next(seed) % 131072);
+    }
+    for (int i = 0; i < k->half; i++) freq.host[i] = powf(1e6f, -(float)i / (float)k->half);
+    array_upload(&freq);
+    int32_t *d_slots = ints_upload(slots, k->tokens), *d_pos = ints_upload(positions, k->tokens);
+    msgl__cuda_rope_table(&e->x, d_pos, k->tokens, (const float *)freq.dev, k->half, 1.25f,
+                          (float *)table.dev);
+    exec_sync(e);
+    array_download(&table);
+    for (int t = 0; t < k->tokens; t++) {
+        for (int i = 0; i < k->half; i++) {
+            const float angle = (float)positions[t] * freq.host[i];
+            const float *row = table.host + (size_t)t * 2 * k->half;
+            expect_near(f, row[i], cos((double)angle) * 1.25, 4e-7, "table cos");
+            expect_near(f, row[k->half + i], sin((double)angle) * 1.25, 4e-7, "table sin");
+        }
+    }
+    msgl_rope_call c = {};
+    c.qkv = qkv.dev, c.ld = ld, c.tokens = k->tokens;
+    c.num_q_heads = k->q, c.num_kv_heads = k->kv, c.head_dim = hd, c.half = k->half;
+    c.q_weight = k->norm ? (const float *)qw.dev : NULL;
+    c.k_weight = k->norm ? (const float *)kw.dev : NULL;
+    c.eps = 1e-6f, c.cos_sin = (const float *)table.dev, c.kv_dtype = kv_dtype;
+    c.k_pool = pool[0].dev, c.v_pool = pool[1].dev, c.slots = d_slots;
+    msgl__cuda_qk_norm_rope_store(&e->x, &c);
+    exec_sync(e);
+    array got = qkv;
+    got.host = (float *)malloc(qkv.n * sizeof(float));
+    array_download(&got), array_download(&pool[0]), array_download(&pool[1]);
+    double *want = (double *)malloc(sizeof(double) * hd);
+    const double err = dtype_error(dtype) * 1.01, kv_err = dtype_error(kv_dtype) * 1.01;
+    for (int t = 0; t < k->tokens; t++) {
+        const float *cs = table.host + (size_t)t * 2 * k->half;
+        for (int h = 0; h < heads; h++) {
+            const bool is_v = h >= k->q + k->kv;
+            const float *w = is_v || !k->norm ? NULL : h < k->q ? qw.host : kw.host;
+            const size_t at = (size_t)t * ld + (size_t)h * hd;
+            rope_oracle(qkv.host + at, w, is_v ? NULL : cs, hd, k->half, want);
+            const int pool_head = h - k->q - (is_v ? k->kv : 0);
+            const float *stored = pool[is_v].host + ((size_t)slots[t] * k->kv + pool_head) * hd;
+            for (int i = 0; i < hd; i++) {
+                expect_near(f, got.host[at + i], want[i], fabs(want[i]) * err + 4e-6, "rope head");
+                if (h < k->q) continue;
+                expect_near(f, stored[i], want[i], fabs(want[i]) * kv_err + 4e-6, "stored");
+            }
+        }
+        for (size_t i = (size_t)heads * hd; i < ld; i++) {
+            expect(f, got.host[(size_t)t * ld + i] == qkv.host[(size_t)t * ld + i], "padding kept");
+        }
+    }
+    for (int s = 0; s < num_slots; s++) {
+        bool used = false;
+        for (int t = 0; t < k->tokens; t++) used |= slots[t] == s;
+        expect(f, used == !isnan(pool[0].host[(size_t)s * k->kv * hd]), "slots of others");
+    }
+    free(want), free(got.host), free(slots), free(positions);
+    cudaFree(d_slots), cudaFree(d_pos);
+    array_free(&qkv), array_free(&table), array_free(&qw), array_free(&kw), array_free(&freq);
+    array_free(&pool[0]), array_free(&pool[1]);
+}
+
+// A row's bits alone and among many.
+static void check_invariance(bench_exec *e, family *f, uint64_t *seed)
+{
+    e->x.act = MSGL_BF16;
+    const int dims[] = {128, 1024, 5120};
+    for (int d = 0; d < 3; d++) {
+        const int dim = dims[d], rows = 600;
+        array in = array_new(MSGL_BF16, (size_t)rows * dim, 1, seed);
+        array w = array_new(MSGL_F32, (size_t)dim, 1, seed);
+        array all = array_new(MSGL_BF16, (size_t)rows * dim, 0, seed);
+        array one = array_new(MSGL_BF16, (size_t)rows * dim, 0, seed);
+        msgl__cuda_rms_norm(&e->x, in.dev, dim, (float *)w.dev, 1e-6f, all.dev, dim, rows, dim);
+        for (int r = 0; r < rows; r += 37) {
+            const size_t at = (size_t)r * dim * 2;
+            msgl__cuda_rms_norm(&e->x, (char *)in.dev + at, dim, (float *)w.dev, 1e-6f,
+                                (char *)one.dev + at, dim, 1, dim);
+        }
+        exec_sync(e);
+        array_download(&all), array_download(&one);
+        for (int r = 0; r < rows; r += 37) {
+            expect(f, memcmp(all.host + (size_t)r * dim, one.host + (size_t)r * dim, 4 * dim) == 0,
+                   "rms_norm of a row alone");
+        }
+        array_free(&in), array_free(&w), array_free(&all), array_free(&one);
+    }
+}
+
+static void check_tokens(bench_exec *e, family *f, uint64_t *seed)
+{
+    enum { N = 300, POOL = 5000 };
+    static int32_t pool[POOL], index[N], values[N], out[N * 3];
+    for (int i = 0; i < POOL; i++) pool[i] = (int32_t)(rng_next(seed) % 100000);
+    for (int i = 0; i < N; i++) {
+        index[i] = i * 16 + 3;
+        values[i] = i % 7 == 0 ? -1 : i * 10;
+    }
+    for (int i = 0; i < N * 3; i++) out[i] = -7;
+    int32_t *d_pool = ints_upload(pool, POOL), *d_index = ints_upload(index, N);
+    int32_t *d_values = ints_upload(values, N), *d_out = ints_upload(out, N * 3);
+    msgl__cuda_gather_tokens(e->device.stream, d_pool, d_index, N, d_out, 3);
+    msgl__cuda_scatter_tokens(e->device.stream, d_pool, d_index, d_values, N);
+    exec_sync(e);
+    CUDA_OK(cudaMemcpy(out, d_out, sizeof out, cudaMemcpyDeviceToHost));
+    for (int i = 0; i < N * 3; i++) {
+        expect(f, out[i] == (i % 3 == 0 ? pool[index[i / 3]] : -7), "gather_tokens");
+    }
+    for (int i = 0; i < N; i++) pool[index[i]] = values[i] < 0 ? 0 : values[i];
+    static int32_t after[POOL];
+    CUDA_OK(cudaMemcpy(after, d_pool, sizeof after, cudaMemcpyDeviceToHost));
+    expect(f, memcmp(after, pool, sizeof pool) == 0, "scatter_tokens");
+    cudaFree(d_pool), cudaFree(d_index), cudaFree(d_values), cudaFree(d_out);
+}
+
+static void check_fill(bench_exec *e, family *f, uint64_t *seed)
+{
+    const size_t n = 1000003;
+    for (int d = 0; d < 3; d++) {
+        array a = array_new(DTYPES[d], n, 0, seed), b = array_new(DTYPES[d], n, 0, seed);
+        msgl__cuda_fill_normal(e->device.stream, a.dev, DTYPES[d], n, 42, 0.02f);
+        msgl__cuda_fill_normal(e->device.stream, b.dev, DTYPES[d], 777, 42, 0.02f);
+        exec_sync(e);
+        array_download(&a), array_download(&b);
+        expect(f, memcmp(a.host, b.host, 777 * sizeof(float)) == 0, "depends on place alone");
+        expect(f, isnan(b.host[777]), "writes beyond n");
+        double m1 = 0, m2 = 0, m4 = 0, lag = 0;
+        for (size_t i = 0; i < n; i++) {
+            const double v = a.host[i] / 0.02;
+            m1 += v, m2 += v * v, m4 += v * v * v * v;
+            if (i > 0) lag += v * a.host[i - 1] / 0.02;
+        }
+        const double s = sqrt((double)n);
+        expect_near(f, m1 / n, 0, 5 / s, "mean");
+        expect_near(f, m2 / n, 1, 5 * sqrt(2.0) / s + 1e-4, "variance");
+        expect_near(f, m4 / n, 3, 5 * sqrt(96.0) / s + 1e-3, "fourth moment");
+        expect_near(f, lag / n, 0, 5 / s, "neighbours");
+        array_free(&a), array_free(&b);
+    }
+}
+
+int main(int argc, char **argv)
+{
+    const options o = parse_options(argc, argv);
+    uint64_t seed = o.seed;
+    static bench_exec e;
+    exec_open(&e, 1 << 20);
+    family norm = {"norm"}, act = {"act"}, rope = {"rope"}, device = {"device"};
+    const int dims[] = {8,    64,   128,   200,   1024,  2048, 2560,
+                        5120, 8192, 16384, 20480, 32768, 33,   1001};
+    for (int d = 0; d < 3; d++) {
+        for (size_t i = 0; i < sizeof dims / sizeof *dims; i++) {
+            check_norm(&e, &norm, DTYPES[d], o.quick ? 2 : 9, dims[i], i % 2 ? 8 : 0, &seed);
+        }
+        check_norm(&e, &norm, DTYPES[d], 5, 64, 3, &seed);
+        check_norm(&e, &norm, DTYPES[d], o.quick ? 3 : 700, 1024, 0, &seed);
+        check_add(&e, &norm, DTYPES[d], 1, &seed);
+        check_add(&e, &norm, DTYPES[d], 100003, &seed);
+        if (!o.quick) check_add(&e, &norm, DTYPES[d], 1 << 20, &seed);
+        check_silu(&e, &act, DTYPES[d], 1, 3072, &seed);
+        check_silu(&e, &act, DTYPES[d], o.quick ? 2 : 77, 8 * 13, &seed);
+        check_silu(&e, &act, DTYPES[d], 3, 17, &seed);
+        if (!o.quick) check_silu(&e, &act, DTYPES[d], 70000, 8, &seed);
+    }
+    const rope_case cases[] = {
+        {1, 16, 8, 128, 64, 0, true},   {3, 40, 8, 128, 64, 8, true},  {5, 32, 8, 64, 32, 0, false},
+        {4, 6, 2, 256, 64, 0, true},    {2, 3, 1, 80, 40, 0, true},    {3, 4, 2, 96, 16, 0, true},
+        {2, 4, 4, 24, 12, 0, false},    {2, 5, 1, 8, 4, 0, true},      {4, 4, 2, 64, 24, 5, true},
+        {9, 32, 8, 128, 64, 0, false},  {3, 2, 2, 192, 96, 0, true},   {2, 2, 1, 112, 8, 0, true},
+        {300, 16, 8, 128, 64, 0, true}, {150, 40, 8, 128, 64, 0, true}};
+    for (size_t i = 0; i < sizeof cases / sizeof *cases; i++) {
+        if (o.quick && cases[i].tokens > 10) continue;
+        for (int d = 0; d < 3; d++) check_rope(&e, &rope, DTYPES[d], DTYPES[d], &cases[i], &seed);
+        check_rope(&e, &rope, MSGL_F32, MSGL_BF16, &cases[i], &seed);
+        check_rope(&e, &rope, MSGL_BF16, MSGL_F16, &cases[i], &seed);
+    }
+    check_invariance(&e, &norm, &seed);
+    check_tokens(&e, &device, &seed);
+    if (!o.quick) check_fill(&e, &device, &seed);
+    int failed = family_end(&norm);
+    failed |= family_end(&act);
+    failed |= family_end(&rope);
+    failed |= family_end(&device);
+    return failed;
+}

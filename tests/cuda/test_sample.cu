@@ -1,0 +1,359 @@
+// SPDX-License-Identifier: Apache-2.0
+//
+// Family sample on a GPU: greedy tokens exactly, kept sets against f64, the distribution of draws
+// by chi-square, log-probabilities against f64.
+#include "tests/cuda/ops_check.cuh"
+
+struct token { // one of a row, for sorting
+    float logit;
+    int id;
+};
+
+static int token_order(const void *a, const void *b)
+{
+    const token *p = (const token *)a, *q = (const token *)b;
+    if (p->logit != q->logit) return p->logit > q->logit ? -1 : 1;
+    return p->id - q->id;
+}
+
+static token *sorted_row(const float *l, int vocab)
+{
+    token *t = (token *)malloc(sizeof(token) * vocab);
+    for (int i = 0; i < vocab; i++) t[i] = token{l[i], i};
+    qsort(t, vocab, sizeof *t, token_order);
+    return t;
+}
+
+// Length of the prefix of the sorted tokens that the filters keep; `slack` scales top_p and min_p.
+static int kept_length(const token *t, int vocab, const msgl_sample_row *r, double slack)
+{
+    const int k = r->top_k > 0 && r->top_k < vocab ? r->top_k : vocab;
+    double total = 0, kept = 0;
+    for (int i = 0; i < k; i++) total += exp((t[i].logit - (double)t[0].logit) / r->temperature);
+    int n = 0;
+    while (n < k) {
+        const double p = exp((t[n].logit - (double)t[0].logit) / r->temperature);
+        if (n > 0 && p < r->min_p / slack) break;
+        kept += p;
+        n++;
+        if (r->top_p < 1 && kept >= r->top_p * total * slack) break;
+    }
+    return n;
+}
+
+struct draws {
+    int32_t *tokens, *status;
+    int n;
+};
+
+// n draws; ld 0 makes all of them from one row.
+static draws draw(bench_exec *e, const float *d_logits, size_t ld, int vocab,
+                  const msgl_sample_row *rows, int n)
+{
+    draws d = {(int32_t *)malloc(sizeof(int32_t) * n), (int32_t *)malloc(sizeof(int32_t) * n), n};
+    memset(d.tokens, 0x77, sizeof(int32_t) * n);
+    int32_t *d_tokens = ints_upload(d.tokens, n), *d_status = ints_upload(d.tokens, n);
+    msgl_sample_row *d_rows;
+    CUDA_OK(cudaMalloc((void **)&d_rows, sizeof *rows * n));
+    CUDA_OK(cudaMemcpy(d_rows, rows, sizeof *rows * n, cudaMemcpyHostToDevice));
+    msgl_sample_call c = {};
+    c.logits = d_logits, c.ld = ld, c.num_rows = n, c.vocab = vocab, c.rows = d_rows;
+    for (int i = 0; i < n; i++) {
+        c.any_random |= rows[i].temperature > 0;
+        c.any_filter |= rows[i].temperature > 0 &&
+                        (rows[i].top_k > 0 || rows[i].top_p < 1 || rows[i].min_p > 0);
+    }
+    c.tokens = d_tokens, c.status = d_status;
+    msgl__cuda_sample(&e->x, &c);
+    exec_sync(e);
+    CUDA_OK(cudaMemcpy(d.tokens, d_tokens, sizeof(int32_t) * n, cudaMemcpyDeviceToHost));
+    CUDA_OK(cudaMemcpy(d.status, d_status, sizeof(int32_t) * n, cudaMemcpyDeviceToHost));
+    cudaFree(d_tokens), cudaFree(d_status), cudaFree(d_rows);
+    return d;
+}
+
+static void draws_free(draws *d)
+{
+    free(d->tokens), free(d->status);
+}
+
+static msgl_sample_row plain_row(float temperature, uint64_t seed, int position)
+{
+    msgl_sample_row r = {};
+    r.temperature = temperature, r.top_p = 1, r.seed = seed, r.position = position;
+    return r;
+}
+
+// Logits of a kind: 0 normal, 1 rounded coarsely (many ties), 2 all equal, 3 one peak and a long
+// tail, 4 mostly -inf.
+static void make_row(float *l, int vocab, int kind, uint64_t *seed)
+{
+    for (int i = 0; i < vocab; i++) {
+        const float v = 2.5f * rng_normal(seed);
+        l[i] = kind == 0   ? v
+               : kind == 1 ? 0.5f * roundf(v)
+               : kind == 2 ? -3.25f
+               : kind == 3 ? (i == vocab / 3 ? 12 : 0.01f * v)
+                           : (i % 5 == 1 ? v : -INFINITY);
+    }
+    if (kind == 1 && vocab > 2) l[1] = -0.0f, l[2] = 0.0f;
+}
+
+static void check_greedy(bench_exec *e, family *f, int rows, int vocab, size_t ld, uint64_t *seed)
+{
+    array l = array_new(MSGL_F32, (size_t)rows * ld, 0, seed);
+    msgl_sample_row *p = (msgl_sample_row *)malloc(sizeof *p * rows);
+    for (int r = 0; r < rows; r++) {
+        make_row(l.host + r * ld, vocab, r % 5, seed);
+        p[r] = plain_row(r % 3 == 2 ? 0.8f : 0, r, r);
+        if (r % 3 == 2) p[r].top_k = 1; // greedy too
+        if (r % 7 == 3) l.host[r * ld + rng_next(seed) % vocab] = r % 2 ? NAN : INFINITY;
+        if (r % 11 == 5) {
+            for (int i = 0; i < vocab; i++) l.host[r * ld + i] = -INFINITY;
+        }
+    }
+    array_upload(&l);
+    draws d = draw(e, (const float *)l.dev, ld, vocab, p, rows);
+    for (int r = 0; r < rows; r++) {
+        const float *row = l.host + r * ld;
+        int want = -1;
+        float max = -INFINITY;
+        bool bad = false;
+        for (int i = 0; i < vocab; i++) {
+            bad |= !(row[i] < INFINITY);
+            if (row[i] > max) max = row[i], want = i;
+        }
+        if (bad) want = -1;
+        expect(f, d.tokens[r] == want, "greedy token");
+        expect(f, d.status[r] == (want < 0 ? MSGL_ENUMERIC : 0), "status");
+    }
+    draws_free(&d), free(p), array_free(&l);
+}
+
+// Draws of one row under one setting: only kept tokens, each as often as it should be.
+static void check_draws(bench_exec *e, family *f, int vocab, int kind, const msgl_sample_row *p,
+                        int n, uint64_t *seed)
+{
+    array l = array_new(MSGL_F32, vocab, 0, seed);
+    make_row(l.host, vocab, kind, seed);
+    array_upload(&l);
+    msgl_sample_row *rows = (msgl_sample_row *)malloc(sizeof *rows * n);
+    for (int i = 0; i < n; i++) {
+        rows[i] = *p;
+        rows[i].seed = p->seed + (uint64_t)(i % 7);
+        rows[i].position = i / 7;
+    }
+    draws d = draw(e, (const float *)l.dev, 0, vocab, rows, n);
+    token *t = sorted_row(l.host, vocab);
+    const int least = kept_length(t, vocab, p, 1 - 2e-6);
+    const int most = kept_length(t, vocab, p, 1 + 2e-6);
+    const int kept = kept_length(t, vocab, p, 1);
+    int *place = (int *)malloc(sizeof(int) * vocab);
+    for (int i = 0; i < vocab; i++) place[t[i].id] = i;
+    int *hits = (int *)calloc(vocab, sizeof(int));
+    int last = -1;
+    for (int i = 0; i < n; i++) {
+        const bool in = d.tokens[i] >= 0 && d.tokens[i] < vocab;
+        expect(f, in && d.status[i] == 0, "a token");
+        if (!in) continue;
+        const int at = place[d.tokens[i]];
+        expect(f, at < most, "a token that the filters keep");
+        hits[at]++;
+        if (at > last) last = at;
+    }
+    // Chi-square over the tokens expected 10 times or more, the others pooled.
+    double sum = 0, chi = 0, rest = n, rest_hits = n;
+    int classes = 0;
+    for (int i = 0; i < kept; i++) sum += exp((t[i].logit - (double)t[0].logit) / p->temperature);
+    for (int i = 0; i < kept; i++) {
+        const double want = n * exp((t[i].logit - (double)t[0].logit) / p->temperature) / sum;
+        if (want < 10) break;
+        chi += pow(hits[i] - want, 2) / want;
+        rest -= want, rest_hits -= hits[i];
+        classes++;
+        // The last kept token has been drawn: the kept set is not shorter than it should be.
+        if (i == least - 1 && want > 40) expect(f, last >= i, "all kept tokens are drawn");
+    }
+    if (rest >= 10) {
+        chi += pow(rest_hits - rest, 2) / rest;
+        classes++;
+    }
+    // Wilson and Hilferty: cube root of chi-square / df is nearly normal.
+    const double df = classes - 1;
+    if (df > 0) {
+        const double z = (cbrt(chi / df) - (1 - 2 / (9 * df))) / sqrt(2 / (9 * df));
+        expect_near(f, z < 0 ? 0 : z, 0, 4.5, "chi-square");
+    }
+    free(hits), free(place), free(t), free(rows), draws_free(&d), array_free(&l);
+}
+
+// Each row of a mixed batch draws what it draws alone, at any alignment.
+static void check_mixed(bench_exec *e, family *f, int rows, int vocab, size_t ld, uint64_t *seed)
+{
+    array l = array_new(MSGL_F32, (size_t)rows * ld, 0, seed);
+    msgl_sample_row *p = (msgl_sample_row *)malloc(sizeof *p * rows);
+    for (int r = 0; r < rows; r++) {
+        make_row(l.host + r * ld, vocab, r % 5, seed);
+        p[r] = plain_row(r % 4 == 0 ? 0 : 0.5f + 0.25f * (r % 3), r * 17, r);
+        if (r % 2) p[r].top_k = 1 + r * 13 % vocab;
+        if (r % 3 == 1) p[r].top_p = 0.9f;
+        if (r % 5 == 2) p[r].min_p = 0.05f;
+    }
+    array_upload(&l);
+    draws d = draw(e, (const float *)l.dev, ld, vocab, p, rows);
+    array one = array_new(MSGL_F32, ld + 8, 0, seed);
+    for (int r = 0; r<rows; r += rows> 64 ? 13 : 1) {
+        for (int shift = 0; shift < 2; shift++) {
+            float *at = (float *)one.dev + shift;
+            CUDA_OK(cudaMemcpy(at, (float *)l.dev + r * ld, vocab * 4, cudaMemcpyDeviceToDevice));
+            draws s = draw(e, at, ld, vocab, &p[r], 1);
+            expect(f, s.tokens[0] == d.tokens[r], "a row alone draws the same");
+            draws_free(&s);
+        }
+        if (p[r].temperature > 0) {
+            token *t = sorted_row(l.host + r * ld, vocab);
+            const int most = kept_length(t, vocab, &p[r], 1 + 2e-6);
+            bool in = false;
+            for (int i = 0; i < most; i++) in |= t[i].id == d.tokens[r];
+            expect(f, in, "a token that the filters keep");
+            free(t);
+        }
+    }
+    draws_free(&d), free(p), array_free(&one), array_free(&l);
+}
+
+static void check_logprobs(bench_exec *e, family *f, int rows, int vocab, size_t ld, uint64_t *seed)
+{
+    array l = array_new(MSGL_F32, (size_t)rows * ld, 0, seed);
+    msgl_token_logprobs *out = (msgl_token_logprobs *)calloc(rows, sizeof *out), *d_out;
+    msgl_token_logprobs *before = (msgl_token_logprobs *)calloc(rows, sizeof *out);
+    for (int r = 0; r < rows; r++) {
+        make_row(l.host + r * ld, vocab, r % 5, seed);
+        if (r % 9 == 7) l.host[r * ld + vocab / 2] = NAN;
+        out[r].req = r + 5, out[r].position = r * 3;
+        out[r].token = (int32_t)(rng_next(seed) % vocab);
+        out[r].num_top = r % 3 == 0 ? 20 : r % 3 == 1 ? 0 : 5;
+    }
+    memcpy(before, out, sizeof *out * rows);
+    array_upload(&l);
+    CUDA_OK(cudaMalloc((void **)&d_out, sizeof *out * rows));
+    CUDA_OK(cudaMemcpy(d_out, out, sizeof *out * rows, cudaMemcpyHostToDevice));
+    msgl__cuda_logprobs(&e->x, (const float *)l.dev, ld, rows, vocab, d_out);
+    exec_sync(e);
+    CUDA_OK(cudaMemcpy(out, d_out, sizeof *out * rows, cudaMemcpyDeviceToHost));
+    for (int r = 0; r < rows; r++) {
+        const float *row = l.host + r * ld;
+        expect(f,
+               out[r].req == r + 5 && out[r].position == r * 3 && out[r].token == before[r].token,
+               "what is not logprobs' is left alone");
+        if (r % 9 == 7) {
+            expect(f, isnan(out[r].logprob) && out[r].num_top == 0, "NaN row");
+            continue;
+        }
+        token *t = sorted_row(row, vocab);
+        double sum = 0;
+        for (int i = 0; i < vocab; i++) sum += exp((double)row[i] - t[0].logit);
+        const double lse = t[0].logit + log(sum);
+        if (row[out[r].token] > -INFINITY) {
+            expect_near(f, out[r].logprob, row[out[r].token] - lse, 5e-6, "logprob");
+        } else {
+            expect(f, out[r].logprob == -INFINITY, "logprob of an impossible token");
+        }
+        const int want = before[r].num_top < vocab ? before[r].num_top : vocab;
+        expect(f, out[r].num_top == want, "num_top");
+        for (int i = 0; i < want; i++) {
+            expect(f, out[r].top_ids[i] == t[i].id, "top id");
+            if (t[i].logit > -INFINITY) {
+                expect_near(f, out[r].top_logprobs[i], t[i].logit - lse, 5e-6, "top logprob");
+            }
+        }
+        free(t);
+    }
+    cudaFree(d_out), free(out), free(before), array_free(&l);
+}
+
+int main(int argc, char **argv)
+{
+    const options o = parse_options(argc, argv);
+    uint64_t seed = o.seed;
+    static bench_exec e;
+    exec_open(&e, 1 << 20);
+    family greedy = {"greedy"}, draws = {"draws"}, mixed = {"mixed"}, logprobs = {"logprobs"};
+    const int big = o.quick ? 5003 : 151936;
+    check_greedy(&e, &greedy, 40, 1, 1, &seed);
+    check_greedy(&e, &greedy, 40, 7, 7, &seed);
+    check_greedy(&e, &greedy, 40, 1000, 1003, &seed);
+    check_greedy(&e, &greedy, 8, big, big, &seed);
+    check_greedy(&e, &greedy, 60, big + 1, big + 1, &seed);
+    if (!o.quick) {
+        check_greedy(&e, &greedy, 2, 300007, 300007, &seed);
+        check_greedy(&e, &greedy, 300, 32000, 32000, &seed);
+    }
+
+    const struct {
+        int vocab, kind;
+        float temperature, top_p, min_p;
+        int top_k;
+    } settings[] = {
+        {50, 0, 1, 1, 0, 0},
+        {50, 0, 0.6f, 1, 0, 0},
+        {3, 0, 2, 1, 0, 0},
+        {1, 0, 1, 1, 0, 0},
+        {50, 0, 1, 1, 0, 10},
+        {50, 0, 1, 0.7f, 0, 0},
+        {50, 0, 1, 1, 0.1f, 0},
+        {50, 0, 0.8f, 0.8f, 0, 20},
+        {50, 0, 1.5f, 0.9f, 0.05f, 30},
+        {50, 1, 1, 1, 0, 17},
+        {50, 1, 1, 0.6f, 0, 0},
+        {50, 1, 1, 0.6f, 0.2f, 23},
+        {50, 2, 1, 1, 0, 9},
+        {50, 2, 1, 0.5f, 0, 0},
+        {50, 2, 1, 0.35f, 0, 40},
+        {50, 4, 1, 1, 0, 30},
+        {50, 4, 1, 0.9f, 0, 0},
+        {50, 3, 1, 0.99f, 0, 0},
+        {1000, 0, 1, 0.95f, 0, 0},
+        {1000, 1, 1, 0.95f, 0, 333},
+        {1000, 2, 1, 1, 0, 100},
+        {1000, 0, 0.3f, 1, 0, 2},
+        {4099, 0, 1, 0.5f, 0.01f, 1000},
+        {64, 0, 0.01f, 1, 0, 0},
+        {50, 0, 1, 1, 0, 50},
+        {50, 0, 1, 1e-6f, 0, 0},
+        {50, 1, 1, 1, 1, 0},
+    };
+    for (size_t i = 0; i < sizeof settings / sizeof *settings; i++) {
+        msgl_sample_row p = plain_row(settings[i].temperature, 1000 + i, 0);
+        p.top_p = settings[i].top_p, p.min_p = settings[i].min_p, p.top_k = settings[i].top_k;
+        const int n = o.quick ? 300 : settings[i].vocab <= 64 ? 140000 : 60000;
+        check_draws(&e, &draws, settings[i].vocab, settings[i].kind, &p, n, &seed);
+    }
+    if (!o.quick) {
+        msgl_sample_row p = plain_row(1, 7, 0);
+        check_draws(&e, &draws, big, 2, &p, 20000, &seed);
+        p.top_k = 50;
+        check_draws(&e, &draws, big, 0, &p, 5000, &seed);
+        p.top_k = 60001, p.top_p = 0.3f;
+        check_draws(&e, &draws, big, 1, &p, 5000, &seed);
+        p.top_k = 0, p.top_p = 0.9f;
+        check_draws(&e, &draws, big + 1, 0, &p, 5000, &seed);
+        check_draws(&e, &draws, 300007, 2, &p, 500, &seed);
+    }
+    check_mixed(&e, &mixed, 1, 500, 500, &seed);
+    check_mixed(&e, &mixed, 30, 777, 777, &seed);
+    check_mixed(&e, &mixed, 16, big, big, &seed);
+    if (!o.quick) {
+        check_mixed(&e, &mixed, 100, big + 1, big + 1, &seed);
+        check_mixed(&e, &mixed, 300, 5000, 5000, &seed);
+    }
+    check_logprobs(&e, &logprobs, 10, 1, 1, &seed);
+    check_logprobs(&e, &logprobs, 30, 7, 9, &seed);
+    check_logprobs(&e, &logprobs, 12, big, big, &seed);
+    if (!o.quick) check_logprobs(&e, &logprobs, 200, 4001, 4001, &seed);
+    int failed = family_end(&greedy);
+    failed |= family_end(&draws);
+    failed |= family_end(&mixed);
+    failed |= family_end(&logprobs);
+    return failed;
+}
