@@ -8,20 +8,41 @@
 #include "core/mem.h"
 #include "utils/clock.h"
 
-enum { MAX_SAMPLES = 4096, MIN_SAMPLES = 5, MAX_LAYERS = 64 };
+enum { MAX_SAMPLES = 4096, MIN_SAMPLES = 5, MIN_SAMPLES_GPU = 20, MAX_LAYERS = 64 };
+
+static const double WARM_SECONDS_GPU = 0.02; // until its clocks are up
 
 static const size_t POOL_BYTES = (size_t)512 << 20;
 
 typedef struct bench {
     const msgl_attn_bench_shape *shape;
+    msgl_device *device; // NULL: the CPU
+    msgl_exec exec;
     msgl_kv_pool pool;
     msgl_page_table table;
+    int32_t *device_table; // GPU
+    size_t table_bytes;
     msgl_attn_backend *backend;
     msgl_batch batch;
-    float *q, *out;
-    size_t q_bytes, out_bytes, q_row;
+    void *q, *out; // of exec.act
+    size_t q_bytes, q_row;
     double *samples;
 } bench;
+
+static void *take(const bench *b, size_t bytes)
+{
+    return b->device != NULL ? b->device->ops->alloc(b->device, bytes) : msgl__pages_alloc(bytes);
+}
+
+static void give(const bench *b, void *p, size_t bytes)
+{
+    if (p == NULL) return;
+    if (b->device != NULL) {
+        b->device->ops->free(b->device, p, bytes);
+    } else {
+        msgl__pages_free(p, bytes);
+    }
+}
 
 static int check_shape(const msgl_attn_bench_shape *s, msgl_err *err)
 {
@@ -50,16 +71,19 @@ static float next_unit(uint64_t *state)
     return (float)(next_random(state) >> 40) / (float)(1 << 23) - 1;
 }
 
-static void fill_pool(msgl_kv_pool *p)
+static void fill(const bench *b, void *p, size_t bytes, msgl_dtype dtype, uint64_t seed)
 {
-    uint64_t rng = 1;
-    const size_t n = p->bytes / msgl__dtype_size(p->dtype);
+    const size_t size = msgl__dtype_size(dtype), n = bytes / size;
+    if (b->device != NULL) {
+        b->device->ops->fill_normal(b->device, p, dtype, n, seed, 1);
+        return;
+    }
     // A random stretch, repeated: drawing every element would take longer than the measurement.
-    const size_t stretch = n < 65536 ? n : 65536, size = msgl__dtype_size(p->dtype);
-    for (size_t i = 0; i < stretch; i++) msgl__store_f32(p->base, p->dtype, i, next_unit(&rng));
+    const size_t stretch = n < 65536 ? n : 65536;
+    for (size_t i = 0; i < stretch; i++) msgl__store_f32(p, dtype, i, next_unit(&seed));
     for (size_t at = stretch; at < n; at += stretch) {
         const size_t m = n - at < stretch ? n - at : stretch;
-        memcpy((char *)p->base + at * size, p->base, m * size);
+        memcpy((char *)p + at * size, p, m * size);
     }
 }
 
@@ -79,13 +103,12 @@ static int make_memory(bench *b, msgl_err *err)
     const size_t layers = POOL_BYTES / layer;
     b->pool.num_layers = layers < 1 ? 1 : layers > MAX_LAYERS ? MAX_LAYERS : (int32_t)layers;
     b->pool.bytes = msgl__kv_pool_bytes(&b->pool);
-    b->pool.base = msgl__pages_alloc(b->pool.bytes);
+    b->pool.base = take(b, b->pool.bytes);
     const size_t tokens = (size_t)s->batch * (size_t)s->extend_len;
-    const size_t q_row = (size_t)s->num_q_heads * (size_t)s->head_dim;
-    b->q_row = q_row;
-    b->q_bytes = b->out_bytes = tokens * q_row * sizeof(float);
-    b->q = msgl__pages_alloc(b->q_bytes);
-    b->out = msgl__pages_alloc(b->out_bytes);
+    b->q_row = (size_t)s->num_q_heads * (size_t)s->head_dim;
+    b->q_bytes = tokens * b->q_row * msgl__dtype_size(b->exec.act);
+    b->q = take(b, b->q_bytes);
+    b->out = take(b, b->q_bytes);
     b->batch.reqs = msgl__calloc((size_t)s->batch, sizeof *b->batch.reqs);
     b->batch.positions = msgl__calloc(tokens, sizeof(int32_t));
     b->batch.out_loc = msgl__calloc(tokens, sizeof(int32_t));
@@ -95,10 +118,23 @@ static int make_memory(bench *b, msgl_err *err)
         return msgl__err_set(err, MSGL_ENOMEM, "bench attn: no memory for a KV pool of %zu bytes",
                              b->pool.bytes);
     }
-    fill_pool(&b->pool);
-    uint64_t rng = 2;
-    for (size_t i = 0; i < tokens * q_row; i++) b->q[i] = next_unit(&rng);
+    fill(b, b->pool.base, b->pool.bytes, b->pool.dtype, 1);
+    fill(b, b->q, b->q_bytes, b->exec.act, 2);
     return msgl__page_table_create(s->batch, len, b->pool.num_pages * s->page_size, &b->table, err);
+}
+
+// The page table's copy on the GPU.
+static int copy_table(bench *b, msgl_err *err)
+{
+    if (b->device == NULL) return 0;
+    const msgl_device_ops *ops = b->device->ops;
+    b->table_bytes = ((size_t)b->table.max_running + 1) * (size_t)b->table.stride * 4;
+    b->device_table = take(b, b->table_bytes);
+    if (b->device_table == NULL) return msgl__err_set(err, MSGL_ENOMEM, "bench attn: no memory");
+    ops->copy_in(b->device, b->device_table, msgl__page_table_row(&b->table, 0), b->table_bytes);
+    ops->record(b->device, 0);
+    if (ops->wait(b->device, 0) == 0) return 0;
+    return msgl__err_set(err, MSGL_EDEVICE, "%s", b->device->fault.text);
 }
 
 static int fill_table(bench *b, msgl_err *err)
@@ -147,34 +183,94 @@ static double median(double *samples, int n)
     return samples[n / 2];
 }
 
-static int measure(bench *b, msgl_exec *x, double seconds, msgl_attn_bench_result *out)
+static void forward(void *ctx, int64_t call)
 {
+    bench *b = ctx;
     const msgl_attn_bench_shape *s = b->shape;
-    const msgl_attn_desc *d = b->backend->desc;
+    const msgl_attn_layer layer = {.layer = (int32_t)(call % b->pool.num_layers),
+                                   .scale = 1 / sqrtf((float)s->head_dim),
+                                   .softcap = s->softcap,
+                                   .window = s->window};
+    b->backend->desc->forward(b->backend, &b->exec, &layer, &b->batch, b->q, b->q_row, b->out);
+}
+
+static double time_ms(bench *b, msgl_work_fn fn, void *ctx, int64_t arg)
+{
+    if (b->device != NULL) return b->device->ops->time_ms(b->device, fn, ctx, arg);
+    const uint64_t t = msgl__now_ns();
+    fn(ctx, arg);
+    return (double)(msgl__now_ns() - t) * 1e-6;
+}
+
+static int measure_prepare(bench *b, msgl_attn_bench_result *out)
+{
     double prepare[16];
     for (int i = 0; i < 16; i++) {
         const uint64_t t = msgl__now_ns();
-        const int rc = d->prepare_metadata(b->backend, &b->batch);
+        const int rc = b->backend->desc->prepare_metadata(b->backend, &b->batch);
         if (rc != 0) return rc;
         prepare[i] = (double)(msgl__now_ns() - t) * 1e-6;
     }
     out->prepare_ms = median(prepare, 16);
+    return 0;
+}
+
+// Median over calls of fn(ctx, 0), (ctx, 1) ... for about `seconds`.
+static int sample(bench *b, msgl_work_fn fn, void *ctx, double seconds, double *ms)
+{
+    const int at_least = b->device != NULL ? MIN_SAMPLES_GPU : MIN_SAMPLES;
+    const double warm = b->device != NULL ? WARM_SECONDS_GPU : 0;
     const uint64_t start = msgl__now_ns();
     int n = 0;
-    for (int call = -1; n < MAX_SAMPLES; call++) { // the first call warms up (and plans)
-        const msgl_attn_layer layer = {.layer = (call + 1) % b->pool.num_layers,
-                                       .scale = 1 / sqrtf((float)s->head_dim),
-                                       .softcap = s->softcap,
-                                       .window = s->window};
-        const uint64_t t = msgl__now_ns();
-        d->forward(b->backend, x, &layer, &b->batch, b->q, b->q_row, b->out);
-        const uint64_t end = msgl__now_ns();
-        if (x->status != 0) return x->status;
-        if (call >= 0) b->samples[n++] = (double)(end - t) * 1e-6;
-        if (n >= MIN_SAMPLES && (double)(end - start) * 1e-9 > seconds) break;
+    for (int64_t call = 0; n < MAX_SAMPLES; call++) { // the first call warms up (and plans)
+        const double took = time_ms(b, fn, ctx, call);
+        const double so_far = (double)(msgl__now_ns() - start) * 1e-9;
+        if (b->exec.status != 0 || took < 0)
+            return b->exec.status != 0 ? b->exec.status : MSGL_EDEVICE;
+        if (call > 0 && so_far > warm) b->samples[n++] = took;
+        if (n >= at_least && so_far > warm + seconds) break;
     }
-    out->forward_ms = median(b->samples, n);
+    *ms = median(b->samples, n);
     return 0;
+}
+
+typedef struct captured {
+    msgl_device *device;
+    msgl_graph *graph;
+} captured;
+
+static void launch(void *ctx, int64_t arg)
+{
+    (void)arg;
+    const captured *c = ctx;
+    c->device->ops->graph_launch(c->device, c->graph);
+}
+
+// Several layers' calls as one graph: what a call costs where launching is free.
+static int measure_graph(bench *b, double seconds, msgl_attn_bench_result *out, msgl_err *err)
+{
+    enum { CALLS = 8 };
+    if (b->device == NULL || !b->backend->desc->graph) return 0;
+    captured c = {.device = b->device};
+    b->device->ops->graph_begin(b->device);
+    for (int i = 0; i < CALLS; i++) forward(b, i);
+    c.graph = b->device->ops->graph_end(b->device, err);
+    if (c.graph == NULL) return MSGL_EDEVICE;
+    const int rc = sample(b, launch, &c, seconds, &out->graph_ms);
+    out->graph_ms /= CALLS;
+    b->device->ops->graph_destroy(b->device, c.graph);
+    return rc;
+}
+
+static int measure(bench *b, double seconds, msgl_attn_bench_result *out, msgl_err *err)
+{
+    int rc = measure_prepare(b, out);
+    if (rc == 0) rc = sample(b, forward, b, seconds, &out->forward_ms);
+    if (rc == 0 && b->shape->phase == MSGL_DECODE) rc = measure_graph(b, seconds, out, err);
+    if (rc == 0) return 0;
+    const bool fault = b->device != NULL && b->device->fault.code != 0;
+    return msgl__err_set(err, rc, "bench attn: %s",
+                         fault ? b->device->fault.text : msgl__status_text(rc));
 }
 
 static void count_work(const msgl_attn_bench_shape *s, msgl_attn_bench_result *out)
@@ -191,14 +287,60 @@ static void count_work(const msgl_attn_bench_shape *s, msgl_attn_bench_result *o
         2 * keys * s->num_kv_heads * s->head_dim * (double)msgl__dtype_size(s->kv_dtype) * s->batch;
 }
 
-int msgl__attn_bench(const msgl_attn_desc *backend, const msgl_attn_bench_shape *shape,
-                     const msgl_kernels *kernels, msgl_pool *pool, double seconds,
-                     msgl_attn_bench_result *out, msgl_err *err)
+static int create(bench *b, const msgl_attn_desc *backend, const msgl_attn_bench_env *env,
+                  msgl_err *err)
 {
-    bench b = {.shape = shape};
+    const msgl_attn_bench_shape *s = b->shape;
+    const msgl_attn_config cfg = {
+        .device = b->device != NULL ? MSGL_DEVICE_CUDA : MSGL_DEVICE_CPU,
+        .num_q_heads = s->num_q_heads,
+        .num_kv_heads = s->num_kv_heads,
+        .head_dim = s->head_dim,
+        .page_size = s->page_size,
+        .max_running = s->batch,
+        .max_seq_len = s->cached_len + s->extend_len,
+        .max_step_tokens = s->batch * s->extend_len,
+        .num_slots = 1,
+        .kernels = env->kernels,
+        .pool = &b->pool,
+        .page_table = &b->table,
+        .num_threads = env->pool != NULL ? msgl__pool_threads(env->pool) : 0,
+        .dev = b->device,
+        .cuda = env->cuda,
+        .device_table = b->device_table,
+        .device_table_stride = (size_t)b->table.stride,
+    };
+    return backend->create(&cfg, &b->backend, err);
+}
+
+static void release(bench *b)
+{
+    if (b->backend != NULL) b->backend->desc->destroy(b->backend);
+    msgl__page_table_destroy(&b->table);
+    msgl__free(b->samples);
+    msgl__free(b->batch.out_loc);
+    msgl__free(b->batch.positions);
+    msgl__free(b->batch.reqs);
+    give(b, b->device_table, b->table_bytes);
+    give(b, b->out, b->q_bytes);
+    give(b, b->q, b->q_bytes);
+    give(b, b->pool.base, b->pool.bytes);
+}
+
+int msgl__attn_bench(const msgl_attn_desc *backend, const msgl_attn_bench_shape *shape,
+                     const msgl_attn_bench_env *env, double seconds, msgl_attn_bench_result *out,
+                     msgl_err *err)
+{
+    const bool gpu = env->device != NULL;
+    bench b = {.shape = shape,
+               .device = env->device,
+               .exec = {.device = env->device,
+                        .act = gpu ? shape->kv_dtype : MSGL_F32,
+                        .pool = env->pool}};
     *out = (msgl_attn_bench_result){0};
     int rc = check_shape(shape, err);
-    const msgl_attn_needs needs = {.device = MSGL_DEVICE_CPU,
+    const msgl_attn_needs needs = {.device = gpu ? MSGL_DEVICE_CUDA : MSGL_DEVICE_CPU,
+                                   .capability = gpu ? env->device->capability : 0,
                                    .num_q_heads = shape->num_q_heads,
                                    .num_kv_heads = shape->num_kv_heads,
                                    .head_dim = shape->head_dim,
@@ -209,36 +351,10 @@ int msgl__attn_bench(const msgl_attn_desc *backend, const msgl_attn_bench_shape 
     if (rc == 0) rc = msgl__attn_supports(backend, &needs, err);
     if (rc == 0) rc = make_memory(&b, err);
     if (rc == 0) rc = fill_table(&b, err);
-    if (rc == 0) {
-        const msgl_attn_config cfg = {.device = MSGL_DEVICE_CPU,
-                                      .num_q_heads = shape->num_q_heads,
-                                      .num_kv_heads = shape->num_kv_heads,
-                                      .head_dim = shape->head_dim,
-                                      .page_size = shape->page_size,
-                                      .max_running = shape->batch,
-                                      .max_seq_len = shape->cached_len + shape->extend_len,
-                                      .max_step_tokens = shape->batch * shape->extend_len,
-                                      .num_slots = 1,
-                                      .kernels = kernels,
-                                      .pool = &b.pool,
-                                      .page_table = &b.table,
-                                      .num_threads = msgl__pool_threads(pool)};
-        rc = backend->create(&cfg, &b.backend, err);
-    }
-    if (rc == 0) {
-        msgl_exec x = {.act = MSGL_F32, .pool = pool};
-        rc = measure(&b, &x, seconds, out);
-        if (rc != 0) msgl__err_set(err, rc, "bench attn: %s", msgl__status_text(rc));
-        count_work(shape, out);
-    }
-    if (b.backend != NULL) backend->destroy(b.backend);
-    msgl__page_table_destroy(&b.table);
-    msgl__free(b.samples);
-    msgl__free(b.batch.out_loc);
-    msgl__free(b.batch.positions);
-    msgl__free(b.batch.reqs);
-    msgl__pages_free(b.out, b.out_bytes);
-    msgl__pages_free(b.q, b.q_bytes);
-    msgl__pages_free(b.pool.base, b.pool.bytes);
+    if (rc == 0) rc = copy_table(&b, err);
+    if (rc == 0) rc = create(&b, backend, env, err);
+    if (rc == 0) rc = measure(&b, seconds, out, err);
+    if (rc == 0) count_work(shape, out);
+    release(&b);
     return rc;
 }

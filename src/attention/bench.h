@@ -5,6 +5,8 @@
 #define MSGL_ATTENTION_BENCH_H
 
 #include "attention/attention.h"
+#include "kernel/cuda/plugin.h"
+#include "kernel/device.h"
 
 typedef struct msgl_attn_bench_shape {
     msgl_phase phase;
@@ -18,17 +20,27 @@ typedef struct msgl_attn_bench_shape {
     bool shuffled;  // pages in random order rather than ascending
 } msgl_attn_bench_shape;
 
+// Where it runs: on the CPU kernels and pool, on a GPU kernels, device and cuda.
+typedef struct msgl_attn_bench_env {
+    const msgl_kernels *kernels;
+    msgl_pool *pool;
+    msgl_device *device; // NULL: the CPU
+    const msgl_cuda_api *cuda;
+} msgl_attn_bench_env;
+
 typedef struct msgl_attn_bench_result {
     double prepare_ms; // prepare_metadata, once per step (median)
     double forward_ms; // one layer (median)
+    double graph_ms;   // the same inside a captured graph (GPU, decode); 0: not measured
     double bytes;      // K and V that one layer reads at least, each once
     double flops;      // multiply-adds of visible (query, key) pairs, 2 operations each
 } msgl_attn_bench_result;
 
 // Runs for about `seconds`, going through as many layers as fill 512 MiB so that the caches do not
-// help. Errors: those of the backend's selection and creation, MSGL_EINVAL, MSGL_ENOMEM.
+// help. Errors: those of the backend's selection and creation, MSGL_EINVAL, MSGL_ENOMEM,
+// MSGL_EDEVICE.
 int msgl__attn_bench(const msgl_attn_desc *backend, const msgl_attn_bench_shape *shape,
-                     const msgl_kernels *kernels, msgl_pool *pool, double seconds,
-                     msgl_attn_bench_result *out, msgl_err *err);
+                     const msgl_attn_bench_env *env, double seconds, msgl_attn_bench_result *out,
+                     msgl_err *err);
 
 #endif

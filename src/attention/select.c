@@ -7,8 +7,10 @@
 #include <string.h>
 
 #include "attention/attention.h"
+#include "attention/auto.h"
 #include "attention/hybrid.h"
 #include "core/attributes.h"
+#include "kernel/cuda_loader.h"
 
 enum { MAX_NAME = 64 };
 
@@ -66,6 +68,12 @@ static int check_device(const msgl_attn_desc *d, const msgl_attn_needs *n, msgl_
 static int check_plugin(const msgl_attn_desc *d, msgl_err *err)
 {
     if (d->plugin == NULL) return 0;
+    msgl_err why = {0};
+    if ((d->devices & 1u << MSGL_DEVICE_CUDA) != 0) {
+        if (msgl__plugin_open(d->plugin, NULL, &why) != NULL) return 0;
+        return msgl__err_set(err, MSGL_EUNSUPPORTED, "attention backend %s: %.150s; %s", d->name,
+                             why.text, d->plugin_hint);
+    }
     void *handle = dlopen(d->plugin, RTLD_LAZY | RTLD_LOCAL);
     if (handle == NULL) {
         return msgl__err_set(err, MSGL_EUNSUPPORTED, "attention backend %s needs %s: %s", d->name,
@@ -132,9 +140,21 @@ static int find(const char *name, size_t len, msgl_device_kind device, const msg
                          len <= MAX_NAME ? (int)len : MAX_NAME, name, names);
 }
 
-// The documented order: SM100 trtllm; SM90 "fa,fi"; other NVIDIA fi; CPU fa (the fastest in every
-// shape of `minisgl bench attn`). The first whose both halves can run here is taken.
-static int choose_auto(const msgl_attn_needs *n, msgl_attn_choice *out, msgl_err *err)
+// The first of what was measured fastest on this kind of GPU that can run here; NULL: not measured.
+static const msgl_attn_desc *choose_measured(const msgl_attn_needs *n, msgl_phase phase)
+{
+    const char *const *names = msgl__attn_measured(n, phase);
+    for (int i = 0; names != NULL && i < MSGL_ATTN_AUTO_NAMES && names[i] != NULL; i++) {
+        const msgl_attn_desc *d = msgl__attn_find(names[i], n->device);
+        if (d != NULL && msgl__attn_supports(d, n, NULL) == 0) return d;
+    }
+    return NULL;
+}
+
+// The documented order: SM100 trtllm; SM90 "fa,fi"; other NVIDIA fi, then what minisgl-cuda.so has;
+// CPU fa (the fastest in every shape of `minisgl bench attn`). The first whose both halves can run
+// here is taken.
+static int choose_documented(const msgl_attn_needs *n, msgl_attn_choice *out, msgl_err *err)
 {
     static const struct {
         msgl_device_kind device;
@@ -145,6 +165,7 @@ static int choose_auto(const msgl_attn_needs *n, msgl_attn_choice *out, msgl_err
         {MSGL_DEVICE_CUDA, 90, "fa", "fi"},
         {MSGL_DEVICE_CUDA, 0, "fi", "fi"},
         {MSGL_DEVICE_CUDA, 0, "fa", "fa"},
+        {MSGL_DEVICE_CUDA, 0, "torch_native", "torch_native"},
         {MSGL_DEVICE_CPU, 0, "fa", "fa"},
         {MSGL_DEVICE_CPU, 0, "fi", "fi"},
         {MSGL_DEVICE_CPU, 0, "torch_native", "torch_native"},
@@ -163,6 +184,19 @@ static int choose_auto(const msgl_attn_needs *n, msgl_attn_choice *out, msgl_err
     return msgl__err_set(err, MSGL_EUNSUPPORTED,
                          "no attention backend can run this model on %s%s%s",
                          device_name(n->device), reason.code != 0 ? ": " : "", reason.text);
+}
+
+static int choose_auto(const msgl_attn_needs *n, msgl_attn_choice *out, msgl_err *err)
+{
+    const msgl_attn_desc *p = choose_measured(n, MSGL_PREFILL);
+    const msgl_attn_desc *d = choose_measured(n, MSGL_DECODE);
+    if (p == NULL || d == NULL) {
+        const int rc = choose_documented(n, out, err);
+        if (rc != 0) return rc;
+    }
+    if (p != NULL) out->prefill = p;
+    if (d != NULL) out->decode = d;
+    return 0;
 }
 
 // One half of a pair: a name, or "auto" for what auto would take in that phase.

@@ -28,7 +28,7 @@ typedef struct msgl_args {
     const char *attention, *prefill_attention, *decode_attention, *cache_type, *moe_backend;
     int64_t tp_size, max_running, max_seq_len, max_prefill, num_pages, page_size, graph_max_bs;
     double memory_ratio;
-    bool disable_overlap;
+    bool disable_overlap, deterministic;
     // server
     const char *host;
     int64_t port, num_tokenizer;
@@ -40,7 +40,7 @@ typedef struct msgl_args {
     int64_t top_k, seed, max_tokens, logprobs;
     bool chat, stream, ignore_eos;
     // bench
-    const char *format, *url, *batch, *backends, *lengths;
+    const char *format, *url, *batch, *backends, *lengths, *write_table;
     int64_t prompt_len, steps, requests, concurrency, repeat;
     // tokenize
     bool decode;

@@ -1,74 +1,105 @@
 // SPDX-License-Identifier: Apache-2.0
 //
 // `minisgl bench attn`: every backend that runs here on the same shapes, one layer at a time,
-// beside what the machine's memory and arithmetic allow.
+// beside what the machine's memory and arithmetic allow. On a GPU the shapes are those of the
+// public comparison with FlashInfer and FlashAttention, timed by events, launch included; decode
+// also inside a captured graph, as it runs in the engine.
 #include <string.h>
 
 #include "attention/bench.h"
 #include "cli/bench.h"
+#include "cli/bench_attn.h"
 #include "core/attributes.h"
 #include "core/err.h"
+#include "kernel/cuda_loader.h"
 #include "kernel/limits.h"
 
-// Batch x cached + new tokens, query heads / KV heads (head_dim 128, bf16).
-static const struct {
+// Batch x cached + new tokens, query heads / KV heads (head_dim 128, bf16), page sizes to measure
+// (0-terminated; none: 1).
+struct shape {
     const char *name;
     msgl_phase phase;
     int batch, cached, extend, q, kv;
-} SHAPES[] = {
-    {"decode 1x512 16/8", MSGL_DECODE, 1, 511, 1, 16, 8},
-    {"decode 1x2048 16/8", MSGL_DECODE, 1, 2047, 1, 16, 8},
-    {"decode 1x8192 32/8", MSGL_DECODE, 1, 8191, 1, 32, 8},
-    {"decode 16x1024 16/8", MSGL_DECODE, 16, 1023, 1, 16, 8},
-    {"decode 16x1024 32/4", MSGL_DECODE, 16, 1023, 1, 32, 4},
-    {"prefill 1x512 16/8", MSGL_PREFILL, 1, 0, 512, 16, 8},
-    {"prefill 1x2048 16/8", MSGL_PREFILL, 1, 0, 2048, 16, 8},
-    {"prefill 8x128 16/8", MSGL_PREFILL, 8, 0, 128, 16, 8},
-    {"prefill 1x256 after 1792 16/8", MSGL_PREFILL, 1, 1792, 256, 16, 8},
+    int pages[2];
 };
 
-static int measure(const msgl_args *a, const msgl_attn_desc *d, size_t shape, const msgl_kernels *k,
-                   msgl_pool *pool, const struct msgl_limits *limits, msgl_rows *rows,
-                   msgl_err *err)
+static const struct shape CPU_SHAPES[] = {
+    {"1x512 16/8", MSGL_DECODE, 1, 511, 1, 16, 8, {0}},
+    {"1x2048 16/8", MSGL_DECODE, 1, 2047, 1, 16, 8, {0}},
+    {"1x8192 32/8", MSGL_DECODE, 1, 8191, 1, 32, 8, {0}},
+    {"16x1024 16/8", MSGL_DECODE, 16, 1023, 1, 16, 8, {0}},
+    {"16x1024 32/4", MSGL_DECODE, 16, 1023, 1, 32, 4, {0}},
+    {"1x512 16/8", MSGL_PREFILL, 1, 0, 512, 16, 8, {0}},
+    {"1x2048 16/8", MSGL_PREFILL, 1, 0, 2048, 16, 8, {0}},
+    {"8x128 16/8", MSGL_PREFILL, 8, 0, 128, 16, 8, {0}},
+    {"1x256 after 1792 16/8", MSGL_PREFILL, 1, 1792, 256, 16, 8, {0}},
+};
+
+static const struct shape GPU_SHAPES[] = {
+    {"1x4096 32/8", MSGL_PREFILL, 1, 0, 4096, 32, 8, {16, 128}},
+    {"1x16384 32/8", MSGL_PREFILL, 1, 0, 16384, 32, 8, {16, 128}},
+    {"4x4096 16/8", MSGL_PREFILL, 4, 0, 4096, 16, 8, {16, 128}},
+    {"16x1024 16/8", MSGL_PREFILL, 16, 0, 1024, 16, 8, {16, 128}},
+    {"64x256 16/8", MSGL_PREFILL, 64, 0, 256, 16, 8, {16, 128}},
+    {"1x1024 after 15360 32/8", MSGL_PREFILL, 1, 15360, 1024, 32, 8, {16, 128}},
+    {"1x8192 32/8", MSGL_DECODE, 1, 8191, 1, 32, 8, {16}},
+    {"16x1024 32/8", MSGL_DECODE, 16, 1023, 1, 32, 8, {16}},
+    {"64x1024 16/8", MSGL_DECODE, 64, 1023, 1, 16, 8, {16}},
+    {"256x1024 16/8", MSGL_DECODE, 256, 1023, 1, 16, 8, {16}},
+    {"256x1024 40/8", MSGL_DECODE, 256, 1023, 1, 40, 8, {16}},
+    {"64x8192 32/8", MSGL_DECODE, 64, 8191, 1, 32, 8, {16}},
+};
+
+// What the machine allows, in GB/s and GFLOP/s.
+struct ceiling {
+    double gb_s, gflop_s;
+};
+
+static int measure(const msgl_attn_bench_env *env, const msgl_attn_desc *d, const struct shape *s,
+                   int page, const struct ceiling *limit, msgl_rows *rows, msgl_err *err)
 {
-    int page = (int)a->page_size;
     if (d->page_rule == MSGL_PAGE_SET) {
         char warning[256];
         const msgl_attn_choice choice = {d, d};
-        page = msgl__attn_page_size(&choice, page, warning);
+        const int32_t taken = msgl__attn_page_size(&choice, page, warning);
+        if (taken != page && env->cuda != NULL) return 0; // another shape's
+        page = taken;
     }
-    const msgl_attn_bench_shape s = {.phase = SHAPES[shape].phase,
-                                     .batch = SHAPES[shape].batch,
-                                     .cached_len = SHAPES[shape].cached,
-                                     .extend_len = SHAPES[shape].extend,
-                                     .num_q_heads = SHAPES[shape].q,
-                                     .num_kv_heads = SHAPES[shape].kv,
-                                     .head_dim = 128,
-                                     .page_size = page,
-                                     .kv_dtype = MSGL_BF16,
-                                     .window = -1,
-                                     .shuffled = true};
+    const msgl_attn_bench_shape shape = {.phase = s->phase,
+                                         .batch = s->batch,
+                                         .cached_len = s->cached,
+                                         .extend_len = s->extend,
+                                         .num_q_heads = s->q,
+                                         .num_kv_heads = s->kv,
+                                         .head_dim = 128,
+                                         .page_size = page,
+                                         .kv_dtype = MSGL_BF16,
+                                         .window = -1,
+                                         .shuffled = true};
     msgl_attn_bench_result r;
-    const int rc = msgl__attn_bench(d, &s, k, pool, 0.3, &r, err);
+    const int rc = msgl__attn_bench(d, &shape, env, 0.3, &r, err);
     if (rc != 0) return rc;
+    const double graph = r.graph_ms > 0 ? 1 / r.graph_ms : 0; // 0: not measured
     const double gb = r.bytes / r.forward_ms / 1e6, gflop = r.flops / r.forward_ms / 1e6;
-    const double by_memory = gb / limits->read_gb_s;
-    const double by_compute = gflop / limits->bf16_gflop_s[k->level];
+    const double memory = gb / limit->gb_s, compute = gflop / limit->gflop_s;
     const msgl_cell cells[] = {
         msgl__cell_text("backend", d->name),
-        msgl__cell_text("shape", SHAPES[shape].name),
+        msgl__cell_text("phase", s->phase == MSGL_DECODE ? "decode" : "prefill"),
+        msgl__cell_text("shape", s->name),
         msgl__cell_int("page_size", page),
         msgl__cell_real("plan_ms", r.prepare_ms, 4),
         msgl__cell_real("layer_ms", r.forward_ms, 4),
+        msgl__cell_real("graph_ms", r.graph_ms, 4),
         msgl__cell_real("gb_per_s", gb, 1),
-        msgl__cell_real("gflop_per_s", gflop, 0),
-        msgl__cell_real("share_of_limit", by_memory > by_compute ? by_memory : by_compute, 2)};
+        msgl__cell_real("graph_gb_per_s", r.bytes * graph / 1e6, 1),
+        msgl__cell_real("tflop_per_s", gflop / 1e3, 3),
+        msgl__cell_real("graph_tflop_per_s", r.flops * graph / 1e9, 3),
+        msgl__cell_real("share_of_limit", memory > compute ? memory : compute, 2)};
     msgl__cli_row(rows, cells, (int)MSGL_COUNT(cells));
     return 0;
 }
 
-// Whether `name` stands in the comma-separated list (NULL: all).
-static bool wanted(const char *list, const char *name)
+bool msgl__bench_wanted(const char *list, const char *name)
 {
     const size_t n = strlen(name);
     for (const char *p = list; p != NULL; p = strchr(p, ',')) {
@@ -78,34 +109,86 @@ static bool wanted(const char *list, const char *name)
     return list == NULL;
 }
 
-int msgl__bench_attn_cmd(const msgl_args *a)
+// All shapes on all backends of the device that --backends wants.
+static int compare(const msgl_args *a, const msgl_attn_bench_env *env, const struct ceiling *limit,
+                   msgl_err *err)
 {
-    msgl_err err;
+    const bool gpu = env->cuda != NULL;
+    const struct shape *shapes = gpu ? GPU_SHAPES : CPU_SHAPES;
+    const size_t num = gpu ? MSGL_COUNT(GPU_SHAPES) : MSGL_COUNT(CPU_SHAPES);
+    const msgl_device_kind kind = gpu ? MSGL_DEVICE_CUDA : MSGL_DEVICE_CPU;
+    msgl_rows rows = {.format = a->format};
+    int count, used = 0, rc = 0;
+    const msgl_attn_desc *const *all = msgl__attn_backends(&count);
+    for (size_t i = 0; rc == 0 && i < num * 2; i++) {
+        const struct shape *s = &shapes[i / 2];
+        const int page = a->page_size > 0 ? (int)a->page_size : s->pages[i % 2];
+        if (i % 2 == 1 && (a->page_size > 0 || page == 0)) continue;
+        for (int b = 0; rc == 0 && b < count; b++) {
+            if (!msgl__bench_wanted(a->backends, all[b]->name) || !(all[b]->devices & 1u << kind)) {
+                continue;
+            }
+            used++;
+            rc = measure(env, all[b], s, page > 0 ? page : 1, limit, &rows, err);
+            if (rc == MSGL_EUNSUPPORTED && a->backends == NULL) rc = 0; // `minisgl info` says why
+        }
+    }
+    if (rc == 0 && used == 0) {
+        rc = msgl__err_set(err, MSGL_EINVAL,
+                           "--backends %s: none of these; `minisgl info` lists them", a->backends);
+    }
+    return rc;
+}
+
+static int on_cpu(const msgl_args *a, msgl_err *err)
+{
     msgl_cpu_level level;
     msgl_kernels kernels;
     msgl_pool *pool = NULL;
     const int threads = a->threads > 0 ? (int)a->threads : msgl__physical_cores();
-    int rc = msgl__cpu_level_select(msgl__cli_cpu_level(), &level, &err);
-    if (rc == 0) rc = msgl__pool_create(threads, &pool, &err);
-    if (rc != 0) return msgl__cli_fail(MSGL_EXIT_FAILED, &err);
+    int rc = msgl__cpu_level_select(msgl__cli_cpu_level(), &level, err);
+    if (rc == 0) rc = msgl__pool_create(threads, &pool, err);
+    if (rc != 0) return rc;
     msgl__kernels_init_cpu(&kernels, level);
     struct msgl_limits limits = {0};
     msgl__measure_limits(pool, level, &limits, 2);
-    msgl_rows rows = {.format = a->format};
-    int count, used = 0;
-    const msgl_attn_desc *const *all = msgl__attn_backends(&count);
-    for (size_t s = 0; rc == 0 && s < MSGL_COUNT(SHAPES); s++) {
-        for (int i = 0; rc == 0 && i < count; i++) {
-            if (!wanted(a->backends, all[i]->name) || !(all[i]->devices & 1u << MSGL_DEVICE_CPU))
-                continue;
-            used++;
-            rc = measure(a, all[i], s, &kernels, pool, &limits, &rows, &err);
-        }
-    }
-    if (rc == 0 && used == 0) {
-        rc = msgl__err_set(&err, MSGL_EINVAL,
-                           "--backends %s: none of these; `minisgl info` lists them", a->backends);
-    }
+    const struct ceiling limit = {limits.read_gb_s, limits.bf16_gflop_s[level]};
+    const msgl_attn_bench_env env = {.kernels = &kernels, .pool = pool};
+    rc = compare(a, &env, &limit, err);
     msgl__pool_destroy(pool);
+    return rc;
+}
+
+static int on_gpu(const msgl_args *a, const msgl_device_choice *choice, msgl_err *err)
+{
+    // Of an H200: what a large copy and a large product of random bf16 reach there.
+    static const struct ceiling LIMIT = {4200, 700e3};
+    msgl_kernels kernels = {0};
+    msgl_attn_bench_env env = {.kernels = &kernels, .cuda = choice->api};
+    int rc = choice->api->open(choice->ordinal, false, NULL, &env.device, err);
+    if (rc != 0) return rc;
+    choice->api->kernels(&kernels);
+    if (a->write_table != NULL) {
+        rc = msgl__bench_attn_table(a, &env, a->write_table, err);
+    } else {
+        rc = compare(a, &env, &LIMIT, err);
+    }
+    env.device->ops->destroy(env.device);
+    return rc;
+}
+
+int msgl__bench_attn_cmd(const msgl_args *a)
+{
+    msgl_err err;
+    msgl_device_choice choice;
+    int rc = msgl__device_choose(a->device, &choice, &err);
+    if (rc == 0 && choice.kind == MSGL_DEVICE_CUDA) {
+        rc = on_gpu(a, &choice, &err);
+    } else if (rc == 0 && a->write_table != NULL) {
+        rc = msgl__err_set(&err, MSGL_EUNSUPPORTED, "--write-table is for GPUs%s%s",
+                           choice.note[0] != '\0' ? "; " : "", choice.note);
+    } else if (rc == 0) {
+        rc = on_cpu(a, &err);
+    }
     return rc == 0 ? MSGL_EXIT_OK : msgl__cli_fail(MSGL_EXIT_FAILED, &err);
 }

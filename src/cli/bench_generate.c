@@ -106,7 +106,8 @@ static int bench(const msgl_args *a, measure_fn measure, int default_prompt, int
     }
     const int prompt_len = a->prompt_len > 0 ? (int)a->prompt_len : default_prompt;
     const int steps = a->steps > 0 ? (int)a->steps : default_steps;
-    const int page = (int)a->page_size, length = (prompt_len + steps + 2 + page - 1) / page * page;
+    const int page = a->page_size > 0 ? (int)a->page_size : 1;
+    const int length = (prompt_len + steps + 2 + page - 1) / page * page;
     int largest = 1;
     for (int i = 0; i < n; i++) largest = batches[i] > largest ? batches[i] : largest;
     const int64_t slots = (int64_t)largest * length;

@@ -151,7 +151,7 @@ int msgl__cli_options(const msgl_args *a, msgl_options *out, char **dir, char at
     out->max_running = (int)a->max_running;
     out->max_seq_len = (int)a->max_seq_len;
     if (a->max_prefill > 0) out->max_prefill_tokens = (int)a->max_prefill;
-    out->page_size = (int)a->page_size;
+    if (a->page_size > 0) out->page_size = (int)a->page_size;
     out->num_pages = (int)a->num_pages;
     out->memory_ratio = a->memory_ratio;
     out->overlap = !a->disable_overlap;

@@ -61,6 +61,7 @@ void *msgl__plugin_open(const char *name, const char *symbol, msgl_err *err)
         if (err != NULL) *err = why;
         return NULL;
     }
+    if (symbol == NULL) return handle;
     void *found = dlsym(handle, symbol);
     if (found == NULL) {
         msgl__err_set(err, MSGL_EUNSUPPORTED, "%s has no %s: not a plug-in of minisgl", name,

@@ -10,8 +10,9 @@
 #include "core/err.h"
 #include "kernel/cuda/plugin.h"
 
-// The address of `symbol` in plug-in `name` ("minisgl-cuda.so"). NULL sets *err: MSGL_ENOENT when
-// there is no such file (says where it was looked for), MSGL_EUNSUPPORTED when it cannot be opened.
+// The address of `symbol` in plug-in `name` ("minisgl-cuda.so"); with symbol NULL, something that
+// is not NULL if it opens at all. NULL sets *err: MSGL_ENOENT when there is no such file (says
+// where it was looked for), MSGL_EUNSUPPORTED when it cannot be opened.
 void *msgl__plugin_open(const char *name, const char *symbol, msgl_err *err);
 
 // minisgl-cuda.so's table, its version checked. NULL sets *err.

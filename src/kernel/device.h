@@ -57,6 +57,11 @@ typedef struct msgl_device_ops {
     void (*graph_launch)(msgl_device *d, msgl_graph *g);
     void (*graph_destroy)(msgl_device *d, msgl_graph *g);
 
+    // For benchmarks: milliseconds of fn(ctx, arg) on the otherwise idle device, from its start to
+    // the end of what it issued; negative after a failure. NULL: work computes where it runs, and
+    // a clock tells.
+    double (*time_ms)(msgl_device *d, msgl_work_fn fn, void *ctx, int64_t arg);
+
     void (*destroy)(msgl_device *d); // after all work has been waited for
 } msgl_device_ops;
 

@@ -151,6 +151,10 @@ static void test_limits(void **state)
     const msgl_attn_needs fine = NEEDS;
     msgl_err err = {0};
     assert_int_equal(msgl__attn_supports(&absent, &fine, &err), MSGL_EUNSUPPORTED);
+    assert_non_null(strstr(err.text, "attention backend narrow: minisgl-absent.so is not in "));
+    assert_non_null(strstr(err.text, "; build it"));
+    absent.devices = 1u << MSGL_DEVICE_CPU;
+    assert_int_equal(msgl__attn_supports(&absent, &fine, &err), MSGL_EUNSUPPORTED);
     assert_string_equal(err.text, "attention backend narrow needs minisgl-absent.so: build it");
     assert_int_equal(msgl__attn_supports(&narrow, &fine, NULL), 0);
 }

@@ -139,7 +139,7 @@ static void test_defaults_and_order(void **state)
     assert_int_equal(args.port, 1919);
     assert_int_equal(args.max_running, 256);
     assert_int_equal(args.max_prefill, 0);
-    assert_int_equal(args.page_size, 1);
+    assert_int_equal(args.page_size, 0);
     assert_string_equal(args.host, "127.0.0.1");
     assert_true(isnan(args.temperature));
     assert_int_equal(parse(&BENCH, "step", NULL, NULL), 0);

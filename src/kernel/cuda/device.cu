@@ -189,6 +189,22 @@ static void cuda_graph_destroy(msgl_device *base, msgl_graph *g)
     msgl__free(g);
 }
 
+static double cuda_time_ms(msgl_device *base, msgl_work_fn fn, void *ctx, int64_t arg)
+{
+    msgl_cuda_device *d = of(base);
+    cudaEvent_t events[2] = {NULL, NULL};
+    float ms = -1;
+    for (int i = 0; i < 2; i++) TRY(d, cudaEventCreate(&events[i]));
+    TRY(d, cudaStreamSynchronize(d->stream));
+    TRY(d, cudaEventRecord(events[0], d->stream));
+    fn(ctx, arg);
+    TRY(d, cudaEventRecord(events[1], d->stream));
+    TRY(d, cudaEventSynchronize(events[1]));
+    TRY(d, cudaEventElapsedTime(&ms, events[0], events[1]));
+    for (int i = 0; i < 2; i++) TRY(d, cudaEventDestroy(events[i]));
+    return d->base.fault.code == 0 ? (double)ms : -1;
+}
+
 static void cuda_destroy(msgl_device *base)
 {
     msgl_cuda_device *d = of(base);
@@ -204,7 +220,7 @@ static const msgl_device_ops CUDA_OPS = {
     cuda_alloc,     cuda_free,         cuda_host_alloc,    cuda_host_free,   cuda_available,
     cuda_submit,    cuda_copy_in,      cuda_copy_out,      cuda_record,      cuda_arm,
     cuda_wait,      cuda_gather,       cuda_scatter,       cuda_fill_normal, cuda_graph_begin,
-    cuda_graph_end, cuda_graph_launch, cuda_graph_destroy, cuda_destroy,
+    cuda_graph_end, cuda_graph_launch, cuda_graph_destroy, cuda_time_ms,     cuda_destroy,
 };
 
 int msgl__cuda_device_count(msgl_err *reason)

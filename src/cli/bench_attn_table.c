@@ -1,0 +1,155 @@
+// SPDX-License-Identifier: Apache-2.0
+//
+// `minisgl bench attn --write-table FILE`: which backend `auto` takes on this kind of GPU. In every
+// cell of the grid the backends are ranked by the geometric mean of their times over a few shapes;
+// decode by its time inside a captured graph, which is how it runs.
+#include <math.h>
+#include <stdlib.h>
+#include <string.h>
+
+#include "attention/auto.h"
+#include "cli/bench_attn.h"
+#include "core/attributes.h"
+#include "core/err.h"
+#include "core/mem.h"
+#include "utils/strbuf.h"
+
+static const int HEAD_DIMS[] = {64, 128}, GROUPS[] = {1, 2, 4, 5, 8}, PAGES[] = {1, 16, 64};
+
+static const struct {
+    msgl_phase phase;
+    int batch, cached, extend;
+} SHAPES[] = {
+    {MSGL_PREFILL, 1, 0, 4096}, {MSGL_PREFILL, 16, 0, 512}, {MSGL_PREFILL, 2, 4096, 1024},
+    {MSGL_DECODE, 1, 2047, 1},  {MSGL_DECODE, 16, 1023, 1}, {MSGL_DECODE, 128, 1023, 1},
+};
+
+struct ranked {
+    const char *name;
+    double log_ms; // mean over the shapes
+};
+
+static int by_time(const void *a, const void *b)
+{
+    const double x = ((const struct ranked *)a)->log_ms, y = ((const struct ranked *)b)->log_ms;
+    return (x > y) - (x < y);
+}
+
+// Mean logarithm of the times of one backend in one cell; MSGL_EUNSUPPORTED if it cannot run it.
+static int time_cell(const msgl_attn_bench_env *env, const msgl_attn_desc *d, msgl_phase phase,
+                     int head_dim, int group, int page, double *log_ms, msgl_err *err)
+{
+    enum { KV_HEADS = 8 };
+    int n = 0;
+    *log_ms = 0;
+    for (size_t i = 0; i < MSGL_COUNT(SHAPES); i++) {
+        if (SHAPES[i].phase != phase) continue;
+        const msgl_attn_bench_shape s = {.phase = phase,
+                                         .batch = SHAPES[i].batch,
+                                         .cached_len = SHAPES[i].cached,
+                                         .extend_len = SHAPES[i].extend,
+                                         .num_q_heads = group * KV_HEADS,
+                                         .num_kv_heads = KV_HEADS,
+                                         .head_dim = head_dim,
+                                         .page_size = page,
+                                         .kv_dtype = MSGL_BF16,
+                                         .window = -1,
+                                         .shuffled = true};
+        msgl_attn_bench_result r;
+        const int rc = msgl__attn_bench(d, &s, env, 0.02, &r, err);
+        if (rc != 0) return rc;
+        *log_ms += log(phase == MSGL_DECODE && r.graph_ms > 0 ? r.graph_ms : r.forward_ms);
+        n++;
+    }
+    *log_ms /= n;
+    return 0;
+}
+
+static bool takes_page(const msgl_attn_desc *d, int page)
+{
+    char warning[256];
+    const msgl_attn_choice choice = {d, d};
+    return msgl__attn_page_size(&choice, page, warning) == page;
+}
+
+static int add_row(const msgl_args *a, const msgl_attn_bench_env *env, msgl_phase phase,
+                   int head_dim, int group, int page, msgl_strbuf *out, msgl_err *err)
+{
+    struct ranked ranked[16];
+    int count, n = 0;
+    const msgl_attn_desc *const *all = msgl__attn_backends(&count);
+    for (int i = 0; i < count && n < 16; i++) {
+        const msgl_attn_desc *d = all[i];
+        if ((d->devices & 1u << MSGL_DEVICE_CUDA) == 0 || !takes_page(d, page) ||
+            !msgl__bench_wanted(a->backends, d->name)) {
+            continue;
+        }
+        ranked[n].name = d->name;
+        const int rc = time_cell(env, d, phase, head_dim, group, page, &ranked[n].log_ms, err);
+        if (rc == 0) n++;
+        if (rc != 0 && rc != MSGL_EUNSUPPORTED) return rc;
+    }
+    if (n == 0) return 0;
+    qsort(ranked, (size_t)n, sizeof *ranked, by_time);
+    if (n > MSGL_ATTN_AUTO_NAMES) n = MSGL_ATTN_AUTO_NAMES;
+    int rc = msgl__strbuf_addf(out, "{%d, %s, %d, %d, %d, {", (int)env->device->capability,
+                               phase == MSGL_DECODE ? "MSGL_DECODE" : "MSGL_PREFILL", head_dim,
+                               group, page);
+    for (int i = 0; rc == 0 && i < n; i++) {
+        rc = msgl__strbuf_addf(out, "%s\"%s\"", i > 0 ? ", " : "", ranked[i].name);
+    }
+    if (rc == 0) rc = msgl__strbuf_adds(out, "}}, //");
+    for (int i = 0; rc == 0 && i < n; i++) {
+        rc = msgl__strbuf_addf(out, " %.4f", exp(ranked[i].log_ms));
+    }
+    if (rc == 0) rc = msgl__strbuf_adds(out, " ms\n");
+    return rc == 0 ? 0 : msgl__err_set(err, rc, "out of memory");
+}
+
+// What is kept of an earlier table: comments at its head, rows of other kinds of GPU.
+static int keep_others(const char *path, int capability, msgl_strbuf *out, msgl_err *err)
+{
+    FILE *f = fopen(path, "r");
+    if (f == NULL) return msgl__err_set(err, MSGL_EIO, "--write-table %.180s: %m", path);
+    char line[512];
+    int rc = 0;
+    while (rc == 0 && fgets(line, sizeof line, f) != NULL) {
+        int of;
+        if (sscanf(line, "{%d,", &of) != 1 || of != capability) rc = msgl__strbuf_adds(out, line);
+    }
+    fclose(f);
+    return rc == 0 ? 0 : msgl__err_set(err, rc, "out of memory");
+}
+
+static int write_file(const char *path, msgl_strbuf *text, msgl_err *err)
+{
+    FILE *f = fopen(path, "w");
+    bool ok = f != NULL && fputs(msgl__strbuf_str(text), f) >= 0;
+    if (f != NULL) ok = fclose(f) == 0 && ok;
+    return ok ? 0 : msgl__err_set(err, MSGL_EIO, "--write-table %.180s: %m", path);
+}
+
+int msgl__bench_attn_table(const msgl_args *a, const msgl_attn_bench_env *env, const char *path,
+                           msgl_err *err)
+{
+    enum { CELLS = 2 * MSGL_COUNT(HEAD_DIMS) * MSGL_COUNT(GROUPS) * MSGL_COUNT(PAGES) };
+    msgl_strbuf text;
+    msgl__strbuf_init(&text, (size_t)1 << 20);
+    int rc = keep_others(path, env->device->capability, &text, err);
+    for (int i = 0; rc == 0 && i < CELLS && !msgl__cli_interrupted; i++) {
+        int k = i;
+        const int page = PAGES[k % (int)MSGL_COUNT(PAGES)];
+        k /= (int)MSGL_COUNT(PAGES);
+        const int group = GROUPS[k % (int)MSGL_COUNT(GROUPS)];
+        k /= (int)MSGL_COUNT(GROUPS);
+        const int head_dim = HEAD_DIMS[k % (int)MSGL_COUNT(HEAD_DIMS)];
+        k /= (int)MSGL_COUNT(HEAD_DIMS);
+        rc =
+            add_row(a, env, k == 0 ? MSGL_PREFILL : MSGL_DECODE, head_dim, group, page, &text, err);
+        msgl__cli_bar("cells", (uint64_t)i + 1, CELLS, "");
+    }
+    msgl__cli_bar_clear();
+    if (rc == 0) rc = write_file(path, &text, err);
+    msgl__strbuf_free(&text);
+    return rc;
+}
