@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 //
-// `minisgl info`: what this machine has, which attention backends there are and why one cannot run
-// here, and, with --model, the model's shape.
+// `minisgl info`: what this machine has, the state of each plug-in, which attention backends there
+// are and why one cannot run here, and, with --model, the model's shape.
 #include <stdlib.h>
 #include <string.h>
 #include <unistd.h>
@@ -10,6 +10,7 @@
 #include "cli/common.h"
 #include "core/attributes.h"
 #include "core/err.h"
+#include "kernel/cuda_loader.h"
 #include "models/config.h"
 #include "models/arch.h"
 
@@ -40,26 +41,39 @@ static void head_dims(const msgl_attn_desc *d, char *out, size_t size)
     }
 }
 
-// One row per backend, straight from its descriptor; the README's matrix says the same in words.
-static void backends(const msgl_args *a, const msgl_model_config *model)
+// The GPU that `auto` would take.
+typedef struct gpu {
+    bool usable;
+    msgl_cuda_props props;
+    msgl_err why; // it is not usable
+} gpu;
+
+// One row per backend and kind of device, straight from its descriptor; the README's matrix says
+// the same in words.
+static void backends(const msgl_model_config *model, const gpu *g, msgl_device_kind kind,
+                     msgl_rows *rows)
 {
     int count;
     const msgl_attn_desc *const *all = msgl__attn_backends(&count);
-    msgl_rows rows = {.format = a->format};
     for (int i = 0; i < count; i++) {
         const msgl_attn_desc *d = all[i];
+        if ((d->devices & 1u << kind) == 0) continue;
         char pages[64], dims[64];
         page_rule(d, pages, sizeof pages);
         head_dims(d, dims, sizeof dims);
-        msgl_attn_needs needs = {.device = MSGL_DEVICE_CPU,
+        msgl_attn_needs needs = {.device = kind,
+                                 .capability = g->props.capability,
                                  .num_q_heads = model != NULL ? model->num_heads : 1,
                                  .num_kv_heads = model != NULL ? model->num_kv_heads : 1,
                                  .head_dim = model != NULL ? model->head_dim : 128,
                                  .page_size = 1,
                                  .kv_dtype = MSGL_BF16};
         msgl_err why;
-        const bool runs = msgl__attn_supports(d, &needs, &why) == 0;
+        const bool usable = kind == MSGL_DEVICE_CPU || g->usable;
+        if (!usable) why = g->why;
+        const bool runs = usable && msgl__attn_supports(d, &needs, &why) == 0;
         const msgl_cell cells[] = {
+            msgl__cell_text("device", kind == MSGL_DEVICE_CUDA ? "cuda" : "cpu"),
             msgl__cell_text("backend", d->name),
             msgl__cell_text("what", d->summary),
             msgl__cell_text("page size", pages),
@@ -69,7 +83,55 @@ static void backends(const msgl_args *a, const msgl_model_config *model)
             msgl__cell_text("graph", d->graph ? "yes" : "no"),
             msgl__cell_text("here", runs ? "yes" : why.text),
         };
-        msgl__cli_row(&rows, cells, (int)MSGL_COUNT(cells));
+        msgl__cli_row(rows, cells, (int)MSGL_COUNT(cells));
+    }
+}
+
+static void gpus(gpu *g, bool print)
+{
+    const msgl_cuda_api *api = msgl__cuda_api_open(&g->why);
+    const int count = api != NULL ? api->device_count(&g->why) : 0;
+    for (int i = 0; i < count; i++) {
+        msgl_cuda_props p;
+        msgl_err err;
+        const bool usable = api->props(i, &p, &err) == 0;
+        if (i == 0) {
+            g->usable = usable;
+            if (usable) g->props = p;
+            if (!usable) g->why = err;
+        }
+        if (print && usable) {
+            printf("gpu      cuda:%d %s, compute capability %d.%d, %d SMs, %.1f of %.1f GB free, "
+                   "driver for CUDA %d.%d\n",
+                   i, p.name, (int)p.capability / 10, (int)p.capability % 10, (int)p.sm_count,
+                   (double)p.free_bytes / 1e9, (double)p.total_bytes / 1e9, (int)p.driver / 1000,
+                   (int)p.driver % 1000 / 10);
+        } else if (print) {
+            printf("gpu      cuda:%d %s\n", i, err.text);
+        }
+    }
+    if (print && count == 0) printf("gpu      none used: %s\n", g->why.text);
+}
+
+// Each plug-in and whether it opens, or why not.
+static void plugins(void)
+{
+    int count;
+    const msgl_attn_desc *const *all = msgl__attn_backends(&count);
+    msgl_err why;
+    const msgl_cuda_api *api = msgl__cuda_api_open(&why);
+    if (api != NULL) printf("plug-in  minisgl-cuda.so: %s\n", api->build);
+    if (api == NULL) printf("plug-in  %s\n", why.text);
+    const char *last = "minisgl-cuda.so";
+    for (int i = 0; i < count; i++) {
+        const msgl_attn_desc *d = all[i];
+        if ((d->devices & 1u << MSGL_DEVICE_CUDA) == 0 || d->plugin == NULL ||
+            strcmp(d->plugin, "minisgl-cuda.so") == 0 || strcmp(d->plugin, last) == 0) {
+            continue;
+        }
+        const bool opens = msgl__plugin_open(d->plugin, NULL, &why) != NULL;
+        printf("plug-in  %s%s\n", opens ? d->plugin : why.text, opens ? ": opens" : "");
+        last = d->plugin;
     }
 }
 
@@ -91,7 +153,6 @@ static void hardware(void)
            msgl__cpu_level_name(level));
     printf("memory   %.1f GB\n",
            (double)sysconf(_SC_PHYS_PAGES) * (double)sysconf(_SC_PAGESIZE) / 1e9);
-    printf("gpu      none used: this build has CPU kernels only\n");
 }
 
 int msgl__cmd_info(const msgl_args *a)
@@ -109,7 +170,10 @@ int msgl__cmd_info(const msgl_args *a)
         return msgl__cli_fail(MSGL_EXIT_FAILED, &err);
     }
     const bool table_only = strcmp(a->format, "md") != 0;
+    gpu g = {0};
     if (!table_only) hardware();
+    gpus(&g, !table_only);
+    if (!table_only) plugins();
     if (dir != NULL && !table_only) {
         printf("model    %s: %s, %d layers, hidden %d, %d heads (%d KV) of %d, vocabulary %d, "
                "context %d, "
@@ -119,7 +183,10 @@ int msgl__cmd_info(const msgl_args *a)
                msgl__model_config_context(&config), msgl__dtype_name(config.dtype));
     }
     if (!table_only) printf("\n");
-    backends(a, dir != NULL ? &config : NULL);
+    const msgl_model_config *model = dir != NULL ? &config : NULL;
+    msgl_rows rows = {.format = a->format};
+    backends(model, &g, MSGL_DEVICE_CPU, &rows);
+    backends(model, &g, MSGL_DEVICE_CUDA, &rows);
     msgl_free(dir);
     return MSGL_EXIT_OK;
 }
