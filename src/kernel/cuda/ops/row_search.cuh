@@ -14,6 +14,8 @@
 #include <math_constants.h>
 #include <stdint.h>
 
+#include "kernel/cuda/ops/ordered.cuh"
+
 #define ROW_BATCH 4 // groups of four logits that a thread loads before it uses them
 #define ROW_MAX_CLUSTER 8
 #define ROW_BINS 2048
@@ -99,18 +101,6 @@ template <typename T> static __device__ __forceinline__ T *cluster_at(T *p, int 
     (void)rank;
     return p;
 #endif
-}
-
-// Unsigned integers in the order of floats; -0 and 0 are one.
-static __device__ __forceinline__ uint32_t ordered(float v)
-{
-    const uint32_t u = __float_as_uint(v + 0.0f);
-    return u ^ ((u >> 31) != 0 ? 0xffffffffu : 0x80000000u);
-}
-
-static __device__ __forceinline__ float from_ordered(uint32_t u)
-{
-    return __uint_as_float(u ^ ((u >> 31) != 0 ? 0x80000000u : 0xffffffffu));
 }
 
 static __device__ __forceinline__ uint64_t row_key(float v, int id)

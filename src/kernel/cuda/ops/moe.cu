@@ -1,0 +1,317 @@
+// SPDX-License-Identifier: Apache-2.0
+//
+// Family moe: routing, sorting the assignments by expert, and combining, all on the device: the
+// host never learns which experts were chosen.
+#include "kernel/cuda/device.cuh"
+#include "kernel/cuda/launch.cuh"
+#include "kernel/cuda/ops/ops.h"
+#include "kernel/cuda/ops/ordered.cuh"
+#include "kernel/cuda/ops/vec8.cuh"
+
+#define ROUTE_WARPS 4 // rows per block
+#define SORT_WARPS 8
+#define SORT_ROUNDS 8 // of 32 consecutive assignments per warp
+#define SORT_TILE (SORT_WARPS * SORT_ROUNDS * 32)
+#define SORT_THREADS (SORT_WARPS * 32)
+
+// A warp per row, PER experts per lane: lane l holds experts l, l + 32, ...
+template <int PER>
+static __global__ void __launch_bounds__(ROUTE_WARPS * 32)
+    route_kernel(const float *logits, int rows, int experts, int top_k, int norm_topk, int32_t *ids,
+                 float *weights)
+{
+    msgl__pdl_trigger();
+    const int lane = (int)threadIdx.x % 32;
+    const int row = (int)blockIdx.x * ROUTE_WARPS + (int)threadIdx.x / 32;
+    msgl__pdl_wait();
+    if (row >= rows) return;
+    logits += (size_t)row * (size_t)experts;
+    ids += (size_t)row * (size_t)top_k;
+    weights += (size_t)row * (size_t)top_k;
+    uint32_t keys[PER], most = 0; // 0: no expert, or already chosen
+#pragma unroll
+    for (int i = 0; i < PER; i++) {
+        const int e = i * 32 + lane;
+        keys[i] = e < experts ? ordered(logits[e]) : 0;
+        most = keys[i] > most ? keys[i] : most;
+    }
+    const float max = from_ordered(__reduce_max_sync(MSGL_FULL_MASK, most));
+    float sum = 0, kept = 0;
+#pragma unroll
+    for (int i = 0; i < PER; i++) {
+        if (keys[i] != 0) sum += expf(from_ordered(keys[i]) - max);
+    }
+    sum = group_sum(sum, 32);
+    for (int c = 0; c < top_k; c++) {
+        most = 0;
+#pragma unroll
+        for (int i = 0; i < PER; i++) most = keys[i] > most ? keys[i] : most;
+        const uint32_t key = __reduce_max_sync(MSGL_FULL_MASK, most);
+        uint32_t first = 0xffffffffu; // lowest expert with this logit
+#pragma unroll
+        for (int i = PER - 1; i >= 0; i--) {
+            if (keys[i] == key) first = (uint32_t)(i * 32 + lane);
+        }
+        const uint32_t e = __reduce_min_sync(MSGL_FULL_MASK, first);
+#pragma unroll
+        for (int i = 0; i < PER; i++) {
+            if ((uint32_t)(i * 32 + lane) == e) keys[i] = 0;
+        }
+        const float w = expf(from_ordered(key) - max) / sum;
+        kept += w;
+        if (lane == 0) {
+            ids[c] = (int32_t)e;
+            weights[c] = w;
+        }
+    }
+    __syncwarp();
+    for (int c = lane; norm_topk && c < top_k; c += 32) weights[c] /= kept;
+}
+
+// counts[tile, e]: how often tile `blockIdx.x` of the assignments has expert e.
+static __global__ void __launch_bounds__(SORT_THREADS)
+    count_kernel(const int32_t *ids, int n, int experts, int32_t *counts)
+{
+    extern __shared__ int32_t count[];
+    msgl__pdl_trigger();
+    for (int e = (int)threadIdx.x; e < experts; e += SORT_THREADS) count[e] = 0;
+    __syncthreads();
+    msgl__pdl_wait();
+    const int begin = (int)blockIdx.x * SORT_TILE;
+    const int end = begin + SORT_TILE < n ? begin + SORT_TILE : n;
+    for (int i = begin + (int)threadIdx.x; i < end; i += SORT_THREADS) atomicAdd(&count[ids[i]], 1);
+    __syncthreads();
+    for (int e = (int)threadIdx.x; e < experts; e += SORT_THREADS) {
+        counts[(size_t)blockIdx.x * (size_t)experts + (size_t)e] = count[e];
+    }
+}
+
+// Walks a warp's assignments in order; at[e] counts up. With source, each goes to place at[e].
+static __device__ __forceinline__ void sort_walk(const int32_t *ids, int begin, int n, int32_t *at,
+                                                 int32_t *source)
+{
+    const int lane = (int)threadIdx.x % 32;
+    for (int round = 0; round < SORT_ROUNDS; round++) {
+        const int i = begin + round * 32 + lane;
+        const unsigned active = __ballot_sync(MSGL_FULL_MASK, i < n);
+        if (i < n) {
+            const int e = ids[i];
+            const unsigned same = __match_any_sync(active, e);
+            const int32_t base = at[e];
+            const int before = __popc(same & ((1u << lane) - 1));
+            if (source != NULL) source[base + before] = i;
+            __syncwarp(active);
+            if (before == 0) at[e] = base + __popc(same);
+        }
+        __syncwarp();
+    }
+}
+
+// Sums of v over the threads before this one.
+static __device__ __forceinline__ int scan_before(int v)
+{
+    __shared__ int warps[SORT_WARPS];
+    const int lane = (int)threadIdx.x % 32, warp = (int)threadIdx.x / 32;
+    int sum = v;
+#pragma unroll
+    for (int step = 1; step < 32; step *= 2) {
+        const int other = __shfl_up_sync(MSGL_FULL_MASK, sum, step);
+        if (lane >= step) sum += other;
+    }
+    if (lane == 31) warps[warp] = sum;
+    __syncthreads();
+    int base = 0;
+    for (int w = 0; w < warp; w++) base += warps[w];
+    return base + sum - v;
+}
+
+// Places tile `blockIdx.x`; counts is NULL when it is the only one. Thread t looks after experts
+// [t per, t per + per).
+static __global__ void __launch_bounds__(SORT_THREADS)
+    sort_kernel(const int32_t *ids, int n, int experts, int per, const int32_t *counts,
+                int32_t *offsets, int32_t *source)
+{
+    extern __shared__ int32_t at[]; // [SORT_WARPS, experts]
+    msgl__pdl_trigger();
+    const int warp = (int)threadIdx.x / 32;
+    for (int i = (int)threadIdx.x; i < SORT_WARPS * experts; i += SORT_THREADS) at[i] = 0;
+    __syncthreads();
+    msgl__pdl_wait();
+    const int begin = (int)blockIdx.x * SORT_TILE + warp * SORT_ROUNDS * 32;
+    sort_walk(ids, begin, n, at + warp * experts, NULL);
+    __syncthreads();
+    const int first = (int)threadIdx.x * per;
+    const int last = first + per < experts ? first + per : experts;
+    int total = 0;
+    for (int e = first; e < last; e++) {
+        if (counts == NULL) {
+            for (int w = 0; w < SORT_WARPS; w++) total += at[w * experts + e];
+        } else {
+            for (int t = 0; t < (int)gridDim.x; t++) total += counts[(size_t)t * experts + e];
+        }
+    }
+    int place = scan_before(total);
+    for (int e = first; e < last; e++) {
+        if (blockIdx.x == 0) offsets[e] = place;
+        int start = place, all = 0;
+        for (int t = 0; counts != NULL && t < (int)gridDim.x; t++) {
+            const int c = counts[(size_t)t * experts + e];
+            if (t < (int)blockIdx.x) start += c;
+            all += c;
+        }
+        for (int w = 0; w < SORT_WARPS; w++) {
+            const int c = at[w * experts + e];
+            at[w * experts + e] = start;
+            start += c;
+        }
+        place = counts == NULL ? start : place + all;
+    }
+    if (blockIdx.x == 0 && threadIdx.x == 0) offsets[experts] = n;
+    __syncthreads();
+    sort_walk(ids, begin, n, at + warp * experts, source);
+}
+
+// Copies rows in pieces of Unit; blockIdx.x: row of out.
+template <typename Unit>
+static __global__ void gather_kernel(const Unit *in, const int32_t *source, int top_k, int units,
+                                     Unit *out)
+{
+    msgl__pdl_trigger();
+    msgl__pdl_wait();
+    const size_t j = blockIdx.x;
+    const Unit *src = in + (size_t)(source[j] / top_k) * (size_t)units;
+    for (int i = (int)threadIdx.x; i < units; i += (int)blockDim.x) {
+        out[j * (size_t)units + i] = src[i];
+    }
+}
+
+static __global__ void invert_kernel(const int32_t *source, int n, int32_t *place)
+{
+    msgl__pdl_trigger();
+    msgl__pdl_wait();
+    const int j = (int)(blockIdx.x * blockDim.x + threadIdx.x);
+    if (j < n) place[source[j]] = j;
+}
+
+// N: 8 elements per thread, or 1 for any dim; blockIdx.x: row, blockIdx.y: part of it.
+template <typename T, int N>
+static __global__ void combine_kernel(const T *in, const int32_t *place, const float *weights,
+                                      int top_k, int dim, bool accumulate, T *out)
+{
+    msgl__pdl_trigger();
+    const int at = (int)(blockIdx.y * blockDim.x + threadIdx.x) * N;
+    const size_t first = (size_t)blockIdx.x * (size_t)top_k;
+    msgl__pdl_wait();
+    if (at >= dim) return;
+    float sum[N] = {0}, v[N];
+#pragma unroll 4
+    for (int c = 0; c < top_k; c++) {
+        const T *src = in + (size_t)place[first + c] * (size_t)dim + at;
+        const float w = weights[first + c];
+        if constexpr (N == 8) {
+            load8(src, v);
+        } else {
+            v[0] = to_f32(*src);
+        }
+#pragma unroll
+        for (int i = 0; i < N; i++) sum[i] += w * v[i];
+    }
+    T *dst = out + (size_t)blockIdx.x * (size_t)dim + at;
+    if constexpr (N == 8) {
+        if (accumulate) {
+            load8(dst, v);
+#pragma unroll
+            for (int i = 0; i < N; i++) sum[i] += v[i];
+        }
+        store8(dst, sum);
+    } else {
+        *dst = from_f32<T>(accumulate ? to_f32(*dst) + sum[0] : sum[0]);
+    }
+}
+
+extern "C" void msgl__cuda_moe_route(msgl_exec *x, const float *logits, int rows, int experts,
+                                     int top_k, int norm_topk, int32_t *ids, float *weights)
+{
+    if (rows <= 0) return;
+    void (*const kernel)(const float *, int, int, int, int, int32_t *, float *) =
+        experts <= 128   ? route_kernel<4>
+        : experts <= 256 ? route_kernel<8>
+        : experts <= 512 ? route_kernel<16>
+                         : route_kernel<32>;
+    MSGL_CUDA_TRY(x, msgl__launch(kernel, dim3((unsigned)(rows + ROUTE_WARPS - 1) / ROUTE_WARPS),
+                                  dim3(ROUTE_WARPS * 32), 0, msgl__cuda_stream(x), logits, rows,
+                                  experts, top_k, norm_topk, ids, weights));
+}
+
+extern "C" void msgl__cuda_moe_sort(msgl_exec *x, const int32_t *ids, int rows, int top_k,
+                                    int experts, int32_t *offsets, int32_t *source)
+{
+    const cudaStream_t stream = msgl__cuda_stream(x);
+    const int n = rows * top_k, tiles = n <= SORT_TILE ? 1 : (n + SORT_TILE - 1) / SORT_TILE;
+    const size_t row_bytes = (size_t)experts * sizeof(int32_t), used = x->scratch->used;
+    int32_t *counts = NULL;
+    if (tiles > 1) {
+        counts = (int32_t *)msgl__arena_alloc(x->scratch, (size_t)tiles * row_bytes);
+        if (counts == NULL) {
+            x->status = MSGL_EINTERNAL;
+            return;
+        }
+        MSGL_CUDA_TRY(x, msgl__launch(count_kernel, dim3((unsigned)tiles), dim3(SORT_THREADS),
+                                      row_bytes, stream, ids, n, experts, counts));
+    }
+    const int per = (experts + SORT_THREADS - 1) / SORT_THREADS;
+    MSGL_CUDA_TRY(x, msgl__launch(sort_kernel, dim3((unsigned)tiles), dim3(SORT_THREADS),
+                                  SORT_WARPS * row_bytes, stream, ids, n, experts, per,
+                                  (const int32_t *)counts, offsets, source));
+    x->scratch->used = used; // free for later work: that runs after this
+}
+
+extern "C" void msgl__cuda_moe_gather(msgl_exec *x, const void *in, const int32_t *source, int rows,
+                                      int top_k, int dim, void *out)
+{
+    const cudaStream_t stream = msgl__cuda_stream(x);
+    const size_t bytes = (size_t)dim * msgl__dtype_size(x->act);
+    const dim3 grid((unsigned)(rows * top_k));
+    if (rows <= 0) return;
+    if (bytes % 16 == 0 && aligned16(in) && aligned16(out)) {
+        const int units = (int)(bytes / 16);
+        MSGL_CUDA_TRY(x,
+                      msgl__launch(gather_kernel<uint4>, grid, dim3(units <= 128 ? 128 : 256), 0,
+                                   stream, (const uint4 *)in, source, top_k, units, (uint4 *)out));
+    } else {
+        MSGL_CUDA_TRY(x, msgl__launch(gather_kernel<uint16_t>, grid, dim3(256), 0, stream,
+                                      (const uint16_t *)in, source, top_k, (int)(bytes / 2),
+                                      (uint16_t *)out));
+    }
+}
+
+template <typename T>
+static void combine(msgl_exec *x, const void *in, const int32_t *place, const float *weights,
+                    int rows, int top_k, int dim, bool accumulate, void *out)
+{
+    const bool vector = dim % 8 == 0 && aligned16(in) && aligned16(out);
+    const unsigned items = (unsigned)(vector ? dim / 8 : dim);
+    MSGL_CUDA_TRY(x, msgl__launch(vector ? combine_kernel<T, 8> : combine_kernel<T, 1>,
+                                  dim3((unsigned)rows, (items + 127) / 128), dim3(128), 0,
+                                  msgl__cuda_stream(x), (const T *)in, place, weights, top_k, dim,
+                                  accumulate, (T *)out));
+}
+
+extern "C" void msgl__cuda_moe_combine(msgl_exec *x, const void *in, const int32_t *source,
+                                       const float *weights, int rows, int top_k, int dim,
+                                       bool accumulate, void *out)
+{
+    if (rows <= 0) return;
+    const int n = rows * top_k;
+    const size_t used = x->scratch->used;
+    int32_t *place = (int32_t *)msgl__arena_alloc(x->scratch, (size_t)n * sizeof *place);
+    if (place == NULL) {
+        x->status = MSGL_EINTERNAL;
+        return;
+    }
+    MSGL_CUDA_TRY(x, msgl__launch(invert_kernel, dim3((unsigned)(n + 255) / 256), dim3(256), 0,
+                                  msgl__cuda_stream(x), source, n, place));
+    MSGL_BY_DTYPE(x->act, combine, x, in, (const int32_t *)place, weights, rows, top_k, dim,
+                  accumulate, out);
+    x->scratch->used = used;
+}

@@ -1,0 +1,173 @@
+// SPDX-License-Identifier: Apache-2.0
+//
+// Family moe on a GPU against the host: routing in f64, sorting exactly, gathering to the bit,
+// combining in f64.
+#include "tests/cuda/ops_check.cuh"
+
+static void check_route(bench_exec *e, family *f, int rows, int experts, int top_k, bool norm,
+                        bool ties, uint64_t *seed)
+{
+    array l = array_new(MSGL_F32, (size_t)rows * experts, 2, seed);
+    for (size_t i = 0; ties && i < l.n; i++) l.host[i] = roundf(l.host[i]);
+    array_upload(&l);
+    const size_t n = (size_t)rows * top_k;
+    array w = array_new(MSGL_F32, n, 0, seed), ids = array_new(MSGL_F32, n, 0, seed);
+    int32_t *got = (int32_t *)malloc(n * 4);
+    msgl__cuda_moe_route(&e->x, (float *)l.dev, rows, experts, top_k, norm, (int32_t *)ids.dev,
+                         (float *)w.dev);
+    exec_sync(e);
+    CUDA_OK(cudaMemcpy(got, ids.dev, n * 4, cudaMemcpyDeviceToHost));
+    array_download(&w);
+    for (int r = 0; r < rows; r++) {
+        const float *row = l.host + (size_t)r * experts;
+        bool taken[1024] = {false};
+        double max = -INFINITY, sum = 0, kept = 0;
+        for (int i = 0; i < experts; i++) max = row[i] > max ? row[i] : max;
+        for (int i = 0; i < experts; i++) sum += exp(row[i] - max);
+        int chosen[64];
+        for (int c = 0; c < top_k; c++) {
+            int best = -1;
+            for (int i = 0; i < experts; i++) {
+                if (!taken[i] && (best < 0 || row[i] > row[best])) best = i;
+            }
+            taken[best] = true;
+            chosen[c] = best;
+            kept += exp(row[best] - max) / sum;
+        }
+        for (int c = 0; c < top_k; c++) {
+            const double want = exp(row[chosen[c]] - max) / sum / (norm ? kept : 1);
+            expect(f, got[(size_t)r * top_k + c] == chosen[c], "expert");
+            expect_near(f, w.host[(size_t)r * top_k + c], want, want * 3e-6 + 1e-12, "weight");
+        }
+    }
+    free(got), array_free(&l), array_free(&w), array_free(&ids);
+}
+
+// skew: most assignments go to few experts.
+static int32_t *make_ids(int rows, int top_k, int experts, bool skew, uint64_t *seed)
+{
+    int32_t *ids = (int32_t *)malloc(sizeof(int32_t) * rows * top_k);
+    for (int r = 0; r < rows; r++) {
+        for (int c = 0; c < top_k; c++) {
+            int id;
+            bool again;
+            do {
+                id = (int)(rng_next(seed) % experts);
+                if (skew && rng_next(seed) % 4 != 0) id %= top_k + 1;
+                again = false;
+                for (int p = 0; p < c; p++) again |= ids[r * top_k + p] == id;
+            } while (again);
+            ids[r * top_k + c] = id;
+        }
+    }
+    return ids;
+}
+
+static void check_sort(bench_exec *e, family *f, int rows, int top_k, int experts, bool skew,
+                       uint64_t *seed)
+{
+    const int n = rows * top_k;
+    int32_t *ids = make_ids(rows, top_k, experts, skew, seed);
+    int32_t *got = (int32_t *)malloc(sizeof(int32_t) * (n + experts + 1));
+    memset(got, 0x7f, sizeof(int32_t) * (n + experts + 1));
+    int32_t *d_ids = ints_upload(ids, n), *d_out = ints_upload(got, n + experts + 1);
+    msgl__cuda_moe_sort(&e->x, d_ids, rows, top_k, experts, d_out, d_out + experts + 1);
+    exec_sync(e);
+    CUDA_OK(cudaMemcpy(got, d_out, sizeof(int32_t) * (n + experts + 1), cudaMemcpyDeviceToHost));
+    int at = 0;
+    for (int x = 0; x < experts; x++) {
+        expect(f, got[x] == at, "offset");
+        for (int i = 0; i < n; i++) {
+            if (ids[i] == x) expect(f, got[experts + 1 + at++] == i, "source");
+        }
+    }
+    expect(f, got[experts] == n, "last offset");
+    cudaFree(d_ids), cudaFree(d_out), free(ids), free(got);
+}
+
+static void check_move(bench_exec *e, family *f, msgl_dtype dtype, int rows, int top_k, int dim,
+                       bool accumulate, uint64_t *seed)
+{
+    e->x.act = dtype;
+    const int n = rows * top_k;
+    int32_t *source = (int32_t *)malloc(sizeof(int32_t) * n);
+    for (int i = 0; i < n; i++) source[i] = i;
+    for (int i = n - 1; i > 0; i--) {
+        const int j = (int)(rng_next(seed) % (i + 1)), t = source[i];
+        source[i] = source[j], source[j] = t;
+    }
+    int32_t *d_source = ints_upload(source, n);
+    array in = array_new(dtype, (size_t)rows * dim, 1, seed);
+    array sorted = array_new(dtype, (size_t)n * dim, 0, seed);
+    msgl__cuda_moe_gather(&e->x, in.dev, d_source, rows, top_k, dim, sorted.dev);
+    exec_sync(e);
+    array_download(&sorted);
+    for (int j = 0; j < n; j++) {
+        const float *want = in.host + (size_t)(source[j] / top_k) * dim;
+        expect(f, memcmp(sorted.host + (size_t)j * dim, want, sizeof(float) * dim) == 0, "gather");
+    }
+    array w = array_new(MSGL_F32, n, 1, seed);
+    array res = array_new(dtype, (size_t)n * dim, 1, seed);
+    array out = array_new(dtype, (size_t)rows * dim, accumulate ? 1 : 0, seed);
+    array got = out;
+    got.host = (float *)malloc(out.n * sizeof(float));
+    msgl__cuda_moe_combine(&e->x, res.dev, d_source, (float *)w.dev, rows, top_k, dim, accumulate,
+                           out.dev);
+    exec_sync(e);
+    array_download(&got);
+    int32_t *place = (int32_t *)malloc(sizeof(int32_t) * n);
+    for (int j = 0; j < n; j++) place[source[j]] = j;
+    for (int r = 0; r < rows; r++) {
+        for (int i = 0; i < dim; i++) {
+            double want = accumulate ? out.host[(size_t)r * dim + i] : 0, size = fabs(want);
+            for (int c = 0; c < top_k; c++) {
+                const int a = r * top_k + c;
+                const double v = (double)w.host[a] * res.host[(size_t)place[a] * dim + i];
+                want += v, size += fabs(v);
+            }
+            expect_near(f, got.host[(size_t)r * dim + i], want,
+                        fabs(want) * dtype_error(dtype) * 1.01 + size * 1e-6, "combine");
+        }
+    }
+    free(place), free(got.host), free(source), cudaFree(d_source);
+    array_free(&in), array_free(&sorted), array_free(&w), array_free(&res), array_free(&out);
+}
+
+int main(int argc, char **argv)
+{
+    const options o = parse_options(argc, argv);
+    uint64_t seed = o.seed;
+    static bench_exec e;
+    exec_open(&e, 16 << 20);
+    family route = {"route"}, sort = {"sort"}, move = {"move"};
+    const int shapes[][2] = {{1, 1},   {8, 2},   {32, 8},   {60, 4},   {64, 6},   {128, 8},
+                             {200, 8}, {256, 8}, {384, 16}, {512, 10}, {1000, 7}, {1024, 64}};
+    for (size_t i = 0; i < sizeof shapes / sizeof *shapes; i++) {
+        const int experts = shapes[i][0], k = shapes[i][1];
+        for (int v = 0; v < 4; v++) {
+            check_route(&e, &route, o.quick ? 3 : 37, experts, k, v & 1, v & 2, &seed);
+            const int rows[] = {1, 9, 64, 256, 1500};
+            const int r = rows[(i + v) % (o.quick ? 3 : 5)];
+            if (experts > k) check_sort(&e, &sort, r, k, experts, v & 1, &seed);
+        }
+    }
+    if (!o.quick) {
+        check_route(&e, &route, 16384, 128, 8, true, false, &seed);
+        check_sort(&e, &sort, 16384, 8, 128, false, &seed);
+        check_sort(&e, &sort, 16383, 8, 128, true, &seed);
+        check_sort(&e, &sort, 3000, 64, 1024, false, &seed);
+    }
+    const msgl_dtype dtypes[] = {MSGL_BF16, MSGL_F16, MSGL_F32};
+    for (int d = 0; d < 3; d++) {
+        for (int acc = 0; acc < 2; acc++) {
+            check_move(&e, &move, dtypes[d], 1, 8, 2048, acc, &seed);
+            check_move(&e, &move, dtypes[d], o.quick ? 3 : 65, 3, 136, acc, &seed);
+            check_move(&e, &move, dtypes[d], 7, 1, 33, acc, &seed);
+            check_move(&e, &move, dtypes[d], 2, 64, 24, acc, &seed);
+        }
+    }
+    int failed = family_end(&route);
+    failed |= family_end(&sort);
+    failed |= family_end(&move);
+    return failed;
+}
