@@ -1,0 +1,191 @@
+// SPDX-License-Identifier: Apache-2.0
+//
+// Speed of the Hopper prefill kernel: causal TFLOP/s (half of the square counted) by event timing of
+// one launch, launch cost included, and inside a captured graph. Pages are a shuffle of the pool's.
+#include <cuda_bf16.h>
+#include <cuda_runtime.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+
+#include <algorithm>
+
+extern "C" {
+#include "attention/fa/plan_prefill.h"
+#include "kernel/cuda/sm90/prefill/fa_prefill.h"
+}
+
+#define MUST(call)                                                                                 \
+    do {                                                                                           \
+        const cudaError_t code_ = (cudaError_t)(call);                                             \
+        if (code_ != cudaSuccess) {                                                                \
+            printf("%s:%d: %s: %s\n", __FILE__, __LINE__, #call, cudaGetErrorString(code_));       \
+            exit(1);                                                                               \
+        }                                                                                          \
+    } while (0)
+
+enum { DIM = 128, REPEATS = 15, GRAPH_LAUNCHES = 4, MAX_BATCH = 64, MAX_TOKENS = 16384 };
+
+typedef struct {
+    int batch, q_len, k_len, hq, hkv;
+    double ask[2]; // TFLOP/s at page 16 and 128
+} shape;
+
+static const shape SHAPES[] = {
+    {1, 4096, 4096, 32, 8, {540, 580}},   {1, 16384, 16384, 32, 8, {600, 640}},
+    {4, 4096, 4096, 16, 8, {500, 530}},   {16, 1024, 1024, 16, 8, {350, 370}},
+    {64, 256, 256, 16, 8, {180, 190}},    {1, 1024, 16384, 32, 8, {610, 655}},
+};
+
+__global__ static void fill(__nv_bfloat16 *p, size_t n, uint32_t seed)
+{
+    for (size_t i = blockIdx.x * (size_t)blockDim.x + threadIdx.x; i < n;
+         i += (size_t)gridDim.x * blockDim.x) {
+        uint32_t h = (uint32_t)i * 0x9e3779b1u + seed;
+        float sum = 0;
+        for (int k = 0; k < 4; k++) { // nearly normal, variance 1
+            h ^= h >> 15;
+            h *= 0x2c1b3c6du;
+            h ^= h >> 12;
+            h *= 0x297a2d39u;
+            h ^= h >> 15;
+            sum += (float)(h >> 8) / 8388608.f - 1.f;
+        }
+        p[i] = __float2bfloat16(sum * 0.866f);
+    }
+}
+
+static void *device_copy(const void *host, size_t bytes)
+{
+    void *d;
+    MUST(cudaMalloc(&d, bytes));
+    MUST(cudaMemcpy(d, host, bytes, cudaMemcpyHostToDevice));
+    return d;
+}
+
+typedef struct {
+    __nv_bfloat16 *q, *k, *v, *out;
+    size_t slots;
+} pool;
+
+static void run(const pool *p, const shape *s, int page, double *event_s, double *graph_s)
+{
+    const int need = s->batch * s->k_len, pages = (int)(p->slots / page);
+    int *order = (int *)malloc(sizeof(int) * pages), *table = (int *)malloc(sizeof(int) * need);
+    uint32_t state = 12345;
+    for (int i = 0; i < pages; i++) order[i] = i;
+    for (int i = pages - 1; i > 0; i--) {
+        state = state * 1664525u + 1013904223u;
+        std::swap(order[i], order[(uint64_t)state * (uint32_t)(i + 1) >> 32]);
+    }
+    for (int i = 0; i < need; i++) table[i] = order[i / page] * page + i % page;
+    int cu[MAX_BATCH + 1] = {0}, lens[MAX_BATCH], rows[MAX_BATCH];
+    for (int i = 0; i < s->batch; i++) {
+        cu[i + 1] = cu[i] + s->q_len;
+        lens[i] = s->k_len;
+        rows[i] = i;
+    }
+    msgl_cuda_attn_call c = {};
+    c.dtype = MSGL_BF16;
+    c.num_q_heads = s->hq;
+    c.num_kv_heads = s->hkv;
+    c.head_dim = DIM;
+    c.q = p->q;
+    c.out = p->out;
+    c.ld_q = c.ld_out = (size_t)s->hq * DIM;
+    c.k = p->k;
+    c.v = p->v;
+    c.num_slots = (int64_t)p->slots;
+    c.scale = 0.08838835f;
+    c.out_scale = 1;
+    c.window = -1;
+    c.batch = s->batch;
+    c.total_q = cu[s->batch];
+    c.max_seqlen_q = s->q_len;
+    c.max_seqlen_k = s->k_len;
+    c.page_size = page;
+    c.table_stride = s->k_len;
+    c.cu_seqlens_q = (int32_t *)device_copy(cu, sizeof(int) * (s->batch + 1));
+    c.seqlens_k = (int32_t *)device_copy(lens, sizeof(int) * s->batch);
+    c.table_rows = (int32_t *)device_copy(rows, sizeof(int) * s->batch);
+    c.table = (int32_t *)device_copy(table, sizeof(int) * need);
+    void *plan = malloc(msgl__fa_plan_prefill_size(s->hq, s->hkv, s->batch, c.total_q));
+    const msgl_fa_prefill_batch b = {s->hq, s->hkv, DIM, 2, -1, 50u << 20, s->batch, cu, lens, rows};
+    const size_t used = msgl__fa_plan_prefill(&b, plan);
+    c.plan = device_copy(plan, used);
+    free(plan);
+    free(order);
+    free(table);
+
+    cudaStream_t stream;
+    cudaEvent_t from, to;
+    MUST(cudaStreamCreate(&stream));
+    MUST(cudaEventCreate(&from));
+    MUST(cudaEventCreate(&to));
+    float ms[REPEATS], graph_ms[5];
+    for (int i = -3; i < REPEATS; i++) {
+        MUST(cudaEventRecord(from, stream));
+        MUST(msgl__cuda_fa_prefill_sm90(&c, stream));
+        MUST(cudaEventRecord(to, stream));
+        MUST(cudaStreamSynchronize(stream));
+        if (i >= 0) MUST(cudaEventElapsedTime(&ms[i], from, to));
+    }
+    cudaGraph_t graph;
+    cudaGraphExec_t exec;
+    MUST(cudaStreamBeginCapture(stream, cudaStreamCaptureModeThreadLocal));
+    for (int i = 0; i < GRAPH_LAUNCHES; i++) MUST(msgl__cuda_fa_prefill_sm90(&c, stream));
+    MUST(cudaStreamEndCapture(stream, &graph));
+    MUST(cudaGraphInstantiate(&exec, graph, 0));
+    for (int i = -1; i < 5; i++) {
+        MUST(cudaEventRecord(from, stream));
+        MUST(cudaGraphLaunch(exec, stream));
+        MUST(cudaEventRecord(to, stream));
+        MUST(cudaStreamSynchronize(stream));
+        if (i >= 0) MUST(cudaEventElapsedTime(&graph_ms[i], from, to));
+    }
+    std::sort(ms, ms + REPEATS);
+    std::sort(graph_ms, graph_ms + 5);
+    *event_s = ms[REPEATS / 2] * 1e-3;
+    *graph_s = graph_ms[2] * 1e-3 / GRAPH_LAUNCHES;
+    cudaGraphExecDestroy(exec);
+    cudaGraphDestroy(graph);
+    cudaStreamDestroy(stream);
+    cudaEventDestroy(from);
+    cudaEventDestroy(to);
+    const void *all[] = {c.cu_seqlens_q, c.seqlens_k, c.table_rows, c.table, c.plan};
+    for (const void *x : all) MUST(cudaFree((void *)x));
+}
+
+int main(int argc, char **argv)
+{
+    const char *name = argc > 1 ? argv[1] : "";
+    const int last = (int)(sizeof SHAPES / sizeof SHAPES[0]);
+    pool p = {};
+    p.slots = 32768;
+    MUST(cudaMalloc((void **)&p.k, p.slots * 8 * DIM * 2));
+    MUST(cudaMalloc((void **)&p.v, p.slots * 8 * DIM * 2));
+    MUST(cudaMalloc((void **)&p.q, (size_t)MAX_TOKENS * 32 * DIM * 2));
+    MUST(cudaMalloc((void **)&p.out, (size_t)MAX_TOKENS * 32 * DIM * 2));
+    fill<<<1024, 256>>>(p.k, p.slots * 8 * DIM, 1);
+    fill<<<1024, 256>>>(p.v, p.slots * 8 * DIM, 2);
+    fill<<<1024, 256>>>(p.q, (size_t)MAX_TOKENS * 32 * DIM, 3);
+    MUST(cudaDeviceSynchronize());
+    printf("%-12s %-20s |%28s |%28s | asked\n", name, "TFLOP/s", "one launch, page 1/16/128",
+           "in a graph, page 1/16/128");
+    for (int i = 0; i < last; i++) {
+        const shape *s = &SHAPES[i];
+        const double pairs = (double)s->q_len * (s->k_len - s->q_len) + .5 * s->q_len * s->q_len;
+        const double flop = 4. * DIM * s->hq * s->batch * pairs;
+        double event_s[3], graph_s[3];
+        static const int pages[] = {1, 16, 128};
+        for (int j = 0; j < 3; j++) run(&p, s, pages[j], &event_s[j], &graph_s[j]);
+        char what[40];
+        snprintf(what, sizeof what, "%dx%d/%d %d/%d", s->batch, s->q_len, s->k_len, s->hq, s->hkv);
+        printf("%-12s %-20s |   %5.0f   %5.0f   %5.0f     |   %5.0f   %5.0f   %5.0f     | %.0f/%.0f\n",
+               name, what, flop / event_s[0] * 1e-12, flop / event_s[1] * 1e-12,
+               flop / event_s[2] * 1e-12, flop / graph_s[0] * 1e-12, flop / graph_s[1] * 1e-12,
+               flop / graph_s[2] * 1e-12, s->ask[0], s->ask[1]);
+        fflush(stdout);
+    }
+    return 0;
+}

@@ -1,0 +1,299 @@
+// SPDX-License-Identifier: Apache-2.0
+//
+// The computing side: each of two warpgroups holds 64 rows of a tile, with scores, probabilities
+// and output in registers. While one warpgroup's matrix products run, the other does its softmax
+// (they pass a turn to each other), and within a warpgroup the next scores are already being
+// computed while the last probabilities meet V.
+//
+// A row's result depends on its own keys only: tiles of keys start at multiples of N, a tile
+// without a visible key leaves maximum, sum and output exactly as they were.
+#ifndef MSGL_KERNEL_CUDA_SM90_PREFILL_CONSUMER_CUH
+#define MSGL_KERNEL_CUDA_SM90_PREFILL_CONSUMER_CUH
+
+#include "kernel/cuda/sm90/prefill/config.cuh"
+#include "kernel/cuda/sm90/prefill/ptx.cuh"
+#include "kernel/cuda/sm90/prefill/wgmma.cuh"
+
+enum { MSGL_FA_BAR_TURN = 1, MSGL_FA_BAR_GROUP = 3 }; // named barriers, + warpgroup
+
+static __device__ __forceinline__ uint32_t msgl__fa_pack2(float lo, float hi, __nv_bfloat16)
+{
+    uint32_t r;
+    asm("cvt.rn.bf16x2.f32 %0, %1, %2;" : "=r"(r) : "f"(hi), "f"(lo));
+    return r;
+}
+
+static __device__ __forceinline__ uint32_t msgl__fa_pack2(float lo, float hi, __half)
+{
+    uint32_t r;
+    asm("cvt.rn.f16x2.f32 %0, %1, %2;" : "=r"(r) : "f"(hi), "f"(lo));
+    return r;
+}
+
+// A thread's two rows (r and r + 8 of its warp's 16). Scores of row h are elements 4 j + 2 h and
+// 4 j + 2 h + 1: keys 8 j + 2 (lane % 4) and the next.
+template <class C> struct msgl_fa_rows {
+    float max[2], sum[2];
+
+    __device__ __forceinline__ void begin()
+    {
+        max[0] = max[1] = -INFINITY;
+        sum[0] = sum[1] = 0;
+    }
+
+    // Scores to probabilities; scale[h] is what the row's earlier results are to be multiplied by.
+    __device__ __forceinline__ void softmax(float (&s)[C::N / 2], float (&scale)[2],
+                                            float log2_scale)
+    {
+#pragma unroll
+        for (int h = 0; h < 2; h++) {
+            float m = max[h];
+#pragma unroll
+            for (int j = 0; j < C::N / 8; j++)
+                m = fmaxf(m, fmaxf(s[4 * j + 2 * h], s[4 * j + 2 * h + 1]));
+            m = fmaxf(m, __shfl_xor_sync(0xffffffff, m, 1));
+            m = fmaxf(m, __shfl_xor_sync(0xffffffff, m, 2));
+            const float minus = m == -INFINITY ? 0.f : -m * log2_scale;
+            scale[h] = msgl__exp2(fmaf(max[h], log2_scale, minus));
+            max[h] = m;
+            float total = 0;
+#pragma unroll
+            for (int j = 0; j < C::N / 8; j++) {
+#pragma unroll
+                for (int e = 4 * j + 2 * h; e < 4 * j + 2 * h + 2; e++) {
+                    s[e] = msgl__exp2(fmaf(s[e], log2_scale, minus));
+                    total += s[e];
+                }
+            }
+            sum[h] = fmaf(sum[h], scale[h], total);
+        }
+    }
+};
+
+template <class C> struct msgl_fa_consumer {
+    const msgl_fa_prefill_params &p;
+    msgl_fa_prefill_smem<C> &smem;
+    const int group; // warpgroup: 0 or 1
+    const int row;   // this thread's first row of the tile
+    msgl_fa_ring<C::STAGES> ring;
+    msgl_fa_rows<C> rows;
+    // Of the current tile of queries:
+    int pos[2];             // positions of the two rows
+    int first_pos, top_pos; // of the warpgroup
+    int tail, tail_end;     // keys behind the request's end that V's last box brought along
+
+    __device__ __forceinline__ void release(int stage)
+    {
+        __syncwarp();
+        if ((threadIdx.x & 31) == 0) msgl__mbar_arrive(msgl__smem(&smem.kv_empty[stage]));
+    }
+
+    __device__ __forceinline__ void wait_full() const
+    {
+        msgl__mbar_wait(msgl__smem(&smem.kv_full[ring.at]), ring.parity);
+    }
+
+    __device__ __forceinline__ void scores(float (&s)[C::N / 2], uint32_t q)
+    {
+        const uint64_t a = msgl__wgmma_desc(q + group * 64 * 128, 16);
+        const uint64_t b = msgl__wgmma_desc(msgl__smem(smem.kv[ring.at]), 16);
+        msgl__wgmma_fence();
+#pragma unroll
+        for (int k = 0; k < C::HD / 16; k++)
+            msgl__wgmma_ss<typename C::T>(s, a + (k / 4 * C::M * 128 + k % 4 * 32) / 16,
+                                          b + (k / 4 * C::N * 128 + k % 4 * 32) / 16, k > 0);
+        msgl__wgmma_commit();
+    }
+
+    __device__ __forceinline__ void values(float (&o)[C::HD / 2], uint32_t (&prob)[C::N / 16][4],
+                                           int add)
+    {
+        const uint64_t b = msgl__wgmma_desc(msgl__smem(smem.kv[ring.at]), C::N * 128);
+        msgl__wgmma_fence();
+#pragma unroll
+        for (int k = 0; k < C::N / 16; k++)
+            msgl__wgmma_rs<typename C::T>(o, prob[k], b + k * 2048 / 16, k > 0 ? 1 : add);
+        msgl__wgmma_commit();
+    }
+
+    // Rows of V behind the request's end may hold anything, also NaN, which a probability of 0
+    // does not cancel. Both warpgroups write the same zeros, each before its own use.
+    __device__ __forceinline__ void clear_tail(int n)
+    {
+        if (C::GATHER || tail_end <= tail || n != tail / C::N) return;
+        const uint32_t at = msgl__smem(smem.kv[ring.at]);
+        const int first = tail - n * C::N, chunks = (tail_end - tail) * 8;
+        for (int i = threadIdx.x & 127; i < chunks * C::BLOCKS; i += 128) {
+            const int b = i / chunks, c = i - b * chunks;
+            asm volatile("st.shared.v4.b32 [%0], {%1, %1, %1, %1};" ::"r"(
+                             at + (b * C::N + first) * 128 + c * 16),
+                         "r"(0)
+                         : "memory");
+        }
+        msgl__async_proxy_fence();
+        msgl__bar_sync(MSGL_FA_BAR_GROUP + group, 128);
+    }
+
+    __device__ __forceinline__ void mask(float (&s)[C::N / 2], int n)
+    {
+        const int base = n * C::N;
+        if (C::SOFTCAP) {
+#pragma unroll
+            for (int e = 0; e < C::N / 2; e++)
+                s[e] = 1.f - 2.f * msgl__rcp(msgl__exp2(s[e] * p.cap_scale) + 1.f);
+        }
+        const bool right = base + C::N - 1 > first_pos;
+        const bool left = p.window >= 0 && base < top_pos - p.window;
+        if (!right && !left) return;
+        const int lane_key = base + 2 * (threadIdx.x & 3);
+#pragma unroll
+        for (int h = 0; h < 2; h++) {
+            const int hi = pos[h] - lane_key;
+            const int lo = p.window >= 0 ? hi - p.window : -C::N;
+#pragma unroll
+            for (int j = 0; j < C::N / 8; j++) {
+#pragma unroll
+                for (int e = 0; e < 2; e++)
+                    if (8 * j + e > hi || 8 * j + e < lo) s[4 * j + 2 * h + e] = -INFINITY;
+            }
+        }
+    }
+
+    static __device__ __forceinline__ void to_operand(const float (&s)[C::N / 2],
+                                                      uint32_t (&prob)[C::N / 16][4])
+    {
+#pragma unroll
+        for (int k = 0; k < C::N / 16; k++) {
+#pragma unroll
+            for (int i = 0; i < 4; i++)
+                prob[k][i] = msgl__fa_pack2(s[8 * k + 2 * i], s[8 * k + 2 * i + 1],
+                                            typename C::T());
+        }
+    }
+
+    // Normalises and stores the thread's rows: a quad's four threads exchange words so that each
+    // stores 16 bytes of 64 consecutive ones.
+    __device__ __forceinline__ void store(float (&o)[C::HD / 2], const msgl_fa_prefill_work &w)
+    {
+        const int t = threadIdx.x & 3;
+#pragma unroll
+        for (int h = 0; h < 2; h++) {
+            float sum = rows.sum[h];
+            sum += __shfl_xor_sync(0xffffffff, sum, 1);
+            sum += __shfl_xor_sync(0xffffffff, sum, 2);
+            const float inverse = sum > 0 ? p.out_scale / sum : 0;
+            const int r = row + 8 * h, token = r / p.pack;
+            const int head = w.head * p.pack + (r - token * p.pack);
+            const bool valid = token < w.tile.tokens;
+            const int64_t at = w.tile.row0 + token;
+            typename C::T *out = (typename C::T *)p.out + at * p.ld_out + head * p.head_dim;
+#pragma unroll
+            for (int i = 0; i < C::HD / 32; i++) {
+                uint32_t x[4];
+#pragma unroll
+                for (int j = 0; j < 4; j++)
+                    x[j] = msgl__fa_pack2(o[16 * i + 4 * j + 2 * h] * inverse,
+                                          o[16 * i + 4 * j + 2 * h + 1] * inverse,
+                                          typename C::T());
+#pragma unroll
+                for (int j = 0; j < 4; j += 2) {
+                    const uint32_t got = __shfl_xor_sync(0xffffffff, t & 1 ? x[j] : x[j + 1], 1);
+                    if (t & 1) x[j] = got;
+                    else x[j + 1] = got;
+                }
+#pragma unroll
+                for (int j = 0; j < 2; j++) {
+                    const uint32_t got = __shfl_xor_sync(0xffffffff, t & 2 ? x[j] : x[j + 2], 2);
+                    if (t & 2) x[j] = got;
+                    else x[j + 2] = got;
+                }
+                const int column = 32 * i + 8 * t;
+                if (valid && column < p.head_dim)
+                    *(uint4 *)(out + column) = make_uint4(x[0], x[1], x[2], x[3]);
+            }
+            if (p.lse && valid && t == 0)
+                p.lse[at * p.num_q_heads + head] =
+                    sum > 0 ? rows.max[h] * p.ln_scale + logf(sum) : -INFINITY;
+        }
+    }
+
+    __device__ __forceinline__ void set_rows(const msgl_fa_prefill_tile &t)
+    {
+        pos[0] = t.pos0 + row / p.pack;
+        pos[1] = t.pos0 + (row + 8) / p.pack;
+        first_pos = t.pos0 + group * 64 / p.pack;
+        top_pos = t.pos0 + min(t.tokens - 1, (group * 64 + 63) / p.pack);
+        tail = t.klen;
+        tail_end = min((t.klen + p.box_rows - 1) / p.box_rows * p.box_rows,
+                       (t.klen + C::N - 1) / C::N * C::N);
+        rows.begin();
+    }
+
+    __device__ __forceinline__ void tile(const msgl_fa_prefill_work &w, uint32_t q, uint32_t q_empty)
+    {
+        float s[C::N / 2], o[C::HD / 2], scale[2];
+        uint32_t prob[C::N / 16][4];
+        set_rows(w.tile);
+        const int lo = w.tile.key_lo / C::N;
+        int n = (w.tile.key_hi - 1) / C::N;
+
+        wait_full();
+        scores(s, q);
+        msgl__wgmma_wait<0>(s);
+        release(ring.at);
+        ring.next();
+        mask(s, n);
+        rows.softmax(s, scale, p.log2_scale);
+        to_operand(s, prob);
+        int add = 0;
+        for (; n > lo; n--) {
+            const int k_stage = ring.at;
+            wait_full();
+            msgl__bar_sync(MSGL_FA_BAR_TURN + group, 256);
+            scores(s, q);
+            ring.next();
+            wait_full();
+            clear_tail(n);
+            values(o, prob, add);
+            add = 1;
+            msgl__bar_arrive(MSGL_FA_BAR_TURN + (group ^ 1), 256);
+            msgl__wgmma_wait<1>(s);
+            release(k_stage);
+            mask(s, n - 1);
+            rows.softmax(s, scale, p.log2_scale);
+            msgl__wgmma_wait<0>(o);
+            release(ring.at);
+            ring.next();
+#pragma unroll
+            for (int e = 0; e < C::HD / 2; e++) o[e] *= scale[e >> 1 & 1];
+            to_operand(s, prob);
+        }
+        if ((threadIdx.x & 31) == 0) msgl__mbar_arrive(q_empty);
+        wait_full();
+        clear_tail(n);
+        values(o, prob, add);
+        msgl__wgmma_wait<0>(o);
+        release(ring.at);
+        ring.next();
+        store(o, w);
+    }
+};
+
+template <class C>
+static __device__ __forceinline__ void msgl__fa_consume(const msgl_fa_prefill_params &p,
+                                                        msgl_fa_prefill_smem<C> &s)
+{
+    const int group = threadIdx.x / 128 - 1, warp = threadIdx.x / 32 & 3;
+    const int row = group * 64 + warp * 16 + (threadIdx.x & 31) / 4;
+    msgl_fa_consumer<C> c = {p, s, group, row};
+    if (group == 1) msgl__bar_arrive(MSGL_FA_BAR_TURN, 256); // warpgroup 0 begins
+    for (msgl_fa_ring<C::Q_BUFFERS> q;; q.next()) {
+        msgl__mbar_wait(msgl__smem(&s.q_full[q.at]), q.parity);
+        const msgl_fa_prefill_work w = s.work[q.at];
+        if (w.tile.tokens == 0) break;
+        c.tile(w, msgl__smem(s.q[q.at]), msgl__smem(&s.q_empty[q.at]));
+    }
+    if (group == 0) msgl__bar_sync(MSGL_FA_BAR_TURN, 256); // takes the turn that is left over
+}
+
+#endif

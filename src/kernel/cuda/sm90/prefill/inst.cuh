@@ -1,0 +1,32 @@
+// SPDX-License-Identifier: Apache-2.0
+//
+// Body of the instantiation files.
+#ifndef MSGL_KERNEL_CUDA_SM90_PREFILL_INST_CUH
+#define MSGL_KERNEL_CUDA_SM90_PREFILL_INST_CUH
+
+#include "kernel/cuda/sm90/prefill/kernel.cuh"
+#include "kernel/cuda/sm90/prefill/launch.cuh"
+
+template <class C>
+static cudaError_t msgl__fa_prefill_start(const msgl_fa_prefill_params &p, int grid,
+                                          cudaStream_t stream)
+{
+    const int bytes = (int)sizeof(msgl_fa_prefill_smem<C>) + 1024;
+    const cudaError_t code = cudaFuncSetAttribute(
+        msgl__fa_prefill_kernel<C>, cudaFuncAttributeMaxDynamicSharedMemorySize, bytes);
+    if (code != cudaSuccess) return code;
+    msgl__fa_prefill_kernel<C><<<grid, C::THREADS, bytes, stream>>>(p);
+    return cudaGetLastError();
+}
+
+template <class T, int HD, bool SOFTCAP>
+cudaError_t msgl__fa_prefill_launch(const msgl_fa_prefill_params &p, bool gather, int grid,
+                                    cudaStream_t stream)
+{
+    return gather ? msgl__fa_prefill_start<msgl_fa_prefill_config<T, HD, true, SOFTCAP>>(
+                        p, grid, stream)
+                  : msgl__fa_prefill_start<msgl_fa_prefill_config<T, HD, false, SOFTCAP>>(
+                        p, grid, stream);
+}
+
+#endif

@@ -1,0 +1,53 @@
+// SPDX-License-Identifier: Apache-2.0
+//
+// Prefill attention for Hopper: a persistent CTA of one loading and two computing warpgroups.
+#ifndef MSGL_KERNEL_CUDA_SM90_PREFILL_KERNEL_CUH
+#define MSGL_KERNEL_CUDA_SM90_PREFILL_KERNEL_CUH
+
+#include "kernel/cuda/sm90/prefill/consumer.cuh"
+#include "kernel/cuda/sm90/prefill/producer.cuh"
+
+template <class C>
+static __device__ __forceinline__ void msgl__fa_init_barriers(msgl_fa_prefill_smem<C> &s)
+{
+    const int warps = 4 * C::CONSUMERS;
+    for (int i = 0; i < C::Q_BUFFERS; i++) {
+        msgl__mbar_init(msgl__smem(&s.q_full[i]), 1);
+        msgl__mbar_init(msgl__smem(&s.q_empty[i]), C::GATHER ? warps + 3 : warps);
+    }
+    for (int i = 0; i < C::STAGES; i++) {
+        msgl__mbar_init(msgl__smem(&s.kv_full[i]), C::GATHER ? 4 : 1);
+        msgl__mbar_init(msgl__smem(&s.kv_empty[i]), warps);
+    }
+    msgl__mbar_init_fence();
+}
+
+template <class C>
+__global__ void __launch_bounds__(C::THREADS, 1)
+    msgl__fa_prefill_kernel(const __grid_constant__ msgl_fa_prefill_params p)
+{
+    extern __shared__ unsigned char raw[];
+    const uint32_t base = msgl__smem(raw);
+    msgl_fa_prefill_smem<C> &s =
+        *(msgl_fa_prefill_smem<C> *)(raw + ((base + 1023) / 1024 * 1024 - base));
+    if (threadIdx.x == 0) {
+        msgl__fa_init_barriers<C>(s);
+        msgl__tma_prefetch_map(&p.q_map);
+        msgl__tma_prefetch_map(&p.k_map);
+        msgl__tma_prefetch_map(&p.v_map);
+    }
+    __syncthreads();
+    if (threadIdx.x < 128) {
+        msgl__fewer_registers<C::PRODUCER_REGISTERS>();
+        if (C::GATHER) {
+            msgl__fa_produce_rows<C>(p, s);
+        } else if (threadIdx.x < 32) {
+            msgl__fa_produce_boxes<C>(p, s);
+        }
+    } else {
+        msgl__more_registers<C::CONSUMER_REGISTERS>();
+        msgl__fa_consume<C>(p, s);
+    }
+}
+
+#endif
