@@ -94,6 +94,7 @@ static void test_all(void **state)
     const msgl_attn_desc *const *all = msgl__attn_backends(&count);
     const msgl_cpu_level have = msgl__cpu_level_detect();
     for (int i = 0; i < count; i++) {
+        if ((all[i]->devices & 1u << MSGL_DEVICE_CPU) == 0) continue; // tests/cuda/conformance.c
         for (int level = 0; level <= (int)have; level++) {
             // torch_native has no kernel of its own.
             const bool own = strcmp(all[i]->name, "torch_native") != 0;
@@ -110,6 +111,7 @@ static void test_no_heap(void **state)
     int count;
     const msgl_attn_desc *const *all = msgl__attn_backends(&count);
     for (int i = 0; i < count; i++) {
+        if ((all[i]->devices & 1u << MSGL_DEVICE_CPU) == 0) continue;
         const world_spec spec = {.desc = all[i],
                                  .level = msgl__cpu_level_detect(),
                                  .dtype = MSGL_BF16,
@@ -161,6 +163,7 @@ static void test_failed_allocations(void **state)
                                   .page_table = &table,
                                   .num_threads = 1};
     for (int i = 0; i < count; i++) {
+        if ((all[i]->devices & 1u << MSGL_DEVICE_CPU) == 0) continue;
         int rc = -1;
         for (uint64_t nth = 1; rc != 0 && nth < 20; nth++) {
             msgl_attn_backend *b = NULL;

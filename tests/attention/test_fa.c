@@ -11,7 +11,7 @@
 #include <cmocka.h>
 
 #include "attention/fa/fa.h"
-#include "attention/world.h"
+#include "attention/invariance.h"
 
 static const world_spec BASE = {.desc = &msgl__attn_fa,
                                 .dtype = MSGL_BF16,
@@ -48,91 +48,14 @@ static world_spec variant_spec(const struct variant *v, msgl_cpu_level level)
     return s;
 }
 
-// out rows of positions [0, len) of row 0, computed in one prefill: the yardstick.
-static float *whole(world *w, int len)
-{
-    const step_req r = {.req = 0, .cached = 0, .device = len};
-    world_step(w, MSGL_PREFILL, &r, 1);
-    assert_true(world_error(w, &r, 1) < world_tolerance("fa", w->spec.dtype));
-    const size_t n = (size_t)len * w->out_ld * sizeof(float);
-    float *copy = malloc(n);
-    memcpy(copy, w->out, n);
-    return copy;
-}
-
-static void expect_same(const world *w, const float *whole_out, int row, int from, int to)
-{
-    const size_t n = w->out_ld;
-    for (int p = from; p < to; p++) {
-        const float *a = w->out + (size_t)(row + p - from) * n;
-        if (memcmp(a, whole_out + (size_t)p * n, n * sizeof *a) != 0) {
-            fail_msg("position %d differs (group %d, dim %d, level %s)", p, w->spec.group,
-                     w->spec.head_dim, msgl__cpu_level_name(w->spec.level));
-        }
-    }
-}
-
-static void check_chunks(world *w, const float *want, int len)
-{
-    static const int chunks[] = {1, 3, 16, 97, 256, 300};
-    for (size_t c = 0; c < sizeof chunks / sizeof chunks[0]; c++) {
-        const int step = chunks[c];
-        for (int at = 0; at < len; at += step * (step < 16 ? 41 : 1)) {
-            const step_req r = {
-                .req = 0, .cached = at, .device = at + step < len ? at + step : len};
-            world_step(w, step == 1 ? MSGL_DECODE : MSGL_PREFILL, &r, 1);
-            expect_same(w, want, 0, r.cached, r.device);
-        }
-    }
-}
-
-static void check_batch(world *w, const float *want, int len)
-{
-    step_req reqs[32];
-    for (int i = 1; i < 32; i++) world_request(w, i, world_int(w, 1, i % 7 == 0 ? 1200 : 300));
-    for (int round = 0; round < 6; round++) {
-        const int at = world_int(w, 0, len - 1), me = world_int(w, 0, 31);
-        for (int i = 0; i < 32; i++) {
-            const int row = i == me ? 0 : i == 0 ? me : i;
-            const int last = row == 0 ? at : w->reqs[row].len - 1;
-            const int chunk = round % 2 == 0 ? 1 : world_int(w, 1, last + 1 < 60 ? last + 1 : 60);
-            reqs[i] = (step_req){.req = row, .cached = last + 1 - chunk, .device = last + 1};
-        }
-        world_step(w, round % 2 == 0 ? MSGL_DECODE : MSGL_PREFILL, reqs, 32);
-        int row = 0;
-        for (int i = 0; i < me; i++) row += reqs[i].device - reqs[i].cached;
-        expect_same(w, want, row, reqs[me].cached, reqs[me].device);
-    }
-}
-
 static void check_variant(const struct variant *v, msgl_cpu_level level)
 {
-    const int len = level == MSGL_CPU_REF ? 300 : 1100;
-    world_spec spec = variant_spec(v, level);
-    world w;
-    world_open(&w, &spec);
-    world_request(&w, 0, len);
-    float *want = whole(&w, len);
-    check_chunks(&w, want, len);
-    check_batch(&w, want, len);
-    world_close(&w);
-    static const int pages[] = {1, 64, 48};
-    for (size_t i = 0; i < sizeof pages / sizeof pages[0]; i++) {
-        spec.page_size = pages[i];
-        spec.threads = i == 0 ? 1 : 3;
-        world other;
-        world_open(&other, &spec);
-        other.rng = spec.seed; // the same data; pages differ
-        world_request(&other, 0, len);
-        float *got = whole(&other, len);
-        assert_memory_equal(got, want, (size_t)len * other.out_ld * sizeof(float));
-        const step_req r = {.req = 0, .cached = len - 1, .device = len};
-        world_step(&other, MSGL_DECODE, &r, 1);
-        expect_same(&other, want, 0, len - 1, len);
-        free(got);
-        world_close(&other);
-    }
-    free(want);
+    const world_spec spec = variant_spec(v, level);
+    const invariance how = {.tolerance = world_tolerance("fa", spec.dtype),
+                            .phases = true,
+                            .pages = {1, 64, 48},
+                            .rounds = 6};
+    check_invariance(&spec, level == MSGL_CPU_REF ? 300 : 1100, &how);
 }
 
 static void test_one_arithmetic(void **state)

@@ -34,7 +34,68 @@ static size_t slots_of(const world *w)
     return ((size_t)w->pool.num_pages + 1) * (size_t)w->pool.page_size;
 }
 
-void world_open(world *w, const world_spec *spec)
+enum { SCRATCH = 16 << 20 };
+
+static void *take(world *w, size_t bytes)
+{
+    void *p = w->spec.dev->ops->alloc(w->spec.dev, bytes);
+    if (p == NULL) fail_msg("no GPU memory for %zu bytes", bytes);
+    return p;
+}
+
+// Everything queued on the GPU is done.
+static void finish(world *w)
+{
+    msgl_device *d = w->spec.dev;
+    d->ops->arm(d, 0);
+    d->ops->record(d, 0);
+    if (d->ops->wait(d, 0) != 0) fail_msg("%s", d->fault.text);
+}
+
+static void open_gpu(world *w)
+{
+    const world_spec *s = &w->spec;
+    world_device *g = &w->gpu;
+    const size_t size = msgl__dtype_size(s->dtype);
+    g->pool = w->pool;
+    g->pool.base = take(w, w->pool.bytes);
+    g->table_bytes = ((size_t)s->max_running + 1) * (size_t)w->table.stride * sizeof(int32_t);
+    g->table = take(w, g->table_bytes);
+    g->rows = (size_t)s->max_step_tokens + MAX_REQS;
+    g->q_bytes = g->rows * w->ld * size;
+    g->out_bytes = g->rows * w->out_ld * size;
+    g->q = take(w, g->q_bytes);
+    g->out = take(w, g->out_bytes);
+    g->scratch = take(w, SCRATCH);
+    g->staging = malloc(g->q_bytes + g->out_bytes);
+    assert_non_null(g->staging);
+    msgl__arena_init(&g->arena, g->scratch, SCRATCH);
+    s->cuda->kernels(&w->kernels);
+    w->exec.device = s->dev;
+    w->exec.act = s->dtype;
+    w->exec.scratch = &g->arena;
+    w->cfg.device = MSGL_DEVICE_CUDA;
+    w->cfg.pool = &g->pool;
+    w->cfg.dev = s->dev;
+    w->cfg.cuda = s->cuda;
+    w->cfg.device_table = g->table;
+    w->cfg.device_table_stride = (size_t)w->table.stride;
+}
+
+static void close_gpu(world *w)
+{
+    const world_device *g = &w->gpu;
+    msgl_device *d = w->spec.dev;
+    finish(w);
+    d->ops->free(d, g->pool.base, w->pool.bytes);
+    d->ops->free(d, g->table, g->table_bytes);
+    d->ops->free(d, g->q, g->q_bytes);
+    d->ops->free(d, g->out, g->out_bytes);
+    d->ops->free(d, g->scratch, SCRATCH);
+    free(g->staging);
+}
+
+bool world_try_open(world *w, const world_spec *spec, msgl_err *err)
 {
     *w = (world){.spec = *spec, .rng = spec->seed};
     const int hkv = spec->num_kv_heads, hq = hkv * spec->group;
@@ -70,8 +131,8 @@ void world_open(world *w, const world_spec *spec)
     w->num_free = w->pool.num_pages;
     w->free_pages = malloc((size_t)w->num_free * sizeof(int));
     for (int i = 0; i < w->num_free; i++) w->free_pages[i] = i;
-    msgl_err err = {0};
-    assert_int_equal(msgl__pool_create(spec->threads, &w->exec.pool, &err), 0);
+    w->exec.act = MSGL_F32;
+    assert_int_equal(msgl__pool_create(spec->threads, &w->exec.pool, err), 0);
     w->cfg = (msgl_attn_config){.device = MSGL_DEVICE_CPU,
                                 .num_q_heads = hq,
                                 .num_kv_heads = hkv,
@@ -90,12 +151,21 @@ void world_open(world *w, const world_spec *spec)
                                  .scale = 1 / sqrtf((float)spec->head_dim),
                                  .softcap = spec->softcap,
                                  .window = spec->window};
-    const int rc = spec->choice != NULL
-                       ? msgl__attn_create(spec->choice, &w->cfg, &w->backend, &err)
-                       : spec->desc->create(&w->cfg, &w->backend, &err);
-    if (rc != 0) fail_msg("create: %s", err.text);
     w->out_ld = (size_t)hq * (size_t)spec->head_dim;
     w->ld = w->out_ld + 2 * msgl__kv_slot_stride(&w->pool) + 8;
+    if (spec->dev != NULL) open_gpu(w);
+    const int rc = spec->choice != NULL ? msgl__attn_create(spec->choice, &w->cfg, &w->backend, err)
+                                        : spec->desc->create(&w->cfg, &w->backend, err);
+    if (rc == 0) return true;
+    world_close(w);
+    if (rc != MSGL_EUNSUPPORTED) fail_msg("create: %s", err->text);
+    return false;
+}
+
+void world_open(world *w, const world_spec *spec)
+{
+    msgl_err err = {0};
+    if (!world_try_open(w, spec, &err)) fail_msg("create: %s", err.text);
 }
 
 static void free_step(world *w)
@@ -121,7 +191,8 @@ static void free_request(world_req *r)
 void world_close(world *w)
 {
     free_step(w);
-    w->backend->desc->destroy(w->backend);
+    if (w->backend != NULL) w->backend->desc->destroy(w->backend);
+    if (w->spec.dev != NULL) close_gpu(w);
     msgl__pool_destroy(w->exec.pool);
     for (int i = 0; i < MAX_REQS; i++) free_request(&w->reqs[i]);
     free(w->free_pages);
@@ -148,7 +219,7 @@ void world_request(world *w, int row, int len)
     world_req *r = &w->reqs[row];
     const size_t kv = msgl__kv_slot_stride(&w->pool);
     r->len = len;
-    r->q = random_rows(w, (size_t)len * w->out_ld, false);
+    r->q = random_rows(w, (size_t)len * w->out_ld, w->spec.dev != NULL);
     r->k = random_rows(w, (size_t)len * kv, true);
     r->v = random_rows(w, (size_t)len * kv, true);
     for (int i = 0; i < 2; i++) {
@@ -207,7 +278,7 @@ void world_prepare(world *w, msgl_phase phase, const step_req *reqs, int n)
     for (size_t i = 0; i < (size_t)(tokens + MAX_REQS) * w->out_ld; i++) w->out[i] = NAN;
     w->batch = (msgl_batch){.phase = phase,
                             .size = n,
-                            .padded_size = n,
+                            .padded_size = w->padded_size > n ? w->padded_size : n,
                             .num_tokens = tokens,
                             .reqs = w->batch_reqs,
                             .positions = malloc((size_t)tokens * sizeof(int32_t)),
@@ -234,10 +305,59 @@ void world_prepare(world *w, msgl_phase phase, const step_req *reqs, int n)
     assert_int_equal(w->backend->desc->prepare_metadata(w->backend, &w->batch), 0);
 }
 
+// Rows that a step has, with those of requests that only pad it.
+static size_t rows_of(const world *w)
+{
+    const int padding = w->batch.padded_size - w->batch.size;
+    return (size_t)(w->batch.num_tokens + (padding > 0 ? padding : 0));
+}
+
+void world_upload(world *w)
+{
+    msgl_device *d = w->spec.dev;
+    if (d == NULL) return;
+    const world_device *g = &w->gpu;
+    const size_t size = msgl__dtype_size(w->spec.dtype), n = rows_of(w) * w->ld;
+    char *poison = (char *)g->staging + g->q_bytes;
+    if (rows_of(w) > g->rows) fail_msg("a step of %zu rows, room for %zu", rows_of(w), g->rows);
+    for (size_t i = 0; i < n; i++) msgl__store_f32(g->staging, w->spec.dtype, i, w->qkv[i]);
+    memset(poison, 0xff, rows_of(w) * w->out_ld * size); // NaN in every dtype
+    d->ops->copy_in(d, g->pool.base, w->pool.base, w->pool.bytes);
+    d->ops->copy_in(d, g->table, w->table.slots, g->table_bytes);
+    d->ops->copy_in(d, g->q, g->staging, n * size);
+    d->ops->copy_in(d, g->out, poison, rows_of(w) * w->out_ld * size);
+    finish(w);
+}
+
+void world_attend(world *w)
+{
+    const bool gpu = w->spec.dev != NULL;
+    w->backend->desc->forward(w->backend, &w->exec, &w->layer, &w->batch,
+                              gpu ? w->gpu.q : (void *)w->qkv, w->ld,
+                              gpu ? w->gpu.out : (void *)w->out);
+    if (w->exec.status != 0) {
+        fail_msg("forward: status %d%s%s", w->exec.status, gpu ? ": " : "",
+                 gpu ? w->spec.dev->fault.text : "");
+    }
+}
+
+void world_download(world *w)
+{
+    msgl_device *d = w->spec.dev;
+    if (d == NULL) return;
+    const size_t n = rows_of(w) * w->out_ld;
+    d->ops->copy_out(d, w->gpu.staging, w->gpu.out, n * msgl__dtype_size(w->spec.dtype));
+    finish(w);
+    for (size_t i = 0; i < n; i++) {
+        w->out[i] = msgl__load_f32(w->gpu.staging, w->spec.dtype, i);
+    }
+}
+
 void world_forward(world *w)
 {
-    w->backend->desc->forward(w->backend, &w->exec, &w->layer, &w->batch, w->qkv, w->ld, w->out);
-    assert_int_equal(w->exec.status, 0);
+    world_upload(w);
+    world_attend(w);
+    world_download(w);
 }
 
 void world_step(world *w, msgl_phase phase, const step_req *reqs, int n)
@@ -279,26 +399,51 @@ void world_oracle(const world *w, int row, int pos, double *out)
     free(s);
 }
 
+typedef struct error_args {
+    const world *w;
+    const step_req *reqs;
+    double *worst; // [requests], NaN where a result is
+} error_args;
+
+static void error_task(void *arg, int i, int worker)
+{
+    (void)worker;
+    const error_args *a = arg;
+    const world *w = a->w;
+    const step_req *q = &a->reqs[i];
+    double *exact = malloc(w->out_ld * sizeof *exact), worst = 0;
+    size_t t = 0;
+    for (int j = 0; j < i; j++) t += (size_t)(a->reqs[j].device - a->reqs[j].cached);
+    const int stride = 1 + (q->device - q->cached) / 24;
+    for (int p = q->cached; p < q->device; p++, t++) {
+        if ((p - q->cached) % stride != 0 && p + 1 < q->device) continue;
+        world_oracle(w, q->req, p, exact);
+        for (size_t j = 0; j < w->out_ld; j++) {
+            const double error = fabs((double)w->out[t * w->out_ld + j] - exact[j]);
+            worst = isnan(error) || error > worst ? error : worst;
+            if (isnan(worst)) break;
+        }
+        if (isnan(worst)) break;
+    }
+    a->worst[i] = worst;
+    free(exact);
+}
+
 double world_error(const world *w, const step_req *reqs, int n)
 {
-    double *exact = malloc(w->out_ld * sizeof *exact), worst = 0, vmax = 0;
-    int t = 0;
+    double each[MAX_REQS], worst = 0, vmax = 0;
+    error_args a = {.w = w, .reqs = reqs, .worst = each};
+    msgl__pool_run(w->exec.pool, n, error_task, &a);
     for (int i = 0; i < n; i++) {
         const world_req *r = &w->reqs[reqs[i].req];
         const size_t count = (size_t)reqs[i].device * msgl__kv_slot_stride(&w->pool);
         for (size_t j = 0; j < count; j++) vmax = fmax(vmax, fabs((double)r->v[j]));
-        const int n_new = reqs[i].device - reqs[i].cached, stride = 1 + n_new / 24;
-        for (int p = reqs[i].cached; p < reqs[i].device; p++, t++) {
-            if ((p - reqs[i].cached) % stride != 0 && p + 1 < reqs[i].device) continue;
-            world_oracle(w, reqs[i].req, p, exact);
-            for (size_t j = 0; j < w->out_ld; j++) {
-                const double got = (double)w->out[(size_t)t * w->out_ld + j];
-                if (isnan(got)) fail_msg("request %d position %d element %zu is NaN", i, p, j);
-                worst = fmax(worst, fabs(got - exact[j]));
-            }
+        if (isnan(each[i])) {
+            fail_msg("request %d (positions %d to %d) has a NaN", i, reqs[i].cached,
+                     reqs[i].device);
         }
+        worst = fmax(worst, each[i]);
     }
-    free(exact);
     return worst / vmax;
 }
 
@@ -307,4 +452,15 @@ double world_tolerance(const char *backend, msgl_dtype dtype)
 {
     if (strcmp(backend, "torch_native") == 0) return 2e-6;
     return dtype == MSGL_BF16 ? 4e-3 : 2e-6;
+}
+
+// Half a unit in the last place of the output, and as much for probabilities that are rounded to
+// the dtype before the product with V (in f32 sums of up to some thousand terms, and exponentials
+// of 2 ulp); kernels whose soft cap uses the GPU's approximate tanh (2^-11 before the cap is
+// multiplied in) say so at their descriptor.
+double world_tolerance_gpu(const world_spec *spec)
+{
+    const double dtype = spec->dtype == MSGL_BF16 ? 4e-3 : spec->dtype == MSGL_F16 ? 5e-4 : 4e-6;
+    const bool approximate = spec->softcap > 0 && strcmp(spec->desc->name, "fi") == 0;
+    return dtype + (approximate ? (double)spec->softcap * 0x1p-11 : 0);
 }

@@ -3,10 +3,14 @@
 // A small world for attention tests: a pool whose pages are handed out in random order, a page
 // table, requests with random q, K and V, and the exact answer in f64. Every slot that no request
 // owns, the other layer, the rest of the table and what is beside q in qkv are poison (NaN, -1).
+//
+// With a GPU the same data is copied to it before every step, and the result back; activations have
+// the pool's dtype there, and q is rounded to it.
 #ifndef MSGL_TESTS_ATTENTION_WORLD_H
 #define MSGL_TESTS_ATTENTION_WORLD_H
 
 #include "attention/attention.h"
+#include "kernel/cuda/plugin.h"
 
 #define MAX_REQS 40
 
@@ -22,7 +26,20 @@ typedef struct world_spec {
     int window; // -1: off
     bool deterministic;
     uint64_t seed;
+    msgl_device *dev;          // and
+    const msgl_cuda_api *cuda; // of a GPU, which outlives the world; NULL: the CPU
 } world_spec;
+
+// A world's memory on a GPU.
+typedef struct world_device {
+    msgl_kv_pool pool;
+    int32_t *table;
+    void *q, *out; // [rows, ld], [rows, out_ld] of exec.act
+    void *scratch;
+    size_t rows, table_bytes, q_bytes, out_bytes;
+    void *staging; // host
+    msgl_arena arena;
+} world_device;
 
 typedef struct world_req {
     int len;
@@ -47,6 +64,8 @@ typedef struct world {
     msgl_batch batch; // of the last step
     msgl_batch_req batch_reqs[MAX_REQS];
     int next_slot;
+    int padded_size; // of the next world_prepare; 0: no padding
+    world_device gpu;
 } world;
 
 typedef struct step_req {
@@ -56,6 +75,8 @@ typedef struct step_req {
 uint64_t world_random(world *w);
 int world_int(world *w, int lo, int hi); // in [lo, hi]
 void world_open(world *w, const world_spec *spec);
+// The same; false, with the reason, when the backend says that it cannot run this.
+bool world_try_open(world *w, const world_spec *spec, msgl_err *err);
 void world_close(world *w);
 // A request of `len` tokens in table row `row`, with pages and poison-free data of its own.
 void world_request(world *w, int row, int len);
@@ -67,11 +88,16 @@ void world_step(world *w, msgl_phase phase, const step_req *reqs, int n);
 // The same in two halves, with the batch in w->batch between them.
 void world_prepare(world *w, msgl_phase phase, const step_req *reqs, int n);
 void world_forward(world *w);
+// What world_forward does, in three parts: inputs to the device, the backend, the output back.
+void world_upload(world *w);
+void world_attend(world *w);
+void world_download(world *w);
 // Exact attention of query position pos of request row, [num_q_heads * head_dim].
 void world_oracle(const world *w, int row, int pos, double *out);
 // Largest |out - exact| of the last step, over the largest |v| of the batch; fails on NaN. Of long
 // requests a sample of the positions is compared, the first and the last included.
 double world_error(const world *w, const step_req *reqs, int n);
-double world_tolerance(const char *backend, msgl_dtype dtype);
+double world_tolerance(const char *backend, msgl_dtype dtype); // on the CPU
+double world_tolerance_gpu(const world_spec *spec);
 
 #endif

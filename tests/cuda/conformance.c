@@ -1,0 +1,308 @@
+// SPDX-License-Identifier: Apache-2.0
+//
+// Every CUDA backend of the registry on this machine's GPU, through its descriptor as the engine
+// uses it: the CPU suite's worlds and exact answers (tests/attention), graphs, and the promise of
+// --deterministic. Exit code 77 without a GPU.
+//
+//     cuda_conformance [--quick] [--seed N]
+#include <setjmp.h>
+#include <stdarg.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+
+#include <cmocka.h>
+
+#include "attention/invariance.h"
+#include "core/attributes.h"
+#include "kernel/cuda_loader.h"
+
+typedef struct gpu {
+    const msgl_cuda_api *api;
+    msgl_device *plain, *fixed; // fixed: deterministic
+    bool quick;
+    uint64_t seed;
+} gpu;
+
+static gpu GPU; // cmocka's tests take no argument
+
+static int pick(world *w, const int *set, int n)
+{
+    return set[world_int(w, 0, n - 1)];
+}
+
+static world_spec base_spec(const msgl_attn_desc *d, bool deterministic)
+{
+    return (world_spec){.desc = d,
+                        .dtype = MSGL_BF16,
+                        .group = 2,
+                        .num_kv_heads = 2,
+                        .head_dim = 128,
+                        .page_size = 16,
+                        .max_running = 40,
+                        .max_seq_len = 1300,
+                        .max_step_tokens = 2400,
+                        .threads = 8, // of the exact answer
+                        .window = -1,
+                        .deterministic = deterministic,
+                        .seed = GPU.seed,
+                        .dev = deterministic ? GPU.fixed : GPU.plain,
+                        .cuda = GPU.api};
+}
+
+static int supports(const world_spec *s, msgl_err *err)
+{
+    const msgl_attn_needs n = {.device = MSGL_DEVICE_CUDA,
+                               .capability = s->dev->capability,
+                               .num_q_heads = s->group * s->num_kv_heads,
+                               .num_kv_heads = s->num_kv_heads,
+                               .head_dim = s->head_dim,
+                               .page_size = s->page_size,
+                               .kv_dtype = s->dtype,
+                               .sliding_window = s->window >= 0,
+                               .softcap = s->softcap > 0};
+    return msgl__attn_supports(s->desc, &n, err);
+}
+
+// Shapes that the descriptor allows: random, but half of the draws are those of published models.
+static world_spec random_spec(world *rng, const msgl_attn_desc *d)
+{
+    static const int dims[] = {64, 128, 80, 96, 256, 72}, pages[] = {1, 16, 32, 64, 128, 7};
+    static const int groups[] = {1, 2, 4, 5, 8, 7, 16, 3}, windows[] = {-1, -1, 0, 5, 100, 300};
+    for (int tries = 0; tries < 1000; tries++) {
+        world_spec s = base_spec(d, world_int(rng, 0, 3) == 0);
+        const bool usual = world_int(rng, 0, 1) == 0;
+        s.dtype = usual ? MSGL_BF16 : (msgl_dtype)world_int(rng, 0, 2);
+        s.head_dim = pick(rng, dims, usual ? 2 : 6);
+        s.group = pick(rng, groups, usual ? 5 : 8);
+        s.num_kv_heads = world_int(rng, 1, usual ? 8 : 3);
+        s.page_size = d->page_rule == MSGL_PAGE_SET ? pick(rng, pages + 1, 3) : pick(rng, pages, 6);
+        s.window = usual ? -1 : pick(rng, windows, 6);
+        s.softcap = !usual && world_int(rng, 0, 2) == 0 ? 20 : 0;
+        s.max_running = 8;
+        s.max_seq_len = 700;
+        s.max_step_tokens = 1700;
+        s.seed = world_random(rng);
+        if (supports(&s, NULL) == 0) return s;
+    }
+    fail_msg("%s: no shape that it supports", d->name);
+    return base_spec(d, false);
+}
+
+static void random_step(world *w, bool decode, double *worst)
+{
+    step_req reqs[8];
+    const int n = world_int(w, 1, 8);
+    for (int i = 0; i < n; i++) {
+        const int len = w->reqs[i].len, at = world_int(w, 0, len - 1);
+        const int chunk = decode ? 1 : world_int(w, 1, len - at < 90 ? len - at : 90);
+        reqs[i] = (step_req){.req = i, .cached = at, .device = at + chunk};
+        if (!decode && world_int(w, 0, 2) == 0) reqs[i].cached = 0;
+        if (reqs[i].device - reqs[i].cached > 200) reqs[i].cached = reqs[i].device - 200;
+    }
+    world_step(w, decode ? MSGL_DECODE : MSGL_PREFILL, reqs, n);
+    const world_spec *s = &w->spec;
+    const double error = world_error(w, reqs, n), allowed = world_tolerance_gpu(s);
+    if (error / allowed > *worst) *worst = error / allowed;
+    if (error > allowed) {
+        fail_msg("%s %s: error %g > %g (dtype %d, heads %d x %d, dim %d, page %d, window %d, "
+                 "cap %g, deterministic %d)",
+                 s->desc->name, decode ? "decode" : "prefill", error, allowed, (int)s->dtype,
+                 s->group, s->num_kv_heads, s->head_dim, s->page_size, s->window,
+                 (double)s->softcap, s->deterministic);
+    }
+}
+
+static void check_random(const msgl_attn_desc *d)
+{
+    world rng = {.rng = GPU.seed};
+    const int worlds = GPU.quick ? 3 : 24;
+    double worst = 0;
+    int refused = 0;
+    for (int i = 0; i < worlds; i++) {
+        const world_spec spec = random_spec(&rng, d);
+        msgl_err err = {0};
+        world w;
+        if (!world_try_open(&w, &spec, &err)) {
+            refused++;
+            continue;
+        }
+        for (int r = 0; r < 8; r++) {
+            world_request(&w, r, r == 0 ? 1 : world_int(&w, 1, r < 3 ? 700 : 120));
+        }
+        for (int step = 0; step < 4; step++) random_step(&w, step % 2 == 0, &worst);
+        world_release(&w, 1); // its pages go to another request
+        world_request(&w, 1, 300);
+        random_step(&w, false, &worst);
+        world_close(&w);
+    }
+    print_message("%-14s %d worlds, %d refused, largest error %.2f of what is allowed\n", d->name,
+                  worlds, refused, worst);
+    if (refused == worlds) fail_msg("%s: every shape was refused by create", d->name);
+}
+
+// A captured decode step, replayed for other requests and lengths, against exact attention; the
+// same bits when launched twice, and those of an eager step when deterministic.
+static void check_graph(const msgl_attn_desc *d, bool deterministic)
+{
+    enum { SIZE = 8 };
+    world_spec spec = base_spec(d, deterministic);
+    const int32_t sizes[] = {1, SIZE};
+    msgl_err err = {0};
+    if (!d->graph || supports(&spec, &err) != 0) return;
+    world w;
+    world_open(&w, &spec);
+    for (int i = 0; i < SIZE; i++) world_request(&w, i, world_int(&w, 1, 1200));
+    assert_int_equal(d->init_capture(w.backend, spec.max_seq_len, sizes, 2, &err), 0);
+    const msgl_device_ops *ops = spec.dev->ops;
+    const step_req first = {.req = 0, .cached = 0, .device = 1};
+    world_prepare(&w, MSGL_DECODE, &first, 1); // for its buffers
+    memset(w.qkv, 0, SIZE * w.ld * sizeof(float));
+    for (int i = 0; i < SIZE; i++) {
+        w.batch_reqs[i] = (msgl_batch_req){.table_idx = spec.max_running, .device_len = 1};
+    }
+    w.batch.size = w.batch.padded_size = w.batch.num_tokens = SIZE;
+    world_upload(&w);
+    assert_int_equal(d->prepare_for_capture(w.backend, &w.batch), 0);
+    world_attend(&w); // kernels load at their first use, which a capture cannot contain
+    ops->graph_begin(spec.dev);
+    world_attend(&w);
+    msgl_graph *graph = ops->graph_end(spec.dev, &err);
+    if (graph == NULL) fail_msg("%s: capture: %s", d->name, err.text);
+    for (int round = 0; round < (GPU.quick ? 3 : 20); round++) {
+        step_req reqs[SIZE];
+        const int n = world_int(&w, 1, SIZE);
+        for (int i = 0; i < n; i++) {
+            const int at = world_int(&w, 0, w.reqs[i].len - 1);
+            reqs[i] = (step_req){.req = i, .cached = at, .device = at + 1};
+        }
+        w.padded_size = 0;
+        world_step(&w, MSGL_DECODE, reqs, n);
+        const size_t bytes = (size_t)n * w.out_ld * sizeof(float);
+        float *eager = malloc(bytes);
+        memcpy(eager, w.out, bytes);
+        w.padded_size = SIZE;
+        world_prepare(&w, MSGL_DECODE, reqs, n);
+        memset(w.qkv + (size_t)n * w.ld, 0, (size_t)(SIZE - n) * w.ld * sizeof(float));
+        world_upload(&w);
+        assert_int_equal(d->prepare_for_replay(w.backend, &w.batch), 0);
+        ops->graph_launch(spec.dev, graph);
+        world_download(&w);
+        const double error = world_error(&w, reqs, n);
+        if (error > world_tolerance_gpu(&spec)) fail_msg("%s: replay: error %g", d->name, error);
+        if (deterministic && memcmp(eager, w.out, bytes) != 0) {
+            fail_msg("%s: a replay's bits differ from an eager step's (round %d)", d->name, round);
+        }
+        // Launched again on the same inputs.
+        memcpy(eager, w.out, bytes);
+        world_upload(&w);
+        ops->graph_launch(spec.dev, graph);
+        world_download(&w);
+        assert_memory_equal(eager, w.out, bytes);
+        free(eager);
+    }
+    ops->graph_destroy(spec.dev, graph);
+    world_close(&w);
+}
+
+static void check_deterministic(const msgl_attn_desc *d)
+{
+    static const struct {
+        int group, head_dim, window;
+        float softcap;
+        msgl_dtype dtype;
+    } variants[] = {{2, 128, -1, 0, MSGL_BF16},
+                    {5, 128, -1, 0, MSGL_BF16},
+                    {1, 64, 300, 0, MSGL_F16},
+                    {4, 128, -1, 30, MSGL_BF16},
+                    {2, 64, -1, 0, MSGL_F32}};
+    for (size_t i = 0; i < (GPU.quick ? 1 : MSGL_COUNT(variants)); i++) {
+        world_spec s = base_spec(d, true);
+        s.group = variants[i].group;
+        s.head_dim = variants[i].head_dim;
+        s.window = variants[i].window;
+        s.softcap = variants[i].softcap;
+        s.dtype = variants[i].dtype;
+        if (d->page_rule == MSGL_PAGE_SET) s.page_size = 32;
+        if (supports(&s, NULL) != 0) continue;
+        msgl_err err = {0};
+        world w;
+        if (!world_try_open(&w, &s, &err)) continue;
+        world_close(&w);
+        invariance how = {.tolerance = world_tolerance_gpu(&s), .pages = {1, 64}, .rounds = 6};
+        if (d->page_rule == MSGL_PAGE_SET) how.pages[0] = 16;
+        check_invariance(&s, GPU.quick ? 300 : 1100, &how);
+    }
+}
+
+// Runs a check on every CUDA backend that this machine can use.
+static void for_backends(void (*check)(const msgl_attn_desc *d))
+{
+    int count, ran = 0;
+    const msgl_attn_desc *const *all = msgl__attn_backends(&count);
+    for (int i = 0; i < count; i++) {
+        if ((all[i]->devices & 1u << MSGL_DEVICE_CUDA) == 0) continue;
+        msgl_err why = {0};
+        world_spec s = base_spec(all[i], false);
+        if (supports(&s, &why) != 0) {
+            print_message("%-14s not checked: %s\n", all[i]->name, why.text);
+            continue;
+        }
+        check(all[i]);
+        ran++;
+    }
+    if (ran == 0) fail_msg("no CUDA backend can run here");
+}
+
+static void test_random(void **state)
+{
+    (void)state;
+    for_backends(check_random);
+}
+
+static void graphs(const msgl_attn_desc *d)
+{
+    check_graph(d, false);
+    check_graph(d, true);
+}
+
+static void test_graphs(void **state)
+{
+    (void)state;
+    for_backends(graphs);
+}
+
+static void test_deterministic(void **state)
+{
+    (void)state;
+    for_backends(check_deterministic);
+}
+
+int main(int argc, char **argv)
+{
+    msgl_err err = {0};
+    GPU.seed = 1234;
+    for (int i = 1; i < argc; i++) {
+        if (strcmp(argv[i], "--quick") == 0) GPU.quick = true;
+        if (strcmp(argv[i], "--seed") == 0 && i + 1 < argc) GPU.seed = strtoull(argv[++i], NULL, 0);
+    }
+    GPU.api = msgl__cuda_api_open(&err);
+    if (GPU.api == NULL || GPU.api->device_count(&err) == 0) {
+        fprintf(stderr, "skipped: %s\n", err.text);
+        return 77;
+    }
+    if (GPU.api->open(0, false, NULL, &GPU.plain, &err) != 0 ||
+        GPU.api->open(0, true, NULL, &GPU.fixed, &err) != 0) {
+        fprintf(stderr, "%s\n", err.text);
+        return 1;
+    }
+    const struct CMUnitTest tests[] = {
+        cmocka_unit_test(test_random),
+        cmocka_unit_test(test_graphs),
+        cmocka_unit_test(test_deterministic),
+    };
+    const int failed = cmocka_run_group_tests(tests, NULL, NULL);
+    GPU.plain->ops->destroy(GPU.plain);
+    GPU.fixed->ops->destroy(GPU.fixed);
+    return failed;
+}
