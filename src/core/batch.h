@@ -80,6 +80,8 @@ typedef struct msgl_runner {
     int (*submit)(void *ctx, msgl_batch *b);
     // Blocks until the step in `slot` is done. A negative status means that the engine is broken.
     int (*wait)(void *ctx, int32_t slot, msgl_step_result *out);
+    // What broke the engine, or NULL when only the status is known. Optional.
+    const char *(*fault)(void *ctx);
 } msgl_runner;
 
 #endif

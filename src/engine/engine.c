@@ -25,12 +25,10 @@ static int check_config(const msgl_engine_config *c, msgl_err *err)
     if (c->model_dir == NULL || c->model_dir[0] == '\0') {
         return msgl__err_set(err, MSGL_EINVAL, "--model: no model folder given");
     }
-    if (c->device != NULL && strcmp(c->device, "auto") != 0 && strcmp(c->device, "cpu") != 0) {
-        return msgl__err_set(err, MSGL_EUNSUPPORTED, "--device: found \"%.40s\", allowed auto, cpu",
-                             c->device);
-    }
-    if (!(c->memory_ratio > 0 && c->memory_ratio <= 1)) {
-        return msgl__err_set(err, MSGL_EINVAL, "--memory-ratio: found %g, allowed above 0 up to 1",
+    if (!(c->memory_ratio >= 0 && c->memory_ratio <= 1)) {
+        return msgl__err_set(err, MSGL_EINVAL,
+                             "--memory-ratio: found %g, allowed above 0 up to 1, or 0 for the "
+                             "device's default",
                              c->memory_ratio);
     }
     int code = check_int("--threads", c->num_threads, 0, 1024, err);
@@ -41,6 +39,7 @@ static int check_config(const msgl_engine_config *c, msgl_err *err)
     }
     if (code == 0) code = check_int("--page-size", c->page_size, 1, 65536, err);
     if (code == 0) code = check_int("--num-pages", c->num_pages, 0, INT32_MAX / 2, err);
+    if (code == 0) code = check_int("--cuda-graph-max-bs", c->graph_max_bs, -1, 1024, err);
     return code;
 }
 
@@ -75,113 +74,38 @@ static void *take(msgl_engine *e, size_t count, size_t size, bool host, int *cod
     return NULL;
 }
 
-// Cuts `total` elements of `size` bytes off a block, 64-byte aligned.
-static void *cut(msgl_arena *a, size_t count, size_t size)
-{
-    return msgl__arena_alloc(a, count * size);
-}
-
-static size_t padded(size_t bytes)
-{
-    return (bytes + 63) & ~(size_t)63;
-}
-
-// Staging bytes of one step (host) and of the device's set: the order and number of the cuts below.
-static size_t step_host_bytes(const msgl_engine *e)
-{
-    const size_t t = (size_t)e->max_step_tokens, r = (size_t)e->max_running;
-    const size_t rope = (size_t)msgl__rope_max_rows(&e->model.cfg.rope, e->max_running);
-    const size_t half = (size_t)e->model.cfg.rope.dim / 2;
-    return padded(r * sizeof(msgl_batch_req)) + 7 * padded(t * 4) +
-           padded(t * sizeof(msgl_token_logprobs)) + padded(rope * half * 4) +
-           padded(rope * sizeof(msgl_rope_segment)) + padded(r * sizeof(msgl_sample_row)) +
-           6 * padded(r * 4);
-}
-
-static size_t step_device_bytes(const msgl_engine *e)
-{
-    const size_t t = (size_t)e->max_step_tokens, r = (size_t)e->max_running;
-    const size_t rope = (size_t)msgl__rope_max_rows(&e->model.cfg.rope, e->max_running);
-    const size_t half = (size_t)e->model.cfg.rope.dim / 2;
-    return 6 * padded(t * 4) + padded(t * sizeof(msgl_token_logprobs)) + 3 * padded(r * 4) +
-           padded(r * sizeof(msgl_sample_row)) + padded(rope * half * 4);
-}
-
-static void cut_step(msgl_engine *e, msgl_engine_step *s, msgl_arena *a)
-{
-    const size_t t = (size_t)e->max_step_tokens, r = (size_t)e->max_running;
-    const size_t rope = (size_t)msgl__rope_max_rows(&e->model.cfg.rope, e->max_running);
-    s->reqs = cut(a, r, sizeof *s->reqs);
-    s->positions = cut(a, t, 4);
-    s->out_loc = cut(a, t, 4);
-    s->id_index = cut(a, t, 4);
-    s->rows = cut(a, t, 4);
-    s->row_sample = cut(a, t, 4);
-    s->row_record = cut(a, t, 4);
-    s->record_index = cut(a, t, 4);
-    s->records = cut(a, t, sizeof *s->records);
-    s->inv_freq = cut(a, rope * (size_t)e->model.cfg.rope.dim / 2, 4);
-    s->segments = cut(a, rope, sizeof *s->segments);
-    s->sample_rows = cut(a, r, sizeof *s->sample_rows);
-    s->sample_index = cut(a, r, 4);
-    s->sample_req = cut(a, r, 4);
-    s->sampled = cut(a, r, 4);
-    s->sample_status = cut(a, r, 4);
-    s->tokens = cut(a, r, 4);
-    s->status = cut(a, r, 4);
-}
-
-static void cut_device(msgl_engine *e, msgl_arena *a)
-{
-    const size_t t = (size_t)e->max_step_tokens, r = (size_t)e->max_running;
-    const size_t rope = (size_t)msgl__rope_max_rows(&e->model.cfg.rope, e->max_running);
-    e->dev.positions = cut(a, t, 4);
-    e->dev.out_loc = cut(a, t, 4);
-    e->dev.id_index = cut(a, t, 4);
-    e->dev.ids = cut(a, t, 4);
-    e->dev.rows = cut(a, t, 4);
-    e->dev.record_index = cut(a, t, 4);
-    e->dev.records = cut(a, t, sizeof *e->dev.records);
-    e->dev.sample_rows = cut(a, r, sizeof *e->dev.sample_rows);
-    e->dev.sample_index = cut(a, r, 4);
-    e->dev.sampled = cut(a, r, 4);
-    e->dev.sample_status = cut(a, r, 4);
-    e->dev.inv_freq = cut(a, rope * (size_t)e->model.cfg.rope.dim / 2, 4);
-}
-
 static size_t scratch_bytes(const msgl_engine *e)
 {
-    const size_t gemm = msgl__model_scratch(&e->model, e->max_step_tokens, MSGL_LOGITS_ROWS);
-    const size_t sample = e->kernels.sample.scratch_size(MSGL_LOGITS_ROWS, e->model.cfg.vocab_size);
+    const size_t gemm = msgl__model_scratch(&e->model, e->max_step_tokens, e->logits_rows);
+    const size_t sample = e->kernels.sample.scratch_size(e->logits_rows, e->model.cfg.vocab_size);
     return (gemm > sample ? gemm : sample) + 4096;
 }
 
 static size_t arena_bytes(const msgl_engine *e)
 {
     return e->model.cfg.arch->workspace(&e->model, e->max_step_tokens, e->max_step_tokens) +
-           msgl__logits_bytes(&e->model, e->max_step_tokens) + 4096;
+           msgl__logits_bytes(e) + 4096;
 }
 
 static int take_workspace(msgl_engine *e, msgl_err *err)
 {
     int code = 0;
-    const size_t step = step_host_bytes(e), dev = step_device_bytes(e);
-    char *host = take(e, MSGL_ENGINE_SLOTS, step, true, &code, err);
-    char *device = take(e, 1, dev, false, &code, err);
+    void *host = take(e, 1, msgl__staging_host_bytes(e), true, &code, err);
+    void *device = take(e, 1, msgl__staging_device_bytes(e), false, &code, err);
     e->writes = take(e, MSGL_ENGINE_WRITES, sizeof *e->writes, true, &code, err);
     const size_t arena = arena_bytes(e), scratch = scratch_bytes(e);
     void *arena_base = take(e, 1, arena, false, &code, err);
     void *scratch_base = take(e, 1, scratch, false, &code, err);
-    e->dev.token_pool = take(e, (size_t)e->max_running + 1,
-                             (size_t)e->token_stride * sizeof(int32_t), false, &code, err);
+    const size_t rows = (size_t)e->max_running + 1;
+    const size_t row = (size_t)e->token_stride * sizeof(int32_t);
+    int32_t *token_pool = take(e, rows, row, false, &code, err);
+    // The CPU's backends read the scheduler's page table itself.
+    int32_t *table = NULL;
+    if (e->device->kind != MSGL_DEVICE_CPU) table = take(e, rows, row, false, &code, err);
     if (code != 0) return code;
-    msgl_arena a;
-    for (int i = 0; i < MSGL_ENGINE_SLOTS; i++) {
-        msgl__arena_init(&a, host + (size_t)i * step, step);
-        cut_step(e, &e->steps[i], &a);
-    }
-    msgl__arena_init(&a, device, dev);
-    cut_device(e, &a);
+    msgl__staging_place(e, host, device);
+    e->dev.token_pool = token_pool;
+    e->dev.page_table = table;
     msgl__arena_init(&e->arena, arena_base, arena);
     msgl__arena_init(&e->scratch, scratch_base, scratch);
     return 0;
@@ -207,8 +131,10 @@ static void warn_seq_len(const msgl_engine_config *cfg, int32_t decided, int32_t
 static int plan_memory(msgl_engine *e, const msgl_engine_config *cfg, msgl_err *err)
 {
     const msgl_model_config *m = &e->model.cfg;
+    const bool on_host = e->device->kind == MSGL_DEVICE_CPU;
     msgl_attn_needs needs = {
-        .device = MSGL_DEVICE_CPU,
+        .device = e->device->kind,
+        .capability = e->device->capability,
         .num_q_heads = m->num_heads,
         .num_kv_heads = m->num_kv_heads,
         .head_dim = m->head_dim,
@@ -227,12 +153,14 @@ static int plan_memory(msgl_engine *e, const msgl_engine_config *cfg, msgl_err *
 
     const int32_t context = msgl__model_config_context(m);
     msgl_memory_plan p = {
-        .available = msgl__memory_available(),
+        .available = on_host ? msgl__memory_available() : e->device->ops->available(e->device),
         .weight_bytes = e->model.plan.bytes,
         .weight_dtype = e->info.dtype,
-        .step_bytes = arena_bytes(e) + scratch_bytes(e) + step_device_bytes(e),
+        .step_bytes = arena_bytes(e) + scratch_bytes(e) + msgl__staging_device_bytes(e),
+        // Of the same memory only where device and host are one.
         .staging_bytes =
-            MSGL_ENGINE_SLOTS * step_host_bytes(e) + MSGL_ENGINE_WRITES * sizeof(msgl_token_write),
+            on_host ? msgl__staging_host_bytes(e) + MSGL_ENGINE_WRITES * sizeof(msgl_token_write)
+                    : 0,
         .kv = {.dtype = e->info.dtype,
                .num_layers = m->num_layers,
                .num_pages = cfg->num_pages,
@@ -242,7 +170,9 @@ static int plan_memory(msgl_engine *e, const msgl_engine_config *cfg, msgl_err *
         .max_running = e->max_running,
         .max_step_tokens = e->max_step_tokens,
         .max_seq_len = cfg->max_seq_len > 0 ? cfg->max_seq_len : context,
-        .memory_ratio = cfg->memory_ratio,
+        .memory_ratio = cfg->memory_ratio > 0 ? cfg->memory_ratio
+                        : on_host             ? 0.4
+                                              : 0.9,
     };
     code = msgl__memory_plan(&p, err);
     if (code != 0) return code;
@@ -278,7 +208,12 @@ static int create_attention(msgl_engine *e, msgl_err *err)
 {
     const msgl_model_config *m = &e->model.cfg;
     const msgl_attn_config cfg = {
-        .device = MSGL_DEVICE_CPU,
+        .device = e->device->kind,
+        .dev = e->device,
+        .cuda = e->cuda,
+        .device_table = e->dev.page_table,
+        .device_table_stride = (size_t)e->token_stride,
+        .deterministic = e->deterministic,
         .num_q_heads = m->num_heads,
         .num_kv_heads = m->num_kv_heads,
         .head_dim = m->head_dim,
@@ -330,8 +265,12 @@ static void fill_info(msgl_engine *e, const msgl_engine_config *cfg)
     const bool one = e->attn_choice.prefill == e->attn_choice.decode;
     snprintf(i->attention, sizeof i->attention, "%s%s%s", prefill, one ? "" : ",",
              one ? "" : decode);
-    snprintf(i->device, sizeof i->device, "cpu %s, %d threads",
-             msgl__cpu_level_name(e->kernels.level), msgl__pool_threads(e->pool));
+    if (e->cuda != NULL) {
+        snprintf(i->device, sizeof i->device, "cuda:%d %.100s", e->ordinal, e->device_name);
+    } else {
+        snprintf(i->device, sizeof i->device, "cpu %s, %d threads",
+                 msgl__cpu_level_name(e->kernels.level), msgl__pool_threads(e->pool));
+    }
     snprintf(i->architecture, sizeof i->architecture, "%s", m->arch->name);
     i->gen_temperature = m->gen_temperature;
     i->gen_top_p = m->gen_top_p;
@@ -340,28 +279,94 @@ static void fill_info(msgl_engine *e, const msgl_engine_config *cfg)
     i->no_prefix_sharing = cfg->naive_cache || msgl__rope_per_request(&m->rope);
 }
 
+// Where to keep algorithms chosen by measurement: $XDG_CACHE_HOME/minisgl or ~/.cache/minisgl.
+// False when neither variable is set.
+static bool cache_folder(char *out, size_t size)
+{
+    const char *xdg = getenv("XDG_CACHE_HOME"), *home = getenv("HOME");
+    const bool own = xdg != NULL && xdg[0] == '/';
+    if (!own && (home == NULL || home[0] != '/')) return false;
+    return snprintf(out, size, "%s%s/minisgl", own ? xdg : home, own ? "" : "/.cache") < (int)size;
+}
+
+static int open_gpu(msgl_engine *e, const msgl_device_choice *choice, msgl_err *err)
+{
+    msgl_cuda_props props;
+    char cache[512];
+    int code = choice->api->props(choice->ordinal, &props, err);
+    if (code != 0) return code;
+    snprintf(e->device_name, sizeof e->device_name, "%s", props.name);
+    e->cuda = choice->api;
+    e->ordinal = choice->ordinal;
+    e->large_gpu = props.free_bytes > (size_t)80 << 30;
+    code = e->cuda->open(e->ordinal, e->deterministic,
+                         cache_folder(cache, sizeof cache) ? cache : NULL, &e->device, err);
+    if (code == 0) e->cuda->kernels(&e->kernels);
+    return code;
+}
+
+// The device with its kernels, and the threads of the host.
+static int open_device(msgl_engine *e, const msgl_engine_config *cfg, msgl_err *err)
+{
+    msgl_device_choice choice;
+    msgl_cpu_level level = MSGL_CPU_REF;
+    int code = msgl__device_choose(cfg->device, &choice, err);
+    if (code == 0) code = msgl__cpu_level_select(cfg->cpu_level, &level, err);
+    if (code != 0) return code;
+    print_line(cfg, choice.note);
+    const bool on_host = choice.kind == MSGL_DEVICE_CPU;
+    int threads = cfg->num_threads > 0 ? cfg->num_threads : msgl__physical_cores();
+    if (!on_host) threads = 1; // the GPU computes
+    code = msgl__pool_create(threads, &e->pool, err);
+    if (code != 0) return code;
+    if (!on_host) return open_gpu(e, &choice, err);
+    msgl__kernels_init_cpu(&e->kernels, level);
+    return msgl__device_cpu_create(&e->device, err);
+}
+
+static void choose_limits(msgl_engine *e, const msgl_engine_config *cfg)
+{
+    const bool on_host = e->device->kind == MSGL_DEVICE_CPU;
+    e->max_running = cfg->max_running;
+    e->info.max_prefill_tokens = cfg->max_prefill_tokens;
+    e->max_step_tokens =
+        cfg->max_prefill_tokens > cfg->max_running ? cfg->max_prefill_tokens : cfg->max_running;
+    // Mini-SGLang's defaults.
+    e->graph_max_bs = cfg->graph_max_bs >= 0 ? cfg->graph_max_bs : e->large_gpu ? 256 : 160;
+    e->logits_rows = on_host ? 64 : 256;
+    if (!on_host && e->graph_max_bs > e->logits_rows) e->logits_rows = e->graph_max_bs;
+}
+
+// What is measured or recorded before the first step: products' algorithms, decode graphs.
+static int warm_up(msgl_engine *e, msgl_err *err)
+{
+    if (e->device->kind == MSGL_DEVICE_CPU) return 0;
+    msgl__model_tune(&e->model, &e->exec, e->graph_max_bs, e->info.max_prefill_tokens);
+    msgl__arena_reset(&e->scratch);
+    if (e->exec.status != 0) return msgl__err_set(err, e->exec.status, "%s", e->device->fault.text);
+    return msgl__graphs_capture(e, e->graph_max_bs, err);
+}
+
 static int build(msgl_engine *e, const msgl_engine_config *cfg, msgl_err *err)
 {
-    msgl_cpu_level level = MSGL_CPU_REF;
     const msgl_moe_desc *moe = NULL;
     int code = check_config(cfg, err);
     if (code == 0) code = msgl__model_config_load(cfg->model_dir, &e->model.cfg, err);
     if (code == 0) code = choose_dtype(cfg->dtype, e->model.cfg.dtype, &e->info.dtype, err);
     if (code == 0) code = msgl__moe_select(cfg->moe, &moe, err);
-    if (code == 0) code = msgl__cpu_level_select(cfg->cpu_level, &level, err);
+    e->deterministic = cfg->deterministic;
+    if (code == 0) code = open_device(e, cfg, err);
     if (code != 0) return code;
-    e->max_running = cfg->max_running;
-    e->info.max_prefill_tokens = cfg->max_prefill_tokens;
-    e->max_step_tokens =
-        cfg->max_prefill_tokens > cfg->max_running ? cfg->max_prefill_tokens : cfg->max_running;
-    msgl__kernels_init_cpu(&e->kernels, level);
+    choose_limits(e, cfg);
     const msgl_model_target target = {
-        .kernels = &e->kernels, .moe = moe, .dtype = e->info.dtype, .act = MSGL_F32, .ranks = 1};
+        .kernels = &e->kernels,
+        .moe = moe,
+        .dtype = e->info.dtype,
+        .act = e->device->kind == MSGL_DEVICE_CPU ? MSGL_F32 : e->info.dtype,
+        .ranks = 1,
+    };
     code = msgl__model_build(&e->model, &target, err);
     if (code == 0) code = plan_memory(e, cfg, err);
-    const int threads = cfg->num_threads > 0 ? cfg->num_threads : msgl__physical_cores();
-    if (code == 0) code = msgl__pool_create(threads, &e->pool, err);
-    if (code == 0) code = msgl__device_cpu_create(&e->device, err);
     if (code != 0) return code;
     msgl__comm_self_init(&e->comm);
     e->exec = (msgl_exec){
@@ -374,6 +379,7 @@ static int build(msgl_engine *e, const msgl_engine_config *cfg, msgl_err *err)
     if (code == 0) code = take_workspace(e, err);
     if (code == 0) code = create_attention(e, err);
     if (code == 0) code = load_weights(e, cfg, err);
+    if (code == 0) code = warm_up(e, err);
     if (code == 0) fill_info(e, cfg);
     return code;
 }
@@ -393,6 +399,7 @@ int msgl__engine_create(const msgl_engine_config *cfg, msgl_engine **out, msgl_e
         .write_tokens = msgl__engine_write_tokens,
         .submit = msgl__engine_submit,
         .wait = msgl__engine_wait,
+        .fault = msgl__engine_fault,
     };
     *out = e;
     return 0;
@@ -401,6 +408,7 @@ int msgl__engine_create(const msgl_engine_config *cfg, msgl_engine **out, msgl_e
 void msgl__engine_destroy(msgl_engine *e)
 {
     if (e == NULL) return;
+    msgl__graphs_destroy(e);
     if (e->attn != NULL) e->attn->desc->destroy(e->attn);
     msgl__page_table_destroy(&e->page_table);
     for (int32_t i = e->num_blocks - 1; i >= 0; i--) {

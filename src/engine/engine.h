@@ -17,7 +17,7 @@ typedef struct msgl_engine msgl_engine;
 
 typedef struct msgl_engine_config {
     const char *model_dir;
-    const char *device;    // "auto", "cpu"
+    const char *device;    // "auto", "cpu", "cuda", "cuda:N"
     const char *dtype;     // "auto", "bfloat16", "float16", "float32"
     const char *attention; // "auto", NAME, "PREFILL,DECODE"
     const char *moe;       // "auto", "grouped"
@@ -28,7 +28,11 @@ typedef struct msgl_engine_config {
     int32_t max_prefill_tokens;
     int32_t page_size;
     int32_t num_pages;     // 0: from memory_ratio
-    double memory_ratio;   // share of the memory free after loading that the KV pool may take
+    double memory_ratio;   // share of the memory free after loading that the KV pool may take; 0:
+                           // 0.9 of a GPU's, 0.4 of the host's
+    int32_t graph_max_bs;  // largest captured decode batch on a GPU; 0: none, -1: by its memory
+    bool deterministic;    // a request's tokens do not depend on the rest of the batch (GPU; the
+                           // CPU always computes so)
     bool naive_cache;      // --cache-type naive
     const char *cpu_level; // NULL: detect
     msgl_progress_fn progress;

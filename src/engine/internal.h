@@ -9,62 +9,72 @@
 #include "kernel/device.h"
 #include "engine/engine.h"
 #include "engine/plan.h"
+#include "kernel/cuda_loader.h"
 #include "models/arch.h"
 
 #define MSGL_ENGINE_SLOTS 2
 
-// Rows of logits at a time: bounds their memory, while lm_head, read once per block, stays cheap
-// beside the products.
-#define MSGL_LOGITS_ROWS 64
+#define MSGL_MAX_GRAPHS 136 // up to 1,024 requests in steps of 8
 
-// Data of one step. "Host" arrays are staging: written by the scheduler's thread before the work is
-// queued, read by the work's copies; or the reverse for results.
+// What the host writes for the device before a step. Arrays per token have room for the step's
+// tokens; see staging.c for their places.
+typedef struct msgl_engine_io {
+    size_t bytes;
+    float *inv_freq;
+    msgl_sample_row *sample_rows; // [num_samples]
+    int32_t *sample_index;        // [num_samples] place in the token pool of the chosen token
+    int32_t *positions, *out_loc; // [num_tokens]
+    int32_t *id_index;            // [num_tokens] places of the input ids in the token pool
+    int32_t *rows;                // [num_rows] tokens of the step that get logits, ascending
+    int32_t *record_index;        // [num_records] place in the token pool of the row's target
+} msgl_engine_io;
+
+typedef struct msgl_decode_graph {
+    int32_t size; // requests, dummies included
+    msgl_graph *graph;
+    const float *logits; // [size, vocab], where the graph leaves them
+} msgl_decode_graph;
+
+// One step. All but `dev` is host memory; the io, results and records are pinned on a GPU.
 typedef struct msgl_engine_step {
     msgl_batch batch; // a copy: the caller's may change while the step runs
     msgl_batch_req *reqs;
-    int32_t *positions, *out_loc; // [num_tokens]
-    int32_t *id_index;            // [num_tokens] places of the input ids in the token pool
-    float *inv_freq;
+    void *host;                     // the block that io's arrays are in
+    msgl_engine_io io, dev;         // the same layout, here and on the device
+    const msgl_decode_graph *graph; // that runs it; NULL: launched kernel by kernel
     msgl_rope_segment *segments;
     int32_t num_segments;
-    // Rows that get logits, ascending.
-    int32_t num_rows;
-    int32_t *rows;       // [num_rows] token of the step
-    int32_t *row_sample; // [num_rows] which of the sampled rows it is, -1: not sampled
-    int32_t *row_record; // [num_rows] which of the records it is, -1: no log-probability wanted
-    int32_t num_samples;
-    msgl_sample_row *sample_rows; // [num_samples]
-    int32_t *sample_index;        // [num_samples] place in the token pool of the chosen token
-    int32_t *sample_req;          // [num_samples] request in the batch
-    int32_t num_records;
-    int32_t *record_index; // [num_records] place in the token pool of the row's target
+    int32_t num_rows, num_samples, num_records;
+    int32_t *row_sample;         // [num_rows] which of the sampled rows it is, -1: not sampled
+    int32_t *row_record;         // [num_rows] which of the records it is, -1: none wanted
+    int32_t *sample_req;         // [num_samples] request in the batch
+    bool any_random, any_filter; // of the sampled rows
     msgl_token_logprobs *records;
     // Results
-    int32_t *sampled, *sample_status; // [num_samples]
-    int32_t *tokens, *status;         // [batch.size]
-    int failure;                      // 0, or what broke the step
-    uint64_t compute_ns;
+    int32_t *sampled;         // [2, max_running] tokens of the samples, then their status
+    int32_t *tokens, *status; // [batch.size]
+    int failure;              // 0, or what broke the step
+    uint64_t submit_ns, compute_ns;
     bool in_flight;
 } msgl_engine_step;
 
-// The same on the device; one set, as steps run one after the other.
+// The device's memory that steps share, as they run one after the other.
 typedef struct msgl_engine_dev {
-    int32_t *positions, *out_loc, *id_index, *ids; // [max_step_tokens]
-    int32_t *rows;                                 // [max_step_tokens]
-    float *inv_freq;
-    msgl_sample_row *sample_rows;                    // [max_running]
-    int32_t *sample_index, *sampled, *sample_status; // [max_running]
-    int32_t *record_index;                           // [max_step_tokens]
-    msgl_token_logprobs *records;                    // [max_step_tokens]
-    int32_t *token_pool;                             // [max_running + 1, stride]
+    void *base;   // the block that the steps' dev arrays are in
+    int32_t *ids; // [max_step_tokens]
+    int32_t *sampled;
+    msgl_token_logprobs *records; // [max_step_tokens]
+    int32_t *token_pool;          // [max_running + 1, token_stride]
+    int32_t *page_table;          // the same shape: slots; NULL on the CPU
 } msgl_engine_dev;
 
-// Ids on their way into the token pool, in host memory that stays until they are copied.
+// Ids on their way into the token pool, and slots into the device's page table, in host memory that
+// stays until they are copied.
 #define MSGL_ENGINE_WRITES 64
 #define MSGL_WRITE_IDS 1024
 typedef struct msgl_token_write {
     int32_t place, count;
-    int32_t ids[MSGL_WRITE_IDS];
+    int32_t ids[MSGL_WRITE_IDS], slots[MSGL_WRITE_IDS];
 } msgl_token_write;
 
 typedef struct msgl_block { // memory to give back
@@ -83,6 +93,12 @@ struct msgl_engine {
     msgl_pool *pool;
     msgl_comm comm;
     msgl_device *device;
+    const msgl_cuda_api *cuda; // NULL on the CPU
+    int ordinal;               // of the GPU
+    char device_name[128];     // of the GPU
+    bool large_gpu;            // more than 80 GB free at the start
+    bool deterministic;
+    int32_t graph_max_bs;
     msgl_model model;
     msgl_kv_pool kv;
     msgl_page_table page_table;
@@ -93,7 +109,11 @@ struct msgl_engine {
     int32_t max_step_tokens, max_running;
     int32_t token_stride; // of the token pool
     float rope_scale;
+    int32_t logits_rows; // at a time: bounds their memory, while lm_head is read once per block
+    uint64_t done_ns;    // when the last step was seen to end
     msgl_engine_step steps[MSGL_ENGINE_SLOTS];
+    msgl_decode_graph graphs[MSGL_MAX_GRAPHS]; // ascending
+    int32_t num_graphs;
     msgl_engine_dev dev;
     msgl_token_write *writes; // [MSGL_ENGINE_WRITES], used in turn
     uint32_t next_write;
@@ -101,18 +121,39 @@ struct msgl_engine {
     int32_t num_blocks;
     msgl_logits_fn on_logits;
     void *on_logits_ctx;
+    float *seen_logits; // host copy for the above; NULL where kernels write host memory
 };
+
+// staging.c: sizes of the steps' memory, handing it out, and the arrays for one step.
+size_t msgl__staging_host_bytes(const msgl_engine *e);
+size_t msgl__staging_device_bytes(const msgl_engine *e);
+void msgl__staging_place(msgl_engine *e, void *host, void *device);
+void msgl__step_bind(const msgl_engine *e, msgl_engine_step *s, int32_t num_tokens);
 
 // step.c
 int msgl__engine_write_tokens(void *engine, int32_t table_idx, int32_t pos, const int32_t *ids,
                               int32_t n);
 int msgl__engine_submit(void *engine, msgl_batch *b);
 int msgl__engine_wait(void *engine, int32_t slot, msgl_step_result *out);
-// Bytes of the step arena that sample.c takes for this many rows.
-size_t msgl__logits_bytes(const msgl_model *m, int32_t max_rows);
+const char *msgl__engine_fault(void *engine);
+// Dummy requests in the places [from, padded_size) of a decode step.
+void msgl__step_pad(msgl_engine *e, msgl_engine_step *s, int32_t from);
+// On the device's queue: the staging, and everything from ids to the logits of all tokens.
+void msgl__step_copy_in(msgl_engine *e, const msgl_engine_step *s);
+const float *msgl__step_forward(msgl_engine *e, msgl_engine_step *s);
 
-// sample.c: logits of the step's rows in blocks, tokens, log-probabilities. On the device's queue.
+// graph.c: captures decode steps of up to max_size requests where the device and the attention
+// backend can; the smallest captured size that holds `size` requests, or NULL.
+int msgl__graphs_capture(msgl_engine *e, int32_t max_size, msgl_err *err);
+const msgl_decode_graph *msgl__graphs_find(const msgl_engine *e, int32_t size);
+void msgl__graphs_destroy(msgl_engine *e);
+
+// sample.c, on the device's queue. Bytes of the step arena that logits take; logits of all rows of
+// a step in blocks, then what sample_block does: tokens and log-probabilities of rows [first, end).
+size_t msgl__logits_bytes(const msgl_engine *e);
 void msgl__sample_step(msgl_engine *e, msgl_engine_step *s, msgl_forward *f, const void *hidden);
+void msgl__sample_block(msgl_engine *e, msgl_engine_step *s, int32_t first, int32_t end,
+                        const float *logits);
 
 // For tests and tools: called on the device's queue with every block of logits before it is
 // sampled; rows are tokens of the step. NULL: off.

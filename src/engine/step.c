@@ -10,7 +10,7 @@
 #include "engine/internal.h"
 #include "utils/clock.h"
 
-// Place in the token pool of a token of a request.
+// Place in the token pool, and in the device's page table, of a token of a request.
 static int32_t token_place(const msgl_engine *e, const msgl_batch_req *r, int32_t position)
 {
     return r->table_idx * e->token_stride + position;
@@ -23,9 +23,9 @@ static void stage_tokens(msgl_engine *e, msgl_engine_step *s)
         const msgl_batch_req *r = &s->reqs[i];
         const int32_t *slots = msgl__page_table_row(&e->page_table, r->table_idx);
         for (int32_t p = r->cached_len; p < r->device_len; p++, t++) {
-            s->positions[t] = p;
-            s->out_loc[t] = slots[p];
-            s->id_index[t] = token_place(e, r, p);
+            s->io.positions[t] = p;
+            s->io.out_loc[t] = slots[p];
+            s->io.id_index[t] = token_place(e, r, p);
         }
     }
 }
@@ -35,7 +35,7 @@ static void stage_sample(msgl_engine *e, msgl_engine_step *s, int32_t req)
     const msgl_batch_req *r = &s->reqs[req];
     const msgl_sampling_params *p = &r->sampling;
     s->row_sample[s->num_rows] = s->num_samples;
-    s->sample_rows[s->num_samples] = (msgl_sample_row){
+    s->io.sample_rows[s->num_samples] = (msgl_sample_row){
         .temperature = p->temperature,
         .top_p = p->top_p,
         .min_p = p->min_p,
@@ -43,7 +43,11 @@ static void stage_sample(msgl_engine *e, msgl_engine_step *s, int32_t req)
         .seed = p->seed,
         .position = r->device_len,
     };
-    s->sample_index[s->num_samples] = token_place(e, r, r->device_len);
+    if (p->temperature > 0) {
+        s->any_random = true;
+        if (p->top_k > 0 || p->top_p < 1 || p->min_p > 0) s->any_filter = true;
+    }
+    s->io.sample_index[s->num_samples] = token_place(e, r, r->device_len);
     s->sample_req[s->num_samples] = req;
     s->num_samples++;
 }
@@ -56,12 +60,12 @@ static void stage_row(msgl_engine *e, msgl_engine_step *s, int32_t req, int32_t 
     const int32_t row = s->num_rows;
     const bool sampled = r->sample && position == r->device_len - 1;
     const int32_t num_top = sampled ? r->sampling.logprobs : r->sampling.prompt_logprobs;
-    s->rows[row] = token;
+    s->io.rows[row] = token;
     s->row_sample[row] = s->row_record[row] = -1;
     if (sampled) stage_sample(e, s, req);
     if (num_top >= 0) {
         s->row_record[row] = s->num_records;
-        s->record_index[s->num_records] = token_place(e, r, position + 1);
+        s->io.record_index[s->num_records] = token_place(e, r, position + 1);
         msgl_token_logprobs *rec = &s->records[s->num_records++];
         rec->req = req;
         rec->position = position + 1;
@@ -73,6 +77,7 @@ static void stage_row(msgl_engine *e, msgl_engine_step *s, int32_t req, int32_t 
 static void stage_rows(msgl_engine *e, msgl_engine_step *s)
 {
     s->num_rows = s->num_samples = s->num_records = 0;
+    s->any_random = s->any_filter = false;
     int32_t first = 0;
     for (int32_t i = 0; i < s->batch.size; i++) {
         const msgl_batch_req *r = &s->reqs[i];
@@ -86,70 +91,96 @@ static void stage_rows(msgl_engine *e, msgl_engine_step *s)
     }
 }
 
-// Copies the staging in, to where kernels can read it.
-static void copy_step_in(msgl_engine *e, const msgl_engine_step *s)
+void msgl__step_pad(msgl_engine *e, msgl_engine_step *s, int32_t from)
 {
-    msgl_device *d = e->device;
-    const size_t tokens = (size_t)s->batch.num_tokens * sizeof(int32_t);
-    const size_t samples = (size_t)s->num_samples * sizeof(int32_t);
-    const size_t records = (size_t)s->num_records;
-    const size_t half = (size_t)e->model.cfg.rope.dim / 2;
-    d->ops->copy_in(d, e->dev.positions, s->positions, tokens);
-    d->ops->copy_in(d, e->dev.out_loc, s->out_loc, tokens);
-    d->ops->copy_in(d, e->dev.id_index, s->id_index, tokens);
-    d->ops->copy_in(d, e->dev.rows, s->rows, (size_t)s->num_rows * sizeof(int32_t));
-    d->ops->copy_in(d, e->dev.inv_freq, s->inv_freq,
-                    (size_t)s->num_segments * half * sizeof(float));
-    d->ops->copy_in(d, e->dev.sample_rows, s->sample_rows,
-                    (size_t)s->num_samples * sizeof *s->sample_rows);
-    d->ops->copy_in(d, e->dev.sample_index, s->sample_index, samples);
-    d->ops->copy_in(d, e->dev.record_index, s->record_index, records * sizeof(int32_t));
-    d->ops->copy_in(d, e->dev.records, s->records, records * sizeof *s->records);
+    for (int32_t i = from; i < s->batch.padded_size; i++) {
+        s->io.positions[i] = 0;
+        s->io.out_loc[i] = e->kv.num_pages * e->kv.page_size; // of the dummy page
+        s->io.id_index[i] = e->max_running * e->token_stride; // of the dummy row
+    }
+}
+
+void msgl__step_copy_in(msgl_engine *e, const msgl_engine_step *s)
+{
+    const msgl_device_ops *ops = e->device->ops;
+    ops->copy_in(e->device, e->dev.base, s->host, s->io.bytes);
+    ops->copy_in(e->device, e->dev.records, s->records,
+                 (size_t)s->num_records * sizeof *s->records);
 }
 
 static void copy_results_out(msgl_engine *e, msgl_engine_step *s)
 {
-    msgl_device *d = e->device;
-    const size_t samples = (size_t)s->num_samples * sizeof(int32_t);
-    d->ops->copy_out(d, s->sampled, e->dev.sampled, samples);
-    d->ops->copy_out(d, s->sample_status, e->dev.sample_status, samples);
-    d->ops->copy_out(d, s->records, e->dev.records, (size_t)s->num_records * sizeof *s->records);
+    const msgl_device_ops *ops = e->device->ops;
+    if (s->num_samples > 0) { // tokens, and behind max_running of those the status
+        const size_t n = (size_t)e->max_running + (size_t)s->num_samples;
+        ops->copy_out(e->device, s->sampled, e->dev.sampled, n * sizeof *s->sampled);
+    }
+    ops->copy_out(e->device, s->records, e->dev.records,
+                  (size_t)s->num_records * sizeof *s->records);
+}
+
+// Ids, page table and hidden states of the step's tokens; the residual of its num_rows rows with
+// logits.
+static const void *forward(msgl_engine *e, msgl_engine_step *s, int32_t num_rows, msgl_forward *f)
+{
+    const msgl_device_ops *ops = e->device->ops;
+    const int32_t tokens = s->batch.num_tokens;
+    msgl__arena_reset(&e->arena);
+    msgl__arena_reset(&e->scratch);
+    ops->gather_tokens(e->device, e->dev.token_pool, s->dev.id_index, tokens, e->dev.ids, 1);
+    if (e->dev.page_table != NULL) {
+        ops->scatter_tokens(e->device, e->dev.page_table, s->dev.id_index, s->dev.out_loc, tokens);
+    }
+    *f = (msgl_forward){
+        .x = &e->exec,
+        .k = &e->kernels,
+        .comm = &e->comm,
+        .attn = e->attn,
+        .pool = &e->kv,
+        .batch = &s->batch,
+        .arena = &e->arena,
+        .positions = s->dev.positions,
+        .out_loc = s->dev.out_loc,
+        .inv_freq = s->dev.inv_freq,
+        .segments = s->segments,
+        .num_segments = s->num_segments,
+        .rope_scale = e->rope_scale,
+    };
+    return e->model.cfg.arch->forward(&e->model, f, e->dev.ids, s->dev.rows, num_rows);
+}
+
+const float *msgl__step_forward(msgl_engine *e, msgl_engine_step *s)
+{
+    msgl_forward f;
+    const int32_t rows = s->batch.num_tokens;
+    const void *hidden = forward(e, s, rows, &f);
+    const size_t vocab = (size_t)e->model.cfg.vocab_size;
+    float *logits = hidden == NULL ? NULL : msgl__take_rows(&f, (size_t)rows, vocab, MSGL_F32);
+    if (logits != NULL) msgl__model_logits(&e->model, &f, hidden, rows, logits);
+    return logits;
 }
 
 static void run_step(void *ctx, int64_t slot)
 {
     msgl_engine *e = ctx;
     msgl_engine_step *s = &e->steps[slot];
-    msgl_device *d = e->device;
     const uint64_t start = msgl__now_ns();
-    msgl__arena_reset(&e->arena);
-    msgl__arena_reset(&e->scratch);
     e->exec.status = 0;
-    copy_step_in(e, s);
-    d->ops->gather_tokens(d, e->dev.token_pool, e->dev.id_index, s->batch.num_tokens, e->dev.ids,
-                          1);
-    msgl_forward f = {
-        .x = &e->exec,
-        .k = &e->kernels,
-        .comm = &e->comm,
-        .attn = e->attn,
-        .batch = &s->batch,
-        .pool = &e->kv,
-        .arena = &e->arena,
-        .positions = e->dev.positions,
-        .out_loc = e->dev.out_loc,
-        .inv_freq = e->dev.inv_freq,
-        .segments = s->segments,
-        .num_segments = s->num_segments,
-        .rope_scale = e->rope_scale,
-    };
-    const void *hidden =
-        e->model.cfg.arch->forward(&e->model, &f, e->dev.ids, e->dev.rows, s->num_rows);
-    if (hidden != NULL) msgl__sample_step(e, s, &f, hidden);
+    msgl__step_copy_in(e, s);
+    if (s->graph != NULL) {
+        const int code = e->attn->desc->prepare_for_replay(e->attn, &s->batch);
+        if (code != 0) e->exec.status = code;
+        e->device->ops->graph_launch(e->device, s->graph->graph);
+        msgl__sample_block(e, s, 0, s->num_rows, s->graph->logits);
+    } else {
+        msgl_forward f;
+        const void *hidden = forward(e, s, s->num_rows, &f);
+        if (hidden != NULL) msgl__sample_step(e, s, &f, hidden);
+    }
     copy_results_out(e, s);
     s->failure = e->exec.status;
     s->compute_ns = msgl__now_ns() - start;
-    d->ops->record(d, (int32_t)slot);
+    e->device->ops->record(e->device, (int32_t)slot);
 }
 
 // Everything that indexes memory of the engine, so that a scheduler's mistake ends in an error.
@@ -177,21 +208,39 @@ int msgl__engine_submit(void *engine, msgl_batch *b)
     msgl_engine *e = engine;
     if (!batch_valid(e, b)) return MSGL_EINVAL;
     msgl_engine_step *s = &e->steps[b->slot];
-    msgl_batch_req *reqs = s->reqs;
-    memcpy(reqs, b->reqs, (size_t)b->size * sizeof *reqs);
+    memcpy(s->reqs, b->reqs, (size_t)b->size * sizeof *s->reqs);
+    msgl__step_bind(e, s, b->num_tokens);
     s->batch = *b;
-    s->batch.reqs = reqs;
-    s->batch.positions = s->positions;
-    s->batch.out_loc = s->out_loc;
+    s->batch.reqs = s->reqs;
+    s->batch.positions = s->io.positions;
+    s->batch.out_loc = s->io.out_loc;
     stage_tokens(e, s);
     stage_rows(e, s);
-    s->num_segments = msgl__rope_prepare(&e->model.cfg.rope, &s->batch, s->inv_freq, s->segments);
+    s->graph = NULL;
+    if (b->phase == MSGL_DECODE && s->num_rows == b->size) {
+        s->graph = msgl__graphs_find(e, b->size);
+        if (s->graph != NULL) s->batch.padded_size = s->graph->size;
+    }
+    msgl__step_pad(e, s, b->size);
+    s->num_segments =
+        msgl__rope_prepare(&e->model.cfg.rope, &s->batch, s->io.inv_freq, s->segments);
     const int code = e->attn->desc->prepare_metadata(e->attn, &s->batch);
     if (code != 0) return code;
     s->in_flight = true;
+    s->submit_ns = msgl__now_ns();
     e->device->ops->arm(e->device, b->slot);
     e->device->ops->submit(e->device, run_step, e, b->slot);
     return 0;
+}
+
+// How long the device worked on the step: since it was submitted, or since the step before it
+// ended.
+static uint64_t device_ns(msgl_engine *e, const msgl_engine_step *s)
+{
+    if (e->device->kind == MSGL_DEVICE_CPU) return s->compute_ns;
+    const uint64_t start = s->submit_ns > e->done_ns ? s->submit_ns : e->done_ns;
+    e->done_ns = msgl__now_ns();
+    return e->done_ns - start;
 }
 
 int msgl__engine_wait(void *engine, int32_t slot, msgl_step_result *out)
@@ -199,12 +248,14 @@ int msgl__engine_wait(void *engine, int32_t slot, msgl_step_result *out)
     msgl_engine *e = engine;
     if (slot < 0 || slot >= MSGL_ENGINE_SLOTS || !e->steps[slot].in_flight) return MSGL_EINVAL;
     msgl_engine_step *s = &e->steps[slot];
-    e->device->ops->wait(e->device, slot);
+    const int code = e->device->ops->wait(e->device, slot);
     s->in_flight = false;
+    if (code != 0) return code;
     if (s->failure != 0) return s->failure;
+    const int32_t *status = s->sampled + e->max_running;
     for (int32_t i = 0; i < s->num_samples; i++) {
         s->tokens[s->sample_req[i]] = s->sampled[i];
-        s->status[s->sample_req[i]] = s->sample_status[i];
+        s->status[s->sample_req[i]] = status[i];
     }
     *out = (msgl_step_result){
         .size = s->batch.size,
@@ -212,19 +263,29 @@ int msgl__engine_wait(void *engine, int32_t slot, msgl_step_result *out)
         .status = s->status,
         .num_logprobs = s->num_records,
         .logprobs = s->records,
-        .compute_ns = s->compute_ns,
+        .compute_ns = device_ns(e, s),
     };
     return 0;
 }
 
-// Copies a write's ids to the token pool.
+const char *msgl__engine_fault(void *engine)
+{
+    const msgl_engine *e = engine;
+    return e->device->fault.code != 0 ? e->device->fault.text : NULL;
+}
+
+// Copies a write's ids to the token pool, and the slots that the page table has for them.
 static void run_write(void *ctx, int64_t index)
 {
     msgl_engine *e = ctx;
     const msgl_token_write *w = &e->writes[index];
-    e->device->ops->copy_in(e->device, e->dev.token_pool + w->place, w->ids,
-                            (size_t)w->count * sizeof *w->ids);
-    e->device->ops->record(e->device, MSGL_ENGINE_SLOTS + (int32_t)index);
+    const size_t bytes = (size_t)w->count * sizeof *w->ids;
+    const msgl_device_ops *ops = e->device->ops;
+    ops->copy_in(e->device, e->dev.token_pool + w->place, w->ids, bytes);
+    if (e->dev.page_table != NULL) {
+        ops->copy_in(e->device, e->dev.page_table + w->place, w->slots, bytes);
+    }
+    ops->record(e->device, MSGL_ENGINE_SLOTS + (int32_t)index);
 }
 
 int msgl__engine_write_tokens(void *engine, int32_t table_idx, int32_t pos, const int32_t *ids,
@@ -235,14 +296,23 @@ int msgl__engine_write_tokens(void *engine, int32_t table_idx, int32_t pos, cons
         n > e->token_stride - pos) {
         return MSGL_EINVAL;
     }
+    const int32_t *slots = msgl__page_table_row(&e->page_table, table_idx);
     for (int32_t i = 0; i < n; i += MSGL_WRITE_IDS) {
         const int32_t index = e->next_write++ % MSGL_ENGINE_WRITES;
         msgl_token_write *w = &e->writes[index];
         // Blocks only when more was written during one step than a step could use.
-        e->device->ops->wait(e->device, MSGL_ENGINE_SLOTS + index);
+        const int code = e->device->ops->wait(e->device, MSGL_ENGINE_SLOTS + index);
+        if (code != 0) return code;
         w->count = n - i < MSGL_WRITE_IDS ? n - i : MSGL_WRITE_IDS;
         w->place = table_idx * e->token_stride + pos + i;
         memcpy(w->ids, ids + i, (size_t)w->count * sizeof *ids);
+        // A page table row may be one shorter than the token pool's: it has no place for a token
+        // that is sampled at the very end.
+        const int32_t known = e->page_table.stride - pos - i;
+        if (known > 0) {
+            memcpy(w->slots, slots + pos + i,
+                   (size_t)(w->count < known ? w->count : known) * sizeof *slots);
+        }
         e->device->ops->arm(e->device, MSGL_ENGINE_SLOTS + index);
         e->device->ops->submit(e->device, run_write, e, index);
     }

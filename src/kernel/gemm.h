@@ -38,6 +38,10 @@ typedef struct msgl_gemm_kernels {
     // Rows that feed-forward blocks work on at a time: bounds their temporaries, while the weights,
     // read once per block, still cost little beside the products.
     int32_t block_rows;
+    // Measures which algorithm is fastest for a shape (w, bias, gated, accumulate and f32_out of
+    // the call matter) with ms[0..num) rows. For start-up, outside steps; scratch as for the calls.
+    // NULL: there is nothing to choose.
+    void (*tune)(msgl_exec *x, const msgl_linear_call *shape, const int32_t *ms, int32_t num);
 } msgl_gemm_kernels;
 
 #endif

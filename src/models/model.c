@@ -3,6 +3,7 @@
 
 #include <math.h>
 
+#include "core/attributes.h"
 #include "core/mem.h"
 #include "models/arch.h"
 
@@ -169,4 +170,44 @@ size_t msgl__model_scratch(const msgl_model *m, int32_t max_tokens, int32_t max_
         }
     }
     return most;
+}
+
+// Row counts worth a measurement of their own: powers of two, and every 8 of small batches, where
+// a tile more or less shows.
+static int32_t tuned_rows(int32_t max_batch, int32_t max_tokens, int32_t *ms, int32_t room)
+{
+    int32_t n = 0;
+    for (int32_t m = 16; m <= max_tokens && n < room;
+         m = m < max_batch && m < 64 ? m + 16 : 2 * m) {
+        ms[n++] = m;
+    }
+    return n;
+}
+
+static void tune(const msgl_model *m, msgl_exec *x, const msgl_linear *l, msgl_linear_call c,
+                 const int32_t *ms, int32_t num)
+{
+    c.w = &l->w;
+    c.bias = l->bias;
+    m->target.kernels->gemm.tune(x, &c, ms, num);
+    msgl__arena_reset(x->scratch);
+}
+
+void msgl__model_tune(const msgl_model *m, msgl_exec *x, int32_t max_batch, int32_t max_tokens)
+{
+    int32_t ms[32];
+    if (m->target.kernels->gemm.tune == NULL) return;
+    const int32_t num = tuned_rows(max_batch, max_tokens, ms, MSGL_COUNT(ms));
+    const int32_t head_rows = tuned_rows(max_batch, max_batch, ms, MSGL_COUNT(ms));
+    tune(m, x, &m->lm_head, (msgl_linear_call){.f32_out = true}, ms, head_rows);
+    (void)tuned_rows(max_batch, max_tokens, ms, MSGL_COUNT(ms));
+    const msgl_decoder_layer *layer = &m->layers[0], *dense = NULL;
+    tune(m, x, &layer->attn.qkv, (msgl_linear_call){0}, ms, num);
+    tune(m, x, &layer->attn.out, (msgl_linear_call){.accumulate = true}, ms, num);
+    for (int32_t l = 0; l < m->cfg.num_layers && dense == NULL; l++) {
+        if (!m->layers[l].sparse) dense = &m->layers[l];
+    }
+    if (dense == NULL) return;
+    tune(m, x, &dense->mlp.gate_up, (msgl_linear_call){.gated = true}, ms, num);
+    tune(m, x, &dense->mlp.down, (msgl_linear_call){.accumulate = true}, ms, num);
 }

@@ -141,7 +141,9 @@ void msgl__scheduler_stats(const msgl_scheduler *s, msgl_msg_stats *out)
 static int break_down(msgl_scheduler *s, int code)
 {
     msgl_err err;
-    msgl__err_set(&err, code, "the engine has failed: %s", msgl__status_text(code));
+    const char *fault = s->runner.fault != NULL ? s->runner.fault(s->runner.ctx) : NULL;
+    msgl__err_set(&err, code, "the engine has failed: %s",
+                  fault != NULL ? fault : msgl__status_text(code));
     s->broken = code;
     drain(s);
     while (s->running.head != NULL || s->waiting.head != NULL) {

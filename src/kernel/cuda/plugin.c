@@ -1,18 +1,50 @@
 // SPDX-License-Identifier: Apache-2.0
 //
 // The plug-in's table.
+#include "kernel/cuda/decode/decode.h"
 #include "kernel/cuda/device_api.h"
+#include "kernel/cuda/gemm/gemm.h"
+#include "kernel/cuda/ops/ops.h"
+#include "kernel/cuda/sm90/prefill/fa_prefill.h"
 #include "kernel/kernel.h"
 
 static const msgl_cuda_attn ATTN = {
-    .prefill = NULL,
-    .decode = NULL,
+    .prefill = msgl__cuda_fa_prefill_sm90,
+    .decode = msgl__cuda_fa_decode,
     .reference = NULL,
 };
 
 static void fill_kernels(msgl_kernels *k)
 {
-    (void)k;
+    k->gemm = (msgl_gemm_kernels){
+        .name = "cuda",
+        .packed_size = msgl__cuda_packed_size,
+        .pack = msgl__cuda_pack,
+        .gather = msgl__cuda_gemm_gather,
+        .linear = msgl__cuda_linear,
+        .grouped = msgl__cuda_grouped,
+        .linear_scratch = msgl__cuda_linear_scratch,
+        .grouped_scratch = msgl__cuda_grouped_scratch,
+        .block_rows = 8192,
+        .tune = msgl__cuda_gemm_tune,
+    };
+    k->norm = (msgl_norm_kernels){.rms_norm = msgl__cuda_rms_norm, .add = msgl__cuda_add};
+    k->rope = (msgl_rope_kernels){
+        .table = msgl__cuda_rope_table,
+        .qk_norm_rope_store = msgl__cuda_qk_norm_rope_store,
+    };
+    k->act = (msgl_act_kernels){.silu_mul = msgl__cuda_silu_mul};
+    k->moe = (msgl_moe_kernels){
+        .route = msgl__cuda_moe_route,
+        .sort = msgl__cuda_moe_sort,
+        .gather = msgl__cuda_moe_gather,
+        .combine = msgl__cuda_moe_combine,
+    };
+    k->sample = (msgl_sample_kernels){
+        .sample = msgl__cuda_sample,
+        .logprobs = msgl__cuda_logprobs,
+        .scratch_size = msgl__cuda_sample_scratch,
+    };
 }
 
 static const msgl_cuda_api API = {

@@ -1,0 +1,106 @@
+// SPDX-License-Identifier: Apache-2.0
+//
+// Captured decode steps. A step of few requests is hundreds of short kernels; launching them one by
+// one takes the host longer than they run. For a ladder of batch sizes the forward pass up to the
+// logits is captured once, over dummy requests; a step then copies its inputs to the buffers that
+// the captured kernels read, padded with dummy requests up to the next size, and launches the
+// whole. Activations of all sizes share the step arena, so graphs cost no memory for them.
+#include <string.h>
+
+#include "core/mem.h"
+#include "engine/internal.h"
+
+// 1, 2, 4, 8, 16, 24, ... up to max, which is always one of them. Returns how many.
+static int32_t ladder(int32_t max, int32_t *sizes)
+{
+    int32_t n = 0;
+    for (int32_t s = 1; s < max && n < MSGL_MAX_GRAPHS - 1; s = s < 8 ? 2 * s : s + 8) {
+        sizes[n++] = s;
+    }
+    sizes[n++] = max;
+    return n;
+}
+
+// Requests that all stand in the dummy row, at position 0 of the dummy page.
+static void dummy_batch(msgl_engine *e, msgl_engine_step *s, int32_t size)
+{
+    s->batch = (msgl_batch){
+        .phase = MSGL_DECODE,
+        .size = size,
+        .padded_size = size,
+        .num_tokens = size,
+        .reqs = s->reqs,
+        .positions = s->io.positions,
+        .out_loc = s->io.out_loc,
+    };
+    for (int32_t i = 0; i < size; i++) {
+        s->reqs[i] = (msgl_batch_req){.table_idx = e->max_running, .device_len = 1};
+    }
+    s->num_rows = s->num_samples = s->num_records = 0;
+    s->num_segments =
+        msgl__rope_prepare(&e->model.cfg.rope, &s->batch, s->io.inv_freq, s->segments);
+    msgl__step_pad(e, s, 0);
+}
+
+static int capture(msgl_engine *e, int32_t size, msgl_decode_graph *out, msgl_err *err)
+{
+    msgl_engine_step *s = &e->steps[0];
+    const msgl_attn_desc *attn = e->attn->desc;
+    msgl_device *d = e->device;
+    msgl__step_bind(e, s, size);
+    dummy_batch(e, s, size);
+    int code = attn->prepare_for_capture(e->attn, &s->batch);
+    if (code != 0) return msgl__err_set(err, code, "graph of %d requests: attention", size);
+    msgl__step_copy_in(e, s);
+    e->exec.status = 0;
+    // Once for real: libraries and kernels load themselves at their first use, which a capture
+    // cannot contain.
+    const void *logits = msgl__step_forward(e, s);
+    if (logits != NULL) {
+        d->ops->graph_begin(d);
+        logits = msgl__step_forward(e, s);
+        out->graph = d->ops->graph_end(d, err);
+    }
+    if (e->exec.status != 0) return msgl__err_set(err, e->exec.status, "%s", d->fault.text);
+    if (out->graph == NULL) return MSGL_EDEVICE;
+    out->size = size;
+    out->logits = logits;
+    d->ops->record(d, 0);
+    code = d->ops->wait(d, 0); // the staging is used again for the next size
+    return code == 0 ? 0 : msgl__err_set(err, code, "%s", d->fault.text);
+}
+
+int msgl__graphs_capture(msgl_engine *e, int32_t max_size, msgl_err *err)
+{
+    const msgl_attn_desc *attn = e->attn->desc;
+    if (max_size > e->max_running) max_size = e->max_running;
+    if (e->device->ops->graph_begin == NULL || max_size < 1 || !attn->graph ||
+        msgl__rope_per_request(&e->model.cfg.rope)) {
+        return 0;
+    }
+    int32_t sizes[MSGL_MAX_GRAPHS];
+    const int32_t n = ladder(max_size, sizes);
+    int code = attn->init_capture(e->attn, e->info.max_seq_len, sizes, n, err);
+    for (int32_t i = n - 1; i >= 0 && code == 0; i--) { // largest first
+        code = capture(e, sizes[i], &e->graphs[i], err);
+        if (code == 0 && e->graphs[i].graph != NULL) e->num_graphs++;
+    }
+    return code;
+}
+
+const msgl_decode_graph *msgl__graphs_find(const msgl_engine *e, int32_t size)
+{
+    for (int32_t i = 0; i < e->num_graphs; i++) {
+        if (e->graphs[i].size >= size) return &e->graphs[i];
+    }
+    return NULL;
+}
+
+void msgl__graphs_destroy(msgl_engine *e)
+{
+    for (int32_t i = 0; i < MSGL_MAX_GRAPHS; i++) {
+        if (e->graphs[i].graph != NULL) {
+            e->device->ops->graph_destroy(e->device, e->graphs[i].graph);
+        }
+    }
+}

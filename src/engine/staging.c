@@ -1,0 +1,102 @@
+// SPDX-License-Identifier: Apache-2.0
+//
+// Memory of the steps: what the host writes before a step and reads after it, one set per slot, and
+// the device's set. The part that the device reads has the same layout on both sides, so that one
+// copy moves it; arrays per token are as long as the step needs, but never shorter than a decode
+// step may need, so that captured graphs always find them at the same place.
+#include <string.h>
+
+#include "core/mem.h"
+#include "engine/internal.h"
+
+// Hands out pieces of a block, 64-byte aligned; with no block it only counts.
+typedef struct cutter {
+    char *base;
+    size_t used;
+} cutter;
+
+static void *cut(cutter *c, size_t count, size_t size)
+{
+    void *p = c->base == NULL ? NULL : c->base + c->used;
+    c->used += (count * size + 63) & ~(size_t)63;
+    return p;
+}
+
+static size_t rope_rows(const msgl_engine *e)
+{
+    return (size_t)msgl__rope_max_rows(&e->model.cfg.rope, e->max_running);
+}
+
+static size_t cut_io(const msgl_engine *e, size_t tokens, void *base, msgl_engine_io *io)
+{
+    const size_t r = (size_t)e->max_running, half = (size_t)e->model.cfg.rope.dim / 2;
+    cutter c = {.base = base};
+    io->inv_freq = cut(&c, rope_rows(e) * half, sizeof *io->inv_freq);
+    io->sample_rows = cut(&c, r, sizeof *io->sample_rows);
+    io->sample_index = cut(&c, r, sizeof *io->sample_index);
+    io->positions = cut(&c, tokens, sizeof *io->positions);
+    io->out_loc = cut(&c, tokens, sizeof *io->out_loc);
+    io->id_index = cut(&c, tokens, sizeof *io->id_index);
+    io->rows = cut(&c, tokens, sizeof *io->rows);
+    io->record_index = cut(&c, tokens, sizeof *io->record_index);
+    return io->bytes = c.used;
+}
+
+static size_t cut_step(const msgl_engine *e, void *base, msgl_engine_step *s)
+{
+    const size_t t = (size_t)e->max_step_tokens, r = (size_t)e->max_running;
+    msgl_engine_io io;
+    cutter c = {.base = base};
+    s->host = cut(&c, cut_io(e, t, NULL, &io), 1);
+    s->sampled = cut(&c, 2 * r, sizeof *s->sampled);
+    s->records = cut(&c, t, sizeof *s->records);
+    s->reqs = cut(&c, r, sizeof *s->reqs);
+    s->segments = cut(&c, rope_rows(e), sizeof *s->segments);
+    s->row_sample = cut(&c, t, sizeof *s->row_sample);
+    s->row_record = cut(&c, t, sizeof *s->row_record);
+    s->sample_req = cut(&c, r, sizeof *s->sample_req);
+    s->tokens = cut(&c, r, sizeof *s->tokens);
+    s->status = cut(&c, r, sizeof *s->status);
+    return c.used;
+}
+
+static size_t cut_device(const msgl_engine *e, void *base, msgl_engine_dev *d)
+{
+    const size_t t = (size_t)e->max_step_tokens, r = (size_t)e->max_running;
+    msgl_engine_io io;
+    cutter c = {.base = base};
+    d->base = cut(&c, cut_io(e, t, NULL, &io), 1);
+    d->sampled = cut(&c, 2 * r, sizeof *d->sampled);
+    d->records = cut(&c, t, sizeof *d->records);
+    d->ids = cut(&c, t, sizeof *d->ids);
+    return c.used;
+}
+
+size_t msgl__staging_host_bytes(const msgl_engine *e)
+{
+    msgl_engine_step s;
+    return MSGL_ENGINE_SLOTS * cut_step(e, NULL, &s);
+}
+
+size_t msgl__staging_device_bytes(const msgl_engine *e)
+{
+    msgl_engine_dev d;
+    return cut_device(e, NULL, &d);
+}
+
+void msgl__staging_place(msgl_engine *e, void *host, void *device)
+{
+    for (int i = 0; i < MSGL_ENGINE_SLOTS; i++) {
+        host = (char *)host + cut_step(e, host, &e->steps[i]);
+    }
+    (void)cut_device(e, device, &e->dev);
+}
+
+void msgl__step_bind(const msgl_engine *e, msgl_engine_step *s, int32_t num_tokens)
+{
+    const size_t exact = ((size_t)num_tokens + 63) & ~(size_t)63, least = (size_t)e->max_running;
+    const size_t most = (size_t)e->max_step_tokens;
+    const size_t tokens = exact > most ? most : exact;
+    (void)cut_io(e, tokens > least ? tokens : least, s->host, &s->io);
+    (void)cut_io(e, tokens > least ? tokens : least, e->dev.base, &s->dev);
+}
