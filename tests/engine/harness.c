@@ -44,17 +44,39 @@ static void keep_rows(void *ctx, const int32_t *rows, int32_t num_rows, int32_t 
     }
 }
 
+msgl_engine_config harness_config_for(const char *dir, const char *dtype,
+                                      const harness_target *target)
+{
+    msgl_engine_config c = harness_config(dir, dtype);
+    if (target->device != NULL) c.device = target->device;
+    if (target->attention != NULL) c.attention = target->attention;
+    if (target->page_size > 0) c.page_size = target->page_size;
+    if (target->threads > 0) c.num_threads = target->threads;
+    c.num_pages = 8192 / c.page_size + 1;
+    c.cpu_level = target->level;
+    c.graph_max_bs = target->graph_max_bs;
+    c.deterministic = target->deterministic;
+    return c;
+}
+
 void harness_open(harness *h, const msgl_engine_config *cfg)
 {
     msgl_err err = {0};
+    if (harness_try_open(h, cfg, &err) != 0) fail_msg("%s", err.text);
+}
+
+int harness_try_open(harness *h, const msgl_engine_config *cfg, msgl_err *err)
+{
     memset(h, 0, sizeof *h);
-    if (msgl__engine_create(cfg, &h->e, &err) != 0) fail_msg("%s", err.text);
+    const int code = msgl__engine_create(cfg, &h->e, err);
+    if (code != 0) return code;
     h->info = msgl__engine_info(h->e);
     h->r = msgl__engine_runner(h->e);
     h->max_rows = cfg->max_prefill_tokens;
     h->logprobs = calloc((size_t)h->max_rows * (size_t)h->info->vocab_size, sizeof(float));
     assert_non_null(h->logprobs);
     msgl__engine_observe_logits(h->e, keep_rows, h);
+    return 0;
 }
 
 void harness_close(harness *h)

@@ -1,0 +1,131 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "engine/parity.h"
+
+#include <math.h>
+#include <setjmp.h>
+#include <stdarg.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+
+#include <cmocka.h>
+
+enum { POSITIONS = 64, PATH = 512 };
+
+const char *const parity_models[] = {
+    "llama",
+    "llama_tf5",
+    "llama_rope_llama3",
+    "llama_rope_linear",
+    "llama_rope_dynamic",
+    "llama_rope_yarn",
+    "llama_gqa5_sharded",
+    "llama_hd256",
+    "llama_f16",
+    "mistral_swa",
+    "qwen2_gqa7",
+    "qwen3",
+    "qwen3_tf5",
+    "qwen3_f32",
+    "qwen3_moe",
+    "qwen3_moe_mixed",
+    NULL,
+};
+
+void parity_path(char *out, const char *model, const char *file)
+{
+    snprintf(out, PATH, MSGL_SOURCE_DIR "/tests/vectors/models/%s%s%s", model,
+             file[0] != '\0' ? "/" : "", file);
+}
+
+// Prefills the whole prompt and leaves its 64 rows of log-probabilities in the harness. False when
+// the backend cannot run the model.
+static bool run_prompt(harness *h, const char *model, const char *dtype,
+                       const harness_target *target)
+{
+    char dir[PATH], prompt[PATH];
+    int32_t ids[POSITIONS];
+    parity_path(dir, model, "");
+    parity_path(prompt, model, "prompt.json");
+    assert_int_equal(load_ids(prompt, "ids", ids, POSITIONS), POSITIONS);
+    const msgl_engine_config cfg = harness_config_for(dir, dtype, target);
+    msgl_err err = {0};
+    const int code = harness_try_open(h, &cfg, &err);
+    if (code == MSGL_EUNSUPPORTED) return false;
+    if (code != 0) fail_msg("%s: %s", model, err.text);
+    harness_pages(h, 3, POSITIONS + 1);
+    harness_tokens(h, 3, ids, POSITIONS);
+    msgl_batch_req req = harness_req(3, 0, POSITIONS);
+    harness_step(h, MSGL_PREFILL, &req, 1);
+    return true;
+}
+
+static int32_t argmax(const float *v, int32_t n)
+{
+    int32_t best = 0;
+    for (int32_t i = 1; i < n; i++) best = v[i] > v[best] ? i : best;
+    return best;
+}
+
+bool parity_f32(const char *model, const harness_target *target)
+{
+    harness h;
+    char path[PATH];
+    if (!run_prompt(&h, model, "float32", target)) return false;
+    const size_t n = (size_t)POSITIONS * (size_t)h.info->vocab_size;
+    parity_path(path, model, "expected_f32.bin");
+    float *want = load_floats(path, n);
+    double worst = 0;
+    for (size_t i = 0; i < n; i++) worst = fmax(worst, fabs((double)h.logprobs[i] - want[i]));
+    print_message("%-20s %s, %s: f32 max difference %.2e\n", model, h.info->device,
+                  h.info->attention, worst);
+    assert_true(worst < 1e-3);
+    free(want);
+    harness_close(&h);
+    return true;
+}
+
+// The best two log-probabilities of a row.
+static float margin(const float *v, int32_t n)
+{
+    const int32_t best = argmax(v, n);
+    float second = -INFINITY;
+    for (int32_t i = 0; i < n; i++) second = i != best && v[i] > second ? v[i] : second;
+    return v[best] - second;
+}
+
+// "Safely": its margin is above twice its largest error in the row.
+bool parity_half(const char *model, const char *dtype, const char *file,
+                 const harness_target *target)
+{
+    harness h;
+    char path[PATH];
+    if (!run_prompt(&h, model, dtype, target)) return false;
+    const int32_t vocab = h.info->vocab_size;
+    const size_t n = (size_t)POSITIONS * (size_t)vocab;
+    parity_path(path, model, "expected_f32.bin");
+    float *exact = load_floats(path, n);
+    parity_path(path, model, file);
+    float *rounded = load_floats(path, n);
+    double sum = 0;
+    int clear = 0;
+    for (int32_t p = 0; p < POSITIONS; p++) {
+        const float *got = harness_row(&h, p), *want = exact + (size_t)p * (size_t)vocab;
+        const float *theirs = rounded + (size_t)p * (size_t)vocab;
+        float rounding = 0;
+        for (int32_t i = 0; i < vocab; i++) {
+            sum += fabs((double)got[i] - want[i]);
+            rounding = fmaxf(rounding, fabsf(theirs[i] - want[i]));
+        }
+        if (margin(want, vocab) <= 2 * rounding) continue;
+        clear++;
+        assert_int_equal(argmax(got, vocab), argmax(want, vocab));
+    }
+    print_message("%-20s %s: %s mean difference %.4f, %d clear of %d\n", model, h.info->device,
+                  dtype, sum / (double)n, clear, POSITIONS);
+    assert_true(sum / (double)n < 0.05);
+    free(exact);
+    free(rounded);
+    harness_close(&h);
+    return true;
+}
