@@ -229,6 +229,8 @@ static int sample(bench *b, msgl_work_fn fn, void *ctx, double seconds, double *
             return b->exec.status != 0 ? b->exec.status : MSGL_EDEVICE;
         if (call > 0 && so_far > warm) b->samples[n++] = took;
         if (n >= at_least && so_far > warm + seconds) break;
+        if (n >= 3 && so_far > warm + 5 * seconds)
+            break; // far slower than what it is compared with
     }
     *ms = median(b->samples, n);
     return 0;

@@ -118,7 +118,7 @@ static int compare(const msgl_args *a, const msgl_attn_bench_env *env, const str
     const size_t num = gpu ? MSGL_COUNT(GPU_SHAPES) : MSGL_COUNT(CPU_SHAPES);
     const msgl_device_kind kind = gpu ? MSGL_DEVICE_CUDA : MSGL_DEVICE_CPU;
     msgl_rows rows = {.format = a->format};
-    int count, used = 0, rc = 0;
+    int count, known = 0, rc = 0;
     const msgl_attn_desc *const *all = msgl__attn_backends(&count);
     for (size_t i = 0; rc == 0 && i < num * 2; i++) {
         const struct shape *s = &shapes[i / 2];
@@ -128,12 +128,13 @@ static int compare(const msgl_args *a, const msgl_attn_bench_env *env, const str
             if (!msgl__bench_wanted(a->backends, all[b]->name) || !(all[b]->devices & 1u << kind)) {
                 continue;
             }
-            used++;
+            known++;
             rc = measure(env, all[b], s, page > 0 ? page : 1, limit, &rows, err);
-            if (rc == MSGL_EUNSUPPORTED && a->backends == NULL) rc = 0; // `minisgl info` says why
+            if (rc == MSGL_EUNSUPPORTED) rc = 0; // if all are: the last one's reason is the error
         }
     }
-    if (rc == 0 && used == 0) {
+    if (rc == 0 && rows.count == 0 && known > 0) return MSGL_EUNSUPPORTED;
+    if (rc == 0 && known == 0) {
         rc = msgl__err_set(err, MSGL_EINVAL,
                            "--backends %s: none of these; `minisgl info` lists them", a->backends);
     }
