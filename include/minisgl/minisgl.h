@@ -64,7 +64,7 @@ typedef void (*msgl_progress_fn)(void *ctx, const char *stage, uint64_t done, ui
 // during msgl_open only.
 typedef struct msgl_options {
     const char *model_dir;  // required: folder with config.json, *.safetensors, tokenizer.json
-    const char *device;     // "auto" or "cpu"
+    const char *device;     // "auto", "cpu", "cuda" or "cuda:N"
     const char *dtype;      // "auto", "bfloat16", "float16", "float32"
     const char *attention;  // "auto", a backend's name, or "PREFILL,DECODE"
     const char *cache_type; // "radix" or "naive"
@@ -77,11 +77,15 @@ typedef struct msgl_options {
     int max_prefill_tokens; // prompt tokens per step
     int page_size;          // tokens per KV page
     int num_pages;          // 0: from memory_ratio
-    double memory_ratio;    // share of the free memory that the KV pool may take
-    int overlap;            // 1: prepare step n + 1 while step n runs
-    int prefill_first;      // 1: all prompts before any answer goes on; for batch jobs, which want
-                            // throughput. 0: prompts in portions, so that no stream stalls
-    msgl_line_fn log;       // the memory plan and warnings; NULL: dropped
+    double memory_ratio; // share of the free memory that the KV pool may take; 0: 0.9 of a GPU's,
+                         // 0.4 of the host's
+    int overlap;         // 1: prepare step n + 1 while step n runs
+    int prefill_first;   // 1: all prompts before any answer goes on; for batch jobs, which want
+                         // throughput. 0: prompts in portions, so that no stream stalls
+    int graph_max_bs;  // GPU: largest decode batch captured as a graph; 0: none, -1: by its memory
+    int deterministic; // GPU: 1: an answer does not depend on what else is in the batch, on chunks,
+                       // pages, graphs or the prefix cache. The CPU always computes so
+    msgl_line_fn log;  // the memory plan and warnings; NULL: dropped
     msgl_progress_fn progress; // loading; NULL: none
     void *ctx;                 // passed to both
     void *reserved[8];

@@ -153,7 +153,9 @@ int msgl__cli_options(const msgl_args *a, msgl_options *out, char **dir, char at
     if (a->max_prefill > 0) out->max_prefill_tokens = (int)a->max_prefill;
     if (a->page_size > 0) out->page_size = (int)a->page_size;
     out->num_pages = (int)a->num_pages;
-    out->memory_ratio = a->memory_ratio;
+    out->memory_ratio = a->memory_ratio; // 0: by device
+    out->graph_max_bs = (int)a->graph_max_bs;
+    out->deterministic = a->deterministic;
     out->overlap = !a->disable_overlap;
     out->log = print_log;
     out->progress = print_progress;

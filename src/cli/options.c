@@ -159,7 +159,8 @@ const msgl_option msgl__options[] = {
      0.99,
      NULL,
      "engine",
-     "share of the free memory that the KV pool may take (default 0.4)"},
+     "share of the free memory that the KV pool may take (default 0.9 of a GPU's, 0.4 of the "
+     "host's)"},
     {{"--max-running-requests"},
      ENGINE,
      MSGL_OPT_INT,
@@ -584,7 +585,6 @@ void msgl__args_default(msgl_args *a)
         .tp_size = 1,
         .max_running = 256,
         .graph_max_bs = -1,
-        .memory_ratio = 0.4,
         .host = "127.0.0.1",
         .port = 1919,
         .temperature = NAN,

@@ -115,7 +115,7 @@ void msgl_options_init(msgl_options *o)
                         .max_running = 256,
                         .max_prefill_tokens = 8192,
                         .page_size = 1,
-                        .memory_ratio = 0.4,
+                        .graph_max_bs = -1,
                         .overlap = 1};
 }
 
@@ -133,8 +133,8 @@ int msgl__engine_config_of(const msgl_options *o, msgl_engine_config *out, msgl_
                              "max_running, max_prefill_tokens and page_size must be at least 1; "
                              "threads, num_pages and max_seq_len not negative");
     }
-    if (!(o->memory_ratio > 0 && o->memory_ratio < 1)) {
-        return msgl__err_set(err, MSGL_EINVAL, "memory_ratio is %g; allowed: between 0 and 1",
+    if (!(o->memory_ratio >= 0 && o->memory_ratio < 1)) {
+        return msgl__err_set(err, MSGL_EINVAL, "memory_ratio is %g; allowed: 0 to below 1",
                              o->memory_ratio);
     }
     *out = (msgl_engine_config){.model_dir = o->model_dir,
@@ -150,6 +150,8 @@ int msgl__engine_config_of(const msgl_options *o, msgl_engine_config *out, msgl_
                                 .page_size = o->page_size,
                                 .num_pages = o->num_pages,
                                 .memory_ratio = o->memory_ratio,
+                                .graph_max_bs = o->graph_max_bs,
+                                .deterministic = o->deterministic != 0,
                                 .naive_cache = naive,
                                 .cpu_level = o->cpu_level,
                                 .progress = o->progress,
