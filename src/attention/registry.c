@@ -4,6 +4,7 @@
 #include <string.h>
 
 #include "attention/fa/fa.h"
+#include "attention/fa/fa_cuda.h"
 #include "attention/fi/fi.h"
 #include "attention/torch_native/torch_native.h"
 #include "attention/trtllm/trtllm.h"
@@ -11,6 +12,7 @@
 
 static const msgl_attn_desc *const BACKENDS[] = {
     &msgl__attn_fa,
+    &msgl__attn_fa_cuda,
     &msgl__attn_fi,
     &msgl__attn_trtllm,
     &msgl__attn_torch_native,

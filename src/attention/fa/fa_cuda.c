@@ -1,0 +1,196 @@
+// SPDX-License-Identifier: Apache-2.0
+//
+// fa on GPUs: our own kernels over the page table as it is. Decode needs no plan (the kernel shares
+// out its work from the lengths in device memory), so a captured graph only needs new lengths.
+// Prefill takes a work list per batch and window, planned at the first layer that needs it.
+//
+// Deterministic: the phase alone chooses the kernel, since a row's bits must not depend on how many
+// other tokens its chunk has; otherwise single-token chunks take the decode kernel too.
+#include "attention/fa/fa_cuda.h"
+
+#include "attention/fa/plan_prefill.h"
+#include "attention/paged.h"
+#include "core/mem.h"
+#include "kernel/cuda/decode/decode.h"
+#include "kernel/cuda/plugin.h"
+
+enum {
+    MAX_WINDOWS = 4,     // different ones in a model
+    L2_BYTES = 50 << 20, // which the prefill plan's order of work aims at
+};
+
+typedef struct fa_plans { // of a batch
+    int32_t windows[MAX_WINDOWS];
+    int32_t count;
+} fa_plans;
+
+typedef struct fa_backend {
+    msgl_attn_backend base;
+    msgl_cuda_batches batches;
+    fa_plans *plans; // [num_slots + 1], as batches.slots
+    size_t plan_bytes;
+    void *workspace;
+    size_t workspace_bytes;
+} fa_backend;
+
+static void fa_destroy(msgl_attn_backend *base)
+{
+    fa_backend *b = (fa_backend *)base;
+    if (b == NULL) return;
+    msgl_device *d = b->batches.cfg.dev;
+    if (b->workspace != NULL) d->ops->free(d, b->workspace, b->workspace_bytes);
+    msgl__cuda_batches_destroy(&b->batches);
+    msgl__free(b->plans);
+    msgl__free(b);
+}
+
+static int fa_create(const msgl_attn_config *cfg, msgl_attn_backend **out, msgl_err *err)
+{
+    fa_backend *b = msgl__calloc(1, sizeof *b);
+    if (b == NULL) return msgl__err_set(err, MSGL_ENOMEM, "fa: out of memory");
+    b->base.desc = &msgl__attn_fa_cuda;
+    b->batches.cfg = *cfg;
+    int code = msgl__attn_config_check(cfg, err);
+    if (code != 0) goto fail;
+    b->plan_bytes = (msgl__fa_plan_prefill_size(cfg->num_q_heads, cfg->num_kv_heads,
+                                                cfg->max_running, cfg->max_step_tokens) +
+                     63) &
+                    ~(size_t)63;
+    code = msgl__cuda_batches_create(cfg, "fa", MAX_WINDOWS * b->plan_bytes, &b->batches, err);
+    if (code != 0) goto fail;
+    b->plans = msgl__calloc((size_t)cfg->num_slots + 1, sizeof *b->plans);
+    b->workspace_bytes = msgl__fa_decode_workspace(
+        cfg->num_q_heads, cfg->num_kv_heads, cfg->head_dim, cfg->max_running, cfg->deterministic);
+    b->workspace = cfg->dev->ops->alloc(cfg->dev, b->workspace_bytes);
+    if (b->plans == NULL || b->workspace == NULL) {
+        code = msgl__err_set(err, MSGL_ENOMEM, "fa: no memory for a workspace of %zu bytes",
+                             b->workspace_bytes);
+        goto fail;
+    }
+    *out = &b->base;
+    return 0;
+fail:
+    fa_destroy(&b->base);
+    return code;
+}
+
+static int fa_prepare_metadata(msgl_attn_backend *base, msgl_batch *batch)
+{
+    fa_backend *b = (fa_backend *)base;
+    (void)msgl__cuda_batch_fill(&b->batches, batch, false);
+    b->plans[batch->slot].count = 0;
+    return 0;
+}
+
+static size_t plan_window(const fa_backend *b, const msgl_cuda_batch *md, int32_t window, char *out)
+{
+    const msgl_attn_config *cfg = &b->batches.cfg;
+    const msgl_fa_prefill_batch p = {.num_q_heads = cfg->num_q_heads,
+                                     .num_kv_heads = cfg->num_kv_heads,
+                                     .head_dim = cfg->head_dim,
+                                     .elem_size = (int32_t)msgl__dtype_size(cfg->pool->dtype),
+                                     .window = window,
+                                     .l2_bytes = L2_BYTES,
+                                     .batch = md->size,
+                                     .cu_seqlens_q = md->cu_seqlens_q,
+                                     .seqlens_k = md->seqlens_k,
+                                     .table_rows = md->table_rows};
+    return msgl__fa_plan_prefill(&p, out);
+}
+
+// The device copy of the batch's plan for a window, made if it is the first layer with it; the
+// lengths go along with the first plan. NULL: too many windows.
+static const void *prefill_plan(fa_backend *b, msgl_cuda_batch *md, int32_t window)
+{
+    fa_plans *plans = &b->plans[md - b->batches.slots];
+    int32_t i = 0;
+    while (i < plans->count && plans->windows[i] != window) i++;
+    if (i == MAX_WINDOWS) return NULL;
+    const size_t at = (size_t)i * b->plan_bytes;
+    if (i == plans->count) {
+        const size_t bytes = plan_window(b, md, window, md->extra + at);
+        if (md->copied) {
+            msgl__cuda_batch_copy_extra(&b->batches, md, at, bytes);
+        } else {
+            msgl__cuda_batch_copy(&b->batches, md, bytes);
+        }
+        plans->windows[plans->count++] = window;
+    }
+    return msgl__cuda_batch_extra(&b->batches, at);
+}
+
+static void fa_forward(msgl_attn_backend *base, msgl_exec *x, const msgl_attn_layer *layer,
+                       const msgl_batch *batch, const void *q, size_t ld, void *out)
+{
+    fa_backend *b = (fa_backend *)base;
+    const msgl_attn_config *cfg = &b->batches.cfg;
+    const msgl_cuda_attn *k = cfg->cuda->attn;
+    msgl_cuda_batch *md = batch->attn_metadata;
+    void *stream = cfg->cuda->stream(x->device);
+    if (x->act != cfg->pool->dtype) {
+        x->status = MSGL_EUNSUPPORTED;
+        return;
+    }
+    msgl_cuda_attn_call c;
+    msgl__cuda_batch_call(&b->batches, md, layer, x->act, q, ld, out, &c);
+    c.workspace = b->workspace;
+    const bool decode =
+        batch->phase == MSGL_DECODE || (md->max_seqlen_q <= 1 && !cfg->deterministic);
+    int (*launch)(const msgl_cuda_attn_call *, void *) = k->reference;
+    if (decode && msgl__fa_decode_fits(x->act, cfg->head_dim)) {
+        launch = k->decode;
+    } else if (!decode && x->act != MSGL_F32) {
+        launch = k->prefill;
+        c.plan = prefill_plan(b, md, layer->window);
+        if (c.plan == NULL) {
+            x->status = MSGL_EUNSUPPORTED;
+            return;
+        }
+    }
+    if (!md->copied) msgl__cuda_batch_copy(&b->batches, md, 0);
+    msgl__cuda_attn_result(x, "fa", launch(&c, stream));
+}
+
+static void fa_last_indices(const msgl_attn_backend *base, const msgl_batch *batch, int32_t *out)
+{
+    (void)base;
+    msgl__cuda_batch_last_indices(batch, out);
+}
+
+static int fa_init_capture(msgl_attn_backend *base, int32_t max_seq_len, const int32_t *batch_sizes,
+                           int32_t num_sizes, msgl_err *err)
+{
+    return msgl__cuda_batches_init_capture(&((fa_backend *)base)->batches, "fa", max_seq_len,
+                                           batch_sizes, num_sizes, err);
+}
+
+static int fa_prepare_for_capture(msgl_attn_backend *base, msgl_batch *batch)
+{
+    return msgl__cuda_batch_capture(&((fa_backend *)base)->batches, batch);
+}
+
+static int fa_prepare_for_replay(msgl_attn_backend *base, msgl_batch *batch)
+{
+    return msgl__cuda_batch_replay(&((fa_backend *)base)->batches, batch);
+}
+
+const msgl_attn_desc msgl__attn_fa_cuda = {
+    .name = "fa",
+    .aliases = {"fa3", NULL},
+    .summary = "own kernels: WGMMA prefill on Hopper, memory-speed decode on any GPU",
+    .devices = 1u << MSGL_DEVICE_CUDA,
+    .min_capability = 80,
+    .page_rule = MSGL_PAGE_ANY,
+    .kv_dtypes = 1u << MSGL_F32 | 1u << MSGL_F16 | 1u << MSGL_BF16,
+    .sliding_window = true,
+    .softcap = true,
+    .graph = true,
+    .create = fa_create,
+    .destroy = fa_destroy,
+    .prepare_metadata = fa_prepare_metadata,
+    .forward = fa_forward,
+    .last_indices = fa_last_indices,
+    .init_capture = fa_init_capture,
+    .prepare_for_capture = fa_prepare_for_capture,
+    .prepare_for_replay = fa_prepare_for_replay,
+};
