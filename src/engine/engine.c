@@ -5,6 +5,7 @@
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
+#include <sys/stat.h>
 
 #include "core/mem.h"
 #include "engine/internal.h"
@@ -279,14 +280,19 @@ static void fill_info(msgl_engine *e, const msgl_engine_config *cfg)
     i->no_prefix_sharing = cfg->naive_cache || msgl__rope_per_request(&m->rope);
 }
 
-// Where to keep algorithms chosen by measurement: $XDG_CACHE_HOME/minisgl or ~/.cache/minisgl.
-// False when neither variable is set.
+// Where to keep algorithms chosen by measurement: $XDG_CACHE_HOME/minisgl or ~/.cache/minisgl, made
+// if it is missing. False when neither variable is set.
 static bool cache_folder(char *out, size_t size)
 {
     const char *xdg = getenv("XDG_CACHE_HOME"), *home = getenv("HOME");
     const bool own = xdg != NULL && xdg[0] == '/';
     if (!own && (home == NULL || home[0] != '/')) return false;
-    return snprintf(out, size, "%s%s/minisgl", own ? xdg : home, own ? "" : "/.cache") < (int)size;
+    const int base = snprintf(out, size, "%s%s", own ? xdg : home, own ? "" : "/.cache");
+    if (base >= (int)size - (int)sizeof "/minisgl") return false;
+    (void)mkdir(out, 0755); // whoever writes there reports what is wrong with it
+    snprintf(out + base, size - (size_t)base, "/minisgl");
+    (void)mkdir(out, 0755);
+    return true;
 }
 
 static int open_gpu(msgl_engine *e, const msgl_device_choice *choice, msgl_err *err)
