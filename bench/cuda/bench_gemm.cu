@@ -9,13 +9,15 @@
 #include <string.h>
 
 #include "kernel/cuda/device_api.h"
+#include "kernel/cuda/gemm/gated_sm90.h"
 #include "kernel/cuda/gemm/gemm.h"
 #include "kernel/cuda/gemm/lt.cuh"
+#include "kernel/cuda/gemm/narrow_sm90.h"
 
 typedef struct shape {
     const char *name;
     int n, k;
-    bool norm, gated, accumulate, f32_out, bias;
+    bool norm, gated, accumulate, f32_out, fused;
     int max_m;
 } shape;
 
@@ -25,6 +27,8 @@ static const shape SMALL[] = {
     {"gate_up", 6144, 1024, false, false, false, false, false, 16384},
     {"down", 1024, 3072, false, false, true, false, false, 16384},
     {"lm_head", 151936, 1024, false, false, false, true, false, 256},
+    {"gate_up+silu", 6144, 1024, false, true, false, false, false, 16384},
+    {"  one kernel", 6144, 1024, false, true, false, false, true, 16384},
     {"norm+qkv", 4096, 1024, true, false, false, false, false, 16384},
     {"norm+gate_up+silu", 6144, 1024, true, true, false, false, false, 16384},
 };
@@ -34,6 +38,8 @@ static const shape LARGE[] = {
     {"gate_up", 34816, 5120, false, false, false, false, false, 16384},
     {"down", 5120, 17408, false, false, true, false, false, 16384},
     {"lm_head", 151936, 5120, false, false, false, true, false, 256},
+    {"gate_up+silu", 34816, 5120, false, true, false, false, false, 16384},
+    {"  one kernel", 34816, 5120, false, true, false, false, true, 16384},
     {"norm+qkv", 7168, 5120, true, false, false, false, false, 16384},
     {"norm+gate_up+silu", 34816, 5120, true, true, false, false, false, 16384},
 };
@@ -112,6 +118,11 @@ static void issue_linear(bench *b, void *arg, int i)
     msgl__cuda_linear(&b->x, &((linear_sets *)arg)->calls[i]);
 }
 
+static void issue_fused(bench *b, void *arg, int i)
+{
+    if (!msgl__cuda_gated_sm90(&b->x, &((linear_sets *)arg)->calls[i], true)) b->x.status = -1;
+}
+
 static size_t pad(size_t bytes)
 {
     return (bytes + 255) / 256 * 256;
@@ -171,7 +182,7 @@ static void bench_model(bench *b, const char *name, const shape *shapes, int num
         for (int i = 0; i < NUM_MS; i++) {
             if (MS[i] > s->max_m || (quick && MS[i] > 256)) continue;
             const int calls = place_linear(b, s, MS[i], &sets, norm);
-            const float us = time_us(b, issue_linear, &sets, calls);
+            const float us = time_us(b, s->fused ? issue_fused : issue_linear, &sets, calls);
             printf(" %8.1f (%3.0f%%)", (double)us, 100 * limit_us(s, MS[i]) / (double)us);
             fflush(stdout);
         }
@@ -201,6 +212,37 @@ static void tune_model(bench *b, const char *name, const shape *shapes, int num)
     (void)clock_gettime(CLOCK_MONOTONIC, &t1);
     printf("tuning %s: %.2f s\n", name,
            (double)(t1.tv_sec - t0.tv_sec) + 1e-9 * (double)(t1.tv_nsec - t0.tv_nsec));
+}
+
+// --- narrow: which plan
+// -----------------------------------------------------------------------------
+
+static const msgl_narrow_plan *plan; // of issue_narrow; NULL: its own
+
+static void issue_narrow(bench *b, void *arg, int i)
+{
+    if (!msgl__cuda_narrow_sm90(&b->x, &((linear_sets *)arg)->calls[i], plan)) b->x.status = -1;
+}
+
+static void bench_narrow(bench *b, const char *model, const shape *s, float *norm)
+{
+    static const int ROWS[] = {32, 64, 128, 256};
+    static linear_sets sets;
+    for (size_t j = 0; j < sizeof ROWS / sizeof ROWS[0]; j++) {
+        const int num = place_linear(b, s, ROWS[j], &sets, norm);
+        printf("%-5s %-18s m %3d  linear %6.1f  groups x splits:", model, s->name, ROWS[j],
+               (double)time_us(b, issue_linear, &sets, num));
+        for (int groups = 1; groups <= 2; groups++) {
+            for (int splits = 1; splits <= 8; splits++) {
+                const msgl_narrow_plan p = {groups, splits};
+                const int blocks = s->n / (64 * groups) * splits;
+                if (blocks < 60 || blocks > 280 || splits == 5 || splits == 7) continue;
+                plan = &p;
+                printf(" %dx%d %.1f", groups, splits, (double)time_us(b, issue_narrow, &sets, num));
+            }
+        }
+        printf("\n");
+    }
 }
 
 // --- grouped: Qwen3-30B-A3B, 128 experts, 8 of them per token ------------------------------------
@@ -283,10 +325,12 @@ static void bench_grouped(bench *b, const char *name, int n, int k, bool gated)
 int main(int argc, char **argv)
 {
     static bench b;
-    bool quick = false, tune = true;
+    (void)setvbuf(stdout, NULL, _IOLBF, 0);
+    bool quick = false, tune = true, proposals = false;
     const char *cache = NULL;
     for (int i = 1; i < argc; i++) {
         quick |= strcmp(argv[i], "--quick") == 0;
+        proposals |= strcmp(argv[i], "--proposals") == 0; // the library's, before tuning
         tune &= strcmp(argv[i], "--no-tune") != 0;
         if (strcmp(argv[i], "--cache") == 0 && i + 1 < argc) cache = argv[++i];
     }
@@ -314,15 +358,23 @@ int main(int argc, char **argv)
     noise<<<1024, 512, 0, b.d->stream>>>((__nv_bfloat16 *)b.pool, b.pool_bytes / 2, 0.05f);
     check(&b, "inputs");
     printf("cuBLASLt %zu\n", cublasLtGetVersion());
-    for (int round = tune ? 0 : 1; round < 2; round++) {
+    for (int round = proposals ? 0 : 1; round < 2; round++) {
         if (round == 1 && tune) {
             tune_model(&b, "0.6B", SMALL, 5);
             tune_model(&b, "14B", LARGE, 5);
             noise<<<1024, 512, 0, b.d->stream>>>((__nv_bfloat16 *)b.pool, b.pool_bytes / 2, 0.05f);
         }
         printf(round == 0 ? "-- the library's first proposals\n" : "-- as chosen\n");
-        bench_model(&b, "0.6B", SMALL, 7, norm, quick || round == 0);
-        bench_model(&b, "14B", LARGE, 7, norm, quick || round == 0);
+        bench_model(&b, "0.6B", SMALL, 9, norm, quick || round == 0);
+        bench_model(&b, "14B", LARGE, 9, norm, quick || round == 0);
+    }
+    for (int i = 0; i < 2; i++) {
+        const shape *shapes = i == 0 ? SMALL : LARGE;
+        for (int j = 0; j < 9; j++) {
+            const shape *s = &shapes[j];
+            const bool used = s->norm || s->accumulate;
+            if (used && s->n <= 40000) bench_narrow(&b, i == 0 ? "0.6B" : "14B", s, norm);
+        }
     }
     printf("30B-A3B grouped: us (share of limit) at 1 8 16 32 64 128 256 1024 4096 tokens\n");
     bench_grouped(&b, "gate_up+silu", 1536, 2048, true);

@@ -10,15 +10,18 @@
 
 #include "kernel/cuda/device_api.h"
 #include "kernel/cuda/device.cuh"
+#include "kernel/cuda/gemm/gated_sm90.h"
 #include "kernel/cuda/gemm/gemm.h"
 #include "kernel/cuda/gemm/lt.cuh"
+#include "kernel/cuda/gemm/narrow_sm90.h"
 
 typedef struct test {
     msgl_device *device;
     msgl_exec x;
     msgl_arena scratch;
     uint64_t state; // of the random numbers
-    int checks, failures;
+    int checks, failures, all_failures;
+    int fallbacks; // calls that the kernel under test did not take
     double worst;
 } test;
 
@@ -135,6 +138,12 @@ static double rounding(msgl_dtype t)
     return t == MSGL_F32 ? 1e-6 : t == MSGL_F16 ? 4e-4 : 3.2e-3;
 }
 
+// Of a sum itself: the matrix units cut sums off, always towards zero, once per 16 elements.
+static double cutting(msgl_dtype in, int k)
+{
+    return in == MSGL_F32 ? 0 : k / 16 * 0x1p-24;
+}
+
 static const char *const NAMES[] = {"f32", "f16", "bf16"};
 
 typedef struct linear_case {
@@ -142,6 +151,8 @@ typedef struct linear_case {
     int m, n, k;
     bool norm, bias, gated, accumulate, f32_out;
     int pad_in, pad_out; // beyond the rows
+    int kernel;          // 0: as linear chooses; 1: gated_sm90; 2: narrow_sm90 by this plan
+    msgl_narrow_plan plan;
 } linear_case;
 
 // Product of row i with weight row j, after the norm.
@@ -198,13 +209,20 @@ static void check_linear(test *t, const linear_case *c)
     call.out = out.device;
     call.ld_out = ld_out;
     char what[200];
-    snprintf(what, sizeof what, "linear %s m %d n %d k %d%s%s%s%s%s pad %d %d", NAMES[c->dtype],
-             c->m, c->n, c->k, c->norm ? " norm" : "", c->bias ? " bias" : "",
-             c->gated ? " gated" : "", c->accumulate ? " accumulate" : "",
-             c->f32_out ? " f32_out" : "", c->pad_in, c->pad_out);
+    snprintf(what, sizeof what, "linear(%d, %dx%d) %s m %d n %d k %d%s%s%s%s%s pad %d %d",
+             c->kernel, c->plan.groups, c->plan.splits, NAMES[c->dtype], c->m, c->n, c->k,
+             c->norm ? " norm" : "", c->bias ? " bias" : "", c->gated ? " gated" : "",
+             c->accumulate ? " accumulate" : "", c->f32_out ? " f32_out" : "", c->pad_in,
+             c->pad_out);
     t->x.act = c->dtype;
     msgl__arena_init(&t->scratch, t->scratch.base, msgl__cuda_linear_scratch(&call));
-    msgl__cuda_linear(&t->x, &call);
+    const bool done = c->kernel == 1   ? msgl__cuda_gated_sm90(&t->x, &call, true)
+                      : c->kernel == 2 ? msgl__cuda_narrow_sm90(&t->x, &call, &c->plan)
+                                       : false;
+    if (!done) {
+        t->fallbacks += c->kernel != 0;
+        msgl__cuda_linear(&t->x, &call);
+    }
     t->scratch.size = SCRATCH;
     finish(t, what);
     download(&out);
@@ -227,7 +245,8 @@ static void check_linear(test *t, const linear_case *c)
         if (c->accumulate) ref += (double)before[(size_t)i * ld_out + j];
         compare(&d, out.host[(size_t)i * ld_out + j], ref);
     }
-    const double steps = rounding(out_type) + (c->norm || c->gated ? 2 * rounding(c->dtype) : 0);
+    const double steps = rounding(out_type) + cutting(c->dtype, c->k) +
+                         (c->norm || c->gated ? 2 * rounding(c->dtype) : 0);
     judge(t, &d, steps, what);
     free(before);
     drop(t, &in);
@@ -264,6 +283,34 @@ static void test_linear(test *t, int cases)
     linear_case none = {};
     none.n = none.k = 64;
     check_linear(t, &none);
+}
+
+// The kernels of sm_90 by themselves.
+static void test_fused(test *t, int cases)
+{
+    for (int i = 0; i < cases; i++) {
+        linear_case c = {};
+        c.kernel = 1 + i % 2;
+        c.dtype = i % 6 == 0 ? MSGL_F16 : MSGL_BF16;
+        c.gated = c.kernel == 1 || below(t, 3) == 0;
+        c.m = 1 + below(t, c.kernel == 1 ? (below(t, 2) == 0 ? 300 : 3000) : 256);
+        c.n = 16 * (1 + below(t, below(t, 4) == 0 ? 300 : 40));
+        c.k = 8 * (1 + below(t, below(t, 4) == 0 ? 600 : 80));
+        c.pad_in = 8 * below(t, 3);
+        c.pad_out = 8 * below(t, 3);
+        if (c.kernel == 2) {
+            c.norm = below(t, 2) == 0 && c.dtype == MSGL_BF16;
+            c.bias = below(t, 3) == 0;
+            c.f32_out = !c.gated && below(t, 3) == 0;
+            c.accumulate = !c.gated && !c.f32_out && below(t, 2) == 0;
+            c.plan.groups = 1 + below(t, 2);
+            c.plan.splits = 1 + below(t, 8);
+            const int steps = (c.k + 63) / 64;
+            if (c.plan.splits > steps) c.plan.splits = steps;
+        }
+        check_linear(t, &c);
+    }
+    if (t->fallbacks > 0) printf("(%d fused cases were done otherwise)\n", t->fallbacks);
 }
 
 // Deterministic: the bits of a row do not depend on how many rows there are.
@@ -583,13 +630,15 @@ static void report(test *t, const char *name)
 {
     printf("%s: %d checks, worst err %.2f of what is allowed, %d failed\n", name, t->checks,
            t->worst, t->failures);
-    t->checks = 0;
+    t->all_failures += t->failures;
+    t->checks = t->failures = 0;
     t->worst = 0;
 }
 
 int main(int argc, char **argv)
 {
     static test t;
+    (void)setvbuf(stdout, NULL, _IOLBF, 0);
     bool quick = false;
     t.state = 1;
     for (int i = 1; i < argc; i++) {
@@ -599,6 +648,8 @@ int main(int argc, char **argv)
     open_device(&t, false, NULL);
     test_linear(&t, quick ? 12 : 200);
     report(&t, "linear");
+    test_fused(&t, quick ? 12 : 240);
+    report(&t, "fused");
     test_grouped(&t, quick ? 12 : 120);
     report(&t, "grouped");
     test_pack(&t);
@@ -620,5 +671,5 @@ int main(int argc, char **argv)
     }
     report(&t, "rows");
     close_device(&t);
-    return t.failures > 0;
+    return t.all_failures > 0;
 }

@@ -10,9 +10,8 @@
 #include "kernel/cuda/gemm/gemm.h"
 #include "kernel/cuda/gemm/grouped.cuh"
 #include "kernel/cuda/gemm/mma.cuh"
-
-extern "C" void msgl__cuda_silu_mul(msgl_exec *x, const void *gate_up, void *out, int rows,
-                                    int dim);
+#include "kernel/cuda/launch.cuh"
+#include "kernel/cuda/ops/ops.h"
 
 // MAX_EXPERTS of one launch: with the stages they stay within the 99 KiB that every GPU here has.
 enum { BK = 64, ROW_BYTES = BK * 2, CHUNKS = ROW_BYTES / 16, MAX_EXPERTS = 512 };
@@ -91,6 +90,8 @@ __global__ void __launch_bounds__(WM *WN * 32, 2) grouped_mma(const msgl_grouped
     extern __shared__ __align__(128) unsigned char shared[];
     int32_t *first = (int32_t *)(shared + STAGES * STAGE);
     const uint32_t base = msgl__shared_address(shared);
+    msgl__pdl_trigger();
+    msgl__pdl_wait();
     msgl__count_tiles<BM>(g, first);
     const int tiles = first[g.num_experts] * g.column_tiles, steps = (g.k + BK - 1) / BK;
     const int warp = threadIdx.x / 32, lane = threadIdx.x % 32;
@@ -210,8 +211,8 @@ static void launch(msgl_exec *x, msgl_grouped_args g, int32_t rows)
     auto kernel = grouped_mma<T, BM, BN, WM, WN, STAGES, GATED>;
     MSGL_CUDA_TRY(
         x, cudaFuncSetAttribute(kernel, cudaFuncAttributeMaxDynamicSharedMemorySize, (int)bytes));
-    kernel<<<(unsigned)(tiles < blocks ? tiles : blocks), WM * WN * 32, bytes, d->stream>>>(g);
-    MSGL_CUDA_LAUNCHED(x);
+    MSGL_CUDA_TRY(x, msgl__launch(kernel, dim3((unsigned)(tiles < blocks ? tiles : blocks)),
+                                  dim3(WM * WN * 32), bytes, d->stream, g));
 }
 
 // Heights by the average number of rows per expert.

@@ -5,15 +5,11 @@
 #include <cuda_bf16.h>
 #include <cuda_fp16.h>
 
+#include "kernel/cuda/gemm/gated_sm90.h"
 #include "kernel/cuda/gemm/gemm.h"
 #include "kernel/cuda/gemm/lt.cuh"
-
-extern "C" {
-bool msgl__cuda_gemv(msgl_exec *x, const msgl_linear_call *c);
-void msgl__cuda_rms_norm(msgl_exec *x, const void *in, size_t ld_in, const float *weight, float eps,
-                         void *out, size_t ld_out, int rows, int dim);
-void msgl__cuda_silu_mul(msgl_exec *x, const void *gate_up, void *out, int rows, int dim);
-}
+#include "kernel/cuda/gemv/gemv.h"
+#include "kernel/cuda/ops/ops.h"
 
 template <typename T> __global__ void convert_bias(const float *in, T *out, int n)
 {
@@ -60,6 +56,13 @@ static void run(msgl_exec *x, const msgl_linear_call *c)
         msgl__cuda_rms_norm(x, c->in, c->ld_in, c->norm, c->norm_eps, normed, (size_t)k, c->m, k);
         p.in = normed;
         p.ld_in = (size_t)k;
+    }
+    if (c->gated && !msgl__cuda_device(x)->deterministic) {
+        msgl_linear_call gated = *c;
+        gated.in = p.in;
+        gated.ld_in = p.ld_in;
+        gated.norm = NULL;
+        if (msgl__cuda_gated_sm90(x, &gated, false)) return;
     }
     if (c->gated) {
         p.out = msgl__arena_alloc(x->scratch, (size_t)c->m * n * element);

@@ -69,7 +69,7 @@ static __device__ __forceinline__ void msgl__store_pair(__half *p, float a, floa
 
 static __device__ __forceinline__ float msgl__silu(float v)
 {
-    return v / (1.0f + __expf(-v));
+    return __fdividef(v, 1.0f + __expf(-v)); // 0 where the exponential leaves the range
 }
 
 #endif

@@ -1,0 +1,253 @@
+// SPDX-License-Identifier: Apache-2.0
+//
+// Hopper's own instructions as far as the kernels of *_sm90.cu need them: warpgroup products, bulk
+// tensor copies with multicast, and the barriers that these complete on.
+#ifndef MSGL_KERNEL_CUDA_GEMM_WGMMA_CUH
+#define MSGL_KERNEL_CUDA_GEMM_WGMMA_CUH
+
+#include <cuda.h>
+#include <cuda_bf16.h>
+#include <cuda_fp16.h>
+#include <stdint.h>
+
+// Names of the sums' registers in the instruction's text.
+#define MSGL_ACC_NAMES_16 "%0, %1, %2, %3, %4, %5, %6, %7, %8, %9, %10, %11, %12, %13, %14, %15"
+#define MSGL_ACC_NAMES_32                                                                          \
+    MSGL_ACC_NAMES_16                                                                              \
+    ", %16, %17, %18, %19, %20, %21, %22, %23, %24, %25, %26, %27, %28, %29, %30, %31"
+#define MSGL_ACC_NAMES_64                                                                          \
+    MSGL_ACC_NAMES_32                                                                              \
+    ", %32, %33, %34, %35, %36, %37, %38, %39, %40, %41, %42, %43, %44, %45, %46, %47, "           \
+    "%48, %49, %50, %51, %52, %53, %54, %55, %56, %57, %58, %59, %60, %61, %62, %63"
+#define MSGL_ACC_NAMES_128                                                                         \
+    MSGL_ACC_NAMES_64                                                                              \
+    ", %64, %65, %66, %67, %68, %69, %70, %71, %72, %73, %74, %75, %76, %77, %78, %79, "           \
+    "%80, %81, %82, %83, %84, %85, %86, %87, %88, %89, %90, %91, %92, %93, %94, %95, "             \
+    "%96, %97, %98, %99, %100, %101, %102, %103, %104, %105, %106, %107, %108, %109, "             \
+    "%110, %111, %112, %113, %114, %115, %116, %117, %118, %119, %120, %121, %122, %123, "         \
+    "%124, %125, %126, %127"
+
+#define MSGL_ACC_8(d, i)                                                                           \
+    "+f"(d[i]), "+f"(d[i + 1]), "+f"(d[i + 2]), "+f"(d[i + 3]), "+f"(d[i + 4]), "+f"(d[i + 5]),    \
+        "+f"(d[i + 6]), "+f"(d[i + 7])
+#define MSGL_ACC_16(d, i) MSGL_ACC_8(d, i), MSGL_ACC_8(d, i + 8)
+#define MSGL_ACC_32(d, i) MSGL_ACC_16(d, i), MSGL_ACC_16(d, i + 16)
+#define MSGL_ACC_64(d, i) MSGL_ACC_32(d, i), MSGL_ACC_32(d, i + 32)
+#define MSGL_ACC_128(d, i) MSGL_ACC_64(d, i), MSGL_ACC_64(d, i + 64)
+
+// d[64, n] (+)= a[64, 16] b[n, 16]^T; a, b: descriptors of shared memory, rows of k. sums: n / 2;
+// x, y and z: the numbers of the operands behind them.
+#define MSGL_WGMMA(n, sums, x, y, z, c_type, type)                                                 \
+    static __device__ __forceinline__ void msgl__wgmma(float(&d)[sums], uint64_t a, uint64_t b,    \
+                                                       int add, c_type)                            \
+    {                                                                                              \
+        asm volatile("{\n.reg .pred p;\nsetp.ne.b32 p, %" #z ", 0;\n"                              \
+                     "wgmma.mma_async.sync.aligned.m64n" #n "k16.f32." type "." type               \
+                     " {" MSGL_ACC_NAMES_##sums "}, %" #x ", %" #y ", p, 1, 1, 0, 0;\n}\n"         \
+                     : MSGL_ACC_##sums(d, 0)                                                       \
+                     : "l"(a), "l"(b), "r"(add));                                                  \
+    }
+#define MSGL_WGMMA_TYPES(n, sums, x, y, z)                                                         \
+    MSGL_WGMMA(n, sums, x, y, z, __nv_bfloat16, "bf16")                                            \
+    MSGL_WGMMA(n, sums, x, y, z, __half, "f16")
+
+MSGL_WGMMA_TYPES(32, 16, 16, 17, 18)
+MSGL_WGMMA_TYPES(64, 32, 32, 33, 34)
+MSGL_WGMMA_TYPES(128, 64, 64, 65, 66)
+MSGL_WGMMA_TYPES(256, 128, 128, 129, 130)
+
+static __device__ __forceinline__ void msgl__wgmma_begin(void)
+{
+    asm volatile("wgmma.fence.sync.aligned;\n" ::: "memory");
+}
+
+static __device__ __forceinline__ void msgl__wgmma_commit(void)
+{
+    asm volatile("wgmma.commit_group.sync.aligned;\n" ::: "memory");
+}
+
+template <int PENDING> static __device__ __forceinline__ void msgl__wgmma_wait(void)
+{
+    asm volatile("wgmma.wait_group.sync.aligned %0;\n" ::"n"(PENDING) : "memory");
+}
+
+// Rows of 128 bytes, swizzled by 128 bytes, eight rows after another 1024 bytes on.
+static __device__ __forceinline__ uint64_t msgl__wgmma_operand(uint32_t shared)
+{
+    return (uint64_t)((shared & 0x3ffff) >> 4) | (uint64_t)1 << 16 | (uint64_t)64 << 32 |
+           (uint64_t)1 << 62;
+}
+
+template <int N> static __device__ __forceinline__ void msgl__registers_up(void)
+{
+    asm volatile("setmaxnreg.inc.sync.aligned.u32 %0;\n" ::"n"(N));
+}
+
+template <int N> static __device__ __forceinline__ void msgl__registers_down(void)
+{
+    asm volatile("setmaxnreg.dec.sync.aligned.u32 %0;\n" ::"n"(N));
+}
+
+static __device__ __forceinline__ uint32_t msgl__cluster_rank(void)
+{
+    uint32_t r;
+    asm volatile("mov.u32 %0, %%cluster_ctarank;\n" : "=r"(r));
+    return r;
+}
+
+static __device__ __forceinline__ uint32_t msgl__cluster_size(void)
+{
+    uint32_t n;
+    asm volatile("mov.u32 %0, %%cluster_nctarank;\n" : "=r"(n));
+    return n;
+}
+
+// Four floats of shared memory of block `rank` of the cluster.
+static __device__ __forceinline__ float4 msgl__cluster_load(uint32_t address, uint32_t rank)
+{
+    float4 v;
+    asm volatile("{\n.reg .b32 remote;\nmapa.shared::cluster.u32 remote, %4, %5;\n"
+                 "ld.shared::cluster.v4.f32 {%0, %1, %2, %3}, [remote];\n}\n"
+                 : "=f"(v.x), "=f"(v.y), "=f"(v.z), "=f"(v.w)
+                 : "r"(address), "r"(rank)
+                 : "memory");
+    return v;
+}
+
+static __device__ __forceinline__ float msgl__cluster_load_1(uint32_t address, uint32_t rank)
+{
+    float v;
+    asm volatile("{\n.reg .b32 remote;\nmapa.shared::cluster.u32 remote, %1, %2;\n"
+                 "ld.shared::cluster.f32 %0, [remote];\n}\n"
+                 : "=f"(v)
+                 : "r"(address), "r"(rank)
+                 : "memory");
+    return v;
+}
+
+static __device__ __forceinline__ void msgl__cluster_sync(void)
+{
+    asm volatile("barrier.cluster.arrive.release.aligned;\n"
+                 "barrier.cluster.wait.acquire.aligned;\n" ::
+                     : "memory");
+}
+
+// Only that all have come here: nothing is said about their memory operations, and nothing waited
+// for.
+static __device__ __forceinline__ void msgl__cluster_meet(void)
+{
+    asm volatile("barrier.cluster.arrive.relaxed.aligned;\n"
+                 "barrier.cluster.wait.aligned;\n" ::
+                     : "memory");
+}
+
+static __device__ __forceinline__ void msgl__barrier_init(uint32_t barrier, uint32_t count)
+{
+    asm volatile("mbarrier.init.shared::cta.b64 [%0], %1;\n" ::"r"(barrier), "r"(count));
+}
+
+static __device__ __forceinline__ void msgl__barrier_init_done(void)
+{
+    asm volatile("fence.mbarrier_init.release.cluster;\n" ::: "memory");
+}
+
+static __device__ __forceinline__ void msgl__barrier_expect(uint32_t barrier, uint32_t bytes)
+{
+    asm volatile("mbarrier.arrive.expect_tx.shared::cta.b64 _, [%0], %1;\n" ::"r"(barrier),
+                 "r"(bytes)
+                 : "memory");
+}
+
+// Arrives at the same barrier of block `rank` of the cluster: it may fill what this thread's
+// products have read. (With .release.cluster this would wait for all memory operations of the
+// thread.)
+static __device__ __forceinline__ void msgl__barrier_arrive(uint32_t barrier, uint32_t rank)
+{
+    asm volatile("{\n.reg .b32 remote;\nmapa.shared::cluster.u32 remote, %0, %1;\n"
+                 "mbarrier.arrive.shared::cluster.b64 _, [remote];\n}\n" ::"r"(barrier),
+                 "r"(rank)
+                 : "memory");
+}
+
+static __device__ __forceinline__ void msgl__barrier_wait(uint32_t barrier, uint32_t parity)
+{
+    asm volatile("{\n.reg .pred p;\nWAIT%=:\n"
+                 "mbarrier.try_wait.parity.shared::cta.b64 p, [%0], %1;\n"
+                 "@p bra DONE%=;\nbra WAIT%=;\nDONE%=:\n}\n" ::"r"(barrier),
+                 "r"(parity)
+                 : "memory");
+}
+
+// Fetches a tensor map, a kernel's parameter, ahead of its first use.
+static __device__ __forceinline__ void msgl__tensor_prefetch(const CUtensorMap *map)
+{
+    asm volatile("prefetch.tensormap [%0];\n" ::"l"(map) : "memory");
+}
+
+static __device__ __forceinline__ void msgl__tensor_load(uint32_t dst, const CUtensorMap *map,
+                                                         int x, int y, uint32_t barrier)
+{
+    asm volatile("cp.async.bulk.tensor.2d.shared::cluster.global.mbarrier::complete_tx::bytes "
+                 "[%0], [%1, {%2, %3}], [%4];\n" ::"r"(dst),
+                 "l"(map), "r"(x), "r"(y), "r"(barrier)
+                 : "memory");
+}
+
+// To the same place in every block of `mask`; completes on the same barrier in each.
+static __device__ __forceinline__ void msgl__tensor_load_multicast(uint32_t dst,
+                                                                   const CUtensorMap *map, int x,
+                                                                   int y, uint32_t barrier,
+                                                                   uint16_t mask)
+{
+    asm volatile("cp.async.bulk.tensor.2d.shared::cluster.global.mbarrier::complete_tx::bytes"
+                 ".multicast::cluster [%0], [%1, {%2, %3}], [%4], %5;\n" ::"r"(dst),
+                 "l"(map), "r"(x), "r"(y), "r"(barrier), "h"(mask)
+                 : "memory");
+}
+
+static __device__ __forceinline__ void msgl__tensor_store(const CUtensorMap *map, uint32_t src,
+                                                          int x, int y)
+{
+    asm volatile(
+        "cp.async.bulk.tensor.2d.global.shared::cta.bulk_group [%0, {%1, %2}], [%3];\n" ::"l"(map),
+        "r"(x), "r"(y), "r"(src)
+        : "memory");
+}
+
+static __device__ __forceinline__ void msgl__tensor_store_commit(void)
+{
+    asm volatile("cp.async.bulk.commit_group;\n" ::: "memory");
+}
+
+// Until the committed stores have read shared memory.
+static __device__ __forceinline__ void msgl__tensor_store_read(void)
+{
+    asm volatile("cp.async.bulk.wait_group.read 0;\n" ::: "memory");
+}
+
+static __device__ __forceinline__ void msgl__tensor_store_wait(void)
+{
+    asm volatile("cp.async.bulk.wait_group 0;\n" ::: "memory");
+}
+
+// Behind ordinary stores to shared memory that a tensor store reads.
+static __device__ __forceinline__ void msgl__fence_shared(void)
+{
+    asm volatile("fence.proxy.async.shared::cta;\n" ::: "memory");
+}
+
+static __device__ __forceinline__ void msgl__barrier_group(int id, int threads)
+{
+    asm volatile("bar.sync %0, %1;\n" ::"r"(id), "r"(threads) : "memory");
+}
+
+static __device__ __forceinline__ void msgl__store_matrix_4(uint32_t address, uint32_t a,
+                                                            uint32_t b, uint32_t c, uint32_t d)
+{
+    asm volatile(
+        "stmatrix.sync.aligned.m8n8.x4.shared.b16 [%0], {%1, %2, %3, %4};\n" ::"r"(address), "r"(a),
+        "r"(b), "r"(c), "r"(d)
+        : "memory");
+}
+
+#endif
