@@ -1,0 +1,145 @@
+// SPDX-License-Identifier: Apache-2.0
+//
+// The GPU as a device: copies, token kernels and events in order, a captured graph that does the
+// same as what was captured, memory that runs out as an answer rather than a fault, and an
+// asynchronous fault that every later wait reports.
+#include <setjmp.h>
+#include <stdarg.h>
+#include <stddef.h>
+#include <stdint.h>
+#include <stdlib.h>
+#include <string.h>
+
+#include <cmocka.h>
+
+#include "core/attributes.h"
+#include "kernel/cuda_loader.h"
+
+enum { N = 1000 };
+
+typedef struct fixture {
+    msgl_device *d;
+    int32_t *pool, *index, *values, *out; // device
+    int32_t *host;                        // [N] pinned
+} fixture;
+
+static int open_fixture(void **state)
+{
+    msgl_err err = {0};
+    fixture *f = calloc(1, sizeof *f);
+    const msgl_cuda_api *api = msgl__cuda_api_open(&err);
+    if (api == NULL || api->open(0, false, NULL, &f->d, &err) != 0) fail_msg("%s", err.text);
+    const msgl_device_ops *ops = f->d->ops;
+    int32_t **arrays[] = {&f->pool, &f->index, &f->values, &f->out};
+    for (size_t i = 0; i < MSGL_COUNT(arrays); i++) {
+        *arrays[i] = ops->alloc(f->d, N * sizeof(int32_t));
+        assert_non_null(*arrays[i]);
+    }
+    f->host = ops->host_alloc(f->d, N * sizeof(int32_t));
+    assert_non_null(f->host);
+    *state = f;
+    return 0;
+}
+
+static int close_fixture(void **state)
+{
+    fixture *f = *state;
+    f->d->ops->destroy(
+        f->d); // the memory goes with the process: after a fault nothing can be freed
+    free(f);
+    return 0;
+}
+
+static void put(fixture *f, int32_t *to, int32_t a, int32_t b)
+{
+    const msgl_device_ops *ops = f->d->ops;
+    assert_int_equal(ops->wait(f->d, 0), 0); // the staging may still be read
+    for (int32_t i = 0; i < N; i++) f->host[i] = (int32_t)((int64_t)i * a % N) + b;
+    ops->copy_in(f->d, to, f->host, N * sizeof(int32_t));
+    ops->record(f->d, 0);
+}
+
+static const int32_t *get(fixture *f, const int32_t *from)
+{
+    f->d->ops->copy_out(f->d, f->host, from, N * sizeof(int32_t));
+    f->d->ops->record(f->d, 0);
+    assert_int_equal(f->d->ops->wait(f->d, 0), 0);
+    return f->host;
+}
+
+static void test_tokens(void **state)
+{
+    fixture *f = *state;
+    const msgl_device_ops *ops = f->d->ops;
+    put(f, f->index, 7, 0);   // a permutation: 7 and 1,000 have no common factor
+    put(f, f->values, 1, -1); // -1, 0, 1, ...
+    ops->scatter_tokens(f->d, f->pool, f->index, f->values, N);
+    const int32_t *pool = get(f, f->pool);
+    for (int32_t i = 0; i < N; i++) assert_int_equal(pool[i * 7 % N], i == 0 ? 0 : i - 1);
+    ops->gather_tokens(f->d, f->pool, f->index, N / 2, f->out, 2);
+    const int32_t *out = get(f, f->out);
+    for (int32_t i = 0; i < N / 2; i++) assert_int_equal(out[2 * i], i == 0 ? 0 : i - 1);
+}
+
+static void test_graph(void **state)
+{
+    fixture *f = *state;
+    const msgl_device_ops *ops = f->d->ops;
+    msgl_err err = {0};
+    put(f, f->index, 3, 0);
+    ops->graph_begin(f->d);
+    ops->gather_tokens(f->d, f->pool, f->index, N, f->out, 1);
+    msgl_graph *g = ops->graph_end(f->d, &err);
+    if (g == NULL) fail_msg("%s", err.text);
+    for (int32_t round = 1; round < 4; round++) { // with inputs that differ from the captured ones
+        put(f, f->pool, 1, 1000 * round);
+        ops->graph_launch(f->d, g);
+        const int32_t *out = get(f, f->out);
+        for (int32_t i = 0; i < N; i++) assert_int_equal(out[i], i * 3 % N + 1000 * round);
+    }
+    ops->graph_destroy(f->d, g);
+}
+
+static void test_no_memory(void **state)
+{
+    fixture *f = *state;
+    const msgl_device_ops *ops = f->d->ops;
+    assert_null(ops->alloc(f->d, ops->available(f->d) + ((size_t)1 << 40)));
+    put(f, f->pool, 1, 5);
+    assert_int_equal(get(f, f->pool)[3], 8); // and the device goes on
+    assert_int_equal(f->d->fault.code, 0);
+}
+
+static void test_bad_ordinal(void **state)
+{
+    (void)state;
+    msgl_err err = {0};
+    msgl_device_choice choice;
+    assert_int_equal(msgl__device_choose("cuda:999", &choice, &err), MSGL_EINVAL);
+    assert_non_null(strstr(err.text, "cuda:0"));
+}
+
+// The last one: it costs the process its GPU context.
+static void test_fault(void **state)
+{
+    fixture *f = *state;
+    const msgl_device_ops *ops = f->d->ops;
+    assert_int_equal(ops->wait(f->d, 1), 0);
+    ops->gather_tokens(f->d, (const int32_t *)(uintptr_t)64, f->index, N, f->out, 1);
+    ops->record(f->d, 1);
+    assert_int_equal(ops->wait(f->d, 1), MSGL_EDEVICE);
+    assert_non_null(strstr(f->d->fault.text, "CUDA"));
+    assert_non_null(strstr(f->d->fault.text, "illegal memory access"));
+    ops->record(f->d, 2);
+    assert_int_equal(ops->wait(f->d, 2), MSGL_EDEVICE);
+}
+
+int main(void)
+{
+    const struct CMUnitTest tests[] = {
+        cmocka_unit_test(test_tokens),    cmocka_unit_test(test_graph),
+        cmocka_unit_test(test_no_memory), cmocka_unit_test(test_bad_ordinal),
+        cmocka_unit_test(test_fault),
+    };
+    return cmocka_run_group_tests(tests, open_fixture, close_fixture);
+}
