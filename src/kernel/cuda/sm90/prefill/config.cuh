@@ -24,8 +24,8 @@ template <class T_, int HD_, bool GATHER_, bool SOFTCAP_> struct msgl_fa_prefill
     static constexpr int STAGES = HD == 64 ? 8 : HD == 128 ? 5 : 4;
     static constexpr int CONSUMERS = 2; // warpgroups of 64 rows
     static constexpr int THREADS = 128 * (1 + CONSUMERS);
-    static constexpr int PRODUCER_REGISTERS = GATHER ? 56 : 24;
-    static constexpr int CONSUMER_REGISTERS = GATHER ? 224 : 240;
+    static constexpr int PRODUCER_REGISTERS = 72;
+    static constexpr int CONSUMER_REGISTERS = 216;
 };
 
 struct msgl_fa_prefill_params {
@@ -35,9 +35,9 @@ struct msgl_fa_prefill_params {
     float *lse;
     msgl_fa_prefill_plan *plan;
     const int32_t *table;
-    int64_t table_stride, ld_out, ld_kv;
+    int64_t table_stride, ld_out;
     int32_t num_q_heads, head_dim, pack, heads_per_kv; // head groups per KV head
-    int32_t num_slots, box_rows, window;
+    int32_t num_slots, kv_row_bytes, box_rows, window;
     float log2_scale; // of a raw (or, with a soft cap, squashed) score to the exponent of 2
     float cap_scale;  // of a raw score to tanh's argument times 2 log2(e)
     float ln_scale;   // of a raw or squashed score to the natural exponent
@@ -54,7 +54,7 @@ template <class C> struct msgl_fa_prefill_smem {
     alignas(1024) unsigned char q[C::Q_BUFFERS][C::Q_BYTES];
     alignas(1024) unsigned char kv[C::STAGES][C::KV_BYTES];
     msgl_fa_prefill_work work[C::Q_BUFFERS];
-    uint64_t q_full[C::Q_BUFFERS], q_empty[C::Q_BUFFERS];
+    uint64_t work_full[C::Q_BUFFERS], q_full[C::Q_BUFFERS], q_empty[C::Q_BUFFERS];
     uint64_t kv_full[C::STAGES], kv_empty[C::STAGES];
 };
 

@@ -91,6 +91,9 @@ template <class C> struct msgl_fa_consumer {
     __device__ __forceinline__ void wait_full() const
     {
         msgl__mbar_wait(msgl__smem(&smem.kv_full[ring.at]), ring.parity);
+        // cp.async wrote through the generic proxy. The fence is on this side since the producer
+        // would wait in it for its later copies too.
+        if (C::GATHER) msgl__async_proxy_fence();
     }
 
     __device__ __forceinline__ void scores(float (&s)[C::N / 2], uint32_t q)
@@ -229,53 +232,78 @@ template <class C> struct msgl_fa_consumer {
         rows.begin();
     }
 
-    __device__ __forceinline__ void tile(const msgl_fa_prefill_work &w, uint32_t q, uint32_t q_empty)
+    // All tiles, one after the other: a tile's first scores are computed while the one before is
+    // stored.
+    __device__ __forceinline__ void run()
     {
         float s[C::N / 2], o[C::HD / 2], scale[2];
         uint32_t prob[C::N / 16][4];
-        set_rows(w.tile);
-        const int lo = w.tile.key_lo / C::N;
-        int n = (w.tile.key_hi - 1) / C::N;
-
+        msgl_fa_ring<C::Q_BUFFERS> q;
+        msgl__mbar_wait(msgl__smem(&smem.q_full[q.at]), q.parity);
+        msgl_fa_prefill_work w = smem.work[q.at];
+        if (w.tile.tokens == 0) return;
         wait_full();
-        scores(s, q);
+        scores(s, msgl__smem(smem.q[q.at]));
         msgl__wgmma_wait<0>(s);
-        release(ring.at);
-        ring.next();
-        mask(s, n);
-        rows.softmax(s, scale, p.log2_scale);
-        to_operand(s, prob);
-        int add = 0;
-        for (; n > lo; n--) {
-            const int k_stage = ring.at;
-            wait_full();
-            msgl__bar_sync(MSGL_FA_BAR_TURN + group, 256);
-            scores(s, q);
-            ring.next();
-            wait_full();
-            clear_tail(n);
-            values(o, prob, add);
-            add = 1;
-            msgl__bar_arrive(MSGL_FA_BAR_TURN + (group ^ 1), 256);
-            msgl__wgmma_wait<1>(s);
-            release(k_stage);
-            mask(s, n - 1);
-            rows.softmax(s, scale, p.log2_scale);
-            msgl__wgmma_wait<0>(o);
+        for (;;) {
+            set_rows(w.tile);
+            const int lo = w.tile.key_lo / C::N;
+            int n = (w.tile.key_hi - 1) / C::N;
             release(ring.at);
             ring.next();
-#pragma unroll
-            for (int e = 0; e < C::HD / 2; e++) o[e] *= scale[e >> 1 & 1];
+            mask(s, n);
+            rows.softmax(s, scale, p.log2_scale);
             to_operand(s, prob);
+            int add = 0;
+            wait_full(); // K(n - 1), or V(n) if there is none
+            for (; n > lo; n--) {
+                const int k_stage = ring.at;
+                msgl__bar_sync(MSGL_FA_BAR_TURN + group, 256);
+                scores(s, msgl__smem(smem.q[q.at]));
+                ring.next();
+                wait_full();
+                clear_tail(n);
+                values(o, prob, add);
+                add = 1;
+                msgl__bar_arrive(MSGL_FA_BAR_TURN + (group ^ 1), 256);
+                msgl__wgmma_wait<1>(s);
+                release(k_stage);
+                mask(s, n - 1);
+                rows.softmax(s, scale, p.log2_scale);
+                // Waiting for the next stage here keeps the compiler from waiting for the products
+                // with V before the softmax: it moves that wait up as far as the block goes.
+                const int v_stage = ring.at;
+                ring.next();
+                wait_full();
+                msgl__wgmma_wait<0>(o);
+                release(v_stage);
+#pragma unroll
+                for (int e = 0; e < C::HD / 2; e++) o[e] *= scale[e >> 1 & 1];
+                to_operand(s, prob);
+            }
+            if ((threadIdx.x & 31) == 0) msgl__mbar_arrive(msgl__smem(&smem.q_empty[q.at]));
+            q.next();
+            const int v_stage = ring.at;
+            clear_tail(n);
+            msgl__mbar_wait(msgl__smem(&smem.q_full[q.at]), q.parity);
+            const msgl_fa_prefill_work next = smem.work[q.at];
+            if (next.tile.tokens == 0) {
+                values(o, prob, add);
+                msgl__wgmma_wait<0>(o);
+                release(v_stage);
+                store(o, w);
+                return;
+            }
+            values(o, prob, add);
+            ring.next();
+            wait_full();
+            scores(s, msgl__smem(smem.q[q.at]));
+            msgl__wgmma_wait<1>(o);
+            release(v_stage);
+            store(o, w);
+            msgl__wgmma_wait<0>(s);
+            w = next;
         }
-        if ((threadIdx.x & 31) == 0) msgl__mbar_arrive(q_empty);
-        wait_full();
-        clear_tail(n);
-        values(o, prob, add);
-        msgl__wgmma_wait<0>(o);
-        release(ring.at);
-        ring.next();
-        store(o, w);
     }
 };
 
@@ -287,12 +315,7 @@ static __device__ __forceinline__ void msgl__fa_consume(const msgl_fa_prefill_pa
     const int row = group * 64 + warp * 16 + (threadIdx.x & 31) / 4;
     msgl_fa_consumer<C> c = {p, s, group, row};
     if (group == 1) msgl__bar_arrive(MSGL_FA_BAR_TURN, 256); // warpgroup 0 begins
-    for (msgl_fa_ring<C::Q_BUFFERS> q;; q.next()) {
-        msgl__mbar_wait(msgl__smem(&s.q_full[q.at]), q.parity);
-        const msgl_fa_prefill_work w = s.work[q.at];
-        if (w.tile.tokens == 0) break;
-        c.tile(w, msgl__smem(s.q[q.at]), msgl__smem(&s.q_empty[q.at]));
-    }
+    c.run();
     if (group == 0) msgl__bar_sync(MSGL_FA_BAR_TURN, 256); // takes the turn that is left over
 }
 

@@ -38,10 +38,10 @@ static cudaError_t encode_maps(const msgl_cuda_attn_call *c, msgl_fa_prefill_par
                   p->pack, MSGL_FA_PREFILL_ROWS / p->pack);
     if (code != cudaSuccess) return code;
     code = encode(f, &p->k_map, c->dtype, c->k, c->head_dim, c->num_kv_heads, c->num_slots,
-                  (size_t)p->ld_kv, 1, p->box_rows);
+                  (size_t)p->kv_row_bytes / 2, 1, p->box_rows);
     if (code != cudaSuccess) return code;
     return encode(f, &p->v_map, c->dtype, c->v, c->head_dim, c->num_kv_heads, c->num_slots,
-                  (size_t)p->ld_kv, 1, p->box_rows);
+                  (size_t)p->kv_row_bytes / 2, 1, p->box_rows);
 }
 
 // Rows that TMA can take at once: the largest power of two up to a tile that divides the page.
@@ -83,7 +83,7 @@ int msgl__cuda_fa_prefill_sm90(const msgl_cuda_attn_call *c, void *stream)
     p.table = c->table;
     p.table_stride = (int64_t)c->table_stride;
     p.ld_out = (int64_t)c->ld_out;
-    p.ld_kv = (int64_t)c->num_kv_heads * c->head_dim;
+    p.kv_row_bytes = c->num_kv_heads * c->head_dim * 2;
     p.num_q_heads = c->num_q_heads;
     p.head_dim = c->head_dim;
     p.pack = msgl__fa_prefill_pack(c->num_q_heads, c->num_kv_heads);

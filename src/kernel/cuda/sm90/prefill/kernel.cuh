@@ -12,11 +12,12 @@ static __device__ __forceinline__ void msgl__fa_init_barriers(msgl_fa_prefill_sm
 {
     const int warps = 4 * C::CONSUMERS;
     for (int i = 0; i < C::Q_BUFFERS; i++) {
+        msgl__mbar_init(msgl__smem(&s.work_full[i]), 1);
         msgl__mbar_init(msgl__smem(&s.q_full[i]), 1);
-        msgl__mbar_init(msgl__smem(&s.q_empty[i]), C::GATHER ? warps + 3 : warps);
+        msgl__mbar_init(msgl__smem(&s.q_empty[i]), warps + 3);
     }
     for (int i = 0; i < C::STAGES; i++) {
-        msgl__mbar_init(msgl__smem(&s.kv_full[i]), C::GATHER ? 4 : 1);
+        msgl__mbar_init(msgl__smem(&s.kv_full[i]), C::GATHER ? 128 : 4);
         msgl__mbar_init(msgl__smem(&s.kv_empty[i]), warps);
     }
     msgl__mbar_init_fence();
@@ -39,11 +40,8 @@ __global__ void __launch_bounds__(C::THREADS, 1)
     __syncthreads();
     if (threadIdx.x < 128) {
         msgl__fewer_registers<C::PRODUCER_REGISTERS>();
-        if (C::GATHER) {
-            msgl__fa_produce_rows<C>(p, s);
-        } else if (threadIdx.x < 32) {
-            msgl__fa_produce_boxes<C>(p, s);
-        }
+        if constexpr (C::GATHER) msgl__fa_produce<C, msgl_fa_rows_loader<C>>(p, s);
+        else msgl__fa_produce<C, msgl_fa_boxes<C>>(p, s);
     } else {
         msgl__more_registers<C::CONSUMER_REGISTERS>();
         msgl__fa_consume<C>(p, s);

@@ -99,14 +99,15 @@ static __device__ __forceinline__ void msgl__cp_async16(uint32_t dst, const void
                  : "memory");
 }
 
-static __device__ __forceinline__ void msgl__cp_async_commit(void)
+// Arrives when this thread's copies so far are complete; the barrier's count includes it.
+static __device__ __forceinline__ void msgl__cp_async_arrive(uint32_t bar)
 {
-    asm volatile("cp.async.commit_group;" ::: "memory");
+    asm volatile("cp.async.mbarrier.arrive.noinc.shared.b64 [%0];" ::"r"(bar) : "memory");
 }
 
-template <int N> static __device__ __forceinline__ void msgl__cp_async_wait(void)
+static __device__ __forceinline__ void msgl__cp_async_wait_all(void)
 {
-    asm volatile("cp.async.wait_group %0;" ::"n"(N) : "memory");
+    asm volatile("cp.async.wait_all;" ::: "memory");
 }
 
 static __device__ __forceinline__ float msgl__exp2(float x)
