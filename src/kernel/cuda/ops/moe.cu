@@ -9,6 +9,7 @@
 #include "kernel/cuda/ops/vec8.cuh"
 
 #define ROUTE_WARPS 4 // rows per block
+#define GATHER_WARPS 4
 #define SORT_WARPS 8
 #define SORT_ROUNDS 8 // of 32 consecutive assignments per warp
 #define SORT_TILE (SORT_WARPS * SORT_ROUNDS * 32)
@@ -86,23 +87,22 @@ static __global__ void __launch_bounds__(SORT_THREADS)
     }
 }
 
-// Walks a warp's assignments in order; at[e] counts up. With source, each goes to place at[e].
-static __device__ __forceinline__ void sort_walk(const int32_t *ids, int begin, int n, int32_t *at,
-                                                 int32_t *source)
+// Walks a warp's assignments [begin, ...) in order, their experts in ids[rounds]; at[e] counts up.
+// With source, each goes to place at[e].
+static __device__ __forceinline__ void sort_walk(const int32_t ids[SORT_ROUNDS], int rounds,
+                                                 int begin, int32_t *at, int32_t *source)
 {
     const int lane = (int)threadIdx.x % 32;
+#pragma unroll
     for (int round = 0; round < SORT_ROUNDS; round++) {
-        const int i = begin + round * 32 + lane;
-        const unsigned active = __ballot_sync(MSGL_FULL_MASK, i < n);
-        if (i < n) {
-            const int e = ids[i];
-            const unsigned same = __match_any_sync(active, e);
-            const int32_t base = at[e];
-            const int before = __popc(same & ((1u << lane) - 1));
-            if (source != NULL) source[base + before] = i;
-            __syncwarp(active);
-            if (before == 0) at[e] = base + __popc(same);
-        }
+        if (round >= rounds) break;
+        const int e = ids[round]; // -1: none
+        const unsigned same = __match_any_sync(MSGL_FULL_MASK, e);
+        const int before = __popc(same & ((1u << lane) - 1));
+        const int32_t base = e < 0 ? 0 : at[e];
+        if (source != NULL && e >= 0) source[base + before] = begin + round * 32 + lane;
+        __syncwarp();
+        if (before == 0 && e >= 0) at[e] = base + __popc(same);
         __syncwarp();
     }
 }
@@ -125,10 +125,10 @@ static __device__ __forceinline__ int scan_before(int v)
     return base + sum - v;
 }
 
-// Places tile `blockIdx.x`; counts is NULL when it is the only one. Thread t looks after experts
-// [t per, t per + per).
+// Places tile `blockIdx.x`; counts is NULL when it is the only one. A warp has `rounds` times 32
+// assignments. Thread t looks after experts [t per, t per + per).
 static __global__ void __launch_bounds__(SORT_THREADS)
-    sort_kernel(const int32_t *ids, int n, int experts, int per, const int32_t *counts,
+    sort_kernel(const int32_t *ids, int n, int rounds, int experts, int per, const int32_t *counts,
                 int32_t *offsets, int32_t *source)
 {
     extern __shared__ int32_t at[]; // [SORT_WARPS, experts]
@@ -137,8 +137,14 @@ static __global__ void __launch_bounds__(SORT_THREADS)
     for (int i = (int)threadIdx.x; i < SORT_WARPS * experts; i += SORT_THREADS) at[i] = 0;
     __syncthreads();
     msgl__pdl_wait();
-    const int begin = (int)blockIdx.x * SORT_TILE + warp * SORT_ROUNDS * 32;
-    sort_walk(ids, begin, n, at + warp * experts, NULL);
+    const int begin = (int)blockIdx.x * SORT_TILE + warp * rounds * 32;
+    int32_t mine[SORT_ROUNDS];
+#pragma unroll
+    for (int round = 0; round < SORT_ROUNDS; round++) {
+        const int i = begin + round * 32 + (int)threadIdx.x % 32;
+        mine[round] = round < rounds && i < n ? ids[i] : -1;
+    }
+    sort_walk(mine, rounds, begin, at + warp * experts, NULL);
     __syncthreads();
     const int first = (int)threadIdx.x * per;
     const int last = first + per < experts ? first + per : experts;
@@ -168,21 +174,22 @@ static __global__ void __launch_bounds__(SORT_THREADS)
     }
     if (blockIdx.x == 0 && threadIdx.x == 0) offsets[experts] = n;
     __syncthreads();
-    sort_walk(ids, begin, n, at + warp * experts, source);
+    sort_walk(mine, rounds, begin, at + warp * experts, source);
 }
 
-// Copies rows in pieces of Unit; blockIdx.x: row of out.
+// Copies rows in pieces of Unit, a warp per row of out.
 template <typename Unit>
-static __global__ void gather_kernel(const Unit *in, const int32_t *source, int top_k, int units,
-                                     Unit *out)
+static __global__ void __launch_bounds__(GATHER_WARPS * 32)
+    gather_kernel(const Unit *in, const int32_t *source, int n, int top_k, int units, Unit *out)
 {
     msgl__pdl_trigger();
+    const int j = (int)blockIdx.x * GATHER_WARPS + (int)threadIdx.x / 32;
     msgl__pdl_wait();
-    const size_t j = blockIdx.x;
+    if (j >= n) return;
     const Unit *src = in + (size_t)(source[j] / top_k) * (size_t)units;
-    for (int i = (int)threadIdx.x; i < units; i += (int)blockDim.x) {
-        out[j * (size_t)units + i] = src[i];
-    }
+    Unit *dst = out + (size_t)j * (size_t)units;
+#pragma unroll 8
+    for (int i = (int)threadIdx.x % 32; i < units; i += 32) dst[i] = src[i];
 }
 
 static __global__ void invert_kernel(const int32_t *source, int n, int32_t *place)
@@ -260,8 +267,9 @@ extern "C" void msgl__cuda_moe_sort(msgl_exec *x, const int32_t *ids, int rows, 
                                       row_bytes, stream, ids, n, experts, counts));
     }
     const int per = (experts + SORT_THREADS - 1) / SORT_THREADS;
+    const int rounds = tiles > 1 ? SORT_ROUNDS : (n + SORT_THREADS - 1) / SORT_THREADS;
     MSGL_CUDA_TRY(x, msgl__launch(sort_kernel, dim3((unsigned)tiles), dim3(SORT_THREADS),
-                                  SORT_WARPS * row_bytes, stream, ids, n, experts, per,
+                                  SORT_WARPS * row_bytes, stream, ids, n, rounds, experts, per,
                                   (const int32_t *)counts, offsets, source));
     x->scratch->used = used; // free for later work: that runs after this
 }
@@ -271,16 +279,16 @@ extern "C" void msgl__cuda_moe_gather(msgl_exec *x, const void *in, const int32_
 {
     const cudaStream_t stream = msgl__cuda_stream(x);
     const size_t bytes = (size_t)dim * msgl__dtype_size(x->act);
-    const dim3 grid((unsigned)(rows * top_k));
+    const int n = rows * top_k;
+    const dim3 grid((unsigned)(n + GATHER_WARPS - 1) / GATHER_WARPS), block(GATHER_WARPS * 32);
     if (rows <= 0) return;
     if (bytes % 16 == 0 && aligned16(in) && aligned16(out)) {
-        const int units = (int)(bytes / 16);
         MSGL_CUDA_TRY(x,
-                      msgl__launch(gather_kernel<uint4>, grid, dim3(units <= 128 ? 128 : 256), 0,
-                                   stream, (const uint4 *)in, source, top_k, units, (uint4 *)out));
+                      msgl__launch(gather_kernel<uint4>, grid, block, 0, stream, (const uint4 *)in,
+                                   source, n, top_k, (int)(bytes / 16), (uint4 *)out));
     } else {
-        MSGL_CUDA_TRY(x, msgl__launch(gather_kernel<uint16_t>, grid, dim3(256), 0, stream,
-                                      (const uint16_t *)in, source, top_k, (int)(bytes / 2),
+        MSGL_CUDA_TRY(x, msgl__launch(gather_kernel<uint16_t>, grid, block, 0, stream,
+                                      (const uint16_t *)in, source, n, top_k, (int)(bytes / 2),
                                       (uint16_t *)out));
     }
 }

@@ -22,7 +22,12 @@ static __global__ void norm_kernel(const T *in, size_t ld_in, const float *weigh
     const int threads = WARP_ROW ? 32 : (int)blockDim.x;
     const int row =
         WARP_ROW ? (int)blockIdx.x * NORM_WARPS + (int)threadIdx.x / 32 : (int)blockIdx.x;
-    float v[VECS][8], sum = 0;
+    float v[VECS][8], w[VECS][8], sum = 0;
+#pragma unroll
+    for (int i = 0; i < VECS; i++) {
+        const int at = (i * threads + lane) * 8;
+        if (at < dim) load8(weight + at, w[i]);
+    }
     msgl__pdl_wait();
     if (WARP_ROW && row >= rows) return;
     in += (size_t)row * ld_in;
@@ -51,10 +56,8 @@ static __global__ void norm_kernel(const T *in, size_t ld_in, const float *weigh
     for (int i = 0; i < VECS; i++) {
         const int at = (i * threads + lane) * 8;
         if (at >= dim) break;
-        float w[8];
-        load8(weight + at, w);
 #pragma unroll
-        for (int j = 0; j < 8; j++) v[i][j] *= inv * w[j];
+        for (int j = 0; j < 8; j++) v[i][j] *= inv * w[i][j];
         store8(out + at, v[i]);
     }
 }

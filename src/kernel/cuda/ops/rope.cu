@@ -46,16 +46,32 @@ static __device__ __forceinline__ KV *pool_row(const rope_args &a, int head, int
     return pool + ((size_t)slot * (size_t)a.num_kv_heads + (size_t)kv) * (size_t)a.head_dim;
 }
 
-static __device__ __forceinline__ void scale8(float v[8], const float *weight, float inv)
+static __device__ __forceinline__ const float *head_weight(const rope_args &a, int head)
 {
-    float w[8];
-    load8(weight, w);
+    return head < a.num_q_heads                    ? a.q_weight
+           : head < a.num_q_heads + a.num_kv_heads ? a.k_weight
+                                                   : NULL;
+}
+
+// Groups `first` and `second` of a head's norm weights, where the head has them.
+static __device__ __forceinline__ void read_weights(const rope_args &a, int head, int first,
+                                                    int second, float w1[8], float w2[8])
+{
+    const float *weight = head_weight(a, head);
+    if (weight == NULL) return;
+    if (first * 8 < a.head_dim) load8(weight + first * 8, w1);
+    if (second * 8 < a.head_dim) load8(weight + second * 8, w2);
+}
+
+static __device__ __forceinline__ void scale8(float v[8], const float w[8], float inv)
+{
 #pragma unroll
     for (int j = 0; j < 8; j++) v[j] *= inv * w[j];
 }
 
 // LANES lanes per head; blockIdx.x: token, the block's lane groups and blockIdx.y share its heads.
-template <typename T, typename KV, int LANES>
+// ONE: a lane group has one head at most, whose weights are read before the wait.
+template <typename T, typename KV, int LANES, bool ONE>
 static __global__ void __launch_bounds__(256) rope_kernel(const rope_args a)
 {
     msgl__pdl_trigger();
@@ -67,6 +83,9 @@ static __global__ void __launch_bounds__(256) rope_kernel(const rope_args a)
     const bool has_first = first < chunks, has_second = second < chunks;
     const int heads = a.num_q_heads + 2 * a.num_kv_heads;
     const size_t t = blockIdx.x;
+    float w1[8], w2[8];
+    const int only = (int)blockIdx.y * groups + (int)threadIdx.x / LANES;
+    if (ONE) read_weights(a, only, first, second, w1, w2);
     msgl__pdl_wait();
     float c[8], s[8];
     if (rotates) {
@@ -78,7 +97,6 @@ static __global__ void __launch_bounds__(256) rope_kernel(const rope_args a)
     for (int base = (int)blockIdx.y * groups; base < heads; base += groups * (int)gridDim.y) {
         const int h = base + (int)threadIdx.x / LANES;
         const bool mine = h < heads, is_v = h >= a.num_q_heads + a.num_kv_heads;
-        const float *weight = is_v ? NULL : h < a.num_q_heads ? a.q_weight : a.k_weight;
         T *row = (T *)a.qkv + t * a.ld + (size_t)h * (size_t)a.head_dim;
         float p[8] = {0}, q[8] = {0}, sum = 0;
         if (mine && has_first) load8(row + first * 8, p);
@@ -87,10 +105,11 @@ static __global__ void __launch_bounds__(256) rope_kernel(const rope_args a)
         for (int i = 0; i < 8; i++) sum += p[i] * p[i] + q[i] * q[i];
         sum = group_sum(sum, LANES);
         if (!mine) continue;
-        if (weight != NULL) {
+        if (head_weight(a, h) != NULL) {
             const float inv = 1.0f / sqrtf(sum / (float)a.head_dim + a.eps);
-            if (has_first) scale8(p, weight + first * 8, inv);
-            if (has_second) scale8(q, weight + second * 8, inv);
+            if (!ONE) read_weights(a, h, first, second, w1, w2);
+            scale8(p, w1, inv);
+            scale8(q, w2, inv);
         }
         if (!is_v && rotates) {
 #pragma unroll
@@ -120,7 +139,7 @@ template <typename T, typename KV> static __global__ void rope_any_kernel(const 
     const int h = (int)blockIdx.y, lane = (int)threadIdx.x;
     const size_t t = blockIdx.x;
     const bool is_v = h >= a.num_q_heads + a.num_kv_heads;
-    const float *weight = is_v ? NULL : h < a.num_q_heads ? a.q_weight : a.k_weight;
+    const float *weight = head_weight(a, h);
     msgl__pdl_wait();
     const float *cos_sin = a.cos_sin + t * 2 * (size_t)a.half;
     T *row = (T *)a.qkv + t * a.ld + (size_t)h * (size_t)a.head_dim;
@@ -149,6 +168,11 @@ template <typename T, typename KV> static __global__ void rope_any_kernel(const 
         KV *dst = pool_row<KV>(a, h, a.slots[t]);
         for (int i = lane; i < a.head_dim; i += 32) dst[i] = from_f32<KV>(head[i]);
     }
+}
+
+template <typename T, typename KV, int LANES> static void (*rope_of(bool one))(rope_args)
+{
+    return one ? rope_kernel<T, KV, LANES, true> : rope_kernel<T, KV, LANES, false>;
 }
 
 template <typename T, typename KV> static void rope(msgl_exec *x, const msgl_rope_call *c)
@@ -180,14 +204,14 @@ template <typename T, typename KV> static void rope(msgl_exec *x, const msgl_rop
         return;
     }
     const int lanes = c->head_dim <= 64 ? 4 : c->head_dim <= 128 ? 8 : 16;
-    // Few tokens: a lane group per head, spread over blocks of two warps. Many: a block per token,
-    // whose lane groups keep the angles for several heads.
+    // Few tokens: a lane group per head, in blocks of two warps. Many: a block per token, whose
+    // lane groups keep the angles for several heads.
     const bool few = tokens <= (unsigned)msgl__cuda_device(x)->sm_count;
     const int threads = few ? 64 : 128, groups = threads / lanes;
     const unsigned blocks = few ? (unsigned)((heads + groups - 1) / groups) : 1;
-    void (*const fn)(rope_args) = lanes == 4   ? rope_kernel<T, KV, 4>
-                                  : lanes == 8 ? rope_kernel<T, KV, 8>
-                                               : rope_kernel<T, KV, 16>;
+    void (*const fn)(rope_args) = lanes == 4   ? rope_of<T, KV, 4>(few)
+                                  : lanes == 8 ? rope_of<T, KV, 8>(few)
+                                               : rope_of<T, KV, 16>(few);
     MSGL_CUDA_TRY(x, msgl__launch(fn, dim3(tokens, blocks), dim3((unsigned)threads), 0,
                                   msgl__cuda_stream(x), a));
 }
