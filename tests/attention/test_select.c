@@ -104,10 +104,13 @@ static void test_cannot_run(void **state)
                  "attention: 12 query heads are no multiple of 8 KV heads");
     n = NEEDS;
     n.device = MSGL_DEVICE_CUDA;
-    n.capability = 90;
+    n.capability = 75;
     expect_error("fi", &n, MSGL_EUNSUPPORTED,
-                 "attention backend fi does not run on CUDA; choose another with --attn or use "
-                 "auto");
+                 "attention backend fi needs compute capability 8.0; this GPU has 7.5");
+    n.head_dim = 64;
+    n.capability = 80;
+    expect_error("trtllm", &n, MSGL_EUNSUPPORTED,
+                 "attention backend trtllm needs compute capability 9.0; this GPU has 8.0");
 }
 
 // Descriptor limits that no backend has today, on made-up descriptors.
@@ -157,6 +160,14 @@ static void test_limits(void **state)
     assert_int_equal(msgl__attn_supports(&absent, &fine, &err), MSGL_EUNSUPPORTED);
     assert_string_equal(err.text, "attention backend narrow needs minisgl-absent.so: build it");
     assert_int_equal(msgl__attn_supports(&narrow, &fine, NULL), 0);
+    msgl_attn_desc host = narrow;
+    host.devices = 1u << MSGL_DEVICE_CPU;
+    msgl_attn_needs gpu = NEEDS;
+    gpu.device = MSGL_DEVICE_CUDA;
+    gpu.capability = 90;
+    assert_int_equal(msgl__attn_supports(&host, &gpu, &err), MSGL_EUNSUPPORTED);
+    assert_string_equal(err.text, "attention backend narrow does not run on CUDA; choose another "
+                                  "with --attn or use auto");
 }
 
 static void test_page_size(void **state)

@@ -1,0 +1,127 @@
+// SPDX-License-Identifier: Apache-2.0
+//
+// FlashInfer's planners for prefill, and the plan of the deterministic mode. They take the staging
+// memory as the base of the device buffers too: only offsets come out of them.
+#include "attention/fi/cuda/plan.cuh"
+
+using namespace flashinfer;
+
+thread_local size_t msgl__fi_plan_bytes;
+
+static const int FIXED_TILE = 64; // rows
+
+// One tile per FIXED_TILE packed rows, each over all of its keys: a row's result depends on its own
+// query and keys only.
+static cudaError_t plan_fixed(const msgl_fi_plan_call *c, PrefillPlanInfo *info)
+{
+    const int32_t group = c->shape.num_q_heads / c->shape.num_kv_heads;
+    AlignedAllocator at(c->staging, c->staging_bytes);
+    int64_t tiles = 0;
+    for (int32_t i = 0; i < c->batch; i++) {
+        tiles += ceil_div((c->qo_indptr[i + 1] - c->qo_indptr[i]) * group, FIXED_TILE);
+    }
+    const size_t bytes = (size_t)tiles * sizeof(int32_t);
+    info->cta_tile_q = FIXED_TILE;
+    info->padded_batch_size = tiles;
+    info->total_num_rows = c->qo_indptr[c->batch];
+    info->request_indices_offset = at.aligned_alloc_offset(bytes, 16, "requests");
+    info->qo_tile_indices_offset = at.aligned_alloc_offset(bytes, 16, "query tiles");
+    info->kv_tile_indices_offset = at.aligned_alloc_offset(bytes, 16, "key tiles");
+    info->o_indptr_offset = at.aligned_alloc_offset(((size_t)c->batch + 1) * 4, 16, "rows");
+    info->kv_chunk_size_ptr_offset = at.aligned_alloc_offset(4, 4, "chunk size");
+    int32_t *request = msgl_fi_at<int32_t>(c->staging, info->request_indices_offset);
+    int32_t *q_tile = msgl_fi_at<int32_t>(c->staging, info->qo_tile_indices_offset);
+    int32_t *kv_tile = msgl_fi_at<int32_t>(c->staging, info->kv_tile_indices_offset);
+    for (int32_t i = 0, n = 0; i < c->batch; i++) {
+        const int32_t rows = (c->qo_indptr[i + 1] - c->qo_indptr[i]) * group;
+        for (int32_t t = 0; t < ceil_div(rows, FIXED_TILE); t++, n++) {
+            request[n] = i;
+            q_tile[n] = t;
+            kv_tile[n] = 0;
+        }
+    }
+    memcpy(msgl_fi_at<int32_t>(c->staging, info->o_indptr_offset), c->qo_indptr,
+           ((size_t)c->batch + 1) * 4);
+    *msgl_fi_at<int32_t>(c->staging, info->kv_chunk_size_ptr_offset) = INT32_MAX;
+    msgl__fi_plan_bytes = at.num_allocated_bytes();
+    return cudaSuccess;
+}
+
+static cudaError_t plan_prefill(const msgl_fi_plan_call *c, bool graph, bool whole,
+                                PrefillPlanInfo *info)
+{
+    const msgl_fi_shape *s = &c->shape;
+    return PrefillPlan<int32_t>(c->staging, c->float_bytes, c->staging, c->staging,
+                                c->staging_bytes, *info, (int32_t *)c->qo_indptr,
+                                (int32_t *)c->page_indptr, c->qo_indptr[c->batch], c->batch,
+                                s->num_q_heads, s->num_kv_heads, s->head_dim, s->head_dim,
+                                s->page_size, graph, 2, c->window, -1, whole, 0, 0);
+}
+
+// Whether one work item per query tile fills FlashInfer's grid, so that keys need not be split.
+static bool fills_grid(const msgl_fi_plan_call *c, int sm_count)
+{
+    const int32_t group = c->shape.num_q_heads / c->shape.num_kv_heads;
+    return (int64_t)c->batch * ceil_div(group, 16) * c->shape.num_kv_heads >= 2 * sm_count;
+}
+
+int msgl__fi_plan_tensor_cores(const msgl_fi_plan_call *c, msgl_fi_planned *out)
+{
+    static_assert(sizeof(PrefillPlanInfo) <= sizeof out->info, "plan info");
+    PrefillPlanInfo info;
+    int device = 0, sm_count = 0;
+    cudaError_t code = cudaGetDevice(&device);
+    if (code == cudaSuccess) {
+        code = cudaDeviceGetAttribute(&sm_count, cudaDevAttrMultiProcessorCount, device);
+    }
+    if (code != cudaSuccess) return code;
+    if (c->fixed) {
+        code = plan_fixed(c, &info);
+    } else if (c->whole || (c->graph && fills_grid(c, sm_count))) {
+        // FlashInfer's graph plan always splits; its unsplit plan has a grid that depends on the
+        // number of requests only, so it serves, and has no padding with stale work.
+        code = plan_prefill(c, false, true, &info);
+    } else {
+        try {
+            code = plan_prefill(c, c->graph, false, &info);
+        } catch (const flashinfer::Error &) {
+            if (c->graph) throw;
+            info = PrefillPlanInfo(); // the parts do not fit the workspace
+            code = plan_prefill(c, false, true, &info);
+        }
+    }
+    memcpy(out->info, &info, sizeof info);
+    return code;
+}
+
+int msgl__fi_plan_hopper(const msgl_fi_plan_call *c, msgl_fi_planned *out)
+{
+    static_assert(sizeof(PrefillPlanSM90Info) <= sizeof out->info, "plan info");
+    const msgl_fi_shape *s = &c->shape;
+    PrefillPlanSM90Info info;
+    const cudaError_t code = PrefillSM90Plan<int32_t>(
+        c->staging, c->float_bytes, c->staging, c->staging, c->staging_bytes, info,
+        (int32_t *)c->qo_indptr, (int32_t *)c->page_indptr, (int32_t *)c->kv_len,
+        c->qo_indptr[c->batch], c->batch, s->num_q_heads, s->num_kv_heads, s->head_dim, s->head_dim,
+        s->page_size, true, false, 2, 0);
+    // Beyond 4,096 tiles per head FlashInfer uses another schedule, which is not compiled here.
+    if (code == cudaSuccess && info.same_schedule_for_all_heads) return cudaErrorNotSupported;
+    memcpy(out->info, &info, sizeof info);
+    return code;
+}
+
+// FlashInfer's request, 128 MiB, is more than most shapes can use.
+static const size_t MAX_FLOAT_BYTES = (size_t)128 << 20;
+static const int64_t MAX_GRID = 16 * 256; // blocks per SM times SMs, and to spare
+
+extern "C" void msgl__fi_sizes(const msgl_fi_shape *shape, int32_t max_batch, int32_t max_tokens,
+                               size_t *staging_bytes, size_t *float_bytes)
+{
+    const int64_t group = shape->num_q_heads / shape->num_kv_heads;
+    const int64_t works = max_tokens * group / 16 + 2 * (int64_t)max_batch + MAX_GRID;
+    const int64_t hopper = ((int64_t)max_tokens / 128 + max_batch) * shape->num_q_heads + MAX_GRID;
+    const int64_t a = works * 13 + ((int64_t)max_tokens + max_batch) * 4, b = hopper * 28;
+    *staging_bytes = (size_t)((a > b ? a : b) + 4096);
+    const size_t parts = (size_t)(2 * 256 * group * 128) * ((size_t)shape->head_dim + 1) * 4 + 4096;
+    *float_bytes = parts < MAX_FLOAT_BYTES ? parts : MAX_FLOAT_BYTES;
+}

@@ -1,0 +1,39 @@
+// SPDX-License-Identifier: Apache-2.0
+//
+// Attention variants: plain, and one with sliding window and soft cap chosen at run time, which
+// halves the number of kernels against FlashInfer's own compile-time choice.
+#ifndef MSGL_ATTENTION_FI_CUDA_VARIANT_CUH
+#define MSGL_ATTENTION_FI_CUDA_VARIANT_CUH
+
+#include <flashinfer/attention/variants.cuh>
+
+typedef flashinfer::DefaultAttention<false, false, false, false> msgl_fi_plain;
+
+struct msgl_fi_general : flashinfer::AttentionVariantBase {
+    static constexpr bool use_softmax = true;
+    uint32_t qo_len, kv_len;
+    uint32_t window_left;
+    float sm_scale_log2, pre_tanh_scale;
+
+    template <typename Params>
+    __device__ __host__ msgl_fi_general(const Params &params, uint32_t batch_idx, uint8_t *smem)
+    {
+        (void)smem;
+        qo_len = params.get_qo_len(batch_idx);
+        kv_len = params.get_kv_len(batch_idx);
+        const bool cap = params.logits_soft_cap > 0;
+        pre_tanh_scale = cap ? params.sm_scale / params.logits_soft_cap : 0.f;
+        sm_scale_log2 = (cap ? params.logits_soft_cap : params.sm_scale) * flashinfer::math::log2e;
+        window_left = params.window_left >= 0 ? params.window_left : kv_len;
+    }
+
+    REGISTER_LOGITS_TRANSFORM(params, logits, batch_idx, qo_idx, kv_idx, qo_head_idx, kv_head_idx, {
+        return pre_tanh_scale > 0 ? float(flashinfer::math::tanh(logits * pre_tanh_scale))
+                                  : float(logits);
+    })
+
+    REGISTER_LOGITS_MASK(params, batch_idx, qo_idx, kv_idx, qo_head_idx, kv_head_idx,
+                         { return kv_idx + qo_len + window_left >= kv_len + qo_idx; })
+};
+
+#endif

@@ -1,0 +1,259 @@
+// SPDX-License-Identifier: Apache-2.0
+//
+// trtllm on Hopper: TensorRT-LLM's decode kernel there, XQA, from minisgl-attn-trtllm.so, over a
+// block table made on the device by the batch's first layer. TensorRT-LLM's own prefill kernels are
+// binaries for other GPUs; prefill is fa's, over the same pages. bmm1_scale is the layer's,
+// bmm2_scale is 1, as KV is not quantised.
+#include "attention/trtllm/trtllm_cuda.h"
+
+#include <string.h>
+
+#include "attention/fa/fa_cuda.h"
+#include "attention/paged.h"
+#include "attention/trtllm/cuda/api.h"
+#include "core/mem.h"
+#include "kernel/cuda/plugin.h"
+#include "kernel/cuda_loader.h"
+
+static const float BMM2_SCALE = 1;
+
+typedef struct trtllm_backend {
+    msgl_attn_backend base;
+    msgl_cuda_batches batches;
+    msgl_attn_backend *prefill; // fa
+    const msgl_trtllm_api *api;
+    msgl_xqa_shape shape;
+    msgl_xqa_device device;
+    int32_t *first_layer; // [num_slots + 1] that forward saw: it makes the block table; -1: none
+    int32_t kernel_page, pages_stride;
+    char *memory; // device: block table, semaphores, scratch
+    size_t memory_bytes, semaphores_at, scratch_at;
+} trtllm_backend;
+
+static void trtllm_destroy(msgl_attn_backend *base)
+{
+    trtllm_backend *b = (trtllm_backend *)base;
+    if (b == NULL) return;
+    msgl_device *d = b->batches.cfg.dev;
+    if (b->prefill != NULL) b->prefill->desc->destroy(b->prefill);
+    if (b->memory != NULL) d->ops->free(d, b->memory, b->memory_bytes);
+    msgl__cuda_batches_destroy(&b->batches);
+    msgl__free(b->first_layer);
+    msgl__free(b);
+}
+
+static int open_plugin(trtllm_backend *b, msgl_err *err)
+{
+    void *symbol = msgl__plugin_open(msgl__attn_trtllm_cuda.plugin, "msgl_trtllm_plugin", err);
+    if (symbol == NULL) return MSGL_EUNSUPPORTED;
+    msgl_trtllm_plugin_fn fn;
+    memcpy(&fn, &symbol, sizeof fn);
+    b->api = fn();
+    if (b->api->abi == MSGL_TRTLLM_ABI) return 0;
+    return msgl__err_set(err, MSGL_EUNSUPPORTED, "%s is of another version of minisgl",
+                         msgl__attn_trtllm_cuda.plugin);
+}
+
+static int check_machine(const msgl_attn_config *cfg, msgl_err *err)
+{
+    const int32_t capability = cfg->dev->capability;
+    if (capability / 10 != 9) {
+        return msgl__err_set(
+            err, MSGL_EUNSUPPORTED,
+            "trtllm: its decode kernel is compiled for Hopper (9.0) only; this GPU "
+            "has %d.%d; choose fi or fa",
+            (int)capability / 10, (int)capability % 10);
+    }
+    if (cfg->page_size != 16 && cfg->page_size != 32 && cfg->page_size != 64) {
+        return msgl__err_set(err, MSGL_EINVAL, "trtllm: page size %d; allowed: 16, 32, 64",
+                             (int)cfg->page_size);
+    }
+    return 0;
+}
+
+static int find_kernel(trtllm_backend *b, msgl_err *err)
+{
+    const msgl_attn_config *cfg = &b->batches.cfg;
+    b->kernel_page = b->api->kernel_page_size(&b->shape);
+    if (b->kernel_page == 0) {
+        return msgl__err_set(err, MSGL_EUNSUPPORTED,
+                             "trtllm: no kernel for head_dim %d with %d query heads per KV head",
+                             (int)cfg->head_dim, (int)(cfg->num_q_heads / cfg->num_kv_heads));
+    }
+    const int code = b->api->prepare(&b->shape, &b->device);
+    if (code == 0) return 0;
+    return msgl__err_set(err, MSGL_EDEVICE, "trtllm: CUDA error %d while loading its kernel", code);
+}
+
+static size_t part(size_t *at, size_t bytes)
+{
+    const size_t here = *at;
+    *at += (bytes + 255) & ~(size_t)255;
+    return here;
+}
+
+static int take_memory(trtllm_backend *b, msgl_err *err)
+{
+    const msgl_attn_config *cfg = &b->batches.cfg;
+    const size_t running = (size_t)cfg->max_running;
+    int code = msgl__cuda_batches_create(cfg, "trtllm", 0, &b->batches, err);
+    if (code == 0) code = msgl__attn_fa_cuda.create(cfg, &b->prefill, err);
+    if (code != 0) return code;
+    b->pages_stride = (cfg->max_seq_len + b->kernel_page - 1) / b->kernel_page;
+    size_t at = 0;
+    (void)part(&at, running * (size_t)b->pages_stride * sizeof(int32_t));
+    b->semaphores_at = part(&at, running * (size_t)cfg->num_kv_heads * sizeof(uint32_t));
+    b->scratch_at = part(&at, b->api->scratch_bytes(&b->shape, &b->device, cfg->max_running));
+    b->memory_bytes = at;
+    b->memory = cfg->dev->ops->alloc(cfg->dev, at);
+    b->first_layer = msgl__calloc((size_t)cfg->num_slots + 1, sizeof *b->first_layer);
+    if (b->memory != NULL && b->first_layer != NULL) return 0;
+    return msgl__err_set(err, MSGL_ENOMEM, "trtllm: no memory for a workspace of %zu bytes", at);
+}
+
+static int trtllm_create(const msgl_attn_config *cfg, msgl_attn_backend **out, msgl_err *err)
+{
+    trtllm_backend *b = msgl__calloc(1, sizeof *b);
+    if (b == NULL) return msgl__err_set(err, MSGL_ENOMEM, "trtllm: out of memory");
+    b->base.desc = &msgl__attn_trtllm_cuda;
+    b->batches.cfg = *cfg;
+    b->shape = (msgl_xqa_shape){.dtype = cfg->pool->dtype,
+                                .num_q_heads = cfg->num_q_heads,
+                                .num_kv_heads = cfg->num_kv_heads,
+                                .head_dim = cfg->head_dim,
+                                .page_size = cfg->page_size};
+    int code = msgl__attn_config_check(cfg, err);
+    if (code == 0) code = check_machine(cfg, err);
+    if (code == 0) code = open_plugin(b, err);
+    if (code == 0) code = find_kernel(b, err);
+    if (code == 0) code = take_memory(b, err);
+    if (code != 0) {
+        trtllm_destroy(&b->base);
+        return code;
+    }
+    *out = &b->base;
+    return 0;
+}
+
+static int trtllm_prepare_metadata(msgl_attn_backend *base, msgl_batch *batch)
+{
+    trtllm_backend *b = (trtllm_backend *)base;
+    if (batch->phase == MSGL_PREFILL) return b->prefill->desc->prepare_metadata(b->prefill, batch);
+    (void)msgl__cuda_batch_fill(&b->batches, batch, false);
+    b->first_layer[batch->slot] = -1;
+    return 0;
+}
+
+static int make_table(const trtllm_backend *b, const msgl_cuda_attn_call *c, void *stream)
+{
+    const msgl_xqa_pages_call p = {.batch = c->batch,
+                                   .page_size = b->kernel_page,
+                                   .table = c->table,
+                                   .table_stride = c->table_stride,
+                                   .table_rows = c->table_rows,
+                                   .seqlens_k = c->seqlens_k,
+                                   .pages = (int32_t *)b->memory,
+                                   .pages_stride = b->pages_stride,
+                                   .max_pages =
+                                       (c->max_seqlen_k + b->kernel_page - 1) / b->kernel_page};
+    return b->api->pages(&p, stream);
+}
+
+static void decode(trtllm_backend *b, msgl_exec *x, const msgl_attn_layer *layer,
+                   msgl_cuda_batch *md, const void *q, size_t ld, void *out)
+{
+    const msgl_attn_config *cfg = &b->batches.cfg;
+    void *stream = cfg->cuda->stream(x->device);
+    msgl_cuda_attn_call c;
+    msgl__cuda_batch_call(&b->batches, md, layer, x->act, q, ld, out, &c);
+    if (!md->copied) msgl__cuda_batch_copy(&b->batches, md, 0);
+    // Every pass over the layers makes the table: a captured graph has to contain it.
+    int32_t *first = &b->first_layer[md - b->batches.slots];
+    if (*first < 0) *first = layer->layer;
+    if (*first == layer->layer) msgl__cuda_attn_result(x, "trtllm", make_table(b, &c, stream));
+    const msgl_xqa_call call = {.shape = b->shape,
+                                .batch = md->size,
+                                .max_seqlen_k = md->max_seqlen_k,
+                                .q = q,
+                                .ld_q = ld,
+                                .out = out,
+                                .k = c.k,
+                                .v = c.v,
+                                .bmm1_scale = layer->scale,
+                                .bmm2_scale = BMM2_SCALE,
+                                .window = layer->window,
+                                .seqlens_k = c.seqlens_k,
+                                .pages = (const int32_t *)b->memory,
+                                .pages_stride = b->pages_stride,
+                                .semaphores = (uint32_t *)(b->memory + b->semaphores_at),
+                                .scratch = b->memory + b->scratch_at,
+                                .device = b->device,
+                                .pdl = true,
+                                .deterministic = cfg->deterministic};
+    msgl__cuda_attn_result(x, "trtllm", b->api->decode(&call, stream));
+}
+
+static void trtllm_forward(msgl_attn_backend *base, msgl_exec *x, const msgl_attn_layer *layer,
+                           const msgl_batch *batch, const void *q, size_t ld, void *out)
+{
+    trtllm_backend *b = (trtllm_backend *)base;
+    if (batch->phase == MSGL_PREFILL) {
+        b->prefill->desc->forward(b->prefill, x, layer, batch, q, ld, out);
+    } else if (x->act != b->shape.dtype) {
+        if (x->status == 0) x->status = MSGL_EUNSUPPORTED;
+    } else {
+        decode(b, x, layer, batch->attn_metadata, q, ld, out);
+    }
+}
+
+static void trtllm_last_indices(const msgl_attn_backend *base, const msgl_batch *batch,
+                                int32_t *out)
+{
+    (void)base;
+    msgl__cuda_batch_last_indices(batch, out);
+}
+
+static int trtllm_init_capture(msgl_attn_backend *base, int32_t max_seq_len,
+                               const int32_t *batch_sizes, int32_t num_sizes, msgl_err *err)
+{
+    return msgl__cuda_batches_init_capture(&((trtllm_backend *)base)->batches, "trtllm",
+                                           max_seq_len, batch_sizes, num_sizes, err);
+}
+
+static int trtllm_prepare_for_capture(msgl_attn_backend *base, msgl_batch *batch)
+{
+    trtllm_backend *b = (trtllm_backend *)base;
+    b->first_layer[b->batches.cfg.num_slots] = -1;
+    return msgl__cuda_batch_capture(&b->batches, batch);
+}
+
+static int trtllm_prepare_for_replay(msgl_attn_backend *base, msgl_batch *batch)
+{
+    return msgl__cuda_batch_replay(&((trtllm_backend *)base)->batches, batch);
+}
+
+const msgl_attn_desc msgl__attn_trtllm_cuda = {
+    .name = "trtllm",
+    .aliases = {"trtllm_mha", NULL},
+    .summary = "TensorRT-LLM: XQA decode on Hopper, prefill as fa",
+    .devices = 1u << MSGL_DEVICE_CUDA,
+    .min_capability = 90,
+    .page_rule = MSGL_PAGE_SET,
+    .page_sizes = {16, 32, 64},
+    .page_override = 64,
+    .head_dims = {64, 128},
+    .max_group = 16,
+    .kv_dtypes = 1u << MSGL_F16 | 1u << MSGL_BF16,
+    .sliding_window = true,
+    .graph = true,
+    .plugin = "minisgl-attn-trtllm.so",
+    .plugin_hint = "make builds it where nvcc is found and FlashInfer's wheel can be downloaded",
+    .create = trtllm_create,
+    .destroy = trtllm_destroy,
+    .prepare_metadata = trtllm_prepare_metadata,
+    .forward = trtllm_forward,
+    .last_indices = trtllm_last_indices,
+    .init_capture = trtllm_init_capture,
+    .prepare_for_capture = trtllm_prepare_for_capture,
+    .prepare_for_replay = trtllm_prepare_for_replay,
+};
