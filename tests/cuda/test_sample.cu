@@ -44,13 +44,15 @@ static int kept_length(const token *t, int vocab, const msgl_sample_row *r, doub
 struct draws {
     int32_t *tokens, *status;
     int n;
+    bool pool_right; // the pool has the tokens where it should
 };
 
 // n draws; ld 0 makes all of them from one row.
 static draws draw(bench_exec *e, const float *d_logits, size_t ld, int vocab,
                   const msgl_sample_row *rows, int n)
 {
-    draws d = {(int32_t *)malloc(sizeof(int32_t) * n), (int32_t *)malloc(sizeof(int32_t) * n), n};
+    draws d = {(int32_t *)malloc(sizeof(int32_t) * n), (int32_t *)malloc(sizeof(int32_t) * n), n,
+               true};
     memset(d.tokens, 0x77, sizeof(int32_t) * n);
     int32_t *d_tokens = ints_upload(d.tokens, n), *d_status = ints_upload(d.tokens, n);
     msgl_sample_row *d_rows;
@@ -64,11 +66,23 @@ static draws draw(bench_exec *e, const float *d_logits, size_t ld, int vocab,
                         (rows[i].top_k > 0 || rows[i].top_p < 1 || rows[i].min_p > 0);
     }
     c.tokens = d_tokens, c.status = d_status;
+    // Every other place of the pool, from the end.
+    int32_t *pool = (int32_t *)malloc(sizeof(int32_t) * 2 * n);
+    int32_t *index = (int32_t *)malloc(sizeof(int32_t) * n);
+    for (int i = 0; i < n; i++) index[i] = 2 * (n - 1 - i), pool[2 * i] = pool[2 * i + 1] = -5;
+    int32_t *d_pool = ints_upload(pool, 2 * n), *d_index = ints_upload(index, n);
+    c.pool = d_pool, c.pool_index = d_index;
     msgl__cuda_sample(&e->x, &c);
     exec_sync(e);
+    CUDA_OK(cudaMemcpy(pool, d_pool, sizeof(int32_t) * 2 * n, cudaMemcpyDeviceToHost));
     CUDA_OK(cudaMemcpy(d.tokens, d_tokens, sizeof(int32_t) * n, cudaMemcpyDeviceToHost));
     CUDA_OK(cudaMemcpy(d.status, d_status, sizeof(int32_t) * n, cudaMemcpyDeviceToHost));
-    cudaFree(d_tokens), cudaFree(d_status), cudaFree(d_rows);
+    for (int i = 0; i < n; i++) {
+        const int32_t got = pool[index[i]];
+        d.pool_right &= got == (d.tokens[i] < 0 ? 0 : d.tokens[i]) && pool[index[i] + 1] == -5;
+    }
+    cudaFree(d_tokens), cudaFree(d_status), cudaFree(d_rows), cudaFree(d_pool), cudaFree(d_index);
+    free(pool), free(index);
     return d;
 }
 
@@ -127,6 +141,7 @@ static void check_greedy(bench_exec *e, family *f, int rows, int vocab, size_t l
         expect(f, d.tokens[r] == want, "greedy token");
         expect(f, d.status[r] == (want < 0 ? MSGL_ENUMERIC : 0), "status");
     }
+    expect(f, d.pool_right, "token pool");
     draws_free(&d), free(p), array_free(&l);
 }
 
@@ -184,6 +199,7 @@ static void check_draws(bench_exec *e, family *f, int vocab, int kind, const msg
         const double z = (cbrt(chi / df) - (1 - 2 / (9 * df))) / sqrt(2 / (9 * df));
         expect_near(f, z < 0 ? 0 : z, 0, 4.5, "chi-square");
     }
+    expect(f, d.pool_right, "token pool");
     free(hits), free(place), free(t), free(rows), draws_free(&d), array_free(&l);
 }
 

@@ -300,6 +300,8 @@ static void filtered(const float *l, int n, const msgl_sample_row *r, double *p)
 static void draw(struct fixture *f, const msgl_kernels *k, const float *logits, int vocab,
                  int num_rows, const msgl_sample_row *rows, int32_t *tokens, int32_t *status)
 {
+    int32_t pool[200], index[100];
+    for (int i = 0; i < num_rows; i++) index[i] = 2 * (num_rows - 1 - i);
     const msgl_sample_call c = {.logits = logits,
                                 .ld = (size_t)vocab,
                                 .num_rows = num_rows,
@@ -308,8 +310,13 @@ static void draw(struct fixture *f, const msgl_kernels *k, const float *logits, 
                                 .any_random = true,
                                 .any_filter = true,
                                 .tokens = tokens,
-                                .status = status};
+                                .status = status,
+                                .pool = pool,
+                                .pool_index = index};
     k->sample.sample(&f->exec, &c);
+    for (int i = 0; i < num_rows; i++) {
+        assert_int_equal(pool[index[i]], tokens[i] < 0 ? 0 : tokens[i]);
+    }
 }
 
 static const msgl_sample_row CASES[] = {

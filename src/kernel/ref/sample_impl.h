@@ -234,7 +234,8 @@ struct sample_args {
     size_t ld;
     int vocab;
     const msgl_sample_row *rows;
-    int32_t *tokens, *status;
+    int32_t *tokens, *status, *pool;
+    const int32_t *pool_index;
     msgl_token_logprobs *logprobs;
     struct candidate *scratch; // [min(threads, rows), vocab]
     bool per_row;              // the rows are fewer than the threads
@@ -265,6 +266,7 @@ static void sample_task(void *arg, int task, int worker)
     } else {
         a->tokens[task] = sample_filtered(l, a->vocab, max, r, own_scratch(a, task, worker));
     }
+    if (a->pool != NULL) a->pool[a->pool_index[task]] = bad ? 0 : a->tokens[task];
 }
 
 static void logprobs_task(void *arg, int task, int worker)
@@ -324,7 +326,9 @@ static void sample(msgl_exec *x, const msgl_sample_call *c)
                             .vocab = c->vocab,
                             .rows = c->rows,
                             .tokens = c->tokens,
-                            .status = c->status};
+                            .status = c->status,
+                            .pool = c->pool,
+                            .pool_index = c->pool_index};
     run_rows(x, &a, c->num_rows, sample_task);
 }
 

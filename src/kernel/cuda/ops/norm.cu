@@ -9,10 +9,9 @@
 #include "kernel/cuda/ops/ops.h"
 #include "kernel/cuda/ops/vec8.cuh"
 
-#define NORM_WARPS 4 // rows per block where a warp has a whole row
+#define NORM_WARPS 4 // rows per block where a warp has a whole row and they are many
 
-// VECS groups of eight per thread; THREADS per row: a warp with NORM_WARPS rows to a block, or a
-// block of its own.
+// VECS groups of eight per thread; a warp per row, or a block.
 template <typename T, int VECS, bool WARP_ROW>
 static __global__ void norm_kernel(const T *in, size_t ld_in, const float *weight, float eps,
                                    T *out, size_t ld_out, int rows, int dim)
@@ -20,8 +19,7 @@ static __global__ void norm_kernel(const T *in, size_t ld_in, const float *weigh
     msgl__pdl_trigger();
     const int lane = WARP_ROW ? (int)threadIdx.x % 32 : (int)threadIdx.x;
     const int threads = WARP_ROW ? 32 : (int)blockDim.x;
-    const int row =
-        WARP_ROW ? (int)blockIdx.x * NORM_WARPS + (int)threadIdx.x / 32 : (int)blockIdx.x;
+    const int row = WARP_ROW ? (int)(blockIdx.x * blockDim.x + threadIdx.x) / 32 : (int)blockIdx.x;
     float v[VECS][8], w[VECS][8], sum = 0;
 #pragma unroll
     for (int i = 0; i < VECS; i++) {
@@ -105,7 +103,8 @@ static void norm(msgl_exec *x, const void *in, size_t ld_in, const float *weight
     }
     const int per_warp = (dim + 255) / 256; // groups of eight per lane if a warp had the row
     if (per_warp <= 4) {
-        const dim3 grid((unsigned)(rows + NORM_WARPS - 1) / NORM_WARPS), block(NORM_WARPS * 32);
+        const int warps = rows <= 4 * msgl__cuda_device(x)->sm_count ? 1 : NORM_WARPS;
+        const dim3 grid((unsigned)((rows + warps - 1) / warps)), block((unsigned)warps * 32);
         void (*const fn)(const T *, size_t, const float *, float, T *, size_t, int, int) =
             per_warp == 1   ? norm_kernel<T, 1, true>
             : per_warp == 2 ? norm_kernel<T, 2, true>

@@ -206,7 +206,7 @@ template <typename T, typename KV> static void rope(msgl_exec *x, const msgl_rop
     const int lanes = c->head_dim <= 64 ? 4 : c->head_dim <= 128 ? 8 : 16;
     // Few tokens: a lane group per head, in blocks of two warps. Many: a block per token, whose
     // lane groups keep the angles for several heads.
-    const bool few = tokens <= (unsigned)msgl__cuda_device(x)->sm_count;
+    const bool few = tokens <= 4 * (unsigned)msgl__cuda_device(x)->sm_count;
     const int threads = few ? 64 : 128, groups = threads / lanes;
     const unsigned blocks = few ? (unsigned)((heads + groups - 1) / groups) : 1;
     void (*const fn)(rope_args) = lanes == 4   ? rope_of<T, KV, 4>(few)

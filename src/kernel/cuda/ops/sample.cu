@@ -25,6 +25,7 @@
 #endif
 #define ROW_SLICE_BYTES (80 << 10) // of a row per block: two blocks fit an SM of sm_90
 #define ROW_OTHER_BYTES (36 << 10) // row_shared and what else the kernels declare
+#define HOTTEST 1e30f              // temperatures above: uniform, and still finite with the noise
 #define GREEDY_BELOW 1e-6f         // temperatures whose inverse overflows soon
 
 static __device__ __forceinline__ float log2_fast(float v)
@@ -92,7 +93,8 @@ struct sample_args {
     size_t ld;
     int vocab;
     const msgl_sample_row *rows;
-    int32_t *tokens, *status;
+    int32_t *tokens, *status, *pool;
+    const int32_t *pool_index;
     int keep; // steps of a row that a block's shared memory takes
 };
 
@@ -133,6 +135,7 @@ static __device__ void put_token(const row_search &r, const sample_args &a, int 
     const bool bad = key == ROW_BAD || (uint32_t)(key >> 32) <= ordered(-CUDART_INF_F);
     a.tokens[row] = bad ? -1 : (int32_t) ~(uint32_t)key;
     a.status[row] = bad ? MSGL_ENUMERIC : 0;
+    if (a.pool != NULL) a.pool[a.pool_index[row]] = bad ? 0 : (int32_t) ~(uint32_t)key;
 }
 
 // What the filters leave of a row: tokens up to key `last` with at least `min_weight`.
@@ -204,7 +207,7 @@ static __global__ void __launch_bounds__(ROW_THREADS) sample_kernel(const sample
         }
         keep = apply_filters(&r, p, range);
     }
-    draw d = {random ? p.temperature * LN_2 : 0,
+    draw d = {random ? fminf(p.temperature, HOTTEST) * LN_2 : 0,
               p.seed,
               (uint32_t)p.position,
               -CUDART_INF_F,
@@ -388,6 +391,8 @@ extern "C" void msgl__cuda_sample(msgl_exec *x, const msgl_sample_call *c)
                            .rows = c->rows,
                            .tokens = c->tokens,
                            .status = c->status,
+                           .pool = c->pool,
+                           .pool_index = c->pool_index,
                            .keep = l.keep};
     launch_rows(x, l, c->any_filter ? sample_kernel<true> : sample_kernel<false>, c->num_rows, a);
 }
