@@ -9,7 +9,6 @@
 #include "kernel/cuda/ops/vec8.cuh"
 
 #define ROUTE_WARPS 4 // rows per block
-#define GATHER_WARPS 4
 #define SORT_WARPS 8
 #define SORT_ROUNDS 8 // of 32 consecutive assignments per warp
 #define SORT_TILE (SORT_WARPS * SORT_ROUNDS * 32)
@@ -177,19 +176,17 @@ static __global__ void __launch_bounds__(SORT_THREADS)
     sort_walk(mine, rounds, begin, at + warp * experts, source);
 }
 
-// Copies rows in pieces of Unit, a warp per row of out.
+// Copies rows in pieces of Unit; blockIdx.x: row of out.
 template <typename Unit>
-static __global__ void __launch_bounds__(GATHER_WARPS * 32)
-    gather_kernel(const Unit *in, const int32_t *source, int n, int top_k, int units, Unit *out)
+static __global__ void gather_kernel(const Unit *in, const int32_t *source, int top_k, int units,
+                                     Unit *out)
 {
     msgl__pdl_trigger();
-    const int j = (int)blockIdx.x * GATHER_WARPS + (int)threadIdx.x / 32;
+    const size_t j = blockIdx.x;
     msgl__pdl_wait();
-    if (j >= n) return;
     const Unit *src = in + (size_t)(source[j] / top_k) * (size_t)units;
-    Unit *dst = out + (size_t)j * (size_t)units;
-#pragma unroll 8
-    for (int i = (int)threadIdx.x % 32; i < units; i += 32) dst[i] = src[i];
+    Unit *dst = out + j * (size_t)units;
+    for (int i = (int)threadIdx.x; i < units; i += (int)blockDim.x) dst[i] = src[i];
 }
 
 static __global__ void invert_kernel(const int32_t *source, int n, int32_t *place)
@@ -279,16 +276,16 @@ extern "C" void msgl__cuda_moe_gather(msgl_exec *x, const void *in, const int32_
 {
     const cudaStream_t stream = msgl__cuda_stream(x);
     const size_t bytes = (size_t)dim * msgl__dtype_size(x->act);
-    const int n = rows * top_k;
-    const dim3 grid((unsigned)(n + GATHER_WARPS - 1) / GATHER_WARPS), block(GATHER_WARPS * 32);
+    const dim3 grid((unsigned)(rows * top_k));
     if (rows <= 0) return;
     if (bytes % 16 == 0 && aligned16(in) && aligned16(out)) {
+        const int units = (int)(bytes / 16);
         MSGL_CUDA_TRY(x,
-                      msgl__launch(gather_kernel<uint4>, grid, block, 0, stream, (const uint4 *)in,
-                                   source, n, top_k, (int)(bytes / 16), (uint4 *)out));
+                      msgl__launch(gather_kernel<uint4>, grid, dim3(units <= 128 ? 128 : 256), 0,
+                                   stream, (const uint4 *)in, source, top_k, units, (uint4 *)out));
     } else {
-        MSGL_CUDA_TRY(x, msgl__launch(gather_kernel<uint16_t>, grid, block, 0, stream,
-                                      (const uint16_t *)in, source, n, top_k, (int)(bytes / 2),
+        MSGL_CUDA_TRY(x, msgl__launch(gather_kernel<uint16_t>, grid, dim3(256), 0, stream,
+                                      (const uint16_t *)in, source, top_k, (int)(bytes / 2),
                                       (uint16_t *)out));
     }
 }

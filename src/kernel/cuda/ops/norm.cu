@@ -11,10 +11,12 @@
 
 #define NORM_WARPS 4 // rows per block where a warp has a whole row and they are many
 
-// VECS groups of eight per thread; a warp per row, or a block.
-template <typename T, int VECS, bool WARP_ROW>
-static __global__ void norm_kernel(const T *in, size_t ld_in, const float *weight, float eps,
-                                   T *out, size_t ld_out, int rows, int dim)
+// VECS groups of eight per thread; a warp per row, or a block. EARLY: the weights are read before
+// the wait, which is worth its registers where the row's latency counts.
+template <typename T, int VECS, bool WARP_ROW, bool EARLY>
+static __global__ void __launch_bounds__(WARP_ROW ? NORM_WARPS * 32 : 1024)
+    norm_kernel(const T *in, size_t ld_in, const float *weight, float eps, T *out, size_t ld_out,
+                int rows, int dim)
 {
     msgl__pdl_trigger();
     const int lane = WARP_ROW ? (int)threadIdx.x % 32 : (int)threadIdx.x;
@@ -22,7 +24,7 @@ static __global__ void norm_kernel(const T *in, size_t ld_in, const float *weigh
     const int row = WARP_ROW ? (int)(blockIdx.x * blockDim.x + threadIdx.x) / 32 : (int)blockIdx.x;
     float v[VECS][8], w[VECS][8], sum = 0;
 #pragma unroll
-    for (int i = 0; i < VECS; i++) {
+    for (int i = 0; EARLY && i < VECS; i++) {
         const int at = (i * threads + lane) * 8;
         if (at < dim) load8(weight + at, w[i]);
     }
@@ -54,6 +56,7 @@ static __global__ void norm_kernel(const T *in, size_t ld_in, const float *weigh
     for (int i = 0; i < VECS; i++) {
         const int at = (i * threads + lane) * 8;
         if (at >= dim) break;
+        if (!EARLY) load8(weight + at, w[i]);
 #pragma unroll
         for (int j = 0; j < 8; j++) v[i][j] *= inv * w[i][j];
         store8(out + at, v[i]);
@@ -102,22 +105,26 @@ static void norm(msgl_exec *x, const void *in, size_t ld_in, const float *weight
         return;
     }
     const int per_warp = (dim + 255) / 256; // groups of eight per lane if a warp had the row
+    const bool few = rows <= 4 * msgl__cuda_device(x)->sm_count;
+    void (*fn)(const T *, size_t, const float *, float, T *, size_t, int, int);
+    unsigned grid = (unsigned)rows, threads;
     if (per_warp <= 4) {
-        const int warps = rows <= 4 * msgl__cuda_device(x)->sm_count ? 1 : NORM_WARPS;
-        const dim3 grid((unsigned)((rows + warps - 1) / warps)), block((unsigned)warps * 32);
-        void (*const fn)(const T *, size_t, const float *, float, T *, size_t, int, int) =
-            per_warp == 1   ? norm_kernel<T, 1, true>
-            : per_warp == 2 ? norm_kernel<T, 2, true>
-                            : norm_kernel<T, 4, true>;
-        MSGL_CUDA_TRY(x, msgl__launch(fn, grid, block, 0, msgl__cuda_stream(x), src, ld_in, weight,
-                                      eps, dst, ld_out, rows, dim));
-        return;
+        const int warps = few ? 1 : NORM_WARPS;
+        fn = per_warp == 1   ? norm_kernel<T, 1, true, true>
+             : per_warp == 2 ? norm_kernel<T, 2, true, true>
+             : few           ? norm_kernel<T, 4, true, true>
+                             : norm_kernel<T, 4, true, false>;
+        grid = (unsigned)((rows + warps - 1) / warps);
+        threads = (unsigned)warps * 32;
+    } else if (per_warp <= 64) {
+        fn = few ? norm_kernel<T, 2, false, true> : norm_kernel<T, 2, false, false>;
+        threads = (unsigned)(per_warp + 1) / 2 * 32;
+    } else {
+        fn = norm_kernel<T, 4, false, false>;
+        threads = (unsigned)(per_warp + 3) / 4 * 32;
     }
-    const bool few = per_warp <= 64; // 2 groups per thread up to 16,384, 4 beyond
-    const int warps = few ? (per_warp + 1) / 2 : (per_warp + 3) / 4;
-    MSGL_CUDA_TRY(x, msgl__launch(few ? norm_kernel<T, 2, false> : norm_kernel<T, 4, false>,
-                                  dim3(rows), dim3(warps * 32), 0, msgl__cuda_stream(x), src, ld_in,
-                                  weight, eps, dst, ld_out, rows, dim));
+    MSGL_CUDA_TRY(x, msgl__launch(fn, dim3(grid), dim3(threads), 0, msgl__cuda_stream(x), src,
+                                  ld_in, weight, eps, dst, ld_out, rows, dim));
 }
 
 template <typename T> static __global__ void add_kernel(T *dst, const T *src, size_t n)

@@ -374,10 +374,6 @@ static void launch_rows(msgl_exec *x, const row_launch &l, void (*kernel)(Params
         MSGL_CUDA_TRY(x, cudaFuncSetAttribute(kernel, cudaFuncAttributeMaxDynamicSharedMemorySize,
                                               (int)config.dynamicSmemBytes));
     }
-    if (l.cluster > 8) {
-        MSGL_CUDA_TRY(
-            x, cudaFuncSetAttribute(kernel, cudaFuncAttributeNonPortableClusterSizeAllowed, 1));
-    }
     MSGL_CUDA_TRY(x, cudaLaunchKernelEx(&config, kernel, static_cast<Params>(args)...));
 }
 
