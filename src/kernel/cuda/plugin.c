@@ -4,6 +4,7 @@
 #include "kernel/cuda/decode/decode.h"
 #include "kernel/cuda/device_api.h"
 #include "kernel/cuda/gemm/gemm.h"
+#include "kernel/cuda/general/attn_ref.h"
 #include "kernel/cuda/ops/ops.h"
 #include "kernel/cuda/sm90/prefill/fa_prefill.h"
 #include "kernel/kernel.h"
@@ -11,7 +12,7 @@
 static const msgl_cuda_attn ATTN = {
     .prefill = msgl__cuda_fa_prefill_sm90,
     .decode = msgl__cuda_fa_decode,
-    .reference = NULL,
+    .reference = msgl__cuda_attn_reference,
 };
 
 static void fill_kernels(msgl_kernels *k)
