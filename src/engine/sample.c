@@ -37,11 +37,11 @@ static void sample_rows(msgl_engine *e, const msgl_engine_step *s, int32_t first
             .any_filter = s->any_filter,
             .tokens = e->dev.sampled + at,
             .status = e->dev.sampled + e->max_running + at,
+            .pool = e->dev.token_pool,
+            .pool_index = s->dev.sample_index + at,
         };
         e->kernels.sample.sample(&e->exec, &call);
         msgl__arena_reset(&e->scratch);
-        e->device->ops->scatter_tokens(e->device, e->dev.token_pool, s->dev.sample_index + at,
-                                       call.tokens, to - r);
         r = to;
     }
 }
