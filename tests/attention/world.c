@@ -439,8 +439,10 @@ double world_error(const world *w, const step_req *reqs, int n)
         const size_t count = (size_t)reqs[i].device * msgl__kv_slot_stride(&w->pool);
         for (size_t j = 0; j < count; j++) vmax = fmax(vmax, fabs((double)r->v[j]));
         if (isnan(each[i])) {
-            fail_msg("request %d (positions %d to %d) has a NaN", i, reqs[i].cached,
-                     reqs[i].device);
+            fail_msg("request %d of %d (positions %d to %d) has a NaN: dtype %d, group %d, dim "
+                     "%d, page %d, window %d",
+                     i, n, reqs[i].cached, reqs[i].device, (int)w->spec.dtype, w->spec.group,
+                     w->spec.head_dim, w->spec.page_size, w->spec.window);
         }
         worst = fmax(worst, each[i]);
     }

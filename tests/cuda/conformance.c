@@ -26,6 +26,18 @@ typedef struct gpu {
 
 static gpu GPU; // cmocka's tests take no argument
 
+// One test: what it checks is in its name too.
+typedef struct test_case {
+    const msgl_attn_desc *desc;
+    msgl_dtype dtype;
+    bool decode;        // random steps: of this phase
+    bool deterministic; // graphs
+    int variant;        // determinism
+    char name[96];
+} test_case;
+
+enum { MAX_CASES = 128 };
+
 static int pick(world *w, const int *set, int n)
 {
     return set[world_int(w, 0, n - 1)];
@@ -65,14 +77,14 @@ static int supports(const world_spec *s, msgl_err *err)
 }
 
 // Shapes that the descriptor allows: random, but half of the draws are those of published models.
-static world_spec random_spec(world *rng, const msgl_attn_desc *d)
+static bool random_spec(world *rng, const msgl_attn_desc *d, msgl_dtype dtype, world_spec *out)
 {
     static const int dims[] = {64, 128, 80, 96, 256, 72}, pages[] = {1, 16, 32, 64, 128, 7};
     static const int groups[] = {1, 2, 4, 5, 8, 7, 16, 3}, windows[] = {-1, -1, 0, 5, 100, 300};
     for (int tries = 0; tries < 1000; tries++) {
         world_spec s = base_spec(d, world_int(rng, 0, 3) == 0);
         const bool usual = world_int(rng, 0, 1) == 0;
-        s.dtype = usual ? MSGL_BF16 : (msgl_dtype)world_int(rng, 0, 2);
+        s.dtype = dtype;
         s.head_dim = pick(rng, dims, usual ? 2 : 6);
         s.group = pick(rng, groups, usual ? 5 : 8);
         s.num_kv_heads = world_int(rng, 1, usual ? 8 : 3);
@@ -83,10 +95,10 @@ static world_spec random_spec(world *rng, const msgl_attn_desc *d)
         s.max_seq_len = 700;
         s.max_step_tokens = 1700;
         s.seed = world_random(rng);
-        if (supports(&s, NULL) == 0) return s;
+        *out = s;
+        if (supports(&s, NULL) == 0) return true;
     }
-    fail_msg("%s: no shape that it supports", d->name);
-    return base_spec(d, false);
+    return false;
 }
 
 static void random_step(world *w, bool decode, double *worst)
@@ -113,14 +125,16 @@ static void random_step(world *w, bool decode, double *worst)
     }
 }
 
-static void check_random(const msgl_attn_desc *d)
+static void test_random(void **state)
 {
-    world rng = {.rng = GPU.seed};
-    const int worlds = GPU.quick ? 3 : 24;
+    const test_case *c = *state;
+    world rng = {.rng = GPU.seed + c->decode};
+    const int worlds = GPU.quick ? 2 : 16;
     double worst = 0;
     int refused = 0;
     for (int i = 0; i < worlds; i++) {
-        const world_spec spec = random_spec(&rng, d);
+        world_spec spec;
+        if (!random_spec(&rng, c->desc, c->dtype, &spec)) return; // not its dtype
         msgl_err err = {0};
         world w;
         if (!world_try_open(&w, &spec, &err)) {
@@ -130,23 +144,28 @@ static void check_random(const msgl_attn_desc *d)
         for (int r = 0; r < 8; r++) {
             world_request(&w, r, r == 0 ? 1 : world_int(&w, 1, r < 3 ? 700 : 120));
         }
-        for (int step = 0; step < 4; step++) random_step(&w, step % 2 == 0, &worst);
+        random_step(&w, c->decode, &worst);
+        random_step(&w, c->decode, &worst);
         world_release(&w, 1); // its pages go to another request
         world_request(&w, 1, 300);
-        random_step(&w, false, &worst);
+        random_step(&w, c->decode, &worst);
         world_close(&w);
     }
-    print_message("%-14s %d worlds, %d refused, largest error %.2f of what is allowed\n", d->name,
-                  worlds, refused, worst);
-    if (refused == worlds) fail_msg("%s: every shape was refused by create", d->name);
+    print_message("%d worlds, %d refused, largest error %.2f of what is allowed\n", worlds, refused,
+                  worst);
+    if (refused == worlds) fail_msg("every shape was refused by create");
 }
 
 // A captured decode step, replayed for other requests and lengths, against exact attention; the
 // same bits when launched twice, and those of an eager step when deterministic.
-static void check_graph(const msgl_attn_desc *d, bool deterministic)
+static void test_graph(void **state)
 {
     enum { SIZE = 8 };
+    const test_case *c = *state;
+    const msgl_attn_desc *d = c->desc;
+    const bool deterministic = c->deterministic;
     world_spec spec = base_spec(d, deterministic);
+    spec.dtype = c->dtype;
     const int32_t sizes[] = {1, SIZE};
     msgl_err err = {0};
     if (!d->graph || supports(&spec, &err) != 0) return;
@@ -205,77 +224,90 @@ static void check_graph(const msgl_attn_desc *d, bool deterministic)
     world_close(&w);
 }
 
-static void check_deterministic(const msgl_attn_desc *d)
+static const struct {
+    int group, head_dim, window;
+    float softcap;
+    msgl_dtype dtype;
+} VARIANTS[] = {{2, 128, -1, 0, MSGL_BF16},
+                {5, 128, -1, 0, MSGL_BF16},
+                {1, 64, 300, 0, MSGL_F16},
+                {4, 128, -1, 30, MSGL_BF16},
+                {2, 64, -1, 0, MSGL_F32}};
+
+static void test_deterministic(void **state)
 {
-    static const struct {
-        int group, head_dim, window;
-        float softcap;
-        msgl_dtype dtype;
-    } variants[] = {{2, 128, -1, 0, MSGL_BF16},
-                    {5, 128, -1, 0, MSGL_BF16},
-                    {1, 64, 300, 0, MSGL_F16},
-                    {4, 128, -1, 30, MSGL_BF16},
-                    {2, 64, -1, 0, MSGL_F32}};
-    for (size_t i = 0; i < (GPU.quick ? 1 : MSGL_COUNT(variants)); i++) {
-        world_spec s = base_spec(d, true);
-        s.group = variants[i].group;
-        s.head_dim = variants[i].head_dim;
-        s.window = variants[i].window;
-        s.softcap = variants[i].softcap;
-        s.dtype = variants[i].dtype;
-        if (d->page_rule == MSGL_PAGE_SET) s.page_size = 32;
-        if (supports(&s, NULL) != 0) continue;
-        msgl_err err = {0};
-        world w;
-        if (!world_try_open(&w, &s, &err)) continue;
-        world_close(&w);
-        invariance how = {.tolerance = world_tolerance_gpu(&s), .pages = {1, 64}, .rounds = 6};
-        if (d->page_rule == MSGL_PAGE_SET) how.pages[0] = 16;
-        check_invariance(&s, GPU.quick ? 300 : 1100, &how);
+    const test_case *c = *state;
+    const int v = c->variant;
+    world_spec s = base_spec(c->desc, true);
+    s.group = VARIANTS[v].group;
+    s.head_dim = VARIANTS[v].head_dim;
+    s.window = VARIANTS[v].window;
+    s.softcap = VARIANTS[v].softcap;
+    s.dtype = VARIANTS[v].dtype;
+    if (c->desc->page_rule == MSGL_PAGE_SET) s.page_size = 32;
+    msgl_err err = {0};
+    world w;
+    if (supports(&s, NULL) != 0 || !world_try_open(&w, &s, &err)) return;
+    world_close(&w);
+    invariance how = {.tolerance = world_tolerance_gpu(&s), .pages = {1, 64}, .rounds = 6};
+    if (c->desc->page_rule == MSGL_PAGE_SET) how.pages[0] = 16;
+    check_invariance(&s, GPU.quick ? 300 : 1100, &how);
+}
+
+static void add(test_case *cases, struct CMUnitTest *tests, int *n, CMUnitTestFunction fn,
+                test_case c)
+{
+    if (*n == MAX_CASES) return;
+    cases[*n] = c;
+    tests[*n] = (struct CMUnitTest){cases[*n].name, fn, NULL, NULL, &cases[*n]};
+    (*n)++;
+}
+
+// The cases of one backend.
+static void add_backend(test_case *cases, struct CMUnitTest *tests, int *n, const msgl_attn_desc *d)
+{
+    test_case c = {.desc = d};
+    for (int t = 0; t < MSGL_DTYPE_COUNT; t++) {
+        c.dtype = (msgl_dtype)t;
+        if ((d->kv_dtypes & 1u << t) == 0) continue;
+        for (int i = 0; i < 2; i++) {
+            c.decode = i != 0;
+            snprintf(c.name, sizeof c.name, "%s %s %s", d->name, msgl__dtype_name(c.dtype),
+                     c.decode ? "decode" : "prefill");
+            add(cases, tests, n, test_random, c);
+        }
+        for (int i = 0; i < 2; i++) {
+            c.deterministic = i != 0;
+            snprintf(c.name, sizeof c.name, "%s %s graph%s", d->name, msgl__dtype_name(c.dtype),
+                     c.deterministic ? ", deterministic" : "");
+            add(cases, tests, n, test_graph, c);
+        }
+    }
+    for (size_t i = 0; i < (GPU.quick ? 1 : MSGL_COUNT(VARIANTS)); i++) {
+        c.variant = (int)i;
+        snprintf(c.name, sizeof c.name, "%s deterministic: %s, group %d, head_dim %d%s%s", d->name,
+                 msgl__dtype_name(VARIANTS[i].dtype), VARIANTS[i].group, VARIANTS[i].head_dim,
+                 VARIANTS[i].window >= 0 ? ", window" : "", VARIANTS[i].softcap > 0 ? ", cap" : "");
+        add(cases, tests, n, test_deterministic, c);
     }
 }
 
-// Runs a check on every CUDA backend that this machine can use.
-static void for_backends(void (*check)(const msgl_attn_desc *d))
+// Every backend that this machine can use.
+static int add_all(test_case *cases, struct CMUnitTest *tests)
 {
-    int count, ran = 0;
+    int count, n = 0;
     const msgl_attn_desc *const *all = msgl__attn_backends(&count);
     for (int i = 0; i < count; i++) {
         if ((all[i]->devices & 1u << MSGL_DEVICE_CUDA) == 0) continue;
         msgl_err why = {0};
-        world_spec s = base_spec(all[i], false);
+        const world_spec s = base_spec(all[i], false);
         if (supports(&s, &why) != 0) {
-            print_message("%-14s not checked: %s\n", all[i]->name, why.text);
-            continue;
+            printf("%s not checked: %s\n", all[i]->name, why.text);
+        } else {
+            add_backend(cases, tests, &n, all[i]);
         }
-        check(all[i]);
-        ran++;
     }
-    if (ran == 0) fail_msg("no CUDA backend can run here");
-}
-
-static void test_random(void **state)
-{
-    (void)state;
-    for_backends(check_random);
-}
-
-static void graphs(const msgl_attn_desc *d)
-{
-    check_graph(d, false);
-    check_graph(d, true);
-}
-
-static void test_graphs(void **state)
-{
-    (void)state;
-    for_backends(graphs);
-}
-
-static void test_deterministic(void **state)
-{
-    (void)state;
-    for_backends(check_deterministic);
+    return n;
 }
 
 int main(int argc, char **argv)
@@ -296,12 +328,11 @@ int main(int argc, char **argv)
         fprintf(stderr, "%s\n", err.text);
         return 1;
     }
-    const struct CMUnitTest tests[] = {
-        cmocka_unit_test(test_random),
-        cmocka_unit_test(test_graphs),
-        cmocka_unit_test(test_deterministic),
-    };
-    const int failed = cmocka_run_group_tests(tests, NULL, NULL);
+    static test_case cases[MAX_CASES];
+    static struct CMUnitTest tests[MAX_CASES];
+    const int n = add_all(cases, tests);
+    if (n == 0) return 1;
+    const int failed = _cmocka_run_group_tests("conformance", tests, (size_t)n, NULL, NULL);
     GPU.plain->ops->destroy(GPU.plain);
     GPU.fixed->ops->destroy(GPU.fixed);
     return failed;

@@ -19,80 +19,98 @@
 
 static bool quick; // cmocka's tests take no argument
 
-static bool is_cuda(const msgl_attn_desc *d)
+// One test: what it checks is in its name too.
+typedef struct test_case {
+    const char *model, *dtype, *expected; // dtype NULL: float32
+    const msgl_attn_desc *desc;           // NULL: auto
+    char name[96];
+} test_case;
+
+enum { MAX_CASES = 256 };
+
+static harness_target target_of(const test_case *c)
 {
-    return (d->devices & 1u << MSGL_DEVICE_CUDA) != 0;
+    harness_target t = {.device = "cuda", .attention = "auto", .page_size = 16};
+    if (c->desc == NULL) return t;
+    t.attention = c->desc->name;
+    if (c->desc->page_rule == MSGL_PAGE_SET) t.page_size = c->desc->page_override;
+    return t;
 }
 
-static int32_t page_size(const msgl_attn_desc *d)
+static void test_parity(void **state)
 {
-    return d->page_rule == MSGL_PAGE_SET ? d->page_override : 16;
-}
-
-static void test_parity_f32(void **state)
-{
-    (void)state;
-    int count;
-    const msgl_attn_desc *const *all = msgl__attn_backends(&count);
-    const harness_target usual = {.device = "cuda", .attention = "auto", .page_size = 16};
-    for (int m = 0; parity_models[m] != NULL && (!quick || m < 2); m++) {
-        if (!parity_f32(parity_models[m], &usual)) fail_msg("%s cannot run", parity_models[m]);
-        for (int b = 0; b < count && !quick; b++) {
-            if (!is_cuda(all[b])) continue;
-            const harness_target t = {
-                .device = "cuda", .attention = all[b]->name, .page_size = page_size(all[b])};
-            (void)parity_f32(parity_models[m], &t);
-        }
-    }
-}
-
-static void test_parity_half(void **state)
-{
-    (void)state;
-    int count;
-    const msgl_attn_desc *const *all = msgl__attn_backends(&count);
-    const harness_target usual = {.device = "cuda", .attention = "auto", .page_size = 16};
-    for (int m = 0; parity_models[m] != NULL && !quick; m++) {
-        if (!parity_half(parity_models[m], "bfloat16", "expected_bf16.bin", &usual)) {
-            fail_msg("%s cannot run", parity_models[m]);
-        }
-    }
-    if (!parity_half("llama_f16", "auto", "expected_f16.bin", &usual)) fail_msg("cannot run");
-    for (int b = 0; b < count; b++) {
-        if (!is_cuda(all[b])) continue;
-        const harness_target t = {
-            .device = "cuda", .attention = all[b]->name, .page_size = page_size(all[b])};
-        const bool ran = parity_half("qwen3", "bfloat16", "expected_bf16.bin", &t);
-        if (!ran) print_message("%s: cannot run qwen3\n", all[b]->name);
-        (void)parity_half("llama_hd256", "bfloat16", "expected_bf16.bin", &t);
-    }
+    const test_case *c = *state;
+    const harness_target t = target_of(c);
+    const bool ran = c->dtype == NULL ? parity_f32(c->model, &t)
+                                      : parity_half(c->model, c->dtype, c->expected, &t);
+    if (!ran && c->desc == NULL) fail_msg("cannot run");
+    if (!ran) print_message("not supported by it\n");
 }
 
 // Decode steps are launched kernel by kernel at first and compared with those in graphs.
 static void test_deterministic(void **state)
 {
-    (void)state;
-    const char *const models[] = {"qwen3",     "qwen3_f32",   "qwen2_gqa7",
-                                  "llama_f16", "mistral_swa", "qwen3_moe_mixed"};
-    int count;
-    const msgl_attn_desc *const *all = msgl__attn_backends(&count);
-    for (int b = 0; b < count; b++) {
-        if (!is_cuda(all[b])) continue;
-        const char *name = all[b]->name;
-        const bool set = all[b]->page_rule == MSGL_PAGE_SET;
-        const harness_target base = {
-            .device = "cuda", .attention = name, .page_size = 16, .deterministic = true};
-        const harness_target others[] = {
-            {.device = "cuda",
-             .attention = name,
-             .page_size = set ? 32 : 1,
-             .deterministic = true,
-             .graph_max_bs = 40},
-            {.device = "cuda", .attention = name, .page_size = 64, .deterministic = true}};
-        for (size_t m = 0; m < (quick ? 1 : MSGL_COUNT(models)); m++) {
-            check_determinism(models[m], &base, false, others, MSGL_COUNT(others));
+    const test_case *c = *state;
+    const char *name = c->desc->name;
+    const bool set = c->desc->page_rule == MSGL_PAGE_SET;
+    const harness_target base = {
+        .device = "cuda", .attention = name, .page_size = 16, .deterministic = true};
+    const harness_target others[] = {
+        {.device = "cuda",
+         .attention = name,
+         .page_size = set ? 32 : 1,
+         .deterministic = true,
+         .graph_max_bs = 40},
+        {.device = "cuda", .attention = name, .page_size = 64, .deterministic = true}};
+    check_determinism(c->model, &base, false, others, MSGL_COUNT(others));
+}
+
+static void add(struct CMUnitTest *tests, int *n, CMUnitTestFunction fn, test_case c)
+{
+    static test_case cases[MAX_CASES];
+    if (*n == MAX_CASES) return;
+    snprintf(c.name, sizeof c.name, "%s %s, %s %s",
+             fn == test_deterministic ? "deterministic" : "parity",
+             c.desc != NULL ? c.desc->name : "auto", c.model,
+             c.dtype != NULL ? c.dtype : "float32");
+    cases[*n] = c;
+    tests[*n] = (struct CMUnitTest){cases[*n].name, fn, NULL, NULL, &cases[*n]};
+    (*n)++;
+}
+
+// Of one backend: a few models; all of them run on auto.
+static void add_backend(struct CMUnitTest *tests, int *n, const msgl_attn_desc *d)
+{
+    const char *const models[] = {"qwen3", "mistral_swa", "qwen2_gqa7", "llama_hd256"};
+    const char *const fixed[] = {"qwen3",     "qwen3_f32",   "qwen2_gqa7",
+                                 "llama_f16", "mistral_swa", "qwen3_moe_mixed"};
+    for (size_t i = 0; i < MSGL_COUNT(models); i++) {
+        if ((d->kv_dtypes & 1u << MSGL_F32) != 0) {
+            add(tests, n, test_parity, (test_case){.model = models[i], .desc = d});
         }
+        add(tests, n, test_parity,
+            (test_case){models[i], "bfloat16", "expected_bf16.bin", .desc = d});
     }
+    for (size_t i = 0; i < MSGL_COUNT(fixed); i++) {
+        add(tests, n, test_deterministic,
+            (test_case){.model = fixed[i], .dtype = "auto", .desc = d});
+    }
+}
+
+static int add_all(struct CMUnitTest *tests)
+{
+    int count, n = 0;
+    const msgl_attn_desc *const *all = msgl__attn_backends(&count);
+    for (int m = 0; parity_models[m] != NULL && (!quick || m < 1); m++) {
+        add(tests, &n, test_parity, (test_case){.model = parity_models[m]});
+        add(tests, &n, test_parity,
+            (test_case){parity_models[m], "bfloat16", "expected_bf16.bin", .desc = NULL});
+    }
+    add(tests, &n, test_parity, (test_case){"llama_f16", "auto", "expected_f16.bin", .desc = NULL});
+    for (int i = 0; i < count && !quick; i++) {
+        if ((all[i]->devices & 1u << MSGL_DEVICE_CUDA) != 0) add_backend(tests, &n, all[i]);
+    }
+    return n;
 }
 
 int main(int argc, char **argv)
@@ -104,10 +122,7 @@ int main(int argc, char **argv)
         fprintf(stderr, "skipped: %s\n", err.text);
         return 77;
     }
-    const struct CMUnitTest tests[] = {
-        cmocka_unit_test(test_parity_f32),
-        cmocka_unit_test(test_parity_half),
-        cmocka_unit_test(test_deterministic),
-    };
-    return cmocka_run_group_tests(tests, NULL, NULL);
+    static struct CMUnitTest tests[MAX_CASES];
+    const int n = add_all(tests);
+    return _cmocka_run_group_tests("engine", tests, (size_t)n, NULL, NULL);
 }
