@@ -70,7 +70,6 @@ size_t msgl__fa_plan_prefill(const msgl_fa_prefill_batch *b, void *out)
 
     plan_head *head = out;
     section_list list = {.out = (section *)(head + 1)};
-    // Tiles go behind the largest list of sections; both then move together.
     tile *tiles = (tile *)(list.out + MSGL_FA_PREFILL_MAX_SECTIONS + 1);
     int num_tiles = 0;
     for (int i = 0; i < b->batch;) {
@@ -94,9 +93,7 @@ size_t msgl__fa_plan_prefill(const msgl_fa_prefill_batch *b, void *out)
         }
     }
     list.out[list.count] = (section){.work0 = list.work};
-    tile *packed = (tile *)(list.out + list.count + 1);
-    for (int i = 0; i < num_tiles; i++) packed[i] = tiles[i];
     *head = (plan_head){
         .num_work = list.work, .num_tiles = num_tiles, .num_sections = list.count};
-    return (size_t)((char *)(packed + num_tiles) - (char *)out);
+    return (size_t)((char *)(tiles + num_tiles) - (char *)out);
 }

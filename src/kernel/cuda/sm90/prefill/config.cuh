@@ -22,10 +22,11 @@ template <class T_, int HD_, bool GATHER_, bool SOFTCAP_> struct msgl_fa_prefill
     static constexpr int Q_BYTES = M * HD * 2, KV_BYTES = N * HD * 2;
     static constexpr int Q_BUFFERS = HD == 256 ? 1 : 2;
     static constexpr int STAGES = HD == 64 ? 8 : HD == 128 ? 5 : 4;
+    static constexpr bool Q_REGISTERS = HD <= 128; // Q as A operand from registers
     static constexpr int CONSUMERS = 2; // warpgroups of 64 rows
     static constexpr int THREADS = 128 * (1 + CONSUMERS);
-    static constexpr int PRODUCER_REGISTERS = 72;
-    static constexpr int CONSUMER_REGISTERS = 216;
+    static constexpr int PRODUCER_REGISTERS = 56;
+    static constexpr int CONSUMER_REGISTERS = 224;
 };
 
 struct msgl_fa_prefill_params {

@@ -96,15 +96,32 @@ template <class C> struct msgl_fa_consumer {
         if (C::GATHER) msgl__async_proxy_fence();
     }
 
-    __device__ __forceinline__ void scores(float (&s)[C::N / 2], uint32_t q)
+    // The warp's 16 rows of Q as A operands, if they stay in registers.
+    __device__ __forceinline__ void load_q(uint32_t (&a)[C::HD / 16][4], const unsigned char *q)
     {
-        const uint64_t a = msgl__wgmma_desc(q + group * 64 * 128, 16);
+        if (!C::Q_REGISTERS) return;
+        const int lane = threadIdx.x & 31, r = group * 64 + (threadIdx.x / 32 & 3) * 16 + (lane & 15);
+        const uint32_t at = msgl__smem(q) + r * 128;
+#pragma unroll
+        for (int k = 0; k < C::HD / 16; k++)
+            msgl__ldmatrix(a[k], at + k / 4 * C::M * 128 + ((k % 4 * 2 + (lane >> 4)) ^ (r & 7)) * 16);
+    }
+
+    __device__ __forceinline__ void scores(float (&s)[C::N / 2], uint32_t (&q)[C::HD / 16][4],
+                                           uint32_t q_at)
+    {
+        const uint64_t a = msgl__wgmma_desc(q_at + group * 64 * 128, 16);
         const uint64_t b = msgl__wgmma_desc(msgl__smem(smem.kv[ring.at]), 16);
         msgl__wgmma_fence();
 #pragma unroll
-        for (int k = 0; k < C::HD / 16; k++)
-            msgl__wgmma_ss<typename C::T>(s, a + (k / 4 * C::M * 128 + k % 4 * 32) / 16,
-                                          b + (k / 4 * C::N * 128 + k % 4 * 32) / 16, k > 0);
+        for (int k = 0; k < C::HD / 16; k++) {
+            const uint64_t bk = b + (k / 4 * C::N * 128 + k % 4 * 32) / 16;
+            if constexpr (C::Q_REGISTERS)
+                msgl__wgmma_rs<typename C::T, false>(s, q[k], bk, k > 0);
+            else
+                msgl__wgmma_ss<typename C::T>(s, a + (k / 4 * C::M * 128 + k % 4 * 32) / 16, bk,
+                                              k > 0);
+        }
         msgl__wgmma_commit();
     }
 
@@ -115,7 +132,7 @@ template <class C> struct msgl_fa_consumer {
         msgl__wgmma_fence();
 #pragma unroll
         for (int k = 0; k < C::N / 16; k++)
-            msgl__wgmma_rs<typename C::T>(o, prob[k], b + k * 2048 / 16, k > 0 ? 1 : add);
+            msgl__wgmma_rs<typename C::T, true>(o, prob[k], b + k * 2048 / 16, k > 0 ? 1 : add);
         msgl__wgmma_commit();
     }
 
@@ -237,13 +254,14 @@ template <class C> struct msgl_fa_consumer {
     __device__ __forceinline__ void run()
     {
         float s[C::N / 2], o[C::HD / 2], scale[2];
-        uint32_t prob[C::N / 16][4];
+        uint32_t prob[C::N / 16][4], qa[C::HD / 16][4];
         msgl_fa_ring<C::Q_BUFFERS> q;
         msgl__mbar_wait(msgl__smem(&smem.q_full[q.at]), q.parity);
         msgl_fa_prefill_work w = smem.work[q.at];
         if (w.tile.tokens == 0) return;
+        load_q(qa, smem.q[q.at]);
         wait_full();
-        scores(s, msgl__smem(smem.q[q.at]));
+        scores(s, qa, msgl__smem(smem.q[q.at]));
         msgl__wgmma_wait<0>(s);
         for (;;) {
             set_rows(w.tile);
@@ -259,7 +277,7 @@ template <class C> struct msgl_fa_consumer {
             for (; n > lo; n--) {
                 const int k_stage = ring.at;
                 msgl__bar_sync(MSGL_FA_BAR_TURN + group, 256);
-                scores(s, msgl__smem(smem.q[q.at]));
+                scores(s, qa, msgl__smem(smem.q[q.at]));
                 ring.next();
                 wait_full();
                 clear_tail(n);
@@ -294,10 +312,11 @@ template <class C> struct msgl_fa_consumer {
                 store(o, w);
                 return;
             }
+            load_q(qa, smem.q[q.at]);
             values(o, prob, add);
             ring.next();
             wait_full();
-            scores(s, msgl__smem(smem.q[q.at]));
+            scores(s, qa, msgl__smem(smem.q[q.at]));
             msgl__wgmma_wait<1>(o);
             release(v_stage);
             store(o, w);

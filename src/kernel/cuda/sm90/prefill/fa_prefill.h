@@ -11,7 +11,7 @@
 
 enum {
     MSGL_FA_PREFILL_ROWS = 128, // query rows (tokens x packed heads) of a tile
-    MSGL_FA_PREFILL_MAX_SECTIONS = 256,
+    MSGL_FA_PREFILL_MAX_SECTIONS = 127,
 };
 
 // One tile of one request: `tokens` queries from row `row0` of q, the first at position pos0.
@@ -27,7 +27,8 @@ typedef struct msgl_fa_prefill_section {
     int32_t work0, tile0, head0, heads;
 } msgl_fa_prefill_section;
 
-// In memory: this, num_sections + 1 sections (the last one holds work0 = num_work), the tiles.
+// In memory: this, MSGL_FA_PREFILL_MAX_SECTIONS + 1 sections (the one behind the last in use holds
+// work0 = num_work), the tiles.
 typedef struct msgl_fa_prefill_plan {
     uint32_t next, done; // the launch's dynamic scheduler; every launch leaves both 0 again
     int32_t num_work, num_tiles, num_sections;

@@ -9,26 +9,38 @@
 #include "kernel/cuda/sm90/prefill/config.cuh"
 #include "kernel/cuda/sm90/prefill/ptx.cuh"
 
-// Every CTA walks sections upwards, so each looks on from where it was.
-struct msgl_fa_cursor {
+enum { MSGL_FA_TILE_WORDS = sizeof(msgl_fa_prefill_tile) / 4 };
+
+// The work items of one CTA, taken in the plan's order. Reading the plan takes several trips to L2,
+// so an item's number is known three items ahead and its tile is on its way two items ahead.
+struct msgl_fa_queue {
+    msgl_fa_prefill_plan *plan;
     const msgl_fa_prefill_section *sections;
     const msgl_fa_prefill_tile *tiles;
-    int at;
-};
+    int num_work, section;
+    int ahead; // lane 0: number of the item after those that were looked up
 
-static __device__ __forceinline__ msgl_fa_prefill_work msgl__fa_find_work(msgl_fa_cursor &c,
-                                                                          int work)
-{
-    while (work >= c.sections[c.at + 1].work0) c.at++;
-    const msgl_fa_prefill_section s = c.sections[c.at];
-    const int i = work - s.work0, t = i / s.heads;
-    msgl_fa_prefill_work w;
-    w.head = s.head0 + (i - t * s.heads);
-    const int4 *from = (const int4 *)&c.tiles[s.tile0 + t];
-    ((int4 *)&w.tile)[0] = from[0];
-    ((int4 *)&w.tile)[1] = from[1];
-    return w;
-}
+    __device__ __forceinline__ msgl_fa_queue(msgl_fa_prefill_plan *p)
+        : plan(p), sections((const msgl_fa_prefill_section *)(p + 1)),
+          tiles((const msgl_fa_prefill_tile *)(sections + MSGL_FA_PREFILL_MAX_SECTIONS + 1)),
+          num_work(p->num_work), section(0), ahead(blockIdx.x)
+    {
+    }
+
+    // Words of the next msgl_fa_prefill_work, one in each lane; all 0 if there is none. CTAs walk
+    // the sections upwards.
+    __device__ __forceinline__ int take()
+    {
+        const int lane = threadIdx.x & 31, work = __shfl_sync(0xffffffff, ahead, 0);
+        if (work >= num_work) return 0;
+        if (lane == 0) ahead = (int)(atomicAdd(&plan->next, 1) + gridDim.x);
+        while (work >= sections[section + 1].work0) section++;
+        const msgl_fa_prefill_section s = sections[section];
+        const int i = work - s.work0, t = i / s.heads;
+        if (lane == MSGL_FA_TILE_WORDS) return s.head0 + (i - t * s.heads);
+        return lane < MSGL_FA_TILE_WORDS ? ((const int32_t *)&tiles[s.tile0 + t])[lane] : 0;
+    }
+};
 
 // The last CTA to finish leaves the counters as the next launch wants them.
 static __device__ __forceinline__ void msgl__fa_end_of_work(msgl_fa_prefill_plan *plan)
@@ -38,19 +50,6 @@ static __device__ __forceinline__ void msgl__fa_end_of_work(msgl_fa_prefill_plan
         plan->next = 0;
         plan->done = 0;
     }
-}
-
-template <class C>
-static __device__ __forceinline__ void
-msgl__fa_load_q(const msgl_fa_prefill_params &p, msgl_fa_prefill_smem<C> &s, int buffer,
-                const msgl_fa_prefill_work &w)
-{
-    const uint32_t bar = msgl__smem(&s.q_full[buffer]), dst = msgl__smem(s.q[buffer]);
-    const int rows = C::M / p.pack * p.pack;
-    msgl__mbar_expect(bar, C::BLOCKS * rows * 128);
-#pragma unroll
-    for (int b = 0; b < C::BLOCKS; b++)
-        msgl__tma_load(dst + b * C::M * 128, &p.q_map, bar, b * 64, w.head * p.pack, w.tile.row0);
 }
 
 // TMA: every warp of the producer's warpgroup loads a run of a tile's boxes.
@@ -149,60 +148,91 @@ template <class C> struct msgl_fa_rows_loader {
     }
 };
 
-template <class C, class Loader>
-static __device__ __forceinline__ void msgl__fa_produce(const msgl_fa_prefill_params &p,
-                                                        msgl_fa_prefill_smem<C> &s)
-{
-    const int lane = threadIdx.x & 31, warp = threadIdx.x >> 5;
-    Loader load(p);
+// One warp of the producer's warpgroup.
+template <class C, class Loader> struct msgl_fa_producer {
+    const msgl_fa_prefill_params &p;
+    msgl_fa_prefill_smem<C> &s;
+    Loader loader;
     msgl_fa_ring<C::Q_BUFFERS> q;
-    const int num_work = p.plan->num_work;
-    msgl_fa_cursor cursor = {(const msgl_fa_prefill_section *)(p.plan + 1)};
-    cursor.tiles = (const msgl_fa_prefill_tile *)(cursor.sections + p.plan->num_sections + 1);
-    int work = blockIdx.x;
-    for (;; q.next()) {
-        // Warp 0 takes the item and tells the others.
-        msgl_fa_prefill_work w;
-        int next = 0;
-        if (warp == 0) {
-            w.tile.tokens = 0;
-            if (work < num_work) {
-                if (lane == 0) next = (int)(atomicAdd(&p.plan->next, 1) + gridDim.x);
-                w = msgl__fa_find_work(cursor, work);
-            }
+    msgl_fa_queue queue;
+    int after, later; // warp 0's next items, as msgl_fa_queue.take gives them
+    // Of the current item:
+    int lo, hi, klen, kv_head; // key tiles [lo, hi]; hi < 0: no item
+    const int32_t *row;        // of the table
+    int slots, below;          // of tile hi and of the one before it
+
+    __device__ __forceinline__ msgl_fa_producer(const msgl_fa_prefill_params &params,
+                                                msgl_fa_prefill_smem<C> &smem)
+        : p(params), s(smem), loader(params), queue(params.plan)
+    {
+    }
+
+    __device__ __forceinline__ void load_q(const msgl_fa_prefill_work &w)
+    {
+        const uint32_t bar = msgl__smem(&s.q_full[q.at]), dst = msgl__smem(s.q[q.at]);
+        msgl__mbar_expect(bar, C::BLOCKS * (C::M / p.pack * p.pack) * 128);
+#pragma unroll
+        for (int b = 0; b < C::BLOCKS; b++)
+            msgl__tma_load(dst + b * C::M * 128, &p.q_map, bar, b * 64, w.head * p.pack,
+                           w.tile.row0);
+    }
+
+    // Makes the next item the current one: warp 0 tells everyone and loads Q. Its first slots are
+    // under way on return.
+    __device__ __forceinline__ void advance()
+    {
+        const int lane = threadIdx.x & 31;
+        const msgl_fa_prefill_work &w = s.work[q.at];
+        if (threadIdx.x < 32) {
             msgl__mbar_wait(msgl__smem(&s.q_empty[q.at]), q.parity ^ 1);
+            if (lane <= MSGL_FA_TILE_WORDS) ((int32_t *)&s.work[q.at])[lane] = after;
+            __syncwarp();
             if (lane == 0) {
-                s.work[q.at] = w;
                 msgl__mbar_arrive(msgl__smem(&s.work_full[q.at]));
-                if (w.tile.tokens) msgl__fa_load_q(p, s, q.at, w);
+                if (w.tile.tokens) load_q(w);
                 else msgl__mbar_arrive(msgl__smem(&s.q_full[q.at]));
             }
+            after = later;
         } else {
             msgl__mbar_wait(msgl__smem(&s.work_full[q.at]), q.parity);
-            w = s.work[q.at];
-            __syncwarp();
-            if (lane == 0) msgl__mbar_arrive(msgl__smem(&s.q_empty[q.at]));
         }
-        if (w.tile.tokens == 0) break;
-        const int32_t *row = p.table + w.tile.table_row * p.table_stride;
-        const int kv_head = w.head / p.heads_per_kv;
-        const int lo = w.tile.key_lo / C::N, klen = w.tile.klen;
-        int n = (w.tile.key_hi - 1) / C::N;
-        int slots = load.slot(p, row, klen, n);
-        int below = n > lo ? load.slot(p, row, klen, n - 1) : 0;
-        load.load(p, s, true, kv_head, slots);
-        for (; n > lo; n--) {
-            const int ahead = n - 1 > lo ? load.slot(p, row, klen, n - 2) : 0;
-            load.load(p, s, true, kv_head, below);
-            load.load(p, s, false, kv_head, slots);
-            slots = below;
-            below = ahead;
-        }
-        load.load(p, s, false, kv_head, slots);
-        work = __shfl_sync(0xffffffff, next, 0);
+        hi = w.tile.tokens ? (w.tile.key_hi - 1) / C::N : -1;
+        lo = w.tile.key_lo / C::N;
+        klen = w.tile.klen;
+        kv_head = w.head / p.heads_per_kv;
+        row = p.table + w.tile.table_row * p.table_stride;
+        __syncwarp();
+        if (lane == 0 && threadIdx.x >= 32) msgl__mbar_arrive(msgl__smem(&s.q_empty[q.at]));
+        q.next();
+        if (hi < 0) return;
+        slots = loader.slot(p, row, klen, hi);
+        below = hi > lo ? loader.slot(p, row, klen, hi - 1) : 0;
     }
-    if (C::GATHER) msgl__cp_async_wait_all();
-    if (threadIdx.x == 0) msgl__fa_end_of_work(p.plan);
-}
+
+    __device__ __forceinline__ void run()
+    {
+        if (threadIdx.x < 32) {
+            after = queue.take();
+            later = queue.take();
+        }
+        for (advance(); hi >= 0;) {
+            if (threadIdx.x < 32) later = queue.take();
+            loader.load(p, s, true, kv_head, slots);
+            for (int n = hi; n > lo; n--) {
+                const int ahead = n - 1 > lo ? loader.slot(p, row, klen, n - 2) : 0;
+                loader.load(p, s, true, kv_head, below);
+                loader.load(p, s, false, kv_head, slots);
+                slots = below;
+                below = ahead;
+            }
+            // The next item's Q and slots are asked for before the wait for the last V's stage.
+            const int last = slots, last_head = kv_head;
+            advance();
+            loader.load(p, s, false, last_head, last);
+        }
+        if (C::GATHER) msgl__cp_async_wait_all();
+        if (threadIdx.x == 0) msgl__fa_end_of_work(p.plan);
+    }
+};
 
 #endif

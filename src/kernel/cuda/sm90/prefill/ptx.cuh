@@ -110,6 +110,15 @@ static __device__ __forceinline__ void msgl__cp_async_wait_all(void)
     asm volatile("cp.async.wait_all;" ::: "memory");
 }
 
+// Four 8 x 8 matrices of 16-bit elements; lane i names row i % 8 of matrix i / 8.
+static __device__ __forceinline__ void msgl__ldmatrix(uint32_t (&a)[4], uint32_t at)
+{
+    asm volatile("ldmatrix.sync.aligned.m8n8.x4.shared.b16 {%0, %1, %2, %3}, [%4];"
+                 : "=r"(a[0]), "=r"(a[1]), "=r"(a[2]), "=r"(a[3])
+                 : "r"(at)
+                 : "memory");
+}
+
 static __device__ __forceinline__ float msgl__exp2(float x)
 {
     float y;

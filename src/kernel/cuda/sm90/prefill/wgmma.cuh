@@ -94,11 +94,11 @@ template <int N, int R> static __device__ __forceinline__ void msgl__wgmma_wait(
                  "}, %" #A ", %" #B ", p, 1, 1, 0, 0;\n}\n"                                         \
                  : MSGL_WGMMA_ACC_##R : "l"(a), "l"(b), "r"(add))
 
-// The same with A in registers and B MN-major.
-#define MSGL_WGMMA_RS(N, R, T, A0, A1, A2, A3, B, C)                                               \
+// The same with A in registers; B MN-major if TR is 1.
+#define MSGL_WGMMA_RS(N, R, T, TR, A0, A1, A2, A3, B, C)                                             \
     asm volatile("{\n.reg .pred p;\nsetp.ne.b32 p, %" #C ", 0;\n"                                  \
                  "wgmma.mma_async.sync.aligned.m64n" #N "k16.f32." T "." T " {" MSGL_WGMMA_REGS_##R  \
-                 "}, {%" #A0 ", %" #A1 ", %" #A2 ", %" #A3 "}, %" #B ", p, 1, 1, 1;\n}\n"           \
+                 "}, {%" #A0 ", %" #A1 ", %" #A2 ", %" #A3 "}, %" #B ", p, 1, 1, " TR ";\n}\n"  \
                  : MSGL_WGMMA_ACC_##R                                                              \
                  : "r"(a[0]), "r"(a[1]), "r"(a[2]), "r"(a[3]), "l"(b), "r"(add))
 // clang-format on
@@ -116,20 +116,26 @@ static __device__ __forceinline__ void msgl__wgmma_ss(float (&d)[R], uint64_t a,
     }
 }
 
-template <class T, int R>
+template <class T, bool TRANSPOSED, int R>
 static __device__ __forceinline__ void msgl__wgmma_rs(float (&d)[R], const uint32_t (&a)[4],
                                                       uint64_t b, int add)
 {
     constexpr bool bf16 = __is_same(T, __nv_bfloat16);
     if constexpr (R == 32) {
-        if constexpr (bf16) MSGL_WGMMA_RS(64, 32, "bf16", 32, 33, 34, 35, 36, 37);
-        else MSGL_WGMMA_RS(64, 32, "f16", 32, 33, 34, 35, 36, 37);
+        if constexpr (bf16 && TRANSPOSED) MSGL_WGMMA_RS(64, 32, "bf16", "1", 32, 33, 34, 35, 36, 37);
+        else if constexpr (bf16) MSGL_WGMMA_RS(64, 32, "bf16", "0", 32, 33, 34, 35, 36, 37);
+        else if constexpr (TRANSPOSED) MSGL_WGMMA_RS(64, 32, "f16", "1", 32, 33, 34, 35, 36, 37);
+        else MSGL_WGMMA_RS(64, 32, "f16", "0", 32, 33, 34, 35, 36, 37);
     } else if constexpr (R == 64) {
-        if constexpr (bf16) MSGL_WGMMA_RS(128, 64, "bf16", 64, 65, 66, 67, 68, 69);
-        else MSGL_WGMMA_RS(128, 64, "f16", 64, 65, 66, 67, 68, 69);
+        if constexpr (bf16 && TRANSPOSED) MSGL_WGMMA_RS(128, 64, "bf16", "1", 64, 65, 66, 67, 68, 69);
+        else if constexpr (bf16) MSGL_WGMMA_RS(128, 64, "bf16", "0", 64, 65, 66, 67, 68, 69);
+        else if constexpr (TRANSPOSED) MSGL_WGMMA_RS(128, 64, "f16", "1", 64, 65, 66, 67, 68, 69);
+        else MSGL_WGMMA_RS(128, 64, "f16", "0", 64, 65, 66, 67, 68, 69);
     } else if constexpr (R == 128) {
-        if constexpr (bf16) MSGL_WGMMA_RS(256, 128, "bf16", 128, 129, 130, 131, 132, 133);
-        else MSGL_WGMMA_RS(256, 128, "f16", 128, 129, 130, 131, 132, 133);
+        if constexpr (bf16 && TRANSPOSED) MSGL_WGMMA_RS(256, 128, "bf16", "1", 128, 129, 130, 131, 132, 133);
+        else if constexpr (bf16) MSGL_WGMMA_RS(256, 128, "bf16", "0", 128, 129, 130, 131, 132, 133);
+        else if constexpr (TRANSPOSED) MSGL_WGMMA_RS(256, 128, "f16", "1", 128, 129, 130, 131, 132, 133);
+        else MSGL_WGMMA_RS(256, 128, "f16", "0", 128, 129, 130, 131, 132, 133);
     }
 }
 
