@@ -214,6 +214,7 @@ static void check_mixed(bench_exec *e, family *f, int rows, int vocab, size_t ld
         if (r % 2) p[r].top_k = 1 + r * 13 % vocab;
         if (r % 3 == 1) p[r].top_p = 0.9f;
         if (r % 5 == 2) p[r].min_p = 0.05f;
+        if (r % 11 == 9) l.host[r * ld + rng_next(seed) % vocab] = r % 2 ? NAN : INFINITY;
     }
     array_upload(&l);
     draws d = draw(e, (const float *)l.dev, ld, vocab, p, rows);
@@ -226,7 +227,9 @@ static void check_mixed(bench_exec *e, family *f, int rows, int vocab, size_t ld
             expect(f, s.tokens[0] == d.tokens[r], "a row alone draws the same");
             draws_free(&s);
         }
-        if (p[r].temperature > 0) {
+        if (r % 11 == 9) {
+            expect(f, d.tokens[r] == -1 && d.status[r] == MSGL_ENUMERIC, "a bad row");
+        } else if (p[r].temperature > 0) {
             token *t = sorted_row(l.host + r * ld, vocab);
             const int most = kept_length(t, vocab, &p[r], 1 + 2e-6);
             bool in = false;

@@ -5,11 +5,9 @@
 // as it fits.
 //
 // Tokens are ordered by descending logit, then by ascending id: ascending by a 56-bit key made of
-// the two. Which tokens top-k and top-p keep is a prefix of this order. Its last key is found in a
-// histogram over equal steps of the logit, then by sorting the few tokens of the bin in which the
-// prefix ends; or, where they are not few, by radix selection. A bin holds a count or a sum of
-// probabilities in fixed point, so every sum is one of integers: the result does not depend on how
-// the row is split, on its alignment or on the order of the atomics.
+// the two. Which tokens top-k and top-p keep is a prefix of this order. Sums of probabilities are
+// integers in fixed point: no result depends on how the row is split, on its alignment or on the
+// order of atomics.
 #ifndef MSGL_KERNEL_CUDA_OPS_ROW_SEARCH_CUH
 #define MSGL_KERNEL_CUDA_OPS_ROW_SEARCH_CUH
 
@@ -19,36 +17,33 @@
 #include "kernel/cuda/ops/ordered.cuh"
 
 #define ROW_BATCH 4 // groups of four logits that a thread loads before it uses them
-#ifndef ROW_MAX_CLUSTER
 #define ROW_MAX_CLUSTER 8
-#endif
+#define ROW_MIN_THREADS 512 // per block
 #define ROW_BINS 2048
-#define ROW_LIST_PER_THREAD 2 // at least 512 threads in a block
-#define ROW_BINS_PER_THREAD 4 // at least ROW_BINS / 4 threads in a block
-#define ROW_LIST 1024
+#define ROW_BINS_PER_THREAD (ROW_BINS / ROW_MIN_THREADS)
+#define ROW_LIST 1024 // tokens that are sorted at once
+#define ROW_LIST_PER_THREAD (ROW_LIST / ROW_MIN_THREADS)
 #define ROW_ID_BITS 24 // MSGL_MAX_VOCAB
 #define ROW_KEY_BITS (32 + ROW_ID_BITS)
-#define ROW_ALL (~(uint64_t)0) // as a last key: keeps everything
-struct row_bin {
-    uint64_t count, mass;
+#define ROW_ONE 0x1p39f        // a weight of 1 in fixed point
+#define ROW_ALL (~(uint64_t)0) // as a limit of keys: none
+
+struct row_pair {
+    uint64_t a, b;
 };
 
-struct row_found { // the bin in which the wanted prefix ends
-    uint32_t bin;
-    row_bin before, in;
+struct row_found { // the bin in which the wanted prefix ends, and counts
+    uint32_t bin, before, in;
 };
 
 struct row_shared {
-    uint32_t count[ROW_BINS];
-    union {
-        uint32_t mass[3][ROW_BINS];
-        uint64_t list[ROW_LIST]; // keys of one bin, in block 0, after the histogram has been used
-    };
+    uint32_t bins[ROW_BINS];
+    uint64_t list[ROW_LIST]; // keys, in block 0
     uint32_t listed;
-    uint32_t best; // of a draw: ordered()
-    row_bin warps[32];
-    row_bin blocks[2][ROW_MAX_CLUSTER]; // by parity of row_search.round
+    uint32_t best; // score of a draw, as ordered()
     row_found found;
+    row_pair warps[32];
+    row_pair blocks[2][ROW_MAX_CLUSTER]; // by parity of row_search.round
 };
 
 struct row_search {
@@ -61,9 +56,6 @@ struct row_search {
     int kept;          // so many are in `slice` now
     float4 *slice;     // shared memory
     int round;         // of exchanges
-    // Probabilities (relative to the largest) are counted in units of 2^(1 - 3 digit), in three
-    // digits of so many bits that are summed apart in 32 bits each: 14 for up to 2^18 tokens.
-    int digit;
     row_shared *shared;
 };
 
@@ -130,10 +122,10 @@ static __device__ __forceinline__ float row_weight(float v, float max, float sca
     return p;
 }
 
-// A weight in units of 2^(1 - 3 digit).
-static __device__ __forceinline__ uint64_t row_fixed(const row_search &r, float weight)
+// A weight in fixed point: 2^24 of them fit a sum.
+static __device__ __forceinline__ uint64_t row_fixed(float weight)
 {
-    return (uint64_t)__float2ull_rn(weight * (float)((uint64_t)1 << (3 * r.digit - 1)));
+    return (uint64_t)__float2ull_rn(weight * ROW_ONE);
 }
 
 static __device__ __forceinline__ void row_begin(row_search *r, row_shared *shared, float4 *slice,
@@ -150,10 +142,8 @@ static __device__ __forceinline__ void row_begin(row_search *r, row_shared *shar
     r->kept = 0;
     r->slice = slice;
     r->round = 0;
-    const int id_bits = 32 - __clz(vocab - 1);
-    r->digit = id_bits < 18 ? 14 : 32 - id_bits;
     r->shared = shared;
-    if (threadIdx.x == 0) shared->best = 0;
+    if (threadIdx.x == 0) shared->best = shared->listed = 0;
     cluster_sync(r->size); // all blocks run: from here on their shared memory may be written
 }
 
@@ -208,9 +198,9 @@ static __device__ __forceinline__ void row_keep(const row_search &r, int step, i
     }
 }
 
-// Gives every block the values of all blocks, in r.shared->blocks[parity]; returns the parity.
+// Gives every block the values of all blocks, in r->shared->blocks[parity]; returns the parity.
 // All threads call it with the same values.
-static __device__ __forceinline__ int row_exchange(row_search *r, row_bin mine)
+static __device__ __forceinline__ int row_exchange(row_search *r, row_pair mine)
 {
     const int parity = r->round++ & 1; // two sets: the next exchange may begin while this is read
     if ((int)threadIdx.x < r->size) {
@@ -220,158 +210,110 @@ static __device__ __forceinline__ int row_exchange(row_search *r, row_bin mine)
     return parity;
 }
 
-static __device__ __forceinline__ row_bin bin_max(row_bin a, row_bin b)
+static __device__ __forceinline__ row_pair pair_add(row_pair x, row_pair y)
 {
-    return row_bin{a.count > b.count ? a.count : b.count, a.mass > b.mass ? a.mass : b.mass};
+    return row_pair{x.a + y.a, x.b + y.b};
 }
 
-// The largest of both members over all threads of the cluster, in every thread.
-static __device__ __forceinline__ row_bin row_max2(row_search *r, row_bin v)
+static __device__ __forceinline__ row_pair pair_max(row_pair x, row_pair y)
+{
+    return row_pair{x.a > y.a ? x.a : y.a, x.b > y.b ? x.b : y.b};
+}
+
+// Both members' sum or largest over the block's threads, in every thread.
+template <bool MAX>
+static __device__ __forceinline__ row_pair block_reduce(row_shared *shared, row_pair v)
 {
     const int lane = (int)threadIdx.x % 32, warps = (int)blockDim.x / 32;
     for (int pass = 0;; pass++) {
 #pragma unroll
         for (int step = 16; step > 0; step /= 2) {
-            v = bin_max(v, row_bin{__shfl_xor_sync(0xffffffffu, v.count, step),
-                                   __shfl_xor_sync(0xffffffffu, v.mass, step)});
+            const row_pair other = {__shfl_xor_sync(0xffffffffu, v.a, step),
+                                    __shfl_xor_sync(0xffffffffu, v.b, step)};
+            v = MAX ? pair_max(v, other) : pair_add(v, other);
         }
-        if (pass == 1) break;
-        if (lane == 0) r->shared->warps[threadIdx.x / 32] = v;
+        if (pass == 1) return v;
+        if (lane == 0) shared->warps[threadIdx.x / 32] = v;
         __syncthreads();
-        v = lane < warps ? r->shared->warps[lane] : row_bin{0, 0};
+        v = lane < warps ? shared->warps[lane] : row_pair{0, 0};
     }
-    const int parity = row_exchange(r, v);
-    for (int b = 0; b < r->size; b++) v = bin_max(v, r->shared->blocks[parity][b]);
-    return v;
 }
 
-static __device__ __forceinline__ row_bin bin_add(row_bin a, row_bin b)
+// The same over the cluster's threads.
+template <bool MAX> static __device__ __forceinline__ row_pair row_reduce(row_search *r, row_pair v)
 {
-    return row_bin{a.count + b.count, a.mass + b.mass};
+    const int parity = row_exchange(r, block_reduce<MAX>(r->shared, v));
+    row_pair all = {0, 0};
+    for (int b = 0; b < r->size; b++) {
+        const row_pair other = r->shared->blocks[parity][b];
+        all = MAX ? pair_max(all, other) : pair_add(all, other);
+    }
+    return all;
 }
 
-static __device__ __forceinline__ row_bin bin_shuffle_up(row_bin a, int step)
-{
-    return row_bin{__shfl_up_sync(0xffffffffu, a.count, step),
-                   __shfl_up_sync(0xffffffffu, a.mass, step)};
-}
-
-// Sums of v over the threads before this one and, in *total, over all threads of the cluster.
-static __device__ row_bin row_scan(row_search *r, row_bin v, row_bin *total)
+// Sum of v over the block's threads before this one and, in *total, over all of them.
+static __device__ __forceinline__ uint64_t block_scan(row_shared *shared, uint64_t v,
+                                                      uint64_t *total)
 {
     const int lane = (int)threadIdx.x % 32, warp = (int)threadIdx.x / 32;
-    row_bin sum = v;
+    uint64_t sum = v;
 #pragma unroll
     for (int step = 1; step < 32; step *= 2) {
-        const row_bin other = bin_shuffle_up(sum, step);
-        if (lane >= step) sum = bin_add(sum, other);
+        const uint64_t other = __shfl_up_sync(0xffffffffu, sum, step);
+        if (lane >= step) sum += other;
     }
-    if (lane == 31) r->shared->warps[warp] = sum;
+    if (lane == 31) shared->warps[warp].a = sum;
     __syncthreads();
-    row_bin base = {0, 0}, block = {0, 0};
+    uint64_t base = 0, all = 0;
     for (int w = 0; w < (int)blockDim.x / 32; w++) {
-        if (w == warp) base = block;
-        block = bin_add(block, r->shared->warps[w]);
+        if (w == warp) base = all;
+        all += shared->warps[w].a;
     }
-    const int parity = row_exchange(r, block);
-    *total = row_bin{0, 0};
-    for (int b = 0; b < r->size; b++) {
-        if (b == r->rank) base = bin_add(base, *total);
-        *total = bin_add(*total, r->shared->blocks[parity][b]);
-    }
-    return row_bin{base.count + sum.count - v.count, base.mass + sum.mass - v.mass};
+    *total = all;
+    return base + sum - v;
 }
 
-// What a selection is after: the shortest prefix of `count` tokens, or with at least `fraction` of
-// the mass of all tokens up to key `limit`.
-struct row_goal {
-    bool by_mass;
-    uint64_t count;
-    double fraction;
-    uint64_t limit;
-    float max, min, scale; // of the row's logits (min: the least finite one), of the weights
-};
-
-// Sets the histogram to zero.
 static __device__ __forceinline__ void row_clear(const row_search &r)
 {
-    row_shared *s = r.shared;
-    for (int b = (int)threadIdx.x; b < ROW_BINS; b += (int)blockDim.x) {
-        s->count[b] = 0;
-        s->mass[0][b] = s->mass[1][b] = s->mass[2][b] = 0;
-    }
-    if (threadIdx.x == 0) s->listed = 0;
+    for (int b = (int)threadIdx.x; b < ROW_BINS; b += (int)blockDim.x) r.shared->bins[b] = 0;
     __syncthreads();
 }
 
-static __device__ __forceinline__ void row_add_mass(const row_search &r, uint32_t b, uint64_t m)
-{
-    if (m == 0) return;
-    const uint32_t digit = (1u << r.digit) - 1;
-    atomicAdd(&r.shared->mass[0][b], (uint32_t)m & digit);
-    atomicAdd(&r.shared->mass[1][b], (uint32_t)(m >> r.digit) & digit);
-    atomicAdd(&r.shared->mass[2][b], (uint32_t)(m >> 2 * r.digit));
-}
-
-// Sum of bin b over the cluster's histograms.
-static __device__ __forceinline__ row_bin row_sum_bin(const row_search &r, int b, bool by_mass)
-{
-    row_bin sum = {0, 0};
-    for (int rank = 0; rank < r.size; rank++) {
-        row_shared *s = cluster_at(r.shared, rank);
-        sum.count += s->count[b];
-        if (!by_mass) continue;
-        sum.mass += s->mass[0][b] + ((uint64_t)s->mass[1][b] << r.digit) +
-                    ((uint64_t)s->mass[2][b] << 2 * r.digit);
-    }
-    return sum;
-}
-
-static __device__ __forceinline__ void row_tell(const row_search &r, row_found found)
-{
-    for (int b = 0; b < r.size; b++) *cluster_at(&r.shared->found, b) = found;
-}
-
-// The bin of the cluster's histograms in which the prefix ends. *want: count or mass that the
-// prefix must reach; 0: goal.fraction of all.
-static __device__ row_found row_locate(row_search *r, const row_goal &goal, uint64_t *want)
+// The bin of the cluster's histograms in which the first `want` end; there are as many.
+static __device__ row_found row_locate(row_search *r, uint32_t want)
 {
     const int share = ROW_BINS / r->size; // bins that this block sums over the cluster
     const int per = (share + (int)blockDim.x - 1) / (int)blockDim.x;
     const int mine = r->rank * share + (int)threadIdx.x * per;
-    const bool has = (int)threadIdx.x * per < share;
     cluster_sync(r->size); // the histograms are complete
-    row_bin in[ROW_BINS_PER_THREAD], sum = {0, 0}, total;
+    uint32_t in[ROW_BINS_PER_THREAD] = {0}, sum = 0;
 #pragma unroll
     for (int i = 0; i < ROW_BINS_PER_THREAD; i++) {
-        in[i] = row_bin{0, 0};
-        if (has && i < per) in[i] = row_sum_bin(*r, mine + i, goal.by_mass);
-        sum = bin_add(sum, in[i]);
+        if (i >= per || (int)threadIdx.x * per >= share) break;
+        for (int b = 0; b < r->size; b++) in[i] += cluster_at(r->shared, b)->bins[mine + i];
+        sum += in[i];
     }
-    row_bin before = row_scan(r, sum, &total);
-    if (*want == 0) {
-        *want = (uint64_t)ceil(goal.fraction * (double)total.mass);
-        *want = *want < 1 ? 1 : *want;
-    }
+    uint64_t block;
+    uint32_t before = (uint32_t)block_scan(r->shared, sum, &block);
+    const int parity = row_exchange(r, row_pair{block, 0});
+    for (int b = 0; b < r->rank; b++) before += (uint32_t)r->shared->blocks[parity][b].a;
 #pragma unroll
     for (int i = 0; i < ROW_BINS_PER_THREAD; i++) {
-        const row_bin after = bin_add(before, in[i]);
-        const uint64_t low = goal.by_mass ? before.mass : before.count;
-        const uint64_t high = goal.by_mass ? after.mass : after.count;
-        if (low < *want && *want <= high) {
-            row_tell(*r, row_found{(uint32_t)(mine + i), before, in[i]});
+        if (before < want && want <= before + in[i]) {
+            const row_found found = {(uint32_t)(mine + i), before, in[i]};
+            for (int b = 0; b < r->size; b++) cluster_at(r->shared, b)->found = found;
         }
-        before = after;
+        before += in[i];
     }
     cluster_sync(r->size);
     return r->shared->found;
 }
 
-// Last key of the prefix by radix selection: for any row. Takes a copy of the search, so that the
-// caller's stays in registers: exchanges may go on with any parity, as a barrier follows the last.
-static __device__ __noinline__ uint64_t row_radix(row_search r, row_goal goal)
+// Last key of the first `want` tokens, by radix selection. Takes a copy of the search, so that the
+// caller's stays in registers: a barrier follows the last exchange, so the parity may be any.
+static __device__ __noinline__ uint64_t row_radix(row_search r, uint32_t want)
 {
-    uint64_t prefix = 0, want = goal.by_mass ? 0 : goal.count;
+    uint64_t prefix = 0;
     int shift = ROW_KEY_BITS;
     for (int level = 0; shift > 0; level++) {
         const int bits = level < 2 ? 11 : level == 2 ? 10 : 8; // the logit's 32, the id's 24
@@ -383,78 +325,49 @@ static __device__ __noinline__ uint64_t row_radix(row_search r, row_goal goal)
 #pragma unroll
             for (int i = 0; i < ROW_BATCH * 4; i++) {
                 const int id = row_group(r, k + i / 4) * 4 + i % 4;
-                const float l = v[i / 4][i % 4];
-                const uint64_t key = row_key(l, id);
-                if (id >= r.vocab || key >> (shift + bits) != prefix || key > goal.limit) continue;
-                const uint32_t b = (uint32_t)(key >> shift) & ((1u << bits) - 1);
-                atomicAdd(&r.shared->count[b], 1);
-                if (!goal.by_mass) continue;
-                row_add_mass(r, b, row_fixed(r, row_weight(l, goal.max, goal.scale)));
+                const uint64_t key = row_key(v[i / 4][i % 4], id);
+                if (id >= r.vocab || key >> (shift + bits) != prefix) continue;
+                atomicAdd(&r.shared->bins[(uint32_t)(key >> shift) & ((1u << bits) - 1)], 1);
             }
         }
-        const row_found found = row_locate(&r, goal, &want);
+        const row_found found = row_locate(&r, want);
         prefix = prefix << bits | found.bin;
-        want -= goal.by_mass ? found.before.mass : found.before.count;
-        if (goal.by_mass && level == 2) { // equal logits from here on: how many of them
-            const uint64_t each = found.in.mass / found.in.count;
-            want = (want + each - 1) / each;
-            goal.by_mass = false;
-        }
-        if (!goal.by_mass && want == found.in.count) break; // the whole bin
+        want -= found.before;
+        if (want == found.in) break; // the whole bin
     }
     return prefix << shift | (((uint64_t)1 << shift) - 1);
 }
 
-// Steps of the logit below the largest; the last bin takes all that is further down.
-static __device__ __forceinline__ uint32_t linear_bin(float v, const row_goal &goal, float steps)
+// Puts the tokens with a logit of at least `least` and a key up to `last` into block 0's list,
+// whose count is 0. Returns how many they are: more than ROW_LIST when not all are in it.
+static __device__ int row_gather(const row_search &r, float least, uint64_t last)
 {
-    const int b = __float2int_rd((goal.max - v) * steps);
-    return (uint32_t)(b < ROW_BINS - 1 ? b : ROW_BINS - 1);
-}
-
-static __device__ __forceinline__ void linear_histogram(row_search *r, const row_goal &goal,
-                                                        float steps)
-{
-    const uint32_t digit = (1u << r->digit) - 1;
-    uint64_t rest_mass = 0; // the last bin may have most of the row: summed apart
-    uint32_t rest_count = 0;
-    row_clear(*r);
-    for (int k = 0; k < r->steps; k += ROW_BATCH) {
+    row_shared *const first = cluster_at(r.shared, 0);
+    for (int k = 0; k < r.steps; k += ROW_BATCH) {
         float v[ROW_BATCH][4];
-        row_load(*r, k, v);
+        row_load(r, k, v);
 #pragma unroll
-        for (int i = 0; i < ROW_BATCH * 4; i++) {
-            const int id = row_group(*r, k + i / 4) * 4 + i % 4;
-            const float l = v[i / 4][i % 4];
-            if (id >= r->vocab || row_key(l, id) > goal.limit) continue;
-            const uint32_t b = linear_bin(l, goal, steps);
-            const bool last = b == ROW_BINS - 1;
-            if (goal.by_mass) {
-                const uint64_t m = row_fixed(*r, row_weight(l, goal.max, goal.scale));
-                if (last) {
-                    rest_mass += m;
-                } else {
-                    row_add_mass(*r, b, m);
-                }
-            } else if (last) {
-                rest_count++;
-            } else {
-                atomicAdd(&r->shared->count[b], 1);
+        for (int u = 0; u < ROW_BATCH; u++) {
+            const float *const l = v[u];
+            if (!(fmaxf(fmaxf(l[0], l[1]), fmaxf(l[2], l[3])) >= least)) continue;
+#pragma unroll
+            for (int j = 0; j < 4; j++) {
+                const int id = row_group(r, k + u) * 4 + j;
+                const uint64_t key = row_key(l[j], id);
+                if (id >= r.vocab || !(l[j] >= least) || key > last) continue;
+                const uint32_t at = atomicAdd(&first->listed, 1);
+                if (at < ROW_LIST) first->list[at] = key;
             }
         }
     }
-    uint32_t parts[4] = {rest_count, (uint32_t)rest_mass & digit,
-                         (uint32_t)(rest_mass >> r->digit) & digit,
-                         (uint32_t)(rest_mass >> 2 * r->digit)};
-    for (int i = 0; i < 4; i++) {
-        parts[i] = __reduce_add_sync(0xffffffffu, parts[i]);
-        uint32_t *const at = i == 0 ? r->shared->count : r->shared->mass[i - 1];
-        if (threadIdx.x % 32 == 0) atomicAdd(at + ROW_BINS - 1, parts[i]);
-    }
+    cluster_sync(r.size);
+    const int n = (int)first->listed;
+    cluster_sync(r.size); // block 0 may end, or begin another list
+    return n;
 }
 
 // Sorts block 0's list of n keys; its threads alone.
-static __device__ __forceinline__ void sort_list(uint64_t *list, int n)
+static __device__ void sort_list(uint64_t *list, int n)
 {
     int size = 2;
     while (size < n) size *= 2;
@@ -464,82 +377,62 @@ static __device__ __forceinline__ void sort_list(uint64_t *list, int n)
         for (int step = run / 2; step > 0; step /= 2) {
             for (int t = (int)threadIdx.x; t < size / 2; t += (int)blockDim.x) {
                 const int low = 2 * t - (t & (step - 1)), high = low + step;
-                const uint64_t a = list[low], b = list[high];
-                if ((a > b) == ((low & run) == 0)) list[low] = b, list[high] = a;
+                const uint64_t x = list[low], y = list[high];
+                if ((x > y) == ((low & run) == 0)) list[low] = y, list[high] = x;
             }
             __syncthreads();
         }
     }
 }
 
-// Last key of the prefix when it ends in bin `bin` with few tokens, `want` of count or mass into
-// it; 0 when they are more than the list takes.
-static __device__ uint64_t row_finish(row_search *r, const row_goal &goal, float steps,
-                                      uint32_t bin, uint64_t want)
+// A logit that at least `want` tokens reach, and hardly more if these are few: the bin of a
+// histogram over equal steps in which the `want` largest of the maxima of groups of four end.
+// -inf when it is not worth it: more than the list takes.
+static __device__ float row_bound(row_search *r, uint32_t want, float max, float min)
 {
-    row_shared *const first = cluster_at(r->shared, 0);
+    const float steps = (ROW_BINS - 1) / fmaxf(fminf(max - min, 64.0f), 1e-30f);
+    const uint32_t groups = ((uint32_t)r->vocab + 3) / 4;
+    if (groups < want) return -CUDART_INF_F;
+    uint32_t rest = 0; // the last bin may have most of the row
+    row_clear(*r);
     for (int k = 0; k < r->steps; k += ROW_BATCH) {
         float v[ROW_BATCH][4];
         row_load(*r, k, v);
 #pragma unroll
-        for (int i = 0; i < ROW_BATCH * 4; i++) {
-            const int id = row_group(*r, k + i / 4) * 4 + i % 4;
-            const float l = v[i / 4][i % 4];
-            const uint64_t key = row_key(l, id);
-            if (id >= r->vocab || key > goal.limit || linear_bin(l, goal, steps) != bin) continue;
-            const uint32_t at = atomicAdd(&first->listed, 1);
-            if (at < ROW_LIST) first->list[at] = key;
+        for (int u = 0; u < ROW_BATCH; u++) {
+            if ((uint32_t)row_group(*r, k + u) >= groups) break;
+            const float most = fmaxf(fmaxf(v[u][0], v[u][1]), fmaxf(v[u][2], v[u][3]));
+            const int b = __float2int_rd((max - most) * steps);
+            if (b < ROW_BINS - 1) {
+                atomicAdd(&r->shared->bins[b], 1);
+            } else {
+                rest++;
+            }
         }
     }
-    cluster_sync(r->size);
-    const int n = (int)first->listed;
-    if (n > ROW_LIST) return 0;
-    row_bin own[ROW_LIST_PER_THREAD], sum = {0, 0}, total;
-    const uint64_t *const list = r->shared->list;
-    if (r->rank == 0) sort_list(r->shared->list, n);
-#pragma unroll
-    for (int i = 0; i < ROW_LIST_PER_THREAD; i++) {
-        const int at = (int)threadIdx.x * ROW_LIST_PER_THREAD + i;
-        own[i] = row_bin{0, 0};
-        if (r->rank == 0 && at < n) {
-            const float l = from_ordered(~(uint32_t)(list[at] >> ROW_ID_BITS));
-            own[i] = row_bin{1, row_fixed(*r, row_weight(l, goal.max, goal.scale))};
-        }
-        sum = bin_add(sum, own[i]);
-    }
-    row_bin before = row_scan(r, sum, &total);
-#pragma unroll
-    for (int i = 0; i < ROW_LIST_PER_THREAD; i++) {
-        const row_bin after = bin_add(before, own[i]);
-        const uint64_t low = goal.by_mass ? before.mass : before.count;
-        const uint64_t high = goal.by_mass ? after.mass : after.count;
-        if (low < want && want <= high) {
-            const uint64_t key = list[(int)threadIdx.x * ROW_LIST_PER_THREAD + i];
-            row_tell(*r, row_found{0, {key, 0}, {0, 0}});
-        }
-        before = after;
-    }
-    cluster_sync(r->size);
-    return r->shared->found.before.count;
+    rest = __reduce_add_sync(0xffffffffu, rest);
+    if (threadIdx.x % 32 == 0) atomicAdd(&r->shared->bins[ROW_BINS - 1], rest);
+    const row_found found = row_locate(r, want);
+    if (found.bin == ROW_BINS - 1 || found.before + found.in > ROW_LIST) return -CUDART_INF_F;
+    // A little below the bin's end, for the rounding.
+    return max - ((float)found.bin + 1.01f) / steps - fabsf(max) * 0x1p-20f;
 }
 
-// Last key of the prefix that `goal` wants. All threads of the cluster call it and get it.
-static __device__ uint64_t row_select(row_search *r, const row_goal &goal)
+// Sorts the `want` first tokens, at most ROW_LIST, and maybe some more into block 0's list.
+static __device__ void row_top(row_search *r, uint32_t want, float max, float min)
 {
-    // Probabilities below 2^-46 of the largest, logits 64 below it: in the last bin.
-    const float range = fminf(goal.max - goal.min, goal.by_mass ? 46 / goal.scale : 64.0f);
-    const float steps = (ROW_BINS - 1) / fmaxf(range, 1e-30f);
-    uint64_t want = goal.by_mass ? 0 : goal.count;
-    linear_histogram(r, goal, steps);
-    const row_found found = row_locate(r, goal, &want);
-    want -= goal.by_mass ? found.before.mass : found.before.count;
-    // How many tokens the bin has, at most: its weights are hardly below its first one's.
-    const float least = row_weight(-(float)(found.bin + 2) / steps, 0, goal.scale);
-    const bool few =
-        goal.by_mass ? found.bin < ROW_BINS - 1 && found.in.mass <= ROW_LIST * row_fixed(*r, least)
-                     : found.in.count <= ROW_LIST;
-    const uint64_t last = few ? row_finish(r, goal, steps, found.bin, want) : 0;
-    return last != 0 ? last : row_radix(*r, goal);
+    const float bound = row_bound(r, want, max, min);
+    int n = ROW_LIST + 1;
+    if (bound > -CUDART_INF_F || r->vocab <= ROW_LIST) {
+        n = row_gather(*r, bound, ROW_ALL);
+    }
+    if (n > ROW_LIST) {
+        const uint64_t last = row_radix(*r, want);
+        if (threadIdx.x == 0) r->shared->listed = 0;
+        cluster_sync(r->size);
+        n = row_gather(*r, -CUDART_INF_F, last);
+    }
+    if (r->rank == 0) sort_list(r->shared->list, n);
 }
 
 #endif

@@ -20,11 +20,9 @@
 
 #define LOG2_E 1.4426950408889634f
 #define LN_2 0.6931471805599453f
-#ifndef ROW_THREADS
 #define ROW_THREADS 1024
-#endif
 #define ROW_SLICE_BYTES (80 << 10) // of a row per block: two blocks fit an SM of sm_90
-#define ROW_OTHER_BYTES (36 << 10) // row_shared and what else the kernels declare
+#define ROW_OTHER_BYTES (20 << 10) // row_shared and what else the kernels declare
 #define HOTTEST 1e30f              // temperatures above: uniform, and still finite with the noise
 #define GREEDY_BELOW 1e-6f         // temperatures whose inverse overflows soon
 
@@ -53,6 +51,17 @@ struct draw {
     int id;
     float low; // a token that cannot exceed this has lost: below the block's best score
 };
+
+static __device__ __forceinline__ float noise_of(const msgl_sample_row &p)
+{
+    return p.temperature >= GREEDY_BELOW ? fminf(p.temperature, HOTTEST) * LN_2 : 0;
+}
+
+// A bound for `low` where `score` is the best so far.
+static __device__ __forceinline__ float below(const draw &d, float score)
+{
+    return score - fabsf(score) * 0x1p-20f - d.noise * 1e-4f;
+}
 
 static __device__ __forceinline__ void take_best(draw *d, const float s[4], int id)
 {
@@ -84,8 +93,7 @@ static __device__ __forceinline__ void draw_group(draw *d, const float v[4], int
     }
     const uint32_t mine = __reduce_max_sync(MSGL_FULL_MASK, ordered(d->score));
     if (threadIdx.x % 32 == 0) atomicMax(best, mine);
-    const float top = from_ordered(mine);
-    d->low = fmaxf(d->low, top - fabsf(top) * 0x1p-20f - d->noise * 1e-4f);
+    d->low = fmaxf(d->low, below(*d, from_ordered(mine)));
 }
 
 struct sample_args {
@@ -98,7 +106,7 @@ struct sample_args {
     int keep; // steps of a row that a block's shared memory takes
 };
 
-#define ROW_BAD ROW_ALL // in a maximum over keys: a logit is NaN or infinite
+#define ROW_BAD ROW_ALL // in a maximum over keys: a logit is NaN or +inf
 
 struct row_range {
     bool bad;       // a logit is NaN or +inf, or all are -inf
@@ -123,66 +131,191 @@ static __device__ row_range read_row(row_search *r, int keep)
         }
     }
     r->kept = keep < r->steps ? keep : r->steps;
-    const row_bin all =
-        row_max2(r, row_bin{bad ? ROW_BAD : (uint64_t)ordered(max), (uint64_t)~ordered(min)});
-    return row_range{all.count == ROW_BAD || all.count <= ordered(-CUDART_INF_F),
-                     from_ordered((uint32_t)all.count), from_ordered(~(uint32_t)all.mass)};
+    const row_pair all = row_reduce<true>(
+        r, row_pair{bad ? ROW_BAD : (uint64_t)ordered(max), (uint64_t)~ordered(min)});
+    return row_range{all.a == ROW_BAD || all.a <= ordered(-CUDART_INF_F),
+                     from_ordered((uint32_t)all.a), from_ordered(~(uint32_t)all.b)};
 }
 
-static __device__ void put_token(const row_search &r, const sample_args &a, int row, uint64_t key)
+// By one thread.
+static __device__ void put_token(const sample_args &a, int row, uint64_t key)
 {
-    if (r.rank != 0 || threadIdx.x != 0) return;
     const bool bad = key == ROW_BAD || (uint32_t)(key >> 32) <= ordered(-CUDART_INF_F);
-    a.tokens[row] = bad ? -1 : (int32_t) ~(uint32_t)key;
+    const int32_t token = (int32_t) ~(uint32_t)key;
+    a.tokens[row] = bad ? -1 : token;
     a.status[row] = bad ? MSGL_ENUMERIC : 0;
-    if (a.pool != NULL) a.pool[a.pool_index[row]] = bad ? 0 : (int32_t) ~(uint32_t)key;
+    if (a.pool != NULL) a.pool[a.pool_index[row]] = bad ? 0 : token;
 }
 
-// What the filters leave of a row: tokens up to key `last` with at least `min_weight`.
-struct kept {
-    uint64_t last;
+// What of a row may be drawn: keys below `limit`, of at least `min_weight`.
+struct row_filter {
+    bool on;
+    uint64_t limit;
+    float least; // logits below this are out
     float max, scale, min_weight;
 };
 
-static __device__ bool has_filter(const msgl_sample_row &p, int vocab)
+static __device__ __forceinline__ void set_limit(row_filter *f, uint64_t limit)
 {
-    return p.temperature >= GREEDY_BELOW && p.top_k != 1 &&
-           ((p.top_k > 0 && p.top_k < vocab) || p.top_p < 1 || p.min_p > 0);
+    f->on = true;
+    f->limit = limit;
+    f->least = fmaxf(f->least, from_ordered(~(uint32_t)(limit >> ROW_ID_BITS)));
 }
 
-static __device__ kept apply_filters(row_search *r, const msgl_sample_row &p,
-                                     const row_range &range)
+// Sets the logits that the filter drops to -inf; returns whether any lane of the warp has one left.
+static __device__ __forceinline__ bool filter_group(const row_filter &f, float v[4], int id)
 {
-    const float scale = LOG2_E / p.temperature;
-    row_goal goal = {.by_mass = false,
-                     .count = (uint64_t)p.top_k,
-                     .fraction = 0,
-                     .limit = ROW_ALL,
-                     .max = range.max,
-                     .min = range.min,
-                     .scale = scale};
-    if (p.top_k > 0 && p.top_k < r->vocab) goal.limit = row_select(r, goal);
-    if (p.top_p < 1) {
-        goal.by_mass = true;
-        goal.fraction = (double)p.top_p;
-        goal.limit = row_select(r, goal);
-    }
-    return kept{goal.limit, range.max, scale, p.min_p};
-}
-
-// Sets the logits of tokens that the filters drop to -inf; returns whether any is left.
-static __device__ __forceinline__ bool filter_group(const kept &keep, float v[4], int id)
-{
-    bool any = false;
+    const float most = fmaxf(fmaxf(v[0], v[1]), fmaxf(v[2], v[3]));
+    if (!__any_sync(MSGL_FULL_MASK, most >= f.least)) return false;
 #pragma unroll
     for (int j = 0; j < 4; j++) {
         const float l = v[j];
-        const bool in = row_key(l, id + j) <= keep.last &&
-                        (l == keep.max || row_weight(l, keep.max, keep.scale) >= keep.min_weight);
+        const bool in = l >= f.least && row_key(l, id + j) < f.limit &&
+                        (l == f.max || row_weight(l, f.max, f.scale) >= f.min_weight);
         v[j] = in ? l : -CUDART_INF_F;
-        any |= in;
     }
-    return any;
+    return true;
+}
+
+// One pass: the best score and its token as a key for put_token, and the largest logit. Without a
+// filter it also looks for logits that are no numbers, and keeps the row when keep > 0.
+template <bool FILTERS>
+static __device__ __forceinline__ row_pair draw_pass(row_search *r, draw d, const row_filter &f,
+                                                     bool random, int keep)
+{
+    bool bad = false;
+    float max = -CUDART_INF_F;
+    uint32_t *const best = &r->shared->best;
+    for (int k = 0; k < r->steps; k += ROW_BATCH) {
+        float v[ROW_BATCH][4];
+        row_load(*r, k, v);
+        if (FILTERS && keep > 0) row_keep(*r, k, keep, v);
+        const float top = from_ordered(*(volatile uint32_t *)best);
+        if (top > d.low) d.low = below(d, top);
+#pragma unroll
+        for (int u = 0; u < ROW_BATCH; u++) {
+            if (k + u >= r->steps) break;
+            const int id = row_group(*r, k + u) * 4;
+            if (FILTERS && f.on) {
+                if (!filter_group(f, v[u], id)) continue;
+            } else {
+#pragma unroll
+                for (int j = 0; j < 4; j++) {
+                    bad |= !(v[u][j] < CUDART_INF_F);
+                    if (FILTERS) max = fmaxf(max, v[u][j]);
+                }
+            }
+            if (random) {
+                draw_group(&d, v[u], id, best);
+            } else {
+                take_best(&d, v[u], id);
+            }
+        }
+    }
+    const uint64_t key = (uint64_t)ordered(d.score) << 32 | (uint32_t)~d.id;
+    return row_reduce<true>(r, row_pair{bad ? ROW_BAD : key, ordered(max)});
+}
+
+// Sums of weights: of the keys below `key`, and of those below `limit`.
+static __device__ row_pair mass_pass(row_search *r, const row_filter &f, uint64_t key,
+                                     uint64_t limit)
+{
+    row_pair sum = {0, 0};
+    for (int k = 0; k < r->steps; k += ROW_BATCH) {
+        float v[ROW_BATCH][4];
+        row_load(*r, k, v);
+#pragma unroll
+        for (int i = 0; i < ROW_BATCH * 4; i++) {
+            const float l = v[i / 4][i % 4];
+            const uint64_t own = row_key(l, row_group(*r, k + i / 4) * 4 + i % 4);
+            const uint64_t m = row_fixed(row_weight(l, f.max, f.scale));
+            if (own < key) sum.a += m;
+            if (own < limit) sum.b += m;
+        }
+    }
+    return row_reduce<false>(r, sum);
+}
+
+// Mass that the shortest prefix must reach.
+static __device__ __forceinline__ uint64_t nucleus(float top_p, uint64_t total)
+{
+    const uint64_t mass = (uint64_t)ceil((double)top_p * (double)total);
+    return top_p >= 1 ? ROW_ALL : mass > 0 ? mass : 1;
+}
+
+// Draws among the first k tokens, which are sorted in block 0's list; block 0 alone.
+static __device__ void draw_from_list(const row_search &r, const sample_args &a, int row,
+                                      const msgl_sample_row &p, int k, float max)
+{
+    const float scale = LOG2_E / p.temperature;
+    float logit[ROW_LIST_PER_THREAD], weight[ROW_LIST_PER_THREAD];
+    uint64_t sum = 0, total;
+#pragma unroll
+    for (int i = 0; i < ROW_LIST_PER_THREAD; i++) {
+        const int at = (int)threadIdx.x * ROW_LIST_PER_THREAD + i;
+        logit[i] =
+            at < k ? from_ordered(~(uint32_t)(r.shared->list[at] >> ROW_ID_BITS)) : -CUDART_INF_F;
+        weight[i] = row_weight(logit[i], max, scale);
+        sum += row_fixed(weight[i]);
+    }
+    uint64_t before = block_scan(r.shared, sum, &total), best = 0;
+    const uint64_t want = nucleus(p.top_p, total);
+#pragma unroll
+    for (int i = 0; i < ROW_LIST_PER_THREAD; i++) {
+        const int at = (int)threadIdx.x * ROW_LIST_PER_THREAD + i;
+        if (at < k && before < want && (at == 0 || weight[i] >= p.min_p)) {
+            const uint32_t id = (uint32_t)r.shared->list[at] & ((1u << ROW_ID_BITS) - 1);
+            const uint4 w = philox(p.seed, id / 4, (uint32_t)p.position, 0, 0);
+            const uint32_t word = id % 4 < 2 ? (id % 4 == 0 ? w.x : w.y) : id % 4 == 2 ? w.z : w.w;
+            const float score = fmaf(noise_of(p), gumbel2(word), logit[i]);
+            const uint64_t key = (uint64_t)ordered(score) << 32 | (uint32_t)~id;
+            best = key > best ? key : best;
+        }
+        before += row_fixed(weight[i]);
+    }
+    __syncthreads(); // block_scan's memory is used again
+    best = block_reduce<true>(r.shared, row_pair{best, 0}).a;
+    if (threadIdx.x == 0) put_token(a, row, best);
+}
+
+static __device__ __forceinline__ uint64_t key_of(const row_search &r, uint64_t drawn)
+{
+    const int id = (int)~(uint32_t)drawn;
+    return row_key(r.logits[id], id);
+}
+
+// Draws among all tokens below f->limit and looks whether the filters keep the drawn one. If not,
+// they keep none behind it either: draws again among those before it. The noise stays the same, so
+// that the outcome is the best score among the kept tokens, and no limit need be searched for.
+static __device__ uint64_t draw_and_check(row_search *r, const msgl_sample_row &p, row_filter *f,
+                                          const draw &d, bool random, int keep)
+{
+    const uint64_t all = f->limit;
+    uint64_t want = 0;
+    for (;;) {
+        const bool first = !f->on;
+        const row_pair best = draw_pass<true>(r, d, *f, random, first ? keep : 0);
+        if (best.a == ROW_BAD || (uint32_t)(best.a >> 32) <= ordered(-CUDART_INF_F) || !random) {
+            return best.a;
+        }
+        if (first) {
+            f->max = from_ordered((uint32_t)best.b);
+            r->kept = keep < r->steps ? keep : r->steps;
+        }
+        const uint64_t key = key_of(*r, best.a);
+        const float logit = from_ordered(~(uint32_t)(key >> ROW_ID_BITS));
+        bool in = logit == f->max || row_weight(logit, f->max, f->scale) >= p.min_p;
+        if (in && p.top_p < 1) {
+            const row_pair mass = mass_pass(r, *f, key, all);
+            if (want == 0) want = nucleus(p.top_p, mass.b);
+            in = mass.a < want;
+        }
+        if (in) return best.a;
+        set_limit(f, key);
+        f->min_weight = p.min_p;
+        if (threadIdx.x == 0) r->shared->best = 0;
+        __syncthreads();
+    }
 }
 
 template <bool FILTERS>
@@ -197,86 +330,29 @@ static __global__ void __launch_bounds__(ROW_THREADS) sample_kernel(const sample
     msgl__pdl_wait();
     const msgl_sample_row p = a.rows[row];
     const bool random = p.temperature >= GREEDY_BELOW && p.top_k != 1;
-    const bool filter = FILTERS && has_filter(p, a.vocab);
-    kept keep = {ROW_ALL, 0, 0, 0};
-    if (filter) {
-        const row_range range = read_row(&r, a.keep);
-        if (range.bad) { // the same in all threads of the cluster
-            put_token(r, a, row, ROW_BAD);
-            return;
-        }
-        keep = apply_filters(&r, p, range);
-    }
-    draw d = {random ? fminf(p.temperature, HOTTEST) * LN_2 : 0,
-              p.seed,
-              (uint32_t)p.position,
-              -CUDART_INF_F,
-              0,
-              -CUDART_INF_F};
-    bool bad = false;
-    for (int k = 0; k < r.steps; k += ROW_BATCH) {
-        float v[ROW_BATCH][4];
-        row_load(r, k, v);
-        const float top = from_ordered(*(volatile uint32_t *)&shared.best);
-        if (top > d.low) d.low = top - fabsf(top) * 0x1p-20f - d.noise * 1e-4f;
-#pragma unroll
-        for (int u = 0; u < ROW_BATCH; u++) {
-            const int id = row_group(r, k + u) * 4;
-            if (!filter) {
-#pragma unroll
-                for (int j = 0; j < 4; j++) bad |= !(v[u][j] < CUDART_INF_F);
-            } else if (!__any_sync(MSGL_FULL_MASK, filter_group(keep, v[u], id))) {
-                continue;
+    const draw d = {noise_of(p), p.seed, (uint32_t)p.position, -CUDART_INF_F, 0, -CUDART_INF_F};
+    row_filter f = {false, ROW_ALL, -CUDART_INF_F, 0, LOG2_E / p.temperature, 0};
+    uint64_t key;
+    if (FILTERS) {
+        if (random && p.top_k > 0 && p.top_k < a.vocab) {
+            const row_range range = read_row(&r, a.keep);
+            if (range.bad) { // the same in all threads of the cluster
+                if (r.rank == 0 && threadIdx.x == 0) put_token(a, row, ROW_BAD);
+                return;
             }
-            if (k + u >= r.steps) break;
-            if (random) {
-                draw_group(&d, v[u], id, &shared.best);
-            } else {
-                take_best(&d, v[u], id);
+            if (p.top_k <= ROW_LIST) {
+                row_top(&r, (uint32_t)p.top_k, range.max, range.min);
+                if (r.rank == 0) draw_from_list(r, a, row, p, p.top_k, range.max);
+                return;
             }
+            f.max = range.max;
+            set_limit(&f, row_radix(r, (uint32_t)p.top_k) + 1);
         }
+        key = draw_and_check(&r, p, &f, d, random, a.keep);
+    } else {
+        key = draw_pass<false>(&r, d, f, random, 0).a;
     }
-    const uint64_t key = (uint64_t)ordered(d.score) << 32 | (uint32_t)~d.id;
-    put_token(r, a, row, row_max2(&r, row_bin{bad ? ROW_BAD : key, 0}).count);
-}
-
-// The list of a row's most likely tokens, in block 0 of its cluster.
-struct top_list {
-    uint32_t count;
-    uint64_t keys[MSGL_MAX_LOGPROBS];
-};
-
-static __device__ void put_top(row_search *r, top_list *list, int num_top, const row_range &range,
-                               double lse, msgl_token_logprobs *out)
-{
-    const row_goal goal = {.by_mass = false,
-                           .count = (uint64_t)num_top,
-                           .fraction = 0,
-                           .limit = ROW_ALL,
-                           .max = range.max,
-                           .min = range.min,
-                           .scale = LOG2_E};
-    if (threadIdx.x == 0) list->count = 0;
-    const uint64_t last = row_select(r, goal); // num_top tokens have a key up to this
-    top_list *const dst = cluster_at(list, 0);
-    for (int k = 0; k < r->steps; k += ROW_BATCH) {
-        float v[ROW_BATCH][4];
-        row_load(*r, k, v);
-#pragma unroll
-        for (int i = 0; i < ROW_BATCH * 4; i++) {
-            const int id = row_group(*r, k + i / 4) * 4 + i % 4;
-            const uint64_t key = row_key(v[i / 4][i % 4], id);
-            if (id < r->vocab && key <= last) dst->keys[atomicAdd(&dst->count, 1)] = key;
-        }
-    }
-    cluster_sync(r->size);
-    if (r->rank != 0 || (int)threadIdx.x >= num_top) return;
-    const uint64_t key = list->keys[threadIdx.x];
-    int place = 0;
-    for (int i = 0; i < num_top; i++) place += list->keys[i] < key;
-    const double logit = from_ordered(~(uint32_t)(key >> ROW_ID_BITS));
-    out->top_ids[place] = (int32_t)(key & ((1u << ROW_ID_BITS) - 1));
-    out->top_logprobs[place] = (float)(logit - lse);
+    if (r.rank == 0 && threadIdx.x == 0) put_token(a, row, key);
 }
 
 static __global__ void __launch_bounds__(ROW_THREADS)
@@ -284,7 +360,6 @@ static __global__ void __launch_bounds__(ROW_THREADS)
 {
     extern __shared__ float4 slice[];
     __shared__ row_shared shared;
-    __shared__ top_list list;
     msgl__pdl_trigger();
     const int row = (int)blockIdx.x / cluster_size();
     row_search r;
@@ -302,24 +377,21 @@ static __global__ void __launch_bounds__(ROW_THREADS)
         }
         return;
     }
-    row_bin mine = {0, 0}, total;
-    for (int k = 0; k < r.steps; k += ROW_BATCH) {
-        float v[ROW_BATCH][4];
-        row_load(r, k, v);
-#pragma unroll
-        for (int i = 0; i < ROW_BATCH * 4; i++) {
-            mine.mass += row_fixed(r, row_weight(v[i / 4][i % 4], range.max, LOG2_E));
-        }
-    }
-    row_scan(&r, mine, &total);
-    const double lse =
-        (double)range.max + log((double)total.mass) - (3 * r.digit - 1) * (double)LN_2;
+    const row_filter all = {false, ROW_ALL, -CUDART_INF_F, range.max, LOG2_E, 0};
+    const double mass = (double)mass_pass(&r, all, 0, ROW_ALL).b / (double)ROW_ONE;
+    const double lse = (double)range.max + log(mass);
     if (writes) {
         out->logprob =
             token >= 0 && token < vocab ? (float)((double)r.logits[token] - lse) : CUDART_NAN_F;
         out->num_top = num_top > 0 ? num_top : 0;
     }
-    if (num_top > 0) put_top(&r, &list, num_top, range, lse, out);
+    if (num_top <= 0) return;
+    row_top(&r, (uint32_t)num_top, range.max, range.min);
+    if (r.rank != 0 || (int)threadIdx.x >= num_top) return;
+    const uint64_t key = shared.list[threadIdx.x];
+    out->top_ids[threadIdx.x] = (int32_t)(key & ((1u << ROW_ID_BITS) - 1));
+    out->top_logprobs[threadIdx.x] =
+        (float)((double)from_ordered(~(uint32_t)(key >> ROW_ID_BITS)) - lse);
 }
 
 // A row is shared by a cluster of blocks while rows alone do not fill the GPU, and so that it fits
