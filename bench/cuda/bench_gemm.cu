@@ -128,22 +128,22 @@ static size_t pad(size_t bytes)
     return (bytes + 255) / 256 * 256;
 }
 
-// Sets of weights, inputs and outputs side by side in the pool.
+// Sets of weights side by side in the pool. All read the same input and write the same output: in a
+// step the kernel in front has just made the one, and the residual is never far.
 static int place_linear(bench *b, const shape *s, int m, linear_sets *sets, float *norm)
 {
     const size_t w = pad((size_t)s->n * s->k * 2), in = pad((size_t)m * s->k * 2);
-    const size_t out = pad((size_t)m * s->n * 4), set = w + in + out;
-    int num = (int)(((size_t)400 << 20) / set) + 2;
+    const size_t out = pad((size_t)m * s->n * 4);
+    int num = (int)(((size_t)400 << 20) / w) + 2;
     if (num > MAX_SETS) num = MAX_SETS;
-    if ((size_t)num * set > b->pool_bytes) num = (int)(b->pool_bytes / set);
     if ((double)m * s->n * s->k > 1e11 && num > 2) num = 2;
     for (int i = 0; i < num; i++) {
-        char *at = b->pool + (size_t)i * set;
+        char *at = b->pool + in + out + (size_t)i * w;
         msgl_linear_call *c = &sets->calls[i];
         memset(c, 0, sizeof *c);
         sets->weights[i] = {MSGL_BF16, s->n, s->k, at};
         c->w = &sets->weights[i];
-        c->in = at + w;
+        c->in = b->pool;
         c->ld_in = (size_t)s->k;
         c->m = m;
         c->norm = s->norm ? norm : NULL;
@@ -151,7 +151,7 @@ static int place_linear(bench *b, const shape *s, int m, linear_sets *sets, floa
         c->gated = s->gated;
         c->accumulate = s->accumulate;
         c->f32_out = s->f32_out;
-        c->out = at + w + in;
+        c->out = b->pool + in;
         c->ld_out = (size_t)(s->gated ? s->n / 2 : s->n);
     }
     return num;
@@ -226,7 +226,7 @@ static void issue_narrow(bench *b, void *arg, int i)
 
 static void bench_narrow(bench *b, const char *model, const shape *s, float *norm)
 {
-    static const int ROWS[] = {32, 64, 128, 256};
+    static const int ROWS[] = {8, 16, 32, 64, 128, 256};
     static linear_sets sets;
     for (size_t j = 0; j < sizeof ROWS / sizeof ROWS[0]; j++) {
         const int num = place_linear(b, s, ROWS[j], &sets, norm);
@@ -235,7 +235,7 @@ static void bench_narrow(bench *b, const char *model, const shape *s, float *nor
         for (int groups = 1; groups <= 2; groups++) {
             for (int splits = 1; splits <= 8; splits++) {
                 const msgl_narrow_plan p = {groups, splits};
-                const int blocks = s->n / (64 * groups) * splits;
+                const int blocks = s->n / (64 * groups) * splits * (ROWS[j] > 128 ? 2 : 1);
                 if (blocks < 60 || blocks > 280 || splits == 5 || splits == 7) continue;
                 plan = &p;
                 printf(" %dx%d %.1f", groups, splits, (double)time_us(b, issue_narrow, &sets, num));
@@ -328,10 +328,12 @@ int main(int argc, char **argv)
     (void)setvbuf(stdout, NULL, _IOLBF, 0);
     bool quick = false, tune = true, proposals = false;
     const char *cache = NULL;
+    char **one = NULL;
     for (int i = 1; i < argc; i++) {
         quick |= strcmp(argv[i], "--quick") == 0;
         proposals |= strcmp(argv[i], "--proposals") == 0; // the library's, before tuning
         tune &= strcmp(argv[i], "--no-tune") != 0;
+        if (strcmp(argv[i], "--one") == 0 && i + 5 < argc) one = argv + i + 1;
         if (strcmp(argv[i], "--cache") == 0 && i + 1 < argc) cache = argv[++i];
     }
     msgl_err err;
@@ -358,6 +360,16 @@ int main(int argc, char **argv)
     noise<<<1024, 512, 0, b.d->stream>>>((__nv_bfloat16 *)b.pool, b.pool_bytes / 2, 0.05f);
     check(&b, "inputs");
     printf("cuBLASLt %zu\n", cublasLtGetVersion());
+    if (one != NULL) { // for a profiler: MODEL SHAPE M GROUPS SPLITS
+        const shape *s = &(atoi(one[0]) == 0 ? SMALL : LARGE)[atoi(one[1])];
+        const msgl_narrow_plan p = {atoi(one[3]), atoi(one[4])};
+        static linear_sets sets;
+        const int num = place_linear(&b, s, atoi(one[2]), &sets, norm);
+        plan = &p;
+        for (int i = 0; i < 8; i++) issue_narrow(&b, &sets, i % num);
+        check(&b, "one");
+        return 0;
+    }
     for (int round = proposals ? 0 : 1; round < 2; round++) {
         if (round == 1 && tune) {
             tune_model(&b, "0.6B", SMALL, 5);

@@ -8,6 +8,7 @@
 #include "kernel/cuda/gemm/gated_sm90.h"
 #include "kernel/cuda/gemm/gemm.h"
 #include "kernel/cuda/gemm/lt.cuh"
+#include "kernel/cuda/gemm/narrow_sm90.h"
 #include "kernel/cuda/gemv/gemv.h"
 #include "kernel/cuda/ops/ops.h"
 
@@ -92,8 +93,10 @@ void msgl__cuda_linear(msgl_exec *x, const msgl_linear_call *c)
         x->status = MSGL_EUNSUPPORTED;
         return;
     }
-    // Both have sums of their own order: one of them for every m where that must not matter.
-    if (!msgl__cuda_device(x)->deterministic && msgl__cuda_gemv(x, c)) return;
+    // Each has sums of its own order: one kernel for every m where that must not matter.
+    if (!msgl__cuda_device(x)->deterministic) {
+        if (msgl__cuda_narrow_sm90(x, c, NULL) || msgl__cuda_gemv(x, c)) return;
+    }
     const size_t used = x->scratch->used;
     run(x, c);
     x->scratch->used = used; // the stream's order protects what is reused
@@ -102,7 +105,7 @@ void msgl__cuda_linear(msgl_exec *x, const msgl_linear_call *c)
 size_t msgl__cuda_linear_scratch(const msgl_linear_call *c)
 {
     enum { ALIGN = 64, PIECES = 3 };
-    const size_t element = 4; // activations are at most f32
+    const size_t element = msgl__dtype_size(c->w->dtype); // activations have it too
     size_t bytes = PIECES * ALIGN;
     if (c->norm != NULL) bytes += (size_t)c->m * c->w->k * element;
     if (c->gated) bytes += (size_t)c->m * c->w->n * element;

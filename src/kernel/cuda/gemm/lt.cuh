@@ -72,6 +72,7 @@ struct msgl_cuda_blas {
     size_t capacity, count;
     char *cache_path; // NULL: choices are not kept
     char gpu[128];
+    bool warm; // something has been measured
     msgl_gemm_staging staging;
 };
 

@@ -3,7 +3,7 @@
 // Products of 17 to 256 rows with weights of a few megabytes, on Hopper: out^T = W in^T, so that
 // the weights' rows fill the 64 of a warpgroup's product and m is its other side. One block makes
 // 64 or 128 rows of W times all m rows of in over one part of k; the blocks of a cluster share the
-// outputs and split k, and add their sums through each other's shared memory, in the order of k.
+// outputs and split k, and send each other the sums of the rows that the other one finishes.
 // What comes before (RMS norm) and behind (bias, silu, residual) is done on the way. At this size
 // the time between kernels counts: the weights are on their way before the kernel in front ends.
 //
@@ -24,7 +24,8 @@ enum {
     MAX_STAGES = 8,
     MAX_SPLITS = 8,
     MAX_ROWS = 256, // m
-    PAD = 4,        // floats behind a row of sums: keeps banks apart
+    TILE_ROWS = 128,
+    PAD = 4, // floats behind a row of sums: keep banks apart; the first is the sum of squares
 };
 
 typedef struct narrow_args {
@@ -67,43 +68,56 @@ static __device__ __forceinline__ float2 both_of(uint32_t v, __half)
     return __half22float2(*(const __half2 *)&v);
 }
 
-static __device__ __forceinline__ float4 plus(float4 a, float4 b)
+// Addresses in shared memory.
+typedef struct narrow_places {
+    uint32_t stages; // then the sums
+    uint32_t parts;  // other blocks' sums of the rows that this one finishes, in the order of k
+    uint32_t full, empty, landed;
+} narrow_places;
+
+// One warp's first part: barriers, and the weights of as many steps as there are stages. Of W's
+// tile, the second half of the rows follows the first, or is the up rows of the same outputs.
+template <typename SHAPE>
+static __device__ __forceinline__ void narrow_begin(const narrow_args &g, const CUtensorMap *map_w,
+                                                    const narrow_places &at, int row0, int row1,
+                                                    int first, int ahead)
 {
-    return make_float4(a.x + b.x, a.y + b.y, a.z + b.z, a.w + b.w);
+    for (int i = 0; i < g.stages; i++) {
+        msgl__barrier_init(at.full + i * 8, 1);
+        msgl__barrier_init(at.empty + i * 8, SHAPE::THREADS / 32 - 1); // warps that multiply
+    }
+    msgl__barrier_init(at.landed, 1);
+    msgl__barrier_init_done();
+    msgl__fence_shared();
+    for (int i = 0; i < ahead; i++) {
+        const uint32_t to = at.stages + (uint32_t)(i * SHAPE::STAGE_BYTES), done = at.full + i * 8;
+        msgl__barrier_expect(done, SHAPE::STAGE_BYTES);
+        msgl__tensor_load(to, map_w, (first + i) * BK, row0, done);
+        msgl__tensor_load(to + SHAPE::W_BYTES / 2, map_w, (first + i) * BK, row1, done);
+    }
 }
 
-// One warp's loads. Of W's tile, the second half of the rows follows the first, or is the up rows
-// of the same outputs.
+// Its second part: the activations of these steps, which the kernel in front may have made, and
+// all of the steps behind them.
 template <typename SHAPE>
 static __device__ __forceinline__ void
-narrow_load(const narrow_args &g, const CUtensorMap *map_in, const CUtensorMap *map_w, int tile,
-            int first, int last, uint32_t stages, uint32_t full, uint32_t empty)
+narrow_load(const narrow_args &g, const CUtensorMap *map_in, const CUtensorMap *map_w,
+            const narrow_places &at, int row0, int row1, int first, int last, int ahead, int token)
 {
-    constexpr int HALF = SHAPE::ROWS / 2;
-    const int row0 = g.gated ? tile * HALF : tile * SHAPE::ROWS;
-    const int row1 = g.gated ? g.n + row0 : row0 + HALF;
-    const int ahead = last - first < g.stages ? last - first : g.stages;
-    msgl__tensor_prefetch(map_in);
     for (int i = 0; i < ahead; i++) {
-        const uint32_t at = stages + (uint32_t)(i * SHAPE::STAGE_BYTES), done = full + i * 8;
-        msgl__barrier_expect(done, SHAPE::STAGE_BYTES);
-        msgl__tensor_load(at, map_w, (first + i) * BK, row0, done);
-        msgl__tensor_load(at + SHAPE::W_BYTES / 2, map_w, (first + i) * BK, row1, done);
-    }
-    msgl__pdl_wait();
-    for (int i = 0; i < ahead; i++) {
-        const uint32_t at = stages + (uint32_t)(i * SHAPE::STAGE_BYTES);
-        msgl__tensor_load(at + SHAPE::W_BYTES, map_in, (first + i) * BK, 0, full + i * 8);
+        msgl__tensor_load(at.stages + (uint32_t)(i * SHAPE::STAGE_BYTES + SHAPE::W_BYTES), map_in,
+                          (first + i) * BK, token, at.full + i * 8);
     }
     int slot = 0;
     uint32_t phase = 0;
     for (int s = first + ahead; s < last; s++) {
-        const uint32_t at = stages + (uint32_t)(slot * SHAPE::STAGE_BYTES), done = full + slot * 8;
-        msgl__barrier_wait(empty + slot * 8, phase);
+        const uint32_t to = at.stages + (uint32_t)(slot * SHAPE::STAGE_BYTES);
+        const uint32_t done = at.full + slot * 8;
+        msgl__barrier_wait(at.empty + slot * 8, phase);
         msgl__barrier_expect(done, SHAPE::STAGE_BYTES);
-        msgl__tensor_load(at, map_w, s * BK, row0, done);
-        msgl__tensor_load(at + SHAPE::W_BYTES / 2, map_w, s * BK, row1, done);
-        msgl__tensor_load(at + SHAPE::W_BYTES, map_in, s * BK, 0, done);
+        msgl__tensor_load(to, map_w, s * BK, row0, done);
+        msgl__tensor_load(to + SHAPE::W_BYTES / 2, map_w, s * BK, row1, done);
+        msgl__tensor_load(to + SHAPE::W_BYTES, map_in, s * BK, token, done);
         if (++slot == g.stages) {
             slot = 0;
             phase ^= 1;
@@ -111,20 +125,25 @@ narrow_load(const narrow_args &g, const CUtensorMap *map_in, const CUtensorMap *
     }
 }
 
-// in *= norm weight, in place, for the 64 columns from k0; squares += in^2. A thread has 8 columns
-// of every 16 * GROUPS-th row.
+// The norm's weights of this thread's 8 columns of the 64 from k0.
+static __device__ __forceinline__ void load_norm(const narrow_args &g, int k0, float w[8])
+{
+    const int k = k0 + (int)(threadIdx.x % 8) * 8;
+#pragma unroll
+    for (int i = 0; i < 8; i += 4) {
+        const float4 v =
+            k < g.k ? __ldg((const float4 *)(g.norm + k + i)) : make_float4(0, 0, 0, 0);
+        w[i] = v.x, w[i + 1] = v.y, w[i + 2] = v.z, w[i + 3] = v.w;
+    }
+}
+
+// in *= norm weight, in place, for the 64 columns of a step; squares += in^2. A thread has 8
+// columns of every 16 * GROUPS-th row.
 template <typename T, int GROUPS, int N>
-static __device__ __forceinline__ void narrow_norm(const narrow_args &g, uint32_t in, int k0,
+static __device__ __forceinline__ void narrow_norm(uint32_t in, const float w[8],
                                                    float squares[N / (16 * GROUPS)])
 {
-    const int chunk = threadIdx.x % 8, k = k0 + chunk * 8;
-    float w[8] = {};
-    if (k < g.k) {
-        const float4 a = __ldg((const float4 *)(g.norm + k)),
-                     b = __ldg((const float4 *)(g.norm + k + 4));
-        w[0] = a.x, w[1] = a.y, w[2] = a.z, w[3] = a.w;
-        w[4] = b.x, w[5] = b.y, w[6] = b.z, w[7] = b.w;
-    }
+    const int chunk = threadIdx.x % 8;
 #pragma unroll
     for (int i = 0; i < N / (16 * GROUPS); i++) {
         const int row = threadIdx.x / 8 + i * 16 * GROUPS;
@@ -132,7 +151,8 @@ static __device__ __forceinline__ void narrow_norm(const narrow_args &g, uint32_
         uint32_t v[4];
         asm volatile("ld.shared.v4.u32 {%0, %1, %2, %3}, [%4];\n"
                      : "=r"(v[0]), "=r"(v[1]), "=r"(v[2]), "=r"(v[3])
-                     : "r"(at));
+                     : "r"(at)
+                     : "memory");
 #pragma unroll
         for (int p = 0; p < 4; p++) {
             const float2 f = both_of(v[p], T());
@@ -145,33 +165,34 @@ static __device__ __forceinline__ void narrow_norm(const narrow_args &g, uint32_
     }
 }
 
-// Four outputs of row t from the sums of all parts of k.
-template <typename T, typename SHAPE, bool NORM>
-static __device__ __forceinline__ void narrow_finish(const narrow_args &g, uint32_t sums,
-                                                     uint32_t squares, int splits, int t, int c,
-                                                     int column)
+static __device__ __forceinline__ float4 load_sums(uint32_t at)
 {
-    float4 part[MAX_SPLITS], up[MAX_SPLITS];
-    float square[MAX_SPLITS];
-    const uint32_t at = sums + (uint32_t)(t * SHAPE::PITCH + c) * 4;
-#pragma unroll
-    for (int p = 0; p < MAX_SPLITS; p++) {
-        if (p >= splits) break;
-        part[p] = msgl__cluster_load(at, (uint32_t)p);
-        if (g.gated) up[p] = msgl__cluster_load(at + SHAPE::ROWS / 2 * 4, (uint32_t)p);
-        if (NORM) square[p] = msgl__cluster_load_1(squares + (uint32_t)t * 4, (uint32_t)p);
+    float4 v;
+    asm volatile("ld.shared.v4.f32 {%0, %1, %2, %3}, [%4];\n"
+                 : "=f"(v.x), "=f"(v.y), "=f"(v.z), "=f"(v.w)
+                 : "r"(at)
+                 : "memory");
+    return v;
+}
+
+// Four outputs of a row from its sums over the parts of k, which are `pitch` bytes apart.
+template <typename T, typename SHAPE, bool NORM>
+static __device__ __forceinline__ void narrow_finish(const narrow_args &g, uint32_t row, int c,
+                                                     uint32_t pitch, int parts, int t, int column,
+                                                     uint2 old)
+{
+    float v[4] = {}, u[4] = {}, square = 0;
+    for (int p = 0; p < parts; p++) {
+        const float4 a = load_sums(row + (uint32_t)c * 4);
+        v[0] += a.x, v[1] += a.y, v[2] += a.z, v[3] += a.w;
+        if (g.gated) {
+            const float4 b = load_sums(row + (uint32_t)(c + SHAPE::ROWS / 2) * 4);
+            u[0] += b.x, u[1] += b.y, u[2] += b.z, u[3] += b.w;
+        }
+        if (NORM) square += load_sums(row + SHAPE::ROWS * 4).x;
+        row += pitch;
     }
-#pragma unroll
-    for (int p = 1; p < MAX_SPLITS; p++) {
-        if (p >= splits) break;
-        part[0] = plus(part[0], part[p]);
-        if (g.gated) up[0] = plus(up[0], up[p]);
-        if (NORM) square[0] += square[p];
-    }
-    const float scale = NORM ? rsqrtf(square[0] / (float)g.k + g.eps) : 1.0f;
-    float v[4] = {part[0].x, part[0].y, part[0].z, part[0].w};
-    float u[4] = {up[0].x, up[0].y, up[0].z, up[0].w};
-    T *out = (T *)g.out + (size_t)t * g.ld_out + column;
+    const float scale = NORM ? rsqrtf(square / (float)g.k + g.eps) : 1.0f;
 #pragma unroll
     for (int i = 0; i < 4; i++) {
         v[i] *= scale;
@@ -182,17 +203,49 @@ static __device__ __forceinline__ void narrow_finish(const narrow_args &g, uint3
             v[i] = msgl__silu(v[i]) * u[i];
         }
     }
+    const size_t at = (size_t)t * g.ld_out + column;
     if (g.f32_out) {
-        *(float4 *)((float *)g.out + (size_t)t * g.ld_out + column) =
-            make_float4(v[0], v[1], v[2], v[3]);
+        *(float4 *)((float *)g.out + at) = make_float4(v[0], v[1], v[2], v[3]);
         return;
     }
     if (g.accumulate) {
-        const uint2 old = *(const uint2 *)out;
         const float2 a = both_of(old.x, T()), b = both_of(old.y, T());
         v[0] += a.x, v[1] += a.y, v[2] += b.x, v[3] += b.y;
     }
-    *(uint2 *)out = make_uint2(two_of<T>(v[0], v[1]), two_of<T>(v[2], v[3]));
+    *(uint2 *)((T *)g.out + at) = make_uint2(two_of<T>(v[0], v[1]), two_of<T>(v[2], v[3]));
+}
+
+// The rows [row0, row0 + rows) of this tile of outputs, whose sums are at `sums`.
+template <typename T, typename SHAPE, bool NORM>
+static __device__ __forceinline__ void narrow_rows(const narrow_args &g, uint32_t sums,
+                                                   uint32_t pitch, int parts, uint32_t landed,
+                                                   int row0, int rows, int tile)
+{
+    enum { BATCH = 4 }; // values to be added to that are on their way at a time
+    constexpr int WORKERS = SHAPE::THREADS - 32;
+    const int columns = g.gated ? SHAPE::ROWS / 2 : SHAPE::ROWS, fours = columns / 4;
+    for (int first = (int)threadIdx.x; first < rows * fours; first += BATCH * WORKERS) {
+        uint2 old[BATCH];
+#pragma unroll
+        for (int i = 0; i < BATCH; i++) {
+            const int item = first + i * WORKERS, column = tile * columns + item % fours * 4;
+            old[i] = make_uint2(0, 0);
+            if (g.accumulate && item < rows * fours && column < g.n) {
+                old[i] = *(const uint2 *)((const T *)g.out +
+                                          (size_t)(row0 + item / fours) * g.ld_out + column);
+            }
+        }
+        if (parts > 1) msgl__barrier_wait(landed, 0);
+#pragma unroll
+        for (int i = 0; i < BATCH; i++) {
+            const int item = first + i * WORKERS, c = item % fours * 4, r = item / fours;
+            const int column = tile * columns + c;
+            if (item < rows * fours && column < g.n) {
+                narrow_finish<T, SHAPE, NORM>(g, sums + (uint32_t)(r * SHAPE::PITCH * 4), c, pitch,
+                                              parts, row0 + r, column, old[i]);
+            }
+        }
+    }
 }
 
 template <typename T, int GROUPS, int N, bool NORM>
@@ -203,42 +256,57 @@ __global__ void __launch_bounds__(GROUPS *GROUP + 32, 1)
 #if defined(__CUDA_ARCH_FEAT_SM90_ALL)
     typedef narrow_shape<GROUPS, N> shape;
     extern __shared__ unsigned char unaligned[];
-    const uint32_t stages = (msgl__shared_address(unaligned) + 1023) & ~1023u;
     const uint32_t ring = (uint32_t)(g.stages * shape::STAGE_BYTES);
-    const uint32_t full = stages + (ring > shape::SUMS_BYTES ? ring : shape::SUMS_BYTES);
-    const uint32_t empty = full + MAX_STAGES * 8, squares = empty + MAX_STAGES * 8;
-    const uint32_t rank = msgl__cluster_rank(), splits = msgl__cluster_size();
-    const int tile = (int)(blockIdx.x / splits), steps = (g.k + BK - 1) / BK;
-    const int first = steps * (int)rank / (int)splits, last = steps * (int)(rank + 1) / (int)splits;
+    const int rank = (int)msgl__cluster_rank(), splits = (int)msgl__cluster_size();
+    const int tile = (int)blockIdx.x / splits, steps = (g.k + BK - 1) / BK;
+    const int first = steps * rank / splits, last = steps * (rank + 1) / splits;
     const int warp = threadIdx.x / 32, lane = threadIdx.x % 32, group = warp / 4;
-    if (threadIdx.x == 0) {
-        for (int i = 0; i < g.stages; i++) {
-            msgl__barrier_init(full + i * 8, 1);
-            msgl__barrier_init(empty + i * 8, GROUPS * GROUP / 32);
-        }
-        msgl__barrier_init_done();
-    }
-    __syncthreads();
+    // Rows of this tile of m, and how many of them a block of the cluster finishes.
+    const int token = (int)blockIdx.y * TILE_ROWS, rows = g.m - token < N ? g.m - token : N;
+    const int share = (rows + splits - 1) / splits;
+    const uint32_t pitch = (uint32_t)(share * shape::PITCH * 4); // of one part
+    narrow_places at;
+    at.stages = (msgl__shared_address(unaligned) + 1023) & ~1023u;
+    at.full = at.stages + (ring > shape::SUMS_BYTES ? ring : shape::SUMS_BYTES);
+    at.empty = at.full + MAX_STAGES * 8;
+    at.landed = at.empty + MAX_STAGES * 8;
+    at.parts = at.landed + 16;
     msgl__pdl_trigger();
     if (group == GROUPS) {
-        if (lane == 0)
-            narrow_load<shape>(g, &map_in, &map_w, tile, first, last, stages, full, empty);
+        constexpr int HALF = shape::ROWS / 2;
+        const int row0 = g.gated ? tile * HALF : tile * shape::ROWS;
+        const int row1 = g.gated ? g.n + row0 : row0 + HALF;
+        const int ahead = last - first < g.stages ? last - first : g.stages;
+        if (lane == 0) {
+            narrow_begin<shape>(g, &map_w, at, row0, row1, first, ahead);
+            msgl__tensor_prefetch(&map_in);
+        }
         __syncwarp();
-        msgl__cluster_sync();
+        msgl__cluster_meet();
+        msgl__pdl_wait();
+        if (lane == 0) {
+            narrow_load<shape>(g, &map_in, &map_w, at, row0, row1, first, last, ahead, token);
+        }
+        __syncwarp();
     } else {
         float acc[N / 2], square[N / (16 * GROUPS)] = {};
         int slot = 0, before = 0;
         uint32_t phase = 0;
+        float weights[8]; // of the norm, for the next step
+        if (NORM) load_norm(g, first * BK, weights);
+        msgl__cluster_meet(); // the barriers are ready, here and in the other blocks
+        msgl__pdl_wait();
         for (int s = first; s < last; s++) {
-            const uint32_t at = stages + (uint32_t)(slot * shape::STAGE_BYTES);
-            msgl__barrier_wait(full + slot * 8, phase);
+            const uint32_t from = at.stages + (uint32_t)(slot * shape::STAGE_BYTES);
+            msgl__barrier_wait(at.full + slot * 8, phase);
             if (NORM) {
-                narrow_norm<T, GROUPS, N>(g, at + shape::W_BYTES, s * BK, square);
+                narrow_norm<T, GROUPS, N>(from + shape::W_BYTES, weights, square);
                 msgl__fence_shared();
                 msgl__barrier_group(1, GROUPS * GROUP);
             }
-            const uint64_t a = msgl__wgmma_operand(at + (uint32_t)(group * 64 * ROW_BYTES));
-            const uint64_t b = msgl__wgmma_operand(at + shape::W_BYTES);
+            if (NORM) load_norm(g, (s + 1) * BK, weights);
+            const uint64_t a = msgl__wgmma_operand(from + (uint32_t)(group * 64 * ROW_BYTES));
+            const uint64_t b = msgl__wgmma_operand(from + shape::W_BYTES);
             msgl__wgmma_begin();
 #pragma unroll
             for (int i = 0; i < BK / 16; i++) {
@@ -246,7 +314,7 @@ __global__ void __launch_bounds__(GROUPS *GROUP + 32, 1)
             }
             msgl__wgmma_commit();
             msgl__wgmma_wait<1>();
-            if (s > first && lane == 0) msgl__barrier_arrive(empty + before * 8, rank);
+            if (s > first && lane == 0) msgl__barrier_arrive(at.empty + before * 8, (uint32_t)rank);
             before = slot;
             if (++slot == g.stages) {
                 slot = 0;
@@ -255,7 +323,7 @@ __global__ void __launch_bounds__(GROUPS *GROUP + 32, 1)
         }
         msgl__wgmma_wait<0>();
         msgl__barrier_group(1, GROUPS * GROUP); // the stages become the sums' place
-        const uint32_t mine = stages + (uint32_t)(group * 64 + warp % 4 * 16 + lane / 4) * 4 +
+        const uint32_t mine = at.stages + (uint32_t)(group * 64 + warp % 4 * 16 + lane / 4) * 4 +
                               (uint32_t)(lane % 4 * 2 * shape::PITCH) * 4;
 #pragma unroll
         for (int i = 0; i < N / 2; i++) {
@@ -271,27 +339,35 @@ __global__ void __launch_bounds__(GROUPS *GROUP + 32, 1)
                 for (int d = 1; d < 8; d *= 2) {
                     square[i] += __shfl_xor_sync(0xffffffffu, square[i], d);
                 }
-                const int row = threadIdx.x / 8 + i * 16 * GROUPS;
+                const int t = threadIdx.x / 8 + i * 16 * GROUPS;
                 if (threadIdx.x % 8 == 0) {
-                    asm volatile("st.shared.f32 [%0], %1;\n" ::"r"(squares + row * 4),
+                    asm volatile("st.shared.f32 [%0], %1;\n" ::"r"(
+                                     at.stages + (uint32_t)(t * shape::PITCH + shape::ROWS) * 4),
                                  "f"(square[i])
                                  : "memory");
                 }
             }
         }
-        msgl__pdl_wait();
-        msgl__cluster_sync();
-        const int columns = g.gated ? shape::ROWS / 2 : shape::ROWS, fours = columns / 4;
-        const int rows = (g.m - (int)rank + (int)splits - 1) / (int)splits;
-        for (int i = threadIdx.x; i < rows * fours; i += GROUPS * GROUP) {
-            const int t = (int)rank + i / fours * (int)splits, c = i % fours * 4;
-            const int column = tile * columns + c;
-            if (column < g.n) {
-                narrow_finish<T, shape, NORM>(g, stages, squares, (int)splits, t, c, column);
+        msgl__fence_shared();
+        msgl__barrier_group(1, GROUPS * GROUP);
+        int own = rows - rank * share; // rows that this block finishes
+        own = own < 0 ? 0 : own < share ? own : share;
+        if (splits > 1 && warp == 0 && lane < splits) { // to block `lane`, its rows
+            int theirs = rows - lane * share;
+            theirs = theirs < 0 ? 0 : theirs < share ? theirs : share;
+            const uint32_t bytes = (uint32_t)(theirs * shape::PITCH * 4);
+            if (lane == rank) msgl__barrier_expect(at.landed, (uint32_t)splits * bytes);
+            if (bytes > 0) {
+                msgl__cluster_copy(
+                    msgl__cluster_address(at.parts + (uint32_t)rank * pitch, (uint32_t)lane),
+                    at.stages + (uint32_t)lane * pitch, bytes,
+                    msgl__cluster_address(at.landed, (uint32_t)lane));
             }
         }
+        narrow_rows<T, shape, NORM>(g, splits > 1 ? at.parts : at.stages, pitch, splits, at.landed,
+                                    token + rank * share, own, tile);
     }
-    msgl__cluster_meet(); // others may still read this block's sums
+    msgl__cluster_meet(); // what this block has sent has arrived
 #endif
 }
 
@@ -303,13 +379,17 @@ static void launch(msgl_exec *x, narrow_args g, const CUtensorMap maps[2], int s
     const int columns = g.gated ? shape::ROWS / 2 : shape::ROWS;
     const int tiles = (g.n + columns - 1) / columns, steps = (g.k + BK - 1) / BK;
     const int needed = (steps + splits - 1) / splits;
-    const int room = (SHARE - shape::SMALL_BYTES) / shape::STAGE_BYTES;
-    g.stages = room >= 3 ? room : (LIMIT - shape::SMALL_BYTES) / shape::STAGE_BYTES;
+    const int rows = g.m < N ? g.m : N, share = (rows + splits - 1) / splits;
+    const int fixed =
+        shape::SMALL_BYTES + 16 + (splits > 1 ? splits * share * shape::PITCH * 4 : 0);
+    const int room = (SHARE - fixed) / shape::STAGE_BYTES;
+    const bool shared = room >= 2 && fixed + shape::SUMS_BYTES <= SHARE;
+    g.stages = shared ? room : (LIMIT - fixed) / shape::STAGE_BYTES;
     if (g.stages > MAX_STAGES) g.stages = MAX_STAGES;
     if (g.stages > needed) g.stages = needed;
     int bytes = g.stages * shape::STAGE_BYTES;
     if (bytes < shape::SUMS_BYTES) bytes = shape::SUMS_BYTES;
-    bytes += shape::SMALL_BYTES;
+    bytes += fixed;
     const auto kernel = narrow_sm90<T, GROUPS, N, NORM>;
     MSGL_CUDA_TRY(x,
                   cudaFuncSetAttribute(kernel, cudaFuncAttributeMaxDynamicSharedMemorySize, bytes));
@@ -320,7 +400,8 @@ static void launch(msgl_exec *x, narrow_args g, const CUtensorMap maps[2], int s
     attributes[1].id = cudaLaunchAttributeProgrammaticStreamSerialization;
     attributes[1].val.programmaticStreamSerializationAllowed = 1;
     cudaLaunchConfig_t config = {};
-    config.gridDim = dim3((unsigned)(tiles * splits));
+    config.gridDim =
+        dim3((unsigned)(tiles * splits), (unsigned)((g.m + TILE_ROWS - 1) / TILE_ROWS));
     config.blockDim = dim3(shape::THREADS);
     config.dynamicSmemBytes = (size_t)bytes;
     config.stream = msgl__cuda_stream(x);
@@ -329,36 +410,36 @@ static void launch(msgl_exec *x, narrow_args g, const CUtensorMap maps[2], int s
     MSGL_CUDA_TRY(x, cudaLaunchKernelEx(&config, kernel, g, maps[0], maps[1]));
 }
 
-template <typename T, int GROUPS>
+template <typename T, int GROUPS, bool NORM>
 static void launch_rows(msgl_exec *x, const narrow_args &g, const CUtensorMap maps[2], int splits)
 {
-    const bool norm = g.norm != NULL;
     if (g.m <= 32) {
-        norm ? launch<T, GROUPS, 32, true>(x, g, maps, splits)
-             : launch<T, GROUPS, 32, false>(x, g, maps, splits);
+        launch<T, GROUPS, 32, NORM>(x, g, maps, splits);
     } else if (g.m <= 64) {
-        norm ? launch<T, GROUPS, 64, true>(x, g, maps, splits)
-             : launch<T, GROUPS, 64, false>(x, g, maps, splits);
-    } else if (g.m <= 128) {
-        norm ? launch<T, GROUPS, 128, true>(x, g, maps, splits)
-             : launch<T, GROUPS, 128, false>(x, g, maps, splits);
+        launch<T, GROUPS, 64, NORM>(x, g, maps, splits);
     } else {
-        norm ? launch<T, GROUPS, 256, true>(x, g, maps, splits)
-             : launch<T, GROUPS, 256, false>(x, g, maps, splits);
+        launch<T, GROUPS, TILE_ROWS, NORM>(x, g, maps, splits);
     }
 }
 
-// As many parts of k as give every multiprocessor a block.
+// What was fastest, of all plans, at Qwen3-0.6B's shapes; false where the library was.
 static bool make_plan(const msgl_cuda_device *d, const msgl_linear_call *c, msgl_narrow_plan *plan)
 {
-    const size_t bytes = (size_t)c->w->n * c->w->k * 2;
-    if (bytes > (size_t)24 << 20) return false; // the library's kernels read these as fast
-    plan->groups = c->m <= 64 ? 1 : 2;
-    const int tiles = (c->w->n + plan->groups * 64 - 1) / (plan->groups * 64);
+    enum { MIN_ROWS = 9, SMALL_WEIGHTS = 24 << 20 };
     const int steps = (c->w->k + BK - 1) / BK;
-    plan->splits = d->sm_count / tiles;
+    if (c->m < MIN_ROWS || (size_t)c->w->n * c->w->k * 2 > SMALL_WEIGHTS) return false;
+    if (c->norm != NULL) { // every block norms its part of in: wide tiles
+        if (c->m > 32) return false;
+        plan->groups = 2;
+        plan->splits = 4;
+    } else {
+        if (c->m > 64) return false;
+        plan->groups = 1;
+        plan->splits = d->sm_count / ((c->w->n + 63) / 64);
+        if (c->m <= 32 && plan->splits > steps / 6) plan->splits = steps / 6;
+    }
     if (plan->splits > MAX_SPLITS) plan->splits = MAX_SPLITS;
-    if (plan->splits > steps / 2) plan->splits = steps / 2;
+    if (plan->splits > steps) plan->splits = steps;
     if (plan->splits < 1) plan->splits = 1;
     return true;
 }
@@ -390,19 +471,23 @@ bool msgl__cuda_narrow_sm90(msgl_exec *x, const msgl_linear_call *c, const msgl_
     g.f32_out = c->f32_out;
     g.out = c->out;
     g.ld_out = c->ld_out;
-    const int box = c->m <= 32 ? 32 : c->m <= 64 ? 64 : c->m <= 128 ? 128 : 256;
+    const int box = c->m <= 32 ? 32 : c->m <= 64 ? 64 : TILE_ROWS;
     CUtensorMap maps[2];
     if (!msgl__tensor_map(&maps[0], w->dtype, c->in, c->m, w->k, c->ld_in, box) ||
         !msgl__tensor_map(&maps[1], w->dtype, w->data, w->n, w->k, (size_t)w->k,
                           plan->groups * 32)) {
         return false;
     }
+    const int splits = plan->splits;
     if (w->dtype == MSGL_F16) {
-        plan->groups == 1 ? launch_rows<__half, 1>(x, g, maps, plan->splits)
-                          : launch_rows<__half, 2>(x, g, maps, plan->splits);
+        plan->groups == 1 ? launch_rows<__half, 1, false>(x, g, maps, splits)
+                          : launch_rows<__half, 2, false>(x, g, maps, splits);
+    } else if (c->norm != NULL) {
+        plan->groups == 1 ? launch_rows<__nv_bfloat16, 1, true>(x, g, maps, splits)
+                          : launch_rows<__nv_bfloat16, 2, true>(x, g, maps, splits);
     } else {
-        plan->groups == 1 ? launch_rows<__nv_bfloat16, 1>(x, g, maps, plan->splits)
-                          : launch_rows<__nv_bfloat16, 2>(x, g, maps, plan->splits);
+        plan->groups == 1 ? launch_rows<__nv_bfloat16, 1, false>(x, g, maps, splits)
+                          : launch_rows<__nv_bfloat16, 2, false>(x, g, maps, splits);
     }
     return true;
 }

@@ -18,7 +18,7 @@ typedef struct msgl_narrow_plan {
 } msgl_narrow_plan;
 
 // All of `c`, at most 256 rows, as one kernel; false, and nothing queued, where it cannot do the
-// call. plan NULL: a plan that fills the GPU, and false also where the library is faster.
+// call. plan NULL: the fastest known, and false also where another kernel is faster.
 bool msgl__cuda_narrow_sm90(msgl_exec *x, const msgl_linear_call *c, const msgl_narrow_plan *plan);
 
 #ifdef __cplusplus

@@ -102,34 +102,22 @@ static __device__ __forceinline__ uint32_t msgl__cluster_size(void)
     return n;
 }
 
-// Four floats of shared memory of block `rank` of the cluster.
-static __device__ __forceinline__ float4 msgl__cluster_load(uint32_t address, uint32_t rank)
+// Where `address` of this block's shared memory is in block `rank` of the cluster.
+static __device__ __forceinline__ uint32_t msgl__cluster_address(uint32_t address, uint32_t rank)
 {
-    float4 v;
-    asm volatile("{\n.reg .b32 remote;\nmapa.shared::cluster.u32 remote, %4, %5;\n"
-                 "ld.shared::cluster.v4.f32 {%0, %1, %2, %3}, [remote];\n}\n"
-                 : "=f"(v.x), "=f"(v.y), "=f"(v.z), "=f"(v.w)
-                 : "r"(address), "r"(rank)
-                 : "memory");
-    return v;
+    uint32_t remote;
+    asm volatile("mapa.shared::cluster.u32 %0, %1, %2;\n" : "=r"(remote) : "r"(address), "r"(rank));
+    return remote;
 }
 
-static __device__ __forceinline__ float msgl__cluster_load_1(uint32_t address, uint32_t rank)
+// bytes (a multiple of 16) to another block's shared memory; completes on a barrier there.
+static __device__ __forceinline__ void msgl__cluster_copy(uint32_t remote, uint32_t src,
+                                                          uint32_t bytes, uint32_t remote_barrier)
 {
-    float v;
-    asm volatile("{\n.reg .b32 remote;\nmapa.shared::cluster.u32 remote, %1, %2;\n"
-                 "ld.shared::cluster.f32 %0, [remote];\n}\n"
-                 : "=f"(v)
-                 : "r"(address), "r"(rank)
+    asm volatile("cp.async.bulk.shared::cluster.shared::cta.mbarrier::complete_tx::bytes "
+                 "[%0], [%1], %2, [%3];\n" ::"r"(remote),
+                 "r"(src), "r"(bytes), "r"(remote_barrier)
                  : "memory");
-    return v;
-}
-
-static __device__ __forceinline__ void msgl__cluster_sync(void)
-{
-    asm volatile("barrier.cluster.arrive.release.aligned;\n"
-                 "barrier.cluster.wait.acquire.aligned;\n" ::
-                     : "memory");
 }
 
 // Only that all have come here: nothing is said about their memory operations, and nothing waited
@@ -163,10 +151,8 @@ static __device__ __forceinline__ void msgl__barrier_expect(uint32_t barrier, ui
 // thread.)
 static __device__ __forceinline__ void msgl__barrier_arrive(uint32_t barrier, uint32_t rank)
 {
-    asm volatile("{\n.reg .b32 remote;\nmapa.shared::cluster.u32 remote, %0, %1;\n"
-                 "mbarrier.arrive.shared::cluster.b64 _, [remote];\n}\n" ::"r"(barrier),
-                 "r"(rank)
-                 : "memory");
+    const uint32_t remote = msgl__cluster_address(barrier, rank);
+    asm volatile("mbarrier.arrive.shared::cluster.b64 _, [%0];\n" ::"r"(remote) : "memory");
 }
 
 static __device__ __forceinline__ void msgl__barrier_wait(uint32_t barrier, uint32_t parity)
