@@ -306,7 +306,7 @@ static int create(bench *b, const msgl_attn_desc *backend, const msgl_attn_bench
         .kernels = env->kernels,
         .pool = &b->pool,
         .page_table = &b->table,
-        .num_threads = env->pool != NULL ? msgl__pool_threads(env->pool) : 0,
+        .num_threads = env->pool != NULL ? msgl__pool_threads(env->pool) : 1,
         .dev = b->device,
         .cuda = env->cuda,
         .device_table = b->device_table,
