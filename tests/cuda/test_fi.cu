@@ -221,9 +221,9 @@ static void same_bits(attn_rng *rng)
     const int len = 777;
     uint16_t *first = NULL;
     const size_t row = 8 * 128;
-    for (int i = 0; i < 4; i++) {
+    for (int i = 0; i < 8; i++) {
         attn_rng r = start;
-        static const int chunk[] = {1, 777, 100, 64};
+        static const int chunk[] = {1, 777, 100, 64, 1, 777, 100, 64};
         int32_t news[7], lens[7];
         const int batch = i % 2 ? 7 : 1;
         for (int k = 0; k < batch; k++) {
@@ -246,6 +246,7 @@ static void same_bits(attn_rng *rng)
         CUDA_CHECK(cudaMemcpy(w.k_dev, w.k, w.kv_bytes, cudaMemcpyHostToDevice));
         CUDA_CHECK(cudaMemcpy(w.v_dev, w.v, w.kv_bytes, cudaMemcpyHostToDevice));
         CUDA_CHECK(cudaMemcpy(w.q_dev, w.q, w.q_bytes, cudaMemcpyHostToDevice));
+        w.call.window = i < 4 ? -1 : 300;
         fi_case_make(&f, api, &w, 1);
         attn_poison(&w);
         fi_case_pages(&f, 0);
@@ -257,7 +258,8 @@ static void same_bits(attn_rng *rng)
         CUDA_CHECK(cudaMemcpy(out, (uint16_t *)w.out_dev + (chunk[i] - 1) * row, row * 2,
                               cudaMemcpyDeviceToHost));
         checks++;
-        if (first == NULL) {
+        if (i % 4 == 0) {
+            free(first);
             first = out;
         } else {
             if (memcmp(first, out, row * 2) != 0) {

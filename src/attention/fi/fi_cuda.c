@@ -12,8 +12,8 @@
 // Prefill takes the Hopper kernel where there is one and requests are long enough; layers with a
 // window or a soft cap take the other one. A batch has a plan per kernel and window that its layers
 // use, made at the first such layer. Deterministic: tensor cores with fixed tiles and no splits for
-// everything, so that prefill and decode agree bit for bit too (but for layers with a window, whose
-// sums start where the query tile's window does).
+// everything, so that prefill and decode agree bit for bit too; layers with a window then read all
+// keys.
 #include "attention/fi/fi_cuda.h"
 
 #include <stdlib.h>

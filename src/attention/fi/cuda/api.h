@@ -49,6 +49,7 @@ typedef struct msgl_fi_plan_call {
 // are, to 64-byte aligned memory.
 typedef struct msgl_fi_planned {
     msgl_fi_kernel kernel;
+    bool fixed;
     size_t bytes; // used of the staging memory
     int64_t info[16];
 } msgl_fi_planned;

@@ -8,20 +8,18 @@ using namespace flashinfer;
 
 thread_local size_t msgl__fi_plan_bytes;
 
-static const int FIXED_TILE = 64; // rows
-
-// One tile per FIXED_TILE packed rows, each over all of its keys: a row's result depends on its own
-// query and keys only.
+// One tile per MSGL_FI_FIXED_TILE packed rows, each over all of its keys: a row's result depends on
+// its own query and keys only.
 static cudaError_t plan_fixed(const msgl_fi_plan_call *c, PrefillPlanInfo *info)
 {
     const int32_t group = c->shape.num_q_heads / c->shape.num_kv_heads;
     AlignedAllocator at(c->staging, c->staging_bytes);
     int64_t tiles = 0;
     for (int32_t i = 0; i < c->batch; i++) {
-        tiles += ceil_div((c->qo_indptr[i + 1] - c->qo_indptr[i]) * group, FIXED_TILE);
+        tiles += ceil_div((c->qo_indptr[i + 1] - c->qo_indptr[i]) * group, MSGL_FI_FIXED_TILE);
     }
     const size_t bytes = (size_t)tiles * sizeof(int32_t);
-    info->cta_tile_q = FIXED_TILE;
+    info->cta_tile_q = MSGL_FI_FIXED_TILE;
     info->padded_batch_size = tiles;
     info->total_num_rows = c->qo_indptr[c->batch];
     info->request_indices_offset = at.aligned_alloc_offset(bytes, 16, "requests");
@@ -34,7 +32,7 @@ static cudaError_t plan_fixed(const msgl_fi_plan_call *c, PrefillPlanInfo *info)
     int32_t *kv_tile = msgl_fi_at<int32_t>(c->staging, info->kv_tile_indices_offset);
     for (int32_t i = 0, n = 0; i < c->batch; i++) {
         const int32_t rows = (c->qo_indptr[i + 1] - c->qo_indptr[i]) * group;
-        for (int32_t t = 0; t < ceil_div(rows, FIXED_TILE); t++, n++) {
+        for (int32_t t = 0; t < ceil_div(rows, MSGL_FI_FIXED_TILE); t++, n++) {
             request[n] = i;
             q_tile[n] = t;
             kv_tile[n] = 0;

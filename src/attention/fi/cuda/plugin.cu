@@ -28,17 +28,17 @@ static int plugin_pages(const msgl_fi_pages_call *c, void *stream)
     return cudaGetLastError();
 }
 
-// The plain kernel where it will do.
+// The plain kernel where it will do and is compiled.
 static const msgl_fi_entry *find(const msgl_fi_shape *s, msgl_fi_kernel kernel, bool general)
 {
+    const msgl_fi_entry *other = NULL;
     for (int i = 0; i < msgl__fi_num_entries; i++) {
         const msgl_fi_entry *e = &msgl__fi_entries[i];
-        if (e->kernel == kernel && e->dtype == s->dtype && e->head_dim == s->head_dim &&
-            e->general == general) {
-            return e;
-        }
+        if (e->kernel != kernel || e->dtype != s->dtype || e->head_dim != s->head_dim) continue;
+        if (e->general == general) return e;
+        other = e;
     }
-    return NULL;
+    return other != NULL && other->general ? other : NULL;
 }
 
 static bool plugin_has(const msgl_fi_shape *s, msgl_fi_kernel kernel, int32_t capability)
@@ -67,6 +67,7 @@ static int plugin_plan(const msgl_fi_plan_call *c, msgl_fi_planned *out, msgl_er
     int code;
     memset(out, 0, sizeof *out);
     out->kernel = c->kernel;
+    out->fixed = c->fixed;
     try {
         if (c->kernel == MSGL_FI_CUDA_CORES) {
             code = e->plan(c, out);

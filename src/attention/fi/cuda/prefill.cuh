@@ -4,6 +4,8 @@
 // decode with the query heads of a KV head packed into rows.
 #include <string.h>
 
+#include <type_traits>
+
 #include "attention/fi/cuda/wrap.cuh"
 
 #include <flashinfer/attention/prefill.cuh>
@@ -57,6 +59,14 @@ static int msgl_fi_prefill_run(const msgl_fi_run_call *c, cudaStream_t stream)
         }
     }
     cudaError_t code = cudaErrorNotSupported;
+    if constexpr (std::is_same<VARIANT, msgl_fi_general>::value) {
+        if (c->plan->fixed && c->window >= 0) {
+            return BatchPrefillWithPagedKVCacheDispatched<MSGL_FI_FIXED_TILE, DIM, DIM,
+                                                          PosEncodingMode::kNone, false,
+                                                          MaskMode::kCustom, msgl_fi_masked>(
+                p, NULL, NULL, c->pdl, stream);
+        }
+    }
     DISPATCH_CTA_TILE_Q(info.cta_tile_q, CTA_TILE_Q, {
         code = BatchPrefillWithPagedKVCacheDispatched<CTA_TILE_Q, DIM, DIM, PosEncodingMode::kNone,
                                                       false, MaskMode::kCausal, VARIANT>(

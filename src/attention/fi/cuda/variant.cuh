@@ -36,4 +36,23 @@ struct msgl_fi_general : flashinfer::AttentionVariantBase {
                          { return kv_idx + qo_len + window_left >= kv_len + qo_idx; })
 };
 
+// With every mask in LogitsMask and no keys skipped: for MaskMode::kCustom, which masks all tiles.
+// Where the keys that msgl_fi_general skips end depends on the query tile, and a sum's order with
+// it.
+struct msgl_fi_masked : msgl_fi_general {
+    uint32_t window;
+
+    template <typename Params>
+    __device__ __host__ msgl_fi_masked(const Params &params, uint32_t batch_idx, uint8_t *smem)
+        : msgl_fi_general(params, batch_idx, smem)
+    {
+        window = window_left;
+        window_left = kv_len;
+    }
+
+    REGISTER_LOGITS_MASK(params, batch_idx, qo_idx, kv_idx, qo_head_idx, kv_head_idx, {
+        return kv_idx + qo_len <= kv_len + qo_idx && kv_idx + qo_len + window >= kv_len + qo_idx;
+    })
+};
+
 #endif

@@ -11,11 +11,13 @@ extern "C" {
 #include "attention/fi/cuda/api.h"
 }
 
+enum { MSGL_FI_FIXED_TILE = 64 }; // rows of a tile in plans that do not depend on the batch
+
 struct msgl_fi_entry {
     msgl_fi_kernel kernel;
     msgl_dtype dtype;
     int32_t head_dim;
-    bool general; // has sliding window and soft cap
+    bool general; // has sliding window and soft cap; without them it does as well
     // Plans that depend on the kernel: CUDA cores only, else NULL.
     int (*plan)(const msgl_fi_plan_call *c, msgl_fi_planned *out);
     int (*run)(const msgl_fi_run_call *c, cudaStream_t stream);
