@@ -156,7 +156,8 @@ void msgl__sample_block(msgl_engine *e, msgl_engine_step *s, int32_t first, int3
                         const float *logits);
 
 // For tests and tools: called on the device's queue with every block of logits before it is
-// sampled; rows are tokens of the step. NULL: off.
-void msgl__engine_observe_logits(msgl_engine *e, msgl_logits_fn fn, void *ctx);
+// sampled; rows are tokens of the step. NULL: off. 0, or MSGL_ENOMEM, MSGL_ELIMIT: a GPU's logits
+// are copied to the host for it.
+int msgl__engine_observe_logits(msgl_engine *e, msgl_logits_fn fn, void *ctx);
 
 #endif

@@ -1,4 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
+#include "core/attributes.h"
 #include "core/mem.h"
 #include "engine/internal.h"
 
@@ -106,8 +107,18 @@ void msgl__sample_step(msgl_engine *e, msgl_engine_step *s, msgl_forward *f, con
     }
 }
 
-void msgl__engine_observe_logits(msgl_engine *e, msgl_logits_fn fn, void *ctx)
+int msgl__engine_observe_logits(msgl_engine *e, msgl_logits_fn fn, void *ctx)
 {
+    if (e->device->kind != MSGL_DEVICE_CPU && e->seen_logits == NULL) {
+        const int32_t rows = e->logits_rows > e->max_running ? e->logits_rows : e->max_running;
+        const size_t bytes = (size_t)rows * (size_t)e->model.cfg.vocab_size * sizeof(float);
+        if (e->num_blocks == MSGL_COUNT(e->blocks)) return MSGL_ELIMIT;
+        e->seen_logits = e->device->ops->host_alloc(e->device, bytes);
+        if (e->seen_logits == NULL) return MSGL_ENOMEM;
+        e->blocks[e->num_blocks++] =
+            (msgl_block){.p = e->seen_logits, .bytes = bytes, .host = true};
+    }
     e->on_logits = fn;
     e->on_logits_ctx = ctx;
+    return 0;
 }

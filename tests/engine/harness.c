@@ -75,7 +75,7 @@ int harness_try_open(harness *h, const msgl_engine_config *cfg, msgl_err *err)
     h->max_rows = cfg->max_prefill_tokens;
     h->logprobs = calloc((size_t)h->max_rows * (size_t)h->info->vocab_size, sizeof(float));
     assert_non_null(h->logprobs);
-    msgl__engine_observe_logits(h->e, keep_rows, h);
+    assert_int_equal(msgl__engine_observe_logits(h->e, keep_rows, h), 0);
     return 0;
 }
 
