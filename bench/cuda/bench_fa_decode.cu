@@ -1,0 +1,192 @@
+// SPDX-License-Identifier: Apache-2.0
+//
+// Speed of fa's decode kernel: TB/s of K and V read, by event timing of one launch (launch cost
+// included) and inside a captured graph. Several sets of pages, so that L2 holds none of them.
+#include <algorithm>
+
+#include "attn_world.cuh"
+
+#include "kernel/cuda/decode/decode.h"
+#include "kernel/cuda/launch.cuh"
+
+enum { DIM = 128, KV_HEADS = 8, MAX_SETS = 16, REPEATS = 21, GRAPH_LAUNCHES = 24 };
+static const double LIMIT = 4.2e12; // bytes/s
+
+typedef struct shape {
+    int batch, len, q_heads;
+} shape;
+
+static const shape SHAPES[] = {
+    {1, 288, 16},   {8, 288, 16},   {64, 288, 16},   {256, 288, 16},  {1, 288, 40},
+    {8, 288, 40},   {64, 288, 40},  {256, 288, 40},  {1, 1024, 16},   {1, 8192, 32},
+    {16, 1024, 32}, {64, 1024, 16}, {256, 1024, 16}, {256, 1024, 40}, {64, 8192, 32},
+};
+
+__global__ void fill(uint32_t *p, size_t n, uint32_t seed)
+{
+    for (size_t i = blockIdx.x * (size_t)blockDim.x + threadIdx.x; i < n;
+         i += (size_t)gridDim.x * blockDim.x) {
+        uint32_t x = (uint32_t)i * 2654435761u + seed;
+        x ^= x >> 15;
+        x *= 2246822519u;
+        x ^= x >> 13;
+        p[i] = (x & 0x807f807fu) | 0x3f003f00u; // two bf16 of magnitude [0.5, 1)
+    }
+}
+
+typedef struct pool {
+    size_t slots;
+    void *k, *v, *q, *out, *workspace;
+    size_t workspace_bytes;
+} pool;
+
+// What comes before attention in a step: some kernel that q depends on.
+__global__ void producer(uint32_t *q)
+{
+    msgl__pdl_trigger();
+    msgl__pdl_wait();
+    q[blockIdx.x * blockDim.x + threadIdx.x] ^= 1u;
+}
+
+// Milliseconds per round of a captured graph: the kernel (chain 0), the producer (1), both (2).
+static double time_graph(const pool *p, msgl_cuda_attn_call *c, const int32_t *tables, size_t need,
+                         int sets, const msgl_fa_decode_tune *fixed, cudaStream_t stream, int chain)
+{
+    cudaGraph_t graph;
+    cudaGraphExec_t exec;
+    cudaEvent_t from, to;
+    float ms[5];
+    CUDA_CHECK(cudaEventCreate(&from));
+    CUDA_CHECK(cudaEventCreate(&to));
+    CUDA_CHECK(cudaStreamBeginCapture(stream, cudaStreamCaptureModeThreadLocal));
+    for (int i = 0; i < GRAPH_LAUNCHES; i++) {
+        c->table = tables + (size_t)(i % sets) * need;
+        if (chain > 0) CUDA_CHECK(msgl__launch(producer, 64, 128, 0, stream, (uint32_t *)p->q));
+        if (chain == 1) continue;
+        CUDA_CHECK(fixed ? msgl__cuda_fa_decode_tuned(c, fixed, stream)
+                         : msgl__cuda_fa_decode(c, stream));
+    }
+    CUDA_CHECK(cudaStreamEndCapture(stream, &graph));
+    CUDA_CHECK(cudaGraphInstantiate(&exec, graph, 0));
+    for (int i = -1; i < 5; i++) {
+        CUDA_CHECK(cudaEventRecord(from, stream));
+        CUDA_CHECK(cudaGraphLaunch(exec, stream));
+        CUDA_CHECK(cudaEventRecord(to, stream));
+        CUDA_CHECK(cudaStreamSynchronize(stream));
+        if (i >= 0) CUDA_CHECK(cudaEventElapsedTime(&ms[i], from, to));
+    }
+    cudaGraphExecDestroy(exec), cudaGraphDestroy(graph);
+    cudaEventDestroy(from), cudaEventDestroy(to);
+    std::sort(ms, ms + 5);
+    return ms[2] / GRAPH_LAUNCHES;
+}
+
+static void run(const pool *p, const shape *s, int page, const msgl_fa_decode_tune *fixed,
+                bool deterministic, const char *name)
+{
+    const size_t need = (size_t)s->batch * s->len;
+    const size_t kv = need * KV_HEADS * DIM * 4;
+    int sets = (int)std::min((size_t)MAX_SETS, p->slots / need);
+    if ((size_t)sets * kv > ((size_t)2 << 30)) sets = std::max(2, (int)(((size_t)2 << 30) / kv));
+    // Pages of all sets are a shuffle of the pool's.
+    const size_t pages = p->slots / page;
+    int32_t *perm = (int32_t *)malloc(pages * 4), *table = (int32_t *)malloc(sets * need * 4);
+    attn_rng rng = {7};
+    for (size_t i = 0; i < pages; i++) perm[i] = (int32_t)i;
+    for (size_t i = pages - 1; i > 0; i--) std::swap(perm[i], perm[attn_next(&rng) % (i + 1)]);
+    for (size_t i = 0; i < sets * need; i++) {
+        table[i] = perm[i / page] * page + (int32_t)(i % page);
+    }
+    int32_t *lens = (int32_t *)malloc(s->batch * 4), *rows = (int32_t *)malloc(s->batch * 4);
+    for (int i = 0; i < s->batch; i++) lens[i] = s->len, rows[i] = i;
+    int32_t *lens_dev = (int32_t *)attn_upload(lens, s->batch * 4);
+    int32_t *rows_dev = (int32_t *)attn_upload(rows, s->batch * 4);
+    int32_t *table_dev = (int32_t *)attn_upload(table, sets * need * 4);
+
+    msgl_cuda_attn_call c = {};
+    c.dtype = MSGL_BF16;
+    c.num_q_heads = s->q_heads, c.num_kv_heads = KV_HEADS, c.head_dim = DIM;
+    c.q = p->q, c.ld_q = (size_t)s->q_heads * DIM, c.out = p->out, c.ld_out = c.ld_q;
+    c.k = p->k, c.v = p->v, c.num_slots = (int64_t)p->slots;
+    c.scale = 0.088f, c.out_scale = 1, c.window = -1, c.batch = s->batch;
+    c.seqlens_k = lens_dev, c.table_stride = s->len, c.table_rows = rows_dev, c.page_size = page;
+    c.total_q = s->batch, c.max_seqlen_q = 1, c.max_seqlen_k = s->len;
+    c.workspace = p->workspace, c.deterministic = deterministic;
+    if (msgl__fa_decode_workspace(s->q_heads, KV_HEADS, DIM, s->batch, deterministic) >
+        p->workspace_bytes) {
+        exit(3);
+    }
+    CUDA_CHECK(cudaMemset(p->workspace, 0, p->workspace_bytes));
+
+    cudaStream_t stream;
+    cudaEvent_t from, to;
+    CUDA_CHECK(cudaStreamCreate(&stream));
+    CUDA_CHECK(cudaEventCreate(&from));
+    CUDA_CHECK(cudaEventCreate(&to));
+    float ms[REPEATS];
+    for (int i = -3; i < REPEATS; i++) {
+        c.table = table_dev + (size_t)((i + 3) % sets) * need;
+        CUDA_CHECK(cudaEventRecord(from, stream));
+        CUDA_CHECK(fixed ? msgl__cuda_fa_decode_tuned(&c, fixed, stream)
+                         : msgl__cuda_fa_decode(&c, stream));
+        CUDA_CHECK(cudaEventRecord(to, stream));
+        CUDA_CHECK(cudaStreamSynchronize(stream));
+        if (i >= 0) CUDA_CHECK(cudaEventElapsedTime(&ms[i], from, to));
+    }
+    double graph_ms[3];
+    for (int chain = 0; chain < 3; chain++) {
+        graph_ms[chain] = time_graph(p, &c, table_dev, need, sets, fixed, stream, chain);
+    }
+    std::sort(ms, ms + REPEATS);
+    const double t = ms[REPEATS / 2] * 1e-3, g = graph_ms[0] * 1e-3;
+    const double chained = (graph_ms[2] - graph_ms[1]) * 1e-3;
+    printf("fa %dx%d %d/%d page=%d %-13s %7.1f us %5.2f TB/s %3.0f%% | graph %7.1f us %5.2f TB/s | "
+           "chained %7.1f us\n",
+           s->batch, s->len, s->q_heads, KV_HEADS, page, name, t * 1e6, kv / t * 1e-12,
+           kv / t / LIMIT * 100, g * 1e6, kv / g * 1e-12, chained * 1e6);
+    fflush(stdout);
+    cudaStreamDestroy(stream);
+    cudaEventDestroy(from), cudaEventDestroy(to);
+    cudaFree(lens_dev), cudaFree(rows_dev), cudaFree(table_dev);
+    free(perm), free(table), free(lens), free(rows);
+}
+
+int main(int argc, char **argv)
+{
+    pool p = {};
+    p.slots = (size_t)3 << 19;
+    const size_t bytes = p.slots * KV_HEADS * DIM * 2;
+    p.workspace_bytes = (size_t)256 << 20;
+    p.k = attn_upload(NULL, bytes);
+    p.v = attn_upload(NULL, bytes);
+    p.q = attn_upload(NULL, 256 * 64 * DIM * 2);
+    p.out = attn_upload(NULL, 256 * 64 * DIM * 2);
+    p.workspace = attn_upload(NULL, p.workspace_bytes);
+    fill<<<1024, 256>>>((uint32_t *)p.k, bytes / 4, 1);
+    fill<<<1024, 256>>>((uint32_t *)p.v, bytes / 4, 2);
+    fill<<<64, 256>>>((uint32_t *)p.q, 256 * 64 * DIM / 2, 3);
+    CUDA_CHECK(cudaDeviceSynchronize());
+    bool sweep = false;
+    const char *only = NULL; // BATCHxLEN
+    for (int i = 1; i < argc; i++) {
+        if (strcmp(argv[i], "--sweep") == 0) sweep = true;
+        if (strcmp(argv[i], "--only") == 0 && i + 1 < argc) only = argv[++i];
+    }
+    for (const shape &s : SHAPES) {
+        char name[32];
+        snprintf(name, sizeof name, "%dx%d", s.batch, s.len);
+        if (only != NULL && strcmp(only, name) != 0) continue;
+        for (int page = 1; page <= 16; page += 15) {
+            run(&p, &s, page, NULL, false, "");
+            if (page == 16) run(&p, &s, page, NULL, true, "deterministic");
+            if (!sweep) continue;
+            for (int32_t units : {16, 37}) {
+                const msgl_fa_decode_tune t = {units, 132};
+                char name[64];
+                snprintf(name, sizeof name, "min %d", units);
+                run(&p, &s, page, &t, false, name);
+            }
+        }
+    }
+    return 0;
+}

@@ -1,0 +1,72 @@
+// SPDX-License-Identifier: Apache-2.0
+//
+// Host side of the decode kernel: what a call becomes, and the parameters of its launch.
+#include "kernel/cuda/decode/launch.cuh"
+
+enum {
+    UNITS_PER_REQUEST = 5, // what a request costs besides its tiles, measured in tiles
+    MIN_UNITS = 37,        // per CTA; fewer are not worth another part
+};
+
+extern "C" int msgl__cuda_fa_decode_tuned(const msgl_cuda_attn_call *c,
+                                          const msgl_fa_decode_tune *t, void *stream)
+{
+    if (!msgl__fa_decode_fits(c->dtype, c->head_dim)) return cudaErrorNotSupported;
+    if (c->batch == 0) return cudaSuccess;
+    const int32_t group = c->num_q_heads / c->num_kv_heads;
+    msgl_decode_args a = {};
+    a.q = c->q;
+    a.k = c->k;
+    a.v = c->v;
+    a.out = c->out;
+    a.lse = c->lse;
+    a.seqlens = c->seqlens_k;
+    a.table = c->table;
+    a.table_rows = c->table_rows;
+    a.ld_q = c->ld_q;
+    a.ld_out = c->ld_out;
+    a.table_stride = c->table_stride;
+    a.slot_bytes = (uint32_t)c->num_kv_heads * (uint32_t)c->head_dim * 2;
+    a.q_heads = c->num_q_heads;
+    a.group = group;
+    a.row_blocks = (group + MSGL_FA_MAX_PART_ROWS - 1) / MSGL_FA_MAX_PART_ROWS;
+
+    a.rows = a.row_blocks > 1 ? MSGL_FA_MAX_PART_ROWS : group;
+    a.min_units = t->min_units;
+    const float log2e = 1.4426950408889634f;
+    a.cap_log2 = c->softcap * log2e;
+    a.scale_log2 = c->softcap > 0.f ? c->scale / c->softcap : c->scale * log2e;
+    a.out_scale = c->out_scale;
+    a.split.batch = c->batch;
+    a.split.window = c->window;
+    a.split.overhead = UNITS_PER_REQUEST;
+    a.split.heads = c->num_kv_heads * a.row_blocks;
+    a.deterministic = c->deterministic;
+    const msgl_fa_decode_region r =
+        msgl__fa_decode_region(c->num_q_heads, c->num_kv_heads, c->head_dim, c->deterministic);
+    a.request_stride = c->deterministic ? r.bytes : 0;
+    a.counters = (int32_t *)c->workspace;
+    a.part_ml = (float2 *)((char *)c->workspace + r.part_ml);
+    a.part_o = (float *)((char *)c->workspace + r.part_o);
+
+    int device, major;
+    cudaError_t e = cudaGetDevice(&device);
+    if (e == cudaSuccess) {
+        e = cudaDeviceGetAttribute(&major, cudaDevAttrComputeCapabilityMajor, device);
+    }
+    if (e != cudaSuccess) return e;
+    const bool large = major == 9 || major == 10;
+    return c->dtype == MSGL_BF16
+               ? msgl__fa_decode_bf16(&a, c->head_dim, t->ctas, large, (cudaStream_t)stream)
+               : msgl__fa_decode_f16(&a, c->head_dim, t->ctas, large, (cudaStream_t)stream);
+}
+
+extern "C" int msgl__cuda_fa_decode(const msgl_cuda_attn_call *c, void *stream)
+{
+    int device, sms;
+    cudaError_t e = cudaGetDevice(&device);
+    if (e == cudaSuccess) e = cudaDeviceGetAttribute(&sms, cudaDevAttrMultiProcessorCount, device);
+    if (e != cudaSuccess) return e;
+    const msgl_fa_decode_tune t = {MIN_UNITS, sms < MSGL_FA_MAX_CTAS ? sms : MSGL_FA_MAX_CTAS};
+    return msgl__cuda_fa_decode_tuned(c, &t, stream);
+}

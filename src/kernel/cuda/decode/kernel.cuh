@@ -1,0 +1,550 @@
+// SPDX-License-Identifier: Apache-2.0
+//
+// Decode attention: one query token per request, K and V read once, at the speed of memory.
+//
+// A CTA is persistent and walks one slice of the work (split.h). Each of its warps has a ring of
+// tiles of its own in shared memory, which it fills itself: no producer, no barrier between warps
+// while keys stream in, and the loads of a request start while those before it are still being
+// computed. A tile is 16 keys: 16 rows of K and 16 of V, fetched from wherever the table says, so
+// page size 1 costs what page size 64 does. Rows are padded by 16 bytes, which keeps ldmatrix free
+// of conflicts. A tile's V goes to registers early, so that its place is refilled before the
+// softmax.
+//
+// A warp multiplies the query heads of its KV head (rows of m16n8k16, padded) by its tile and keeps
+// its own online softmax (Milakov & Gimelshein 2018). At the end of a piece the warps are merged
+// through shared memory, in fixed order; parts of split items through the workspace by the CTA that
+// arrives last, in fixed order too.
+//
+// Launched with programmatic dependence: the lengths, the table and the tiles without the newest
+// token were there before the step's first kernel, so they are read while the kernel before this
+// one still runs. Only q and the newest token's K and V wait for it.
+#ifndef MSGL_KERNEL_CUDA_DECODE_KERNEL_CUH
+#define MSGL_KERNEL_CUDA_DECODE_KERNEL_CUH
+
+#include "kernel/cuda/decode/ptx.cuh"
+#include "kernel/cuda/decode/split.h"
+#include "kernel/cuda/launch.cuh"
+
+
+struct msgl_decode_args {
+    const void *q, *k, *v;
+    void *out;
+    float *lse;
+    const int32_t *seqlens, *table, *table_rows;
+    size_t ld_q, ld_out, table_stride; // elements
+    uint32_t slot_bytes;               // from one slot to the next
+    int32_t q_heads, group;            // all query heads; per KV head
+    // A KV head's group takes row_blocks blocks of up to 16 query heads, `rows` each. The split's
+    // heads are (KV head, row block) pairs.
+    int32_t row_blocks, rows;
+    int32_t min_units;
+    float scale_log2; // scale * log2(e); with a soft cap: scale / cap
+    float cap_log2;   // cap * log2(e), or 0
+    float out_scale;
+    bool deterministic;
+    msgl_fa_split split;
+    size_t request_stride; // bytes from one request's parts to the next's; 0: in one region
+    float *part_o;         // [slots, rows, HD]
+    float2 *part_ml;       // [slots, rows] maximum and sum, base 2
+    int32_t *counters;     // arrivals
+};
+
+// Shared memory per CTA: 227 KB on sm_90 and sm_100, 163 KB on sm_80, 99 KB on sm_86, 89 and 120.
+#if defined(__CUDA_ARCH__) && (__CUDA_ARCH__ == 900 || __CUDA_ARCH__ / 100 == 10)
+#define MSGL_DECODE_LARGE true
+#else
+#define MSGL_DECODE_LARGE false
+#endif
+
+template <int HD, bool LARGE> struct msgl_decode_shape {
+    static const int WARPS = LARGE ? (HD > 128 ? 4 : 8) : (HD > 128 ? 2 : 4);
+    static const int STAGES = LARGE ? (HD > 96 ? 3 : HD > 64 ? 4 : 5) : (HD > 96 ? 2 : 4);
+    static const int THREADS = WARPS * 32;
+    static const int PITCH = HD * 2 + 16; // bytes
+    static const int STAGE = 2 * MSGL_FA_TILE * PITCH;
+    static const int RING = STAGES * STAGE; // of one warp
+    static const int PASS_ROWS = 4;         // rows merged at a time
+    static const int MERGE_PITCH = HD + 8;  // floats
+    static const int MERGE = WARPS * PASS_ROWS * MERGE_PITCH * 4;
+    static const int BYTES = WARPS * RING + MERGE + WARPS * 16 * 8;
+};
+
+template <typename T, int HD, int ROWS> struct msgl_decode_warp {
+    static const int R = ROWS / 8; // row octets in use
+    uint32_t q[HD / 16][4];
+    float o[HD / 8][2 * R];
+    float m[R], l[R];
+};
+
+// p of the region that the request's parts are in.
+template <typename P>
+static __device__ __forceinline__ P *msgl_decode_part(const msgl_decode_args &a, P *p, int32_t req)
+{
+    return (P *)((char *)p + (size_t)req * a.request_stride);
+}
+
+// The query heads of a (KV head, row block) pair.
+struct msgl_decode_head {
+    int32_t kv_head, first, rows;
+};
+
+static __device__ __forceinline__ msgl_decode_head msgl_decode_find_head(const msgl_decode_args &a,
+                                                                         int32_t pair)
+{
+    msgl_decode_head h = {pair, pair * a.group, a.rows};
+    if (a.row_blocks > 1) {
+        h.kv_head = pair / a.row_blocks;
+        const int32_t row = (pair - h.kv_head * a.row_blocks) * MSGL_FA_MAX_PART_ROWS;
+        h.first = h.kv_head * a.group + row;
+        if (a.group - row < h.rows) h.rows = a.group - row;
+    }
+    return h;
+}
+
+// What a warp will load next: its walk is ahead of the computation's.
+struct msgl_decode_loads {
+    msgl_fa_walk walk;
+    const int32_t *table; // row of the request
+    int32_t row_after;    // of the next item's request, read ahead
+    int32_t tile;         // from walk.first; negative: at the end
+};
+
+// A tile on its way to being loaded: the slot of this lane's row, and where its head's K and V are
+// in a slot; a negative slot: there is no tile.
+struct msgl_decode_next {
+    int32_t slot;
+    uint32_t head_bytes;
+    bool newest; // it has the newest token
+};
+
+template <int HD, int WARPS, bool DET>
+static __device__ __forceinline__ msgl_decode_next msgl_decode_look_up(const msgl_decode_args &a,
+                                                                       const msgl_fa_split &split,
+                                                                       int32_t warp, int32_t lane,
+                                                                       msgl_decode_loads *s)
+{
+    msgl_decode_next n = {-1, 0, false};
+    if (s->tile < 0) return n;
+    s->tile += WARPS;
+    while (s->tile >= s->walk.hi) {
+        const int32_t req = s->walk.req, head = s->walk.head;
+        if (!msgl__fa_walk_next(&split, DET, a.seqlens, &s->walk)) {
+            s->tile = -1;
+            return n;
+        }
+        if (s->walk.req != req || s->walk.head != head) {
+            s->table = a.table + (size_t)s->row_after * a.table_stride;
+            s->row_after = a.table_rows[msgl__fa_after(&split, s->walk.req)];
+        }
+        s->tile = s->walk.lo + warp;
+    }
+    // Rows past the end repeat the last key: finite, and masked later.
+    const int32_t tile = s->walk.first + s->tile, len = s->walk.len;
+    const int32_t pos = tile * MSGL_FA_TILE + lane % MSGL_FA_TILE;
+    n.slot = s->table[pos < len ? pos : len - 1];
+    n.head_bytes = (uint32_t)s->walk.head;
+    if (a.row_blocks > 1) n.head_bytes /= (uint32_t)a.row_blocks;
+    n.head_bytes *= HD * 2;
+    n.newest = (tile + 1) * MSGL_FA_TILE >= len;
+    return n;
+}
+
+// Fetches a tile; one group of cp.async, empty without a tile.
+template <int HD, int PITCH>
+static __device__ __forceinline__ void msgl_decode_issue(const msgl_decode_args &a, int32_t lane,
+                                                         const msgl_decode_next &n, uint32_t stage)
+{
+    const int CHUNKS = HD / 8; // of 16 bytes per row
+    if (n.slot >= 0) {
+        const char *k = (const char *)a.k + n.head_bytes, *v = (const char *)a.v + n.head_bytes;
+#pragma unroll
+        for (int i = 0; i < MSGL_FA_TILE * CHUNKS / 32; i++) {
+            const int32_t row = (i * 32 + lane) / CHUNKS, at = (i * 32 + lane) % CHUNKS * 16;
+            const uint32_t slot = (uint32_t)__shfl_sync(~0u, n.slot, row);
+            const uint64_t src = (uint64_t)slot * a.slot_bytes + at;
+            const uint32_t dst = stage + row * PITCH + at;
+            msgl_cp_async16(dst, k + src);
+            msgl_cp_async16(dst + MSGL_FA_TILE * PITCH, v + src);
+        }
+    }
+    msgl_cp_async_commit();
+}
+
+// Query fragments: rows of a are query heads, zero beyond rows.
+template <typename T, int HD, int ROWS>
+static __device__ __forceinline__ void msgl_decode_load_q(const msgl_decode_args &a,
+                                                          const msgl_fa_walk &walk, int32_t lane,
+                                                          msgl_decode_warp<T, HD, ROWS> *w)
+{
+    const int32_t g = lane / 4, t = lane % 4;
+    const msgl_decode_head head = msgl_decode_find_head(a, walk.head);
+    const T *q = (const T *)a.q + (size_t)walk.req * a.ld_q + (size_t)(head.first + g) * HD + 2 * t;
+#pragma unroll
+    for (int ks = 0; ks < HD / 16; ks++) {
+#pragma unroll
+        for (int i = 0; i < 4; i++) {
+            const bool used = (ROWS > 8 || (i & 1) == 0) && g + (i & 1) * 8 < head.rows;
+            w->q[ks][i] =
+                used ? *(const uint32_t *)(q + (i & 1) * 8 * HD + ks * 16 + (i & 2) * 4) : 0u;
+        }
+    }
+}
+
+// Softmax of one tile's scores: probabilities as fragments, o and l rescaled. keys [0, 16) from
+// key0; those outside [begin, end) are masked.
+template <typename T, int HD, int ROWS>
+static __device__ __forceinline__ void
+msgl_decode_softmax(const msgl_decode_args &a, float s[2][2][4], int32_t lane, int32_t key0,
+                    int32_t begin, int32_t end, msgl_decode_warp<T, HD, ROWS> *w, uint32_t p[4])
+{
+    const bool whole = key0 >= begin && key0 + MSGL_FA_TILE <= end;
+#pragma unroll
+    for (int r = 0; r < ROWS / 8; r++) {
+        float x[4];
+#pragma unroll
+        for (int i = 0; i < 4; i++) {
+            x[i] = (s[0][i / 2][2 * r + i % 2] + s[1][i / 2][2 * r + i % 2]) * a.scale_log2;
+        }
+        if (a.cap_log2 > 0.f) {
+#pragma unroll
+            for (int i = 0; i < 4; i++) {
+                x[i] = a.cap_log2 * (1.f - __fdividef(2.f, 1.f + __expf(2.f * x[i])));
+            }
+        }
+        if (!whole) {
+#pragma unroll
+            for (int i = 0; i < 4; i++) {
+                const int32_t key = key0 + i / 2 * 8 + 2 * (lane & 3) + i % 2;
+                if (key < begin || key >= end) x[i] = -INFINITY;
+            }
+        }
+        float m = fmaxf(fmaxf(x[0], x[1]), fmaxf(x[2], x[3]));
+        m = fmaxf(m, __shfl_xor_sync(~0u, m, 1));
+        m = fmaxf(m, __shfl_xor_sync(~0u, m, 2));
+        m = fmaxf(m, w->m[r]);
+        const float alpha = msgl_exp2(w->m[r] - m);
+        if (__any_sync(~0u, m > w->m[r])) {
+#pragma unroll
+            for (int nb = 0; nb < HD / 8; nb++) {
+                w->o[nb][2 * r] *= alpha;
+                w->o[nb][2 * r + 1] *= alpha;
+            }
+        }
+        w->m[r] = m;
+#pragma unroll
+        for (int i = 0; i < 4; i++) x[i] = msgl_exp2(x[i] - m);
+        w->l[r] = w->l[r] * alpha + ((x[0] + x[1]) + (x[2] + x[3]));
+        p[r] = msgl_pack2(x[0], x[1], T());
+        p[r + 2] = msgl_pack2(x[2], x[3], T());
+    }
+}
+
+// o += p v for 16 elements of the head dimension.
+template <typename T, int HD, int ROWS>
+static __device__ __forceinline__ void msgl_decode_pv(const uint32_t p[4], const uint32_t v[4],
+                                                      int db, msgl_decode_warp<T, HD, ROWS> *w)
+{
+#pragma unroll
+    for (int n = 0; n < 2; n++) {
+        float d[4] = {};
+#pragma unroll
+        for (int i = 0; i < ROWS / 4; i++) d[i] = w->o[2 * db + n][i];
+        msgl_mma(d, p, v[2 * n], v[2 * n + 1], T());
+#pragma unroll
+        for (int i = 0; i < ROWS / 4; i++) w->o[2 * db + n][i] = d[i];
+    }
+}
+
+// The end of a row of one head: two elements of the result, and the log-sum-exp once.
+template <typename T, int HD>
+static __device__ __forceinline__ void msgl_decode_store(const msgl_decode_args &a, int32_t req,
+                                                         int32_t q_head, int32_t d, float2 sum,
+                                                         float m, float l)
+{
+    T *out = (T *)a.out + (size_t)req * a.ld_out + (size_t)q_head * HD + d;
+    const float scale = a.out_scale / l;
+    *(uint32_t *)out = msgl_pack2(sum.x * scale, sum.y * scale, T());
+    if (a.lse != NULL && d == 0) {
+        a.lse[(size_t)req * a.q_heads + q_head] = (m + log2f(l)) * 0.6931471805599453f;
+    }
+}
+
+// The last CTA of a split item: sums the parts in order. A warp's lanes share a row.
+template <typename T, int HD, int THREADS>
+static __device__ __forceinline__ void
+msgl_decode_merge_parts(const msgl_decode_args &a, int32_t req, const msgl_decode_head &head,
+                        int32_t lane, const msgl_fa_parts &parts)
+{
+    const float *part_o = msgl_decode_part(a, a.part_o, req);
+    const float2 *part_ml = msgl_decode_part(a, a.part_ml, req);
+    const int PIECES = (HD + 63) / 64; // 64 elements per warp, the last ones may be fewer
+    for (int32_t i = threadIdx.x / 32; i < head.rows * PIECES; i += THREADS / 32) {
+        const int32_t row = i / PIECES, d = (i % PIECES * 32 + lane) * 2;
+        float m = -INFINITY, l = 0.f;
+        float2 sum = make_float2(0.f, 0.f);
+        for (int32_t from = 0; from < parts.parts; from += 32) {
+            const int32_t n = parts.parts - from < 32 ? parts.parts - from : 32;
+            float2 ml = make_float2(-INFINITY, 0.f);
+            if (lane < n) {
+                ml = __ldcg(part_ml + (size_t)msgl__fa_slot(&parts, from + lane) * a.rows + row);
+            }
+            float next = ml.x;
+#pragma unroll
+            for (int x = 16; x > 0; x /= 2) next = fmaxf(next, __shfl_xor_sync(~0u, next, x));
+            next = fmaxf(next, m);
+            const float weight = msgl_exp2(ml.x - next), before = msgl_exp2(m - next);
+            m = next;
+            l = l * before;
+            sum.x *= before;
+            sum.y *= before;
+            const float weighted = ml.y * weight;
+#pragma unroll 8
+            for (int32_t x = 0; x < n; x++) {
+                const size_t at = (size_t)msgl__fa_slot(&parts, from + x) * a.rows + row;
+                float2 o = make_float2(0.f, 0.f);
+                if (d < HD) o = __ldcg((const float2 *)(part_o + at * HD + d));
+                const float y = __shfl_sync(~0u, weight, x);
+                sum.x += o.x * y;
+                sum.y += o.y * y;
+                l += __shfl_sync(~0u, weighted, x);
+            }
+        }
+        if (d < HD) msgl_decode_store<T, HD>(a, req, head.first + row, d, sum, m, l);
+    }
+}
+
+// Merges the warps and stores the result, or the part of a split item.
+template <typename T, int HD, int ROWS, typename S, bool DET>
+static __device__ __forceinline__ void
+msgl_decode_finish(const msgl_decode_args &a, const msgl_fa_split &split, const msgl_fa_walk &walk,
+                   int32_t warp, int32_t lane, float *merge, float2 *ml, int32_t *flag,
+                   msgl_decode_warp<T, HD, ROWS> *w)
+{
+    const int WARPS = S::WARPS;
+    const int32_t g = lane / 4, t = lane % 4;
+    const msgl_decode_head head = msgl_decode_find_head(a, walk.head);
+    const bool whole = walk.lo == 0 && walk.hi == walk.tiles;
+#pragma unroll
+    for (int r = 0; r < ROWS / 8; r++) {
+        w->l[r] += __shfl_xor_sync(~0u, w->l[r], 1);
+        w->l[r] += __shfl_xor_sync(~0u, w->l[r], 2);
+    }
+    __syncthreads(); // the piece before has been read
+#pragma unroll
+    for (int r = 0; r < ROWS / 8; r++) {
+        if (t == 0) ml[warp * 16 + g + 8 * r] = make_float2(w->m[r], w->l[r]);
+    }
+#pragma unroll
+    for (int pass = 0; pass < ROWS / S::PASS_ROWS; pass++) {
+        if (pass * S::PASS_ROWS >= head.rows) break;
+        if (pass > 0) __syncthreads();
+        if (g / S::PASS_ROWS == pass % 2) {
+            float *dst = merge + (warp * S::PASS_ROWS + g % S::PASS_ROWS) * S::MERGE_PITCH + 2 * t;
+#pragma unroll
+            for (int nb = 0; nb < HD / 8; nb++) {
+                *(float2 *)(dst + nb * 8) =
+                    make_float2(w->o[nb][pass / 2 * 2], w->o[nb][pass / 2 * 2 + 1]);
+            }
+        }
+        __syncthreads();
+        for (int32_t i = threadIdx.x; i < S::PASS_ROWS * (HD / 2); i += S::THREADS) {
+            const int32_t d = i % (HD / 2) * 2, r = i / (HD / 2), row = pass * S::PASS_ROWS + r;
+            if (row >= head.rows) break;
+            float2 each[WARPS];
+            float m = -INFINITY, l = 0.f;
+#pragma unroll
+            for (int x = 0; x < WARPS; x++) {
+                each[x] = ml[x * 16 + row];
+                m = fmaxf(m, each[x].x);
+            }
+            float2 sum = make_float2(0.f, 0.f);
+#pragma unroll
+            for (int x = 0; x < WARPS; x++) {
+                const float y = msgl_exp2(each[x].x - m);
+                const float2 o =
+                    *(const float2 *)(merge + (x * S::PASS_ROWS + r) * S::MERGE_PITCH + d);
+                sum.x += o.x * y;
+                sum.y += o.y * y;
+                l += each[x].y * y;
+            }
+            if (whole) {
+                msgl_decode_store<T, HD>(a, walk.req, head.first + row, d, sum, m, l);
+            } else {
+                const msgl_fa_parts parts = msgl__fa_parts(&split, DET, &walk);
+                const size_t at = (size_t)msgl__fa_slot(&parts, parts.part) * a.rows + row;
+                *(float2 *)(msgl_decode_part(a, a.part_o, walk.req) + at * HD + d) = sum;
+                if (d == 0) msgl_decode_part(a, a.part_ml, walk.req)[at] = make_float2(m, l);
+            }
+        }
+    }
+    if (!whole) {
+        const msgl_fa_parts parts = msgl__fa_parts(&split, DET, &walk);
+        __syncthreads();
+        if (threadIdx.x == 0) {
+            int32_t *counter = msgl_decode_part(a, a.counters, walk.req) + parts.counter;
+            *flag = msgl_count(counter) == parts.parts - 1;
+            if (*flag) *counter = 0;
+        }
+        __syncthreads();
+        if (*flag) {
+            msgl_decode_merge_parts<T, HD, S::THREADS>(a, walk.req, head, lane, parts);
+        }
+    }
+}
+
+// Where a slice starts.
+struct msgl_decode_place {
+    int32_t req, base, len, table_row; // base: from the head's start
+};
+
+// Sums up the line and finds the request in which slice `slice` starts.
+template <int THREADS>
+static __device__ __forceinline__ void
+msgl_decode_find_place(const msgl_decode_args &a, int32_t slice, msgl_fa_split *split,
+                       int32_t *sums, msgl_decode_place *place)
+{
+    const int32_t tid = threadIdx.x, lane = tid % 32, warp = tid / 32;
+    const int32_t each = (split->batch + THREADS - 1) / THREADS;
+    const int32_t first = tid * each;
+    int32_t own = 0, row = 0;
+    if (first < split->batch) row = a.table_rows[first];
+    for (int32_t i = first; i < first + each && i < split->batch; i++) {
+        own += msgl__fa_units(split, a.seqlens[i]);
+    }
+    int32_t upto = own; // inclusive sum
+#pragma unroll
+    for (int d = 1; d < 32; d *= 2) {
+        const int32_t other = __shfl_up_sync(~0u, upto, d);
+        if (lane >= d) upto += other;
+    }
+    if (lane == 31) sums[warp] = upto;
+    __syncthreads();
+    int32_t units = 0;
+#pragma unroll
+    for (int i = 0; i < THREADS / 32; i++) {
+        if (i == warp) upto += units;
+        units += sums[i];
+    }
+    msgl__fa_split_set(split, units, gridDim.x, a.min_units);
+    const int32_t begin = msgl__fa_cut(split, slice) % units;
+    if (begin >= upto - own && begin < upto) {
+        msgl_decode_place p = {first, upto - own, a.seqlens[first], row};
+        for (;;) {
+            const int32_t n = msgl__fa_units(split, p.len);
+            if (begin < p.base + n) break;
+            p.base += n;
+            p.len = a.seqlens[++p.req];
+            p.table_row = a.table_rows[p.req];
+        }
+        *place = p;
+    }
+    __syncthreads();
+}
+
+template <typename T, int HD, int ROWS, bool LARGE, bool DET>
+__global__ __launch_bounds__(msgl_decode_shape<HD, LARGE>::THREADS,
+                             1) void msgl_decode_kernel(const __grid_constant__ msgl_decode_args a)
+{
+    typedef msgl_decode_shape<HD, LARGE> S;
+    const int WARPS = S::WARPS, STAGES = S::STAGES;
+    if (LARGE != MSGL_DECODE_LARGE) return; // never launched here
+    extern __shared__ __align__(128) char smem[];
+    __shared__ int32_t sums[WARPS + 1];
+    __shared__ msgl_decode_place place;
+    const int32_t warp = threadIdx.x / 32, lane = threadIdx.x % 32;
+    msgl__pdl_trigger();
+    msgl_fa_split split = a.split;
+    msgl_decode_find_place<S::THREADS>(a, blockIdx.x, &split, sums, &place);
+    if (blockIdx.x >= split.slices) {
+        msgl__pdl_wait();
+        return;
+    }
+    const uint32_t ring = msgl_smem(smem) + warp * S::RING;
+    float *merge = (float *)(smem + WARPS * S::RING);
+    float2 *ml = (float2 *)(smem + WARPS * S::RING + S::MERGE);
+
+    msgl_fa_walk walk;
+    const int32_t head = msgl__fa_cut(&split, blockIdx.x) / split.head_units;
+    msgl__fa_walk_start(&split, a.seqlens, blockIdx.x, head, place.req,
+                        head * split.head_units + place.base, place.len, &walk);
+    msgl_decode_loads loads;
+    loads.walk = walk;
+    loads.table = a.table + (size_t)place.table_row * a.table_stride;
+    loads.row_after = a.table_rows[msgl__fa_after(&split, place.req)];
+    loads.tile = 0;
+    msgl_decode_next n0 = msgl_decode_look_up<HD, WARPS, DET>(a, split, warp, lane, &loads);
+    msgl_decode_next n1 = msgl_decode_look_up<HD, WARPS, DET>(a, split, warp, lane, &loads);
+#pragma unroll 1
+    for (int i = 0; i < STAGES; i++) {
+        const msgl_decode_next n2 =
+            msgl_decode_look_up<HD, WARPS, DET>(a, split, warp, lane, &loads);
+        if (n0.newest) msgl__pdl_wait();
+        msgl_decode_issue<HD, S::PITCH>(a, lane, n0, ring + i * S::STAGE);
+        n0 = n1;
+        n1 = n2;
+    }
+    msgl__pdl_wait();
+
+    const uint32_t k_at = ((lane & 7) + (lane >> 4) * 8) * S::PITCH + ((lane >> 3) & 1) * 16;
+    const uint32_t v_at = (MSGL_FA_TILE + (lane & 15)) * S::PITCH + (lane >> 4) * 16;
+    const bool early = HD <= 128; // enough registers for a tile's V
+    uint32_t stage = ring;
+    msgl_decode_warp<T, HD, ROWS> w;
+    bool more = msgl__fa_walk_next(&split, DET, a.seqlens, &walk);
+    if (more) msgl_decode_load_q(a, walk, lane, &w);
+    while (more) {
+#pragma unroll
+        for (int nb = 0; nb < HD / 8; nb++) {
+#pragma unroll
+            for (int i = 0; i < ROWS / 4; i++) w.o[nb][i] = 0.f;
+        }
+#pragma unroll
+        for (int r = 0; r < ROWS / 8; r++) {
+            w.m[r] = -INFINITY;
+            w.l[r] = 0.f;
+        }
+        const int32_t len = walk.len, window = split.window;
+        const int32_t begin = window >= 0 && len - 1 > window ? len - 1 - window : 0;
+        for (int32_t tile = walk.lo + warp; tile < walk.hi; tile += WARPS) {
+            msgl_cp_async_wait<STAGES - 1>();
+            __syncwarp();
+            float s[2][2][4] = {}; // [independent sums][keys 0-7, 8-15]
+#pragma unroll
+            for (int ks = 0; ks < HD / 16; ks++) {
+                uint32_t b[4];
+                msgl_ldmatrix4(stage + k_at + ks * 32, b);
+                msgl_mma(s[ks & 1][0], w.q[ks], b[0], b[1], T());
+                msgl_mma(s[ks & 1][1], w.q[ks], b[2], b[3], T());
+            }
+            uint32_t p[4] = {0, 0, 0, 0}, vb[early ? HD / 16 : 1][4];
+            if (early) {
+#pragma unroll
+                for (int db = 0; db < HD / 16; db++) {
+                    msgl_ldmatrix4_trans(stage + v_at + db * 32, vb[early ? db : 0]);
+                }
+                __syncwarp();
+                msgl_decode_issue<HD, S::PITCH>(a, lane, n0, stage);
+            }
+            msgl_decode_softmax(a, s, lane, (walk.first + tile) * MSGL_FA_TILE, begin, len, &w, p);
+#pragma unroll
+            for (int db = 0; db < HD / 16; db++) {
+                if (!early) msgl_ldmatrix4_trans(stage + v_at + db * 32, vb[0]);
+                msgl_decode_pv(p, vb[early ? db : 0], db, &w);
+            }
+            if (!early) {
+                __syncwarp();
+                msgl_decode_issue<HD, S::PITCH>(a, lane, n0, stage);
+            }
+            n0 = n1;
+            n1 = msgl_decode_look_up<HD, WARPS, DET>(a, split, warp, lane, &loads);
+            stage = stage == ring + (STAGES - 1) * S::STAGE ? ring : stage + S::STAGE;
+        }
+        const msgl_fa_walk done = walk;
+        more = msgl__fa_walk_next(&split, DET, a.seqlens, &walk);
+        if (more) msgl_decode_load_q(a, walk, lane, &w); // arrives during the merge
+        msgl_decode_finish<T, HD, ROWS, S, DET>(a, split, done, warp, lane, merge, ml, sums + WARPS,
+                                                &w);
+    }
+}
+
+#endif

@@ -1,0 +1,298 @@
+// SPDX-License-Identifier: Apache-2.0
+//
+// A random paged batch on the GPU and what exact attention (f64, on the host) makes of it. Slots
+// that no request owns hold NaN, and so do the outputs before each launch; table entries beyond a
+// request's length point to such slots.
+#ifndef MSGL_TESTS_CUDA_ATTN_WORLD_CUH
+#define MSGL_TESTS_CUDA_ATTN_WORLD_CUH
+
+#include <cuda_runtime.h>
+#include <math.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+
+extern "C" {
+#include "core/dtype.h"
+}
+#include "kernel/cuda/attn.h"
+
+#define CUDA_CHECK(call)                                                                           \
+    do {                                                                                           \
+        const cudaError_t code_ = (cudaError_t)(call);                                             \
+        if (code_ != cudaSuccess) {                                                                \
+            fprintf(stderr, "%s:%d: %s: %s\n", __FILE__, __LINE__, #call,                          \
+                    cudaGetErrorString(code_));                                                    \
+            exit(2);                                                                               \
+        }                                                                                          \
+    } while (0)
+
+typedef struct attn_rng {
+    uint64_t state;
+} attn_rng;
+
+static inline uint64_t attn_next(attn_rng *r) // splitmix64
+{
+    uint64_t z = (r->state += 0x9e3779b97f4a7c15ull);
+    z = (z ^ (z >> 30)) * 0xbf58476d1ce4e5b9ull;
+    z = (z ^ (z >> 27)) * 0x94d049bb133111ebull;
+    return z ^ (z >> 31);
+}
+
+static inline int attn_range(attn_rng *r, int lo, int hi) // inclusive
+{
+    return lo + (int)(attn_next(r) % (uint64_t)(hi - lo + 1));
+}
+
+static inline float attn_uniform(attn_rng *r) // [-1, 1)
+{
+    return (float)(int32_t)(attn_next(r) >> 32) * 4.656612873077393e-10f;
+}
+
+static inline uint16_t attn_encode(msgl_dtype t, float f)
+{
+    if (t == MSGL_BF16) return msgl__f32_to_bf16(f);
+    return msgl__f32_to_f16(f);
+}
+
+static inline void attn_put(msgl_dtype t, void *p, size_t i, float f)
+{
+    if (t == MSGL_F32) {
+        ((float *)p)[i] = f;
+    } else {
+        ((uint16_t *)p)[i] = attn_encode(t, f);
+    }
+}
+
+static inline float attn_get(msgl_dtype t, const void *p, size_t i)
+{
+    if (t == MSGL_F32) return ((const float *)p)[i];
+    const uint16_t h = ((const uint16_t *)p)[i];
+    return t == MSGL_BF16 ? msgl__bf16_to_f32(h) : msgl__f16_to_f32(h);
+}
+
+typedef struct attn_world {
+    msgl_cuda_attn_call call; // device pointers
+    int32_t *q_lens, *k_lens, *cu_q, *rows, *table;
+    void *q, *k, *v;     // host copies
+    float *qf, *kf, *vf; // the same as f32, for the oracle: attn_decode
+    void *q_dev, *k_dev, *v_dev, *out_dev;
+    float *lse_dev;
+    int32_t *cu_dev, *lens_dev, *rows_dev, *table_dev;
+    size_t row_bytes, q_bytes, kv_bytes, out_bytes;
+    int32_t max_len;
+} attn_world;
+
+static inline void *attn_upload(const void *src, size_t bytes)
+{
+    void *p;
+    CUDA_CHECK(cudaMalloc(&p, bytes ? bytes : 16));
+    if (src != NULL) CUDA_CHECK(cudaMemcpy(p, src, bytes, cudaMemcpyHostToDevice));
+    return p;
+}
+
+// q_lens, k_lens [batch]. Table rows are shuffled among batch + 2; pages too.
+static inline void attn_world_make(attn_world *w, attn_rng *rng, msgl_dtype dtype, int batch,
+                                   const int32_t *q_lens, const int32_t *k_lens, int q_heads,
+                                   int kv_heads, int dim, int page)
+{
+    memset(w, 0, sizeof *w);
+    const size_t n = (size_t)batch;
+    int pages = 1, max_len = 1, total_q = 0, max_q = 0;
+    w->q_lens = (int32_t *)calloc(n, 4);
+    w->k_lens = (int32_t *)calloc(n, 4);
+    w->cu_q = (int32_t *)calloc(n + 1, 4);
+    w->rows = (int32_t *)calloc(n, 4);
+    for (int i = 0; i < batch; i++) {
+        w->q_lens[i] = q_lens[i];
+        w->k_lens[i] = k_lens[i];
+        total_q += q_lens[i];
+        w->cu_q[i + 1] = total_q;
+        pages += (k_lens[i] + page - 1) / page;
+        if (k_lens[i] > max_len) max_len = k_lens[i];
+        if (q_lens[i] > max_q) max_q = q_lens[i];
+    }
+    w->max_len = max_len;
+    const int spare = pages / 8 + 2;
+    const int total_pages = pages + spare;
+    const size_t slots = (size_t)total_pages * page, es = msgl__dtype_size(dtype);
+    const size_t slot = (size_t)kv_heads * dim, stride = ((size_t)max_len + 31) / 32 * 32 + page;
+    int32_t *perm = (int32_t *)malloc((size_t)total_pages * 4);
+    for (int i = 0; i < total_pages; i++) perm[i] = i;
+    for (int i = total_pages - 1; i > 0; i--) {
+        const int j = attn_range(rng, 0, i), t = perm[i];
+        perm[i] = perm[j];
+        perm[j] = t;
+    }
+    w->kv_bytes = slots * slot * es;
+    w->k = malloc(w->kv_bytes);
+    w->v = malloc(w->kv_bytes);
+    for (size_t i = 0; i < slots * slot; i++) {
+        attn_put(dtype, w->k, i, NAN);
+        attn_put(dtype, w->v, i, NAN);
+    }
+    w->table = (int32_t *)malloc((n + 2) * stride * 4);
+    const int32_t poison = perm[total_pages - 1] * page;
+    for (size_t i = 0; i < (n + 2) * stride; i++) w->table[i] = poison;
+    for (int i = 0; i < batch; i++) w->rows[i] = i + 1;
+    for (int i = batch - 1; i > 0; i--) {
+        const int j = attn_range(rng, 0, i), t = w->rows[i];
+        w->rows[i] = w->rows[j];
+        w->rows[j] = t;
+    }
+    int next = 0;
+    for (int i = 0; i < batch; i++) {
+        for (int p = 0; p < k_lens[i]; p++) {
+            const int32_t s = perm[next + p / page] * page + p % page;
+            w->table[(size_t)w->rows[i] * stride + p] = s;
+            for (size_t e = 0; e < slot; e++) {
+                attn_put(dtype, w->k, (size_t)s * slot + e, 2.f * attn_uniform(rng));
+                attn_put(dtype, w->v, (size_t)s * slot + e, attn_uniform(rng));
+            }
+        }
+        next += (k_lens[i] + page - 1) / page;
+    }
+    free(perm);
+    const size_t ld_q = (size_t)q_heads * dim + 2 * slot, ld_out = (size_t)q_heads * dim;
+    w->q_bytes = (size_t)total_q * ld_q * es;
+    w->out_bytes = (size_t)total_q * ld_out * es;
+    w->q = malloc(w->q_bytes);
+    for (size_t i = 0; i < (size_t)total_q * ld_q; i++) {
+        attn_put(dtype, w->q, i, i % ld_q < ld_out ? 2.f * attn_uniform(rng) : NAN);
+    }
+    w->q_dev = attn_upload(w->q, w->q_bytes);
+    w->k_dev = attn_upload(w->k, w->kv_bytes);
+    w->v_dev = attn_upload(w->v, w->kv_bytes);
+    w->out_dev = attn_upload(NULL, w->out_bytes);
+    w->lse_dev = (float *)attn_upload(NULL, (size_t)total_q * q_heads * 4);
+    w->cu_dev = (int32_t *)attn_upload(w->cu_q, (n + 1) * 4);
+    w->lens_dev = (int32_t *)attn_upload(w->k_lens, n * 4);
+    w->rows_dev = (int32_t *)attn_upload(w->rows, n * 4);
+    w->table_dev = (int32_t *)attn_upload(w->table, (n + 2) * stride * 4);
+    msgl_cuda_attn_call *c = &w->call;
+    c->dtype = dtype;
+    c->num_q_heads = q_heads;
+    c->num_kv_heads = kv_heads;
+    c->head_dim = dim;
+    c->q = w->q_dev;
+    c->ld_q = ld_q;
+    c->out = w->out_dev;
+    c->ld_out = ld_out;
+    c->k = w->k_dev;
+    c->v = w->v_dev;
+    c->num_slots = (int64_t)slots;
+    c->scale = 1.f / sqrtf((float)dim);
+    c->out_scale = 1;
+    c->window = -1;
+    c->batch = batch;
+    c->cu_seqlens_q = w->cu_dev;
+    c->seqlens_k = w->lens_dev;
+    c->table = w->table_dev;
+    c->table_stride = stride;
+    c->table_rows = w->rows_dev;
+    c->page_size = page;
+    c->total_q = total_q;
+    c->max_seqlen_q = max_q;
+    c->max_seqlen_k = max_len;
+    c->lse = w->lse_dev;
+}
+
+static inline void attn_world_free(attn_world *w)
+{
+    free(w->q_lens), free(w->k_lens), free(w->cu_q), free(w->rows), free(w->table);
+    free(w->q), free(w->k), free(w->v), free(w->qf), free(w->kf), free(w->vf);
+    cudaFree(w->q_dev), cudaFree(w->k_dev), cudaFree(w->v_dev), cudaFree(w->out_dev);
+    cudaFree(w->lse_dev), cudaFree(w->cu_dev), cudaFree(w->lens_dev), cudaFree(w->rows_dev);
+    cudaFree(w->table_dev);
+}
+
+static inline float *attn_decode(msgl_dtype t, const void *p, size_t bytes)
+{
+    const size_t n = bytes / msgl__dtype_size(t);
+    float *f = (float *)malloc(n * sizeof *f);
+    for (size_t i = 0; i < n; i++) f[i] = attn_get(t, p, i);
+    return f;
+}
+
+static inline void attn_poison(attn_world *w)
+{
+    CUDA_CHECK(cudaMemset(w->out_dev, 0xff, w->out_bytes));
+    CUDA_CHECK(cudaMemset(w->lse_dev, 0xff, (size_t)w->call.total_q * w->call.num_q_heads * 4));
+}
+
+// Exact attention of request req's query token t (of k_len keys), head h: o [dim], returns the LSE.
+static inline double attn_exact(const attn_world *w, int req, int t, int k_len, int h, double *o)
+{
+    const msgl_cuda_attn_call *c = &w->call;
+    const int dim = c->head_dim, kvh = h / (c->num_q_heads / c->num_kv_heads);
+    const size_t slot = (size_t)c->num_kv_heads * dim;
+    const size_t q = ((size_t)w->cu_q[req] + t) * c->ld_q + (size_t)h * dim;
+    const int pos = k_len - w->q_lens[req] + t;
+    const int lo = c->window >= 0 && pos > c->window ? pos - c->window : 0;
+    const int32_t *table = w->table + (size_t)w->rows[req] * c->table_stride;
+    double *s = (double *)malloc((size_t)(pos + 1) * sizeof *s), m = -INFINITY, l = 0;
+    double qd[256];
+    for (int d = 0; d < dim; d++) qd[d] = w->qf[q + (size_t)d];
+    for (int p = lo; p <= pos; p++) {
+        const size_t at = (size_t)table[p] * slot + (size_t)kvh * dim;
+        double x = 0;
+        for (int d = 0; d < dim; d++) x += qd[d] * w->kf[at + (size_t)d];
+        x *= c->scale;
+        if (c->softcap > 0) x = c->softcap * tanh(x / c->softcap);
+        s[p] = x;
+        if (x > m) m = x;
+    }
+    for (int d = 0; d < dim; d++) o[d] = 0;
+    for (int p = lo; p <= pos; p++) {
+        const size_t at = (size_t)table[p] * slot + (size_t)kvh * dim;
+        const double e = exp(s[p] - m);
+        l += e;
+        for (int d = 0; d < dim; d++) o[d] += e * w->vf[at + (size_t)d];
+    }
+    for (int d = 0; d < dim; d++) o[d] *= c->out_scale / l;
+    free(s);
+    return m + log(l);
+}
+
+// Compares the device's outputs with exact attention for lengths k_lens; the largest error of the
+// outputs (|v| < 1) and of the LSE. `every`: only each so many-th query row is compared.
+static inline void attn_compare(attn_world *w, const int32_t *k_lens, int every, double *worst_out,
+                                double *worst_lse)
+{
+    const msgl_cuda_attn_call *c = &w->call;
+    void *out = malloc(w->out_bytes);
+    float *lse = (float *)malloc((size_t)c->total_q * c->num_q_heads * 4);
+    double o[256];
+    if (w->qf == NULL) {
+        w->qf = attn_decode(c->dtype, w->q, w->q_bytes);
+        w->kf = attn_decode(c->dtype, w->k, w->kv_bytes);
+        w->vf = attn_decode(c->dtype, w->v, w->kv_bytes);
+    }
+    CUDA_CHECK(cudaMemcpy(out, w->out_dev, w->out_bytes, cudaMemcpyDeviceToHost));
+    CUDA_CHECK(cudaMemcpy(lse, w->lse_dev, (size_t)c->total_q * c->num_q_heads * 4,
+                          cudaMemcpyDeviceToHost));
+    *worst_out = *worst_lse = 0;
+    int count = 0;
+    for (int i = 0; i < c->batch; i++) {
+        for (int t = 0; t < w->q_lens[i]; t++) {
+            for (int h = 0; h < c->num_q_heads; h++) {
+                if (count++ % every != 0) continue;
+                const double l = attn_exact(w, i, t, k_lens[i], h, o);
+                const size_t row = (size_t)w->cu_q[i] + t;
+                for (int d = 0; d < c->head_dim; d++) {
+                    const double got =
+                        attn_get(c->dtype, out, row * c->ld_out + (size_t)h * c->head_dim + d);
+                    const double e = fabs(got - o[d]);
+                    if (!(e <= *worst_out)) *worst_out = e; // NaN too
+                }
+                if (c->lse != NULL) {
+                    const double e = fabs(lse[row * c->num_q_heads + h] - l);
+                    if (!(e <= *worst_lse)) *worst_lse = e;
+                }
+            }
+        }
+    }
+    free(out), free(lse);
+}
+
+#endif
