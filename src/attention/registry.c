@@ -8,13 +8,16 @@
 #include "attention/fi/fi.h"
 #include "attention/fi/fi_cuda.h"
 #include "attention/torch_native/torch_native.h"
+#include "attention/torch_native/torch_native_cuda.h"
 #include "attention/trtllm/trtllm.h"
 #include "attention/trtllm/trtllm_cuda.h"
 #include "core/attributes.h"
 
 static const msgl_attn_desc *const BACKENDS[] = {
-    &msgl__attn_fa,     &msgl__attn_fa_cuda,     &msgl__attn_fi,           &msgl__attn_fi_cuda,
-    &msgl__attn_trtllm, &msgl__attn_trtllm_cuda, &msgl__attn_torch_native,
+    &msgl__attn_fa,           &msgl__attn_fa_cuda,
+    &msgl__attn_fi,           &msgl__attn_fi_cuda,
+    &msgl__attn_trtllm,       &msgl__attn_trtllm_cuda,
+    &msgl__attn_torch_native, &msgl__attn_torch_native_cuda,
 };
 
 const msgl_attn_desc *const *msgl__attn_backends(int *count)

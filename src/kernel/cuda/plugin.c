@@ -4,13 +4,13 @@
 #include "kernel/cuda/decode/decode.h"
 #include "kernel/cuda/device_api.h"
 #include "kernel/cuda/gemm/gemm.h"
+#include "kernel/cuda/general/attn.h"
 #include "kernel/cuda/general/attn_ref.h"
 #include "kernel/cuda/ops/ops.h"
-#include "kernel/cuda/sm90/prefill/fa_prefill.h"
 #include "kernel/kernel.h"
 
 static const msgl_cuda_attn ATTN = {
-    .prefill = msgl__cuda_fa_prefill_sm90,
+    .prefill = msgl__cuda_fa_prefill,
     .decode = msgl__cuda_fa_decode,
     .reference = msgl__cuda_attn_reference,
 };

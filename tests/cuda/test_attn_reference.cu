@@ -1,0 +1,75 @@
+// SPDX-License-Identifier: Apache-2.0
+//
+// The reference attention kernel, and the tensor-core prefill kernel for every architecture,
+// against exact attention.
+#include "attn_world.cuh"
+
+#include "kernel/cuda/general/attn_ref.h"
+#include "kernel/cuda/sm80/prefill.h"
+
+// |v| < 1. The reference kernel rounds its output only, the other one probabilities too.
+static const double TOLERANCE[2][MSGL_DTYPE_COUNT] = {{3e-6, 6e-4, 5e-3}, {0, 1.5e-3, 1e-2}};
+static const double LSE_TOLERANCE[2] = {2e-5, 2e-4};
+static const char *const NAMES[2] = {"reference", "sm80 prefill"};
+
+static int failures, checks;
+static double worst[2][MSGL_DTYPE_COUNT];
+
+static void one(attn_rng *rng, msgl_dtype dtype, int batch, const int32_t *q_lens,
+                const int32_t *k_lens, int q_heads, int kv_heads, int dim, int page, int window,
+                float softcap)
+{
+    attn_world w;
+    attn_world_make(&w, rng, dtype, batch, q_lens, k_lens, q_heads, kv_heads, dim, page);
+    w.call.window = window;
+    w.call.softcap = softcap;
+    w.call.out_scale = 0.75f;
+    for (int kernel = 0; kernel < (dtype == MSGL_F32 ? 1 : 2); kernel++) {
+        attn_poison(&w);
+        CUDA_CHECK(kernel == 0 ? msgl__cuda_attn_reference(&w.call, 0)
+                               : msgl__cuda_fa_prefill_sm80(&w.call, 0));
+        CUDA_CHECK(cudaDeviceSynchronize());
+        double e, l;
+        attn_compare(&w, k_lens, 3, &e, &l);
+        checks++;
+        if (!(e <= worst[kernel][dtype])) worst[kernel][dtype] = e;
+        if (!(e <= TOLERANCE[kernel][dtype]) || !(l <= LSE_TOLERANCE[kernel])) {
+            failures++;
+            printf("FAIL %s: dtype %d heads %d/%d dim %d page %d batch %d window %d: error %g, "
+                   "lse %g\n",
+                   NAMES[kernel], (int)dtype, q_heads, kv_heads, dim, page, batch, window, e, l);
+        }
+    }
+    attn_world_free(&w);
+}
+
+int main(int argc, char **argv)
+{
+    bool quick = false;
+    attn_rng rng = {1};
+    for (int i = 1; i < argc; i++) {
+        if (strcmp(argv[i], "--quick") == 0) quick = true;
+        if (strcmp(argv[i], "--seed") == 0 && i + 1 < argc) {
+            rng.state = strtoull(argv[++i], NULL, 10);
+        }
+    }
+    static const int dims[] = {8, 64, 80, 96, 128, 200, 256};
+    static const int groups[] = {1, 2, 5, 7, 16};
+    static const int pages[] = {1, 16, 64, 128};
+    static const int windows[] = {-1, -1, 0, 17, 100};
+    for (int i = 0; i < (quick ? 8 : 60); i++) {
+        const msgl_dtype dtype = (msgl_dtype)(i % 3);
+        int32_t q[6], k[6];
+        for (int r = 0; r < 6; r++) {
+            q[r] = r == 0 ? 1 : attn_range(&rng, 1, quick ? 40 : 200);
+            k[r] = q[r] + (r % 2 ? 0 : attn_range(&rng, 0, quick ? 60 : 400));
+        }
+        one(&rng, dtype, 6, q, k, groups[i % 5] * 2, 2, dims[i % 7], pages[i % 4],
+            windows[i / 2 % 5], i % 4 == 1 ? 5.f : 0.f);
+    }
+    printf("attention reference: %d checks, worst err f32 %.2e f16 %.2e bf16 %.2e; sm80 prefill "
+           "f16 %.2e bf16 %.2e%s\n",
+           checks, worst[0][MSGL_F32], worst[0][MSGL_F16], worst[0][MSGL_BF16], worst[1][MSGL_F16],
+           worst[1][MSGL_BF16], failures ? ", FAILED" : "");
+    return failures ? 1 : 0;
+}
