@@ -293,9 +293,10 @@ static void bench_model(bench *b, const model *md)
 
 int main(int argc, char **argv)
 {
-    bool library = true, shapes = true, models = true;
+    bool library = true, shapes = true, models = true, large_too = true;
     for (int i = 1; i < argc; i++) {
         if (strcmp(argv[i], "--no-library") == 0) library = false;
+        if (strcmp(argv[i], "--small") == 0) large_too = false;
         if (strcmp(argv[i], "--models") == 0) shapes = false;
         if (strcmp(argv[i], "--shapes") == 0) models = false;
     }
@@ -334,7 +335,7 @@ int main(int argc, char **argv)
         const model small = {"0.6B", 28, 1024, 3072, 2048, 1024, 151936};
         const model large = {"14B", 40, 5120, 17408, 5120, 1024, 151936};
         bench_model(&b, &small);
-        bench_model(&b, &large);
+        if (large_too) bench_model(&b, &large);
     }
     if (shapes) {
         printf("us per product, m = 1, 2, 4, 8, 16: launched early, in order, cuBLASLt; share of "

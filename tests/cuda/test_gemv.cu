@@ -148,7 +148,7 @@ static void check_product(msgl_dtype t, shape s)
     cudaStreamDestroy(wd.device.stream);
     checks++;
     if (!taken) {
-        if (s.m <= 8 || s.k <= 2048) {
+        if (s.m <= 8 || (s.m <= 16 && s.k <= 2048)) {
             failures++;
             printf("not taken: m=%d n=%d k=%d\n", s.m, s.n, s.k);
         }
@@ -424,6 +424,8 @@ int main(int argc, char **argv)
         }
         for (int m = 1; m <= 8; m++) { // longer than shared memory holds
             check_product(MSGL_BF16, {m, 300, 17408, false, m % 2 == 0, false, m % 3 != 0});
+            check_product(m % 2 ? MSGL_BF16 : MSGL_F16, {m, 1400, 5120, true, false, m % 3 != 0});
+            check_product(MSGL_BF16, {m, 5121, 4104, false, false, m == 8, m < 4});
         }
         check_product(MSGL_BF16, {3, 151937, 64, true, false, false, false, true});
     }
