@@ -59,8 +59,9 @@ typedef struct msgl_attn_desc {
     // forward.
     int (*prepare_metadata)(msgl_attn_backend *b, msgl_batch *batch);
     // Attends, with K and V of the new tokens already in the pool. q [num_tokens, num_q_heads *
-    // head_dim] with ld elements from token to token, rotated; out the same, dense; both of
-    // exec->act (f32 on the CPU). On the exec's queue; failures go to exec->status.
+    // head_dim] with ld elements from token to token (a multiple of head_dim), rotated; out the
+    // same, dense; both of exec->act (f32 on the CPU). On the exec's queue; failures go to
+    // exec->status.
     void (*forward)(msgl_attn_backend *b, msgl_exec *x, const msgl_attn_layer *layer,
                     const msgl_batch *batch, const void *q, size_t ld, void *out);
     // Row of each request's last query token: out [batch->size].

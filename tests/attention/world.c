@@ -152,7 +152,7 @@ bool world_try_open(world *w, const world_spec *spec, msgl_err *err)
                                  .softcap = spec->softcap,
                                  .window = spec->window};
     w->out_ld = (size_t)hq * (size_t)spec->head_dim;
-    w->ld = w->out_ld + 2 * msgl__kv_slot_stride(&w->pool) + 8;
+    w->ld = w->out_ld + 2 * msgl__kv_slot_stride(&w->pool) + (size_t)spec->head_dim;
     if (spec->dev != NULL) open_gpu(w);
     const int rc = spec->choice != NULL ? msgl__attn_create(spec->choice, &w->cfg, &w->backend, err)
                                         : spec->desc->create(&w->cfg, &w->backend, err);
