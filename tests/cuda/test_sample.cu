@@ -305,7 +305,7 @@ int main(int argc, char **argv)
     check_greedy(&e, &greedy, 40, 7, 7, &seed);
     check_greedy(&e, &greedy, 40, 1000, 1003, &seed);
     check_greedy(&e, &greedy, 8, big, big, &seed);
-    check_greedy(&e, &greedy, 60, big + 1, big + 1, &seed);
+    check_greedy(&e, &greedy, o.quick ? 12 : 60, big + 1, big + 1, &seed);
     if (!o.quick) {
         check_greedy(&e, &greedy, 2, 300007, 300007, &seed);
         check_greedy(&e, &greedy, 300, 32000, 32000, &seed);
@@ -347,7 +347,7 @@ int main(int argc, char **argv)
     for (size_t i = 0; i < sizeof settings / sizeof *settings; i++) {
         msgl_sample_row p = plain_row(settings[i].temperature, 1000 + i, 0);
         p.top_p = settings[i].top_p, p.min_p = settings[i].min_p, p.top_k = settings[i].top_k;
-        const int n = o.quick ? 300 : settings[i].vocab <= 64 ? 140000 : 60000;
+        const int n = o.quick ? 12 : settings[i].vocab <= 64 ? 140000 : 60000;
         check_draws(&e, &draws, settings[i].vocab, settings[i].kind, &p, n, &seed);
     }
     if (!o.quick) {
@@ -362,15 +362,15 @@ int main(int argc, char **argv)
         check_draws(&e, &draws, 300007, 2, &p, 500, &seed);
     }
     check_mixed(&e, &mixed, 1, 500, 500, &seed);
-    check_mixed(&e, &mixed, 30, 777, 777, &seed);
-    check_mixed(&e, &mixed, 16, big, big, &seed);
+    check_mixed(&e, &mixed, o.quick ? 11 : 30, 777, 777, &seed);
+    check_mixed(&e, &mixed, o.quick ? 6 : 16, big, big, &seed);
     if (!o.quick) {
         check_mixed(&e, &mixed, 100, big + 1, big + 1, &seed);
         check_mixed(&e, &mixed, 300, 5000, 5000, &seed);
     }
     check_logprobs(&e, &logprobs, 10, 1, 1, &seed);
-    check_logprobs(&e, &logprobs, 30, 7, 9, &seed);
-    check_logprobs(&e, &logprobs, 12, big, big, &seed);
+    check_logprobs(&e, &logprobs, o.quick ? 10 : 30, 7, 9, &seed);
+    check_logprobs(&e, &logprobs, o.quick ? 4 : 12, big, big, &seed);
     if (!o.quick) check_logprobs(&e, &logprobs, 200, 4001, 4001, &seed);
     int failed = family_end(&greedy);
     failed |= family_end(&draws);

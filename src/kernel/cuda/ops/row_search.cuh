@@ -16,7 +16,7 @@
 
 #include "kernel/cuda/ops/ordered.cuh"
 
-#define ROW_BATCH 4 // groups of four logits that a thread loads before it uses them
+#define ROW_BATCH 5 // groups of four logits that a thread loads before it uses them
 #define ROW_MAX_CLUSTER 8
 #define ROW_MIN_THREADS 512 // per block
 #define ROW_BINS 2048
@@ -158,31 +158,40 @@ static __device__ __forceinline__ int row_place(int step)
     return step * (int)blockDim.x + (int)threadIdx.x;
 }
 
+static __device__ __forceinline__ void put4(float v[4], float4 f)
+{
+    v[0] = f.x, v[1] = f.y, v[2] = f.z, v[3] = f.w;
+}
+
 // Logits of the thread's groups step, step + 1, ...; -inf beyond the row's end.
 static __device__ __forceinline__ void row_load(const row_search &r, int step,
                                                 float v[ROW_BATCH][4])
 {
     const int last = step + ROW_BATCH - 1;
+    if (last < r.kept) {
+#pragma unroll
+        for (int u = 0; u < ROW_BATCH; u++) put4(v[u], r.slice[row_place(step + u)]);
+        return;
+    }
     if (step >= r.kept && row_group(r, last) < r.whole) {
 #pragma unroll
         for (int u = 0; u < ROW_BATCH; u++) {
-            const float4 f = ((const float4 *)r.logits)[row_group(r, step + u)];
-            v[u][0] = f.x, v[u][1] = f.y, v[u][2] = f.z, v[u][3] = f.w;
+            put4(v[u], ((const float4 *)r.logits)[row_group(r, step + u)]);
         }
         return;
     }
 #pragma unroll
     for (int u = 0; u < ROW_BATCH; u++) {
         const int g = row_group(r, step + u);
-        if (step + u < r.kept || g < r.whole) {
-            const float4 f =
-                step + u < r.kept ? r.slice[row_place(step + u)] : ((const float4 *)r.logits)[g];
-            v[u][0] = f.x, v[u][1] = f.y, v[u][2] = f.z, v[u][3] = f.w;
-            continue;
-        }
+        if (step + u < r.kept) {
+            put4(v[u], r.slice[row_place(step + u)]);
+        } else if (g < r.whole) {
+            put4(v[u], ((const float4 *)r.logits)[g]);
+        } else {
 #pragma unroll
-        for (int j = 0; j < 4; j++) {
-            v[u][j] = g * 4 + j < r.vocab ? r.logits[g * 4 + j] : -CUDART_INF_F;
+            for (int j = 0; j < 4; j++) {
+                v[u][j] = g * 4 + j < r.vocab ? r.logits[g * 4 + j] : -CUDART_INF_F;
+            }
         }
     }
 }
@@ -244,7 +253,9 @@ template <bool MAX> static __device__ __forceinline__ row_pair row_reduce(row_se
 {
     const int parity = row_exchange(r, block_reduce<MAX>(r->shared, v));
     row_pair all = {0, 0};
-    for (int b = 0; b < r->size; b++) {
+#pragma unroll
+    for (int b = 0; b < ROW_MAX_CLUSTER; b++) {
+        if (b >= r->size) break;
         const row_pair other = r->shared->blocks[parity][b];
         all = MAX ? pair_max(all, other) : pair_add(all, other);
     }
@@ -290,7 +301,10 @@ static __device__ row_found row_locate(row_search *r, uint32_t want)
 #pragma unroll
     for (int i = 0; i < ROW_BINS_PER_THREAD; i++) {
         if (i >= per || (int)threadIdx.x * per >= share) break;
-        for (int b = 0; b < r->size; b++) in[i] += cluster_at(r->shared, b)->bins[mine + i];
+#pragma unroll
+        for (int b = 0; b < ROW_MAX_CLUSTER; b++) { // unrolled: the reads are under way together
+            if (b < r->size) in[i] += cluster_at(r->shared, b)->bins[mine + i];
+        }
         sum += in[i];
     }
     uint64_t block;
