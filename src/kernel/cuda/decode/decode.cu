@@ -5,7 +5,7 @@
 
 enum {
     UNITS_PER_REQUEST = 5, // what a request costs besides its tiles, measured in tiles
-    MIN_UNITS = 37,        // per CTA; fewer are not worth another part
+    MIN_UNITS = 24,        // per CTA; fewer are not worth another part
 };
 
 extern "C" int msgl__cuda_fa_decode_tuned(const msgl_cuda_attn_call *c,

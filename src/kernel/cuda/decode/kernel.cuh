@@ -8,7 +8,8 @@
 // computed. A tile is 16 keys: 16 rows of K and 16 of V, fetched from wherever the table says, so
 // page size 1 costs what page size 64 does. Rows are padded by 16 bytes, which keeps ldmatrix free
 // of conflicts. A tile's V goes to registers early, so that its place is refilled before the
-// softmax.
+// softmax. With a tile's rows come the table entries of the tile that will take its place, so that
+// no warp ever waits for the table.
 //
 // A warp multiplies the query heads of its KV head (rows of m16n8k16, padded) by its tile and keeps
 // its own online softmax (Milakov & Gimelshein 2018). At the end of a piece the warps are merged
@@ -24,7 +25,6 @@
 #include "kernel/cuda/decode/ptx.cuh"
 #include "kernel/cuda/decode/split.h"
 #include "kernel/cuda/launch.cuh"
-
 
 struct msgl_decode_args {
     const void *q, *k, *v;
@@ -66,7 +66,9 @@ template <int HD, bool LARGE> struct msgl_decode_shape {
     static const int PASS_ROWS = 4;         // rows merged at a time
     static const int MERGE_PITCH = HD + 8;  // floats
     static const int MERGE = WARPS * PASS_ROWS * MERGE_PITCH * 4;
-    static const int BYTES = WARPS * RING + MERGE + WARPS * 16 * 8;
+    static const int SUMS = WARPS * 16 * 8;                           // maxima and sums
+    static const int TABLE = WARPS * STAGES * (MSGL_FA_TILE + 1) * 4; // entries and heads
+    static const int BYTES = WARPS * RING + MERGE + SUMS + TABLE;
 };
 
 template <typename T, int HD, int ROWS> struct msgl_decode_warp {
@@ -109,28 +111,22 @@ struct msgl_decode_loads {
     int32_t tile;         // from walk.first; negative: at the end
 };
 
-// A tile on its way to being loaded: the slot of this lane's row, and where its head's K and V are
-// in a slot; a negative slot: there is no tile.
-struct msgl_decode_next {
-    int32_t slot;
-    uint32_t head_bytes;
-    bool newest; // it has the newest token
-};
+// A tile to load, in shared memory: where its KV head is in a slot, in bytes, plus 1 if the tile
+// has the newest token; and the slots of its rows, which arrive with the warp's current group.
+enum { MSGL_DECODE_NO_TILE = -1 };
 
+// Moves to the warp's next tile and writes what there is to know about it.
 template <int HD, int WARPS, bool DET>
-static __device__ __forceinline__ msgl_decode_next msgl_decode_look_up(const msgl_decode_args &a,
-                                                                       const msgl_fa_split &split,
-                                                                       int32_t warp, int32_t lane,
-                                                                       msgl_decode_loads *s)
+static __device__ __forceinline__ void
+msgl_decode_look_up(const msgl_decode_args &a, const msgl_fa_split &split, int32_t warp,
+                    int32_t lane, msgl_decode_loads *s, int32_t *slots, int32_t *where)
 {
-    msgl_decode_next n = {-1, 0, false};
-    if (s->tile < 0) return n;
-    s->tile += WARPS;
+    if (s->tile >= 0) s->tile += WARPS;
     while (s->tile >= s->walk.hi) {
         const int32_t req = s->walk.req, head = s->walk.head;
         if (!msgl__fa_walk_next(&split, DET, a.seqlens, &s->walk)) {
             s->tile = -1;
-            return n;
+            break;
         }
         if (s->walk.req != req || s->walk.head != head) {
             s->table = a.table + (size_t)s->row_after * a.table_stride;
@@ -138,36 +134,39 @@ static __device__ __forceinline__ msgl_decode_next msgl_decode_look_up(const msg
         }
         s->tile = s->walk.lo + warp;
     }
-    // Rows past the end repeat the last key: finite, and masked later.
+    if (s->tile < 0) {
+        if (lane == 0) *where = MSGL_DECODE_NO_TILE;
+        return;
+    }
     const int32_t tile = s->walk.first + s->tile, len = s->walk.len;
-    const int32_t pos = tile * MSGL_FA_TILE + lane % MSGL_FA_TILE;
-    n.slot = s->table[pos < len ? pos : len - 1];
-    n.head_bytes = (uint32_t)s->walk.head;
-    if (a.row_blocks > 1) n.head_bytes /= (uint32_t)a.row_blocks;
-    n.head_bytes *= HD * 2;
-    n.newest = (tile + 1) * MSGL_FA_TILE >= len;
-    return n;
+    if (lane < MSGL_FA_TILE) {
+        // Rows past the end repeat the last key: finite, and masked later.
+        const int32_t pos = tile * MSGL_FA_TILE + lane;
+        msgl_cp_async4(msgl_smem(slots + lane), s->table + (pos < len ? pos : len - 1));
+    }
+    if (lane == 0) {
+        const int32_t head = a.row_blocks > 1 ? s->walk.head / a.row_blocks : s->walk.head;
+        *where = head * HD * 2 + ((tile + 1) * MSGL_FA_TILE >= len);
+    }
 }
 
-// Fetches a tile; one group of cp.async, empty without a tile.
+// Fetches a tile.
 template <int HD, int PITCH>
 static __device__ __forceinline__ void msgl_decode_issue(const msgl_decode_args &a, int32_t lane,
-                                                         const msgl_decode_next &n, uint32_t stage)
+                                                         const int32_t *slots, int32_t where,
+                                                         uint32_t stage)
 {
     const int CHUNKS = HD / 8; // of 16 bytes per row
-    if (n.slot >= 0) {
-        const char *k = (const char *)a.k + n.head_bytes, *v = (const char *)a.v + n.head_bytes;
+    if (where == MSGL_DECODE_NO_TILE) return;
+    const char *k = (const char *)a.k + (where & ~1), *v = (const char *)a.v + (where & ~1);
 #pragma unroll
-        for (int i = 0; i < MSGL_FA_TILE * CHUNKS / 32; i++) {
-            const int32_t row = (i * 32 + lane) / CHUNKS, at = (i * 32 + lane) % CHUNKS * 16;
-            const uint32_t slot = (uint32_t)__shfl_sync(~0u, n.slot, row);
-            const uint64_t src = (uint64_t)slot * a.slot_bytes + at;
-            const uint32_t dst = stage + row * PITCH + at;
-            msgl_cp_async16(dst, k + src);
-            msgl_cp_async16(dst + MSGL_FA_TILE * PITCH, v + src);
-        }
+    for (int i = 0; i < MSGL_FA_TILE * CHUNKS / 32; i++) {
+        const int32_t row = (i * 32 + lane) / CHUNKS, at = (i * 32 + lane) % CHUNKS * 16;
+        const uint64_t src = (uint64_t)(uint32_t)slots[row] * a.slot_bytes + at;
+        const uint32_t dst = stage + row * PITCH + at;
+        msgl_cp_async16(dst, k + src);
+        msgl_cp_async16(dst + MSGL_FA_TILE * PITCH, v + src);
     }
-    msgl_cp_async_commit();
 }
 
 // Query fragments: rows of a are query heads, zero beyond rows.
@@ -472,23 +471,33 @@ __global__ __launch_bounds__(msgl_decode_shape<HD, LARGE>::THREADS,
     loads.table = a.table + (size_t)place.table_row * a.table_stride;
     loads.row_after = a.table_rows[msgl__fa_after(&split, place.req)];
     loads.tile = 0;
-    msgl_decode_next n0 = msgl_decode_look_up<HD, WARPS, DET>(a, split, warp, lane, &loads);
-    msgl_decode_next n1 = msgl_decode_look_up<HD, WARPS, DET>(a, split, warp, lane, &loads);
+    int32_t *slots = (int32_t *)(smem + WARPS * S::RING + S::MERGE + S::SUMS) +
+                     warp * STAGES * (MSGL_FA_TILE + 1);
+    int32_t *where = slots + STAGES * MSGL_FA_TILE;
 #pragma unroll 1
     for (int i = 0; i < STAGES; i++) {
-        const msgl_decode_next n2 =
-            msgl_decode_look_up<HD, WARPS, DET>(a, split, warp, lane, &loads);
-        if (n0.newest) msgl__pdl_wait();
-        msgl_decode_issue<HD, S::PITCH>(a, lane, n0, ring + i * S::STAGE);
-        n0 = n1;
-        n1 = n2;
+        msgl_decode_look_up<HD, WARPS, DET>(a, split, warp, lane, &loads, slots + i * MSGL_FA_TILE,
+                                            where + i);
+    }
+    msgl_cp_async_commit();
+    msgl_cp_async_wait<0>();
+    __syncwarp();
+#pragma unroll 1
+    for (int i = 0; i < STAGES; i++) {
+        int32_t *entries = slots + i * MSGL_FA_TILE;
+        const int32_t at = where[i];
+        if (at & 1) msgl__pdl_wait(); // (or there is none)
+        msgl_decode_issue<HD, S::PITCH>(a, lane, entries, at, ring + i * S::STAGE);
+        __syncwarp();
+        msgl_decode_look_up<HD, WARPS, DET>(a, split, warp, lane, &loads, entries, where + i);
+        msgl_cp_async_commit();
     }
     msgl__pdl_wait();
 
     const uint32_t k_at = ((lane & 7) + (lane >> 4) * 8) * S::PITCH + ((lane >> 3) & 1) * 16;
     const uint32_t v_at = (MSGL_FA_TILE + (lane & 15)) * S::PITCH + (lane >> 4) * 16;
     const bool early = HD <= 128; // enough registers for a tile's V
-    uint32_t stage = ring;
+    int32_t at = 0;               // stage
     msgl_decode_warp<T, HD, ROWS> w;
     bool more = msgl__fa_walk_next(&split, DET, a.seqlens, &walk);
     if (more) msgl_decode_load_q(a, walk, lane, &w);
@@ -508,6 +517,8 @@ __global__ __launch_bounds__(msgl_decode_shape<HD, LARGE>::THREADS,
         for (int32_t tile = walk.lo + warp; tile < walk.hi; tile += WARPS) {
             msgl_cp_async_wait<STAGES - 1>();
             __syncwarp();
+            const uint32_t stage = ring + at * S::STAGE;
+            int32_t *entries = slots + at * MSGL_FA_TILE;
             float s[2][2][4] = {}; // [independent sums][keys 0-7, 8-15]
 #pragma unroll
             for (int ks = 0; ks < HD / 16; ks++) {
@@ -517,13 +528,22 @@ __global__ __launch_bounds__(msgl_decode_shape<HD, LARGE>::THREADS,
                 msgl_mma(s[ks & 1][1], w.q[ks], b[2], b[3], T());
             }
             uint32_t p[4] = {0, 0, 0, 0}, vb[early ? HD / 16 : 1][4];
+            // Once all lanes have read the stage, the next tile goes there; once they have read
+            // its table entries, those of the tile after it.
+            const auto refill = [&] {
+                __syncwarp();
+                msgl_decode_issue<HD, S::PITCH>(a, lane, entries, where[at], stage);
+                __syncwarp();
+                msgl_decode_look_up<HD, WARPS, DET>(a, split, warp, lane, &loads, entries,
+                                                    where + at);
+                msgl_cp_async_commit();
+            };
             if (early) {
 #pragma unroll
                 for (int db = 0; db < HD / 16; db++) {
                     msgl_ldmatrix4_trans(stage + v_at + db * 32, vb[early ? db : 0]);
                 }
-                __syncwarp();
-                msgl_decode_issue<HD, S::PITCH>(a, lane, n0, stage);
+                refill();
             }
             msgl_decode_softmax(a, s, lane, (walk.first + tile) * MSGL_FA_TILE, begin, len, &w, p);
 #pragma unroll
@@ -532,12 +552,9 @@ __global__ __launch_bounds__(msgl_decode_shape<HD, LARGE>::THREADS,
                 msgl_decode_pv(p, vb[early ? db : 0], db, &w);
             }
             if (!early) {
-                __syncwarp();
-                msgl_decode_issue<HD, S::PITCH>(a, lane, n0, stage);
+                refill();
             }
-            n0 = n1;
-            n1 = msgl_decode_look_up<HD, WARPS, DET>(a, split, warp, lane, &loads);
-            stage = stage == ring + (STAGES - 1) * S::STAGE ? ring : stage + S::STAGE;
+            at = at == STAGES - 1 ? 0 : at + 1;
         }
         const msgl_fa_walk done = walk;
         more = msgl__fa_walk_next(&split, DET, a.seqlens, &walk);

@@ -19,6 +19,11 @@ static __device__ __forceinline__ void msgl_cp_async16(uint32_t dst, const void 
     asm volatile("cp.async.cg.shared.global [%0], [%1], 16;" ::"r"(dst), "l"(src) : "memory");
 }
 
+static __device__ __forceinline__ void msgl_cp_async4(uint32_t dst, const void *src)
+{
+    asm volatile("cp.async.ca.shared.global [%0], [%1], 4;" ::"r"(dst), "l"(src) : "memory");
+}
+
 static __device__ __forceinline__ void msgl_cp_async_commit()
 {
     asm volatile("cp.async.commit_group;" ::: "memory");
