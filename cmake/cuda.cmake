@@ -49,7 +49,7 @@ endfunction()
 # marked for it and nothing else.
 function(msgl_cuda_plugin name)
   cmake_parse_arguments(P "" "" "SOURCES;LIBS" ${ARGN})
-  add_library(${name} MODULE EXCLUDE_FROM_ALL ${P_SOURCES})
+  add_library(${name} MODULE ${P_SOURCES})
   set_target_properties(${name} PROPERTIES PREFIX "" CUDA_VISIBILITY_PRESET hidden
     CXX_VISIBILITY_PRESET hidden LIBRARY_OUTPUT_DIRECTORY ${PROJECT_BINARY_DIR})
   target_include_directories(${name} PRIVATE ${PROJECT_SOURCE_DIR}/src
