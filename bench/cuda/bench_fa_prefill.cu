@@ -159,6 +159,7 @@ static void run(const pool *p, const shape *s, int page, double *event_s, double
 int main(int argc, char **argv)
 {
     const char *name = argc > 1 ? argv[1] : "";
+    const int soak = argc > 2 ? atoi(argv[2]) : -1; // only this shape, for a second, to read clocks
     const int last = (int)(sizeof SHAPES / sizeof SHAPES[0]);
     pool p = {};
     p.slots = 32768;
@@ -174,6 +175,11 @@ int main(int argc, char **argv)
            "in a graph, page 1/16/128");
     for (int i = 0; i < last; i++) {
         const shape *s = &SHAPES[i];
+        if (soak >= 0 && i != soak) continue;
+        for (int j = 0; soak >= 0 && j < 20; j++) {
+            double a, b;
+            run(&p, s, 128, &a, &b);
+        }
         const double pairs = (double)s->q_len * (s->k_len - s->q_len) + .5 * s->q_len * s->q_len;
         const double flop = 4. * DIM * s->hq * s->batch * pairs;
         double event_s[3], graph_s[3];

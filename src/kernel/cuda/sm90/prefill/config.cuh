@@ -39,6 +39,7 @@ struct msgl_fa_prefill_params {
     int64_t table_stride, ld_out;
     int32_t num_q_heads, head_dim, pack, heads_per_kv; // head groups per KV head
     int32_t num_slots, kv_row_bytes, box_rows, window;
+    int32_t pack_inverse; // floor(2^16 / pack) + 1: r * it >> 16 is r / pack for a row of a tile
     float log2_scale; // of a raw (or, with a soft cap, squashed) score to the exponent of 2
     float cap_scale;  // of a raw score to tanh's argument times 2 log2(e)
     float ln_scale;   // of a raw or squashed score to the natural exponent

@@ -53,8 +53,8 @@ template <class C> struct msgl_fa_rows {
                 m = fmaxf(m, fmaxf(s[4 * j + 2 * h], s[4 * j + 2 * h + 1]));
             m = fmaxf(m, __shfl_xor_sync(0xffffffff, m, 1));
             m = fmaxf(m, __shfl_xor_sync(0xffffffff, m, 2));
-            const float minus = m == -INFINITY ? 0.f : -m * log2_scale;
-            scale[h] = msgl__exp2(fmaf(max[h], log2_scale, minus));
+            const float base = m == -INFINITY ? 0.f : m, minus = -base * log2_scale;
+            scale[h] = msgl__exp2((max[h] - base) * log2_scale); // exactly 1 if m is max[h]
             max[h] = m;
             float total = 0;
 #pragma unroll
@@ -162,21 +162,37 @@ template <class C> struct msgl_fa_consumer {
             for (int e = 0; e < C::N / 2; e++)
                 s[e] = 1.f - 2.f * msgl__rcp(msgl__exp2(s[e] * p.cap_scale) + 1.f);
         }
-        const bool right = base + C::N - 1 > first_pos;
-        const bool left = p.window >= 0 && base < top_pos - p.window;
-        if (!right && !left) return;
         const int lane_key = base + 2 * (threadIdx.x & 3);
+        if (base + C::N - 1 > first_pos) {
 #pragma unroll
-        for (int h = 0; h < 2; h++) {
-            const int hi = pos[h] - lane_key;
-            const int lo = p.window >= 0 ? hi - p.window : -C::N;
+            for (int h = 0; h < 2; h++) {
+                const int last = pos[h] - lane_key;
 #pragma unroll
-            for (int j = 0; j < C::N / 8; j++) {
-#pragma unroll
-                for (int e = 0; e < 2; e++)
-                    if (8 * j + e > hi || 8 * j + e < lo) s[4 * j + 2 * h + e] = -INFINITY;
+                for (int j = 0; j < C::N / 8; j++) {
+                    if (8 * j > last) s[4 * j + 2 * h] = -INFINITY;
+                    if (8 * j + 1 > last) s[4 * j + 2 * h + 1] = -INFINITY;
+                }
             }
         }
+        if (p.window >= 0 && base < top_pos - p.window) {
+#pragma unroll
+            for (int h = 0; h < 2; h++) {
+                const int first = pos[h] - p.window - lane_key;
+#pragma unroll
+                for (int j = 0; j < C::N / 8; j++) {
+                    if (8 * j < first) s[4 * j + 2 * h] = -INFINITY;
+                    if (8 * j + 1 < first) s[4 * j + 2 * h + 1] = -INFINITY;
+                }
+            }
+        }
+    }
+
+    // Most tiles leave most maxima as they are; multiplying by 1 would change nothing.
+    static __device__ __forceinline__ void rescale(float (&o)[C::HD / 2], const float (&scale)[2])
+    {
+        if (!__any_sync(0xffffffff, scale[0] != 1.f || scale[1] != 1.f)) return;
+#pragma unroll
+        for (int e = 0; e < C::HD / 2; e++) o[e] *= scale[e >> 1 & 1];
     }
 
     static __device__ __forceinline__ void to_operand(const float (&s)[C::N / 2],
@@ -201,8 +217,8 @@ template <class C> struct msgl_fa_consumer {
             float sum = rows.sum[h];
             sum += __shfl_xor_sync(0xffffffff, sum, 1);
             sum += __shfl_xor_sync(0xffffffff, sum, 2);
-            const float inverse = sum > 0 ? p.out_scale / sum : 0;
-            const int r = row + 8 * h, token = r / p.pack;
+            const float inverse = sum > 0 ? p.out_scale * msgl__rcp(sum) : 0;
+            const int r = row + 8 * h, token = token_of(r);
             const int head = w.head * p.pack + (r - token * p.pack);
             const bool valid = token < w.tile.tokens;
             const int64_t at = w.tile.row0 + token;
@@ -228,8 +244,7 @@ template <class C> struct msgl_fa_consumer {
                     else x[j + 2] = got;
                 }
                 const int column = 32 * i + 8 * t;
-                if (valid && column < p.head_dim)
-                    *(uint4 *)(out + column) = make_uint4(x[0], x[1], x[2], x[3]);
+                if (valid && column < p.head_dim) msgl__store16(out + column, x);
             }
             if (p.lse && valid && t == 0)
                 p.lse[at * p.num_q_heads + head] =
@@ -237,15 +252,20 @@ template <class C> struct msgl_fa_consumer {
         }
     }
 
+    // row / pack
+    __device__ __forceinline__ int token_of(int r) const
+    {
+        return r * p.pack_inverse >> 16;
+    }
+
     __device__ __forceinline__ void set_rows(const msgl_fa_prefill_tile &t)
     {
-        pos[0] = t.pos0 + row / p.pack;
-        pos[1] = t.pos0 + (row + 8) / p.pack;
-        first_pos = t.pos0 + group * 64 / p.pack;
-        top_pos = t.pos0 + min(t.tokens - 1, (group * 64 + 63) / p.pack);
+        pos[0] = t.pos0 + token_of(row);
+        pos[1] = t.pos0 + token_of(row + 8);
+        first_pos = t.pos0 + token_of(group * 64);
+        top_pos = t.pos0 + min(t.tokens - 1, token_of(group * 64 + 63));
         tail = t.klen;
-        tail_end = min((t.klen + p.box_rows - 1) / p.box_rows * p.box_rows,
-                       (t.klen + C::N - 1) / C::N * C::N);
+        tail_end = min((t.klen + p.box_rows - 1) & -p.box_rows, (t.klen + C::N - 1) & -C::N);
         rows.begin();
     }
 
@@ -295,8 +315,7 @@ template <class C> struct msgl_fa_consumer {
                 wait_full();
                 msgl__wgmma_wait<0>(o);
                 release(v_stage);
-#pragma unroll
-                for (int e = 0; e < C::HD / 2; e++) o[e] *= scale[e >> 1 & 1];
+                rescale(o, scale);
                 to_operand(s, prob);
             }
             if ((threadIdx.x & 31) == 0) msgl__mbar_arrive(msgl__smem(&smem.q_empty[q.at]));

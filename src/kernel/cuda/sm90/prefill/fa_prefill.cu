@@ -87,6 +87,7 @@ int msgl__cuda_fa_prefill_sm90(const msgl_cuda_attn_call *c, void *stream)
     p.num_q_heads = c->num_q_heads;
     p.head_dim = c->head_dim;
     p.pack = msgl__fa_prefill_pack(c->num_q_heads, c->num_kv_heads);
+    p.pack_inverse = 65536 / p.pack + 1;
     p.heads_per_kv = c->num_q_heads / c->num_kv_heads / p.pack;
     p.num_slots = (int32_t)c->num_slots;
     p.box_rows = box_rows(c->page_size, tile);

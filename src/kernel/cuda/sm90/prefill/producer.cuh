@@ -11,14 +11,14 @@
 
 enum { MSGL_FA_TILE_WORDS = sizeof(msgl_fa_prefill_tile) / 4 };
 
-// The work items of one CTA, taken in the plan's order. Reading the plan takes several trips to L2,
-// so an item's number is known three items ahead and its tile is on its way two items ahead.
+// The work items of one CTA, taken in the plan's order. The number of the next one is asked for when
+// an item is taken; asking earlier would leave less to balance at the end.
 struct msgl_fa_queue {
     msgl_fa_prefill_plan *plan;
     const msgl_fa_prefill_section *sections;
     const msgl_fa_prefill_tile *tiles;
     int num_work, section;
-    int ahead; // lane 0: number of the item after those that were looked up
+    int ahead; // lane 0: number of the next item
 
     __device__ __forceinline__ msgl_fa_queue(msgl_fa_prefill_plan *p)
         : plan(p), sections((const msgl_fa_prefill_section *)(p + 1)),
@@ -155,7 +155,6 @@ template <class C, class Loader> struct msgl_fa_producer {
     Loader loader;
     msgl_fa_ring<C::Q_BUFFERS> q;
     msgl_fa_queue queue;
-    int after, later; // warp 0's next items, as msgl_fa_queue.take gives them
     // Of the current item:
     int lo, hi, klen, kv_head; // key tiles [lo, hi]; hi < 0: no item
     const int32_t *row;        // of the table
@@ -184,15 +183,15 @@ template <class C, class Loader> struct msgl_fa_producer {
         const int lane = threadIdx.x & 31;
         const msgl_fa_prefill_work &w = s.work[q.at];
         if (threadIdx.x < 32) {
+            const int words = queue.take();
             msgl__mbar_wait(msgl__smem(&s.q_empty[q.at]), q.parity ^ 1);
-            if (lane <= MSGL_FA_TILE_WORDS) ((int32_t *)&s.work[q.at])[lane] = after;
+            if (lane <= MSGL_FA_TILE_WORDS) ((int32_t *)&s.work[q.at])[lane] = words;
             __syncwarp();
             if (lane == 0) {
                 msgl__mbar_arrive(msgl__smem(&s.work_full[q.at]));
                 if (w.tile.tokens) load_q(w);
                 else msgl__mbar_arrive(msgl__smem(&s.q_full[q.at]));
             }
-            after = later;
         } else {
             msgl__mbar_wait(msgl__smem(&s.work_full[q.at]), q.parity);
         }
@@ -211,12 +210,7 @@ template <class C, class Loader> struct msgl_fa_producer {
 
     __device__ __forceinline__ void run()
     {
-        if (threadIdx.x < 32) {
-            after = queue.take();
-            later = queue.take();
-        }
         for (advance(); hi >= 0;) {
-            if (threadIdx.x < 32) later = queue.take();
             loader.load(p, s, true, kv_head, slots);
             for (int n = hi; n > lo; n--) {
                 const int ahead = n - 1 > lo ? loader.slot(p, row, klen, n - 2) : 0;
@@ -225,10 +219,12 @@ template <class C, class Loader> struct msgl_fa_producer {
                 slots = below;
                 below = ahead;
             }
-            // The next item's Q and slots are asked for before the wait for the last V's stage.
+            // The next item's Q and slots are asked for before the wait for the last V's stage,
+            // unless there is only one buffer: the consumers leave it with the last V.
             const int last = slots, last_head = kv_head;
-            advance();
+            if (C::Q_BUFFERS > 1) advance();
             loader.load(p, s, false, last_head, last);
+            if (C::Q_BUFFERS == 1) advance();
         }
         if (C::GATHER) msgl__cp_async_wait_all();
         if (threadIdx.x == 0) msgl__fa_end_of_work(p.plan);

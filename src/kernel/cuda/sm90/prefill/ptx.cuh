@@ -119,6 +119,13 @@ static __device__ __forceinline__ void msgl__ldmatrix(uint32_t (&a)[4], uint32_t
                  : "memory");
 }
 
+static __device__ __forceinline__ void msgl__store16(void *to, const uint32_t (&x)[4])
+{
+    asm volatile("st.global.v4.b32 [%0], {%1, %2, %3, %4};" ::"l"(to), "r"(x[0]), "r"(x[1]),
+                 "r"(x[2]), "r"(x[3])
+                 : "memory");
+}
+
 static __device__ __forceinline__ float msgl__exp2(float x)
 {
     float y;
