@@ -47,8 +47,11 @@ static bool make(xqa_case *x, attn_rng *rng, msgl_dtype dtype, int batch, const 
     const int pages = (x->w.max_len + kernel_page - 1) / kernel_page;
     c->batch = batch;
     c->max_seqlen_k = x->w.max_len;
-    c->q = w->q;
-    c->ld_q = w->ld_q;
+    // Rows at any distance that keeps them aligned.
+    c->ld_q = w->ld_q + 8;
+    c->q = attn_upload(NULL, (size_t)batch * c->ld_q * 2);
+    CUDA_CHECK(cudaMemcpy2D((void *)c->q, c->ld_q * 2, w->q, w->ld_q * 2, w->ld_q * 2, batch,
+                            cudaMemcpyDeviceToDevice));
     c->out = w->out;
     c->k = w->k;
     c->v = w->v;
@@ -79,7 +82,7 @@ static bool make(xqa_case *x, attn_rng *rng, msgl_dtype dtype, int batch, const 
 
 static void destroy(xqa_case *x)
 {
-    cudaFree((void *)x->call.pages), cudaFree(x->call.semaphores);
+    cudaFree((void *)x->call.q), cudaFree((void *)x->call.pages), cudaFree(x->call.semaphores);
     cudaFree(x->call.scratch);
     attn_world_free(&x->w);
 }

@@ -27,9 +27,16 @@ struct msgl_fi_general : flashinfer::AttentionVariantBase {
         window_left = params.window_left >= 0 ? params.window_left : kv_len;
     }
 
+    // The GPU's tanh instruction is good to 2^-11 only, which a cap of 50 makes 0.02 in the
+    // exponent.
+    static __device__ __forceinline__ float accurate_tanh(float x)
+    {
+        const float e = flashinfer::math::ptx_exp2(x * (2 * flashinfer::math::log2e));
+        return 1.f - 2.f * flashinfer::math::ptx_rcp(1.f + e);
+    }
+
     REGISTER_LOGITS_TRANSFORM(params, logits, batch_idx, qo_idx, kv_idx, qo_head_idx, kv_head_idx, {
-        return pre_tanh_scale > 0 ? float(flashinfer::math::tanh(logits * pre_tanh_scale))
-                                  : float(logits);
+        return pre_tanh_scale > 0 ? accurate_tanh(float(logits) * pre_tanh_scale) : float(logits);
     })
 
     REGISTER_LOGITS_MASK(params, batch_idx, qo_idx, kv_idx, qo_head_idx, kv_head_idx,

@@ -46,7 +46,7 @@ static int xqa_launch(const msgl_xqa_call *c, int32_t splits, cudaStream_t strea
 {
     const KVCacheList<true> cache = {(GMemCacheHead *)c->k, (GMemCacheHead *)c->v, c->pages,
                                      (const uint32_t *)c->seqlens_k, (uint32_t)c->pages_stride};
-    const uint32_t heads = (uint32_t)c->shape.num_kv_heads, q_stride = c->ld_q / HEAD_ELEMS;
+    const uint32_t heads = (uint32_t)c->shape.num_kv_heads, q_stride = (uint32_t)c->ld_q;
     // The kernel multiplies by head_dim^-0.5 itself.
     const float scale = c->bmm1_scale * sqrtf((float)HEAD_ELEMS);
     const uint32_t window = c->window >= 0 ? (uint32_t)c->window + 1 : UINT32_MAX;
