@@ -140,13 +140,25 @@ static int find(const char *name, size_t len, msgl_device_kind device, const msg
                          len <= MAX_NAME ? (int)len : MAX_NAME, name, names);
 }
 
-// The first of what was measured fastest on this kind of GPU that can run here; NULL: not measured.
+static bool takes_page_size(const msgl_attn_desc *d, int32_t size)
+{
+    if (d->page_rule != MSGL_PAGE_SET) return true;
+    for (int i = 0; i < MSGL_ATTN_MAX_SET && d->page_sizes[i] != 0; i++) {
+        if (d->page_sizes[i] == size) return true;
+    }
+    return false;
+}
+
+// The first of what was measured fastest on this kind of GPU that can run here with the wanted page
+// size; NULL: none was measured.
 static const msgl_attn_desc *choose_measured(const msgl_attn_needs *n, msgl_phase phase)
 {
     const char *const *names = msgl__attn_measured(n, phase);
     for (int i = 0; names != NULL && i < MSGL_ATTN_AUTO_NAMES && names[i] != NULL; i++) {
         const msgl_attn_desc *d = msgl__attn_find(names[i], n->device);
-        if (d != NULL && msgl__attn_supports(d, n, NULL) == 0) return d;
+        if (d != NULL && takes_page_size(d, n->page_size) && msgl__attn_supports(d, n, NULL) == 0) {
+            return d;
+        }
     }
     return NULL;
 }
@@ -243,15 +255,6 @@ int msgl__attn_select(const char *spec, const msgl_attn_needs *needs, msgl_attn_
     if (rc == 0) rc = msgl__attn_supports(out->prefill, needs, err);
     if (rc == 0) rc = msgl__attn_supports(out->decode, needs, err);
     return rc;
-}
-
-static bool takes_page_size(const msgl_attn_desc *d, int32_t size)
-{
-    if (d->page_rule != MSGL_PAGE_SET) return true;
-    for (int i = 0; i < MSGL_ATTN_MAX_SET && d->page_sizes[i] != 0; i++) {
-        if (d->page_sizes[i] == size) return true;
-    }
-    return false;
 }
 
 int32_t msgl__attn_page_size(const msgl_attn_choice *c, int32_t wanted, char warning[256])

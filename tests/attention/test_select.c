@@ -12,6 +12,7 @@
 #include "attention/fa/fa.h"
 #include "attention/fi/fi.h"
 #include "attention/trtllm/trtllm.h"
+#include "attention/auto.h"
 #include "attention/world.h"
 
 static const msgl_attn_needs NEEDS = {.device = MSGL_DEVICE_CPU,
@@ -170,6 +171,31 @@ static void test_limits(void **state)
                                   "with --attn or use auto");
 }
 
+// Whatever GPU was measured: rows name backends that there are, and a GPU without rows has none.
+static void test_measured(void **state)
+{
+    (void)state;
+    static const int32_t capabilities[] = {80, 89, 90, 100, 120}, dims[] = {64, 128};
+    for (size_t i = 0; i < 5 * 2 * 2 * 16 * 3; i++) {
+        msgl_attn_needs n = NEEDS;
+        n.device = MSGL_DEVICE_CUDA;
+        n.capability = capabilities[i % 5];
+        n.head_dim = dims[i / 5 % 2];
+        n.num_q_heads = n.num_kv_heads * (int32_t)(1 + i / 20 % 16);
+        n.page_size = 1 << (4 * (i / 320 % 3));
+        const msgl_phase phase = i / 10 % 2 ? MSGL_DECODE : MSGL_PREFILL;
+        const char *const *names = msgl__attn_measured(&n, phase);
+        for (int k = 0; names != NULL && k < MSGL_ATTN_AUTO_NAMES && names[k] != NULL; k++) {
+            assert_non_null(msgl__attn_find(names[k], MSGL_DEVICE_CUDA));
+        }
+        n.capability = 70;
+        assert_null(msgl__attn_measured(&n, phase));
+        n.device = MSGL_DEVICE_CPU;
+        n.capability = 0;
+        assert_null(msgl__attn_measured(&n, phase));
+    }
+}
+
 static void test_page_size(void **state)
 {
     (void)state;
@@ -301,8 +327,9 @@ int main(void)
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(test_names),      cmocka_unit_test(test_bad_names),
         cmocka_unit_test(test_cannot_run), cmocka_unit_test(test_limits),
-        cmocka_unit_test(test_page_size),  cmocka_unit_test(test_registry),
-        cmocka_unit_test(test_hybrid),     cmocka_unit_test(test_bad_config),
+        cmocka_unit_test(test_measured),   cmocka_unit_test(test_page_size),
+        cmocka_unit_test(test_registry),   cmocka_unit_test(test_hybrid),
+        cmocka_unit_test(test_bad_config),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }
