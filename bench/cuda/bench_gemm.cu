@@ -224,14 +224,21 @@ static void issue_narrow(bench *b, void *arg, int i)
     if (!msgl__cuda_narrow_sm90(&b->x, &((linear_sets *)arg)->calls[i], plan)) b->x.status = -1;
 }
 
+static void issue_library(bench *b, void *arg, int i)
+{
+    msgl__cuda_linear_library(&b->x, &((linear_sets *)arg)->calls[i]);
+    msgl__arena_reset(b->x.scratch);
+}
+
 static void bench_narrow(bench *b, const char *model, const shape *s, float *norm)
 {
     static const int ROWS[] = {8, 16, 32, 64, 128, 256};
     static linear_sets sets;
     for (size_t j = 0; j < sizeof ROWS / sizeof ROWS[0]; j++) {
         const int num = place_linear(b, s, ROWS[j], &sets, norm);
-        printf("%-5s %-18s m %3d  linear %6.1f  groups x splits:", model, s->name, ROWS[j],
-               (double)time_us(b, issue_linear, &sets, num));
+        printf("%-5s %-18s m %3d  linear %6.1f  library %6.1f  groups x splits:", model, s->name,
+               ROWS[j], (double)time_us(b, issue_linear, &sets, num),
+               (double)time_us(b, issue_library, &sets, num));
         for (int groups = 1; groups <= 2; groups++) {
             for (int splits = 1; splits <= 8; splits++) {
                 const msgl_narrow_plan p = {groups, splits};
@@ -385,7 +392,8 @@ int main(int argc, char **argv)
         for (int j = 0; j < 9; j++) {
             const shape *s = &shapes[j];
             const bool used = s->norm || s->accumulate;
-            if (used && s->n <= 40000) bench_narrow(&b, i == 0 ? "0.6B" : "14B", s, norm);
+            if (used && (size_t)s->n * s->k < 20000000)
+                bench_narrow(&b, i == 0 ? "0.6B" : "14B", s, norm);
         }
     }
     printf("30B-A3B grouped: us (share of limit) at 1 8 16 32 64 128 256 1024 4096 tokens\n");

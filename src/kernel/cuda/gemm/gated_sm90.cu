@@ -184,14 +184,17 @@ static void launch(msgl_exec *x, const gated_args &g, const CUtensorMap maps[3])
                         dim3(THREADS), SHARED_BYTES, d->stream, g, maps[0], maps[1], maps[2]));
 }
 
-// Whether the last round of tiles leaves few multiprocessors idle: it wins by 1 to 15 %, and the
-// library cuts tiles of other sizes.
-static bool fills(const msgl_cuda_device *d, const gated_args *g)
+// It wins by 1 to 15 % where the last round of tiles leaves few multiprocessors idle; the library
+// can cut tiles of other sizes.
+bool msgl__cuda_gated_sm90_wins(const msgl_exec *x, const msgl_weight *w, int32_t m)
 {
     enum { MIN_ROWS = 512 };
-    const int64_t tiles = (int64_t)g->row_tiles * g->column_tiles, clusters = d->sm_count / CLUSTER;
+    const int64_t row_tiles = (m + CLUSTER * BM - 1) / (CLUSTER * BM);
+    const int64_t tiles = row_tiles * ((w->n / 2 + COLUMNS - 1) / COLUMNS);
+    const int64_t clusters = msgl__cuda_device(x)->sm_count / CLUSTER;
     const int64_t rounds = (tiles + clusters - 1) / clusters;
-    return g->m >= MIN_ROWS && 100 * tiles >= 93 * rounds * clusters;
+    return x->device->capability == 90 && w->dtype != MSGL_F32 && m >= MIN_ROWS &&
+           100 * tiles >= 93 * rounds * clusters;
 }
 
 bool msgl__cuda_gated_sm90(msgl_exec *x, const msgl_linear_call *c, bool always)
@@ -209,7 +212,7 @@ bool msgl__cuda_gated_sm90(msgl_exec *x, const msgl_linear_call *c, bool always)
     g.k = w->k;
     g.row_tiles = (c->m + CLUSTER * BM - 1) / (CLUSTER * BM);
     g.column_tiles = (g.half + COLUMNS - 1) / COLUMNS;
-    if (!always && !fills(msgl__cuda_device(x), &g)) return false;
+    if (!always && !msgl__cuda_gated_sm90_wins(x, w, c->m)) return false;
     CUtensorMap maps[3];
     if (!msgl__tensor_map(&maps[0], w->dtype, c->in, c->m, w->k, c->ld_in, BM) ||
         !msgl__tensor_map(&maps[1], w->dtype, w->data, w->n, w->k, (size_t)w->k, COLUMNS) ||

@@ -15,6 +15,9 @@ extern "C" {
 // do the call or, unless `always`, is not the fastest way.
 bool msgl__cuda_gated_sm90(msgl_exec *x, const msgl_linear_call *c, bool always);
 
+// Whether it is the fastest way for m rows of w.
+bool msgl__cuda_gated_sm90_wins(const msgl_exec *x, const msgl_weight *w, int32_t m);
+
 #ifdef __cplusplus
 }
 #endif

@@ -35,7 +35,7 @@ static const void *bias_as(msgl_exec *x, const float *bias, int n, msgl_dtype ty
     return out;
 }
 
-static void run(msgl_exec *x, const msgl_linear_call *c)
+void msgl__cuda_linear_library(msgl_exec *x, const msgl_linear_call *c)
 {
     const int n = c->w->n, k = c->w->k;
     msgl_gemm_product p = {};
@@ -98,7 +98,7 @@ void msgl__cuda_linear(msgl_exec *x, const msgl_linear_call *c)
         if (msgl__cuda_narrow_sm90(x, c, NULL) || msgl__cuda_gemv(x, c)) return;
     }
     const size_t used = x->scratch->used;
-    run(x, c);
+    msgl__cuda_linear_library(x, c);
     x->scratch->used = used; // the stream's order protects what is reused
 }
 

@@ -88,6 +88,9 @@ msgl_gemm_choice *msgl__cuda_gemm_slot(msgl_cuda_blas *b, const msgl_gemm_key *k
 // Runs a product by its choice, or by the library's first proposal, which becomes the choice.
 void msgl__cuda_gemm_run(msgl_exec *x, const msgl_gemm_product *p);
 
+// linear.cu: norm, product and silu one after the other. Leaves its temporaries in x->scratch.
+void msgl__cuda_linear_library(msgl_exec *x, const msgl_linear_call *c);
+
 // cache.cu: reads b->cache_path into the table. Lines that are not whole, not of this GPU, library
 // and format, or whose check sum is wrong are left out.
 void msgl__cuda_gemm_cache_load(msgl_cuda_blas *b);
