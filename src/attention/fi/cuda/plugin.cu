@@ -87,7 +87,8 @@ static int plugin_plan(const msgl_fi_plan_call *c, msgl_fi_planned *out, msgl_er
 
 static int plugin_run(const msgl_fi_run_call *c, void *stream)
 {
-    const msgl_fi_entry *e = find(&c->shape, c->plan->kernel, c->window >= 0 || c->softcap > 0);
+    const msgl_fi_entry *e =
+        find(&c->shape, c->plan->kernel, c->window >= 0 || c->softcap > 0 || c->plan->fixed);
     if (e == NULL) return cudaErrorNotSupported;
     try {
         return e->run(c, (cudaStream_t)stream);

@@ -9,11 +9,15 @@
 
 typedef flashinfer::DefaultAttention<false, false, false, false> msgl_fi_plain;
 
+// Logits are scaled (to base 2) here and not in the exponent: there, exp2(m * scale - m' * scale)
+// is an fma and not exactly 1 for m = m', so tiles without a visible key would change a row's bits.
 struct msgl_fi_general : flashinfer::AttentionVariantBase {
     static constexpr bool use_softmax = true;
+    static constexpr float sm_scale_log2 = 1;
     uint32_t qo_len, kv_len;
     uint32_t window_left;
-    float sm_scale_log2, pre_tanh_scale;
+    float scale_log2; // of logits, or of the tanh
+    float pre_tanh_scale;
 
     template <typename Params>
     __device__ __host__ msgl_fi_general(const Params &params, uint32_t batch_idx, uint8_t *smem)
@@ -23,7 +27,7 @@ struct msgl_fi_general : flashinfer::AttentionVariantBase {
         kv_len = params.get_kv_len(batch_idx);
         const bool cap = params.logits_soft_cap > 0;
         pre_tanh_scale = cap ? params.sm_scale / params.logits_soft_cap : 0.f;
-        sm_scale_log2 = (cap ? params.logits_soft_cap : params.sm_scale) * flashinfer::math::log2e;
+        scale_log2 = (cap ? params.logits_soft_cap : params.sm_scale) * flashinfer::math::log2e;
         window_left = params.window_left >= 0 ? params.window_left : kv_len;
     }
 
@@ -36,7 +40,8 @@ struct msgl_fi_general : flashinfer::AttentionVariantBase {
     }
 
     REGISTER_LOGITS_TRANSFORM(params, logits, batch_idx, qo_idx, kv_idx, qo_head_idx, kv_head_idx, {
-        return pre_tanh_scale > 0 ? accurate_tanh(float(logits) * pre_tanh_scale) : float(logits);
+        const float x = logits;
+        return scale_log2 * (pre_tanh_scale > 0 ? accurate_tanh(x * pre_tanh_scale) : x);
     })
 
     REGISTER_LOGITS_MASK(params, batch_idx, qo_idx, kv_idx, qo_head_idx, kv_head_idx,
