@@ -169,6 +169,32 @@ static __device__ __forceinline__ void msgl_decode_issue(const msgl_decode_args 
     }
 }
 
+// Starts a warp's first tiles, as soon as what they need is there.
+template <int HD, typename S, bool DET>
+static __device__ __forceinline__ void
+msgl_decode_fill(const msgl_decode_args &a, const msgl_fa_split &split, int32_t warp, int32_t lane,
+                 msgl_decode_loads *loads, int32_t *slots, int32_t *where, uint32_t ring)
+{
+#pragma unroll 1
+    for (int i = 0; i < S::STAGES; i++) {
+        msgl_decode_look_up<HD, S::WARPS, DET>(a, split, warp, lane, loads,
+                                               slots + i * MSGL_FA_TILE, where + i);
+    }
+    msgl_cp_async_commit();
+    msgl_cp_async_wait<0>();
+    __syncwarp();
+#pragma unroll 1
+    for (int i = 0; i < S::STAGES; i++) {
+        int32_t *entries = slots + i * MSGL_FA_TILE;
+        const int32_t at = where[i];
+        if (at & 1) msgl__pdl_wait(); // (or there is none)
+        msgl_decode_issue<HD, S::PITCH>(a, lane, entries, at, ring + i * S::STAGE);
+        __syncwarp();
+        msgl_decode_look_up<HD, S::WARPS, DET>(a, split, warp, lane, loads, entries, where + i);
+        msgl_cp_async_commit();
+    }
+}
+
 // Query fragments: rows of a are query heads, zero beyond rows.
 template <typename T, int HD, int ROWS>
 static __device__ __forceinline__ void msgl_decode_load_q(const msgl_decode_args &a,
@@ -474,24 +500,7 @@ __global__ __launch_bounds__(msgl_decode_shape<HD, LARGE>::THREADS,
     int32_t *slots = (int32_t *)(smem + WARPS * S::RING + S::MERGE + S::SUMS) +
                      warp * STAGES * (MSGL_FA_TILE + 1);
     int32_t *where = slots + STAGES * MSGL_FA_TILE;
-#pragma unroll 1
-    for (int i = 0; i < STAGES; i++) {
-        msgl_decode_look_up<HD, WARPS, DET>(a, split, warp, lane, &loads, slots + i * MSGL_FA_TILE,
-                                            where + i);
-    }
-    msgl_cp_async_commit();
-    msgl_cp_async_wait<0>();
-    __syncwarp();
-#pragma unroll 1
-    for (int i = 0; i < STAGES; i++) {
-        int32_t *entries = slots + i * MSGL_FA_TILE;
-        const int32_t at = where[i];
-        if (at & 1) msgl__pdl_wait(); // (or there is none)
-        msgl_decode_issue<HD, S::PITCH>(a, lane, entries, at, ring + i * S::STAGE);
-        __syncwarp();
-        msgl_decode_look_up<HD, WARPS, DET>(a, split, warp, lane, &loads, entries, where + i);
-        msgl_cp_async_commit();
-    }
+    msgl_decode_fill<HD, S, DET>(a, split, warp, lane, &loads, slots, where, ring);
     msgl__pdl_wait();
 
     const uint32_t k_at = ((lane & 7) + (lane >> 4) * 8) * S::PITCH + ((lane >> 3) & 1) * 16;
