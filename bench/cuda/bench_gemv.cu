@@ -14,7 +14,7 @@
 #include "kernel/cuda/gemv/gemv.h"
 #include "kernel/cuda/launch.cuh"
 
-// gemv.cu compiled a second time with MSGL_CUDA_NO_PDL.
+// tests/cuda/gemv_plain.cu
 extern "C" bool msgl__cuda_gemv_plain(msgl_exec *x, const msgl_linear_call *c);
 
 typedef bool (*gemv_fn)(msgl_exec *x, const msgl_linear_call *c);

@@ -13,19 +13,27 @@ static int blocks_of(const msgl_cuda_device *d, const gemv_params *p)
     return most < d->sm_count ? most : d->sm_count;
 }
 
+// How many share one row of activations when they bring them to shared memory.
+static int warps_of_row(int m)
+{
+    int warps = GEMV_WARPS;
+    while (warps > 1 && GEMV_WARPS / warps < m) warps /= 2;
+    return warps;
+}
+
 template <typename T, int COLUMNS, int TILES, int HALVES, int DEPTH, bool STREAM>
-static bool launch(msgl_exec *x, const gemv_params *p)
+static bool launch(msgl_exec *x, const gemv_params *p, size_t least = 0)
 {
     const msgl_cuda_device *d = msgl__cuda_device(x);
-    const size_t shared = gemv_shared<COLUMNS, TILES, HALVES, DEPTH, STREAM>(p->m, p->k);
+    size_t shared = gemv_shared<COLUMNS, TILES, HALVES, DEPTH, STREAM>(p->m, p->k);
+    if (shared < least) shared = least;
     void (*const kernel)(gemv_params, int) = gemv_kernel<T, COLUMNS, TILES, HALVES, DEPTH, STREAM>;
     if (cudaFuncSetAttribute(kernel, cudaFuncAttributeMaxDynamicSharedMemorySize, (int)shared) !=
         cudaSuccess) {
         cudaGetLastError(); // more than this GPU has
         return false;
     }
-    int warps_per_row = GEMV_WARPS;
-    while (warps_per_row > 1 && GEMV_WARPS / warps_per_row < p->m) warps_per_row /= 2;
+    int warps_per_row = warps_of_row(p->m);
     const bool many = p->m > 4 && p->m <= 8 && p->k >= 8 * GEMV_THREADS;
     if (many && p->norm != NULL && gemv_type<T>::wide) warps_per_row = 0;
     MSGL_CUDA_TRY(x, msgl__launch(kernel, dim3(blocks_of(d, p)), dim3(GEMV_THREADS), shared,
@@ -33,11 +41,11 @@ static bool launch(msgl_exec *x, const gemv_params *p)
     return true;
 }
 
-// The queue is as deep as lets two blocks, this kernel's and the next one's, share a multiprocessor
-// (113 KB each), unless one kernel has so much to load that the other hardly matters.
+// Two blocks, this kernel's and the next one's, should fit on one multiprocessor (113 KB each); two
+// of one kernel that has much to load should not, since another multiprocessor would have none.
 template <typename T, int COLUMNS> static bool choose(msgl_exec *x, const gemv_params *p)
 {
-    enum { LONG_K = 4096 }; // several queues' worth of steps per pass
+    enum { LONG_K = 4096, HALF = 116 << 10 };
     const msgl_cuda_device *d = msgl__cuda_device(x);
     const int blocks = blocks_of(d, p), outputs = (p->n + blocks - 1) / blocks;
     const size_t act = (size_t)p->m * gemv_act_pitch(p->k);
@@ -48,9 +56,11 @@ template <typename T, int COLUMNS> static bool choose(msgl_exec *x, const gemv_p
     if (!p->gated && outputs <= 8) {
         return launch<T, COLUMNS, 1, 1, 6, false>(x, p) || launch<T, COLUMNS, 1, 1, 3, false>(x, p);
     }
-    return (act <= 6000 && launch<T, COLUMNS, 1, 2, 6, false>(x, p)) ||
-           (act <= 24 << 10 && launch<T, COLUMNS, 1, 2, 5, false>(x, p)) ||
-           launch<T, COLUMNS, 1, 2, 4, false>(x, p) || launch<T, COLUMNS, 1, 2, 2, false>(x, p);
+    const size_t least = p->much && act > 12 << 10 ? HALF : 0;
+    return (!p->much && act <= 6000 && launch<T, COLUMNS, 1, 2, 6, false>(x, p)) ||
+           (least == 0 && act <= 24 << 10 && launch<T, COLUMNS, 1, 2, 5, false>(x, p)) ||
+           launch<T, COLUMNS, 1, 2, 4, false>(x, p, least) ||
+           launch<T, COLUMNS, 1, 2, 2, false>(x, p);
 }
 
 template <typename T> static bool by_rows(msgl_exec *x, const gemv_params *p)
@@ -81,5 +91,6 @@ bool msgl__cuda_gemv(msgl_exec *x, const msgl_linear_call *c)
     p.gated = c->gated;
     p.accumulate = c->accumulate;
     p.f32_out = c->f32_out;
+    p.much = (size_t)w->n * w->k * 2 / (size_t)d->sm_count > 200 << 10;
     return w->dtype == MSGL_F16 ? by_rows<__half>(x, &p) : by_rows<__nv_bfloat16>(x, &p);
 }

@@ -14,8 +14,8 @@ extern "C" {
 #endif
 
 // Queues all of `c` as one kernel; false: nothing was queued, because these kernels do not take
-// this call (too many rows, f32, unaligned, or the device is deterministic: sums of a row do not
-// depend on m here, but they are not the library's).
+// this call (too many rows, f32, unaligned), or the device is deterministic: their sums have an
+// order of their own.
 bool msgl__cuda_gemv(msgl_exec *x, const msgl_linear_call *c);
 
 #ifdef __cplusplus

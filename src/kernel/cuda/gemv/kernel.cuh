@@ -34,6 +34,7 @@ typedef struct gemv_params {
     float eps;
     int m, n, k; // n: outputs, which is half of W's rows when gated
     bool gated, accumulate, f32_out;
+    bool much; // to load: several fillings of the queue
 } gemv_params;
 
 // Bytes between two activations in shared memory: whole steps, banks of neighbours kept apart.
@@ -57,7 +58,7 @@ template <> struct gemv_type<__nv_bfloat16> {
     }
     static __device__ __forceinline__ float load(const char *p)
     {
-        return __bfloat162float(*(const __nv_bfloat16 *)p);
+        return __bfloat162float(__ldcg((const __nv_bfloat16 *)p));
     }
     static __device__ __forceinline__ void store(char *p, float v)
     {
@@ -86,7 +87,7 @@ template <> struct gemv_type<__half> {
     }
     static __device__ __forceinline__ float load(const char *p)
     {
-        return __half2float(*(const __half *)p);
+        return __half2float(__ldcg((const __half *)p));
     }
     static __device__ __forceinline__ void store(char *p, float v)
     {
@@ -409,6 +410,7 @@ static __global__ void __launch_bounds__(GEMV_THREADS, STREAM ? 1 : 2)
     const int steps = (p.k + GEMV_STEP - 1) / GEMV_STEP;
     const int tile = p.gated ? 8 : 8 * HALVES;
 
+    if (p.much) msgl__pdl_trigger();
     gemv_source<TILES, HALVES> source;
     const int begin = (int)((int64_t)p.n * blockIdx.x / gridDim.x);
     const int end = (int)((int64_t)p.n * (blockIdx.x + 1) / gridDim.x);
@@ -430,8 +432,8 @@ static __global__ void __launch_bounds__(GEMV_THREADS, STREAM ? 1 : 2)
         }
     }
     msgl__pdl_wait();
-    // Not before: the next kernel's weights would delay this one's activations.
-    msgl__pdl_trigger();
+    // Not before, if this one's time is its latency: the next one's weights would delay its rows.
+    if (!p.much) msgl__pdl_trigger();
     if (STREAM) {
         const int mine = (steps - warp + GEMV_WARPS - 1) / GEMV_WARPS;
         for (int d = 0; d < DEPTH && mine > 0; d++) {
