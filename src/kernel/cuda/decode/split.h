@@ -27,9 +27,10 @@
 #endif
 
 enum {
-    MSGL_FA_TILE = 16,        // keys
-    MSGL_FA_MAX_CHUNKS = 16,  // of a request, deterministic
-    MSGL_FA_CHUNK_TILES = 32, // at least
+    MSGL_FA_TILE = 16,         // keys
+    MSGL_FA_MAX_CHUNKS = 16,   // of a request, deterministic
+    MSGL_FA_CHUNK_TILES = 32,  // at least
+    MSGL_FA_LONG_SLICE = 1024, // units; the cost of cutting items does not show
 };
 
 typedef struct msgl_fa_split {
@@ -81,8 +82,8 @@ MSGL_FA_FN int32_t msgl__fa_chunk(int32_t len)
 }
 
 // For items of head_units per head. As many slices as CTAs, or fewer if each would have less than
-// min_units and there are CTAs for all items; a whole number per head if that costs little, so that
-// a batch of equal lengths is cut between items.
+// min_units and there are CTAs for all items; a whole number per head if that costs little and
+// slices are not long, so that a batch of equal lengths is cut between items.
 MSGL_FA_FN void msgl__fa_split_set(msgl_fa_split *s, int32_t head_units, int32_t max_slices,
                                    int32_t min_units)
 {
@@ -93,7 +94,10 @@ MSGL_FA_FN void msgl__fa_split_set(msgl_fa_split *s, int32_t head_units, int32_t
     const int32_t most = max_slices / s->heads;
     if (per_head > most) per_head = most;
     s->slices = per_head * s->heads;
-    if (per_head == most && s->slices < max_slices - max_slices / 16) s->slices = max_slices;
+    if (per_head == most &&
+        (s->slices < max_slices - max_slices / 16 || s->units / max_slices > MSGL_FA_LONG_SLICE)) {
+        s->slices = max_slices;
+    }
     s->snap = s->units / s->slices / 8;
     if (s->snap < min_units / 2) s->snap = min_units / 2;
     if (s->snap < 1) s->snap = 1;
