@@ -108,6 +108,7 @@ __global__ void __launch_bounds__(THREADS, 1) __cluster_dims__(CLUSTER, 1, 1)
                 }
             }
         }
+        __syncwarp();
     } else {
         msgl__registers_up<232>();
         const int lane = threadIdx.x % 32, warp = threadIdx.x % GROUP / 32;
@@ -167,7 +168,7 @@ __global__ void __launch_bounds__(THREADS, 1) __cluster_dims__(CLUSTER, 1, 1)
         }
         if (stores) msgl__tensor_store_wait();
     }
-    msgl__cluster_meet(); // the other block may still write and arrive here
+    msgl__cluster_sync(); // the other block may still write and arrive here
 #endif
 }
 

@@ -314,7 +314,7 @@ __global__ void __launch_bounds__(GROUPS *GROUP + 32, 1)
             }
             msgl__wgmma_commit();
             msgl__wgmma_wait<1>();
-            if (s > first && lane == 0) msgl__barrier_arrive(at.empty + before * 8, (uint32_t)rank);
+            if (s > first && lane == 0) msgl__barrier_arrive_here(at.empty + before * 8);
             before = slot;
             if (++slot == g.stages) {
                 slot = 0;
@@ -422,20 +422,20 @@ static void launch_rows(msgl_exec *x, const narrow_args &g, const CUtensorMap ma
     }
 }
 
-// What was fastest, of all plans, at Qwen3-0.6B's shapes; false where the library was.
+// What was fastest, of all plans, at Qwen3-0.6B's shapes; false where another kernel was.
 static bool make_plan(const msgl_cuda_device *d, const msgl_linear_call *c, msgl_narrow_plan *plan)
 {
-    enum { MIN_ROWS = 9, SMALL_WEIGHTS = 24 << 20 };
-    const int steps = (c->w->k + BK - 1) / BK;
-    if (c->m < MIN_ROWS || (size_t)c->w->n * c->w->k * 2 > SMALL_WEIGHTS) return false;
-    if (c->norm != NULL) { // every block norms its part of in: wide tiles
-        if (c->m > 32) return false;
-        plan->groups = 2;
+    enum { SMALL_WEIGHTS = 24 << 20 };
+    const int steps = (c->w->k + BK - 1) / BK, tiles = (c->w->n + 63) / 64;
+    if ((size_t)c->w->n * c->w->k * 2 > SMALL_WEIGHTS) return false;
+    if (c->norm != NULL) { // every block norms its part of in
+        if (c->m < 9 || c->m > 32) return false;
+        plan->groups = c->m > 16 && 4 * tiles <= 2 * d->sm_count ? 1 : 2;
         plan->splits = 4;
     } else {
-        if (c->m > 64) return false;
+        if (c->m < 8 || c->m > 64) return false;
         plan->groups = 1;
-        plan->splits = d->sm_count / ((c->w->n + 63) / 64);
+        plan->splits = d->sm_count / tiles;
         if (c->m <= 32 && plan->splits > steps / 6) plan->splits = steps / 6;
     }
     if (plan->splits > MAX_SPLITS) plan->splits = MAX_SPLITS;

@@ -129,6 +129,14 @@ static __device__ __forceinline__ void msgl__cluster_meet(void)
                      : "memory");
 }
 
+// All have come here, and what they did to each other's shared memory is done.
+static __device__ __forceinline__ void msgl__cluster_sync(void)
+{
+    asm volatile("barrier.cluster.arrive.release.aligned;\n"
+                 "barrier.cluster.wait.acquire.aligned;\n" ::
+                     : "memory");
+}
+
 static __device__ __forceinline__ void msgl__barrier_init(uint32_t barrier, uint32_t count)
 {
     asm volatile("mbarrier.init.shared::cta.b64 [%0], %1;\n" ::"r"(barrier), "r"(count));
@@ -144,6 +152,12 @@ static __device__ __forceinline__ void msgl__barrier_expect(uint32_t barrier, ui
     asm volatile("mbarrier.arrive.expect_tx.shared::cta.b64 _, [%0], %1;\n" ::"r"(barrier),
                  "r"(bytes)
                  : "memory");
+}
+
+// Arrives at a barrier of this block.
+static __device__ __forceinline__ void msgl__barrier_arrive_here(uint32_t barrier)
+{
+    asm volatile("mbarrier.arrive.shared::cta.b64 _, [%0];\n" ::"r"(barrier) : "memory");
 }
 
 // Arrives at the same barrier of block `rank` of the cluster: it may fill what this thread's
