@@ -56,11 +56,12 @@ template <typename T, int COLUMNS> static bool choose(msgl_exec *x, const gemv_p
     if (!p->gated && outputs <= 8) {
         return launch<T, COLUMNS, 1, 1, 6, false>(x, p) || launch<T, COLUMNS, 1, 1, 3, false>(x, p);
     }
+    // With 16 columns a queue of two is slower than norm and library.
     const size_t least = p->much && act > 12 << 10 ? HALF : 0;
     return (!p->much && act <= 6000 && launch<T, COLUMNS, 1, 2, 6, false>(x, p)) ||
            (least == 0 && act <= 24 << 10 && launch<T, COLUMNS, 1, 2, 5, false>(x, p)) ||
            launch<T, COLUMNS, 1, 2, 4, false>(x, p, least) ||
-           launch<T, COLUMNS, 1, 2, 2, false>(x, p);
+           (COLUMNS == 8 && launch<T, COLUMNS, 1, 2, 2, false>(x, p));
 }
 
 template <typename T> static bool by_rows(msgl_exec *x, const gemv_params *p)
