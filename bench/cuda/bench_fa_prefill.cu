@@ -1,12 +1,16 @@
 // SPDX-License-Identifier: Apache-2.0
 //
-// Speed of the Hopper prefill kernel: causal TFLOP/s (half of the square counted) by event timing of
-// one launch, launch cost included, and inside a captured graph. Pages are a shuffle of the pool's.
+// Speed of the Hopper prefill kernel: causal TFLOP/s (half of the square counted) by event timing
+// of one launch, launch cost included, and inside a captured graph. Pages are a shuffle of the
+// pool's. A pause before each case lets the card's power limiter forget the one before: without it
+// a case's clock depends on what ran earlier. `NAME SHAPE` instead soaks one shape for some
+// seconds.
 #include <cuda_bf16.h>
 #include <cuda_runtime.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
+#include <time.h>
 
 #include <algorithm>
 
@@ -32,9 +36,9 @@ typedef struct {
 } shape;
 
 static const shape SHAPES[] = {
-    {1, 4096, 4096, 32, 8, {540, 580}},   {1, 16384, 16384, 32, 8, {600, 640}},
-    {4, 4096, 4096, 16, 8, {500, 530}},   {16, 1024, 1024, 16, 8, {350, 370}},
-    {64, 256, 256, 16, 8, {180, 190}},    {1, 1024, 16384, 32, 8, {610, 655}},
+    {1, 4096, 4096, 32, 8, {540, 580}}, {1, 16384, 16384, 32, 8, {600, 640}},
+    {4, 4096, 4096, 16, 8, {500, 530}}, {16, 1024, 1024, 16, 8, {350, 370}},
+    {64, 256, 256, 16, 8, {180, 190}},  {1, 1024, 16384, 32, 8, {610, 655}},
 };
 
 __global__ static void fill(__nv_bfloat16 *p, size_t n, uint32_t seed)
@@ -110,7 +114,8 @@ static void run(const pool *p, const shape *s, int page, double *event_s, double
     c.table_rows = (int32_t *)device_copy(rows, sizeof(int) * s->batch);
     c.table = (int32_t *)device_copy(table, sizeof(int) * need);
     void *plan = malloc(msgl__fa_plan_prefill_size(s->hq, s->hkv, s->batch, c.total_q));
-    const msgl_fa_prefill_batch b = {s->hq, s->hkv, DIM, 2, -1, 50u << 20, s->batch, cu, lens, rows};
+    const msgl_fa_prefill_batch b = {s->hq,     s->hkv,   DIM, 2,    -1,
+                                     50u << 20, s->batch, cu,  lens, rows};
     const size_t used = msgl__fa_plan_prefill(&b, plan);
     c.plan = device_copy(plan, used);
     free(plan);
@@ -184,13 +189,18 @@ int main(int argc, char **argv)
         const double flop = 4. * DIM * s->hq * s->batch * pairs;
         double event_s[3], graph_s[3];
         static const int pages[] = {1, 16, 128};
-        for (int j = 0; j < 3; j++) run(&p, s, pages[j], &event_s[j], &graph_s[j]);
+        for (int j = 0; j < 3; j++) {
+            const struct timespec pause = {0, 300 * 1000 * 1000};
+            if (soak < 0) nanosleep(&pause, NULL);
+            run(&p, s, pages[j], &event_s[j], &graph_s[j]);
+        }
         char what[40];
         snprintf(what, sizeof what, "%dx%d/%d %d/%d", s->batch, s->q_len, s->k_len, s->hq, s->hkv);
-        printf("%-12s %-20s |   %5.0f   %5.0f   %5.0f     |   %5.0f   %5.0f   %5.0f     | %.0f/%.0f\n",
-               name, what, flop / event_s[0] * 1e-12, flop / event_s[1] * 1e-12,
-               flop / event_s[2] * 1e-12, flop / graph_s[0] * 1e-12, flop / graph_s[1] * 1e-12,
-               flop / graph_s[2] * 1e-12, s->ask[0], s->ask[1]);
+        printf(
+            "%-12s %-20s |   %5.0f   %5.0f   %5.0f     |   %5.0f   %5.0f   %5.0f     | %.0f/%.0f\n",
+            name, what, flop / event_s[0] * 1e-12, flop / event_s[1] * 1e-12,
+            flop / event_s[2] * 1e-12, flop / graph_s[0] * 1e-12, flop / graph_s[1] * 1e-12,
+            flop / graph_s[2] * 1e-12, s->ask[0], s->ask[1]);
         fflush(stdout);
     }
     return 0;

@@ -145,8 +145,8 @@ static void *device_copy(const void *host, size_t bytes)
     return d;
 }
 
-template <class T> static void fill(const test_case *t, device_case *d, const int *cu, const int *table,
-                                    int stride)
+template <class T>
+static void fill(const test_case *t, device_case *d, const int *cu, const int *table, int stride)
 {
     for (int i = 0; i < t->batch; i++) {
         const int n = t->k_len[i], rows = t->q_len[i];
@@ -238,13 +238,16 @@ static void build(const test_case *t, device_case *d)
     c->out = p;
     if (t->lse) MUST(cudaMalloc(&p, sizeof(float) * (cu[n] + 1) * t->hq));
     c->lse = t->lse ? (float *)p : NULL;
-    if (t->dtype == MSGL_BF16) fill<__nv_bfloat16>(t, d, cu, by_request, stride);
-    else fill<__half>(t, d, cu, by_request, stride);
+    if (t->dtype == MSGL_BF16)
+        fill<__nv_bfloat16>(t, d, cu, by_request, stride);
+    else
+        fill<__half>(t, d, cu, by_request, stride);
 
     const size_t size = msgl__fa_plan_prefill_size(t->hq, t->hkv, n, cu[n]);
     void *host = malloc(size);
-    msgl_fa_prefill_batch b = {t->hq,      t->hkv, t->hd, 2, t->window, rnd() % 2 ? 1u << 20 : 50u << 20,
-                               n,          cu,     t->k_len, rows};
+    msgl_fa_prefill_batch b = {
+        t->hq, t->hkv, t->hd,    2,   t->window, rnd() % 2 ? 1u << 20 : 50u << 20,
+        n,     cu,     t->k_len, rows};
     const size_t used = msgl__fa_plan_prefill(&b, host);
     if (used > size) {
         printf("plan of %zu bytes, limit %zu\n", used, size);
@@ -261,8 +264,9 @@ static void build(const test_case *t, device_case *d)
 static void drop(device_case *d)
 {
     msgl_cuda_attn_call *c = &d->call;
-    const void *all[] = {c->k, c->v, c->q, c->out, c->lse, d->plan, c->cu_seqlens_q, c->seqlens_k,
-                         c->table, c->table_rows};
+    const void *all[] = {
+        c->k,         c->v,     c->q,         c->out, c->lse, d->plan, c->cu_seqlens_q,
+        c->seqlens_k, c->table, c->table_rows};
     for (const void *p : all)
         if (p) MUST(cudaFree((void *)p));
 }
@@ -287,8 +291,9 @@ static float to_float(uint16_t u, msgl_dtype dtype)
 
 static void describe(const test_case *t)
 {
-    printf("  %s heads %d/%d hd %d page %d window %d cap %g batch %d:", t->dtype == MSGL_BF16 ? "bf16" : "f16",
-           t->hq, t->hkv, t->hd, t->page, t->window, t->softcap, t->batch);
+    printf("  %s heads %d/%d hd %d page %d window %d cap %g batch %d:",
+           t->dtype == MSGL_BF16 ? "bf16" : "f16", t->hq, t->hkv, t->hd, t->page, t->window,
+           t->softcap, t->batch);
     for (int i = 0; i < t->batch && i < 12; i++) printf(" %d/%d", t->q_len[i], t->k_len[i]);
     printf("\n");
 }
@@ -302,19 +307,22 @@ static double check(const test_case *t, int *failures)
     run(&d); // the scheduler's counters are back at 0
     const msgl_cuda_attn_call *c = &d.call;
     const size_t rows = (size_t)c->total_q * t->hq;
-    double *ref, *lse, *href = (double *)malloc(rows * t->hd * 8), *hlse = (double *)malloc(rows * 8);
+    double *ref, *lse, *href = (double *)malloc(rows * t->hd * 8),
+                       *hlse = (double *)malloc(rows * 8);
     MUST(cudaMalloc(&ref, rows * t->hd * 8));
     MUST(cudaMalloc(&lse, rows * 8));
     const int shared = c->max_seqlen_k * 8;
-    MUST(cudaFuncSetAttribute(reference<__nv_bfloat16>,
-                              cudaFuncAttributeMaxDynamicSharedMemorySize, 200 * 1024));
+    MUST(cudaFuncSetAttribute(reference<__nv_bfloat16>, cudaFuncAttributeMaxDynamicSharedMemorySize,
+                              200 * 1024));
     MUST(cudaFuncSetAttribute(reference<__half>, cudaFuncAttributeMaxDynamicSharedMemorySize,
                               200 * 1024));
     for (int i = 0; i < t->batch; i++) {
         const dim3 grid((unsigned)t->q_len[i], (unsigned)t->hq);
         if (!t->q_len[i]) continue;
-        if (t->dtype == MSGL_BF16) reference<__nv_bfloat16><<<grid, 128, shared>>>(*c, i, ref, lse);
-        else reference<__half><<<grid, 128, shared>>>(*c, i, ref, lse);
+        if (t->dtype == MSGL_BF16)
+            reference<__nv_bfloat16><<<grid, 128, shared>>>(*c, i, ref, lse);
+        else
+            reference<__half><<<grid, 128, shared>>>(*c, i, ref, lse);
     }
     MUST(cudaDeviceSynchronize());
     MUST(cudaMemcpy(href, ref, rows * t->hd * 8, cudaMemcpyDeviceToHost));
@@ -432,12 +440,17 @@ static void same_bits(const char *what, const test_case *a, int first_a, const t
 
 static int check_bits(int rounds, int *failures)
 {
-    static const int pages[] = {1, 8, 16, 64, 128};
+    static const int pages[] = {1, 8, 16, 64, 128}, windows[] = {20, 130, 300};
     for (int i = 0; i < rounds; i++) {
         test_case t, u;
         do random_case(&t, 600);
         while (t.q_len[0] < 20);
         t.batch = 1;
+        // Narrow rounding and tiles without a visible key show what bf16 hides.
+        if (i % 2) {
+            t.dtype = MSGL_F16;
+            t.window = pick(windows, 3);
+        }
         for (int p = 0; p < 5; p++) {
             u = t;
             u.page = pages[p];
@@ -462,7 +475,8 @@ int main(int argc, char **argv)
     bool quick = false;
     for (int i = 1; i < argc; i++) {
         if (!strcmp(argv[i], "--quick")) quick = true;
-        if (!strcmp(argv[i], "--seed") && i + 1 < argc) host_state = (uint32_t)strtoul(argv[++i], NULL, 0);
+        if (!strcmp(argv[i], "--seed") && i + 1 < argc)
+            host_state = (uint32_t)strtoul(argv[++i], NULL, 0);
     }
     int failures = 0, checks = 0;
     double worst = 0;
@@ -473,7 +487,7 @@ int main(int argc, char **argv)
         if (!(e <= worst)) worst = e;
     }
     printf("fa_prefill: %d checks, worst err %.2e, %d failures\n", checks, worst, failures);
-    const int compared = quick ? 0 : check_bits(10, &failures);
+    const int compared = quick ? 0 : check_bits(24, &failures);
     printf("fa_prefill bits: %d checks, %d failures in all\n", compared, failures);
     return failures != 0;
 }

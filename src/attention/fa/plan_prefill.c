@@ -93,7 +93,6 @@ size_t msgl__fa_plan_prefill(const msgl_fa_prefill_batch *b, void *out)
         }
     }
     list.out[list.count] = (section){.work0 = list.work};
-    *head = (plan_head){
-        .num_work = list.work, .num_tiles = num_tiles, .num_sections = list.count};
+    *head = (plan_head){.num_work = list.work, .num_tiles = num_tiles, .num_sections = list.count};
     return (size_t)((char *)(tiles + num_tiles) - (char *)out);
 }

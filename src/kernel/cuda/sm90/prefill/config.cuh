@@ -23,7 +23,7 @@ template <class T_, int HD_, bool GATHER_, bool SOFTCAP_> struct msgl_fa_prefill
     static constexpr int Q_BUFFERS = HD == 256 ? 1 : 2;
     static constexpr int STAGES = HD == 64 ? 8 : HD == 128 ? 5 : 4;
     static constexpr bool Q_REGISTERS = HD <= 128; // Q as A operand from registers
-    static constexpr int CONSUMERS = 2; // warpgroups of 64 rows
+    static constexpr int CONSUMERS = 2;            // warpgroups of 64 rows
     static constexpr int THREADS = 128 * (1 + CONSUMERS);
     static constexpr int PRODUCER_REGISTERS = 56;
     static constexpr int CONSUMER_REGISTERS = 224;
@@ -40,9 +40,9 @@ struct msgl_fa_prefill_params {
     int32_t num_q_heads, head_dim, pack, heads_per_kv; // head groups per KV head
     int32_t num_slots, kv_row_bytes, box_rows, window;
     int32_t pack_inverse; // floor(2^16 / pack) + 1: r * it >> 16 is r / pack for a row of a tile
-    float log2_scale; // of a raw (or, with a soft cap, squashed) score to the exponent of 2
-    float cap_scale;  // of a raw score to tanh's argument times 2 log2(e)
-    float ln_scale;   // of a raw or squashed score to the natural exponent
+    float log2_scale;     // of a raw (or, with a soft cap, squashed) score to the exponent of 2
+    float cap_scale;      // of a raw score to tanh's argument times 2 log2(e)
+    float ln_scale;       // of a raw or squashed score to the natural exponent
     float out_scale;
 };
 

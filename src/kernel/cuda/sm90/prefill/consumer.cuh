@@ -100,11 +100,13 @@ template <class C> struct msgl_fa_consumer {
     __device__ __forceinline__ void load_q(uint32_t (&a)[C::HD / 16][4], const unsigned char *q)
     {
         if (!C::Q_REGISTERS) return;
-        const int lane = threadIdx.x & 31, r = group * 64 + (threadIdx.x / 32 & 3) * 16 + (lane & 15);
+        const int lane = threadIdx.x & 31,
+                  r = group * 64 + (threadIdx.x / 32 & 3) * 16 + (lane & 15);
         const uint32_t at = msgl__smem(q) + r * 128;
 #pragma unroll
         for (int k = 0; k < C::HD / 16; k++)
-            msgl__ldmatrix(a[k], at + k / 4 * C::M * 128 + ((k % 4 * 2 + (lane >> 4)) ^ (r & 7)) * 16);
+            msgl__ldmatrix(a[k],
+                           at + k / 4 * C::M * 128 + ((k % 4 * 2 + (lane >> 4)) ^ (r & 7)) * 16);
     }
 
     __device__ __forceinline__ void scores(float (&s)[C::N / 2], uint32_t (&q)[C::HD / 16][4],
@@ -202,8 +204,8 @@ template <class C> struct msgl_fa_consumer {
         for (int k = 0; k < C::N / 16; k++) {
 #pragma unroll
             for (int i = 0; i < 4; i++)
-                prob[k][i] = msgl__fa_pack2(s[8 * k + 2 * i], s[8 * k + 2 * i + 1],
-                                            typename C::T());
+                prob[k][i] =
+                    msgl__fa_pack2(s[8 * k + 2 * i], s[8 * k + 2 * i + 1], typename C::T());
         }
     }
 
@@ -229,19 +231,22 @@ template <class C> struct msgl_fa_consumer {
 #pragma unroll
                 for (int j = 0; j < 4; j++)
                     x[j] = msgl__fa_pack2(o[16 * i + 4 * j + 2 * h] * inverse,
-                                          o[16 * i + 4 * j + 2 * h + 1] * inverse,
-                                          typename C::T());
+                                          o[16 * i + 4 * j + 2 * h + 1] * inverse, typename C::T());
 #pragma unroll
                 for (int j = 0; j < 4; j += 2) {
                     const uint32_t got = __shfl_xor_sync(0xffffffff, t & 1 ? x[j] : x[j + 1], 1);
-                    if (t & 1) x[j] = got;
-                    else x[j + 1] = got;
+                    if (t & 1)
+                        x[j] = got;
+                    else
+                        x[j + 1] = got;
                 }
 #pragma unroll
                 for (int j = 0; j < 2; j++) {
                     const uint32_t got = __shfl_xor_sync(0xffffffff, t & 2 ? x[j] : x[j + 2], 2);
-                    if (t & 2) x[j] = got;
-                    else x[j + 2] = got;
+                    if (t & 2)
+                        x[j] = got;
+                    else
+                        x[j + 2] = got;
                 }
                 const int column = 32 * i + 8 * t;
                 if (valid && column < p.head_dim) msgl__store16(out + column, x);

@@ -18,8 +18,9 @@ static cudaError_t encode(PFN_cuTensorMapEncodeTiled_v12000 encode_tiled, CUtens
     const cuuint32_t box[3] = {64, (cuuint32_t)box_heads, (cuuint32_t)box_rows};
     const cuuint32_t steps[3] = {1, 1, 1};
     const CUresult code = encode_tiled(
-        map, dtype == MSGL_BF16 ? CU_TENSOR_MAP_DATA_TYPE_BFLOAT16 : CU_TENSOR_MAP_DATA_TYPE_FLOAT16,
-        3, (void *)at, dims, strides, box, steps, CU_TENSOR_MAP_INTERLEAVE_NONE,
+        map,
+        dtype == MSGL_BF16 ? CU_TENSOR_MAP_DATA_TYPE_BFLOAT16 : CU_TENSOR_MAP_DATA_TYPE_FLOAT16, 3,
+        (void *)at, dims, strides, box, steps, CU_TENSOR_MAP_INTERLEAVE_NONE,
         CU_TENSOR_MAP_SWIZZLE_128B, CU_TENSOR_MAP_L2_PROMOTION_L2_256B,
         CU_TENSOR_MAP_FLOAT_OOB_FILL_NONE);
     return code == CUDA_SUCCESS ? cudaSuccess : cudaErrorInvalidValue;
@@ -70,6 +71,7 @@ int msgl__cuda_fa_prefill_sm90(const msgl_cuda_attn_call *c, void *stream)
 {
     if (c->dtype == MSGL_F32 || c->head_dim > 256 || c->head_dim % 8 || !(c->scale > 0))
         return cudaErrorNotSupported;
+    if (((uintptr_t)c->out | c->ld_out * 2) % 16) return cudaErrorInvalidValue; // of q, k, v: TMA's
     if (c->total_q <= 0) return cudaSuccess;
     const bool cap = c->softcap > 0;
     const int tile = c->head_dim > 128 ? 64 : 128;

@@ -23,10 +23,10 @@ template <class T, int HD, bool SOFTCAP>
 cudaError_t msgl__fa_prefill_launch(const msgl_fa_prefill_params &p, bool gather, int grid,
                                     cudaStream_t stream)
 {
-    return gather ? msgl__fa_prefill_start<msgl_fa_prefill_config<T, HD, true, SOFTCAP>>(
-                        p, grid, stream)
-                  : msgl__fa_prefill_start<msgl_fa_prefill_config<T, HD, false, SOFTCAP>>(
-                        p, grid, stream);
+    return gather ? msgl__fa_prefill_start<msgl_fa_prefill_config<T, HD, true, SOFTCAP>>(p, grid,
+                                                                                         stream)
+                  : msgl__fa_prefill_start<msgl_fa_prefill_config<T, HD, false, SOFTCAP>>(p, grid,
+                                                                                          stream);
 }
 
 #endif

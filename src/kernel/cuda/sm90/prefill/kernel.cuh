@@ -8,7 +8,8 @@
 #include "kernel/cuda/sm90/prefill/producer.cuh"
 
 template <class C>
-static __device__ __forceinline__ void msgl__fa_init_barriers(msgl_fa_prefill_smem<C> &s, int loaders)
+static __device__ __forceinline__ void msgl__fa_init_barriers(msgl_fa_prefill_smem<C> &s,
+                                                              int loaders)
 {
     const int warps = 4 * C::CONSUMERS;
     for (int i = 0; i < C::Q_BUFFERS; i++) {

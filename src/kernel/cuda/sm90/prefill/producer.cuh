@@ -11,8 +11,8 @@
 
 enum { MSGL_FA_TILE_WORDS = sizeof(msgl_fa_prefill_tile) / 4 };
 
-// The work items of one CTA, taken in the plan's order. The number of the next one is asked for when
-// an item is taken; asking earlier would leave less to balance at the end.
+// The work items of one CTA, taken in the plan's order. The number of the next one is asked for
+// when an item is taken; asking earlier would leave less to balance at the end.
 struct msgl_fa_queue {
     msgl_fa_prefill_plan *plan;
     const msgl_fa_prefill_section *sections;
@@ -127,7 +127,8 @@ template <class C> struct msgl_fa_rows_loader {
 #pragma unroll
         for (int i = 0; i < ROWS / 4; i++)
             from[i] = __shfl_sync(0xffffffff, slots, i * 4 + (lane >> 3));
-        const char *column = (const char *)(is_k ? p.k : p.v) + kv_head * p.head_dim * 2 + chunk * 16;
+        const char *column =
+            (const char *)(is_k ? p.k : p.v) + kv_head * p.head_dim * 2 + chunk * 16;
         // Rows are 4 apart, so the swizzle alternates between two columns.
         const uint32_t dst = msgl__smem(s.kv[ring.at]) + row0 * 128;
         const uint32_t even = (chunk ^ (row0 & 7)) << 4, odd = even ^ 64;
@@ -189,8 +190,10 @@ template <class C, class Loader> struct msgl_fa_producer {
             __syncwarp();
             if (lane == 0) {
                 msgl__mbar_arrive(msgl__smem(&s.work_full[q.at]));
-                if (w.tile.tokens) load_q(w);
-                else msgl__mbar_arrive(msgl__smem(&s.q_full[q.at]));
+                if (w.tile.tokens)
+                    load_q(w);
+                else
+                    msgl__mbar_arrive(msgl__smem(&s.q_full[q.at]));
             }
         } else {
             msgl__mbar_wait(msgl__smem(&s.work_full[q.at]), q.parity);
