@@ -335,7 +335,9 @@ static void prefill(void)
             if (in.sets > 2) in.sets = 2;
             for (int k = MSGL_FI_TENSOR_CORES; k <= MSGL_FI_HOPPER; k++) {
                 double e, g;
-                if (!bench_fi(&in, (msgl_fi_kernel)k, in.page, false, false, false, &e, &g)) continue;
+                if (!bench_fi(&in, (msgl_fi_kernel)k, in.page, false, false, false, &e, &g)) {
+                    continue;
+                }
                 printf("%3d x %5d after %-5d %2d/%d page %-3d %-10s %8.1f us %4.0f TFLOP/s %3.0f%% "
                        "| %8.1f us %4.0f TFLOP/s\n",
                        s[0], s[1], s[2] - s[1], s[3], s[4], in.page,

@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 //
 // The plug-in's table, and a kernel of our own that makes the block table.
-#include "attention/trtllm/cuda/entry.h"
+#include "attention/trtllm/cuda/entry.cuh"
 
 enum { BLOCK = 256, MAX_SPLITS = 16, XQA_TILE = 256 };
 

@@ -6,7 +6,7 @@
 // needs a driver when the plug-in is opened and a current device that is the right one.
 #include <string.h>
 
-#include "attention/trtllm/cuda/entry.h"
+#include "attention/trtllm/cuda/entry.cuh"
 
 #define NDEBUG 1
 #define BEAM_WIDTH 1

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-#ifndef MSGL_ATTENTION_TRTLLM_CUDA_ENTRY_H
-#define MSGL_ATTENTION_TRTLLM_CUDA_ENTRY_H
+#ifndef MSGL_ATTENTION_TRTLLM_CUDA_ENTRY_CUH
+#define MSGL_ATTENTION_TRTLLM_CUDA_ENTRY_CUH
 
 #include <cuda_runtime.h>
 
