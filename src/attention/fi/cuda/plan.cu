@@ -66,7 +66,9 @@ static bool fills_grid(const msgl_fi_plan_call *c, int sm_count)
 int msgl__fi_plan_tensor_cores(const msgl_fi_plan_call *c, msgl_fi_planned *out)
 {
     static_assert(sizeof(PrefillPlanInfo) <= sizeof out->info, "plan info");
-    PrefillPlanInfo info;
+    // Its padding is compared too, when a graph's layout must not have moved.
+    alignas(PrefillPlanInfo) char zeroed[sizeof(PrefillPlanInfo)] = {};
+    PrefillPlanInfo &info = *new (zeroed) PrefillPlanInfo;
     int device = 0, sm_count = 0;
     cudaError_t code = cudaGetDevice(&device);
     if (code == cudaSuccess) {
@@ -96,7 +98,8 @@ int msgl__fi_plan_hopper(const msgl_fi_plan_call *c, msgl_fi_planned *out)
 {
     static_assert(sizeof(PrefillPlanSM90Info) <= sizeof out->info, "plan info");
     const msgl_fi_shape *s = &c->shape;
-    PrefillPlanSM90Info info;
+    alignas(PrefillPlanSM90Info) char zeroed[sizeof(PrefillPlanSM90Info)] = {};
+    PrefillPlanSM90Info &info = *new (zeroed) PrefillPlanSM90Info;
     const cudaError_t code = PrefillSM90Plan<int32_t>(
         c->staging, c->float_bytes, c->staging, c->staging, c->staging_bytes, info,
         (int32_t *)c->qo_indptr, (int32_t *)c->page_indptr, (int32_t *)c->kv_len,
