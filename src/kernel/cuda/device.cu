@@ -229,8 +229,12 @@ int msgl__cuda_device_count(msgl_err *reason)
     const cudaError_t code = cudaGetDeviceCount(&n);
     if (code == cudaSuccess && n > 0) return n;
     (void)cudaGetLastError();
+    int driver = 0;
+    const bool installed = cudaDriverGetVersion(&driver) == cudaSuccess && driver > 0;
     msgl__err_set(reason, MSGL_ENOENT, "no usable NVIDIA GPU: %s",
-                  code == cudaSuccess ? "the driver shows none" : cudaGetErrorString(code));
+                  !installed            ? "no driver is installed"
+                  : code == cudaSuccess ? "the driver shows none"
+                                        : cudaGetErrorString(code));
     return 0;
 }
 
