@@ -141,31 +141,35 @@ void msgl__cuda_batch_call(const msgl_cuda_batches *b, const msgl_cuda_batch *md
     };
 }
 
-void msgl__cuda_batch_last_indices(const msgl_batch *batch, int32_t *out)
+void msgl__cuda_last_indices(const msgl_attn_backend *base, const msgl_batch *batch, int32_t *out)
 {
+    (void)base;
     const msgl_cuda_batch *md = batch->attn_metadata;
     for (int32_t i = 0; i < batch->size; i++) out[i] = md->cu_seqlens_q[i + 1] - 1;
 }
 
-int msgl__cuda_batches_init_capture(msgl_cuda_batches *b, const char *name, int32_t max_seq_len,
-                                    const int32_t *batch_sizes, int32_t num_sizes, msgl_err *err)
+int msgl__cuda_init_capture(msgl_attn_backend *base, int32_t max_seq_len,
+                            const int32_t *batch_sizes, int32_t num_sizes, msgl_err *err)
 {
+    msgl_cuda_batches *b = &((msgl_cuda_backend *)base)->batches;
     int32_t max_bs = 0;
     for (int32_t i = 0; i < num_sizes; i++) {
         if (batch_sizes[i] > max_bs) max_bs = batch_sizes[i];
     }
     if (max_bs < 1 || max_bs > b->cfg.max_running || max_seq_len < 1 ||
         max_seq_len > b->cfg.max_seq_len) {
-        return msgl__err_set(
-            err, MSGL_EINVAL, "%s: capture of batch size %d and length %d is not within %d and %d",
-            name, (int)max_bs, (int)max_seq_len, (int)b->cfg.max_running, (int)b->cfg.max_seq_len);
+        return msgl__err_set(err, MSGL_EINVAL,
+                             "%s: capture of batch size %d and length %d is not within %d and %d",
+                             base->desc->name, (int)max_bs, (int)max_seq_len,
+                             (int)b->cfg.max_running, (int)b->cfg.max_seq_len);
     }
     b->graph_max_bs = max_bs;
     return 0;
 }
 
-int msgl__cuda_batch_capture(const msgl_cuda_batches *b, msgl_batch *batch)
+int msgl__cuda_prepare_for_capture(msgl_attn_backend *base, msgl_batch *batch)
 {
+    const msgl_cuda_batches *b = &((msgl_cuda_backend *)base)->batches;
     if (batch->padded_size < 1 || batch->padded_size > b->graph_max_bs) return MSGL_EINVAL;
     msgl_cuda_batch *md = &b->slots[b->cfg.num_slots];
     md->cu_seqlens_q[0] = 0;
@@ -177,8 +181,9 @@ int msgl__cuda_batch_capture(const msgl_cuda_batches *b, msgl_batch *batch)
     return 0;
 }
 
-int msgl__cuda_batch_replay(const msgl_cuda_batches *b, msgl_batch *batch)
+int msgl__cuda_prepare_for_replay(msgl_attn_backend *base, msgl_batch *batch)
 {
+    const msgl_cuda_batches *b = &((msgl_cuda_backend *)base)->batches;
     if (batch->padded_size < batch->size || batch->padded_size > b->graph_max_bs) {
         return MSGL_EINVAL;
     }

@@ -53,15 +53,20 @@ void msgl__cuda_batch_call(const msgl_cuda_batches *b, const msgl_cuda_batch *md
                            const msgl_attn_layer *layer, msgl_dtype act, const void *q, size_t ld,
                            void *out, msgl_cuda_attn_call *c);
 
-void msgl__cuda_batch_last_indices(const msgl_batch *batch, int32_t *out);
+// First member of every CUDA backend's struct, so that the descriptor's functions below serve all.
+typedef struct msgl_cuda_backend {
+    msgl_attn_backend base;
+    msgl_cuda_batches batches;
+} msgl_cuda_backend;
 
+void msgl__cuda_last_indices(const msgl_attn_backend *base, const msgl_batch *batch, int32_t *out);
 // The graph hooks. Capture: queues the copy of a batch of padded_size dummy requests and makes it
 // batch->attn_metadata, with lengths' upper bounds as the launches of a graph need them. Replay:
 // fills and queues the copy.
-int msgl__cuda_batches_init_capture(msgl_cuda_batches *b, const char *name, int32_t max_seq_len,
-                                    const int32_t *batch_sizes, int32_t num_sizes, msgl_err *err);
-int msgl__cuda_batch_capture(const msgl_cuda_batches *b, msgl_batch *batch);
-int msgl__cuda_batch_replay(const msgl_cuda_batches *b, msgl_batch *batch);
+int msgl__cuda_init_capture(msgl_attn_backend *base, int32_t max_seq_len,
+                            const int32_t *batch_sizes, int32_t num_sizes, msgl_err *err);
+int msgl__cuda_prepare_for_capture(msgl_attn_backend *base, msgl_batch *batch);
+int msgl__cuda_prepare_for_replay(msgl_attn_backend *base, msgl_batch *batch);
 
 // A launcher's cudaError_t: kept as the device's fault, status becomes MSGL_EDEVICE.
 void msgl__cuda_attn_result(msgl_exec *x, const char *name, int code);

@@ -25,8 +25,7 @@ typedef struct fa_plans { // of a batch
 } fa_plans;
 
 typedef struct fa_backend {
-    msgl_attn_backend base;
-    msgl_cuda_batches batches;
+    msgl_cuda_backend common;
     fa_plans *plans; // [num_slots + 1], as batches.slots
     size_t plan_bytes;
     void *workspace;
@@ -37,9 +36,9 @@ static void fa_destroy(msgl_attn_backend *base)
 {
     fa_backend *b = (fa_backend *)base;
     if (b == NULL) return;
-    msgl_device *d = b->batches.cfg.dev;
+    msgl_device *d = b->common.batches.cfg.dev;
     if (b->workspace != NULL) d->ops->free(d, b->workspace, b->workspace_bytes);
-    msgl__cuda_batches_destroy(&b->batches);
+    msgl__cuda_batches_destroy(&b->common.batches);
     msgl__free(b->plans);
     msgl__free(b);
 }
@@ -48,15 +47,16 @@ static int fa_create(const msgl_attn_config *cfg, msgl_attn_backend **out, msgl_
 {
     fa_backend *b = msgl__calloc(1, sizeof *b);
     if (b == NULL) return msgl__err_set(err, MSGL_ENOMEM, "fa: out of memory");
-    b->base.desc = &msgl__attn_fa_cuda;
-    b->batches.cfg = *cfg;
+    b->common.base.desc = &msgl__attn_fa_cuda;
+    b->common.batches.cfg = *cfg;
     int code = msgl__attn_config_check(cfg, err);
     if (code != 0) goto fail;
     b->plan_bytes = (msgl__fa_plan_prefill_size(cfg->num_q_heads, cfg->num_kv_heads,
                                                 cfg->max_running, cfg->max_step_tokens) +
                      63) &
                     ~(size_t)63;
-    code = msgl__cuda_batches_create(cfg, "fa", MAX_WINDOWS * b->plan_bytes, &b->batches, err);
+    code =
+        msgl__cuda_batches_create(cfg, "fa", MAX_WINDOWS * b->plan_bytes, &b->common.batches, err);
     if (code != 0) goto fail;
     b->plans = msgl__calloc((size_t)cfg->num_slots + 1, sizeof *b->plans);
     b->workspace_bytes = msgl__fa_decode_workspace(
@@ -67,24 +67,24 @@ static int fa_create(const msgl_attn_config *cfg, msgl_attn_backend **out, msgl_
                              b->workspace_bytes);
         goto fail;
     }
-    *out = &b->base;
+    *out = &b->common.base;
     return 0;
 fail:
-    fa_destroy(&b->base);
+    fa_destroy(&b->common.base);
     return code;
 }
 
 static int fa_prepare_metadata(msgl_attn_backend *base, msgl_batch *batch)
 {
     fa_backend *b = (fa_backend *)base;
-    (void)msgl__cuda_batch_fill(&b->batches, batch, false);
+    (void)msgl__cuda_batch_fill(&b->common.batches, batch, false);
     b->plans[batch->slot].count = 0;
     return 0;
 }
 
 static size_t plan_window(const fa_backend *b, const msgl_cuda_batch *md, int32_t window, char *out)
 {
-    const msgl_attn_config *cfg = &b->batches.cfg;
+    const msgl_attn_config *cfg = &b->common.batches.cfg;
     const msgl_fa_prefill_batch p = {.num_q_heads = cfg->num_q_heads,
                                      .num_kv_heads = cfg->num_kv_heads,
                                      .head_dim = cfg->head_dim,
@@ -102,7 +102,7 @@ static size_t plan_window(const fa_backend *b, const msgl_cuda_batch *md, int32_
 // lengths go along with the first plan. NULL: too many windows.
 static const void *prefill_plan(fa_backend *b, msgl_cuda_batch *md, int32_t window)
 {
-    fa_plans *plans = &b->plans[md - b->batches.slots];
+    fa_plans *plans = &b->plans[md - b->common.batches.slots];
     int32_t i = 0;
     while (i < plans->count && plans->windows[i] != window) i++;
     if (i == MAX_WINDOWS) return NULL;
@@ -110,20 +110,20 @@ static const void *prefill_plan(fa_backend *b, msgl_cuda_batch *md, int32_t wind
     if (i == plans->count) {
         const size_t bytes = plan_window(b, md, window, md->extra + at);
         if (md->copied) {
-            msgl__cuda_batch_copy_extra(&b->batches, md, at, bytes);
+            msgl__cuda_batch_copy_extra(&b->common.batches, md, at, bytes);
         } else {
-            msgl__cuda_batch_copy(&b->batches, md, bytes);
+            msgl__cuda_batch_copy(&b->common.batches, md, bytes);
         }
         plans->windows[plans->count++] = window;
     }
-    return msgl__cuda_batch_extra(&b->batches, at);
+    return msgl__cuda_batch_extra(&b->common.batches, at);
 }
 
 static void fa_forward(msgl_attn_backend *base, msgl_exec *x, const msgl_attn_layer *layer,
                        const msgl_batch *batch, const void *q, size_t ld, void *out)
 {
     fa_backend *b = (fa_backend *)base;
-    const msgl_attn_config *cfg = &b->batches.cfg;
+    const msgl_attn_config *cfg = &b->common.batches.cfg;
     const msgl_cuda_attn *k = cfg->cuda->attn;
     msgl_cuda_batch *md = batch->attn_metadata;
     void *stream = cfg->cuda->stream(x->device);
@@ -132,7 +132,7 @@ static void fa_forward(msgl_attn_backend *base, msgl_exec *x, const msgl_attn_la
         return;
     }
     msgl_cuda_attn_call c;
-    msgl__cuda_batch_call(&b->batches, md, layer, x->act, q, ld, out, &c);
+    msgl__cuda_batch_call(&b->common.batches, md, layer, x->act, q, ld, out, &c);
     c.workspace = b->workspace;
     const bool decode =
         batch->phase == MSGL_DECODE || (md->max_seqlen_q <= 1 && !cfg->deterministic);
@@ -147,31 +147,8 @@ static void fa_forward(msgl_attn_backend *base, msgl_exec *x, const msgl_attn_la
             return;
         }
     }
-    if (!md->copied) msgl__cuda_batch_copy(&b->batches, md, 0);
+    if (!md->copied) msgl__cuda_batch_copy(&b->common.batches, md, 0);
     msgl__cuda_attn_result(x, "fa", launch(&c, stream));
-}
-
-static void fa_last_indices(const msgl_attn_backend *base, const msgl_batch *batch, int32_t *out)
-{
-    (void)base;
-    msgl__cuda_batch_last_indices(batch, out);
-}
-
-static int fa_init_capture(msgl_attn_backend *base, int32_t max_seq_len, const int32_t *batch_sizes,
-                           int32_t num_sizes, msgl_err *err)
-{
-    return msgl__cuda_batches_init_capture(&((fa_backend *)base)->batches, "fa", max_seq_len,
-                                           batch_sizes, num_sizes, err);
-}
-
-static int fa_prepare_for_capture(msgl_attn_backend *base, msgl_batch *batch)
-{
-    return msgl__cuda_batch_capture(&((fa_backend *)base)->batches, batch);
-}
-
-static int fa_prepare_for_replay(msgl_attn_backend *base, msgl_batch *batch)
-{
-    return msgl__cuda_batch_replay(&((fa_backend *)base)->batches, batch);
 }
 
 const msgl_attn_desc msgl__attn_fa_cuda = {
@@ -189,8 +166,8 @@ const msgl_attn_desc msgl__attn_fa_cuda = {
     .destroy = fa_destroy,
     .prepare_metadata = fa_prepare_metadata,
     .forward = fa_forward,
-    .last_indices = fa_last_indices,
-    .init_capture = fa_init_capture,
-    .prepare_for_capture = fa_prepare_for_capture,
-    .prepare_for_replay = fa_prepare_for_replay,
+    .last_indices = msgl__cuda_last_indices,
+    .init_capture = msgl__cuda_init_capture,
+    .prepare_for_capture = msgl__cuda_prepare_for_capture,
+    .prepare_for_replay = msgl__cuda_prepare_for_replay,
 };

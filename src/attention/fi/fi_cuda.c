@@ -43,8 +43,7 @@ typedef struct fi_plans { // of a batch
 } fi_plans;
 
 typedef struct fi_backend {
-    msgl_attn_backend base;
-    msgl_cuda_batches batches;
+    msgl_cuda_backend common;
     const msgl_fi_api *api;
     msgl_fi_shape shape;
     msgl_fi_kernel decode_kernel;
@@ -63,10 +62,10 @@ static void fi_destroy(msgl_attn_backend *base)
 {
     fi_backend *b = (fi_backend *)base;
     if (b == NULL) return;
-    msgl_device *d = b->batches.cfg.dev;
+    msgl_device *d = b->common.batches.cfg.dev;
     if (b->pages != NULL) d->ops->free(d, b->pages, b->pages_bytes);
     if (b->workspace != NULL) d->ops->free(d, b->workspace, b->workspace_bytes);
-    msgl__cuda_batches_destroy(&b->batches);
+    msgl__cuda_batches_destroy(&b->common.batches);
     msgl__free(b->plans);
     msgl__free(b);
 }
@@ -85,7 +84,7 @@ static int open_plugin(fi_backend *b, msgl_err *err)
 
 static int choose_kernels(fi_backend *b, msgl_err *err)
 {
-    const msgl_attn_config *cfg = &b->batches.cfg;
+    const msgl_attn_config *cfg = &b->common.batches.cfg;
     const int32_t capability = cfg->dev->capability;
     if (!b->api->has(&b->shape, MSGL_FI_TENSOR_CORES, capability)) {
         return msgl__err_set(err, MSGL_EUNSUPPORTED, "fi: no kernel for head_dim %d and %s",
@@ -103,7 +102,7 @@ static int choose_kernels(fi_backend *b, msgl_err *err)
 
 static int take_memory(fi_backend *b, msgl_err *err)
 {
-    const msgl_attn_config *cfg = &b->batches.cfg;
+    const msgl_attn_config *cfg = &b->common.batches.cfg;
     msgl_device *d = cfg->dev;
     b->max_pages = (int32_t)(((int64_t)cfg->max_seq_len + cfg->page_size - 1) / cfg->page_size);
     if ((int64_t)cfg->max_running * b->max_pages > INT32_MAX) {
@@ -117,8 +116,8 @@ static int take_memory(fi_backend *b, msgl_err *err)
     b->ints = (((size_t)cfg->max_running + 1) * sizeof(int32_t) + 63) & ~(size_t)63;
     b->plan_at = 2 * b->ints;
     const size_t plans = b->hopper ? MAX_PLANS : 1;
-    const int code =
-        msgl__cuda_batches_create(cfg, "fi", b->plan_at + plans * b->plan_bytes, &b->batches, err);
+    const int code = msgl__cuda_batches_create(cfg, "fi", b->plan_at + plans * b->plan_bytes,
+                                               &b->common.batches, err);
     if (code != 0) return code;
     b->pages_bytes = (size_t)cfg->max_running * (size_t)b->max_pages * sizeof(int32_t);
     b->plans = msgl__calloc((size_t)cfg->num_slots + 1, sizeof *b->plans);
@@ -134,8 +133,8 @@ static int fi_create(const msgl_attn_config *cfg, msgl_attn_backend **out, msgl_
 {
     fi_backend *b = msgl__calloc(1, sizeof *b);
     if (b == NULL) return msgl__err_set(err, MSGL_ENOMEM, "fi: out of memory");
-    b->base.desc = &msgl__attn_fi_cuda;
-    b->batches.cfg = *cfg;
+    b->common.base.desc = &msgl__attn_fi_cuda;
+    b->common.batches.cfg = *cfg;
     b->shape = (msgl_fi_shape){.dtype = cfg->pool->dtype,
                                .num_q_heads = cfg->num_q_heads,
                                .num_kv_heads = cfg->num_kv_heads,
@@ -146,10 +145,10 @@ static int fi_create(const msgl_attn_config *cfg, msgl_attn_backend **out, msgl_
     if (code == 0) code = choose_kernels(b, err);
     if (code == 0) code = take_memory(b, err);
     if (code != 0) {
-        fi_destroy(&b->base);
+        fi_destroy(&b->common.base);
         return code;
     }
-    *out = &b->base;
+    *out = &b->common.base;
     return 0;
 }
 
@@ -168,7 +167,7 @@ static void fill_pages(const fi_backend *b, const msgl_cuda_batch *md)
 // Metadata of a new batch in md, without plans.
 static void begin(const fi_backend *b, const msgl_cuda_batch *md, bool graph)
 {
-    fi_plans *p = &b->plans[md - b->batches.slots];
+    fi_plans *p = &b->plans[md - b->common.batches.slots];
     p->count = 0;
     p->graph = graph;
     p->first_layer = -1;
@@ -178,7 +177,7 @@ static void begin(const fi_backend *b, const msgl_cuda_batch *md, bool graph)
 static int fi_prepare_metadata(msgl_attn_backend *base, msgl_batch *batch)
 {
     fi_backend *b = (fi_backend *)base;
-    begin(b, msgl__cuda_batch_fill(&b->batches, batch, false), false);
+    begin(b, msgl__cuda_batch_fill(&b->common.batches, batch, false), false);
     return 0;
 }
 
@@ -195,8 +194,8 @@ static msgl_fi_kernel choose(const fi_backend *b, const msgl_cuda_batch *md,
 // first one. Returns the place; negative: failed.
 static int add_plan(const fi_backend *b, msgl_cuda_batch *md, msgl_fi_kernel kernel, int32_t window)
 {
-    const msgl_attn_config *cfg = &b->batches.cfg;
-    fi_plans *p = &b->plans[md - b->batches.slots];
+    const msgl_attn_config *cfg = &b->common.batches.cfg;
+    fi_plans *p = &b->plans[md - b->common.batches.slots];
     const int32_t n = p->count;
     if (n == MAX_PLANS) return MSGL_EUNSUPPORTED;
     const size_t at = b->plan_at + (size_t)n * b->plan_bytes;
@@ -220,9 +219,9 @@ static int add_plan(const fi_backend *b, msgl_cuda_batch *md, msgl_fi_kernel ker
     p->all[n].window = window;
     p->count++;
     if (md->copied) {
-        msgl__cuda_batch_copy_extra(&b->batches, md, at, plan->bytes);
+        msgl__cuda_batch_copy_extra(&b->common.batches, md, at, plan->bytes);
     } else {
-        msgl__cuda_batch_copy(&b->batches, md, at + plan->bytes);
+        msgl__cuda_batch_copy(&b->common.batches, md, at + plan->bytes);
     }
     return n;
 }
@@ -230,10 +229,10 @@ static int add_plan(const fi_backend *b, msgl_cuda_batch *md, msgl_fi_kernel ker
 // Place of the plan for a layer, made if it is the first that needs it; negative: failed.
 static int plan_for(const fi_backend *b, msgl_cuda_batch *md, const msgl_attn_layer *layer)
 {
-    const fi_plans *p = &b->plans[md - b->batches.slots];
+    const fi_plans *p = &b->plans[md - b->common.batches.slots];
     const msgl_fi_kernel kernel = choose(b, md, layer);
     // Only a splitting tensor-core kernel's work depends on the window.
-    const bool windowed = kernel == MSGL_FI_TENSOR_CORES && !b->batches.cfg.deterministic;
+    const bool windowed = kernel == MSGL_FI_TENSOR_CORES && !b->common.batches.cfg.deterministic;
     const int32_t window = windowed ? layer->window : -1;
     for (int n = 0; n < p->count; n++) {
         if (p->all[n].kernel == kernel && p->all[n].window == window) return n;
@@ -243,17 +242,17 @@ static int plan_for(const fi_backend *b, msgl_cuda_batch *md, const msgl_attn_la
 
 static int make_pages(const fi_backend *b, const msgl_cuda_batch *md, void *stream)
 {
-    const msgl_attn_config *cfg = &b->batches.cfg;
+    const msgl_attn_config *cfg = &b->common.batches.cfg;
     msgl_cuda_attn_call c;
     const msgl_attn_layer any = {.window = -1};
-    msgl__cuda_batch_call(&b->batches, md, &any, cfg->pool->dtype, NULL, 0, NULL, &c);
+    msgl__cuda_batch_call(&b->common.batches, md, &any, cfg->pool->dtype, NULL, 0, NULL, &c);
     const int32_t page = b->shape.page_size;
     const msgl_fi_pages_call p = {.batch = md->size,
                                   .page_size = page,
                                   .table = c.table,
                                   .table_stride = c.table_stride,
                                   .table_rows = c.table_rows,
-                                  .page_indptr = msgl__cuda_batch_extra(&b->batches, 0),
+                                  .page_indptr = msgl__cuda_batch_extra(&b->common.batches, 0),
                                   .max_pages =
                                       (int32_t)(((int64_t)md->max_seqlen_k + page - 1) / page),
                                   .pages = b->pages};
@@ -264,9 +263,9 @@ static void fi_forward(msgl_attn_backend *base, msgl_exec *x, const msgl_attn_la
                        const msgl_batch *batch, const void *q, size_t ld, void *out)
 {
     fi_backend *b = (fi_backend *)base;
-    const msgl_attn_config *cfg = &b->batches.cfg;
+    const msgl_attn_config *cfg = &b->common.batches.cfg;
     msgl_cuda_batch *md = batch->attn_metadata;
-    fi_plans *p = &b->plans[md - b->batches.slots];
+    fi_plans *p = &b->plans[md - b->common.batches.slots];
     void *stream = cfg->cuda->stream(x->device);
     const int n = x->act == cfg->pool->dtype ? plan_for(b, md, layer) : MSGL_EUNSUPPORTED;
     if (n < 0) {
@@ -279,7 +278,7 @@ static void fi_forward(msgl_attn_backend *base, msgl_exec *x, const msgl_attn_la
         msgl__cuda_attn_result(x, "fi", make_pages(b, md, stream));
     }
     msgl_cuda_attn_call c;
-    msgl__cuda_batch_call(&b->batches, md, layer, x->act, q, ld, out, &c);
+    msgl__cuda_batch_call(&b->common.batches, md, layer, x->act, q, ld, out, &c);
     const msgl_fi_run_call r = {
         .shape = b->shape,
         .plan = &p->all[n].plan,
@@ -295,25 +294,13 @@ static void fi_forward(msgl_attn_backend *base, msgl_exec *x, const msgl_attn_la
         .window = layer->window,
         .pdl = cfg->dev->capability >= 90,
         .qo_indptr = c.cu_seqlens_q,
-        .page_indptr = msgl__cuda_batch_extra(&b->batches, 0),
-        .last_page_len = msgl__cuda_batch_extra(&b->batches, b->ints),
+        .page_indptr = msgl__cuda_batch_extra(&b->common.batches, 0),
+        .last_page_len = msgl__cuda_batch_extra(&b->common.batches, b->ints),
         .pages = b->pages,
-        .plan_arrays = msgl__cuda_batch_extra(&b->batches, b->plan_at + (size_t)n * b->plan_bytes),
+        .plan_arrays =
+            msgl__cuda_batch_extra(&b->common.batches, b->plan_at + (size_t)n * b->plan_bytes),
         .float_workspace = b->workspace};
     msgl__cuda_attn_result(x, "fi", b->api->run(&r, stream));
-}
-
-static void fi_last_indices(const msgl_attn_backend *base, const msgl_batch *batch, int32_t *out)
-{
-    (void)base;
-    msgl__cuda_batch_last_indices(batch, out);
-}
-
-static int fi_init_capture(msgl_attn_backend *base, int32_t max_seq_len, const int32_t *batch_sizes,
-                           int32_t num_sizes, msgl_err *err)
-{
-    return msgl__cuda_batches_init_capture(&((fi_backend *)base)->batches, "fi", max_seq_len,
-                                           batch_sizes, num_sizes, err);
 }
 
 // A graph's launches and the layout of its plans depend on the number of requests only; what it
@@ -321,7 +308,7 @@ static int fi_init_capture(msgl_attn_backend *base, int32_t max_seq_len, const i
 static int fi_prepare_for_capture(msgl_attn_backend *base, msgl_batch *batch)
 {
     fi_backend *b = (fi_backend *)base;
-    const int code = msgl__cuda_batch_capture(&b->batches, batch);
+    const int code = msgl__cuda_prepare_for_capture(base, batch);
     if (code != 0) return code;
     begin(b, batch->attn_metadata, true);
     ((msgl_cuda_batch *)batch->attn_metadata)->copied = false;
@@ -333,11 +320,11 @@ static int fi_prepare_for_capture(msgl_attn_backend *base, msgl_batch *batch)
 static int fi_prepare_for_replay(msgl_attn_backend *base, msgl_batch *batch)
 {
     fi_backend *b = (fi_backend *)base;
-    if (batch->padded_size < batch->size || batch->padded_size > b->batches.graph_max_bs) {
+    if (batch->padded_size < batch->size || batch->padded_size > b->common.batches.graph_max_bs) {
         return MSGL_EINVAL;
     }
-    const fi_plans *captured = &b->plans[b->batches.cfg.num_slots];
-    msgl_cuda_batch *md = msgl__cuda_batch_fill(&b->batches, batch, true);
+    const fi_plans *captured = &b->plans[b->common.batches.cfg.num_slots];
+    msgl_cuda_batch *md = msgl__cuda_batch_fill(&b->common.batches, batch, true);
     begin(b, md, true);
     for (int32_t n = 0; n < captured->count; n++) {
         const int place = add_plan(b, md, captured->all[n].kernel, captured->all[n].window);
@@ -364,8 +351,8 @@ const msgl_attn_desc msgl__attn_fi_cuda = {
     .destroy = fi_destroy,
     .prepare_metadata = fi_prepare_metadata,
     .forward = fi_forward,
-    .last_indices = fi_last_indices,
-    .init_capture = fi_init_capture,
+    .last_indices = msgl__cuda_last_indices,
+    .init_capture = msgl__cuda_init_capture,
     .prepare_for_capture = fi_prepare_for_capture,
     .prepare_for_replay = fi_prepare_for_replay,
 };

@@ -18,8 +18,7 @@
 static const float BMM2_SCALE = 1;
 
 typedef struct trtllm_backend {
-    msgl_attn_backend base;
-    msgl_cuda_batches batches;
+    msgl_cuda_backend common;
     msgl_attn_backend *prefill; // fa
     const msgl_trtllm_api *api;
     msgl_xqa_shape shape;
@@ -34,10 +33,10 @@ static void trtllm_destroy(msgl_attn_backend *base)
 {
     trtllm_backend *b = (trtllm_backend *)base;
     if (b == NULL) return;
-    msgl_device *d = b->batches.cfg.dev;
+    msgl_device *d = b->common.batches.cfg.dev;
     if (b->prefill != NULL) b->prefill->desc->destroy(b->prefill);
     if (b->memory != NULL) d->ops->free(d, b->memory, b->memory_bytes);
-    msgl__cuda_batches_destroy(&b->batches);
+    msgl__cuda_batches_destroy(&b->common.batches);
     msgl__free(b->first_layer);
     msgl__free(b);
 }
@@ -73,7 +72,7 @@ static int check_machine(const msgl_attn_config *cfg, msgl_err *err)
 
 static int find_kernel(trtllm_backend *b, msgl_err *err)
 {
-    const msgl_attn_config *cfg = &b->batches.cfg;
+    const msgl_attn_config *cfg = &b->common.batches.cfg;
     b->kernel_page = b->api->kernel_page_size(&b->shape);
     if (b->kernel_page == 0) {
         return msgl__err_set(err, MSGL_EUNSUPPORTED,
@@ -94,9 +93,9 @@ static size_t part(size_t *at, size_t bytes)
 
 static int take_memory(trtllm_backend *b, msgl_err *err)
 {
-    const msgl_attn_config *cfg = &b->batches.cfg;
+    const msgl_attn_config *cfg = &b->common.batches.cfg;
     const size_t running = (size_t)cfg->max_running;
-    int code = msgl__cuda_batches_create(cfg, "trtllm", 0, &b->batches, err);
+    int code = msgl__cuda_batches_create(cfg, "trtllm", 0, &b->common.batches, err);
     if (code == 0) code = msgl__attn_fa_cuda.create(cfg, &b->prefill, err);
     if (code != 0) return code;
     b->pages_stride = (cfg->max_seq_len + b->kernel_page - 1) / b->kernel_page;
@@ -115,8 +114,8 @@ static int trtllm_create(const msgl_attn_config *cfg, msgl_attn_backend **out, m
 {
     trtllm_backend *b = msgl__calloc(1, sizeof *b);
     if (b == NULL) return msgl__err_set(err, MSGL_ENOMEM, "trtllm: out of memory");
-    b->base.desc = &msgl__attn_trtllm_cuda;
-    b->batches.cfg = *cfg;
+    b->common.base.desc = &msgl__attn_trtllm_cuda;
+    b->common.batches.cfg = *cfg;
     b->shape = (msgl_xqa_shape){.dtype = cfg->pool->dtype,
                                 .num_q_heads = cfg->num_q_heads,
                                 .num_kv_heads = cfg->num_kv_heads,
@@ -128,10 +127,10 @@ static int trtllm_create(const msgl_attn_config *cfg, msgl_attn_backend **out, m
     if (code == 0) code = find_kernel(b, err);
     if (code == 0) code = take_memory(b, err);
     if (code != 0) {
-        trtllm_destroy(&b->base);
+        trtllm_destroy(&b->common.base);
         return code;
     }
-    *out = &b->base;
+    *out = &b->common.base;
     return 0;
 }
 
@@ -139,7 +138,7 @@ static int trtllm_prepare_metadata(msgl_attn_backend *base, msgl_batch *batch)
 {
     trtllm_backend *b = (trtllm_backend *)base;
     if (batch->phase == MSGL_PREFILL) return b->prefill->desc->prepare_metadata(b->prefill, batch);
-    (void)msgl__cuda_batch_fill(&b->batches, batch, false);
+    (void)msgl__cuda_batch_fill(&b->common.batches, batch, false);
     b->first_layer[batch->slot] = -1;
     return 0;
 }
@@ -162,13 +161,13 @@ static int make_table(const trtllm_backend *b, const msgl_cuda_attn_call *c, voi
 static void decode(trtllm_backend *b, msgl_exec *x, const msgl_attn_layer *layer,
                    msgl_cuda_batch *md, const void *q, size_t ld, void *out)
 {
-    const msgl_attn_config *cfg = &b->batches.cfg;
+    const msgl_attn_config *cfg = &b->common.batches.cfg;
     void *stream = cfg->cuda->stream(x->device);
     msgl_cuda_attn_call c;
-    msgl__cuda_batch_call(&b->batches, md, layer, x->act, q, ld, out, &c);
-    if (!md->copied) msgl__cuda_batch_copy(&b->batches, md, 0);
+    msgl__cuda_batch_call(&b->common.batches, md, layer, x->act, q, ld, out, &c);
+    if (!md->copied) msgl__cuda_batch_copy(&b->common.batches, md, 0);
     // Every pass over the layers makes the table: a captured graph has to contain it.
-    int32_t *first = &b->first_layer[md - b->batches.slots];
+    int32_t *first = &b->first_layer[md - b->common.batches.slots];
     if (*first < 0) *first = layer->layer;
     if (*first == layer->layer) msgl__cuda_attn_result(x, "trtllm", make_table(b, &c, stream));
     const msgl_xqa_call call = {.shape = b->shape,
@@ -206,30 +205,11 @@ static void trtllm_forward(msgl_attn_backend *base, msgl_exec *x, const msgl_att
     }
 }
 
-static void trtllm_last_indices(const msgl_attn_backend *base, const msgl_batch *batch,
-                                int32_t *out)
-{
-    (void)base;
-    msgl__cuda_batch_last_indices(batch, out);
-}
-
-static int trtllm_init_capture(msgl_attn_backend *base, int32_t max_seq_len,
-                               const int32_t *batch_sizes, int32_t num_sizes, msgl_err *err)
-{
-    return msgl__cuda_batches_init_capture(&((trtllm_backend *)base)->batches, "trtllm",
-                                           max_seq_len, batch_sizes, num_sizes, err);
-}
-
 static int trtllm_prepare_for_capture(msgl_attn_backend *base, msgl_batch *batch)
 {
     trtllm_backend *b = (trtllm_backend *)base;
-    b->first_layer[b->batches.cfg.num_slots] = -1;
-    return msgl__cuda_batch_capture(&b->batches, batch);
-}
-
-static int trtllm_prepare_for_replay(msgl_attn_backend *base, msgl_batch *batch)
-{
-    return msgl__cuda_batch_replay(&((trtllm_backend *)base)->batches, batch);
+    b->first_layer[b->common.batches.cfg.num_slots] = -1;
+    return msgl__cuda_prepare_for_capture(base, batch);
 }
 
 const msgl_attn_desc msgl__attn_trtllm_cuda = {
@@ -252,8 +232,8 @@ const msgl_attn_desc msgl__attn_trtllm_cuda = {
     .destroy = trtllm_destroy,
     .prepare_metadata = trtllm_prepare_metadata,
     .forward = trtllm_forward,
-    .last_indices = trtllm_last_indices,
-    .init_capture = trtllm_init_capture,
+    .last_indices = msgl__cuda_last_indices,
+    .init_capture = msgl__cuda_init_capture,
     .prepare_for_capture = trtllm_prepare_for_capture,
-    .prepare_for_replay = trtllm_prepare_for_replay,
+    .prepare_for_replay = msgl__cuda_prepare_for_replay,
 };
