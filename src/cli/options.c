@@ -198,7 +198,7 @@ const msgl_option msgl__options[] = {
      AT(graph_max_bs),
      "N",
      0,
-     4096,
+     1024,
      NULL,
      "engine",
      "GPU: largest decode batch that is captured as a graph; 0: none (default: 256, or 160 where "

@@ -224,8 +224,10 @@ int msgl__engine_submit(void *engine, msgl_batch *b)
     msgl__step_pad(e, s, b->size);
     s->num_segments =
         msgl__rope_prepare(&e->model.cfg.rope, &s->batch, s->io.inv_freq, s->segments);
-    const int code = e->attn->desc->prepare_metadata(e->attn, &s->batch);
-    if (code != 0) return code;
+    if (s->graph == NULL) { // a graph's metadata is filled, padded, by prepare_for_replay
+        const int code = e->attn->desc->prepare_metadata(e->attn, &s->batch);
+        if (code != 0) return code;
+    }
     s->in_flight = true;
     s->submit_ns = msgl__now_ns();
     e->device->ops->arm(e->device, b->slot);

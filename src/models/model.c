@@ -172,15 +172,12 @@ size_t msgl__model_scratch(const msgl_model *m, int32_t max_tokens, int32_t max_
     return most;
 }
 
-// Row counts worth a measurement of their own: powers of two, and every 8 of small batches, where
-// a tile more or less shows.
-static int32_t tuned_rows(int32_t max_batch, int32_t max_tokens, int32_t *ms, int32_t room)
+// Row counts worth a measurement of their own: every 16 up to 64, where a tile more or less shows,
+// then powers of two. Fewer rows are the small kernels'.
+static int32_t tuned_rows(int32_t most, int32_t *ms, int32_t room)
 {
     int32_t n = 0;
-    for (int32_t m = 16; m <= max_tokens && n < room;
-         m = m < max_batch && m < 64 ? m + 16 : 2 * m) {
-        ms[n++] = m;
-    }
+    for (int32_t m = 16; m <= most && n < room; m += m < 64 ? 16 : m) ms[n++] = m;
     return n;
 }
 
@@ -197,10 +194,10 @@ void msgl__model_tune(const msgl_model *m, msgl_exec *x, int32_t max_batch, int3
 {
     int32_t ms[32];
     if (m->target.kernels->gemm.tune == NULL) return;
-    const int32_t num = tuned_rows(max_batch, max_tokens, ms, MSGL_COUNT(ms));
-    const int32_t head_rows = tuned_rows(max_batch, max_batch, ms, MSGL_COUNT(ms));
+    const int32_t num = tuned_rows(max_tokens, ms, MSGL_COUNT(ms));
+    int32_t head_rows = 0; // logits are of at most a decode batch's rows at a time
+    while (head_rows < num && ms[head_rows] <= max_batch) head_rows++;
     tune(m, x, &m->lm_head, (msgl_linear_call){.f32_out = true}, ms, head_rows);
-    (void)tuned_rows(max_batch, max_tokens, ms, MSGL_COUNT(ms));
     const msgl_decoder_layer *layer = &m->layers[0], *dense = NULL;
     tune(m, x, &layer->attn.qkv, (msgl_linear_call){0}, ms, num);
     tune(m, x, &layer->attn.out, (msgl_linear_call){.accumulate = true}, ms, num);

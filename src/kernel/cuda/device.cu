@@ -163,14 +163,19 @@ static msgl_graph *cuda_graph_end(msgl_device *base, msgl_err *err)
 {
     msgl_cuda_device *d = (msgl_cuda_device *)base;
     cudaGraph_t graph = NULL;
-    msgl_graph *g = (msgl_graph *)msgl__calloc(1, sizeof *g);
+    cudaGraphExec_t exec = NULL;
     cudaError_t code = cudaStreamEndCapture(d->stream, &graph);
     d->capturing = false;
-    if (code == cudaSuccess) code = cudaGraphInstantiate(&g->exec, graph, 0);
+    if (code == cudaSuccess) code = cudaGraphInstantiate(&exec, graph, 0);
     if (graph != NULL) (void)cudaGraphDestroy(graph);
-    if (code == cudaSuccess) code = cudaGraphUpload(g->exec, d->stream);
-    if (code == cudaSuccess && g != NULL) return g;
-    msgl__free(g);
+    if (code == cudaSuccess) code = cudaGraphUpload(exec, d->stream);
+    msgl_graph *g = code == cudaSuccess ? (msgl_graph *)msgl__calloc(1, sizeof *g) : NULL;
+    if (g != NULL) {
+        g->exec = exec;
+        return g;
+    }
+    if (exec != NULL) (void)cudaGraphExecDestroy(exec);
+    if (code == cudaSuccess) code = cudaErrorMemoryAllocation; // of the host
     msgl__err_set(err, MSGL_EDEVICE, "CUDA graph: %s", cudaGetErrorString(code));
     return NULL;
 }
