@@ -55,8 +55,9 @@ static bool any_decoding(const msgl_scheduler *s)
 
 int msgl__sched_build_prefill(msgl_scheduler *s, msgl_flight *f)
 {
-    const bool streams = !s->cfg.prefill_first && any_decoding(s);
-    int32_t budget = msgl__pace_budget(&s->pace, streams, s->cfg.max_prefill_tokens);
+    // Where nobody waits for single tokens (prefill_first), long steps are the fast ones.
+    int32_t budget = s->cfg.max_prefill_tokens;
+    if (!s->cfg.prefill_first) budget = msgl__pace_budget(&s->pace, any_decoding(s), budget);
     for (msgl_req *r = s->running.head; r != NULL && budget > 0; r = r->next) {
         if (r->state == MSGL_REQ_PREFILL) budget -= add_chunk(s, f, r, budget);
     }

@@ -592,8 +592,8 @@ static void test_prefill_first(void **state)
         o.max_prefill_tokens = 100;
         harness h;
         harness_init(&h, o);
-        h.fake.prefill_token_ns = 1000000; // 100 ms a step beside
-        h.fake.decode_ns = 1000000;        // 1 ms
+        h.fake.prefill_token_ns = 10000000; // a second a step, twice an idle server's limit,
+        h.fake.decode_ns = 1000000;         // beside 1 ms
         for (uint64_t uid = 0; uid < 5; uid++) harness_add_simple(&h, uid, 100, 6, uid);
         harness_run(&h, 100);
         for (uint64_t n = 0; n < h.fake.num_steps; n++) {
