@@ -64,6 +64,13 @@ typedef struct msgl_attn_desc {
     // exec->status.
     void (*forward)(msgl_attn_backend *b, msgl_exec *x, const msgl_attn_layer *layer,
                     const msgl_batch *batch, const void *q, size_t ld, void *out);
+    // Norm, rotation and store of the new tokens' K and V inside attention, or NULL: takes_rope
+    // says whether a batch goes that way, by forward_rope instead of the rope kernel and forward.
+    // rope->qkv is the projection's output, which stays as it is; the pool gets what the rope
+    // kernel would have stored, and out has the same bits.
+    bool (*takes_rope)(const msgl_attn_backend *b, const msgl_batch *batch);
+    void (*forward_rope)(msgl_attn_backend *b, msgl_exec *x, const msgl_attn_layer *layer,
+                         const msgl_batch *batch, const msgl_rope_call *rope, void *out);
     // Row of each request's last query token: out [batch->size].
     void (*last_indices)(const msgl_attn_backend *b, const msgl_batch *batch, int32_t *out);
     // Captured graphs (decode only); NULL unless `graph`. Fixed buffers for up to max(batch_sizes)

@@ -43,6 +43,19 @@ static void hybrid_forward(msgl_attn_backend *base, msgl_exec *x, const msgl_att
     b->desc->forward(b, x, layer, batch, q, ld, out);
 }
 
+static bool hybrid_takes_rope(const msgl_attn_backend *base, const msgl_batch *batch)
+{
+    const msgl_attn_backend *b = route(base, batch);
+    return b->desc->takes_rope != NULL && b->desc->takes_rope(b, batch);
+}
+
+static void hybrid_forward_rope(msgl_attn_backend *base, msgl_exec *x, const msgl_attn_layer *layer,
+                                const msgl_batch *batch, const msgl_rope_call *rope, void *out)
+{
+    msgl_attn_backend *b = route(base, batch);
+    b->desc->forward_rope(b, x, layer, batch, rope, out);
+}
+
 static void hybrid_last_indices(const msgl_attn_backend *base, const msgl_batch *batch,
                                 int32_t *out)
 {
@@ -86,6 +99,8 @@ int msgl__attn_hybrid_create(const msgl_attn_choice *c, const msgl_attn_config *
     h->desc.destroy = hybrid_destroy;
     h->desc.prepare_metadata = hybrid_prepare_metadata;
     h->desc.forward = hybrid_forward;
+    h->desc.takes_rope = hybrid_takes_rope;
+    h->desc.forward_rope = hybrid_forward_rope;
     h->desc.last_indices = hybrid_last_indices;
     if (h->desc.graph) {
         h->desc.init_capture = hybrid_init_capture;

@@ -32,8 +32,13 @@ void msgl__attention(msgl_forward *f, const msgl_attention *a, const msgl_norm *
         .v_pool = msgl__kv_v(f->pool, a->geometry.layer),
         .slots = f->out_loc,
     };
+    const msgl_attn_desc *attn = f->attn->desc;
     msgl__linear(f, &a->qkv, norm, in, qkv, rope.tokens);
-    f->k->rope.qk_norm_rope_store(f->x, &rope);
-    f->attn->desc->forward(f->attn, f->x, &a->geometry, f->batch, qkv, rope.ld, out);
+    if (attn->takes_rope != NULL && attn->takes_rope(f->attn, f->batch)) {
+        attn->forward_rope(f->attn, f->x, &a->geometry, f->batch, &rope, out);
+    } else {
+        f->k->rope.qk_norm_rope_store(f->x, &rope);
+        attn->forward(f->attn, f->x, &a->geometry, f->batch, qkv, rope.ld, out);
+    }
     msgl__arena_reset(f->x->scratch);
 }

@@ -11,6 +11,7 @@
 
 #include "attention/fa/fa.h"
 #include "attention/fi/fi.h"
+#include "attention/hybrid.h"
 #include "attention/trtllm/trtllm.h"
 #include "attention/auto.h"
 #include "attention/world.h"
@@ -240,6 +241,7 @@ static void test_registry(void **state)
         assert_non_null(d->prepare_metadata);
         assert_non_null(d->forward);
         assert_non_null(d->last_indices);
+        assert_int_equal(d->takes_rope != NULL, d->forward_rope != NULL);
         assert_int_equal(d->graph, d->init_capture != NULL);
         assert_int_equal(d->graph, d->prepare_for_capture != NULL);
         assert_int_equal(d->graph, d->prepare_for_replay != NULL);
@@ -296,6 +298,73 @@ static void test_hybrid(void **state)
     world_close(&both);
 }
 
+// A made-up backend that takes batches unrotated, or one that does not.
+static int create_taking(const msgl_attn_config *cfg, msgl_attn_backend **out, msgl_err *err);
+static int create_plain(const msgl_attn_config *cfg, msgl_attn_backend **out, msgl_err *err);
+
+static void destroy_nothing(msgl_attn_backend *b)
+{
+    (void)b;
+}
+
+static bool takes_any(const msgl_attn_backend *b, const msgl_batch *batch)
+{
+    (void)b, (void)batch;
+    return true;
+}
+
+static void note_rope(msgl_attn_backend *b, msgl_exec *x, const msgl_attn_layer *layer,
+                      const msgl_batch *batch, const msgl_rope_call *rope, void *out)
+{
+    (void)b, (void)x, (void)layer, (void)batch;
+    *(const msgl_rope_call **)out = rope;
+}
+
+static const msgl_attn_desc TAKING = {.create = create_taking,
+                                      .destroy = destroy_nothing,
+                                      .takes_rope = takes_any,
+                                      .forward_rope = note_rope};
+static const msgl_attn_desc PLAIN = {.create = create_plain, .destroy = destroy_nothing};
+
+static int create_taking(const msgl_attn_config *cfg, msgl_attn_backend **out, msgl_err *err)
+{
+    static msgl_attn_backend b = {.desc = &TAKING};
+    (void)cfg, (void)err;
+    *out = &b;
+    return 0;
+}
+
+static int create_plain(const msgl_attn_config *cfg, msgl_attn_backend **out, msgl_err *err)
+{
+    static msgl_attn_backend b = {.desc = &PLAIN};
+    (void)cfg, (void)err;
+    *out = &b;
+    return 0;
+}
+
+// Of a pair, the half that serves the phase decides about the unrotated projection and gets it.
+static void test_hybrid_rope(void **state)
+{
+    (void)state;
+    const msgl_attn_config cfg = {.device = MSGL_DEVICE_CPU};
+    for (int takes = 0; takes < 4; takes++) { // a bit per half
+        const msgl_attn_choice pair = {takes & 1 ? &TAKING : &PLAIN, takes & 2 ? &TAKING : &PLAIN};
+        msgl_attn_backend *b;
+        msgl_err err = {0};
+        assert_int_equal(msgl__attn_hybrid_create(&pair, &cfg, &b, &err), 0);
+        for (int decode = 0; decode < 2; decode++) {
+            const msgl_batch batch = {.phase = decode ? MSGL_DECODE : MSGL_PREFILL};
+            const bool expected = (takes >> decode & 1) != 0;
+            assert_int_equal(b->desc->takes_rope(b, &batch), expected);
+            if (!expected) continue;
+            const msgl_rope_call rope = {.tokens = 1}, *got = NULL;
+            b->desc->forward_rope(b, NULL, NULL, &batch, &rope, &got);
+            assert_ptr_equal(got, &rope);
+        }
+        b->desc->destroy(b);
+    }
+}
+
 // A wrong configuration is refused with the name of the field.
 static void test_bad_config(void **state)
 {
@@ -325,11 +394,11 @@ static void test_bad_config(void **state)
 int main(void)
 {
     const struct CMUnitTest tests[] = {
-        cmocka_unit_test(test_names),      cmocka_unit_test(test_bad_names),
-        cmocka_unit_test(test_cannot_run), cmocka_unit_test(test_limits),
-        cmocka_unit_test(test_measured),   cmocka_unit_test(test_page_size),
-        cmocka_unit_test(test_registry),   cmocka_unit_test(test_hybrid),
-        cmocka_unit_test(test_bad_config),
+        cmocka_unit_test(test_names),       cmocka_unit_test(test_bad_names),
+        cmocka_unit_test(test_cannot_run),  cmocka_unit_test(test_limits),
+        cmocka_unit_test(test_measured),    cmocka_unit_test(test_page_size),
+        cmocka_unit_test(test_registry),    cmocka_unit_test(test_hybrid),
+        cmocka_unit_test(test_hybrid_rope), cmocka_unit_test(test_bad_config),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }
