@@ -59,11 +59,15 @@ function(msgl_cuda_plugin name)
   install(TARGETS ${name} LIBRARY DESTINATION lib/minisgl)
 endfunction()
 
-# msgl_cuda_test(NAME SOURCES...): a program that scripts/gpu-check runs; CI only builds it.
-function(msgl_cuda_test name)
-  cmake_parse_arguments(T "" "" "SOURCES;LIBS" ${ARGN})
-  add_executable(cuda_${name} ${T_SOURCES})
-  target_include_directories(cuda_${name} PRIVATE ${PROJECT_SOURCE_DIR}/src
-                                                  ${PROJECT_SOURCE_DIR}/include)
-  target_link_libraries(cuda_${name} PRIVATE ${T_LIBS})
+# msgl_cuda_program(NAME [ON_REQUEST] SOURCES ... [LIBS ...]): a test or benchmark for a GPU, which CI only
+# builds. It lies beside the plug-ins. ON_REQUEST: not part of `all`.
+function(msgl_cuda_program name)
+  cmake_parse_arguments(T "ON_REQUEST" "" "SOURCES;LIBS" ${ARGN})
+  msgl_cuda_archs(${T_SOURCES} ONLY 90a)
+  add_executable(${name} ${T_SOURCES})
+  set_target_properties(${name} PROPERTIES RUNTIME_OUTPUT_DIRECTORY ${PROJECT_BINARY_DIR}
+                                           EXCLUDE_FROM_ALL ${T_ON_REQUEST})
+  target_include_directories(${name} PRIVATE ${PROJECT_SOURCE_DIR} ${PROJECT_SOURCE_DIR}/src
+                                             ${PROJECT_SOURCE_DIR}/include)
+  target_link_libraries(${name} PRIVATE ${T_LIBS})
 endfunction()

@@ -4,7 +4,7 @@
 // included) and inside a captured graph. Several sets of pages, so that L2 holds none of them.
 #include <algorithm>
 
-#include "attn_world.cuh"
+#include "tests/cuda/attn_world.cuh"
 
 #include "kernel/cuda/decode/decode.h"
 #include "kernel/cuda/launch.cuh"
@@ -56,24 +56,24 @@ static double time_graph(const pool *p, msgl_cuda_attn_call *c, const int32_t *t
     cudaGraphExec_t exec;
     cudaEvent_t from, to;
     float ms[5];
-    CUDA_CHECK(cudaEventCreate(&from));
-    CUDA_CHECK(cudaEventCreate(&to));
-    CUDA_CHECK(cudaStreamBeginCapture(stream, cudaStreamCaptureModeThreadLocal));
+    CUDA_OK(cudaEventCreate(&from));
+    CUDA_OK(cudaEventCreate(&to));
+    CUDA_OK(cudaStreamBeginCapture(stream, cudaStreamCaptureModeThreadLocal));
     for (int i = 0; i < GRAPH_LAUNCHES; i++) {
         c->table = tables + (size_t)(i % sets) * need;
-        if (chain > 0) CUDA_CHECK(msgl__launch(producer, 64, 128, 0, stream, (uint32_t *)p->q));
+        if (chain > 0) CUDA_OK(msgl__launch(producer, 64, 128, 0, stream, (uint32_t *)p->q));
         if (chain == 1) continue;
-        CUDA_CHECK(fixed ? msgl__cuda_fa_decode_tuned(c, fixed, stream)
-                         : msgl__cuda_fa_decode(c, stream));
+        CUDA_OK(fixed ? msgl__cuda_fa_decode_tuned(c, fixed, stream)
+                      : msgl__cuda_fa_decode(c, stream));
     }
-    CUDA_CHECK(cudaStreamEndCapture(stream, &graph));
-    CUDA_CHECK(cudaGraphInstantiate(&exec, graph, 0));
+    CUDA_OK(cudaStreamEndCapture(stream, &graph));
+    CUDA_OK(cudaGraphInstantiate(&exec, graph, 0));
     for (int i = -1; i < 5; i++) {
-        CUDA_CHECK(cudaEventRecord(from, stream));
-        CUDA_CHECK(cudaGraphLaunch(exec, stream));
-        CUDA_CHECK(cudaEventRecord(to, stream));
-        CUDA_CHECK(cudaStreamSynchronize(stream));
-        if (i >= 0) CUDA_CHECK(cudaEventElapsedTime(&ms[i], from, to));
+        CUDA_OK(cudaEventRecord(from, stream));
+        CUDA_OK(cudaGraphLaunch(exec, stream));
+        CUDA_OK(cudaEventRecord(to, stream));
+        CUDA_OK(cudaStreamSynchronize(stream));
+        if (i >= 0) CUDA_OK(cudaEventElapsedTime(&ms[i], from, to));
     }
     cudaGraphExecDestroy(exec), cudaGraphDestroy(graph);
     cudaEventDestroy(from), cudaEventDestroy(to);
@@ -99,9 +99,9 @@ static void run(const pool *p, const shape *s, int page, const msgl_fa_decode_tu
     }
     int32_t *lens = (int32_t *)malloc(s->batch * 4), *rows = (int32_t *)malloc(s->batch * 4);
     for (int i = 0; i < s->batch; i++) lens[i] = s->len, rows[i] = i;
-    int32_t *lens_dev = (int32_t *)attn_upload(lens, s->batch * 4);
-    int32_t *rows_dev = (int32_t *)attn_upload(rows, s->batch * 4);
-    int32_t *table_dev = (int32_t *)attn_upload(table, sets * need * 4);
+    int32_t *lens_dev = (int32_t *)device_copy(lens, s->batch * 4);
+    int32_t *rows_dev = (int32_t *)device_copy(rows, s->batch * 4);
+    int32_t *table_dev = (int32_t *)device_copy(table, sets * need * 4);
 
     msgl_cuda_attn_call c = {};
     c.dtype = MSGL_BF16;
@@ -116,22 +116,22 @@ static void run(const pool *p, const shape *s, int page, const msgl_fa_decode_tu
         p->workspace_bytes) {
         exit(3);
     }
-    CUDA_CHECK(cudaMemset(p->workspace, 0, p->workspace_bytes));
+    CUDA_OK(cudaMemset(p->workspace, 0, p->workspace_bytes));
 
     cudaStream_t stream;
     cudaEvent_t from, to;
-    CUDA_CHECK(cudaStreamCreate(&stream));
-    CUDA_CHECK(cudaEventCreate(&from));
-    CUDA_CHECK(cudaEventCreate(&to));
+    CUDA_OK(cudaStreamCreate(&stream));
+    CUDA_OK(cudaEventCreate(&from));
+    CUDA_OK(cudaEventCreate(&to));
     float ms[REPEATS];
     for (int i = -3; i < REPEATS; i++) {
         c.table = table_dev + (size_t)((i + 3) % sets) * need;
-        CUDA_CHECK(cudaEventRecord(from, stream));
-        CUDA_CHECK(fixed ? msgl__cuda_fa_decode_tuned(&c, fixed, stream)
-                         : msgl__cuda_fa_decode(&c, stream));
-        CUDA_CHECK(cudaEventRecord(to, stream));
-        CUDA_CHECK(cudaStreamSynchronize(stream));
-        if (i >= 0) CUDA_CHECK(cudaEventElapsedTime(&ms[i], from, to));
+        CUDA_OK(cudaEventRecord(from, stream));
+        CUDA_OK(fixed ? msgl__cuda_fa_decode_tuned(&c, fixed, stream)
+                      : msgl__cuda_fa_decode(&c, stream));
+        CUDA_OK(cudaEventRecord(to, stream));
+        CUDA_OK(cudaStreamSynchronize(stream));
+        if (i >= 0) CUDA_OK(cudaEventElapsedTime(&ms[i], from, to));
     }
     double graph_ms[3];
     for (int chain = 0; chain < 3; chain++) {
@@ -157,15 +157,15 @@ int main(int argc, char **argv)
     p.slots = (size_t)3 << 19;
     const size_t bytes = p.slots * KV_HEADS * DIM * 2;
     p.workspace_bytes = (size_t)256 << 20;
-    p.k = attn_upload(NULL, bytes);
-    p.v = attn_upload(NULL, bytes);
-    p.q = attn_upload(NULL, 256 * 64 * DIM * 2);
-    p.out = attn_upload(NULL, 256 * 64 * DIM * 2);
-    p.workspace = attn_upload(NULL, p.workspace_bytes);
+    p.k = device_copy(NULL, bytes);
+    p.v = device_copy(NULL, bytes);
+    p.q = device_copy(NULL, 256 * 64 * DIM * 2);
+    p.out = device_copy(NULL, 256 * 64 * DIM * 2);
+    p.workspace = device_copy(NULL, p.workspace_bytes);
     fill<<<1024, 256>>>((uint32_t *)p.k, bytes / 4, 1);
     fill<<<1024, 256>>>((uint32_t *)p.v, bytes / 4, 2);
     fill<<<64, 256>>>((uint32_t *)p.q, 256 * 64 * DIM / 2, 3);
-    CUDA_CHECK(cudaDeviceSynchronize());
+    CUDA_OK(cudaDeviceSynchronize());
     bool sweep = false;
     const char *only = NULL; // BATCHxLEN
     for (int i = 1; i < argc; i++) {

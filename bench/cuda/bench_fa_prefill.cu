@@ -18,15 +18,7 @@ extern "C" {
 #include "attention/fa/plan_prefill.h"
 #include "kernel/cuda/sm90/prefill/fa_prefill.h"
 }
-
-#define MUST(call)                                                                                 \
-    do {                                                                                           \
-        const cudaError_t code_ = (cudaError_t)(call);                                             \
-        if (code_ != cudaSuccess) {                                                                \
-            printf("%s:%d: %s: %s\n", __FILE__, __LINE__, #call, cudaGetErrorString(code_));       \
-            exit(1);                                                                               \
-        }                                                                                          \
-    } while (0)
+#include "tests/cuda/cuda_check.cuh"
 
 enum { DIM = 128, REPEATS = 15, GRAPH_LAUNCHES = 4, MAX_BATCH = 64, MAX_TOKENS = 16384 };
 
@@ -57,14 +49,6 @@ __global__ static void fill(__nv_bfloat16 *p, size_t n, uint32_t seed)
         }
         p[i] = __float2bfloat16(sum * 0.866f);
     }
-}
-
-static void *device_copy(const void *host, size_t bytes)
-{
-    void *d;
-    MUST(cudaMalloc(&d, bytes));
-    MUST(cudaMemcpy(d, host, bytes, cudaMemcpyHostToDevice));
-    return d;
 }
 
 typedef struct {
@@ -124,29 +108,29 @@ static void run(const pool *p, const shape *s, int page, double *event_s, double
 
     cudaStream_t stream;
     cudaEvent_t from, to;
-    MUST(cudaStreamCreate(&stream));
-    MUST(cudaEventCreate(&from));
-    MUST(cudaEventCreate(&to));
+    CUDA_OK(cudaStreamCreate(&stream));
+    CUDA_OK(cudaEventCreate(&from));
+    CUDA_OK(cudaEventCreate(&to));
     float ms[REPEATS], graph_ms[5];
     for (int i = -3; i < REPEATS; i++) {
-        MUST(cudaEventRecord(from, stream));
-        MUST(msgl__cuda_fa_prefill_sm90(&c, stream));
-        MUST(cudaEventRecord(to, stream));
-        MUST(cudaStreamSynchronize(stream));
-        if (i >= 0) MUST(cudaEventElapsedTime(&ms[i], from, to));
+        CUDA_OK(cudaEventRecord(from, stream));
+        CUDA_OK(msgl__cuda_fa_prefill_sm90(&c, stream));
+        CUDA_OK(cudaEventRecord(to, stream));
+        CUDA_OK(cudaStreamSynchronize(stream));
+        if (i >= 0) CUDA_OK(cudaEventElapsedTime(&ms[i], from, to));
     }
     cudaGraph_t graph;
     cudaGraphExec_t exec;
-    MUST(cudaStreamBeginCapture(stream, cudaStreamCaptureModeThreadLocal));
-    for (int i = 0; i < GRAPH_LAUNCHES; i++) MUST(msgl__cuda_fa_prefill_sm90(&c, stream));
-    MUST(cudaStreamEndCapture(stream, &graph));
-    MUST(cudaGraphInstantiate(&exec, graph, 0));
+    CUDA_OK(cudaStreamBeginCapture(stream, cudaStreamCaptureModeThreadLocal));
+    for (int i = 0; i < GRAPH_LAUNCHES; i++) CUDA_OK(msgl__cuda_fa_prefill_sm90(&c, stream));
+    CUDA_OK(cudaStreamEndCapture(stream, &graph));
+    CUDA_OK(cudaGraphInstantiate(&exec, graph, 0));
     for (int i = -1; i < 5; i++) {
-        MUST(cudaEventRecord(from, stream));
-        MUST(cudaGraphLaunch(exec, stream));
-        MUST(cudaEventRecord(to, stream));
-        MUST(cudaStreamSynchronize(stream));
-        if (i >= 0) MUST(cudaEventElapsedTime(&graph_ms[i], from, to));
+        CUDA_OK(cudaEventRecord(from, stream));
+        CUDA_OK(cudaGraphLaunch(exec, stream));
+        CUDA_OK(cudaEventRecord(to, stream));
+        CUDA_OK(cudaStreamSynchronize(stream));
+        if (i >= 0) CUDA_OK(cudaEventElapsedTime(&graph_ms[i], from, to));
     }
     std::sort(ms, ms + REPEATS);
     std::sort(graph_ms, graph_ms + 5);
@@ -158,7 +142,7 @@ static void run(const pool *p, const shape *s, int page, double *event_s, double
     cudaEventDestroy(from);
     cudaEventDestroy(to);
     const void *all[] = {c.cu_seqlens_q, c.seqlens_k, c.table_rows, c.table, c.plan};
-    for (const void *x : all) MUST(cudaFree((void *)x));
+    for (const void *x : all) CUDA_OK(cudaFree((void *)x));
 }
 
 int main(int argc, char **argv)
@@ -168,14 +152,14 @@ int main(int argc, char **argv)
     const int last = (int)(sizeof SHAPES / sizeof SHAPES[0]);
     pool p = {};
     p.slots = 32768;
-    MUST(cudaMalloc((void **)&p.k, p.slots * 8 * DIM * 2));
-    MUST(cudaMalloc((void **)&p.v, p.slots * 8 * DIM * 2));
-    MUST(cudaMalloc((void **)&p.q, (size_t)MAX_TOKENS * 32 * DIM * 2));
-    MUST(cudaMalloc((void **)&p.out, (size_t)MAX_TOKENS * 32 * DIM * 2));
+    CUDA_OK(cudaMalloc((void **)&p.k, p.slots * 8 * DIM * 2));
+    CUDA_OK(cudaMalloc((void **)&p.v, p.slots * 8 * DIM * 2));
+    CUDA_OK(cudaMalloc((void **)&p.q, (size_t)MAX_TOKENS * 32 * DIM * 2));
+    CUDA_OK(cudaMalloc((void **)&p.out, (size_t)MAX_TOKENS * 32 * DIM * 2));
     fill<<<1024, 256>>>(p.k, p.slots * 8 * DIM, 1);
     fill<<<1024, 256>>>(p.v, p.slots * 8 * DIM, 2);
     fill<<<1024, 256>>>(p.q, (size_t)MAX_TOKENS * 32 * DIM, 3);
-    MUST(cudaDeviceSynchronize());
+    CUDA_OK(cudaDeviceSynchronize());
     printf("%-12s %-20s |%28s |%28s | asked\n", name, "TFLOP/s", "one launch, page 1/16/128",
            "in a graph, page 1/16/128");
     for (int i = 0; i < last; i++) {

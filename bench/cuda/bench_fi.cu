@@ -4,7 +4,7 @@
 // CUDA cores and on tensor cores, XQA's decode, FlashInfer's prefill. One launch by events (launch
 // cost included), and per launch within a captured graph of many; several input sets, so that L2
 // holds none of them. bench_fi [--decode] [--prefill]: one table only.
-#include "../../tests/cuda/fi_case.cuh"
+#include "tests/cuda/fi_case.cuh"
 
 extern "C" {
 #include "attention/trtllm/cuda/api.h"
@@ -39,7 +39,7 @@ typedef struct inputs {
 static void *device_alloc(size_t bytes)
 {
     void *p;
-    CUDA_CHECK(cudaMalloc(&p, bytes + 256));
+    CUDA_OK(cudaMalloc(&p, bytes + 256));
     return p;
 }
 
@@ -100,18 +100,18 @@ static void inputs_make(inputs *in, int batch, int new_len, int len, int q_heads
         c->out_scale = 1;
         c->window = -1;
         c->batch = batch;
-        c->cu_seqlens_q = (const int32_t *)attn_upload(w->cu_q, ((size_t)batch + 1) * 4);
-        c->seqlens_k = (const int32_t *)attn_upload(w->k_lens, (size_t)batch * 4);
-        c->table = (const int32_t *)attn_upload(table, slots * 4);
+        c->cu_seqlens_q = (const int32_t *)device_copy(w->cu_q, ((size_t)batch + 1) * 4);
+        c->seqlens_k = (const int32_t *)device_copy(w->k_lens, (size_t)batch * 4);
+        c->table = (const int32_t *)device_copy(table, slots * 4);
         c->table_stride = stride;
-        c->table_rows = (const int32_t *)attn_upload(w->rows, (size_t)batch * 4);
+        c->table_rows = (const int32_t *)device_copy(w->rows, (size_t)batch * 4);
         c->page_size = page;
         c->total_q = (int32_t)tokens;
         c->max_seqlen_q = new_len;
         c->max_seqlen_k = len;
     }
     free(table), free(perm);
-    CUDA_CHECK(cudaDeviceSynchronize());
+    CUDA_OK(cudaDeviceSynchronize());
 }
 
 static void inputs_free(inputs *in)
@@ -137,41 +137,41 @@ static int by_value(const void *a, const void *b)
 static void measure(launch_fn fn, void *ctx, int sets, double *event_us, double *graph_us)
 {
     cudaEvent_t a, b;
-    CUDA_CHECK(cudaEventCreate(&a));
-    CUDA_CHECK(cudaEventCreate(&b));
+    CUDA_OK(cudaEventCreate(&a));
+    CUDA_OK(cudaEventCreate(&b));
     float ms[RUNS], t;
     for (int i = 0; i < 3; i++) fn(ctx, i % sets);
     for (int i = 0; i < RUNS; i++) {
-        CUDA_CHECK(cudaStreamSynchronize(stream));
-        CUDA_CHECK(cudaEventRecord(a, stream));
+        CUDA_OK(cudaStreamSynchronize(stream));
+        CUDA_OK(cudaEventRecord(a, stream));
         fn(ctx, i % sets);
-        CUDA_CHECK(cudaEventRecord(b, stream));
-        CUDA_CHECK(cudaEventSynchronize(b));
-        CUDA_CHECK(cudaEventElapsedTime(&ms[i], a, b));
+        CUDA_OK(cudaEventRecord(b, stream));
+        CUDA_OK(cudaEventSynchronize(b));
+        CUDA_OK(cudaEventElapsedTime(&ms[i], a, b));
     }
     qsort(ms, RUNS, sizeof ms[0], by_value);
     *event_us = ms[RUNS / 2] * 1e3;
     cudaGraph_t graph;
     cudaGraphExec_t exec;
-    CUDA_CHECK(cudaStreamBeginCapture(stream, cudaStreamCaptureModeThreadLocal));
+    CUDA_OK(cudaStreamBeginCapture(stream, cudaStreamCaptureModeThreadLocal));
     for (int i = 0; i < IN_GRAPH; i++) fn(ctx, i % sets);
-    CUDA_CHECK(cudaStreamEndCapture(stream, &graph));
-    CUDA_CHECK(cudaGraphInstantiate(&exec, graph, 0));
+    CUDA_OK(cudaStreamEndCapture(stream, &graph));
+    CUDA_OK(cudaGraphInstantiate(&exec, graph, 0));
     float best[5];
     for (int i = 0; i < 5; i++) {
-        CUDA_CHECK(cudaEventRecord(a, stream));
-        CUDA_CHECK(cudaGraphLaunch(exec, stream));
-        CUDA_CHECK(cudaEventRecord(b, stream));
-        CUDA_CHECK(cudaEventSynchronize(b));
-        CUDA_CHECK(cudaEventElapsedTime(&t, a, b));
+        CUDA_OK(cudaEventRecord(a, stream));
+        CUDA_OK(cudaGraphLaunch(exec, stream));
+        CUDA_OK(cudaEventRecord(b, stream));
+        CUDA_OK(cudaEventSynchronize(b));
+        CUDA_OK(cudaEventElapsedTime(&t, a, b));
         best[i] = t;
     }
     qsort(best, 5, sizeof best[0], by_value);
     *graph_us = best[2] * 1e3 / IN_GRAPH;
-    CUDA_CHECK(cudaGraphExecDestroy(exec));
-    CUDA_CHECK(cudaGraphDestroy(graph));
-    CUDA_CHECK(cudaEventDestroy(a));
-    CUDA_CHECK(cudaEventDestroy(b));
+    CUDA_OK(cudaGraphExecDestroy(exec));
+    CUDA_OK(cudaGraphDestroy(graph));
+    CUDA_OK(cudaEventDestroy(a));
+    CUDA_OK(cudaEventDestroy(b));
 }
 
 typedef struct fi_bench {
@@ -211,7 +211,7 @@ typedef struct xqa_bench {
 
 static void launch_xqa(void *ctx, int set)
 {
-    CUDA_CHECK(xqa->decode(&((const xqa_bench *)ctx)->c[set], stream));
+    CUDA_OK(xqa->decode(&((const xqa_bench *)ctx)->c[set], stream));
 }
 
 static bool bench_xqa(inputs *in, int splits, bool pdl, double *event_us, double *graph_us)
@@ -222,12 +222,12 @@ static bool bench_xqa(inputs *in, int splits, bool pdl, double *event_us, double
     const int page = xqa != NULL ? xqa->kernel_page_size(&shape) : 0;
     msgl_xqa_device device;
     if (page == 0) return false;
-    CUDA_CHECK(xqa->prepare(&shape, &device));
+    CUDA_OK(xqa->prepare(&shape, &device));
     const int pages = (in->len + page - 1) / page;
     const size_t scratch = xqa->scratch_bytes(&shape, &device, in->batch);
     void *memory = device_alloc(scratch);
     void *semaphores = device_alloc((size_t)in->batch * in->kv_heads * 4);
-    CUDA_CHECK(cudaMemset(semaphores, 0, (size_t)in->batch * in->kv_heads * 4));
+    CUDA_OK(cudaMemset(semaphores, 0, (size_t)in->batch * in->kv_heads * 4));
     for (int s = 0; s < in->sets; s++) {
         const msgl_cuda_attn_call *w = &in->w[s].call;
         int32_t *table = (int32_t *)device_alloc((size_t)in->batch * pages * 4);
@@ -240,7 +240,7 @@ static bool bench_xqa(inputs *in, int splits, bool pdl, double *event_us, double
         p.seqlens_k = w->seqlens_k;
         p.pages = table;
         p.pages_stride = p.max_pages = pages;
-        CUDA_CHECK(xqa->pages(&p, stream));
+        CUDA_OK(xqa->pages(&p, stream));
         msgl_xqa_call *c = &b.c[s];
         c->shape = shape;
         c->batch = in->batch;
@@ -359,9 +359,9 @@ int main(int argc, char **argv)
         all = false;
     }
     cudaDeviceProp prop;
-    CUDA_CHECK(cudaGetDeviceProperties(&prop, 0));
+    CUDA_OK(cudaGetDeviceProperties(&prop, 0));
     capability = prop.major * 10 + prop.minor;
-    CUDA_CHECK(cudaStreamCreate(&stream));
+    CUDA_OK(cudaStreamCreate(&stream));
     fi = (const msgl_fi_api *)open_plugin("minisgl-attn-fi.so", "msgl_fi_plugin");
     if (capability == 90) {
         xqa = (const msgl_trtllm_api *)open_plugin("minisgl-attn-trtllm.so", "msgl_trtllm_plugin");

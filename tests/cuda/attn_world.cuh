@@ -6,37 +6,22 @@
 #ifndef MSGL_TESTS_CUDA_ATTN_WORLD_CUH
 #define MSGL_TESTS_CUDA_ATTN_WORLD_CUH
 
-#include <cuda_runtime.h>
 #include <math.h>
-#include <stdio.h>
-#include <stdlib.h>
 #include <string.h>
 
 extern "C" {
 #include "core/dtype.h"
 }
 #include "kernel/cuda/attn.h"
-
-#define CUDA_CHECK(call)                                                                           \
-    do {                                                                                           \
-        const cudaError_t code_ = (cudaError_t)(call);                                             \
-        if (code_ != cudaSuccess) {                                                                \
-            fprintf(stderr, "%s:%d: %s: %s\n", __FILE__, __LINE__, #call,                          \
-                    cudaGetErrorString(code_));                                                    \
-            exit(2);                                                                               \
-        }                                                                                          \
-    } while (0)
+#include "tests/cuda/cuda_check.cuh"
 
 typedef struct attn_rng {
     uint64_t state;
 } attn_rng;
 
-static inline uint64_t attn_next(attn_rng *r) // splitmix64
+static inline uint64_t attn_next(attn_rng *r)
 {
-    uint64_t z = (r->state += 0x9e3779b97f4a7c15ull);
-    z = (z ^ (z >> 30)) * 0xbf58476d1ce4e5b9ull;
-    z = (z ^ (z >> 27)) * 0x94d049bb133111ebull;
-    return z ^ (z >> 31);
+    return splitmix64(&r->state);
 }
 
 static inline int attn_range(attn_rng *r, int lo, int hi) // inclusive
@@ -82,14 +67,6 @@ typedef struct attn_world {
     size_t row_bytes, q_bytes, kv_bytes, out_bytes;
     int32_t max_len;
 } attn_world;
-
-static inline void *attn_upload(const void *src, size_t bytes)
-{
-    void *p;
-    CUDA_CHECK(cudaMalloc(&p, bytes ? bytes : 16));
-    if (src != NULL) CUDA_CHECK(cudaMemcpy(p, src, bytes, cudaMemcpyHostToDevice));
-    return p;
-}
 
 // q_lens, k_lens [batch]. Table rows are shuffled among batch + 2; pages too.
 static inline void attn_world_make(attn_world *w, attn_rng *rng, msgl_dtype dtype, int batch,
@@ -160,15 +137,15 @@ static inline void attn_world_make(attn_world *w, attn_rng *rng, msgl_dtype dtyp
     for (size_t i = 0; i < (size_t)total_q * ld_q; i++) {
         attn_put(dtype, w->q, i, i % ld_q < ld_out ? 2.f * attn_uniform(rng) : NAN);
     }
-    w->q_dev = attn_upload(w->q, w->q_bytes);
-    w->k_dev = attn_upload(w->k, w->kv_bytes);
-    w->v_dev = attn_upload(w->v, w->kv_bytes);
-    w->out_dev = attn_upload(NULL, w->out_bytes);
-    w->lse_dev = (float *)attn_upload(NULL, (size_t)total_q * q_heads * 4);
-    w->cu_dev = (int32_t *)attn_upload(w->cu_q, (n + 1) * 4);
-    w->lens_dev = (int32_t *)attn_upload(w->k_lens, n * 4);
-    w->rows_dev = (int32_t *)attn_upload(w->rows, n * 4);
-    w->table_dev = (int32_t *)attn_upload(w->table, (n + 2) * stride * 4);
+    w->q_dev = device_copy(w->q, w->q_bytes);
+    w->k_dev = device_copy(w->k, w->kv_bytes);
+    w->v_dev = device_copy(w->v, w->kv_bytes);
+    w->out_dev = device_copy(NULL, w->out_bytes);
+    w->lse_dev = (float *)device_copy(NULL, (size_t)total_q * q_heads * 4);
+    w->cu_dev = (int32_t *)device_copy(w->cu_q, (n + 1) * 4);
+    w->lens_dev = (int32_t *)device_copy(w->k_lens, n * 4);
+    w->rows_dev = (int32_t *)device_copy(w->rows, n * 4);
+    w->table_dev = (int32_t *)device_copy(w->table, (n + 2) * stride * 4);
     msgl_cuda_attn_call *c = &w->call;
     c->dtype = dtype;
     c->num_q_heads = q_heads;
@@ -216,8 +193,8 @@ static inline float *attn_decode(msgl_dtype t, const void *p, size_t bytes)
 
 static inline void attn_poison(attn_world *w)
 {
-    CUDA_CHECK(cudaMemset(w->out_dev, 0xff, w->out_bytes));
-    CUDA_CHECK(cudaMemset(w->lse_dev, 0xff, (size_t)w->call.total_q * w->call.num_q_heads * 4));
+    CUDA_OK(cudaMemset(w->out_dev, 0xff, w->out_bytes));
+    CUDA_OK(cudaMemset(w->lse_dev, 0xff, (size_t)w->call.total_q * w->call.num_q_heads * 4));
 }
 
 // Exact attention of request req's query token t (of k_len keys), head h: o [dim], returns the LSE.
@@ -268,9 +245,9 @@ static inline void attn_compare(attn_world *w, const int32_t *k_lens, int every,
         w->kf = attn_decode(c->dtype, w->k, w->kv_bytes);
         w->vf = attn_decode(c->dtype, w->v, w->kv_bytes);
     }
-    CUDA_CHECK(cudaMemcpy(out, w->out_dev, w->out_bytes, cudaMemcpyDeviceToHost));
-    CUDA_CHECK(cudaMemcpy(lse, w->lse_dev, (size_t)c->total_q * c->num_q_heads * 4,
-                          cudaMemcpyDeviceToHost));
+    CUDA_OK(cudaMemcpy(out, w->out_dev, w->out_bytes, cudaMemcpyDeviceToHost));
+    CUDA_OK(cudaMemcpy(lse, w->lse_dev, (size_t)c->total_q * c->num_q_heads * 4,
+                       cudaMemcpyDeviceToHost));
     *worst_out = *worst_lse = 0;
     int count = 0;
     for (int i = 0; i < c->batch; i++) {

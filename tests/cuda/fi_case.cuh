@@ -10,7 +10,7 @@
 #include <limits.h>
 #include <unistd.h>
 
-#include "attn_world.cuh"
+#include "tests/cuda/attn_world.cuh"
 
 extern "C" {
 #include "attention/fi/cuda/api.h"
@@ -59,9 +59,9 @@ static inline void fi_case_lengths(fi_case *f, const int32_t *lens)
         f->last_len[i] = lens[i] - (pages - 1) * page;
         if (pages > f->max_pages) f->max_pages = pages;
     }
-    CUDA_CHECK(cudaMemcpy(f->page_indptr_dev, f->page_indptr, ((size_t)n + 1) * 4,
-                          cudaMemcpyHostToDevice));
-    CUDA_CHECK(cudaMemcpy(f->last_dev, f->last_len, (size_t)n * 4, cudaMemcpyHostToDevice));
+    CUDA_OK(cudaMemcpy(f->page_indptr_dev, f->page_indptr, ((size_t)n + 1) * 4,
+                       cudaMemcpyHostToDevice));
+    CUDA_OK(cudaMemcpy(f->last_dev, f->last_len, (size_t)n * 4, cudaMemcpyHostToDevice));
 }
 
 static inline void fi_case_make(fi_case *f, const msgl_fi_api *api, attn_world *w, int kernel_page)
@@ -78,17 +78,17 @@ static inline void fi_case_make(fi_case *f, const msgl_fi_api *api, attn_world *
     const size_t n = (size_t)c->batch;
     f->page_indptr = (int32_t *)calloc(n + 1, 4);
     f->last_len = (int32_t *)calloc(n, 4);
-    f->page_indptr_dev = (int32_t *)attn_upload(NULL, (n + 1) * 4);
-    f->last_dev = (int32_t *)attn_upload(NULL, n * 4);
+    f->page_indptr_dev = (int32_t *)device_copy(NULL, (n + 1) * 4);
+    f->last_dev = (int32_t *)device_copy(NULL, n * 4);
     fi_case_lengths(f, w->k_lens);
     const size_t total = n * (size_t)f->max_pages;
-    f->pages_dev = (int32_t *)attn_upload(NULL, total * 4 + 4);
-    CUDA_CHECK(cudaMemset(f->pages_dev, 0x7f, total * 4 + 4)); // far outside the pool
+    f->pages_dev = (int32_t *)device_copy(NULL, total * 4 + 4);
+    CUDA_OK(cudaMemset(f->pages_dev, 0x7f, total * 4 + 4)); // far outside the pool
     api->sizes(&f->shape, c->batch, c->total_q, &f->staging_bytes, &f->float_bytes);
     f->staging = (char *)aligned_alloc(64, (f->staging_bytes + 63) & ~(size_t)63);
-    f->plan_dev = (char *)attn_upload(NULL, f->staging_bytes);
-    f->float_dev = (char *)attn_upload(NULL, f->float_bytes);
-    CUDA_CHECK(cudaMemset(f->float_dev, 0xff, f->float_bytes)); // NaN
+    f->plan_dev = (char *)device_copy(NULL, f->staging_bytes);
+    f->float_dev = (char *)device_copy(NULL, f->float_bytes);
+    CUDA_OK(cudaMemset(f->float_dev, 0xff, f->float_bytes)); // NaN
 }
 
 static inline void fi_case_free(fi_case *f)
@@ -125,7 +125,7 @@ static inline int fi_case_plan(fi_case *f, const int32_t *lens, msgl_fi_kernel k
         fprintf(stderr, "plan: %s\n", err.text);
         return rc;
     }
-    CUDA_CHECK(cudaMemcpy(f->plan_dev, f->staging, f->plan.bytes, cudaMemcpyHostToDevice));
+    CUDA_OK(cudaMemcpy(f->plan_dev, f->staging, f->plan.bytes, cudaMemcpyHostToDevice));
     return 0;
 }
 
@@ -142,7 +142,7 @@ static inline void fi_case_pages(const fi_case *f, cudaStream_t stream)
     p.page_indptr = f->page_indptr_dev;
     p.max_pages = f->max_pages;
     p.pages = f->pages_dev;
-    CUDA_CHECK(f->api->pages(&p, stream));
+    CUDA_OK(f->api->pages(&p, stream));
 }
 
 static inline void fi_case_run(const fi_case *f, bool pdl, cudaStream_t stream)
@@ -170,7 +170,7 @@ static inline void fi_case_run(const fi_case *f, bool pdl, cudaStream_t stream)
     r.pages = f->pages_dev;
     r.plan_arrays = f->plan_dev;
     r.float_workspace = f->float_dev;
-    CUDA_CHECK(f->api->run(&r, stream));
+    CUDA_OK(f->api->run(&r, stream));
 }
 
 #endif

@@ -6,25 +6,15 @@
 #define MSGL_TESTS_CUDA_OPS_CHECK_CUH
 
 #include <math.h>
-#include <stdio.h>
-#include <stdlib.h>
 #include <string.h>
 
 #include "kernel/cuda/device.cuh"
 #include "kernel/cuda/ops/ops.h"
+#include "tests/cuda/cuda_check.cuh"
 
 extern "C" {
 #include "core/dtype.h"
 }
-
-#define CUDA_OK(call)                                                                              \
-    do {                                                                                           \
-        const cudaError_t code_ = (call);                                                          \
-        if (code_ != cudaSuccess) {                                                                \
-            printf("%s:%d: %s: %s\n", __FILE__, __LINE__, #call, cudaGetErrorString(code_));       \
-            exit(1);                                                                               \
-        }                                                                                          \
-    } while (0)
 
 struct bench_exec {
     msgl_cuda_device device;
@@ -60,13 +50,9 @@ static inline void exec_sync(bench_exec *e)
     }
 }
 
-// splitmix64
 static inline uint64_t rng_next(uint64_t *s)
 {
-    uint64_t z = *s += 0x9e3779b97f4a7c15u;
-    z = (z ^ (z >> 30)) * 0xbf58476d1ce4e5b9u;
-    z = (z ^ (z >> 27)) * 0x94d049bb133111ebu;
-    return z ^ (z >> 31);
+    return splitmix64(s);
 }
 static inline double rng_uniform(uint64_t *s)
 {
@@ -123,10 +109,7 @@ static inline void array_free(array *a)
 
 static inline int32_t *ints_upload(const int32_t *host, size_t n)
 {
-    int32_t *dev;
-    CUDA_OK(cudaMalloc((void **)&dev, n * sizeof *dev + 16));
-    CUDA_OK(cudaMemcpy(dev, host, n * sizeof *dev, cudaMemcpyHostToDevice));
-    return dev;
+    return (int32_t *)device_copy(host, n * sizeof *host);
 }
 
 struct family {

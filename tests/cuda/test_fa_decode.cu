@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 //
 // The decode kernel of fa against exact attention.
-#include "attn_world.cuh"
+#include "tests/cuda/attn_world.cuh"
 
 #include "kernel/cuda/decode/decode.h"
 
@@ -16,8 +16,8 @@ static void *workspace(const msgl_cuda_attn_call *c)
     const size_t bytes = msgl__fa_decode_workspace(c->num_q_heads, c->num_kv_heads, c->head_dim,
                                                    c->batch, c->deterministic);
     void *p;
-    CUDA_CHECK(cudaMalloc(&p, bytes));
-    CUDA_CHECK(cudaMemset(p, 0, bytes));
+    CUDA_OK(cudaMalloc(&p, bytes));
+    CUDA_OK(cudaMemset(p, 0, bytes));
     return p;
 }
 
@@ -31,7 +31,7 @@ typedef struct options {
 static void launch(const msgl_cuda_attn_call *c, const options *o, cudaStream_t stream)
 {
     const msgl_fa_decode_tune t = {o->min_units ? o->min_units : 21, o->ctas ? o->ctas : 132};
-    CUDA_CHECK(msgl__cuda_fa_decode_tuned(c, &t, stream));
+    CUDA_OK(msgl__cuda_fa_decode_tuned(c, &t, stream));
 }
 
 static void set(attn_world *w, const options *o)
@@ -71,9 +71,9 @@ static void one(attn_rng *rng, msgl_dtype dtype, int batch, const int32_t *lens,
     for (int repeat = 0; repeat < 2; repeat++) {
         attn_poison(&w);
         launch(&w.call, o, 0);
-        CUDA_CHECK(cudaDeviceSynchronize());
+        CUDA_OK(cudaDeviceSynchronize());
         outs[repeat] = malloc(w.out_bytes);
-        CUDA_CHECK(cudaMemcpy(outs[repeat], w.out_dev, w.out_bytes, cudaMemcpyDeviceToHost));
+        CUDA_OK(cudaMemcpy(outs[repeat], w.out_dev, w.out_bytes, cudaMemcpyDeviceToHost));
     }
     check(&w, lens, what);
     if (memcmp(outs[0], outs[1], w.out_bytes) != 0) {
@@ -81,7 +81,7 @@ static void one(attn_rng *rng, msgl_dtype dtype, int batch, const int32_t *lens,
         printf("FAIL %s: two launches differ\n", what);
     }
     free(outs[0]), free(outs[1]);
-    CUDA_CHECK(cudaFree(w.call.workspace));
+    CUDA_OK(cudaFree(w.call.workspace));
     attn_world_free(&w);
 }
 
@@ -170,15 +170,15 @@ static void same_bits(attn_rng *rng, bool quick)
             }
         }
         for (size_t e = 0; e < 8 * 128; e++) attn_put(MSGL_BF16, w.q, e, attn_uniform(&own));
-        CUDA_CHECK(cudaMemcpy(w.k_dev, w.k, w.kv_bytes, cudaMemcpyHostToDevice));
-        CUDA_CHECK(cudaMemcpy(w.v_dev, w.v, w.kv_bytes, cudaMemcpyHostToDevice));
-        CUDA_CHECK(cudaMemcpy(w.q_dev, w.q, w.q_bytes, cudaMemcpyHostToDevice));
+        CUDA_OK(cudaMemcpy(w.k_dev, w.k, w.kv_bytes, cudaMemcpyHostToDevice));
+        CUDA_OK(cudaMemcpy(w.v_dev, w.v, w.kv_bytes, cudaMemcpyHostToDevice));
+        CUDA_OK(cudaMemcpy(w.q_dev, w.q, w.q_bytes, cudaMemcpyHostToDevice));
         attn_poison(&w);
-        CUDA_CHECK(msgl__cuda_fa_decode(&w.call, 0));
-        CUDA_CHECK(cudaDeviceSynchronize());
+        CUDA_OK(msgl__cuda_fa_decode(&w.call, 0));
+        CUDA_OK(cudaDeviceSynchronize());
         check(&w, lens, "deterministic");
         uint16_t *out = (uint16_t *)malloc(8 * 128 * 2);
-        CUDA_CHECK(cudaMemcpy(out, w.out_dev, 8 * 128 * 2, cudaMemcpyDeviceToHost));
+        CUDA_OK(cudaMemcpy(out, w.out_dev, 8 * 128 * 2, cudaMemcpyDeviceToHost));
         if (alone == NULL) {
             alone = out;
         } else {
@@ -189,7 +189,7 @@ static void same_bits(attn_rng *rng, bool quick)
             }
             free(out);
         }
-        CUDA_CHECK(cudaFree(w.call.workspace));
+        CUDA_OK(cudaFree(w.call.workspace));
         attn_world_free(&w);
     }
     free(alone);
@@ -209,22 +209,22 @@ static void graph(attn_rng *rng)
     cudaStream_t stream;
     cudaGraph_t g;
     cudaGraphExec_t exec;
-    CUDA_CHECK(cudaStreamCreate(&stream));
-    CUDA_CHECK(cudaStreamBeginCapture(stream, cudaStreamCaptureModeThreadLocal));
-    CUDA_CHECK(msgl__cuda_fa_decode(&w.call, stream));
-    CUDA_CHECK(cudaStreamEndCapture(stream, &g));
-    CUDA_CHECK(cudaGraphInstantiate(&exec, g, 0));
+    CUDA_OK(cudaStreamCreate(&stream));
+    CUDA_OK(cudaStreamBeginCapture(stream, cudaStreamCaptureModeThreadLocal));
+    CUDA_OK(msgl__cuda_fa_decode(&w.call, stream));
+    CUDA_OK(cudaStreamEndCapture(stream, &g));
+    CUDA_OK(cudaGraphInstantiate(&exec, g, 0));
     for (int round = 0; round < 6; round++) {
         int32_t now[7];
         for (int i = 0; i < 7; i++) now[i] = round == 0 ? 1 : attn_range(rng, 1, lens[i]);
-        CUDA_CHECK(cudaMemcpy(w.lens_dev, now, sizeof now, cudaMemcpyHostToDevice));
+        CUDA_OK(cudaMemcpy(w.lens_dev, now, sizeof now, cudaMemcpyHostToDevice));
         attn_poison(&w);
-        CUDA_CHECK(cudaGraphLaunch(exec, stream));
-        CUDA_CHECK(cudaStreamSynchronize(stream));
+        CUDA_OK(cudaGraphLaunch(exec, stream));
+        CUDA_OK(cudaStreamSynchronize(stream));
         check(&w, now, "graph");
     }
     cudaGraphExecDestroy(exec), cudaGraphDestroy(g), cudaStreamDestroy(stream);
-    CUDA_CHECK(cudaFree(w.call.workspace));
+    CUDA_OK(cudaFree(w.call.workspace));
     attn_world_free(&w);
 }
 

@@ -15,15 +15,7 @@ extern "C" {
 #include "attention/fa/plan_prefill.h"
 #include "kernel/cuda/sm90/prefill/fa_prefill.h"
 }
-
-#define MUST(call)                                                                                 \
-    do {                                                                                           \
-        const cudaError_t code_ = (cudaError_t)(call);                                             \
-        if (code_ != cudaSuccess) {                                                                \
-            printf("%s:%d: %s: %s\n", __FILE__, __LINE__, #call, cudaGetErrorString(code_));       \
-            exit(1);                                                                               \
-        }                                                                                          \
-    } while (0)
+#include "tests/cuda/cuda_check.cuh"
 
 enum { MAX_BATCH = 64 };
 
@@ -137,14 +129,6 @@ typedef struct {
     void *plan;
 } device_case;
 
-static void *device_copy(const void *host, size_t bytes)
-{
-    void *d;
-    MUST(cudaMalloc(&d, bytes ? bytes : 16));
-    MUST(cudaMemcpy(d, host, bytes, cudaMemcpyHostToDevice));
-    return d;
-}
-
 template <class T>
 static void fill(const test_case *t, device_case *d, const int *cu, const int *table, int stride)
 {
@@ -154,16 +138,16 @@ static void fill(const test_case *t, device_case *d, const int *cu, const int *t
         const int kv = t->hkv * t->hd;
         fill_rows<T><<<n, 128>>>((T *)d->call.k, kv, at, 0, t->hkv, t->hd, t->content[i], 1);
         fill_rows<T><<<n, 128>>>((T *)d->call.v, kv, at, 0, t->hkv, t->hd, t->content[i], 2);
-        MUST(cudaDeviceSynchronize());
-        MUST(cudaFree(at));
+        CUDA_OK(cudaDeviceSynchronize());
+        CUDA_OK(cudaFree(at));
         if (!rows) continue;
         int *lin = (int *)malloc(sizeof(int) * rows);
         for (int j = 0; j < rows; j++) lin[j] = cu[i] + j;
         at = (int *)device_copy(lin, sizeof(int) * rows);
         fill_rows<T><<<rows, 128>>>((T *)d->call.q, d->call.ld_q, at, n - rows, t->hq, t->hd,
                                     t->content[i], 0);
-        MUST(cudaDeviceSynchronize());
-        MUST(cudaFree(at));
+        CUDA_OK(cudaDeviceSynchronize());
+        CUDA_OK(cudaFree(at));
         free(lin);
     }
 }
@@ -225,18 +209,18 @@ static void build(const test_case *t, device_case *d)
     d->pool_elems = (size_t)c->num_slots * t->hkv * t->hd;
     d->out_elems = (size_t)(cu[n] + 1) * c->ld_out;
     void *p;
-    MUST(cudaMalloc(&p, d->pool_elems * 2));
-    MUST(cudaMemset(p, 0xff, d->pool_elems * 2));
+    CUDA_OK(cudaMalloc(&p, d->pool_elems * 2));
+    CUDA_OK(cudaMemset(p, 0xff, d->pool_elems * 2));
     c->k = p;
-    MUST(cudaMalloc(&p, d->pool_elems * 2));
-    MUST(cudaMemset(p, 0xff, d->pool_elems * 2));
+    CUDA_OK(cudaMalloc(&p, d->pool_elems * 2));
+    CUDA_OK(cudaMemset(p, 0xff, d->pool_elems * 2));
     c->v = p;
-    MUST(cudaMalloc(&p, c->ld_q * 2 * (cu[n] + 1)));
-    MUST(cudaMemset(p, 0xff, c->ld_q * 2 * (cu[n] + 1)));
+    CUDA_OK(cudaMalloc(&p, c->ld_q * 2 * (cu[n] + 1)));
+    CUDA_OK(cudaMemset(p, 0xff, c->ld_q * 2 * (cu[n] + 1)));
     c->q = p;
-    MUST(cudaMalloc(&p, d->out_elems * 2));
+    CUDA_OK(cudaMalloc(&p, d->out_elems * 2));
     c->out = p;
-    if (t->lse) MUST(cudaMalloc(&p, sizeof(float) * (cu[n] + 1) * t->hq));
+    if (t->lse) CUDA_OK(cudaMalloc(&p, sizeof(float) * (cu[n] + 1) * t->hq));
     c->lse = t->lse ? (float *)p : NULL;
     if (t->dtype == MSGL_BF16)
         fill<__nv_bfloat16>(t, d, cu, by_request, stride);
@@ -268,17 +252,17 @@ static void drop(device_case *d)
         c->k,         c->v,     c->q,         c->out, c->lse, d->plan, c->cu_seqlens_q,
         c->seqlens_k, c->table, c->table_rows};
     for (const void *p : all)
-        if (p) MUST(cudaFree((void *)p));
+        if (p) CUDA_OK(cudaFree((void *)p));
 }
 
 static void run(device_case *d)
 {
-    MUST(cudaMemset(d->call.out, 0xff, d->out_elems * 2));
+    CUDA_OK(cudaMemset(d->call.out, 0xff, d->out_elems * 2));
     if (d->call.lse)
-        MUST(cudaMemset(d->call.lse, 0xff,
-                        sizeof(float) * (d->call.total_q + 1) * d->call.num_q_heads));
-    MUST(msgl__cuda_fa_prefill_sm90(&d->call, NULL));
-    MUST(cudaDeviceSynchronize());
+        CUDA_OK(cudaMemset(d->call.lse, 0xff,
+                           sizeof(float) * (d->call.total_q + 1) * d->call.num_q_heads));
+    CUDA_OK(msgl__cuda_fa_prefill_sm90(&d->call, NULL));
+    CUDA_OK(cudaDeviceSynchronize());
 }
 
 static float to_float(uint16_t u, msgl_dtype dtype)
@@ -309,13 +293,13 @@ static double check(const test_case *t, int *failures)
     const size_t rows = (size_t)c->total_q * t->hq;
     double *ref, *lse, *href = (double *)malloc(rows * t->hd * 8),
                        *hlse = (double *)malloc(rows * 8);
-    MUST(cudaMalloc(&ref, rows * t->hd * 8));
-    MUST(cudaMalloc(&lse, rows * 8));
+    CUDA_OK(cudaMalloc(&ref, rows * t->hd * 8));
+    CUDA_OK(cudaMalloc(&lse, rows * 8));
     const int shared = c->max_seqlen_k * 8;
-    MUST(cudaFuncSetAttribute(reference<__nv_bfloat16>, cudaFuncAttributeMaxDynamicSharedMemorySize,
-                              200 * 1024));
-    MUST(cudaFuncSetAttribute(reference<__half>, cudaFuncAttributeMaxDynamicSharedMemorySize,
-                              200 * 1024));
+    CUDA_OK(cudaFuncSetAttribute(reference<__nv_bfloat16>,
+                                 cudaFuncAttributeMaxDynamicSharedMemorySize, 200 * 1024));
+    CUDA_OK(cudaFuncSetAttribute(reference<__half>, cudaFuncAttributeMaxDynamicSharedMemorySize,
+                                 200 * 1024));
     for (int i = 0; i < t->batch; i++) {
         const dim3 grid((unsigned)t->q_len[i], (unsigned)t->hq);
         if (!t->q_len[i]) continue;
@@ -324,11 +308,11 @@ static double check(const test_case *t, int *failures)
         else
             reference<__half><<<grid, 128, shared>>>(*c, i, ref, lse);
     }
-    MUST(cudaDeviceSynchronize());
-    MUST(cudaMemcpy(href, ref, rows * t->hd * 8, cudaMemcpyDeviceToHost));
-    MUST(cudaMemcpy(hlse, lse, rows * 8, cudaMemcpyDeviceToHost));
+    CUDA_OK(cudaDeviceSynchronize());
+    CUDA_OK(cudaMemcpy(href, ref, rows * t->hd * 8, cudaMemcpyDeviceToHost));
+    CUDA_OK(cudaMemcpy(hlse, lse, rows * 8, cudaMemcpyDeviceToHost));
     uint16_t *out = (uint16_t *)malloc(d.out_elems * 2);
-    MUST(cudaMemcpy(out, c->out, d.out_elems * 2, cudaMemcpyDeviceToHost));
+    CUDA_OK(cudaMemcpy(out, c->out, d.out_elems * 2, cudaMemcpyDeviceToHost));
     double num = 0, den = 0, worst = 0, worst_lse = 0;
     int stray = 0, bad_row = -1;
     for (size_t r = 0; r <= (size_t)c->total_q; r++) {
@@ -350,7 +334,7 @@ static double check(const test_case *t, int *failures)
     }
     if (c->lse) {
         float *l = (float *)malloc(rows * 4);
-        MUST(cudaMemcpy(l, c->lse, rows * 4, cudaMemcpyDeviceToHost));
+        CUDA_OK(cudaMemcpy(l, c->lse, rows * 4, cudaMemcpyDeviceToHost));
         for (size_t i = 0; i < rows; i++) {
             const double e = fabs(l[i] - hlse[i]);
             if (!(e <= worst_lse)) worst_lse = e;
@@ -365,8 +349,8 @@ static double check(const test_case *t, int *failures)
                worst_lse, stray);
         describe(t);
     }
-    MUST(cudaFree(ref));
-    MUST(cudaFree(lse));
+    CUDA_OK(cudaFree(ref));
+    CUDA_OK(cudaFree(lse));
     free(href);
     free(hlse);
     free(out);
@@ -417,8 +401,8 @@ static uint16_t *bits(const test_case *t, int first, size_t *count)
     *count = row * (size_t)(t->q_len[0] - first);
     uint16_t *out = (uint16_t *)malloc(*count * 2);
     for (int r = first; r < t->q_len[0]; r++)
-        MUST(cudaMemcpy(out + (r - first) * row, (uint16_t *)d.call.out + r * d.call.ld_out,
-                        row * 2, cudaMemcpyDeviceToHost));
+        CUDA_OK(cudaMemcpy(out + (r - first) * row, (uint16_t *)d.call.out + r * d.call.ld_out,
+                           row * 2, cudaMemcpyDeviceToHost));
     drop(&d);
     return out;
 }

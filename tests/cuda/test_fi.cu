@@ -3,7 +3,7 @@
 // FlashInfer's kernels through our plug-in against exact attention: shapes, masks, decode on both
 // kinds of cores, captured graphs whose lengths change, plans written over poisoned memory, and
 // results under `fixed` that do not depend on the batch.
-#include "fi_case.cuh"
+#include "tests/cuda/fi_case.cuh"
 
 static const double TOLERANCE[MSGL_DTYPE_COUNT] = {0, 2e-3, 1.2e-2}; // |v| < 1; f16, bf16
 static const double LSE_TOLERANCE = 4e-3; // base 2, by approximate instructions
@@ -20,9 +20,9 @@ static void check(attn_world *w, const int32_t *lens, int every, const char *wha
     const msgl_cuda_attn_call *c = &w->call;
     const size_t n = (size_t)c->total_q * c->num_q_heads;
     float *lse = (float *)malloc(n * 4);
-    CUDA_CHECK(cudaMemcpy(lse, c->lse, n * 4, cudaMemcpyDeviceToHost));
+    CUDA_OK(cudaMemcpy(lse, c->lse, n * 4, cudaMemcpyDeviceToHost));
     for (size_t i = 0; i < n; i++) lse[i] *= 0.6931471805599453f;
-    CUDA_CHECK(cudaMemcpy(c->lse, lse, n * 4, cudaMemcpyHostToDevice));
+    CUDA_OK(cudaMemcpy(c->lse, lse, n * 4, cudaMemcpyHostToDevice));
     free(lse);
     double e, l;
     attn_compare(w, lens, every, &e, &l);
@@ -60,7 +60,7 @@ static void one(attn_rng *rng, msgl_dtype dtype, int batch, const int32_t *q_len
         fi_case_pages(&f, 0);
         if (fi_case_plan(&f, k_lens, kernel, false, o->fixed) == 0) {
             fi_case_run(&f, false, 0);
-            CUDA_CHECK(cudaDeviceSynchronize());
+            CUDA_OK(cudaDeviceSynchronize());
             check(&w, k_lens, o->every ? o->every : 1, what, kernel);
         } else {
             failures++;
@@ -151,7 +151,7 @@ static void graphs(attn_rng *rng, bool quick)
     static const int batches[] = {1, 2, 3, 8, 17, 40, 72, 200};
     const int max_len = quick ? 200 : 900;
     cudaStream_t stream;
-    CUDA_CHECK(cudaStreamCreate(&stream));
+    CUDA_OK(cudaStreamCreate(&stream));
     for (int i = 0; i < (quick ? 3 : 16); i++) {
         const int batch = batches[i % 8], kernel = i / 8;
         int32_t ones[200], lens[200];
@@ -167,11 +167,11 @@ static void graphs(attn_rng *rng, bool quick)
         if (fi_case_plan(&f, lens, (msgl_fi_kernel)kernel, true, false) != 0) exit(2);
         cudaGraph_t graph;
         cudaGraphExec_t exec;
-        CUDA_CHECK(cudaStreamBeginCapture(stream, cudaStreamCaptureModeThreadLocal));
+        CUDA_OK(cudaStreamBeginCapture(stream, cudaStreamCaptureModeThreadLocal));
         fi_case_pages(&f, stream);
         fi_case_run(&f, false, stream);
-        CUDA_CHECK(cudaStreamEndCapture(stream, &graph));
-        CUDA_CHECK(cudaGraphInstantiate(&exec, graph, 0));
+        CUDA_OK(cudaStreamEndCapture(stream, &graph));
+        CUDA_OK(cudaGraphInstantiate(&exec, graph, 0));
         const msgl_fi_planned captured = f.plan;
         for (int replay = 0; replay < 3; replay++) {
             for (int k = 0; k < batch; k++) {
@@ -184,18 +184,18 @@ static void graphs(attn_rng *rng, bool quick)
                 printf("FAIL graph: layout of batch %d, %s depends on the lengths\n", batch,
                        KERNEL[kernel]);
             }
-            CUDA_CHECK(cudaMemset(f.pages_dev, 0x7f, (size_t)batch * f.max_pages * 4));
+            CUDA_OK(cudaMemset(f.pages_dev, 0x7f, (size_t)batch * f.max_pages * 4));
             attn_poison(&w);
-            CUDA_CHECK(cudaGraphLaunch(exec, stream));
-            CUDA_CHECK(cudaStreamSynchronize(stream));
+            CUDA_OK(cudaGraphLaunch(exec, stream));
+            CUDA_OK(cudaStreamSynchronize(stream));
             check(&w, lens, batch > 16 ? 5 : 1, "graph", kernel);
             // Eager, with the same plan: the same bits.
             void *a = malloc(w.out_bytes), *b = malloc(w.out_bytes);
-            CUDA_CHECK(cudaMemcpy(a, w.out_dev, w.out_bytes, cudaMemcpyDeviceToHost));
+            CUDA_OK(cudaMemcpy(a, w.out_dev, w.out_bytes, cudaMemcpyDeviceToHost));
             attn_poison(&w);
             fi_case_run(&f, true, stream); // with dependent launch, which may change nothing
-            CUDA_CHECK(cudaStreamSynchronize(stream));
-            CUDA_CHECK(cudaMemcpy(b, w.out_dev, w.out_bytes, cudaMemcpyDeviceToHost));
+            CUDA_OK(cudaStreamSynchronize(stream));
+            CUDA_OK(cudaMemcpy(b, w.out_dev, w.out_bytes, cudaMemcpyDeviceToHost));
             checks++;
             if (memcmp(a, b, w.out_bytes) != 0) {
                 failures++;
@@ -204,12 +204,12 @@ static void graphs(attn_rng *rng, bool quick)
             }
             free(a), free(b);
         }
-        CUDA_CHECK(cudaGraphExecDestroy(exec));
-        CUDA_CHECK(cudaGraphDestroy(graph));
+        CUDA_OK(cudaGraphExecDestroy(exec));
+        CUDA_OK(cudaGraphDestroy(graph));
         fi_case_free(&f);
         attn_world_free(&w);
     }
-    CUDA_CHECK(cudaStreamDestroy(stream));
+    CUDA_OK(cudaStreamDestroy(stream));
 }
 
 // Under `fixed` the last token's bits are the same as decode, as part of a chunk and of a whole
@@ -242,20 +242,20 @@ static void same_bits(attn_rng *rng)
             }
         }
         for (size_t e = 0; e < row; e++) attn_put(MSGL_BF16, w.q, last + e, attn_uniform(&own));
-        CUDA_CHECK(cudaMemcpy(w.k_dev, w.k, w.kv_bytes, cudaMemcpyHostToDevice));
-        CUDA_CHECK(cudaMemcpy(w.v_dev, w.v, w.kv_bytes, cudaMemcpyHostToDevice));
-        CUDA_CHECK(cudaMemcpy(w.q_dev, w.q, w.q_bytes, cudaMemcpyHostToDevice));
+        CUDA_OK(cudaMemcpy(w.k_dev, w.k, w.kv_bytes, cudaMemcpyHostToDevice));
+        CUDA_OK(cudaMemcpy(w.v_dev, w.v, w.kv_bytes, cudaMemcpyHostToDevice));
+        CUDA_OK(cudaMemcpy(w.q_dev, w.q, w.q_bytes, cudaMemcpyHostToDevice));
         w.call.window = i < 4 ? -1 : 300;
         fi_case_make(&f, api, &w, 1);
         attn_poison(&w);
         fi_case_pages(&f, 0);
         if (fi_case_plan(&f, lens, MSGL_FI_TENSOR_CORES, false, true) != 0) exit(2);
         fi_case_run(&f, false, 0);
-        CUDA_CHECK(cudaDeviceSynchronize());
+        CUDA_OK(cudaDeviceSynchronize());
         check(&w, lens, 7, "fixed", MSGL_FI_TENSOR_CORES);
         uint16_t *out = (uint16_t *)malloc(row * 2);
-        CUDA_CHECK(cudaMemcpy(out, (uint16_t *)w.out_dev + (chunk[i] - 1) * row, row * 2,
-                              cudaMemcpyDeviceToHost));
+        CUDA_OK(cudaMemcpy(out, (uint16_t *)w.out_dev + (chunk[i] - 1) * row, row * 2,
+                           cudaMemcpyDeviceToHost));
         checks++;
         if (i % 4 == 0) {
             free(first);
@@ -283,7 +283,7 @@ int main(int argc, char **argv)
             rng.state = strtoull(argv[++i], NULL, 0);
     }
     cudaDeviceProp prop;
-    CUDA_CHECK(cudaGetDeviceProperties(&prop, 0));
+    CUDA_OK(cudaGetDeviceProperties(&prop, 0));
     capability = prop.major * 10 + prop.minor;
     setvbuf(stdout, NULL, _IOLBF, 0);
     api = (const msgl_fi_api *)open_plugin("minisgl-attn-fi.so", "msgl_fi_plugin");

@@ -3,7 +3,7 @@
 // The XQA kernels through our plug-in against exact attention: groups, dtypes, head dimensions,
 // page sizes, windows, splits (twice, as the second launch finds the semaphores that the first
 // left), and a captured graph whose lengths change.
-#include "fi_case.cuh"
+#include "tests/cuda/fi_case.cuh"
 
 extern "C" {
 #include "attention/trtllm/cuda/api.h"
@@ -43,15 +43,15 @@ static bool make(xqa_case *x, attn_rng *rng, msgl_dtype dtype, int batch, const 
         attn_world_free(&x->w);
         return false;
     }
-    CUDA_CHECK(api->prepare(&c->shape, &c->device));
+    CUDA_OK(api->prepare(&c->shape, &c->device));
     const int pages = (x->w.max_len + kernel_page - 1) / kernel_page;
     c->batch = batch;
     c->max_seqlen_k = x->w.max_len;
     // Rows at any distance that keeps them aligned.
     c->ld_q = w->ld_q + 8;
-    c->q = attn_upload(NULL, (size_t)batch * c->ld_q * 2);
-    CUDA_CHECK(cudaMemcpy2D((void *)c->q, c->ld_q * 2, w->q, w->ld_q * 2, w->ld_q * 2, batch,
-                            cudaMemcpyDeviceToDevice));
+    c->q = device_copy(NULL, (size_t)batch * c->ld_q * 2);
+    CUDA_OK(cudaMemcpy2D((void *)c->q, c->ld_q * 2, w->q, w->ld_q * 2, w->ld_q * 2, batch,
+                         cudaMemcpyDeviceToDevice));
     c->out = w->out;
     c->k = w->k;
     c->v = w->v;
@@ -60,14 +60,14 @@ static bool make(xqa_case *x, attn_rng *rng, msgl_dtype dtype, int batch, const 
     c->window = -1;
     c->seqlens_k = w->seqlens_k;
     c->pages_stride = pages;
-    int32_t *table = (int32_t *)attn_upload(NULL, (size_t)batch * pages * 4);
-    CUDA_CHECK(cudaMemset(table, 0x7f, (size_t)batch * pages * 4));
+    int32_t *table = (int32_t *)device_copy(NULL, (size_t)batch * pages * 4);
+    CUDA_OK(cudaMemset(table, 0x7f, (size_t)batch * pages * 4));
     c->pages = table;
-    c->semaphores = (uint32_t *)attn_upload(NULL, (size_t)batch * kv_heads * 4);
-    CUDA_CHECK(cudaMemset(c->semaphores, 0, (size_t)batch * kv_heads * 4));
+    c->semaphores = (uint32_t *)device_copy(NULL, (size_t)batch * kv_heads * 4);
+    CUDA_OK(cudaMemset(c->semaphores, 0, (size_t)batch * kv_heads * 4));
     const size_t scratch = api->scratch_bytes(&c->shape, &c->device, batch);
-    c->scratch = attn_upload(NULL, scratch);
-    CUDA_CHECK(cudaMemset(c->scratch, 0xff, scratch));
+    c->scratch = device_copy(NULL, scratch);
+    CUDA_OK(cudaMemset(c->scratch, 0xff, scratch));
     x->pages.batch = batch;
     x->pages.page_size = kernel_page;
     x->pages.table = w->table;
@@ -104,7 +104,7 @@ static void check(xqa_case *x, const int32_t *lens, int every, const char *what)
 
 static void poison(xqa_case *x)
 {
-    CUDA_CHECK(cudaMemset(x->w.out_dev, 0xff, x->w.out_bytes));
+    CUDA_OK(cudaMemset(x->w.out_dev, 0xff, x->w.out_bytes));
 }
 
 static void one(attn_rng *rng, msgl_dtype dtype, int batch, const int32_t *lens, int q_heads,
@@ -116,12 +116,12 @@ static void one(attn_rng *rng, msgl_dtype dtype, int batch, const int32_t *lens,
     x.call.window = x.w.call.window = window;
     x.call.splits = splits;
     x.call.deterministic = deterministic;
-    CUDA_CHECK(api->pages(&x.pages, 0));
+    CUDA_OK(api->pages(&x.pages, 0));
     for (int repeat = 0; repeat < 2; repeat++) {
         poison(&x);
         x.call.pdl = repeat;
-        CUDA_CHECK(api->decode(&x.call, 0));
-        CUDA_CHECK(cudaDeviceSynchronize());
+        CUDA_OK(api->decode(&x.call, 0));
+        CUDA_OK(cudaDeviceSynchronize());
         check(&x, lens, 1, what);
     }
     destroy(&x);
@@ -168,23 +168,23 @@ static void graph(attn_rng *rng)
     cudaStream_t stream;
     cudaGraph_t g;
     cudaGraphExec_t exec;
-    CUDA_CHECK(cudaStreamCreate(&stream));
-    CUDA_CHECK(cudaStreamBeginCapture(stream, cudaStreamCaptureModeThreadLocal));
-    CUDA_CHECK(api->pages(&x.pages, stream));
-    CUDA_CHECK(api->decode(&x.call, stream));
-    CUDA_CHECK(cudaStreamEndCapture(stream, &g));
-    CUDA_CHECK(cudaGraphInstantiate(&exec, g, 0));
+    CUDA_OK(cudaStreamCreate(&stream));
+    CUDA_OK(cudaStreamBeginCapture(stream, cudaStreamCaptureModeThreadLocal));
+    CUDA_OK(api->pages(&x.pages, stream));
+    CUDA_OK(api->decode(&x.call, stream));
+    CUDA_OK(cudaStreamEndCapture(stream, &g));
+    CUDA_OK(cudaGraphInstantiate(&exec, g, 0));
     for (int replay = 0; replay < 4; replay++) {
         for (int k = 0; k < batch; k++) lens[k] = attn_range(rng, 1, replay % 2 ? 20 : max_len);
-        CUDA_CHECK(cudaMemcpy(x.w.lens_dev, lens, sizeof lens, cudaMemcpyHostToDevice));
+        CUDA_OK(cudaMemcpy(x.w.lens_dev, lens, sizeof lens, cudaMemcpyHostToDevice));
         poison(&x);
-        CUDA_CHECK(cudaGraphLaunch(exec, stream));
-        CUDA_CHECK(cudaStreamSynchronize(stream));
+        CUDA_OK(cudaGraphLaunch(exec, stream));
+        CUDA_OK(cudaStreamSynchronize(stream));
         check(&x, lens, 1, "graph");
     }
-    CUDA_CHECK(cudaGraphExecDestroy(exec));
-    CUDA_CHECK(cudaGraphDestroy(g));
-    CUDA_CHECK(cudaStreamDestroy(stream));
+    CUDA_OK(cudaGraphExecDestroy(exec));
+    CUDA_OK(cudaGraphDestroy(g));
+    CUDA_OK(cudaStreamDestroy(stream));
     destroy(&x);
 }
 
@@ -198,7 +198,7 @@ int main(int argc, char **argv)
             rng.state = strtoull(argv[++i], NULL, 0);
     }
     cudaDeviceProp prop;
-    CUDA_CHECK(cudaGetDeviceProperties(&prop, 0));
+    CUDA_OK(cudaGetDeviceProperties(&prop, 0));
     if (prop.major != 9) {
         printf("trtllm: skipped, XQA is compiled for Hopper only\n");
         return 0;

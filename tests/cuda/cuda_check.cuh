@@ -1,0 +1,41 @@
+// SPDX-License-Identifier: Apache-2.0
+//
+// What all tests and benchmarks on a GPU share: an end at the first error of CUDA, memory with
+// contents, random bits.
+#ifndef MSGL_TESTS_CUDA_CUDA_CHECK_CUH
+#define MSGL_TESTS_CUDA_CUDA_CHECK_CUH
+
+#include <cuda_runtime.h>
+#include <stdint.h>
+#include <stdio.h>
+#include <stdlib.h>
+
+// For whatever returns a cudaError_t, also as an int.
+#define CUDA_OK(call)                                                                              \
+    do {                                                                                           \
+        const cudaError_t code_ = (cudaError_t)(call);                                             \
+        if (code_ != cudaSuccess) {                                                                \
+            fprintf(stderr, "%s:%d: %s: %s\n", __FILE__, __LINE__, #call,                          \
+                    cudaGetErrorString(code_));                                                    \
+            exit(2);                                                                               \
+        }                                                                                          \
+    } while (0)
+
+// bytes of device memory, to be given to cudaFree; filled from src unless that is NULL.
+static inline void *device_copy(const void *src, size_t bytes)
+{
+    void *p;
+    CUDA_OK(cudaMalloc(&p, bytes > 0 ? bytes : 16));
+    if (src != NULL) CUDA_OK(cudaMemcpy(p, src, bytes, cudaMemcpyHostToDevice));
+    return p;
+}
+
+static inline uint64_t splitmix64(uint64_t *state)
+{
+    uint64_t z = *state += 0x9e3779b97f4a7c15u;
+    z = (z ^ (z >> 30)) * 0xbf58476d1ce4e5b9u;
+    z = (z ^ (z >> 27)) * 0x94d049bb133111ebu;
+    return z ^ (z >> 31);
+}
+
+#endif
