@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 //
 // Paged decode on CUDA cores. Groups of 1, 2, 3, 4 and 8 query heads per KV head.
+#include <stddef.h>
 #include <string.h>
 
 #include "attention/fi/cuda/wrap.cuh"
@@ -30,7 +31,8 @@ static int msgl_fi_decode_plan(const msgl_fi_plan_call *c, msgl_fi_planned *out)
             BatchDecodeWithPagedKVCacheWorkEstimationDispatched<GROUP, DIM, PosEncodingMode::kNone,
                                                                 VARIANT, params>);
     });
-    memcpy(out->info, &info, sizeof info);
+    // Without the padding behind the last member: plans are compared. out is all zeros.
+    memcpy(out->info, &info, offsetof(DecodePlanInfo, split_kv) + sizeof info.split_kv);
     return code;
 }
 

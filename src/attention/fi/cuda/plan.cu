@@ -2,6 +2,8 @@
 //
 // FlashInfer's planners for prefill, and the plan of the deterministic mode. They take the staging
 // memory as the base of the device buffers too: only offsets come out of them.
+#include <stddef.h>
+
 #include "attention/fi/cuda/plan.cuh"
 
 using namespace flashinfer;
@@ -66,9 +68,7 @@ static bool fills_grid(const msgl_fi_plan_call *c, int sm_count)
 int msgl__fi_plan_tensor_cores(const msgl_fi_plan_call *c, msgl_fi_planned *out)
 {
     static_assert(sizeof(PrefillPlanInfo) <= sizeof out->info, "plan info");
-    // Its padding is compared too, when a graph's layout must not have moved.
-    alignas(PrefillPlanInfo) char zeroed[sizeof(PrefillPlanInfo)] = {};
-    PrefillPlanInfo &info = *new (zeroed) PrefillPlanInfo;
+    PrefillPlanInfo info;
     int device = 0, sm_count = 0;
     cudaError_t code = cudaGetDevice(&device);
     if (code == cudaSuccess) {
@@ -90,7 +90,8 @@ int msgl__fi_plan_tensor_cores(const msgl_fi_plan_call *c, msgl_fi_planned *out)
             code = plan_prefill(c, false, true, &info);
         }
     }
-    memcpy(out->info, &info, sizeof info);
+    // Without the padding behind the last member: plans are compared. out is all zeros.
+    memcpy(out->info, &info, offsetof(PrefillPlanInfo, split_kv) + sizeof info.split_kv);
     return code;
 }
 
@@ -98,8 +99,7 @@ int msgl__fi_plan_hopper(const msgl_fi_plan_call *c, msgl_fi_planned *out)
 {
     static_assert(sizeof(PrefillPlanSM90Info) <= sizeof out->info, "plan info");
     const msgl_fi_shape *s = &c->shape;
-    alignas(PrefillPlanSM90Info) char zeroed[sizeof(PrefillPlanSM90Info)] = {};
-    PrefillPlanSM90Info &info = *new (zeroed) PrefillPlanSM90Info;
+    PrefillPlanSM90Info info;
     const cudaError_t code = PrefillSM90Plan<int32_t>(
         c->staging, c->float_bytes, c->staging, c->staging, c->staging_bytes, info,
         (int32_t *)c->qo_indptr, (int32_t *)c->page_indptr, (int32_t *)c->kv_len,
@@ -107,7 +107,8 @@ int msgl__fi_plan_hopper(const msgl_fi_plan_call *c, msgl_fi_planned *out)
         s->page_size, true, false, 2, 0);
     // Beyond 4,096 tiles per head FlashInfer uses another schedule, which is not compiled here.
     if (code == cudaSuccess && info.same_schedule_for_all_heads) return cudaErrorNotSupported;
-    memcpy(out->info, &info, sizeof info);
+    const size_t last = offsetof(PrefillPlanSM90Info, same_schedule_for_all_heads);
+    memcpy(out->info, &info, last + sizeof info.same_schedule_for_all_heads);
     return code;
 }
 
