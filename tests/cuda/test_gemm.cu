@@ -22,6 +22,7 @@ typedef struct test {
     uint64_t state; // of the random numbers
     int checks, failures, all_failures;
     int fallbacks; // calls that the kernel under test did not take
+    bool own;      // nothing of cuBLASLt's runs
     double worst;
 } test;
 
@@ -186,6 +187,37 @@ static double reference(const linear_case *c, const array *in, const array *w, c
     return gate / (1 + exp(-gate)) * dot(c, in, w, norm, bias, i, j + c->n / 2, scale);
 }
 
+// Compares a sample of the outputs and all that must not have been written.
+static void compare_linear(test *t, const linear_case *c, const array *in, const array *w,
+                           const array *norm, const array *bias, const array *out,
+                           const float *before, const char *what)
+{
+    const int cols = c->gated ? c->n / 2 : c->n;
+    const size_t ld_out = (size_t)(cols + c->pad_out);
+    difference d = {};
+    for (int i = 0; i < c->m; i++) {
+        for (size_t j = 0; j < ld_out; j++) {
+            const size_t at = (size_t)i * ld_out + j;
+            if ((int)j < cols) {
+                d.bad += !isfinite(out->host[at]);
+            } else if (memcmp(&out->host[at], &before[at], sizeof(float)) != 0) {
+                d.bad++; // beyond the row
+            }
+        }
+    }
+    const long all = (long)c->m * cols;
+    for (long s = 0; s < (all < 3000 ? all : 3000); s++) {
+        const long at = all < 3000 ? s : (long)(((uint64_t)draw(t) << 31 | draw(t)) % all);
+        const int i = (int)(at / cols), j = (int)(at % cols);
+        double ref = reference(c, in, w, norm, bias, i, j);
+        if (c->accumulate) ref += (double)before[(size_t)i * ld_out + j];
+        compare(&d, out->host[(size_t)i * ld_out + j], ref);
+    }
+    const double steps = rounding(out->dtype) + cutting(c->dtype, c->k) +
+                         (c->norm || c->gated ? 2 * rounding(c->dtype) : 0);
+    judge(t, &d, steps, what);
+}
+
 static void check_linear(test *t, const linear_case *c)
 {
     const int cols = c->gated ? c->n / 2 : c->n;
@@ -222,35 +254,15 @@ static void check_linear(test *t, const linear_case *c)
     const bool done = c->kernel == 1   ? msgl__cuda_gated_sm90(&t->x, &call, true)
                       : c->kernel == 2 ? msgl__cuda_narrow_sm90(&t->x, &call, &c->plan)
                                        : false;
+    const bool ran = done || !t->own;
     if (!done) {
         t->fallbacks += c->kernel != 0;
-        msgl__cuda_linear(&t->x, &call);
+        if (ran) msgl__cuda_linear(&t->x, &call);
     }
     t->scratch.size = SCRATCH;
     finish(t, what);
     download(&out);
-    difference d = {};
-    for (int i = 0; i < c->m; i++) {
-        for (size_t j = 0; j < ld_out; j++) {
-            const size_t at = (size_t)i * ld_out + j;
-            if ((int)j < cols) {
-                d.bad += !isfinite(out.host[at]);
-            } else if (memcmp(&out.host[at], &before[at], sizeof(float)) != 0) {
-                d.bad++; // beyond the row
-            }
-        }
-    }
-    const long all = (long)c->m * cols;
-    for (long s = 0; s < (all < 3000 ? all : 3000); s++) {
-        const long at = all < 3000 ? s : (long)(((uint64_t)draw(t) << 31 | draw(t)) % all);
-        const int i = (int)(at / cols), j = (int)(at % cols);
-        double ref = reference(c, &in, &w, &norm, &bias, i, j);
-        if (c->accumulate) ref += (double)before[(size_t)i * ld_out + j];
-        compare(&d, out.host[(size_t)i * ld_out + j], ref);
-    }
-    const double steps = rounding(out_type) + cutting(c->dtype, c->k) +
-                         (c->norm || c->gated ? 2 * rounding(c->dtype) : 0);
-    judge(t, &d, steps, what);
+    if (ran) compare_linear(t, c, &in, &w, &norm, &bias, &out, before, what);
     free(before);
     drop(t, &in);
     drop(t, &w);
@@ -317,7 +329,7 @@ static void test_fused(test *t, int cases, bool quick)
         }
         check_linear(t, &c);
     }
-    if (t->fallbacks > 0) printf("(%d fused cases were done otherwise)\n", t->fallbacks);
+    if (t->fallbacks > 0) printf("(%d fused cases were not for these kernels)\n", t->fallbacks);
 }
 
 // Deterministic: the bits of a row do not depend on how many rows there are.
@@ -642,6 +654,8 @@ static void report(test *t, const char *name)
     t->worst = 0;
 }
 
+// --own leaves out what runs kernels of cuBLASLt: racecheck reports some of them, and ends the
+// program with a fault of its own (CUDA 13.0) when it is told to pass them over.
 int main(int argc, char **argv)
 {
     static test t;
@@ -650,10 +664,11 @@ int main(int argc, char **argv)
     t.state = 1;
     for (int i = 1; i < argc; i++) {
         quick |= strcmp(argv[i], "--quick") == 0;
+        t.own |= strcmp(argv[i], "--own") == 0;
         if (strcmp(argv[i], "--seed") == 0 && i + 1 < argc) t.state = strtoull(argv[++i], NULL, 10);
     }
     open_device(&t, false, NULL);
-    test_linear(&t, quick ? 12 : 200, quick);
+    if (!t.own) test_linear(&t, quick ? 12 : 200, quick);
     report(&t, "linear");
     test_fused(&t, quick ? 12 : 240, quick);
     report(&t, "fused");
@@ -662,6 +677,7 @@ int main(int argc, char **argv)
     test_pack(&t);
     report(&t, "pack, gather");
     close_device(&t);
+    if (t.own) return t.all_failures > 0;
 
     char dir[] = "/tmp/minisgl-test-XXXXXX";
     if (mkdtemp(dir) != NULL) test_cache(&t, dir);
