@@ -75,6 +75,24 @@ static void *take(msgl_engine *e, size_t count, size_t size, bool host, int *cod
     return NULL;
 }
 
+static size_t available(const msgl_engine *e)
+{
+    const bool on_host = e->device->kind == MSGL_DEVICE_CPU;
+    return on_host ? msgl__memory_available() : e->device->ops->available(e->device);
+}
+
+// What did not get its memory, within a plan that seemed to leave some: says what is left and how
+// to leave more. The plan's own errors name flags already.
+static int explain_no_memory(const msgl_engine *e, int code, msgl_err *err)
+{
+    if (code != MSGL_ENOMEM || e->device == NULL || strstr(err->text, "--") != NULL) return code;
+    const msgl_err what = *err;
+    return msgl__err_set(err, code,
+                         "%.300s; have %.0f MiB free; a smaller --num-pages, --memory-ratio or "
+                         "--max-running-requests leaves more",
+                         what.text, (double)available(e) / (1024.0 * 1024.0));
+}
+
 static size_t scratch_bytes(const msgl_engine *e)
 {
     const size_t gemm = msgl__model_scratch(&e->model, e->max_step_tokens, e->logits_rows);
@@ -154,7 +172,7 @@ static int plan_memory(msgl_engine *e, const msgl_engine_config *cfg, msgl_err *
 
     const int32_t context = msgl__model_config_context(m);
     msgl_memory_plan p = {
-        .available = on_host ? msgl__memory_available() : e->device->ops->available(e->device),
+        .available = available(e),
         .weight_bytes = e->model.plan.bytes,
         .weight_dtype = e->info.dtype,
         .step_bytes = arena_bytes(e) + scratch_bytes(e) + msgl__staging_device_bytes(e),
@@ -394,7 +412,7 @@ int msgl__engine_create(const msgl_engine_config *cfg, msgl_engine **out, msgl_e
 {
     msgl_engine *e = msgl__calloc(1, sizeof *e);
     if (e == NULL) return msgl__err_set(err, MSGL_ENOMEM, "engine: out of memory");
-    const int code = build(e, cfg, err);
+    const int code = explain_no_memory(e, build(e, cfg, err), err);
     if (code != 0) {
         msgl__engine_destroy(e);
         return code;

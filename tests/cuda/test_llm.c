@@ -16,6 +16,8 @@
 
 #include <minisgl/minisgl.h>
 
+#include "kernel/cuda_loader.h"
+
 enum { POSITIONS = 64, VOCAB = 260, TOP = 20, MAX_TOKENS = 512 };
 
 static const char *const MODELS[] = {
@@ -403,6 +405,37 @@ static void test_errors(const char *device)
     expect_error("no such backend", &o, "fax", "fa, ");
 }
 
+// The GPU is nearly full before the model comes; once it is not, the same model loads.
+static void test_full_gpu(const char *device)
+{
+    enum { LEFT = 256 << 20 };
+    msgl_err err = {0};
+    msgl_device_choice choice;
+    msgl_device *d = NULL;
+    if (msgl__device_choose(device, &choice, &err) != 0 ||
+        choice.api->open(choice.ordinal, 0, NULL, &d, &err) != 0) {
+        check(0, "%s", err.text);
+        return;
+    }
+    const size_t bytes = d->ops->available(d) - LEFT;
+    void *held = d->ops->alloc(d, bytes);
+    check(held != NULL, "%zu bytes of a free GPU are not to be had", bytes);
+    msgl_options weights = options("bench/models/qwen3-0.6b", device, "bfloat16"), steps;
+    weights.dummy_weight = 1;
+    weights.num_pages = 0;
+    expect_error("weights, full GPU", &weights, "need", "have");
+    steps = options("models/demo", device, "bfloat16");
+    steps.max_prefill_tokens = 1 << 17;
+    expect_error("workspace, full GPU", &steps, "have", "--max-prefill-length");
+    steps = options("models/demo", device, "bfloat16");
+    steps.max_prefill_tokens = 128;
+    steps.num_pages = 1 << 20;
+    expect_error("KV, full GPU", &steps, "have", "--num-pages");
+    d->ops->free(d, held, bytes);
+    msgl_close(open_model(&weights));
+    d->ops->destroy(d);
+}
+
 int main(int argc, char **argv)
 {
     const char *device = "cuda:0";
@@ -424,7 +457,10 @@ int main(int argc, char **argv)
         }
     }
     test_demo(device, quick);
-    if (strncmp(device, "cuda", 4) == 0) test_errors(device);
+    if (strncmp(device, "cuda", 4) == 0) {
+        test_errors(device);
+        test_full_gpu(device);
+    }
     printf("llm: %s\n", g_failures == 0 ? "all passed" : "failures");
     return g_failures == 0 ? 0 : 1;
 }
