@@ -1,15 +1,11 @@
 // SPDX-License-Identifier: Apache-2.0
 //
 // Family rope: one kernel norms and rotates the heads of q and k in place and stores k and v in the
-// pool, so that the projection's output is read once.
-//
-// A head of C groups of eight elements is shared by C / 2 lanes (rounded up to a power of two):
-// lane j < half / 8 holds groups j and j + half / 8, which rotate into each other without leaving
-// the lane; the lanes after them hold the groups that do not rotate, two each.
+// pool, so that the projection's output is read once. How a head is shared by lanes: rope_head.cuh.
 #include "kernel/cuda/device.cuh"
 #include "kernel/cuda/launch.cuh"
 #include "kernel/cuda/ops/ops.h"
-#include "kernel/cuda/ops/vec8.cuh"
+#include "kernel/cuda/ops/rope_head.cuh"
 
 static __global__ void table_kernel(const int32_t *positions, int tokens, const float *inv_freq,
                                     int half, float scale, float *cos_sin)
@@ -63,12 +59,6 @@ static __device__ __forceinline__ void read_weights(const rope_args &a, int head
     if (second * 8 < a.head_dim) load8(weight + second * 8, w2);
 }
 
-static __device__ __forceinline__ void scale8(float v[8], const float w[8], float inv)
-{
-#pragma unroll
-    for (int j = 0; j < 8; j++) v[j] *= inv * w[j];
-}
-
 // LANES lanes per head; blockIdx.x: token, the block's lane groups and blockIdx.y share its heads.
 // ONE: a lane group has one head at most, whose weights are read before the wait.
 template <typename T, typename KV, int LANES, bool ONE>
@@ -76,10 +66,8 @@ static __global__ void __launch_bounds__(256) rope_kernel(const rope_args a)
 {
     msgl__pdl_trigger();
     const int j = (int)threadIdx.x % LANES, groups = (int)blockDim.x / LANES;
-    const int pairs = a.half / 8, chunks = a.head_dim / 8;
-    const bool rotates = j < pairs;
-    const int first = rotates ? j : 2 * pairs + 2 * (j - pairs);
-    const int second = rotates ? j + pairs : first + 1;
+    const head_lane l = find_head_lane(j, a.half);
+    const int first = l.first, second = l.second, chunks = a.head_dim / 8;
     const bool has_first = first < chunks, has_second = second < chunks;
     const int heads = a.num_q_heads + 2 * a.num_kv_heads;
     const size_t t = blockIdx.x;
@@ -88,7 +76,7 @@ static __global__ void __launch_bounds__(256) rope_kernel(const rope_args a)
     if (ONE) read_weights(a, only, first, second, w1, w2);
     msgl__pdl_wait();
     float c[8], s[8];
-    if (rotates) {
+    if (l.rotates) {
         load8(a.cos_sin + t * 2 * (size_t)a.half + j * 8, c);
         load8(a.cos_sin + t * 2 * (size_t)a.half + a.half + j * 8, s);
     }
@@ -98,27 +86,18 @@ static __global__ void __launch_bounds__(256) rope_kernel(const rope_args a)
         const int h = base + (int)threadIdx.x / LANES;
         const bool mine = h < heads, is_v = h >= a.num_q_heads + a.num_kv_heads;
         T *row = (T *)a.qkv + t * a.ld + (size_t)h * (size_t)a.head_dim;
-        float p[8] = {0}, q[8] = {0}, sum = 0;
+        float p[8] = {0}, q[8] = {0};
         if (mine && has_first) load8(row + first * 8, p);
         if (mine && has_second) load8(row + second * 8, q);
-#pragma unroll
-        for (int i = 0; i < 8; i++) sum += p[i] * p[i] + q[i] * q[i];
-        sum = group_sum(sum, LANES);
+        const float sum = group_sum(head_squares(p, q), LANES);
         if (!mine) continue;
         if (head_weight(a, h) != NULL) {
-            const float inv = 1.0f / sqrtf(sum / (float)a.head_dim + a.eps);
+            const float scale = head_scale(sum, a.head_dim, a.eps);
             if (!ONE) read_weights(a, h, first, second, w1, w2);
-            scale8(p, w1, inv);
-            scale8(q, w2, inv);
+            head_norm(p, w1, scale);
+            head_norm(q, w2, scale);
         }
-        if (!is_v && rotates) {
-#pragma unroll
-            for (int i = 0; i < 8; i++) {
-                const float u = p[i], w = q[i];
-                p[i] = u * c[i] - w * s[i];
-                q[i] = w * c[i] + u * s[i];
-            }
-        }
+        if (!is_v && l.rotates) head_rotate(p, q, c, s);
         if (!is_v) {
             if (has_first) store8(row + first * 8, p);
             if (has_second) store8(row + second * 8, q);
@@ -203,7 +182,7 @@ template <typename T, typename KV> static void rope(msgl_exec *x, const msgl_rop
                                       dim3(32), 0, msgl__cuda_stream(x), a));
         return;
     }
-    const int lanes = c->head_dim <= 64 ? 4 : c->head_dim <= 128 ? 8 : 16;
+    const int lanes = MSGL_HEAD_LANES(c->head_dim);
     // Few tokens: a lane group per head, in blocks of two warps. Many: a block per token, whose
     // lane groups keep the angles for several heads.
     const bool few = tokens <= 4 * (unsigned)msgl__cuda_device(x)->sm_count;

@@ -45,9 +45,8 @@ static __device__ __forceinline__ void load8(const float *p, float v[8])
     v[4] = b.x, v[5] = b.y, v[6] = b.z, v[7] = b.w;
 }
 
-static __device__ __forceinline__ void load8(const __half *p, float v[8])
+static __device__ __forceinline__ void unpack8(const uint4 u, float v[8], __half)
 {
-    const uint4 u = *(const uint4 *)p;
     const uint32_t w[4] = {u.x, u.y, u.z, u.w};
 #pragma unroll
     for (int i = 0; i < 4; i++) {
@@ -56,9 +55,8 @@ static __device__ __forceinline__ void load8(const __half *p, float v[8])
     }
 }
 
-static __device__ __forceinline__ void load8(const __nv_bfloat16 *p, float v[8])
+static __device__ __forceinline__ void unpack8(const uint4 u, float v[8], __nv_bfloat16)
 {
-    const uint4 u = *(const uint4 *)p;
     const uint32_t w[4] = {u.x, u.y, u.z, u.w};
 #pragma unroll
     for (int i = 0; i < 4; i++) {
@@ -67,13 +65,18 @@ static __device__ __forceinline__ void load8(const __nv_bfloat16 *p, float v[8])
     }
 }
 
+template <typename T> static __device__ __forceinline__ void load8(const T *p, float v[8])
+{
+    unpack8(*(const uint4 *)p, v, T());
+}
+
 static __device__ __forceinline__ void store8(float *p, const float v[8])
 {
     ((float4 *)p)[0] = make_float4(v[0], v[1], v[2], v[3]);
     ((float4 *)p)[1] = make_float4(v[4], v[5], v[6], v[7]);
 }
 
-static __device__ __forceinline__ void store8(__half *p, const float v[8])
+static __device__ __forceinline__ uint4 pack8(const float v[8], __half)
 {
     uint32_t w[4];
 #pragma unroll
@@ -81,10 +84,10 @@ static __device__ __forceinline__ void store8(__half *p, const float v[8])
         const __half2 h = __floats2half2_rn(v[2 * i], v[2 * i + 1]);
         w[i] = *(const uint32_t *)&h;
     }
-    *(uint4 *)p = make_uint4(w[0], w[1], w[2], w[3]);
+    return make_uint4(w[0], w[1], w[2], w[3]);
 }
 
-static __device__ __forceinline__ void store8(__nv_bfloat16 *p, const float v[8])
+static __device__ __forceinline__ uint4 pack8(const float v[8], __nv_bfloat16)
 {
     uint32_t w[4];
 #pragma unroll
@@ -92,7 +95,12 @@ static __device__ __forceinline__ void store8(__nv_bfloat16 *p, const float v[8]
         const __nv_bfloat162 h = __floats2bfloat162_rn(v[2 * i], v[2 * i + 1]);
         w[i] = *(const uint32_t *)&h;
     }
-    *(uint4 *)p = make_uint4(w[0], w[1], w[2], w[3]);
+    return make_uint4(w[0], w[1], w[2], w[3]);
+}
+
+template <typename T> static __device__ __forceinline__ void store8(T *p, const float v[8])
+{
+    *(uint4 *)p = pack8(v, T());
 }
 
 // Sum over aligned groups of `lanes` lanes (a power of two), the same in all of them.
