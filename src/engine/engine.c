@@ -82,10 +82,10 @@ static size_t available(const msgl_engine *e)
 }
 
 // What did not get its memory, within a plan that seemed to leave some: says what is left and how
-// to leave more. The plan's own errors name flags already.
+// to leave more. The plan's own errors say so already.
 static int explain_no_memory(const msgl_engine *e, int code, msgl_err *err)
 {
-    if (code != MSGL_ENOMEM || e->device == NULL || strstr(err->text, "--") != NULL) return code;
+    if (code != MSGL_ENOMEM || e->device == NULL || strstr(err->text, "have") != NULL) return code;
     const msgl_err what = *err;
     return msgl__err_set(err, code,
                          "%.300s; have %.0f MiB free; a smaller --num-pages, --memory-ratio or "
