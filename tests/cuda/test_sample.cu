@@ -203,9 +203,10 @@ static void check_draws(bench_exec *e, family *f, int vocab, int kind, const msg
     free(hits), free(place), free(t), free(rows), draws_free(&d), array_free(&l);
 }
 
-// Each row of a mixed batch draws what it draws alone, at any alignment.
-static void check_mixed(bench_exec *e, family *f, int rows, int vocab, size_t ld, uint64_t *seed)
+// A row of a mixed batch draws what it draws alone, at any alignment: row 1 and every so many-th.
+static void check_mixed(bench_exec *e, family *f, int rows, int vocab, int every, uint64_t *seed)
 {
+    const size_t ld = (size_t)vocab;
     array l = array_new(MSGL_F32, (size_t)rows * ld, 0, seed);
     msgl_sample_row *p = (msgl_sample_row *)malloc(sizeof *p * rows);
     for (int r = 0; r < rows; r++) {
@@ -219,7 +220,7 @@ static void check_mixed(bench_exec *e, family *f, int rows, int vocab, size_t ld
     array_upload(&l);
     draws d = draw(e, (const float *)l.dev, ld, vocab, p, rows);
     array one = array_new(MSGL_F32, ld + 8, 0, seed);
-    for (int r = 0; r<rows; r += rows> 64 ? 13 : 1) {
+    for (int r = 1 % every; r < rows; r += every) {
         for (int shift = 0; shift < 2; shift++) {
             float *at = (float *)one.dev + shift;
             CUDA_OK(cudaMemcpy(at, (float *)l.dev + r * ld, vocab * 4, cudaMemcpyDeviceToDevice));
@@ -293,12 +294,12 @@ static void check_logprobs(bench_exec *e, family *f, int rows, int vocab, size_t
     cudaFree(d_out), free(out), free(before), array_free(&l);
 }
 
-// So many rows have a block each; of fewer, a cluster of up to eight blocks shares one.
-enum { MANY_ROWS = 140 };
+// --quick is for compute-sanitizer: every kernel and filter, small rows. How many they are decides
+// how many threads a row has: FEW rows have clusters of up to eight blocks, SOME clusters of four,
+// MANY a block each. racecheck takes 0.2 s for 40 rows of SOME and seconds for one of FEW, so that
+// there are hardly any of those.
+enum { FEW = 4, SOME = 40, MANY = 140 };
 
-// --quick is for compute-sanitizer, whose racecheck takes 100 times as long for clusters as for
-// single blocks (0.16-0.7 s for a row of any length, on an H200): every kernel and filter, of few
-// rows.
 int main(int argc, char **argv)
 {
     const options o = parse_options(argc, argv);
@@ -307,11 +308,11 @@ int main(int argc, char **argv)
     exec_open(&e, 1 << 20);
     family greedy = {"greedy"}, draws = {"draws"}, mixed = {"mixed"}, logprobs = {"logprobs"};
     const int big = o.quick ? 5003 : 151936;
-    check_greedy(&e, &greedy, 40, 1, 1, &seed);
-    check_greedy(&e, &greedy, MANY_ROWS, 7, 7, &seed);
-    check_greedy(&e, &greedy, 40, 1000, 1003, &seed);
-    check_greedy(&e, &greedy, o.quick ? 4 : 8, big, big, &seed);
-    check_greedy(&e, &greedy, o.quick ? 4 : 60, big + 1, big + 1, &seed);
+    check_greedy(&e, &greedy, SOME, 1, 1, &seed);
+    check_greedy(&e, &greedy, MANY, 7, 7, &seed);
+    check_greedy(&e, &greedy, SOME, 1000, 1003, &seed);
+    check_greedy(&e, &greedy, FEW, big, big, &seed);
+    check_greedy(&e, &greedy, SOME, big + 1, big + 1, &seed);
     if (!o.quick) {
         check_greedy(&e, &greedy, 2, 300007, 300007, &seed);
         check_greedy(&e, &greedy, 300, 32000, 32000, &seed);
@@ -354,12 +355,13 @@ int main(int argc, char **argv)
     for (size_t i = 0; i < sizeof settings / sizeof *settings; i++) {
         msgl_sample_row p = plain_row(settings[i].temperature, 1000 + i, 0);
         p.top_p = settings[i].top_p, p.min_p = settings[i].min_p, p.top_k = settings[i].top_k;
-        const int few = i == 8 ? MANY_ROWS : 1;
-        const int n = o.quick ? few : settings[i].vocab <= 64 ? 140000 : 60000;
+        const int n = o.quick                   ? (i % 9 == 8 ? MANY : SOME)
+                      : settings[i].vocab <= 64 ? 140000
+                                                : 60000;
         check_draws(&e, &draws, settings[i].vocab, settings[i].kind, &p, n, &seed);
     }
-    msgl_sample_row p = plain_row(1, 7, 0);
     if (!o.quick) {
+        msgl_sample_row p = plain_row(1, 7, 0);
         check_draws(&e, &draws, big, 2, &p, 20000, &seed);
         p.top_k = 50;
         check_draws(&e, &draws, big, 0, &p, 5000, &seed);
@@ -367,19 +369,19 @@ int main(int argc, char **argv)
         check_draws(&e, &draws, big, 1, &p, 5000, &seed);
         p.top_k = 0, p.top_p = 0.9f;
         check_draws(&e, &draws, big + 1, 0, &p, 5000, &seed);
+        check_draws(&e, &draws, 300007, 2, &p, 500, &seed); // more than the blocks keep
     }
-    p.top_k = 0, p.top_p = 0.9f;
-    check_draws(&e, &draws, 300007, 2, &p, o.quick ? 1 : 500, &seed); // more than blocks keep
-    check_mixed(&e, &mixed, 1, 500, 500, &seed);
-    check_mixed(&e, &mixed, o.quick ? 4 : 30, 777, 777, &seed);
-    check_mixed(&e, &mixed, o.quick ? 2 : 16, big, big, &seed);
+    check_mixed(&e, &mixed, o.quick ? SOME : 30, 777, o.quick ? SOME : 1, &seed);
+    check_mixed(&e, &mixed, o.quick ? MANY : 16, big, o.quick ? MANY : 1, &seed);
     if (!o.quick) {
-        check_mixed(&e, &mixed, 100, big + 1, big + 1, &seed);
-        check_mixed(&e, &mixed, 300, 5000, 5000, &seed);
+        check_mixed(&e, &mixed, 1, 500, 1, &seed);
+        check_mixed(&e, &mixed, 100, big + 1, 13, &seed);
+        check_mixed(&e, &mixed, 300, 5000, 13, &seed);
     }
-    check_logprobs(&e, &logprobs, o.quick ? 2 : 10, 1, 1, &seed);
-    check_logprobs(&e, &logprobs, o.quick ? MANY_ROWS : 30, 7, 9, &seed);
-    check_logprobs(&e, &logprobs, o.quick ? 4 : 12, big, big, &seed);
+    check_logprobs(&e, &logprobs, SOME, 1, 1, &seed);
+    check_logprobs(&e, &logprobs, MANY, 7, 9, &seed);
+    check_logprobs(&e, &logprobs, SOME, big, big, &seed);
+    if (!o.quick) check_logprobs(&e, &logprobs, FEW, big, big, &seed);
     if (!o.quick) check_logprobs(&e, &logprobs, 200, 4001, 4001, &seed);
     int failed = family_end(&greedy);
     failed |= family_end(&draws);
