@@ -418,6 +418,12 @@ int main(int argc, char **argv)
     for (int i = 0; i < (quick ? 24 : 240); i++) {
         check_product(i % 4 == 3 ? MSGL_F16 : MSGL_BF16, random_shape(quick));
     }
+    for (int m = 1; m <= 8; m += quick ? 7 : 1) { // weights that fit into shared memory at once
+        check_product(MSGL_BF16, {m, 4096, 1024, true});
+        check_product(MSGL_BF16, {m, 6144, 1024, true, false, true});
+        check_product(MSGL_BF16, {m, 1024, 2048, false, false, false, true});
+        check_product(MSGL_BF16, {m, 1023, 3072, false, true, false, true});
+    }
     if (!quick) {
         for (int m = 1; m <= 16; m++) {
             check_product(MSGL_BF16, {m, 200, 3072, m % 2 == 0, false, m % 3 == 0, m % 3 == 1});

@@ -95,6 +95,7 @@ void msgl__cuda_linear(msgl_exec *x, const msgl_linear_call *c)
     }
     // Each has sums of its own order: one kernel for every m where that must not matter.
     if (!msgl__cuda_device(x)->deterministic) {
+        if (c->m <= 8 && msgl__cuda_gemv(x, c)) return;
         if (msgl__cuda_narrow_sm90(x, c, NULL) || msgl__cuda_gemv(x, c)) return;
     }
     const size_t used = x->scratch->used;

@@ -5,6 +5,7 @@
 
 #include "kernel/cuda/device.cuh"
 #include "kernel/cuda/gemv/kernel.cuh"
+#include "kernel/cuda/gemv/resident.cuh"
 
 // One for each multiprocessor, unless that leaves less than half a tile each.
 static int blocks_of(const msgl_cuda_device *d, const gemv_params *p)
@@ -21,6 +22,21 @@ static int warps_of_row(int m)
     return warps;
 }
 
+// Shared memory of a kernel. A multiprocessor does not change its share of it while anything runs
+// there, so that two kernels only overlap if both ask for the same, all of it. false: this GPU has
+// less.
+template <typename Kernel> static bool take_shared(Kernel kernel, size_t bytes)
+{
+    if (cudaFuncSetAttribute(kernel, cudaFuncAttributeMaxDynamicSharedMemorySize, (int)bytes) !=
+            cudaSuccess ||
+        cudaFuncSetAttribute(kernel, cudaFuncAttributePreferredSharedMemoryCarveout,
+                             cudaSharedmemCarveoutMaxShared) != cudaSuccess) {
+        cudaGetLastError();
+        return false;
+    }
+    return true;
+}
+
 template <typename T, int COLUMNS, int TILES, int HALVES, int DEPTH, bool STREAM>
 static bool launch(msgl_exec *x, const gemv_params *p, size_t least = 0)
 {
@@ -28,11 +44,7 @@ static bool launch(msgl_exec *x, const gemv_params *p, size_t least = 0)
     size_t shared = gemv_shared<COLUMNS, TILES, HALVES, DEPTH, STREAM>(p->m, p->k);
     if (shared < least) shared = least;
     void (*const kernel)(gemv_params, int) = gemv_kernel<T, COLUMNS, TILES, HALVES, DEPTH, STREAM>;
-    if (cudaFuncSetAttribute(kernel, cudaFuncAttributeMaxDynamicSharedMemorySize, (int)shared) !=
-        cudaSuccess) {
-        cudaGetLastError(); // more than this GPU has
-        return false;
-    }
+    if (!take_shared(kernel, shared)) return false;
     int warps_per_row = warps_of_row(p->m);
     const bool many = p->m > 4 && p->m <= 8 && p->k >= 8 * GEMV_THREADS;
     if (many && p->norm != NULL && gemv_type<T>::wide) warps_per_row = 0;
@@ -64,6 +76,40 @@ template <typename T, int COLUMNS> static bool choose(msgl_exec *x, const gemv_p
            (COLUMNS == 8 && launch<T, COLUMNS, 1, 2, 2, false>(x, p));
 }
 
+// Blocks of a kernel that is launched early go two on one multiprocessor where two fit, and leave
+// another one empty. So kernels that follow each other take turns: those that add to their output
+// (o, down) ask for more than half of the shared memory, the others fit once beside them, and load
+// their weights before they have ended.
+template <int CHUNKS> static bool launch_resident(msgl_exec *x, gemv_params *p)
+{
+    enum { HALF = 116 << 10, OTHER_HALF = 108 << 10, FEW = 32 << 10 };
+    const msgl_cuda_device *d = msgl__cuda_device(x);
+    const int blocks = d->sm_count, outputs = (p->n + blocks - 1) / blocks;
+    size_t shared = gemv_resident_shared(p, outputs);
+    if (gemv_resident_rows(p->gated, outputs) > 16 * GEMV_RESIDENT_TILES || shared > OTHER_HALF) {
+        return false;
+    }
+    if (p->accumulate) shared = HALF;
+    // While these few rows are on their way, the next kernel's weights may be too.
+    p->early = p->accumulate && (size_t)p->m * p->k * 2 <= FEW;
+    void (*const kernel)(gemv_params) = gemv_resident<__nv_bfloat16, CHUNKS>;
+    if (!take_shared(kernel, shared)) return false;
+    MSGL_CUDA_TRY(x, msgl__launch(kernel, dim3(blocks), dim3(GEMV_THREADS), shared, d->stream, *p));
+    return true;
+}
+
+// All weights in shared memory at once, on GPUs with a copy engine and room for two blocks.
+static bool resident(msgl_exec *x, gemv_params *p)
+{
+    const int chunks = (p->k / GEMV_CHUNK + GEMV_WARPS - 1) / GEMV_WARPS;
+    const bool takes = p->m <= GEMV_RESIDENT_COLUMNS && p->k % GEMV_CHUNK == 0 && !p->f32_out;
+    if (!takes || msgl__cuda_device(x)->base.capability != 90) return false;
+    return chunks <= 4    ? launch_resident<4>(x, p)
+           : chunks <= 8  ? launch_resident<8>(x, p)
+           : chunks <= 12 ? launch_resident<12>(x, p)
+                          : false;
+}
+
 template <typename T> static bool by_rows(msgl_exec *x, const gemv_params *p)
 {
     return p->m <= 8 ? choose<T, 8>(x, p) : choose<T, 16>(x, p);
@@ -92,6 +138,8 @@ bool msgl__cuda_gemv(msgl_exec *x, const msgl_linear_call *c)
     p.gated = c->gated;
     p.accumulate = c->accumulate;
     p.f32_out = c->f32_out;
+    if (w->dtype == MSGL_BF16 && resident(x, &p)) return true;
     p.much = (size_t)w->n * w->k * 2 / (size_t)d->sm_count > 200 << 10;
+    p.early = p.much;
     return w->dtype == MSGL_F16 ? by_rows<__half>(x, &p) : by_rows<__nv_bfloat16>(x, &p);
 }

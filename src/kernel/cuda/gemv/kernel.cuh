@@ -34,7 +34,8 @@ typedef struct gemv_params {
     float eps;
     int m, n, k; // n: outputs, which is half of W's rows when gated
     bool gated, accumulate, f32_out;
-    bool much; // to load: several fillings of the queue
+    bool much;  // to load: several fillings of the queue
+    bool early; // lets the next kernel start at its own start, not only behind its wait
 } gemv_params;
 
 // Bytes between two activations in shared memory: whole steps, banks of neighbours kept apart.
@@ -410,7 +411,7 @@ static __global__ void __launch_bounds__(GEMV_THREADS, STREAM ? 1 : 2)
     const int steps = (p.k + GEMV_STEP - 1) / GEMV_STEP;
     const int tile = p.gated ? 8 : 8 * HALVES;
 
-    if (p.much) msgl__pdl_trigger();
+    if (p.early) msgl__pdl_trigger();
     gemv_source<TILES, HALVES> source;
     const int begin = (int)((int64_t)p.n * blockIdx.x / gridDim.x);
     const int end = (int)((int64_t)p.n * (blockIdx.x + 1) / gridDim.x);
@@ -433,7 +434,7 @@ static __global__ void __launch_bounds__(GEMV_THREADS, STREAM ? 1 : 2)
     }
     msgl__pdl_wait();
     // Not before, if this one's time is its latency: the next one's weights would delay its rows.
-    if (!p.much) msgl__pdl_trigger();
+    if (!p.early) msgl__pdl_trigger();
     if (STREAM) {
         const int mine = (steps - warp + GEMV_WARPS - 1) / GEMV_WARPS;
         for (int d = 0; d < DEPTH && mine > 0; d++) {
