@@ -1,10 +1,13 @@
 // SPDX-License-Identifier: Apache-2.0
 //
 // Speed of fa's decode kernel: TB/s of K and V read, by event timing of one launch (launch cost
-// included) and inside a captured graph. Several sets of pages, so that L2 holds none of them.
+// included), inside a captured graph, and per layer of one ("chained": behind a kernel that its
+// input depends on, whose own time is taken off; "rope apart": with the rope kernel between;
+// "inside": rotating and storing itself). Several sets of pages, so that L2 holds none of them.
 #include <algorithm>
 
 #include "tests/cuda/attn_world.cuh"
+#include "tests/cuda/ops_check.cuh"
 
 #include "kernel/cuda/decode/decode.h"
 #include "kernel/cuda/launch.cuh"
@@ -36,7 +39,8 @@ __global__ void fill(uint32_t *p, size_t n, uint32_t seed)
 
 typedef struct pool {
     size_t slots;
-    void *k, *v, *q, *out, *workspace;
+    void *k, *v, *q, *out, *workspace; // q: rows of the projection
+    float *floats;                     // norm weights and angles
     size_t workspace_bytes;
 } pool;
 
@@ -48,9 +52,19 @@ __global__ void producer(uint32_t *q)
     q[blockIdx.x * blockDim.x + threadIdx.x] ^= 1u;
 }
 
-// Milliseconds per round of a captured graph: the kernel (chain 0), the producer (1), both (2).
+// What a round of the graph has.
+typedef enum chain { ALONE, PRODUCER, CHAINED, ROPE_APART, ROPE_INSIDE, CHAINS } chain;
+
+typedef struct rope_sets {
+    msgl_rope_call call;
+    const int32_t *slots; // [sets, batch]
+    bench_exec exec;
+} rope_sets;
+
+// Milliseconds per round of a captured graph.
 static double time_graph(const pool *p, msgl_cuda_attn_call *c, const int32_t *tables, size_t need,
-                         int sets, const msgl_fa_decode_tune *fixed, cudaStream_t stream, int chain)
+                         int sets, const msgl_fa_decode_tune *fixed, cudaStream_t stream,
+                         chain what, rope_sets *rope)
 {
     cudaGraph_t graph;
     cudaGraphExec_t exec;
@@ -61,8 +75,11 @@ static double time_graph(const pool *p, msgl_cuda_attn_call *c, const int32_t *t
     CUDA_OK(cudaStreamBeginCapture(stream, cudaStreamCaptureModeThreadLocal));
     for (int i = 0; i < GRAPH_LAUNCHES; i++) {
         c->table = tables + (size_t)(i % sets) * need;
-        if (chain > 0) CUDA_OK(msgl__launch(producer, 64, 128, 0, stream, (uint32_t *)p->q));
-        if (chain == 1) continue;
+        rope->call.slots = rope->slots + (size_t)(i % sets) * c->batch;
+        if (what != ALONE) CUDA_OK(msgl__launch(producer, 64, 128, 0, stream, (uint32_t *)p->q));
+        if (what == PRODUCER) continue;
+        if (what == ROPE_APART) msgl__cuda_qk_norm_rope_store(&rope->exec.x, &rope->call);
+        c->rope = what == ROPE_INSIDE ? &rope->call : NULL;
         CUDA_OK(fixed ? msgl__cuda_fa_decode_tuned(c, fixed, stream)
                       : msgl__cuda_fa_decode(c, stream));
     }
@@ -103,10 +120,23 @@ static void run(const pool *p, const shape *s, int page, const msgl_fa_decode_tu
     int32_t *rows_dev = (int32_t *)device_copy(rows, s->batch * 4);
     int32_t *table_dev = (int32_t *)device_copy(table, sets * need * 4);
 
+    // A slot for each set's newest tokens, and what rotates them.
+    int32_t *slots = (int32_t *)malloc(sets * s->batch * 4);
+    for (int i = 0; i < sets * s->batch; i++) slots[i] = table[(size_t)(i + 1) * s->len - 1];
+    int32_t *slots_dev = (int32_t *)device_copy(slots, sets * s->batch * 4);
+    rope_sets rope = {};
+    rope.slots = slots_dev;
+    rope.call.qkv = p->q, rope.call.ld = (size_t)(s->q_heads + 2 * KV_HEADS) * DIM;
+    rope.call.tokens = s->batch, rope.call.num_q_heads = s->q_heads;
+    rope.call.num_kv_heads = KV_HEADS, rope.call.head_dim = DIM, rope.call.half = DIM / 2;
+    rope.call.q_weight = rope.call.k_weight = p->floats, rope.call.cos_sin = p->floats;
+    rope.call.eps = 1e-6f, rope.call.kv_dtype = MSGL_BF16;
+    rope.call.k_pool = p->k, rope.call.v_pool = p->v;
+
     msgl_cuda_attn_call c = {};
     c.dtype = MSGL_BF16;
     c.num_q_heads = s->q_heads, c.num_kv_heads = KV_HEADS, c.head_dim = DIM;
-    c.q = p->q, c.ld_q = (size_t)s->q_heads * DIM, c.out = p->out, c.ld_out = c.ld_q;
+    c.q = p->q, c.ld_q = rope.call.ld, c.out = p->out, c.ld_out = (size_t)s->q_heads * DIM;
     c.k = p->k, c.v = p->v, c.num_slots = (int64_t)p->slots;
     c.scale = 0.088f, c.out_scale = 1, c.window = -1, c.batch = s->batch;
     c.seqlens_k = lens_dev, c.table_stride = s->len, c.table_rows = rows_dev, c.page_size = page;
@@ -133,21 +163,27 @@ static void run(const pool *p, const shape *s, int page, const msgl_fa_decode_tu
         CUDA_OK(cudaStreamSynchronize(stream));
         if (i >= 0) CUDA_OK(cudaEventElapsedTime(&ms[i], from, to));
     }
-    double graph_ms[3];
-    for (int chain = 0; chain < 3; chain++) {
-        graph_ms[chain] = time_graph(p, &c, table_dev, need, sets, fixed, stream, chain);
+    exec_open(&rope.exec, 1 << 10);
+    rope.exec.x.act = MSGL_BF16;
+    rope.exec.device.stream = stream;
+    double graph_ms[CHAINS];
+    for (int i = 0; i < CHAINS; i++) {
+        graph_ms[i] = time_graph(p, &c, table_dev, need, sets, fixed, stream, (chain)i, &rope);
     }
     std::sort(ms, ms + REPEATS);
     const double t = ms[REPEATS / 2] * 1e-3, g = graph_ms[0] * 1e-3;
-    const double chained = (graph_ms[2] - graph_ms[1]) * 1e-3;
     printf("fa %dx%d %d/%d page=%d %-13s %7.1f us %5.2f TB/s %3.0f%% | graph %7.1f us %5.2f TB/s | "
-           "chained %7.1f us\n",
+           "chained %7.1f us, rope apart %7.1f, inside %7.1f\n",
            s->batch, s->len, s->q_heads, KV_HEADS, page, name, t * 1e6, kv / t * 1e-12,
-           kv / t / LIMIT * 100, g * 1e6, kv / g * 1e-12, chained * 1e6);
+           kv / t / LIMIT * 100, g * 1e6, kv / g * 1e-12,
+           (graph_ms[CHAINED] - graph_ms[PRODUCER]) * 1e3,
+           (graph_ms[ROPE_APART] - graph_ms[PRODUCER]) * 1e3,
+           (graph_ms[ROPE_INSIDE] - graph_ms[PRODUCER]) * 1e3);
     fflush(stdout);
     cudaStreamDestroy(stream);
     cudaEventDestroy(from), cudaEventDestroy(to);
     cudaFree(lens_dev), cudaFree(rows_dev), cudaFree(table_dev);
+    cudaFree(slots_dev), cudaFree(rope.exec.scratch.base), free(slots);
     free(perm), free(table), free(lens), free(rows);
 }
 
@@ -160,11 +196,13 @@ int main(int argc, char **argv)
     p.k = device_copy(NULL, bytes);
     p.v = device_copy(NULL, bytes);
     p.q = device_copy(NULL, 256 * 64 * DIM * 2);
+    p.floats = (float *)device_copy(NULL, 256 * DIM * 4);
     p.out = device_copy(NULL, 256 * 64 * DIM * 2);
     p.workspace = device_copy(NULL, p.workspace_bytes);
     fill<<<1024, 256>>>((uint32_t *)p.k, bytes / 4, 1);
     fill<<<1024, 256>>>((uint32_t *)p.v, bytes / 4, 2);
     fill<<<64, 256>>>((uint32_t *)p.q, 256 * 64 * DIM / 2, 3);
+    fill<<<64, 256>>>((uint32_t *)p.floats, 256 * DIM, 4);
     CUDA_OK(cudaDeviceSynchronize());
     bool sweep = false;
     const char *only = NULL; // BATCHxLEN

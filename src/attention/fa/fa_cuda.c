@@ -119,10 +119,17 @@ static const void *prefill_plan(fa_backend *b, msgl_cuda_batch *md, int32_t wind
     return msgl__cuda_batch_extra(&b->common.batches, at);
 }
 
-static void fa_forward(msgl_attn_backend *base, msgl_exec *x, const msgl_attn_layer *layer,
-                       const msgl_batch *batch, const void *q, size_t ld, void *out)
+static bool decodes(const fa_backend *b, const msgl_batch *batch)
 {
-    fa_backend *b = (fa_backend *)base;
+    const msgl_cuda_batch *md = batch->attn_metadata;
+    return batch->phase == MSGL_DECODE ||
+           (md->max_seqlen_q <= 1 && !b->common.batches.cfg.deterministic);
+}
+
+static void attend(fa_backend *b, msgl_exec *x, const msgl_attn_layer *layer,
+                   const msgl_batch *batch, const void *q, size_t ld, const msgl_rope_call *rope,
+                   void *out)
+{
     const msgl_attn_config *cfg = &b->common.batches.cfg;
     const msgl_cuda_attn *k = cfg->cuda->attn;
     msgl_cuda_batch *md = batch->attn_metadata;
@@ -133,9 +140,9 @@ static void fa_forward(msgl_attn_backend *base, msgl_exec *x, const msgl_attn_la
     }
     msgl_cuda_attn_call c;
     msgl__cuda_batch_call(&b->common.batches, md, layer, x->act, q, ld, out, &c);
+    c.rope = rope;
     c.workspace = b->workspace;
-    const bool decode =
-        batch->phase == MSGL_DECODE || (md->max_seqlen_q <= 1 && !cfg->deterministic);
+    const bool decode = decodes(b, batch);
     int (*launch)(const msgl_cuda_attn_call *, void *) = k->reference;
     if (decode && msgl__fa_decode_fits(x->act, cfg->head_dim)) {
         launch = k->decode;
@@ -149,6 +156,25 @@ static void fa_forward(msgl_attn_backend *base, msgl_exec *x, const msgl_attn_la
     }
     if (!md->copied) msgl__cuda_batch_copy(&b->common.batches, md, 0);
     msgl__cuda_attn_result(x, "fa", launch(&c, stream));
+}
+
+static void fa_forward(msgl_attn_backend *base, msgl_exec *x, const msgl_attn_layer *layer,
+                       const msgl_batch *batch, const void *q, size_t ld, void *out)
+{
+    attend((fa_backend *)base, x, layer, batch, q, ld, NULL, out);
+}
+
+static bool fa_takes_rope(const msgl_attn_backend *base, const msgl_batch *batch)
+{
+    const fa_backend *b = (const fa_backend *)base;
+    const msgl_attn_config *cfg = &b->common.batches.cfg;
+    return decodes(b, batch) && msgl__fa_decode_fits(cfg->pool->dtype, cfg->head_dim);
+}
+
+static void fa_forward_rope(msgl_attn_backend *base, msgl_exec *x, const msgl_attn_layer *layer,
+                            const msgl_batch *batch, const msgl_rope_call *rope, void *out)
+{
+    attend((fa_backend *)base, x, layer, batch, rope->qkv, rope->ld, rope, out);
 }
 
 const msgl_attn_desc msgl__attn_fa_cuda = {
@@ -166,6 +192,8 @@ const msgl_attn_desc msgl__attn_fa_cuda = {
     .destroy = fa_destroy,
     .prepare_metadata = fa_prepare_metadata,
     .forward = fa_forward,
+    .takes_rope = fa_takes_rope,
+    .forward_rope = fa_forward_rope,
     .last_indices = msgl__cuda_last_indices,
     .init_capture = msgl__cuda_init_capture,
     .prepare_for_capture = msgl__cuda_prepare_for_capture,

@@ -1,8 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
 //
 // One layer's paged attention on a GPU, as plain data for the launchers in the plug-ins. K and V of
-// the new tokens are already in the pool. All pointers are device memory; the launchers only queue
-// work on `stream` and return a cudaError_t as int.
+// the new tokens are already in the pool, except with `rope`. All pointers are device memory; the
+// launchers only queue work on `stream` and return a cudaError_t as int.
 #ifndef MSGL_KERNEL_CUDA_ATTN_H
 #define MSGL_KERNEL_CUDA_ATTN_H
 
@@ -10,7 +10,7 @@
 #include <stddef.h>
 #include <stdint.h>
 
-#include "core/dtype.h"
+#include "kernel/calls.h"
 
 typedef struct msgl_cuda_attn_call {
     msgl_dtype dtype; // of q, k, v and out
@@ -19,6 +19,9 @@ typedef struct msgl_cuda_attn_call {
     size_t ld_q;
     void *out; // as q
     size_t ld_out;
+    // Or NULL; only the decode kernel takes it. q is the projection's output (rope->qkv): q, K and
+    // V of each request's token are normed, rotated and stored as the call says, and attended.
+    const msgl_rope_call *rope;
     const void *k, *v; // this layer's pool [num_slots, num_kv_heads, head_dim]
     int64_t num_slots;
     float scale;     // of q.k

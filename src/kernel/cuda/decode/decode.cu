@@ -8,10 +8,37 @@ enum {
     MIN_UNITS = 24,        // per CTA; fewer are not worth another part
 };
 
+// What the kernel can do of a rope call. The projection's rows are the call's queries.
+static bool rope_fits(const msgl_cuda_attn_call *c)
+{
+    const msgl_rope_call *r = c->rope;
+    const uintptr_t bits = (uintptr_t)r->qkv | (uintptr_t)r->q_weight | (uintptr_t)r->k_weight |
+                           (uintptr_t)r->cos_sin | (uintptr_t)r->k_pool | (uintptr_t)r->v_pool |
+                           r->ld * 2;
+    return r->kv_dtype == c->dtype && r->half % 8 == 0 && 2 * r->half <= c->head_dim &&
+           r->tokens == c->total_q && r->tokens == c->batch && bits % 16 == 0;
+}
+
+static msgl_decode_rope rope_args(const msgl_rope_call *r)
+{
+    msgl_decode_rope a;
+    a.on = true;
+    a.half = r->half;
+    a.q_weight = r->q_weight;
+    a.k_weight = r->k_weight;
+    a.cos_sin = r->cos_sin;
+    a.eps = r->eps;
+    a.k_pool = r->k_pool;
+    a.v_pool = r->v_pool;
+    a.slots = r->slots;
+    return a;
+}
+
 extern "C" int msgl__cuda_fa_decode_tuned(const msgl_cuda_attn_call *c,
                                           const msgl_fa_decode_tune *t, void *stream)
 {
     if (!msgl__fa_decode_fits(c->dtype, c->head_dim)) return cudaErrorNotSupported;
+    if (c->rope != NULL && !rope_fits(c)) return cudaErrorNotSupported;
     if (c->batch == 0) return cudaSuccess;
     const int32_t group = c->num_q_heads / c->num_kv_heads;
     msgl_decode_args a = {};
@@ -42,6 +69,7 @@ extern "C" int msgl__cuda_fa_decode_tuned(const msgl_cuda_attn_call *c,
     a.split.overhead = UNITS_PER_REQUEST;
     a.split.heads = c->num_kv_heads * a.row_blocks;
     a.deterministic = c->deterministic;
+    if (c->rope != NULL) a.rope = rope_args(c->rope);
     const msgl_fa_decode_region r =
         msgl__fa_decode_region(c->num_q_heads, c->num_kv_heads, c->head_dim, c->deterministic);
     a.request_stride = c->deterministic ? r.bytes : 0;
@@ -50,23 +78,22 @@ extern "C" int msgl__cuda_fa_decode_tuned(const msgl_cuda_attn_call *c,
     a.part_o = (float *)((char *)c->workspace + r.part_o);
 
     int device, major;
+    msgl_decode_gpu g = {0, t->ctas, false, (cudaStream_t)stream};
     cudaError_t e = cudaGetDevice(&device);
+    if (e == cudaSuccess) {
+        e = cudaDeviceGetAttribute(&g.sms, cudaDevAttrMultiProcessorCount, device);
+    }
     if (e == cudaSuccess) {
         e = cudaDeviceGetAttribute(&major, cudaDevAttrComputeCapabilityMajor, device);
     }
     if (e != cudaSuccess) return e;
-    const bool large = major == 9 || major == 10;
-    return c->dtype == MSGL_BF16
-               ? msgl__fa_decode_bf16(&a, c->head_dim, t->ctas, large, (cudaStream_t)stream)
-               : msgl__fa_decode_f16(&a, c->head_dim, t->ctas, large, (cudaStream_t)stream);
+    g.large = major == 9 || major == 10;
+    return c->dtype == MSGL_BF16 ? msgl__fa_decode_bf16(&a, c->head_dim, &g)
+                                 : msgl__fa_decode_f16(&a, c->head_dim, &g);
 }
 
 extern "C" int msgl__cuda_fa_decode(const msgl_cuda_attn_call *c, void *stream)
 {
-    int device, sms;
-    cudaError_t e = cudaGetDevice(&device);
-    if (e == cudaSuccess) e = cudaDeviceGetAttribute(&sms, cudaDevAttrMultiProcessorCount, device);
-    if (e != cudaSuccess) return e;
-    const msgl_fa_decode_tune t = {MIN_UNITS, sms < MSGL_FA_MAX_CTAS ? sms : MSGL_FA_MAX_CTAS};
+    const msgl_fa_decode_tune t = {MIN_UNITS, 0};
     return msgl__cuda_fa_decode_tuned(c, &t, stream);
 }

@@ -18,7 +18,7 @@ enum {
 
 typedef struct msgl_fa_decode_tune {
     int32_t min_units; // of work per CTA
-    int32_t ctas;      // at most, up to MSGL_FA_MAX_CTAS
+    int32_t ctas;      // at most, up to MSGL_FA_MAX_CTAS; 0: what the GPU runs at once
 } msgl_fa_decode_tune;
 
 // One region of the workspace: counters, (maximum, sum) of each part's rows, its values. All parts

@@ -22,54 +22,10 @@
 #ifndef MSGL_KERNEL_CUDA_DECODE_KERNEL_CUH
 #define MSGL_KERNEL_CUDA_DECODE_KERNEL_CUH
 
+#include "kernel/cuda/decode/args.cuh"
+#include "kernel/cuda/decode/input.cuh"
 #include "kernel/cuda/decode/ptx.cuh"
-#include "kernel/cuda/decode/split.h"
 #include "kernel/cuda/launch.cuh"
-
-struct msgl_decode_args {
-    const void *q, *k, *v;
-    void *out;
-    float *lse;
-    const int32_t *seqlens, *table, *table_rows;
-    size_t ld_q, ld_out, table_stride; // elements
-    uint32_t slot_bytes;               // from one slot to the next
-    int32_t q_heads, group;            // all query heads; per KV head
-    // A KV head's group takes row_blocks blocks of up to 16 query heads, `rows` each. The split's
-    // heads are (KV head, row block) pairs.
-    int32_t row_blocks, rows;
-    int32_t min_units;
-    float scale_log2; // scale * log2(e); with a soft cap: scale / cap
-    float cap_log2;   // cap * log2(e), or 0
-    float out_scale;
-    bool deterministic;
-    msgl_fa_split split;
-    size_t request_stride; // bytes from one request's parts to the next's; 0: in one region
-    float *part_o;         // [slots, rows, HD]
-    float2 *part_ml;       // [slots, rows] maximum and sum, base 2
-    int32_t *counters;     // arrivals
-};
-
-// Shared memory per CTA: 227 KB on sm_90 and sm_100, 163 KB on sm_80, 99 KB on sm_86, 89 and 120.
-#if defined(__CUDA_ARCH__) && (__CUDA_ARCH__ == 900 || __CUDA_ARCH__ / 100 == 10)
-#define MSGL_DECODE_LARGE true
-#else
-#define MSGL_DECODE_LARGE false
-#endif
-
-template <int HD, bool LARGE> struct msgl_decode_shape {
-    static const int WARPS = LARGE ? (HD > 128 ? 4 : 8) : (HD > 128 ? 2 : 4);
-    static const int STAGES = LARGE ? (HD > 96 ? 3 : HD > 64 ? 4 : 5) : (HD > 96 ? 2 : 4);
-    static const int THREADS = WARPS * 32;
-    static const int PITCH = HD * 2 + 16; // bytes
-    static const int STAGE = 2 * MSGL_FA_TILE * PITCH;
-    static const int RING = STAGES * STAGE; // of one warp
-    static const int PASS_ROWS = 4;         // rows merged at a time
-    static const int MERGE_PITCH = HD + 8;  // floats
-    static const int MERGE = WARPS * PASS_ROWS * MERGE_PITCH * 4;
-    static const int SUMS = WARPS * 16 * 8;                           // maxima and sums
-    static const int TABLE = WARPS * STAGES * (MSGL_FA_TILE + 1) * 4; // entries and heads
-    static const int BYTES = WARPS * RING + MERGE + SUMS + TABLE;
-};
 
 template <typename T, int HD, int ROWS> struct msgl_decode_warp {
     static const int R = ROWS / 8; // row octets in use
@@ -85,24 +41,6 @@ static __device__ __forceinline__ P *msgl_decode_part(const msgl_decode_args &a,
     return (P *)((char *)p + (size_t)req * a.request_stride);
 }
 
-// The query heads of a (KV head, row block) pair.
-struct msgl_decode_head {
-    int32_t kv_head, first, rows;
-};
-
-static __device__ __forceinline__ msgl_decode_head msgl_decode_find_head(const msgl_decode_args &a,
-                                                                         int32_t pair)
-{
-    msgl_decode_head h = {pair, pair * a.group, a.rows};
-    if (a.row_blocks > 1) {
-        h.kv_head = pair / a.row_blocks;
-        const int32_t row = (pair - h.kv_head * a.row_blocks) * MSGL_FA_MAX_PART_ROWS;
-        h.first = h.kv_head * a.group + row;
-        if (a.group - row < h.rows) h.rows = a.group - row;
-    }
-    return h;
-}
-
 // What a warp will load next: its walk is ahead of the computation's.
 struct msgl_decode_loads {
     msgl_fa_walk walk;
@@ -112,8 +50,12 @@ struct msgl_decode_loads {
 };
 
 // A tile to load, in shared memory: where its KV head is in a slot, in bytes, plus 1 if the tile
-// has the newest token; and the slots of its rows, which arrive with the warp's current group.
-enum { MSGL_DECODE_NO_TILE = -1 };
+// has the newest token and that is in the pool; and the slots of its rows, which arrive with the
+// warp's current group.
+enum {
+    MSGL_DECODE_NO_TILE = -1,
+    MSGL_DECODE_NO_SLOT = -1, // a row of zeros: past the end, or the newest token's
+};
 
 // Moves to the warp's next tile and writes what there is to know about it.
 template <int HD, int WARPS, bool DET>
@@ -140,13 +82,16 @@ msgl_decode_look_up(const msgl_decode_args &a, const msgl_fa_split &split, int32
     }
     const int32_t tile = s->walk.first + s->tile, len = s->walk.len;
     if (lane < MSGL_FA_TILE) {
-        // Rows past the end repeat the last key: finite, and masked later.
         const int32_t pos = tile * MSGL_FA_TILE + lane;
-        msgl_cp_async4(msgl_smem(slots + lane), s->table + (pos < len ? pos : len - 1));
+        if (pos < len - a.rope.on) {
+            msgl_cp_async4(msgl_smem(slots + lane), s->table + pos);
+        } else {
+            slots[lane] = MSGL_DECODE_NO_SLOT;
+        }
     }
     if (lane == 0) {
         const int32_t head = a.row_blocks > 1 ? s->walk.head / a.row_blocks : s->walk.head;
-        *where = head * HD * 2 + ((tile + 1) * MSGL_FA_TILE >= len);
+        *where = head * HD * 2 + (!a.rope.on && (tile + 1) * MSGL_FA_TILE >= len);
     }
 }
 
@@ -162,10 +107,11 @@ static __device__ __forceinline__ void msgl_decode_issue(const msgl_decode_args 
 #pragma unroll
     for (int i = 0; i < MSGL_FA_TILE * CHUNKS / 32; i++) {
         const int32_t row = (i * 32 + lane) / CHUNKS, at = (i * 32 + lane) % CHUNKS * 16;
-        const uint64_t src = (uint64_t)(uint32_t)slots[row] * a.slot_bytes + at;
+        const int32_t slot = slots[row];
+        const uint64_t src = (uint64_t)(uint32_t)slot * a.slot_bytes + at;
         const uint32_t dst = stage + row * PITCH + at;
-        msgl_cp_async16(dst, k + src);
-        msgl_cp_async16(dst + MSGL_FA_TILE * PITCH, v + src);
+        msgl_cp_async16(dst, k + src, slot >= 0);
+        msgl_cp_async16(dst + MSGL_FA_TILE * PITCH, v + src, slot >= 0);
     }
 }
 
@@ -195,24 +141,39 @@ msgl_decode_fill(const msgl_decode_args &a, const msgl_fa_split &split, int32_t 
     }
 }
 
-// Query fragments: rows of a are query heads, zero beyond rows.
-template <typename T, int HD, int ROWS>
-static __device__ __forceinline__ void msgl_decode_load_q(const msgl_decode_args &a,
-                                                          const msgl_fa_walk &walk, int32_t lane,
+// Query fragments: rows of a are query heads; what is beyond the piece's does not matter.
+template <typename T, int HD, int ROWS, int PITCH>
+static __device__ __forceinline__ void msgl_decode_load_q(const char *input, int32_t lane,
                                                           msgl_decode_warp<T, HD, ROWS> *w)
 {
-    const int32_t g = lane / 4, t = lane % 4;
-    const msgl_decode_head head = msgl_decode_find_head(a, walk.head);
-    const T *q = (const T *)a.q + (size_t)walk.req * a.ld_q + (size_t)(head.first + g) * HD + 2 * t;
+    if (ROWS > 8) {
+        const uint32_t at = msgl_smem(input) + (lane & 15) * PITCH + (lane >> 4) * 16;
 #pragma unroll
-    for (int ks = 0; ks < HD / 16; ks++) {
-#pragma unroll
-        for (int i = 0; i < 4; i++) {
-            const bool used = (ROWS > 8 || (i & 1) == 0) && g + (i & 1) * 8 < head.rows;
-            w->q[ks][i] =
-                used ? *(const uint32_t *)(q + (i & 1) * 8 * HD + ks * 16 + (i & 2) * 4) : 0u;
-        }
+        for (int ks = 0; ks < HD / 16; ks++) msgl_ldmatrix4(at + ks * 32, w->q[ks]);
+        return;
     }
+    const uint32_t at = msgl_smem(input) + (lane & 7) * PITCH + (lane >> 3) * 16;
+#pragma unroll
+    for (int ks = 0; ks < HD / 16; ks += 2) {
+        uint32_t r[4]; // rows 8 to 15 are zero
+        msgl_ldmatrix4(at + ks * 32, r);
+        w->q[ks][0] = r[0], w->q[ks][2] = r[1], w->q[ks + 1][0] = r[2], w->q[ks + 1][2] = r[3];
+        w->q[ks][1] = w->q[ks][3] = w->q[ks + 1][1] = w->q[ks + 1][3] = 0;
+    }
+}
+
+// Puts K and V of the newest token, the last one of tile `tile` in `stage`, into their rows.
+template <int HD, typename S>
+static __device__ __forceinline__ void msgl_decode_place_newest(char *stage, const char *input,
+                                                                int32_t row, int32_t lane)
+{
+    const int CHUNKS = HD / 8;
+    for (int32_t i = lane; i < 2 * CHUNKS; i += 32) {
+        const int32_t v = i / CHUNKS, at = i % CHUNKS * 16;
+        *(uint4 *)(stage + (v * MSGL_FA_TILE + row) * S::PITCH + at) =
+            *(const uint4 *)(input + (S::ROWS + v) * S::PITCH + at);
+    }
+    __syncwarp();
 }
 
 // Softmax of one tile's scores: probabilities as fragments, o and l rescaled. keys [0, 16) from
@@ -363,12 +324,12 @@ msgl_decode_finish(const msgl_decode_args &a, const msgl_fa_split &split, const 
     for (int pass = 0; pass < ROWS / S::PASS_ROWS; pass++) {
         if (pass * S::PASS_ROWS >= head.rows) break;
         if (pass > 0) __syncthreads();
-        if (g / S::PASS_ROWS == pass % 2) {
+        if (g / S::PASS_ROWS == pass % (8 / S::PASS_ROWS)) {
+            const int r = pass * S::PASS_ROWS / 8 * 2;
             float *dst = merge + (warp * S::PASS_ROWS + g % S::PASS_ROWS) * S::MERGE_PITCH + 2 * t;
 #pragma unroll
             for (int nb = 0; nb < HD / 8; nb++) {
-                *(float2 *)(dst + nb * 8) =
-                    make_float2(w->o[nb][pass / 2 * 2], w->o[nb][pass / 2 * 2 + 1]);
+                *(float2 *)(dst + nb * 8) = make_float2(w->o[nb][r], w->o[nb][r + 1]);
             }
         }
         __syncthreads();
@@ -419,7 +380,7 @@ msgl_decode_finish(const msgl_decode_args &a, const msgl_fa_split &split, const 
 
 // Where a slice starts.
 struct msgl_decode_place {
-    int32_t req, base, len, table_row; // base: from the head's start
+    int32_t head, req, base, len, table_row; // base: from the head's start
 };
 
 // Sums up the line and finds the request in which slice `slice` starts.
@@ -451,9 +412,10 @@ msgl_decode_find_place(const msgl_decode_args &a, int32_t slice, msgl_fa_split *
         units += sums[i];
     }
     msgl__fa_split_set(split, units, gridDim.x, a.min_units);
-    const int32_t begin = msgl__fa_cut(split, slice) % units;
+    const int32_t cut = msgl__fa_cut(split, slice), head = cut / units;
+    const int32_t begin = cut - head * units;
     if (begin >= upto - own && begin < upto) {
-        msgl_decode_place p = {first, upto - own, a.seqlens[first], row};
+        msgl_decode_place p = {head, first, upto - own, a.seqlens[first], row};
         for (;;) {
             const int32_t n = msgl__fa_units(split, p.len);
             if (begin < p.base + n) break;
@@ -466,11 +428,12 @@ msgl_decode_find_place(const msgl_decode_args &a, int32_t slice, msgl_fa_split *
     __syncthreads();
 }
 
-template <typename T, int HD, int ROWS, bool LARGE, bool DET>
-__global__ __launch_bounds__(msgl_decode_shape<HD, LARGE>::THREADS,
-                             1) void msgl_decode_kernel(const __grid_constant__ msgl_decode_args a)
+template <typename T, int HD, int ROWS, bool LARGE, bool PAIR, bool DET>
+__global__
+__launch_bounds__(msgl_decode_shape<HD, ROWS, LARGE, PAIR>::THREADS,
+                  PAIR ? 2 : 1) void msgl_decode_kernel(const __grid_constant__ msgl_decode_args a)
 {
-    typedef msgl_decode_shape<HD, LARGE> S;
+    typedef msgl_decode_shape<HD, ROWS, LARGE, PAIR> S;
     const int WARPS = S::WARPS, STAGES = S::STAGES;
     if (LARGE != MSGL_DECODE_LARGE) return; // never launched here
     extern __shared__ __align__(128) char smem[];
@@ -487,30 +450,41 @@ __global__ __launch_bounds__(msgl_decode_shape<HD, LARGE>::THREADS,
     const uint32_t ring = msgl_smem(smem) + warp * S::RING;
     float *merge = (float *)(smem + WARPS * S::RING);
     float2 *ml = (float2 *)(smem + WARPS * S::RING + S::MERGE);
+    char *inputs = smem + WARPS * S::RING + S::MERGE + S::SUMS, *input = inputs;
 
     msgl_fa_walk walk;
-    const int32_t head = msgl__fa_cut(&split, blockIdx.x) / split.head_units;
-    msgl__fa_walk_start(&split, a.seqlens, blockIdx.x, head, place.req,
-                        head * split.head_units + place.base, place.len, &walk);
+    msgl__fa_walk_start(&split, a.seqlens, blockIdx.x, place.head, place.req,
+                        place.head * split.head_units + place.base, place.len, &walk);
     msgl_decode_loads loads;
     loads.walk = walk;
     loads.table = a.table + (size_t)place.table_row * a.table_stride;
     loads.row_after = a.table_rows[msgl__fa_after(&split, place.req)];
     loads.tile = 0;
-    int32_t *slots = (int32_t *)(smem + WARPS * S::RING + S::MERGE + S::SUMS) +
-                     warp * STAGES * (MSGL_FA_TILE + 1);
+    int32_t *slots = (int32_t *)(inputs + 2 * S::INPUT) + warp * STAGES * (MSGL_FA_TILE + 1);
     int32_t *where = slots + STAGES * MSGL_FA_TILE;
     msgl_decode_fill<HD, S, DET>(a, split, warp, lane, &loads, slots, where, ring);
+    msgl_decode_prefetch_weights<HD>(a);
     msgl__pdl_wait();
 
     const uint32_t k_at = ((lane & 7) + (lane >> 4) * 8) * S::PITCH + ((lane >> 3) & 1) * 16;
     const uint32_t v_at = (MSGL_FA_TILE + (lane & 15)) * S::PITCH + (lane >> 4) * 16;
-    const bool early = HD <= 128; // enough registers for a tile's V
+    const bool early = HD <= 128; // enough registers for a tile's V and the next piece's input
     int32_t at = 0;               // stage
     msgl_decode_warp<T, HD, ROWS> w;
+    msgl_decode_fetched fetched;
     bool more = msgl__fa_walk_next(&split, DET, a.seqlens, &walk);
-    if (more) msgl_decode_load_q(a, walk, lane, &w);
+    if (more) {
+        msgl_decode_fetch<T, HD>(a, walk, msgl_decode_lane_group<S>(), &fetched);
+        msgl_decode_prepare_all<T, HD, S>(a, walk, &fetched, input);
+    }
+    __syncthreads();
     while (more) {
+        msgl_decode_load_q<T, HD, ROWS, S::PITCH>(input, lane, &w);
+        // What the next piece needs of its new token is read while this one is computed, where
+        // registers allow.
+        msgl_fa_walk next = walk;
+        more = msgl__fa_walk_next(&split, DET, a.seqlens, &next);
+        if (early && more) msgl_decode_fetch<T, HD>(a, next, msgl_decode_lane_group<S>(), &fetched);
 #pragma unroll
         for (int nb = 0; nb < HD / 8; nb++) {
 #pragma unroll
@@ -528,6 +502,10 @@ __global__ __launch_bounds__(msgl_decode_shape<HD, LARGE>::THREADS,
             __syncwarp();
             const uint32_t stage = ring + at * S::STAGE;
             int32_t *entries = slots + at * MSGL_FA_TILE;
+            if (a.rope.on && tile == walk.tiles - 1) {
+                msgl_decode_place_newest<HD, S>(smem + (stage - msgl_smem(smem)), input,
+                                                (len - 1) % MSGL_FA_TILE, lane);
+            }
             float s[2][2][4] = {}; // [independent sums][keys 0-7, 8-15]
 #pragma unroll
             for (int ks = 0; ks < HD / 16; ks++) {
@@ -565,11 +543,14 @@ __global__ __launch_bounds__(msgl_decode_shape<HD, LARGE>::THREADS,
             }
             at = at == STAGES - 1 ? 0 : at + 1;
         }
-        const msgl_fa_walk done = walk;
-        more = msgl__fa_walk_next(&split, DET, a.seqlens, &walk);
-        if (more) msgl_decode_load_q(a, walk, lane, &w); // arrives during the merge
-        msgl_decode_finish<T, HD, ROWS, S, DET>(a, split, done, warp, lane, merge, ml, sums + WARPS,
+        if (!early && more)
+            msgl_decode_fetch<T, HD>(a, next, msgl_decode_lane_group<S>(), &fetched);
+        // Into the other half: no warp reads that before the barriers of the end.
+        input = inputs + (input == inputs ? S::INPUT : 0);
+        if (more) msgl_decode_prepare_all<T, HD, S>(a, next, &fetched, input);
+        msgl_decode_finish<T, HD, ROWS, S, DET>(a, split, walk, warp, lane, merge, ml, sums + WARPS,
                                                 &w);
+        walk = next;
     }
 }
 

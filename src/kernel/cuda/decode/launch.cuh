@@ -9,54 +9,64 @@
 #include "kernel/cuda/decode/decode.h"
 #include "kernel/cuda/decode/kernel.cuh"
 
-// large: the GPU has the shared memory of MSGL_DECODE_LARGE's architectures.
-cudaError_t msgl__fa_decode_bf16(const msgl_decode_args *a, int head_dim, int grid, bool large,
-                                 cudaStream_t stream);
-cudaError_t msgl__fa_decode_f16(const msgl_decode_args *a, int head_dim, int grid, bool large,
-                                cudaStream_t stream);
+// What a launch may use. large: the GPU has the shared memory of MSGL_DECODE_LARGE's architectures.
+// ctas: at most so many CTAs; 0: as many as run at once.
+struct msgl_decode_gpu {
+    int sms, ctas;
+    bool large;
+    cudaStream_t stream;
+};
 
-template <typename T, int HD, int ROWS, bool LARGE, bool DET>
-static cudaError_t msgl_decode_launch(const msgl_decode_args &a, int grid, cudaStream_t stream)
+cudaError_t msgl__fa_decode_bf16(const msgl_decode_args *a, int head_dim, const msgl_decode_gpu *g);
+cudaError_t msgl__fa_decode_f16(const msgl_decode_args *a, int head_dim, const msgl_decode_gpu *g);
+
+template <typename T, int HD, int ROWS, bool LARGE, bool PAIR, bool DET>
+static cudaError_t msgl_decode_launch(const msgl_decode_args &a, const msgl_decode_gpu &g)
 {
-    typedef msgl_decode_shape<HD, LARGE> S;
-    void (*kernel)(msgl_decode_args) = msgl_decode_kernel<T, HD, ROWS, LARGE, DET>;
+    typedef msgl_decode_shape<HD, ROWS, LARGE, PAIR> S;
+    void (*kernel)(msgl_decode_args) = msgl_decode_kernel<T, HD, ROWS, LARGE, PAIR, DET>;
     const cudaError_t e =
         cudaFuncSetAttribute(kernel, cudaFuncAttributeMaxDynamicSharedMemorySize, S::BYTES);
     if (e != cudaSuccess) return e;
-    return msgl__launch(kernel, grid, S::THREADS, S::BYTES, stream, a);
+    int ctas = g.ctas > 0 ? g.ctas : g.sms * S::CTAS;
+    if (ctas > MSGL_FA_MAX_CTAS) ctas = MSGL_FA_MAX_CTAS;
+    return msgl__launch(kernel, ctas, S::THREADS, S::BYTES, g.stream, a);
 }
 
-template <typename T, int HD, bool LARGE, bool DET>
-static cudaError_t msgl_decode_launch_rows(const msgl_decode_args &a, int grid, cudaStream_t stream)
+// A row's bits depend on the shape's warps, so deterministic the batch does not choose it.
+template <typename T, int HD, int ROWS, bool LARGE>
+static cudaError_t msgl_decode_launch_shape(const msgl_decode_args &a, const msgl_decode_gpu &g)
 {
-    return a.rows <= 8 ? msgl_decode_launch<T, HD, 8, LARGE, DET>(a, grid, stream)
-                       : msgl_decode_launch<T, HD, 16, LARGE, DET>(a, grid, stream);
+    const bool has_pair = MSGL_DECODE_HAS_PAIR(HD, ROWS, LARGE);
+    if (a.deterministic) return msgl_decode_launch<T, HD, ROWS, LARGE, has_pair, true>(a, g);
+    return has_pair && a.split.batch * a.split.heads > g.sms
+               ? msgl_decode_launch<T, HD, ROWS, LARGE, has_pair, false>(a, g)
+               : msgl_decode_launch<T, HD, ROWS, LARGE, false, false>(a, g);
 }
 
 template <typename T, int HD, bool LARGE>
-static cudaError_t msgl_decode_launch_det(const msgl_decode_args &a, int grid, cudaStream_t stream)
+static cudaError_t msgl_decode_launch_rows(const msgl_decode_args &a, const msgl_decode_gpu &g)
 {
-    return a.deterministic ? msgl_decode_launch_rows<T, HD, LARGE, true>(a, grid, stream)
-                           : msgl_decode_launch_rows<T, HD, LARGE, false>(a, grid, stream);
+    return a.rows <= 8 ? msgl_decode_launch_shape<T, HD, 8, LARGE>(a, g)
+                       : msgl_decode_launch_shape<T, HD, 16, LARGE>(a, g);
 }
 
 template <typename T, int HD>
-static cudaError_t msgl_decode_launch_fit(const msgl_decode_args &a, int grid, bool large,
-                                          cudaStream_t stream)
+static cudaError_t msgl_decode_launch_fit(const msgl_decode_args &a, const msgl_decode_gpu &g)
 {
-    return large ? msgl_decode_launch_det<T, HD, true>(a, grid, stream)
-                 : msgl_decode_launch_det<T, HD, false>(a, grid, stream);
+    return g.large ? msgl_decode_launch_rows<T, HD, true>(a, g)
+                   : msgl_decode_launch_rows<T, HD, false>(a, g);
 }
 
 template <typename T>
-static cudaError_t msgl_decode_launch_dim(const msgl_decode_args &a, int head_dim, int grid,
-                                          bool large, cudaStream_t stream)
+static cudaError_t msgl_decode_launch_dim(const msgl_decode_args &a, int head_dim,
+                                          const msgl_decode_gpu &g)
 {
     switch (head_dim) {
-    case 64: return msgl_decode_launch_fit<T, 64>(a, grid, large, stream);
-    case 96: return msgl_decode_launch_fit<T, 96>(a, grid, large, stream);
-    case 128: return msgl_decode_launch_fit<T, 128>(a, grid, large, stream);
-    case 256: return msgl_decode_launch_fit<T, 256>(a, grid, large, stream);
+    case 64: return msgl_decode_launch_fit<T, 64>(a, g);
+    case 96: return msgl_decode_launch_fit<T, 96>(a, g);
+    case 128: return msgl_decode_launch_fit<T, 128>(a, g);
+    case 256: return msgl_decode_launch_fit<T, 256>(a, g);
     }
     return cudaErrorInvalidValue;
 }

@@ -16,15 +16,22 @@ static __device__ __forceinline__ uint32_t msgl_smem(const void *p)
 
 // L2 fetches 128 bytes at a time: 1-3 % faster from 64x1024 on (one run of each; why was not
 // looked into).
-static __device__ __forceinline__ void msgl_cp_async16(uint32_t dst, const void *src)
+// there: or zeros, and src is not read.
+static __device__ __forceinline__ void msgl_cp_async16(uint32_t dst, const void *src, bool there)
 {
-    asm volatile("cp.async.cg.shared.global.L2::128B [%0], [%1], 16;" ::"r"(dst), "l"(src)
+    asm volatile("cp.async.cg.shared.global.L2::128B [%0], [%1], 16, %2;" ::"r"(dst), "l"(src),
+                 "r"(there ? 16 : 0)
                  : "memory");
 }
 
 static __device__ __forceinline__ void msgl_cp_async4(uint32_t dst, const void *src)
 {
     asm volatile("cp.async.ca.shared.global [%0], [%1], 4;" ::"r"(dst), "l"(src) : "memory");
+}
+
+static __device__ __forceinline__ void msgl_prefetch(const void *p)
+{
+    asm volatile("prefetch.global.L2 [%0];" ::"l"(p));
 }
 
 static __device__ __forceinline__ void msgl_cp_async_commit()

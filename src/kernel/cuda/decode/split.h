@@ -41,6 +41,7 @@ typedef struct msgl_fa_split {
     int32_t head_units; // of one head's items
     int32_t units;      // heads times that: the line
     int32_t slices;     // >= 1
+    int32_t each, rest; // units per slice; the first `rest` slices have one more
     int32_t snap;       // units
 } msgl_fa_split;
 
@@ -82,8 +83,8 @@ MSGL_FA_FN int32_t msgl__fa_chunk(int32_t len)
 }
 
 // For items of head_units per head. As many slices as CTAs, or fewer if each would have less than
-// min_units and there are CTAs for all items; a whole number per head if that costs little and
-// slices are not long, so that a batch of equal lengths is cut between items.
+// min_units and there are CTAs for all items; a whole number per head, and of items per slice, if
+// that costs little and slices are not long, so that a batch of equal lengths is cut between items.
 MSGL_FA_FN void msgl__fa_split_set(msgl_fa_split *s, int32_t head_units, int32_t max_slices,
                                    int32_t min_units)
 {
@@ -92,13 +93,20 @@ MSGL_FA_FN void msgl__fa_split_set(msgl_fa_split *s, int32_t head_units, int32_t
     int32_t per_head = head_units / min_units;
     if (per_head < s->batch) per_head = s->batch;
     const int32_t most = max_slices / s->heads;
-    if (per_head > most) per_head = most;
-    s->slices = per_head * s->heads;
-    if (per_head == most &&
-        (s->slices < max_slices - max_slices / 16 || s->units / max_slices > MSGL_FA_LONG_SLICE)) {
-        s->slices = max_slices;
+    if (per_head < most) {
+        s->slices = per_head * s->heads;
+    } else {
+        const int32_t items = most > 0 ? (s->batch + most - 1) / most : 0; // per slice
+        per_head = items > 1 ? (s->batch + items - 1) / items : most;
+        s->slices = per_head * s->heads;
+        if (s->slices < max_slices - max_slices / 16 ||
+            s->units / max_slices > MSGL_FA_LONG_SLICE) {
+            s->slices = max_slices;
+        }
     }
-    s->snap = s->units / s->slices / 8;
+    s->each = s->units / s->slices;
+    s->rest = s->units - s->each * s->slices;
+    s->snap = s->each / 8;
     if (s->snap < min_units / 2) s->snap = min_units / 2;
     if (s->snap < 1) s->snap = 1;
 }
@@ -106,7 +114,15 @@ MSGL_FA_FN void msgl__fa_split_set(msgl_fa_split *s, int32_t head_units, int32_t
 // Unit at which slice `slice` starts.
 MSGL_FA_FN int32_t msgl__fa_cut(const msgl_fa_split *s, int32_t slice)
 {
-    return (int32_t)((int64_t)slice * s->units / s->slices);
+    return slice * s->each + (slice < s->rest ? slice : s->rest);
+}
+
+// The first slice that starts at `unit` or behind it.
+MSGL_FA_FN int32_t msgl__fa_first_slice(const msgl_fa_split *s, int32_t unit)
+{
+    const int32_t longer = s->rest * (s->each + 1);
+    return unit <= longer ? (unit + s->each) / (s->each + 1)
+                          : s->rest + (unit - longer + s->each - 1) / s->each;
 }
 
 // Where a cut inside the item really is, as a tile from its first one.
@@ -195,12 +211,11 @@ MSGL_FA_FN msgl_fa_parts msgl__fa_parts(const msgl_fa_split *s, bool determinist
         p.step = s->heads;
     } else {
         // The first and the last slice that start inside the item.
-        const int64_t low = w->base + s->overhead + s->snap;
-        const int64_t high = w->base + s->overhead + w->tiles - s->snap;
-        const int32_t cut = (int32_t)((low * s->slices + s->units - 1) / s->units);
-        const int32_t last = (int32_t)(((high + 1) * s->slices - 1) / s->units);
+        const int32_t low = w->base + s->overhead + s->snap;
+        const int32_t high = w->base + s->overhead + w->tiles - s->snap;
+        const int32_t cut = msgl__fa_first_slice(s, low);
         p.part = w->lo > 0 ? w->slice - cut + 1 : 0;
-        p.parts = last - cut + 2;
+        p.parts = msgl__fa_first_slice(s, high + 1) - cut + 1;
         p.counter = cut - 1;
         p.first_slot = 2 * (cut - 1) + 1;
         p.slot = 2 * (cut - 1);
