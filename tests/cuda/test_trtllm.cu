@@ -133,14 +133,16 @@ static void shapes(attn_rng *rng, bool quick)
     static const int pages[] = {16, 32, 64};
     int turn = 0;
     for (size_t g = 0; g < sizeof groups / sizeof groups[0]; g++) {
-        for (int i = 0; i < 4; i++) {
+        const bool power = (groups[g] & (groups[g] - 1)) == 0 && groups[g] <= 8;
+        for (int i = 0; i < (power ? 6 : 4); i++) { // 256: these groups only
             if (quick && (g + i) % 4 != 0) continue;
+            static const int dims[] = {128, 64, 256};
             const int batch = attn_range(rng, 1, 6);
             int32_t lens[6];
             for (int k = 0; k < batch; k++) {
                 lens[k] = attn_range(rng, 1, attn_range(rng, 0, 2) ? 400 : 3000);
             }
-            one(rng, i % 2 ? MSGL_F16 : MSGL_BF16, batch, lens, groups[g] * 2, 2, i / 2 ? 64 : 128,
+            one(rng, i % 2 ? MSGL_F16 : MSGL_BF16, batch, lens, groups[g] * 2, 2, dims[i / 2],
                 pages[turn % 3], -1, 0, turn % 5 == 0, "shape");
             turn++;
         }
