@@ -67,6 +67,42 @@ static const int32_t *get(fixture *f, const int32_t *from)
     return f->host;
 }
 
+// Copies of any size and place, in the order of the queue, from pinned and from other memory.
+static void test_copies(void **state)
+{
+    fixture *f = *state;
+    const msgl_device_ops *ops = f->d->ops;
+    enum { PAGE = 1 << 15 };
+    int32_t *pinned = ops->host_alloc(f->d, 2 * PAGE * sizeof(int32_t));
+    int32_t *device = ops->alloc(f->d, PAGE * sizeof(int32_t));
+    int32_t plain[64];
+    assert_non_null(pinned);
+    assert_non_null(device);
+    int32_t *back = pinned + PAGE;
+    const int32_t sizes[] = {1, 3, 4, 127, 128, 513, 4000, 16384, 16385, PAGE - 8};
+    for (size_t i = 0; i < MSGL_COUNT(sizes); i++) {
+        for (int32_t at = 0; at < 8; at += i % 2 == 0 ? 1 : 4) {
+            const int32_t n = sizes[i];
+            for (int32_t j = 0; j < n; j++) pinned[at + j] = (int32_t)i * 100000 + j + at;
+            for (int32_t j = 0; j < PAGE; j++) back[j] = -7;
+            ops->copy_in(f->d, device + at, pinned + at, (size_t)n * sizeof(int32_t));
+            ops->copy_out(f->d, back, device + at, (size_t)n * sizeof(int32_t));
+            ops->record(f->d, 1);
+            assert_int_equal(ops->wait(f->d, 1), 0);
+            assert_memory_equal(back, pinned + at, (size_t)n * sizeof(int32_t));
+            assert_int_equal(back[n], -7);
+        }
+    }
+    for (int32_t i = 0; i < 64; i++) plain[i] = 3 * i;
+    ops->copy_in(f->d, device, plain, sizeof plain);
+    ops->copy_out(f->d, back, device, sizeof plain);
+    ops->record(f->d, 1);
+    assert_int_equal(ops->wait(f->d, 1), 0);
+    for (int32_t i = 0; i < 64; i++) assert_int_equal(back[i], 3 * i);
+    ops->host_free(f->d, pinned, 2 * PAGE * sizeof(int32_t));
+    ops->free(f->d, device, PAGE * sizeof(int32_t));
+}
+
 static void test_tokens(void **state)
 {
     fixture *f = *state;
@@ -137,9 +173,9 @@ static void test_fault(void **state)
 int main(void)
 {
     const struct CMUnitTest tests[] = {
-        cmocka_unit_test(test_tokens),    cmocka_unit_test(test_graph),
-        cmocka_unit_test(test_no_memory), cmocka_unit_test(test_bad_ordinal),
-        cmocka_unit_test(test_fault),
+        cmocka_unit_test(test_copies),      cmocka_unit_test(test_tokens),
+        cmocka_unit_test(test_graph),       cmocka_unit_test(test_no_memory),
+        cmocka_unit_test(test_bad_ordinal), cmocka_unit_test(test_fault),
     };
     return cmocka_run_group_tests(tests, open_fixture, close_fixture);
 }
