@@ -344,7 +344,7 @@ int main(int argc, char **argv)
         if (strcmp(argv[i], "--cache") == 0 && i + 1 < argc) cache = argv[++i];
     }
     msgl_err err;
-    if (msgl__cuda_device_open(0, false, cache, &b.device, &err) != 0) {
+    if (msgl__cuda_device_open(0, false, cache, &b.device, NULL, &err) != 0) {
         fprintf(stderr, "bench_gemm: %s\n", err.text);
         return 1;
     }

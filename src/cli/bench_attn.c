@@ -166,7 +166,7 @@ static int on_gpu(const msgl_args *a, const msgl_device_choice *choice, msgl_err
     static const struct ceiling LIMIT = {4200, 700e3};
     msgl_kernels kernels = {0};
     msgl_attn_bench_env env = {.kernels = &kernels, .cuda = choice->api};
-    int rc = choice->api->open(choice->ordinal, false, NULL, &env.device, err);
+    int rc = choice->api->open(choice->ordinal, false, NULL, &env.device, NULL, err);
     if (rc != 0) return rc;
     choice->api->kernels(&kernels);
     if (a->write_table != NULL) {

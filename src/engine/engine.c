@@ -317,16 +317,16 @@ static int open_gpu(msgl_engine *e, const msgl_device_choice *choice, msgl_err *
 {
     msgl_cuda_props props;
     char cache[512];
-    int code = choice->api->props(choice->ordinal, &props, err);
-    if (code != 0) return code;
-    snprintf(e->device_name, sizeof e->device_name, "%s", props.name);
     e->cuda = choice->api;
     e->ordinal = choice->ordinal;
+    const int code =
+        e->cuda->open(e->ordinal, e->deterministic,
+                      cache_folder(cache, sizeof cache) ? cache : NULL, &e->device, &props, err);
+    if (code != 0) return code;
+    snprintf(e->device_name, sizeof e->device_name, "%s", props.name);
     e->large_gpu = props.free_bytes > (size_t)80 << 30;
-    code = e->cuda->open(e->ordinal, e->deterministic,
-                         cache_folder(cache, sizeof cache) ? cache : NULL, &e->device, err);
-    if (code == 0) e->cuda->kernels(&e->kernels);
-    return code;
+    e->cuda->kernels(&e->kernels);
+    return 0;
 }
 
 // The device with its kernels, and the threads of the host.

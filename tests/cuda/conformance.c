@@ -323,8 +323,8 @@ int main(int argc, char **argv)
         fprintf(stderr, "skipped: %s\n", err.text);
         return 77;
     }
-    if (GPU.api->open(0, false, NULL, &GPU.plain, &err) != 0 ||
-        GPU.api->open(0, true, NULL, &GPU.fixed, &err) != 0) {
+    if (GPU.api->open(0, false, NULL, &GPU.plain, NULL, &err) != 0 ||
+        GPU.api->open(0, true, NULL, &GPU.fixed, NULL, &err) != 0) {
         fprintf(stderr, "%s\n", err.text);
         return 1;
     }

@@ -28,7 +28,7 @@ static int open_fixture(void **state)
     msgl_err err = {0};
     fixture *f = calloc(1, sizeof *f);
     const msgl_cuda_api *api = msgl__cuda_api_open(&err);
-    if (api == NULL || api->open(0, false, NULL, &f->d, &err) != 0) fail_msg("%s", err.text);
+    if (api == NULL || api->open(0, false, NULL, &f->d, NULL, &err) != 0) fail_msg("%s", err.text);
     const msgl_device_ops *ops = f->d->ops;
     int32_t **arrays[] = {&f->pool, &f->index, &f->values, &f->out};
     for (size_t i = 0; i < MSGL_COUNT(arrays); i++) {

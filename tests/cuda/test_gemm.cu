@@ -578,7 +578,7 @@ static void test_pack(test *t)
 static void open_device(test *t, bool deterministic, const char *cache)
 {
     msgl_err err;
-    if (msgl__cuda_device_open(0, deterministic, cache, &t->device, &err) != 0) {
+    if (msgl__cuda_device_open(0, deterministic, cache, &t->device, NULL, &err) != 0) {
         fprintf(stderr, "test_gemm: %s\n", err.text);
         exit(1);
     }

@@ -15,8 +15,7 @@
 #include "kernel/cuda/plugin.h"
 
 enum {
-    MAX_WINDOWS = 4,     // different ones in a model
-    L2_BYTES = 50 << 20, // which the prefill plan's order of work aims at
+    MAX_WINDOWS = 4, // different ones in a model
 };
 
 typedef struct fa_plans { // of a batch
@@ -28,6 +27,7 @@ typedef struct fa_backend {
     msgl_cuda_backend common;
     fa_plans *plans; // [num_slots + 1], as batches.slots
     size_t plan_bytes;
+    size_t l2_bytes; // of the GPU
     void *workspace;
     size_t workspace_bytes;
 } fa_backend;
@@ -49,6 +49,7 @@ static int fa_create(const msgl_attn_config *cfg, msgl_attn_backend **out, msgl_
     if (b == NULL) return msgl__err_set(err, MSGL_ENOMEM, "fa: out of memory");
     b->common.base.desc = &msgl__attn_fa_cuda;
     b->common.batches.cfg = *cfg;
+    b->l2_bytes = cfg->cuda->l2_bytes(cfg->dev);
     int code = msgl__attn_config_check(cfg, err);
     if (code != 0) goto fail;
     b->plan_bytes = (msgl__fa_plan_prefill_size(cfg->num_q_heads, cfg->num_kv_heads,
@@ -90,7 +91,7 @@ static size_t plan_window(const fa_backend *b, const msgl_cuda_batch *md, int32_
                                      .head_dim = cfg->head_dim,
                                      .elem_size = (int32_t)msgl__dtype_size(cfg->pool->dtype),
                                      .window = window,
-                                     .l2_bytes = L2_BYTES,
+                                     .l2_bytes = b->l2_bytes,
                                      .batch = md->size,
                                      .cu_seqlens_q = md->cu_seqlens_q,
                                      .seqlens_k = md->seqlens_k,

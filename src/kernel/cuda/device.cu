@@ -282,11 +282,12 @@ static int open_stream(msgl_cuda_device *d, msgl_err *err)
 }
 
 int msgl__cuda_device_open(int ordinal, bool deterministic, const char *cache_dir,
-                           msgl_device **out, msgl_err *err)
+                           msgl_device **out, msgl_cuda_props *props, msgl_err *err)
 {
     msgl_cuda_props p;
     int code = msgl__cuda_props(ordinal, &p, err);
     if (code != 0) return code;
+    if (props != NULL) *props = p;
     if (p.capability < 80) {
         return msgl__err_set(err, MSGL_EUNSUPPORTED,
                              "cuda:%d is a %s of compute capability %d.%d; 8.0 or newer is needed",
@@ -302,7 +303,7 @@ int msgl__cuda_device_open(int ordinal, bool deterministic, const char *cache_di
     d->l2_bytes = p.l2_bytes;
     d->deterministic = deterministic;
     code = open_stream(d, err);
-    if (code == 0) code = msgl__cuda_blas_create(d, cache_dir, err);
+    if (code == 0) code = msgl__cuda_blas_create(d, p.name, cache_dir, err);
     if (code != 0) {
         cuda_destroy(&d->base);
         return code;
@@ -314,4 +315,9 @@ int msgl__cuda_device_open(int ordinal, bool deterministic, const char *cache_di
 void *msgl__cuda_device_stream(msgl_device *d)
 {
     return ((msgl_cuda_device *)d)->stream;
+}
+
+size_t msgl__cuda_device_l2_bytes(const msgl_device *d)
+{
+    return ((const msgl_cuda_device *)d)->l2_bytes;
 }

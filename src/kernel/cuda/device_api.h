@@ -18,12 +18,14 @@ struct msgl_cuda_device;
 int msgl__cuda_device_count(msgl_err *reason);
 int msgl__cuda_props(int ordinal, msgl_cuda_props *out, msgl_err *err);
 int msgl__cuda_device_open(int ordinal, bool deterministic, const char *cache_dir,
-                           msgl_device **out, msgl_err *err);
+                           msgl_device **out, msgl_cuda_props *props, msgl_err *err);
 void *msgl__cuda_device_stream(msgl_device *d);
+size_t msgl__cuda_device_l2_bytes(const msgl_device *d);
 
-// gemm: the library's handle and workspace, and the algorithms chosen by measurement, kept in
-// cache_dir (NULL: nowhere). destroy takes a device without them.
-int msgl__cuda_blas_create(struct msgl_cuda_device *d, const char *cache_dir, msgl_err *err);
+// gemm: the library's handle and workspace, and the algorithms chosen by measurement on a GPU of
+// this name, kept in cache_dir (NULL: nowhere). destroy takes a device without them.
+int msgl__cuda_blas_create(struct msgl_cuda_device *d, const char *gpu, const char *cache_dir,
+                           msgl_err *err);
 void msgl__cuda_blas_destroy(struct msgl_cuda_device *d);
 
 // ops/tokens.cu

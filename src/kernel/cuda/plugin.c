@@ -55,6 +55,7 @@ static const msgl_cuda_api API = {
     .props = msgl__cuda_props,
     .open = msgl__cuda_device_open,
     .stream = msgl__cuda_device_stream,
+    .l2_bytes = msgl__cuda_device_l2_bytes,
     .kernels = fill_kernels,
     .attn = &ATTN,
 };

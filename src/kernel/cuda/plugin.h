@@ -11,7 +11,7 @@
 
 struct msgl_kernels; // kernel/kernel.h
 
-#define MSGL_CUDA_ABI 1 // changes with any struct that crosses the boundary
+#define MSGL_CUDA_ABI 4 // changes with any struct that crosses the boundary
 
 typedef struct msgl_cuda_props {
     char name[128];
@@ -35,10 +35,11 @@ typedef struct msgl_cuda_api {
     int (*device_count)(msgl_err *reason);
     int (*props)(int ordinal, msgl_cuda_props *out, msgl_err *err);
     // Opens a GPU: context, stream, libraries. cache_dir: where chosen algorithms are kept, or
-    // NULL.
+    // NULL. props: NULL, or takes what it was before anything of it was taken.
     int (*open)(int ordinal, bool deterministic, const char *cache_dir, msgl_device **out,
-                msgl_err *err);
+                msgl_cuda_props *props, msgl_err *err);
     void *(*stream)(msgl_device *d);
+    size_t (*l2_bytes)(const msgl_device *d);
     void (*kernels)(struct msgl_kernels *k); // fills gemm, norm, rope, act, moe and sample
     const msgl_cuda_attn *attn;
 } msgl_cuda_api;

@@ -18,7 +18,8 @@ static void blas_fault(msgl_exec *x, cublasStatus_t status, const msgl_gemm_prod
              p->w->n, p->w->k, cublasLtGetStatusString(status));
 }
 
-int msgl__cuda_blas_create(msgl_cuda_device *d, const char *cache_dir, msgl_err *err)
+int msgl__cuda_blas_create(msgl_cuda_device *d, const char *gpu, const char *cache_dir,
+                           msgl_err *err)
 {
     msgl_cuda_blas *b = (msgl_cuda_blas *)msgl__calloc(1, sizeof *b);
     if (b == NULL) return msgl__err_set(err, MSGL_ENOMEM, "cuBLASLt: out of memory");
@@ -35,10 +36,7 @@ int msgl__cuda_blas_create(msgl_cuda_device *d, const char *cache_dir, msgl_err 
         return msgl__err_set(err, MSGL_ENOMEM, "cuBLASLt: no %d MiB of device memory for its work",
                              WORKSPACE >> 20);
     }
-    cudaDeviceProp props;
-    if (cudaGetDeviceProperties(&props, d->ordinal) == cudaSuccess) {
-        snprintf(b->gpu, sizeof b->gpu, "%.100s", props.name);
-    }
+    snprintf(b->gpu, sizeof b->gpu, "%.100s", gpu);
     if (cache_dir == NULL) return 0;
     const size_t size = strlen(cache_dir) + sizeof b->gpu + 64;
     b->cache_path = (char *)msgl__malloc(size);
