@@ -44,16 +44,30 @@ typedef struct pool {
     size_t workspace_bytes;
 } pool;
 
-// What comes before attention in a step: some kernel that q depends on.
-__global__ void producer(uint32_t *q)
+// What comes before and after attention in a step: the products for q, K and V and of the output,
+// each a block per SM with shared memory of its own, so that there is not always room for the next
+// kernel.
+enum { QKV_SHARED = 68 << 10, O_SHARED = 114 << 10, PRODUCT_CYCLES = 4000 };
+
+__global__ void product(uint32_t *q)
 {
     msgl__pdl_trigger();
     msgl__pdl_wait();
-    q[blockIdx.x * blockDim.x + threadIdx.x] ^= 1u;
+    const long long from = clock64();
+    while (clock64() - from < PRODUCT_CYCLES) continue;
+    if (blockIdx.x < 64) q[blockIdx.x * blockDim.x + threadIdx.x] ^= 1u;
+}
+
+static void launch_product(const void *q, int shared, cudaStream_t stream)
+{
+    CUDA_OK(cudaFuncSetAttribute(product, cudaFuncAttributeMaxDynamicSharedMemorySize, O_SHARED));
+    CUDA_OK(cudaFuncSetAttribute(product, cudaFuncAttributePreferredSharedMemoryCarveout,
+                                 cudaSharedmemCarveoutMaxShared));
+    CUDA_OK(msgl__launch(product, 132, 128, shared, stream, (uint32_t *)q));
 }
 
 // What a round of the graph has.
-typedef enum chain { ALONE, PRODUCER, CHAINED, ROPE_APART, ROPE_INSIDE, CHAINS } chain;
+typedef enum chain { ALONE, PRODUCTS, CHAINED, ROPE_APART, ROPE_INSIDE, CHAINS } chain;
 
 typedef struct rope_sets {
     msgl_rope_call call;
@@ -76,12 +90,14 @@ static double time_graph(const pool *p, msgl_cuda_attn_call *c, const int32_t *t
     for (int i = 0; i < GRAPH_LAUNCHES; i++) {
         c->table = tables + (size_t)(i % sets) * need;
         rope->call.slots = rope->slots + (size_t)(i % sets) * c->batch;
-        if (what != ALONE) CUDA_OK(msgl__launch(producer, 64, 128, 0, stream, (uint32_t *)p->q));
-        if (what == PRODUCER) continue;
+        if (what != ALONE) launch_product(p->q, QKV_SHARED, stream);
         if (what == ROPE_APART) msgl__cuda_qk_norm_rope_store(&rope->exec.x, &rope->call);
         c->rope = what == ROPE_INSIDE ? &rope->call : NULL;
-        CUDA_OK(fixed ? msgl__cuda_fa_decode_tuned(c, fixed, stream)
-                      : msgl__cuda_fa_decode(c, stream));
+        if (what != PRODUCTS) {
+            CUDA_OK(fixed ? msgl__cuda_fa_decode_tuned(c, fixed, stream)
+                          : msgl__cuda_fa_decode(c, stream));
+        }
+        if (what != ALONE) launch_product(p->out, O_SHARED, stream);
     }
     CUDA_OK(cudaStreamEndCapture(stream, &graph));
     CUDA_OK(cudaGraphInstantiate(&exec, graph, 0));
@@ -176,9 +192,9 @@ static void run(const pool *p, const shape *s, int page, const msgl_fa_decode_tu
            "chained %7.1f us, rope apart %7.1f, inside %7.1f\n",
            s->batch, s->len, s->q_heads, KV_HEADS, page, name, t * 1e6, kv / t * 1e-12,
            kv / t / LIMIT * 100, g * 1e6, kv / g * 1e-12,
-           (graph_ms[CHAINED] - graph_ms[PRODUCER]) * 1e3,
-           (graph_ms[ROPE_APART] - graph_ms[PRODUCER]) * 1e3,
-           (graph_ms[ROPE_INSIDE] - graph_ms[PRODUCER]) * 1e3);
+           (graph_ms[CHAINED] - graph_ms[PRODUCTS]) * 1e3,
+           (graph_ms[ROPE_APART] - graph_ms[PRODUCTS]) * 1e3,
+           (graph_ms[ROPE_INSIDE] - graph_ms[PRODUCTS]) * 1e3);
     fflush(stdout);
     cudaStreamDestroy(stream);
     cudaEventDestroy(from), cudaEventDestroy(to);

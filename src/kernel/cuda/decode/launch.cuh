@@ -25,8 +25,13 @@ static cudaError_t msgl_decode_launch(const msgl_decode_args &a, const msgl_deco
 {
     typedef msgl_decode_shape<HD, ROWS, LARGE, PAIR> S;
     void (*kernel)(msgl_decode_args) = msgl_decode_kernel<T, HD, ROWS, LARGE, PAIR, DET>;
-    const cudaError_t e =
+    cudaError_t e =
         cudaFuncSetAttribute(kernel, cudaFuncAttributeMaxDynamicSharedMemorySize, S::BYTES);
+    if (e == cudaSuccess) {
+        // A kernel that still runs on an SM keeps it from being divided anew.
+        e = cudaFuncSetAttribute(kernel, cudaFuncAttributePreferredSharedMemoryCarveout,
+                                 cudaSharedmemCarveoutMaxShared);
+    }
     if (e != cudaSuccess) return e;
     int ctas = g.ctas > 0 ? g.ctas : g.sms * S::CTAS;
     if (ctas > MSGL_FA_MAX_CTAS) ctas = MSGL_FA_MAX_CTAS;

@@ -41,8 +41,10 @@ typedef struct msgl_fa_split {
     int32_t head_units; // of one head's items
     int32_t units;      // heads times that: the line
     int32_t slices;     // >= 1
-    int32_t each, rest; // units per slice; the first `rest` slices have one more
-    int32_t snap;       // units
+    // The line is cut span by span, heads or all at once; `each` units per slice, one more in the
+    // first `rest` slices of a span.
+    int32_t span_units, span_slices, each, rest;
+    int32_t snap; // units
 } msgl_fa_split;
 
 // The walk along one slice.
@@ -104,8 +106,11 @@ MSGL_FA_FN void msgl__fa_split_set(msgl_fa_split *s, int32_t head_units, int32_t
             s->slices = max_slices;
         }
     }
-    s->each = s->units / s->slices;
-    s->rest = s->units - s->each * s->slices;
+    const bool by_head = s->slices == per_head * s->heads;
+    s->span_units = by_head ? head_units : s->units;
+    s->span_slices = by_head ? per_head : s->slices;
+    s->each = s->span_units / s->span_slices;
+    s->rest = s->span_units - s->each * s->span_slices;
     s->snap = s->each / 8;
     if (s->snap < min_units / 2) s->snap = min_units / 2;
     if (s->snap < 1) s->snap = 1;
@@ -114,15 +119,18 @@ MSGL_FA_FN void msgl__fa_split_set(msgl_fa_split *s, int32_t head_units, int32_t
 // Unit at which slice `slice` starts.
 MSGL_FA_FN int32_t msgl__fa_cut(const msgl_fa_split *s, int32_t slice)
 {
-    return slice * s->each + (slice < s->rest ? slice : s->rest);
+    const int32_t span = slice / s->span_slices, i = slice - span * s->span_slices;
+    return span * s->span_units + i * s->each + (i < s->rest ? i : s->rest);
 }
 
 // The first slice that starts at `unit` or behind it.
 MSGL_FA_FN int32_t msgl__fa_first_slice(const msgl_fa_split *s, int32_t unit)
 {
+    const int32_t span = unit / s->span_units, at = unit - span * s->span_units;
     const int32_t longer = s->rest * (s->each + 1);
-    return unit <= longer ? (unit + s->each) / (s->each + 1)
-                          : s->rest + (unit - longer + s->each - 1) / s->each;
+    const int32_t i = at <= longer ? (at + s->each) / (s->each + 1)
+                                   : s->rest + (at - longer + s->each - 1) / s->each;
+    return span * s->span_slices + i;
 }
 
 // Where a cut inside the item really is, as a tile from its first one.
