@@ -9,10 +9,10 @@
 #include <string.h>
 
 #include "kernel/cuda/device_api.h"
-#include "kernel/cuda/gemm/gated_sm90.h"
 #include "kernel/cuda/gemm/gemm.h"
 #include "kernel/cuda/gemm/lt.cuh"
 #include "kernel/cuda/gemm/narrow_sm90.h"
+#include "kernel/cuda/gemm/wide_sm90.h"
 
 typedef struct shape {
     const char *name;
@@ -120,7 +120,7 @@ static void issue_linear(bench *b, void *arg, int i)
 
 static void issue_fused(bench *b, void *arg, int i)
 {
-    if (!msgl__cuda_gated_sm90(&b->x, &((linear_sets *)arg)->calls[i], true)) b->x.status = -1;
+    if (!msgl__cuda_wide_sm90(&b->x, &((linear_sets *)arg)->calls[i], NULL, true)) b->x.status = -1;
 }
 
 static size_t pad(size_t bytes)

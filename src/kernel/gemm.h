@@ -12,6 +12,7 @@
 #ifndef MSGL_KERNEL_GEMM_H
 #define MSGL_KERNEL_GEMM_H
 
+#include <stdbool.h>
 #include <stddef.h>
 
 #include "kernel/calls.h"
@@ -31,6 +32,10 @@ typedef struct msgl_gemm_kernels {
     // See msgl_linear_call and msgl_grouped_call.
     void (*linear)(msgl_exec *x, const msgl_linear_call *c);
     void (*grouped)(msgl_exec *x, const msgl_grouped_call *c);
+    // A projection to q, K and V with the rope kernel behind it (kernel/ops.h) as one kernel, where
+    // that is the fastest way; false, and nothing done, elsewhere. rope->qkv is the call's output,
+    // whose columns of K and V it may leave as they were. NULL: never. Scratch as for linear.
+    bool (*linear_rope)(msgl_exec *x, const msgl_linear_call *c, const msgl_rope_call *rope);
     // Largest scratch that these take from exec->scratch for a call of this shape (pointers to
     // activations are not looked at).
     size_t (*linear_scratch)(const msgl_linear_call *c);

@@ -33,11 +33,11 @@ void msgl__attention(msgl_forward *f, const msgl_attention *a, const msgl_norm *
         .slots = f->out_loc,
     };
     const msgl_attn_desc *attn = f->attn->desc;
-    msgl__linear(f, &a->qkv, norm, in, qkv, rope.tokens);
     if (attn->takes_rope != NULL && attn->takes_rope(f->attn, f->batch)) {
+        msgl__linear(f, &a->qkv, norm, in, qkv, rope.tokens);
         attn->forward_rope(f->attn, f->x, &a->geometry, f->batch, &rope, out);
     } else {
-        f->k->rope.qk_norm_rope_store(f->x, &rope);
+        msgl__linear_rope(f, &a->qkv, norm, in, &rope);
         attn->forward(f->attn, f->x, &a->geometry, f->batch, qkv, rope.ld, out);
     }
     msgl__arena_reset(f->x->scratch);

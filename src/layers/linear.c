@@ -32,6 +32,16 @@ void msgl__linear(msgl_forward *f, const msgl_linear *l, const msgl_norm *norm, 
     run(f, &c);
 }
 
+void msgl__linear_rope(msgl_forward *f, const msgl_linear *l, const msgl_norm *norm, const void *in,
+                       const msgl_rope_call *rope)
+{
+    const msgl_linear_call c = make_call(f, l, norm, in, rope->qkv, rope->tokens);
+    if (c.m == 0) return;
+    if (f->k->gemm.linear_rope != NULL && f->k->gemm.linear_rope(f->x, &c, rope)) return;
+    run(f, &c);
+    f->k->rope.qk_norm_rope_store(f->x, rope);
+}
+
 void msgl__linear_f32(msgl_forward *f, const msgl_linear *l, const msgl_norm *norm, const void *in,
                       float *out, int32_t rows)
 {

@@ -19,6 +19,9 @@ typedef struct msgl_linear {
 // in [rows, w.k] -> out [rows, w.n].
 void msgl__linear(msgl_forward *f, const msgl_linear *l, const msgl_norm *norm, const void *in,
                   void *out, int32_t rows);
+// The projection to q, K and V, then rope as its call says; rope->qkv gets q, rotated.
+void msgl__linear_rope(msgl_forward *f, const msgl_linear *l, const msgl_norm *norm, const void *in,
+                       const msgl_rope_call *rope);
 // The same with out in f32.
 void msgl__linear_f32(msgl_forward *f, const msgl_linear *l, const msgl_norm *norm, const void *in,
                       float *out, int32_t rows);

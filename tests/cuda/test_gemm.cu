@@ -10,10 +10,10 @@
 
 #include "kernel/cuda/device_api.h"
 #include "kernel/cuda/device.cuh"
-#include "kernel/cuda/gemm/gated_sm90.h"
 #include "kernel/cuda/gemm/gemm.h"
 #include "kernel/cuda/gemm/lt.cuh"
 #include "kernel/cuda/gemm/narrow_sm90.h"
+#include "kernel/cuda/gemm/wide_sm90.h"
 
 typedef struct test {
     msgl_device *device;
@@ -155,7 +155,7 @@ typedef struct linear_case {
     int m, n, k;
     bool norm, bias, gated, accumulate, f32_out;
     int pad_in, pad_out; // beyond the rows
-    int kernel;          // 0: as linear chooses; 1: gated_sm90; 2: narrow_sm90 by this plan
+    int kernel;          // 0: as linear chooses; 1: wide_sm90; 2: narrow_sm90 by this plan
     msgl_narrow_plan plan;
 } linear_case;
 
@@ -251,7 +251,7 @@ static void check_linear(test *t, const linear_case *c)
              c->pad_out);
     t->x.act = c->dtype;
     msgl__arena_init(&t->scratch, t->scratch.base, msgl__cuda_linear_scratch(&call));
-    const bool done = c->kernel == 1   ? msgl__cuda_gated_sm90(&t->x, &call, true)
+    const bool done = c->kernel == 1   ? msgl__cuda_wide_sm90(&t->x, &call, NULL, true)
                       : c->kernel == 2 ? msgl__cuda_narrow_sm90(&t->x, &call, &c->plan)
                                        : false;
     const bool ran = done || !t->own;

@@ -23,6 +23,7 @@ static void fill_kernels(msgl_kernels *k)
         .pack = msgl__cuda_pack,
         .gather = msgl__cuda_gemm_gather,
         .linear = msgl__cuda_linear,
+        .linear_rope = msgl__cuda_linear_rope,
         .grouped = msgl__cuda_grouped,
         .linear_scratch = msgl__cuda_linear_scratch,
         .grouped_scratch = msgl__cuda_grouped_scratch,

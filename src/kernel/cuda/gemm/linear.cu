@@ -5,10 +5,10 @@
 #include <cuda_bf16.h>
 #include <cuda_fp16.h>
 
-#include "kernel/cuda/gemm/gated_sm90.h"
 #include "kernel/cuda/gemm/gemm.h"
 #include "kernel/cuda/gemm/lt.cuh"
 #include "kernel/cuda/gemm/narrow_sm90.h"
+#include "kernel/cuda/gemm/wide_sm90.h"
 #include "kernel/cuda/gemv/gemv.h"
 #include "kernel/cuda/ops/ops.h"
 
@@ -35,36 +35,41 @@ static const void *bias_as(msgl_exec *x, const float *bias, int n, msgl_dtype ty
     return out;
 }
 
+// The call with its input normed, in scratch.
+static bool norm_first(msgl_exec *x, const msgl_linear_call *c, msgl_linear_call *out)
+{
+    const size_t k = (size_t)c->w->k;
+    *out = *c;
+    if (c->norm == NULL) return true;
+    void *normed = msgl__arena_alloc(x->scratch, (size_t)c->m * k * msgl__dtype_size(x->act));
+    if (normed == NULL) {
+        x->status = MSGL_ENOMEM;
+        return false;
+    }
+    msgl__cuda_rms_norm(x, c->in, c->ld_in, c->norm, c->norm_eps, normed, k, c->m, c->w->k);
+    out->in = normed;
+    out->ld_in = k;
+    out->norm = NULL;
+    return true;
+}
+
 void msgl__cuda_linear_library(msgl_exec *x, const msgl_linear_call *c)
 {
-    const int n = c->w->n, k = c->w->k;
+    const int n = c->w->n;
+    const size_t element = msgl__dtype_size(x->act);
+    msgl_linear_call normed;
+    if (!norm_first(x, c, &normed)) return;
+    const bool deterministic = msgl__cuda_device(x)->deterministic;
+    if (!deterministic && msgl__cuda_wide_sm90(x, &normed, NULL, false)) return;
     msgl_gemm_product p = {};
     p.w = c->w;
-    p.in = c->in;
-    p.ld_in = c->ld_in;
+    p.in = normed.in;
+    p.ld_in = normed.ld_in;
     p.out = c->out;
     p.ld_out = c->ld_out;
     p.m = c->m;
     p.out_type = c->f32_out ? MSGL_F32 : x->act;
     p.accumulate = c->accumulate;
-    const size_t element = msgl__dtype_size(x->act);
-    if (c->norm != NULL) {
-        void *normed = msgl__arena_alloc(x->scratch, (size_t)c->m * k * element);
-        if (normed == NULL) {
-            x->status = MSGL_ENOMEM;
-            return;
-        }
-        msgl__cuda_rms_norm(x, c->in, c->ld_in, c->norm, c->norm_eps, normed, (size_t)k, c->m, k);
-        p.in = normed;
-        p.ld_in = (size_t)k;
-    }
-    if (c->gated && !msgl__cuda_device(x)->deterministic) {
-        msgl_linear_call gated = *c;
-        gated.in = p.in;
-        gated.ld_in = p.ld_in;
-        gated.norm = NULL;
-        if (msgl__cuda_gated_sm90(x, &gated, false)) return;
-    }
     if (c->gated) {
         p.out = msgl__arena_alloc(x->scratch, (size_t)c->m * n * element);
         p.ld_out = (size_t)n;
@@ -101,6 +106,17 @@ void msgl__cuda_linear(msgl_exec *x, const msgl_linear_call *c)
     const size_t used = x->scratch->used;
     msgl__cuda_linear_library(x, c);
     x->scratch->used = used; // the stream's order protects what is reused
+}
+
+bool msgl__cuda_linear_rope(msgl_exec *x, const msgl_linear_call *c, const msgl_rope_call *rope)
+{
+    if (x->status != 0 || msgl__cuda_device(x)->deterministic) return false;
+    if (!msgl__cuda_wide_sm90_wins(x, c, rope, c->m)) return false;
+    const size_t used = x->scratch->used;
+    msgl_linear_call normed;
+    const bool done = norm_first(x, c, &normed) && msgl__cuda_wide_sm90(x, &normed, rope, false);
+    x->scratch->used = used;
+    return done;
 }
 
 size_t msgl__cuda_linear_scratch(const msgl_linear_call *c)

@@ -9,9 +9,9 @@
 #include <cuda_bf16.h>
 #include <cuda_fp16.h>
 
-#include "kernel/cuda/gemm/gated_sm90.h"
 #include "kernel/cuda/gemm/gemm.h"
 #include "kernel/cuda/gemm/lt.cuh"
+#include "kernel/cuda/gemm/wide_sm90.h"
 
 enum {
     CANDIDATES = 12,
@@ -204,7 +204,7 @@ void msgl__cuda_gemm_tune(msgl_exec *x, const msgl_linear_call *shape, const int
         for (int32_t i = 0; i < num && x->status == 0; i++) {
             const size_t used = x->scratch->used;
             msgl_gemm_product p;
-            const bool other = shape->gated && msgl__cuda_gated_sm90_wins(x, shape->w, ms[i]);
+            const bool other = msgl__cuda_wide_sm90_wins(x, shape, NULL, ms[i]);
             if (!other && place(x, shape, ms[i], &p)) {
                 const msgl_gemm_key key = msgl__cuda_gemm_key(d, &p);
                 msgl_gemm_choice *c = msgl__cuda_gemm_slot(d->blas, &key);

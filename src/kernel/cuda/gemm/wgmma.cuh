@@ -12,9 +12,13 @@
 
 // Names of the sums' registers in the instruction's text.
 #define MSGL_ACC_NAMES_16 "%0, %1, %2, %3, %4, %5, %6, %7, %8, %9, %10, %11, %12, %13, %14, %15"
+#define MSGL_ACC_NAMES_24 MSGL_ACC_NAMES_16 ", %16, %17, %18, %19, %20, %21, %22, %23"
 #define MSGL_ACC_NAMES_32                                                                          \
     MSGL_ACC_NAMES_16                                                                              \
     ", %16, %17, %18, %19, %20, %21, %22, %23, %24, %25, %26, %27, %28, %29, %30, %31"
+#define MSGL_ACC_NAMES_48                                                                          \
+    MSGL_ACC_NAMES_32                                                                              \
+    ", %32, %33, %34, %35, %36, %37, %38, %39, %40, %41, %42, %43, %44, %45, %46, %47"
 #define MSGL_ACC_NAMES_64                                                                          \
     MSGL_ACC_NAMES_32                                                                              \
     ", %32, %33, %34, %35, %36, %37, %38, %39, %40, %41, %42, %43, %44, %45, %46, %47, "           \
@@ -31,7 +35,9 @@
     "+f"(d[i]), "+f"(d[i + 1]), "+f"(d[i + 2]), "+f"(d[i + 3]), "+f"(d[i + 4]), "+f"(d[i + 5]),    \
         "+f"(d[i + 6]), "+f"(d[i + 7])
 #define MSGL_ACC_16(d, i) MSGL_ACC_8(d, i), MSGL_ACC_8(d, i + 8)
+#define MSGL_ACC_24(d, i) MSGL_ACC_16(d, i), MSGL_ACC_8(d, i + 16)
 #define MSGL_ACC_32(d, i) MSGL_ACC_16(d, i), MSGL_ACC_16(d, i + 16)
+#define MSGL_ACC_48(d, i) MSGL_ACC_32(d, i), MSGL_ACC_16(d, i + 32)
 #define MSGL_ACC_64(d, i) MSGL_ACC_32(d, i), MSGL_ACC_32(d, i + 32)
 #define MSGL_ACC_128(d, i) MSGL_ACC_64(d, i), MSGL_ACC_64(d, i + 64)
 
@@ -52,7 +58,9 @@
     MSGL_WGMMA(n, sums, x, y, z, __half, "f16")
 
 MSGL_WGMMA_TYPES(32, 16, 16, 17, 18)
+MSGL_WGMMA_TYPES(48, 24, 24, 25, 26)
 MSGL_WGMMA_TYPES(64, 32, 32, 33, 34)
+MSGL_WGMMA_TYPES(96, 48, 48, 49, 50)
 MSGL_WGMMA_TYPES(128, 64, 64, 65, 66)
 MSGL_WGMMA_TYPES(256, 128, 128, 129, 130)
 
@@ -193,6 +201,14 @@ static __device__ __forceinline__ void msgl__tensor_load(uint32_t dst, const CUt
                  : "memory");
 }
 
+// To the L2 only.
+static __device__ __forceinline__ void msgl__tensor_fetch(const CUtensorMap *map, int x, int y)
+{
+    asm volatile("cp.async.bulk.prefetch.tensor.2d.L2.global [%0, {%1, %2}];\n" ::"l"(map), "r"(x),
+                 "r"(y)
+                 : "memory");
+}
+
 // To the same place in every block of `mask`; completes on the same barrier in each.
 static __device__ __forceinline__ void msgl__tensor_load_multicast(uint32_t dst,
                                                                    const CUtensorMap *map, int x,
@@ -219,10 +235,10 @@ static __device__ __forceinline__ void msgl__tensor_store_commit(void)
     asm volatile("cp.async.bulk.commit_group;\n" ::: "memory");
 }
 
-// Until the committed stores have read shared memory.
-static __device__ __forceinline__ void msgl__tensor_store_read(void)
+// Until the committed stores but the last PENDING have read shared memory.
+template <int PENDING> static __device__ __forceinline__ void msgl__tensor_store_read(void)
 {
-    asm volatile("cp.async.bulk.wait_group.read 0;\n" ::: "memory");
+    asm volatile("cp.async.bulk.wait_group.read %0;\n" ::"n"(PENDING) : "memory");
 }
 
 static __device__ __forceinline__ void msgl__tensor_store_wait(void)
@@ -239,6 +255,33 @@ static __device__ __forceinline__ void msgl__fence_shared(void)
 static __device__ __forceinline__ void msgl__barrier_group(int id, int threads)
 {
     asm volatile("bar.sync %0, %1;\n" ::"r"(id), "r"(threads) : "memory");
+}
+
+static __device__ __forceinline__ void msgl__write_shared_16(uint32_t address, float4 v)
+{
+    asm volatile("st.shared.v4.f32 [%0], {%1, %2, %3, %4};\n" ::"r"(address), "f"(v.x), "f"(v.y),
+                 "f"(v.z), "f"(v.w)
+                 : "memory");
+}
+
+static __device__ __forceinline__ float2 msgl__read_shared_8(uint32_t address)
+{
+    float2 v;
+    asm volatile("ld.shared.v2.f32 {%0, %1}, [%2];\n"
+                 : "=f"(v.x), "=f"(v.y)
+                 : "r"(address)
+                 : "memory");
+    return v;
+}
+
+static __device__ __forceinline__ uint4 msgl__read_shared_16(uint32_t address)
+{
+    uint4 v;
+    asm volatile("ld.shared.v4.b32 {%0, %1, %2, %3}, [%4];\n"
+                 : "=r"(v.x), "=r"(v.y), "=r"(v.z), "=r"(v.w)
+                 : "r"(address)
+                 : "memory");
+    return v;
 }
 
 static __device__ __forceinline__ void msgl__store_matrix_4(uint32_t address, uint32_t a,

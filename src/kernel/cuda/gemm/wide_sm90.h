@@ -1,0 +1,29 @@
+// SPDX-License-Identifier: Apache-2.0
+#ifndef MSGL_KERNEL_CUDA_GEMM_WIDE_SM90_H
+#define MSGL_KERNEL_CUDA_GEMM_WIDE_SM90_H
+
+#include <stdbool.h>
+
+#ifdef __cplusplus
+extern "C" {
+#endif
+
+#include "kernel/calls.h"
+#include "kernel/exec.h"
+
+// A product of many rows with what stands behind it, one kernel: gated, or with `rope`, whose qkv
+// is the call's output, rotated and stored. No norm. False, and nothing queued, where
+// it cannot do the call or, unless `always`, is not the fastest way. With rope, the columns of K
+// and V in the output are left as they were: the pool has them.
+bool msgl__cuda_wide_sm90(msgl_exec *x, const msgl_linear_call *c, const msgl_rope_call *rope,
+                          bool always);
+
+// Whether it is the fastest way for m rows of such a call.
+bool msgl__cuda_wide_sm90_wins(const msgl_exec *x, const msgl_linear_call *c,
+                               const msgl_rope_call *rope, int32_t m);
+
+#ifdef __cplusplus
+}
+#endif
+
+#endif
