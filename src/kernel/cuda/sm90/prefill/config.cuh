@@ -10,8 +10,8 @@
 
 #include "kernel/cuda/sm90/prefill/fa_prefill.h"
 
-// T: __nv_bfloat16 or __half; HD: head_dim rounded up to 64, 128 or 256; GATHER: K and V rows by
-// cp.async one by one instead of TMA boxes of BOX rows.
+// T: __nv_bfloat16 or __half; HD: head_dim rounded up to 64, 128 or 256; GATHER: for pages of fewer
+// than 16 rows, whose slots are looked up row by row.
 template <class T_, int HD_, bool GATHER_, bool SOFTCAP_> struct msgl_fa_prefill_config {
     using T = T_;
     static constexpr int HD = HD_;
@@ -20,6 +20,7 @@ template <class T_, int HD_, bool GATHER_, bool SOFTCAP_> struct msgl_fa_prefill
     static constexpr int N = HD == 256 ? 64 : 128; // keys of a tile
     static constexpr int BLOCKS = HD / 64;         // of 64 columns (128 bytes)
     static constexpr int Q_BYTES = M * HD * 2, KV_BYTES = N * HD * 2;
+    static constexpr int GATHER_ROWS = N / 4; // of a tile, for a loading warp
     static constexpr int Q_BUFFERS = HD == 256 ? 1 : 2;
     static constexpr int STAGES = HD == 64 ? 8 : HD == 128 ? 5 : 4;
     static constexpr bool Q_REGISTERS = HD <= 128; // Q as A operand from registers
@@ -52,10 +53,13 @@ struct msgl_fa_prefill_work {
     int32_t head; // group of heads
 };
 
+enum { MSGL_FA_WORK_WORDS = sizeof(msgl_fa_prefill_work) / 4 };
+
 template <class C> struct msgl_fa_prefill_smem {
     alignas(1024) unsigned char q[C::Q_BUFFERS][C::Q_BYTES];
     alignas(1024) unsigned char kv[C::STAGES][C::KV_BYTES];
     msgl_fa_prefill_work work[C::Q_BUFFERS];
+    // Every thread that writes or reads an item of work arrives itself on the barrier that says so.
     uint64_t work_full[C::Q_BUFFERS], q_full[C::Q_BUFFERS], q_empty[C::Q_BUFFERS];
     uint64_t kv_full[C::STAGES], kv_empty[C::STAGES];
 };

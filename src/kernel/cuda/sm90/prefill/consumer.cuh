@@ -1,9 +1,9 @@
 // SPDX-License-Identifier: Apache-2.0
 //
 // The computing side: each of two warpgroups holds 64 rows of a tile, with scores, probabilities
-// and output in registers. While one warpgroup's matrix products run, the other does its softmax
-// (they pass a turn to each other), and within a warpgroup the next scores are already being
-// computed while the last probabilities meet V.
+// and output in registers. While one warpgroup's matrix products run, the other does its softmax,
+// and within a warpgroup the next scores are already being computed while the last probabilities
+// meet V.
 //
 // A row's result depends on its own keys only: tiles of keys start at multiples of N, a tile
 // without a visible key leaves maximum, sum and output exactly as they were.
@@ -14,7 +14,7 @@
 #include "kernel/cuda/sm90/prefill/ptx.cuh"
 #include "kernel/cuda/sm90/prefill/wgmma.cuh"
 
-enum { MSGL_FA_BAR_TURN = 1, MSGL_FA_BAR_GROUP = 3 }; // named barriers, + warpgroup
+enum { MSGL_FA_BAR_GROUP = 1 }; // named barriers, + warpgroup
 
 static __device__ __forceinline__ uint32_t msgl__fa_pack2(float lo, float hi, __nv_bfloat16)
 {
@@ -77,7 +77,9 @@ template <class C> struct msgl_fa_consumer {
     const int row;   // this thread's first row of the tile
     msgl_fa_ring<C::STAGES> ring;
     msgl_fa_rows<C> rows;
+    msgl_fa_ring<C::Q_BUFFERS> q;
     // Of the current tile of queries:
+    int row0, tokens, head; // where its results go
     int pos[2];             // positions of the two rows
     int first_pos, top_pos; // of the warpgroup
     int tail, tail_end;     // keys behind the request's end that V's last box brought along
@@ -211,7 +213,7 @@ template <class C> struct msgl_fa_consumer {
 
     // Normalises and stores the thread's rows: a quad's four threads exchange words so that each
     // stores 16 bytes of 64 consecutive ones.
-    __device__ __forceinline__ void store(float (&o)[C::HD / 2], const msgl_fa_prefill_work &w)
+    __device__ __forceinline__ void store(float (&o)[C::HD / 2])
     {
         const int t = threadIdx.x & 3;
 #pragma unroll
@@ -221,10 +223,10 @@ template <class C> struct msgl_fa_consumer {
             sum += __shfl_xor_sync(0xffffffff, sum, 2);
             const float inverse = sum > 0 ? p.out_scale * msgl__rcp(sum) : 0;
             const int r = row + 8 * h, token = token_of(r);
-            const int head = w.head * p.pack + (r - token * p.pack);
-            const bool valid = token < w.tile.tokens;
-            const int64_t at = w.tile.row0 + token;
-            typename C::T *out = (typename C::T *)p.out + at * p.ld_out + head * p.head_dim;
+            const int q_head = head * p.pack + (r - token * p.pack);
+            const bool valid = token < tokens;
+            const int64_t at = row0 + token;
+            typename C::T *out = (typename C::T *)p.out + at * p.ld_out + q_head * p.head_dim;
 #pragma unroll
             for (int i = 0; i < C::HD / 32; i++) {
                 uint32_t x[4];
@@ -252,7 +254,7 @@ template <class C> struct msgl_fa_consumer {
                 if (valid && column < p.head_dim) msgl__store16(out + column, x);
             }
             if (p.lse && valid && t == 0)
-                p.lse[at * p.num_q_heads + head] =
+                p.lse[at * p.num_q_heads + q_head] =
                     sum > 0 ? rows.max[h] * p.ln_scale + logf(sum) : -INFINITY;
         }
     }
@@ -263,15 +265,34 @@ template <class C> struct msgl_fa_consumer {
         return r * p.pack_inverse >> 16;
     }
 
-    __device__ __forceinline__ void set_rows(const msgl_fa_prefill_tile &t)
+    __device__ __forceinline__ void set_rows(const msgl_fa_prefill_work &w)
     {
+        const msgl_fa_prefill_tile &t = w.tile;
+        row0 = t.row0;
+        tokens = t.tokens;
+        head = w.head;
         pos[0] = t.pos0 + token_of(row);
         pos[1] = t.pos0 + token_of(row + 8);
         first_pos = t.pos0 + token_of(group * 64);
-        top_pos = t.pos0 + min(t.tokens - 1, token_of(group * 64 + 63));
+        top_pos = t.pos0 + min(tokens - 1, token_of(group * 64 + 63));
         tail = t.klen;
         tail_end = min((t.klen + p.box_rows - 1) & -p.box_rows, (t.klen + C::N - 1) & -C::N);
         rows.begin();
+    }
+
+    // Waits for the next tile of queries; false: there is none.
+    __device__ __forceinline__ bool wait_tile()
+    {
+        msgl__mbar_wait(msgl__smem(&smem.work_full[q.at]), q.parity);
+        if (smem.work[q.at].tile.tokens == 0) return false;
+        msgl__mbar_wait(msgl__smem(&smem.q_full[q.at]), q.parity);
+        return true;
+    }
+
+    __device__ __forceinline__ void release_tile()
+    {
+        msgl__mbar_arrive(msgl__smem(&smem.q_empty[q.at]));
+        q.next();
     }
 
     // All tiles, one after the other: a tile's first scores are computed while the one before is
@@ -280,16 +301,14 @@ template <class C> struct msgl_fa_consumer {
     {
         float s[C::N / 2], o[C::HD / 2], scale[2];
         uint32_t prob[C::N / 16][4], qa[C::HD / 16][4];
-        msgl_fa_ring<C::Q_BUFFERS> q;
-        msgl__mbar_wait(msgl__smem(&smem.q_full[q.at]), q.parity);
-        msgl_fa_prefill_work w = smem.work[q.at];
-        if (w.tile.tokens == 0) return;
+        if (!wait_tile()) return;
         load_q(qa, smem.q[q.at]);
         wait_full();
         scores(s, qa, msgl__smem(smem.q[q.at]));
         msgl__wgmma_wait<0>(s);
         for (;;) {
-            set_rows(w.tile);
+            const msgl_fa_prefill_work &w = smem.work[q.at];
+            set_rows(w);
             const int lo = w.tile.key_lo / C::N;
             int n = (w.tile.key_hi - 1) / C::N;
             release(ring.at);
@@ -301,14 +320,12 @@ template <class C> struct msgl_fa_consumer {
             wait_full(); // K(n - 1), or V(n) if there is none
             for (; n > lo; n--) {
                 const int k_stage = ring.at;
-                msgl__bar_sync(MSGL_FA_BAR_TURN + group, 256);
                 scores(s, qa, msgl__smem(smem.q[q.at]));
                 ring.next();
                 wait_full();
                 clear_tail(n);
                 values(o, prob, add);
                 add = 1;
-                msgl__bar_arrive(MSGL_FA_BAR_TURN + (group ^ 1), 256);
                 msgl__wgmma_wait<1>(s);
                 release(k_stage);
                 mask(s, n - 1);
@@ -323,17 +340,14 @@ template <class C> struct msgl_fa_consumer {
                 rescale(o, scale);
                 to_operand(s, prob);
             }
-            if ((threadIdx.x & 31) == 0) msgl__mbar_arrive(msgl__smem(&smem.q_empty[q.at]));
-            q.next();
+            release_tile();
             const int v_stage = ring.at;
             clear_tail(n);
-            msgl__mbar_wait(msgl__smem(&smem.q_full[q.at]), q.parity);
-            const msgl_fa_prefill_work next = smem.work[q.at];
-            if (next.tile.tokens == 0) {
+            if (!wait_tile()) {
                 values(o, prob, add);
                 msgl__wgmma_wait<0>(o);
                 release(v_stage);
-                store(o, w);
+                store(o);
                 return;
             }
             load_q(qa, smem.q[q.at]);
@@ -343,9 +357,8 @@ template <class C> struct msgl_fa_consumer {
             scores(s, qa, msgl__smem(smem.q[q.at]));
             msgl__wgmma_wait<1>(o);
             release(v_stage);
-            store(o, w);
+            store(o);
             msgl__wgmma_wait<0>(s);
-            w = next;
         }
     }
 };
@@ -357,9 +370,7 @@ static __device__ __forceinline__ void msgl__fa_consume(const msgl_fa_prefill_pa
     const int group = threadIdx.x / 128 - 1, warp = threadIdx.x / 32 & 3;
     const int row = group * 64 + warp * 16 + (threadIdx.x & 31) / 4;
     msgl_fa_consumer<C> c = {p, s, group, row};
-    if (group == 1) msgl__bar_arrive(MSGL_FA_BAR_TURN, 256); // warpgroup 0 begins
     c.run();
-    if (group == 0) msgl__bar_sync(MSGL_FA_BAR_TURN, 256); // takes the turn that is left over
 }
 
 #endif

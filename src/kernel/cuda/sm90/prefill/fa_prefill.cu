@@ -100,7 +100,7 @@ int msgl__cuda_fa_prefill_sm90(const msgl_cuda_attn_call *c, void *stream)
     p.out_scale = c->out_scale;
 
     const bool gather = p.box_rows < 16;
-    if (gather) p.box_rows = 1;
+    if (gather) p.box_rows = tile / 4; // what a warp loads at once where slots follow one another
     cudaError_t code = encode_maps(c, &p);
     if (code != cudaSuccess) return code;
     int device = 0, sms = 0;

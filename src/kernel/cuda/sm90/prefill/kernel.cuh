@@ -13,9 +13,9 @@ static __device__ __forceinline__ void msgl__fa_init_barriers(msgl_fa_prefill_sm
 {
     const int warps = 4 * C::CONSUMERS;
     for (int i = 0; i < C::Q_BUFFERS; i++) {
-        msgl__mbar_init(msgl__smem(&s.work_full[i]), 1);
+        msgl__mbar_init(msgl__smem(&s.work_full[i]), MSGL_FA_WORK_WORDS);
         msgl__mbar_init(msgl__smem(&s.q_full[i]), 1);
-        msgl__mbar_init(msgl__smem(&s.q_empty[i]), warps + loaders - 1);
+        msgl__mbar_init(msgl__smem(&s.q_empty[i]), 32 * (warps + loaders));
     }
     for (int i = 0; i < C::STAGES; i++) {
         msgl__mbar_init(msgl__smem(&s.kv_full[i]), C::GATHER ? 128 : loaders);

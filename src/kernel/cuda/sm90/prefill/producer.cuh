@@ -9,8 +9,6 @@
 #include "kernel/cuda/sm90/prefill/config.cuh"
 #include "kernel/cuda/sm90/prefill/ptx.cuh"
 
-enum { MSGL_FA_TILE_WORDS = sizeof(msgl_fa_prefill_tile) / 4 };
-
 // The work items of one CTA, taken in the plan's order. The number of the next one is asked for
 // when an item is taken; asking earlier would leave less to balance at the end.
 struct msgl_fa_queue {
@@ -27,8 +25,7 @@ struct msgl_fa_queue {
     {
     }
 
-    // Words of the next msgl_fa_prefill_work, one in each lane; all 0 if there is none. CTAs walk
-    // the sections upwards.
+    // The next item, lane i its word i; all 0 if there is none. CTAs walk the sections upwards.
     __device__ __forceinline__ int take()
     {
         const int lane = threadIdx.x & 31, work = __shfl_sync(0xffffffff, ahead, 0);
@@ -37,8 +34,8 @@ struct msgl_fa_queue {
         while (work >= sections[section + 1].work0) section++;
         const msgl_fa_prefill_section s = sections[section];
         const int i = work - s.work0, t = i / s.heads;
-        if (lane == MSGL_FA_TILE_WORDS) return s.head0 + (i - t * s.heads);
-        return lane < MSGL_FA_TILE_WORDS ? ((const int32_t *)&tiles[s.tile0 + t])[lane] : 0;
+        if (lane == MSGL_FA_WORK_WORDS - 1) return s.head0 + (i - t * s.heads);
+        return lane < MSGL_FA_WORK_WORDS ? ((const int32_t *)&tiles[s.tile0 + t])[lane] : 0;
     }
 };
 
@@ -98,10 +95,12 @@ template <class C> struct msgl_fa_boxes {
     }
 };
 
-// cp.async: every warp of the producer's warpgroup loads N / 4 rows of each tile; a stage is full
-// when the copies of all 128 threads have arrived.
+// Every warp of the producer's warpgroup loads N / 4 rows of each tile: as one TMA box if their
+// slots follow one another, as those of small pages often do, else row by row with cp.async. A
+// stage is full when all 128 threads have arrived; with cp.async they do once their copies are
+// complete.
 template <class C> struct msgl_fa_rows_loader {
-    static constexpr int ROWS = C::N / 4;
+    static constexpr int ROWS = C::GATHER_ROWS;
     msgl_fa_ring<C::STAGES> ring;
 
     __device__ __forceinline__ msgl_fa_rows_loader(const msgl_fa_prefill_params &)
@@ -121,31 +120,52 @@ template <class C> struct msgl_fa_rows_loader {
                                          msgl_fa_prefill_smem<C> &s, bool is_k, int kv_head,
                                          int slots)
     {
-        const int lane = threadIdx.x & 31, chunk = lane & 7;
-        const int row0 = (threadIdx.x >> 5) * ROWS + (lane >> 3);
-        int from[ROWS / 4];
-#pragma unroll
-        for (int i = 0; i < ROWS / 4; i++)
-            from[i] = __shfl_sync(0xffffffff, slots, i * 4 + (lane >> 3));
-        const char *column =
-            (const char *)(is_k ? p.k : p.v) + kv_head * p.head_dim * 2 + chunk * 16;
-        // Rows are 4 apart, so the swizzle alternates between two columns.
-        const uint32_t dst = msgl__smem(s.kv[ring.at]) + row0 * 128;
-        const uint32_t even = (chunk ^ (row0 & 7)) << 4, odd = even ^ 64;
+        const int lane = threadIdx.x & 31, first = __shfl_sync(0xffffffff, slots, 0);
+        const bool run = first >= 0 && (lane >= ROWS || slots == first + lane);
+        const uint32_t bar = msgl__smem(&s.kv_full[ring.at]);
+        const uint32_t dst = msgl__smem(s.kv[ring.at]) + (threadIdx.x >> 5) * ROWS * 128;
         msgl__mbar_wait(msgl__smem(&s.kv_empty[ring.at]), ring.parity ^ 1);
+        if (!__all_sync(0xffffffff, run)) {
+            const char *from = (const char *)(is_k ? p.k : p.v) + kv_head * p.head_dim * 2;
+            load_rows(p, from, dst, slots);
+            msgl__cp_async_arrive(bar);
+        } else if (lane == 0) {
+            load_box(is_k ? &p.k_map : &p.v_map, dst, bar, kv_head, first);
+        } else {
+            msgl__mbar_arrive(bar);
+        }
+        ring.next();
+    }
+
+    static __device__ __forceinline__ void load_box(const CUtensorMap *map, uint32_t dst,
+                                                    uint32_t bar, int kv_head, int first)
+    {
+        msgl__mbar_expect(bar, ROWS * 128 * C::BLOCKS);
+#pragma unroll
+        for (int b = 0; b < C::BLOCKS; b++)
+            msgl__tma_load(dst + b * C::N * 128, map, bar, b * 64, kv_head, first);
+    }
+
+    static __device__ __forceinline__ void load_rows(const msgl_fa_prefill_params &p,
+                                                     const char *from, uint32_t dst, int slots)
+    {
+        const int lane = threadIdx.x & 31, chunk = lane & 7, row0 = lane >> 3;
+        // Rows are 4 apart, so the swizzle alternates between two columns.
+        const uint32_t even = (chunk ^ row0) << 4, odd = even ^ 64;
+        dst += row0 * 128;
+        from += chunk * 16;
 #pragma unroll
         for (int i = 0; i < ROWS / 4; i++) {
-            const char *src = column + (int64_t)max(from[i], 0) * p.kv_row_bytes;
+            const int slot = __shfl_sync(0xffffffff, slots, i * 4 + row0);
+            const char *src = from + (int64_t)max(slot, 0) * p.kv_row_bytes;
             const uint32_t to = dst + i * 512 + (i & 1 ? odd : even);
 #pragma unroll
             for (int b = 0; b < C::BLOCKS; b++) {
                 const bool inside = b * 64 + chunk * 8 < p.head_dim;
                 msgl__cp_async16(to + b * C::N * 128, inside ? src + b * 128 : src,
-                                 from[i] >= 0 && inside);
+                                 slot >= 0 && inside);
             }
         }
-        msgl__cp_async_arrive(msgl__smem(&s.kv_full[ring.at]));
-        ring.next();
     }
 };
 
@@ -177,36 +197,33 @@ template <class C, class Loader> struct msgl_fa_producer {
                            w.tile.row0);
     }
 
-    // Makes the next item the current one: warp 0 tells everyone and loads Q. Its first slots are
-    // under way on return.
+    // Warp 0: takes the next item and tells everyone.
+    __device__ __forceinline__ void announce()
+    {
+        const int lane = threadIdx.x & 31, word = queue.take();
+        msgl__mbar_wait(msgl__smem(&s.q_empty[q.at]), q.parity ^ 1);
+        if (lane < MSGL_FA_WORK_WORDS) {
+            ((int32_t *)&s.work[q.at])[lane] = word;
+            msgl__mbar_arrive(msgl__smem(&s.work_full[q.at]));
+        }
+        __syncwarp();
+    }
+
+    // Makes the next item the current one. Its Q and its first slots are under way on return.
     __device__ __forceinline__ void advance()
     {
-        const int lane = threadIdx.x & 31;
-        const msgl_fa_prefill_work &w = s.work[q.at];
-        if (threadIdx.x < 32) {
-            const int words = queue.take();
-            msgl__mbar_wait(msgl__smem(&s.q_empty[q.at]), q.parity ^ 1);
-            if (lane <= MSGL_FA_TILE_WORDS) ((int32_t *)&s.work[q.at])[lane] = words;
-            __syncwarp();
-            if (lane == 0) {
-                msgl__mbar_arrive(msgl__smem(&s.work_full[q.at]));
-                if (w.tile.tokens)
-                    load_q(w);
-                else
-                    msgl__mbar_arrive(msgl__smem(&s.q_full[q.at]));
-            }
-        } else {
-            msgl__mbar_wait(msgl__smem(&s.work_full[q.at]), q.parity);
-        }
+        if (threadIdx.x < 32) announce();
+        msgl__mbar_wait(msgl__smem(&s.work_full[q.at]), q.parity);
+        const msgl_fa_prefill_work w = s.work[q.at];
+        if (threadIdx.x == 0 && w.tile.tokens) load_q(w);
+        msgl__mbar_arrive(msgl__smem(&s.q_empty[q.at]));
+        q.next();
         hi = w.tile.tokens ? (w.tile.key_hi - 1) / C::N : -1;
+        if (hi < 0) return;
         lo = w.tile.key_lo / C::N;
         klen = w.tile.klen;
         kv_head = w.head / p.heads_per_kv;
         row = p.table + w.tile.table_row * p.table_stride;
-        __syncwarp();
-        if (lane == 0 && threadIdx.x >= 32) msgl__mbar_arrive(msgl__smem(&s.q_empty[q.at]));
-        q.next();
-        if (hi < 0) return;
         slots = loader.slot(p, row, klen, hi);
         below = hi > lo ? loader.slot(p, row, klen, hi - 1) : 0;
     }
