@@ -13,11 +13,8 @@
 #ifndef MSGL_KERNEL_CUDA_GEMV_KERNEL_CUH
 #define MSGL_KERNEL_CUDA_GEMV_KERNEL_CUH
 
-#include <cuda_bf16.h>
-#include <cuda_fp16.h>
-#include <stdint.h>
-
 #include "kernel/cuda/launch.cuh"
+#include "kernel/cuda/ptx.cuh"
 
 #define GEMV_WARPS 8
 #define GEMV_THREADS (GEMV_WARPS * 32)
@@ -68,10 +65,8 @@ template <> struct gemv_type<__nv_bfloat16> {
     static __device__ __forceinline__ void mma(float *d, uint32_t a0, uint32_t a1, uint32_t a2,
                                                uint32_t a3, uint32_t b0, uint32_t b1)
     {
-        asm volatile("mma.sync.aligned.m16n8k16.row.col.f32.bf16.bf16.f32 {%0,%1,%2,%3}, "
-                     "{%4,%5,%6,%7}, {%8,%9}, {%0,%1,%2,%3};"
-                     : "+f"(d[0]), "+f"(d[1]), "+f"(d[2]), "+f"(d[3])
-                     : "r"(a0), "r"(a1), "r"(a2), "r"(a3), "r"(b0), "r"(b1));
+        const uint32_t a[4] = {a0, a1, a2, a3};
+        msgl__mma(d, a, b0, b1, __nv_bfloat16());
     }
 };
 
@@ -97,31 +92,10 @@ template <> struct gemv_type<__half> {
     static __device__ __forceinline__ void mma(float *d, uint32_t a0, uint32_t a1, uint32_t a2,
                                                uint32_t a3, uint32_t b0, uint32_t b1)
     {
-        asm volatile("mma.sync.aligned.m16n8k16.row.col.f32.f16.f16.f32 {%0,%1,%2,%3}, "
-                     "{%4,%5,%6,%7}, {%8,%9}, {%0,%1,%2,%3};"
-                     : "+f"(d[0]), "+f"(d[1]), "+f"(d[2]), "+f"(d[3])
-                     : "r"(a0), "r"(a1), "r"(a2), "r"(a3), "r"(b0), "r"(b1));
+        const uint32_t a[4] = {a0, a1, a2, a3};
+        msgl__mma(d, a, b0, b1, __half());
     }
 };
-
-// Copies 16 bytes to shared memory behind the thread's back, or writes zeros there.
-static __device__ __forceinline__ void gemv_copy(uint32_t shared, const void *global, bool valid)
-{
-    const int bytes = valid ? 16 : 0;
-    asm volatile("cp.async.cg.shared.global.L2::128B [%0], [%1], 16, %2;" ::"r"(shared),
-                 "l"(global), "r"(bytes)
-                 : "memory");
-}
-
-static __device__ __forceinline__ void gemv_commit(void)
-{
-    asm volatile("cp.async.commit_group;" ::: "memory");
-}
-
-template <int PENDING> static __device__ __forceinline__ void gemv_arrive(void)
-{
-    asm volatile("cp.async.wait_group %0;" ::"n"(PENDING) : "memory");
-}
 
 static __device__ __forceinline__ uint4 gemv_lds(uint32_t shared)
 {
@@ -172,9 +146,9 @@ template <int TILES, int HALVES> struct gemv_source {
 #pragma unroll
         for (int i = 0; i < TILES * HALVES * 2; i++) {
             const int j = i / 2 / HALVES, half = i / 2 % HALVES, piece = i % 2;
-            gemv_copy(slot + i * GEMV_THREADS * 16,
-                      at[j][half] + ((size_t)step * GEMV_STEP + piece * 32) * 2,
-                      valid[j][half] && k + piece * 32 < p.k);
+            msgl__copy_async_16_line(slot + i * GEMV_THREADS * 16,
+                                     at[j][half] + ((size_t)step * GEMV_STEP + piece * 32) * 2,
+                                     valid[j][half] && k + piece * 32 < p.k);
         }
         step += GEMV_WARPS;
         if (step < steps) return;
@@ -324,8 +298,8 @@ static __device__ __forceinline__ void gemv_load_act(const gemv_params &p, uint3
 #pragma unroll
     for (int i = 0; i < NB * 2; i++) {
         const int column = i / 2 * 8 + lane / 4, at = k + i % 2 * 32;
-        gemv_copy(slot + i * GEMV_THREADS * 16, p.in + (column * p.ld_in + at) * 2,
-                  column < p.m && at < p.k);
+        msgl__copy_async_16_line(slot + i * GEMV_THREADS * 16, p.in + (column * p.ld_in + at) * 2,
+                                 column < p.m && at < p.k);
     }
 }
 
@@ -354,7 +328,7 @@ gemv_steps(const gemv_params &p, gemv_source<TILES, HALVES> &source, float acc[U
                                       (step + u * GEMV_WARPS) * GEMV_STEP * 2 + i % 2 * 64);
         }
     }
-    gemv_arrive<DEPTH - U>();
+    msgl__copy_async_wait<DEPTH - U>();
 #pragma unroll
     for (int u = 0; u < U; u++) {
 #pragma unroll
@@ -388,7 +362,7 @@ gemv_steps(const gemv_params &p, gemv_source<TILES, HALVES> &source, float acc[U
             gemv_load_act<NB>(p, from[u] + ACT, lane, source.step);
         }
         source.load(p, from[u], lane, warp, steps);
-        gemv_commit();
+        msgl__copy_async_commit();
     }
 }
 
@@ -425,7 +399,7 @@ static __global__ void __launch_bounds__(GEMV_THREADS, STREAM ? 1 : 2)
 #pragma unroll
     for (int d = 0; d < DEPTH; d++) {
         source.load(p, queue + d * SLOT, lane, warp, steps);
-        gemv_commit();
+        msgl__copy_async_commit();
     }
     if (p.norm != NULL) {
         for (int i = threadIdx.x * 32; i < p.k; i += GEMV_THREADS * 32) {
@@ -440,8 +414,8 @@ static __global__ void __launch_bounds__(GEMV_THREADS, STREAM ? 1 : 2)
         for (int d = 0; d < DEPTH && mine > 0; d++) {
             gemv_load_act<NB>(p, queue + d * SLOT + ACT, lane, warp + d % mine * GEMV_WARPS);
         }
-        gemv_commit();
-        gemv_arrive<0>(); // the loop counts on one group per step
+        msgl__copy_async_commit();
+        msgl__copy_async_wait<0>(); // the loop counts on one group per step
     } else {
         if (warps_per_row == 0) {
             gemv_stage_long<T>(p, act, part);

@@ -8,7 +8,7 @@
 // Tiles lie at absolute positions, so a row's bits do not depend on the chunk that it came in.
 #include "kernel/cuda/sm80/prefill.h"
 
-#include "kernel/cuda/decode/ptx.cuh"
+#include "kernel/cuda/ptx.cuh"
 #include "kernel/cuda/launch.cuh"
 
 enum { ROWS = 64, WARPS = 4, THREADS = WARPS * 32 };
@@ -23,14 +23,6 @@ template <int HD> struct shape {
 struct place { // of a CTA: query rows [row, row + rows), the first at position pos
     int32_t req, row, rows, pos;
 };
-
-// 16 bytes, or as many zeros.
-static __device__ __forceinline__ void copy_or_zero(uint32_t dst, const void *src, bool copy)
-{
-    const int bytes = copy ? 16 : 0;
-    asm volatile("cp.async.cg.shared.global [%0], [%1], 16, %2;" ::"r"(dst), "l"(src), "r"(bytes)
-                 : "memory");
-}
 
 // CTA i of the tiles of all requests, in order; false: there are fewer.
 static __device__ bool find_place(const msgl_cuda_attn_call &c, int32_t i, place *p)
@@ -64,8 +56,8 @@ static __device__ __forceinline__ void load_tile(const msgl_cuda_attn_call &c, c
         const bool inside = key0 + row < len && chunk * 8 < c.head_dim;
         const size_t src = inside ? (size_t)table[key0 + row] * slot_bytes + chunk * 16 : 0;
         const uint32_t dst = stage + row * S::PITCH + chunk * 16;
-        copy_or_zero(dst, k + src, inside);
-        copy_or_zero(dst + S::KEYS * S::PITCH, v + src, inside);
+        msgl__copy_async_16(dst, k + src, inside);
+        msgl__copy_async_16(dst + S::KEYS * S::PITCH, v + src, inside);
     }
 }
 
@@ -123,7 +115,7 @@ static __device__ __forceinline__ void softmax(const msgl_cuda_attn_call &c, flo
         m = fmaxf(m, __shfl_xor_sync(~0u, m, 1));
         m = fmaxf(m, __shfl_xor_sync(~0u, m, 2));
         const float base = m == -INFINITY ? 0.f : m; // nothing seen yet
-        const float rescale = msgl_exp2(w->m[r] - base);
+        const float rescale = msgl__exp2(w->m[r] - base);
         w->m[r] = m;
         w->l[r] *= rescale;
 #pragma unroll
@@ -135,7 +127,7 @@ static __device__ __forceinline__ void softmax(const msgl_cuda_attn_call &c, flo
         for (int nb = 0; nb < NB; nb++) {
 #pragma unroll
             for (int i = 2 * r; i < 2 * r + 2; i++) {
-                s[nb][i] = msgl_exp2(s[nb][i] - base);
+                s[nb][i] = msgl__exp2(s[nb][i] - base);
                 w->l[r] += s[nb][i];
             }
         }
@@ -157,9 +149,9 @@ static __device__ __forceinline__ void attend_tile(const msgl_cuda_attn_call &c,
 #pragma unroll
         for (int nb = 0; nb < NB; nb += 2) {
             uint32_t b[4];
-            msgl_ldmatrix4(k_at + nb * 8 * S::PITCH + ks * 32, b);
-            msgl_mma(s[nb], w->q[ks], b[0], b[1], T());
-            msgl_mma(s[nb + 1], w->q[ks], b[2], b[3], T());
+            msgl__load_matrix_4(k_at + nb * 8 * S::PITCH + ks * 32, b);
+            msgl__mma(s[nb], w->q[ks], b[0], b[1], T());
+            msgl__mma(s[nb + 1], w->q[ks], b[2], b[3], T());
         }
     }
     softmax<HD, NB>(c, s, pos, key0, lane, w);
@@ -169,14 +161,15 @@ static __device__ __forceinline__ void attend_tile(const msgl_cuda_attn_call &c,
         uint32_t p[4];
 #pragma unroll
         for (int i = 0; i < 4; i++) {
-            p[i] = msgl_pack2(s[2 * kb + i / 2][i % 2 * 2], s[2 * kb + i / 2][i % 2 * 2 + 1], T());
+            p[i] =
+                msgl__pack_two(s[2 * kb + i / 2][i % 2 * 2], s[2 * kb + i / 2][i % 2 * 2 + 1], T());
         }
 #pragma unroll
         for (int db = 0; db < HD / 16; db++) {
             uint32_t b[4];
-            msgl_ldmatrix4_trans(v_at + kb * 16 * S::PITCH + db * 32, b);
-            msgl_mma(w->o[2 * db], p, b[0], b[1], T());
-            msgl_mma(w->o[2 * db + 1], p, b[2], b[3], T());
+            msgl__load_matrix_4_transposed(v_at + kb * 16 * S::PITCH + db * 32, b);
+            msgl__mma(w->o[2 * db], p, b[0], b[1], T());
+            msgl__mma(w->o[2 * db + 1], p, b[2], b[3], T());
         }
     }
 }
@@ -200,7 +193,7 @@ static __device__ __forceinline__ void store(const msgl_cuda_attn_call &c, const
         for (int nb = 0; nb < HD / 8; nb++) {
             if (nb * 8 >= c.head_dim) break;
             *(uint32_t *)(out + nb * 8) =
-                msgl_pack2(w->o[nb][2 * r] * scale, w->o[nb][2 * r + 1] * scale, T());
+                msgl__pack_two(w->o[nb][2 * r] * scale, w->o[nb][2 * r + 1] * scale, T());
         }
         if (c.lse != NULL && lane % 4 == 0) {
             c.lse[(size_t)(p.row + row) * c.num_q_heads + head] =
@@ -233,16 +226,16 @@ __launch_bounds__(THREADS) void fa_prefill_sm80(const __grid_constant__ msgl_cud
     const int32_t len = p.pos + p.rows; // keys that the last row sees
     const int32_t seen = c.window >= 0 && p.pos > c.window ? p.pos - c.window : 0;
     const int32_t begin = seen / S::KEYS, end = (len + S::KEYS - 1) / S::KEYS;
-    const uint32_t ring = msgl_smem(smem);
+    const uint32_t ring = msgl__shared_address(smem);
     load_tile<HD>(c, k, v, table, begin * S::KEYS, len, ring);
-    msgl_cp_async_commit();
+    msgl__copy_async_commit();
     for (int32_t tile = begin; tile < end; tile++) {
         const uint32_t at = (tile - begin) & 1;
         if (tile + 1 < end) {
             load_tile<HD>(c, k, v, table, (tile + 1) * S::KEYS, len, ring + (at ^ 1) * S::STAGE);
         }
-        msgl_cp_async_commit();
-        msgl_cp_async_wait<1>();
+        msgl__copy_async_commit();
+        msgl__copy_async_wait<1>();
         __syncthreads();
         attend_tile<T, HD>(c, ring + at * S::STAGE, pos, tile * S::KEYS, lane, &w);
         __syncthreads();
