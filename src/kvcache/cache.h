@@ -39,8 +39,8 @@ int msgl__cache_create(msgl_cache_type type, int32_t num_pages, int32_t page_siz
 void msgl__cache_destroy(msgl_cache *c);
 msgl_cache_counts msgl__cache_count(const msgl_cache *c);
 
-// A free page, which the caller then owns, evicting the least recently used cached page if there
-// is no free one; -1 when all pages are in use or locked.
+// A free page, which the caller then owns, evicting the least recently used cached pages (few of a
+// large pool at once) if there is no free one; -1 when all pages are in use or locked.
 int32_t msgl__cache_alloc(msgl_cache *c);
 
 // Pages inserted from now on belong to the step that is being built: their K and V are not

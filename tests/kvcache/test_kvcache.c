@@ -250,6 +250,35 @@ static void test_eviction_order(void **state)
     msgl__cache_destroy(c);
 }
 
+// Pages that eviction frees come back in rising order, nearly all of a large pool.
+static void test_order_after_eviction(void **state)
+{
+    (void)state;
+    enum { N = 4096, NEW = 1000 };
+    msgl_cache *c;
+    assert_int_equal(msgl__cache_create(MSGL_CACHE_RADIX, N, 1, &c, NULL), 0);
+    int32_t *ids = msgl__calloc(N, sizeof *ids), *slots = msgl__calloc(N, sizeof *slots);
+    assert_non_null(ids);
+    assert_non_null(slots);
+    for (int32_t i = 0; i < N; i++) {
+        ids[i] = i;
+        slots[i] = msgl__cache_alloc(c);
+        assert_int_equal(slots[i], i);
+    }
+    msgl__cache_release(c, (msgl_prefix){.node = MSGL_CACHE_ROOT}, ids, slots, N, N);
+    msgl__cache_next_step(c);
+    int rising = 0;
+    for (int32_t i = 0, last = -1; i < NEW; i++) {
+        const int32_t page = msgl__cache_alloc(c);
+        rising += page == last + 1;
+        last = page;
+    }
+    assert_in_range(rising, NEW * 95 / 100, NEW);
+    msgl__free(ids);
+    msgl__free(slots);
+    msgl__cache_destroy(c);
+}
+
 static void test_locks_count(void **state)
 {
     (void)state;
@@ -304,6 +333,7 @@ int main(void)
         cmocka_unit_test(test_extend_stops_at_unlocked),
         cmocka_unit_test(test_pending_is_not_matched),
         cmocka_unit_test(test_eviction_order),
+        cmocka_unit_test(test_order_after_eviction),
         cmocka_unit_test(test_locks_count),
         cmocka_unit_test(test_naive),
     };
