@@ -303,8 +303,9 @@ static void test_linear(test *t, int cases, bool quick)
 
 // The kernels of sm_90 by themselves.
 //
-// quick is what compute-sanitizer runs. That of CUDA 13.0 takes copies to another block's shared
-// memory for stores outside of it, wherever they go: there, k is not split.
+// quick is what compute-sanitizer runs. memcheck of CUDA 13.0 takes a bulk copy in the cluster
+// whose target is the block itself for an error (docs/internals/gpu-checks.md), and narrow_sm90
+// sends its own share that way when it splits k: there, it is not split.
 static void test_fused(test *t, int cases, bool quick)
 {
     for (int i = 0; i < cases; i++) {
