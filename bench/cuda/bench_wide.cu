@@ -172,14 +172,17 @@ static void tune(bench *b, const shape *s, const int32_t *ms, int num)
 int main(int argc, char **argv)
 {
     static bench b;
-    static const int32_t MS[] = {1024, 2048, 4096, 8192, 16384};
+    int32_t rows[] = {1024, 2048, 4096, 8192, 16384}, num = sizeof rows / sizeof rows[0];
     enum { MAX_ROWS = 16384, MAX_N = 34816, MAX_K = 5120, SCRATCH = 1900 << 20 };
     bool hot = false, only[2] = {true, true};
-    int rows = 0; // 0: all
     (void)setvbuf(stdout, NULL, _IOLBF, 0);
     for (int i = 1; i < argc; i++) {
         hot |= strcmp(argv[i], "--hot") == 0;
-        if (strcmp(argv[i], "--rows") == 0 && i + 1 < argc) rows = atoi(argv[++i]);
+        if (strcmp(argv[i], "--rows") == 0 && i + 1 < argc) {
+            rows[0] = atoi(argv[++i]);
+            if (rows[0] < 1 || rows[0] > MAX_ROWS) return 1;
+            num = 1;
+        }
         if (strcmp(argv[i], "--small") == 0) only[1] = false;
         if (strcmp(argv[i], "--large") == 0) only[0] = false;
     }
@@ -217,10 +220,9 @@ int main(int argc, char **argv)
     for (int model = 0; model < 2; model++) {
         for (int i = 0; i < 2 && only[model]; i++) {
             const shape *s = &SHAPES[model][i];
-            tune(&b, s, MS, sizeof MS / sizeof MS[0]);
-            for (size_t j = 0; j < sizeof MS / sizeof MS[0]; j++) {
-                if (rows != 0 && rows != MS[j]) continue;
-                compare(&b, model == 0 ? "0.6B" : "14B", s, MS[j], hot && MS[j] >= 8192);
+            tune(&b, s, rows, num);
+            for (int j = 0; j < num; j++) {
+                compare(&b, model == 0 ? "0.6B" : "14B", s, rows[j], hot && rows[j] >= 8192);
             }
         }
     }

@@ -454,13 +454,13 @@ static void launch(msgl_exec *x, const wide_args &g, const CUtensorMap maps[3])
 }
 
 // The library can cut tiles of other sizes: this wins where the last round of tiles leaves few
-// multiprocessors idle; with heads sooner, as a kernel behind the library's reads and writes all of
-// qkv again.
+// multiprocessors idle. The shorter the sums, the more of the library's time is the kernel behind
+// the product, and the more may idle.
 bool msgl__cuda_wide_sm90_wins(const msgl_exec *x, const msgl_linear_call *c,
                                const msgl_rope_call *rope, int32_t m)
 {
-    enum { MIN_ROWS = 512 };
-    const int full = rope != NULL ? 80 : 93; // percent of the rounds
+    enum { MIN_ROWS = 512, SHORT_K = 2048 };
+    const int full = c->w->k < SHORT_K ? 70 : 93; // percent of the rounds
     wide_args g;
     set_tiles(&g, rope != NULL ? HEADS : GATED, c->w, m);
     const int64_t tiles = (int64_t)g.row_tiles * g.column_tiles;
