@@ -21,6 +21,21 @@ typedef struct msgl_weight {
     void *data; // device memory of packed_size(dtype, n, k) bytes, 64-byte aligned, owner: loader
 } msgl_weight;
 
+// What a product that adds to the residual stream x leaves for the norm behind it, so that the
+// product behind that finds half of the norm done: what is left is a factor per row.
+typedef struct msgl_norm_feed {
+    void *scaled; // [m, n], dense, of exec->act: x * weight
+    // [parts, m]: sums of x^2 over the columns of a part; room for n / MSGL_FEED_COLUMNS + 1 parts.
+    float *sums;
+    int32_t parts; // 0: there is nothing here
+    // Whose values these are.
+    const void *x;
+    const float *weight;
+    int32_t m;
+} msgl_norm_feed;
+
+enum { MSGL_FEED_COLUMNS = 32 }; // fewest of a part
+
 // out = f(norm(in)) W^T + bias): rows of `in` are RMS-normalised first when norm is given (Zhang &
 // Sennrich 2019, eq. 4), and the result is gated, added or stored.
 typedef struct msgl_linear_call {
@@ -36,6 +51,10 @@ typedef struct msgl_linear_call {
     bool f32_out;    // out is f32 whatever exec->act is (logits)
     void *out;       // [m, n or n/2], stride ld_out elements
     size_t ld_out;
+    // NULL, or: with norm, what may be known of norm(in); with next_norm, empty, and where a kernel
+    // that can do that leaves what serves the norm behind. Not both.
+    msgl_norm_feed *feed;
+    const float *next_norm; // [w->n] weight of the norm behind, or NULL
 } msgl_linear_call;
 
 // Expert e multiplies rows [offsets[e], offsets[e + 1]) of in and writes the same rows of out. All

@@ -43,6 +43,8 @@ typedef struct msgl_gemm_kernels {
     // Rows that feed-forward blocks work on at a time: bounds their temporaries, while the weights,
     // read once per block, still cost little beside the products.
     int32_t block_rows;
+    // Most rows for which products use a msgl_norm_feed; 0: never.
+    int32_t feed_rows;
     // Measures which algorithm is fastest for a shape (w, bias, gated, accumulate and f32_out of
     // the call matter) with ms[0..num) rows. For start-up, outside steps; scratch as for the calls.
     // NULL: there is nothing to choose.

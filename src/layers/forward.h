@@ -30,6 +30,9 @@ typedef struct msgl_forward {
     const msgl_rope_segment *segments;
     int32_t num_segments;
     float rope_scale; // of cos and sin
+    // Between the product that finishes the residual stream and the next one. Empty when scaled is
+    // NULL: this step has too many rows, or this device no use for it.
+    msgl_norm_feed feed;
 } msgl_forward;
 
 // Bytes that rows of dim elements take in the step arena.

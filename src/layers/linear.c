@@ -1,8 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "layers/linear.h"
 
-static msgl_linear_call make_call(const msgl_forward *f, const msgl_linear *l,
-                                  const msgl_norm *norm, const void *in, void *out, int32_t rows)
+static msgl_linear_call make_call(msgl_forward *f, const msgl_linear *l, const msgl_norm *norm,
+                                  const void *in, void *out, int32_t rows)
 {
     return (msgl_linear_call){
         .w = &l->w,
@@ -15,6 +15,7 @@ static msgl_linear_call make_call(const msgl_forward *f, const msgl_linear *l,
         .norm_eps = norm != NULL ? norm->eps : 0,
         .out = out,
         .ld_out = (size_t)l->w.n,
+        .feed = norm != NULL && f->feed.scaled != NULL ? &f->feed : NULL,
     };
 }
 
@@ -60,12 +61,17 @@ void msgl__linear_gated(msgl_forward *f, const msgl_linear *l, const msgl_norm *
 }
 
 void msgl__linear_add(msgl_forward *f, const msgl_linear *l, const void *in, void *residual,
-                      int32_t rows)
+                      const msgl_norm *next, int32_t rows)
 {
     msgl_linear_call c = make_call(f, l, NULL, in, residual, rows);
+    f->feed.parts = 0;
     if (rows == 0) return;
     if (!l->row_parallel || f->comm->size == 1) {
         c.accumulate = true;
+        if (next != NULL && f->feed.scaled != NULL && rows <= f->k->gemm.feed_rows) {
+            c.feed = &f->feed;
+            c.next_norm = next->weight;
+        }
         run(f, &c);
         return;
     }

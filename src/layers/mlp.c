@@ -7,8 +7,8 @@ size_t msgl__mlp_workspace(const msgl_mlp *m, const msgl_kernels *k, msgl_dtype 
     return msgl__activation_bytes((size_t)msgl__ffn_rows(k, max_rows), (size_t)m->down.w.k, act);
 }
 
-void msgl__mlp(msgl_forward *f, const msgl_mlp *m, const msgl_norm *norm, void *residual,
-               int32_t rows)
+void msgl__mlp(msgl_forward *f, const msgl_mlp *m, const msgl_norm *norm, const msgl_norm *next,
+               void *residual, int32_t rows)
 {
     const size_t hidden = (size_t)m->gate_up.w.k;
     const size_t mark = f->arena->used;
@@ -19,7 +19,7 @@ void msgl__mlp(msgl_forward *f, const msgl_mlp *m, const msgl_norm *norm, void *
         const int32_t n = rows - r < block ? rows - r : block;
         void *x = msgl__row(f, residual, r, hidden);
         msgl__linear_gated(f, &m->gate_up, norm, x, act, n);
-        msgl__linear_add(f, &m->down, act, x, n);
+        msgl__linear_add(f, &m->down, act, x, next, n);
     }
     f->arena->used = mark;
 }

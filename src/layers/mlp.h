@@ -15,9 +15,9 @@ typedef struct msgl_mlp {
 // msgl__linear_add takes.
 size_t msgl__mlp_workspace(const msgl_mlp *m, const msgl_kernels *k, msgl_dtype act,
                            int32_t max_rows);
-// residual [rows, hidden] += the block of norm(residual).
-void msgl__mlp(msgl_forward *f, const msgl_mlp *m, const msgl_norm *norm, void *residual,
-               int32_t rows);
+// residual [rows, hidden] += the block of norm(residual). next: as msgl__linear_add.
+void msgl__mlp(msgl_forward *f, const msgl_mlp *m, const msgl_norm *norm, const msgl_norm *next,
+               void *residual, int32_t rows);
 
 // Rows of a feed-forward block that are worked on at a time.
 static inline int32_t msgl__ffn_rows(const msgl_kernels *k, int32_t rows)

@@ -104,6 +104,21 @@ typedef struct buffers {
     void *rows_attn, *rows_residual; // the same of the rows that get logits
 } buffers;
 
+// Parts of a row's sum of squares.
+static size_t feed_parts(const msgl_model_config *c)
+{
+    return (size_t)c->hidden_size / MSGL_FEED_COLUMNS + 1;
+}
+
+static size_t feed_bytes(const msgl_model_config *c, const msgl_kernels *k, msgl_dtype act,
+                         int32_t max_tokens)
+{
+    const int32_t most = k->gemm.feed_rows;
+    const size_t rows = (size_t)(max_tokens < most ? max_tokens : most);
+    return msgl__activation_bytes(rows, (size_t)c->hidden_size, act) +
+           msgl__activation_bytes(rows, feed_parts(c), MSGL_F32);
+}
+
 size_t msgl__decoder_workspace(const msgl_model *m, int32_t max_tokens, int32_t max_rows)
 {
     const msgl_model_config *c = &m->cfg;
@@ -124,7 +139,7 @@ size_t msgl__decoder_workspace(const msgl_model *m, int32_t max_tokens, int32_t 
     return msgl__activation_bytes(t, (size_t)c->head_dim, MSGL_F32) +
            msgl__activation_bytes(t, h, act) + msgl__activation_bytes(t, q + 2 * kv, act) +
            msgl__activation_bytes(t, q, act) + msgl__activation_bytes(r, q, act) +
-           msgl__activation_bytes(r, h, act) + ffn + part;
+           msgl__activation_bytes(r, h, act) + feed_bytes(c, k, act, max_tokens) + ffn + part;
 }
 
 static bool take_buffers(const msgl_model_config *c, msgl_forward *f, int32_t num_rows, buffers *b)
@@ -138,18 +153,25 @@ static bool take_buffers(const msgl_model_config *c, msgl_forward *f, int32_t nu
     b->attn = msgl__activation(f, t, q);
     b->rows_attn = msgl__activation(f, (size_t)num_rows, q);
     b->rows_residual = msgl__activation(f, (size_t)num_rows, h);
+    f->feed = (msgl_norm_feed){0};
+    if (f->batch->num_tokens <= f->k->gemm.feed_rows) {
+        f->feed.scaled = msgl__activation(f, t, h);
+        f->feed.sums = msgl__take_rows(f, t, feed_parts(c), MSGL_F32);
+    }
     return f->x->status == 0;
 }
 
-// The layer behind its attention.
-static void finish_layer(msgl_forward *f, const msgl_decoder_layer *layer, const void *attn,
-                         void *residual, int32_t rows)
+// The layer behind its attention. next: the first norm of the layer behind it, or NULL.
+static void finish_layer(msgl_forward *f, const msgl_decoder_layer *layer, const msgl_norm *next,
+                         const void *attn, void *residual, int32_t rows)
 {
-    msgl__linear_add(f, &layer->attn.out, attn, residual, rows);
+    // Experts norm the stream themselves.
+    const msgl_norm *norm = layer->sparse ? NULL : &layer->ffn_norm;
+    msgl__linear_add(f, &layer->attn.out, attn, residual, norm, rows);
     if (layer->sparse) {
         msgl__moe(f, &layer->moe, &layer->ffn_norm, residual, rows);
     } else {
-        msgl__mlp(f, &layer->mlp, &layer->ffn_norm, residual, rows);
+        msgl__mlp(f, &layer->mlp, &layer->ffn_norm, next, residual, rows);
     }
 }
 
@@ -165,7 +187,8 @@ void *msgl__decoder_forward(const msgl_model *m, msgl_forward *f, const int32_t 
     f->k->gemm.gather(f->x, &m->embed, ids, tokens, b.residual);
     for (const msgl_decoder_layer *layer = m->layers; layer <= last; layer++) {
         msgl__attention(f, &layer->attn, &layer->attn_norm, b.residual, b.cos_sin, b.qkv, b.attn);
-        if (layer != last) finish_layer(f, layer, b.attn, b.residual, tokens);
+        if (layer == last) break;
+        finish_layer(f, layer, &layer[1].attn_norm, b.attn, b.residual, tokens);
     }
     if (num_rows == 0) return NULL;
     // Behind the last attention only rows that get logits are still of use. When those are all,
@@ -176,6 +199,6 @@ void *msgl__decoder_forward(const msgl_model *m, msgl_forward *f, const int32_t 
         f->k->moe.gather(f->x, b.residual, rows, num_rows, 1, c->hidden_size, b.rows_residual);
     }
     void *residual = all ? b.residual : b.rows_residual;
-    finish_layer(f, last, all ? b.attn : b.rows_attn, residual, num_rows);
+    finish_layer(f, last, NULL, all ? b.attn : b.rows_attn, residual, num_rows);
     return f->x->status == 0 ? residual : NULL;
 }

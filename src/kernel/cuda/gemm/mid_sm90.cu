@@ -1,0 +1,765 @@
+// SPDX-License-Identifier: Apache-2.0
+//
+// Products of 17 to 64 rows (it can do 256) with weights of a few megabytes, on Hopper: the decode
+// steps of small models. At this size a product takes a few microseconds, which are latencies: of the launch, of
+// the first bytes, of the way from the L2. So one kernel does all of a call, its weights are on
+// their way before the kernel in front ends, and blocks of a cluster load for each other what they
+// share (multicast), or split k and send each other their sums.
+//
+// The norm in front of a product costs nothing here: the kernel that finishes the residual stream
+// has left x * weight and the squares of its columns (msgl_norm_feed), and what is left is a factor
+// per row of the result. docs/internals/gemm.md has the figures.
+#include "kernel/cuda/gemm/mid_sm90.h"
+
+#include "kernel/cuda/device.cuh"
+#include "kernel/cuda/gemm/mma.cuh"
+#include "kernel/cuda/gemm/tensor_map.cuh"
+#include "kernel/cuda/gemm/wgmma.cuh"
+#include "kernel/cuda/launch.cuh"
+
+enum {
+    BK = 64,
+    ROW_BYTES = BK * 2,
+    GROUP = 128, // threads of a warpgroup
+    EXTRA = 64,  // a warp that loads, a warp that adds up the squares
+    MAX_STAGES = 8,
+    MAX_CLUSTER = 8,
+    PAD = 8, // floats behind a row of sums: a quad's pairs of four rows fall on 32 banks
+    MAX_ROWS = 256,
+    AHEAD = 4, // groups of four outputs of a thread whose old values are loaded ahead
+};
+
+// What becomes of the sums: stored by the thread that has them, gated before, or collected in
+// shared memory, added up over the parts of k and to what is there, and fed to the norm behind.
+typedef enum mid_end { MID_PLAIN, MID_GATED, MID_COLLECT } mid_end;
+
+// Whatever a block would have to divide for is computed before the launch: code that runs once
+// comes from memory, so that a few hundred instructions more are felt.
+typedef struct mid_args {
+    int32_t m, n, k; // n: outputs, which is half of W's rows when gated
+    int32_t stages, splits, across, down;
+    int32_t steps, longer;           // steps of k of a part; of the first `longer` parts one more
+    int32_t share;                   // rows of a tile that each part finishes
+    uint32_t mask_across, mask_down; // of a cluster's first block: those that share in, or W
+    int32_t piece;                   // rows of W that a block loads at once
+    const float *bias;
+    const float *sums; // [parts, m] of the norm in front, or NULL
+    int32_t parts;
+    float eps;
+    bool accumulate, late, fetch;
+    __nv_bfloat16 *out;
+    size_t ld_out;
+    const float *next; // weight of the norm behind, or NULL
+    __nv_bfloat16 *scaled;
+    float *squares;
+} mid_args;
+
+template <int GROUPS, int COLUMNS> struct mid_shape {
+    static constexpr int ROWS = GROUPS * 64;
+    static constexpr int IN_BYTES = ROWS * ROW_BYTES, STAGE_BYTES = IN_BYTES + COLUMNS * ROW_BYTES;
+    static constexpr int PITCH = COLUMNS + PAD, WORKERS = GROUPS * GROUP;
+    static constexpr int SUMS_BYTES = ROWS * PITCH * 4;
+    static constexpr int THREADS = WORKERS + EXTRA;
+    // Barriers, a factor per row, alignment.
+    static constexpr int SMALL_BYTES = MAX_STAGES * 16 + 16 + ROWS * 4 + 1024;
+};
+
+// Where this block is in the grid and in its cluster, which is splits x across x down.
+typedef struct mid_place {
+    int part, across, down; // part: of k
+    int base;               // rank of the cluster's block with these across, down and part 0
+    int column, token;      // its first output, its first row
+    int rows, own;          // rows of this tile, rows that this block finishes
+    int first, num;         // steps of k
+} mid_place;
+
+// Addresses in shared memory.
+typedef struct mid_shared {
+    uint32_t stages; // then this block's own sums
+    uint32_t parts;  // other blocks' sums of the rows that this one finishes
+    uint32_t full, empty, landed, scales;
+} mid_shared;
+
+static __device__ __forceinline__ int clamp_to(int v, int most)
+{
+    return v < 0 ? 0 : v < most ? v : most;
+}
+
+template <int ROWS, int OUTPUTS>
+static __device__ __forceinline__ mid_place find_place(const mid_args &g)
+{
+    mid_place p;
+    p.part = (int)blockIdx.x;
+    p.across = (int)(blockIdx.y & (unsigned)(g.across - 1));
+    p.down = (int)(blockIdx.z & (unsigned)(g.down - 1));
+    p.base = g.splits * (p.across + g.across * p.down);
+    p.column = (int)blockIdx.y * OUTPUTS;
+    p.token = (int)blockIdx.z * ROWS;
+    p.rows = clamp_to(g.m - p.token, ROWS);
+    p.own = clamp_to(p.rows - p.part * g.share, g.share);
+    p.first = p.part * g.steps + (p.part < g.longer ? p.part : g.longer);
+    p.num = g.steps + (p.part < g.longer);
+    return p;
+}
+
+// Loads of one block: its share of the tiles that it has in common with others, to all of them.
+template <int GROUPS, int COLUMNS, bool GATED> struct mid_loader {
+    typedef mid_shape<GROUPS, COLUMNS> shape;
+    const CUtensorMap *map_in, *map_w;
+    bool alone_in, alone_w; // nobody else needs this block's part of in, of W
+    bool both;              // gate and up rows
+    uint16_t mask_in, mask_w;
+    int row_in, row_w, row_up;
+    uint32_t to_in, to_w; // behind the beginning of a stage
+
+    __device__ __forceinline__ mid_loader(const mid_args &g, const mid_place &p,
+                                          const CUtensorMap *in, const CUtensorMap *w)
+    {
+        map_in = in, map_w = w;
+        alone_in = g.across == 1, alone_w = g.down == 1;
+        both = GATED && alone_w;
+        mask_in = (uint16_t)(g.mask_across << (p.part + g.splits * g.across * p.down));
+        mask_w = (uint16_t)(g.mask_down << (p.part + g.splits * p.across));
+        const int rows = p.across * (g.across == 1   ? shape::ROWS
+                                     : g.across == 2 ? shape::ROWS / 2
+                                                     : shape::ROWS / 4);
+        row_in = p.token + rows;
+        to_in = (uint32_t)(rows * ROW_BYTES);
+        const int within = p.down * g.piece; // of the tile of W
+        row_up = g.n + p.column;
+        row_w = !GATED || within < COLUMNS / 2 ? p.column + within : row_up + within - COLUMNS / 2;
+        to_w = (uint32_t)(shape::IN_BYTES + within * ROW_BYTES);
+    }
+
+    __device__ __forceinline__ void weights(uint32_t stage, int s, uint32_t done) const
+    {
+        if (alone_w) {
+            msgl__tensor_load(stage + to_w, map_w, s * BK, row_w, done);
+            if (both) {
+                msgl__tensor_load(stage + to_w + COLUMNS / 2 * ROW_BYTES, map_w, s * BK, row_up,
+                                  done);
+            }
+        } else {
+            msgl__tensor_load_multicast(stage + to_w, map_w, s * BK, row_w, done, mask_w);
+        }
+    }
+
+    __device__ __forceinline__ void activations(uint32_t stage, int s, uint32_t done) const
+    {
+        if (alone_in) {
+            msgl__tensor_load(stage + to_in, map_in, s * BK, row_in, done);
+        } else {
+            msgl__tensor_load_multicast(stage + to_in, map_in, s * BK, row_in, done, mask_in);
+        }
+    }
+
+    // Before the kernel in front has ended: weights of the first steps, one for every stage.
+    __device__ __forceinline__ void begin(const mid_shared &at, int first, int ahead) const
+    {
+        uint32_t stage = at.stages, done = at.full;
+#pragma unroll 1
+        for (int s = first; s < first + ahead; s++) {
+            msgl__barrier_expect(done, shape::STAGE_BYTES);
+            weights(stage, s, done);
+            stage += shape::STAGE_BYTES;
+            done += 8;
+        }
+    }
+
+    // Weights of later steps to the L2.
+    __device__ __forceinline__ void fetch(int first, int last) const
+    {
+#pragma unroll 1
+        for (int s = first; s < last; s++) {
+            msgl__tensor_fetch(map_w, s * BK, row_w);
+            if (both) msgl__tensor_fetch(map_w, s * BK, row_up);
+        }
+    }
+
+    __device__ __forceinline__ void run(const mid_shared &at, int first, int last, int ahead,
+                                        int stages) const
+    {
+        uint32_t stage = at.stages, done = at.full, phase = 1;
+        int slot = 0;
+#pragma unroll 1
+        for (int s = first; s < last; s++) {
+            if (s >= first + ahead) { // else its weights are on their way
+                msgl__barrier_wait(done + MAX_STAGES * 8, phase);
+                msgl__barrier_expect(done, shape::STAGE_BYTES);
+                weights(stage, s, done);
+            }
+            activations(stage, s, done);
+            stage += shape::STAGE_BYTES;
+            done += 8;
+            if (++slot == stages) {
+                slot = 0;
+                stage = at.stages;
+                done = at.full;
+                phase ^= 1;
+            }
+        }
+    }
+};
+
+// A factor per row from the squares that the kernel in front has left.
+template <int ROWS>
+static __device__ __forceinline__ void row_scales(const mid_args &g, const mid_place &p,
+                                                  uint32_t scales)
+{
+    enum { BATCH = 16 };
+#pragma unroll 1
+    for (int r = threadIdx.x % 32; r < ROWS; r += 32) {
+        float sum = 0;
+        if (r < p.rows) {
+            const float *from = g.sums + p.token + r;
+#pragma unroll 1
+            for (int first = 0; first < g.parts; first += BATCH) {
+                float v[BATCH];
+#pragma unroll
+                for (int i = 0; i < BATCH; i++) {
+                    v[i] = first + i < g.parts ? __ldcg(from + (size_t)(first + i) * g.m) : 0.0f;
+                }
+#pragma unroll
+                for (int i = 0; i < BATCH; i++) sum += v[i];
+            }
+        }
+        const float scale = rsqrtf(sum / (float)g.k + g.eps);
+        asm volatile("st.shared.f32 [%0], %1;\n" ::"r"(scales + (uint32_t)r * 4), "f"(scale)
+                     : "memory");
+    }
+}
+
+static __device__ __forceinline__ float4 load_sums(uint32_t at)
+{
+    float4 v;
+    asm volatile("ld.shared.v4.f32 {%0, %1, %2, %3}, [%4];\n"
+                 : "=f"(v.x), "=f"(v.y), "=f"(v.z), "=f"(v.w)
+                 : "r"(at)
+                 : "memory");
+    return v;
+}
+
+static __device__ __forceinline__ float load_scale(const mid_args &g, uint32_t scales, int row)
+{
+    float v = 1.0f;
+    if (g.sums != NULL) {
+        asm volatile("ld.shared.f32 %0, [%1];\n"
+                     : "=f"(v)
+                     : "r"(scales + (uint32_t)row * 4)
+                     : "memory");
+    }
+    return v;
+}
+
+// MID_PLAIN and MID_GATED: a thread's two rows, from its registers.
+template <int COLUMNS, bool GATED>
+static __device__ __forceinline__ void store_direct(const mid_args &g, const mid_place &p,
+                                                    const mid_shared &at,
+                                                    const float (&acc)[COLUMNS / 2])
+{
+    constexpr int EIGHTS = (GATED ? COLUMNS / 2 : COLUMNS) / 8;
+    const int lane = threadIdx.x % 32, row = (int)threadIdx.x / 32 * 16 + lane / 4;
+    const int column = p.column + lane % 4 * 2;
+    const float scales[2] = {load_scale(g, at.scales, row), load_scale(g, at.scales, row + 8)};
+    __nv_bfloat16 *const out = g.out + (size_t)(p.token + row) * g.ld_out + column;
+#pragma unroll
+    for (int j = 0; j < EIGHTS; j++) {
+        if (column + j * 8 >= g.n) break;
+        float2 bias = make_float2(0, 0), bias_up = bias;
+        if (g.bias != NULL) {
+            bias = __ldg((const float2 *)(g.bias + column + j * 8));
+            if (GATED) bias_up = __ldg((const float2 *)(g.bias + g.n + column + j * 8));
+        }
+#pragma unroll
+        for (int half = 0; half < 2; half++) {
+            const int i = 4 * j + 2 * half, up = 4 * EIGHTS + i;
+            float a = acc[i] * scales[half] + bias.x, b = acc[i + 1] * scales[half] + bias.y;
+            if (GATED) {
+                a = msgl__silu(a) * (acc[up % (COLUMNS / 2)] * scales[half] + bias_up.x);
+                b = msgl__silu(b) * (acc[(up + 1) % (COLUMNS / 2)] * scales[half] + bias_up.y);
+            }
+            if (row + half * 8 < p.rows) {
+                msgl__store_pair(out + (size_t)(half * 8) * g.ld_out + j * 8, a, b);
+            }
+        }
+    }
+}
+
+// MID_COLLECT: all sums of this block, over the stages.
+template <int GROUPS, int COLUMNS>
+static __device__ __forceinline__ void collect(const mid_shared &at,
+                                               const float (&acc)[COLUMNS / 2])
+{
+    typedef mid_shape<GROUPS, COLUMNS> shape;
+    const int lane = threadIdx.x % 32, row = (int)threadIdx.x / 32 * 16 + lane / 4;
+    const uint32_t to = at.stages + (uint32_t)((row * shape::PITCH + lane % 4 * 2) * 4);
+#pragma unroll
+    for (int i = 0; i < COLUMNS / 2; i += 2) {
+        const int j = i / 4, half = i / 2 % 2;
+        asm volatile("st.shared.v2.f32 [%0], {%1, %2};\n" ::"r"(
+                         to + (uint32_t)((half * 8 * shape::PITCH + j * 8) * 4)),
+                     "f"(acc[i]), "f"(acc[i + 1])
+                     : "memory");
+    }
+}
+
+// To every other block of the cluster with this tile: the rows that it finishes. One warp.
+template <int PITCH>
+static __device__ __forceinline__ void send(const mid_args &g, const mid_place &p,
+                                            const mid_shared &at)
+{
+    const int to = threadIdx.x % 32;
+    if (to >= g.splits || to == p.part) return;
+    const uint32_t row = PITCH * 4, all = (uint32_t)g.share * row;
+    const uint32_t bytes = (uint32_t)clamp_to(p.rows - to * g.share, g.share) * row;
+    const uint32_t slot = (uint32_t)(p.part < to ? p.part : p.part - 1);
+    const uint32_t peer = (uint32_t)(p.base + to);
+    if (bytes == 0) return;
+    msgl__cluster_copy(msgl__cluster_address(at.parts + slot * all, peer),
+                       at.stages + (uint32_t)to * all, bytes,
+                       msgl__cluster_address(at.landed, peer));
+}
+
+static __device__ __forceinline__ uint2 pack_four(const float v[4])
+{
+    const __nv_bfloat162 a = __floats2bfloat162_rn(v[0], v[1]);
+    const __nv_bfloat162 b = __floats2bfloat162_rn(v[2], v[3]);
+    return make_uint2(*(const uint32_t *)&a, *(const uint32_t *)&b);
+}
+
+static __device__ __forceinline__ void unpack_four(uint2 p, float v[4])
+{
+    v[0] = __uint_as_float(p.x << 16);
+    v[1] = __uint_as_float(p.x & 0xffff0000u);
+    v[2] = __uint_as_float(p.y << 16);
+    v[3] = __uint_as_float(p.y & 0xffff0000u);
+}
+
+// What a thread needs to finish four columns of every STEP-th row: all of it there before the sums
+// are.
+template <int GROUPS, int COLUMNS> struct mid_finisher {
+    typedef mid_shape<GROUPS, COLUMNS> shape;
+    static constexpr int FOURS = COLUMNS / 4, STEP = shape::WORKERS / FOURS;
+    int row, column; // the first of its rows, within those that this block finishes
+    bool valid;      // column
+    float4 bias, weight;
+    uint2 old[AHEAD];
+    __nv_bfloat16 *out;
+
+    // Of weights only.
+    __device__ __forceinline__ mid_finisher(const mid_args &g, const mid_place &p)
+    {
+        row = (int)threadIdx.x / FOURS;
+        column = p.column + (int)threadIdx.x % FOURS * 4;
+        valid = column < g.n;
+        bias = weight = make_float4(0, 0, 0, 0);
+        if (valid && g.bias != NULL) bias = __ldg((const float4 *)(g.bias + column));
+        if (valid && g.next != NULL) weight = __ldg((const float4 *)(g.next + column));
+        out = g.out + (size_t)(p.token + p.part * g.share + row) * g.ld_out + column;
+    }
+
+    __device__ __forceinline__ uint2 load_old(const mid_args &g, const mid_place &p, int i) const
+    {
+        if (!g.accumulate || !valid || row + i * STEP >= p.own) return make_uint2(0, 0);
+        return __ldcg((const uint2 *)(out + (size_t)(i * STEP) * g.ld_out));
+    }
+
+    __device__ __forceinline__ void load(const mid_args &g, const mid_place &p)
+    {
+#pragma unroll
+        for (int i = 0; i < AHEAD; i++) old[i] = load_old(g, p, i);
+    }
+
+    // All parts of a sum, here first.
+    __device__ __forceinline__ void add_parts(const mid_args &g, uint32_t own, uint32_t parts,
+                                              float v[4]) const
+    {
+        float4 a[MAX_CLUSTER];
+        a[0] = load_sums(own);
+#pragma unroll
+        for (int i = 1; i < MAX_CLUSTER; i++) {
+            a[i] = make_float4(0, 0, 0, 0);
+            if (i < g.splits) a[i] = load_sums(parts);
+            parts += (uint32_t)(g.share * shape::PITCH * 4);
+        }
+        v[0] = a[0].x, v[1] = a[0].y, v[2] = a[0].z, v[3] = a[0].w;
+#pragma unroll
+        for (int i = 1; i < MAX_CLUSTER; i++) {
+            v[0] += a[i].x, v[1] += a[i].y, v[2] += a[i].z, v[3] += a[i].w;
+        }
+    }
+
+    // What the norm behind needs of four values of x, as they are stored. All lanes.
+    __device__ __forceinline__ void feed(const mid_args &g, const mid_place &p, int t, uint2 stored,
+                                         bool there) const
+    {
+        float x[4];
+        unpack_four(stored, x);
+        float square = x[0] * x[0] + x[1] * x[1] + (x[2] * x[2] + x[3] * x[3]);
+        x[0] *= weight.x, x[1] *= weight.y, x[2] *= weight.z, x[3] *= weight.w;
+        if (there) *(uint2 *)(g.scaled + (size_t)t * g.n + column) = pack_four(x);
+#pragma unroll
+        for (int d = 1; d < FOURS; d *= 2) square += __shfl_xor_sync(0xffffffffu, square, d);
+        if (there && column == p.column) {
+            g.squares[(size_t)(p.column / COLUMNS) * g.m + t] = square;
+        }
+    }
+
+    __device__ __forceinline__ void run(const mid_args &g, const mid_place &p,
+                                        const mid_shared &at) const
+    {
+        const int c = column - p.column, warp = (int)(threadIdx.x & ~31u) / FOURS;
+        const int first = p.part * g.share; // row of the tile
+        uint32_t offset = (uint32_t)((row * shape::PITCH + c) * 4);
+        const uint32_t own = at.stages + (uint32_t)(first * shape::PITCH * 4);
+        __nv_bfloat16 *to = out;
+        // A warp goes on as long as one of its rows is there: all lanes take part in feed's sums.
+#pragma unroll 1
+        for (int i = 0; warp + i * STEP < p.own; i++) {
+            const int r = row + i * STEP;
+            const bool there = valid && r < p.own;
+            uint2 stored = make_uint2(0, 0);
+            if (there) {
+                const uint2 was = i == 0   ? old[0]
+                                  : i == 1 ? old[1]
+                                  : i == 2 ? old[2]
+                                  : i == 3 ? old[3]
+                                           : load_old(g, p, i);
+                float v[4], before[4];
+                add_parts(g, own + offset, at.parts + offset, v);
+                unpack_four(was, before);
+                const float scale = load_scale(g, at.scales, first + r);
+                v[0] = v[0] * scale + bias.x + before[0];
+                v[1] = v[1] * scale + bias.y + before[1];
+                v[2] = v[2] * scale + bias.z + before[2];
+                v[3] = v[3] * scale + bias.w + before[3];
+                stored = pack_four(v);
+                *(uint2 *)to = stored;
+            }
+            if (g.next != NULL) feed(g, p, p.token + first + r, stored, there);
+            offset += STEP * shape::PITCH * 4;
+            to += (size_t)STEP * g.ld_out;
+        }
+    }
+};
+
+// One warpgroup's 64 rows over this block's part of k.
+template <int GROUPS, int COLUMNS>
+static __device__ __forceinline__ void multiply(const mid_args &g, const mid_place &p,
+                                                const mid_shared &at, float (&acc)[COLUMNS / 2])
+{
+    typedef mid_shape<GROUPS, COLUMNS> shape;
+    const int lane = threadIdx.x % 32, group = threadIdx.x / GROUP;
+    // Every block that loads for this one learns that it has room: those beside it, then those
+    // above and below.
+    const int peers = g.across + g.down - 1;
+    uint32_t empty = 0;
+    if (lane < peers) {
+        int a = lane, d = p.down;
+        if (lane >= g.across) {
+            a = p.across;
+            d = lane - g.across;
+            d += d >= p.down;
+        }
+        empty = msgl__cluster_address(at.empty, (uint32_t)(p.part + g.splits * (a + g.across * d)));
+    }
+    int slot = 0, before = 0;
+    uint32_t phase = 0;
+#pragma unroll 1
+    for (int s = 0; s < p.num; s++) {
+        const uint32_t from = at.stages + (uint32_t)(slot * shape::STAGE_BYTES);
+        msgl__barrier_wait(at.full + slot * 8, phase);
+        const uint64_t a = msgl__wgmma_operand(from + (uint32_t)(group * 64 * ROW_BYTES));
+        const uint64_t b = msgl__wgmma_operand(from + shape::IN_BYTES);
+        msgl__wgmma_begin();
+#pragma unroll
+        for (int i = 0; i < BK / 16; i++) {
+            msgl__wgmma(acc, a + 2 * i, b + 2 * i, s > 0 || i > 0, __nv_bfloat16());
+        }
+        msgl__wgmma_commit();
+        msgl__wgmma_wait<1>();
+        // Nobody waits for room behind the last steps.
+        if (s > 0 && s - 1 + g.stages < p.num && lane < peers) {
+            asm volatile(
+                "mbarrier.arrive.shared::cluster.b64 _, [%0];\n" ::"r"(empty + (uint32_t)before * 8)
+                : "memory");
+        }
+        before = slot;
+        if (++slot == g.stages) {
+            slot = 0;
+            phase ^= 1;
+        }
+    }
+    msgl__wgmma_wait<0>();
+}
+
+template <int GROUPS, int COLUMNS, mid_end END>
+__global__ void __launch_bounds__(GROUPS *GROUP + EXTRA, 2)
+    mid_sm90(const __grid_constant__ mid_args g, const __grid_constant__ CUtensorMap map_in,
+             const __grid_constant__ CUtensorMap map_w)
+{
+#if defined(__CUDA_ARCH_FEAT_SM90_ALL)
+    typedef mid_shape<GROUPS, COLUMNS> shape;
+    constexpr bool GATED = END == MID_GATED;
+    constexpr int OUTPUTS = GATED ? COLUMNS / 2 : COLUMNS;
+    extern __shared__ unsigned char unaligned[];
+    const mid_place p = find_place<shape::ROWS, OUTPUTS>(g);
+    const int warp = threadIdx.x / 32, lane = threadIdx.x % 32;
+    mid_shared at;
+    at.full = (msgl__shared_address(unaligned) + 15) & ~15u;
+    at.empty = at.full + MAX_STAGES * 8;
+    at.landed = at.empty + MAX_STAGES * 8;
+    at.scales = at.landed + 16;
+    at.stages = (at.scales + shape::ROWS * 4 + 1023) & ~1023u;
+    const uint32_t ring = (uint32_t)(g.stages * shape::STAGE_BYTES);
+    at.parts = at.stages + (ring > shape::SUMS_BYTES ? ring : shape::SUMS_BYTES);
+    if (!g.late) msgl__pdl_trigger();
+    if (warp == shape::WORKERS / 32) {
+        const int ahead = p.num < g.stages ? p.num : g.stages;
+        const mid_loader<GROUPS, COLUMNS, GATED> loader(g, p, &map_in, &map_w);
+        if (lane == 0) {
+            msgl__tensor_prefetch(&map_w);
+            msgl__tensor_prefetch(&map_in);
+            const uint32_t arrivals = (uint32_t)(g.across + g.down - 1) * (shape::WORKERS / 32);
+#pragma unroll 1
+            for (int i = 0; i < g.stages; i++) {
+                msgl__barrier_init(at.full + i * 8, 1);
+                msgl__barrier_init(at.empty + i * 8, arrivals);
+            }
+            msgl__barrier_init(at.landed, 1);
+            msgl__barrier_init_done();
+            msgl__fence_shared();
+            msgl__barrier_expect(at.landed, (uint32_t)((g.splits - 1) * p.own * shape::PITCH * 4));
+        }
+        __syncwarp();
+        msgl__cluster_meet();
+        if (lane == 0) {
+            loader.begin(at, p.first, ahead);
+            if (g.fetch) loader.fetch(p.first + ahead, p.first + p.num);
+        }
+        msgl__pdl_wait();
+        if (g.late) msgl__pdl_trigger();
+        if (lane == 0) loader.run(at, p.first, p.first + p.num, ahead, g.stages);
+        __syncwarp();
+    } else if (warp > shape::WORKERS / 32) {
+        msgl__cluster_meet();
+        msgl__pdl_wait();
+        if (g.late) msgl__pdl_trigger();
+        if (g.sums != NULL) row_scales<shape::ROWS>(g, p, at.scales);
+        asm volatile("bar.arrive 1, %0;\n" ::"n"(shape::WORKERS + 32) : "memory");
+    } else {
+        float acc[COLUMNS / 2];
+        mid_finisher<GROUPS, COLUMNS> finisher(g, p);
+        msgl__cluster_meet(); // the barriers are ready, here and in the other blocks
+        msgl__pdl_wait();
+        if (g.late) msgl__pdl_trigger();
+        if (END == MID_COLLECT) finisher.load(g, p);
+        multiply<GROUPS, COLUMNS>(g, p, at, acc);
+        if (END == MID_COLLECT) {
+            msgl__barrier_group(2, shape::WORKERS); // the stages become the sums' place
+            collect<GROUPS, COLUMNS>(at, acc);
+            msgl__fence_shared();
+        }
+        msgl__barrier_group(1, shape::WORKERS + 32);
+        if (END == MID_COLLECT) {
+            if (warp == 0) send<shape::PITCH>(g, p, at);
+            if (g.splits > 1) msgl__barrier_wait(at.landed, 0);
+            finisher.run(g, p, at);
+        } else {
+            store_direct<COLUMNS, GATED>(g, p, at, acc);
+        }
+    }
+    msgl__cluster_meet(); // nobody has anything more to tell this block
+#endif
+}
+
+// The blocks of a cluster that are `step` ranks apart, from its first on.
+static uint32_t mask_of(int num, int step)
+{
+    uint32_t mask = 0;
+    for (int i = 0; i < num; i++) mask |= 1u << (i * step);
+    return mask;
+}
+
+template <int GROUPS, int COLUMNS, mid_end END>
+static void launch(msgl_exec *x, mid_args g, const CUtensorMap maps[2], const msgl_mid_plan *plan)
+{
+    typedef mid_shape<GROUPS, COLUMNS> shape;
+    constexpr int OUTPUTS = END == MID_GATED ? COLUMNS / 2 : COLUMNS;
+    const int steps = (g.k + BK - 1) / BK, needed = (steps + g.splits - 1) / g.splits;
+    const int rows = g.m < shape::ROWS ? g.m : shape::ROWS;
+    g.steps = steps / g.splits;
+    g.longer = steps % g.splits;
+    g.share = (rows + g.splits - 1) / g.splits;
+    g.mask_across = mask_of(g.across, g.splits);
+    g.mask_down = mask_of(g.down, g.splits * g.across);
+    const int fixed = shape::SMALL_BYTES + (g.splits - 1) * g.share * shape::PITCH * 4;
+    const int sums = END == MID_COLLECT ? shape::SUMS_BYTES : 0;
+    g.stages = (plan->shared - fixed) / shape::STAGE_BYTES;
+    if (g.stages > MAX_STAGES) g.stages = MAX_STAGES;
+    if (g.stages > needed) g.stages = needed;
+    if (g.stages < 1) g.stages = 1;
+    const int ring = g.stages * shape::STAGE_BYTES;
+    int bytes = fixed + (ring > sums ? ring : sums);
+    if (bytes < plan->least) bytes = plan->least;
+    const unsigned across = (unsigned)g.across, down = (unsigned)g.down;
+    const unsigned column_tiles = ((unsigned)g.n + OUTPUTS - 1) / OUTPUTS;
+    const unsigned row_tiles = ((unsigned)g.m + shape::ROWS - 1) / shape::ROWS;
+    const auto kernel = mid_sm90<GROUPS, COLUMNS, END>;
+    MSGL_CUDA_TRY(x,
+                  cudaFuncSetAttribute(kernel, cudaFuncAttributeMaxDynamicSharedMemorySize, bytes));
+    MSGL_CUDA_TRY(x, cudaFuncSetAttribute(kernel, cudaFuncAttributePreferredSharedMemoryCarveout,
+                                          cudaSharedmemCarveoutMaxShared));
+    cudaLaunchAttribute attributes[2] = {};
+    attributes[0].id = cudaLaunchAttributeClusterDimension;
+    attributes[0].val.clusterDim.x = (unsigned)g.splits;
+    attributes[0].val.clusterDim.y = across;
+    attributes[0].val.clusterDim.z = down;
+    attributes[1].id = cudaLaunchAttributeProgrammaticStreamSerialization;
+    attributes[1].val.programmaticStreamSerializationAllowed = 1;
+    cudaLaunchConfig_t config = {};
+    config.gridDim = dim3((unsigned)g.splits, (column_tiles + across - 1) / across * across,
+                          (row_tiles + down - 1) / down * down);
+    config.blockDim = dim3(shape::THREADS);
+    config.dynamicSmemBytes = (size_t)bytes;
+    config.stream = msgl__cuda_stream(x);
+    config.attrs = attributes;
+    config.numAttrs = 2;
+    MSGL_CUDA_TRY(x, cudaLaunchKernelEx(&config, kernel, g, maps[0], maps[1]));
+}
+
+template <int GROUPS>
+static bool launch_columns(msgl_exec *x, const mid_args &g, const CUtensorMap maps[2], mid_end end,
+                           const msgl_mid_plan *plan)
+{
+    switch (plan->columns * 4 + end) {
+    case 32 * 4 + MID_PLAIN: launch<GROUPS, 32, MID_PLAIN>(x, g, maps, plan); break;
+    case 64 * 4 + MID_PLAIN: launch<GROUPS, 64, MID_PLAIN>(x, g, maps, plan); break;
+    case 48 * 4 + MID_GATED: launch<GROUPS, 48, MID_GATED>(x, g, maps, plan); break;
+    case 64 * 4 + MID_GATED: launch<GROUPS, 64, MID_GATED>(x, g, maps, plan); break;
+    case 96 * 4 + MID_GATED: launch<GROUPS, 96, MID_GATED>(x, g, maps, plan); break;
+    case 32 * 4 + MID_COLLECT: launch<GROUPS, 32, MID_COLLECT>(x, g, maps, plan); break;
+    case 64 * 4 + MID_COLLECT: launch<GROUPS, 64, MID_COLLECT>(x, g, maps, plan); break;
+    case 128 * 4 + MID_COLLECT: launch<GROUPS, 128, MID_COLLECT>(x, g, maps, plan); break;
+    default: return false;
+    }
+    return true;
+}
+
+// What was fastest at Qwen3-0.6B's shapes; false where another kernel was, or was not tried.
+//
+// A block has an SM to itself, and the next kernel's block fits beside it: of the kernels of a
+// layer every second one takes more than half of the shared memory. All blocks at once: those of a
+// cluster lie in one part of the GPU, of which each has a few SMs left over.
+static bool make_plan(const msgl_cuda_device *d, const msgl_linear_call *c, msgl_mid_plan *plan)
+{
+    enum {
+        LEAST_ROWS = 17,
+        MOST_ROWS = 64,
+        SMALL_WEIGHTS = 16 << 20,
+        STEPS = 4, // of k, at least, of a part
+        SMALL = 100 << 10,
+        HALF = 116 << 10,
+        LARGE = 122 << 10,
+    };
+    static const int GATED[] = {48, 64, 96}, PLAIN[] = {32, 64}, SPLITS[] = {6, 4, 3, 2};
+    const msgl_weight *w = c->w;
+    if (c->m < LEAST_ROWS || c->m > MOST_ROWS || (size_t)w->n * w->k * 2 > SMALL_WEIGHTS) {
+        return false;
+    }
+    const bool collects = c->accumulate || c->next_norm != NULL;
+    *plan = {1, 64, 1, 1, 1, collects ? LARGE : SMALL, collects ? HALF : 0, false, false};
+    if (collects) {
+        const int tiles = (w->n + 63) / 64, steps = (w->k + BK - 1) / BK;
+        for (int splits : SPLITS) {
+            if (plan->splits == 1 && steps >= splits * STEPS &&
+                tiles * splits <= d->sm_count * 10 / 11) {
+                plan->splits = splits;
+            }
+        }
+        return tiles <= d->sm_count;
+    }
+    const int *const columns = c->gated ? GATED : PLAIN, num = c->gated ? 3 : 2;
+    for (int i = 0; i < num; i++) {
+        plan->columns = columns[i];
+        if ((w->n + columns[i] - 1) / columns[i] <= d->sm_count) return true;
+    }
+    return false;
+}
+
+// Whether the feed is that of the call's input.
+static bool is_fed(const msgl_linear_call *c)
+{
+    const msgl_norm_feed *f = c->feed;
+    return f != NULL && f->parts > 0 && f->x == c->in && f->weight == c->norm && f->m == c->m &&
+           c->ld_in == (size_t)c->w->k;
+}
+
+// Of what the kernels take for granted.
+static bool can_do(const msgl_exec *x, const msgl_linear_call *c)
+{
+    const msgl_weight *w = c->w;
+    const uintptr_t bits = (uintptr_t)c->in | (uintptr_t)c->out | (uintptr_t)w->data |
+                           (uintptr_t)c->bias | (uintptr_t)c->next_norm;
+    return x->device->capability == 90 && w->dtype == MSGL_BF16 && !c->f32_out && c->m >= 1 &&
+           c->m <= MAX_ROWS && bits % 16 == 0 && w->k % 8 == 0 && w->n % (c->gated ? 16 : 8) == 0 &&
+           c->ld_in % 8 == 0 && c->ld_out % 8 == 0 && (c->norm == NULL || is_fed(c));
+}
+
+bool msgl__cuda_mid_sm90(msgl_exec *x, const msgl_linear_call *c, const msgl_mid_plan *plan)
+{
+    const msgl_weight *w = c->w;
+    msgl_mid_plan own;
+    if (!can_do(x, c)) return false;
+    if (plan == NULL && !make_plan(msgl__cuda_device(x), c, &own)) return false;
+    if (plan == NULL) plan = &own;
+    const bool feeds = c->feed != NULL && c->next_norm != NULL;
+    const mid_end end = c->gated                                        ? MID_GATED
+                        : plan->splits == 1 && !c->accumulate && !feeds ? MID_PLAIN
+                                                                        : MID_COLLECT;
+    if ((c->gated && plan->splits > 1) || plan->splits > (w->k + BK - 1) / BK ||
+        plan->splits * plan->across * plan->down > MAX_CLUSTER) {
+        return false;
+    }
+    mid_args g = {};
+    g.m = c->m;
+    g.n = c->gated ? w->n / 2 : w->n;
+    g.k = w->k;
+    g.splits = plan->splits;
+    g.across = plan->across;
+    g.down = plan->down;
+    g.piece = plan->columns / (plan->down > 1 ? plan->down : c->gated ? 2 : 1);
+    g.late = plan->late;
+    g.fetch = plan->fetch;
+    g.bias = c->bias;
+    g.eps = c->norm_eps;
+    g.accumulate = c->accumulate;
+    g.out = (__nv_bfloat16 *)c->out;
+    g.ld_out = c->ld_out;
+    const void *in = c->in;
+    if (c->norm != NULL) {
+        g.sums = c->feed->sums;
+        g.parts = c->feed->parts;
+        in = c->feed->scaled;
+    }
+    if (feeds) {
+        g.next = c->next_norm;
+        g.scaled = (__nv_bfloat16 *)c->feed->scaled;
+        g.squares = c->feed->sums;
+    }
+    CUtensorMap maps[2];
+    if (!msgl__tensor_map(&maps[0], w->dtype, in, c->m, w->k, c->ld_in,
+                          64 * plan->groups / plan->across) ||
+        !msgl__tensor_map(&maps[1], w->dtype, w->data, w->n, w->k, (size_t)w->k, g.piece)) {
+        return false;
+    }
+    const bool done = plan->groups == 1 ? launch_columns<1>(x, g, maps, end, plan)
+                                        : launch_columns<2>(x, g, maps, end, plan);
+    if (done && feeds) {
+        c->feed->parts = (g.n + plan->columns - 1) / plan->columns;
+        c->feed->x = c->out;
+        c->feed->weight = c->next_norm;
+        c->feed->m = c->m;
+    }
+    return done;
+}
