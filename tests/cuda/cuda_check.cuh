@@ -21,12 +21,20 @@
         }                                                                                          \
     } while (0)
 
+// Copies to the device and waits until it is there: cudaMemcpy may return earlier, and the streams
+// of tests do not wait for the one that it copies in.
+static inline void device_write(void *dst, const void *src, size_t bytes)
+{
+    CUDA_OK(cudaMemcpy(dst, src, bytes, cudaMemcpyHostToDevice));
+    CUDA_OK(cudaDeviceSynchronize());
+}
+
 // bytes of device memory, to be given to cudaFree; filled from src unless that is NULL.
 static inline void *device_copy(const void *src, size_t bytes)
 {
     void *p;
     CUDA_OK(cudaMalloc(&p, bytes > 0 ? bytes : 16));
-    if (src != NULL) CUDA_OK(cudaMemcpy(p, src, bytes, cudaMemcpyHostToDevice));
+    if (src != NULL) device_write(p, src, bytes);
     return p;
 }
 

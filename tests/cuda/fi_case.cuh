@@ -59,9 +59,8 @@ static inline void fi_case_lengths(fi_case *f, const int32_t *lens)
         f->last_len[i] = lens[i] - (pages - 1) * page;
         if (pages > f->max_pages) f->max_pages = pages;
     }
-    CUDA_OK(cudaMemcpy(f->page_indptr_dev, f->page_indptr, ((size_t)n + 1) * 4,
-                       cudaMemcpyHostToDevice));
-    CUDA_OK(cudaMemcpy(f->last_dev, f->last_len, (size_t)n * 4, cudaMemcpyHostToDevice));
+    device_write(f->page_indptr_dev, f->page_indptr, ((size_t)n + 1) * 4);
+    device_write(f->last_dev, f->last_len, (size_t)n * 4);
 }
 
 static inline void fi_case_make(fi_case *f, const msgl_fi_api *api, attn_world *w, int kernel_page)
@@ -125,7 +124,7 @@ static inline int fi_case_plan(fi_case *f, const int32_t *lens, msgl_fi_kernel k
         fprintf(stderr, "plan: %s\n", err.text);
         return rc;
     }
-    CUDA_OK(cudaMemcpy(f->plan_dev, f->staging, f->plan.bytes, cudaMemcpyHostToDevice));
+    device_write(f->plan_dev, f->staging, f->plan.bytes);
     return 0;
 }
 

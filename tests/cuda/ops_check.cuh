@@ -77,7 +77,7 @@ static inline void array_upload(array *a)
     const size_t bytes = a->n * msgl__dtype_size(a->dtype);
     void *raw = malloc(bytes + 1);
     for (size_t i = 0; i < a->n; i++) msgl__store_f32(raw, a->dtype, i, a->host[i]);
-    CUDA_OK(cudaMemcpy(a->dev, raw, bytes, cudaMemcpyHostToDevice));
+    device_write(a->dev, raw, bytes);
     free(raw);
 }
 

@@ -170,9 +170,9 @@ static void same_bits(attn_rng *rng, bool quick)
             }
         }
         for (size_t e = 0; e < 8 * 128; e++) attn_put(MSGL_BF16, w.q, e, attn_uniform(&own));
-        CUDA_OK(cudaMemcpy(w.k_dev, w.k, w.kv_bytes, cudaMemcpyHostToDevice));
-        CUDA_OK(cudaMemcpy(w.v_dev, w.v, w.kv_bytes, cudaMemcpyHostToDevice));
-        CUDA_OK(cudaMemcpy(w.q_dev, w.q, w.q_bytes, cudaMemcpyHostToDevice));
+        device_write(w.k_dev, w.k, w.kv_bytes);
+        device_write(w.v_dev, w.v, w.kv_bytes);
+        device_write(w.q_dev, w.q, w.q_bytes);
         attn_poison(&w);
         CUDA_OK(msgl__cuda_fa_decode(&w.call, 0));
         CUDA_OK(cudaDeviceSynchronize());
@@ -217,7 +217,7 @@ static void graph(attn_rng *rng)
     for (int round = 0; round < 6; round++) {
         int32_t now[7];
         for (int i = 0; i < 7; i++) now[i] = round == 0 ? 1 : attn_range(rng, 1, lens[i]);
-        CUDA_OK(cudaMemcpy(w.lens_dev, now, sizeof now, cudaMemcpyHostToDevice));
+        device_write(w.lens_dev, now, sizeof now);
         attn_poison(&w);
         CUDA_OK(cudaGraphLaunch(exec, stream));
         CUDA_OK(cudaStreamSynchronize(stream));

@@ -100,7 +100,7 @@ static void fixture_make(fixture *x, const rope_case *k, attn_rng *rng, int batc
         if (i >= batch - k->dummies) w->rows[i] = w->rows[batch - k->dummies];
         x->slots[i] = w->table[(size_t)w->rows[i] * w->call.table_stride + lens[i] - 1];
     }
-    CUDA_OK(cudaMemcpy(w->rows_dev, w->rows, batch * 4, cudaMemcpyHostToDevice));
+    device_write(w->rows_dev, w->rows, batch * 4);
     make_rows(x, k, rng);
     x->raw_dev = device_copy(x->raw, w->q_bytes);
     x->q_weight = random_floats(rng, k->dim, 1.5f);
@@ -151,8 +151,8 @@ static void *download(const void *dev, size_t bytes)
 static outcome run(fixture *x, bench_exec *e, const rope_case *k, bool inside)
 {
     attn_world *w = &x->w;
-    CUDA_OK(cudaMemcpy(w->k_dev, w->k, w->kv_bytes, cudaMemcpyHostToDevice));
-    CUDA_OK(cudaMemcpy(w->v_dev, w->v, w->kv_bytes, cudaMemcpyHostToDevice));
+    device_write(w->k_dev, w->k, w->kv_bytes);
+    device_write(w->v_dev, w->v, w->kv_bytes);
     for (int i = 0; i < w->call.batch; i++) {
         const size_t at = (size_t)x->slots[i] * x->slot_bytes;
         CUDA_OK(cudaMemset((char *)w->k_dev + at, 0xff, x->slot_bytes));

@@ -22,7 +22,7 @@ static void check(attn_world *w, const int32_t *lens, int every, const char *wha
     float *lse = (float *)malloc(n * 4);
     CUDA_OK(cudaMemcpy(lse, c->lse, n * 4, cudaMemcpyDeviceToHost));
     for (size_t i = 0; i < n; i++) lse[i] *= 0.6931471805599453f;
-    CUDA_OK(cudaMemcpy(c->lse, lse, n * 4, cudaMemcpyHostToDevice));
+    device_write(c->lse, lse, n * 4);
     free(lse);
     double e, l;
     attn_compare(w, lens, every, &e, &l);
@@ -242,9 +242,9 @@ static void same_bits(attn_rng *rng)
             }
         }
         for (size_t e = 0; e < row; e++) attn_put(MSGL_BF16, w.q, last + e, attn_uniform(&own));
-        CUDA_OK(cudaMemcpy(w.k_dev, w.k, w.kv_bytes, cudaMemcpyHostToDevice));
-        CUDA_OK(cudaMemcpy(w.v_dev, w.v, w.kv_bytes, cudaMemcpyHostToDevice));
-        CUDA_OK(cudaMemcpy(w.q_dev, w.q, w.q_bytes, cudaMemcpyHostToDevice));
+        device_write(w.k_dev, w.k, w.kv_bytes);
+        device_write(w.v_dev, w.v, w.kv_bytes);
+        device_write(w.q_dev, w.q, w.q_bytes);
         w.call.window = i < 4 ? -1 : 300;
         fi_case_make(&f, api, &w, 1);
         attn_poison(&w);

@@ -14,6 +14,7 @@
 #include "kernel/cuda/gemm/lt.cuh"
 #include "kernel/cuda/gemm/narrow_sm90.h"
 #include "kernel/cuda/gemm/wide_sm90.h"
+#include "tests/cuda/cuda_check.cuh"
 
 typedef struct test {
     msgl_device *device;
@@ -68,7 +69,7 @@ static void upload(array *a)
     char *bytes = (char *)malloc(a->n * size + 1);
     for (size_t i = 0; i < a->n; i++) msgl__store_f32(bytes, a->dtype, i, a->host[i]);
     for (size_t i = 0; i < a->n; i++) a->host[i] = msgl__load_f32(bytes, a->dtype, i);
-    (void)cudaMemcpy(a->device, bytes, a->n * size, cudaMemcpyHostToDevice);
+    device_write(a->device, bytes, a->n * size);
     free(bytes);
 }
 
@@ -418,8 +419,7 @@ static void check_grouped(test *t, const grouped_case *c)
     int *place = (int *)malloc((size_t)c->experts * sizeof(int)); // in w
     draw_offsets(t, c, offsets);
     int32_t *device_offsets = (int32_t *)alloc(t, ((size_t)c->experts + 1) * sizeof(int32_t));
-    (void)cudaMemcpy(device_offsets, offsets, ((size_t)c->experts + 1) * sizeof(int32_t),
-                     cudaMemcpyHostToDevice);
+    device_write(device_offsets, offsets, ((size_t)c->experts + 1) * sizeof(int32_t));
     msgl_weight *experts = (msgl_weight *)malloc((size_t)c->experts * sizeof *experts);
     for (int e = 0; e < c->experts; e++) {
         place[e] = c->gap < 0 && e == c->experts - 1 ? c->experts : e;
@@ -472,7 +472,7 @@ static void check_grouped(test *t, const grouped_case *c)
         const int begin = offsets[e], rows = offsets[e + 1] - begin;
         if (rows == 0 || (e > 0 && below(t, 8) > 0)) continue;
         const int32_t alone[2] = {0, rows};
-        (void)cudaMemcpy(device_offsets, alone, sizeof alone, cudaMemcpyHostToDevice);
+        device_write(device_offsets, alone, sizeof alone);
         call.experts = &experts[e];
         call.num_experts = 1;
         call.rows = rows;
@@ -548,7 +548,7 @@ static void test_pack(test *t)
         for (int r = 0; r < ROWS; r++) ids[r] = below(t, n);
         const int rows = k > 100000 ? 4 : ROWS;
         int32_t *device_ids = (int32_t *)alloc(t, sizeof ids);
-        (void)cudaMemcpy(device_ids, ids, sizeof ids, cudaMemcpyHostToDevice);
+        device_write(device_ids, ids, sizeof ids);
         const msgl_dtype act = (msgl_dtype)below(t, 3);
         array out = make(t, (size_t)rows * k, act, NAN);
         t->x.act = act;

@@ -14,6 +14,7 @@
 #include "kernel/cuda/device.cuh"
 #include "kernel/cuda/gemv/gemv.h"
 #include "kernel/cuda/launch.cuh"
+#include "tests/cuda/cuda_check.cuh"
 
 // tests/cuda/gemv_plain.cu
 extern "C" bool msgl__cuda_gemv_plain(msgl_exec *x, const msgl_linear_call *c);
@@ -28,15 +29,6 @@ void msgl__cuda_fault(msgl_device *d, cudaError_t code, const char *what, const 
 
 static int failures, checks;
 static double worst; // error in units of its bound
-
-#define CUDA(call)                                                                                 \
-    do {                                                                                           \
-        const cudaError_t code_ = (call);                                                          \
-        if (code_ != cudaSuccess) {                                                                \
-            fprintf(stderr, "%s:%d: %s\n", __FILE__, __LINE__, cudaGetErrorString(code_));         \
-            exit(1);                                                                               \
-        }                                                                                          \
-    } while (0)
 
 static uint64_t rng_state;
 
@@ -73,8 +65,8 @@ static float from_half(uint16_t u, msgl_dtype t)
 template <typename V> static V *upload(const std::vector<V> &v)
 {
     V *p;
-    CUDA(cudaMalloc(&p, v.size() * sizeof(V) + 64));
-    CUDA(cudaMemcpy(p, v.data(), v.size() * sizeof(V), cudaMemcpyHostToDevice));
+    CUDA_OK(cudaMalloc(&p, v.size() * sizeof(V) + 64));
+    device_write(p, v.data(), v.size() * sizeof(V));
     return p;
 }
 
@@ -87,11 +79,11 @@ static void open_world(world *w, msgl_dtype act)
 {
     memset(w, 0, sizeof *w);
     cudaDeviceProp prop;
-    CUDA(cudaGetDeviceProperties(&prop, 0));
+    CUDA_OK(cudaGetDeviceProperties(&prop, 0));
     w->device.sm_count = prop.multiProcessorCount;
     w->device.base.kind = MSGL_DEVICE_CUDA;
     w->device.base.capability = prop.major * 10 + prop.minor;
-    CUDA(cudaStreamCreateWithFlags(&w->device.stream, cudaStreamNonBlocking));
+    CUDA_OK(cudaStreamCreateWithFlags(&w->device.stream, cudaStreamNonBlocking));
     w->exec.device = &w->device.base;
     w->exec.act = act;
 }
@@ -139,11 +131,11 @@ static void check_product(msgl_dtype t, shape s)
     c.out = s.f32_out ? (void *)dout32 : (void *)dout;
     c.ld_out = ld_out;
     const bool taken = msgl__cuda_gemv(&wd.exec, &c);
-    CUDA(cudaStreamSynchronize(wd.device.stream));
+    CUDA_OK(cudaStreamSynchronize(wd.device.stream));
     std::vector<uint16_t> got(out.size());
     std::vector<float> got32(out32.size());
-    CUDA(cudaMemcpy(got.data(), dout, got.size() * 2, cudaMemcpyDeviceToHost));
-    CUDA(cudaMemcpy(got32.data(), dout32, got32.size() * 4, cudaMemcpyDeviceToHost));
+    CUDA_OK(cudaMemcpy(got.data(), dout, got.size() * 2, cudaMemcpyDeviceToHost));
+    CUDA_OK(cudaMemcpy(got32.data(), dout32, got32.size() * 4, cudaMemcpyDeviceToHost));
     cudaFree(dw), cudaFree(din), cudaFree(dout), cudaFree(dnorm), cudaFree(dbias), cudaFree(dout32);
     cudaStreamDestroy(wd.device.stream);
     checks++;
@@ -248,7 +240,7 @@ static void queue_chain(msgl_exec *x, const chain *c, gemv_fn gemv, bool early)
 {
     const int h = c->hidden, count = c->m * h, blocks = (count + 255) / 256;
     cudaStream_t stream = msgl__cuda_stream(x);
-    CUDA(cudaMemcpyAsync(c->x, c->start, count * 2, cudaMemcpyDeviceToDevice, stream));
+    CUDA_OK(cudaMemcpyAsync(c->x, c->start, count * 2, cudaMemcpyDeviceToDevice, stream));
     for (int l = 0; l < LAYERS; l++) {
         const msgl_weight w[3] = {{x->act, h, h, c->w[l][0]},
                                   {x->act, 2 * c->inner, h, c->w[l][1]},
@@ -260,8 +252,8 @@ static void queue_chain(msgl_exec *x, const chain *c, gemv_fn gemv, bool early)
         if (l % 3 == 0) {
             plain_copy<<<blocks, 256, 0, stream>>>(c->y, c->z, count);
         } else if (early) {
-            CUDA(msgl__launch(early_copy, dim3(blocks), dim3(256), 0, stream,
-                              (const uint16_t *)c->y, c->z, count));
+            CUDA_OK(msgl__launch(early_copy, dim3(blocks), dim3(256), 0, stream,
+                                 (const uint16_t *)c->y, c->z, count));
         } else {
             early_copy<<<blocks, 256, 0, stream>>>(c->y, c->z, count);
         }
@@ -300,22 +292,22 @@ static void check_chain(int hidden, int inner, int m)
     const int count = m * hidden;
     std::vector<uint16_t> want(count), got(count);
     queue_chain(&wd.exec, &c, msgl__cuda_gemv_plain, false);
-    CUDA(cudaStreamSynchronize(wd.device.stream));
-    CUDA(cudaMemcpy(want.data(), c.x, count * 2, cudaMemcpyDeviceToHost));
+    CUDA_OK(cudaStreamSynchronize(wd.device.stream));
+    CUDA_OK(cudaMemcpy(want.data(), c.x, count * 2, cudaMemcpyDeviceToHost));
     cudaGraph_t graph;
     cudaGraphExec_t exec;
-    CUDA(cudaStreamBeginCapture(wd.device.stream, cudaStreamCaptureModeThreadLocal));
+    CUDA_OK(cudaStreamBeginCapture(wd.device.stream, cudaStreamCaptureModeThreadLocal));
     queue_chain(&wd.exec, &c, msgl__cuda_gemv, true);
-    CUDA(cudaStreamEndCapture(wd.device.stream, &graph));
-    CUDA(cudaGraphInstantiate(&exec, graph, 0));
+    CUDA_OK(cudaStreamEndCapture(wd.device.stream, &graph));
+    CUDA_OK(cudaGraphInstantiate(&exec, graph, 0));
     for (int round = 0; round < 12; round++) {
         if (round < 4) {
             queue_chain(&wd.exec, &c, msgl__cuda_gemv, true);
         } else {
-            CUDA(cudaGraphLaunch(exec, wd.device.stream));
+            CUDA_OK(cudaGraphLaunch(exec, wd.device.stream));
         }
-        CUDA(cudaStreamSynchronize(wd.device.stream));
-        CUDA(cudaMemcpy(got.data(), c.x, count * 2, cudaMemcpyDeviceToHost));
+        CUDA_OK(cudaStreamSynchronize(wd.device.stream));
+        CUDA_OK(cudaMemcpy(got.data(), c.x, count * 2, cudaMemcpyDeviceToHost));
         checks++;
         if (memcmp(got.data(), want.data(), count * 2) != 0) {
             failures++;
@@ -353,13 +345,13 @@ static void check_rows_alone(int n, int k)
     msgl_linear_call c = {};
     c.w = &weight, c.in = din, c.ld_in = k, c.m = most, c.out = dout, c.ld_out = n;
     msgl__cuda_gemv(&wd.exec, &c);
-    CUDA(cudaStreamSynchronize(wd.device.stream));
-    CUDA(cudaMemcpy(all.data(), dout, all.size() * 2, cudaMemcpyDeviceToHost));
+    CUDA_OK(cudaStreamSynchronize(wd.device.stream));
+    CUDA_OK(cudaMemcpy(all.data(), dout, all.size() * 2, cudaMemcpyDeviceToHost));
     for (int r = 0; r < most; r++) {
         c.m = 1, c.in = din + (size_t)r * k;
         msgl__cuda_gemv(&wd.exec, &c);
-        CUDA(cudaStreamSynchronize(wd.device.stream));
-        CUDA(cudaMemcpy(one.data(), dout, n * 2, cudaMemcpyDeviceToHost));
+        CUDA_OK(cudaStreamSynchronize(wd.device.stream));
+        CUDA_OK(cudaMemcpy(one.data(), dout, n * 2, cudaMemcpyDeviceToHost));
         checks++;
         if (memcmp(one.data(), &all[(size_t)r * n], n * 2) != 0) {
             failures++;
@@ -444,7 +436,7 @@ int main(int argc, char **argv)
         check_chain(2048, 1000, 3);
     }
     check_refusals();
-    CUDA(cudaDeviceSynchronize());
+    CUDA_OK(cudaDeviceSynchronize());
     printf("gemv: %d checks, worst error %.2f of its bound, %d failures\n", checks, worst,
            failures);
     return failures > 0;

@@ -270,7 +270,8 @@ static void test_vector(const char *name, const char *device, const char *dtype,
         check(worst < 1e-3, "%s: float32 differs by %.2e", name, worst);
         greedy(l, &v);
     } else {
-        check(mean < 0.05, "%s: %s differs by %.3f in the mean", name, dtype, mean);
+        check(mean < 0.05, "%s: %s, %s differs by %.3f in the mean", name, dtype, info.attention,
+              mean);
         clear_choices(&v, &a);
     }
     printf("%-20s %-8s %-18s worst %.1e, mean %.1e\n", name, dtype, info.attention, worst, mean);

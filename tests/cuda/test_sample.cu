@@ -57,7 +57,7 @@ static draws draw(bench_exec *e, const float *d_logits, size_t ld, int vocab,
     int32_t *d_tokens = ints_upload(d.tokens, n), *d_status = ints_upload(d.tokens, n);
     msgl_sample_row *d_rows;
     CUDA_OK(cudaMalloc((void **)&d_rows, sizeof *rows * n));
-    CUDA_OK(cudaMemcpy(d_rows, rows, sizeof *rows * n, cudaMemcpyHostToDevice));
+    device_write(d_rows, rows, sizeof *rows * n);
     msgl_sample_call c = {};
     c.logits = d_logits, c.ld = ld, c.num_rows = n, c.vocab = vocab, c.rows = d_rows;
     for (int i = 0; i < n; i++) {
@@ -257,7 +257,7 @@ static void check_logprobs(bench_exec *e, family *f, int rows, int vocab, size_t
     memcpy(before, out, sizeof *out * rows);
     array_upload(&l);
     CUDA_OK(cudaMalloc((void **)&d_out, sizeof *out * rows));
-    CUDA_OK(cudaMemcpy(d_out, out, sizeof *out * rows, cudaMemcpyHostToDevice));
+    device_write(d_out, out, sizeof *out * rows);
     msgl__cuda_logprobs(&e->x, (const float *)l.dev, ld, rows, vocab, d_out);
     exec_sync(e);
     CUDA_OK(cudaMemcpy(out, d_out, sizeof *out * rows, cudaMemcpyDeviceToHost));

@@ -178,7 +178,7 @@ static void graph(attn_rng *rng)
     CUDA_OK(cudaGraphInstantiate(&exec, g, 0));
     for (int replay = 0; replay < 4; replay++) {
         for (int k = 0; k < batch; k++) lens[k] = attn_range(rng, 1, replay % 2 ? 20 : max_len);
-        CUDA_OK(cudaMemcpy(x.w.lens_dev, lens, sizeof lens, cudaMemcpyHostToDevice));
+        device_write(x.w.lens_dev, lens, sizeof lens);
         poison(&x);
         CUDA_OK(cudaGraphLaunch(exec, stream));
         CUDA_OK(cudaStreamSynchronize(stream));

@@ -165,11 +165,15 @@ static void fa_forward(msgl_attn_backend *base, msgl_exec *x, const msgl_attn_la
     attend((fa_backend *)base, x, layer, batch, q, ld, NULL, out);
 }
 
+// For few requests the rope kernel beside is as fast: one CTA's work on the new token is then in
+// every request's way (docs/internals/fa-decode.md).
 static bool fa_takes_rope(const msgl_attn_backend *base, const msgl_batch *batch)
 {
+    enum { FEW = 8 };
     const fa_backend *b = (const fa_backend *)base;
     const msgl_attn_config *cfg = &b->common.batches.cfg;
-    return decodes(b, batch) && msgl__fa_decode_fits(cfg->pool->dtype, cfg->head_dim);
+    return batch->padded_size > FEW && decodes(b, batch) &&
+           msgl__fa_decode_fits(cfg->pool->dtype, cfg->head_dim);
 }
 
 static void fa_forward_rope(msgl_attn_backend *base, msgl_exec *x, const msgl_attn_layer *layer,

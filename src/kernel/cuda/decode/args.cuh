@@ -49,14 +49,25 @@ struct msgl_decode_args {
 #define MSGL_DECODE_LARGE false
 #endif
 
+// Whether two CTAs can share an SM.
+#define MSGL_DECODE_HAS_PAIR(hd, rows, large) ((large) && (hd) <= 128 && (rows) <= 8)
+
 // PAIR: two CTAs of half the size share an SM, so that one loads and multiplies while the other
-// merges. Best where items are many; where they are fewer than SMs, one CTA has more warps for
-// each.
+// merges. Best where items are many. Where they are fewer than SMs, one CTA has more warps for each
+// and leaves room for a block of the kernel before it (the product for q, K and V), so that it can
+// start while that one runs.
 template <int HD, int ROWS_, bool LARGE, bool PAIR> struct msgl_decode_shape {
     static const int ROWS = ROWS_; // query heads, padded
     static const int CTAS = PAIR ? 2 : 1;
+    static const bool BESIDE = MSGL_DECODE_HAS_PAIR(HD, ROWS, LARGE) && !PAIR;
     static const int WARPS = (LARGE ? 8 : 4) / (HD > 128 || PAIR ? 2 : 1);
-    static const int STAGES = HD > 96 ? (LARGE ? 3 : 2) : HD > 64 ? (LARGE ? 4 : 3) : LARGE ? 5 : 4;
+    static const int STAGES = LARGE ? (HD > 96   ? 3
+                                       : HD > 64 ? 4
+                                                 : 5) -
+                                          BESIDE
+                                    : (HD > 96   ? 2
+                                       : HD > 64 ? 3
+                                                 : 4);
     static const int THREADS = WARPS * 32;
     static const int LANES = MSGL_HEAD_LANES(HD); // that norm and rotate a head
     static const int PITCH = HD * 2 + 16;         // bytes
@@ -67,13 +78,11 @@ template <int HD, int ROWS_, bool LARGE, bool PAIR> struct msgl_decode_shape {
     static const int MERGE = WARPS * PASS_ROWS * MERGE_PITCH * 4;
     static const int SUMS = WARPS * 16 * 8;      // maxima and sums
     static const int INPUT = (ROWS + 2) * PITCH; // of one piece: query heads, newest K and V
-    static const int TABLE = WARPS * STAGES * (MSGL_FA_TILE + 1) * 4; // entries and heads
+    static const int SLOTS = WARPS * STAGES * MSGL_FA_TILE; // table entries
+    static const int TABLE = (SLOTS + WARPS * STAGES) * 4;  // and where their tiles are
     static const int BYTES = WARPS * RING + MERGE + SUMS + 2 * INPUT + TABLE;
     static_assert((BYTES + 1024 + 96) * CTAS <= (LARGE ? 228 : 100) * 1024, "memory of an SM");
 };
-
-// Whether there is a shape with two CTAs.
-#define MSGL_DECODE_HAS_PAIR(hd, rows, large) ((large) && (hd) <= 128 && (rows) <= 8)
 
 // The query heads of a (KV head, row block) pair.
 struct msgl_decode_head {

@@ -34,7 +34,7 @@ static __device__ __forceinline__ int32_t msgl_decode_count_heads(const msgl_dec
 // where warps have different numbers of tiles, they have fewer.
 template <typename S> static __device__ __forceinline__ int32_t msgl_decode_lane_group()
 {
-    return (threadIdx.x ^ (S::THREADS - 32)) / S::LANES;
+    return (S::THREADS - 32 - threadIdx.x / 32 * 32 + threadIdx.x % 32) / S::LANES;
 }
 
 // Brings the norms' weights near; no kernel writes them.

@@ -95,23 +95,34 @@ msgl_decode_look_up(const msgl_decode_args &a, const msgl_fa_split &split, int32
     }
 }
 
-// Fetches a tile.
+// Fetches a tile. All slots are read before the first copy: one wait instead of one per row.
 template <int HD, int PITCH>
 static __device__ __forceinline__ void msgl_decode_issue(const msgl_decode_args &a, int32_t lane,
                                                          const int32_t *slots, int32_t where,
                                                          uint32_t stage)
 {
     const int CHUNKS = HD / 8; // of 16 bytes per row
+    const int N = MSGL_FA_TILE * CHUNKS / 32;
     if (where == MSGL_DECODE_NO_TILE) return;
+    const bool columns = 32 % CHUNKS == 0; // a lane has one column, N rows of it
+    const int32_t first = columns ? lane / CHUNKS * N : 0;
+    int32_t slot[N];
+#pragma unroll
+    for (int i = 0; i < N; i += columns ? 4 : 1) {
+        if (columns) {
+            *(int4 *)(slot + i) = *(const int4 *)(slots + first + i);
+        } else {
+            slot[i] = slots[(i * 32 + lane) / CHUNKS];
+        }
+    }
     const char *k = (const char *)a.k + (where & ~1), *v = (const char *)a.v + (where & ~1);
 #pragma unroll
-    for (int i = 0; i < MSGL_FA_TILE * CHUNKS / 32; i++) {
-        const int32_t row = (i * 32 + lane) / CHUNKS, at = (i * 32 + lane) % CHUNKS * 16;
-        const int32_t slot = slots[row];
-        const uint64_t src = (uint64_t)(uint32_t)slot * a.slot_bytes + at;
+    for (int i = 0; i < N; i++) {
+        const int32_t row = columns ? first + i : (i * 32 + lane) / CHUNKS;
+        const int32_t at = (columns ? lane : i * 32 + lane) % CHUNKS * 16;
         const uint32_t dst = stage + row * PITCH + at;
-        msgl_cp_async16(dst, k + src, slot >= 0);
-        msgl_cp_async16(dst + MSGL_FA_TILE * PITCH, v + src, slot >= 0);
+        msgl_cp_async16(dst, k + at, slot[i], a.slot_bytes);
+        msgl_cp_async16(dst + MSGL_FA_TILE * PITCH, v + at, slot[i], a.slot_bytes);
     }
 }
 
@@ -460,8 +471,9 @@ __launch_bounds__(msgl_decode_shape<HD, ROWS, LARGE, PAIR>::THREADS,
     loads.table = a.table + (size_t)place.table_row * a.table_stride;
     loads.row_after = a.table_rows[msgl__fa_after(&split, place.req)];
     loads.tile = 0;
-    int32_t *slots = (int32_t *)(inputs + 2 * S::INPUT) + warp * STAGES * (MSGL_FA_TILE + 1);
-    int32_t *where = slots + STAGES * MSGL_FA_TILE;
+    int32_t *slots = (int32_t *)(inputs + 2 * S::INPUT), *where = slots + S::SLOTS;
+    slots += warp * STAGES * MSGL_FA_TILE;
+    where += warp * STAGES;
     msgl_decode_fill<HD, S, DET>(a, split, warp, lane, &loads, slots, where, ring);
     msgl_decode_prefetch_weights<HD>(a);
     msgl__pdl_wait();
@@ -538,9 +550,7 @@ __launch_bounds__(msgl_decode_shape<HD, ROWS, LARGE, PAIR>::THREADS,
                 if (!early) msgl_ldmatrix4_trans(stage + v_at + db * 32, vb[0]);
                 msgl_decode_pv(p, vb[early ? db : 0], db, &w);
             }
-            if (!early) {
-                refill();
-            }
+            if (!early) refill();
             at = at == STAGES - 1 ? 0 : at + 1;
         }
         if (!early && more)

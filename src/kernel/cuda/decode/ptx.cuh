@@ -16,11 +16,18 @@ static __device__ __forceinline__ uint32_t msgl_smem(const void *p)
 
 // L2 fetches 128 bytes at a time: 1-3 % faster from 64x1024 on (one run of each; why was not
 // looked into).
-// there: or zeros, and src is not read.
-static __device__ __forceinline__ void msgl_cp_async16(uint32_t dst, const void *src, bool there)
+// Slot `slot` of slots of `bytes` bytes that start at src; a negative one is zeros.
+static __device__ __forceinline__ void msgl_cp_async16(uint32_t dst, const void *src, int32_t slot,
+                                                       uint32_t bytes)
 {
-    asm volatile("cp.async.cg.shared.global.L2::128B [%0], [%1], 16, %2;" ::"r"(dst), "l"(src),
-                 "r"(there ? 16 : 0)
+    asm volatile("{\n"
+                 ".reg .pred zeros;\n"
+                 ".reg .u64 from;\n"
+                 "setp.lt.s32 zeros, %2, 0;\n"
+                 "mad.wide.u32 from, %2, %3, %1;\n"
+                 "cp.async.cg.shared.global.L2::128B [%0], [from], 16, zeros;\n"
+                 "}\n" ::"r"(dst),
+                 "l"(src), "r"(slot), "r"(bytes)
                  : "memory");
 }
 
