@@ -190,11 +190,11 @@ static void test_engine_failure(void **state)
     served v;
     start(&v, true);
     v.fake.fail_wait_at = 4;
-    go(&v);
     int32_t tokens[3] = {0};
     msgl_finish ends[3] = {0};
     send_request(&v, 1, 100, 50);
-    send_request(&v, 2, 100, 50);
+    send_request(&v, 2, 100, 50); // both before the engine runs, and fails
+    go(&v);
     collect(&v, 2, tokens, ends);
     assert_int_equal(ends[1], MSGL_FINISH_ERROR);
     assert_int_equal(ends[2], MSGL_FINISH_ERROR);
