@@ -43,7 +43,7 @@ static __device__ __forceinline__ void msgl_decode_prefetch_weights(const msgl_d
 {
     const int32_t line = threadIdx.x % 32 * 32; // 128 bytes
     const float *weight = threadIdx.x < 32 ? a.rope.q_weight : a.rope.k_weight;
-    if (threadIdx.x < 64 && line < HD && weight != NULL) msgl_prefetch(weight + line);
+    if (threadIdx.x < 64 && line < HD && weight != NULL) msgl__prefetch(weight + line);
 }
 
 // Starts reading head i of the piece.

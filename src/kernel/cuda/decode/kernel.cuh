@@ -84,7 +84,7 @@ msgl_decode_look_up(const msgl_decode_args &a, const msgl_fa_split &split, int32
     if (lane < MSGL_FA_TILE) {
         const int32_t pos = tile * MSGL_FA_TILE + lane;
         if (pos < len - a.rope.on) {
-            msgl_cp_async4(msgl_smem(slots + lane), s->table + pos);
+            msgl__copy_async_4(msgl__shared_address(slots + lane), s->table + pos);
         } else {
             slots[lane] = MSGL_DECODE_NO_SLOT;
         }
@@ -137,8 +137,8 @@ msgl_decode_fill(const msgl_decode_args &a, const msgl_fa_split &split, int32_t 
         msgl_decode_look_up<HD, S::WARPS, DET>(a, split, warp, lane, loads,
                                                slots + i * MSGL_FA_TILE, where + i);
     }
-    msgl_cp_async_commit();
-    msgl_cp_async_wait<0>();
+    msgl__copy_async_commit();
+    msgl__copy_async_wait<0>();
     __syncwarp();
 #pragma unroll 1
     for (int i = 0; i < S::STAGES; i++) {
@@ -148,7 +148,7 @@ msgl_decode_fill(const msgl_decode_args &a, const msgl_fa_split &split, int32_t 
         msgl_decode_issue<HD, S::PITCH>(a, lane, entries, at, ring + i * S::STAGE);
         __syncwarp();
         msgl_decode_look_up<HD, S::WARPS, DET>(a, split, warp, lane, loads, entries, where + i);
-        msgl_cp_async_commit();
+        msgl__copy_async_commit();
     }
 }
 
@@ -158,16 +158,16 @@ static __device__ __forceinline__ void msgl_decode_load_q(const char *input, int
                                                           msgl_decode_warp<T, HD, ROWS> *w)
 {
     if (ROWS > 8) {
-        const uint32_t at = msgl_smem(input) + (lane & 15) * PITCH + (lane >> 4) * 16;
+        const uint32_t at = msgl__shared_address(input) + (lane & 15) * PITCH + (lane >> 4) * 16;
 #pragma unroll
-        for (int ks = 0; ks < HD / 16; ks++) msgl_ldmatrix4(at + ks * 32, w->q[ks]);
+        for (int ks = 0; ks < HD / 16; ks++) msgl__load_matrix_4(at + ks * 32, w->q[ks]);
         return;
     }
-    const uint32_t at = msgl_smem(input) + (lane & 7) * PITCH + (lane >> 3) * 16;
+    const uint32_t at = msgl__shared_address(input) + (lane & 7) * PITCH + (lane >> 3) * 16;
 #pragma unroll
     for (int ks = 0; ks < HD / 16; ks += 2) {
         uint32_t r[4]; // rows 8 to 15 are zero
-        msgl_ldmatrix4(at + ks * 32, r);
+        msgl__load_matrix_4(at + ks * 32, r);
         w->q[ks][0] = r[0], w->q[ks][2] = r[1], w->q[ks + 1][0] = r[2], w->q[ks + 1][2] = r[3];
         w->q[ks][1] = w->q[ks][3] = w->q[ks + 1][1] = w->q[ks + 1][3] = 0;
     }
@@ -219,7 +219,7 @@ msgl_decode_softmax(const msgl_decode_args &a, float s[2][2][4], int32_t lane, i
         m = fmaxf(m, __shfl_xor_sync(~0u, m, 1));
         m = fmaxf(m, __shfl_xor_sync(~0u, m, 2));
         m = fmaxf(m, w->m[r]);
-        const float alpha = msgl_exp2(w->m[r] - m);
+        const float alpha = msgl__exp2(w->m[r] - m);
         if (__any_sync(~0u, m > w->m[r])) {
 #pragma unroll
             for (int nb = 0; nb < HD / 8; nb++) {
@@ -229,10 +229,10 @@ msgl_decode_softmax(const msgl_decode_args &a, float s[2][2][4], int32_t lane, i
         }
         w->m[r] = m;
 #pragma unroll
-        for (int i = 0; i < 4; i++) x[i] = msgl_exp2(x[i] - m);
+        for (int i = 0; i < 4; i++) x[i] = msgl__exp2(x[i] - m);
         w->l[r] = w->l[r] * alpha + ((x[0] + x[1]) + (x[2] + x[3]));
-        p[r] = msgl_pack2(x[0], x[1], T());
-        p[r + 2] = msgl_pack2(x[2], x[3], T());
+        p[r] = msgl__pack_two(x[0], x[1], T());
+        p[r + 2] = msgl__pack_two(x[2], x[3], T());
     }
 }
 
@@ -246,7 +246,7 @@ static __device__ __forceinline__ void msgl_decode_pv(const uint32_t p[4], const
         float d[4] = {};
 #pragma unroll
         for (int i = 0; i < ROWS / 4; i++) d[i] = w->o[2 * db + n][i];
-        msgl_mma(d, p, v[2 * n], v[2 * n + 1], T());
+        msgl__mma(d, p, v[2 * n], v[2 * n + 1], T());
 #pragma unroll
         for (int i = 0; i < ROWS / 4; i++) w->o[2 * db + n][i] = d[i];
     }
@@ -260,7 +260,7 @@ static __device__ __forceinline__ void msgl_decode_store(const msgl_decode_args 
 {
     T *out = (T *)a.out + (size_t)req * a.ld_out + (size_t)q_head * HD + d;
     const float scale = a.out_scale / l;
-    *(uint32_t *)out = msgl_pack2(sum.x * scale, sum.y * scale, T());
+    *(uint32_t *)out = msgl__pack_two(sum.x * scale, sum.y * scale, T());
     if (a.lse != NULL && d == 0) {
         a.lse[(size_t)req * a.q_heads + q_head] = (m + log2f(l)) * 0.6931471805599453f;
     }
@@ -289,7 +289,7 @@ msgl_decode_merge_parts(const msgl_decode_args &a, int32_t req, const msgl_decod
 #pragma unroll
             for (int x = 16; x > 0; x /= 2) next = fmaxf(next, __shfl_xor_sync(~0u, next, x));
             next = fmaxf(next, m);
-            const float weight = msgl_exp2(ml.x - next), before = msgl_exp2(m - next);
+            const float weight = msgl__exp2(ml.x - next), before = msgl__exp2(m - next);
             m = next;
             l = l * before;
             sum.x *= before;
@@ -357,7 +357,7 @@ msgl_decode_finish(const msgl_decode_args &a, const msgl_fa_split &split, const 
             float2 sum = make_float2(0.f, 0.f);
 #pragma unroll
             for (int x = 0; x < WARPS; x++) {
-                const float y = msgl_exp2(each[x].x - m);
+                const float y = msgl__exp2(each[x].x - m);
                 const float2 o =
                     *(const float2 *)(merge + (x * S::PASS_ROWS + r) * S::MERGE_PITCH + d);
                 sum.x += o.x * y;
@@ -379,7 +379,7 @@ msgl_decode_finish(const msgl_decode_args &a, const msgl_fa_split &split, const 
         __syncthreads();
         if (threadIdx.x == 0) {
             int32_t *counter = msgl_decode_part(a, a.counters, walk.req) + parts.counter;
-            *flag = msgl_count(counter) == parts.parts - 1;
+            *flag = msgl__count(counter) == parts.parts - 1;
             if (*flag) *counter = 0;
         }
         __syncthreads();
@@ -458,7 +458,7 @@ __launch_bounds__(msgl_decode_shape<HD, ROWS, LARGE, PAIR>::THREADS,
         msgl__pdl_wait();
         return;
     }
-    const uint32_t ring = msgl_smem(smem) + warp * S::RING;
+    const uint32_t ring = msgl__shared_address(smem) + warp * S::RING;
     float *merge = (float *)(smem + WARPS * S::RING);
     float2 *ml = (float2 *)(smem + WARPS * S::RING + S::MERGE);
     char *inputs = smem + WARPS * S::RING + S::MERGE + S::SUMS, *input = inputs;
@@ -510,21 +510,21 @@ __launch_bounds__(msgl_decode_shape<HD, ROWS, LARGE, PAIR>::THREADS,
         const int32_t len = walk.len, window = split.window;
         const int32_t begin = window >= 0 && len - 1 > window ? len - 1 - window : 0;
         for (int32_t tile = walk.lo + warp; tile < walk.hi; tile += WARPS) {
-            msgl_cp_async_wait<STAGES - 1>();
+            msgl__copy_async_wait<STAGES - 1>();
             __syncwarp();
             const uint32_t stage = ring + at * S::STAGE;
             int32_t *entries = slots + at * MSGL_FA_TILE;
             if (a.rope.on && tile == walk.tiles - 1) {
-                msgl_decode_place_newest<HD, S>(smem + (stage - msgl_smem(smem)), input,
+                msgl_decode_place_newest<HD, S>(smem + (stage - msgl__shared_address(smem)), input,
                                                 (len - 1) % MSGL_FA_TILE, lane);
             }
             float s[2][2][4] = {}; // [independent sums][keys 0-7, 8-15]
 #pragma unroll
             for (int ks = 0; ks < HD / 16; ks++) {
                 uint32_t b[4];
-                msgl_ldmatrix4(stage + k_at + ks * 32, b);
-                msgl_mma(s[ks & 1][0], w.q[ks], b[0], b[1], T());
-                msgl_mma(s[ks & 1][1], w.q[ks], b[2], b[3], T());
+                msgl__load_matrix_4(stage + k_at + ks * 32, b);
+                msgl__mma(s[ks & 1][0], w.q[ks], b[0], b[1], T());
+                msgl__mma(s[ks & 1][1], w.q[ks], b[2], b[3], T());
             }
             uint32_t p[4] = {0, 0, 0, 0}, vb[early ? HD / 16 : 1][4];
             // Once all lanes have read the stage, the next tile goes there; once they have read
@@ -535,19 +535,19 @@ __launch_bounds__(msgl_decode_shape<HD, ROWS, LARGE, PAIR>::THREADS,
                 __syncwarp();
                 msgl_decode_look_up<HD, WARPS, DET>(a, split, warp, lane, &loads, entries,
                                                     where + at);
-                msgl_cp_async_commit();
+                msgl__copy_async_commit();
             };
             if (early) {
 #pragma unroll
                 for (int db = 0; db < HD / 16; db++) {
-                    msgl_ldmatrix4_trans(stage + v_at + db * 32, vb[early ? db : 0]);
+                    msgl__load_matrix_4_transposed(stage + v_at + db * 32, vb[early ? db : 0]);
                 }
                 refill();
             }
             msgl_decode_softmax(a, s, lane, (walk.first + tile) * MSGL_FA_TILE, begin, len, &w, p);
 #pragma unroll
             for (int db = 0; db < HD / 16; db++) {
-                if (!early) msgl_ldmatrix4_trans(stage + v_at + db * 32, vb[0]);
+                if (!early) msgl__load_matrix_4_transposed(stage + v_at + db * 32, vb[0]);
                 msgl_decode_pv(p, vb[early ? db : 0], db, &w);
             }
             if (!early) refill();
