@@ -8,6 +8,7 @@
 #include <stdlib.h>
 #include <string.h>
 
+#include "bench/cuda/noise.cuh"
 #include "kernel/cuda/device_api.h"
 #include "kernel/cuda/gemm/gemm.h"
 #include "kernel/cuda/gemm/lt.cuh"
@@ -63,17 +64,6 @@ static void check(const bench *b, const char *what)
     fprintf(stderr, "bench_gemm: %s: %s %s\n", what, cudaGetErrorString(code),
             b->device->fault.text);
     exit(1);
-}
-
-__global__ void noise(__nv_bfloat16 *p, size_t n, float scale)
-{
-    for (size_t i = blockIdx.x * (size_t)blockDim.x + threadIdx.x; i < n;
-         i += (size_t)gridDim.x * blockDim.x) {
-        uint32_t h = (uint32_t)i * 0x9e3779b9u + (uint32_t)(i >> 32);
-        h = (h ^ (h >> 15)) * 0x85ebca6bu;
-        h = (h ^ (h >> 13)) * 0xc2b2ae35u;
-        p[i] = __float2bfloat16((float)(int32_t)(h ^ (h >> 16)) * 0x1p-31f * scale);
-    }
 }
 
 // Median time in microseconds of one of `num` calls, each made by issue(b, arg, i).

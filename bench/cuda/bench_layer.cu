@@ -12,6 +12,7 @@
 
 #include <cuda_bf16.h>
 
+#include "bench/cuda/noise.cuh"
 #include "kernel/cuda/device_api.h"
 #include "kernel/cuda/device.cuh"
 #include "kernel/cuda/gemm/gemm.h"
@@ -38,17 +39,6 @@ typedef struct bench {
     int m;
     bool plain; // without the kernels of our own
 } bench;
-
-__global__ void noise(__nv_bfloat16 *p, size_t n, float scale)
-{
-    for (size_t i = blockIdx.x * (size_t)blockDim.x + threadIdx.x; i < n;
-         i += (size_t)gridDim.x * blockDim.x) {
-        uint32_t h = (uint32_t)i * 0x9e3779b9u + (uint32_t)(i >> 32);
-        h = (h ^ (h >> 15)) * 0x85ebca6bu;
-        h = (h ^ (h >> 13)) * 0xc2b2ae35u;
-        p[i] = __float2bfloat16((float)(int32_t)(h ^ (h >> 16)) * 0x1p-31f * scale);
-    }
-}
 
 // In place of rotation and attention: reads all of q, depends on it, takes next to no time.
 __global__ void stand_in(const uint4 *qkv, int ld, uint4 *attn, int columns, int rows)
@@ -154,18 +144,18 @@ static void print_plan(const msgl_mid_plan *p)
            p->fetch ? " fetch" : "");
 }
 
-// What is tried for each product, the first being what the others are tried with.
+// What is tried for qkv, for o and down, and for gate_up, the first being what the others are tried
+// with.
 enum { PLANS = 6 };
 typedef struct cut {
     int groups, columns, splits, across, down;
 } cut;
-static const cut FEW[PRODUCTS][PLANS] = {
+static const cut FEW[][PLANS] = {
     {{1, 64, 2, 1, 1}, {1, 32, 1, 1, 1}, {1, 32, 1, 2, 1}, {1, 64, 2, 2, 1}, {1, 64, 1, 1, 1}},
     {{1, 64, 6, 1, 1}, {1, 32, 3, 1, 1}, {1, 64, 4, 1, 1}, {1, 32, 2, 1, 1}, {1, 128, 8, 1, 1}},
     {{1, 48, 1, 1, 1}, {1, 48, 1, 2, 1}, {1, 64, 1, 1, 1}, {1, 48, 1, 4, 1}},
-    {{1, 64, 6, 1, 1}, {1, 32, 3, 1, 1}, {1, 64, 4, 1, 1}, {1, 32, 2, 1, 1}, {1, 128, 8, 1, 1}},
 };
-static const cut MANY[PRODUCTS][PLANS] = {
+static const cut MANY[][PLANS] = {
     {{2, 64, 1, 1, 1}, {2, 64, 1, 2, 1}, {2, 64, 1, 1, 2}, {2, 128, 2, 1, 1}, {2, 64, 1, 2, 2}},
     {{2, 64, 3, 1, 1},
      {1, 64, 2, 1, 1},
@@ -174,13 +164,13 @@ static const cut MANY[PRODUCTS][PLANS] = {
      {2, 32, 2, 1, 1},
      {2, 64, 3, 1, 2}},
     {{2, 96, 1, 1, 1}, {2, 96, 1, 2, 1}, {2, 96, 1, 1, 2}, {2, 64, 1, 1, 1}},
-    {{2, 64, 3, 1, 1},
-     {1, 64, 2, 1, 1},
-     {2, 128, 6, 1, 1},
-     {2, 64, 2, 1, 1},
-     {2, 32, 2, 1, 1},
-     {2, 64, 3, 1, 2}},
 };
+
+static const cut *cuts_of(int m, int product)
+{
+    const int row = product == 3 ? 1 : product;
+    return m > 64 ? MANY[row] : FEW[row];
+}
 
 static msgl_mid_plan plan_of(int product, const cut *c)
 {
@@ -212,18 +202,18 @@ static void bench_rows(bench *b, int m, bool search)
     b->plain = false;
     print_times(b, library, "as chosen");
     if (!search) return;
-    const cut(*cuts)[PLANS] = m > 64 ? MANY : FEW;
     msgl_mid_plan base[PRODUCTS], best[PRODUCTS];
     for (int i = 0; i < PRODUCTS; i++) {
-        base[i] = best[i] = plan_of(i, &cuts[i][0]);
+        base[i] = best[i] = plan_of(i, cuts_of(m, i));
         use[i] = &base[i];
     }
     print_times(b, use, "base");
     for (int i = 0; i < PRODUCTS; i++) {
         printf("%-8s", NAMES[i]);
         float least = 0;
-        for (int j = 0; j < PLANS && cuts[i][j].groups > 0; j++) {
-            const msgl_mid_plan p = plan_of(i, &cuts[i][j]);
+        const cut *cuts = cuts_of(m, i);
+        for (int j = 0; j < PLANS && cuts[j].groups > 0; j++) {
+            const msgl_mid_plan p = plan_of(i, &cuts[j]);
             use[i] = &p;
             const float us = time_layer(b, use, 31), alone = time_layer(b, use, 1 << i);
             printf(" | %.2f %.2f", (double)us, (double)alone);

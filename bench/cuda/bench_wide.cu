@@ -7,6 +7,7 @@
 #include <cuda_bf16.h>
 #include <time.h>
 
+#include "bench/cuda/noise.cuh"
 #include "kernel/cuda/device_api.h"
 #include "kernel/cuda/gemm/gemm.h"
 #include "kernel/cuda/gemm/lt.cuh"
@@ -39,17 +40,6 @@ typedef struct bench {
     msgl_linear_call call;
     msgl_rope_call rope;
 } bench;
-
-static __global__ void noise(__nv_bfloat16 *p, size_t n, float scale)
-{
-    for (size_t i = blockIdx.x * (size_t)blockDim.x + threadIdx.x; i < n;
-         i += (size_t)gridDim.x * blockDim.x) {
-        uint32_t h = (uint32_t)i * 0x9e3779b9u + (uint32_t)(i >> 32);
-        h = (h ^ (h >> 15)) * 0x85ebca6bu;
-        h = (h ^ (h >> 13)) * 0xc2b2ae35u;
-        p[i] = __float2bfloat16((float)(int32_t)(h ^ (h >> 16)) * 0x1p-31f * scale);
-    }
-}
 
 static __global__ void count_up(int32_t *p, int n)
 {
