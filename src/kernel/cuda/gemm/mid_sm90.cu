@@ -229,16 +229,6 @@ static __device__ __forceinline__ void row_scales(const mid_args &g, const mid_p
     }
 }
 
-static __device__ __forceinline__ float4 load_sums(uint32_t at)
-{
-    float4 v;
-    asm volatile("ld.shared.v4.f32 {%0, %1, %2, %3}, [%4];\n"
-                 : "=f"(v.x), "=f"(v.y), "=f"(v.z), "=f"(v.w)
-                 : "r"(at)
-                 : "memory");
-    return v;
-}
-
 static __device__ __forceinline__ float load_scale(const mid_args &g, uint32_t scales, int row)
 {
     float v = 1.0f;
@@ -375,11 +365,11 @@ template <int GROUPS, int COLUMNS> struct mid_finisher {
                                               float v[4]) const
     {
         float4 a[MAX_CLUSTER];
-        a[0] = load_sums(own);
+        a[0] = msgl__read_shared_floats(own);
 #pragma unroll
         for (int i = 1; i < MAX_CLUSTER; i++) {
             a[i] = make_float4(0, 0, 0, 0);
-            if (i < g.splits) a[i] = load_sums(parts);
+            if (i < g.splits) a[i] = msgl__read_shared_floats(parts);
             parts += (uint32_t)(g.share * shape::PITCH * 4);
         }
         v[0] = a[0].x, v[1] = a[0].y, v[2] = a[0].z, v[3] = a[0].w;

@@ -47,18 +47,6 @@ template <int GROUPS, int N> struct narrow_shape {
         MAX_STAGES * 16 + N * 4 + 1024; // barriers, squares, alignment
 };
 
-template <typename T> static __device__ __forceinline__ uint32_t two_of(float a, float b);
-template <> __device__ __forceinline__ uint32_t two_of<__nv_bfloat16>(float a, float b)
-{
-    const __nv_bfloat162 v = __floats2bfloat162_rn(a, b);
-    return *(const uint32_t *)&v;
-}
-template <> __device__ __forceinline__ uint32_t two_of<__half>(float a, float b)
-{
-    const __half2 v = __floats2half2_rn(a, b);
-    return *(const uint32_t *)&v;
-}
-
 static __device__ __forceinline__ float2 both_of(uint32_t v, __nv_bfloat16)
 {
     return make_float2(__uint_as_float(v << 16), __uint_as_float(v & 0xffff0000u));
@@ -157,22 +145,12 @@ static __device__ __forceinline__ void narrow_norm(uint32_t in, const float w[8]
         for (int p = 0; p < 4; p++) {
             const float2 f = both_of(v[p], T());
             squares[i] += f.x * f.x + f.y * f.y;
-            v[p] = two_of<T>(f.x * w[2 * p], f.y * w[2 * p + 1]);
+            v[p] = msgl__pack_two(f.x * w[2 * p], f.y * w[2 * p + 1], T());
         }
         asm volatile("st.shared.v4.u32 [%0], {%1, %2, %3, %4};\n" ::"r"(at), "r"(v[0]), "r"(v[1]),
                      "r"(v[2]), "r"(v[3])
                      : "memory");
     }
-}
-
-static __device__ __forceinline__ float4 load_sums(uint32_t at)
-{
-    float4 v;
-    asm volatile("ld.shared.v4.f32 {%0, %1, %2, %3}, [%4];\n"
-                 : "=f"(v.x), "=f"(v.y), "=f"(v.z), "=f"(v.w)
-                 : "r"(at)
-                 : "memory");
-    return v;
 }
 
 // Four outputs of a row from its sums over the parts of k, which are `pitch` bytes apart.
@@ -183,13 +161,13 @@ static __device__ __forceinline__ void narrow_finish(const narrow_args &g, uint3
 {
     float v[4] = {}, u[4] = {}, square = 0;
     for (int p = 0; p < parts; p++) {
-        const float4 a = load_sums(row + (uint32_t)c * 4);
+        const float4 a = msgl__read_shared_floats(row + (uint32_t)c * 4);
         v[0] += a.x, v[1] += a.y, v[2] += a.z, v[3] += a.w;
         if (g.gated) {
-            const float4 b = load_sums(row + (uint32_t)(c + SHAPE::ROWS / 2) * 4);
+            const float4 b = msgl__read_shared_floats(row + (uint32_t)(c + SHAPE::ROWS / 2) * 4);
             u[0] += b.x, u[1] += b.y, u[2] += b.z, u[3] += b.w;
         }
-        if (NORM) square += load_sums(row + SHAPE::ROWS * 4).x;
+        if (NORM) square += msgl__read_shared_floats(row + SHAPE::ROWS * 4).x;
         row += pitch;
     }
     const float scale = NORM ? rsqrtf(square / (float)g.k + g.eps) : 1.0f;
@@ -212,7 +190,8 @@ static __device__ __forceinline__ void narrow_finish(const narrow_args &g, uint3
         const float2 a = both_of(old.x, T()), b = both_of(old.y, T());
         v[0] += a.x, v[1] += a.y, v[2] += b.x, v[3] += b.y;
     }
-    *(uint2 *)((T *)g.out + at) = make_uint2(two_of<T>(v[0], v[1]), two_of<T>(v[2], v[3]));
+    *(uint2 *)((T *)g.out + at) =
+        make_uint2(msgl__pack_two(v[0], v[1], T()), msgl__pack_two(v[2], v[3], T()));
 }
 
 // The rows [row0, row0 + rows) of this tile of outputs, whose sums are at `sums`.

@@ -62,18 +62,6 @@ static __device__ __forceinline__ void place(const wide_args &g, int index, int 
     *column = within / height * g.step;
 }
 
-template <typename T> static __device__ __forceinline__ uint32_t pack_two(float a, float b);
-template <> __device__ __forceinline__ uint32_t pack_two<__nv_bfloat16>(float a, float b)
-{
-    const __nv_bfloat162 v = __floats2bfloat162_rn(a, b);
-    return *(const uint32_t *)&v;
-}
-template <> __device__ __forceinline__ uint32_t pack_two<__half>(float a, float b)
-{
-    const __half2 v = __floats2half2_rn(a, b);
-    return *(const uint32_t *)&v;
-}
-
 // --- what is done to the sums -------------------------------------------------------------------
 //
 // A thread of a warp holds, of its rows lane / 4 and lane / 4 + 8, columns 8 j + 2 (lane % 4) and
@@ -217,10 +205,10 @@ static __device__ __forceinline__ void fill_box(const float (&acc)[128], int box
         for (int p = 0; p < 4; p++) { // columns 0-7 and 8-15, of each rows 0-7 and 8-15
             const int at = (8 * box + 2 * i + p / 2) * 4 + p % 2 * 2;
             if (KIND == GATED) {
-                v[p] = pack_two<T>(msgl__silu(acc[at]) * acc[(at + 64) % 128],
-                                   msgl__silu(acc[at + 1]) * acc[(at + 65) % 128]);
+                v[p] = msgl__pack_two(msgl__silu(acc[at]) * acc[(at + 64) % 128],
+                                      msgl__silu(acc[at + 1]) * acc[(at + 65) % 128], T());
             } else {
-                v[p] = pack_two<T>(acc[at], acc[at + 1]);
+                v[p] = msgl__pack_two(acc[at], acc[at + 1], T());
             }
         }
         const int chunk = 2 * i + lane / 16;

@@ -16,6 +16,7 @@
 #ifndef MSGL_KERNEL_CUDA_GEMV_RESIDENT_CUH
 #define MSGL_KERNEL_CUDA_GEMV_RESIDENT_CUH
 
+#include "kernel/cuda/gemm/wgmma.cuh"
 #include "kernel/cuda/gemv/kernel.cuh"
 
 #define GEMV_CHUNK 32 // elements of k: two mma
@@ -32,17 +33,6 @@
 static __host__ __device__ __forceinline__ int gemv_resident_pitch(int k)
 {
     return (2 * k + 127) / 128 * 128 + 64;
-}
-
-static __device__ __forceinline__ void gemv_barrier_wait(uint32_t barrier)
-{
-    asm volatile("{\n"
-                 ".reg .pred done;\n"
-                 "again:\n"
-                 "mbarrier.try_wait.parity.shared::cta.b64 done, [%0], 0;\n"
-                 "@!done bra again;\n"
-                 "}\n" ::"r"(barrier)
-                 : "memory");
 }
 
 // Rows of shared memory for a block's outputs: tiles of 16, the last one of 8 if that suffices.
@@ -69,11 +59,9 @@ static __device__ __forceinline__ void gemv_resident_load(const gemv_params &p, 
     const int lane = threadIdx.x % 32, pitch = gemv_resident_pitch(p.k);
     if (lane == 0) {
         const uint32_t bytes = (uint32_t)(end - begin) * (p.gated ? 2 : 1) * p.k * 2;
-        asm volatile("mbarrier.init.shared::cta.b64 [%0], 1;" ::"r"(barrier) : "memory");
-        asm volatile("fence.mbarrier_init.release.cluster;" ::: "memory");
-        asm volatile("mbarrier.arrive.expect_tx.shared::cta.b64 _, [%0], %1;" ::"r"(barrier),
-                     "r"(bytes)
-                     : "memory");
+        msgl__barrier_init(barrier, 1);
+        msgl__barrier_init_done();
+        msgl__barrier_expect(barrier, bytes);
     }
     __syncwarp();
     for (int row = lane; row < rows; row += 32) {
@@ -206,7 +194,7 @@ static __global__ void __launch_bounds__(GEMV_THREADS, 2)
         if (lane % 4 == 0) part[warp * GEMV_RESIDENT_COLUMNS + lane / 4] = squares;
     }
     float acc[GEMV_RESIDENT_TILES][4] = {};
-    gemv_barrier_wait(barrier);
+    msgl__barrier_wait(barrier, 0);
     gemv_resident_multiply<T, CHUNKS>(weights + lane / 4 * pitch + warp * CHUNKS * GEMV_CHUNK * 2 +
                                           lane % 4 * 16,
                                       pitch, rows, p.k / GEMV_CHUNK - warp * CHUNKS, b, acc);
