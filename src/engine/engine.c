@@ -81,11 +81,11 @@ static size_t available(const msgl_engine *e)
     return on_host ? msgl__memory_available() : e->device->ops->available(e->device);
 }
 
-// What did not get its memory, within a plan that seemed to leave some: says what is left and how
-// to leave more. The plan's own errors say so already.
+// For what runs behind the memory plan: what did not get its memory, though the plan seemed to
+// leave some, says what is left and how to leave more.
 static int explain_no_memory(const msgl_engine *e, int code, msgl_err *err)
 {
-    if (code != MSGL_ENOMEM || e->device == NULL || strstr(err->text, "have") != NULL) return code;
+    if (code != MSGL_ENOMEM) return code;
     const msgl_err what = *err;
     return msgl__err_set(err, code,
                          "%.300s; have %.0f MiB free; a smaller --num-pages, --memory-ratio or "
@@ -371,6 +371,21 @@ static int warm_up(msgl_engine *e, msgl_err *err)
     return msgl__graphs_capture(e, e->graph_max_bs, err);
 }
 
+// Everything that takes the memory which the plan has shared out.
+static int take_memory(msgl_engine *e, const msgl_engine_config *cfg, msgl_err *err)
+{
+    float *unused = msgl__reallocarray(NULL, (size_t)e->model.cfg.rope.dim, sizeof *unused);
+    if (unused == NULL) return msgl__err_set(err, MSGL_ENOMEM, "engine: out of memory");
+    e->rope_scale = msgl__rope_inv_freq(&e->model.cfg.rope, 0, unused);
+    msgl__free(unused);
+    int code = create_kv(e, err);
+    if (code == 0) code = take_workspace(e, err);
+    if (code == 0) code = create_attention(e, err);
+    if (code == 0) code = load_weights(e, cfg, err);
+    if (code == 0) code = warm_up(e, err);
+    return code;
+}
+
 static int build(msgl_engine *e, const msgl_engine_config *cfg, msgl_err *err)
 {
     const msgl_moe_desc *moe = NULL;
@@ -395,15 +410,7 @@ static int build(msgl_engine *e, const msgl_engine_config *cfg, msgl_err *err)
     msgl__comm_self_init(&e->comm);
     e->exec = (msgl_exec){
         .device = e->device, .act = e->model.target.act, .pool = e->pool, .scratch = &e->scratch};
-    float *unused = msgl__reallocarray(NULL, (size_t)e->model.cfg.rope.dim, sizeof *unused);
-    if (unused == NULL) return msgl__err_set(err, MSGL_ENOMEM, "engine: out of memory");
-    e->rope_scale = msgl__rope_inv_freq(&e->model.cfg.rope, 0, unused);
-    msgl__free(unused);
-    code = create_kv(e, err);
-    if (code == 0) code = take_workspace(e, err);
-    if (code == 0) code = create_attention(e, err);
-    if (code == 0) code = load_weights(e, cfg, err);
-    if (code == 0) code = warm_up(e, err);
+    code = explain_no_memory(e, take_memory(e, cfg, err), err);
     if (code == 0) fill_info(e, cfg);
     return code;
 }
@@ -412,7 +419,7 @@ int msgl__engine_create(const msgl_engine_config *cfg, msgl_engine **out, msgl_e
 {
     msgl_engine *e = msgl__calloc(1, sizeof *e);
     if (e == NULL) return msgl__err_set(err, MSGL_ENOMEM, "engine: out of memory");
-    const int code = explain_no_memory(e, build(e, cfg, err), err);
+    const int code = build(e, cfg, err);
     if (code != 0) {
         msgl__engine_destroy(e);
         return code;
