@@ -13,33 +13,38 @@
 // Names of the sums' registers in the instruction's text.
 #define MSGL_ACC_NAMES_16 "%0, %1, %2, %3, %4, %5, %6, %7, %8, %9, %10, %11, %12, %13, %14, %15"
 #define MSGL_ACC_NAMES_24 MSGL_ACC_NAMES_16 ", %16, %17, %18, %19, %20, %21, %22, %23"
-#define MSGL_ACC_NAMES_32                                                                          \
-    MSGL_ACC_NAMES_16                                                                              \
-    ", %16, %17, %18, %19, %20, %21, %22, %23, %24, %25, %26, %27, %28, %29, %30, %31"
-#define MSGL_ACC_NAMES_48                                                                          \
-    MSGL_ACC_NAMES_32                                                                              \
-    ", %32, %33, %34, %35, %36, %37, %38, %39, %40, %41, %42, %43, %44, %45, %46, %47"
-#define MSGL_ACC_NAMES_64                                                                          \
-    MSGL_ACC_NAMES_32                                                                              \
-    ", %32, %33, %34, %35, %36, %37, %38, %39, %40, %41, %42, %43, %44, %45, %46, %47, "           \
-    "%48, %49, %50, %51, %52, %53, %54, %55, %56, %57, %58, %59, %60, %61, %62, %63"
-#define MSGL_ACC_NAMES_128                                                                         \
-    MSGL_ACC_NAMES_64                                                                              \
-    ", %64, %65, %66, %67, %68, %69, %70, %71, %72, %73, %74, %75, %76, %77, %78, %79, "           \
-    "%80, %81, %82, %83, %84, %85, %86, %87, %88, %89, %90, %91, %92, %93, %94, %95, "             \
-    "%96, %97, %98, %99, %100, %101, %102, %103, %104, %105, %106, %107, %108, %109, "             \
-    "%110, %111, %112, %113, %114, %115, %116, %117, %118, %119, %120, %121, %122, %123, "         \
-    "%124, %125, %126, %127"
+#define MSGL_ACC_NAMES_32 MSGL_ACC_NAMES_24 ", %24, %25, %26, %27, %28, %29, %30, %31"
+#define MSGL_ACC_NAMES_40 MSGL_ACC_NAMES_32 ", %32, %33, %34, %35, %36, %37, %38, %39"
+#define MSGL_ACC_NAMES_48 MSGL_ACC_NAMES_40 ", %40, %41, %42, %43, %44, %45, %46, %47"
+#define MSGL_ACC_NAMES_56 MSGL_ACC_NAMES_48 ", %48, %49, %50, %51, %52, %53, %54, %55"
+#define MSGL_ACC_NAMES_64 MSGL_ACC_NAMES_56 ", %56, %57, %58, %59, %60, %61, %62, %63"
+#define MSGL_ACC_NAMES_72 MSGL_ACC_NAMES_64 ", %64, %65, %66, %67, %68, %69, %70, %71"
+#define MSGL_ACC_NAMES_80 MSGL_ACC_NAMES_72 ", %72, %73, %74, %75, %76, %77, %78, %79"
+#define MSGL_ACC_NAMES_88 MSGL_ACC_NAMES_80 ", %80, %81, %82, %83, %84, %85, %86, %87"
+#define MSGL_ACC_NAMES_96 MSGL_ACC_NAMES_88 ", %88, %89, %90, %91, %92, %93, %94, %95"
+#define MSGL_ACC_NAMES_104 MSGL_ACC_NAMES_96 ", %96, %97, %98, %99, %100, %101, %102, %103"
+#define MSGL_ACC_NAMES_112 MSGL_ACC_NAMES_104 ", %104, %105, %106, %107, %108, %109, %110, %111"
+#define MSGL_ACC_NAMES_120 MSGL_ACC_NAMES_112 ", %112, %113, %114, %115, %116, %117, %118, %119"
+#define MSGL_ACC_NAMES_128 MSGL_ACC_NAMES_120 ", %120, %121, %122, %123, %124, %125, %126, %127"
 
 #define MSGL_ACC_8(d, i)                                                                           \
     "+f"(d[i]), "+f"(d[i + 1]), "+f"(d[i + 2]), "+f"(d[i + 3]), "+f"(d[i + 4]), "+f"(d[i + 5]),    \
         "+f"(d[i + 6]), "+f"(d[i + 7])
 #define MSGL_ACC_16(d, i) MSGL_ACC_8(d, i), MSGL_ACC_8(d, i + 8)
 #define MSGL_ACC_24(d, i) MSGL_ACC_16(d, i), MSGL_ACC_8(d, i + 16)
-#define MSGL_ACC_32(d, i) MSGL_ACC_16(d, i), MSGL_ACC_16(d, i + 16)
-#define MSGL_ACC_48(d, i) MSGL_ACC_32(d, i), MSGL_ACC_16(d, i + 32)
-#define MSGL_ACC_64(d, i) MSGL_ACC_32(d, i), MSGL_ACC_32(d, i + 32)
-#define MSGL_ACC_128(d, i) MSGL_ACC_64(d, i), MSGL_ACC_64(d, i + 64)
+#define MSGL_ACC_32(d, i) MSGL_ACC_24(d, i), MSGL_ACC_8(d, i + 24)
+#define MSGL_ACC_40(d, i) MSGL_ACC_32(d, i), MSGL_ACC_8(d, i + 32)
+#define MSGL_ACC_48(d, i) MSGL_ACC_40(d, i), MSGL_ACC_8(d, i + 40)
+#define MSGL_ACC_56(d, i) MSGL_ACC_48(d, i), MSGL_ACC_8(d, i + 48)
+#define MSGL_ACC_64(d, i) MSGL_ACC_56(d, i), MSGL_ACC_8(d, i + 56)
+#define MSGL_ACC_72(d, i) MSGL_ACC_64(d, i), MSGL_ACC_8(d, i + 64)
+#define MSGL_ACC_80(d, i) MSGL_ACC_72(d, i), MSGL_ACC_8(d, i + 72)
+#define MSGL_ACC_88(d, i) MSGL_ACC_80(d, i), MSGL_ACC_8(d, i + 80)
+#define MSGL_ACC_96(d, i) MSGL_ACC_88(d, i), MSGL_ACC_8(d, i + 88)
+#define MSGL_ACC_104(d, i) MSGL_ACC_96(d, i), MSGL_ACC_8(d, i + 96)
+#define MSGL_ACC_112(d, i) MSGL_ACC_104(d, i), MSGL_ACC_8(d, i + 104)
+#define MSGL_ACC_120(d, i) MSGL_ACC_112(d, i), MSGL_ACC_8(d, i + 112)
+#define MSGL_ACC_128(d, i) MSGL_ACC_120(d, i), MSGL_ACC_8(d, i + 120)
 
 // d[64, n] (+)= a[64, 16] b[n, 16]^T; a, b: descriptors of shared memory, rows of k. sums: n / 2;
 // x, y and z: the numbers of the operands behind them.
@@ -60,8 +65,17 @@
 MSGL_WGMMA_TYPES(32, 16, 16, 17, 18)
 MSGL_WGMMA_TYPES(48, 24, 24, 25, 26)
 MSGL_WGMMA_TYPES(64, 32, 32, 33, 34)
+MSGL_WGMMA_TYPES(80, 40, 40, 41, 42)
 MSGL_WGMMA_TYPES(96, 48, 48, 49, 50)
+MSGL_WGMMA_TYPES(112, 56, 56, 57, 58)
 MSGL_WGMMA_TYPES(128, 64, 64, 65, 66)
+MSGL_WGMMA_TYPES(144, 72, 72, 73, 74)
+MSGL_WGMMA_TYPES(160, 80, 80, 81, 82)
+MSGL_WGMMA_TYPES(176, 88, 88, 89, 90)
+MSGL_WGMMA_TYPES(192, 96, 96, 97, 98)
+MSGL_WGMMA_TYPES(208, 104, 104, 105, 106)
+MSGL_WGMMA_TYPES(224, 112, 112, 113, 114)
+MSGL_WGMMA_TYPES(240, 120, 120, 121, 122)
 MSGL_WGMMA_TYPES(256, 128, 128, 129, 130)
 
 static __device__ __forceinline__ void msgl__wgmma_begin(void)
@@ -137,6 +151,17 @@ static __device__ __forceinline__ void msgl__cluster_meet(void)
                      : "memory");
 }
 
+// The same in two: what lies between them does not wait.
+static __device__ __forceinline__ void msgl__cluster_arrive(void)
+{
+    asm volatile("barrier.cluster.arrive.relaxed.aligned;\n" ::: "memory");
+}
+
+static __device__ __forceinline__ void msgl__cluster_wait(void)
+{
+    asm volatile("barrier.cluster.wait.aligned;\n" ::: "memory");
+}
+
 // All have come here, and what they did to each other's shared memory is done.
 static __device__ __forceinline__ void msgl__cluster_sync(void)
 {
@@ -198,6 +223,16 @@ static __device__ __forceinline__ void msgl__tensor_load(uint32_t dst, const CUt
     asm volatile("cp.async.bulk.tensor.2d.shared::cluster.global.mbarrier::complete_tx::bytes "
                  "[%0], [%1, {%2, %3}], [%4];\n" ::"r"(dst),
                  "l"(map), "r"(x), "r"(y), "r"(barrier)
+                 : "memory");
+}
+
+// Of a map of pairs of eight rows (msgl__tensor_map_pairs), from pair `pair` on.
+static __device__ __forceinline__ void msgl__tensor_load_pairs(uint32_t dst, const CUtensorMap *map,
+                                                               int x, int pair, uint32_t barrier)
+{
+    asm volatile("cp.async.bulk.tensor.4d.shared::cluster.global.mbarrier::complete_tx::bytes "
+                 "[%0], [%1, {%2, %3, %3, %4}], [%5];\n" ::"r"(dst),
+                 "l"(map), "r"(x), "r"(0), "r"(pair), "r"(barrier)
                  : "memory");
 }
 
@@ -300,6 +335,17 @@ static __device__ __forceinline__ void msgl__store_matrix_4(uint32_t address, ui
     asm volatile(
         "stmatrix.sync.aligned.m8n8.x4.shared.b16 [%0], {%1, %2, %3, %4};\n" ::"r"(address), "r"(a),
         "r"(b), "r"(c), "r"(d)
+        : "memory");
+}
+
+// Each matrix transposed: a thread's two elements are in rows 2 (lane % 4) and the next one, column
+// lane / 4.
+static __device__ __forceinline__ void
+msgl__store_matrix_4_transposed(uint32_t address, uint32_t a, uint32_t b, uint32_t c, uint32_t d)
+{
+    asm volatile(
+        "stmatrix.sync.aligned.m8n8.x4.trans.shared.b16 [%0], {%1, %2, %3, %4};\n" ::"r"(address),
+        "r"(a), "r"(b), "r"(c), "r"(d)
         : "memory");
 }
 
