@@ -144,7 +144,7 @@ static inline void fi_case_pages(const fi_case *f, cudaStream_t stream)
     CUDA_OK(f->api->pages(&p, stream));
 }
 
-static inline void fi_case_run(const fi_case *f, bool pdl, cudaStream_t stream)
+static inline void fi_case_run(const fi_case *f, cudaStream_t stream)
 {
     const msgl_cuda_attn_call *c = &f->w->call;
     msgl_fi_run_call r;
@@ -162,7 +162,6 @@ static inline void fi_case_run(const fi_case *f, bool pdl, cudaStream_t stream)
     r.scale = c->scale;
     r.softcap = c->softcap;
     r.window = c->window;
-    r.pdl = pdl;
     r.qo_indptr = c->cu_seqlens_q;
     r.page_indptr = f->page_indptr_dev;
     r.last_page_len = f->last_dev;

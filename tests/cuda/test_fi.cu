@@ -59,7 +59,7 @@ static void one(attn_rng *rng, msgl_dtype dtype, int batch, const int32_t *q_len
         attn_poison(&w);
         fi_case_pages(&f, 0);
         if (fi_case_plan(&f, k_lens, kernel, false, o->fixed) == 0) {
-            fi_case_run(&f, false, 0);
+            fi_case_run(&f, 0);
             CUDA_OK(cudaDeviceSynchronize());
             check(&w, k_lens, o->every ? o->every : 1, what, kernel);
         } else {
@@ -169,7 +169,7 @@ static void graphs(attn_rng *rng, bool quick)
         cudaGraphExec_t exec;
         CUDA_OK(cudaStreamBeginCapture(stream, cudaStreamCaptureModeThreadLocal));
         fi_case_pages(&f, stream);
-        fi_case_run(&f, false, stream);
+        fi_case_run(&f, stream);
         CUDA_OK(cudaStreamEndCapture(stream, &graph));
         CUDA_OK(cudaGraphInstantiate(&exec, graph, 0));
         const msgl_fi_planned captured = f.plan;
@@ -193,7 +193,7 @@ static void graphs(attn_rng *rng, bool quick)
             void *a = malloc(w.out_bytes), *b = malloc(w.out_bytes);
             CUDA_OK(cudaMemcpy(a, w.out_dev, w.out_bytes, cudaMemcpyDeviceToHost));
             attn_poison(&w);
-            fi_case_run(&f, true, stream); // with dependent launch, which may change nothing
+            fi_case_run(&f, stream);
             CUDA_OK(cudaStreamSynchronize(stream));
             CUDA_OK(cudaMemcpy(b, w.out_dev, w.out_bytes, cudaMemcpyDeviceToHost));
             checks++;
@@ -250,7 +250,7 @@ static void same_bits(attn_rng *rng)
         attn_poison(&w);
         fi_case_pages(&f, 0);
         if (fi_case_plan(&f, lens, MSGL_FI_TENSOR_CORES, false, true) != 0) exit(2);
-        fi_case_run(&f, false, 0);
+        fi_case_run(&f, 0);
         CUDA_OK(cudaDeviceSynchronize());
         check(&w, lens, 7, "fixed", MSGL_FI_TENSOR_CORES);
         uint16_t *out = (uint16_t *)malloc(row * 2);

@@ -292,7 +292,6 @@ static void fi_forward(msgl_attn_backend *base, msgl_exec *x, const msgl_attn_la
         .scale = layer->scale,
         .softcap = layer->softcap,
         .window = layer->window,
-        .pdl = cfg->dev->capability >= 90,
         .qo_indptr = c.cu_seqlens_q,
         .page_indptr = msgl__cuda_batch_extra(&b->common.batches, 0),
         .last_page_len = msgl__cuda_batch_extra(&b->common.batches, b->ints),

@@ -14,7 +14,7 @@
 #include "core/dtype.h"
 #include "core/err.h"
 
-#define MSGL_FI_ABI 1
+#define MSGL_FI_ABI 2
 
 typedef enum msgl_fi_kernel {
     MSGL_FI_CUDA_CORES,   // decode: one warp group per KV head and chunk
@@ -65,7 +65,6 @@ typedef struct msgl_fi_run_call {
     float *lse;        // [total_q, num_q_heads] base 2, or NULL
     float scale, softcap;
     int32_t window;
-    bool pdl;                                               // programmatic dependent launch
     const int32_t *qo_indptr, *page_indptr, *last_page_len; // device
     const int32_t *pages;                                   // device, ragged page numbers
     const void *plan_arrays;                                // device copy of the plan

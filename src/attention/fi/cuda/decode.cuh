@@ -70,5 +70,5 @@ static int msgl_fi_decode_run(const msgl_fi_run_call *c, cudaStream_t stream)
         }
     }
     return BatchDecodeWithPagedKVCacheDispatched<DIM, PosEncodingMode::kNone, VARIANT>(
-        p, parts, sums, c->pdl, stream);
+        p, parts, sums, MSGL_FI_EARLY, stream);
 }

@@ -51,5 +51,5 @@ static int msgl_fi_hopper_run(const msgl_fi_run_call *c, cudaStream_t stream)
     p.batch_indices = msgl_fi_at<int32_t>(c->plan_arrays, info.batch_indices_offset);
     p.kv_indices = (int32_t *)c->pages;
     return BatchPrefillWithPagedKVCacheDispatched<DIM, DIM, MaskMode::kCausal, false, false,
-                                                  VARIANT>(p, c->pdl, stream);
+                                                  VARIANT>(p, MSGL_FI_EARLY, stream);
 }

@@ -64,13 +64,13 @@ static int msgl_fi_prefill_run(const msgl_fi_run_call *c, cudaStream_t stream)
             return BatchPrefillWithPagedKVCacheDispatched<MSGL_FI_FIXED_TILE, DIM, DIM,
                                                           PosEncodingMode::kNone, false,
                                                           MaskMode::kCustom, msgl_fi_masked>(
-                p, NULL, NULL, c->pdl, stream);
+                p, NULL, NULL, MSGL_FI_EARLY, stream);
         }
     }
     DISPATCH_CTA_TILE_Q(info.cta_tile_q, CTA_TILE_Q, {
         code = BatchPrefillWithPagedKVCacheDispatched<CTA_TILE_Q, DIM, DIM, PosEncodingMode::kNone,
                                                       false, MaskMode::kCausal, VARIANT>(
-            p, parts, sums, c->pdl, stream);
+            p, parts, sums, MSGL_FI_EARLY, stream);
     });
     return code;
 }

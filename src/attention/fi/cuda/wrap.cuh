@@ -13,6 +13,11 @@ extern "C" {
 
 enum { MSGL_FI_FIXED_TILE = 64 }; // rows of a tile in plans that do not depend on the batch
 
+// FlashInfer can launch its kernels with programmatic dependence, but waits for the kernel before
+// only in code compiled for sm_90 and later, and these come from sm_80's PTX: they would read q,
+// keys and page lists that are still being written. (Its Hopper kernel ignores the flag.)
+static const bool MSGL_FI_EARLY = false;
+
 struct msgl_fi_entry {
     msgl_fi_kernel kernel;
     msgl_dtype dtype;
