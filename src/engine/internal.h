@@ -51,7 +51,7 @@ typedef struct msgl_engine_step {
     bool any_random, any_filter; // of the sampled rows
     msgl_token_logprobs *records;
     // Results
-    int32_t *sampled;         // [2, max_running] tokens of the samples, then their status
+    int32_t *sampled; // [2, max_running] tokens of the samples, then their status, by the kernel
     int32_t *tokens, *status; // [batch.size]
     int failure;              // 0, or what broke the step
     uint64_t submit_ns, compute_ns;
@@ -60,9 +60,8 @@ typedef struct msgl_engine_step {
 
 // The device's memory that steps share, as they run one after the other.
 typedef struct msgl_engine_dev {
-    void *base;   // the block that the steps' dev arrays are in
-    int32_t *ids; // [max_step_tokens]
-    int32_t *sampled;
+    void *base;                   // the block that the steps' dev arrays are in
+    int32_t *ids;                 // [max_step_tokens]
     msgl_token_logprobs *records; // [max_step_tokens]
     int32_t *token_pool;          // [max_running + 1, token_stride]
     int32_t *page_table;          // the same shape: slots; NULL on the CPU

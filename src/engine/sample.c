@@ -36,8 +36,8 @@ static void sample_rows(msgl_engine *e, const msgl_engine_step *s, int32_t first
             .rows = s->dev.sample_rows + at,
             .any_random = s->any_random,
             .any_filter = s->any_filter,
-            .tokens = e->dev.sampled + at,
-            .status = e->dev.sampled + e->max_running + at,
+            .tokens = s->sampled + at, // the kernel writes host memory: no copy behind it
+            .status = s->sampled + e->max_running + at,
             .pool = e->dev.token_pool,
             .pool_index = s->dev.sample_index + at,
         };

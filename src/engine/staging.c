@@ -62,11 +62,10 @@ static size_t cut_step(const msgl_engine *e, void *base, msgl_engine_step *s)
 
 static size_t cut_device(const msgl_engine *e, void *base, msgl_engine_dev *d)
 {
-    const size_t t = (size_t)e->max_step_tokens, r = (size_t)e->max_running;
+    const size_t t = (size_t)e->max_step_tokens;
     msgl_engine_io io;
     cutter c = {.base = base};
     d->base = cut(&c, cut_io(e, t, NULL, &io), 1);
-    d->sampled = cut(&c, 2 * r, sizeof *d->sampled);
     d->records = cut(&c, t, sizeof *d->records);
     d->ids = cut(&c, t, sizeof *d->ids);
     return c.used;

@@ -108,15 +108,15 @@ void msgl__step_copy_in(msgl_engine *e, const msgl_engine_step *s)
                  (size_t)s->num_records * sizeof *s->records);
 }
 
-static void copy_results_out(msgl_engine *e, msgl_engine_step *s)
+// What a captured step reads, from staging to where the kernels find it.
+static void copy_in_for_graph(msgl_engine *e, msgl_engine_step *s)
 {
     const msgl_device_ops *ops = e->device->ops;
-    if (s->num_samples > 0) { // tokens, and behind max_running of those the status
-        const size_t n = (size_t)e->max_running + (size_t)s->num_samples;
-        ops->copy_out(e->device, s->sampled, e->dev.sampled, n * sizeof *s->sampled);
-    }
-    ops->copy_out(e->device, s->records, e->dev.records,
-                  (size_t)s->num_records * sizeof *s->records);
+    if (ops->copies_begin != NULL) ops->copies_begin(e->device);
+    msgl__step_copy_in(e, s);
+    const int code = e->attn->desc->prepare_for_replay(e->attn, &s->batch);
+    if (ops->copies_end != NULL) ops->copies_end(e->device);
+    if (code != 0) e->exec.status = code;
 }
 
 // Ids, page table and hidden states of the step's tokens; the residual of its num_rows rows with
@@ -166,18 +166,18 @@ static void run_step(void *ctx, int64_t slot)
     msgl_engine_step *s = &e->steps[slot];
     const uint64_t start = msgl__now_ns();
     e->exec.status = 0;
-    msgl__step_copy_in(e, s);
     if (s->graph != NULL) {
-        const int code = e->attn->desc->prepare_for_replay(e->attn, &s->batch);
-        if (code != 0) e->exec.status = code;
+        copy_in_for_graph(e, s);
         e->device->ops->graph_launch(e->device, s->graph->graph);
         msgl__sample_block(e, s, 0, s->num_rows, s->graph->logits);
     } else {
         msgl_forward f;
+        msgl__step_copy_in(e, s);
         const void *hidden = forward(e, s, s->num_rows, &f);
         if (hidden != NULL) msgl__sample_step(e, s, &f, hidden);
     }
-    copy_results_out(e, s);
+    e->device->ops->copy_out(e->device, s->records, e->dev.records,
+                             (size_t)s->num_records * sizeof *s->records);
     s->failure = e->exec.status;
     s->compute_ns = msgl__now_ns() - start;
     e->device->ops->record(e->device, (int32_t)slot);

@@ -104,7 +104,7 @@ typedef struct msgl_sample_call {
     const msgl_sample_row *rows; // [num_rows]
     bool any_random;             // some row has temperature > 0
     bool any_filter;             // some such row has top_k, top_p or min_p
-    int32_t *tokens, *status;    // [num_rows]
+    int32_t *tokens, *status;    // [num_rows], of host_alloc too
     // Where the next step finds the token, or NULL: pool[pool_index[r]] = tokens[r], 0 where no
     // token could be chosen. pool_index [num_rows], on the device.
     int32_t *pool;

@@ -103,6 +103,49 @@ static void test_copies(void **state)
     ops->free(f->d, device, PAGE * sizeof(int32_t));
 }
 
+// Copies that cross early take effect in the queue's order, for any size and place: behind the
+// graph launches before them, ahead of what comes after, though the host is far ahead of both.
+static void test_early_copies(void **state)
+{
+    fixture *f = *state;
+    const msgl_device_ops *ops = f->d->ops;
+    enum { ROUNDS = 40, EACH = 3, LARGE = 70000, RESULT = 3 * N };
+    const size_t bytes = (size_t)ROUNDS * (2 * N + LARGE + RESULT) * sizeof(int32_t);
+    int32_t *pinned = ops->host_alloc(f->d, bytes);
+    int32_t *large = ops->alloc(f->d, LARGE * sizeof(int32_t));
+    assert_non_null(pinned);
+    assert_non_null(large);
+    put(f, f->index, 3, 0);
+    for (int32_t r = 0; r < ROUNDS; r++) {
+        int32_t *from = pinned + (size_t)r * (2 * N + LARGE + RESULT);
+        int32_t *far = from + 2 * N, *result = far + LARGE;
+        for (int32_t i = 0; i < 2 * N + LARGE; i++) from[i] = 1000000 * (r + 1) + i;
+        ops->copies_begin(f->d);
+        ops->copy_in(f->d, f->pool, from, N / 2 * sizeof(int32_t));
+        // Neither whole vectors nor aligned; and the second one is longer than a buffer.
+        ops->copy_in(f->d, f->pool + N / 2, from + N / 2, (N / 2 - 1) * sizeof(int32_t));
+        ops->copy_in(f->d, f->pool + N - 1, from + N - 1, sizeof(int32_t));
+        ops->copy_in(f->d, f->values, from + N, N * sizeof(int32_t));
+        ops->copy_in(f->d, large, far, (r % EACH == 0 ? LARGE : 4096) * sizeof(int32_t));
+        ops->copies_end(f->d);
+        ops->gather_tokens(f->d, f->pool, f->index, N, f->out, 1);
+        ops->copy_out(f->d, result, f->out, N * sizeof(int32_t));
+        ops->copy_out(f->d, result + N, f->values, N * sizeof(int32_t));
+        ops->copy_out(f->d, result + 2 * N, large, N * sizeof(int32_t));
+    }
+    ops->record(f->d, 0);
+    assert_int_equal(ops->wait(f->d, 0), 0);
+    for (int32_t r = 0; r < ROUNDS; r++) {
+        const int32_t *from = pinned + (size_t)r * (2 * N + LARGE + RESULT);
+        const int32_t *far = from + 2 * N, *result = far + LARGE;
+        for (int32_t i = 0; i < N; i++) assert_int_equal(result[i], from[i * 3 % N]);
+        assert_memory_equal(result + N, from + N, N * sizeof(int32_t));
+        assert_memory_equal(result + 2 * N, far, N * sizeof(int32_t));
+    }
+    ops->host_free(f->d, pinned, bytes);
+    ops->free(f->d, large, LARGE * sizeof(int32_t));
+}
+
 static void test_tokens(void **state)
 {
     fixture *f = *state;
@@ -173,9 +216,10 @@ static void test_fault(void **state)
 int main(void)
 {
     const struct CMUnitTest tests[] = {
-        cmocka_unit_test(test_copies),      cmocka_unit_test(test_tokens),
-        cmocka_unit_test(test_graph),       cmocka_unit_test(test_no_memory),
-        cmocka_unit_test(test_bad_ordinal), cmocka_unit_test(test_fault),
+        cmocka_unit_test(test_copies),    cmocka_unit_test(test_early_copies),
+        cmocka_unit_test(test_tokens),    cmocka_unit_test(test_graph),
+        cmocka_unit_test(test_no_memory), cmocka_unit_test(test_bad_ordinal),
+        cmocka_unit_test(test_fault),
     };
     return cmocka_run_group_tests(tests, open_fixture, close_fixture);
 }

@@ -98,7 +98,7 @@ static void cuda_submit(msgl_device *base, msgl_work_fn fn, void *ctx, int64_t a
 static void cuda_copy_in(msgl_device *base, void *dst, const void *host_src, size_t bytes)
 {
     msgl_cuda_device *d = (msgl_cuda_device *)base;
-    if (bytes == 0) return;
+    if (bytes == 0 || msgl__cuda_copies_add(d, dst, host_src, bytes)) return;
     TRY(d, cudaMemcpyAsync(dst, host_src, bytes, cudaMemcpyHostToDevice, d->stream));
 }
 
@@ -214,6 +214,7 @@ static void cuda_destroy(msgl_device *base)
 {
     msgl_cuda_device *d = of(base);
     msgl__cuda_blas_destroy(d);
+    msgl__cuda_copies_destroy(d);
     for (int i = 0; i < MSGL_DEVICE_MAX_EVENTS; i++) {
         if (d->events[i] != NULL) (void)cudaEventDestroy(d->events[i]);
     }
@@ -222,10 +223,28 @@ static void cuda_destroy(msgl_device *base)
 }
 
 static const msgl_device_ops CUDA_OPS = {
-    cuda_alloc,     cuda_free,         cuda_host_alloc,    cuda_host_free,   cuda_available,
-    cuda_submit,    cuda_copy_in,      cuda_copy_out,      cuda_record,      cuda_arm,
-    cuda_wait,      cuda_gather,       cuda_scatter,       cuda_fill_normal, cuda_graph_begin,
-    cuda_graph_end, cuda_graph_launch, cuda_graph_destroy, cuda_time_ms,     cuda_destroy,
+    cuda_alloc,
+    cuda_free,
+    cuda_host_alloc,
+    cuda_host_free,
+    cuda_available,
+    cuda_submit,
+    cuda_copy_in,
+    cuda_copy_out,
+    cuda_record,
+    msgl__cuda_copies_begin,
+    msgl__cuda_copies_end,
+    cuda_arm,
+    cuda_wait,
+    cuda_gather,
+    cuda_scatter,
+    cuda_fill_normal,
+    cuda_graph_begin,
+    cuda_graph_end,
+    cuda_graph_launch,
+    cuda_graph_destroy,
+    cuda_time_ms,
+    cuda_destroy,
 };
 
 int msgl__cuda_device_count(msgl_err *reason)
@@ -303,6 +322,7 @@ int msgl__cuda_device_open(int ordinal, bool deterministic, const char *cache_di
     d->l2_bytes = p.l2_bytes;
     d->deterministic = deterministic;
     code = open_stream(d, err);
+    if (code == 0) code = msgl__cuda_copies_create(d, err);
     if (code == 0) code = msgl__cuda_blas_create(d, p.name, cache_dir, err);
     if (code != 0) {
         cuda_destroy(&d->base);

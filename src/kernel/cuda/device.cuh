@@ -12,7 +12,8 @@ extern "C" {
 #include "kernel/device.h"
 }
 
-struct msgl_cuda_blas; // gemm_lt.cu: the library's handle, workspace and chosen algorithms
+struct msgl_cuda_blas;   // gemm_lt.cu: the library's handle, workspace and chosen algorithms
+struct msgl_cuda_copies; // copies.cu: a step's inputs on their way
 
 struct msgl_cuda_device {
     msgl_device base;
@@ -23,6 +24,7 @@ struct msgl_cuda_device {
     bool capturing;     // between graph_begin and graph_end: nothing may allocate or synchronise
     cudaStream_t stream;
     msgl_cuda_blas *blas;
+    msgl_cuda_copies *copies;
     cudaEvent_t events[MSGL_DEVICE_MAX_EVENTS];
 };
 

@@ -28,6 +28,14 @@ int msgl__cuda_blas_create(struct msgl_cuda_device *d, const char *gpu, const ch
                            msgl_err *err);
 void msgl__cuda_blas_destroy(struct msgl_cuda_device *d);
 
+// copies.cu: copies that cross the bus early. destroy takes a device without them.
+int msgl__cuda_copies_create(struct msgl_cuda_device *d, msgl_err *err);
+void msgl__cuda_copies_destroy(struct msgl_cuda_device *d);
+void msgl__cuda_copies_begin(msgl_device *d);
+void msgl__cuda_copies_end(msgl_device *d);
+// Notes a copy between begin and end. False: the caller copies, now.
+bool msgl__cuda_copies_add(struct msgl_cuda_device *d, void *dst, const void *src, size_t bytes);
+
 // ops/tokens.cu
 void msgl__cuda_gather_tokens(cudaStream_t stream, const int32_t *pool, const int32_t *index,
                               int32_t n, int32_t *out, size_t stride);
