@@ -127,10 +127,8 @@ static const void *forward(msgl_engine *e, msgl_engine_step *s, int32_t num_rows
     const int32_t tokens = s->batch.num_tokens;
     msgl__arena_reset(&e->arena);
     msgl__arena_reset(&e->scratch);
-    ops->gather_tokens(e->device, e->dev.token_pool, s->dev.id_index, tokens, e->dev.ids, 1);
-    if (e->dev.page_table != NULL) {
-        ops->scatter_tokens(e->device, e->dev.page_table, s->dev.id_index, s->dev.out_loc, tokens);
-    }
+    ops->take_tokens(e->device, e->dev.token_pool, s->dev.id_index, tokens, e->dev.ids,
+                     e->dev.page_table, s->dev.out_loc);
     *f = (msgl_forward){
         .x = &e->exec,
         .k = &e->kernels,

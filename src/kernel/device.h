@@ -43,12 +43,13 @@ typedef struct msgl_device_ops {
     void (*arm)(msgl_device *d, int32_t event);
     int (*wait)(msgl_device *d, int32_t event);
 
-    // out[i * stride] = pool[index[i]] for i < n; and pool[index[i]] = values[i], 0 where that is
-    // negative (no token was sampled). All in device memory.
+    // out[i * stride] = pool[index[i]] for i < n. All in device memory.
     void (*gather_tokens)(msgl_device *d, const int32_t *pool, const int32_t *index, int32_t n,
                           int32_t *out, size_t stride);
-    void (*scatter_tokens)(msgl_device *d, int32_t *pool, const int32_t *index,
-                           const int32_t *values, int32_t n);
+    // A step's input ids, ids[i] = pool[index[i]], and their slots to the same places of the page
+    // table: table[index[i]] = slots[i], unless table is NULL.
+    void (*take_tokens)(msgl_device *d, const int32_t *pool, const int32_t *index, int32_t n,
+                        int32_t *ids, int32_t *table, const int32_t *slots);
     // Normal values of mean 0 that depend on seed and place only, rounded to dtype: weights of a
     // model without a checkpoint. NULL: the host makes them.
     void (*fill_normal)(msgl_device *d, void *p, msgl_dtype dtype, size_t n, uint64_t seed,

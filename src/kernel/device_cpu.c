@@ -131,11 +131,11 @@ static void cpu_gather_tokens(msgl_device *d, const int32_t *pool, const int32_t
     for (int32_t i = 0; i < n; i++) out[(size_t)i * stride] = pool[index[i]];
 }
 
-static void cpu_scatter_tokens(msgl_device *d, int32_t *pool, const int32_t *index,
-                               const int32_t *values, int32_t n)
+static void cpu_take_tokens(msgl_device *d, const int32_t *pool, const int32_t *index, int32_t n,
+                            int32_t *ids, int32_t *table, const int32_t *slots)
 {
-    (void)d;
-    for (int32_t i = 0; i < n; i++) pool[index[i]] = values[i] < 0 ? 0 : values[i];
+    cpu_gather_tokens(d, pool, index, n, ids, 1);
+    for (int32_t i = 0; table != NULL && i < n; i++) table[index[i]] = slots[i];
 }
 
 static void cpu_destroy(msgl_device *base)
@@ -162,7 +162,7 @@ static const msgl_device_ops CPU_OPS = {
     .arm = cpu_arm,
     .wait = cpu_wait,
     .gather_tokens = cpu_gather_tokens,
-    .scatter_tokens = cpu_scatter_tokens,
+    .take_tokens = cpu_take_tokens,
     .destroy = cpu_destroy,
 };
 

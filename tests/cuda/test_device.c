@@ -150,14 +150,20 @@ static void test_tokens(void **state)
 {
     fixture *f = *state;
     const msgl_device_ops *ops = f->d->ops;
-    put(f, f->index, 7, 0);   // a permutation: 7 and 1,000 have no common factor
-    put(f, f->values, 1, -1); // -1, 0, 1, ...
-    ops->scatter_tokens(f->d, f->pool, f->index, f->values, N);
-    const int32_t *pool = get(f, f->pool);
-    for (int32_t i = 0; i < N; i++) assert_int_equal(pool[i * 7 % N], i == 0 ? 0 : i - 1);
+    put(f, f->index, 7, 0); // a permutation: 7 and 1,000 have no common factor
+    put(f, f->values, 1, 500);
+    put(f, f->pool, 3, 2);
+    int32_t *table = ops->alloc(f->d, N * sizeof(int32_t));
+    assert_non_null(table);
+    ops->take_tokens(f->d, f->pool, f->index, N, f->out, table, f->values);
+    const int32_t *ids = get(f, f->out);
+    for (int32_t i = 0; i < N; i++) assert_int_equal(ids[i], i * 21 % N + 2);
+    const int32_t *slots = get(f, table);
+    for (int32_t i = 0; i < N; i++) assert_int_equal(slots[i * 7 % N], i + 500);
+    ops->free(f->d, table, N * sizeof(int32_t));
     ops->gather_tokens(f->d, f->pool, f->index, N / 2, f->out, 2);
     const int32_t *out = get(f, f->out);
-    for (int32_t i = 0; i < N / 2; i++) assert_int_equal(out[2 * i], i == 0 ? 0 : i - 1);
+    for (int32_t i = 0; i < N / 2; i++) assert_int_equal(out[2 * i], i * 21 % N + 2);
 }
 
 static void test_graph(void **state)

@@ -203,27 +203,38 @@ static void check_invariance(bench_exec *e, family *f, uint64_t *seed)
 static void check_tokens(bench_exec *e, family *f, uint64_t *seed)
 {
     enum { N = 300, POOL = 5000 };
-    static int32_t pool[POOL], index[N], values[N], out[N * 3];
+    static int32_t pool[POOL], table[POOL], index[N], slots[N], out[N * 3], ids[N];
     for (int i = 0; i < POOL; i++) pool[i] = (int32_t)(rng_next(seed) % 100000);
+    for (int i = 0; i < POOL; i++) table[i] = (int32_t)(rng_next(seed) % 100000);
     for (int i = 0; i < N; i++) {
         index[i] = i * 16 + 3;
-        values[i] = i % 7 == 0 ? -1 : i * 10;
+        slots[i] = i * 10;
     }
     for (int i = 0; i < N * 3; i++) out[i] = -7;
     int32_t *d_pool = ints_upload(pool, POOL), *d_index = ints_upload(index, N);
-    int32_t *d_values = ints_upload(values, N), *d_out = ints_upload(out, N * 3);
+    int32_t *d_table = ints_upload(table, POOL), *d_slots = ints_upload(slots, N);
+    int32_t *d_out = ints_upload(out, N * 3), *d_ids = ints_upload(out, N);
     msgl__cuda_gather_tokens(e->device.stream, d_pool, d_index, N, d_out, 3);
-    msgl__cuda_scatter_tokens(e->device.stream, d_pool, d_index, d_values, N);
+    msgl__cuda_take_tokens(e->device.stream, d_pool, d_index, N - 1, d_ids, d_table, d_slots);
     exec_sync(e);
     CUDA_OK(cudaMemcpy(out, d_out, sizeof out, cudaMemcpyDeviceToHost));
+    CUDA_OK(cudaMemcpy(ids, d_ids, sizeof ids, cudaMemcpyDeviceToHost));
     for (int i = 0; i < N * 3; i++) {
         expect(f, out[i] == (i % 3 == 0 ? pool[index[i / 3]] : -7), "gather_tokens");
     }
-    for (int i = 0; i < N; i++) pool[index[i]] = values[i] < 0 ? 0 : values[i];
+    for (int i = 0; i < N; i++) {
+        expect(f, ids[i] == (i < N - 1 ? pool[index[i]] : -7), "take_tokens: ids");
+        if (i < N - 1) table[index[i]] = slots[i];
+    }
     static int32_t after[POOL];
-    CUDA_OK(cudaMemcpy(after, d_pool, sizeof after, cudaMemcpyDeviceToHost));
-    expect(f, memcmp(after, pool, sizeof pool) == 0, "scatter_tokens");
-    cudaFree(d_pool), cudaFree(d_index), cudaFree(d_values), cudaFree(d_out);
+    CUDA_OK(cudaMemcpy(after, d_table, sizeof after, cudaMemcpyDeviceToHost));
+    expect(f, memcmp(after, table, sizeof table) == 0, "take_tokens: slots");
+    msgl__cuda_take_tokens(e->device.stream, d_pool, d_index, N, d_ids, NULL, NULL);
+    exec_sync(e);
+    CUDA_OK(cudaMemcpy(ids, d_ids, sizeof ids, cudaMemcpyDeviceToHost));
+    expect(f, ids[N - 1] == pool[index[N - 1]], "take_tokens without a table");
+    cudaFree(d_pool), cudaFree(d_index), cudaFree(d_table), cudaFree(d_slots);
+    cudaFree(d_out), cudaFree(d_ids);
 }
 
 static void check_fill(bench_exec *e, family *f, uint64_t *seed)

@@ -136,11 +136,11 @@ static void cuda_gather(msgl_device *base, const int32_t *pool, const int32_t *i
     TRY(d, cudaGetLastError());
 }
 
-static void cuda_scatter(msgl_device *base, int32_t *pool, const int32_t *index,
-                         const int32_t *values, int32_t n)
+static void cuda_take_tokens(msgl_device *base, const int32_t *pool, const int32_t *index,
+                             int32_t n, int32_t *ids, int32_t *table, const int32_t *slots)
 {
     msgl_cuda_device *d = (msgl_cuda_device *)base;
-    msgl__cuda_scatter_tokens(d->stream, pool, index, values, n);
+    msgl__cuda_take_tokens(d->stream, pool, index, n, ids, table, slots);
     TRY(d, cudaGetLastError());
 }
 
@@ -237,7 +237,7 @@ static const msgl_device_ops CUDA_OPS = {
     cuda_arm,
     cuda_wait,
     cuda_gather,
-    cuda_scatter,
+    cuda_take_tokens,
     cuda_fill_normal,
     cuda_graph_begin,
     cuda_graph_end,

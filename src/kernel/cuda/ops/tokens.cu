@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 //
-// Pieces of the device's table: token ids in and out of the token pool, so that a sampled token
-// reaches the next step without the host, and random weights.
+// Pieces of the device's table: token ids out of the token pool, where a sampled token reaches the
+// next step without the host, and random weights.
 #include "kernel/cuda/device_api.h"
 #include "kernel/cuda/launch.cuh"
 #include "kernel/cuda/ops/philox.cuh"
@@ -16,15 +16,16 @@ static __global__ void gather_kernel(const int32_t *pool, const int32_t *index, 
     if (i < n) out[(size_t)i * stride] = pool[index[i]];
 }
 
-static __global__ void scatter_kernel(int32_t *pool, const int32_t *index, const int32_t *values,
-                                      int32_t n)
+static __global__ void take_kernel(const int32_t *pool, const int32_t *index, int32_t n,
+                                   int32_t *ids, int32_t *table, const int32_t *slots)
 {
     msgl__pdl_trigger();
     const int i = (int)(blockIdx.x * blockDim.x + threadIdx.x);
     msgl__pdl_wait();
     if (i >= n) return;
-    const int32_t v = values[i];
-    pool[index[i]] = v < 0 ? 0 : v;
+    const int32_t at = index[i];
+    ids[i] = pool[at];
+    if (table != NULL) table[at] = slots[i];
 }
 
 // Two independent normal values from two random words (Box and Muller 1958).
@@ -77,12 +78,13 @@ extern "C" void msgl__cuda_gather_tokens(cudaStream_t stream, const int32_t *poo
                  n, out, stride);
 }
 
-extern "C" void msgl__cuda_scatter_tokens(cudaStream_t stream, int32_t *pool, const int32_t *index,
-                                          const int32_t *values, int32_t n)
+extern "C" void msgl__cuda_take_tokens(cudaStream_t stream, const int32_t *pool,
+                                       const int32_t *index, int32_t n, int32_t *ids,
+                                       int32_t *table, const int32_t *slots)
 {
     if (n <= 0) return;
-    msgl__launch(scatter_kernel, dim3((unsigned)(n + 127) / 128), dim3(128), 0, stream, pool, index,
-                 values, n);
+    msgl__launch(take_kernel, dim3((unsigned)(n + 127) / 128), dim3(128), 0, stream, pool, index, n,
+                 ids, table, slots);
 }
 
 extern "C" void msgl__cuda_fill_normal(cudaStream_t stream, void *p, msgl_dtype dtype, size_t n,
