@@ -2,8 +2,11 @@
 //
 // The four products of a layer of Qwen3-0.6B in a decode step of 17 to 256 requests: all layers in
 // a captured graph, each with its own weights (0.4 GB in all), a small kernel in place of rotation
-// and attention. Prints the time of a layer by the library's way, and the fastest plans of
-// mid_sm90 for each product, found one product after the other.
+// and attention. Prints the time of a layer by the library's way and by the engine's.
+//
+//   bench_layer [--search] [ROWS...]
+//
+// --search: times plans of tall_sm90 for each product too, the others as the engine does them.
 #include <algorithm>
 #include <stdio.h>
 #include <stdlib.h>
@@ -17,11 +20,11 @@
 #include "kernel/cuda/device.cuh"
 #include "kernel/cuda/gemm/gemm.h"
 #include "kernel/cuda/gemm/lt.cuh"
-#include "kernel/cuda/gemm/mid_sm90.h"
+#include "kernel/cuda/gemm/tall_sm90.h"
 #include "kernel/cuda/launch.cuh"
 #include "tests/cuda/cuda_check.cuh"
 
-enum { LAYERS = 14, PRODUCTS = 4, REPLAYS = 5, SHOWN = 6 };
+enum { LAYERS = 14, PRODUCTS = 4, REPLAYS = 7, MOST_ROWS = 256 };
 
 static const char *const NAMES[PRODUCTS] = {"qkv", "o", "gate_up", "down"};
 static int N[PRODUCTS] = {4096, 1024, 6144, 1024}, K[PRODUCTS] = {1024, 2048, 1024, 3072};
@@ -81,7 +84,7 @@ static msgl_linear_call call_of(bench *b, int product, msgl_weight *w, int layer
 }
 
 // plan NULL: as the engine does it, or, without a feed, by norm, library and silu.
-static bool product(bench *b, int product, int layer, const msgl_mid_plan *plan)
+static bool product(bench *b, int product, int layer, const msgl_tall_plan *plan)
 {
     msgl_weight w;
     msgl_linear_call c = call_of(b, product, &w, layer);
@@ -94,12 +97,12 @@ static bool product(bench *b, int product, int layer, const msgl_mid_plan *plan)
         msgl__arena_reset(b->x.scratch);
         return true;
     }
-    return msgl__cuda_mid_sm90(&b->x, &c, plan);
+    return msgl__cuda_tall_sm90(&b->x, &c, plan);
 }
 
 // Microseconds of a layer; 0: a plan cannot do its product. which: bits of the products to run;
 // bit 4 the stand-in.
-static float time_layer(bench *b, const msgl_mid_plan *const plans[PRODUCTS], int which)
+static float time_layer(bench *b, const msgl_tall_plan *const plans[PRODUCTS], int which)
 {
     bool done = true;
     b->device->ops->graph_begin(b->device);
@@ -137,118 +140,55 @@ static float time_layer(bench *b, const msgl_mid_plan *const plans[PRODUCTS], in
     return us[REPLAYS / 2] * 1000 / LAYERS;
 }
 
-static void print_plan(const msgl_mid_plan *p)
-{
-    printf(" %dx%d s%d a%d d%d %d-%dK%s%s", 64 * p->groups, p->columns, p->splits, p->across,
-           p->down, p->least >> 10, p->shared >> 10, p->late ? " late" : "",
-           p->fetch ? " fetch" : "");
-}
-
-// What is tried for qkv, for o and down, and for gate_up, the first being what the others are tried
-// with.
-enum { PLANS = 6 };
-typedef struct cut {
-    int groups, columns, splits, across, down;
-} cut;
-static const cut FEW[][PLANS] = {
-    {{1, 64, 2, 1, 1}, {1, 32, 1, 1, 1}, {1, 32, 1, 2, 1}, {1, 64, 2, 2, 1}, {1, 64, 1, 1, 1}},
-    {{1, 64, 6, 1, 1}, {1, 32, 3, 1, 1}, {1, 64, 4, 1, 1}, {1, 32, 2, 1, 1}, {1, 128, 8, 1, 1}},
-    {{1, 48, 1, 1, 1}, {1, 48, 1, 2, 1}, {1, 64, 1, 1, 1}, {1, 48, 1, 4, 1}},
-};
-static const cut MANY[][PLANS] = {
-    {{2, 64, 1, 1, 1}, {2, 64, 1, 2, 1}, {2, 64, 1, 1, 2}, {2, 128, 2, 1, 1}, {2, 64, 1, 2, 2}},
-    {{2, 64, 3, 1, 1},
-     {1, 64, 2, 1, 1},
-     {2, 128, 6, 1, 1},
-     {2, 64, 2, 1, 1},
-     {2, 32, 2, 1, 1},
-     {2, 64, 3, 1, 2}},
-    {{2, 96, 1, 1, 1}, {2, 96, 1, 2, 1}, {2, 96, 1, 1, 2}, {2, 64, 1, 1, 1}},
-};
-
-static const cut *cuts_of(int m, int product)
-{
-    const int row = product == 3 ? 1 : product;
-    return m > 64 ? MANY[row] : FEW[row];
-}
-
-static msgl_mid_plan plan_of(int product, const cut *c)
-{
-    const bool first = product % 2 == 0;
-    return {c->groups,
-            c->columns,
-            c->splits,
-            c->across,
-            c->down,
-            (first ? 108 : 118) << 10,
-            (first ? 0 : 116) << 10,
-            false,
-            true};
-}
-
-static void print_times(bench *b, const msgl_mid_plan *const plans[PRODUCTS], const char *what)
+static void print_times(bench *b, const msgl_tall_plan *const plans[PRODUCTS], const char *what)
 {
     printf("m %d, %s: %.2f, of it", b->m, what, (double)time_layer(b, plans, 31));
     for (int i = 0; i < PRODUCTS; i++) printf(" %.2f", (double)time_layer(b, plans, 1 << i));
     printf(", stand-in %.2f\n", (double)time_layer(b, plans, 16));
 }
 
+// Plans that use most of the GPU at least, and do not go round it twice.
+static std::vector<msgl_tall_plan> plans_of(const bench *b, int product)
+{
+    enum { SMALL = 100 << 10, HALF = 116 << 10, LARGE = 122 << 10, ALL = 226 << 10 };
+    const bool collects = product % 2 == 1, gated = product == 2;
+    const int tiles = N[product] / 64;
+    std::vector<msgl_tall_plan> plans;
+    for (int passes = 1; passes <= 4; passes++) {
+        const int columns = ((b->m + passes - 1) / passes + 15) / 16 * 16;
+        if (columns > 128) continue;
+        if (columns < 48) break;
+        for (int splits = 1; splits <= (gated ? 1 : 6); splits++) {
+            const int blocks = tiles * passes * splits;
+            if (blocks < b->d->sm_count / 2 || blocks > 2 * b->d->sm_count) continue;
+            if (collects) {
+                plans.push_back({columns, splits, LARGE, HALF});
+            } else {
+                plans.push_back({columns, splits, SMALL, 0});
+                plans.push_back({columns, splits, ALL, 0});
+            }
+        }
+    }
+    return plans;
+}
+
 static void bench_rows(bench *b, int m, bool search)
 {
     b->m = m;
-    const msgl_mid_plan *library[PRODUCTS] = {}, *use[PRODUCTS];
+    const msgl_tall_plan *plans[PRODUCTS] = {};
     b->plain = true;
-    print_times(b, library, "by the library");
+    print_times(b, plans, "by the library");
     b->plain = false;
-    print_times(b, library, "as chosen");
-    if (!search) return;
-    msgl_mid_plan base[PRODUCTS], best[PRODUCTS];
-    for (int i = 0; i < PRODUCTS; i++) {
-        base[i] = best[i] = plan_of(i, cuts_of(m, i));
-        use[i] = &base[i];
-    }
-    print_times(b, use, "base");
-    for (int i = 0; i < PRODUCTS; i++) {
+    print_times(b, plans, "as chosen");
+    for (int i = 0; search && i < PRODUCTS; i++) {
         printf("%-8s", NAMES[i]);
-        float least = 0;
-        const cut *cuts = cuts_of(m, i);
-        for (int j = 0; j < PLANS && cuts[j].groups > 0; j++) {
-            const msgl_mid_plan p = plan_of(i, &cuts[j]);
-            use[i] = &p;
-            const float us = time_layer(b, use, 31), alone = time_layer(b, use, 1 << i);
-            printf(" | %.2f %.2f", (double)us, (double)alone);
-            print_plan(&p);
-            if (least == 0 || us < least) {
-                least = us;
-                best[i] = p;
-            }
-            use[i] = &base[i];
+        for (const msgl_tall_plan &p : plans_of(b, i)) {
+            plans[i] = &p;
+            const float us = time_layer(b, plans, 31), alone = time_layer(b, plans, 1 << i);
+            printf(" | %.2f %.2f columns %d splits %d, %d-%dK", (double)us, (double)alone,
+                   p.columns, p.splits, p.least >> 10, p.shared >> 10);
         }
-        printf("\n");
-    }
-    for (int i = 0; i < PRODUCTS; i++) use[i] = &best[i];
-    print_times(b, use, "best of each");
-    static const int CAPS[][4] = {{108, 0, 108, 0},
-                                  {116, 116, 116, 116},
-                                  {226, 116, 226, 116},
-                                  {100, 0, 122, 116},
-                                  {90, 0, 132, 116}};
-    for (const int *caps : CAPS) {
-        for (int flags = 0; flags < 4; flags++) {
-            msgl_mid_plan p[PRODUCTS];
-            const msgl_mid_plan *all[PRODUCTS];
-            for (int i = 0; i < PRODUCTS; i++) {
-                p[i] = best[i];
-                p[i].shared = caps[i % 2 * 2] << 10;
-                p[i].least = caps[i % 2 * 2 + 1] << 10;
-                p[i].late = flags & 1;
-                p[i].fetch = flags & 2;
-                all[i] = &p[i];
-            }
-            printf("%s %d-%d / %d-%d%s%s %.2f", flags == 0 ? "" : ",", caps[1], caps[0], caps[3],
-                   caps[2], flags & 1 ? " late" : "", flags & 2 ? " fetch" : "",
-                   (double)time_layer(b, all, 31));
-        }
+        plans[i] = NULL;
         printf("\n");
     }
 }
@@ -268,14 +208,14 @@ int main(int argc, char **argv)
             b.weights[l][i] = (char *)alloc(&b, (size_t)N[i] * K[i] * 2, 0.05f);
         }
     }
-    const size_t rows = 256, scratch = (size_t)64 << 20;
-    b.residual = alloc(&b, rows * N[1] * 2, 1);
-    b.qkv = alloc(&b, rows * N[0] * 2, 1);
-    b.attn = alloc(&b, rows * K[1] * 2, 1);
-    b.mid = alloc(&b, rows * K[3] * 2, 1);
-    b.feed.scaled = alloc(&b, rows * N[1] * 2, 1);
-    b.feed.sums = (float *)alloc(&b, rows * 32 * 4, 1);
-    CUDA_OK(cudaMemset(b.feed.sums, 0, rows * 32 * 4));
+    const size_t most = MOST_ROWS, scratch = (size_t)64 << 20;
+    b.residual = alloc(&b, most * N[1] * 2, 1);
+    b.qkv = alloc(&b, most * N[0] * 2, 1);
+    b.attn = alloc(&b, most * K[1] * 2, 1);
+    b.mid = alloc(&b, most * K[3] * 2, 1);
+    b.feed.scaled = alloc(&b, most * N[1] * 2, 1);
+    b.feed.sums = (float *)alloc(&b, most * 32 * 4, 1);
+    CUDA_OK(cudaMemset(b.feed.sums, 0, most * 32 * 4));
     std::vector<float> ones(8192, 1.0f);
     b.norm = (float *)device_copy(ones.data(), ones.size() * 4);
     b.feed.weight = b.norm;
@@ -290,7 +230,14 @@ int main(int argc, char **argv)
     CUDA_OK(cudaFuncSetAttribute(stand_in, cudaFuncAttributePreferredSharedMemoryCarveout,
                                  cudaSharedmemCarveoutMaxShared));
     bool search = false;
-    for (int i = 1; i < argc; i++) search |= strcmp(argv[i], "--search") == 0;
-    for (int m : {17, 32, 48, 64, 96, 128, 256}) bench_rows(&b, m, search && m >= 64);
+    std::vector<int> rows;
+    for (int i = 1; i < argc; i++) {
+        if (strcmp(argv[i], "--search") == 0)
+            search = true;
+        else
+            rows.push_back(std::min(std::max(atoi(argv[i]), 1), (int)MOST_ROWS));
+    }
+    if (rows.empty()) rows = {17, 32, 48, 64, 80, 96, 128, 160, 192, 224, 256};
+    for (int m : rows) bench_rows(&b, m, search);
     return 0;
 }

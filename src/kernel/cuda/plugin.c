@@ -28,7 +28,7 @@ static void fill_kernels(msgl_kernels *k)
         .linear_scratch = msgl__cuda_linear_scratch,
         .grouped_scratch = msgl__cuda_grouped_scratch,
         .block_rows = 8192,
-        .feed_rows = 64,
+        .feed_rows = 256,
         .tune = msgl__cuda_gemm_tune,
     };
     k->norm = (msgl_norm_kernels){.rms_norm = msgl__cuda_rms_norm, .add = msgl__cuda_add};

@@ -9,6 +9,7 @@
 #include "kernel/cuda/gemm/lt.cuh"
 #include "kernel/cuda/gemm/mid_sm90.h"
 #include "kernel/cuda/gemm/narrow_sm90.h"
+#include "kernel/cuda/gemm/tall_sm90.h"
 #include "kernel/cuda/gemm/wide_sm90.h"
 #include "kernel/cuda/gemv/gemv.h"
 #include "kernel/cuda/ops/ops.h"
@@ -102,8 +103,8 @@ void msgl__cuda_linear(msgl_exec *x, const msgl_linear_call *c)
     // Each has sums of its own order: one kernel for every m where that must not matter.
     if (!msgl__cuda_device(x)->deterministic) {
         if (c->m <= 8 && msgl__cuda_gemv(x, c)) return;
-        if (msgl__cuda_mid_sm90(x, c, NULL) || msgl__cuda_narrow_sm90(x, c, NULL) ||
-            msgl__cuda_gemv(x, c)) {
+        if (msgl__cuda_mid_sm90(x, c, NULL) || msgl__cuda_tall_sm90(x, c, NULL) ||
+            msgl__cuda_narrow_sm90(x, c, NULL) || msgl__cuda_gemv(x, c)) {
             return;
         }
     }

@@ -1,0 +1,723 @@
+// SPDX-License-Identifier: Apache-2.0
+//
+// Products of 65 to 256 rows with weights of a few megabytes, on Hopper: out^T = W in^T. The rows
+// of W are the 64 rows of a warpgroup's product, and half of the rows of `in`, or all, its columns:
+// the wider a product, the less of the shared memory's bandwidth goes into reading W, and at these
+// sizes that bandwidth, which what arrives from the L2 needs too, is the limit.
+//
+// One warp loads, a warpgroup multiplies, and what stands behind the product is done to its
+// sums: gate (gate and up rows alternate by eight in a tile, so that a thread has both), bias,
+// addition to the residual stream, and what the norm behind needs (msgl_norm_feed). Where the
+// outputs are too few to fill the GPU, the blocks of a cluster split k; each finishes some rows of
+// `in` and gets the others' sums of these by bulk copies. Weights are on their way before the
+// kernel in front ends. docs/internals/gemm.md has the figures.
+#include "kernel/cuda/gemm/tall_sm90.h"
+
+#include "kernel/cuda/device.cuh"
+#include "kernel/cuda/gemm/mma.cuh"
+#include "kernel/cuda/gemm/tensor_map.cuh"
+#include "kernel/cuda/gemm/wgmma.cuh"
+#include "kernel/cuda/launch.cuh"
+
+enum {
+    BK = 64,
+    ROW_BYTES = BK * 2,
+    GROUP = 128, // threads of a warpgroup
+    WARPS = GROUP / 32,
+    THREADS = GROUP + 64, // a warp that loads, a warp that adds up the squares
+    MAX_STAGES = 8,
+    MAX_SPLITS = 8,
+    ROWS = 64, // of W
+    W_BYTES = ROWS * ROW_BYTES,
+    PITCH = ROWS + 4, // floats of a row of sums: a quad's four pairs of rows fall on 32 banks
+    MAX_COLUMNS = 128,
+    MAX_ROWS = 256,
+    BATCH = 6, // rows of in that a thread finishes at a time: all of them, mostly
+    LIMIT = 227 << 10,
+};
+
+// What becomes of the sums: stored by the warps that have them, gated before, or collected in
+// shared memory, added up over the parts of k and to what is there, and fed to the norm behind.
+typedef enum tall_end { TALL_PLAIN, TALL_GATED, TALL_COLLECT } tall_end;
+
+// Whatever a block would have to divide for is computed before the launch.
+typedef struct tall_args {
+    int32_t m, n, k; // n: outputs, which is half of W's rows when gated
+    int32_t stages, splits;
+    int32_t steps, longer; // steps of k of a part; of the first `longer` parts one more
+    int32_t share;         // rows of `in` that each part finishes
+    int32_t height;        // rows of `in` of a tile, in eights
+    const float *bias;
+    const float *sums; // [parts, m] of the norm in front, or NULL
+    int32_t parts;
+    float eps;
+    bool accumulate;
+    __nv_bfloat16 *out;
+    size_t ld_out;
+    const float *next; // weight of the norm behind, or NULL
+    __nv_bfloat16 *scaled;
+    float *squares;
+} tall_args;
+
+template <int COLUMNS> struct tall_shape {
+    static constexpr int STAGE_BYTES = W_BYTES + COLUMNS * ROW_BYTES;
+    static constexpr int SCALES = (COLUMNS + 31) / 32; // of a lane
+    // Barriers, a factor per row of in, alignment.
+    static constexpr int SMALL_BYTES = MAX_STAGES * 16 + 16 + SCALES * 128 + 1024;
+};
+
+// Where this block is: blocks of a cluster differ in their part of k.
+typedef struct tall_place {
+    int part;
+    int output, token; // its first output, its first row of in
+    int rows, own;     // rows of in of this tile, rows that this block finishes
+    int first, num;    // steps of k
+} tall_place;
+
+// Addresses in shared memory.
+typedef struct tall_shared {
+    uint32_t stages; // then this block's own sums, and those that others have sent
+    uint32_t parts;  // others' sums of the rows that this one finishes
+    uint32_t full, empty, landed, scales;
+} tall_shared;
+
+static __device__ __forceinline__ int clamp_to(int v, int most)
+{
+    return v < 0 ? 0 : v < most ? v : most;
+}
+
+template <int COLUMNS, int OUTPUTS>
+static __device__ __forceinline__ tall_place find_place(const tall_args &g)
+{
+    tall_place p;
+    p.part = (int)blockIdx.x;
+    p.output = (int)blockIdx.y * OUTPUTS;
+    p.token = (int)blockIdx.z * COLUMNS;
+    p.rows = clamp_to(g.m - p.token, COLUMNS);
+    p.own = clamp_to(p.rows - p.part * g.share, g.share);
+    p.first = p.part * g.steps + (p.part < g.longer ? p.part : g.longer);
+    p.num = g.steps + (p.part < g.longer);
+    return p;
+}
+
+// The loading lane's work: weights of as many steps as there are stages before the kernel in front
+// has ended, the rest behind it.
+template <typename SHAPE, bool GATED>
+static __device__ __forceinline__ void load_weights(const tall_place &p, uint32_t stage, int s,
+                                                    const CUtensorMap *map, uint32_t done)
+{
+    if (GATED) {
+        msgl__tensor_load_pairs(stage, map, s * BK, p.output / 8, done);
+    } else {
+        msgl__tensor_load(stage, map, s * BK, p.output, done);
+    }
+}
+
+template <typename SHAPE, bool GATED>
+static __device__ __forceinline__ void load_ahead(const tall_place &p, const tall_shared &at,
+                                                  int ahead, const CUtensorMap *map_w)
+{
+    uint32_t stage = at.stages, done = at.full;
+#pragma unroll 1
+    for (int s = p.first; s < p.first + ahead; s++) {
+        msgl__barrier_expect(done, SHAPE::STAGE_BYTES);
+        load_weights<SHAPE, GATED>(p, stage, s, map_w, done);
+        stage += SHAPE::STAGE_BYTES;
+        done += 8;
+    }
+}
+
+template <typename SHAPE, bool GATED>
+static __device__ __forceinline__ void
+load_rest(const tall_args &g, const tall_place &p, const tall_shared &at, int ahead,
+          const CUtensorMap *map_in, const CUtensorMap *map_w)
+{
+    uint32_t stage = at.stages, done = at.full, phase = 1;
+    int slot = 0;
+#pragma unroll 1
+    for (int s = p.first; s < p.first + p.num; s++) {
+        if (s >= p.first + ahead) { // else its weights are on their way
+            msgl__barrier_wait(done + MAX_STAGES * 8, phase);
+            msgl__barrier_expect(done, SHAPE::STAGE_BYTES);
+            load_weights<SHAPE, GATED>(p, stage, s, map_w, done);
+        }
+        msgl__tensor_load(stage + W_BYTES, map_in, s * BK, p.token, done);
+        stage += SHAPE::STAGE_BYTES;
+        done += 8;
+        if (++slot == g.stages) {
+            slot = 0;
+            stage = at.stages;
+            done = at.full;
+            phase ^= 1;
+        }
+    }
+}
+
+// A factor per row of in from the squares that the kernel in front has left. One warp.
+template <int COLUMNS>
+static __device__ __forceinline__ void row_scales(const tall_args &g, const tall_place &p,
+                                                  uint32_t scales)
+{
+    constexpr int NUM = tall_shape<COLUMNS>::SCALES,
+                  BATCH = 32 / NUM; // rows of a lane, parts at a time
+    const int lane = threadIdx.x % 32;
+    float sum[NUM] = {};
+#pragma unroll 1
+    for (int first = 0; first < g.parts; first += BATCH) {
+        float v[BATCH][NUM];
+#pragma unroll
+        for (int i = 0; i < BATCH; i++) {
+            const float *from = g.sums + (size_t)(first + i) * g.m + p.token;
+#pragma unroll
+            for (int j = 0; j < NUM; j++) {
+                const int r = 32 * j + lane;
+                v[i][j] = first + i < g.parts && r < p.rows ? __ldcg(from + r) : 0.0f;
+            }
+        }
+#pragma unroll
+        for (int i = 0; i < BATCH; i++) {
+#pragma unroll
+            for (int j = 0; j < NUM; j++) sum[j] += v[i][j];
+        }
+    }
+#pragma unroll
+    for (int j = 0; j < NUM; j++) {
+        const float scale = rsqrtf(sum[j] / (float)g.k + g.eps);
+        asm volatile("st.shared.f32 [%0], %1;\n" ::"r"(scales + (uint32_t)(32 * j + lane) * 4),
+                     "f"(scale)
+                     : "memory");
+    }
+}
+
+static __device__ __forceinline__ float load_scale(const tall_args &g, uint32_t scales, int row)
+{
+    float v = 1.0f;
+    if (g.sums != NULL) {
+        asm volatile("ld.shared.f32 %0, [%1];\n"
+                     : "=f"(v)
+                     : "r"(scales + (uint32_t)row * 4)
+                     : "memory");
+    }
+    return v;
+}
+
+// --- sums straight to out -----------------------------------------------------------------------
+//
+// A thread holds, of its warp's rows of W lane / 4 and lane / 4 + 8, rows of in 8 j + 2 (lane % 4)
+// and the next one: acc[4 j] and acc[4 j + 1] of the first, acc[4 j + 2] and acc[4 j + 3] of the
+// second. Transposing stores to shared memory make rows of out of them, in chunks of eight outputs.
+
+template <int CHUNKS>
+static __device__ __forceinline__ uint32_t chunk_at(uint32_t rows, int token, int chunk)
+{
+    const int swizzle = CHUNKS == 8 ? token : token / 2;
+    return rows + (uint32_t)(token * CHUNKS + (chunk ^ (swizzle % CHUNKS))) * 16;
+}
+
+// 8 rows of W by 8 j of in and on.
+static __device__ __forceinline__ uint32_t plain_pair(const float *acc, float2 scale, float bias)
+{
+    return msgl__pack_two(acc[0] * scale.x + bias, acc[1] * scale.y + bias, __nv_bfloat16());
+}
+
+static __device__ __forceinline__ uint32_t gated_pair(const float *acc, float2 scale, float bias,
+                                                      float bias_up)
+{
+    const float a = acc[0] * scale.x + bias, b = acc[1] * scale.y + bias;
+    return msgl__pack_two(msgl__silu(a) * (acc[2] * scale.x + bias_up),
+                          msgl__silu(b) * (acc[3] * scale.y + bias_up), __nv_bfloat16());
+}
+
+template <int COLUMNS, bool GATED>
+static __device__ __forceinline__ void store_direct(const tall_args &g, const tall_place &p,
+                                                    const tall_shared &at,
+                                                    const float (&acc)[COLUMNS / 2])
+{
+    constexpr int CHUNKS = GATED ? 4 : 8; // of the tile's outputs
+    constexpr int STEP = GROUP / CHUNKS, EIGHTS = GATED ? 4 : 2;
+    const int lane = threadIdx.x % 32, warp = threadIdx.x / 32;
+    const uint32_t rows = at.stages, scales = at.scales + (uint32_t)(lane % 4 * 2 * 4);
+    const int row = p.output + warp * (GATED ? 8 : 16) + lane / 4;
+    const int second = GATED ? row + g.n : row + 8;
+    float bias[2] = {};
+    if (g.bias != NULL) {
+        if (row < g.n) bias[0] = __ldg(g.bias + row);
+        if (GATED ? row < g.n : second < g.n) bias[1] = __ldg(g.bias + second);
+    }
+#pragma unroll
+    for (int first = 0; first < COLUMNS / 8; first += EIGHTS) {
+        if (8 * first >= p.rows) break;
+        float2 scale[EIGHTS];
+        uint32_t v[4];
+#pragma unroll
+        for (int i = 0; i < EIGHTS; i++) {
+            scale[i] = make_float2(1, 1);
+            if (g.sums != NULL) scale[i] = msgl__read_shared_8(scales + 32 * (first + i));
+        }
+#pragma unroll
+        for (int i = 0; i < 4; i++) {
+            const int j = first + (GATED ? i : i / 2), e = j - first;
+            if (8 * j >= COLUMNS) {
+                v[i] = 0;
+            } else if (GATED) {
+                v[i] = gated_pair(&acc[4 * j % (COLUMNS / 2)], scale[e], bias[0], bias[1]);
+            } else {
+                v[i] = plain_pair(&acc[4 * j % (COLUMNS / 2) + i % 2 * 2], scale[e], bias[i % 2]);
+            }
+        }
+        const int token = 8 * first + (GATED ? lane : lane / 16 * 8 + lane % 8);
+        const int chunk = GATED ? warp : warp * 2 + lane / 8 % 2;
+        msgl__store_matrix_4_transposed(chunk_at<CHUNKS>(rows, token, chunk), v[0], v[1], v[2],
+                                        v[3]);
+    }
+    msgl__barrier_group(2, GROUP);
+    const int chunk = threadIdx.x % CHUNKS, column = p.output + chunk * 8;
+    if (column >= g.n) return;
+    int token = (int)threadIdx.x / CHUNKS;
+    __nv_bfloat16 *to = g.out + (size_t)(p.token + token) * g.ld_out + column;
+#pragma unroll 4
+    for (; token < p.rows; token += STEP) {
+        *(uint4 *)to = msgl__read_shared_16(chunk_at<CHUNKS>(rows, token, chunk));
+        to += STEP * g.ld_out;
+    }
+}
+
+// --- sums through shared memory -----------------------------------------------------------------
+
+// All sums of this block, over the stages: rows of in, each with the tile's outputs.
+template <int COLUMNS>
+static __device__ __forceinline__ void collect(const tall_place &p, const tall_shared &at,
+                                               const float (&acc)[COLUMNS / 2])
+{
+    const int lane = threadIdx.x % 32, row = (int)threadIdx.x / 32 * 16 + lane / 4;
+    const uint32_t to = at.stages + (uint32_t)((lane % 4 * 2 * PITCH + row) * 4);
+#pragma unroll
+    for (int j = 0; j < COLUMNS / 8; j++) {
+        if (8 * j >= p.rows) break;
+#pragma unroll
+        for (int i = 0; i < 4; i++) {
+            asm volatile("st.shared.f32 [%0], %1;\n" ::"r"(
+                             to + (uint32_t)(((8 * j + i % 2) * PITCH + i / 2 * 8) * 4)),
+                         "f"(acc[4 * j + i])
+                         : "memory");
+        }
+    }
+}
+
+// To every other block of the cluster: the rows that it finishes. One warp.
+static __device__ __forceinline__ void send(const tall_args &g, const tall_place &p,
+                                            const tall_shared &at)
+{
+    const int to = threadIdx.x % 32;
+    if (to >= g.splits || to == p.part) return;
+    const uint32_t row = PITCH * 4, all = (uint32_t)g.share * row;
+    const uint32_t bytes = (uint32_t)clamp_to(p.rows - to * g.share, g.share) * row;
+    const uint32_t slot = (uint32_t)(p.part < to ? p.part : p.part - 1);
+    if (bytes == 0) return;
+    msgl__cluster_copy(msgl__cluster_address(at.parts + slot * all, (uint32_t)to),
+                       at.stages + (uint32_t)to * all, bytes,
+                       msgl__cluster_address(at.landed, (uint32_t)to));
+}
+
+static __device__ __forceinline__ uint2 pack_four(const float v[4])
+{
+    return make_uint2(msgl__pack_two(v[0], v[1], __nv_bfloat16()),
+                      msgl__pack_two(v[2], v[3], __nv_bfloat16()));
+}
+
+static __device__ __forceinline__ void unpack_four(uint2 p, float v[4])
+{
+    v[0] = __uint_as_float(p.x << 16);
+    v[1] = __uint_as_float(p.x & 0xffff0000u);
+    v[2] = __uint_as_float(p.y << 16);
+    v[3] = __uint_as_float(p.y & 0xffff0000u);
+}
+
+// What a thread needs to finish four outputs of every STEP-th row of in, BATCH rows at a time,
+// whose latencies then overlap. What is there before the sums are is loaded before.
+struct tall_finisher {
+    static constexpr int FOURS = ROWS / 4, STEP = GROUP / FOURS;
+    int row, column; // the first of its rows, within those that this block finishes
+    bool valid;      // column
+    float4 bias, weight;
+    uint2 old[BATCH];
+    __nv_bfloat16 *out;
+
+    // Of weights only.
+    __device__ __forceinline__ tall_finisher(const tall_args &g, const tall_place &p)
+    {
+        row = (int)threadIdx.x / FOURS;
+        column = p.output + (int)threadIdx.x % FOURS * 4;
+        valid = column < g.n;
+        bias = weight = make_float4(0, 0, 0, 0);
+        if (valid && g.bias != NULL) bias = __ldg((const float4 *)(g.bias + column));
+        if (valid && g.next != NULL) weight = __ldg((const float4 *)(g.next + column));
+        out = g.out + (size_t)(p.token + p.part * g.share) * g.ld_out + column;
+    }
+
+    // Of the rows from r on.
+    __device__ __forceinline__ void load(const tall_args &g, const tall_place &p, int r)
+    {
+#pragma unroll
+        for (int i = 0; i < BATCH; i++) {
+            old[i] = make_uint2(0, 0);
+            if (g.accumulate && valid && r + i * STEP < p.own) {
+                old[i] = __ldcg((const uint2 *)(out + (size_t)(r + i * STEP) * g.ld_out));
+            }
+        }
+    }
+
+    // Sums over the parts of k, this block's first.
+    __device__ __forceinline__ void add_parts(const tall_args &g, const tall_place &p,
+                                              const tall_shared &at, int r,
+                                              float (&v)[BATCH][4]) const
+    {
+        uint32_t offset[BATCH], from = at.stages + (uint32_t)(p.part * g.share * PITCH * 4);
+#pragma unroll
+        for (int i = 0; i < BATCH; i++) {
+            const int there = r + i * STEP < p.own ? r + i * STEP : 0;
+            offset[i] = (uint32_t)((there * PITCH + column - p.output) * 4);
+            v[i][0] = v[i][1] = v[i][2] = v[i][3] = 0;
+        }
+#pragma unroll 1
+        for (int part = 0; part < g.splits; part++) {
+#pragma unroll
+            for (int i = 0; i < BATCH; i++) {
+                const float4 a = msgl__read_shared_floats(from + offset[i]);
+                v[i][0] += a.x, v[i][1] += a.y, v[i][2] += a.z, v[i][3] += a.w;
+            }
+            from = at.parts + (uint32_t)(part * g.share * PITCH * 4);
+        }
+    }
+
+    // What the norm behind needs of four values of x, as they are stored. All lanes.
+    __device__ __forceinline__ void feed(const tall_args &g, const tall_place &p, int t,
+                                         uint2 stored, bool there) const
+    {
+        float x[4];
+        unpack_four(stored, x);
+        float square = x[0] * x[0] + x[1] * x[1] + (x[2] * x[2] + x[3] * x[3]);
+        x[0] *= weight.x, x[1] *= weight.y, x[2] *= weight.z, x[3] *= weight.w;
+        if (there) *(uint2 *)(g.scaled + (size_t)t * g.n + column) = pack_four(x);
+#pragma unroll
+        for (int d = 1; d < FOURS; d *= 2) square += __shfl_xor_sync(0xffffffffu, square, d);
+        if (there && column == p.output) g.squares[(size_t)blockIdx.y * g.m + t] = square;
+    }
+
+    __device__ __forceinline__ void run(const tall_args &g, const tall_place &p,
+                                        const tall_shared &at)
+    {
+        const int first = p.part * g.share, of_warp = (int)(threadIdx.x & ~31u) / FOURS;
+        // A warp goes on as long as one of its rows is there: all lanes take part in feed's sums.
+#pragma unroll 1
+        for (int done = 0; of_warp + done < p.own; done += BATCH * STEP) {
+            float v[BATCH][4];
+            uint2 stored[BATCH];
+            if (done > 0) load(g, p, row + done);
+            add_parts(g, p, at, row + done, v);
+#pragma unroll
+            for (int i = 0; i < BATCH; i++) {
+                const int r = row + done + i * STEP;
+                const float scale = load_scale(g, at.scales, first + (r < p.own ? r : 0));
+                float before[4];
+                unpack_four(old[i], before);
+                v[i][0] = v[i][0] * scale + bias.x + before[0];
+                v[i][1] = v[i][1] * scale + bias.y + before[1];
+                v[i][2] = v[i][2] * scale + bias.z + before[2];
+                v[i][3] = v[i][3] * scale + bias.w + before[3];
+                stored[i] = valid ? pack_four(v[i]) : make_uint2(0, 0);
+                if (valid && r < p.own) *(uint2 *)(out + (size_t)r * g.ld_out) = stored[i];
+            }
+            if (g.next == NULL) continue;
+#pragma unroll
+            for (int i = 0; i < BATCH; i++) {
+                const int r = row + done + i * STEP;
+                feed(g, p, p.token + first + r, stored[i], valid && r < p.own);
+            }
+        }
+    }
+};
+
+// The tile's sums over this block's part of k.
+template <int COLUMNS>
+static __device__ __forceinline__ void multiply(const tall_args &g, const tall_place &p,
+                                                const tall_shared &at, float (&acc)[COLUMNS / 2])
+{
+    typedef tall_shape<COLUMNS> shape;
+    int slot = 0, before = 0;
+    uint32_t phase = 0;
+#pragma unroll 1
+    for (int s = 0; s < p.num; s++) {
+        const uint32_t from = at.stages + (uint32_t)(slot * shape::STAGE_BYTES);
+        msgl__barrier_wait(at.full + slot * 8, phase);
+        const uint64_t a = msgl__wgmma_operand(from);
+        const uint64_t b = msgl__wgmma_operand(from + W_BYTES);
+        msgl__wgmma_begin();
+#pragma unroll
+        for (int i = 0; i < BK / 16; i++) {
+            msgl__wgmma(acc, a + 2 * i, b + 2 * i, s > 0 || i > 0, __nv_bfloat16());
+        }
+        msgl__wgmma_commit();
+        msgl__wgmma_wait<1>();
+        if (s > 0 && threadIdx.x % 32 == 0) msgl__barrier_arrive_here(at.empty + before * 8);
+        before = slot;
+        if (++slot == g.stages) {
+            slot = 0;
+            phase ^= 1;
+        }
+    }
+    msgl__wgmma_wait<0>();
+}
+
+template <int COLUMNS, tall_end END>
+__global__ void __launch_bounds__(THREADS, 2)
+    tall_sm90(const __grid_constant__ tall_args g, const __grid_constant__ CUtensorMap map_in,
+              const __grid_constant__ CUtensorMap map_w)
+{
+#if defined(__CUDA_ARCH_FEAT_SM90_ALL)
+    typedef tall_shape<COLUMNS> shape;
+    constexpr bool GATED = END == TALL_GATED, COLLECT = END == TALL_COLLECT;
+    constexpr int OUTPUTS = GATED ? ROWS / 2 : ROWS;
+    extern __shared__ unsigned char unaligned[];
+    const tall_place p = find_place<COLUMNS, OUTPUTS>(g);
+    const int warp = threadIdx.x / 32, lane = threadIdx.x % 32;
+    const bool split = COLLECT && g.splits > 1;
+    tall_shared at;
+    at.full = (msgl__shared_address(unaligned) + 15) & ~15u;
+    at.empty = at.full + MAX_STAGES * 8;
+    at.landed = at.empty + MAX_STAGES * 8;
+    at.scales = at.landed + 16;
+    at.stages = (at.scales + shape::SCALES * 128 + 1023) & ~1023u;
+    at.parts = at.stages + (uint32_t)(g.height * PITCH * 4);
+    msgl__pdl_trigger();
+    const int ahead = p.num < g.stages ? p.num : g.stages;
+    if (warp == WARPS && lane == 0) {
+        msgl__tensor_prefetch(&map_w);
+        msgl__tensor_prefetch(&map_in);
+#pragma unroll 1
+        for (int i = 0; i < g.stages; i++) {
+            msgl__barrier_init(at.full + i * 8, 1);
+            msgl__barrier_init(at.empty + i * 8, WARPS);
+        }
+        msgl__barrier_init(at.landed, 1);
+        msgl__barrier_init_done();
+        msgl__fence_shared();
+        msgl__barrier_expect(at.landed, (uint32_t)((g.splits - 1) * p.own * PITCH * 4));
+        load_ahead<shape, GATED>(p, at, ahead, &map_w);
+    }
+    __syncthreads();
+    if (warp == WARPS) {
+        msgl__pdl_wait();
+        if (lane == 0) load_rest<shape, GATED>(g, p, at, ahead, &map_in, &map_w);
+        __syncwarp();
+        if (split) msgl__cluster_meet();
+    } else if (warp > WARPS) {
+        msgl__pdl_wait();
+        if (g.sums != NULL) row_scales<COLUMNS>(g, p, at.scales);
+        asm volatile("bar.arrive 1, %0;\n" ::"n"(GROUP + 32) : "memory");
+        if (split) msgl__cluster_meet();
+    } else {
+        float acc[COLUMNS / 2];
+        tall_finisher finisher(g, p);
+        msgl__pdl_wait();
+        if (COLLECT) finisher.load(g, p, finisher.row);
+        multiply<COLUMNS>(g, p, at, acc);
+        msgl__barrier_group(1, GROUP + 32); // the stages become the sums' place
+        if (COLLECT) {
+            // What others send may land where this block's stages were, from when all are here.
+            if (split) msgl__cluster_arrive();
+            collect<COLUMNS>(p, at, acc);
+            msgl__fence_shared();
+            if (split) msgl__cluster_wait();
+            msgl__barrier_group(2, GROUP);
+            if (split && warp == 0) send(g, p, at);
+            if (split) msgl__barrier_wait(at.landed, 0);
+            finisher.run(g, p, at);
+        } else {
+            store_direct<COLUMNS, GATED>(g, p, at, acc);
+        }
+    }
+    if (split) msgl__cluster_meet(); // what this block has sent has arrived
+#endif
+}
+
+template <int COLUMNS, tall_end END>
+static bool launch(msgl_exec *x, tall_args g, const CUtensorMap maps[2], const msgl_tall_plan *plan)
+{
+    typedef tall_shape<COLUMNS> shape;
+    constexpr int OUTPUTS = END == TALL_GATED ? ROWS / 2 : ROWS;
+    const int steps = (g.k + BK - 1) / BK, needed = (steps + g.splits - 1) / g.splits;
+    const int rows = g.m < COLUMNS ? g.m : COLUMNS;
+    g.steps = steps / g.splits;
+    g.longer = steps % g.splits;
+    g.share = (rows + g.splits - 1) / g.splits;
+    g.height = (rows + 7) / 8 * 8;
+    const int sums = (g.height + (g.splits - 1) * g.share) * PITCH * 4;
+    g.stages = (plan->shared - shape::SMALL_BYTES) / shape::STAGE_BYTES;
+    if (g.stages > MAX_STAGES) g.stages = MAX_STAGES;
+    if (g.stages > needed) g.stages = needed;
+    if (g.stages < 1) g.stages = 1;
+    int bytes = g.stages * shape::STAGE_BYTES;
+    if (END == TALL_COLLECT && bytes < sums) bytes = sums;
+    bytes += shape::SMALL_BYTES;
+    if (bytes < plan->least) bytes = plan->least;
+    if (bytes > LIMIT) return false;
+    const auto kernel = tall_sm90<COLUMNS, END>;
+    MSGL_CUDA_TRY(x,
+                  cudaFuncSetAttribute(kernel, cudaFuncAttributeMaxDynamicSharedMemorySize, bytes));
+    MSGL_CUDA_TRY(x, cudaFuncSetAttribute(kernel, cudaFuncAttributePreferredSharedMemoryCarveout,
+                                          cudaSharedmemCarveoutMaxShared));
+    cudaLaunchAttribute attributes[2] = {};
+    attributes[0].id = cudaLaunchAttributeProgrammaticStreamSerialization;
+    attributes[0].val.programmaticStreamSerializationAllowed = 1;
+    attributes[1].id = cudaLaunchAttributeClusterDimension;
+    attributes[1].val.clusterDim.x = (unsigned)g.splits;
+    attributes[1].val.clusterDim.y = attributes[1].val.clusterDim.z = 1;
+    cudaLaunchConfig_t config = {};
+    config.gridDim = dim3((unsigned)g.splits, ((unsigned)g.n + OUTPUTS - 1) / OUTPUTS,
+                          ((unsigned)g.m + COLUMNS - 1) / COLUMNS);
+    config.blockDim = dim3(THREADS);
+    config.dynamicSmemBytes = (size_t)bytes;
+    config.stream = msgl__cuda_stream(x);
+    config.attrs = attributes;
+    config.numAttrs = g.splits > 1 ? 2 : 1;
+    MSGL_CUDA_TRY(x, cudaLaunchKernelEx(&config, kernel, g, maps[0], maps[1]));
+    return true;
+}
+
+template <int COLUMNS>
+static bool launch_end(msgl_exec *x, const tall_args &g, const CUtensorMap maps[2], tall_end end,
+                       const msgl_tall_plan *plan)
+{
+    switch (end) {
+    case TALL_PLAIN: return launch<COLUMNS, TALL_PLAIN>(x, g, maps, plan);
+    case TALL_GATED: return launch<COLUMNS, TALL_GATED>(x, g, maps, plan);
+    default: return launch<COLUMNS, TALL_COLLECT>(x, g, maps, plan);
+    }
+}
+
+static bool launch_shape(msgl_exec *x, const tall_args &g, const CUtensorMap maps[2], tall_end end,
+                         const msgl_tall_plan *plan)
+{
+    switch (plan->columns) {
+    case 48: return launch_end<48>(x, g, maps, end, plan);
+    case 64: return launch_end<64>(x, g, maps, end, plan);
+    case 80: return launch_end<80>(x, g, maps, end, plan);
+    case 96: return launch_end<96>(x, g, maps, end, plan);
+    case 112: return launch_end<112>(x, g, maps, end, plan);
+    case 128: return launch_end<128>(x, g, maps, end, plan);
+    default: return false;
+    }
+}
+
+// What was fastest at Qwen3-0.6B's shapes; false where another kernel was, or was not tried.
+//
+// All blocks at once: of clusters of three 43 fit. A kernel that adds to its output takes more than
+// half of the shared memory, so that it stands beside its neighbours but not twice on one
+// multiprocessor; the others take all of it where each block has a multiprocessor to itself.
+static bool make_plan(const msgl_cuda_device *d, const msgl_linear_call *c, msgl_tall_plan *plan)
+{
+    enum {
+        LEAST_ROWS = 65,
+        SMALL_WEIGHTS = 16 << 20,
+        STEPS = 4, // of k, at least, of a part
+        SMALL = 100 << 10,
+        HALF = 116 << 10,
+        LARGE = 122 << 10,
+        ALL = 226 << 10,
+    };
+    static const int SPLITS[] = {6, 4, 3, 2};
+    const msgl_weight *w = c->w;
+    const int tiles = (w->n + ROWS - 1) / ROWS, steps = (w->k + BK - 1) / BK;
+    if (c->m < LEAST_ROWS || (size_t)w->n * w->k * 2 > SMALL_WEIGHTS || tiles > d->sm_count) {
+        return false;
+    }
+    const bool collects = c->accumulate || c->next_norm != NULL;
+    // Rows of in by two tiles, unless these are too many for one round and one is enough.
+    const int passes = collects || 2 * tiles <= d->sm_count || c->m > MAX_COLUMNS ? 2 : 1;
+    const int blocks = tiles * passes;
+    plan->columns = ((c->m + passes - 1) / passes + 15) / 16 * 16;
+    plan->splits = 1;
+    plan->shared = collects ? LARGE : blocks <= d->sm_count ? ALL : SMALL;
+    plan->least = collects ? HALF : 0;
+    if (!collects) return true;
+    for (int splits : SPLITS) {
+        if (plan->splits == 1 && steps >= splits * STEPS &&
+            blocks * splits <= d->sm_count * 10 / 11) {
+            plan->splits = splits;
+        }
+    }
+    return plan->splits > 1;
+}
+
+// Whether the feed is that of the call's input.
+static bool is_fed(const msgl_linear_call *c)
+{
+    const msgl_norm_feed *f = c->feed;
+    return f != NULL && f->parts > 0 && f->x == c->in && f->weight == c->norm && f->m == c->m &&
+           c->ld_in == (size_t)c->w->k;
+}
+
+// Of what the kernels take for granted.
+static bool can_do(const msgl_exec *x, const msgl_linear_call *c)
+{
+    const msgl_weight *w = c->w;
+    const uintptr_t bits = (uintptr_t)c->in | (uintptr_t)c->out | (uintptr_t)w->data |
+                           (uintptr_t)c->bias | (uintptr_t)c->next_norm;
+    return x->device->capability == 90 && w->dtype == MSGL_BF16 && !c->f32_out && c->m >= 1 &&
+           c->m <= MAX_ROWS && bits % 16 == 0 && w->k % 8 == 0 && w->n % (c->gated ? 16 : 8) == 0 &&
+           c->ld_in % 8 == 0 && c->ld_out % 8 == 0 && (c->norm == NULL || is_fed(c));
+}
+
+bool msgl__cuda_tall_sm90(msgl_exec *x, const msgl_linear_call *c, const msgl_tall_plan *plan)
+{
+    const msgl_weight *w = c->w;
+    msgl_tall_plan own;
+    if (!can_do(x, c)) return false;
+    if (plan == NULL && !make_plan(msgl__cuda_device(x), c, &own)) return false;
+    if (plan == NULL) plan = &own;
+    const bool feeds = c->feed != NULL && c->next_norm != NULL;
+    const tall_end end = c->gated                                        ? TALL_GATED
+                         : plan->splits == 1 && !c->accumulate && !feeds ? TALL_PLAIN
+                                                                         : TALL_COLLECT;
+    if ((c->gated && plan->splits > 1) || plan->splits > MAX_SPLITS ||
+        plan->splits > (w->k + BK - 1) / BK) {
+        return false;
+    }
+    tall_args g = {};
+    g.m = c->m;
+    g.n = c->gated ? w->n / 2 : w->n;
+    g.k = w->k;
+    g.splits = plan->splits;
+    g.bias = c->bias;
+    g.eps = c->norm_eps;
+    g.accumulate = c->accumulate;
+    g.out = (__nv_bfloat16 *)c->out;
+    g.ld_out = c->ld_out;
+    const void *in = c->in;
+    if (c->norm != NULL) {
+        g.sums = c->feed->sums;
+        g.parts = c->feed->parts;
+        in = c->feed->scaled;
+    }
+    if (feeds) {
+        g.next = c->next_norm;
+        g.scaled = (__nv_bfloat16 *)c->feed->scaled;
+        g.squares = c->feed->sums;
+    }
+    CUtensorMap maps[2];
+    if (!msgl__tensor_map(&maps[0], w->dtype, in, c->m, w->k, c->ld_in, plan->columns) ||
+        !(c->gated
+              ? msgl__tensor_map_pairs(&maps[1], w->dtype, w->data, w->n, w->k, ROWS)
+              : msgl__tensor_map(&maps[1], w->dtype, w->data, w->n, w->k, (size_t)w->k, ROWS))) {
+        return false;
+    }
+    if (!launch_shape(x, g, maps, end, plan)) return false;
+    if (feeds) {
+        c->feed->parts = (g.n + ROWS - 1) / ROWS;
+        c->feed->x = c->out;
+        c->feed->weight = c->next_norm;
+        c->feed->m = c->m;
+    }
+    return true;
+}
