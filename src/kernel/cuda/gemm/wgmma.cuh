@@ -244,14 +244,6 @@ static __device__ __forceinline__ void msgl__tensor_fetch(const CUtensorMap *map
                  : "memory");
 }
 
-static __device__ __forceinline__ void msgl__tensor_fetch_pairs(const CUtensorMap *map, int x,
-                                                                int pair)
-{
-    asm volatile("cp.async.bulk.prefetch.tensor.4d.L2.global [%0, {%1, %2, %2, %3}];\n" ::"l"(map),
-                 "r"(x), "r"(0), "r"(pair)
-                 : "memory");
-}
-
 // To the same place in every block of `mask`; completes on the same barrier in each.
 static __device__ __forceinline__ void msgl__tensor_load_multicast(uint32_t dst,
                                                                    const CUtensorMap *map, int x,
