@@ -143,12 +143,11 @@ static void check(bench_exec *e, family *f, const mid_case *c, uint64_t *seed)
     char what[300];
     const msgl_mid_plan *p = &c->plan;
     snprintf(what, sizeof what,
-             "groups %d columns %d splits %d across %d down %d shared %d late %d fetch %d: m %d "
+             "columns %d splits %d across %d down %d shared %d late %d fetch %d: m %d "
              "n %d k %d%s%s%s%s%s pad %d %d",
-             p->groups, p->columns, p->splits, p->across, p->down, p->shared >> 10, p->late,
-             p->fetch, c->m, c->n, c->k, c->norm ? " norm" : "", c->bias ? " bias" : "",
-             c->gated ? " gated" : "", c->accumulate ? " accumulate" : "", c->feed ? " feed" : "",
-             c->pad_in, c->pad_out);
+             p->columns, p->splits, p->across, p->down, p->shared >> 10, p->late, p->fetch, c->m,
+             c->n, c->k, c->norm ? " norm" : "", c->bias ? " bias" : "", c->gated ? " gated" : "",
+             c->accumulate ? " accumulate" : "", c->feed ? " feed" : "", c->pad_in, c->pad_out);
     expect(f, msgl__cuda_mid_sm90(&e->x, &call, c->chosen ? NULL : p), what);
     exec_sync(e);
     array_download(&o.out);
@@ -181,7 +180,7 @@ static void check(bench_exec *e, family *f, const mid_case *c, uint64_t *seed)
 
 static void test_plans(bench_exec *e, const options *opt)
 {
-    static const int PLAIN[] = {32, 64, 128}, GATED[] = {48, 64, 96};
+    static const int PLAIN[] = {32, 64}, GATED[] = {48, 64, 96};
     family f = {"plans", 0, 0, 0};
     uint64_t seed = opt->seed;
     for (int i = 0; i < (opt->quick ? 12 : 60); i++) {
@@ -197,11 +196,9 @@ static void test_plans(bench_exec *e, const options *opt)
         c.accumulate = !c.gated && below(&seed, 2) == 0;
         c.feed = !c.gated && !c.norm && below(&seed, 2) == 0;
         msgl_mid_plan *p = &c.plan;
-        p->groups = 1 + below(&seed, 2);
-        p->columns = c.gated ? GATED[below(&seed, 3)] : PLAIN[below(&seed, 3)];
+        p->columns = c.gated ? GATED[below(&seed, 3)] : PLAIN[below(&seed, 2)];
         const int steps = (c.k + 63) / 64, most = steps < 8 ? steps : 8;
         p->splits = opt->quick || c.gated ? 1 : 1 + below(&seed, most);
-        if (p->columns == 128) c.accumulate = true; // there is no other kernel of these
         do {
             p->across = 1 << below(&seed, 3);
             p->down = 1 << below(&seed, 3);

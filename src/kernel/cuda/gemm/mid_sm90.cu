@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 //
-// Products of 17 to 64 rows (it can do 256) with weights of a few megabytes, on Hopper: the decode
+// Products of 17 to 64 rows with weights of a few megabytes, on Hopper: the decode
 // steps of small models. At this size a product takes a few microseconds, which are latencies: of
 // the launch, of the first bytes, of the way from the L2. So one kernel does all of a call, its
 // weights are on their way before the kernel in front ends, and blocks of a cluster load for each
@@ -20,8 +20,9 @@
 enum {
     BK = 64,
     ROW_BYTES = BK * 2,
-    GROUP = 128, // threads of a warpgroup
-    EXTRA = 64,  // a warp that loads, a warp that adds up the squares
+    ROWS = 64,            // of in
+    GROUP = 128,          // threads of a warpgroup
+    THREADS = GROUP + 64, // a warp that loads, a warp that adds up the squares
     MAX_STAGES = 8,
     MAX_CLUSTER = 8,
     PAD = 8, // floats behind a row of sums: a quad's pairs of four rows fall on 32 banks
@@ -54,12 +55,10 @@ typedef struct mid_args {
     float *squares;
 } mid_args;
 
-template <int GROUPS, int COLUMNS> struct mid_shape {
-    static constexpr int ROWS = GROUPS * 64;
+template <int COLUMNS> struct mid_shape {
     static constexpr int IN_BYTES = ROWS * ROW_BYTES, STAGE_BYTES = IN_BYTES + COLUMNS * ROW_BYTES;
-    static constexpr int PITCH = COLUMNS + PAD, WORKERS = GROUPS * GROUP;
+    static constexpr int PITCH = COLUMNS + PAD;
     static constexpr int SUMS_BYTES = ROWS * PITCH * 4;
-    static constexpr int THREADS = WORKERS + EXTRA;
     // Barriers, a factor per row, alignment.
     static constexpr int SMALL_BYTES = MAX_STAGES * 16 + 16 + ROWS * 4 + 1024;
 };
@@ -85,8 +84,7 @@ static __device__ __forceinline__ int clamp_to(int v, int most)
     return v < 0 ? 0 : v < most ? v : most;
 }
 
-template <int ROWS, int OUTPUTS>
-static __device__ __forceinline__ mid_place find_place(const mid_args &g)
+template <int OUTPUTS> static __device__ __forceinline__ mid_place find_place(const mid_args &g)
 {
     mid_place p;
     p.part = (int)blockIdx.x;
@@ -103,8 +101,8 @@ static __device__ __forceinline__ mid_place find_place(const mid_args &g)
 }
 
 // Loads of one block: its share of the tiles that it has in common with others, to all of them.
-template <int GROUPS, int COLUMNS, bool GATED> struct mid_loader {
-    typedef mid_shape<GROUPS, COLUMNS> shape;
+template <int COLUMNS, bool GATED> struct mid_loader {
+    typedef mid_shape<COLUMNS> shape;
     const CUtensorMap *map_in, *map_w;
     bool alone_in, alone_w; // nobody else needs this block's part of in, of W
     bool both;              // gate and up rows
@@ -120,9 +118,7 @@ template <int GROUPS, int COLUMNS, bool GATED> struct mid_loader {
         both = GATED && alone_w;
         mask_in = (uint16_t)(g.mask_across << (p.part + g.splits * g.across * p.down));
         mask_w = (uint16_t)(g.mask_down << (p.part + g.splits * p.across));
-        const int rows = p.across * (g.across == 1   ? shape::ROWS
-                                     : g.across == 2 ? shape::ROWS / 2
-                                                     : shape::ROWS / 4);
+        const int rows = p.across * (g.across == 1 ? ROWS : g.across == 2 ? ROWS / 2 : ROWS / 4);
         row_in = p.token + rows;
         to_in = (uint32_t)(rows * ROW_BYTES);
         const int within = p.down * g.piece; // of the tile of W
@@ -202,7 +198,6 @@ template <int GROUPS, int COLUMNS, bool GATED> struct mid_loader {
 };
 
 // A factor per row from the squares that the kernel in front has left.
-template <int ROWS>
 static __device__ __forceinline__ void row_scales(const mid_args &g, const mid_place &p,
                                                   uint32_t scales)
 {
@@ -276,11 +271,11 @@ static __device__ __forceinline__ void store_direct(const mid_args &g, const mid
 }
 
 // MID_COLLECT: all sums of this block, over the stages.
-template <int GROUPS, int COLUMNS>
+template <int COLUMNS>
 static __device__ __forceinline__ void collect(const mid_shared &at,
                                                const float (&acc)[COLUMNS / 2])
 {
-    typedef mid_shape<GROUPS, COLUMNS> shape;
+    typedef mid_shape<COLUMNS> shape;
     const int lane = threadIdx.x % 32, row = (int)threadIdx.x / 32 * 16 + lane / 4;
     const uint32_t to = at.stages + (uint32_t)((row * shape::PITCH + lane % 4 * 2) * 4);
 #pragma unroll
@@ -327,9 +322,9 @@ static __device__ __forceinline__ void unpack_four(uint2 p, float v[4])
 
 // What a thread needs to finish four columns of every STEP-th row: all of it there before the sums
 // are.
-template <int GROUPS, int COLUMNS> struct mid_finisher {
-    typedef mid_shape<GROUPS, COLUMNS> shape;
-    static constexpr int FOURS = COLUMNS / 4, STEP = shape::WORKERS / FOURS;
+template <int COLUMNS> struct mid_finisher {
+    typedef mid_shape<COLUMNS> shape;
+    static constexpr int FOURS = COLUMNS / 4, STEP = GROUP / FOURS;
     int row, column; // the first of its rows, within those that this block finishes
     bool valid;      // column
     float4 bias, weight;
@@ -434,11 +429,11 @@ template <int GROUPS, int COLUMNS> struct mid_finisher {
 };
 
 // One warpgroup's 64 rows over this block's part of k.
-template <int GROUPS, int COLUMNS>
+template <int COLUMNS>
 static __device__ __forceinline__ void multiply(const mid_args &g, const mid_place &p,
                                                 const mid_shared &at, float (&acc)[COLUMNS / 2])
 {
-    typedef mid_shape<GROUPS, COLUMNS> shape;
+    typedef mid_shape<COLUMNS> shape;
     const int lane = threadIdx.x % 32, group = threadIdx.x / GROUP;
     // Every block that loads for this one learns that it has room: those beside it, then those
     // above and below.
@@ -483,34 +478,34 @@ static __device__ __forceinline__ void multiply(const mid_args &g, const mid_pla
     msgl__wgmma_wait<0>();
 }
 
-template <int GROUPS, int COLUMNS, mid_end END>
-__global__ void __launch_bounds__(GROUPS *GROUP + EXTRA, 2)
+template <int COLUMNS, mid_end END>
+__global__ void __launch_bounds__(THREADS, 2)
     mid_sm90(const __grid_constant__ mid_args g, const __grid_constant__ CUtensorMap map_in,
              const __grid_constant__ CUtensorMap map_w)
 {
 #if defined(__CUDA_ARCH_FEAT_SM90_ALL)
-    typedef mid_shape<GROUPS, COLUMNS> shape;
+    typedef mid_shape<COLUMNS> shape;
     constexpr bool GATED = END == MID_GATED;
     constexpr int OUTPUTS = GATED ? COLUMNS / 2 : COLUMNS;
     extern __shared__ unsigned char unaligned[];
-    const mid_place p = find_place<shape::ROWS, OUTPUTS>(g);
+    const mid_place p = find_place<OUTPUTS>(g);
     const int warp = threadIdx.x / 32, lane = threadIdx.x % 32;
     mid_shared at;
     at.full = (msgl__shared_address(unaligned) + 15) & ~15u;
     at.empty = at.full + MAX_STAGES * 8;
     at.landed = at.empty + MAX_STAGES * 8;
     at.scales = at.landed + 16;
-    at.stages = (at.scales + shape::ROWS * 4 + 1023) & ~1023u;
+    at.stages = (at.scales + ROWS * 4 + 1023) & ~1023u;
     const uint32_t ring = (uint32_t)(g.stages * shape::STAGE_BYTES);
     at.parts = at.stages + (ring > shape::SUMS_BYTES ? ring : shape::SUMS_BYTES);
     if (!g.late) msgl__pdl_trigger();
-    if (warp == shape::WORKERS / 32) {
+    if (warp == GROUP / 32) {
         const int ahead = p.num < g.stages ? p.num : g.stages;
-        const mid_loader<GROUPS, COLUMNS, GATED> loader(g, p, &map_in, &map_w);
+        const mid_loader<COLUMNS, GATED> loader(g, p, &map_in, &map_w);
         if (lane == 0) {
             msgl__tensor_prefetch(&map_w);
             msgl__tensor_prefetch(&map_in);
-            const uint32_t arrivals = (uint32_t)(g.across + g.down - 1) * (shape::WORKERS / 32);
+            const uint32_t arrivals = (uint32_t)(g.across + g.down - 1) * (GROUP / 32);
 #pragma unroll 1
             for (int i = 0; i < g.stages; i++) {
                 msgl__barrier_init(at.full + i * 8, 1);
@@ -531,26 +526,26 @@ __global__ void __launch_bounds__(GROUPS *GROUP + EXTRA, 2)
         if (g.late) msgl__pdl_trigger();
         if (lane == 0) loader.run(at, p.first, p.first + p.num, ahead, g.stages);
         __syncwarp();
-    } else if (warp > shape::WORKERS / 32) {
+    } else if (warp > GROUP / 32) {
         msgl__cluster_meet();
         msgl__pdl_wait();
         if (g.late) msgl__pdl_trigger();
-        if (g.sums != NULL) row_scales<shape::ROWS>(g, p, at.scales);
-        asm volatile("bar.arrive 1, %0;\n" ::"n"(shape::WORKERS + 32) : "memory");
+        if (g.sums != NULL) row_scales(g, p, at.scales);
+        asm volatile("bar.arrive 1, %0;\n" ::"n"(GROUP + 32) : "memory");
     } else {
         float acc[COLUMNS / 2];
-        mid_finisher<GROUPS, COLUMNS> finisher(g, p);
+        mid_finisher<COLUMNS> finisher(g, p);
         msgl__cluster_meet(); // the barriers are ready, here and in the other blocks
         msgl__pdl_wait();
         if (g.late) msgl__pdl_trigger();
         if (END == MID_COLLECT) finisher.load(g, p);
-        multiply<GROUPS, COLUMNS>(g, p, at, acc);
+        multiply<COLUMNS>(g, p, at, acc);
         if (END == MID_COLLECT) {
-            msgl__barrier_group(2, shape::WORKERS); // the stages become the sums' place
-            collect<GROUPS, COLUMNS>(at, acc);
+            msgl__barrier_group(2, GROUP); // the stages become the sums' place
+            collect<COLUMNS>(at, acc);
             msgl__fence_shared();
         }
-        msgl__barrier_group(1, shape::WORKERS + 32);
+        msgl__barrier_group(1, GROUP + 32);
         if (END == MID_COLLECT) {
             if (warp == 0) send<shape::PITCH>(g, p, at);
             if (g.splits > 1) msgl__barrier_wait(at.landed, 0);
@@ -571,13 +566,13 @@ static uint32_t mask_of(int num, int step)
     return mask;
 }
 
-template <int GROUPS, int COLUMNS, mid_end END>
+template <int COLUMNS, mid_end END>
 static void launch(msgl_exec *x, mid_args g, const CUtensorMap maps[2], const msgl_mid_plan *plan)
 {
-    typedef mid_shape<GROUPS, COLUMNS> shape;
+    typedef mid_shape<COLUMNS> shape;
     constexpr int OUTPUTS = END == MID_GATED ? COLUMNS / 2 : COLUMNS;
     const int steps = (g.k + BK - 1) / BK, needed = (steps + g.splits - 1) / g.splits;
-    const int rows = g.m < shape::ROWS ? g.m : shape::ROWS;
+    const int rows = g.m < ROWS ? g.m : ROWS;
     g.steps = steps / g.splits;
     g.longer = steps % g.splits;
     g.share = (rows + g.splits - 1) / g.splits;
@@ -594,8 +589,8 @@ static void launch(msgl_exec *x, mid_args g, const CUtensorMap maps[2], const ms
     if (bytes < plan->least) bytes = plan->least;
     const unsigned across = (unsigned)g.across, down = (unsigned)g.down;
     const unsigned column_tiles = ((unsigned)g.n + OUTPUTS - 1) / OUTPUTS;
-    const unsigned row_tiles = ((unsigned)g.m + shape::ROWS - 1) / shape::ROWS;
-    const auto kernel = mid_sm90<GROUPS, COLUMNS, END>;
+    const unsigned row_tiles = ((unsigned)g.m + ROWS - 1) / ROWS;
+    const auto kernel = mid_sm90<COLUMNS, END>;
     MSGL_CUDA_TRY(x,
                   cudaFuncSetAttribute(kernel, cudaFuncAttributeMaxDynamicSharedMemorySize, bytes));
     MSGL_CUDA_TRY(x, cudaFuncSetAttribute(kernel, cudaFuncAttributePreferredSharedMemoryCarveout,
@@ -610,7 +605,7 @@ static void launch(msgl_exec *x, mid_args g, const CUtensorMap maps[2], const ms
     cudaLaunchConfig_t config = {};
     config.gridDim = dim3((unsigned)g.splits, (column_tiles + across - 1) / across * across,
                           (row_tiles + down - 1) / down * down);
-    config.blockDim = dim3(shape::THREADS);
+    config.blockDim = dim3(THREADS);
     config.dynamicSmemBytes = (size_t)bytes;
     config.stream = msgl__cuda_stream(x);
     config.attrs = attributes;
@@ -618,19 +613,17 @@ static void launch(msgl_exec *x, mid_args g, const CUtensorMap maps[2], const ms
     MSGL_CUDA_TRY(x, cudaLaunchKernelEx(&config, kernel, g, maps[0], maps[1]));
 }
 
-template <int GROUPS>
 static bool launch_columns(msgl_exec *x, const mid_args &g, const CUtensorMap maps[2], mid_end end,
                            const msgl_mid_plan *plan)
 {
     switch (plan->columns * 4 + end) {
-    case 32 * 4 + MID_PLAIN: launch<GROUPS, 32, MID_PLAIN>(x, g, maps, plan); break;
-    case 64 * 4 + MID_PLAIN: launch<GROUPS, 64, MID_PLAIN>(x, g, maps, plan); break;
-    case 48 * 4 + MID_GATED: launch<GROUPS, 48, MID_GATED>(x, g, maps, plan); break;
-    case 64 * 4 + MID_GATED: launch<GROUPS, 64, MID_GATED>(x, g, maps, plan); break;
-    case 96 * 4 + MID_GATED: launch<GROUPS, 96, MID_GATED>(x, g, maps, plan); break;
-    case 32 * 4 + MID_COLLECT: launch<GROUPS, 32, MID_COLLECT>(x, g, maps, plan); break;
-    case 64 * 4 + MID_COLLECT: launch<GROUPS, 64, MID_COLLECT>(x, g, maps, plan); break;
-    case 128 * 4 + MID_COLLECT: launch<GROUPS, 128, MID_COLLECT>(x, g, maps, plan); break;
+    case 32 * 4 + MID_PLAIN: launch<32, MID_PLAIN>(x, g, maps, plan); break;
+    case 64 * 4 + MID_PLAIN: launch<64, MID_PLAIN>(x, g, maps, plan); break;
+    case 48 * 4 + MID_GATED: launch<48, MID_GATED>(x, g, maps, plan); break;
+    case 64 * 4 + MID_GATED: launch<64, MID_GATED>(x, g, maps, plan); break;
+    case 96 * 4 + MID_GATED: launch<96, MID_GATED>(x, g, maps, plan); break;
+    case 32 * 4 + MID_COLLECT: launch<32, MID_COLLECT>(x, g, maps, plan); break;
+    case 64 * 4 + MID_COLLECT: launch<64, MID_COLLECT>(x, g, maps, plan); break;
     default: return false;
     }
     return true;
@@ -658,7 +651,7 @@ static bool make_plan(const msgl_cuda_device *d, const msgl_linear_call *c, msgl
         return false;
     }
     const bool collects = c->accumulate || c->next_norm != NULL;
-    *plan = {1, 64, 1, 1, 1, collects ? LARGE : SMALL, collects ? HALF : 0, false, false};
+    *plan = {64, 1, 1, 1, collects ? LARGE : SMALL, collects ? HALF : 0, false, false};
     if (collects) {
         const int tiles = (w->n + 63) / 64, steps = (w->k + BK - 1) / BK;
         for (int splits : SPLITS) {
@@ -738,13 +731,11 @@ bool msgl__cuda_mid_sm90(msgl_exec *x, const msgl_linear_call *c, const msgl_mid
         g.squares = c->feed->sums;
     }
     CUtensorMap maps[2];
-    if (!msgl__tensor_map(&maps[0], w->dtype, in, c->m, w->k, c->ld_in,
-                          64 * plan->groups / plan->across) ||
+    if (!msgl__tensor_map(&maps[0], w->dtype, in, c->m, w->k, c->ld_in, ROWS / plan->across) ||
         !msgl__tensor_map(&maps[1], w->dtype, w->data, w->n, w->k, (size_t)w->k, g.piece)) {
         return false;
     }
-    const bool done = plan->groups == 1 ? launch_columns<1>(x, g, maps, end, plan)
-                                        : launch_columns<2>(x, g, maps, end, plan);
+    const bool done = launch_columns(x, g, maps, end, plan);
     if (done && feeds) {
         c->feed->parts = (g.n + plan->columns - 1) / plan->columns;
         c->feed->x = c->out;

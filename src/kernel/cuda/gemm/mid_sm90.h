@@ -11,12 +11,11 @@ extern "C" {
 #include "kernel/calls.h"
 #include "kernel/exec.h"
 
-// How a product is cut up. A block makes 64 x groups rows of `in` times `columns` rows of W over
-// one of `splits` parts of k. A cluster is splits x across x down blocks: `across` of them, beside
+// How a product is cut up. A block makes 64 rows of `in` times `columns` rows of W over one of
+// `splits` parts of k. A cluster is splits x across x down blocks: `across` of them, beside
 // each other, share the rows of in, `down` of them the rows of W.
 typedef struct msgl_mid_plan {
-    int groups;        // 1 or 2
-    int columns;       // gated 48, 64 or 96, else 32, 64 or, with accumulate, splits or feed, 128
+    int columns;       // gated 48, 64 or 96, else 32 or 64
     int splits;        // gated 1
     int across, down;  // 1, 2 or 4
     int shared, least; // most and fewest bytes of shared memory
