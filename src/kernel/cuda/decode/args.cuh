@@ -53,18 +53,20 @@ struct msgl_decode_args {
 #define MSGL_DECODE_HAS_PAIR(hd, rows, large) ((large) && (hd) <= 128 && (rows) <= 8)
 
 // PAIR: two CTAs of half the size share an SM, so that one loads and multiplies while the other
-// merges. Best where items are many. Where they are fewer than SMs, one CTA has more warps for each
-// and leaves room for a block of the kernel before it (the product for q, K and V), so that it can
-// start while that one runs.
-template <int HD, int ROWS_, bool LARGE, bool PAIR> struct msgl_decode_shape {
+// merges. Best where items are many. Where they are fewer than SMs, one CTA has more warps for
+// each. ROPE: whether the kernel can rotate. One that cannot keeps q in registers from the start,
+// and takes the memory of the new tokens for tiles and for merging.
+template <int HD, int ROWS_, bool LARGE, bool PAIR, bool ROPE_> struct msgl_decode_shape {
+    static const bool ROPE = ROPE_;
     static const int ROWS = ROWS_; // query heads, padded
     static const int CTAS = PAIR ? 2 : 1;
-    static const bool BESIDE = MSGL_DECODE_HAS_PAIR(HD, ROWS, LARGE) && !PAIR;
+    // By measurement (docs/internals/fa-decode.md, step 10).
+    static const bool FEWER = MSGL_DECODE_HAS_PAIR(HD, ROWS, LARGE) && !PAIR && ROPE;
     static const int WARPS = (LARGE ? 8 : 4) / (HD > 128 || PAIR ? 2 : 1);
     static const int STAGES = LARGE ? (HD > 96   ? 3
                                        : HD > 64 ? 4
                                                  : 5) -
-                                          BESIDE
+                                          FEWER
                                     : (HD > 96   ? 2
                                        : HD > 64 ? 3
                                                  : 4);
@@ -72,12 +74,13 @@ template <int HD, int ROWS_, bool LARGE, bool PAIR> struct msgl_decode_shape {
     static const int LANES = MSGL_HEAD_LANES(HD); // that norm and rotate a head
     static const int PITCH = HD * 2 + 16;         // bytes
     static const int STAGE = 2 * MSGL_FA_TILE * PITCH;
-    static const int RING = STAGES * STAGE; // of one warp
-    static const int PASS_ROWS = 2;         // merged at a time
-    static const int MERGE_PITCH = HD + 8;  // floats
+    static const int RING = STAGES * STAGE;    // of one warp
+    static const int PASS_ROWS = ROPE ? 2 : 4; // merged at a time
+    static const int MERGE_PITCH = HD + 8;     // floats
     static const int MERGE = WARPS * PASS_ROWS * MERGE_PITCH * 4;
-    static const int SUMS = WARPS * 16 * 8;      // maxima and sums
-    static const int INPUT = (ROWS + 2) * PITCH; // of one piece: query heads, newest K and V
+    static const int SUMS = WARPS * 16 * 8; // maxima and sums
+    // Of one piece: query heads, newest K and V.
+    static const int INPUT = ROPE ? (ROWS + 2) * PITCH : 0;
     static const int SLOTS = WARPS * STAGES * MSGL_FA_TILE; // table entries
     static const int TABLE = (SLOTS + WARPS * STAGES) * 4;  // and where their tiles are
     static const int BYTES = WARPS * RING + MERGE + SUMS + 2 * INPUT + TABLE;

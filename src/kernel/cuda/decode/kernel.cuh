@@ -41,6 +41,14 @@ static __device__ __forceinline__ P *msgl_decode_part(const msgl_decode_args &a,
     return (P *)((char *)p + (size_t)req * a.request_stride);
 }
 
+// Whether this launch rotates the new tokens.
+template <typename S>
+static __device__ __forceinline__ bool msgl_decode_rotates(const msgl_decode_args &a)
+{
+    if constexpr (S::ROPE) return a.rope.on;
+    return false;
+}
+
 // What a warp will load next: its walk is ahead of the computation's.
 struct msgl_decode_loads {
     msgl_fa_walk walk;
@@ -58,12 +66,12 @@ enum {
 };
 
 // Moves to the warp's next tile and writes what there is to know about it.
-template <int HD, int WARPS, bool DET>
+template <int HD, typename S, bool DET>
 static __device__ __forceinline__ void
 msgl_decode_look_up(const msgl_decode_args &a, const msgl_fa_split &split, int32_t warp,
                     int32_t lane, msgl_decode_loads *s, int32_t *slots, int32_t *where)
 {
-    if (s->tile >= 0) s->tile += WARPS;
+    if (s->tile >= 0) s->tile += S::WARPS;
     while (s->tile >= s->walk.hi) {
         const int32_t req = s->walk.req, head = s->walk.head;
         if (!msgl__fa_walk_next(&split, DET, a.seqlens, &s->walk)) {
@@ -83,7 +91,7 @@ msgl_decode_look_up(const msgl_decode_args &a, const msgl_fa_split &split, int32
     const int32_t tile = s->walk.first + s->tile, len = s->walk.len;
     if (lane < MSGL_FA_TILE) {
         const int32_t pos = tile * MSGL_FA_TILE + lane;
-        if (pos < len - a.rope.on) {
+        if (pos < len - msgl_decode_rotates<S>(a)) {
             msgl__copy_async_4(msgl__shared_address(slots + lane), s->table + pos);
         } else {
             slots[lane] = MSGL_DECODE_NO_SLOT;
@@ -91,7 +99,7 @@ msgl_decode_look_up(const msgl_decode_args &a, const msgl_fa_split &split, int32
     }
     if (lane == 0) {
         const int32_t head = a.row_blocks > 1 ? s->walk.head / a.row_blocks : s->walk.head;
-        *where = head * HD * 2 + (!a.rope.on && (tile + 1) * MSGL_FA_TILE >= len);
+        *where = head * HD * 2 + (!msgl_decode_rotates<S>(a) && (tile + 1) * MSGL_FA_TILE >= len);
     }
 }
 
@@ -134,8 +142,8 @@ msgl_decode_fill(const msgl_decode_args &a, const msgl_fa_split &split, int32_t 
 {
 #pragma unroll 1
     for (int i = 0; i < S::STAGES; i++) {
-        msgl_decode_look_up<HD, S::WARPS, DET>(a, split, warp, lane, loads,
-                                               slots + i * MSGL_FA_TILE, where + i);
+        msgl_decode_look_up<HD, S, DET>(a, split, warp, lane, loads, slots + i * MSGL_FA_TILE,
+                                        where + i);
     }
     msgl__copy_async_commit();
     msgl__copy_async_wait<0>();
@@ -147,7 +155,7 @@ msgl_decode_fill(const msgl_decode_args &a, const msgl_fa_split &split, int32_t 
         if (at & 1) msgl__pdl_wait(); // (or there is none)
         msgl_decode_issue<HD, S::PITCH>(a, lane, entries, at, ring + i * S::STAGE);
         __syncwarp();
-        msgl_decode_look_up<HD, S::WARPS, DET>(a, split, warp, lane, loads, entries, where + i);
+        msgl_decode_look_up<HD, S, DET>(a, split, warp, lane, loads, entries, where + i);
         msgl__copy_async_commit();
     }
 }
@@ -170,6 +178,42 @@ static __device__ __forceinline__ void msgl_decode_load_q(const char *input, int
         msgl__load_matrix_4(at + ks * 32, r);
         w->q[ks][0] = r[0], w->q[ks][2] = r[1], w->q[ks + 1][0] = r[2], w->q[ks + 1][2] = r[3];
         w->q[ks][1] = w->q[ks][3] = w->q[ks + 1][1] = w->q[ks + 1][3] = 0;
+    }
+}
+
+// The same straight from memory, of queries that are rotated; zero beyond the piece's.
+template <typename T, int HD, int ROWS>
+static __device__ __forceinline__ void msgl_decode_read_q(const msgl_decode_args &a,
+                                                          const msgl_fa_walk &walk, int32_t lane,
+                                                          msgl_decode_warp<T, HD, ROWS> *w)
+{
+    const int32_t g = lane / 4, t = lane % 4;
+    const msgl_decode_head head = msgl_decode_find_head(a, walk.head);
+    const T *q = (const T *)a.q + (size_t)walk.req * a.ld_q + (size_t)(head.first + g) * HD + 2 * t;
+#pragma unroll
+    for (int ks = 0; ks < HD / 16; ks++) {
+#pragma unroll
+        for (int i = 0; i < 4; i++) {
+            const bool used = (ROWS > 8 || (i & 1) == 0) && g + (i & 1) * 8 < head.rows;
+            w->q[ks][i] =
+                used ? *(const uint32_t *)(q + (i & 1) * 8 * HD + ks * 16 + (i & 2) * 4) : 0u;
+        }
+    }
+}
+
+// Brings a piece's queries, and its newest token, to where load_q and place_newest take them from;
+// without rope its queries to registers. is_fetched: the first head of each lane group is there.
+template <typename T, int HD, int ROWS, typename S>
+static __device__ __forceinline__ void
+msgl_decode_bring(const msgl_decode_args &a, const msgl_fa_walk &walk, bool is_fetched,
+                  int32_t lane, msgl_decode_fetched *f, char *input,
+                  msgl_decode_warp<T, HD, ROWS> *w)
+{
+    if constexpr (S::ROPE) {
+        if (!is_fetched) msgl_decode_fetch<T, HD>(a, walk, msgl_decode_lane_group<S>(), f);
+        msgl_decode_prepare_all<T, HD, S>(a, walk, f, input);
+    } else {
+        msgl_decode_read_q(a, walk, lane, w);
     }
 }
 
@@ -439,12 +483,12 @@ msgl_decode_find_place(const msgl_decode_args &a, int32_t slice, msgl_fa_split *
     __syncthreads();
 }
 
-template <typename T, int HD, int ROWS, bool LARGE, bool PAIR, bool DET>
+template <typename T, int HD, int ROWS, bool LARGE, bool PAIR, bool ROPE, bool DET>
 __global__
-__launch_bounds__(msgl_decode_shape<HD, ROWS, LARGE, PAIR>::THREADS,
+__launch_bounds__(msgl_decode_shape<HD, ROWS, LARGE, PAIR, ROPE>::THREADS,
                   PAIR ? 2 : 1) void msgl_decode_kernel(const __grid_constant__ msgl_decode_args a)
 {
-    typedef msgl_decode_shape<HD, ROWS, LARGE, PAIR> S;
+    typedef msgl_decode_shape<HD, ROWS, LARGE, PAIR, ROPE> S;
     const int WARPS = S::WARPS, STAGES = S::STAGES;
     if (LARGE != MSGL_DECODE_LARGE) return; // never launched here
     extern __shared__ __align__(128) char smem[];
@@ -475,7 +519,7 @@ __launch_bounds__(msgl_decode_shape<HD, ROWS, LARGE, PAIR>::THREADS,
     slots += warp * STAGES * MSGL_FA_TILE;
     where += warp * STAGES;
     msgl_decode_fill<HD, S, DET>(a, split, warp, lane, &loads, slots, where, ring);
-    msgl_decode_prefetch_weights<HD>(a);
+    if constexpr (ROPE) msgl_decode_prefetch_weights<HD>(a);
     msgl__pdl_wait();
 
     const uint32_t k_at = ((lane & 7) + (lane >> 4) * 8) * S::PITCH + ((lane >> 3) & 1) * 16;
@@ -485,18 +529,17 @@ __launch_bounds__(msgl_decode_shape<HD, ROWS, LARGE, PAIR>::THREADS,
     msgl_decode_warp<T, HD, ROWS> w;
     msgl_decode_fetched fetched;
     bool more = msgl__fa_walk_next(&split, DET, a.seqlens, &walk);
-    if (more) {
-        msgl_decode_fetch<T, HD>(a, walk, msgl_decode_lane_group<S>(), &fetched);
-        msgl_decode_prepare_all<T, HD, S>(a, walk, &fetched, input);
-    }
-    __syncthreads();
+    if (more) msgl_decode_bring<T, HD, ROWS, S>(a, walk, false, lane, &fetched, input, &w);
+    if constexpr (ROPE) __syncthreads();
     while (more) {
-        msgl_decode_load_q<T, HD, ROWS, S::PITCH>(input, lane, &w);
+        if constexpr (ROPE) msgl_decode_load_q<T, HD, ROWS, S::PITCH>(input, lane, &w);
         // What the next piece needs of its new token is read while this one is computed, where
         // registers allow.
         msgl_fa_walk next = walk;
         more = msgl__fa_walk_next(&split, DET, a.seqlens, &next);
-        if (early && more) msgl_decode_fetch<T, HD>(a, next, msgl_decode_lane_group<S>(), &fetched);
+        if constexpr (ROPE && early) {
+            if (more) msgl_decode_fetch<T, HD>(a, next, msgl_decode_lane_group<S>(), &fetched);
+        }
 #pragma unroll
         for (int nb = 0; nb < HD / 8; nb++) {
 #pragma unroll
@@ -514,7 +557,7 @@ __launch_bounds__(msgl_decode_shape<HD, ROWS, LARGE, PAIR>::THREADS,
             __syncwarp();
             const uint32_t stage = ring + at * S::STAGE;
             int32_t *entries = slots + at * MSGL_FA_TILE;
-            if (a.rope.on && tile == walk.tiles - 1) {
+            if (msgl_decode_rotates<S>(a) && tile == walk.tiles - 1) {
                 msgl_decode_place_newest<HD, S>(smem + (stage - msgl__shared_address(smem)), input,
                                                 (len - 1) % MSGL_FA_TILE, lane);
             }
@@ -533,8 +576,7 @@ __launch_bounds__(msgl_decode_shape<HD, ROWS, LARGE, PAIR>::THREADS,
                 __syncwarp();
                 msgl_decode_issue<HD, S::PITCH>(a, lane, entries, where[at], stage);
                 __syncwarp();
-                msgl_decode_look_up<HD, WARPS, DET>(a, split, warp, lane, &loads, entries,
-                                                    where + at);
+                msgl_decode_look_up<HD, S, DET>(a, split, warp, lane, &loads, entries, where + at);
                 msgl__copy_async_commit();
             };
             if (early) {
@@ -553,11 +595,9 @@ __launch_bounds__(msgl_decode_shape<HD, ROWS, LARGE, PAIR>::THREADS,
             if (!early) refill();
             at = at == STAGES - 1 ? 0 : at + 1;
         }
-        if (!early && more)
-            msgl_decode_fetch<T, HD>(a, next, msgl_decode_lane_group<S>(), &fetched);
         // Into the other half: no warp reads that before the barriers of the end.
         input = inputs + (input == inputs ? S::INPUT : 0);
-        if (more) msgl_decode_prepare_all<T, HD, S>(a, next, &fetched, input);
+        if (more) msgl_decode_bring<T, HD, ROWS, S>(a, next, early, lane, &fetched, input, &w);
         msgl_decode_finish<T, HD, ROWS, S, DET>(a, split, walk, warp, lane, merge, ml, sums + WARPS,
                                                 &w);
         walk = next;

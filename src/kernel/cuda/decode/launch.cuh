@@ -20,11 +20,11 @@ struct msgl_decode_gpu {
 cudaError_t msgl__fa_decode_bf16(const msgl_decode_args *a, int head_dim, const msgl_decode_gpu *g);
 cudaError_t msgl__fa_decode_f16(const msgl_decode_args *a, int head_dim, const msgl_decode_gpu *g);
 
-template <typename T, int HD, int ROWS, bool LARGE, bool PAIR, bool DET>
+template <typename T, int HD, int ROWS, bool LARGE, bool PAIR, bool ROPE, bool DET>
 static cudaError_t msgl_decode_launch(const msgl_decode_args &a, const msgl_decode_gpu &g)
 {
-    typedef msgl_decode_shape<HD, ROWS, LARGE, PAIR> S;
-    void (*kernel)(msgl_decode_args) = msgl_decode_kernel<T, HD, ROWS, LARGE, PAIR, DET>;
+    typedef msgl_decode_shape<HD, ROWS, LARGE, PAIR, ROPE> S;
+    void (*kernel)(msgl_decode_args) = msgl_decode_kernel<T, HD, ROWS, LARGE, PAIR, ROPE, DET>;
     cudaError_t e =
         cudaFuncSetAttribute(kernel, cudaFuncAttributeMaxDynamicSharedMemorySize, S::BYTES);
     if (e == cudaSuccess) {
@@ -43,10 +43,12 @@ template <typename T, int HD, int ROWS, bool LARGE>
 static cudaError_t msgl_decode_launch_shape(const msgl_decode_args &a, const msgl_decode_gpu &g)
 {
     const bool has_pair = MSGL_DECODE_HAS_PAIR(HD, ROWS, LARGE);
-    if (a.deterministic) return msgl_decode_launch<T, HD, ROWS, LARGE, has_pair, true>(a, g);
-    return has_pair && a.split.batch * a.split.heads > g.sms
-               ? msgl_decode_launch<T, HD, ROWS, LARGE, has_pair, false>(a, g)
-               : msgl_decode_launch<T, HD, ROWS, LARGE, false, false>(a, g);
+    if (a.deterministic) return msgl_decode_launch<T, HD, ROWS, LARGE, has_pair, true, true>(a, g);
+    if (has_pair && a.split.batch * a.split.heads > g.sms) {
+        return msgl_decode_launch<T, HD, ROWS, LARGE, has_pair, true, false>(a, g);
+    }
+    return a.rope.on ? msgl_decode_launch<T, HD, ROWS, LARGE, false, true, false>(a, g)
+                     : msgl_decode_launch<T, HD, ROWS, LARGE, false, false, false>(a, g);
 }
 
 template <typename T, int HD, bool LARGE>
