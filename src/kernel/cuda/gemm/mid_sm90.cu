@@ -12,6 +12,7 @@
 #include "kernel/cuda/gemm/mid_sm90.h"
 
 #include "kernel/cuda/device.cuh"
+#include "kernel/cuda/gemm/fed.cuh"
 #include "kernel/cuda/gemm/mma.cuh"
 #include "kernel/cuda/gemm/tensor_map.cuh"
 #include "kernel/cuda/gemm/wgmma.cuh"
@@ -25,8 +26,7 @@ enum {
     THREADS = GROUP + 64, // a warp that loads, a warp that adds up the squares
     MAX_STAGES = 8,
     MAX_CLUSTER = 8,
-    PAD = 8, // floats behind a row of sums: a quad's pairs of four rows fall on 32 banks
-    MAX_ROWS = 256,
+    PAD = 8,   // floats behind a row of sums: a quad's pairs of four rows fall on 32 banks
     AHEAD = 4, // groups of four outputs of a thread whose old values are loaded ahead
 };
 
@@ -79,11 +79,6 @@ typedef struct mid_shared {
     uint32_t full, empty, landed, scales;
 } mid_shared;
 
-static __device__ __forceinline__ int clamp_to(int v, int most)
-{
-    return v < 0 ? 0 : v < most ? v : most;
-}
-
 template <int OUTPUTS> static __device__ __forceinline__ mid_place find_place(const mid_args &g)
 {
     mid_place p;
@@ -93,8 +88,8 @@ template <int OUTPUTS> static __device__ __forceinline__ mid_place find_place(co
     p.base = g.splits * (p.across + g.across * p.down);
     p.column = (int)blockIdx.y * OUTPUTS;
     p.token = (int)blockIdx.z * ROWS;
-    p.rows = clamp_to(g.m - p.token, ROWS);
-    p.own = clamp_to(p.rows - p.part * g.share, g.share);
+    p.rows = msgl__clamp_to(g.m - p.token, ROWS);
+    p.own = msgl__clamp_to(p.rows - p.part * g.share, g.share);
     p.first = p.part * g.steps + (p.part < g.longer ? p.part : g.longer);
     p.num = g.steps + (p.part < g.longer);
     return p;
@@ -224,18 +219,6 @@ static __device__ __forceinline__ void row_scales(const mid_args &g, const mid_p
     }
 }
 
-static __device__ __forceinline__ float load_scale(const mid_args &g, uint32_t scales, int row)
-{
-    float v = 1.0f;
-    if (g.sums != NULL) {
-        asm volatile("ld.shared.f32 %0, [%1];\n"
-                     : "=f"(v)
-                     : "r"(scales + (uint32_t)row * 4)
-                     : "memory");
-    }
-    return v;
-}
-
 // MID_PLAIN and MID_GATED: a thread's two rows, from its registers.
 template <int COLUMNS, bool GATED>
 static __device__ __forceinline__ void store_direct(const mid_args &g, const mid_place &p,
@@ -245,7 +228,8 @@ static __device__ __forceinline__ void store_direct(const mid_args &g, const mid
     constexpr int EIGHTS = (GATED ? COLUMNS / 2 : COLUMNS) / 8;
     const int lane = threadIdx.x % 32, row = (int)threadIdx.x / 32 * 16 + lane / 4;
     const int column = p.column + lane % 4 * 2;
-    const float scales[2] = {load_scale(g, at.scales, row), load_scale(g, at.scales, row + 8)};
+    const float scales[2] = {msgl__load_scale(g.sums != NULL, at.scales, row),
+                             msgl__load_scale(g.sums != NULL, at.scales, row + 8)};
     __nv_bfloat16 *const out = g.out + (size_t)(p.token + row) * g.ld_out + column;
 #pragma unroll
     for (int j = 0; j < EIGHTS; j++) {
@@ -296,28 +280,13 @@ static __device__ __forceinline__ void send(const mid_args &g, const mid_place &
     const int to = threadIdx.x % 32;
     if (to >= g.splits || to == p.part) return;
     const uint32_t row = PITCH * 4, all = (uint32_t)g.share * row;
-    const uint32_t bytes = (uint32_t)clamp_to(p.rows - to * g.share, g.share) * row;
+    const uint32_t bytes = (uint32_t)msgl__clamp_to(p.rows - to * g.share, g.share) * row;
     const uint32_t slot = (uint32_t)(p.part < to ? p.part : p.part - 1);
     const uint32_t peer = (uint32_t)(p.base + to);
     if (bytes == 0) return;
     msgl__cluster_copy(msgl__cluster_address(at.parts + slot * all, peer),
                        at.stages + (uint32_t)to * all, bytes,
                        msgl__cluster_address(at.landed, peer));
-}
-
-static __device__ __forceinline__ uint2 pack_four(const float v[4])
-{
-    const __nv_bfloat162 a = __floats2bfloat162_rn(v[0], v[1]);
-    const __nv_bfloat162 b = __floats2bfloat162_rn(v[2], v[3]);
-    return make_uint2(*(const uint32_t *)&a, *(const uint32_t *)&b);
-}
-
-static __device__ __forceinline__ void unpack_four(uint2 p, float v[4])
-{
-    v[0] = __uint_as_float(p.x << 16);
-    v[1] = __uint_as_float(p.x & 0xffff0000u);
-    v[2] = __uint_as_float(p.y << 16);
-    v[3] = __uint_as_float(p.y & 0xffff0000u);
 }
 
 // What a thread needs to finish four columns of every STEP-th row: all of it there before the sums
@@ -379,10 +348,10 @@ template <int COLUMNS> struct mid_finisher {
                                          bool there) const
     {
         float x[4];
-        unpack_four(stored, x);
+        msgl__unpack_four(stored, x);
         float square = x[0] * x[0] + x[1] * x[1] + (x[2] * x[2] + x[3] * x[3]);
         x[0] *= weight.x, x[1] *= weight.y, x[2] *= weight.z, x[3] *= weight.w;
-        if (there) *(uint2 *)(g.scaled + (size_t)t * g.n + column) = pack_four(x);
+        if (there) *(uint2 *)(g.scaled + (size_t)t * g.n + column) = msgl__pack_four(x);
 #pragma unroll
         for (int d = 1; d < FOURS; d *= 2) square += __shfl_xor_sync(0xffffffffu, square, d);
         if (there && column == p.column) {
@@ -412,13 +381,13 @@ template <int COLUMNS> struct mid_finisher {
                                            : load_old(g, p, i);
                 float v[4], before[4];
                 add_parts(g, own + offset, at.parts + offset, v);
-                unpack_four(was, before);
-                const float scale = load_scale(g, at.scales, first + r);
+                msgl__unpack_four(was, before);
+                const float scale = msgl__load_scale(g.sums != NULL, at.scales, first + r);
                 v[0] = v[0] * scale + bias.x + before[0];
                 v[1] = v[1] * scale + bias.y + before[1];
                 v[2] = v[2] * scale + bias.z + before[2];
                 v[3] = v[3] * scale + bias.w + before[3];
-                stored = pack_four(v);
+                stored = msgl__pack_four(v);
                 *(uint2 *)to = stored;
             }
             if (g.next != NULL) feed(g, p, p.token + first + r, stored, there);
@@ -670,30 +639,11 @@ static bool make_plan(const msgl_cuda_device *d, const msgl_linear_call *c, msgl
     return false;
 }
 
-// Whether the feed is that of the call's input.
-static bool is_fed(const msgl_linear_call *c)
-{
-    const msgl_norm_feed *f = c->feed;
-    return f != NULL && f->parts > 0 && f->x == c->in && f->weight == c->norm && f->m == c->m &&
-           c->ld_in == (size_t)c->w->k;
-}
-
-// Of what the kernels take for granted.
-static bool can_do(const msgl_exec *x, const msgl_linear_call *c)
-{
-    const msgl_weight *w = c->w;
-    const uintptr_t bits = (uintptr_t)c->in | (uintptr_t)c->out | (uintptr_t)w->data |
-                           (uintptr_t)c->bias | (uintptr_t)c->next_norm;
-    return x->device->capability == 90 && w->dtype == MSGL_BF16 && !c->f32_out && c->m >= 1 &&
-           c->m <= MAX_ROWS && bits % 16 == 0 && w->k % 8 == 0 && w->n % (c->gated ? 16 : 8) == 0 &&
-           c->ld_in % 8 == 0 && c->ld_out % 8 == 0 && (c->norm == NULL || is_fed(c));
-}
-
 bool msgl__cuda_mid_sm90(msgl_exec *x, const msgl_linear_call *c, const msgl_mid_plan *plan)
 {
     const msgl_weight *w = c->w;
     msgl_mid_plan own;
-    if (!can_do(x, c)) return false;
+    if (!msgl__fed_can_do(x, c)) return false;
     if (plan == NULL && !make_plan(msgl__cuda_device(x), c, &own)) return false;
     if (plan == NULL) plan = &own;
     const bool feeds = c->feed != NULL && c->next_norm != NULL;
@@ -736,11 +686,6 @@ bool msgl__cuda_mid_sm90(msgl_exec *x, const msgl_linear_call *c, const msgl_mid
         return false;
     }
     const bool done = launch_columns(x, g, maps, end, plan);
-    if (done && feeds) {
-        c->feed->parts = (g.n + plan->columns - 1) / plan->columns;
-        c->feed->x = c->out;
-        c->feed->weight = c->next_norm;
-        c->feed->m = c->m;
-    }
+    if (done && feeds) msgl__note_feed(c, (g.n + plan->columns - 1) / plan->columns);
     return done;
 }

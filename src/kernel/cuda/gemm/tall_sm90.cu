@@ -14,6 +14,7 @@
 #include "kernel/cuda/gemm/tall_sm90.h"
 
 #include "kernel/cuda/device.cuh"
+#include "kernel/cuda/gemm/fed.cuh"
 #include "kernel/cuda/gemm/mma.cuh"
 #include "kernel/cuda/gemm/tensor_map.cuh"
 #include "kernel/cuda/gemm/wgmma.cuh"
@@ -31,7 +32,6 @@ enum {
     W_BYTES = ROWS * ROW_BYTES,
     PITCH = ROWS + 4, // floats of a row of sums: a quad's four pairs of rows fall on 32 banks
     MAX_COLUMNS = 128,
-    MAX_ROWS = 256,
     BATCH = 6, // rows of in that a thread finishes at a time: all of them, mostly
     LIMIT = 227 << 10,
 };
@@ -81,11 +81,6 @@ typedef struct tall_shared {
     uint32_t full, empty, landed, scales;
 } tall_shared;
 
-static __device__ __forceinline__ int clamp_to(int v, int most)
-{
-    return v < 0 ? 0 : v < most ? v : most;
-}
-
 template <int COLUMNS, int OUTPUTS>
 static __device__ __forceinline__ tall_place find_place(const tall_args &g)
 {
@@ -93,8 +88,8 @@ static __device__ __forceinline__ tall_place find_place(const tall_args &g)
     p.part = (int)blockIdx.x;
     p.output = (int)blockIdx.y * OUTPUTS;
     p.token = (int)blockIdx.z * COLUMNS;
-    p.rows = clamp_to(g.m - p.token, COLUMNS);
-    p.own = clamp_to(p.rows - p.part * g.share, g.share);
+    p.rows = msgl__clamp_to(g.m - p.token, COLUMNS);
+    p.own = msgl__clamp_to(p.rows - p.part * g.share, g.share);
     p.first = p.part * g.steps + (p.part < g.longer ? p.part : g.longer);
     p.num = g.steps + (p.part < g.longer);
     return p;
@@ -187,18 +182,6 @@ static __device__ __forceinline__ void row_scales(const tall_args &g, const tall
                      "f"(scale)
                      : "memory");
     }
-}
-
-static __device__ __forceinline__ float load_scale(const tall_args &g, uint32_t scales, int row)
-{
-    float v = 1.0f;
-    if (g.sums != NULL) {
-        asm volatile("ld.shared.f32 %0, [%1];\n"
-                     : "=f"(v)
-                     : "r"(scales + (uint32_t)row * 4)
-                     : "memory");
-    }
-    return v;
 }
 
 // --- sums straight to out -----------------------------------------------------------------------
@@ -311,26 +294,12 @@ static __device__ __forceinline__ void send(const tall_args &g, const tall_place
     const int to = threadIdx.x % 32;
     if (to >= g.splits || to == p.part) return;
     const uint32_t row = PITCH * 4, all = (uint32_t)g.share * row;
-    const uint32_t bytes = (uint32_t)clamp_to(p.rows - to * g.share, g.share) * row;
+    const uint32_t bytes = (uint32_t)msgl__clamp_to(p.rows - to * g.share, g.share) * row;
     const uint32_t slot = (uint32_t)(p.part < to ? p.part : p.part - 1);
     if (bytes == 0) return;
     msgl__cluster_copy(msgl__cluster_address(at.parts + slot * all, (uint32_t)to),
                        at.stages + (uint32_t)to * all, bytes,
                        msgl__cluster_address(at.landed, (uint32_t)to));
-}
-
-static __device__ __forceinline__ uint2 pack_four(const float v[4])
-{
-    return make_uint2(msgl__pack_two(v[0], v[1], __nv_bfloat16()),
-                      msgl__pack_two(v[2], v[3], __nv_bfloat16()));
-}
-
-static __device__ __forceinline__ void unpack_four(uint2 p, float v[4])
-{
-    v[0] = __uint_as_float(p.x << 16);
-    v[1] = __uint_as_float(p.x & 0xffff0000u);
-    v[2] = __uint_as_float(p.y << 16);
-    v[3] = __uint_as_float(p.y & 0xffff0000u);
 }
 
 // What a thread needs to finish four outputs of every STEP-th row of in, BATCH rows at a time,
@@ -395,10 +364,10 @@ struct tall_finisher {
                                          uint2 stored, bool there) const
     {
         float x[4];
-        unpack_four(stored, x);
+        msgl__unpack_four(stored, x);
         float square = x[0] * x[0] + x[1] * x[1] + (x[2] * x[2] + x[3] * x[3]);
         x[0] *= weight.x, x[1] *= weight.y, x[2] *= weight.z, x[3] *= weight.w;
-        if (there) *(uint2 *)(g.scaled + (size_t)t * g.n + column) = pack_four(x);
+        if (there) *(uint2 *)(g.scaled + (size_t)t * g.n + column) = msgl__pack_four(x);
 #pragma unroll
         for (int d = 1; d < FOURS; d *= 2) square += __shfl_xor_sync(0xffffffffu, square, d);
         if (there && column == p.output) g.squares[(size_t)blockIdx.y * g.m + t] = square;
@@ -418,14 +387,15 @@ struct tall_finisher {
 #pragma unroll
             for (int i = 0; i < BATCH; i++) {
                 const int r = row + done + i * STEP;
-                const float scale = load_scale(g, at.scales, first + (r < p.own ? r : 0));
+                const float scale =
+                    msgl__load_scale(g.sums != NULL, at.scales, first + (r < p.own ? r : 0));
                 float before[4];
-                unpack_four(old[i], before);
+                msgl__unpack_four(old[i], before);
                 v[i][0] = v[i][0] * scale + bias.x + before[0];
                 v[i][1] = v[i][1] * scale + bias.y + before[1];
                 v[i][2] = v[i][2] * scale + bias.z + before[2];
                 v[i][3] = v[i][3] * scale + bias.w + before[3];
-                stored[i] = valid ? pack_four(v[i]) : make_uint2(0, 0);
+                stored[i] = valid ? msgl__pack_four(v[i]) : make_uint2(0, 0);
                 if (valid && r < p.own) *(uint2 *)(out + (size_t)r * g.ld_out) = stored[i];
             }
             if (g.next == NULL) continue;
@@ -650,30 +620,11 @@ static bool make_plan(const msgl_cuda_device *d, const msgl_linear_call *c, msgl
     return plan->splits > 1;
 }
 
-// Whether the feed is that of the call's input.
-static bool is_fed(const msgl_linear_call *c)
-{
-    const msgl_norm_feed *f = c->feed;
-    return f != NULL && f->parts > 0 && f->x == c->in && f->weight == c->norm && f->m == c->m &&
-           c->ld_in == (size_t)c->w->k;
-}
-
-// Of what the kernels take for granted.
-static bool can_do(const msgl_exec *x, const msgl_linear_call *c)
-{
-    const msgl_weight *w = c->w;
-    const uintptr_t bits = (uintptr_t)c->in | (uintptr_t)c->out | (uintptr_t)w->data |
-                           (uintptr_t)c->bias | (uintptr_t)c->next_norm;
-    return x->device->capability == 90 && w->dtype == MSGL_BF16 && !c->f32_out && c->m >= 1 &&
-           c->m <= MAX_ROWS && bits % 16 == 0 && w->k % 8 == 0 && w->n % (c->gated ? 16 : 8) == 0 &&
-           c->ld_in % 8 == 0 && c->ld_out % 8 == 0 && (c->norm == NULL || is_fed(c));
-}
-
 bool msgl__cuda_tall_sm90(msgl_exec *x, const msgl_linear_call *c, const msgl_tall_plan *plan)
 {
     const msgl_weight *w = c->w;
     msgl_tall_plan own;
-    if (!can_do(x, c)) return false;
+    if (!msgl__fed_can_do(x, c)) return false;
     if (plan == NULL && !make_plan(msgl__cuda_device(x), c, &own)) return false;
     if (plan == NULL) plan = &own;
     const bool feeds = c->feed != NULL && c->next_norm != NULL;
@@ -713,11 +664,6 @@ bool msgl__cuda_tall_sm90(msgl_exec *x, const msgl_linear_call *c, const msgl_ta
         return false;
     }
     if (!launch_shape(x, g, maps, end, plan)) return false;
-    if (feeds) {
-        c->feed->parts = (g.n + ROWS - 1) / ROWS;
-        c->feed->x = c->out;
-        c->feed->weight = c->next_norm;
-        c->feed->m = c->m;
-    }
+    if (feeds) msgl__note_feed(c, (g.n + ROWS - 1) / ROWS);
     return true;
 }
