@@ -9,6 +9,7 @@
 #include "kernel/cuda/gemm/lt.cuh"
 #include "kernel/cuda/gemm/mid_sm90.h"
 #include "kernel/cuda/gemm/narrow_sm90.h"
+#include "kernel/cuda/gemm/stream_sm90.h"
 #include "kernel/cuda/gemm/tall_sm90.h"
 #include "kernel/cuda/gemm/wide_sm90.h"
 #include "kernel/cuda/gemv/gemv.h"
@@ -62,7 +63,10 @@ void msgl__cuda_linear_library(msgl_exec *x, const msgl_linear_call *c)
     msgl_linear_call normed;
     if (!norm_first(x, c, &normed)) return;
     const bool deterministic = msgl__cuda_device(x)->deterministic;
-    if (!deterministic && msgl__cuda_wide_sm90(x, &normed, NULL, false)) return;
+    if (!deterministic && (msgl__cuda_wide_sm90(x, &normed, NULL, false) ||
+                           msgl__cuda_stream_sm90(x, &normed, false))) {
+        return;
+    }
     msgl_gemm_product p = {};
     p.w = c->w;
     p.in = normed.in;

@@ -31,7 +31,10 @@ int msgl__cuda_blas_create(msgl_cuda_device *d, const char *gpu, const char *cac
     b->capacity = FIRST_CAPACITY;
     b->table = (msgl_gemm_choice *)msgl__calloc(b->capacity, sizeof *b->table);
     b->workspace_bytes = WORKSPACE;
-    if (cudaMalloc(&b->workspace, b->workspace_bytes) != cudaSuccess || b->table == NULL) {
+    const size_t flags = MSGL_GEMM_FLAGS * sizeof *b->flags;
+    if (cudaMalloc(&b->workspace, b->workspace_bytes) != cudaSuccess ||
+        cudaMalloc((void **)&b->flags, flags) != cudaSuccess ||
+        cudaMemsetAsync(b->flags, 0, flags, d->stream) != cudaSuccess || b->table == NULL) {
         (void)cudaGetLastError();
         return msgl__err_set(err, MSGL_ENOMEM, "cuBLASLt: no %d MiB of device memory for its work",
                              WORKSPACE >> 20);
@@ -58,6 +61,7 @@ void msgl__cuda_blas_destroy(msgl_cuda_device *d)
     if (b == NULL) return;
     if (b->lt != NULL) (void)cublasLtDestroy(b->lt);
     (void)cudaFree(b->workspace);
+    (void)cudaFree(b->flags);
     for (int i = 0; i < MSGL_GEMM_STAGES; i++) {
         if (b->staging.memory[i] != NULL) (void)cudaFreeHost(b->staging.memory[i]);
         if (b->staging.taken[i] != NULL) (void)cudaEventDestroy(b->staging.taken[i]);

@@ -64,10 +64,13 @@ typedef struct msgl_gemm_staging {
     unsigned next;
 } msgl_gemm_staging;
 
+enum { MSGL_GEMM_FLAGS = 4096 };
+
 struct msgl_cuda_blas {
     cublasLtHandle_t lt;
     void *workspace;
     size_t workspace_bytes;
+    int32_t *flags;          // [MSGL_GEMM_FLAGS] of stream_sm90, zero between kernels
     msgl_gemm_choice *table; // open addressing, capacity a power of two
     size_t capacity, count;
     char *cache_path; // NULL: choices are not kept

@@ -9,12 +9,12 @@
 
 #include "kernel/cuda/device.cuh"
 
-// Of the driver's entry; false when the driver cannot, or p or a stride (bytes) are not multiples
-// of
-// 16. What is outside reads as zero; swizzled by 128 bytes.
+// By the driver's entry; false when the driver cannot, or p or a stride (bytes) are not multiples
+// of 16. What is outside reads as zero and is not written.
 static inline bool msgl__tensor_map_encode(CUtensorMap *map, msgl_dtype type, const void *p,
                                            int rank, const cuuint64_t *dims,
-                                           const cuuint64_t *strides, const cuuint32_t *box)
+                                           const cuuint64_t *strides, const cuuint32_t *box,
+                                           CUtensorMapSwizzle swizzle = CU_TENSOR_MAP_SWIZZLE_128B)
 {
     typedef CUresult (*encode_fn)(CUtensorMap *, CUtensorMapDataType, cuuint32_t, void *,
                                   const cuuint64_t *, const cuuint64_t *, const cuuint32_t *,
@@ -32,12 +32,12 @@ static inline bool msgl__tensor_map_encode(CUtensorMap *map, msgl_dtype type, co
     const CUtensorMapDataType t =
         type == MSGL_F16 ? CU_TENSOR_MAP_DATA_TYPE_FLOAT16 : CU_TENSOR_MAP_DATA_TYPE_BFLOAT16;
     return ((encode_fn)entry)(map, t, (cuuint32_t)rank, (void *)p, dims, strides, box, one,
-                              CU_TENSOR_MAP_INTERLEAVE_NONE, CU_TENSOR_MAP_SWIZZLE_128B,
+                              CU_TENSOR_MAP_INTERLEAVE_NONE, swizzle,
                               CU_TENSOR_MAP_L2_PROMOTION_L2_256B,
                               CU_TENSOR_MAP_FLOAT_OOB_FILL_NONE) == CUDA_SUCCESS;
 }
 
-// Boxes of box_rows x 64 elements; ld: elements.
+// Boxes of box_rows x 64 elements, swizzled by 128 bytes; ld: elements.
 static inline bool msgl__tensor_map(CUtensorMap *map, msgl_dtype type, const void *p, int rows,
                                     int columns, size_t ld, int box_rows)
 {

@@ -349,4 +349,12 @@ msgl__store_matrix_4_transposed(uint32_t address, uint32_t a, uint32_t b, uint32
         : "memory");
 }
 
+static __device__ __forceinline__ void msgl__store_matrix_2_transposed(uint32_t address, uint32_t a,
+                                                                       uint32_t b)
+{
+    asm volatile("stmatrix.sync.aligned.m8n8.x2.trans.shared.b16 [%0], {%1, %2};\n" ::"r"(address),
+                 "r"(a), "r"(b)
+                 : "memory");
+}
+
 #endif
