@@ -151,10 +151,11 @@ static void run_combine(bench_exec *e, const bench_case *c, int set)
     msgl__cuda_moe_combine(&e->x, c->out[set], c->ints[3], c->floats, c->rows, c->top_k, c->dim,
                            true, c->in[set]);
 }
-static void run_scatter(bench_exec *e, const bench_case *c, int set)
+static void run_take(bench_exec *e, const bench_case *c, int set)
 {
     (void)set;
-    msgl__cuda_scatter_tokens(e->device.stream, c->ints[0], c->ints[1], c->ints[2], c->rows);
+    msgl__cuda_take_tokens(e->device.stream, c->ints[0], c->ints[1], c->rows, c->ints[2],
+                           c->ints[3], c->ints[1]);
 }
 
 struct model_shape {
@@ -276,8 +277,8 @@ static void bench_device(bench_exec *e)
     int32_t ints[256];
     for (int i = 0; i < 256; i++) ints[i] = i;
     c.rows = 256, c.sets = 1;
-    for (int i = 0; i < 3; i++) c.ints[i] = ints_upload(ints, 256);
-    report("scatter", "tokens", 256, 256 * 12, graph_us(e, &c, run_scatter));
+    for (int i = 0; i < 4; i++) c.ints[i] = ints_upload(ints, 256);
+    report("take", "tokens", 256, 256 * 20, graph_us(e, &c, run_take));
     const size_t n = (size_t)4 << 30;
     void *p;
     CUDA_OK(cudaMalloc(&p, n * 2));

@@ -6,6 +6,7 @@
 #ifndef MSGL_TESTS_CUDA_FED_CASE_CUH
 #define MSGL_TESTS_CUDA_FED_CASE_CUH
 
+#include "kernel/cuda/gemm/fed.cuh"
 #include "tests/cuda/ops_check.cuh"
 
 typedef struct fed_case {

@@ -85,6 +85,7 @@ static void test_chosen(bench_exec *e, const options *opt)
         msgl_linear_call call = {};
         call.w = &w, call.in = x, call.m = 17, call.norm = weight, call.feed = &fed;
         call.ld_in = call.ld_out = 64, call.out = (void *)x;
+        expect(&f, msgl__is_fed(&call), "a feed of its own");
         if (i == 0) call.in = x + 4;
         if (i == 1) call.norm = weight + 4;
         if (i == 2) call.m = 18;

@@ -12,7 +12,7 @@ extern "C" {
 #include "kernel/device.h"
 }
 
-struct msgl_cuda_blas;   // gemm_lt.cu: the library's handle, workspace and chosen algorithms
+struct msgl_cuda_blas;   // gemm/lt.cuh: the library's handle, workspace and chosen algorithms
 struct msgl_cuda_copies; // copies.cu: a step's inputs on their way
 
 struct msgl_cuda_device {

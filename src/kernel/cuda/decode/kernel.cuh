@@ -17,8 +17,11 @@
 // arrives last, in fixed order too.
 //
 // Launched with programmatic dependence: the lengths, the table and the tiles without the newest
-// token were there before the step's first kernel, so they are read while the kernel before this
-// one still runs. Only q and the newest token's K and V wait for it.
+// token are older than the step's layers, so they are read while the kernel before this one still
+// runs. Only q and the newest token's K and V wait for it. (The newest token's entry of the table
+// is written by the step's first kernel, msgl__cuda_take_tokens. The embedding's gather, an
+// ordinary launch, stands between: it waits for all before it, and no layer starts before it has
+// ended.)
 #ifndef MSGL_KERNEL_CUDA_DECODE_KERNEL_CUH
 #define MSGL_KERNEL_CUDA_DECODE_KERNEL_CUH
 

@@ -6,6 +6,7 @@
 #define MSGL_KERNEL_CUDA_GEMM_FED_CUH
 
 #include "kernel/calls.h"
+#include "kernel/cuda/device.cuh"
 #include "kernel/cuda/gemm/mma.cuh"
 #include "kernel/exec.h"
 

@@ -31,13 +31,17 @@ int msgl__cuda_blas_create(msgl_cuda_device *d, const char *gpu, const char *cac
     b->capacity = FIRST_CAPACITY;
     b->table = (msgl_gemm_choice *)msgl__calloc(b->capacity, sizeof *b->table);
     b->workspace_bytes = WORKSPACE;
+    if (b->table == NULL) return msgl__err_set(err, MSGL_ENOMEM, "cuBLASLt: out of memory");
     const size_t flags = MSGL_GEMM_FLAGS * sizeof *b->flags;
     if (cudaMalloc(&b->workspace, b->workspace_bytes) != cudaSuccess ||
-        cudaMalloc((void **)&b->flags, flags) != cudaSuccess ||
-        cudaMemsetAsync(b->flags, 0, flags, d->stream) != cudaSuccess || b->table == NULL) {
+        cudaMalloc((void **)&b->flags, flags) != cudaSuccess) {
         (void)cudaGetLastError();
         return msgl__err_set(err, MSGL_ENOMEM, "cuBLASLt: no %d MiB of device memory for its work",
                              WORKSPACE >> 20);
+    }
+    const cudaError_t cleared = cudaMemsetAsync(b->flags, 0, flags, d->stream);
+    if (cleared != cudaSuccess) {
+        return msgl__err_set(err, MSGL_EDEVICE, "cuBLASLt: %s", cudaGetErrorString(cleared));
     }
     snprintf(b->gpu, sizeof b->gpu, "%.100s", gpu);
     if (cache_dir == NULL) return 0;

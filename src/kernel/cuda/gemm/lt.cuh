@@ -91,7 +91,8 @@ msgl_gemm_choice *msgl__cuda_gemm_slot(msgl_cuda_blas *b, const msgl_gemm_key *k
 // Runs a product by its choice, or by the library's first proposal, which becomes the choice.
 void msgl__cuda_gemm_run(msgl_exec *x, const msgl_gemm_product *p);
 
-// linear.cu: norm, product and silu one after the other. Leaves its temporaries in x->scratch.
+// linear.cu: norm first, then a kernel for many rows that takes the call (wide_sm90, stream_sm90),
+// or the library and silu. Leaves its temporaries in x->scratch.
 void msgl__cuda_linear_library(msgl_exec *x, const msgl_linear_call *c);
 
 // cache.cu: reads b->cache_path into the table. Lines that are not whole, not of this GPU, library

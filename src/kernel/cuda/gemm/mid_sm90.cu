@@ -1,8 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
 //
-// Products of 17 to 64 rows with weights of a few megabytes, on Hopper: the decode
-// steps of small models. At this size a product takes a few microseconds, which are latencies: of
-// the launch, of the first bytes, of the way from the L2. So one kernel does all of a call, its
+// Products of 17 to 64 rows with weights of a few megabytes, on Hopper: the decode steps of small
+// models. At this size a product takes a few microseconds, which are latencies: of the launch, of
+// the first bytes, of the way from the L2. So one kernel does all of a call, its
 // weights are on their way before the kernel in front ends, and blocks of a cluster load for each
 // other what they share (multicast), or split k and send each other their sums.
 //

@@ -19,8 +19,9 @@
 //
 // Who waits: a cluster works through its part from the front, so what others wait for (the end of
 // a tile that it did not begin) comes first and what it waits for itself comes last. Parts are
-// handed out from the end of the line: a cluster waits only for clusters of lower index, which were
-// started before it, so that nothing depends on all of them running at once.
+// handed out from the end of the line: a cluster waits only for clusters of lower index. Blocks are
+// started in the order of their index (as every GPU does, though CUDA does not promise it), so that
+// nothing depends on all of them running at once.
 //
 // Flags are zero between kernels: who reads sums lowers their flag. The workspace and the flags are
 // touched only behind the wait for the kernel in front, so that kernels which follow each other

@@ -95,9 +95,7 @@ static __device__ __forceinline__ tall_place find_place(const tall_args &g)
     return p;
 }
 
-// The loading lane's work: weights of as many steps as there are stages before the kernel in front
-// has ended, the rest behind it.
-template <typename SHAPE, bool GATED>
+template <bool GATED>
 static __device__ __forceinline__ void load_weights(const tall_place &p, uint32_t stage, int s,
                                                     const CUtensorMap *map, uint32_t done)
 {
@@ -108,6 +106,8 @@ static __device__ __forceinline__ void load_weights(const tall_place &p, uint32_
     }
 }
 
+// The loading lane's work: weights of as many steps as there are stages before the kernel in front
+// has ended, the rest behind it.
 template <typename SHAPE, bool GATED>
 static __device__ __forceinline__ void load_ahead(const tall_place &p, const tall_shared &at,
                                                   int ahead, const CUtensorMap *map_w)
@@ -116,7 +116,7 @@ static __device__ __forceinline__ void load_ahead(const tall_place &p, const tal
 #pragma unroll 1
     for (int s = p.first; s < p.first + ahead; s++) {
         msgl__barrier_expect(done, SHAPE::STAGE_BYTES);
-        load_weights<SHAPE, GATED>(p, stage, s, map_w, done);
+        load_weights<GATED>(p, stage, s, map_w, done);
         stage += SHAPE::STAGE_BYTES;
         done += 8;
     }
@@ -134,7 +134,7 @@ load_rest(const tall_args &g, const tall_place &p, const tall_shared &at, int ah
         if (s >= p.first + ahead) { // else its weights are on their way
             msgl__barrier_wait(done + MAX_STAGES * 8, phase);
             msgl__barrier_expect(done, SHAPE::STAGE_BYTES);
-            load_weights<SHAPE, GATED>(p, stage, s, map_w, done);
+            load_weights<GATED>(p, stage, s, map_w, done);
         }
         msgl__tensor_load(stage + W_BYTES, map_in, s * BK, p.token, done);
         stage += SHAPE::STAGE_BYTES;
