@@ -3,6 +3,7 @@
 // The CPU as a device: work runs in the order of its submission, events tell when it is done, and
 // token ids and slots go where a step wants them.
 #include <stdarg.h>
+#include <stdbool.h>
 #include <stddef.h>
 #include <stdint.h>
 #include <setjmp.h>
