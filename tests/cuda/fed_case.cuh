@@ -179,4 +179,68 @@ static void check_fed(bench_exec *e, family *f, const fed_case *c, uint64_t *see
     free_operands(&o);
 }
 
+static fed_case random_case(uint64_t *seed)
+{
+    fed_case c = {};
+    c.gated = below(seed, 3) == 0;
+    c.m = 1 + below(seed, 256);
+    c.n = 16 * (1 + below(seed, below(seed, 6) == 0 ? 100 : 30));
+    c.k = 8 * (1 + below(seed, below(seed, 6) == 0 ? 250 : 80));
+    c.norm = below(seed, 2) == 0;
+    c.pad_in = c.norm ? 0 : 8 * below(seed, 3); // what is fed has no gaps
+    c.pad_out = 8 * below(seed, 3);
+    c.bias = below(seed, 3) == 0;
+    c.accumulate = !c.gated && below(seed, 2) == 0;
+    c.feed = !c.gated && !c.norm && below(seed, 2) == 0;
+    return c;
+}
+
+typedef struct fed_shape {
+    int n, k;
+    bool norm, gated, accumulate;
+} fed_shape;
+
+// Products of decoders' layers that both kernels take, in turn with ms[0..5] rows; then two more.
+// check(c): by the plan that the engine gets.
+template <typename CHECK>
+static void check_chosen(const options *opt, const int ms[6], const fed_shape more[2], CHECK check)
+{
+    static const fed_shape BOTH[] = {
+        {1152, 896, true, false, false},  {896, 896, false, false, true},
+        {7936, 896, true, true, false},   {896, 4864, false, false, true},
+        {4096, 1024, true, false, false}, {1024, 2048, false, false, true},
+        {6144, 1024, true, true, false},  {1024, 3072, false, false, true},
+        {264, 136, false, false, false},  {3072, 2048, true, false, false}};
+    enum { NUM = sizeof BOTH / sizeof BOTH[0] };
+    for (int i = 0; i < NUM + 2; i++) {
+        const fed_shape s = i < NUM ? BOTH[i] : more[i - NUM];
+        fed_case c = {};
+        c.m = ms[i % 6];
+        c.n = s.n, c.k = s.k;
+        c.norm = s.norm, c.gated = s.gated, c.accumulate = s.accumulate;
+        c.feed = c.accumulate;
+        c.bias = i % 4 == 1;
+        if (!opt->quick || c.n < 1000) check(&c);
+    }
+}
+
+// Values of another x, weight or number of rows, or none, are not taken. run: as in check_fed.
+template <typename RUN> static void check_other_feeds(family *f, int m, RUN run)
+{
+    alignas(16) const float x[8] = {}, weight[8] = {};
+    const msgl_weight w = {MSGL_BF16, 64, 64, (void *)x};
+    for (int i = 0; i < 4; i++) {
+        msgl_norm_feed fed = {(void *)x, (float *)x, 1, x, weight, m};
+        msgl_linear_call call = {};
+        call.w = &w, call.in = x, call.m = m, call.norm = weight, call.feed = &fed;
+        call.ld_in = call.ld_out = 64, call.out = (void *)x;
+        expect(f, msgl__is_fed(&call), "a feed of its own");
+        if (i == 0) call.in = x + 4;
+        if (i == 1) call.norm = weight + 4;
+        if (i == 2) call.m = m + 1;
+        if (i == 3) fed.parts = 0;
+        expect(f, !msgl__is_fed(&call) && !run(&call), "a feed of something else");
+    }
+}
+
 #endif

@@ -24,17 +24,7 @@ static void test_plans(bench_exec *e, const options *opt)
     family f = {"plans", 0, 0, 0};
     uint64_t seed = opt->seed;
     for (int i = 0; i < (opt->quick ? 12 : 60); i++) {
-        fed_case c = {};
-        c.gated = below(&seed, 3) == 0;
-        c.m = 1 + below(&seed, 256);
-        c.n = 16 * (1 + below(&seed, below(&seed, 6) == 0 ? 100 : 30));
-        c.k = 8 * (1 + below(&seed, below(&seed, 6) == 0 ? 250 : 80));
-        c.norm = below(&seed, 2) == 0;
-        c.pad_in = c.norm ? 0 : 8 * below(&seed, 3); // what is fed has no gaps
-        c.pad_out = 8 * below(&seed, 3);
-        c.bias = below(&seed, 3) == 0;
-        c.accumulate = !c.gated && below(&seed, 2) == 0;
-        c.feed = !c.gated && !c.norm && below(&seed, 2) == 0;
+        const fed_case c = random_case(&seed);
         msgl_mid_plan plan = {}, *p = &plan;
         p->columns = c.gated ? GATED[below(&seed, 3)] : PLAIN[below(&seed, 2)];
         const int steps = (c.k + 63) / 64, most = steps < 8 ? steps : 8;
@@ -53,45 +43,17 @@ static void test_plans(bench_exec *e, const options *opt)
     if (family_end(&f) != 0) exit(1);
 }
 
-// The products of a decoder's layers by the plans that the engine gets.
 static void test_chosen(bench_exec *e, const options *opt)
 {
-    static const struct {
-        int n, k;
-        bool norm, gated, accumulate;
-    } SHAPES[] = {{1152, 896, true, false, false},  {896, 896, false, false, true},
-                  {7936, 896, true, true, false},   {896, 4864, false, false, true},
-                  {4096, 1024, true, false, false}, {1024, 2048, false, false, true},
-                  {6144, 1024, true, true, false},  {1024, 3072, false, false, true},
-                  {40, 72, false, false, true},     {264, 136, false, false, false},
-                  {2048, 2048, false, false, true}, {3072, 2048, true, false, false}};
-    static const int MS[] = {17, 31, 33, 48, 63, 64};
+    static const int MS[6] = {17, 31, 33, 48, 63, 64};
+    static const fed_shape MORE[2] = {{40, 72, false, false, true},
+                                      {2048, 2048, false, false, true}};
     family f = {"chosen", 0, 0, 0};
     uint64_t seed = opt->seed;
-    for (size_t i = 0; i < sizeof SHAPES / sizeof SHAPES[0]; i++) {
-        fed_case c = {};
-        c.m = MS[i % (sizeof MS / sizeof MS[0])];
-        c.n = SHAPES[i].n, c.k = SHAPES[i].k;
-        c.norm = SHAPES[i].norm, c.gated = SHAPES[i].gated, c.accumulate = SHAPES[i].accumulate;
-        c.feed = c.accumulate;
-        c.bias = i % 4 == 1;
-        if (!opt->quick || c.n < 1000) check(e, &f, &c, &seed, NULL);
-    }
-    // Values of another x, weight or number of rows are not taken.
-    alignas(16) const float x[8] = {}, weight[8] = {};
-    msgl_norm_feed fed = {(void *)x, (float *)x, 1, x, weight, 17};
-    const msgl_weight w = {MSGL_BF16, 64, 64, (void *)x};
-    for (int i = 0; i < 4; i++) {
-        msgl_linear_call call = {};
-        call.w = &w, call.in = x, call.m = 17, call.norm = weight, call.feed = &fed;
-        call.ld_in = call.ld_out = 64, call.out = (void *)x;
-        expect(&f, msgl__is_fed(&call), "a feed of its own");
-        if (i == 0) call.in = x + 4;
-        if (i == 1) call.norm = weight + 4;
-        if (i == 2) call.m = 18;
-        if (i == 3) fed.parts = 0;
-        expect(&f, !msgl__cuda_mid_sm90(&e->x, &call, NULL), "a feed of something else");
-    }
+    check_chosen(opt, MS, MORE, [&](const fed_case *c) { check(e, &f, c, &seed, NULL); });
+    check_other_feeds(&f, 17, [&](const msgl_linear_call *call) {
+        return msgl__cuda_mid_sm90(&e->x, call, NULL);
+    });
     if (family_end(&f) != 0) exit(1);
 }
 

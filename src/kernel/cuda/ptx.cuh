@@ -14,6 +14,16 @@ static __device__ __forceinline__ uint32_t msgl__shared_address(const void *p)
     return (uint32_t)__cvta_generic_to_shared(p);
 }
 
+static __device__ __forceinline__ uint4 msgl__read_shared_16(uint32_t address)
+{
+    uint4 v;
+    asm volatile("ld.shared.v4.b32 {%0, %1, %2, %3}, [%4];\n"
+                 : "=r"(v.x), "=r"(v.y), "=r"(v.z), "=r"(v.w)
+                 : "r"(address)
+                 : "memory");
+    return v;
+}
+
 // 16 bytes to shared memory; zeros, and src is not read, unless `there`.
 static __device__ __forceinline__ void msgl__copy_async_16(uint32_t dst, const void *src,
                                                            bool there)

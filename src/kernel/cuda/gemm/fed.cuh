@@ -32,6 +32,46 @@ static inline bool msgl__fed_can_do(const msgl_exec *x, const msgl_linear_call *
            (c->norm == NULL || msgl__is_fed(c));
 }
 
+// Whether the call leaves something for the norm behind.
+static inline bool msgl__feeds(const msgl_linear_call *c)
+{
+    return c->feed != NULL && c->next_norm != NULL;
+}
+
+// What becomes of the sums: stored by the threads that have them, gated before, or collected in
+// shared memory, added up over the parts of k and to what is there, and fed to the norm behind.
+typedef enum msgl_fed_end { MSGL_FED_PLAIN, MSGL_FED_GATED, MSGL_FED_COLLECT } msgl_fed_end;
+
+static inline msgl_fed_end msgl__fed_end_of(const msgl_linear_call *c, int splits)
+{
+    return c->gated                                           ? MSGL_FED_GATED
+           : splits == 1 && !c->accumulate && !msgl__feeds(c) ? MSGL_FED_PLAIN
+                                                              : MSGL_FED_COLLECT;
+}
+
+// The call's part of either kernel's arguments. Returns what takes the place of its input.
+template <typename ARGS>
+static inline const void *msgl__fed_args(const msgl_linear_call *c, ARGS *g)
+{
+    g->m = c->m;
+    g->n = c->gated ? c->w->n / 2 : c->w->n;
+    g->k = c->w->k;
+    g->bias = c->bias;
+    g->eps = c->norm_eps;
+    g->accumulate = c->accumulate;
+    g->out = (__nv_bfloat16 *)c->out;
+    g->ld_out = c->ld_out;
+    if (msgl__feeds(c)) {
+        g->next = c->next_norm;
+        g->scaled = (__nv_bfloat16 *)c->feed->scaled;
+        g->squares = c->feed->sums;
+    }
+    if (c->norm == NULL) return c->in;
+    g->sums = c->feed->sums;
+    g->parts = c->feed->parts;
+    return c->feed->scaled;
+}
+
 // Notes whose values a kernel has left in the feed.
 static inline void msgl__note_feed(const msgl_linear_call *c, int parts)
 {

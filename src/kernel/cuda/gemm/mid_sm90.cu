@@ -30,10 +30,6 @@ enum {
     AHEAD = 4, // groups of four outputs of a thread whose old values are loaded ahead
 };
 
-// What becomes of the sums: stored by the thread that has them, gated before, or collected in
-// shared memory, added up over the parts of k and to what is there, and fed to the norm behind.
-typedef enum mid_end { MID_PLAIN, MID_GATED, MID_COLLECT } mid_end;
-
 // Whatever a block would have to divide for is computed before the launch: code that runs once
 // comes from memory, so that a few hundred instructions more are felt.
 typedef struct mid_args {
@@ -219,7 +215,7 @@ static __device__ __forceinline__ void row_scales(const mid_args &g, const mid_p
     }
 }
 
-// MID_PLAIN and MID_GATED: a thread's two rows, from its registers.
+// MSGL_FED_PLAIN and MSGL_FED_GATED: a thread's two rows, from its registers.
 template <int COLUMNS, bool GATED>
 static __device__ __forceinline__ void store_direct(const mid_args &g, const mid_place &p,
                                                     const mid_shared &at,
@@ -254,7 +250,7 @@ static __device__ __forceinline__ void store_direct(const mid_args &g, const mid
     }
 }
 
-// MID_COLLECT: all sums of this block, over the stages.
+// MSGL_FED_COLLECT: all sums of this block, over the stages.
 template <int COLUMNS>
 static __device__ __forceinline__ void collect(const mid_shared &at,
                                                const float (&acc)[COLUMNS / 2])
@@ -447,14 +443,14 @@ static __device__ __forceinline__ void multiply(const mid_args &g, const mid_pla
     msgl__wgmma_wait<0>();
 }
 
-template <int COLUMNS, mid_end END>
+template <int COLUMNS, msgl_fed_end END>
 __global__ void __launch_bounds__(THREADS, 2)
     mid_sm90(const __grid_constant__ mid_args g, const __grid_constant__ CUtensorMap map_in,
              const __grid_constant__ CUtensorMap map_w)
 {
 #if defined(__CUDA_ARCH_FEAT_SM90_ALL)
     typedef mid_shape<COLUMNS> shape;
-    constexpr bool GATED = END == MID_GATED;
+    constexpr bool GATED = END == MSGL_FED_GATED;
     constexpr int OUTPUTS = GATED ? COLUMNS / 2 : COLUMNS;
     extern __shared__ unsigned char unaligned[];
     const mid_place p = find_place<OUTPUTS>(g);
@@ -507,15 +503,15 @@ __global__ void __launch_bounds__(THREADS, 2)
         msgl__cluster_meet(); // the barriers are ready, here and in the other blocks
         msgl__pdl_wait();
         if (g.late) msgl__pdl_trigger();
-        if (END == MID_COLLECT) finisher.load(g, p);
+        if (END == MSGL_FED_COLLECT) finisher.load(g, p);
         multiply<COLUMNS>(g, p, at, acc);
-        if (END == MID_COLLECT) {
+        if (END == MSGL_FED_COLLECT) {
             msgl__barrier_group(2, GROUP); // the stages become the sums' place
             collect<COLUMNS>(at, acc);
             msgl__fence_shared();
         }
         msgl__barrier_group(1, GROUP + 32);
-        if (END == MID_COLLECT) {
+        if (END == MSGL_FED_COLLECT) {
             if (warp == 0) send<shape::PITCH>(g, p, at);
             if (g.splits > 1) msgl__barrier_wait(at.landed, 0);
             finisher.run(g, p, at);
@@ -535,11 +531,11 @@ static uint32_t mask_of(int num, int step)
     return mask;
 }
 
-template <int COLUMNS, mid_end END>
+template <int COLUMNS, msgl_fed_end END>
 static void launch(msgl_exec *x, mid_args g, const CUtensorMap maps[2], const msgl_mid_plan *plan)
 {
     typedef mid_shape<COLUMNS> shape;
-    constexpr int OUTPUTS = END == MID_GATED ? COLUMNS / 2 : COLUMNS;
+    constexpr int OUTPUTS = END == MSGL_FED_GATED ? COLUMNS / 2 : COLUMNS;
     const int steps = (g.k + BK - 1) / BK, needed = (steps + g.splits - 1) / g.splits;
     const int rows = g.m < ROWS ? g.m : ROWS;
     g.steps = steps / g.splits;
@@ -548,7 +544,7 @@ static void launch(msgl_exec *x, mid_args g, const CUtensorMap maps[2], const ms
     g.mask_across = mask_of(g.across, g.splits);
     g.mask_down = mask_of(g.down, g.splits * g.across);
     const int fixed = shape::SMALL_BYTES + (g.splits - 1) * g.share * shape::PITCH * 4;
-    const int sums = END == MID_COLLECT ? shape::SUMS_BYTES : 0;
+    const int sums = END == MSGL_FED_COLLECT ? shape::SUMS_BYTES : 0;
     g.stages = (plan->shared - fixed) / shape::STAGE_BYTES;
     if (g.stages > MAX_STAGES) g.stages = MAX_STAGES;
     if (g.stages > needed) g.stages = needed;
@@ -582,17 +578,17 @@ static void launch(msgl_exec *x, mid_args g, const CUtensorMap maps[2], const ms
     MSGL_CUDA_TRY(x, cudaLaunchKernelEx(&config, kernel, g, maps[0], maps[1]));
 }
 
-static bool launch_columns(msgl_exec *x, const mid_args &g, const CUtensorMap maps[2], mid_end end,
-                           const msgl_mid_plan *plan)
+static bool launch_columns(msgl_exec *x, const mid_args &g, const CUtensorMap maps[2],
+                           msgl_fed_end end, const msgl_mid_plan *plan)
 {
     switch (plan->columns * 4 + end) {
-    case 32 * 4 + MID_PLAIN: launch<32, MID_PLAIN>(x, g, maps, plan); break;
-    case 64 * 4 + MID_PLAIN: launch<64, MID_PLAIN>(x, g, maps, plan); break;
-    case 48 * 4 + MID_GATED: launch<48, MID_GATED>(x, g, maps, plan); break;
-    case 64 * 4 + MID_GATED: launch<64, MID_GATED>(x, g, maps, plan); break;
-    case 96 * 4 + MID_GATED: launch<96, MID_GATED>(x, g, maps, plan); break;
-    case 32 * 4 + MID_COLLECT: launch<32, MID_COLLECT>(x, g, maps, plan); break;
-    case 64 * 4 + MID_COLLECT: launch<64, MID_COLLECT>(x, g, maps, plan); break;
+    case 32 * 4 + MSGL_FED_PLAIN: launch<32, MSGL_FED_PLAIN>(x, g, maps, plan); break;
+    case 64 * 4 + MSGL_FED_PLAIN: launch<64, MSGL_FED_PLAIN>(x, g, maps, plan); break;
+    case 48 * 4 + MSGL_FED_GATED: launch<48, MSGL_FED_GATED>(x, g, maps, plan); break;
+    case 64 * 4 + MSGL_FED_GATED: launch<64, MSGL_FED_GATED>(x, g, maps, plan); break;
+    case 96 * 4 + MSGL_FED_GATED: launch<96, MSGL_FED_GATED>(x, g, maps, plan); break;
+    case 32 * 4 + MSGL_FED_COLLECT: launch<32, MSGL_FED_COLLECT>(x, g, maps, plan); break;
+    case 64 * 4 + MSGL_FED_COLLECT: launch<64, MSGL_FED_COLLECT>(x, g, maps, plan); break;
     default: return false;
     }
     return true;
@@ -646,46 +642,25 @@ bool msgl__cuda_mid_sm90(msgl_exec *x, const msgl_linear_call *c, const msgl_mid
     if (!msgl__fed_can_do(x, c)) return false;
     if (plan == NULL && !make_plan(msgl__cuda_device(x), c, &own)) return false;
     if (plan == NULL) plan = &own;
-    const bool feeds = c->feed != NULL && c->next_norm != NULL;
-    const mid_end end = c->gated                                        ? MID_GATED
-                        : plan->splits == 1 && !c->accumulate && !feeds ? MID_PLAIN
-                                                                        : MID_COLLECT;
+    const msgl_fed_end end = msgl__fed_end_of(c, plan->splits);
     if ((c->gated && plan->splits > 1) || plan->splits > (w->k + BK - 1) / BK ||
         plan->splits * plan->across * plan->down > MAX_CLUSTER) {
         return false;
     }
     mid_args g = {};
-    g.m = c->m;
-    g.n = c->gated ? w->n / 2 : w->n;
-    g.k = w->k;
+    const void *in = msgl__fed_args(c, &g);
     g.splits = plan->splits;
     g.across = plan->across;
     g.down = plan->down;
     g.piece = plan->columns / (plan->down > 1 ? plan->down : c->gated ? 2 : 1);
     g.late = plan->late;
     g.fetch = plan->fetch;
-    g.bias = c->bias;
-    g.eps = c->norm_eps;
-    g.accumulate = c->accumulate;
-    g.out = (__nv_bfloat16 *)c->out;
-    g.ld_out = c->ld_out;
-    const void *in = c->in;
-    if (c->norm != NULL) {
-        g.sums = c->feed->sums;
-        g.parts = c->feed->parts;
-        in = c->feed->scaled;
-    }
-    if (feeds) {
-        g.next = c->next_norm;
-        g.scaled = (__nv_bfloat16 *)c->feed->scaled;
-        g.squares = c->feed->sums;
-    }
     CUtensorMap maps[2];
     if (!msgl__tensor_map(&maps[0], w->dtype, in, c->m, w->k, c->ld_in, ROWS / plan->across) ||
         !msgl__tensor_map(&maps[1], w->dtype, w->data, w->n, w->k, (size_t)w->k, g.piece)) {
         return false;
     }
     const bool done = launch_columns(x, g, maps, end, plan);
-    if (done && feeds) msgl__note_feed(c, (g.n + plan->columns - 1) / plan->columns);
+    if (done && msgl__feeds(c)) msgl__note_feed(c, (g.n + plan->columns - 1) / plan->columns);
     return done;
 }

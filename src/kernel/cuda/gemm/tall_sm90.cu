@@ -36,10 +36,6 @@ enum {
     LIMIT = 227 << 10,
 };
 
-// What becomes of the sums: stored by the warps that have them, gated before, or collected in
-// shared memory, added up over the parts of k and to what is there, and fed to the norm behind.
-typedef enum tall_end { TALL_PLAIN, TALL_GATED, TALL_COLLECT } tall_end;
-
 // Whatever a block would have to divide for is computed before the launch.
 typedef struct tall_args {
     int32_t m, n, k; // n: outputs, which is half of W's rows when gated
@@ -439,14 +435,14 @@ static __device__ __forceinline__ void multiply(const tall_args &g, const tall_p
     msgl__wgmma_wait<0>();
 }
 
-template <int COLUMNS, tall_end END>
+template <int COLUMNS, msgl_fed_end END>
 __global__ void __launch_bounds__(THREADS, 2)
     tall_sm90(const __grid_constant__ tall_args g, const __grid_constant__ CUtensorMap map_in,
               const __grid_constant__ CUtensorMap map_w)
 {
 #if defined(__CUDA_ARCH_FEAT_SM90_ALL)
     typedef tall_shape<COLUMNS> shape;
-    constexpr bool GATED = END == TALL_GATED, COLLECT = END == TALL_COLLECT;
+    constexpr bool GATED = END == MSGL_FED_GATED, COLLECT = END == MSGL_FED_COLLECT;
     constexpr int OUTPUTS = GATED ? ROWS / 2 : ROWS;
     extern __shared__ unsigned char unaligned[];
     const tall_place p = find_place<COLUMNS, OUTPUTS>(g);
@@ -511,11 +507,11 @@ __global__ void __launch_bounds__(THREADS, 2)
 #endif
 }
 
-template <int COLUMNS, tall_end END>
+template <int COLUMNS, msgl_fed_end END>
 static bool launch(msgl_exec *x, tall_args g, const CUtensorMap maps[2], const msgl_tall_plan *plan)
 {
     typedef tall_shape<COLUMNS> shape;
-    constexpr int OUTPUTS = END == TALL_GATED ? ROWS / 2 : ROWS;
+    constexpr int OUTPUTS = END == MSGL_FED_GATED ? ROWS / 2 : ROWS;
     const int steps = (g.k + BK - 1) / BK, needed = (steps + g.splits - 1) / g.splits;
     const int rows = g.m < COLUMNS ? g.m : COLUMNS;
     g.steps = steps / g.splits;
@@ -528,7 +524,7 @@ static bool launch(msgl_exec *x, tall_args g, const CUtensorMap maps[2], const m
     if (g.stages > needed) g.stages = needed;
     if (g.stages < 1) g.stages = 1;
     int bytes = g.stages * shape::STAGE_BYTES;
-    if (END == TALL_COLLECT && bytes < sums) bytes = sums;
+    if (END == MSGL_FED_COLLECT && bytes < sums) bytes = sums;
     bytes += shape::SMALL_BYTES;
     if (bytes < plan->least) bytes = plan->least;
     if (bytes > LIMIT) return false;
@@ -556,18 +552,18 @@ static bool launch(msgl_exec *x, tall_args g, const CUtensorMap maps[2], const m
 }
 
 template <int COLUMNS>
-static bool launch_end(msgl_exec *x, const tall_args &g, const CUtensorMap maps[2], tall_end end,
-                       const msgl_tall_plan *plan)
+static bool launch_end(msgl_exec *x, const tall_args &g, const CUtensorMap maps[2],
+                       msgl_fed_end end, const msgl_tall_plan *plan)
 {
     switch (end) {
-    case TALL_PLAIN: return launch<COLUMNS, TALL_PLAIN>(x, g, maps, plan);
-    case TALL_GATED: return launch<COLUMNS, TALL_GATED>(x, g, maps, plan);
-    default: return launch<COLUMNS, TALL_COLLECT>(x, g, maps, plan);
+    case MSGL_FED_PLAIN: return launch<COLUMNS, MSGL_FED_PLAIN>(x, g, maps, plan);
+    case MSGL_FED_GATED: return launch<COLUMNS, MSGL_FED_GATED>(x, g, maps, plan);
+    default: return launch<COLUMNS, MSGL_FED_COLLECT>(x, g, maps, plan);
     }
 }
 
-static bool launch_shape(msgl_exec *x, const tall_args &g, const CUtensorMap maps[2], tall_end end,
-                         const msgl_tall_plan *plan)
+static bool launch_shape(msgl_exec *x, const tall_args &g, const CUtensorMap maps[2],
+                         msgl_fed_end end, const msgl_tall_plan *plan)
 {
     switch (plan->columns) {
     case 48: return launch_end<48>(x, g, maps, end, plan);
@@ -627,35 +623,14 @@ bool msgl__cuda_tall_sm90(msgl_exec *x, const msgl_linear_call *c, const msgl_ta
     if (!msgl__fed_can_do(x, c)) return false;
     if (plan == NULL && !make_plan(msgl__cuda_device(x), c, &own)) return false;
     if (plan == NULL) plan = &own;
-    const bool feeds = c->feed != NULL && c->next_norm != NULL;
-    const tall_end end = c->gated                                        ? TALL_GATED
-                         : plan->splits == 1 && !c->accumulate && !feeds ? TALL_PLAIN
-                                                                         : TALL_COLLECT;
+    const msgl_fed_end end = msgl__fed_end_of(c, plan->splits);
     if ((c->gated && plan->splits > 1) || plan->splits > MAX_SPLITS ||
         plan->splits > (w->k + BK - 1) / BK) {
         return false;
     }
     tall_args g = {};
-    g.m = c->m;
-    g.n = c->gated ? w->n / 2 : w->n;
-    g.k = w->k;
+    const void *in = msgl__fed_args(c, &g);
     g.splits = plan->splits;
-    g.bias = c->bias;
-    g.eps = c->norm_eps;
-    g.accumulate = c->accumulate;
-    g.out = (__nv_bfloat16 *)c->out;
-    g.ld_out = c->ld_out;
-    const void *in = c->in;
-    if (c->norm != NULL) {
-        g.sums = c->feed->sums;
-        g.parts = c->feed->parts;
-        in = c->feed->scaled;
-    }
-    if (feeds) {
-        g.next = c->next_norm;
-        g.scaled = (__nv_bfloat16 *)c->feed->scaled;
-        g.squares = c->feed->sums;
-    }
     CUtensorMap maps[2];
     if (!msgl__tensor_map(&maps[0], w->dtype, in, c->m, w->k, c->ld_in, plan->columns) ||
         !(c->gated
@@ -664,6 +639,6 @@ bool msgl__cuda_tall_sm90(msgl_exec *x, const msgl_linear_call *c, const msgl_ta
         return false;
     }
     if (!launch_shape(x, g, maps, end, plan)) return false;
-    if (feeds) msgl__note_feed(c, (g.n + ROWS - 1) / ROWS);
+    if (msgl__feeds(c)) msgl__note_feed(c, (g.n + ROWS - 1) / ROWS);
     return true;
 }

@@ -10,6 +10,8 @@
 #include <cuda_fp16.h>
 #include <stdint.h>
 
+#include "kernel/cuda/ptx.cuh"
+
 // Names of the sums' registers in the instruction's text.
 #define MSGL_ACC_NAMES_16 "%0, %1, %2, %3, %4, %5, %6, %7, %8, %9, %10, %11, %12, %13, %14, %15"
 #define MSGL_ACC_NAMES_24 MSGL_ACC_NAMES_16 ", %16, %17, %18, %19, %20, %21, %22, %23"
@@ -309,16 +311,6 @@ static __device__ __forceinline__ float2 msgl__read_shared_8(uint32_t address)
     float2 v;
     asm volatile("ld.shared.v2.f32 {%0, %1}, [%2];\n"
                  : "=f"(v.x), "=f"(v.y)
-                 : "r"(address)
-                 : "memory");
-    return v;
-}
-
-static __device__ __forceinline__ uint4 msgl__read_shared_16(uint32_t address)
-{
-    uint4 v;
-    asm volatile("ld.shared.v4.b32 {%0, %1, %2, %3}, [%4];\n"
-                 : "=r"(v.x), "=r"(v.y), "=r"(v.z), "=r"(v.w)
                  : "r"(address)
                  : "memory");
     return v;

@@ -97,16 +97,6 @@ template <> struct gemv_type<__half> {
     }
 };
 
-static __device__ __forceinline__ uint4 gemv_lds(uint32_t shared)
-{
-    uint4 v;
-    asm volatile("ld.shared.v4.u32 {%0,%1,%2,%3}, [%4];"
-                 : "=r"(v.x), "=r"(v.y), "=r"(v.z), "=r"(v.w)
-                 : "r"(shared)
-                 : "memory");
-    return v;
-}
-
 static __device__ __forceinline__ float gemv_warp_sum(float v)
 {
     for (int step = 16; step > 0; step /= 2) v += __shfl_xor_sync(0xffffffffu, v, step);
@@ -324,8 +314,9 @@ gemv_steps(const gemv_params &p, gemv_source<TILES, HALVES> &source, float acc[U
         const int u = i / (NB * 2), n = i / 2 % NB;
         b[u][n][i % 2] = make_uint4(0, 0, 0, 0);
         if (n * 8 + lane / 4 < p.m) {
-            b[u][n][i % 2] = gemv_lds(act + n * 8 * gemv_act_pitch(p.k) +
-                                      (step + u * GEMV_WARPS) * GEMV_STEP * 2 + i % 2 * 64);
+            b[u][n][i % 2] =
+                msgl__read_shared_16(act + n * 8 * gemv_act_pitch(p.k) +
+                                     (step + u * GEMV_WARPS) * GEMV_STEP * 2 + i % 2 * 64);
         }
     }
     msgl__copy_async_wait<DEPTH - U>();
@@ -333,11 +324,12 @@ gemv_steps(const gemv_params &p, gemv_source<TILES, HALVES> &source, float acc[U
     for (int u = 0; u < U; u++) {
 #pragma unroll
         for (int i = 0; i < NB * 2 && STREAM; i++) {
-            b[u][i / 2][i % 2] = gemv_lds(from[u] + ACT + i * GEMV_THREADS * 16);
+            b[u][i / 2][i % 2] = msgl__read_shared_16(from[u] + ACT + i * GEMV_THREADS * 16);
         }
 #pragma unroll
         for (int i = 0; i < W_PIECES; i++) {
-            a[u][i / HALVES / 2][i % (HALVES * 2)] = gemv_lds(from[u] + i * GEMV_THREADS * 16);
+            a[u][i / HALVES / 2][i % (HALVES * 2)] =
+                msgl__read_shared_16(from[u] + i * GEMV_THREADS * 16);
         }
     }
 #pragma unroll

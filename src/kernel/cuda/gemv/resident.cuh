@@ -140,9 +140,9 @@ static __device__ __forceinline__ void gemv_resident_multiply(uint32_t at, int p
 #pragma unroll
         for (int i = 0; i < CHUNKS; i++) {
             if (i >= chunks) break;
-            const uint4 r0 = gemv_lds(row0 + i * GEMV_CHUNK * 2);
+            const uint4 r0 = msgl__read_shared_16(row0 + i * GEMV_CHUNK * 2);
             uint4 r8 = make_uint4(0, 0, 0, 0);
-            if (whole) r8 = gemv_lds(row0 + 8 * pitch + i * GEMV_CHUNK * 2);
+            if (whole) r8 = msgl__read_shared_16(row0 + 8 * pitch + i * GEMV_CHUNK * 2);
             gemv_type<T>::mma(acc[tile], r0.x, r8.x, r0.y, r8.y, b[i].x, b[i].y);
             gemv_type<T>::mma(other, r0.z, r8.z, r0.w, r8.w, b[i].z, b[i].w);
         }
