@@ -112,10 +112,10 @@ void msgl__step_copy_in(msgl_engine *e, const msgl_engine_step *s)
 static void copy_in_for_graph(msgl_engine *e, msgl_engine_step *s)
 {
     const msgl_device_ops *ops = e->device->ops;
-    if (ops->copies_begin != NULL) ops->copies_begin(e->device);
+    ops->copies_begin(e->device);
     msgl__step_copy_in(e, s);
     const int code = e->attn->desc->prepare_for_replay(e->attn, &s->batch);
-    if (ops->copies_end != NULL) ops->copies_end(e->device);
+    ops->copies_end(e->device);
     if (code != 0) e->exec.status = code;
 }
 

@@ -35,7 +35,7 @@ typedef struct msgl_device_ops {
     void (*record)(msgl_device *d, int32_t event);
     // Between the two, work issues nothing but copy_in, from memory of host_alloc that is complete:
     // the copies may cross to the device while it still does what came before, and take effect at
-    // the end. NULL where nothing is to be gained.
+    // the end. For captured work: NULL where there are no graphs.
     void (*copies_begin)(msgl_device *d);
     void (*copies_end)(msgl_device *d);
     // From the host: arms an event before the work that will record it is submitted; waits for it.
