@@ -112,7 +112,8 @@ MSGL_FA_FN void msgl__fa_split_set(msgl_fa_split *s, int32_t head_units, int32_t
     s->each = s->span_units / s->span_slices;
     s->rest = s->span_units - s->each * s->span_slices;
     // In a batch of uneven requests, cuts that may move by an eighth of a slice all move to the
-    // ends of items, and the fullest SM has 14 % more than the mean; so, 6 %.
+    // ends of items, and the fullest SM has 14 % more than the mean; so, 6 %. (The time of offline
+    // batches is the same: docs/internals/fa-decode.md, step 12.)
     s->snap = s->each > MSGL_FA_LONG_SLICE ? s->each / 8 : min_units / 2;
     if (s->snap < 1) s->snap = 1;
 }
