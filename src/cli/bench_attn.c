@@ -57,9 +57,9 @@ struct ceiling {
 };
 
 // Seconds of samples. A GPU under matrix products is limited by its power and clocks lower the
-// longer it works, so each case there is a short run of a card that rested: it then does not depend
-// on the case before.
-static const double CPU_SECONDS = 0.3, GPU_SECONDS = 0.05;
+// longer it works, so each case there is a short run of a card that rested, of 20 samples like the
+// peers' figures or a hundredth of a second: it then does not depend on the case before.
+static const double CPU_SECONDS = 0.3, GPU_SECONDS = 0.01;
 
 static void rest(void)
 {

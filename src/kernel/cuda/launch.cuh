@@ -19,6 +19,9 @@
 #ifndef MSGL_KERNEL_CUDA_LAUNCH_CUH
 #define MSGL_KERNEL_CUDA_LAUNCH_CUH
 
+#include <atomic>
+#include <mutex>
+
 #include <cuda_runtime.h>
 
 static __device__ __forceinline__ void msgl__pdl_wait(void)
@@ -48,6 +51,33 @@ static inline bool msgl__pdl_available(void)
     }
     return major >= 9;
 #endif
+}
+
+// Lets KERNEL have `bytes` of dynamic shared memory on the current device. all_shared: its SMs
+// divide their memory for as much shared memory as there is; an SM does not change that while
+// anything runs there, so that two kernels overlap only if both ask for it. The driver, which costs
+// the host about a microsecond, is asked only when the kernel needs more than ever before.
+template <auto KERNEL>
+static inline cudaError_t msgl__allow_shared(size_t bytes, bool all_shared = false)
+{
+    enum { GPUS = 64 };
+    static std::atomic<size_t> allowed[GPUS];
+    static std::mutex raising;
+    int device = 0;
+    cudaError_t code = cudaGetDevice(&device);
+    if (code != cudaSuccess) return code;
+    if (device < GPUS && bytes <= allowed[device].load(std::memory_order_acquire)) return code;
+    const std::lock_guard<std::mutex> lock(raising);
+    if (device < GPUS && bytes <= allowed[device].load(std::memory_order_relaxed)) return code;
+    code = cudaFuncSetAttribute(KERNEL, cudaFuncAttributeMaxDynamicSharedMemorySize, (int)bytes);
+    if (code == cudaSuccess && all_shared) {
+        code = cudaFuncSetAttribute(KERNEL, cudaFuncAttributePreferredSharedMemoryCarveout,
+                                    cudaSharedmemCarveoutMaxShared);
+    }
+    if (code == cudaSuccess && device < GPUS) {
+        allowed[device].store(bytes, std::memory_order_release);
+    }
+    return code;
 }
 
 // Queues kernel<<<grid, block, shared, stream>>>(args...) so that it may start early. Works inside

@@ -24,14 +24,8 @@ template <typename T, int HD, int ROWS, bool LARGE, bool PAIR, bool ROPE, bool D
 static cudaError_t msgl_decode_launch(const msgl_decode_args &a, const msgl_decode_gpu &g)
 {
     typedef msgl_decode_shape<HD, ROWS, LARGE, PAIR, ROPE> S;
-    void (*kernel)(msgl_decode_args) = msgl_decode_kernel<T, HD, ROWS, LARGE, PAIR, ROPE, DET>;
-    cudaError_t e =
-        cudaFuncSetAttribute(kernel, cudaFuncAttributeMaxDynamicSharedMemorySize, S::BYTES);
-    if (e == cudaSuccess) {
-        // A kernel that still runs on an SM keeps it from being divided anew.
-        e = cudaFuncSetAttribute(kernel, cudaFuncAttributePreferredSharedMemoryCarveout,
-                                 cudaSharedmemCarveoutMaxShared);
-    }
+    constexpr auto kernel = msgl_decode_kernel<T, HD, ROWS, LARGE, PAIR, ROPE, DET>;
+    const cudaError_t e = msgl__allow_shared<kernel>(S::BYTES, true);
     if (e != cudaSuccess) return e;
     int ctas = g.ctas > 0 ? g.ctas : g.sms * S::CTAS;
     if (ctas > MSGL_FA_MAX_CTAS) ctas = MSGL_FA_MAX_CTAS;

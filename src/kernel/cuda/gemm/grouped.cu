@@ -208,9 +208,8 @@ static void launch(msgl_exec *x, msgl_grouped_args g, int32_t rows)
     int64_t tiles = rows / BM + (rows < g.num_experts ? rows : g.num_experts);
     tiles *= g.column_tiles;
     const int64_t blocks = 2 * (int64_t)d->sm_count;
-    auto kernel = grouped_mma<T, BM, BN, WM, WN, STAGES, GATED>;
-    MSGL_CUDA_TRY(
-        x, cudaFuncSetAttribute(kernel, cudaFuncAttributeMaxDynamicSharedMemorySize, (int)bytes));
+    constexpr auto kernel = grouped_mma<T, BM, BN, WM, WN, STAGES, GATED>;
+    MSGL_CUDA_TRY(x, msgl__allow_shared<kernel>(bytes));
     MSGL_CUDA_TRY(x, msgl__launch(kernel, dim3((unsigned)(tiles < blocks ? tiles : blocks)),
                                   dim3(WM * WN * 32), bytes, d->stream, g));
 }

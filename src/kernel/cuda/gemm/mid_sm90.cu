@@ -555,11 +555,8 @@ static void launch(msgl_exec *x, mid_args g, const CUtensorMap maps[2], const ms
     const unsigned across = (unsigned)g.across, down = (unsigned)g.down;
     const unsigned column_tiles = ((unsigned)g.n + OUTPUTS - 1) / OUTPUTS;
     const unsigned row_tiles = ((unsigned)g.m + ROWS - 1) / ROWS;
-    const auto kernel = mid_sm90<COLUMNS, END>;
-    MSGL_CUDA_TRY(x,
-                  cudaFuncSetAttribute(kernel, cudaFuncAttributeMaxDynamicSharedMemorySize, bytes));
-    MSGL_CUDA_TRY(x, cudaFuncSetAttribute(kernel, cudaFuncAttributePreferredSharedMemoryCarveout,
-                                          cudaSharedmemCarveoutMaxShared));
+    constexpr auto kernel = mid_sm90<COLUMNS, END>;
+    MSGL_CUDA_TRY(x, msgl__allow_shared<kernel>((size_t)bytes, true));
     cudaLaunchAttribute attributes[2] = {};
     attributes[0].id = cudaLaunchAttributeClusterDimension;
     attributes[0].val.clusterDim.x = (unsigned)g.splits;

@@ -369,9 +369,8 @@ static void launch(msgl_exec *x, narrow_args g, const CUtensorMap maps[2], int s
     int bytes = g.stages * shape::STAGE_BYTES;
     if (bytes < shape::SUMS_BYTES) bytes = shape::SUMS_BYTES;
     bytes += fixed;
-    const auto kernel = narrow_sm90<T, GROUPS, N, NORM>;
-    MSGL_CUDA_TRY(x,
-                  cudaFuncSetAttribute(kernel, cudaFuncAttributeMaxDynamicSharedMemorySize, bytes));
+    constexpr auto kernel = narrow_sm90<T, GROUPS, N, NORM>;
+    MSGL_CUDA_TRY(x, msgl__allow_shared<kernel>((size_t)bytes));
     cudaLaunchAttribute attributes[2] = {};
     attributes[0].id = cudaLaunchAttributeClusterDimension;
     attributes[0].val.clusterDim.x = (unsigned)splits;

@@ -389,10 +389,9 @@ __global__ void __launch_bounds__(THREADS, 1) __cluster_dims__(CLUSTER, 1, 1)
 template <typename T, int N>
 static void launch(msgl_exec *x, const stream_args &g, const CUtensorMap maps[3], int parts)
 {
-    const auto kernel = stream_sm90<T, N>;
+    constexpr auto kernel = stream_sm90<T, N>;
     const int bytes = stream_shape<N>::SHARED_BYTES;
-    MSGL_CUDA_TRY(x,
-                  cudaFuncSetAttribute(kernel, cudaFuncAttributeMaxDynamicSharedMemorySize, bytes));
+    MSGL_CUDA_TRY(x, msgl__allow_shared<kernel>((size_t)bytes));
     MSGL_CUDA_TRY(x,
                   msgl__launch(kernel, dim3((unsigned)(parts * CLUSTER)), dim3(THREADS),
                                (size_t)bytes, msgl__cuda_stream(x), g, maps[0], maps[1], maps[2]));

@@ -528,11 +528,8 @@ static bool launch(msgl_exec *x, tall_args g, const CUtensorMap maps[2], const m
     bytes += shape::SMALL_BYTES;
     if (bytes < plan->least) bytes = plan->least;
     if (bytes > LIMIT) return false;
-    const auto kernel = tall_sm90<COLUMNS, END>;
-    MSGL_CUDA_TRY(x,
-                  cudaFuncSetAttribute(kernel, cudaFuncAttributeMaxDynamicSharedMemorySize, bytes));
-    MSGL_CUDA_TRY(x, cudaFuncSetAttribute(kernel, cudaFuncAttributePreferredSharedMemoryCarveout,
-                                          cudaSharedmemCarveoutMaxShared));
+    constexpr auto kernel = tall_sm90<COLUMNS, END>;
+    MSGL_CUDA_TRY(x, msgl__allow_shared<kernel>((size_t)bytes, true));
     cudaLaunchAttribute attributes[2] = {};
     attributes[0].id = cudaLaunchAttributeProgrammaticStreamSerialization;
     attributes[0].val.programmaticStreamSerializationAllowed = 1;

@@ -434,11 +434,10 @@ static void launch(msgl_exec *x, const wide_args &g, const CUtensorMap maps[3])
     const int64_t blocks = (int64_t)g.row_tiles * g.column_tiles * CLUSTER;
     const int64_t resident = d->sm_count / CLUSTER * CLUSTER;
     const dim3 grid((unsigned)(blocks < resident ? blocks : resident));
-    MSGL_CUDA_TRY(x,
-                  cudaFuncSetAttribute(wide_sm90<T, KIND, DIM>,
-                                       cudaFuncAttributeMaxDynamicSharedMemorySize, SHARED_BYTES));
-    MSGL_CUDA_TRY(x, msgl__launch(wide_sm90<T, KIND, DIM>, grid, dim3(THREADS), SHARED_BYTES,
-                                  d->stream, g, maps[0], maps[1], maps[2]));
+    constexpr auto kernel = wide_sm90<T, KIND, DIM>;
+    MSGL_CUDA_TRY(x, msgl__allow_shared<kernel>(SHARED_BYTES));
+    MSGL_CUDA_TRY(x, msgl__launch(kernel, grid, dim3(THREADS), SHARED_BYTES, d->stream, g, maps[0],
+                                  maps[1], maps[2]));
 }
 
 // The library can cut tiles of other sizes: this wins where the last round of tiles leaves few

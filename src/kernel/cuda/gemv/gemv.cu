@@ -22,19 +22,12 @@ static int warps_of_row(int m)
     return warps;
 }
 
-// Shared memory of a kernel. A multiprocessor does not change its share of it while anything runs
-// there, so that two kernels only overlap if both ask for the same, all of it. false: this GPU has
-// less.
-template <typename Kernel> static bool take_shared(Kernel kernel, size_t bytes)
+// Shared memory of a kernel. false: this GPU has less.
+template <auto KERNEL> static bool take_shared(size_t bytes)
 {
-    if (cudaFuncSetAttribute(kernel, cudaFuncAttributeMaxDynamicSharedMemorySize, (int)bytes) !=
-            cudaSuccess ||
-        cudaFuncSetAttribute(kernel, cudaFuncAttributePreferredSharedMemoryCarveout,
-                             cudaSharedmemCarveoutMaxShared) != cudaSuccess) {
-        cudaGetLastError();
-        return false;
-    }
-    return true;
+    if (msgl__allow_shared<KERNEL>(bytes, true) == cudaSuccess) return true;
+    cudaGetLastError();
+    return false;
 }
 
 template <typename T, int COLUMNS, int TILES, int HALVES, int DEPTH, bool STREAM>
@@ -43,8 +36,8 @@ static bool launch(msgl_exec *x, const gemv_params *p, size_t least = 0)
     const msgl_cuda_device *d = msgl__cuda_device(x);
     size_t shared = gemv_shared<COLUMNS, TILES, HALVES, DEPTH, STREAM>(p->m, p->k);
     if (shared < least) shared = least;
-    void (*const kernel)(gemv_params, int) = gemv_kernel<T, COLUMNS, TILES, HALVES, DEPTH, STREAM>;
-    if (!take_shared(kernel, shared)) return false;
+    constexpr auto kernel = gemv_kernel<T, COLUMNS, TILES, HALVES, DEPTH, STREAM>;
+    if (!take_shared<kernel>(shared)) return false;
     int warps_per_row = warps_of_row(p->m);
     const bool many = p->m > 4 && p->m <= 8 && p->k >= 8 * GEMV_THREADS;
     if (many && p->norm != NULL && gemv_type<T>::wide) warps_per_row = 0;
@@ -92,8 +85,8 @@ template <int CHUNKS> static bool launch_resident(msgl_exec *x, gemv_params *p)
     if (p->accumulate) shared = HALF;
     // While these few rows are on their way, the next kernel's weights may be too.
     p->early = p->accumulate && (size_t)p->m * p->k * 2 <= FEW;
-    void (*const kernel)(gemv_params) = gemv_resident<__nv_bfloat16, CHUNKS>;
-    if (!take_shared(kernel, shared)) return false;
+    constexpr auto kernel = gemv_resident<__nv_bfloat16, CHUNKS>;
+    if (!take_shared<kernel>(shared)) return false;
     MSGL_CUDA_TRY(x, msgl__launch(kernel, dim3(blocks), dim3(GEMV_THREADS), shared, d->stream, *p));
     return true;
 }

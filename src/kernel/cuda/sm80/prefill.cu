@@ -247,10 +247,10 @@ template <typename T, int HD>
 static cudaError_t launch(const msgl_cuda_attn_call &c, cudaStream_t stream)
 {
     const dim3 grid((unsigned)c.num_q_heads, (unsigned)(c.total_q / ROWS + c.batch));
-    const cudaError_t e = cudaFuncSetAttribute(
-        fa_prefill_sm80<T, HD>, cudaFuncAttributeMaxDynamicSharedMemorySize, shape<HD>::BYTES);
+    constexpr auto kernel = fa_prefill_sm80<T, HD>;
+    const cudaError_t e = msgl__allow_shared<kernel>(shape<HD>::BYTES);
     if (e != cudaSuccess) return e;
-    return msgl__launch(fa_prefill_sm80<T, HD>, grid, THREADS, shape<HD>::BYTES, stream, c);
+    return msgl__launch(kernel, grid, THREADS, shape<HD>::BYTES, stream, c);
 }
 
 template <typename T> static cudaError_t launch_dim(const msgl_cuda_attn_call &c, cudaStream_t s)

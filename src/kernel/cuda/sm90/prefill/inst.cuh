@@ -4,6 +4,7 @@
 #ifndef MSGL_KERNEL_CUDA_SM90_PREFILL_INST_CUH
 #define MSGL_KERNEL_CUDA_SM90_PREFILL_INST_CUH
 
+#include "kernel/cuda/launch.cuh"
 #include "kernel/cuda/sm90/prefill/kernel.cuh"
 #include "kernel/cuda/sm90/prefill/launch.cuh"
 
@@ -12,10 +13,10 @@ static cudaError_t msgl__fa_prefill_start(const msgl_fa_prefill_params &p, int g
                                           cudaStream_t stream)
 {
     const int bytes = (int)sizeof(msgl_fa_prefill_smem<C>) + 1024;
-    const cudaError_t code = cudaFuncSetAttribute(
-        msgl__fa_prefill_kernel<C>, cudaFuncAttributeMaxDynamicSharedMemorySize, bytes);
+    constexpr auto kernel = msgl__fa_prefill_kernel<C>;
+    const cudaError_t code = msgl__allow_shared<kernel>((size_t)bytes);
     if (code != cudaSuccess) return code;
-    msgl__fa_prefill_kernel<C><<<grid, C::THREADS, bytes, stream>>>(p);
+    kernel<<<grid, C::THREADS, bytes, stream>>>(p);
     return cudaGetLastError();
 }
 
