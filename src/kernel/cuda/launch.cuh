@@ -38,18 +38,43 @@ static __device__ __forceinline__ void msgl__pdl_trigger(void)
 #endif
 }
 
+enum { MSGL_MAX_GPUS = 64 };
+
+// What launches ask of the current device.
+struct msgl_gpu {
+    int ordinal, sms, major; // compute capability major.x
+};
+
+// Asks the driver once per device: each of these questions costs a launch some tenths of a
+// microsecond of the host.
+static inline cudaError_t msgl__current_gpu(msgl_gpu *gpu)
+{
+    static std::atomic<int> known[MSGL_MAX_GPUS]; // sms << 8 | major
+    cudaError_t code = cudaGetDevice(&gpu->ordinal);
+    if (code != cudaSuccess) return code;
+    const bool keeps = gpu->ordinal < MSGL_MAX_GPUS;
+    const int both = keeps ? known[gpu->ordinal].load(std::memory_order_relaxed) : 0;
+    gpu->sms = both >> 8;
+    gpu->major = both & 0xff;
+    if (both != 0) return cudaSuccess;
+    code = cudaDeviceGetAttribute(&gpu->sms, cudaDevAttrMultiProcessorCount, gpu->ordinal);
+    if (code == cudaSuccess) {
+        code = cudaDeviceGetAttribute(&gpu->major, cudaDevAttrComputeCapabilityMajor, gpu->ordinal);
+    }
+    if (code == cudaSuccess && keeps) {
+        known[gpu->ordinal].store(gpu->sms << 8 | gpu->major, std::memory_order_relaxed);
+    }
+    return code;
+}
+
 // Whether the current device has programmatic dependence.
 static inline bool msgl__pdl_available(void)
 {
 #ifdef MSGL_CUDA_NO_PDL // a test's and a benchmark's other half
     return false;
 #else
-    int device = 0, major = 0;
-    if (cudaGetDevice(&device) != cudaSuccess) return false;
-    if (cudaDeviceGetAttribute(&major, cudaDevAttrComputeCapabilityMajor, device) != cudaSuccess) {
-        return false;
-    }
-    return major >= 9;
+    msgl_gpu gpu;
+    return msgl__current_gpu(&gpu) == cudaSuccess && gpu.major >= 9;
 #endif
 }
 
@@ -60,21 +85,22 @@ static inline bool msgl__pdl_available(void)
 template <auto KERNEL>
 static inline cudaError_t msgl__allow_shared(size_t bytes, bool all_shared = false)
 {
-    enum { GPUS = 64 };
-    static std::atomic<size_t> allowed[GPUS];
+    static std::atomic<size_t> allowed[MSGL_MAX_GPUS];
     static std::mutex raising;
     int device = 0;
     cudaError_t code = cudaGetDevice(&device);
     if (code != cudaSuccess) return code;
-    if (device < GPUS && bytes <= allowed[device].load(std::memory_order_acquire)) return code;
+    if (device < MSGL_MAX_GPUS && bytes <= allowed[device].load(std::memory_order_acquire))
+        return code;
     const std::lock_guard<std::mutex> lock(raising);
-    if (device < GPUS && bytes <= allowed[device].load(std::memory_order_relaxed)) return code;
+    if (device < MSGL_MAX_GPUS && bytes <= allowed[device].load(std::memory_order_relaxed))
+        return code;
     code = cudaFuncSetAttribute(KERNEL, cudaFuncAttributeMaxDynamicSharedMemorySize, (int)bytes);
     if (code == cudaSuccess && all_shared) {
         code = cudaFuncSetAttribute(KERNEL, cudaFuncAttributePreferredSharedMemoryCarveout,
                                     cudaSharedmemCarveoutMaxShared);
     }
-    if (code == cudaSuccess && device < GPUS) {
+    if (code == cudaSuccess && device < MSGL_MAX_GPUS) {
         allowed[device].store(bytes, std::memory_order_release);
     }
     return code;

@@ -77,17 +77,10 @@ extern "C" int msgl__cuda_fa_decode_tuned(const msgl_cuda_attn_call *c,
     a.part_ml = (float2 *)((char *)c->workspace + r.part_ml);
     a.part_o = (float *)((char *)c->workspace + r.part_o);
 
-    int device, major;
-    msgl_decode_gpu g = {0, t->ctas, false, (cudaStream_t)stream};
-    cudaError_t e = cudaGetDevice(&device);
-    if (e == cudaSuccess) {
-        e = cudaDeviceGetAttribute(&g.sms, cudaDevAttrMultiProcessorCount, device);
-    }
-    if (e == cudaSuccess) {
-        e = cudaDeviceGetAttribute(&major, cudaDevAttrComputeCapabilityMajor, device);
-    }
+    msgl_gpu gpu;
+    const cudaError_t e = msgl__current_gpu(&gpu);
     if (e != cudaSuccess) return e;
-    g.large = major == 9 || major == 10;
+    msgl_decode_gpu g = {gpu.sms, t->ctas, gpu.major == 9 || gpu.major == 10, (cudaStream_t)stream};
     return c->dtype == MSGL_BF16 ? msgl__fa_decode_bf16(&a, c->head_dim, &g)
                                  : msgl__fa_decode_f16(&a, c->head_dim, &g);
 }

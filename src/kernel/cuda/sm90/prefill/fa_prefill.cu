@@ -4,6 +4,7 @@
 #include <cudaTypedefs.h>
 #include <math.h>
 
+#include "kernel/cuda/launch.cuh"
 #include "kernel/cuda/sm90/prefill/launch.cuh"
 
 static const float log2_e = 1.4426950408889634f;
@@ -103,11 +104,10 @@ int msgl__cuda_fa_prefill_sm90(const msgl_cuda_attn_call *c, void *stream)
     if (gather) p.box_rows = tile / 4; // what a warp loads at once where slots follow one another
     cudaError_t code = encode_maps(c, &p);
     if (code != cudaSuccess) return code;
-    int device = 0, sms = 0;
-    code = cudaGetDevice(&device);
-    if (code == cudaSuccess)
-        code = cudaDeviceGetAttribute(&sms, cudaDevAttrMultiProcessorCount, device);
+    msgl_gpu gpu;
+    code = msgl__current_gpu(&gpu);
     if (code != cudaSuccess) return code;
-    return c->dtype == MSGL_BF16 ? launch<__nv_bfloat16>(p, cap, gather, sms, (cudaStream_t)stream)
-                                 : launch<__half>(p, cap, gather, sms, (cudaStream_t)stream);
+    return c->dtype == MSGL_BF16
+               ? launch<__nv_bfloat16>(p, cap, gather, gpu.sms, (cudaStream_t)stream)
+               : launch<__half>(p, cap, gather, gpu.sms, (cudaStream_t)stream);
 }

@@ -16,8 +16,7 @@ static cudaError_t msgl__fa_prefill_start(const msgl_fa_prefill_params &p, int g
     constexpr auto kernel = msgl__fa_prefill_kernel<C>;
     const cudaError_t code = msgl__allow_shared<kernel>((size_t)bytes);
     if (code != cudaSuccess) return code;
-    kernel<<<grid, C::THREADS, bytes, stream>>>(p);
-    return cudaGetLastError();
+    return msgl__launch(kernel, dim3((unsigned)grid), dim3(C::THREADS), (size_t)bytes, stream, p);
 }
 
 template <class T, int HD, bool SOFTCAP>

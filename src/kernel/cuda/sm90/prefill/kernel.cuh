@@ -4,6 +4,7 @@
 #ifndef MSGL_KERNEL_CUDA_SM90_PREFILL_KERNEL_CUH
 #define MSGL_KERNEL_CUDA_SM90_PREFILL_KERNEL_CUH
 
+#include "kernel/cuda/launch.cuh"
 #include "kernel/cuda/sm90/prefill/consumer.cuh"
 #include "kernel/cuda/sm90/prefill/producer.cuh"
 
@@ -41,6 +42,8 @@ __global__ void __launch_bounds__(C::THREADS, 1)
         msgl__tma_prefetch_map(&p.v_map);
     }
     __syncthreads();
+    msgl__pdl_trigger();
+    msgl__pdl_wait();
     if (threadIdx.x < 128) {
         msgl__fewer_registers<C::PRODUCER_REGISTERS>();
         if constexpr (C::GATHER) {
