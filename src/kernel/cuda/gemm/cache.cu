@@ -13,7 +13,7 @@ extern "C" {
 #include "utils/log.h"
 }
 
-#define FORMAT "minisgl-gemm-1"
+#define FORMAT "minisgl-gemm-2"
 
 enum { ALGO_WORDS = sizeof(((cublasLtMatmulAlgo_t *)0)->data) / sizeof(uint64_t), LINE = 512 };
 

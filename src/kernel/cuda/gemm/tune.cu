@@ -21,7 +21,7 @@ enum {
     WARM_RUNS = 1200,
 };
 
-static const float LONG_US = 400.0f; // longer runs are not repeated: there is little noise in them
+static const float LONG_US = 400.0f; // longer runs are not repeated more: there is little noise
 static const float NEAR = 1.15f;     // of the best time
 // The library's first proposal stays unless another one is this much faster.
 static const float CLEARLY = 0.97f;
@@ -145,13 +145,10 @@ static bool measure(tuner *t, const msgl_gemm_product *p, msgl_gemm_choice *c)
     for (int i = 0; i < WARM_RUNS && !d->blas->warm; i++) prepare(t, p);
     d->blas->warm = true;
     memset(t->us, 0, sizeof t->us);
-    run_candidates(t, p, &desc, 0); // loads the kernels
+    run_candidates(t, p, &desc, 0); // loads the kernels, which these times contain
+    memset(t->us, 0, sizeof t->us);
+    for (int run = 0; run < ALL_RUNS; run++) run_candidates(t, p, &desc, INFINITY);
     int best = best_of(t);
-    if (best >= 0 && t->us[best] < LONG_US) {
-        memset(t->us, 0, sizeof t->us);
-        for (int run = 0; run < ALL_RUNS; run++) run_candidates(t, p, &desc, INFINITY);
-    }
-    best = best_of(t);
     for (int run = 0; run < MORE_RUNS && best >= 0 && t->us[best] < LONG_US; run++) {
         run_candidates(t, p, &desc, NEAR * t->us[best]);
         best = best_of(t);
