@@ -68,7 +68,7 @@ void msgl__linear_add(msgl_forward *f, const msgl_linear *l, const void *in, voi
     if (rows == 0) return;
     if (!l->row_parallel || f->comm->size == 1) {
         c.accumulate = true;
-        if (next != NULL && f->feed.scaled != NULL && rows <= f->k->gemm.feed_rows) {
+        if (next != NULL && f->feed.scaled != NULL) {
             c.feed = &f->feed;
             c.next_norm = next->weight;
         }

@@ -29,8 +29,7 @@ void msgl__linear_f32(msgl_forward *f, const msgl_linear *l, const msgl_norm *no
 void msgl__linear_gated(msgl_forward *f, const msgl_linear *l, const msgl_norm *norm,
                         const void *in, void *out, int32_t rows);
 // residual [rows, w.n] += the result; next: the norm that a product behind it will be given, or
-// NULL. With more than one rank it takes an activation of that shape
-// from the step arena.
+// NULL. With more than one rank it takes an activation of that shape from the step arena.
 void msgl__linear_add(msgl_forward *f, const msgl_linear *l, const void *in, void *residual,
                       const msgl_norm *next, int32_t rows);
 
