@@ -1,10 +1,11 @@
 // SPDX-License-Identifier: Apache-2.0
 //
 // Captured decode steps. A step of few requests is hundreds of short kernels; launching them one by
-// one takes the host longer than they run. For a ladder of batch sizes the forward pass up to the
-// logits is captured once, over dummy requests; a step then copies its inputs to the buffers that
+// one takes the host longer than they run. For a ladder of batch sizes the step up to the chosen
+// tokens is captured once, over dummy requests; a step then copies its inputs to the buffers that
 // the captured kernels read, padded with dummy requests up to the next size, and launches the
-// whole. Activations of all sizes share the step arena, so graphs cost no memory for them.
+// whole. What requests want only sometimes (filters, log-probabilities) is launched behind it.
+// Activations of all sizes share the step arena, so graphs cost no memory for them.
 #include <string.h>
 
 #include "core/mem.h"
@@ -37,6 +38,7 @@ static void dummy_batch(msgl_engine *e, msgl_engine_step *s, int32_t size)
         s->reqs[i] = (msgl_batch_req){.table_idx = e->max_running, .device_len = 1};
     }
     s->num_rows = s->num_samples = s->num_records = 0;
+    *s->io.late = (msgl_sample_late){0};
     s->num_segments =
         msgl__rope_prepare(&e->model.cfg.rope, &s->batch, s->io.inv_freq, s->segments);
     msgl__step_pad(e, s, 0);

@@ -21,6 +21,7 @@
 typedef struct msgl_engine_io {
     size_t bytes;
     float *inv_freq;
+    msgl_sample_late *late;       // what the graph samples
     msgl_sample_row *sample_rows; // [num_samples]
     int32_t *sample_index;        // [num_samples] place in the token pool of the chosen token
     int32_t *positions, *out_loc; // [num_tokens]
@@ -137,7 +138,8 @@ int msgl__engine_wait(void *engine, int32_t slot, msgl_step_result *out);
 const char *msgl__engine_fault(void *engine);
 // Dummy requests in the places [from, padded_size) of a decode step.
 void msgl__step_pad(msgl_engine *e, msgl_engine_step *s, int32_t from);
-// On the device's queue: the staging, and everything from ids to the logits of all tokens.
+// On the device's queue: the staging; and what is captured, everything from ids to the logits of
+// all tokens and the tokens chosen from them, as far as io.late wants them.
 void msgl__step_copy_in(msgl_engine *e, const msgl_engine_step *s);
 const float *msgl__step_forward(msgl_engine *e, msgl_engine_step *s);
 
@@ -148,11 +150,14 @@ const msgl_decode_graph *msgl__graphs_find(const msgl_engine *e, int32_t size);
 void msgl__graphs_destroy(msgl_engine *e);
 
 // sample.c, on the device's queue. Bytes of the step arena that logits take; logits of all rows of
-// a step in blocks, then what sample_block does: tokens and log-probabilities of rows [first, end).
+// a step in blocks, then what sample_block does: tokens, unless the graph has chosen them, and
+// log-probabilities of rows [first, end). sample_late is the graph's part: the first io.late rows.
 size_t msgl__logits_bytes(const msgl_engine *e);
 void msgl__sample_step(msgl_engine *e, msgl_engine_step *s, msgl_forward *f, const void *hidden);
 void msgl__sample_block(msgl_engine *e, msgl_engine_step *s, int32_t first, int32_t end,
                         const float *logits);
+void msgl__sample_late(msgl_engine *e, const msgl_engine_step *s, int32_t rows,
+                       const float *logits);
 
 // For tests and tools: called on the device's queue with every block of logits before it is
 // sampled; rows are tokens of the step. NULL: off. 0, or MSGL_ENOMEM, MSGL_ELIMIT: a GPU's logits

@@ -17,6 +17,24 @@ static int32_t run_end(const int32_t *of, int32_t r, int32_t end)
     return to;
 }
 
+// Inside a graph the kernel starts while the last of the logits are being computed.
+void msgl__sample_late(msgl_engine *e, const msgl_engine_step *s, int32_t rows, const float *logits)
+{
+    const msgl_sample_call call = {
+        .logits = logits,
+        .ld = (size_t)e->model.cfg.vocab_size,
+        .num_rows = rows,
+        .vocab = e->model.cfg.vocab_size,
+        .rows = s->dev.sample_rows,
+        .any_random = true,
+        .late = s->dev.late,
+        .pool = e->dev.token_pool,
+        .pool_index = s->dev.sample_index,
+    };
+    e->kernels.sample.sample(&e->exec, &call);
+    msgl__arena_reset(&e->scratch);
+}
+
 // Tokens of the rows [first, end) that are sampled.
 static void sample_rows(msgl_engine *e, const msgl_engine_step *s, int32_t first, int32_t end,
                         const float *logits)
@@ -90,7 +108,7 @@ void msgl__sample_block(msgl_engine *e, msgl_engine_step *s, int32_t first, int3
                         const float *logits)
 {
     if (e->on_logits != NULL) show_logits(e, s, first, end, logits);
-    sample_rows(e, s, first, end, logits);
+    if (s->io.late->num_rows == 0) sample_rows(e, s, first, end, logits);
     record_rows(e, s, first, end, logits);
 }
 

@@ -32,6 +32,7 @@ static size_t cut_io(const msgl_engine *e, size_t tokens, void *base, msgl_engin
     const size_t r = (size_t)e->max_running, half = (size_t)e->model.cfg.rope.dim / 2;
     cutter c = {.base = base};
     io->inv_freq = cut(&c, rope_rows(e) * half, sizeof *io->inv_freq);
+    io->late = cut(&c, 1, sizeof *io->late);
     io->sample_rows = cut(&c, r, sizeof *io->sample_rows);
     io->sample_index = cut(&c, r, sizeof *io->sample_index);
     io->positions = cut(&c, tokens, sizeof *io->positions);

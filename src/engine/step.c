@@ -91,6 +91,18 @@ static void stage_rows(msgl_engine *e, msgl_engine_step *s)
     }
 }
 
+// The graph chooses tokens when all its rows want one and none has filters, whose kernel is another
+// and stays outside; nor does it when someone looks at the logits first.
+static void stage_late(const msgl_engine *e, msgl_engine_step *s)
+{
+    const bool all = s->graph != NULL && s->num_samples == s->num_rows;
+    *s->io.late = (msgl_sample_late){
+        .tokens = s->sampled,
+        .status = s->sampled + e->max_running,
+        .num_rows = all && !s->any_filter && e->on_logits == NULL ? s->num_rows : 0,
+    };
+}
+
 void msgl__step_pad(msgl_engine *e, msgl_engine_step *s, int32_t from)
 {
     for (int32_t i = from; i < s->batch.padded_size; i++) {
@@ -108,27 +120,21 @@ void msgl__step_copy_in(msgl_engine *e, const msgl_engine_step *s)
                  (size_t)s->num_records * sizeof *s->records);
 }
 
-// What a captured step reads, from staging to where the kernels find it.
-static void copy_in_for_graph(msgl_engine *e, msgl_engine_step *s)
+static void replay(msgl_engine *e, msgl_engine_step *s)
 {
     const msgl_device_ops *ops = e->device->ops;
-    ops->copies_begin(e->device);
+    ops->inputs_begin(e->device);
     msgl__step_copy_in(e, s);
     const int code = e->attn->desc->prepare_for_replay(e->attn, &s->batch);
-    ops->copies_end(e->device);
     if (code != 0) e->exec.status = code;
+    ops->graph_launch(e->device, s->graph->graph);
 }
 
-// Ids, page table and hidden states of the step's tokens; the residual of its num_rows rows with
-// logits.
+// The residual of the step's num_rows rows with logits.
 static const void *forward(msgl_engine *e, msgl_engine_step *s, int32_t num_rows, msgl_forward *f)
 {
-    const msgl_device_ops *ops = e->device->ops;
-    const int32_t tokens = s->batch.num_tokens;
     msgl__arena_reset(&e->arena);
     msgl__arena_reset(&e->scratch);
-    ops->take_tokens(e->device, e->dev.token_pool, s->dev.id_index, tokens, e->dev.ids,
-                     e->dev.page_table, s->dev.out_loc);
     *f = (msgl_forward){
         .x = &e->exec,
         .k = &e->kernels,
@@ -137,6 +143,10 @@ static const void *forward(msgl_engine *e, msgl_engine_step *s, int32_t num_rows
         .pool = &e->kv,
         .batch = &s->batch,
         .arena = &e->arena,
+        .token_pool = e->dev.token_pool,
+        .id_index = s->dev.id_index,
+        .page_table = e->dev.page_table,
+        .ids = e->dev.ids,
         .positions = s->dev.positions,
         .out_loc = s->dev.out_loc,
         .inv_freq = s->dev.inv_freq,
@@ -144,7 +154,7 @@ static const void *forward(msgl_engine *e, msgl_engine_step *s, int32_t num_rows
         .num_segments = s->num_segments,
         .rope_scale = e->rope_scale,
     };
-    return e->model.cfg.arch->forward(&e->model, f, e->dev.ids, s->dev.rows, num_rows);
+    return e->model.cfg.arch->forward(&e->model, f, s->dev.rows, num_rows);
 }
 
 const float *msgl__step_forward(msgl_engine *e, msgl_engine_step *s)
@@ -154,7 +164,9 @@ const float *msgl__step_forward(msgl_engine *e, msgl_engine_step *s)
     const void *hidden = forward(e, s, rows, &f);
     const size_t vocab = (size_t)e->model.cfg.vocab_size;
     float *logits = hidden == NULL ? NULL : msgl__take_rows(&f, (size_t)rows, vocab, MSGL_F32);
-    if (logits != NULL) msgl__model_logits(&e->model, &f, hidden, rows, logits);
+    if (logits == NULL) return NULL;
+    msgl__model_logits(&e->model, &f, hidden, rows, logits);
+    msgl__sample_late(e, s, rows, logits);
     return logits;
 }
 
@@ -165,8 +177,7 @@ static void run_step(void *ctx, int64_t slot)
     const uint64_t start = msgl__now_ns();
     e->exec.status = 0;
     if (s->graph != NULL) {
-        copy_in_for_graph(e, s);
-        e->device->ops->graph_launch(e->device, s->graph->graph);
+        replay(e, s);
         msgl__sample_block(e, s, 0, s->num_rows, s->graph->logits);
     } else {
         msgl_forward f;
@@ -219,6 +230,7 @@ int msgl__engine_submit(void *engine, msgl_batch *b)
         s->graph = msgl__graphs_find(e, b->size);
         if (s->graph != NULL) s->batch.padded_size = s->graph->size;
     }
+    stage_late(e, s);
     msgl__step_pad(e, s, b->size);
     s->num_segments =
         msgl__rope_prepare(&e->model.cfg.rope, &s->batch, s->io.inv_freq, s->segments);

@@ -86,6 +86,23 @@ typedef struct msgl_rope_call {
     const int32_t *slots;  // [tokens]
 } msgl_rope_call;
 
+// What a step begins with: its tokens' ids out of the token pool and their slots into the page
+// table, both at the same places, their rows of the embedding, and the table of their rotation
+// (kernel/ops.h).
+typedef struct msgl_embed_call {
+    int32_t tokens;
+    const int32_t *pool, *index; // id of token t: pool[index[t]], in [0, w->n)
+    int32_t *table;              // table[index[t]] = slots[t], unless NULL
+    const int32_t *slots;        // [tokens]
+    const msgl_weight *w;        // [vocab, hidden]
+    void *out;                   // [tokens, hidden]
+    const int32_t *positions;    // [tokens]
+    const float *inv_freq;       // [half], one set for all tokens
+    int32_t half;
+    float scale;
+    float *cos_sin; // [tokens, 2 half]
+} msgl_embed_call;
+
 // What the sampler needs per row; copied from the request.
 typedef struct msgl_sample_row {
     float temperature, top_p, min_p;
@@ -93,6 +110,12 @@ typedef struct msgl_sample_row {
     uint64_t seed;
     int32_t position; // of the token being chosen: (seed, position) determines the random number
 } msgl_sample_row;
+
+// What a captured call learns when it is replayed.
+typedef struct msgl_sample_late {
+    int32_t *tokens, *status; // [num_rows], of host_alloc too
+    int32_t num_rows;         // at most the call's; 0: nothing is done
+} msgl_sample_late;
 
 // tokens[r] = token chosen from logits[r, 0..vocab) by rows[r]; status[r] = 0, or MSGL_ENUMERIC and
 // token -1 when a logit is NaN or all are -inf. Filters apply in the order temperature, top_k,
@@ -105,6 +128,9 @@ typedef struct msgl_sample_call {
     bool any_random;             // some row has temperature > 0
     bool any_filter;             // some such row has top_k, top_p or min_p
     int32_t *tokens, *status;    // [num_rows], of host_alloc too
+    // NULL, or on the device: tokens and status are there, and only the first num_rows rows are
+    // looked at. For graphs: NULL where there are none.
+    const msgl_sample_late *late;
     // Where the next step finds the token, or NULL: pool[pool_index[r]] = tokens[r], 0 where no
     // token could be chosen. pool_index [num_rows], on the device.
     int32_t *pool;

@@ -33,11 +33,11 @@ typedef struct msgl_device_ops {
     void (*copy_in)(msgl_device *d, void *dst, const void *host_src, size_t bytes);
     void (*copy_out)(msgl_device *d, void *host_dst, const void *src, size_t bytes);
     void (*record)(msgl_device *d, int32_t event);
-    // Between the two, work issues nothing but copy_in, from memory of host_alloc that is complete:
-    // the copies may cross to the device while it still does what came before, and take effect at
-    // the end. For captured work: NULL where there are no graphs.
-    void (*copies_begin)(msgl_device *d);
-    void (*copies_end)(msgl_device *d);
+    // From here to graph_launch, work issues nothing but copy_in: these are the graph's inputs,
+    // which may cross to the device while it still does what came before, and are in their places
+    // when the graph's kernels want them. Their places must not overlap. NULL where there are no
+    // graphs.
+    void (*inputs_begin)(msgl_device *d);
     // From the host: arms an event before the work that will record it is submitted; waits for it.
     // wait returns 0, or MSGL_EDEVICE when the device has failed: msgl_device.fault says how.
     void (*arm)(msgl_device *d, int32_t event);

@@ -29,6 +29,11 @@ typedef struct msgl_gemm_kernels {
                  msgl_dtype src_dtype, size_t ld_src);
     // out[i, 0..k) = W[ids[i], :] as exec->act, for i < rows. ids on the device, each in [0, n).
     void (*gather)(msgl_exec *x, const msgl_weight *w, const int32_t *ids, int rows, void *out);
+    // A step's beginning (msgl_embed_call) as one kernel instead of the device's take_tokens,
+    // gather and the rotation's table. In captured work it comes first: it also moves the inputs of
+    // a replay to their places (kernel/device.h). false, and nothing done, where it cannot do that.
+    // NULL: never.
+    bool (*embed)(msgl_exec *x, const msgl_embed_call *c);
     // See msgl_linear_call and msgl_grouped_call.
     void (*linear)(msgl_exec *x, const msgl_linear_call *c);
     void (*grouped)(msgl_exec *x, const msgl_grouped_call *c);

@@ -1,17 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "layers/attention.h"
 
-void msgl__rope_table(msgl_forward *f, int32_t dim, float *cos_sin)
-{
-    const size_t half = (size_t)dim / 2;
-    for (int32_t i = 0; i < f->num_segments; i++) {
-        const msgl_rope_segment *s = &f->segments[i];
-        f->k->rope.table(f->x, f->positions + s->first, s->count,
-                         f->inv_freq + (size_t)s->row * half, (int)half, f->rope_scale,
-                         cos_sin + (size_t)s->first * (size_t)dim);
-    }
-}
-
 void msgl__attention(msgl_forward *f, const msgl_attention *a, const msgl_norm *norm,
                      const void *in, const float *cos_sin, void *qkv, void *out)
 {

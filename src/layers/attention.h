@@ -23,7 +23,4 @@ typedef struct msgl_attention {
 void msgl__attention(msgl_forward *f, const msgl_attention *a, const msgl_norm *norm,
                      const void *in, const float *cos_sin, void *qkv, void *out);
 
-// cos_sin [num_tokens, dim] of the step's positions: dim / 2 cosines, then as many sines.
-void msgl__rope_table(msgl_forward *f, int32_t dim, float *cos_sin);
-
 #endif

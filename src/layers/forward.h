@@ -22,10 +22,14 @@ typedef struct msgl_forward {
     const msgl_batch *batch;
     const msgl_kv_pool *pool; // where K and V go
     msgl_arena *arena;        // step arena
-    const int32_t *positions; // [num_tokens], device
-    const int32_t *out_loc;   // [num_tokens] slots in the pool, device
-    // Inverse frequencies of this step [rows, rope dim / 2] on the device, and which tokens use
-    // which row.
+    // Token t is token_pool[id_index[t]]; its slot goes to the same place of page_table (NULL: the
+    // CPU). Like all below device memory.
+    const int32_t *token_pool, *id_index;
+    int32_t *page_table;
+    int32_t *ids;             // [num_tokens], room for the ids
+    const int32_t *positions; // [num_tokens]
+    const int32_t *out_loc;   // [num_tokens] slots in the pool
+    // Inverse frequencies of this step [rows, rope dim / 2], and which tokens use which row.
     const float *inv_freq;
     const msgl_rope_segment *segments;
     int32_t num_segments;

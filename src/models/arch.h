@@ -21,11 +21,11 @@ struct msgl_arch {
     void (*declare)(msgl_model *m, msgl_weight_plan *p);
     // Step arena bytes that forward takes at most for this many tokens and rows.
     size_t (*workspace)(const msgl_model *m, int32_t max_tokens, int32_t max_rows);
-    // ids [tokens] -> hidden states, before the final norm, of the tokens in rows [num_rows]
+    // The step's tokens -> hidden states, before the final norm, of those in rows [num_rows]
     // (indices into the step's tokens, on the device): [num_rows, hidden] in the step arena, NULL
-    // when num_rows is 0 or on failure (exec->status). Stores K and V of all tokens on the way.
-    void *(*forward)(const msgl_model *m, msgl_forward *f, const int32_t *ids, const int32_t *rows,
-                     int32_t num_rows);
+    // when num_rows is 0 or on failure (exec->status). Begins with msgl__embed. Stores K and V of
+    // all tokens on the way.
+    void *(*forward)(const msgl_model *m, msgl_forward *f, const int32_t *rows, int32_t num_rows);
 };
 
 // registry.c

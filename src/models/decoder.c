@@ -2,6 +2,7 @@
 //
 // The decoder of the Llama family: names of its tensors, and its forward pass.
 #include "core/err.h"
+#include "layers/embedding.h"
 #include "models/model.h"
 
 static void declare_linear(msgl_weight_plan *p, msgl_linear *l, int32_t n, int32_t k, bool bias)
@@ -175,16 +176,15 @@ static void finish_layer(msgl_forward *f, const msgl_decoder_layer *layer, const
     }
 }
 
-void *msgl__decoder_forward(const msgl_model *m, msgl_forward *f, const int32_t *ids,
-                            const int32_t *rows, int32_t num_rows)
+void *msgl__decoder_forward(const msgl_model *m, msgl_forward *f, const int32_t *rows,
+                            int32_t num_rows)
 {
     const msgl_model_config *c = &m->cfg;
     const int32_t tokens = f->batch->num_tokens, q = c->num_heads * c->head_dim;
     const msgl_decoder_layer *last = &m->layers[c->num_layers - 1];
     buffers b;
     if (!take_buffers(c, f, num_rows, &b)) return NULL;
-    msgl__rope_table(f, c->head_dim, b.cos_sin);
-    f->k->gemm.gather(f->x, &m->embed, ids, tokens, b.residual);
+    msgl__embed(f, &m->embed, c->head_dim, b.residual, b.cos_sin);
     for (const msgl_decoder_layer *layer = m->layers; layer <= last; layer++) {
         msgl__attention(f, &layer->attn, &layer->attn_norm, b.residual, b.cos_sin, b.qkv, b.attn);
         if (layer == last) break;

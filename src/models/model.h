@@ -64,7 +64,7 @@ void msgl__model_tune(const msgl_model *m, msgl_exec *x, int32_t max_batch, int3
 // decoder.c: the functions of msgl_arch for this family.
 void msgl__decoder_declare(msgl_model *m, msgl_weight_plan *p);
 size_t msgl__decoder_workspace(const msgl_model *m, int32_t max_tokens, int32_t max_rows);
-void *msgl__decoder_forward(const msgl_model *m, msgl_forward *f, const int32_t *ids,
-                            const int32_t *rows, int32_t num_rows);
+void *msgl__decoder_forward(const msgl_model *m, msgl_forward *f, const int32_t *rows,
+                            int32_t num_rows);
 
 #endif

@@ -1,8 +1,9 @@
 // SPDX-License-Identifier: Apache-2.0
 //
 // The GPU as a device: copies, token kernels and events in order, a captured graph that does the
-// same as what was captured, memory that runs out as an answer rather than a fault, and an
-// asynchronous fault that every later wait reports.
+// same as what was captured and has its inputs in time, memory that runs out as an answer rather
+// than a fault, and an asynchronous fault that every later wait reports.
+#include <math.h>
 #include <setjmp.h>
 #include <stdarg.h>
 #include <stddef.h>
@@ -14,6 +15,7 @@
 
 #include "core/attributes.h"
 #include "kernel/cuda_loader.h"
+#include "kernel/kernel.h"
 
 enum { N = 1000 };
 
@@ -103,40 +105,52 @@ static void test_copies(void **state)
     ops->free(f->d, device, PAGE * sizeof(int32_t));
 }
 
-// Copies that cross early take effect in the queue's order, for any size and place: behind the
-// graph launches before them, ahead of what comes after, though the host is far ahead of both.
-static void test_early_copies(void **state)
+static msgl_graph *end_graph(fixture *f)
+{
+    msgl_err err = {0};
+    msgl_graph *g = f->d->ops->graph_end(f->d, &err);
+    if (g == NULL) fail_msg("%s", err.text);
+    return g;
+}
+
+// A graph's inputs are there when it runs, for any size and place: behind the launches before it,
+// though the host is far ahead of them.
+static void test_inputs(void **state)
 {
     fixture *f = *state;
     const msgl_device_ops *ops = f->d->ops;
-    enum { ROUNDS = 40, EACH = 3, LARGE = 70000, RESULT = 3 * N };
+    enum { ROUNDS = 40, EACH = 3, LARGE = 70000, RESULT = 3 * N, PIECES = 10 };
     const size_t bytes = (size_t)ROUNDS * (2 * N + LARGE + RESULT) * sizeof(int32_t);
     int32_t *pinned = ops->host_alloc(f->d, bytes);
     int32_t *large = ops->alloc(f->d, LARGE * sizeof(int32_t));
     assert_non_null(pinned);
     assert_non_null(large);
     put(f, f->index, 3, 0);
+    ops->graph_begin(f->d);
+    ops->gather_tokens(f->d, f->pool, f->index, N, f->out, 1);
+    msgl_graph *g = end_graph(f);
     for (int32_t r = 0; r < ROUNDS; r++) {
         int32_t *from = pinned + (size_t)r * (2 * N + LARGE + RESULT);
         int32_t *far = from + 2 * N, *result = far + LARGE;
         for (int32_t i = 0; i < 2 * N + LARGE; i++) from[i] = 1000000 * (r + 1) + i;
-        ops->copies_begin(f->d); // nothing to copy is no error
-        ops->copies_end(f->d);
-        ops->copies_begin(f->d);
+        ops->inputs_begin(f->d); // nothing to copy is no error
+        ops->graph_launch(f->d, g);
+        ops->inputs_begin(f->d);
         ops->copy_in(f->d, f->pool, from, N / 2 * sizeof(int32_t));
         // Neither whole vectors nor aligned; and the second one is longer than a buffer.
         ops->copy_in(f->d, f->pool + N / 2, from + N / 2, (N / 2 - 1) * sizeof(int32_t));
         ops->copy_in(f->d, f->pool + N - 1, from + N - 1, sizeof(int32_t));
-        // With the rest of them more than are noted.
-        for (int32_t i = 0; i < N; i += N / 5) {
-            ops->copy_in(f->d, f->values + i, from + N + i, N / 5 * sizeof(int32_t));
-        }
         ops->copy_in(f->d, large, far, (r % EACH == 0 ? LARGE : 4096) * sizeof(int32_t));
-        ops->copies_end(f->d);
-        ops->gather_tokens(f->d, f->pool, f->index, N, f->out, 1);
+        // With the rest of them more than are noted.
+        for (int32_t i = 0; i < N; i += N / PIECES) {
+            ops->copy_in(f->d, f->values + i, from + N + i, N / PIECES * sizeof(int32_t));
+        }
+        ops->graph_launch(f->d, g);
         ops->copy_out(f->d, result, f->out, N * sizeof(int32_t));
         ops->copy_out(f->d, result + N, f->values, N * sizeof(int32_t));
         ops->copy_out(f->d, result + 2 * N, large, N * sizeof(int32_t));
+        if (r % EACH == 1) ops->record(f->d, 1); // the host looks now and then
+        if (r % EACH == 2) assert_int_equal(ops->wait(f->d, 1), 0);
     }
     ops->record(f->d, 0);
     assert_int_equal(ops->wait(f->d, 0), 0);
@@ -147,8 +161,156 @@ static void test_early_copies(void **state)
         assert_memory_equal(result + N, from + N, N * sizeof(int32_t));
         assert_memory_equal(result + 2 * N, far, N * sizeof(int32_t));
     }
+    ops->graph_destroy(f->d, g);
     ops->host_free(f->d, pinned, bytes);
     ops->free(f->d, large, LARGE * sizeof(int32_t));
+}
+
+// A step's beginning, alone and as a graph's first kernel, which then moves the inputs. One block
+// of memory has all of them, as the engine's has.
+enum { TOKENS = 5, HIDDEN = 520, HALF = 20, ROWS = 64, PLACES = 96 };
+
+typedef struct inputs {
+    int32_t index[16], slots[16], positions[16];
+    float inv_freq[32];
+} inputs;
+
+typedef struct outputs {
+    uint16_t rows[TOKENS][HIDDEN];
+    float cos_sin[TOKENS][2 * HALF];
+    int32_t table[PLACES];
+} outputs;
+
+typedef struct opening {
+    fixture *f;
+    msgl_kernels k;
+    msgl_exec x;
+    msgl_weight w;
+    inputs *in;   // device
+    outputs *out; // device
+    int32_t *pool;
+} opening;
+
+static void embed(const opening *o, int32_t tokens)
+{
+    const msgl_embed_call c = {
+        .tokens = tokens,
+        .pool = o->pool,
+        .index = o->in->index,
+        .table = o->out->table,
+        .slots = o->in->slots,
+        .w = &o->w,
+        .out = o->out->rows,
+        .positions = o->in->positions,
+        .inv_freq = o->in->inv_freq,
+        .half = HALF,
+        .scale = 1.25f,
+        .cos_sin = o->out->cos_sin[0],
+    };
+    msgl_exec x = o->x;
+    assert_true(o->k.gemm.embed(&x, &c));
+    assert_int_equal(x.status, 0);
+}
+
+static void open_steps(fixture *f, opening *o)
+{
+    const msgl_device_ops *ops = f->d->ops;
+    msgl_err err = {0};
+    *o = (opening){.f = f, .x = {.device = f->d, .act = MSGL_BF16}};
+    msgl__cuda_api_open(&err)->kernels(&o->k);
+    o->w = (msgl_weight){.dtype = MSGL_BF16, .n = ROWS, .k = HIDDEN};
+    o->w.data = ops->alloc(f->d, sizeof(uint16_t) * ROWS * HIDDEN);
+    o->in = ops->alloc(f->d, sizeof *o->in);
+    o->out = ops->alloc(f->d, sizeof *o->out);
+    o->pool = ops->alloc(f->d, sizeof(int32_t) * PLACES);
+    uint16_t *w = ops->host_alloc(f->d, sizeof(uint16_t) * ROWS * HIDDEN);
+    int32_t *pool = ops->host_alloc(f->d, sizeof(int32_t) * PLACES);
+    assert_true(o->w.data != NULL && o->in != NULL && o->out != NULL && o->pool != NULL);
+    assert_true(w != NULL && pool != NULL);
+    for (int32_t i = 0; i < ROWS * HIDDEN; i++) w[i] = (uint16_t)(i * 7);
+    for (int32_t i = 0; i < PLACES; i++) pool[i] = i * 5 % ROWS;
+    ops->copy_in(f->d, o->w.data, w, sizeof(uint16_t) * ROWS * HIDDEN);
+    ops->copy_in(f->d, o->pool, pool, sizeof(int32_t) * PLACES);
+    ops->record(f->d, 0);
+    assert_int_equal(ops->wait(f->d, 0), 0);
+    ops->host_free(f->d, w, sizeof(uint16_t) * ROWS * HIDDEN);
+    ops->host_free(f->d, pool, sizeof(int32_t) * PLACES);
+}
+
+static void fill_inputs(inputs *in, int32_t step)
+{
+    for (int32_t t = 0; t < 16; t++) {
+        in->index[t] = (t * 13 + step) % PLACES;
+        in->slots[t] = 1000 * step + t;
+        in->positions[t] = 300 * step + 7 * t;
+    }
+    for (int32_t i = 0; i < 32; i++) in->inv_freq[i] = powf(10000.0f, -(float)(i + step % 3) / 20);
+}
+
+static void check_outputs(const inputs *in, const outputs *out, int32_t tokens)
+{
+    for (int32_t t = 0; t < tokens; t++) {
+        const int32_t id = in->index[t] * 5 % ROWS;
+        for (int32_t i = 0; i < HIDDEN; i++) {
+            assert_int_equal(out->rows[t][i], (uint16_t)((id * HIDDEN + i) * 7));
+        }
+        for (int32_t i = 0; i < HALF; i++) {
+            const double angle = (double)((float)in->positions[t] * in->inv_freq[i]);
+            assert_true(fabs(out->cos_sin[t][i] - 1.25 * cos(angle)) < 1e-6);
+            assert_true(fabs(out->cos_sin[t][HALF + i] - 1.25 * sin(angle)) < 1e-6);
+        }
+        assert_int_equal(out->table[in->index[t]], in->slots[t]);
+    }
+}
+
+static void test_embed(void **state)
+{
+    fixture *f = *state;
+    const msgl_device_ops *ops = f->d->ops;
+    enum { STEPS = 24 };
+    opening o;
+    open_steps(f, &o);
+    inputs *in = ops->host_alloc(f->d, STEPS * sizeof *in);
+    outputs *out = ops->host_alloc(f->d, STEPS * sizeof *out);
+    assert_true(in != NULL && out != NULL);
+    const int32_t sizes[] = {TOKENS, 2}; // graphs of several sizes take turns
+    msgl_graph *graphs[2], *other;
+    for (int i = 0; i < 2; i++) {
+        embed(&o, sizes[i]);
+        ops->graph_begin(f->d);
+        embed(&o, sizes[i]);
+        graphs[i] = end_graph(f);
+    }
+    ops->graph_begin(f->d); // of kernels that move nothing
+    ops->gather_tokens(f->d, f->pool, f->index, N, f->out, 1);
+    other = end_graph(f);
+    for (int32_t s = 0; s < STEPS; s++) {
+        fill_inputs(&in[s], s);
+        if (s % 5 == 4) { // kernel by kernel
+            ops->copy_in(f->d, o.in, &in[s], sizeof *in);
+            embed(&o, TOKENS);
+        } else {
+            if (s % 7 == 3) ops->graph_launch(f->d, graphs[0]); // with the inputs of before
+            ops->inputs_begin(f->d);
+            ops->copy_in(f->d, o.in, &in[s], sizeof *in);
+            if (s % 6 == 5) {
+                ops->graph_launch(f->d, other);
+                embed(&o, TOKENS);
+            } else {
+                ops->graph_launch(f->d, graphs[s % 2]);
+            }
+        }
+        ops->copy_out(f->d, &out[s], o.out, sizeof *out);
+    }
+    ops->record(f->d, 0);
+    assert_int_equal(ops->wait(f->d, 0), 0);
+    for (int32_t s = 0; s < STEPS; s++) {
+        check_outputs(&in[s], &out[s], s % 5 == 4 || s % 6 == 5 ? TOKENS : sizes[s % 2]);
+    }
+    for (int i = 0; i < 2; i++) ops->graph_destroy(f->d, graphs[i]);
+    ops->graph_destroy(f->d, other);
+    ops->host_free(f->d, in, STEPS * sizeof *in);
+    ops->host_free(f->d, out, STEPS * sizeof *out);
 }
 
 static void test_tokens(void **state)
@@ -175,12 +337,10 @@ static void test_graph(void **state)
 {
     fixture *f = *state;
     const msgl_device_ops *ops = f->d->ops;
-    msgl_err err = {0};
     put(f, f->index, 3, 0);
     ops->graph_begin(f->d);
     ops->gather_tokens(f->d, f->pool, f->index, N, f->out, 1);
-    msgl_graph *g = ops->graph_end(f->d, &err);
-    if (g == NULL) fail_msg("%s", err.text);
+    msgl_graph *g = end_graph(f);
     for (int32_t round = 1; round < 4; round++) { // with inputs that differ from the captured ones
         put(f, f->pool, 1, 1000 * round);
         ops->graph_launch(f->d, g);
@@ -227,10 +387,10 @@ static void test_fault(void **state)
 int main(void)
 {
     const struct CMUnitTest tests[] = {
-        cmocka_unit_test(test_copies),    cmocka_unit_test(test_early_copies),
-        cmocka_unit_test(test_tokens),    cmocka_unit_test(test_graph),
-        cmocka_unit_test(test_no_memory), cmocka_unit_test(test_bad_ordinal),
-        cmocka_unit_test(test_fault),
+        cmocka_unit_test(test_copies),      cmocka_unit_test(test_inputs),
+        cmocka_unit_test(test_embed),       cmocka_unit_test(test_tokens),
+        cmocka_unit_test(test_graph),       cmocka_unit_test(test_no_memory),
+        cmocka_unit_test(test_bad_ordinal), cmocka_unit_test(test_fault),
     };
     return cmocka_run_group_tests(tests, open_fixture, close_fixture);
 }

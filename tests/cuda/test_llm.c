@@ -6,8 +6,8 @@
 // too; bfloat16 as close as the CPU has to be, and the same bits every time; the demo model's
 // greedy answers in float32 the CPU's; with `deterministic` the same tokens with and without
 // graphs, prefix cache and overlap, with any page size and chunk, alone and in a batch; sampling
-// with a seed is repeatable; errors say what is needed. Prints a line per property; exit code 1 if
-// one fails.
+// with a seed is repeatable, and the same in graphs and behind them; errors say what is needed.
+// Prints a line per property; exit code 1 if one fails.
 #include <jansson.h>
 #include <math.h>
 #include <stdarg.h>
@@ -369,21 +369,39 @@ static const char *const QUESTIONS[] = {
 };
 enum { NUM_QUESTIONS = sizeof QUESTIONS / sizeof QUESTIONS[0] };
 
+// What question i asks for besides a temperature.
+enum { PLAIN, VARIED, FILTERED };
+
+static void vary(msgl_params *p, int i, int how)
+{
+    if (how == PLAIN) return;
+    p->seed = (uint64_t)i;
+    p->temperature = i % 3 == 0 ? 0 : 0.4f + 0.1f * (float)i;
+    p->max_tokens = 20 + 7 * i; // they end one after the other: every number of requests
+    if (how == VARIED) return;
+    if (i % 4 == 1) p->top_k = 5 + i;
+    if (i % 4 == 2) p->top_p = 0.9f;
+    if (i % 4 == 3) p->min_p = 0.1f;
+    if (i % 5 == 1) p->logprobs = 3;
+}
+
 // All at once, or one after the other.
-static void ask_all(const msgl_options *o, int alone, float temperature, answer *answers)
+static void ask_all(const msgl_options *o, int alone, float temperature, int how, answer *answers)
 {
     msgl_llm *l = open_model(o);
     for (int i = 0; i < NUM_QUESTIONS; i++) memset(&answers[i], 0, sizeof answers[i]);
     if (l == NULL) return;
-    msgl_params p;
-    msgl_params_init(l, &p);
-    p.temperature = temperature;
-    p.has_seed = 1;
-    p.seed = 7;
-    p.max_tokens = 100;
+    msgl_params p, plain;
+    msgl_params_init(l, &plain);
+    plain.temperature = temperature;
+    plain.has_seed = 1;
+    plain.seed = 7;
+    plain.max_tokens = 100;
     for (int i = 0; i < NUM_QUESTIONS; i++) {
         char json[256];
         msgl_err err;
+        p = plain;
+        vary(&p, i, how);
         snprintf(json, sizeof json, "{\"messages\":[{\"role\":\"user\",\"content\":\"%s\"}]}",
                  QUESTIONS[i]);
         if (msgl_submit_chat(l, json, &p, on_piece, &answers[i], NULL, &err) != 0) {
@@ -415,7 +433,7 @@ static void test_variants(const char *device, const char *dtype, const char *att
     msgl_options base = options("models/demo", device, dtype);
     base.attention = attention;
     base.deterministic = 1;
-    ask_all(&base, 0, 0, g_base);
+    ask_all(&base, 0, 0, PLAIN, g_base);
     char what[128];
     for (int v = 0; v < 8; v++) {
         static const char *const NAMES[] = {"again",   "no graphs",    "no prefix cache", "page 16",
@@ -429,8 +447,32 @@ static void test_variants(const char *device, const char *dtype, const char *att
         }
         if (v == 5) o.max_prefill_tokens = 24;
         if (v == 6) o.overlap = 0;
-        ask_all(&o, v == 7, 0, g_got);
+        ask_all(&o, v == 7, 0, PLAIN, g_got);
         snprintf(what, sizeof what, "demo, %s, %s: %s", dtype, attention, NAMES[v]);
+        expect_same(what, g_base, g_got);
+    }
+}
+
+// Graphs choose the tokens of steps without filters, and kernels behind them those of the others:
+// the same tokens and log-probabilities as without graphs, in every mixture.
+static void test_mixtures(const char *device, int how, const char *name)
+{
+    msgl_options base = options("models/demo", device, "bfloat16");
+    base.deterministic = 1;
+    base.graph_max_bs = 0;
+    ask_all(&base, 0, 0, how, g_base);
+    for (int v = 0; v < 4; v++) {
+        static const char *const NAMES[] = {"graphs", "graphs of up to 5", "graphs, no overlap",
+                                            "graphs, alone"};
+        msgl_options o = base;
+        o.graph_max_bs = v == 1 ? 5 : -1;
+        if (v == 2) o.overlap = 0;
+        ask_all(&o, v == 3, 0, how, g_got);
+        for (int i = 0; i < NUM_QUESTIONS; i++) {
+            check(same_answer(&g_base[i], &g_got[i]), "%s: other log-probabilities", name);
+        }
+        char what[128];
+        snprintf(what, sizeof what, "demo, %s: %s", name, NAMES[v]);
         expect_same(what, g_base, g_got);
     }
 }
@@ -439,18 +481,20 @@ static void test_demo(const char *device, int quick)
 {
     static answer cpu[NUM_QUESTIONS];
     msgl_options o = options("models/demo", "cpu", "float32");
-    ask_all(&o, 0, 0, cpu);
+    ask_all(&o, 0, 0, PLAIN, cpu);
     o.device = device;
-    ask_all(&o, 0, 0, g_got);
+    ask_all(&o, 0, 0, PLAIN, g_got);
     expect_same("demo, float32: the CPU's answers", cpu, g_got);
+    test_mixtures(device, VARIED, "temperatures and seeds");
+    test_mixtures(device, FILTERED, "filters and log-probabilities");
     if (quick) return;
     test_variants(device, "float32", "auto");
     test_variants(device, "bfloat16", "auto");
     test_variants(device, "bfloat16", "fa");
     o = options("models/demo", device, "bfloat16");
     o.deterministic = 1;
-    ask_all(&o, 0, 0.8f, g_base);
-    ask_all(&o, 1, 0.8f, g_got);
+    ask_all(&o, 0, 0.8f, PLAIN, g_base);
+    ask_all(&o, 1, 0.8f, PLAIN, g_got);
     expect_same("demo, bfloat16, sampled with a seed: alone", g_base, g_got);
 }
 

@@ -113,6 +113,58 @@ static void make_row(float *l, int vocab, int kind, uint64_t *seed)
     if (kind == 1 && vocab > 2) l[1] = -0.0f, l[2] = 0.0f;
 }
 
+// A captured call's late part: the first rows get the tokens of a plain call, the others and what
+// the call itself names stay as they were.
+static void check_late(bench_exec *e, family *f, int rows, int vocab, uint64_t *seed)
+{
+    array l = array_new(MSGL_F32, (size_t)rows * vocab, 0, seed);
+    for (size_t i = 0; i < (size_t)rows * vocab; i++) l.host[i] = 2.5f * rng_normal(seed);
+    if (rows > 2) l.host[2 * (size_t)vocab] = NAN;
+    array_upload(&l);
+    msgl_sample_row *p = (msgl_sample_row *)malloc(sizeof *p * rows), *d_rows;
+    for (int r = 0; r < rows; r++) {
+        p[r] = msgl_sample_row{};
+        p[r].temperature = r % 2 ? 0.9f : 0, p[r].top_p = 1, p[r].seed = 5, p[r].position = r;
+    }
+    draws want = draw(e, (const float *)l.dev, vocab, vocab, p, rows);
+    const int counts[] = {0, rows / 2, rows};
+    for (int n : counts) {
+        // tokens, status, pool and the call's own, all of which only the kernel writes
+        int32_t *out = (int32_t *)malloc(sizeof(int32_t) * 4 * rows);
+        int32_t *index = (int32_t *)malloc(sizeof(int32_t) * rows);
+        for (int i = 0; i < 4 * rows; i++) out[i] = -77;
+        for (int r = 0; r < rows; r++) index[r] = rows - 1 - r;
+        int32_t *d_out = ints_upload(out, 4 * rows), *d_index = ints_upload(index, rows);
+        const msgl_sample_late late = {d_out, d_out + rows, n};
+        msgl_sample_late *d_late;
+        CUDA_OK(cudaMalloc((void **)&d_late, sizeof late));
+        CUDA_OK(cudaMalloc((void **)&d_rows, sizeof *p * rows));
+        device_write(d_late, &late, sizeof late), device_write(d_rows, p, sizeof *p * rows);
+        msgl_sample_call c = {};
+        c.logits = (const float *)l.dev, c.ld = vocab, c.num_rows = rows, c.vocab = vocab;
+        c.rows = d_rows, c.any_random = true, c.late = d_late;
+        c.tokens = c.status = d_out + 3 * rows;
+        c.pool = d_out + 2 * rows, c.pool_index = d_index;
+        msgl__cuda_sample(&e->x, &c);
+        exec_sync(e);
+        CUDA_OK(cudaMemcpy(out, d_out, sizeof(int32_t) * 4 * rows, cudaMemcpyDeviceToHost));
+        for (int r = 0; r < rows; r++) {
+            const int32_t token = want.tokens[r];
+            expect(f, out[r] == (r < n ? token : -77), "a late token");
+            expect(f, out[rows + r] == (r < n ? want.status[r] : -77), "a late status");
+            expect(f,
+                   out[2 * rows + index[r]] == (r >= n      ? -77
+                                                : token < 0 ? 0
+                                                            : token),
+                   "a late token in the pool");
+            expect(f, out[3 * rows + r] == -77, "the call's own memory");
+        }
+        cudaFree(d_out), cudaFree(d_index), cudaFree(d_late), cudaFree(d_rows);
+        free(out), free(index);
+    }
+    draws_free(&want), free(p), array_free(&l);
+}
+
 static void check_greedy(bench_exec *e, family *f, int rows, int vocab, size_t ld, uint64_t *seed)
 {
     array l = array_new(MSGL_F32, (size_t)rows * ld, 0, seed);
@@ -307,6 +359,7 @@ int main(int argc, char **argv)
     static bench_exec e;
     exec_open(&e, 1 << 20);
     family greedy = {"greedy"}, draws = {"draws"}, mixed = {"mixed"}, logprobs = {"logprobs"};
+    family late = {"late"};
     const int big = o.quick ? 5003 : 151936;
     check_greedy(&e, &greedy, SOME, 1, 1, &seed);
     check_greedy(&e, &greedy, MANY, 7, 7, &seed);
@@ -317,6 +370,10 @@ int main(int argc, char **argv)
         check_greedy(&e, &greedy, 2, 300007, 300007, &seed);
         check_greedy(&e, &greedy, 300, 32000, 32000, &seed);
     }
+
+    check_late(&e, &late, SOME, 777, &seed);
+    if (!o.quick) check_late(&e, &late, 1, big, &seed);
+    if (!o.quick) check_late(&e, &late, 24, big, &seed);
 
     const struct {
         int vocab, kind;
@@ -384,6 +441,7 @@ int main(int argc, char **argv)
     if (!o.quick) check_logprobs(&e, &logprobs, FEW, big, big, &seed);
     if (!o.quick) check_logprobs(&e, &logprobs, 200, 4001, 4001, &seed);
     int failed = family_end(&greedy);
+    failed |= family_end(&late);
     failed |= family_end(&draws);
     failed |= family_end(&mixed);
     failed |= family_end(&logprobs);

@@ -1,11 +1,13 @@
 // SPDX-License-Identifier: Apache-2.0
 //
-// A step's inputs on their way to the device. Its kernels read them at fixed addresses, which the
-// step before still uses; a plain copy therefore waits until that one has ended, and then the GPU
-// waits for the copy. Here the bytes cross the bus early, on a stream of their own, into one of a
-// few buffers, and a kernel between the steps moves them to their places. With results that are
-// written straight into host memory, a decode step of Qwen3-0.6B for 1 / 8 / 64 requests takes
-// 0.718 / 0.818 / 1.289 ms instead of 0.733 / 0.833 / 1.311 (one H200; half of it is this).
+// A captured step's inputs on their way to the device. Its kernels read them at fixed addresses,
+// which the step before still uses; a plain copy therefore waits until that one has ended, and then
+// the GPU waits for the copy. Here the bytes cross the bus early, as one copy on a stream of their
+// own, into one of a few buffers, and the graph's first kernel moves them to their places.
+#include "kernel/cuda/copies.cuh"
+
+#include <string.h>
+
 #include "kernel/cuda/device.cuh"
 #include "kernel/cuda/device_api.h"
 
@@ -13,59 +15,40 @@ extern "C" {
 #include "core/mem.h"
 }
 
-enum {
-    BUFFERS = 4,
-    BUFFER_BYTES = 256 << 10, // enough for a decode step
-    MAX_COPIES = 6,
-    MOVE_THREADS = 256,
-};
-
-typedef struct move {
-    uint4 *to;
-    const uint4 *from; // in the buffer
-    int vectors;
-} move;
-
-typedef struct move_args {
-    move all[MAX_COPIES];
-} move_args;
-
-typedef struct copy_buffer {
-    char *memory;
-    cudaEvent_t arrived, moved; // the bytes, into the buffer and out of it
-} copy_buffer;
+enum { HEADER_BYTES = MSGL_INPUT_MOVES * sizeof(msgl_input_move), MOVE_THREADS = 256 };
 
 struct msgl_cuda_copies {
     cudaStream_t stream;
-    copy_buffer buffers[BUFFERS]; // used in turn
-    unsigned next;
-    bool open;
-    int count; // since begin
+    cudaEvent_t arrived; // the newest buffer's bytes
+    char *host, *memory; // the buffers, here and on the device
+    unsigned long long *next;
+    // Graphs launched with inputs; and so many of them are known to have ended.
+    uint32_t sent, done;
+    uint32_t at_event[MSGL_DEVICE_MAX_EVENTS]; // sent, when the event was recorded
+    bool open;                                 // since begin:
+    int count;
     size_t used;
-    const void *sources[MAX_COPIES];
-    move_args moves;
+    bool taken; // a kernel of this capture moves them
 };
 
-// blockIdx.y: which move.
-static __global__ void move_kernel(const move_args a)
+// For graphs without a kernel that does it on the way.
+static __global__ void move_kernel(const msgl_inputs in)
 {
-    const move m = a.all[blockIdx.y];
-    const int i = (int)(blockIdx.x * blockDim.x + threadIdx.x);
-    if (i < m.vectors) m.to[i] = m.from[i];
+    __shared__ uint32_t step;
+    msgl__inputs_move(msgl__inputs_open(in, &step), (int)blockIdx.x);
 }
 
 static cudaError_t create(msgl_cuda_copies *c)
 {
+    const size_t bytes = (size_t)MSGL_INPUT_BUFFERS * MSGL_INPUT_BYTES;
     cudaError_t code = cudaStreamCreateWithFlags(&c->stream, cudaStreamNonBlocking);
-    for (int i = 0; i < BUFFERS && code == cudaSuccess; i++) {
-        copy_buffer *b = &c->buffers[i];
-        code = cudaMalloc((void **)&b->memory, BUFFER_BYTES);
-        if (code != cudaSuccess) break;
-        code = cudaEventCreateWithFlags(&b->arrived, cudaEventDisableTiming);
-        if (code != cudaSuccess) break;
-        code = cudaEventCreateWithFlags(&b->moved, cudaEventDisableTiming);
-    }
-    return code;
+    if (code == cudaSuccess) code = cudaEventCreateWithFlags(&c->arrived, cudaEventDisableTiming);
+    if (code == cudaSuccess) code = cudaHostAlloc((void **)&c->host, bytes, cudaHostAllocDefault);
+    if (code == cudaSuccess) code = cudaMalloc((void **)&c->memory, bytes);
+    if (code == cudaSuccess) code = cudaMalloc((void **)&c->next, sizeof *c->next);
+    // The kernels read moves of buffers that were never filled, though they do not follow them.
+    if (code == cudaSuccess) code = cudaMemset(c->memory, 0, bytes);
+    return code == cudaSuccess ? cudaMemset(c->next, 0, sizeof *c->next) : code;
 }
 
 int msgl__cuda_copies_create(msgl_cuda_device *d, msgl_err *err)
@@ -82,67 +65,100 @@ void msgl__cuda_copies_destroy(msgl_cuda_device *d)
 {
     msgl_cuda_copies *c = d->copies;
     if (c == NULL) return;
-    for (int i = 0; i < BUFFERS; i++) {
-        copy_buffer *b = &c->buffers[i];
-        if (b->arrived != NULL) (void)cudaEventDestroy(b->arrived);
-        if (b->moved != NULL) (void)cudaEventDestroy(b->moved);
-        (void)cudaFree(b->memory);
-    }
+    if (c->arrived != NULL) (void)cudaEventDestroy(c->arrived);
+    (void)cudaFree(c->next);
+    (void)cudaFree(c->memory);
+    (void)cudaFreeHost(c->host);
     if (c->stream != NULL) (void)cudaStreamDestroy(c->stream);
     msgl__free(c);
     d->copies = NULL;
 }
 
-void msgl__cuda_copies_begin(msgl_device *base)
+// The buffer of the next launch, as an offset.
+static size_t buffer_at(const msgl_cuda_copies *c)
 {
-    msgl_cuda_copies *c = ((msgl_cuda_device *)base)->copies;
+    return (size_t)(c->sent % MSGL_INPUT_BUFFERS) * MSGL_INPUT_BYTES;
+}
+
+// Keeps a failure.
+static void try_call(msgl_cuda_device *d, cudaError_t code)
+{
+    if (code != cudaSuccess)
+        msgl__cuda_fault(&d->base, code, "inputs of a graph", __FILE__, __LINE__);
+}
+
+void msgl__cuda_copies_begin(msgl_cuda_device *d)
+{
+    msgl_cuda_copies *c = d->copies;
+    // Who waits for the results of his steps is never so far ahead.
+    if (c->sent - c->done >= MSGL_INPUT_BUFFERS) {
+        try_call(d, cudaStreamSynchronize(d->stream));
+        c->done = c->sent;
+    }
     c->open = true;
     c->count = 0;
-    c->used = 0;
+    c->used = HEADER_BYTES;
+    memset(c->host + buffer_at(c), 0, HEADER_BYTES);
 }
 
 bool msgl__cuda_copies_add(msgl_cuda_device *d, void *dst, const void *src, size_t bytes)
 {
     msgl_cuda_copies *c = d->copies;
     const size_t vector = sizeof(uint4);
-    if (!c->open || c->count == MAX_COPIES || bytes > BUFFER_BYTES - c->used ||
+    if (!c->open || c->count == MSGL_INPUT_MOVES || bytes > MSGL_INPUT_BYTES - c->used ||
         bytes % vector != 0 || (uintptr_t)dst % vector != 0) {
         return false;
     }
-    c->sources[c->count] = src;
-    c->moves.all[c->count++] = move{
-        (uint4 *)dst, (const uint4 *)(c->buffers[c->next].memory + c->used), (int)(bytes / vector)};
+    char *buffer = c->host + buffer_at(c);
+    ((msgl_input_move *)buffer)[c->count++] =
+        msgl_input_move{(char *)dst, (uint32_t)c->used, (uint32_t)(bytes / vector)};
+    memcpy(buffer + c->used, src, bytes);
     c->used += bytes;
     return true;
 }
 
-static cudaError_t copy_and_move(msgl_cuda_copies *c, cudaStream_t stream)
+void msgl__cuda_copies_send(msgl_cuda_device *d, bool by_graph)
 {
-    copy_buffer *b = &c->buffers[c->next];
-    c->next = (c->next + 1) % BUFFERS;
-    int longest = 0;
-    cudaError_t code = cudaStreamWaitEvent(c->stream, b->moved, 0); // of its last use
-    for (int i = 0; i < c->count && code == cudaSuccess; i++) {
-        const move *m = &c->moves.all[i];
-        code = cudaMemcpyAsync((void *)m->from, c->sources[i], (size_t)m->vectors * sizeof *m->to,
-                               cudaMemcpyHostToDevice, c->stream);
-        longest = m->vectors > longest ? m->vectors : longest;
-    }
-    if (code == cudaSuccess) code = cudaEventRecord(b->arrived, c->stream);
-    if (code == cudaSuccess) code = cudaStreamWaitEvent(stream, b->arrived, 0);
-    if (code != cudaSuccess) return code;
-    const dim3 grid((unsigned)(longest + MOVE_THREADS - 1) / MOVE_THREADS, (unsigned)c->count);
-    move_kernel<<<grid, MOVE_THREADS, 0, stream>>>(c->moves);
-    code = cudaGetLastError();
-    return code == cudaSuccess ? cudaEventRecord(b->moved, stream) : code;
+    msgl_cuda_copies *c = d->copies;
+    if (!c->open && by_graph) msgl__cuda_copies_begin(d); // it takes a buffer in any case
+    if (!c->open) return;
+    c->open = false;
+    const size_t at = buffer_at(c);
+    try_call(d, cudaMemcpyAsync(c->memory + at, c->host + at, c->used, cudaMemcpyHostToDevice,
+                                c->stream));
+    try_call(d, cudaEventRecord(c->arrived, c->stream));
+    try_call(d, cudaStreamWaitEvent(d->stream, c->arrived, 0));
+    c->sent++;
+    if (by_graph) return;
+    move_kernel<<<MSGL_INPUT_BLOCKS, MOVE_THREADS, 0, d->stream>>>(msgl_inputs{c->memory, c->next});
+    try_call(d, cudaGetLastError());
 }
 
-void msgl__cuda_copies_end(msgl_device *base)
+void msgl__cuda_copies_recorded(msgl_cuda_device *d, int32_t event)
 {
-    msgl_cuda_device *d = (msgl_cuda_device *)base;
+    d->copies->at_event[event] = d->copies->sent;
+}
+
+void msgl__cuda_copies_reached(msgl_cuda_device *d, int32_t event)
+{
     msgl_cuda_copies *c = d->copies;
-    c->open = false;
-    if (c->count == 0) return;
-    const cudaError_t code = copy_and_move(c, d->stream);
-    if (code != cudaSuccess) msgl__cuda_fault(base, code, "copies of a step", __FILE__, __LINE__);
+    if ((int32_t)(c->at_event[event] - c->done) > 0) c->done = c->at_event[event];
+}
+
+void msgl__cuda_copies_capture(msgl_cuda_device *d)
+{
+    d->copies->taken = false;
+}
+
+bool msgl__cuda_copies_captured(const msgl_cuda_device *d)
+{
+    return d->copies->taken;
+}
+
+msgl_inputs msgl__cuda_copies_take(msgl_cuda_device *d)
+{
+    msgl_cuda_copies *c = d->copies;
+    if (!d->capturing || c->taken) return msgl_inputs{};
+    c->taken = true;
+    return msgl_inputs{c->memory, c->next};
 }

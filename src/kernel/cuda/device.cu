@@ -13,6 +13,7 @@
 
 struct msgl_graph {
     cudaGraphExec_t exec;
+    bool moves; // its inputs to their places
 };
 
 void msgl__cuda_fault(msgl_device *d, cudaError_t code, const char *what, const char *file,
@@ -109,10 +110,16 @@ static void cuda_copy_out(msgl_device *base, void *host_dst, const void *src, si
     TRY(d, cudaMemcpyAsync(host_dst, src, bytes, cudaMemcpyDeviceToHost, d->stream));
 }
 
+static void cuda_inputs_begin(msgl_device *base)
+{
+    msgl__cuda_copies_begin((msgl_cuda_device *)base);
+}
+
 static void cuda_record(msgl_device *base, int32_t event)
 {
     msgl_cuda_device *d = (msgl_cuda_device *)base;
     TRY(d, cudaEventRecord(d->events[event], d->stream));
+    msgl__cuda_copies_recorded(d, event);
 }
 
 static void cuda_arm(msgl_device *base, int32_t event)
@@ -125,6 +132,7 @@ static int cuda_wait(msgl_device *base, int32_t event)
 {
     msgl_cuda_device *d = of(base);
     TRY(d, cudaEventSynchronize(d->events[event]));
+    msgl__cuda_copies_reached(d, event);
     return d->base.fault.code;
 }
 
@@ -156,6 +164,7 @@ static void cuda_graph_begin(msgl_device *base)
 {
     msgl_cuda_device *d = (msgl_cuda_device *)base;
     d->capturing = true;
+    msgl__cuda_copies_capture(d);
     TRY(d, cudaStreamBeginCapture(d->stream, cudaStreamCaptureModeThreadLocal));
 }
 
@@ -172,6 +181,7 @@ static msgl_graph *cuda_graph_end(msgl_device *base, msgl_err *err)
     msgl_graph *g = code == cudaSuccess ? (msgl_graph *)msgl__calloc(1, sizeof *g) : NULL;
     if (g != NULL) {
         g->exec = exec;
+        g->moves = msgl__cuda_copies_captured(d);
         return g;
     }
     if (exec != NULL) (void)cudaGraphExecDestroy(exec);
@@ -183,6 +193,7 @@ static msgl_graph *cuda_graph_end(msgl_device *base, msgl_err *err)
 static void cuda_graph_launch(msgl_device *base, msgl_graph *g)
 {
     msgl_cuda_device *d = (msgl_cuda_device *)base;
+    msgl__cuda_copies_send(d, g->moves);
     TRY(d, cudaGraphLaunch(g->exec, d->stream));
 }
 
@@ -223,27 +234,10 @@ static void cuda_destroy(msgl_device *base)
 }
 
 static const msgl_device_ops CUDA_OPS = {
-    cuda_alloc,
-    cuda_free,
-    cuda_host_alloc,
-    cuda_host_free,
-    cuda_available,
-    cuda_submit,
-    cuda_copy_in,
-    cuda_copy_out,
-    cuda_record,
-    msgl__cuda_copies_begin,
-    msgl__cuda_copies_end,
-    cuda_arm,
-    cuda_wait,
-    cuda_gather,
-    cuda_take_tokens,
-    cuda_fill_normal,
-    cuda_graph_begin,
-    cuda_graph_end,
-    cuda_graph_launch,
-    cuda_graph_destroy,
-    cuda_time_ms,
+    cuda_alloc,       cuda_free,      cuda_host_alloc,   cuda_host_free,     cuda_available,
+    cuda_submit,      cuda_copy_in,   cuda_copy_out,     cuda_record,        cuda_inputs_begin,
+    cuda_arm,         cuda_wait,      cuda_gather,       cuda_take_tokens,   cuda_fill_normal,
+    cuda_graph_begin, cuda_graph_end, cuda_graph_launch, cuda_graph_destroy, cuda_time_ms,
     cuda_destroy,
 };
 

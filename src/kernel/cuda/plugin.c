@@ -22,6 +22,7 @@ static void fill_kernels(msgl_kernels *k)
         .packed_size = msgl__cuda_packed_size,
         .pack = msgl__cuda_pack,
         .gather = msgl__cuda_gemm_gather,
+        .embed = msgl__cuda_embed,
         .linear = msgl__cuda_linear,
         .linear_rope = msgl__cuda_linear_rope,
         .grouped = msgl__cuda_grouped,

@@ -19,9 +19,8 @@
 // Launched with programmatic dependence: the lengths, the table and the tiles without the newest
 // token are older than the step's layers, so they are read while the kernel before this one still
 // runs. Only q and the newest token's K and V wait for it. (The newest token's entry of the table
-// is written by the step's first kernel, msgl__cuda_take_tokens. The embedding's gather, an
-// ordinary launch, stands between: it waits for all before it, and no layer starts before it has
-// ended.)
+// is written by the step's first kernel, ops/embed.cu: an ordinary launch, so that no layer starts
+// before it has ended.)
 #ifndef MSGL_KERNEL_CUDA_DECODE_KERNEL_CUH
 #define MSGL_KERNEL_CUDA_DECODE_KERNEL_CUH
 

@@ -148,8 +148,9 @@ __global__ void gather_rows(const S *w, const int32_t *ids, int k, D *out)
     for (int i = threadIdx.x; i < k; i += blockDim.x) dst[i] = D(as_f32(src[i]));
 }
 
-// Launched without programmatic dependence: the layers behind it may read what the step's first
-// kernels wrote (the page table) without waiting for those themselves.
+// Launched without programmatic dependence, where ops/embed.cu leaves the work to it: the layers
+// behind it may read what the step's first kernels wrote (the page table) without waiting for those
+// themselves.
 __global__ void gather_16(const uint4 *w, const int32_t *ids, int row16, uint4 *out)
 {
     const uint4 *src = w + (size_t)ids[blockIdx.x] * (size_t)row16;

@@ -24,6 +24,9 @@ void msgl__cuda_rms_norm(msgl_exec *x, const void *in, size_t ld_in, const float
                          void *out, size_t ld_out, int rows, int dim);
 void msgl__cuda_add(msgl_exec *x, void *dst, const void *src, size_t n);
 
+// kernel/gemm.h: embed.
+bool msgl__cuda_embed(msgl_exec *x, const msgl_embed_call *c);
+
 void msgl__cuda_rope_table(msgl_exec *x, const int32_t *positions, int tokens,
                            const float *inv_freq, int half, float scale, float *cos_sin);
 void msgl__cuda_qk_norm_rope_store(msgl_exec *x, const msgl_rope_call *c);

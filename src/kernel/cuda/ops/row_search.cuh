@@ -16,8 +16,8 @@
 
 #include "kernel/cuda/ops/ordered.cuh"
 
-#define ROW_BATCH 5 // groups of four logits that a thread loads before it uses them
-#define ROW_MAX_CLUSTER 8
+#define ROW_BATCH 5         // groups of four logits that a thread loads before it uses them
+#define ROW_MAX_CLUSTER 8   // of searches; row_largest takes any
 #define ROW_MIN_THREADS 512 // per block
 #define ROW_BINS 2048
 #define ROW_BINS_PER_THREAD (ROW_BINS / ROW_MIN_THREADS)
@@ -40,7 +40,8 @@ struct row_shared {
     uint32_t bins[ROW_BINS];
     uint64_t list[ROW_LIST]; // keys, in block 0
     uint32_t listed;
-    uint32_t best; // score of a draw, as ordered()
+    uint32_t best;    // score of a draw, as ordered()
+    uint64_t arrived; // mbarrier of block 0: row_largest's keys
     row_found found;
     row_pair warps[32];
     row_pair blocks[2][ROW_MAX_CLUSTER]; // by parity of row_search.round
@@ -143,7 +144,18 @@ static __device__ __forceinline__ void row_begin(row_search *r, row_shared *shar
     r->slice = slice;
     r->round = 0;
     r->shared = shared;
-    if (threadIdx.x == 0) shared->best = shared->listed = 0;
+    if (threadIdx.x == 0) {
+        shared->best = shared->listed = 0;
+#if __CUDA_ARCH__ >= 900
+        const uint32_t warps = blockDim.x / 32;
+        const uint32_t barrier = (uint32_t)__cvta_generic_to_shared(&shared->arrived);
+        asm volatile("mbarrier.init.shared::cta.b64 [%0], %1;" ::"r"(barrier), "r"(warps + 1));
+        asm volatile("fence.mbarrier_init.release.cluster;" ::: "memory");
+        asm volatile("mbarrier.arrive.expect_tx.shared::cta.b64 _, [%0], %1;" ::"r"(barrier),
+                     "r"((uint32_t)(r->size - 1) * warps * (uint32_t)sizeof(uint64_t))
+                     : "memory");
+#endif
+    }
     cluster_sync(r->size); // all blocks run: from here on their shared memory may be written
 }
 
@@ -229,6 +241,13 @@ static __device__ __forceinline__ row_pair pair_max(row_pair x, row_pair y)
     return row_pair{x.a > y.a ? x.a : y.a, x.b > y.b ? x.b : y.b};
 }
 
+static __device__ __forceinline__ uint64_t warp_largest(uint64_t key)
+{
+    const uint32_t high = __reduce_max_sync(0xffffffffu, (uint32_t)(key >> 32));
+    const uint32_t low = (uint32_t)(key >> 32) == high ? (uint32_t)key : 0;
+    return (uint64_t)high << 32 | __reduce_max_sync(0xffffffffu, low);
+}
+
 // Both members' sum or largest over the block's threads, in every thread.
 template <bool MAX>
 static __device__ __forceinline__ row_pair block_reduce(row_shared *shared, row_pair v)
@@ -260,6 +279,66 @@ template <bool MAX> static __device__ __forceinline__ row_pair row_reduce(row_se
         all = MAX ? pair_max(all, other) : pair_add(all, other);
     }
     return all;
+}
+
+// Warps' keys on their way to block 0. In a cluster they are stored asynchronously and counted by
+// an mbarrier there: a barrier of the cluster would have to wait for memory on both sides.
+static __device__ __forceinline__ void row_send_key(row_search *r, uint64_t key)
+{
+    const int warps = (int)blockDim.x / 32, warp = (int)threadIdx.x / 32;
+    uint64_t *const place = &r->shared->list[r->rank * warps + warp];
+#if __CUDA_ARCH__ >= 900
+    if (r->size > 1 && threadIdx.x % 32 == 0) {
+        const uint32_t at = (uint32_t)__cvta_generic_to_shared(place);
+        const uint32_t barrier = (uint32_t)__cvta_generic_to_shared(&r->shared->arrived);
+        if (r->rank == 0) {
+            *place = key;
+            asm volatile("mbarrier.arrive.shared::cta.b64 _, [%0];" ::"r"(barrier) : "memory");
+        } else {
+            asm volatile("{\n.reg .b32 to, on;\n"
+                         "mapa.shared::cluster.u32 to, %0, 0;\n"
+                         "mapa.shared::cluster.u32 on, %1, 0;\n"
+                         "st.async.shared::cluster.mbarrier::complete_tx::bytes.b64 [to], %2, "
+                         "[on];\n}" ::"r"(at),
+                         "r"(barrier), "l"(key)
+                         : "memory");
+        }
+    }
+    if (r->size > 1) return;
+#endif
+    if (threadIdx.x % 32 == 0) *place = key;
+    __syncthreads();
+}
+
+// Until all of them are there; by block 0.
+static __device__ __forceinline__ void row_wait_keys(row_search *r)
+{
+#if __CUDA_ARCH__ >= 900
+    const uint32_t barrier = (uint32_t)__cvta_generic_to_shared(&r->shared->arrived);
+    uint32_t done = r->size == 1;
+    while (!done) {
+        asm volatile("{\n.reg .pred p;\n"
+                     "mbarrier.try_wait.parity.shared::cta.b64 p, [%1], 0;\n"
+                     "selp.u32 %0, 1, 0, p;\n}"
+                     : "=r"(done)
+                     : "r"(barrier)
+                     : "memory");
+    }
+#endif
+}
+
+// The largest key over the cluster's threads, in warp 0 of block 0 alone: the last thing that a
+// kernel does, once.
+static __device__ __forceinline__ uint64_t row_largest(row_search *r, uint64_t key)
+{
+    row_send_key(r, warp_largest(key));
+    if (r->rank != 0 || threadIdx.x >= 32) return 0;
+    row_wait_keys(r);
+    const int keys = (int)blockDim.x / 32 * r->size;
+    key = 0;
+#pragma unroll 8
+    for (int i = (int)threadIdx.x; i < keys; i += 32) key = max(key, r->shared->list[i]);
+    return warp_largest(key);
 }
 
 // Sum of v over the block's threads before this one and, in *total, over all of them.

@@ -101,6 +101,7 @@ struct sample_args {
     size_t ld;
     int vocab;
     const msgl_sample_row *rows;
+    const msgl_sample_late *late;
     int32_t *tokens, *status, *pool;
     const int32_t *pool_index;
     int keep; // steps of a row that a block's shared memory takes
@@ -137,14 +138,27 @@ static __device__ row_range read_row(row_search *r, int keep)
                      from_ordered((uint32_t)all.a), from_ordered(~(uint32_t)all.b)};
 }
 
+// Where a row's token goes.
+struct token_place {
+    int32_t *token, *status, *pool;
+};
+
+static __device__ __forceinline__ token_place find_place(const sample_args &a, int row)
+{
+    int32_t *const tokens = a.late != NULL ? a.late->tokens : a.tokens;
+    int32_t *const status = a.late != NULL ? a.late->status : a.status;
+    return token_place{tokens + row, status + row,
+                       a.pool != NULL ? a.pool + a.pool_index[row] : NULL};
+}
+
 // By one thread.
-static __device__ void put_token(const sample_args &a, int row, uint64_t key)
+static __device__ void put_token(const token_place &at, uint64_t key)
 {
     const bool bad = key == ROW_BAD || (uint32_t)(key >> 32) <= ordered(-CUDART_INF_F);
     const int32_t token = (int32_t) ~(uint32_t)key;
-    a.tokens[row] = bad ? -1 : token;
-    a.status[row] = bad ? MSGL_ENUMERIC : 0;
-    if (a.pool != NULL) a.pool[a.pool_index[row]] = bad ? 0 : token;
+    if (at.pool != NULL) *at.pool = bad ? 0 : token;
+    *at.token = bad ? -1 : token;
+    *at.status = bad ? MSGL_ENUMERIC : 0;
 }
 
 // What of a row may be drawn: keys below `limit`, of at least `min_weight`.
@@ -177,8 +191,9 @@ static __device__ __forceinline__ bool filter_group(const row_filter &f, float v
     return true;
 }
 
-// One pass: the best score and its token as a key for put_token, and the largest logit. Without a
-// filter it also looks for logits that are no numbers, and keeps the row when keep > 0.
+// One pass: the best score and its token as a key for put_token, and the largest logit; with
+// FILTERS off only the key, and that in block 0's first warp alone. Without a filter it also looks
+// for logits that are no numbers, and keeps the row when keep > 0.
 template <bool FILTERS>
 static __device__ __forceinline__ row_pair draw_pass(row_search *r, draw d, const row_filter &f,
                                                      bool random, int keep)
@@ -212,8 +227,10 @@ static __device__ __forceinline__ row_pair draw_pass(row_search *r, draw d, cons
             }
         }
     }
-    const uint64_t key = (uint64_t)ordered(d.score) << 32 | (uint32_t)~d.id;
-    return row_reduce<true>(r, row_pair{bad ? ROW_BAD : key, ordered(max)});
+    uint64_t key = (uint64_t)ordered(d.score) << 32 | (uint32_t)~d.id;
+    if (bad) key = ROW_BAD;
+    if (!FILTERS) return row_pair{row_largest(r, key), 0};
+    return row_reduce<true>(r, row_pair{key, ordered(max)});
 }
 
 // Sums of weights: of the keys below `key`, and of those below `limit`.
@@ -244,7 +261,7 @@ static __device__ __forceinline__ uint64_t nucleus(float top_p, uint64_t total)
 }
 
 // Draws among the first k tokens, which are sorted in block 0's list; block 0 alone.
-static __device__ void draw_from_list(const row_search &r, const sample_args &a, int row,
+static __device__ void draw_from_list(const row_search &r, const token_place &at_end,
                                       const msgl_sample_row &p, int k, float max)
 {
     const float scale = LOG2_E / p.temperature;
@@ -275,7 +292,7 @@ static __device__ void draw_from_list(const row_search &r, const sample_args &a,
     }
     __syncthreads(); // block_scan's memory is used again
     best = block_reduce<true>(r.shared, row_pair{best, 0}).a;
-    if (threadIdx.x == 0) put_token(a, row, best);
+    if (threadIdx.x == 0) put_token(at_end, best);
 }
 
 static __device__ __forceinline__ uint64_t key_of(const row_search &r, uint64_t drawn)
@@ -318,6 +335,8 @@ static __device__ uint64_t draw_and_check(row_search *r, const msgl_sample_row &
     }
 }
 
+// The rows' parameters, and where their tokens go, are inputs of the step: no kernel that may still
+// run writes them, so they are read ahead of the wait.
 template <bool FILTERS>
 static __global__ void __launch_bounds__(ROW_THREADS) sample_kernel(const sample_args a)
 {
@@ -327,8 +346,14 @@ static __global__ void __launch_bounds__(ROW_THREADS) sample_kernel(const sample
     const int row = (int)blockIdx.x / cluster_size();
     row_search r;
     row_begin(&r, &shared, slice, a.logits + (size_t)row * a.ld, a.vocab);
-    msgl__pdl_wait();
+    const bool mine = a.late == NULL || row < a.late->num_rows;
+    if (!mine) { // the same in all threads of the cluster
+        msgl__pdl_wait();
+        return;
+    }
     const msgl_sample_row p = a.rows[row];
+    const token_place at = find_place(a, row);
+    msgl__pdl_wait();
     const bool random = p.temperature >= GREEDY_BELOW && p.top_k != 1;
     const draw d = {noise_of(p), p.seed, (uint32_t)p.position, -CUDART_INF_F, 0, -CUDART_INF_F};
     row_filter f = {false, ROW_ALL, -CUDART_INF_F, 0, LOG2_E / p.temperature, 0};
@@ -337,12 +362,12 @@ static __global__ void __launch_bounds__(ROW_THREADS) sample_kernel(const sample
         if (random && p.top_k > 0 && p.top_k < a.vocab) {
             const row_range range = read_row(&r, a.keep);
             if (range.bad) { // the same in all threads of the cluster
-                if (r.rank == 0 && threadIdx.x == 0) put_token(a, row, ROW_BAD);
+                if (r.rank == 0 && threadIdx.x == 0) put_token(at, ROW_BAD);
                 return;
             }
             if (p.top_k <= ROW_LIST) {
                 row_top(&r, (uint32_t)p.top_k, range.max, range.min);
-                if (r.rank == 0) draw_from_list(r, a, row, p, p.top_k, range.max);
+                if (r.rank == 0) draw_from_list(r, at, p, p.top_k, range.max);
                 return;
             }
             f.max = range.max;
@@ -352,7 +377,7 @@ static __global__ void __launch_bounds__(ROW_THREADS) sample_kernel(const sample
     } else {
         key = draw_pass<false>(&r, d, f, random, 0).a;
     }
-    if (r.rank == 0 && threadIdx.x == 0) put_token(a, row, key);
+    if (r.rank == 0 && threadIdx.x == 0) put_token(at, key);
 }
 
 static __global__ void __launch_bounds__(ROW_THREADS)
@@ -411,8 +436,13 @@ static row_launch plan_rows(const msgl_cuda_device *d, int rows, int vocab, bool
             (keeps && groups * sizeof(float4) > l.cluster * (size_t)ROW_SLICE_BYTES))) {
         l.cluster *= 2;
     }
-    // Where blocks share an SM, smaller ones leave it less idle at their barriers.
+    // Where blocks share an SM, smaller ones leave it less idle at their barriers. The fewest rows
+    // without filters are bound by what each SM has to read and compare: twice as many of them.
     if (rows * (int)l.cluster > d->sm_count) l.threads /= 2;
+    if (!keeps && 4 * rows * (int)l.cluster <= d->sm_count && l.cluster == ROW_MAX_CLUSTER) {
+        l.cluster *= 2;
+        l.threads /= 2;
+    }
     const size_t stride = (size_t)l.cluster * l.threads;
     const size_t steps = (groups + stride - 1) / stride;
     int most = 0; // shared memory of a block
@@ -422,6 +452,20 @@ static row_launch plan_rows(const msgl_cuda_device *d, int rows, int vocab, bool
     const size_t room = most > 0 ? (size_t)most / (l.threads * sizeof(float4)) : 0;
     if (keeps) l.keep = (int)(steps < room ? steps : room);
     return l;
+}
+
+// More than ROW_MAX_CLUSTER blocks is not what every GPU can do; only for kernels that keep
+// nothing.
+template <typename... Params>
+static bool may_launch(void (*kernel)(Params...), const cudaLaunchConfig_t &config)
+{
+    int clusters = 0;
+    const bool may = cudaFuncSetAttribute(kernel, cudaFuncAttributeNonPortableClusterSizeAllowed,
+                                          1) == cudaSuccess &&
+                     cudaOccupancyMaxActiveClusters(&clusters, kernel, &config) == cudaSuccess &&
+                     clusters > 0;
+    if (!may) (void)cudaGetLastError();
+    return may;
 }
 
 template <typename... Params, typename... Args>
@@ -442,6 +486,10 @@ static void launch_rows(msgl_exec *x, const row_launch &l, void (*kernel)(Params
     config.stream = d->stream;
     config.attrs = attributes;
     config.numAttrs = d->base.capability >= 90 ? 2 : 0;
+    if (l.cluster > ROW_MAX_CLUSTER && !may_launch(kernel, config)) {
+        attributes[1].val.clusterDim.x = ROW_MAX_CLUSTER;
+        config.gridDim = dim3((unsigned)rows * ROW_MAX_CLUSTER);
+    }
     if (l.keep > 0) {
         MSGL_CUDA_TRY(x, cudaFuncSetAttribute(kernel, cudaFuncAttributeMaxDynamicSharedMemorySize,
                                               (int)config.dynamicSmemBytes));
@@ -457,12 +505,19 @@ extern "C" void msgl__cuda_sample(msgl_exec *x, const msgl_sample_call *c)
                            .ld = c->ld,
                            .vocab = c->vocab,
                            .rows = c->rows,
+                           .late = c->late,
                            .tokens = c->tokens,
                            .status = c->status,
                            .pool = c->pool,
                            .pool_index = c->pool_index,
                            .keep = l.keep};
-    launch_rows(x, l, c->any_filter ? sample_kernel<true> : sample_kernel<false>, c->num_rows, a);
+    if (c->any_filter) {
+        launch_rows(x, l, sample_kernel<true>, c->num_rows, a);
+        return;
+    }
+    // To start beside the product that makes the logits.
+    MSGL_CUDA_TRY(x, msgl__allow_shared<sample_kernel<false>>(1, true));
+    launch_rows(x, l, sample_kernel<false>, c->num_rows, a);
 }
 
 extern "C" void msgl__cuda_logprobs(msgl_exec *x, const float *logits, size_t ld, int num_rows,

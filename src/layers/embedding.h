@@ -1,0 +1,14 @@
+// SPDX-License-Identifier: Apache-2.0
+//
+// What every step begins with: its tokens' ids, their rows of the embedding, and the angles of
+// their positions.
+#ifndef MSGL_LAYERS_EMBEDDING_H
+#define MSGL_LAYERS_EMBEDDING_H
+
+#include "layers/forward.h"
+
+// out [num_tokens, w->k]: the tokens' rows of w. cos_sin [num_tokens, dim] of their positions:
+// dim / 2 cosines, then as many sines. Their slots are in the page table behind it.
+void msgl__embed(msgl_forward *f, const msgl_weight *w, int32_t dim, void *out, float *cos_sin);
+
+#endif
