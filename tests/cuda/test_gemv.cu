@@ -415,6 +415,10 @@ int main(int argc, char **argv)
         check_product(MSGL_BF16, {m, 6144, 1024, true, false, true});
         check_product(MSGL_BF16, {m, 1024, 2048, false, false, false, true});
         check_product(MSGL_BF16, {m, 1023, 3072, false, true, false, true});
+        check_product(MSGL_BF16, {m, 1152, 896, true, true});
+        check_product(MSGL_BF16, {m, 4226, 896, true, true, true});
+        check_product(MSGL_BF16, {m, 1535, 1536, true, false, false, true});
+        check_product(MSGL_BF16, {m, 130, 2048, true, true, true});
     }
     if (!quick) {
         for (int m = 1; m <= 16; m++) {

@@ -73,34 +73,42 @@ template <typename T, int COLUMNS> static bool choose(msgl_exec *x, const gemv_p
 // another one empty. So kernels that follow each other take turns: those that add to their output
 // (o, down) ask for more than half of the shared memory, the others fit once beside them, and load
 // their weights before they have ended.
-template <int CHUNKS> static bool launch_resident(msgl_exec *x, gemv_params *p)
+template <int K, bool NORM> static bool launch_resident(msgl_exec *x, gemv_params *p)
 {
     enum { HALF = 116 << 10, OTHER_HALF = 108 << 10, FEW = 32 << 10 };
     const msgl_cuda_device *d = msgl__cuda_device(x);
     const int blocks = d->sm_count, outputs = (p->n + blocks - 1) / blocks;
-    size_t shared = gemv_resident_shared(p, outputs);
-    if (gemv_resident_rows(p->gated, outputs) > 16 * GEMV_RESIDENT_TILES || shared > OTHER_HALF) {
-        return false;
-    }
+    size_t shared = gemv_resident_shared<K>(p->gated, outputs);
+    if (outputs > GEMV_RESIDENT_OUTPUTS || shared > OTHER_HALF) return false;
     if (p->accumulate) shared = HALF;
+    p->each = p->n / blocks, p->extra = p->n % blocks;
     // While these few rows are on their way, the next kernel's weights may be too.
-    p->early = p->accumulate && (size_t)p->m * p->k * 2 <= FEW;
-    constexpr auto kernel = gemv_resident<__nv_bfloat16, CHUNKS>;
+    p->early = p->accumulate && (size_t)p->m * K * 2 <= FEW;
+    constexpr auto kernel = gemv_resident<K, NORM>;
     if (!take_shared<kernel>(shared)) return false;
     MSGL_CUDA_TRY(x, msgl__launch(kernel, dim3(blocks), dim3(GEMV_THREADS), shared, d->stream, *p));
     return true;
 }
 
-// All weights in shared memory at once, on GPUs with a copy engine and room for two blocks.
+template <int K> static bool by_norm(msgl_exec *x, gemv_params *p)
+{
+    return p->norm != NULL ? launch_resident<K, true>(x, p) : launch_resident<K, false>(x, p);
+}
+
+// All weights in shared memory at once, on GPUs with a copy engine and room for two blocks. The
+// lengths of rows are those of models with fewer than two billion parameters.
 static bool resident(msgl_exec *x, gemv_params *p)
 {
-    const int chunks = (p->k / GEMV_CHUNK + GEMV_WARPS - 1) / GEMV_WARPS;
-    const bool takes = p->m <= GEMV_RESIDENT_COLUMNS && p->k % GEMV_CHUNK == 0 && !p->f32_out;
-    if (!takes || msgl__cuda_device(x)->base.capability != 90) return false;
-    return chunks <= 4    ? launch_resident<4>(x, p)
-           : chunks <= 8  ? launch_resident<8>(x, p)
-           : chunks <= 12 ? launch_resident<12>(x, p)
-                          : false;
+    if (p->m > GEMV_RESIDENT_COLUMNS || p->f32_out) return false;
+    if (msgl__cuda_device(x)->base.capability != 90) return false;
+    switch (p->k) {
+    case 896: return by_norm<896>(x, p);
+    case 1024: return by_norm<1024>(x, p);
+    case 1536: return by_norm<1536>(x, p);
+    case 2048: return by_norm<2048>(x, p);
+    case 3072: return by_norm<3072>(x, p);
+    default: return false;
+    }
 }
 
 template <typename T> static bool by_rows(msgl_exec *x, const gemv_params *p)

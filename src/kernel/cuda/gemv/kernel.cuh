@@ -31,8 +31,9 @@ typedef struct gemv_params {
     float eps;
     int m, n, k; // n: outputs, which is half of W's rows when gated
     bool gated, accumulate, f32_out;
-    bool much;  // to load: several fillings of the queue
-    bool early; // lets the next kernel start at its own start, not only behind its wait
+    int each, extra; // resident.cuh: outputs of a block, one more in the first `extra` ones
+    bool much;       // to load: several fillings of the queue
+    bool early;      // lets the next kernel start at its own start, not only behind its wait
 } gemv_params;
 
 // Bytes between two activations in shared memory: whole steps, banks of neighbours kept apart.

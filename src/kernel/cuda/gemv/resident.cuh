@@ -8,11 +8,16 @@
 // possible are left behind the kernel before this one: the copy engine brings all of a block's rows
 // of W while that kernel still runs, and no thread is held up by it; behind msgl__pdl_wait every
 // lane reads its own activations straight into registers, one round trip to the L2, and keeps them
-// for all tiles. A warp has one part of k. Warps meet once, to add their sums in a fixed order.
+// for all rows of W. A warp has one part of k. Warps meet once, to add their sums in a fixed order.
 //
-// Tensor cores as in kernel.cuh: W is the A operand (16 rows), activations are the 8 columns of B,
-// and k inside a CHUNK is permuted the same way for both, so that a lane's share of a row is 16
-// contiguous bytes. Norm weights multiply the fragments, the row's scale the sums.
+// Instructions arrive late, too: each is executed once or twice, in kernels that follow each other
+// every few microseconds. So there are few of them: k is known to the compiler, rows of W pass in a
+// rolled loop, and what threads do at the end needs no division and no second round.
+//
+// Tensor cores: activations are the A operand, 8 rows of W are the columns of B. k inside a CHUNK
+// is permuted the same way for both, so that a lane's share of a row is 16 contiguous bytes, which
+// are the fragment. A has 16 rows and there are 8 of activations: the other 8 hold the other half
+// of a lane's share, and the second mma of a CHUNK takes its products from there.
 #ifndef MSGL_KERNEL_CUDA_GEMV_RESIDENT_CUH
 #define MSGL_KERNEL_CUDA_GEMV_RESIDENT_CUH
 
@@ -21,28 +26,30 @@
 
 #define GEMV_CHUNK 32 // elements of k: two mma
 #define GEMV_RESIDENT_COLUMNS 8
-// Sums of one tile: [warp][column][row], rows padded.
-#define GEMV_RESIDENT_SUMS (GEMV_WARPS * GEMV_RESIDENT_COLUMNS * GEMV_PITCH)
-
-#define GEMV_RESIDENT_TILES 4
-// Bytes: sums of squares [warp][column], the barrier.
+#define GEMV_RESIDENT_OUTPUTS 32 // of a block: a lane of the warp that finishes a row has one
+// Bytes: sums of squares [column][warp], the barrier.
 #define GEMV_RESIDENT_HEAD (GEMV_WARPS * GEMV_RESIDENT_COLUMNS * 4 + 128)
 
-// Bytes from one row of W in shared memory to the next: an odd multiple of 64, which keeps the 16
-// byte pieces that eight lanes read at a time in different banks.
-static __host__ __device__ __forceinline__ int gemv_resident_pitch(int k)
-{
-    return (2 * k + 127) / 128 * 128 + 64;
-}
+// How rows of K elements are divided.
+template <int K> struct gemv_parts {
+    static constexpr int CHUNKS = (K / GEMV_CHUNK + GEMV_WARPS - 1) / GEMV_WARPS; // of a warp
+    static constexpr int WARPS = K / GEMV_CHUNK / CHUNKS;                         // that have any
+    static constexpr int PART = CHUNKS * GEMV_CHUNK * 2; // bytes of a row that one of them reads
+    // Bytes from one row of W in shared memory to the next: an odd multiple of 64, which keeps the
+    // 16 byte pieces that eight lanes read at a time in different banks.
+    static constexpr int PITCH = (2 * K + 127) / 128 * 128 + 64;
+    static_assert(K == WARPS * CHUNKS * GEMV_CHUNK, "no warp has less than the others");
+    static_assert(PART >= 128, "a part has room for its sums");
+};
 
-// Rows of shared memory for a block's outputs: tiles of 16, the last one of 8 if that suffices.
+// Rows of shared memory for a block's outputs: whole eights, of gate rows and of up rows if gated.
 static __host__ __device__ __forceinline__ int gemv_resident_rows(bool gated, int outputs)
 {
-    return gated ? (outputs + 7) / 8 * 16 : (outputs + 7) / 8 * 8;
+    return (outputs + 7) / 8 * (gated ? 16 : 8);
 }
 
-// Row of W that belongs in row `row` of the block's tiles, -1: none. A gated tile has 8 gate rows,
-// then the 8 up rows of the same outputs.
+// Row of W that belongs in row `row` of shared memory, -1: none. Behind 8 gate rows come the 8 up
+// rows of the same outputs.
 static __device__ __forceinline__ int gemv_resident_row(const gemv_params &p, int begin, int end,
                                                         int row)
 {
@@ -52,174 +59,176 @@ static __device__ __forceinline__ int gemv_resident_row(const gemv_params &p, in
 }
 
 // Starts the copies of the block's rows; by one warp.
+template <int K>
 static __device__ __forceinline__ void gemv_resident_load(const gemv_params &p, int begin, int end,
-                                                          int rows, uint32_t weights,
-                                                          uint32_t barrier)
+                                                          uint32_t weights, uint32_t barrier)
 {
-    const int lane = threadIdx.x % 32, pitch = gemv_resident_pitch(p.k);
+    const int lane = threadIdx.x % 32, rows = gemv_resident_rows(p.gated, end - begin);
     if (lane == 0) {
-        const uint32_t bytes = (uint32_t)(end - begin) * (p.gated ? 2 : 1) * p.k * 2;
         msgl__barrier_init(barrier, 1);
         msgl__barrier_init_done();
-        msgl__barrier_expect(barrier, bytes);
+        msgl__barrier_expect(barrier, (uint32_t)(end - begin) * (p.gated ? 2 : 1) * K * 2);
     }
     __syncwarp();
+#pragma unroll 1
     for (int row = lane; row < rows; row += 32) {
         const int from = gemv_resident_row(p, begin, end, row);
         if (from < 0) continue;
         asm volatile("cp.async.bulk.shared::cluster.global.mbarrier::complete_tx::bytes "
-                     "[%0], [%1], %2, [%3];" ::"r"(weights + row * pitch),
-                     "l"(p.w + (size_t)from * p.k * 2), "r"(p.k * 2), "r"(barrier)
+                     "[%0], [%1], %2, [%3];" ::"r"(weights + row * gemv_parts<K>::PITCH),
+                     "l"(p.w + (size_t)from * K * 2), "r"(K * 2), "r"(barrier)
                      : "memory");
     }
 }
 
-// This lane's activations: row lane / 4 of `in`, its share of the warp's chunks, times the norm's
-// weights. Zero beyond m and k. *squares: sum of the squares of what was read.
-template <typename T, int CHUNKS>
-static __device__ __forceinline__ void gemv_resident_act(const gemv_params &p, uint4 b[CHUNKS],
-                                                         float *squares)
+// Bytes from a warp's part of the first of 8 rows of W to the warp's sums of a column with these
+// rows, 8 floats. They are in the part of row `column`, in one of four groups of banks, so that
+// neither the warp that writes them nor the one that adds them up meets conflicts. turn: which 8
+// outputs.
+template <int K>
+static __device__ __forceinline__ uint32_t gemv_resident_sum(uint32_t column, uint32_t turn)
 {
-    const int warp = threadIdx.x / 32, lane = threadIdx.x % 32, column = lane / 4;
-    const int first = warp * CHUNKS * GEMV_CHUNK + lane % 4 * 8;
+    return column * gemv_parts<K>::PITCH + (column / 2 + turn) % 4 * 32;
+}
+
+// Products of this warp's part of W, `eights` times 8 rows, with its activations x. Sums take the
+// place of what was read: no other warp reads it.
+template <int K>
+static __device__ __forceinline__ void gemv_resident_multiply(uint32_t part, uint32_t eights,
+                                                              bool gated,
+                                                              const uint4 x[gemv_parts<K>::CHUNKS])
+{
+    using parts = gemv_parts<K>;
+    const uint32_t lane = threadIdx.x % 32;
+    uint32_t from = part + lane / 4 * parts::PITCH + lane % 4 * 16;
+    uint32_t to = part + lane % 4 * 8;
+#pragma unroll 1
+    for (uint32_t i = 0; i < eights; i++) {
+        float front[4] = {}, back[4] = {}; // of which rows 0 to 7 and rows 8 to 15 are meant
 #pragma unroll
-    for (int i = 0; i < CHUNKS; i++) {
-        const int k = first + i * GEMV_CHUNK;
-        b[i] = make_uint4(0, 0, 0, 0);
-        if (column < p.m && k < p.k) {
-            b[i] = __ldcg((const uint4 *)(p.in + (column * p.ld_in + k) * 2));
+        for (int c = 0; c < parts::CHUNKS; c++) {
+            const uint4 w = msgl__read_shared_16(from + c * GEMV_CHUNK * 2);
+            gemv_type<__nv_bfloat16>::mma(front, x[c].x, x[c].z, x[c].y, x[c].w, w.x, w.y);
+            gemv_type<__nv_bfloat16>::mma(back, x[c].x, x[c].z, x[c].y, x[c].w, w.z, w.w);
         }
-    }
-    *squares = 0;
-    if (p.norm == NULL) return;
-#pragma unroll
-    for (int i = 0; i < CHUNKS; i++) {
-        const int k = first + i * GEMV_CHUNK;
-        if (k < p.k) b[i] = gemv_times_norm<T>(b[i], p.norm + k, 1, squares);
+        __syncwarp();
+        const uint32_t sum = to + gemv_resident_sum<K>(lane / 4, i >> (int)gated);
+        asm volatile("st.shared.v2.f32 [%0], {%1, %2};" ::"r"(sum), "f"(front[0] + back[2]),
+                     "f"(front[1] + back[3])
+                     : "memory");
+        from += 8 * parts::PITCH;
+        to += 8 * parts::PITCH;
     }
 }
 
-// The block's outputs, column by column. old: what thread i's output i holds before.
-template <typename T>
-static __device__ __forceinline__ void gemv_resident_finish(const gemv_params &p, int begin,
-                                                            int outputs, const float *sums,
-                                                            const float *part, float old)
+// The sum of one float of each of WARPS warps, `stride` bytes apart, in a fixed order.
+template <int WARPS>
+static __device__ __forceinline__ float gemv_resident_total(const char *at, int stride)
 {
-    const int per_tile = p.gated ? 8 : 16;
-    for (int i = threadIdx.x; i < outputs * p.m; i += GEMV_THREADS) {
-        const int column = i / outputs, o = i % outputs, row = o % per_tile;
-        float scale = 1;
-        if (p.norm != NULL) {
-            float sum = 0;
+    float v[WARPS];
 #pragma unroll
-            for (int w = 0; w < GEMV_WARPS; w++) sum += part[w * GEMV_RESIDENT_COLUMNS + column];
-            scale = rsqrtf(sum / (float)p.k + p.eps);
-        }
-        const float *const tile = sums + o / per_tile * GEMV_RESIDENT_SUMS;
-        const float v = gemv_total(tile, GEMV_RESIDENT_COLUMNS, column, row);
-        const float up = p.gated ? gemv_total(tile, GEMV_RESIDENT_COLUMNS, column, row + 8) : 0;
-        if (i >= GEMV_THREADS && p.accumulate) {
-            old = gemv_type<T>::load(p.out + (column * p.ld_out + begin + o) * 2);
-        }
-        gemv_finish<T>(p, v, up, scale, column, begin + o, old);
+    for (int w = 0; w < WARPS; w++) v[w] = *(const float *)(at + w * stride);
+#pragma unroll
+    for (int step = 1; step < WARPS; step *= 2) {
+#pragma unroll
+        for (int w = 0; w + step < WARPS; w += 2 * step) v[w] += v[w + step];
     }
+    return v[0];
 }
 
-// Products of all tiles with this warp's part of k.
-template <typename T, int CHUNKS>
-static __device__ __forceinline__ void gemv_resident_multiply(uint32_t at, int pitch, int rows,
-                                                              int chunks, const uint4 b[CHUNKS],
-                                                              float acc[GEMV_RESIDENT_TILES][4])
+// The norm's weights of this lane's activations, to the L1.
+template <int K> static __device__ __forceinline__ void gemv_resident_fetch_norm(const float *norm)
 {
-#pragma unroll
-    for (int tile = 0; tile < GEMV_RESIDENT_TILES; tile++) {
-        if (tile * 16 >= rows) break;
-        const uint32_t row0 = at + tile * 16 * pitch;
-        const bool whole = rows - tile * 16 > 8; // or there are no rows 8 to 15
-        float other[4] = {};
-#pragma unroll
-        for (int i = 0; i < CHUNKS; i++) {
-            if (i >= chunks) break;
-            const uint4 r0 = msgl__read_shared_16(row0 + i * GEMV_CHUNK * 2);
-            uint4 r8 = make_uint4(0, 0, 0, 0);
-            if (whole) r8 = msgl__read_shared_16(row0 + 8 * pitch + i * GEMV_CHUNK * 2);
-            gemv_type<T>::mma(acc[tile], r0.x, r8.x, r0.y, r8.y, b[i].x, b[i].y);
-            gemv_type<T>::mma(other, r0.z, r8.z, r0.w, r8.w, b[i].z, b[i].w);
-        }
-#pragma unroll
-        for (int e = 0; e < 4; e++) acc[tile][e] += other[e];
-    }
+    const int at = threadIdx.x * 32;
+    if (at < K) asm volatile("prefetch.global.L1 [%0];" ::"l"(norm + at));
 }
 
-// CHUNKS: of each warp, at least. Shared memory: sums of squares, the barrier, rows of W, whose
-// place the sums take once all warps have read them.
-template <typename T, int CHUNKS>
+// K: p.k. Shared memory: sums of squares, the barrier, rows of W, whose place the sums take.
+template <int K, bool NORM>
 static __global__ void __launch_bounds__(GEMV_THREADS, 2)
     gemv_resident(const __grid_constant__ gemv_params p)
 {
 #if !defined(__CUDA_ARCH__) || __CUDA_ARCH__ >= 900 // never launched before
+    using parts = gemv_parts<K>;
+    using bf16 = gemv_type<__nv_bfloat16>;
     extern __shared__ __align__(128) char shared[];
-    float *const part = (float *)shared;
-    char *const rows_of_w = shared + GEMV_RESIDENT_HEAD;
-    float *const sums = (float *)rows_of_w;
+    const char *const rows_of_w = shared + GEMV_RESIDENT_HEAD;
     const uint32_t weights = (uint32_t)__cvta_generic_to_shared(rows_of_w);
     const uint32_t barrier = weights - 16;
-    const int warp = threadIdx.x / 32, lane = threadIdx.x % 32, pitch = gemv_resident_pitch(p.k);
-    const int begin = (int)((int64_t)p.n * blockIdx.x / gridDim.x);
-    const int end = (int)((int64_t)p.n * (blockIdx.x + 1) / gridDim.x);
-    const int outputs = end - begin, rows = gemv_resident_rows(p.gated, outputs);
+    const uint32_t warp = threadIdx.x / 32, lane = threadIdx.x % 32;
+    const int begin = (int)blockIdx.x * p.each + min((int)blockIdx.x, p.extra);
+    const int outputs = p.each + ((int)blockIdx.x < p.extra);
 
     if (p.early) msgl__pdl_trigger();
-    if (warp == 0) gemv_resident_load(p, begin, end, rows, weights, barrier);
-    if (p.norm != NULL) {
-        for (int i = threadIdx.x * 32; i < p.k; i += GEMV_THREADS * 32) {
-            asm volatile("prefetch.global.L1 [%0];" ::"l"(p.norm + i));
-        }
+    if (warp == 0) gemv_resident_load<K>(p, begin, begin + outputs, weights, barrier);
+    // This lane multiplies row lane / 4 of the activations, or the last one once more, whose
+    // products are not used, and finishes output `lane` of row `warp`.
+    const bool has_part = parts::WARPS == GEMV_WARPS || warp < parts::WARPS;
+    const bool finishes = (int)warp < p.m && (int)lane < outputs;
+    const int k = warp * parts::PART / 2 + lane % 4 * 8;
+    const char *in = p.in + (min((int)lane / 4, p.m - 1) * p.ld_in + k) * 2;
+    size_t out = (warp * p.ld_out + begin + lane) * 2;
+    float bias[2] = {};
+    if (p.bias != NULL && finishes) {
+        bias[0] = __ldg(p.bias + begin + lane);
+        if (p.gated) bias[1] = __ldg(p.bias + p.n + begin + lane);
     }
-    __syncthreads(); // the barrier is ready
+    if (NORM) gemv_resident_fetch_norm<K>(p.norm);
+    asm volatile("" : "+l"(in), "+l"(out)); // or the compiler works them out behind the wait
+    __syncthreads();                        // the barrier is ready
     msgl__pdl_wait();
     if (!p.early) msgl__pdl_trigger();
 
-    uint4 b[CHUNKS];
-    float squares;
-    gemv_resident_act<T, CHUNKS>(p, b, &squares);
-    float old = 0; // of the output that this thread finishes first
-    if (p.accumulate && (int)threadIdx.x < outputs * p.m) {
-        const int column = threadIdx.x / outputs, o = begin + threadIdx.x % outputs;
-        old = gemv_type<T>::load(p.out + (column * p.ld_out + o) * 2);
-    }
-    if (p.norm != NULL) {
-        squares += __shfl_xor_sync(~0u, squares, 1);
-        squares += __shfl_xor_sync(~0u, squares, 2);
-        if (lane % 4 == 0) part[warp * GEMV_RESIDENT_COLUMNS + lane / 4] = squares;
-    }
-    float acc[GEMV_RESIDENT_TILES][4] = {};
-    msgl__barrier_wait(barrier, 0);
-    gemv_resident_multiply<T, CHUNKS>(weights + lane / 4 * pitch + warp * CHUNKS * GEMV_CHUNK * 2 +
-                                          lane % 4 * 16,
-                                      pitch, rows, p.k / GEMV_CHUNK - warp * CHUNKS, b, acc);
-    __syncthreads();
-    float *const mine =
-        sums + (warp * GEMV_RESIDENT_COLUMNS + lane % 4 * 2) * GEMV_PITCH + lane / 4;
+    uint4 x[parts::CHUNKS];
+    if (has_part) {
 #pragma unroll
-    for (int tile = 0; tile < GEMV_RESIDENT_TILES; tile++) {
-        if (tile * 16 >= rows) break;
-#pragma unroll
-        for (int e = 0; e < 4; e++) {
-            mine[tile * GEMV_RESIDENT_SUMS + e % 2 * GEMV_PITCH + e / 2 * 8] = acc[tile][e];
+        for (int c = 0; c < parts::CHUNKS; c++) {
+            x[c] = __ldcg((const uint4 *)(in + c * GEMV_CHUNK * 2));
         }
     }
+    uint16_t old = 0;
+    if (p.accumulate && finishes) old = __ldcg((const uint16_t *)(p.out + out));
+    if (NORM) {
+        float squares = 0;
+        if (has_part) {
+#pragma unroll
+            for (int c = 0; c < parts::CHUNKS; c++) {
+                const float *const norm = p.norm + k + c * GEMV_CHUNK;
+                x[c] = gemv_times_norm<__nv_bfloat16>(x[c], norm, 1, &squares);
+            }
+        }
+        squares += __shfl_xor_sync(~0u, squares, 1);
+        squares += __shfl_xor_sync(~0u, squares, 2);
+        if (lane % 4 == 0) ((float *)shared)[lane / 4 * GEMV_WARPS + warp] = squares;
+    }
+    msgl__barrier_wait(barrier, 0);
+    if (has_part) {
+        const uint32_t eights = (uint32_t)gemv_resident_rows(p.gated, outputs) / 8;
+        gemv_resident_multiply<K>(weights + warp * parts::PART, eights, p.gated, x);
+    }
     __syncthreads();
-    gemv_resident_finish<T>(p, begin, outputs, sums, part, old);
+    if (!finishes) return;
+
+    float scale = 1;
+    if (NORM) {
+        const char *const squares = shared + warp * GEMV_WARPS * 4;
+        scale = rsqrtf(gemv_resident_total<parts::WARPS>(squares, 4) * (1.0f / K) + p.eps);
+    }
+    const char *const at = rows_of_w + (lane / 8 << (int)p.gated) * 8 * parts::PITCH +
+                           gemv_resident_sum<K>(warp, lane / 8) + lane % 8 * 4;
+    float v = gemv_resident_total<parts::WARPS>(at, parts::PART) * scale + bias[0];
+    if (p.gated) {
+        const char *const up_at = at + 8 * parts::PITCH;
+        const float up = gemv_resident_total<parts::WARPS>(up_at, parts::PART) * scale + bias[1];
+        v = __fdividef(v, 1.0f + __expf(-v)) * up;
+    }
+    bf16::store(p.out + out, v + bf16::unpack(old).x);
 #endif
 }
 
-static size_t gemv_resident_shared(const gemv_params *p, int outputs)
+template <int K> static size_t gemv_resident_shared(bool gated, int outputs)
 {
-    const int rows = gemv_resident_rows(p->gated, outputs);
-    const size_t sums = (size_t)(rows + 15) / 16 * GEMV_RESIDENT_SUMS * sizeof(float);
-    const size_t weights = (size_t)rows * gemv_resident_pitch(p->k);
-    return GEMV_RESIDENT_HEAD + (sums > weights ? sums : weights);
+    return GEMV_RESIDENT_HEAD + (size_t)gemv_resident_rows(gated, outputs) * gemv_parts<K>::PITCH;
 }
 
 #endif
