@@ -148,6 +148,8 @@ static void *download(const void *dev, size_t bytes)
     return p;
 }
 
+static bool clusters_of_two; // racecheck takes seconds for larger ones
+
 static outcome run(fixture *x, bench_exec *e, const rope_case *k, bool inside)
 {
     attn_world *w = &x->w;
@@ -168,7 +170,9 @@ static outcome run(fixture *x, bench_exec *e, const rope_case *k, bool inside)
     if (!inside) msgl__cuda_qk_norm_rope_store(&e->x, &x->rope);
     msgl_cuda_attn_call c = w->call;
     c.rope = inside ? &x->rope : NULL;
-    const msgl_fa_decode_tune t = {k->min_units ? k->min_units : 24, k->ctas ? k->ctas : 132};
+    const int items = k->kv_heads * c.batch;
+    const int ctas = clusters_of_two && items <= 66 ? 2 * items : 132;
+    const msgl_fa_decode_tune t = {k->min_units ? k->min_units : 24, k->ctas ? k->ctas : ctas};
     CUDA_OK(msgl__cuda_fa_decode_tuned(&c, &t, stream));
     exec_sync(e);
     const size_t lse_bytes = (size_t)c.total_q * c.num_q_heads * 4;
@@ -325,6 +329,27 @@ static void splits(attn_rng *rng, bench_exec *e, bool quick)
     }
 }
 
+// Few requests, for which there is a kernel of its own.
+static void few(attn_rng *rng, bench_exec *e, bool quick)
+{
+    static const int dims[] = {128, 64, 96}, groups[] = {2, 8, 5};
+    const int32_t lens[][8] = {{700, 1, 2, 33, 16, 200, 384, 17},
+                               {2100, 1, 17, 300, 16, 48, 5, 129}};
+    for (int i = 0; i < (quick ? 3 : 9); i++) {
+        rope_case k = PLAIN;
+        k.dtype = i % 2 ? MSGL_F16 : MSGL_BF16;
+        k.dim = dims[i % 3], k.half = k.dim / 2;
+        k.q_heads = 8 * groups[(i + i / 3) % 3];
+        k.page = i % 2 ? 16 : 1;
+        check(rng, e, &k, 8, lens[0]);
+        if (quick && i > 0) continue;
+        check(rng, e, &k, 8, lens[1]);
+        check(rng, e, &k, 3, lens[0]);
+        k.ctas = 132;
+        check(rng, e, &k, 1, lens[1]);
+    }
+}
+
 // Requests that only pad a graph: all in one slot.
 static void padding(attn_rng *rng, bench_exec *e)
 {
@@ -344,9 +369,11 @@ int main(int argc, char **argv)
     attn_rng rng = {o.seed};
     bench_exec e;
     exec_open(&e, 1 << 20);
+    clusters_of_two = o.quick;
     shapes(&rng, &e, o.quick);
     places(&rng, &e, o.quick);
     splits(&rng, &e, o.quick);
+    few(&rng, &e, o.quick);
     padding(&rng, &e);
     return family_end(&RESULTS);
 }

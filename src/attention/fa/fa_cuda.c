@@ -166,13 +166,16 @@ static void fa_forward(msgl_attn_backend *base, msgl_exec *x, const msgl_attn_la
 }
 
 // For few requests the rope kernel apart is faster, by half a microsecond a layer for one and a
-// whole one for eight: the decode kernel starts while it runs (docs/internals/fa-decode.md).
+// whole one for eight: the decode kernel starts while it runs. But not if they can have the kernel
+// that starts even earlier (docs/internals/fa-decode.md).
 static bool fa_takes_rope(const msgl_attn_backend *base, const msgl_batch *batch)
 {
     enum { FEW = 8 };
     const fa_backend *b = (const fa_backend *)base;
     const msgl_attn_config *cfg = &b->common.batches.cfg;
-    return batch->padded_size > FEW && decodes(b, batch) &&
+    const bool starts_early =
+        !cfg->deterministic && cfg->head_dim <= 128 && cfg->num_q_heads <= 8 * cfg->num_kv_heads;
+    return (starts_early || batch->padded_size > FEW) && decodes(b, batch) &&
            msgl__fa_decode_fits(cfg->pool->dtype, cfg->head_dim);
 }
 

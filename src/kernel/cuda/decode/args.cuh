@@ -78,7 +78,7 @@ template <int HD, int ROWS_, bool LARGE, bool PAIR, bool ROPE_> struct msgl_deco
     static const int PASS_ROWS = ROPE ? 2 : 4; // merged at a time
     static const int MERGE_PITCH = HD + 8;     // floats
     static const int MERGE = WARPS * PASS_ROWS * MERGE_PITCH * 4;
-    static const int SUMS = WARPS * 16 * 8; // maxima and sums
+    static const int SUMS = WARPS * ROWS * 8; // maxima and sums
     // Of one piece: query heads, newest K and V.
     static const int INPUT = ROPE ? (ROWS + 2) * PITCH : 0;
     static const int SLOTS = WARPS * STAGES * MSGL_FA_TILE; // table entries

@@ -78,9 +78,10 @@ extern "C" int msgl__cuda_fa_decode_tuned(const msgl_cuda_attn_call *c,
     a.part_o = (float *)((char *)c->workspace + r.part_o);
 
     msgl_gpu gpu;
-    const cudaError_t e = msgl__current_gpu(&gpu);
+    cudaError_t e = msgl__current_gpu(&gpu);
     if (e != cudaSuccess) return e;
     msgl_decode_gpu g = {gpu.sms, t->ctas, gpu.major == 9 || gpu.major == 10, (cudaStream_t)stream};
+    if (msgl__fa_decode_few(&a, c->dtype, c->head_dim, &g, &e)) return e;
     return c->dtype == MSGL_BF16 ? msgl__fa_decode_bf16(&a, c->head_dim, &g)
                                  : msgl__fa_decode_f16(&a, c->head_dim, &g);
 }

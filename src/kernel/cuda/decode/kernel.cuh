@@ -5,16 +5,12 @@
 // A CTA is persistent and walks one slice of the work (split.h). Each of its warps has a ring of
 // tiles of its own in shared memory, which it fills itself: no producer, no barrier between warps
 // while keys stream in, and the loads of a request start while those before it are still being
-// computed. A tile is 16 keys: 16 rows of K and 16 of V, fetched from wherever the table says, so
-// page size 1 costs what page size 64 does. Rows are padded by 16 bytes, which keeps ldmatrix free
-// of conflicts. A tile's V goes to registers early, so that its place is refilled before the
+// computed. A tile's V (tile.cuh) goes to registers early, so that its place is refilled before the
 // softmax. With a tile's rows come the table entries of the tile that will take its place, so that
 // no warp ever waits for the table.
 //
-// A warp multiplies the query heads of its KV head (rows of m16n8k16, padded) by its tile and keeps
-// its own online softmax (Milakov & Gimelshein 2018). At the end of a piece the warps are merged
-// through shared memory, in fixed order; parts of split items through the workspace by the CTA that
-// arrives last, in fixed order too.
+// At the end of a piece the warps are merged through shared memory, in fixed order; parts of split
+// items through the workspace by the CTA that arrives last, in fixed order too.
 //
 // Launched with programmatic dependence: the lengths, the table and the tiles without the newest
 // token are older than the step's layers, so they are read while the kernel before this one still
@@ -26,29 +22,14 @@
 
 #include "kernel/cuda/decode/args.cuh"
 #include "kernel/cuda/decode/input.cuh"
-#include "kernel/cuda/decode/ptx.cuh"
+#include "kernel/cuda/decode/tile.cuh"
 #include "kernel/cuda/launch.cuh"
-
-template <typename T, int HD, int ROWS> struct msgl_decode_warp {
-    static const int R = ROWS / 8; // row octets in use
-    uint32_t q[HD / 16][4];
-    float o[HD / 8][2 * R];
-    float m[R], l[R];
-};
 
 // p of the region that the request's parts are in.
 template <typename P>
 static __device__ __forceinline__ P *msgl_decode_part(const msgl_decode_args &a, P *p, int32_t req)
 {
     return (P *)((char *)p + (size_t)req * a.request_stride);
-}
-
-// Whether this launch rotates the new tokens.
-template <typename S>
-static __device__ __forceinline__ bool msgl_decode_rotates(const msgl_decode_args &a)
-{
-    if constexpr (S::ROPE) return a.rope.on;
-    return false;
 }
 
 // What a warp will load next: its walk is ahead of the computation's.
@@ -62,12 +43,9 @@ struct msgl_decode_loads {
 // A tile to load, in shared memory: where its KV head is in a slot, in bytes, plus 1 if the tile
 // has the newest token and that is in the pool; and the slots of its rows, which arrive with the
 // warp's current group.
-enum {
-    MSGL_DECODE_NO_TILE = -1,
-    MSGL_DECODE_NO_SLOT = -1, // a row of zeros: past the end, or the newest token's
-};
-
-// Moves to the warp's next tile and writes what there is to know about it.
+// Moves to the warp's next tile and writes to shared memory what there is to know about it: where
+// its KV head is in a slot, in bytes, plus 1 if the tile has the newest token and that is in the
+// pool; and the slots of its rows, which arrive with the warp's current group.
 template <int HD, typename S, bool DET>
 static __device__ __forceinline__ void
 msgl_decode_look_up(const msgl_decode_args &a, const msgl_fa_split &split, int32_t warp,
@@ -105,37 +83,6 @@ msgl_decode_look_up(const msgl_decode_args &a, const msgl_fa_split &split, int32
     }
 }
 
-// Fetches a tile. All slots are read before the first copy: one wait instead of one per row.
-template <int HD, int PITCH>
-static __device__ __forceinline__ void msgl_decode_issue(const msgl_decode_args &a, int32_t lane,
-                                                         const int32_t *slots, int32_t where,
-                                                         uint32_t stage)
-{
-    const int CHUNKS = HD / 8; // of 16 bytes per row
-    const int N = MSGL_FA_TILE * CHUNKS / 32;
-    if (where == MSGL_DECODE_NO_TILE) return;
-    const bool columns = 32 % CHUNKS == 0; // a lane has one column, N rows of it
-    const int32_t first = columns ? lane / CHUNKS * N : 0;
-    int32_t slot[N];
-#pragma unroll
-    for (int i = 0; i < N; i += columns ? 4 : 1) {
-        if (columns) {
-            *(int4 *)(slot + i) = *(const int4 *)(slots + first + i);
-        } else {
-            slot[i] = slots[(i * 32 + lane) / CHUNKS];
-        }
-    }
-    const char *k = (const char *)a.k + (where & ~1), *v = (const char *)a.v + (where & ~1);
-#pragma unroll
-    for (int i = 0; i < N; i++) {
-        const int32_t row = columns ? first + i : (i * 32 + lane) / CHUNKS;
-        const int32_t at = (columns ? lane : i * 32 + lane) % CHUNKS * 16;
-        const uint32_t dst = stage + row * PITCH + at;
-        msgl_cp_async16(dst, k + at, slot[i], a.slot_bytes);
-        msgl_cp_async16(dst + MSGL_FA_TILE * PITCH, v + at, slot[i], a.slot_bytes);
-    }
-}
-
 // Starts a warp's first tiles, as soon as what they need is there.
 template <int HD, typename S, bool DET>
 static __device__ __forceinline__ void
@@ -155,160 +102,26 @@ msgl_decode_fill(const msgl_decode_args &a, const msgl_fa_split &split, int32_t 
         int32_t *entries = slots + i * MSGL_FA_TILE;
         const int32_t at = where[i];
         if (at & 1) msgl__pdl_wait(); // (or there is none)
-        msgl_decode_issue<HD, S::PITCH>(a, lane, entries, at, ring + i * S::STAGE);
+        msgl_decode_issue<HD, S::PITCH, true>(a, lane, entries, at, ring + i * S::STAGE);
         __syncwarp();
         msgl_decode_look_up<HD, S, DET>(a, split, warp, lane, loads, entries, where + i);
         msgl__copy_async_commit();
     }
 }
 
-// Query fragments: rows of a are query heads; what is beyond the piece's does not matter.
-template <typename T, int HD, int ROWS, int PITCH>
-static __device__ __forceinline__ void msgl_decode_load_q(const char *input, int32_t lane,
-                                                          msgl_decode_warp<T, HD, ROWS> *w)
-{
-    if (ROWS > 8) {
-        const uint32_t at = msgl__shared_address(input) + (lane & 15) * PITCH + (lane >> 4) * 16;
-#pragma unroll
-        for (int ks = 0; ks < HD / 16; ks++) msgl__load_matrix_4(at + ks * 32, w->q[ks]);
-        return;
-    }
-    const uint32_t at = msgl__shared_address(input) + (lane & 7) * PITCH + (lane >> 3) * 16;
-#pragma unroll
-    for (int ks = 0; ks < HD / 16; ks += 2) {
-        uint32_t r[4]; // rows 8 to 15 are zero
-        msgl__load_matrix_4(at + ks * 32, r);
-        w->q[ks][0] = r[0], w->q[ks][2] = r[1], w->q[ks + 1][0] = r[2], w->q[ks + 1][2] = r[3];
-        w->q[ks][1] = w->q[ks][3] = w->q[ks + 1][1] = w->q[ks + 1][3] = 0;
-    }
-}
-
-// The same straight from memory, of queries that are rotated; zero beyond the piece's.
-template <typename T, int HD, int ROWS>
-static __device__ __forceinline__ void msgl_decode_read_q(const msgl_decode_args &a,
-                                                          const msgl_fa_walk &walk, int32_t lane,
-                                                          msgl_decode_warp<T, HD, ROWS> *w)
-{
-    const int32_t g = lane / 4, t = lane % 4;
-    const msgl_decode_head head = msgl_decode_find_head(a, walk.head);
-    const T *q = (const T *)a.q + (size_t)walk.req * a.ld_q + (size_t)(head.first + g) * HD + 2 * t;
-#pragma unroll
-    for (int ks = 0; ks < HD / 16; ks++) {
-#pragma unroll
-        for (int i = 0; i < 4; i++) {
-            const bool used = (ROWS > 8 || (i & 1) == 0) && g + (i & 1) * 8 < head.rows;
-            w->q[ks][i] =
-                used ? *(const uint32_t *)(q + (i & 1) * 8 * HD + ks * 16 + (i & 2) * 4) : 0u;
-        }
-    }
-}
-
 // Brings a piece's queries, and its newest token, to where load_q and place_newest take them from;
 // without rope its queries to registers. is_fetched: the first head of each lane group is there.
-template <typename T, int HD, int ROWS, typename S>
+template <typename T, int HD, typename S>
 static __device__ __forceinline__ void
 msgl_decode_bring(const msgl_decode_args &a, const msgl_fa_walk &walk, bool is_fetched,
                   int32_t lane, msgl_decode_fetched *f, char *input,
-                  msgl_decode_warp<T, HD, ROWS> *w)
+                  msgl_decode_warp<T, HD, S::ROWS> *w)
 {
     if constexpr (S::ROPE) {
         if (!is_fetched) msgl_decode_fetch<T, HD>(a, walk, msgl_decode_lane_group<S>(), f);
         msgl_decode_prepare_all<T, HD, S>(a, walk, f, input);
     } else {
         msgl_decode_read_q(a, walk, lane, w);
-    }
-}
-
-// Puts K and V of the newest token, the last one of tile `tile` in `stage`, into their rows.
-template <int HD, typename S>
-static __device__ __forceinline__ void msgl_decode_place_newest(char *stage, const char *input,
-                                                                int32_t row, int32_t lane)
-{
-    const int CHUNKS = HD / 8;
-    for (int32_t i = lane; i < 2 * CHUNKS; i += 32) {
-        const int32_t v = i / CHUNKS, at = i % CHUNKS * 16;
-        *(uint4 *)(stage + (v * MSGL_FA_TILE + row) * S::PITCH + at) =
-            *(const uint4 *)(input + (S::ROWS + v) * S::PITCH + at);
-    }
-    __syncwarp();
-}
-
-// Softmax of one tile's scores: probabilities as fragments, o and l rescaled. keys [0, 16) from
-// key0; those outside [begin, end) are masked.
-template <typename T, int HD, int ROWS>
-static __device__ __forceinline__ void
-msgl_decode_softmax(const msgl_decode_args &a, float s[2][2][4], int32_t lane, int32_t key0,
-                    int32_t begin, int32_t end, msgl_decode_warp<T, HD, ROWS> *w, uint32_t p[4])
-{
-    const bool whole = key0 >= begin && key0 + MSGL_FA_TILE <= end;
-#pragma unroll
-    for (int r = 0; r < ROWS / 8; r++) {
-        float x[4];
-#pragma unroll
-        for (int i = 0; i < 4; i++) {
-            x[i] = (s[0][i / 2][2 * r + i % 2] + s[1][i / 2][2 * r + i % 2]) * a.scale_log2;
-        }
-        if (a.cap_log2 > 0.f) {
-#pragma unroll
-            for (int i = 0; i < 4; i++) {
-                x[i] = a.cap_log2 * (1.f - __fdividef(2.f, 1.f + __expf(2.f * x[i])));
-            }
-        }
-        if (!whole) {
-#pragma unroll
-            for (int i = 0; i < 4; i++) {
-                const int32_t key = key0 + i / 2 * 8 + 2 * (lane & 3) + i % 2;
-                if (key < begin || key >= end) x[i] = -INFINITY;
-            }
-        }
-        float m = fmaxf(fmaxf(x[0], x[1]), fmaxf(x[2], x[3]));
-        m = fmaxf(m, __shfl_xor_sync(~0u, m, 1));
-        m = fmaxf(m, __shfl_xor_sync(~0u, m, 2));
-        m = fmaxf(m, w->m[r]);
-        const float alpha = msgl__exp2(w->m[r] - m);
-        if (__any_sync(~0u, m > w->m[r])) {
-#pragma unroll
-            for (int nb = 0; nb < HD / 8; nb++) {
-                w->o[nb][2 * r] *= alpha;
-                w->o[nb][2 * r + 1] *= alpha;
-            }
-        }
-        w->m[r] = m;
-#pragma unroll
-        for (int i = 0; i < 4; i++) x[i] = msgl__exp2(x[i] - m);
-        w->l[r] = w->l[r] * alpha + ((x[0] + x[1]) + (x[2] + x[3]));
-        p[r] = msgl__pack_two(x[0], x[1], T());
-        p[r + 2] = msgl__pack_two(x[2], x[3], T());
-    }
-}
-
-// o += p v for 16 elements of the head dimension.
-template <typename T, int HD, int ROWS>
-static __device__ __forceinline__ void msgl_decode_pv(const uint32_t p[4], const uint32_t v[4],
-                                                      int db, msgl_decode_warp<T, HD, ROWS> *w)
-{
-#pragma unroll
-    for (int n = 0; n < 2; n++) {
-        float d[4] = {};
-#pragma unroll
-        for (int i = 0; i < ROWS / 4; i++) d[i] = w->o[2 * db + n][i];
-        msgl__mma(d, p, v[2 * n], v[2 * n + 1], T());
-#pragma unroll
-        for (int i = 0; i < ROWS / 4; i++) w->o[2 * db + n][i] = d[i];
-    }
-}
-
-// The end of a row of one head: two elements of the result, and the log-sum-exp once.
-template <typename T, int HD>
-static __device__ __forceinline__ void msgl_decode_store(const msgl_decode_args &a, int32_t req,
-                                                         int32_t q_head, int32_t d, float2 sum,
-                                                         float m, float l)
-{
-    T *out = (T *)a.out + (size_t)req * a.ld_out + (size_t)q_head * HD + d;
-    const float scale = a.out_scale / l;
-    *(uint32_t *)out = msgl__pack_two(sum.x * scale, sum.y * scale, T());
-    if (a.lse != NULL && d == 0) {
-        a.lse[(size_t)req * a.q_heads + q_head] = (m + log2f(l)) * 0.6931471805599453f;
     }
 }
 
@@ -363,41 +176,28 @@ msgl_decode_finish(const msgl_decode_args &a, const msgl_fa_split &split, const 
                    int32_t warp, int32_t lane, float *merge, float2 *ml, int32_t *flag,
                    msgl_decode_warp<T, HD, ROWS> *w)
 {
-    const int WARPS = S::WARPS;
-    const int32_t g = lane / 4, t = lane % 4;
+    const int WARPS = S::WARPS, ROWS_EACH = S::PASS_ROWS;
     const msgl_decode_head head = msgl_decode_find_head(a, walk.head);
     const bool whole = walk.lo == 0 && walk.hi == walk.tiles;
-#pragma unroll
-    for (int r = 0; r < ROWS / 8; r++) {
-        w->l[r] += __shfl_xor_sync(~0u, w->l[r], 1);
-        w->l[r] += __shfl_xor_sync(~0u, w->l[r], 2);
-    }
+    msgl_decode_sum(w);
     __syncthreads(); // the piece before has been read
+    msgl_decode_put_ml(*w, lane, ml + warp * ROWS);
 #pragma unroll
-    for (int r = 0; r < ROWS / 8; r++) {
-        if (t == 0) ml[warp * 16 + g + 8 * r] = make_float2(w->m[r], w->l[r]);
-    }
-#pragma unroll
-    for (int pass = 0; pass < ROWS / S::PASS_ROWS; pass++) {
-        if (pass * S::PASS_ROWS >= head.rows) break;
+    for (int pass = 0; pass < ROWS / ROWS_EACH; pass++) {
+        if (pass * ROWS_EACH >= head.rows) break;
         if (pass > 0) __syncthreads();
-        if (g / S::PASS_ROWS == pass % (8 / S::PASS_ROWS)) {
-            const int r = pass * S::PASS_ROWS / 8 * 2;
-            float *dst = merge + (warp * S::PASS_ROWS + g % S::PASS_ROWS) * S::MERGE_PITCH + 2 * t;
-#pragma unroll
-            for (int nb = 0; nb < HD / 8; nb++) {
-                *(float2 *)(dst + nb * 8) = make_float2(w->o[nb][r], w->o[nb][r + 1]);
-            }
-        }
+        msgl_decode_put_rows<ROWS_EACH, S::MERGE_PITCH>(*w, pass * ROWS_EACH / 8,
+                                                        pass * ROWS_EACH % 8, lane,
+                                                        merge + warp * ROWS_EACH * S::MERGE_PITCH);
         __syncthreads();
-        for (int32_t i = threadIdx.x; i < S::PASS_ROWS * (HD / 2); i += S::THREADS) {
-            const int32_t d = i % (HD / 2) * 2, r = i / (HD / 2), row = pass * S::PASS_ROWS + r;
+        for (int32_t i = threadIdx.x; i < ROWS_EACH * (HD / 2); i += S::THREADS) {
+            const int32_t d = i % (HD / 2) * 2, r = i / (HD / 2), row = pass * ROWS_EACH + r;
             if (row >= head.rows) break;
             float2 each[WARPS];
             float m = -INFINITY, l = 0.f;
 #pragma unroll
             for (int x = 0; x < WARPS; x++) {
-                each[x] = ml[x * 16 + row];
+                each[x] = ml[x * ROWS + row];
                 m = fmaxf(m, each[x].x);
             }
             float2 sum = make_float2(0.f, 0.f);
@@ -405,7 +205,7 @@ msgl_decode_finish(const msgl_decode_args &a, const msgl_fa_split &split, const 
             for (int x = 0; x < WARPS; x++) {
                 const float y = msgl__exp2(each[x].x - m);
                 const float2 o =
-                    *(const float2 *)(merge + (x * S::PASS_ROWS + r) * S::MERGE_PITCH + d);
+                    *(const float2 *)(merge + (x * ROWS_EACH + r) * S::MERGE_PITCH + d);
                 sum.x += o.x * y;
                 sum.y += o.y * y;
                 l += each[x].y * y;
@@ -524,14 +324,12 @@ __launch_bounds__(msgl_decode_shape<HD, ROWS, LARGE, PAIR, ROPE>::THREADS,
     if constexpr (ROPE) msgl_decode_prefetch_weights<HD>(a);
     msgl__pdl_wait();
 
-    const uint32_t k_at = ((lane & 7) + (lane >> 4) * 8) * S::PITCH + ((lane >> 3) & 1) * 16;
-    const uint32_t v_at = (MSGL_FA_TILE + (lane & 15)) * S::PITCH + (lane >> 4) * 16;
     const bool early = HD <= 128; // enough registers for a tile's V and the next piece's input
     int32_t at = 0;               // stage
     msgl_decode_warp<T, HD, ROWS> w;
     msgl_decode_fetched fetched;
     bool more = msgl__fa_walk_next(&split, DET, a.seqlens, &walk);
-    if (more) msgl_decode_bring<T, HD, ROWS, S>(a, walk, false, lane, &fetched, input, &w);
+    if (more) msgl_decode_bring<T, HD, S>(a, walk, false, lane, &fetched, input, &w);
     if constexpr (ROPE) __syncthreads();
     while (more) {
         if constexpr (ROPE) msgl_decode_load_q<T, HD, ROWS, S::PITCH>(input, lane, &w);
@@ -542,16 +340,7 @@ __launch_bounds__(msgl_decode_shape<HD, ROWS, LARGE, PAIR, ROPE>::THREADS,
         if constexpr (ROPE && early) {
             if (more) msgl_decode_fetch<T, HD>(a, next, msgl_decode_lane_group<S>(), &fetched);
         }
-#pragma unroll
-        for (int nb = 0; nb < HD / 8; nb++) {
-#pragma unroll
-            for (int i = 0; i < ROWS / 4; i++) w.o[nb][i] = 0.f;
-        }
-#pragma unroll
-        for (int r = 0; r < ROWS / 8; r++) {
-            w.m[r] = -INFINITY;
-            w.l[r] = 0.f;
-        }
+        msgl_decode_reset(&w);
         const int32_t len = walk.len, window = split.window;
         const int32_t begin = window >= 0 && len - 1 > window ? len - 1 - window : 0;
         for (int32_t tile = walk.lo + warp; tile < walk.hi; tile += WARPS) {
@@ -563,20 +352,15 @@ __launch_bounds__(msgl_decode_shape<HD, ROWS, LARGE, PAIR, ROPE>::THREADS,
                 msgl_decode_place_newest<HD, S>(smem + (stage - msgl__shared_address(smem)), input,
                                                 (len - 1) % MSGL_FA_TILE, lane);
             }
-            float s[2][2][4] = {}; // [independent sums][keys 0-7, 8-15]
-#pragma unroll
-            for (int ks = 0; ks < HD / 16; ks++) {
-                uint32_t b[4];
-                msgl__load_matrix_4(stage + k_at + ks * 32, b);
-                msgl__mma(s[ks & 1][0], w.q[ks], b[0], b[1], T());
-                msgl__mma(s[ks & 1][1], w.q[ks], b[2], b[3], T());
-            }
-            uint32_t p[4] = {0, 0, 0, 0}, vb[early ? HD / 16 : 1][4];
+            float s[2][ROWS / 8][4];
+            msgl_decode_scores<T, HD, ROWS, S::PITCH>(stage, lane, w, s);
+            const uint32_t v_at = msgl_decode_v_at<S::PITCH>(stage, lane);
+            uint32_t p[ROWS / 8][2], v[early ? HD / 16 : 1][4];
             // Once all lanes have read the stage, the next tile goes there; once they have read
             // its table entries, those of the tile after it.
             const auto refill = [&] {
                 __syncwarp();
-                msgl_decode_issue<HD, S::PITCH>(a, lane, entries, where[at], stage);
+                msgl_decode_issue<HD, S::PITCH, true>(a, lane, entries, where[at], stage);
                 __syncwarp();
                 msgl_decode_look_up<HD, S, DET>(a, split, warp, lane, &loads, entries, where + at);
                 msgl__copy_async_commit();
@@ -584,22 +368,22 @@ __launch_bounds__(msgl_decode_shape<HD, ROWS, LARGE, PAIR, ROPE>::THREADS,
             if (early) {
 #pragma unroll
                 for (int db = 0; db < HD / 16; db++) {
-                    msgl__load_matrix_4_transposed(stage + v_at + db * 32, vb[early ? db : 0]);
+                    msgl__load_matrix_4_transposed(v_at + db * 32, v[early ? db : 0]);
                 }
                 refill();
             }
             msgl_decode_softmax(a, s, lane, (walk.first + tile) * MSGL_FA_TILE, begin, len, &w, p);
 #pragma unroll
             for (int db = 0; db < HD / 16; db++) {
-                if (!early) msgl__load_matrix_4_transposed(stage + v_at + db * 32, vb[0]);
-                msgl_decode_pv(p, vb[early ? db : 0], db, &w);
+                if (!early) msgl__load_matrix_4_transposed(v_at + db * 32, v[0]);
+                msgl_decode_pv(v[early ? db : 0], db, p, &w);
             }
             if (!early) refill();
             at = at == STAGES - 1 ? 0 : at + 1;
         }
         // Into the other half: no warp reads that before the barriers of the end.
         input = inputs + (input == inputs ? S::INPUT : 0);
-        if (more) msgl_decode_bring<T, HD, ROWS, S>(a, next, early, lane, &fetched, input, &w);
+        if (more) msgl_decode_bring<T, HD, S>(a, next, early, lane, &fetched, input, &w);
         msgl_decode_finish<T, HD, ROWS, S, DET>(a, split, walk, warp, lane, merge, ml, sums + WARPS,
                                                 &w);
         walk = next;

@@ -20,6 +20,10 @@ struct msgl_decode_gpu {
 cudaError_t msgl__fa_decode_bf16(const msgl_decode_args *a, int head_dim, const msgl_decode_gpu *g);
 cudaError_t msgl__fa_decode_f16(const msgl_decode_args *a, int head_dim, const msgl_decode_gpu *g);
 
+// The kernel for few requests (few.cuh). false: this call is not for it.
+bool msgl__fa_decode_few(const msgl_decode_args *a, msgl_dtype dtype, int head_dim,
+                         const msgl_decode_gpu *g, cudaError_t *e);
+
 template <typename T, int HD, int ROWS, bool LARGE, bool PAIR, bool ROPE, bool DET>
 static cudaError_t msgl_decode_launch(const msgl_decode_args &a, const msgl_decode_gpu &g)
 {

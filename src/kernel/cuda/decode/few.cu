@@ -1,0 +1,58 @@
+// SPDX-License-Identifier: Apache-2.0
+//
+// Launch and instantiation of the decode kernel for few requests.
+#include "kernel/cuda/decode/few.cuh"
+
+#include "kernel/cuda/decode/launch.cuh"
+
+// CTAs per (request, KV head). 1: these are too many, or not of a kind that there is a kernel for.
+static int cluster_of(const msgl_decode_args &a, int head_dim, const msgl_decode_gpu &g)
+{
+    const int most = g.ctas > 0 ? g.ctas : g.sms, items = a.split.batch * a.split.heads;
+    const bool fits =
+        g.large && !a.deterministic && head_dim <= 128 && a.row_blocks == 1 && a.rows <= 8;
+    int ctas = 1;
+    while (fits && ctas < MSGL_FEW_MAX_CLUSTER && items * ctas * 2 <= most) ctas *= 2;
+    return ctas;
+}
+
+template <typename T, int HD>
+static cudaError_t launch(const msgl_decode_args &a, int ctas, cudaStream_t stream)
+{
+    typedef msgl_few_shape<HD> S;
+    constexpr auto kernel = msgl_decode_few_kernel<T, HD>;
+    const cudaError_t e = msgl__allow_shared<kernel>(S::BYTES, true);
+    if (e != cudaSuccess) return e;
+    cudaLaunchAttribute attributes[2] = {};
+    attributes[0].id = cudaLaunchAttributeClusterDimension;
+    attributes[0].val.clusterDim.x = (unsigned)ctas;
+    attributes[0].val.clusterDim.y = attributes[0].val.clusterDim.z = 1;
+    attributes[1].id = cudaLaunchAttributeProgrammaticStreamSerialization;
+    attributes[1].val.programmaticStreamSerializationAllowed = 1;
+    cudaLaunchConfig_t config = {};
+    config.gridDim = (unsigned)(a.split.batch * a.split.heads * ctas);
+    config.blockDim = S::THREADS;
+    config.dynamicSmemBytes = S::BYTES;
+    config.stream = stream;
+    config.attrs = attributes;
+    config.numAttrs = msgl__pdl_available() ? 2 : 1;
+    return cudaLaunchKernelEx(&config, kernel, a);
+}
+
+template <typename T>
+static cudaError_t launch_dim(const msgl_decode_args &a, int head_dim, int ctas, cudaStream_t s)
+{
+    return head_dim == 64   ? launch<T, 64>(a, ctas, s)
+           : head_dim == 96 ? launch<T, 96>(a, ctas, s)
+                            : launch<T, 128>(a, ctas, s);
+}
+
+bool msgl__fa_decode_few(const msgl_decode_args *a, msgl_dtype dtype, int head_dim,
+                         const msgl_decode_gpu *g, cudaError_t *e)
+{
+    const int ctas = cluster_of(*a, head_dim, *g);
+    if (ctas == 1) return false;
+    *e = dtype == MSGL_BF16 ? launch_dim<__nv_bfloat16>(*a, head_dim, ctas, g->stream)
+                            : launch_dim<__half>(*a, head_dim, ctas, g->stream);
+    return true;
+}
