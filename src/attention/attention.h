@@ -74,12 +74,16 @@ typedef struct msgl_attn_desc {
     // Row of each request's last query token: out [batch->size].
     void (*last_indices)(const msgl_attn_backend *b, const msgl_batch *batch, int32_t *out);
     // Captured graphs (decode only); NULL unless `graph`. Fixed buffers for up to max(batch_sizes)
-    // requests; capture fills them with a harmless batch; replay builds a batch's metadata, padded
-    // to padded_size, and copies it into them: prepare_metadata is not called for that batch.
+    // requests; capture fills them with a harmless batch, for lengths up to its max_seq_len; replay
+    // builds a batch's metadata, padded to padded_size, and copies it into them: prepare_metadata
+    // is not called for that batch.
     int (*init_capture)(msgl_attn_backend *b, int32_t max_seq_len, const int32_t *batch_sizes,
                         int32_t num_sizes, msgl_err *err);
     int (*prepare_for_capture)(msgl_attn_backend *b, msgl_batch *batch);
     int (*prepare_for_replay)(msgl_attn_backend *b, msgl_batch *batch);
+    // Length up to which batches of `size` requests have kernels of their own, so that a graph for
+    // them alone is worth having; 0 or NULL: none.
+    int32_t (*short_seq_len)(const msgl_attn_backend *b, int32_t size);
 } msgl_attn_desc;
 
 struct msgl_attn_backend { // first member of every backend's own struct

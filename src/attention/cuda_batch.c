@@ -175,7 +175,7 @@ int msgl__cuda_prepare_for_capture(msgl_attn_backend *base, msgl_batch *batch)
     md->cu_seqlens_q[0] = 0;
     fill_dummies(b, md, 0, batch->padded_size);
     md->max_seqlen_q = 1;
-    md->max_seqlen_k = b->cfg.max_seq_len;
+    md->max_seqlen_k = batch->max_seq_len;
     msgl__cuda_batch_copy(b, md, 0);
     batch->attn_metadata = md;
     return 0;

@@ -76,6 +76,12 @@ static int hybrid_prepare_for_capture(msgl_attn_backend *base, msgl_batch *batch
     return d->desc->prepare_for_capture(d, batch);
 }
 
+static int32_t hybrid_short_seq_len(const msgl_attn_backend *base, int32_t size)
+{
+    const msgl_attn_backend *d = ((const hybrid_backend *)base)->decode;
+    return d->desc->short_seq_len != NULL ? d->desc->short_seq_len(d, size) : 0;
+}
+
 static int hybrid_prepare_for_replay(msgl_attn_backend *base, msgl_batch *batch)
 {
     msgl_attn_backend *d = ((hybrid_backend *)base)->decode;
@@ -106,6 +112,7 @@ int msgl__attn_hybrid_create(const msgl_attn_choice *c, const msgl_attn_config *
         h->desc.init_capture = hybrid_init_capture;
         h->desc.prepare_for_capture = hybrid_prepare_for_capture;
         h->desc.prepare_for_replay = hybrid_prepare_for_replay;
+        h->desc.short_seq_len = hybrid_short_seq_len;
     }
     h->base.desc = &h->desc;
     *out = &h->base;

@@ -34,6 +34,8 @@ typedef struct msgl_batch {
     int32_t padded_size;  // >= size; rows beyond size are dummy requests (captured graphs)
     int32_t num_tokens;   // sum of extend_len
     msgl_batch_req *reqs; // [size]
+    // What a graph is captured for: no request of a replay is longer (device_len).
+    int32_t max_seq_len;
     // Filled by the engine before prepare_metadata, in request order, host memory:
     int32_t *positions;  // [num_tokens] position of each token in its sequence
     int32_t *out_loc;    // [num_tokens] slot in the KV pool that the token's K and V go to

@@ -2,7 +2,8 @@
 //
 // Captured decode steps. A step of few requests is hundreds of short kernels; launching them one by
 // one takes the host longer than they run. For a ladder of batch sizes the step up to the chosen
-// tokens is captured once, over dummy requests; a step then copies its inputs to the buffers that
+// tokens is captured once, over dummy requests (twice where attention has other kernels for short
+// ones); a step then copies its inputs to the buffers that
 // the captured kernels read, padded with dummy requests up to the next size, and launches the
 // whole. What requests want only sometimes (filters, log-probabilities) is launched behind it.
 // Activations of all sizes share the step arena, so graphs cost no memory for them.
@@ -15,7 +16,7 @@
 static int32_t ladder(int32_t max, int32_t *sizes)
 {
     int32_t n = 0;
-    for (int32_t s = 1; s < max && n < MSGL_MAX_GRAPHS - 1; s = s < 8 ? 2 * s : s + 8) {
+    for (int32_t s = 1; s < max && n < MSGL_MAX_SIZES - 1; s = s < 8 ? 2 * s : s + 8) {
         sizes[n++] = s;
     }
     sizes[n++] = max;
@@ -44,13 +45,16 @@ static void dummy_batch(msgl_engine *e, msgl_engine_step *s, int32_t size)
     msgl__step_pad(e, s, 0);
 }
 
-static int capture(msgl_engine *e, int32_t size, msgl_decode_graph *out, msgl_err *err)
+// *out: its size and max_seq_len are set.
+static int capture(msgl_engine *e, msgl_decode_graph *out, msgl_err *err)
 {
     msgl_engine_step *s = &e->steps[0];
     const msgl_attn_desc *attn = e->attn->desc;
     msgl_device *d = e->device;
+    const int32_t size = out->size;
     msgl__step_bind(e, s, size);
     dummy_batch(e, s, size);
+    s->batch.max_seq_len = out->max_seq_len;
     int code = attn->prepare_for_capture(e->attn, &s->batch);
     if (code != 0) return msgl__err_set(err, code, "graph of %d requests: attention", size);
     msgl__step_copy_in(e, s);
@@ -65,7 +69,6 @@ static int capture(msgl_engine *e, int32_t size, msgl_decode_graph *out, msgl_er
     }
     if (e->exec.status != 0) return msgl__err_set(err, e->exec.status, "%s", d->fault.text);
     if (out->graph == NULL) return MSGL_EDEVICE;
-    out->size = size;
     out->logits = logits;
     d->ops->record(d, 0);
     code = d->ops->wait(d, 0); // the staging is used again for the next size
@@ -80,20 +83,29 @@ int msgl__graphs_capture(msgl_engine *e, int32_t max_size, msgl_err *err)
         msgl__rope_per_request(&e->model.cfg.rope)) {
         return 0;
     }
-    int32_t sizes[MSGL_MAX_GRAPHS];
-    const int32_t n = ladder(max_size, sizes);
-    int code = attn->init_capture(e->attn, e->info.max_seq_len, sizes, n, err);
-    for (int32_t i = n - 1; i >= 0 && code == 0; i--) { // largest first
-        code = capture(e, sizes[i], &e->graphs[i], err);
-        if (code == 0 && e->graphs[i].graph != NULL) e->num_graphs++;
+    int32_t sizes[MSGL_MAX_SIZES], n = 0;
+    const int32_t num_sizes = ladder(max_size, sizes), longest = e->info.max_seq_len;
+    int code = attn->init_capture(e->attn, longest, sizes, num_sizes, err);
+    for (int32_t i = 0; i < num_sizes; i++) {
+        const int32_t len =
+            attn->short_seq_len != NULL ? attn->short_seq_len(e->attn, sizes[i]) : 0;
+        if (len > 0 && len < longest && n + num_sizes - i < MSGL_MAX_GRAPHS) {
+            e->graphs[n++] = (msgl_decode_graph){.size = sizes[i], .max_seq_len = len};
+        }
+        e->graphs[n++] = (msgl_decode_graph){.size = sizes[i], .max_seq_len = longest};
     }
+    for (int32_t i = n - 1; i >= 0 && code == 0; i--) { // largest first
+        code = capture(e, &e->graphs[i], err);
+    }
+    if (code == 0) e->num_graphs = n;
     return code;
 }
 
-const msgl_decode_graph *msgl__graphs_find(const msgl_engine *e, int32_t size)
+const msgl_decode_graph *msgl__graphs_find(const msgl_engine *e, int32_t size, int32_t seq_len)
 {
     for (int32_t i = 0; i < e->num_graphs; i++) {
-        if (e->graphs[i].size >= size) return &e->graphs[i];
+        const msgl_decode_graph *g = &e->graphs[i];
+        if (g->size >= size && g->max_seq_len >= seq_len) return g;
     }
     return NULL;
 }

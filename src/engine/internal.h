@@ -14,7 +14,8 @@
 
 #define MSGL_ENGINE_SLOTS 2
 
-#define MSGL_MAX_GRAPHS 136 // up to 1,024 requests in steps of 8
+#define MSGL_MAX_SIZES 136 // of graphs: up to 1,024 requests in steps of 8
+#define MSGL_MAX_GRAPHS (MSGL_MAX_SIZES + 8)
 
 // What the host writes for the device before a step. Arrays per token have room for the step's
 // tokens; see staging.c for their places.
@@ -31,7 +32,8 @@ typedef struct msgl_engine_io {
 } msgl_engine_io;
 
 typedef struct msgl_decode_graph {
-    int32_t size; // requests, dummies included
+    int32_t size;        // requests, dummies included
+    int32_t max_seq_len; // of any of them
     msgl_graph *graph;
     const float *logits; // [size, vocab], where the graph leaves them
 } msgl_decode_graph;
@@ -144,9 +146,10 @@ void msgl__step_copy_in(msgl_engine *e, const msgl_engine_step *s);
 const float *msgl__step_forward(msgl_engine *e, msgl_engine_step *s);
 
 // graph.c: captures decode steps of up to max_size requests where the device and the attention
-// backend can; the smallest captured size that holds `size` requests, or NULL.
+// backend can; the smallest captured one that holds `size` requests of lengths up to `seq_len`, or
+// NULL.
 int msgl__graphs_capture(msgl_engine *e, int32_t max_size, msgl_err *err);
-const msgl_decode_graph *msgl__graphs_find(const msgl_engine *e, int32_t size);
+const msgl_decode_graph *msgl__graphs_find(const msgl_engine *e, int32_t size, int32_t seq_len);
 void msgl__graphs_destroy(msgl_engine *e);
 
 // sample.c, on the device's queue. Bytes of the step arena that logits take; logits of all rows of

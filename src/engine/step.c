@@ -212,6 +212,15 @@ static bool batch_valid(const msgl_engine *e, const msgl_batch *b)
     return tokens == b->num_tokens && tokens <= e->max_step_tokens;
 }
 
+static int32_t longest(const msgl_batch *b)
+{
+    int32_t n = 0;
+    for (int32_t i = 0; i < b->size; i++) {
+        if (b->reqs[i].device_len > n) n = b->reqs[i].device_len;
+    }
+    return n;
+}
+
 int msgl__engine_submit(void *engine, msgl_batch *b)
 {
     msgl_engine *e = engine;
@@ -227,7 +236,7 @@ int msgl__engine_submit(void *engine, msgl_batch *b)
     stage_rows(e, s);
     s->graph = NULL;
     if (b->phase == MSGL_DECODE && s->num_rows == b->size) {
-        s->graph = msgl__graphs_find(e, b->size);
+        s->graph = msgl__graphs_find(e, b->size, longest(b));
         if (s->graph != NULL) s->batch.padded_size = s->graph->size;
     }
     stage_late(e, s);

@@ -181,6 +181,7 @@ static void test_graph(void **state)
         w.batch_reqs[i] = (msgl_batch_req){.table_idx = spec.max_running, .device_len = 1};
     }
     w.batch.size = w.batch.padded_size = w.batch.num_tokens = SIZE;
+    w.batch.max_seq_len = spec.max_seq_len;
     world_upload(&w);
     assert_int_equal(d->prepare_for_capture(w.backend, &w.batch), 0);
     world_attend(&w); // kernels load at their first use, which a capture cannot contain

@@ -17,6 +17,7 @@
 
 #include <minisgl/minisgl.h>
 
+#include "kernel/cuda/decode/decode.h"
 #include "kernel/cuda_loader.h"
 
 enum { POSITIONS = 64, VOCAB = 260, TOP = 20, MAX_TOKENS = 512 };
@@ -351,6 +352,40 @@ static void test_repeats(const char *device)
     msgl_close(l);
 }
 
+// A request that grows past MSGL_FA_FEW_LEN keys changes from the graph with the kernels for few
+// and short requests to the one for all lengths; without graphs the kernels change at the same
+// length.
+static void test_growing(const char *device)
+{
+    enum { PROMPT = MSGL_FA_FEW_LEN - 12, TOKENS = 24 };
+    static int32_t ids[PROMPT];
+    static answer a[2];
+    for (int i = 0; i < PROMPT; i++) ids[i] = (i * 977) % 151000;
+    for (int graphs = 0; graphs < 2; graphs++) {
+        msgl_options o = options("bench/models/qwen3-0.6b", device, "bfloat16");
+        o.dummy_weight = 1;
+        o.attention = "fa";
+        o.max_running = 2;
+        o.max_seq_len = 2 * MSGL_FA_FEW_LEN;
+        o.graph_max_bs = graphs ? 2 : 0;
+        msgl_llm *l = open_model(&o);
+        if (l == NULL) return;
+        msgl_params p;
+        msgl_params_init(l, &p);
+        p.temperature = 0;
+        p.ignore_eos = 1;
+        p.max_tokens = TOKENS;
+        submit(l, ids, PROMPT, &p, &a[graphs]);
+        run(l);
+        check(a[graphs].num_tokens == TOKENS, "0.6B, growing: %s", a[graphs].error);
+        msgl_close(l);
+    }
+    check(same_answer(&a[0], &a[1]), "0.6B, growing past %d keys: other tokens with graphs",
+          PROMPT);
+    printf("0.6B, bfloat16, growing past %d keys: the same with and without graphs\n",
+           MSGL_FA_FEW_LEN);
+}
+
 // ---- the demo model ----
 
 static const char *const QUESTIONS[] = {
@@ -575,6 +610,7 @@ int main(int argc, char **argv)
         }
     }
     if (!quick) test_repeats(device);
+    if (!quick && strncmp(device, "cuda", 4) == 0) test_growing(device);
     test_demo(device, quick);
     if (strncmp(device, "cuda", 4) == 0) {
         test_errors(device);

@@ -165,16 +165,29 @@ static void fa_forward(msgl_attn_backend *base, msgl_exec *x, const msgl_attn_la
     attend((fa_backend *)base, x, layer, batch, q, ld, NULL, out);
 }
 
+// Length up to which `size` requests are decoded by the kernel for few (decode/few.cu); it wants
+// two CTAs for every request and KV head.
+static int32_t fa_short_seq_len(const msgl_attn_backend *base, int32_t size)
+{
+    enum { ITEMS = 64 };
+    const msgl_attn_config *cfg = &((const fa_backend *)base)->common.batches.cfg;
+    const int major = cfg->dev->capability / 10;
+    const bool has = (major == 9 || major == 10) && !cfg->deterministic && cfg->head_dim <= 128 &&
+                     msgl__fa_decode_fits(cfg->pool->dtype, cfg->head_dim) &&
+                     cfg->num_q_heads <= 8 * cfg->num_kv_heads && size * cfg->num_kv_heads <= ITEMS;
+    return has ? MSGL_FA_FEW_LEN : 0;
+}
+
 // For few requests the rope kernel apart is faster, by half a microsecond a layer for one and a
-// whole one for eight: the decode kernel starts while it runs. But not if they can have the kernel
+// whole one for eight: the decode kernel starts while it runs. But not if they have the kernel
 // that starts even earlier (docs/internals/fa-decode.md).
 static bool fa_takes_rope(const msgl_attn_backend *base, const msgl_batch *batch)
 {
     enum { FEW = 8 };
     const fa_backend *b = (const fa_backend *)base;
     const msgl_attn_config *cfg = &b->common.batches.cfg;
-    const bool starts_early =
-        !cfg->deterministic && cfg->head_dim <= 128 && cfg->num_q_heads <= 8 * cfg->num_kv_heads;
+    const msgl_cuda_batch *md = batch->attn_metadata;
+    const bool starts_early = md->max_seqlen_k <= fa_short_seq_len(base, batch->padded_size);
     return (starts_early || batch->padded_size > FEW) && decodes(b, batch) &&
            msgl__fa_decode_fits(cfg->pool->dtype, cfg->head_dim);
 }
@@ -206,4 +219,5 @@ const msgl_attn_desc msgl__attn_fa_cuda = {
     .init_capture = msgl__cuda_init_capture,
     .prepare_for_capture = msgl__cuda_prepare_for_capture,
     .prepare_for_replay = msgl__cuda_prepare_for_replay,
+    .short_seq_len = fa_short_seq_len,
 };

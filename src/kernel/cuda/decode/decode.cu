@@ -81,7 +81,8 @@ extern "C" int msgl__cuda_fa_decode_tuned(const msgl_cuda_attn_call *c,
     cudaError_t e = msgl__current_gpu(&gpu);
     if (e != cudaSuccess) return e;
     msgl_decode_gpu g = {gpu.sms, t->ctas, gpu.major == 9 || gpu.major == 10, (cudaStream_t)stream};
-    if (msgl__fa_decode_few(&a, c->dtype, c->head_dim, &g, &e)) return e;
+    const bool is_short = c->max_seqlen_k <= MSGL_FA_FEW_LEN;
+    if (is_short && msgl__fa_decode_few(&a, c->dtype, c->head_dim, &g, &e)) return e;
     return c->dtype == MSGL_BF16 ? msgl__fa_decode_bf16(&a, c->head_dim, &g)
                                  : msgl__fa_decode_f16(&a, c->head_dim, &g);
 }

@@ -13,6 +13,7 @@ extern "C" {
 
 enum {
     MSGL_FA_MAX_CTAS = 512,     // of one launch
+    MSGL_FA_FEW_LEN = 8192,     // keys up to which few requests have a kernel of their own
     MSGL_FA_MAX_PART_ROWS = 16, // query heads per KV head that one CTA serves
 };
 
