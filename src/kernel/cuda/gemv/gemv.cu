@@ -82,8 +82,9 @@ template <int K, bool NORM> static bool launch_resident(msgl_exec *x, gemv_param
     if (outputs > GEMV_RESIDENT_OUTPUTS || shared > OTHER_HALF) return false;
     if (p->accumulate) shared = HALF;
     p->each = p->n / blocks, p->extra = p->n % blocks;
-    // While these few rows are on their way, the next kernel's weights may be too.
-    p->early = p->accumulate && (size_t)p->m * K * 2 <= FEW;
+    // While these few rows are on their way, the next kernel's weights may be too. Behind a product
+    // that is neither gated nor added comes attention, which has tables and old keys to read first.
+    p->early = p->accumulate ? (size_t)p->m * K * 2 <= FEW : !p->gated;
     constexpr auto kernel = gemv_resident<K, NORM>;
     if (!take_shared<kernel>(shared)) return false;
     MSGL_CUDA_TRY(x, msgl__launch(kernel, dim3(blocks), dim3(GEMV_THREADS), shared, d->stream, *p));
