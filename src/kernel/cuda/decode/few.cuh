@@ -21,7 +21,7 @@ enum { MSGL_FEW_MAX_CLUSTER = 8 };
 
 template <int HD> struct msgl_few_shape {
     static const int ROWS = 8; // query heads, padded
-    // 12 tiles in 109 KB for 128 elements: what the block of `o` (gemv.cu: 116 KB) leaves free.
+    // 12 tiles in 106 KB for 128 elements: the block of `o` (gemv.cu: 116 KB) leaves 110 free.
     static const int WARPS = 6, STAGES = 2, THREADS = WARPS * 32;
     static const int LANES = MSGL_HEAD_LANES(HD); // that norm and rotate a head
     static const int PITCH = HD * 2 + 16;         // bytes
