@@ -27,6 +27,7 @@ typedef struct options {
     int32_t window;
     bool deterministic;
     int ctas, min_units; // 0: the launcher's choice
+    bool many;           // the kernel for many requests, also for few
 } options;
 
 static void launch(const msgl_cuda_attn_call *c, const options *o, cudaStream_t stream)
@@ -43,6 +44,7 @@ static void set(attn_world *w, const options *o)
     w->call.out_scale = o->out_scale;
     w->call.window = o->window;
     w->call.deterministic = o->deterministic;
+    if (o->many) w->call.max_seqlen_k = MSGL_FA_FEW_LEN + 1; // as in a graph for long requests
     w->call.workspace = workspace(&w->call);
 }
 
@@ -88,7 +90,7 @@ static void one(attn_rng *rng, msgl_dtype dtype, int batch, const int32_t *lens,
     attn_world_free(&w);
 }
 
-static const options PLAIN = {0, 1, -1, false, 0, 0};
+static const options PLAIN = {0, 1, -1, false, 0, 0, false};
 
 static void shapes(attn_rng *rng, bool quick)
 {
@@ -100,10 +102,11 @@ static void shapes(attn_rng *rng, bool quick)
     for (int d = 0; d < 4; d++) {
         for (size_t g = 0; g < sizeof groups / sizeof groups[0]; g++) {
             if (quick && g % 4 != 1) continue;
-            for (int t = 0; t < 2; t++) {
+            for (int t = 0; t < 4; t++) {
                 options o = PLAIN;
                 o.min_units = attn_range(rng, 1, 40);
-                one(rng, t ? MSGL_F16 : MSGL_BF16, quick ? 6 : 12, lens + (quick ? 4 : 0),
+                o.many = t >= 2;
+                one(rng, t % 2 ? MSGL_F16 : MSGL_BF16, quick ? 6 : 12, lens + (quick ? 4 : 0),
                     groups[g] * 2, 2, dims[d], pages[page++ % 4], &o, "shape");
             }
         }
@@ -115,14 +118,15 @@ static void masks(attn_rng *rng, bool quick)
     static const int windows[] = {0, 1, 15, 16, 100, 511, 4096};
     for (size_t i = 0; i < sizeof windows / sizeof windows[0]; i++) {
         if (quick && i % 3 != 1) continue;
-        for (int deterministic = 0; deterministic < 2; deterministic++) {
+        for (int t = 0; t < 3; t++) {
             int32_t lens[5];
             for (int k = 0; k < 5; k++) lens[k] = attn_range(rng, 1, quick ? 300 : 2500);
             options o = PLAIN;
             o.window = windows[i];
             o.softcap = i % 2 ? 0.f : 3.f;
             o.out_scale = i % 3 ? 1.f : 0.5f;
-            o.deterministic = deterministic;
+            o.deterministic = t == 1;
+            o.many = t == 2;
             one(rng, MSGL_BF16, 5, lens, 8, 2, 128, 16, &o, "window");
         }
     }
@@ -160,7 +164,10 @@ static void few(attn_rng *rng, bool quick)
         if (quick && i > 0) continue;
         options o = PLAIN;
         o.ctas = 132;
-        one(rng, dtype, 1, lens[1], 8 * group, 8, dim, 1, &o, "one");
+        for (int many = 0; many < 2; many++) {
+            o.many = many;
+            one(rng, dtype, 1, lens[1], 8 * group, 8, dim, 1, &o, "one");
+        }
     }
 }
 
@@ -220,7 +227,7 @@ static void same_bits(attn_rng *rng, bool quick)
 }
 
 // A captured launch follows the lengths in device memory.
-static void graph(attn_rng *rng)
+static void graph(attn_rng *rng, bool many)
 {
     int32_t lens[7], ones[7];
     for (int i = 0; i < 7; i++) {
@@ -229,7 +236,9 @@ static void graph(attn_rng *rng)
     }
     attn_world w;
     attn_world_make(&w, rng, MSGL_BF16, 7, ones, lens, 16, 8, 128, 16);
-    set(&w, &PLAIN);
+    options o = PLAIN;
+    o.many = many;
+    set(&w, &o);
     cudaStream_t stream;
     cudaGraph_t g;
     cudaGraphExec_t exec;
@@ -272,7 +281,8 @@ int main(int argc, char **argv)
         for (int i = 0; i < 300; i++) many[i] = i % 3 ? 1 : attn_range(&rng, 1, 60);
         one(&rng, MSGL_BF16, 300, many, 4, 2, 64, 1, &PLAIN, "many");
     }
-    graph(&rng);
+    graph(&rng, false);
+    graph(&rng, true);
     printf("fa decode: %d checks, worst err %.2e%s\n", checks, worst, failures ? ", FAILED" : "");
     return failures ? 1 : 0;
 }

@@ -22,6 +22,7 @@ typedef struct rope_case {
     float softcap;
     int ctas, min_units;
     int dummies; // at the end: one key, one slot, the same row
+    bool many;   // the kernel for many requests, also for few
 } rope_case;
 
 typedef struct fixture {
@@ -92,6 +93,7 @@ static void fixture_make(fixture *x, const rope_case *k, attn_rng *rng, int batc
     w->call.deterministic = k->deterministic;
     const size_t bytes =
         msgl__fa_decode_workspace(k->q_heads, k->kv_heads, k->dim, batch, k->deterministic);
+    if (k->many) w->call.max_seqlen_k = MSGL_FA_FEW_LEN + 1; // as in a graph for long requests
     w->call.workspace = device_copy(NULL, bytes);
     CUDA_OK(cudaMemset(w->call.workspace, 0, bytes));
     x->slot_bytes = (size_t)k->kv_heads * k->dim * 2;
@@ -265,7 +267,7 @@ static void check(attn_rng *rng, bench_exec *e, const rope_case *k, int batch, c
     fixture_free(&x);
 }
 
-static const rope_case PLAIN = {MSGL_BF16, 16, 8, 128, 64, 16, true, false, -1, 0, 0, 0, 0};
+static const rope_case PLAIN = {MSGL_BF16, 16, 8, 128, 64, 16, true, false, -1, 0, 0, 0, 0, false};
 
 // Every head dimension, group, norm, rotation of a part of the head.
 static void shapes(attn_rng *rng, bench_exec *e, bool quick)
@@ -286,7 +288,10 @@ static void shapes(attn_rng *rng, bench_exec *e, bool quick)
                 k.norm = v != 1;
                 k.page = pages[n % 3];
                 k.min_units = attn_range(rng, 1, 40);
-                check(rng, e, &k, quick ? 6 : 10, lens);
+                for (int many = 0; many < 2; many++) {
+                    k.many = many;
+                    check(rng, e, &k, quick ? 6 : 10, lens);
+                }
             }
         }
     }

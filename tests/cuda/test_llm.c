@@ -381,7 +381,7 @@ static void test_growing(const char *device)
         msgl_close(l);
     }
     check(same_answer(&a[0], &a[1]), "0.6B, growing past %d keys: other tokens with graphs",
-          PROMPT);
+          MSGL_FA_FEW_LEN);
     printf("0.6B, bfloat16, growing past %d keys: the same with and without graphs\n",
            MSGL_FA_FEW_LEN);
 }
