@@ -3,10 +3,10 @@
 // Captured decode steps. A step of few requests is hundreds of short kernels; launching them one by
 // one takes the host longer than they run. For a ladder of batch sizes the step up to the chosen
 // tokens is captured once, over dummy requests (twice where attention has other kernels for short
-// ones); a step then copies its inputs to the buffers that
-// the captured kernels read, padded with dummy requests up to the next size, and launches the
-// whole. What requests want only sometimes (filters, log-probabilities) is launched behind it.
-// Activations of all sizes share the step arena, so graphs cost no memory for them.
+// ones); a step then copies its inputs to the buffers that the captured kernels read, padded with
+// dummy requests up to the next size, and launches the whole. What requests want only sometimes
+// (filters, log-probabilities) is launched behind it. Activations of all sizes share the step
+// arena, so graphs cost no memory for them.
 #include <string.h>
 
 #include "core/mem.h"

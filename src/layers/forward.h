@@ -23,13 +23,14 @@ typedef struct msgl_forward {
     const msgl_kv_pool *pool; // where K and V go
     msgl_arena *arena;        // step arena
     // Token t is token_pool[id_index[t]]; its slot goes to the same place of page_table (NULL: the
-    // CPU). Like all below device memory.
+    // CPU). All of these are device memory.
     const int32_t *token_pool, *id_index;
     int32_t *page_table;
     int32_t *ids;             // [num_tokens], room for the ids
     const int32_t *positions; // [num_tokens]
     const int32_t *out_loc;   // [num_tokens] slots in the pool
-    // Inverse frequencies of this step [rows, rope dim / 2], and which tokens use which row.
+    // Inverse frequencies of this step [rows, rope dim / 2] (device memory), and which tokens use
+    // which row.
     const float *inv_freq;
     const msgl_rope_segment *segments;
     int32_t num_segments;

@@ -1,7 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
 //
 // fa on GPUs: our own kernels over the page table as it is. Decode needs no plan (the kernel shares
-// out its work from the lengths in device memory), so a captured graph only needs new lengths.
+// out its work from the lengths in device memory), so a captured graph only needs new lengths; the
+// longest that it is captured for decides between the kernels for few requests and for many.
 // Prefill takes a work list per batch and window, planned at the first layer that needs it.
 //
 // Deterministic: the phase alone chooses the kernel, since a row's bits must not depend on how many
@@ -165,8 +166,9 @@ static void fa_forward(msgl_attn_backend *base, msgl_exec *x, const msgl_attn_la
     attend((fa_backend *)base, x, layer, batch, q, ld, NULL, out);
 }
 
-// Length up to which `size` requests are decoded by the kernel for few (decode/few.cu); it wants
-// two CTAs for every request and KV head.
+// Length up to which `size` requests are decoded by the kernel for few (decode/few.cu), which wants
+// two SMs for every request and KV head: 64 of these fit an H200's 132. (With fewer SMs some of
+// these batches have the other kernel after all, and a graph that is not needed.)
 static int32_t fa_short_seq_len(const msgl_attn_backend *base, int32_t size)
 {
     enum { ITEMS = 64 };

@@ -47,8 +47,9 @@ static cudaError_t create(msgl_cuda_copies *c)
     if (code == cudaSuccess) code = cudaMalloc((void **)&c->memory, bytes);
     if (code == cudaSuccess) code = cudaMalloc((void **)&c->next, sizeof *c->next);
     // The kernels read moves of buffers that were never filled, though they do not follow them.
-    if (code == cudaSuccess) code = cudaMemset(c->memory, 0, bytes);
-    return code == cudaSuccess ? cudaMemset(c->next, 0, sizeof *c->next) : code;
+    if (code == cudaSuccess) code = cudaMemsetAsync(c->memory, 0, bytes, c->stream);
+    if (code == cudaSuccess) code = cudaMemsetAsync(c->next, 0, sizeof *c->next, c->stream);
+    return code == cudaSuccess ? cudaStreamSynchronize(c->stream) : code;
 }
 
 int msgl__cuda_copies_create(msgl_cuda_device *d, msgl_err *err)

@@ -9,9 +9,11 @@
 //   memory that any earlier kernel or copy writes, and before the first write to memory that one
 //   reads. It returns when all earlier kernels have ended and their writes are visible. A kernel
 //   that ended without waiting would let its successor overtake its predecessor.
-// - Only data that no kernel writes (weights, tables made at start) may be read before. Read what
-//   earlier kernels wrote through plain pointers, or __ldcg: the compiler may move __ldg and loads
-//   through `const T *__restrict__` above the wait.
+// - Only data that no kernel writes (weights, tables made at start) may be read before, and the
+//   step's inputs (lengths, the page table, sampling parameters): a copy brought them, or the
+//   step's first kernel, which neither starts early nor triggers and has a fence behind its writes.
+//   Read what earlier kernels wrote through plain pointers, or __ldcg: the compiler may move __ldg
+//   and loads through `const T *__restrict__` above the wait.
 // - Call msgl__pdl_trigger() early: the successor can start once every block has called it or
 //   ended. It says nothing about results, only that the successor may take free resources.
 // Before sm_90 all three do nothing and the stream's order is the usual one. A predecessor that

@@ -40,9 +40,6 @@ struct msgl_decode_loads {
     int32_t tile;         // from walk.first; negative: at the end
 };
 
-// A tile to load, in shared memory: where its KV head is in a slot, in bytes, plus 1 if the tile
-// has the newest token and that is in the pool; and the slots of its rows, which arrive with the
-// warp's current group.
 // Moves to the warp's next tile and writes to shared memory what there is to know about it: where
 // its KV head is in a slot, in bytes, plus 1 if the tile has the newest token and that is in the
 // pool; and the slots of its rows, which arrive with the warp's current group.

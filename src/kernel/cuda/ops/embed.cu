@@ -6,7 +6,6 @@
 #include "kernel/cuda/device.cuh"
 #include "kernel/cuda/launch.cuh"
 #include "kernel/cuda/ops/ops.h"
-#include "kernel/cuda/ops/vec8.cuh"
 
 enum { ROW_THREADS = 128, ANGLE_THREADS = 64, THREADS = ROW_THREADS + ANGLE_THREADS };
 
@@ -48,7 +47,8 @@ static __device__ __forceinline__ void take_angles(const embed_args &a, size_t t
 }
 
 // A block per token, and in a graph those that move. Launched without programmatic dependence: the
-// layers behind it may read what it writes (lengths, the page table) without waiting for it.
+// layers behind it may read what it writes (lengths, the page table) without waiting for it. They
+// start when its blocks have ended, which alone does not make the writes visible: so the fences.
 static __global__ void __launch_bounds__(THREADS) embed_kernel(const embed_args a)
 {
     __shared__ uint32_t step;
@@ -59,6 +59,7 @@ static __global__ void __launch_bounds__(THREADS) embed_kernel(const embed_args 
         const msgl_input_view v = msgl__inputs_open(a.inputs, &step);
         if ((int)blockIdx.x >= a.tokens) {
             msgl__inputs_move(v, (int)blockIdx.x - a.tokens);
+            __threadfence();
             return;
         }
         index = msgl__inputs_find(v, index);
@@ -71,6 +72,7 @@ static __global__ void __launch_bounds__(THREADS) embed_kernel(const embed_args 
     } else {
         take_angles(a, t, positions[t], inv_freq);
     }
+    __threadfence();
 }
 
 extern "C" bool msgl__cuda_embed(msgl_exec *x, const msgl_embed_call *c)
