@@ -3,6 +3,7 @@
 // Which captured graph a decode step takes: the smallest that holds its requests and their lengths.
 #include <setjmp.h>
 #include <stdarg.h>
+#include <stddef.h>
 #include <stdint.h>
 #include <cmocka.h>
 
