@@ -127,4 +127,27 @@ static inline cudaError_t msgl__launch(void (*kernel)(Params...), dim3 grid, dim
     return cudaLaunchKernelEx(&config, kernel, args...);
 }
 
+// The same in clusters of `cluster` blocks, of which the grid is a multiple.
+template <typename... Params, typename... Args>
+static inline cudaError_t msgl__launch_clusters(void (*kernel)(Params...), dim3 cluster, dim3 grid,
+                                                dim3 block, size_t shared, cudaStream_t stream,
+                                                Args... args)
+{
+    cudaLaunchAttribute attributes[2] = {};
+    attributes[0].id = cudaLaunchAttributeClusterDimension;
+    attributes[0].val.clusterDim.x = cluster.x;
+    attributes[0].val.clusterDim.y = cluster.y;
+    attributes[0].val.clusterDim.z = cluster.z;
+    attributes[1].id = cudaLaunchAttributeProgrammaticStreamSerialization;
+    attributes[1].val.programmaticStreamSerializationAllowed = 1;
+    cudaLaunchConfig_t config = {};
+    config.gridDim = grid;
+    config.blockDim = block;
+    config.dynamicSmemBytes = shared;
+    config.stream = stream;
+    config.attrs = attributes;
+    config.numAttrs = msgl__pdl_available() ? 2 : 1;
+    return cudaLaunchKernelEx(&config, kernel, args...);
+}
+
 #endif

@@ -23,20 +23,8 @@ static cudaError_t launch(const msgl_decode_args &a, int ctas, cudaStream_t stre
     constexpr auto kernel = msgl_decode_few_kernel<T, HD>;
     const cudaError_t e = msgl__allow_shared<kernel>(S::BYTES, true);
     if (e != cudaSuccess) return e;
-    cudaLaunchAttribute attributes[2] = {};
-    attributes[0].id = cudaLaunchAttributeClusterDimension;
-    attributes[0].val.clusterDim.x = (unsigned)ctas;
-    attributes[0].val.clusterDim.y = attributes[0].val.clusterDim.z = 1;
-    attributes[1].id = cudaLaunchAttributeProgrammaticStreamSerialization;
-    attributes[1].val.programmaticStreamSerializationAllowed = 1;
-    cudaLaunchConfig_t config = {};
-    config.gridDim = (unsigned)(a.split.batch * a.split.heads * ctas);
-    config.blockDim = S::THREADS;
-    config.dynamicSmemBytes = S::BYTES;
-    config.stream = stream;
-    config.attrs = attributes;
-    config.numAttrs = msgl__pdl_available() ? 2 : 1;
-    return cudaLaunchKernelEx(&config, kernel, a);
+    const dim3 cluster((unsigned)ctas), grid((unsigned)(a.split.batch * a.split.heads * ctas));
+    return msgl__launch_clusters(kernel, cluster, grid, dim3(S::THREADS), S::BYTES, stream, a);
 }
 
 template <typename T>

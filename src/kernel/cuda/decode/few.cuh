@@ -16,6 +16,7 @@
 #define MSGL_KERNEL_CUDA_DECODE_FEW_CUH
 
 #include "kernel/cuda/decode/kernel.cuh"
+#include "kernel/cuda/gemm/wgmma.cuh"
 
 enum { MSGL_FEW_MAX_CLUSTER = 8 };
 
@@ -43,19 +44,11 @@ struct msgl_few_item {
     int32_t rank, ctas; // of the cluster
 };
 
-static __device__ __forceinline__ void msgl_cluster_sync()
-{
-    asm volatile("barrier.cluster.arrive.release.aligned;\n"
-                 "barrier.cluster.wait.acquire.aligned;" ::
-                     : "memory");
-}
-
 // What is at `address` of CTA `rank`'s shared memory.
 static __device__ __forceinline__ float2 msgl_read_cluster(uint32_t address, int32_t rank)
 {
-    uint32_t at;
+    const uint32_t at = msgl__cluster_address(address, (uint32_t)rank);
     float2 v;
-    asm volatile("mapa.shared::cluster.u32 %0, %1, %2;" : "=r"(at) : "r"(address), "r"(rank));
     asm volatile("ld.shared::cluster.v2.f32 {%0, %1}, [%2];"
                  : "=f"(v.x), "=f"(v.y)
                  : "r"(at)
@@ -117,7 +110,7 @@ static __device__ __forceinline__ void msgl_few_finish(const msgl_decode_args &a
         *(float2 *)(own + at) = r.sum;
         if (i % (HD / 2) == 0) own_ml[row] = make_float2(r.m, r.l);
     }
-    msgl_cluster_sync();
+    msgl__cluster_sync();
     const uint32_t from = msgl__shared_address(own), from_ml = msgl__shared_address(own_ml);
     for (int32_t i = it.rank * S::THREADS + threadIdx.x; i < pairs; i += it.ctas * S::THREADS) {
         const int32_t row = i / (HD / 2), d = i % (HD / 2) * 2;
@@ -127,7 +120,7 @@ static __device__ __forceinline__ void msgl_few_finish(const msgl_decode_args &a
             [&](int x) { return msgl_read_cluster(at, x); });
         msgl_decode_store<T, HD>(a, it.walk.req, it.walk.head * a.group + row, d, r.sum, r.m, r.l);
     }
-    msgl_cluster_sync(); // all have read
+    msgl__cluster_sync(); // all have read
 }
 
 // Finds the cluster's request and head. false: it has no keys.

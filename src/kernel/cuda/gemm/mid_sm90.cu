@@ -557,22 +557,11 @@ static void launch(msgl_exec *x, mid_args g, const CUtensorMap maps[2], const ms
     const unsigned row_tiles = ((unsigned)g.m + ROWS - 1) / ROWS;
     constexpr auto kernel = mid_sm90<COLUMNS, END>;
     MSGL_CUDA_TRY(x, msgl__allow_shared<kernel>((size_t)bytes, true));
-    cudaLaunchAttribute attributes[2] = {};
-    attributes[0].id = cudaLaunchAttributeClusterDimension;
-    attributes[0].val.clusterDim.x = (unsigned)g.splits;
-    attributes[0].val.clusterDim.y = across;
-    attributes[0].val.clusterDim.z = down;
-    attributes[1].id = cudaLaunchAttributeProgrammaticStreamSerialization;
-    attributes[1].val.programmaticStreamSerializationAllowed = 1;
-    cudaLaunchConfig_t config = {};
-    config.gridDim = dim3((unsigned)g.splits, (column_tiles + across - 1) / across * across,
-                          (row_tiles + down - 1) / down * down);
-    config.blockDim = dim3(THREADS);
-    config.dynamicSmemBytes = (size_t)bytes;
-    config.stream = msgl__cuda_stream(x);
-    config.attrs = attributes;
-    config.numAttrs = 2;
-    MSGL_CUDA_TRY(x, cudaLaunchKernelEx(&config, kernel, g, maps[0], maps[1]));
+    const dim3 cluster((unsigned)g.splits, across, down);
+    const dim3 grid(cluster.x, (column_tiles + across - 1) / across * across,
+                    (row_tiles + down - 1) / down * down);
+    MSGL_CUDA_TRY(x, msgl__launch_clusters(kernel, cluster, grid, dim3(THREADS), (size_t)bytes,
+                                           msgl__cuda_stream(x), g, maps[0], maps[1]));
 }
 
 static bool launch_columns(msgl_exec *x, const mid_args &g, const CUtensorMap maps[2],

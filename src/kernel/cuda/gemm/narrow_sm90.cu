@@ -371,21 +371,10 @@ static void launch(msgl_exec *x, narrow_args g, const CUtensorMap maps[2], int s
     bytes += fixed;
     constexpr auto kernel = narrow_sm90<T, GROUPS, N, NORM>;
     MSGL_CUDA_TRY(x, msgl__allow_shared<kernel>((size_t)bytes));
-    cudaLaunchAttribute attributes[2] = {};
-    attributes[0].id = cudaLaunchAttributeClusterDimension;
-    attributes[0].val.clusterDim.x = (unsigned)splits;
-    attributes[0].val.clusterDim.y = attributes[0].val.clusterDim.z = 1;
-    attributes[1].id = cudaLaunchAttributeProgrammaticStreamSerialization;
-    attributes[1].val.programmaticStreamSerializationAllowed = 1;
-    cudaLaunchConfig_t config = {};
-    config.gridDim =
-        dim3((unsigned)(tiles * splits), (unsigned)((g.m + TILE_ROWS - 1) / TILE_ROWS));
-    config.blockDim = dim3(shape::THREADS);
-    config.dynamicSmemBytes = (size_t)bytes;
-    config.stream = msgl__cuda_stream(x);
-    config.attrs = attributes;
-    config.numAttrs = 2;
-    MSGL_CUDA_TRY(x, cudaLaunchKernelEx(&config, kernel, g, maps[0], maps[1]));
+    const dim3 grid((unsigned)(tiles * splits), (unsigned)((g.m + TILE_ROWS - 1) / TILE_ROWS));
+    MSGL_CUDA_TRY(x,
+                  msgl__launch_clusters(kernel, dim3((unsigned)splits), grid, dim3(shape::THREADS),
+                                        (size_t)bytes, msgl__cuda_stream(x), g, maps[0], maps[1]));
 }
 
 template <typename T, int GROUPS, bool NORM>

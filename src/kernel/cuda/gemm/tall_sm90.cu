@@ -530,21 +530,14 @@ static bool launch(msgl_exec *x, tall_args g, const CUtensorMap maps[2], const m
     if (bytes > LIMIT) return false;
     constexpr auto kernel = tall_sm90<COLUMNS, END>;
     MSGL_CUDA_TRY(x, msgl__allow_shared<kernel>((size_t)bytes, true));
-    cudaLaunchAttribute attributes[2] = {};
-    attributes[0].id = cudaLaunchAttributeProgrammaticStreamSerialization;
-    attributes[0].val.programmaticStreamSerializationAllowed = 1;
-    attributes[1].id = cudaLaunchAttributeClusterDimension;
-    attributes[1].val.clusterDim.x = (unsigned)g.splits;
-    attributes[1].val.clusterDim.y = attributes[1].val.clusterDim.z = 1;
-    cudaLaunchConfig_t config = {};
-    config.gridDim = dim3((unsigned)g.splits, ((unsigned)g.n + OUTPUTS - 1) / OUTPUTS,
-                          ((unsigned)g.m + COLUMNS - 1) / COLUMNS);
-    config.blockDim = dim3(THREADS);
-    config.dynamicSmemBytes = (size_t)bytes;
-    config.stream = msgl__cuda_stream(x);
-    config.attrs = attributes;
-    config.numAttrs = g.splits > 1 ? 2 : 1;
-    MSGL_CUDA_TRY(x, cudaLaunchKernelEx(&config, kernel, g, maps[0], maps[1]));
+    const dim3 grid((unsigned)g.splits, ((unsigned)g.n + OUTPUTS - 1) / OUTPUTS,
+                    ((unsigned)g.m + COLUMNS - 1) / COLUMNS);
+    const cudaStream_t stream = msgl__cuda_stream(x);
+    MSGL_CUDA_TRY(x, g.splits > 1
+                         ? msgl__launch_clusters(kernel, dim3(grid.x), grid, dim3(THREADS),
+                                                 (size_t)bytes, stream, g, maps[0], maps[1])
+                         : msgl__launch(kernel, grid, dim3(THREADS), (size_t)bytes, stream, g,
+                                        maps[0], maps[1]));
     return true;
 }
 

@@ -14,6 +14,7 @@
 #include <math_constants.h>
 #include <stdint.h>
 
+#include "kernel/cuda/gemm/wgmma.cuh"
 #include "kernel/cuda/ops/ordered.cuh"
 
 #define ROW_BATCH 5         // groups of four logits that a thread loads before it uses them
@@ -149,11 +150,9 @@ static __device__ __forceinline__ void row_begin(row_search *r, row_shared *shar
 #if __CUDA_ARCH__ >= 900
         const uint32_t warps = blockDim.x / 32;
         const uint32_t barrier = (uint32_t)__cvta_generic_to_shared(&shared->arrived);
-        asm volatile("mbarrier.init.shared::cta.b64 [%0], %1;" ::"r"(barrier), "r"(warps + 1));
-        asm volatile("fence.mbarrier_init.release.cluster;" ::: "memory");
-        asm volatile("mbarrier.arrive.expect_tx.shared::cta.b64 _, [%0], %1;" ::"r"(barrier),
-                     "r"((uint32_t)(r->size - 1) * warps * (uint32_t)sizeof(uint64_t))
-                     : "memory");
+        msgl__barrier_init(barrier, warps + 1);
+        msgl__barrier_init_done();
+        msgl__barrier_expect(barrier, (uint32_t)(r->size - 1) * warps * (uint32_t)sizeof(uint64_t));
 #endif
     }
     cluster_sync(r->size); // all blocks run: from here on their shared memory may be written
@@ -293,15 +292,13 @@ static __device__ __forceinline__ void row_send_key(row_search *r, uint64_t key)
         const uint32_t barrier = (uint32_t)__cvta_generic_to_shared(&r->shared->arrived);
         if (r->rank == 0) {
             *place = key;
-            asm volatile("mbarrier.arrive.shared::cta.b64 _, [%0];" ::"r"(barrier) : "memory");
+            msgl__barrier_arrive_here(barrier);
         } else {
-            asm volatile("{\n.reg .b32 to, on;\n"
-                         "mapa.shared::cluster.u32 to, %0, 0;\n"
-                         "mapa.shared::cluster.u32 on, %1, 0;\n"
-                         "st.async.shared::cluster.mbarrier::complete_tx::bytes.b64 [to], %2, "
-                         "[on];\n}" ::"r"(at),
-                         "r"(barrier), "l"(key)
-                         : "memory");
+            asm volatile(
+                "st.async.shared::cluster.mbarrier::complete_tx::bytes.b64 [%0], %2, [%1];" ::"r"(
+                    msgl__cluster_address(at, 0)),
+                "r"(msgl__cluster_address(barrier, 0)), "l"(key)
+                : "memory");
         }
     }
     if (r->size > 1) return;

@@ -454,23 +454,28 @@ static row_launch plan_rows(const msgl_cuda_device *d, int rows, int vocab, bool
     return l;
 }
 
-// More than ROW_MAX_CLUSTER blocks is not what every GPU can do; only for kernels that keep
-// nothing.
-template <typename... Params>
-static bool may_launch(void (*kernel)(Params...), const cudaLaunchConfig_t &config)
+// More than ROW_MAX_CLUSTER blocks is not what every GPU can do. Asked once per device: all such
+// launches of a kernel are alike but for their rows.
+template <auto KERNEL> static bool may_launch(const cudaLaunchConfig_t &config)
 {
+    static std::atomic<int> known[MSGL_MAX_GPUS]; // 0: not yet, 1: no, 2: yes
+    msgl_gpu gpu;
+    if (msgl__current_gpu(&gpu) != cudaSuccess || gpu.ordinal >= MSGL_MAX_GPUS) return false;
+    int answer = known[gpu.ordinal].load(std::memory_order_relaxed);
+    if (answer != 0) return answer == 2;
     int clusters = 0;
-    const bool may = cudaFuncSetAttribute(kernel, cudaFuncAttributeNonPortableClusterSizeAllowed,
+    const bool may = cudaFuncSetAttribute(KERNEL, cudaFuncAttributeNonPortableClusterSizeAllowed,
                                           1) == cudaSuccess &&
-                     cudaOccupancyMaxActiveClusters(&clusters, kernel, &config) == cudaSuccess &&
+                     cudaOccupancyMaxActiveClusters(&clusters, KERNEL, &config) == cudaSuccess &&
                      clusters > 0;
     if (!may) (void)cudaGetLastError();
+    known[gpu.ordinal].store(may ? 2 : 1, std::memory_order_relaxed);
     return may;
 }
 
-template <typename... Params, typename... Args>
-static void launch_rows(msgl_exec *x, const row_launch &l, void (*kernel)(Params...), int rows,
-                        Args... args)
+// args: of the kernel's own types.
+template <auto KERNEL, typename... Args>
+static void launch_rows(msgl_exec *x, const row_launch &l, int rows, Args... args)
 {
     const msgl_cuda_device *const d = msgl__cuda_device(x);
     cudaLaunchAttribute attributes[2] = {};
@@ -486,15 +491,12 @@ static void launch_rows(msgl_exec *x, const row_launch &l, void (*kernel)(Params
     config.stream = d->stream;
     config.attrs = attributes;
     config.numAttrs = d->base.capability >= 90 ? 2 : 0;
-    if (l.cluster > ROW_MAX_CLUSTER && !may_launch(kernel, config)) {
+    if (l.cluster > ROW_MAX_CLUSTER && !may_launch<KERNEL>(config)) {
         attributes[1].val.clusterDim.x = ROW_MAX_CLUSTER;
         config.gridDim = dim3((unsigned)rows * ROW_MAX_CLUSTER);
     }
-    if (l.keep > 0) {
-        MSGL_CUDA_TRY(x, cudaFuncSetAttribute(kernel, cudaFuncAttributeMaxDynamicSharedMemorySize,
-                                              (int)config.dynamicSmemBytes));
-    }
-    MSGL_CUDA_TRY(x, cudaLaunchKernelEx(&config, kernel, static_cast<Params>(args)...));
+    if (l.keep > 0) MSGL_CUDA_TRY(x, msgl__allow_shared<KERNEL>(config.dynamicSmemBytes));
+    MSGL_CUDA_TRY(x, cudaLaunchKernelEx(&config, KERNEL, args...));
 }
 
 extern "C" void msgl__cuda_sample(msgl_exec *x, const msgl_sample_call *c)
@@ -512,12 +514,12 @@ extern "C" void msgl__cuda_sample(msgl_exec *x, const msgl_sample_call *c)
                            .pool_index = c->pool_index,
                            .keep = l.keep};
     if (c->any_filter) {
-        launch_rows(x, l, sample_kernel<true>, c->num_rows, a);
+        launch_rows<sample_kernel<true>>(x, l, c->num_rows, a);
         return;
     }
     // To start beside the product that makes the logits.
     MSGL_CUDA_TRY(x, msgl__allow_shared<sample_kernel<false>>(1, true));
-    launch_rows(x, l, sample_kernel<false>, c->num_rows, a);
+    launch_rows<sample_kernel<false>>(x, l, c->num_rows, a);
 }
 
 extern "C" void msgl__cuda_logprobs(msgl_exec *x, const float *logits, size_t ld, int num_rows,
@@ -525,7 +527,7 @@ extern "C" void msgl__cuda_logprobs(msgl_exec *x, const float *logits, size_t ld
 {
     if (num_rows <= 0) return;
     const row_launch l = plan_rows(msgl__cuda_device(x), num_rows, vocab, true);
-    launch_rows(x, l, logprobs_kernel, num_rows, logits, ld, vocab, out, l.keep);
+    launch_rows<logprobs_kernel>(x, l, num_rows, logits, ld, vocab, out, l.keep);
 }
 
 // Clusters share their partial results in shared memory: nothing is taken from the arena.
