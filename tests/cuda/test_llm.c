@@ -99,6 +99,25 @@ static msgl_options options(const char *dir, const char *device, const char *dty
     return o;
 }
 
+// Qwen3-0.6B's shape with random weights.
+static msgl_options options_06b(const char *device)
+{
+    msgl_options o = options("bench/models/qwen3-0.6b", device, "bfloat16");
+    o.dummy_weight = 1;
+    return o;
+}
+
+// Greedy, and n tokens whatever they are.
+static msgl_params exactly(const msgl_llm *l, int n)
+{
+    msgl_params p;
+    msgl_params_init(l, &p);
+    p.temperature = 0;
+    p.ignore_eos = 1;
+    p.max_tokens = n;
+    return p;
+}
+
 static msgl_llm *open_model(const msgl_options *o)
 {
     msgl_err err;
@@ -314,18 +333,13 @@ static void test_repeats(const char *device)
     enum { TIMES = 5, MOST = 100, PROMPT = 48, TOKENS = 8 };
     static const int TOGETHER[] = {1, 3, MOST};
     static answer first[MOST], other[MOST];
-    msgl_options o = options("bench/models/qwen3-0.6b", device, "bfloat16");
-    o.dummy_weight = 1;
+    msgl_options o = options_06b(device);
     o.max_running = MOST;
     o.cache_type = "naive";
     o.prefill_first = 1; // no prompt is cut by the clock: the same steps every time
     msgl_llm *l = open_model(&o);
     if (l == NULL) return;
-    msgl_params p;
-    msgl_params_init(l, &p);
-    p.temperature = 0;
-    p.ignore_eos = 1;
-    p.max_tokens = TOKENS;
+    msgl_params p = exactly(l, TOKENS);
     p.logprobs = TOP;
     for (size_t i = 0; i < sizeof TOGETHER / sizeof TOGETHER[0]; i++) {
         const int n = TOGETHER[i];
@@ -362,19 +376,14 @@ static void test_growing(const char *device)
     static answer a[2];
     for (int i = 0; i < PROMPT; i++) ids[i] = (i * 977) % 151000;
     for (int graphs = 0; graphs < 2; graphs++) {
-        msgl_options o = options("bench/models/qwen3-0.6b", device, "bfloat16");
-        o.dummy_weight = 1;
+        msgl_options o = options_06b(device);
         o.attention = "fa";
         o.max_running = 2;
         o.max_seq_len = 2 * MSGL_FA_FEW_LEN;
         o.graph_max_bs = graphs ? 2 : 0;
         msgl_llm *l = open_model(&o);
         if (l == NULL) return;
-        msgl_params p;
-        msgl_params_init(l, &p);
-        p.temperature = 0;
-        p.ignore_eos = 1;
-        p.max_tokens = TOKENS;
+        const msgl_params p = exactly(l, TOKENS);
         submit(l, ids, PROMPT, &p, &a[graphs]);
         run(l);
         check(a[graphs].num_tokens == TOKENS, "0.6B, growing: %s", a[graphs].error);
@@ -573,8 +582,7 @@ static void test_full_gpu(const char *device)
     const size_t bytes = d->ops->available(d) - LEFT;
     void *held = d->ops->alloc(d, bytes);
     check(held != NULL, "%zu bytes of a free GPU are not to be had", bytes);
-    msgl_options weights = options("bench/models/qwen3-0.6b", device, "bfloat16"), steps;
-    weights.dummy_weight = 1;
+    msgl_options weights = options_06b(device), steps;
     weights.num_pages = 0;
     expect_error("weights, full GPU", &weights, "need", "have");
     steps = options("models/demo", device, "bfloat16");
