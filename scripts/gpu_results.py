@@ -1,0 +1,146 @@
+# SPDX-License-Identifier: Apache-2.0
+"""What scripts/gpu-check has measured: one CSV file, and what is read from it.
+
+A section of gpu-check that ran is one group of rows: those with the same machine, commit and section. Its
+figures come with a last row, figure `section`, whose value is the seconds it took and whose state is `green` or
+says what failed. A group is replaced as a whole, by a later run of the same section, so a state always
+belongs to the rows beside it.
+"""
+import csv
+
+HEADER = ["machine", "commit", "date", "section", "figure", "variant", "value", "unit", "state"]
+GREEN = "green"
+
+# figure, variant: what is asked, the better peer (None: not measured), and which way is better.
+HIGHER, LOWER = 1, -1
+ASKED = {
+    ("offline", "0.6B"): (28000, 23310, HIGHER),
+    ("offline", "14B"): (6600, 6047, HIGHER),
+    ("offline", "30B-A3B"): (6600, 5413, HIGHER),
+    ("decode step", "0.6B bs=1"): (0.70, 1.63, LOWER),
+    ("decode step", "0.6B bs=8"): (0.75, 1.57, LOWER),
+    ("decode step", "0.6B bs=64"): (1.3, 2.29, LOWER),
+    ("decode step", "0.6B bs=256"): (2.9, 4.23, LOWER),
+    ("decode step", "14B bs=1"): (7.6, 8.47, LOWER),
+    ("decode step", "14B bs=8"): (7.8, 8.73, LOWER),
+    ("decode step", "14B bs=64"): (8.9, 10.07, LOWER),
+    ("decode step", "14B bs=256"): (15.6, 17.3, LOWER),
+    ("decode step", "30B-A3B bs=1"): (2.2, 4.30, LOWER),
+    ("decode step", "30B-A3B bs=8"): (7.0, 9.29, LOWER),
+    ("decode step", "30B-A3B bs=64"): (15.8, 18.2, LOWER),
+    ("decode step", "30B-A3B bs=256"): (18.5, 22.4, LOWER),
+    ("prefill, median of 3", "0.6B 16x1024"): (600e3, 430e3, HIGHER),
+    ("prefill, median of 3", "14B 16x1024"): (25e3, 23.5e3, HIGHER),
+    ("prefill, median of 3", "30B-A3B 16x1024"): (88e3, 72.4e3, HIGHER),
+    ("first token", "0.6B 1x128"): (2.0, 4.2, LOWER),
+    ("start to ready", "0.6B"): (3, 47, LOWER),
+}
+for name, at16, at128, peer16, peer128 in (
+        ("1x4096 32/8", 540, 580, 539, 578), ("1x16384 32/8", 600, 640, 577, 636),
+        ("4x4096 16/8", 500, 530, 447, 510), ("16x1024 16/8", 350, 370, 305, 323),
+        ("64x256 16/8", 180, 190, 125, 132), ("1x1024 after 15360 32/8", 610, 655, 608, 655)):
+    ASKED["prefill attention", f"fa {name} page=16"] = (at16, peer16, HIGHER)
+    ASKED["prefill attention", f"fa {name} page=128"] = (at128, peer128, HIGHER)
+for name, least, peer in (("1x8192 32/8", 1.6, 0.98), ("16x1024 32/8", 2.2, 1.62), ("64x1024 16/8", 3.3, 3.05),
+                          ("256x1024 16/8", 3.95, 3.89), ("256x1024 40/8", 3.95, 3.82),
+                          ("64x8192 32/8", 4.25, 4.27)):
+    ASKED["decode attention", f"best of fa, fi {name} page=16"] = (least, peer, HIGHER)
+
+
+def met(figure, variant, value):
+    """True, False, or None where nothing is asked."""
+    if (figure, variant) not in ASKED:
+        return None
+    asked, _, way = ASKED[figure, variant]
+    return (value - asked) * way >= 0
+
+
+def number(v):
+    if v is None:
+        return ""
+    return f"{v:,.0f}" if abs(v) >= 1000 else f"{v:.4g}"
+
+
+def read(path):
+    if not path.exists():
+        return []
+    with open(path, newline="") as f:
+        reader = csv.DictReader(f)
+        if reader.fieldnames != HEADER:
+            raise ValueError(f"{path}: the first line is {reader.fieldnames}, expected {HEADER}")
+        return list(reader)
+
+
+def write(path, rows):
+    path.parent.mkdir(parents=True, exist_ok=True)
+    with open(path, "w", newline="") as f:
+        w = csv.DictWriter(f, HEADER, lineterminator="\n")
+        w.writeheader()
+        w.writerows(rows)
+
+
+def merge(rows, new):
+    """Both, and of a section that is in both the one that ran later."""
+    groups = {}
+    for source in (rows, new):
+        here = {}
+        for row in source:
+            here.setdefault((row["machine"], row["commit"], row["section"]), []).append(row)
+        for key, group in here.items():
+            if key not in groups or groups[key][0]["date"] <= group[0]["date"]:
+                groups[key] = group
+    return [row for group in groups.values() for row in group]
+
+
+def of_commit(rows, commit):
+    """Rows of a commit, named by any prefix of its hash that is as long as the recorded one or longer, or
+    the other way round. A trailing + (a changed tree) is a commit of its own."""
+    def same(recorded):
+        return recorded.endswith("+") == commit.endswith("+") and (
+            recorded.startswith(commit.rstrip("+")) or commit.startswith(recorded.rstrip("+")))
+    return [r for r in rows if same(r["commit"])]
+
+
+def status(rows, commit, sections):
+    """Prints the state of each section at a commit, per machine; True if all are green on one machine."""
+    rows = of_commit(rows, commit)
+    green = False
+    for machine in sorted({r["machine"] for r in rows}) or ["no machine"]:
+        here = [r for r in rows if r["machine"] == machine]
+        ends = {r["section"]: r for r in here if r["figure"] == "section"}
+        print(f"{machine}, commit {commit}")
+        for s in sections:
+            end = ends.get(s)
+            print(f"  {s:10} " + (f"{end['date']}  {float(end['value']):4.0f} s  {end['state']}" if end else "not run"))
+        judged = [r for r in here if met(r["figure"], r["variant"], float(r["value"])) is not None]
+        missed = [r for r in judged if not met(r["figure"], r["variant"], float(r["value"]))]
+        print(f"  {len(judged) - len(missed)} figures met, {len(missed)} missed"
+              + "".join(f"; {r['figure']}, {r['variant']}: {number(float(r['value']))}" for r in missed))
+        all_green = all(s in ends and ends[s]["state"] == GREEN for s in sections)
+        if all_green and (commit.endswith("+") or commit == "unknown"):
+            print("  not green: nobody can say from which source this was built")
+        else:
+            print("  green" if all_green else "  not green")
+            green = green or all_green
+    return green
+
+
+def table(rows, commits):
+    """Prints the figures of one or more commits beside each other, per machine."""
+    chosen = {c: of_commit(rows, c) for c in commits}
+    for machine in sorted({r["machine"] for of in chosen.values() for r in of}):
+        values, units = {}, {}
+        for c, of in chosen.items():
+            for r in of:
+                if r["machine"] == machine and r["figure"] != "section":
+                    key = (r["figure"], r["variant"])
+                    values.setdefault(key, {})[c] = float(r["value"])
+                    units[key] = r["unit"]
+        print(f"\n{machine}\n\n| figure | variant | {' | '.join(commits)} | unit | asked | better peer | met |")
+        print("|---|---|" + "---:|" * len(commits) + "---|---:|---:|---|")
+        for (figure, variant), of in values.items():
+            asked, peer, _ = ASKED.get((figure, variant), (None, None, None))
+            last = [of[c] for c in commits if c in of][-1]
+            judged = {None: "", True: "yes", False: "NO"}[met(figure, variant, last)]
+            print(f"| {figure} | {variant} | {' | '.join(number(of.get(c)) for c in commits)} | {units[figure, variant]} | "
+                  f"{number(asked)} | {number(peer)} | {judged} |")
