@@ -1,8 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
 //
 // The attention contract. A backend is one folder that ends in one const descriptor; registry.c has
-// one line for it. The descriptor says everything that selection, start-up checks, --help, the
-// documentation's matrix and the conformance tests need to know.
+// one line for it. The descriptor says everything that selection, start-up checks, `minisgl info`
+// and the conformance tests need to know; what does not fit a field is asked by `supports`.
 #ifndef MSGL_ATTENTION_ATTENTION_H
 #define MSGL_ATTENTION_ATTENTION_H
 
@@ -15,6 +15,7 @@
 #include "kvcache/kvcache.h"
 
 #define MSGL_ATTN_MAX_SET 8
+#define MSGL_ATTN_MAX_VARIANTS 8
 
 typedef enum msgl_page_rule {
     MSGL_PAGE_ANY,       // the kernel takes the pool's page size, whatever it is
@@ -34,6 +35,28 @@ typedef struct msgl_attn_layer {
     int32_t window; // W: a query at position p sees keys in [p - W, p], W + 1 of them; -1: all
 } msgl_attn_layer;
 
+// What layers of one model differ in, as in msgl_attn_layer.
+typedef struct msgl_attn_variant {
+    int32_t window;
+    float softcap;
+} msgl_attn_variant;
+
+// The different variants of a model's layers, so that a backend can refuse one before it is made,
+// and has room for what each needs in a step. None: one with neither window nor soft cap.
+typedef struct msgl_attn_variants {
+    int32_t count;
+    msgl_attn_variant all[MSGL_ATTN_MAX_VARIANTS];
+} msgl_attn_variants;
+
+typedef struct msgl_attn_needs { // what the model and the machine ask of a backend
+    msgl_device_kind device;
+    int32_t capability; // CUDA compute capability x 10; 0 on the CPU
+    int32_t num_q_heads, num_kv_heads, head_dim, page_size;
+    msgl_dtype act, kv_dtype; // of queries and output; of the pool
+    bool deterministic;
+    msgl_attn_variants variants;
+} msgl_attn_needs;
+
 typedef struct msgl_attn_desc {
     const char *name;
     const char *aliases[4]; // NULL-terminated
@@ -47,11 +70,20 @@ typedef struct msgl_attn_desc {
         head_dims[MSGL_ATTN_MAX_SET]; // allowed, 0-terminated; empty: any multiple of 8 up to 256
     int32_t max_group;                // largest num_q_heads / num_kv_heads; 0: any
     uint32_t kv_dtypes;               // bit mask of 1u << msgl_dtype
-    bool sliding_window, softcap, sinks, mla, graph;
+    bool sliding_window, softcap, graph;
     const char *plugin; // shared object that the backend needs, opened by create; NULL: built in
     const char *plugin_hint; // how to get it
 
-    // Takes all memory that the backend will ever use. *out is owned by the caller (destroy).
+    // What the fields above cannot say, asked after them (so the plug-in opens): is there a kernel?
+    // 0; MSGL_EUNSUPPORTED with the reason, and `auto` goes on to the next backend; or MSGL_EINVAL
+    // when a setting that it reads has a wrong value, which ends the selection. NULL: nothing more.
+    int (*supports)(const msgl_attn_needs *needs, msgl_err *err);
+    // A remark for the user on the choice of this backend (a setting without effect here), or NULL;
+    // the slot too may be NULL.
+    const char *(*remark)(void);
+    // Takes all memory that the backend will ever use. *out is owned by the caller (destroy). What
+    // supports has accepted fails for want of memory (lists beyond 32-bit indices are that too) or
+    // because the device failed, for nothing else.
     int (*create)(const msgl_attn_config *cfg, msgl_attn_backend **out, msgl_err *err);
     void (*destroy)(msgl_attn_backend *b);
     // Builds the batch's metadata in the staging set batch->slot and sets batch->attn_metadata.
@@ -99,6 +131,7 @@ struct msgl_attn_config {
     int32_t max_step_tokens; // query tokens per batch
     int32_t num_slots;       // staging sets, batch->slot in [0, num_slots)
     bool deterministic;      // results of a request must not depend on the batch (always so for fa)
+    msgl_attn_variants variants; // of the layers that forward will get
     const msgl_kernels *kernels;
     const msgl_kv_pool *pool;
     const msgl_page_table *page_table;
@@ -122,23 +155,23 @@ typedef struct msgl_attn_choice {
     const msgl_attn_desc *prefill, *decode; // equal: one backend serves both
 } msgl_attn_choice;
 
-typedef struct msgl_attn_needs { // what the model and the machine ask of a backend
-    msgl_device_kind device;
-    int32_t capability; // CUDA compute capability x 10; 0 on the CPU
-    int32_t num_q_heads, num_kv_heads, head_dim, page_size;
-    msgl_dtype kv_dtype;
-    bool sliding_window, softcap;
-} msgl_attn_needs;
+// variants.c: adds one, unless it is there; false: full.
+bool msgl__attn_variants_add(msgl_attn_variants *v, int32_t window, float softcap);
+// Number of different windows, "all keys" being one; at least 1.
+int32_t msgl__attn_num_windows(const msgl_attn_variants *v);
 
 // spec: "auto", NAME or "PREFILL,DECODE" (exactly one comma; a half may be "auto"). Errors: unknown
 // name (lists those that exist), malformed pair (shows the right form), exists for another device
-// only, cannot run here (says what is missing and how to get it). *warning (caller's, 256 bytes)
-// gets a line or "".
+// only, cannot run here (says what is missing and how to get it). needs->page_size is the wanted
+// one: `auto` takes nothing that would change it, a named backend is asked about the size that
+// msgl__attn_page_size gives. *warning (caller's, 256 bytes) gets a line or "".
 int msgl__attn_select(const char *spec, const msgl_attn_needs *needs, msgl_attn_choice *out,
                       char warning[256], msgl_err *err);
-// Checks one backend against the needs; 0 or MSGL_EUNSUPPORTED with the reason.
+// Checks one backend against the needs, page size included: the descriptor's fields, that its
+// plug-in opens, then its supports. 0; MSGL_EUNSUPPORTED or MSGL_EINVAL, see there.
 int msgl__attn_supports(const msgl_attn_desc *d, const msgl_attn_needs *needs, msgl_err *err);
-// The page size that the choice works with: `wanted`, or an override (*warning names both).
+// The page size that the choice works with: `wanted`, or an override (*warning names both; NULL:
+// nobody reads it).
 int32_t msgl__attn_page_size(const msgl_attn_choice *c, int32_t wanted, char warning[256]);
 // Makes the backend of a choice: one backend, or hybrid.c's that routes by phase.
 int msgl__attn_create(const msgl_attn_choice *c, const msgl_attn_config *cfg,

@@ -289,6 +289,13 @@ static void count_work(const msgl_attn_bench_shape *s, msgl_attn_bench_result *o
         2 * keys * s->num_kv_heads * s->head_dim * (double)msgl__dtype_size(s->kv_dtype) * s->batch;
 }
 
+static msgl_attn_variants variants_of(const msgl_attn_bench_shape *s)
+{
+    msgl_attn_variants v = {0};
+    (void)msgl__attn_variants_add(&v, s->window, s->softcap);
+    return v;
+}
+
 static int create(bench *b, const msgl_attn_desc *backend, const msgl_attn_bench_env *env,
                   msgl_err *err)
 {
@@ -311,6 +318,7 @@ static int create(bench *b, const msgl_attn_desc *backend, const msgl_attn_bench
         .cuda = env->cuda,
         .device_table = b->device_table,
         .device_table_stride = (size_t)b->table.stride,
+        .variants = variants_of(s),
     };
     return backend->create(&cfg, &b->backend, err);
 }
@@ -347,9 +355,9 @@ int msgl__attn_bench(const msgl_attn_desc *backend, const msgl_attn_bench_shape 
                                    .num_kv_heads = shape->num_kv_heads,
                                    .head_dim = shape->head_dim,
                                    .page_size = shape->page_size,
+                                   .act = b.exec.act,
                                    .kv_dtype = shape->kv_dtype,
-                                   .sliding_window = shape->window >= 0,
-                                   .softcap = shape->softcap > 0};
+                                   .variants = variants_of(shape)};
     if (rc == 0) rc = msgl__attn_supports(backend, &needs, err);
     if (rc == 0) rc = make_memory(&b, err);
     if (rc == 0) rc = fill_table(&b, err);

@@ -11,6 +11,15 @@ static size_t align_up(size_t n)
     return (n + ALIGN - 1) & ~(size_t)(ALIGN - 1);
 }
 
+int msgl__cuda_supports(const msgl_attn_needs *needs, msgl_err *err)
+{
+    if (needs->act == needs->kv_dtype) return 0;
+    return msgl__err_set(err, MSGL_EUNSUPPORTED,
+                         "attention on a GPU: activations are %s and the KV cache is %s; they have "
+                         "to be the same",
+                         msgl__dtype_name(needs->act), msgl__dtype_name(needs->kv_dtype));
+}
+
 int msgl__cuda_batches_create(const msgl_attn_config *cfg, const char *name, size_t extra_bytes,
                               msgl_cuda_batches *out, msgl_err *err)
 {

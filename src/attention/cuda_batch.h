@@ -29,6 +29,9 @@ typedef struct msgl_cuda_batches {
     int32_t graph_max_bs;
 } msgl_cuda_batches;
 
+// What holds for every CUDA backend: queries and output have the pool's dtype.
+int msgl__cuda_supports(const msgl_attn_needs *needs, msgl_err *err);
+
 // For batches of cfg, with extra_bytes of the backend's own. destroy takes half-made ones too.
 int msgl__cuda_batches_create(const msgl_attn_config *cfg, const char *name, size_t extra_bytes,
                               msgl_cuda_batches *out, msgl_err *err);

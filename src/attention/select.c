@@ -83,11 +83,9 @@ static int check_plugin(const msgl_attn_desc *d, msgl_err *err)
     return 0;
 }
 
-int msgl__attn_supports(const msgl_attn_desc *d, const msgl_attn_needs *n, msgl_err *err)
+static int check_heads(const msgl_attn_desc *d, const msgl_attn_needs *n, msgl_err *err)
 {
-    int rc = check_device(d, n, err);
-    if (rc != 0) return rc;
-    rc = check_head_dim(d, n, err);
+    const int rc = check_head_dim(d, n, err);
     if (rc != 0) return rc;
     if (n->num_kv_heads < 1 || n->num_q_heads < 1 || n->num_q_heads % n->num_kv_heads != 0) {
         return msgl__err_set(err, MSGL_EUNSUPPORTED,
@@ -105,17 +103,62 @@ int msgl__attn_supports(const msgl_attn_desc *d, const msgl_attn_needs *n, msgl_
                              "attention backend %s does not support a %s KV cache", d->name,
                              msgl__dtype_name(n->kv_dtype));
     }
-    if (n->sliding_window && !d->sliding_window) {
+    return 0;
+}
+
+static int check_variants(const msgl_attn_desc *d, const msgl_attn_needs *n, msgl_err *err)
+{
+    for (int32_t i = 0; i < n->variants.count; i++) {
+        const msgl_attn_variant *v = &n->variants.all[i];
+        const char *lacks = v->window >= 0 && !d->sliding_window ? "sliding window"
+                            : v->softcap > 0 && !d->softcap      ? "logit soft cap"
+                                                                 : NULL;
+        if (lacks == NULL) continue;
         return msgl__err_set(err, MSGL_EUNSUPPORTED,
-                             "attention backend %s has no sliding window, which this model needs",
-                             d->name);
+                             "attention backend %s has no %s, which this model needs", d->name,
+                             lacks);
     }
-    if (n->softcap && !d->softcap) {
-        return msgl__err_set(err, MSGL_EUNSUPPORTED,
-                             "attention backend %s has no logit soft cap, which this model needs",
-                             d->name);
+    return 0;
+}
+
+static bool takes_page_size(const msgl_attn_desc *d, int32_t size)
+{
+    if (d->page_rule != MSGL_PAGE_SET) return true;
+    for (int i = 0; i < MSGL_ATTN_MAX_SET && d->page_sizes[i] != 0; i++) {
+        if (d->page_sizes[i] == size) return true;
     }
-    return check_plugin(d, err);
+    return false;
+}
+
+// "16, 32, 64" into text.
+static void list_page_sizes(const msgl_attn_desc *d, char *text, size_t size)
+{
+    size_t at = 0;
+    text[0] = '\0';
+    for (int i = 0; i < MSGL_ATTN_MAX_SET && d->page_sizes[i] != 0 && at < size; i++) {
+        at += (size_t)snprintf(text + at, size - at, "%s%d", i > 0 ? ", " : "",
+                               (int)d->page_sizes[i]);
+    }
+}
+
+static int check_page_size(const msgl_attn_desc *d, const msgl_attn_needs *n, msgl_err *err)
+{
+    if (takes_page_size(d, n->page_size)) return 0;
+    char sizes[64];
+    list_page_sizes(d, sizes, sizeof sizes);
+    return msgl__err_set(err, MSGL_EUNSUPPORTED, "attention backend %s: page size %d; allowed: %s",
+                         d->name, (int)n->page_size, sizes);
+}
+
+int msgl__attn_supports(const msgl_attn_desc *d, const msgl_attn_needs *n, msgl_err *err)
+{
+    int rc = check_device(d, n, err);
+    if (rc == 0) rc = check_heads(d, n, err);
+    if (rc == 0) rc = check_variants(d, n, err);
+    if (rc == 0) rc = check_page_size(d, n, err);
+    if (rc == 0) rc = check_plugin(d, err);
+    if (rc == 0 && d->supports != NULL) rc = d->supports(n, err);
+    return rc;
 }
 
 // Looks a name of `len` characters up. A backend that exists only for another device is found too:
@@ -140,32 +183,26 @@ static int find(const char *name, size_t len, msgl_device_kind device, const msg
                          len <= MAX_NAME ? (int)len : MAX_NAME, name, names);
 }
 
-static bool takes_page_size(const msgl_attn_desc *d, int32_t size)
-{
-    if (d->page_rule != MSGL_PAGE_SET) return true;
-    for (int i = 0; i < MSGL_ATTN_MAX_SET && d->page_sizes[i] != 0; i++) {
-        if (d->page_sizes[i] == size) return true;
-    }
-    return false;
-}
-
-// The first of what was measured fastest on this kind of GPU that can run here with the wanted page
-// size; NULL: none was measured.
-static const msgl_attn_desc *choose_measured(const msgl_attn_needs *n, msgl_phase phase)
+// The first of what was measured fastest on this kind of GPU that can run here; NULL: none was
+// measured.
+static int choose_measured(const msgl_attn_needs *n, msgl_phase phase, const msgl_attn_desc **out,
+                           msgl_err *err)
 {
     const char *const *names = msgl__attn_measured(n, phase);
+    *out = NULL;
     for (int i = 0; names != NULL && i < MSGL_ATTN_AUTO_NAMES && names[i] != NULL; i++) {
         const msgl_attn_desc *d = msgl__attn_find(names[i], n->device);
-        if (d != NULL && takes_page_size(d, n->page_size) && msgl__attn_supports(d, n, NULL) == 0) {
-            return d;
-        }
+        if (d == NULL) continue;
+        const int rc = msgl__attn_supports(d, n, err);
+        if (rc == 0) *out = d;
+        if (rc != MSGL_EUNSUPPORTED) return rc;
     }
-    return NULL;
+    return 0;
 }
 
-// The documented order: SM100 trtllm; SM90 "fa,fi"; other NVIDIA fi, then what minisgl-cuda.so has;
-// CPU fa (the fastest in every shape of `minisgl bench attn`). The first whose both halves can run
-// here is taken.
+// The documented order where nothing was measured: 9.x "fa,fi"; other GPUs fi, then what
+// minisgl-cuda.so has; CPU fa (the fastest in every shape of `minisgl bench attn`). The first whose
+// both halves can run here is taken.
 static int choose_documented(const msgl_attn_needs *n, msgl_attn_choice *out, msgl_err *err)
 {
     static const struct {
@@ -173,7 +210,7 @@ static int choose_documented(const msgl_attn_needs *n, msgl_attn_choice *out, ms
         int32_t min_capability;
         const char *prefill, *decode;
     } order[] = {
-        {MSGL_DEVICE_CUDA, 100, "trtllm", "trtllm"},
+        {MSGL_DEVICE_CUDA, 100, "fi", "fi"},
         {MSGL_DEVICE_CUDA, 90, "fa", "fi"},
         {MSGL_DEVICE_CUDA, 0, "fi", "fi"},
         {MSGL_DEVICE_CUDA, 0, "fa", "fa"},
@@ -182,97 +219,123 @@ static int choose_documented(const msgl_attn_needs *n, msgl_attn_choice *out, ms
         {MSGL_DEVICE_CPU, 0, "fi", "fi"},
         {MSGL_DEVICE_CPU, 0, "torch_native", "torch_native"},
     };
-    msgl_err reason = {0};
+    msgl_err first = {0}; // the preferred one's reason is shown
     for (size_t i = 0; i < MSGL_COUNT(order); i++) {
         if (order[i].device != n->device || n->capability < order[i].min_capability) continue;
         const msgl_attn_desc *p = msgl__attn_find(order[i].prefill, n->device);
         const msgl_attn_desc *d = msgl__attn_find(order[i].decode, n->device);
         if (p == NULL || d == NULL) continue;
-        msgl_err *e = reason.code == 0 ? &reason : NULL; // the preferred one's reason is shown
-        if (msgl__attn_supports(p, n, e) != 0 || msgl__attn_supports(d, n, e) != 0) continue;
-        *out = (msgl_attn_choice){.prefill = p, .decode = d};
-        return 0;
+        msgl_err reason = {0};
+        int rc = msgl__attn_supports(p, n, &reason);
+        if (rc == 0) rc = msgl__attn_supports(d, n, &reason);
+        if (rc == 0) {
+            *out = (msgl_attn_choice){.prefill = p, .decode = d};
+            return 0;
+        }
+        if (rc != MSGL_EUNSUPPORTED) return msgl__err_set(err, rc, "%s", reason.text);
+        if (first.code == 0) first = reason;
     }
     return msgl__err_set(err, MSGL_EUNSUPPORTED,
                          "no attention backend can run this model on %s%s%s",
-                         device_name(n->device), reason.code != 0 ? ": " : "", reason.text);
+                         device_name(n->device), first.code != 0 ? ": " : "", first.text);
 }
 
 static int choose_auto(const msgl_attn_needs *n, msgl_attn_choice *out, msgl_err *err)
 {
-    const msgl_attn_desc *p = choose_measured(n, MSGL_PREFILL);
-    const msgl_attn_desc *d = choose_measured(n, MSGL_DECODE);
-    if (p == NULL || d == NULL) {
-        const int rc = choose_documented(n, out, err);
-        if (rc != 0) return rc;
-    }
+    const msgl_attn_desc *p = NULL, *d = NULL;
+    int rc = choose_measured(n, MSGL_PREFILL, &p, err);
+    if (rc == 0) rc = choose_measured(n, MSGL_DECODE, &d, err);
+    if (rc == 0 && (p == NULL || d == NULL)) rc = choose_documented(n, out, err);
+    if (rc != 0) return rc;
     if (p != NULL) out->prefill = p;
     if (d != NULL) out->decode = d;
     return 0;
 }
 
-// One half of a pair: a name, or "auto" for what auto would take in that phase.
-static int select_half(const char *name, size_t len, const msgl_attn_needs *needs, bool decode,
-                       const msgl_attn_desc **out, msgl_err *err)
+// Both halves of a pair, NULL for "auto".
+static int find_pair(const char *spec, msgl_device_kind device, msgl_attn_choice *out,
+                     msgl_err *err)
 {
-    if (len != 4 || memcmp(name, "auto", 4) != 0) return find(name, len, needs->device, out, err);
-    msgl_attn_choice both;
-    const int rc = choose_auto(needs, &both, err);
-    if (rc == 0) *out = decode ? both.decode : both.prefill;
+    const char *comma = strchr(spec, ',');
+    if (comma == NULL || comma == spec || comma[1] == '\0' || strchr(comma + 1, ',') != NULL) {
+        return msgl__err_set(err, MSGL_EINVAL,
+                             "attention backend \"%.*s\": a pair is \"PREFILL,DECODE\", for "
+                             "example \"fa,fi\"",
+                             MAX_NAME, spec);
+    }
+    const size_t len = (size_t)(comma - spec);
+    *out = (msgl_attn_choice){0};
+    int rc = 0;
+    if (len != 4 || memcmp(spec, "auto", 4) != 0) {
+        rc = find(spec, len, device, &out->prefill, err);
+    }
+    if (rc == 0 && strcmp(comma + 1, "auto") != 0) {
+        rc = find(comma + 1, strlen(comma + 1), device, &out->decode, err);
+    }
     return rc;
+}
+
+static void remarks(const char *spec, bool twice, const msgl_attn_choice *c, char warning[256])
+{
+    size_t at = 0;
+    if (twice) {
+        at = (size_t)snprintf(warning, 256,
+                              "attention backend \"%.*s\" names %s twice; using it for both phases",
+                              MAX_NAME, spec, c->prefill->name);
+    }
+    const msgl_attn_desc *half[] = {c->prefill, c->decode};
+    for (size_t i = 0; i < MSGL_COUNT(half) && at < 256; i++) {
+        const bool new = i == 0 || half[1] != half[0];
+        const char *text = new &&half[i]->remark != NULL ? half[i]->remark() : NULL;
+        if (text == NULL) continue;
+        at += (size_t)snprintf(warning + at, 256 - at, "%s%s", at > 0 ? "; " : "", text);
+    }
 }
 
 int msgl__attn_select(const char *spec, const msgl_attn_needs *needs, msgl_attn_choice *out,
                       char warning[256], msgl_err *err)
 {
     warning[0] = '\0';
-    if (strcmp(spec, "auto") == 0) return choose_auto(needs, out, err);
-    const char *comma = strchr(spec, ',');
-    const size_t len = strlen(spec);
-    int rc;
-    if (comma == NULL) {
-        rc = find(spec, len, needs->device, &out->prefill, err);
+    *out = (msgl_attn_choice){0};
+    int rc = 0;
+    if (strchr(spec, ',') != NULL) {
+        rc = find_pair(spec, needs->device, out, err);
+    } else if (strcmp(spec, "auto") != 0) {
+        rc = find(spec, strlen(spec), needs->device, &out->prefill, err);
         out->decode = out->prefill;
-    } else {
-        if (comma == spec || comma[1] == '\0' || strchr(comma + 1, ',') != NULL) {
-            return msgl__err_set(err, MSGL_EINVAL,
-                                 "attention backend \"%.*s\": a pair is \"PREFILL,DECODE\", for "
-                                 "example \"fa,fi\"",
-                                 MAX_NAME, spec);
-        }
-        rc = select_half(spec, (size_t)(comma - spec), needs, false, &out->prefill, err);
-        if (rc == 0) {
-            rc = select_half(comma + 1, len - (size_t)(comma + 1 - spec), needs, true, &out->decode,
-                             err);
-        }
-        const bool both_named = strncmp(spec, "auto,", 5) != 0 && strcmp(comma, ",auto") != 0;
-        if (rc == 0 && out->prefill == out->decode && both_named) {
-            snprintf(warning, 256,
-                     "attention backend \"%.*s\" names %s twice; using it for both phases",
-                     MAX_NAME, spec, out->prefill->name);
-        }
     }
-    if (rc == 0) rc = msgl__attn_supports(out->prefill, needs, err);
-    if (rc == 0) rc = msgl__attn_supports(out->decode, needs, err);
+    if (rc != 0) return rc;
+    const bool twice =
+        strchr(spec, ',') != NULL && out->prefill != NULL && out->prefill == out->decode;
+    msgl_attn_needs n = *needs; // with the page size of the named halves
+    n.page_size = msgl__attn_page_size(out, needs->page_size, NULL);
+    if (out->prefill == NULL || out->decode == NULL) {
+        msgl_attn_choice best = {0};
+        rc = choose_auto(&n, &best, err);
+        if (rc != 0) return rc;
+        if (out->prefill == NULL) out->prefill = best.prefill;
+        if (out->decode == NULL) out->decode = best.decode;
+    }
+    rc = msgl__attn_supports(out->prefill, &n, err);
+    if (rc == 0) rc = msgl__attn_supports(out->decode, &n, err);
+    if (rc == 0) remarks(spec, twice, out, warning);
     return rc;
 }
 
 int32_t msgl__attn_page_size(const msgl_attn_choice *c, int32_t wanted, char warning[256])
 {
-    warning[0] = '\0';
+    if (warning != NULL) warning[0] = '\0';
     const msgl_attn_desc *half[] = {c->prefill, c->decode};
     for (size_t i = 0; i < MSGL_COUNT(half); i++) {
         const msgl_attn_desc *d = half[i];
-        if (takes_page_size(d, wanted)) continue;
-        char sizes[64] = "";
-        size_t at = 0;
-        for (int s = 0; s < MSGL_ATTN_MAX_SET && d->page_sizes[s] != 0 && at < sizeof sizes; s++) {
-            at += (size_t)snprintf(sizes + at, sizeof sizes - at, "%s%d", s > 0 ? ", " : "",
-                                   (int)d->page_sizes[s]);
+        if (d == NULL || takes_page_size(d, wanted)) continue;
+        char sizes[64];
+        list_page_sizes(d, sizes, sizeof sizes);
+        if (warning != NULL) {
+            snprintf(warning, 256,
+                     "attention backend %s needs a page size of %s; using %d instead of %d",
+                     d->name, sizes, (int)d->page_override, (int)wanted);
         }
-        snprintf(warning, 256,
-                 "attention backend %s needs a page size of %s; using %d instead of %d", d->name,
-                 sizes, (int)d->page_override, (int)wanted);
         return d->page_override;
     }
     return wanted;

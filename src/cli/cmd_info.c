@@ -11,8 +11,8 @@
 #include "core/attributes.h"
 #include "core/err.h"
 #include "kernel/cuda_loader.h"
-#include "models/config.h"
 #include "models/arch.h"
+#include "models/model.h"
 
 static void page_rule(const msgl_attn_desc *d, char *out, size_t size)
 {
@@ -48,6 +48,24 @@ typedef struct gpu {
     msgl_err why; // it is not usable
 } gpu;
 
+// What a start with this backend would ask of it; without a model, what most models do.
+static msgl_attn_needs needs_of(const msgl_attn_desc *d, const msgl_model_config *model,
+                                const gpu *g, msgl_device_kind kind)
+{
+    const msgl_attn_choice alone = {.prefill = d, .decode = d};
+    const msgl_dtype dtype = model != NULL ? model->dtype : MSGL_BF16;
+    msgl_attn_needs n = {.device = kind,
+                         .num_q_heads = model != NULL ? model->num_heads : 1,
+                         .num_kv_heads = model != NULL ? model->num_kv_heads : 1,
+                         .head_dim = model != NULL ? model->head_dim : 128,
+                         .page_size = msgl__attn_page_size(&alone, 1, NULL),
+                         .act = kind == MSGL_DEVICE_CPU ? MSGL_F32 : dtype,
+                         .kv_dtype = dtype};
+    if (kind == MSGL_DEVICE_CUDA) n.capability = g->props.capability;
+    if (model != NULL) n.variants = msgl__model_variants(model);
+    return n;
+}
+
 // One row per backend and kind of device, straight from its descriptor; the README's matrix says
 // the same in words.
 static void backends(const msgl_model_config *model, const gpu *g, msgl_device_kind kind,
@@ -61,13 +79,7 @@ static void backends(const msgl_model_config *model, const gpu *g, msgl_device_k
         char pages[64], dims[64];
         page_rule(d, pages, sizeof pages);
         head_dims(d, dims, sizeof dims);
-        msgl_attn_needs needs = {.device = kind,
-                                 .capability = g->props.capability,
-                                 .num_q_heads = model != NULL ? model->num_heads : 1,
-                                 .num_kv_heads = model != NULL ? model->num_kv_heads : 1,
-                                 .head_dim = model != NULL ? model->head_dim : 128,
-                                 .page_size = 1,
-                                 .kv_dtype = MSGL_BF16};
+        const msgl_attn_needs needs = needs_of(d, model, g, kind);
         msgl_err why;
         const bool usable = kind == MSGL_DEVICE_CPU || g->usable;
         if (!usable) why = g->why;

@@ -158,8 +158,10 @@ static int plan_memory(msgl_engine *e, const msgl_engine_config *cfg, msgl_err *
         .num_kv_heads = m->num_kv_heads,
         .head_dim = m->head_dim,
         .page_size = cfg->page_size,
+        .act = e->model.target.act,
         .kv_dtype = e->info.dtype,
-        .sliding_window = m->sliding_window > 0,
+        .deterministic = e->deterministic,
+        .variants = msgl__model_variants(m),
     };
     char warning[256] = "";
     int code = msgl__attn_select(cfg->attention != NULL ? cfg->attention : "auto", &needs,
@@ -233,6 +235,7 @@ static int create_attention(msgl_engine *e, msgl_err *err)
         .device_table = e->dev.page_table,
         .device_table_stride = (size_t)e->token_stride,
         .deterministic = e->deterministic,
+        .variants = msgl__model_variants(m),
         .num_q_heads = m->num_heads,
         .num_kv_heads = m->num_kv_heads,
         .head_dim = m->head_dim,

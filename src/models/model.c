@@ -7,6 +7,22 @@
 #include "core/mem.h"
 #include "models/arch.h"
 
+// A window of W keys includes the query's own; the contract counts those before it.
+static int32_t window_of(const msgl_model_config *c, int32_t layer)
+{
+    return (c->layer_flags[layer] & MSGL_LAYER_SLIDING) != 0 ? c->sliding_window - 1 : -1;
+}
+
+msgl_attn_variants msgl__model_variants(const msgl_model_config *c)
+{
+    msgl_attn_variants v = {0};
+    // A config has one window, so there are two at most.
+    for (int32_t l = 0; l < c->num_layers; l++) {
+        (void)msgl__attn_variants_add(&v, window_of(c, l), 0);
+    }
+    return v;
+}
+
 static void build_attention(const msgl_model *m, int32_t index, msgl_attention *a)
 {
     const msgl_model_config *c = &m->cfg;
@@ -15,13 +31,11 @@ static void build_attention(const msgl_model *m, int32_t index, msgl_attention *
     a->num_kv_heads = c->num_kv_heads;
     a->head_dim = c->head_dim;
     a->out.row_parallel = true;
-    const bool sliding = (c->layer_flags[index] & MSGL_LAYER_SLIDING) != 0;
     a->geometry = (msgl_attn_layer){
         .layer = index,
         .scale = 1.0f / sqrtf((float)c->head_dim),
         .softcap = 0,
-        // A window of W keys includes the query's own; the contract counts those before it.
-        .window = sliding ? c->sliding_window - 1 : -1,
+        .window = window_of(c, index),
     };
 }
 

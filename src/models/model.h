@@ -39,6 +39,9 @@ typedef struct msgl_model {
     msgl_weight_plan plan;      // until the weights are loaded
 } msgl_model;
 
+// What the attention of its layers differs in; needs the config only.
+msgl_attn_variants msgl__model_variants(const msgl_model_config *c);
+
 // Builds the layers and declares the weights; m->plan.bytes is what they will take. m->cfg must be
 // loaded.
 int msgl__model_build(msgl_model *m, const msgl_model_target *target, msgl_err *err);

@@ -135,9 +135,9 @@ static void test_limits(void **state)
         {{.num_q_heads = 24},
          "attention backend narrow: 3 query heads per KV head; allowed: up to 2"},
         {{.kv_dtype = MSGL_F16}, "attention backend narrow does not support a float16 KV cache"},
-        {{.sliding_window = true},
+        {{.variants = {2, {{-1, 0}, {100, 0}}}},
          "attention backend narrow has no sliding window, which this model needs"},
-        {{.softcap = true},
+        {{.variants = {1, {{-1, 30}}}},
          "attention backend narrow has no logit soft cap, which this model needs"},
     };
     for (size_t i = 0; i < sizeof cases / sizeof cases[0]; i++) {

@@ -151,6 +151,7 @@ bool world_try_open(world *w, const world_spec *spec, msgl_err *err)
                                  .scale = 1 / sqrtf((float)spec->head_dim),
                                  .softcap = spec->softcap,
                                  .window = spec->window};
+    msgl__attn_variants_add(&w->cfg.variants, spec->window, spec->softcap);
     w->out_ld = (size_t)hq * (size_t)spec->head_dim;
     w->ld = w->out_ld + 2 * msgl__kv_slot_stride(&w->pool) + (size_t)spec->head_dim;
     if (spec->dev != NULL) open_gpu(w);

@@ -64,15 +64,16 @@ static world_spec base_spec(const msgl_attn_desc *d, bool deterministic)
 
 static int supports(const world_spec *s, msgl_err *err)
 {
-    const msgl_attn_needs n = {.device = MSGL_DEVICE_CUDA,
-                               .capability = s->dev->capability,
-                               .num_q_heads = s->group * s->num_kv_heads,
-                               .num_kv_heads = s->num_kv_heads,
-                               .head_dim = s->head_dim,
-                               .page_size = s->page_size,
-                               .kv_dtype = s->dtype,
-                               .sliding_window = s->window >= 0,
-                               .softcap = s->softcap > 0};
+    msgl_attn_needs n = {.device = MSGL_DEVICE_CUDA,
+                         .capability = s->dev->capability,
+                         .num_q_heads = s->group * s->num_kv_heads,
+                         .num_kv_heads = s->num_kv_heads,
+                         .head_dim = s->head_dim,
+                         .page_size = s->page_size,
+                         .act = s->dtype,
+                         .kv_dtype = s->dtype,
+                         .deterministic = s->deterministic};
+    msgl__attn_variants_add(&n.variants, s->window, s->softcap);
     return msgl__attn_supports(s->desc, &n, err);
 }
 

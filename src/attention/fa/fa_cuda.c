@@ -15,18 +15,15 @@
 #include "kernel/cuda/decode/decode.h"
 #include "kernel/cuda/plugin.h"
 
-enum {
-    MAX_WINDOWS = 4, // different ones in a model
-};
-
 typedef struct fa_plans { // of a batch
-    int32_t windows[MAX_WINDOWS];
+    int32_t windows[MSGL_ATTN_MAX_VARIANTS];
     int32_t count;
 } fa_plans;
 
 typedef struct fa_backend {
     msgl_cuda_backend common;
     fa_plans *plans; // [num_slots + 1], as batches.slots
+    int32_t max_windows;
     size_t plan_bytes;
     size_t l2_bytes; // of the GPU
     void *workspace;
@@ -57,8 +54,9 @@ static int fa_create(const msgl_attn_config *cfg, msgl_attn_backend **out, msgl_
                                                 cfg->max_running, cfg->max_step_tokens) +
                      63) &
                     ~(size_t)63;
-    code =
-        msgl__cuda_batches_create(cfg, "fa", MAX_WINDOWS * b->plan_bytes, &b->common.batches, err);
+    b->max_windows = msgl__attn_num_windows(&cfg->variants);
+    code = msgl__cuda_batches_create(cfg, "fa", (size_t)b->max_windows * b->plan_bytes,
+                                     &b->common.batches, err);
     if (code != 0) goto fail;
     b->plans = msgl__calloc((size_t)cfg->num_slots + 1, sizeof *b->plans);
     b->workspace_bytes = msgl__fa_decode_workspace(
@@ -101,13 +99,13 @@ static size_t plan_window(const fa_backend *b, const msgl_cuda_batch *md, int32_
 }
 
 // The device copy of the batch's plan for a window, made if it is the first layer with it; the
-// lengths go along with the first plan. NULL: too many windows.
+// lengths go along with the first plan. NULL: the window was not in the config.
 static const void *prefill_plan(fa_backend *b, msgl_cuda_batch *md, int32_t window)
 {
     fa_plans *plans = &b->plans[md - b->common.batches.slots];
     int32_t i = 0;
     while (i < plans->count && plans->windows[i] != window) i++;
-    if (i == MAX_WINDOWS) return NULL;
+    if (i == b->max_windows) return NULL;
     const size_t at = (size_t)i * b->plan_bytes;
     if (i == plans->count) {
         const size_t bytes = plan_window(b, md, window, md->extra + at);
@@ -152,7 +150,7 @@ static void attend(fa_backend *b, msgl_exec *x, const msgl_attn_layer *layer,
         launch = k->prefill;
         c.plan = prefill_plan(b, md, layer->window);
         if (c.plan == NULL) {
-            x->status = MSGL_EUNSUPPORTED;
+            x->status = MSGL_EINVAL;
             return;
         }
     }
@@ -211,6 +209,7 @@ const msgl_attn_desc msgl__attn_fa_cuda = {
     .sliding_window = true,
     .softcap = true,
     .graph = true,
+    .supports = msgl__cuda_supports,
     .create = fa_create,
     .destroy = fa_destroy,
     .prepare_metadata = fa_prepare_metadata,

@@ -5,8 +5,8 @@
 // forward; partial results are merged by log-sum-exp in base 2. The batch decides the cuts, so
 // results depend on it in the last bits, unless `deterministic` (no cuts).
 //
-// On a GPU the number of workers is SM count times occupancy, and groups of 4 and more take tensor
-// cores (FLASHINFER_USE_TENSOR_CORES overrides); here it is threads times WORKERS_PER_THREAD.
+// On a GPU the number of workers is SM count times occupancy; here it is threads times
+// WORKERS_PER_THREAD.
 //
 // Tolerance against exact attention (tests/attention/world.c), over the largest |v|: bf16 KV 4e-3
 // (levels from AVX-512-BF16 on round q and probabilities to bf16), f16 and f32 2e-6.
@@ -14,6 +14,7 @@
 
 #include <string.h>
 
+#include "attention/fi/tensor_cores.h"
 #include "core/mem.h"
 
 enum {
@@ -104,6 +105,20 @@ static int set_limits(fi_backend *b, msgl_err *err)
                                   .max_parts = split > 1 ? split : 1,
                                   .part_rows = MSGL_FI_MAX_Q_TILE};
     return 0;
+}
+
+// The variable is read for its errors only, so that a script's mistake shows on every machine.
+static int fi_supports(const msgl_attn_needs *needs, msgl_err *err)
+{
+    (void)needs;
+    bool unused;
+    return msgl__fi_tensor_cores(&unused, err);
+}
+
+static const char *fi_remark(void)
+{
+    return msgl__fi_tensor_cores_set() ? "FLASHINFER_USE_TENSOR_CORES has no effect on the CPU"
+                                       : NULL;
 }
 
 static int fi_create(const msgl_attn_config *cfg, msgl_attn_backend **out, msgl_err *err)
@@ -323,6 +338,8 @@ const msgl_attn_desc msgl__attn_fi = {
     .sliding_window = true,
     .softcap = true,
     .graph = true,
+    .supports = fi_supports,
+    .remark = fi_remark,
     .create = fi_create,
     .destroy = fi_destroy,
     .prepare_metadata = fi_prepare_metadata,

@@ -8,18 +8,18 @@
 // The kernel sees the pool's pages: larger ones are read up to 5 % faster than pages of 1.
 //
 // Decode takes tensor cores when a KV head serves 4 query heads or more, or when there is no
-// CUDA-core kernel for the group (5, 6, 7, 16 ...); FLASHINFER_USE_TENSOR_CORES=0|1 overrides.
+// CUDA-core kernel for the group (5, 6, 7, 16 ...); FLASHINFER_USE_TENSOR_CORES overrides.
 // Prefill takes the Hopper kernel where there is one and requests are long enough; layers with a
 // window or a soft cap take the other one. A batch has a plan per kernel and window that its layers
-// use, made at the first such layer. Deterministic: tensor cores with fixed tiles and no splits for
-// everything, so that prefill and decode agree bit for bit too; layers with a window then read all
-// keys.
+// use, made at the first such layer; there is room for all that the model's layers can ask for.
+// Deterministic: tensor cores with fixed tiles and no splits for everything, so that prefill and
+// decode agree bit for bit too; layers with a window then read all keys.
 #include "attention/fi/fi_cuda.h"
 
-#include <stdlib.h>
 #include <string.h>
 
 #include "attention/fi/cuda/api.h"
+#include "attention/fi/tensor_cores.h"
 #include "attention/paged.h"
 #include "core/mem.h"
 #include "kernel/cuda/plugin.h"
@@ -28,7 +28,7 @@
 enum {
     HOPPER_MIN_TOKENS = 512, // new tokens per request, on average, from which Hopper's kernel wins
     TENSOR_CORE_GROUP = 4,
-    MAX_PLANS = 4, // kernels times windows in a model
+    MAX_PLANS = MSGL_ATTN_MAX_VARIANTS + 1, // a window each, and the Hopper kernel's
 };
 
 typedef struct fi_plans { // of a batch
@@ -48,7 +48,8 @@ typedef struct fi_backend {
     msgl_fi_shape shape;
     msgl_fi_kernel decode_kernel;
     bool hopper;
-    fi_plans *plans; // [num_slots + 1], as batches.slots
+    fi_plans *plans;   // [num_slots + 1], as batches.slots
+    int32_t max_plans; // of a batch
     // The backend's part of the metadata: page_indptr, last_page_len, then the plans.
     size_t ints, plan_at, plan_bytes;
     int32_t max_pages; // of a request
@@ -70,33 +71,59 @@ static void fi_destroy(msgl_attn_backend *base)
     msgl__free(b);
 }
 
-static int open_plugin(fi_backend *b, msgl_err *err)
+// The plug-in's table; NULL sets *err.
+static const msgl_fi_api *open_plugin(msgl_err *err)
 {
     void *symbol = msgl__plugin_open(msgl__attn_fi_cuda.plugin, "msgl_fi_plugin", err);
-    if (symbol == NULL) return MSGL_EUNSUPPORTED;
+    if (symbol == NULL) return NULL;
     msgl_fi_plugin_fn fn;
     memcpy(&fn, &symbol, sizeof fn);
-    b->api = fn();
-    if (b->api->abi == MSGL_FI_ABI) return 0;
-    return msgl__err_set(err, MSGL_EUNSUPPORTED, "%s is of another version of minisgl",
-                         msgl__attn_fi_cuda.plugin);
+    const msgl_fi_api *api = fn();
+    if (api->abi == MSGL_FI_ABI) return api;
+    msgl__err_set(err, MSGL_EUNSUPPORTED, "%s is of another version of minisgl",
+                  msgl__attn_fi_cuda.plugin);
+    return NULL;
+}
+
+// Every batch that no other kernel takes goes by tensor cores.
+static int check_kernel(const msgl_fi_api *api, const msgl_fi_shape *shape, int32_t capability,
+                        msgl_err *err)
+{
+    if (api->has(shape, MSGL_FI_TENSOR_CORES, capability)) return 0;
+    return msgl__err_set(err, MSGL_EUNSUPPORTED, "fi: no kernel for head_dim %d and %s",
+                         (int)shape->head_dim, msgl__dtype_name(shape->dtype));
+}
+
+static int fi_supports(const msgl_attn_needs *n, msgl_err *err)
+{
+    bool unused;
+    int code = msgl__cuda_supports(n, err);
+    if (code == 0) code = msgl__fi_tensor_cores(&unused, err);
+    if (code != 0) return code;
+    const msgl_fi_api *api = open_plugin(err);
+    if (api == NULL) return MSGL_EUNSUPPORTED;
+    const msgl_fi_shape shape = {.dtype = n->kv_dtype,
+                                 .num_q_heads = n->num_q_heads,
+                                 .num_kv_heads = n->num_kv_heads,
+                                 .head_dim = n->head_dim,
+                                 .page_size = n->page_size};
+    return check_kernel(api, &shape, n->capability, err);
 }
 
 static int choose_kernels(fi_backend *b, msgl_err *err)
 {
     const msgl_attn_config *cfg = &b->common.batches.cfg;
     const int32_t capability = cfg->dev->capability;
-    if (!b->api->has(&b->shape, MSGL_FI_TENSOR_CORES, capability)) {
-        return msgl__err_set(err, MSGL_EUNSUPPORTED, "fi: no kernel for head_dim %d and %s",
-                             (int)cfg->head_dim, msgl__dtype_name(cfg->pool->dtype));
-    }
-    b->hopper = !cfg->deterministic && b->api->has(&b->shape, MSGL_FI_HOPPER, capability);
     bool tensor = cfg->num_q_heads / cfg->num_kv_heads >= TENSOR_CORE_GROUP;
-    const char *text = getenv("FLASHINFER_USE_TENSOR_CORES");
-    if (text != NULL && text[0] != '\0') tensor = strcmp(text, "0") != 0;
+    int code = check_kernel(b->api, &b->shape, capability, err);
+    if (code == 0) code = msgl__fi_tensor_cores(&tensor, err);
+    if (code != 0) return code;
+    b->hopper = !cfg->deterministic && b->api->has(&b->shape, MSGL_FI_HOPPER, capability);
     const bool cores = b->api->has(&b->shape, MSGL_FI_CUDA_CORES, capability);
     b->decode_kernel =
         tensor || !cores || cfg->deterministic ? MSGL_FI_TENSOR_CORES : MSGL_FI_CUDA_CORES;
+    // Plans of tensor cores are for a window each, unless nothing is split.
+    b->max_plans = cfg->deterministic ? 1 : msgl__attn_num_windows(&cfg->variants) + b->hopper;
     return 0;
 }
 
@@ -115,9 +142,8 @@ static int take_memory(fi_backend *b, msgl_err *err)
     b->plan_bytes = (b->plan_bytes + 63) & ~(size_t)63;
     b->ints = (((size_t)cfg->max_running + 1) * sizeof(int32_t) + 63) & ~(size_t)63;
     b->plan_at = 2 * b->ints;
-    const size_t plans = b->hopper ? MAX_PLANS : 1;
-    const int code = msgl__cuda_batches_create(cfg, "fi", b->plan_at + plans * b->plan_bytes,
-                                               &b->common.batches, err);
+    const int code = msgl__cuda_batches_create(
+        cfg, "fi", b->plan_at + (size_t)b->max_plans * b->plan_bytes, &b->common.batches, err);
     if (code != 0) return code;
     b->pages_bytes = (size_t)cfg->max_running * (size_t)b->max_pages * sizeof(int32_t);
     b->plans = msgl__calloc((size_t)cfg->num_slots + 1, sizeof *b->plans);
@@ -141,7 +167,7 @@ static int fi_create(const msgl_attn_config *cfg, msgl_attn_backend **out, msgl_
                                .head_dim = cfg->head_dim,
                                .page_size = cfg->page_size};
     int code = msgl__attn_config_check(cfg, err);
-    if (code == 0) code = open_plugin(b, err);
+    if (code == 0 && (b->api = open_plugin(err)) == NULL) code = MSGL_EUNSUPPORTED;
     if (code == 0) code = choose_kernels(b, err);
     if (code == 0) code = take_memory(b, err);
     if (code != 0) {
@@ -191,13 +217,14 @@ static msgl_fi_kernel choose(const fi_backend *b, const msgl_cuda_batch *md,
 }
 
 // Plans into the next place of the staging slot and queues the copy; the lengths go along with the
-// first one. Returns the place; negative: failed.
+// first one. Returns the place; negative: failed (no place: the layer has a variant that was not in
+// the config).
 static int add_plan(const fi_backend *b, msgl_cuda_batch *md, msgl_fi_kernel kernel, int32_t window)
 {
     const msgl_attn_config *cfg = &b->common.batches.cfg;
     fi_plans *p = &b->plans[md - b->common.batches.slots];
     const int32_t n = p->count;
-    if (n == MAX_PLANS) return MSGL_EUNSUPPORTED;
+    if (n == b->max_plans) return MSGL_EINVAL;
     const size_t at = b->plan_at + (size_t)n * b->plan_bytes;
     const msgl_fi_plan_call c = {.shape = b->shape,
                                  .kernel = kernel,
@@ -311,8 +338,10 @@ static int fi_prepare_for_capture(msgl_attn_backend *base, msgl_batch *batch)
     if (code != 0) return code;
     begin(b, batch->attn_metadata, true);
     ((msgl_cuda_batch *)batch->attn_metadata)->copied = false;
-    const msgl_attn_layer plain = {.window = -1};
-    const int place = plan_for(b, batch->attn_metadata, &plain);
+    // Lengths go to the device with a plan: one that some layer wants.
+    const msgl_attn_variants *v = &b->common.batches.cfg.variants;
+    const msgl_attn_layer any = {.window = v->count > 0 ? v->all[0].window : -1};
+    const int place = plan_for(b, batch->attn_metadata, &any);
     return place < 0 ? place : 0;
 }
 
@@ -346,6 +375,7 @@ const msgl_attn_desc msgl__attn_fi_cuda = {
     .graph = true,
     .plugin = "minisgl-attn-fi.so",
     .plugin_hint = "make builds it where nvcc is found and FlashInfer's wheel can be downloaded",
+    .supports = fi_supports,
     .create = fi_create,
     .destroy = fi_destroy,
     .prepare_metadata = fi_prepare_metadata,

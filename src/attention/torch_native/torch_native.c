@@ -27,6 +27,12 @@ typedef struct torch_metadata {
     int32_t *cu_seqlens_q, *cu_seqlens_k, *seqlens_k;
 } torch_metadata;
 
+typedef struct openblas {
+    void *library;
+    __typeof__(&cblas_sgemm) sgemm;
+    __typeof__(&openblas_set_num_threads) set_threads;
+} openblas;
+
 typedef struct torch_backend {
     msgl_attn_backend base;
     msgl_attn_config cfg;
@@ -34,8 +40,7 @@ typedef struct torch_backend {
     int32_t *lens;         // arrays of all slots
     void *scratch;         // [threads] of scratch_floats
     size_t scratch_bytes, scratch_floats;
-    void *library;
-    __typeof__(&cblas_sgemm) sgemm;
+    openblas blas;
 } torch_backend;
 
 typedef struct torch_call {
@@ -51,7 +56,7 @@ static void torch_destroy(msgl_attn_backend *base)
 {
     torch_backend *b = (torch_backend *)base;
     if (b == NULL) return;
-    if (b->library != NULL) dlclose(b->library);
+    if (b->blas.library != NULL) dlclose(b->blas.library);
     msgl__pages_free(b->scratch, b->scratch_bytes);
     msgl__free(b->lens);
     msgl__free(b->slots);
@@ -85,26 +90,32 @@ static int torch_memory(torch_backend *b, msgl_err *err)
     return 0;
 }
 
-static int open_library(torch_backend *b, msgl_err *err)
+static int open_library(openblas *o, msgl_err *err)
 {
     const msgl_attn_desc *d = &msgl__attn_torch_native;
-    b->library = dlopen(d->plugin, RTLD_NOW | RTLD_LOCAL);
-    if (b->library == NULL) {
+    o->library = dlopen(d->plugin, RTLD_NOW | RTLD_LOCAL);
+    if (o->library == NULL) {
         return msgl__err_set(err, MSGL_EUNSUPPORTED, "attention backend %s needs %s: %s", d->name,
                              d->plugin, d->plugin_hint);
     }
     // POSIX lets dlsym's result be stored through a pointer of object type.
-    __typeof__(&openblas_set_num_threads) set_threads;
-    *(void **)&b->sgemm = dlsym(b->library, "cblas_sgemm");
-    *(void **)&set_threads = dlsym(b->library, "openblas_set_num_threads");
-    if (b->sgemm == NULL || set_threads == NULL) {
-        return msgl__err_set(err, MSGL_EUNSUPPORTED,
-                             "attention backend %s: %s lacks cblas_sgemm or "
-                             "openblas_set_num_threads",
-                             d->name, d->plugin);
-    }
-    set_threads(1);
-    return 0;
+    *(void **)&o->sgemm = dlsym(o->library, "cblas_sgemm");
+    *(void **)&o->set_threads = dlsym(o->library, "openblas_set_num_threads");
+    if (o->sgemm != NULL && o->set_threads != NULL) return 0;
+    dlclose(o->library);
+    o->library = NULL;
+    return msgl__err_set(err, MSGL_EUNSUPPORTED,
+                         "attention backend %s: %s lacks cblas_sgemm or openblas_set_num_threads",
+                         d->name, d->plugin);
+}
+
+static int torch_supports(const msgl_attn_needs *needs, msgl_err *err)
+{
+    (void)needs;
+    openblas o;
+    const int rc = open_library(&o, err);
+    if (rc == 0) dlclose(o.library);
+    return rc;
 }
 
 static int torch_create(const msgl_attn_config *cfg, msgl_attn_backend **out, msgl_err *err)
@@ -116,11 +127,12 @@ static int torch_create(const msgl_attn_config *cfg, msgl_attn_backend **out, ms
     b->base.desc = &msgl__attn_torch_native;
     b->cfg = *cfg;
     rc = torch_memory(b, err);
-    if (rc == 0) rc = open_library(b, err);
+    if (rc == 0) rc = open_library(&b->blas, err);
     if (rc != 0) {
         torch_destroy(&b->base);
         return rc;
     }
+    b->blas.set_threads(1);
     *out = &b->base;
     return 0;
 }
@@ -194,13 +206,13 @@ static void torch_task(void *arg, int task, int worker)
                    c->q + token * c->ld + head + (size_t)((row + i) % group) * (size_t)dim,
                    row_bytes);
         }
-        c->b->sgemm(CblasRowMajor, CblasNoTrans, CblasTrans, n, len, dim, c->layer->scale, q, dim,
-                    k, dim, 0, s, len);
+        c->b->blas.sgemm(CblasRowMajor, CblasNoTrans, CblasTrans, n, len, dim, c->layer->scale, q,
+                         dim, k, dim, 0, s, len);
         for (int i = 0; i < n; i++) {
             softmax(c->layer, len - tokens + (row + i) / group, len, s + (size_t)i * (size_t)len);
         }
-        c->b->sgemm(CblasRowMajor, CblasNoTrans, CblasNoTrans, n, dim, len, 1, s, len, v, dim, 0, o,
-                    dim);
+        c->b->blas.sgemm(CblasRowMajor, CblasNoTrans, CblasNoTrans, n, dim, len, 1, s, len, v, dim,
+                         0, o, dim);
         for (int i = 0; i < n; i++) {
             const size_t token = (size_t)(first + (row + i) / group);
             memcpy(c->out + token * ld_out + head + (size_t)((row + i) % group) * (size_t)dim,
@@ -236,6 +248,7 @@ const msgl_attn_desc msgl__attn_torch_native = {
     .softcap = true,
     .plugin = "libopenblas.so.0",
     .plugin_hint = "install the package libopenblas0",
+    .supports = torch_supports,
     .create = torch_create,
     .destroy = torch_destroy,
     .prepare_metadata = torch_prepare_metadata,

@@ -67,6 +67,7 @@ const msgl_attn_desc msgl__attn_torch_native_cuda = {
     .sliding_window = true,
     .softcap = true,
     .graph = true,
+    .supports = msgl__cuda_supports,
     .create = torch_create,
     .destroy = torch_destroy,
     .prepare_metadata = torch_prepare_metadata,

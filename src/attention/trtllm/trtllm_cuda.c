@@ -41,21 +41,24 @@ static void trtllm_destroy(msgl_attn_backend *base)
     msgl__free(b);
 }
 
-static int open_plugin(trtllm_backend *b, msgl_err *err)
+// The plug-in's table; NULL sets *err.
+static const msgl_trtllm_api *open_plugin(msgl_err *err)
 {
     void *symbol = msgl__plugin_open(msgl__attn_trtllm_cuda.plugin, "msgl_trtllm_plugin", err);
-    if (symbol == NULL) return MSGL_EUNSUPPORTED;
+    if (symbol == NULL) return NULL;
     msgl_trtllm_plugin_fn fn;
     memcpy(&fn, &symbol, sizeof fn);
-    b->api = fn();
-    if (b->api->abi == MSGL_TRTLLM_ABI) return 0;
-    return msgl__err_set(err, MSGL_EUNSUPPORTED, "%s is of another version of minisgl",
-                         msgl__attn_trtllm_cuda.plugin);
+    const msgl_trtllm_api *api = fn();
+    if (api->abi == MSGL_TRTLLM_ABI) return api;
+    msgl__err_set(err, MSGL_EUNSUPPORTED, "%s is of another version of minisgl",
+                  msgl__attn_trtllm_cuda.plugin);
+    return NULL;
 }
 
-static int check_machine(const msgl_attn_config *cfg, msgl_err *err)
+// The decode kernel for the shape: the page size that it works with in *kernel_page.
+static int find_kernel(const msgl_trtllm_api *api, const msgl_xqa_shape *shape, int32_t capability,
+                       int32_t *kernel_page, msgl_err *err)
 {
-    const int32_t capability = cfg->dev->capability;
     if (capability / 10 != 9) {
         return msgl__err_set(
             err, MSGL_EUNSUPPORTED,
@@ -63,23 +66,36 @@ static int check_machine(const msgl_attn_config *cfg, msgl_err *err)
             "has %d.%d; choose fi or fa",
             (int)capability / 10, (int)capability % 10);
     }
-    if (cfg->page_size != 16 && cfg->page_size != 32 && cfg->page_size != 64) {
-        return msgl__err_set(err, MSGL_EINVAL, "trtllm: page size %d; allowed: 16, 32, 64",
-                             (int)cfg->page_size);
-    }
-    return 0;
+    *kernel_page = api->kernel_page_size(shape);
+    if (*kernel_page != 0) return 0;
+    return msgl__err_set(err, MSGL_EUNSUPPORTED,
+                         "trtllm: no kernel for %s, head_dim %d, %d query heads per KV head and "
+                         "pages of %d",
+                         msgl__dtype_name(shape->dtype), (int)shape->head_dim,
+                         (int)(shape->num_q_heads / shape->num_kv_heads), (int)shape->page_size);
 }
 
-static int find_kernel(trtllm_backend *b, msgl_err *err)
+static int trtllm_supports(const msgl_attn_needs *n, msgl_err *err)
 {
-    const msgl_attn_config *cfg = &b->common.batches.cfg;
-    b->kernel_page = b->api->kernel_page_size(&b->shape);
-    if (b->kernel_page == 0) {
-        return msgl__err_set(err, MSGL_EUNSUPPORTED,
-                             "trtllm: no kernel for head_dim %d with %d query heads per KV head",
-                             (int)cfg->head_dim, (int)(cfg->num_q_heads / cfg->num_kv_heads));
-    }
-    const int code = b->api->prepare(&b->shape, &b->device);
+    const int code = msgl__cuda_supports(n, err);
+    if (code != 0) return code;
+    const msgl_trtllm_api *api = open_plugin(err);
+    if (api == NULL) return MSGL_EUNSUPPORTED;
+    const msgl_xqa_shape shape = {.dtype = n->kv_dtype,
+                                  .num_q_heads = n->num_q_heads,
+                                  .num_kv_heads = n->num_kv_heads,
+                                  .head_dim = n->head_dim,
+                                  .page_size = n->page_size};
+    int32_t unused;
+    return find_kernel(api, &shape, n->capability, &unused, err);
+}
+
+static int load_kernel(trtllm_backend *b, msgl_err *err)
+{
+    const int32_t capability = b->common.batches.cfg.dev->capability;
+    int code = find_kernel(b->api, &b->shape, capability, &b->kernel_page, err);
+    if (code != 0) return code;
+    code = b->api->prepare(&b->shape, &b->device);
     if (code == 0) return 0;
     return msgl__err_set(err, MSGL_EDEVICE, "trtllm: CUDA error %d while loading its kernel", code);
 }
@@ -122,9 +138,8 @@ static int trtllm_create(const msgl_attn_config *cfg, msgl_attn_backend **out, m
                                 .head_dim = cfg->head_dim,
                                 .page_size = cfg->page_size};
     int code = msgl__attn_config_check(cfg, err);
-    if (code == 0) code = check_machine(cfg, err);
-    if (code == 0) code = open_plugin(b, err);
-    if (code == 0) code = find_kernel(b, err);
+    if (code == 0 && (b->api = open_plugin(err)) == NULL) code = MSGL_EUNSUPPORTED;
+    if (code == 0) code = load_kernel(b, err);
     if (code == 0) code = take_memory(b, err);
     if (code != 0) {
         trtllm_destroy(&b->common.base);
@@ -228,6 +243,7 @@ const msgl_attn_desc msgl__attn_trtllm_cuda = {
     .graph = true,
     .plugin = "minisgl-attn-trtllm.so",
     .plugin_hint = "make builds it where nvcc is found and FlashInfer's wheel can be downloaded",
+    .supports = trtllm_supports,
     .create = trtllm_create,
     .destroy = trtllm_destroy,
     .prepare_metadata = trtllm_prepare_metadata,

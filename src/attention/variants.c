@@ -1,0 +1,25 @@
+// SPDX-License-Identifier: Apache-2.0
+//
+// The list of what a model's layers differ in.
+#include "attention/attention.h"
+
+bool msgl__attn_variants_add(msgl_attn_variants *v, int32_t window, float softcap)
+{
+    for (int32_t i = 0; i < v->count; i++) {
+        if (v->all[i].window == window && v->all[i].softcap == softcap) return true;
+    }
+    if (v->count == MSGL_ATTN_MAX_VARIANTS) return false;
+    v->all[v->count++] = (msgl_attn_variant){.window = window, .softcap = softcap};
+    return true;
+}
+
+int32_t msgl__attn_num_windows(const msgl_attn_variants *v)
+{
+    int32_t n = 0;
+    for (int32_t i = 0; i < v->count; i++) {
+        int32_t first = 0;
+        while (v->all[first].window != v->all[i].window) first++;
+        n += first == i;
+    }
+    return n > 0 ? n : 1;
+}
