@@ -40,8 +40,8 @@ typedef struct msgl_args {
     int64_t top_k, seed, max_tokens, logprobs;
     bool chat, stream, ignore_eos;
     // bench
-    const char *format, *url, *batch, *backends, *lengths, *write_table;
-    int64_t prompt_len, steps, requests, concurrency, repeat;
+    const char *format, *url, *batch, *concurrency, *backends, *lengths, *write_table;
+    int64_t prompt_len, steps, requests, repeat;
     // tokenize
     bool decode;
     // help

@@ -1,7 +1,11 @@
 // SPDX-License-Identifier: Apache-2.0
 //
-// What clients of a server see: a fixed number of them, each sending the next request as soon as
-// its last one is answered, against any OpenAI-compatible /v1/completions.
+// What clients of a server see: a fixed number of them start at once, each sends its next request
+// as soon as its last one is answered, against any OpenAI-compatible /v1/completions.
+//
+// One thread serves all clients by epoll, so that hundreds of streams cost the load generator a
+// small share of a core, which it reports. Every event is timed by when its bytes were received,
+// whether or not it carries text: a server that joins tokens into fewer events shows longer gaps.
 #ifndef MSGL_SERVER_BENCH_SERVE_H
 #define MSGL_SERVER_BENCH_SERVE_H
 
@@ -11,44 +15,42 @@
 #include "core/err.h"
 
 typedef struct msgl_bench_serve_config {
-    const char *url;   // "http://127.0.0.1:1919", with or without "/v1"
-    const char *model; // NULL: the first of GET /v1/models
-    int concurrency;   // clients
-    int requests;      // in all
+    const char *url; // "http://127.0.0.1:1919", with or without "/v1"
+    int concurrency; // clients
+    int requests;    // in all
     int max_tokens;
     double temperature;
     bool ignore_eos;
-    // Prompts, each a JSON value (a string literal or an array of ids), used in turn; NULL: made
-    // up, see prompt_tokens.
-    const char *const *prompts;
-    int num_prompts;
-    int prompt_tokens; // of made-up prompts: this many random ids, or words where vocab_size is 0
+    int prompt_tokens; // of each prompt: random ids below vocab_size
     int vocab_size;
-    uint64_t seed;  // of made-up prompts; all differ, so that no prefix is cached
-    int timeout_ms; // without any byte
-    // Called now and then by one of the clients, with requests done; NULL allowed.
-    void (*progress)(void *ctx, int done, int total);
+    uint64_t prompt_seed;  // prompts of different seeds and indices differ: no prefix is cached
+    int64_t first_index;   // of this run's requests
+    int64_t sampling_seed; // plus index: sent as the request's "seed"; negative: none is sent
+    int timeout_ms;        // without any byte
+    // Called now and then, with requests done; false ends the run (MSGL_EABORTED). NULL allowed.
+    bool (*progress)(void *ctx, int done, int total);
     void *ctx;
 } msgl_bench_serve_config;
 
 msgl_bench_serve_config msgl__bench_serve_config_default(void);
 
 typedef struct msgl_bench_dist {
-    double mean, p50, p95, p99, max; // milliseconds
+    double p50, p99, max; // milliseconds
 } msgl_bench_dist;
 
 typedef struct msgl_bench_serve_result {
     int completed, failed;
     char first_error[256]; // of the failed ones
     double wall_s;         // first request sent to last answer complete
-    int64_t prompt_tokens, cached_tokens, output_tokens; // as usage says; else output: chunks
-    double requests_per_s, output_tok_per_s, total_tok_per_s;
-    msgl_bench_dist ttft; // request sent to first text
-    msgl_bench_dist gap;  // between pieces of text (tokens, where each has text of its own)
+    int64_t prompt_tokens, cached_tokens, output_tokens; // as usage says; else output: events
+    double output_tok_per_s;
+    msgl_bench_dist ttft; // request sent to first event
+    msgl_bench_dist gap;  // from one event of an answer to its next
     msgl_bench_dist e2e;  // request sent to answer complete
+    double client_core;   // share of a core that the load generator itself took
 } msgl_bench_serve_result;
 
-// Runs the benchmark. 0 also when some requests failed; an error when none could be made.
+// Runs the benchmark. 0 also when some requests failed; an error when all did.
 int msgl__bench_serve(const msgl_bench_serve_config *cfg, msgl_bench_serve_result *out,
                       msgl_err *err);
 

@@ -3,8 +3,6 @@
 
 #include <errno.h>
 #include <netdb.h>
-#include <netinet/in.h>
-#include <netinet/tcp.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
@@ -12,9 +10,7 @@
 #include <sys/socket.h>
 #include <unistd.h>
 
-#include "core/mem.h"
-
-enum { BUF_SIZE = 64 * 1024, HEAD_MAX = 32 * 1024, EVENT_MAX = 64 << 20 };
+enum { HEAD_MAX = 32 * 1024, EVENT_MAX = 64 << 20 };
 
 int msgl__url_parse(const char *url, msgl_url *out, msgl_err *err)
 {
@@ -53,62 +49,185 @@ int msgl__url_parse(const char *url, msgl_url *out, msgl_err *err)
     return 0;
 }
 
-int msgl__client_init(msgl_client *c, const msgl_url *url, int timeout_ms, msgl_err *err)
+// --- an answer ---
+
+void msgl__answer_init(msgl_answer *a, msgl_client_data_fn on_data, void *ctx)
 {
-    *c = (msgl_client){.url = url, .timeout_ms = timeout_ms, .fd = -1};
-    c->buf = msgl__malloc(BUF_SIZE);
-    return c->buf != NULL ? 0 : msgl__err_set(err, MSGL_ENOMEM, "client: out of memory");
+    *a = (msgl_answer){.on_data = on_data, .ctx = ctx};
+    msgl__strbuf_init(&a->line, HEAD_MAX);
 }
 
-static void disconnect(msgl_client *c)
+void msgl__answer_free(msgl_answer *a)
 {
-    if (c->fd >= 0) close(c->fd);
-    c->fd = -1;
-    c->len = c->off = 0;
+    msgl__strbuf_free(&a->line);
 }
 
-void msgl__client_close(msgl_client *c)
+void msgl__answer_begin(msgl_answer *a)
 {
-    if (c->buf == NULL) return;
-    disconnect(c);
-    msgl__free(c->buf);
-    c->buf = NULL;
+    a->state = MSGL_ANSWER_STATUS;
+    a->status = 0;
+    a->keep = a->chunked = a->has_length = false;
+    a->left = 0;
+    msgl__strbuf_clear(&a->line);
 }
 
-static int client_connect(msgl_client *c, msgl_err *err)
+static void answer_field(msgl_answer *a, const char *line)
+{
+    const char *v = strchr(line, ':');
+    if (v == NULL) return;
+    v += 1 + strspn(v + 1, " \t");
+    if (strncasecmp(line, "content-length:", 15) == 0) {
+        a->has_length = true;
+        a->left = strtoull(v, NULL, 10);
+    } else if (strncasecmp(line, "transfer-encoding:", 18) == 0) {
+        a->chunked = strcasestr(v, "chunked") != NULL;
+    } else if (strncasecmp(line, "connection:", 11) == 0) {
+        a->keep = strcasestr(v, "close") == NULL;
+    }
+}
+
+static void answer_head_done(msgl_answer *a)
+{
+    if (a->status < 200) { // interim answers (100) are skipped
+        msgl__answer_begin(a);
+    } else if (a->chunked) {
+        a->state = MSGL_ANSWER_CHUNK_SIZE;
+    } else if (a->status == 204 || (a->has_length && a->left == 0)) {
+        a->state = MSGL_ANSWER_DONE;
+    } else {
+        a->state = a->has_length ? MSGL_ANSWER_BODY : MSGL_ANSWER_BODY_TO_END;
+        a->keep = a->keep && a->has_length;
+    }
+}
+
+static int answer_line(msgl_answer *a, const char *line, msgl_err *err)
+{
+    int minor = 0;
+    char *end;
+    switch (a->state) {
+    case MSGL_ANSWER_STATUS:
+        if (sscanf(line, "HTTP/1.%d %d", &minor, &a->status) != 2) {
+            return msgl__err_set(err, MSGL_EFORMAT, "this is no HTTP answer: '%.60s'", line);
+        }
+        a->keep = minor > 0;
+        a->state = MSGL_ANSWER_FIELDS;
+        return 0;
+    case MSGL_ANSWER_FIELDS:
+        if (*line != '\0') {
+            answer_field(a, line);
+        } else {
+            answer_head_done(a);
+        }
+        return 0;
+    case MSGL_ANSWER_CHUNK_SIZE:
+        a->left = strtoull(line, &end, 16);
+        if (end == line) return msgl__err_set(err, MSGL_EFORMAT, "a chunk size is malformed");
+        a->state = a->left == 0 ? MSGL_ANSWER_TRAILER : MSGL_ANSWER_CHUNK;
+        return 0;
+    case MSGL_ANSWER_CHUNK_END: a->state = MSGL_ANSWER_CHUNK_SIZE; return 0;
+    default: // of the trailer
+        if (*line == '\0') a->state = MSGL_ANSWER_DONE;
+        return 0;
+    }
+}
+
+// Bytes up to and with the end of a line; what is there of it is kept until the rest comes.
+static int answer_take_line(msgl_answer *a, const char *data, size_t len, size_t *used,
+                            msgl_err *err)
+{
+    const char *nl = memchr(data, '\n', len);
+    *used = nl == NULL ? len : (size_t)(nl - data) + 1;
+    if (msgl__strbuf_add(&a->line, data, nl == NULL ? len : *used - 1) != 0) {
+        return msgl__err_set(err, MSGL_EFORMAT, "a line of the answer is too long");
+    }
+    if (nl == NULL) return 0;
+    if (a->line.len > 0 && a->line.data[a->line.len - 1] == '\r') {
+        a->line.data[--a->line.len] = '\0';
+    }
+    const int rc = answer_line(a, msgl__strbuf_str(&a->line), err);
+    msgl__strbuf_clear(&a->line);
+    return rc;
+}
+
+static int answer_take_body(msgl_answer *a, const char *data, size_t len, size_t *used,
+                            msgl_err *err)
+{
+    const bool to_end = a->state == MSGL_ANSWER_BODY_TO_END;
+    *used = !to_end && len > a->left ? (size_t)a->left : len;
+    const int rc = a->on_data(a->ctx, data, *used);
+    if (rc != 0) {
+        return msgl__err_set(err, rc, "the answer cannot be taken: %s", msgl__status_text(rc));
+    }
+    if (to_end) return 0;
+    a->left -= *used;
+    if (a->left == 0) {
+        a->state = a->state == MSGL_ANSWER_CHUNK ? MSGL_ANSWER_CHUNK_END : MSGL_ANSWER_DONE;
+    }
+    return 0;
+}
+
+int msgl__answer_feed(msgl_answer *a, const char *data, size_t len, size_t *used, msgl_err *err)
+{
+    int rc = 0;
+    for (*used = 0; *used < len && a->state != MSGL_ANSWER_DONE && rc == 0;) {
+        size_t n = 0;
+        const bool body = a->state == MSGL_ANSWER_BODY || a->state == MSGL_ANSWER_BODY_TO_END ||
+                          a->state == MSGL_ANSWER_CHUNK;
+        rc = body ? answer_take_body(a, data + *used, len - *used, &n, err)
+                  : answer_take_line(a, data + *used, len - *used, &n, err);
+        *used += n;
+    }
+    return rc;
+}
+
+int msgl__answer_end(msgl_answer *a, msgl_err *err)
+{
+    if (a->state == MSGL_ANSWER_BODY_TO_END) a->state = MSGL_ANSWER_DONE;
+    if (a->state == MSGL_ANSWER_DONE) return 0;
+    if (a->state == MSGL_ANSWER_STATUS && a->line.len == 0) {
+        return msgl__err_set(err, MSGL_ECLOSED, "the server closed the connection");
+    }
+    return msgl__err_set(err, MSGL_EFORMAT, "the answer ended early");
+}
+
+// --- one blocking request ---
+
+static int connect_to(const msgl_url *url, int timeout_ms, msgl_address *address, int *out,
+                      msgl_err *err)
 {
     const struct addrinfo hints = {.ai_socktype = SOCK_STREAM};
     struct addrinfo *list;
-    const int gai = getaddrinfo(c->url->host, c->url->port, &hints, &list);
+    const int gai = getaddrinfo(url->host, url->port, &hints, &list);
     if (gai != 0) {
-        return msgl__err_set(err, MSGL_EIO, "host %s: %s", c->url->host, gai_strerror(gai));
+        return msgl__err_set(err, MSGL_EIO, "host %s: %s", url->host, gai_strerror(gai));
     }
-    const struct timeval tv = {c->timeout_ms / 1000, (c->timeout_ms % 1000) * 1000};
-    const int one = 1;
+    const struct timeval tv = {timeout_ms / 1000, (timeout_ms % 1000) * 1000};
     int saved = 0;
-    for (const struct addrinfo *a = list; a != NULL && c->fd < 0; a = a->ai_next) {
+    *out = -1;
+    for (const struct addrinfo *a = list; a != NULL && *out < 0; a = a->ai_next) {
         const int fd = socket(a->ai_family, SOCK_STREAM | SOCK_CLOEXEC, 0);
         if (fd < 0) continue;
         (void)setsockopt(fd, SOL_SOCKET, SO_RCVTIMEO, &tv, sizeof tv);
         (void)setsockopt(fd, SOL_SOCKET, SO_SNDTIMEO, &tv, sizeof tv);
-        (void)setsockopt(fd, IPPROTO_TCP, TCP_NODELAY, &one, sizeof one);
         if (connect(fd, a->ai_addr, a->ai_addrlen) == 0) {
-            c->fd = fd;
+            *out = fd;
+            memcpy(&address->addr, a->ai_addr, a->ai_addrlen);
+            address->len = a->ai_addrlen;
         } else {
             saved = errno;
             close(fd);
         }
     }
     freeaddrinfo(list);
-    if (c->fd >= 0) return 0;
-    return msgl__err_set(err, MSGL_EIO, "cannot connect to %s port %s: %s", c->url->host,
-                         c->url->port, strerror(saved));
+    if (*out >= 0) return 0;
+    return msgl__err_set(err, MSGL_EIO, "cannot connect to %s port %s: %s", url->host, url->port,
+                         strerror(saved));
 }
 
-static int send_all(msgl_client *c, const char *data, size_t len, msgl_err *err)
+static int send_all(int fd, const char *data, size_t len, msgl_err *err)
 {
     while (len > 0) {
-        const ssize_t n = send(c->fd, data, len, MSG_NOSIGNAL);
+        const ssize_t n = send(fd, data, len, MSG_NOSIGNAL);
         if (n < 0 && errno == EINTR) continue;
         if (n <= 0) return msgl__err_set(err, MSGL_EIO, "sending: %s", strerror(errno));
         data += n;
@@ -117,175 +236,62 @@ static int send_all(msgl_client *c, const char *data, size_t len, msgl_err *err)
     return 0;
 }
 
-// More bytes into the (empty) buffer: 1, 0 at the end, negative.
-static int fill(msgl_client *c, msgl_err *err)
+static int receive_answer(int fd, msgl_answer *a, msgl_err *err)
 {
-    c->len = c->off = 0;
-    for (;;) {
-        const ssize_t n = recv(c->fd, c->buf, BUF_SIZE, 0);
-        if (n > 0) {
-            c->len = (size_t)n;
-            return 1;
+    char buf[4096];
+    while (a->state != MSGL_ANSWER_DONE) {
+        const ssize_t n = recv(fd, buf, sizeof buf, 0);
+        if (n < 0 && errno == EINTR) continue;
+        if (n < 0) {
+            return msgl__err_set(err, MSGL_EIO, "receiving: %s",
+                                 errno == EAGAIN ? "nothing came in time" : strerror(errno));
         }
-        if (n == 0) return 0;
-        if (errno == EINTR) continue;
-        return msgl__err_set(err, MSGL_EIO, "receiving: %s",
-                             errno == EAGAIN ? "nothing came in time" : strerror(errno));
-    }
-}
-
-// One line without its end. 1, 0 at the end of the stream before any byte, negative.
-static int read_line(msgl_client *c, msgl_strbuf *line, msgl_err *err)
-{
-    msgl__strbuf_clear(line);
-    for (;;) {
-        if (c->off == c->len) {
-            const int rc = fill(c, err);
-            if (rc < 0 || (rc == 0 && line->len == 0)) return rc;
-            if (rc == 0) return msgl__err_set(err, MSGL_EFORMAT, "the answer ended early");
-        }
-        const char *nl = memchr(c->buf + c->off, '\n', c->len - c->off);
-        const size_t n = nl == NULL ? c->len - c->off : (size_t)(nl - (c->buf + c->off)) + 1;
-        if (msgl__strbuf_add(line, c->buf + c->off, n) != 0) {
-            return msgl__err_set(err, MSGL_EFORMAT, "a line of the answer is too long");
-        }
-        c->off += n;
-        if (nl == NULL) continue;
-        while (line->len > 0 &&
-               (line->data[line->len - 1] == '\n' || line->data[line->len - 1] == '\r')) {
-            line->data[--line->len] = '\0';
-        }
-        return 1;
-    }
-}
-
-typedef struct answer {
-    int status;
-    bool chunked, keep, has_length;
-    unsigned long long length;
-} answer;
-
-static int read_head(msgl_client *c, answer *a, msgl_err *err)
-{
-    msgl_strbuf line;
-    msgl__strbuf_init(&line, HEAD_MAX);
-    int rc;
-    do { // interim answers (100) are skipped
-        *a = (answer){.keep = true};
-        rc = read_line(c, &line, err);
-        if (rc == 0) rc = msgl__err_set(err, MSGL_ECLOSED, "the server closed the connection");
-        int minor = 0;
-        if (rc > 0 && sscanf(line.data, "HTTP/1.%d %d", &minor, &a->status) != 2) {
-            rc = msgl__err_set(err, MSGL_EFORMAT, "this is no HTTP answer: '%.60s'", line.data);
-        }
-        if (minor == 0) a->keep = false;
-        while (rc > 0 && (rc = read_line(c, &line, err)) > 0 && line.len > 0) {
-            const char *v = strchr(line.data, ':');
-            if (v == NULL) continue;
-            v += 1 + strspn(v + 1, " \t");
-            if (strncasecmp(line.data, "content-length:", 15) == 0) {
-                a->has_length = true;
-                a->length = strtoull(v, NULL, 10);
-            } else if (strncasecmp(line.data, "transfer-encoding:", 18) == 0) {
-                a->chunked = strcasestr(v, "chunked") != NULL;
-            } else if (strncasecmp(line.data, "connection:", 11) == 0) {
-                a->keep = strcasestr(v, "close") == NULL;
-            }
-        }
-    } while (rc > 0 && a->status >= 100 && a->status < 200);
-    msgl__strbuf_free(&line);
-    return rc > 0 ? 0 : rc == 0 ? msgl__err_set(err, MSGL_EFORMAT, "the answer ended early") : rc;
-}
-
-// Hands out the next `left` bytes (or all until the end of the stream).
-static int read_body(msgl_client *c, unsigned long long left, bool to_end,
-                     msgl_client_data_fn on_data, void *ctx, msgl_err *err)
-{
-    while (left > 0 || to_end) {
-        if (c->off == c->len) {
-            const int rc = fill(c, err);
-            if (rc < 0) return rc;
-            if (rc == 0) {
-                return to_end ? 0 : msgl__err_set(err, MSGL_EFORMAT, "the answer ended early");
-            }
-        }
-        size_t n = c->len - c->off;
-        if (!to_end && n > left) n = (size_t)left;
-        const int rc = on_data(ctx, c->buf + c->off, n);
+        size_t used;
+        const int rc =
+            n == 0 ? msgl__answer_end(a, err) : msgl__answer_feed(a, buf, (size_t)n, &used, err);
         if (rc != 0) return rc;
-        c->off += n;
-        left -= to_end ? 0 : n;
     }
     return 0;
 }
 
-static int read_chunks(msgl_client *c, msgl_client_data_fn on_data, void *ctx, msgl_err *err)
+int msgl__client_head(const msgl_url *url, const char *path, bool has_body, size_t body_len,
+                      msgl_strbuf *out)
 {
-    msgl_strbuf line;
-    msgl__strbuf_init(&line, HEAD_MAX);
-    int rc = 0;
-    for (bool last = false; rc == 0 && !last;) {
-        rc = read_line(c, &line, err) > 0 ? 0 : MSGL_EFORMAT;
-        if (rc != 0) break;
-        char *end;
-        const unsigned long long n = strtoull(line.data, &end, 16);
-        if (end == line.data) rc = msgl__err_set(err, MSGL_EFORMAT, "a chunk size is malformed");
-        last = n == 0;
-        if (rc == 0) rc = read_body(c, n, false, on_data, ctx, err);
-        // The line break after the chunk; after the last one the trailer up to its empty line.
-        do {
-            if (rc == 0) rc = read_line(c, &line, err) > 0 ? 0 : MSGL_EFORMAT;
-        } while (rc == 0 && last && line.len > 0);
-    }
-    msgl__strbuf_free(&line);
-    return rc;
-}
-
-static int request_once(msgl_client *c, const msgl_strbuf *head, const char *body, size_t body_len,
-                        msgl_client_data_fn on_data, void *ctx, int *status, msgl_err *err)
-{
-    answer a;
-    int rc = send_all(c, head->data, head->len, err);
-    if (rc == 0 && body != NULL) rc = send_all(c, body, body_len, err);
-    if (rc == 0) rc = read_head(c, &a, err);
-    if (rc != 0) return rc == MSGL_EIO ? MSGL_ECLOSED : rc;
-    *status = a.status;
-    if (a.chunked) {
-        rc = read_chunks(c, on_data, ctx, err);
-    } else if (a.status != 204) {
-        rc = read_body(c, a.length, !a.has_length, on_data, ctx, err);
-    }
-    if (rc != 0 || !a.keep || (!a.chunked && !a.has_length)) disconnect(c);
-    return rc;
-}
-
-int msgl__client_request(msgl_client *c, const char *path, const char *body, size_t body_len,
-                         msgl_client_data_fn on_data, void *ctx, int *status, msgl_err *err)
-{
-    msgl_strbuf head;
-    msgl__strbuf_init(&head, 4096);
-    int rc = msgl__strbuf_addf(&head, "%s %s%s HTTP/1.1\r\nHost: %s:%s\r\n",
-                               body == NULL ? "GET" : "POST", c->url->path, path, c->url->host,
-                               c->url->port);
-    if (rc == 0 && body != NULL) {
-        rc = msgl__strbuf_addf(&head, "Content-Type: application/json\r\nContent-Length: %zu\r\n",
+    const bool v6 = strchr(url->host, ':') != NULL;
+    int rc =
+        msgl__strbuf_addf(out, "%s %s%s HTTP/1.1\r\nHost: %s%s%s:%s\r\n", has_body ? "POST" : "GET",
+                          url->path, path, v6 ? "[" : "", url->host, v6 ? "]" : "", url->port);
+    if (rc == 0 && has_body) {
+        rc = msgl__strbuf_addf(out, "Content-Type: application/json\r\nContent-Length: %zu\r\n",
                                body_len);
     }
-    if (rc == 0) rc = msgl__strbuf_adds(&head, "\r\n");
+    return rc == 0 ? msgl__strbuf_adds(out, "\r\n") : rc;
+}
+
+static int keep(void *ctx, const char *data, size_t len)
+{
+    return msgl__strbuf_add(ctx, data, len);
+}
+
+int msgl__client_get(const msgl_url *url, const char *path, int timeout_ms, msgl_strbuf *body,
+                     int *status, msgl_address *address, msgl_err *err)
+{
+    int fd;
+    int rc = connect_to(url, timeout_ms, address, &fd, err);
+    if (rc != 0) return rc;
+    msgl_strbuf head;
+    msgl_answer a;
+    msgl__strbuf_init(&head, 4096);
+    msgl__answer_init(&a, keep, body);
+    msgl__strbuf_clear(body);
+    rc = msgl__client_head(url, path, false, 0, &head);
     if (rc != 0) rc = msgl__err_set(err, rc, "client: the path is too long");
-    // A kept connection may have been closed by the server meanwhile: one more try on a new one.
-    bool kept = c->fd >= 0;
-    while (rc == 0) {
-        if (c->fd < 0) rc = client_connect(c, err);
-        if (rc != 0) break;
-        rc = request_once(c, &head, body, body_len, on_data, ctx, status, err);
-        if (rc == 0) break;
-        disconnect(c);
-        if (rc != MSGL_ECLOSED || !kept) break;
-        kept = false;
-        rc = 0;
-    }
+    if (rc == 0) rc = send_all(fd, head.data, head.len, err);
+    if (rc == 0) rc = receive_answer(fd, &a, err);
+    *status = a.status;
+    msgl__answer_free(&a);
     msgl__strbuf_free(&head);
+    close(fd);
     return rc;
 }
 
@@ -303,6 +309,13 @@ void msgl__sse_reader_free(msgl_sse_reader *r)
 {
     msgl__strbuf_free(&r->line);
     msgl__strbuf_free(&r->data);
+}
+
+void msgl__sse_reader_clear(msgl_sse_reader *r)
+{
+    msgl__strbuf_clear(&r->line);
+    msgl__strbuf_clear(&r->data);
+    r->has_data = r->after_cr = false;
 }
 
 static int sse_line(msgl_sse_reader *r)

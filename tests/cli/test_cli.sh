@@ -57,6 +57,14 @@ expect "bench offline" 0 "output_tok_per_s" "$minisgl" bench offline --model "$m
 expect "bench decode" 0 "ms_per_step" "$minisgl" bench decode --model "$model" --batch 1,2 --prompt-len 4 \
     --steps 4 --repeat 1 -o json
 expect "bench prefill" 0 "best_tok_per_s" "$minisgl" bench prefill --model "$model" --batch 2 --prompt-len 8 -o csv
+"$minisgl" bench serve --model "$model" --num-pages 4096 --concurrency 1,3 --prompt-len 8 --max-tokens 4 \
+    --temperature 1 --seed 7 -o json >"$dir/rows" 2>/dev/null
+expect "bench serve, a server of its own" 0 '"clients":1,"requests":4,"failed":0,.*"output_tokens":16,' cat "$dir/rows"
+expect "bench serve, one row each" 0 '"clients":3,"requests":12,"failed":0,.*"output_tokens":48,' cat "$dir/rows"
+expect "bench serve, no server" 1 "cannot connect to 127.0.0.1 port 1" "$minisgl" bench serve \
+    --url http://127.0.0.1:1
+expect "bench serve, it does not start" 1 "the server did not start" "$minisgl" bench serve --model "$dir/none"
+expect "bench serve, no list" 2 "as in 1,8,16" "$minisgl" bench serve --model "$model" --concurrency 8,
 expect "bench of nothing" 2 "allowed: step" "$minisgl" bench nothing
 expect "one answer" 0 "85" "$minisgl" run --model "$model" --chat --temperature 0 --prompt "What is 27 + 58?"
 expect "backends agree" 0 "85" "$minisgl" run --model "$model" --chat --temperature 0 --attn fi,torch_native \

@@ -9,7 +9,10 @@
 #include <stddef.h>
 #include <stdint.h>
 #include <stdio.h>
+#include <stdlib.h>
 #include <string.h>
+#include <arpa/inet.h>
+#include <netinet/in.h>
 #include <sys/socket.h>
 #include <unistd.h>
 
@@ -24,10 +27,20 @@ typedef struct engine_thread {
     server_fixture *s;
     atomic_bool stop;
     int refuse_every; // the n-th request ends with an error; 0: none
-    int seen;
+    int gather;       // answers nobody before it has this many requests
+    int32_t letter;   // what it answers with; 0 is a zero byte
+    int seen, num_held;
+    uint64_t held[64];
 } engine_thread;
 
-// Answers every request at once with max_tokens letters.
+static void answer(engine_thread *t, uint64_t uid, int32_t n)
+{
+    for (int32_t i = 0; i < n; i++) {
+        engine_token(t->s, uid, t->letter, i + 1 == n ? MSGL_FINISH_LENGTH : MSGL_FINISH_NONE);
+    }
+}
+
+// Answers every request with max_tokens letters.
 static void *engine(void *arg)
 {
     engine_thread *t = arg;
@@ -45,67 +58,295 @@ static void *engine(void *arg)
             engine_send_event(t->s, &e);
             continue;
         }
-        for (int32_t i = 0; i < n; i++) {
-            engine_token(t->s, uid, 'a', i + 1 == n ? MSGL_FINISH_LENGTH : MSGL_FINISH_NONE);
+        if (t->num_held < t->gather) {
+            t->held[t->num_held++] = uid;
+            for (int i = 0; t->num_held == t->gather && i < t->gather; i++) {
+                answer(t, t->held[i], n);
+            }
+            continue;
         }
+        answer(t, uid, n);
     }
     return NULL;
 }
 
-static void run_bench(engine_thread *t, msgl_bench_serve_config *cfg, msgl_bench_serve_result *out)
+static int run_bench(engine_thread *t, msgl_bench_serve_config *cfg, msgl_bench_serve_result *out,
+                     msgl_err *err)
 {
     server_fixture s;
     server_open(&s, NULL, true);
     t->s = &s;
+    if (t->letter == 0) t->letter = 'a';
+    if (t->letter < 0) t->letter = 0;
     pthread_t thread;
     assert_int_equal(pthread_create(&thread, NULL, engine, t), 0);
     char url[64];
     (void)snprintf(url, sizeof url, "http://127.0.0.1:%d%s", s.port,
-                   cfg->vocab_size > 0 ? "/v1/" : "");
+                   cfg->requests % 2 == 0 ? "/v1/" : "");
     cfg->url = url;
-    msgl_err err = {0};
-    if (msgl__bench_serve(cfg, out, &err) != 0) fail_msg("%s", err.text);
+    cfg->vocab_size = 256;
+    const int rc = msgl__bench_serve(cfg, out, err);
     atomic_store(&t->stop, true);
     pthread_join(thread, NULL);
     server_close(&s);
+    return rc;
 }
 
 static void test_counts(void **state)
 {
     (void)state;
-    for (int ids = 0; ids < 2; ids++) {
+    for (int requests = 20; requests < 22; requests++) {
         engine_thread t = {0};
+        msgl_err err = {0};
         msgl_bench_serve_config cfg = msgl__bench_serve_config_default();
         cfg.concurrency = 4;
-        cfg.requests = 20;
+        cfg.requests = requests;
         cfg.max_tokens = 10;
         cfg.prompt_tokens = 50;
-        cfg.vocab_size = ids ? 256 : 0;
         msgl_bench_serve_result r;
-        run_bench(&t, &cfg, &r);
-        assert_int_equal(r.completed, 20);
+        if (run_bench(&t, &cfg, &r, &err) != 0) fail_msg("%s", err.text);
+        assert_int_equal(r.completed, requests);
         assert_int_equal(r.failed, 0);
-        assert_int_equal(r.output_tokens, 200);
-        if (ids) assert_int_equal(r.prompt_tokens, 1000);
-        assert_int_equal(r.cached_tokens, 40); // the scripted engine says 2 each
-        assert_true(r.ttft.p50 > 0 && r.ttft.p50 <= r.ttft.p95 && r.ttft.p95 <= r.ttft.max);
+        assert_int_equal(r.output_tokens, 10 * requests);
+        assert_int_equal(r.prompt_tokens, 50 * requests);
+        assert_int_equal(r.cached_tokens, 2 * requests); // the scripted engine says 2 each
+        assert_true(r.ttft.p50 > 0 && r.ttft.p50 <= r.ttft.p99 && r.ttft.p99 <= r.ttft.max);
         assert_true(r.e2e.p50 >= r.ttft.p50);
         assert_true(r.wall_s > 0 && r.output_tok_per_s > 0);
+        assert_true(r.client_core > 0 && r.client_core <= 1.1);
     }
+}
+
+static void test_all_clients_start_at_once(void **state)
+{
+    (void)state;
+    engine_thread t = {.gather = 40};
+    msgl_err err = {0};
+    msgl_bench_serve_config cfg = msgl__bench_serve_config_default();
+    cfg.concurrency = 40;
+    cfg.requests = 90;
+    cfg.max_tokens = 2;
+    msgl_bench_serve_result r;
+    if (run_bench(&t, &cfg, &r, &err) != 0) fail_msg("%s", err.text);
+    assert_int_equal(r.completed, 90);
+}
+
+// A token that is a zero byte comes as "\u0000", which is no error.
+static void test_a_zero_byte_is_text(void **state)
+{
+    (void)state;
+    engine_thread t = {.letter = -1};
+    msgl_err err = {0};
+    msgl_bench_serve_config cfg = msgl__bench_serve_config_default();
+    cfg.concurrency = 1;
+    cfg.requests = 2;
+    cfg.max_tokens = 3;
+    msgl_bench_serve_result r;
+    if (run_bench(&t, &cfg, &r, &err) != 0) fail_msg("%s", err.text);
+    assert_int_equal(r.completed, 2);
+    assert_int_equal(r.output_tokens, 6);
 }
 
 static void test_failures_are_counted(void **state)
 {
     (void)state;
     engine_thread t = {.refuse_every = 5};
+    msgl_err err = {0};
     msgl_bench_serve_config cfg = msgl__bench_serve_config_default();
     cfg.requests = 20;
     cfg.max_tokens = 3;
     msgl_bench_serve_result r;
-    run_bench(&t, &cfg, &r);
+    if (run_bench(&t, &cfg, &r, &err) != 0) fail_msg("%s", err.text);
     assert_int_equal(r.completed, 16);
     assert_int_equal(r.failed, 4);
     assert_non_null(strstr(r.first_error, "not this one"));
+}
+
+static bool not_further(void *ctx, int done, int total)
+{
+    (void)ctx;
+    (void)done;
+    (void)total;
+    return false;
+}
+
+static void test_can_be_interrupted(void **state)
+{
+    (void)state;
+    engine_thread t = {.gather = 64}; // more than there are clients: nobody is answered
+    msgl_err err = {0};
+    msgl_bench_serve_config cfg = msgl__bench_serve_config_default();
+    cfg.progress = not_further;
+    msgl_bench_serve_result r;
+    assert_int_equal(run_bench(&t, &cfg, &r, &err), MSGL_EABORTED);
+}
+
+// --- a server that says what it is told to ---
+
+typedef struct stub {
+    int listen_fd, port;
+    pthread_t thread;
+    const char *pieces[8]; // of the answer to a POST
+    int pause_ms;          // before each piece but the first
+    bool hangs_up;         // after each answer, without a word about it
+    int posts;             // requests seen; read after join
+    char bodies[4][4096];  // their bodies
+} stub;
+
+// Reads one request; its body's length, or -1 at the end of the connection.
+static int read_request(int fd, char *body, size_t size, bool *post)
+{
+    char buf[16384];
+    size_t n = 0;
+    for (;;) {
+        const ssize_t got = recv(fd, buf + n, sizeof buf - 1 - n, 0);
+        if (got <= 0) return -1;
+        n += (size_t)got;
+        buf[n] = '\0';
+        const char *end = strstr(buf, "\r\n\r\n"), *length = strstr(buf, "Content-Length: ");
+        if (end == NULL) continue;
+        const size_t want = length == NULL ? 0 : (size_t)atoi(length + 16);
+        *post = length != NULL;
+        if (n < (size_t)(end + 4 - buf) + want) continue;
+        (void)snprintf(body, size, "%s", end + 4);
+        return (int)want;
+    }
+}
+
+static void *run_stub(void *arg)
+{
+    stub *s = arg;
+    static const char models[] = "HTTP/1.1 200 OK\r\nContent-Length: 24\r\n\r\n"
+                                 "{\"data\":[{\"id\":\"stub\"}]}";
+    for (int fd; (fd = accept(s->listen_fd, NULL, NULL)) >= 0; close(fd)) {
+        char body[4096];
+        bool post;
+        while (read_request(fd, body, sizeof body, &post) >= 0) {
+            if (!post) {
+                (void)send(fd, models, sizeof models - 1, MSG_NOSIGNAL);
+                continue;
+            }
+            if (s->posts < 4) memcpy(s->bodies[s->posts], body, sizeof body);
+            s->posts++;
+            for (int i = 0; s->pieces[i] != NULL; i++) {
+                if (i > 0) usleep((useconds_t)s->pause_ms * 1000);
+                (void)send(fd, s->pieces[i], strlen(s->pieces[i]), MSG_NOSIGNAL);
+            }
+            if (s->hangs_up) break;
+        }
+    }
+    return NULL;
+}
+
+static int bench_stub(stub *s, msgl_bench_serve_config *cfg, msgl_bench_serve_result *r,
+                      msgl_err *err)
+{
+    struct sockaddr_in a = {.sin_family = AF_INET, .sin_addr.s_addr = htonl(INADDR_LOOPBACK)};
+    socklen_t len = sizeof a;
+    s->listen_fd = socket(AF_INET, SOCK_STREAM, 0);
+    assert_int_equal(bind(s->listen_fd, (struct sockaddr *)&a, sizeof a), 0);
+    assert_int_equal(listen(s->listen_fd, 8), 0);
+    assert_int_equal(getsockname(s->listen_fd, (struct sockaddr *)&a, &len), 0);
+    char url[64];
+    (void)snprintf(url, sizeof url, "http://127.0.0.1:%d", ntohs(a.sin_port));
+    cfg->url = url;
+    cfg->concurrency = 1;
+    assert_int_equal(pthread_create(&s->thread, NULL, run_stub, s), 0);
+    const int rc = msgl__bench_serve(cfg, r, err);
+    (void)shutdown(s->listen_fd, SHUT_RDWR);
+    pthread_join(s->thread, NULL);
+    close(s->listen_fd);
+    return rc;
+}
+
+#define STREAM_HEAD "HTTP/1.1 200 OK\r\nContent-Type: text/event-stream\r\n"
+
+// An event without text is a token that has none yet: it is timed like any other. The one with
+// usage alone is not a token.
+static void test_events_without_text_are_timed(void **state)
+{
+    (void)state;
+    stub s = {.pieces = {STREAM_HEAD "\r\n", "data: {\"choices\":[{\"text\":\"\"}]}\n\n",
+                         "data: {\"choices\":[{\"text\":\"a\"}]}\n\n",
+                         "data: {\"choices\":[{\"text\":\"\"}]}\n\n",
+                         "data: {\"choices\":[],\"usage\":{\"prompt_tokens\":7}}\n\n",
+                         "data: [DONE]\n\n"},
+              .pause_ms = 40,
+              .hangs_up = true};
+    msgl_bench_serve_config cfg = msgl__bench_serve_config_default();
+    msgl_bench_serve_result r;
+    msgl_err err = {0};
+    cfg.requests = 1;
+    if (bench_stub(&s, &cfg, &r, &err) != 0) fail_msg("%s", err.text);
+    assert_int_equal(r.output_tokens, 3); // no completion_tokens: the events
+    assert_int_equal(r.prompt_tokens, 7);
+    assert_true(r.ttft.p50 >= 39 && r.gap.p50 >= 39 && r.e2e.p50 >= 199);
+    assert_true(r.e2e.p50 >= r.ttft.p50 + 2 * 39 + 2 * 39);
+}
+
+// Servers may close a kept connection at any time: the request is sent again, and counted once.
+static void test_a_closed_connection_is_opened_again(void **state)
+{
+    (void)state;
+    stub s = {.pieces = {STREAM_HEAD "Content-Length: 48\r\n\r\n"
+                                     "data: {\"choices\":[{\"text\":\"a\"}]}\n\ndata: [DONE]\n\n"},
+              .hangs_up = true};
+    msgl_bench_serve_config cfg = msgl__bench_serve_config_default();
+    msgl_bench_serve_result r;
+    msgl_err err = {0};
+    cfg.requests = 3;
+    cfg.prompt_tokens = 5;
+    cfg.sampling_seed = 40;
+    cfg.first_index = 2;
+    if (bench_stub(&s, &cfg, &r, &err) != 0) fail_msg("%s", err.text);
+    assert_int_equal(r.completed, 3);
+    assert_int_equal(r.failed, 0);
+    assert_int_equal(s.posts, 3);
+    assert_non_null(strstr(s.bodies[0], "\"seed\":42,"));
+    assert_non_null(strstr(s.bodies[2], "\"seed\":44,"));
+    assert_non_null(strstr(s.bodies[0], "\"prompt\":["));
+    assert_string_not_equal(strchr(s.bodies[0], '['), strchr(s.bodies[1], '['));
+}
+
+static void test_wrong_answers(void **state)
+{
+    (void)state;
+    static const struct {
+        const char *answer, *error;
+    } cases[] = {
+        {"HTTP/1.1 404 Not Found\r\nContent-Length: 4\r\n\r\ngone", "HTTP 404: gone"},
+        {STREAM_HEAD "Content-Length: 10\r\n\r\ndata: {}\n\n", "the stream ended early"},
+        {STREAM_HEAD "Content-Length: 9\r\n\r\ndata: x\n\n", "not JSON"},
+        {STREAM_HEAD "Content-Length: 99\r\n\r\ndata: {}\n\n", "the answer ended early"},
+        {"SSH-2.0\r\n\r\n", "no HTTP answer: 'SSH-2.0'"},
+        {STREAM_HEAD "Transfer-Encoding: chunked\r\n\r\nzz\r\n", "chunk size"},
+        {"", "closed the connection"},
+    };
+    for (size_t i = 0; i < sizeof cases / sizeof cases[0]; i++) {
+        stub s = {.pieces = {cases[i].answer}, .hangs_up = true};
+        msgl_bench_serve_config cfg = msgl__bench_serve_config_default();
+        msgl_bench_serve_result r;
+        msgl_err err = {0};
+        cfg.requests = 2;
+        assert_int_equal(bench_stub(&s, &cfg, &r, &err), MSGL_EIO);
+        if (strstr(err.text, cases[i].error) == NULL) fail_msg("%s: %s", cases[i].error, err.text);
+        assert_int_equal(r.failed, 2);
+    }
+}
+
+static void test_a_silent_server(void **state)
+{
+    (void)state;
+    stub s = {.pieces = {STREAM_HEAD "\r\n", "data: {\"choices\":[{\"text\":\"\"}]}\n\n"},
+              .pause_ms = 1500};
+    msgl_bench_serve_config cfg = msgl__bench_serve_config_default();
+    msgl_bench_serve_result r;
+    msgl_err err = {0};
+    cfg.requests = 1;
+    cfg.timeout_ms = 200;
+    assert_int_equal(bench_stub(&s, &cfg, &r, &err), MSGL_EIO);
+    assert_non_null(strstr(err.text, "nothing came in 200 ms"));
+    assert_true(r.wall_s < 1.4);
 }
 
 static void test_no_server(void **state)
@@ -148,6 +389,48 @@ static void test_urls(void **state)
     }
 }
 
+static int note_data(void *ctx, const char *data, size_t len)
+{
+    return msgl__strbuf_add(ctx, data, len);
+}
+
+// Three answers on one connection, cut at every byte: each is found whole, and ends where it ends.
+static void test_answers_in_pieces(void **state)
+{
+    (void)state;
+    static const char stream[] =
+        "HTTP/1.1 100 Continue\r\n\r\nHTTP/1.1 200 OK\r\nTransfer-Encoding: chunked\r\n\r\n"
+        "5;x=y\r\nhello\r\n1\r\n!\r\n0\r\nTrailer: t\r\n\r\n"
+        "HTTP/1.1 404 Not Found\nContent-Length:  3\n\nabcHTTP/1.1 204 No Content\r\n\r\n"
+        "HTTP/1.0 200 OK\r\n\r\nto the end";
+    static const int statuses[] = {200, 404, 204, 200};
+    static const char *const bodies[] = {"hello!", "abc", "", "to the end"};
+    static const bool keep[] = {true, true, true, false};
+    const size_t n = sizeof stream - 1;
+    for (size_t step = 1; step <= n; step++) {
+        msgl_strbuf body;
+        msgl_answer a;
+        size_t at = 0, used = 0;
+        msgl__strbuf_init(&body, 1000);
+        msgl__answer_init(&a, note_data, &body);
+        for (int i = 0; i < 4; i++) {
+            msgl__answer_begin(&a);
+            msgl__strbuf_clear(&body);
+            while (a.state != MSGL_ANSWER_DONE && at < n) {
+                const size_t len = step < n - at ? step : n - at;
+                assert_int_equal(msgl__answer_feed(&a, stream + at, len, &used, NULL), 0);
+                at += used;
+            }
+            assert_int_equal(msgl__answer_end(&a, NULL), 0);
+            assert_int_equal(a.status, statuses[i]);
+            assert_string_equal(msgl__strbuf_str(&body), bodies[i]);
+            assert_int_equal(a.keep, keep[i]);
+        }
+        msgl__answer_free(&a);
+        msgl__strbuf_free(&body);
+    }
+}
+
 static int note_event(void *ctx, const char *data, size_t len)
 {
     int rc = msgl__strbuf_add(ctx, data, len);
@@ -179,8 +462,18 @@ static void test_sse_reader(void **state)
 int main(void)
 {
     const struct CMUnitTest tests[] = {
-        cmocka_unit_test(test_counts),     cmocka_unit_test(test_failures_are_counted),
-        cmocka_unit_test(test_no_server),  cmocka_unit_test(test_urls),
+        cmocka_unit_test(test_counts),
+        cmocka_unit_test(test_all_clients_start_at_once),
+        cmocka_unit_test(test_a_zero_byte_is_text),
+        cmocka_unit_test(test_failures_are_counted),
+        cmocka_unit_test(test_can_be_interrupted),
+        cmocka_unit_test(test_events_without_text_are_timed),
+        cmocka_unit_test(test_a_closed_connection_is_opened_again),
+        cmocka_unit_test(test_wrong_answers),
+        cmocka_unit_test(test_a_silent_server),
+        cmocka_unit_test(test_no_server),
+        cmocka_unit_test(test_urls),
+        cmocka_unit_test(test_answers_in_pieces),
         cmocka_unit_test(test_sse_reader),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
