@@ -2,12 +2,10 @@
 //
 // The files of a checkpoint: which they are, their mappings, and one list of all tensors by name.
 #include <errno.h>
-#include <fcntl.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
 #include <sys/mman.h>
-#include <sys/stat.h>
 #include <unistd.h>
 
 #include "core/mem.h"
@@ -31,24 +29,20 @@ struct msgl_checkpoint {
 
 static int map_file(shard *s, msgl_err *err)
 {
-    const int fd = open(s->path, O_RDONLY | O_CLOEXEC);
-    if (fd < 0) {
-        return msgl__err_set(err, errno == ENOENT ? MSGL_ENOENT : MSGL_EIO, "%s: %s",
-                             msgl__path_tail(s->path), strerror(errno));
-    }
-    struct stat st;
-    int code = 0;
-    if (fstat(fd, &st) != 0 || !S_ISREG(st.st_mode) || st.st_size == 0) {
-        code = msgl__err_set(err, MSGL_EFORMAT, "%s: not a regular file with content",
-                             msgl__path_tail(s->path));
+    int fd;
+    size_t size;
+    int code = msgl__file_open(s->path, &fd, &size, err);
+    if (code != 0) return code;
+    if (size == 0) {
+        code = msgl__err_set(err, MSGL_EFORMAT, "%s: empty", msgl__path_tail(s->path));
     } else {
-        void *map = mmap(NULL, (size_t)st.st_size, PROT_READ, MAP_PRIVATE, fd, 0);
+        void *map = mmap(NULL, size, PROT_READ, MAP_PRIVATE, fd, 0);
         if (map == MAP_FAILED) {
             code =
                 msgl__err_set(err, MSGL_EIO, "%s: %s", msgl__path_tail(s->path), strerror(errno));
         } else {
             s->map = map;
-            s->size = (size_t)st.st_size;
+            s->size = size;
         }
     }
     close(fd);

@@ -1,77 +1,22 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "models/json_read.h"
 
-#include <errno.h>
+#include <math.h>
 #include <stdio.h>
-#include <string.h>
-#include <sys/stat.h>
 
 #include "core/mem.h"
-
-const char *msgl__printable(const char *s, char *buf, size_t size)
-{
-    size_t n = 0;
-    for (; s[n] != '\0' && n + 1 < size; n++) {
-        const unsigned char c = (unsigned char)s[n];
-        buf[n] = c < 0x20 || c == 0x7f ? '?' : (char)c;
-    }
-    buf[n] = '\0';
-    return buf;
-}
-
-const char *msgl__path_tail(const char *path)
-{
-    const size_t n = strlen(path), most = 80;
-    if (n <= most) return path;
-    const char *tail = path + n - most, *slash = strchr(tail, '/');
-    return slash != NULL ? slash + 1 : tail;
-}
-
-// The whole file, to be freed with msgl__free.
-static int read_file(const char *path, size_t max_bytes, char **out, size_t *out_len, msgl_err *err)
-{
-    FILE *f = fopen(path, "rb");
-    if (f == NULL) {
-        const int code = errno == ENOENT || errno == ENOTDIR ? MSGL_ENOENT : MSGL_EIO;
-        return msgl__err_set(err, code, "%s: %s", msgl__path_tail(path), strerror(errno));
-    }
-    struct stat st;
-    char *data = NULL;
-    int code = 0;
-    if (fstat(fileno(f), &st) != 0 || !S_ISREG(st.st_mode)) {
-        code = msgl__err_set(err, MSGL_EIO, "%s: not a regular file", msgl__path_tail(path));
-    } else if ((uint64_t)st.st_size > max_bytes) {
-        code = msgl__err_set(err, MSGL_ELIMIT, "%s: found %lld bytes, allowed %zu",
-                             msgl__path_tail(path), (long long)st.st_size, max_bytes);
-    } else if ((data = msgl__malloc((size_t)st.st_size)) == NULL) {
-        code = msgl__err_set(err, MSGL_ENOMEM, "%s: out of memory", msgl__path_tail(path));
-    } else if (fread(data, 1, (size_t)st.st_size, f) != (size_t)st.st_size) {
-        code = msgl__err_set(err, MSGL_EIO, "%s: cannot read", msgl__path_tail(path));
-    }
-    fclose(f);
-    if (code != 0) {
-        msgl__free(data);
-        return code;
-    }
-    *out = data;
-    *out_len = (size_t)st.st_size;
-    return 0;
-}
+#include "utils/file.h"
+#include "utils/json.h"
 
 int msgl__json_load(const char *path, size_t max_bytes, json_t **out, msgl_err *err)
 {
     char *data = NULL;
     size_t len = 0;
-    const int code = read_file(path, max_bytes, &data, &len, err);
-    if (code != 0) return code;
-    json_error_t je;
-    json_t *root = json_loadb(data, len, 0, &je);
+    json_t *root = NULL;
+    int code = msgl__file_read(path, max_bytes, &data, &len, err);
+    if (code == 0) code = msgl__json_parse(msgl__path_tail(path), data, len, 0, &root, err);
     msgl__free(data);
-    if (root == NULL) {
-        char text[120];
-        return msgl__err_set(err, MSGL_EFORMAT, "%s:%d: %s", msgl__path_tail(path), je.line,
-                             msgl__printable(je.text, text, sizeof text));
-    }
+    if (code != 0) return code;
     if (!json_is_object(root)) {
         json_decref(root);
         return msgl__err_set(err, MSGL_EFORMAT, "%s: the top level is not a JSON object",
@@ -86,7 +31,13 @@ const char *msgl__json_show(const json_t *v, char *buf, size_t size)
     char text[48];
     switch (v == NULL ? JSON_NULL : json_typeof(v)) {
     case JSON_INTEGER: snprintf(buf, size, "%lld", (long long)json_integer_value(v)); break;
-    case JSON_REAL: snprintf(buf, size, "%.10g", json_real_value(v)); break;
+    case JSON_REAL:
+        if (fabs(json_real_value(v)) == MSGL_JSON_BEYOND) {
+            snprintf(buf, size, "NaN or a number beyond 1e308");
+        } else {
+            snprintf(buf, size, "%.10g", json_real_value(v));
+        }
+        break;
     case JSON_STRING:
         snprintf(buf, size, "\"%s\"", msgl__printable(json_string_value(v), text, sizeof text));
         break;

@@ -12,6 +12,7 @@
 #include <jansson.h>
 
 #include "core/err.h"
+#include "utils/file.h"
 
 typedef struct msgl_json_reader {
     const char *file;    // for messages
@@ -21,7 +22,8 @@ typedef struct msgl_json_reader {
     int status; // 0 or the first failure
 } msgl_json_reader;
 
-// Reads and parses the file at `path`, at most max_bytes long, whose top level must be an object.
+// Reads and parses (utils/json.h) the file at `path`, at most max_bytes long, whose top level must
+// be an object.
 // Errors name the file: MSGL_ENOENT, MSGL_EIO, MSGL_ELIMIT, MSGL_EFORMAT (with the line).
 int msgl__json_load(const char *path, size_t max_bytes, json_t **out, msgl_err *err);
 
@@ -45,10 +47,5 @@ void msgl__json_reject(msgl_json_reader *r, int code, const char *key, const jso
 // A short printable form of a value for messages: numbers and strings as they are (cut, control
 // characters replaced), containers by kind and size.
 const char *msgl__json_show(const json_t *v, char *buf, size_t size);
-// The end of a path, at most 80 bytes of it from the start of a component, so that a message still
-// has room for what is wrong.
-const char *msgl__path_tail(const char *path);
-// Copies s into buf, cut to size, with control characters replaced, for messages on one line.
-const char *msgl__printable(const char *s, char *buf, size_t size);
 
 #endif

@@ -9,6 +9,7 @@
 #include "core/attributes.h"
 #include "core/mem.h"
 #include "models/json_read.h"
+#include "utils/json.h"
 
 // The format's own bound on the header.
 static const size_t MAX_HEADER = 100u << 20;
@@ -78,8 +79,9 @@ static int parse_shape(const entry_ctx *c, const json_t *v, msgl_tensor *t, size
 static int parse_offsets(const entry_ctx *c, const json_t *v, size_t *begin, size_t *end)
 {
     const json_t *b = json_array_get(v, 0), *e = json_array_get(v, 1);
-    if (json_array_size(v) != 2 || !json_is_integer(b) || !json_is_integer(e)) {
-        return entry_error(c, "data_offsets", v, "two integers");
+    if (json_array_size(v) != 2) return entry_error(c, "data_offsets", v, "two integers");
+    if (!json_is_integer(b) || !json_is_integer(e)) {
+        return entry_error(c, "data_offsets", json_is_integer(b) ? e : b, "two integers");
     }
     const json_int_t from = json_integer_value(b), to = json_integer_value(e);
     if (from < 0 || to < from || (uint64_t)to > c->data_size) {
@@ -190,14 +192,10 @@ int msgl__safetensors_parse(const uint8_t *bytes, size_t size, const char *file_
                              "%s: header length: found %llu, the file has %zu bytes", file_name,
                              (unsigned long long)header, size);
     }
-    json_error_t je;
-    json_t *root = json_loadb((const char *)bytes + 8, (size_t)header, JSON_REJECT_DUPLICATES, &je);
-    if (root == NULL) {
-        char text[120];
-        return msgl__err_set(err, MSGL_EFORMAT, "%s: header: %s at byte %d", file_name,
-                             msgl__printable(je.text, text, sizeof text), je.position);
-    }
-    int code;
+    json_t *root;
+    int code = msgl__json_parse("header", (const char *)bytes + 8, (size_t)header,
+                                JSON_REJECT_DUPLICATES, &root, err);
+    if (code != 0) return msgl__err_prefix(err, code, "%s", file_name);
     if (json_is_object(root)) {
         code = parse_header(root, bytes + 8 + header, size - 8 - (size_t)header, file_name,
                             file_index, list, count, err);

@@ -1,13 +1,14 @@
 // SPDX-License-Identifier: Apache-2.0
 //
 // The chat templates of a model folder and the special tokens that they may name.
-#include <errno.h>
 #include <stdio.h>
 #include <string.h>
 
 #include "core/mem.h"
 #include "tokenizer/chat_template.h"
 #include "tokenizer/jinja_render.h"
+#include "utils/file.h"
+#include "utils/json.h"
 
 enum { MAX_FILE = 64 << 20 };
 
@@ -15,31 +16,6 @@ struct msgl_chat_templates {
     msgl_chat_template *dflt, *tool_use; // either may be NULL, not both
     json_t *tokens; // bos_token, eos_token ..., and what variables are when the client sends none
 };
-
-// The whole file, owned by the caller. MSGL_ENOENT when it is not there.
-static int read_file(const char *path, char **out, size_t *len, msgl_err *err)
-{
-    FILE *f = fopen(path, "rb");
-    if (f == NULL) {
-        return msgl__err_set(err, errno == ENOENT ? MSGL_ENOENT : MSGL_EIO, "%s: %s", path,
-                             strerror(errno));
-    }
-    msgl_strbuf b;
-    char chunk[16384];
-    size_t n;
-    int rc = 0;
-    msgl__strbuf_init(&b, MAX_FILE);
-    while (rc == 0 && (n = fread(chunk, 1, sizeof chunk, f)) > 0) {
-        rc = msgl__strbuf_add(&b, chunk, n);
-    }
-    if (rc == 0 && ferror(f)) rc = MSGL_EIO;
-    fclose(f);
-    *len = b.len;
-    *out = rc == 0 ? msgl__strbuf_take(&b) : NULL;
-    if (rc == 0 && *out == NULL) rc = MSGL_ENOMEM;
-    msgl__strbuf_free(&b);
-    return rc == 0 ? 0 : msgl__err_set(err, rc, "%s: %s", path, msgl__status_text(rc));
-}
 
 static int join_path(const char *dir, const char *name, char *out, size_t size, msgl_err *err)
 {
@@ -53,21 +29,17 @@ static int read_json(const char *dir, const char *name, json_t **out, msgl_err *
 {
     char path[4096], *text;
     size_t len;
-    json_error_t why;
     *out = NULL;
     int rc = join_path(dir, name, path, sizeof path, err);
-    if (rc == 0) rc = read_file(path, &text, &len, err);
+    if (rc == 0) rc = msgl__file_read(path, MAX_FILE, &text, &len, err);
     if (rc == MSGL_ENOENT) return 0;
     if (rc != 0) return rc;
-    *out = json_loadb(text, len, 0, &why);
+    rc = msgl__json_parse(msgl__path_tail(path), text, len, JSON_ALLOW_NUL, out, err);
     msgl__free(text);
-    if (*out == NULL) {
-        return msgl__err_set(err, MSGL_EFORMAT, "%s: line %d: %s", path, why.line, why.text);
-    }
-    if (json_is_object(*out)) return 0;
+    if (rc != 0 || json_is_object(*out)) return rc;
     json_decref(*out);
     *out = NULL;
-    return msgl__err_set(err, MSGL_EFORMAT, "%s: expected a JSON object", path);
+    return msgl__err_set(err, MSGL_EFORMAT, "%s: expected a JSON object", msgl__path_tail(path));
 }
 
 static int parse_into(const char *file, const char *text, size_t len, msgl_chat_template **out,
@@ -89,7 +61,7 @@ static int load_jinja(const char *dir, const char *name, msgl_chat_template **ou
     char path[4096], *text;
     size_t len;
     int rc = join_path(dir, name, path, sizeof path, err);
-    if (rc == 0) rc = read_file(path, &text, &len, err);
+    if (rc == 0) rc = msgl__file_read(path, MAX_FILE, &text, &len, err);
     if (rc == MSGL_ENOENT) return 0;
     if (rc != 0) return rc;
     rc = parse_into(path, text, len, out, err);

@@ -3,12 +3,12 @@
 // From the files of a model folder to a tokenizer.
 #include "tokenizer/load.h"
 
-#include <errno.h>
 #include <stdio.h>
 #include <string.h>
-#include <sys/stat.h>
 
 #include "tokenizer/added.h"
+#include "utils/file.h"
+#include "utils/json.h"
 
 // ---- added tokens ----
 
@@ -309,21 +309,15 @@ static int load_parts(msgl_tokenizer *t, const json_t *root, const model_text *m
     return rc;
 }
 
-static json_t *parse_json(const char *text, size_t len, const char *name, size_t flags,
-                          msgl_err *err)
+static int parse_json(const char *text, size_t len, const char *name, size_t flags, json_t **out,
+                      msgl_err *err)
 {
     if (len > MSGL_TOK_MAX_TREE) {
-        msgl__err_set(err, MSGL_EFORMAT, "%s: %zu bytes besides vocabulary and merges; at most %zu",
-                      name, len, MSGL_TOK_MAX_TREE);
-        return NULL;
+        return msgl__err_set(err, MSGL_EFORMAT,
+                             "%s: %zu bytes besides vocabulary and merges; at most %zu", name, len,
+                             MSGL_TOK_MAX_TREE);
     }
-    json_error_t e;
-    json_t *j = json_loadb(text, len, JSON_ALLOW_NUL | flags, &e);
-    if (j == NULL) {
-        msgl__err_set(err, MSGL_EFORMAT, "%s: line %d column %d: %s", name, e.line, e.column,
-                      e.text);
-    }
-    return j;
+    return msgl__json_parse(name, text, len, JSON_ALLOW_NUL | flags, out, err);
 }
 
 // The tree of tokenizer.json without the two large values.
@@ -340,9 +334,8 @@ static int parse_root(const char *json, size_t len, model_text *m, json_t **root
     if (rc != 0) {
         rc = msgl__j_enomem(err);
     } else {
-        *root = parse_json(msgl__strbuf_str(&rest), rest.len, "tokenizer.json",
-                           JSON_REJECT_DUPLICATES, err);
-        if (*root == NULL) rc = MSGL_EFORMAT;
+        rc = parse_json(msgl__strbuf_str(&rest), rest.len, "tokenizer.json", JSON_REJECT_DUPLICATES,
+                        root, err);
     }
     msgl__strbuf_free(&rest);
     return rc;
@@ -355,8 +348,7 @@ int msgl__tokenizer_parse(const char *json, size_t len, const char *config, size
     json_t *root = NULL, *conf = NULL;
     int rc = parse_root(json, len, &m, &root, err);
     if (rc == 0 && config != NULL) {
-        conf = parse_json(config, config_len, "tokenizer_config.json", 0, err);
-        if (conf == NULL) rc = MSGL_EFORMAT;
+        rc = parse_json(config, config_len, "tokenizer_config.json", 0, &conf, err);
     }
     msgl_tokenizer *t = rc == 0 ? msgl__calloc(1, sizeof(*t)) : NULL;
     if (t != NULL) {
@@ -379,36 +371,6 @@ int msgl__tokenizer_parse(const char *json, size_t len, const char *config, size
     return 0;
 }
 
-// Reads a whole file; MSGL_ENOENT when there is none.
-static int read_file(const char *path, char **data, size_t *len, msgl_err *err)
-{
-    FILE *f = fopen(path, "rb");
-    if (f == NULL) {
-        const int code = errno == ENOENT || errno == ENOTDIR ? MSGL_ENOENT : MSGL_EIO;
-        return msgl__err_set(err, code, "%s: %s", path, strerror(errno));
-    }
-    struct stat st;
-    int rc = 0;
-    *data = NULL;
-    if (fstat(fileno(f), &st) != 0 || !S_ISREG(st.st_mode)) {
-        rc = msgl__err_set(err, MSGL_EIO, "%s: not a regular file", path);
-    } else if ((uintmax_t)st.st_size > MSGL_TOK_MAX_FILE) {
-        rc = msgl__err_set(err, MSGL_ELIMIT, "%s: %ju bytes; at most %zu", path,
-                           (uintmax_t)st.st_size, MSGL_TOK_MAX_FILE);
-    } else if ((*data = msgl__malloc((size_t)st.st_size + 1)) == NULL) {
-        rc = msgl__j_enomem(err);
-    } else {
-        *len = fread(*data, 1, (size_t)st.st_size, f);
-        if (ferror(f)) rc = msgl__err_set(err, MSGL_EIO, "%s: %s", path, strerror(errno));
-    }
-    fclose(f);
-    if (rc != 0) {
-        msgl__free(*data);
-        *data = NULL;
-    }
-    return rc;
-}
-
 int msgl__tokenizer_load(const char *dir, msgl_tokenizer **out, msgl_err *err)
 {
     char path[4096];
@@ -419,10 +381,10 @@ int msgl__tokenizer_load(const char *dir, msgl_tokenizer **out, msgl_err *err)
         return msgl__err_set(err, MSGL_EINVAL, "model folder: path of more than %zu bytes",
                              sizeof(path));
     }
-    int rc = read_file(path, &config, &config_len, err);
+    int rc = msgl__file_read(path, MSGL_TOK_MAX_FILE, &config, &config_len, err);
     if (rc == 0 || rc == MSGL_ENOENT) { // the second file is optional
         snprintf(path, sizeof(path), "%s/tokenizer.json", dir);
-        rc = read_file(path, &json, &len, err);
+        rc = msgl__file_read(path, MSGL_TOK_MAX_FILE, &json, &len, err);
     }
     if (rc == 0) {
         rc = msgl__tokenizer_parse(json, len, config, config_len, out, err);

@@ -56,7 +56,11 @@ int msgl__j_int(const json_t *obj, const char *where, const char *key, int64_t l
         *out = missing;
         return 0;
     }
-    if (!json_is_integer(j)) return wrong(where, key, "an integer", j, err);
+    if (!json_is_integer(j)) {
+        char what[64];
+        snprintf(what, sizeof what, "an integer from %lld to %lld", (long long)lo, (long long)hi);
+        return wrong(where, key, what, j, err);
+    }
     *out = json_integer_value(j);
     if (*out >= lo && *out <= hi) return 0;
     return msgl__err_set(err, MSGL_EFORMAT, "%s.%s: %lld is outside %lld to %lld", where, key,

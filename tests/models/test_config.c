@@ -10,6 +10,8 @@
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
+#include <sys/stat.h>
+#include <unistd.h>
 
 #include <cmocka.h>
 
@@ -162,6 +164,92 @@ static void test_not_json(void **state)
     folder_remove(&f);
 }
 
+// Writes `config` as config.json with the members `more` behind its own.
+static void write_with(const folder *f, json_t *config, const char *more)
+{
+    char *text = json_dumps(config, 0), all[4096];
+    text[strlen(text) - 1] = '\0';
+    const int n = snprintf(all, sizeof all, "%s, %s}", text, more);
+    assert_true(n > 0 && (size_t)n < sizeof all);
+    folder_write(f, "config.json", all, (size_t)n);
+    free(text);
+}
+
+#define ODD_NUMBERS                                                                                \
+    "\"a\": 1000000000000000019884624838656, \"b\": [NaN, -Infinity, 1e999], "                     \
+    "\"c\": {\"d\": Infinity, \"e\": -99999999999999999999}"
+
+// Python writes numbers that JSON or jansson do not have. Where nobody reads them they are nothing
+// to us; a field that is read refuses them by name.
+static void test_odd_numbers(void **state)
+{
+    (void)state;
+    msgl_model_config *c = malloc(sizeof *c);
+    msgl_err err = {0};
+    folder f;
+    folder_make(&f);
+    json_t *j = small_config("LlamaForCausalLM");
+    write_with(&f, j, ODD_NUMBERS);
+    const char *gen = "{\"top_k\": 7, " ODD_NUMBERS "}";
+    folder_write(&f, "generation_config.json", gen, strlen(gen));
+    if (msgl__model_config_load(f.dir, c, &err) != 0) fail_msg("%s", err.text);
+    assert_int_equal(c->vocab_size, 50);
+    assert_int_equal(c->gen_top_k, 7);
+
+    static const struct {
+        const char *key, *value, *found;
+    } bad[] = {
+        {"vocab_size", "1000000000000000019884624838656", "found 1e+30, allowed an integer in 1.."},
+        {"vocab_size", "NaN", "found NaN or a number beyond 1e308, allowed an integer in 1.."},
+        {"rope_theta", "Infinity", "found NaN or a number beyond 1e308, allowed a number in 1.."},
+        {"rms_norm_eps", "NaN", "found NaN or a number beyond 1e308, allowed a number in 0..1"},
+        {"rms_norm_eps", "-1e999", "found NaN or a number beyond 1e308, allowed a number in 0..1"},
+        {"eos_token_id", "99999999999999999999", "found 1e+20, allowed an id in 0..49"},
+        {"hidden_act", "NaN", "found NaN or a number beyond 1e308, allowed a string"},
+    };
+    for (size_t i = 0; i < MSGL_COUNT(bad); i++) {
+        char more[128];
+        json_t *without = json_copy(j);
+        json_object_del(without, bad[i].key);
+        snprintf(more, sizeof more, "\"%s\": %s", bad[i].key, bad[i].value);
+        write_with(&f, without, more);
+        json_decref(without);
+        assert_int_equal(msgl__model_config_load(f.dir, c, &err), MSGL_EFORMAT);
+        if (strstr(err.text, bad[i].key) == NULL || strstr(err.text, bad[i].found) == NULL) {
+            fail_msg("%s: %s", more, err.text);
+        }
+    }
+    json_decref(j);
+    folder_remove(&f);
+    free(c);
+}
+
+// A FIFO in the folder is an error, not a wait.
+static void test_fifo(void **state)
+{
+    (void)state;
+    msgl_model_config *c = malloc(sizeof *c);
+    msgl_err err = {0};
+    folder f;
+    char path[512];
+    folder_make(&f);
+    alarm(60);
+    folder_path(&f, "config.json", path, sizeof path);
+    assert_int_equal(mkfifo(path, 0600), 0);
+    assert_int_equal(msgl__model_config_load(f.dir, c, &err), MSGL_EIO);
+    assert_non_null(strstr(err.text, "config.json: not a regular file"));
+    assert_int_equal(unlink(path), 0);
+    json_t *j = small_config("LlamaForCausalLM");
+    folder_write_json(&f, "config.json", j);
+    json_decref(j);
+    folder_path(&f, "generation_config.json", path, sizeof path);
+    assert_int_equal(mkfifo(path, 0600), 0);
+    assert_int_equal(msgl__model_config_load(f.dir, c, &err), MSGL_EIO);
+    alarm(0);
+    folder_remove(&f);
+    free(c);
+}
+
 // Both spellings of a scaled rope give the same config.
 static void test_spellings(void **state)
 {
@@ -301,6 +389,7 @@ int main(void)
 {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(test_refusals),          cmocka_unit_test(test_not_json),
+        cmocka_unit_test(test_odd_numbers),       cmocka_unit_test(test_fifo),
         cmocka_unit_test(test_spellings),         cmocka_unit_test(test_windows),
         cmocka_unit_test(test_generation_config), cmocka_unit_test(test_registry),
     };

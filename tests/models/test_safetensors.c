@@ -8,6 +8,8 @@
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
+#include <sys/stat.h>
+#include <unistd.h>
 
 #include <cmocka.h>
 
@@ -56,13 +58,16 @@ static const bad_header BAD[] = {
     {"{" ENTRY("a", "F33", "[2]", 0, 8) "}", 8, "dtype: found \"F33\""},
     {"{" ENTRY("a", "F32", "[-2]", 0, 8) "}", 8, "shape: found -2"},
     {"{" ENTRY("a", "F32", "[2.0]", 0, 8) "}", 8, "shape: found 2"},
+    {"{" ENTRY("a", "F32", "[100000000000000000000]", 0, 8) "}", 8, "shape: found 1e+20"},
+    {"{" ENTRY("a", "F32", "[NaN]", 0, 8) "}", 8, "shape: found NaN"},
     {"{" ENTRY("a", "F32", "2", 0, 8) "}", 8, "shape"},
     {"{" ENTRY("a", "F32", "[1,1,1,1,1,1,1,1,2]", 0, 8) "}", 8, "a list of 9"},
     {"{" ENTRY("a", "F32", "[4294967296,4294967296]", 0, 8) "}", 8, "below 2^64"},
     {"{" ENTRY("a", "F32", "[4611686018427387905]", 0, 4) "}", 4, "tensor a"},
     {"{" ENTRY("a", "F32", "[9223372036854775807,9223372036854775807,4]", 0, 8) "}", 8, "2^64"},
     {"{" ENTRY("a", "F32", "[2]", 0, 9223372036854775807) "}", 8, "9223372036854775807"},
-    {"{" ENTRY("a", "F32", "[2]", 0, 18446744073709551616) "}", 8, "header"},
+    {"{" ENTRY("a", "F32", "[2]", 0, 18446744073709551616) "}", 8,
+     "data_offsets: found 1.844674407e+19"},
     {"{\"a\":{\"dtype\":\"F32\",\"shape\":[2],\"data_offsets\":[0]}}", 8, "two integers"},
     {"{\"a\":{\"dtype\":\"F32\",\"shape\":[2],\"data_offsets\":[0,8,9]}}", 8, "two integers"},
     {"{\"a\":{\"dtype\":\"F32\",\"shape\":[2],\"data_offsets\":[0.0,8]}}", 8, "two integers"},
@@ -173,6 +178,40 @@ static void test_index(void **state)
     assert_non_null(strstr(err.text, "gone.safetensors"));
 }
 
+// Shards and indexes that are no files are refused without waiting for a writer.
+static void test_fifo(void **state)
+{
+    (void)state;
+    static const char *const files[] = {"model.safetensors.index.json", "model.safetensors"};
+    for (size_t i = 0; i < MSGL_COUNT(files); i++) {
+        folder f;
+        char path[512];
+        msgl_err err = {0};
+        msgl_checkpoint *c = NULL;
+        folder_make(&f);
+        folder_path(&f, files[i], path, sizeof path);
+        assert_int_equal(mkfifo(path, 0600), 0);
+        alarm(60);
+        assert_int_equal(msgl__checkpoint_open(f.dir, &c, &err), MSGL_EIO);
+        alarm(0);
+        assert_non_null(strstr(err.text, files[i]));
+        folder_remove(&f);
+    }
+}
+
+// Numbers of any kind in what the format does not define.
+static void test_odd_numbers(void **state)
+{
+    (void)state;
+    msgl_err err = {0};
+    const char *header = "{\"a\":{\"dtype\":\"F32\",\"shape\":[2],\"data_offsets\":[0,8],"
+                         "\"x\":[NaN,1e999,100000000000000000000]}}";
+    if (open_file(header, 8, &err) != 0) fail_msg("%s", err.text);
+    const char *index = "{\"metadata\":{\"total_size\":1000000000000000019884624838656,\"n\":NaN},"
+                        "\"weight_map\":{\"x\":\"a.safetensors\",\"y\":\"b.safetensors\"}}";
+    if (open_index(index, &err) != 0) fail_msg("%s", err.text);
+}
+
 // A memory failure at any point leaves nothing behind (the sanitizer's leak check looks on).
 static void test_out_of_memory(void **state)
 {
@@ -192,10 +231,9 @@ static void test_out_of_memory(void **state)
 int main(void)
 {
     const struct CMUnitTest tests[] = {
-        cmocka_unit_test(test_headers),
-        cmocka_unit_test(test_header_length),
-        cmocka_unit_test(test_index),
-        cmocka_unit_test(test_out_of_memory),
+        cmocka_unit_test(test_headers),     cmocka_unit_test(test_header_length),
+        cmocka_unit_test(test_index),       cmocka_unit_test(test_fifo),
+        cmocka_unit_test(test_odd_numbers), cmocka_unit_test(test_out_of_memory),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }

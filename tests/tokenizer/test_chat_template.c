@@ -414,12 +414,26 @@ static void test_folders(void **state)
     expect_folder(dir, "{}", MSGL_EFORMAT, "tokenizer_config.json: expected a JSON object");
     put(dir, "tokenizer_config.json", "{\"a\":");
     expect_folder(dir, "{}", MSGL_EFORMAT, "tokenizer_config.json: line 1");
+    put(dir, "tokenizer_config.json",
+        "{\"model_max_length\": 1000000000000000019884624838656, \"bos_token\": \"<B>\","
+        " \"eos_token\": NaN}");
+    put(dir, "special_tokens_map.json", "{\"unk_token\": \"<U>\", \"x\": [-Infinity, 1e999]}");
+    put(dir, "chat_template.jinja", "{{ bos_token }}{{ unk_token }}{{ eos_token is defined }}");
+    expect_folder(dir, "{}", 0, "<B><U>False");
     char path[128];
     static const char *const files[] = {"chat_template.jinja", "chat_template.json",
                                         "tokenizer_config.json", "special_tokens_map.json",
                                         "additional_chat_templates/tool_use.jinja"};
     for (size_t i = 0; i < sizeof files / sizeof files[0]; i++) {
         snprintf(path, sizeof path, "%s/%s", dir, files[i]);
+        assert_int_equal(unlink(path), 0);
+    }
+    for (size_t i = 0; i < sizeof files / sizeof files[0]; i++) {
+        snprintf(path, sizeof path, "%s/%s", dir, files[i]);
+        assert_int_equal(mkfifo(path, 0600), 0);
+        alarm(60); // an open that waits for a writer ends the test
+        expect_folder(dir, "{}", MSGL_EIO, "not a regular file");
+        alarm(0);
         assert_int_equal(unlink(path), 0);
     }
     assert_int_equal(rmdir(sub), 0);

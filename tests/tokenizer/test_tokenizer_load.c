@@ -8,6 +8,7 @@
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
+#include <sys/stat.h>
 #include <unistd.h>
 
 #include <cmocka.h>
@@ -360,6 +361,46 @@ static void test_config_tokens(void **state)
     assert_int_equal(parse(json, "{", &t, &err), MSGL_EFORMAT);
 }
 
+// What transformers saves by default, and other numbers of Python that nobody reads.
+static void test_odd_numbers(void **state)
+{
+    (void)state;
+    const char *json =
+        "{\"truncation\":{\"max_length\":1000000000000000019884624838656,\"x\":[NaN,-Infinity]},"
+        "\"added_tokens\":[{\"id\":3,\"content\":\"<NaN>\",\"special\":true,\"y\":1e999}]," AB "}";
+    const char *config = "{\"model_max_length\":1000000000000000019884624838656,\"x\":Infinity}";
+    msgl_tokenizer *t = accept(json, config);
+    expect_ids(t, "a<NaN>ab", 3, (const int32_t[]){0, 3, 2});
+    msgl__tokenizer_free(t);
+    refuse("{\"added_tokens\":[{\"id\":1000000000000000019884624838656,\"content\":\"x\"}]," AB "}",
+           MSGL_EFORMAT, "added_tokens[0].id: expected an integer from 0 to");
+    refuse("{\"added_tokens\":[{\"id\":3,\"content\":NaN}]," AB "}", MSGL_EFORMAT,
+           "added_tokens[0].content: expected a string, found a real number");
+    refuse("{" MODEL("{\"a\":NaN}", "[]") "}", MSGL_EFORMAT, "\"a\" needs an integer id from 0");
+    refuse("{" MODEL("{\"a\":100000000000000000000}", "[]") "}", MSGL_EFORMAT,
+           "\"a\" needs an integer id from 0");
+}
+
+static void test_fifo(void **state)
+{
+    (void)state;
+    static const char *const files[] = {"tokenizer.json", "tokenizer_config.json"};
+    for (size_t i = 0; i < MSGL_COUNT(files); i++) {
+        char dir[] = "/tmp/minisgl-test-XXXXXX", path[64];
+        assert_non_null(mkdtemp(dir));
+        snprintf(path, sizeof path, "%s/%s", dir, files[i]);
+        assert_int_equal(mkfifo(path, 0600), 0);
+        msgl_tokenizer *t;
+        msgl_err err = {0};
+        alarm(60); // an open that waits for a writer ends the test
+        assert_int_equal(msgl__tokenizer_load(dir, &t, &err), MSGL_EIO);
+        alarm(0);
+        assert_non_null(strstr(err.text, files[i]));
+        unlink(path);
+        rmdir(dir);
+    }
+}
+
 // Cutting a real file anywhere, or breaking any one byte of it, never does worse than an error.
 static void test_broken_files(void **state)
 {
@@ -415,6 +456,8 @@ int main(void)
         cmocka_unit_test(test_odd_but_good),
         cmocka_unit_test(test_escapes),
         cmocka_unit_test(test_config_tokens),
+        cmocka_unit_test(test_odd_numbers),
+        cmocka_unit_test(test_fifo),
         cmocka_unit_test(test_broken_files),
         cmocka_unit_test(test_missing_folder),
     };

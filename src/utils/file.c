@@ -1,0 +1,89 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "utils/file.h"
+
+#include <errno.h>
+#include <fcntl.h>
+#include <string.h>
+#include <sys/stat.h>
+#include <unistd.h>
+
+#include "core/mem.h"
+
+int msgl__file_open(const char *path, int *fd, size_t *size, msgl_err *err)
+{
+    // What it is can only be asked once it is open without a race, so the open itself must not
+    // wait (FIFO) and must not take a terminal. Reading a regular file ignores O_NONBLOCK.
+    const int f = open(path, O_RDONLY | O_CLOEXEC | O_NONBLOCK | O_NOCTTY);
+    if (f < 0) {
+        const int code = errno == ENOENT || errno == ENOTDIR ? MSGL_ENOENT : MSGL_EIO;
+        return msgl__err_set(err, code, "%s: %s", msgl__path_tail(path), strerror(errno));
+    }
+    struct stat st;
+    if (fstat(f, &st) != 0 || !S_ISREG(st.st_mode)) {
+        close(f);
+        return msgl__err_set(err, MSGL_EIO, "%s: not a regular file", msgl__path_tail(path));
+    }
+    *fd = f;
+    *size = (size_t)st.st_size;
+    return 0;
+}
+
+// Exactly n bytes; a file that got shorter meanwhile is an error.
+static int read_all(int fd, const char *path, char *data, size_t n, msgl_err *err)
+{
+    for (size_t done = 0; done < n;) {
+        const ssize_t got = read(fd, data + done, n - done);
+        if (got < 0 && errno == EINTR) continue;
+        if (got <= 0) {
+            return msgl__err_set(err, MSGL_EIO, "%s: %s", msgl__path_tail(path),
+                                 got < 0 ? strerror(errno) : "became shorter while it was read");
+        }
+        done += (size_t)got;
+    }
+    return 0;
+}
+
+int msgl__file_read(const char *path, size_t max_bytes, char **data, size_t *len, msgl_err *err)
+{
+    int fd;
+    size_t size;
+    int rc = msgl__file_open(path, &fd, &size, err);
+    if (rc != 0) return rc;
+    char *bytes = NULL;
+    if (size > max_bytes) {
+        rc = msgl__err_set(err, MSGL_ELIMIT, "%s: found %zu bytes, allowed %zu",
+                           msgl__path_tail(path), size, max_bytes);
+    } else if ((bytes = msgl__malloc(size + 1)) == NULL) {
+        rc = msgl__err_set(err, MSGL_ENOMEM, "%s: out of memory", msgl__path_tail(path));
+    } else {
+        rc = read_all(fd, path, bytes, size, err);
+    }
+    close(fd);
+    if (rc != 0) {
+        msgl__free(bytes);
+        return rc;
+    }
+    bytes[size] = '\0';
+    *data = bytes;
+    *len = size;
+    return 0;
+}
+
+const char *msgl__path_tail(const char *path)
+{
+    const size_t n = strlen(path), most = 80;
+    if (n <= most) return path;
+    const char *tail = path + n - most, *slash = strchr(tail, '/');
+    return slash != NULL ? slash + 1 : tail;
+}
+
+const char *msgl__printable(const char *s, char *buf, size_t size)
+{
+    size_t n = 0;
+    for (; s[n] != '\0' && n + 1 < size; n++) {
+        const unsigned char c = (unsigned char)s[n];
+        buf[n] = c < 0x20 || c == 0x7f ? '?' : (char)c;
+    }
+    buf[n] = '\0';
+    return buf;
+}

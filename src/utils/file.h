@@ -1,0 +1,26 @@
+// SPDX-License-Identifier: Apache-2.0
+//
+// Files that others wrote: opened so that nothing but a regular file can be read, and named in
+// messages so that a message stays one short line.
+#ifndef MSGL_UTILS_FILE_H
+#define MSGL_UTILS_FILE_H
+
+#include <stddef.h>
+
+#include "core/err.h"
+
+// Opens a regular file for reading; *size is its length. Never waits, whatever is at `path`: a FIFO
+// without a writer would block an open for good. MSGL_ENOENT when there is none, else MSGL_EIO.
+int msgl__file_open(const char *path, int *fd, size_t *size, msgl_err *err);
+
+// The whole file, to be freed with msgl__free; a NUL that *len does not count follows the bytes.
+// As above, and MSGL_ELIMIT for more than max_bytes, MSGL_ENOMEM.
+int msgl__file_read(const char *path, size_t max_bytes, char **data, size_t *len, msgl_err *err);
+
+// The end of a path, at most 80 bytes of it from the start of a component, so that a message still
+// has room for what is wrong.
+const char *msgl__path_tail(const char *path);
+// Copies s into buf, cut to size, with control characters replaced, for messages on one line.
+const char *msgl__printable(const char *s, char *buf, size_t size);
+
+#endif

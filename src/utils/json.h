@@ -1,0 +1,27 @@
+// SPDX-License-Identifier: Apache-2.0
+//
+// The JSON files of model folders, as Python writes them: integers of any size (transformers saves
+// model_max_length as 10^30), reals beyond a double, NaN, Infinity and -Infinity. jansson refuses
+// all of these wherever they stand. A field that nobody reads must not stop a model, so they are
+// rewritten before jansson sees them; a field that is read is still checked by its reader.
+#ifndef MSGL_UTILS_JSON_H
+#define MSGL_UTILS_JSON_H
+
+#include <float.h>
+#include <stddef.h>
+
+#include <jansson.h>
+
+#include "core/err.h"
+
+// What stands for NaN, the infinities and numbers beyond a double: the largest double, with the
+// sign. Every range of a reader ends far below it.
+#define MSGL_JSON_BEYOND DBL_MAX
+
+// Parses `text` with jansson's `flags`. An integer of more than 64 bits becomes a real (so no
+// integer ever changes its value), what no double holds becomes MSGL_JSON_BEYOND.
+// MSGL_EFORMAT: "NAME: line L column C: what", MSGL_ENOMEM.
+int msgl__json_parse(const char *name, const char *text, size_t len, size_t flags, json_t **out,
+                     msgl_err *err);
+
+#endif

@@ -1,0 +1,178 @@
+// SPDX-License-Identifier: Apache-2.0
+//
+// Reading what others wrote: numbers that Python writes and jansson does not hold, and files that
+// are no files.
+#include <fcntl.h>
+#include <setjmp.h>
+#include <stdarg.h>
+#include <stdbool.h>
+#include <stddef.h>
+#include <stdint.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <sys/stat.h>
+#include <unistd.h>
+
+#include <cmocka.h>
+
+#include "core/attributes.h"
+#include "core/mem.h"
+#include "utils/file.h"
+#include "utils/json.h"
+
+static json_t *parse(const char *text)
+{
+    json_t *v = NULL;
+    msgl_err err = {0};
+    const int rc = msgl__json_parse("x.json", text, strlen(text), JSON_DECODE_ANY, &v, &err);
+    if (rc != 0) fail_msg("%s: %d %s", text, rc, err.text);
+    return v;
+}
+
+static void test_numbers(void **state)
+{
+    (void)state;
+    static const struct {
+        const char *text;
+        double value;
+        bool integer;
+    } cases[] = {
+        {"9223372036854775807", 0x1p63, true},
+        {"-9223372036854775808", -0x1p63, true},
+        {"9223372036854775808", 0x1p63, false},
+        {"-9223372036854775809", -0x1p63, false},
+        {"1000000000000000019884624838656", 1e30, false},
+        {"-1000000000000000019884624838656", -1e30, false},
+        {"1e308", 1e308, false},
+        {"1.0E+400", MSGL_JSON_BEYOND, false},
+        {"1e309", MSGL_JSON_BEYOND, false},
+        {"-1e309", -MSGL_JSON_BEYOND, false},
+        {"1e-400", 0, false},
+        {"NaN", MSGL_JSON_BEYOND, false},
+        {"Infinity", MSGL_JSON_BEYOND, false},
+        {"-Infinity", -MSGL_JSON_BEYOND, false},
+    };
+    for (size_t i = 0; i < MSGL_COUNT(cases); i++) {
+        char list[128];
+        snprintf(list, sizeof list, "[%s,{\"a\":%s}, %s ]", cases[i].text, cases[i].text,
+                 cases[i].text);
+        json_t *v = parse(list);
+        assert_int_equal(json_array_size(v), 3);
+        const json_t *found[] = {json_array_get(v, 0), json_object_get(json_array_get(v, 1), "a"),
+                                 json_array_get(v, 2)};
+        for (size_t k = 0; k < 3; k++) {
+            assert_int_equal(json_is_integer(found[k]), cases[i].integer);
+            if (json_number_value(found[k]) != cases[i].value) fail_msg("%s", cases[i].text);
+        }
+        json_decref(v);
+    }
+    // More digits than a double has exponent.
+    char digits[1001];
+    memset(digits, '7', 1000);
+    digits[1000] = '\0';
+    json_t *v = parse(digits);
+    assert_true(json_real_value(v) == MSGL_JSON_BEYOND);
+    json_decref(v);
+}
+
+// What looks like such a number inside a string is text, also behind quotes that are escaped.
+static void test_strings(void **state)
+{
+    (void)state;
+    json_t *v = parse("[\"NaN 1e999\", \"\\\" NaN\", \"\\\\\", NaN, \"a\\\\\\\"Infinity\"]");
+    assert_string_equal(json_string_value(json_array_get(v, 0)), "NaN 1e999");
+    assert_string_equal(json_string_value(json_array_get(v, 1)), "\" NaN");
+    assert_string_equal(json_string_value(json_array_get(v, 2)), "\\");
+    assert_true(json_is_real(json_array_get(v, 3)));
+    assert_string_equal(json_string_value(json_array_get(v, 4)), "a\\\"Infinity");
+    json_decref(v);
+}
+
+static void test_errors(void **state)
+{
+    (void)state;
+    static const char *const bad[] = {"",
+                                      "nan",
+                                      "-NaN",
+                                      "inf",
+                                      "+Infinity",
+                                      "[NaN",
+                                      "NaNs",
+                                      "tNaN",
+                                      "1e999x",
+                                      "1e",
+                                      "01",
+                                      "1.",
+                                      "\"NaN",
+                                      "{NaN: 1}",
+                                      "[1e999e]",
+                                      "NaN 1",
+                                      "--Infinity",
+                                      "99999999999999999999x",
+                                      "00000000000000000000000"};
+    for (size_t i = 0; i < MSGL_COUNT(bad); i++) {
+        json_t *v = NULL;
+        msgl_err err = {0};
+        const int rc =
+            msgl__json_parse("x.json", bad[i], strlen(bad[i]), JSON_DECODE_ANY, &v, &err);
+        if (rc != MSGL_EFORMAT || v != NULL) fail_msg("%s: %d", bad[i], rc);
+        assert_non_null(strstr(err.text, "x.json: line 1 column "));
+    }
+    json_t *v;
+    msgl_err err = {0};
+    const char *lines = "{\"a\": NaN,\n\"b\": 1e999,\n\"c\" 1}";
+    assert_int_equal(msgl__json_parse("x", lines, strlen(lines), 0, &v, &err), MSGL_EFORMAT);
+    assert_non_null(strstr(err.text, "x: line 3 "));
+    msgl__mem_fail_from(1);
+    assert_int_equal(msgl__json_parse("x", "[NaN]", 5, 0, &v, &err), MSGL_ENOMEM);
+    msgl__mem_fail_from(0);
+}
+
+// A FIFO that nobody writes to would block an open for good; a device never ends.
+static void test_no_files(void **state)
+{
+    (void)state;
+    char dir[] = "/tmp/minisgl-file-XXXXXX", path[64];
+    assert_non_null(mkdtemp(dir));
+    snprintf(path, sizeof path, "%s/fifo", dir);
+    assert_int_equal(mkfifo(path, 0600), 0);
+    const char *const paths[] = {path, dir, "/dev/zero"};
+    alarm(60); // a blocked open ends the test instead of the run
+    for (size_t i = 0; i < MSGL_COUNT(paths); i++) {
+        char *data = NULL;
+        size_t len;
+        msgl_err err = {0};
+        assert_int_equal(msgl__file_read(paths[i], 100, &data, &len, &err), MSGL_EIO);
+        assert_non_null(strstr(err.text, "not a regular file"));
+        assert_null(data);
+    }
+    alarm(0);
+    assert_int_equal(unlink(path), 0);
+    char *data;
+    size_t len;
+    msgl_err err = {0};
+    assert_int_equal(msgl__file_read(path, 100, &data, &len, &err), MSGL_ENOENT);
+    const int fd = open(path, O_WRONLY | O_CREAT | O_CLOEXEC, 0600);
+    assert_int_equal(write(fd, "12345", 5), 5);
+    close(fd);
+    assert_int_equal(msgl__file_read(path, 4, &data, &len, &err), MSGL_ELIMIT);
+    assert_non_null(strstr(err.text, "found 5 bytes, allowed 4"));
+    assert_int_equal(msgl__file_read(path, 5, &data, &len, &err), 0);
+    assert_int_equal(len, 5);
+    assert_string_equal(data, "12345");
+    msgl__free(data);
+    assert_int_equal(unlink(path), 0);
+    assert_int_equal(rmdir(dir), 0);
+}
+
+int main(void)
+{
+    const struct CMUnitTest tests[] = {
+        cmocka_unit_test(test_numbers),
+        cmocka_unit_test(test_strings),
+        cmocka_unit_test(test_errors),
+        cmocka_unit_test(test_no_files),
+    };
+    return cmocka_run_group_tests(tests, NULL, NULL);
+}
