@@ -12,13 +12,14 @@ import tempfile
 import unittest
 
 ROOT = pathlib.Path(__file__).resolve().parents[2]
-SECTIONS = ["tests", "startup", "first", "decode", "prefill", "offline", "attn", "sanitize"]
+SECTIONS = ["tests", "startup", "first", "decode", "prefill", "offline", "serve", "attn", "sanitize"]
 PROGRAMS = "cuda_engine\ncuda_gemm\tmemcheck --quick\tracecheck --quick --own\ncuda_moe\tmemcheck --quick\n"
 # Rows of every `minisgl bench` command at once: a section reads the fields that it knows.
 ATTN = ('{"backend":"fa","phase":"decode","shape":"1x8192 32/8","page_size":16,"gb_per_s":1700,"graph_gb_per_s":0,'
         '"tflop_per_s":1,"graph_tflop_per_s":0}')
 ROW = ('{"median_s":0.5,"max_s":1,"ms":1,"batch":8,"ms_per_step":MS,"best_tok_per_s":7,"tok_per_s":6,'
-       '"output_tok_per_s":5}')
+       '"output_tok_per_s":5,"clients":8,"ttft_p50_ms":100,"ttft_p99_ms":300,"gap_p50_ms":7,"gap_p99_ms":8,'
+       '"gap_max_ms":9,"client_core_pct":2}')
 MINISGL = f"""#!/bin/sh
 case "$1 $2" in
 "bench attn") echo '{ATTN}' ;;
@@ -75,6 +76,8 @@ class GpuCheck(unittest.TestCase):
         out = self.check(self.bundle("aaaaaaa11"))
         self.assertIn("| decode step | 0.6B bs=8 | 0.6 | ms | 0.75 | 1.57 | yes |", out)
         self.assertIn("| decode step | 30B-A3B bs=8 | 0.6 | ms | 7 | 9.29 | yes |", out)
+        self.assertIn("| serve | 14B 8 clients, first token p50 | 100 | ms | 110 | 174 | yes |", out)
+        self.assertIn("| serve | 14B 8 clients, first token p99 | 300 | ms | 220 | 213 | NO |", out)
         out = self.status(code=0)
         for section in SECTIONS:
             self.assertRegex(out, rf"{section} +20.*green")
