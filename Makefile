@@ -4,6 +4,7 @@ BUILD  ?= build
 SAN    ?=
 PREFIX ?= /usr/local
 MODEL  ?= models/demo
+JOBS   ?= $(shell nproc)
 
 .PHONY: all setup demo check bench install format clean
 all: $(BUILD)/build.ninja
@@ -21,7 +22,7 @@ demo: setup
 
 check: setup
 	@$(MAKE) --no-print-directory all
-	@ctest --test-dir $(BUILD) --output-on-failure $(CTEST_FLAGS)
+	@ctest --test-dir $(BUILD) -j $(JOBS) --output-on-failure $(CTEST_FLAGS)
 
 bench: all
 	@bench/peers

@@ -1,1 +1,1 @@
-msgl_test(ops SOURCES test_ops.c LIBS msgl_kernel)
+msgl_test(ops THREADS 2 SOURCES test_ops.c LIBS msgl_kernel)
