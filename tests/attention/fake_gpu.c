@@ -1,0 +1,207 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "attention/fake_gpu.h"
+
+#include <setjmp.h>
+#include <stdarg.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+
+#include <cmocka.h>
+
+#include "core/attributes.h"
+#include "kernel/cuda_loader.h"
+
+fake_gpu FAKE_GPU;
+
+static struct block {
+    char *p;
+    size_t bytes;
+    bool host;
+} blocks[64];
+
+static void *take(size_t bytes, bool host)
+{
+    for (size_t i = 0; i < MSGL_COUNT(blocks); i++) {
+        if (blocks[i].p != NULL) continue;
+        blocks[i] = (struct block){calloc(1, bytes), bytes, host};
+        return blocks[i].p;
+    }
+    fail_msg("more blocks than the fake GPU has places for");
+    return NULL;
+}
+
+static void give(void *p, size_t bytes, bool host)
+{
+    for (size_t i = 0; i < MSGL_COUNT(blocks); i++) {
+        if (blocks[i].p != p) continue;
+        assert_int_equal(blocks[i].bytes, bytes);
+        assert_int_equal(blocks[i].host, host);
+        free(p);
+        blocks[i].p = NULL;
+        return;
+    }
+    fail_msg("freed what was not allocated");
+}
+
+static bool holds(const char *p, size_t bytes, bool host)
+{
+    for (size_t i = 0; i < MSGL_COUNT(blocks); i++) {
+        const struct block *b = &blocks[i];
+        if (b->p != NULL && b->host == host && p >= b->p && bytes <= b->bytes &&
+            (size_t)(p - b->p) <= b->bytes - bytes) {
+            return true;
+        }
+    }
+    return false;
+}
+
+static void *gpu_alloc(msgl_device *d, size_t bytes)
+{
+    (void)d;
+    return take(bytes, false);
+}
+
+static void gpu_free(msgl_device *d, void *p, size_t bytes)
+{
+    (void)d;
+    give(p, bytes, false);
+}
+
+static void *gpu_host_alloc(msgl_device *d, size_t bytes)
+{
+    (void)d;
+    return take(bytes, true);
+}
+
+static void gpu_host_free(msgl_device *d, void *p, size_t bytes)
+{
+    (void)d;
+    give(p, bytes, true);
+}
+
+static void gpu_copy_in(msgl_device *d, void *dst, const void *src, size_t bytes)
+{
+    (void)d;
+    if (holds(dst, bytes, false) && holds(src, bytes, true)) {
+        memcpy(dst, src, bytes);
+    } else {
+        FAKE_GPU.bad_copies++;
+    }
+}
+
+static void *gpu_stream(msgl_device *d)
+{
+    return d;
+}
+
+static size_t gpu_l2_bytes(const msgl_device *d)
+{
+    (void)d;
+    return 50 << 20;
+}
+
+static int gpu_attend(const msgl_cuda_attn_call *c, void *stream)
+{
+    (void)stream;
+    if (FAKE_GPU.num_calls < FAKE_MAX_CALLS) FAKE_GPU.calls[FAKE_GPU.num_calls] = *c;
+    FAKE_GPU.num_calls++;
+    return 0;
+}
+
+static const msgl_device_ops OPS = {.alloc = gpu_alloc,
+                                    .free = gpu_free,
+                                    .host_alloc = gpu_host_alloc,
+                                    .host_free = gpu_host_free,
+                                    .copy_in = gpu_copy_in};
+static const msgl_cuda_attn ATTN = {gpu_attend, gpu_attend, gpu_attend};
+const msgl_cuda_api FAKE_CUDA = {
+    .abi = MSGL_CUDA_ABI, .stream = gpu_stream, .l2_bytes = gpu_l2_bytes, .attn = &ATTN};
+
+void fake_gpu_reset(int32_t capability)
+{
+    FAKE_GPU =
+        (fake_gpu){.base = {.ops = &OPS, .kind = MSGL_DEVICE_CUDA, .capability = capability}};
+}
+
+bool fake_gpu_holds(const void *p, size_t bytes)
+{
+    return holds(p, bytes, false);
+}
+
+void fake_gpu_check(void)
+{
+    assert_int_equal(FAKE_GPU.bad_copies, 0);
+    for (size_t i = 0; i < MSGL_COUNT(blocks); i++) assert_null(blocks[i].p);
+}
+
+void fake_plugins(bool fi, bool trtllm)
+{
+    char dir[512];
+    snprintf(dir, sizeof dir, "%s/tests/attention/plugins%s", MSGL_BINARY_DIR,
+             fi && trtllm ? ""
+             : fi         ? "/fi"
+             : trtllm     ? "/trtllm"
+                          : "/none");
+    assert_int_equal(setenv("MINISGL_PLUGIN_DIR", dir, 1), 0);
+}
+
+static void *stub_of(const char *plugin)
+{
+    msgl_err err = {0};
+    void *p = msgl__plugin_open(plugin, "stub", &err);
+    if (p == NULL) fail_msg("%s", err.text);
+    return p;
+}
+
+stub_fi *fake_fi(void)
+{
+    return stub_of("minisgl-attn-fi.so");
+}
+
+stub_trtllm *fake_trtllm(void)
+{
+    return stub_of("minisgl-attn-trtllm.so");
+}
+
+void fake_world_open(fake_world *w, const msgl_attn_needs *n)
+{
+    static char nothing[64];
+    *w = (fake_world){.needs = *n};
+    const int32_t pages = FAKE_RUNNING * ((FAKE_SEQ_LEN + n->page_size - 1) / n->page_size);
+    w->pool = (msgl_kv_pool){.dtype = n->kv_dtype,
+                             .num_layers = 1,
+                             .num_pages = pages,
+                             .page_size = n->page_size,
+                             .num_kv_heads = n->num_kv_heads,
+                             .head_dim = n->head_dim,
+                             .base = nothing};
+    msgl_err err = {0};
+    assert_int_equal(
+        msgl__page_table_create(FAKE_RUNNING, FAKE_SEQ_LEN, pages * n->page_size, &w->table, &err),
+        0);
+    w->exec = (msgl_exec){.device = &FAKE_GPU.base, .act = n->act};
+    w->cfg = (msgl_attn_config){.device = MSGL_DEVICE_CUDA,
+                                .num_q_heads = n->num_q_heads,
+                                .num_kv_heads = n->num_kv_heads,
+                                .head_dim = n->head_dim,
+                                .page_size = n->page_size,
+                                .max_running = FAKE_RUNNING,
+                                .max_seq_len = FAKE_SEQ_LEN,
+                                .max_step_tokens = FAKE_STEP_TOKENS,
+                                .num_slots = FAKE_SLOTS,
+                                .deterministic = n->deterministic,
+                                .variants = n->variants,
+                                .pool = &w->pool,
+                                .page_table = &w->table,
+                                .num_threads = 1,
+                                .dev = &FAKE_GPU.base,
+                                .cuda = &FAKE_CUDA,
+                                .device_table = w->table.slots,
+                                .device_table_stride = (size_t)w->table.stride};
+}
+
+void fake_world_close(fake_world *w)
+{
+    msgl__page_table_destroy(&w->table);
+}

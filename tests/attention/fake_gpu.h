@@ -1,0 +1,53 @@
+// SPDX-License-Identifier: Apache-2.0
+//
+// A made-up GPU of any compute capability: its memory is the host's, copies are done at once and
+// checked against what was allocated, kernels do nothing but note their calls. With the plug-ins of
+// stubs/, backends for GPUs are tested as far as the host's part goes.
+#ifndef MSGL_TESTS_ATTENTION_FAKE_GPU_H
+#define MSGL_TESTS_ATTENTION_FAKE_GPU_H
+
+#include "attention/attention.h"
+#include "attention/stubs/stub.h"
+#include "kernel/cuda/plugin.h"
+#include "kernel/device.h"
+
+enum { FAKE_MAX_CALLS = 64 };
+
+typedef struct fake_gpu {
+    msgl_device base;
+    int32_t bad_copies;                        // from or to what was not allocated
+    msgl_cuda_attn_call calls[FAKE_MAX_CALLS]; // of fa's and torch_native's kernels
+    int32_t num_calls;
+} fake_gpu;
+
+extern fake_gpu FAKE_GPU; // the only one
+extern const msgl_cuda_api FAKE_CUDA;
+
+// Empty, of that capability.
+void fake_gpu_reset(int32_t capability);
+// Whether [p, p + bytes) is in one block of device memory.
+bool fake_gpu_holds(const void *p, size_t bytes);
+// Fails the test if a block was not freed or a copy was out of bounds.
+void fake_gpu_check(void);
+
+// Points MINISGL_PLUGIN_DIR at a folder that has these stub plug-ins and nothing else.
+void fake_plugins(bool fi, bool trtllm);
+stub_fi *fake_fi(void); // with fake_plugins(true, ...)
+stub_trtllm *fake_trtllm(void);
+
+// A model on the fake GPU, for backends; the pool has no memory.
+typedef struct fake_world {
+    msgl_attn_needs needs;
+    msgl_kv_pool pool;
+    msgl_page_table table;
+    msgl_attn_config cfg;
+    msgl_exec exec;
+} fake_world;
+
+enum { FAKE_RUNNING = 4, FAKE_SEQ_LEN = 2048, FAKE_STEP_TOKENS = 2048, FAKE_SLOTS = 2 };
+
+// needs: with the page size that was chosen.
+void fake_world_open(fake_world *w, const msgl_attn_needs *needs);
+void fake_world_close(fake_world *w);
+
+#endif

@@ -1,0 +1,258 @@
+// SPDX-License-Identifier: Apache-2.0
+//
+// Plans of backends for GPUs: a model whose layers have different windows and soft caps gets one
+// for each in every step, eager and captured, within the memory that was taken for them. What a
+// layer's kernel finds at the address that it was given must be the plan for that layer: for a
+// captured graph, that of the replay.
+#include <setjmp.h>
+#include <stdarg.h>
+#include <stdio.h>
+#include <string.h>
+
+#include <cmocka.h>
+
+#include "attention/fake_gpu.h"
+#include "core/attributes.h"
+
+enum { ALL = -1 };
+
+typedef struct model {
+    const char *name;
+    msgl_attn_variants variants;
+} model;
+
+static const model MODELS[] = {
+    {"plain", {1, {{ALL, 0}}}},
+    {"mistral", {1, {{4095, 0}}}},
+    {"qwen", {2, {{ALL, 0}, {4095, 0}}}},
+    {"window first", {2, {{1023, 0}, {ALL, 0}}}},
+    {"gemma", {2, {{ALL, 50}, {4095, 50}}}},
+    {"cap in some", {3, {{ALL, 0}, {ALL, 30}, {100, 30}}}},
+    {"eight", {8, {{1, 0}, {2, 0}, {3, 0}, {ALL, 0}, {5, 0}, {6, 0}, {7, 0}, {8, 0}}}},
+};
+
+static const struct gpu {
+    int32_t capability, head_dim, group;
+    msgl_dtype dtype;
+    bool deterministic;
+} GPUS[] = {
+    {80, 128, 4, MSGL_BF16, false}, {89, 64, 7, MSGL_F16, false},    {90, 128, 4, MSGL_BF16, false},
+    {90, 128, 4, MSGL_F16, false},  {90, 256, 4, MSGL_BF16, false},  {90, 64, 1, MSGL_BF16, false},
+    {90, 128, 4, MSGL_BF16, true},  {100, 128, 8, MSGL_BF16, false}, {120, 128, 2, MSGL_BF16, true},
+};
+
+typedef struct run { // of one model on one GPU
+    const model *m;
+    fake_world w;
+    msgl_attn_backend *b;
+    stub_fi *fi;
+    msgl_batch_req reqs[FAKE_RUNNING];
+    int32_t slot;
+} run;
+
+static void open_run(run *r, const char *backend, const model *m, const struct gpu *g)
+{
+    *r = (run){.m = m, .fi = fake_fi()};
+    fake_gpu_reset(g->capability);
+    const msgl_attn_needs n = {.device = MSGL_DEVICE_CUDA,
+                               .capability = g->capability,
+                               .num_q_heads = 2 * g->group,
+                               .num_kv_heads = 2,
+                               .head_dim = g->head_dim,
+                               .page_size = 16,
+                               .act = g->dtype,
+                               .kv_dtype = g->dtype,
+                               .deterministic = g->deterministic,
+                               .variants = m->variants};
+    const msgl_attn_desc *d = msgl__attn_find(backend, MSGL_DEVICE_CUDA);
+    msgl_err err = {0};
+    assert_int_equal(msgl__attn_supports(d, &n, &err), 0);
+    fake_world_open(&r->w, &n);
+    if (d->create(&r->w.cfg, &r->b, &err) != 0) fail_msg("%s", err.text);
+}
+
+static void close_run(run *r)
+{
+    r->b->desc->destroy(r->b);
+    fake_world_close(&r->w);
+    fake_gpu_check();
+}
+
+static msgl_batch batch_of(run *r, msgl_phase phase, int32_t size, int32_t len)
+{
+    for (int32_t i = 0; i < size; i++) {
+        r->reqs[i] = (msgl_batch_req){
+            .table_idx = i, .device_len = len, .cached_len = phase == MSGL_DECODE ? len - 1 : 0};
+    }
+    r->slot = (r->slot + 1) % FAKE_SLOTS;
+    return (msgl_batch){.phase = phase,
+                        .size = size,
+                        .padded_size = size,
+                        .num_tokens = phase == MSGL_DECODE ? size : size * len,
+                        .reqs = r->reqs,
+                        .max_seq_len = FAKE_SEQ_LEN,
+                        .slot = r->slot};
+}
+
+static int32_t num_layers(const run *r)
+{
+    return 2 * r->m->variants.count; // each variant comes again
+}
+
+static int32_t window_of(const run *r, int32_t layer)
+{
+    return r->m->variants.all[layer % r->m->variants.count].window;
+}
+
+// All layers of a step; what they were told to run is in fi->runs or FAKE_GPU.calls.
+static void forward(run *r, const msgl_batch *batch)
+{
+    r->fi->num_runs = FAKE_GPU.num_calls = 0;
+    for (int32_t l = 0; l < num_layers(r); l++) {
+        const msgl_attn_variant *v = &r->m->variants.all[l % r->m->variants.count];
+        const msgl_attn_layer layer = {
+            .layer = l, .scale = 1, .softcap = v->softcap, .window = v->window};
+        r->b->desc->forward(r->b, &r->w.exec, &layer, batch, NULL, 0, NULL);
+    }
+    if (r->w.exec.status != 0) fail_msg("%s: status %d", r->m->name, r->w.exec.status);
+    assert_int_equal(FAKE_GPU.bad_copies, 0);
+}
+
+// What each layer's kernel finds now. size: of the batch that is in flight.
+static void check_plans(const run *r, const msgl_fi_run_call *runs, int32_t size, bool one_window)
+{
+    for (int32_t l = 0; l < num_layers(r); l++) {
+        assert_true(fake_gpu_holds(runs[l].plan_arrays, STUB_PLAN_BYTES));
+        stub_plan p;
+        memcpy(&p, runs[l].plan_arrays, sizeof p);
+        assert_int_equal(p.batch, size);
+        const bool any = one_window || p.kernel != MSGL_FI_TENSOR_CORES; // reads it when it runs
+        assert_int_equal(p.window, any ? ALL : window_of(r, l));
+        const char *at = runs[l].plan_arrays;
+        for (size_t i = sizeof p; i < STUB_PLAN_BYTES; i++) assert_int_equal(at[i], p.number);
+    }
+}
+
+static void graphs(run *r, bool one_window)
+{
+    static const int32_t sizes[] = {FAKE_RUNNING, 2, 1};
+    static msgl_fi_run_call captured[MSGL_COUNT(sizes)][STUB_MAX_RUNS];
+    msgl_err err = {0};
+    const msgl_attn_desc *d = r->b->desc;
+    assert_int_equal(d->init_capture(r->b, FAKE_SEQ_LEN, sizes, MSGL_COUNT(sizes), &err), 0);
+    for (size_t i = 0; i < MSGL_COUNT(sizes); i++) {
+        msgl_batch batch = batch_of(r, MSGL_DECODE, sizes[i], 1);
+        assert_int_equal(d->prepare_for_capture(r->b, &batch), 0);
+        forward(r, &batch);
+        check_plans(r, r->fi->runs, sizes[i], one_window);
+        memcpy(captured[i], r->fi->runs, sizeof captured[i]);
+    }
+    for (size_t i = 0; i < MSGL_COUNT(sizes); i++) {
+        for (int32_t size = 1; size <= sizes[i]; size++) { // padded up to sizes[i]
+            msgl_batch batch = batch_of(r, MSGL_DECODE, size, 100 * size);
+            batch.padded_size = sizes[i];
+            assert_int_equal(d->prepare_for_replay(r->b, &batch), 0);
+            assert_int_equal(FAKE_GPU.bad_copies, 0);
+            check_plans(r, captured[i], sizes[i], one_window);
+        }
+    }
+}
+
+static void test_fi(void **state)
+{
+    (void)state;
+    for (size_t i = 0; i < MSGL_COUNT(GPUS) * MSGL_COUNT(MODELS); i++) {
+        const struct gpu *g = &GPUS[i % MSGL_COUNT(GPUS)];
+        const bool fixed = g->deterministic;
+        run r;
+        open_run(&r, "fi", &MODELS[i / MSGL_COUNT(GPUS)], g);
+        graphs(&r, fixed);
+        for (int32_t step = 0; step < 3; step++) {
+            msgl_batch batch = batch_of(&r, MSGL_DECODE, 1 + step, 500);
+            assert_int_equal(r.b->desc->prepare_metadata(r.b, &batch), 0);
+            forward(&r, &batch);
+            check_plans(&r, r.fi->runs, 1 + step, fixed);
+            // From 512 new tokens on, layers without window and cap have the Hopper kernel.
+            batch = batch_of(&r, MSGL_PREFILL, 1 + step, step == 0 ? 600 : 100);
+            assert_int_equal(r.b->desc->prepare_metadata(r.b, &batch), 0);
+            forward(&r, &batch);
+            check_plans(&r, r.fi->runs, 1 + step, fixed);
+        }
+        close_run(&r);
+    }
+}
+
+// fa plans its prefill by window; layers with the same one share the plan.
+static void test_fa(void **state)
+{
+    (void)state;
+    for (size_t i = 0; i < MSGL_COUNT(MODELS); i++) {
+        run r;
+        open_run(&r, "fa", &MODELS[i], &GPUS[2]);
+        for (int32_t step = 0; step < 3; step++) {
+            msgl_batch batch = batch_of(&r, MSGL_PREFILL, 2, 300);
+            assert_int_equal(r.b->desc->prepare_metadata(r.b, &batch), 0);
+            forward(&r, &batch);
+            for (int32_t a = 0; a < num_layers(&r); a++) {
+                assert_true(fake_gpu_holds(FAKE_GPU.calls[a].plan, 1));
+                for (int32_t b = 0; b < num_layers(&r); b++) {
+                    assert_int_equal(FAKE_GPU.calls[a].plan == FAKE_GPU.calls[b].plan,
+                                     window_of(&r, a) == window_of(&r, b));
+                }
+            }
+        }
+        close_run(&r);
+    }
+}
+
+// A layer that the config did not announce is an error of the step, not a write behind the buffers.
+static void test_unknown_window(void **state)
+{
+    (void)state;
+    static const char *const backends[] = {"fi", "fa"};
+    for (size_t i = 0; i < MSGL_COUNT(backends); i++) {
+        run r;
+        open_run(&r, backends[i], &MODELS[2], &GPUS[0]);
+        msgl_batch batch = batch_of(&r, MSGL_PREFILL, 2, 300);
+        assert_int_equal(r.b->desc->prepare_metadata(r.b, &batch), 0);
+        forward(&r, &batch);
+        const msgl_attn_layer other = {.layer = 0, .scale = 1, .window = 77};
+        r.b->desc->forward(r.b, &r.w.exec, &other, &batch, NULL, 0, NULL);
+        assert_int_equal(r.w.exec.status, MSGL_EINVAL);
+        close_run(&r);
+    }
+}
+
+static void test_variants(void **state)
+{
+    (void)state;
+    msgl_attn_variants v = {0};
+    assert_int_equal(msgl__attn_num_windows(&v), 1);
+    for (int32_t i = 0; i < MSGL_ATTN_MAX_VARIANTS; i++) { // two soft caps for each window
+        assert_true(msgl__attn_variants_add(&v, i / 2, (float)(i % 2)));
+        assert_true(msgl__attn_variants_add(&v, 0, 0)); // there already
+        assert_int_equal(v.count, i + 1);
+        assert_int_equal(msgl__attn_num_windows(&v), 1 + i / 2);
+    }
+    assert_false(msgl__attn_variants_add(&v, 77, 0));
+    assert_true(msgl__attn_variants_add(&v, 1, 1));
+    assert_int_equal(v.count, MSGL_ATTN_MAX_VARIANTS);
+}
+
+static int set_up(void **state)
+{
+    (void)state;
+    fake_plugins(true, true);
+    return 0;
+}
+
+int main(void)
+{
+    const struct CMUnitTest tests[] = {
+        cmocka_unit_test(test_fi),
+        cmocka_unit_test(test_fa),
+        cmocka_unit_test(test_unknown_window),
+        cmocka_unit_test(test_variants),
+    };
+    return cmocka_run_group_tests(tests, set_up, NULL);
+}

@@ -1,0 +1,392 @@
+// SPDX-License-Identifier: Apache-2.0
+//
+// Selection for GPUs that are not here: for each compute capability, head count, head dimension,
+// page size, dtype and set of windows, `auto` takes what docs/gpu.md says, and what is chosen can
+// be made. Plug-ins are stubs that have the real ones' kernels.
+#include <setjmp.h>
+#include <stdarg.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+
+#include <cmocka.h>
+
+#include "attention/fake_gpu.h"
+#include "core/attributes.h"
+
+static const msgl_attn_needs HOPPER = {.device = MSGL_DEVICE_CUDA,
+                                       .capability = 90,
+                                       .num_q_heads = 32,
+                                       .num_kv_heads = 8,
+                                       .head_dim = 128,
+                                       .page_size = 16,
+                                       .act = MSGL_BF16,
+                                       .kv_dtype = MSGL_BF16};
+
+static struct {
+    bool fi, trtllm;
+} plugins; // that are there
+
+static void set_plugins(bool fi, bool trtllm)
+{
+    fake_plugins(fi, trtllm);
+    plugins.fi = fi;
+    plugins.trtllm = trtllm;
+}
+
+// What backends promise in README.md and docs/internals, written down a second time.
+static bool can(const char *name, const msgl_attn_needs *n)
+{
+    if (strcmp(name, "fi") == 0) {
+        const msgl_fi_shape s = {n->kv_dtype, n->num_q_heads, n->num_kv_heads, n->head_dim,
+                                 n->page_size};
+        return plugins.fi && stub_fi_has(&s, MSGL_FI_TENSOR_CORES, n->capability);
+    }
+    if (strcmp(name, "trtllm") == 0) {
+        const msgl_xqa_shape s = {n->kv_dtype, n->num_q_heads, n->num_kv_heads, n->head_dim,
+                                  n->page_size};
+        bool softcap = false;
+        for (int i = 0; i < n->variants.count; i++) softcap |= n->variants.all[i].softcap > 0;
+        const bool pages = n->page_size == 16 || n->page_size == 32 || n->page_size == 64;
+        return plugins.trtllm && n->capability == 90 && pages && !softcap && stub_xqa_page(&s) != 0;
+    }
+    return true; // fa, torch_native
+}
+
+// The fastest that can run of the nearest measured row; NULL: nothing was measured.
+static const char *measured(const msgl_attn_needs *n, msgl_phase phase)
+{
+    static const struct {
+        int32_t capability;
+        msgl_phase phase;
+        int32_t head_dim, group, page_size;
+        const char *names[4];
+    } rows[] = {
+#include "attention/auto_table.inc"
+    };
+    const char *const *best = NULL;
+    int32_t best_page = 0;
+    for (int32_t away = 0; away < 32 && best == NULL; away++) {
+        for (size_t i = 0; i < MSGL_COUNT(rows); i++) {
+            if (rows[i].capability == n->capability && rows[i].phase == phase &&
+                rows[i].head_dim == n->head_dim && rows[i].page_size <= n->page_size &&
+                rows[i].page_size > best_page &&
+                abs(rows[i].group - n->num_q_heads / n->num_kv_heads) == away) {
+                best = rows[i].names;
+                best_page = rows[i].page_size;
+            }
+        }
+    }
+    for (int i = 0; best != NULL && i < 4 && best[i] != NULL; i++) {
+        if (can(best[i], n)) return best[i];
+    }
+    return NULL;
+}
+
+static const char *automatic(const msgl_attn_needs *n, msgl_phase phase)
+{
+    const char *name = measured(n, phase);
+    if (name != NULL) return name;
+    if (n->capability / 10 == 9 && phase == MSGL_PREFILL) return "fa";
+    return can("fi", n) ? "fi" : "fa";
+}
+
+// What was chosen for the needs can be made, with the page size that goes with it.
+static void create(const msgl_attn_choice *c, const msgl_attn_needs *needs, const char *spec)
+{
+    msgl_attn_needs n = *needs;
+    n.page_size = msgl__attn_page_size(c, needs->page_size, NULL);
+    fake_world w;
+    fake_world_open(&w, &n);
+    msgl_attn_backend *b = NULL;
+    msgl_err err = {0};
+    if (msgl__attn_create(c, &w.cfg, &b, &err) != 0) {
+        fail_msg("%s chose %s,%s for %d: group %d, head_dim %d, page %d, dtype %d: %s", spec,
+                 c->prefill->name, c->decode->name, (int)n.capability,
+                 (int)(n.num_q_heads / n.num_kv_heads), (int)n.head_dim, (int)n.page_size,
+                 (int)n.kv_dtype, err.text);
+    }
+    b->desc->destroy(b);
+    fake_world_close(&w);
+    fake_gpu_check();
+}
+
+static void check_auto(const msgl_attn_needs *n)
+{
+    msgl_attn_choice c;
+    char warning[256];
+    msgl_err err = {0};
+    if (msgl__attn_select("auto", n, &c, warning, &err) != 0) fail_msg("auto: %s", err.text);
+    assert_string_equal(c.prefill->name, automatic(n, MSGL_PREFILL));
+    assert_string_equal(c.decode->name, automatic(n, MSGL_DECODE));
+    assert_int_equal(msgl__attn_page_size(&c, n->page_size, NULL), n->page_size);
+    create(&c, n, "auto");
+}
+
+// A named backend or pair is taken if each half can, else refused with a reason.
+static void check_named(const msgl_attn_needs *n, const char *prefill, const char *decode)
+{
+    char spec[64], warning[256];
+    snprintf(spec, sizeof spec, "%s,%s", prefill, decode);
+    msgl_attn_needs at = *n; // the page size that trtllm asks for
+    const bool fixed = strcmp(prefill, "trtllm") == 0 || strcmp(decode, "trtllm") == 0;
+    if (fixed && n->page_size != 16 && n->page_size != 32 && n->page_size != 64) at.page_size = 64;
+    msgl_attn_choice c;
+    msgl_err err = {0};
+    const int rc = msgl__attn_select(spec, n, &c, warning, &err);
+    if (!can(prefill, &at) || !can(decode, &at)) {
+        assert_int_equal(rc, MSGL_EUNSUPPORTED);
+        assert_true(err.text[0] != '\0');
+        return;
+    }
+    if (rc != 0) fail_msg("%s: %s", spec, err.text);
+    create(&c, n, spec);
+}
+
+static uint64_t state = 1;
+
+static int pick(int n) // in [0, n), splitmix64
+{
+    uint64_t z = (state += 0x9e3779b97f4a7c15u);
+    z = (z ^ (z >> 30)) * 0xbf58476d1ce4e5b9u;
+    z = (z ^ (z >> 27)) * 0x94d049bb133111ebu;
+    return (int)((z ^ (z >> 31)) % (uint64_t)n);
+}
+
+static void random_variants(msgl_attn_variants *v)
+{
+    *v = (msgl_attn_variants){0};
+    const int count = pick(4) == 0 ? MSGL_ATTN_MAX_VARIANTS : 1 + pick(2);
+    const bool softcap = pick(5) == 0;
+    for (int i = 0; i < count; i++) {
+        msgl__attn_variants_add(v, pick(2) == 0 ? -1 : pick(5000), softcap ? 30 : 0);
+    }
+}
+
+static void walk(void (*check)(const msgl_attn_needs *))
+{
+    static const int32_t capabilities[] = {80, 86, 89, 90, 100, 103, 120};
+    static const int32_t dims[] = {64, 96, 128, 256}, pages[] = {1, 16, 32, 64, 128};
+    static const msgl_dtype dtypes[] = {MSGL_BF16, MSGL_F16, MSGL_F32};
+    for (int i = 0; i < 7 * 16 * 4 * 5 * 3; i++) {
+        msgl_attn_needs n = {.device = MSGL_DEVICE_CUDA,
+                             .capability = capabilities[i % 7],
+                             .num_kv_heads = 2,
+                             .num_q_heads = 2 * (1 + i / 7 % 16),
+                             .head_dim = dims[i / 112 % 4],
+                             .page_size = pages[i / 448 % 5],
+                             .kv_dtype = dtypes[i / 2240],
+                             .deterministic = pick(4) == 0};
+        n.act = n.kv_dtype;
+        random_variants(&n.variants);
+        fake_gpu_reset(n.capability);
+        check(&n);
+    }
+}
+
+static void test_auto(void **unused)
+{
+    (void)unused;
+    for (int set = 3; set >= 0; set--) {
+        set_plugins((set & 1) != 0, (set & 2) != 0);
+        walk(check_auto);
+    }
+}
+
+static void check_any_pair(const msgl_attn_needs *n)
+{
+    static const char *const names[] = {"fa", "fi", "trtllm", "torch_native"};
+    check_named(n, names[pick(4)], names[pick(4)]);
+}
+
+static void test_named(void **unused)
+{
+    (void)unused;
+    for (int set = 3; set >= 0; set--) {
+        set_plugins((set & 1) != 0, (set & 2) != 0);
+        walk(check_any_pair);
+    }
+}
+
+// The documented order by name, apart from the oracle above.
+static void test_order(void **unused)
+{
+    (void)unused;
+    static const struct {
+        int32_t capability;
+        bool fi;
+        const char *prefill, *decode;
+    } rows[] = {{80, true, "fi", "fi"},   {86, true, "fi", "fi"},  {89, true, "fi", "fi"},
+                {90, true, "fa", "fi"},   {100, true, "fi", "fi"}, {103, true, "fi", "fi"},
+                {120, true, "fi", "fi"},  {80, false, "fa", "fa"}, {90, false, "fa", "fa"},
+                {100, false, "fa", "fa"}, {120, false, "fa", "fa"}};
+    for (size_t i = 0; i < MSGL_COUNT(rows); i++) {
+        set_plugins(rows[i].fi, true);
+        msgl_attn_needs n = HOPPER;
+        n.capability = rows[i].capability;
+        n.head_dim = 256; // not measured
+        msgl_attn_choice c;
+        char warning[256];
+        assert_int_equal(msgl__attn_select("auto", &n, &c, warning, NULL), 0);
+        assert_string_equal(c.prefill->name, rows[i].prefill);
+        assert_string_equal(c.decode->name, rows[i].decode);
+    }
+}
+
+// Reasons, and what one plug-in's fault does to the others: nothing.
+static void test_reasons(void **unused)
+{
+    (void)unused;
+    set_plugins(true, true);
+    const struct {
+        const char *spec;
+        msgl_attn_needs change;
+        const char *text;
+    } cases[] = {
+        {"trtllm",
+         {.capability = 120},
+         "trtllm: its decode kernel is compiled for Hopper (9.0) only; this GPU has 12.0; choose "
+         "fi or fa"},
+        {"trtllm",
+         {.num_q_heads = 96},
+         "trtllm: no kernel for bfloat16, head_dim 128, 12 query heads per KV head and pages of "
+         "16"},
+        {"fi", {.head_dim = 96}, "attention backend fi: no kernel for head_dim 96"},
+        {"fa",
+         {.act = MSGL_F16},
+         "attention on a GPU: activations are float16 and the KV cache is bfloat16; they have to "
+         "be the same"},
+    };
+    for (size_t i = 0; i < MSGL_COUNT(cases); i++) {
+        msgl_attn_needs n = HOPPER;
+        const msgl_attn_needs *c = &cases[i].change;
+        if (c->capability != 0) n.capability = c->capability;
+        if (c->num_q_heads != 0) n.num_q_heads = c->num_q_heads;
+        if (c->head_dim != 0) n.head_dim = c->head_dim;
+        if (c->act != MSGL_F32) n.act = c->act;
+        msgl_attn_choice choice;
+        char warning[256];
+        msgl_err err = {0};
+        assert_int_equal(msgl__attn_select(cases[i].spec, &n, &choice, warning, &err),
+                         MSGL_EUNSUPPORTED);
+        assert_string_equal(err.text, cases[i].text);
+    }
+    // A plug-in of another build, or without the kernel that every batch may need.
+    stub_fi *fi = fake_fi();
+    const msgl_attn_desc *desc = msgl__attn_find("fi", MSGL_DEVICE_CUDA);
+    msgl_attn_choice c;
+    char warning[256];
+    msgl_err err = {0};
+    fi->api.abi++;
+    assert_int_equal(msgl__attn_supports(desc, &HOPPER, &err), MSGL_EUNSUPPORTED);
+    assert_string_equal(err.text, "minisgl-attn-fi.so is of another version of minisgl");
+    for (int i = 0; i < 2; i++) {
+        if (i == 1) fi->kernels = 1u << MSGL_FI_CUDA_CORES;
+        msgl_attn_needs ada = HOPPER;
+        ada.capability = 89;
+        assert_int_equal(msgl__attn_select("auto", &ada, &c, warning, &err), 0);
+        assert_string_equal(c.prefill->name, "fa");
+        assert_int_equal(msgl__attn_select("fa,trtllm", &HOPPER, &c, warning, &err), 0);
+        fi->api.abi = MSGL_FI_ABI;
+    }
+    assert_int_equal(msgl__attn_supports(desc, &HOPPER, &err), MSGL_EUNSUPPORTED);
+    assert_string_equal(err.text, "fi: no kernel for head_dim 128 and bfloat16");
+    fi->kernels = (1u << MSGL_FI_NUM_KERNELS) - 1;
+    stub_trtllm *trtllm = fake_trtllm();
+    trtllm->api.abi++;
+    assert_int_equal(msgl__attn_select("trtllm", &HOPPER, &c, warning, &err), MSGL_EUNSUPPORTED);
+    assert_string_equal(err.text, "minisgl-attn-trtllm.so is of another version of minisgl");
+    assert_int_equal(msgl__attn_select("fa,fi", &HOPPER, &c, warning, &err), 0);
+    trtllm->api.abi = MSGL_TRTLLM_ABI;
+}
+
+// FLASHINFER_USE_TENSOR_CORES decides fi's decode kernel, and a word that it does not know ends
+// the selection, `auto`'s too: the user meant something.
+static void test_tensor_cores(void **unused)
+{
+    (void)unused;
+    static const char NAME[] = "FLASHINFER_USE_TENSOR_CORES";
+    static const char TEXT[] = "FLASHINFER_USE_TENSOR_CORES: found \"yes\", allowed 0, 1, false, "
+                               "true, off, on";
+    static const struct {
+        const char *text;
+        int32_t group;
+        msgl_fi_kernel kernel;
+    } cases[] = {{NULL, 4, MSGL_FI_TENSOR_CORES},  {NULL, 2, MSGL_FI_CUDA_CORES},
+                 {"", 4, MSGL_FI_TENSOR_CORES},    {"0", 4, MSGL_FI_CUDA_CORES},
+                 {"false", 4, MSGL_FI_CUDA_CORES}, {"Off", 4, MSGL_FI_CUDA_CORES},
+                 {"1", 2, MSGL_FI_TENSOR_CORES},   {"TRUE", 2, MSGL_FI_TENSOR_CORES},
+                 {"on", 2, MSGL_FI_TENSOR_CORES},  {"0", 5, MSGL_FI_TENSOR_CORES}};
+    set_plugins(true, true);
+    stub_fi *fi = fake_fi();
+    for (size_t i = 0; i < MSGL_COUNT(cases); i++) {
+        if (cases[i].text != NULL) setenv(NAME, cases[i].text, 1);
+        if (cases[i].text == NULL) unsetenv(NAME);
+        msgl_attn_needs n = HOPPER;
+        n.num_q_heads = n.num_kv_heads * cases[i].group;
+        msgl_attn_choice c;
+        char warning[256];
+        fake_gpu_reset(90);
+        assert_int_equal(msgl__attn_select("fi", &n, &c, warning, NULL), 0);
+        assert_string_equal(warning, "");
+        fake_world w;
+        fake_world_open(&w, &n);
+        msgl_attn_backend *b;
+        assert_int_equal(msgl__attn_create(&c, &w.cfg, &b, NULL), 0);
+        msgl_batch_req r = {.device_len = 10, .cached_len = 9};
+        msgl_batch batch = {
+            .phase = MSGL_DECODE, .size = 1, .padded_size = 1, .num_tokens = 1, .reqs = &r};
+        const msgl_attn_layer layer = {.scale = 1, .window = -1};
+        fi->num_runs = 0;
+        assert_int_equal(b->desc->prepare_metadata(b, &batch), 0);
+        b->desc->forward(b, &w.exec, &layer, &batch, NULL, 0, NULL);
+        assert_int_equal(w.exec.status, 0);
+        assert_int_equal(fi->num_runs, 1);
+        const stub_plan *plan = fi->runs[0].plan_arrays;
+        assert_int_equal(plan->kernel, cases[i].kernel);
+        b->desc->destroy(b);
+        fake_world_close(&w);
+        fake_gpu_check();
+    }
+    setenv(NAME, "yes", 1);
+    msgl_attn_needs ada = HOPPER, cpu = HOPPER;
+    ada.capability = 89;
+    cpu.device = MSGL_DEVICE_CPU;
+    cpu.capability = 0;
+    cpu.act = MSGL_F32;
+    const struct {
+        const char *spec;
+        const msgl_attn_needs *needs;
+    } refused[] = {{"fi", &HOPPER}, {"auto", &ada}, {"fi", &cpu}, {"fa,fi", &cpu}};
+    msgl_attn_choice c;
+    char warning[256];
+    for (size_t i = 0; i < MSGL_COUNT(refused); i++) {
+        msgl_err err = {0};
+        assert_int_equal(msgl__attn_select(refused[i].spec, refused[i].needs, &c, warning, &err),
+                         MSGL_EINVAL);
+        assert_string_equal(err.text, TEXT);
+    }
+    assert_int_equal(msgl__attn_select("fa", &cpu, &c, warning, NULL), 0); // asks nobody else
+    // On the CPU it is checked, and said to have no effect, once.
+    setenv(NAME, "true", 1);
+    static const char *const specs[] = {"fi", "fa,fi", "fi,fa"};
+    for (size_t i = 0; i < MSGL_COUNT(specs); i++) {
+        assert_int_equal(msgl__attn_select(specs[i], &cpu, &c, warning, NULL), 0);
+        assert_string_equal(warning, "FLASHINFER_USE_TENSOR_CORES has no effect on the CPU");
+    }
+    assert_int_equal(msgl__attn_select("fi,flashinfer", &cpu, &c, warning, NULL), 0);
+    assert_string_equal(warning, "attention backend \"fi,flashinfer\" names fi twice; using it for "
+                                 "both phases; FLASHINFER_USE_TENSOR_CORES has no effect on the "
+                                 "CPU");
+    unsetenv(NAME);
+}
+
+int main(void)
+{
+    const struct CMUnitTest tests[] = {
+        cmocka_unit_test(test_auto),         cmocka_unit_test(test_named),
+        cmocka_unit_test(test_order),        cmocka_unit_test(test_reasons),
+        cmocka_unit_test(test_tensor_cores),
+    };
+    return cmocka_run_group_tests(tests, NULL, NULL);
+}
