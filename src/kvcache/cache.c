@@ -112,6 +112,12 @@ void msgl__cache_release(msgl_cache *c, msgl_prefix held, const int32_t *ids, co
     c->ops->release(c->impl, held, ids, slots, keep, num_pages);
 }
 
+void msgl__cache_discard(msgl_cache *c, msgl_prefix held, const int32_t *slots, int32_t num_pages)
+{
+    c->ops->release(c->impl, held, NULL, slots, 0, num_pages);
+    c->ops->discard(c->impl, held);
+}
+
 int32_t msgl__cache_flush(msgl_cache *c)
 {
     return c->ops->evict(c->impl, INT32_MAX);

@@ -68,6 +68,12 @@ void msgl__cache_extend(msgl_cache *c, msgl_prefix *held, const int32_t *ids, co
 void msgl__cache_release(msgl_cache *c, msgl_prefix held, const int32_t *ids, const int32_t *slots,
                          int32_t keep, int32_t num_pages);
 
+// The request ends, and what it computed is worth nothing: all pages that it owns become free, its
+// lock on `held` goes, and so do the cached pages of `held`, from its end on, as far as no other
+// request holds them and no other prefix goes on from them. (extend may have cached its pages while
+// it ran; who shares one of them holds it, and discards it in turn.)
+void msgl__cache_discard(msgl_cache *c, msgl_prefix held, const int32_t *slots, int32_t num_pages);
+
 // Frees all cached pages that are not locked; returns how many.
 int32_t msgl__cache_flush(msgl_cache *c);
 

@@ -37,7 +37,8 @@ typedef struct msgl_cache_ops {
                    int32_t n);
     void (*release)(void *impl, msgl_prefix held, const int32_t *ids, const int32_t *slots,
                     int32_t keep, int32_t num_pages);
-    int32_t (*evict)(void *impl, int32_t n); // up to n pages onto the free stack; how many
+    void (*discard)(void *impl, msgl_prefix held); // behind release with keep = 0
+    int32_t (*evict)(void *impl, int32_t n);       // up to n pages onto the free stack; how many
     void (*count)(const void *impl, msgl_cache_counts *n); // all but total and free
     bool (*holds)(const void *impl, int32_t page);         // is the page cached
     int (*check)(const void *impl, msgl_err *err);

@@ -55,6 +55,11 @@ static void release(void *impl, msgl_prefix held, const int32_t *ids, const int3
     }
 }
 
+static void discard(void *impl, msgl_prefix held)
+{
+    (void)impl, (void)held;
+}
+
 static int32_t evict(void *impl, int32_t n)
 {
     (void)impl, (void)n;
@@ -89,6 +94,7 @@ const msgl_cache_ops msgl__cache_naive = {
     .slots = slots_of,
     .extend = extend,
     .release = release,
+    .discard = discard,
     .evict = evict,
     .count = count,
     .holds = holds,

@@ -170,23 +170,37 @@ static void add(radix *t, int32_t parent, const int32_t *ids, int32_t page)
     lru_append(t, page);
 }
 
+// The page of a leaf without pins becomes free.
+static void remove_leaf(radix *t, int32_t page)
+{
+    node *x = &t->nodes[page];
+    lru_remove(t, page);
+    int32_t *link = bucket_of(t, x->parent, key_of(t, page));
+    while (*link != page) link = &t->nodes[*link].chain;
+    *link = x->chain;
+    if (x->parent != MSGL_CACHE_ROOT) t->nodes[x->parent].children--;
+    x->parent = ABSENT;
+    t->num_cached--;
+    msgl__pages_push(t->pages, page);
+}
+
 static int32_t evict(void *impl, int32_t n)
 {
     radix *t = impl;
     int32_t done = 0;
-    for (; done < n && t->oldest >= 0; done++) {
-        const int32_t page = t->oldest;
-        node *x = &t->nodes[page];
-        lru_remove(t, page);
-        int32_t *link = bucket_of(t, x->parent, key_of(t, page));
-        while (*link != page) link = &t->nodes[*link].chain;
-        *link = x->chain;
-        if (x->parent != MSGL_CACHE_ROOT) t->nodes[x->parent].children--;
-        x->parent = ABSENT;
-        t->num_cached--;
-        msgl__pages_push(t->pages, page);
-    }
+    for (; done < n && t->oldest >= 0; done++) remove_leaf(t, t->oldest);
     return done;
+}
+
+static void discard(void *impl, msgl_prefix held)
+{
+    radix *t = impl;
+    int32_t n = held.node;
+    while (n != MSGL_CACHE_ROOT && t->nodes[n].pins == 0 && t->nodes[n].children == 0) {
+        const int32_t parent = t->nodes[n].parent;
+        remove_leaf(t, n);
+        n = parent;
+    }
 }
 
 static msgl_prefix match(const void *impl, const int32_t *ids, int32_t n, int32_t *pending)
@@ -344,6 +358,7 @@ const msgl_cache_ops msgl__cache_radix = {
     .slots = slots_of,
     .extend = extend,
     .release = release,
+    .discard = discard,
     .evict = evict,
     .count = count,
     .holds = holds,

@@ -71,10 +71,13 @@ void msgl__sched_free_row(msgl_scheduler *s, msgl_req *r)
 {
     // K and V exist for device_len tokens, the host knows num_ids of them; that of the last known
     // one is left out, since whether it exists depends on overlap.
-    int32_t keep = r->num_ids - 1 < r->device_len ? r->num_ids - 1 : r->device_len;
-    if (!r->keep_kv) keep = 0;
+    const int32_t keep = r->num_ids - 1 < r->device_len ? r->num_ids - 1 : r->device_len;
     s->reserved -= msgl__sched_pages_for(s, r->max_len) - r->num_pages;
-    msgl__cache_release(s->cache, r->held, r->ids, row_of(s, r), keep, r->num_pages);
+    if (r->keep_kv) {
+        msgl__cache_release(s->cache, r->held, r->ids, row_of(s, r), keep, r->num_pages);
+    } else {
+        msgl__cache_discard(s->cache, r->held, row_of(s, r), r->num_pages);
+    }
     s->free_rows[s->num_free_rows++] = r->row;
     r->row = -1;
     s->stuck = false;

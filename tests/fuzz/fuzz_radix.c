@@ -1,8 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
 //
-// The input is a program for the prefix cache: requests start, extend, end, prefixes are flushed.
-// A shadow of every page remembers which prefix was computed in it last; whatever the cache hands
-// out must be exactly that. Build with -fsanitize=fuzzer,address and link msgl_kvcache.
+// The input is a program for the prefix cache: requests start, extend, end well or
+// badly, prefixes are flushed. A shadow of every page remembers which prefix was computed in it
+// last; whatever the cache hands out must be exactly that. Build with -fsanitize=fuzzer,address and link msgl_kvcache.
 #include <stdbool.h>
 #include <stdint.h>
 #include <stdlib.h>
@@ -101,6 +101,9 @@ static void step(machine *m)
         msgl__cache_extend(m->cache, &s->held, s->ids, s->slots,
                            before + next(m) % (s->len - before + 1));
         require(s->held.len >= before && s->held.len <= s->len);
+    } else if (op % 8 == 5) {
+        msgl__cache_discard(m->cache, s->held, s->slots, s->num_pages);
+        s->active = false;
     } else {
         msgl__cache_release(m->cache, s->held, s->ids, s->slots, next(m) % (s->len + 1),
                             s->num_pages);

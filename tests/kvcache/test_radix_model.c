@@ -211,6 +211,22 @@ static void release(model *m, seq *s)
     touch(m, s->ids, len);
 }
 
+static void discard(model *m, seq *s)
+{
+    msgl__cache_discard(m->cache, s->held, s->slots, s->num_pages);
+    s->active = false;
+    touch(m, s->ids, s->held.len);
+    for (int32_t len = s->held.len; len > 0; len -= m->page_size) {
+        const int i = find(m, s->ids, len);
+        bool needed = is_locked(m, &m->entries[i]);
+        for (int j = 0; j < m->num_entries; j++) {
+            needed |= j != i && is_prefix(&m->entries[i], m->entries[j].ids, m->entries[j].len);
+        }
+        if (needed) break;
+        m->entries[i] = m->entries[--m->num_entries];
+    }
+}
+
 static void flush(model *m)
 {
     const int32_t n = msgl__cache_flush(m->cache);
@@ -269,6 +285,8 @@ static void run(int32_t page_size, int32_t num_pages, int32_t alphabet, int oper
             start(m, s);
         } else if (dice < 60) {
             extend(m, s);
+        } else if (dice < 65) {
+            discard(m, s);
         } else {
             release(m, s);
         }

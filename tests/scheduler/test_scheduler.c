@@ -372,6 +372,14 @@ static void test_nan_ends_one_request(void **state)
         assert_string_equal(h.records[2].text, "logits are NaN");
         assert_int_equal(h.records[2].num_tokens, from <= 100 ? 0 : from - 100);
         assert_int_equal(harness_stats(&h).used_pages, 0);
+        // Nobody knows which K and V are wrong: the same prompt finds none of them.
+        harness_add_simple(&h, 4, 100, 20, 2);
+        harness_add_simple(&h, 5, 100, 20, 3); // that of a request that ended well is found
+        harness_run(&h, 100);
+        assert_int_equal(h.records[4].cached, 0);
+        assert_int_equal(h.records[5].cached, 99 / 4 * 4);
+        harness_expect(&h, 4);
+        harness_expect(&h, 5);
         harness_free(&h);
     }
 }
