@@ -2,7 +2,8 @@
 //
 // The input is a program for the prefix cache: requests start, extend, end well or
 // badly, prefixes are flushed. A shadow of every page remembers which prefix was computed in it
-// last; whatever the cache hands out must be exactly that. Build with -fsanitize=fuzzer,address and link msgl_kvcache.
+// last; whatever the cache hands out must be exactly that.
+// Build with -fsanitize=fuzzer,address and link msgl_kvcache.
 #include <stdbool.h>
 #include <stdint.h>
 #include <stdlib.h>
