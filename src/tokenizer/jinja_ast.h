@@ -105,9 +105,9 @@ struct msgl_jnode {
     msgl_jbody *bodies;
     msgl_jargs *args;
     msgl_jsignature *sig;
-    const msgl_jstr *sym;    // NAME, GETATTR, MACRO, NSREF's name
+    const msgl_jstr *sym;    // NAME, GETATTR, MACRO, NSREF's name, FILTER and TEST without fn
     const msgl_jstr *attr;   // NSREF
-    const msgl_jbuiltin *fn; // FILTER, TEST
+    const msgl_jbuiltin *fn; // FILTER, TEST; NULL: nobody has it
     msgl_jval val;           // CONST, TEXT
 };
 

@@ -438,14 +438,25 @@ static int eval_sign(msgl_jctx *c, msgl_jscope *s, const msgl_jnode *n, msgl_jva
     return 0;
 }
 
+int msgl__japply(msgl_jctx *c, const msgl_jnode *n, const msgl_jval *self, const msgl_jcall *call,
+                 msgl_jval *out)
+{
+    c->line = n->line;
+    if (n->fn == NULL) {
+        return msgl__jctx_fail(c, "No %s named '%.*s' found.",
+                               n->kind == MSGL_JX_FILTER ? "filter" : "test",
+                               (int)(n->sym->len < 64 ? n->sym->len : 64), n->sym->data);
+    }
+    return msgl__jbuiltin_call(c, n->fn, self, call, out);
+}
+
 static int eval_filter_or_test(msgl_jctx *c, msgl_jscope *s, const msgl_jnode *n, msgl_jval *out)
 {
     msgl_jval self;
     msgl_jcall call;
     MSGL_JTRY(msgl__jeval(c, s, n->a, &self));
     MSGL_JTRY(msgl__jeval_args(c, s, n->args, 0, &call));
-    c->line = n->line;
-    return msgl__jbuiltin_call(c, n->fn, &self, &call, out);
+    return msgl__japply(c, n, &self, &call, out);
 }
 
 static int eval_binary(msgl_jctx *c, msgl_jscope *s, const msgl_jnode *n, msgl_jval *out)

@@ -32,6 +32,10 @@ int msgl__jcompare_op(msgl_jctx *c, msgl_jop op, const msgl_jval *a, const msgl_
 int msgl__jcall_value(msgl_jctx *c, const msgl_jval *callee, const msgl_jcall *call,
                       msgl_jval *out);
 int msgl__jcall_macro(msgl_jctx *c, const msgl_jmacro *m, const msgl_jcall *call, msgl_jval *out);
+// Runs the filter or test of a node. One that nobody has is an error here and not while parsing:
+// templates ask for filters of other programs in branches that are never taken.
+int msgl__japply(msgl_jctx *c, const msgl_jnode *n, const msgl_jval *self, const msgl_jcall *call,
+                 msgl_jval *out);
 int msgl__jeval_args(msgl_jctx *c, msgl_jscope *s, const msgl_jargs *args, size_t extra,
                      msgl_jcall *out);
 

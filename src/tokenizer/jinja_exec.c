@@ -78,8 +78,7 @@ static int apply_filters(msgl_jctx *c, msgl_jscope *s, const msgl_jnode *f, cons
     MSGL_JTRY(msgl__jctx_enter(c));
     if (f->a != NULL) MSGL_JTRY(apply_filters(c, s, f->a, text, &self));
     MSGL_JTRY(msgl__jeval_args(c, s, f->args, 0, &call));
-    c->line = f->line;
-    MSGL_JTRY(msgl__jbuiltin_call(c, f->fn, &self, &call, out));
+    MSGL_JTRY(msgl__japply(c, f, &self, &call, out));
     c->depth--;
     return 0;
 }

@@ -28,6 +28,16 @@ MSGL_JBUILTIN(f_tojson)
     return msgl__jtojson(c, self, arg, out);
 }
 
+// json.loads. Not one of transformers' filters, but templates written for other servers use it on a
+// call's arguments, under both names. Ours are decoded before a template sees them, so a value that
+// is no string is what such a template wants already.
+MSGL_JBUILTIN(f_from_json)
+{
+    if (self->type == MSGL_J_UNDEF) return msgl__jundef_fail(c, self->as.u);
+    *out = *self;
+    return self->type == MSGL_J_STR ? msgl__jloads(c, self->as.s, out) : 0;
+}
+
 MSGL_JBUILTIN(f_upper)
 {
     return as_method(c, "upper", self, NULL, 0, out);
@@ -371,6 +381,8 @@ MSGL_JBUILTIN(f_round)
 
 const msgl_jbuiltin msgl__jfilters_text[] = {
     {"tojson", "?ensure_ascii ?indent ?separators ?sort_keys", f_tojson},
+    {"from_json", "", f_from_json},
+    {"fromjson", "", f_from_json},
     {"trim", "?chars", f_trim},
     {"length", "", f_length},
     {"count", "", f_length},

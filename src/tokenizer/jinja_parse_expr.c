@@ -378,7 +378,8 @@ static int parse_postfix(msgl_jparser *p, msgl_jnode **io)
 }
 
 // --- filters and tests ---
-// A dotted name; no filter or test has one, so it only serves the error message.
+// A dotted name. No filter or test has one, so it only serves the error message that a template
+// gets when it reaches one that nobody has.
 static int parse_dotted(msgl_jparser *p, const char **name, size_t *len)
 {
     const msgl_jtok *t = msgl__jp_cur(p);
@@ -395,12 +396,6 @@ static int parse_dotted(msgl_jparser *p, const char **name, size_t *len)
     return 0;
 }
 
-static int unknown(msgl_jparser *p, int line, const char *what, const char *name, size_t len)
-{
-    return msgl__err_set(p->err, MSGL_EUNSUPPORTED, "chat template line %d: no %s named '%.*s'",
-                         line, what, (int)(len < 64 ? len : 64), name);
-}
-
 int msgl__jp_filter(msgl_jparser *p, msgl_jnode *input, bool start_inline, msgl_jnode **out)
 {
     *out = input;
@@ -414,7 +409,7 @@ int msgl__jp_filter(msgl_jparser *p, msgl_jnode *input, bool start_inline, msgl_
         MSGL_JTRY(msgl__jp_node(p, MSGL_JX_FILTER, line, &n));
         n->a = *out;
         n->fn = msgl__jfilter_find(name, len);
-        if (n->fn == NULL) return unknown(p, line, "filter", name, len);
+        if (n->fn == NULL) MSGL_JTRY(msgl__jp_intern(p, name, len, &n->sym));
         if (msgl__jp_is_op(msgl__jp_cur(p), "(")) MSGL_JTRY(parse_args(p, &n->args));
         MSGL_JTRY(msgl__jp_close(p, n));
         *out = n;
@@ -458,7 +453,7 @@ static int parse_test(msgl_jparser *p, msgl_jnode **io)
     MSGL_JTRY(msgl__jp_node(p, MSGL_JX_TEST, line, &n));
     n->a = *io;
     n->fn = msgl__jtest_find(name, len);
-    if (n->fn == NULL) return unknown(p, line, "test", name, len);
+    if (n->fn == NULL) MSGL_JTRY(msgl__jp_intern(p, name, len, &n->sym));
     if (msgl__jp_is_op(msgl__jp_cur(p), "(")) {
         MSGL_JTRY(parse_args(p, &n->args));
     } else {

@@ -270,5 +270,6 @@ enum { MSGL_JFLOAT_MAX = 40 };
 size_t msgl__jfloat_repr(double f, char buf[MSGL_JFLOAT_MAX]); // shortest text that reads back
 int msgl__jfrom_json(msgl_jctx *c, json_t *j, bool untrusted, msgl_jval *out);
 int msgl__jtojson(msgl_jctx *c, const msgl_jval *v, const msgl_jval *arg, msgl_jval *out);
+int msgl__jloads(msgl_jctx *c, const msgl_jstr *s, msgl_jval *out); // Python's json.loads
 
 #endif

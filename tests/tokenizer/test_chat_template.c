@@ -164,14 +164,29 @@ static void expect_status(const char *source, const char *vars, const msgl_rende
 static void test_unsupported(void **state)
 {
     (void)state;
-    expect_status("a\n{{ x | nosuch }}", "{}", NULL, MSGL_EUNSUPPORTED,
-                  "line 2: no filter named 'nosuch'");
-    expect_status("{{ x is nosuch }}", "{}", NULL, MSGL_EUNSUPPORTED, "no test named 'nosuch'");
     expect_status("{% include 'x' %}", "{}", NULL, MSGL_EUNSUPPORTED, "'include'");
     expect_status("{% block a %}{% endblock %}", "{}", NULL, MSGL_EUNSUPPORTED, "'block'");
     expect_status("{{ '\\ud800' }}", "{}", NULL, MSGL_EUNSUPPORTED, "surrogate");
     expect_status("{{ '\xff' }}", "{}", NULL, MSGL_EFORMAT, "UTF-8");
     expect_status("{{ 9999999999 * 9999999999 }}", "{}", NULL, MSGL_EINVAL, "64 bits");
+}
+
+// What nobody has is an error where it is reached, in blocks too, and nothing before.
+static void test_unknown_names(void **state)
+{
+    (void)state;
+    static const char *const sources[] = {
+        "a\n{% if x %}{{ x | nosuch }}{% endif %}",
+        "a\n{% for i in x %}{{ i is nosuch }}{% endfor %}",
+        "a\n{% if x %}{% filter nosuch %}b{% endfilter %}{% endif %}",
+        "a\n{% if x %}{% set v | nosuch %}b{% endset %}{% endif %}",
+        "a\n{{ (x | upper | nosuch | lower) if x }}",
+        "a\n{% macro m(v) %}{{ v|nosuch }}{% endmacro %}{{ m(x) if x }}"};
+    for (size_t i = 0; i < sizeof sources / sizeof sources[0]; i++) {
+        expect_status(sources[i], "{\"x\": \"\"}", NULL, 0, "");
+        expect_status(sources[i], "{\"x\": \"a\"}", NULL, MSGL_EINVAL, "line 2: No ");
+        expect_status(sources[i], "{\"x\": \"a\"}", NULL, MSGL_EINVAL, "named 'nosuch' found.");
+    }
 }
 
 static void test_limits(void **state)
@@ -318,6 +333,12 @@ static void test_provenance(void **state)
                  v, "x.{u}.526");
     expect_spans("{{ (u * 2)[:6] }}{{ 'ab' * 2 }}{{ u|first }}{{ (u ~ 'z')|last }}", v,
                  "{userus}abab{u}z");
+    // Decoded JSON: strings by their bytes, punctuation of printed containers by their bracket's.
+    expect_spans("{% set j = '{\"a\": \"' ~ u ~ '\\\\n' ~ u ~ '\", \"b\": \"x\"}' %}"
+                 "{{ (j|from_json).a }} {{ (j|from_json).b }} {{ j|from_json|tojson }}",
+                 v, "{user}\n{user} x {\"a\": {\"user}\\n{user\"}, \"b\": \"x\"}");
+    expect_spans("{{ (d|tojson)|from_json }} {{ (d|tojson|from_json).k }}", v,
+                 "{{'k': 'v', 'n': 1}} {v}");
     // A role that every API knows is the template's; any other is the client's.
     expect_spans("{% for x in m %}<|{{ x.role }}|>{% endfor %}", v, "<|user|><|{evil}|>");
     expect_spans(
@@ -406,9 +427,9 @@ static void test_folders(void **state)
                   0, "NoneNoneTrue[{'thinking': 'r', 'reasoning': 'r', 'reasoning_content': 'r'}]");
     put(dir, "chat_template.jinja", "{{ raise_exception('a\\nb') }}");
     expect_folder(dir, "{}", MSGL_EINVAL, "a b");
-    put(dir, "chat_template.jinja", "{{ x|nosuch }}");
+    put(dir, "chat_template.jinja", "{% include 'x' %}");
     expect_folder(dir, "{}", MSGL_EUNSUPPORTED,
-                  "chat_template.jinja: chat template line 1: no filter");
+                  "chat_template.jinja: chat template line 1: the tag 'include'");
     put(dir, "chat_template.jinja", "x");
     put(dir, "tokenizer_config.json", "[1]");
     expect_folder(dir, "{}", MSGL_EFORMAT, "tokenizer_config.json: expected a JSON object");
@@ -534,17 +555,12 @@ static void test_long_conversation(void **state)
 int main(void)
 {
     const struct CMUnitTest tests[] = {
-        cmocka_unit_test(test_small),
-        cmocka_unit_test(test_templates),
-        cmocka_unit_test(test_unsupported),
-        cmocka_unit_test(test_limits),
-        cmocka_unit_test(test_source_depth),
-        cmocka_unit_test(test_provenance),
-        cmocka_unit_test(test_append_keeps_older_strings),
-        cmocka_unit_test(test_folders),
-        cmocka_unit_test(test_failing_allocations),
-        cmocka_unit_test(test_threads),
-        cmocka_unit_test(test_long_conversation),
+        cmocka_unit_test(test_small),       cmocka_unit_test(test_templates),
+        cmocka_unit_test(test_unsupported), cmocka_unit_test(test_unknown_names),
+        cmocka_unit_test(test_limits),      cmocka_unit_test(test_source_depth),
+        cmocka_unit_test(test_provenance),  cmocka_unit_test(test_append_keeps_older_strings),
+        cmocka_unit_test(test_folders),     cmocka_unit_test(test_failing_allocations),
+        cmocka_unit_test(test_threads),     cmocka_unit_test(test_long_conversation),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }
