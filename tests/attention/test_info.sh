@@ -30,27 +30,27 @@ plugins=$2
 model 32 8 128 bfloat16
 for capability in 80 89 90 100 120; do
     here $capability fa yes
-    here $capability fi yes
+    here $capability "fi" yes
     here $capability torch_native yes
 done
 here 90 trtllm yes
 here 80 trtllm "attention backend trtllm needs compute capability 9.0; this GPU has 8.0"
 here 100 trtllm "trtllm: its decode kernel is compiled for Hopper (9.0) only; this GPU has 10.0; .*"
 model 96 8 128 bfloat16
-here 90 fi yes
+here 90 "fi" yes
 here 90 trtllm "trtllm: no kernel for bfloat16, head_dim 128, 12 query heads per KV head and pages of 64"
 model 8 8 96 bfloat16
 here 90 fa yes
-here 90 fi "attention backend fi: no kernel for head_dim 96"
+here 90 "fi" "attention backend fi: no kernel for head_dim 96"
 model 8 8 128 float32
 here 90 fa yes
-here 90 fi "attention backend fi does not support a float32 KV cache"
+here 90 "fi" "attention backend fi does not support a float32 KV cache"
 cp "$2/minisgl-cuda.so" "$dir" && ln -s "$2/trtllm/minisgl-attn-trtllm.so" "$dir"
 plugins=$dir
 model 32 8 128 bfloat16
 here 90 fa yes
 here 90 trtllm yes
-here 90 fi "attention backend fi: minisgl-attn-fi.so is not in $dir; .*"
+here 90 "fi" "attention backend fi: minisgl-attn-fi.so is not in $dir; .*"
 
 [ $failed -eq 0 ] && echo "info: ok"
 exit $failed

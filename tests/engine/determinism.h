@@ -10,7 +10,6 @@
 
 // A model of tests/vectors on `base`, then with the same expectations on each of `others`. phases:
 // decode steps have the bits of prefill; otherwise they are compared with other decode steps.
-// Skips what cannot run the model.
 void check_determinism(const char *model, const harness_target *base, bool phases,
                        const harness_target *others, size_t num_others);
 

@@ -9,7 +9,8 @@
 
 extern const char *const parity_models[]; // NULL-terminated
 
-// In float32: the largest difference stays below 1e-3. Skips what the backend cannot run: false.
+// In float32: the largest difference stays below 1e-3. False, with the reason printed: the
+// backend cannot run the model.
 bool parity_f32(const char *model, const harness_target *target);
 // In half precision against f32, like transformers' own half-precision run in `file`: the mean
 // difference, and the same first choice wherever that run keeps it safely.

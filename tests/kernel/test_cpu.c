@@ -57,23 +57,45 @@ static void unknown_names_list_the_known(void **state)
     }
 }
 
+// Every slot of a family that has nothing but functions, all of which a CPU has.
+static void expect_full(const void *family, size_t bytes)
+{
+    typedef void (*function)(void);
+    assert_int_equal(bytes % sizeof(function), 0);
+    for (size_t at = 0; at < bytes; at += sizeof(function)) {
+        function f;
+        memcpy(&f, (const char *)family + at, sizeof f);
+        if (f == NULL) fail_msg("slot %zu of %zu is empty", at / sizeof f, bytes / sizeof f);
+    }
+}
+
 static void tables_are_complete_at_every_level(void **state)
 {
     (void)state;
     for (int l = 0; l <= (int)msgl__cpu_level_detect(); l++) {
         msgl_kernels k;
+        memset(&k, 0, sizeof k); // what nobody sets is found
         msgl__kernels_init_cpu(&k, (msgl_cpu_level)l);
         assert_int_equal(k.level, l);
         assert_string_equal(k.gemm.name, msgl__cpu_level_name((msgl_cpu_level)l));
+        // gemm.h: embed, linear_rope and tune may be missing.
+        assert_non_null(k.gemm.packed_size);
         assert_non_null(k.gemm.pack);
         assert_non_null(k.gemm.gather);
         assert_non_null(k.gemm.linear);
         assert_non_null(k.gemm.grouped);
-        assert_non_null(k.norm.rms_norm);
-        assert_non_null(k.rope.qk_norm_rope_store);
-        assert_non_null(k.act.silu_mul);
-        assert_non_null(k.moe.route);
-        assert_non_null(k.sample.sample);
+        assert_non_null(k.gemm.linear_scratch);
+        assert_non_null(k.gemm.grouped_scratch);
+        assert_true(k.gemm.block_rows > 0);
+        assert_string_equal(k.attn.name, msgl__cpu_level_name((msgl_cpu_level)l));
+        for (int d = 0; d < MSGL_DTYPE_COUNT; d++) assert_non_null(k.attn.ops[d]);
+        assert_non_null(k.attn.paged);
+        assert_non_null(k.attn.scratch_size);
+        expect_full(&k.norm, sizeof k.norm);
+        expect_full(&k.rope, sizeof k.rope);
+        expect_full(&k.act, sizeof k.act);
+        expect_full(&k.moe, sizeof k.moe);
+        expect_full(&k.sample, sizeof k.sample);
     }
 }
 
