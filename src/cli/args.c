@@ -146,6 +146,15 @@ static int store(const msgl_option *o, const char *source, const char *value, ms
     return MSGL_EINTERNAL;
 }
 
+// Kubernetes sets MINISGL_PORT=tcp://10.0.0.1:1919 in the pods beside a Service named minisgl (and
+// Docker for a link of that name): it tells of another server, and is no setting of this one.
+static bool is_service_link(const msgl_option *o, const char *value)
+{
+    return strcmp(o->names[0], "--port") == 0 &&
+           (strncmp(value, "tcp://", 6) == 0 || strncmp(value, "udp://", 6) == 0 ||
+            strncmp(value, "sctp://", 7) == 0);
+}
+
 static int read_environment(const msgl_command *cmd, msgl_args *out, msgl_err *err)
 {
     for (int i = 0; i < msgl__num_options; i++) {
@@ -155,6 +164,13 @@ static int read_environment(const msgl_command *cmd, msgl_args *out, msgl_err *e
         msgl__option_env(o, env);
         const char *value = getenv(env);
         if (value == NULL || *value == '\0') continue;
+        if (is_service_link(o, value)) {
+            fprintf(stderr,
+                    "minisgl: warning: %s=%.100s is the address of a service called minisgl (set "
+                    "by Kubernetes or Docker), not a port: ignored\n",
+                    env, value);
+            continue;
+        }
         const int rc = store(o, env, value, out, err);
         if (rc != 0) return rc;
     }

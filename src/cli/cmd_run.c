@@ -2,10 +2,12 @@
 //
 // `minisgl run`: prompts from flags or JSON lines, all batched together; answers come out in the
 // order of the input. At most a window of requests is in flight, so a file of any length fits in
-// memory.
+// memory. Output that cannot be written ends the run: answers that nobody gets are not worth
+// computing.
 #include <math.h>
 #include <stdlib.h>
 #include <string.h>
+#include <sys/stat.h>
 #include <unistd.h>
 
 #include "cli/common.h"
@@ -18,10 +20,14 @@ struct run {
     const msgl_args *args;
     msgl_llm *llm;
     FILE *in, *out;
+    const char *out_name;
+    msgl_run_common common;
     msgl_run_line **window; // ring of requests, oldest first
     int cap, first, count;
     int64_t lines, done, failed, generated;
-    uint64_t total_bytes, read_bytes, start_ns;
+    uint64_t total_bytes; // of the input; 0: not known
+    uint64_t done_bytes;  // of lines that are answered
+    uint64_t start_ns;
     char *text; // getline's buffer, kept between lines
     size_t text_cap;
 };
@@ -32,8 +38,14 @@ static void show_progress(struct run *r)
     char note[96];
     snprintf(note, sizeof note, "%lld done, %lld tokens, %.1f tok/s", (long long)r->done,
              (long long)r->generated, (double)r->generated / (seconds > 0 ? seconds : 1));
-    msgl__cli_bar("requests", r->total_bytes > 0 ? r->read_bytes : (uint64_t)r->done,
-                  r->total_bytes > 0 ? r->total_bytes : (uint64_t)r->lines, note);
+    msgl__cli_bar("requests", r->done_bytes, r->total_bytes, note);
+}
+
+static void line_done(struct run *r, const msgl_run_line *line)
+{
+    r->done++;
+    r->done_bytes += line->bytes;
+    if (line->error.len > 0) r->failed++;
 }
 
 static int on_piece(void *ctx, const msgl_piece *p)
@@ -42,22 +54,20 @@ static int on_piece(void *ctx, const msgl_piece *p)
     struct run *r = line->owner;
     msgl__run_line_piece(line, p);
     if (p->token >= 0) r->generated++;
-    if (line->done) {
-        r->done++;
-        if (line->error != NULL) r->failed++;
-    }
+    if (line->done) line_done(r, line);
     return msgl__cli_interrupted;
 }
 
-static void flush_window(struct run *r)
+static int flush_window(struct run *r, msgl_err *err)
 {
     while (r->count > 0 && r->window[r->first]->done) {
-        msgl__run_line_write(r->window[r->first], r->out);
+        // Why it failed, if it did, is said by the flush.
+        (void)msgl__run_line_write(r->window[r->first], r->out);
         msgl__run_line_free(r->window[r->first]);
         r->first = (r->first + 1) % r->cap;
         r->count--;
     }
-    fflush(r->out);
+    return msgl__cli_flush(r->out, r->out_name, err);
 }
 
 // Takes a line into the window and starts it. What cannot be started is done at once, with an
@@ -66,11 +76,10 @@ static void start_line(struct run *r, msgl_run_line *line)
 {
     line->owner = r;
     r->window[(r->first + r->count++) % r->cap] = line;
-    if (line->error == NULL) msgl__run_line_submit(line, r->llm, on_piece);
-    if (line->error != NULL) {
+    if (line->error.len == 0) msgl__run_line_submit(line, r->llm, on_piece);
+    if (line->error.len > 0) {
         line->done = true;
-        r->done++;
-        r->failed++;
+        line_done(r, line);
     }
 }
 
@@ -85,13 +94,16 @@ static int fill_window(struct run *r, msgl_err *err)
 {
     while (r->count < r->cap) {
         const ssize_t n = getline(&r->text, &r->text_cap, r->in);
+        if (n < 0 && ferror(r->in)) {
+            return msgl__err_set(err, MSGL_EIO, "--input %.180s: %m", r->args->input);
+        }
         if (n < 0) return 1;
-        r->read_bytes += (uint64_t)n;
         r->lines++;
-        if (strspn(r->text, " \t\r\n") == (size_t)n) continue;
-        msgl_params defaults;
-        msgl__cli_params(r->args, r->llm, &defaults);
-        msgl_run_line *line = msgl__run_line_parse(r->text, (size_t)n, r->lines, &defaults);
+        if (strspn(r->text, " \t\r\n") == (size_t)n) { // "line" tells the answers apart
+            r->done_bytes += (uint64_t)n;
+            continue;
+        }
+        msgl_run_line *line = msgl__run_line_parse(r->text, (size_t)n, r->lines, &r->common);
         if (line == NULL) return msgl__err_set(err, MSGL_ENOMEM, "out of memory");
         start_line(r, line);
     }
@@ -104,53 +116,91 @@ static int run_lines(struct run *r, msgl_err *err)
     while (rc >= 0 && !msgl__cli_interrupted) {
         if (!ended) ended = fill_window(r, err);
         if (ended < 0) return ended;
-        rc = msgl_step(r->llm, err);
-        flush_window(r);
+        const int more = msgl_step(r->llm, err);
+        rc = more < 0 ? more : flush_window(r, err);
         show_progress(r);
-        if (ended && rc == 0 && r->count == 0) return 0;
+        if (ended && more == 0 && r->count == 0) return rc;
     }
-    flush_window(r);
-    return rc < 0 ? rc : 0;
+    msgl_err dropped; // what went wrong first is the news
+    const int last = flush_window(r, rc < 0 ? &dropped : err);
+    return rc < 0 ? rc : last;
 }
 
+// Opens the files before the model is loaded: a wrong name is said at once. What the output held is
+// only cut off when the run begins.
 static int open_files(struct run *r, msgl_err *err)
 {
     const char *input = r->args->input, *output = r->args->output;
-    r->in = strcmp(input, "-") == 0 ? stdin : fopen(input, "r");
-    if (r->in == NULL) return msgl__err_set(err, MSGL_EIO, "--input %.180s: %m", input);
-    if (fseek(r->in, 0, SEEK_END) == 0) {
-        r->total_bytes = (uint64_t)ftell(r->in);
-        rewind(r->in);
+    if (input != NULL) {
+        r->in = strcmp(input, "-") == 0 ? stdin : fopen(input, "r");
+        if (r->in == NULL) return msgl__err_set(err, MSGL_EIO, "--input %.180s: %m", input);
+        struct stat st;
+        if (fstat(fileno(r->in), &st) == 0 && S_ISDIR(st.st_mode)) {
+            return msgl__err_set(err, MSGL_EINVAL, "--input %.180s: is a folder", input);
+        }
+        if (fseek(r->in, 0, SEEK_END) == 0) {
+            r->total_bytes = (uint64_t)ftell(r->in);
+            rewind(r->in);
+        }
     }
-    r->out = output == NULL ? stdout : fopen(output, "w");
+    r->out = output == NULL ? stdout : fopen(output, "a");
     if (r->out == NULL) return msgl__err_set(err, MSGL_EIO, "--output %.180s: %m", output);
+    r->out_name = output == NULL ? "standard output" : output;
+    struct stat in, out;
+    if (output != NULL && r->in != NULL && fstat(fileno(r->in), &in) == 0 &&
+        fstat(fileno(r->out), &out) == 0 && S_ISREG(out.st_mode) && in.st_dev == out.st_dev &&
+        in.st_ino == out.st_ino) {
+        return msgl__err_set(err, MSGL_EINVAL, "--output %.180s: is the input", output);
+    }
     return 0;
 }
 
-static int run_file(const msgl_args *a, msgl_llm *l, msgl_err *err)
+// The result of what was done so far; closing can be what fails.
+static int close_files(struct run *r, int rc, msgl_err *err)
+{
+    if (r->in != NULL && r->in != stdin) fclose(r->in);
+    if (r->out != NULL && r->out != stdout && fclose(r->out) != 0 && rc == 0) {
+        rc = msgl__err_set(err, MSGL_EIO, "%.180s: %m", r->out_name);
+    }
+    return rc;
+}
+
+static int empty_output(const struct run *r, msgl_err *err)
+{
+    struct stat st;
+    const bool file = r->out != stdout && fstat(fileno(r->out), &st) == 0 && S_ISREG(st.st_mode);
+    if (!file || ftruncate(fileno(r->out), 0) == 0) return 0;
+    return msgl__err_set(err, MSGL_EIO, "%.180s: %m", r->out_name);
+}
+
+static int run_file(struct run *r, msgl_err *err)
 {
     msgl_info info;
-    msgl_get_info(l, &info);
-    struct run r = {.args = a, .llm = l, .cap = 4 * info.max_running, .start_ns = msgl__now_ns()};
-    r.window = msgl__calloc((size_t)r.cap, sizeof *r.window);
-    int rc = r.window == NULL ? msgl__err_set(err, MSGL_ENOMEM, "out of memory") : 0;
-    if (rc == 0) rc = open_files(&r, err);
-    if (rc == 0) rc = run_lines(&r, err);
-    free_window(&r);
-    msgl__free(r.window);
-    msgl__free(r.text);
-    msgl__cli_bar_clear();
-    if (r.in != NULL && r.in != stdin) fclose(r.in);
-    if (r.out != NULL && r.out != stdout && fclose(r.out) != 0 && rc == 0) {
-        rc = msgl__err_set(err, MSGL_EIO, "--output %.180s: %m", a->output);
+    msgl_params params;
+    char *dir = NULL;
+    msgl_get_info(r->llm, &info);
+    r->cap = 4 * info.max_running;
+    r->start_ns = msgl__now_ns();
+    r->window = msgl__calloc((size_t)r->cap, sizeof *r->window);
+    int rc = r->window == NULL ? msgl__err_set(err, MSGL_ENOMEM, "out of memory") : 0;
+    if (rc == 0) rc = msgl__cli_model_dir(r->args, &dir, err);
+    if (rc == 0) {
+        msgl__cli_params(r->args, r->llm, &params);
+        msgl__run_common_init(&r->common, &params, dir, info.vocab_size);
+        rc = run_lines(r, err);
     }
-    const double seconds = (double)(msgl__now_ns() - r.start_ns) / 1e9;
+    free_window(r);
+    msgl__free(r->window);
+    msgl__free(r->text);
+    msgl_free(dir);
+    msgl__cli_bar_clear();
+    const double seconds = (double)(msgl__now_ns() - r->start_ns) / 1e9;
     fprintf(stderr, "%lld requests, %lld failed, %lld tokens in %.2f s: %.1f tok/s\n",
-            (long long)r.done, (long long)r.failed, (long long)r.generated, seconds,
-            (double)r.generated / seconds);
-    if (rc == 0 && r.failed > 0) {
+            (long long)r->done, (long long)r->failed, (long long)r->generated, seconds,
+            (double)r->generated / seconds);
+    if (rc == 0 && r->failed > 0) {
         rc = msgl__err_set(err, MSGL_EINVAL, "%lld of %lld requests failed; the output says why",
-                           (long long)r.failed, (long long)r.done);
+                           (long long)r->failed, (long long)r->done);
     }
     return rc;
 }
@@ -160,6 +210,7 @@ static int run_file(const msgl_args *a, msgl_llm *l, msgl_err *err)
 struct shown {
     uint64_t start_ns, first_ns, end_ns;
     int tokens, finish;
+    bool lost; // standard output takes no more
     char error[256];
 };
 
@@ -172,8 +223,8 @@ static int on_shown(void *ctx, const msgl_piece *p)
     s->finish = p->finish;
     if (p->error != NULL) snprintf(s->error, sizeof s->error, "%s", p->error);
     fwrite(p->text, 1, p->text_len, stdout);
-    fflush(stdout);
-    return msgl__cli_interrupted;
+    s->lost = msgl__cli_flush(stdout, "standard output", NULL) != 0;
+    return msgl__cli_interrupted || s->lost;
 }
 
 // One prompt after the other, the text as it comes, then how fast it came.
@@ -192,6 +243,7 @@ static int run_streamed(const msgl_args *a, msgl_llm *l, msgl_err *err)
         int rc = msgl__run_line_submit_to(line, l, on_shown, &s, err);
         if (rc == 0) rc = msgl_run(l, err);
         msgl__run_line_free(line);
+        if (rc == 0 && s.lost) rc = msgl__cli_flush(stdout, "standard output", err);
         if (rc != 0) return rc;
         if (s.finish == MSGL_FAILED) return msgl__err_set(err, MSGL_EINTERNAL, "%.200s", s.error);
         const double wait = (double)(s.first_ns - s.start_ns) / 1e9;
@@ -204,36 +256,32 @@ static int run_streamed(const msgl_args *a, msgl_llm *l, msgl_err *err)
 }
 
 // All prompts batched, answers as JSON lines.
-static int run_prompts(const msgl_args *a, msgl_llm *l, msgl_err *err)
+static int run_prompts(struct run *r, msgl_err *err)
 {
-    struct run r = {
-        .args = a, .llm = l, .out = stdout, .cap = a->prompts.count, .start_ns = msgl__now_ns()};
+    const msgl_args *a = r->args;
     msgl_run_line *window[MSGL_MAX_LIST];
-    r.window = window;
-    if (a->output != NULL && (r.out = fopen(a->output, "w")) == NULL) {
-        return msgl__err_set(err, MSGL_EIO, "--output %.180s: %m", a->output);
-    }
+    r->window = window;
+    r->cap = a->prompts.count;
     int rc = 0;
     for (int i = 0; rc == 0 && i < a->prompts.count; i++) {
         msgl_params params;
-        msgl__cli_params(a, l, &params);
+        msgl__cli_params(a, r->llm, &params);
         msgl_run_line *line =
             msgl__run_line_prompt(a->prompts.items[i], a->chat, a->system, &params);
         if (line != NULL) {
-            start_line(&r, line);
+            start_line(r, line);
         } else {
             rc = msgl__err_set(err, MSGL_ENOMEM, "out of memory");
         }
     }
-    if (rc == 0) rc = msgl_run(l, err);
-    flush_window(&r);
-    free_window(&r);
-    if (r.out != stdout && fclose(r.out) != 0 && rc == 0) {
-        rc = msgl__err_set(err, MSGL_EIO, "--output %.180s: %m", a->output);
-    }
-    if (rc == 0 && r.failed > 0) {
+    if (rc == 0) rc = msgl_run(r->llm, err);
+    msgl_err dropped; // what went wrong first is the news
+    const int last = flush_window(r, rc < 0 ? &dropped : err);
+    if (rc == 0) rc = last;
+    free_window(r);
+    if (rc == 0 && r->failed > 0) {
         rc = msgl__err_set(err, MSGL_EINVAL, "%lld of %d prompts failed; the output says why",
-                           (long long)r.failed, a->prompts.count);
+                           (long long)r->failed, a->prompts.count);
     }
     return rc;
 }
@@ -245,19 +293,23 @@ int msgl__cmd_run(const msgl_args *a)
         msgl__err_set(&err, MSGL_EINVAL, "give either --prompt TEXT or --input FILE.jsonl");
         return msgl__cli_fail(MSGL_EXIT_USAGE, &err);
     }
-    if (a->input != NULL && a->stream) {
-        msgl__err_set(&err, MSGL_EINVAL, "--stream goes with --prompt, not with --input");
+    if (a->stream && (a->input != NULL || a->output != NULL)) {
+        msgl__err_set(&err, MSGL_EINVAL,
+                      "--stream goes with --prompt, not with --input or --output");
         return msgl__cli_fail(MSGL_EXIT_USAGE, &err);
     }
-    msgl_llm *l = NULL;
-    int rc = msgl__cli_open(a, !a->stream, &l, &err);
+    struct run r = {.args = a};
+    int rc = open_files(&r, &err);
+    if (rc == 0) rc = msgl__cli_open(a, !a->stream, &r.llm, &err);
+    if (rc == 0) rc = empty_output(&r, &err);
     if (rc == 0) {
         msgl__cli_catch_interrupt();
-        rc = a->input != NULL ? run_file(a, l, &err)
-             : a->stream      ? run_streamed(a, l, &err)
-                              : run_prompts(a, l, &err);
+        rc = a->input != NULL ? run_file(&r, &err)
+             : a->stream      ? run_streamed(a, r.llm, &err)
+                              : run_prompts(&r, &err);
     }
-    msgl_close(l);
+    rc = close_files(&r, rc, &err);
+    msgl_close(r.llm);
     if (msgl__cli_interrupted) return MSGL_EXIT_INTERRUPTED;
     return rc == 0 ? MSGL_EXIT_OK : msgl__cli_fail(MSGL_EXIT_FAILED, &err);
 }

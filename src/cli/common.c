@@ -22,6 +22,16 @@ int msgl__cli_fail(int code, const msgl_err *err)
     return code;
 }
 
+int msgl__cli_flush(FILE *f, const char *name, msgl_err *err)
+{
+    static int why; // of the first failure: the file itself remembers only that there was one
+    errno = 0;
+    if (fflush(f) == 0 && !ferror(f)) return 0;
+    if (why == 0) why = errno;
+    return msgl__err_set(err, MSGL_EIO, "%.180s: %s", name,
+                         why != 0 ? strerror(why) : "not everything could be written");
+}
+
 // ---- model folder ----
 
 static bool is_dir(const char *path)
@@ -205,12 +215,17 @@ void msgl__cli_bar(const char *label, uint64_t done, uint64_t total, const char 
     if (g_bar_shown && now - last_ns < 50000000) return; // 20 times a second is enough
     last_ns = now;
     g_bar_shown = true;
+    if (total == 0) {
+        fprintf(stderr, "\r\033[K%s  %s", label, note);
+        fflush(stderr);
+        return;
+    }
     char bar[31];
-    const int full = total > 0 ? (int)((double)done / (double)total * 30) : 0;
+    const int full = (int)((double)done / (double)total * 30);
     for (int i = 0; i < 30; i++) bar[i] = i < full ? '#' : '.';
     bar[30] = '\0';
-    fprintf(stderr, "\r\033[K%s [%s] %3.0f%%  %s", label, bar,
-            total > 0 ? 100.0 * (double)done / (double)total : 0, note);
+    fprintf(stderr, "\r\033[K%s [%s] %3.0f%%  %s", label, bar, 100.0 * (double)done / (double)total,
+            note);
     fflush(stderr);
 }
 
@@ -298,7 +313,7 @@ void msgl__cli_row(msgl_rows *r, const msgl_cell *cells, int n)
         printf(csv ? "\n" : "|\n");
     }
     r->count++;
-    fflush(stdout);
+    (void)msgl__cli_flush(stdout, "standard output", NULL); // main looks at it again
 }
 
 int msgl__cli_int_list(const char *flag, const char *text, int max_value, int *out, int cap,

@@ -16,6 +16,10 @@ enum { MSGL_EXIT_OK = 0, MSGL_EXIT_FAILED = 1, MSGL_EXIT_USAGE = 2, MSGL_EXIT_IN
 // Prints "minisgl: text" to standard error and returns `code`.
 int msgl__cli_fail(int code, const msgl_err *err);
 
+// Writes out what is buffered. MSGL_EIO when that, or any write to the file before, failed; name:
+// of it in the message.
+int msgl__cli_flush(FILE *f, const char *name, msgl_err *err);
+
 // The folder that --model means: a path, or ORG/NAME in the local Hugging Face cache (HF_HUB_CACHE,
 // HF_HOME, ~/.cache/huggingface). Freed with msgl_free. The error lists where it looked.
 int msgl__cli_model_dir(const msgl_args *a, char **out, msgl_err *err);
@@ -35,7 +39,8 @@ int msgl__cli_open(const msgl_args *a, bool batch_job, msgl_llm **out, msgl_err 
 // The model's defaults overridden by the flags that were given.
 void msgl__cli_params(const msgl_args *a, const msgl_llm *l, msgl_params *out);
 
-// A bar on standard error when that is a terminal, else nothing. `note` follows the bar.
+// A bar on standard error when that is a terminal, else nothing. `note` follows the bar. total 0:
+// not known, the note alone.
 void msgl__cli_bar(const char *label, uint64_t done, uint64_t total, const char *note);
 void msgl__cli_bar_clear(void);
 

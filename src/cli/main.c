@@ -55,17 +55,25 @@ static int cmd_help(const msgl_args *a)
     return MSGL_EXIT_OK;
 }
 
+// A result that could not be written is no result.
+static int finish(int code)
+{
+    msgl_err err;
+    if (msgl__cli_flush(stdout, "standard output", &err) == 0 || code != MSGL_EXIT_OK) return code;
+    return msgl__cli_fail(MSGL_EXIT_FAILED, &err);
+}
+
 int main(int argc, char **argv)
 {
     setlocale(LC_CTYPE, ""); // line editing of UTF-8; numbers stay in the C locale
     signal(SIGPIPE, SIG_IGN);
     if (argc < 2 || strcmp(argv[1], "--help") == 0 || strcmp(argv[1], "-h") == 0) {
         overview(argc < 2 ? stderr : stdout);
-        return argc < 2 ? MSGL_EXIT_USAGE : MSGL_EXIT_OK;
+        return finish(argc < 2 ? MSGL_EXIT_USAGE : MSGL_EXIT_OK);
     }
     if (strcmp(argv[1], "--version") == 0 || strcmp(argv[1], "version") == 0) {
         printf("minisgl %s\n", msgl_version());
-        return MSGL_EXIT_OK;
+        return finish(MSGL_EXIT_OK);
     }
     const msgl_command *cmd = NULL;
     const int skip = argv[1][0] == '-' ? 1 : 2;
@@ -85,7 +93,7 @@ int main(int argc, char **argv)
     }
     if (args.help) {
         msgl__help_command(cmd, stdout);
-        return MSGL_EXIT_OK;
+        return finish(MSGL_EXIT_OK);
     }
-    return cmd->run(&args);
+    return finish(cmd->run(&args));
 }

@@ -254,7 +254,9 @@ const msgl_option msgl__options[] = {
      65535,
      NULL,
      "server",
-     "port to listen on; 0 takes a free one and prints it (default 1919)"},
+     "port to listen on; 0 takes a free one and prints it (default 1919; a MINISGL_PORT of the "
+     "form "
+     "tcp://..., which Kubernetes sets, is ignored)"},
     {{"--num-tokenizer", "--tokenizer-count"},
      MSGL_CMD_SERVE,
      MSGL_OPT_INT,
@@ -295,7 +297,8 @@ const msgl_option msgl__options[] = {
      0,
      NULL,
      "requests",
-     "JSON lines, each {\"prompt\": text or ids, sampling fields}; - is standard input"},
+     "JSON lines, each {\"prompt\": text or ids, or \"messages\": [...], fields as over HTTP}, or "
+     "OpenAI's batch form; - is standard input (docs/batch.md)"},
     {{"--output"},
      MSGL_CMD_RUN,
      MSGL_OPT_STRING,
@@ -305,7 +308,7 @@ const msgl_option msgl__options[] = {
      0,
      NULL,
      "requests",
-     "where the JSON lines go: text, token_ids, finish_reason (default: standard output)"},
+     "where the JSON lines go: text, token_ids, finish_reason, line (default: standard output)"},
     {{"--chat"},
      MSGL_CMD_RUN,
      MSGL_OPT_FLAG,

@@ -1,12 +1,29 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "cli/run_line.h"
 
+#include <stdarg.h>
 #include <string.h>
+#include <time.h>
 
 #include "cli/common.h"
 #include "core/attributes.h"
 #include "core/err.h"
 #include "core/mem.h"
+#include "server/fields.h"
+
+// Errors name fields and list the allowed ones: longer than msgl_err takes.
+enum { ERROR_MAX = 2048, BAD_REQUEST = 400 };
+
+void msgl__run_common_init(msgl_run_common *c, const msgl_params *params, const char *model_dir,
+                           int vocab_size)
+{
+    const char *slash = strrchr(model_dir, '/');
+    *c = (msgl_run_common){.params = *params};
+    c->api.model_path = model_dir;
+    c->api.model_name = slash != NULL && slash[1] != '\0' ? slash + 1 : model_dir;
+    c->api.vocab_size = vocab_size;
+    c->api.defaults = msgl__sampling_params_default();
+}
 
 static msgl_run_line *line_new(const msgl_params *params)
 {
@@ -14,172 +31,289 @@ static msgl_run_line *line_new(const msgl_params *params)
     if (r == NULL) return NULL;
     r->params = *params;
     msgl__strbuf_init(&r->answer, (size_t)1 << 30);
+    msgl__strbuf_init(&r->error, ERROR_MAX);
     return r;
 }
 
 void msgl__run_line_free(msgl_run_line *r)
 {
     if (r == NULL) return;
+    msgl__gen_request_free(&r->request);
     json_decref(r->input);
     json_decref(r->logprobs);
     msgl__free(r->chat);
-    msgl__free(r->error);
     msgl__ids_free(&r->ids);
     msgl__ids_free(&r->tokens);
     msgl__strbuf_free(&r->answer);
+    msgl__strbuf_free(&r->error);
     msgl__free(r);
 }
 
-static int read_number(const json_t *line, const char *name, double min, double max, double *out,
-                       msgl_err *err)
+static int refuse(msgl_run_line *r, int status, const char *fmt, ...)
+    __attribute__((format(printf, 3, 4)));
+
+// The first thing that is wrong with a line; always MSGL_EINVAL.
+static int refuse(msgl_run_line *r, int status, const char *fmt, ...)
 {
-    const json_t *v = json_object_get(line, name);
-    if (v == NULL || json_is_null(v)) return 0;
-    if (!json_is_number(v) || !(json_number_value(v) >= min && json_number_value(v) <= max)) {
-        return msgl__err_set(err, MSGL_EINVAL, "\"%s\" must be a number from %g to %g", name, min,
-                             max);
+    if (r->error.len > 0) return MSGL_EINVAL;
+    char text[1024];
+    va_list args;
+    va_start(args, fmt);
+    vsnprintf(text, sizeof text, fmt, args);
+    va_end(args);
+    r->error_status = status;
+    if (r->number > 0) {
+        (void)msgl__strbuf_addf(&r->error, "line %lld: ", (long long)r->number);
     }
-    *out = json_number_value(v);
+    if (msgl__strbuf_adds(&r->error, text) != 0)
+        (void)msgl__strbuf_adds(&r->error, "out of memory");
+    return MSGL_EINVAL;
+}
+
+// ---- fields ----
+
+static const char *const BATCH_FIELDS[] = {"custom_id", "method", "url", "body"};
+static const char *const COMPLETION_FIELDS[] = {"prompt", "logprobs"};
+static const char *const CHAT_FIELDS[] = {"messages",
+                                          "max_completion_tokens",
+                                          "logprobs",
+                                          "top_logprobs",
+                                          "tools",
+                                          "tool_choice",
+                                          "reasoning_effort",
+                                          "chat_template_kwargs",
+                                          "add_generation_prompt"};
+static const char *const SHARED_FIELDS[] = {"model",          "max_tokens", "temperature", "top_p",
+                                            "top_k",          "min_p",      "seed",        "stop",
+                                            "stop_token_ids", "ignore_eos", "custom_id"};
+// Of these only the value that changes nothing passes, or there is none that would.
+static const char *const NEUTRAL_FIELDS[] = {
+    "n", "stream", "stream_options", "echo", "best_of", "skip_special_tokens", "user", "metadata"};
+
+static bool in_list(const char *name, const char *const *list, size_t n)
+{
+    for (size_t i = 0; i < n; i++) {
+        if (strcmp(name, list[i]) == 0) return true;
+    }
+    return false;
+}
+
+// A field that the server refuses where it would change the answer may stand there without effect.
+static bool refused_by_server(const char *name)
+{
+    json_t *o = json_pack("{s:{s:b}}", name, "", 1); // changes something in every such field
+    msgl_api_error e;
+    const bool refused = msgl__refuse_unsupported(o, &e) != 0;
+    json_decref(o);
+    return refused;
+}
+
+static void list_fields(msgl_run_line *r, const char *const *list, size_t n)
+{
+    for (size_t i = 0; i < n; i++) {
+        (void)msgl__strbuf_addf(&r->error, "%s%s", i == 0 ? "" : ", ", list[i]);
+    }
+}
+
+static int check_names(msgl_run_line *r, const json_t *body, bool chat)
+{
+    const char *const *own = chat ? CHAT_FIELDS : COMPLETION_FIELDS;
+    const size_t num_own = chat ? MSGL_COUNT(CHAT_FIELDS) : MSGL_COUNT(COMPLETION_FIELDS);
+    const char *name;
+    json_t *value;
+    json_object_foreach((json_t *)body, name, value)
+    {
+        const bool here = in_list(name, own, num_own) ||
+                          in_list(name, SHARED_FIELDS, MSGL_COUNT(SHARED_FIELDS)) ||
+                          in_list(name, NEUTRAL_FIELDS, MSGL_COUNT(NEUTRAL_FIELDS));
+        if (here || refused_by_server(name)) continue;
+        refuse(r, BAD_REQUEST, "unknown field \"%.100s\"; allowed: ", name);
+        list_fields(r, own, num_own);
+        (void)msgl__strbuf_adds(&r->error, ", ");
+        list_fields(r, SHARED_FIELDS, MSGL_COUNT(SHARED_FIELDS));
+        return MSGL_EINVAL;
+    }
     return 0;
 }
 
-static int read_integer(const json_t *line, const char *name, json_int_t min, json_int_t max,
-                        int *out, msgl_err *err)
-{
-    const json_t *v = json_object_get(line, name);
-    if (v == NULL || json_is_null(v)) return 0;
-    if (!json_is_integer(v) || json_integer_value(v) < min || json_integer_value(v) > max) {
-        return msgl__err_set(err, MSGL_EINVAL, "\"%s\" must be a whole number from %lld to %lld",
-                             name, (long long)min, (long long)max);
-    }
-    *out = (int)json_integer_value(v);
-    return 0;
-}
+// ---- parsing ----
 
-static int read_stops(msgl_run_line *r, msgl_err *err)
+// Values of this request over those of the command line.
+static void take_params(msgl_run_line *r, const json_t *body)
 {
-    const json_t *stop = json_object_get(r->input, "stop");
-    if (stop != NULL && !json_is_null(stop)) {
-        const size_t n = json_is_array(stop) ? json_array_size(stop) : 1;
-        for (size_t i = 0; i < n; i++) {
-            const json_t *s = json_is_array(stop) ? json_array_get(stop, i) : stop;
-            if (!json_is_string(s) || i >= MSGL_MAX_STOPS) {
-                return msgl__err_set(err, MSGL_EINVAL,
-                                     "\"stop\" must be a string or an array of at most %d strings",
-                                     MSGL_MAX_STOPS);
-            }
-            r->stop[i] = json_string_value(s);
-        }
-        r->params.stop = r->stop;
-        r->params.num_stop = (int)n;
-    }
-    const json_t *ids = json_object_get(r->input, "stop_token_ids");
-    if (ids == NULL || json_is_null(ids)) return 0;
-    if (!json_is_array(ids) || json_array_size(ids) > MSGL_COUNT(r->stop_ids)) {
-        return msgl__err_set(err, MSGL_EINVAL,
-                             "\"stop_token_ids\" must be an array of at most %zu ids",
-                             MSGL_COUNT(r->stop_ids));
-    }
-    for (size_t i = 0; i < json_array_size(ids); i++) {
-        const json_t *v = json_array_get(ids, i);
-        if (!json_is_integer(v) || json_integer_value(v) < 0 || json_integer_value(v) > INT32_MAX) {
-            return msgl__err_set(err, MSGL_EINVAL, "\"stop_token_ids\" entry %zu is not a token id",
-                                 i);
-        }
-        r->stop_ids[i] = (int32_t)json_integer_value(v);
-    }
-    r->params.stop_token_ids = r->stop_ids;
-    r->params.num_stop_token_ids = (int)json_array_size(ids);
-    return 0;
-}
-
-static int read_params(msgl_run_line *r, msgl_err *err)
-{
+    const msgl_gen_request *q = &r->request;
+    const msgl_sampling_params *s = &q->sampling;
     msgl_params *p = &r->params;
-    double temperature = (double)p->temperature, top_p = (double)p->top_p, min_p = (double)p->min_p;
-    int rc = read_number(r->input, "temperature", 0, 1e6, &temperature, err);
-    if (rc == 0) rc = read_number(r->input, "top_p", 1e-9, 1, &top_p, err);
-    if (rc == 0) rc = read_number(r->input, "min_p", 0, 1, &min_p, err);
-    if (rc == 0) rc = read_integer(r->input, "top_k", 0, INT32_MAX, &p->top_k, err);
-    if (rc == 0) rc = read_integer(r->input, "max_tokens", 1, INT32_MAX, &p->max_tokens, err);
-    if (rc == 0) rc = read_integer(r->input, "logprobs", 0, 20, &p->logprobs, err);
-    if (rc != 0) return rc;
-    p->temperature = (float)temperature;
-    p->top_p = (float)top_p;
-    p->min_p = (float)min_p;
-    const json_t *seed = json_object_get(r->input, "seed");
-    if (seed != NULL && !json_is_null(seed)) {
-        if (!json_is_integer(seed)) {
-            return msgl__err_set(err, MSGL_EINVAL, "\"seed\" must be a whole number");
-        }
-        p->seed = (uint64_t)json_integer_value(seed);
+    p->temperature = s->temperature;
+    p->top_p = s->top_p;
+    p->min_p = s->min_p;
+    p->top_k = s->top_k;
+    p->ignore_eos = s->ignore_eos;
+    if (json_is_integer(json_object_get(body, "seed"))) {
+        p->seed = s->seed;
         p->has_seed = 1;
     }
-    const json_t *ignore = json_object_get(r->input, "ignore_eos");
-    if (ignore != NULL) {
-        if (!json_is_boolean(ignore)) {
-            return msgl__err_set(err, MSGL_EINVAL, "\"ignore_eos\" must be true or false");
-        }
-        p->ignore_eos = json_is_true(ignore);
+    const bool given = json_is_integer(json_object_get(body, "max_tokens")) ||
+                       json_is_integer(json_object_get(body, "max_completion_tokens"));
+    if (given || (r->batch && p->max_tokens == 0 && q->max_tokens > 0)) {
+        p->max_tokens = q->max_tokens;
     }
-    return read_stops(r, err);
+    if (s->logprobs >= 0) p->logprobs = s->logprobs;
+    if (q->num_stops > 0) {
+        p->stop = q->stops;
+        p->num_stop = q->num_stops;
+    }
+    if (s->num_stop_ids > 0) {
+        p->stop_token_ids = s->stop_ids;
+        p->num_stop_token_ids = s->num_stop_ids;
+    }
 }
 
-static int read_prompt(msgl_run_line *r, msgl_err *err)
+static int take_prompt(msgl_run_line *r)
 {
+    msgl_gen_request *q = &r->request;
+    if (q->kind == MSGL_API_CHAT) {
+        r->chat = json_dumps(q->chat_vars, JSON_COMPACT);
+        return r->chat != NULL ? 0 : refuse(r, 500, "out of memory");
+    }
+    if (q->num_prompts != 1) {
+        return refuse(r, BAD_REQUEST, "'prompt' has %d prompts; each needs a line of its own",
+                      q->num_prompts);
+    }
+    if (q->prompts[0].text != NULL) {
+        r->text = q->prompts[0].text;
+        return 0;
+    }
+    for (int32_t i = 0; i < q->prompts[0].num_ids; i++) {
+        if (msgl__ids_push(&r->ids, q->prompts[0].ids[i]) != 0) {
+            return refuse(r, 500, "out of memory");
+        }
+    }
+    return 0;
+}
+
+// What the server can and a line cannot.
+static int check_request(msgl_run_line *r)
+{
+    const msgl_gen_request *q = &r->request;
+    if (q->n != 1) {
+        return refuse(r, BAD_REQUEST, "'n' is %d; allowed: 1 (repeat the line)", q->n);
+    }
+    if (q->stream) return refuse(r, BAD_REQUEST, "'stream' is true; allowed: false");
+    if (q->echo) return refuse(r, BAD_REQUEST, "'echo' is true; allowed: false");
+    if (!q->skip_special) {
+        return refuse(r, BAD_REQUEST, "'skip_special_tokens' is false; allowed: true");
+    }
+    if (r->batch && q->sampling.logprobs >= 0) {
+        return refuse(r, BAD_REQUEST,
+                      "'logprobs' is not supported in the batch form; a plain line "
+                      "has it");
+    }
+    return 0;
+}
+
+// In a plain line "logprobs" is a number for both kinds of prompt.
+static int chat_logprobs(msgl_run_line *r, json_t *body)
+{
+    const json_t *v = json_object_get(body, "logprobs");
+    if (r->batch || !json_is_integer(v)) return 0;
+    if (json_integer_value(v) < 0 || json_integer_value(v) > MSGL_MAX_LOGPROBS) {
+        return refuse(r, BAD_REQUEST, "'logprobs' is %lld; allowed: 0 to %d",
+                      (long long)json_integer_value(v), MSGL_MAX_LOGPROBS);
+    }
+    r->params.logprobs = (int)json_integer_value(v);
+    json_object_del(body, "logprobs");
+    return 0;
+}
+
+static int read_body(msgl_run_line *r, msgl_api_kind kind, json_t *body)
+{
+    const bool chat = kind == MSGL_API_CHAT;
+    int rc = chat ? chat_logprobs(r, body) : 0;
+    if (rc != 0) return rc;
+    char *text = json_dumps(body, JSON_COMPACT);
+    if (text == NULL) return refuse(r, 500, "out of memory");
+    msgl_api_error e;
+    msgl_api_config api = r->common->api;
+    api.defaults.temperature = r->params.temperature;
+    api.defaults.top_p = r->params.top_p;
+    api.defaults.min_p = r->params.min_p;
+    api.defaults.top_k = r->params.top_k;
+    api.defaults.ignore_eos = r->params.ignore_eos != 0;
+    rc = msgl__api_parse(kind, text, strlen(text), &api, &r->request, &e);
+    msgl__free(text);
+    if (rc != 0) return refuse(r, e.status, "%s", e.message);
+    rc = check_names(r, body, chat);
+    if (rc == 0) rc = check_request(r);
+    if (rc == 0) rc = take_prompt(r);
+    if (rc == 0) take_params(r, body);
+    return rc;
+}
+
+static int read_batch(msgl_run_line *r)
+{
+    const char *name;
+    json_t *value;
+    json_object_foreach(r->input, name, value)
+    {
+        if (in_list(name, BATCH_FIELDS, MSGL_COUNT(BATCH_FIELDS))) continue;
+        return refuse(r, BAD_REQUEST,
+                      "unknown field \"%.100s\" beside \"body\"; allowed: custom_id, method, url, "
+                      "body",
+                      name);
+    }
+    const json_t *method = json_object_get(r->input, "method");
+    if (method != NULL &&
+        (!json_is_string(method) || strcmp(json_string_value(method), "POST") != 0)) {
+        return refuse(r, BAD_REQUEST, "\"method\" must be \"POST\"");
+    }
+    json_t *body = json_object_get(r->input, "body");
+    if (!json_is_object(body)) return refuse(r, BAD_REQUEST, "\"body\" must be an object");
+    const char *url = json_string_value(json_object_get(r->input, "url"));
+    if (url != NULL && strcmp(url, "/v1/chat/completions") == 0) {
+        return read_body(r, MSGL_API_CHAT, body);
+    }
+    if (url != NULL && strcmp(url, "/v1/completions") == 0) {
+        return read_body(r, MSGL_API_COMPLETION, body);
+    }
+    return refuse(r, BAD_REQUEST,
+                  "\"url\" must be \"/v1/chat/completions\" or \"/v1/completions\"");
+}
+
+static int read_line(msgl_run_line *r)
+{
+    const json_t *id = json_object_get(r->input, "custom_id");
+    r->batch = json_object_get(r->input, "body") != NULL;
+    if (id != NULL && !json_is_string(id)) {
+        return refuse(r, BAD_REQUEST, "\"custom_id\" must be a string");
+    }
+    if (r->batch) return read_batch(r);
     const json_t *prompt = json_object_get(r->input, "prompt");
     const json_t *messages = json_object_get(r->input, "messages");
     if ((prompt == NULL) == (messages == NULL)) {
-        return msgl__err_set(err, MSGL_EINVAL, "give either \"prompt\" or \"messages\"");
+        return refuse(r, BAD_REQUEST,
+                      "give either \"prompt\" or \"messages\", or OpenAI's batch "
+                      "form with \"url\" and \"body\"");
     }
-    if (messages != NULL) {
-        json_t *vars = json_object();
-        json_object_set(vars, "messages", json_object_get(r->input, "messages"));
-        if (json_object_get(r->input, "tools") != NULL) {
-            json_object_set(vars, "tools", json_object_get(r->input, "tools"));
-        }
-        char *text = json_dumps(vars, JSON_COMPACT);
-        json_decref(vars);
-        if (text == NULL) return msgl__err_set(err, MSGL_ENOMEM, "out of memory");
-        r->chat = text;
-        return 0;
-    }
-    if (json_is_string(prompt)) {
-        r->text = json_string_value(prompt);
-        return 0;
-    }
-    if (!json_is_array(prompt)) {
-        return msgl__err_set(err, MSGL_EINVAL, "\"prompt\" must be text or an array of token ids");
-    }
-    for (size_t i = 0; i < json_array_size(prompt); i++) {
-        const json_t *v = json_array_get(prompt, i);
-        if (!json_is_integer(v) || json_integer_value(v) < 0 || json_integer_value(v) > INT32_MAX) {
-            return msgl__err_set(err, MSGL_EINVAL, "\"prompt\" entry %zu is not a token id", i);
-        }
-        if (msgl__ids_push(&r->ids, (int32_t)json_integer_value(v)) != 0) {
-            return msgl__err_set(err, MSGL_ENOMEM, "out of memory");
-        }
-    }
-    return 0;
+    return read_body(r, messages != NULL ? MSGL_API_CHAT : MSGL_API_COMPLETION, r->input);
 }
 
 msgl_run_line *msgl__run_line_parse(const char *json, size_t len, int64_t number,
-                                    const msgl_params *defaults)
+                                    const msgl_run_common *common)
 {
-    msgl_run_line *r = line_new(defaults);
+    msgl_run_line *r = line_new(&common->params);
     if (r == NULL) return NULL;
     json_error_t where;
-    msgl_err err;
-    r->input = json_loadb(json, len, JSON_REJECT_DUPLICATES, &where);
-    int rc = 0;
-    if (!json_is_object(r->input)) {
-        rc = msgl__err_set(&err, MSGL_EFORMAT, "not a JSON object: %s", where.text);
-    }
-    if (rc == 0) rc = read_prompt(r, &err);
-    if (rc == 0) rc = read_params(r, &err);
-    if (rc != 0) {
-        msgl__err_prefix(&err, rc, "line %lld", (long long)number);
-        r->error = msgl__strdup(err.text);
+    r->common = common;
+    r->number = number;
+    r->bytes = len;
+    r->input = json_loadb(json, len, JSON_REJECT_DUPLICATES | JSON_ALLOW_NUL, &where);
+    if (r->input == NULL) {
+        (void)refuse(r, BAD_REQUEST, "not a JSON object: %s", where.text);
+    } else if (!json_is_object(r->input)) {
+        (void)refuse(r, BAD_REQUEST, "not a JSON object, but %s", msgl__json_type_name(r->input));
+    } else {
+        (void)read_line(r);
     }
     return r;
 }
@@ -220,8 +354,12 @@ int msgl__run_line_submit_to(msgl_run_line *r, msgl_llm *l, msgl_piece_fn fn, vo
 void msgl__run_line_submit(msgl_run_line *r, msgl_llm *l, msgl_piece_fn fn)
 {
     msgl_err err;
-    if (msgl__run_line_submit_to(r, l, fn, r, &err) != 0) r->error = msgl__strdup(err.text);
+    const int rc = msgl__run_line_submit_to(r, l, fn, r, &err);
+    if (rc == 0) return;
+    (void)refuse(r, rc == MSGL_EINVAL || rc == MSGL_ELIMIT ? BAD_REQUEST : 500, "%s", err.text);
 }
+
+// ---- answers ----
 
 static void add_logprobs(msgl_run_line *r, const msgl_piece *p)
 {
@@ -247,16 +385,68 @@ void msgl__run_line_piece(msgl_run_line *r, const msgl_piece *p)
     r->cached_tokens = p->cached_tokens;
     r->finish = p->finish;
     r->done = p->finish != MSGL_NOT_FINISHED;
-    if ((p->error != NULL || !ok) && r->error == NULL) {
-        r->error = msgl__strdup(p->error != NULL ? p->error : "out of memory for the answer");
+    if (p->error != NULL) {
+        const bool theirs = p->status == MSGL_EINVAL || p->status == MSGL_ELIMIT;
+        (void)refuse(r, theirs ? BAD_REQUEST : 500, "%s", p->error);
+    } else if (!ok) {
+        (void)refuse(r, 500, "out of memory for the answer");
     }
 }
 
-void msgl__run_line_write(const msgl_run_line *r, FILE *out)
+static json_t *usage_of(const msgl_run_line *r)
+{
+    const int n = (int)r->tokens.len;
+    return json_pack("{s:i,s:i,s:i,s:{s:i}}", "prompt_tokens", r->prompt_tokens,
+                     "completion_tokens", n, "total_tokens", r->prompt_tokens + n,
+                     "prompt_tokens_details", "cached_tokens", r->cached_tokens);
+}
+
+// The body of OpenAI's answer.
+static json_t *batch_body(const msgl_run_line *r)
+{
+    const bool chat = r->request.kind == MSGL_API_CHAT;
+    json_t *text = json_stringn(msgl__strbuf_str(&r->answer), r->answer.len);
+    json_t *choice = json_pack("{s:i,s:s,s:n}", "index", 0, "finish_reason",
+                               msgl__cli_finish_name(r->finish), "logprobs");
+    if (chat) {
+        json_object_set_new(choice, "message",
+                            json_pack("{s:s,s:o}", "role", "assistant", "content", text));
+    } else {
+        json_object_set_new(choice, "text", text);
+    }
+    char id[48];
+    snprintf(id, sizeof id, "%s-%lld", chat ? "chatcmpl" : "cmpl", (long long)r->number);
+    return json_pack("{s:s,s:s,s:I,s:s,s:[o],s:o}", "id", id, "object",
+                     chat ? "chat.completion" : "text_completion", "created",
+                     (json_int_t)time(NULL), "model", r->common->api.model_name, "choices", choice,
+                     "usage", usage_of(r));
+}
+
+static json_t *batch_error(const msgl_run_line *r)
+{
+    return json_pack("{s:{s:s,s:s,s:n,s:n}}", "error", "message", msgl__strbuf_str(&r->error),
+                     "type", r->error_status < 500 ? "invalid_request_error" : "server_error",
+                     "param", "code");
+}
+
+static json_t *batch_answer(const msgl_run_line *r)
+{
+    const bool failed = r->error.len > 0;
+    char id[48];
+    snprintf(id, sizeof id, "batch_req_%lld", (long long)r->number);
+    json_t *o = json_pack("{s:s,s:{s:i,s:s,s:o},s:n}", "id", id, "response", "status_code",
+                          failed ? r->error_status : 200, "request_id", id, "body",
+                          failed ? batch_error(r) : batch_body(r), "error");
+    json_t *custom = json_object_get(r->input, "custom_id");
+    json_object_set_new(o, "custom_id", custom != NULL ? json_incref(custom) : json_null());
+    return o;
+}
+
+static json_t *plain_answer(const msgl_run_line *r)
 {
     json_t *o = json_object();
-    if (r->error != NULL) {
-        json_object_set_new(o, "error", json_string(r->error));
+    if (r->error.len > 0) {
+        json_object_set_new(o, "error", json_string(msgl__strbuf_str(&r->error)));
     } else {
         json_t *ids = json_array();
         for (size_t i = 0; i < r->tokens.len; i++) {
@@ -269,7 +459,16 @@ void msgl__run_line_write(const msgl_run_line *r, FILE *out)
         json_object_set_new(o, "cached_tokens", json_integer(r->cached_tokens));
         if (r->logprobs != NULL) json_object_set(o, "logprobs", r->logprobs);
     }
-    json_dumpf(o, out, JSON_COMPACT | JSON_REAL_PRECISION(9));
-    fputc('\n', out);
+    if (r->number > 0) json_object_set_new(o, "line", json_integer(r->number));
+    json_t *custom = json_object_get(r->input, "custom_id");
+    if (custom != NULL) json_object_set(o, "custom_id", custom);
+    return o;
+}
+
+int msgl__run_line_write(const msgl_run_line *r, FILE *out)
+{
+    json_t *o = r->batch ? batch_answer(r) : plain_answer(r);
+    const int bad = json_dumpf(o, out, JSON_COMPACT | JSON_REAL_PRECISION(9));
     json_decref(o);
+    return bad != 0 || fputc('\n', out) == EOF ? MSGL_EIO : 0;
 }

@@ -1,7 +1,11 @@
 // SPDX-License-Identifier: Apache-2.0
 //
 // One request of `minisgl run`: parsed from a JSON line or made from a prompt, collecting its
-// answer, and written back as a JSON line.
+// answer, and written back as a JSON line. A line's request is read by the server's own parser, so
+// that what the server refuses is refused here, too; a field that nobody knows is refused as well.
+//
+// A line is {"prompt" or "messages", parameters, "custom_id"}, answered by one flat object; or
+// OpenAI's batch form {"custom_id", "method", "url", "body"}, answered in OpenAI's.
 #ifndef MSGL_CLI_RUN_LINE_H
 #define MSGL_CLI_RUN_LINE_H
 
@@ -10,21 +14,33 @@
 #include <stdbool.h>
 #include <stdio.h>
 
+#include "server/api.h"
 #include "tokenizer/tokenizer.h"
-#include "utils/stop.h"
 #include "utils/strbuf.h"
+
+// What lines have in common.
+typedef struct msgl_run_common {
+    msgl_params params;  // of fields that a line leaves out
+    msgl_api_config api; // filled by msgl__run_common_init; model_name and model_path borrowed
+} msgl_run_common;
+void msgl__run_common_init(msgl_run_common *c, const msgl_params *params, const char *model_dir,
+                           int vocab_size);
 
 typedef struct msgl_run_line {
     void *owner;
-    json_t *input;    // what `text`, `chat`, stop strings and ids point into
-    const char *text; // a completion prompt, or
-    char *chat;       // the chat template's input, or
-    msgl_ids ids;     // token ids
+    const msgl_run_common *common;
+    int64_t number;           // of its line in the input; 0: a prompt from the command line
+    size_t bytes;             // of it
+    bool batch;               // OpenAI's form
+    json_t *input;            // the line; NULL: not JSON
+    msgl_gen_request request; // what text, stop strings and ids point into
+    const char *text;         // a completion prompt, or
+    char *chat;               // the chat template's input, or
+    msgl_ids ids;             // token ids
     msgl_params params;
-    const char *stop[MSGL_MAX_STOPS];
-    int32_t stop_ids[16];
     bool done;
-    char *error; // NULL: none
+    msgl_strbuf error; // empty: none
+    int error_status;  // as over HTTP
     int finish, prompt_tokens, cached_tokens;
     msgl_strbuf answer;
     msgl_ids tokens;
@@ -32,9 +48,9 @@ typedef struct msgl_run_line {
 } msgl_run_line;
 
 // A line of the input file. Always returns a line unless memory is out; what is wrong with it
-// stands in ->error. Fields missing in the line come from *defaults.
+// stands in ->error.
 msgl_run_line *msgl__run_line_parse(const char *json, size_t len, int64_t number,
-                                    const msgl_params *defaults);
+                                    const msgl_run_common *common);
 // A prompt from the command line; chat: as a user message, after `system` when not NULL.
 msgl_run_line *msgl__run_line_prompt(const char *prompt, bool chat, const char *system,
                                      const msgl_params *params);
@@ -45,6 +61,7 @@ int msgl__run_line_submit_to(msgl_run_line *r, msgl_llm *l, msgl_piece_fn fn, vo
 void msgl__run_line_submit(msgl_run_line *r, msgl_llm *l, msgl_piece_fn fn);
 // Collects a piece; sets ->done with the last.
 void msgl__run_line_piece(msgl_run_line *r, const msgl_piece *p);
-void msgl__run_line_write(const msgl_run_line *r, FILE *out);
+// 0, or MSGL_EIO when the file did not take it.
+int msgl__run_line_write(const msgl_run_line *r, FILE *out);
 
 #endif

@@ -75,6 +75,28 @@ expect "stop string" 0 '"finish_reason":"stop"' "$minisgl" run --model "$model" 
     --stop "5" --prompt "What is 27 + 58?"
 expect "streamed" 0 "tok/s" "$minisgl" run --model "$model" --chat --stream --temperature 0 --prompt "Hello"
 
+# What cannot be written is no success, whoever prints it.
+for args in "help" "--version" "--help" "info" "run --help" "run --model $model --prompt hi --max-tokens 2" \
+    "run --model $model --stream --prompt hi --max-tokens 2" \
+    "bench decode --model $model --batch 1 --prompt-len 4 --steps 4 --repeat 1"; do
+    # shellcheck disable=SC2086
+    expect "$args on a full disk" 1 "minisgl: standard output: " \
+        sh -c "\"$minisgl\" $args 2>&1 >/dev/full"
+done
+expect "tokenize on a full disk" 1 "standard output: No space" \
+    sh -c "echo hi | \"$minisgl\" tokenize --model \"$model\" 2>&1 >/dev/full"
+expect "detokenize on a full disk" 1 "standard output: No space" \
+    sh -c "echo '[1]' | \"$minisgl\" tokenize --decode --model \"$model\" 2>&1 >/dev/full"
+expect "template on a full disk" 1 "standard output: No space" \
+    sh -c "echo '{\"messages\": [{\"role\": \"user\", \"content\": \"x\"}]}' | \"$minisgl\" template --model \"$model\" 2>&1 >/dev/full"
+expect "output on a full disk" 1 "/dev/full: No space" "$minisgl" run --model "$model" --prompt hi --max-tokens 2 \
+    --output /dev/full
+
+# The port that Kubernetes means by this variable is another server's.
+expect "service link" 1 "warning: MINISGL_PORT=tcp://10.0.0.1:1919 is the address of a service" \
+    env MINISGL_PORT=tcp://10.0.0.1:1919 "$minisgl" serve --model "$dir/none"
+expect "port that is none" 2 "MINISGL_PORT is \"80a\"" env MINISGL_PORT=80a "$minisgl" serve --model "$dir/none"
+
 # Text there and back, byte for byte.
 printf 'Grüße, 世界! 12 + 34\n\n  <|im_end|> \t end' >"$dir/text"
 "$minisgl" tokenize --model "$model" <"$dir/text" >"$dir/ids"
@@ -84,23 +106,57 @@ echo '{"messages": [{"role": "user", "content": "Hi"}], "add_generation_prompt":
     "$minisgl" template --model "$model" >"$dir/rendered"
 expect "template" 0 "im_start|>assistant" cat "$dir/rendered"
 
-# A batch file: bad lines get an error of their own, order is kept.
+# A batch file: bad lines get an error of their own, order is kept, blank lines count.
 cat >"$dir/in.jsonl" <<'LINES'
-{"prompt": "The sun", "max_tokens": 3, "temperature": 0}
+{"prompt": "The sun", "max_tokens": 3, "temperature": 0, "custom_id": "first"}
 {"prompt": 5}
 
 not json
 {"messages": [{"role": "user", "content": "What is 2 + 3?"}], "temperature": 0, "logprobs": 2}
 {"prompt": [1, 2, 3], "max_tokens": 2, "temperature": 0, "ignore_eos": true}
 {"prompt": [99999999], "max_tokens": 2}
+{"prompt": "x", "frequency_penalty": 9}
+{"prompt": "x", "temprature": 1, "custom_id": "typo"}
+{"prompt": "x", "n": 2}
+{"prompt": "x", "n": 1, "stream": false, "best_of": 1, "response_format": {"type": "text"}, "max_tokens": 1}
+{"custom_id": "c", "method": "POST", "url": "/v1/chat/completions", "body": {"messages": [{"role": "user", "content": "What is 2 + 3?"}], "temperature": 0}}
+{"custom_id": "t", "method": "POST", "url": "/v1/completions", "body": {"prompt": "The sun", "temperature": 0}}
+{"custom_id": "e", "method": "POST", "url": "/v1/completions", "body": {"prompt": "The sun", "temperature": -1}}
+{"custom_id": "u", "method": "POST", "url": "/v1/embeddings", "body": {}}
 LINES
 "$minisgl" run --model "$model" --input "$dir/in.jsonl" --output "$dir/out.jsonl" >/dev/null 2>&1
 [ $? -eq 1 ] || { failed=$((failed + 1)) && echo "FAILED: a file with bad lines must exit 1"; }
-sed -e 's/^{"error":.*/E/' -e 's/^{"text":.*/A/' "$dir/out.jsonl" | tr -d '\n' >"$dir/kinds"
-printf 'AEEAAE' >"$dir/want"
+sed -e 's/^{"error":.*/E/' -e 's/^{"text":.*/A/' -e 's/.*"status_code":200.*/O/' -e 's/.*"status_code":400.*/F/' \
+    "$dir/out.jsonl" | tr -d '\n' >"$dir/kinds"
+printf 'AEEAAEEEEAOOFF' >"$dir/want"
 same "answers and errors in order" "$dir/want" "$dir/kinds"
-expect "line number in the error" 0 "line 4: not a JSON object" cat "$dir/out.jsonl"
+expect "line number in the error" 0 '"line 4: not a JSON object.*"line":4' cat "$dir/out.jsonl"
+expect "custom_id of a line" 0 '"text":.*"line":1,"custom_id":"first"' cat "$dir/out.jsonl"
+expect "refused as over HTTP" 0 "line 8: 'frequency_penalty'" cat "$dir/out.jsonl"
+expect "unknown field" 0 'unknown field ."temprature.".*temperature.*"line":9,"custom_id":"typo"' cat "$dir/out.jsonl"
+expect "n is refused" 0 "line 10: 'n' is 2; allowed: 1" cat "$dir/out.jsonl"
+expect "batch form, chat" 0 '"object":"chat.completion".*"content":"2 + 3 = 5\.".*"completion_tokens":9.*"custom_id":"c"' \
+    cat "$dir/out.jsonl"
+expect "batch form, completion" 0 '"object":"text_completion".*"finish_reason":"length".*"completion_tokens":16.*"custom_id":"t"' \
+    cat "$dir/out.jsonl"
+expect "batch form, refused" 0 '"message":"line 14: .temperature. is -1.*invalid_request_error.*"custom_id":"e"' \
+    cat "$dir/out.jsonl"
+expect "batch form, other endpoints" 0 'line 15: ."url." must be' cat "$dir/out.jsonl"
 expect "logprobs" 0 '"logprob":-' cat "$dir/out.jsonl"
+expect "batch file on a full disk" 1 "/dev/full: No space" "$minisgl" run --model "$model" --input "$dir/in.jsonl" \
+    --output /dev/full
+expect "no such input" 1 "\-\-input $dir/none: No such file" "$minisgl" run --model "$model" --input "$dir/none"
+expect "no such output folder" 1 "No such file" "$minisgl" run --model "$model" --prompt x --output "$dir/none/x"
+expect "output over the input" 1 "is the input" "$minisgl" run --model "$model" --input "$dir/in.jsonl" \
+    --output "$dir/in.jsonl"
+expect "which is still there" 0 "The sun" cat "$dir/in.jsonl"
+
+# A batch file's bar counts answers, not lines read. (script gives it a terminal.)
+if command -v script >/dev/null; then
+    script -qc "\"$minisgl\" run --model \"$model\" --input \"$dir/in.jsonl\" --output /dev/null" /dev/null \
+        >"$dir/bar" 2>&1 </dev/null
+    expect "bar at the first step" 0 "requests \[[#.]*\.\] *[0-9]*%" cat "$dir/bar"
+fi
 
 # A shell without a terminal, with a reset.
 printf 'What is 2 + 3?\n/reset\n/nonsense\nWhat is 3 + 4?\n/exit\n' |
