@@ -14,7 +14,6 @@
 #include "core/dtype.h"
 #include "core/err.h"
 #include "core/mem.h"
-#include "utils/strbuf.h"
 
 // Every half that is a number converts to f32 and back to itself; NaN stays NaN.
 static void test_half_round_trip(void **state)
@@ -105,25 +104,12 @@ static void test_errors(void **state)
     assert_string_equal(msgl__status_text(17), "unknown status");
 }
 
-static void test_strbuf_limit(void **state)
-{
-    (void)state;
-    msgl_strbuf b;
-    msgl__strbuf_init(&b, 10);
-    assert_int_equal(msgl__strbuf_adds(&b, "12345678"), 0);
-    assert_int_equal(msgl__strbuf_adds(&b, "abc"), MSGL_ELIMIT);
-    assert_int_equal(msgl__strbuf_addf(&b, "%d", 42), 0);
-    assert_string_equal(msgl__strbuf_str(&b), "1234567842");
-    msgl__strbuf_free(&b);
-    assert_string_equal(msgl__strbuf_str(&b), "");
-}
-
 int main(void)
 {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(test_half_round_trip), cmocka_unit_test(test_half_rounding),
         cmocka_unit_test(test_dtype_names),     cmocka_unit_test(test_sizes_and_failing),
-        cmocka_unit_test(test_errors),          cmocka_unit_test(test_strbuf_limit),
+        cmocka_unit_test(test_errors),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }

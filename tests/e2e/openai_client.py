@@ -1,15 +1,16 @@
 #!/usr/bin/env python3
 # SPDX-License-Identifier: Apache-2.0
-"""The official openai client against a running server, unchanged.
+"""The official openai client, unchanged, against `minisgl serve`.
 
-    pip install openai
-    minisgl serve --model models/demo --port 1919 &
-    python3 tests/e2e/openai_client.py http://127.0.0.1:1919/v1
+    openai_client.py MINISGL MODEL      starts a server on a free port and ends it
+    openai_client.py http://127.0.0.1:1919/v1
 
-Exits 77 (skipped) when the package is not installed. Not part of `make check`, which needs no
-Python; the same exchanges are tested there with a scripted engine.
+Exits 77 (skipped) when the package (`pip install openai`) is not there. `make check` runs it where it is;
+.ci/run installs it. The same exchanges are tested with a scripted engine in tests/server.
 """
 import asyncio
+import signal
+import subprocess
 import sys
 
 try:
@@ -18,8 +19,20 @@ except ImportError:
     print("skipped: the openai package is not installed")
     sys.exit(77)
 
-BASE = sys.argv[1] if len(sys.argv) > 1 else "http://127.0.0.1:1919/v1"
-client = openai.OpenAI(base_url=BASE, api_key="none", max_retries=0)
+server = None
+if len(sys.argv) == 3:
+    server = subprocess.Popen([sys.argv[1], "serve", "--model", sys.argv[2], "--port", "0", "--num-pages", "6000",
+                               "--device", "cpu"], stdout=subprocess.PIPE, text=True)
+    line = server.stdout.readline()
+    start = line.find("http://")
+    if start < 0:
+        sys.exit("no address in %r" % line)
+    BASE = line[start:].split()[0].rstrip("/").removesuffix("/v1") + "/v1"
+elif len(sys.argv) == 2:
+    BASE = sys.argv[1]
+else:
+    sys.exit(__doc__)
+client = openai.OpenAI(base_url=BASE, api_key="none", max_retries=0, timeout=120)
 MODEL = client.models.list().data[0].id
 HELLO = [{"role": "user", "content": "Hello! Who are you?"}]
 
@@ -137,10 +150,17 @@ async def concurrent():
     check(all(await asyncio.gather(*(one(i) for i in range(24)))), "24 at once, 8 of them leave")
 
 
-models()
-chat()
-sampling()
-completions()
-refusals()
-asyncio.run(concurrent())
+try:
+    models()
+    chat()
+    sampling()
+    completions()
+    refusals()
+    asyncio.run(concurrent())
+    if server:
+        server.send_signal(signal.SIGTERM)
+        check(server.wait(30) == 0, "the server ends with 0")
+finally:
+    if server and server.poll() is None:
+        server.kill()
 print("all good")

@@ -321,31 +321,65 @@ static void test_no_heap_when_warm(void **state)
     msgl__msg_mem_free(&mem);
 }
 
-// Every allocation of an encode and a decode may fail: a clean MSGL_ENOMEM each time.
+// Encodes or decodes with the nth allocation and all later ones failing (0: none); what must be the
+// same message comes out as a frame in *b.
+static int code_failing(const msgl_msg *m, const msgl_strbuf *frame, bool encode, uint64_t nth,
+                        msgl_strbuf *b)
+{
+    msgl_msg_mem mem = {0};
+    msgl_msg d;
+    msgl_err err = {0};
+    msgl__strbuf_init(b, MSGL_MSG_FRAME_MAX);
+    msgl__mem_fail_from(nth);
+    const int rc =
+        encode ? msgl__msg_encode(m, b) : msgl__msg_decode(frame->data, frame->len, &mem, &d, &err);
+    msgl__mem_fail_from(0);
+    if (!encode && rc != 0) {
+        assert_int_equal(err.code, rc);
+        // What a failure left behind is good for the next frame.
+        assert_int_equal(msgl__msg_decode(frame->data, frame->len, &mem, &d, NULL), 0);
+    }
+    if (!encode) assert_int_equal(msgl__msg_encode(&d, b), 0);
+    msgl__msg_mem_free(&mem);
+    return rc;
+}
+
+// Each allocation of an encode and of a decode fails in turn, and nothing but MSGL_ENOMEM comes of
+// it: no allocation is ignored, and none is made that the undisturbed run did not make.
 static void test_out_of_memory(void **state)
 {
     (void)state;
+    static int32_t ids[3000];
     msgl_token_event e[3];
     msgl_token_logprobs rows[2];
-    const msgl_msg t = tokens_message(e, rows);
-    msgl_strbuf good = enc(&t);
-    for (uint64_t nth = 1; nth < 10; nth++) {
-        msgl_strbuf b;
-        msgl__strbuf_init(&b, MSGL_MSG_FRAME_MAX);
-        msgl_msg_mem mem = {0};
-        msgl_msg d;
-        msgl__mem_fail_from(nth);
-        const int enc_rc = msgl__msg_encode(&t, &b);
-        msgl__mem_fail_from(nth);
-        const int dec_rc = msgl__msg_decode(good.data, good.len, &mem, &d, NULL);
-        msgl__mem_fail_from(0);
-        assert_true(enc_rc == 0 || enc_rc == MSGL_ENOMEM);
-        assert_true(dec_rc == 0 || dec_rc == MSGL_ENOMEM);
-        if (nth == 1) assert_true(enc_rc == MSGL_ENOMEM && dec_rc == MSGL_ENOMEM);
+    const msgl_msg messages[] = {tokens_message(e, rows), request_message(ids, 3000)};
+    for (int i = 0; i < 4; i++) {
+        const msgl_msg *m = &messages[i / 2];
+        const bool encode = i % 2 == 0;
+        msgl_strbuf frame = enc(m), b;
+        const uint64_t before = msgl__mem_allocs();
+        if (encode) {
+            b = enc(m);
+        } else {
+            msgl_msg_mem mem = {0};
+            msgl_msg d;
+            assert_int_equal(msgl__msg_decode(frame.data, frame.len, &mem, &d, NULL), 0);
+            msgl__msg_mem_free(&mem);
+            msgl__strbuf_init(&b, 1);
+        }
+        const uint64_t needed = msgl__mem_allocs() - before;
         msgl__strbuf_free(&b);
-        msgl__msg_mem_free(&mem);
+        assert_in_range(needed, 1, 100);
+        for (uint64_t nth = 1; nth <= needed; nth++) {
+            assert_int_equal(code_failing(m, &frame, encode, nth, &b), MSGL_ENOMEM);
+            msgl__strbuf_free(&b);
+        }
+        assert_int_equal(code_failing(m, &frame, encode, needed + 1, &b), 0);
+        assert_int_equal(b.len, frame.len);
+        assert_memory_equal(b.data, frame.data, frame.len);
+        msgl__strbuf_free(&b);
+        msgl__strbuf_free(&frame);
     }
-    msgl__strbuf_free(&good);
 }
 
 int main(void)

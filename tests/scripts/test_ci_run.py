@@ -21,12 +21,12 @@ class CiRun(unittest.TestCase):
             shutil.copy(ROOT / name, self.tree / name)
         for name in ("setup", "check-style", "check-headers", "check-symbols", "check-docs", "check-install"):
             self.stand_in("scripts/" + name)
-        for name in ("cmake", "make", "ninja", "ctest"):
+        for name in ("cmake", "make", "ninja", "ctest", "python3"):
             self.stand_in("tools/" + name)
 
     def stand_in(self, name, does=""):
         path = self.tree / name
-        path.parent.mkdir(exist_ok=True)
+        path.parent.mkdir(parents=True, exist_ok=True)
         path.write_text(f"#!/bin/sh\necho {name} \"$@\" >>{self.tree}/calls\n{does}\n")
         path.chmod(0o755)
 
@@ -43,14 +43,16 @@ class CiRun(unittest.TestCase):
         (self.tree / "build").mkdir()
         (self.tree / "build" / "minisgl-cuda.so").write_text("of an earlier run")
         out = self.run_ci()
-        self.assertRegex(out.splitlines()[-1], r"^all checks passed \(.*\), CUDA not built$")
+        self.assertRegex(out.splitlines()[-1], r"^all checks passed \(.*\), CUDA not built, openai client not checked$")
         self.assertIn("-DMSGL_CUDA=AUTO -DMSGL_CUDA_ARCHS=90a", self.calls())
 
     def test_with_a_compiler(self):
         self.stand_in("tools/make", "mkdir -p build && touch build/minisgl-cuda.so")
-        self.assertRegex(self.run_ci().splitlines()[-1], r"^all checks passed \(.*\), CUDA built for 90a$")
+        self.stand_in("build/openai/bin/pip")
+        self.assertRegex(self.run_ci().splitlines()[-1],
+                         r"^all checks passed \(.*\), CUDA built for 90a, openai client checked$")
         out = self.run_ci("--cuda")
-        self.assertRegex(out.splitlines()[-1], r", CUDA built for 80 .*90a .*120$")
+        self.assertRegex(out.splitlines()[-1], r", CUDA built for 80 .*90a .*120, openai")
         self.assertRegex(self.calls(), r"-DMSGL_CUDA=ON -DMSGL_CUDA_ARCHS=80;.*90a;.*120\n")
 
     def test_cuda_that_cannot_be_built(self):
