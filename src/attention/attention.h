@@ -130,7 +130,8 @@ struct msgl_attn_config {
     int32_t max_seq_len;
     int32_t max_step_tokens; // query tokens per batch
     int32_t num_slots;       // staging sets, batch->slot in [0, num_slots)
-    bool deterministic;      // results of a request must not depend on the batch (always so for fa)
+    bool deterministic; // results of a request must not depend on the batch (always so for fa on
+                        // the CPU)
     msgl_attn_variants variants; // of the layers that forward will get
     const msgl_kernels *kernels;
     const msgl_kv_pool *pool;

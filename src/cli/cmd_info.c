@@ -66,8 +66,8 @@ static msgl_attn_needs needs_of(const msgl_attn_desc *d, const msgl_model_config
     return n;
 }
 
-// One row per backend and kind of device, straight from its descriptor; the README's matrix says
-// the same in words.
+// One row per backend and kind of device, straight from its descriptor and its supports; the
+// README's matrix says the same in words.
 static void backends(const msgl_model_config *model, const gpu *g, msgl_device_kind kind,
                      msgl_rows *rows)
 {

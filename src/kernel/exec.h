@@ -1,8 +1,9 @@
 // SPDX-License-Identifier: Apache-2.0
 //
 // Where kernels run. On the CPU a kernel call computes before it returns, on the pool's threads; on
-// a GPU it only queues work on `stream`. Callers therefore never read a kernel's result on the host
-// except after the step's completion, and pass device pointers that they do not dereference.
+// a GPU it only queues work on the device's stream. Callers therefore never read a kernel's result
+// on the host except after the step's completion, and pass device pointers that they do not
+// dereference.
 #ifndef MSGL_KERNEL_EXEC_H
 #define MSGL_KERNEL_EXEC_H
 

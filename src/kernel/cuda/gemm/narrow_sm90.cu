@@ -1,11 +1,12 @@
 // SPDX-License-Identifier: Apache-2.0
 //
-// Products of 17 to 256 rows with weights of a few megabytes, on Hopper: out^T = W in^T, so that
-// the weights' rows fill the 64 of a warpgroup's product and m is its other side. One block makes
-// 64 or 128 rows of W times all m rows of in over one part of k; the blocks of a cluster share the
-// outputs and split k, and send each other the sums of the rows that the other one finishes.
-// What comes before (RMS norm) and behind (bias, silu, residual) is done on the way. At this size
-// the time between kernels counts: the weights are on their way before the kernel in front ends.
+// Products of 8 to 64 rows (up to 256, if a plan asks for it) with weights of a few megabytes, on
+// Hopper: out^T = W in^T, so that the weights' rows fill the 64 of a warpgroup's product and m is
+// its other side. One block makes 64 or 128 rows of W times all m rows of in over one part of k;
+// the blocks of a cluster share the outputs and split k, and send each other the sums of the rows
+// that the other one finishes. What comes before (RMS norm) and behind (bias, silu, residual) is
+// done on the way. At this size the time between kernels counts: the weights are on their way
+// before the kernel in front ends.
 //
 // RMS norm: the norm's weight goes into `in` in shared memory, before the product; the row's scale
 // needs the whole row and is applied to the sums. docs/internals/gemm.md has the figures.
