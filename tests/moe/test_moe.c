@@ -1,0 +1,231 @@
+// SPDX-License-Identifier: Apache-2.0
+//
+// Layers of experts: against the formula in f64, row by row; and what a caller may rely on (a row
+// depends on that row only, experts that nobody chose are not read, workspace() is enough).
+#include <float.h>
+#include <math.h>
+#include <setjmp.h>
+#include <stdarg.h>
+#include <stddef.h>
+#include <stdint.h>
+#include <stdlib.h>
+#include <string.h>
+
+#include <cmocka.h>
+
+#include "core/attributes.h"
+#include "core/err.h"
+#include "moe/moe.h"
+
+enum { HIDDEN = 64, INTER = 48, EXPERTS = 6, TOP_K = 2, ROWS = 7, ARENA = 1 << 22 };
+
+typedef struct fixture {
+    msgl_kernels k;
+    msgl_exec x;
+    msgl_arena scratch;
+    float gate_up[EXPERTS][2 * INTER * HIDDEN], down[EXPERTS][HIDDEN * INTER];
+    float in[ROWS * HIDDEN], logits[ROWS * EXPERTS], before[ROWS * HIDDEN];
+    msgl_weight w_up[EXPERTS], w_down[EXPERTS];
+    msgl_moe_experts experts;
+} fixture;
+
+static float random_value(uint64_t *rng) // [-1, 1)
+{
+    *rng = *rng * 6364136223846793005u + 1442695040888963407u;
+    return (float)(*rng >> 40) / (float)(1 << 23) - 1;
+}
+
+static void pack(fixture *f, msgl_weight *w, int n, int k, const float *values)
+{
+    const size_t bytes = f->k.gemm.packed_size(MSGL_F32, n, k);
+    *w = (msgl_weight){.dtype = MSGL_F32, .n = n, .k = k, .data = msgl__pages_alloc(bytes)};
+    assert_non_null(w->data);
+    f->k.gemm.pack(&f->x, w, 0, n, values, MSGL_F32, (size_t)k);
+}
+
+static void init(fixture *f, msgl_cpu_level level, bool norm_topk)
+{
+    uint64_t rng = 11;
+    memset(f, 0, sizeof *f);
+    msgl__kernels_init_cpu(&f->k, level);
+    msgl__arena_init(&f->scratch, msgl__pages_alloc(ARENA), ARENA);
+    f->x = (msgl_exec){.act = MSGL_F32, .scratch = &f->scratch};
+    assert_int_equal(msgl__pool_create(2, &f->x.pool, NULL), 0);
+    for (int i = 0; i < ROWS * HIDDEN; i++) f->in[i] = random_value(&rng);
+    for (int i = 0; i < ROWS * HIDDEN; i++) f->before[i] = random_value(&rng);
+    for (int r = 0; r < ROWS; r++) { // nobody chooses the last expert
+        for (int e = 0; e < EXPERTS - 1; e++) f->logits[r * EXPERTS + e] = 3 * random_value(&rng);
+        f->logits[r * EXPERTS + EXPERTS - 1] = -20;
+    }
+    f->logits[2] = f->logits[3] = f->logits[4] = 4; // three are equal: the lowest two
+    for (int e = 0; e < EXPERTS; e++) {
+        for (int i = 0; i < 2 * INTER * HIDDEN; i++) {
+            f->gate_up[e][i] = e == EXPERTS - 1 ? NAN : random_value(&rng);
+        }
+        for (int i = 0; i < HIDDEN * INTER; i++) {
+            f->down[e][i] = e == EXPERTS - 1 ? NAN : random_value(&rng);
+        }
+        pack(f, &f->w_up[e], 2 * INTER, HIDDEN, f->gate_up[e]);
+        pack(f, &f->w_down[e], HIDDEN, INTER, f->down[e]);
+    }
+    f->experts = (msgl_moe_experts){.num_experts = EXPERTS,
+                                    .top_k = TOP_K,
+                                    .norm_topk = norm_topk,
+                                    .gate_up = f->w_up,
+                                    .down = f->w_down};
+}
+
+static void done(fixture *f)
+{
+    for (int e = 0; e < EXPERTS; e++) {
+        msgl__pages_free(f->w_up[e].data,
+                         f->k.gemm.packed_size(MSGL_F32, f->w_up[e].n, f->w_up[e].k));
+        msgl__pages_free(f->w_down[e].data,
+                         f->k.gemm.packed_size(MSGL_F32, f->w_down[e].n, f->w_down[e].k));
+    }
+    msgl__pages_free(f->scratch.base, ARENA);
+    msgl__pool_destroy(f->x.pool);
+}
+
+// Rows [first, first + n) of the layer, on as much memory as it asks for, `less` bytes of it
+// missing.
+static int forward(fixture *f, const msgl_moe_desc *moe, int first, int n, bool accumulate,
+                   size_t less, float *out)
+{
+    const size_t bytes = moe->workspace(&f->experts, MSGL_F32, n);
+    char *base = msgl__pages_alloc(bytes);
+    assert_non_null(base);
+    msgl_arena arena;
+    msgl__arena_init(&arena, base, bytes - less);
+    f->x.status = 0;
+    moe->forward(&f->x, &f->k, &arena, &f->experts, f->in + first * HIDDEN,
+                 f->logits + first * EXPERTS, n, accumulate, out);
+    msgl__pages_free(base, bytes);
+    return f->x.status;
+}
+
+// The chosen experts of a row, the largest logit first, and the sum of their probabilities.
+static double choose(const float *logits, int chosen[TOP_K], double p[EXPERTS])
+{
+    double sum = 0, of_chosen = 0;
+    for (int e = 0; e < EXPERTS; e++) sum += p[e] = exp((double)logits[e]);
+    for (int e = 0; e < EXPERTS; e++) p[e] /= sum;
+    for (int c = 0; c < TOP_K; c++) {
+        chosen[c] = -1;
+        for (int e = 0; e < EXPERTS; e++) {
+            if (c > 0 && e == chosen[0]) continue;
+            if (chosen[c] < 0 || logits[e] > logits[chosen[c]]) chosen[c] = e;
+        }
+        of_chosen += p[chosen[c]];
+    }
+    return of_chosen;
+}
+
+// Column `col` of row `row` as the formula has it, and in *scale the same of absolute values, which
+// bounds every rounding error.
+static double expected(const fixture *f, int row, int col, double *scale)
+{
+    int chosen[TOP_K];
+    double p[EXPERTS], value = 0;
+    const double sum = choose(f->logits + row * EXPERTS, chosen, p);
+    *scale = 0;
+    for (int c = 0; c < TOP_K; c++) {
+        const int e = chosen[c];
+        const double weight = p[e] / (f->experts.norm_topk ? sum : 1);
+        for (int i = 0; i < INTER; i++) {
+            double gate = 0, up = 0, abs_gate = 0, abs_up = 0;
+            for (int h = 0; h < HIDDEN; h++) {
+                const double x = (double)f->in[row * HIDDEN + h];
+                const double g = x * (double)f->gate_up[e][i * HIDDEN + h];
+                const double u = x * (double)f->gate_up[e][(INTER + i) * HIDDEN + h];
+                gate += g, up += u, abs_gate += fabs(g), abs_up += fabs(u);
+            }
+            const double down = weight * (double)f->down[e][col * INTER + i];
+            value += down * (gate / (1 + exp(-gate))) * up;
+            *scale += fabs(down) * abs_gate * abs_up;
+        }
+    }
+    return value;
+}
+
+static const msgl_cpu_level LEVELS[] = {MSGL_CPU_REF, MSGL_CPU_AVX2, MSGL_CPU_AVX512,
+                                        MSGL_CPU_AVX512BF16, MSGL_CPU_AMX};
+
+static void test_formula(void **state)
+{
+    (void)state;
+    const msgl_moe_desc *moe;
+    assert_int_equal(msgl__moe_select("auto", &moe, NULL), 0);
+    static fixture f;
+    for (size_t i = 0; i < 2 * MSGL_COUNT(LEVELS); i++) {
+        if (LEVELS[i / 2] > msgl__cpu_level_detect()) break;
+        init(&f, LEVELS[i / 2], i % 2 != 0);
+        float out[ROWS * HIDDEN], sum[ROWS * HIDDEN];
+        memcpy(sum, f.before, sizeof sum);
+        assert_int_equal(forward(&f, moe, 0, ROWS, false, 0, out), 0);
+        assert_int_equal(forward(&f, moe, 0, ROWS, true, 0, sum), 0);
+        for (int r = 0; r < ROWS; r++) {
+            for (int c = 0; c < HIDDEN; c++) {
+                double scale;
+                const double want = expected(&f, r, c, &scale);
+                const double most = 2 * (HIDDEN + INTER) * (double)FLT_EPSILON * scale;
+                assert_true(fabs((double)out[r * HIDDEN + c] - want) <= most);
+                const double added = (double)f.before[r * HIDDEN + c] + want;
+                assert_true(fabs((double)sum[r * HIDDEN + c] - added) <= most);
+            }
+        }
+        done(&f);
+    }
+}
+
+// A row alone has the bits that it has among others.
+static void test_rows_are_independent(void **state)
+{
+    (void)state;
+    const msgl_moe_desc *moe;
+    assert_int_equal(msgl__moe_select(NULL, &moe, NULL), 0);
+    static fixture f;
+    init(&f, msgl__cpu_level_detect(), true);
+    float all[ROWS * HIDDEN], one[HIDDEN];
+    assert_int_equal(forward(&f, moe, 0, ROWS, false, 0, all), 0);
+    for (int r = 0; r < ROWS; r++) {
+        assert_int_equal(forward(&f, moe, r, 1, false, 0, one), 0);
+        assert_memory_equal(one, all + r * HIDDEN, sizeof one);
+    }
+    done(&f);
+}
+
+static void test_memory(void **state)
+{
+    (void)state;
+    const msgl_moe_desc *moe;
+    assert_int_equal(msgl__moe_select("grouped", &moe, NULL), 0);
+    static fixture f;
+    init(&f, MSGL_CPU_REF, true);
+    float out[ROWS * HIDDEN];
+    assert_int_equal(forward(&f, moe, 0, ROWS, false, 64, out), MSGL_EINTERNAL);
+    done(&f);
+}
+
+static void test_names(void **state)
+{
+    (void)state;
+    const msgl_moe_desc *moe = NULL;
+    msgl_err err;
+    assert_int_equal(msgl__moe_select("triton", &moe, &err), MSGL_EINVAL);
+    assert_string_equal(err.text, "--moe-backend: found \"triton\", allowed auto, grouped");
+    assert_null(moe);
+    assert_int_equal(msgl__moe_select("grouped", &moe, &err), 0);
+    assert_string_equal(moe->name, "grouped");
+}
+
+int main(void)
+{
+    const struct CMUnitTest tests[] = {
+        cmocka_unit_test(test_formula),
+        cmocka_unit_test(test_rows_are_independent),
+        cmocka_unit_test(test_memory),
+        cmocka_unit_test(test_names),
+    };
+    return cmocka_run_group_tests(tests, NULL, NULL);
+}
