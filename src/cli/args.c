@@ -271,6 +271,36 @@ void msgl__help_command(const msgl_command *cmd, FILE *out)
             "\nEach option can also be set by a variable: --max-tokens is MINISGL_MAX_TOKENS.\n");
 }
 
+// What is read from the environment beside the options' own variables.
+static const struct {
+    const char *names, *values, *meaning;
+} VARIABLES[] = {
+    {"`MINISGL_LOG`", "`error`, `warn`, `info`, `debug`",
+     "what is logged on standard error (default info)"},
+    {"`MINISGL_CPU`", "`ref`, `avx2`, `avx512`, `avx512bf16`, `amx`",
+     "the CPU kernels to use (default: the best that the machine has)"},
+    {"`MINISGL_PLUGIN_DIR`", "a folder",
+     "where the GPU plug-ins are (default: beside the program, else in ../lib/minisgl)"},
+    {"`XDG_CACHE_HOME`", "a folder",
+     "minisgl/ in it keeps the GPU's measured algorithms (default ~/.cache)"},
+    {"`HF_HUB_CACHE`, `HF_HOME`", "a folder",
+     "the local Hugging Face cache, or the folder that holds it as hub/ (default "
+     "~/.cache/huggingface)"},
+    {"`FLASHINFER_USE_TENSOR_CORES`", "`0`, `1`, `false`, `true`, `off`, `on`",
+     "which of its decode kernels the GPU backend fi takes (default: by the group size)"},
+    {"`NO_COLOR`", "anything", "no colour on a terminal"},
+};
+
+static void environment_markdown(FILE *out)
+{
+    fprintf(out, "\n## Environment\n\nBeside the options' variables:\n\n| variable | values | "
+                 "meaning |\n|---|---|---|\n");
+    for (size_t i = 0; i < MSGL_COUNT(VARIABLES); i++) {
+        fprintf(out, "| %s | %s | %s |\n", VARIABLES[i].names, VARIABLES[i].values,
+                VARIABLES[i].meaning);
+    }
+}
+
 void msgl__help_markdown(const msgl_command *commands, int n, FILE *out)
 {
     fprintf(out,
@@ -295,4 +325,5 @@ void msgl__help_markdown(const msgl_command *commands, int n, FILE *out)
             fprintf(out, "` | `%s` | %s |\n", env, o->help);
         }
     }
+    environment_markdown(out);
 }
