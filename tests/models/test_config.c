@@ -297,6 +297,17 @@ static int32_t sliding_layers(const msgl_model_config *c)
     return bits;
 }
 
+// What attention backends are told: `count` different windows, in the order of the layers.
+static void expect_variants(const msgl_model_config *c, int32_t count, int32_t first,
+                            int32_t second)
+{
+    const msgl_attn_variants v = msgl__model_variants(c);
+    assert_int_equal(v.count, count);
+    assert_int_equal(v.all[0].window, first);
+    if (count > 1) assert_int_equal(v.all[1].window, second);
+    for (int32_t i = 0; i < count; i++) assert_true(v.all[i].softcap == 0);
+}
+
 static void test_windows(void **state)
 {
     (void)state;
@@ -305,8 +316,10 @@ static void test_windows(void **state)
     assert_int_equal(load_with("MistralForCausalLM", "sliding_window", "16", c, &err), 0);
     assert_int_equal(c->sliding_window, 16);
     assert_int_equal(sliding_layers(c), 3);
+    expect_variants(c, 1, 15, 0);
     assert_int_equal(load_with("MistralForCausalLM", "sliding_window", "null", c, &err), 0);
     assert_int_equal(sliding_layers(c), 0);
+    expect_variants(c, 1, -1, 0);
     assert_int_equal(load_with("Qwen2ForCausalLM", "sliding_window", "16", c, &err), 0);
     assert_int_equal(sliding_layers(c), 0); // use_sliding_window is off
 
@@ -319,10 +332,12 @@ static void test_windows(void **state)
     folder_write_json(&f, "config.json", j);
     assert_int_equal(msgl__model_config_load(f.dir, c, &err), 0);
     assert_int_equal(sliding_layers(c), 2); // layers from max_window_layers on
+    expect_variants(c, 2, -1, 15);
     set_field(j, "layer_types", "[\"sliding_attention\", \"full_attention\"]");
     folder_write_json(&f, "config.json", j);
     assert_int_equal(msgl__model_config_load(f.dir, c, &err), 0);
     assert_int_equal(sliding_layers(c), 1);
+    expect_variants(c, 2, 15, -1);
     set_field(j, "layer_types", "[\"full_attention\"]");
     folder_write_json(&f, "config.json", j);
     assert_int_equal(msgl__model_config_load(f.dir, c, &err), MSGL_EFORMAT);
