@@ -252,6 +252,8 @@ static void read_generation_config(msgl_json_reader *r, msgl_model_config *c)
     c->gen_temperature = (float)msgl__json_num_or(r, "temperature", 0, 1e6, NAN);
     c->gen_top_p = (float)msgl__json_num_or(r, "top_p", 0, 1, NAN);
     c->gen_min_p = (float)msgl__json_num_or(r, "min_p", 0, 1, NAN);
+    // Logits are divided by it, so it must not be 0.
+    c->gen_repetition_penalty = (float)msgl__json_num_or(r, "repetition_penalty", 1e-6, 1e6, NAN);
     c->gen_top_k = msgl__json_int_or(r, "top_k", -1, INT32_MAX, -1);
 }
 
@@ -263,7 +265,7 @@ int msgl__model_config_load(const char *dir, msgl_model_config *out, msgl_err *e
     if (code == 0) code = msgl__json_load(path, CONFIG_MAX_BYTES, &root, err);
     if (code != 0) return code;
     memset(out, 0, sizeof *out);
-    out->gen_temperature = out->gen_top_p = out->gen_min_p = NAN;
+    out->gen_temperature = out->gen_top_p = out->gen_min_p = out->gen_repetition_penalty = NAN;
     out->gen_top_k = -1;
     msgl_json_reader r = {.file = msgl__path_tail(path), .section = "", .obj = root, .err = err};
     read_config(&r, out);

@@ -45,7 +45,7 @@ typedef struct msgl_model_config {
     int32_t num_eos; // generation_config.json's where it has them
     int32_t eos_ids[MSGL_MAX_EOS];
     // Defaults of generation_config.json; NaN and -1 where it has none.
-    float gen_temperature, gen_top_p, gen_min_p;
+    float gen_temperature, gen_top_p, gen_min_p, gen_repetition_penalty;
     int32_t gen_top_k;
 } msgl_model_config;
 

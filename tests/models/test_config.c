@@ -361,9 +361,10 @@ static void test_generation_config(void **state)
     assert_int_equal(c->num_eos, 1);
     assert_int_equal(c->eos_ids[0], 3);
     assert_true(isnan(c->gen_temperature) && isnan(c->gen_top_p) && isnan(c->gen_min_p));
+    assert_true(isnan(c->gen_repetition_penalty));
     assert_int_equal(c->gen_top_k, -1);
     const char *text = "{\"eos_token_id\": [7, 9], \"temperature\": 0.6, \"top_p\": 0.95, "
-                       "\"top_k\": 20, \"min_p\": 0}";
+                       "\"top_k\": 20, \"min_p\": 0, \"repetition_penalty\": 1.05}";
     folder_write(&f, "generation_config.json", text, strlen(text));
     assert_int_equal(msgl__model_config_load(f.dir, c, &err), 0);
     assert_int_equal(c->num_eos, 2);
@@ -371,10 +372,19 @@ static void test_generation_config(void **state)
     assert_int_equal(c->eos_ids[1], 9);
     assert_true(c->gen_temperature == 0.6f && c->gen_top_p == 0.95f && c->gen_min_p == 0);
     assert_int_equal(c->gen_top_k, 20);
-    text = "{\"temperature\": -1}";
-    folder_write(&f, "generation_config.json", text, strlen(text));
-    assert_int_equal(msgl__model_config_load(f.dir, c, &err), MSGL_EFORMAT);
-    assert_non_null(strstr(err.text, "generation_config.json: temperature: found -1"));
+    assert_true(c->gen_repetition_penalty == 1.05f);
+    const char *const bad[][2] = {
+        {"{\"temperature\": -1}", "generation_config.json: temperature: found -1"},
+        {"{\"repetition_penalty\": 0}", "repetition_penalty: found 0, allowed a number in 1e-06"},
+        {"{\"repetition_penalty\": -1.1}", "repetition_penalty: found -1.1"},
+        {"{\"repetition_penalty\": \"1\"}", "repetition_penalty: found \"1\""},
+        {"{\"repetition_penalty\": Infinity}", "repetition_penalty: found NaN or a number beyond"},
+    };
+    for (size_t i = 0; i < MSGL_COUNT(bad); i++) {
+        folder_write(&f, "generation_config.json", bad[i][0], strlen(bad[i][0]));
+        assert_int_equal(msgl__model_config_load(f.dir, c, &err), MSGL_EFORMAT);
+        if (strstr(err.text, bad[i][1]) == NULL) fail_msg("%s: %s", bad[i][0], err.text);
+    }
     folder_remove(&f);
     free(c);
 }
