@@ -51,7 +51,8 @@ static int encode_chat(msgl_job *j, const msgl_tokenizer *tokenizer,
     }
     msgl_rendered r = {0};
     msgl_err err = {0};
-    int rc = msgl__chat_templates_render(templates, j->req.chat_vars, NULL, &r, &err);
+    const msgl_render_limits limits = {.cancelled = &j->cancelled};
+    int rc = msgl__chat_templates_render(templates, j->req.chat_vars, &limits, &r, &err);
     if (rc != 0) {
         rc = text_fail(j, rc, "messages", &err);
     } else {

@@ -135,33 +135,49 @@ static int set_key(msgl_jctx *c, msgl_jdict *d, const char *key, msgl_jval v)
     return msgl__jdict_set(c, d, msgl__jstrval(k), v);
 }
 
+// OpenAI's newer clients send `developer` instead of `system`. A template that never compares with
+// the word cannot mean it: Qwen3's skips such a message without a sign, ChatML's writes a role that
+// the model has never seen. For these it is what it replaces, the system message. (transformers
+// leaves it as it is.)
+static bool is_foreign_developer(const msgl_jctx *c, const msgl_jdict *message)
+{
+    const msgl_jval *role = c->tmpl->knows_developer ? NULL : known(message, "role");
+    return role != NULL && role->type == MSGL_J_STR && msgl__jstr_is(role->as.s, "developer");
+}
+
 // Clients name a message's reasoning in three ways. As transformers does, the template finds it as
 // reasoning_content and, unless the message has its own, as thinking.
-static int alias_reasoning(msgl_jctx *c, msgl_jval *message)
+static int canonical_message(msgl_jctx *c, msgl_jval *message)
 {
     if (message->type != MSGL_J_DICT) return 0;
     const msgl_jdict *old = message->as.d;
     const msgl_jval *r = known(old, "reasoning_content");
     if (r == NULL) r = known(old, "thinking");
     if (r == NULL) r = known(old, "reasoning");
-    if (r == NULL) return 0;
+    const bool developer = is_foreign_developer(c, old);
+    if (r == NULL && !developer) return 0;
     msgl_jdict *d;
     MSGL_JTRY(msgl__jdict_new(c, old->len + 2, &d));
     d->untrusted = old->untrusted;
-    MSGL_JTRY(set_key(c, d, "thinking", *r));
+    if (r != NULL) MSGL_JTRY(set_key(c, d, "thinking", *r));
     for (size_t i = 0; i < old->len; i++) {
         MSGL_JTRY(msgl__jdict_set(c, d, old->keys[i], old->vals[i]));
     }
-    MSGL_JTRY(set_key(c, d, "reasoning_content", *r));
+    if (r != NULL) MSGL_JTRY(set_key(c, d, "reasoning_content", *r));
+    if (developer) {
+        msgl_jstr *system;
+        MSGL_JTRY(msgl__jstr_ref(c, "system", 6, false, &system));
+        MSGL_JTRY(set_key(c, d, "role", msgl__jstrval(system)));
+    }
     message->as.d = d;
     return 0;
 }
 
-static int alias_messages(msgl_jctx *c)
+static int canonical_messages(msgl_jctx *c)
 {
     const msgl_jval *m = msgl__jdict_gets(c->vars, "messages", 8);
     if (m == NULL || m->type != MSGL_J_LIST) return 0;
-    for (size_t i = 0; i < m->as.l->len; i++) MSGL_JTRY(alias_reasoning(c, &m->as.l->items[i]));
+    for (size_t i = 0; i < m->as.l->len; i++) MSGL_JTRY(canonical_message(c, &m->as.l->items[i]));
     return 0;
 }
 
@@ -171,7 +187,7 @@ static int render(msgl_jctx *c, json_t *vars, json_t *trusted)
     MSGL_JTRY(read_vars(c, vars, true, &c->vars));
     MSGL_JTRY(read_vars(c, trusted, false, &c->trusted));
     if (c->vars == NULL) MSGL_JTRY(msgl__jdict_new(c, 0, &c->vars));
-    MSGL_JTRY(alias_messages(c));
+    MSGL_JTRY(canonical_messages(c));
     MSGL_JTRY(msgl__jbuf_new(c, 4096, &c->out));
     MSGL_JTRY(msgl__jscope_new(c, NULL, &root));
     return msgl__jexec_body(c, root, &c->tmpl->body);
@@ -187,6 +203,7 @@ int msgl__chat_template_render_at(const msgl_chat_template *t, json_t *vars, jso
     c.max_string = l->max_output ? l->max_output : MSGL_JDEFAULT_OUTPUT;
     c.max_depth = l->max_depth > 0 ? l->max_depth : MSGL_JDEFAULT_DEPTH;
     if (c.max_depth > MSGL_JMAX_DEPTH) c.max_depth = MSGL_JMAX_DEPTH;
+    c.cancelled = l->cancelled;
     size_t memory;
     if (msgl__size_mul(c.max_string, MEMORY_PER_OUTPUT, &memory) != 0 ||
         msgl__size_add(memory, BASE_MEMORY, &memory) != 0) {

@@ -11,6 +11,7 @@
 #define MSGL_TOKENIZER_CHAT_TEMPLATE_H
 
 #include <jansson.h>
+#include <stdatomic.h>
 #include <stddef.h>
 
 #include "core/err.h"
@@ -34,9 +35,11 @@ int msgl__chat_templates_load(const char *dir, msgl_chat_templates **out, msgl_e
 void msgl__chat_templates_free(msgl_chat_templates *t);
 
 typedef struct msgl_render_limits {
-    size_t max_steps;  // evaluated nodes and loop iterations; 0: default
+    size_t max_steps;  // evaluated nodes, loop iterations, and work that takes as long; 0: default
     size_t max_output; // bytes of any one string and of the output; 0: default
     int max_depth;     // nesting of calls, macros, expressions; 0: default
+    // Set by another thread to end the render soon, with MSGL_EABORTED; NULL: it cannot be ended.
+    const atomic_bool *cancelled;
 } msgl_render_limits;
 
 typedef struct msgl_rendered {
@@ -49,9 +52,10 @@ void msgl__rendered_free(msgl_rendered *r); // zero-initialised is empty
 // Renders with the variables of the JSON object `vars` (messages, tools, documents,
 // add_generation_prompt, enable_thinking ...; untrusted, but for the roles that every chat API
 // knows: templates glue those into control tokens). A message's reasoning may be called
-// reasoning_content, thinking or reasoning; the template finds it as the first and the second.
+// reasoning_content, thinking or reasoning; the template finds it as the first and the second. The
+// role developer is system for a template that never names it.
 // MSGL_EINVAL: the template called raise_exception or failed on this input (text says what);
-// MSGL_ELIMIT: a budget ran out.
+// MSGL_ELIMIT: a budget ran out; the defaults end any template within about a second.
 int msgl__chat_template_render(const msgl_chat_template *t, json_t *vars,
                                const msgl_render_limits *limits, msgl_rendered *out, msgl_err *err);
 // The same with the folder's template and its special-token variables (trusted), as

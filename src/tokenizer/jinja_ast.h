@@ -115,6 +115,7 @@ struct msgl_chat_template {
     msgl_jarena arena;
     msgl_jbody body;
     const msgl_jstr *sym_loop, *sym_caller, *sym_varargs, *sym_kwargs;
+    bool knows_developer; // the string 'developer' stands somewhere in its code
 };
 
 #endif

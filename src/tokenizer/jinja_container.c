@@ -75,20 +75,24 @@ static uint32_t hash_of(uint32_t h, const msgl_jval *v, int depth)
     }
 }
 
-static bool hashable_at(const msgl_jval *v, int depth)
+// Also pays for the hash, which walks the same way: tuples of tuples that share their elements are
+// small in memory and endless to walk.
+static int hashable_at(msgl_jctx *c, const msgl_jval *v, int depth, bool *yes)
 {
-    if (v->type == MSGL_J_TUPLE) {
-        if (depth == TUPLE_DEPTH) return false;
-        for (size_t i = 0; i < v->as.l->len; i++) {
-            if (!hashable_at(&v->as.l->items[i], depth + 1)) return false;
-        }
+    *yes = v->type != MSGL_J_LIST && v->type != MSGL_J_DICT;
+    if (v->type == MSGL_J_STR) return msgl__jctx_chars(c, v->as.s->len);
+    if (v->type != MSGL_J_TUPLE) return 0;
+    *yes = depth < TUPLE_DEPTH;
+    MSGL_JTRY(msgl__jctx_steps(c, v->as.l->len));
+    for (size_t i = 0; i < v->as.l->len && *yes; i++) {
+        MSGL_JTRY(hashable_at(c, &v->as.l->items[i], depth + 1, yes));
     }
-    return v->type != MSGL_J_LIST && v->type != MSGL_J_DICT;
+    return 0;
 }
 
-bool msgl__jhashable(const msgl_jval *v)
+int msgl__jhashable(msgl_jctx *c, const msgl_jval *v, bool *yes)
 {
-    return hashable_at(v, 0);
+    return hashable_at(c, v, 0, yes);
 }
 
 int msgl__jdict_new(msgl_jctx *c, size_t cap, msgl_jdict **out)
@@ -147,10 +151,10 @@ static bool keys_are_same_str(const msgl_jval *a, const char *s, size_t len)
 
 int msgl__jdict_get(msgl_jctx *c, const msgl_jdict *d, const msgl_jval *key, msgl_jval **out)
 {
+    bool hashable;
     *out = NULL;
-    if (!msgl__jhashable(key)) {
-        return msgl__jctx_fail(c, "unhashable type: '%s'", msgl__jtype_name(key));
-    }
+    MSGL_JTRY(msgl__jhashable(c, key, &hashable));
+    if (!hashable) return msgl__jctx_fail(c, "unhashable type: '%s'", msgl__jtype_name(key));
     if (key->type == MSGL_J_STR) {
         *out = msgl__jdict_gets(d, key->as.s->data, key->as.s->len);
         return 0;

@@ -214,7 +214,9 @@ static int subscript(msgl_jctx *c, const msgl_jval *obj, const msgl_jval *key, b
     int64_t i;
     *found = false;
     if (obj->type == MSGL_J_DICT) {
-        if (!msgl__jhashable(key)) return 0;
+        bool hashable;
+        MSGL_JTRY(msgl__jhashable(c, key, &hashable));
+        if (!hashable) return 0;
         msgl_jval *v;
         MSGL_JTRY(msgl__jdict_get(c, obj->as.d, key, &v));
         *found = v != NULL;
@@ -235,7 +237,7 @@ static int subscript(msgl_jctx *c, const msgl_jval *obj, const msgl_jval *key, b
         const size_t off = msgl__jstr_offset(obj->as.s, (size_t)i);
         msgl_jstr *ch;
         const size_t n = msgl__jutf8_len((unsigned char)obj->as.s->data[off]);
-        if (obj->as.s->chars != obj->as.s->len) MSGL_JTRY(msgl__jctx_work(c, off));
+        if (obj->as.s->chars != obj->as.s->len) MSGL_JTRY(msgl__jctx_chars(c, off));
         MSGL_JTRY(msgl__jstr_sub(c, obj->as.s, off, n, &ch));
         *out = msgl__jstrval(ch);
     } else {

@@ -67,7 +67,7 @@ MSGL_JBUILTIN(f_title)
     msgl_jstr *s;
     msgl_jbuf *b;
     MSGL_JTRY(msgl__jto_str(c, self, &s));
-    MSGL_JTRY(msgl__jctx_work(c, s->len));
+    MSGL_JTRY(msgl__jctx_chars(c, s->len));
     MSGL_JTRY(msgl__jbuf_new(c, s->len, &b));
     bool begin = true;
     for (size_t i = 0; i < s->len;) {
@@ -155,7 +155,7 @@ MSGL_JBUILTIN(f_wordcount)
 {
     msgl_jstr *s;
     MSGL_JTRY(msgl__jto_str(c, self, &s));
-    MSGL_JTRY(msgl__jctx_work(c, s->len));
+    MSGL_JTRY(msgl__jctx_chars(c, s->len));
     int64_t n = 0;
     bool in_word = false;
     for (size_t i = 0; i < s->len;) {

@@ -56,7 +56,7 @@ static bool final_sigma(const msgl_jstr *s, size_t at, size_t n)
 static int change_case(msgl_jctx *c, const msgl_jstr *s, case_mode mode, msgl_jval *out)
 {
     msgl_jbuf *b;
-    MSGL_JTRY(msgl__jctx_work(c, s->len));
+    MSGL_JTRY(msgl__jctx_chars(c, s->len));
     MSGL_JTRY(msgl__jbuf_new(c, s->len, &b));
     bool word = false; // the character before was cased
     for (size_t i = 0; i < s->len;) {
@@ -136,7 +136,8 @@ static int strip(msgl_jctx *c, const msgl_jstr *s, const msgl_jval *arg, bool le
         if (!strippable(chars, s->data + p, to - p)) break;
         to = p;
     }
-    MSGL_JTRY(msgl__jctx_work(c, (s->len - (to - from)) * (chars != NULL ? chars->len : 1)));
+    const size_t each = chars != NULL ? chars->len / 16 + 1 : 1;
+    MSGL_JTRY(msgl__jctx_chars(c, (s->len - (to - from)) * each));
     return sub(c, s, from, to, out);
 }
 
@@ -191,7 +192,7 @@ static int window(msgl_jctx *c, msgl_jstr *s, const msgl_jval *start, const msgl
     *empty = a > b;
     *from = msgl__jstr_offset(s, (size_t)a);
     *to = msgl__jstr_offset(s, (size_t)b);
-    return msgl__jctx_work(c, s->len);
+    return (size_t)len == s->len ? msgl__jctx_work(c, s->len) : msgl__jctx_chars(c, s->len);
 }
 
 static int edge_matches(msgl_jctx *c, const msgl_jval *self, const msgl_jval *arg, bool prefix,
@@ -243,7 +244,7 @@ static int locate(msgl_jctx *c, const msgl_jval *self, const msgl_jval *arg, boo
     bool empty;
     MSGL_JTRY(msgl__jarg_str(c, &arg[0], "find", &needle));
     MSGL_JTRY(window(c, s, &arg[1], &arg[2], &from, &to, &empty));
-    if (last) MSGL_JTRY(msgl__jctx_work(c, s->len * (needle->len / 16 + 1)));
+    if (last) MSGL_JTRY(msgl__jctx_chars(c, s->len * (needle->len / 16 + 1)));
     const msgl_jstr part = {.data = s->data + from, .len = to - from};
     if (!empty) at = last ? find_last(&part, needle) : msgl__jstr_find(&part, needle, 0);
     if (at == SIZE_MAX && must) return msgl__jctx_fail(c, "substring not found");
@@ -282,6 +283,7 @@ MSGL_JBUILTIN(str_count)
     } else if (!empty) {
         size_t at = 0;
         while ((at = msgl__jstr_find(&part, needle, at)) != SIZE_MAX) {
+            MSGL_JTRY(msgl__jctx_steps(c, 1));
             n++;
             at += needle->len;
         }
@@ -300,6 +302,7 @@ int msgl__jstr_replace(msgl_jctx *c, const msgl_jstr *s, const msgl_jstr *old,
     size_t done = 0;
     if (old->len == 0) { // between all characters, and at both ends
         for (; count != 0; count--) {
+            MSGL_JTRY(msgl__jctx_steps(c, 1));
             MSGL_JTRY(msgl__jbuf_add_jstr(b, with));
             if (done >= s->len) break;
             const size_t n = msgl__jutf8_len((unsigned char)s->data[done]);
@@ -310,6 +313,7 @@ int msgl__jstr_replace(msgl_jctx *c, const msgl_jstr *s, const msgl_jstr *old,
     for (; old->len > 0 && count != 0; count--) {
         const size_t at = msgl__jstr_find(s, old, done);
         if (at == SIZE_MAX) break;
+        MSGL_JTRY(msgl__jctx_steps(c, 1));
         MSGL_JTRY(msgl__jbuf_add_sub(b, s, done, at - done));
         MSGL_JTRY(msgl__jbuf_add_jstr(b, with));
         done = at + old->len;
@@ -449,14 +453,15 @@ static int split(msgl_jctx *c, const msgl_jval *self, const msgl_jval *arg, bool
     const msgl_jstr *s = self->as.s;
     int64_t max;
     MSGL_JTRY(msgl__jarg_int(c, &arg[1], -1, &max));
-    MSGL_JTRY(msgl__jctx_work(c, s->len));
     if (arg[0].type == MSGL_J_UNSET || arg[0].type == MSGL_J_NONE) {
+        MSGL_JTRY(msgl__jctx_chars(c, s->len));
         MSGL_JTRY(right ? rsplit_space(&p, s, max) : split_space(&p, s, max));
     } else {
         msgl_jstr *sep;
         MSGL_JTRY(msgl__jarg_str(c, &arg[0], "split", &sep));
         if (sep->len == 0) return msgl__jctx_fail(c, "empty separator");
-        if (right) MSGL_JTRY(msgl__jctx_work(c, s->len * (sep->len / 16 + 1)));
+        MSGL_JTRY(right ? msgl__jctx_chars(c, s->len * (sep->len / 16 + 1))
+                        : msgl__jctx_work(c, s->len));
         MSGL_JTRY(right ? rsplit_sep(&p, s, sep, max) : split_sep(&p, s, sep, max));
     }
     return finish_pieces(&p, right, out);
@@ -475,7 +480,7 @@ int msgl__jstr_splitlines(msgl_jctx *c, const msgl_jstr *s, bool keep, msgl_jval
 {
     pieces p = {.c = c};
     size_t from = 0;
-    MSGL_JTRY(msgl__jctx_work(c, s->len));
+    MSGL_JTRY(msgl__jctx_chars(c, s->len));
     for (size_t i = 0; i < s->len;) {
         int32_t cp;
         const size_t end = i;
@@ -502,7 +507,8 @@ static int partition(msgl_jctx *c, const msgl_jval *self, const msgl_jval *arg, 
     msgl_jlist *l;
     MSGL_JTRY(msgl__jarg_str(c, &arg[0], "partition", &sep));
     if (sep->len == 0) return msgl__jctx_fail(c, "empty separator");
-    MSGL_JTRY(msgl__jctx_work(c, s->len * (right ? sep->len / 16 + 1 : 1)));
+    MSGL_JTRY(right ? msgl__jctx_chars(c, s->len * (sep->len / 16 + 1))
+                    : msgl__jctx_work(c, s->len));
     const size_t at = right ? find_last(s, sep) : msgl__jstr_find(s, sep, 0);
     MSGL_JTRY(msgl__jlist_new(c, 3, &l));
     const bool found = at != SIZE_MAX;
@@ -593,6 +599,7 @@ MSGL_JBUILTIN(str_expandtabs)
     msgl_jstr *blank;
     msgl_jbuf *b;
     MSGL_JTRY(msgl__jarg_int(c, &arg[0], 8, &size));
+    MSGL_JTRY(msgl__jctx_chars(c, s->len));
     MSGL_JTRY(msgl__jstr_ref(c, " ", 1, false, &blank));
     MSGL_JTRY(msgl__jbuf_new(c, s->len, &b));
     for (size_t i = 0; i < s->len;) {
@@ -625,7 +632,7 @@ static int every(msgl_jctx *c, const msgl_jstr *s, bool (*is)(int32_t), bool emp
         yes = is(cp);
     }
     *out = msgl__jbool(yes);
-    return msgl__jctx_work(c, s->len);
+    return msgl__jctx_chars(c, s->len);
 }
 
 static bool is_ascii(int32_t cp)

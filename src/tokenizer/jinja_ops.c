@@ -249,7 +249,8 @@ static int slice_string(msgl_jctx *c, msgl_jstr *s, int64_t at, int64_t step, si
                         msgl_jval *out)
 {
     msgl_jstr *r;
-    MSGL_JTRY(msgl__jctx_work(c, s->len));
+    const bool jump = step == 1 && msgl__jstr_chars(s) == s->len;
+    MSGL_JTRY(jump ? msgl__jctx_work(c, s->len) : msgl__jctx_chars(c, s->len));
     if (step == 1) {
         const size_t from = msgl__jstr_offset(s, (size_t)at);
         size_t to = s->len;

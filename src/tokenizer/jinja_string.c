@@ -121,6 +121,13 @@ int msgl__jbuf_add_repeat(msgl_jbuf *b, const msgl_jstr *s, size_t n)
 
 int msgl__jbuf_add_cp(msgl_jbuf *b, int32_t cp, bool untrusted)
 {
+    // Loops over all characters of a text come here: the usual one needs no more than a store.
+    if (cp < 0x80 && b->len < b->cap && b->len < b->c->max_string &&
+        (b->mask != NULL || b->untrusted == untrusted)) {
+        if (b->mask != NULL) b->mask[b->len] = untrusted;
+        b->data[b->len++] = (char)cp;
+        return 0;
+    }
     char utf8[4];
     return msgl__jbuf_add(b, utf8, msgl__jutf8_put(cp, utf8), untrusted);
 }
@@ -186,6 +193,7 @@ int msgl__jstr_concat(msgl_jctx *c, const msgl_jstr *a, const msgl_jstr *b, msgl
 int msgl__jstr_escape(msgl_jctx *c, const msgl_jstr *s, msgl_jstr **out)
 {
     msgl_jbuf *b;
+    MSGL_JTRY(msgl__jctx_chars(c, s->len));
     MSGL_JTRY(msgl__jbuf_new(c, s->len + 16, &b));
     for (size_t i = 0; i < s->len; i++) {
         const char *e = NULL;

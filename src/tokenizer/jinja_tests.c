@@ -118,7 +118,7 @@ static int cased(msgl_jctx *c, const msgl_jval *self, bool upper, msgl_jval *out
         all = want || !msgl__jis_cased(cp);
     }
     *out = msgl__jbool(some && all);
-    return msgl__jctx_work(c, s->len);
+    return msgl__jctx_chars(c, s->len);
 }
 
 MSGL_JBUILTIN(is_lower)

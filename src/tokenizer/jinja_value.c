@@ -10,6 +10,9 @@
 
 #include "tokenizer/jinja_string.h"
 
+// Steps between two looks at `cancelled`, as a power of two: some 0.2 ms.
+enum { POLL_BITS = 12 };
+
 void *msgl__jctx_alloc(msgl_jctx *c, size_t size)
 {
     return msgl__jarena_alloc(&c->arena, size);
@@ -55,13 +58,23 @@ int msgl__jctx_steps(msgl_jctx *c, size_t n)
         c->steps = c->max_steps;
         return msgl__jctx_limit(c, "more than %zu steps", c->max_steps);
     }
+    const size_t before = c->steps >> POLL_BITS;
     c->steps += n;
+    if (c->cancelled != NULL && c->steps >> POLL_BITS != before &&
+        atomic_load_explicit(c->cancelled, memory_order_relaxed)) {
+        return msgl__err_set(c->err, MSGL_EABORTED, "the render was cancelled");
+    }
     return 0;
 }
 
 int msgl__jctx_work(msgl_jctx *c, size_t bytes)
 {
     return msgl__jctx_steps(c, bytes >> 6);
+}
+
+int msgl__jctx_chars(msgl_jctx *c, size_t n)
+{
+    return msgl__jctx_steps(c, n >> 2);
 }
 
 int msgl__jctx_enter(msgl_jctx *c)

@@ -7,6 +7,7 @@
 #define MSGL_TOKENIZER_JINJA_VALUE_H
 
 #include <jansson.h>
+#include <stdatomic.h>
 #include <stdbool.h>
 #include <stddef.h>
 #include <stdint.h>
@@ -186,6 +187,7 @@ typedef struct msgl_jctx {
     struct msgl_jbuf *out; // where output statements write
     const msgl_jclock *clock;
     size_t steps, max_steps;
+    const atomic_bool *cancelled; // may be NULL
     size_t max_string;
     int depth, max_depth;
     int line;
@@ -198,10 +200,12 @@ int msgl__jctx_nomem(msgl_jctx *c, size_t size);
 // EINVAL with the template line before the text.
 int msgl__jctx_fail(msgl_jctx *c, const char *fmt, ...) __attribute__((format(printf, 2, 3)));
 int msgl__jctx_limit(msgl_jctx *c, const char *fmt, ...) __attribute__((format(printf, 2, 3)));
-// Takes `n` steps; MSGL_ELIMIT when the budget is spent.
+// Takes `n` steps; MSGL_ELIMIT when the budget is spent, MSGL_EABORTED when cancelled.
 int msgl__jctx_steps(msgl_jctx *c, size_t n);
-// Work over `bytes` bytes or elements that does not show in evaluated nodes.
+// Work that does not show in evaluated nodes, in steps of about 50 ns: over bytes or elements that
+// are copied or searched many at once; and by a loop that looks at them one by one.
 int msgl__jctx_work(msgl_jctx *c, size_t bytes);
+int msgl__jctx_chars(msgl_jctx *c, size_t n);
 int msgl__jctx_enter(msgl_jctx *c); // one level deeper; every success is paired with depth--
 
 static inline msgl_jval msgl__jnone(void)
@@ -253,7 +257,7 @@ int msgl__jdict_set(msgl_jctx *c, msgl_jdict *d, msgl_jval key, msgl_jval val);
 // *out points to the value or is NULL. Unhashable keys fail.
 int msgl__jdict_get(msgl_jctx *c, const msgl_jdict *d, const msgl_jval *key, msgl_jval **out);
 msgl_jval *msgl__jdict_gets(const msgl_jdict *d, const char *key, size_t len);
-bool msgl__jhashable(const msgl_jval *v);
+int msgl__jhashable(msgl_jctx *c, const msgl_jval *v, bool *yes);
 bool msgl__jiterable(const msgl_jval *v);
 int msgl__jiter_init(msgl_jctx *c, const msgl_jval *v, msgl_jiter *it); // fails if not iterable
 int msgl__jiter_next(msgl_jctx *c, msgl_jiter *it, msgl_jval *out);     // UNSET at the end

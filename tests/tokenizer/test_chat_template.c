@@ -237,6 +237,43 @@ static void test_limits(void **state)
                   MSGL_ELIMIT, "");
 }
 
+// Work inside one filter counts as the nodes that would take as long, so that no template renders
+// for longer than about a second. Each of these passes over 3 MB, one character after the other.
+static void test_long_work(void **state)
+{
+    (void)state;
+    static const char *const work[] = {
+        "x|upper",       "x|lower",       "x|title",          "x.swapcase()",        "x|escape",
+        "x|wordcount",   "x.split()",     "x.splitlines()",   "x.isalpha()",         "x is lower",
+        "x.rfind('q')",  "x.strip('aé')", "x|replace('','')", "x.replace('a', 'é')", "x.count('a')",
+        "x.expandtabs()"};
+    for (size_t i = 0; i < sizeof work / sizeof work[0]; i++) {
+        char source[256];
+        snprintf(source, sizeof source,
+                 "{%% set x = 'aé' * 1000000 %%}{%% for i in range(8) %%}{%% set y = %s %%}"
+                 "{%% endfor %%}",
+                 work[i]);
+        expect_status(source, "{}", &(msgl_render_limits){.max_steps = 3000000}, MSGL_ELIMIT,
+                      "steps");
+    }
+    // Tuples that share their elements: a few hundred values, a hundred million to hash.
+    expect_status("{% set t = (1,) * 100 %}{% set t = (t,) * 100 %}{% set t = (t,) * 100 %}"
+                  "{% set t = (t,) * 100 %}{{ {t: 1} }}",
+                  "{}", NULL, MSGL_ELIMIT, "steps");
+}
+
+// Another thread ends a render, in the middle of whatever it does.
+static void test_cancelled(void **state)
+{
+    (void)state;
+    atomic_bool cancelled = true;
+    const msgl_render_limits limits = {.cancelled = &cancelled};
+    expect_status("{% for i in range(10**5) %}{% endfor %}", "{}", &limits, MSGL_EABORTED, "");
+    expect_status("{{ ('a' * 1000000)|upper|length }}", "{}", &limits, MSGL_EABORTED, "");
+    atomic_store(&cancelled, false);
+    expect_status("{{ ('a' * 1000000)|upper|length }}", "{}", &limits, 0, "");
+}
+
 // Nesting in the source: refused while parsing, without running down the native stack.
 static void test_source_depth(void **state)
 {
@@ -425,6 +462,19 @@ static void test_folders(void **state)
     expect_folder(dir, "{}", 0, "NoneNoneFalse");
     expect_folder(dir, "{\"add_generation_prompt\": true, \"messages\": [{\"reasoning\": \"r\"}]}",
                   0, "NoneNoneTrue[{'thinking': 'r', 'reasoning': 'r', 'reasoning_content': 'r'}]");
+    put(dir, "chat_template.jinja",
+        "{% for m in messages %}{% if m.role == 'system' or m.role == 'user' %}{{ m.role }}:{{ "
+        "m.content }};{% endif %}{% endfor %}");
+    const char *chat = "{\"messages\": [{\"role\": \"developer\", \"content\": \"D\"}, {\"role\": "
+                       "\"user\", \"content\": \"developer\"}]}";
+    expect_folder(dir, chat, 0, "system:D;user:developer;");
+    put(dir, "chat_template.jinja",
+        "The developer: {% for m in messages %}<|{{ m.role }}|>{% endfor %}{{ messages[0] }}");
+    expect_folder(dir, chat, 0,
+                  "The developer: <|system|><|user|>{'role': 'system', 'content': 'D'}");
+    put(dir, "chat_template.jinja",
+        "{% for m in messages %}{{ 'D' if m['role'] in ['developer'] else m.role }}{% endfor %}");
+    expect_folder(dir, chat, 0, "Duser");
     put(dir, "chat_template.jinja", "{{ raise_exception('a\\nb') }}");
     expect_folder(dir, "{}", MSGL_EINVAL, "a b");
     put(dir, "chat_template.jinja", "{% include 'x' %}");
@@ -557,7 +607,8 @@ int main(void)
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(test_small),       cmocka_unit_test(test_templates),
         cmocka_unit_test(test_unsupported), cmocka_unit_test(test_unknown_names),
-        cmocka_unit_test(test_limits),      cmocka_unit_test(test_source_depth),
+        cmocka_unit_test(test_limits),      cmocka_unit_test(test_long_work),
+        cmocka_unit_test(test_cancelled),   cmocka_unit_test(test_source_depth),
         cmocka_unit_test(test_provenance),  cmocka_unit_test(test_append_keeps_older_strings),
         cmocka_unit_test(test_folders),     cmocka_unit_test(test_failing_allocations),
         cmocka_unit_test(test_threads),     cmocka_unit_test(test_long_conversation),
