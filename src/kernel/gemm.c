@@ -2,10 +2,13 @@
 //
 // The part of kernel family gemm that all ISA levels share. linear() is grouped() with one expert:
 // both make a list of segments (an expert and its rows), prepare the rows, and run tasks of about
-// TASK_US each over (segment, block of rows, run of panels). A norm is part of the preparation; an
+// TASK_US each over (segment, block of rows, some panels). A norm is part of the preparation; an
+// addition and a gate are part of the product where the level's kernel can do that. Else an
 // addition is done by the task that has just made the product, a gate when all products are there.
 #include "kernel/gemm_impl.h"
 
+#include <assert.h>
+#include <stdatomic.h>
 #include <string.h>
 
 enum {
@@ -16,6 +19,7 @@ enum {
     GATE_INLINE = 16384,       // the same, of gate and up values
     GATE_ELEMENTS = 16384,     // of gate and up per task
     PACK_BYTES = 1 << 20,      // of packed panels per task
+    MAX_RUNS = 64,
 };
 
 typedef struct segment {
@@ -24,6 +28,13 @@ typedef struct segment {
     int first_prepare; // of the preparation, blocks of MSGL_GEMM_ROWS
 } segment;
 
+// The tasks of a product as one run of neighbours per thread, so that a kernel can fetch the panels
+// that its thread will need next. Who has finished his own run helps with the others.
+typedef struct runs {
+    int num, tasks, each; // run i: tasks [i * each, (i + 1) * each), as far as there are any
+    atomic_int next[MAX_RUNS];
+} runs;
+
 typedef struct plan {
     const msgl_gemm_micro *micro;
     const msgl_row_ops *row_ops;
@@ -31,18 +42,20 @@ typedef struct plan {
     const float *bias, *in, *norm;
     float norm_eps;
     bool gated, accumulate;
+    bool fused; // the gate or the addition is left to the kernel
     size_t ld_in, ld_out, ld_product, a_row_bytes, panel_bytes;
     float *out;
     float *normed;  // [rows, k] when there is a norm
-    float *product; // out, or [rows, n] of scratch when the result is gated or added
+    float *product; // out, or [rows, n] of scratch when it is gated or added afterwards
     char *a;
     int gate_rows; // rows per task of the gate
     const segment *segments;
     int num_segments, kpad;
     int row_block;    // rows per task, a multiple of MSGL_GEMM_ROWS
-    int panels;       // of one weight
+    int panels;       // of one weight, or of its gate when that is fused
     int task_panels;  // panels per task
     int panel_blocks; // tasks along n
+    runs *runs;
 } plan;
 
 static int ceil_div(int a, int b)
@@ -102,14 +115,45 @@ static void prepare_task(void *arg, int task, int worker)
     p->micro->prepare(in, ld_in, rows, k, p->a + row * p->a_row_bytes, p->a_row_bytes);
 }
 
-static void product_task(void *arg, int task, int worker)
+static int min(int a, int b)
 {
-    (void)worker;
+    return a < b ? a : b;
+}
+
+// The next task of this worker's run, or of another's. The pool calls as often as there are tasks,
+// so there is one.
+static int claim(runs *r, int worker)
+{
+    for (int i = 0; i < r->num; i++) {
+        const int run = (worker + i) % r->num, end = min((run + 1) * r->each, r->tasks);
+        if (atomic_load_explicit(&r->next[run], memory_order_relaxed) >= end) continue;
+        const int task = atomic_fetch_add_explicit(&r->next[run], 1, memory_order_relaxed);
+        if (task < end) return task;
+    }
+    assert(!"more calls than tasks");
+    return 0;
+}
+
+// Panels behind those of `task` that its thread will probably come to: up to the end of the run or
+// of the block of rows.
+static int panels_behind(const plan *p, int task, int panel_block)
+{
+    const int run_end = min((task / p->runs->each + 1) * p->runs->each, p->runs->tasks);
+    const int tasks = min(run_end - 1 - task, p->panel_blocks - 1 - panel_block);
+    return min((panel_block + 1 + tasks) * p->task_panels, p->panels) -
+           min((panel_block + 1) * p->task_panels, p->panels);
+}
+
+static void product_task(void *arg, int ticket, int worker)
+{
+    (void)ticket;
     const plan *p = arg;
+    const int task = claim(p->runs, worker);
     const segment *s = find(p, task, 0);
     const msgl_weight *w = &p->weights[s->expert];
+    const int panel_block = (task - s->first_task) % p->panel_blocks;
     const int at = (task - s->first_task) / p->panel_blocks * p->row_block;
-    const int panel = (task - s->first_task) % p->panel_blocks * p->task_panels;
+    const int panel = panel_block * p->task_panels, n = p->fused && p->gated ? w->n / 2 : w->n;
     const int col = panel * MSGL_GEMM_LANES, cols = p->task_panels * MSGL_GEMM_LANES;
     const size_t row = (size_t)s->row + (size_t)at;
     const msgl_gemm_block b = {
@@ -118,14 +162,17 @@ static void product_task(void *arg, int task, int worker)
         .kpad = p->kpad,
         .a = p->a + row * p->a_row_bytes,
         .a_row_bytes = p->a_row_bytes,
-        .rows = s->rows - at < p->row_block ? s->rows - at : p->row_block,
-        .cols = w->n - col < cols ? w->n - col : cols,
+        .rows = min(s->rows - at, p->row_block),
+        .cols = min(n - col, cols),
         .bias = p->bias == NULL ? NULL : p->bias + col,
         .out = p->product + row * p->ld_product + col,
         .ld_out = p->ld_product,
+        .add = p->fused && p->accumulate,
+        .up = p->fused && p->gated ? (size_t)p->panels * p->panel_bytes : 0,
+        .follow = panels_behind(p, task, panel_block),
     };
     p->micro->block(&b);
-    for (int r = 0; p->accumulate && r < b.rows; r++) {
+    for (int r = 0; p->accumulate && !p->fused && r < b.rows; r++) {
         float *out = p->out + (row + (size_t)r) * p->ld_out + col;
         const float *from = b.out + (size_t)r * b.ld_out;
         for (int i = 0; i < b.cols; i++) out[i] += from[i];
@@ -152,9 +199,10 @@ static void split(plan *p, int threads, int largest)
     const int most = fit < 32 ? 32 : fit > 512 ? 512 : (int)fit;
     const int rows = ceil_div(largest, ceil_div(largest, most)); // blocks of about equal size
     p->row_block = ceil_div(rows, 32) * 32;
-    const double read_us = (double)p->panel_bytes / READ_BYTES_PER_US;
+    const int products = p->fused && p->gated ? 2 : 1; // per panel
+    const double read_us = (double)p->panel_bytes * products / READ_BYTES_PER_US;
     const double math_us =
-        (double)p->kpad * MSGL_GEMM_LANES * rows / (1e3 * p->micro->kmacs_per_us);
+        (double)p->kpad * MSGL_GEMM_LANES * products * rows / (1e3 * p->micro->kmacs_per_us);
     const int wanted = (int)(TASK_US / (read_us > math_us ? read_us : math_us));
     const int fair = p->panels * ceil_div(largest, p->row_block) / (threads * TASKS_PER_THREAD);
     // Kernels walk up to four panels at a time; fewer only when there are more threads than that.
@@ -165,14 +213,23 @@ static void split(plan *p, int threads, int largest)
     p->panel_blocks = ceil_div(p->panels, p->task_panels);
 }
 
+static void gate_rows(const plan *p, msgl_exec *x, int total_rows)
+{
+    plan g = *p;
+    const int n = p->weights->n;
+    g.gate_rows = n < GATE_ELEMENTS ? GATE_ELEMENTS / n : 1;
+    if ((size_t)total_rows * (size_t)n < GATE_INLINE) g.gate_rows = total_rows;
+    msgl__pool_run(x->pool, ceil_div(total_rows, g.gate_rows), gate_task, &g);
+}
+
 // `s` holds expert, row and rows of p->num_segments segments; the rest is filled in here.
 static void run(plan *p, msgl_exec *x, segment *s, int total_rows)
 {
+    const int threads = msgl__pool_threads(x->pool);
     int largest = 0, tasks = 0, prepares = 0;
     for (int i = 0; i < p->num_segments; i++) largest = s[i].rows > largest ? s[i].rows : largest;
     p->segments = s;
-    p->panels = ceil_div(p->weights->n, MSGL_GEMM_LANES);
-    split(p, msgl__pool_threads(x->pool), largest);
+    split(p, threads, largest);
     for (int i = 0; i < p->num_segments; i++) {
         s[i].first_task = tasks;
         s[i].first_prepare = prepares;
@@ -184,12 +241,12 @@ static void run(plan *p, msgl_exec *x, segment *s, int total_rows)
     } else {
         msgl__pool_run(x->pool, prepares, prepare_task, p);
     }
+    runs r = {.num = min(threads, MAX_RUNS), .tasks = tasks};
+    r.each = ceil_div(tasks, r.num);
+    for (int i = 0; i < r.num; i++) atomic_init(&r.next[i], i * r.each);
+    p->runs = &r;
     msgl__pool_run(x->pool, tasks, product_task, p);
-    if (!p->gated) return;
-    const int n = p->weights->n;
-    p->gate_rows = n < GATE_ELEMENTS ? GATE_ELEMENTS / n : 1;
-    if ((size_t)total_rows * (size_t)n < GATE_INLINE) p->gate_rows = total_rows;
-    msgl__pool_run(x->pool, ceil_div(total_rows, p->gate_rows), gate_task, p);
+    if (p->gated && !p->fused) gate_rows(p, x, total_rows);
 }
 
 static size_t a_row_bytes(const msgl_gemm_micro *micro, int k)
@@ -205,6 +262,7 @@ static plan make_plan(const msgl_gemm_level *level, const msgl_weight *w)
         .row_ops = level->row_ops,
         .weights = w,
         .kpad = msgl__gemm_kpad(w->k),
+        .panels = ceil_div(w->n, MSGL_GEMM_LANES),
         .a_row_bytes = a_row_bytes(m, w->k),
         .panel_bytes = panel_bytes(w->dtype, w->k),
     };
@@ -217,15 +275,28 @@ static void *scratch(msgl_exec *x, size_t bytes)
     return p;
 }
 
+// Whether the kernel gates or adds itself; a gate's columns have to be whole panels.
+static void choose_fused(plan *p, int m)
+{
+    const int n = p->weights->n, from = p->micro->gate_rows;
+    if (p->gated) {
+        p->fused = from > 0 && m >= from && p->bias == NULL && n / 2 % MSGL_GEMM_LANES == 0;
+        if (p->fused) p->panels /= 2;
+    } else {
+        p->fused = p->accumulate && p->micro->adds;
+    }
+}
+
 // Takes the scratch of m rows: normed and prepared rows, products on their way.
 static bool take_scratch(plan *p, msgl_exec *x, int m)
 {
     const size_t rows = (size_t)m, n = (size_t)p->weights->n, k = (size_t)p->weights->k;
+    choose_fused(p, m);
     p->product = p->out;
     p->ld_product = p->ld_out;
     p->a = scratch(x, rows * p->a_row_bytes);
     if (p->norm != NULL) p->normed = scratch(x, rows * k * sizeof(float));
-    if (p->gated || p->accumulate) {
+    if ((p->gated || p->accumulate) && !p->fused) {
         p->product = scratch(x, rows * n * sizeof(float));
         p->ld_product = n;
     }

@@ -43,6 +43,11 @@ typedef struct msgl_gemm_block {
     const float *bias; // of the first column; NULL: none
     float *out;
     size_t ld_out;
+    // For kernels that say so in msgl_gemm_micro:
+    bool add;   // out += instead of out =
+    size_t up;  // not 0: out = silu(product) * the product of panels `up` bytes further; no bias,
+                // no add, cols a multiple of 16
+    int follow; // panels behind the last one that this thread will probably be given next
 } msgl_gemm_block;
 
 // Kernels of one ISA level for one weight dtype.
@@ -54,6 +59,8 @@ typedef struct msgl_gemm_micro {
     // Prepares rows <= 16 of k elements, zero-filled up to kpad, at `a`, row_bytes each.
     void (*prepare)(const float *in, size_t ld_in, int rows, int k, char *a, size_t row_bytes);
     void (*block)(const msgl_gemm_block *b);
+    bool adds;     // block takes `add`
+    int gate_rows; // block takes `up`, and is faster for that from so many rows on; 0: it does not
 } msgl_gemm_micro;
 
 // Packs one panel: 16 rows, `rows` of them given from row `lane` on, into `panel`.

@@ -101,5 +101,10 @@ MSGL_INLINE msgl_vf msgl__vf_exp(msgl_vf x)
     const msgl_vf y = (msgl_vf)((msgl_vi)p + exponent);
     return (msgl_vf)(~underflow & (msgl_vi)y);
 }
+// silu(gate) * up
+MSGL_INLINE msgl_vf msgl__vf_silu_mul(msgl_vf gate, msgl_vf up)
+{
+    return gate / (msgl__vf_set(1) + msgl__vf_exp(-gate)) * up;
+}
 
 #endif

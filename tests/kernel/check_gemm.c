@@ -333,7 +333,8 @@ static void check_grouped(checkkern *ck, msgl_dtype t)
 // same steps one by one; so does a gate behind a grouped product.
 static void check_fused(checkkern *ck, msgl_dtype t)
 {
-    static const int SHAPES[][3] = {{1, 64, 96}, {5, 130, 70}, {40, 96, 33}, {70, 34, 256}};
+    static const int SHAPES[][3] = {{1, 64, 96}, {5, 130, 70},  {40, 96, 33},  {70, 34, 256},
+                                    {9, 64, 70}, {12, 160, 64}, {33, 128, 96}, {200, 192, 40}};
     if (!due_linear(ck, t, "fused")) return;
     for (size_t i = 0; i < 2 * MSGL_COUNT(SHAPES); i++) {
         const int m = SHAPES[i / 2][0], n = SHAPES[i / 2][1], k = SHAPES[i / 2][2];
@@ -383,20 +384,22 @@ static void check_fused(checkkern *ck, msgl_dtype t)
     }
 }
 
-static void check_grouped_gate(checkkern *ck, msgl_dtype t)
+static void check_grouped_gate(checkkern *ck, msgl_dtype t, const int N)
 {
-    enum { EXPERTS = 4, N = 70, K = 40, M = 50 };
+    enum { EXPERTS = 4, K = 40, M = 50 };
     static const int32_t OFFSETS[EXPERTS + 1] = {0, 3, 3, 45, M};
     if (!msgl__ck_func(ck, CK_FN(ck->cur->gemm.grouped), CK_PREV(ck, gemm.grouped),
-                       "grouped_%s_gated", short_name(t)))
+                       "grouped_%s_gated_%d", short_name(t), N))
         return;
+    const size_t size = (size_t)M * (size_t)N;
     msgl_weight w[EXPERTS];
-    for (int e = 0; e < EXPERTS; e++) w[e] = make(ck, &(problem){t, 1, N, K, K, N, false}).w;
-    const operands in = make(ck, &(problem){t, M, N, K, K, N, false});
-    float *product = msgl__ck_alloc(ck, (size_t)M * N * sizeof *product);
-    float *want = msgl__ck_alloc(ck, (size_t)M * N * sizeof *want);
-    double *exact = msgl__ck_alloc(ck, (size_t)M * N * sizeof *exact);
-    ck_buf out = msgl__ck_buf(ck, M, N / 2, N / 2 + 3);
+    for (int e = 0; e < EXPERTS; e++)
+        w[e] = make(ck, &(problem){t, 1, N, K, K, (size_t)N, false}).w;
+    const operands in = make(ck, &(problem){t, M, N, K, K, (size_t)N, false});
+    float *product = msgl__ck_alloc(ck, size * sizeof *product);
+    float *want = msgl__ck_alloc(ck, size * sizeof *want);
+    double *exact = msgl__ck_alloc(ck, size * sizeof *exact);
+    ck_buf out = msgl__ck_buf(ck, M, N / 2, (size_t)N / 2 + 3);
     msgl_grouped_call c = {.experts = w,
                            .num_experts = EXPERTS,
                            .offsets = OFFSETS,
@@ -415,7 +418,7 @@ static void check_grouped_gate(checkkern *ck, msgl_dtype t)
     msgl__ck_true(ck, x.status == 0 && arena.used == 0, "grouped_scratch() is enough");
     c.gated = false;
     c.out = product;
-    c.ld_out = N;
+    c.ld_out = (size_t)N;
     ck->cur->gemm.grouped(ck->exec, &c);
     ck->cur->act.silu_mul(ck->exec, product, want, M, N / 2);
     for (int j = 0; j < M * (N / 2); j++) exact[j] = (double)want[j];
@@ -579,6 +582,7 @@ void msgl__check_gemm(checkkern *ck)
         check_special(ck, (msgl_dtype)t);
         check_grouped(ck, (msgl_dtype)t);
         check_fused(ck, (msgl_dtype)t);
-        check_grouped_gate(ck, (msgl_dtype)t);
+        check_grouped_gate(ck, (msgl_dtype)t, 70);
+        check_grouped_gate(ck, (msgl_dtype)t, 64); // whole panels of gate and up
     }
 }

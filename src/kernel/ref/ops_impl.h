@@ -206,18 +206,16 @@ struct act_args {
 
 static void silu_row(const float *gate, float *out, int dim)
 {
-    const msgl_vf one = msgl__vf_set(1);
     const float *up = gate + dim;
     int i = 0;
     for (; i + 16 <= dim; i += 16) {
-        const msgl_vf g = msgl__vf_load(gate + i);
-        msgl__vf_store(out + i, g / (one + msgl__vf_exp(-g)) * msgl__vf_load(up + i));
+        msgl__vf_store(out + i, msgl__vf_silu_mul(msgl__vf_load(gate + i), msgl__vf_load(up + i)));
     }
     if (i < dim) {
         const size_t n = (size_t)(dim - i);
         const msgl_vf g = msgl__vf_load_part(gate + i, n, 0);
         const msgl_vf u = msgl__vf_load_part(up + i, n, 0);
-        msgl__vf_store_part(out + i, g / (one + msgl__vf_exp(-g)) * u, n);
+        msgl__vf_store_part(out + i, msgl__vf_silu_mul(g, u), n);
     }
 }
 

@@ -39,6 +39,11 @@ MSGL_INLINE void store(float *out, acc sum)
     _mm256_storeu_ps(out, sum.lo);
     _mm256_storeu_ps(out + 8, sum.hi);
 }
+MSGL_INLINE void add(float *out, acc sum)
+{
+    _mm256_storeu_ps(out, _mm256_add_ps(_mm256_loadu_ps(out), sum.lo));
+    _mm256_storeu_ps(out + 8, _mm256_add_ps(_mm256_loadu_ps(out + 8), sum.hi));
+}
 
 MSGL_INLINE wvec load_f32(const char *line, int sub)
 {
@@ -51,6 +56,7 @@ MSGL_INLINE wvec load_f32(const char *line, int sub)
 #define MSGL_T_LINE 64
 #define MSGL_T_K 1
 #define MSGL_T_A 4
+#define MSGL_T_GATED 0
 #include "kernel/x86/gemm_avx_body.h"
 
 MSGL_INLINE wvec load_f16(const char *line, int sub)
@@ -65,6 +71,7 @@ MSGL_INLINE wvec load_f16(const char *line, int sub)
 #define MSGL_T_LINE 32
 #define MSGL_T_K 1
 #define MSGL_T_A 4
+#define MSGL_T_GATED 0
 #include "kernel/x86/gemm_avx_body.h"
 
 // Even k (sub 0) are the lower halves of the 32-bit lanes, odd k the upper ones.
@@ -85,6 +92,7 @@ MSGL_INLINE wvec load_bf16(const char *line, int sub)
 #define MSGL_T_LINE 64
 #define MSGL_T_K 2
 #define MSGL_T_A 8
+#define MSGL_T_GATED 0
 #include "kernel/x86/gemm_avx_body.h"
 
 #define ROW_OPS msgl__row_ops_avx2
@@ -96,9 +104,9 @@ static void prepare_bf16(const float *in, size_t ld_in, int rows, int k, char *a
 }
 
 static const msgl_gemm_micro MICRO[MSGL_DTYPE_COUNT] = {
-    [MSGL_F32] = {4, 16, 20, 256, prepare_f32, f32_block},
-    [MSGL_F16] = {4, 16, 20, 256, prepare_f32, f16_block},
-    [MSGL_BF16] = {4, 16, 20, 256, prepare_bf16, bf16_block},
+    [MSGL_F32] = {4, 16, 20, 256, prepare_f32, f32_block, true, 0},
+    [MSGL_F16] = {4, 16, 20, 256, prepare_f32, f16_block, true, 0},
+    [MSGL_BF16] = {4, 16, 20, 256, prepare_bf16, bf16_block, true, 0},
 };
 
 // 8 rows x 32 bytes to the first or second half of 8 lines of 64 bytes.

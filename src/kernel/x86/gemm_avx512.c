@@ -3,6 +3,7 @@
 // Family gemm at level AVX-512: bf16 weights widened to f32 by shifts, f16 by conversion, f32 as
 // they are; and packing by 16x16 transposition, which all levels above use too.
 #include "kernel/gemm_impl.h"
+#include "kernel/vec.h"
 
 #include <assert.h>
 #include <immintrin.h>
@@ -41,6 +42,14 @@ MSGL_INLINE void store(float *out, acc sum)
 {
     _mm512_storeu_ps(out, sum);
 }
+MSGL_INLINE void add(float *out, acc sum)
+{
+    _mm512_storeu_ps(out, _mm512_add_ps(_mm512_loadu_ps(out), sum));
+}
+MSGL_INLINE void gate(float *out, acc g, acc u)
+{
+    msgl__vf_store(out, msgl__vf_silu_mul((msgl_vf)g, (msgl_vf)u));
+}
 
 MSGL_INLINE wvec load_f32(const char *line, int sub)
 {
@@ -53,6 +62,7 @@ MSGL_INLINE wvec load_f32(const char *line, int sub)
 #define MSGL_T_LINE 64
 #define MSGL_T_K 1
 #define MSGL_T_A 4
+#define MSGL_T_GATED 1
 #include "kernel/x86/gemm_avx_body.h"
 
 MSGL_INLINE wvec load_f16(const char *line, int sub)
@@ -66,6 +76,7 @@ MSGL_INLINE wvec load_f16(const char *line, int sub)
 #define MSGL_T_LINE 32
 #define MSGL_T_K 1
 #define MSGL_T_A 4
+#define MSGL_T_GATED 1
 #include "kernel/x86/gemm_avx_body.h"
 
 // Even k (sub 0) are the lower halves of the 32-bit lanes, odd k the upper ones.
@@ -82,6 +93,7 @@ MSGL_INLINE wvec load_bf16(const char *line, int sub)
 #define MSGL_T_LINE 64
 #define MSGL_T_K 2
 #define MSGL_T_A 8
+#define MSGL_T_GATED 1
 #include "kernel/x86/gemm_avx_body.h"
 
 void msgl__gemm_block_f32_avx512(const msgl_gemm_block *b)
@@ -103,9 +115,9 @@ static void prepare_bf16(const float *in, size_t ld_in, int rows, int k, char *a
 }
 
 static const msgl_gemm_micro MICRO[MSGL_DTYPE_COUNT] = {
-    [MSGL_F32] = {4, 16, 40, 512, prepare_f32, f32_block},
-    [MSGL_F16] = {4, 16, 40, 512, prepare_f32, f16_block},
-    [MSGL_BF16] = {4, 16, 40, 512, prepare_bf16, bf16_block},
+    [MSGL_F32] = {4, 16, 40, 512, prepare_f32, f32_block, true, 7},
+    [MSGL_F16] = {4, 16, 40, 512, prepare_f32, f16_block, true, 7},
+    [MSGL_BF16] = {4, 16, 40, 512, prepare_bf16, bf16_block, true, 7},
 };
 
 static void pack_avx512(msgl_exec *x, msgl_weight *w, int row, int rows, const void *src,

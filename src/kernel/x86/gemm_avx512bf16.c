@@ -3,6 +3,7 @@
 // Family gemm at level AVX-512-BF16: bf16 weights by vdpbf16ps. The instruction takes subnormal
 // inputs and results as zero and rounds to nearest even.
 #include "kernel/gemm_impl.h"
+#include "kernel/vec.h"
 
 #include <assert.h>
 #include <immintrin.h>
@@ -68,21 +69,30 @@ MSGL_INLINE void store(float *out, acc sum)
 {
     _mm512_storeu_ps(out, sum);
 }
+MSGL_INLINE void add(float *out, acc sum)
+{
+    _mm512_storeu_ps(out, _mm512_add_ps(_mm512_loadu_ps(out), sum));
+}
+MSGL_INLINE void gate(float *out, acc g, acc u)
+{
+    msgl__vf_store(out, msgl__vf_silu_mul((msgl_vf)g, (msgl_vf)u));
+}
 #define MSGL_T(name) bf16_##name
 #define MSGL_T_LOAD_W load_bf16
 #define MSGL_T_SUBS 1
 #define MSGL_T_LINE 64
 #define MSGL_T_K 2
 #define MSGL_T_A 4
+#define MSGL_T_GATED 1
 #include "kernel/x86/gemm_avx_body.h"
 
 #define ROW_OPS msgl__row_ops_avx512
 #include "kernel/gemm_level_body.h"
 
 static const msgl_gemm_micro MICRO[MSGL_DTYPE_COUNT] = {
-    [MSGL_F32] = {4, 16, 40, 512, prepare_f32, msgl__gemm_block_f32_avx512},
-    [MSGL_F16] = {4, 16, 40, 512, prepare_f32, msgl__gemm_block_f16_avx512},
-    [MSGL_BF16] = {2, 32, 80, 512, prepare_bf16, bf16_block},
+    [MSGL_F32] = {4, 16, 40, 512, prepare_f32, msgl__gemm_block_f32_avx512, true, 7},
+    [MSGL_F16] = {4, 16, 40, 512, prepare_f32, msgl__gemm_block_f16_avx512, true, 7},
+    [MSGL_BF16] = {2, 32, 80, 512, prepare_bf16, bf16_block, true, 7},
 };
 
 void msgl__gemm_init_avx512bf16(msgl_gemm_kernels *k)
