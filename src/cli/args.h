@@ -31,7 +31,7 @@ typedef struct msgl_args {
     bool disable_overlap, deterministic;
     // server
     const char *host;
-    int64_t port, num_tokenizer;
+    int64_t port, num_tokenizer, request_memory;
     bool shell;
     // requests
     msgl_list prompts, stop;

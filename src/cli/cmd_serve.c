@@ -113,6 +113,7 @@ int msgl__cmd_serve(const msgl_args *a)
     cfg.front.model_name = s.model_name;
     cfg.front.model_path = a->model;
     cfg.front.num_workers = a->num_tokenizer > 0 ? (int)a->num_tokenizer : 1;
+    cfg.front.max_request_memory = (size_t)a->request_memory << 20;
     cfg.front.log = &log;
     char *json = info_json(a, &options);
     cfg.front.info_json = json;

@@ -267,6 +267,20 @@ const msgl_option msgl__options[] = {
      NULL,
      "server",
      "tokenizer threads (default 0: one)"},
+    {{"--max-request-memory"},
+     MSGL_CMD_SERVE,
+     MSGL_OPT_INT,
+     AT(request_memory),
+     "MIB",
+     16,
+     1 << 20,
+     NULL,
+     "server",
+     "memory that all requests together may hold in the server process, in MiB: bodies, prompts "
+     "that "
+     "wait, answers that are not sent; beyond it requests are answered 429, and one that needs "
+     "more "
+     "than a quarter of it 413 (default 1024)"},
     {{"--shell-mode", "--shell"},
      MSGL_CMD_SERVE,
      MSGL_OPT_FLAG,
@@ -592,6 +606,7 @@ void msgl__args_default(msgl_args *a)
         .graph_max_bs = -1,
         .host = "127.0.0.1",
         .port = 1919,
+        .request_memory = 1024,
         .temperature = NAN,
         .top_p = NAN,
         .min_p = NAN,

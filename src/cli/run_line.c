@@ -240,7 +240,7 @@ static int read_body(msgl_run_line *r, msgl_api_kind kind, json_t *body)
     api.defaults.min_p = r->params.min_p;
     api.defaults.top_k = r->params.top_k;
     api.defaults.ignore_eos = r->params.ignore_eos != 0;
-    rc = msgl__api_parse(kind, text, strlen(text), &api, &r->request, &e);
+    rc = msgl__api_parse(kind, text, strlen(text), &api, NULL, &r->request, &e);
     msgl__free(text);
     if (rc != 0) return refuse(r, e.status, "%s", e.message);
     rc = check_names(r, body, chat);

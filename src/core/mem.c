@@ -5,6 +5,9 @@
 #include <stdlib.h>
 #include <string.h>
 #include <sys/mman.h>
+#ifdef __GLIBC__
+#include <malloc.h>
+#endif
 
 #include "core/err.h"
 
@@ -76,6 +79,13 @@ char *msgl__strdup(const char *s)
 void msgl__free(void *p)
 {
     free(p);
+}
+
+void msgl__mem_trim(void)
+{
+#ifdef __GLIBC__
+    (void)malloc_trim(0);
+#endif
 }
 
 uint64_t msgl__mem_allocs(void)

@@ -24,6 +24,10 @@ char *msgl__strdup(const char *s);
 char *msgl__strndup(const char *s, size_t n);
 void msgl__free(void *p); // NULL allowed
 
+// Gives the heap's free pages back to the system, where the C library can (glibc). Walks the whole
+// heap: for after something large, not for a hot path.
+void msgl__mem_trim(void);
+
 // Number of successful heap allocations (all functions above) since the process began, all threads.
 uint64_t msgl__mem_allocs(void);
 

@@ -31,6 +31,16 @@ int msgl__api_fail(msgl_api_error *e, int status, const char *param, const char 
     return MSGL_EINVAL;
 }
 
+int msgl__api_fail_memory(msgl_api_error *e, int rc)
+{
+    if (rc == MSGL_ELIMIT) {
+        return msgl__api_fail(e, 413, NULL, "request_too_large",
+                              "The request needs more memory than one request may hold.");
+    }
+    return msgl__api_fail(e, 429, NULL, "queue_full",
+                          "The server's memory for requests is in use; try again later.");
+}
+
 int msgl__api_error_put(const msgl_api_error *e, msgl_strbuf *out)
 {
     int rc = msgl__strbuf_adds(out, "{\"error\":{\"message\":");
@@ -53,7 +63,46 @@ void msgl__gen_request_free(msgl_gen_request *r)
     msgl__free(r->prompts);
     json_decref(r->chat_vars);
     json_decref(r->root);
+    msgl__free(r->text);
     *r = (msgl_gen_request){0};
+}
+
+// Copies s[0, len) and a NUL to *at, and moves *at behind it.
+static const char *put_text(char **at, const char *s, size_t len)
+{
+    char *copy = *at;
+    memcpy(copy, s, len);
+    copy[len] = '\0';
+    *at += len + 1;
+    return copy;
+}
+
+int msgl__gen_request_settle(msgl_gen_request *r)
+{
+    size_t len = 0;
+    const int prompts = r->echo && r->prompts != NULL ? r->num_prompts : 0;
+    for (int i = 0; i < r->num_stops; i++) len += strlen(r->stops[i]) + 1;
+    for (int i = 0; i < prompts; i++) len += r->prompts[i].text == NULL ? 0 : r->prompts[i].len + 1;
+    char *at = msgl__malloc(len);
+    if (at == NULL) return MSGL_ENOMEM;
+    r->text = at;
+    r->text_len = len;
+    for (int i = 0; i < r->num_stops; i++) {
+        r->stops[i] = put_text(&at, r->stops[i], strlen(r->stops[i]));
+    }
+    for (int i = 0; i < prompts; i++) {
+        msgl_prompt *p = &r->prompts[i];
+        if (p->text != NULL) p->text = put_text(&at, p->text, p->len);
+    }
+    if (prompts == 0 && r->prompts != NULL) {
+        for (int i = 0; i < r->num_prompts; i++) msgl__free(r->prompts[i].ids);
+        msgl__free(r->prompts);
+        r->prompts = NULL;
+    }
+    json_decref(r->chat_vars);
+    json_decref(r->root);
+    r->chat_vars = r->root = NULL;
+    return 0;
 }
 
 static size_t strip_slashes(const char *s)
@@ -88,13 +137,26 @@ static int check_model(const json_t *o, const msgl_api_config *cfg, msgl_api_err
                           cfg->model_name);
 }
 
-int msgl__api_parse(msgl_api_kind kind, const char *body, size_t len, const msgl_api_config *cfg,
-                    msgl_gen_request *out, msgl_api_error *e)
+int msgl__json_fail(const msgl_err *err, msgl_api_error *e)
 {
-    *out = (msgl_gen_request){.kind = kind, .n = 1, .max_tokens = -1, .skip_special = true};
+    switch (err->code) {
+    case MSGL_ELIMIT: return msgl__api_fail(e, 413, NULL, "request_too_large", "%s", err->text);
+    case MSGL_EBUSY: return msgl__api_fail_memory(e, err->code);
+    default: return msgl__api_fail(e, 400, NULL, "invalid_json", "%s", err->text);
+    }
+}
+
+int msgl__api_parse(msgl_api_kind kind, const char *body, size_t len, const msgl_api_config *cfg,
+                    msgl_claim *claim, msgl_gen_request *out, msgl_api_error *e)
+{
+    *out = (msgl_gen_request){.kind = kind,
+                              .n = 1,
+                              .max_tokens = -1,
+                              .skip_special = true,
+                              .room = {.claim = claim, .copied = kind == MSGL_API_CHAT}};
     msgl_err err;
-    out->root = msgl__json_parse_object(body, len, &err);
-    if (out->root == NULL) return msgl__api_fail(e, 400, NULL, "invalid_json", "%s", err.text);
+    out->root = msgl__json_parse_object(body, len, &out->room, &err);
+    if (out->root == NULL) return msgl__json_fail(&err, e);
     int rc = check_model(out->root, cfg, e);
     if (rc == 0) rc = msgl__refuse_unsupported(out->root, e);
     if (rc == 0) {

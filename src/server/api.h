@@ -13,6 +13,7 @@
 
 #include "core/err.h"
 #include "core/sampling_params.h"
+#include "server/json.h"
 #include "utils/stop.h"
 #include "utils/strbuf.h"
 
@@ -41,6 +42,8 @@ typedef struct msgl_api_error {
 // Fills *e (type from the status); returns MSGL_EINVAL. param and code may be NULL.
 int msgl__api_fail(msgl_api_error *e, int status, const char *param, const char *code,
                    const char *fmt, ...) __attribute__((format(printf, 5, 6)));
+// rc of a claim on the budget as 413 or 429 (queue_full).
+int msgl__api_fail_memory(msgl_api_error *e, int rc);
 // Appends {"error":{...}}.
 int msgl__api_error_put(const msgl_api_error *e, msgl_strbuf *out);
 
@@ -61,7 +64,8 @@ typedef struct msgl_prompt {
 
 typedef struct msgl_gen_request {
     msgl_api_kind kind;
-    json_t *root; // keeps the strings alive
+    json_t *root; // the body; owns strings and chat_vars' values until msgl__gen_request_settle
+    msgl_json_room room;
     bool stream, include_usage, echo, skip_special;
     bool no_output; // max_tokens 0 with echo: only the prompt is answered
     int n;
@@ -70,17 +74,24 @@ typedef struct msgl_gen_request {
     const char *stops[MSGL_MAX_STOPS];
     int num_stops;
     json_t *chat_vars;    // CHAT: variables of the template
-    msgl_prompt *prompts; // else
+    msgl_prompt *prompts; // else; settled: with echo only
     int num_prompts;      // CHAT: 1
+    char *text;           // settled: what stops and prompts point into
+    size_t text_len;
 } msgl_gen_request;
 
 // Zero-initialised is empty.
 void msgl__gen_request_free(msgl_gen_request *r);
 
 // Reads the body of an endpoint. 0, or MSGL_EINVAL with *e filled (400, 404 for an unknown model,
-// 500 when memory ran out); *out is then empty.
+// 413 and 429 for too much memory, 500 when memory ran out); *out is then empty. claim: what trees
+// take is added to it before they are built; NULL: not counted.
 int msgl__api_parse(msgl_api_kind kind, const char *body, size_t len, const msgl_api_config *cfg,
-                    msgl_gen_request *out, msgl_api_error *e);
+                    msgl_claim *claim, msgl_gen_request *out, msgl_api_error *e);
+
+// When the prompts are ids: copies what the answer still needs (stop strings, echoed text) and
+// frees the body's tree. 0 or MSGL_ENOMEM.
+int msgl__gen_request_settle(msgl_gen_request *r);
 
 // Whether `name` (not terminated) means the served model.
 bool msgl__api_model_known(const msgl_api_config *cfg, const char *name, size_t len);

@@ -54,7 +54,7 @@ static int join_parts(const json_t *parts, size_t i, json_t **out, msgl_api_erro
 
 // Templates print arguments with tojson, which wants the object; a history whose arguments are not
 // an object (models do produce such) is passed through as text.
-static int parse_tool_calls(json_t *message, size_t i, msgl_api_error *e)
+static int parse_tool_calls(json_t *message, size_t i, msgl_json_room *room, msgl_api_error *e)
 {
     json_t *calls = json_object_get(message, "tool_calls");
     if (calls == NULL || json_is_null(calls)) {
@@ -69,15 +69,17 @@ static int parse_tool_calls(json_t *message, size_t i, msgl_api_error *e)
         }
         json_t *args = json_object_get(fn, "arguments");
         if (!json_is_string(args)) continue;
+        msgl_err err = {0};
         json_t *parsed =
-            msgl__json_parse_object(json_string_value(args), json_string_length(args), NULL);
+            msgl__json_parse_object(json_string_value(args), json_string_length(args), room, &err);
+        if (parsed == NULL && err.code != MSGL_EFORMAT) return msgl__json_fail(&err, e);
         if (parsed != NULL && json_object_set_new(fn, "arguments", parsed) != 0) return oom(e);
     }
     return 0;
 }
 
 // One message, made canonical in place.
-static int parse_message(json_t *m, size_t i, msgl_api_error *e)
+static int parse_message(json_t *m, size_t i, msgl_json_room *room, msgl_api_error *e)
 {
     static const char *const roles[] = {"system",    "developer", "user",
                                         "assistant", "tool",      "function"};
@@ -91,7 +93,7 @@ static int parse_message(json_t *m, size_t i, msgl_api_error *e)
         return message_fail(e, i, "role",
                             "must be one of system, developer, user, assistant, tool, function");
     }
-    int rc = parse_tool_calls(m, i, e);
+    int rc = parse_tool_calls(m, i, room, e);
     if (rc != 0) return rc;
     const json_t *content = json_object_get(m, "content");
     if (json_is_string(content)) return 0;
@@ -110,7 +112,7 @@ static int parse_message(json_t *m, size_t i, msgl_api_error *e)
     return text == NULL || json_object_set_new(m, "content", text) != 0 ? oom(e) : 0;
 }
 
-static int parse_messages(const json_t *o, msgl_api_error *e)
+static int parse_messages(const json_t *o, msgl_json_room *room, msgl_api_error *e)
 {
     const json_t *messages = json_object_get(o, "messages");
     if (messages == NULL || json_is_null(messages)) {
@@ -129,7 +131,7 @@ static int parse_messages(const json_t *o, msgl_api_error *e)
                               MSGL_API_MAX_MESSAGES);
     }
     for (size_t i = 0; i < n; i++) {
-        const int rc = parse_message(json_array_get(messages, i), i, e);
+        const int rc = parse_message(json_array_get(messages, i), i, room, e);
         if (rc != 0) return rc;
     }
     return 0;
@@ -201,7 +203,7 @@ int msgl__parse_chat(const json_t *o, const msgl_api_config *cfg, msgl_gen_reque
     out->num_prompts = 1;
     out->sampling = cfg->defaults;
     out->sampling.logprobs = out->sampling.prompt_logprobs = -1;
-    int rc = parse_messages(o, e);
+    int rc = parse_messages(o, &out->room, e);
     if (rc == 0) rc = msgl__parse_sampling(o, cfg, out, e);
     json_t *tools = NULL;
     if (rc == 0) rc = parse_tools(o, &tools, e);

@@ -15,6 +15,9 @@ int msgl__field_real(const json_t *o, const char *name, double lo, double hi, do
                      msgl_api_error *e);
 int msgl__field_str(const json_t *o, const char *name, const char **out, msgl_api_error *e);
 
+// The answer to msgl__json_parse_object's failure.
+int msgl__json_fail(const msgl_err *err, msgl_api_error *e);
+
 const char *msgl__json_type_name(const json_t *v); // "an integer", ...
 
 // An array of token ids into new memory (*ids, freed with msgl__free).

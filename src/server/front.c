@@ -18,7 +18,7 @@ msgl_front_config msgl__front_config_default(void)
 {
     msgl_front_config cfg = {.num_workers = 1,
                              .max_waiting = 4096,
-                             .max_waiting_bytes = (size_t)256 << 20,
+                             .max_request_memory = (size_t)1 << 30,
                              .stop_timeout_ms = 5000,
                              .http = msgl__http_config_default()};
     cfg.defaults = msgl__sampling_params_default();
@@ -194,6 +194,13 @@ static void on_jobs_done(evutil_socket_t fd, short what, void *arg)
     msgl__gen_jobs_done(arg);
 }
 
+static void on_trim(evutil_socket_t fd, short what, void *arg)
+{
+    (void)fd, (void)what;
+    msgl_front *f = arg;
+    if (msgl__budget_trim_due(&f->budget)) msgl__workers_trim(f->workers);
+}
+
 static int front_events(msgl_front *f)
 {
     f->done_fd = eventfd(0, EFD_CLOEXEC | EFD_NONBLOCK);
@@ -203,11 +210,16 @@ static int front_events(msgl_front *f)
     f->done_event = event_new(f->base, f->done_fd, EV_READ | EV_PERSIST, on_jobs_done, f);
     f->stop_event = event_new(f->base, f->stop_fd, EV_READ | EV_PERSIST, on_stop, f);
     f->stop_timer = event_new(f->base, -1, 0, on_stop_timeout, f);
-    if (f->done_event == NULL || f->stop_event == NULL || f->stop_timer == NULL) {
+    f->trim_timer = event_new(f->base, -1, EV_PERSIST, on_trim, f);
+    if (f->done_event == NULL || f->stop_event == NULL || f->stop_timer == NULL ||
+        f->trim_timer == NULL) {
         return MSGL_ENOMEM;
     }
-    return event_add(f->done_event, NULL) != 0 || event_add(f->stop_event, NULL) != 0 ? MSGL_ENOMEM
-                                                                                      : 0;
+    const struct timeval second = {1, 0};
+    return event_add(f->done_event, NULL) != 0 || event_add(f->stop_event, NULL) != 0 ||
+                   event_add(f->trim_timer, &second) != 0
+               ? MSGL_ENOMEM
+               : 0;
 }
 
 int msgl__front_create(const msgl_front_config *cfg, int listen_fd, msgl_front **out, msgl_err *err)
@@ -218,6 +230,8 @@ int msgl__front_create(const msgl_front_config *cfg, int listen_fd, msgl_front *
         return msgl__err_set(err, MSGL_ENOMEM, "front: out of memory");
     }
     f->cfg = *cfg;
+    msgl__budget_init(&f->budget, cfg->max_request_memory);
+    f->cfg.http.limits.budget = &f->budget;
     f->api = (msgl_api_config){.model_name = cfg->model_name,
                                .model_path = cfg->model_path,
                                .defaults = cfg->defaults,
@@ -225,6 +239,7 @@ int msgl__front_create(const msgl_front_config *cfg, int listen_fd, msgl_front *
     f->engine.attention = f->engine.device = "";
     f->done_fd = f->stop_fd = -1;
     f->free_slot = -1;
+    f->start_max = 2048; // until prompts were timed
     f->stats_last = &f->stats_first;
     msgl__strbuf_init(&f->out, (size_t)1 << 30);
     if (getrandom(&f->id_base, sizeof f->id_base, 0) < 0) f->id_base = (uint64_t)getpid();
@@ -232,14 +247,14 @@ int msgl__front_create(const msgl_front_config *cfg, int listen_fd, msgl_front *
     if (rc != 0) (void)msgl__err_set(err, rc, "front: cannot set up the event loop");
     if (rc == 0) {
         rc = msgl__workers_create(cfg->num_workers < 1 ? 1 : cfg->num_workers, cfg->tokenizer,
-                                  cfg->templates, f->done_fd, &f->workers, err);
+                                  cfg->templates, &f->budget, f->done_fd, &f->workers, err);
     }
     const msgl_http_handlers handlers = {.ctx = f,
                                          .on_request = msgl__route,
                                          .on_gone = msgl__route_gone,
                                          .write_error = msgl__route_write_error};
     if (rc == 0) {
-        rc = msgl__http_server_create(f->base, listen_fd, &cfg->http, &handlers, &f->http, err);
+        rc = msgl__http_server_create(f->base, listen_fd, &f->cfg.http, &handlers, &f->http, err);
     }
     if (rc != 0) {
         close(listen_fd);
@@ -253,10 +268,11 @@ int msgl__front_create(const msgl_front_config *cfg, int listen_fd, msgl_front *
 void msgl__front_destroy(msgl_front *f)
 {
     if (f == NULL) return;
-    f->stopping = false;                // nothing below may try to end the loop again
+    f->stopping = f->ready = false;     // nothing below may end the loop again, or start a choice
     msgl__http_server_destroy(f->http); // before the requests that its connections point to
     f->http = NULL;
     msgl__workers_destroy(f->workers);
+    f->workers = NULL;
     for (gen *g = f->gens, *next; g != NULL; g = next) {
         next = g->next;
         if (g->in_worker) g->job = NULL; // freed with the workers
@@ -265,8 +281,8 @@ void msgl__front_destroy(msgl_front *f)
     }
     msgl__stats_fail_all(f);
     channel_close(f);
-    struct event *const events[] = {f->done_event, f->stop_event, f->stop_timer};
-    for (size_t i = 0; i < 3; i++) {
+    struct event *const events[] = {f->done_event, f->stop_event, f->stop_timer, f->trim_timer};
+    for (size_t i = 0; i < sizeof events / sizeof events[0]; i++) {
         if (events[i] != NULL) event_free(events[i]);
     }
     if (f->base != NULL) event_base_free(f->base);

@@ -20,7 +20,7 @@ typedef struct msgl_front_config {
     msgl_sampling_params defaults;        // generation_config.json's; max_tokens is not used
     int num_workers;                      // tokenizer threads, at least 1
     int max_waiting;                      // requests without a first token; beyond: 429
-    size_t max_waiting_bytes;             // of bodies not yet tokenized; beyond: 429
+    size_t max_request_memory;            // bytes that all requests may hold here; beyond: 429
     int stop_timeout_ms;                  // requests in flight may end for this long
     msgl_http_config http;
     const char *info_json; // an object for /get_server_info's "config", or NULL

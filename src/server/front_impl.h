@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 //
 // The front's parts: front.c (life, engine channel), routes.c (which URL does what), gen.c
-// (generation requests).
+// (generation requests), turn.c (whose choice the engine gets next).
 #ifndef MSGL_SERVER_FRONT_IMPL_H
 #define MSGL_SERVER_FRONT_IMPL_H
 
@@ -18,12 +18,17 @@ typedef struct client {
 
 typedef struct gen gen;
 
-// One choice in the engine.
+// One choice: waits for its turn, then is in the engine until it ends.
 typedef struct choice {
     msgl_sequence seq;
+    size_t seq_bytes; // of seq, claimed
     gen *owner;
-    uint64_t uid; // 0: not in the engine
-    bool waiting; // no event yet
+    uint64_t uid;     // 0: not in the engine
+    bool waiting;     // in the engine, no event yet
+    uint64_t sent_ns; // when it was handed to the engine
+    int32_t tokens;   // that the engine may keep for it: prompt and answer
+    int32_t to_start; // prompt tokens that the engine has to compute for it
+    int64_t ahead;    // of its request, its own included, when it was handed over
 } choice;
 
 // A generation request, from its body to the last byte of its answer.
@@ -34,10 +39,15 @@ struct gen {
     bool dirty;     // has news for its client
     bool in_worker; // job belongs to a worker
     bool streaming; // the answer has begun
-    msgl_job *job;
-    size_t body_bytes;
+    msgl_job *job;  // its claim is the request's: everything it holds, but for unsent bytes
     choice *choices;
-    int num_choices, num_left;
+    int num_choices, num_left; // all, and those that have not ended
+    int num_sent;              // choices[0, num_sent) had their turn
+    // Of those in the engine:
+    int in_engine;
+    int64_t tokens, to_start;
+    bool in_turn;
+    gen *turn_prev, *turn_next;
     char id[48];
     int64_t created;
 };
@@ -63,7 +73,7 @@ struct msgl_front {
     msgl_http_server *http;
     msgl_workers *workers;
     int done_fd, stop_fd;
-    struct event *done_event, *stop_event, *stop_timer;
+    struct event *done_event, *stop_event, *stop_timer, *trim_timer;
     struct event *chan_read, *chan_write;
     msgl_channel *chan;
     bool ready, stopping;
@@ -76,9 +86,13 @@ struct msgl_front {
     stats_wait *stats_first, **stats_last;
     slot *slots;
     int32_t num_slots, free_slot;
-    int waiting;          // jobs with workers and choices without an event
-    size_t waiting_bytes; // of bodies with workers
-    msgl_strbuf out;      // scratch of one answer
+    int waiting;        // jobs with workers and choices without an event
+    msgl_budget budget; // of memory, for everything that requests hold
+    gen *turn;          // ring of those with choices that wait for their turn; the next one
+    int in_engine;      // choices
+    int64_t tokens;     // that the engine may keep for them
+    int64_t start_max;  // prompt tokens of one request that may be in the engine and not started
+    msgl_strbuf out;    // scratch of one answer
     uint64_t id_base, next_id;
 };
 
@@ -94,11 +108,23 @@ void msgl__front_reply_error(msgl_front *f, msgl_http_conn *c, const msgl_api_er
 void msgl__stats_arrived(msgl_front *f, const msgl_msg_stats *s);
 void msgl__stats_fail_all(msgl_front *f); // the engine is gone
 
+// turn.c
+void msgl__turn_join(msgl_front *f, gen *g);
+void msgl__turn_leave(msgl_front *f, gen *g); // not in the ring: nothing happens
+// The choice was handed to the engine; had its first event; left the engine.
+void msgl__turn_sent(msgl_front *f, choice *c);
+void msgl__turn_started(msgl_front *f, choice *c);
+void msgl__turn_left(msgl_front *f, choice *c);
+// The request whose next choice the engine may have now, moved to the end of the ring, or NULL.
+gen *msgl__turn_next(msgl_front *f);
+
 // gen.c
 void msgl__gen_open(msgl_front *f, msgl_http_conn *c, msgl_http_parser *p, msgl_api_kind kind);
 void msgl__gen_gone(msgl_front *f, gen *g);
 void msgl__gen_jobs_done(msgl_front *f);
 void msgl__gen_tokens(msgl_front *f, const msgl_msg_tokens *t);
+void msgl__gen_turns(msgl_front *f);   // gives the engine what it may have now
+bool msgl__gen_can_send(const gen *g); // its next choice does not wait for another of its own
 // Ends all requests that the engine has (or had) with this error.
 void msgl__gen_fail_all(msgl_front *f, const msgl_api_error *e);
 

@@ -8,8 +8,15 @@
 #include <string.h>
 #include <time.h>
 
+#include <event2/buffer.h>
+
 #include "core/mem.h"
 #include "server/front_impl.h"
+
+enum {
+    OUT_KEEP = 1 << 20,  // a larger scratch buffer is not kept
+    SHARED_TO_START = 64 // what is computed of a prompt that an earlier choice brought
+};
 
 // --- uids ---
 
@@ -54,6 +61,7 @@ static void choice_leave(msgl_front *f, choice *c, bool abort_it)
     f->slots[i].next_free = f->free_slot;
     f->free_slot = i;
     c->uid = 0;
+    msgl__turn_left(f, c);
     if (c->waiting) f->waiting--;
     c->waiting = false;
     c->owner->num_left--;
@@ -63,7 +71,9 @@ static void choice_leave(msgl_front *f, choice *c, bool abort_it)
 
 static void gen_free(msgl_front *f, gen *g)
 {
-    for (int i = 0; i < g->num_choices; i++) {
+    msgl__turn_leave(f, g);
+    f->waiting -= g->num_choices - g->num_sent;
+    for (int i = 0; i < g->num_sent; i++) {
         choice_leave(f, &g->choices[i], true);
         msgl__sequence_free(&g->choices[i].seq);
     }
@@ -95,7 +105,7 @@ static void gen_fail(msgl_front *f, gen *g, const msgl_api_error *e)
         const msgl_reply r = {.req = &g->job->req};
         msgl__strbuf_clear(&f->out);
         (void)msgl__reply_stream_error(&r, e, &f->out);
-        msgl__http_stream_write(c, msgl__strbuf_str(&f->out), f->out.len);
+        (void)msgl__http_stream_write(c, msgl__strbuf_str(&f->out), f->out.len);
         msgl__http_stream_end(c);
     }
     if (g->in_worker) {
@@ -123,6 +133,13 @@ static void gen_fail_status(msgl_front *f, gen *g, int rc)
     gen_fail(f, g, &e);
 }
 
+static void gen_fail_memory(msgl_front *f, gen *g, int rc)
+{
+    msgl_api_error e;
+    (void)msgl__api_fail_memory(&e, rc);
+    gen_fail(f, g, &e);
+}
+
 void msgl__gen_fail_all(msgl_front *f, const msgl_api_error *e)
 {
     for (gen *g = f->gens, *next; g != NULL; g = next) {
@@ -137,41 +154,35 @@ void msgl__gen_gone(msgl_front *f, gen *g)
         atomic_store(&g->job->cancelled, true);
     } else {
         gen_free(f, g);
+        msgl__gen_turns(f);
     }
 }
 
 // --- body to worker ---
 
-static bool refuse_now(msgl_front *f, msgl_http_conn *c, size_t body)
+// Takes n more places in the queue for a request that has `own` there. A request alone in it may
+// pass the limit: it could never be served otherwise.
+static bool queue_take(msgl_front *f, int n, int own, msgl_api_error *e)
 {
-    msgl_api_error e;
-    if (f->stopping || !f->ready) {
-        (void)msgl__api_fail(&e, 503, NULL, f->stopping ? "server_stopping" : "engine_not_ready",
-                             f->stopping ? "The server is stopping."
-                                         : "The engine is not ready; try again soon.");
-    } else if (f->waiting >= f->cfg.max_waiting ||
-               (f->waiting_bytes > 0 && f->waiting_bytes + body > f->cfg.max_waiting_bytes)) {
-        (void)msgl__api_fail(&e, 429, NULL, "queue_full",
+    if (f->waiting > own && f->waiting + n > f->cfg.max_waiting) {
+        (void)msgl__api_fail(e, 429, NULL, "queue_full",
                              "The server has %d requests waiting; try again later.", f->waiting);
-    } else {
         return false;
     }
-    msgl__front_reply_error(f, c, &e);
+    f->waiting += n;
     return true;
 }
 
-void msgl__gen_open(msgl_front *f, msgl_http_conn *c, msgl_http_parser *p, msgl_api_kind kind)
+// The request's shell, with the body and its claim in its job; or NULL and *e.
+static gen *gen_create(msgl_front *f, msgl_http_parser *p, msgl_api_kind kind, msgl_api_error *e)
 {
-    if (refuse_now(f, c, p->body.len)) return;
     gen *g = msgl__calloc(1, sizeof *g);
     msgl_job *j = msgl__calloc(1, sizeof *j);
     if (g == NULL || j == NULL) {
         msgl__free(g);
         msgl__free(j);
-        msgl_api_error e;
-        (void)msgl__api_fail(&e, 500, NULL, NULL, "Out of memory.");
-        msgl__front_reply_error(f, c, &e);
-        return;
+        (void)msgl__api_fail(e, 500, NULL, NULL, "Out of memory.");
+        return NULL;
     }
     j->owner = g;
     j->kind = kind;
@@ -179,10 +190,35 @@ void msgl__gen_open(msgl_front *f, msgl_http_conn *c, msgl_http_parser *p, msgl_
     j->max_seq_len = f->engine.max_seq_len;
     j->body = p->body; // taken over
     msgl__strbuf_init(&p->body, p->body.max);
-    g->base = (client){.kind = CLIENT_GEN, .conn = c};
+    j->claim = p->claim;
+    p->claim.bytes = 0;
     g->job = j;
+    const int rc = msgl__claim_add(&j->claim, MSGL_BUDGET_PROMPT, sizeof *g + sizeof *j);
+    if (rc == 0) return g;
+    (void)msgl__api_fail_memory(e, rc);
+    msgl__job_free(j);
+    msgl__free(g);
+    return NULL;
+}
+
+void msgl__gen_open(msgl_front *f, msgl_http_conn *c, msgl_http_parser *p, msgl_api_kind kind)
+{
+    msgl_api_error e;
+    gen *g = NULL;
+    if (f->stopping || !f->ready) {
+        (void)msgl__api_fail(&e, 503, NULL, f->stopping ? "server_stopping" : "engine_not_ready",
+                             f->stopping ? "The server is stopping."
+                                         : "The engine is not ready; try again soon.");
+    } else if (queue_take(f, 1, 0, &e)) {
+        g = gen_create(f, p, kind, &e);
+        if (g == NULL) f->waiting--;
+    }
+    if (g == NULL) {
+        msgl__front_reply_error(f, c, &e);
+        return;
+    }
+    g->base = (client){.kind = CLIENT_GEN, .conn = c};
     g->in_worker = true;
-    g->body_bytes = j->body.len;
     g->created = (int64_t)time(NULL);
     (void)snprintf(g->id, sizeof g->id, "%s-%016" PRIx64 "%08" PRIx64,
                    kind == MSGL_API_CHAT ? "chatcmpl" : "cmpl", f->id_base, ++f->next_id);
@@ -190,57 +226,129 @@ void msgl__gen_open(msgl_front *f, msgl_http_conn *c, msgl_http_parser *p, msgl_
     if (g->next != NULL) g->next->prev = g;
     f->gens = g;
     f->num_gens++;
-    f->waiting++;
-    f->waiting_bytes += g->body_bytes;
     msgl__http_conn_set_user(c, &g->base);
-    msgl__workers_submit(f->workers, j);
+    msgl__workers_submit(f->workers, g->job);
 }
 
 // --- ids to engine ---
 
-static int choice_start(msgl_front *f, gen *g, int index)
+// Log-probabilities of a prompt are computed once: its first choice asks for them, the others wait
+// until they are there.
+static bool shares_prompt(const msgl_gen_request *r)
 {
+    return r->n > 1 && r->sampling.prompt_logprobs >= 0;
+}
+
+bool msgl__gen_can_send(const gen *g)
+{
+    const msgl_gen_request *r = &g->job->req;
+    const int copy = g->num_sent % r->n;
+    if (copy == 0 || !shares_prompt(r)) return true;
+    const msgl_sequence *first = &g->choices[g->num_sent - copy].seq;
+    return msgl__sequence_prompt_done(first) || first->finish != NULL;
+}
+
+// Claims what the choice's buffers have grown by.
+static int choice_claim(gen *g, choice *c)
+{
+    const size_t now = msgl__sequence_bytes(&c->seq);
+    int rc = 0;
+    if (now > c->seq_bytes) {
+        rc = msgl__claim_add(&g->job->claim, MSGL_BUDGET_ANSWER, now - c->seq_bytes);
+    } else {
+        msgl__claim_sub(&g->job->claim, c->seq_bytes - now);
+    }
+    if (rc == 0) c->seq_bytes = now;
+    return rc;
+}
+
+static int choice_start(msgl_front *f, gen *g)
+{
+    const int index = g->num_sent++;
     const msgl_gen_request *req = &g->job->req;
     choice *c = &g->choices[index];
-    const int prompt = index / req->n;
+    const int prompt = index / req->n, copy = index % req->n;
     const msgl_ids *ids = &g->job->ids[prompt];
+    f->waiting--;
     int rc = msgl__sequence_init(&c->seq, req, prompt, ids, f->cfg.tokenizer);
+    if (rc == 0 && shares_prompt(req)) {
+        c->seq.keep_prompt = copy == 0;
+        if (copy > 0) {
+            rc = msgl__sequence_share_prompt(&c->seq, &g->choices[index - copy].seq);
+        }
+    }
     if (rc == 0) rc = slot_take(f, c);
     if (rc != 0) return rc;
-    c->owner = g;
     c->waiting = true;
     f->waiting++;
-    g->num_left++;
+    msgl__turn_sent(f, c);
     msgl_msg m = {.type = MSGL_MSG_REQUEST};
     m.u.request = (msgl_msg_request){
         .uid = c->uid, .num_ids = (int32_t)ids->len, .ids = ids->data, .sampling = req->sampling};
-    m.u.request.sampling.seed += (uint64_t)(index % req->n);
-    m.u.request.sampling.max_tokens =
-        req->max_tokens > 0 ? req->max_tokens : f->engine.max_seq_len - (int32_t)ids->len;
+    m.u.request.sampling.seed += (uint64_t)copy;
+    m.u.request.sampling.max_tokens = c->tokens - (int32_t)ids->len;
+    if (copy > 0 && shares_prompt(req)) m.u.request.sampling.prompt_logprobs = -1;
     return msgl__front_post(f, &m);
 }
 
+void msgl__gen_turns(msgl_front *f)
+{
+    for (gen *g; f->ready && (g = msgl__turn_next(f)) != NULL;) {
+        choice *c = &g->choices[g->num_sent];
+        const int rc = choice_start(f, g);
+        const int memory = rc == 0 ? choice_claim(g, c) : 0;
+        if (g->num_sent == g->num_choices) msgl__turn_leave(f, g);
+        if (rc != 0) {
+            gen_fail_status(f, g, rc);
+        } else if (memory != 0) {
+            gen_fail_memory(f, g, memory);
+        }
+    }
+}
+
+static int gen_choices(msgl_front *f, gen *g, int n)
+{
+    g->choices = msgl__calloc((size_t)n, sizeof *g->choices);
+    if (g->choices == NULL) return MSGL_ENOMEM;
+    g->num_choices = g->num_left = n;
+    const msgl_gen_request *req = &g->job->req;
+    for (int i = 0; i < n; i++) {
+        choice *c = &g->choices[i];
+        const int32_t ids = (int32_t)g->job->ids[i / req->n].len;
+        const int32_t rest = f->engine.max_seq_len - ids;
+        c->owner = g;
+        c->tokens = ids + (req->max_tokens > 0 ? req->max_tokens : rest);
+        c->to_start = i % req->n == 0 || ids < SHARED_TO_START ? ids : SHARED_TO_START;
+    }
+    return 0;
+}
+
+// The request has one place in the queue, for the first of its choices.
 static void gen_start(msgl_front *f, gen *g)
 {
     const int n = g->job->req.n * g->job->req.num_prompts;
     msgl_api_error e;
-    if (!f->ready) {
-        gen_fail_status(f, g, MSGL_ECLOSED);
-        return;
-    }
-    if (f->waiting > 0 && f->waiting + n > f->cfg.max_waiting) {
-        (void)msgl__api_fail(&e, 429, NULL, "queue_full",
-                             "The server has %d requests waiting; try again later.", f->waiting);
+    int rc = !f->ready ? MSGL_ECLOSED : 0;
+    if (rc == 0 && !queue_take(f, n - 1, 1, &e)) {
+        f->waiting--;
         gen_fail(f, g, &e);
         return;
     }
-    g->choices = msgl__calloc((size_t)n, sizeof *g->choices);
-    int rc = g->choices == NULL ? MSGL_ENOMEM : 0;
-    for (int i = 0; i < n && rc == 0; i++) {
-        g->num_choices++;
-        rc = choice_start(f, g, i);
+    const int places = rc == 0 ? n : 1;
+    int memory = 0;
+    if (rc == 0) {
+        memory =
+            msgl__claim_add(&g->job->claim, MSGL_BUDGET_PROMPT, (size_t)n * sizeof *g->choices);
     }
-    if (rc != 0) gen_fail_status(f, g, rc);
+    if (rc == 0 && memory == 0) rc = gen_choices(f, g, n);
+    if (rc != 0 || memory != 0) f->waiting -= places;
+    if (rc != 0) {
+        gen_fail_status(f, g, rc);
+    } else if (memory != 0) {
+        gen_fail_memory(f, g, memory);
+    } else {
+        msgl__turn_join(f, g);
+    }
 }
 
 void msgl__gen_jobs_done(msgl_front *f)
@@ -248,16 +356,18 @@ void msgl__gen_jobs_done(msgl_front *f)
     for (msgl_job *j; (j = msgl__workers_take(f->workers)) != NULL;) {
         gen *g = j->owner;
         g->in_worker = false;
+        if (g->base.conn != NULL && j->rc == 0) {
+            gen_start(f, g);
+            continue;
+        }
         f->waiting--;
-        f->waiting_bytes -= g->body_bytes;
         if (g->base.conn == NULL) {
             gen_free(f, g); // left, or was failed, in the meantime
-        } else if (j->rc != 0) {
-            gen_fail(f, g, &j->error);
         } else {
-            gen_start(f, g);
+            gen_fail(f, g, &j->error);
         }
     }
+    msgl__gen_turns(f);
 }
 
 // --- token events to client ---
@@ -285,25 +395,53 @@ static void totals(const gen *g, int64_t *cached, int64_t *completion)
     }
 }
 
+// The scratch buffer's text behind *body; the scratch is empty again.
+static int out_move(msgl_front *f, struct evbuffer *body)
+{
+    const int rc = evbuffer_add(body, msgl__strbuf_str(&f->out), f->out.len);
+    if (f->out.cap > OUT_KEEP) msgl__strbuf_free(&f->out);
+    msgl__strbuf_clear(&f->out);
+    return rc == 0 ? 0 : MSGL_ENOMEM;
+}
+
+// Choice by choice, and each is freed when it is written: the answer is not held twice.
+static int put_choices(msgl_front *f, gen *g, const msgl_reply *r, struct evbuffer *body)
+{
+    int rc = 0;
+    for (int i = 0; i < g->num_choices && rc == 0; i++) {
+        choice *c = &g->choices[i];
+        rc = msgl__reply_choice(r, i, &c->seq, &f->out);
+        if (rc == 0) rc = msgl__claim_add(&g->job->claim, MSGL_BUDGET_ANSWER, f->out.len);
+        if (rc == 0) rc = out_move(f, body);
+        msgl__sequence_free(&c->seq);
+        msgl__claim_sub(&g->job->claim, c->seq_bytes);
+        c->seq_bytes = 0;
+    }
+    return rc;
+}
+
 static void gen_answer_whole(msgl_front *f, gen *g)
 {
     const msgl_reply r = reply_of(f, g);
     int64_t cached, completion;
     totals(g, &cached, &completion);
+    struct evbuffer *body = evbuffer_new();
     msgl__strbuf_clear(&f->out);
-    int rc = msgl__reply_begin(&r, &f->out);
-    for (int i = 0; i < g->num_choices && rc == 0; i++) {
-        rc = msgl__reply_choice(&r, i, &g->choices[i].seq, &f->out);
-    }
+    int rc = body == NULL ? MSGL_ENOMEM : msgl__reply_begin(&r, &f->out);
+    if (rc == 0) rc = put_choices(f, g, &r, body);
     if (rc == 0) rc = msgl__reply_end(&r, cached, completion, &f->out);
-    if (rc != 0) {
+    if (rc == 0) rc = out_move(f, body);
+    if (rc == MSGL_ELIMIT || rc == MSGL_EBUSY) {
+        gen_fail_memory(f, g, rc);
+    } else if (rc != 0) {
         gen_fail_status(f, g, rc);
-        return;
+    } else {
+        msgl_http_conn *c = g->base.conn;
+        g->base.conn = NULL;
+        msgl__http_reply_buffer(c, 200, "application/json", body);
+        gen_free(f, g);
     }
-    msgl_http_conn *c = g->base.conn;
-    g->base.conn = NULL;
-    msgl__http_reply(c, 200, "application/json", NULL, msgl__strbuf_str(&f->out), f->out.len);
-    gen_free(f, g);
+    if (body != NULL) evbuffer_free(body);
 }
 
 static void gen_stream(msgl_front *f, gen *g)
@@ -331,9 +469,14 @@ static void gen_stream(msgl_front *f, gen *g)
         return;
     }
     msgl_http_conn *c = g->base.conn;
-    if (!g->streaming) msgl__http_stream_begin(c, "text/event-stream");
+    if (!g->streaming) msgl__http_stream_begin(c);
     g->streaming = true;
-    msgl__http_stream_write(c, msgl__strbuf_str(&f->out), f->out.len);
+    rc = msgl__http_stream_write(c, msgl__strbuf_str(&f->out), f->out.len);
+    if (f->out.cap > OUT_KEEP) msgl__strbuf_free(&f->out);
+    if (rc != 0) {
+        gen_fail_memory(f, g, rc);
+        return;
+    }
     if (g->num_left > 0) return;
     g->base.conn = NULL;
     msgl__http_stream_end(c);
@@ -355,7 +498,10 @@ static void token_event(msgl_front *f, const msgl_token_event *e)
     choice *c = slot_find(f, e->uid);
     if (c == NULL) return; // aborted in the meantime
     gen *g = c->owner;
-    if (c->waiting) f->waiting--;
+    if (c->waiting) {
+        f->waiting--;
+        msgl__turn_started(f, c);
+    }
     c->waiting = false;
     if (e->finish == MSGL_FINISH_ERROR) {
         choice_leave(f, c, false);
@@ -365,6 +511,11 @@ static void token_event(msgl_front *f, const msgl_token_event *e)
     const int rc = msgl__sequence_event(&c->seq, e);
     if (rc != 0) {
         gen_fail_status(f, g, rc);
+        return;
+    }
+    const int memory = choice_claim(g, c);
+    if (memory != 0) {
+        gen_fail_memory(f, g, memory);
         return;
     }
     if (c->seq.finish != NULL) choice_leave(f, c, e->finish == MSGL_FINISH_NONE);
@@ -389,4 +540,5 @@ void msgl__gen_tokens(msgl_front *f, const msgl_msg_tokens *t)
             gen_answer_whole(f, g);
         }
     }
+    msgl__gen_turns(f);
 }

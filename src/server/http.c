@@ -7,6 +7,7 @@
 #include <netdb.h>
 #include <netinet/in.h>
 #include <netinet/tcp.h>
+#include <poll.h>
 #include <stdio.h>
 #include <string.h>
 #include <sys/socket.h>
@@ -16,6 +17,9 @@
 
 enum {
     PIPELINE_MAX = 256 * 1024, // unread bytes while a request is open
+    WATCH_MS = 10,             // between looks at a connection that is not read from, at first
+    WATCH_MAX_MS = 250,        // and at most, doubling
+    PROBE_EVERY = 8,           // looks: where the end may be stuck behind what was sent ahead
     LINGER_MS = 2000,          // reading on after a refusal, so that the client gets to see it
     LINGER_MAX = 64 << 20,     // bytes read over in that time
     READ_STEP = 64 * 1024,
@@ -38,6 +42,13 @@ struct msgl_http_conn {
     conn_state state;
     void *user;
     size_t lingered;
+    size_t unread, unsent; // bytes in the buffers
+    msgl_claim buffers;    // of their sum
+    int watch_ms;          // CONN_OPEN without reading: until the next look; 0: reading
+    bool half_closed;      // the client will send nothing more
+    bool probed;           // and was sent something to find out whether it is there
+    int looks;             // while reading is stopped
+    bool cut;              // too far behind
     bool head_only, keep_alive, chunked, streaming;
     bool processing; // inside conn_process: an answer given there must not start another
     bool head_deadline, body_deadline;
@@ -103,6 +114,7 @@ static void conn_free(msgl_http_conn *c)
     s->count--;
     if (c->timer != NULL) event_free(c->timer);
     if (c->bev != NULL) bufferevent_free(c->bev);
+    msgl__claim_free(&c->buffers);
     msgl__http_parser_free(&c->parser);
     msgl__free(c);
 }
@@ -121,6 +133,49 @@ static void conn_gone(msgl_http_conn *c)
         c->server->handlers.on_gone(c->server->handlers.ctx, c);
     }
     conn_free(c);
+}
+
+static void on_unread(struct evbuffer *b, const struct evbuffer_cb_info *i, void *arg)
+{
+    (void)b;
+    msgl_http_conn *c = arg;
+    c->unread = i->orig_size + i->n_added - i->n_deleted;
+    msgl__claim_count(&c->buffers, c->unread + c->unsent);
+}
+
+static void on_unsent(struct evbuffer *b, const struct evbuffer_cb_info *i, void *arg)
+{
+    (void)b;
+    msgl_http_conn *c = arg;
+    c->unsent = i->orig_size + i->n_added - i->n_deleted;
+    msgl__claim_count(&c->buffers, c->unread + c->unsent);
+}
+
+// An open request whose connection is not read from: its end has to be looked for.
+static void conn_watch(msgl_http_conn *c)
+{
+    bufferevent_disable(c->bev, EV_READ);
+    c->watch_ms = WATCH_MS;
+    conn_timer(c, c->watch_ms);
+}
+
+static void conn_look(msgl_http_conn *c)
+{
+    struct pollfd p = {.fd = bufferevent_getfd(c->bev), .events = POLLRDHUP};
+    const int n = poll(&p, 1, 0);
+    if (n > 0 && (p.revents & (POLLERR | POLLHUP | POLLNVAL)) != 0) {
+        conn_gone(c);
+        return;
+    }
+    if (n > 0 && (p.revents & POLLRDHUP) != 0) c->half_closed = true;
+    // HTTP/1.0 has no interim answers; a stream that has begun is its own probe.
+    const bool probe = c->half_closed ? !c->probed : ++c->looks % PROBE_EVERY == 0;
+    if (probe && !c->streaming && !c->parser.http10) {
+        bufferevent_write(c->bev, "HTTP/1.1 100 Continue\r\n\r\n", 25);
+    }
+    c->probed = c->half_closed;
+    c->watch_ms = 2 * c->watch_ms < WATCH_MAX_MS ? 2 * c->watch_ms : WATCH_MAX_MS;
+    conn_timer(c, c->watch_ms);
 }
 
 static void conn_linger(msgl_http_conn *c)
@@ -163,8 +218,14 @@ static void conn_process(msgl_http_conn *c);
 static void answered(msgl_http_conn *c)
 {
     c->user = NULL;
-    c->streaming = false;
+    c->streaming = c->probed = false;
     if (c->state == CONN_DEAD) return;
+    if (c->cut) {
+        c->state = CONN_FLUSH; // until the timer closes it
+        return;
+    }
+    if (c->watch_ms > 0) event_del(c->timer);
+    c->watch_ms = 0;
     if (!c->keep_alive) {
         conn_finish(c);
         return;
@@ -186,29 +247,46 @@ void msgl__http_reply(msgl_http_conn *c, int status, const char *type, const cha
     answered(c);
 }
 
-void msgl__http_stream_begin(msgl_http_conn *c, const char *type)
+void msgl__http_reply_buffer(msgl_http_conn *c, int status, const char *type, struct evbuffer *body)
+{
+    if (c->state == CONN_DEAD) return;
+    char framing[64];
+    (void)snprintf(framing, sizeof framing, "Content-Length: %zu\r\n", evbuffer_get_length(body));
+    put_head(c, status, type, NULL, framing);
+    if (!c->head_only) bufferevent_write_buffer(c->bev, body);
+    answered(c);
+}
+
+void msgl__http_stream_begin(msgl_http_conn *c)
 {
     if (c->state == CONN_DEAD) return;
     c->streaming = true;
     c->chunked = !c->parser.http10;
     if (!c->chunked) c->keep_alive = false;
-    put_head(c, 200, type, "Cache-Control: no-cache\r\nX-Accel-Buffering: no\r\n",
+    put_head(c, 200, "text/event-stream", "Cache-Control: no-cache\r\nX-Accel-Buffering: no\r\n",
              c->chunked ? "Transfer-Encoding: chunked\r\n" : "");
 }
 
-void msgl__http_stream_write(msgl_http_conn *c, const void *data, size_t len)
+int msgl__http_stream_write(msgl_http_conn *c, const void *data, size_t len)
 {
-    if (c->state == CONN_DEAD || len == 0 || c->head_only) return;
-    struct evbuffer *out = bufferevent_get_output(c->bev);
-    if (evbuffer_get_length(out) > c->server->cfg.max_output) {
+    if (c->state == CONN_DEAD || len == 0 || c->head_only || c->cut) return 0;
+    const msgl_http_config *cfg = &c->server->cfg;
+    if (len > cfg->max_output) return MSGL_ELIMIT;
+    const bool full =
+        c->unsent > cfg->max_output - len ||
+        (c->unsent > 0 && msgl__budget_fits(cfg->limits.budget, MSGL_BUDGET_ANSWER, len) != 0);
+    if (full) {
         // Too far behind. on_gone must not be called from under the caller: the timer does it.
+        c->cut = true;
         bufferevent_disable(c->bev, EV_READ | EV_WRITE);
         event_active(c->timer, EV_TIMEOUT, 1);
-        return;
+        return 0;
     }
+    struct evbuffer *out = bufferevent_get_output(c->bev);
     if (c->chunked) evbuffer_add_printf(out, "%zx\r\n", len);
     evbuffer_add(out, data, len);
     if (c->chunked) evbuffer_add(out, "\r\n", 2);
+    return 0;
 }
 
 void msgl__http_stream_end(msgl_http_conn *c)
@@ -238,7 +316,9 @@ static void conn_refuse(msgl_http_conn *c, int status, const char *reason)
     c->state = CONN_OPEN;
     c->keep_alive = false;
     c->head_only = false;
-    msgl__http_reply(c, status, "application/json", NULL, msgl__strbuf_str(&body), body.len);
+    msgl__http_reply(c, status, "application/json",
+                     status == 429 || status == 503 ? "Retry-After: 1\r\n" : NULL,
+                     msgl__strbuf_str(&body), body.len);
     msgl__strbuf_free(&body);
 }
 
@@ -308,7 +388,7 @@ static void on_read(struct bufferevent *bev, void *arg)
         conn_process(c);
     } else if (c->state == CONN_OPEN) {
         // The next request waits; a client that sends very much ahead is no longer read from.
-        if (evbuffer_get_length(in) > PIPELINE_MAX) bufferevent_disable(bev, EV_READ);
+        if (evbuffer_get_length(in) > PIPELINE_MAX) conn_watch(c);
     } else {
         c->lingered += evbuffer_get_length(in);
         evbuffer_drain(in, evbuffer_get_length(in));
@@ -328,11 +408,17 @@ static void on_event(struct bufferevent *bev, short what, void *arg)
 {
     msgl_http_conn *c = arg;
     (void)bev;
-    const bool unsent = evbuffer_get_length(bufferevent_get_output(c->bev)) > 0;
-    if ((what & BEV_EVENT_EOF) != 0 && unsent &&
-        (c->state == CONN_FLUSH || c->state == CONN_READ)) {
-        conn_finish(c); // it closed its half after the last request; the answers still go out
-        return;
+    if ((what & BEV_EVENT_EOF) != 0) {
+        if (c->state == CONN_OPEN) {
+            c->half_closed = true;
+            conn_watch(c);
+            conn_look(c);
+            return;
+        }
+        if (c->unsent > 0 && (c->state == CONN_FLUSH || c->state == CONN_READ)) {
+            conn_finish(c); // it closed its half after the last request; the answers still go out
+            return;
+        }
     }
     conn_gone(c);
 }
@@ -341,7 +427,9 @@ static void on_timer(evutil_socket_t fd, short what, void *arg)
 {
     (void)fd, (void)what;
     msgl_http_conn *c = arg;
-    if (c->state == CONN_READ && msgl__http_parser_started(&c->parser)) {
+    if (c->state == CONN_OPEN && !c->cut) {
+        conn_look(c);
+    } else if (c->state == CONN_READ && msgl__http_parser_started(&c->parser)) {
         conn_refuse(c, 408, "The request did not arrive in time.");
     } else if (c->state == CONN_READ && c->server->draining) {
         conn_finish(c);
@@ -369,6 +457,12 @@ static void conn_add(msgl_http_server *s, evutil_socket_t fd)
     c->timer = event_new(s->base, -1, 0, on_timer, c);
     if (c->bev == NULL || c->timer == NULL) {
         if (c->bev == NULL) close(fd);
+        conn_free(c);
+        return;
+    }
+    c->buffers.budget = s->cfg.limits.budget;
+    if (evbuffer_add_cb(bufferevent_get_input(c->bev), on_unread, c) == NULL ||
+        evbuffer_add_cb(bufferevent_get_output(c->bev), on_unsent, c) == NULL) {
         conn_free(c);
         return;
     }

@@ -7,6 +7,12 @@
 //
 // One request per connection is open at a time: from on_request until msgl__http_reply or
 // msgl__http_stream_end, or until on_gone. Everything runs on the loop's thread.
+//
+// A client that closes its sending half still gets its answer. TCP does not tell it from one that
+// has gone: only what the server sends does, because a closed socket answers with a reset. So an
+// answer that has not begun is preceded by an interim "100 Continue" then, which clients have to
+// read over (RFC 9110 section 15.2), and a reset is looked for on a timer. The same now and then
+// for a client that is not read from because it sent much ahead: its end may be stuck behind that.
 #ifndef MSGL_SERVER_HTTP_H
 #define MSGL_SERVER_HTTP_H
 
@@ -15,6 +21,7 @@
 #include "core/err.h"
 #include "server/http_parse.h"
 
+struct evbuffer;
 typedef struct msgl_http_server msgl_http_server;
 typedef struct msgl_http_conn msgl_http_conn;
 
@@ -25,7 +32,7 @@ typedef struct msgl_http_config {
     int body_timeout_ms;   // then to the end of its body: 408
     int idle_timeout_ms;   // between requests: closed
     int write_timeout_ms;  // a client that takes nothing for this long is gone
-    size_t max_output;     // unsent bytes; a client that is further behind is gone
+    size_t max_output;     // unsent bytes of a stream; a client that is further behind is gone
 } msgl_http_config;
 
 msgl_http_config msgl__http_config_default(void);
@@ -56,9 +63,14 @@ void *msgl__http_conn_user(const msgl_http_conn *c);
 // A whole answer. headers: further lines, each ending in CR LF, or NULL.
 void msgl__http_reply(msgl_http_conn *c, int status, const char *type, const char *headers,
                       const void *body, size_t len);
-// A streamed answer: begin (status 200), any number of writes, end.
-void msgl__http_stream_begin(msgl_http_conn *c, const char *type);
-void msgl__http_stream_write(msgl_http_conn *c, const void *data, size_t len);
+// The same, moving the body out of `body`.
+void msgl__http_reply_buffer(msgl_http_conn *c, int status, const char *type,
+                             struct evbuffer *body);
+// An answer as server-sent events: begin (status 200), any number of writes, end. A write that
+// alone is more than max_output does nothing and is MSGL_ELIMIT; any other is 0, also when the
+// client is so far behind that it counts as gone from now on.
+void msgl__http_stream_begin(msgl_http_conn *c);
+int msgl__http_stream_write(msgl_http_conn *c, const void *data, size_t len);
 void msgl__http_stream_end(msgl_http_conn *c);
 
 const char *msgl__http_status_text(int status);

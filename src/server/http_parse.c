@@ -7,7 +7,7 @@
 #include "core/err.h"
 
 enum { S_HEAD, S_BODY, S_CHUNK_SIZE, S_CHUNK_DATA, S_CHUNK_END, S_TRAILER, S_DONE, S_BAD };
-enum { TRAILER_MAX = 4096 };
+enum { TRAILER_MAX = 4096, SMALL_BODY = 64 << 10 };
 
 msgl_http_limits msgl__http_limits_default(void)
 {
@@ -19,7 +19,7 @@ msgl_http_limits msgl__http_limits_default(void)
 
 void msgl__http_parser_init(msgl_http_parser *p, const msgl_http_limits *limits)
 {
-    *p = (msgl_http_parser){.limits = *limits};
+    *p = (msgl_http_parser){.limits = *limits, .claim.budget = limits->budget};
     msgl__strbuf_init(&p->head, limits->max_header_bytes);
     msgl__strbuf_init(&p->path, limits->max_target);
     msgl__strbuf_init(&p->body, limits->max_body);
@@ -30,6 +30,7 @@ void msgl__http_parser_free(msgl_http_parser *p)
     msgl__strbuf_free(&p->head);
     msgl__strbuf_free(&p->path);
     msgl__strbuf_free(&p->body);
+    msgl__claim_free(&p->claim);
 }
 
 void msgl__http_parser_reset(msgl_http_parser *p)
@@ -37,6 +38,7 @@ void msgl__http_parser_reset(msgl_http_parser *p)
     msgl__strbuf_clear(&p->head);
     msgl__strbuf_clear(&p->path);
     msgl__strbuf_free(&p->body);
+    msgl__claim_free(&p->claim);
     p->state = S_HEAD;
     p->chunked = p->expect_continue = false;
     p->body_left = 0;
@@ -62,6 +64,20 @@ static int bad(msgl_http_parser *p, int status, const char *reason)
     p->status = status;
     p->reason = reason;
     return -1;
+}
+
+// Small bodies may use what large ones have to leave: most requests are small.
+static msgl_budget_use body_use(size_t size)
+{
+    return size <= SMALL_BODY ? MSGL_BUDGET_PROMPT : MSGL_BUDGET_BODY;
+}
+
+// rc of a claim: 413 for what one request may never hold, 429 for what is not free now.
+static int bad_claim(msgl_http_parser *p, int rc)
+{
+    return rc == MSGL_ELIMIT
+               ? bad(p, 413, "The body needs more memory than one request may hold.")
+               : bad(p, 429, "The server's memory for requests is in use; try again later.");
 }
 
 // RFC 9110 section 5.6.2.
@@ -270,6 +286,9 @@ static int parse_head(msgl_http_parser *p)
     if (f.have_length && p->body_left > p->limits.max_body) {
         return bad(p, 413, "The body is too large.");
     }
+    const size_t body = (size_t)p->body_left;
+    const int rc = msgl__budget_fits(p->limits.budget, body_use(body), body);
+    if (rc != 0) return bad_claim(p, rc);
     p->state = p->chunked ? S_CHUNK_SIZE : p->body_left > 0 ? S_BODY : S_DONE;
     return 0;
 }
@@ -356,10 +375,22 @@ static int trailer(msgl_http_parser *p, char c)
     return 0;
 }
 
+// Claims memory for n more bytes, and takes it.
+static int body_reserve(msgl_http_parser *p, size_t n)
+{
+    const size_t need = p->body.len + n + 1;
+    if (need <= p->body.cap) return 0;
+    const size_t cap = need < 2 * p->body.cap ? 2 * p->body.cap : need;
+    const int rc = msgl__claim_set(&p->claim, body_use(cap), cap);
+    if (rc != 0) return bad_claim(p, rc);
+    return msgl__strbuf_reserve(&p->body, n) == 0 ? 0 : bad(p, 500, "Out of memory.");
+}
+
 static int feed_body(msgl_http_parser *p, const char *data, size_t len, size_t *used)
 {
     size_t n = len - *used;
     if (n > p->body_left) n = (size_t)p->body_left;
+    if (body_reserve(p, n) != 0) return -1;
     if (msgl__strbuf_add(&p->body, data + *used, n) != 0) return bad(p, 500, "Out of memory.");
     *used += n;
     p->body_left -= n;

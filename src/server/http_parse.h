@@ -10,6 +10,7 @@
 #include <stddef.h>
 #include <stdint.h>
 
+#include "server/budget.h"
 #include "utils/strbuf.h"
 
 typedef struct msgl_http_limits {
@@ -17,9 +18,10 @@ typedef struct msgl_http_limits {
     size_t max_header_bytes; // request line and headers together
     int max_headers;
     size_t max_body;
+    msgl_budget *budget; // bodies are claimed from it as they arrive; NULL: not counted
 } msgl_http_limits;
 
-msgl_http_limits msgl__http_limits_default(void); // 8 KiB, 16 KiB, 100, 32 MiB
+msgl_http_limits msgl__http_limits_default(void); // 8 KiB, 16 KiB, 100, 32 MiB, NULL
 
 typedef enum msgl_http_method {
     MSGL_HTTP_GET = 1,
@@ -51,6 +53,7 @@ typedef struct msgl_http_parser {
     msgl_strbuf path; // percent-decoded, without query; starts with "/" (or is "*")
     bool http10, keep_alive;
     msgl_strbuf body;
+    msgl_claim claim; // of the body's memory; whoever takes the body takes this, too
     // The refusal, from MSGL_HTTP_BAD on:
     int status;
     const char *reason; // one sentence

@@ -16,6 +16,7 @@ void msgl__job_free(msgl_job *j)
     msgl__free(j->ids);
     msgl__gen_request_free(&j->req);
     msgl__strbuf_free(&j->body);
+    msgl__claim_free(&j->claim);
     msgl__free(j);
 }
 
@@ -27,11 +28,24 @@ static int text_fail(msgl_job *j, int rc, const char *param, const msgl_err *err
                           "%s", rc == MSGL_ENOMEM ? "Out of memory." : err->text);
 }
 
+// Memory for at most n ids, doubled because the array grows by doubling.
+static int claim_ids(msgl_job *j, size_t n)
+{
+    const int rc = msgl__claim_add(&j->claim, MSGL_BUDGET_PROMPT, 2 * n * sizeof(int32_t));
+    return rc == 0 ? 0 : msgl__api_fail_memory(&j->error, rc);
+}
+
 static int encode(msgl_job *j, const msgl_tokenizer *tokenizer, const char *param, const char *text,
                   size_t len, const msgl_encode_opts *opts, msgl_ids *ids)
 {
     msgl_err err = {0};
-    const int rc = msgl__tokenizer_encode(tokenizer, text, len, opts, ids, &err);
+    // A token has at least one byte, or was added by the post-processor.
+    const size_t before = j->claim.bytes,
+                 most = len + 16 < opts->max_ids ? len + 16 : opts->max_ids;
+    int rc = claim_ids(j, most);
+    if (rc != 0) return rc;
+    rc = msgl__tokenizer_encode(tokenizer, text, len, opts, ids, &err);
+    msgl__claim_count(&j->claim, before + ids->cap * sizeof ids->data[0]);
     if (rc == MSGL_ELIMIT) {
         return msgl__api_fail(
             &j->error, 400, param, "context_length_exceeded",
@@ -67,15 +81,12 @@ static int encode_chat(msgl_job *j, const msgl_tokenizer *tokenizer,
     return rc;
 }
 
-static int encode_prompt(msgl_job *j, const msgl_tokenizer *tokenizer, const msgl_prompt *p,
+static int encode_prompt(msgl_job *j, const msgl_tokenizer *tokenizer, msgl_prompt *p,
                          size_t max_ids, msgl_ids *ids)
 {
     if (p->text == NULL) {
-        for (int32_t i = 0; i < p->num_ids; i++) {
-            if (msgl__ids_push(ids, p->ids[i]) != 0) {
-                return msgl__api_fail(&j->error, 500, NULL, NULL, "Out of memory.");
-            }
-        }
+        *ids = (msgl_ids){p->ids, (size_t)p->num_ids, (size_t)p->num_ids};
+        p->ids = NULL;
         return 0;
     }
     const msgl_encode_opts opts = {.add_special = 1, .max_ids = max_ids};
@@ -95,11 +106,24 @@ static int check_length(msgl_job *j, const char *param, size_t n)
                           j->max_seq_len, n);
 }
 
+// What stays claimed when the tree is gone.
+static size_t settled_bytes(const msgl_job *j)
+{
+    const msgl_gen_request *r = &j->req;
+    size_t n = sizeof *j + r->text_len;
+    for (int i = 0; i < r->num_prompts; i++) {
+        n += sizeof j->ids[i] + j->ids[i].cap * sizeof j->ids[i].data[0] + sizeof(msgl_prompt);
+    }
+    return n;
+}
+
 static int run(msgl_job *j, const msgl_tokenizer *tokenizer, const msgl_chat_templates *templates)
 {
-    int rc = msgl__api_parse(j->kind, msgl__strbuf_str(&j->body), j->body.len, &j->config, &j->req,
-                             &j->error);
+    const size_t body = j->body.cap;
+    int rc = msgl__api_parse(j->kind, msgl__strbuf_str(&j->body), j->body.len, &j->config,
+                             &j->claim, &j->req, &j->error);
     msgl__strbuf_free(&j->body);
+    msgl__claim_sub(&j->claim, body);
     if (rc != 0) return rc;
     j->ids = msgl__calloc((size_t)j->req.num_prompts, sizeof *j->ids);
     if (j->ids == NULL) return msgl__api_fail(&j->error, 500, NULL, NULL, "Out of memory.");
@@ -112,6 +136,10 @@ static int run(msgl_job *j, const msgl_tokenizer *tokenizer, const msgl_chat_tem
                  : encode_prompt(j, tokenizer, &j->req.prompts[i], max_ids, &j->ids[i]);
         if (rc == 0) rc = check_length(j, param, j->ids[i].len);
     }
+    if (rc == 0 && msgl__gen_request_settle(&j->req) != 0) {
+        rc = msgl__api_fail(&j->error, 500, NULL, NULL, "Out of memory.");
+    }
+    if (rc == 0) msgl__claim_count(&j->claim, settled_bytes(j));
     return rc;
 }
 
@@ -119,6 +147,14 @@ void msgl__job_run(msgl_job *j, const msgl_tokenizer *tokenizer,
                    const msgl_chat_templates *templates)
 {
     j->rc = atomic_load(&j->cancelled) ? MSGL_EABORTED : run(j, tokenizer, templates);
+    if (j->rc == 0) return;
+    // A refused request keeps nothing but the reason.
+    for (int i = 0; j->ids != NULL && i < j->req.num_prompts; i++) msgl__ids_free(&j->ids[i]);
+    msgl__free(j->ids);
+    j->ids = NULL;
+    msgl__gen_request_free(&j->req);
+    msgl__strbuf_free(&j->body);
+    msgl__claim_free(&j->claim);
 }
 
 // --- threads ---
@@ -133,12 +169,13 @@ typedef enum lane { LANE_SHORT, LANE_LONG } lane;
 struct msgl_workers {
     const msgl_tokenizer *tokenizer;
     const msgl_chat_templates *templates;
+    msgl_budget *budget;
     int done_fd;
     pthread_mutex_t lock;
     pthread_cond_t more;
     job_list todo[LANES], done;
     uint64_t submitted;
-    bool stop, have_short_only;
+    bool stop, have_short_only, trim;
     int count;
     pthread_t threads[];
 };
@@ -181,13 +218,17 @@ static void *worker(void *arg)
     w->have_short_only = true;
     for (;;) {
         msgl_job *j = NULL;
-        while (!w->stop && (j = next_job(w, short_only)) == NULL) {
+        while (!w->stop && !w->trim && (j = next_job(w, short_only)) == NULL) {
             pthread_cond_wait(&w->more, &w->lock);
         }
         if (w->stop) break;
+        const bool trim = w->trim;
+        w->trim = false;
         pthread_mutex_unlock(&w->lock);
-        msgl__job_run(j, w->tokenizer, w->templates);
+        if (j != NULL) msgl__job_run(j, w->tokenizer, w->templates);
+        if (trim || (w->budget != NULL && msgl__budget_trim_due(w->budget))) msgl__mem_trim();
         pthread_mutex_lock(&w->lock);
+        if (j == NULL) continue;
         list_push(&w->done, j);
         const uint64_t one = 1;
         while (write(w->done_fd, &one, sizeof one) < 0 && errno == EINTR) {
@@ -198,13 +239,14 @@ static void *worker(void *arg)
 }
 
 int msgl__workers_create(int n, const msgl_tokenizer *tokenizer,
-                         const msgl_chat_templates *templates, int done_fd, msgl_workers **out,
-                         msgl_err *err)
+                         const msgl_chat_templates *templates, msgl_budget *budget, int done_fd,
+                         msgl_workers **out, msgl_err *err)
 {
     msgl_workers *w = msgl__calloc(1, sizeof *w + (size_t)(n + 1) * sizeof w->threads[0]);
     if (w == NULL) return msgl__err_set(err, MSGL_ENOMEM, "tokenizer workers: out of memory");
     w->tokenizer = tokenizer;
     w->templates = templates;
+    w->budget = budget;
     w->done_fd = done_fd;
     pthread_mutex_init(&w->lock, NULL);
     pthread_cond_init(&w->more, NULL);
@@ -260,4 +302,12 @@ msgl_job *msgl__workers_take(msgl_workers *w)
     msgl_job *j = list_pop(&w->done);
     pthread_mutex_unlock(&w->lock);
     return j;
+}
+
+void msgl__workers_trim(msgl_workers *w)
+{
+    pthread_mutex_lock(&w->lock);
+    w->trim = true;
+    pthread_cond_signal(&w->more);
+    pthread_mutex_unlock(&w->lock);
 }

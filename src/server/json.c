@@ -2,15 +2,19 @@
 #include "server/json.h"
 
 #include <math.h>
-#include <stdbool.h>
 #include <stdint.h>
 #include <string.h>
 
+// Upper bounds of what jansson 2.14 takes from the heap on a 64-bit machine, malloc's rounding
+// included: an object with its first buckets, an array with its first slots, and whatever a comma
+// or colon separates (number, string without its text, or member; with the growth of its table).
+enum { OBJECT_BYTES = 256, ARRAY_BYTES = 144, ITEM_BYTES = 104 };
+
 // jansson recurses per level and spends memory per value, so both are counted first. Brackets and
 // commas inside strings do not count.
-static int check_caps(const char *s, size_t len, msgl_err *err)
+static int check_caps(const char *s, size_t len, msgl_json_room *room, msgl_err *err)
 {
-    size_t depth = 0, values = 0;
+    size_t depth = 0, objects = 0, arrays = 0, items = 0;
     bool in_string = false;
     for (size_t i = 0; i < len; i++) {
         const char c = s[i];
@@ -20,7 +24,8 @@ static int check_caps(const char *s, size_t len, msgl_err *err)
         } else if (c == '"') {
             in_string = true;
         } else if (c == '[' || c == '{') {
-            values++;
+            if (c == '[') arrays++;
+            if (c == '{') objects++;
             if (++depth > MSGL_JSON_MAX_DEPTH) {
                 return msgl__err_set(err, MSGL_EFORMAT,
                                      "The JSON body is nested more than %d levels deep.",
@@ -29,19 +34,32 @@ static int check_caps(const char *s, size_t len, msgl_err *err)
         } else if (c == ']' || c == '}') {
             if (depth > 0) depth--;
         } else if (c == ',' || c == ':') {
-            values++;
+            items++;
         }
     }
-    if (values > MSGL_JSON_MAX_VALUES) {
-        return msgl__err_set(err, MSGL_EFORMAT, "The JSON body has more than %d values.",
+    const size_t values = objects + arrays + items;
+    if (values > MSGL_JSON_MAX_VALUES - room->values) {
+        return msgl__err_set(err, MSGL_ELIMIT, "The JSON body has more than %d values.",
                              MSGL_JSON_MAX_VALUES);
     }
+    // The bytes of strings are in len, and so is the text itself while it is read.
+    size_t bytes = objects * OBJECT_BYTES + arrays * ARRAY_BYTES + items * ITEM_BYTES + len;
+    if (room->copied) bytes *= 2;
+    const int rc =
+        room->claim == NULL ? 0 : msgl__claim_add(room->claim, MSGL_BUDGET_PROMPT, bytes);
+    if (rc == MSGL_ELIMIT) {
+        return msgl__err_set(err, rc, "The request needs more memory than one request may hold.");
+    }
+    if (rc != 0) return msgl__err_set(err, rc, "The server's memory for requests is in use.");
+    room->values += values;
+    room->bytes += bytes;
     return 0;
 }
 
-json_t *msgl__json_parse_object(const char *text, size_t len, msgl_err *err)
+json_t *msgl__json_parse_object(const char *text, size_t len, msgl_json_room *room, msgl_err *err)
 {
-    if (check_caps(text, len, err) != 0) return NULL;
+    msgl_json_room own = {0};
+    if (check_caps(text, len, room != NULL ? room : &own, err) != 0) return NULL;
     json_error_t je;
     json_t *root = json_loadb(text, len, 0, &je);
     if (root == NULL) {

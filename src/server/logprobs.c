@@ -137,6 +137,26 @@ int msgl__logprobs_add(msgl_logprobs *l, const msgl_tokenizer *t, const msgl_tok
     return rc;
 }
 
+int msgl__logprobs_append(msgl_logprobs *l, const msgl_logprobs *other)
+{
+    if (other->count == 0) return 0;
+    int rc = 0;
+    for (int i = 0; i < (l->kind == MSGL_API_CHAT ? 1 : 4) && rc == 0; i++) {
+        const msgl_strbuf *part = &other->parts[i];
+        if (l->count > 0) rc = msgl__strbuf_addc(&l->parts[i], ',');
+        if (rc == 0) rc = msgl__strbuf_add(&l->parts[i], msgl__strbuf_str(part), part->len);
+    }
+    if (rc == 0) l->count += other->count;
+    return rc;
+}
+
+size_t msgl__logprobs_bytes(const msgl_logprobs *l)
+{
+    size_t n = 0;
+    for (int i = 0; i < 4; i++) n += l->parts[i].cap;
+    return n;
+}
+
 int msgl__logprobs_put(msgl_logprobs *l, msgl_strbuf *out)
 {
     static const char *const names[] = {"{\"tokens\":[", "],\"token_logprobs\":[",

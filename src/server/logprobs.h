@@ -22,6 +22,9 @@ void msgl__logprobs_free(msgl_logprobs *l);
 // echoed prompt, `token`, which nothing predicts.
 int msgl__logprobs_add(msgl_logprobs *l, const msgl_tokenizer *t, const msgl_token_logprobs *row,
                        int32_t token, size_t offset);
+// Appends a copy of other's entries.
+int msgl__logprobs_append(msgl_logprobs *l, const msgl_logprobs *other);
+size_t msgl__logprobs_bytes(const msgl_logprobs *l); // of heap
 // Appends the entries as the value of "logprobs" and forgets them.
 int msgl__logprobs_put(msgl_logprobs *l, msgl_strbuf *out);
 

@@ -31,7 +31,8 @@ void msgl__route_write_error(void *front, int status, const char *reason, msgl_s
 {
     (void)front;
     msgl_api_error e;
-    (void)msgl__api_fail(&e, status, NULL, NULL, "%s", reason);
+    const char *code = status == 413 ? "request_too_large" : status == 429 ? "queue_full" : NULL;
+    (void)msgl__api_fail(&e, status, NULL, code, "%s", reason);
     (void)msgl__api_error_put(&e, out);
 }
 
@@ -162,10 +163,10 @@ static int put_info(const msgl_front *f, const msgl_msg_stats *s, msgl_strbuf *o
             out,
             "\"max_seq_len\":%d,\"max_running\":%d,\"num_pages\":%d,\"page_size\":%d,"
             "\"vocab_size\":%d,\"connections\":%d,\"requests_open\":%d,\"requests_waiting\":%d,"
-            "\"config\":%s,\"stats\":",
+            "\"request_memory\":%zu,\"config\":%s,\"stats\":",
             r->max_seq_len, r->max_running, r->num_pages, r->page_size, r->vocab_size,
             msgl__http_server_connections(f->http), f->num_gens, f->waiting,
-            f->cfg.info_json == NULL ? "{}" : f->cfg.info_json);
+            atomic_load(&f->budget.used), f->cfg.info_json == NULL ? "{}" : f->cfg.info_json);
     }
     if (rc == 0) rc = put_stats(s, out);
     return rc == 0 ? msgl__strbuf_addc(out, '}') : rc;

@@ -43,6 +43,7 @@ int msgl__sequence_init(msgl_sequence *s, const msgl_gen_request *req, int promp
     msgl__strbuf_init(&s->text, TEXT_MAX);
     msgl__strbuf_init(&s->piece, TEXT_MAX);
     msgl__logprobs_init(&s->logprobs, req->kind);
+    msgl__logprobs_init(&s->prompt_entries, req->kind);
     int rc = msgl__stop_init(&s->stop, (const char *const *)req->stops, req->num_stops);
     s->detok = msgl__detok_create(tokenizer, req->skip_special);
     if (rc == 0 && s->detok == NULL) rc = MSGL_ENOMEM;
@@ -59,6 +60,7 @@ void msgl__sequence_free(msgl_sequence *s)
     msgl__strbuf_free(&s->text);
     msgl__strbuf_free(&s->piece);
     msgl__logprobs_free(&s->logprobs);
+    msgl__logprobs_free(&s->prompt_entries);
     msgl__free(s->pending);
     *s = (msgl_sequence){0};
 }
@@ -74,12 +76,33 @@ static int prompt_row(msgl_sequence *s, const msgl_token_logprobs *row)
     }
     const int32_t id = s->prompt->data[position];
     int rc = msgl__logprobs_add(&s->logprobs, s->tokenizer, row, id, s->prompt_chars);
+    if (rc == 0 && s->keep_prompt) {
+        rc = msgl__logprobs_add(&s->prompt_entries, s->tokenizer, row, id, s->prompt_chars);
+    }
     if (rc != 0) return rc;
     s->prompt_rows++;
     msgl__strbuf_clear(&s->piece);
     rc = msgl__detok_push(s->prompt_detok, id, &s->piece);
     s->prompt_chars += count_chars(msgl__strbuf_str(&s->piece), s->piece.len);
     return rc == MSGL_EINVAL ? 0 : rc; // an id without text
+}
+
+bool msgl__sequence_prompt_done(const msgl_sequence *s)
+{
+    return s->prompt_detok == NULL || (size_t)s->prompt_rows >= s->prompt->len;
+}
+
+int msgl__sequence_share_prompt(msgl_sequence *s, const msgl_sequence *first)
+{
+    s->prompt_rows = first->prompt_rows;
+    s->prompt_chars = first->prompt_chars;
+    return msgl__logprobs_append(&s->logprobs, &first->prompt_entries);
+}
+
+size_t msgl__sequence_bytes(const msgl_sequence *s)
+{
+    return s->text.cap + s->piece.cap + s->stop.held.cap + msgl__logprobs_bytes(&s->logprobs) +
+           msgl__logprobs_bytes(&s->prompt_entries) + (size_t)s->cap_pending * sizeof *s->pending;
 }
 
 static int pending_add(msgl_sequence *s, const msgl_token_logprobs *row, size_t offset)

@@ -30,12 +30,22 @@ typedef struct msgl_sequence {
     msgl_detok *prompt_detok;        // offsets of an echoed prompt's tokens
     size_t prompt_chars;
     int32_t prompt_rows; // tokens of the prompt that have their entry
+    bool keep_prompt;    // the caller's: keep these entries for msgl__sequence_share_prompt
+    msgl_logprobs prompt_entries;
 } msgl_sequence;
 
 // All borrowed things must outlive *s. MSGL_ENOMEM, MSGL_EINVAL (an echoed id that has no text).
 int msgl__sequence_init(msgl_sequence *s, const msgl_gen_request *req, int prompt_index,
                         const msgl_ids *prompt, const msgl_tokenizer *tokenizer);
 void msgl__sequence_free(msgl_sequence *s); // zero-initialised allowed
+
+// Whether the prompt's entries are complete (or none are wanted).
+bool msgl__sequence_prompt_done(const msgl_sequence *s);
+// Takes over the prompt's entries of `first`, a sequence of the same prompt that has kept them and
+// is done with it: they are computed once, however many choices a prompt has.
+int msgl__sequence_share_prompt(msgl_sequence *s, const msgl_sequence *first);
+// Heap bytes of its buffers.
+size_t msgl__sequence_bytes(const msgl_sequence *s);
 
 // Handles an event that is not an error. 0, MSGL_ENOMEM, MSGL_ELIMIT.
 int msgl__sequence_event(msgl_sequence *s, const msgl_token_event *e);

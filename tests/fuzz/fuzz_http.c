@@ -20,7 +20,7 @@ static void parse_body(const char *body, size_t len)
     for (int kind = MSGL_API_CHAT; kind <= MSGL_API_GENERATE; kind++) {
         msgl_gen_request r;
         msgl_api_error e = {0};
-        const int rc = msgl__api_parse((msgl_api_kind)kind, body, len, &cfg, &r, &e);
+        const int rc = msgl__api_parse((msgl_api_kind)kind, body, len, &cfg, NULL, &r, &e);
         if (rc != 0 && (e.status < 400 || e.message[0] == '\0')) __builtin_trap();
         if (rc == 0 && msgl__sampling_params_check(&r.sampling, cfg.vocab_size, NULL) != 0) {
             __builtin_trap();

@@ -2,6 +2,7 @@
 //
 // Request bodies to typed requests: what each field means, and that hostile ones (wrong types,
 // numbers beyond every width, nesting, floods) are refused with the field's name.
+#include <malloc.h>
 #include <math.h>
 #include <setjmp.h>
 #include <stdarg.h>
@@ -28,7 +29,7 @@ static msgl_api_config config(void)
 static int parse(msgl_api_kind kind, const char *body, msgl_gen_request *r, msgl_api_error *e)
 {
     const msgl_api_config c = config();
-    return msgl__api_parse(kind, body, strlen(body), &c, r, e);
+    return msgl__api_parse(kind, body, strlen(body), &c, NULL, r, e);
 }
 
 static msgl_gen_request good(msgl_api_kind kind, const char *body)
@@ -448,7 +449,7 @@ static void test_hostile_bodies(void **state)
     }
     memcpy(deep + n, "1]}", 4);
     const uint64_t allocs = msgl__mem_allocs();
-    refused(MSGL_API_COMPLETION, deep, 400, NULL);
+    refused(MSGL_API_COMPLETION, deep, 413, NULL);
     assert_true(msgl__mem_allocs() - allocs < 16);
     // A million prompts; a thousand is the limit, and with n the product counts.
     n = strlen("{\"prompt\":[");
@@ -473,6 +474,124 @@ static void test_hostile_bodies(void **state)
     brackets[200] = '\0';
     (void)snprintf(body, sizeof body, "{\"prompt\":\"%s\\\"[[{{\\\\\"}", brackets);
     msgl_gen_request r = good(MSGL_API_COMPLETION, body);
+    msgl__gen_request_free(&r);
+}
+
+// What is claimed for a tree is what jansson takes for it, or somewhat more. Sanitizers replace the
+// heap: there is nothing to compare then.
+static void test_tree_memory(void **state)
+{
+    (void)state;
+    static const struct {
+        const char *item;
+        int count;
+    } shapes[] = {
+        {"{}", 20000},
+        {"[]", 20000},
+        {"1", 20000},
+        {"1.5", 20000},
+        {"\"\"", 20000},
+        {"\"abcdefghijklmnopqrstuvwxyz0123456789\"", 20000},
+        {"{\"a\":1}", 20000},
+        {"{\"a\":\"b\",\"c\":[{\"d\":null}]}", 20000},
+        {"[[[[[]]]]]", 20000},
+        {"{\"a\":{\"b\":{\"c\":{}}}}", 20000},
+        {"{\"a\":\"\"}", 20000},
+    };
+    for (size_t i = 0; i <= sizeof shapes / sizeof shapes[0]; i++) {
+        msgl_strbuf b;
+        msgl__strbuf_init(&b, 16 << 20);
+        msgl__strbuf_adds(&b, "{\"prompt\":\"x\",\"user\":");
+        if (i == sizeof shapes / sizeof shapes[0]) { // one object of many members
+            for (int k = 0; k < 20000; k++) msgl__strbuf_addf(&b, "%s\"%d\":1", k ? "," : "{", k);
+            msgl__strbuf_adds(&b, "}}");
+        } else {
+            for (int k = 0; k < shapes[i].count; k++) {
+                msgl__strbuf_addf(&b, "%s%s", k ? "," : "[", shapes[i].item);
+            }
+            msgl__strbuf_adds(&b, "]}");
+        }
+        msgl_budget budget;
+        msgl__budget_init(&budget, (size_t)1 << 30);
+        msgl_claim claim = {.budget = &budget};
+        msgl_gen_request r;
+        msgl_api_error e;
+        const msgl_api_config c = config();
+        const size_t before = mallinfo2().uordblks;
+        assert_int_equal(msgl__api_parse(MSGL_API_COMPLETION, b.data, b.len, &c, &claim, &r, &e),
+                         0);
+        const size_t taken = mallinfo2().uordblks - before;
+        assert_int_equal(claim.bytes, atomic_load(&budget.used));
+        if (taken > claim.bytes || (taken > 0 && claim.bytes > 4 * taken)) {
+            fail_msg("%.60s: %zu bytes taken, %zu claimed", b.data, taken, claim.bytes);
+        }
+        assert_int_equal(msgl__gen_request_settle(&r), 0);
+        assert_null(r.root);
+        msgl__gen_request_free(&r);
+        msgl__claim_free(&claim);
+        msgl__strbuf_free(&b);
+    }
+}
+
+// Values are counted over the body and the JSON texts in it; memory is refused before it is taken.
+static void test_tree_limits(void **state)
+{
+    (void)state;
+    msgl_strbuf b;
+    msgl__strbuf_init(&b, 16 << 20);
+    msgl__strbuf_adds(&b, "{\"messages\":[{\"role\":\"assistant\",\"tool_calls\":[");
+    for (int call = 0; call < 3; call++) {
+        msgl__strbuf_addf(&b, "%s{\"function\":{\"name\":\"f\",\"arguments\":\"{\\\"a\\\":[0",
+                          call ? "," : "");
+        for (int i = 0; i < 700000; i++) msgl__strbuf_adds(&b, ",1");
+        msgl__strbuf_adds(&b, "]}\"}}");
+    }
+    msgl__strbuf_adds(&b, "]}]}");
+    refused(MSGL_API_CHAT, b.data, 413, NULL); // 2.1 million in three strings
+    // With a budget: more than a quarter of it is too much for one request, what others hold is too
+    // much for now; nothing is built, nothing stays claimed but what the caller had.
+    const msgl_api_config c = config();
+    for (int busy = 0; busy < 2; busy++) {
+        msgl_budget budget;
+        msgl__budget_init(&budget, busy ? 40 << 20 : 6 << 20);
+        msgl_claim claim = {.budget = &budget}, other = {.budget = &budget};
+        if (busy) msgl__claim_count(&other, 29 << 20);
+        msgl__strbuf_clear(&b);
+        msgl__strbuf_adds(&b, "{\"prompt\":\"x\",\"user\":[0");
+        for (int i = 0; i < 20000; i++) msgl__strbuf_adds(&b, ",1");
+        msgl__strbuf_adds(&b, "]}");
+        msgl_gen_request r;
+        msgl_api_error e;
+        const uint64_t allocs = msgl__mem_allocs();
+        assert_int_equal(msgl__api_parse(MSGL_API_COMPLETION, b.data, b.len, &c, &claim, &r, &e),
+                         MSGL_EINVAL);
+        assert_int_equal(e.status, busy ? 429 : 413);
+        assert_true(msgl__mem_allocs() - allocs < 4);
+        assert_int_equal(claim.bytes, 0);
+        msgl__claim_free(&other);
+    }
+    msgl__strbuf_free(&b);
+}
+
+// Stop strings and echoed text outlive the tree; nothing else does.
+static void test_settle(void **state)
+{
+    (void)state;
+    msgl_gen_request r = good(MSGL_API_COMPLETION, "{\"prompt\":[\"ab\",\"c\"],\"echo\":true,"
+                                                   "\"stop\":[\"xy\",\"z\"],\"metadata\":[1,2]}");
+    assert_int_equal(msgl__gen_request_settle(&r), 0);
+    assert_null(r.root);
+    assert_string_equal(r.stops[0], "xy");
+    assert_string_equal(r.stops[1], "z");
+    assert_string_equal(r.prompts[0].text, "ab");
+    assert_string_equal(r.prompts[1].text, "c");
+    assert_int_equal(r.text_len, 3 + 2 + 3 + 2);
+    msgl__gen_request_free(&r);
+    r = good(MSGL_API_CHAT, "{\"messages\":[{\"role\":\"user\",\"content\":\"x\"}]}");
+    assert_int_equal(msgl__gen_request_settle(&r), 0);
+    assert_null(r.root);
+    assert_null(r.chat_vars);
+    assert_int_equal(r.num_prompts, 1);
     msgl__gen_request_free(&r);
 }
 
@@ -529,6 +648,9 @@ int main(void)
         cmocka_unit_test(test_template_variables),
         cmocka_unit_test(test_models),
         cmocka_unit_test(test_hostile_bodies),
+        cmocka_unit_test(test_tree_memory),
+        cmocka_unit_test(test_tree_limits),
+        cmocka_unit_test(test_settle),
         cmocka_unit_test(test_json_strings),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);

@@ -398,7 +398,7 @@ static void test_generate(void **state)
 }
 
 // A client that leaves: in the engine's queue, while streaming, while waiting for a whole answer;
-// by closing, by a reset, by closing its half.
+// by closing, by a reset, by closing its half first.
 static void test_disconnect(void **state)
 {
     (void)state;
@@ -427,20 +427,106 @@ static void test_disconnect(void **state)
             }
             if (how == 2) {
                 shutdown(fd, SHUT_WR);
-            } else {
-                close(fd);
+                engine_expect_nothing(&s); // it may still read
             }
+            close(fd);
+            // Whoever streams finds out with the next thing that it sends.
+            if (phase == 1 && how == 2) engine_text(&s, u1, "ab");
             uint64_t got = engine_expect(&s, MSGL_MSG_ABORT).u.abort_uid;
             assert_true(got == u1 || got == u2);
             got ^= engine_expect(&s, MSGL_MSG_ABORT).u.abort_uid;
             assert_true(got == (u1 ^ u2));
-            if (how == 2) close(fd);
             engine_token(&s, u1, 'b', MSGL_FINISH_ABORT); // the engine's echo of it is ignored
         }
     }
     response r = client_request(&s, "GET", "/health", NULL);
     assert_int_equal(r.status, 200);
     response_free(&r);
+    server_close(&s);
+}
+
+// A client that closes its sending half gets its answer: whole, streamed, also when it was still
+// queued, and those of requests that it sent ahead.
+static void test_half_close(void **state)
+{
+    (void)state;
+    server_fixture s;
+    server_open(&s, NULL, true);
+    for (int phase = 0; phase < 3; phase++) {
+        const int fd = client_open(&s);
+        client_post(fd, "/v1/completions",
+                    phase == 0 ? "{\"prompt\":\"x\"}" : "{\"prompt\":\"x\",\"stream\":true}");
+        client_send(fd, "GET /health HTTP/1.1\r\nHost: x\r\n\r\n");
+        const uint64_t uid = engine_expect(&s, MSGL_MSG_REQUEST).u.request.uid;
+        if (phase == 2) engine_text(&s, uid, "a");
+        msgl_strbuf seen;
+        msgl__strbuf_init(&seen, 1 << 16);
+        if (phase == 2) client_read_until(fd, &seen, "\"text\":\"a\"");
+        shutdown(fd, SHUT_WR);
+        engine_expect_nothing(&s);
+        engine_text(&s, uid, "b");
+        usleep(30000);
+        engine_token(&s, uid, 'c', MSGL_FINISH_LENGTH);
+        client_read_until(fd, &seen, phase == 0 ? "\"text\":\"bc\"" : "\"text\":\"c\"");
+        client_read_until(fd, &seen, "{\"status\":\"ok\"}");
+        // An interim answer comes before one that has not begun, and nowhere else.
+        const bool interim = strncmp(seen.data, "HTTP/1.1 100 ", 13) == 0;
+        assert_int_equal(interim, phase < 2);
+        const char *second = strstr(seen.data + 5, "HTTP/1.1 100 ");
+        assert_null(second);
+        msgl__strbuf_free(&seen);
+        assert_true(client_closed(fd));
+        close(fd);
+    }
+    // HTTP/1.0 has no interim answers.
+    const int fd = client_open(&s);
+    client_send(fd,
+                "POST /v1/completions HTTP/1.0\r\nContent-Length: 14\r\n\r\n{\"prompt\":\"x\"}");
+    shutdown(fd, SHUT_WR);
+    const uint64_t uid = engine_expect(&s, MSGL_MSG_REQUEST).u.request.uid;
+    engine_expect_nothing(&s);
+    engine_token(&s, uid, 'c', MSGL_FINISH_LENGTH);
+    response r = client_read(fd);
+    assert_int_equal(r.status, 200);
+    response_free(&r);
+    close(fd);
+    server_close(&s);
+}
+
+// A client that has sent so much ahead that it is not read from, and leaves: seen all the same.
+static void test_leave_behind_pipeline(void **state)
+{
+    (void)state;
+    server_fixture s;
+    server_open(&s, NULL, true);
+    enum { BLOCK = 1 << 20, JUST_TOO_MUCH = 300000 };
+    char *block = msgl__malloc(BLOCK);
+    memset(block, 'a', BLOCK);
+    for (int how = 0; how < 2; how++) {
+        const int fd = client_open(&s);
+        client_post(fd, "/v1/completions", "{\"prompt\":\"x\"}");
+        const uint64_t uid = engine_expect(&s, MSGL_MSG_REQUEST).u.request.uid;
+        client_send(fd, "POST /v1/completions HTTP/1.1\r\nHost: x\r\n"
+                        "Content-Length: 20000000\r\n\r\n");
+        // A reset comes through whatever is on its way; a plain end comes behind it, so that all
+        // of it has to fit into the socket's buffers.
+        size_t sent = 0;
+        for (int idle = 0; idle < 20;) {
+            const size_t want = how == 0 ? BLOCK : JUST_TOO_MUCH - sent;
+            const ssize_t n = send(fd, block, want, MSG_DONTWAIT | MSG_NOSIGNAL);
+            if (n > 0) sent += (size_t)n;
+            idle = n > 0 ? 0 : idle + 1;
+            usleep(5000);
+        }
+        assert_true(sent >= JUST_TOO_MUCH);
+        if (how == 0) {
+            const struct linger hard = {1, 0};
+            setsockopt(fd, SOL_SOCKET, SO_LINGER, &hard, sizeof hard);
+        }
+        close(fd);
+        assert_true(engine_expect(&s, MSGL_MSG_ABORT).u.abort_uid == uid);
+    }
+    msgl__free(block);
     server_close(&s);
 }
 
@@ -765,6 +851,7 @@ int main(void)
         cmocka_unit_test(test_stop_string),        cmocka_unit_test(test_echo_logprobs),
         cmocka_unit_test(test_chat_logprobs),      cmocka_unit_test(test_choices),
         cmocka_unit_test(test_generate),           cmocka_unit_test(test_disconnect),
+        cmocka_unit_test(test_half_close),         cmocka_unit_test(test_leave_behind_pipeline),
         cmocka_unit_test(test_pipelining),         cmocka_unit_test(test_bad_requests),
         cmocka_unit_test(test_engine_errors),      cmocka_unit_test(test_engine_death),
         cmocka_unit_test(test_not_ready),          cmocka_unit_test(test_info_and_flush),
