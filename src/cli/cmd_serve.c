@@ -35,18 +35,16 @@ static int engine_main(msgl_channel *ch, void *ctx)
     if (rc == 0) rc = msgl__engine_create(&engine_cfg, &engine, &err);
     if (rc != 0) return tell_fatal(ch, &err);
     const msgl_engine_info *info = msgl__engine_info(engine);
-    const msgl_msg ready = {.type = MSGL_MSG_READY,
-                            .u.ready = {.max_seq_len = info->max_seq_len,
-                                        .max_running = info->max_running,
-                                        .num_pages = info->num_pages,
-                                        .page_size = info->page_size,
-                                        .vocab_size = info->vocab_size,
-                                        .attention = info->attention,
-                                        .device = info->device}};
+    const msgl_msg_ready ready = {.max_seq_len = info->max_seq_len,
+                                  .max_running = info->max_running,
+                                  .num_pages = info->num_pages,
+                                  .page_size = info->page_size,
+                                  .vocab_size = info->vocab_size,
+                                  .attention = info->attention,
+                                  .device = info->device};
     msgl_scheduler_config cfg;
     msgl__scheduler_config_of(s->options, engine, &cfg);
-    rc = msgl__channel_send(ch, &ready);
-    if (rc == 0) rc = msgl__scheduler_serve(&cfg, msgl__engine_runner(engine), ch, &err);
+    rc = msgl__scheduler_serve(&cfg, msgl__engine_runner(engine), &ready, ch, &err);
     msgl__engine_destroy(engine);
     return rc == 0 || rc == MSGL_ECLOSED ? MSGL_EXIT_OK : MSGL_EXIT_FAILED;
 }

@@ -35,6 +35,11 @@ static int check_config(const msgl_engine_config *c, msgl_err *err)
     int code = check_int("--threads", c->num_threads, 0, 1024, err);
     if (code == 0) code = check_int("--max-running-requests", c->max_running, 1, 65536, err);
     if (code == 0) code = check_int("--max-seq-len-override", c->max_seq_len, 0, 1 << 30, err);
+    if (code == 0 && c->max_seq_len == 1) {
+        code = msgl__err_set(err, MSGL_EINVAL,
+                             "--max-seq-len-override: found 1, allowed 2 or more, or 0 for the "
+                             "model's");
+    }
     if (code == 0) {
         code = check_int("--max-prefill-length", c->max_prefill_tokens, 1, 1 << 20, err);
     }

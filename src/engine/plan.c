@@ -4,6 +4,8 @@
 #include <stdbool.h>
 #include <stdio.h>
 #include <string.h>
+#include <sys/resource.h>
+#include <unistd.h>
 
 #include "core/mem.h"
 
@@ -42,11 +44,28 @@ static size_t cgroup_room(const char *dir)
     return used < max ? max - used : 0;
 }
 
+// What the limit on this process's address space (ulimit -v) still allows.
+static size_t address_room(void)
+{
+    struct rlimit lim;
+    unsigned long long pages = 0;
+    if (getrlimit(RLIMIT_AS, &lim) != 0 || lim.rlim_cur == RLIM_INFINITY) return SIZE_MAX;
+    FILE *f = fopen("/proc/self/statm", "r");
+    if (f != NULL) {
+        if (fscanf(f, "%llu", &pages) != 1) pages = 0;
+        fclose(f);
+    }
+    const unsigned long long used = pages * (unsigned long long)sysconf(_SC_PAGESIZE);
+    return used < lim.rlim_cur ? (size_t)(lim.rlim_cur - used) : 0;
+}
+
 size_t msgl__memory_available(void)
 {
     const size_t kib = read_key("/proc/meminfo", "MemAvailable:");
     size_t room = kib == SIZE_MAX ? SIZE_MAX : kib * 1024;
-    size_t limit = cgroup_room("/sys/fs/cgroup");
+    size_t limit = address_room();
+    if (limit < room) room = limit;
+    limit = cgroup_room("/sys/fs/cgroup");
     if (limit < room) room = limit;
     FILE *f = fopen("/proc/self/cgroup", "r");
     char line[384], dir[420];
@@ -121,6 +140,12 @@ int msgl__memory_plan(msgl_memory_plan *p, msgl_err *err)
         return no_room(p, fixed + p->kv_bytes, "a smaller --num-pages helps", err);
     }
     const int64_t tokens = (int64_t)p->kv.num_pages * p->kv.page_size;
+    if (tokens < 2) {
+        return msgl__err_set(err, MSGL_EINVAL,
+                             "--num-pages %d holds %d token (--page-size %d); a request needs at "
+                             "least 2, one of the prompt and one of the answer",
+                             p->kv.num_pages, (int)tokens, p->kv.page_size);
+    }
     if (tokens < p->max_seq_len) p->max_seq_len = (int32_t)tokens;
     p->left = p->available - fixed - p->kv_bytes;
     return 0;

@@ -34,7 +34,7 @@ int msgl__memory_plan(msgl_memory_plan *p, msgl_err *err);
 // Prints the plan as a table, a line a call.
 void msgl__memory_plan_print(const msgl_memory_plan *p, void (*print)(void *ctx, const char *line),
                              void *ctx);
-// MemAvailable, bounded by what the control group still allows.
+// MemAvailable, bounded by what the control group and the limit on address space still allow.
 size_t msgl__memory_available(void);
 
 #endif

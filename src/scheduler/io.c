@@ -67,12 +67,13 @@ static int turn(server *v, msgl_err *err)
 }
 
 int msgl__scheduler_serve(const msgl_scheduler_config *cfg, const msgl_runner *runner,
-                          msgl_channel *channel, msgl_err *err)
+                          const msgl_msg_ready *ready, msgl_channel *channel, msgl_err *err)
 {
     server v = {.channel = channel};
     msgl_err own;
     int rc = msgl__scheduler_create(cfg, runner, send_tokens, &v, &v.scheduler, &own);
     if (rc == 0) {
+        send_message(&v, &(msgl_msg){.type = MSGL_MSG_READY, .u.ready = *ready});
         do {
             rc = turn(&v, &own);
         } while (rc > 0 && v.send_rc == 0);

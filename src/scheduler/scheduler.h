@@ -53,10 +53,11 @@ void msgl__scheduler_stats(const msgl_scheduler *s, msgl_msg_stats *out);
 // free + cached + used = total pages, lock counts, page table rows: 0 or MSGL_EINTERNAL.
 int msgl__scheduler_check(const msgl_scheduler *s, msgl_err *err);
 
-// io.c: serves a channel until EXIT or the peer is gone (both return 0): receives, steps, sends
-// tokens and stats. READY has been sent by the caller. Steps in flight have ended when it returns.
-// An engine failure is reported by a FATAL message and returned; so is a malformed stream.
+// io.c: serves a channel until EXIT or the peer is gone (both return 0): sends `ready` when nothing
+// can fail any more before requests are taken, receives, steps, sends tokens and stats. Steps in
+// flight have ended when it returns. An engine failure is reported by a FATAL message and returned;
+// so is a malformed stream.
 int msgl__scheduler_serve(const msgl_scheduler_config *cfg, const msgl_runner *runner,
-                          msgl_channel *channel, msgl_err *err);
+                          const msgl_msg_ready *ready, msgl_channel *channel, msgl_err *err);
 
 #endif

@@ -11,6 +11,7 @@
 #include "server/launch.h"
 
 #include <errno.h>
+#include <fcntl.h>
 #include <poll.h>
 #include <signal.h>
 #include <stdio.h>
@@ -25,7 +26,13 @@
 #include "core/mem.h"
 #include "utils/clock.h"
 
-enum { TEXT_MAX = 512, RESTART_DELAY_MAX_MS = 30000, ENGINE_EXIT_MS = 3000, LAST_WORDS_MS = 2000 };
+enum {
+    CHANNEL_FILES = 3,
+    TEXT_MAX = 512,
+    RESTART_DELAY_MAX_MS = 30000,
+    ENGINE_EXIT_MS = 3000,
+    LAST_WORDS_MS = 2000
+};
 
 msgl_serve_config msgl__serve_config_default(void)
 {
@@ -33,6 +40,7 @@ msgl_serve_config msgl__serve_config_default(void)
                                .port = 1919,
                                .front = msgl__front_config_default(),
                                .restart_delay_ms = 500,
+                               .min_life_ms = 10000,
                                .max_failed_starts = 5};
 }
 
@@ -94,13 +102,34 @@ static int control_recv(int fd, char *text, int *passed_fd)
 
 // --- the front process ---
 
+static void close_fd(int *fd)
+{
+    if (*fd >= 0) close(*fd);
+    *fd = -1;
+}
+
 typedef struct front_process {
     const msgl_serve_config *cfg;
     msgl_front_config front_cfg;
     msgl_front *front;
     int control, port;
+    // Descriptors kept for the channel to the next engine, which has a socket, an eventfd and an
+    // epoll: clients may hold all others. -1: free to be used.
+    int spare[CHANNEL_FILES];
     bool announced;
 } front_process;
+
+static void keep_spares(front_process *p)
+{
+    for (int i = 0; i < CHANNEL_FILES; i++) {
+        if (p->spare[i] < 0) p->spare[i] = fcntl(p->control, F_DUPFD_CLOEXEC, 0);
+    }
+}
+
+static void use_spares(front_process *p)
+{
+    for (int i = 0; i < CHANNEL_FILES; i++) close_fd(&p->spare[i]);
+}
 
 static void front_ready(void *ctx, const msgl_msg_ready *ready)
 {
@@ -114,7 +143,8 @@ static void front_ready(void *ctx, const msgl_msg_ready *ready)
 
 static void front_lost(void *ctx, const char *fatal)
 {
-    const front_process *p = ctx;
+    front_process *p = ctx;
+    keep_spares(p); // the channel's are free now
     (void)control_send(p->control, 'L', fatal, -1);
 }
 
@@ -136,12 +166,20 @@ static void on_control(evutil_socket_t fd, short what, void *arg)
     front_process *p = arg;
     char text[TEXT_MAX + 1];
     int passed;
+    use_spares(p);
     const int kind = control_recv((int)fd, text, &passed);
+    if (passed < 0) keep_spares(p);
     if (kind == 'C' && passed >= 0) {
         msgl_err err;
         if (use_engine(p, passed, &err) != 0) {
             msgl__log(p->front_cfg.log, MSGL_LOG_ERROR, "%s", err.text);
+            front_lost(p, err.text);
         }
+    } else if (kind == 'C') { // the engine sees its channel closed and ends
+        static const char why[] = "the front could not take the engine's channel: no descriptor "
+                                  "free (ulimit -n)";
+        msgl__log(p->front_cfg.log, MSGL_LOG_ERROR, "%s", why);
+        front_lost(p, why);
     } else if (kind == 'T' || kind < 0) {
         msgl__front_stop(p->front);
     }
@@ -157,9 +195,11 @@ static void raise_file_limit(msgl_front_config *cfg)
         lim.rlim_cur = lim.rlim_max < want ? lim.rlim_max : want;
         if (setrlimit(RLIMIT_NOFILE, &lim) != 0) (void)getrlimit(RLIMIT_NOFILE, &lim);
     }
-    if (lim.rlim_cur < want && lim.rlim_cur > 256) {
-        cfg->http.max_connections = (int)lim.rlim_cur - 128;
-    }
+    if (lim.rlim_cur >= want) return;
+    // What is kept back is for the engine's channel, workers, files and a connection to refuse.
+    const int room = (int)lim.rlim_cur;
+    const int most = room > 256 ? room - 128 : room > 64 ? room - 48 : room / 4;
+    if (cfg->http.max_connections > most) cfg->http.max_connections = most;
 }
 
 static int front_load(front_process *p, msgl_tokenizer **tokenizer, msgl_chat_templates **templates,
@@ -222,6 +262,7 @@ typedef struct supervisor {
     bool engine_ready, ever_ready, stopping;
     bool control_closed; // the front is gone; its end comes as SIGCHLD, too
     int failed_starts, delay_ms;
+    uint64_t ready_at;             // ns; of this engine
     uint64_t restart_at, deadline; // ns; 0: none
     char last_words[TEXT_MAX + 1];
 } supervisor;
@@ -229,12 +270,6 @@ typedef struct supervisor {
 static uint64_t in_ms(int ms)
 {
     return msgl__now_ns() + (uint64_t)ms * 1000000u;
-}
-
-static void close_fd(int *fd)
-{
-    if (*fd >= 0) close(*fd);
-    *fd = -1;
 }
 
 // What both children do first. The parent may have died before prctl took effect.
@@ -267,8 +302,12 @@ static _Noreturn void engine_child(supervisor *s, int fd, int peer_fd)
 static _Noreturn void front_child(supervisor *s, int engine_fd)
 {
     child_begin(s);
-    front_process p = {
-        .cfg = s->cfg, .front_cfg = s->cfg->front, .control = s->control[1], .port = s->port};
+    front_process p = {.cfg = s->cfg,
+                       .front_cfg = s->cfg->front,
+                       .control = s->control[1],
+                       .port = s->port,
+                       .spare = {-1, -1, -1}};
+    keep_spares(&p);
     msgl_err err = {0};
     const int rc = front_serve(&p, s->listen_fd, engine_fd, &err);
     if (rc != 0) (void)control_send(p.control, 'X', err.text, -1);
@@ -362,8 +401,7 @@ static int on_packets(supervisor *s, msgl_err *err)
     while ((kind = control_recv(s->control[0], text, &passed)) > 0) {
         if (kind == 'R') {
             s->engine_ready = s->ever_ready = true;
-            s->failed_starts = 0;
-            s->delay_ms = s->cfg->restart_delay_ms;
+            s->ready_at = msgl__now_ns();
         } else if (kind == 'L') {
             memcpy(s->last_words, text, sizeof s->last_words);
         } else if (kind == 'X') {
@@ -384,8 +422,9 @@ static const char *how_it_ended(int status, char buf[64])
     return buf;
 }
 
-// The engine's last words come by way of the front and may be later than its death.
-static int engine_failed_start(supervisor *s, const char *how, msgl_err *err)
+// The engine's last words come by way of the front and may be later than its death. 0, or why the
+// front cannot start.
+static int await_last_words(supervisor *s, msgl_err *err)
 {
     const uint64_t until = in_ms(LAST_WORDS_MS);
     while (s->last_words[0] == '\0' && s->front > 0 && msgl__now_ns() < until) {
@@ -395,7 +434,19 @@ static int engine_failed_start(supervisor *s, const char *how, msgl_err *err)
         if (rc != 0) return rc;
         if (p.revents != 0 && s->last_words[0] == '\0') break; // lost without a word
     }
-    if (s->last_words[0] != '\0') return msgl__err_set(err, MSGL_EINTERNAL, "%s", s->last_words);
+    return 0;
+}
+
+// Why the server ends with an engine that does not start.
+static int give_up(const supervisor *s, const char *how, msgl_err *err)
+{
+    const char *words = s->last_words;
+    if (s->ever_ready) {
+        return msgl__err_set(err, MSGL_EINTERNAL,
+                             "the engine ended %d times in a row soon after its start (%s)%s%s",
+                             s->failed_starts, how, words[0] == '\0' ? "" : ": ", words);
+    }
+    if (words[0] != '\0') return msgl__err_set(err, MSGL_EINTERNAL, "%s", words);
     return msgl__err_set(err, MSGL_EINTERNAL, "the engine ended while it started (%s)", how);
 }
 
@@ -403,13 +454,19 @@ static int on_engine_end(supervisor *s, int status, msgl_err *err)
 {
     char buf[64];
     const char *how = how_it_ended(status, buf);
+    const uint64_t least = (uint64_t)s->cfg->min_life_ms * 1000000u;
     s->engine = 0;
     if (s->stopping) return 0;
-    if (!s->ever_ready) return engine_failed_start(s, how, err);
-    if (!s->engine_ready && ++s->failed_starts >= s->cfg->max_failed_starts) {
-        return msgl__err_set(err, MSGL_EINTERNAL,
-                             "the engine failed to start %d times in a row%s%s", s->failed_starts,
-                             s->last_words[0] == '\0' ? "" : ": ", s->last_words);
+    if (!s->engine_ready) { // or its READY is still under way
+        const int rc = await_last_words(s, err);
+        if (rc != 0) return rc;
+    }
+    if (!s->ever_ready) return give_up(s, how, err);
+    if (s->engine_ready && msgl__now_ns() - s->ready_at >= least) {
+        s->failed_starts = 0;
+        s->delay_ms = s->cfg->restart_delay_ms;
+    } else if (++s->failed_starts >= s->cfg->max_failed_starts) {
+        return give_up(s, how, err);
     }
     s->engine_ready = false;
     msgl__log(s->log, MSGL_LOG_ERROR, "engine ended (%s); starting it again in %d ms", how,

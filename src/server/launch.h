@@ -21,8 +21,10 @@ typedef struct msgl_serve_config {
     // The first time that requests can be served. Runs in the front process.
     void (*on_ready)(void *ctx, const char *host, int port, const msgl_msg_ready *ready);
     void *ctx;
-    int restart_delay_ms;  // before the engine is started again; doubles up to 30 s
-    int max_failed_starts; // restarts in a row that do not get ready: give up
+    // An engine that ends before it was ready for min_life_ms has failed to start, whatever it
+    // said. Each such end doubles the pause before the next start, from restart_delay_ms up to 30
+    // s, and that many in a row end the server: what starts it (systemd, Kubernetes) then sees it.
+    int restart_delay_ms, min_life_ms, max_failed_starts;
 } msgl_serve_config;
 
 msgl_serve_config msgl__serve_config_default(void);

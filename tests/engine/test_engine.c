@@ -60,6 +60,18 @@ static void test_flags(void **state)
     c = harness_config("/nonexistent", "auto");
     expect_failure(&c, MSGL_ENOENT, "/nonexistent/config.json", "No such file");
     c = harness_config(MODEL("qwen3"), "auto");
+    c.num_pages = -1;
+    expect_failure(&c, MSGL_EINVAL, "--num-pages", "found -1, allowed 0..");
+    c.num_pages = INT32_MAX / 2 + 1;
+    expect_failure(&c, MSGL_EINVAL, "--num-pages", "allowed 0..1073741823");
+    c = harness_config(MODEL("qwen3"), "auto");
+    c.max_seq_len = 1;
+    expect_failure(&c, MSGL_EINVAL, "--max-seq-len-override", "found 1, allowed 2 or more");
+    c = harness_config(MODEL("qwen3"), "auto");
+    c.num_pages = 1;
+    c.page_size = 1;
+    expect_failure(&c, MSGL_EINVAL, "--num-pages 1", "a request needs at least 2");
+    c = harness_config(MODEL("qwen3"), "auto");
     c.num_pages = INT32_MAX / 2;
     expect_failure(&c, MSGL_ENOMEM, "--num-pages", "MiB");
 }
@@ -426,14 +438,23 @@ static void test_plan(void **state)
     harness_open(&h, &cfg);
     assert_int_equal(h.info->num_pages, 96);
     assert_int_equal(h.info->max_seq_len, 96); // bounded by the pool
+    assert_non_null(strstr(l.text, "warning: --max-seq-len-override 128 is cut to 96"));
     assert_true(h.info->kv_bytes > 0 && h.info->weight_bytes > 0 && h.info->workspace_bytes > 0);
     const char *const rows[] = {"memory plan", "weights",   "KV pages",
                                 "96 pages",    "workspace", "left"};
     for (size_t i = 0; i < MSGL_COUNT(rows); i++) assert_non_null(strstr(l.text, rows[i]));
     harness_close(&h);
+    cfg.num_pages = 0;
+    cfg.max_seq_len = 5000;
+    harness_open(&h, &cfg);
+    assert_int_equal(h.info->max_seq_len, 5000);
+    assert_non_null(strstr(l.text, "warning: --max-seq-len-override 5000 is beyond the "));
+    harness_close(&h);
     cfg.num_pages = 0; // from the ratio, but never more than max_running requests can fill
     cfg.max_seq_len = 0;
+    l = (lines){0};
     harness_open(&h, &cfg);
+    assert_null(strstr(l.text, "warning"));
     assert_int_equal(h.info->num_pages, cfg.max_running * h.info->max_seq_len);
     assert_false(h.info->no_prefix_sharing);
     harness_close(&h);

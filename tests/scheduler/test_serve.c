@@ -29,10 +29,12 @@ typedef struct served {
     double cpu_s; // of the serving thread
 } served;
 
+static const msgl_msg_ready READY = {256, 4, 128, 4, 16, "fa", "test"};
+
 static void *serve(void *arg)
 {
     served *v = arg;
-    v->rc = msgl__scheduler_serve(&v->cfg, &v->fake.runner, v->back, &v->err);
+    v->rc = msgl__scheduler_serve(&v->cfg, &v->fake.runner, &READY, v->back, &v->err);
     struct timespec t;
     clock_gettime(CLOCK_THREAD_CPUTIME_ID, &t);
     v->cpu_s = (double)t.tv_sec + (double)t.tv_nsec * 1e-9;
@@ -61,11 +63,6 @@ static void start(served *v, bool socket)
     } else {
         assert_int_equal(msgl__channel_pair_local(&v->front, &v->back, &err), 0);
     }
-}
-
-static void go(served *v)
-{
-    assert_int_equal(pthread_create(&v->thread, NULL, serve, v), 0);
 }
 
 static void finish(served *v)
@@ -97,6 +94,15 @@ static msgl_msg receive(served *v)
     msgl_msg m;
     assert_int_equal(msgl__channel_recv(v->front, WAIT_MS, &m), 1);
     return m;
+}
+
+// Starts it; the first thing it says is that it is ready.
+static void go(served *v)
+{
+    assert_int_equal(pthread_create(&v->thread, NULL, serve, v), 0);
+    const msgl_msg m = receive(v);
+    assert_int_equal(m.type, MSGL_MSG_READY);
+    assert_int_equal(m.u.ready.num_pages, 128);
 }
 
 // Reads events until all of `n` requests have ended; counts their tokens by uid.
@@ -212,8 +218,8 @@ static void test_bad_config(void **state)
     served v;
     start(&v, true);
     v.cfg.vocab_size = 0;
-    go(&v);
-    assert_int_equal(receive(&v).type, MSGL_MSG_FATAL);
+    assert_int_equal(pthread_create(&v.thread, NULL, serve, &v), 0);
+    assert_int_equal(receive(&v).type, MSGL_MSG_FATAL); // and no READY before it
     finish(&v);
     assert_int_equal(v.rc, MSGL_EINVAL);
 }

@@ -7,11 +7,14 @@
 #include <setjmp.h>
 #include <signal.h>
 #include <stdarg.h>
+#include <stdatomic.h>
 #include <stddef.h>
 #include <stdint.h>
 #include <stdio.h>
 #include <string.h>
+#include <sys/mman.h>
 #include <sys/prctl.h>
+#include <sys/resource.h>
 #include <sys/socket.h>
 #include <sys/wait.h>
 #include <unistd.h>
@@ -20,8 +23,15 @@
 
 #include "server/fixture.h"
 #include "server/launch.h"
+#include "utils/clock.h"
 
-typedef enum behaviour { ANSWERS, NEVER_READY, FAILS } behaviour;
+typedef enum behaviour {
+    ANSWERS,
+    NEVER_READY,
+    FAILS,
+    FAILS_LATER, // the second engine and all after it do
+    ENDS_EARLY,  // says that it is ready, and ends
+} behaviour;
 
 // What the server's processes report to the test.
 typedef struct report {
@@ -32,7 +42,8 @@ typedef struct report {
 
 typedef struct plan {
     behaviour how;
-    int out; // reports go here
+    int out;            // reports go here
+    atomic_int *starts; // of engines; shared by all processes
 } plan;
 
 static void tell(int fd, char kind, int value, const char *text)
@@ -60,7 +71,8 @@ static int engine_main(msgl_channel *ch, void *ctx)
     const plan *p = ctx;
     tell(p->out, 'E', (int)getpid(), "");
     if (p->how == NEVER_READY) pause();
-    if (p->how == FAILS) {
+    const bool first = atomic_fetch_add(p->starts, 1) == 0;
+    if (p->how == FAILS || (p->how == FAILS_LATER && !first)) {
         const msgl_msg m = {.type = MSGL_MSG_FATAL, .u.fatal = "weights: too heavy"};
         (void)msgl__channel_send(ch, &m);
         return MSGL_EFORMAT;
@@ -68,6 +80,7 @@ static int engine_main(msgl_channel *ch, void *ctx)
     msgl_msg m = {.type = MSGL_MSG_READY};
     m.u.ready = (msgl_msg_ready){CONTEXT, 256, 1000, 16, VOCAB, "fa", "test"};
     (void)msgl__channel_send(ch, &m);
+    if (p->how == ENDS_EARLY) return MSGL_EINTERNAL;
     while (msgl__channel_recv(ch, -1, &m) == 1 && m.type != MSGL_MSG_EXIT) {
         if (m.type == MSGL_MSG_REQUEST) answer(ch, &m.u.request);
     }
@@ -104,7 +117,9 @@ static int expect_report(running *r, char kind)
     return rep.value;
 }
 
-static void start(running *r, behaviour how, const char *dir, int port, int stop_timeout_ms)
+static rlim_t file_limit; // of the server; 0: ours
+
+static void start_with(running *r, behaviour how, const msgl_serve_config *with)
 {
     *r = (running){0};
     (void)snprintf(r->dir, sizeof r->dir, "/tmp/msgl-test-XXXXXX");
@@ -117,16 +132,18 @@ static void start(running *r, behaviour how, const char *dir, int port, int stop
     if (r->pid == 0) {
         close(fd[0]);
         plan p = {.how = how, .out = fd[1]};
-        msgl_serve_config cfg = msgl__serve_config_default();
-        cfg.port = port;
-        cfg.model_dir = dir != NULL ? dir : r->dir;
+        p.starts =
+            mmap(NULL, sizeof *p.starts, PROT_READ | PROT_WRITE, MAP_SHARED | MAP_ANONYMOUS, -1, 0);
+        if (p.starts == MAP_FAILED) _exit(9);
+        const struct rlimit files = {file_limit, file_limit};
+        if (file_limit != 0 && setrlimit(RLIMIT_NOFILE, &files) != 0) _exit(9);
+        msgl_serve_config cfg = *with;
+        if (cfg.model_dir == NULL) cfg.model_dir = r->dir;
         cfg.front.model_name = "m";
         cfg.front.model_path = "/m";
-        cfg.front.stop_timeout_ms = stop_timeout_ms;
         cfg.engine_main = engine_main;
         cfg.on_ready = on_ready;
         cfg.ctx = &p;
-        cfg.restart_delay_ms = 10;
         msgl_err err = {0};
         const int rc = msgl__serve(&cfg, &err);
         tell(fd[1], 'X', rc, err.text);
@@ -134,6 +151,24 @@ static void start(running *r, behaviour how, const char *dir, int port, int stop
     }
     close(fd[1]);
     r->reports = fd[0];
+}
+
+static msgl_serve_config config(void)
+{
+    msgl_serve_config cfg = msgl__serve_config_default();
+    cfg.port = 0;
+    cfg.restart_delay_ms = 10;
+    cfg.front.stop_timeout_ms = 2000;
+    return cfg;
+}
+
+static void start(running *r, behaviour how, const char *dir, int port, int stop_timeout_ms)
+{
+    msgl_serve_config cfg = config();
+    cfg.port = port;
+    cfg.model_dir = dir;
+    cfg.front.stop_timeout_ms = stop_timeout_ms;
+    start_with(r, how, &cfg);
 }
 
 // The server's first process has ended; so has every other, reaped or as our child now.
@@ -239,6 +274,114 @@ static void test_failed_starts(void **state)
     close(fd);
 }
 
+static double now_ms(void)
+{
+    return (double)msgl__now_ns() / 1e6;
+}
+
+// An engine that fails again and again is started ever more rarely, and then no more. An engine
+// that ends right after it said that it was ready has failed, too.
+static void test_gives_up(void **state)
+{
+    (void)state;
+    static const behaviour how[] = {FAILS_LATER, ENDS_EARLY};
+    for (int i = 0; i < 2; i++) {
+        running r;
+        msgl_serve_config cfg = config();
+        cfg.restart_delay_ms = 40;
+        cfg.max_failed_starts = 5;
+        start_with(&r, how[i], &cfg);
+        const int engine = expect_report(&r, 'E');
+        (void)expect_report(&r, 'P');
+        if (how[i] == FAILS_LATER) kill(engine, SIGKILL); // the first of five
+        double before = now_ms();
+        for (int start = 1; start < 5; start++) {
+            (void)expect_report(&r, 'E');
+            const double after = now_ms();
+            const double least = 40 << (start - 1);
+            // The clock of the first pause may have started before ours.
+            if (start > 1 && after - before < least - 5) {
+                fail_msg("start %d after %.0f ms instead of %.0f", start, after - before, least);
+            }
+            before = after;
+        }
+        const report rep = next_report(&r);
+        assert_int_equal(rep.kind, 'X');
+        assert_int_equal(rep.value, MSGL_EINTERNAL);
+        assert_non_null(strstr(rep.text, "the engine ended 5 times in a row"));
+        if (how[i] == FAILS_LATER) assert_non_null(strstr(rep.text, "weights: too heavy"));
+        finish(&r, false);
+    }
+}
+
+// One that lived for a while is started again at once, however often, and those that did not count
+// from there.
+static void test_a_life_resets_the_count(void **state)
+{
+    (void)state;
+    running r;
+    msgl_serve_config cfg = config();
+    cfg.restart_delay_ms = 20;
+    cfg.min_life_ms = 30;
+    cfg.max_failed_starts = 2;
+    start_with(&r, ANSWERS, &cfg);
+    int engine = expect_report(&r, 'E');
+    r.client.port = expect_report(&r, 'P');
+    for (int round = 0; round < 4; round++) {
+        for (int status = 0; status != 200; usleep(5000)) {
+            response a = client_request(&r.client, "GET", "/health", NULL);
+            status = a.status;
+            response_free(&a);
+        }
+        usleep(60000);
+        kill(engine, SIGKILL);
+        engine = expect_report(&r, 'E');
+        kill(engine, SIGKILL); // the first of two
+        engine = expect_report(&r, 'E');
+    }
+    kill(r.pid, SIGTERM);
+    assert_int_equal(expect_report(&r, 'X'), 0);
+    finish(&r, false);
+}
+
+// With few descriptors, clients that take all they can get leave the one that a new engine needs.
+static void test_few_descriptors(void **state)
+{
+    (void)state;
+    static const rlim_t limits[] = {40, 128, 256};
+    for (int i = 0; i < 3; i++) {
+        running r;
+        msgl_serve_config cfg = config();
+        cfg.restart_delay_ms = 300;
+        file_limit = limits[i];
+        start_with(&r, ANSWERS, &cfg);
+        file_limit = 0;
+        const int engine = expect_report(&r, 'E');
+        r.client.port = expect_report(&r, 'P');
+        int idle[600];
+        for (int k = 0; k < 300; k++) idle[k] = client_open(&r.client);
+        usleep(100000);
+        kill(engine, SIGKILL);
+        usleep(50000); // the old channel is closed: more clients want what it had
+        for (int k = 300; k < 600; k++) idle[k] = client_open(&r.client);
+        (void)expect_report(&r, 'E');
+        usleep(50000);
+        for (int k = 0; k < 600; k++) close(idle[k]);
+        int status = 0;
+        for (int k = 0; k < 500 && status != 200; k++) {
+            usleep(10000);
+            response a = client_request(&r.client, "GET", "/health", NULL);
+            status = a.status;
+            response_free(&a);
+        }
+        assert_int_equal(status, 200);
+        expect_answer(&r);
+        kill(r.pid, SIGTERM);
+        assert_int_equal(expect_report(&r, 'X'), 0); // and no engine before it
+        finish(&r, false);
+    }
+}
+
 static void test_stop_while_loading(void **state)
 {
     (void)state;
@@ -283,9 +426,11 @@ static void test_supervisor_killed(void **state)
 int main(void)
 {
     const struct CMUnitTest tests[] = {
-        cmocka_unit_test(test_start_and_stop), cmocka_unit_test(test_engine_killed),
-        cmocka_unit_test(test_failed_starts),  cmocka_unit_test(test_stop_while_loading),
-        cmocka_unit_test(test_second_signal),  cmocka_unit_test(test_supervisor_killed),
+        cmocka_unit_test(test_start_and_stop),          cmocka_unit_test(test_engine_killed),
+        cmocka_unit_test(test_failed_starts),           cmocka_unit_test(test_gives_up),
+        cmocka_unit_test(test_a_life_resets_the_count), cmocka_unit_test(test_few_descriptors),
+        cmocka_unit_test(test_stop_while_loading),      cmocka_unit_test(test_second_signal),
+        cmocka_unit_test(test_supervisor_killed),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }
