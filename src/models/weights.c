@@ -193,15 +193,10 @@ int msgl__weights_check(const msgl_weight_plan *p, const msgl_checkpoint *c, msg
     return code;
 }
 
-// A wanted tensor with its source, for loading in the order of the file.
-typedef struct load_item {
-    const msgl_wanted *want;
-    const msgl_tensor *tensor;
-} load_item;
-
 static int by_place(const void *a, const void *b)
 {
-    const msgl_tensor *x = ((const load_item *)a)->tensor, *y = ((const load_item *)b)->tensor;
+    const msgl_tensor *x = ((const msgl_load_item *)a)->tensor;
+    const msgl_tensor *y = ((const msgl_load_item *)b)->tensor;
     if (x->file != y->file) return x->file < y->file ? -1 : 1;
     return x->data < y->data ? -1 : x->data > y->data;
 }
@@ -219,7 +214,7 @@ static void load_vector(const msgl_wanted *w, const void *src, msgl_dtype dtype,
     msgl__free(host);
 }
 
-static void load_tensor(const msgl_weight_plan *p, const load_item *it, msgl_exec *x)
+static void load_tensor(const msgl_weight_plan *p, const msgl_load_item *it, msgl_exec *x)
 {
     const msgl_wanted *w = it->want;
     const msgl_tensor *t = it->tensor;
@@ -243,25 +238,28 @@ static void load_tensor(const msgl_weight_plan *p, const load_item *it, msgl_exe
     msgl__free(copy);
 }
 
+size_t msgl__read_ahead(const msgl_load_item *items, size_t n, size_t first, uint64_t done,
+                        uint64_t *asked)
+{
+    while (first < n && *asked < done + MSGL_READ_AHEAD) *asked += items[first++].tensor->bytes;
+    return first;
+}
+
 int msgl__weights_load(const msgl_weight_plan *p, const msgl_checkpoint *c, msgl_exec *x,
                        msgl_load_progress progress, void *ctx, msgl_err *err)
 {
-    // Far enough ahead to keep a disk busy, near enough to stay in the page cache.
-    const uint64_t READ_AHEAD = 64u << 20;
-    load_item *items = msgl__reallocarray(NULL, p->num_wanted + 1, sizeof *items);
+    msgl_load_item *items = msgl__reallocarray(NULL, p->num_wanted + 1, sizeof *items);
     if (items == NULL) return msgl__err_set(err, MSGL_ENOMEM, "out of memory");
     uint64_t total = 0, done = 0, asked = 0;
     for (size_t i = 0; i < p->num_wanted; i++) {
         const msgl_tensor *t = msgl__checkpoint_find(c, p->wanted[i].name);
-        items[i] = (load_item){.want = &p->wanted[i], .tensor = t};
+        items[i] = (msgl_load_item){.want = &p->wanted[i], .tensor = t};
         total += t->bytes;
     }
     qsort(items, p->num_wanted, sizeof *items, by_place);
     for (size_t i = 0, ahead = 0; i < p->num_wanted && x->status == 0; i++) {
-        while (ahead < p->num_wanted && asked < done + READ_AHEAD) {
-            asked += items[ahead].tensor->bytes;
-            msgl__tensor_will_need(items[ahead++].tensor);
-        }
+        const size_t end = msgl__read_ahead(items, p->num_wanted, ahead, done, &asked);
+        while (ahead < end) msgl__tensor_will_need(items[ahead++].tensor);
         load_tensor(p, &items[i], x);
         done += items[i].tensor->bytes;
         msgl__tensor_drop(items[i].tensor);

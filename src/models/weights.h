@@ -65,6 +65,19 @@ int msgl__weights_check(const msgl_weight_plan *p, const msgl_checkpoint *c, msg
 // Fills the placed weights from a checked checkpoint, in the order of the file.
 int msgl__weights_load(const msgl_weight_plan *p, const msgl_checkpoint *c, msgl_exec *x,
                        msgl_load_progress progress, void *ctx, msgl_err *err);
+// A wanted tensor with its source, in the order of the file.
+typedef struct msgl_load_item {
+    const msgl_wanted *want;
+    const msgl_tensor *tensor;
+} msgl_load_item;
+
+// Far enough ahead to keep a disk busy, near enough to stay in the page cache.
+#define MSGL_READ_AHEAD ((uint64_t)64 << 20)
+// While `done` bytes of the n items are packed: the end of the items from `first` on that the disk
+// has to be asked for, so that MSGL_READ_AHEAD bytes are on their way. *asked counts all asked for.
+size_t msgl__read_ahead(const msgl_load_item *items, size_t n, size_t first, uint64_t done,
+                        uint64_t *asked);
+
 // Fills them with deterministic random values of standard deviation 0.02 (norms: 1, biases: 0).
 int msgl__weights_dummy(const msgl_weight_plan *p, msgl_exec *x, msgl_load_progress progress,
                         void *ctx, msgl_err *err);

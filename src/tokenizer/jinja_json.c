@@ -118,13 +118,14 @@ static int dump_string(dumper *d, const msgl_jstr *s, bool untrusted)
         const size_t n = msgl__jutf8_get(s->data + i, s->data + s->len, &cp);
         if (cp < 0x20 || cp == '"' || cp == '\\' || (d->ascii && cp >= 0x7f)) {
             MSGL_JTRY(msgl__jbuf_add_sub(d->b, s, run, i - run));
+            MSGL_JTRY(msgl__jctx_steps(d->c, 2));
             MSGL_JTRY(dump_escape(d, cp, msgl__jstr_untrusted_at(s, i)));
             run = i + n;
         }
         i += n;
     }
     MSGL_JTRY(msgl__jbuf_add_sub(d->b, s, run, s->len - run));
-    MSGL_JTRY(msgl__jctx_work(d->c, s->len));
+    MSGL_JTRY(msgl__jctx_chars(d->c, s->len));
     return msgl__jbuf_add(d->b, "\"", 1, u);
 }
 

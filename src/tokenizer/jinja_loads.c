@@ -251,7 +251,7 @@ static int load_value(reader *r, msgl_jval *out)
 int msgl__jloads(msgl_jctx *c, const msgl_jstr *s, msgl_jval *out)
 {
     reader r = {.c = c, .s = s};
-    MSGL_JTRY(msgl__jctx_work(c, s->len));
+    MSGL_JTRY(msgl__jctx_chars(c, s->len));
     MSGL_JTRY(load_value(&r, out));
     skip_space(&r);
     return r.at == s->len ? 0 : fail(&r, "Extra data");

@@ -66,6 +66,7 @@ static int add_str_repr(msgl_jbuf *b, const msgl_jstr *s)
     const bool dbl = s->len > 0 && memchr(s->data, '"', s->len) != NULL;
     const char quote = single && !dbl ? '"' : '\'';
     const bool u = msgl__jstr_any_untrusted(s);
+    MSGL_JTRY(msgl__jctx_chars(b->c, s->len));
     MSGL_JTRY(msgl__jbuf_add(b, &quote, 1, u));
     for (size_t i = 0; i < s->len;) {
         int32_t cp;
@@ -83,6 +84,7 @@ static int add_str_repr(msgl_jbuf *b, const msgl_jstr *s)
                                          : "\\U%08x",
                           (unsigned)cp);
         }
+        if (en > 0) MSGL_JTRY(msgl__jctx_steps(b->c, 2));
         MSGL_JTRY(en > 0 ? msgl__jbuf_add(b, esc, (size_t)en, msgl__jstr_untrusted_at(s, i))
                          : msgl__jbuf_add_sub(b, s, i, n));
         i += n;

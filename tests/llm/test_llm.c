@@ -202,6 +202,62 @@ static void test_prefix_and_prompt_logprobs(void **state)
     assert_string_equal(scored.text, first.text);
 }
 
+// Text to ids and back, and the ids are what a text request runs on.
+static void test_tokenize(void **state)
+{
+    (void)state;
+    msgl_err err = {0};
+    const char *text = "Once upon a time, 12 + 34 = 46.\n \xc3\xa9 \xf0\x9f\x99\x82";
+    int32_t *ids = NULL;
+    size_t n = 0, len = 0;
+    char *back = NULL;
+    assert_int_equal(msgl_tokenize(llm, text, strlen(text), 0, &ids, &n, &err), 0);
+    assert_true(n > 10 && n < strlen(text));
+    assert_int_equal(msgl_detokenize(llm, ids, n, 1, &back, &len, &err), 0);
+    assert_int_equal(len, strlen(text));
+    assert_string_equal(back, text);
+    msgl_free(back);
+    assert_int_equal(msgl_detokenize(llm, ids, 2, 1, &back, &len, &err), 0);
+    assert_true(len > 0 && len < strlen(text) && strlen(back) == len);
+    assert_int_equal(memcmp(text, back, len), 0);
+    msgl_free(back);
+    msgl_free(ids);
+
+    static struct got by_text, by_ids;
+    const msgl_params p = greedy(8);
+    assert_int_equal(msgl_tokenize(llm, text, strlen(text), 1, &ids, &n, &err), 0);
+    submit(text, &p, &by_text, NULL);
+    assert_int_equal(msgl_submit_ids(llm, ids, n, &p, on_piece, &by_ids, NULL, &err), 0);
+    run();
+    assert_int_equal(by_text.prompt, n);
+    assert_int_equal(by_ids.prompt, n);
+    assert_string_equal(by_ids.text, by_text.text);
+    ids[0] = -1;
+    assert_true(msgl_detokenize(llm, ids, n, 1, &back, &len, &err) < 0);
+    assert_null(back);
+    msgl_free(ids);
+}
+
+// Without a seed every request draws its own; with one it repeats itself.
+static void test_seeds(void **state)
+{
+    (void)state;
+    static struct got g[6];
+    memset(g, 0, sizeof g);
+    msgl_params p = greedy(32);
+    p.temperature = 3; // flat enough that equal answers mean equal seeds
+    for (int i = 0; i < 6; i++) {
+        p.has_seed = i >= 4;
+        p.seed = i >= 4 ? 7 : 0;
+        submit("The sun", &p, &g[i], NULL);
+        if (i % 2 == 1) run(); // two at a time
+    }
+    for (int i = 0; i < 5; i++) {
+        for (int k = 0; k < i; k++) assert_string_not_equal(g[i].text, g[k].text);
+    }
+    assert_string_equal(g[4].text, g[5].text);
+}
+
 static void expect_refusal(const char *text, size_t len, const msgl_params *p, const char *words)
 {
     msgl_err err;
@@ -265,6 +321,8 @@ int main(void)
         cmocka_unit_test(test_aborts_and_submissions_in_callbacks),
         cmocka_unit_test(test_stop_strings),
         cmocka_unit_test(test_prefix_and_prompt_logprobs),
+        cmocka_unit_test(test_tokenize),
+        cmocka_unit_test(test_seeds),
         cmocka_unit_test(test_refusals),
     };
     return cmocka_run_group_tests(tests, setup, teardown);

@@ -242,11 +242,25 @@ static void test_limits(void **state)
 static void test_long_work(void **state)
 {
     (void)state;
-    static const char *const work[] = {
-        "x|upper",       "x|lower",       "x|title",          "x.swapcase()",        "x|escape",
-        "x|wordcount",   "x.split()",     "x.splitlines()",   "x.isalpha()",         "x is lower",
-        "x.rfind('q')",  "x.strip('aé')", "x|replace('','')", "x.replace('a', 'é')", "x.count('a')",
-        "x.expandtabs()"};
+    static const char *const work[] = {"x|upper",
+                                       "x|lower",
+                                       "x|title",
+                                       "x.swapcase()",
+                                       "x|escape",
+                                       "x|wordcount",
+                                       "x.split()",
+                                       "x.splitlines()",
+                                       "x.isalpha()",
+                                       "x is lower",
+                                       "x.rfind('q')",
+                                       "x.strip('ea\xc3\xa9')",
+                                       "x|replace('','')",
+                                       "x.replace('a', 'e')",
+                                       "x.count('a')",
+                                       "x.expandtabs()",
+                                       "[x]|string",
+                                       "[x, '']|tojson",
+                                       "(x|tojson)|from_json"};
     for (size_t i = 0; i < sizeof work / sizeof work[0]; i++) {
         char source[256];
         snprintf(source, sizeof source,

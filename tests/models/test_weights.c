@@ -1,0 +1,119 @@
+// SPDX-License-Identifier: Apache-2.0
+//
+// From a checkpoint to weights: which surplus tensors are let pass, and how far ahead of the
+// packing the disk is asked.
+#include <setjmp.h>
+#include <stdarg.h>
+#include <stddef.h>
+#include <stdint.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+
+#include <cmocka.h>
+
+#include "core/attributes.h"
+#include "models/folder.h"
+#include "models/weights.h"
+
+// The status of a model that wants norm.weight [2] and finds one more tensor in the file.
+static int check_surplus(const char *name, msgl_err *err)
+{
+    char header[256];
+    const int n =
+        snprintf(header, sizeof header,
+                 "{\"norm.weight\":{\"dtype\":\"F32\",\"shape\":[2],\"data_offsets\":[0,8]},"
+                 "\"%s\":{\"dtype\":\"BF16\",\"shape\":[2,2],\"data_offsets\":[8,16]}}",
+                 name);
+    assert_true(n > 0 && (size_t)n < sizeof header);
+    const uint8_t data[16] = {0};
+    folder f;
+    folder_make(&f);
+    write_safetensors(&f, "model.safetensors", header, data, sizeof data);
+    msgl_checkpoint *c = NULL;
+    if (msgl__checkpoint_open(f.dir, &c, err) != 0) fail_msg("%s", err->text);
+    float *norm;
+    msgl_weight_plan p;
+    msgl__weight_plan_init(&p, NULL, MSGL_BF16, err);
+    msgl__plan_vector(&p, &norm, 2);
+    msgl__plan_elements(&p, &norm, 0, 2, 1, "norm.weight");
+    assert_int_equal(p.status, 0);
+    const int rc = msgl__weights_check(&p, c, err);
+    msgl__weight_plan_free(&p);
+    msgl__checkpoint_close(c);
+    folder_remove(&f);
+    return rc;
+}
+
+static void test_surplus(void **state)
+{
+    (void)state;
+    msgl_err err = {0};
+    // The head of a tied model, stored beside the embedding that it is a copy of, and buffers.
+    static const char *const harmless[] = {"lm_head.weight",
+                                           "model.layers.0.self_attn.rotary_emb.inv_freq",
+                                           "h.0.attn.masked_bias", "h.0.attn.bias"};
+    for (size_t i = 0; i < MSGL_COUNT(harmless); i++) {
+        if (check_surplus(harmless[i], &err) != 0) fail_msg("%s: %s", harmless[i], err.text);
+    }
+    static const char *const unknown[] = {"lm_head.bias", "lm_head.weight2", "a.lm_head.weight",
+                                          "norm.bias", "zz"};
+    for (size_t i = 0; i < MSGL_COUNT(unknown); i++) {
+        assert_int_equal(check_surplus(unknown[i], &err), MSGL_EFORMAT);
+        assert_non_null(strstr(err.text, unknown[i]));
+        assert_non_null(strstr(err.text, "the model has no such"));
+    }
+}
+
+// Loads items of these sizes as msgl__weights_load does: what is asked for stays MSGL_READ_AHEAD
+// ahead, by one tensor at most more, and everything is asked for once, in order.
+static void check_read_ahead(const size_t *sizes, size_t n)
+{
+    msgl_tensor *tensors = calloc(n, sizeof *tensors);
+    msgl_load_item *items = calloc(n, sizeof *items);
+    assert_true(tensors != NULL && items != NULL);
+    uint64_t total = 0, done = 0, asked = 0;
+    for (size_t i = 0; i < n; i++) {
+        tensors[i].bytes = sizes[i];
+        items[i].tensor = &tensors[i];
+        total += sizes[i];
+    }
+    size_t ahead = 0;
+    for (size_t i = 0; i < n; i++) {
+        const size_t end = msgl__read_ahead(items, n, ahead, done, &asked);
+        assert_true(end >= ahead && end <= n);
+        assert_true(end > i || sizes[i] == 0); // asked for before it is packed
+        const uint64_t want = done + MSGL_READ_AHEAD < total ? done + MSGL_READ_AHEAD : total;
+        assert_true(asked >= want);
+        if (end > ahead) assert_true(asked - sizes[end - 1] < done + MSGL_READ_AHEAD);
+        ahead = end;
+        done += sizes[i];
+    }
+    assert_int_equal(ahead, n);
+    assert_int_equal(asked, total);
+    free(tensors);
+    free(items);
+}
+
+static void test_read_ahead(void **state)
+{
+    (void)state;
+    enum { MB = 1 << 20, MANY = 300 };
+    static const size_t one[] = {5}, large[] = {200 * MB, 200 * MB, 200 * MB},
+                        mixed[] = {1, 63 * MB, 2 * MB, 300 * MB, 7, 64 * MB, 64 * MB, 3 * MB};
+    check_read_ahead(one, 1);
+    check_read_ahead(large, MSGL_COUNT(large));
+    check_read_ahead(mixed, MSGL_COUNT(mixed));
+    size_t many[MANY];
+    for (size_t i = 0; i < MANY; i++) many[i] = (i % 7 + 1) * MB / 2;
+    check_read_ahead(many, MANY);
+}
+
+int main(void)
+{
+    const struct CMUnitTest tests[] = {
+        cmocka_unit_test(test_surplus),
+        cmocka_unit_test(test_read_ahead),
+    };
+    return cmocka_run_group_tests(tests, NULL, NULL);
+}
