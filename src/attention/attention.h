@@ -57,6 +57,16 @@ typedef struct msgl_attn_needs { // what the model and the machine ask of a back
     msgl_attn_variants variants;
 } msgl_attn_needs;
 
+// What one layer attends with. Row 0 is the sequences' first token.
+typedef struct msgl_attn_input {
+    const void *q; // [tokens, num_q_heads, head_dim] of exec->act, rotated
+    size_t ld;     // elements from token to token, a multiple of head_dim
+    // NULL, or the call that would have normed, rotated and stored these tokens before: attention
+    // does it instead. q is then rope->qkv, the projection's output, which stays as it is; the pool
+    // gets the same bits.
+    const msgl_rope_call *rope;
+} msgl_attn_input;
+
 typedef struct msgl_attn_desc {
     const char *name;
     const char *aliases[4]; // NULL-terminated
@@ -70,7 +80,9 @@ typedef struct msgl_attn_desc {
         head_dims[MSGL_ATTN_MAX_SET]; // allowed, 0-terminated; empty: any multiple of 8 up to 256
     int32_t max_group;                // largest num_q_heads / num_kv_heads; 0: any
     uint32_t kv_dtypes;               // bit mask of 1u << msgl_dtype
-    bool sliding_window, softcap, graph;
+    bool sliding_window, softcap;
+    bool ragged;        // one call takes a step's chunks and answers together
+    bool graph;         // decode can be captured
     const char *plugin; // shared object that the backend needs, opened by create; NULL: built in
     const char *plugin_hint; // how to get it
 
@@ -86,33 +98,22 @@ typedef struct msgl_attn_desc {
     // because the device failed, for nothing else.
     int (*create)(const msgl_attn_config *cfg, msgl_attn_backend **out, msgl_err *err);
     void (*destroy)(msgl_attn_backend *b);
-    // Builds the batch's metadata in the staging set batch->slot and sets batch->attn_metadata.
-    // Host work on the scheduler's thread, no device reads. May leave planning to the first
-    // forward.
-    int (*prepare_metadata)(msgl_attn_backend *b, msgl_batch *batch);
-    // Attends, with K and V of the new tokens already in the pool. q [num_tokens, num_q_heads *
-    // head_dim] with ld elements from token to token (a multiple of head_dim), rotated; out the
-    // same, dense; both of exec->act (f32 on the CPU). On the exec's queue; failures go to
-    // exec->status.
+    // Host work for a step's sequences, on the scheduler's thread: what the kernels need beside the
+    // lengths (work lists, plans), into the memory of seqs->slot. A graph's plan fits every launch
+    // of it. NULL: nothing.
+    int (*prepare)(msgl_attn_backend *b, const msgl_seqs *seqs);
+    // On the device's queue, before the step or the launch of its graph, never captured: copies
+    // what prepare made to where the kernels read it. NULL: nothing.
+    void (*copy_in)(msgl_attn_backend *b, msgl_exec *x, const msgl_seqs *seqs);
+    // On the queue, captured with the layers: makes what they share. NULL: nothing.
+    void (*begin)(msgl_attn_backend *b, msgl_exec *x, const msgl_seqs *seqs);
+    // Attends, with K and V of the new tokens already in the pool (unless in->rope). out [tokens,
+    // num_q_heads * head_dim], dense, of exec->act (f32 on the CPU). Failures go to exec->status.
     void (*forward)(msgl_attn_backend *b, msgl_exec *x, const msgl_attn_layer *layer,
-                    const msgl_batch *batch, const void *q, size_t ld, void *out);
-    // Norm, rotation and store of the new tokens' K and V inside attention, or NULL: takes_rope
-    // says whether a batch goes that way, by forward_rope instead of the rope kernel and forward.
-    // rope->qkv is the projection's output, which stays as it is; the pool gets what the rope
-    // kernel would have stored, and out has the same bits.
-    bool (*takes_rope)(const msgl_attn_backend *b, const msgl_batch *batch);
-    void (*forward_rope)(msgl_attn_backend *b, msgl_exec *x, const msgl_attn_layer *layer,
-                         const msgl_batch *batch, const msgl_rope_call *rope, void *out);
-    // Row of each request's last query token: out [batch->size].
-    void (*last_indices)(const msgl_attn_backend *b, const msgl_batch *batch, int32_t *out);
-    // Captured graphs (decode only); NULL unless `graph`. Fixed buffers for up to max(batch_sizes)
-    // requests; capture fills them with a harmless batch, for lengths up to its max_seq_len; replay
-    // builds a batch's metadata, padded to padded_size, and copies it into them: prepare_metadata
-    // is not called for that batch.
-    int (*init_capture)(msgl_attn_backend *b, int32_t max_seq_len, const int32_t *batch_sizes,
-                        int32_t num_sizes, msgl_err *err);
-    int (*prepare_for_capture)(msgl_attn_backend *b, msgl_batch *batch);
-    int (*prepare_for_replay)(msgl_attn_backend *b, msgl_batch *batch);
+                    const msgl_seqs *seqs, const msgl_attn_input *in, void *out);
+    // Whether these sequences' norm, rotation and store of K and V are better done inside forward,
+    // by in->rope. NULL: never.
+    bool (*takes_rope)(const msgl_attn_backend *b, const msgl_seqs *seqs);
     // Length up to which batches of `size` requests have kernels of their own, so that a graph for
     // them alone is worth having; 0 or NULL: none.
     int32_t (*short_seq_len)(const msgl_attn_backend *b, int32_t size);
@@ -129,7 +130,7 @@ struct msgl_attn_config {
     int32_t max_running; // requests per batch
     int32_t max_seq_len;
     int32_t max_step_tokens; // query tokens per batch
-    int32_t num_slots;       // staging sets, batch->slot in [0, num_slots)
+    int32_t num_slots;       // steps that may be prepared at once, seqs->slot in [0, num_slots)
     bool deterministic; // results of a request must not depend on the batch (always so for fa on
                         // the CPU)
     msgl_attn_variants variants; // of the layers that forward will get
@@ -174,8 +175,24 @@ int msgl__attn_supports(const msgl_attn_desc *d, const msgl_attn_needs *needs, m
 // The page size that the choice works with: `wanted`, or an override (*warning names both; NULL:
 // nobody reads it).
 int32_t msgl__attn_page_size(const msgl_attn_choice *c, int32_t wanted, char warning[256]);
-// Makes the backend of a choice: one backend, or hybrid.c's that routes by phase.
-int msgl__attn_create(const msgl_attn_choice *c, const msgl_attn_config *cfg,
-                      msgl_attn_backend **out, msgl_err *err);
+
+// attn.c: the backends of an engine, and a step's way through them.
+typedef struct msgl_attn {
+    msgl_attn_backend *prefill, *decode; // equal: one serves both
+} msgl_attn;
+
+// Makes the backends of a choice. On failure nothing is left to destroy.
+int msgl__attn_create(const msgl_attn_choice *c, const msgl_attn_config *cfg, msgl_attn *out,
+                      msgl_err *err);
+void msgl__attn_destroy(msgl_attn *a);
+// Whether a step's chunks and answers are one msgl_seqs.
+bool msgl__attn_ragged(const msgl_attn *a);
+// The descriptor's functions of the same names, by the backend that serves the sequences.
+int msgl__attn_prepare(const msgl_attn *a, const msgl_seqs *seqs);
+void msgl__attn_copy_in(const msgl_attn *a, msgl_exec *x, const msgl_seqs *seqs);
+void msgl__attn_begin(const msgl_attn *a, msgl_exec *x, const msgl_seqs *seqs);
+void msgl__attn_forward(const msgl_attn *a, msgl_exec *x, const msgl_attn_layer *layer,
+                        const msgl_seqs *seqs, const msgl_attn_input *in, void *out);
+bool msgl__attn_takes_rope(const msgl_attn *a, const msgl_seqs *seqs);
 
 #endif

@@ -6,6 +6,7 @@
 #include <string.h>
 
 #include "core/mem.h"
+#include "core/seqs.h"
 #include "utils/clock.h"
 
 enum { MAX_SAMPLES = 4096, MIN_SAMPLES = 5, MIN_SAMPLES_GPU = 20, MAX_LAYERS = 64 };
@@ -24,7 +25,9 @@ typedef struct bench {
     size_t table_bytes;
     msgl_attn_backend *backend;
     msgl_batch batch;
-    void *q, *out; // of exec.act
+    msgl_seqs seqs;
+    void *lengths, *device_lengths; // what seqs points to
+    void *q, *out;                  // of exec.act
     size_t q_bytes, q_row;
     double *samples;
 } bench;
@@ -110,11 +113,10 @@ static int make_memory(bench *b, msgl_err *err)
     b->q = take(b, b->q_bytes);
     b->out = take(b, b->q_bytes);
     b->batch.reqs = msgl__calloc((size_t)s->batch, sizeof *b->batch.reqs);
-    b->batch.positions = msgl__calloc(tokens, sizeof(int32_t));
-    b->batch.out_loc = msgl__calloc(tokens, sizeof(int32_t));
+    b->lengths = msgl__calloc(1, msgl__seqs_bytes(s->batch));
     b->samples = msgl__calloc(MAX_SAMPLES, sizeof *b->samples);
     if (b->pool.base == NULL || b->q == NULL || b->out == NULL || b->batch.reqs == NULL ||
-        b->batch.positions == NULL || b->batch.out_loc == NULL || b->samples == NULL) {
+        b->lengths == NULL || b->samples == NULL) {
         return msgl__err_set(err, MSGL_ENOMEM, "bench attn: no memory for a KV pool of %zu bytes",
                              b->pool.bytes);
     }
@@ -123,11 +125,12 @@ static int make_memory(bench *b, msgl_err *err)
     return msgl__page_table_create(s->batch, len, b->pool.num_pages * s->page_size, &b->table, err);
 }
 
-// The page table's copy on the GPU.
+// The copies of page table and lengths on the GPU.
 static int copy_table(bench *b, msgl_err *err)
 {
     if (b->device == NULL) return 0;
     const msgl_device_ops *ops = b->device->ops;
+    ops->copy_in(b->device, b->device_lengths, b->lengths, msgl__seqs_bytes(b->shape->batch));
     b->table_bytes = ((size_t)b->table.max_running + 1) * (size_t)b->table.stride * 4;
     b->device_table = take(b, b->table_bytes);
     if (b->device_table == NULL) return msgl__err_set(err, MSGL_ENOMEM, "bench attn: no memory");
@@ -151,23 +154,23 @@ static int fill_table(bench *b, msgl_err *err)
         pages[j] = t;
     }
     const int32_t *next = pages;
-    size_t token = 0;
     for (int32_t r = 0; r < s->batch; r++) {
         int32_t *row = msgl__page_table_row(&b->table, r);
         for (int32_t p = 0; p < len; p++) {
             if (p % s->page_size == 0) row[p] = *next++ * s->page_size;
             if (p % s->page_size != 0) row[p] = row[p - 1] + 1;
-            if (p < s->cached_len) continue;
-            b->batch.positions[token] = p;
-            b->batch.out_loc[token++] = row[p];
         }
         b->batch.reqs[r] = (msgl_batch_req){
             .table_idx = r, .cached_len = s->cached_len, .device_len = len, .prompt_len = len};
     }
-    b->batch.phase = s->phase;
-    b->batch.size = b->batch.padded_size = s->batch;
-    b->batch.num_tokens = (int32_t)token;
     msgl__free(pages);
+    b->batch.size = s->batch;
+    b->batch.num_decode = s->phase == MSGL_DECODE ? s->batch : 0;
+    const size_t bytes = msgl__seqs_bytes(s->batch);
+    b->device_lengths = b->device != NULL ? take(b, bytes) : b->lengths;
+    if (b->device_lengths == NULL) return msgl__err_set(err, MSGL_ENOMEM, "bench attn: no memory");
+    msgl__seqs_fill(&b->batch, 0, s->batch, 0, 0, s->batch, s->batch, b->lengths, b->device_lengths,
+                    &b->seqs);
     return 0;
 }
 
@@ -191,7 +194,8 @@ static void forward(void *ctx, int64_t call)
                                    .scale = 1 / sqrtf((float)s->head_dim),
                                    .softcap = s->softcap,
                                    .window = s->window};
-    b->backend->desc->forward(b->backend, &b->exec, &layer, &b->batch, b->q, b->q_row, b->out);
+    const msgl_attn_input in = {.q = b->q, .ld = b->q_row};
+    b->backend->desc->forward(b->backend, &b->exec, &layer, &b->seqs, &in, b->out);
 }
 
 static double time_ms(bench *b, msgl_work_fn fn, void *ctx, int64_t arg)
@@ -204,15 +208,18 @@ static double time_ms(bench *b, msgl_work_fn fn, void *ctx, int64_t arg)
 
 static int measure_prepare(bench *b, msgl_attn_bench_result *out)
 {
+    const msgl_attn a = {.prefill = b->backend, .decode = b->backend};
     double prepare[16];
     for (int i = 0; i < 16; i++) {
         const uint64_t t = msgl__now_ns();
-        const int rc = b->backend->desc->prepare_metadata(b->backend, &b->batch);
+        const int rc = msgl__attn_prepare(&a, &b->seqs);
         if (rc != 0) return rc;
         prepare[i] = (double)(msgl__now_ns() - t) * 1e-6;
     }
     out->prepare_ms = median(prepare, 16);
-    return 0;
+    msgl__attn_copy_in(&a, &b->exec, &b->seqs);
+    msgl__attn_begin(&a, &b->exec, &b->seqs);
+    return b->exec.status;
 }
 
 // Median over calls of fn(ctx, 0), (ctx, 1) ... for about `seconds`.
@@ -222,7 +229,7 @@ static int sample(bench *b, msgl_work_fn fn, void *ctx, double seconds, double *
     const double warm = b->device != NULL ? WARM_SECONDS_GPU : 0;
     const uint64_t start = msgl__now_ns();
     int n = 0;
-    for (int64_t call = 0; n < MAX_SAMPLES; call++) { // the first call warms up (and plans)
+    for (int64_t call = 0; n < MAX_SAMPLES; call++) { // the first call warms up
         const double took = time_ms(b, fn, ctx, call);
         const double so_far = (double)(msgl__now_ns() - start) * 1e-9;
         if (b->exec.status != 0 || took < 0)
@@ -328,8 +335,8 @@ static void release(bench *b)
     if (b->backend != NULL) b->backend->desc->destroy(b->backend);
     msgl__page_table_destroy(&b->table);
     msgl__free(b->samples);
-    msgl__free(b->batch.out_loc);
-    msgl__free(b->batch.positions);
+    if (b->device != NULL) give(b, b->device_lengths, msgl__seqs_bytes(b->shape->batch));
+    msgl__free(b->lengths);
     msgl__free(b->batch.reqs);
     give(b, b->device_table, b->table_bytes);
     give(b, b->out, b->q_bytes);

@@ -1,8 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "attention/paged.h"
 
-#include <string.h>
-
 #include "core/mem.h"
 
 enum {
@@ -171,8 +169,8 @@ void msgl__attn_plan_tiles(const msgl_attn_config *cfg, const msgl_attn_workspac
 }
 
 void msgl__attn_call_init(const msgl_attn_config *cfg, const msgl_attn_workspace *w,
-                          const msgl_attn_layer *layer, const void *q, size_t ld, void *out,
-                          msgl_attn_call *c)
+                          const msgl_attn_layer *layer, const msgl_seqs *seqs,
+                          const msgl_attn_input *in, void *out, msgl_attn_call *c)
 {
     *c = (msgl_attn_call){.dtype = cfg->pool->dtype,
                           .num_q_heads = cfg->num_q_heads,
@@ -180,43 +178,19 @@ void msgl__attn_call_init(const msgl_attn_config *cfg, const msgl_attn_workspace
                           .head_dim = cfg->head_dim,
                           .k = msgl__kv_k(cfg->pool, layer->layer),
                           .v = msgl__kv_v(cfg->pool, layer->layer),
-                          .q = q,
-                          .ld_q = ld,
+                          .q = in->q,
+                          .ld_q = in->ld,
                           .out = out,
                           .ld_out = (size_t)cfg->num_q_heads * (size_t)cfg->head_dim,
                           .scale = layer->scale,
                           .softcap = layer->softcap,
                           .out_scale = 1,
                           .window = layer->window,
+                          .cu_seqlens_q = seqs->cu_seqlens_q,
+                          .seqlens_k = seqs->seqlens_k,
                           .part_rows = w->part_rows,
                           .parts = w->parts,
                           .pending = w->pending,
                           .scratch = w->scratch,
                           .scratch_stride = w->scratch_stride};
-}
-
-void msgl__attn_seqlens(const msgl_batch *batch, int32_t *cu_seqlens_q, int32_t *cu_seqlens_k,
-                        int32_t *seqlens_k, int32_t *max_q, int32_t *max_k)
-{
-    int32_t cached = 0;
-    *max_q = *max_k = 0;
-    cu_seqlens_k[0] = 0;
-    for (int32_t i = 0; i < batch->size; i++) {
-        const msgl_batch_req *r = &batch->reqs[i];
-        seqlens_k[i] = r->device_len;
-        cu_seqlens_k[i + 1] = cu_seqlens_k[i] + r->device_len;
-        cached |= r->cached_len;
-        if (msgl__extend_len(r) > *max_q) *max_q = msgl__extend_len(r);
-        if (r->device_len > *max_k) *max_k = r->device_len;
-    }
-    cu_seqlens_q[0] = 0;
-    if (*max_q <= 1) {
-        for (int32_t i = 0; i < batch->size; i++) cu_seqlens_q[i + 1] = i + 1;
-    } else if (cached == 0) {
-        memcpy(cu_seqlens_q, cu_seqlens_k, ((size_t)batch->size + 1) * sizeof *cu_seqlens_q);
-    } else {
-        for (int32_t i = 0; i < batch->size; i++) {
-            cu_seqlens_q[i + 1] = cu_seqlens_q[i] + msgl__extend_len(&batch->reqs[i]);
-        }
-    }
 }

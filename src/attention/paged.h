@@ -43,19 +43,13 @@ void msgl__attn_plan_tiles(const msgl_attn_config *cfg, const msgl_attn_workspac
                            const int32_t *cu_seqlens_q, const int32_t *seqlens_k,
                            msgl_attn_plan *p);
 
-// The fields of a call that depend on the backend and the layer only.
+// The fields of a call that depend on the backend, the layer and the lengths only.
 void msgl__attn_call_init(const msgl_attn_config *cfg, const msgl_attn_workspace *w,
-                          const msgl_attn_layer *layer, const void *q, size_t ld, void *out,
-                          msgl_attn_call *c);
+                          const msgl_attn_layer *layer, const msgl_seqs *seqs,
+                          const msgl_attn_input *in, void *out, msgl_attn_call *c);
 
 // Checks limits that every backend relies on; MSGL_EINVAL names the field.
 int msgl__attn_config_check(const msgl_attn_config *cfg, msgl_err *err);
-
-// cu_seqlens_q [size + 1], by FlashAttention's three cases: one token each (0, 1, 2, ...), nothing
-// cached (the running sum of the key lengths), or the running sum of the new tokens. seqlens_k
-// [size], cu_seqlens_k [size + 1]. *max_q and *max_k get the largest lengths.
-void msgl__attn_seqlens(const msgl_batch *batch, int32_t *cu_seqlens_q, int32_t *cu_seqlens_k,
-                        int32_t *seqlens_k, int32_t *max_q, int32_t *max_k);
 
 // Carves size bytes (rounded up to 64) from *at.
 static inline void *msgl__attn_carve(char **at, size_t size)

@@ -8,7 +8,6 @@
 
 #include "attention/attention.h"
 #include "attention/auto.h"
-#include "attention/hybrid.h"
 #include "core/attributes.h"
 #include "kernel/cuda_loader.h"
 
@@ -339,11 +338,4 @@ int32_t msgl__attn_page_size(const msgl_attn_choice *c, int32_t wanted, char war
         return d->page_override;
     }
     return wanted;
-}
-
-int msgl__attn_create(const msgl_attn_choice *c, const msgl_attn_config *cfg,
-                      msgl_attn_backend **out, msgl_err *err)
-{
-    if (c->prefill == c->decode) return c->prefill->create(cfg, out, err);
-    return msgl__attn_hybrid_create(c, cfg, out, err);
 }

@@ -66,8 +66,8 @@ static int submit(struct step_bench *b, int slot, msgl_phase phase, int first, i
             .sample = device >= b->prompt_len,
             .sampling = msgl__sampling_params_default()};
     }
-    msgl_batch batch = {.phase = phase,
-                        .size = count,
+    msgl_batch batch = {.size = count,
+                        .num_decode = phase == MSGL_DECODE ? count : 0,
                         .padded_size = count,
                         .num_tokens = count * (device - cached),
                         .reqs = b->reqs[slot],

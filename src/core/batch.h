@@ -1,9 +1,11 @@
 // SPDX-License-Identifier: Apache-2.0
 //
-// What one step of the engine works on, and what comes back. A batch is a snapshot: the scheduler
-// may change its requests while the step runs (overlap scheduling), so lengths and sampling
-// parameters are copied in. Token ids are not in it: they live in the engine's token pool, indexed
-// like the page table, where the sampler writes the next token without the host in between.
+// What one step of the engine works on, and what comes back. A step is ragged: each request has any
+// number of new tokens, one for an answer that goes on, many for a chunk of a prompt, and all of
+// them go through the layers together. A batch is a snapshot: the scheduler may change its requests
+// while the step runs (overlap scheduling), so lengths and sampling parameters are copied in. Token
+// ids are not in it: they live in the engine's token pool, indexed like the page table, where the
+// sampler writes the next token without the host in between.
 #ifndef MSGL_CORE_BATCH_H
 #define MSGL_CORE_BATCH_H
 
@@ -12,6 +14,7 @@
 
 #include "core/sampling_params.h"
 
+// A request's part in a step: a chunk of its prompt, or one more token of its answer.
 typedef enum msgl_phase { MSGL_PREFILL, MSGL_DECODE } msgl_phase;
 
 typedef struct msgl_batch_req {
@@ -28,19 +31,31 @@ typedef struct msgl_batch_req {
     msgl_sampling_params sampling;
 } msgl_batch_req;
 
+// Requests of a step whose tokens are neighbours, as attention and every other mixer over sequences
+// takes them. The engine computes this once per step and owns the arrays; those of the device have
+// the same content at addresses that captured graphs keep (on the CPU they are the host's).
+typedef struct msgl_seqs {
+    msgl_phase phase;            // prefill: also when a mixer takes chunks and answers together
+    int32_t size;                // requests, those that only pad a captured graph included
+    int32_t first_token;         // row of the step at which they begin
+    int32_t num_tokens;          // rows
+    int32_t max_seqlen_q;        // most new tokens and most keys of a request; of a graph: of any
+    int32_t max_seqlen_k;        // batch that it may be launched for
+    const int32_t *cu_seqlens_q; // [size + 1] first row of each request, from 0
+    const int32_t *seqlens_k;    // [size] keys, the new tokens' included
+    const int32_t *table_rows;   // [size] row of page table and token pool
+    const int32_t *dev_cu_seqlens_q, *dev_seqlens_k, *dev_table_rows;
+    int32_t slot; // of the step
+    bool graph;   // for a captured graph: no launch may depend on the lengths
+} msgl_seqs;
+
 typedef struct msgl_batch {
-    msgl_phase phase;     // decode: extend_len is 1 for all
     int32_t size;         // requests
+    int32_t num_decode;   // the first so many are answers with one new token each, then come chunks
     int32_t padded_size;  // >= size; rows beyond size are dummy requests (captured graphs)
     int32_t num_tokens;   // sum of extend_len
     msgl_batch_req *reqs; // [size]
-    // What a graph is captured for: no request of a replay is longer (device_len).
-    int32_t max_seq_len;
-    // Filled by the engine before prepare_metadata, in request order, host memory:
-    int32_t *positions;  // [num_tokens] position of each token in its sequence
-    int32_t *out_loc;    // [num_tokens] slot in the KV pool that the token's K and V go to
-    void *attn_metadata; // the attention backend's, valid for this step
-    int32_t slot;        // which of the engine's staging sets this batch uses (a ring)
+    int32_t slot;         // which of the engine's staging sets this batch uses (a ring)
 } msgl_batch;
 
 static inline int32_t msgl__extend_len(const msgl_batch_req *r)
@@ -62,7 +77,9 @@ typedef struct msgl_token_logprobs {
 // Result of a step, in memory of the engine, valid until its slot is used again.
 typedef struct msgl_step_result {
     int32_t size;
-    const int32_t *tokens; // [size] sampled token, -1 where the request did not sample
+    // Chosen tokens: those of request i are [cu_tokens[i], cu_tokens[i + 1]); none for a chunk that
+    // is not its prompt's last.
+    const int32_t *tokens, *cu_tokens;
     const int32_t *status; // [size] 0, or MSGL_ENUMERIC: the logits were NaN, no token
     int32_t num_logprobs;
     const msgl_token_logprobs *logprobs; // in request order, positions ascending

@@ -362,8 +362,7 @@ static void choose_limits(msgl_engine *e, const msgl_engine_config *cfg)
     const bool on_host = e->device->kind == MSGL_DEVICE_CPU;
     e->max_running = cfg->max_running;
     e->info.max_prefill_tokens = cfg->max_prefill_tokens;
-    e->max_step_tokens =
-        cfg->max_prefill_tokens > cfg->max_running ? cfg->max_prefill_tokens : cfg->max_running;
+    e->max_step_tokens = cfg->max_prefill_tokens + cfg->max_running; // chunks beside answers
     // Mini-SGLang's defaults.
     e->graph_max_bs = cfg->graph_max_bs >= 0 ? cfg->graph_max_bs : e->large_gpu ? 256 : 160;
     e->logits_rows = on_host ? 64 : 256;
@@ -449,7 +448,7 @@ void msgl__engine_destroy(msgl_engine *e)
 {
     if (e == NULL) return;
     msgl__graphs_destroy(e);
-    if (e->attn != NULL) e->attn->desc->destroy(e->attn);
+    msgl__attn_destroy(&e->attn);
     msgl__page_table_destroy(&e->page_table);
     for (int32_t i = e->num_blocks - 1; i >= 0; i--) {
         const msgl_block *b = &e->blocks[i];

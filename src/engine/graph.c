@@ -27,14 +27,7 @@ static int32_t ladder(int32_t max, int32_t *sizes)
 static void dummy_batch(msgl_engine *e, msgl_engine_step *s, int32_t size)
 {
     s->batch = (msgl_batch){
-        .phase = MSGL_DECODE,
-        .size = size,
-        .padded_size = size,
-        .num_tokens = size,
-        .reqs = s->reqs,
-        .positions = s->io.positions,
-        .out_loc = s->io.out_loc,
-    };
+        .size = size, .num_decode = size, .padded_size = size, .num_tokens = size, .reqs = s->reqs};
     for (int32_t i = 0; i < size; i++) {
         s->reqs[i] = (msgl_batch_req){.table_idx = e->max_running, .device_len = 1};
     }
@@ -49,13 +42,11 @@ static void dummy_batch(msgl_engine *e, msgl_engine_step *s, int32_t size)
 static int capture(msgl_engine *e, msgl_decode_graph *out, msgl_err *err)
 {
     msgl_engine_step *s = &e->steps[0];
-    const msgl_attn_desc *attn = e->attn->desc;
     msgl_device *d = e->device;
     const int32_t size = out->size;
     msgl__step_bind(e, s, size);
     dummy_batch(e, s, size);
-    s->batch.max_seq_len = out->max_seq_len;
-    int code = attn->prepare_for_capture(e->attn, &s->batch);
+    int code = msgl__step_seqs(e, s, out);
     if (code != 0) return msgl__err_set(err, code, "graph of %d requests: attention", size);
     msgl__step_copy_in(e, s);
     e->exec.status = 0;
@@ -77,18 +68,18 @@ static int capture(msgl_engine *e, msgl_decode_graph *out, msgl_err *err)
 
 int msgl__graphs_capture(msgl_engine *e, int32_t max_size, msgl_err *err)
 {
-    const msgl_attn_desc *attn = e->attn->desc;
+    const msgl_attn_backend *attn = e->attn.decode;
+    const msgl_attn_desc *desc = attn->desc;
     if (max_size > e->max_running) max_size = e->max_running;
-    if (e->device->ops->graph_begin == NULL || max_size < 1 || !attn->graph ||
+    if (e->device->ops->graph_begin == NULL || max_size < 1 || !desc->graph ||
         msgl__rope_per_request(&e->model.cfg.rope)) {
         return 0;
     }
     int32_t sizes[MSGL_MAX_SIZES], n = 0;
     const int32_t num_sizes = ladder(max_size, sizes), longest = e->info.max_seq_len;
-    int code = attn->init_capture(e->attn, longest, sizes, num_sizes, err);
+    int code = 0;
     for (int32_t i = 0; i < num_sizes; i++) {
-        const int32_t len =
-            attn->short_seq_len != NULL ? attn->short_seq_len(e->attn, sizes[i]) : 0;
+        const int32_t len = desc->short_seq_len != NULL ? desc->short_seq_len(attn, sizes[i]) : 0;
         if (len > 0 && len < longest && n + num_sizes - i < MSGL_MAX_GRAPHS) {
             e->graphs[n++] = (msgl_decode_graph){.size = sizes[i], .max_seq_len = len};
         }

@@ -29,6 +29,7 @@ typedef struct msgl_engine_io {
     int32_t *id_index;            // [num_tokens] places of the input ids in the token pool
     int32_t *rows;                // [num_rows] tokens of the step that get logits, ascending
     int32_t *record_index;        // [num_records] place in the token pool of the row's target
+    void *seqs[2];                // by phase: lengths and table rows, as core/seqs.h lays them out
 } msgl_engine_io;
 
 typedef struct msgl_decode_graph {
@@ -42,21 +43,23 @@ typedef struct msgl_decode_graph {
 typedef struct msgl_engine_step {
     msgl_batch batch; // a copy: the caller's may change while the step runs
     msgl_batch_req *reqs;
-    void *host;                     // the block that io's arrays are in
-    msgl_engine_io io, dev;         // the same layout, here and on the device
+    void *host;             // the block that io's arrays are in
+    msgl_engine_io io, dev; // the same layout, here and on the device
+    msgl_seqs seqs[2];      // answers, then chunks; or both at once
+    int32_t num_seqs;
     const msgl_decode_graph *graph; // that runs it; NULL: launched kernel by kernel
     msgl_rope_segment *segments;
     int32_t num_segments;
     int32_t num_rows, num_samples, num_records;
     int32_t *row_sample;         // [num_rows] which of the sampled rows it is, -1: not sampled
     int32_t *row_record;         // [num_rows] which of the records it is, -1: none wanted
-    int32_t *sample_req;         // [num_samples] request in the batch
+    int32_t *sample_req;         // [num_samples] request in the batch, ascending
     bool any_random, any_filter; // of the sampled rows
     msgl_token_logprobs *records;
     // Results
     int32_t *sampled; // [2, max_running] tokens of the samples, then their status, by the kernel
-    int32_t *tokens, *status; // [batch.size]
-    int failure;              // 0, or what broke the step
+    int32_t *cu_tokens, *status; // [batch.size + 1], [batch.size]
+    int failure;                 // 0, or what broke the step
     uint64_t submit_ns, compute_ns;
     bool in_flight;
 } msgl_engine_step;
@@ -105,7 +108,7 @@ struct msgl_engine {
     msgl_kv_pool kv;
     msgl_page_table page_table;
     msgl_attn_choice attn_choice;
-    msgl_attn_backend *attn;
+    msgl_attn attn;
     msgl_exec exec;
     msgl_arena arena, scratch;
     int32_t max_step_tokens, max_running;
@@ -131,6 +134,8 @@ size_t msgl__staging_host_bytes(const msgl_engine *e);
 size_t msgl__staging_device_bytes(const msgl_engine *e);
 void msgl__staging_place(msgl_engine *e, void *host, void *device);
 void msgl__step_bind(const msgl_engine *e, msgl_engine_step *s, int32_t num_tokens);
+// The bytes of s->io that s's sequences read.
+size_t msgl__step_io_bytes(const msgl_engine_step *s);
 
 // step.c
 int msgl__engine_write_tokens(void *engine, int32_t table_idx, int32_t pos, const int32_t *ids,
@@ -138,8 +143,11 @@ int msgl__engine_write_tokens(void *engine, int32_t table_idx, int32_t pos, cons
 int msgl__engine_submit(void *engine, msgl_batch *b);
 int msgl__engine_wait(void *engine, int32_t slot, msgl_step_result *out);
 const char *msgl__engine_fault(void *engine);
-// Dummy requests in the places [from, padded_size) of a decode step.
+// Dummy tokens in the places [from, padded_size) of a decode step.
 void msgl__step_pad(msgl_engine *e, msgl_engine_step *s, int32_t from);
+// The step's sequences, and what attention prepares for them; for a graph with its limits. 0, or a
+// failure of the attention backend.
+int msgl__step_seqs(msgl_engine *e, msgl_engine_step *s, const msgl_decode_graph *graph);
 // On the device's queue: the staging; and what is captured, everything from ids to the logits of
 // all tokens and the tokens chosen from them, as far as io.late wants them.
 void msgl__step_copy_in(msgl_engine *e, const msgl_engine_step *s);

@@ -7,6 +7,7 @@
 #include <string.h>
 
 #include "core/mem.h"
+#include "core/seqs.h"
 #include "engine/internal.h"
 
 // Hands out pieces of a block, 64-byte aligned; with no block it only counts.
@@ -35,11 +36,13 @@ static size_t cut_io(const msgl_engine *e, size_t tokens, void *base, msgl_engin
     io->late = cut(&c, 1, sizeof *io->late);
     io->sample_rows = cut(&c, r, sizeof *io->sample_rows);
     io->sample_index = cut(&c, r, sizeof *io->sample_index);
+    io->seqs[MSGL_DECODE] = cut(&c, msgl__seqs_bytes(e->max_running), 1);
     io->positions = cut(&c, tokens, sizeof *io->positions);
     io->out_loc = cut(&c, tokens, sizeof *io->out_loc);
     io->id_index = cut(&c, tokens, sizeof *io->id_index);
     io->rows = cut(&c, tokens, sizeof *io->rows);
     io->record_index = cut(&c, tokens, sizeof *io->record_index);
+    io->seqs[MSGL_PREFILL] = cut(&c, msgl__seqs_bytes(e->max_running), 1); // last: often unused
     return io->bytes = c.used;
 }
 
@@ -56,7 +59,7 @@ static size_t cut_step(const msgl_engine *e, void *base, msgl_engine_step *s)
     s->row_sample = cut(&c, t, sizeof *s->row_sample);
     s->row_record = cut(&c, t, sizeof *s->row_record);
     s->sample_req = cut(&c, r, sizeof *s->sample_req);
-    s->tokens = cut(&c, r, sizeof *s->tokens);
+    s->cu_tokens = cut(&c, r + 1, sizeof *s->cu_tokens);
     s->status = cut(&c, r, sizeof *s->status);
     return c.used;
 }
@@ -99,4 +102,10 @@ void msgl__step_bind(const msgl_engine *e, msgl_engine_step *s, int32_t num_toke
     const size_t tokens = exact > most ? most : exact;
     (void)cut_io(e, tokens > least ? tokens : least, s->host, &s->io);
     (void)cut_io(e, tokens > least ? tokens : least, e->dev.base, &s->dev);
+}
+
+size_t msgl__step_io_bytes(const msgl_engine_step *s)
+{
+    const bool chunks = s->seqs[s->num_seqs - 1].phase == MSGL_PREFILL;
+    return chunks ? s->io.bytes : (size_t)((char *)s->io.seqs[MSGL_PREFILL] - (char *)s->host);
 }

@@ -7,6 +7,7 @@
 #include <string.h>
 
 #include "core/mem.h"
+#include "core/seqs.h"
 #include "engine/internal.h"
 #include "utils/clock.h"
 
@@ -82,13 +83,48 @@ static void stage_rows(msgl_engine *e, msgl_engine_step *s)
     for (int32_t i = 0; i < s->batch.size; i++) {
         const msgl_batch_req *r = &s->reqs[i];
         const int32_t n = msgl__extend_len(r);
+        s->cu_tokens[i] = s->num_samples;
+        s->status[i] = 0;
         for (int32_t j = r->logits_from; j < n; j++) {
             stage_row(e, s, i, first + j, r->cached_len + j);
         }
-        s->tokens[i] = -1;
-        s->status[i] = 0;
         first += n;
     }
+    s->cu_tokens[s->batch.size] = s->num_samples;
+}
+
+// Requests [first, end), whose tokens begin at row first_token, as the step's next sequences. The
+// host's arrays serve a CPU's kernels too: a slot is written again only after its step.
+static msgl_seqs *add_seqs(const msgl_engine *e, msgl_engine_step *s, msgl_phase phase,
+                           int32_t first, int32_t end, int32_t padded_size)
+{
+    msgl_seqs *seqs = &s->seqs[s->num_seqs++];
+    const int32_t first_token = first == 0 ? 0 : s->batch.num_decode;
+    msgl__seqs_fill(&s->batch, first, end, first_token, padded_size, e->max_running, e->max_running,
+                    s->io.seqs[phase], s->dev.seqs[phase], seqs);
+    seqs->slot = (int32_t)(s - e->steps);
+    return seqs;
+}
+
+int msgl__step_seqs(msgl_engine *e, msgl_engine_step *s, const msgl_decode_graph *graph)
+{
+    const int32_t size = s->batch.size, decode = s->batch.num_decode;
+    s->num_seqs = 0;
+    if (graph != NULL) {
+        msgl_seqs *seqs = add_seqs(e, s, MSGL_DECODE, 0, size, graph->size);
+        seqs->max_seqlen_k = graph->max_seq_len;
+        seqs->graph = true;
+    } else if (msgl__attn_ragged(&e->attn)) {
+        (void)add_seqs(e, s, decode < size ? MSGL_PREFILL : MSGL_DECODE, 0, size, 0);
+    } else {
+        if (decode > 0) (void)add_seqs(e, s, MSGL_DECODE, 0, decode, 0);
+        if (decode < size) (void)add_seqs(e, s, MSGL_PREFILL, decode, size, 0);
+    }
+    int code = 0;
+    for (int32_t i = 0; i < s->num_seqs && code == 0; i++) {
+        code = msgl__attn_prepare(&e->attn, &s->seqs[i]);
+    }
+    return code;
 }
 
 // The graph chooses tokens when all its rows want one and none has filters, whose kernel is another
@@ -115,9 +151,12 @@ void msgl__step_pad(msgl_engine *e, msgl_engine_step *s, int32_t from)
 void msgl__step_copy_in(msgl_engine *e, const msgl_engine_step *s)
 {
     const msgl_device_ops *ops = e->device->ops;
-    ops->copy_in(e->device, e->dev.base, s->host, s->io.bytes);
+    ops->copy_in(e->device, e->dev.base, s->host, msgl__step_io_bytes(s));
     ops->copy_in(e->device, e->dev.records, s->records,
                  (size_t)s->num_records * sizeof *s->records);
+    for (int32_t i = 0; i < s->num_seqs; i++) {
+        msgl__attn_copy_in(&e->attn, &e->exec, &s->seqs[i]);
+    }
 }
 
 static void replay(msgl_engine *e, msgl_engine_step *s)
@@ -125,8 +164,6 @@ static void replay(msgl_engine *e, msgl_engine_step *s)
     const msgl_device_ops *ops = e->device->ops;
     ops->inputs_begin(e->device);
     msgl__step_copy_in(e, s);
-    const int code = e->attn->desc->prepare_for_replay(e->attn, &s->batch);
-    if (code != 0) e->exec.status = code;
     ops->graph_launch(e->device, s->graph->graph);
 }
 
@@ -139,9 +176,11 @@ static const void *forward(msgl_engine *e, msgl_engine_step *s, int32_t num_rows
         .x = &e->exec,
         .k = &e->kernels,
         .comm = &e->comm,
-        .attn = e->attn,
+        .attn = &e->attn,
         .pool = &e->kv,
-        .batch = &s->batch,
+        .num_tokens = s->batch.num_tokens,
+        .seqs = s->seqs,
+        .num_seqs = s->num_seqs,
         .arena = &e->arena,
         .token_pool = e->dev.token_pool,
         .id_index = s->dev.id_index,
@@ -154,6 +193,9 @@ static const void *forward(msgl_engine *e, msgl_engine_step *s, int32_t num_rows
         .num_segments = s->num_segments,
         .rope_scale = e->rope_scale,
     };
+    for (int32_t i = 0; i < s->num_seqs; i++) {
+        msgl__attn_begin(&e->attn, &e->exec, &s->seqs[i]);
+    }
     return e->model.cfg.arch->forward(&e->model, f, s->dev.rows, num_rows);
 }
 
@@ -196,7 +238,7 @@ static void run_step(void *ctx, int64_t slot)
 static bool batch_valid(const msgl_engine *e, const msgl_batch *b)
 {
     if (b->slot < 0 || b->slot >= MSGL_ENGINE_SLOTS || e->steps[b->slot].in_flight || b->size < 1 ||
-        b->size > e->max_running) {
+        b->size > e->max_running || b->num_decode < 0 || b->num_decode > b->size) {
         return false;
     }
     int64_t tokens = 0;
@@ -204,7 +246,7 @@ static bool batch_valid(const msgl_engine *e, const msgl_batch *b)
         const msgl_batch_req *r = &b->reqs[i];
         if (r->table_idx < 0 || r->table_idx >= e->max_running || r->cached_len < 0 ||
             r->device_len <= r->cached_len || r->device_len > e->info.max_seq_len ||
-            r->logits_from < 0 || (b->phase == MSGL_DECODE && msgl__extend_len(r) != 1)) {
+            r->logits_from < 0 || (i < b->num_decode && msgl__extend_len(r) != 1)) {
             return false;
         }
         tokens += msgl__extend_len(r);
@@ -230,12 +272,10 @@ int msgl__engine_submit(void *engine, msgl_batch *b)
     msgl__step_bind(e, s, b->num_tokens);
     s->batch = *b;
     s->batch.reqs = s->reqs;
-    s->batch.positions = s->io.positions;
-    s->batch.out_loc = s->io.out_loc;
     stage_tokens(e, s);
     stage_rows(e, s);
     s->graph = NULL;
-    if (b->phase == MSGL_DECODE && s->num_rows == b->size) {
+    if (b->num_decode == b->size && s->num_rows == b->size) {
         s->graph = msgl__graphs_find(e, b->size, longest(b));
         if (s->graph != NULL) s->batch.padded_size = s->graph->size;
     }
@@ -243,10 +283,8 @@ int msgl__engine_submit(void *engine, msgl_batch *b)
     msgl__step_pad(e, s, b->size);
     s->num_segments =
         msgl__rope_prepare(&e->model.cfg.rope, &s->batch, s->io.inv_freq, s->segments);
-    if (s->graph == NULL) { // a graph's metadata is filled, padded, by prepare_for_replay
-        const int code = e->attn->desc->prepare_metadata(e->attn, &s->batch);
-        if (code != 0) return code;
-    }
+    const int code = msgl__step_seqs(e, s, s->graph);
+    if (code != 0) return code;
     s->in_flight = true;
     s->submit_ns = msgl__now_ns();
     e->device->ops->arm(e->device, b->slot);
@@ -275,12 +313,12 @@ int msgl__engine_wait(void *engine, int32_t slot, msgl_step_result *out)
     if (s->failure != 0) return s->failure;
     const int32_t *status = s->sampled + e->max_running;
     for (int32_t i = 0; i < s->num_samples; i++) {
-        s->tokens[s->sample_req[i]] = s->sampled[i];
-        s->status[s->sample_req[i]] = status[i];
+        if (status[i] != 0) s->status[s->sample_req[i]] = status[i];
     }
     *out = (msgl_step_result){
         .size = s->batch.size,
-        .tokens = s->tokens,
+        .tokens = s->sampled,
+        .cu_tokens = s->cu_tokens,
         .status = s->status,
         .num_logprobs = s->num_records,
         .logprobs = s->records,

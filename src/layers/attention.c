@@ -1,13 +1,26 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "layers/attention.h"
 
+// The step's sequences one after the other: answers' and chunks' tokens have kernels of their own.
+static void attend(const msgl_forward *f, const msgl_attention *a, const void *qkv, size_t ld,
+                   void *out)
+{
+    const size_t out_ld = (size_t)a->num_heads * (size_t)a->head_dim;
+    for (int32_t i = 0; i < f->num_seqs; i++) {
+        const msgl_seqs *seqs = &f->seqs[i];
+        const msgl_attn_input in = {.q = msgl__row(f, qkv, seqs->first_token, ld), .ld = ld};
+        msgl__attn_forward(f->attn, f->x, &a->geometry, seqs, &in,
+                           msgl__row(f, out, seqs->first_token, out_ld));
+    }
+}
+
 void msgl__attention(msgl_forward *f, const msgl_attention *a, const msgl_norm *norm,
                      const void *in, const float *cos_sin, void *qkv, void *out)
 {
     const msgl_rope_call rope = {
         .qkv = qkv,
         .ld = (size_t)a->qkv.w.n,
-        .tokens = f->batch->num_tokens,
+        .tokens = f->num_tokens,
         .num_q_heads = a->num_heads,
         .num_kv_heads = a->num_kv_heads,
         .head_dim = a->head_dim,
@@ -21,13 +34,13 @@ void msgl__attention(msgl_forward *f, const msgl_attention *a, const msgl_norm *
         .v_pool = msgl__kv_v(f->pool, a->geometry.layer),
         .slots = f->out_loc,
     };
-    const msgl_attn_desc *attn = f->attn->desc;
-    if (attn->takes_rope != NULL && attn->takes_rope(f->attn, f->batch)) {
+    if (f->num_seqs == 1 && msgl__attn_takes_rope(f->attn, f->seqs)) {
+        const msgl_attn_input both = {.q = qkv, .ld = rope.ld, .rope = &rope};
         msgl__linear(f, &a->qkv, norm, in, qkv, rope.tokens);
-        attn->forward_rope(f->attn, f->x, &a->geometry, f->batch, &rope, out);
+        msgl__attn_forward(f->attn, f->x, &a->geometry, f->seqs, &both, out);
     } else {
         msgl__linear_rope(f, &a->qkv, norm, in, &rope);
-        attn->forward(f->attn, f->x, &a->geometry, f->batch, qkv, rope.ld, out);
+        attend(f, a, qkv, rope.ld, out);
     }
     msgl__arena_reset(f->x->scratch);
 }

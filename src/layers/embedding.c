@@ -16,7 +16,7 @@ static void rope_table(msgl_forward *f, int32_t dim, float *cos_sin)
 
 void msgl__embed(msgl_forward *f, const msgl_weight *w, int32_t dim, void *out, float *cos_sin)
 {
-    const int32_t tokens = f->batch->num_tokens;
+    const int32_t tokens = f->num_tokens;
     const msgl_embed_call c = {
         .tokens = tokens,
         .pool = f->token_pool,

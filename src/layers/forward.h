@@ -18,8 +18,10 @@ typedef struct msgl_forward {
     msgl_exec *x;
     const msgl_kernels *k;
     msgl_comm *comm;
-    msgl_attn_backend *attn;
-    const msgl_batch *batch;
+    const msgl_attn *attn;
+    int32_t num_tokens;       // of the step, padding included
+    const msgl_seqs *seqs;    // [num_seqs] they cover the step's tokens in order
+    int32_t num_seqs;         //
     const msgl_kv_pool *pool; // where K and V go
     msgl_arena *arena;        // step arena
     // Token t is token_pool[id_index[t]]; its slot goes to the same place of page_table (NULL: the

@@ -501,8 +501,8 @@ static int fill_text(msgl_llm *l, struct slot *s, const msgl_token_event *e, boo
     msgl__strbuf_clear(&l->piece);
     if (s->detok == NULL) return 0;
     int rc = 0;
-    if (e->token >= 0 && e->finish != MSGL_FINISH_STOP) {
-        rc = msgl__detok_push(s->detok, e->token, &l->text);
+    if (e->num_tokens > 0 && e->finish != MSGL_FINISH_STOP) {
+        rc = msgl__detok_push(s->detok, e->tokens[0], &l->text);
         if (rc == MSGL_EINVAL) rc = 0; // an id that has no text (padding of the vocabulary)
     }
     if (rc == 0 && e->finish != MSGL_FINISH_NONE) rc = msgl__detok_finish(s->detok, &l->text);
@@ -515,7 +515,8 @@ static int fill_text(msgl_llm *l, struct slot *s, const msgl_token_event *e, boo
     return rc;
 }
 
-static void on_event(msgl_llm *l, const msgl_token_event *e)
+// An event of at most one token.
+static void on_token(msgl_llm *l, const msgl_token_event *e)
 {
     static const int FINISH[] = {[MSGL_FINISH_NONE] = MSGL_NOT_FINISHED,
                                  [MSGL_FINISH_STOP] = MSGL_STOP,
@@ -528,9 +529,9 @@ static void on_event(msgl_llm *l, const msgl_token_event *e)
         if (e->finish != MSGL_FINISH_NONE) slot_release(l, s);
         return;
     }
-    if (e->token >= 0) s->generated++;
+    if (e->num_tokens > 0) s->generated++;
     msgl_piece piece = {.request = e->uid,
-                        .token = e->token,
+                        .token = e->num_tokens > 0 ? e->tokens[0] : -1,
                         .finish = FINISH[e->finish],
                         .status = e->status,
                         .error = e->text,
@@ -560,6 +561,26 @@ static void on_event(msgl_llm *l, const msgl_token_event *e)
     } else if (done_here || unwanted) {
         abort_slot(l, s); // out of memory for the list: the request runs on, unheard
     }
+}
+
+// A piece has one token. The log-probabilities of the prompt go with the first.
+static void on_event(msgl_llm *l, const msgl_token_event *e)
+{
+    msgl_token_event one = *e;
+    for (int32_t t = 0; t + 1 < e->num_tokens; t++) {
+        const int32_t left = e->num_tokens - t - 1;
+        one.num_tokens = 1;
+        one.finish = MSGL_FINISH_NONE;
+        one.num_logprobs = e->num_logprobs > left ? e->num_logprobs - left : 0;
+        one.num_logprobs -= (int32_t)(one.logprobs - e->logprobs);
+        on_token(l, &one);
+        one.tokens++;
+        one.logprobs += one.num_logprobs;
+    }
+    one.finish = e->finish;
+    one.num_logprobs = e->num_logprobs - (int32_t)(one.logprobs - e->logprobs);
+    if (e->num_tokens > 0) one.num_tokens = 1;
+    on_token(l, &one);
 }
 
 static void on_tokens(void *ctx, const msgl_msg_tokens *tokens)

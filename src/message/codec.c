@@ -137,12 +137,13 @@ static int put_tokens(msgpack_packer *pk, const msgl_msg_tokens *t)
     for (int32_t i = 0; i < t->num_events; i++) {
         const msgl_token_event *e = &t->events[i];
         if ((int)e->finish < MSGL_FINISH_NONE || e->finish > MSGL_FINISH_ERROR ||
-            e->num_logprobs < 0) {
+            e->num_tokens < 0 || e->num_logprobs < 0) {
             return MSGL_EINVAL;
         }
         msgpack_pack_array(pk, 8);
         msgpack_pack_uint64(pk, e->uid);
-        msgpack_pack_int32(pk, e->token);
+        msgpack_pack_array(pk, (size_t)e->num_tokens);
+        for (int32_t j = 0; j < e->num_tokens; j++) msgpack_pack_int32(pk, e->tokens[j]);
         msgpack_pack_int32(pk, (int32_t)e->finish);
         msgpack_pack_int32(pk, e->prompt_tokens);
         msgpack_pack_int32(pk, e->cached_tokens);
@@ -171,7 +172,7 @@ static void put_ready(msgpack_packer *pk, const msgl_msg_ready *r)
 
 static void put_stats(msgpack_packer *pk, const msgl_msg_stats *s)
 {
-    msgpack_pack_array(pk, 12);
+    msgpack_pack_array(pk, 13);
     msgpack_pack_uint64(pk, s->step);
     msgpack_pack_int32(pk, s->running);
     msgpack_pack_int32(pk, s->waiting);
@@ -184,6 +185,7 @@ static void put_stats(msgpack_packer *pk, const msgl_msg_stats *s)
     msgpack_pack_uint64(pk, s->cached_tokens);
     msgpack_pack_uint64(pk, s->requests_done);
     msgpack_pack_uint64(pk, s->requests_aborted);
+    msgpack_pack_uint64(pk, s->requests_retracted);
 }
 
 static int put_fields(msgpack_packer *pk, const msgl_msg *m)
@@ -470,7 +472,15 @@ static void rd_event(reader *r, msgl_token_event *e)
     *e = (msgl_token_event){0};
     rd_tuple(r, 8, "tokens.event");
     e->uid = rd_u64(r, "tokens.uid");
-    e->token = rd_i32(r, -1, INT32_MAX, "tokens.token");
+    const size_t num_tokens = rd_array(r, 1, INT32_MAX, "tokens.tokens");
+    if (num_tokens > 0 && r->rc == 0) {
+        int32_t *tokens = rd_alloc(r, num_tokens, sizeof *tokens, "tokens.tokens");
+        for (size_t i = 0; i < num_tokens && r->rc == 0; i++) {
+            tokens[i] = rd_i32(r, 0, INT32_MAX, "tokens.tokens");
+        }
+        e->tokens = tokens;
+        e->num_tokens = (int32_t)num_tokens;
+    }
     e->finish = (msgl_finish)rd_i32(r, MSGL_FINISH_NONE, MSGL_FINISH_ERROR, "tokens.finish");
     e->prompt_tokens = rd_i32(r, 0, INT32_MAX, "tokens.prompt_tokens");
     e->cached_tokens = rd_i32(r, 0, INT32_MAX, "tokens.cached_tokens");
@@ -507,7 +517,7 @@ static void rd_ready(reader *r, msgl_msg_ready *m)
 
 static void rd_stats(reader *r, msgl_msg_stats *s)
 {
-    rd_tuple(r, 12, "stats");
+    rd_tuple(r, 13, "stats");
     s->step = rd_u64(r, "stats.step");
     s->running = rd_i32(r, 0, INT32_MAX, "stats.running");
     s->waiting = rd_i32(r, 0, INT32_MAX, "stats.waiting");
@@ -520,6 +530,7 @@ static void rd_stats(reader *r, msgl_msg_stats *s)
     s->cached_tokens = rd_u64(r, "stats.cached_tokens");
     s->requests_done = rd_u64(r, "stats.requests_done");
     s->requests_aborted = rd_u64(r, "stats.requests_aborted");
+    s->requests_retracted = rd_u64(r, "stats.requests_retracted");
 }
 
 int msgl__msg_decode(const void *data, size_t len, msgl_msg_mem *mem, msgl_msg *out, msgl_err *err)

@@ -45,13 +45,14 @@ typedef enum msgl_finish {
 // One request's part of a step.
 typedef struct msgl_token_event {
     uint64_t uid;
-    int32_t token; // -1: none (abort, error, a prompt chunk that only brings prompt logprobs)
-    msgl_finish finish;
+    const int32_t *tokens; // [num_tokens] the answer's next ones; none with an abort, an error, or
+    int32_t num_tokens;    // a prompt chunk that only brings prompt logprobs
+    msgl_finish finish;    // after the last of them
     int32_t prompt_tokens, cached_tokens; // of the request; cached: prefix found at admission
     int32_t status;                       // MSGL_FINISH_ERROR: MSGL_E code
     const char *text;                     // MSGL_FINISH_ERROR: one line, else NULL
-    int32_t
-        num_logprobs; // asked for: rows for prompt tokens (ascending positions), then for `token`
+    // Asked for: rows for prompt tokens, then for `tokens`, by ascending positions.
+    int32_t num_logprobs;
     const msgl_token_logprobs *logprobs; // .req is not meaningful here
 } msgl_token_event;
 
@@ -71,6 +72,7 @@ typedef struct msgl_msg_stats {
     int32_t running, waiting;
     int32_t free_pages, cached_pages, used_pages, total_pages; // free + cached + used = total
     uint64_t prompt_tokens, generated_tokens, cached_tokens, requests_done, requests_aborted;
+    uint64_t requests_retracted; // sent back to the queue for want of pages; they continued later
 } msgl_msg_stats;
 
 typedef struct msgl_msg {

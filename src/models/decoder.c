@@ -145,7 +145,7 @@ size_t msgl__decoder_workspace(const msgl_model *m, int32_t max_tokens, int32_t 
 
 static bool take_buffers(const msgl_model_config *c, msgl_forward *f, int32_t num_rows, buffers *b)
 {
-    const size_t t = (size_t)f->batch->num_tokens, h = (size_t)c->hidden_size;
+    const size_t t = (size_t)f->num_tokens, h = (size_t)c->hidden_size;
     const size_t q = (size_t)c->num_heads * (size_t)c->head_dim;
     const size_t kv = (size_t)c->num_kv_heads * (size_t)c->head_dim;
     b->cos_sin = msgl__take_rows(f, t, (size_t)c->head_dim, MSGL_F32);
@@ -155,7 +155,7 @@ static bool take_buffers(const msgl_model_config *c, msgl_forward *f, int32_t nu
     b->rows_attn = msgl__activation(f, (size_t)num_rows, q);
     b->rows_residual = msgl__activation(f, (size_t)num_rows, h);
     f->feed = (msgl_norm_feed){0};
-    if (f->batch->num_tokens <= f->k->gemm.feed_rows) {
+    if (f->num_tokens <= f->k->gemm.feed_rows) {
         f->feed.scaled = msgl__activation(f, t, h);
         f->feed.sums = msgl__take_rows(f, t, feed_parts(c), MSGL_F32);
     }
@@ -180,7 +180,7 @@ void *msgl__decoder_forward(const msgl_model *m, msgl_forward *f, const int32_t 
                             int32_t num_rows)
 {
     const msgl_model_config *c = &m->cfg;
-    const int32_t tokens = f->batch->num_tokens, q = c->num_heads * c->head_dim;
+    const int32_t tokens = f->num_tokens, q = c->num_heads * c->head_dim;
     const msgl_decoder_layer *last = &m->layers[c->num_layers - 1];
     buffers b;
     if (!take_buffers(c, f, num_rows, &b)) return NULL;

@@ -40,8 +40,8 @@ static int check_request(const msgl_scheduler *s, const msgl_req *r, msgl_err *e
     const bool lengths = r->num_ids >= r->prompt_len && r->num_ids <= r->max_len &&
                          r->device_len >= 0 && r->device_len < r->max_len &&
                          r->device_len <= have && r->held.len <= have;
-    const bool state = r->state == MSGL_REQ_PREFILL  ? r->device_len < r->prompt_len
-                       : r->state == MSGL_REQ_DECODE ? r->device_len >= r->prompt_len
+    const bool state = r->state == MSGL_REQ_PREFILL  ? r->device_len < r->fill_len
+                       : r->state == MSGL_REQ_DECODE ? r->device_len >= r->fill_len
                                                      : r->inflight > 0;
     if (!lengths || !state || r->row < 0 || r->row >= s->cfg.max_running) {
         return msgl__err_set(err, MSGL_EINTERNAL,
@@ -52,9 +52,24 @@ static int check_request(const msgl_scheduler *s, const msgl_req *r, msgl_err *e
     return 0;
 }
 
+// In the order of arrival, without rows.
+static int check_waiting(const msgl_scheduler *s, msgl_err *err)
+{
+    for (const msgl_req *r = s->waiting.head; r != NULL; r = r->next) {
+        const bool order = r->next == NULL || r->next->arrival > r->arrival;
+        if (!order || r->row >= 0 || r->state != MSGL_REQ_WAITING || r->inflight != 0) {
+            return msgl__err_set(err, MSGL_EINTERNAL, "request %llu waits: state %d, row %d%s",
+                                 (unsigned long long)r->uid, (int)r->state, r->row,
+                                 order ? "" : ", before an older one");
+        }
+    }
+    return 0;
+}
+
 int msgl__scheduler_check(const msgl_scheduler *s, msgl_err *err)
 {
     int rc = msgl__cache_check(s->cache, err);
+    if (rc == 0) rc = check_waiting(s, err);
     if (rc != 0) return rc;
     memset(s->marks, 0, (size_t)s->cfg.num_pages);
     msgl__cache_mark(s->cache, s->marks, MARK_FREE, MARK_CACHED);
@@ -64,7 +79,7 @@ int msgl__scheduler_check(const msgl_scheduler *s, msgl_err *err)
         rc = check_request(s, r, err);
         if (rc == 0) rc = check_row(s, r, &used, err);
         if (rc != 0) return rc;
-        reserved += msgl__sched_pages_for(s, r->max_len) - r->num_pages;
+        if (r->reserved > r->num_pages) reserved += r->reserved - r->num_pages;
         locks += r->held.node != MSGL_CACHE_ROOT;
     }
     if (n.free + n.cached + used != n.total || reserved != s->reserved ||

@@ -14,6 +14,7 @@ typedef enum msgl_req_state {
     MSGL_REQ_WAITING, // in `waiting`; owns nothing
     MSGL_REQ_PREFILL, // in `running`, with a row and pages; prompt not submitted to its end
     MSGL_REQ_DECODE,  // prompt submitted, first token sampled or on its way
+    MSGL_REQ_LEAVING, // goes back to `waiting` when no step in flight uses its row and pages
     MSGL_REQ_DONE,    // finished or aborted; keeps row and pages while a step in flight uses them
 } msgl_req_state;
 
@@ -21,16 +22,20 @@ typedef struct msgl_req {
     struct msgl_req *prev, *next; // in `waiting` or `running`
     struct msgl_req *uid_next;    // in a bucket of `uids`; not while DONE
     uint64_t uid;
+    uint64_t arrival; // the smaller, the older
     msgl_sampling_params sampling;
     msgl_req_state state;
     bool keep_kv;       // its K and V may go to the prefix cache at the end
     int32_t prompt_len; //
     int32_t max_len;    // prompt_len + max_tokens
     int32_t num_ids;    // tokens that the host knows: prompt and handled results
+    int32_t fill_len;   // tokens known when it got its row: they are computed in chunks
+    int32_t echoed;     // prompt tokens whose log-probabilities were submitted, if wanted
     int32_t device_len; // tokens whose K and V are in the pool once all submitted steps are done
     int32_t inflight;   // submitted steps with this request whose results are not handled
     int32_t row;        // of the page table; -1: none
     int32_t num_pages;  // that the row points to
+    int32_t reserved;   // pages that it was promised, num_pages among them; it may outgrow them
     int32_t cached_tokens;
     msgl_prefix held; // locked in the prefix cache
     int32_t ids[];    // [max_len]
@@ -59,12 +64,13 @@ struct msgl_scheduler {
     msgl_req *uids[MSGL_UID_BUCKETS];
     int32_t *free_rows; // stack
     int32_t num_free_rows;
-    int32_t reserved; // pages that running requests may still ask for
-    bool stuck;       // the head of the queue did not fit, and no pages have come back since
+    int32_t reserved;   // pages promised to running requests that they do not have yet
+    int32_t answer_len; // expected of an answer, in 1/16 tokens: of those seen, smoothed
+    uint64_t arrivals;
+    bool stuck; // the head of the queue did not fit, and no pages have come back since
     msgl_flight flights[MSGL_MAX_FLIGHTS];
     int32_t depth, num_flights, next_slot; // ring of flights
     msgl_token_event *events;              // [max_running]
-    msgl_phase last_phase;
     msgl_pace pace;
     int broken;     // the engine's failure; nothing runs any more
     uint8_t *marks; // [num_pages], for the check
@@ -76,6 +82,7 @@ void msgl__sched_retire(msgl_scheduler *s, msgl_req *r);
 
 // requests.c
 void msgl__req_push(msgl_req_list *l, msgl_req *r);
+void msgl__req_push_front(msgl_req_list *l, msgl_req *r);
 void msgl__req_unlink(msgl_req_list *l, msgl_req *r);
 void msgl__req_forget_uid(msgl_scheduler *s, msgl_req *r);
 void msgl__sched_emit_error(msgl_scheduler *s, uint64_t uid, int32_t prompt_len, int status,
@@ -84,13 +91,17 @@ void msgl__sched_emit_error(msgl_scheduler *s, uint64_t uid, int32_t prompt_len,
 // table.c: rows, pages, and what requests share.
 int32_t msgl__sched_pages_for(const msgl_scheduler *s, int32_t len);
 bool msgl__sched_admit(msgl_scheduler *s, msgl_req *r);
-void msgl__sched_grow(msgl_scheduler *s, msgl_req *r, int32_t device_len);
+// False: no page is left, and the youngest request is on its way out.
+bool msgl__sched_grow(msgl_scheduler *s, msgl_req *r, int32_t device_len);
 void msgl__sched_free_row(msgl_scheduler *s, msgl_req *r);
+// A request that no step in flight uses any more goes back to the head of the queue.
+void msgl__sched_leave(msgl_scheduler *s, msgl_req *r);
+// An answer has got `tokens` long; of one that has ended this was all.
+void msgl__sched_seen_answer(msgl_scheduler *s, int32_t tokens, bool ended);
 
-// prefill.c, decode.c: fill f->batch with requests; how many, or a failure of the engine.
-int msgl__sched_build_prefill(msgl_scheduler *s, msgl_flight *f);
-int msgl__sched_build_decode(msgl_scheduler *s, msgl_flight *f);
-void msgl__flight_add(msgl_flight *f, msgl_req *r, int32_t device_len);
+// batch.c: fills f->batch with what the next step computes: how many requests, or a failure of the
+// engine.
+int msgl__sched_build(msgl_scheduler *s, msgl_flight *f);
 
 // results.c: the oldest flight's results become events. Fails if the result makes no sense.
 int msgl__sched_handle(msgl_scheduler *s, msgl_flight *f, const msgl_step_result *res);

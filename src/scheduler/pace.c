@@ -1,40 +1,77 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "scheduler/pace.h"
 
-// Below LARGE tokens a step's fixed costs (reading the weights) hide what a token costs: such steps
-// can lower an estimate, but not make or raise one, or a short prompt would make all chunks tiny.
-enum { LARGE = 32, ROUND = 8, UNKNOWN = 512 };
+enum {
+    // Below LARGE tokens a step's fixed costs (reading the weights) hide what a token costs: such
+    // steps can lower an estimate, but not make or raise one, or a short prompt would make all
+    // chunks tiny.
+    LARGE = 32,
+    ROUND = 8,      // whole tiles of the GEMM kernels
+    UNKNOWN = 512,  // tokens, while nothing is known
+    SPREAD = 4,     // steps that a backlog is spread over
+    MAX_MIXED = 16, // in a row, before answers are measured alone again
+};
 
-static const uint64_t IDLE_NS = 500000000;  // of a prefill step while nobody waits for a token
+static const uint64_t IDLE_NS = 500000000;  // of a step while nobody waits for a token
 static const uint64_t STREAM_NS = 20000000; // of one that nobody notices in a stream
+static const uint64_t MAX_NS = UINT64_MAX / 1000000;
 
-void msgl__pace_observe(msgl_pace *p, msgl_phase phase, int32_t num_tokens, uint64_t compute_ns)
+static void observe_token(uint64_t *estimate, int32_t num_chunk, uint64_t ns)
 {
-    if (compute_ns < 1) compute_ns = 1;
-    if (compute_ns > UINT64_MAX / 1000000) compute_ns = UINT64_MAX / 1000000;
-    if (phase == MSGL_DECODE) {
-        p->decode_ns = p->decode_ns == 0 ? compute_ns : (3 * p->decode_ns + compute_ns) / 4;
-        return;
-    }
-    const uint64_t per = compute_ns * 1000 / (uint64_t)num_tokens + 1;
-    if (num_tokens >= LARGE && p->prefill_token_ps == 0) {
-        p->prefill_token_ps = per;
-    } else if (num_tokens >= LARGE || per < p->prefill_token_ps) {
-        p->prefill_token_ps = (p->prefill_token_ps + per) / 2;
+    const uint64_t per = ns * 1000 / (uint64_t)num_chunk + 1;
+    if (num_chunk >= LARGE && *estimate == 0) {
+        *estimate = per;
+    } else if (*estimate != 0 && (num_chunk >= LARGE || per < *estimate)) {
+        *estimate = (*estimate + per) / 2;
     }
 }
 
-int32_t msgl__pace_budget(const msgl_pace *p, bool decoding, int32_t max_tokens)
+void msgl__pace_observe(msgl_pace *p, int32_t num_answers, int32_t num_chunk, uint64_t compute_ns)
 {
-    if (decoding && p->decode_ns == 0) return 0;
-    int64_t n = decoding ? LARGE : UNKNOWN;
-    if (p->prefill_token_ps > 0) {
-        const uint64_t share = p->decode_ns / 4 * 7;
-        const uint64_t ns = !decoding ? IDLE_NS : share > STREAM_NS ? share : STREAM_NS;
-        const uint64_t fit = ns * 1000 / p->prefill_token_ps;
-        n = fit > INT32_MAX ? INT32_MAX : (int64_t)fit;
+    if (compute_ns < 1) compute_ns = 1;
+    if (compute_ns > MAX_NS) compute_ns = MAX_NS;
+    if (num_chunk == 0) {
+        p->answers_ns = p->answers_ns == 0 ? compute_ns : (3 * p->answers_ns + compute_ns) / 4;
+        p->mixed_in_row = 0;
+    } else if (num_answers == 0) {
+        observe_token(&p->chunk_ps, num_chunk, compute_ns);
+    } else {
+        const uint64_t alone = p->answers_ns;
+        observe_token(&p->riding_ps, num_chunk, compute_ns > alone ? compute_ns - alone : 1);
+        p->mixed_in_row++;
     }
-    n = n / ROUND * ROUND; // whole tiles of the GEMM kernels
+}
+
+static int64_t tokens_in(uint64_t ns, uint64_t token_ps)
+{
+    const uint64_t n = ns * 1000 / token_ps;
+    return n > INT32_MAX ? INT32_MAX : (int64_t)n;
+}
+
+static int64_t beside_answers(const msgl_pace *p, int64_t backlog)
+{
+    const uint64_t alone = p->answers_ns,
+                   gap = alone / 2 * 5 > STREAM_NS ? alone / 2 * 5 : STREAM_NS;
+    const uint64_t token_ps = p->riding_ps > 0 ? p->riding_ps : p->chunk_ps;
+    if (alone == 0 || p->mixed_in_row >= MAX_MIXED) return 0;
+    if (token_ps == 0) return LARGE;
+    // Tokens for half of what the answers take are worth a step of their own.
+    const int64_t fit = tokens_in(gap - alone, token_ps), least = tokens_in(alone / 2, token_ps);
+    const int64_t share = backlog / SPREAD, wanted = share > least ? share : least;
+    return wanted < fit ? wanted : fit;
+}
+
+int32_t msgl__pace_budget(const msgl_pace *p, int32_t num_answers, int64_t backlog,
+                          int32_t max_tokens)
+{
+    int64_t n = UNKNOWN;
+    if (num_answers > 0) {
+        n = beside_answers(p, backlog);
+        if (n == 0) return 0;
+    } else if (p->chunk_ps > 0) {
+        n = tokens_in(IDLE_NS, p->chunk_ps);
+    }
+    n = n / ROUND * ROUND;
     if (n < ROUND) n = ROUND;
     return n < max_tokens ? (int32_t)n : max_tokens;
 }

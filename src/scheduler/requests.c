@@ -20,6 +20,19 @@ void msgl__req_push(msgl_req_list *l, msgl_req *r)
     l->count++;
 }
 
+void msgl__req_push_front(msgl_req_list *l, msgl_req *r)
+{
+    r->prev = NULL;
+    r->next = l->head;
+    if (l->head != NULL) {
+        l->head->prev = r;
+    } else {
+        l->tail = r;
+    }
+    l->head = r;
+    l->count++;
+}
+
 void msgl__req_unlink(msgl_req_list *l, msgl_req *r)
 {
     if (r->prev != NULL) {
@@ -58,12 +71,8 @@ void msgl__req_forget_uid(msgl_scheduler *s, msgl_req *r)
 static void emit_end(msgl_scheduler *s, uint64_t uid, int32_t prompt_len, msgl_finish finish,
                      int status, const char *text)
 {
-    const msgl_token_event e = {.uid = uid,
-                                .token = -1,
-                                .finish = finish,
-                                .prompt_tokens = prompt_len,
-                                .status = status,
-                                .text = text};
+    const msgl_token_event e = {
+        .uid = uid, .finish = finish, .prompt_tokens = prompt_len, .status = status, .text = text};
     s->emit(s->emit_ctx, &(msgl_msg_tokens){.num_events = 1, .events = &e});
 }
 
@@ -133,11 +142,13 @@ void msgl__scheduler_add(msgl_scheduler *s, const msgl_msg_request *q)
         return;
     }
     *r = (msgl_req){.uid = q->uid,
+                    .arrival = s->arrivals++,
                     .sampling = q->sampling,
                     .keep_kv = true,
                     .prompt_len = q->num_ids,
                     .max_len = q->num_ids + max_tokens,
                     .num_ids = q->num_ids,
+                    .cached_tokens = -1,
                     .row = -1,
                     .held.node = MSGL_CACHE_ROOT};
     memcpy(r->ids, q->ids, (size_t)q->num_ids * sizeof r->ids[0]);

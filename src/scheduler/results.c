@@ -22,11 +22,12 @@ static void finish(msgl_scheduler *s, msgl_req *r, msgl_token_event *e, msgl_fin
     r->state = MSGL_REQ_DONE;
     msgl__req_forget_uid(s, r);
     s->stats.requests_done++;
+    if (why != MSGL_FINISH_ERROR) msgl__sched_seen_answer(s, r->num_ids - r->prompt_len, true);
 }
 
 static void fail(msgl_scheduler *s, msgl_req *r, msgl_token_event *e, int status, const char *text)
 {
-    e->token = -1;
+    e->num_tokens = 0;
     e->status = status;
     e->text = text;
     e->num_logprobs = 0;
@@ -35,9 +36,10 @@ static void fail(msgl_scheduler *s, msgl_req *r, msgl_token_event *e, int status
     finish(s, r, e, MSGL_FINISH_ERROR);
 }
 
-// What request i of the batch learns from the step; false: nothing to tell.
-static bool make_event(msgl_scheduler *s, const msgl_batch_req *b, msgl_req *r, int32_t token,
-                       int32_t status, msgl_token_event *e)
+// What request r learns from its tokens of the step; false: nothing to tell.
+static bool make_event(msgl_scheduler *s, const msgl_batch_req *b, msgl_req *r,
+                       const int32_t *tokens, int32_t num_tokens, int32_t status,
+                       msgl_token_event *e)
 {
     if (status != 0) {
         fail(s, r, e, status,
@@ -45,17 +47,21 @@ static bool make_event(msgl_scheduler *s, const msgl_batch_req *b, msgl_req *r, 
         return true;
     }
     if (!b->sample) return e->num_logprobs > 0;
-    if (token < 0 || token >= s->cfg.vocab_size) {
-        fail(s, r, e, MSGL_EINTERNAL, "the engine returned no token");
-        return true;
-    }
-    e->token = token;
-    r->ids[r->num_ids++] = token;
-    s->stats.generated_tokens++;
-    if (is_stop(s, r, token)) {
-        finish(s, r, e, MSGL_FINISH_STOP);
-    } else if (r->num_ids == r->max_len) {
-        finish(s, r, e, MSGL_FINISH_LENGTH);
+    if (num_tokens < 1) fail(s, r, e, MSGL_EINTERNAL, "the engine returned no token");
+    for (int32_t i = 0; i < num_tokens && r->state != MSGL_REQ_DONE; i++) {
+        const int32_t token = tokens[i];
+        if (token < 0 || token >= s->cfg.vocab_size) {
+            fail(s, r, e, MSGL_EINTERNAL, "the engine returned a token outside the vocabulary");
+            return true;
+        }
+        e->num_tokens++;
+        r->ids[r->num_ids++] = token;
+        s->stats.generated_tokens++;
+        if (is_stop(s, r, token)) {
+            finish(s, r, e, MSGL_FINISH_STOP);
+        } else if (r->num_ids == r->max_len) {
+            finish(s, r, e, MSGL_FINISH_LENGTH);
+        }
     }
     return true;
 }
@@ -64,7 +70,7 @@ int msgl__sched_handle(msgl_scheduler *s, msgl_flight *f, const msgl_step_result
 {
     const msgl_batch *b = &f->batch;
     if (res->size != b->size) return MSGL_EINTERNAL;
-    msgl__pace_observe(&s->pace, b->phase, b->num_tokens, res->compute_ns);
+    msgl__pace_observe(&s->pace, b->num_decode, b->num_tokens - b->num_decode, res->compute_ns);
     int32_t num_events = 0, row = 0;
     for (int32_t i = 0; i < b->size; i++) {
         msgl_req *r = f->owners[i];
@@ -72,17 +78,23 @@ int msgl__sched_handle(msgl_scheduler *s, msgl_flight *f, const msgl_step_result
         while (row < res->num_logprobs && res->logprobs[row].req == i) row++;
         msgl_token_event *e = &s->events[num_events];
         *e = (msgl_token_event){.uid = r->uid,
-                                .token = -1,
+                                .tokens = res->tokens + res->cu_tokens[i],
                                 .prompt_tokens = r->prompt_len,
                                 .cached_tokens = r->cached_tokens,
                                 .num_logprobs = row - first,
                                 .logprobs = row > first ? res->logprobs + first : NULL};
         r->inflight--;
         if (r->state != MSGL_REQ_DONE &&
-            make_event(s, &b->reqs[i], r, res->tokens[i], res->status[i], e)) {
+            make_event(s, &b->reqs[i], r, e->tokens, res->cu_tokens[i + 1] - res->cu_tokens[i],
+                       res->status[i], e)) {
             num_events++;
         }
-        if (r->state == MSGL_REQ_DONE && r->inflight == 0) msgl__sched_retire(s, r);
+        if (r->inflight > 0) continue;
+        if (r->state == MSGL_REQ_DONE) {
+            msgl__sched_retire(s, r);
+        } else if (r->state == MSGL_REQ_LEAVING) {
+            msgl__sched_leave(s, r);
+        }
     }
     s->stats.step++;
     if (num_events > 0) {

@@ -10,6 +10,9 @@
 #include "core/mem.h"
 #include "scheduler/internal.h"
 
+// Expected length of an answer before any was seen, in tokens.
+enum { FIRST_ANSWER = 256 };
+
 static int check_config(const msgl_scheduler_config *c, const msgl_runner *runner, msgl_err *err)
 {
     if (c->max_running < 1 || c->max_seq_len < 2 || c->max_prefill_tokens < 1 ||
@@ -62,6 +65,7 @@ int msgl__scheduler_create(const msgl_scheduler_config *cfg, const msgl_runner *
     s->runner = *runner;
     s->emit = emit;
     s->emit_ctx = emit_ctx;
+    s->answer_len = 16 * FIRST_ANSWER;
     s->depth = cfg->overlap && runner->num_slots >= MSGL_MAX_FLIGHTS ? MSGL_MAX_FLIGHTS : 1;
     rc = allocate(s, err);
     if (rc != 0) {
@@ -172,19 +176,9 @@ static int start_step(msgl_scheduler *s)
     msgl_flight *f = &s->flights[s->next_slot];
     msgl_batch_req *reqs = f->batch.reqs;
     msgl__cache_next_step(s->cache);
-    // A decode step after every prefill step, if anyone is waiting for a token; otherwise, and in
-    // batch jobs, prompts first, since they fill up the decode batches.
-    const bool after_prefill = s->last_phase == MSGL_PREFILL && !s->cfg.prefill_first;
-    const msgl_phase first = after_prefill ? MSGL_DECODE : MSGL_PREFILL;
-    int n = 0;
-    for (int turn = 0; turn < 2 && n == 0; turn++) {
-        const bool prefill = (first == MSGL_PREFILL) == (turn == 0);
-        f->batch = (msgl_batch){
-            .phase = prefill ? MSGL_PREFILL : MSGL_DECODE, .reqs = reqs, .slot = s->next_slot};
-        n = prefill ? msgl__sched_build_prefill(s, f) : msgl__sched_build_decode(s, f);
-    }
+    f->batch = (msgl_batch){.reqs = reqs, .slot = s->next_slot};
+    const int n = msgl__sched_build(s, f);
     if (n <= 0) return n;
-    s->last_phase = f->batch.phase;
     const int rc = s->runner.submit(s->runner.ctx, &f->batch);
     if (rc < 0) return rc;
     s->next_slot = (s->next_slot + 1) % s->depth;

@@ -137,10 +137,10 @@ static int put_stats(const msgl_msg_stats *s, msgl_strbuf *out)
         "{\"step\":%" PRIu64 ",\"running\":%d,\"waiting\":%d,\"free_pages\":%d,"
         "\"cached_pages\":%d,\"used_pages\":%d,\"total_pages\":%d,\"prompt_tokens\":%" PRIu64
         ",\"generated_tokens\":%" PRIu64 ",\"cached_tokens\":%" PRIu64 ",\"requests_done\":%" PRIu64
-        ",\"requests_aborted\":%" PRIu64 "}",
+        ",\"requests_aborted\":%" PRIu64 ",\"requests_retracted\":%" PRIu64 "}",
         s->step, s->running, s->waiting, s->free_pages, s->cached_pages, s->used_pages,
         s->total_pages, s->prompt_tokens, s->generated_tokens, s->cached_tokens, s->requests_done,
-        s->requests_aborted);
+        s->requests_aborted, s->requests_retracted);
 }
 
 static int put_str_field(msgl_strbuf *out, const char *name, const char *value)

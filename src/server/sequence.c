@@ -181,23 +181,22 @@ int msgl__sequence_event(msgl_sequence *s, const msgl_token_event *e)
     if (!s->started) rc = prompt_row(s, NULL);
     s->started = true;
     s->cached_tokens = e->cached_tokens;
-    const msgl_token_logprobs *row = NULL; // of e->token
-    for (int32_t i = 0; i < e->num_logprobs && rc == 0; i++) {
-        if ((size_t)e->logprobs[i].position >= s->prompt->len) {
-            row = &e->logprobs[i];
-        } else {
-            rc = prompt_row(s, &e->logprobs[i]);
-        }
+    int32_t i = 0; // then the rows of e->tokens, if they have any
+    for (; i < e->num_logprobs && (size_t)e->logprobs[i].position < s->prompt->len && rc == 0;
+         i++) {
+        rc = prompt_row(s, &e->logprobs[i]);
     }
     if (rc != 0) return rc;
     if (s->req->no_output) {
-        if (e->token >= 0 || e->finish != MSGL_FINISH_NONE) s->finish = "length";
+        if (e->num_tokens > 0 || e->finish != MSGL_FINISH_NONE) s->finish = "length";
         return 0;
     }
-    if (e->token >= 0) {
+    for (int32_t t = 0; t < e->num_tokens && s->finish == NULL && rc == 0; t++) {
         s->completion_tokens++;
         // The token that ended it (EOS, a stop id) is counted and not shown.
-        if (e->finish != MSGL_FINISH_STOP) rc = token_in(s, e->token, row);
+        const bool shown = e->finish != MSGL_FINISH_STOP || t + 1 < e->num_tokens;
+        const msgl_token_logprobs *row = i < e->num_logprobs ? &e->logprobs[i++] : NULL;
+        if (shown) rc = token_in(s, e->tokens[t], row);
     }
     if (rc == 0 && s->finish == NULL && e->finish != MSGL_FINISH_NONE) {
         rc = finish(s, e->finish == MSGL_FINISH_LENGTH ? "length" : "stop");

@@ -73,52 +73,7 @@ static void test_one_arithmetic(void **state)
     }
 }
 
-// Replaying a captured batch equals running it, for any lengths, and the captured pointers stay.
-static void test_graph(void **state)
-{
-    (void)state;
-    world_spec spec = BASE;
-    spec.level = msgl__cpu_level_detect();
-    world w;
-    world_open(&w, &spec);
-    const msgl_attn_desc *d = w.backend->desc;
-    const int32_t sizes[] = {1, 4, 8};
-    msgl_err err = {0};
-    for (int i = 0; i < 8; i++) world_request(&w, i, world_int(&w, 1, 900));
-    assert_int_equal(d->init_capture(w.backend, spec.max_seq_len, sizes, 3, &err), 0);
-    msgl_batch captured = {.phase = MSGL_DECODE, .padded_size = 8};
-    assert_int_equal(d->prepare_for_capture(w.backend, &captured), 0);
-    const msgl_table_metadata recorded = *(const msgl_table_metadata *)captured.attn_metadata;
-    for (int round = 0; round < 20; round++) {
-        step_req reqs[8];
-        const int n = world_int(&w, 1, 8);
-        for (int i = 0; i < n; i++) {
-            const int at = world_int(&w, 0, w.reqs[i].len - 1);
-            reqs[i] = (step_req){.req = i, .cached = at, .device = at + 1};
-        }
-        world_step(&w, MSGL_DECODE, reqs, n);
-        const size_t bytes = (size_t)n * w.out_ld * sizeof(float);
-        float *eager = malloc(bytes);
-        memcpy(eager, w.out, bytes);
-        world_prepare(&w, MSGL_DECODE, reqs, n);
-        memset(w.qkv + (size_t)n * w.ld, 0, (size_t)(8 - n) * w.ld * sizeof(float));
-        w.batch.padded_size = 8;
-        assert_int_equal(d->prepare_for_replay(w.backend, &w.batch), 0);
-        assert_ptr_equal(w.batch.attn_metadata, captured.attn_metadata);
-        const msgl_table_metadata *now = w.batch.attn_metadata;
-        assert_ptr_equal(now->page_table, recorded.page_table);
-        assert_ptr_equal(now->cache_seqlens, recorded.cache_seqlens);
-        assert_ptr_equal(now->cu_seqlens_q, recorded.cu_seqlens_q);
-        assert_ptr_equal(now->plan.works, recorded.plan.works);
-        world_forward(&w);
-        assert_memory_equal(w.out, eager, bytes);
-        for (size_t i = 0; i < (size_t)8 * w.out_ld; i++) assert_false(isnan(w.out[i]));
-        free(eager);
-    }
-    world_close(&w);
-}
-
-// The three cases of cu_seqlens_q, and the last row of each request.
+// Lengths and pages of a step with answers, chunks and whole prompts.
 static void test_metadata(void **state)
 {
     (void)state;
@@ -136,21 +91,24 @@ static void test_metadata(void **state)
     };
     for (size_t i = 0; i < 3; i++) {
         world_prepare(&w, i == 0 ? MSGL_DECODE : MSGL_PREFILL, cases[i].reqs, 3);
-        const msgl_table_metadata *md = w.batch.attn_metadata;
-        assert_memory_equal(md->cu_seqlens_q, cases[i].cu_q, sizeof cases[i].cu_q);
-        int32_t last[3];
-        w.backend->desc->last_indices(w.backend, &w.batch, last);
+        const msgl_seqs *seqs = &w.seqs[0];
+        const msgl_table_metadata *md = msgl__table_metadata(w.backend, seqs->slot);
+        assert_int_equal(w.num_seqs, 1);
+        assert_int_equal(seqs->phase, i == 0 ? MSGL_DECODE : MSGL_PREFILL);
+        assert_int_equal(seqs->num_tokens, cases[i].cu_q[3]);
+        assert_memory_equal(seqs->cu_seqlens_q, cases[i].cu_q, sizeof cases[i].cu_q);
         for (int r = 0; r < 3; r++) {
-            assert_int_equal(last[r], cases[i].cu_q[r + 1] - 1);
             const int pages = (cases[i].reqs[r].device + 15) / 16;
-            for (int p = 0; p < (md->max_seqlen_k + 15) / 16; p++) {
+            assert_int_equal(seqs->seqlens_k[r], cases[i].reqs[r].device);
+            assert_int_equal(seqs->table_rows[r], r);
+            for (int p = 0; p < (seqs->max_seqlen_k + 15) / 16; p++) {
                 const int32_t got = md->page_table[r * md->table_width + p];
                 const int32_t slot = msgl__page_table_row(&w.table, r)[p * 16];
                 assert_int_equal(got, p < pages ? slot / 16 : -1);
             }
         }
+        assert_int_equal(md->table_width, 82);
     }
-    assert_int_equal(((const msgl_table_metadata *)w.batch.attn_metadata)->table_width, 82);
     world_close(&w);
 }
 
@@ -158,7 +116,6 @@ int main(void)
 {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(test_one_arithmetic),
-        cmocka_unit_test(test_graph),
         cmocka_unit_test(test_metadata),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);

@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 //
-// fi: the plan's properties over random batches, its laziness, captured graphs, and the merge of
-// partial results with empty parts.
+// fi: the plan's properties over random batches, that it is made once, and the merge of partial
+// results with empty parts.
 #include <math.h>
 #include <setjmp.h>
 #include <stdarg.h>
@@ -17,7 +17,6 @@ enum { MAX_BS = 24, MAX_TOKENS = 4096, MAX_WORKS = 8192 };
 
 typedef struct plan_memory {
     int32_t request[MAX_WORKS], qo_tile[MAX_WORKS], kv_tile[MAX_WORKS];
-    bool valid[MAX_WORKS];
     int32_t o_indptr[MAX_BS + 1], merge_indptr[MAX_TOKENS + 1];
     unsigned char seen[MAX_WORKS];
 } plan_memory;
@@ -28,7 +27,6 @@ static msgl_fi_plan plan_over(plan_memory *m)
     return (msgl_fi_plan){.request_indices = m->request,
                           .qo_tile_indices = m->qo_tile,
                           .kv_tile_indices = m->kv_tile,
-                          .block_valid_mask = m->valid,
                           .o_indptr = m->o_indptr,
                           .merge_indptr = m->merge_indptr};
 }
@@ -53,10 +51,7 @@ static void check_cover(const msgl_fi_plan *p, plan_memory *m, const msgl_fi_pla
         const int at = base[i] + m->qo_tile[n] * chunks[i] + m->kv_tile[n];
         assert_in_range(at, base[i], base[i + 1] - 1);
         assert_int_equal(m->seen[at]++, 0);
-        assert_true(m->valid[n]);
     }
-    for (int n = p->num_works; n < p->padded_works; n++) assert_false(m->valid[n]);
-    assert_int_equal(p->padded_works, l->graph ? l->max_works : p->num_works);
     for (int i = 0, token = 0; i < bs; i++) {
         assert_int_equal(m->o_indptr[i + 1] - m->o_indptr[i], (qo[i + 1] - qo[i]) * chunks[i]);
         for (int t = qo[i]; t < qo[i + 1]; t++, token++) {
@@ -89,7 +84,6 @@ static void test_plan(void **state)
         if (world_int(&rng, 0, 3) == 0) l.fixed_chunk = world_int(&rng, 1000, 9000);
         l.max_works = (int32_t)msgl__fi_max_works(&l, bs, qo[bs]);
         if (l.fixed_chunk > 0) l.max_works = MAX_WORKS;
-        l.graph = world_int(&rng, 0, 1) && l.max_works <= MAX_WORKS;
         msgl_fi_plan p = plan_over(m);
         assert_int_equal(msgl__fi_plan(&l, bs, qo, kv, &p), 0);
         check_cover(&p, m, &l, bs, qo, kv);
@@ -107,7 +101,6 @@ static void test_plan(void **state)
             if (p.kv_chunk_size > 128) {
                 l.fixed_chunk = p.kv_chunk_size - 1;
                 l.max_works = MAX_WORKS;
-                l.graph = false;
                 assert_int_equal(msgl__fi_plan(&l, bs, qo, kv, &p), 0);
                 assert_true(p.num_works > limit);
             }
@@ -136,8 +129,8 @@ static world_spec base_spec(void)
                         .seed = 5};
 }
 
-// prepare_metadata leaves the plan to the first forward, which makes it once.
-static void test_lazy(void **state)
+// prepare makes indices and plan once for all layers.
+static void test_prepared(void **state)
 {
     (void)state;
     const world_spec spec = base_spec();
@@ -146,12 +139,10 @@ static void test_lazy(void **state)
     world_request(&w, 0, 3000);
     const step_req r = {.req = 0, .cached = 2999, .device = 3000};
     world_prepare(&w, MSGL_DECODE, &r, 1);
-    const msgl_fi_metadata *md = w.batch.attn_metadata;
-    assert_false(md->planned);
-    world_forward(&w);
-    assert_true(md->planned);
+    const msgl_fi_metadata *md = msgl__fi_metadata(w.backend, w.seqs[0].slot);
     assert_true(md->plan.split_kv);
     assert_true(md->plan.num_works > 1);
+    world_forward(&w);
     md->plan.request_indices[0] = 7; // a second plan would repair this
     world_forward(&w);
     assert_int_equal(md->plan.request_indices[0], 7);
@@ -205,53 +196,13 @@ static void test_deterministic(void **state)
     world_close(&w);
 }
 
-// A replay plans anew into the captured buffers: the pointers stay, the list keeps its length.
-static void test_graph(void **state)
-{
-    (void)state;
-    const world_spec spec = base_spec();
-    world w;
-    world_open(&w, &spec);
-    const msgl_attn_desc *d = w.backend->desc;
-    const int32_t sizes[] = {1, 2, 4};
-    msgl_err err = {0};
-    assert_int_equal(d->init_capture(w.backend, spec.max_seq_len + 1, sizes, 3, &err), MSGL_EINVAL);
-    assert_int_equal(d->init_capture(w.backend, spec.max_seq_len, sizes, 3, &err), 0);
-    for (int i = 0; i < 4; i++) world_request(&w, i, 2900 - 700 * i);
-    msgl_batch captured = {.phase = MSGL_DECODE, .padded_size = 4};
-    assert_int_equal(d->prepare_for_capture(w.backend, &captured), 0);
-    const msgl_fi_metadata recorded = *(const msgl_fi_metadata *)captured.attn_metadata;
-    for (int round = 0; round < 12; round++) {
-        step_req reqs[4];
-        const int n = 1 + round % 4;
-        for (int i = 0; i < n; i++) {
-            const int at = world_int(&w, 0, w.reqs[i].len - 1);
-            reqs[i] = (step_req){.req = i, .cached = at, .device = at + 1};
-        }
-        world_prepare(&w, MSGL_DECODE, reqs, n);
-        memset(w.qkv + (size_t)n * w.ld, 0, (size_t)(4 - n) * w.ld * sizeof(float));
-        w.batch.padded_size = 4;
-        assert_int_equal(d->prepare_for_replay(w.backend, &w.batch), 0);
-        const msgl_fi_metadata *now = w.batch.attn_metadata;
-        assert_ptr_equal(now, captured.attn_metadata);
-        assert_ptr_equal(now->indices, recorded.indices);
-        assert_ptr_equal(now->kv_indptr, recorded.kv_indptr);
-        assert_ptr_equal(now->works, recorded.works);
-        assert_int_equal(now->plan.padded_works, recorded.plan.padded_works);
-        world_forward(&w);
-        assert_true(world_error(&w, reqs, n) < world_tolerance("fi", spec.dtype));
-    }
-    w.batch.padded_size = 5;
-    assert_int_equal(d->prepare_for_replay(w.backend, &w.batch), MSGL_ELIMIT);
-    world_close(&w);
-}
-
 int main(void)
 {
     const struct CMUnitTest tests[] = {
-        cmocka_unit_test(test_plan),        cmocka_unit_test(test_lazy),
-        cmocka_unit_test(test_empty_parts), cmocka_unit_test(test_deterministic),
-        cmocka_unit_test(test_graph),
+        cmocka_unit_test(test_plan),
+        cmocka_unit_test(test_prepared),
+        cmocka_unit_test(test_empty_parts),
+        cmocka_unit_test(test_deterministic),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }

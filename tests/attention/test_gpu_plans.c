@@ -7,12 +7,14 @@
 #include <setjmp.h>
 #include <stdarg.h>
 #include <stdio.h>
+#include <stdlib.h>
 #include <string.h>
 
 #include <cmocka.h>
 
 #include "attention/fake_gpu.h"
 #include "core/attributes.h"
+#include "core/seqs.h"
 
 enum { ALL = -1 };
 
@@ -46,7 +48,9 @@ typedef struct run { // of one model on one GPU
     fake_world w;
     msgl_attn_backend *b;
     stub_fi *fi;
+    msgl_attn attn;
     msgl_batch_req reqs[FAKE_RUNNING];
+    char *lengths; // of the sequences in each slot
     int32_t slot;
 } run;
 
@@ -69,29 +73,39 @@ static void open_run(run *r, const char *backend, const model *m, const struct g
     assert_int_equal(msgl__attn_supports(d, &n, &err), 0);
     fake_world_open(&r->w, &n);
     if (d->create(&r->w.cfg, &r->b, &err) != 0) fail_msg("%s", err.text);
+    r->attn = (msgl_attn){.prefill = r->b, .decode = r->b};
+    r->lengths = malloc(FAKE_SLOTS * msgl__seqs_bytes(FAKE_RUNNING));
 }
 
 static void close_run(run *r)
 {
-    r->b->desc->destroy(r->b);
+    msgl__attn_destroy(&r->attn);
+    free(r->lengths);
     fake_world_close(&r->w);
     fake_gpu_check();
 }
 
-static msgl_batch batch_of(run *r, msgl_phase phase, int32_t size, int32_t len)
+// Prepared; graph_size > 0: for a captured graph of so many requests.
+static msgl_seqs seqs_of(run *r, msgl_phase phase, int32_t size, int32_t len, int32_t graph_size)
 {
     for (int32_t i = 0; i < size; i++) {
         r->reqs[i] = (msgl_batch_req){
             .table_idx = i, .device_len = len, .cached_len = phase == MSGL_DECODE ? len - 1 : 0};
     }
     r->slot = (r->slot + 1) % FAKE_SLOTS;
-    return (msgl_batch){.phase = phase,
-                        .size = size,
-                        .padded_size = size,
-                        .num_tokens = phase == MSGL_DECODE ? size : size * len,
-                        .reqs = r->reqs,
-                        .max_seq_len = FAKE_SEQ_LEN,
-                        .slot = r->slot};
+    const msgl_batch batch = {.size = size,
+                              .num_decode = phase == MSGL_DECODE ? size : 0,
+                              .reqs = r->reqs,
+                              .slot = r->slot};
+    char *block = r->lengths + (size_t)r->slot * msgl__seqs_bytes(FAKE_RUNNING);
+    msgl_seqs seqs;
+    msgl__seqs_fill(&batch, 0, size, 0, graph_size, FAKE_RUNNING, FAKE_RUNNING, block, block, &seqs);
+    if (graph_size > 0) seqs.max_seqlen_k = FAKE_SEQ_LEN;
+    seqs.graph = graph_size > 0;
+    assert_int_equal(msgl__attn_prepare(&r->attn, &seqs), 0);
+    msgl__attn_copy_in(&r->attn, &r->w.exec, &seqs);
+    assert_int_equal(FAKE_GPU.bad_copies, 0);
+    return seqs;
 }
 
 static int32_t num_layers(const run *r)
@@ -105,14 +119,16 @@ static int32_t window_of(const run *r, int32_t layer)
 }
 
 // All layers of a step; what they were told to run is in fi->runs or FAKE_GPU.calls.
-static void forward(run *r, const msgl_batch *batch)
+static void forward(run *r, const msgl_seqs *seqs)
 {
+    const msgl_attn_input in = {0};
     r->fi->num_runs = FAKE_GPU.num_calls = 0;
+    msgl__attn_begin(&r->attn, &r->w.exec, seqs);
     for (int32_t l = 0; l < num_layers(r); l++) {
         const msgl_attn_variant *v = &r->m->variants.all[l % r->m->variants.count];
         const msgl_attn_layer layer = {
             .layer = l, .scale = 1, .softcap = v->softcap, .window = v->window};
-        r->b->desc->forward(r->b, &r->w.exec, &layer, batch, NULL, 0, NULL);
+        msgl__attn_forward(&r->attn, &r->w.exec, &layer, seqs, &in, NULL);
     }
     if (r->w.exec.status != 0) fail_msg("%s: status %d", r->m->name, r->w.exec.status);
     assert_int_equal(FAKE_GPU.bad_copies, 0);
@@ -137,22 +153,15 @@ static void graphs(run *r, bool one_window)
 {
     static const int32_t sizes[] = {FAKE_RUNNING, 2, 1};
     static msgl_fi_run_call captured[MSGL_COUNT(sizes)][STUB_MAX_RUNS];
-    msgl_err err = {0};
-    const msgl_attn_desc *d = r->b->desc;
-    assert_int_equal(d->init_capture(r->b, FAKE_SEQ_LEN, sizes, MSGL_COUNT(sizes), &err), 0);
     for (size_t i = 0; i < MSGL_COUNT(sizes); i++) {
-        msgl_batch batch = batch_of(r, MSGL_DECODE, sizes[i], 1);
-        assert_int_equal(d->prepare_for_capture(r->b, &batch), 0);
-        forward(r, &batch);
+        const msgl_seqs seqs = seqs_of(r, MSGL_DECODE, 0, 1, sizes[i]);
+        forward(r, &seqs);
         check_plans(r, r->fi->runs, sizes[i], one_window);
         memcpy(captured[i], r->fi->runs, sizeof captured[i]);
     }
     for (size_t i = 0; i < MSGL_COUNT(sizes); i++) {
         for (int32_t size = 1; size <= sizes[i]; size++) { // padded up to sizes[i]
-            msgl_batch batch = batch_of(r, MSGL_DECODE, size, 100 * size);
-            batch.padded_size = sizes[i];
-            assert_int_equal(d->prepare_for_replay(r->b, &batch), 0);
-            assert_int_equal(FAKE_GPU.bad_copies, 0);
+            (void)seqs_of(r, MSGL_DECODE, size, 100 * size, sizes[i]);
             check_plans(r, captured[i], sizes[i], one_window);
         }
     }
@@ -168,14 +177,12 @@ static void test_fi(void **state)
         open_run(&r, "fi", &MODELS[i / MSGL_COUNT(GPUS)], g);
         graphs(&r, fixed);
         for (int32_t step = 0; step < 3; step++) {
-            msgl_batch batch = batch_of(&r, MSGL_DECODE, 1 + step, 500);
-            assert_int_equal(r.b->desc->prepare_metadata(r.b, &batch), 0);
-            forward(&r, &batch);
+            msgl_seqs seqs = seqs_of(&r, MSGL_DECODE, 1 + step, 500, 0);
+            forward(&r, &seqs);
             check_plans(&r, r.fi->runs, 1 + step, fixed);
             // From 512 new tokens on, layers without window and cap have the Hopper kernel.
-            batch = batch_of(&r, MSGL_PREFILL, 1 + step, step == 0 ? 600 : 100);
-            assert_int_equal(r.b->desc->prepare_metadata(r.b, &batch), 0);
-            forward(&r, &batch);
+            seqs = seqs_of(&r, MSGL_PREFILL, 1 + step, step == 0 ? 600 : 100, 0);
+            forward(&r, &seqs);
             check_plans(&r, r.fi->runs, 1 + step, fixed);
         }
         close_run(&r);
@@ -190,9 +197,8 @@ static void test_fa(void **state)
         run r;
         open_run(&r, "fa", &MODELS[i], &GPUS[2]);
         for (int32_t step = 0; step < 3; step++) {
-            msgl_batch batch = batch_of(&r, MSGL_PREFILL, 2, 300);
-            assert_int_equal(r.b->desc->prepare_metadata(r.b, &batch), 0);
-            forward(&r, &batch);
+            const msgl_seqs seqs = seqs_of(&r, MSGL_PREFILL, 2, 300, 0);
+            forward(&r, &seqs);
             for (int32_t a = 0; a < num_layers(&r); a++) {
                 assert_true(fake_gpu_holds(FAKE_GPU.calls[a].plan, 1));
                 for (int32_t b = 0; b < num_layers(&r); b++) {
@@ -213,11 +219,11 @@ static void test_unknown_window(void **state)
     for (size_t i = 0; i < MSGL_COUNT(backends); i++) {
         run r;
         open_run(&r, backends[i], &MODELS[2], &GPUS[0]);
-        msgl_batch batch = batch_of(&r, MSGL_PREFILL, 2, 300);
-        assert_int_equal(r.b->desc->prepare_metadata(r.b, &batch), 0);
-        forward(&r, &batch);
+        const msgl_seqs seqs = seqs_of(&r, MSGL_PREFILL, 2, 300, 0);
+        const msgl_attn_input in = {0};
+        forward(&r, &seqs);
         const msgl_attn_layer other = {.layer = 0, .scale = 1, .window = 77};
-        r.b->desc->forward(r.b, &r.w.exec, &other, &batch, NULL, 0, NULL);
+        msgl__attn_forward(&r.attn, &r.w.exec, &other, &seqs, &in, NULL);
         assert_int_equal(r.w.exec.status, MSGL_EINVAL);
         close_run(&r);
     }

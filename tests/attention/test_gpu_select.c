@@ -13,6 +13,7 @@
 
 #include "attention/fake_gpu.h"
 #include "core/attributes.h"
+#include "core/seqs.h"
 
 static const msgl_attn_needs HOPPER = {.device = MSGL_DEVICE_CUDA,
                                        .capability = 90,
@@ -98,15 +99,15 @@ static void create(const msgl_attn_choice *c, const msgl_attn_needs *needs, cons
     n.page_size = msgl__attn_page_size(c, needs->page_size, NULL);
     fake_world w;
     fake_world_open(&w, &n);
-    msgl_attn_backend *b = NULL;
+    msgl_attn a;
     msgl_err err = {0};
-    if (msgl__attn_create(c, &w.cfg, &b, &err) != 0) {
+    if (msgl__attn_create(c, &w.cfg, &a, &err) != 0) {
         fail_msg("%s chose %s,%s for %d: group %d, head_dim %d, page %d, dtype %d: %s", spec,
                  c->prefill->name, c->decode->name, (int)n.capability,
                  (int)(n.num_q_heads / n.num_kv_heads), (int)n.head_dim, (int)n.page_size,
                  (int)n.kv_dtype, err.text);
     }
-    b->desc->destroy(b);
+    msgl__attn_destroy(&a);
     fake_world_close(&w);
     fake_gpu_check();
 }
@@ -331,20 +332,26 @@ static void test_tensor_cores(void **unused)
         assert_string_equal(warning, "");
         fake_world w;
         fake_world_open(&w, &n);
-        msgl_attn_backend *b;
-        assert_int_equal(msgl__attn_create(&c, &w.cfg, &b, NULL), 0);
+        msgl_attn a;
+        assert_int_equal(msgl__attn_create(&c, &w.cfg, &a, NULL), 0);
         msgl_batch_req r = {.device_len = 10, .cached_len = 9};
-        msgl_batch batch = {
-            .phase = MSGL_DECODE, .size = 1, .padded_size = 1, .num_tokens = 1, .reqs = &r};
+        const msgl_batch batch = {.size = 1, .num_decode = 1, .num_tokens = 1, .reqs = &r};
+        int32_t block[48];
+        msgl_seqs seqs;
+        assert_true(msgl__seqs_bytes(1) <= sizeof block);
+        msgl__seqs_fill(&batch, 0, 1, 0, 0, 1, 1, block, block, &seqs);
+        const msgl_attn_input in = {0};
         const msgl_attn_layer layer = {.scale = 1, .window = -1};
         fi->num_runs = 0;
-        assert_int_equal(b->desc->prepare_metadata(b, &batch), 0);
-        b->desc->forward(b, &w.exec, &layer, &batch, NULL, 0, NULL);
+        assert_int_equal(msgl__attn_prepare(&a, &seqs), 0);
+        msgl__attn_copy_in(&a, &w.exec, &seqs);
+        msgl__attn_begin(&a, &w.exec, &seqs);
+        msgl__attn_forward(&a, &w.exec, &layer, &seqs, &in, NULL);
         assert_int_equal(w.exec.status, 0);
         assert_int_equal(fi->num_runs, 1);
         const stub_plan *plan = fi->runs[0].plan_arrays;
         assert_int_equal(plan->kernel, cases[i].kernel);
-        b->desc->destroy(b);
+        msgl__attn_destroy(&a);
         fake_world_close(&w);
         fake_gpu_check();
     }

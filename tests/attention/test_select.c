@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 //
-// Registry, selection, page rules and the hybrid: names, pairs, auto, the texts of errors.
+// Registry, selection and page rules: names, pairs, auto, the texts of errors.
 #include <setjmp.h>
 #include <stdarg.h>
 #include <stdio.h>
@@ -11,7 +11,6 @@
 
 #include "attention/fa/fa.h"
 #include "attention/fi/fi.h"
-#include "attention/hybrid.h"
 #include "attention/trtllm/trtllm.h"
 #include "attention/auto.h"
 #include "attention/world.h"
@@ -240,131 +239,12 @@ static void test_registry(void **state)
         assert_non_null(d->summary);
         assert_non_null(d->create);
         assert_non_null(d->destroy);
-        assert_non_null(d->prepare_metadata);
         assert_non_null(d->forward);
-        assert_non_null(d->last_indices);
-        assert_int_equal(d->takes_rope != NULL, d->forward_rope != NULL);
-        assert_int_equal(d->graph, d->init_capture != NULL);
-        assert_int_equal(d->graph, d->prepare_for_capture != NULL);
-        assert_int_equal(d->graph, d->prepare_for_replay != NULL);
+        assert_true(d->copy_in == NULL || d->prepare != NULL);
+        assert_int_equal(d->ragged, (d->devices & 1u << MSGL_DEVICE_CPU) != 0);
         assert_int_equal(d->page_rule == MSGL_PAGE_SET, d->page_override != 0);
     }
     assert_null(msgl__attn_find("auto", MSGL_DEVICE_CPU));
-}
-
-// The hybrid gives each phase what its half alone gives, and graph calls go to the decode half.
-static void test_hybrid(void **state)
-{
-    (void)state;
-    const msgl_attn_choice pair = {&msgl__attn_fa, &msgl__attn_fi};
-    world_spec spec = {.choice = &pair,
-                       .level = msgl__cpu_level_detect(),
-                       .dtype = MSGL_BF16,
-                       .group = 2,
-                       .num_kv_heads = 2,
-                       .head_dim = 64,
-                       .page_size = 16,
-                       .max_running = 4,
-                       .max_seq_len = 1000,
-                       .max_step_tokens = 1000,
-                       .threads = 2,
-                       .window = -1,
-                       .seed = 11};
-    world both, half;
-    const step_req prefill = {0, 100, 400}, decode = {0, 899, 900};
-    world_open(&both, &spec);
-    world_request(&both, 0, 900);
-    assert_string_equal(both.backend->desc->name, "fa,fi");
-    assert_true(both.backend->desc->graph);
-    for (int i = 0; i < 2; i++) {
-        const step_req *r = i == 0 ? &prefill : &decode;
-        const msgl_phase phase = i == 0 ? MSGL_PREFILL : MSGL_DECODE;
-        spec.choice = NULL;
-        spec.desc = i == 0 ? &msgl__attn_fa : &msgl__attn_fi;
-        world_open(&half, &spec);
-        world_request(&half, 0, 900);
-        world_step(&both, phase, r, 1);
-        world_step(&half, phase, r, 1);
-        const size_t n = (size_t)(r->device - r->cached) * both.out_ld * sizeof(float);
-        assert_memory_equal(both.out, half.out, n);
-        world_close(&half);
-    }
-    const int32_t sizes[] = {2};
-    msgl_err err = {0};
-    msgl_batch captured = {.phase = MSGL_DECODE, .padded_size = 2};
-    assert_int_equal(both.backend->desc->init_capture(both.backend, 1000, sizes, 1, &err), 0);
-    assert_int_equal(both.backend->desc->prepare_for_capture(both.backend, &captured), 0);
-    const msgl_fi_metadata *md = captured.attn_metadata; // fi's
-    assert_int_equal(md->bs, 2);
-    assert_true(md->graph);
-    world_close(&both);
-}
-
-// A made-up backend that takes batches unrotated, or one that does not.
-static int create_taking(const msgl_attn_config *cfg, msgl_attn_backend **out, msgl_err *err);
-static int create_plain(const msgl_attn_config *cfg, msgl_attn_backend **out, msgl_err *err);
-
-static void destroy_nothing(msgl_attn_backend *b)
-{
-    (void)b;
-}
-
-static bool takes_any(const msgl_attn_backend *b, const msgl_batch *batch)
-{
-    (void)b, (void)batch;
-    return true;
-}
-
-static void note_rope(msgl_attn_backend *b, msgl_exec *x, const msgl_attn_layer *layer,
-                      const msgl_batch *batch, const msgl_rope_call *rope, void *out)
-{
-    (void)b, (void)x, (void)layer, (void)batch;
-    *(const msgl_rope_call **)out = rope;
-}
-
-static const msgl_attn_desc TAKING = {.create = create_taking,
-                                      .destroy = destroy_nothing,
-                                      .takes_rope = takes_any,
-                                      .forward_rope = note_rope};
-static const msgl_attn_desc PLAIN = {.create = create_plain, .destroy = destroy_nothing};
-
-static int create_taking(const msgl_attn_config *cfg, msgl_attn_backend **out, msgl_err *err)
-{
-    static msgl_attn_backend b = {.desc = &TAKING};
-    (void)cfg, (void)err;
-    *out = &b;
-    return 0;
-}
-
-static int create_plain(const msgl_attn_config *cfg, msgl_attn_backend **out, msgl_err *err)
-{
-    static msgl_attn_backend b = {.desc = &PLAIN};
-    (void)cfg, (void)err;
-    *out = &b;
-    return 0;
-}
-
-// Of a pair, the half that serves the phase decides about the unrotated projection and gets it.
-static void test_hybrid_rope(void **state)
-{
-    (void)state;
-    const msgl_attn_config cfg = {.device = MSGL_DEVICE_CPU};
-    for (int takes = 0; takes < 4; takes++) { // a bit per half
-        const msgl_attn_choice pair = {takes & 1 ? &TAKING : &PLAIN, takes & 2 ? &TAKING : &PLAIN};
-        msgl_attn_backend *b;
-        msgl_err err = {0};
-        assert_int_equal(msgl__attn_hybrid_create(&pair, &cfg, &b, &err), 0);
-        for (int decode = 0; decode < 2; decode++) {
-            const msgl_batch batch = {.phase = decode ? MSGL_DECODE : MSGL_PREFILL};
-            const bool expected = (takes >> decode & 1) != 0;
-            assert_int_equal(b->desc->takes_rope(b, &batch), expected);
-            if (!expected) continue;
-            const msgl_rope_call rope = {.tokens = 1}, *got = NULL;
-            b->desc->forward_rope(b, NULL, NULL, &batch, &rope, &got);
-            assert_ptr_equal(got, &rope);
-        }
-        b->desc->destroy(b);
-    }
 }
 
 // A wrong configuration is refused with the name of the field.
@@ -396,11 +276,10 @@ static void test_bad_config(void **state)
 int main(void)
 {
     const struct CMUnitTest tests[] = {
-        cmocka_unit_test(test_names),       cmocka_unit_test(test_bad_names),
-        cmocka_unit_test(test_cannot_run),  cmocka_unit_test(test_limits),
-        cmocka_unit_test(test_measured),    cmocka_unit_test(test_page_size),
-        cmocka_unit_test(test_registry),    cmocka_unit_test(test_hybrid),
-        cmocka_unit_test(test_hybrid_rope), cmocka_unit_test(test_bad_config),
+        cmocka_unit_test(test_names),      cmocka_unit_test(test_bad_names),
+        cmocka_unit_test(test_cannot_run), cmocka_unit_test(test_limits),
+        cmocka_unit_test(test_measured),   cmocka_unit_test(test_page_size),
+        cmocka_unit_test(test_registry),   cmocka_unit_test(test_bad_config),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }

@@ -9,6 +9,8 @@
 
 #include <cmocka.h>
 
+#include "core/seqs.h"
+
 uint64_t world_random(world *w) // splitmix64
 {
     uint64_t z = (w->rng += 0x9e3779b97f4a7c15u);
@@ -61,6 +63,7 @@ static void open_gpu(world *w)
     g->pool.base = take(w, w->pool.bytes);
     g->table_bytes = ((size_t)s->max_running + 1) * (size_t)w->table.stride * sizeof(int32_t);
     g->table = take(w, g->table_bytes);
+    g->lengths = take(w, 2 * msgl__seqs_bytes(MAX_REQS));
     g->rows = (size_t)s->max_step_tokens + MAX_REQS;
     g->q_bytes = g->rows * w->ld * size;
     g->out_bytes = g->rows * w->out_ld * size;
@@ -89,6 +92,7 @@ static void close_gpu(world *w)
     finish(w);
     d->ops->free(d, g->pool.base, w->pool.bytes);
     d->ops->free(d, g->table, g->table_bytes);
+    d->ops->free(d, g->lengths, 2 * msgl__seqs_bytes(MAX_REQS));
     d->ops->free(d, g->q, g->q_bytes);
     d->ops->free(d, g->out, g->out_bytes);
     d->ops->free(d, g->scratch, SCRATCH);
@@ -154,9 +158,12 @@ bool world_try_open(world *w, const world_spec *spec, msgl_err *err)
     msgl__attn_variants_add(&w->cfg.variants, spec->window, spec->softcap);
     w->out_ld = (size_t)hq * (size_t)spec->head_dim;
     w->ld = w->out_ld + 2 * msgl__kv_slot_stride(&w->pool) + (size_t)spec->head_dim;
+    w->lengths = malloc(2 * msgl__seqs_bytes(MAX_REQS));
     if (spec->dev != NULL) open_gpu(w);
-    const int rc = spec->choice != NULL ? msgl__attn_create(spec->choice, &w->cfg, &w->backend, err)
-                                        : spec->desc->create(&w->cfg, &w->backend, err);
+    const msgl_attn_choice one = {.prefill = spec->desc, .decode = spec->desc};
+    const int rc =
+        msgl__attn_create(spec->choice != NULL ? spec->choice : &one, &w->cfg, &w->attn, err);
+    w->backend = w->attn.decode;
     if (rc == 0) return true;
     world_close(w);
     if (rc != MSGL_EUNSUPPORTED) fail_msg("create: %s", err->text);
@@ -173,10 +180,7 @@ static void free_step(world *w)
 {
     free(w->qkv);
     free(w->out);
-    free(w->batch.positions);
-    free(w->batch.out_loc);
     w->qkv = w->out = NULL;
-    w->batch.positions = w->batch.out_loc = NULL;
 }
 
 static void free_request(world_req *r)
@@ -192,10 +196,11 @@ static void free_request(world_req *r)
 void world_close(world *w)
 {
     free_step(w);
-    if (w->backend != NULL) w->backend->desc->destroy(w->backend);
+    msgl__attn_destroy(&w->attn);
     if (w->spec.dev != NULL) close_gpu(w);
     msgl__pool_destroy(w->exec.pool);
     for (int i = 0; i < MAX_REQS; i++) free_request(&w->reqs[i]);
+    free(w->lengths);
     free(w->free_pages);
     free(w->table.slots);
     free(w->pool.base);
@@ -268,7 +273,34 @@ void world_release(world *w, int row)
     free_request(r);
 }
 
-void world_prepare(world *w, msgl_phase phase, const step_req *reqs, int n)
+static void add_seqs(world *w, int first, int end)
+{
+    const size_t at = (size_t)w->num_seqs * msgl__seqs_bytes(MAX_REQS);
+    const char *device = w->spec.dev != NULL ? w->gpu.lengths + at : w->lengths + at;
+    msgl_seqs *seqs = &w->seqs[w->num_seqs++];
+    msgl__seqs_fill(&w->batch, first, end, first == 0 ? 0 : w->batch.num_decode, w->graph_size,
+                    w->spec.max_running, MAX_REQS, w->lengths + at, device, seqs);
+    if (w->graph_size > 0) seqs->max_seqlen_k = w->spec.max_seq_len;
+    seqs->graph = w->graph_size > 0;
+}
+
+// As the engine does: chunks and answers together only where the backend takes them so.
+static void make_seqs(world *w)
+{
+    const int n = w->batch.size, decode = w->batch.num_decode;
+    w->num_seqs = 0;
+    if (msgl__attn_ragged(&w->attn)) {
+        add_seqs(w, 0, n);
+    } else {
+        if (decode > 0) add_seqs(w, 0, decode);
+        if (decode < n) add_seqs(w, decode, n);
+    }
+    for (int i = 0; i < w->num_seqs; i++) {
+        assert_int_equal(msgl__attn_prepare(&w->attn, &w->seqs[i]), 0);
+    }
+}
+
+static void prepare(world *w, int num_decode, const step_req *reqs, int n)
 {
     free_step(w);
     int tokens = 0;
@@ -277,13 +309,11 @@ void world_prepare(world *w, msgl_phase phase, const step_req *reqs, int n)
     w->out = malloc((size_t)(tokens + MAX_REQS) * w->out_ld * sizeof(float));
     for (size_t i = 0; i < (size_t)(tokens + MAX_REQS) * w->ld; i++) w->qkv[i] = NAN;
     for (size_t i = 0; i < (size_t)(tokens + MAX_REQS) * w->out_ld; i++) w->out[i] = NAN;
-    w->batch = (msgl_batch){.phase = phase,
-                            .size = n,
-                            .padded_size = w->padded_size > n ? w->padded_size : n,
+    w->batch = (msgl_batch){.size = n,
+                            .num_decode = num_decode,
+                            .padded_size = w->graph_size > n ? w->graph_size : n,
                             .num_tokens = tokens,
                             .reqs = w->batch_reqs,
-                            .positions = malloc((size_t)tokens * sizeof(int32_t)),
-                            .out_loc = malloc((size_t)tokens * sizeof(int32_t)),
                             .slot = w->next_slot};
     w->next_slot = (w->next_slot + 1) % w->cfg.num_slots;
     int t = 0;
@@ -299,11 +329,25 @@ void world_prepare(world *w, msgl_phase phase, const step_req *reqs, int n)
         for (int p = reqs[i].cached; p < reqs[i].device; p++, t++) {
             float *row = w->qkv + (size_t)t * w->ld;
             memcpy(row, r->q + (size_t)p * w->out_ld, w->out_ld * sizeof *row);
-            w->batch.positions[t] = p;
-            w->batch.out_loc[t] = slots[p];
         }
     }
-    assert_int_equal(w->backend->desc->prepare_metadata(w->backend, &w->batch), 0);
+    make_seqs(w);
+}
+
+void world_prepare(world *w, msgl_phase phase, const step_req *reqs, int n)
+{
+    prepare(w, phase == MSGL_DECODE ? n : 0, reqs, n);
+}
+
+void world_prepare_dummies(world *w, int n)
+{
+    w->graph_size = n;
+    prepare(w, 0, NULL, 0);
+    memset(w->qkv, 0, (size_t)n * w->ld * sizeof(float));
+    w->num_seqs = 0;
+    add_seqs(w, 0, 0);
+    assert_int_equal(w->seqs[0].phase, MSGL_DECODE);
+    assert_int_equal(msgl__attn_prepare(&w->attn, &w->seqs[0]), 0);
 }
 
 // Rows that a step has, with those of requests that only pad it.
@@ -327,15 +371,23 @@ void world_upload(world *w)
     d->ops->copy_in(d, g->table, w->table.slots, g->table_bytes);
     d->ops->copy_in(d, g->q, g->staging, n * size);
     d->ops->copy_in(d, g->out, poison, rows_of(w) * w->out_ld * size);
+    d->ops->copy_in(d, g->lengths, w->lengths, 2 * msgl__seqs_bytes(MAX_REQS));
+    for (int i = 0; i < w->num_seqs; i++) msgl__attn_copy_in(&w->attn, &w->exec, &w->seqs[i]);
     finish(w);
 }
 
 void world_attend(world *w)
 {
     const bool gpu = w->spec.dev != NULL;
-    w->backend->desc->forward(w->backend, &w->exec, &w->layer, &w->batch,
-                              gpu ? w->gpu.q : (void *)w->qkv, w->ld,
-                              gpu ? w->gpu.out : (void *)w->out);
+    const size_t size = gpu ? msgl__dtype_size(w->spec.dtype) : sizeof(float);
+    char *q = gpu ? w->gpu.q : (void *)w->qkv, *out = gpu ? w->gpu.out : (void *)w->out;
+    for (int i = 0; i < w->num_seqs; i++) msgl__attn_begin(&w->attn, &w->exec, &w->seqs[i]);
+    for (int i = 0; i < w->num_seqs; i++) {
+        const size_t first = (size_t)w->seqs[i].first_token;
+        const msgl_attn_input in = {.q = q + first * w->ld * size, .ld = w->ld};
+        msgl__attn_forward(&w->attn, &w->exec, &w->layer, &w->seqs[i], &in,
+                           out + first * w->out_ld * size);
+    }
     if (w->exec.status != 0) {
         fail_msg("forward: status %d%s%s", w->exec.status, gpu ? ": " : "",
                  gpu ? w->spec.dev->fault.text : "");
@@ -364,6 +416,12 @@ void world_forward(world *w)
 void world_step(world *w, msgl_phase phase, const step_req *reqs, int n)
 {
     world_prepare(w, phase, reqs, n);
+    world_forward(w);
+}
+
+void world_mixed(world *w, int num_decode, const step_req *reqs, int n)
+{
+    prepare(w, num_decode, reqs, n);
     world_forward(w);
 }
 

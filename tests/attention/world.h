@@ -34,6 +34,7 @@ typedef struct world_spec {
 typedef struct world_device {
     msgl_kv_pool pool;
     int32_t *table;
+    char *lengths; // two blocks of core/seqs.h
     void *q, *out; // [rows, ld], [rows, out_ld] of exec.act
     void *scratch;
     size_t rows, table_bytes, q_bytes, out_bytes;
@@ -56,15 +57,19 @@ typedef struct world {
     msgl_exec exec;
     msgl_attn_config cfg;
     msgl_attn_layer layer;
-    msgl_attn_backend *backend;
+    msgl_attn attn;
+    msgl_attn_backend *backend; // attn's, where one serves both phases
     world_req reqs[MAX_REQS];
     int *free_pages, num_free;
     size_t ld, out_ld;
     float *qkv, *out; // of the last step
     msgl_batch batch; // of the last step
     msgl_batch_req batch_reqs[MAX_REQS];
+    msgl_seqs seqs[2];
+    int num_seqs;
+    char *lengths; // what seqs points to: two blocks
     int next_slot;
-    int padded_size; // of the next world_prepare; 0: no padding
+    int graph_size; // of the next world_prepare: for a captured graph of so many requests; 0: none
     world_device gpu;
 } world;
 
@@ -85,8 +90,12 @@ void world_release(world *w, int row);
 // Runs prefill (any lengths) or decode (one token each). Results are in w->out, rows in request
 // order.
 void world_step(world *w, msgl_phase phase, const step_req *reqs, int n);
+// The first num_decode requests are answers, one token each.
+void world_mixed(world *w, int num_decode, const step_req *reqs, int n);
 // The same in two halves, with the batch in w->batch between them.
 void world_prepare(world *w, msgl_phase phase, const step_req *reqs, int n);
+// Decode of dummy requests only, for a capture.
+void world_prepare_dummies(world *w, int n);
 void world_forward(world *w);
 // What world_forward does, in three parts: inputs to the device, the backend, the output back.
 void world_upload(world *w);

@@ -30,12 +30,13 @@ static gpu GPU; // cmocka's tests take no argument
 typedef struct test_case {
     const msgl_attn_desc *desc;
     msgl_dtype dtype;
-    bool decode;        // random steps: of this phase
+    int mix;            // random steps: chunks, answers, or both
     bool deterministic; // graphs
     int variant;        // determinism
     char name[96];
 } test_case;
 
+enum { MIX_CHUNKS, MIX_ANSWERS, MIX_BOTH };
 enum { MAX_CASES = 128 };
 
 static int pick(world *w, const int *set, int n)
@@ -102,34 +103,41 @@ static bool random_spec(world *rng, const msgl_attn_desc *d, msgl_dtype dtype, w
     return false;
 }
 
-static void random_step(world *w, bool decode, double *worst)
+// The first `answers` requests have one token.
+static void random_step(world *w, int answers, double *worst)
 {
     step_req reqs[8];
-    const int n = world_int(w, 1, 8);
+    const int n = world_int(w, answers > 1 ? answers : 1, 8);
     for (int i = 0; i < n; i++) {
+        const bool decode = i < answers;
         const int len = w->reqs[i].len, at = world_int(w, 0, len - 1);
         const int chunk = decode ? 1 : world_int(w, 1, len - at < 90 ? len - at : 90);
         reqs[i] = (step_req){.req = i, .cached = at, .device = at + chunk};
         if (!decode && world_int(w, 0, 2) == 0) reqs[i].cached = 0;
         if (reqs[i].device - reqs[i].cached > 200) reqs[i].cached = reqs[i].device - 200;
     }
-    world_step(w, decode ? MSGL_DECODE : MSGL_PREFILL, reqs, n);
+    world_mixed(w, answers, reqs, n);
     const world_spec *s = &w->spec;
     const double error = world_error(w, reqs, n), allowed = world_tolerance_gpu(s);
     if (error / allowed > *worst) *worst = error / allowed;
     if (error > allowed) {
-        fail_msg("%s %s: error %g > %g (dtype %d, heads %d x %d, dim %d, page %d, window %d, "
-                 "cap %g, deterministic %d)",
-                 s->desc->name, decode ? "decode" : "prefill", error, allowed, (int)s->dtype,
-                 s->group, s->num_kv_heads, s->head_dim, s->page_size, s->window,
-                 (double)s->softcap, s->deterministic);
+        fail_msg("%s, %d answers of %d: error %g > %g (dtype %d, heads %d x %d, dim %d, page %d, "
+                 "window %d, cap %g, deterministic %d)",
+                 s->desc->name, answers, n, error, allowed, (int)s->dtype, s->group,
+                 s->num_kv_heads, s->head_dim, s->page_size, s->window, (double)s->softcap,
+                 s->deterministic);
     }
+}
+
+static int answers_of(world *w, const test_case *c)
+{
+    return c->mix == MIX_CHUNKS ? 0 : c->mix == MIX_ANSWERS ? 8 : world_int(w, 1, 6);
 }
 
 static void test_random(void **state)
 {
     const test_case *c = *state;
-    world rng = {.rng = GPU.seed + c->decode};
+    world rng = {.rng = GPU.seed + (uint64_t)c->mix};
     const int worlds = GPU.quick ? 2 : 16;
     double worst = 0;
     int refused = 0;
@@ -145,11 +153,11 @@ static void test_random(void **state)
         for (int r = 0; r < 8; r++) {
             world_request(&w, r, r == 0 ? 1 : world_int(&w, 1, r < 3 ? 700 : 120));
         }
-        random_step(&w, c->decode, &worst);
-        random_step(&w, c->decode, &worst);
+        random_step(&w, answers_of(&w, c), &worst);
+        random_step(&w, answers_of(&w, c), &worst);
         world_release(&w, 1); // its pages go to another request
         world_request(&w, 1, 300);
-        random_step(&w, c->decode, &worst);
+        random_step(&w, answers_of(&w, c), &worst);
         world_close(&w);
     }
     print_message("%d worlds, %d refused, largest error %.2f of what is allowed\n", worlds, refused,
@@ -167,24 +175,14 @@ static void test_graph(void **state)
     const bool deterministic = c->deterministic;
     world_spec spec = base_spec(d, deterministic);
     spec.dtype = c->dtype;
-    const int32_t sizes[] = {1, SIZE};
     msgl_err err = {0};
     if (!d->graph || supports(&spec, &err) != 0) return;
     world w;
     world_open(&w, &spec);
     for (int i = 0; i < SIZE; i++) world_request(&w, i, world_int(&w, 1, 1200));
-    assert_int_equal(d->init_capture(w.backend, spec.max_seq_len, sizes, 2, &err), 0);
     const msgl_device_ops *ops = spec.dev->ops;
-    const step_req first = {.req = 0, .cached = 0, .device = 1};
-    world_prepare(&w, MSGL_DECODE, &first, 1); // for its buffers
-    memset(w.qkv, 0, SIZE * w.ld * sizeof(float));
-    for (int i = 0; i < SIZE; i++) {
-        w.batch_reqs[i] = (msgl_batch_req){.table_idx = spec.max_running, .device_len = 1};
-    }
-    w.batch.size = w.batch.padded_size = w.batch.num_tokens = SIZE;
-    w.batch.max_seq_len = spec.max_seq_len;
+    world_prepare_dummies(&w, SIZE);
     world_upload(&w);
-    assert_int_equal(d->prepare_for_capture(w.backend, &w.batch), 0);
     world_attend(&w); // kernels load at their first use, which a capture cannot contain
     ops->graph_begin(spec.dev);
     world_attend(&w);
@@ -197,16 +195,15 @@ static void test_graph(void **state)
             const int at = world_int(&w, 0, w.reqs[i].len - 1);
             reqs[i] = (step_req){.req = i, .cached = at, .device = at + 1};
         }
-        w.padded_size = 0;
+        w.graph_size = 0;
         world_step(&w, MSGL_DECODE, reqs, n);
         const size_t bytes = (size_t)n * w.out_ld * sizeof(float);
         float *eager = malloc(bytes);
         memcpy(eager, w.out, bytes);
-        w.padded_size = SIZE;
+        w.graph_size = SIZE;
         world_prepare(&w, MSGL_DECODE, reqs, n);
         memset(w.qkv + (size_t)n * w.ld, 0, (size_t)(SIZE - n) * w.ld * sizeof(float));
         world_upload(&w);
-        assert_int_equal(d->prepare_for_replay(w.backend, &w.batch), 0);
         ops->graph_launch(spec.dev, graph);
         world_download(&w);
         const double error = world_error(&w, reqs, n);
@@ -272,10 +269,10 @@ static void add_backend(test_case *cases, struct CMUnitTest *tests, int *n, cons
     for (int t = 0; t < MSGL_DTYPE_COUNT; t++) {
         c.dtype = (msgl_dtype)t;
         if ((d->kv_dtypes & 1u << t) == 0) continue;
-        for (int i = 0; i < 2; i++) {
-            c.decode = i != 0;
+        for (c.mix = MIX_CHUNKS; c.mix <= MIX_BOTH; c.mix++) {
+            static const char *const names[] = {"chunks", "answers", "both"};
             snprintf(c.name, sizeof c.name, "%s %s %s", d->name, msgl__dtype_name(c.dtype),
-                     c.decode ? "decode" : "prefill");
+                     names[c.mix]);
             add(cases, tests, n, test_random, c);
         }
         for (int i = 0; i < 2; i++) {

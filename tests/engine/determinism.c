@@ -157,6 +157,56 @@ static void check_batch(fixture *f, float *got, bool phases)
     free(alone);
 }
 
+// A step of both kinds: answers of others before, the request's chunk and others' behind, and then
+// the request's answer beside a chunk.
+static void check_mixed(fixture *f, float *got, bool phases)
+{
+    enum { ANSWERS = 5, ALL = 9 };
+    msgl_batch_req reqs[ALL];
+    for (int32_t chunk = 9; chunk <= 45; chunk += 18) {
+        for (int32_t i = 0; i < ALL; i++) start(f, i);
+        for (int32_t i = 0; i < ANSWERS; i++) {
+            msgl_batch_req r = harness_req(i, 0, 10 + 7 * i);
+            harness_step(&f->h, MSGL_PREFILL, &r, 1);
+            harness_tokens(&f->h, i, f->ids, TOKENS);
+        }
+        for (int32_t at = 0; at < TOKENS; at += chunk) {
+            for (int32_t i = 0; i < ANSWERS; i++) {
+                const int32_t len = 10 + 7 * i + at / chunk;
+                reqs[i] = harness_req(i, len, len + 1);
+                reqs[i].prompt_len = TOKENS;
+                reqs[i].sample = false;
+            }
+            for (int32_t i = ANSWERS; i < ALL; i++) {
+                const int32_t end = at + chunk < TOKENS ? at + chunk : TOKENS;
+                reqs[i] = harness_req(i, at, end);
+                reqs[i].prompt_len = TOKENS;
+            }
+            const int32_t first = ANSWERS + msgl__extend_len(&reqs[5]);
+            harness_mixed(&f->h, ANSWERS, reqs, ALL);
+            memcpy((char *)got + (size_t)at * f->row_bytes, harness_row(&f->h, first),
+                   (size_t)msgl__extend_len(&reqs[6]) * f->row_bytes);
+            for (int32_t i = ANSWERS; i < ALL; i++) { // sampled tokens do not go on
+                harness_tokens(&f->h, i, f->ids, TOKENS);
+            }
+        }
+        expect_rows(f, got, 0, TOKENS, "beside answers, chunks of", chunk);
+    }
+    if (!phases) return;
+    start(f, 2);
+    msgl_batch_req r = harness_req(2, 0, 20);
+    r.prompt_len = TOKENS;
+    harness_step(&f->h, MSGL_PREFILL, &r, 1);
+    harness_tokens(&f->h, 2, f->ids, TOKENS);
+    start(f, 3);
+    reqs[0] = harness_req(2, 20, 21);
+    reqs[0].prompt_len = TOKENS;
+    reqs[1] = harness_req(3, 0, 30);
+    harness_mixed(&f->h, 1, reqs, 2);
+    memcpy((char *)got + 20 * f->row_bytes, harness_row(&f->h, 0), f->row_bytes);
+    expect_rows(f, got, 20, 21, "an answer beside a chunk of", 30);
+}
+
 void check_determinism(const char *model, const harness_target *base, bool phases,
                        const harness_target *others, size_t num_others)
 {
@@ -178,6 +228,7 @@ void check_determinism(const char *model, const harness_target *base, bool phase
         if (i == 0) check_chunks(&f, got);
         check_decode(&f, got, phases);
         check_batch(&f, got, phases);
+        check_mixed(&f, got, phases);
         harness_close(&f.h);
     }
     free(want);

@@ -120,7 +120,12 @@ msgl_batch_req harness_req(int32_t row, int32_t cached_len, int32_t device_len)
 
 void harness_step(harness *h, msgl_phase phase, msgl_batch_req *reqs, int32_t n)
 {
-    msgl_batch b = {.phase = phase, .size = n, .padded_size = n, .reqs = reqs, .slot = 0};
+    harness_mixed(h, phase == MSGL_DECODE ? n : 0, reqs, n);
+}
+
+void harness_mixed(harness *h, int32_t num_decode, msgl_batch_req *reqs, int32_t n)
+{
+    msgl_batch b = {.size = n, .num_decode = num_decode, .padded_size = n, .reqs = reqs, .slot = 0};
     for (int32_t i = 0; i < n; i++) b.num_tokens += msgl__extend_len(&reqs[i]);
     assert_int_equal(h->r->submit(h->r->ctx, &b), 0);
     assert_int_equal(h->r->wait(h->r->ctx, 0, &h->result), 0);

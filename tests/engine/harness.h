@@ -42,6 +42,8 @@ void harness_tokens(harness *h, int32_t row, const int32_t *ids, int32_t n);
 msgl_batch_req harness_req(int32_t row, int32_t cached_len, int32_t device_len);
 // Runs one step and waits; fails the test when the step fails.
 void harness_step(harness *h, msgl_phase phase, msgl_batch_req *reqs, int32_t n);
+// The same with answers, reqs[0, num_decode), and chunks in one step.
+void harness_mixed(harness *h, int32_t num_decode, msgl_batch_req *reqs, int32_t n);
 // Log-probabilities that the last step gave for its token `token`.
 const float *harness_row(const harness *h, int32_t token);
 

@@ -260,8 +260,8 @@ static void check_greedy(const char *model)
             msgl_batch_req r = harness_req(5, step == 0 ? 0 : len - 1, len);
             r.logits_from = msgl__extend_len(&r) - 1;
             r.prompt_len = prompt_len;
-            msgl_batch b = {.phase = step == 0 ? MSGL_PREFILL : MSGL_DECODE,
-                            .size = 1,
+            msgl_batch b = {.size = 1,
+                            .num_decode = step == 0 ? 0 : 1,
                             .padded_size = 1,
                             .num_tokens = msgl__extend_len(&r),
                             .reqs = &r,
@@ -309,7 +309,8 @@ static void test_logprobs(void **state)
     reqs[2].sample = false; // a chunk that is not the last: its last row predicts a prompt token
     harness_step(&h, MSGL_PREFILL, reqs, 3);
     assert_int_equal(h.result.num_logprobs, 10 + 12);
-    assert_int_equal(h.result.tokens[2], -1);
+    const int32_t cu_tokens[] = {0, 1, 2, 2};
+    assert_memory_equal(h.result.cu_tokens, cu_tokens, sizeof cu_tokens);
     for (int32_t i = 0; i < h.result.num_logprobs; i++) {
         const msgl_token_logprobs *rec = &h.result.logprobs[i];
         const int32_t req = i < 10 ? 0 : 2, pos = i < 10 ? i + 1 : i - 10 + 1;

@@ -83,14 +83,19 @@ static msgl_msg tokens_message(msgl_token_event e[3], msgl_token_logprobs rows[2
 {
     fill_logprobs(&rows[0], 0, 20);
     fill_logprobs(&rows[1], 5, 0);
-    e[0] = (msgl_token_event){.uid = 1, .token = 17, .prompt_tokens = 5, .cached_tokens = 3};
+    static const int32_t tokens[] = {17, 4, 9};
+    e[0] = (msgl_token_event){
+        .uid = 1, .tokens = tokens, .num_tokens = 3, .prompt_tokens = 5, .cached_tokens = 3};
     e[1] = (msgl_token_event){.uid = 2,
-                              .token = -1,
                               .finish = MSGL_FINISH_ERROR,
                               .status = MSGL_ENUMERIC,
                               .text = "the logits were NaN"};
-    e[2] = (msgl_token_event){
-        .uid = 3, .token = 9, .finish = MSGL_FINISH_LENGTH, .num_logprobs = 2, .logprobs = rows};
+    e[2] = (msgl_token_event){.uid = 3,
+                              .tokens = tokens + 2,
+                              .num_tokens = 1,
+                              .finish = MSGL_FINISH_LENGTH,
+                              .num_logprobs = 2,
+                              .logprobs = rows};
     msgl_msg m = {.type = MSGL_MSG_TOKENS};
     m.u.tokens = (msgl_msg_tokens){.num_events = 3, .events = e};
     return m;
@@ -108,14 +113,17 @@ static void test_tokens(void **state)
     assert_int_equal(msgl__msg_decode(b.data, b.len, &mem, &d, NULL), 0);
     assert_int_equal(d.u.tokens.num_events, 3);
     const msgl_token_event *g = d.u.tokens.events;
-    assert_int_equal(g[0].token, 17);
+    assert_int_equal(g[0].num_tokens, 3);
+    assert_memory_equal(g[0].tokens, e[0].tokens, 3 * sizeof *g[0].tokens);
     assert_int_equal(g[0].finish, MSGL_FINISH_NONE);
     assert_int_equal(g[0].prompt_tokens, 5);
     assert_int_equal(g[0].cached_tokens, 3);
     assert_null(g[0].text);
-    assert_int_equal(g[1].token, -1);
+    assert_int_equal(g[1].num_tokens, 0);
     assert_int_equal(g[1].status, MSGL_ENUMERIC);
     assert_string_equal(g[1].text, "the logits were NaN");
+    assert_int_equal(g[2].num_tokens, 1);
+    assert_int_equal(g[2].tokens[0], 9);
     assert_int_equal(g[2].num_logprobs, 2);
     assert_memory_equal(&g[2].logprobs[0], &rows[0], sizeof rows[0]);
     assert_memory_equal(&g[2].logprobs[1], &rows[1], sizeof rows[1]);
@@ -153,7 +161,7 @@ static void test_small_types(void **state)
     msgl__strbuf_free(&b);
 
     m = (msgl_msg){.type = MSGL_MSG_STATS};
-    m.u.stats = (msgl_msg_stats){UINT64_MAX, 1, 2, 3, 4, 5, 12, 6, 7, 8, 9, 10};
+    m.u.stats = (msgl_msg_stats){UINT64_MAX, 1, 2, 3, 4, 5, 12, 6, 7, 8, 9, 10, 11};
     b = enc(&m);
     assert_int_equal(msgl__msg_decode(b.data, b.len, &mem, &d, NULL), 0);
     assert_memory_equal(&d.u.stats, &m.u.stats, sizeof m.u.stats);

@@ -138,12 +138,12 @@ static void check_batch(fake_runner *f, const msgl_batch *b, uint64_t now)
             const msgl_batch_req *r = &b->reqs[i];
             const int32_t *row = msgl__page_table_row(&f->table, r->table_idx);
             const int32_t extend = msgl__extend_len(r);
-            if (extend < 1 || (b->phase == MSGL_DECODE && extend != 1) ||
-                r->device_len > f->table.stride ||
-                r->logits_from != (r->sampling.prompt_logprobs >= 0 && b->phase == MSGL_PREFILL
-                                       ? 0
-                                       : extend - r->sample) ||
-                r->sample != (r->device_len >= r->prompt_len)) {
+            if (extend < 1 || (i < b->num_decode && extend != 1) ||
+                r->device_len > f->table.stride || r->logits_from < 0 ||
+                r->logits_from > extend - r->sample ||
+                (r->logits_from < extend - r->sample && r->sampling.prompt_logprobs < 0) ||
+                (i < b->num_decode && r->cached_len < r->prompt_len) ||
+                (r->sample && r->device_len < r->prompt_len)) {
                 fault(f, "bad request in batch", r->uid, r->cached_len, r->device_len);
                 return;
             }
@@ -184,9 +184,10 @@ static int submit(void *ctx, msgl_batch *b)
                msgl__page_table_row(&f->table, b->reqs[i].table_idx),
                (size_t)f->table.stride * sizeof *s->rows);
     }
-    f->phases[f->num_steps % (1 << 12)] = b->phase;
-    f->phase_tokens[f->num_steps % (1 << 12)] = b->num_tokens;
-    if (b->phase == MSGL_PREFILL) f->prefill_tokens += (uint64_t)b->num_tokens;
+    const int32_t chunk = b->num_tokens - b->num_decode;
+    f->answers[f->num_steps % (1 << 12)] = b->num_decode;
+    f->chunk_tokens[f->num_steps % (1 << 12)] = chunk;
+    f->prefill_tokens += (uint64_t)chunk;
     s->in_flight = true;
     pthread_mutex_lock(&f->mutex);
     f->step_number[b->slot] = now;
@@ -212,7 +213,7 @@ static void run_request(fake_runner *f, fake_step *s, int32_t i)
                (size_t)r->device_len * sizeof *row) != 0) {
         fault(f, "page table row changed in flight", r->uid, r->table_idx, r->device_len);
     }
-    s->tokens[i] = -1;
+    s->cu_tokens[i + 1] = s->cu_tokens[i];
     s->status[i] = f->nan_uid == r->uid && r->device_len >= f->nan_from ? MSGL_ENUMERIC : 0;
     uint64_t sum = 0;
     for (int32_t p = 0; p < r->device_len; p++) {
@@ -224,14 +225,15 @@ static void run_request(fake_runner *f, fake_step *s, int32_t i)
         }
     }
     if (!r->sample || s->status[i] != 0) return;
-    s->tokens[i] = choose(sum, f->vocab_size);
-    ids[r->device_len] = s->tokens[i];
-    if (r->sampling.logprobs >= 0) add_logprob(s, i, r->device_len, s->tokens[i], sum);
+    const int32_t token = choose(sum, f->vocab_size);
+    s->tokens[s->cu_tokens[i + 1]++] = token;
+    ids[r->device_len] = token;
+    if (r->sampling.logprobs >= 0) add_logprob(s, i, r->device_len, token, sum);
 }
 
 static void run_step(fake_runner *f, fake_step *s)
 {
-    s->num_logprobs = 0;
+    s->num_logprobs = s->cu_tokens[0] = 0;
     // What a request continues was computed by steps before this one.
     for (int32_t i = 0; i < s->batch.size; i++) {
         const msgl_batch_req *r = &s->reqs[i];
@@ -288,11 +290,12 @@ static int wait_step(void *ctx, int32_t slot, msgl_step_result *out)
     s->in_flight = false;
     if (due(&f->fail_wait_at)) return MSGL_EINTERNAL;
     const uint64_t jitter = f->noise != 0 ? fake_random(&f->noise) % 1000 : 0;
-    const uint64_t ns = s->batch.phase == MSGL_DECODE
-                            ? f->decode_ns
-                            : f->prefill_ns + f->prefill_token_ns * (uint64_t)s->batch.num_tokens;
+    const int32_t chunk = s->batch.num_tokens - s->batch.num_decode;
+    const uint64_t ns = (s->batch.num_decode > 0 ? f->decode_ns : f->prefill_ns) +
+                        f->prefill_token_ns * (uint64_t)chunk;
     *out = (msgl_step_result){.size = s->batch.size,
                               .tokens = s->tokens,
+                              .cu_tokens = s->cu_tokens,
                               .status = s->status,
                               .num_logprobs = s->num_logprobs,
                               .logprobs = s->logprobs,
@@ -326,6 +329,7 @@ void fake_init(fake_runner *f, int32_t max_running, int32_t max_seq_len, int32_t
         s->reqs = calloc(rows, sizeof *s->reqs);
         s->rows = calloc(rows * stride, sizeof *s->rows);
         s->tokens = calloc(rows, sizeof *s->tokens);
+        s->cu_tokens = calloc(rows + 1, sizeof *s->cu_tokens);
         s->status = calloc(rows, sizeof *s->status);
         s->before = calloc(rows, sizeof *s->before);
         s->logprobs = calloc(rows * (stride + 1), sizeof *s->logprobs);
@@ -352,8 +356,8 @@ void fake_free(fake_runner *f)
     }
     for (int k = 0; k < FAKE_SLOTS; k++) {
         fake_step *s = &f->steps[k];
-        free(s->reqs), free(s->rows), free(s->tokens), free(s->status), free(s->before);
-        free(s->logprobs);
+        free(s->reqs), free(s->rows), free(s->tokens), free(s->cu_tokens), free(s->status);
+        free(s->before), free(s->logprobs);
     }
     free(f->kv), free(f->last_use), free(f->token_pool);
     msgl__page_table_destroy(&f->table);

@@ -28,7 +28,7 @@ typedef struct fake_step {
     msgl_batch batch;
     msgl_batch_req *reqs;
     int32_t *rows; // [max_running, stride] the page table as it was at submit
-    int32_t *tokens, *status;
+    int32_t *tokens, *cu_tokens, *status;
     msgl_token_logprobs *logprobs;
     int32_t num_logprobs;
     uint64_t *before; // [max_running] chain that each request continues
@@ -45,15 +45,15 @@ typedef struct fake_runner {
     uint64_t num_steps; // submitted; step k uses number k + 1
     uint64_t step_number[FAKE_SLOTS];
     // What a test may set:
-    uint64_t prefill_ns, prefill_token_ns, decode_ns; // compute_ns of a step
-    uint64_t noise;                                   // != 0: state of a generator for jitter
-    uint64_t nan_uid;                                 // this request's logits are NaN
-    int32_t nan_from;                                 // from this device_len on
-    int fail_submit_at, fail_wait_at, fail_write_at;  // 1 = the next call; 0 never
+    // compute_ns of a step: fixed part of one with answers and of one without, and per prompt token
+    uint64_t prefill_ns, prefill_token_ns, decode_ns;
+    uint64_t noise;                                  // != 0: state of a generator for jitter
+    uint64_t nan_uid;                                // this request's logits are NaN
+    int32_t nan_from;                                // from this device_len on
+    int fail_submit_at, fail_wait_at, fail_write_at; // 1 = the next call; 0 never
     // What it may look at:
     char fault[200];
-    msgl_phase phases[1 << 12]; // of the steps submitted, and their tokens
-    int32_t phase_tokens[1 << 12];
+    int32_t answers[1 << 12], chunk_tokens[1 << 12]; // of the steps submitted
     uint64_t prefill_tokens;
     uint64_t clock_ns; // sum of the compute_ns of the steps waited for
     // Thread

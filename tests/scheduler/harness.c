@@ -22,7 +22,7 @@ static void take(harness *h, const msgl_token_event *e)
         r->logprobs[l->position] = l->logprob;
         r->num_logprobs++;
     }
-    if (e->token >= 0) {
+    for (int32_t i = 0; i < e->num_tokens; i++) {
         assert_true(r->num_tokens < HARNESS_LEN);
         if (r->num_tokens == 0) {
             r->first_ns = h->fake.clock_ns;
@@ -30,7 +30,7 @@ static void take(harness *h, const msgl_token_event *e)
             r->gap_ns = h->fake.clock_ns - r->last_ns;
         }
         r->last_ns = h->fake.clock_ns;
-        r->tokens[r->num_tokens++] = e->token;
+        r->tokens[r->num_tokens++] = e->tokens[i];
     }
     r->cached = e->cached_tokens;
     r->prompt_tokens = e->prompt_tokens;
@@ -47,7 +47,7 @@ static void on_events(void *ctx, const msgl_msg_tokens *tokens)
     harness *h = ctx;
     for (int32_t i = 0; i < tokens->num_events; i++) take(h, &tokens->events[i]);
     for (int32_t i = 0; i < tokens->num_events; i++) {
-        if (tokens->events[i].token >= 0 &&
+        if (tokens->events[i].num_tokens > 0 &&
             h->abort_in_callback == (int32_t)tokens->events[i].uid) {
             h->abort_in_callback = -1;
             msgl__scheduler_abort(h->s, tokens->events[i].uid);

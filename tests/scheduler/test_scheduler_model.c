@@ -31,6 +31,7 @@ typedef struct model {
     int num_past, next_past;
     bool forgot; // more was computed than `past` holds
     int finished, aborted, hits;
+    bool long_answers; // among many short ones, which make the scheduler expect short ones
 } model;
 
 static int32_t rnd(model *m, int32_t n)
@@ -63,7 +64,8 @@ static void add(model *m, uint64_t uid)
     const int32_t n = random_prompt(m, ids);
     msgl_sampling_params p = msgl__sampling_params_default();
     p.max_tokens = 1 + rnd(m, rnd(m, 8) == 0 ? m->h.cfg.max_seq_len : 12);
-    p.ignore_eos = rnd(m, 2);
+    if (m->long_answers) p.max_tokens = rnd(m, 3) == 0 ? m->h.cfg.max_seq_len : 1 + rnd(m, 4);
+    p.ignore_eos = m->long_answers || rnd(m, 2);
     p.logprobs = rnd(m, 4) == 0 ? rnd(m, 20) : -1;
     p.prompt_logprobs = rnd(m, 12) == 0 ? rnd(m, 20) : -1;
     p.num_stop_ids = rnd(m, 3);
@@ -157,11 +159,13 @@ static void abort_one(model *m, int uid)
     m->aborted++;
 }
 
-static void run(harness_options o, uint64_t seed, int operations)
+// How many requests were sent back to the queue.
+static uint64_t run(harness_options o, uint64_t seed, int operations, bool long_answers)
 {
     model *m = calloc(1, sizeof *m);
     assert_non_null(m);
     m->random = seed;
+    m->long_answers = long_answers;
     harness_init(&m->h, o);
     m->h.fake.noise = seed + 1;
     // Times for which the pace gives chunks between its least and its most.
@@ -193,6 +197,7 @@ static void run(harness_options o, uint64_t seed, int operations)
     assert_int_equal(harness_stats(&m->h).free_pages, o.num_pages);
     harness_free(&m->h);
     free(m);
+    return st.requests_retracted;
 }
 
 static void run_page_size(int32_t page_size, bool threaded, int operations)
@@ -210,7 +215,7 @@ static void run_page_size(int32_t page_size, bool threaded, int operations)
         // From a pool that holds one long request to one that holds them all.
         const int32_t slots = o.max_seq_len * (1 + k % 3 * 2) + page_size;
         o.num_pages = k == 7 ? 1 + 30 / page_size : slots / page_size;
-        run(o, (uint64_t)(page_size * 100 + k), operations);
+        (void)run(o, (uint64_t)(page_size * 100 + k), operations, false);
     }
 }
 
@@ -238,6 +243,29 @@ static void test_page_64(void **state)
     run_page_size(64, false, 2000);
 }
 
+// Answers far longer than expected in a pool that holds a few of them: the youngest leave and come
+// back, and nobody's tokens, log-probabilities or prompt log-probabilities change.
+static void test_sent_back(void **state)
+{
+    (void)state;
+    static const int32_t sizes[] = {1, 4, 16};
+    uint64_t total = 0;
+    for (int k = 0; k < 18; k++) {
+        const int32_t page_size = sizes[k % 3];
+        const harness_options o = {.max_running = 4 + k % 6,
+                                   .max_seq_len = 150,
+                                   .max_prefill_tokens = k % 4 == 0 ? 7 : 64,
+                                   .num_pages = (150 + 40 * (k % 5)) / page_size + 1,
+                                   .page_size = page_size,
+                                   .vocab_size = 13,
+                                   .cache_type = k % 6 < 5 ? MSGL_CACHE_RADIX : MSGL_CACHE_NAIVE,
+                                   .overlap = k % 2,
+                                   .threaded = k == 17};
+        total += run(o, 7000 + (uint64_t)k, k == 17 ? 1000 : 20000, true);
+    }
+    assert_true(total > 100);
+}
+
 static void test_threaded(void **state)
 {
     (void)state;
@@ -247,9 +275,9 @@ static void test_threaded(void **state)
 int main(void)
 {
     const struct CMUnitTest tests[] = {
-        cmocka_unit_test(test_page_1),   cmocka_unit_test(test_page_4),
-        cmocka_unit_test(test_page_16),  cmocka_unit_test(test_page_64),
-        cmocka_unit_test(test_threaded),
+        cmocka_unit_test(test_page_1),    cmocka_unit_test(test_page_4),
+        cmocka_unit_test(test_page_16),   cmocka_unit_test(test_page_64),
+        cmocka_unit_test(test_sent_back), cmocka_unit_test(test_threaded),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }

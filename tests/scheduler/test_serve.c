@@ -113,7 +113,7 @@ static void collect(served *v, int n, int32_t *tokens, msgl_finish *ends)
         assert_int_equal(m.type, MSGL_MSG_TOKENS);
         for (int32_t i = 0; i < m.u.tokens.num_events; i++) {
             const msgl_token_event *e = &m.u.tokens.events[i];
-            tokens[e->uid] += e->token >= 0;
+            tokens[e->uid] += e->num_tokens;
             if (e->finish == MSGL_FINISH_NONE) continue;
             ends[e->uid] = e->finish;
             n--;

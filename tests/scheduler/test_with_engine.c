@@ -42,7 +42,7 @@ static void on_events(void *ctx, const msgl_msg_tokens *m)
         const msgl_token_event *e = &m->events[i];
         answer *a = &all[e->uid];
         if (e->finish == MSGL_FINISH_ERROR) fail_msg("%s", e->text);
-        if (e->token >= 0) a->tokens[a->num_tokens++] = e->token;
+        for (int32_t k = 0; k < e->num_tokens; k++) a->tokens[a->num_tokens++] = e->tokens[k];
         for (int32_t k = 0; k < e->num_logprobs; k++) {
             assert_true(a->num_rows < MAX_ROWS);
             a->rows[a->num_rows] = e->logprobs[k];

@@ -201,8 +201,12 @@ void engine_send_event(server_fixture *s, const msgl_token_event *e)
 
 void engine_token(server_fixture *s, uint64_t uid, int32_t token, msgl_finish finish)
 {
-    const msgl_token_event e = {
-        .uid = uid, .token = token, .finish = finish, .prompt_tokens = 3, .cached_tokens = 2};
+    const msgl_token_event e = {.uid = uid,
+                                .tokens = &token,
+                                .num_tokens = 1,
+                                .finish = finish,
+                                .prompt_tokens = 3,
+                                .cached_tokens = 2};
     engine_send_event(s, &e);
 }
 

@@ -51,7 +51,6 @@ static void *engine(void *arg)
         const int32_t n = m.u.request.sampling.max_tokens;
         if (t->refuse_every > 0 && ++t->seen % t->refuse_every == 0) {
             const msgl_token_event e = {.uid = uid,
-                                        .token = -1,
                                         .finish = MSGL_FINISH_ERROR,
                                         .status = MSGL_EINVAL,
                                         .text = "not this one"};

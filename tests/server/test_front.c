@@ -185,7 +185,8 @@ static void test_stream_choices(void **state)
                 "\"stream_options\":{\"include_usage\":true}}");
     const uint64_t a = engine_expect(&s, MSGL_MSG_REQUEST).u.request.uid;
     const uint64_t b = engine_expect(&s, MSGL_MSG_REQUEST).u.request.uid;
-    const msgl_token_event both[] = {{.uid = a, .token = 'p'}, {.uid = b, .token = 'q'}};
+    const msgl_token_event both[] = {{.uid = a, .tokens = (const int32_t[]){'p'}, .num_tokens = 1},
+                                     {.uid = b, .tokens = (const int32_t[]){'q'}, .num_tokens = 1}};
     const msgl_msg m = {.type = MSGL_MSG_TOKENS, .u.tokens = {2, both}};
     assert_int_equal(msgl__channel_send(s.engine, &m), 0);
     engine_token(&s, b, 'r', MSGL_FINISH_LENGTH);
@@ -263,13 +264,18 @@ static void test_echo_logprobs(void **state)
     fill_row(&rows[0], 1, 195);
     fill_row(&rows[1], 2, 169);
     fill_row(&rows[2], 3, 'd');
-    msgl_token_event e = {.uid = uid, .token = -1, .num_logprobs = 1, .logprobs = rows};
+    msgl_token_event e = {.uid = uid, .num_logprobs = 1, .logprobs = rows};
     engine_send_event(&s, &e); // a prompt chunk
-    e = (msgl_token_event){.uid = uid, .token = 'd', .num_logprobs = 2, .logprobs = rows + 1};
+    e = (msgl_token_event){.uid = uid,
+                           .tokens = (const int32_t[]){'d'},
+                           .num_tokens = 1,
+                           .num_logprobs = 2,
+                           .logprobs = rows + 1};
     engine_send_event(&s, &e);
     fill_row(&rows[2], 4, ID_EOS);
     e = (msgl_token_event){.uid = uid,
-                           .token = ID_EOS,
+                           .tokens = (const int32_t[]){ID_EOS},
+                           .num_tokens = 1,
                            .finish = MSGL_FINISH_STOP,
                            .num_logprobs = 1,
                            .logprobs = rows + 2};
@@ -319,8 +325,11 @@ static void test_chat_logprobs(void **state)
     for (int i = 0; i < 5; i++) {
         msgl_token_logprobs row;
         fill_row(&row, m.u.request.num_ids + i, text[i]);
-        const msgl_token_event e = {
-            .uid = m.u.request.uid, .token = text[i], .num_logprobs = 1, .logprobs = &row};
+        const msgl_token_event e = {.uid = m.u.request.uid,
+                                    .tokens = (const int32_t[]){text[i]},
+                                    .num_tokens = 1,
+                                    .num_logprobs = 1,
+                                    .logprobs = &row};
         engine_send_event(&s, &e);
     }
     response r = client_read(fd);
@@ -633,7 +642,6 @@ static void test_engine_errors(void **state)
     m = engine_expect(&s, MSGL_MSG_REQUEST);
     const uint64_t second = m.u.request.uid;
     msgl_token_event e = {.uid = first,
-                          .token = -1,
                           .finish = MSGL_FINISH_ERROR,
                           .status = MSGL_ELIMIT,
                           .text = "too long for the pool"};
@@ -648,7 +656,6 @@ static void test_engine_errors(void **state)
     const uint64_t uid = m.u.request.uid;
     engine_text(&s, uid, "a");
     e = (msgl_token_event){.uid = uid,
-                           .token = -1,
                            .finish = MSGL_FINISH_ERROR,
                            .status = MSGL_ENUMERIC,
                            .text = "the logits were NaN"};
@@ -727,7 +734,7 @@ static void test_info_and_flush(void **state)
     server_open(&s, NULL, true);
     const int fd = client_open(&s);
     msgl_msg stats = {.type = MSGL_MSG_STATS};
-    stats.u.stats = (msgl_msg_stats){7, 1, 2, 900, 60, 40, 1000, 1, 2, 3, 4, 5};
+    stats.u.stats = (msgl_msg_stats){7, 1, 2, 900, 60, 40, 1000, 1, 2, 3, 4, 5, 6};
     client_send(fd, "GET /get_server_info HTTP/1.1\r\nHost: x\r\n\r\n");
     (void)engine_expect(&s, MSGL_MSG_GET_STATS);
     assert_int_equal(msgl__channel_send(s.engine, &stats), 0);

@@ -58,7 +58,8 @@ static void answer(msgl_channel *ch, const msgl_msg_request *q)
     if (q->ids[0] == 'h') return; // hangs
     for (int32_t i = 0; i < q->sampling.max_tokens; i++) {
         const msgl_token_event e = {.uid = q->uid,
-                                    .token = 'a',
+                                    .tokens = (const int32_t[]){'a'},
+                                    .num_tokens = 1,
                                     .finish = i + 1 == q->sampling.max_tokens ? MSGL_FINISH_LENGTH
                                                                               : MSGL_FINISH_NONE};
         const msgl_msg m = {.type = MSGL_MSG_TOKENS, .u.tokens = {1, &e}};

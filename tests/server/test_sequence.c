@@ -29,7 +29,8 @@ static void feed(msgl_sequence *s, int index, int32_t token, msgl_finish finish)
 {
     const msgl_token_logprobs row = {.position = 3 + index, .token = token, .logprob = -1};
     const msgl_token_event e = {.uid = 1,
-                                .token = token,
+                                .tokens = &token,
+                                .num_tokens = 1,
                                 .finish = finish,
                                 .num_logprobs = s->want_logprobs ? 1 : 0,
                                 .logprobs = &row};
@@ -198,8 +199,11 @@ static void test_out_of_memory(void **state)
         int rc = msgl__sequence_init(&s, &req, 0, &prompt, t.tokenizer);
         for (int i = 0; i < 20 && rc == 0; i++) {
             const msgl_token_logprobs row = {.position = 3 + i, .token = 'a', .logprob = -1};
-            const msgl_token_event e = {
-                .uid = 1, .token = 'a', .num_logprobs = 1, .logprobs = &row};
+            const msgl_token_event e = {.uid = 1,
+                                        .tokens = (const int32_t[]){'a'},
+                                        .num_tokens = 1,
+                                        .num_logprobs = 1,
+                                        .logprobs = &row};
             rc = msgl__sequence_event(&s, &e);
         }
         msgl__mem_fail_from(0);

@@ -15,9 +15,9 @@ static int fa_create(const msgl_attn_config *cfg, msgl_attn_backend **out, msgl_
 }
 
 static void fa_forward(msgl_attn_backend *base, msgl_exec *x, const msgl_attn_layer *layer,
-                       const msgl_batch *batch, const void *q, size_t ld, void *out)
+                       const msgl_seqs *seqs, const msgl_attn_input *in, void *out)
 {
-    msgl__table_attend(base, x, layer, batch, q, ld, layer->scale, 1, out);
+    msgl__table_attend(base, x, layer, seqs, in, layer->scale, 1, out);
 }
 
 const msgl_attn_desc msgl__attn_fa = {
@@ -29,13 +29,9 @@ const msgl_attn_desc msgl__attn_fa = {
     .kv_dtypes = 1u << MSGL_F32 | 1u << MSGL_F16 | 1u << MSGL_BF16,
     .sliding_window = true,
     .softcap = true,
-    .graph = true,
+    .ragged = true,
     .create = fa_create,
     .destroy = msgl__table_destroy,
-    .prepare_metadata = msgl__table_prepare_metadata,
+    .prepare = msgl__table_prepare,
     .forward = fa_forward,
-    .last_indices = msgl__table_last_indices,
-    .init_capture = msgl__table_init_capture,
-    .prepare_for_capture = msgl__table_prepare_for_capture,
-    .prepare_for_replay = msgl__table_prepare_for_replay,
 };

@@ -1,9 +1,9 @@
 // SPDX-License-Identifier: Apache-2.0
 //
 // fi: FlashInfer's interface on the CPU. The kernel sees pages of 1: all requests' slots in one
-// ragged list. plan() cuts the batch into a balanced split-KV list, once per batch, at the first
-// forward; partial results are merged by log-sum-exp in base 2. The batch decides the cuts, so
-// results depend on it in the last bits, unless `deterministic` (no cuts).
+// ragged list. plan() cuts the batch into a balanced split-KV list, once per step; partial results
+// are merged by log-sum-exp in base 2. The batch decides the cuts, so results depend on it in the
+// last bits, unless `deterministic` (no cuts).
 //
 // On a GPU the number of workers is SM count times occupancy; here it is threads times
 // WORKERS_PER_THREAD.
@@ -30,10 +30,6 @@ typedef struct fi_backend {
     void *memory; // metadata of all slots
     size_t memory_bytes;
     msgl_fi_metadata *slots; // [num_slots]
-    void *graph_memory;      // NULL before init_capture
-    size_t graph_bytes;
-    msgl_fi_metadata graph;
-    int32_t graph_max_bs, graph_max_len;
 } fi_backend;
 
 // Takes the arrays of one metadata set from *at; with at counting from NULL, measures them.
@@ -45,14 +41,11 @@ static void carve(const fi_backend *b, int32_t max_bs, int32_t max_len, int32_t 
         void **to;
         size_t size;
     } arrays[] = {
-        {(void **)&md->qo_indptr, (bs + 1) * 4},
         {(void **)&md->kv_indptr, (bs + 1) * 4},
         {(void **)&md->last_page_len, bs * 4},
-        {(void **)&md->kv_len, bs * 4},
         {(void **)&md->plan.request_indices, works * 4},
         {(void **)&md->plan.qo_tile_indices, works * 4},
         {(void **)&md->plan.kv_tile_indices, works * 4},
-        {(void **)&md->plan.block_valid_mask, works},
         {(void **)&md->plan.o_indptr, (bs + 1) * 4},
         {(void **)&md->plan.merge_indptr, ((size_t)max_tokens + 1) * 4},
         {(void **)&md->works, works * sizeof *md->works},
@@ -79,7 +72,6 @@ static void fi_destroy(msgl_attn_backend *base)
     if (b == NULL) return;
     msgl__attn_workspace_destroy(&b->ws);
     msgl__pages_free(b->memory, b->memory_bytes);
-    msgl__pages_free(b->graph_memory, b->graph_bytes);
     msgl__free(b->slots);
     msgl__free(b);
 }
@@ -156,51 +148,36 @@ fail:
     return rc;
 }
 
-static void add_request(const fi_backend *b, msgl_fi_metadata *md, int32_t i, int32_t table_idx,
-                        int32_t q_len, int32_t kv_len)
+static void list_indices(const fi_backend *b, const msgl_seqs *seqs, msgl_fi_metadata *md)
 {
-    md->qo_indptr[i + 1] = md->qo_indptr[i] + q_len;
-    md->kv_indptr[i + 1] = md->kv_indptr[i] + kv_len;
-    md->kv_len[i] = kv_len;
-    md->last_page_len[i] = 1;
-    memcpy(md->indices + md->kv_indptr[i], msgl__page_table_row(b->cfg.page_table, table_idx),
-           (size_t)kv_len * sizeof(int32_t));
-}
-
-static int fi_prepare_metadata(msgl_attn_backend *base, msgl_batch *batch)
-{
-    fi_backend *b = (fi_backend *)base;
-    msgl_fi_metadata *md = &b->slots[batch->slot];
-    md->bs = batch->size;
-    md->graph = md->planned = false;
-    md->qo_indptr[0] = md->kv_indptr[0] = 0;
-    for (int32_t i = 0; i < md->bs; i++) {
-        const msgl_batch_req *r = &batch->reqs[i];
-        add_request(b, md, i, r->table_idx, msgl__extend_len(r), r->device_len);
+    md->kv_indptr[0] = 0;
+    for (int32_t i = 0; i < seqs->size; i++) {
+        md->kv_indptr[i + 1] = md->kv_indptr[i] + seqs->seqlens_k[i];
+        md->last_page_len[i] = 1;
+        memcpy(md->indices + md->kv_indptr[i],
+               msgl__page_table_row(b->cfg.page_table, seqs->table_rows[i]),
+               (size_t)seqs->seqlens_k[i] * sizeof(int32_t));
     }
-    batch->attn_metadata = md;
-    return 0;
 }
 
 // The plan as work items: part and item have the same number, and the chunks of a query tile are
 // neighbours.
-static void list_works(const fi_backend *b, msgl_fi_metadata *md)
+static void list_works(const fi_backend *b, const msgl_seqs *seqs, msgl_fi_metadata *md)
 {
     const msgl_fi_plan *p = &md->plan;
     int32_t group = -1;
-    for (int32_t n = 0; n < p->padded_works; n++) {
+    for (int32_t n = 0; n < p->num_works; n++) {
         msgl_attn_work *w = &md->works[n];
         *w = (msgl_attn_work){.part = -1};
-        if (!p->block_valid_mask[n]) continue; // no rows: skipped
         const int32_t i = p->request_indices[n], chunk = p->kv_tile_indices[n];
-        const int32_t rows = (md->qo_indptr[i + 1] - md->qo_indptr[i]) * b->limits.group;
-        const int32_t left = md->kv_len[i] - chunk * p->kv_chunk_size;
+        const int32_t rows = (seqs->cu_seqlens_q[i + 1] - seqs->cu_seqlens_q[i]) * b->limits.group;
+        const int32_t left = seqs->seqlens_k[i] - chunk * p->kv_chunk_size;
         w->req = i;
         w->row = p->qo_tile_indices[n] * p->q_tile;
         w->rows = rows - w->row < p->q_tile ? rows - w->row : p->q_tile;
         w->kv_begin = chunk * p->kv_chunk_size;
         w->kv_end = w->kv_begin + (left < p->kv_chunk_size ? left : p->kv_chunk_size);
-        if (md->kv_len[i] <= p->kv_chunk_size) continue; // the only chunk writes the output
+        if (seqs->seqlens_k[i] <= p->kv_chunk_size) continue; // the only chunk writes the output
         if (chunk == 0) {
             md->groups[++group] =
                 (msgl_attn_group){.req = i, .row = w->row, .rows = w->rows, .part = n};
@@ -212,15 +189,15 @@ static void list_works(const fi_backend *b, msgl_fi_metadata *md)
     }
 }
 
-// Once per batch, at the first layer: the metadata was made on the scheduler's thread, which plans
-// nothing.
-static int make_plan(const fi_backend *b, msgl_fi_metadata *md)
+static int fi_prepare(msgl_attn_backend *base, const msgl_seqs *seqs)
 {
-    msgl_fi_plan_limits l = b->limits;
-    l.graph = md->graph;
-    const int rc = msgl__fi_plan(&l, md->bs, md->qo_indptr, md->kv_indptr, &md->plan);
+    fi_backend *b = (fi_backend *)base;
+    msgl_fi_metadata *md = &b->slots[seqs->slot];
+    list_indices(b, seqs, md);
+    const int rc =
+        msgl__fi_plan(&b->limits, seqs->size, seqs->cu_seqlens_q, md->kv_indptr, &md->plan);
     if (rc != 0) return rc;
-    list_works(b, md);
+    list_works(b, seqs, md);
     // Few rows: tasks of several KV heads, which read K and V in the order of memory, as long as
     // every thread gets some.
     int32_t rows = 0;
@@ -231,101 +208,31 @@ static int make_plan(const fi_backend *b, msgl_fi_metadata *md)
     md->heads_per_task = msgl__attn_heads_per_task(
         (int32_t)(md->plan.num_works * (int64_t)b->cfg.num_kv_heads / tasks), b->cfg.num_kv_heads,
         rows, b->cfg.head_dim);
-    md->planned = true;
     return 0;
 }
 
 static void fi_forward(msgl_attn_backend *base, msgl_exec *x, const msgl_attn_layer *layer,
-                       const msgl_batch *batch, const void *q, size_t ld, void *out)
+                       const msgl_seqs *seqs, const msgl_attn_input *in, void *out)
 {
-    fi_backend *b = (fi_backend *)base;
-    msgl_fi_metadata *md = batch->attn_metadata;
-    if (!md->planned) {
-        const int rc = make_plan(b, md);
-        if (rc != 0) {
-            if (x->status == 0) x->status = rc;
-            return;
-        }
-    }
+    const fi_backend *b = (const fi_backend *)base;
+    const msgl_fi_metadata *md = &b->slots[seqs->slot];
     msgl_attn_call c;
-    msgl__attn_call_init(&b->cfg, &b->ws, layer, q, ld, out, &c);
+    msgl__attn_call_init(&b->cfg, &b->ws, layer, seqs, in, out, &c);
     c.pages = md->indices;
     c.page_indptr = md->kv_indptr;
     c.page_size = 1;
-    c.cu_seqlens_q = md->qo_indptr;
-    c.seqlens_k = md->kv_len;
     c.works = md->works;
     c.groups = md->groups;
-    c.num_works = md->plan.padded_works;
+    c.num_works = md->plan.num_works;
     c.heads_per_task = md->heads_per_task;
     c.part_kind = MSGL_ATTN_PART_LSE2;
     const msgl_attn_kernels *k = &b->cfg.kernels->attn;
     k->paged(k, x, &c);
 }
 
-static void fi_last_indices(const msgl_attn_backend *base, const msgl_batch *batch, int32_t *out)
+msgl_fi_metadata *msgl__fi_metadata(msgl_attn_backend *base, int32_t slot)
 {
-    (void)base;
-    const msgl_fi_metadata *md = batch->attn_metadata;
-    for (int32_t i = 0; i < batch->size; i++) out[i] = md->qo_indptr[i + 1] - 1;
-}
-
-static int fi_init_capture(msgl_attn_backend *base, int32_t max_seq_len, const int32_t *batch_sizes,
-                           int32_t num_sizes, msgl_err *err)
-{
-    fi_backend *b = (fi_backend *)base;
-    int32_t max_bs = 0;
-    for (int32_t i = 0; i < num_sizes; i++) {
-        if (batch_sizes[i] > max_bs) max_bs = batch_sizes[i];
-    }
-    if (b->graph_memory != NULL || max_bs < 1 || max_bs > b->cfg.max_running || max_seq_len < 1 ||
-        max_seq_len > b->cfg.max_seq_len) {
-        return msgl__err_set(
-            err, MSGL_EINVAL, "fi: capture of batch size %d and length %d is not within %d and %d",
-            (int)max_bs, (int)max_seq_len, (int)b->cfg.max_running, (int)b->cfg.max_seq_len);
-    }
-    b->graph_bytes = set_bytes(b, max_bs, max_seq_len, max_bs);
-    b->graph_memory = msgl__pages_alloc(b->graph_bytes);
-    if (b->graph_memory == NULL) {
-        return msgl__err_set(err, MSGL_ENOMEM, "fi: no memory for %zu bytes", b->graph_bytes);
-    }
-    uintptr_t at = (uintptr_t)b->graph_memory;
-    carve(b, max_bs, max_seq_len, max_bs, &at, &b->graph);
-    b->graph.graph = true;
-    b->graph_max_bs = max_bs;
-    b->graph_max_len = max_seq_len;
-    return 0;
-}
-
-static int fi_prepare_for_capture(msgl_attn_backend *base, msgl_batch *batch)
-{
-    fi_backend *b = (fi_backend *)base;
-    msgl_fi_metadata *g = &b->graph;
-    if (batch->padded_size > b->graph_max_bs) return MSGL_ELIMIT;
-    g->bs = batch->padded_size;
-    g->qo_indptr[0] = g->kv_indptr[0] = 0;
-    for (int32_t i = 0; i < g->bs; i++) add_request(b, g, i, b->cfg.page_table->max_running, 1, 1);
-    batch->attn_metadata = g;
-    return make_plan(b, g);
-}
-
-// The grid is fixed at capture; a replay plans again into the same buffers.
-static int fi_prepare_for_replay(msgl_attn_backend *base, msgl_batch *batch)
-{
-    fi_backend *b = (fi_backend *)base;
-    const msgl_fi_metadata *md = batch->attn_metadata;
-    msgl_fi_metadata *g = &b->graph;
-    if (batch->padded_size > b->graph_max_bs) return MSGL_ELIMIT;
-    g->bs = batch->padded_size;
-    g->qo_indptr[0] = g->kv_indptr[0] = 0;
-    for (int32_t i = 0; i < g->bs; i++) {
-        const bool real = i < md->bs;
-        if (real && md->kv_len[i] > b->graph_max_len) return MSGL_ELIMIT;
-        const int32_t row = real ? batch->reqs[i].table_idx : b->cfg.page_table->max_running;
-        add_request(b, g, i, row, 1, real ? md->kv_len[i] : 1);
-    }
-    batch->attn_metadata = g;
-    return make_plan(b, g);
+    return &((fi_backend *)base)->slots[slot];
 }
 
 const msgl_attn_desc msgl__attn_fi = {
@@ -337,15 +244,11 @@ const msgl_attn_desc msgl__attn_fi = {
     .kv_dtypes = 1u << MSGL_F32 | 1u << MSGL_F16 | 1u << MSGL_BF16,
     .sliding_window = true,
     .softcap = true,
-    .graph = true,
+    .ragged = true,
     .supports = fi_supports,
     .remark = fi_remark,
     .create = fi_create,
     .destroy = fi_destroy,
-    .prepare_metadata = fi_prepare_metadata,
+    .prepare = fi_prepare,
     .forward = fi_forward,
-    .last_indices = fi_last_indices,
-    .init_capture = fi_init_capture,
-    .prepare_for_capture = fi_prepare_for_capture,
-    .prepare_for_replay = fi_prepare_for_replay,
 };

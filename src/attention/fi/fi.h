@@ -8,19 +8,17 @@
 #include "attention/paged.h"
 
 typedef struct msgl_fi_metadata {
-    int32_t bs;             // requests, padding included
-    int32_t *qo_indptr;     // [bs + 1]
-    int32_t *kv_indptr;     // [bs + 1]
-    int32_t *indices;       // [kv_indptr[bs]] slots of all requests' tokens: pages of 1
-    int32_t *last_page_len; // [bs] all 1
-    int32_t *kv_len;        // [bs]
-    bool graph;             // in fixed buffers, list padded
-    bool planned;           // by the first forward of the batch
+    int32_t *kv_indptr;     // [size + 1]
+    int32_t *indices;       // [kv_indptr[size]] slots of all requests' tokens: pages of 1
+    int32_t *last_page_len; // [size] all 1
     msgl_fi_plan plan;
     msgl_attn_work *works;   // the plan's list for the kernel
     msgl_attn_group *groups; // query tiles with more than one chunk
     int32_t heads_per_task;
 } msgl_fi_metadata;
+
+// What prepare made for a slot, for tests.
+msgl_fi_metadata *msgl__fi_metadata(msgl_attn_backend *base, int32_t slot);
 
 extern const msgl_attn_desc msgl__attn_fi;
 

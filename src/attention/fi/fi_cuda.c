@@ -1,19 +1,18 @@
 // SPDX-License-Identifier: Apache-2.0
 //
 // fi on GPUs: FlashInfer's kernels from minisgl-attn-fi.so. The ragged page list that they take is
-// made on the device from the engine's page table by the batch's first layer; FlashInfer's planners
-// run on the host, into the batch's staging slot, and go to the device with the lengths in one
-// copy.
+// made on the device from the engine's page table as a pass begins; FlashInfer's planners run on
+// the host, into memory of the step's slot, and go to the device in one copy.
 //
 // The kernel sees the pool's pages: larger ones are read up to 5 % faster than pages of 1.
 //
 // Decode takes tensor cores when a KV head serves 4 query heads or more, or when there is no
 // CUDA-core kernel for the group (5, 6, 7, 16 ...); FLASHINFER_USE_TENSOR_CORES overrides.
 // Prefill takes the Hopper kernel where there is one and requests are long enough; layers with a
-// window or a soft cap take the other one. A batch has a plan per kernel and window that its layers
-// use, made at the first such layer; there is room for all that the model's layers can ask for.
-// Deterministic: tensor cores with fixed tiles and no splits for everything, so that prefill and
-// decode agree bit for bit too; layers with a window then read all keys.
+// window or a soft cap take the other one. A step has a plan per kernel and window that the model's
+// layers use. Deterministic: tensor cores with fixed tiles and no splits for
+// everything, so that prefill and decode agree bit for bit too; layers with a window then read all
+// keys.
 #include "attention/fi/fi_cuda.h"
 
 #include <string.h>
@@ -29,33 +28,39 @@ enum {
     HOPPER_MIN_TOKENS = 512, // new tokens per request, on average, from which Hopper's kernel wins
     TENSOR_CORE_GROUP = 4,
     MAX_PLANS = MSGL_ATTN_MAX_VARIANTS + 1, // a window each, and the Hopper kernel's
+    PHASES = 2,
 };
 
-typedef struct fi_plans { // of a batch
-    struct {
-        msgl_fi_kernel kernel;
-        int32_t window;
-        msgl_fi_planned plan;
-    } all[MAX_PLANS];
-    int32_t count;
-    bool graph;
-    int32_t first_layer; // that forward saw: it makes the page list; -1: none yet
-} fi_plans;
+typedef struct fi_plan { // of the layers that need this kernel and window
+    msgl_fi_kernel kernel;
+    int32_t window;
+    size_t at; // in the slot's set
+    msgl_fi_planned planned;
+} fi_plan;
+
+typedef struct fi_step { // of one slot and phase
+    fi_plan plans[MAX_PLANS];
+    int32_t num_plans;
+    int32_t num_pages; // of all requests
+    size_t used;       // bytes of the set
+} fi_step;
 
 typedef struct fi_backend {
-    msgl_cuda_backend common;
+    msgl_attn_backend base;
+    msgl_attn_config cfg;
     const msgl_fi_api *api;
     msgl_fi_shape shape;
     msgl_fi_kernel decode_kernel;
     bool hopper;
-    fi_plans *plans;   // [num_slots + 1], as batches.slots
-    int32_t max_plans; // of a batch
-    // The backend's part of the metadata: page_indptr, last_page_len, then the plans.
+    int32_t max_plans; // of a step
+    fi_step *steps; // [num_slots, PHASES]
+    // A set: page_indptr, last_page_len, then the plans.
+    msgl_cuda_plans sets[PHASES];
     size_t ints, plan_at, plan_bytes;
     int32_t max_pages; // of a request
-    int32_t *pages;    // ragged, device
-    size_t pages_bytes;
-    void *workspace; // partial results, device
+    int32_t *pages;    // device: ragged lists, answers' from the front, chunks' up to the end
+    size_t num_pages;  // that it has room for
+    void *workspace;   // partial results, device
     size_t workspace_bytes;
 } fi_backend;
 
@@ -63,11 +68,11 @@ static void fi_destroy(msgl_attn_backend *base)
 {
     fi_backend *b = (fi_backend *)base;
     if (b == NULL) return;
-    msgl_device *d = b->common.batches.cfg.dev;
-    if (b->pages != NULL) d->ops->free(d, b->pages, b->pages_bytes);
+    msgl_device *d = b->cfg.dev;
+    if (b->pages != NULL) d->ops->free(d, b->pages, b->num_pages * sizeof *b->pages);
     if (b->workspace != NULL) d->ops->free(d, b->workspace, b->workspace_bytes);
-    msgl__cuda_batches_destroy(&b->common.batches);
-    msgl__free(b->plans);
+    for (int i = 0; i < PHASES; i++) msgl__cuda_plans_destroy(&b->sets[i]);
+    msgl__free(b->steps);
     msgl__free(b);
 }
 
@@ -112,7 +117,7 @@ static int fi_supports(const msgl_attn_needs *n, msgl_err *err)
 
 static int choose_kernels(fi_backend *b, msgl_err *err)
 {
-    const msgl_attn_config *cfg = &b->common.batches.cfg;
+    const msgl_attn_config *cfg = &b->cfg;
     const int32_t capability = cfg->dev->capability;
     bool tensor = cfg->num_q_heads / cfg->num_kv_heads >= TENSOR_CORE_GROUP;
     int code = check_kernel(b->api, &b->shape, capability, err);
@@ -129,7 +134,7 @@ static int choose_kernels(fi_backend *b, msgl_err *err)
 
 static int take_memory(fi_backend *b, msgl_err *err)
 {
-    const msgl_attn_config *cfg = &b->common.batches.cfg;
+    const msgl_attn_config *cfg = &b->cfg;
     msgl_device *d = cfg->dev;
     b->max_pages = (int32_t)(((int64_t)cfg->max_seq_len + cfg->page_size - 1) / cfg->page_size);
     if ((int64_t)cfg->max_running * b->max_pages > INT32_MAX) {
@@ -142,25 +147,29 @@ static int take_memory(fi_backend *b, msgl_err *err)
     b->plan_bytes = (b->plan_bytes + 63) & ~(size_t)63;
     b->ints = (((size_t)cfg->max_running + 1) * sizeof(int32_t) + 63) & ~(size_t)63;
     b->plan_at = 2 * b->ints;
-    const int code = msgl__cuda_batches_create(
-        cfg, "fi", b->plan_at + (size_t)b->max_plans * b->plan_bytes, &b->common.batches, err);
-    if (code != 0) return code;
-    b->pages_bytes = (size_t)cfg->max_running * (size_t)b->max_pages * sizeof(int32_t);
-    b->plans = msgl__calloc((size_t)cfg->num_slots + 1, sizeof *b->plans);
-    b->pages = d->ops->alloc(d, b->pages_bytes);
+    const size_t most = (size_t)b->max_plans;
+    for (int i = 0; i < PHASES; i++) {
+        const int code =
+            msgl__cuda_plans_create(cfg, "fi", b->plan_at + most * b->plan_bytes, &b->sets[i], err);
+        if (code != 0) return code;
+    }
+    b->num_pages = (size_t)cfg->max_running * (size_t)b->max_pages;
+    b->steps = msgl__calloc((size_t)cfg->num_slots * PHASES, sizeof *b->steps);
+    b->pages = d->ops->alloc(d, b->num_pages * sizeof *b->pages);
     b->workspace = d->ops->alloc(d, b->workspace_bytes);
-    if (b->plans != NULL && b->pages != NULL && b->workspace != NULL) return 0;
+    if (b->steps != NULL && b->pages != NULL && b->workspace != NULL) return 0;
     return msgl__err_set(err, MSGL_ENOMEM,
                          "fi: no memory for %zu bytes of page lists and workspace",
-                         b->pages_bytes + b->workspace_bytes);
+                         b->num_pages * sizeof *b->pages + b->workspace_bytes);
 }
 
 static int fi_create(const msgl_attn_config *cfg, msgl_attn_backend **out, msgl_err *err)
 {
     fi_backend *b = msgl__calloc(1, sizeof *b);
     if (b == NULL) return msgl__err_set(err, MSGL_ENOMEM, "fi: out of memory");
-    b->common.base.desc = &msgl__attn_fi_cuda;
-    b->common.batches.cfg = *cfg;
+    b->base.desc = &msgl__attn_fi_cuda;
+    b->cfg = *cfg;
+    for (int i = 0; i < PHASES; i++) b->sets[i].dev = cfg->dev;
     b->shape = (msgl_fi_shape){.dtype = cfg->pool->dtype,
                                .num_q_heads = cfg->num_q_heads,
                                .num_kv_heads = cfg->num_kv_heads,
@@ -171,194 +180,165 @@ static int fi_create(const msgl_attn_config *cfg, msgl_attn_backend **out, msgl_
     if (code == 0) code = choose_kernels(b, err);
     if (code == 0) code = take_memory(b, err);
     if (code != 0) {
-        fi_destroy(&b->common.base);
+        fi_destroy(&b->base);
         return code;
     }
-    *out = &b->common.base;
+    *out = &b->base;
     return 0;
 }
 
-static void fill_pages(const fi_backend *b, const msgl_cuda_batch *md)
+static fi_step *step_of(const fi_backend *b, const msgl_seqs *seqs)
+{
+    return &b->steps[seqs->slot * PHASES + (int32_t)seqs->phase];
+}
+
+static void fill_pages(const fi_backend *b, const msgl_seqs *seqs, char *set, fi_step *step)
 {
     const int32_t page = b->shape.page_size;
-    int32_t *indptr = (int32_t *)md->extra, *last = (int32_t *)(md->extra + b->ints);
+    int32_t *indptr = (int32_t *)set, *last = (int32_t *)(set + b->ints);
     indptr[0] = 0;
-    for (int32_t i = 0; i < md->size; i++) {
-        const int32_t pages = (int32_t)(((int64_t)md->seqlens_k[i] + page - 1) / page);
+    for (int32_t i = 0; i < seqs->size; i++) {
+        const int32_t pages = (int32_t)(((int64_t)seqs->seqlens_k[i] + page - 1) / page);
         indptr[i + 1] = indptr[i] + pages;
-        last[i] = md->seqlens_k[i] - (pages - 1) * page;
+        last[i] = seqs->seqlens_k[i] - (pages - 1) * page;
     }
+    step->num_pages = indptr[seqs->size];
+    step->num_plans = 0;
+    step->used = b->plan_at;
 }
 
-// Metadata of a new batch in md, without plans.
-static void begin(const fi_backend *b, const msgl_cuda_batch *md, bool graph)
+static msgl_fi_kernel choose(const fi_backend *b, const msgl_seqs *seqs, const msgl_attn_variant *v)
 {
-    fi_plans *p = &b->plans[md - b->common.batches.slots];
-    p->count = 0;
-    p->graph = graph;
-    p->first_layer = -1;
-    fill_pages(b, md);
-}
-
-static int fi_prepare_metadata(msgl_attn_backend *base, msgl_batch *batch)
-{
-    fi_backend *b = (fi_backend *)base;
-    begin(b, msgl__cuda_batch_fill(&b->common.batches, batch, false), false);
-    return 0;
-}
-
-static msgl_fi_kernel choose(const fi_backend *b, const msgl_cuda_batch *md,
-                             const msgl_attn_layer *layer)
-{
-    if (md->max_seqlen_q <= 1) return b->decode_kernel;
-    const bool plain = layer->window < 0 && layer->softcap <= 0;
-    const bool longer = md->total_q >= (int64_t)HOPPER_MIN_TOKENS * md->size;
+    if (seqs->max_seqlen_q <= 1) return b->decode_kernel;
+    const bool plain = v->window < 0 && v->softcap <= 0;
+    const bool longer = seqs->num_tokens >= (int64_t)HOPPER_MIN_TOKENS * seqs->size;
     return b->hopper && plain && longer ? MSGL_FI_HOPPER : MSGL_FI_TENSOR_CORES;
 }
 
-// Plans into the next place of the staging slot and queues the copy; the lengths go along with the
-// first one. Returns the place; negative: failed (no place: the layer has a variant that was not in
-// the config).
-static int add_plan(const fi_backend *b, msgl_cuda_batch *md, msgl_fi_kernel kernel, int32_t window)
+// Kernel and window of the plan that a layer takes.
+static fi_plan plan_key(const fi_backend *b, const msgl_seqs *seqs, const msgl_attn_variant *v)
 {
-    const msgl_attn_config *cfg = &b->common.batches.cfg;
-    fi_plans *p = &b->plans[md - b->common.batches.slots];
-    const int32_t n = p->count;
-    if (n == b->max_plans) return MSGL_EINVAL;
-    const size_t at = b->plan_at + (size_t)n * b->plan_bytes;
-    const msgl_fi_plan_call c = {.shape = b->shape,
-                                 .kernel = kernel,
-                                 .batch = md->size,
-                                 .qo_indptr = md->cu_seqlens_q,
-                                 .page_indptr = (const int32_t *)md->extra,
-                                 .kv_len = md->seqlens_k,
-                                 .window = window,
-                                 .graph = p->graph,
-                                 .fixed = cfg->deterministic,
-                                 .float_bytes = b->workspace_bytes,
-                                 .staging = md->extra + at,
-                                 .staging_bytes = b->plan_bytes};
-    msgl_fi_planned *plan = &p->all[n].plan;
-    msgl_err *fault = &cfg->dev->fault;
-    const int code = b->api->plan(&c, plan, fault->code == 0 ? fault : NULL);
-    if (code != 0) return code;
-    p->all[n].kernel = kernel;
-    p->all[n].window = window;
-    p->count++;
-    if (md->copied) {
-        msgl__cuda_batch_copy_extra(&b->common.batches, md, at, plan->bytes);
-    } else {
-        msgl__cuda_batch_copy(&b->common.batches, md, at + plan->bytes);
-    }
-    return n;
-}
-
-// Place of the plan for a layer, made if it is the first that needs it; negative: failed.
-static int plan_for(const fi_backend *b, msgl_cuda_batch *md, const msgl_attn_layer *layer)
-{
-    const fi_plans *p = &b->plans[md - b->common.batches.slots];
-    const msgl_fi_kernel kernel = choose(b, md, layer);
+    const msgl_fi_kernel kernel = choose(b, seqs, v);
     // Only a splitting tensor-core kernel's work depends on the window.
-    const bool windowed = kernel == MSGL_FI_TENSOR_CORES && !b->common.batches.cfg.deterministic;
-    const int32_t window = windowed ? layer->window : -1;
-    for (int n = 0; n < p->count; n++) {
-        if (p->all[n].kernel == kernel && p->all[n].window == window) return n;
-    }
-    return add_plan(b, md, kernel, window);
+    const bool windowed = kernel == MSGL_FI_TENSOR_CORES && !b->cfg.deterministic;
+    return (fi_plan){.kernel = kernel, .window = windowed ? v->window : -1};
 }
 
-static int make_pages(const fi_backend *b, const msgl_cuda_batch *md, void *stream)
+// The step's plan of this kernel and window, or NULL.
+static fi_plan *find_plan(fi_step *step, const fi_plan *key)
 {
-    const msgl_attn_config *cfg = &b->common.batches.cfg;
-    msgl_cuda_attn_call c;
-    const msgl_attn_layer any = {.window = -1};
-    msgl__cuda_batch_call(&b->common.batches, md, &any, cfg->pool->dtype, NULL, 0, NULL, &c);
+    for (int32_t i = 0; i < step->num_plans; i++) {
+        fi_plan *p = &step->plans[i];
+        if (p->kernel == key->kernel && p->window == key->window) return p;
+    }
+    return NULL;
+}
+
+static int add_plan(const fi_backend *b, const msgl_seqs *seqs, char *set,
+                    const msgl_attn_variant *v, fi_step *step)
+{
+    fi_plan plan = plan_key(b, seqs, v);
+    if (find_plan(step, &plan) != NULL) return 0;
+    plan.at = step->used;
+    const msgl_fi_plan_call c = {.shape = b->shape,
+                                 .kernel = plan.kernel,
+                                 .batch = seqs->size,
+                                 .qo_indptr = seqs->cu_seqlens_q,
+                                 .page_indptr = (const int32_t *)set,
+                                 .kv_len = seqs->seqlens_k,
+                                 .window = plan.window,
+                                 .graph = seqs->graph,
+                                 .fixed = b->cfg.deterministic,
+                                 .float_bytes = b->workspace_bytes,
+                                 .staging = set + plan.at,
+                                 .staging_bytes = b->plan_bytes};
+    msgl_err *fault = &b->cfg.dev->fault;
+    const int code = b->api->plan(&c, &plan.planned, fault->code == 0 ? fault : NULL);
+    if (code != 0) return code;
+    // A graph finds each plan at the same place, whatever the ones before it used.
+    step->used += seqs->graph ? b->plan_bytes : (plan.planned.bytes + 63) & ~(size_t)63;
+    step->plans[step->num_plans++] = plan;
+    return 0;
+}
+
+static int fi_prepare(msgl_attn_backend *base, const msgl_seqs *seqs)
+{
+    const fi_backend *b = (const fi_backend *)base;
+    const msgl_attn_variants *v = &b->cfg.variants;
+    const msgl_attn_variant plain = {.window = -1};
+    char *set = msgl__cuda_plan(&b->sets[seqs->phase], seqs->slot);
+    fi_step *step = step_of(b, seqs);
+    fill_pages(b, seqs, set, step);
+    int code = v->count == 0 ? add_plan(b, seqs, set, &plain, step) : 0;
+    for (int32_t i = 0; i < v->count && code == 0; i++) {
+        code = add_plan(b, seqs, set, &v->all[i], step);
+    }
+    return code;
+}
+
+static void fi_copy_in(msgl_attn_backend *base, msgl_exec *x, const msgl_seqs *seqs)
+{
+    const fi_backend *b = (const fi_backend *)base;
+    (void)x;
+    msgl__cuda_plans_copy(&b->sets[seqs->phase], seqs->slot, 0, step_of(b, seqs)->used);
+}
+
+// Where the page list of the sequences begins: of answers at the front, where graphs find it, of
+// chunks so that it ends with the memory. Together they fit, as no step has more requests.
+static int32_t *pages_of(const fi_backend *b, const msgl_seqs *seqs)
+{
+    const size_t own = (size_t)step_of(b, seqs)->num_pages;
+    return seqs->phase == MSGL_DECODE ? b->pages : b->pages + (b->num_pages - own);
+}
+
+static void fi_begin(msgl_attn_backend *base, msgl_exec *x, const msgl_seqs *seqs)
+{
+    const fi_backend *b = (const fi_backend *)base;
     const int32_t page = b->shape.page_size;
-    const msgl_fi_pages_call p = {.batch = md->size,
+    const msgl_fi_pages_call p = {.batch = seqs->size,
                                   .page_size = page,
-                                  .table = c.table,
-                                  .table_stride = c.table_stride,
-                                  .table_rows = c.table_rows,
-                                  .page_indptr = msgl__cuda_batch_extra(&b->common.batches, 0),
+                                  .table = b->cfg.device_table,
+                                  .table_stride = b->cfg.device_table_stride,
+                                  .table_rows = seqs->dev_table_rows,
+                                  .page_indptr = (const int32_t *)b->sets[seqs->phase].device,
                                   .max_pages =
-                                      (int32_t)(((int64_t)md->max_seqlen_k + page - 1) / page),
-                                  .pages = b->pages};
-    return b->api->pages(&p, stream);
+                                      (int32_t)(((int64_t)seqs->max_seqlen_k + page - 1) / page),
+                                  .pages = pages_of(b, seqs)};
+    msgl__cuda_attn_result(x, "fi", b->api->pages(&p, b->cfg.cuda->stream(x->device)));
 }
 
 static void fi_forward(msgl_attn_backend *base, msgl_exec *x, const msgl_attn_layer *layer,
-                       const msgl_batch *batch, const void *q, size_t ld, void *out)
+                       const msgl_seqs *seqs, const msgl_attn_input *in, void *out)
 {
-    fi_backend *b = (fi_backend *)base;
-    const msgl_attn_config *cfg = &b->common.batches.cfg;
-    msgl_cuda_batch *md = batch->attn_metadata;
-    fi_plans *p = &b->plans[md - b->common.batches.slots];
-    void *stream = cfg->cuda->stream(x->device);
-    const int n = x->act == cfg->pool->dtype ? plan_for(b, md, layer) : MSGL_EUNSUPPORTED;
-    if (n < 0) {
-        if (x->status == 0) x->status = n;
+    const fi_backend *b = (const fi_backend *)base;
+    const msgl_attn_config *cfg = &b->cfg;
+    const msgl_attn_variant v = {.window = layer->window, .softcap = layer->softcap};
+    const fi_plan key = plan_key(b, seqs, &v), *plan = find_plan(step_of(b, seqs), &key);
+    const char *set = b->sets[seqs->phase].device;
+    if (!msgl__cuda_attn_dtype(x, cfg)) return;
+    if (plan == NULL) { // a layer that the configuration does not list
+        if (x->status == 0) x->status = MSGL_EINVAL;
         return;
     }
-    // Every pass over the layers makes the list: a captured graph has to contain it.
-    if (p->first_layer < 0) p->first_layer = layer->layer;
-    if (p->first_layer == layer->layer) {
-        msgl__cuda_attn_result(x, "fi", make_pages(b, md, stream));
-    }
-    msgl_cuda_attn_call c;
-    msgl__cuda_batch_call(&b->common.batches, md, layer, x->act, q, ld, out, &c);
-    const msgl_fi_run_call r = {
-        .shape = b->shape,
-        .plan = &p->all[n].plan,
-        .batch = md->size,
-        .total_q = md->total_q,
-        .q = q,
-        .ld_q = ld,
-        .k = c.k,
-        .v = c.v,
-        .out = out,
-        .scale = layer->scale,
-        .softcap = layer->softcap,
-        .window = layer->window,
-        .qo_indptr = c.cu_seqlens_q,
-        .page_indptr = msgl__cuda_batch_extra(&b->common.batches, 0),
-        .last_page_len = msgl__cuda_batch_extra(&b->common.batches, b->ints),
-        .pages = b->pages,
-        .plan_arrays =
-            msgl__cuda_batch_extra(&b->common.batches, b->plan_at + (size_t)n * b->plan_bytes),
-        .float_workspace = b->workspace};
-    msgl__cuda_attn_result(x, "fi", b->api->run(&r, stream));
-}
-
-// A graph's launches and the layout of its plans depend on the number of requests only; what it
-// reads is planned anew for every replay, for the layers that the captures met.
-static int fi_prepare_for_capture(msgl_attn_backend *base, msgl_batch *batch)
-{
-    fi_backend *b = (fi_backend *)base;
-    const int code = msgl__cuda_prepare_for_capture(base, batch);
-    if (code != 0) return code;
-    begin(b, batch->attn_metadata, true);
-    ((msgl_cuda_batch *)batch->attn_metadata)->copied = false;
-    // Lengths go to the device with a plan: one that some layer wants.
-    const msgl_attn_variants *v = &b->common.batches.cfg.variants;
-    const msgl_attn_layer any = {.window = v->count > 0 ? v->all[0].window : -1};
-    const int place = plan_for(b, batch->attn_metadata, &any);
-    return place < 0 ? place : 0;
-}
-
-static int fi_prepare_for_replay(msgl_attn_backend *base, msgl_batch *batch)
-{
-    fi_backend *b = (fi_backend *)base;
-    if (batch->padded_size < batch->size || batch->padded_size > b->common.batches.graph_max_bs) {
-        return MSGL_EINVAL;
-    }
-    const fi_plans *captured = &b->plans[b->common.batches.cfg.num_slots];
-    msgl_cuda_batch *md = msgl__cuda_batch_fill(&b->common.batches, batch, true);
-    begin(b, md, true);
-    for (int32_t n = 0; n < captured->count; n++) {
-        const int place = add_plan(b, md, captured->all[n].kernel, captured->all[n].window);
-        if (place < 0) return place;
-    }
-    return 0;
+    const msgl_fi_run_call r = {.shape = b->shape,
+                                .plan = &plan->planned,
+                                .batch = seqs->size,
+                                .total_q = seqs->num_tokens,
+                                .q = in->q,
+                                .ld_q = in->ld,
+                                .k = msgl__kv_k(cfg->pool, layer->layer),
+                                .v = msgl__kv_v(cfg->pool, layer->layer),
+                                .out = out,
+                                .scale = layer->scale,
+                                .softcap = layer->softcap,
+                                .window = layer->window,
+                                .qo_indptr = seqs->dev_cu_seqlens_q,
+                                .page_indptr = (const int32_t *)set,
+                                .last_page_len = (const int32_t *)(set + b->ints),
+                                .pages = pages_of(b, seqs),
+                                .plan_arrays = set + plan->at,
+                                .float_workspace = b->workspace};
+    msgl__cuda_attn_result(x, "fi", b->api->run(&r, cfg->cuda->stream(x->device)));
 }
 
 const msgl_attn_desc msgl__attn_fi_cuda = {
@@ -378,10 +358,8 @@ const msgl_attn_desc msgl__attn_fi_cuda = {
     .supports = fi_supports,
     .create = fi_create,
     .destroy = fi_destroy,
-    .prepare_metadata = fi_prepare_metadata,
+    .prepare = fi_prepare,
+    .copy_in = fi_copy_in,
+    .begin = fi_begin,
     .forward = fi_forward,
-    .last_indices = msgl__cuda_last_indices,
-    .init_capture = msgl__cuda_init_capture,
-    .prepare_for_capture = fi_prepare_for_capture,
-    .prepare_for_replay = fi_prepare_for_replay,
 };

@@ -109,16 +109,10 @@ int msgl__fi_plan(const msgl_fi_plan_limits *l, int32_t bs, const int32_t *qo_in
                 p->request_indices[n] = i;
                 p->qo_tile_indices[n] = t;
                 p->kv_tile_indices[n] = c;
-                p->block_valid_mask[n] = true;
             }
         }
     }
     p->num_works = n;
-    p->padded_works = l->graph ? l->max_works : n;
-    for (; n < p->padded_works; n++) {
-        p->request_indices[n] = p->qo_tile_indices[n] = p->kv_tile_indices[n] = 0;
-        p->block_valid_mask[n] = false;
-    }
     fill_merge(bs, qo_indptr, kv_indptr, p);
     return 0;
 }

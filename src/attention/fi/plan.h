@@ -17,7 +17,6 @@ typedef struct msgl_fi_plan_limits {
     int32_t max_grid; // (work item, KV head) pairs that run at once
     // 0: choose; else every chunk has this many keys (results then do not depend on the batch).
     int32_t fixed_chunk;
-    bool graph; // pad the list to max_works and fill block_valid_mask
     int32_t max_works;
 } msgl_fi_plan_limits;
 
@@ -26,10 +25,7 @@ typedef struct msgl_fi_plan {
     int32_t kv_chunk_size; // keys
     bool split_kv;         // some request has more than one chunk: partial results and a merge
     int32_t num_works;
-    int32_t padded_works; // >= num_works; items beyond num_works are invalid
-    // [padded_works]
-    int32_t *request_indices, *qo_tile_indices, *kv_tile_indices;
-    bool *block_valid_mask;
+    int32_t *request_indices, *qo_tile_indices, *kv_tile_indices; // [num_works]
     int32_t *o_indptr;     // [bs + 1] first row of each request's partial results, in tokens
     int32_t *merge_indptr; // [tokens + 1] the rows that are merged into each token's output
 } msgl_fi_plan;

@@ -22,11 +22,6 @@
 
 enum { ROWS = 64 }; // packed query rows per product
 
-typedef struct torch_metadata {
-    int32_t bs;
-    int32_t *cu_seqlens_q, *cu_seqlens_k, *seqlens_k;
-} torch_metadata;
-
 typedef struct openblas {
     void *library;
     __typeof__(&cblas_sgemm) sgemm;
@@ -36,9 +31,7 @@ typedef struct openblas {
 typedef struct torch_backend {
     msgl_attn_backend base;
     msgl_attn_config cfg;
-    torch_metadata *slots; // [num_slots]
-    int32_t *lens;         // arrays of all slots
-    void *scratch;         // [threads] of scratch_floats
+    void *scratch; // [threads] of scratch_floats
     size_t scratch_bytes, scratch_floats;
     openblas blas;
 } torch_backend;
@@ -46,7 +39,7 @@ typedef struct torch_backend {
 typedef struct torch_call {
     const torch_backend *b;
     const msgl_attn_layer *layer;
-    const msgl_batch *batch;
+    const msgl_seqs *seqs;
     const float *q;
     size_t ld;
     float *out;
@@ -58,8 +51,6 @@ static void torch_destroy(msgl_attn_backend *base)
     if (b == NULL) return;
     if (b->blas.library != NULL) dlclose(b->blas.library);
     msgl__pages_free(b->scratch, b->scratch_bytes);
-    msgl__free(b->lens);
-    msgl__free(b->slots);
     msgl__free(b);
 }
 
@@ -69,23 +60,15 @@ static int torch_memory(torch_backend *b, msgl_err *err)
 {
     const msgl_attn_config *cfg = &b->cfg;
     const size_t dim = (size_t)cfg->head_dim, len = (size_t)cfg->max_seq_len;
-    const size_t each = (size_t)cfg->max_running + 1;
     b->scratch_floats = len * (2 * dim + ROWS) + 2 * ROWS * dim;
     if (msgl__size_mul(b->scratch_floats * sizeof(float), (size_t)cfg->num_threads,
                        &b->scratch_bytes) != 0) {
         return msgl__err_set(err, MSGL_ELIMIT, "torch_native: workspace too large");
     }
-    b->slots = msgl__calloc((size_t)cfg->num_slots, sizeof *b->slots);
-    b->lens = msgl__calloc((size_t)cfg->num_slots * 3 * each, sizeof *b->lens);
     b->scratch = msgl__pages_alloc(b->scratch_bytes);
-    if (b->slots == NULL || b->lens == NULL || b->scratch == NULL) {
+    if (b->scratch == NULL) {
         return msgl__err_set(err, MSGL_ENOMEM, "torch_native: no memory for %zu bytes",
                              b->scratch_bytes);
-    }
-    for (int32_t i = 0; i < cfg->num_slots; i++) {
-        int32_t *at = b->lens + (size_t)i * 3 * each;
-        b->slots[i] = (torch_metadata){
-            .cu_seqlens_q = at, .cu_seqlens_k = at + each, .seqlens_k = at + 2 * each};
     }
     return 0;
 }
@@ -137,17 +120,6 @@ static int torch_create(const msgl_attn_config *cfg, msgl_attn_backend **out, ms
     return 0;
 }
 
-static int torch_prepare_metadata(msgl_attn_backend *base, msgl_batch *batch)
-{
-    torch_backend *b = (torch_backend *)base;
-    torch_metadata *md = &b->slots[batch->slot];
-    int32_t max_q, max_k;
-    md->bs = batch->size;
-    msgl__attn_seqlens(batch, md->cu_seqlens_q, md->cu_seqlens_k, md->seqlens_k, &max_q, &max_k);
-    batch->attn_metadata = md;
-    return 0;
-}
-
 // Rows of one KV head at the request's first `len` slots, as f32.
 static void gather(const torch_call *c, int kv, const int32_t *slots, int len, int kv_head,
                    float *to)
@@ -184,12 +156,12 @@ static void torch_task(void *arg, int task, int worker)
 {
     const torch_call *c = arg;
     const msgl_attn_config *cfg = &c->b->cfg;
-    const torch_metadata *md = c->batch->attn_metadata;
+    const msgl_seqs *seqs = c->seqs;
     const int kv_head = task % cfg->num_kv_heads, req = task / cfg->num_kv_heads;
     const int group = cfg->num_q_heads / cfg->num_kv_heads, dim = cfg->head_dim;
-    const int len = md->seqlens_k[req], first = md->cu_seqlens_q[req];
-    const int tokens = md->cu_seqlens_q[req + 1] - first, rows = tokens * group;
-    const int32_t *slots = msgl__page_table_row(cfg->page_table, c->batch->reqs[req].table_idx);
+    const int len = seqs->seqlens_k[req], first = seqs->cu_seqlens_q[req];
+    const int tokens = seqs->cu_seqlens_q[req + 1] - first, rows = tokens * group;
+    const int32_t *slots = msgl__page_table_row(cfg->page_table, seqs->table_rows[req]);
     float *k = (float *)c->b->scratch + (size_t)worker * c->b->scratch_floats;
     float *v = k + (size_t)len * (size_t)dim, *q = v + (size_t)len * (size_t)dim;
     float *o = q + ROWS * (size_t)dim, *s = o + ROWS * (size_t)dim;
@@ -222,19 +194,11 @@ static void torch_task(void *arg, int task, int worker)
 }
 
 static void torch_forward(msgl_attn_backend *base, msgl_exec *x, const msgl_attn_layer *layer,
-                          const msgl_batch *batch, const void *q, size_t ld, void *out)
+                          const msgl_seqs *seqs, const msgl_attn_input *in, void *out)
 {
     const torch_backend *b = (const torch_backend *)base;
-    const torch_metadata *md = batch->attn_metadata;
-    torch_call c = {.b = b, .layer = layer, .batch = batch, .q = q, .ld = ld, .out = out};
-    msgl__pool_run(x->pool, md->bs * b->cfg.num_kv_heads, torch_task, &c);
-}
-
-static void torch_last_indices(const msgl_attn_backend *base, const msgl_batch *batch, int32_t *out)
-{
-    (void)base;
-    const torch_metadata *md = batch->attn_metadata;
-    for (int32_t i = 0; i < batch->size; i++) out[i] = md->cu_seqlens_q[i + 1] - 1;
+    torch_call c = {.b = b, .layer = layer, .seqs = seqs, .q = in->q, .ld = in->ld, .out = out};
+    msgl__pool_run(x->pool, seqs->size * b->cfg.num_kv_heads, torch_task, &c);
 }
 
 const msgl_attn_desc msgl__attn_torch_native = {
@@ -246,12 +210,11 @@ const msgl_attn_desc msgl__attn_torch_native = {
     .kv_dtypes = 1u << MSGL_F32 | 1u << MSGL_F16 | 1u << MSGL_BF16,
     .sliding_window = true,
     .softcap = true,
+    .ragged = true,
     .plugin = "libopenblas.so.0",
     .plugin_hint = "install the package libopenblas0",
     .supports = torch_supports,
     .create = torch_create,
     .destroy = torch_destroy,
-    .prepare_metadata = torch_prepare_metadata,
     .forward = torch_forward,
-    .last_indices = torch_last_indices,
 };

@@ -21,10 +21,10 @@ static int trtllm_create(const msgl_attn_config *cfg, msgl_attn_backend **out, m
 }
 
 static void trtllm_forward(msgl_attn_backend *base, msgl_exec *x, const msgl_attn_layer *layer,
-                           const msgl_batch *batch, const void *q, size_t ld, void *out)
+                           const msgl_seqs *seqs, const msgl_attn_input *in, void *out)
 {
     const float bmm1_scale = layer->scale;
-    msgl__table_attend(base, x, layer, batch, q, ld, bmm1_scale, BMM2_SCALE, out);
+    msgl__table_attend(base, x, layer, seqs, in, bmm1_scale, BMM2_SCALE, out);
 }
 
 const msgl_attn_desc msgl__attn_trtllm = {
@@ -38,13 +38,9 @@ const msgl_attn_desc msgl__attn_trtllm = {
     .kv_dtypes = 1u << MSGL_F32 | 1u << MSGL_F16 | 1u << MSGL_BF16,
     .sliding_window = true,
     .softcap = true,
-    .graph = true,
+    .ragged = true,
     .create = trtllm_create,
     .destroy = msgl__table_destroy,
-    .prepare_metadata = msgl__table_prepare_metadata,
+    .prepare = msgl__table_prepare,
     .forward = trtllm_forward,
-    .last_indices = msgl__table_last_indices,
-    .init_capture = msgl__table_init_capture,
-    .prepare_for_capture = msgl__table_prepare_for_capture,
-    .prepare_for_replay = msgl__table_prepare_for_replay,
 };

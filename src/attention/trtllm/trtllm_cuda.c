@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 //
 // trtllm on Hopper: TensorRT-LLM's decode kernel there, XQA, from minisgl-attn-trtllm.so, over a
-// block table made on the device by the batch's first layer. TensorRT-LLM's own prefill kernels are
+// block table made on the device as a pass begins. TensorRT-LLM's own prefill kernels are
 // binaries for other GPUs; prefill is fa's, over the same pages. bmm1_scale is the layer's,
 // bmm2_scale is 1, as KV is not quantised.
 #include "attention/trtllm/trtllm_cuda.h"
@@ -18,12 +18,12 @@
 static const float BMM2_SCALE = 1;
 
 typedef struct trtllm_backend {
-    msgl_cuda_backend common;
+    msgl_attn_backend base;
+    msgl_attn_config cfg;
     msgl_attn_backend *prefill; // fa
     const msgl_trtllm_api *api;
     msgl_xqa_shape shape;
     msgl_xqa_device device;
-    int32_t *first_layer; // [num_slots + 1] that forward saw: it makes the block table; -1: none
     int32_t kernel_page, pages_stride;
     char *memory; // device: block table, semaphores, scratch
     size_t memory_bytes, semaphores_at, scratch_at;
@@ -33,11 +33,9 @@ static void trtllm_destroy(msgl_attn_backend *base)
 {
     trtllm_backend *b = (trtllm_backend *)base;
     if (b == NULL) return;
-    msgl_device *d = b->common.batches.cfg.dev;
+    msgl_device *d = b->cfg.dev;
     if (b->prefill != NULL) b->prefill->desc->destroy(b->prefill);
     if (b->memory != NULL) d->ops->free(d, b->memory, b->memory_bytes);
-    msgl__cuda_batches_destroy(&b->common.batches);
-    msgl__free(b->first_layer);
     msgl__free(b);
 }
 
@@ -92,7 +90,7 @@ static int trtllm_supports(const msgl_attn_needs *n, msgl_err *err)
 
 static int load_kernel(trtllm_backend *b, msgl_err *err)
 {
-    const int32_t capability = b->common.batches.cfg.dev->capability;
+    const int32_t capability = b->cfg.dev->capability;
     int code = find_kernel(b->api, &b->shape, capability, &b->kernel_page, err);
     if (code != 0) return code;
     code = b->api->prepare(&b->shape, &b->device);
@@ -109,10 +107,9 @@ static size_t part(size_t *at, size_t bytes)
 
 static int take_memory(trtllm_backend *b, msgl_err *err)
 {
-    const msgl_attn_config *cfg = &b->common.batches.cfg;
+    const msgl_attn_config *cfg = &b->cfg;
     const size_t running = (size_t)cfg->max_running;
-    int code = msgl__cuda_batches_create(cfg, "trtllm", 0, &b->common.batches, err);
-    if (code == 0) code = msgl__attn_fa_cuda.create(cfg, &b->prefill, err);
+    const int code = msgl__attn_fa_cuda.create(cfg, &b->prefill, err);
     if (code != 0) return code;
     b->pages_stride = (cfg->max_seq_len + b->kernel_page - 1) / b->kernel_page;
     size_t at = 0;
@@ -121,8 +118,7 @@ static int take_memory(trtllm_backend *b, msgl_err *err)
     b->scratch_at = part(&at, b->api->scratch_bytes(&b->shape, &b->device, cfg->max_running));
     b->memory_bytes = at;
     b->memory = cfg->dev->ops->alloc(cfg->dev, at);
-    b->first_layer = msgl__calloc((size_t)cfg->num_slots + 1, sizeof *b->first_layer);
-    if (b->memory != NULL && b->first_layer != NULL) return 0;
+    if (b->memory != NULL) return 0;
     return msgl__err_set(err, MSGL_ENOMEM, "trtllm: no memory for a workspace of %zu bytes", at);
 }
 
@@ -130,8 +126,8 @@ static int trtllm_create(const msgl_attn_config *cfg, msgl_attn_backend **out, m
 {
     trtllm_backend *b = msgl__calloc(1, sizeof *b);
     if (b == NULL) return msgl__err_set(err, MSGL_ENOMEM, "trtllm: out of memory");
-    b->common.base.desc = &msgl__attn_trtllm_cuda;
-    b->common.batches.cfg = *cfg;
+    b->base.desc = &msgl__attn_trtllm_cuda;
+    b->cfg = *cfg;
     b->shape = (msgl_xqa_shape){.dtype = cfg->pool->dtype,
                                 .num_q_heads = cfg->num_q_heads,
                                 .num_kv_heads = cfg->num_kv_heads,
@@ -142,61 +138,59 @@ static int trtllm_create(const msgl_attn_config *cfg, msgl_attn_backend **out, m
     if (code == 0) code = load_kernel(b, err);
     if (code == 0) code = take_memory(b, err);
     if (code != 0) {
-        trtllm_destroy(&b->common.base);
+        trtllm_destroy(&b->base);
         return code;
     }
-    *out = &b->common.base;
+    *out = &b->base;
     return 0;
 }
 
-static int trtllm_prepare_metadata(msgl_attn_backend *base, msgl_batch *batch)
+static int trtllm_prepare(msgl_attn_backend *base, const msgl_seqs *seqs)
 {
-    trtllm_backend *b = (trtllm_backend *)base;
-    if (batch->phase == MSGL_PREFILL) return b->prefill->desc->prepare_metadata(b->prefill, batch);
-    (void)msgl__cuda_batch_fill(&b->common.batches, batch, false);
-    b->first_layer[batch->slot] = -1;
-    return 0;
+    msgl_attn_backend *prefill = ((trtllm_backend *)base)->prefill;
+    return seqs->phase == MSGL_PREFILL ? prefill->desc->prepare(prefill, seqs) : 0;
 }
 
-static int make_table(const trtllm_backend *b, const msgl_cuda_attn_call *c, void *stream)
+static void trtllm_copy_in(msgl_attn_backend *base, msgl_exec *x, const msgl_seqs *seqs)
 {
-    const msgl_xqa_pages_call p = {.batch = c->batch,
+    msgl_attn_backend *prefill = ((trtllm_backend *)base)->prefill;
+    if (seqs->phase == MSGL_PREFILL) prefill->desc->copy_in(prefill, x, seqs);
+}
+
+// The block table of a decode pass.
+static void trtllm_begin(msgl_attn_backend *base, msgl_exec *x, const msgl_seqs *seqs)
+{
+    const trtllm_backend *b = (const trtllm_backend *)base;
+    if (seqs->phase == MSGL_PREFILL) return;
+    const msgl_xqa_pages_call p = {.batch = seqs->size,
                                    .page_size = b->kernel_page,
-                                   .table = c->table,
-                                   .table_stride = c->table_stride,
-                                   .table_rows = c->table_rows,
-                                   .seqlens_k = c->seqlens_k,
+                                   .table = b->cfg.device_table,
+                                   .table_stride = b->cfg.device_table_stride,
+                                   .table_rows = seqs->dev_table_rows,
+                                   .seqlens_k = seqs->dev_seqlens_k,
                                    .pages = (int32_t *)b->memory,
                                    .pages_stride = b->pages_stride,
                                    .max_pages =
-                                       (c->max_seqlen_k + b->kernel_page - 1) / b->kernel_page};
-    return b->api->pages(&p, stream);
+                                       (seqs->max_seqlen_k + b->kernel_page - 1) / b->kernel_page};
+    msgl__cuda_attn_result(x, "trtllm", b->api->pages(&p, b->cfg.cuda->stream(x->device)));
 }
 
-static void decode(trtllm_backend *b, msgl_exec *x, const msgl_attn_layer *layer,
-                   msgl_cuda_batch *md, const void *q, size_t ld, void *out)
+static void decode(const trtllm_backend *b, msgl_exec *x, const msgl_attn_layer *layer,
+                   const msgl_seqs *seqs, const msgl_attn_input *in, void *out)
 {
-    const msgl_attn_config *cfg = &b->common.batches.cfg;
-    void *stream = cfg->cuda->stream(x->device);
-    msgl_cuda_attn_call c;
-    msgl__cuda_batch_call(&b->common.batches, md, layer, x->act, q, ld, out, &c);
-    if (!md->copied) msgl__cuda_batch_copy(&b->common.batches, md, 0);
-    // Every pass over the layers makes the table: a captured graph has to contain it.
-    int32_t *first = &b->first_layer[md - b->common.batches.slots];
-    if (*first < 0) *first = layer->layer;
-    if (*first == layer->layer) msgl__cuda_attn_result(x, "trtllm", make_table(b, &c, stream));
+    const msgl_attn_config *cfg = &b->cfg;
     const msgl_xqa_call call = {.shape = b->shape,
-                                .batch = md->size,
-                                .max_seqlen_k = md->max_seqlen_k,
-                                .q = q,
-                                .ld_q = ld,
+                                .batch = seqs->size,
+                                .max_seqlen_k = seqs->max_seqlen_k,
+                                .q = in->q,
+                                .ld_q = in->ld,
                                 .out = out,
-                                .k = c.k,
-                                .v = c.v,
+                                .k = msgl__kv_k(cfg->pool, layer->layer),
+                                .v = msgl__kv_v(cfg->pool, layer->layer),
                                 .bmm1_scale = layer->scale,
                                 .bmm2_scale = BMM2_SCALE,
                                 .window = layer->window,
-                                .seqlens_k = c.seqlens_k,
+                                .seqlens_k = seqs->dev_seqlens_k,
                                 .pages = (const int32_t *)b->memory,
                                 .pages_stride = b->pages_stride,
                                 .semaphores = (uint32_t *)(b->memory + b->semaphores_at),
@@ -204,27 +198,18 @@ static void decode(trtllm_backend *b, msgl_exec *x, const msgl_attn_layer *layer
                                 .device = b->device,
                                 .pdl = true,
                                 .deterministic = cfg->deterministic};
-    msgl__cuda_attn_result(x, "trtllm", b->api->decode(&call, stream));
+    msgl__cuda_attn_result(x, "trtllm", b->api->decode(&call, cfg->cuda->stream(x->device)));
 }
 
 static void trtllm_forward(msgl_attn_backend *base, msgl_exec *x, const msgl_attn_layer *layer,
-                           const msgl_batch *batch, const void *q, size_t ld, void *out)
+                           const msgl_seqs *seqs, const msgl_attn_input *in, void *out)
 {
-    trtllm_backend *b = (trtllm_backend *)base;
-    if (batch->phase == MSGL_PREFILL) {
-        b->prefill->desc->forward(b->prefill, x, layer, batch, q, ld, out);
-    } else if (x->act != b->shape.dtype) {
-        if (x->status == 0) x->status = MSGL_EUNSUPPORTED;
-    } else {
-        decode(b, x, layer, batch->attn_metadata, q, ld, out);
+    const trtllm_backend *b = (const trtllm_backend *)base;
+    if (seqs->phase == MSGL_PREFILL) {
+        b->prefill->desc->forward(b->prefill, x, layer, seqs, in, out);
+    } else if (msgl__cuda_attn_dtype(x, &b->cfg)) {
+        decode(b, x, layer, seqs, in, out);
     }
-}
-
-static int trtllm_prepare_for_capture(msgl_attn_backend *base, msgl_batch *batch)
-{
-    trtllm_backend *b = (trtllm_backend *)base;
-    b->first_layer[b->common.batches.cfg.num_slots] = -1;
-    return msgl__cuda_prepare_for_capture(base, batch);
 }
 
 const msgl_attn_desc msgl__attn_trtllm_cuda = {
@@ -246,10 +231,8 @@ const msgl_attn_desc msgl__attn_trtllm_cuda = {
     .supports = trtllm_supports,
     .create = trtllm_create,
     .destroy = trtllm_destroy,
-    .prepare_metadata = trtllm_prepare_metadata,
+    .prepare = trtllm_prepare,
+    .copy_in = trtllm_copy_in,
+    .begin = trtllm_begin,
     .forward = trtllm_forward,
-    .last_indices = msgl__cuda_last_indices,
-    .init_capture = msgl__cuda_init_capture,
-    .prepare_for_capture = trtllm_prepare_for_capture,
-    .prepare_for_replay = msgl__cuda_prepare_for_replay,
 };

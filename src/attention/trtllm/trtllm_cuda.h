@@ -2,7 +2,7 @@
 #ifndef MSGL_ATTENTION_TRTLLM_TRTLLM_CUDA_H
 #define MSGL_ATTENTION_TRTLLM_TRTLLM_CUDA_H
 
-#include "attention/cuda_batch.h"
+#include "attention/cuda_call.h"
 
 extern const msgl_attn_desc msgl__attn_trtllm_cuda; // metadata: msgl_cuda_batch, its own or fa's
 

@@ -1,0 +1,67 @@
+// SPDX-License-Identifier: Apache-2.0
+//
+// The backends of an engine: one for both phases, or one for each. Sequences go to the one of their
+// phase; nothing of one backend is ever seen by the other.
+#include "attention/attention.h"
+
+int msgl__attn_create(const msgl_attn_choice *c, const msgl_attn_config *cfg, msgl_attn *out,
+                      msgl_err *err)
+{
+    *out = (msgl_attn){0};
+    int rc = c->prefill->create(cfg, &out->prefill, err);
+    if (rc == 0 && c->decode == c->prefill) {
+        out->decode = out->prefill;
+    } else if (rc == 0) {
+        rc = c->decode->create(cfg, &out->decode, err);
+    }
+    if (rc != 0) msgl__attn_destroy(out);
+    return rc;
+}
+
+void msgl__attn_destroy(msgl_attn *a)
+{
+    if (a->decode != NULL && a->decode != a->prefill) a->decode->desc->destroy(a->decode);
+    if (a->prefill != NULL) a->prefill->desc->destroy(a->prefill);
+    *a = (msgl_attn){0};
+}
+
+bool msgl__attn_ragged(const msgl_attn *a)
+{
+    return a->prefill == a->decode && a->prefill->desc->ragged;
+}
+
+static msgl_attn_backend *of(const msgl_attn *a, const msgl_seqs *seqs)
+{
+    return seqs->phase == MSGL_DECODE ? a->decode : a->prefill;
+}
+
+int msgl__attn_prepare(const msgl_attn *a, const msgl_seqs *seqs)
+{
+    msgl_attn_backend *b = of(a, seqs);
+    return b->desc->prepare != NULL ? b->desc->prepare(b, seqs) : 0;
+}
+
+void msgl__attn_copy_in(const msgl_attn *a, msgl_exec *x, const msgl_seqs *seqs)
+{
+    msgl_attn_backend *b = of(a, seqs);
+    if (b->desc->copy_in != NULL) b->desc->copy_in(b, x, seqs);
+}
+
+void msgl__attn_begin(const msgl_attn *a, msgl_exec *x, const msgl_seqs *seqs)
+{
+    msgl_attn_backend *b = of(a, seqs);
+    if (b->desc->begin != NULL) b->desc->begin(b, x, seqs);
+}
+
+void msgl__attn_forward(const msgl_attn *a, msgl_exec *x, const msgl_attn_layer *layer,
+                        const msgl_seqs *seqs, const msgl_attn_input *in, void *out)
+{
+    msgl_attn_backend *b = of(a, seqs);
+    b->desc->forward(b, x, layer, seqs, in, out);
+}
+
+bool msgl__attn_takes_rope(const msgl_attn *a, const msgl_seqs *seqs)
+{
+    const msgl_attn_backend *b = of(a, seqs);
+    return b->desc->takes_rope != NULL && b->desc->takes_rope(b, seqs);
+}

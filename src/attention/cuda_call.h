@@ -1,0 +1,45 @@
+// SPDX-License-Identifier: Apache-2.0
+//
+// What the CUDA backends share: a layer's attention as the launchers take it, and plans on their
+// way to the GPU. A plan is written by the scheduler's thread into pinned memory of the step's
+// slot; a copy takes it to device memory at a fixed address, which captured graphs read too. One
+// set on the device suffices, as steps run one after the other.
+#ifndef MSGL_ATTENTION_CUDA_CALL_H
+#define MSGL_ATTENTION_CUDA_CALL_H
+
+#include "attention/attention.h"
+#include "kernel/cuda/attn.h"
+#include "kernel/device.h"
+
+// What holds for every CUDA backend: queries and output have the pool's dtype.
+int msgl__cuda_supports(const msgl_attn_needs *needs, msgl_err *err);
+
+typedef struct msgl_cuda_plans {
+    msgl_device *dev;
+    size_t bytes;           // of a set
+    int32_t num_slots;      //
+    char *staging, *device; // [num_slots] sets, pinned; one set
+} msgl_cuda_plans;
+
+// Sets of up to `bytes` (64-byte aligned). destroy takes half-made ones too.
+int msgl__cuda_plans_create(const msgl_attn_config *cfg, const char *name, size_t bytes,
+                            msgl_cuda_plans *out, msgl_err *err);
+void msgl__cuda_plans_destroy(msgl_cuda_plans *p);
+static inline char *msgl__cuda_plan(const msgl_cuda_plans *p, int32_t slot)
+{
+    return p->staging + (size_t)slot * p->bytes;
+}
+// Queues the copy of a slot's [from, from + bytes).
+void msgl__cuda_plans_copy(const msgl_cuda_plans *p, int32_t slot, size_t from, size_t bytes);
+
+// One layer's attention. plan and workspace are the caller's to set.
+void msgl__cuda_attn_call(const msgl_attn_config *cfg, const msgl_attn_layer *layer,
+                          const msgl_seqs *seqs, const msgl_attn_input *in, void *out,
+                          msgl_cuda_attn_call *c);
+
+// False, with x->status set, if activations are not of the pool's dtype, which every kernel wants.
+bool msgl__cuda_attn_dtype(msgl_exec *x, const msgl_attn_config *cfg);
+// A launcher's cudaError_t: kept as the device's fault, status becomes MSGL_EDEVICE.
+void msgl__cuda_attn_result(msgl_exec *x, const char *name, int code);
+
+#endif

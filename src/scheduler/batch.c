@@ -1,0 +1,120 @@
+// SPDX-License-Identifier: Apache-2.0
+//
+// What the next step computes: one token for every answer, and beside them as many prompt tokens as
+// the pace allows. An answer's products wait for the weights to arrive from memory; prompt tokens
+// that ride along use the arithmetic that would idle meanwhile (Agrawal et al. 2024,
+// Sarathi-Serve).
+//
+// Prompts are taken strictly in the order of arrival: first what the step before cut, then the
+// queue. Its head waits until it fits; since what can never fit is refused on arrival and the
+// oldest request always runs to its end, that is a finite wait, and nothing behind can starve it.
+//
+// With overlap the results of the step before are not known yet; an answer that turns out to have
+// ended there computes one token too many, which is dropped. One that reaches its maximum length is
+// left out beforehand, so the surplus token never needs a slot beyond it.
+#include "scheduler/internal.h"
+
+// Rows of r's next chunk from which logits are wanted: the last one when it completes what is
+// known, and with prompt_logprobs every row of the prompt, once.
+static int32_t logits_from(msgl_req *r, int32_t device_len, bool last)
+{
+    const int32_t extend = device_len - r->device_len, end = r->prompt_len - 1;
+    int32_t from = last ? extend - 1 : extend;
+    if (r->sampling.prompt_logprobs >= 0 && r->echoed < end && r->device_len < r->prompt_len) {
+        const int32_t next = r->echoed > r->device_len ? r->echoed - r->device_len : 0;
+        if (next < from) from = next;
+        r->echoed = device_len < end ? device_len : end;
+    }
+    return from;
+}
+
+static void add(msgl_flight *f, msgl_req *r, int32_t device_len)
+{
+    const bool last = device_len >= r->fill_len;
+    msgl_batch *b = &f->batch;
+    f->owners[b->size] = r;
+    b->reqs[b->size++] = (msgl_batch_req){
+        .uid = r->uid,
+        .table_idx = r->row,
+        .cached_len = r->device_len,
+        .device_len = device_len,
+        .prompt_len = r->prompt_len,
+        .logits_from = logits_from(r, device_len, last),
+        .sample = last,
+        .sampling = r->sampling,
+    };
+    b->padded_size = b->size;
+    b->num_tokens += device_len - r->device_len;
+    r->device_len = device_len;
+    r->inflight++;
+    if (last) r->state = MSGL_REQ_DECODE;
+}
+
+static void add_answers(msgl_scheduler *s, msgl_flight *f)
+{
+    for (msgl_req *r = s->running.head, *next; r != NULL; r = next) {
+        next = r->next; // r may leave
+        if (r->state != MSGL_REQ_DECODE || r->device_len + 1 >= r->max_len) continue;
+        if (msgl__sched_grow(s, r, r->device_len + 1)) add(f, r, r->device_len + 1);
+    }
+    f->batch.num_decode = f->batch.size;
+}
+
+// The next chunk of r, at most `budget` tokens; how many it took.
+static int32_t add_chunk(msgl_scheduler *s, msgl_flight *f, msgl_req *r, int32_t budget)
+{
+    const int32_t rest = r->fill_len - r->device_len;
+    const int32_t n = rest < budget ? rest : budget;
+    if (!msgl__sched_grow(s, r, r->device_len + n)) return 0;
+    add(f, r, r->device_len + n);
+    // From the next step on others can share what this step computes: steps run in order.
+    msgl__cache_extend(s->cache, &r->held, r->ids, msgl__page_table_row(s->cfg.page_table, r->row),
+                       r->device_len);
+    return n;
+}
+
+// Prompt tokens that could be computed now, were there no limit to a step.
+static int64_t backlog(const msgl_scheduler *s)
+{
+    int64_t n = 0;
+    for (const msgl_req *r = s->running.head; r != NULL; r = r->next) {
+        if (r->state == MSGL_REQ_PREFILL) n += r->fill_len - r->device_len;
+    }
+    int32_t rows = s->num_free_rows;
+    for (const msgl_req *r = s->waiting.head; r != NULL && rows > 0 && !s->stuck; r = r->next) {
+        n += r->num_ids;
+        rows--;
+    }
+    return n;
+}
+
+static int add_chunks(msgl_scheduler *s, msgl_flight *f)
+{
+    // Where nobody waits for single tokens (prefill_first), long steps are the fast ones.
+    int32_t budget = s->cfg.max_prefill_tokens;
+    if (!s->cfg.prefill_first) {
+        budget = msgl__pace_budget(&s->pace, f->batch.num_decode, backlog(s), budget);
+    }
+    for (msgl_req *r = s->running.head, *next; r != NULL && budget > 0; r = next) {
+        next = r->next;
+        if (r->state == MSGL_REQ_PREFILL) budget -= add_chunk(s, f, r, budget);
+    }
+    while (budget > 0 && s->waiting.head != NULL) {
+        msgl_req *r = s->waiting.head;
+        if (!msgl__sched_admit(s, r)) break;
+        msgl__req_unlink(&s->waiting, r);
+        msgl__req_push(&s->running, r);
+        r->state = MSGL_REQ_PREFILL;
+        const int rc = s->runner.write_tokens(s->runner.ctx, r->row, 0, r->ids, r->fill_len);
+        if (rc < 0) return rc;
+        budget -= add_chunk(s, f, r, budget);
+    }
+    return 0;
+}
+
+int msgl__sched_build(msgl_scheduler *s, msgl_flight *f)
+{
+    add_answers(s, f);
+    const int rc = add_chunks(s, f);
+    return rc < 0 ? rc : f->batch.size;
+}
