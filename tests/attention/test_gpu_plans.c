@@ -99,7 +99,8 @@ static msgl_seqs seqs_of(run *r, msgl_phase phase, int32_t size, int32_t len, in
                               .slot = r->slot};
     char *block = r->lengths + (size_t)r->slot * msgl__seqs_bytes(FAKE_RUNNING);
     msgl_seqs seqs;
-    msgl__seqs_fill(&batch, 0, size, 0, graph_size, FAKE_RUNNING, FAKE_RUNNING, block, block, &seqs);
+    msgl__seqs_fill(&batch, 0, size, 0, graph_size, FAKE_RUNNING, FAKE_RUNNING, block, block,
+                    &seqs);
     if (graph_size > 0) seqs.max_seqlen_k = FAKE_SEQ_LEN;
     seqs.graph = graph_size > 0;
     assert_int_equal(msgl__attn_prepare(&r->attn, &seqs), 0);

@@ -53,7 +53,7 @@ typedef struct fi_backend {
     msgl_fi_kernel decode_kernel;
     bool hopper;
     int32_t max_plans; // of a step
-    fi_step *steps; // [num_slots, PHASES]
+    fi_step *steps;    // [num_slots, PHASES]
     // A set: page_indptr, last_page_len, then the plans.
     msgl_cuda_plans sets[PHASES];
     size_t ints, plan_at, plan_bytes;
