@@ -176,7 +176,11 @@ static void test_growing_answer(void **state)
     int rc = 0;
     for (int i = 0; i < 4000 && rc == 0; i++) {
         row.position = 1 + i;
-        const msgl_token_event e = {.uid = uid, .token = 'a', .num_logprobs = 1, .logprobs = &row};
+        const msgl_token_event e = {.uid = uid,
+                                    .tokens = (const int32_t[]){'a'},
+                                    .num_tokens = 1,
+                                    .num_logprobs = 1,
+                                    .logprobs = &row};
         engine_send_event(&s, &e);
         rc = msgl__channel_recv(s.engine, 0, &m);
     }
@@ -213,7 +217,7 @@ static void test_large_piece(void **state)
         for (int i = 0; i < 20; i++) rows[k].top_ids[i] = 128 + i;
     }
     for (int k = 0; k < 7; k++) rows[k].position = 1 + k;
-    msgl_token_event e = {.uid = uid, .token = -1, .num_logprobs = 7, .logprobs = rows};
+    msgl_token_event e = {.uid = uid, .num_logprobs = 7, .logprobs = rows};
     engine_send_event(&s, &e);
     msgl_strbuf seen;
     msgl__strbuf_init(&seen, 1 << 20);
@@ -222,8 +226,11 @@ static void test_large_piece(void **state)
     msgl_token_event many[60];
     for (int k = 0; k < 60; k++) {
         rows[k].position = 8 + k;
-        many[k] =
-            (msgl_token_event){.uid = uid, .token = 'a', .num_logprobs = 1, .logprobs = &rows[k]};
+        many[k] = (msgl_token_event){.uid = uid,
+                                     .tokens = (const int32_t[]){'a'},
+                                     .num_tokens = 1,
+                                     .num_logprobs = 1,
+                                     .logprobs = &rows[k]};
     }
     const msgl_msg m = {.type = MSGL_MSG_TOKENS, .u.tokens = {60, many}};
     assert_int_equal(msgl__channel_send(s.engine, &m), 0);
@@ -385,7 +392,7 @@ static void test_shared_logprobs(void **state)
         msgl_token_logprobs row = {
             .position = 1, .token = 'b', .logprob = -0.5f, .num_top = 1, .top_ids = {'b'}};
         row.top_logprobs[0] = -0.5f;
-        msgl_token_event e = {.uid = leader, .token = -1, .num_logprobs = 1, .logprobs = &row};
+        msgl_token_event e = {.uid = leader, .num_logprobs = 1, .logprobs = &row};
         engine_send_event(&s, &e);
         uint64_t uid[3] = {leader};
         for (int i = 1; i < 3; i++) {
@@ -397,7 +404,8 @@ static void test_shared_logprobs(void **state)
         for (int i = 0; i < 3; i++) {
             row = (msgl_token_logprobs){.position = 2, .token = 'c', .logprob = -2};
             e = (msgl_token_event){.uid = uid[i],
-                                   .token = 'c',
+                                   .tokens = (const int32_t[]){'c'},
+                                   .num_tokens = 1,
                                    .finish = MSGL_FINISH_LENGTH,
                                    .num_logprobs = 1,
                                    .logprobs = &row};
