@@ -99,8 +99,9 @@ static void close_gpu(world *w)
     free(g->staging);
 }
 
-bool world_try_open(world *w, const world_spec *spec, msgl_err *err)
+void world_open(world *w, const world_spec *spec)
 {
+    msgl_err err = {0};
     *w = (world){.spec = *spec, .rng = spec->seed};
     const int hkv = spec->num_kv_heads, hq = hkv * spec->group;
     const int pages_each = (spec->max_seq_len + spec->page_size - 1) / spec->page_size;
@@ -136,7 +137,7 @@ bool world_try_open(world *w, const world_spec *spec, msgl_err *err)
     w->free_pages = malloc((size_t)w->num_free * sizeof(int));
     for (int i = 0; i < w->num_free; i++) w->free_pages[i] = i;
     w->exec.act = MSGL_F32;
-    assert_int_equal(msgl__pool_create(spec->threads, &w->exec.pool, err), 0);
+    assert_int_equal(msgl__pool_create(spec->threads, &w->exec.pool, &err), 0);
     w->cfg = (msgl_attn_config){.device = MSGL_DEVICE_CPU,
                                 .num_q_heads = hq,
                                 .num_kv_heads = hkv,
@@ -161,19 +162,9 @@ bool world_try_open(world *w, const world_spec *spec, msgl_err *err)
     w->lengths = malloc(2 * msgl__seqs_bytes(MAX_REQS));
     if (spec->dev != NULL) open_gpu(w);
     const msgl_attn_choice one = {.prefill = spec->desc, .decode = spec->desc};
-    const int rc =
-        msgl__attn_create(spec->choice != NULL ? spec->choice : &one, &w->cfg, &w->attn, err);
+    const msgl_attn_choice *choice = spec->choice != NULL ? spec->choice : &one;
+    if (msgl__attn_create(choice, &w->cfg, &w->attn, &err) != 0) fail_msg("create: %s", err.text);
     w->backend = w->attn.decode;
-    if (rc == 0) return true;
-    world_close(w);
-    if (rc != MSGL_EUNSUPPORTED) fail_msg("create: %s", err->text);
-    return false;
-}
-
-void world_open(world *w, const world_spec *spec)
-{
-    msgl_err err = {0};
-    if (!world_try_open(w, spec, &err)) fail_msg("create: %s", err.text);
 }
 
 static void free_step(world *w)

@@ -80,8 +80,6 @@ typedef struct step_req {
 uint64_t world_random(world *w);
 int world_int(world *w, int lo, int hi); // in [lo, hi]
 void world_open(world *w, const world_spec *spec);
-// The same; false, with the reason, when the backend says that it cannot run this.
-bool world_try_open(world *w, const world_spec *spec, msgl_err *err);
 void world_close(world *w);
 // A request of `len` tokens in table row `row`, with pages and poison-free data of its own.
 void world_request(world *w, int row, int len);
