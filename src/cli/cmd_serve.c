@@ -53,8 +53,9 @@ static void on_ready(void *ctx, const char *host, int port, const msgl_msg_ready
 {
     const struct serve *s = ctx;
     msgl__cli_bar_clear();
-    printf("minisgl is ready: http://%s:%d/v1 serves %s (attention %s, %s)\n", host, port,
-           s->model_name, ready->attention, ready->device);
+    const bool v6 = strchr(host, ':') != NULL; // an address that URLs put into brackets
+    printf("minisgl is ready: http://%s%s%s:%d/v1 serves %s (attention %s, %s)\n", v6 ? "[" : "",
+           host, v6 ? "]" : "", port, s->model_name, ready->attention, ready->device);
     fflush(stdout);
 }
 
@@ -113,6 +114,7 @@ int msgl__cmd_serve(const msgl_args *a)
     cfg.front.num_workers = a->num_tokenizer > 0 ? (int)a->num_tokenizer : 1;
     cfg.front.max_request_memory = (size_t)a->request_memory << 20;
     cfg.front.log = &log;
+    cfg.front.guard.allowed = a->allowed_hosts;
     char *json = info_json(a, &options);
     cfg.front.info_json = json;
     cfg.engine_main = engine_main;

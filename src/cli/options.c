@@ -257,6 +257,18 @@ const msgl_option msgl__options[] = {
      "port to listen on; 0 takes a free one and prints it (default 1919; a MINISGL_PORT of the "
      "form "
      "tcp://..., which Kubernetes sets, is ignored)"},
+    {{"--allowed-hosts"},
+     MSGL_CMD_SERVE,
+     MSGL_OPT_STRING,
+     AT(allowed_hosts),
+     "LIST",
+     0,
+     0,
+     NULL,
+     "server",
+     "names, such as box.lan,ai.example.org, that requests may use for this server, and web pages "
+     "of "
+     "which may use it; * is any (default: on a local --host those of this machine, else any)"},
     {{"--num-tokenizer", "--tokenizer-count"},
      MSGL_CMD_SERVE,
      MSGL_OPT_INT,

@@ -9,6 +9,7 @@
 #define MSGL_SERVER_FRONT_H
 
 #include "message/message.h"
+#include "server/guard.h"
 #include "server/http.h"
 #include "server/job.h"
 #include "utils/log.h"
@@ -22,6 +23,7 @@ typedef struct msgl_front_config {
     int max_waiting;                      // requests without a first token; beyond: 429
     size_t max_request_memory;            // bytes that all requests may hold here; beyond: 429
     int stop_timeout_ms;                  // requests in flight may end for this long
+    msgl_guard guard;                     // nobody is refused by default
     msgl_http_config http;
     const char *info_json; // an object for /get_server_info's "config", or NULL
     const msgl_log *log;   // NULL: none

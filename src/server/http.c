@@ -84,6 +84,7 @@ const char *msgl__http_status_text(int status)
     } all[] = {{200, "OK"},
                {204, "No Content"},
                {400, "Bad Request"},
+               {403, "Forbidden"},
                {404, "Not Found"},
                {405, "Method Not Allowed"},
                {408, "Request Timeout"},

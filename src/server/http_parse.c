@@ -44,6 +44,7 @@ void msgl__http_parser_reset(msgl_http_parser *p)
     p->body_left = 0;
     p->line_len = p->trailer_len = 0;
     p->method = 0;
+    p->host = p->origin = p->content_type = (msgl_http_value){0};
     p->status = 0;
     p->reason = NULL;
 }
@@ -233,6 +234,15 @@ static int header(msgl_http_parser *p, head_facts *f, const char *name, size_t n
     } else if (value_is(name, name_len, "host")) {
         if (f->have_host) return bad(p, 400, "The Host header is given twice.");
         f->have_host = true;
+        p->host = (msgl_http_value){v, len};
+    } else if (value_is(name, name_len, "origin")) {
+        if (p->origin.at != NULL) return bad(p, 400, "The Origin header is given twice.");
+        p->origin = (msgl_http_value){v, len};
+    } else if (value_is(name, name_len, "content-type")) {
+        if (p->content_type.at != NULL) {
+            return bad(p, 400, "The Content-Type header is given twice.");
+        }
+        p->content_type = (msgl_http_value){v, len};
     } else if (value_is(name, name_len, "content-encoding")) {
         if (!value_is(v, len, "identity")) {
             return bad(p, 415, "Compressed bodies are not supported.");

@@ -38,6 +38,11 @@ typedef enum msgl_http_event {
     MSGL_HTTP_BAD,      // refused: status and reason are set, the connection cannot go on
 } msgl_http_event;
 
+typedef struct msgl_http_value { // of a header, without blanks around it, not terminated
+    const char *at;              // NULL: not given
+    size_t len;
+} msgl_http_value;
+
 typedef struct msgl_http_parser {
     msgl_http_limits limits;
     int state;
@@ -52,6 +57,7 @@ typedef struct msgl_http_parser {
     msgl_http_method method;
     msgl_strbuf path; // percent-decoded, without query; starts with "/" (or is "*")
     bool http10, keep_alive;
+    msgl_http_value host, origin, content_type; // in `head`
     msgl_strbuf body;
     msgl_claim claim; // of the body's memory; whoever takes the body takes this, too
     // The refusal, from MSGL_HTTP_BAD on:

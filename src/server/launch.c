@@ -308,6 +308,8 @@ static _Noreturn void front_child(supervisor *s, int engine_fd)
                        .port = s->port,
                        .spare = {-1, -1, -1}};
     keep_spares(&p);
+    p.front_cfg.guard.local = msgl__guard_is_local(s->listen_fd);
+    p.front_cfg.guard.host = s->cfg->host;
     msgl_err err = {0};
     const int rc = front_serve(&p, s->listen_fd, engine_fd, &err);
     if (rc != 0) (void)control_send(p.control, 'X', err.text, -1);
@@ -554,6 +556,13 @@ int msgl__serve(const msgl_serve_config *cfg, msgl_err *err)
     sigaddset(&mask, SIGCHLD);
     int rc = msgl__http_listen(cfg->host, cfg->port, &s.listen_fd, &s.port, err);
     if (rc != 0) return rc;
+    if (!msgl__guard_is_local(s.listen_fd)) {
+        msgl__log(s.log, MSGL_LOG_WARN,
+                  "everyone who can reach %s may use this server: there is no key%s", cfg->host,
+                  cfg->front.guard.allowed != NULL
+                      ? ""
+                      : ", and web pages of any origin are served (--allowed-hosts says whose)");
+    }
     sigprocmask(SIG_BLOCK, &mask, &s.old_mask);
     s.signals = signalfd(-1, &mask, SFD_CLOEXEC | SFD_NONBLOCK);
     if (s.signals < 0 || socketpair(AF_UNIX, SOCK_SEQPACKET | SOCK_CLOEXEC, 0, s.control) != 0) {

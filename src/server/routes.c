@@ -263,7 +263,9 @@ void msgl__route(void *front, msgl_http_conn *c, msgl_http_parser *p)
     const route *r = find_route(path, p->path.len);
     const int method = p->method == MSGL_HTTP_HEAD ? MSGL_HTTP_GET : p->method;
     msgl_api_error e;
-    if (r == NULL) {
+    if (msgl__guard_check(&f->cfg.guard, p, &e) != 0) {
+        msgl__front_reply_error(f, c, &e);
+    } else if (r == NULL) {
         (void)msgl__api_fail(&e, 404, NULL, NULL, "There is nothing at '%.200s'.", path);
         msgl__front_reply_error(f, c, &e);
     } else if ((r->methods & method) != 0) {

@@ -270,7 +270,7 @@ void client_post(int fd, const char *path, const char *body)
 {
     char head[512];
     (void)snprintf(head, sizeof head,
-                   "POST %s HTTP/1.1\r\nHost: x\r\nContent-Type: application/json\r\n"
+                   "POST %s HTTP/1.1\r\nHost: localhost\r\nContent-Type: application/json\r\n"
                    "Content-Length: %zu\r\n\r\n",
                    path, strlen(body));
     client_send(fd, head);
@@ -374,12 +374,12 @@ response client_request(const server_fixture *s, const char *method, const char 
         client_post(fd, path, body);
     } else {
         char head[512];
-        (void)snprintf(head, sizeof head, "%s %s HTTP/1.1\r\nHost: x\r\n\r\n", method, path);
+        (void)snprintf(head, sizeof head, "%s %s HTTP/1.1\r\nHost: localhost\r\n\r\n", method, path);
         client_send(fd, head);
     }
     response r;
     if (strcmp(method, "HEAD") == 0) {
-        client_send(fd, "GET /health HTTP/1.1\r\nHost: x\r\nConnection: close\r\n\r\n");
+        client_send(fd, "GET /health HTTP/1.1\r\nHost: localhost\r\nConnection: close\r\n\r\n");
         r = client_read(fd); // the caller looks at the head only
         (void)client_closed(fd);
     } else {

@@ -216,6 +216,41 @@ static void test_start_and_stop(void **state)
     }
 }
 
+// On a loopback address web pages of other machines are kept out (guard.h).
+static void test_foreign_pages(void **state)
+{
+    (void)state;
+    running r;
+    start(&r, ANSWERS, NULL, 0, 2000);
+    (void)expect_report(&r, 'E');
+    r.client.port = expect_report(&r, 'P');
+    static const struct {
+        const char *headers;
+        int status;
+    } cases[] = {
+        {"Host: localhost\r\n", 200},
+        {"Host: attacker.example\r\n", 403},
+        {"Host: localhost\r\nOrigin: https://attacker.example\r\n", 403},
+        {"Host: localhost\r\nOrigin: http://localhost:3000\r\n", 415},
+    };
+    for (size_t i = 0; i < sizeof cases / sizeof cases[0]; i++) {
+        char text[256];
+        (void)snprintf(text, sizeof text,
+                       "POST /v1/completions HTTP/1.1\r\n%sContent-Type: text/plain\r\n"
+                       "Content-Length: 29\r\n\r\n{\"prompt\":\"x\",\"max_tokens\":3}",
+                       cases[i].headers);
+        const int fd = client_open(&r.client);
+        client_send(fd, text);
+        response a = client_read(fd);
+        assert_int_equal(a.status, cases[i].status);
+        response_free(&a);
+        close(fd);
+    }
+    kill(r.pid, SIGTERM);
+    assert_int_equal(expect_report(&r, 'X'), 0);
+    finish(&r, false);
+}
+
 static void test_engine_killed(void **state)
 {
     (void)state;
@@ -427,11 +462,11 @@ static void test_supervisor_killed(void **state)
 int main(void)
 {
     const struct CMUnitTest tests[] = {
-        cmocka_unit_test(test_start_and_stop),          cmocka_unit_test(test_engine_killed),
-        cmocka_unit_test(test_failed_starts),           cmocka_unit_test(test_gives_up),
-        cmocka_unit_test(test_a_life_resets_the_count), cmocka_unit_test(test_few_descriptors),
-        cmocka_unit_test(test_stop_while_loading),      cmocka_unit_test(test_second_signal),
-        cmocka_unit_test(test_supervisor_killed),
+        cmocka_unit_test(test_start_and_stop),  cmocka_unit_test(test_foreign_pages),
+        cmocka_unit_test(test_engine_killed),   cmocka_unit_test(test_failed_starts),
+        cmocka_unit_test(test_gives_up),        cmocka_unit_test(test_a_life_resets_the_count),
+        cmocka_unit_test(test_few_descriptors), cmocka_unit_test(test_stop_while_loading),
+        cmocka_unit_test(test_second_signal),   cmocka_unit_test(test_supervisor_killed),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }

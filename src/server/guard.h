@@ -1,0 +1,29 @@
+// SPDX-License-Identifier: Apache-2.0
+//
+// Which web pages may use the server. A browser sends a page's requests to whatever address the
+// page names, this machine's own included, and a page whose name resolves to 127.0.0.1 may even
+// read the answers (DNS rebinding). Such requests give themselves away: by a Host that is not this
+// server's name, by an Origin that is another's, or by a body that is not declared as JSON, which
+// is what a page can send without the browser asking the server first.
+//
+// Programs send no Origin and the Host that they were given, so nothing changes for them.
+#ifndef MSGL_SERVER_GUARD_H
+#define MSGL_SERVER_GUARD_H
+
+#include "server/api.h"
+#include "server/http_parse.h"
+
+typedef struct msgl_guard {
+    bool local;          // only this machine can connect: Host and Origin must be local
+    const char *host;    // that the server was told to listen on, also a name of it; NULL: none
+    const char *allowed; // more names, or whole origins, separated by commas; "*": any; NULL: none
+} msgl_guard;
+
+// 0, or MSGL_EINVAL with *e: 403 for a foreign Host or Origin, 415 for a page's body that is not
+// JSON. Where others can connect, Host and Origin are checked only when `allowed` is given.
+int msgl__guard_check(const msgl_guard *g, const msgl_http_parser *p, msgl_api_error *e);
+
+// Whether a listening socket can be reached from this machine only.
+bool msgl__guard_is_local(int listen_fd);
+
+#endif
