@@ -97,11 +97,12 @@ void msgl__staging_place(msgl_engine *e, void *host, void *device)
 
 void msgl__step_bind(const msgl_engine *e, msgl_engine_step *s, int32_t num_tokens)
 {
-    const size_t exact = ((size_t)num_tokens + 63) & ~(size_t)63, least = (size_t)e->max_running;
-    const size_t most = (size_t)e->max_step_tokens;
-    const size_t tokens = exact > most ? most : exact;
-    (void)cut_io(e, tokens > least ? tokens : least, s->host, &s->io);
-    (void)cut_io(e, tokens > least ? tokens : least, e->dev.base, &s->dev);
+    const int32_t least = e->max_running; // the most that a captured graph may hold
+    const size_t exact = (size_t)(num_tokens > least ? num_tokens : least);
+    const size_t rounded = (exact + 63) & ~(size_t)63, most = (size_t)e->max_step_tokens;
+    const size_t tokens = rounded > most ? most : rounded;
+    (void)cut_io(e, tokens, s->host, &s->io);
+    (void)cut_io(e, tokens, e->dev.base, &s->dev);
 }
 
 size_t msgl__step_io_bytes(const msgl_engine_step *s)

@@ -1,15 +1,23 @@
 // SPDX-License-Identifier: Apache-2.0
 //
-// Which captured graph a decode step takes: the smallest that holds its requests and their lengths.
+// Captured decode steps: which sizes are captured, which graph a step takes, and that a step of
+// fewer requests than its graph holds chooses the tokens that it chooses without one. The CPU has
+// no graphs, so its device gets stand-ins: what was captured is computed again when it is launched,
+// from where it read and wrote at the time.
 #include <setjmp.h>
 #include <stdarg.h>
 #include <stddef.h>
 #include <stdint.h>
+#include <stdlib.h>
+#include <string.h>
+
 #include <cmocka.h>
 
 #include "core/attributes.h"
 #include "core/mem.h"
-#include "engine/internal.h"
+#include "engine/harness.h"
+
+#define MODEL MSGL_SOURCE_DIR "/tests/vectors/models/qwen3"
 
 enum { SHORT = 8192, LONG = 40960 };
 
@@ -50,8 +58,255 @@ static void test_find(void **state)
     msgl__free(e);
 }
 
+// What stands in for a GPU. One engine at a time, so that the device's functions find it.
+static struct {
+    msgl_engine *e;
+    msgl_device_ops ops;
+    msgl_attn_desc desc;
+    const msgl_device_ops *real_ops;
+    const msgl_attn_desc *real_desc;
+    void (*sample)(msgl_exec *x, const msgl_sample_call *c);
+    int32_t sizes[MSGL_MAX_GRAPHS], num_captured, fail_at, short_len, num_launched;
+    bool capturing;
+} gpu;
+
+struct msgl_graph {
+    msgl_engine_step step; // as it was captured
+    const float *logits;
+};
+
+static void begin(msgl_device *d)
+{
+    (void)d;
+    gpu.capturing = true;
+}
+
+static msgl_graph *end(msgl_device *d, msgl_err *err)
+{
+    (void)d;
+    const msgl_engine_step *s = &gpu.e->steps[0];
+    assert_true(gpu.capturing);
+    gpu.capturing = false;
+    gpu.sizes[gpu.num_captured++] = s->batch.size;
+    if (gpu.num_captured == gpu.fail_at) {
+        msgl__err_set(err, MSGL_EDEVICE, "no more graphs");
+        return NULL;
+    }
+    msgl_graph *g = calloc(1, sizeof *g);
+    assert_non_null(g);
+    g->step = *s;
+    return g;
+}
+
+// Its inputs are where the captured step has them on the device; only the lengths, which the CPU's
+// kernels read from the host, are those of the step that runs.
+static void launch(msgl_device *d, msgl_graph *g)
+{
+    (void)d;
+    gpu.num_launched++;
+    msgl_engine_step s = g->step;
+    for (int i = 0; i < MSGL_ENGINE_SLOTS; i++) {
+        const msgl_engine_step *now = &gpu.e->steps[i];
+        if (!now->in_flight || now->graph == NULL || now->graph->graph != g) continue;
+        memcpy(s.seqs, now->seqs, sizeof s.seqs);
+        s.num_seqs = now->num_seqs;
+        assert_ptr_equal(msgl__step_forward(gpu.e, &s), now->graph->logits);
+        return;
+    }
+    fail_msg("a graph of no step was launched");
+}
+
+static void drop(msgl_device *d, msgl_graph *g)
+{
+    (void)d;
+    free(g);
+}
+
+static void inputs_begin(msgl_device *d)
+{
+    (void)d;
+}
+
+static int32_t short_seq_len(const msgl_attn_backend *b, int32_t size)
+{
+    (void)b;
+    return size <= 4 ? gpu.short_len : 0;
+}
+
+// The CPU's sampler does not know what a graph samples: the engine samples behind the graph, as it
+// does for requests with filters.
+static void sample(msgl_exec *x, const msgl_sample_call *c)
+{
+    if (c->late == NULL) gpu.sample(x, c);
+}
+
+static void pretend(harness *h)
+{
+    msgl_engine *e = h->e;
+    memset(&gpu, 0, sizeof gpu);
+    gpu.e = e;
+    gpu.real_ops = e->device->ops;
+    gpu.ops = *gpu.real_ops;
+    gpu.ops.graph_begin = begin;
+    gpu.ops.graph_end = end;
+    gpu.ops.graph_launch = launch;
+    gpu.ops.graph_destroy = drop;
+    gpu.ops.inputs_begin = inputs_begin;
+    e->device->ops = &gpu.ops;
+    gpu.real_desc = e->attn.decode->desc;
+    gpu.desc = *gpu.real_desc;
+    gpu.desc.graph = true;
+    gpu.desc.short_seq_len = short_seq_len;
+    e->attn.decode->desc = &gpu.desc;
+    gpu.sample = e->kernels.sample.sample;
+    e->kernels.sample.sample = sample;
+}
+
+static void close_pretended(harness *h)
+{
+    msgl__graphs_destroy(h->e);
+    memset(h->e->graphs, 0, sizeof h->e->graphs);
+    h->e->device->ops = gpu.real_ops;
+    h->e->attn.decode->desc = gpu.real_desc;
+    harness_close(h);
+}
+
+static void open_engine(harness *h, int32_t max_running)
+{
+    msgl_engine_config cfg = harness_config(MODEL, "auto");
+    cfg.max_running = max_running;
+    harness_open(h, &cfg);
+}
+
+typedef struct capture_call {
+    msgl_engine *e;
+    int32_t max_size;
+    int code;
+    msgl_err err;
+} capture_call;
+
+static void run_capture(void *ctx, int64_t arg)
+{
+    (void)arg;
+    capture_call *c = ctx;
+    c->code = msgl__graphs_capture(c->e, c->max_size, &c->err);
+    c->e->device->ops->record(c->e->device, MSGL_DEVICE_MAX_EVENTS - 1);
+}
+
+// On the device's thread, which is where the CPU computes.
+static capture_call capture(harness *h, int32_t max_size)
+{
+    capture_call c = {.e = h->e, .max_size = max_size};
+    const msgl_device_ops *ops = h->e->device->ops;
+    ops->arm(h->e->device, MSGL_DEVICE_MAX_EVENTS - 1);
+    ops->submit(h->e->device, run_capture, &c, 0);
+    assert_int_equal(ops->wait(h->e->device, MSGL_DEVICE_MAX_EVENTS - 1), 0);
+    return c;
+}
+
+static void test_ladder(void **state)
+{
+    (void)state;
+    const struct {
+        int32_t max_size, short_len, want[MSGL_MAX_GRAPHS];
+    } cases[] = {
+        {1, 0, {1}},
+        {8, 0, {1, 2, 4, 8}},
+        {21, 0, {1, 2, 4, 8, 16, 21}},
+        {1000, 0, {1, 2, 4, 8, 16, 24, 32, 40}}, // no more than may run
+        {9, 64, {1, 1, 2, 2, 4, 4, 8, 9}},       // short ones of up to 4 have their own
+        {9, 128, {1, 2, 4, 8, 9}},               // all are that short
+    };
+    for (size_t i = 0; i < MSGL_COUNT(cases); i++) {
+        harness h;
+        open_engine(&h, 40);
+        pretend(&h);
+        gpu.short_len = cases[i].short_len;
+        assert_int_equal(capture(&h, cases[i].max_size).code, 0);
+        int32_t n = 0;
+        for (; cases[i].want[n] != 0; n++) {
+            const msgl_decode_graph *g = &h.e->graphs[n];
+            assert_int_equal(g->size, cases[i].want[n]);
+            const bool is_short = cases[i].want[n] == cases[i].want[n + 1];
+            assert_int_equal(g->max_seq_len, is_short ? cases[i].short_len : 128);
+        }
+        assert_int_equal(h.e->num_graphs, n);
+        assert_int_equal(gpu.num_captured, n);
+        for (int32_t k = 0; k < n; k++) { // the largest first, so that it finds memory
+            assert_int_equal(gpu.sizes[k], cases[i].want[n - 1 - k]);
+        }
+        close_pretended(&h);
+    }
+}
+
+static void test_not_captured(void **state)
+{
+    (void)state;
+    harness h;
+    open_engine(&h, 8);
+    pretend(&h);
+    assert_int_equal(capture(&h, 0).code, 0);
+    gpu.desc.graph = false;
+    assert_int_equal(capture(&h, 8).code, 0);
+    assert_int_equal(gpu.num_captured, 0);
+    gpu.desc.graph = true;
+    gpu.fail_at = 3;
+    const capture_call c = capture(&h, 8);
+    assert_int_equal(c.code, MSGL_EDEVICE);
+    assert_string_equal(c.err.text, "no more graphs");
+    assert_int_equal(h.e->num_graphs, 0); // none is used
+    close_pretended(&h);
+}
+
+// Greedy answers of n requests, `steps` tokens each.
+static void answers(harness *h, int32_t n, int32_t steps, int32_t *tokens)
+{
+    static int32_t ids[64];
+    for (int32_t i = 0; i < 64; i++) ids[i] = (i * 37 + 5) % h->info->vocab_size;
+    msgl_batch_req reqs[40];
+    h->next_page = 0;
+    for (int32_t i = 0; i < n; i++) {
+        harness_pages(h, i, 30 + steps);
+        harness_tokens(h, i, ids + i % 30, 5 + i % 20);
+        reqs[i] = harness_req(i, 0, 5 + i % 20);
+    }
+    harness_step(h, MSGL_PREFILL, reqs, n);
+    for (int32_t t = 0; t < steps; t++) {
+        for (int32_t i = 0; i < n; i++) {
+            reqs[i].cached_len = reqs[i].device_len;
+            reqs[i].device_len++;
+        }
+        harness_step(h, MSGL_DECODE, reqs, n);
+        memcpy(tokens + t * n, h->result.tokens, (size_t)n * sizeof *tokens);
+    }
+}
+
+static void test_replay(void **state)
+{
+    (void)state;
+    enum { STEPS = 3, MOST = 21 };
+    for (int32_t n = 1; n <= MOST; n++) {
+        harness h;
+        int32_t eager[STEPS * MOST], replayed[STEPS * MOST];
+        open_engine(&h, 40);
+        answers(&h, n, STEPS, eager);
+        pretend(&h);
+        gpu.short_len = 16;
+        assert_int_equal(capture(&h, MOST).code, 0);
+        answers(&h, n, STEPS, replayed);
+        assert_int_equal(gpu.num_launched, STEPS);
+        assert_memory_equal(replayed, eager, (size_t)(n * STEPS) * sizeof *eager);
+        close_pretended(&h);
+    }
+}
+
 int main(void)
 {
-    const struct CMUnitTest tests[] = {cmocka_unit_test(test_find)};
+    const struct CMUnitTest tests[] = {
+        cmocka_unit_test(test_find),
+        cmocka_unit_test(test_ladder),
+        cmocka_unit_test(test_not_captured),
+        cmocka_unit_test(test_replay),
+    };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }

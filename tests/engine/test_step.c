@@ -1,0 +1,243 @@
+// SPDX-License-Identifier: Apache-2.0
+//
+// What the engine promises about one step, apart from its numbers: a batch that would index memory
+// out of its bounds is refused whole; the device's copy of the page table gets the slots of what is
+// written; a step that a captured graph may run has its arrays where that graph looks for them.
+#include <setjmp.h>
+#include <stdarg.h>
+#include <stddef.h>
+#include <stdint.h>
+#include <stdlib.h>
+#include <string.h>
+
+#include <cmocka.h>
+
+#include "core/attributes.h"
+#include "engine/harness.h"
+
+#define MODEL MSGL_SOURCE_DIR "/tests/vectors/models/qwen3"
+
+enum { MAX_SEQ = 128, RUNNING = 8 };
+
+static void open_engine(harness *h, int32_t max_running)
+{
+    msgl_engine_config cfg = harness_config(MODEL, "auto");
+    cfg.max_running = max_running;
+    cfg.max_prefill_tokens = 512;
+    cfg.max_seq_len = MAX_SEQ;
+    harness_open(h, &cfg);
+    assert_int_equal(h->info->max_seq_len, MAX_SEQ);
+}
+
+// An answer of request 0 at position 20 and a chunk [0, 10) of request 1, in slot 1.
+static msgl_batch good_batch(msgl_batch_req reqs[2])
+{
+    reqs[0] = harness_req(0, 20, 21);
+    reqs[1] = harness_req(1, 0, 10);
+    return (msgl_batch){
+        .size = 2, .num_decode = 1, .padded_size = 2, .num_tokens = 11, .reqs = reqs, .slot = 1};
+}
+
+static void expect_refused(harness *h, msgl_batch b, const char *what)
+{
+    msgl_step_result result;
+    if (h->r->submit(h->r->ctx, &b) != MSGL_EINVAL) fail_msg("accepted: %s", what);
+    // Nothing was queued for it.
+    if (h->r->wait(h->r->ctx, b.slot, &result) != MSGL_EINVAL) fail_msg("in flight: %s", what);
+}
+
+// One field at a time is wrong, and all sums agree with it.
+static void test_wrong_requests(void **state)
+{
+    (void)state;
+    harness h;
+    open_engine(&h, RUNNING);
+    for (int32_t row = 0; row < 2; row++) harness_pages(&h, row, MAX_SEQ);
+    msgl_batch_req reqs[2];
+    const msgl_batch good = good_batch(reqs);
+    const struct {
+        const char *what;
+        int32_t table_idx, cached_len, device_len, logits_from;
+    } wrong[] = {
+        {"row -1", -1, 20, 21, 0},
+        {"row of the dummy request", RUNNING, 20, 21, 0},
+        {"longer than a row", 0, MAX_SEQ, MAX_SEQ + 1, 0},
+        {"position -1", 0, -1, 0, 0},
+        {"logits from row -1", 0, 20, 21, -1},
+    };
+    for (size_t i = 0; i < MSGL_COUNT(wrong); i++) {
+        reqs[0].table_idx = wrong[i].table_idx;
+        reqs[0].cached_len = wrong[i].cached_len;
+        reqs[0].device_len = wrong[i].device_len;
+        reqs[0].logits_from = wrong[i].logits_from;
+        expect_refused(&h, good, wrong[i].what);
+    }
+    msgl_batch b = good;
+    reqs[0] = harness_req(0, 20, 20);
+    b.num_tokens = 10;
+    expect_refused(&h, b, "no new token");
+    reqs[0] = harness_req(0, 20, 22);
+    b.num_tokens = 12;
+    expect_refused(&h, b, "an answer with two new tokens");
+    // A request at the very end is no mistake.
+    reqs[0] = harness_req(0, MAX_SEQ - 1, MAX_SEQ);
+    b = good;
+    assert_int_equal(h.r->submit(h.r->ctx, &b), 0);
+    assert_int_equal(h.r->wait(h.r->ctx, 1, &h.result), 0);
+    harness_close(&h);
+}
+
+static void test_wrong_batches(void **state)
+{
+    (void)state;
+    harness h;
+    open_engine(&h, RUNNING);
+    for (int32_t row = 0; row < 2; row++) harness_pages(&h, row, MAX_SEQ);
+    msgl_batch_req reqs[2];
+    const msgl_batch good = good_batch(reqs);
+    msgl_batch b = good;
+    b.slot = -1;
+    expect_refused(&h, b, "slot -1");
+    b.slot = h.r->num_slots;
+    expect_refused(&h, b, "a slot too many");
+    b = good, b.size = 0, b.num_decode = 0;
+    expect_refused(&h, b, "no requests");
+    b = good, b.num_decode = -1;
+    expect_refused(&h, b, "-1 answers");
+    b = good, b.num_decode = 3;
+    expect_refused(&h, b, "more answers than requests");
+    b = good, b.num_tokens = 10;
+    expect_refused(&h, b, "fewer tokens than requests have");
+    b = good, b.num_tokens = 12;
+    expect_refused(&h, b, "more tokens than requests have");
+    msgl_batch_req many[RUNNING + 1];
+    for (int32_t i = 0; i <= RUNNING; i++) many[i] = harness_req(i % RUNNING, 0, 1);
+    b = (msgl_batch){.size = RUNNING + 1, .num_tokens = RUNNING + 1, .reqs = many, .slot = 1};
+    expect_refused(&h, b, "more requests than may run");
+    for (int32_t i = 0; i < RUNNING; i++) many[i] = harness_req(i, 0, MAX_SEQ);
+    b.size = RUNNING, b.num_tokens = RUNNING * MAX_SEQ;
+    assert_true(b.num_tokens > h.e->max_step_tokens);
+    expect_refused(&h, b, "more tokens than a step has room for");
+    harness_close(&h);
+}
+
+// A slot is taken until its step was waited for, and only then.
+static void test_slot_in_flight(void **state)
+{
+    (void)state;
+    harness h;
+    open_engine(&h, RUNNING);
+    for (int32_t row = 0; row < 2; row++) harness_pages(&h, row, MAX_SEQ);
+    msgl_batch_req reqs[2];
+    msgl_batch b = good_batch(reqs), other = b;
+    assert_int_equal(h.r->submit(h.r->ctx, &b), 0);
+    assert_int_equal(h.r->submit(h.r->ctx, &b), MSGL_EINVAL);
+    other.slot = 0;
+    assert_int_equal(h.r->submit(h.r->ctx, &other), 0);
+    assert_int_equal(h.r->wait(h.r->ctx, 1, &h.result), 0);
+    assert_int_equal(h.result.size, 2);
+    assert_int_equal(h.r->submit(h.r->ctx, &b), 0);
+    assert_int_equal(h.r->wait(h.r->ctx, 0, &h.result), 0);
+    assert_int_equal(h.r->wait(h.r->ctx, 1, &h.result), 0);
+    assert_int_equal(h.r->wait(h.r->ctx, 1, &h.result), MSGL_EINVAL);
+    assert_int_equal(h.r->wait(h.r->ctx, -1, &h.result), MSGL_EINVAL);
+    assert_int_equal(h.r->wait(h.r->ctx, h.r->num_slots, &h.result), MSGL_EINVAL);
+    harness_close(&h);
+}
+
+// The tokens of row `row` from `pos` on are written; their slots must be in the device's page
+// table, as far as the host's row goes, and nothing else.
+static void expect_slots(harness *h, int32_t *table, int32_t row, int32_t pos, int32_t n)
+{
+    msgl_engine *e = h->e;
+    const size_t places = ((size_t)e->max_running + 1) * (size_t)e->token_stride;
+    for (size_t i = 0; i < places; i++) table[i] = -7;
+    int32_t *ids = calloc((size_t)n, sizeof *ids);
+    assert_non_null(ids);
+    assert_int_equal(h->r->write_tokens(h->r->ctx, row, pos, ids, n), 0);
+    const int32_t last = (int32_t)((e->next_write - 1) % MSGL_ENGINE_WRITES);
+    assert_int_equal(e->device->ops->wait(e->device, MSGL_ENGINE_SLOTS + last), 0);
+    const int32_t *slots = msgl__page_table_row(&e->page_table, row);
+    for (size_t i = 0; i < places; i++) {
+        const int32_t at = (int32_t)i - row * e->token_stride; // position in the row
+        if (at >= pos && at < pos + n) {
+            if (at < e->page_table.stride) assert_int_equal(table[i], slots[at]);
+        } else {
+            assert_int_equal(table[i], -7);
+        }
+    }
+    free(ids);
+}
+
+// A GPU's kernels read their own copy of the page table. Here the CPU's device keeps one.
+static void test_device_page_table(void **state)
+{
+    (void)state;
+    harness h;
+    msgl_engine_config cfg = harness_config(MODEL, "auto");
+    cfg.max_running = 3;
+    cfg.max_seq_len = 3 * MSGL_WRITE_IDS;
+    cfg.num_pages = 4 * cfg.max_seq_len;
+    harness_open(&h, &cfg);
+    msgl_engine *e = h.e;
+    assert_null(e->dev.page_table);
+    assert_true(e->token_stride > e->page_table.stride); // a place for a token sampled at the end
+    int32_t *table = calloc(((size_t)e->max_running + 1) * (size_t)e->token_stride, sizeof *table);
+    assert_non_null(table);
+    e->dev.page_table = table;
+    for (int32_t row = 0; row < 3; row++) harness_pages(&h, row, cfg.max_seq_len);
+    expect_slots(&h, table, 0, 0, 1);
+    expect_slots(&h, table, 1, 5, 40);
+    expect_slots(&h, table, 2, 100, 2 * MSGL_WRITE_IDS + 100); // in three pieces
+    expect_slots(&h, table, 2, e->page_table.stride - 1,
+                 e->token_stride - e->page_table.stride + 1);
+    expect_slots(&h, table, 2, e->page_table.stride, 1);
+    const int32_t id = 0;
+    assert_int_equal(h.r->write_tokens(h.r->ctx, 3, 0, &id, 1), MSGL_EINVAL);
+    assert_int_equal(h.r->write_tokens(h.r->ctx, -1, 0, &id, 1), MSGL_EINVAL);
+    assert_int_equal(h.r->write_tokens(h.r->ctx, 0, -1, &id, 1), MSGL_EINVAL);
+    assert_int_equal(h.r->write_tokens(h.r->ctx, 0, e->token_stride, &id, 1), MSGL_EINVAL);
+    e->dev.page_table = NULL;
+    free(table);
+    harness_close(&h);
+}
+
+// A graph of any size may run a step of any number of answers up to its size, so their arrays are
+// at the same places for all of them, on the device and in each slot.
+static void test_places_of_decode_steps(void **state)
+{
+    (void)state;
+    const int32_t running[] = {1, 3, 40, 64, 65, 100, 200};
+    for (size_t i = 0; i < MSGL_COUNT(running); i++) {
+        harness h;
+        open_engine(&h, running[i]);
+        msgl_engine *e = h.e;
+        for (int slot = 0; slot < MSGL_ENGINE_SLOTS; slot++) {
+            msgl_engine_step *s = &e->steps[slot];
+            msgl__step_bind(e, s, running[i]);
+            const msgl_engine_io io = s->io, dev = s->dev;
+            for (int32_t n = 1; n <= running[i]; n++) {
+                msgl__step_bind(e, s, n);
+                assert_memory_equal(&s->io, &io, sizeof io);
+                assert_memory_equal(&s->dev, &dev, sizeof dev);
+            }
+            // The largest step fits into what was allocated, and a small one is copied whole
+            // sooner.
+            msgl__step_bind(e, s, e->max_step_tokens);
+            assert_true(s->io.bytes > io.bytes);
+            assert_true((char *)s->host + s->io.bytes <= (char *)s->sampled);
+            assert_true((char *)e->dev.base + s->dev.bytes <= (char *)e->dev.records);
+        }
+        harness_close(&h);
+    }
+}
+
+int main(void)
+{
+    const struct CMUnitTest tests[] = {
+        cmocka_unit_test(test_wrong_requests),         cmocka_unit_test(test_wrong_batches),
+        cmocka_unit_test(test_slot_in_flight),         cmocka_unit_test(test_device_page_table),
+        cmocka_unit_test(test_places_of_decode_steps),
+    };
+    return cmocka_run_group_tests(tests, NULL, NULL);
+}
