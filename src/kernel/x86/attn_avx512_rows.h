@@ -47,11 +47,10 @@ MSGL_INLINE void store_scores(rows_scratch *s, int row, int rows, int key, __m51
     }
 }
 
-// Scores of one row to probabilities. The sum is taken as 16 sums over keys equal mod 16.
-MSGL_INLINE void rows_softmax(rows_scratch *s, const msgl__attn_keys *keys, int row, int lo, int hi,
-                              int from, int to)
+// Scores to base 2, those outside [lo, hi) to -inf; returns their maxima, lane by lane.
+MSGL_INLINE __m512 rows_mask(float *p, const msgl__attn_keys *keys, int lo, int hi, int from,
+                             int to)
 {
-    float *p = s->s[row];
     const __m512i lane = _mm512_setr_epi32(0, 1, 2, 3, 4, 5, 6, 7, 8, 9, 10, 11, 12, 13, 14, 15);
     const __m512 none = _mm512_set1_ps(-INFINITY);
     const __m512 factor = _mm512_set1_ps(keys->scale * (float)M_LOG2E);
@@ -67,11 +66,30 @@ MSGL_INLINE void rows_softmax(rows_scratch *s, const msgl__attn_keys *keys, int 
         top = _mm512_max_ps(top, x);
         _mm512_store_ps(p + key, x);
     }
+    return top;
+}
+
+// Scores of one row to probabilities. The sum is taken as 16 sums over keys equal mod 16.
+MSGL_INLINE void rows_softmax(rows_scratch *s, const msgl__attn_keys *keys, int row, int lo, int hi,
+                              int from, int to)
+{
+    float *p = s->s[row];
+    const bool plain = lo <= from && hi >= to && keys->softcap <= 0; // nothing to mask
+    __m512 top = _mm512_set1_ps(-INFINITY), factor = _mm512_set1_ps(1);
+    if (plain) {
+        factor = _mm512_set1_ps(keys->scale * (float)M_LOG2E);
+        for (int key = from; key < to; key += 16) {
+            top = _mm512_max_ps(top, _mm512_mul_ps(_mm512_load_ps(p + key), factor));
+        }
+    } else {
+        top = rows_mask(p, keys, lo, hi, from, to);
+    }
     const float m = _mm512_reduce_max_ps(top);
     const __m512 base = _mm512_set1_ps(m == -INFINITY ? 0 : m);
     __m512 sum = _mm512_setzero_ps();
     for (int key = from; key < to; key += 16) {
-        const __m512 x = msgl__exp2_avx512(_mm512_sub_ps(_mm512_load_ps(p + key), base));
+        const __m512 score = _mm512_mul_ps(_mm512_load_ps(p + key), factor);
+        const __m512 x = msgl__exp2_avx512(_mm512_sub_ps(score, base));
         sum = _mm512_add_ps(sum, x);
         _mm512_store_ps(p + key, x);
     }

@@ -31,7 +31,7 @@ typedef struct rows_scratch {
     MSGL_ALIGNED(64) float q[MSGL_ATTN_MAX_ROWS * MSGL_ATTN_MAX_DIM]; // or bf16; [row][padded]
 } rows_scratch;
 
-static size_t rows_scratch_size(int head_dim)
+static size_t MSGL_UNUSED rows_scratch_size(int head_dim)
 {
     (void)head_dim;
     return sizeof(rows_scratch);
@@ -59,6 +59,18 @@ static void MSGL_UNUSED rows_load_q(const msgl__attn_query *q, void *scratch)
         memcpy(to, msgl__attn_q_row(q, 0, i), dim * sizeof *to);
         memset(to + dim, 0, (padded - dim) * sizeof *to);
     }
+}
+
+// The keys that some row of the block sees, rounded outward to multiples of 16; to == from: none.
+MSGL_INLINE void rows_range(const msgl__attn_block *b, int *from, int *to)
+{
+    int begin = TILE, end = 0;
+    for (int i = 0; i < b->n; i++) {
+        if (b->lo[i] < b->hi[i] && b->lo[i] < begin) begin = b->lo[i];
+        if (b->hi[i] > end) end = b->hi[i];
+    }
+    *from = begin & ~15;
+    *to = end > begin ? (end + 15) & ~15 : *from;
 }
 
 // Rows [first, first + n) of a key array, some keys before they are read.
