@@ -30,7 +30,7 @@ typedef struct msgl_args {
     double memory_ratio;
     bool disable_overlap, deterministic;
     // server
-    const char *host, *allowed_hosts;
+    const char *host, *allowed_hosts, *unknown_fields;
     int64_t port, num_tokenizer, request_memory;
     bool shell;
     // requests

@@ -113,6 +113,7 @@ int msgl__cmd_serve(const msgl_args *a)
     cfg.front.model_path = a->model;
     cfg.front.num_workers = a->num_tokenizer > 0 ? (int)a->num_tokenizer : 1;
     cfg.front.max_request_memory = (size_t)a->request_memory << 20;
+    cfg.front.refuse_unknown = strcmp(a->unknown_fields, "refuse") == 0;
     cfg.front.log = &log;
     cfg.front.guard.allowed = a->allowed_hosts;
     char *json = info_json(a, &options);

@@ -293,6 +293,18 @@ const msgl_option msgl__options[] = {
      "wait, answers that are not sent; beyond it requests are answered 429, and one that needs "
      "more "
      "than a quarter of it 413 (default 1024)"},
+    {{"--unknown-fields"},
+     MSGL_CMD_SERVE,
+     MSGL_OPT_ENUM,
+     AT(unknown_fields),
+     "WHAT",
+     0,
+     0,
+     "warn|refuse",
+     "server",
+     "what happens to a request's field that is not read here: the log names it once, or the "
+     "request "
+     "is answered 400; what looks like a typing error always is (default warn)"},
     {{"--shell-mode", "--shell"},
      MSGL_CMD_SERVE,
      MSGL_OPT_FLAG,
@@ -619,6 +631,7 @@ void msgl__args_default(msgl_args *a)
         .host = "127.0.0.1",
         .port = 1919,
         .request_memory = 1024,
+        .unknown_fields = "warn",
         .temperature = NAN,
         .top_p = NAN,
         .min_p = NAN,

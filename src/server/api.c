@@ -9,6 +9,8 @@
 #include "server/fields.h"
 #include "server/json.h"
 
+enum { UNKNOWN_BYTES = 1024 }; // of a request's unknown names
+
 static const char *error_type(int status)
 {
     switch (status) {
@@ -64,6 +66,7 @@ void msgl__gen_request_free(msgl_gen_request *r)
     json_decref(r->chat_vars);
     json_decref(r->root);
     msgl__free(r->text);
+    msgl__strbuf_free(&r->unknown);
     *r = (msgl_gen_request){0};
 }
 
@@ -146,6 +149,16 @@ int msgl__json_fail(const msgl_err *err, msgl_api_error *e)
     }
 }
 
+static msgl_field_place place_of(msgl_api_kind kind, const json_t *o)
+{
+    switch (kind) {
+    case MSGL_API_CHAT: return MSGL_IN_CHAT;
+    case MSGL_API_COMPLETION: return MSGL_IN_COMPLETION;
+    case MSGL_API_GENERATE: break;
+    }
+    return msgl__is_sglang(o) ? MSGL_IN_SGLANG : MSGL_IN_GENERATE;
+}
+
 int msgl__api_parse(msgl_api_kind kind, const char *body, size_t len, const msgl_api_config *cfg,
                     msgl_claim *claim, msgl_gen_request *out, msgl_api_error *e)
 {
@@ -157,8 +170,13 @@ int msgl__api_parse(msgl_api_kind kind, const char *body, size_t len, const msgl
     msgl_err err;
     out->root = msgl__json_parse_object(body, len, &out->room, &err);
     if (out->root == NULL) return msgl__json_fail(&err, e);
+    msgl__strbuf_init(&out->unknown, UNKNOWN_BYTES);
     int rc = check_model(out->root, cfg, e);
     if (rc == 0) rc = msgl__refuse_unsupported(out->root, e);
+    if (rc == 0) {
+        rc = msgl__check_names(out->root, place_of(kind, out->root), cfg->refuse_unknown,
+                               &out->unknown, e);
+    }
     if (rc == 0) {
         switch (kind) {
         case MSGL_API_CHAT: rc = msgl__parse_chat(out->root, cfg, out, e); break;

@@ -53,6 +53,7 @@ typedef struct msgl_api_config {
     const char *model_path;        // also accepted, as is its last component
     msgl_sampling_params defaults; // of the OpenAI endpoints: generation_config.json's values
     int32_t vocab_size;            // ids of a prompt and stop ids are below it
+    bool refuse_unknown;           // fields that are not read here are refused, not noted
 } msgl_api_config;
 
 typedef struct msgl_prompt {
@@ -67,6 +68,7 @@ typedef struct msgl_gen_request {
     json_t *root; // the body; owns strings and chat_vars' values until msgl__gen_request_settle
     msgl_json_room room;
     bool stream, include_usage, echo, skip_special;
+    bool sglang;    // GENERATE: in SGLang's form
     bool no_output; // max_tokens 0 with echo: only the prompt is answered
     int n;
     int32_t max_tokens; // -1: not given
@@ -76,6 +78,7 @@ typedef struct msgl_gen_request {
     json_t *chat_vars;    // CHAT: variables of the template
     msgl_prompt *prompts; // else; settled: with echo only
     int num_prompts;      // CHAT: 1
+    msgl_strbuf unknown;  // names of fields that are not read here, each with a NUL behind it
     char *text;           // settled: what stops and prompts point into
     size_t text_len;
 } msgl_gen_request;

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 //
-// POST /v1/completions, and Mini-SGLang's POST /generate.
+// POST /v1/completions.
 #include <string.h>
 
 #include "core/mem.h"
@@ -62,7 +62,7 @@ int msgl__parse_prompts(const json_t *prompt, const char *name, const msgl_api_c
                           name);
 }
 
-static int check_choices(const msgl_gen_request *out, msgl_api_error *e)
+int msgl__check_choices(const msgl_gen_request *out, msgl_api_error *e)
 {
     if (out->n * out->num_prompts <= MSGL_API_MAX_CHOICES) return 0;
     return msgl__api_fail(e, 400, "n", "invalid_value",
@@ -87,29 +87,5 @@ int msgl__parse_completion(const json_t *o, const msgl_api_config *cfg, msgl_gen
     }
     if (rc >= 0) rc = msgl__field_int(o, "best_of", 1, out->n, &num, e);
     if (rc >= 0) rc = msgl__parse_prompts(json_object_get(o, "prompt"), "prompt", cfg, out, e);
-    return rc < 0 ? rc : check_choices(out, e);
-}
-
-int msgl__parse_generate(const json_t *o, const msgl_api_config *cfg, msgl_gen_request *out,
-                         msgl_api_error *e)
-{
-    out->sampling = msgl__sampling_params_default(); // Mini-SGLang's /generate is greedy
-    out->stream = true;                              // and always streams
-    int rc = msgl__parse_sampling(o, cfg, out, e);
-    if (rc < 0) return rc;
-    if (out->max_tokens < 0) out->max_tokens = 16;
-    if (out->n != 1) {
-        return msgl__api_fail(e, 400, "n", "unsupported_parameter", "'n' must be 1 here.");
-    }
-    const json_t *prompt = json_object_get(o, "prompt");
-    const char *name = "prompt";
-    if (prompt == NULL) {
-        prompt = json_object_get(o, "text");
-        if (prompt != NULL) name = "text";
-    }
-    rc = msgl__parse_prompts(prompt, name, cfg, out, e);
-    if (rc == 0 && out->num_prompts != 1) {
-        return msgl__api_fail(e, 400, name, "invalid_value", "'%s' must be one prompt.", name);
-    }
-    return rc;
+    return rc < 0 ? rc : msgl__check_choices(out, e);
 }

@@ -6,6 +6,7 @@
 #define MSGL_SERVER_FIELDS_H
 
 #include "server/api.h"
+#include "server/known_fields.h"
 
 // Each: 1 present and *out set, 0 absent (*out as before), negative with *e.
 int msgl__field_bool(const json_t *o, const char *name, bool *out, msgl_api_error *e);
@@ -30,7 +31,7 @@ int msgl__parse_sampling(const json_t *o, const msgl_api_config *cfg, msgl_gen_r
 // Fields that would change the result and are not supported fail unless they have the value that
 // changes nothing.
 int msgl__refuse_unsupported(const json_t *o, msgl_api_error *e);
-// chat.c, completion.c, native.c
+// chat.c, completion.c, generate.c
 int msgl__parse_chat(const json_t *o, const msgl_api_config *cfg, msgl_gen_request *out,
                      msgl_api_error *e);
 int msgl__parse_completion(const json_t *o, const msgl_api_config *cfg, msgl_gen_request *out,
@@ -40,5 +41,9 @@ int msgl__parse_generate(const json_t *o, const msgl_api_config *cfg, msgl_gen_r
 // "prompt" (string, ids, list of either) into out->prompts.
 int msgl__parse_prompts(const json_t *prompt, const char *name, const msgl_api_config *cfg,
                         msgl_gen_request *out, msgl_api_error *e);
+// n times prompts against MSGL_API_MAX_CHOICES.
+int msgl__check_choices(const msgl_gen_request *out, msgl_api_error *e);
+// Whether a body of /generate has SGLang's form.
+bool msgl__is_sglang(const json_t *o);
 
 #endif

@@ -235,7 +235,8 @@ int msgl__front_create(const msgl_front_config *cfg, int listen_fd, msgl_front *
     f->api = (msgl_api_config){.model_name = cfg->model_name,
                                .model_path = cfg->model_path,
                                .defaults = cfg->defaults,
-                               .vocab_size = msgl__tokenizer_vocab_size(cfg->tokenizer)};
+                               .vocab_size = msgl__tokenizer_vocab_size(cfg->tokenizer),
+                               .refuse_unknown = cfg->refuse_unknown};
     f->engine.attention = f->engine.device = "";
     f->done_fd = f->stop_fd = -1;
     f->free_slot = -1;
@@ -292,6 +293,7 @@ void msgl__front_destroy(msgl_front *f)
     msgl__free(f->device);
     msgl__free(f->fatal);
     msgl__free(f->slots);
+    for (int i = 0; i < f->num_unknown; i++) msgl__free(f->unknown[i]);
     msgl__strbuf_free(&f->out);
     msgl__free(f);
 }

@@ -22,6 +22,7 @@ typedef struct msgl_front_config {
     int num_workers;                      // tokenizer threads, at least 1
     int max_waiting;                      // requests without a first token; beyond: 429
     size_t max_request_memory;            // bytes that all requests may hold here; beyond: 429
+    bool refuse_unknown;                  // fields: 400; else named in the log, once each
     int stop_timeout_ms;                  // requests in flight may end for this long
     msgl_guard guard;                     // nobody is refused by default
     msgl_http_config http;

@@ -94,6 +94,8 @@ struct msgl_front {
     int64_t start_max;  // prompt tokens of one request that may be in the engine and not started
     msgl_strbuf out;    // scratch of one answer
     uint64_t id_base, next_id;
+    char *unknown[64]; // names of fields that the log has told of
+    int num_unknown;
 };
 
 // front.c

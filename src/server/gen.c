@@ -351,11 +351,28 @@ static void gen_start(msgl_front *f, gen *g)
     }
 }
 
+// Each name once; when there are very many, somebody makes them up.
+static void log_unknown(msgl_front *f, const msgl_strbuf *names)
+{
+    enum { MAX = sizeof f->unknown / sizeof f->unknown[0] };
+    for (size_t at = 0; at < names->len; at += strlen(names->data + at) + 1) {
+        const char *name = names->data + at;
+        bool seen = f->num_unknown == MAX;
+        for (int i = 0; i < f->num_unknown && !seen; i++) seen = strcmp(f->unknown[i], name) == 0;
+        if (seen || (f->unknown[f->num_unknown] = msgl__strdup(name)) == NULL) continue;
+        f->num_unknown++;
+        msgl__log(f->cfg.log, MSGL_LOG_WARN,
+                  "a request has the field '%s', which this server does not read; it is ignored%s",
+                  name, f->num_unknown == MAX ? " (further names are not logged)" : "");
+    }
+}
+
 void msgl__gen_jobs_done(msgl_front *f)
 {
     for (msgl_job *j; (j = msgl__workers_take(f->workers)) != NULL;) {
         gen *g = j->owner;
         g->in_worker = false;
+        log_unknown(f, &j->req.unknown);
         if (g->base.conn != NULL && j->rc == 0) {
             gen_start(f, g);
             continue;
@@ -451,8 +468,8 @@ static void gen_stream(msgl_front *f, gen *g)
     int rc = 0;
     for (int i = 0; i < g->num_choices && rc == 0; i++) {
         msgl_sequence *s = &g->choices[i].seq;
-        const bool news =
-            s->text.len > 0 || s->logprobs.count > 0 || s->finish != NULL || !s->first_shown;
+        const bool news = s->text.len > s->text_shown || s->logprobs.count > 0 ||
+                          s->finish != NULL || !s->first_shown;
         // A finished choice said so once.
         if (s->started && news && !(s->finish != NULL && s->finish_shown)) {
             rc = msgl__reply_chunks(&r, i, s, &f->out);

@@ -101,6 +101,27 @@ static int completion_chunk(const msgl_reply *r, int index, msgl_sequence *s, ms
     return rc == 0 ? msgl__strbuf_adds(out, "}\n\n") : rc;
 }
 
+// SGLang's object of one choice: all of its text so far, in a stream, too.
+static int sglang_object(const msgl_reply *r, int index, const msgl_sequence *s, msgl_strbuf *out)
+{
+    int rc = msgl__strbuf_adds(out, "{\"text\":");
+    if (rc == 0) rc = msgl__json_put_str(out, msgl__strbuf_str(&s->text), s->text.len);
+    if (rc == 0) {
+        rc = msgl__strbuf_addf(out,
+                               ",\"meta_info\":{\"id\":\"%s\",\"prompt_tokens\":%zu,"
+                               "\"completion_tokens\":%d,\"cached_tokens\":%d,\"finish_reason\":",
+                               r->id, s->prompt->len, s->completion_tokens, s->cached_tokens);
+    }
+    if (rc == 0 && s->finish == NULL) rc = msgl__strbuf_adds(out, "null");
+    if (rc == 0 && s->finish != NULL) {
+        rc = strcmp(s->finish, "length") == 0
+                 ? msgl__strbuf_addf(out, "{\"type\":\"length\",\"length\":%d}",
+                                     s->completion_tokens)
+                 : msgl__strbuf_addf(out, "{\"type\":\"%s\"}", s->finish);
+    }
+    return rc == 0 ? msgl__strbuf_addf(out, "},\"index\":%d}", index) : rc;
+}
+
 int msgl__reply_chunks(const msgl_reply *r, int index, msgl_sequence *s, msgl_strbuf *out)
 {
     int rc = 0;
@@ -115,6 +136,13 @@ int msgl__reply_chunks(const msgl_reply *r, int index, msgl_sequence *s, msgl_st
         if (content || s->finish != NULL) rc = completion_chunk(r, index, s, out);
         break;
     case MSGL_API_GENERATE:
+        if (r->req->sglang) {
+            s->first_shown = true;
+            s->text_shown = s->text.len;
+            rc = msgl__strbuf_adds(out, "data: ");
+            if (rc == 0) rc = sglang_object(r, index, s, out);
+            return rc == 0 ? msgl__strbuf_adds(out, "\n\n") : rc;
+        }
         if (s->text.len > 0) rc = msgl__sse_put(out, msgl__strbuf_str(&s->text), s->text.len);
         break;
     }
@@ -140,8 +168,8 @@ int msgl__reply_stream_end(const msgl_reply *r, int64_t cached, int64_t completi
 int msgl__reply_stream_error(const msgl_reply *r, const msgl_api_error *e, msgl_strbuf *out)
 {
     // Plain text is /generate's data, so its errors have an event name of their own.
-    int rc = msgl__strbuf_adds(out, r->req->kind == MSGL_API_GENERATE ? "event: error\ndata: "
-                                                                      : "data: ");
+    const bool plain = r->req->kind == MSGL_API_GENERATE && !r->req->sglang;
+    int rc = msgl__strbuf_adds(out, plain ? "event: error\ndata: " : "data: ");
     if (rc == 0) rc = msgl__api_error_put(e, out);
     if (rc == 0) rc = msgl__strbuf_adds(out, "\n\n");
     return rc == 0 ? msgl__strbuf_adds(out, done_event) : rc;
@@ -149,6 +177,7 @@ int msgl__reply_stream_error(const msgl_reply *r, const msgl_api_error *e, msgl_
 
 int msgl__reply_begin(const msgl_reply *r, msgl_strbuf *out)
 {
+    if (r->req->sglang) return r->num_choices > 1 ? msgl__strbuf_addc(out, '[') : 0;
     if (r->req->kind == MSGL_API_GENERATE) return msgl__strbuf_addc(out, '{');
     const int rc =
         put_head(r, r->req->kind == MSGL_API_CHAT ? "chat.completion" : "text_completion", out);
@@ -172,6 +201,10 @@ int msgl__reply_choice(const msgl_reply *r, int index, msgl_sequence *s, msgl_st
         if (rc == 0) rc = msgl__json_put_str(out, text, s->text.len);
         break;
     case MSGL_API_GENERATE:
+        if (r->req->sglang) {
+            if (index > 0) rc = msgl__strbuf_addc(out, ',');
+            return rc == 0 ? sglang_object(r, index, s, out) : rc;
+        }
         rc = msgl__strbuf_adds(out, "\"text\":");
         if (rc == 0) rc = msgl__json_put_str(out, text, s->text.len);
         return rc == 0 ? put_finish(s->finish, out) : rc;
@@ -183,6 +216,7 @@ int msgl__reply_choice(const msgl_reply *r, int index, msgl_sequence *s, msgl_st
 
 int msgl__reply_end(const msgl_reply *r, int64_t cached, int64_t completion, msgl_strbuf *out)
 {
+    if (r->req->sglang) return r->num_choices > 1 ? msgl__strbuf_addc(out, ']') : 0;
     int rc = msgl__strbuf_adds(out, r->req->kind == MSGL_API_GENERATE ? "," : "],");
     if (rc == 0) rc = put_usage(r, cached, completion, out);
     return rc == 0 ? msgl__strbuf_addc(out, '}') : rc;

@@ -21,6 +21,7 @@ typedef struct msgl_sequence {
     bool started;                   // an event has come
     const char *finish;             // "stop", "length"; NULL: not finished
     bool first_shown, finish_shown; // the caller's: what the client was told
+    size_t text_shown;              // the same: bytes of text, where it does not take it
 
     struct msgl_pending *pending; // log-probabilities of text that is still held back
     int num_pending, cap_pending;

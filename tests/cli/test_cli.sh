@@ -133,7 +133,8 @@ same "answers and errors in order" "$dir/want" "$dir/kinds"
 expect "line number in the error" 0 '"line 4: not a JSON object.*"line":4' cat "$dir/out.jsonl"
 expect "custom_id of a line" 0 '"text":.*"line":1,"custom_id":"first"' cat "$dir/out.jsonl"
 expect "refused as over HTTP" 0 "line 8: 'frequency_penalty'" cat "$dir/out.jsonl"
-expect "unknown field" 0 'unknown field ."temprature.".*temperature.*"line":9,"custom_id":"typo"' cat "$dir/out.jsonl"
+expect "typing error" 0 "line 9: 'temprature' is not a field.*did you mean 'temperature'.*.line.:9,.custom_id.:.typo." \
+    cat "$dir/out.jsonl"
 expect "n is refused" 0 "line 10: 'n' is 2; allowed: 1" cat "$dir/out.jsonl"
 expect "batch form, chat" 0 '"object":"chat.completion".*"content":"2 + 3 = 5\.".*"completion_tokens":9.*"custom_id":"c"' \
     cat "$dir/out.jsonl"

@@ -1,0 +1,153 @@
+// SPDX-License-Identifier: Apache-2.0
+//
+// POST /generate in two forms. Mini-SGLang's has everything at the top, is greedy and streams plain
+// text. SGLang's has an object "sampling_params" (or "input_ids"), the model's own sampling
+// defaults, and answers with "text" and "meta_info".
+#include <stdio.h>
+#include <string.h>
+
+#include "server/fields.h"
+
+static bool present(const json_t *o, const char *name)
+{
+    const json_t *v = json_object_get(o, name);
+    return v != NULL && !json_is_null(v);
+}
+
+bool msgl__is_sglang(const json_t *o)
+{
+    return present(o, "sampling_params") || present(o, "input_ids");
+}
+
+// null, false, 0, -1, "", [], {}: as if it were not there.
+static bool is_off(const json_t *v)
+{
+    if (json_is_number(v)) return json_number_value(v) == 0 || json_number_value(v) == -1;
+    return v == NULL || json_is_null(v) || json_is_false(v) ||
+           (json_is_string(v) && json_string_length(v) == 0) ||
+           (json_is_array(v) && json_array_size(v) == 0) ||
+           (json_is_object(v) && json_object_size(v) == 0);
+}
+
+static int refuse(const json_t *o, const char *const *names, size_t n, msgl_api_error *e)
+{
+    for (size_t i = 0; i < n; i++) {
+        if (is_off(json_object_get(o, names[i]))) continue;
+        return msgl__api_fail(e, 400, names[i], "unsupported_parameter",
+                              "'%s' is not supported by this server.", names[i]);
+    }
+    return 0;
+}
+
+static int one_prompt(const json_t *o, const msgl_api_config *cfg, msgl_gen_request *out,
+                      msgl_api_error *e)
+{
+    const char *name = json_object_get(o, "prompt") == NULL && json_object_get(o, "text") != NULL
+                           ? "text"
+                           : "prompt";
+    const int rc = msgl__parse_prompts(json_object_get(o, name), name, cfg, out, e);
+    if (rc == 0 && out->num_prompts != 1) {
+        return msgl__api_fail(e, 400, name, "invalid_value", "'%s' must be one prompt.", name);
+    }
+    return rc;
+}
+
+static int parse_plain(const json_t *o, const msgl_api_config *cfg, msgl_gen_request *out,
+                       msgl_api_error *e)
+{
+    out->sampling = msgl__sampling_params_default(); // Mini-SGLang's /generate is greedy
+    out->stream = true;                              // and always streams
+    const int rc = msgl__parse_sampling(o, cfg, out, e);
+    if (rc < 0) return rc;
+    if (out->max_tokens < 0) out->max_tokens = 16;
+    if (out->n != 1) {
+        return msgl__api_fail(e, 400, "n", "unsupported_parameter", "'n' must be 1 here.");
+    }
+    return one_prompt(o, cfg, out, e);
+}
+
+// Fields that SGLang has in sampling_params do nothing beside it: most likely a mistake.
+static int check_top(const json_t *o, msgl_api_error *e)
+{
+    static const char *const inside[] = {
+        "temperature",    "top_p",      "top_k", "min_p", "max_tokens",          "stop",
+        "stop_token_ids", "ignore_eos", "n",     "seed",  "skip_special_tokens", "max_new_tokens"};
+    for (size_t i = 0; i < sizeof inside / sizeof inside[0]; i++) {
+        if (!present(o, inside[i])) continue;
+        return msgl__api_fail(e, 400, inside[i], "invalid_value",
+                              "'%s' must stand in 'sampling_params' here%s.", inside[i],
+                              strcmp(inside[i], "max_tokens") == 0 ? ", as 'max_new_tokens'" : "");
+    }
+    static const char *const unsupported[] = {
+        "return_logprob",       "top_logprobs_num", "token_ids_logprob",
+        "return_hidden_states", "image_data",       "audio_data",
+        "video_data",           "input_embeds",     "custom_logit_processor",
+        "session_params"};
+    return refuse(o, unsupported, sizeof unsupported / sizeof unsupported[0], e);
+}
+
+static int parse_params(json_t *p, const msgl_api_config *cfg, msgl_gen_request *out,
+                        msgl_api_error *e)
+{
+    static const char *const unsupported[] = {"min_new_tokens", "structural_tag", "stop_regex",
+                                              "no_stop_trim", "custom_params"};
+    int rc = msgl__check_names(p, MSGL_IN_PARAMS, true, NULL, e);
+    if (rc == 0) rc = msgl__refuse_unsupported(p, e);
+    if (rc == 0) rc = refuse(p, unsupported, sizeof unsupported / sizeof unsupported[0], e);
+    json_t *seed = json_object_get(p, "sampling_seed");
+    if (rc == 0 && seed != NULL && !json_is_null(seed) && json_object_set(p, "seed", seed) != 0) {
+        return msgl__api_fail(e, 500, NULL, NULL, "Out of memory.");
+    }
+    if (rc == 0) rc = msgl__parse_sampling(p, cfg, out, e);
+    int64_t num = 128; // SGLang's default
+    if (rc == 0) rc = msgl__field_int(p, "max_new_tokens", 1, INT32_MAX, &num, e);
+    out->max_tokens = (int32_t)num;
+    return rc < 0 ? rc : 0;
+}
+
+static int parse_sglang(const json_t *o, const msgl_api_config *cfg, msgl_gen_request *out,
+                        msgl_api_error *e)
+{
+    out->sglang = true;
+    out->sampling = cfg->defaults;
+    out->sampling.logprobs = out->sampling.prompt_logprobs = -1;
+    json_t *params = json_object_get(o, "sampling_params"), *none = NULL;
+    if (params == NULL || json_is_null(params)) params = none = json_object();
+    if (!json_is_object(params)) {
+        return msgl__api_fail(e, 400, "sampling_params", "invalid_type",
+                              "'sampling_params' is %s; it must be an object.",
+                              params == NULL ? "missing" : msgl__json_type_name(params));
+    }
+    int rc = check_top(o, e);
+    if (rc == 0) {
+        rc = parse_params(params, cfg, out, e);
+        if (rc < 0 && e->param[0] != '\0') {
+            char name[sizeof e->param];
+            (void)snprintf(name, sizeof name, "sampling_params.%.40s", e->param);
+            memcpy(e->param, name, sizeof name);
+        }
+    }
+    json_decref(none);
+    if (rc == 0) rc = msgl__field_bool(o, "stream", &out->stream, e);
+    if (rc < 0) return rc;
+    const char *const names[] = {"text", "input_ids", "prompt"};
+    const char *name = NULL;
+    for (int i = 0; i < 3; i++) {
+        if (!present(o, names[i])) continue;
+        if (name != NULL) {
+            return msgl__api_fail(e, 400, names[i], "invalid_value",
+                                  "'%s' and '%s' are both given; one of them is the prompt.", name,
+                                  names[i]);
+        }
+        name = names[i];
+    }
+    if (name == NULL) name = "text";
+    rc = msgl__parse_prompts(json_object_get(o, name), name, cfg, out, e);
+    return rc < 0 ? rc : msgl__check_choices(out, e);
+}
+
+int msgl__parse_generate(const json_t *o, const msgl_api_config *cfg, msgl_gen_request *out,
+                         msgl_api_error *e)
+{
+    return msgl__is_sglang(o) ? parse_sglang(o, cfg, out, e) : parse_plain(o, cfg, out, e);
+}

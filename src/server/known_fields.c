@@ -1,0 +1,344 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "server/known_fields.h"
+
+#include <string.h>
+
+enum {
+    CHAT = MSGL_IN_CHAT,
+    COMPLETION = MSGL_IN_COMPLETION,
+    OPENAI = CHAT | COMPLETION,
+    TOP = OPENAI | MSGL_IN_GENERATE,
+    GENERATE = MSGL_IN_GENERATE | MSGL_IN_SGLANG,
+    PARAMS = MSGL_IN_PARAMS,
+    ALL = TOP | MSGL_IN_SGLANG | PARAMS,
+    NOTED = 64, // bytes of an unknown name that are kept
+    NAME_MAX_LEN = 40,
+    MAX_UNKNOWN = 64, // names looked at in one request
+};
+
+// What is read, and where. A field that is refused unless its value changes nothing is read, too.
+static const struct {
+    const char *name;
+    int places;
+} ours[] = {
+    {"model", TOP | GENERATE},
+    {"messages", CHAT},
+    {"prompt", COMPLETION | GENERATE},
+    {"text", GENERATE},
+    {"input_ids", GENERATE},
+    {"sampling_params", GENERATE},
+    {"stream", TOP | GENERATE},
+    {"stream_options", TOP},
+    {"max_tokens", TOP},
+    {"max_completion_tokens", CHAT},
+    {"max_new_tokens", PARAMS},
+    {"temperature", TOP | PARAMS},
+    {"top_p", TOP | PARAMS},
+    {"top_k", TOP | PARAMS},
+    {"min_p", TOP | PARAMS},
+    {"seed", TOP | PARAMS},
+    {"sampling_seed", PARAMS},
+    {"n", TOP | PARAMS},
+    {"best_of", COMPLETION},
+    {"echo", COMPLETION},
+    {"stop", TOP | PARAMS},
+    {"stop_token_ids", TOP | PARAMS},
+    {"ignore_eos", TOP | PARAMS},
+    {"skip_special_tokens", TOP | PARAMS},
+    {"logprobs", OPENAI},
+    {"top_logprobs", CHAT},
+    {"tools", CHAT},
+    {"tool_choice", CHAT},
+    {"chat_template_kwargs", CHAT},
+    {"add_generation_prompt", CHAT},
+    {"reasoning_effort", CHAT},
+    // Refused by sampling.c.
+    {"frequency_penalty", ALL},
+    {"presence_penalty", ALL},
+    {"repetition_penalty", ALL},
+    {"logit_bias", ALL},
+    {"min_tokens", ALL},
+    {"typical_p", ALL},
+    {"suffix", ALL},
+    {"use_beam_search", ALL},
+    {"include_stop_str_in_output", ALL},
+    {"continue_final_message", ALL},
+    {"response_format", ALL},
+    {"modalities", ALL},
+    {"audio", ALL},
+    {"functions", ALL},
+    {"function_call", ALL},
+    {"web_search_options", ALL},
+    {"chat_template", ALL},
+    {"prompt_embeds", ALL},
+    {"bad_words", ALL},
+    {"allowed_token_ids", ALL},
+    {"prompt_logprobs", ALL},
+    {"truncate_prompt_tokens", ALL},
+    {"structured_outputs", ALL},
+    {"guided_json", ALL},
+    {"guided_regex", ALL},
+    {"guided_choice", ALL},
+    {"guided_grammar", ALL},
+    {"json_schema", ALL},
+    {"regex", ALL},
+    {"ebnf", ALL},
+    {"lora_path", ALL},
+    {"logits_processors", ALL},
+    // Refused by generate.c.
+    {"return_logprob", GENERATE},
+    {"top_logprobs_num", GENERATE},
+    {"token_ids_logprob", GENERATE},
+    {"return_hidden_states", GENERATE},
+    {"image_data", GENERATE},
+    {"audio_data", GENERATE},
+    {"video_data", GENERATE},
+    {"input_embeds", GENERATE},
+    {"custom_logit_processor", GENERATE},
+    {"session_params", GENERATE},
+    {"min_new_tokens", PARAMS},
+    {"structural_tag", PARAMS},
+    {"stop_regex", PARAMS},
+    {"no_stop_trim", PARAMS},
+    {"custom_params", PARAMS},
+};
+
+// Other servers' fields that do not change the answer: read over without a word.
+static const char *const harmless[] = {
+    "id_slot",          "log_metrics", "logprob_start_len",       "metadata", "prediction",
+    "prompt_cache_key", "request_id",  "return_text_in_logprobs", "rid",      "safety_identifier",
+    "service_tier",     "store",       "sse_ping_interval",       "user",     "verbosity",
+};
+
+// Other servers' fields that are ignored here although they may change the answer. Named in the log
+// (or refused), and never taken for a near miss of one of ours.
+static const char *const foreign[] = {
+    // llama-server
+    "adaptive_decay",
+    "adaptive_target",
+    "cache_prompt",
+    "chat_format",
+    "dry_allowed_length",
+    "dry_base",
+    "dry_multiplier",
+    "dry_penalty_last_n",
+    "dry_sequence_breakers",
+    "dynatemp_exponent",
+    "dynatemp_range",
+    "generation_prompt",
+    "grammar",
+    "grammar_lazy",
+    "grammar_triggers",
+    "input_extra",
+    "input_prefix",
+    "input_suffix",
+    "lora",
+    "min_keep",
+    "mirostat",
+    "mirostat_eta",
+    "mirostat_tau",
+    "n_cmpl",
+    "n_discard",
+    "n_indent",
+    "n_keep",
+    "n_predict",
+    "n_probs",
+    "parse_tool_calls",
+    "penalty_last_n",
+    "post_sampling_probs",
+    "prompt_progress",
+    "reasoning_budget",
+    "reasoning_format",
+    "repeat_last_n",
+    "repeat_penalty",
+    "response_fields",
+    "return_progress",
+    "return_tokens",
+    "samplers",
+    "t_max_predict_ms",
+    "t_max_prompt_ms",
+    "tfs_z",
+    "thinking_forced_open",
+    "timings_per_token",
+    "top_n_sigma",
+    "typ_p",
+    "xtc_probability",
+    "xtc_threshold",
+    // vLLM
+    "add_special_tokens",
+    "cache_salt",
+    "documents",
+    "guided_decoding_backend",
+    "guided_whitespace_pattern",
+    "include_reasoning",
+    "kv_transfer_params",
+    "length_penalty",
+    "logprob_token_ids",
+    "media_io_kwargs",
+    "priority",
+    "mm_processor_kwargs",
+    "return_token_ids",
+    "return_tokens_as_token_ids",
+    "spaces_between_special_tokens",
+    "thinking_token_budget",
+    "vllm_xargs",
+    // SGLang
+    "background",
+    "bootstrap_host",
+    "bootstrap_port",
+    "bootstrap_room",
+    "custom_labels",
+    "data_parallel_rank",
+    "extra_key",
+    "modality",
+    "no_logs",
+    "return_bytes",
+    "return_cached_tokens_details",
+    "separate_reasoning",
+    "stream_interval",
+    "stream_reasoning",
+    // Ollama, OpenAI's newer fields, routers and libraries in front of all of them
+    "enable_thinking",
+    "extra_body",
+    "extra_headers",
+    "format",
+    "include",
+    "input",
+    "instructions",
+    "keep_alive",
+    "max_output_tokens",
+    "models",
+    "num_ctx",
+    "num_predict",
+    "options",
+    "parallel_tool_calls",
+    "plugins",
+    "preset",
+    "provider",
+    "raw",
+    "reasoning",
+    "route",
+    "system",
+    "template",
+    "think",
+    "thinking",
+    "timeout",
+    "top_a",
+    "transforms",
+    "truncation",
+    "usage",
+};
+
+static bool in_list(const char *const *list, size_t n, const char *name)
+{
+    for (size_t i = 0; i < n; i++) {
+        if (strcmp(list[i], name) == 0) return true;
+    }
+    return false;
+}
+
+static int places_of(const char *name)
+{
+    for (size_t i = 0; i < sizeof ours / sizeof ours[0]; i++) {
+        if (strcmp(ours[i].name, name) == 0) return ours[i].places;
+    }
+    return 0;
+}
+
+// Lower case without separators: maxTokens, max-tokens and max_tokens are one. The length, or 0 for
+// what is too long to be a near miss.
+static int plain(const char *name, char out[NAME_MAX_LEN])
+{
+    int n = 0;
+    for (; *name != '\0'; name++) {
+        if (*name == '_' || *name == '-' || *name == ' ') continue;
+        if (n == NAME_MAX_LEN) return 0;
+        out[n++] = *name >= 'A' && *name <= 'Z' ? (char)(*name - 'A' + 'a') : *name;
+    }
+    return n;
+}
+
+// Insertions, deletions, replacements and swaps of neighbours that make one of the other (optimal
+// string alignment).
+static int distance(const char *a, int na, const char *b, int nb)
+{
+    int row[3][NAME_MAX_LEN + 1];
+    for (int j = 0; j <= nb; j++) row[0][j] = j;
+    for (int i = 1; i <= na; i++) {
+        int *now = row[i % 3];
+        const int *last = row[(i + 2) % 3], *before = row[(i + 1) % 3];
+        now[0] = i;
+        for (int j = 1; j <= nb; j++) {
+            int d = last[j - 1] + (a[i - 1] != b[j - 1]);
+            if (last[j] + 1 < d) d = last[j] + 1;
+            if (now[j - 1] + 1 < d) d = now[j - 1] + 1;
+            if (i > 1 && j > 1 && a[i - 1] == b[j - 2] && a[i - 2] == b[j - 1] &&
+                before[j - 2] + 1 < d) {
+                d = before[j - 2] + 1;
+            }
+            now[j] = d;
+        }
+    }
+    return row[na % 3][nb];
+}
+
+// The field of this place that `name` misses by a letter or two, or NULL.
+static const char *near_miss(const char *name, msgl_field_place place)
+{
+    char a[NAME_MAX_LEN], b[NAME_MAX_LEN];
+    const int na = plain(name, a);
+    const char *nearest = NULL;
+    int best = 6;
+    for (size_t i = 0; i < sizeof ours / sizeof ours[0] && na > 0; i++) {
+        const int nb = plain(ours[i].name, b);
+        if ((ours[i].places & (int)place) == 0 || nb < 4 || na > nb + 2 || nb > na + 2) continue;
+        const int d = distance(a, na, b, nb);
+        const int far = 2 * d + (a[0] != b[0]); // people get the first letter right
+        if (far < best && d <= (nb < 8 ? 1 : 2)) {
+            best = far;
+            nearest = ours[i].name;
+        }
+    }
+    return nearest;
+}
+
+static void note(const char *name, msgl_strbuf *unknown)
+{
+    size_t n = strlen(name);
+    if (n > NOTED) {
+        n = NOTED;
+        while (n > 0 && ((unsigned char)name[n] & 0xc0) == 0x80) n--; // not inside a character
+    }
+    if (unknown->len + n + 1 > unknown->max) return;
+    if (msgl__strbuf_add(unknown, name, n) == 0) (void)msgl__strbuf_addc(unknown, '\0');
+}
+
+int msgl__check_names(const json_t *o, msgl_field_place place, bool refuse, msgl_strbuf *unknown,
+                      msgl_api_error *e)
+{
+    const char *name;
+    json_t *value;
+    int left = MAX_UNKNOWN;
+    json_object_foreach((json_t *)o, name, value)
+    {
+        const int places = places_of(name);
+        if ((places & (int)place) != 0 || json_is_null(value)) continue;
+        if (in_list(harmless, sizeof harmless / sizeof harmless[0], name)) continue;
+        const bool known =
+            places != 0 || in_list(foreign, sizeof foreign / sizeof foreign[0], name);
+        const char *meant = known ? NULL : near_miss(name, place);
+        if (meant != NULL) {
+            return msgl__api_fail(e, 400, name, "unknown_parameter",
+                                  "'%.64s' is not a field of this request; did you mean '%s'?",
+                                  name, meant);
+        }
+        if (refuse) {
+            return msgl__api_fail(e, 400, name, "unknown_parameter",
+                                  "'%.64s' is not a field of this request%s.", name,
+                                  known ? " on this server" : "");
+        }
+        note(name, unknown);
+        if (--left == 0) break;
+    }
+    return 0;
+}

@@ -1,0 +1,424 @@
+// SPDX-License-Identifier: Apache-2.0
+//
+// Names of fields: typing errors are refused with the name that was meant, other servers' fields
+// are not taken for them, whatever is not read is told. And SGLang's form of /generate.
+#include <fcntl.h>
+#include <setjmp.h>
+#include <stdarg.h>
+#include <stddef.h>
+#include <stdint.h>
+#include <stdio.h>
+#include <string.h>
+#include <unistd.h>
+
+#include <cmocka.h>
+
+#include "core/mem.h"
+#include "server/fixture.h"
+
+static const char *const basic[] = {"\"messages\":[{\"role\":\"user\",\"content\":\"x\"}]",
+                                    "\"prompt\":\"x\"", "\"prompt\":\"x\""};
+
+static int parse(msgl_api_kind kind, bool refuse, const char *body, msgl_gen_request *r,
+                 msgl_api_error *e)
+{
+    msgl_api_config c = {
+        .model_name = "m", .model_path = "m", .vocab_size = 1000, .refuse_unknown = refuse};
+    c.defaults = msgl__sampling_params_default();
+    c.defaults.temperature = 0.6f;
+    *e = (msgl_api_error){0};
+    return msgl__api_parse(kind, body, strlen(body), &c, NULL, r, e);
+}
+
+static void with(msgl_api_kind kind, const char *name, const char *value, char out[300])
+{
+    (void)snprintf(out, 300, "{%s,\"%s\":%s}", basic[kind], name, value);
+}
+
+static void test_near_misses(void **state)
+{
+    (void)state;
+    static const struct {
+        msgl_api_kind kind;
+        const char *name, *meant;
+    } cases[] = {
+        {MSGL_API_CHAT, "temprature", "temperature"},
+        {MSGL_API_CHAT, "temparature", "temperature"},
+        {MSGL_API_CHAT, "Temperature", "temperature"},
+        {MSGL_API_CHAT, "tempreature", "temperature"},
+        {MSGL_API_CHAT, "maxtokens", "max_tokens"},
+        {MSGL_API_CHAT, "maxTokens", "max_tokens"},
+        {MSGL_API_CHAT, "max-tokens", "max_tokens"},
+        {MSGL_API_CHAT, "max_token", "max_tokens"},
+        {MSGL_API_CHAT, "stopp", "stop"},
+        {MSGL_API_CHAT, "stops", "stop"},
+        {MSGL_API_CHAT, "sotp", "stop"},
+        {MSGL_API_CHAT, "topP", "top_p"},
+        {MSGL_API_CHAT, "top_logprob", "top_logprobs"},
+        {MSGL_API_CHAT, "max_completions_tokens", "max_completion_tokens"},
+        {MSGL_API_CHAT, "frequency_penality", "frequency_penalty"},
+        {MSGL_API_CHAT, "respons_format", "response_format"},
+        {MSGL_API_CHAT, "toolchoice", "tool_choice"},
+        {MSGL_API_COMPLETION, "strem", "stream"},
+        {MSGL_API_COMPLETION, "ehco", "echo"},
+        {MSGL_API_COMPLETION, "Seed", "seed"},
+        {MSGL_API_GENERATE, "max_tokenss", "max_tokens"},
+        {MSGL_API_GENERATE, "sampling_param", "sampling_params"},
+    };
+    for (size_t i = 0; i < sizeof cases / sizeof cases[0]; i++) {
+        for (int refuse = 0; refuse < 2; refuse++) {
+            char body[300], meant[80];
+            msgl_gen_request r;
+            msgl_api_error e;
+            with(cases[i].kind, cases[i].name, "1", body);
+            if (parse(cases[i].kind, refuse, body, &r, &e) == 0) fail_msg("%s: taken", body);
+            assert_int_equal(e.status, 400);
+            assert_string_equal(e.param, cases[i].name);
+            (void)snprintf(meant, sizeof meant, "did you mean '%s'?", cases[i].meant);
+            if (strstr(e.message, meant) == NULL) fail_msg("%s: %s", body, e.message);
+            // null is no value, whatever the name.
+            with(cases[i].kind, cases[i].name, "null", body);
+            assert_int_equal(parse(cases[i].kind, refuse, body, &r, &e), 0);
+            assert_int_equal(r.unknown.len, 0);
+            msgl__gen_request_free(&r);
+        }
+    }
+}
+
+// Fields of llama-server, vLLM, SGLang, Ollama, OpenAI and OpenRouter that clients were seen to
+// send: some are a letter or two from one of ours.
+static void test_foreign_names(void **state)
+{
+    (void)state;
+    static const char *const names[] = {
+        "parallel_tool_calls",
+        "grammar",
+        "repeat_last_n",
+        "n_predict",
+        "mirostat",
+        "dry_multiplier",
+        "xtc_probability",
+        "tfs_z",
+        "top_a",
+        "top_n_sigma",
+        "samplers",
+        "length_penalty",
+        "documents",
+        "enable_thinking",
+        "thinking",
+        "echo",
+        "best_of",
+        "add_special_tokens",
+        "spaces_between_special_tokens",
+        "return_token_ids",
+        "return_tokens_as_token_ids",
+        "cache_prompt",
+        "cache_salt",
+        "priority",
+        "max_new_tokens",
+        "n_probs",
+        "sampling_params",
+        "session_params",
+        "custom_params",
+        "return_hidden_states",
+        "separate_reasoning",
+        "guided_decoding_backend",
+        "kv_transfer_params",
+        "vllm_xargs",
+        "mm_processor_kwargs",
+        "no_stop_trim",
+        "extra_body",
+        "dynatemp_range",
+        "typ_p",
+        "n_cmpl",
+        "post_sampling_probs",
+        "logprob_token_ids",
+        "thinking_token_budget",
+        "reasoning_format",
+        "reasoning_budget",
+        "return_progress",
+        "timings_per_token",
+        "num_predict",
+        "num_ctx",
+        "keep_alive",
+        "options",
+        "format",
+        "top_logprobs_num",
+        "min_new_tokens",
+        "models",
+        "max_output_tokens",
+        "structural_tag",
+    };
+    for (size_t i = 0; i < sizeof names / sizeof names[0]; i++) {
+        char body[300];
+        msgl_gen_request r;
+        msgl_api_error e;
+        with(MSGL_API_CHAT, names[i], "1", body);
+        if (parse(MSGL_API_CHAT, false, body, &r, &e) != 0) fail_msg("%s: %s", body, e.message);
+        assert_string_equal(msgl__strbuf_str(&r.unknown), names[i]); // told, not silent
+        msgl__gen_request_free(&r);
+        assert_true(parse(MSGL_API_CHAT, true, body, &r, &e) < 0);
+        assert_int_equal(e.status, 400);
+        assert_string_equal(e.param, names[i]);
+        assert_null(strstr(e.message, "did you mean"));
+    }
+    static const char *const harmless[] = {
+        "user",      "store",      "metadata",          "service_tier",     "prediction",
+        "verbosity", "request_id", "safety_identifier", "prompt_cache_key", "id_slot",
+    };
+    for (size_t i = 0; i < sizeof harmless / sizeof harmless[0]; i++) {
+        char body[300];
+        msgl_gen_request r;
+        msgl_api_error e;
+        with(MSGL_API_COMPLETION, harmless[i], "1", body);
+        if (parse(MSGL_API_COMPLETION, true, body, &r, &e) != 0) fail_msg("%s", e.message);
+        assert_int_equal(r.unknown.len, 0);
+        msgl__gen_request_free(&r);
+    }
+}
+
+// Every field that is read is known to be: none is taken for a foreign one in a strict server.
+static void test_own_names(void **state)
+{
+    (void)state;
+    static const char *const bodies[] = {
+        "{\"messages\":[{\"role\":\"user\",\"content\":\"x\"}],\"model\":\"m\",\"max_tokens\":1,"
+        "\"max_completion_tokens\":1,\"temperature\":1,\"top_p\":1,\"top_k\":1,\"min_p\":0,"
+        "\"seed\":1,\"n\":1,\"stop\":\"a\",\"stop_token_ids\":[1],\"ignore_eos\":true,"
+        "\"skip_special_tokens\":true,\"logprobs\":true,\"top_logprobs\":1,\"stream\":true,"
+        "\"stream_options\":{\"include_usage\":true},\"tools\":[],\"tool_choice\":\"auto\","
+        "\"chat_template_kwargs\":{},\"add_generation_prompt\":true,\"reasoning_effort\":\"low\","
+        "\"frequency_penalty\":0,\"presence_penalty\":0,\"repetition_penalty\":1,\"logit_bias\":{},"
+        "\"min_tokens\":0,\"response_format\":{\"type\":\"text\"},\"modalities\":[\"text\"],"
+        "\"bad_words\":[],\"use_beam_search\":false,\"suffix\":\"\"}",
+        "{\"prompt\":\"x\",\"model\":\"m\",\"max_tokens\":1,\"echo\":true,\"best_of\":1,"
+        "\"logprobs\":1,\"temperature\":1,\"top_p\":1,\"top_k\":1,\"min_p\":0,\"seed\":1,\"n\":1,"
+        "\"stop\":\"a\",\"stop_token_ids\":[1],\"ignore_eos\":true,\"skip_special_tokens\":true,"
+        "\"stream\":true,\"stream_options\":{}}",
+        "{\"prompt\":\"x\",\"model\":\"m\",\"max_tokens\":1,\"ignore_eos\":true,\"stream\":true,"
+        "\"temperature\":1,\"top_p\":1,\"top_k\":1,\"min_p\":0,\"seed\":1,\"stop\":\"a\"}",
+        "{\"text\":\"x\",\"stream\":true,\"rid\":\"r\",\"return_logprob\":false,\"sampling_"
+        "params\":{"
+        "\"temperature\":1,\"top_p\":1,\"top_k\":-1,\"min_p\":0,\"max_new_tokens\":1,"
+        "\"stop\":null,\"stop_token_ids\":[1],\"ignore_eos\":true,\"n\":2,\"sampling_seed\":1,"
+        "\"skip_special_tokens\":true,\"frequency_penalty\":0,\"min_new_tokens\":0,"
+        "\"regex\":null,\"no_stop_trim\":false}}",
+    };
+    for (int i = 0; i < 4; i++) {
+        msgl_gen_request r;
+        msgl_api_error e;
+        const msgl_api_kind kind = i < 2 ? (msgl_api_kind)i : MSGL_API_GENERATE;
+        if (parse(kind, true, bodies[i], &r, &e) != 0) fail_msg("%d: %s", i, e.message);
+        msgl__gen_request_free(&r);
+    }
+}
+
+// A flood of names costs little and is kept short; long ones are cut between characters.
+static void test_many_names(void **state)
+{
+    (void)state;
+    msgl_strbuf b;
+    msgl__strbuf_init(&b, 64 << 20);
+    msgl__strbuf_adds(&b, "{\"prompt\":\"x\"");
+    for (int i = 0; i < 300000; i++) msgl__strbuf_addf(&b, ",\"unheard of %d\":1", i);
+    msgl__strbuf_addc(&b, '}');
+    msgl_gen_request r;
+    msgl_api_error e;
+    assert_int_equal(parse(MSGL_API_COMPLETION, false, b.data, &r, &e), 0);
+    assert_true(r.unknown.len > 0 && r.unknown.len <= 1024);
+    msgl__gen_request_free(&r);
+    msgl__strbuf_clear(&b);
+    msgl__strbuf_adds(&b, "{\"prompt\":\"x\",\"zz");
+    for (int i = 0; i < 100; i++) msgl__strbuf_adds(&b, "\xe2\x82\xac");
+    msgl__strbuf_adds(&b, "\":1}");
+    assert_int_equal(parse(MSGL_API_COMPLETION, false, b.data, &r, &e), 0);
+    assert_int_equal(strlen(r.unknown.data), 2 + 20 * 3);
+    msgl__gen_request_free(&r);
+    msgl__strbuf_free(&b);
+}
+
+// The log has each name once, however many requests bring it; a strict server answers 400.
+static void test_log(void **state)
+{
+    (void)state;
+    int fd[2];
+    assert_int_equal(pipe2(fd, O_NONBLOCK | O_CLOEXEC), 0);
+    const msgl_log log = {.level = MSGL_LOG_WARN, .fd = fd[1]};
+    msgl_front_config cfg = msgl__front_config_default();
+    cfg.log = &log;
+    server_fixture s;
+    server_open(&s, &cfg, true);
+    for (int i = 0; i < 100; i++) {
+        char body[200];
+        (void)snprintf(
+            body, sizeof body,
+            "{\"prompt\":\"x\",\"max_tokens\":1,\"top_a\":1,\"made_up_%d\":2,\"user\":3}", i);
+        const int c = client_open(&s);
+        client_post(c, "/v1/completions", body);
+        const uint64_t uid = engine_expect(&s, MSGL_MSG_REQUEST).u.request.uid;
+        engine_token(&s, uid, 'y', MSGL_FINISH_LENGTH);
+        response r = client_read(c);
+        assert_int_equal(r.status, 200);
+        response_free(&r);
+        close(c);
+    }
+    server_close(&s);
+    static char text[65536];
+    const ssize_t n = read(fd[0], text, sizeof text - 1);
+    assert_true(n > 0);
+    text[n] = '\0';
+    const char *first = strstr(text, "'top_a'");
+    assert_non_null(first);
+    assert_null(strstr(first + 1, "'top_a'"));
+    assert_non_null(strstr(text, "'made_up_0'"));
+    assert_null(strstr(text, "'user'"));
+    int lines = 0;
+    for (const char *p = text; (p = strchr(p, '\n')) != NULL; p++) lines++;
+    assert_int_equal(lines, 64);
+    close(fd[0]);
+    close(fd[1]);
+    cfg = msgl__front_config_default();
+    cfg.refuse_unknown = true;
+    server_open(&s, &cfg, true);
+    response r = client_request(&s, "POST", "/v1/completions", "{\"prompt\":\"x\",\"top_a\":1}");
+    assert_int_equal(r.status, 400);
+    assert_non_null(strstr(r.body, "\"param\":\"top_a\",\"code\":\"unknown_parameter\""));
+    response_free(&r);
+    server_close(&s);
+}
+
+static void test_sglang_fields(void **state)
+{
+    (void)state;
+    msgl_gen_request r;
+    msgl_api_error e;
+    if (parse(MSGL_API_GENERATE, false,
+              "{\"text\":\"The fox\",\"sampling_params\":{\"temperature\":1.5,\"top_p\":0.5,"
+              "\"top_k\":7,\"min_p\":0.25,\"max_new_tokens\":3,\"stop\":[\"a\",\"b\"],"
+              "\"stop_token_ids\":[5],\"ignore_eos\":true,\"n\":2,\"sampling_seed\":9,"
+              "\"skip_special_tokens\":false}}",
+              &r, &e) != 0) {
+        fail_msg("%s", e.message);
+    }
+    assert_true(r.sglang);
+    assert_false(r.stream);
+    assert_true(r.sampling.temperature == 1.5f && r.sampling.top_p == 0.5f);
+    assert_true(r.sampling.min_p == 0.25f && r.sampling.ignore_eos && !r.skip_special);
+    assert_int_equal(r.sampling.top_k, 7);
+    assert_int_equal(r.max_tokens, 3);
+    assert_int_equal(r.num_stops, 2);
+    assert_int_equal(r.sampling.stop_ids[0], 5);
+    assert_int_equal(r.n, 2);
+    assert_true(r.sampling.seed == 9);
+    msgl__gen_request_free(&r);
+    // Defaults are SGLang's: the model's sampling, 128 tokens.
+    assert_int_equal(parse(MSGL_API_GENERATE, false,
+                           "{\"input_ids\":[[1,2],[3]],\"sampling_params\":{}}", &r, &e),
+                     0);
+    assert_true(r.sampling.temperature == 0.6f);
+    assert_int_equal(r.max_tokens, 128);
+    assert_int_equal(r.num_prompts, 2);
+    msgl__gen_request_free(&r);
+    static const char *const bad[][2] = {
+        {"\"sampling_params\":[]", "sampling_params"},
+        {"\"sampling_params\":5", "sampling_params"},
+        {"\"sampling_params\":{\"temperature\":-1}", "sampling_params.temperature"},
+        {"\"sampling_params\":{\"temperature\":\"1\"}", "sampling_params.temperature"},
+        {"\"sampling_params\":{\"max_new_tokens\":0}", "sampling_params.max_new_tokens"},
+        {"\"sampling_params\":{\"max_new_tokens\":1e9}", "sampling_params.max_new_tokens"},
+        {"\"sampling_params\":{\"temprature\":1}", "sampling_params.temprature"},
+        {"\"sampling_params\":{\"max_tokens\":1}", "sampling_params.max_tokens"},
+        {"\"sampling_params\":{\"unheard_of\":1}", "sampling_params.unheard_of"},
+        {"\"sampling_params\":{\"regex\":\"a\"}", "sampling_params.regex"},
+        {"\"sampling_params\":{\"json_schema\":\"{}\"}", "sampling_params.json_schema"},
+        {"\"sampling_params\":{\"min_new_tokens\":4}", "sampling_params.min_new_tokens"},
+        {"\"sampling_params\":{\"structural_tag\":\"{\"}", "sampling_params.structural_tag"},
+        {"\"sampling_params\":{\"n\":1000}", "sampling_params.n"},
+        {"\"sampling_params\":{},\"temperature\":1", "temperature"},
+        {"\"sampling_params\":{},\"max_new_tokens\":1", "max_new_tokens"},
+        {"\"sampling_params\":{},\"return_logprob\":true", "return_logprob"},
+        {"\"sampling_params\":{},\"image_data\":\"x\"", "image_data"},
+        {"\"sampling_params\":{},\"input_ids\":[1]", "input_ids"},
+        {"\"sampling_params\":{},\"stream\":1", "stream"},
+        {"\"sampling_params\":{},\"samplingparams\":{}", "samplingparams"},
+    };
+    for (size_t i = 0; i < sizeof bad / sizeof bad[0]; i++) {
+        char body[300];
+        (void)snprintf(body, sizeof body, "{\"text\":\"x\",%s}", bad[i][0]);
+        if (parse(MSGL_API_GENERATE, false, body, &r, &e) == 0) fail_msg("%s: taken", body);
+        if (e.status != 400 || strcmp(e.param, bad[i][1]) != 0) {
+            fail_msg("%s: %d %s: %s", body, e.status, e.param, e.message);
+        }
+    }
+    assert_true(parse(MSGL_API_GENERATE, false, "{\"sampling_params\":{}}", &r, &e) < 0);
+    assert_string_equal(e.param, "text");
+}
+
+// Its answers: an object per prompt and choice, a list where there are several; streamed, each
+// event has the text so far.
+static void test_sglang_answers(void **state)
+{
+    (void)state;
+    server_fixture s;
+    server_open(&s, NULL, true);
+    const int fd = client_open(&s);
+    client_post(fd, "/generate",
+                "{\"text\":\"x\",\"sampling_params\":{\"max_new_tokens\":2,\"temperature\":0}}");
+    msgl_msg m = engine_expect(&s, MSGL_MSG_REQUEST);
+    assert_int_equal(m.u.request.sampling.max_tokens, 2);
+    assert_true(m.u.request.sampling.temperature == 0);
+    engine_text(&s, m.u.request.uid, "a");
+    engine_token(&s, m.u.request.uid, 'b', MSGL_FINISH_LENGTH);
+    response r = client_read(fd);
+    assert_int_equal(r.status, 200);
+    assert_non_null(strstr(r.body, "{\"text\":\"ab\",\"meta_info\":{\"id\":\"cmpl-"));
+    assert_non_null(strstr(r.body,
+                           "\"prompt_tokens\":1,\"completion_tokens\":2,\"cached_tokens\":2,"
+                           "\"finish_reason\":{\"type\":\"length\",\"length\":2}}"));
+    assert_int_equal(r.body[0], '{');
+    response_free(&r);
+    client_post(fd, "/generate",
+                "{\"text\":[\"x\",\"y\"],\"sampling_params\":{\"n\":2,\"max_new_tokens\":1}}");
+    for (int i = 0; i < 4; i++) {
+        m = engine_expect(&s, MSGL_MSG_REQUEST);
+        assert_int_equal(m.u.request.ids[0], i < 2 ? 'x' : 'y');
+        engine_token(&s, m.u.request.uid, 'a' + i, MSGL_FINISH_STOP + (i > 0));
+    }
+    r = client_read(fd);
+    assert_int_equal(r.body[0], '[');
+    assert_int_equal(r.body[r.len - 1], ']');
+    assert_non_null(
+        strstr(r.body, "\"finish_reason\":{\"type\":\"stop\"}},\"index\":0},{\"text\":\"b\""));
+    assert_non_null(strstr(r.body, "{\"text\":\"d\""));
+    response_free(&r);
+    client_post(fd, "/generate",
+                "{\"text\":\"x\",\"stream\":true,\"sampling_params\":{\"max_new_tokens\":3}}");
+    m = engine_expect(&s, MSGL_MSG_REQUEST);
+    msgl_strbuf seen;
+    msgl__strbuf_init(&seen, 1 << 16);
+    engine_text(&s, m.u.request.uid, "a");
+    client_read_until(fd, &seen, "data: {\"text\":\"a\",\"meta_info\"");
+    engine_text(&s, m.u.request.uid, "b");
+    client_read_until(fd, &seen, "data: {\"text\":\"ab\",\"meta_info\"");
+    engine_token(&s, m.u.request.uid, 'c', MSGL_FINISH_LENGTH);
+    client_read_until(fd, &seen, "data: {\"text\":\"abc\",\"meta_info\"");
+    client_read_until(fd, &seen,
+                      "{\"type\":\"length\",\"length\":3}},\"index\":0}\n\ndata: [DONE]\n\n");
+    msgl__strbuf_free(&seen);
+    close(fd);
+    server_close(&s);
+}
+
+int main(void)
+{
+    const struct CMUnitTest tests[] = {
+        cmocka_unit_test(test_near_misses),
+        cmocka_unit_test(test_foreign_names),
+        cmocka_unit_test(test_own_names),
+        cmocka_unit_test(test_many_names),
+        cmocka_unit_test(test_log),
+        cmocka_unit_test(test_sglang_fields),
+        cmocka_unit_test(test_sglang_answers),
+    };
+    return cmocka_run_group_tests(tests, NULL, NULL);
+}
