@@ -374,7 +374,8 @@ response client_request(const server_fixture *s, const char *method, const char 
         client_post(fd, path, body);
     } else {
         char head[512];
-        (void)snprintf(head, sizeof head, "%s %s HTTP/1.1\r\nHost: localhost\r\n\r\n", method, path);
+        (void)snprintf(head, sizeof head, "%s %s HTTP/1.1\r\nHost: localhost\r\n\r\n", method,
+                       path);
         client_send(fd, head);
     }
     response r;
