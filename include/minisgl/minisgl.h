@@ -110,12 +110,23 @@ MSGL_API void msgl_get_info(const msgl_llm *l, msgl_info *out);
 
 // ---- requests ----
 
+// Added to the logit of a token before every choice.
+typedef struct msgl_bias {
+    int32_t token;
+    float value; // -100 to 100
+} msgl_bias;
+
 typedef struct msgl_params {
     float temperature; // 0: greedy. msgl_params_init takes the model's own defaults for the first
-                       // four
+                       // five
     float top_p;
     float min_p;
-    int top_k;      // 0: off
+    int top_k;                // 0: off
+    float repetition_penalty; // 0.01 to 100; 1: off. Divides or multiplies logits of tokens that
+                              // are in the prompt or the answer, so that they become smaller
+    // -2 to 2; 0: off. Taken off the logits of tokens that are in the answer: as often as they are,
+    // and once.
+    float frequency_penalty, presence_penalty;
     uint64_t seed;  // used when has_seed
     int has_seed;   // 0: a random seed per request
     int max_tokens; // 0: what the context leaves
@@ -126,6 +137,8 @@ typedef struct msgl_params {
     int num_stop;
     const int32_t *stop_token_ids; // copied
     int num_stop_token_ids;
+    const msgl_bias *logit_bias; // copied; at most 1,024, of different tokens
+    int num_logit_bias;
     void *reserved[8];
 } msgl_params;
 

@@ -14,6 +14,8 @@
 
 #include "core/sampling_params.h"
 
+typedef struct msgl_req_extra msgl_req_extra; // core/req_extra.h, whose count is none of C++
+
 // A request's part in a step: a chunk of its prompt, or one more token of its answer.
 typedef enum msgl_phase { MSGL_PREFILL, MSGL_DECODE } msgl_phase;
 
@@ -29,6 +31,7 @@ typedef struct msgl_batch_req {
     int32_t logits_from;
     bool sample; // choose a token from the last row and write it to the token pool at device_len
     msgl_sampling_params sampling;
+    const msgl_req_extra *extra; // or NULL; the scheduler's, until the step's result is handled
 } msgl_batch_req;
 
 // Requests of a step whose tokens are neighbours, as attention and every other mixer over sequences
@@ -94,6 +97,9 @@ typedef struct msgl_runner {
     // Puts ids[0, n) at positions [pos, pos + n) of row table_idx in the token pool, after the
     // steps already submitted. ids may be reused when the call returns.
     int (*write_tokens)(void *ctx, int32_t table_idx, int32_t pos, const int32_t *ids, int32_t n);
+    // Puts a request's variable part where steps of row table_idx find it, after the steps already
+    // submitted. *extra may go when the call returns.
+    int (*write_extra)(void *ctx, int32_t table_idx, const msgl_req_extra *extra);
     // Starts a step; returns at once. The page table's rows must already hold the slots of all
     // positions < device_len. b->slot chooses the staging set; it must not be in flight.
     int (*submit)(void *ctx, msgl_batch *b);

@@ -6,7 +6,34 @@
 msgl_sampling_params msgl__sampling_params_default(void)
 {
     return (msgl_sampling_params){
-        .top_p = 1.0f, .max_tokens = 16, .logprobs = -1, .prompt_logprobs = -1};
+        .top_p = 1.0f,
+        .repetition_penalty = 1.0f,
+        .max_tokens = 16,
+        .logprobs = -1,
+        .prompt_logprobs = -1,
+    };
+}
+
+static int check_penalty(const char *name, float v, float min, float max, msgl_err *err)
+{
+    if (v >= min && v <= max) return 0;
+    return msgl__err_set(err, MSGL_EINVAL, "%s is %g; allowed: %g to %g", name, (double)v,
+                         (double)min, (double)max);
+}
+
+static int check_penalties(const msgl_sampling_params *p, msgl_err *err)
+{
+    int rc = check_penalty("repetition_penalty", p->repetition_penalty, MSGL_MIN_REPETITION,
+                           MSGL_MAX_REPETITION, err);
+    if (rc == 0) {
+        rc = check_penalty("frequency_penalty", p->frequency_penalty, -MSGL_MAX_PENALTY,
+                           MSGL_MAX_PENALTY, err);
+    }
+    if (rc == 0) {
+        rc = check_penalty("presence_penalty", p->presence_penalty, -MSGL_MAX_PENALTY,
+                           MSGL_MAX_PENALTY, err);
+    }
+    return rc;
 }
 
 int msgl__sampling_params_check(const msgl_sampling_params *p, int vocab_size, msgl_err *err)
@@ -25,6 +52,8 @@ int msgl__sampling_params_check(const msgl_sampling_params *p, int vocab_size, m
     if (p->top_k < 0) {
         return msgl__err_set(err, MSGL_EINVAL, "top_k is %d; allowed: 0 (off) or more", p->top_k);
     }
+    const int rc = check_penalties(p, err);
+    if (rc != 0) return rc;
     if (p->max_tokens < 1) {
         return msgl__err_set(err, MSGL_EINVAL, "max_tokens is %d; allowed: 1 or more",
                              p->max_tokens);

@@ -1,7 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
 //
 // How one request's tokens are chosen, as plain data: it crosses the process channel and is copied
-// into every batch. Stop strings are not here: they are text, and belong to whoever detokenizes.
+// into every batch. What varies in size is in core/req_extra.h. Stop strings are in neither: they
+// are text, and belong to whoever detokenizes.
 #ifndef MSGL_CORE_SAMPLING_PARAMS_H
 #define MSGL_CORE_SAMPLING_PARAMS_H
 
@@ -12,12 +13,22 @@
 
 #define MSGL_MAX_STOP_IDS 16
 #define MSGL_MAX_LOGPROBS 20
+#define MSGL_MAX_PENALTY 2.0f
+// Far beyond what anyone uses, and no logit overflows.
+#define MSGL_MIN_REPETITION 0.01f
+#define MSGL_MAX_REPETITION 100.0f
 
 typedef struct msgl_sampling_params {
-    float temperature;  // 0: greedy; else logits are divided by it
-    float top_p;        // (0, 1]; 1: off
-    float min_p;        // [0, 1]; 0: off; keeps tokens with p >= min_p * max p
-    int32_t top_k;      // 0: off
+    float temperature; // 0: greedy; else logits are divided by it
+    float top_p;       // (0, 1]; 1: off
+    float min_p;       // [0, 1]; 0: off; keeps tokens with p >= min_p * max p
+    int32_t top_k;     // 0: off
+    // Of tokens that are in the prompt or the answer, logits are divided by the first when
+    // positive, else multiplied (Keskar et al. 2019, section 4.1); 1: off. Of those in the answer,
+    // the second is taken off as often as they are, the third once (OpenAI's API reference); 0:
+    // off.
+    float repetition_penalty;                  // MSGL_MIN_REPETITION to MSGL_MAX_REPETITION
+    float frequency_penalty, presence_penalty; // -MSGL_MAX_PENALTY to MSGL_MAX_PENALTY
     uint64_t seed;      // with the token's position, determines the random number used for it
     int32_t max_tokens; // >= 1 tokens to generate at most
     bool ignore_eos;

@@ -126,10 +126,17 @@ static int take_workspace(msgl_engine *e, msgl_err *err)
     // The CPU's backends read the scheduler's page table itself.
     int32_t *table = NULL;
     if (e->device->kind != MSGL_DEVICE_CPU) table = take(e, rows, row, false, &code, err);
+    float *saved = take(e, rows, row, false, &code, err);
+    const size_t bias_row = MSGL_MAX_LOGIT_BIAS * sizeof(msgl_bias);
+    msgl_bias *bias = take(e, rows, bias_row, false, &code, err);
+    float *bias_saved = take(e, rows, bias_row / 2, false, &code, err);
     if (code != 0) return code;
     msgl__staging_place(e, host, device);
     e->dev.token_pool = token_pool;
     e->dev.page_table = table;
+    e->dev.saved = saved;
+    e->dev.bias = bias;
+    e->dev.bias_saved = bias_saved;
     msgl__arena_init(&e->arena, arena_base, arena);
     msgl__arena_init(&e->scratch, scratch_base, scratch);
     return 0;
@@ -304,6 +311,7 @@ static void fill_info(msgl_engine *e, const msgl_engine_config *cfg)
     i->gen_min_p = m->gen_min_p;
     i->gen_repetition_penalty = m->gen_repetition_penalty;
     i->gen_top_k = m->gen_top_k;
+    i->gen_repetition_penalty = m->gen_repetition_penalty;
     i->no_prefix_sharing = cfg->naive_cache || msgl__rope_per_request(&m->rope);
 }
 
@@ -436,6 +444,7 @@ int msgl__engine_create(const msgl_engine_config *cfg, msgl_engine **out, msgl_e
         .ctx = e,
         .num_slots = MSGL_ENGINE_SLOTS,
         .write_tokens = msgl__engine_write_tokens,
+        .write_extra = msgl__engine_write_extra,
         .submit = msgl__engine_submit,
         .wait = msgl__engine_wait,
         .fault = msgl__engine_fault,

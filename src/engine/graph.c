@@ -52,7 +52,7 @@ static int capture(msgl_engine *e, msgl_decode_graph *out, msgl_err *err)
     e->exec.status = 0;
     // Once for real: libraries and kernels load themselves at their first use, which a capture
     // cannot contain.
-    const void *logits = msgl__step_forward(e, s);
+    float *logits = msgl__step_forward(e, s);
     if (logits != NULL) {
         d->ops->graph_begin(d);
         logits = msgl__step_forward(e, s);

@@ -7,6 +7,7 @@
 #define MSGL_ENGINE_INTERNAL_H
 
 #include "kernel/device.h"
+#include "core/req_extra.h"
 #include "engine/engine.h"
 #include "engine/plan.h"
 #include "kernel/cuda_loader.h"
@@ -36,7 +37,7 @@ typedef struct msgl_decode_graph {
     int32_t size;        // requests, dummies included
     int32_t max_seq_len; // of any of them
     msgl_graph *graph;
-    const float *logits; // [size, vocab], where the graph leaves them
+    float *logits; // [size, vocab], where the graph leaves them
 } msgl_decode_graph;
 
 // One step. All but `dev` is host memory; the io, results and records are pinned on a GPU.
@@ -71,15 +72,23 @@ typedef struct msgl_engine_dev {
     msgl_token_logprobs *records; // [max_step_tokens]
     int32_t *token_pool;          // [max_running + 1, token_stride]
     int32_t *page_table;          // the same shape: slots; NULL on the CPU
+    float *saved;                 // the same shape: see msgl_sample_call
+    msgl_bias *bias;              // [max_running + 1, MSGL_MAX_LOGIT_BIAS]
+    float *bias_saved;            // the same shape
 } msgl_engine_dev;
 
-// Ids on their way into the token pool, and slots into the device's page table, in host memory that
-// stays until they are copied.
+// Ids on their way into the token pool and slots into the device's page table, or pairs into the
+// device's bias, in host memory that stays until they are copied.
 #define MSGL_ENGINE_WRITES 64
 #define MSGL_WRITE_IDS 1024
 typedef struct msgl_token_write {
     int32_t place, count;
-    int32_t ids[MSGL_WRITE_IDS], slots[MSGL_WRITE_IDS];
+    union {
+        struct {
+            int32_t ids[MSGL_WRITE_IDS], slots[MSGL_WRITE_IDS];
+        };
+        msgl_bias bias[MSGL_MAX_LOGIT_BIAS];
+    };
 } msgl_token_write;
 
 typedef struct msgl_block { // memory to give back
@@ -140,6 +149,7 @@ size_t msgl__step_io_bytes(const msgl_engine_step *s);
 // step.c
 int msgl__engine_write_tokens(void *engine, int32_t table_idx, int32_t pos, const int32_t *ids,
                               int32_t n);
+int msgl__engine_write_extra(void *engine, int32_t table_idx, const msgl_req_extra *extra);
 int msgl__engine_submit(void *engine, msgl_batch *b);
 int msgl__engine_wait(void *engine, int32_t slot, msgl_step_result *out);
 const char *msgl__engine_fault(void *engine);
@@ -151,7 +161,7 @@ int msgl__step_seqs(msgl_engine *e, msgl_engine_step *s, const msgl_decode_graph
 // On the device's queue: the staging; and what is captured, everything from ids to the logits of
 // all tokens and the tokens chosen from them, as far as io.late wants them.
 void msgl__step_copy_in(msgl_engine *e, const msgl_engine_step *s);
-const float *msgl__step_forward(msgl_engine *e, msgl_engine_step *s);
+float *msgl__step_forward(msgl_engine *e, msgl_engine_step *s);
 
 // graph.c: captures decode steps of up to max_size requests where the device and the attention
 // backend can; the smallest captured one that holds `size` requests of lengths up to `seq_len`, or
@@ -166,9 +176,8 @@ void msgl__graphs_destroy(msgl_engine *e);
 size_t msgl__logits_bytes(const msgl_engine *e);
 void msgl__sample_step(msgl_engine *e, msgl_engine_step *s, msgl_forward *f, const void *hidden);
 void msgl__sample_block(msgl_engine *e, msgl_engine_step *s, int32_t first, int32_t end,
-                        const float *logits);
-void msgl__sample_late(msgl_engine *e, const msgl_engine_step *s, int32_t rows,
-                       const float *logits);
+                        float *logits);
+void msgl__sample_late(msgl_engine *e, const msgl_engine_step *s, int32_t rows, float *logits);
 
 // For tests and tools: called on the device's queue with every block of logits before it is
 // sampled; rows are tokens of the step. NULL: off. 0, or MSGL_ENOMEM, MSGL_ELIMIT: a GPU's logits

@@ -24,7 +24,7 @@ typedef struct msgl_memory_plan {
     int32_t max_seq_len; // wanted; bounded by the pool here
     double memory_ratio;
     // Decided:
-    size_t kv_bytes, table_bytes; // table: page table and token pool
+    size_t kv_bytes, table_bytes; // table: page table, and what is shaped like it
     size_t left;
 } msgl_memory_plan;
 

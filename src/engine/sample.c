@@ -18,7 +18,7 @@ static int32_t run_end(const int32_t *of, int32_t r, int32_t end)
 }
 
 // Inside a graph the kernel starts while the last of the logits are being computed.
-void msgl__sample_late(msgl_engine *e, const msgl_engine_step *s, int32_t rows, const float *logits)
+void msgl__sample_late(msgl_engine *e, const msgl_engine_step *s, int32_t rows, float *logits)
 {
     const msgl_sample_call call = {
         .logits = logits,
@@ -30,6 +30,9 @@ void msgl__sample_late(msgl_engine *e, const msgl_engine_step *s, int32_t rows, 
         .late = s->dev.late,
         .pool = e->dev.token_pool,
         .pool_index = s->dev.sample_index,
+        .bias = e->dev.bias,
+        .bias_saved = e->dev.bias_saved,
+        .saved = e->dev.saved,
     };
     e->kernels.sample.sample(&e->exec, &call);
     msgl__arena_reset(&e->scratch);
@@ -37,7 +40,7 @@ void msgl__sample_late(msgl_engine *e, const msgl_engine_step *s, int32_t rows, 
 
 // Tokens of the rows [first, end) that are sampled.
 static void sample_rows(msgl_engine *e, const msgl_engine_step *s, int32_t first, int32_t end,
-                        const float *logits)
+                        float *logits)
 {
     const int32_t vocab = e->model.cfg.vocab_size;
     for (int32_t r = first; r < end;) {
@@ -58,6 +61,9 @@ static void sample_rows(msgl_engine *e, const msgl_engine_step *s, int32_t first
             .status = s->sampled + e->max_running + at,
             .pool = e->dev.token_pool,
             .pool_index = s->dev.sample_index + at,
+            .bias = e->dev.bias,
+            .bias_saved = e->dev.bias_saved,
+            .saved = e->dev.saved,
         };
         e->kernels.sample.sample(&e->exec, &call);
         msgl__arena_reset(&e->scratch);
@@ -105,7 +111,7 @@ static void show_logits(msgl_engine *e, const msgl_engine_step *s, int32_t first
 }
 
 void msgl__sample_block(msgl_engine *e, msgl_engine_step *s, int32_t first, int32_t end,
-                        const float *logits)
+                        float *logits)
 {
     if (e->on_logits != NULL) show_logits(e, s, first, end, logits);
     if (s->io.late->num_rows == 0) sample_rows(e, s, first, end, logits);

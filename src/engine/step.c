@@ -31,6 +31,25 @@ static void stage_tokens(msgl_engine *e, msgl_engine_step *s)
     }
 }
 
+// What the request's own tokens and its bias do to its logits.
+static void stage_adjusts(const msgl_engine *e, const msgl_batch_req *r, msgl_sample_row *row)
+{
+    const msgl_sampling_params *p = &r->sampling;
+    const int32_t num_bias = r->extra != NULL ? r->extra->num_bias : 0;
+    if (num_bias == 0 && p->repetition_penalty == 1 && p->frequency_penalty == 0 &&
+        p->presence_penalty == 0) {
+        return;
+    }
+    row->adjusts = true;
+    row->repetition = p->repetition_penalty;
+    row->frequency = p->frequency_penalty;
+    row->presence = p->presence_penalty;
+    row->tokens = token_place(e, r, 0);
+    row->prompt_len = r->prompt_len;
+    row->bias = r->table_idx * MSGL_MAX_LOGIT_BIAS;
+    row->num_bias = num_bias;
+}
+
 static void stage_sample(msgl_engine *e, msgl_engine_step *s, int32_t req)
 {
     const msgl_batch_req *r = &s->reqs[req];
@@ -44,6 +63,7 @@ static void stage_sample(msgl_engine *e, msgl_engine_step *s, int32_t req)
         .seed = p->seed,
         .position = r->device_len,
     };
+    stage_adjusts(e, r, &s->io.sample_rows[s->num_samples]);
     if (p->temperature > 0) {
         s->any_random = true;
         if (p->top_k > 0 || p->top_p < 1 || p->min_p > 0) s->any_filter = true;
@@ -199,7 +219,7 @@ static const void *forward(msgl_engine *e, msgl_engine_step *s, int32_t num_rows
     return e->model.cfg.arch->forward(&e->model, f, s->dev.rows, num_rows);
 }
 
-const float *msgl__step_forward(msgl_engine *e, msgl_engine_step *s)
+float *msgl__step_forward(msgl_engine *e, msgl_engine_step *s)
 {
     msgl_forward f;
     const int32_t rows = s->batch.num_tokens;
@@ -375,5 +395,30 @@ int msgl__engine_write_tokens(void *engine, int32_t table_idx, int32_t pos, cons
         e->device->ops->arm(e->device, MSGL_ENGINE_SLOTS + index);
         e->device->ops->submit(e->device, run_write, e, index);
     }
+    return 0;
+}
+
+static void run_write_bias(void *ctx, int64_t index)
+{
+    msgl_engine *e = ctx;
+    const msgl_token_write *w = &e->writes[index];
+    e->device->ops->copy_in(e->device, e->dev.bias + w->place, w->bias,
+                            (size_t)w->count * sizeof *w->bias);
+    e->device->ops->record(e->device, MSGL_ENGINE_SLOTS + (int32_t)index);
+}
+
+int msgl__engine_write_extra(void *engine, int32_t table_idx, const msgl_req_extra *extra)
+{
+    msgl_engine *e = engine;
+    if (table_idx < 0 || table_idx >= e->max_running) return MSGL_EINVAL;
+    const int32_t index = e->next_write++ % MSGL_ENGINE_WRITES;
+    msgl_token_write *w = &e->writes[index];
+    const int code = e->device->ops->wait(e->device, MSGL_ENGINE_SLOTS + index);
+    if (code != 0) return code;
+    w->count = extra->num_bias;
+    w->place = table_idx * MSGL_MAX_LOGIT_BIAS;
+    memcpy(w->bias, extra->bias, (size_t)w->count * sizeof *w->bias);
+    e->device->ops->arm(e->device, MSGL_ENGINE_SLOTS + index);
+    e->device->ops->submit(e->device, run_write_bias, e, index);
     return 0;
 }

@@ -13,6 +13,8 @@
 #include <stddef.h>
 #include <stdint.h>
 
+#include <minisgl/minisgl.h>
+
 #include "core/dtype.h"
 
 typedef struct msgl_weight {
@@ -109,7 +111,21 @@ typedef struct msgl_sample_row {
     int32_t top_k;
     uint64_t seed;
     int32_t position; // of the token being chosen: (seed, position) determines the random number
+    // The request has a bias or a penalty: before anything else, and in this order,
+    //   l[t] += value              for its pairs (t, value) of the call's bias,
+    //   l[t] = l[t] > 0 ? l[t] / repetition : l[t] * repetition    for t in prompt or answer,
+    //   l[t] = l[t] - frequency * n - presence                     for t that is n > 0 times in the
+    //                                                              answer,
+    // each operation rounded to f32. Prompt and answer so far are in the call's pool at
+    // [tokens, tokens + position), of which the first prompt_len are the prompt. False: none of the
+    // fields below is read.
+    bool adjusts;
+    float repetition, frequency, presence;
+    int32_t tokens, prompt_len;
+    int32_t bias, num_bias; // pairs [bias, bias + num_bias), tokens ascending
 } msgl_sample_row;
+
+enum { MSGL_MAX_COUNTED = (1 << 22) - 1 }; // tokens before these count as the prompt
 
 // What a captured call learns when it is replayed.
 typedef struct msgl_sample_late {
@@ -121,7 +137,7 @@ typedef struct msgl_sample_late {
 // token -1 when a logit is NaN or all are -inf. Filters apply in the order temperature, top_k,
 // top_p, min_p; ties at argmax: lowest id.
 typedef struct msgl_sample_call {
-    const float *logits; // [num_rows, vocab], stride ld
+    float *logits; // [num_rows, vocab], stride ld; after the call what they were before it
     size_t ld;
     int32_t num_rows, vocab;
     const msgl_sample_row *rows; // [num_rows]
@@ -135,6 +151,10 @@ typedef struct msgl_sample_call {
     // token could be chosen. pool_index [num_rows], on the device.
     int32_t *pool;
     const int32_t *pool_index;
+    // For rows that adjust, else not read: the pairs, and room for the logits that they had, for
+    // those of tokens at the places of the pool. No two rows share a place.
+    const msgl_bias *bias;
+    float *bias_saved, *saved;
 } msgl_sample_call;
 
 #endif

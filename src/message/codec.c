@@ -35,6 +35,8 @@ void msgl__msg_mem_reset(msgl_msg_mem *m)
         }
     }
     m->total = 0;
+    msgl__req_extra_unref(m->extra);
+    m->extra = NULL;
 }
 
 void msgl__msg_mem_free(msgl_msg_mem *m)
@@ -88,13 +90,24 @@ static void put_str(msgpack_packer *pk, const char *s)
     msgpack_pack_str_body(pk, s, len);
 }
 
+static void put_bias(msgpack_packer *pk, const msgl_req_extra *x)
+{
+    const int32_t n = x != NULL ? x->num_bias : 0;
+    msgpack_pack_array(pk, (size_t)n);
+    for (int32_t i = 0; i < n; i++) {
+        msgpack_pack_array(pk, 2);
+        msgpack_pack_int32(pk, x->bias[i].token);
+        msgpack_pack_float(pk, x->bias[i].value);
+    }
+}
+
 static int put_request(msgpack_packer *pk, const msgl_msg_request *r)
 {
     const msgl_sampling_params *p = &r->sampling;
     if (r->num_ids < 1 || p->num_stop_ids < 0 || p->num_stop_ids > MSGL_MAX_STOP_IDS) {
         return MSGL_EINVAL;
     }
-    msgpack_pack_array(pk, 12);
+    msgpack_pack_array(pk, 16);
     msgpack_pack_uint64(pk, r->uid);
     msgpack_pack_array(pk, (size_t)r->num_ids);
     for (int32_t i = 0; i < r->num_ids; i++) msgpack_pack_int32(pk, r->ids[i]);
@@ -102,6 +115,9 @@ static int put_request(msgpack_packer *pk, const msgl_msg_request *r)
     msgpack_pack_float(pk, p->top_p);
     msgpack_pack_float(pk, p->min_p);
     msgpack_pack_int32(pk, p->top_k);
+    msgpack_pack_float(pk, p->repetition_penalty);
+    msgpack_pack_float(pk, p->frequency_penalty);
+    msgpack_pack_float(pk, p->presence_penalty);
     msgpack_pack_uint64(pk, p->seed);
     msgpack_pack_int32(pk, p->max_tokens);
     if (p->ignore_eos) {
@@ -113,6 +129,7 @@ static int put_request(msgpack_packer *pk, const msgl_msg_request *r)
     msgpack_pack_int32(pk, p->prompt_logprobs);
     msgpack_pack_array(pk, (size_t)p->num_stop_ids);
     for (int32_t i = 0; i < p->num_stop_ids; i++) msgpack_pack_int32(pk, p->stop_ids[i]);
+    put_bias(pk, r->extra);
     return 0;
 }
 
@@ -422,9 +439,27 @@ static void *rd_alloc(reader *r, size_t n, size_t size, const char *field)
     return p;
 }
 
+// Into r->mem. Tokens are checked against the vocabulary by the receiver, who knows it.
+static msgl_req_extra *rd_extra(reader *r)
+{
+    static const char field[] = "request.logit_bias";
+    const size_t n = rd_array(r, 7, MSGL_MAX_LOGIT_BIAS, field);
+    if (n == 0 || r->rc != 0) return NULL;
+    msgl_bias *bias = rd_alloc(r, n, sizeof *bias, field);
+    for (size_t i = 0; i < n && r->rc == 0; i++) {
+        rd_tuple(r, 2, field);
+        bias[i].token = rd_i32(r, 0, INT32_MAX - 1, field);
+        bias[i].value = rd_f32(r, field);
+    }
+    if (r->rc != 0) return NULL;
+    const int rc = msgl__req_extra_create(bias, (int64_t)n, INT32_MAX, &r->mem->extra, NULL);
+    if (rc != 0) rd_fail(r, rc == MSGL_EINVAL ? MSGL_EFORMAT : rc, field, "not valid");
+    return r->mem->extra;
+}
+
 static void rd_request(reader *r, msgl_msg_request *q)
 {
-    rd_tuple(r, 12, "request");
+    rd_tuple(r, 16, "request");
     q->uid = rd_u64(r, "request.uid");
     const size_t n = rd_array(r, 1, INT32_MAX, "request.ids");
     if (r->rc == 0 && n == 0) rd_fail(r, MSGL_EFORMAT, "request.ids", "empty");
@@ -439,6 +474,9 @@ static void rd_request(reader *r, msgl_msg_request *q)
     p->top_p = rd_f32(r, "request.top_p");
     p->min_p = rd_f32(r, "request.min_p");
     p->top_k = rd_i32(r, INT32_MIN, INT32_MAX, "request.top_k");
+    p->repetition_penalty = rd_f32(r, "request.repetition_penalty");
+    p->frequency_penalty = rd_f32(r, "request.frequency_penalty");
+    p->presence_penalty = rd_f32(r, "request.presence_penalty");
     p->seed = rd_u64(r, "request.seed");
     p->max_tokens = rd_i32(r, INT32_MIN, INT32_MAX, "request.max_tokens");
     p->ignore_eos = rd_bool(r, "request.ignore_eos");
@@ -448,6 +486,7 @@ static void rd_request(reader *r, msgl_msg_request *q)
     for (int32_t i = 0; i < p->num_stop_ids; i++) {
         p->stop_ids[i] = rd_i32(r, INT32_MIN, INT32_MAX, "request.stop_ids");
     }
+    q->extra = rd_extra(r);
 }
 
 static void rd_logprobs(reader *r, msgl_token_logprobs *l)

@@ -19,7 +19,8 @@
 // message to message, so that small ones need no heap once warm.
 typedef struct msgl_msg_mem {
     struct msgl_msg_block *head;
-    size_t total; // bytes handed out since the last reset
+    size_t total;          // bytes handed out since the last reset
+    msgl_req_extra *extra; // of the decoded request, with a reference
 } msgl_msg_mem;
 void msgl__msg_mem_reset(msgl_msg_mem *m);
 void msgl__msg_mem_free(msgl_msg_mem *m);

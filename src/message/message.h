@@ -13,6 +13,7 @@
 
 #include "core/batch.h"
 #include "core/err.h"
+#include "core/req_extra.h"
 #include "core/sampling_params.h"
 
 typedef enum msgl_msg_type {
@@ -32,6 +33,7 @@ typedef struct msgl_msg_request {
     int32_t num_ids;
     const int32_t *ids; // prompt, not empty
     msgl_sampling_params sampling;
+    msgl_req_extra *extra; // or NULL; who keeps it beyond the call takes a reference
 } msgl_msg_request;
 
 typedef enum msgl_finish {

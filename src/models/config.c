@@ -7,6 +7,7 @@
 
 #include "core/attributes.h"
 #include "core/mem.h"
+#include "core/sampling_params.h"
 #include "models/arch.h"
 #include "models/json_read.h"
 
@@ -255,6 +256,8 @@ static void read_generation_config(msgl_json_reader *r, msgl_model_config *c)
     // Logits are divided by it, so it must not be 0.
     c->gen_repetition_penalty = (float)msgl__json_num_or(r, "repetition_penalty", 1e-6, 1e6, NAN);
     c->gen_top_k = msgl__json_int_or(r, "top_k", -1, INT32_MAX, -1);
+    c->gen_repetition_penalty = (float)msgl__json_num_or(
+        r, "repetition_penalty", (double)MSGL_MIN_REPETITION, (double)MSGL_MAX_REPETITION, NAN);
 }
 
 int msgl__model_config_load(const char *dir, msgl_model_config *out, msgl_err *err)

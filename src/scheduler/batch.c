@@ -42,6 +42,7 @@ static void add(msgl_flight *f, msgl_req *r, int32_t device_len)
         .logits_from = logits_from(r, device_len, last),
         .sample = last,
         .sampling = r->sampling,
+        .extra = r->extra,
     };
     b->padded_size = b->size;
     b->num_tokens += device_len - r->device_len;
@@ -105,7 +106,10 @@ static int add_chunks(msgl_scheduler *s, msgl_flight *f)
         msgl__req_unlink(&s->waiting, r);
         msgl__req_push(&s->running, r);
         r->state = MSGL_REQ_PREFILL;
-        const int rc = s->runner.write_tokens(s->runner.ctx, r->row, 0, r->ids, r->fill_len);
+        int rc = s->runner.write_tokens(s->runner.ctx, r->row, 0, r->ids, r->fill_len);
+        if (rc == 0 && r->extra != NULL) {
+            rc = s->runner.write_extra(s->runner.ctx, r->row, r->extra);
+        }
         if (rc < 0) return rc;
         budget -= add_chunk(s, f, r, budget);
     }

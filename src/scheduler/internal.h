@@ -24,6 +24,7 @@ typedef struct msgl_req {
     uint64_t uid;
     uint64_t arrival; // the smaller, the older
     msgl_sampling_params sampling;
+    msgl_req_extra *extra; // a reference, or NULL
     msgl_req_state state;
     bool keep_kv;       // its K and V may go to the prefix cache at the end
     int32_t prompt_len; //
@@ -84,6 +85,7 @@ void msgl__sched_retire(msgl_scheduler *s, msgl_req *r);
 void msgl__req_push(msgl_req_list *l, msgl_req *r);
 void msgl__req_push_front(msgl_req_list *l, msgl_req *r);
 void msgl__req_unlink(msgl_req_list *l, msgl_req *r);
+void msgl__req_free(msgl_req *r);
 void msgl__req_forget_uid(msgl_scheduler *s, msgl_req *r);
 void msgl__sched_emit_error(msgl_scheduler *s, uint64_t uid, int32_t prompt_len, int status,
                             const char *text);

@@ -49,6 +49,12 @@ void msgl__req_unlink(msgl_req_list *l, msgl_req *r)
     l->count--;
 }
 
+void msgl__req_free(msgl_req *r)
+{
+    msgl__req_extra_unref(r->extra);
+    msgl__free(r);
+}
+
 static msgl_req **uid_bucket(msgl_scheduler *s, uint64_t uid)
 {
     return &s->uids[(uid * 0x9e3779b97f4a7c15u) >> 54];
@@ -96,6 +102,7 @@ static int check_request(msgl_scheduler *s, const msgl_msg_request *q, int32_t *
                              q->num_ids);
     }
     int rc = msgl__sampling_params_check(&q->sampling, cfg->vocab_size, err);
+    if (rc == 0) rc = msgl__req_extra_check(q->extra, cfg->vocab_size, err);
     if (rc != 0) return rc;
     if (q->num_ids >= cfg->max_seq_len) {
         return msgl__err_set(err, MSGL_ELIMIT,
@@ -144,6 +151,7 @@ void msgl__scheduler_add(msgl_scheduler *s, const msgl_msg_request *q)
     *r = (msgl_req){.uid = q->uid,
                     .arrival = s->arrivals++,
                     .sampling = q->sampling,
+                    .extra = msgl__req_extra_ref(q->extra),
                     .keep_kv = true,
                     .prompt_len = q->num_ids,
                     .max_len = q->num_ids + max_tokens,
@@ -169,7 +177,7 @@ void msgl__scheduler_abort(msgl_scheduler *s, uint64_t uid)
     if (r->state == MSGL_REQ_WAITING) {
         msgl__req_unlink(&s->waiting, r);
         s->stuck = false;
-        msgl__free(r);
+        msgl__req_free(r);
     } else {
         r->state = MSGL_REQ_DONE;
         if (r->inflight == 0) msgl__sched_retire(s, r);

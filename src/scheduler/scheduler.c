@@ -98,7 +98,7 @@ void msgl__scheduler_destroy(msgl_scheduler *s)
     for (size_t i = 0; i < MSGL_COUNT(lists); i++) {
         for (msgl_req *r = lists[i]->head, *next; r != NULL; r = next) {
             next = r->next;
-            msgl__free(r);
+            msgl__req_free(r);
         }
     }
     for (int32_t i = 0; i < MSGL_MAX_FLIGHTS; i++) {
@@ -116,7 +116,7 @@ void msgl__sched_retire(msgl_scheduler *s, msgl_req *r)
 {
     msgl__sched_free_row(s, r);
     msgl__req_unlink(&s->running, r);
-    msgl__free(r);
+    msgl__req_free(r);
 }
 
 void msgl__scheduler_flush(msgl_scheduler *s)
@@ -161,7 +161,7 @@ static int break_down(msgl_scheduler *s, int code)
             msgl__sched_retire(s, r);
         } else {
             msgl__req_unlink(&s->waiting, r);
-            msgl__free(r);
+            msgl__req_free(r);
         }
         if (!told) {
             msgl__sched_emit_error(s, uid, prompt_len, code, err.text);

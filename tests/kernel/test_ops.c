@@ -297,8 +297,8 @@ static void filtered(const float *l, int n, const msgl_sample_row *r, double *p)
     free(order);
 }
 
-static void draw(struct fixture *f, const msgl_kernels *k, const float *logits, int vocab,
-                 int num_rows, const msgl_sample_row *rows, int32_t *tokens, int32_t *status)
+static void draw(struct fixture *f, const msgl_kernels *k, float *logits, int vocab, int num_rows,
+                 const msgl_sample_row *rows, int32_t *tokens, int32_t *status)
 {
     int32_t pool[200], index[100];
     for (int i = 0; i < num_rows; i++) index[i] = 2 * (num_rows - 1 - i);

@@ -31,6 +31,9 @@ static msgl_msg request_message(const int32_t *ids, int32_t n)
                                                   .top_p = 0.9f,
                                                   .min_p = 0.05f,
                                                   .top_k = 40,
+                                                  .repetition_penalty = 1.1f,
+                                                  .frequency_penalty = -0.5f,
+                                                  .presence_penalty = 2,
                                                   .seed = 0x8000000000000000u,
                                                   .max_tokens = INT32_MAX,
                                                   .ignore_eos = true,
@@ -58,6 +61,9 @@ static void test_request(void **state)
     const msgl_sampling_params *p = &d.u.request.sampling, *q = &m.u.request.sampling;
     assert_true(p->temperature == q->temperature && p->top_p == q->top_p && p->min_p == q->min_p);
     assert_int_equal(p->top_k, 40);
+    assert_true(p->repetition_penalty == 1.1f && p->frequency_penalty == -0.5f);
+    assert_true(p->presence_penalty == 2);
+    assert_null(d.u.request.extra);
     assert_true(p->seed == q->seed);
     assert_int_equal(p->max_tokens, INT32_MAX);
     assert_true(p->ignore_eos);
@@ -65,6 +71,36 @@ static void test_request(void **state)
     assert_int_equal(p->prompt_logprobs, -1);
     assert_int_equal(p->num_stop_ids, 3);
     assert_memory_equal(p->stop_ids, q->stop_ids, 3 * sizeof(int32_t));
+    msgl__msg_mem_free(&mem);
+    msgl__strbuf_free(&b);
+}
+
+// A bias arrives as it was sent, belongs to the decoder's memory, and can outlive it.
+static void test_bias(void **state)
+{
+    (void)state;
+    const int32_t id = 7;
+    msgl_msg m = request_message(&id, 1);
+    msgl_bias bias[MSGL_MAX_LOGIT_BIAS];
+    for (int32_t i = 0; i < MSGL_MAX_LOGIT_BIAS; i++) {
+        bias[i] = (msgl_bias){70000 - 3 * i, -100 + 0.125f * (float)i};
+    }
+    assert_int_equal(
+        msgl__req_extra_create(bias, MSGL_MAX_LOGIT_BIAS, 70001, &m.u.request.extra, NULL), 0);
+    const msgl_req_extra *want = m.u.request.extra;
+    msgl_strbuf b = enc(&m);
+    msgl_msg_mem mem = {0};
+    msgl_msg d;
+    assert_int_equal(msgl__msg_decode(b.data, b.len, &mem, &d, NULL), 0);
+    assert_int_equal(d.u.request.extra->num_bias, MSGL_MAX_LOGIT_BIAS);
+    assert_memory_equal(d.u.request.extra->bias, want->bias, sizeof bias);
+    msgl_req_extra *kept = msgl__req_extra_ref(d.u.request.extra);
+    assert_int_equal(kept->refs, 2);
+    assert_int_equal(msgl__msg_decode("\x93\x01\x03\xc0", 4, &mem, &d, NULL), 0);
+    assert_int_equal(kept->refs, 1);
+    assert_memory_equal(kept->bias, want->bias, sizeof bias);
+    msgl__req_extra_unref(kept);
+    msgl__req_extra_unref(m.u.request.extra);
     msgl__msg_mem_free(&mem);
     msgl__strbuf_free(&b);
 }
@@ -250,7 +286,9 @@ static void test_hostile_variants(void **state)
 {
     (void)state;
     const int32_t ids[] = {5, 300, 70000};
-    const msgl_msg r = request_message(ids, 3);
+    msgl_msg r = request_message(ids, 3);
+    const msgl_bias bias[] = {{3, -1}, {300, 100}, {70000, 0.5f}};
+    assert_int_equal(msgl__req_extra_create(bias, 3, 70001, &r.u.request.extra, NULL), 0);
     msgl_token_event e[3];
     msgl_token_logprobs rows[2];
     const msgl_msg t = tokens_message(e, rows);
@@ -266,6 +304,54 @@ static void test_hostile_variants(void **state)
         decode_mutations(&b);
         msgl__strbuf_free(&b);
     }
+    msgl__req_extra_unref(r.u.request.extra);
+}
+
+// What a bias may not be, in a frame whose last array is the bias.
+static void test_bad_bias(void **state)
+{
+    (void)state;
+    const int32_t id = 7;
+    const msgl_msg m = request_message(&id, 1);
+    static const struct {
+        const char *bytes;
+        size_t len;
+    } bad[] = {
+        {"\x91\x92\xff\xca\x3f\x80\x00\x00", 8},              // token -1
+        {"\x91\x92\x05\xca\x42\xca\x00\x00", 8},              // 101
+        {"\x91\x92\x05\xca\x7f\xc0\x00\x00", 8},              // NaN
+        {"\x91\x92\x05\xca\xff\x80\x00\x00", 8},              // -inf
+        {"\x91\x92\x05\x05", 4},                              // no float
+        {"\x91\x91\x05", 3},                                  // no pair
+        {"\x92\x92\x05\xca\0\0\0\0\x92\x05\xca\0\0\0\0", 15}, // twice
+        {"\xdc\x04\x01", 3},                                  // more than are there
+        {"\xc0", 1},                                          // no array
+    };
+    msgl_msg_mem mem = {0};
+    for (size_t i = 0; i < sizeof bad / sizeof bad[0]; i++) {
+        msgl_strbuf b = enc(&m);
+        assert_int_equal((uint8_t)b.data[b.len - 1], 0x90);
+        b.len--;
+        assert_int_equal(msgl__strbuf_add(&b, bad[i].bytes, bad[i].len), 0);
+        msgl_msg d;
+        msgl_err err;
+        assert_int_equal(msgl__msg_decode(b.data, b.len, &mem, &d, &err), MSGL_EFORMAT);
+        assert_non_null(strstr(err.text, "request.logit_bias"));
+        msgl__strbuf_free(&b);
+    }
+    // One entry more than allowed, all of them there.
+    msgl_strbuf b = enc(&m);
+    b.len--;
+    assert_int_equal(msgl__strbuf_add(&b, "\xdc\x04\x01", 3), 0);
+    for (int i = 0; i <= MSGL_MAX_LOGIT_BIAS; i++) {
+        const char pair[] = {(char)0x92, (char)0xcd, (char)(i >> 8), (char)i, (char)0xca, 0, 0,
+                             0,          0};
+        assert_int_equal(msgl__strbuf_add(&b, pair, sizeof pair), 0);
+    }
+    msgl_msg d;
+    assert_int_equal(msgl__msg_decode(b.data, b.len, &mem, &d, NULL), MSGL_EFORMAT);
+    msgl__strbuf_free(&b);
+    msgl__msg_mem_free(&mem);
 }
 
 #define BYTES(...) (const uint8_t[]){__VA_ARGS__}, sizeof((const uint8_t[]){__VA_ARGS__})
@@ -277,21 +363,23 @@ static void test_hostile_frames(void **state)
         const uint8_t *data;
         size_t len;
     } bad[] = {
-        {BYTES(0xc0)},                                              // not an array
-        {BYTES(0x92, 1, 2)},                                        // too few fields
-        {BYTES(0x94, 1, 2, 0xc0, 0xc0)},                            // too many
-        {BYTES(0x93, 2, 3, 0xc0)},                                  // unknown version
-        {BYTES(0x93, 1, 0, 0xc0)},                                  // unknown types
-        {BYTES(0x93, 1, 10, 0xc0)},                                 //
-        {BYTES(0x93, 1, 0xff, 0xc0)},                               // type -1
-        {BYTES(0x93, 1, 2, 0xff)},                                  // negative uid
-        {BYTES(0x93, 1, 3, 0xc2)},                                  // fields where none belong
-        {BYTES(0x93, 1, 7, 0xdd, 0xff, 0xff, 0xff, 0xff)},          // 2^32 - 1 events
-        {BYTES(0x93, 1, 9, 0xdb, 0xff, 0xff, 0xff, 0xff, 'x')},     // 4 GiB string
-        {BYTES(0x93, 1, 9, 0xa3, 'a', 0, 'b')},                     // NUL inside
-        {BYTES(0x93, 1, 1, 0x9c, 1, 0x90)},                         // empty prompt
-        {BYTES(0x93, 1, 1, 0x9c, 1, 0xdd, 0x7f, 0xff, 0xff, 0xff)}, // 2^31 ids
-        {BYTES(0xdd, 0, 0, 0, 3, 1, 3)},                            // nothing left
+        {BYTES(0xc0)},                                          // not an array
+        {BYTES(0x92, 1, 2)},                                    // too few fields
+        {BYTES(0x94, 1, 2, 0xc0, 0xc0)},                        // too many
+        {BYTES(0x93, 2, 3, 0xc0)},                              // unknown version
+        {BYTES(0x93, 1, 0, 0xc0)},                              // unknown types
+        {BYTES(0x93, 1, 10, 0xc0)},                             //
+        {BYTES(0x93, 1, 0xff, 0xc0)},                           // type -1
+        {BYTES(0x93, 1, 2, 0xff)},                              // negative uid
+        {BYTES(0x93, 1, 3, 0xc2)},                              // fields where none belong
+        {BYTES(0x93, 1, 7, 0xdd, 0xff, 0xff, 0xff, 0xff)},      // 2^32 - 1 events
+        {BYTES(0x93, 1, 9, 0xdb, 0xff, 0xff, 0xff, 0xff, 'x')}, // 4 GiB string
+        {BYTES(0x93, 1, 9, 0xa3, 'a', 0, 'b')},                 // NUL inside
+        {BYTES(0x93, 1, 1, 0xdc, 0, 16, 1, 0x90, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0,
+               0)}, // empty prompt
+        {BYTES(0x93, 1, 1, 0xdc, 0, 16, 1, 0xdd, 0x7f, 0xff, 0xff, 0xff, 0, 0, 0, 0, 0, 0, 0, 0, 0,
+               0, 0, 0, 0, 0)},          // 2^31 ids
+        {BYTES(0xdd, 0, 0, 0, 3, 1, 3)}, // nothing left
     };
     msgl_msg_mem mem = {0};
     msgl_msg d;
@@ -393,10 +481,16 @@ static void test_out_of_memory(void **state)
 int main(void)
 {
     const struct CMUnitTest tests[] = {
-        cmocka_unit_test(test_request),           cmocka_unit_test(test_tokens),
-        cmocka_unit_test(test_small_types),       cmocka_unit_test(test_encode_refuses),
-        cmocka_unit_test(test_hostile_variants),  cmocka_unit_test(test_hostile_frames),
-        cmocka_unit_test(test_no_heap_when_warm), cmocka_unit_test(test_out_of_memory),
+        cmocka_unit_test(test_request),
+        cmocka_unit_test(test_tokens),
+        cmocka_unit_test(test_bias),
+        cmocka_unit_test(test_bad_bias),
+        cmocka_unit_test(test_small_types),
+        cmocka_unit_test(test_encode_refuses),
+        cmocka_unit_test(test_hostile_variants),
+        cmocka_unit_test(test_hostile_frames),
+        cmocka_unit_test(test_no_heap_when_warm),
+        cmocka_unit_test(test_out_of_memory),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }

@@ -110,6 +110,18 @@ static int write_tokens(void *ctx, int32_t row, int32_t pos, const int32_t *ids,
     return 0;
 }
 
+static int write_extra(void *ctx, int32_t row, const msgl_req_extra *extra)
+{
+    fake_runner *f = ctx;
+    if (due(&f->fail_write_at)) return MSGL_EIO;
+    if (row < 0 || row >= f->table.max_running || extra == NULL) {
+        fault(f, "write_extra out of range", 0, row, 0);
+        return 0;
+    }
+    f->row_bias[row] = extra->bias[0].token;
+    return 0;
+}
+
 // Marks slot as used by step `now`; a write must not meet a step that is still in flight.
 static void use_slot(fake_runner *f, const msgl_batch_req *r, int32_t slot, bool write,
                      uint64_t now)
@@ -212,6 +224,9 @@ static void run_request(fake_runner *f, fake_step *s, int32_t i)
     if (memcmp(row, s->rows + (size_t)i * (size_t)f->table.stride,
                (size_t)r->device_len * sizeof *row) != 0) {
         fault(f, "page table row changed in flight", r->uid, r->table_idx, r->device_len);
+    }
+    if (r->extra != NULL && r->extra->bias[0].token != f->row_bias[r->table_idx]) {
+        fault(f, "another request's extra", r->uid, r->table_idx, r->extra->bias[0].token);
     }
     s->cu_tokens[i + 1] = s->cu_tokens[i];
     s->status[i] = f->nan_uid == r->uid && r->device_len >= f->nan_from ? MSGL_ENUMERIC : 0;
@@ -324,6 +339,7 @@ void fake_init(fake_runner *f, int32_t max_running, int32_t max_seq_len, int32_t
     f->kv = calloc(slots, sizeof *f->kv);
     f->last_use = calloc(slots, sizeof *f->last_use);
     f->token_pool = calloc((rows + 1) * stride, sizeof *f->token_pool);
+    f->row_bias = calloc(rows, sizeof *f->row_bias);
     for (int k = 0; k < FAKE_SLOTS; k++) {
         fake_step *s = &f->steps[k];
         s->reqs = calloc(rows, sizeof *s->reqs);
@@ -337,6 +353,7 @@ void fake_init(fake_runner *f, int32_t max_running, int32_t max_seq_len, int32_t
     f->runner = (msgl_runner){.ctx = f,
                               .num_slots = FAKE_SLOTS,
                               .write_tokens = write_tokens,
+                              .write_extra = write_extra,
                               .submit = submit,
                               .wait = wait_step};
     pthread_mutex_init(&f->mutex, NULL);
@@ -359,7 +376,7 @@ void fake_free(fake_runner *f)
         free(s->reqs), free(s->rows), free(s->tokens), free(s->cu_tokens), free(s->status);
         free(s->before), free(s->logprobs);
     }
-    free(f->kv), free(f->last_use), free(f->token_pool);
+    free(f->kv), free(f->last_use), free(f->token_pool), free(f->row_bias);
     msgl__page_table_destroy(&f->table);
     pthread_mutex_destroy(&f->mutex);
     pthread_cond_destroy(&f->changed);

@@ -13,6 +13,7 @@
 #include <pthread.h>
 
 #include "core/batch.h"
+#include "core/req_extra.h"
 #include "kvcache/kvcache.h"
 #include "message/message.h"
 
@@ -40,6 +41,7 @@ typedef struct fake_runner {
     int32_t num_pages, page_size, vocab_size, max_logprobs;
     fake_kv *kv;         // [num_pages * page_size]
     int32_t *token_pool; // like the page table
+    int32_t *row_bias;   // [max_running] first token of the row's logit_bias
     uint64_t *last_use;  // [slots] number of the last step that read or wrote it
     fake_step steps[FAKE_SLOTS];
     uint64_t num_steps; // submitted; step k uses number k + 1

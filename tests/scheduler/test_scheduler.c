@@ -671,6 +671,72 @@ static void test_destroy_in_flight(void **state)
     harness_free(&h);
 }
 
+// The variable part is the same block from the message to the steps, goes to the request's row, and
+// is let go of wherever a request can end: waiting, running, finished, with the scheduler.
+static void test_extra(void **state)
+{
+    (void)state;
+    enum { REQUESTS = 24 };
+    msgl_req_extra *extra[REQUESTS];
+    msgl_err err;
+    for (int overlap = 0; overlap < 2; overlap++) {
+        harness h;
+        harness_init(&h, (harness_options){.max_running = 4,
+                                           .max_seq_len = 64,
+                                           .max_prefill_tokens = 16,
+                                           .num_pages = 256,
+                                           .page_size = 1,
+                                           .vocab_size = 100,
+                                           .overlap = overlap});
+        const int32_t ids[] = {7, 8, 9};
+        msgl_msg_request q = {.num_ids = 3, .ids = ids};
+        q.sampling = msgl__sampling_params_default();
+        q.sampling.ignore_eos = true;
+        for (int i = 0; i < REQUESTS; i++) {
+            const msgl_bias bias = {.token = 10 + i, .value = 1};
+            assert_int_equal(msgl__req_extra_create(&bias, 1, 100, &extra[i], &err), 0);
+            q.uid = (uint64_t)i;
+            q.sampling.max_tokens = 2 + i % 5;
+            q.extra = i % 3 == 2 ? NULL : extra[i];
+            msgl__scheduler_add(h.s, &q);
+            assert_int_equal(extra[i]->refs, i % 3 == 2 ? 1 : 2);
+        }
+        for (int i = 0; i < 3; i++) harness_step(&h);
+        msgl__scheduler_abort(h.s, 1);            // runs
+        msgl__scheduler_abort(h.s, REQUESTS - 2); // waits
+        while (harness_stats(&h).requests_done < REQUESTS / 2) harness_step(&h);
+        harness_free(&h); // with the rest
+        for (int i = 0; i < REQUESTS; i++) {
+            assert_int_equal(extra[i]->refs, 1);
+            msgl__req_extra_unref(extra[i]);
+        }
+    }
+}
+
+// A bias that does not fit the vocabulary is refused here at the latest.
+static void test_extra_refused(void **state)
+{
+    (void)state;
+    harness h;
+    harness_init(&h, (harness_options){.max_running = 4,
+                                       .max_seq_len = 64,
+                                       .max_prefill_tokens = 16,
+                                       .num_pages = 256,
+                                       .page_size = 1,
+                                       .vocab_size = 100});
+    const msgl_bias bias[] = {{.token = 100, .value = 1}, {.token = 3, .value = 1}};
+    const int32_t id = 7;
+    msgl_msg_request q = {.uid = 5, .num_ids = 1, .ids = &id};
+    q.sampling = msgl__sampling_params_default();
+    assert_int_equal(msgl__req_extra_create(bias, 2, INT32_MAX, &q.extra, NULL), 0);
+    msgl__scheduler_add(h.s, &q);
+    assert_int_equal(h.records[5].status, MSGL_EINVAL);
+    assert_string_equal(h.records[5].text, "logit_bias names token 100; allowed: 0 to 99");
+    assert_int_equal(q.extra->refs, 1);
+    msgl__req_extra_unref(q.extra);
+    harness_free(&h);
+}
+
 int main(void)
 {
     const struct CMUnitTest tests[] = {
@@ -698,6 +764,8 @@ int main(void)
         cmocka_unit_test(test_prefill_first),
         cmocka_unit_test(test_decisions_are_reproducible),
         cmocka_unit_test(test_destroy_in_flight),
+        cmocka_unit_test(test_extra),
+        cmocka_unit_test(test_extra_refused),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }

@@ -233,9 +233,7 @@ struct sample_args {
     const float *logits;
     size_t ld;
     int vocab;
-    const msgl_sample_row *rows;
-    int32_t *tokens, *status, *pool;
-    const int32_t *pool_index;
+    const msgl_sample_call *call; // NULL for logprobs
     msgl_token_logprobs *logprobs;
     struct candidate *scratch; // [min(threads, rows), vocab]
     bool per_row;              // the rows are fewer than the threads
@@ -246,27 +244,32 @@ static struct candidate *own_scratch(const struct sample_args *a, int task, int 
     return a->scratch + (size_t)(a->per_row ? task : worker) * (size_t)a->vocab;
 }
 
+// The row's token, or -1 where nothing can be chosen.
+static int32_t choose(const float *l, int vocab, const msgl_sample_row *r, struct candidate *c)
+{
+    int bad;
+    const float max = row_max(l, vocab, &bad);
+    if (bad) return -1;
+    // Temperatures so small that 1 / T overflows are greedy.
+    if (r->temperature < 1e-6f || r->top_k == 1) return row_argmax(l, vocab, max);
+    if ((r->top_k <= 0 || r->top_k >= vocab) && r->top_p >= 1 && r->min_p <= 0) {
+        return draw_from_row(l, vocab, max, 1.0f / r->temperature, uniform01(r->seed, r->position));
+    }
+    return sample_filtered(l, vocab, max, r, c);
+}
+
 static void sample_task(void *arg, int task, int worker)
 {
     const struct sample_args *a = arg;
-    const float *l = a->logits + (size_t)task * a->ld;
-    const msgl_sample_row *r = &a->rows[task];
-    int bad;
-    const float max = row_max(l, a->vocab, &bad);
-    a->status[task] = bad ? MSGL_ENUMERIC : 0;
-    // Temperatures so small that 1 / T overflows are greedy.
-    const int greedy = r->temperature < 1e-6f || r->top_k == 1;
-    if (bad) {
-        a->tokens[task] = -1;
-    } else if (greedy) {
-        a->tokens[task] = row_argmax(l, a->vocab, max);
-    } else if ((r->top_k <= 0 || r->top_k >= a->vocab) && r->top_p >= 1 && r->min_p <= 0) {
-        a->tokens[task] =
-            draw_from_row(l, a->vocab, max, 1.0f / r->temperature, uniform01(r->seed, r->position));
-    } else {
-        a->tokens[task] = sample_filtered(l, a->vocab, max, r, own_scratch(a, task, worker));
-    }
-    if (a->pool != NULL) a->pool[a->pool_index[task]] = bad ? 0 : a->tokens[task];
+    const msgl_sample_call *c = a->call;
+    const msgl_sample_row *r = &c->rows[task];
+    float *l = c->logits + (size_t)task * c->ld;
+    if (r->adjusts) adjust_row(l, r, c);
+    const int32_t token = choose(l, c->vocab, r, own_scratch(a, task, worker));
+    if (r->adjusts) restore_row(l, r, c);
+    c->tokens[task] = token;
+    c->status[task] = token < 0 ? MSGL_ENUMERIC : 0;
+    if (c->pool != NULL) c->pool[c->pool_index[task]] = token < 0 ? 0 : token;
 }
 
 static void logprobs_task(void *arg, int task, int worker)
@@ -321,14 +324,7 @@ static void run_rows(msgl_exec *x, struct sample_args *a, int rows, msgl_task_fn
 
 static void sample(msgl_exec *x, const msgl_sample_call *c)
 {
-    struct sample_args a = {.logits = c->logits,
-                            .ld = c->ld,
-                            .vocab = c->vocab,
-                            .rows = c->rows,
-                            .tokens = c->tokens,
-                            .status = c->status,
-                            .pool = c->pool,
-                            .pool_index = c->pool_index};
+    struct sample_args a = {.vocab = c->vocab, .call = c};
     run_rows(x, &a, c->num_rows, sample_task);
 }
 

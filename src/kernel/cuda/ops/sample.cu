@@ -13,6 +13,7 @@
 // the spacing of floats at the logits' size does so too, in effect.
 #include "kernel/cuda/device.cuh"
 #include "kernel/cuda/launch.cuh"
+#include "kernel/cuda/ops/adjust.cuh"
 #include "kernel/cuda/ops/ops.h"
 #include "kernel/cuda/ops/philox.cuh"
 #include "kernel/cuda/ops/row_search.cuh"
@@ -95,17 +96,6 @@ static __device__ __forceinline__ void draw_group(draw *d, const float v[4], int
     if (threadIdx.x % 32 == 0) atomicMax(best, mine);
     d->low = fmaxf(d->low, below(*d, from_ordered(mine)));
 }
-
-struct sample_args {
-    const float *logits;
-    size_t ld;
-    int vocab;
-    const msgl_sample_row *rows;
-    const msgl_sample_late *late;
-    int32_t *tokens, *status, *pool;
-    const int32_t *pool_index;
-    int keep; // steps of a row that a block's shared memory takes
-};
 
 #define ROW_BAD ROW_ALL // in a maximum over keys: a logit is NaN or +inf
 
@@ -335,10 +325,41 @@ static __device__ uint64_t draw_and_check(row_search *r, const msgl_sample_row &
     }
 }
 
+template <bool FILTERS>
+static __device__ __forceinline__ void choose(row_search *r, const sample_args &a,
+                                              const msgl_sample_row &p, const token_place &at)
+{
+    const bool random = p.temperature >= GREEDY_BELOW && p.top_k != 1;
+    const draw d = {noise_of(p), p.seed, (uint32_t)p.position, -CUDART_INF_F, 0, -CUDART_INF_F};
+    row_filter f = {false, ROW_ALL, -CUDART_INF_F, 0, LOG2_E / p.temperature, 0};
+    uint64_t key;
+    if (FILTERS) {
+        if (random && p.top_k > 0 && p.top_k < a.vocab) {
+            const row_range range = read_row(r, a.keep);
+            if (range.bad) { // the same in all threads of the cluster
+                if (r->rank == 0 && threadIdx.x == 0) put_token(at, ROW_BAD);
+                return;
+            }
+            if (p.top_k <= ROW_LIST) {
+                row_top(r, (uint32_t)p.top_k, range.max, range.min);
+                if (r->rank == 0) draw_from_list(*r, at, p, p.top_k, range.max);
+                return;
+            }
+            f.max = range.max;
+            set_limit(&f, row_radix(*r, (uint32_t)p.top_k) + 1);
+        }
+        key = draw_and_check(r, p, &f, d, random, a.keep);
+    } else {
+        key = draw_pass<false>(r, d, f, random, 0).a;
+    }
+    if (r->rank == 0 && threadIdx.x == 0) put_token(at, key);
+}
+
 // The rows' parameters, and where their tokens go, are inputs of the step: no kernel that may still
 // run writes them, so they are read ahead of the wait.
 template <bool FILTERS>
-static __global__ void __launch_bounds__(ROW_THREADS) sample_kernel(const sample_args a)
+static __global__ void __launch_bounds__(ROW_THREADS)
+    sample_kernel(const __grid_constant__ sample_args a)
 {
     extern __shared__ float4 slice[];
     __shared__ row_shared shared;
@@ -354,30 +375,9 @@ static __global__ void __launch_bounds__(ROW_THREADS) sample_kernel(const sample
     const msgl_sample_row p = a.rows[row];
     const token_place at = find_place(a, row);
     msgl__pdl_wait();
-    const bool random = p.temperature >= GREEDY_BELOW && p.top_k != 1;
-    const draw d = {noise_of(p), p.seed, (uint32_t)p.position, -CUDART_INF_F, 0, -CUDART_INF_F};
-    row_filter f = {false, ROW_ALL, -CUDART_INF_F, 0, LOG2_E / p.temperature, 0};
-    uint64_t key;
-    if (FILTERS) {
-        if (random && p.top_k > 0 && p.top_k < a.vocab) {
-            const row_range range = read_row(&r, a.keep);
-            if (range.bad) { // the same in all threads of the cluster
-                if (r.rank == 0 && threadIdx.x == 0) put_token(at, ROW_BAD);
-                return;
-            }
-            if (p.top_k <= ROW_LIST) {
-                row_top(&r, (uint32_t)p.top_k, range.max, range.min);
-                if (r.rank == 0) draw_from_list(r, at, p, p.top_k, range.max);
-                return;
-            }
-            f.max = range.max;
-            set_limit(&f, row_radix(r, (uint32_t)p.top_k) + 1);
-        }
-        key = draw_and_check(&r, p, &f, d, random, a.keep);
-    } else {
-        key = draw_pass<false>(&r, d, f, random, 0).a;
-    }
-    if (r.rank == 0 && threadIdx.x == 0) put_token(at, key);
+    if (p.adjusts) adjust_row(&a);
+    choose<FILTERS>(&r, a, p, at);
+    if (p.adjusts) restore_row(&a);
 }
 
 static __global__ void __launch_bounds__(ROW_THREADS)
@@ -512,6 +512,9 @@ extern "C" void msgl__cuda_sample(msgl_exec *x, const msgl_sample_call *c)
                            .status = c->status,
                            .pool = c->pool,
                            .pool_index = c->pool_index,
+                           .bias = c->bias,
+                           .saved = c->saved,
+                           .bias_saved = c->bias_saved,
                            .keep = l.keep};
     if (c->any_filter) {
         launch_rows<sample_kernel<true>>(x, l, c->num_rows, a);

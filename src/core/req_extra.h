@@ -1,0 +1,35 @@
+// SPDX-License-Identifier: Apache-2.0
+//
+// The part of a request whose size varies from one to the next. It is made once, where the request
+// is parsed, does not change afterwards, and is counted instead of copied: message, scheduler and
+// the batches in flight point to the same block, and the last one to let go frees it. Requests
+// without such a part have NULL.
+#ifndef MSGL_CORE_REQ_EXTRA_H
+#define MSGL_CORE_REQ_EXTRA_H
+
+#include <stdatomic.h>
+#include <stdint.h>
+
+#include "core/err.h"
+
+#define MSGL_MAX_LOGIT_BIAS 1024 // entries of one request
+#define MSGL_LOGIT_BIAS_RANGE 100.0f
+
+typedef struct msgl_req_extra {
+    atomic_int refs;
+    int32_t num_bias;
+    msgl_bias bias[]; // ascending tokens, each once; values within +-MSGL_LOGIT_BIAS_RANGE
+} msgl_req_extra;
+
+// A block with the count 1 from entries in any order, or *out NULL when there are none. MSGL_EINVAL
+// names "logit_bias" and what is wrong with it: too many entries, a token outside the vocabulary or
+// twice, a value out of range (NaN is); MSGL_ENOMEM.
+int msgl__req_extra_create(const msgl_bias *bias, int64_t num_bias, int vocab_size,
+                           msgl_req_extra **out, msgl_err *err);
+// Whether a block that was made without knowing the vocabulary (INT32_MAX) fits it: 0 or
+// MSGL_EINVAL.
+int msgl__req_extra_check(const msgl_req_extra *x, int vocab_size, msgl_err *err);
+msgl_req_extra *msgl__req_extra_ref(msgl_req_extra *x); // x; NULL allowed
+void msgl__req_extra_unref(msgl_req_extra *x);          // NULL allowed
+
+#endif
