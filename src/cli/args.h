@@ -36,7 +36,7 @@ typedef struct msgl_args {
     // requests
     msgl_list prompts, stop;
     const char *input, *output, *system;
-    double temperature, top_p, min_p;
+    double temperature, top_p, min_p, repetition_penalty, frequency_penalty, presence_penalty;
     int64_t top_k, seed, max_tokens, logprobs;
     bool chat, stream, ignore_eos;
     // bench

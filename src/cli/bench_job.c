@@ -42,6 +42,7 @@ static int submit_all(msgl_llm *l, struct running *r, const int32_t *tokens, msg
         p.top_p = 1;
         p.top_k = 0;
         p.min_p = 0;
+        p.repetition_penalty = 1;
         p.ignore_eos = 1;
         p.max_tokens = job->output[i];
         p.seed = (uint64_t)i;

@@ -70,6 +70,8 @@ static int read_defaults(const char *dir, msgl_sampling_params *p, msgl_err *err
     if (!isnan(config.gen_top_p)) p->top_p = config.gen_top_p;
     if (!isnan(config.gen_min_p)) p->min_p = config.gen_min_p;
     if (config.gen_top_k > 0) p->top_k = config.gen_top_k;
+    if (!isnan(config.gen_repetition_penalty))
+        p->repetition_penalty = config.gen_repetition_penalty;
     return 0;
 }
 

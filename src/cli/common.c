@@ -192,6 +192,9 @@ void msgl__cli_params(const msgl_args *a, const msgl_llm *l, msgl_params *out)
     if (!isnan(a->top_p)) out->top_p = (float)a->top_p;
     if (!isnan(a->min_p)) out->min_p = (float)a->min_p;
     if (a->top_k >= 0) out->top_k = (int)a->top_k;
+    if (!isnan(a->repetition_penalty)) out->repetition_penalty = (float)a->repetition_penalty;
+    out->frequency_penalty = (float)a->frequency_penalty;
+    out->presence_penalty = (float)a->presence_penalty;
     if (a->seed >= 0) {
         out->has_seed = 1;
         out->seed = (uint64_t)a->seed;

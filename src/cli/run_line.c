@@ -83,9 +83,22 @@ static const char *const CHAT_FIELDS[] = {"messages",
                                           "reasoning_effort",
                                           "chat_template_kwargs",
                                           "add_generation_prompt"};
-static const char *const SHARED_FIELDS[] = {"model",          "max_tokens", "temperature", "top_p",
-                                            "top_k",          "min_p",      "seed",        "stop",
-                                            "stop_token_ids", "ignore_eos", "custom_id"};
+static const char *const SHARED_FIELDS[] = {"model",
+                                            "max_tokens",
+                                            "temperature",
+                                            "top_p",
+                                            "top_k",
+                                            "min_p",
+                                            "repetition_penalty",
+                                            "repeat_penalty",
+                                            "frequency_penalty",
+                                            "presence_penalty",
+                                            "logit_bias",
+                                            "seed",
+                                            "stop",
+                                            "stop_token_ids",
+                                            "ignore_eos",
+                                            "custom_id"};
 // Of these only the value that changes nothing passes, or there is none that would.
 static const char *const NEUTRAL_FIELDS[] = {
     "n", "stream", "stream_options", "echo", "best_of", "skip_special_tokens", "user", "metadata"};
@@ -148,6 +161,13 @@ static void take_params(msgl_run_line *r, const json_t *body)
     p->top_p = s->top_p;
     p->min_p = s->min_p;
     p->top_k = s->top_k;
+    p->repetition_penalty = s->repetition_penalty;
+    p->frequency_penalty = s->frequency_penalty;
+    p->presence_penalty = s->presence_penalty;
+    if (q->extra != NULL) {
+        p->logit_bias = q->extra->bias;
+        p->num_logit_bias = q->extra->num_bias;
+    }
     p->ignore_eos = s->ignore_eos;
     if (json_is_integer(json_object_get(body, "seed"))) {
         p->seed = s->seed;
@@ -239,6 +259,9 @@ static int read_body(msgl_run_line *r, msgl_api_kind kind, json_t *body)
     api.defaults.top_p = r->params.top_p;
     api.defaults.min_p = r->params.min_p;
     api.defaults.top_k = r->params.top_k;
+    api.defaults.repetition_penalty = r->params.repetition_penalty;
+    api.defaults.frequency_penalty = r->params.frequency_penalty;
+    api.defaults.presence_penalty = r->params.presence_penalty;
     api.defaults.ignore_eos = r->params.ignore_eos != 0;
     rc = msgl__api_parse(kind, text, strlen(text), &api, NULL, &r->request, &e);
     msgl__free(text);

@@ -37,6 +37,7 @@ struct slot {
     int next; // of the queue of SLOT_QUEUED, or of the free list; -1 ends
     msgl_ids ids;
     msgl_sampling_params sampling;
+    msgl_req_extra *extra; // a reference, or NULL
     msgl_piece_fn fn;
     void *ctx;
     msgl_detok *detok;
@@ -63,6 +64,7 @@ struct msgl_llm {
 static void slot_release(msgl_llm *l, struct slot *s)
 {
     msgl__ids_free(&s->ids);
+    msgl__req_extra_unref(s->extra);
     msgl__detok_destroy(s->detok);
     msgl__stop_free(&s->stop);
     const int index = (int)(s->uid & (MAX_SLOTS - 1));
@@ -261,6 +263,8 @@ void msgl_params_init(const msgl_llm *l, msgl_params *p)
                        .top_p = isnan(i->gen_top_p) ? 1.0f : i->gen_top_p,
                        .min_p = isnan(i->gen_min_p) ? 0.0f : i->gen_min_p,
                        .top_k = i->gen_top_k < 0 ? 0 : i->gen_top_k,
+                       .repetition_penalty =
+                           isnan(i->gen_repetition_penalty) ? 1.0f : i->gen_repetition_penalty,
                        .logprobs = -1,
                        .prompt_logprobs = -1};
 }
@@ -281,6 +285,9 @@ static int sampling_of(const msgl_llm *l, const msgl_params *p, size_t prompt_le
     out->top_p = p->top_p;
     out->min_p = p->min_p;
     out->top_k = p->top_k;
+    out->repetition_penalty = p->repetition_penalty;
+    out->frequency_penalty = p->frequency_penalty;
+    out->presence_penalty = p->presence_penalty;
     out->max_tokens = p->max_tokens == 0 ? (int32_t)left : p->max_tokens;
     out->ignore_eos = p->ignore_eos != 0;
     out->logprobs = p->logprobs;
@@ -308,6 +315,11 @@ static int submit(msgl_llm *l, msgl_ids *ids, const msgl_params *params, msgl_pi
     msgl_sampling_params sampling;
     int rc = ids->len == 0 ? msgl__err_set(err, MSGL_EINVAL, "the prompt is empty")
                            : sampling_of(l, params, ids->len, &sampling, err);
+    msgl_req_extra *extra = NULL;
+    if (rc == 0) {
+        rc = msgl__req_extra_create(params->logit_bias, params->num_logit_bias,
+                                    msgl__engine_info(l->engine)->vocab_size, &extra, err);
+    }
     msgl_stop stop = {0};
     if (rc == 0 && msgl__stop_init(&stop, params->stop, params->num_stop) != 0) {
         rc = msgl__err_set(err, MSGL_EINVAL, "stop strings: at most %d, each of 1 to %d bytes",
@@ -322,9 +334,11 @@ static int submit(msgl_llm *l, msgl_ids *ids, const msgl_params *params, msgl_pi
     }
     if (rc != 0) {
         if (s != NULL) slot_release(l, s);
+        msgl__req_extra_unref(extra);
         msgl__ids_free(ids);
         return rc;
     }
+    s->extra = extra;
     s->ids = *ids;
     s->sampling = sampling;
     s->stop = stop;
@@ -606,7 +620,8 @@ static void hand_over(msgl_llm *l)
         const msgl_msg_request r = {.uid = s->uid,
                                     .num_ids = (int32_t)s->ids.len,
                                     .ids = s->ids.data,
-                                    .sampling = s->sampling};
+                                    .sampling = s->sampling,
+                                    .extra = s->extra};
         msgl__scheduler_add(l->scheduler, &r);
     }
 }

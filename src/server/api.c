@@ -65,6 +65,7 @@ void msgl__gen_request_free(msgl_gen_request *r)
     msgl__free(r->prompts);
     json_decref(r->chat_vars);
     json_decref(r->root);
+    msgl__req_extra_unref(r->extra);
     msgl__free(r->text);
     msgl__strbuf_free(&r->unknown);
     *r = (msgl_gen_request){0};

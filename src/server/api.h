@@ -12,6 +12,7 @@
 #include <stdint.h>
 
 #include "core/err.h"
+#include "core/req_extra.h"
 #include "core/sampling_params.h"
 #include "server/json.h"
 #include "utils/stop.h"
@@ -73,6 +74,7 @@ typedef struct msgl_gen_request {
     int n;
     int32_t max_tokens; // -1: not given
     msgl_sampling_params sampling;
+    msgl_req_extra *extra; // a reference, or NULL
     const char *stops[MSGL_MAX_STOPS];
     int num_stops;
     json_t *chat_vars;    // CHAT: variables of the template

@@ -283,8 +283,11 @@ static int choice_start(msgl_front *f, gen *g)
     f->waiting++;
     msgl__turn_sent(f, c);
     msgl_msg m = {.type = MSGL_MSG_REQUEST};
-    m.u.request = (msgl_msg_request){
-        .uid = c->uid, .num_ids = (int32_t)ids->len, .ids = ids->data, .sampling = req->sampling};
+    m.u.request = (msgl_msg_request){.uid = c->uid,
+                                     .num_ids = (int32_t)ids->len,
+                                     .ids = ids->data,
+                                     .sampling = req->sampling,
+                                     .extra = req->extra};
     m.u.request.sampling.seed += (uint64_t)copy;
     m.u.request.sampling.max_tokens = c->tokens - (int32_t)ids->len;
     if (copy > 0 && shares_prompt(req)) m.u.request.sampling.prompt_logprobs = -1;

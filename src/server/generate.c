@@ -69,9 +69,23 @@ static int parse_plain(const json_t *o, const msgl_api_config *cfg, msgl_gen_req
 // Fields that SGLang has in sampling_params do nothing beside it: most likely a mistake.
 static int check_top(const json_t *o, msgl_api_error *e)
 {
-    static const char *const inside[] = {
-        "temperature",    "top_p",      "top_k", "min_p", "max_tokens",          "stop",
-        "stop_token_ids", "ignore_eos", "n",     "seed",  "skip_special_tokens", "max_new_tokens"};
+    static const char *const inside[] = {"temperature",
+                                         "top_p",
+                                         "top_k",
+                                         "min_p",
+                                         "max_tokens",
+                                         "stop",
+                                         "stop_token_ids",
+                                         "ignore_eos",
+                                         "n",
+                                         "seed",
+                                         "skip_special_tokens",
+                                         "max_new_tokens",
+                                         "frequency_penalty",
+                                         "presence_penalty",
+                                         "repetition_penalty",
+                                         "repeat_penalty",
+                                         "logit_bias"};
     for (size_t i = 0; i < sizeof inside / sizeof inside[0]; i++) {
         if (!present(o, inside[i])) continue;
         return msgl__api_fail(e, 400, inside[i], "invalid_value",

@@ -5,6 +5,7 @@
 #include <sys/random.h>
 
 #include "server/fields.h"
+#include "server/logit_bias.h"
 
 // Below this a softmax of logits / temperature is a one-hot vector in float32 anyway; dividing by
 // less would overflow.
@@ -94,6 +95,39 @@ static int parse_numbers(const json_t *o, msgl_gen_request *out, msgl_api_error 
     return rc < 0 ? rc : 0;
 }
 
+static int parse_bias(const json_t *o, const msgl_api_config *cfg, msgl_gen_request *out,
+                      msgl_api_error *e)
+{
+    msgl_err err;
+    const int rc = msgl__logit_bias_parse(json_object_get(o, "logit_bias"), cfg->vocab_size,
+                                          &out->extra, &err);
+    if (rc == MSGL_ENOMEM) return msgl__api_fail(e, 500, NULL, NULL, "Out of memory.");
+    return rc == 0 ? 0 : msgl__api_fail(e, 400, "logit_bias", "invalid_value", "%s.", err.text);
+}
+
+static int parse_penalties(const json_t *o, const msgl_api_config *cfg, msgl_gen_request *out,
+                           msgl_api_error *e)
+{
+    msgl_sampling_params *p = &out->sampling;
+    double real;
+    // The first is llama-server's name; the second wins where both are given.
+    static const char *const names[] = {"repeat_penalty", "repetition_penalty"};
+    int rc = 0;
+    for (int i = 0; i < 2 && rc >= 0; i++) {
+        rc = msgl__field_real(o, names[i], (double)MSGL_MIN_REPETITION, (double)MSGL_MAX_REPETITION,
+                              &real, e);
+        if (rc > 0) p->repetition_penalty = (float)real;
+    }
+    const double most = (double)MSGL_MAX_PENALTY;
+    if (rc >= 0 && (rc = msgl__field_real(o, "frequency_penalty", -most, most, &real, e)) > 0) {
+        p->frequency_penalty = (float)real;
+    }
+    if (rc >= 0 && (rc = msgl__field_real(o, "presence_penalty", -most, most, &real, e)) > 0) {
+        p->presence_penalty = (float)real;
+    }
+    return rc < 0 ? rc : parse_bias(o, cfg, out, e);
+}
+
 static int parse_streaming(const json_t *o, msgl_gen_request *out, msgl_api_error *e)
 {
     int rc = msgl__field_bool(o, "stream", &out->stream, e);
@@ -117,6 +151,7 @@ int msgl__parse_sampling(const json_t *o, const msgl_api_config *cfg, msgl_gen_r
 {
     int64_t num;
     int rc = parse_numbers(o, out, e);
+    if (rc == 0) rc = parse_penalties(o, cfg, out, e);
     if (rc == 0) rc = parse_stop(o, out, e);
     if (rc == 0) rc = parse_stop_ids(o, cfg, out, e);
     if (rc == 0) rc = parse_streaming(o, out, e);
@@ -176,10 +211,6 @@ int msgl__refuse_unsupported(const json_t *o, msgl_api_error *e)
         const char *name;
         neutral kind;
     } fields[] = {
-        {"frequency_penalty", ZERO},
-        {"presence_penalty", ZERO},
-        {"repetition_penalty", ONE},
-        {"logit_bias", EMPTY},
         {"min_tokens", ZERO},
         {"typical_p", ONE},
         {"suffix", EMPTY},

@@ -116,7 +116,8 @@ def refusals():
     for kw, param in (
         ({"max_tokens": -1}, "max_tokens"),
         ({"temperature": -1}, "temperature"),
-        ({"frequency_penalty": 1.0}, "frequency_penalty"),
+        ({"frequency_penalty": 2.5}, "frequency_penalty"),
+        ({"logit_bias": {"1": 101}}, "logit_bias"),
         ({"response_format": {"type": "json_object"}}, "response_format"),
         ({"n": 100000}, "n"),
     ):

@@ -232,15 +232,125 @@ static void test_hostile_numbers(void **state)
     }
 }
 
+// The fields that change logits: their ranges' ends, both forms of a bias, both names of the
+// repetition penalty, and the model's own value where the request has none.
+static void test_penalties(void **state)
+{
+    (void)state;
+    static const char *const bodies[] = {
+        "\"repetition_penalty\":1.25,\"repeat_penalty\":3,\"frequency_penalty\":-2,"
+        "\"presence_penalty\":2,\"logit_bias\":{\"999\":-100,\"7\":0.5,\"0\":100}",
+        "\"repeat_penalty\":1.25,\"frequency_penalty\":-2.0,\"presence_penalty\":2.0,"
+        "\"logit_bias\":[[999,-100.0],[7,0.5],[0,100]]",
+    };
+    for (int kind = 0; kind < 3; kind++) {
+        for (int i = 0; i < 2; i++) {
+            char body[512];
+            with_field((msgl_api_kind)kind, bodies[i], body, sizeof body);
+            msgl_gen_request r = good((msgl_api_kind)kind, body);
+            assert_true(r.sampling.repetition_penalty == 1.25f);
+            assert_true(r.sampling.frequency_penalty == -2 && r.sampling.presence_penalty == 2);
+            assert_int_equal(r.extra->num_bias, 3);
+            const msgl_bias want[] = {{0, 100}, {7, 0.5f}, {999, -100}};
+            assert_memory_equal(r.extra->bias, want, sizeof want);
+            msgl__gen_request_free(&r);
+        }
+    }
+    static const char *const none[] = {"", "\"logit_bias\":null,\"repetition_penalty\":null",
+                                       "\"logit_bias\":{},\"frequency_penalty\":null",
+                                       "\"logit_bias\":[]"};
+    msgl_api_config c = config();
+    c.defaults.repetition_penalty = 1.05f;
+    for (size_t i = 0; i < sizeof none / sizeof none[0]; i++) {
+        char body[512];
+        with_field(MSGL_API_CHAT, none[i], body, sizeof body);
+        msgl_gen_request r;
+        msgl_api_error e;
+        assert_int_equal(msgl__api_parse(MSGL_API_CHAT, body, strlen(body), &c, &r, &e), 0);
+        assert_null(r.extra);
+        assert_true(r.sampling.repetition_penalty == 1.05f);
+        assert_true(r.sampling.frequency_penalty == 0 && r.sampling.presence_penalty == 0);
+        msgl__gen_request_free(&r);
+    }
+}
+
+// A bias of as many entries as there may be, and of one more, in both forms.
+static void test_bias_limit(void **state)
+{
+    (void)state;
+    msgl_api_config c = config();
+    c.vocab_size = 5000;
+    msgl_strbuf b;
+    msgl__strbuf_init(&b, 1 << 20);
+    for (int form = 0; form < 2; form++) {
+        for (int n = MSGL_MAX_LOGIT_BIAS; n <= MSGL_MAX_LOGIT_BIAS + 1; n++) {
+            msgl__strbuf_clear(&b);
+            assert_int_equal(
+                msgl__strbuf_addf(&b, "{\"prompt\":\"x\",\"logit_bias\":%c", form == 0 ? '{' : '['),
+                0);
+            for (int i = 0; i < n; i++) {
+                assert_int_equal(msgl__strbuf_addf(&b, form == 0 ? "%s\"%d\":1" : "%s[%d,1]",
+                                                   i > 0 ? "," : "", 4 * i),
+                                 0);
+            }
+            assert_int_equal(msgl__strbuf_adds(&b, form == 0 ? "}}" : "]}"), 0);
+            msgl_gen_request r;
+            msgl_api_error e;
+            const int rc = msgl__api_parse(MSGL_API_COMPLETION, b.data, b.len, &c, &r, &e);
+            assert_int_equal(rc, n > MSGL_MAX_LOGIT_BIAS ? MSGL_EINVAL : 0);
+            if (rc == 0) {
+                assert_int_equal(r.extra->num_bias, n);
+                msgl__gen_request_free(&r);
+            } else {
+                assert_string_equal(e.message,
+                                    "logit_bias has 1025 entries; allowed: at most 1024.");
+            }
+        }
+    }
+    msgl__strbuf_free(&b);
+}
+
 static void test_refused_fields(void **state)
 {
     (void)state;
     static const char *const fields[][2] = {
-        {"\"frequency_penalty\":0.1", "frequency_penalty"},
-        {"\"presence_penalty\":-2", "presence_penalty"},
-        {"\"repetition_penalty\":1.1", "repetition_penalty"},
-        {"\"logit_bias\":{\"5\":1}", "logit_bias"},
+        {"\"frequency_penalty\":2.1", "frequency_penalty"},
+        {"\"frequency_penalty\":\"1\"", "frequency_penalty"},
+        {"\"presence_penalty\":-2.0001", "presence_penalty"},
+        {"\"presence_penalty\":true", "presence_penalty"},
+        {"\"repetition_penalty\":0", "repetition_penalty"},
+        {"\"repetition_penalty\":-1", "repetition_penalty"},
+        {"\"repetition_penalty\":1e300", "repetition_penalty"},
+        {"\"repeat_penalty\":0.001", "repeat_penalty"},
+        {"\"logit_bias\":5", "logit_bias"},
+        {"\"logit_bias\":\"5\"", "logit_bias"},
+        {"\"logit_bias\":{\"5\":101}", "logit_bias"},
+        {"\"logit_bias\":{\"5\":-100.001}", "logit_bias"},
+        {"\"logit_bias\":{\"5\":1e300}", "logit_bias"},
+        {"\"logit_bias\":{\"5\":\"1\"}", "logit_bias"},
+        {"\"logit_bias\":{\"5\":null}", "logit_bias"},
+        {"\"logit_bias\":{\"5\":{}}", "logit_bias"},
+        {"\"logit_bias\":{\"1000\":1}", "logit_bias"},
+        {"\"logit_bias\":{\"-1\":1}", "logit_bias"},
+        {"\"logit_bias\":{\"+1\":1}", "logit_bias"},
+        {"\"logit_bias\":{\" 1\":1}", "logit_bias"},
+        {"\"logit_bias\":{\"1 \":1}", "logit_bias"},
+        {"\"logit_bias\":{\"01\":1}", "logit_bias"},
+        {"\"logit_bias\":{\"\":1}", "logit_bias"},
+        {"\"logit_bias\":{\"abc\":1}", "logit_bias"},
+        {"\"logit_bias\":{\"0x5\":1}", "logit_bias"},
+        {"\"logit_bias\":{\"5.0\":1}", "logit_bias"},
+        {"\"logit_bias\":{\"4294967301\":1}", "logit_bias"},
+        {"\"logit_bias\":{\"18446744073709551621\":1}", "logit_bias"},
         {"\"logit_bias\":[5]", "logit_bias"},
+        {"\"logit_bias\":[[5]]", "logit_bias"},
+        {"\"logit_bias\":[[5,1,1]]", "logit_bias"},
+        {"\"logit_bias\":[[1.5,1]]", "logit_bias"},
+        {"\"logit_bias\":[[\"5\",1]]", "logit_bias"},
+        {"\"logit_bias\":[[-1,1]]", "logit_bias"},
+        {"\"logit_bias\":[[4294967301,1]]", "logit_bias"},
+        {"\"logit_bias\":[[5,1],[6,2],[5,1]]", "logit_bias"},
+        {"\"logit_bias\":[{\"5\":1}]", "logit_bias"},
         {"\"response_format\":{\"type\":\"json_object\"}", "response_format"},
         {"\"response_format\":\"text\"", "response_format"},
         {"\"min_tokens\":1000000000", "min_tokens"},
@@ -643,6 +753,8 @@ int main(void)
         cmocka_unit_test(test_fields),
         cmocka_unit_test(test_prompts),
         cmocka_unit_test(test_hostile_numbers),
+        cmocka_unit_test(test_penalties),
+        cmocka_unit_test(test_bias_limit),
         cmocka_unit_test(test_refused_fields),
         cmocka_unit_test(test_messages),
         cmocka_unit_test(test_template_variables),
