@@ -4,9 +4,9 @@
 // including file defines MSGL_OPS_NAME(base), which appends the level to the names that leave it.
 // See vec.h for why all levels agree to the bit.
 #include <math.h>
-#include <string.h>
 
 #include "kernel/kernel.h"
+#include "kernel/ref/adjust_impl.h"
 #include "kernel/row_ops.h"
 #include "kernel/vec.h"
 
@@ -237,7 +237,6 @@ static void silu_mul(msgl_exec *x, const void *gate_up, void *out, int rows, int
 
 const msgl_row_ops MSGL_OPS_NAME(msgl__row_ops_) = {.rms_norm = norm_row, .silu_mul = silu_row};
 
-#include "kernel/ref/adjust_impl.h"
 #include "kernel/ref/sample_impl.h"
 
 void MSGL_OPS_NAME(msgl__ops_fill_)(msgl_kernels *k)
