@@ -1,7 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
 //
 // Family sample on a GPU: greedy tokens exactly, kept sets against f64, the distribution of draws
-// by chi-square, log-probabilities against f64.
+// by chi-square, log-probabilities against f64, bias and penalties against the CPU's.
+#include "kernel/ref/adjust_impl.h"
 #include "tests/cuda/ops_check.cuh"
 
 struct token { // one of a row, for sorting
@@ -59,7 +60,7 @@ static draws draw(bench_exec *e, const float *d_logits, size_t ld, int vocab,
     CUDA_OK(cudaMalloc((void **)&d_rows, sizeof *rows * n));
     device_write(d_rows, rows, sizeof *rows * n);
     msgl_sample_call c = {};
-    c.logits = d_logits, c.ld = ld, c.num_rows = n, c.vocab = vocab, c.rows = d_rows;
+    c.logits = (float *)d_logits, c.ld = ld, c.num_rows = n, c.vocab = vocab, c.rows = d_rows;
     for (int i = 0; i < n; i++) {
         c.any_random |= rows[i].temperature > 0;
         c.any_filter |= rows[i].temperature > 0 &&
@@ -141,7 +142,7 @@ static void check_late(bench_exec *e, family *f, int rows, int vocab, uint64_t *
         CUDA_OK(cudaMalloc((void **)&d_rows, sizeof *p * rows));
         device_write(d_late, &late, sizeof late), device_write(d_rows, p, sizeof *p * rows);
         msgl_sample_call c = {};
-        c.logits = (const float *)l.dev, c.ld = vocab, c.num_rows = rows, c.vocab = vocab;
+        c.logits = (float *)l.dev, c.ld = vocab, c.num_rows = rows, c.vocab = vocab;
         c.rows = d_rows, c.any_random = true, c.late = d_late;
         c.tokens = c.status = d_out + 3 * rows;
         c.pool = d_out + 2 * rows, c.pool_index = d_index;
@@ -346,6 +347,121 @@ static void check_logprobs(bench_exec *e, family *f, int rows, int vocab, size_t
     cudaFree(d_out), free(out), free(before), array_free(&l);
 }
 
+// Requests whose tokens and bias change their logits: on the host, as the CPU's kernels see them,
+// and on the device.
+struct adjusting {
+    int rows, stride; // of the token pool; the last token of a row is the chosen one
+    int32_t *pool;
+    msgl_sample_row *row;
+    msgl_bias *bias;
+    msgl_sample_call host, dev;
+};
+
+enum { BIAS_ROOM = 64 };
+
+static adjusting adjusting_new(int rows, int vocab, int stride, uint64_t *seed)
+{
+    adjusting a = {rows, stride};
+    const size_t places = (size_t)rows * stride, pairs = (size_t)rows * BIAS_ROOM;
+    a.pool = (int32_t *)malloc(sizeof(int32_t) * places);
+    a.row = (msgl_sample_row *)malloc(sizeof *a.row * rows);
+    a.bias = (msgl_bias *)calloc(pairs, sizeof *a.bias);
+    for (int r = 0; r < rows; r++) {
+        msgl_sample_row *p = &a.row[r];
+        *p = plain_row(r % 2 ? 0 : 1.1f, 40 + r, 0);
+        p->tokens = r * stride, p->bias = r * BIAS_ROOM;
+        // Row 0 is the longest; some have no answer yet, one has no prompt to speak of.
+        p->position = r == 0 ? stride - 1 : 1 + (int)(rng_next(seed) % (stride - 1));
+        p->prompt_len = r % 5 == 4 ? p->position : 1 + (int)(rng_next(seed) % p->position);
+        for (int i = 0; i < stride; i++) { // half of the answer from few tokens
+            const int of = i >= p->prompt_len && i % 2 && vocab > 6 ? 6 : vocab;
+            a.pool[p->tokens + i] = (int32_t)(rng_next(seed) % of);
+        }
+        const int kind = r % 8; // 7: none, 6: all
+        p->adjusts = kind != 7;
+        p->repetition = kind == 1 || kind == 5 || kind == 6 ? 1.3f : kind == 2 ? 0.6f : 1;
+        p->frequency = kind == 3 || kind == 6 ? 0.7f : kind == 5 ? -0.9f : 0;
+        p->presence = kind == 4 || kind == 6 ? 1.1f : kind == 2 ? -0.4f : 0;
+        if (kind != 0 && kind != 6) continue;
+        p->num_bias = vocab < BIAS_ROOM ? vocab : BIAS_ROOM - r % 3;
+        for (int i = 0; i < p->num_bias; i++) {
+            a.bias[p->bias + i].token = (int32_t)((int64_t)i * vocab / p->num_bias);
+            a.bias[p->bias + i].value = 8 * rng_normal(seed);
+        }
+    }
+    a.host.bias = a.bias, a.host.pool = a.pool;
+    a.host.saved = (float *)malloc(sizeof(float) * places);
+    a.host.bias_saved = (float *)malloc(sizeof(float) * pairs);
+    a.dev.pool = ints_upload(a.pool, places);
+    a.dev.rows = (msgl_sample_row *)device_copy(a.row, sizeof *a.row * rows);
+    a.dev.bias = (msgl_bias *)device_copy(a.bias, sizeof *a.bias * pairs);
+    CUDA_OK(cudaMalloc((void **)&a.dev.saved, sizeof(float) * places));
+    CUDA_OK(cudaMalloc((void **)&a.dev.bias_saved, sizeof(float) * pairs));
+    int32_t *index = (int32_t *)malloc(sizeof(int32_t) * rows);
+    for (int r = 0; r < rows; r++) index[r] = a.row[r].tokens + a.row[r].position;
+    a.dev.pool_index = ints_upload(index, rows);
+    free(index);
+    return a;
+}
+
+static void adjusting_free(adjusting *a)
+{
+    free(a->pool), free(a->row), free(a->bias), free(a->host.saved), free(a->host.bias_saved);
+    cudaFree(a->dev.pool), cudaFree((void *)a->dev.rows), cudaFree((void *)a->dev.bias);
+    cudaFree(a->dev.saved), cudaFree(a->dev.bias_saved), cudaFree((void *)a->dev.pool_index);
+}
+
+// A row with a bias or penalties draws what its logits draw as the CPU's kernel changes them, a
+// row without them what it drew before, and all logits are afterwards what they were; in a call of
+// its own, and as the late part of one (`late`), with filters and without.
+static void check_adjusts(bench_exec *e, family *f, int rows, int vocab, int stride, bool filters,
+                          bool late, uint64_t *seed)
+{
+    adjusting a = adjusting_new(rows, vocab, stride, seed);
+    const size_t n = (size_t)rows * vocab;
+    array raw = array_new(MSGL_F32, n, 0, seed), changed = array_new(MSGL_F32, n, 0, seed);
+    for (int r = 0; r < rows; r++) {
+        make_row(raw.host + (size_t)r * vocab, vocab, r % 2, seed);
+        if (r % 16 == 13) raw.host[(size_t)r * vocab + a.pool[a.row[r].tokens]] = NAN;
+    }
+    memcpy(changed.host, raw.host, sizeof(float) * n);
+    for (int r = 0; r < rows; r++) {
+        msgl_sample_row *p = &a.row[r];
+        if (filters && r % 4 == 0) p->top_k = 1 + r % 40;
+        if (filters && r % 4 == 2) p->top_p = 0.8f, p->min_p = 0.01f;
+        if (p->adjusts) adjust_row(changed.host + (size_t)r * vocab, p, &a.host);
+    }
+    array_upload(&raw), array_upload(&changed);
+    device_write((void *)a.dev.rows, a.row, sizeof *a.row * rows);
+    for (int r = 0; r < rows; r++) a.row[r].adjusts = false;
+    draws want = draw(e, (const float *)changed.dev, vocab, vocab, a.row, rows);
+
+    int32_t *out = (int32_t *)malloc(sizeof(int32_t) * 2 * rows);
+    memset(out, 0x77, sizeof(int32_t) * 2 * rows);
+    int32_t *d_out = ints_upload(out, 2 * rows);
+    const msgl_sample_late inputs = {d_out, d_out + rows, rows};
+    msgl_sample_late *d_late = (msgl_sample_late *)device_copy(&inputs, sizeof inputs);
+    msgl_sample_call c = a.dev;
+    c.logits = (float *)raw.dev, c.ld = vocab, c.num_rows = rows, c.vocab = vocab;
+    c.any_random = true, c.any_filter = filters;
+    c.tokens = d_out, c.status = d_out + rows;
+    if (late) c.late = d_late, c.tokens = c.status = NULL;
+    msgl__cuda_sample(&e->x, &c);
+    exec_sync(e);
+    CUDA_OK(cudaMemcpy(out, d_out, sizeof(int32_t) * 2 * rows, cudaMemcpyDeviceToHost));
+    float *after = (float *)malloc(sizeof(float) * n);
+    CUDA_OK(cudaMemcpy(after, raw.dev, sizeof(float) * n, cudaMemcpyDeviceToHost));
+    for (int r = 0; r < rows; r++) {
+        expect(f, out[r] == want.tokens[r], "token of adjusted logits");
+        expect(f, out[rows + r] == want.status[r], "status of adjusted logits");
+        const size_t at = (size_t)r * vocab;
+        expect(f, memcmp(after + at, raw.host + at, sizeof(float) * vocab) == 0,
+               "logits as they were");
+    }
+    free(after), free(out), cudaFree(d_out), cudaFree(d_late);
+    draws_free(&want), array_free(&raw), array_free(&changed), adjusting_free(&a);
+}
+
 // --quick is for compute-sanitizer: every kernel and filter, small rows. How many they are decides
 // how many threads a row has: FEW rows have clusters of up to eight blocks, SOME clusters of four,
 // MANY a block each. racecheck takes 0.2 s for 40 rows of SOME and seconds for one of FEW, so that
@@ -359,7 +475,7 @@ int main(int argc, char **argv)
     static bench_exec e;
     exec_open(&e, 1 << 20);
     family greedy = {"greedy"}, draws = {"draws"}, mixed = {"mixed"}, logprobs = {"logprobs"};
-    family late = {"late"};
+    family late = {"late"}, adjusts = {"adjusts"};
     const int big = o.quick ? 5003 : 151936;
     check_greedy(&e, &greedy, SOME, 1, 1, &seed);
     check_greedy(&e, &greedy, MANY, 7, 7, &seed);
@@ -428,6 +544,18 @@ int main(int argc, char **argv)
         check_draws(&e, &draws, big + 1, 0, &p, 5000, &seed);
         check_draws(&e, &draws, 300007, 2, &p, 500, &seed); // more than the blocks keep
     }
+    for (int i = 0; i < 3; i++) { // filters, neither, late
+        const bool filters = i == 0, in_graph = i == 2;
+        check_adjusts(&e, &adjusts, SOME, 777, 90, filters, in_graph, &seed);
+        check_adjusts(&e, &adjusts, MANY, 1000, 200, filters, in_graph, &seed);
+        check_adjusts(&e, &adjusts, FEW, big, o.quick ? 300 : 3000, filters, in_graph, &seed);
+        if (o.quick) continue;
+        check_adjusts(&e, &adjusts, 8, 1, 50, filters, in_graph, &seed);
+        check_adjusts(&e, &adjusts, 16, 7, 50, filters, in_graph, &seed);
+        check_adjusts(&e, &adjusts, 8, big + 1, 40000, filters, in_graph, &seed);
+        check_adjusts(&e, &adjusts, 24, big, 3000, filters, in_graph, &seed);
+        check_adjusts(&e, &adjusts, 300, 32000, 500, filters, in_graph, &seed);
+    }
     check_mixed(&e, &mixed, o.quick ? SOME : 30, 777, o.quick ? SOME : 1, &seed);
     check_mixed(&e, &mixed, o.quick ? MANY : 16, big, o.quick ? MANY : 1, &seed);
     if (!o.quick) {
@@ -442,6 +570,7 @@ int main(int argc, char **argv)
     if (!o.quick) check_logprobs(&e, &logprobs, 200, 4001, 4001, &seed);
     int failed = family_end(&greedy);
     failed |= family_end(&late);
+    failed |= family_end(&adjusts);
     failed |= family_end(&draws);
     failed |= family_end(&mixed);
     failed |= family_end(&logprobs);
