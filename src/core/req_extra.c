@@ -69,6 +69,11 @@ int msgl__req_extra_check(const msgl_req_extra *x, int vocab_size, msgl_err *err
     return check_token(x->bias[x->num_bias - 1].token, vocab_size, err);
 }
 
+size_t msgl__req_extra_bytes(const msgl_req_extra *x)
+{
+    return x == NULL ? 0 : sizeof *x + (size_t)x->num_bias * sizeof x->bias[0];
+}
+
 msgl_req_extra *msgl__req_extra_ref(msgl_req_extra *x)
 {
     if (x != NULL) atomic_fetch_add_explicit(&x->refs, 1, memory_order_relaxed);

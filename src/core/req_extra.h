@@ -8,6 +8,7 @@
 #define MSGL_CORE_REQ_EXTRA_H
 
 #include <stdatomic.h>
+#include <stddef.h>
 #include <stdint.h>
 
 #include "core/err.h"
@@ -29,6 +30,7 @@ int msgl__req_extra_create(const msgl_bias *bias, int64_t num_bias, int vocab_si
 // Whether a block that was made without knowing the vocabulary (INT32_MAX) fits it: 0 or
 // MSGL_EINVAL.
 int msgl__req_extra_check(const msgl_req_extra *x, int vocab_size, msgl_err *err);
+size_t msgl__req_extra_bytes(const msgl_req_extra *x);  // that the block takes; of NULL 0
 msgl_req_extra *msgl__req_extra_ref(msgl_req_extra *x); // x; NULL allowed
 void msgl__req_extra_unref(msgl_req_extra *x);          // NULL allowed
 

@@ -110,7 +110,7 @@ static int check_length(msgl_job *j, const char *param, size_t n)
 static size_t settled_bytes(const msgl_job *j)
 {
     const msgl_gen_request *r = &j->req;
-    size_t n = sizeof *j + r->text_len;
+    size_t n = sizeof *j + r->text_len + msgl__req_extra_bytes(r->extra);
     for (int i = 0; i < r->num_prompts; i++) {
         n += sizeof j->ids[i] + j->ids[i].cap * sizeof j->ids[i].data[0] + sizeof(msgl_prompt);
     }

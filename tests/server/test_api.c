@@ -266,7 +266,7 @@ static void test_penalties(void **state)
         with_field(MSGL_API_CHAT, none[i], body, sizeof body);
         msgl_gen_request r;
         msgl_api_error e;
-        assert_int_equal(msgl__api_parse(MSGL_API_CHAT, body, strlen(body), &c, &r, &e), 0);
+        assert_int_equal(msgl__api_parse(MSGL_API_CHAT, body, strlen(body), &c, NULL, &r, &e), 0);
         assert_null(r.extra);
         assert_true(r.sampling.repetition_penalty == 1.05f);
         assert_true(r.sampling.frequency_penalty == 0 && r.sampling.presence_penalty == 0);
@@ -296,7 +296,7 @@ static void test_bias_limit(void **state)
             assert_int_equal(msgl__strbuf_adds(&b, form == 0 ? "}}" : "]}"), 0);
             msgl_gen_request r;
             msgl_api_error e;
-            const int rc = msgl__api_parse(MSGL_API_COMPLETION, b.data, b.len, &c, &r, &e);
+            const int rc = msgl__api_parse(MSGL_API_COMPLETION, b.data, b.len, &c, NULL, &r, &e);
             assert_int_equal(rc, n > MSGL_MAX_LOGIT_BIAS ? MSGL_EINVAL : 0);
             if (rc == 0) {
                 assert_int_equal(r.extra->num_bias, n);
