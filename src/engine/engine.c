@@ -309,7 +309,6 @@ static void fill_info(msgl_engine *e, const msgl_engine_config *cfg)
     i->gen_temperature = m->gen_temperature;
     i->gen_top_p = m->gen_top_p;
     i->gen_min_p = m->gen_min_p;
-    i->gen_repetition_penalty = m->gen_repetition_penalty;
     i->gen_top_k = m->gen_top_k;
     i->gen_repetition_penalty = m->gen_repetition_penalty;
     i->no_prefix_sharing = cfg->naive_cache || msgl__rope_per_request(&m->rope);

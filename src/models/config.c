@@ -254,7 +254,6 @@ static void read_generation_config(msgl_json_reader *r, msgl_model_config *c)
     c->gen_top_p = (float)msgl__json_num_or(r, "top_p", 0, 1, NAN);
     c->gen_min_p = (float)msgl__json_num_or(r, "min_p", 0, 1, NAN);
     // Logits are divided by it, so it must not be 0.
-    c->gen_repetition_penalty = (float)msgl__json_num_or(r, "repetition_penalty", 1e-6, 1e6, NAN);
     c->gen_top_k = msgl__json_int_or(r, "top_k", -1, INT32_MAX, -1);
     c->gen_repetition_penalty = (float)msgl__json_num_or(
         r, "repetition_penalty", (double)MSGL_MIN_REPETITION, (double)MSGL_MAX_REPETITION, NAN);

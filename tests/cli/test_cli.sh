@@ -73,6 +73,18 @@ expect "override of one half" 0 "85" "$minisgl" run --model "$model" --chat --te
     --decode-attention-backend trtllm --prompt "What is 27 + 58?"
 expect "stop string" 0 '"finish_reason":"stop"' "$minisgl" run --model "$model" --chat --temperature 0 \
     --stop "5" --prompt "What is 27 + 58?"
+# The model's own repetition penalty counts where the request has none.
+cp -r "$model" "$dir/penalized"
+sed -i 's/"do_sample": true/"do_sample": true, "repetition_penalty": 5.0/' "$dir/penalized/generation_config.json"
+ask() { "$minisgl" run --temperature 0 --max-tokens 24 --prompt "The cat sat on the" "$@" >"$dir/$out" 2>/dev/null; }
+out=plain ask --model "$model"
+out=flag ask --model "$model" --repetition-penalty 5
+out=own ask --model "$dir/penalized"
+out=off ask --model "$dir/penalized" --repetition-penalty 1
+same "repetition_penalty of generation_config.json" "$dir/flag" "$dir/own"
+same "a flag over the model's repetition_penalty" "$dir/plain" "$dir/off"
+cmp -s "$dir/plain" "$dir/flag" && failed=$((failed + 1)) && echo "FAILED: a penalty of 5 changes nothing"
+expect "a penalty out of range" 2 "presence-penalty" "$minisgl" run --model "$model" --presence-penalty 3 --prompt x
 expect "streamed" 0 "tok/s" "$minisgl" run --model "$model" --chat --stream --temperature 0 --prompt "Hello"
 
 # What cannot be written is no success, whoever prints it.

@@ -14,6 +14,8 @@
 #include "core/dtype.h"
 #include "core/err.h"
 #include "core/mem.h"
+#include "core/req_extra.h"
+#include "core/sampling_params.h"
 
 // Every half that is a number converts to f32 and back to itself; NaN stays NaN.
 static void test_half_round_trip(void **state)
@@ -104,12 +106,99 @@ static void test_errors(void **state)
     assert_string_equal(msgl__status_text(17), "unknown status");
 }
 
+static void expect_bias(const msgl_bias *bias, int64_t n, const char *text)
+{
+    msgl_err err;
+    msgl_req_extra *x;
+    const uint64_t allocs = msgl__mem_allocs();
+    assert_int_equal(msgl__req_extra_create(bias, n, 100, &x, &err), MSGL_EINVAL);
+    assert_string_equal(err.text, text);
+    assert_null(x);
+    assert_true(msgl__mem_allocs() - allocs <= 1);
+}
+
+static void test_req_extra(void **state)
+{
+    (void)state;
+    const msgl_bias good[] = {{99, -100}, {0, 100}, {7, -0.0f}};
+    msgl_req_extra *x;
+    assert_int_equal(msgl__req_extra_create(good, 0, 100, &x, NULL), 0);
+    assert_null(x);
+    msgl__req_extra_unref(x);
+    assert_null(msgl__req_extra_ref(x));
+    assert_int_equal(msgl__req_extra_bytes(x), 0);
+    assert_int_equal(msgl__req_extra_check(x, 1, NULL), 0);
+    assert_int_equal(msgl__req_extra_create(good, 3, 100, &x, NULL), 0);
+    assert_int_equal(x->num_bias, 3);
+    assert_true(x->bias[0].token == 0 && x->bias[1].token == 7 && x->bias[2].token == 99);
+    assert_true(x->bias[0].value == 100 && x->bias[2].value == -100);
+    assert_true(msgl__req_extra_bytes(x) >= sizeof good);
+    assert_int_equal(msgl__req_extra_check(x, 100, NULL), 0);
+    msgl_err err;
+    assert_int_equal(msgl__req_extra_check(x, 99, &err), MSGL_EINVAL);
+    assert_string_equal(err.text, "logit_bias names token 99; allowed: 0 to 98");
+    assert_ptr_equal(msgl__req_extra_ref(x), x);
+    msgl__req_extra_unref(x);
+    assert_int_equal(x->num_bias, 3); // one reference is left
+    msgl__req_extra_unref(x);
+
+    expect_bias(&(msgl_bias){-1, 1}, 1, "logit_bias names token -1; allowed: 0 to 99");
+    expect_bias(&(msgl_bias){100, 1}, 1, "logit_bias names token 100; allowed: 0 to 99");
+    expect_bias(&(msgl_bias){5, 100.5f}, 1, "logit_bias of token 5 is 100.5; allowed: -100 to 100");
+    expect_bias(&(msgl_bias){5, NAN}, 1, "logit_bias of token 5 is nan; allowed: -100 to 100");
+    expect_bias(&(msgl_bias){5, -INFINITY}, 1,
+                "logit_bias of token 5 is -inf; allowed: -100 to 100");
+    expect_bias((const msgl_bias[]){{5, 1}, {6, 1}, {5, 2}}, 3,
+                "logit_bias names token 5 twice; allowed: once");
+    // A count that is too large is not believed: nothing is read or taken for it.
+    expect_bias(NULL, MSGL_MAX_LOGIT_BIAS + 1,
+                "logit_bias has 1025 entries; allowed: at most 1024");
+    expect_bias(NULL, INT64_MAX,
+                "logit_bias has 9223372036854775807 entries; allowed: at most 1024");
+    expect_bias(NULL, -1, "logit_bias has -1 entries; allowed: at most 1024");
+    msgl__mem_fail_from(1);
+    assert_int_equal(msgl__req_extra_create(good, 3, 100, &x, &err), MSGL_ENOMEM);
+    msgl__mem_fail_from(0);
+}
+
+static void test_penalty_ranges(void **state)
+{
+    (void)state;
+    const struct {
+        float repetition, frequency, presence;
+        const char *text; // NULL: allowed
+    } cases[] = {
+        {1, 0, 0, NULL},
+        {0.01f, -2, -2, NULL},
+        {100, 2, 2, NULL},
+        {0, 0, 0, "repetition_penalty is 0; allowed: 0.01 to 100"},
+        {-1, 0, 0, "repetition_penalty is -1; allowed: 0.01 to 100"},
+        {NAN, 0, 0, "repetition_penalty is nan; allowed: 0.01 to 100"},
+        {INFINITY, 0, 0, "repetition_penalty is inf; allowed: 0.01 to 100"},
+        {1, 2.5f, 0, "frequency_penalty is 2.5; allowed: -2 to 2"},
+        {1, NAN, 0, "frequency_penalty is nan; allowed: -2 to 2"},
+        {1, 0, -2.5f, "presence_penalty is -2.5; allowed: -2 to 2"},
+        {1, 0, NAN, "presence_penalty is nan; allowed: -2 to 2"},
+    };
+    for (size_t i = 0; i < sizeof cases / sizeof cases[0]; i++) {
+        msgl_sampling_params p = msgl__sampling_params_default();
+        p.repetition_penalty = cases[i].repetition;
+        p.frequency_penalty = cases[i].frequency;
+        p.presence_penalty = cases[i].presence;
+        msgl_err err;
+        const int rc = msgl__sampling_params_check(&p, 100, &err);
+        assert_int_equal(rc, cases[i].text == NULL ? 0 : MSGL_EINVAL);
+        if (rc != 0) assert_string_equal(err.text, cases[i].text);
+    }
+}
+
 int main(void)
 {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(test_half_round_trip), cmocka_unit_test(test_half_rounding),
         cmocka_unit_test(test_dtype_names),     cmocka_unit_test(test_sizes_and_failing),
-        cmocka_unit_test(test_errors),
+        cmocka_unit_test(test_errors),          cmocka_unit_test(test_req_extra),
+        cmocka_unit_test(test_penalty_ranges),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }

@@ -173,6 +173,47 @@ static void test_answers(void **state)
     expect_idle(s);
 }
 
+// Fields that change the choice do over HTTP what they say: a bias of 100 wins every choice, a ban
+// makes another answer, and penalties end a repetition that the bias alone does not.
+static void test_penalties(void **state)
+{
+    server *s = *state;
+    static const struct {
+        const char *fields;
+        int forced; // of the 8 tokens, those that are the favoured one: 'a' as a word
+    } cases[] = {
+        {"\"logit_bias\":{\"%d\":100}", 8},
+        {"\"logit_bias\":[[%d,100]]", 8},
+        {"\"logit_bias\":{\"%d\":100},\"repetition_penalty\":50", 1},
+        {"\"logit_bias\":{\"%d\":-100}", 0},
+    };
+    for (size_t i = 0; i < sizeof cases / sizeof cases[0]; i++) {
+        enum { FAVOURED = 270 };
+        char fields[256], body[512];
+        (void)snprintf(fields, sizeof fields, cases[i].fields, FAVOURED);
+        (void)snprintf(body, sizeof body,
+                       "{\"prompt\":[300,301,302],\"max_tokens\":8,\"temperature\":0,"
+                       "\"ignore_eos\":true,\"logprobs\":0,%s}",
+                       fields);
+        json_t *j = post(s, "/v1/completions", body, 200);
+        const json_t *c = json_array_get(json_object_get(j, "choices"), 0);
+        const json_t *tokens = json_object_get(json_object_get(c, "logprobs"), "tokens");
+        assert_int_equal(json_array_size(tokens), 8);
+        static char favoured[64];
+        if (i == 0) {
+            (void)snprintf(favoured, sizeof favoured, "%s",
+                           json_string_value(json_array_get(tokens, 0)));
+        }
+        int forced = 0;
+        for (size_t k = 0; k < 8; k++) {
+            forced += strcmp(json_string_value(json_array_get(tokens, k)), favoured) == 0;
+        }
+        assert_int_equal(forced, cases[i].forced);
+        json_decref(j);
+    }
+    expect_idle(s);
+}
+
 static void leave(int fd, bool reset)
 {
     if (reset) {
@@ -401,9 +442,9 @@ int main(int argc, char **argv)
     program = argv[1];
     model = argv[2];
     const struct CMUnitTest tests[] = {
-        cmocka_unit_test(test_answers),          cmocka_unit_test(test_disconnects),
-        cmocka_unit_test(test_hostile_requests), cmocka_unit_test(test_too_long),
-        cmocka_unit_test(test_engine_killed),
+        cmocka_unit_test(test_answers),     cmocka_unit_test(test_penalties),
+        cmocka_unit_test(test_disconnects), cmocka_unit_test(test_hostile_requests),
+        cmocka_unit_test(test_too_long),    cmocka_unit_test(test_engine_killed),
     };
     return cmocka_run_group_tests(tests, setup, teardown);
 }

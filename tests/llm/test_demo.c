@@ -1,8 +1,9 @@
 // SPDX-License-Identifier: Apache-2.0
 //
-// The shipped model: answers greedily in float32 exactly what transformers answered, renders and
-// tokenizes like transformers, ends its answers itself, and adds two-digit numbers that its
-// training never saw right in at least nine of ten cases (in the dtype that it ships in).
+// The shipped model: answers greedily in float32 exactly what transformers answered, with bias and
+// penalties too, renders and tokenizes like transformers, ends its answers itself, and adds
+// two-digit numbers that its training never saw right in at least nine of ten cases (in the dtype
+// that it ships in).
 #include <jansson.h>
 #include <setjmp.h>
 #include <stdarg.h>
@@ -142,6 +143,64 @@ static void test_greedy_equals_transformers(void **state)
     msgl_close(l);
 }
 
+static float number(const json_t *j, const char *name)
+{
+    return (float)json_number_value(json_object_get(j, name));
+}
+
+// Greedy answers under bias and penalties: transformers' processors, and OpenAI's formula in torch.
+static void test_penalties_equal_transformers(void **state)
+{
+    (void)state;
+    enum { MAX_CASES = 32, MAX_BIAS = 8, MAX_PROMPT = 64 };
+    static struct answer answers[MAX_CASES];
+    json_t *cases = load("../sampling/answers.json");
+    const size_t n = json_array_size(cases);
+    assert_in_range(n, 8, MAX_CASES);
+    msgl_llm *l = open_demo("float32");
+    msgl_err err;
+    for (size_t i = 0; i < n; i++) {
+        const json_t *c = json_array_get(cases, i), *pairs = json_object_get(c, "logit_bias");
+        const json_t *prompt = json_object_get(c, "prompt_ids");
+        msgl_bias bias[MAX_BIAS];
+        int32_t ids[MAX_PROMPT];
+        msgl_params p;
+        msgl_params_init(l, &p);
+        p.temperature = 0;
+        p.max_tokens = 48;
+        p.repetition_penalty = number(c, "repetition_penalty");
+        p.frequency_penalty = number(c, "frequency_penalty");
+        p.presence_penalty = number(c, "presence_penalty");
+        p.logit_bias = bias;
+        p.num_logit_bias = (int)json_array_size(pairs);
+        assert_true(p.num_logit_bias <= MAX_BIAS && json_array_size(prompt) <= MAX_PROMPT);
+        for (int k = 0; k < p.num_logit_bias; k++) {
+            const json_t *pair = json_array_get(pairs, (size_t)k);
+            bias[k].token = (int32_t)json_integer_value(json_array_get(pair, 0));
+            bias[k].value = (float)json_number_value(json_array_get(pair, 1));
+        }
+        for (size_t k = 0; k < json_array_size(prompt); k++) {
+            ids[k] = (int32_t)json_integer_value(json_array_get(prompt, k));
+        }
+        memset(&answers[i], 0, sizeof answers[i]);
+        if (msgl_submit_ids(l, ids, json_array_size(prompt), &p, on_piece, &answers[i], NULL,
+                            &err) != 0) {
+            fail_msg("%s", err.text);
+        }
+    }
+    assert_int_equal(msgl_run(l, &err), 0);
+    for (size_t i = 0; i < n; i++) {
+        const json_t *want = json_object_get(json_array_get(cases, i), "output_ids");
+        assert_int_equal(answers[i].count, json_array_size(want));
+        for (int k = 0; k < answers[i].count; k++) {
+            assert_int_equal(answers[i].ids[k],
+                             json_integer_value(json_array_get(want, (size_t)k)));
+        }
+    }
+    json_decref(cases);
+    msgl_close(l);
+}
+
 static void test_templates(void **state)
 {
     (void)state;
@@ -204,6 +263,7 @@ int main(void)
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(test_tokenizer),
         cmocka_unit_test(test_templates),
+        cmocka_unit_test(test_penalties_equal_transformers),
         cmocka_unit_test(test_greedy_equals_transformers),
         cmocka_unit_test(test_additions),
     };

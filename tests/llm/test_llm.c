@@ -298,6 +298,18 @@ static void test_refusals(void **state)
     p.stop_token_ids = far;
     p.num_stop_token_ids = 1;
     expect_refusal("x", 1, &p, "stop_token_ids");
+    p = greedy(4);
+    p.repetition_penalty = 0;
+    expect_refusal("x", 1, &p, "repetition_penalty");
+    p = greedy(4);
+    p.frequency_penalty = NAN;
+    expect_refusal("x", 1, &p, "frequency_penalty");
+    p = greedy(4);
+    p.logit_bias = &(msgl_bias){6144, 1};
+    p.num_logit_bias = 1;
+    expect_refusal("x", 1, &p, "logit_bias names token 6144; allowed: 0 to 6143");
+    p.num_logit_bias = -1;
+    expect_refusal("x", 1, &p, "logit_bias");
     msgl_err err;
     struct got g = {0};
     assert_int_equal(msgl_submit_ids(llm, far, 1, NULL, on_piece, &g, NULL, &err), MSGL_EINVAL);

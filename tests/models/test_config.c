@@ -375,7 +375,7 @@ static void test_generation_config(void **state)
     assert_true(c->gen_repetition_penalty == 1.05f);
     const char *const bad[][2] = {
         {"{\"temperature\": -1}", "generation_config.json: temperature: found -1"},
-        {"{\"repetition_penalty\": 0}", "repetition_penalty: found 0, allowed a number in 1e-06"},
+        {"{\"repetition_penalty\": 0}", "repetition_penalty: found 0, allowed a number in 0.01"},
         {"{\"repetition_penalty\": -1.1}", "repetition_penalty: found -1.1"},
         {"{\"repetition_penalty\": \"1\"}", "repetition_penalty: found \"1\""},
         {"{\"repetition_penalty\": Infinity}", "repetition_penalty: found NaN or a number beyond"},

@@ -12,7 +12,9 @@
 
 #include <cmocka.h>
 
+#include "core/attributes.h"
 #include "core/mem.h"
+#include "core/req_extra.h"
 #include "engine/engine.h"
 #include "scheduler/scheduler.h"
 
@@ -32,8 +34,40 @@ typedef struct setting {
     const char *attention;
     int32_t page_size, max_prefill, max_running, num_pages;
     msgl_cache_type cache;
-    bool overlap, one_by_one;
+    bool overlap, one_by_one, no_penalties;
 } setting;
+
+static msgl_req_extra *g_bias;
+
+static int make_bias(void **state)
+{
+    (void)state;
+    const msgl_bias bias[] = {{17, 3}, {5, -100}, {200, 2.5f}, {41, 2}};
+    return msgl__req_extra_create(bias, MSGL_COUNT(bias), 250, &g_bias, NULL);
+}
+
+static int check_bias(void **state)
+{
+    (void)state;
+    const int refs = g_bias->refs; // every request has let go of it
+    msgl__req_extra_unref(g_bias);
+    return refs == 1 ? 0 : -1;
+}
+
+static bool has_penalties(int i)
+{
+    return i % 4 == 1 || i % 4 == 2 || i % 8 == 3;
+}
+
+static void add_penalties(int i, msgl_msg_request *r)
+{
+    if (!has_penalties(i)) return;
+    msgl_sampling_params *p = &r->sampling;
+    p->repetition_penalty = i % 4 == 1 ? 1.4f : i % 4 == 3 ? 0.8f : 1;
+    p->frequency_penalty = i % 4 == 3 ? 1.2f : 0;
+    p->presence_penalty = i % 4 == 2 ? 0.7f : 0;
+    r->extra = i % 4 == 1 ? NULL : g_bias;
+}
 
 static void on_events(void *ctx, const msgl_msg_tokens *m)
 {
@@ -53,7 +87,8 @@ static void on_events(void *ctx, const msgl_msg_tokens *m)
     }
 }
 
-// Request i: prompts share prefixes; greedy and sampled, with and without log-probabilities.
+// Request i: prompts share prefixes; greedy and sampled, with and without log-probabilities, with
+// and without bias and penalties.
 static void make_request(int i, int32_t *ids, msgl_msg_request *r)
 {
     const int32_t n = 3 + (i * 37) % 90;
@@ -66,6 +101,7 @@ static void make_request(int i, int32_t *ids, msgl_msg_request *r)
     r->sampling.seed = (uint64_t)(1000 + i);
     r->sampling.logprobs = i % 5 == 4 ? -1 : 3;
     r->sampling.prompt_logprobs = i % 7 == 6 ? 2 : -1;
+    add_penalties(i, r);
 }
 
 static void work(msgl_scheduler *s)
@@ -132,6 +168,11 @@ static void run(const setting *v, answer *answers)
         int32_t ids[MAX_LEN];
         msgl_msg_request r;
         make_request(i, ids, &r);
+        if (v->no_penalties) {
+            r.extra = NULL;
+            r.sampling.repetition_penalty = 1;
+            r.sampling.frequency_penalty = r.sampling.presence_penalty = 0;
+        }
         msgl__scheduler_add(o.s, &r);
         if (v->one_by_one) work(o.s);
     }
@@ -147,6 +188,15 @@ static const setting alone = {.attention = "fa",
                               .cache = MSGL_CACHE_NAIVE,
                               .one_by_one = true};
 
+static bool same_row(const msgl_token_logprobs *a, const msgl_token_logprobs *b)
+{
+    const size_t n = a->num_top > 0 ? (size_t)a->num_top : 0;
+    return a->position == b->position && a->token == b->token && a->num_top == b->num_top &&
+           memcmp(&a->logprob, &b->logprob, sizeof a->logprob) == 0 &&
+           memcmp(a->top_ids, b->top_ids, n * sizeof a->top_ids[0]) == 0 &&
+           memcmp(a->top_logprobs, b->top_logprobs, n * sizeof a->top_logprobs[0]) == 0;
+}
+
 static void compare(const setting *v)
 {
     answer *expected = calloc(REQUESTS, sizeof *expected), *got = calloc(REQUESTS, sizeof *got);
@@ -160,14 +210,7 @@ static void compare(const setting *v)
         assert_memory_equal(got[i].tokens, expected[i].tokens, sizeof got[i].tokens);
         assert_int_equal(got[i].num_rows, expected[i].num_rows);
         for (int32_t k = 0; k < got[i].num_rows; k++) {
-            const msgl_token_logprobs *a = &got[i].rows[k], *b = &expected[i].rows[k];
-            assert_int_equal(a->position, b->position);
-            assert_int_equal(a->token, b->token);
-            assert_int_equal(a->num_top, b->num_top);
-            assert_memory_equal(&a->logprob, &b->logprob, sizeof a->logprob);
-            const size_t n = a->num_top > 0 ? (size_t)a->num_top : 0;
-            assert_memory_equal(a->top_ids, b->top_ids, n * sizeof a->top_ids[0]);
-            assert_memory_equal(a->top_logprobs, b->top_logprobs, n * sizeof a->top_logprobs[0]);
+            assert_true(same_row(&got[i].rows[k], &expected[i].rows[k]));
         }
         assert_int_equal(got[i].finish, expected[i].finish);
         hits += got[i].cached > 0;
@@ -230,6 +273,57 @@ static void test_page_64(void **state)
     compare(&v);
 }
 
+// What some requests of a batch ask for changes no bit of the others' answers; and where it
+// changes the choice, log-probabilities are still those of the model: as long as an answer is the
+// same as without, so are they.
+static void test_penalties_of_others(void **state)
+{
+    (void)state;
+    setting v = alone;
+    v.overlap = true;
+    v.max_running = 32;
+    v.num_pages = 4096;
+    v.one_by_one = false;
+    answer *with = calloc(REQUESTS, sizeof *with), *without = calloc(REQUESTS, sizeof *without);
+    assert_non_null(with);
+    assert_non_null(without);
+    run(&v, with);
+    v.no_penalties = true;
+    run(&v, without);
+    int changed = 0, rows = 0;
+    for (int i = 0; i < REQUESTS; i++) {
+        const answer *a = &with[i], *b = &without[i];
+        if (!has_penalties(i)) {
+            assert_int_equal(a->num_tokens, b->num_tokens);
+            assert_int_equal(a->num_rows, b->num_rows);
+            assert_memory_equal(a->tokens, b->tokens, sizeof a->tokens);
+            for (int32_t k = 0; k < a->num_rows; k++)
+                assert_true(same_row(&a->rows[k], &b->rows[k]));
+            continue;
+        }
+        int32_t same = 0;
+        while (same < a->num_tokens && same < b->num_tokens && a->tokens[same] == b->tokens[same]) {
+            same++;
+        }
+        changed += same < a->num_tokens;
+        if (i % 7 == 6) continue; // rows of the prompt come first
+        for (int32_t k = 0; k < same && k < a->num_rows; k++, rows++) {
+            assert_true(same_row(&a->rows[k], &b->rows[k]));
+        }
+        // Of the first other token the most likely ones are still the same.
+        if (same < a->num_rows && same < b->num_rows) {
+            assert_memory_equal(a->rows[same].top_ids, b->rows[same].top_ids, 3 * sizeof(int32_t));
+            assert_memory_equal(a->rows[same].top_logprobs, b->rows[same].top_logprobs,
+                                3 * sizeof(float));
+            rows++;
+        }
+    }
+    assert_true(changed >= 10);
+    assert_true(rows >= 10);
+    free(with);
+    free(without);
+}
+
 // 8 requests decode for 50 steps, all threads counted.
 static void test_no_heap_per_decode_step(void **state)
 {
@@ -271,7 +365,8 @@ int main(void)
         cmocka_unit_test(test_overlap_and_prefix_hits),
         cmocka_unit_test(test_small_chunks_and_a_tight_pool),
         cmocka_unit_test(test_page_64),
+        cmocka_unit_test(test_penalties_of_others),
         cmocka_unit_test(test_no_heap_per_decode_step),
     };
-    return cmocka_run_group_tests(tests, NULL, NULL);
+    return cmocka_run_group_tests(tests, make_bias, check_bias);
 }
