@@ -76,11 +76,15 @@ expect "stop string" 0 '"finish_reason":"stop"' "$minisgl" run --model "$model" 
 # The model's own repetition penalty counts where the request has none.
 cp -r "$model" "$dir/penalized"
 sed -i 's/"do_sample": true/"do_sample": true, "repetition_penalty": 5.0/' "$dir/penalized/generation_config.json"
-ask() { "$minisgl" run --temperature 0 --max-tokens 24 --prompt "The cat sat on the" "$@" >"$dir/$out" 2>/dev/null; }
-out=plain ask --model "$model"
-out=flag ask --model "$model" --repetition-penalty 5
-out=own ask --model "$dir/penalized"
-out=off ask --model "$dir/penalized" --repetition-penalty 1
+ask() {
+    to=$1
+    shift
+    "$minisgl" run --temperature 0 --max-tokens 24 --prompt "The cat sat on the" "$@" >"$dir/$to" 2>/dev/null
+}
+ask plain --model "$model"
+ask flag --model "$model" --repetition-penalty 5
+ask own --model "$dir/penalized"
+ask off --model "$dir/penalized" --repetition-penalty 1
 same "repetition_penalty of generation_config.json" "$dir/flag" "$dir/own"
 same "a flag over the model's repetition_penalty" "$dir/plain" "$dir/off"
 cmp -s "$dir/plain" "$dir/flag" && failed=$((failed + 1)) && echo "FAILED: a penalty of 5 changes nothing"

@@ -414,7 +414,7 @@ static const char *const QUESTIONS[] = {
 enum { NUM_QUESTIONS = sizeof QUESTIONS / sizeof QUESTIONS[0] };
 
 // What question i asks for besides a temperature.
-enum { PLAIN, VARIED, FILTERED };
+enum { PLAIN, VARIED, FILTERED, PENALIZED };
 
 static void vary(msgl_params *p, int i, int how)
 {
@@ -423,6 +423,14 @@ static void vary(msgl_params *p, int i, int how)
     p->temperature = i % 3 == 0 ? 0 : 0.4f + 0.1f * (float)i;
     p->max_tokens = 20 + 7 * i; // they end one after the other: every number of requests
     if (how == VARIED) return;
+    if (how == PENALIZED) {
+        static const msgl_bias bias[] = {{5000, 2}, {275, -3}, {11, 1.5f}};
+        if (i % 4 == 1) p->repetition_penalty = 1.3f;
+        if (i % 4 >= 2) p->frequency_penalty = 0.9f, p->presence_penalty = -0.3f;
+        if (i % 4 == 3) p->logit_bias = bias, p->num_logit_bias = 3, p->repetition_penalty = 1.1f;
+        if (i % 5 == 1) p->logprobs = 3;
+        return; // no filters: the graph chooses
+    }
     if (i % 4 == 1) p->top_k = 5 + i;
     if (i % 4 == 2) p->top_p = 0.9f;
     if (i % 4 == 3) p->min_p = 0.1f;
@@ -531,6 +539,7 @@ static void test_demo(const char *device, int quick)
     expect_same("demo, float32: the CPU's answers", cpu, g_got);
     test_mixtures(device, VARIED, "temperatures and seeds");
     test_mixtures(device, FILTERED, "filters and log-probabilities");
+    test_mixtures(device, PENALIZED, "bias and penalties");
     if (quick) return;
     test_variants(device, "float32", "auto");
     test_variants(device, "bfloat16", "auto");
