@@ -25,13 +25,14 @@ static int tell_fatal(msgl_channel *ch, const msgl_err *err)
 }
 
 // Runs in the engine's process until the front is gone or says EXIT.
-static int engine_main(msgl_channel *ch, void *ctx)
+static int engine_main(msgl_channel *ch, msgl_heartbeat *heartbeat, void *ctx)
 {
     const struct serve *s = ctx;
     msgl_err err;
     msgl_engine_config engine_cfg;
     msgl_engine *engine = NULL;
     int rc = msgl__engine_config_of(s->options, &engine_cfg, &err);
+    engine_cfg.heartbeat = heartbeat;
     if (rc == 0) rc = msgl__engine_create(&engine_cfg, &engine, &err);
     if (rc != 0) return tell_fatal(ch, &err);
     const msgl_engine_info *info = msgl__engine_info(engine);
@@ -44,6 +45,7 @@ static int engine_main(msgl_channel *ch, void *ctx)
                                   .device = info->device};
     msgl_scheduler_config cfg;
     msgl__scheduler_config_of(s->options, engine, &cfg);
+    cfg.heartbeat = heartbeat;
     rc = msgl__scheduler_serve(&cfg, msgl__engine_runner(engine), &ready, ch, &err);
     msgl__engine_destroy(engine);
     return rc == 0 || rc == MSGL_ECLOSED ? MSGL_EXIT_OK : MSGL_EXIT_FAILED;

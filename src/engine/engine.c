@@ -359,6 +359,7 @@ static int open_device(msgl_engine *e, const msgl_engine_config *cfg, msgl_err *
     if (!on_host) threads = 1; // the GPU computes
     code = msgl__pool_create(threads, &e->pool, err);
     if (code != 0) return code;
+    msgl__pool_set_heartbeat(e->pool, cfg->heartbeat);
     if (!on_host) return open_gpu(e, &choice, err);
     msgl__kernels_init_cpu(&e->kernels, level);
     return msgl__device_cpu_create(&e->device, err);

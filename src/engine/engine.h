@@ -35,6 +35,7 @@ typedef struct msgl_engine_config {
                            // CPU always computes so)
     bool naive_cache;      // --cache-type naive
     const char *cpu_level; // NULL: detect
+    struct msgl_heartbeat *heartbeat; // NULL: nobody looks
     msgl_progress_fn progress;
     void *progress_ctx;
     // Receives the memory plan and warnings, one line a call, before anything is allocated.

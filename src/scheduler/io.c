@@ -3,13 +3,17 @@
 // The scheduler behind a channel: sleeps while there is nothing to do, looks for messages between
 // steps while there is.
 #include "scheduler/internal.h"
+#include "utils/heartbeat.h"
 
 // Messages taken between two steps, so that a flood of them cannot stop the steps.
 enum { MAX_MESSAGES = 1024 };
+// Sleep with nothing to do, from one sign of life to the next.
+enum { IDLE_MS = 1000 };
 
 typedef struct server {
     msgl_channel *channel;
     msgl_scheduler *scheduler;
+    msgl_heartbeat *heartbeat;
     int send_rc; // of the first send that failed
 } server;
 
@@ -50,10 +54,11 @@ static bool handle_message(server *v, const msgl_msg *m)
 // 1: go on; 0: EXIT, or the peer is gone; negative: failed.
 static int turn(server *v, msgl_err *err)
 {
+    msgl__beat(v->heartbeat, MSGL_BEAT_SCHEDULER);
     for (int i = 0; i < MAX_MESSAGES; i++) {
         msgl_msg m;
         const bool idle = i == 0 && !msgl__scheduler_has_work(v->scheduler);
-        const int rc = msgl__channel_recv(v->channel, idle ? -1 : 0, &m);
+        const int rc = msgl__channel_recv(v->channel, idle ? IDLE_MS : 0, &m);
         if (rc == MSGL_ECLOSED) return 0;
         if (rc < 0)
             return msgl__err_set(err, rc, "message from the front: %s", msgl__status_text(rc));
@@ -69,7 +74,7 @@ static int turn(server *v, msgl_err *err)
 int msgl__scheduler_serve(const msgl_scheduler_config *cfg, const msgl_runner *runner,
                           const msgl_msg_ready *ready, msgl_channel *channel, msgl_err *err)
 {
-    server v = {.channel = channel};
+    server v = {.channel = channel, .heartbeat = cfg->heartbeat};
     msgl_err own;
     int rc = msgl__scheduler_create(cfg, runner, send_tokens, &v, &v.scheduler, &own);
     if (rc == 0) {

@@ -25,6 +25,7 @@ typedef struct msgl_scheduler_config {
     int32_t num_eos;
     int32_t eos_ids[8];
     msgl_page_table *page_table; // borrowed; the scheduler writes it
+    struct msgl_heartbeat *heartbeat; // of msgl__scheduler_serve; NULL: nobody looks
 } msgl_scheduler_config;
 
 typedef struct msgl_scheduler msgl_scheduler;

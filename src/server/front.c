@@ -20,6 +20,7 @@ msgl_front_config msgl__front_config_default(void)
                              .max_waiting = 4096,
                              .max_request_memory = (size_t)1 << 30,
                              .stop_timeout_ms = 5000,
+                             .max_silence_s = 30,
                              .http = msgl__http_config_default()};
     cfg.defaults = msgl__sampling_params_default();
     cfg.defaults.temperature = 1.0f;
@@ -71,6 +72,7 @@ static void engine_ready(msgl_front *f, const msgl_msg_ready *r)
     f->engine.device = f->device == NULL ? "" : f->device;
     f->api.vocab_size = r->vocab_size;
     f->ready = true;
+    f->silence_s = 0;
     msgl__log(f->cfg.log, MSGL_LOG_INFO, "engine is ready: attention %s, %s", f->engine.attention,
               f->engine.device);
     if (f->cfg.on_ready != NULL) f->cfg.on_ready(f->cfg.ctx, &f->engine);
@@ -136,6 +138,39 @@ int msgl__front_set_channel(msgl_front *f, msgl_channel *ch)
         return MSGL_ENOMEM;
     }
     return 0;
+}
+
+// --- signs of life ---
+
+bool msgl__front_engine_hangs(const msgl_front *f)
+{
+    return f->ready && f->cfg.heartbeat != NULL && f->silence_s >= f->cfg.max_silence_s;
+}
+
+// Counts turns of the timer and no clock: a front that was stopped itself has not looked.
+static void on_silence_timer(evutil_socket_t fd, short what, void *arg)
+{
+    (void)fd, (void)what;
+    msgl_front *f = arg;
+    const uint64_t beats = msgl__beats(f->cfg.heartbeat);
+    const bool hung = msgl__front_engine_hangs(f);
+    f->silence_s = f->ready && beats == f->beats ? f->silence_s + 1 : 0;
+    f->beats = beats;
+    if (hung == msgl__front_engine_hangs(f)) return;
+    if (hung) {
+        msgl__log(f->cfg.log, MSGL_LOG_WARN, "engine works again");
+    } else {
+        msgl__log(f->cfg.log, MSGL_LOG_ERROR, "engine has given no sign of life for %d s: it hangs",
+                  f->silence_s);
+    }
+}
+
+static int watch_silence(msgl_front *f)
+{
+    const struct timeval second = {1, 0};
+    if (f->cfg.heartbeat == NULL) return 0;
+    f->silence_timer = event_new(f->base, -1, EV_PERSIST, on_silence_timer, f);
+    return f->silence_timer == NULL || event_add(f->silence_timer, &second) != 0 ? MSGL_ENOMEM : 0;
 }
 
 // --- stopping ---
@@ -245,6 +280,7 @@ int msgl__front_create(const msgl_front_config *cfg, int listen_fd, msgl_front *
     msgl__strbuf_init(&f->out, (size_t)1 << 30);
     if (getrandom(&f->id_base, sizeof f->id_base, 0) < 0) f->id_base = (uint64_t)getpid();
     int rc = front_events(f);
+    if (rc == 0) rc = watch_silence(f);
     if (rc != 0) (void)msgl__err_set(err, rc, "front: cannot set up the event loop");
     if (rc == 0) {
         rc = msgl__workers_create(cfg->num_workers < 1 ? 1 : cfg->num_workers, cfg->tokenizer,
@@ -282,7 +318,8 @@ void msgl__front_destroy(msgl_front *f)
     }
     msgl__stats_fail_all(f);
     channel_close(f);
-    struct event *const events[] = {f->done_event, f->stop_event, f->stop_timer, f->trim_timer};
+    struct event *const events[] = {f->done_event, f->stop_event, f->stop_timer, f->trim_timer,
+                                    f->silence_timer};
     for (size_t i = 0; i < sizeof events / sizeof events[0]; i++) {
         if (events[i] != NULL) event_free(events[i]);
     }

@@ -12,6 +12,7 @@
 #include "server/guard.h"
 #include "server/http.h"
 #include "server/job.h"
+#include "utils/heartbeat.h"
 #include "utils/log.h"
 
 typedef struct msgl_front_config {
@@ -24,6 +25,8 @@ typedef struct msgl_front_config {
     size_t max_request_memory;            // bytes that all requests may hold here; beyond: 429
     bool refuse_unknown;                  // fields: 400; else named in the log, once each
     int stop_timeout_ms;                  // requests in flight may end for this long
+    const msgl_heartbeat *heartbeat;      // of a ready engine; NULL: never looked at
+    int max_silence_s;                    // without a beat: /health says 503
     msgl_guard guard;                     // nobody is refused by default
     msgl_http_config http;
     const char *info_json; // an object for /get_server_info's "config", or NULL

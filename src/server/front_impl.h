@@ -77,7 +77,10 @@ struct msgl_front {
     struct event *chan_read, *chan_write;
     msgl_channel *chan;
     bool ready, stopping;
-    msgl_msg_ready engine; // its strings are ours
+    struct event *silence_timer; // every second
+    uint64_t beats;              // seen last
+    int silence_s;               // seconds, of the timer, without a beat of a ready engine
+    msgl_msg_ready engine;       // its strings are ours
     char *attention, *device;
     char *fatal;
 
@@ -101,6 +104,7 @@ struct msgl_front {
 // front.c
 int msgl__front_post(msgl_front *f, const msgl_msg *m); // to the engine
 void msgl__front_idle_check(msgl_front *f);             // while stopping: are we done?
+bool msgl__front_engine_hangs(const msgl_front *f);
 
 // routes.c
 void msgl__route(void *front, msgl_http_conn *c, msgl_http_parser *p);

@@ -256,7 +256,8 @@ typedef struct supervisor {
     const msgl_log *log;
     pid_t self, front, engine; // 0: not running
     int listen_fd, port;
-    int control[2]; // [0] ours, [1] the front's
+    int control[2];            // [0] ours, [1] the front's
+    msgl_heartbeat *heartbeat; // the engine's, for the front; the same for every engine
     int signals;
     sigset_t old_mask;
     bool engine_ready, ever_ready, stopping;
@@ -293,7 +294,7 @@ static _Noreturn void engine_child(supervisor *s, int fd, int peer_fd)
     close(peer_fd); // else the front's death would not be seen
     msgl_channel *ch = NULL;
     int rc = msgl__channel_from_fd(fd, &ch, NULL);
-    if (rc == 0) rc = s->cfg->engine_main(ch, s->cfg->ctx);
+    if (rc == 0) rc = s->cfg->engine_main(ch, s->heartbeat, s->cfg->ctx);
     msgl__channel_destroy(ch);
     fflush(NULL);
     _exit(rc == 0 ? 0 : 1);
@@ -310,6 +311,7 @@ static _Noreturn void front_child(supervisor *s, int engine_fd)
     keep_spares(&p);
     p.front_cfg.guard.local = msgl__guard_is_local(s->listen_fd);
     p.front_cfg.guard.host = s->cfg->host;
+    p.front_cfg.heartbeat = s->heartbeat;
     msgl_err err = {0};
     const int rc = front_serve(&p, s->listen_fd, engine_fd, &err);
     if (rc != 0) (void)control_send(p.control, 'X', err.text, -1);
@@ -568,9 +570,11 @@ int msgl__serve(const msgl_serve_config *cfg, msgl_err *err)
     if (s.signals < 0 || socketpair(AF_UNIX, SOCK_SEQPACKET | SOCK_CLOEXEC, 0, s.control) != 0) {
         rc = msgl__err_set(err, MSGL_EIO, "cannot set up the supervisor: %s", strerror(errno));
     }
+    if (rc == 0) rc = msgl__heartbeat_create(&s.heartbeat, err);
     if (rc == 0) rc = start_all(&s, err);
     if (rc == 0) rc = supervise(&s, err);
     end_children(&s);
+    msgl__heartbeat_destroy(s.heartbeat);
     close_fd(&s.listen_fd);
     close_fd(&s.control[0]);
     close_fd(&s.control[1]);

@@ -17,7 +17,7 @@ typedef struct msgl_serve_config {
     msgl_front_config front;
     // The engine process: serve the channel until it ends; the result is its exit status. Errors
     // go to the front as MSGL_MSG_FATAL.
-    int (*engine_main)(msgl_channel *ch, void *ctx);
+    int (*engine_main)(msgl_channel *ch, msgl_heartbeat *heartbeat, void *ctx);
     // The first time that requests can be served. Runs in the front process.
     void (*on_ready)(void *ctx, const char *host, int port, const msgl_msg_ready *ready);
     void *ctx;

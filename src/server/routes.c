@@ -41,8 +41,14 @@ void msgl__route_write_error(void *front, int status, const char *reason, msgl_s
 static void get_health(msgl_front *f, msgl_http_conn *c, msgl_http_parser *p)
 {
     (void)p;
-    const bool ok = f->ready && !f->stopping;
     msgl__strbuf_clear(&f->out);
+    if (msgl__front_engine_hangs(f) && !f->stopping) {
+        const int rc = msgl__strbuf_addf(
+            &f->out, "{\"status\":\"engine does not respond\",\"silent_s\":%d}", f->silence_s);
+        reply_out(f, c, 503, rc);
+        return;
+    }
+    const bool ok = f->ready && !f->stopping;
     const int rc = msgl__strbuf_addf(&f->out, "{\"status\":\"%s\"}",
                                      ok            ? "ok"
                                      : f->stopping ? "stopping"
@@ -106,8 +112,9 @@ static void get_v1(msgl_front *f, msgl_http_conn *c, msgl_http_parser *p)
 static void stats_push(msgl_front *f, msgl_http_conn *c, bool flush)
 {
     const msgl_msg m = {.type = flush ? MSGL_MSG_FLUSH : MSGL_MSG_GET_STATS};
+    const bool up = f->ready && !msgl__front_engine_hangs(f);
     stats_wait *w = msgl__calloc(1, sizeof *w);
-    const int rc = w == NULL ? MSGL_ENOMEM : !f->ready ? MSGL_ECLOSED : msgl__front_post(f, &m);
+    const int rc = w == NULL ? MSGL_ENOMEM : !up ? MSGL_ECLOSED : msgl__front_post(f, &m);
     if (rc != 0) {
         msgl__free(w);
         msgl_api_error e;

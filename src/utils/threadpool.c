@@ -46,6 +46,7 @@ struct msgl_pool {
     MSGL_ALIGNED(64) atomic_uint pending; // futex of the caller: tasks not yet done
     atomic_bool caller_sleeps;
     MSGL_ALIGNED(64) int num_threads;
+    msgl_heartbeat *heartbeat; // the caller's, NULL: none
     worker workers[]; // num_threads - 1
 };
 
@@ -87,6 +88,7 @@ static void work(msgl_pool *p, int index)
                                                    memory_order_relaxed)) {
             continue;
         }
+        if (index == 0) msgl__beat(p->heartbeat, MSGL_BEAT_COMPUTE);
         p->fn(p->arg, p->num_tasks - (int)(uint32_t)t, index);
         // Sequentially consistent with caller_sleeps: either we see the flag, or the caller's futex
         // call sees the new count.
@@ -167,6 +169,11 @@ int msgl__pool_threads(const msgl_pool *p)
     return p->num_threads;
 }
 
+void msgl__pool_set_heartbeat(msgl_pool *p, msgl_heartbeat *h)
+{
+    p->heartbeat = h;
+}
+
 // Waits until the tasks that workers still hold are done.
 static void wait_done(msgl_pool *p)
 {
@@ -188,7 +195,10 @@ static void wait_done(msgl_pool *p)
 void msgl__pool_run(msgl_pool *p, int num_tasks, msgl_task_fn fn, void *arg)
 {
     if (num_tasks <= 1 || p->num_threads == 1) {
-        for (int i = 0; i < num_tasks; i++) fn(arg, i, 0);
+        for (int i = 0; i < num_tasks; i++) {
+            msgl__beat(p->heartbeat, MSGL_BEAT_COMPUTE);
+            fn(arg, i, 0);
+        }
         return;
     }
     p->fn = fn;

@@ -8,6 +8,7 @@
 #define MSGL_UTILS_THREADPOOL_H
 
 #include "core/err.h"
+#include "utils/heartbeat.h"
 
 typedef struct msgl_pool msgl_pool;
 
@@ -16,6 +17,8 @@ typedef struct msgl_pool msgl_pool;
 int msgl__pool_create(int num_threads, msgl_pool **out, msgl_err *err);
 void msgl__pool_destroy(msgl_pool *p);
 int msgl__pool_threads(const msgl_pool *p);
+// The caller's thread beats (MSGL_BEAT_COMPUTE) with every task that it takes. NULL: not at all.
+void msgl__pool_set_heartbeat(msgl_pool *p, msgl_heartbeat *h);
 
 // Runs fn(arg, task, worker) for every task in [0, num_tasks), each exactly once, and returns when
 // all are done. worker is in [0, num_threads). Only one thread at a time may call this; no nesting.

@@ -16,6 +16,7 @@
 
 #include "fake_runner.h"
 #include "scheduler/scheduler.h"
+#include "utils/heartbeat.h"
 
 enum { WAIT_MS = 60000 };
 
@@ -243,12 +244,35 @@ static void test_idle_sleeps(void **state)
     assert_true(v.cpu_s < 0.25);
 }
 
+// With nothing to do it still gives signs of life, so that one that hangs can be told from it.
+static void test_idle_beats(void **state)
+{
+    (void)state;
+    served v;
+    msgl_heartbeat *life;
+    start(&v, true);
+    assert_int_equal(msgl__heartbeat_create(&life, NULL), 0);
+    v.cfg.heartbeat = life;
+    go(&v);
+    const struct timespec pause = {.tv_nsec = 50000000};
+    for (int round = 0; round < 2; round++) {
+        const uint64_t before = msgl__beats(life);
+        int waited = 0; // about 10 s at most
+        while (msgl__beats(life) == before && waited++ < 200) nanosleep(&pause, NULL);
+        assert_true(msgl__beats(life) > before);
+    }
+    post(&v, (msgl_msg){.type = MSGL_MSG_EXIT});
+    finish(&v);
+    msgl__heartbeat_destroy(life);
+}
+
 int main(void)
 {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(test_requests),   cmocka_unit_test(test_abort),
         cmocka_unit_test(test_front_dies), cmocka_unit_test(test_engine_failure),
         cmocka_unit_test(test_bad_config), cmocka_unit_test(test_idle_sleeps),
+        cmocka_unit_test(test_idle_beats),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }

@@ -67,7 +67,16 @@ static void answer(msgl_channel *ch, const msgl_msg_request *q)
     }
 }
 
-static int engine_main(msgl_channel *ch, void *ctx)
+// As a long prompt on a slow machine: signs of life for some seconds, and not a word.
+static void take_long(msgl_heartbeat *heartbeat)
+{
+    for (int i = 0; i < 80; i++) {
+        msgl__beat(heartbeat, MSGL_BEAT_COMPUTE);
+        usleep(50000);
+    }
+}
+
+static int engine_main(msgl_channel *ch, msgl_heartbeat *heartbeat, void *ctx)
 {
     const plan *p = ctx;
     tell(p->out, 'E', (int)getpid(), "");
@@ -82,8 +91,12 @@ static int engine_main(msgl_channel *ch, void *ctx)
     m.u.ready = (msgl_msg_ready){CONTEXT, 256, 1000, 16, VOCAB, "fa", "test"};
     (void)msgl__channel_send(ch, &m);
     if (p->how == ENDS_EARLY) return MSGL_EINTERNAL;
-    while (msgl__channel_recv(ch, -1, &m) == 1 && m.type != MSGL_MSG_EXIT) {
-        if (m.type == MSGL_MSG_REQUEST) answer(ch, &m.u.request);
+    int rc;
+    while ((rc = msgl__channel_recv(ch, 100, &m)) >= 0 && (rc == 0 || m.type != MSGL_MSG_EXIT)) {
+        msgl__beat(heartbeat, MSGL_BEAT_SCHEDULER);
+        if (rc == 0 || m.type != MSGL_MSG_REQUEST) continue;
+        if (m.u.request.ids[0] == 'l') take_long(heartbeat);
+        answer(ch, &m.u.request);
     }
     return 0;
 }
@@ -380,6 +393,52 @@ static void test_a_life_resets_the_count(void **state)
     finish(&r, false);
 }
 
+static int health(running *r, char body[128])
+{
+    response a = client_request(&r->client, "GET", "/health", NULL);
+    const int status = a.status;
+    (void)snprintf(body, 128, "%s", a.body);
+    response_free(&a);
+    return status;
+}
+
+// An engine that hangs is no healthy server; one that computes for long is.
+static void test_hung_engine(void **state)
+{
+    (void)state;
+    running r;
+    char body[128];
+    msgl_serve_config cfg = config();
+    cfg.front.max_silence_s = 2;
+    start_with(&r, ANSWERS, &cfg);
+    const int engine = expect_report(&r, 'E');
+    r.client.port = expect_report(&r, 'P');
+    const int fd = client_open(&r.client);
+    client_post(fd, "/v1/completions", "{\"prompt\":\"long\",\"max_tokens\":1}");
+    for (const double end = now_ms() + 3800; now_ms() < end; usleep(50000)) {
+        if (health(&r, body) != 200) fail_msg("while it computes: %s", body);
+    }
+    response a = client_read(fd);
+    assert_int_equal(a.status, 200);
+    response_free(&a);
+    close(fd);
+    kill(engine, SIGSTOP);
+    const double stopped = now_ms();
+    while (health(&r, body) == 200 && now_ms() - stopped < 30000) usleep(50000);
+    assert_non_null(strstr(body, "\"status\":\"engine does not respond\""));
+    assert_true(now_ms() - stopped >= 1000); // not at the first beat that is late
+    a = client_request(&r.client, "GET", "/get_server_info", NULL);
+    assert_int_equal(a.status, 503); // and does not wait for it
+    response_free(&a);
+    kill(engine, SIGCONT);
+    while (health(&r, body) != 200 && now_ms() - stopped < 60000) usleep(50000);
+    assert_string_equal(body, "{\"status\":\"ok\"}");
+    expect_answer(&r);
+    kill(r.pid, SIGTERM);
+    assert_int_equal(expect_report(&r, 'X'), 0);
+    finish(&r, false);
+}
+
 // With few descriptors, clients that take all they can get leave the one that a new engine needs.
 static void test_few_descriptors(void **state)
 {
@@ -462,11 +521,12 @@ static void test_supervisor_killed(void **state)
 int main(void)
 {
     const struct CMUnitTest tests[] = {
-        cmocka_unit_test(test_start_and_stop),  cmocka_unit_test(test_foreign_pages),
-        cmocka_unit_test(test_engine_killed),   cmocka_unit_test(test_failed_starts),
-        cmocka_unit_test(test_gives_up),        cmocka_unit_test(test_a_life_resets_the_count),
-        cmocka_unit_test(test_few_descriptors), cmocka_unit_test(test_stop_while_loading),
-        cmocka_unit_test(test_second_signal),   cmocka_unit_test(test_supervisor_killed),
+        cmocka_unit_test(test_start_and_stop),     cmocka_unit_test(test_foreign_pages),
+        cmocka_unit_test(test_engine_killed),      cmocka_unit_test(test_failed_starts),
+        cmocka_unit_test(test_gives_up),           cmocka_unit_test(test_a_life_resets_the_count),
+        cmocka_unit_test(test_hung_engine),        cmocka_unit_test(test_few_descriptors),
+        cmocka_unit_test(test_stop_while_loading), cmocka_unit_test(test_second_signal),
+        cmocka_unit_test(test_supervisor_killed),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }

@@ -153,9 +153,39 @@ static void cores_within_affinity(void **state)
     assert_int_equal(sched_setaffinity(0, sizeof old, &old), 0);
 }
 
+static void nothing(void *arg, int task, int worker)
+{
+    (void)arg, (void)task, (void)worker;
+}
+
+// The caller beats with each of its tasks: alone that is all of them.
+static void caller_beats(void **state)
+{
+    (void)state;
+    msgl_heartbeat *life;
+    assert_int_equal(msgl__heartbeat_create(&life, NULL), 0);
+    for (int threads = 1; threads <= 2; threads++) {
+        msgl_pool *p;
+        assert_int_equal(msgl__pool_create(threads, &p, NULL), 0);
+        msgl__pool_run(p, 100, nothing, NULL); // into no heart
+        msgl__pool_set_heartbeat(p, life);
+        uint64_t before = msgl__beats(life);
+        msgl__pool_run(p, 1, nothing, NULL);
+        assert_int_equal(msgl__beats(life) - before, 1);
+        before = msgl__beats(life);
+        // A run that the other thread takes alone is possible, hundreds in a row are not.
+        for (int i = 0; i < 300; i++) msgl__pool_run(p, 100, nothing, NULL);
+        const uint64_t beats = msgl__beats(life) - before;
+        assert_true(threads == 1 ? beats == 30000 : beats > 0 && beats <= 30000);
+        msgl__pool_destroy(p);
+    }
+    msgl__heartbeat_destroy(life);
+}
+
 int main(void)
 {
     const struct CMUnitTest tests[] = {
+        cmocka_unit_test(caller_beats),
         cmocka_unit_test(each_task_once),
         cmocka_unit_test(many_runs),
         cmocka_unit_test(caller_sleeps_for_slow_tasks),

@@ -1,0 +1,54 @@
+// SPDX-License-Identifier: Apache-2.0
+//
+// Signs of life of one process, in memory that another one looks at: counters that go on as long as
+// the work does. Each has one writer, so that a beat is one store without a lock, cheap enough for
+// every task of a long computation.
+#ifndef MSGL_UTILS_HEARTBEAT_H
+#define MSGL_UTILS_HEARTBEAT_H
+
+#include <stdatomic.h>
+#include <stddef.h>
+#include <stdint.h>
+#include <sys/mman.h>
+
+#include "core/err.h"
+
+typedef enum msgl_beater { MSGL_BEAT_SCHEDULER, MSGL_BEAT_COMPUTE, MSGL_NUM_BEATERS } msgl_beater;
+
+typedef struct msgl_heartbeat {
+    _Atomic uint64_t beats[MSGL_NUM_BEATERS];
+} msgl_heartbeat;
+
+// Shared with the processes that are forked from here on.
+static inline int msgl__heartbeat_create(msgl_heartbeat **out, msgl_err *err)
+{
+    void *p = mmap(NULL, sizeof **out, PROT_READ | PROT_WRITE, MAP_SHARED | MAP_ANONYMOUS, -1, 0);
+    if (p == MAP_FAILED) return msgl__err_set(err, MSGL_ENOMEM, "no memory to share");
+    *out = p; // zero
+    return 0;
+}
+
+static inline void msgl__heartbeat_destroy(msgl_heartbeat *h)
+{
+    if (h != NULL) munmap(h, sizeof *h);
+}
+
+// h NULL: nobody looks. Only one thread may beat as `who`.
+static inline void msgl__beat(msgl_heartbeat *h, msgl_beater who)
+{
+    if (h == NULL) return;
+    const uint64_t n = atomic_load_explicit(&h->beats[who], memory_order_relaxed);
+    atomic_store_explicit(&h->beats[who], n + 1, memory_order_relaxed);
+}
+
+// Differs from an earlier result when there was a beat between.
+static inline uint64_t msgl__beats(const msgl_heartbeat *h)
+{
+    uint64_t sum = 0;
+    for (int i = 0; i < MSGL_NUM_BEATERS; i++) {
+        sum += atomic_load_explicit(&h->beats[i], memory_order_relaxed);
+    }
+    return sum;
+}
+
+#endif
