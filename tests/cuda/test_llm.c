@@ -414,16 +414,16 @@ static const char *const QUESTIONS[] = {
 enum { NUM_QUESTIONS = sizeof QUESTIONS / sizeof QUESTIONS[0] };
 
 // What question i asks for besides a temperature.
-enum { PLAIN, VARIED, FILTERED, PENALIZED };
+enum { PLAIN, VARIED, FILTERED, PENALIZED, PENALIZED_GREEDY };
 
 static void vary(msgl_params *p, int i, int how)
 {
     if (how == PLAIN) return;
     p->seed = (uint64_t)i;
-    p->temperature = i % 3 == 0 ? 0 : 0.4f + 0.1f * (float)i;
+    p->temperature = i % 3 == 0 || how == PENALIZED_GREEDY ? 0 : 0.4f + 0.1f * (float)i;
     p->max_tokens = 20 + 7 * i; // they end one after the other: every number of requests
     if (how == VARIED) return;
-    if (how == PENALIZED) {
+    if (how == PENALIZED || how == PENALIZED_GREEDY) {
         static const msgl_bias bias[] = {{5000, 2}, {275, -3}, {11, 1.5f}};
         if (i % 4 == 1) p->repetition_penalty = 1.3f;
         if (i % 4 >= 2) p->frequency_penalty = 0.9f, p->presence_penalty = -0.3f;
@@ -537,6 +537,10 @@ static void test_demo(const char *device, int quick)
     o.device = device;
     ask_all(&o, 0, 0, PLAIN, g_got);
     expect_same("demo, float32: the CPU's answers", cpu, g_got);
+    ask_all(&o, 0, 0, PENALIZED_GREEDY, g_got);
+    o.device = "cpu";
+    ask_all(&o, 0, 0, PENALIZED_GREEDY, cpu);
+    expect_same("demo, float32: the CPU's, bias and penalties", cpu, g_got);
     test_mixtures(device, VARIED, "temperatures and seeds");
     test_mixtures(device, FILTERED, "filters and log-probabilities");
     test_mixtures(device, PENALIZED, "bias and penalties");

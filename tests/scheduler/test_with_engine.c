@@ -35,6 +35,7 @@ typedef struct setting {
     int32_t page_size, max_prefill, max_running, num_pages;
     msgl_cache_type cache;
     bool overlap, one_by_one, no_penalties;
+    bool long_answers; // longer than answers were before
 } setting;
 
 static msgl_req_extra *g_bias;
@@ -160,14 +161,34 @@ static void close_server(server *o)
     msgl__engine_destroy(o->e);
 }
 
-static void run(const setting *v, answer *answers)
+// Answers of one token each, so that the scheduler expects no longer ones.
+static void expect_short_answers(server *o, answer *answers)
+{
+    const int32_t id = 3;
+    for (int i = 0; i < 80; i++) {
+        msgl_msg_request r = {.uid = 0, .num_ids = 1, .ids = &id};
+        r.sampling = msgl__sampling_params_default();
+        r.sampling.max_tokens = 1;
+        msgl__scheduler_add(o->s, &r);
+        work(o->s);
+        memset(&answers[0], 0, sizeof answers[0]);
+    }
+}
+
+// How many requests were sent back to the queue.
+static uint64_t run(const setting *v, answer *answers)
 {
     server o;
     open_server(&o, v, answers);
+    if (v->long_answers) expect_short_answers(&o, answers);
     for (int i = 0; i < REQUESTS; i++) {
         int32_t ids[MAX_LEN];
         msgl_msg_request r;
         make_request(i, ids, &r);
+        if (v->long_answers) {
+            r.sampling.max_tokens = 60;
+            r.sampling.ignore_eos = true;
+        }
         if (v->no_penalties) {
             r.extra = NULL;
             r.sampling.repetition_penalty = 1;
@@ -177,7 +198,10 @@ static void run(const setting *v, answer *answers)
         if (v->one_by_one) work(o.s);
     }
     work(o.s);
+    msgl_msg_stats st;
+    msgl__scheduler_stats(o.s, &st);
     close_server(&o);
+    return st.requests_retracted;
 }
 
 static const setting alone = {.attention = "fa",
@@ -197,13 +221,15 @@ static bool same_row(const msgl_token_logprobs *a, const msgl_token_logprobs *b)
            memcmp(a->top_logprobs, b->top_logprobs, n * sizeof a->top_logprobs[0]) == 0;
 }
 
-static void compare(const setting *v)
+static uint64_t compare(const setting *v)
 {
     answer *expected = calloc(REQUESTS, sizeof *expected), *got = calloc(REQUESTS, sizeof *got);
     assert_non_null(expected);
     assert_non_null(got);
-    run(&alone, expected);
-    run(v, got);
+    setting one = alone;
+    one.long_answers = v->long_answers;
+    (void)run(&one, expected);
+    const uint64_t sent_back = run(v, got);
     int hits = 0;
     for (int i = 0; i < REQUESTS; i++) {
         assert_int_equal(got[i].num_tokens, expected[i].num_tokens);
@@ -218,6 +244,7 @@ static void compare(const setting *v)
     assert_int_equal(hits > 0, v->cache == MSGL_CACHE_RADIX);
     free(expected);
     free(got);
+    return sent_back;
 }
 
 static void test_batch_of_32(void **state)
@@ -259,6 +286,22 @@ static void test_small_chunks_and_a_tight_pool(void **state)
     v.overlap = false;
     v.max_prefill = 33;
     compare(&v);
+}
+
+// Requests that go back to the queue continue with the counts and the bias that they had.
+static void test_sent_back(void **state)
+{
+    (void)state;
+    setting v = alone;
+    v.cache = MSGL_CACHE_RADIX;
+    v.max_running = 6;
+    v.num_pages = 220;
+    v.one_by_one = false;
+    v.long_answers = true;
+    for (int overlap = 0; overlap < 2; overlap++) {
+        v.overlap = overlap;
+        assert_true(compare(&v) > 2);
+    }
 }
 
 static void test_page_64(void **state)
@@ -364,6 +407,7 @@ int main(void)
         cmocka_unit_test(test_batch_of_32),
         cmocka_unit_test(test_overlap_and_prefix_hits),
         cmocka_unit_test(test_small_chunks_and_a_tight_pool),
+        cmocka_unit_test(test_sent_back),
         cmocka_unit_test(test_page_64),
         cmocka_unit_test(test_penalties_of_others),
         cmocka_unit_test(test_no_heap_per_decode_step),
