@@ -160,6 +160,7 @@ static int dump_number(dumper *d, const msgl_jval *v, bool untrusted)
 {
     char text[MSGL_JFLOAT_MAX];
     size_t n;
+    MSGL_JTRY(msgl__jctx_number(d->c, v));
     if (v->type == MSGL_J_INT) {
         n = (size_t)snprintf(text, sizeof text, "%lld", (long long)v->as.i);
     } else if (isnan(v->as.f)) {

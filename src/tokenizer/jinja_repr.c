@@ -167,6 +167,7 @@ static int add_scalar_repr(msgl_jbuf *b, const msgl_jval *v, bool untrusted)
 {
     char text[MSGL_JFLOAT_MAX];
     const char *word = text;
+    MSGL_JTRY(msgl__jctx_number(b->c, v));
     switch (v->type) {
     case MSGL_J_UNSET:
     case MSGL_J_UNDEF: word = "Undefined"; break;

@@ -77,6 +77,13 @@ int msgl__jctx_chars(msgl_jctx *c, size_t n)
     return msgl__jctx_steps(c, n >> 2);
 }
 
+int msgl__jctx_number(msgl_jctx *c, const msgl_jval *v)
+{
+    return v->type == MSGL_J_FLOAT ? msgl__jctx_steps(c, 8)
+           : v->type == MSGL_J_INT ? msgl__jctx_steps(c, 1)
+                                   : 0;
+}
+
 int msgl__jctx_enter(msgl_jctx *c)
 {
     if (c->depth >= c->max_depth) {
