@@ -25,8 +25,10 @@ typedef struct choice {
     gen *owner;
     uint64_t uid;     // 0: not in the engine
     bool waiting;     // in the engine, no event yet
+    int32_t prompt;   // tokens
     uint64_t sent_ns; // when it was handed to the engine
-    int32_t tokens;   // that the engine may keep for it: prompt and answer
+    int32_t tokens;   // that the engine is expected to keep for it: prompt and answer
+    int32_t most;     // that it may have
     int32_t to_start; // prompt tokens that the engine has to compute for it
     int64_t ahead;    // of its request, its own included, when it was handed over
 } choice;
@@ -93,7 +95,8 @@ struct msgl_front {
     msgl_budget budget; // of memory, for everything that requests hold
     gen *turn;          // ring of those with choices that wait for their turn; the next one
     int in_engine;      // choices
-    int64_t tokens;     // that the engine may keep for them
+    int64_t tokens;     // that the engine is expected to keep for them
+    int32_t answer_len; // of answers so far, smoothed, in 1/16 tokens
     int64_t start_max;  // prompt tokens of one request that may be in the engine and not started
     msgl_strbuf out;    // scratch of one answer
     uint64_t id_base, next_id;
@@ -120,6 +123,7 @@ void msgl__turn_leave(msgl_front *f, gen *g); // not in the ring: nothing happen
 // The choice was handed to the engine; had its first event; left the engine.
 void msgl__turn_sent(msgl_front *f, choice *c);
 void msgl__turn_started(msgl_front *f, choice *c);
+void msgl__turn_grown(msgl_front *f, choice *c); // and any later event
 void msgl__turn_left(msgl_front *f, choice *c);
 // The request whose next choice the engine may have now, moved to the end of the ring, or NULL.
 gen *msgl__turn_next(msgl_front *f);

@@ -289,7 +289,7 @@ static int choice_start(msgl_front *f, gen *g)
                                      .sampling = req->sampling,
                                      .extra = req->extra};
     m.u.request.sampling.seed += (uint64_t)copy;
-    m.u.request.sampling.max_tokens = c->tokens - (int32_t)ids->len;
+    m.u.request.sampling.max_tokens = c->most - c->prompt;
     if (copy > 0 && shares_prompt(req)) m.u.request.sampling.prompt_logprobs = -1;
     return msgl__front_post(f, &m);
 }
@@ -320,7 +320,8 @@ static int gen_choices(msgl_front *f, gen *g, int n)
         const int32_t ids = (int32_t)g->job->ids[i / req->n].len;
         const int32_t rest = f->engine.max_seq_len - ids;
         c->owner = g;
-        c->tokens = ids + (req->max_tokens > 0 ? req->max_tokens : rest);
+        c->prompt = ids;
+        c->most = ids + (req->max_tokens > 0 && req->max_tokens < rest ? req->max_tokens : rest);
         c->to_start = i % req->n == 0 || ids < SHARED_TO_START ? ids : SHARED_TO_START;
     }
     return 0;
@@ -533,6 +534,7 @@ static void token_event(msgl_front *f, const msgl_token_event *e)
         gen_fail_status(f, g, rc);
         return;
     }
+    msgl__turn_grown(f, c);
     const int memory = choice_claim(g, c);
     if (memory != 0) {
         gen_fail_memory(f, g, memory);

@@ -296,7 +296,7 @@ static int parse_head(msgl_http_parser *p)
     if (f.have_length && p->body_left > p->limits.max_body) {
         return bad(p, 413, "The body is too large.");
     }
-    const size_t body = (size_t)p->body_left;
+    const size_t body = (size_t)p->body_left + 1;
     const int rc = msgl__budget_fits(p->limits.budget, body_use(body), body);
     if (rc != 0) return bad_claim(p, rc);
     p->state = p->chunked ? S_CHUNK_SIZE : p->body_left > 0 ? S_BODY : S_DONE;
@@ -385,15 +385,24 @@ static int trailer(msgl_http_parser *p, char c)
     return 0;
 }
 
-// Claims memory for n more bytes, and takes it.
+// Claims memory for n more bytes, and takes it: twice what there is, so that it is not moved often,
+// unless that is more than the whole body or than there is to claim.
 static int body_reserve(msgl_http_parser *p, size_t n)
 {
     const size_t need = p->body.len + n + 1;
     if (need <= p->body.cap) return 0;
-    const size_t cap = need < 2 * p->body.cap ? 2 * p->body.cap : need;
-    const int rc = msgl__claim_set(&p->claim, body_use(cap), cap);
+    const size_t rest = p->chunked ? p->limits.max_body - p->body.len : (size_t)p->body_left;
+    const size_t whole = p->body.len + rest + 1;
+    size_t cap = need < 2 * p->body.cap ? 2 * p->body.cap : need;
+    if (cap > whole) cap = whole;
+    int rc = msgl__claim_set(&p->claim, body_use(cap), cap);
+    if (rc != 0 && cap > need) {
+        cap = need;
+        rc = msgl__claim_set(&p->claim, body_use(cap), cap);
+    }
     if (rc != 0) return bad_claim(p, rc);
-    return msgl__strbuf_reserve(&p->body, n) == 0 ? 0 : bad(p, 500, "Out of memory.");
+    rc = msgl__strbuf_reserve_exact(&p->body, cap - 1 - p->body.len);
+    return rc == 0 ? 0 : bad(p, 500, "Out of memory.");
 }
 
 static int feed_body(msgl_http_parser *p, const char *data, size_t len, size_t *used)

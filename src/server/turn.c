@@ -7,6 +7,8 @@
 // A request that has nothing in the engine only waits for its turn. One that has leaves room for
 // others: of rows and of tokens it may hold seven times what is left after it took, so that one
 // request gets 7/8 of the engine, two get 7/15 each, and there is something left for the next one.
+// An answer counts as four times the usual length (or max_tokens), and more when it gets longer:
+// max_tokens alone is mostly the rest of the context, which next to no answer needs.
 // And the prompts that others then find before theirs stay short: as many tokens as were started
 // in half a second (docs/decisions/010).
 #include "server/front_impl.h"
@@ -17,6 +19,7 @@ enum {
     START_NS = 500 * 1000 * 1000,
     START_MIN = 64, // of start_max
     START_MAX = 16384,
+    ANSWER_MIN = 256, // tokens that an answer counts as at least, if it may have them
 };
 
 void msgl__turn_join(msgl_front *f, gen *g)
@@ -42,9 +45,17 @@ void msgl__turn_leave(msgl_front *f, gen *g)
     if (f->turn == g) f->turn = g->turn_next == g ? NULL : g->turn_next;
 }
 
+static int32_t expected(const msgl_front *f, const choice *c)
+{
+    const int64_t usual = 4 * (int64_t)f->answer_len / 16;
+    const int64_t n = c->prompt + (usual > ANSWER_MIN ? usual : ANSWER_MIN);
+    return n < c->most ? (int32_t)n : c->most;
+}
+
 void msgl__turn_sent(msgl_front *f, choice *c)
 {
     gen *g = c->owner;
+    c->tokens = expected(f, c);
     f->in_engine++;
     g->in_engine++;
     f->tokens += c->tokens;
@@ -66,9 +77,22 @@ void msgl__turn_started(msgl_front *f, choice *c)
     c->to_start = 0;
 }
 
+void msgl__turn_grown(msgl_front *f, choice *c)
+{
+    const int32_t now = c->prompt + c->seq.completion_tokens;
+    if (now <= c->tokens) return;
+    const int32_t more = c->most - c->tokens < now / 2 ? c->most - c->tokens : now / 2;
+    c->tokens += more;
+    c->owner->tokens += more;
+    f->tokens += more;
+}
+
 void msgl__turn_left(msgl_front *f, choice *c)
 {
     gen *g = c->owner;
+    if (c->seq.finish != NULL) {
+        f->answer_len += (16 * c->seq.completion_tokens - f->answer_len) / 16;
+    }
     f->in_engine--;
     g->in_engine--;
     f->tokens -= c->tokens;
@@ -90,8 +114,9 @@ static bool may_take(const msgl_front *f, const gen *g)
     if (g->in_engine == 0) return true;
     const int64_t rows = f->engine.max_running - f->in_engine - 1;
     const int64_t all = (int64_t)f->engine.num_pages * f->engine.page_size;
-    const int64_t tokens = all - f->tokens - c->tokens;
-    return g->in_engine + 1 <= SHARE * rows && g->tokens + c->tokens <= SHARE * tokens &&
+    const int32_t more = expected(f, c);
+    const int64_t tokens = all - f->tokens - more;
+    return g->in_engine + 1 <= SHARE * rows && g->tokens + more <= SHARE * tokens &&
            g->to_start + c->to_start <= f->start_max;
 }
 

@@ -18,19 +18,28 @@ void msgl__strbuf_free(msgl_strbuf *b)
     msgl__strbuf_init(b, b->max);
 }
 
-int msgl__strbuf_reserve(msgl_strbuf *b, size_t extra)
+static int grow(msgl_strbuf *b, size_t extra, size_t least)
 {
     if (extra > b->max - b->len) return MSGL_ELIMIT;
     const size_t need = b->len + extra + 1;
     if (need <= b->cap) return 0;
-    size_t cap = b->cap < 64 ? 64 : b->cap * 2;
-    if (cap < need) cap = need;
+    const size_t cap = need < least ? least : need;
     char *p = msgl__realloc(b->data, cap);
     if (p == NULL) return MSGL_ENOMEM;
     if (b->data == NULL) p[0] = '\0';
     b->data = p;
     b->cap = cap;
     return 0;
+}
+
+int msgl__strbuf_reserve(msgl_strbuf *b, size_t extra)
+{
+    return grow(b, extra, b->cap < 64 ? 64 : b->cap * 2);
+}
+
+int msgl__strbuf_reserve_exact(msgl_strbuf *b, size_t extra)
+{
+    return grow(b, extra, 0);
 }
 
 int msgl__strbuf_add(msgl_strbuf *b, const void *data, size_t len)

@@ -22,6 +22,8 @@ static inline void msgl__strbuf_clear(msgl_strbuf *b)
 }
 // Each returns 0, MSGL_ELIMIT (would pass max) or MSGL_ENOMEM; the buffer is unchanged on failure.
 int msgl__strbuf_reserve(msgl_strbuf *b, size_t extra);
+// The same without room for what comes later: cap becomes len + extra + 1 where it was less.
+int msgl__strbuf_reserve_exact(msgl_strbuf *b, size_t extra);
 int msgl__strbuf_add(msgl_strbuf *b, const void *data, size_t len);
 int msgl__strbuf_addc(msgl_strbuf *b, char c);
 int msgl__strbuf_adds(msgl_strbuf *b, const char *s);

@@ -228,12 +228,66 @@ static void test_tiny_chunks(void **state)
     msgl__http_parser_free(&p);
 }
 
+// Bodies are claimed before they are stored: half of the budget for large ones, three quarters for
+// small ones, a quarter for one; all of it is back afterwards.
+static void test_budget(void **state)
+{
+    (void)state;
+    enum { MIB = 1 << 20 };
+    static const struct {
+        int others; // bytes that others hold
+        size_t body;
+        int status; // 0: taken
+    } cases[] = {
+        {0, 1900000, 0},      {0, 2 * MIB - 1, 0},
+        {0, 2 * MIB, 413},    {4 * MIB, 100000, 429},
+        {4 * MIB, 50000, 0},  {6 * MIB - 40000, 30000, 0},
+        {6 * MIB, 1000, 429}, {4 * MIB - 99999, 100000, 429},
+    };
+    char *body = msgl__malloc(3 * MIB);
+    memset(body, 'a', 3 * MIB);
+    for (size_t i = 0; i < sizeof cases / sizeof cases[0]; i++) {
+        for (int chunked = 0; chunked < 2; chunked++) {
+            msgl_budget budget;
+            msgl__budget_init(&budget, 8 * MIB);
+            msgl_claim others = {.budget = &budget};
+            msgl__claim_count(&others, (size_t)cases[i].others);
+            msgl_http_limits limits = msgl__http_limits_default();
+            limits.budget = &budget;
+            msgl_http_parser p;
+            msgl__http_parser_init(&p, &limits);
+            char head[200];
+            const int n = snprintf(head, sizeof head,
+                                   chunked ? "POST / HTTP/1.1\r\n" H
+                                             "Transfer-Encoding: chunked\r\n\r\n%zx\r\n"
+                                           : "POST / HTTP/1.1\r\n" H "Content-Length: %zu\r\n\r\n",
+                                   cases[i].body);
+            size_t used;
+            msgl_http_event e = msgl__http_parse(&p, head, (size_t)n, &used);
+            for (size_t at = 0; e == MSGL_HTTP_MORE && at < cases[i].body;) {
+                const size_t left = cases[i].body - at;
+                e = msgl__http_parse(&p, body, left < 60000 ? left : 60000, &used);
+                at += used;
+                assert_true(atomic_load(&budget.used) >= (size_t)cases[i].others + p.body.cap);
+            }
+            if (chunked && e == MSGL_HTTP_MORE) e = msgl__http_parse(&p, "\r\n0\r\n\r\n", 7, &used);
+            if (e != (cases[i].status == 0 ? MSGL_HTTP_DONE : MSGL_HTTP_BAD) ||
+                p.status != cases[i].status) {
+                fail_msg("%zu chunked %d: event %d, status %d", i, chunked, (int)e, p.status);
+            }
+            msgl__http_parser_free(&p);
+            assert_int_equal(atomic_load(&budget.used), cases[i].others);
+        }
+    }
+    msgl__free(body);
+}
+
 int main(void)
 {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(test_good),        cmocka_unit_test(test_bad),
         cmocka_unit_test(test_bad_chunks),  cmocka_unit_test(test_limits),
-        cmocka_unit_test(test_tiny_chunks),
+        cmocka_unit_test(test_tiny_chunks), cmocka_unit_test(test_budget),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }
