@@ -24,7 +24,7 @@ typedef struct msgl_scheduler_config {
     bool prefill_first; // batch jobs: prompts before answers, never cut short for a stream's sake
     int32_t num_eos;
     int32_t eos_ids[8];
-    msgl_page_table *page_table; // borrowed; the scheduler writes it
+    msgl_page_table *page_table;      // borrowed; the scheduler writes it
     struct msgl_heartbeat *heartbeat; // of msgl__scheduler_serve; NULL: nobody looks
 } msgl_scheduler_config;
 

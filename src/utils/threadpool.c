@@ -47,7 +47,7 @@ struct msgl_pool {
     atomic_bool caller_sleeps;
     MSGL_ALIGNED(64) int num_threads;
     msgl_heartbeat *heartbeat; // the caller's, NULL: none
-    worker workers[]; // num_threads - 1
+    worker workers[];          // num_threads - 1
 };
 
 static void futex_wait(atomic_uint *word, unsigned expected)

@@ -67,10 +67,19 @@ expect "bench serve, it does not start" 1 "the server did not start" "$minisgl" 
 expect "bench serve, no list" 2 "as in 1,8,16" "$minisgl" bench serve --model "$model" --concurrency 8,
 expect "bench of nothing" 2 "allowed: step" "$minisgl" bench nothing
 expect "one answer" 0 "85" "$minisgl" run --model "$model" --chat --temperature 0 --prompt "What is 27 + 58?"
-expect "backends agree" 0 "85" "$minisgl" run --model "$model" --chat --temperature 0 --attn fi,torch_native \
-    --page-size 16 --prompt "What is 27 + 58?"
-expect "override of one half" 0 "85" "$minisgl" run --model "$model" --chat --temperature 0 \
-    --decode-attention-backend trtllm --prompt "What is 27 + 58?"
+# The same ids whatever computes the attention.
+answer() { # FILE OPTIONS...
+    to=$1
+    shift
+    "$minisgl" run --model "$model" --chat --temperature 0 --prompt "What is 27 + 58?" --prompt "Hello" \
+        --output "$dir/$to" "$@" 2>"$dir/log" || cat "$dir/log"
+}
+answer fa.jsonl --attn fa
+expect "an answer with its ids" 0 '85.*"token_ids":\[[0-9]' cat "$dir/fa.jsonl"
+answer mixed.jsonl --attn fi,torch_native --page-size 16
+same "backends agree" "$dir/fa.jsonl" "$dir/mixed.jsonl"
+answer half.jsonl --decode-attention-backend trtllm
+same "override of one half" "$dir/fa.jsonl" "$dir/half.jsonl"
 expect "stop string" 0 '"finish_reason":"stop"' "$minisgl" run --model "$model" --chat --temperature 0 \
     --stop "5" --prompt "What is 27 + 58?"
 # The model's own repetition penalty counts where the request has none.
