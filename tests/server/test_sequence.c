@@ -7,8 +7,11 @@
 #include <stdarg.h>
 #include <stddef.h>
 #include <stdint.h>
+#include <pthread.h>
 #include <stdio.h>
+#include <stdlib.h>
 #include <string.h>
+#include <unistd.h>
 
 #include <cmocka.h>
 
@@ -214,6 +217,21 @@ static void test_out_of_memory(void **state)
     text_close(&t);
 }
 
+static msgl_job *new_job(msgl_api_kind kind, const char *body)
+{
+    msgl_job *j = msgl__calloc(1, sizeof *j);
+    assert_non_null(j);
+    j->kind = kind;
+    j->config = (msgl_api_config){.model_name = "m",
+                                  .model_path = "/m",
+                                  .defaults = msgl__sampling_params_default(),
+                                  .vocab_size = VOCAB};
+    j->max_seq_len = CONTEXT;
+    msgl__strbuf_init(&j->body, 1 << 20);
+    assert_int_equal(msgl__strbuf_adds(&j->body, body), 0);
+    return j;
+}
+
 // The same for all that happens before the engine: parsing, rendering, encoding.
 static void test_job_out_of_memory(void **state)
 {
@@ -233,16 +251,7 @@ static void test_job_out_of_memory(void **state)
         bool reached_end = false;
         for (uint64_t nth = 1; !reached_end; nth++) {
             assert_true(nth < 10000);
-            msgl_job *j = msgl__calloc(1, sizeof *j);
-            assert_non_null(j);
-            j->kind = jobs[k].kind;
-            j->config = (msgl_api_config){.model_name = "m",
-                                          .model_path = "/m",
-                                          .defaults = msgl__sampling_params_default(),
-                                          .vocab_size = VOCAB};
-            j->max_seq_len = CONTEXT;
-            msgl__strbuf_init(&j->body, 1 << 20);
-            assert_int_equal(msgl__strbuf_adds(&j->body, jobs[k].body), 0);
+            msgl_job *j = new_job(jobs[k].kind, jobs[k].body);
             msgl__mem_fail_from(nth);
             msgl__job_run(j, t.tokenizer, t.templates);
             msgl__mem_fail_from(0);
@@ -254,12 +263,51 @@ static void test_job_out_of_memory(void **state)
     text_close(&t);
 }
 
+static void *cancel_soon(void *job)
+{
+    usleep(20000);
+    atomic_store(&((msgl_job *)job)->cancelled, true);
+    return NULL;
+}
+
+// A worker does not finish the rendering of a slow template for a client that has left.
+static void test_job_cancelled(void **state)
+{
+    (void)state;
+    text_fixture t;
+    text_open(&t);
+    msgl__chat_templates_free(t.templates);
+    char dir[] = "/tmp/msgl-test-XXXXXX", path[64];
+    assert_non_null(mkdtemp(dir));
+    snprintf(path, sizeof path, "%s/chat_template.jinja", dir);
+    FILE *f = fopen(path, "w");
+    assert_non_null(f);
+    fputs("{% for i in range(10**5) %}{% for j in range(10**5) %}{% endfor %}{% endfor %}", f);
+    fclose(f);
+    msgl_err err = {0};
+    if (msgl__chat_templates_load(dir, &t.templates, &err) != 0) fail_msg("%s", err.text);
+    unlink(path);
+    rmdir(dir);
+    msgl_job *j = new_job(MSGL_API_CHAT, "{\"messages\":[{\"role\":\"user\",\"content\":\"a\"}]}");
+    pthread_t thread;
+    assert_int_equal(pthread_create(&thread, NULL, cancel_soon, j), 0);
+    msgl__job_run(j, t.tokenizer, t.templates);
+    // Not by the end of its budget; on a busy machine it may not even have begun.
+    if (j->rc != MSGL_EABORTED && strstr(j->error.message, "cancelled") == NULL) {
+        fail_msg("%d %s", j->rc, j->error.message);
+    }
+    pthread_join(thread, NULL);
+    msgl__job_free(j);
+    text_close(&t);
+}
+
 int main(void)
 {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(test_stop_strings),  cmocka_unit_test(test_utf8),
         cmocka_unit_test(test_no_output),     cmocka_unit_test(test_sse_round_trip),
         cmocka_unit_test(test_out_of_memory), cmocka_unit_test(test_job_out_of_memory),
+        cmocka_unit_test(test_job_cancelled),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }
