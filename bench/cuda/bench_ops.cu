@@ -12,12 +12,16 @@
 #define MEMORY_BYTES_PER_US 4.2e6
 #define SETS_BYTES (400u << 20)
 
+enum { SAMPLE_TOKENS = 8193 };
+
 struct bench_case {
     int rows, sets;
     char *in[CALLS], *out[CALLS]; // per set
     float *weight;
     msgl_rope_call rope;
     msgl_sample_row *sample_rows;
+    int32_t *pool; // of tokens, [rows, SAMPLE_TOKENS]; the last one is the chosen one
+    float *saved;
     int vocab, dim, experts, top_k;
     bool any_random, any_filter;
     int32_t *ints[4];
@@ -125,6 +129,7 @@ static void run_sample(bench_exec *e, const bench_case *c, int set)
     s.logits = (float *)c->in[set], s.ld = c->vocab, s.num_rows = c->rows, s.vocab = c->vocab;
     s.rows = c->sample_rows, s.any_random = c->any_random, s.any_filter = c->any_filter;
     s.tokens = (int32_t *)c->out[set], s.status = s.tokens + c->rows;
+    s.pool = c->pool, s.pool_index = c->ints[0], s.saved = c->saved;
     msgl__cuda_sample(&e->x, &s);
 }
 static void run_logprobs(bench_exec *e, const bench_case *c, int set)
@@ -222,23 +227,44 @@ static void bench_sample(bench_exec *e, int rows)
         const char *name;
         float temperature, top_p, min_p;
         int top_k;
+        float repetition, frequency; // with a prompt and an answer of so many tokens
+        int prompt, answer;
     } kinds[] = {{"greedy", 0, 1, 0, 0},
                  {"temperature", 0.6f, 1, 0, 0},
                  {"top_k 50", 0.6f, 1, 0, 50},
                  {"top_p 0.9", 0.6f, 0.9f, 0, 0},
                  {"top_k 20, top_p 0.95", 0.6f, 0.95f, 0, 20},
                  {"top_p 0.9, T 1.5", 1.5f, 0.9f, 0, 0},
-                 {"min_p 0.05", 0.6f, 1, 0.05f, 0}};
+                 {"min_p 0.05", 0.6f, 1, 0.05f, 0},
+                 {"repetition, 1k tokens", 0.6f, 1, 0, 0, 1.05f, 0, 768, 256},
+                 {"repetition, 8k tokens", 0.6f, 1, 0, 0, 1.05f, 0, 7168, 1024},
+                 {"frequency, 1k tokens", 0.6f, 1, 0, 0, 1, 0.5f, 0, 1024}};
     msgl_sample_row *p = (msgl_sample_row *)calloc(rows, sizeof *p);
     CUDA_OK(cudaMalloc((void **)&c.sample_rows, rows * sizeof *p));
+    const size_t places = (size_t)rows * SAMPLE_TOKENS;
+    int32_t *pool = (int32_t *)malloc(places * sizeof *pool);
+    for (size_t i = 0; i < places; i++) pool[i] = (int32_t)(i * 2654435761u % c.vocab);
+    CUDA_OK(cudaMalloc((void **)&c.pool, places * sizeof *pool));
+    CUDA_OK(cudaMalloc((void **)&c.saved, places * sizeof *c.saved));
+    CUDA_OK(cudaMemcpy(c.pool, pool, places * sizeof *pool, cudaMemcpyHostToDevice));
+    for (int r = 0; r < rows; r++) pool[r] = (r + 1) * SAMPLE_TOKENS - 1;
+    CUDA_OK(cudaMalloc((void **)&c.ints[0], rows * sizeof *pool));
+    CUDA_OK(cudaMemcpy(c.ints[0], pool, rows * sizeof *pool, cudaMemcpyHostToDevice));
     for (size_t k = 0; k < sizeof kinds / sizeof *kinds; k++) {
         for (int r = 0; r < rows; r++) {
+            p[r] = msgl_sample_row{};
             p[r].temperature = kinds[k].temperature, p[r].top_p = kinds[k].top_p;
             p[r].min_p = kinds[k].min_p, p[r].top_k = kinds[k].top_k;
             p[r].seed = r + 1, p[r].position = r;
+            if (kinds[k].answer == 0) continue;
+            p[r].adjusts = true, p[r].tokens = r * SAMPLE_TOKENS;
+            p[r].repetition = kinds[k].repetition, p[r].frequency = kinds[k].frequency;
+            p[r].prompt_len = kinds[k].prompt;
+            p[r].position = kinds[k].prompt + kinds[k].answer;
         }
         CUDA_OK(cudaMemcpy(c.sample_rows, p, rows * sizeof *p, cudaMemcpyHostToDevice));
-        c.any_random = k > 0, c.any_filter = k > 1;
+        c.any_random = k > 0;
+        c.any_filter = kinds[k].top_k > 0 || kinds[k].top_p < 1 || kinds[k].min_p > 0;
         report("sample", kinds[k].name, rows, bytes, graph_us(e, &c, run_sample));
     }
     msgl_token_logprobs *lp = (msgl_token_logprobs *)calloc(rows, sizeof *lp);
@@ -249,7 +275,10 @@ static void bench_sample(bench_exec *e, int rows)
     release(&c);
     CUDA_OK(cudaFree(c.floats));
     CUDA_OK(cudaFree(c.sample_rows));
-    free(p), free(lp);
+    CUDA_OK(cudaFree(c.pool));
+    CUDA_OK(cudaFree(c.ints[0]));
+    CUDA_OK(cudaFree(c.saved));
+    free(p), free(lp), free(pool);
 }
 
 static void bench_moe(bench_exec *e, int rows)

@@ -24,6 +24,7 @@
 
 #include "core/attributes.h"
 #include "core/mem.h"
+#include "utils/heartbeat.h"
 #include "utils/clock.h"
 
 enum { MAX_THREADS = 1024, SPIN_NS = 20000, SPINS_PER_CLOCK = 16 };

@@ -8,8 +8,8 @@
 #define MSGL_UTILS_THREADPOOL_H
 
 #include "core/err.h"
-#include "utils/heartbeat.h"
 
+typedef struct msgl_heartbeat msgl_heartbeat; // utils/heartbeat.h, whose atomics CUDA cannot read
 typedef struct msgl_pool msgl_pool;
 
 // num_threads >= 1, the caller included. MSGL_EINVAL, MSGL_ENOMEM, MSGL_EINTERNAL (thread

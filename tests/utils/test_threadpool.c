@@ -14,6 +14,7 @@
 #include <time.h>
 
 #include "core/mem.h"
+#include "utils/heartbeat.h"
 #include "utils/threadpool.h"
 
 enum { MAX_TASKS = 300 };
