@@ -282,7 +282,7 @@ static int draw_offsets(int tokens, int32_t *offsets)
 
 static void bench_grouped(bench *b, const char *name, int n, int k, bool gated)
 {
-    static const int TOKENS[] = {1, 8, 16, 32, 64, 128, 256, 1024, 4096};
+    static const int TOKENS[] = {1, 8, 16, 32, 64, 128, 256, 512, 1024, 4096, 8192};
     static grouped_sets sets;
     printf("%-18s", name);
     for (size_t j = 0; j < sizeof TOKENS / sizeof TOKENS[0]; j++) {
@@ -323,11 +323,12 @@ int main(int argc, char **argv)
 {
     static bench b;
     (void)setvbuf(stdout, NULL, _IOLBF, 0);
-    bool quick = false, tune = true, proposals = false;
+    bool quick = false, tune = true, proposals = false, grouped = false;
     const char *cache = NULL;
     char **one = NULL;
     for (int i = 1; i < argc; i++) {
         quick |= strcmp(argv[i], "--quick") == 0;
+        grouped |= strcmp(argv[i], "--grouped") == 0;     // nothing else
         proposals |= strcmp(argv[i], "--proposals") == 0; // the library's, before tuning
         tune &= strcmp(argv[i], "--no-tune") != 0;
         if (strcmp(argv[i], "--one") == 0 && i + 5 < argc) one = argv + i + 1;
@@ -367,7 +368,7 @@ int main(int argc, char **argv)
         check(&b, "one");
         return 0;
     }
-    for (int round = proposals ? 0 : 1; round < 2; round++) {
+    for (int round = proposals ? 0 : 1; round < 2 && !grouped; round++) {
         if (round == 1 && tune) {
             tune_model(&b, "0.6B", SMALL, 5);
             tune_model(&b, "14B", LARGE, 5);
@@ -377,7 +378,7 @@ int main(int argc, char **argv)
         bench_model(&b, "0.6B", SMALL, 9, norm, quick || round == 0);
         bench_model(&b, "14B", LARGE, 9, norm, quick || round == 0);
     }
-    for (int i = 0; i < 2; i++) {
+    for (int i = 0; i < 2 && !grouped; i++) {
         const shape *shapes = i == 0 ? SMALL : LARGE;
         for (int j = 0; j < 9; j++) {
             const shape *s = &shapes[j];
@@ -386,7 +387,8 @@ int main(int argc, char **argv)
                 bench_narrow(&b, i == 0 ? "0.6B" : "14B", s, norm);
         }
     }
-    printf("30B-A3B grouped: us (share of limit) at 1 8 16 32 64 128 256 1024 4096 tokens\n");
+    printf(
+        "30B-A3B grouped: us (share of limit) at 1 8 16 32 64 128 256 512 1024 4096 8192 tokens\n");
     bench_grouped(&b, "gate_up+silu", 1536, 2048, true);
     bench_grouped(&b, "down", 2048, 768, false);
     b.device->ops->destroy(b.device);

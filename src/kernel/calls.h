@@ -71,7 +71,32 @@ typedef struct msgl_grouped_call {
     bool gated; // as above
     void *out;
     size_t ld_out;
+    // Only where msgl_gemm_kernels.indexed says so. NULL, or: row j is row from[j] / from_per of
+    // in, which is dense; `gathered` has room for those rows, [rows, k].
+    const int32_t *from;
+    int32_t from_per;
+    void *gathered;
+    const int32_t *to; // NULL, or, not together with gated: row j's result is row to[j] of out
+    bool settled;      // offsets, from and to are older than the grouped product before this call
 } msgl_grouped_call;
+
+// What a mixture of experts begins with: rows of in are normed, the router gives each expert its
+// logit, and the kernels route and sort (kernel/ops.h) choose and order. rows * top_k assignments.
+typedef struct msgl_choose_call {
+    const void *in; // [rows, router->k], dense
+    int32_t rows;
+    const float *norm; // [router->k]
+    float norm_eps;
+    const msgl_weight *router; // [experts, k]
+    int32_t top_k;
+    bool norm_topk;
+    void *normed;  // [rows, k]
+    float *logits; // [rows, experts]
+    int32_t *ids;  // [rows, top_k]
+    float *weights;
+    int32_t *offsets; // [experts + 1]
+    int32_t *source;  // [rows * top_k]
+} msgl_choose_call;
 
 // q and k heads are normed (q_weight, k_weight [head_dim], or NULL) and rotated in place; then k
 // and v of token t are stored, rounded to nearest even, at slot slots[t] of one layer's pool.

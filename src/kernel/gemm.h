@@ -48,6 +48,7 @@ typedef struct msgl_gemm_kernels {
     // Rows that feed-forward blocks work on at a time: bounds their temporaries, while the weights,
     // read once per block, still cost little beside the products.
     int32_t block_rows;
+    bool indexed; // grouped can take and leave rows by index
     // Most rows for which products use a msgl_norm_feed; 0: never.
     int32_t feed_rows;
     // Measures which algorithm is fastest for a shape (w, bias, gated, accumulate and f32_out of

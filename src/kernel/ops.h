@@ -53,9 +53,12 @@ typedef struct msgl_moe_kernels {
     void (*gather)(msgl_exec *x, const void *in, const int32_t *source, int rows, int top_k,
                    int dim, void *out);
     // out[r, :] = (or, with accumulate, +=) sum over c < top_k, in that order and in f32, of
-    // weights[r, c] * in[place of (r, c), :].
+    // weights[r, c] * in[place of (r, c), :]. source NULL: (r, c) is at r * top_k + c.
     void (*combine)(msgl_exec *x, const void *in, const int32_t *source, const float *weights,
                     int rows, int top_k, int dim, bool accumulate, void *out);
+    // Norm, router, route and sort as one kernel, where that is the fastest way; false, and nothing
+    // done, elsewhere. NULL: never.
+    bool (*choose)(msgl_exec *x, const msgl_choose_call *c);
 } msgl_moe_kernels;
 
 typedef struct msgl_sample_kernels {

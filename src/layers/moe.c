@@ -8,24 +8,26 @@ size_t msgl__moe_workspace(const msgl_moe *m, const msgl_kernels *k, msgl_dtype 
 {
     const int32_t rows = msgl__ffn_rows(k, max_rows);
     const size_t n = (size_t)rows, hidden = (size_t)m->router.w.k;
-    return msgl__activation_bytes(n, (size_t)m->router.w.n, MSGL_F32) +
-           2 * msgl__activation_bytes(n, hidden, act) +
-           m->backend->workspace(&m->experts, act, rows);
+    return msgl__activation_bytes(n, hidden, act) + m->backend->workspace(&m->experts, act, rows);
 }
 
-// One block: the normed rows serve the router and the experts.
 static void run_block(msgl_forward *f, const msgl_moe *m, const msgl_norm *norm, void *residual,
                       int32_t rows)
 {
     const size_t n = (size_t)rows, hidden = (size_t)m->router.w.k;
     const bool alone = f->comm->size == 1;
-    float *logits = msgl__take_rows(f, n, (size_t)m->router.w.n, MSGL_F32);
-    void *normed = msgl__activation(f, n, hidden);
     void *out = alone ? residual : msgl__activation(f, n, hidden);
-    if (logits == NULL || normed == NULL || out == NULL) return;
-    msgl__norm(f, norm, residual, normed, rows);
-    msgl__linear_f32(f, &m->router, NULL, normed, logits, rows);
-    m->backend->forward(f->x, f->k, f->arena, &m->experts, normed, logits, rows, alone, out);
+    if (out == NULL) return;
+    const msgl_moe_call call = {.experts = &m->experts,
+                                .norm = norm->weight,
+                                .norm_eps = norm->eps,
+                                .router = &m->router.w,
+                                .router_bias = m->router.bias,
+                                .in = residual,
+                                .rows = rows,
+                                .accumulate = alone,
+                                .out = out};
+    m->backend->forward(f->x, f->k, f->arena, &call);
     if (alone) return;
     f->comm->ops->all_reduce(f->comm, f->x, out, n * hidden);
     f->k->norm.add(f->x, residual, out, n * hidden);

@@ -14,55 +14,122 @@ static size_t bytes(size_t n, size_t size)
 
 static size_t grouped_workspace(const msgl_moe_experts *e, msgl_dtype act, int32_t rows)
 {
-    const size_t n = (size_t)rows * (size_t)e->top_k, size = msgl__dtype_size(act);
+    const size_t r = (size_t)rows, n = r * (size_t)e->top_k, size = msgl__dtype_size(act);
     const size_t hidden = (size_t)e->down[0].n, inter = (size_t)e->down[0].k;
-    return 3 * bytes(n, 4) + bytes((size_t)e->num_experts + 1, 4) + 2 * bytes(n * hidden, size) +
+    return bytes(r * hidden, size) + bytes(r * (size_t)e->num_experts, 4) + 3 * bytes(n, 4) +
+           bytes((size_t)e->num_experts + 1, 4) + 2 * bytes(n * hidden, size) +
            bytes(n * inter, size);
 }
 
-static void grouped_forward(msgl_exec *x, const msgl_kernels *k, msgl_arena *arena,
-                            const msgl_moe_experts *e, const void *in, const float *logits,
-                            int32_t rows, bool accumulate, void *out)
+typedef struct buffers {
+    void *normed;                // [rows, hidden]
+    float *logits;               // [rows, experts]
+    int32_t *ids;                // [rows, top_k]
+    float *weights;              // the same
+    int32_t *source, *offsets;   // msgl_moe_kernels.sort
+    void *sorted, *act, *result; // [rows * top_k, ...]
+} buffers;
+
+static bool take(buffers *b, const msgl_exec *x, msgl_arena *arena, const msgl_moe_call *c)
 {
-    const size_t n = (size_t)rows * (size_t)e->top_k, size = msgl__dtype_size(x->act);
-    const int32_t hidden = e->down[0].n, inter = e->down[0].k;
-    int32_t *ids = msgl__arena_alloc(arena, n * sizeof *ids);
-    float *weights = msgl__arena_alloc(arena, n * sizeof *weights);
-    int32_t *source = msgl__arena_alloc(arena, n * sizeof *source);
-    int32_t *offsets = msgl__arena_alloc(arena, ((size_t)e->num_experts + 1) * sizeof *offsets);
-    void *sorted = msgl__arena_alloc(arena, n * (size_t)hidden * size);
-    void *act = msgl__arena_alloc(arena, n * (size_t)inter * size);
-    void *result = msgl__arena_alloc(arena, n * (size_t)hidden * size);
-    if (ids == NULL || weights == NULL || source == NULL || offsets == NULL || sorted == NULL ||
-        act == NULL || result == NULL) {
+    const msgl_moe_experts *e = c->experts;
+    const size_t rows = (size_t)c->rows, n = rows * (size_t)e->top_k;
+    const size_t size = msgl__dtype_size(x->act);
+    const size_t hidden = (size_t)e->down[0].n, inter = (size_t)e->down[0].k;
+    b->normed = msgl__arena_alloc(arena, rows * hidden * size);
+    b->logits = msgl__arena_alloc(arena, rows * (size_t)e->num_experts * sizeof *b->logits);
+    b->ids = msgl__arena_alloc(arena, n * sizeof *b->ids);
+    b->weights = msgl__arena_alloc(arena, n * sizeof *b->weights);
+    b->source = msgl__arena_alloc(arena, n * sizeof *b->source);
+    b->offsets = msgl__arena_alloc(arena, ((size_t)e->num_experts + 1) * sizeof *b->offsets);
+    b->sorted = msgl__arena_alloc(arena, n * hidden * size);
+    b->act = msgl__arena_alloc(arena, n * inter * size);
+    b->result = msgl__arena_alloc(arena, n * hidden * size);
+    return b->normed != NULL && b->logits != NULL && b->ids != NULL && b->weights != NULL &&
+           b->source != NULL && b->offsets != NULL && b->sorted != NULL && b->act != NULL &&
+           b->result != NULL;
+}
+
+// Normed rows, and their experts in order.
+static void choose(msgl_exec *x, const msgl_kernels *k, const msgl_moe_call *c, const buffers *b)
+{
+    const msgl_moe_experts *e = c->experts;
+    const int32_t hidden = c->router->k;
+    const msgl_choose_call call = {.in = c->in,
+                                   .rows = c->rows,
+                                   .norm = c->norm,
+                                   .norm_eps = c->norm_eps,
+                                   .router = c->router,
+                                   .top_k = e->top_k,
+                                   .norm_topk = e->norm_topk,
+                                   .normed = b->normed,
+                                   .logits = b->logits,
+                                   .ids = b->ids,
+                                   .weights = b->weights,
+                                   .offsets = b->offsets,
+                                   .source = b->source};
+    if (c->router_bias == NULL && k->moe.choose != NULL && k->moe.choose(x, &call)) return;
+    const msgl_linear_call router = {.w = c->router,
+                                     .bias = c->router_bias,
+                                     .in = b->normed,
+                                     .ld_in = (size_t)hidden,
+                                     .m = c->rows,
+                                     .f32_out = true,
+                                     .out = b->logits,
+                                     .ld_out = (size_t)e->num_experts};
+    k->norm.rms_norm(x, c->in, (size_t)hidden, c->norm, c->norm_eps, b->normed, (size_t)hidden,
+                     c->rows, hidden);
+    k->gemm.linear(x, &router);
+    msgl__arena_reset(x->scratch);
+    k->moe.route(x, b->logits, c->rows, e->num_experts, e->top_k, e->norm_topk, b->ids, b->weights);
+    k->moe.sort(x, b->ids, c->rows, e->top_k, e->num_experts, b->offsets, b->source);
+}
+
+// Where products take rows by index, none are moved: `up` takes those of the tokens, `down` leaves
+// its results in the order of the choices.
+static void grouped_forward(msgl_exec *x, const msgl_kernels *k, msgl_arena *arena,
+                            const msgl_moe_call *c)
+{
+    const msgl_moe_experts *e = c->experts;
+    const size_t hidden = (size_t)e->down[0].n, inter = (size_t)e->down[0].k;
+    const bool indexed = k->gemm.indexed;
+    buffers b;
+    if (!take(&b, x, arena, c)) {
         x->status = MSGL_EINTERNAL;
         return;
     }
     const msgl_grouped_call up = {.experts = e->gate_up,
                                   .num_experts = e->num_experts,
-                                  .offsets = offsets,
-                                  .rows = (int32_t)n,
-                                  .in = sorted,
-                                  .ld_in = (size_t)hidden,
+                                  .offsets = b.offsets,
+                                  .rows = c->rows * e->top_k,
+                                  .in = indexed ? b.normed : b.sorted,
+                                  .ld_in = hidden,
                                   .gated = true,
-                                  .out = act,
-                                  .ld_out = (size_t)inter};
+                                  .out = b.act,
+                                  .ld_out = inter,
+                                  .from = indexed ? b.source : NULL,
+                                  .from_per = e->top_k,
+                                  .gathered = b.sorted};
     const msgl_grouped_call down = {.experts = e->down,
                                     .num_experts = e->num_experts,
-                                    .offsets = offsets,
-                                    .rows = (int32_t)n,
-                                    .in = act,
-                                    .ld_in = (size_t)inter,
-                                    .out = result,
-                                    .ld_out = (size_t)hidden};
-    k->moe.route(x, logits, rows, e->num_experts, e->top_k, e->norm_topk, ids, weights);
-    k->moe.sort(x, ids, rows, e->top_k, e->num_experts, offsets, source);
-    k->moe.gather(x, in, source, rows, e->top_k, hidden, sorted);
+                                    .offsets = b.offsets,
+                                    .rows = c->rows * e->top_k,
+                                    .in = b.act,
+                                    .ld_in = inter,
+                                    .out = b.result,
+                                    .ld_out = hidden,
+                                    .to = indexed ? b.source : NULL,
+                                    .settled = true};
+    choose(x, k, c, &b);
+    if (!indexed) {
+        k->moe.gather(x, b.normed, b.source, c->rows, e->top_k, (int)hidden, b.sorted);
+    }
     k->gemm.grouped(x, &up);
     msgl__arena_reset(x->scratch);
     k->gemm.grouped(x, &down);
     msgl__arena_reset(x->scratch);
-    k->moe.combine(x, result, source, weights, rows, e->top_k, hidden, accumulate, out);
+    k->moe.combine(x, b.result, indexed ? NULL : b.source, b.weights, c->rows, e->top_k,
+                   (int)hidden, c->accumulate, c->out);
     msgl__arena_reset(x->scratch);
 }
 

@@ -1,8 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
 //
-// Expert computation of a mixture-of-experts layer: given the router's logits, pick experts per
-// token, compute them, and combine. Implementations are descriptors in registry.c, chosen by
-// --moe-backend.
+// The computation of a mixture-of-experts layer: norm, the router's logits, the choice of experts
+// per token, their products, and the combination. Implementations are descriptors in registry.c,
+// chosen by --moe-backend.
 #ifndef MSGL_MOE_MOE_H
 #define MSGL_MOE_MOE_H
 
@@ -15,16 +15,25 @@ typedef struct msgl_moe_experts {
     const msgl_weight *down;    // [num_experts] of [hidden, intermediate]
 } msgl_moe_experts;
 
+typedef struct msgl_moe_call {
+    const msgl_moe_experts *experts;
+    const float *norm; // [hidden] weight of the norm before the block
+    float norm_eps;
+    const msgl_weight *router; // [num_experts, hidden]
+    const float *router_bias;  // [num_experts], or NULL
+    const void *in;            // [rows, hidden], dense
+    int32_t rows;
+    bool accumulate; // out += instead of out =
+    void *out;       // [rows, hidden]; may be in
+} msgl_moe_call;
+
 typedef struct msgl_moe_desc {
     const char *name;
     const char *summary; // one line for --help
     // Step arena bytes for `rows` rows with activations of act.
     size_t (*workspace)(const msgl_moe_experts *e, msgl_dtype act, int32_t rows);
-    // in [rows, hidden], logits [rows, num_experts] -> out [rows, hidden], set or (accumulate)
-    // added to. A row's result depends on that row only. Failures go to x->status.
-    void (*forward)(msgl_exec *x, const msgl_kernels *k, msgl_arena *arena,
-                    const msgl_moe_experts *e, const void *in, const float *logits, int32_t rows,
-                    bool accumulate, void *out);
+    // A row's result depends on that row only. Failures go to x->status.
+    void (*forward)(msgl_exec *x, const msgl_kernels *k, msgl_arena *arena, const msgl_moe_call *c);
 } msgl_moe_desc;
 
 // registry.c: by name, or "auto" (the first). MSGL_EINVAL lists the names.

@@ -378,7 +378,9 @@ typedef struct grouped_case {
     msgl_dtype dtype;
     int rows, experts, n, k;
     bool gated;
-    int gap; // elements between experts; negative: one of them lies elsewhere
+    int gap;   // elements between experts; negative: one of them lies elsewhere
+    int top_k; // 0, or: rows of in by index, of which there are rows / top_k
+    bool to;   // rows of out by index
 } grouped_case;
 
 // offsets of `experts` groups of random sizes, some empty, that sum to rows.
@@ -397,6 +399,21 @@ static void draw_offsets(test *t, const grouped_case *c, int32_t *offsets)
     }
 }
 
+// A permutation of [0, n), on the device too.
+static int32_t *permutation(test *t, int n, int32_t **device)
+{
+    int32_t *p = (int32_t *)malloc(((size_t)n + 1) * sizeof *p);
+    for (int i = 0; i < n; i++) p[i] = i;
+    for (int i = n - 1; i > 0; i--) {
+        const int j = below(t, i + 1);
+        const int32_t other = p[i];
+        p[i] = p[j], p[j] = other;
+    }
+    *device = (int32_t *)alloc(t, ((size_t)n + 1) * sizeof *p);
+    device_write(*device, p, (size_t)n * sizeof *p);
+    return p;
+}
+
 static double grouped_reference(const grouped_case *c, const float *in, const float *w, int j)
 {
     double gate = 0, up = 0;
@@ -411,7 +428,16 @@ static void check_grouped(test *t, const grouped_case *c)
     const int cols = c->gated ? c->n / 2 : c->n;
     const size_t gap = c->gap > 0 ? (size_t)c->gap : 0;
     const size_t stride = (size_t)c->n * c->k + gap, size = msgl__dtype_size(c->dtype);
-    array in = make(t, (size_t)c->rows * c->k, c->dtype, 1);
+    const int per = c->top_k > 0 ? c->top_k : 1, in_rows = c->rows / per;
+    array in = make(t, (size_t)in_rows * c->k, c->dtype, 1);
+    array gathered = make(t, (size_t)c->rows * c->k, c->dtype, NAN);
+    int32_t *device_from, *device_to;
+    int32_t *from = permutation(t, c->rows, &device_from),
+            *to = permutation(t, c->rows, &device_to);
+    for (int i = 0; i < c->rows; i++) {
+        from[i] = c->top_k > 0 ? from[i] / per : i;
+        to[i] = c->to ? to[i] : i;
+    }
     array w = make(t, stride * (size_t)(c->experts + 1), c->dtype, 2 / sqrtf((float)c->k));
     array out = make(t, (size_t)c->rows * cols, c->dtype, NAN), again = out;
     again.host = (float *)malloc(out.n * sizeof(float) + 1);
@@ -435,9 +461,14 @@ static void check_grouped(test *t, const grouped_case *c)
     call.gated = c->gated;
     call.out = out.device;
     call.ld_out = (size_t)cols;
+    call.from = c->top_k > 0 ? device_from : NULL;
+    call.from_per = per;
+    call.gathered = gathered.device;
+    call.to = c->to ? device_to : NULL;
     char what[200];
-    snprintf(what, sizeof what, "grouped %s rows %d experts %d n %d k %d%s gap %d", NAMES[c->dtype],
-             c->rows, c->experts, c->n, c->k, c->gated ? " gated" : "", c->gap);
+    snprintf(what, sizeof what, "grouped %s rows %d experts %d n %d k %d%s gap %d top_k %d%s",
+             NAMES[c->dtype], c->rows, c->experts, c->n, c->k, c->gated ? " gated" : "", c->gap,
+             c->top_k, c->to ? " to" : "");
     t->x.act = c->dtype;
     msgl__arena_init(&t->scratch, t->scratch.base, msgl__cuda_grouped_scratch(&call));
     msgl__cuda_grouped(&t->x, &call);
@@ -450,14 +481,14 @@ static void check_grouped(test *t, const grouped_case *c)
         const int i = below(t, c->rows), j = below(t, cols);
         int e = 0;
         while (offsets[e + 1] <= i) e++;
-        compare(&d, out.host[(size_t)i * cols + j],
-                grouped_reference(c, in.host + (size_t)i * c->k, w.host + (size_t)place[e] * stride,
-                                  j));
+        compare(&d, out.host[(size_t)to[i] * cols + j],
+                grouped_reference(c, in.host + (size_t)from[i] * c->k,
+                                  w.host + (size_t)place[e] * stride, j));
     }
     judge(t, &d, rounding(c->dtype) * (c->gated ? 2 : 1), what);
 
     // A row of NaN changes that row only; a batch of only one expert's rows gives the same bits.
-    const int bad = c->rows > 0 ? below(t, c->rows) : -1;
+    const int bad = in_rows > 0 ? below(t, in_rows) : -1;
     for (int p = 0; bad >= 0 && p < c->k; p++) in.host[(size_t)bad * c->k + p] = NAN;
     upload(&in);
     msgl__cuda_grouped(&t->x, &call);
@@ -465,8 +496,8 @@ static void check_grouped(test *t, const grouped_case *c)
     download(&again);
     int differ = 0;
     for (int i = 0; i < c->rows; i++) {
-        const size_t at = (size_t)i * cols, bytes = (size_t)cols * sizeof(float);
-        differ += i != bad && memcmp(out.host + at, again.host + at, bytes) != 0;
+        const size_t at = (size_t)to[i] * cols, bytes = (size_t)cols * sizeof(float);
+        differ += from[i] != bad && memcmp(out.host + at, again.host + at, bytes) != 0;
     }
     for (int e = 0; e < c->experts; e++) {
         const int begin = offsets[e], rows = offsets[e + 1] - begin;
@@ -476,13 +507,18 @@ static void check_grouped(test *t, const grouped_case *c)
         call.experts = &experts[e];
         call.num_experts = 1;
         call.rows = rows;
-        call.in = (char *)in.device + (size_t)begin * c->k * size;
+        call.in = (char *)in.device + (size_t)(c->top_k > 0 ? 0 : begin) * c->k * size;
+        call.from = c->top_k > 0 ? device_from + begin : NULL;
+        // The gathered rows need whole tokens, which one expert's rows are not.
+        if (c->top_k > 0 && rows % per != 0) continue;
+        call.to = c->to ? device_to + begin : NULL;
         msgl__cuda_grouped(&t->x, &call);
         finish(t, what);
         download(&again);
         for (int i = begin; i < begin + rows; i++) {
-            differ += i != bad &&
-                      memcmp(out.host + (size_t)i * cols, again.host + (size_t)(i - begin) * cols,
+            const int there = c->to ? to[i] : i - begin;
+            differ += from[i] != bad &&
+                      memcmp(out.host + (size_t)to[i] * cols, again.host + (size_t)there * cols,
                              (size_t)cols * sizeof(float)) != 0;
         }
     }
@@ -493,6 +529,11 @@ static void check_grouped(test *t, const grouped_case *c)
     }
     free(again.host);
     free(offsets);
+    free(from);
+    free(to);
+    t->device->ops->free(t->device, device_from, 0);
+    t->device->ops->free(t->device, device_to, 0);
+    drop(t, &gathered);
     free(place);
     free(experts);
     t->device->ops->free(t->device, device_offsets, 0);
@@ -513,6 +554,26 @@ static void test_grouped(test *t, int cases)
         c.k = 8 * (1 + below(t, 50));
         c.gated = below(t, 2) == 0;
         c.gap = below(t, 3) == 0 ? 8 * below(t, 9) : below(t, 8) == 0 ? -1 : 0;
+        c.top_k = below(t, 2) == 0 ? 0 : 1 + below(t, 8);
+        if (c.top_k > 0) c.rows = (c.rows + c.top_k - 1) / c.top_k * c.top_k;
+        c.to = !c.gated && below(t, 2) == 0;
+        check_grouped(t, &c);
+    }
+    // Tiles of all sizes of Hopper's kernels, more rows than a tile has, k that ends within a step.
+    static const struct {
+        int rows, experts, n, k;
+    } TILES[] = {{64, 48, 1536, 328}, {512, 48, 1536, 320}, {4096, 48, 768, 200},
+                 {2600, 5, 400, 264}, {1280, 20, 256, 512}, {8, 8, 2048, 768}};
+    for (int i = 0; i < 2 * (cases < 100 ? 3 : 6); i++) {
+        grouped_case c = {};
+        c.dtype = MSGL_BF16;
+        c.rows = TILES[i / 2].rows;
+        c.experts = TILES[i / 2].experts;
+        c.n = TILES[i / 2].n;
+        c.k = TILES[i / 2].k;
+        c.gated = i % 2 == 0;
+        c.top_k = c.gated ? 8 : 0;
+        c.to = !c.gated;
         check_grouped(t, &c);
     }
     grouped_case many = {};

@@ -2,6 +2,7 @@
 //
 // Family moe on a GPU against the host: routing in f64, sorting exactly, gathering to the bit,
 // combining in f64.
+#include "kernel/cuda/gemm/lt.cuh"
 #include "tests/cuda/ops_check.cuh"
 
 static void check_route(bench_exec *e, family *f, int rows, int experts, int top_k, bool norm,
@@ -129,8 +130,98 @@ static void check_move(bench_exec *e, family *f, msgl_dtype dtype, int rows, int
                         fabs(want) * dtype_error(dtype) * 1.01 + size * 1e-6 + 3e-8, "combine");
         }
     }
+    // The same in the order of the choices.
+    array ordered = array_new(dtype, res.n, 0, seed), second = got;
+    second.host = (float *)malloc(out.n * sizeof(float));
+    for (int a = 0; a < n; a++) {
+        memcpy(ordered.host + (size_t)a * dim, res.host + (size_t)place[a] * dim,
+               sizeof(float) * dim);
+    }
+    array_upload(&ordered);
+    array_upload(&out);
+    msgl__cuda_moe_combine(&e->x, ordered.dev, NULL, (float *)w.dev, rows, top_k, dim, accumulate,
+                           out.dev);
+    exec_sync(e);
+    array_download(&second);
+    expect(f, memcmp(second.host, got.host, out.n * sizeof(float)) == 0, "combine in order");
+    array_free(&ordered), free(second.host);
     free(place), free(got.host), free(source), cudaFree(d_source);
     array_free(&in), array_free(&sorted), array_free(&w), array_free(&res), array_free(&out);
+}
+
+// Norm, router, choice and sort in one kernel. in f64: the logits; what is chosen by them, exactly.
+static void check_choose(bench_exec *e, family *f, int rows, int dim, int experts, int top_k,
+                         bool norm_topk, uint64_t *seed)
+{
+    e->x.act = MSGL_BF16;
+    const int n = rows * top_k;
+    array in = array_new(MSGL_BF16, (size_t)rows * dim, 2, seed);
+    array router = array_new(MSGL_BF16, (size_t)experts * dim, 0.1f, seed);
+    array norm = array_new(MSGL_F32, (size_t)dim, 1, seed);
+    array normed = array_new(MSGL_BF16, (size_t)rows * dim, 0, seed);
+    array logits = array_new(MSGL_F32, (size_t)rows * experts, 0, seed);
+    array weights = array_new(MSGL_F32, (size_t)n, 0, seed), want = weights;
+    want.host = (float *)malloc((size_t)n * sizeof(float));
+    const int ints = 2 * n + experts + 1;
+    int32_t *got = (int32_t *)malloc(sizeof(int32_t) * ints * 2), *plain = got + ints;
+    memset(got, 0x7f, sizeof(int32_t) * ints * 2);
+    int32_t *d_got = ints_upload(got, ints), *d_plain = ints_upload(plain, ints);
+    const msgl_weight w = {MSGL_BF16, experts, dim, router.dev};
+    msgl_choose_call c = {};
+    c.in = in.dev;
+    c.rows = rows;
+    c.norm = (float *)norm.dev;
+    c.norm_eps = 1e-6f;
+    c.router = &w;
+    c.top_k = top_k;
+    c.norm_topk = norm_topk;
+    c.normed = normed.dev;
+    c.logits = (float *)logits.dev;
+    c.weights = (float *)weights.dev;
+    c.ids = d_got;
+    c.source = d_got + n;
+    c.offsets = d_got + 2 * n;
+    for (int again = 0; again < 3; again++) { // its counters are zero again
+        expect(f, msgl__cuda_moe_choose(&e->x, &c), "taken");
+    }
+    exec_sync(e);
+    CUDA_OK(cudaMemcpy(got, d_got, sizeof(int32_t) * ints, cudaMemcpyDeviceToHost));
+    array_download(&normed);
+    array_download(&logits);
+    array_download(&weights);
+    // The kernels that it is made of, from its logits.
+    msgl__cuda_moe_route(&e->x, (float *)logits.dev, rows, experts, top_k, norm_topk, d_plain,
+                         (float *)weights.dev);
+    msgl__cuda_moe_sort(&e->x, d_plain, rows, top_k, experts, d_plain + 2 * n, d_plain + n);
+    exec_sync(e);
+    CUDA_OK(cudaMemcpy(plain, d_plain, sizeof(int32_t) * ints, cudaMemcpyDeviceToHost));
+    array_download(&want);
+    expect(f, memcmp(got, plain, sizeof(int32_t) * ints) == 0, "choice and order");
+    expect(f, memcmp(weights.host, want.host, sizeof(float) * n) == 0, "weights");
+    for (int r = 0; r < rows; r++) {
+        const float *row = in.host + (size_t)r * dim;
+        double squares = 0;
+        for (int i = 0; i < dim; i++) squares += (double)row[i] * row[i];
+        const double scale = 1 / sqrt(squares / dim + 1e-6);
+        for (int i = 0; i < dim; i++) {
+            const double v = row[i] * scale * norm.host[i];
+            expect_near(f, normed.host[(size_t)r * dim + i], v,
+                        fabs(v) * dtype_error(MSGL_BF16) * 1.01 + 1e-9, "normed");
+        }
+        for (int x = 0; x < experts; x++) {
+            double sum = 0, size = 0; // every product has one rounding
+            for (int i = 0; i < dim; i++) {
+                const double v =
+                    row[i] * scale * norm.host[i] * (double)router.host[(size_t)x * dim + i];
+                sum += v, size += v * v;
+            }
+            expect_near(f, logits.host[(size_t)r * experts + x], sum,
+                        6 * dtype_error(MSGL_BF16) * sqrt(size) + fabs(sum) * 1e-5, "logit");
+        }
+    }
+    free(got), free(want.host), cudaFree(d_got), cudaFree(d_plain);
+    array_free(&in), array_free(&router), array_free(&norm), array_free(&normed);
+    array_free(&logits), array_free(&weights);
 }
 
 int main(int argc, char **argv)
@@ -139,7 +230,11 @@ int main(int argc, char **argv)
     uint64_t seed = o.seed;
     static bench_exec e;
     exec_open(&e, 16 << 20);
-    family route = {"route"}, sort = {"sort"}, move = {"move"};
+    static msgl_cuda_blas blas; // its flags
+    e.device.blas = &blas;
+    CUDA_OK(cudaMalloc(&blas.flags, MSGL_GEMM_FLAGS * sizeof(int32_t)));
+    CUDA_OK(cudaMemset(blas.flags, 0, MSGL_GEMM_FLAGS * sizeof(int32_t)));
+    family route = {"route"}, sort = {"sort"}, move = {"move"}, choose = {"choose"};
     const int shapes[][2] = {{1, 1},   {8, 2},   {32, 8},   {60, 4},   {64, 6},   {128, 8},
                              {200, 8}, {256, 8}, {384, 16}, {512, 10}, {1000, 7}, {1024, 64}};
     for (size_t i = 0; i < sizeof shapes / sizeof *shapes; i++) {
@@ -157,6 +252,15 @@ int main(int argc, char **argv)
         check_sort(&e, &sort, 16383, 8, 128, true, &seed);
         check_sort(&e, &sort, 3000, 64, 1024, false, &seed);
     }
+    const int chosen[][4] = {{1, 2048, 128, 8}, {8, 2048, 128, 8},   {16, 256, 8, 2},
+                             {37, 512, 60, 4},  {256, 2048, 128, 8}, {200, 1024, 512, 10},
+                             {3, 4096, 384, 16}};
+    for (int i = 0; i < (o.quick ? 4 : 7); i++) {
+        for (int norm = 0; norm < 2; norm++) {
+            check_choose(&e, &choose, chosen[i][0], chosen[i][1], chosen[i][2], chosen[i][3], norm,
+                         &seed);
+        }
+    }
     const msgl_dtype dtypes[] = {MSGL_BF16, MSGL_F16, MSGL_F32};
     for (int d = 0; d < 3; d++) {
         for (int acc = 0; acc < 2; acc++) {
@@ -169,5 +273,6 @@ int main(int argc, char **argv)
     int failed = family_end(&route);
     failed |= family_end(&sort);
     failed |= family_end(&move);
+    failed |= family_end(&choose);
     return failed;
 }

@@ -233,6 +233,11 @@ static void test_moe(void **state)
         memcpy(added, in, sizeof added);
         m->combine(&f->exec, sorted, source, weights, ROWS, K, DIM, true, added);
         for (int i = 0; i < ROWS * DIM; i++) assert_true(added[i] == in[i] + out[i]);
+        for (int j = 0; j < ROWS * K; j++) { // the same in the order of the choices
+            memcpy(sorted + (size_t)j * DIM, in + (size_t)(j / K) * DIM, DIM * sizeof *in);
+        }
+        m->combine(&f->exec, sorted, NULL, weights, ROWS, K, DIM, false, added);
+        assert_memory_equal(added, out, sizeof out);
         for (int r = 0; r < ROWS; r++) {
             double sum = 0, all = 0, kept = 0;
             for (int e = 0; e < E; e++) all += exp((double)logits[r * E + e]);

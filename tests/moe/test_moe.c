@@ -24,8 +24,10 @@ typedef struct fixture {
     msgl_exec x;
     msgl_arena scratch;
     float gate_up[EXPERTS][2 * INTER * HIDDEN], down[EXPERTS][HIDDEN * INTER];
-    float in[ROWS * HIDDEN], logits[ROWS * EXPERTS], before[ROWS * HIDDEN];
-    msgl_weight w_up[EXPERTS], w_down[EXPERTS];
+    float in[ROWS * HIDDEN], before[ROWS * HIDDEN], norm[HIDDEN];
+    float router[EXPERTS * HIDDEN], bias[EXPERTS];
+    float normed[ROWS * HIDDEN], logits[ROWS * EXPERTS]; // what they give
+    msgl_weight w_up[EXPERTS], w_down[EXPERTS], w_router;
     msgl_moe_experts experts;
 } fixture;
 
@@ -43,6 +45,27 @@ static void pack(fixture *f, msgl_weight *w, int n, int k, const float *values)
     f->k.gemm.pack(&f->x, w, 0, n, values, MSGL_F32, (size_t)k);
 }
 
+static void make_logits(fixture *f)
+{
+    const msgl_linear_call c = {.w = &f->w_router,
+                                .bias = f->bias,
+                                .in = f->normed,
+                                .ld_in = HIDDEN,
+                                .m = ROWS,
+                                .f32_out = true,
+                                .out = f->logits,
+                                .ld_out = EXPERTS};
+    f->k.norm.rms_norm(&f->x, f->in, HIDDEN, f->norm, 1e-6f, f->normed, HIDDEN, ROWS, HIDDEN);
+    f->k.gemm.linear(&f->x, &c);
+    for (int r = 0; r < ROWS; r++) {
+        for (int e = 0; e < EXPERTS - 1; e++) {
+            assert_true(f->logits[r * EXPERTS + e] > f->logits[r * EXPERTS + EXPERTS - 1]);
+        }
+    }
+    assert_true(f->logits[2] == f->logits[3] && f->logits[3] == f->logits[4]);
+    assert_true(f->logits[2] > f->logits[0] && f->logits[2] > f->logits[1]);
+}
+
 static void init(fixture *f, msgl_cpu_level level, bool norm_topk)
 {
     uint64_t rng = 11;
@@ -53,11 +76,14 @@ static void init(fixture *f, msgl_cpu_level level, bool norm_topk)
     assert_int_equal(msgl__pool_create(2, &f->x.pool, NULL), 0);
     for (int i = 0; i < ROWS * HIDDEN; i++) f->in[i] = random_value(&rng);
     for (int i = 0; i < ROWS * HIDDEN; i++) f->before[i] = random_value(&rng);
-    for (int r = 0; r < ROWS; r++) { // nobody chooses the last expert
-        for (int e = 0; e < EXPERTS - 1; e++) f->logits[r * EXPERTS + e] = 3 * random_value(&rng);
-        f->logits[r * EXPERTS + EXPERTS - 1] = -20;
+    for (int i = 0; i < HIDDEN; i++) f->norm[i] = 1 + random_value(&rng) / 2;
+    for (int i = 0; i < EXPERTS * HIDDEN; i++) f->router[i] = random_value(&rng) / 2;
+    for (int h = 0; h < HIDDEN; h++) { // the first row's best three are equal: the lowest two
+        for (int e = 2; e < 5; e++) f->router[e * HIDDEN + h] = f->in[h] > 0 ? 0.2f : -0.2f;
     }
-    f->logits[2] = f->logits[3] = f->logits[4] = 4; // three are equal: the lowest two
+    f->bias[EXPERTS - 1] = -100; // nobody chooses the last expert
+    pack(f, &f->w_router, EXPERTS, HIDDEN, f->router);
+    make_logits(f);
     for (int e = 0; e < EXPERTS; e++) {
         for (int i = 0; i < 2 * INTER * HIDDEN; i++) {
             f->gate_up[e][i] = e == EXPERTS - 1 ? NAN : random_value(&rng);
@@ -83,6 +109,7 @@ static void done(fixture *f)
         msgl__pages_free(f->w_down[e].data,
                          f->k.gemm.packed_size(MSGL_F32, f->w_down[e].n, f->w_down[e].k));
     }
+    msgl__pages_free(f->w_router.data, f->k.gemm.packed_size(MSGL_F32, EXPERTS, HIDDEN));
     msgl__pages_free(f->scratch.base, ARENA);
     msgl__pool_destroy(f->x.pool);
 }
@@ -98,8 +125,16 @@ static int forward(fixture *f, const msgl_moe_desc *moe, int first, int n, bool 
     msgl_arena arena;
     msgl__arena_init(&arena, base, bytes - less);
     f->x.status = 0;
-    moe->forward(&f->x, &f->k, &arena, &f->experts, f->in + first * HIDDEN,
-                 f->logits + first * EXPERTS, n, accumulate, out);
+    const msgl_moe_call c = {.experts = &f->experts,
+                             .norm = f->norm,
+                             .norm_eps = 1e-6f,
+                             .router = &f->w_router,
+                             .router_bias = f->bias,
+                             .in = f->in + first * HIDDEN,
+                             .rows = n,
+                             .accumulate = accumulate,
+                             .out = out};
+    moe->forward(&f->x, &f->k, &arena, &c);
     msgl__pages_free(base, bytes);
     return f->x.status;
 }
@@ -135,7 +170,7 @@ static double expected(const fixture *f, int row, int col, double *scale)
         for (int i = 0; i < INTER; i++) {
             double gate = 0, up = 0, abs_gate = 0, abs_up = 0;
             for (int h = 0; h < HIDDEN; h++) {
-                const double x = (double)f->in[row * HIDDEN + h];
+                const double x = (double)f->normed[row * HIDDEN + h];
                 const double g = x * (double)f->gate_up[e][i * HIDDEN + h];
                 const double u = x * (double)f->gate_up[e][(INTER + i) * HIDDEN + h];
                 gate += g, up += u, abs_gate += fabs(g), abs_up += fabs(u);

@@ -29,6 +29,7 @@ static void fill_kernels(msgl_kernels *k)
         .linear_scratch = msgl__cuda_linear_scratch,
         .grouped_scratch = msgl__cuda_grouped_scratch,
         .block_rows = 8192,
+        .indexed = true,
         .feed_rows = 256,
         .tune = msgl__cuda_gemm_tune,
     };
@@ -43,6 +44,7 @@ static void fill_kernels(msgl_kernels *k)
         .sort = msgl__cuda_moe_sort,
         .gather = msgl__cuda_moe_gather,
         .combine = msgl__cuda_moe_combine,
+        .choose = msgl__cuda_moe_choose,
     };
     k->sample = (msgl_sample_kernels){
         .sample = msgl__cuda_sample,

@@ -119,7 +119,7 @@ static void combine(msgl_exec *x, const void *in, const int32_t *source, const f
         x->status = MSGL_EINTERNAL;
         return;
     }
-    for (int j = 0; j < n; j++) place[source[j]] = j;
+    for (int j = 0; j < n; j++) place[source != NULL ? source[j] : j] = j;
     struct moe_args a = {.in = in,
                          .weights = weights,
                          .source = place,
@@ -134,5 +134,5 @@ static void combine(msgl_exec *x, const void *in, const int32_t *source, const f
 
 void msgl__moe_fill_ref(msgl_kernels *k)
 {
-    k->moe = (msgl_moe_kernels){route, sort, gather, combine};
+    k->moe = (msgl_moe_kernels){.route = route, .sort = sort, .gather = gather, .combine = combine};
 }

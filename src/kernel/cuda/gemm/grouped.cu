@@ -3,12 +3,13 @@
 // Grouped product of a mixture of experts. Blocks are persistent: tiles are dealt out round-robin,
 // and the loads of a block's next tile start while its last one is being multiplied. An element's
 // sum runs over k in one order whatever the tile's height, so that a row's result depends on that
-// row only.
+// row only. Where the weights allow it, Hopper has grouped_sm90.cu for all of this.
 #include <string.h>
 
 #include "kernel/cuda/device.cuh"
 #include "kernel/cuda/gemm/gemm.h"
 #include "kernel/cuda/gemm/grouped.cuh"
+#include "kernel/cuda/gemm/grouped_sm90.cuh"
 #include "kernel/cuda/gemm/mma.cuh"
 #include "kernel/cuda/launch.cuh"
 #include "kernel/cuda/ops/ops.h"
@@ -67,6 +68,7 @@ static __device__ __forceinline__ void store_tile(const msgl_grouped_args &g, co
         for (int h = 0; h < 2; h++) {
             const int row = t.row + row0 + mi * 16 + h * 8 + lane / 4;
             if (row >= t.end) continue;
+            T *const to = out + (size_t)(g.to != NULL ? g.to[row] : row) * g.ld_out;
 #pragma unroll
             for (int ni = 0; ni < NI; ni += STEP) {
                 const int column = column0 + ni / STEP * 8 + lane % 4 * 2;
@@ -76,7 +78,7 @@ static __device__ __forceinline__ void store_tile(const msgl_grouped_args &g, co
                     v0 = msgl__silu(v0) * acc[mi][ni + STEP - 1][2 * h];
                     v1 = msgl__silu(v1) * acc[mi][ni + STEP - 1][2 * h + 1];
                 }
-                msgl__store_pair(out + (size_t)row * g.ld_out + column, v0, v1);
+                msgl__store_pair(to + column, v0, v1);
             }
         }
     }
@@ -90,8 +92,8 @@ __global__ void __launch_bounds__(WM *WN * 32, 2) grouped_mma(const msgl_grouped
     extern __shared__ __align__(128) unsigned char shared[];
     int32_t *first = (int32_t *)(shared + STAGES * STAGE);
     const uint32_t base = msgl__shared_address(shared);
-    msgl__pdl_trigger();
     msgl__pdl_wait();
+    msgl__pdl_trigger(); // behind the wait: see msgl_grouped_call.settled
     msgl__count_tiles<BM>(g, first);
     const int tiles = first[g.num_experts] * g.column_tiles, steps = (g.k + BK - 1) / BK;
     const int warp = threadIdx.x / 32, lane = threadIdx.x % 32;
@@ -189,7 +191,8 @@ __global__ void __launch_bounds__(256) grouped_f32(const msgl_grouped_args g)
             for (int j = 0; j < 4; j++) {
                 const int row = t.row + row0 + i, column = t.column * TILE + column0 + j;
                 if (row < t.end && column < g.n) {
-                    ((float *)g.out)[(size_t)row * g.ld_out + column] = acc[i][j];
+                    const int to = g.to != NULL ? g.to[row] : row;
+                    ((float *)g.out)[(size_t)to * g.ld_out + column] = acc[i][j];
                 }
             }
         }
@@ -275,6 +278,15 @@ static size_t uniform_stride(const msgl_grouped_call *c)
     return bytes / size;
 }
 
+// The rows that a launch of this size multiplies as a dense matrix.
+static void gather(msgl_exec *x, const msgl_grouped_call *c, msgl_grouped_args *g)
+{
+    msgl__cuda_moe_gather(x, c->in, c->from, c->rows / c->from_per, c->from_per, g->k, c->gathered);
+    g->in = c->gathered;
+    g->ld_in = (size_t)g->k;
+    g->from = NULL;
+}
+
 void msgl__cuda_grouped(msgl_exec *x, const msgl_grouped_call *c)
 {
     const msgl_weight *w = &c->experts[0];
@@ -288,6 +300,10 @@ void msgl__cuda_grouped(msgl_exec *x, const msgl_grouped_call *c)
     g.ld_in = c->ld_in;
     g.out = c->out;
     g.ld_out = c->ld_out;
+    g.from = c->from;
+    g.from_per = c->from_per;
+    g.to = c->to;
+    g.settled = c->settled;
     if (split) {
         g.out = msgl__arena_alloc(x->scratch, (size_t)c->rows * w->n * sizeof(float));
         g.ld_out = (size_t)w->n;
@@ -297,6 +313,15 @@ void msgl__cuda_grouped(msgl_exec *x, const msgl_grouped_call *c)
         return;
     }
     g.stride = uniform_stride(c);
+    g.w = w->data;
+    g.offsets = c->offsets;
+    g.num_experts = c->num_experts;
+    if (x->act == w->dtype && msgl__cuda_grouped_sm90_takes(x, &g, c->gated, w->dtype)) {
+        if (g.from != NULL && msgl__cuda_grouped_sm90_dense(&g, c->rows)) gather(x, c, &g);
+        msgl__cuda_grouped_sm90(x, &g, c->rows, c->gated, w->dtype);
+        return;
+    }
+    if (g.from != NULL) gather(x, c, &g);
     const int32_t together = g.stride != 0 ? MAX_EXPERTS : 1;
     for (int32_t e = 0; e < c->num_experts; e += together) {
         g.w = c->experts[e].data;

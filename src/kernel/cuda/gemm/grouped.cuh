@@ -5,6 +5,7 @@
 #ifndef MSGL_KERNEL_CUDA_GEMM_GROUPED_CUH
 #define MSGL_KERNEL_CUDA_GEMM_GROUPED_CUH
 
+#include <stdbool.h>
 #include <stddef.h>
 #include <stdint.h>
 
@@ -15,9 +16,13 @@ typedef struct msgl_grouped_args {
     const int32_t *offsets; // [num_experts + 1]
     const void *in;
     size_t ld_in;
+    const int32_t *from; // NULL, or: row j is row from[j] / from_per of in
+    int32_t from_per;
     void *out;
     size_t ld_out;
+    const int32_t *to; // NULL, or: row j goes to row to[j] of out
     int32_t column_tiles;
+    bool settled; // offsets, from and to are older than the kernel in front
 } msgl_grouped_args;
 
 typedef struct msgl_tile {
@@ -33,10 +38,13 @@ static __device__ void msgl__count_tiles(const msgl_grouped_args &g, int32_t *fi
 {
     if (threadIdx.x < 32) {
         int32_t before = 0;
+#pragma unroll 1
         for (int32_t e0 = 0; e0 < g.num_experts; e0 += 32) {
             const int32_t e = e0 + (int32_t)threadIdx.x;
             int32_t sum = 0;
-            if (e < g.num_experts) sum = (g.offsets[e + 1] - g.offsets[e] + BM - 1) / BM;
+            if (e < g.num_experts) {
+                sum = (__ldcg(g.offsets + e + 1) - __ldcg(g.offsets + e) + BM - 1) / BM;
+            }
             for (int d = 1; d < 32; d *= 2) {
                 const int32_t left = __shfl_up_sync(0xffffffffu, sum, d);
                 if ((int)threadIdx.x >= d) sum += left;
@@ -69,8 +77,8 @@ static __device__ msgl_tile msgl__find_tile(const msgl_grouped_args &g, const in
     const int32_t within = index - first[low] * g.column_tiles;
     msgl_tile t;
     t.expert = low;
-    t.row = g.offsets[low] + within % tiles * BM;
-    t.end = g.offsets[low + 1];
+    t.row = __ldcg(g.offsets + low) + within % tiles * BM;
+    t.end = __ldcg(g.offsets + low + 1);
     t.column = within / tiles;
     return t;
 }

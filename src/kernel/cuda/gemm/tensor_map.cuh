@@ -28,7 +28,7 @@ static inline bool msgl__tensor_map_encode(CUtensorMap *map, msgl_dtype type, co
         (void)cudaGetLastError();
         return false;
     }
-    const cuuint32_t one[4] = {1, 1, 1, 1};
+    const cuuint32_t one[5] = {1, 1, 1, 1, 1};
     const CUtensorMapDataType t =
         type == MSGL_F16 ? CU_TENSOR_MAP_DATA_TYPE_FLOAT16 : CU_TENSOR_MAP_DATA_TYPE_BFLOAT16;
     return ((encode_fn)entry)(map, t, (cuuint32_t)rank, (void *)p, dims, strides, box, one,

@@ -3,10 +3,12 @@
 // Family moe: routing, sorting the assignments by expert, and combining, all on the device: the
 // host never learns which experts were chosen.
 #include "kernel/cuda/device.cuh"
+#include "kernel/cuda/gemm/lt.cuh"
 #include "kernel/cuda/launch.cuh"
 #include "kernel/cuda/ops/ops.h"
 #include "kernel/cuda/ops/ordered.cuh"
 #include "kernel/cuda/ops/vec8.cuh"
+#include "kernel/cuda/ptx.cuh"
 
 #define ROUTE_WARPS 4 // rows per block
 #define SORT_WARPS 8
@@ -14,17 +16,13 @@
 #define SORT_TILE (SORT_WARPS * SORT_ROUNDS * 32)
 #define SORT_THREADS (SORT_WARPS * 32)
 
-// A warp per row, PER experts per lane: lane l holds experts l, l + 32, ...
+// One row by a warp, PER experts per lane: lane l holds experts l, l + 32, ...
 template <int PER>
-static __global__ void __launch_bounds__(ROUTE_WARPS * 32)
-    route_kernel(const float *logits, int rows, int experts, int top_k, int norm_topk, int32_t *ids,
-                 float *weights)
+static __device__ __forceinline__ void route_row(const float *logits, int row, int experts,
+                                                 int top_k, int norm_topk, int32_t *ids,
+                                                 float *weights)
 {
-    msgl__pdl_trigger();
     const int lane = (int)threadIdx.x % 32;
-    const int row = (int)blockIdx.x * ROUTE_WARPS + (int)threadIdx.x / 32;
-    msgl__pdl_wait();
-    if (row >= rows) return;
     logits += (size_t)row * (size_t)experts;
     ids += (size_t)row * (size_t)top_k;
     weights += (size_t)row * (size_t)top_k;
@@ -32,7 +30,7 @@ static __global__ void __launch_bounds__(ROUTE_WARPS * 32)
 #pragma unroll
     for (int i = 0; i < PER; i++) {
         const int e = i * 32 + lane;
-        keys[i] = e < experts ? ordered(logits[e]) : 0;
+        keys[i] = e < experts ? ordered(__ldcg(logits + e)) : 0;
         most = keys[i] > most ? keys[i] : most;
     }
     const float max = from_ordered(__reduce_max_sync(MSGL_FULL_MASK, most));
@@ -42,6 +40,7 @@ static __global__ void __launch_bounds__(ROUTE_WARPS * 32)
         if (keys[i] != 0) sum += expf(from_ordered(keys[i]) - max);
     }
     sum = group_sum(sum, 32);
+#pragma unroll 1
     for (int c = 0; c < top_k; c++) {
         most = 0;
 #pragma unroll
@@ -68,6 +67,17 @@ static __global__ void __launch_bounds__(ROUTE_WARPS * 32)
     for (int c = lane; norm_topk && c < top_k; c += 32) weights[c] /= kept;
 }
 
+template <int PER>
+static __global__ void __launch_bounds__(ROUTE_WARPS * 32)
+    route_kernel(const float *logits, int rows, int experts, int top_k, int norm_topk, int32_t *ids,
+                 float *weights)
+{
+    msgl__pdl_trigger();
+    const int row = (int)blockIdx.x * ROUTE_WARPS + (int)threadIdx.x / 32;
+    msgl__pdl_wait();
+    if (row < rows) route_row<PER>(logits, row, experts, top_k, norm_topk, ids, weights);
+}
+
 // counts[tile, e]: how often tile `blockIdx.x` of the assignments has expert e.
 static __global__ void __launch_bounds__(SORT_THREADS)
     count_kernel(const int32_t *ids, int n, int experts, int32_t *counts)
@@ -86,20 +96,21 @@ static __global__ void __launch_bounds__(SORT_THREADS)
     }
 }
 
-// Walks a warp's assignments [begin, ...) in order, their experts in ids[rounds]; at[e] counts up.
-// With source, each goes to place at[e].
-static __device__ __forceinline__ void sort_walk(const int32_t ids[SORT_ROUNDS], int rounds,
-                                                 int begin, int32_t *at, int32_t *source)
+// Walks a warp's assignments [begin, end) in order; at[e] counts those of expert e up. With source,
+// each goes to place at[e]. Few instructions: a step of few rows runs them once, from memory.
+static __device__ __forceinline__ void sort_walk(const int32_t *ids, int begin, int end,
+                                                 int32_t *at, int32_t *source)
 {
     const int lane = (int)threadIdx.x % 32;
-#pragma unroll
-    for (int round = 0; round < SORT_ROUNDS; round++) {
-        if (round >= rounds) break;
-        const int e = ids[round]; // -1: none
+    int next = begin + lane < end ? __ldcg(ids + begin + lane) : -1;
+#pragma unroll 1
+    for (; begin < end; begin += 32) {
+        const int e = next; // -1: none
+        next = begin + 32 + lane < end ? __ldcg(ids + begin + 32 + lane) : -1;
         const unsigned same = __match_any_sync(MSGL_FULL_MASK, e);
         const int before = __popc(same & ((1u << lane) - 1));
         const int32_t base = e < 0 ? 0 : at[e];
-        if (source != NULL && e >= 0) source[base + before] = begin + round * 32 + lane;
+        if (source != NULL && e >= 0) source[base + before] = begin + lane;
         __syncwarp();
         if (before == 0 && e >= 0) at[e] = base + __popc(same);
         __syncwarp();
@@ -120,50 +131,49 @@ static __device__ __forceinline__ int scan_before(int v)
     if (lane == 31) warps[warp] = sum;
     __syncthreads();
     int base = 0;
+#pragma unroll 1
     for (int w = 0; w < warp; w++) base += warps[w];
     return base + sum - v;
 }
 
-// Places tile `blockIdx.x`; counts is NULL when it is the only one. A warp has `rounds` times 32
-// assignments. Thread t looks after experts [t per, t per + per).
-static __global__ void __launch_bounds__(SORT_THREADS)
-    sort_kernel(const int32_t *ids, int n, int rounds, int experts, int per, const int32_t *counts,
-                int32_t *offsets, int32_t *source)
+// Places tile `tile` of `tiles`; counts is NULL when it is the only one. A warp has `rounds` times
+// 32 assignments. Thread t looks after experts [t per, t per + per). at: zeros [SORT_WARPS,
+// experts].
+static __device__ __forceinline__ void sort_tile(const int32_t *ids, int n, int tile, int tiles,
+                                                 int rounds, int experts, int per,
+                                                 const int32_t *counts, int32_t *at,
+                                                 int32_t *offsets, int32_t *source)
 {
-    extern __shared__ int32_t at[]; // [SORT_WARPS, experts]
-    msgl__pdl_trigger();
     const int warp = (int)threadIdx.x / 32;
-    for (int i = (int)threadIdx.x; i < SORT_WARPS * experts; i += SORT_THREADS) at[i] = 0;
-    __syncthreads();
-    msgl__pdl_wait();
-    const int begin = (int)blockIdx.x * SORT_TILE + warp * rounds * 32;
-    int32_t mine[SORT_ROUNDS];
-#pragma unroll
-    for (int round = 0; round < SORT_ROUNDS; round++) {
-        const int i = begin + round * 32 + (int)threadIdx.x % 32;
-        mine[round] = round < rounds && i < n ? ids[i] : -1;
-    }
-    sort_walk(mine, rounds, begin, at + warp * experts, NULL);
+    const int begin = tile * SORT_TILE + warp * rounds * 32;
+    const int end = begin + rounds * 32 < n ? begin + rounds * 32 : n;
+    sort_walk(ids, begin, end, at + warp * experts, NULL);
     __syncthreads();
     const int first = (int)threadIdx.x * per;
     const int last = first + per < experts ? first + per : experts;
     int total = 0;
+#pragma unroll 1
     for (int e = first; e < last; e++) {
         if (counts == NULL) {
+#pragma unroll 1
             for (int w = 0; w < SORT_WARPS; w++) total += at[w * experts + e];
         } else {
-            for (int t = 0; t < (int)gridDim.x; t++) total += counts[(size_t)t * experts + e];
+#pragma unroll 1
+            for (int t = 0; t < tiles; t++) total += counts[(size_t)t * experts + e];
         }
     }
     int place = scan_before(total);
+#pragma unroll 1
     for (int e = first; e < last; e++) {
-        if (blockIdx.x == 0) offsets[e] = place;
+        if (tile == 0) offsets[e] = place;
         int start = place, all = 0;
-        for (int t = 0; counts != NULL && t < (int)gridDim.x; t++) {
+#pragma unroll 1
+        for (int t = 0; counts != NULL && t < tiles; t++) {
             const int c = counts[(size_t)t * experts + e];
-            if (t < (int)blockIdx.x) start += c;
+            if (t < tile) start += c;
             all += c;
         }
+#pragma unroll 1
         for (int w = 0; w < SORT_WARPS; w++) {
             const int c = at[w * experts + e];
             at[w * experts + e] = start;
@@ -171,9 +181,205 @@ static __global__ void __launch_bounds__(SORT_THREADS)
         }
         place = counts == NULL ? start : place + all;
     }
-    if (blockIdx.x == 0 && threadIdx.x == 0) offsets[experts] = n;
+    if (tile == 0 && threadIdx.x == 0) offsets[experts] = n;
     __syncthreads();
-    sort_walk(mine, rounds, begin, at + warp * experts, source);
+    sort_walk(ids, begin, end, at + warp * experts, source);
+}
+
+static __global__ void __launch_bounds__(SORT_THREADS)
+    sort_kernel(const int32_t *ids, int n, int rounds, int experts, int per, const int32_t *counts,
+                int32_t *offsets, int32_t *source)
+{
+    extern __shared__ int32_t at[];
+    msgl__pdl_trigger();
+    for (int i = (int)threadIdx.x; i < SORT_WARPS * experts; i += SORT_THREADS) at[i] = 0;
+    __syncthreads();
+    msgl__pdl_wait();
+    sort_tile(ids, n, (int)blockIdx.x, (int)gridDim.x, rounds, experts, per, counts, at, offsets,
+              source);
+}
+
+// --- a step of few rows: norm, router, choice and sort in one kernel ----------------------------
+//
+// A block multiplies 16 rows by 8 experts, its warps the eighths of k by tensor cores. The last
+// block of 16 rows chooses their experts, the last of all sorts.
+
+enum {
+    CHOOSE_ROWS = 16,
+    CHOOSE_EXPERTS = 8, // of a block
+    CHOOSE_WARPS = SORT_WARPS,
+    CHOOSE_MAX_ROWS = 256,
+    CHOOSE_MAX_EXPERTS = 512,
+    CHOOSE_MAX_DIM = 4096,
+};
+
+typedef struct choose_args {
+    const __nv_bfloat16 *in, *router;
+    const float *norm;
+    float eps;
+    int rows, dim, experts, top_k, norm_topk;
+    __nv_bfloat16 *normed;
+    float *logits, *weights;
+    int32_t *ids, *offsets, *source;
+    int32_t *arrived; // zeros, and again behind the kernel: [0] of all, [1 + i] of 16 rows
+} choose_args;
+
+// Bytes from one row of weights or of in to the next one in shared memory: eight lanes that read 64
+// bytes of two of them meet all banks.
+static __host__ __device__ __forceinline__ int choose_pitch(int dim)
+{
+    return dim * 2 + 64;
+}
+
+static __host__ __device__ __forceinline__ int choose_shared(int dim, int experts)
+{
+    const int product = (CHOOSE_EXPERTS + CHOOSE_ROWS) * choose_pitch(dim) + dim * 4;
+    const int sort = SORT_WARPS * experts * 4; // in their place
+    return product > sort ? product : sort;
+}
+
+// Rows [first, first + rows) of a matrix to shared memory; those from `end` on are zeros.
+static __device__ __forceinline__ void choose_load(const __nv_bfloat16 *from, int first, int rows,
+                                                   int end, int dim, unsigned char *to)
+{
+    const int pieces = dim / 8;
+#pragma unroll 1
+    for (int r = 0; r < rows; r++) {
+        const bool there = first + r < end;
+        const __nv_bfloat16 *row = from + (there ? (size_t)(first + r) * (size_t)dim : 0);
+        const uint32_t dst = msgl__shared_address(to + r * choose_pitch(dim));
+#pragma unroll 1
+        for (int i = (int)threadIdx.x; i < pieces; i += SORT_THREADS) {
+            msgl__copy_async_16(dst + (uint32_t)i * 16, row + i * 8, there);
+        }
+    }
+    msgl__copy_async_commit();
+}
+
+// sums (of the products, then of squares) of this warp's part of k: rows lane / 4 and the eighth
+// one behind. Loops are rolled, as a step runs this once and instructions come from memory.
+static __device__ __forceinline__ void choose_multiply(int dim, const unsigned char *in,
+                                                       const unsigned char *w, const float *norm,
+                                                       float sums[4], float squares[2])
+{
+    const int lane = (int)threadIdx.x % 32, warp = (int)threadIdx.x / 32;
+    const int part = dim / CHOOSE_WARPS, pitch = choose_pitch(dim);
+    in += lane / 4 * pitch;
+    w += lane / 4 * pitch;
+#pragma unroll 1
+    for (int k = warp * part + lane % 4 * 8; k < (warp + 1) * part; k += 32) {
+        float x[8], y[8], scale[8];
+        load8(norm + k, scale);
+        load8((const __nv_bfloat16 *)in + k, x);
+        load8((const __nv_bfloat16 *)(in + 8 * pitch) + k, y);
+        const uint4 packed = *(const uint4 *)(w + k * 2);
+        const uint32_t v[4] = {packed.x, packed.y, packed.z, packed.w};
+#pragma unroll
+        for (int i = 0; i < 8; i++) {
+            squares[0] += x[i] * x[i];
+            squares[1] += y[i] * y[i];
+            x[i] *= scale[i];
+            y[i] *= scale[i];
+        }
+        // Which k an element has does not matter, only that both operands agree.
+#pragma unroll
+        for (int h = 0; h < 2; h++) {
+            const float *p = x + 4 * h, *q = y + 4 * h;
+            const uint32_t m[4] = {msgl__pack_two(p[0], p[1], __nv_bfloat16()),
+                                   msgl__pack_two(q[0], q[1], __nv_bfloat16()),
+                                   msgl__pack_two(p[2], p[3], __nv_bfloat16()),
+                                   msgl__pack_two(q[2], q[3], __nv_bfloat16())};
+            msgl__mma(sums, m, v[2 * h], v[2 * h + 1], __nv_bfloat16());
+        }
+    }
+}
+
+// Whether this block is the last of `blocks` to come here; what the others wrote is visible.
+static __device__ __forceinline__ bool choose_last(int32_t *arrived, int blocks)
+{
+    __shared__ bool last;
+    __syncthreads();
+    if (threadIdx.x == 0) {
+        last = msgl__count(arrived) == blocks - 1;
+        if (last) *arrived = 0;
+    }
+    __syncthreads();
+    return last;
+}
+
+template <int PER>
+static __global__ void __launch_bounds__(SORT_THREADS) choose_kernel(const choose_args g)
+{
+    extern __shared__ __align__(16) unsigned char shared[];
+    __shared__ float sums[CHOOSE_WARPS][CHOOSE_ROWS][CHOOSE_EXPERTS];
+    __shared__ float squares[CHOOSE_WARPS][CHOOSE_ROWS], scale[CHOOSE_ROWS];
+    const int t = (int)threadIdx.x, lane = t % 32, warp = t / 32;
+    const int expert0 = (int)blockIdx.x * CHOOSE_EXPERTS, row0 = (int)blockIdx.y * CHOOSE_ROWS;
+    const int pieces = g.dim / 8, pitch = choose_pitch(g.dim);
+    unsigned char *in = shared + CHOOSE_EXPERTS * pitch;
+    float *norm = (float *)(in + CHOOSE_ROWS * pitch);
+    choose_load(g.router, expert0, CHOOSE_EXPERTS, g.experts, g.dim, shared);
+#pragma unroll 1
+    for (int i = t; i < g.dim / 4; i += SORT_THREADS) {
+        msgl__copy_async_16(msgl__shared_address(norm + i * 4), g.norm + i * 4, true);
+    }
+    msgl__copy_async_commit();
+    msgl__pdl_wait();
+    msgl__pdl_trigger(); // the grouped product behind reads only what it waits for
+    choose_load(g.in, row0, CHOOSE_ROWS, g.rows, g.dim, in);
+    msgl__copy_async_wait<0>();
+    __syncthreads();
+    float c[4] = {0}, q[2] = {0};
+    choose_multiply(g.dim, in, shared, norm, c, q);
+#pragma unroll
+    for (int h = 0; h < 2; h++) {
+        sums[warp][lane / 4 + 8 * h][lane % 4 * 2] = c[2 * h];
+        sums[warp][lane / 4 + 8 * h][lane % 4 * 2 + 1] = c[2 * h + 1];
+        const float sum = group_sum(q[h], 4);
+        if (lane % 4 == 0) squares[warp][lane / 4 + 8 * h] = sum;
+    }
+    __syncthreads();
+    if (t < CHOOSE_ROWS) {
+        float sum = 0;
+#pragma unroll 1
+        for (int w = 0; w < CHOOSE_WARPS; w++) sum += squares[w][t];
+        scale[t] = rsqrtf(sum / (float)g.dim + g.eps);
+    }
+    __syncthreads();
+    if (t < CHOOSE_ROWS * CHOOSE_EXPERTS) {
+        const int r = t / CHOOSE_EXPERTS, e = t % CHOOSE_EXPERTS;
+        float sum = 0;
+        for (int w = 0; w < CHOOSE_WARPS; w++) sum += sums[w][r][e];
+        if (row0 + r < g.rows && expert0 + e < g.experts) {
+            g.logits[(size_t)(row0 + r) * g.experts + expert0 + e] = sum * scale[r];
+        }
+    }
+    // The normed rows, each block of these rows a part.
+    const int end = (g.rows - row0 < CHOOSE_ROWS ? g.rows - row0 : CHOOSE_ROWS) * pieces;
+#pragma unroll 1
+    for (int i = (int)blockIdx.x * SORT_THREADS + t; i < end; i += (int)gridDim.x * SORT_THREADS) {
+        const int r = i / pieces, k = (i - r * pieces) * 8;
+        float v[8], weight[8];
+        load8((const __nv_bfloat16 *)(in + r * pitch) + k, v);
+        load8(norm + k, weight);
+#pragma unroll
+        for (int j = 0; j < 8; j++) v[j] = v[j] * scale[r] * weight[j];
+        store8(g.normed + (size_t)(row0 + r) * g.dim + k, v);
+    }
+    if (!choose_last(g.arrived + 1 + blockIdx.y, (int)gridDim.x)) return;
+#pragma unroll 1
+    for (int r = row0 + warp; r < row0 + CHOOSE_ROWS && r < g.rows; r += CHOOSE_WARPS) {
+        route_row<PER>(g.logits, r, g.experts, g.top_k, g.norm_topk, g.ids, g.weights);
+    }
+    __syncthreads();
+    if (gridDim.y > 1 && !choose_last(g.arrived, (int)gridDim.y)) return;
+    int32_t *at = (int32_t *)shared;
+#pragma unroll 1
+    for (int i = t; i < SORT_WARPS * g.experts; i += SORT_THREADS) at[i] = 0;
+    __syncthreads();
+    const int n = g.rows * g.top_k;
+    sort_tile(g.ids, n, 0, 1, (n + SORT_THREADS - 1) / SORT_THREADS, g.experts,
+              (g.experts + SORT_THREADS - 1) / SORT_THREADS, NULL, at, g.offsets, g.source);
 }
 
 // Copies rows in pieces of Unit; blockIdx.x: row of out.
@@ -197,7 +403,8 @@ static __global__ void invert_kernel(const int32_t *source, int n, int32_t *plac
     if (j < n) place[source[j]] = j;
 }
 
-// N: 8 elements per thread, or 1 for any dim; blockIdx.x: row, blockIdx.y: part of it.
+// N: 8 elements per thread, or 1 for any dim; blockIdx.x: row, blockIdx.y: part of it. place NULL:
+// rows lie in the order of the choices.
 template <typename T, int N>
 static __global__ void combine_kernel(const T *in, const int32_t *place, const float *weights,
                                       int top_k, int dim, bool accumulate, T *out)
@@ -210,7 +417,8 @@ static __global__ void combine_kernel(const T *in, const int32_t *place, const f
     float sum[N] = {0}, v[N];
 #pragma unroll 4
     for (int c = 0; c < top_k; c++) {
-        const T *src = in + (size_t)place[first + c] * (size_t)dim + at;
+        const size_t from = place != NULL ? (size_t)place[first + c] : first + (size_t)c;
+        const T *src = in + from * (size_t)dim + at;
         const float w = weights[first + c];
         if constexpr (N == 8) {
             load8(src, v);
@@ -245,6 +453,49 @@ extern "C" void msgl__cuda_moe_route(msgl_exec *x, const float *logits, int rows
     MSGL_CUDA_TRY(x, msgl__launch(kernel, dim3((unsigned)(rows + ROUTE_WARPS - 1) / ROUTE_WARPS),
                                   dim3(ROUTE_WARPS * 32), 0, msgl__cuda_stream(x), logits, rows,
                                   experts, top_k, norm_topk, ids, weights));
+}
+
+// Sums in another order than norm, linear and route have: not for a deterministic device.
+extern "C" bool msgl__cuda_moe_choose(msgl_exec *x, const msgl_choose_call *c)
+{
+    const msgl_cuda_device *d = msgl__cuda_device(x);
+    const msgl_weight *w = c->router;
+    const int dim = w->k, experts = w->n;
+    if (d->deterministic || c->rows <= 0 || c->rows > CHOOSE_MAX_ROWS || x->act != MSGL_BF16 ||
+        w->dtype != MSGL_BF16 || dim % (CHOOSE_WARPS * 32) != 0 || dim > CHOOSE_MAX_DIM ||
+        experts > CHOOSE_MAX_EXPERTS || c->rows * c->top_k > SORT_TILE || !aligned16(c->in) ||
+        !aligned16(c->norm) || !aligned16(w->data)) {
+        return false;
+    }
+    const choose_args g = {(const __nv_bfloat16 *)c->in,
+                           (const __nv_bfloat16 *)w->data,
+                           c->norm,
+                           c->norm_eps,
+                           c->rows,
+                           dim,
+                           experts,
+                           c->top_k,
+                           c->norm_topk,
+                           (__nv_bfloat16 *)c->normed,
+                           c->logits,
+                           c->weights,
+                           c->ids,
+                           c->offsets,
+                           c->source,
+                           d->blas->flags};
+    const dim3 grid((unsigned)(experts + CHOOSE_EXPERTS - 1) / CHOOSE_EXPERTS,
+                    (unsigned)(c->rows + CHOOSE_ROWS - 1) / CHOOSE_ROWS);
+    const size_t bytes = (size_t)choose_shared(dim, experts);
+    if (experts <= 128) {
+        MSGL_CUDA_TRY(x, msgl__allow_shared<choose_kernel<4>>(bytes, true));
+        MSGL_CUDA_TRY(
+            x, msgl__launch(choose_kernel<4>, grid, dim3(SORT_THREADS), bytes, d->stream, g));
+    } else {
+        MSGL_CUDA_TRY(x, msgl__allow_shared<choose_kernel<16>>(bytes, true));
+        MSGL_CUDA_TRY(
+            x, msgl__launch(choose_kernel<16>, grid, dim3(SORT_THREADS), bytes, d->stream, g));
+    }
+    return true;
 }
 
 extern "C" void msgl__cuda_moe_sort(msgl_exec *x, const int32_t *ids, int rows, int top_k,
@@ -309,13 +560,16 @@ extern "C" void msgl__cuda_moe_combine(msgl_exec *x, const void *in, const int32
     if (rows <= 0) return;
     const int n = rows * top_k;
     const size_t used = x->scratch->used;
-    int32_t *place = (int32_t *)msgl__arena_alloc(x->scratch, (size_t)n * sizeof *place);
-    if (place == NULL) {
-        x->status = MSGL_EINTERNAL;
-        return;
+    int32_t *place = NULL;
+    if (source != NULL) {
+        place = (int32_t *)msgl__arena_alloc(x->scratch, (size_t)n * sizeof *place);
+        if (place == NULL) {
+            x->status = MSGL_EINTERNAL;
+            return;
+        }
+        MSGL_CUDA_TRY(x, msgl__launch(invert_kernel, dim3((unsigned)(n + 255) / 256), dim3(256), 0,
+                                      msgl__cuda_stream(x), source, n, place));
     }
-    MSGL_CUDA_TRY(x, msgl__launch(invert_kernel, dim3((unsigned)(n + 255) / 256), dim3(256), 0,
-                                  msgl__cuda_stream(x), source, n, place));
     MSGL_BY_DTYPE(x->act, combine, x, in, (const int32_t *)place, weights, rows, top_k, dim,
                   accumulate, out);
     x->scratch->used = used;

@@ -37,6 +37,7 @@ void msgl__cuda_moe_route(msgl_exec *x, const float *logits, int rows, int exper
                           int norm_topk, int32_t *ids, float *weights);
 void msgl__cuda_moe_sort(msgl_exec *x, const int32_t *ids, int rows, int top_k, int experts,
                          int32_t *offsets, int32_t *source);
+bool msgl__cuda_moe_choose(msgl_exec *x, const msgl_choose_call *c);
 void msgl__cuda_moe_gather(msgl_exec *x, const void *in, const int32_t *source, int rows, int top_k,
                            int dim, void *out);
 void msgl__cuda_moe_combine(msgl_exec *x, const void *in, const int32_t *source,
