@@ -34,6 +34,7 @@ typedef struct msgl__attn_keys {
     const int *next_slots; // [num_next] first slots of the item's next tile, to be prefetched
     int num_next;
     int prefetched; // keys of this tile that the last tile has prefetched
+    bool next_head; // this thread will take the same keys of the KV head behind these
 } msgl__attn_keys;
 
 // A block of rows against a tile: row i sees offsets [lo[i], hi[i]) of the tile, within [begin,

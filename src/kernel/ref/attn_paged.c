@@ -215,9 +215,9 @@ static void run_tiles(const paged_args *a, const msgl_attn_work *w, int kv_head,
     }
 }
 
-// An item for KV heads [kv_head, kv_head + heads).
+// An item for KV heads [kv_head, kv_head + heads); more: the same for the next ones follows.
 static void run_item(const paged_args *a, const msgl_attn_work *w, int kv_head, int heads,
-                     item_scratch *s, void *isa)
+                     bool more, item_scratch *s, void *isa)
 {
     const msgl_attn_call *c = a->call;
     const size_t elem = msgl__dtype_size(c->dtype), dim = (size_t)c->head_dim;
@@ -236,7 +236,8 @@ static void run_item(const paged_args *a, const msgl_attn_work *w, int kv_head, 
                             .slot_bytes = (size_t)c->num_kv_heads * dim * elem,
                             .head_dim = c->head_dim,
                             .scale = c->scale,
-                            .softcap = c->softcap};
+                            .softcap = c->softcap,
+                            .next_head = more};
     a->ops->load_q(&q, isa);
     set_empty(s, w->rows * heads, padded(c));
     for (int i = 0; i < w->rows; i++) s->pos[i] = first_pos + (w->row + i) / group;
@@ -261,7 +262,9 @@ static void run_task(void *arg, int task, int worker)
     item_scratch *s = (item_scratch *)(void *)(c->scratch + (size_t)worker * c->scratch_stride);
     void *isa = (char *)s + own_size(c->head_dim);
     const int heads = a->ops->many_heads ? c->heads_per_task : 1;
-    for (int h = 0; h < c->heads_per_task; h += heads) run_item(a, w, kv_head + h, heads, s, isa);
+    for (int h = 0; h < c->heads_per_task; h += heads) {
+        run_item(a, w, kv_head + h, heads, h + heads < c->heads_per_task, s, isa);
+    }
     if (w->part < 0) return;
     const msgl_attn_group *g = &c->groups[w->group];
     atomic_int *pending = &c->pending[(size_t)w->group * (size_t)c->num_kv_heads + (size_t)kv_head];

@@ -5,9 +5,11 @@
 // lanes, so of 32 columns the first vector gets 0-3, 8-11, 16-19, 24-27 and the second the rest;
 // bf16_write puts them right.
 //
-// Items of few rows (decode) read K and V where they are. For more rows a tile is first copied: the
-// pool's rows are a power of two apart, so that they share few sets of the caches, and V need be
-// unpacked only once. Both ways are the same products and sums in the same order.
+// Items of few rows (decode) read K and V where they are; when several heads follow each other,
+// they fetch V into the L2 cache while they read K, and the next head's K while they read V. For
+// more rows a tile is first copied: the pool's rows are a power of two apart, so that they share
+// few sets of the caches, and V need be unpacked only once. Both ways are the same products and
+// sums in the same order.
 #include "kernel/x86/attn_avx512_rows.h"
 
 #define NAME(x) bf16_##x
@@ -87,6 +89,14 @@ static void bf16_load_keys(const msgl__attn_keys *keys, int rows, void *scratch)
     if (s->copied) copy_tile(s, keys->head_dim, keys->begin & ~15, (keys->end + 15) & ~15);
 }
 
+// `bytes` of n rows, from `at` on, into the L2 cache.
+MSGL_INLINE void rows_fetch(const char *const *row, int n, size_t at, int bytes)
+{
+    for (int i = 0; i < n; i++) {
+        for (int d = 0; d < bytes; d += 64) _mm_prefetch(row[i] + at + d, _MM_HINT_T1);
+    }
+}
+
 MSGL_INLINE void bf16_score_block(rows_scratch *s, const uint16_t *q, int padded, int dim, int row,
                                   const int rows, int key)
 {
@@ -120,7 +130,10 @@ MSGL_INLINE void bf16_scores(rows_scratch *s, const msgl__attn_keys *keys, int i
     const int padded = msgl__attn_padded_dim(keys->head_dim), step = 16 / rows;
     const uint16_t *q = (const uint16_t *)s->q + (size_t)(item_row + row) * (size_t)padded;
     for (int key = from; key < to; key += step) {
-        if (row == 0) rows_prefetch(s->k + key + AHEAD, step, keys->head_dim * 2);
+        if (row == 0) {
+            rows_prefetch(s->k + key + AHEAD, step, keys->head_dim * 2);
+            if (keys->next_head) rows_fetch(s->v + key, step, 0, keys->head_dim * 2);
+        }
         bf16_score_block(s, q, padded, keys->head_dim, row, rows, key);
     }
 }
@@ -176,7 +189,8 @@ MSGL_INLINE __m512i pair_of(const uint16_t *p)
 
 // Columns [d, d + 32 nv) of the output of `rows` rows; the last 32 under a mask.
 MSGL_INLINE void bf16_value_block(bf16_scratch *b, int padded, int row, const int rows, int d,
-                                  const int nv, __mmask32 last, int from, int to, bool prefetch)
+                                  const int nv, __mmask32 last, int from, int to, bool prefetch,
+                                  bool next_head)
 {
     rows_scratch *s = &b->rows;
     __m512 a[4][8];
@@ -187,6 +201,7 @@ MSGL_INLINE void bf16_value_block(bf16_scratch *b, int padded, int row, const in
     }
     for (int key = from; key < to; key += 2) {
         if (prefetch) rows_prefetch(s->v + key + AHEAD, 2, padded * 2);
+        if (next_head) rows_fetch(s->k + key, 2, (size_t)padded * 2, padded * 2);
         __m512i p[4];
 #pragma GCC unroll 4
         for (int r = 0; r < rows; r++) p[r] = pair_of(&b->p[row + r][key]);
@@ -219,11 +234,14 @@ MSGL_INLINE void bf16_values(bf16_scratch *s, const msgl__attn_keys *keys, int r
     const int wide = rows == 4 ? 2 : 4; // of 32 columns: 16 or fewer accumulators
     int d = 0;
     for (; d + wide * 32 <= dim; d += wide * 32) {
-        bf16_value_block(s, padded, row, rows, d, wide, 0xffffffffu, from, to, row == 0 && d == 0);
+        const bool first = row == 0 && d == 0;
+        bf16_value_block(s, padded, row, rows, d, wide, 0xffffffffu, from, to, first,
+                         first && keys->next_head);
     }
     for (; d < dim; d += 32) {
-        bf16_value_block(s, padded, row, rows, d, 1, columns_from(d, dim), from, to,
-                         row == 0 && d == 0);
+        const bool first = row == 0 && d == 0;
+        bf16_value_block(s, padded, row, rows, d, 1, columns_from(d, dim), from, to, first,
+                         first && keys->next_head);
     }
 }
 
