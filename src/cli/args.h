@@ -40,7 +40,7 @@ typedef struct msgl_args {
     int64_t top_k, seed, max_tokens, logprobs;
     bool chat, stream, ignore_eos;
     // bench
-    const char *format, *url, *batch, *concurrency, *backends, *lengths, *write_table;
+    const char *format, *url, *batch, *chunk, *concurrency, *backends, *lengths, *write_table;
     int64_t prompt_len, steps, requests, repeat;
     // tokenize
     bool decode;

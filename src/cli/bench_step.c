@@ -1,7 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
 //
 // `minisgl bench step`: the engine alone, driven like the scheduler drives it (two steps in
-// flight), on prompts of token 0.. with sampled continuations. No scheduler, no text.
+// flight), on prompts of token 0.. with sampled continuations. No scheduler, no text. With --chunk
+// also steps in which a chunk of another prompt rides along with the answers.
 #include <stdlib.h>
 #include <string.h>
 
@@ -21,6 +22,7 @@ struct step_bench {
     const msgl_engine_info *info;
     msgl_batch_req *reqs[2]; // per slot, [max_running]
     int prompt_len, steps;
+    int chunk; // tokens of another prompt in each step of answers
 };
 
 // Rows 0.. of the page table get consecutive pages, enough for prompt and steps.
@@ -37,6 +39,10 @@ static int place_requests(struct step_bench *b, int batch, msgl_err *err)
             batch, length, b->info->max_running, b->info->max_seq_len, b->info->num_pages, page);
     }
     const msgl_page_table *table = msgl__engine_page_table(b->engine);
+    if (b->chunk > b->prompt_len) {
+        return msgl__err_set(err, MSGL_EINVAL, "--chunk %d; allowed: up to --prompt-len, %d",
+                             b->chunk, b->prompt_len);
+    }
     int32_t *ids = msgl__malloc((size_t)b->prompt_len * sizeof *ids);
     if (ids == NULL) return msgl__err_set(err, MSGL_ENOMEM, "out of memory");
     int rc = 0;
@@ -52,26 +58,30 @@ static int place_requests(struct step_bench *b, int batch, msgl_err *err)
     return rc == 0 ? 0 : msgl__err_set(err, rc, "the engine refused the prompt");
 }
 
+static void add(const struct step_bench *b, msgl_batch *batch, int row, int cached, int device)
+{
+    batch->reqs[batch->size++] = (msgl_batch_req){
+        .uid = (uint64_t)row,
+        .table_idx = row,
+        .cached_len = cached,
+        .device_len = device,
+        .prompt_len = b->prompt_len,
+        .logits_from = device < b->prompt_len ? device - cached : device - cached - 1,
+        .sample = device >= b->prompt_len,
+        .sampling = msgl__sampling_params_default()};
+    batch->padded_size = batch->size;
+    batch->num_tokens += device - cached;
+}
+
+// Rows [first, first + count), all alike, and of answers the chunk of the row behind them.
 static int submit(struct step_bench *b, int slot, msgl_phase phase, int first, int count,
                   int cached, int device)
 {
-    for (int i = 0; i < count; i++) {
-        b->reqs[slot][i] = (msgl_batch_req){
-            .uid = (uint64_t)(first + i),
-            .table_idx = first + i,
-            .cached_len = cached,
-            .device_len = device,
-            .prompt_len = b->prompt_len,
-            .logits_from = device < b->prompt_len ? device - cached : device - cached - 1,
-            .sample = device >= b->prompt_len,
-            .sampling = msgl__sampling_params_default()};
-    }
-    msgl_batch batch = {.size = count,
-                        .num_decode = phase == MSGL_DECODE ? count : 0,
-                        .padded_size = count,
-                        .num_tokens = count * (device - cached),
+    msgl_batch batch = {.num_decode = phase == MSGL_DECODE ? count : 0,
                         .reqs = b->reqs[slot],
                         .slot = slot};
+    for (int i = 0; i < count; i++) add(b, &batch, first + i, cached, device);
+    if (phase == MSGL_DECODE && b->chunk > 0) add(b, &batch, first + count, 0, b->chunk);
     return b->runner->submit(b->runner->ctx, &batch);
 }
 
@@ -131,6 +141,7 @@ static void print_row(const struct step_bench *b, msgl_rows *rows, const char *p
     const msgl_cell cells[] = {msgl__cell_text("phase", phase),
                                msgl__cell_int("batch", batch),
                                msgl__cell_int("prompt_len", b->prompt_len),
+                               msgl__cell_int("chunk", b->chunk),
                                msgl__cell_real("ms_per_step", ms, 3),
                                msgl__cell_real("tok_per_s", tokens / ms * 1e3, 1),
                                msgl__cell_real("gb_per_s", bytes / ms / 1e6, 1)};
@@ -142,7 +153,7 @@ static int measure(struct step_bench *b, const msgl_args *a, int batch, msgl_row
 {
     enum { MAX_REPEAT = 1000 };
     static double prefill_ms[MAX_REPEAT], decode_ms[MAX_REPEAT];
-    int rc = place_requests(b, batch, err);
+    int rc = place_requests(b, batch + (b->chunk > 0), err);
     if (rc != 0) return rc;
     const int repeat = a->repeat > 0 ? (int)a->repeat : 3;
     for (int i = 0; i < repeat; i++) {
@@ -158,9 +169,12 @@ static int measure(struct step_bench *b, const msgl_args *a, int batch, msgl_row
         (double)b->info->kv_bytes / ((double)(b->info->num_pages + 1) * b->info->page_size);
     const double context = b->prompt_len + WARM_STEPS + b->steps / 2.0;
     const double ms = msgl__median(prefill_ms, repeat);
-    print_row(b, rows, "prefill", batch, ms, (double)batch * b->prompt_len,
-              (double)b->info->weight_bytes);
-    print_row(b, rows, "decode", batch, msgl__median(decode_ms, repeat), batch,
+    if (b->chunk == 0) {
+        print_row(b, rows, "prefill", batch, ms, (double)batch * b->prompt_len,
+                  (double)b->info->weight_bytes);
+    }
+    print_row(b, rows, b->chunk > 0 ? "mixed" : "decode", batch, msgl__median(decode_ms, repeat),
+              batch,
               (double)b->info->weight_bytes + batch * context * kv_per_token);
     return 0;
 }
@@ -168,9 +182,12 @@ static int measure(struct step_bench *b, const msgl_args *a, int batch, msgl_row
 int msgl__bench_step(const msgl_args *a)
 {
     msgl_err err;
-    int batches[64];
+    int batches[64], chunks[64] = {0}, num_chunks = 0;
     const int n = msgl__cli_int_list("--batch", a->batch, 4096, batches, 64, &err);
-    if (n < 0) return msgl__cli_fail(MSGL_EXIT_USAGE, &err);
+    if (n >= 0 && a->chunk != NULL) {
+        num_chunks = msgl__cli_int_list("--chunk", a->chunk, 1 << 20, chunks + 1, 63, &err);
+    }
+    if (n < 0 || num_chunks < 0) return msgl__cli_fail(MSGL_EXIT_USAGE, &err);
     struct step_bench b = {.prompt_len = a->prompt_len > 0 ? (int)a->prompt_len : 512,
                            .steps = a->steps > 0 ? (int)a->steps : 64};
     msgl_options o;
@@ -181,7 +198,7 @@ int msgl__bench_step(const msgl_args *a)
     for (int i = 0; i < n; i++) largest = batches[i] > largest ? batches[i] : largest;
     const int length = b.prompt_len + b.steps + WARM_STEPS + 1;
     if (rc == 0 && o.num_pages == 0) { // no more memory than the measurement needs
-        o.num_pages = largest * ((length + o.page_size - 1) / o.page_size);
+        o.num_pages = (largest + 1) * ((length + o.page_size - 1) / o.page_size);
     }
     if (rc == 0 && o.max_seq_len == 0) o.max_seq_len = length;
     if (rc == 0) rc = msgl__engine_config_of(&o, &cfg, &err);
@@ -196,7 +213,12 @@ int msgl__bench_step(const msgl_args *a)
         }
     }
     msgl_rows rows = {.format = a->format};
-    for (int i = 0; rc == 0 && i < n; i++) rc = measure(&b, a, batches[i], &rows, &err);
+    for (int i = 0; rc == 0 && i < n; i++) {
+        for (int c = 0; rc == 0 && c <= num_chunks; c++) {
+            b.chunk = chunks[c];
+            rc = measure(&b, a, batches[i], &rows, &err);
+        }
+    }
     if (b.engine != NULL) msgl__engine_destroy(b.engine);
     for (int s = 0; s < 2; s++) msgl__free(b.reqs[s]);
     return rc == 0 ? MSGL_EXIT_OK : msgl__cli_fail(MSGL_EXIT_FAILED, &err);
