@@ -94,6 +94,9 @@ typedef struct msgl_step_result {
 typedef struct msgl_runner {
     void *ctx;
     int32_t num_slots; // steps that may be in flight at once (2 for overlap)
+    // Tokens that the products of a large step take at a time: steps of a multiple are the cheapest
+    // ones; 0: any.
+    int32_t tile;
     // Puts ids[0, n) at positions [pos, pos + n) of row table_idx in the token pool, after the
     // steps already submitted. ids may be reused when the call returns.
     int (*write_tokens)(void *ctx, int32_t table_idx, int32_t pos, const int32_t *ids, int32_t n);

@@ -186,12 +186,17 @@ size_t msgl__model_scratch(const msgl_model *m, int32_t max_tokens, int32_t max_
     return most;
 }
 
-// Row counts worth a measurement of their own: every 16 up to 64 and every 32 up to 256, where a
-// tile more or less shows, then powers of two. Fewer rows are the small kernels'.
+// Row counts worth a measurement of their own: every 16 up to 64 and every 32 up to 256, then four
+// in every doubling up to 2,048, where a tile more or less shows in steps of answers and chunks;
+// powers of two above. Fewer rows are the small kernels'.
 static int32_t tuned_rows(int32_t most, int32_t *ms, int32_t room)
 {
-    int32_t n = 0;
-    for (int32_t m = 16; m <= most && n < room; m += m < 64 ? 16 : m < 256 ? 32 : m) ms[n++] = m;
+    int32_t n = 0, doubling = 256;
+    for (int32_t m = 16; m <= most && n < room;) {
+        ms[n++] = m;
+        if (m >= 2 * doubling) doubling *= 2;
+        m += m < 64 ? 16 : m < 256 ? 32 : m < 2048 ? doubling / 4 : m;
+    }
     return n;
 }
 

@@ -74,15 +74,19 @@ static int32_t add_chunk(msgl_scheduler *s, msgl_flight *f, msgl_req *r, int32_t
     return n;
 }
 
-// Prompt tokens that could be computed now, were there no limit to a step.
-static int64_t backlog(const msgl_scheduler *s)
+// Prompt tokens that could be computed now, were there no limit to a step; *first: of the first.
+static int64_t backlog(const msgl_scheduler *s, int32_t *first)
 {
     int64_t n = 0;
+    *first = 0;
     for (const msgl_req *r = s->running.head; r != NULL; r = r->next) {
-        if (r->state == MSGL_REQ_PREFILL) n += r->fill_len - r->device_len;
+        if (r->state != MSGL_REQ_PREFILL) continue;
+        if (n == 0) *first = r->fill_len - r->device_len;
+        n += r->fill_len - r->device_len;
     }
     int32_t rows = s->num_free_rows;
     for (const msgl_req *r = s->waiting.head; r != NULL && rows > 0 && !s->stuck; r = r->next) {
+        if (n == 0) *first = r->num_ids;
         n += r->num_ids;
         rows--;
     }
@@ -94,7 +98,10 @@ static int add_chunks(msgl_scheduler *s, msgl_flight *f)
     // Where nobody waits for single tokens (prefill_first), long steps are the fast ones.
     int32_t budget = s->cfg.max_prefill_tokens;
     if (!s->cfg.prefill_first) {
-        budget = msgl__pace_budget(&s->pace, f->batch.num_decode, backlog(s), budget);
+        int32_t first;
+        const int64_t all = backlog(s, &first);
+        budget =
+            msgl__pace_budget(&s->pace, f->batch.num_decode, all, first, s->runner.tile, budget);
     }
     for (msgl_req *r = s->running.head, *next; r != NULL && budget > 0; r = next) {
         next = r->next;

@@ -13,6 +13,7 @@ enum {
 };
 
 static const uint64_t IDLE_NS = 500000000;  // of a step while nobody waits for a token
+static const uint64_t SOON_NS = 40000000;   // of one that completes a prompt before
 static const uint64_t STREAM_NS = 20000000; // of one that nobody notices in a stream
 static const uint64_t MAX_NS = UINT64_MAX / 1000000;
 
@@ -50,8 +51,8 @@ static int64_t tokens_in(uint64_t ns, uint64_t token_ps)
 
 static int64_t beside_answers(const msgl_pace *p, int64_t backlog)
 {
-    const uint64_t alone = p->answers_ns,
-                   gap = alone / 2 * 5 > STREAM_NS ? alone / 2 * 5 : STREAM_NS;
+    const uint64_t alone = p->answers_ns, most = alone / 4 * 11;
+    const uint64_t gap = most > STREAM_NS ? most : STREAM_NS;
     const uint64_t token_ps = p->riding_ps > 0 ? p->riding_ps : p->chunk_ps;
     if (alone == 0 || p->mixed_in_row >= MAX_MIXED) return 0;
     if (token_ps == 0) return LARGE;
@@ -61,17 +62,21 @@ static int64_t beside_answers(const msgl_pace *p, int64_t backlog)
     return wanted < fit ? wanted : fit;
 }
 
-int32_t msgl__pace_budget(const msgl_pace *p, int32_t num_answers, int64_t backlog,
-                          int32_t max_tokens)
+int32_t msgl__pace_budget(const msgl_pace *p, int32_t num_answers, int64_t backlog, int32_t first,
+                          int32_t tile, int32_t max_tokens)
 {
     int64_t n = UNKNOWN;
     if (num_answers > 0) {
         n = beside_answers(p, backlog);
         if (n == 0) return 0;
     } else if (p->chunk_ps > 0) {
-        n = tokens_in(IDLE_NS, p->chunk_ps);
+        const int64_t most = tokens_in(IDLE_NS, p->chunk_ps);
+        const int64_t soon = tokens_in(SOON_NS, p->chunk_ps);
+        n = first > soon ? (int64_t)first + ROUND - 1 : soon;
+        if (n > most) n = most;
     }
-    n = n / ROUND * ROUND;
+    const int64_t whole = tile > 0 ? (num_answers + n) / tile * tile - num_answers : 0;
+    n = whole >= n / 2 ? whole : n / ROUND * ROUND;
     if (n < ROUND) n = ROUND;
     return n < max_tokens ? (int32_t)n : max_tokens;
 }

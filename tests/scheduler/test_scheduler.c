@@ -500,48 +500,53 @@ static void test_pace(void **state)
     (void)state;
     enum { MANY = 1 << 20 };
     msgl_pace p = {0};
-    assert_int_equal(msgl__pace_budget(&p, 0, MANY, 8192), 512); // nothing known
-    assert_int_equal(msgl__pace_budget(&p, 0, MANY, 100), 100);
-    assert_int_equal(msgl__pace_budget(&p, 3, MANY, 8192), 0);
+    assert_int_equal(msgl__pace_budget(&p, 0, MANY, 600, 0, 8192), 512); // nothing known
+    assert_int_equal(msgl__pace_budget(&p, 0, MANY, 600, 0, 100), 100);
+    assert_int_equal(msgl__pace_budget(&p, 3, MANY, 600, 0, 8192), 0);
     msgl__pace_observe(&p, 0, 1, 25000000); // a prefix hit says nothing about long ones
-    assert_int_equal(msgl__pace_budget(&p, 0, MANY, 8192), 512);
+    assert_int_equal(msgl__pace_budget(&p, 0, MANY, 600, 0, 8192), 512);
     msgl__pace_observe(&p, 3, 0, 32000000);
-    assert_int_equal(msgl__pace_budget(&p, 3, MANY, 8192), 32); // nothing known of prompts
+    assert_int_equal(msgl__pace_budget(&p, 3, MANY, 600, 0, 8192), 32); // nothing known of prompts
     for (int i = 0; i < 20; i++) msgl__pace_observe(&p, 0, 100, 100000000);
-    assert_int_equal(msgl__pace_budget(&p, 0, MANY, 8192), 496); // half a second, in eights
-    // Answers take 32 ms; within 2.5 of that 48 ms are left, at just over 1 ms each.
-    assert_int_equal(msgl__pace_budget(&p, 3, MANY, 8192), 40);
-    assert_int_equal(msgl__pace_budget(&p, 3, MANY, 24), 24);
+    assert_int_equal(msgl__pace_budget(&p, 0, MANY, 600, 0, 8192), 496); // half a second, in eights
+    assert_int_equal(msgl__pace_budget(&p, 0, MANY, 99, 0, 8192), 104);  // the first prompt
+    assert_int_equal(msgl__pace_budget(&p, 0, MANY, 9, 0, 8192), 32);    // 40 ms
+    // Answers take 32 ms; within 2.75 of that 56 ms are left, at just over 1 ms each.
+    assert_int_equal(msgl__pace_budget(&p, 3, MANY, 600, 0, 8192), 48);
+    assert_int_equal(msgl__pace_budget(&p, 3, MANY, 600, 0, 24), 24);
     // What rides along costs less than what goes alone.
     for (int i = 0; i < 20; i++) msgl__pace_observe(&p, 3, 64, 64000000);
-    assert_int_equal(msgl__pace_budget(&p, 3, MANY, 8192), 0); // measure the answers again
+    assert_int_equal(msgl__pace_budget(&p, 3, MANY, 600, 0, 8192), 0); // measure the answers again
     msgl__pace_observe(&p, 3, 0, 32000000);
-    assert_int_equal(msgl__pace_budget(&p, 3, MANY, 8192), 88);
+    assert_int_equal(msgl__pace_budget(&p, 3, MANY, 600, 0, 8192), 104);
+    // Whole tiles of the step's tokens, if that does not halve the chunk.
+    assert_int_equal(msgl__pace_budget(&p, 3, MANY, 600, 64, 8192), 61);
+    assert_int_equal(msgl__pace_budget(&p, 3, MANY, 600, 128, 8192), 104);
     // A short queue is spread over several steps, but not thinner than pays.
-    assert_int_equal(msgl__pace_budget(&p, 3, 4 * 56, 8192), 56);
-    assert_int_equal(msgl__pace_budget(&p, 3, 40, 8192), 24);
+    assert_int_equal(msgl__pace_budget(&p, 3, 4 * 56, 600, 0, 8192), 56);
+    assert_int_equal(msgl__pace_budget(&p, 3, 40, 600, 0, 8192), 24);
     // One stalled step makes the chunks small, and small chunks find the way back.
     msgl__pace_observe(&p, 3, 64, 3000000000);
-    assert_true(msgl__pace_budget(&p, 3, MANY, 8192) <= 8);
+    assert_true(msgl__pace_budget(&p, 3, MANY, 600, 0, 8192) <= 8);
     for (int i = 0; i < 40; i++) {
-        const int32_t n = msgl__pace_budget(&p, 3, MANY, 8192);
+        const int32_t n = msgl__pace_budget(&p, 3, MANY, 600, 0, 8192);
         msgl__pace_observe(&p, 3, n, 32000000 + (uint64_t)n * 500000);
     }
     msgl__pace_observe(&p, 3, 0, 32000000);
-    assert_int_equal(msgl__pace_budget(&p, 3, MANY, 8192), 88);
+    assert_int_equal(msgl__pace_budget(&p, 3, MANY, 600, 0, 8192), 104);
     // A GPU: answers that take a millisecond leave prompts 19 of the 20 that nobody sees.
     msgl_pace gpu = {0};
     for (int i = 0; i < 20; i++) msgl__pace_observe(&gpu, 0, 4096, 8192000);
     msgl__pace_observe(&gpu, 64, 0, 1000000);
-    assert_in_range(msgl__pace_budget(&gpu, 64, MANY, 1 << 20), 9480, 9500);
+    assert_in_range(msgl__pace_budget(&gpu, 64, MANY, 600, 0, 1 << 20), 9480, 9500);
     // Numbers that no engine should report.
     msgl__pace_observe(&p, 0, 100, UINT64_MAX);
     msgl__pace_observe(&p, 1, 100, UINT64_MAX);
     msgl__pace_observe(&p, 1, 0, UINT64_MAX);
-    assert_in_range(msgl__pace_budget(&p, 1, MANY, 8192), 1, 8192);
+    assert_in_range(msgl__pace_budget(&p, 1, MANY, 600, 0, 8192), 1, 8192);
     for (int i = 0; i < 100; i++) msgl__pace_observe(&p, 1, 100, 0);
     msgl__pace_observe(&p, 1, 0, 1000);
-    assert_int_equal(msgl__pace_budget(&p, 1, MANY, 8192), 8192);
+    assert_int_equal(msgl__pace_budget(&p, 1, MANY, 600, 0, 8192), 8192);
 }
 
 // The longest gap between two tokens of any request stays under three decode steps although prompts

@@ -78,8 +78,10 @@ void msgl__cuda_blas_destroy(msgl_cuda_device *d)
 
 // --- choices -----------------------------------------------------------------------------------
 
-// Buckets: multiples of 8 to 256, where a decode step's tile fits or just does not fit m; powers of
-// two and the halves between them above, where only the number of waves changes.
+// Buckets: multiples of 8 to 256, where a decode step's tile fits or just does not fit m; then quarters
+// of the power of two below, since a step of answers and chunks has any m and an algorithm whose tile
+// just does not fit takes up to twice as long; from 2,048 on halves, where only the number of waves
+// changes.
 static int32_t bucket_of(int32_t m)
 {
     if (m <= 2) return m;
@@ -87,7 +89,8 @@ static int32_t bucket_of(int32_t m)
     if (m <= 256) return (m + 7) / 8 * 8;
     int32_t top = 512;
     while (top < m && top < (1 << 29)) top *= 2;
-    return m <= top / 4 * 3 ? top / 4 * 3 : top;
+    const int32_t step = top <= 2048 ? top / 8 : top / 4, least = top / 2 + step;
+    return m <= least ? least : (m + step - 1) / step * step;
 }
 
 static uint8_t alignment(const void *p, size_t ld, size_t element)
