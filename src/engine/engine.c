@@ -443,7 +443,7 @@ int msgl__engine_create(const msgl_engine_config *cfg, msgl_engine **out, msgl_e
     e->runner = (msgl_runner){
         .ctx = e,
         .num_slots = MSGL_ENGINE_SLOTS,
-        .tile = e->device->kind == MSGL_DEVICE_CPU ? 8 : 64,
+        .tile = e->device->kind == MSGL_DEVICE_CPU ? 8 : 128,
         .write_tokens = msgl__engine_write_tokens,
         .write_extra = msgl__engine_write_extra,
         .submit = msgl__engine_submit,
