@@ -404,6 +404,45 @@ static pid_t engine_of(const server *s)
     return engine;
 }
 
+// One request that would keep the engine busy for long leaves room for another client's; a body
+// whose tree nobody reads is gone when its request runs.
+static void test_large_requests(void **state)
+{
+    server *s = *state;
+    char alone[1024], beside[1024];
+    ask(s, alone);
+    msgl_strbuf b;
+    msgl__strbuf_init(&b, 4 << 20);
+    msgl__strbuf_adds(&b, "{\"prompt\":[");
+    for (int i = 0; i < 8; i++) msgl__strbuf_addf(&b, "%s\"x %d\"", i ? "," : "", i);
+    msgl__strbuf_adds(&b, "],\"n\":128,\"max_tokens\":1900,\"ignore_eos\":true,\"metadata\":[0");
+    for (int i = 0; i < 100000; i++) msgl__strbuf_adds(&b, ",{}");
+    assert_int_equal(msgl__strbuf_adds(&b, "]}"), 0);
+    const int fd = client_open(&s->at);
+    client_post(fd, "/v1/completions", b.data);
+    msgl__strbuf_free(&b);
+    json_int_t waiting = 0, memory = 0, running = 0;
+    for (int i = 0; i < 500 && running == 0; i++) {
+        usleep(20000);
+        response r = client_request(&s->at, "GET", "/get_server_info", NULL);
+        json_t *j = json_loadb(r.body, r.len, 0, NULL);
+        running = json_integer_value(json_object_get(json_object_get(j, "stats"), "running"));
+        waiting = json_integer_value(json_object_get(j, "requests_waiting"));
+        memory = json_integer_value(json_object_get(j, "request_memory"));
+        json_decref(j);
+        response_free(&r);
+    }
+    assert_true(running > 0 && running <= 3); // of 4
+    assert_true(waiting > 1000);
+    assert_true(memory > 0 && memory < 2000000); // the tree had 30 MB
+    for (int i = 0; i < 3; i++) {
+        ask(s, beside);
+        assert_string_equal(beside, alone);
+    }
+    leave(fd, false);
+    expect_idle(s);
+}
+
 static void test_engine_killed(void **state)
 {
     server *s = *state;
@@ -442,9 +481,10 @@ int main(int argc, char **argv)
     program = argv[1];
     model = argv[2];
     const struct CMUnitTest tests[] = {
-        cmocka_unit_test(test_answers),     cmocka_unit_test(test_penalties),
-        cmocka_unit_test(test_disconnects), cmocka_unit_test(test_hostile_requests),
-        cmocka_unit_test(test_too_long),    cmocka_unit_test(test_engine_killed),
+        cmocka_unit_test(test_answers),       cmocka_unit_test(test_penalties),
+        cmocka_unit_test(test_disconnects),   cmocka_unit_test(test_hostile_requests),
+        cmocka_unit_test(test_too_long),      cmocka_unit_test(test_large_requests),
+        cmocka_unit_test(test_engine_killed),
     };
     return cmocka_run_group_tests(tests, setup, teardown);
 }
