@@ -13,6 +13,7 @@
 
 #include <cmocka.h>
 
+#include "core/req_extra.h"
 #include "engine/plan.h"
 
 static const size_t MIB = 1 << 20;
@@ -53,9 +54,11 @@ static void test_adds_up(void **state)
         msgl_err err;
         if (msgl__memory_plan(&p, &err) != 0) fail_msg("%s", err.text);
         assert_int_equal(p.kv_bytes, pool_of(&p, p.kv.num_pages)); // with the dummy page
-        // Page table and token pool: a row for each request and the dummy one, of max_seq_len (as
-        // wanted) and one more, in steps of 32.
-        assert_int_equal(p.table_bytes, 2 * (99 + 1) * 2016 * sizeof(int32_t));
+        // Page table, token pool and the logits before penalties: a row for each request and the
+        // dummy one, of max_seq_len (as wanted) and one more, in steps of 32. For each bias a token
+        // id, its value and the logit that it changes.
+        const size_t row = 3 * 2016 * sizeof(int32_t) + (size_t)MSGL_MAX_LOGIT_BIAS * 12;
+        assert_int_equal(p.table_bytes, (99 + 1) * row);
         assert_int_equal(p.weight_bytes + p.step_bytes + p.staging_bytes + p.table_bytes +
                              p.kv_bytes + p.left,
                          p.available);
