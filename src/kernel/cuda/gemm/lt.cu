@@ -78,10 +78,10 @@ void msgl__cuda_blas_destroy(msgl_cuda_device *d)
 
 // --- choices -----------------------------------------------------------------------------------
 
-// Buckets: multiples of 8 to 256, where a decode step's tile fits or just does not fit m; then quarters
-// of the power of two below, since a step of answers and chunks has any m and an algorithm whose tile
-// just does not fit takes up to twice as long; from 2,048 on halves, where only the number of waves
-// changes.
+// Buckets: multiples of 8 to 256, where a decode step's tile fits or just does not fit m; then
+// quarters of the power of two below, since a step of answers and chunks has any m and an algorithm
+// whose tile just does not fit takes up to twice as long; from 2,048 on halves, where only the
+// number of waves changes.
 static int32_t bucket_of(int32_t m)
 {
     if (m <= 2) return m;
