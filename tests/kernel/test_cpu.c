@@ -94,7 +94,8 @@ static void tables_are_complete_at_every_level(void **state)
         expect_full(&k.norm, sizeof k.norm);
         expect_full(&k.rope, sizeof k.rope);
         expect_full(&k.act, sizeof k.act);
-        expect_full(&k.moe, sizeof k.moe);
+        // ops.h: choose may be missing.
+        expect_full(&k.moe, offsetof(msgl_moe_kernels, choose));
         expect_full(&k.sample, sizeof k.sample);
     }
 }
