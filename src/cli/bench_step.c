@@ -77,9 +77,8 @@ static void add(const struct step_bench *b, msgl_batch *batch, int row, int cach
 static int submit(struct step_bench *b, int slot, msgl_phase phase, int first, int count,
                   int cached, int device)
 {
-    msgl_batch batch = {.num_decode = phase == MSGL_DECODE ? count : 0,
-                        .reqs = b->reqs[slot],
-                        .slot = slot};
+    msgl_batch batch = {
+        .num_decode = phase == MSGL_DECODE ? count : 0, .reqs = b->reqs[slot], .slot = slot};
     for (int i = 0; i < count; i++) add(b, &batch, first + i, cached, device);
     if (phase == MSGL_DECODE && b->chunk > 0) add(b, &batch, first + count, 0, b->chunk);
     return b->runner->submit(b->runner->ctx, &batch);
@@ -174,8 +173,7 @@ static int measure(struct step_bench *b, const msgl_args *a, int batch, msgl_row
                   (double)b->info->weight_bytes);
     }
     print_row(b, rows, b->chunk > 0 ? "mixed" : "decode", batch, msgl__median(decode_ms, repeat),
-              batch,
-              (double)b->info->weight_bytes + batch * context * kv_per_token);
+              batch, (double)b->info->weight_bytes + batch * context * kv_per_token);
     return 0;
 }
 
