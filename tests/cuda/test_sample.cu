@@ -2,8 +2,11 @@
 //
 // Family sample on a GPU: greedy tokens exactly, kept sets against f64, the distribution of draws
 // by chi-square, log-probabilities against f64, bias and penalties against the CPU's.
-#include "kernel/ref/adjust_impl.h"
 #include "tests/cuda/ops_check.cuh"
+
+extern "C" {
+#include "kernel/ref/adjust_impl.h"
+}
 
 struct token { // one of a row, for sorting
     float logit;
