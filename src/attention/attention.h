@@ -105,7 +105,8 @@ typedef struct msgl_attn_desc {
     // On the device's queue, before the step or the launch of its graph, never captured: copies
     // what prepare made to where the kernels read it. NULL: nothing.
     void (*copy_in)(msgl_attn_backend *b, msgl_exec *x, const msgl_seqs *seqs);
-    // On the queue, captured with the layers: makes what they share. NULL: nothing.
+    // On the queue, captured with the layers, once the device's page table has the new tokens'
+    // slots: makes what the layers share. NULL: nothing.
     void (*begin)(msgl_attn_backend *b, msgl_exec *x, const msgl_seqs *seqs);
     // Attends, with K and V of the new tokens already in the pool (unless in->rope). out [tokens,
     // num_q_heads * head_dim], dense, of exec->act (f32 on the CPU). Failures go to exec->status.

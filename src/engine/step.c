@@ -213,9 +213,6 @@ static const void *forward(msgl_engine *e, msgl_engine_step *s, int32_t num_rows
         .num_segments = s->num_segments,
         .rope_scale = e->rope_scale,
     };
-    for (int32_t i = 0; i < s->num_seqs; i++) {
-        msgl__attn_begin(&e->attn, &e->exec, &s->seqs[i]);
-    }
     return e->model.cfg.arch->forward(&e->model, f, s->dev.rows, num_rows);
 }
 

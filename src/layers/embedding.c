@@ -14,7 +14,7 @@ static void rope_table(msgl_forward *f, int32_t dim, float *cos_sin)
     }
 }
 
-void msgl__embed(msgl_forward *f, const msgl_weight *w, int32_t dim, void *out, float *cos_sin)
+static void embed(msgl_forward *f, const msgl_weight *w, int32_t dim, void *out, float *cos_sin)
 {
     const int32_t tokens = f->num_tokens;
     const msgl_embed_call c = {
@@ -36,4 +36,11 @@ void msgl__embed(msgl_forward *f, const msgl_weight *w, int32_t dim, void *out, 
     d->ops->take_tokens(d, f->token_pool, f->id_index, tokens, f->ids, f->page_table, f->out_loc);
     rope_table(f, dim, cos_sin);
     f->k->gemm.gather(f->x, w, f->ids, tokens, out);
+}
+
+void msgl__embed(msgl_forward *f, const msgl_weight *w, int32_t dim, void *out, float *cos_sin)
+{
+    embed(f, w, dim, out, cos_sin);
+    // Only now the device's page table has the slots of the new tokens, which lists of pages need.
+    for (int32_t i = 0; i < f->num_seqs; i++) msgl__attn_begin(f->attn, f->x, &f->seqs[i]);
 }
