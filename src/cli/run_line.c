@@ -111,16 +111,6 @@ static bool in_list(const char *name, const char *const *list, size_t n)
     return false;
 }
 
-// A field that the server refuses where it would change the answer may stand there without effect.
-static bool refused_by_server(const char *name)
-{
-    json_t *o = json_pack("{s:{s:b}}", name, "", 1); // changes something in every such field
-    msgl_api_error e;
-    const bool refused = msgl__refuse_unsupported(o, &e) != 0;
-    json_decref(o);
-    return refused;
-}
-
 static void list_fields(msgl_run_line *r, const char *const *list, size_t n)
 {
     for (size_t i = 0; i < n; i++) {
@@ -139,7 +129,10 @@ static int check_names(msgl_run_line *r, const json_t *body, bool chat)
         const bool here = in_list(name, own, num_own) ||
                           in_list(name, SHARED_FIELDS, MSGL_COUNT(SHARED_FIELDS)) ||
                           in_list(name, NEUTRAL_FIELDS, MSGL_COUNT(NEUTRAL_FIELDS));
-        if (here || refused_by_server(name)) continue;
+        // What the server refuses where it would change the answer may stand there without effect.
+        if (here || msgl__field_is_unsupported(name, chat ? MSGL_IN_CHAT : MSGL_IN_COMPLETION)) {
+            continue;
+        }
         refuse(r, BAD_REQUEST, "unknown field \"%.100s\"; allowed: ", name);
         list_fields(r, own, num_own);
         (void)msgl__strbuf_adds(&r->error, ", ");

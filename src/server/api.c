@@ -173,10 +173,9 @@ int msgl__api_parse(msgl_api_kind kind, const char *body, size_t len, const msgl
     if (out->root == NULL) return msgl__json_fail(&err, e);
     msgl__strbuf_init(&out->unknown, UNKNOWN_BYTES);
     int rc = check_model(out->root, cfg, e);
-    if (rc == 0) rc = msgl__refuse_unsupported(out->root, e);
     if (rc == 0) {
-        rc = msgl__check_names(out->root, place_of(kind, out->root), cfg->refuse_unknown,
-                               &out->unknown, e);
+        rc = msgl__check_fields(out->root, place_of(kind, out->root), cfg->refuse_unknown,
+                                &out->unknown, e);
     }
     if (rc == 0) {
         switch (kind) {

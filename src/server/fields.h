@@ -28,9 +28,6 @@ int msgl__field_ids(const json_t *array, const char *name, int32_t vocab_size, i
 // sampling.c: what all endpoints share. Starts from out->sampling.
 int msgl__parse_sampling(const json_t *o, const msgl_api_config *cfg, msgl_gen_request *out,
                          msgl_api_error *e);
-// Fields that would change the result and are not supported fail unless they have the value that
-// changes nothing.
-int msgl__refuse_unsupported(const json_t *o, msgl_api_error *e);
 // chat.c, completion.c, generate.c
 int msgl__parse_chat(const json_t *o, const msgl_api_config *cfg, msgl_gen_request *out,
                      msgl_api_error *e);

@@ -19,26 +19,6 @@ bool msgl__is_sglang(const json_t *o)
     return present(o, "sampling_params") || present(o, "input_ids");
 }
 
-// null, false, 0, -1, "", [], {}: as if it were not there.
-static bool is_off(const json_t *v)
-{
-    if (json_is_number(v)) return json_number_value(v) == 0 || json_number_value(v) == -1;
-    return v == NULL || json_is_null(v) || json_is_false(v) ||
-           (json_is_string(v) && json_string_length(v) == 0) ||
-           (json_is_array(v) && json_array_size(v) == 0) ||
-           (json_is_object(v) && json_object_size(v) == 0);
-}
-
-static int refuse(const json_t *o, const char *const *names, size_t n, msgl_api_error *e)
-{
-    for (size_t i = 0; i < n; i++) {
-        if (is_off(json_object_get(o, names[i]))) continue;
-        return msgl__api_fail(e, 400, names[i], "unsupported_parameter",
-                              "'%s' is not supported by this server.", names[i]);
-    }
-    return 0;
-}
-
 static int one_prompt(const json_t *o, const msgl_api_config *cfg, msgl_gen_request *out,
                       msgl_api_error *e)
 {
@@ -66,48 +46,10 @@ static int parse_plain(const json_t *o, const msgl_api_config *cfg, msgl_gen_req
     return one_prompt(o, cfg, out, e);
 }
 
-// Fields that SGLang has in sampling_params do nothing beside it: most likely a mistake.
-static int check_top(const json_t *o, msgl_api_error *e)
-{
-    static const char *const inside[] = {"temperature",
-                                         "top_p",
-                                         "top_k",
-                                         "min_p",
-                                         "max_tokens",
-                                         "stop",
-                                         "stop_token_ids",
-                                         "ignore_eos",
-                                         "n",
-                                         "seed",
-                                         "skip_special_tokens",
-                                         "max_new_tokens",
-                                         "frequency_penalty",
-                                         "presence_penalty",
-                                         "repetition_penalty",
-                                         "repeat_penalty",
-                                         "logit_bias"};
-    for (size_t i = 0; i < sizeof inside / sizeof inside[0]; i++) {
-        if (!present(o, inside[i])) continue;
-        return msgl__api_fail(e, 400, inside[i], "invalid_value",
-                              "'%s' must stand in 'sampling_params' here%s.", inside[i],
-                              strcmp(inside[i], "max_tokens") == 0 ? ", as 'max_new_tokens'" : "");
-    }
-    static const char *const unsupported[] = {
-        "return_logprob",       "top_logprobs_num", "token_ids_logprob",
-        "return_hidden_states", "image_data",       "audio_data",
-        "video_data",           "input_embeds",     "custom_logit_processor",
-        "session_params"};
-    return refuse(o, unsupported, sizeof unsupported / sizeof unsupported[0], e);
-}
-
 static int parse_params(json_t *p, const msgl_api_config *cfg, msgl_gen_request *out,
                         msgl_api_error *e)
 {
-    static const char *const unsupported[] = {"min_new_tokens", "structural_tag", "stop_regex",
-                                              "no_stop_trim", "custom_params"};
-    int rc = msgl__check_names(p, MSGL_IN_PARAMS, true, NULL, e);
-    if (rc == 0) rc = msgl__refuse_unsupported(p, e);
-    if (rc == 0) rc = refuse(p, unsupported, sizeof unsupported / sizeof unsupported[0], e);
+    int rc = msgl__check_fields(p, MSGL_IN_PARAMS, true, NULL, e);
     json_t *seed = json_object_get(p, "sampling_seed");
     if (rc == 0 && seed != NULL && !json_is_null(seed) && json_object_set(p, "seed", seed) != 0) {
         return msgl__api_fail(e, 500, NULL, NULL, "Out of memory.");
@@ -132,14 +74,11 @@ static int parse_sglang(const json_t *o, const msgl_api_config *cfg, msgl_gen_re
                               "'sampling_params' is %s; it must be an object.",
                               params == NULL ? "missing" : msgl__json_type_name(params));
     }
-    int rc = check_top(o, e);
-    if (rc == 0) {
-        rc = parse_params(params, cfg, out, e);
-        if (rc < 0 && e->param[0] != '\0') {
-            char name[sizeof e->param];
-            (void)snprintf(name, sizeof name, "sampling_params.%.40s", e->param);
-            memcpy(e->param, name, sizeof name);
-        }
+    int rc = parse_params(params, cfg, out, e);
+    if (rc < 0 && e->param[0] != '\0') {
+        char name[sizeof e->param];
+        (void)snprintf(name, sizeof name, "sampling_params.%.40s", e->param);
+        memcpy(e->param, name, sizeof name);
     }
     json_decref(none);
     if (rc == 0) rc = msgl__field_bool(o, "stream", &out->stream, e);

@@ -16,92 +16,106 @@ enum {
     MAX_UNKNOWN = 64, // names looked at in one request
 };
 
-// What is read, and where. A field that is refused unless its value changes nothing is read, too.
-static const struct {
+// Value of a field that means "as if it were not there".
+typedef enum neutral {
+    ANY,       // the field is read
+    ZERO,      // the number 0
+    ONE,       // the number 1
+    FALSE,     // false
+    EMPTY,     // {} or [] or ""
+    OFF,       // EMPTY, false, 0 or -1
+    TEXT_TYPE, // {"type": "text"}
+    NEVER,     // only null
+    NO_AUDIO,  // an array that is exactly ["text"]
+} neutral;
+
+typedef struct field {
     const char *name;
     int places;
-} ours[] = {
-    {"model", TOP | GENERATE},
-    {"messages", CHAT},
-    {"prompt", COMPLETION | GENERATE},
-    {"text", GENERATE},
-    {"input_ids", GENERATE},
-    {"sampling_params", GENERATE},
-    {"stream", TOP | GENERATE},
-    {"stream_options", TOP},
-    {"max_tokens", TOP},
-    {"max_completion_tokens", CHAT},
-    {"max_new_tokens", PARAMS},
-    {"temperature", TOP | PARAMS},
-    {"top_p", TOP | PARAMS},
-    {"top_k", TOP | PARAMS},
-    {"min_p", TOP | PARAMS},
-    {"frequency_penalty", TOP | PARAMS},
-    {"presence_penalty", TOP | PARAMS},
-    {"repetition_penalty", TOP | PARAMS},
-    {"repeat_penalty", TOP | PARAMS},
-    {"logit_bias", TOP | PARAMS},
-    {"seed", TOP | PARAMS},
-    {"sampling_seed", PARAMS},
-    {"n", TOP | PARAMS},
-    {"best_of", COMPLETION},
-    {"echo", COMPLETION},
-    {"stop", TOP | PARAMS},
-    {"stop_token_ids", TOP | PARAMS},
-    {"ignore_eos", TOP | PARAMS},
-    {"skip_special_tokens", TOP | PARAMS},
-    {"logprobs", OPENAI},
-    {"top_logprobs", CHAT},
-    {"tools", CHAT},
-    {"tool_choice", CHAT},
-    {"chat_template_kwargs", CHAT},
-    {"add_generation_prompt", CHAT},
-    {"reasoning_effort", CHAT},
-    // Refused by sampling.c.
-    {"min_tokens", ALL},
-    {"typical_p", ALL},
-    {"suffix", ALL},
-    {"use_beam_search", ALL},
-    {"include_stop_str_in_output", ALL},
-    {"continue_final_message", ALL},
-    {"response_format", ALL},
-    {"modalities", ALL},
-    {"audio", ALL},
-    {"functions", ALL},
-    {"function_call", ALL},
-    {"web_search_options", ALL},
-    {"chat_template", ALL},
-    {"prompt_embeds", ALL},
-    {"bad_words", ALL},
-    {"allowed_token_ids", ALL},
-    {"prompt_logprobs", ALL},
-    {"truncate_prompt_tokens", ALL},
-    {"structured_outputs", ALL},
-    {"guided_json", ALL},
-    {"guided_regex", ALL},
-    {"guided_choice", ALL},
-    {"guided_grammar", ALL},
-    {"json_schema", ALL},
-    {"regex", ALL},
-    {"ebnf", ALL},
-    {"lora_path", ALL},
-    {"logits_processors", ALL},
-    // Refused by generate.c.
-    {"return_logprob", GENERATE},
-    {"top_logprobs_num", GENERATE},
-    {"token_ids_logprob", GENERATE},
-    {"return_hidden_states", GENERATE},
-    {"image_data", GENERATE},
-    {"audio_data", GENERATE},
-    {"video_data", GENERATE},
-    {"input_embeds", GENERATE},
-    {"custom_logit_processor", GENERATE},
-    {"session_params", GENERATE},
-    {"min_new_tokens", PARAMS},
-    {"structural_tag", PARAMS},
-    {"stop_regex", PARAMS},
-    {"no_stop_trim", PARAMS},
-    {"custom_params", PARAMS},
+    neutral takes; // any other value is refused: it would change the answer
+} field;
+
+// What is read or refused, and where.
+static const field ours[] = {
+    {"model", TOP | GENERATE, ANY},
+    {"messages", CHAT, ANY},
+    {"prompt", COMPLETION | GENERATE, ANY},
+    {"text", GENERATE, ANY},
+    {"input_ids", GENERATE, ANY},
+    {"sampling_params", GENERATE, ANY},
+    {"stream", TOP | GENERATE, ANY},
+    {"stream_options", TOP, ANY},
+    {"max_tokens", TOP, ANY},
+    {"max_completion_tokens", CHAT, ANY},
+    {"max_new_tokens", PARAMS, ANY},
+    {"temperature", TOP | PARAMS, ANY},
+    {"top_p", TOP | PARAMS, ANY},
+    {"top_k", TOP | PARAMS, ANY},
+    {"min_p", TOP | PARAMS, ANY},
+    {"frequency_penalty", TOP | PARAMS, ANY},
+    {"presence_penalty", TOP | PARAMS, ANY},
+    {"repetition_penalty", TOP | PARAMS, ANY},
+    {"repeat_penalty", TOP | PARAMS, ANY},
+    {"logit_bias", TOP | PARAMS, ANY},
+    {"seed", TOP | PARAMS, ANY},
+    {"sampling_seed", PARAMS, ANY},
+    {"n", TOP | PARAMS, ANY},
+    {"best_of", COMPLETION, ANY},
+    {"echo", COMPLETION, ANY},
+    {"stop", TOP | PARAMS, ANY},
+    {"stop_token_ids", TOP | PARAMS, ANY},
+    {"ignore_eos", TOP | PARAMS, ANY},
+    {"skip_special_tokens", TOP | PARAMS, ANY},
+    {"logprobs", OPENAI, ANY},
+    {"top_logprobs", CHAT, ANY},
+    {"tools", CHAT, ANY},
+    {"tool_choice", CHAT, ANY},
+    {"chat_template_kwargs", CHAT, ANY},
+    {"add_generation_prompt", CHAT, ANY},
+    {"reasoning_effort", CHAT, ANY},
+    {"min_tokens", ALL, ZERO},
+    {"typical_p", ALL, ONE},
+    {"suffix", ALL, EMPTY},
+    {"use_beam_search", ALL, FALSE},
+    {"include_stop_str_in_output", ALL, FALSE},
+    {"continue_final_message", ALL, FALSE},
+    {"response_format", ALL, TEXT_TYPE},
+    {"modalities", ALL, NO_AUDIO},
+    {"audio", ALL, NEVER},
+    {"functions", ALL, EMPTY},
+    {"function_call", ALL, NEVER},
+    {"web_search_options", ALL, NEVER},
+    {"chat_template", ALL, NEVER},
+    {"prompt_embeds", ALL, NEVER},
+    {"bad_words", ALL, EMPTY},
+    {"allowed_token_ids", ALL, NEVER},
+    {"prompt_logprobs", ALL, NEVER},
+    {"truncate_prompt_tokens", ALL, NEVER},
+    {"structured_outputs", ALL, EMPTY},
+    {"guided_json", ALL, NEVER},
+    {"guided_regex", ALL, NEVER},
+    {"guided_choice", ALL, NEVER},
+    {"guided_grammar", ALL, NEVER},
+    {"json_schema", ALL, NEVER},
+    {"regex", ALL, NEVER},
+    {"ebnf", ALL, NEVER},
+    {"lora_path", ALL, NEVER},
+    {"logits_processors", ALL, EMPTY},
+    {"return_logprob", GENERATE, OFF},
+    {"top_logprobs_num", GENERATE, OFF},
+    {"token_ids_logprob", GENERATE, OFF},
+    {"return_hidden_states", GENERATE, OFF},
+    {"image_data", GENERATE, OFF},
+    {"audio_data", GENERATE, OFF},
+    {"video_data", GENERATE, OFF},
+    {"input_embeds", GENERATE, OFF},
+    {"custom_logit_processor", GENERATE, OFF},
+    {"session_params", GENERATE, OFF},
+    {"min_new_tokens", PARAMS, OFF},
+    {"structural_tag", PARAMS, OFF},
+    {"stop_regex", PARAMS, OFF},
+    {"no_stop_trim", PARAMS, OFF},
+    {"custom_params", PARAMS, OFF},
 };
 
 // Other servers' fields that do not change the answer: read over without a word.
@@ -237,10 +251,69 @@ static bool in_list(const char *const *list, size_t n, const char *name)
     return false;
 }
 
-static int places_of(const char *name)
+static const field *find(const char *name)
 {
     for (size_t i = 0; i < sizeof ours / sizeof ours[0]; i++) {
-        if (strcmp(ours[i].name, name) == 0) return ours[i].places;
+        if (strcmp(ours[i].name, name) == 0) return &ours[i];
+    }
+    return NULL;
+}
+
+static bool is_neutral(const json_t *v, neutral kind)
+{
+    switch (kind) {
+    case ANY: return true;
+    case ZERO: return json_is_number(v) && json_number_value(v) == 0;
+    case ONE: return json_is_number(v) && json_number_value(v) == 1;
+    case FALSE: return json_is_false(v);
+    case EMPTY:
+        return (json_is_object(v) && json_object_size(v) == 0) ||
+               (json_is_array(v) && json_array_size(v) == 0) ||
+               (json_is_string(v) && json_string_length(v) == 0);
+    case OFF:
+        return is_neutral(v, EMPTY) || is_neutral(v, FALSE) || is_neutral(v, ZERO) ||
+               (json_is_number(v) && json_number_value(v) == -1);
+    case TEXT_TYPE: {
+        const char *type = json_string_value(json_object_get(v, "type"));
+        return type != NULL && strcmp(type, "text") == 0;
+    }
+    case NO_AUDIO: {
+        const char *first = json_string_value(json_array_get(v, 0));
+        return json_array_size(v) == 1 && first != NULL && strcmp(first, "text") == 0;
+    }
+    case NEVER: break;
+    }
+    return false;
+}
+
+bool msgl__field_is_unsupported(const char *name, msgl_field_place place)
+{
+    const field *f = find(name);
+    return f != NULL && f->takes != ANY && (f->places & (int)place) != 0;
+}
+
+// Beside SGLang's sampling_params such a field does nothing: most likely a mistake.
+static bool stands_in_params(const field *f)
+{
+    if (strcmp(f->name, "max_tokens") == 0) return true;
+    return f->takes == ANY && (f->places & (PARAMS | MSGL_IN_SGLANG)) == PARAMS;
+}
+
+static int check_values(const json_t *o, msgl_field_place place, msgl_api_error *e)
+{
+    for (size_t i = 0; i < sizeof ours / sizeof ours[0]; i++) {
+        const field *f = &ours[i];
+        const json_t *v = json_object_get(o, f->name);
+        if (v == NULL || json_is_null(v)) continue;
+        if (place == MSGL_IN_SGLANG && stands_in_params(f)) {
+            return msgl__api_fail(
+                e, 400, f->name, "invalid_value", "'%s' must stand in 'sampling_params' here%s.",
+                f->name, strcmp(f->name, "max_tokens") == 0 ? ", as 'max_new_tokens'" : "");
+        }
+        if ((f->places & (int)place) != 0 && !is_neutral(v, f->takes)) {
+            return msgl__api_fail(e, 400, f->name, "unsupported_parameter",
+                                  "'%s' is not supported by this server.", f->name);
+        }
     }
     return 0;
 }
@@ -313,19 +386,18 @@ static void note(const char *name, msgl_strbuf *unknown)
     if (msgl__strbuf_add(unknown, name, n) == 0) (void)msgl__strbuf_addc(unknown, '\0');
 }
 
-int msgl__check_names(const json_t *o, msgl_field_place place, bool refuse, msgl_strbuf *unknown,
-                      msgl_api_error *e)
+static int check_names(const json_t *o, msgl_field_place place, bool refuse, msgl_strbuf *unknown,
+                       msgl_api_error *e)
 {
     const char *name;
     json_t *value;
     int left = MAX_UNKNOWN;
     json_object_foreach((json_t *)o, name, value)
     {
-        const int places = places_of(name);
-        if ((places & (int)place) != 0 || json_is_null(value)) continue;
+        const field *f = find(name);
+        if ((f != NULL && (f->places & (int)place) != 0) || json_is_null(value)) continue;
         if (in_list(harmless, sizeof harmless / sizeof harmless[0], name)) continue;
-        const bool known =
-            places != 0 || in_list(foreign, sizeof foreign / sizeof foreign[0], name);
+        const bool known = f != NULL || in_list(foreign, sizeof foreign / sizeof foreign[0], name);
         const char *meant = known ? NULL : near_miss(name, place);
         if (meant != NULL) {
             return msgl__api_fail(e, 400, name, "unknown_parameter",
@@ -341,4 +413,11 @@ int msgl__check_names(const json_t *o, msgl_field_place place, bool refuse, msgl
         if (--left == 0) break;
     }
     return 0;
+}
+
+int msgl__check_fields(const json_t *o, msgl_field_place place, bool refuse, msgl_strbuf *unknown,
+                       msgl_api_error *e)
+{
+    const int rc = check_values(o, place, e);
+    return rc != 0 ? rc : check_names(o, place, refuse, unknown, e);
 }

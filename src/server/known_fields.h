@@ -1,8 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
 //
-// The names that a request's fields can have: those read here, and those known from other servers.
-// A field that nobody knows is most likely a typing error, and then the answer is not what was
-// asked for.
+// The names that a request's fields can have: those read here, those refused here, and those known
+// from other servers. A field that nobody knows is most likely a typing error, and then the answer
+// is not what was asked for.
 #ifndef MSGL_SERVER_KNOWN_FIELDS_H
 #define MSGL_SERVER_KNOWN_FIELDS_H
 
@@ -17,11 +17,15 @@ typedef enum msgl_field_place {
     MSGL_IN_PARAMS = 16,    // that object
 } msgl_field_place;
 
-// Looks at the names of o's fields; null values count as absent. A near miss of a field that is
-// read in this place is refused with a suggestion, unless it is known from another server. Other
-// names that are not read here are added to *unknown (each with a NUL behind it, as far as it has
-// room) or, with `refuse`, refused. 0, or MSGL_EINVAL with *e.
-int msgl__check_names(const json_t *o, msgl_field_place place, bool refuse, msgl_strbuf *unknown,
-                      msgl_api_error *e);
+// Looks at o's fields; null values count as absent. One that is not supported in this place is
+// refused unless its value changes nothing. A near miss of a field that is read in this place is
+// refused with a suggestion, unless it is known from another server. Other names that are not read
+// here are added to *unknown (each with a NUL behind it, as far as it has room) or, with `refuse`,
+// refused. 0, or MSGL_EINVAL with *e.
+int msgl__check_fields(const json_t *o, msgl_field_place place, bool refuse, msgl_strbuf *unknown,
+                       msgl_api_error *e);
+
+// Whether only a value of this field that changes nothing is taken in this place.
+bool msgl__field_is_unsupported(const char *name, msgl_field_place place);
 
 #endif

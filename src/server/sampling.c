@@ -1,7 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 //
 // The fields that all generation endpoints share.
-#include <string.h>
 #include <sys/random.h>
 
 #include "server/fields.h"
@@ -169,83 +168,4 @@ int msgl__parse_sampling(const json_t *o, const msgl_api_config *cfg, msgl_gen_r
         out->max_tokens = 1; // the engine always makes one; it is not shown
     }
     return rc < 0 ? rc : 0;
-}
-
-// Value of a field that means "as if it were not there".
-typedef enum neutral {
-    ZERO,      // the number 0
-    ONE,       // the number 1
-    FALSE,     // false
-    EMPTY,     // {} or [] or ""
-    TEXT_TYPE, // {"type": "text"}
-    NEVER,     // only null
-    NO_AUDIO,  // an array that is exactly ["text"]
-} neutral;
-
-static bool is_neutral(const json_t *v, neutral kind)
-{
-    switch (kind) {
-    case ZERO: return json_is_number(v) && json_number_value(v) == 0;
-    case ONE: return json_is_number(v) && json_number_value(v) == 1;
-    case FALSE: return json_is_false(v);
-    case EMPTY:
-        return (json_is_object(v) && json_object_size(v) == 0) ||
-               (json_is_array(v) && json_array_size(v) == 0) ||
-               (json_is_string(v) && json_string_length(v) == 0);
-    case TEXT_TYPE: {
-        const char *type = json_string_value(json_object_get(v, "type"));
-        return type != NULL && strcmp(type, "text") == 0;
-    }
-    case NO_AUDIO: {
-        const char *first = json_string_value(json_array_get(v, 0));
-        return json_array_size(v) == 1 && first != NULL && strcmp(first, "text") == 0;
-    }
-    case NEVER: break;
-    }
-    return false;
-}
-
-int msgl__refuse_unsupported(const json_t *o, msgl_api_error *e)
-{
-    static const struct {
-        const char *name;
-        neutral kind;
-    } fields[] = {
-        {"min_tokens", ZERO},
-        {"typical_p", ONE},
-        {"suffix", EMPTY},
-        {"use_beam_search", FALSE},
-        {"include_stop_str_in_output", FALSE},
-        {"continue_final_message", FALSE},
-        {"response_format", TEXT_TYPE},
-        {"modalities", NO_AUDIO},
-        {"audio", NEVER},
-        {"functions", EMPTY},
-        {"function_call", NEVER},
-        {"web_search_options", NEVER},
-        {"chat_template", NEVER},
-        {"prompt_embeds", NEVER},
-        {"bad_words", EMPTY},
-        {"allowed_token_ids", NEVER},
-        {"prompt_logprobs", NEVER},
-        {"truncate_prompt_tokens", NEVER},
-        {"structured_outputs", EMPTY},
-        {"guided_json", NEVER},
-        {"guided_regex", NEVER},
-        {"guided_choice", NEVER},
-        {"guided_grammar", NEVER},
-        {"json_schema", NEVER},
-        {"regex", NEVER},
-        {"ebnf", NEVER},
-        {"lora_path", NEVER},
-        {"logits_processors", EMPTY},
-    };
-    for (size_t i = 0; i < sizeof fields / sizeof fields[0]; i++) {
-        const json_t *v = json_object_get(o, fields[i].name);
-        if (v != NULL && !json_is_null(v) && !is_neutral(v, fields[i].kind)) {
-            return msgl__api_fail(e, 400, fields[i].name, "unsupported_parameter",
-                                  "'%s' is not supported by this server.", fields[i].name);
-        }
-    }
-    return 0;
 }

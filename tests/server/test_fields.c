@@ -336,7 +336,9 @@ static void test_sglang_fields(void **state)
         {"\"sampling_params\":{\"n\":1000}", "sampling_params.n"},
         {"\"sampling_params\":{},\"temperature\":1", "temperature"},
         {"\"sampling_params\":{},\"max_new_tokens\":1", "max_new_tokens"},
+        {"\"sampling_params\":{},\"sampling_seed\":1", "sampling_seed"},
         {"\"sampling_params\":{},\"return_logprob\":true", "return_logprob"},
+        {"\"return_logprob\":true", "return_logprob"}, // the plain form
         {"\"sampling_params\":{},\"image_data\":\"x\"", "image_data"},
         {"\"sampling_params\":{},\"input_ids\":[1]", "input_ids"},
         {"\"sampling_params\":{},\"stream\":1", "stream"},
