@@ -123,20 +123,12 @@ static void gen_fail_status(msgl_front *f, gen *g, int rc)
         (void)msgl__api_fail(&e, 503, NULL, "engine_not_ready", "The engine is not ready.");
         break;
     case MSGL_ELIMIT:
-        (void)msgl__api_fail(&e, 400, NULL, "invalid_value", "The request is too large.");
-        break;
+    case MSGL_EBUSY: (void)msgl__api_fail_memory(&e, rc); break;
     default:
         (void)msgl__api_fail(&e, 500, NULL, NULL, "The server could not process the request: %s.",
                              msgl__status_text(rc));
         break;
     }
-    gen_fail(f, g, &e);
-}
-
-static void gen_fail_memory(msgl_front *f, gen *g, int rc)
-{
-    msgl_api_error e;
-    (void)msgl__api_fail_memory(&e, rc);
     gen_fail(f, g, &e);
 }
 
@@ -298,14 +290,10 @@ void msgl__gen_turns(msgl_front *f)
 {
     for (gen *g; f->ready && (g = msgl__turn_next(f)) != NULL;) {
         choice *c = &g->choices[g->num_sent];
-        const int rc = choice_start(f, g);
-        const int memory = rc == 0 ? choice_claim(g, c) : 0;
+        int rc = choice_start(f, g);
+        if (rc == 0) rc = choice_claim(g, c);
         if (g->num_sent == g->num_choices) msgl__turn_leave(f, g);
-        if (rc != 0) {
-            gen_fail_status(f, g, rc);
-        } else if (memory != 0) {
-            gen_fail_memory(f, g, memory);
-        }
+        if (rc != 0) gen_fail_status(f, g, rc);
     }
 }
 
@@ -332,27 +320,24 @@ static void gen_start(msgl_front *f, gen *g)
 {
     const int n = g->job->req.n * g->job->req.num_prompts;
     msgl_api_error e;
-    int rc = !f->ready ? MSGL_ECLOSED : 0;
-    if (rc == 0 && !queue_take(f, n - 1, 1, &e)) {
+    if (!f->ready) {
+        f->waiting--;
+        gen_fail_status(f, g, MSGL_ECLOSED);
+        return;
+    }
+    if (!queue_take(f, n - 1, 1, &e)) {
         f->waiting--;
         gen_fail(f, g, &e);
         return;
     }
-    const int places = rc == 0 ? n : 1;
-    int memory = 0;
-    if (rc == 0) {
-        memory =
-            msgl__claim_add(&g->job->claim, MSGL_BUDGET_PROMPT, (size_t)n * sizeof *g->choices);
-    }
-    if (rc == 0 && memory == 0) rc = gen_choices(f, g, n);
-    if (rc != 0 || memory != 0) f->waiting -= places;
+    int rc = msgl__claim_add(&g->job->claim, MSGL_BUDGET_PROMPT, (size_t)n * sizeof *g->choices);
+    if (rc == 0) rc = gen_choices(f, g, n);
     if (rc != 0) {
+        f->waiting -= n;
         gen_fail_status(f, g, rc);
-    } else if (memory != 0) {
-        gen_fail_memory(f, g, memory);
-    } else {
-        msgl__turn_join(f, g);
+        return;
     }
+    msgl__turn_join(f, g);
 }
 
 // Each name once; when there are very many, somebody makes them up.
@@ -452,9 +437,7 @@ static void gen_answer_whole(msgl_front *f, gen *g)
     if (rc == 0) rc = put_choices(f, g, &r, body);
     if (rc == 0) rc = msgl__reply_end(&r, cached, completion, &f->out);
     if (rc == 0) rc = out_move(f, body);
-    if (rc == MSGL_ELIMIT || rc == MSGL_EBUSY) {
-        gen_fail_memory(f, g, rc);
-    } else if (rc != 0) {
+    if (rc != 0) {
         gen_fail_status(f, g, rc);
     } else {
         msgl_http_conn *c = g->base.conn;
@@ -495,7 +478,7 @@ static void gen_stream(msgl_front *f, gen *g)
     rc = msgl__http_stream_write(c, msgl__strbuf_str(&f->out), f->out.len);
     if (f->out.cap > OUT_KEEP) msgl__strbuf_free(&f->out);
     if (rc != 0) {
-        gen_fail_memory(f, g, rc);
+        gen_fail_status(f, g, rc);
         return;
     }
     if (g->num_left > 0) return;
@@ -529,17 +512,13 @@ static void token_event(msgl_front *f, const msgl_token_event *e)
         engine_error(f, g, e);
         return;
     }
-    const int rc = msgl__sequence_event(&c->seq, e);
+    int rc = msgl__sequence_event(&c->seq, e);
+    if (rc == 0) rc = choice_claim(g, c);
     if (rc != 0) {
         gen_fail_status(f, g, rc);
         return;
     }
     msgl__turn_grown(f, c);
-    const int memory = choice_claim(g, c);
-    if (memory != 0) {
-        gen_fail_memory(f, g, memory);
-        return;
-    }
     if (c->seq.finish != NULL) choice_leave(f, c, e->finish == MSGL_FINISH_NONE);
     if (!g->dirty) {
         g->dirty = true;
