@@ -164,6 +164,18 @@ stub_trtllm *fake_trtllm(void)
     return stub_of("minisgl-attn-trtllm.so");
 }
 
+msgl_attn_needs fake_needs(int32_t capability, int32_t group, int32_t head_dim, msgl_dtype dtype)
+{
+    return (msgl_attn_needs){.device = MSGL_DEVICE_CUDA,
+                             .capability = capability,
+                             .num_q_heads = 2 * group,
+                             .num_kv_heads = 2,
+                             .head_dim = head_dim,
+                             .page_size = 16,
+                             .act = dtype,
+                             .kv_dtype = dtype};
+}
+
 void fake_world_open(fake_world *w, const msgl_attn_needs *n)
 {
     static char nothing[64];

@@ -35,6 +35,10 @@ void fake_plugins(bool fi, bool trtllm);
 stub_fi *fake_fi(void); // with fake_plugins(true, ...)
 stub_trtllm *fake_trtllm(void);
 
+// A model with `group` query heads for each of 2 KV heads, in pages of 16, on a GPU of that
+// capability.
+msgl_attn_needs fake_needs(int32_t capability, int32_t group, int32_t head_dim, msgl_dtype dtype);
+
 // A model on the fake GPU, for backends; the pool has no memory.
 typedef struct fake_world {
     msgl_attn_needs needs;

@@ -108,18 +108,7 @@ static void test_no_heap(void **state)
     const msgl_attn_desc *const *all = msgl__attn_backends(&count);
     for (int i = 0; i < count; i++) {
         if ((all[i]->devices & 1u << MSGL_DEVICE_CPU) == 0) continue;
-        const world_spec spec = {.desc = all[i],
-                                 .level = msgl__cpu_level_detect(),
-                                 .dtype = MSGL_BF16,
-                                 .group = 2,
-                                 .num_kv_heads = 2,
-                                 .head_dim = 64,
-                                 .page_size = 16,
-                                 .max_running = 4,
-                                 .max_seq_len = 900,
-                                 .max_step_tokens = 900,
-                                 .threads = 2,
-                                 .window = -1};
+        const world_spec spec = world_base(all[i], 4, 900, 900);
         world w;
         world_open(&w, &spec);
         world_request(&w, 0, 900);

@@ -13,18 +13,10 @@
 #include "attention/fa/fa.h"
 #include "attention/invariance.h"
 
-static const world_spec BASE = {.desc = &msgl__attn_fa,
-                                .dtype = MSGL_BF16,
-                                .group = 2,
-                                .num_kv_heads = 2,
-                                .head_dim = 64,
-                                .page_size = 16,
-                                .max_running = 36,
-                                .max_seq_len = 1300,
-                                .max_step_tokens = 4096,
-                                .threads = 2,
-                                .window = -1,
-                                .seed = 7};
+static world_spec base_spec(void)
+{
+    return world_base(&msgl__attn_fa, 36, 1300, 4096);
+}
 
 static const struct variant {
     int group, head_dim, window;
@@ -38,7 +30,7 @@ static const struct variant {
 
 static world_spec variant_spec(const struct variant *v, msgl_cpu_level level)
 {
-    world_spec s = BASE;
+    world_spec s = base_spec();
     s.level = level;
     s.group = v->group;
     s.head_dim = v->head_dim;
@@ -77,7 +69,7 @@ static void test_one_arithmetic(void **state)
 static void test_metadata(void **state)
 {
     (void)state;
-    world_spec spec = BASE;
+    world_spec spec = base_spec();
     world w;
     world_open(&w, &spec);
     for (int i = 0; i < 3; i++) world_request(&w, i, 40);

@@ -114,19 +114,10 @@ static void test_plan(void **state)
 
 static world_spec base_spec(void)
 {
-    return (world_spec){.desc = &msgl__attn_fi,
-                        .level = msgl__cpu_level_detect(),
-                        .dtype = MSGL_F32,
-                        .group = 3,
-                        .num_kv_heads = 2,
-                        .head_dim = 64,
-                        .page_size = 16,
-                        .max_running = 8,
-                        .max_seq_len = 3000,
-                        .max_step_tokens = 512,
-                        .threads = 2,
-                        .window = -1,
-                        .seed = 5};
+    world_spec s = world_base(&msgl__attn_fi, 8, 3000, 512);
+    s.dtype = MSGL_F32;
+    s.group = 3;
+    return s;
 }
 
 // prepare makes indices and plan once for all layers.

@@ -58,16 +58,9 @@ static void open_run(run *r, const char *backend, const model *m, const struct g
 {
     *r = (run){.m = m, .fi = fake_fi()};
     fake_gpu_reset(g->capability);
-    const msgl_attn_needs n = {.device = MSGL_DEVICE_CUDA,
-                               .capability = g->capability,
-                               .num_q_heads = 2 * g->group,
-                               .num_kv_heads = 2,
-                               .head_dim = g->head_dim,
-                               .page_size = 16,
-                               .act = g->dtype,
-                               .kv_dtype = g->dtype,
-                               .deterministic = g->deterministic,
-                               .variants = m->variants};
+    msgl_attn_needs n = fake_needs(g->capability, g->group, g->head_dim, g->dtype);
+    n.deterministic = g->deterministic;
+    n.variants = m->variants;
     const msgl_attn_desc *d = msgl__attn_find(backend, MSGL_DEVICE_CUDA);
     msgl_err err = {0};
     assert_int_equal(msgl__attn_supports(d, &n, &err), 0);

@@ -15,14 +15,11 @@
 #include "core/attributes.h"
 #include "core/seqs.h"
 
-static const msgl_attn_needs HOPPER = {.device = MSGL_DEVICE_CUDA,
-                                       .capability = 90,
-                                       .num_q_heads = 32,
-                                       .num_kv_heads = 8,
-                                       .head_dim = 128,
-                                       .page_size = 16,
-                                       .act = MSGL_BF16,
-                                       .kv_dtype = MSGL_BF16};
+// A model like Llama 3 on a GPU like the H200.
+static msgl_attn_needs hopper(void)
+{
+    return fake_needs(90, 4, 128, MSGL_BF16);
+}
 
 static struct {
     bool fi, trtllm;
@@ -164,34 +161,32 @@ static void random_variants(msgl_attn_variants *v)
     }
 }
 
-static void walk(void (*check)(const msgl_attn_needs *))
+static void walk_with(void (*check)(const msgl_attn_needs *), bool fi, bool trtllm)
 {
     static const int32_t capabilities[] = {80, 86, 89, 90, 100, 103, 120};
     static const int32_t dims[] = {64, 96, 128, 256}, pages[] = {1, 16, 32, 64, 128};
     static const msgl_dtype dtypes[] = {MSGL_BF16, MSGL_F16, MSGL_F32};
+    set_plugins(fi, trtllm);
     for (int i = 0; i < 7 * 16 * 4 * 5 * 3; i++) {
-        msgl_attn_needs n = {.device = MSGL_DEVICE_CUDA,
-                             .capability = capabilities[i % 7],
-                             .num_kv_heads = 2,
-                             .num_q_heads = 2 * (1 + i / 7 % 16),
-                             .head_dim = dims[i / 112 % 4],
-                             .page_size = pages[i / 448 % 5],
-                             .kv_dtype = dtypes[i / 2240],
-                             .deterministic = pick(4) == 0};
-        n.act = n.kv_dtype;
+        msgl_attn_needs n =
+            fake_needs(capabilities[i % 7], 1 + i / 7 % 16, dims[i / 112 % 4], dtypes[i / 2240]);
+        n.page_size = pages[i / 448 % 5];
+        n.deterministic = pick(4) == 0;
         random_variants(&n.variants);
         fake_gpu_reset(n.capability);
         check(&n);
     }
 }
 
+static void walk(void (*check)(const msgl_attn_needs *))
+{
+    for (int set = 3; set >= 0; set--) walk_with(check, (set & 1) != 0, (set & 2) != 0);
+}
+
 static void test_auto(void **unused)
 {
     (void)unused;
-    for (int set = 3; set >= 0; set--) {
-        set_plugins((set & 1) != 0, (set & 2) != 0);
-        walk(check_auto);
-    }
+    walk(check_auto);
 }
 
 static void check_any_pair(const msgl_attn_needs *n)
@@ -203,10 +198,7 @@ static void check_any_pair(const msgl_attn_needs *n)
 static void test_named(void **unused)
 {
     (void)unused;
-    for (int set = 3; set >= 0; set--) {
-        set_plugins((set & 1) != 0, (set & 2) != 0);
-        walk(check_any_pair);
-    }
+    walk(check_any_pair);
 }
 
 // The documented order by name, apart from the oracle above.
@@ -223,9 +215,7 @@ static void test_order(void **unused)
                 {100, false, "fa", "fa"}, {120, false, "fa", "fa"}};
     for (size_t i = 0; i < MSGL_COUNT(rows); i++) {
         set_plugins(rows[i].fi, true);
-        msgl_attn_needs n = HOPPER;
-        n.capability = rows[i].capability;
-        n.head_dim = 256; // not measured
+        const msgl_attn_needs n = fake_needs(rows[i].capability, 4, 256, MSGL_BF16); // not measured
         msgl_attn_choice c;
         char warning[256];
         assert_int_equal(msgl__attn_select("auto", &n, &c, warning, NULL), 0);
@@ -234,7 +224,6 @@ static void test_order(void **unused)
     }
 }
 
-// Reasons, and what one plug-in's fault does to the others: nothing.
 static void test_reasons(void **unused)
 {
     (void)unused;
@@ -249,7 +238,7 @@ static void test_reasons(void **unused)
          "trtllm: its decode kernel is compiled for Hopper (9.0) only; this GPU has 12.0; choose "
          "fi or fa"},
         {"trtllm",
-         {.num_q_heads = 96},
+         {.num_q_heads = 24},
          "trtllm: no kernel for bfloat16, head_dim 128, 12 query heads per KV head and pages of "
          "16"},
         {"fi", {.head_dim = 96}, "attention backend fi: no kernel for head_dim 96"},
@@ -259,7 +248,7 @@ static void test_reasons(void **unused)
          "be the same"},
     };
     for (size_t i = 0; i < MSGL_COUNT(cases); i++) {
-        msgl_attn_needs n = HOPPER;
+        msgl_attn_needs n = hopper();
         const msgl_attn_needs *c = &cases[i].change;
         if (c->capability != 0) n.capability = c->capability;
         if (c->num_q_heads != 0) n.num_q_heads = c->num_q_heads;
@@ -272,43 +261,47 @@ static void test_reasons(void **unused)
                          MSGL_EUNSUPPORTED);
         assert_string_equal(err.text, cases[i].text);
     }
-    // A plug-in of another build, or without the kernel that every batch may need.
+}
+
+// A plug-in of another build, or without the kernel that every batch may need, stops its own
+// backend alone.
+static void test_faulty_plugins(void **unused)
+{
+    (void)unused;
+    set_plugins(true, true);
+    const msgl_attn_needs here = hopper(), ada = fake_needs(89, 4, 128, MSGL_BF16);
     stub_fi *fi = fake_fi();
     const msgl_attn_desc *desc = msgl__attn_find("fi", MSGL_DEVICE_CUDA);
     msgl_attn_choice c;
     char warning[256];
     msgl_err err = {0};
     fi->api.abi++;
-    assert_int_equal(msgl__attn_supports(desc, &HOPPER, &err), MSGL_EUNSUPPORTED);
+    assert_int_equal(msgl__attn_supports(desc, &here, &err), MSGL_EUNSUPPORTED);
     assert_string_equal(err.text, "minisgl-attn-fi.so is of another version of minisgl");
     for (int i = 0; i < 2; i++) {
         if (i == 1) fi->kernels = 1u << MSGL_FI_CUDA_CORES;
-        msgl_attn_needs ada = HOPPER;
-        ada.capability = 89;
         assert_int_equal(msgl__attn_select("auto", &ada, &c, warning, &err), 0);
         assert_string_equal(c.prefill->name, "fa");
-        assert_int_equal(msgl__attn_select("fa,trtllm", &HOPPER, &c, warning, &err), 0);
+        assert_int_equal(msgl__attn_select("fa,trtllm", &here, &c, warning, &err), 0);
         fi->api.abi = MSGL_FI_ABI;
     }
-    assert_int_equal(msgl__attn_supports(desc, &HOPPER, &err), MSGL_EUNSUPPORTED);
+    assert_int_equal(msgl__attn_supports(desc, &here, &err), MSGL_EUNSUPPORTED);
     assert_string_equal(err.text, "fi: no kernel for head_dim 128 and bfloat16");
     fi->kernels = (1u << MSGL_FI_NUM_KERNELS) - 1;
     stub_trtllm *trtllm = fake_trtllm();
     trtllm->api.abi++;
-    assert_int_equal(msgl__attn_select("trtllm", &HOPPER, &c, warning, &err), MSGL_EUNSUPPORTED);
+    assert_int_equal(msgl__attn_select("trtllm", &here, &c, warning, &err), MSGL_EUNSUPPORTED);
     assert_string_equal(err.text, "minisgl-attn-trtllm.so is of another version of minisgl");
-    assert_int_equal(msgl__attn_select("fa,fi", &HOPPER, &c, warning, &err), 0);
+    assert_int_equal(msgl__attn_select("fa,fi", &here, &c, warning, &err), 0);
     trtllm->api.abi = MSGL_TRTLLM_ABI;
 }
 
-// FLASHINFER_USE_TENSOR_CORES decides fi's decode kernel, and a word that it does not know ends
-// the selection, `auto`'s too: the user meant something.
+#define TENSOR_CORES "FLASHINFER_USE_TENSOR_CORES"
+
+// The variable decides fi's decode kernel.
 static void test_tensor_cores(void **unused)
 {
     (void)unused;
-    static const char NAME[] = "FLASHINFER_USE_TENSOR_CORES";
-    static const char TEXT[] = "FLASHINFER_USE_TENSOR_CORES: found \"yes\", allowed 0, 1, false, "
-                               "true, off, on";
     static const struct {
         const char *text;
         int32_t group;
@@ -321,10 +314,9 @@ static void test_tensor_cores(void **unused)
     set_plugins(true, true);
     stub_fi *fi = fake_fi();
     for (size_t i = 0; i < MSGL_COUNT(cases); i++) {
-        if (cases[i].text != NULL) setenv(NAME, cases[i].text, 1);
-        if (cases[i].text == NULL) unsetenv(NAME);
-        msgl_attn_needs n = HOPPER;
-        n.num_q_heads = n.num_kv_heads * cases[i].group;
+        if (cases[i].text != NULL) setenv(TENSOR_CORES, cases[i].text, 1);
+        if (cases[i].text == NULL) unsetenv(TENSOR_CORES);
+        const msgl_attn_needs n = fake_needs(90, cases[i].group, 128, MSGL_BF16);
         msgl_attn_choice c;
         char warning[256];
         fake_gpu_reset(90);
@@ -355,45 +347,57 @@ static void test_tensor_cores(void **unused)
         fake_world_close(&w);
         fake_gpu_check();
     }
-    setenv(NAME, "yes", 1);
-    msgl_attn_needs ada = HOPPER, cpu = HOPPER;
-    ada.capability = 89;
+    unsetenv(TENSOR_CORES);
+}
+
+// A word that it does not know ends the selection, `auto`'s too: the user meant something. On the
+// CPU it is checked, and said to have no effect, once.
+static void test_tensor_cores_elsewhere(void **unused)
+{
+    (void)unused;
+    set_plugins(true, true);
+    setenv(TENSOR_CORES, "yes", 1);
+    const msgl_attn_needs here = hopper(), ada = fake_needs(89, 4, 128, MSGL_BF16);
+    msgl_attn_needs cpu = here;
     cpu.device = MSGL_DEVICE_CPU;
     cpu.capability = 0;
     cpu.act = MSGL_F32;
     const struct {
         const char *spec;
         const msgl_attn_needs *needs;
-    } refused[] = {{"fi", &HOPPER}, {"auto", &ada}, {"fi", &cpu}, {"fa,fi", &cpu}};
+    } refused[] = {{"fi", &here}, {"auto", &ada}, {"fi", &cpu}, {"fa,fi", &cpu}};
     msgl_attn_choice c;
     char warning[256];
     for (size_t i = 0; i < MSGL_COUNT(refused); i++) {
         msgl_err err = {0};
         assert_int_equal(msgl__attn_select(refused[i].spec, refused[i].needs, &c, warning, &err),
                          MSGL_EINVAL);
-        assert_string_equal(err.text, TEXT);
+        assert_string_equal(err.text,
+                            TENSOR_CORES ": found \"yes\", allowed 0, 1, false, true, off, on");
     }
     assert_int_equal(msgl__attn_select("fa", &cpu, &c, warning, NULL), 0); // asks nobody else
-    // On the CPU it is checked, and said to have no effect, once.
-    setenv(NAME, "true", 1);
+    setenv(TENSOR_CORES, "true", 1);
     static const char *const specs[] = {"fi", "fa,fi", "fi,fa"};
     for (size_t i = 0; i < MSGL_COUNT(specs); i++) {
         assert_int_equal(msgl__attn_select(specs[i], &cpu, &c, warning, NULL), 0);
-        assert_string_equal(warning, "FLASHINFER_USE_TENSOR_CORES has no effect on the CPU");
+        assert_string_equal(warning, TENSOR_CORES " has no effect on the CPU");
     }
     assert_int_equal(msgl__attn_select("fi,flashinfer", &cpu, &c, warning, NULL), 0);
     assert_string_equal(warning, "attention backend \"fi,flashinfer\" names fi twice; using it for "
-                                 "both phases; FLASHINFER_USE_TENSOR_CORES has no effect on the "
-                                 "CPU");
-    unsetenv(NAME);
+                                 "both phases; " TENSOR_CORES " has no effect on the CPU");
+    unsetenv(TENSOR_CORES);
 }
 
 int main(void)
 {
     const struct CMUnitTest tests[] = {
-        cmocka_unit_test(test_auto),         cmocka_unit_test(test_named),
-        cmocka_unit_test(test_order),        cmocka_unit_test(test_reasons),
+        cmocka_unit_test(test_auto),
+        cmocka_unit_test(test_named),
+        cmocka_unit_test(test_order),
+        cmocka_unit_test(test_reasons),
+        cmocka_unit_test(test_faulty_plugins),
         cmocka_unit_test(test_tensor_cores),
+        cmocka_unit_test(test_tensor_cores_elsewhere),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }

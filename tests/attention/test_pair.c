@@ -34,19 +34,8 @@ static void test_halves(void **state)
 {
     (void)state;
     const msgl_attn_choice pair = {&msgl__attn_fa, &msgl__attn_fi};
-    const world_spec spec = {.choice = &pair,
-                             .level = msgl__cpu_level_detect(),
-                             .dtype = MSGL_BF16,
-                             .group = 2,
-                             .num_kv_heads = 2,
-                             .head_dim = 64,
-                             .page_size = 16,
-                             .max_running = 4,
-                             .max_seq_len = 1000,
-                             .max_step_tokens = 1000,
-                             .threads = 2,
-                             .window = -1,
-                             .seed = 11};
+    world_spec spec = world_base(NULL, 4, 1000, 1000);
+    spec.choice = &pair;
     const step_req reqs[] = {{0, 899, 900}, {1, 100, 400}};
     world both;
     world_open(&both, &spec);

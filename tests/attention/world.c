@@ -99,6 +99,24 @@ static void close_gpu(world *w)
     free(g->staging);
 }
 
+world_spec world_base(const msgl_attn_desc *desc, int max_running, int max_seq_len,
+                      int max_step_tokens)
+{
+    return (world_spec){.desc = desc,
+                        .level = msgl__cpu_level_detect(),
+                        .dtype = MSGL_BF16,
+                        .group = 2,
+                        .num_kv_heads = 2,
+                        .head_dim = 64,
+                        .page_size = 16,
+                        .max_running = max_running,
+                        .max_seq_len = max_seq_len,
+                        .max_step_tokens = max_step_tokens,
+                        .threads = 2,
+                        .window = -1,
+                        .seed = 7};
+}
+
 void world_open(world *w, const world_spec *spec)
 {
     msgl_err err = {0};

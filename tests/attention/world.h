@@ -79,6 +79,10 @@ typedef struct step_req {
 
 uint64_t world_random(world *w);
 int world_int(world *w, int lo, int hi); // in [lo, hi]
+// A small world for tests to change: bfloat16, 2 KV heads of 64 and twice as many query heads,
+// pages of 16, no window; on the CPU, with the highest kernels here.
+world_spec world_base(const msgl_attn_desc *desc, int max_running, int max_seq_len,
+                      int max_step_tokens);
 void world_open(world *w, const world_spec *spec);
 void world_close(world *w);
 // A request of `len` tokens in table row `row`, with pages and poison-free data of its own.
