@@ -38,6 +38,14 @@ static msgl_batch good_batch(msgl_batch_req reqs[2])
         .size = 2, .num_decode = 1, .padded_size = 2, .num_tokens = 11, .reqs = reqs, .slot = 1};
 }
 
+// An engine with pages for that batch's requests, and the batch.
+static msgl_batch open_with_batch(harness *h, msgl_batch_req reqs[2])
+{
+    open_engine(h, RUNNING);
+    for (int32_t row = 0; row < 2; row++) harness_pages(h, row, MAX_SEQ);
+    return good_batch(reqs);
+}
+
 static void expect_refused(harness *h, msgl_batch b, const char *what)
 {
     msgl_step_result result;
@@ -51,10 +59,8 @@ static void test_wrong_requests(void **state)
 {
     (void)state;
     harness h;
-    open_engine(&h, RUNNING);
-    for (int32_t row = 0; row < 2; row++) harness_pages(&h, row, MAX_SEQ);
     msgl_batch_req reqs[2];
-    const msgl_batch good = good_batch(reqs);
+    const msgl_batch good = open_with_batch(&h, reqs);
     const struct {
         const char *what;
         int32_t table_idx, cached_len, device_len, logits_from;
@@ -91,10 +97,8 @@ static void test_wrong_batches(void **state)
 {
     (void)state;
     harness h;
-    open_engine(&h, RUNNING);
-    for (int32_t row = 0; row < 2; row++) harness_pages(&h, row, MAX_SEQ);
     msgl_batch_req reqs[2];
-    const msgl_batch good = good_batch(reqs);
+    const msgl_batch good = open_with_batch(&h, reqs);
     msgl_batch b = good;
     b.slot = -1;
     expect_refused(&h, b, "slot -1");
@@ -126,10 +130,8 @@ static void test_slot_in_flight(void **state)
 {
     (void)state;
     harness h;
-    open_engine(&h, RUNNING);
-    for (int32_t row = 0; row < 2; row++) harness_pages(&h, row, MAX_SEQ);
     msgl_batch_req reqs[2];
-    msgl_batch b = good_batch(reqs), other = b;
+    msgl_batch b = open_with_batch(&h, reqs), other = b;
     assert_int_equal(h.r->submit(h.r->ctx, &b), 0);
     assert_int_equal(h.r->submit(h.r->ctx, &b), MSGL_EINVAL);
     other.slot = 0;

@@ -685,14 +685,12 @@ static void test_extra(void **state)
     msgl_req_extra *extra[REQUESTS];
     msgl_err err;
     for (int overlap = 0; overlap < 2; overlap++) {
+        harness_options o = defaults();
+        o.max_running = 4;
+        o.vocab_size = 100;
+        o.overlap = overlap;
         harness h;
-        harness_init(&h, (harness_options){.max_running = 4,
-                                           .max_seq_len = 64,
-                                           .max_prefill_tokens = 16,
-                                           .num_pages = 256,
-                                           .page_size = 1,
-                                           .vocab_size = 100,
-                                           .overlap = overlap});
+        harness_init(&h, o);
         const int32_t ids[] = {7, 8, 9};
         msgl_msg_request q = {.num_ids = 3, .ids = ids};
         q.sampling = msgl__sampling_params_default();
@@ -722,13 +720,10 @@ static void test_extra(void **state)
 static void test_extra_refused(void **state)
 {
     (void)state;
+    harness_options o = defaults();
+    o.vocab_size = 100;
     harness h;
-    harness_init(&h, (harness_options){.max_running = 4,
-                                       .max_seq_len = 64,
-                                       .max_prefill_tokens = 16,
-                                       .num_pages = 256,
-                                       .page_size = 1,
-                                       .vocab_size = 100});
+    harness_init(&h, o);
     const msgl_bias bias[] = {{.token = 100, .value = 1}, {.token = 3, .value = 1}};
     const int32_t id = 7;
     msgl_msg_request q = {.uid = 5, .num_ids = 1, .ids = &id};

@@ -212,6 +212,19 @@ static const setting alone = {.attention = "fa",
                               .cache = MSGL_CACHE_NAIVE,
                               .one_by_one = true};
 
+// Requests that are all there from the start.
+static setting together(msgl_cache_type cache, int32_t max_running, int32_t page_size,
+                        int32_t num_pages)
+{
+    setting v = alone;
+    v.one_by_one = false;
+    v.cache = cache;
+    v.max_running = max_running;
+    v.page_size = page_size;
+    v.num_pages = num_pages;
+    return v;
+}
+
 static bool same_row(const msgl_token_logprobs *a, const msgl_token_logprobs *b)
 {
     const size_t n = a->num_top > 0 ? (size_t)a->num_top : 0;
@@ -250,38 +263,27 @@ static uint64_t compare(const setting *v)
 static void test_batch_of_32(void **state)
 {
     (void)state;
-    setting v = alone;
-    v.max_running = 32;
-    v.num_pages = 4096;
-    v.one_by_one = false;
+    const setting v = together(MSGL_CACHE_NAIVE, 32, 1, 4096);
     compare(&v);
 }
 
 static void test_overlap_and_prefix_hits(void **state)
 {
     (void)state;
-    setting v = alone;
+    setting v = together(MSGL_CACHE_RADIX, 8, 4, 4096);
     v.overlap = true;
-    v.cache = MSGL_CACHE_RADIX;
-    v.num_pages = 4096;
-    v.page_size = 4;
-    compare(&v); // one after the other: hits from requests that have ended
-    v.max_running = 8;
-    v.one_by_one = false;
+    compare(&v);
+    v.max_running = 1;
+    v.one_by_one = true; // hits from requests that have ended
     compare(&v);
 }
 
 static void test_small_chunks_and_a_tight_pool(void **state)
 {
     (void)state;
-    setting v = alone;
+    setting v = together(MSGL_CACHE_RADIX, 6, 16, 20); // evicts all the time
     v.overlap = true;
-    v.cache = MSGL_CACHE_RADIX;
     v.max_prefill = 7;
-    v.max_running = 6;
-    v.page_size = 16;
-    v.num_pages = 20; // evicts all the time
-    v.one_by_one = false;
     compare(&v);
     v.overlap = false;
     v.max_prefill = 33;
@@ -292,11 +294,7 @@ static void test_small_chunks_and_a_tight_pool(void **state)
 static void test_sent_back(void **state)
 {
     (void)state;
-    setting v = alone;
-    v.cache = MSGL_CACHE_RADIX;
-    v.max_running = 6;
-    v.num_pages = 220;
-    v.one_by_one = false;
+    setting v = together(MSGL_CACHE_RADIX, 6, 1, 220);
     v.long_answers = true;
     for (int overlap = 0; overlap < 2; overlap++) {
         v.overlap = overlap;
@@ -307,12 +305,8 @@ static void test_sent_back(void **state)
 static void test_page_64(void **state)
 {
     (void)state;
-    setting v = alone;
+    setting v = together(MSGL_CACHE_NAIVE, 8, 64, 64);
     v.overlap = true;
-    v.max_running = 8;
-    v.page_size = 64;
-    v.num_pages = 64;
-    v.one_by_one = false;
     compare(&v);
 }
 
@@ -322,11 +316,8 @@ static void test_page_64(void **state)
 static void test_penalties_of_others(void **state)
 {
     (void)state;
-    setting v = alone;
+    setting v = together(MSGL_CACHE_NAIVE, 32, 1, 4096);
     v.overlap = true;
-    v.max_running = 32;
-    v.num_pages = 4096;
-    v.one_by_one = false;
     answer *with = calloc(REQUESTS, sizeof *with), *without = calloc(REQUESTS, sizeof *without);
     assert_non_null(with);
     assert_non_null(without);
@@ -372,9 +363,7 @@ static void test_no_heap_per_decode_step(void **state)
 {
     (void)state;
     for (int overlap = 0; overlap < 2; overlap++) {
-        setting v = alone;
-        v.max_running = 8;
-        v.num_pages = 1024;
+        setting v = together(MSGL_CACHE_NAIVE, 8, 1, 1024);
         v.overlap = overlap;
         answer *answers = calloc(REQUESTS, sizeof *answers);
         assert_non_null(answers);
