@@ -45,7 +45,7 @@ static void line_done(struct run *r, const msgl_run_line *line)
 {
     r->done++;
     r->done_bytes += line->bytes;
-    if (line->error.len > 0) r->failed++;
+    if (line->error_status != 0) r->failed++;
 }
 
 static int on_piece(void *ctx, const msgl_piece *p)
@@ -76,8 +76,8 @@ static void start_line(struct run *r, msgl_run_line *line)
 {
     line->owner = r;
     r->window[(r->first + r->count++) % r->cap] = line;
-    if (line->error.len == 0) msgl__run_line_submit(line, r->llm, on_piece);
-    if (line->error.len > 0) {
+    if (line->error_status == 0) msgl__run_line_submit(line, r->llm, on_piece);
+    if (line->error_status != 0) {
         line->done = true;
         line_done(r, line);
     }
@@ -186,7 +186,8 @@ static int run_file(struct run *r, msgl_err *err)
     if (rc == 0) rc = msgl__cli_model_dir(r->args, &dir, err);
     if (rc == 0) {
         msgl__cli_params(r->args, r->llm, &params);
-        msgl__run_common_init(&r->common, &params, dir, info.vocab_size);
+        msgl__run_common_init(&r->common, &params, msgl__cli_model_name(dir), r->args->model,
+                              info.vocab_size);
         rc = run_lines(r, err);
     }
     free_window(r);

@@ -103,12 +103,7 @@ int msgl__cmd_serve(const msgl_args *a)
         msgl_free(dir);
         return msgl__cli_fail(MSGL_EXIT_FAILED, &err);
     }
-    // "models/demo/" is served as "demo".
-    size_t n = strlen(dir);
-    while (n > 1 && dir[n - 1] == '/') dir[--n] = '\0';
-    const char *slash = strrchr(dir, '/');
-    struct serve s = {.options = &options,
-                      .model_name = slash != NULL && slash[1] ? slash + 1 : dir};
+    struct serve s = {.options = &options, .model_name = msgl__cli_model_name(dir)};
     const msgl_log log = msgl__log_default();
     cfg.host = a->host;
     cfg.port = (int)a->port;

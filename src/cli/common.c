@@ -80,7 +80,9 @@ int msgl__cli_model_dir(const msgl_args *a, char **out, msgl_err *err)
     }
     if (is_dir(model)) {
         *out = msgl__strdup(model);
-        return *out != NULL ? 0 : msgl__err_set(err, MSGL_ENOMEM, "out of memory");
+        if (*out == NULL) return msgl__err_set(err, MSGL_ENOMEM, "out of memory");
+        for (size_t n = strlen(model); n > 1 && model[n - 1] == '/';) (*out)[--n] = '\0';
+        return 0;
     }
     if (access(model, F_OK) == 0) {
         return msgl__err_set(err, MSGL_EINVAL, "--model %.150s: not a folder", model);
@@ -103,6 +105,12 @@ int msgl__cli_model_dir(const msgl_args *a, char **out, msgl_err *err)
                              root);
     }
     return msgl__err_set(err, MSGL_ENOENT, "--model %.150s: no such folder", model);
+}
+
+const char *msgl__cli_model_name(const char *dir)
+{
+    const char *slash = strrchr(dir, '/');
+    return slash != NULL && slash[1] != '\0' ? slash + 1 : dir;
 }
 
 const char *msgl__cli_attention(const msgl_args *a, char buf[128])

@@ -9,20 +9,22 @@
 #include "core/attributes.h"
 #include "core/err.h"
 #include "core/mem.h"
+#include "llm/llm.h"
 #include "server/fields.h"
+#include "tokenizer/unicode.h"
 
-// Errors name fields and list the allowed ones: longer than msgl_err takes.
-enum { ERROR_MAX = 2048, BAD_REQUEST = 400 };
+enum { BAD_REQUEST = 400 };
 
-void msgl__run_common_init(msgl_run_common *c, const msgl_params *params, const char *model_dir,
-                           int vocab_size)
+void msgl__run_common_init(msgl_run_common *c, const msgl_params *params, const char *model_name,
+                           const char *model_path, int vocab_size)
 {
-    const char *slash = strrchr(model_dir, '/');
-    *c = (msgl_run_common){.params = *params};
-    c->api.model_path = model_dir;
-    c->api.model_name = slash != NULL && slash[1] != '\0' ? slash + 1 : model_dir;
-    c->api.vocab_size = vocab_size;
-    c->api.defaults = msgl__sampling_params_default();
+    *c = (msgl_run_common){.params = *params,
+                           .api = {.model_name = model_name,
+                                   .model_path = model_path,
+                                   .defaults = msgl__sampling_params_default(),
+                                   .vocab_size = vocab_size,
+                                   .refuse_unknown = true}};
+    msgl__params_to_sampling(params, &c->api.defaults);
 }
 
 static msgl_run_line *line_new(const msgl_params *params)
@@ -31,7 +33,6 @@ static msgl_run_line *line_new(const msgl_params *params)
     if (r == NULL) return NULL;
     r->params = *params;
     msgl__strbuf_init(&r->answer, (size_t)1 << 30);
-    msgl__strbuf_init(&r->error, ERROR_MAX);
     return r;
 }
 
@@ -39,13 +40,12 @@ void msgl__run_line_free(msgl_run_line *r)
 {
     if (r == NULL) return;
     msgl__gen_request_free(&r->request);
-    json_decref(r->input);
+    json_decref(r->custom_id);
     json_decref(r->logprobs);
     msgl__free(r->chat);
     msgl__ids_free(&r->ids);
     msgl__ids_free(&r->tokens);
     msgl__strbuf_free(&r->answer);
-    msgl__strbuf_free(&r->error);
     msgl__free(r);
 }
 
@@ -55,119 +55,41 @@ static int refuse(msgl_run_line *r, int status, const char *fmt, ...)
 // The first thing that is wrong with a line; always MSGL_EINVAL.
 static int refuse(msgl_run_line *r, int status, const char *fmt, ...)
 {
-    if (r->error.len > 0) return MSGL_EINVAL;
-    char text[1024];
+    if (r->error_status != 0) return MSGL_EINVAL;
+    r->error_status = status;
+    int n = 0;
+    if (r->number > 0) {
+        n = snprintf(r->error, sizeof r->error, "line %lld: ", (long long)r->number);
+    }
     va_list args;
     va_start(args, fmt);
-    vsnprintf(text, sizeof text, fmt, args);
+    vsnprintf(r->error + n, sizeof r->error - (size_t)n, fmt, args);
     va_end(args);
-    r->error_status = status;
-    if (r->number > 0) {
-        (void)msgl__strbuf_addf(&r->error, "line %lld: ", (long long)r->number);
-    }
-    if (msgl__strbuf_adds(&r->error, text) != 0)
-        (void)msgl__strbuf_adds(&r->error, "out of memory");
+    // A name that was cut may end inside a character, which JSON cannot hold.
+    const size_t len = strlen(r->error);
+    for (size_t at; (at = msgl__utf8_valid(r->error, len)) < len;) r->error[at] = '?';
     return MSGL_EINVAL;
-}
-
-// ---- fields ----
-
-static const char *const BATCH_FIELDS[] = {"custom_id", "method", "url", "body"};
-static const char *const COMPLETION_FIELDS[] = {"prompt", "logprobs"};
-static const char *const CHAT_FIELDS[] = {"messages",
-                                          "max_completion_tokens",
-                                          "logprobs",
-                                          "top_logprobs",
-                                          "tools",
-                                          "tool_choice",
-                                          "reasoning_effort",
-                                          "chat_template_kwargs",
-                                          "add_generation_prompt"};
-static const char *const SHARED_FIELDS[] = {"model",
-                                            "max_tokens",
-                                            "temperature",
-                                            "top_p",
-                                            "top_k",
-                                            "min_p",
-                                            "repetition_penalty",
-                                            "repeat_penalty",
-                                            "frequency_penalty",
-                                            "presence_penalty",
-                                            "logit_bias",
-                                            "seed",
-                                            "stop",
-                                            "stop_token_ids",
-                                            "ignore_eos",
-                                            "custom_id"};
-// Of these only the value that changes nothing passes, or there is none that would.
-static const char *const NEUTRAL_FIELDS[] = {
-    "n", "stream", "stream_options", "echo", "best_of", "skip_special_tokens", "user", "metadata"};
-
-static bool in_list(const char *name, const char *const *list, size_t n)
-{
-    for (size_t i = 0; i < n; i++) {
-        if (strcmp(name, list[i]) == 0) return true;
-    }
-    return false;
-}
-
-static void list_fields(msgl_run_line *r, const char *const *list, size_t n)
-{
-    for (size_t i = 0; i < n; i++) {
-        (void)msgl__strbuf_addf(&r->error, "%s%s", i == 0 ? "" : ", ", list[i]);
-    }
-}
-
-static int check_names(msgl_run_line *r, const json_t *body, bool chat)
-{
-    const char *const *own = chat ? CHAT_FIELDS : COMPLETION_FIELDS;
-    const size_t num_own = chat ? MSGL_COUNT(CHAT_FIELDS) : MSGL_COUNT(COMPLETION_FIELDS);
-    const char *name;
-    json_t *value;
-    json_object_foreach((json_t *)body, name, value)
-    {
-        const bool here = in_list(name, own, num_own) ||
-                          in_list(name, SHARED_FIELDS, MSGL_COUNT(SHARED_FIELDS)) ||
-                          in_list(name, NEUTRAL_FIELDS, MSGL_COUNT(NEUTRAL_FIELDS));
-        // What the server refuses where it would change the answer may stand there without effect.
-        if (here || msgl__field_is_unsupported(name, chat ? MSGL_IN_CHAT : MSGL_IN_COMPLETION)) {
-            continue;
-        }
-        refuse(r, BAD_REQUEST, "unknown field \"%.100s\"; allowed: ", name);
-        list_fields(r, own, num_own);
-        (void)msgl__strbuf_adds(&r->error, ", ");
-        list_fields(r, SHARED_FIELDS, MSGL_COUNT(SHARED_FIELDS));
-        return MSGL_EINVAL;
-    }
-    return 0;
 }
 
 // ---- parsing ----
 
 // Values of this request over those of the command line.
-static void take_params(msgl_run_line *r, const json_t *body)
+static void take_params(msgl_run_line *r)
 {
     const msgl_gen_request *q = &r->request;
     const msgl_sampling_params *s = &q->sampling;
     msgl_params *p = &r->params;
-    p->temperature = s->temperature;
-    p->top_p = s->top_p;
-    p->min_p = s->min_p;
-    p->top_k = s->top_k;
-    p->repetition_penalty = s->repetition_penalty;
-    p->frequency_penalty = s->frequency_penalty;
-    p->presence_penalty = s->presence_penalty;
+    msgl__params_from_sampling(s, p);
     if (q->extra != NULL) {
         p->logit_bias = q->extra->bias;
         p->num_logit_bias = q->extra->num_bias;
     }
-    p->ignore_eos = s->ignore_eos;
-    if (json_is_integer(json_object_get(body, "seed"))) {
+    if (json_is_integer(json_object_get(q->root, "seed"))) {
         p->seed = s->seed;
         p->has_seed = 1;
     }
-    const bool given = json_is_integer(json_object_get(body, "max_tokens")) ||
-                       json_is_integer(json_object_get(body, "max_completion_tokens"));
+    const bool given = json_is_integer(json_object_get(q->root, "max_tokens")) ||
+                       json_is_integer(json_object_get(q->root, "max_completion_tokens"));
     if (given || (r->batch && p->max_tokens == 0 && q->max_tokens > 0)) {
         p->max_tokens = q->max_tokens;
     }
@@ -241,51 +163,47 @@ static int chat_logprobs(msgl_run_line *r, json_t *body)
 
 static int read_body(msgl_run_line *r, msgl_api_kind kind, json_t *body)
 {
-    const bool chat = kind == MSGL_API_CHAT;
-    int rc = chat ? chat_logprobs(r, body) : 0;
+    int rc = kind == MSGL_API_CHAT ? chat_logprobs(r, body) : 0;
     if (rc != 0) return rc;
     char *text = json_dumps(body, JSON_COMPACT);
     if (text == NULL) return refuse(r, 500, "out of memory");
     msgl_api_error e;
-    msgl_api_config api = r->common->api;
-    api.defaults.temperature = r->params.temperature;
-    api.defaults.top_p = r->params.top_p;
-    api.defaults.min_p = r->params.min_p;
-    api.defaults.top_k = r->params.top_k;
-    api.defaults.repetition_penalty = r->params.repetition_penalty;
-    api.defaults.frequency_penalty = r->params.frequency_penalty;
-    api.defaults.presence_penalty = r->params.presence_penalty;
-    api.defaults.ignore_eos = r->params.ignore_eos != 0;
-    rc = msgl__api_parse(kind, text, strlen(text), &api, NULL, &r->request, &e);
+    rc = msgl__api_parse(kind, text, strlen(text), &r->common->api, NULL, &r->request, &e);
     msgl__free(text);
-    if (rc != 0) return refuse(r, e.status, "%s", e.message);
-    rc = check_names(r, body, chat);
-    if (rc == 0) rc = check_request(r);
+    if (rc != 0) {
+        const bool unknown = e.code != NULL && strcmp(e.code, "unknown_parameter") == 0;
+        return refuse(r, e.status, "%s%s", e.message,
+                      unknown ? " docs/batch.md lists the fields." : "");
+    }
+    rc = check_request(r);
     if (rc == 0) rc = take_prompt(r);
-    if (rc == 0) take_params(r, body);
+    if (rc == 0) take_params(r);
     return rc;
 }
 
-static int read_batch(msgl_run_line *r)
+static int read_batch(msgl_run_line *r, json_t *line)
 {
+    static const char *const fields[] = {"method", "url", "body"};
     const char *name;
     json_t *value;
-    json_object_foreach(r->input, name, value)
+    json_object_foreach(line, name, value)
     {
-        if (in_list(name, BATCH_FIELDS, MSGL_COUNT(BATCH_FIELDS))) continue;
+        bool known = false;
+        for (size_t i = 0; i < MSGL_COUNT(fields); i++) known |= strcmp(name, fields[i]) == 0;
+        if (known) continue;
         return refuse(r, BAD_REQUEST,
                       "unknown field \"%.100s\" beside \"body\"; allowed: custom_id, method, url, "
                       "body",
                       name);
     }
-    const json_t *method = json_object_get(r->input, "method");
+    const json_t *method = json_object_get(line, "method");
     if (method != NULL &&
         (!json_is_string(method) || strcmp(json_string_value(method), "POST") != 0)) {
         return refuse(r, BAD_REQUEST, "\"method\" must be \"POST\"");
     }
-    json_t *body = json_object_get(r->input, "body");
+    json_t *body = json_object_get(line, "body");
     if (!json_is_object(body)) return refuse(r, BAD_REQUEST, "\"body\" must be an object");
-    const char *url = json_string_value(json_object_get(r->input, "url"));
+    const char *url = json_string_value(json_object_get(line, "url"));
     if (url != NULL && strcmp(url, "/v1/chat/completions") == 0) {
         return read_body(r, MSGL_API_CHAT, body);
     }
@@ -296,22 +214,24 @@ static int read_batch(msgl_run_line *r)
                   "\"url\" must be \"/v1/chat/completions\" or \"/v1/completions\"");
 }
 
-static int read_line(msgl_run_line *r)
+static int read_line(msgl_run_line *r, json_t *line)
 {
-    const json_t *id = json_object_get(r->input, "custom_id");
-    r->batch = json_object_get(r->input, "body") != NULL;
+    json_t *id = json_object_get(line, "custom_id");
+    r->batch = json_object_get(line, "body") != NULL;
     if (id != NULL && !json_is_string(id)) {
         return refuse(r, BAD_REQUEST, "\"custom_id\" must be a string");
     }
-    if (r->batch) return read_batch(r);
-    const json_t *prompt = json_object_get(r->input, "prompt");
-    const json_t *messages = json_object_get(r->input, "messages");
+    r->custom_id = json_incref(id);
+    json_object_del(line, "custom_id"); // what is left of a plain line is a request's body
+    if (r->batch) return read_batch(r, line);
+    const json_t *prompt = json_object_get(line, "prompt");
+    const json_t *messages = json_object_get(line, "messages");
     if ((prompt == NULL) == (messages == NULL)) {
         return refuse(r, BAD_REQUEST,
                       "give either \"prompt\" or \"messages\", or OpenAI's batch "
                       "form with \"url\" and \"body\"");
     }
-    return read_body(r, messages != NULL ? MSGL_API_CHAT : MSGL_API_COMPLETION, r->input);
+    return read_body(r, messages != NULL ? MSGL_API_CHAT : MSGL_API_COMPLETION, line);
 }
 
 msgl_run_line *msgl__run_line_parse(const char *json, size_t len, int64_t number,
@@ -323,14 +243,15 @@ msgl_run_line *msgl__run_line_parse(const char *json, size_t len, int64_t number
     r->common = common;
     r->number = number;
     r->bytes = len;
-    r->input = json_loadb(json, len, JSON_REJECT_DUPLICATES | JSON_ALLOW_NUL, &where);
-    if (r->input == NULL) {
+    json_t *line = json_loadb(json, len, JSON_REJECT_DUPLICATES | JSON_ALLOW_NUL, &where);
+    if (line == NULL) {
         (void)refuse(r, BAD_REQUEST, "not a JSON object: %s", where.text);
-    } else if (!json_is_object(r->input)) {
-        (void)refuse(r, BAD_REQUEST, "not a JSON object, but %s", msgl__json_type_name(r->input));
+    } else if (!json_is_object(line)) {
+        (void)refuse(r, BAD_REQUEST, "not a JSON object, but %s", msgl__json_type_name(line));
     } else {
-        (void)read_line(r);
+        (void)read_line(r, line);
     }
+    json_decref(line);
     return r;
 }
 
@@ -440,29 +361,29 @@ static json_t *batch_body(const msgl_run_line *r)
 
 static json_t *batch_error(const msgl_run_line *r)
 {
-    return json_pack("{s:{s:s,s:s,s:n,s:n}}", "error", "message", msgl__strbuf_str(&r->error),
-                     "type", r->error_status < 500 ? "invalid_request_error" : "server_error",
-                     "param", "code");
+    return json_pack("{s:{s:s,s:s,s:n,s:n}}", "error", "message", r->error, "type",
+                     r->error_status < 500 ? "invalid_request_error" : "server_error", "param",
+                     "code");
 }
 
 static json_t *batch_answer(const msgl_run_line *r)
 {
-    const bool failed = r->error.len > 0;
+    const bool failed = r->error_status != 0;
     char id[48];
     snprintf(id, sizeof id, "batch_req_%lld", (long long)r->number);
     json_t *o = json_pack("{s:s,s:{s:i,s:s,s:o},s:n}", "id", id, "response", "status_code",
                           failed ? r->error_status : 200, "request_id", id, "body",
                           failed ? batch_error(r) : batch_body(r), "error");
-    json_t *custom = json_object_get(r->input, "custom_id");
-    json_object_set_new(o, "custom_id", custom != NULL ? json_incref(custom) : json_null());
+    json_object_set_new(o, "custom_id",
+                        r->custom_id != NULL ? json_incref(r->custom_id) : json_null());
     return o;
 }
 
 static json_t *plain_answer(const msgl_run_line *r)
 {
     json_t *o = json_object();
-    if (r->error.len > 0) {
-        json_object_set_new(o, "error", json_string(msgl__strbuf_str(&r->error)));
+    if (r->error_status != 0) {
+        json_object_set_new(o, "error", json_string(r->error));
     } else {
         json_t *ids = json_array();
         for (size_t i = 0; i < r->tokens.len; i++) {
@@ -476,8 +397,7 @@ static json_t *plain_answer(const msgl_run_line *r)
         if (r->logprobs != NULL) json_object_set(o, "logprobs", r->logprobs);
     }
     if (r->number > 0) json_object_set_new(o, "line", json_integer(r->number));
-    json_t *custom = json_object_get(r->input, "custom_id");
-    if (custom != NULL) json_object_set(o, "custom_id", custom);
+    if (r->custom_id != NULL) json_object_set(o, "custom_id", r->custom_id);
     return o;
 }
 

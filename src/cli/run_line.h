@@ -2,7 +2,8 @@
 //
 // One request of `minisgl run`: parsed from a JSON line or made from a prompt, collecting its
 // answer, and written back as a JSON line. A line's request is read by the server's own parser, so
-// that what the server refuses is refused here, too; a field that nobody knows is refused as well.
+// that what the server refuses is refused here, too; what it only notes (fields that are not read)
+// is refused as well.
 //
 // A line is {"prompt" or "messages", parameters, "custom_id"}, answered by one flat object; or
 // OpenAI's batch form {"custom_id", "method", "url", "body"}, answered in OpenAI's.
@@ -23,8 +24,8 @@ typedef struct msgl_run_common {
     msgl_params params;  // of fields that a line leaves out
     msgl_api_config api; // filled by msgl__run_common_init; model_name and model_path borrowed
 } msgl_run_common;
-void msgl__run_common_init(msgl_run_common *c, const msgl_params *params, const char *model_dir,
-                           int vocab_size);
+void msgl__run_common_init(msgl_run_common *c, const msgl_params *params, const char *model_name,
+                           const char *model_path, int vocab_size);
 
 typedef struct msgl_run_line {
     void *owner;
@@ -32,15 +33,15 @@ typedef struct msgl_run_line {
     int64_t number;           // of its line in the input; 0: a prompt from the command line
     size_t bytes;             // of it
     bool batch;               // OpenAI's form
-    json_t *input;            // the line; NULL: not JSON
+    json_t *custom_id;        // a string, or NULL
     msgl_gen_request request; // what text, stop strings and ids point into
     const char *text;         // a completion prompt, or
     char *chat;               // the chat template's input, or
     msgl_ids ids;             // token ids
     msgl_params params;
     bool done;
-    msgl_strbuf error; // empty: none
-    int error_status;  // as over HTTP
+    char error[512];
+    int error_status; // as over HTTP; 0: no error
     int finish, prompt_tokens, cached_tokens;
     msgl_strbuf answer;
     msgl_ids tokens;

@@ -269,6 +269,30 @@ void msgl_params_init(const msgl_llm *l, msgl_params *p)
                        .prompt_logprobs = -1};
 }
 
+void msgl__params_to_sampling(const msgl_params *p, msgl_sampling_params *out)
+{
+    out->temperature = p->temperature;
+    out->top_p = p->top_p;
+    out->min_p = p->min_p;
+    out->top_k = p->top_k;
+    out->repetition_penalty = p->repetition_penalty;
+    out->frequency_penalty = p->frequency_penalty;
+    out->presence_penalty = p->presence_penalty;
+    out->ignore_eos = p->ignore_eos != 0;
+}
+
+void msgl__params_from_sampling(const msgl_sampling_params *s, msgl_params *out)
+{
+    out->temperature = s->temperature;
+    out->top_p = s->top_p;
+    out->min_p = s->min_p;
+    out->top_k = s->top_k;
+    out->repetition_penalty = s->repetition_penalty;
+    out->frequency_penalty = s->frequency_penalty;
+    out->presence_penalty = s->presence_penalty;
+    out->ignore_eos = s->ignore_eos;
+}
+
 static int sampling_of(const msgl_llm *l, const msgl_params *p, size_t prompt_len,
                        msgl_sampling_params *out, msgl_err *err)
 {
@@ -281,15 +305,8 @@ static int sampling_of(const msgl_llm *l, const msgl_params *p, size_t prompt_le
                              prompt_len, (long long)limit - 1);
     }
     *out = msgl__sampling_params_default();
-    out->temperature = p->temperature;
-    out->top_p = p->top_p;
-    out->min_p = p->min_p;
-    out->top_k = p->top_k;
-    out->repetition_penalty = p->repetition_penalty;
-    out->frequency_penalty = p->frequency_penalty;
-    out->presence_penalty = p->presence_penalty;
+    msgl__params_to_sampling(p, out);
     out->max_tokens = p->max_tokens == 0 ? (int32_t)left : p->max_tokens;
-    out->ignore_eos = p->ignore_eos != 0;
     out->logprobs = p->logprobs;
     out->prompt_logprobs = p->prompt_logprobs;
     out->seed = p->seed;

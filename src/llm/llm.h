@@ -14,6 +14,10 @@
 // Strings are borrowed from *o. MSGL_EINVAL names the option.
 int msgl__engine_config_of(const msgl_options *o, msgl_engine_config *out, msgl_err *err);
 void msgl__scheduler_config_of(const msgl_options *o, msgl_engine *e, msgl_scheduler_config *out);
+// The fields that both have under one name, but for seed, max_tokens, logprobs and stop ids, whose
+// "not given" differs.
+void msgl__params_to_sampling(const msgl_params *p, msgl_sampling_params *out);
+void msgl__params_from_sampling(const msgl_sampling_params *s, msgl_params *out);
 // `json`: an object with "messages"; prompt: whether add_generation_prompt is true unless it says
 // otherwise (transformers leaves it false, every server sets it).
 int msgl__render_chat(const msgl_chat_templates *templates, const char *json, bool prompt,

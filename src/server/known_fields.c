@@ -286,12 +286,6 @@ static bool is_neutral(const json_t *v, neutral kind)
     return false;
 }
 
-bool msgl__field_is_unsupported(const char *name, msgl_field_place place)
-{
-    const field *f = find(name);
-    return f != NULL && f->takes != ANY && (f->places & (int)place) != 0;
-}
-
 // Beside SGLang's sampling_params such a field does nothing: most likely a mistake.
 static bool stands_in_params(const field *f)
 {

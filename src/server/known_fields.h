@@ -25,7 +25,4 @@ typedef enum msgl_field_place {
 int msgl__check_fields(const json_t *o, msgl_field_place place, bool refuse, msgl_strbuf *unknown,
                        msgl_api_error *e);
 
-// Whether only a value of this field that changes nothing is taken in this place.
-bool msgl__field_is_unsupported(const char *name, msgl_field_place place);
-
 #endif

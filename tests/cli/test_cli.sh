@@ -148,12 +148,17 @@ not json
 {"custom_id": "t", "method": "POST", "url": "/v1/completions", "body": {"prompt": "The sun", "temperature": 0}}
 {"custom_id": "e", "method": "POST", "url": "/v1/completions", "body": {"prompt": "The sun", "temperature": -1}}
 {"custom_id": "u", "method": "POST", "url": "/v1/embeddings", "body": {}}
+{"prompt": "x", "documents": []}
+{"prompt": "x", "user": "me", "metadata": {}, "max_tokens": 1}
+{"custom_id": "b", "method": "POST", "url": "/v1/completions", "body": {"prompt": "x"}, "bdoy": {}}
+{"custom_id": "w", "body": {"prompt": "x"}, "aééééééééééééééééééééééééééééééééééééééééééééééééééééééééééééé": 1}
+{"prompt": "x", "aééééééééééééééééééééééééééééééééééééééééééééééééééééééééééééé": 1}
 LINES
-"$minisgl" run --model "$model" --input "$dir/in.jsonl" --output "$dir/out.jsonl" >/dev/null 2>&1
+"$minisgl" run --model "$model/" --input "$dir/in.jsonl" --output "$dir/out.jsonl" >/dev/null 2>&1
 [ $? -eq 1 ] || { failed=$((failed + 1)) && echo "FAILED: a file with bad lines must exit 1"; }
 sed -e 's/^{"error":.*/E/' -e 's/^{"text":.*/A/' -e 's/.*"status_code":200.*/O/' -e 's/.*"status_code":400.*/F/' \
     "$dir/out.jsonl" | tr -d '\n' >"$dir/kinds"
-printf 'AEEAAEEEEAOOFF' >"$dir/want"
+printf 'AEEAAEEEEAOOFFEAFFE' >"$dir/want"
 same "answers and errors in order" "$dir/want" "$dir/kinds"
 expect "line number in the error" 0 '"line 4: not a JSON object.*"line":4' cat "$dir/out.jsonl"
 expect "custom_id of a line" 0 '"text":.*"line":1,"custom_id":"first"' cat "$dir/out.jsonl"
@@ -161,13 +166,16 @@ expect "refused as over HTTP" 0 "line 8: 'frequency_penalty'" cat "$dir/out.json
 expect "typing error" 0 "line 9: 'temprature' is not a field.*did you mean 'temperature'.*.line.:9,.custom_id.:.typo." \
     cat "$dir/out.jsonl"
 expect "n is refused" 0 "line 10: 'n' is 2; allowed: 1" cat "$dir/out.jsonl"
-expect "batch form, chat" 0 '"object":"chat.completion".*"content":"2 + 3 = 5\.".*"completion_tokens":9.*"custom_id":"c"' \
+expect "batch form, chat" 0 '"object":"chat.completion".*"model":"demo".*"content":"2 + 3 = 5\.".*"completion_tokens":9.*"custom_id":"c"' \
     cat "$dir/out.jsonl"
 expect "batch form, completion" 0 '"object":"text_completion".*"finish_reason":"length".*"completion_tokens":16.*"custom_id":"t"' \
     cat "$dir/out.jsonl"
 expect "batch form, refused" 0 '"message":"line 14: .temperature. is -1.*invalid_request_error.*"custom_id":"e"' \
     cat "$dir/out.jsonl"
 expect "batch form, other endpoints" 0 'line 15: ."url." must be' cat "$dir/out.jsonl"
+expect "a field of another server" 0 "line 16: 'documents' is not a field.*docs/batch.md" cat "$dir/out.jsonl"
+expect "batch form, beside the body" 0 'line 18: unknown field .*bdoy.*allowed: custom_id, method, url, body' \
+    cat "$dir/out.jsonl"
 expect "logprobs" 0 '"logprob":-' cat "$dir/out.jsonl"
 expect "batch file on a full disk" 1 "/dev/full: No space" "$minisgl" run --model "$model" --input "$dir/in.jsonl" \
     --output /dev/full
