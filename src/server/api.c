@@ -35,12 +35,9 @@ int msgl__api_fail(msgl_api_error *e, int status, const char *param, const char 
 
 int msgl__api_fail_memory(msgl_api_error *e, int rc)
 {
-    if (rc == MSGL_ELIMIT) {
-        return msgl__api_fail(e, 413, NULL, "request_too_large",
-                              "The request needs more memory than one request may hold.");
-    }
-    return msgl__api_fail(e, 429, NULL, "queue_full",
-                          "The server's memory for requests is in use; try again later.");
+    const bool never = rc == MSGL_ELIMIT;
+    return msgl__api_fail(e, never ? 413 : 429, NULL, never ? "request_too_large" : "queue_full",
+                          "%s", msgl__budget_refusal(rc));
 }
 
 int msgl__api_error_put(const msgl_api_error *e, msgl_strbuf *out)

@@ -33,6 +33,12 @@ int msgl__budget_fits(const msgl_budget *b, msgl_budget_use use, size_t bytes)
     return used <= limit && bytes <= limit - used ? 0 : MSGL_EBUSY;
 }
 
+const char *msgl__budget_refusal(int rc)
+{
+    return rc == MSGL_ELIMIT ? "The request needs more memory than one request may hold."
+                             : "The server's memory for requests is in use; try again later.";
+}
+
 static void give_back(msgl_claim *c, size_t bytes)
 {
     atomic_fetch_sub_explicit(&c->budget->used, bytes, memory_order_relaxed);

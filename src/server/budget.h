@@ -38,6 +38,9 @@ size_t msgl__budget_share(const msgl_budget *b);
 // much), MSGL_EBUSY (not now). budget NULL: 0.
 int msgl__budget_fits(const msgl_budget *b, msgl_budget_use use, size_t bytes);
 
+// For the client, when rc is one of these two: one sentence.
+const char *msgl__budget_refusal(int rc);
+
 // Changes the claim to `bytes` in all. Less always succeeds; more fails as msgl__budget_fits does,
 // and leaves the claim as it was.
 int msgl__claim_set(msgl_claim *c, msgl_budget_use use, size_t bytes);

@@ -76,9 +76,7 @@ static msgl_budget_use body_use(size_t size)
 // rc of a claim: 413 for what one request may never hold, 429 for what is not free now.
 static int bad_claim(msgl_http_parser *p, int rc)
 {
-    return rc == MSGL_ELIMIT
-               ? bad(p, 413, "The body needs more memory than one request may hold.")
-               : bad(p, 429, "The server's memory for requests is in use; try again later.");
+    return bad(p, rc == MSGL_ELIMIT ? 413 : 429, msgl__budget_refusal(rc));
 }
 
 // RFC 9110 section 5.6.2.

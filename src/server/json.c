@@ -47,19 +47,14 @@ static int check_caps(const char *s, size_t len, msgl_json_room *room, msgl_err 
     if (room->copied) bytes *= 2;
     const int rc =
         room->claim == NULL ? 0 : msgl__claim_add(room->claim, MSGL_BUDGET_PROMPT, bytes);
-    if (rc == MSGL_ELIMIT) {
-        return msgl__err_set(err, rc, "The request needs more memory than one request may hold.");
-    }
-    if (rc != 0) return msgl__err_set(err, rc, "The server's memory for requests is in use.");
+    if (rc != 0) return msgl__err_set(err, rc, "%s", msgl__budget_refusal(rc));
     room->values += values;
-    room->bytes += bytes;
     return 0;
 }
 
 json_t *msgl__json_parse_object(const char *text, size_t len, msgl_json_room *room, msgl_err *err)
 {
-    msgl_json_room own = {0};
-    if (check_caps(text, len, room != NULL ? room : &own, err) != 0) return NULL;
+    if (check_caps(text, len, room, err) != 0) return NULL;
     json_error_t je;
     json_t *root = json_loadb(text, len, 0, &je);
     if (root == NULL) {

@@ -21,14 +21,13 @@
 typedef struct msgl_json_room {
     msgl_claim *claim; // of their memory, NULL: not counted
     size_t values;     // at most MSGL_JSON_MAX_VALUES
-    size_t bytes;      // claimed
     bool copied; // what is parsed will be copied, too (into a chat template's variables): it counts
                  // twice
 } msgl_json_room;
 
 // A new object from the whole of text[0, len), or NULL with *err: MSGL_EFORMAT (not JSON, not an
 // object, nested too deep), MSGL_ELIMIT (too many values, more memory than a request may hold),
-// MSGL_EBUSY (no memory left in the budget). room NULL: a tree of its own, not counted.
+// MSGL_EBUSY (no memory left in the budget).
 json_t *msgl__json_parse_object(const char *text, size_t len, msgl_json_room *room, msgl_err *err);
 
 // Appends a JSON string literal. Bytes that are not UTF-8 become U+FFFD.
