@@ -148,10 +148,8 @@ bool msgl__front_engine_hangs(const msgl_front *f)
 }
 
 // Counts turns of the timer and no clock: a front that was stopped itself has not looked.
-static void on_silence_timer(evutil_socket_t fd, short what, void *arg)
+static void look_for_beats(msgl_front *f)
 {
-    (void)fd, (void)what;
-    msgl_front *f = arg;
     const uint64_t beats = msgl__beats(f->cfg.heartbeat);
     const bool hung = msgl__front_engine_hangs(f);
     f->silence_s = f->ready && beats == f->beats ? f->silence_s + 1 : 0;
@@ -163,14 +161,6 @@ static void on_silence_timer(evutil_socket_t fd, short what, void *arg)
         msgl__log(f->cfg.log, MSGL_LOG_ERROR, "engine has given no sign of life for %d s: it hangs",
                   f->silence_s);
     }
-}
-
-static int watch_silence(msgl_front *f)
-{
-    const struct timeval second = {1, 0};
-    if (f->cfg.heartbeat == NULL) return 0;
-    f->silence_timer = event_new(f->base, -1, EV_PERSIST, on_silence_timer, f);
-    return f->silence_timer == NULL || event_add(f->silence_timer, &second) != 0 ? MSGL_ENOMEM : 0;
 }
 
 // --- stopping ---
@@ -229,10 +219,11 @@ static void on_jobs_done(evutil_socket_t fd, short what, void *arg)
     msgl__gen_jobs_done(arg);
 }
 
-static void on_trim(evutil_socket_t fd, short what, void *arg)
+static void on_second(evutil_socket_t fd, short what, void *arg)
 {
     (void)fd, (void)what;
     msgl_front *f = arg;
+    if (f->cfg.heartbeat != NULL) look_for_beats(f);
     if (msgl__budget_trim_due(&f->budget)) msgl__workers_trim(f->workers);
 }
 
@@ -245,14 +236,14 @@ static int front_events(msgl_front *f)
     f->done_event = event_new(f->base, f->done_fd, EV_READ | EV_PERSIST, on_jobs_done, f);
     f->stop_event = event_new(f->base, f->stop_fd, EV_READ | EV_PERSIST, on_stop, f);
     f->stop_timer = event_new(f->base, -1, 0, on_stop_timeout, f);
-    f->trim_timer = event_new(f->base, -1, EV_PERSIST, on_trim, f);
+    f->second_timer = event_new(f->base, -1, EV_PERSIST, on_second, f);
     if (f->done_event == NULL || f->stop_event == NULL || f->stop_timer == NULL ||
-        f->trim_timer == NULL) {
+        f->second_timer == NULL) {
         return MSGL_ENOMEM;
     }
     const struct timeval second = {1, 0};
     return event_add(f->done_event, NULL) != 0 || event_add(f->stop_event, NULL) != 0 ||
-                   event_add(f->trim_timer, &second) != 0
+                   event_add(f->second_timer, &second) != 0
                ? MSGL_ENOMEM
                : 0;
 }
@@ -280,7 +271,6 @@ int msgl__front_create(const msgl_front_config *cfg, int listen_fd, msgl_front *
     msgl__strbuf_init(&f->out, (size_t)1 << 30);
     if (getrandom(&f->id_base, sizeof f->id_base, 0) < 0) f->id_base = (uint64_t)getpid();
     int rc = front_events(f);
-    if (rc == 0) rc = watch_silence(f);
     if (rc != 0) (void)msgl__err_set(err, rc, "front: cannot set up the event loop");
     if (rc == 0) {
         rc = msgl__workers_create(cfg->num_workers < 1 ? 1 : cfg->num_workers, cfg->tokenizer,
@@ -318,8 +308,7 @@ void msgl__front_destroy(msgl_front *f)
     }
     msgl__stats_fail_all(f);
     channel_close(f);
-    struct event *const events[] = {f->done_event, f->stop_event, f->stop_timer, f->trim_timer,
-                                    f->silence_timer};
+    struct event *const events[] = {f->done_event, f->stop_event, f->stop_timer, f->second_timer};
     for (size_t i = 0; i < sizeof events / sizeof events[0]; i++) {
         if (events[i] != NULL) event_free(events[i]);
     }

@@ -75,14 +75,13 @@ struct msgl_front {
     msgl_http_server *http;
     msgl_workers *workers;
     int done_fd, stop_fd;
-    struct event *done_event, *stop_event, *stop_timer, *trim_timer;
+    struct event *done_event, *stop_event, *stop_timer, *second_timer;
     struct event *chan_read, *chan_write;
     msgl_channel *chan;
     bool ready, stopping;
-    struct event *silence_timer; // every second
-    uint64_t beats;              // seen last
-    int silence_s;               // seconds, of the timer, without a beat of a ready engine
-    msgl_msg_ready engine;       // its strings are ours
+    uint64_t beats;        // of the engine, seen last
+    int silence_s;         // seconds, of the timer, without a beat of a ready engine
+    msgl_msg_ready engine; // its strings are ours
     char *attention, *device;
     char *fatal;
 
