@@ -209,6 +209,7 @@ static void put_head(msgl_http_conn *c, int status, const char *type, const char
     struct evbuffer *out = bufferevent_get_output(c->bev);
     evbuffer_add_printf(out, "HTTP/1.1 %d %s\r\n", status, msgl__http_status_text(status));
     if (type != NULL) evbuffer_add_printf(out, "Content-Type: %s\r\n", type);
+    if (status == 429 || status == 503) evbuffer_add_printf(out, "Retry-After: 1\r\n");
     evbuffer_add_printf(out, "%s%sConnection: %s\r\n\r\n", headers == NULL ? "" : headers, framing,
                         c->keep_alive ? "keep-alive" : "close");
 }
@@ -317,9 +318,7 @@ static void conn_refuse(msgl_http_conn *c, int status, const char *reason)
     c->state = CONN_OPEN;
     c->keep_alive = false;
     c->head_only = false;
-    msgl__http_reply(c, status, "application/json",
-                     status == 429 || status == 503 ? "Retry-After: 1\r\n" : NULL,
-                     msgl__strbuf_str(&body), body.len);
+    msgl__http_reply(c, status, "application/json", NULL, msgl__strbuf_str(&body), body.len);
     msgl__strbuf_free(&body);
 }
 

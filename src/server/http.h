@@ -60,7 +60,8 @@ int msgl__http_server_connections(const msgl_http_server *s);
 void msgl__http_conn_set_user(msgl_http_conn *c, void *user);
 void *msgl__http_conn_user(const msgl_http_conn *c);
 
-// A whole answer. headers: further lines, each ending in CR LF, or NULL.
+// A whole answer; 429 and 503 say Retry-After. headers: further lines, each ending in CR LF, or
+// NULL.
 void msgl__http_reply(msgl_http_conn *c, int status, const char *type, const char *headers,
                       const void *body, size_t len);
 // The same, moving the body out of `body`.

@@ -12,8 +12,7 @@ void msgl__front_reply_error(msgl_front *f, msgl_http_conn *c, const msgl_api_er
 {
     msgl__strbuf_clear(&f->out);
     if (msgl__api_error_put(e, &f->out) != 0) msgl__strbuf_clear(&f->out);
-    const char *headers = e->status == 429 || e->status == 503 ? "Retry-After: 1\r\n" : NULL;
-    msgl__http_reply(c, e->status, json_mime, headers, msgl__strbuf_str(&f->out), f->out.len);
+    msgl__http_reply(c, e->status, json_mime, NULL, msgl__strbuf_str(&f->out), f->out.len);
 }
 
 static void reply_out(msgl_front *f, msgl_http_conn *c, int status, int rc)
