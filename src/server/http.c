@@ -42,13 +42,12 @@ struct msgl_http_conn {
     conn_state state;
     void *user;
     size_t lingered;
-    size_t unread, unsent; // bytes in the buffers
-    msgl_claim buffers;    // of their sum
-    int watch_ms;          // CONN_OPEN without reading: until the next look; 0: reading
-    bool half_closed;      // the client will send nothing more
-    bool probed;           // and was sent something to find out whether it is there
-    int looks;             // while reading is stopped
-    bool cut;              // too far behind
+    msgl_claim buffers; // what is in bev's
+    int watch_ms;       // CONN_OPEN without reading: until the next look; 0: reading
+    bool half_closed;   // the client will send nothing more
+    bool probed;        // and was sent something to find out whether it is there
+    int looks;          // while reading is stopped
+    bool cut;           // too far behind
     bool head_only, keep_alive, chunked, streaming;
     bool processing; // inside conn_process: an answer given there must not start another
     bool head_deadline, body_deadline;
@@ -136,20 +135,22 @@ static void conn_gone(msgl_http_conn *c)
     conn_free(c);
 }
 
-static void on_unread(struct evbuffer *b, const struct evbuffer_cb_info *i, void *arg)
+static size_t unread(const msgl_http_conn *c)
 {
-    (void)b;
-    msgl_http_conn *c = arg;
-    c->unread = i->orig_size + i->n_added - i->n_deleted;
-    msgl__claim_count(&c->buffers, c->unread + c->unsent);
+    return evbuffer_get_length(bufferevent_get_input(c->bev));
 }
 
-static void on_unsent(struct evbuffer *b, const struct evbuffer_cb_info *i, void *arg)
+static size_t unsent(const msgl_http_conn *c)
 {
-    (void)b;
+    return evbuffer_get_length(bufferevent_get_output(c->bev));
+}
+
+// One of the buffers has grown or shrunk.
+static void on_buffered(struct evbuffer *b, const struct evbuffer_cb_info *i, void *arg)
+{
+    (void)b, (void)i;
     msgl_http_conn *c = arg;
-    c->unsent = i->orig_size + i->n_added - i->n_deleted;
-    msgl__claim_count(&c->buffers, c->unread + c->unsent);
+    msgl__claim_count(&c->buffers, unread(c) + unsent(c));
 }
 
 // An open request whose connection is not read from: its end has to be looked for.
@@ -183,8 +184,7 @@ static void conn_linger(msgl_http_conn *c)
 {
     shutdown(bufferevent_getfd(c->bev), SHUT_WR);
     c->state = CONN_LINGER;
-    struct evbuffer *in = bufferevent_get_input(c->bev);
-    evbuffer_drain(in, evbuffer_get_length(in));
+    evbuffer_drain(bufferevent_get_input(c->bev), unread(c));
     bufferevent_setwatermark(c->bev, EV_READ, 0, 0);
     bufferevent_enable(c->bev, EV_READ);
     conn_timer(c, LINGER_MS);
@@ -194,7 +194,7 @@ static void conn_linger(msgl_http_conn *c)
 static void conn_finish(msgl_http_conn *c)
 {
     c->state = CONN_FLUSH;
-    if (evbuffer_get_length(bufferevent_get_output(c->bev)) == 0) {
+    if (unsent(c) == 0) {
         conn_linger(c);
     } else {
         conn_timer(c, c->server->cfg.write_timeout_ms);
@@ -275,8 +275,8 @@ int msgl__http_stream_write(msgl_http_conn *c, const void *data, size_t len)
     const msgl_http_config *cfg = &c->server->cfg;
     if (len > cfg->max_output) return MSGL_ELIMIT;
     const bool full =
-        c->unsent > cfg->max_output - len ||
-        (c->unsent > 0 && msgl__budget_fits(cfg->limits.budget, MSGL_BUDGET_ANSWER, len) != 0);
+        unsent(c) > cfg->max_output - len ||
+        (unsent(c) > 0 && msgl__budget_fits(cfg->limits.budget, MSGL_BUDGET_ANSWER, len) != 0);
     if (full) {
         // Too far behind. on_gone must not be called from under the caller: the timer does it.
         c->cut = true;
@@ -355,7 +355,7 @@ static void conn_process(msgl_http_conn *c)
 {
     struct evbuffer *in = bufferevent_get_input(c->bev);
     c->processing = true;
-    while (c->state == CONN_READ && evbuffer_get_length(in) > 0) {
+    while (c->state == CONN_READ && unread(c) > 0) {
         size_t n = evbuffer_get_contiguous_space(in);
         if (n > READ_STEP) n = READ_STEP;
         const char *data = (const char *)evbuffer_pullup(in, (ev_ssize_t)n);
@@ -383,15 +383,14 @@ static void conn_process(msgl_http_conn *c)
 static void on_read(struct bufferevent *bev, void *arg)
 {
     msgl_http_conn *c = arg;
-    struct evbuffer *in = bufferevent_get_input(bev);
     if (c->state == CONN_READ) {
         conn_process(c);
     } else if (c->state == CONN_OPEN) {
         // The next request waits; a client that sends very much ahead is no longer read from.
-        if (evbuffer_get_length(in) > PIPELINE_MAX) conn_watch(c);
+        if (unread(c) > PIPELINE_MAX) conn_watch(c);
     } else {
-        c->lingered += evbuffer_get_length(in);
-        evbuffer_drain(in, evbuffer_get_length(in));
+        c->lingered += unread(c);
+        evbuffer_drain(bufferevent_get_input(bev), unread(c));
         if (c->lingered > LINGER_MAX) conn_free(c);
     }
 }
@@ -399,9 +398,8 @@ static void on_read(struct bufferevent *bev, void *arg)
 static void on_write(struct bufferevent *bev, void *arg)
 {
     msgl_http_conn *c = arg;
-    if (c->state == CONN_FLUSH && evbuffer_get_length(bufferevent_get_output(bev)) == 0) {
-        conn_linger(c);
-    }
+    (void)bev;
+    if (c->state == CONN_FLUSH && unsent(c) == 0) conn_linger(c);
 }
 
 static void on_event(struct bufferevent *bev, short what, void *arg)
@@ -415,7 +413,7 @@ static void on_event(struct bufferevent *bev, short what, void *arg)
             conn_look(c);
             return;
         }
-        if (c->unsent > 0 && (c->state == CONN_FLUSH || c->state == CONN_READ)) {
+        if (unsent(c) > 0 && (c->state == CONN_FLUSH || c->state == CONN_READ)) {
             conn_finish(c); // it closed its half after the last request; the answers still go out
             return;
         }
@@ -461,8 +459,8 @@ static void conn_add(msgl_http_server *s, evutil_socket_t fd)
         return;
     }
     c->buffers.budget = s->cfg.limits.budget;
-    if (evbuffer_add_cb(bufferevent_get_input(c->bev), on_unread, c) == NULL ||
-        evbuffer_add_cb(bufferevent_get_output(c->bev), on_unsent, c) == NULL) {
+    if (evbuffer_add_cb(bufferevent_get_input(c->bev), on_buffered, c) == NULL ||
+        evbuffer_add_cb(bufferevent_get_output(c->bev), on_buffered, c) == NULL) {
         conn_free(c);
         return;
     }
