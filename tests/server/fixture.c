@@ -12,6 +12,7 @@
 #include <unistd.h>
 
 #include <cmocka.h>
+#include <jansson.h>
 
 #include "core/mem.h"
 
@@ -215,6 +216,20 @@ void engine_text(server_fixture *s, uint64_t uid, const char *text)
     for (; *text != '\0'; text++) engine_token(s, uid, (unsigned char)*text, MSGL_FINISH_NONE);
 }
 
+void engine_send_until_abort(server_fixture *s, const msgl_token_event *e, msgl_token_logprobs *row)
+{
+    msgl_msg m;
+    int rc = 0;
+    for (int i = 0; i < 200000 && rc == 0; i++) {
+        engine_send_event(s, e);
+        if (row != NULL) row->position++;
+        rc = msgl__channel_recv(s->engine, 0, &m);
+    }
+    assert_int_equal(rc, 1);
+    assert_int_equal(m.type, MSGL_MSG_ABORT);
+    assert_true(m.u.abort_uid == e->uid);
+}
+
 // --- the client ---
 
 void response_free(response *r)
@@ -388,4 +403,45 @@ response client_request(const server_fixture *s, const char *method, const char 
     }
     close(fd);
     return r;
+}
+
+int client_ask(server_fixture *s, const char *body, uint64_t *uid)
+{
+    const int fd = client_open(s);
+    client_post(fd, "/v1/completions", body);
+    const msgl_msg m = engine_expect(s, MSGL_MSG_REQUEST);
+    if (uid != NULL) *uid = m.u.request.uid;
+    return fd;
+}
+
+void expect_error(response *r, int status, const char *code)
+{
+    if (r->status != status) fail_msg("%d instead of %d: %.300s", r->status, status, r->body);
+    json_t *j = json_loadb(r->body, r->len, 0, NULL);
+    const json_t *e = json_object_get(j, "error");
+    if (json_string_length(json_object_get(e, "message")) == 0 ||
+        json_string_length(json_object_get(e, "type")) == 0) {
+        fail_msg("not an error: %.300s", r->body);
+    }
+    const char *given = json_string_value(json_object_get(e, "code"));
+    if (code != NULL && (given == NULL || strcmp(given, code) != 0)) {
+        fail_msg("the code is not %s: %.300s", code, r->body);
+    }
+    json_decref(j);
+    char buf[256];
+    const bool later = status == 429 || status == 503;
+    assert_int_equal(header_of(r, "Retry-After", buf) != NULL, later);
+    response_free(r);
+}
+
+void expect_alive(server_fixture *s)
+{
+    uint64_t uid;
+    const int fd = client_ask(s, "{\"prompt\":\"x\",\"max_tokens\":1}", &uid);
+    engine_token(s, uid, 'y', MSGL_FINISH_LENGTH);
+    response r = client_read(fd);
+    assert_int_equal(r.status, 200);
+    assert_non_null(strstr(r.body, "\"text\":\"y\""));
+    response_free(&r);
+    close(fd);
 }

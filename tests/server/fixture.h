@@ -43,6 +43,10 @@ void engine_expect_nothing(server_fixture *s);
 void engine_token(server_fixture *s, uint64_t uid, int32_t token, msgl_finish finish);
 void engine_text(server_fixture *s, uint64_t uid, const char *text); // one token per byte
 void engine_send_event(server_fixture *s, const msgl_token_event *e);
+// Sends e again and again, the position of its row (or NULL) counting up, until the front has the
+// engine abort that request.
+void engine_send_until_abort(server_fixture *s, const msgl_token_event *e,
+                             msgl_token_logprobs *row);
 
 typedef struct response {
     int status;
@@ -62,5 +66,13 @@ void client_read_until(int fd, msgl_strbuf *seen, const char *text);
 bool client_closed(int fd); // the server closes within some seconds (pending bytes are read over)
 response client_request(const server_fixture *s, const char *method, const char *path,
                         const char *body); // on a connection of its own
+// A connection that has asked /v1/completions, and the uid (NULL: not wanted) of the engine's first
+// request for it.
+int client_ask(server_fixture *s, const char *body, uint64_t *uid);
+
+// An error answer with this status and code (NULL: any), which it frees.
+void expect_error(response *r, int status, const char *code);
+// A plain request of another client is served.
+void expect_alive(server_fixture *s);
 
 #endif

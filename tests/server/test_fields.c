@@ -253,9 +253,8 @@ static void test_log(void **state)
         (void)snprintf(
             body, sizeof body,
             "{\"prompt\":\"x\",\"max_tokens\":1,\"top_a\":1,\"made_up_%d\":2,\"user\":3}", i);
-        const int c = client_open(&s);
-        client_post(c, "/v1/completions", body);
-        const uint64_t uid = engine_expect(&s, MSGL_MSG_REQUEST).u.request.uid;
+        uint64_t uid;
+        const int c = client_ask(&s, body, &uid);
         engine_token(&s, uid, 'y', MSGL_FINISH_LENGTH);
         response r = client_read(c);
         assert_int_equal(r.status, 200);
@@ -281,9 +280,8 @@ static void test_log(void **state)
     cfg.refuse_unknown = true;
     server_open(&s, &cfg, true);
     response r = client_request(&s, "POST", "/v1/completions", "{\"prompt\":\"x\",\"top_a\":1}");
-    assert_int_equal(r.status, 400);
-    assert_non_null(strstr(r.body, "\"param\":\"top_a\",\"code\":\"unknown_parameter\""));
-    response_free(&r);
+    assert_non_null(strstr(r.body, "\"param\":\"top_a\""));
+    expect_error(&r, 400, "unknown_parameter");
     server_close(&s);
 }
 

@@ -16,19 +16,6 @@
 #include "core/mem.h"
 #include "server/fixture.h"
 
-static void expect_alive(server_fixture *s)
-{
-    const int fd = client_open(s);
-    client_post(fd, "/v1/completions", "{\"prompt\":\"x\",\"max_tokens\":1}");
-    const msgl_msg m = engine_expect(s, MSGL_MSG_REQUEST);
-    engine_token(s, m.u.request.uid, 'y', MSGL_FINISH_LENGTH);
-    response r = client_read(fd);
-    assert_int_equal(r.status, 200);
-    assert_non_null(strstr(r.body, "\"text\":\"y\""));
-    response_free(&r);
-    close(fd);
-}
-
 static void expect_refusal(int fd, int status)
 {
     response r = client_read(fd);
@@ -152,19 +139,10 @@ static void test_slow_reader(void **state)
     cfg.http.max_output = 100000;
     server_fixture s;
     server_open(&s, &cfg, true);
-    const int fd = client_open(&s);
-    client_post(fd, "/v1/completions", "{\"prompt\":\"x\",\"stream\":true,\"max_tokens\":4000000}");
-    const msgl_msg m = engine_expect(&s, MSGL_MSG_REQUEST);
-    const uint64_t uid = m.u.request.uid;
-    msgl_msg got;
-    int rc = 0;
-    for (int i = 0; i < 200000 && rc == 0; i++) {
-        engine_token(&s, uid, 'a', MSGL_FINISH_NONE);
-        rc = msgl__channel_recv(s.engine, 0, &got);
-    }
-    assert_int_equal(rc, 1);
-    assert_int_equal(got.type, MSGL_MSG_ABORT);
-    assert_true(got.u.abort_uid == uid);
+    msgl_token_event e = {.tokens = (const int32_t[]){'a'}, .num_tokens = 1};
+    const int fd =
+        client_ask(&s, "{\"prompt\":\"x\",\"stream\":true,\"max_tokens\":4000000}", &e.uid);
+    engine_send_until_abort(&s, &e, NULL);
     close(fd);
     expect_alive(&s);
     server_close(&s);

@@ -18,16 +18,6 @@
 
 enum { MIB = 1 << 20 };
 
-static void expect_error(response *r, int status, const char *code)
-{
-    if (r->status != status) fail_msg("%d instead of %d: %.300s", r->status, status, r->body);
-    char text[64], buf[256];
-    (void)snprintf(text, sizeof text, "\"code\":\"%s\"", code);
-    assert_non_null(strstr(r->body, text));
-    if (status == 429) assert_non_null(header_of(r, "Retry-After", buf));
-    response_free(r);
-}
-
 // Bytes that requests hold, as the server counts them.
 static size_t held(server_fixture *s)
 {
@@ -54,18 +44,6 @@ static char *repeat(const char *head, const char *item, int n, const char *tail)
     for (int i = 0; i < n; i++) msgl__strbuf_addf(&b, "%s%s", i > 0 ? "," : "", item);
     assert_int_equal(msgl__strbuf_adds(&b, tail), 0);
     return msgl__strbuf_take(&b);
-}
-
-static void expect_alive(server_fixture *s)
-{
-    const int fd = client_open(s);
-    client_post(fd, "/v1/completions", "{\"prompt\":\"x\",\"max_tokens\":1}");
-    const msgl_msg m = engine_expect(s, MSGL_MSG_REQUEST);
-    engine_token(s, m.u.request.uid, 'y', MSGL_FINISH_LENGTH);
-    response r = client_read(fd);
-    assert_int_equal(r.status, 200);
-    response_free(&r);
-    close(fd);
 }
 
 // Bodies count while they arrive: what one request may not hold is refused by its length or when it
@@ -124,9 +102,7 @@ static void test_buffers(void **state)
     (void)state;
     server_fixture s;
     server_open(&s, NULL, true);
-    int fd = client_open(&s);
-    client_post(fd, "/v1/completions", "{\"prompt\":\"x\"}");
-    (void)engine_expect(&s, MSGL_MSG_REQUEST);
+    int fd = client_ask(&s, "{\"prompt\":\"x\"}", NULL);
     char *ahead = repeat("POST /x HTTP/1.1\r\nHost: x\r\nContent-Length: 900000\r\n\r\n",
                          "aaaaaaaa", 22000, "");
     client_send(fd, ahead);
@@ -136,10 +112,9 @@ static void test_buffers(void **state)
     close(fd);
     (void)engine_expect(&s, MSGL_MSG_ABORT);
     assert_true(held(&s) < 10000);
-    fd = client_open(&s);
-    client_post(fd, "/v1/completions",
-                "{\"prompt\":\"x\",\"max_tokens\":4000,\"stream\":true,\"logprobs\":20}");
-    const uint64_t uid = engine_expect(&s, MSGL_MSG_REQUEST).u.request.uid;
+    uint64_t uid;
+    fd = client_ask(&s, "{\"prompt\":\"x\",\"max_tokens\":4000,\"stream\":true,\"logprobs\":20}",
+                    &uid);
     msgl_token_logprobs row = {.token = 'a', .logprob = -1, .num_top = 20};
     for (int i = 0; i < 20; i++) row.top_ids[i] = 128 + i;
     const int32_t token = 'a';
@@ -169,9 +144,7 @@ static void test_trees(void **state)
     enum { N = 5 };
     int fd[N];
     for (int i = 0; i < N; i++) {
-        fd[i] = client_open(&s);
-        client_post(fd[i], "/v1/completions", body);
-        (void)engine_expect(&s, MSGL_MSG_REQUEST);
+        fd[i] = client_ask(&s, body, NULL);
         const size_t now = held(&s);
         if (now > (size_t)(i + 1) * 20000) fail_msg("%d requests hold %zu bytes", i + 1, now);
     }
@@ -207,26 +180,12 @@ static void test_growing_answer(void **state)
     cfg.max_request_memory = 1 * MIB;
     server_fixture s;
     server_open(&s, &cfg, true);
-    const int fd = client_open(&s);
-    client_post(fd, "/v1/completions", "{\"prompt\":\"x\",\"max_tokens\":4000,\"logprobs\":20}");
-    const uint64_t uid = engine_expect(&s, MSGL_MSG_REQUEST).u.request.uid;
-    msgl_token_logprobs row = {.token = 'a', .logprob = -1, .num_top = 20};
+    msgl_token_logprobs row = {.position = 1, .token = 'a', .logprob = -1, .num_top = 20};
     for (int i = 0; i < 20; i++) row.top_ids[i] = 'A' + i;
-    msgl_msg m;
-    int rc = 0;
-    for (int i = 0; i < 4000 && rc == 0; i++) {
-        row.position = 1 + i;
-        const msgl_token_event e = {.uid = uid,
-                                    .tokens = (const int32_t[]){'a'},
-                                    .num_tokens = 1,
-                                    .num_logprobs = 1,
-                                    .logprobs = &row};
-        engine_send_event(&s, &e);
-        rc = msgl__channel_recv(s.engine, 0, &m);
-    }
-    if (rc == 0) rc = msgl__channel_recv(s.engine, 2000, &m);
-    assert_int_equal(rc, 1);
-    assert_int_equal(m.type, MSGL_MSG_ABORT);
+    msgl_token_event e = {
+        .tokens = (const int32_t[]){'a'}, .num_tokens = 1, .num_logprobs = 1, .logprobs = &row};
+    const int fd = client_ask(&s, "{\"prompt\":\"x\",\"max_tokens\":4000,\"logprobs\":20}", &e.uid);
+    engine_send_until_abort(&s, &e, &row);
     response r = client_read(fd);
     expect_error(&r, 413, "request_too_large");
     close(fd);
@@ -244,12 +203,11 @@ static void test_large_piece(void **state)
     cfg.http.max_output = 20000;
     server_fixture s;
     server_open(&s, &cfg, true);
-    const int fd = client_open(&s);
-    client_post(
-        fd, "/v1/completions",
-        "{\"prompt\":\"abcdefgh\",\"max_tokens\":9,\"logprobs\":20,\"echo\":true,\"stream\":"
-        "true,\"n\":1}");
-    const uint64_t uid = engine_expect(&s, MSGL_MSG_REQUEST).u.request.uid;
+    uint64_t uid;
+    const int fd = client_ask(&s,
+                              "{\"prompt\":\"abcdefgh\",\"max_tokens\":9,\"logprobs\":20,"
+                              "\"echo\":true,\"stream\":true,\"n\":1}",
+                              &uid);
     msgl_token_logprobs rows[64];
     for (int k = 0; k < 64; k++) {
         rows[k] = (msgl_token_logprobs){
@@ -292,14 +250,11 @@ static void test_queue(void **state)
     cfg.max_waiting = 4;
     server_fixture s;
     server_open(&s, &cfg, true);
-    const int a = client_open(&s);
-    client_post(a, "/v1/completions", "{\"prompt\":\"x\",\"n\":3}");
-    for (int i = 0; i < 3; i++) (void)engine_expect(&s, MSGL_MSG_REQUEST);
+    const int a = client_ask(&s, "{\"prompt\":\"x\",\"n\":3}", NULL);
+    for (int i = 1; i < 3; i++) (void)engine_expect(&s, MSGL_MSG_REQUEST);
     response r = client_request(&s, "POST", "/v1/completions", "{\"prompt\":\"x\",\"n\":2}");
     expect_error(&r, 429, "queue_full");
-    const int b = client_open(&s);
-    client_post(b, "/v1/completions", "{\"prompt\":\"x\"}");
-    (void)engine_expect(&s, MSGL_MSG_REQUEST);
+    const int b = client_ask(&s, "{\"prompt\":\"x\"}", NULL);
     // Full: refused before the body is looked at.
     r = client_request(&s, "POST", "/v1/completions", "{\"pro");
     expect_error(&r, 429, "queue_full");
@@ -308,9 +263,8 @@ static void test_queue(void **state)
     close(b);
     (void)engine_expect(&s, MSGL_MSG_ABORT);
     // Alone, a request may have more choices than the queue has places.
-    const int c = client_open(&s);
-    client_post(c, "/v1/completions", "{\"prompt\":\"x\",\"n\":6}");
-    for (int i = 0; i < 6; i++) (void)engine_expect(&s, MSGL_MSG_REQUEST);
+    const int c = client_ask(&s, "{\"prompt\":\"x\",\"n\":6}", NULL);
+    for (int i = 1; i < 6; i++) (void)engine_expect(&s, MSGL_MSG_REQUEST);
     close(c);
     for (int i = 0; i < 6; i++) (void)engine_expect(&s, MSGL_MSG_ABORT);
     expect_alive(&s);
