@@ -8,6 +8,7 @@
 
 #include "tokenizer/jinja_builtins.h"
 #include "tokenizer/jinja_string.h"
+#include "tokenizer/json_scan.h"
 
 typedef struct reader {
     msgl_jctx *c;
@@ -24,10 +25,7 @@ static int fail(const reader *r, const char *what)
 
 static void skip_space(reader *r)
 {
-    while (r->at < r->s->len && strchr(" \t\n\r", r->s->data[r->at]) != NULL &&
-           r->s->data[r->at] != '\0') {
-        r->at++;
-    }
+    while (r->at < r->s->len && memchr(" \t\n\r", r->s->data[r->at], 4) != NULL) r->at++;
 }
 
 static bool take(reader *r, const char *text)
@@ -38,47 +36,20 @@ static bool take(reader *r, const char *text)
     return true;
 }
 
-// Four hex digits at `at`, or -1.
-static int32_t hex4(const reader *r, size_t at)
-{
-    int32_t v = 0;
-    for (size_t i = at; i < at + 4; i++) {
-        const char ch = i < r->s->len ? r->s->data[i] : ' ', l = (char)(ch | 0x20);
-        const int digit = ch >= '0' && ch <= '9' ? ch - '0'
-                          : l >= 'a' && l <= 'f' ? l - 'a' + 10
-                                                 : -1;
-        if (digit < 0) return -1;
-        v = v << 4 | digit;
-    }
-    return v;
-}
-
 // The escape behind the backslash at r->at.
 static int load_escape(reader *r, msgl_jbuf *b)
 {
-    static const char letters[] = "\"\\/bfnrt", values[] = "\"\\/\b\f\n\r\t";
-    const bool untrusted = msgl__jstr_untrusted_at(r->s, r->at);
-    const char letter = r->at + 1 < r->s->len ? r->s->data[r->at + 1] : '\0';
-    if (letter == 'u') {
-        int32_t cp = hex4(r, r->at + 2);
-        if (cp < 0) return fail(r, "Invalid \\uXXXX escape");
-        size_t used = 6;
-        if (cp >= 0xd800 && cp < 0xdc00 && r->at + 7 < r->s->len && r->s->data[r->at + 6] == '\\' &&
-            r->s->data[r->at + 7] == 'u') {
-            const int32_t low = hex4(r, r->at + 8);
-            if (low >= 0xdc00 && low < 0xe000) {
-                cp = 0x10000 + ((cp - 0xd800) << 10) + (low - 0xdc00);
-                used = 12;
-            }
-        }
-        if (cp >= 0xd800 && cp < 0xe000) return fail(r, "half of a surrogate pair");
-        r->at += used;
-        return msgl__jbuf_add_cp(b, cp, untrusted);
+    const char *letter = r->s->data + r->at + 1;
+    const size_t left = r->s->len - r->at - 1;
+    char bytes[4];
+    size_t used, n = 0;
+    if (left > 0) n = msgl__jscan_escape(letter, left, bytes, &used);
+    if (n == 0) {
+        return fail(r, left > 0 && *letter == 'u' ? "Invalid \\uXXXX escape" : "Invalid \\escape");
     }
-    const char *known = letter != '\0' ? strchr(letters, letter) : NULL;
-    if (known == NULL) return fail(r, "Invalid \\escape");
-    r->at += 2;
-    return msgl__jbuf_add(b, &values[known - letters], 1, untrusted);
+    const bool untrusted = msgl__jstr_untrusted_at(r->s, r->at);
+    r->at += 1 + used;
+    return msgl__jbuf_add(b, bytes, n, untrusted);
 }
 
 // A string whose opening quote is at r->at.
@@ -167,7 +138,7 @@ static int push(reader *r, msgl_jlist *l, size_t *cap, msgl_jval v)
     return 0;
 }
 
-// Behind an element: 1 at a comma, 0 at the closing bracket.
+// Behind an element: *more at a comma, not at the closing bracket.
 static int next_element(reader *r, const char *close, bool *more)
 {
     skip_space(r);

@@ -68,8 +68,7 @@ static size_t unicode_escape(const char *p, size_t n, char out[4], size_t *used)
     return msgl__utf8_put((uint32_t)cp, out);
 }
 
-// What stands for the escape whose letter is at p[0], n > 0 bytes there.
-static size_t escape(const char *p, size_t n, char out[4], size_t *used)
+size_t msgl__jscan_escape(const char *p, size_t n, char out[4], size_t *used)
 {
     static const char letters[] = "\"\\/bfnrt", values[] = "\"\\/\b\f\n\r\t";
     if (p[0] == 'u') return unicode_escape(p, n, out, used);
@@ -95,7 +94,7 @@ int msgl__jscan_string(msgl_jscan *s, msgl_strbuf *out)
         if (p[i] != '\\' || i + 1 >= raw) return 0; // a control character
         char bytes[4];
         size_t used;
-        const size_t n = escape(p + i + 1, raw - i - 1, bytes, &used);
+        const size_t n = msgl__jscan_escape(p + i + 1, raw - i - 1, bytes, &used);
         if (n == 0) return 0;
         rc = msgl__strbuf_add(out, bytes, n);
         if (rc != 0) return rc;
@@ -149,7 +148,7 @@ static int skip_value(msgl_jscan *s)
     return 1;
 }
 
-size_t msgl__jscan_count(const msgl_jrange *array)
+size_t msgl__jscan_count(const msgl_jspan *array)
 {
     msgl_jscan s = msgl__jscan(array);
     size_t n = 0;
@@ -162,7 +161,7 @@ size_t msgl__jscan_count(const msgl_jrange *array)
 }
 
 // The value of a member of the object at *r; the first one of that name.
-static int find_member(const msgl_jrange *r, const char *key, msgl_jrange *out)
+static int find_member(const msgl_jspan *r, const char *key, msgl_jspan *out)
 {
     msgl_jscan s = msgl__jscan(r);
     if (!msgl__jscan_take(&s, '{')) return 0;
@@ -176,7 +175,7 @@ static int find_member(const msgl_jrange *r, const char *key, msgl_jrange *out)
         const size_t start = s.i;
         if (!skip_value(&s)) return 0;
         if (found) {
-            *out = (msgl_jrange){s.text, start, s.i};
+            *out = (msgl_jspan){s.text, start, s.i};
             return 1;
         }
         if (!msgl__jscan_take(&s, ',')) break;
@@ -185,7 +184,7 @@ static int find_member(const msgl_jrange *r, const char *key, msgl_jrange *out)
 }
 
 // The value is replaced by null and its newlines, so that lines keep their numbers.
-static int leave_out(const msgl_jrange *r, size_t *copied, msgl_strbuf *rest)
+static int leave_out(const msgl_jspan *r, size_t *copied, msgl_strbuf *rest)
 {
     int rc = msgl__strbuf_add(rest, r->text + *copied, r->start - *copied);
     if (rc == 0) rc = msgl__strbuf_adds(rest, "null");
@@ -196,12 +195,12 @@ static int leave_out(const msgl_jrange *r, size_t *copied, msgl_strbuf *rest)
     return rc;
 }
 
-int msgl__jscan_split(const char *text, size_t len, msgl_jrange *vocab, msgl_jrange *merges,
+int msgl__jscan_split(const char *text, size_t len, msgl_jspan *vocab, msgl_jspan *merges,
                       msgl_strbuf *rest)
 {
-    const msgl_jrange all = {text, 0, len};
-    msgl_jrange model;
-    *vocab = *merges = (msgl_jrange){text, 0, 0};
+    const msgl_jspan all = {text, 0, len};
+    msgl_jspan model;
+    *vocab = *merges = (msgl_jspan){text, 0, 0};
     size_t copied = 0;
     int rc = 0;
     if (find_member(&all, "model", &model)) {

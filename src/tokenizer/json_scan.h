@@ -13,19 +13,19 @@
 #include "utils/strbuf.h"
 
 // A stretch of a JSON text; start == end: not there.
-typedef struct msgl_jrange {
+typedef struct msgl_jspan {
     const char *text;
     size_t start, end;
-} msgl_jrange;
+} msgl_jspan;
 
 // Finds the values of model.vocab and model.merges and writes the text without them to *rest, with
 // null and the same number of newlines in their place. Text that is not JSON is copied as it is,
 // for the JSON library to refuse. MSGL_ENOMEM or MSGL_ELIMIT.
-int msgl__jscan_split(const char *text, size_t len, msgl_jrange *vocab, msgl_jrange *merges,
+int msgl__jscan_split(const char *text, size_t len, msgl_jspan *vocab, msgl_jspan *merges,
                       msgl_strbuf *rest);
 
 // How many elements the array has, as far as it is well-formed.
-size_t msgl__jscan_count(const msgl_jrange *array);
+size_t msgl__jscan_count(const msgl_jspan *array);
 
 // A reader inside one such value. Each call skips white space first.
 typedef struct msgl_jscan {
@@ -33,7 +33,7 @@ typedef struct msgl_jscan {
     size_t i, end;
 } msgl_jscan;
 
-static inline msgl_jscan msgl__jscan(const msgl_jrange *r)
+static inline msgl_jscan msgl__jscan(const msgl_jspan *r)
 {
     return (msgl_jscan){r->text, r->start, r->end};
 }
@@ -44,6 +44,10 @@ char msgl__jscan_peek(msgl_jscan *s);
 // Appends the decoded string to *out. 1; 0: no well-formed string is next; MSGL_ENOMEM,
 // MSGL_ELIMIT.
 int msgl__jscan_string(msgl_jscan *s, msgl_strbuf *out);
+// What stands for the escape whose letter, the first of n > 0 bytes, is at p. Returns its bytes in
+// out, 0 for a malformed one or half of a surrogate pair; *used counts what was read behind the
+// backslash.
+size_t msgl__jscan_escape(const char *p, size_t n, char out[4], size_t *used);
 // Takes a string without decoding it; *raw is its length in the file, at least that of the text.
 int msgl__jscan_skip_string(msgl_jscan *s, size_t *raw);
 // Takes an integer that fits into 15 digits. 1 or 0.

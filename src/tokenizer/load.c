@@ -285,7 +285,7 @@ void msgl__tokenizer_free(msgl_tokenizer *t)
 
 // The two large values of the file, which are not in the JSON tree.
 typedef struct model_text {
-    msgl_jrange vocab, merges;
+    msgl_jspan vocab, merges;
 } model_text;
 
 static int load_parts(msgl_tokenizer *t, const json_t *root, const model_text *m,

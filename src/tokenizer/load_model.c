@@ -55,7 +55,7 @@ typedef struct vocab_size {
     size_t count, bytes;
 } vocab_size;
 
-static int measure_vocab(const msgl_jrange *r, vocab_size *size, msgl_err *err)
+static int measure_vocab(const msgl_jspan *r, vocab_size *size, msgl_err *err)
 {
     msgl_jscan s = msgl__jscan(r);
     *size = (vocab_size){.top = -1, .bytes = 1};
@@ -101,7 +101,7 @@ static int add_token(msgl_bpe *bpe, const msgl_strbuf *key, int32_t id, msgl_err
     return rc == 0 ? 0 : msgl__err_set(err, rc, "model.vocab: %s", msgl__status_text(rc));
 }
 
-static int load_vocab(msgl_bpe *bpe, const msgl_jrange *r, msgl_err *err)
+static int load_vocab(msgl_bpe *bpe, const msgl_jspan *r, msgl_err *err)
 {
     vocab_size size;
     int rc = measure_vocab(r, &size, err);
@@ -195,7 +195,7 @@ static int add_merge(msgl_bpe *bpe, const msgl_strbuf *both, size_t split, size_
     return 0;
 }
 
-static int load_merges(msgl_bpe *bpe, const msgl_jrange *r, msgl_err *err)
+static int load_merges(msgl_bpe *bpe, const msgl_jspan *r, msgl_err *err)
 {
     msgl_jscan s = msgl__jscan(r);
     if (!msgl__jscan_take(&s, '[')) {
@@ -294,8 +294,8 @@ static int build_symbols(msgl_bpe *bpe, const json_t *j, msgl_err *err)
     return msgl__err_set(err, MSGL_EFORMAT, "model.unk_token: not in model.vocab");
 }
 
-int msgl__load_model(msgl_tokenizer *t, const json_t *j, const msgl_jrange *vocab,
-                     const msgl_jrange *merges, msgl_err *err)
+int msgl__load_model(msgl_tokenizer *t, const json_t *j, const msgl_jspan *vocab,
+                     const msgl_jspan *merges, msgl_err *err)
 {
     msgl_bpe *bpe = &t->bpe;
     int rc = msgl__j_expect(j, "model", JSON_OBJECT, "an object", err);

@@ -167,6 +167,8 @@ static void test_unsupported(void **state)
     expect_status("{% include 'x' %}", "{}", NULL, MSGL_EUNSUPPORTED, "'include'");
     expect_status("{% block a %}{% endblock %}", "{}", NULL, MSGL_EUNSUPPORTED, "'block'");
     expect_status("{{ '\\ud800' }}", "{}", NULL, MSGL_EUNSUPPORTED, "surrogate");
+    expect_status("{{ '\"\\\\ud800\"'|from_json }}", "{}", NULL, MSGL_EINVAL,
+                  "uXXXX escape at byte 1");
     expect_status("{{ '\xff' }}", "{}", NULL, MSGL_EFORMAT, "UTF-8");
     expect_status("{{ 9999999999 * 9999999999 }}", "{}", NULL, MSGL_EINVAL, "64 bits");
 }
