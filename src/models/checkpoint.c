@@ -9,8 +9,9 @@
 #include <unistd.h>
 
 #include "core/mem.h"
-#include "models/json_read.h"
 #include "models/safetensors.h"
+#include "utils/file.h"
+#include "utils/json.h"
 
 enum { PATH_BYTES = 4096, MAX_SHARDS = 4096, INDEX_MAX_BYTES = 128 << 20 };
 
@@ -167,7 +168,7 @@ static int check_index(const msgl_checkpoint *c, const char *index, const json_t
 static int open_index(msgl_checkpoint *c, const char *dir, const char *index, msgl_err *err)
 {
     json_t *root;
-    int code = msgl__json_load(index, INDEX_MAX_BYTES, &root, err);
+    int code = msgl__json_load(index, INDEX_MAX_BYTES, 0, &root, err);
     if (code != 0) return code;
     index = msgl__path_tail(index); // for messages from here on
     const json_t *map = json_object_get(root, "weight_map");

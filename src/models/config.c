@@ -10,6 +10,8 @@
 #include "core/sampling_params.h"
 #include "models/arch.h"
 #include "models/json_read.h"
+#include "utils/file.h"
+#include "utils/json.h"
 
 enum { CONFIG_MAX_BYTES = 16 << 20, PATH_BYTES = 4096 };
 
@@ -253,8 +255,8 @@ static void read_generation_config(msgl_json_reader *r, msgl_model_config *c)
     c->gen_temperature = (float)msgl__json_num_or(r, "temperature", 0, 1e6, NAN);
     c->gen_top_p = (float)msgl__json_num_or(r, "top_p", 0, 1, NAN);
     c->gen_min_p = (float)msgl__json_num_or(r, "min_p", 0, 1, NAN);
-    // Logits are divided by it, so it must not be 0.
     c->gen_top_k = msgl__json_int_or(r, "top_k", -1, INT32_MAX, -1);
+    // Logits are divided by it, so it must not be 0.
     c->gen_repetition_penalty = (float)msgl__json_num_or(
         r, "repetition_penalty", (double)MSGL_MIN_REPETITION, (double)MSGL_MAX_REPETITION, NAN);
 }
@@ -264,7 +266,7 @@ int msgl__model_config_load(const char *dir, msgl_model_config *out, msgl_err *e
     char path[PATH_BYTES];
     json_t *root;
     int code = join(dir, "config.json", path, err);
-    if (code == 0) code = msgl__json_load(path, CONFIG_MAX_BYTES, &root, err);
+    if (code == 0) code = msgl__json_load(path, CONFIG_MAX_BYTES, 0, &root, err);
     if (code != 0) return code;
     memset(out, 0, sizeof *out);
     out->gen_temperature = out->gen_top_p = out->gen_min_p = out->gen_repetition_penalty = NAN;
@@ -275,7 +277,7 @@ int msgl__model_config_load(const char *dir, msgl_model_config *out, msgl_err *e
     if (r.status != 0) return r.status;
 
     code = join(dir, "generation_config.json", path, err);
-    if (code == 0) code = msgl__json_load(path, CONFIG_MAX_BYTES, &root, err);
+    if (code == 0) code = msgl__json_load(path, CONFIG_MAX_BYTES, 0, &root, err);
     if (code != 0) return code == MSGL_ENOENT ? 0 : code;
     r = (msgl_json_reader){.file = msgl__path_tail(path), .section = "", .obj = root, .err = err};
     read_generation_config(&r, out);

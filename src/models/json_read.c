@@ -4,27 +4,8 @@
 #include <math.h>
 #include <stdio.h>
 
-#include "core/mem.h"
 #include "utils/file.h"
 #include "utils/json.h"
-
-int msgl__json_load(const char *path, size_t max_bytes, json_t **out, msgl_err *err)
-{
-    char *data = NULL;
-    size_t len = 0;
-    json_t *root = NULL;
-    int code = msgl__file_read(path, max_bytes, &data, &len, err);
-    if (code == 0) code = msgl__json_parse(msgl__path_tail(path), data, len, 0, &root, err);
-    msgl__free(data);
-    if (code != 0) return code;
-    if (!json_is_object(root)) {
-        json_decref(root);
-        return msgl__err_set(err, MSGL_EFORMAT, "%s: the top level is not a JSON object",
-                             msgl__path_tail(path));
-    }
-    *out = root;
-    return 0;
-}
 
 const char *msgl__json_show(const json_t *v, char *buf, size_t size)
 {

@@ -12,7 +12,6 @@
 #include <jansson.h>
 
 #include "core/err.h"
-#include "utils/file.h"
 
 typedef struct msgl_json_reader {
     const char *file;    // for messages
@@ -21,11 +20,6 @@ typedef struct msgl_json_reader {
     msgl_err *err;
     int status; // 0 or the first failure
 } msgl_json_reader;
-
-// Reads and parses (utils/json.h) the file at `path`, at most max_bytes long, whose top level must
-// be an object.
-// Errors name the file: MSGL_ENOENT, MSGL_EIO, MSGL_ELIMIT, MSGL_EFORMAT (with the line).
-int msgl__json_load(const char *path, size_t max_bytes, json_t **out, msgl_err *err);
 
 // The member, or NULL when it is absent or null.
 const json_t *msgl__json_get(const msgl_json_reader *r, const char *key);

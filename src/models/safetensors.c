@@ -9,6 +9,7 @@
 #include "core/attributes.h"
 #include "core/mem.h"
 #include "models/json_read.h"
+#include "utils/file.h"
 #include "utils/json.h"
 
 // The format's own bound on the header.

@@ -9,7 +9,7 @@
 #include "core/attributes.h"
 #include "core/mem.h"
 #include "kernel/device.h"
-#include "models/json_read.h"
+#include "utils/file.h"
 
 // Bounds the plan of a hostile config; the largest published model wants some 50,000.
 static const size_t MAX_WANTED = (size_t)1 << 20;

@@ -27,19 +27,10 @@ static int join_path(const char *dir, const char *name, char *out, size_t size, 
 // *out NULL when there is no such file.
 static int read_json(const char *dir, const char *name, json_t **out, msgl_err *err)
 {
-    char path[4096], *text;
-    size_t len;
-    *out = NULL;
+    char path[4096];
     int rc = join_path(dir, name, path, sizeof path, err);
-    if (rc == 0) rc = msgl__file_read(path, MAX_FILE, &text, &len, err);
-    if (rc == MSGL_ENOENT) return 0;
-    if (rc != 0) return rc;
-    rc = msgl__json_parse(msgl__path_tail(path), text, len, JSON_ALLOW_NUL, out, err);
-    msgl__free(text);
-    if (rc != 0 || json_is_object(*out)) return rc;
-    json_decref(*out);
-    *out = NULL;
-    return msgl__err_set(err, MSGL_EFORMAT, "%s: expected a JSON object", msgl__path_tail(path));
+    if (rc == 0) rc = msgl__json_load(path, MAX_FILE, JSON_ALLOW_NUL, out, err);
+    return rc == MSGL_ENOENT ? 0 : rc;
 }
 
 static int parse_into(const char *file, const char *text, size_t len, msgl_chat_template **out,

@@ -5,6 +5,7 @@
 #include <stdint.h>
 #include <string.h>
 
+#include "core/mem.h"
 #include "utils/file.h"
 #include "utils/strbuf.h"
 
@@ -135,4 +136,18 @@ int msgl__json_parse(const char *name, const char *text, size_t len, size_t flag
     char shown[120];
     return msgl__err_set(err, rc, "%s: line %d column %d: %s", name, why.line, why.column,
                          msgl__printable(why.text, shown, sizeof shown));
+}
+
+int msgl__json_load(const char *path, size_t max_bytes, size_t flags, json_t **out, msgl_err *err)
+{
+    char *data = NULL;
+    size_t len = 0;
+    *out = NULL;
+    int rc = msgl__file_read(path, max_bytes, &data, &len, err);
+    if (rc == 0) rc = msgl__json_parse(msgl__path_tail(path), data, len, flags, out, err);
+    msgl__free(data);
+    if (rc != 0 || json_is_object(*out)) return rc;
+    json_decref(*out);
+    *out = NULL;
+    return msgl__err_set(err, MSGL_EFORMAT, "%s: expected a JSON object", msgl__path_tail(path));
 }

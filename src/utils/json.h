@@ -24,4 +24,8 @@
 int msgl__json_parse(const char *name, const char *text, size_t len, size_t flags, json_t **out,
                      msgl_err *err);
 
+// The same of the file at `path`, at most max_bytes long, whose top level must be an object. Errors
+// name the file: those of msgl__file_read (utils/file.h) and MSGL_EFORMAT.
+int msgl__json_load(const char *path, size_t max_bytes, size_t flags, json_t **out, msgl_err *err);
+
 #endif

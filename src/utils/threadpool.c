@@ -24,8 +24,8 @@
 
 #include "core/attributes.h"
 #include "core/mem.h"
-#include "utils/heartbeat.h"
 #include "utils/clock.h"
+#include "utils/heartbeat.h"
 
 enum { MAX_THREADS = 1024, SPIN_NS = 20000, SPINS_PER_CLOCK = 16 };
 
