@@ -414,6 +414,12 @@ int client_ask(server_fixture *s, const char *body, uint64_t *uid)
     return fd;
 }
 
+void expect_status(response r, int status)
+{
+    if (r.status != status) fail_msg("%d instead of %d: %.300s", r.status, status, r.body);
+    response_free(&r);
+}
+
 void expect_error(response *r, int status, const char *code)
 {
     if (r->status != status) fail_msg("%d instead of %d: %.300s", r->status, status, r->body);

@@ -70,6 +70,7 @@ response client_request(const server_fixture *s, const char *method, const char 
 // request for it.
 int client_ask(server_fixture *s, const char *body, uint64_t *uid);
 
+void expect_status(response r, int status); // frees r
 // An error answer with this status and code (NULL: any), which it frees.
 void expect_error(response *r, int status, const char *code);
 // A plain request of another client is served.

@@ -256,9 +256,7 @@ static void test_log(void **state)
         uint64_t uid;
         const int c = client_ask(&s, body, &uid);
         engine_token(&s, uid, 'y', MSGL_FINISH_LENGTH);
-        response r = client_read(c);
-        assert_int_equal(r.status, 200);
-        response_free(&r);
+        expect_status(client_read(c), 200);
         close(c);
     }
     server_close(&s);

@@ -114,9 +114,7 @@ static void test_slow_clients(void **state)
     }
     const int silent = client_open(&s), idle = client_open(&s);
     client_send(idle, "GET /health HTTP/1.1\r\nHost: x\r\n\r\n");
-    response r = client_read(idle);
-    assert_int_equal(r.status, 200);
-    response_free(&r);
+    expect_status(client_read(idle), 200);
     for (int k = 0; k < 5; k++) {
         for (int i = 0; i < N; i++) client_send(fd[i], "c");
         expect_alive(&s);
@@ -161,9 +159,7 @@ static void test_connection_limit(void **state)
     for (int i = 0; i < 5; i++) {
         fd[i] = client_open(&s);
         client_send(fd[i], "GET /health HTTP/1.1\r\nHost: x\r\n\r\n");
-        response r = client_read(fd[i]);
-        assert_int_equal(r.status, 200);
-        response_free(&r);
+        expect_status(client_read(fd[i]), 200);
     }
     const int extra = client_open(&s);
     expect_refusal(extra, 503);
@@ -198,9 +194,7 @@ static void test_odd_but_valid(void **state)
     msgl_msg m = engine_expect(&s, MSGL_MSG_REQUEST);
     assert_int_equal(m.u.request.num_ids, 3);
     engine_token(&s, m.u.request.uid, 'y', MSGL_FINISH_LENGTH);
-    r = client_read(fd);
-    assert_int_equal(r.status, 200);
-    response_free(&r);
+    expect_status(client_read(fd), 200);
     client_send(fd,
                 "POST /v1/completions HTTP/1.1\r\nHost: x\r\nTransfer-Encoding: chunked\r\n\r\n");
     for (size_t i = 0; i < sizeof body - 1; i++) {
@@ -211,9 +205,7 @@ static void test_odd_but_valid(void **state)
     m = engine_expect(&s, MSGL_MSG_REQUEST);
     assert_int_equal(m.u.request.num_ids, 3);
     engine_token(&s, m.u.request.uid, 'y', MSGL_FINISH_LENGTH);
-    r = client_read(fd);
-    assert_int_equal(r.status, 200);
-    response_free(&r);
+    expect_status(client_read(fd), 200);
     close(fd);
     // HTTP/1.0: a stream without chunks, ended by closing.
     fd = client_open(&s);
@@ -228,9 +220,7 @@ static void test_odd_but_valid(void **state)
     fd = client_open(&s);
     client_send(fd, "GET /health HTTP/1.1\r\nHost: x\r\n\r\n");
     shutdown(fd, SHUT_WR);
-    r = client_read(fd);
-    assert_int_equal(r.status, 200);
-    response_free(&r);
+    expect_status(client_read(fd), 200);
     close(fd);
     server_close(&s);
 }

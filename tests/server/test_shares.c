@@ -428,9 +428,7 @@ static void test_round(void **state)
     engine_token(&s, oldest, 'z', MSGL_FINISH_LENGTH);
     engine_token(&s, next, 'z', MSGL_FINISH_LENGTH);
     for (int i = 0; i < 4; i++) {
-        response r = client_read(fd[i]);
-        assert_int_equal(r.status, 200);
-        response_free(&r);
+        expect_status(client_read(fd[i]), 200);
         close(fd[i]);
     }
     server_close(&s);
@@ -496,11 +494,18 @@ static void test_shared_logprobs(void **state)
 int main(void)
 {
     const struct CMUnitTest tests[] = {
-        cmocka_unit_test(test_arriving_bodies), cmocka_unit_test(test_buffers),
-        cmocka_unit_test(test_trees),           cmocka_unit_test(test_growing_answer),
-        cmocka_unit_test(test_large_piece),     cmocka_unit_test(test_queue),
-        cmocka_unit_test(test_turns),           cmocka_unit_test(test_tokens),
-        cmocka_unit_test(test_prompts),         cmocka_unit_test(test_round),
+        // of memory
+        cmocka_unit_test(test_arriving_bodies),
+        cmocka_unit_test(test_buffers),
+        cmocka_unit_test(test_trees),
+        cmocka_unit_test(test_growing_answer),
+        cmocka_unit_test(test_large_piece),
+        // of the queue and the engine
+        cmocka_unit_test(test_queue),
+        cmocka_unit_test(test_turns),
+        cmocka_unit_test(test_tokens),
+        cmocka_unit_test(test_prompts),
+        cmocka_unit_test(test_round),
         cmocka_unit_test(test_shared_logprobs),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
