@@ -1,7 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 //
 // `minisgl serve`: from arguments to the launcher's config, and what the engine process does.
-#include <math.h>
 #include <stdlib.h>
 #include <string.h>
 
@@ -67,13 +66,7 @@ static int read_defaults(const char *dir, msgl_sampling_params *p, msgl_err *err
     static msgl_model_config config; // too large for the stack
     const int rc = msgl__model_config_load(dir, &config, err);
     if (rc != 0) return rc;
-    *p = msgl__sampling_params_default();
-    p->temperature = isnan(config.gen_temperature) ? 1.0f : config.gen_temperature;
-    if (!isnan(config.gen_top_p)) p->top_p = config.gen_top_p;
-    if (!isnan(config.gen_min_p)) p->min_p = config.gen_min_p;
-    if (config.gen_top_k > 0) p->top_k = config.gen_top_k;
-    if (!isnan(config.gen_repetition_penalty))
-        p->repetition_penalty = config.gen_repetition_penalty;
+    *p = config.sampling;
     return 0;
 }
 

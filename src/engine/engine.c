@@ -306,11 +306,7 @@ static void fill_info(msgl_engine *e, const msgl_engine_config *cfg)
                  msgl__cpu_level_name(e->kernels.level), msgl__pool_threads(e->pool));
     }
     snprintf(i->architecture, sizeof i->architecture, "%s", m->arch->name);
-    i->gen_temperature = m->gen_temperature;
-    i->gen_top_p = m->gen_top_p;
-    i->gen_min_p = m->gen_min_p;
-    i->gen_top_k = m->gen_top_k;
-    i->gen_repetition_penalty = m->gen_repetition_penalty;
+    i->sampling = m->sampling;
     i->no_prefix_sharing = cfg->naive_cache || msgl__rope_per_request(&m->rope);
 }
 

@@ -52,9 +52,7 @@ typedef struct msgl_engine_info {
     char architecture[64];
     msgl_dtype dtype;
     size_t weight_bytes, kv_bytes, workspace_bytes;
-    // generation_config.json's defaults; NaN / -1 where it has none
-    float gen_temperature, gen_top_p, gen_min_p, gen_repetition_penalty;
-    int32_t gen_top_k;
+    msgl_sampling_params sampling; // of a request that says nothing about it
     // The scheduler has to use the naive cache: asked for, or because requests must not share
     // prefixes (dynamic NTK rotates keys by the prompt's length).
     bool no_prefix_sharing;

@@ -8,7 +8,6 @@
 // only queue work: the scheduler sees them at the start of the next step, which lets callbacks
 // (that run inside a step) make them freely.
 #include <jansson.h>
-#include <math.h>
 #include <string.h>
 #include <sys/random.h>
 
@@ -256,19 +255,6 @@ void msgl_get_info(const msgl_llm *l, msgl_info *out)
 
 // ---- submitting ----
 
-void msgl_params_init(const msgl_llm *l, msgl_params *p)
-{
-    const msgl_engine_info *i = msgl__engine_info(l->engine);
-    *p = (msgl_params){.temperature = isnan(i->gen_temperature) ? 1.0f : i->gen_temperature,
-                       .top_p = isnan(i->gen_top_p) ? 1.0f : i->gen_top_p,
-                       .min_p = isnan(i->gen_min_p) ? 0.0f : i->gen_min_p,
-                       .top_k = i->gen_top_k < 0 ? 0 : i->gen_top_k,
-                       .repetition_penalty =
-                           isnan(i->gen_repetition_penalty) ? 1.0f : i->gen_repetition_penalty,
-                       .logprobs = -1,
-                       .prompt_logprobs = -1};
-}
-
 void msgl__params_to_sampling(const msgl_params *p, msgl_sampling_params *out)
 {
     out->temperature = p->temperature;
@@ -291,6 +277,12 @@ void msgl__params_from_sampling(const msgl_sampling_params *s, msgl_params *out)
     out->frequency_penalty = s->frequency_penalty;
     out->presence_penalty = s->presence_penalty;
     out->ignore_eos = s->ignore_eos;
+}
+
+void msgl_params_init(const msgl_llm *l, msgl_params *p)
+{
+    *p = (msgl_params){.logprobs = -1, .prompt_logprobs = -1};
+    msgl__params_from_sampling(&msgl__engine_info(l->engine)->sampling, p);
 }
 
 static int sampling_of(const msgl_llm *l, const msgl_params *p, size_t prompt_len,

@@ -7,7 +7,6 @@
 
 #include "core/attributes.h"
 #include "core/mem.h"
-#include "core/sampling_params.h"
 #include "models/arch.h"
 #include "models/json_read.h"
 #include "utils/file.h"
@@ -252,13 +251,16 @@ static void read_config(msgl_json_reader *r, msgl_model_config *c)
 static void read_generation_config(msgl_json_reader *r, msgl_model_config *c)
 {
     read_eos(r, c);
-    c->gen_temperature = (float)msgl__json_num_or(r, "temperature", 0, 1e6, NAN);
-    c->gen_top_p = (float)msgl__json_num_or(r, "top_p", 0, 1, NAN);
-    c->gen_min_p = (float)msgl__json_num_or(r, "min_p", 0, 1, NAN);
-    c->gen_top_k = msgl__json_int_or(r, "top_k", -1, INT32_MAX, -1);
+    msgl_sampling_params *p = &c->sampling;
+    p->temperature = (float)msgl__json_num_or(r, "temperature", 0, 1e6, (double)p->temperature);
+    p->top_p = (float)msgl__json_num_or(r, "top_p", 0, 1, (double)p->top_p);
+    p->min_p = (float)msgl__json_num_or(r, "min_p", 0, 1, (double)p->min_p);
+    const int32_t top_k = msgl__json_int_or(r, "top_k", -1, INT32_MAX, p->top_k);
+    p->top_k = top_k < 0 ? 0 : top_k;
     // Logits are divided by it, so it must not be 0.
-    c->gen_repetition_penalty = (float)msgl__json_num_or(
-        r, "repetition_penalty", (double)MSGL_MIN_REPETITION, (double)MSGL_MAX_REPETITION, NAN);
+    p->repetition_penalty =
+        (float)msgl__json_num_or(r, "repetition_penalty", (double)MSGL_MIN_REPETITION,
+                                 (double)MSGL_MAX_REPETITION, (double)p->repetition_penalty);
 }
 
 int msgl__model_config_load(const char *dir, msgl_model_config *out, msgl_err *err)
@@ -269,8 +271,8 @@ int msgl__model_config_load(const char *dir, msgl_model_config *out, msgl_err *e
     if (code == 0) code = msgl__json_load(path, CONFIG_MAX_BYTES, 0, &root, err);
     if (code != 0) return code;
     memset(out, 0, sizeof *out);
-    out->gen_temperature = out->gen_top_p = out->gen_min_p = out->gen_repetition_penalty = NAN;
-    out->gen_top_k = -1;
+    out->sampling = msgl__sampling_params_default();
+    out->sampling.temperature = 1;
     msgl_json_reader r = {.file = msgl__path_tail(path), .section = "", .obj = root, .err = err};
     read_config(&r, out);
     json_decref(root);

@@ -13,6 +13,7 @@
 
 #include "core/dtype.h"
 #include "core/err.h"
+#include "core/sampling_params.h"
 #include "layers/rotary.h"
 
 #define MSGL_MAX_LAYERS 1024
@@ -44,9 +45,8 @@ typedef struct msgl_model_config {
     bool norm_topk;
     int32_t num_eos; // generation_config.json's where it has them
     int32_t eos_ids[MSGL_MAX_EOS];
-    // Defaults of generation_config.json; NaN and -1 where it has none.
-    float gen_temperature, gen_top_p, gen_min_p, gen_repetition_penalty;
-    int32_t gen_top_k;
+    // Of a request that leaves these fields out: generation_config.json's, else plain sampling.
+    msgl_sampling_params sampling;
 } msgl_model_config;
 
 // Reads DIR/config.json and, when there, DIR/generation_config.json. Errors are one line with file,

@@ -2,7 +2,6 @@
 //
 // config.json: what is read from both spellings, and that every impossible value is refused with
 // one line that names file, field, what was found and what is allowed.
-#include <math.h>
 #include <setjmp.h>
 #include <stdarg.h>
 #include <stddef.h>
@@ -194,7 +193,7 @@ static void test_odd_numbers(void **state)
     folder_write(&f, "generation_config.json", gen, strlen(gen));
     if (msgl__model_config_load(f.dir, c, &err) != 0) fail_msg("%s", err.text);
     assert_int_equal(c->vocab_size, 50);
-    assert_int_equal(c->gen_top_k, 7);
+    assert_int_equal(c->sampling.top_k, 7);
 
     static const struct {
         const char *key, *value, *found;
@@ -360,9 +359,11 @@ static void test_generation_config(void **state)
     assert_int_equal(msgl__model_config_load(f.dir, c, &err), 0);
     assert_int_equal(c->num_eos, 1);
     assert_int_equal(c->eos_ids[0], 3);
-    assert_true(isnan(c->gen_temperature) && isnan(c->gen_top_p) && isnan(c->gen_min_p));
-    assert_true(isnan(c->gen_repetition_penalty));
-    assert_int_equal(c->gen_top_k, -1);
+    const msgl_sampling_params *p = &c->sampling;
+    assert_true(p->temperature == 1 && p->top_p == 1 && p->min_p == 0);
+    assert_true(p->repetition_penalty == 1 && p->frequency_penalty == 0 &&
+                p->presence_penalty == 0);
+    assert_int_equal(p->top_k, 0);
     const char *text = "{\"eos_token_id\": [7, 9], \"temperature\": 0.6, \"top_p\": 0.95, "
                        "\"top_k\": 20, \"min_p\": 0, \"repetition_penalty\": 1.05}";
     folder_write(&f, "generation_config.json", text, strlen(text));
@@ -370,9 +371,12 @@ static void test_generation_config(void **state)
     assert_int_equal(c->num_eos, 2);
     assert_int_equal(c->eos_ids[0], 7);
     assert_int_equal(c->eos_ids[1], 9);
-    assert_true(c->gen_temperature == 0.6f && c->gen_top_p == 0.95f && c->gen_min_p == 0);
-    assert_int_equal(c->gen_top_k, 20);
-    assert_true(c->gen_repetition_penalty == 1.05f);
+    assert_true(p->temperature == 0.6f && p->top_p == 0.95f && p->min_p == 0);
+    assert_int_equal(p->top_k, 20);
+    assert_true(p->repetition_penalty == 1.05f);
+    folder_write(&f, "generation_config.json", "{\"top_k\": -1}", 13);
+    assert_int_equal(msgl__model_config_load(f.dir, c, &err), 0);
+    assert_int_equal(p->top_k, 0); // off
     const char *const bad[][2] = {
         {"{\"temperature\": -1}", "generation_config.json: temperature: found -1"},
         {"{\"repetition_penalty\": 0}", "repetition_penalty: found 0, allowed a number in 0.01"},
