@@ -538,8 +538,8 @@ static int fill_text(msgl_llm *l, struct slot *s, const msgl_token_event *e, boo
     return rc;
 }
 
-// An event of at most one token.
-static void on_token(msgl_llm *l, const msgl_token_event *e)
+// Of at most one token, as a piece is.
+static void on_event(msgl_llm *l, const msgl_token_event *e)
 {
     static const int FINISH[] = {[MSGL_FINISH_NONE] = MSGL_NOT_FINISHED,
                                  [MSGL_FINISH_STOP] = MSGL_STOP,
@@ -586,29 +586,31 @@ static void on_token(msgl_llm *l, const msgl_token_event *e)
     }
 }
 
-// A piece has one token. The log-probabilities of the prompt go with the first.
-static void on_event(msgl_llm *l, const msgl_token_event *e)
+msgl_token_event msgl__token_event_at(const msgl_token_event *e, int32_t t)
 {
+    int32_t prompt = 0; // rows of the prompt
+    while (prompt < e->num_logprobs && e->logprobs[prompt].position < e->prompt_tokens) prompt++;
+    int32_t first = t == 0 ? 0 : prompt + t, end = prompt + t + 1;
+    if (end > e->num_logprobs) end = e->num_logprobs;
+    if (first > end) first = end;
     msgl_token_event one = *e;
-    for (int32_t t = 0; t + 1 < e->num_tokens; t++) {
-        const int32_t left = e->num_tokens - t - 1;
-        one.num_tokens = 1;
-        one.finish = MSGL_FINISH_NONE;
-        one.num_logprobs = e->num_logprobs > left ? e->num_logprobs - left : 0;
-        one.num_logprobs -= (int32_t)(one.logprobs - e->logprobs);
-        on_token(l, &one);
-        one.tokens++;
-        one.logprobs += one.num_logprobs;
-    }
-    one.finish = e->finish;
-    one.num_logprobs = e->num_logprobs - (int32_t)(one.logprobs - e->logprobs);
-    if (e->num_tokens > 0) one.num_tokens = 1;
-    on_token(l, &one);
+    if (t + 1 < e->num_tokens) one.finish = MSGL_FINISH_NONE;
+    one.num_tokens = t < e->num_tokens;
+    one.tokens = one.num_tokens > 0 ? e->tokens + t : NULL;
+    one.num_logprobs = end - first;
+    one.logprobs = end > first ? e->logprobs + first : NULL;
+    return one;
 }
 
 static void on_tokens(void *ctx, const msgl_msg_tokens *tokens)
 {
-    for (int i = 0; i < tokens->num_events; i++) on_event(ctx, &tokens->events[i]);
+    for (int i = 0; i < tokens->num_events; i++) {
+        const msgl_token_event *e = &tokens->events[i];
+        for (int32_t t = 0; t == 0 || t < e->num_tokens; t++) {
+            const msgl_token_event one = msgl__token_event_at(e, t);
+            on_event(ctx, &one);
+        }
+    }
 }
 
 static void hand_over(msgl_llm *l)

@@ -23,4 +23,8 @@ void msgl__params_from_sampling(const msgl_sampling_params *s, msgl_params *out)
 int msgl__render_chat(const msgl_chat_templates *templates, const char *json, bool prompt,
                       msgl_rendered *out, msgl_err *err);
 
+// The part of an event that belongs to its token t, or to none where it has none: the rows of the
+// prompt go with the first, the finish with the last.
+msgl_token_event msgl__token_event_at(const msgl_token_event *e, int32_t t);
+
 #endif

@@ -16,6 +16,8 @@
 
 #include <cmocka.h>
 
+#include "llm/llm.h"
+
 static msgl_llm *llm;
 
 struct got {
@@ -326,6 +328,47 @@ static void test_refusals(void **state)
     assert_int_equal(msgl_open(&o, &none, &err), MSGL_EINVAL);
 }
 
+// An event of several tokens, as drafts will bring them, becomes one piece a token.
+static void test_events_of_many_tokens(void **state)
+{
+    (void)state;
+    static const int32_t tokens[] = {11, 12, 13};
+    msgl_token_logprobs rows[5];
+    for (int i = 0; i < 5; i++) rows[i] = (msgl_token_logprobs){.position = 3 + i};
+    msgl_token_event e = {.uid = 9,
+                          .tokens = tokens,
+                          .num_tokens = 3,
+                          .finish = MSGL_FINISH_STOP,
+                          .prompt_tokens = 5,
+                          .num_logprobs = 5, // two of the prompt
+                          .logprobs = rows};
+    static const int32_t counts[] = {3, 1, 1};
+    const msgl_token_logprobs *next = rows;
+    for (int32_t t = 0; t < 3; t++) {
+        const msgl_token_event one = msgl__token_event_at(&e, t);
+        assert_int_equal(one.uid, 9);
+        assert_int_equal(one.num_tokens, 1);
+        assert_int_equal(*one.tokens, tokens[t]);
+        assert_int_equal(one.finish, t == 2 ? MSGL_FINISH_STOP : MSGL_FINISH_NONE);
+        assert_int_equal(one.num_logprobs, counts[t]);
+        assert_ptr_equal(one.logprobs, next);
+        next += one.num_logprobs;
+    }
+    e.num_logprobs = 2; // echo alone: none of the answer
+    assert_int_equal(msgl__token_event_at(&e, 0).num_logprobs, 2);
+    assert_int_equal(msgl__token_event_at(&e, 1).num_logprobs, 0);
+    assert_int_equal(msgl__token_event_at(&e, 2).num_logprobs, 0);
+    e.num_logprobs = 0;
+    e.logprobs = NULL;
+    assert_int_equal(msgl__token_event_at(&e, 2).num_logprobs, 0);
+    e.num_logprobs = 2; // a prompt chunk
+    e.logprobs = rows;
+    e.num_tokens = 0;
+    e.finish = MSGL_FINISH_NONE;
+    assert_int_equal(msgl__token_event_at(&e, 0).num_tokens, 0);
+    assert_int_equal(msgl__token_event_at(&e, 0).num_logprobs, 2);
+}
+
 int main(void)
 {
     const struct CMUnitTest tests[] = {
@@ -336,6 +379,7 @@ int main(void)
         cmocka_unit_test(test_tokenize),
         cmocka_unit_test(test_seeds),
         cmocka_unit_test(test_refusals),
+        cmocka_unit_test(test_events_of_many_tokens),
     };
     return cmocka_run_group_tests(tests, setup, teardown);
 }
