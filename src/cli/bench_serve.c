@@ -142,7 +142,6 @@ static int run_levels(const msgl_args *a, msgl_bench_serve_config *cfg, const in
     for (int i = 0; i < n && rc == 0; i++) {
         msgl_bench_serve_result r;
         cfg->concurrency = clients[i];
-        cfg->ctx = &cfg->concurrency;
         cfg->requests =
             a->requests > 0 ? (int)a->requests : clients[i] * (clients[i] < 256 ? 4 : 3);
         rc = msgl__bench_serve(cfg, &r, err);

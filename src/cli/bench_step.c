@@ -39,10 +39,6 @@ static int place_requests(struct step_bench *b, int batch, msgl_err *err)
             batch, length, b->info->max_running, b->info->max_seq_len, b->info->num_pages, page);
     }
     const msgl_page_table *table = msgl__engine_page_table(b->engine);
-    if (b->chunk > b->prompt_len) {
-        return msgl__err_set(err, MSGL_EINVAL, "--chunk %d; allowed: up to --prompt-len, %d",
-                             b->chunk, b->prompt_len);
-    }
     int32_t *ids = msgl__malloc((size_t)b->prompt_len * sizeof *ids);
     if (ids == NULL) return msgl__err_set(err, MSGL_ENOMEM, "out of memory");
     int rc = 0;
@@ -182,12 +178,12 @@ int msgl__bench_step(const msgl_args *a)
     msgl_err err;
     int batches[64], chunks[64] = {0}, num_chunks = 0;
     const int n = msgl__cli_int_list("--batch", a->batch, 4096, batches, 64, &err);
-    if (n >= 0 && a->chunk != NULL) {
-        num_chunks = msgl__cli_int_list("--chunk", a->chunk, 1 << 20, chunks + 1, 63, &err);
-    }
-    if (n < 0 || num_chunks < 0) return msgl__cli_fail(MSGL_EXIT_USAGE, &err);
     struct step_bench b = {.prompt_len = a->prompt_len > 0 ? (int)a->prompt_len : 512,
                            .steps = a->steps > 0 ? (int)a->steps : 64};
+    if (n >= 0 && a->chunk != NULL) { // of a prompt of this length
+        num_chunks = msgl__cli_int_list("--chunk", a->chunk, b.prompt_len, chunks + 1, 63, &err);
+    }
+    if (n < 0 || num_chunks < 0) return msgl__cli_fail(MSGL_EXIT_USAGE, &err);
     msgl_options o;
     msgl_engine_config cfg;
     char *dir = NULL, attention[128];
@@ -196,7 +192,7 @@ int msgl__bench_step(const msgl_args *a)
     for (int i = 0; i < n; i++) largest = batches[i] > largest ? batches[i] : largest;
     const int length = b.prompt_len + b.steps + WARM_STEPS + 1;
     if (rc == 0 && o.num_pages == 0) { // no more memory than the measurement needs
-        o.num_pages = (largest + 1) * ((length + o.page_size - 1) / o.page_size);
+        o.num_pages = (largest + (num_chunks > 0)) * ((length + o.page_size - 1) / o.page_size);
     }
     if (rc == 0 && o.max_seq_len == 0) o.max_seq_len = length;
     if (rc == 0) rc = msgl__engine_config_of(&o, &cfg, &err);

@@ -23,8 +23,7 @@ const msgl_option msgl__options[] = {
      NULL,
      "model",
      "model folder as it comes from Hugging Face (config.json, *.safetensors, tokenizer.json), or "
-     "the "
-     "name of one in the local Hugging Face cache"},
+     "the name of one in the local Hugging Face cache"},
     {{"--model-source"},
      ENGINE,
      MSGL_OPT_ENUM,
@@ -255,8 +254,7 @@ const msgl_option msgl__options[] = {
      NULL,
      "server",
      "port to listen on; 0 takes a free one and prints it (default 1919; a MINISGL_PORT of the "
-     "form "
-     "tcp://..., which Kubernetes sets, is ignored)"},
+     "form tcp://..., which Kubernetes sets, is ignored)"},
     {{"--allowed-hosts"},
      MSGL_CMD_SERVE,
      MSGL_OPT_STRING,
@@ -267,8 +265,7 @@ const msgl_option msgl__options[] = {
      NULL,
      "server",
      "names, such as box.lan,ai.example.org, that requests may use for this server, and web pages "
-     "of "
-     "which may use it; * is any (default: on a local --host those of this machine, else any)"},
+     "of which may use it; * is any (default: on a local --host those of this machine, else any)"},
     {{"--num-tokenizer", "--tokenizer-count"},
      MSGL_CMD_SERVE,
      MSGL_OPT_INT,
@@ -289,10 +286,8 @@ const msgl_option msgl__options[] = {
      NULL,
      "server",
      "memory that all requests together may hold in the server process, in MiB: bodies, prompts "
-     "that "
-     "wait, answers that are not sent; beyond it requests are answered 429, and one that needs "
-     "more "
-     "than a quarter of it 413 (default 1024)"},
+     "that wait, answers that are not sent; beyond it requests are answered 429, and one that "
+     "needs more than a quarter of it 413 (default 1024)"},
     {{"--unknown-fields"},
      MSGL_CMD_SERVE,
      MSGL_OPT_ENUM,
@@ -303,8 +298,7 @@ const msgl_option msgl__options[] = {
      "warn|refuse",
      "server",
      "what happens to a request's field that is not read here: the log names it once, or the "
-     "request "
-     "is answered 400; what looks like a typing error always is (default warn)"},
+     "request is answered 400; what looks like a typing error always is (default warn)"},
     {{"--shell-mode", "--shell"},
      MSGL_CMD_SERVE,
      MSGL_OPT_FLAG,
