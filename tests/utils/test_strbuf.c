@@ -27,6 +27,24 @@ static void test_strbuf_limit(void **state)
     assert_string_equal(msgl__strbuf_str(&b), "");
 }
 
+// Room that is asked for exactly is what is taken; other growth leaves room for more.
+static void test_capacity(void **state)
+{
+    (void)state;
+    msgl_strbuf b;
+    msgl__strbuf_init(&b, 1 << 20);
+    assert_int_equal(msgl__strbuf_reserve_exact(&b, 1000), 0);
+    assert_int_equal(b.cap, 1001);
+    assert_int_equal(msgl__strbuf_reserve_exact(&b, 500), 0); // is there
+    assert_int_equal(b.cap, 1001);
+    assert_int_equal(msgl__strbuf_reserve_exact(&b, 1 << 20), 0);
+    assert_int_equal(msgl__strbuf_reserve_exact(&b, (1 << 20) + 1), MSGL_ELIMIT);
+    msgl__strbuf_free(&b);
+    for (int i = 0; i < 1000; i++) assert_int_equal(msgl__strbuf_addc(&b, 'x'), 0);
+    assert_int_equal(b.cap, 1024);
+    msgl__strbuf_free(&b);
+}
+
 static void test_out_of_memory(void **state)
 {
     (void)state;
@@ -49,6 +67,7 @@ int main(void)
 {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(test_strbuf_limit),
+        cmocka_unit_test(test_capacity),
         cmocka_unit_test(test_out_of_memory),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
