@@ -33,8 +33,27 @@ typedef struct server {
     server_fixture at; // only its port is used
 } server;
 
-static void start(server *s)
+// With these options (NULL ends them) behind those of all tests.
+static void start(server *s, const char *const *more)
 {
+    enum { MAX_ARGS = 32 };
+    const char *argv[MAX_ARGS] = {program,
+                                  "serve",
+                                  "--model",
+                                  model,
+                                  "--port",
+                                  "0",
+                                  "--num-pages",
+                                  "6000",
+                                  "--max-running-requests",
+                                  "4",
+                                  "--max-prefill-length",
+                                  "256"};
+    int n = 12;
+    for (; *more != NULL; more++) {
+        assert_true(n < MAX_ARGS - 1);
+        argv[n++] = *more;
+    }
     int fd[2];
     assert_int_equal(pipe(fd), 0);
     s->pid = fork();
@@ -44,8 +63,7 @@ static void start(server *s)
         dup2(fd[1], STDOUT_FILENO);
         close(fd[0]);
         close(fd[1]);
-        execl(program, program, "serve", "--model", model, "--port", "0", "--num-pages", "6000",
-              "--max-running-requests", "4", "--max-prefill-length", "256", (char *)NULL);
+        execv(program, (char *const *)argv);
         _exit(127);
     }
     close(fd[1]);
@@ -77,7 +95,7 @@ static void stop(server *s)
 static int setup(void **state)
 {
     static server s;
-    start(&s);
+    start(&s, (const char *const[]){NULL});
     *state = &s;
     return 0;
 }
@@ -472,6 +490,45 @@ static void test_engine_killed(void **state)
     expect_idle(s);
 }
 
+static int status_for(server *s, const char *headers, const char *body)
+{
+    char request[1024];
+    (void)snprintf(request, sizeof request,
+                   "POST /v1/completions HTTP/1.1\r\n%sContent-Length: %zu\r\n\r\n%s", headers,
+                   strlen(body), body);
+    const int fd = client_open(&s->at);
+    client_send(fd, request);
+    response r = client_read(fd);
+    const int status = r.status;
+    response_free(&r);
+    close(fd);
+    return status;
+}
+
+// The options that the first server has at their defaults, each on the side where it refuses.
+static void test_options(void **state)
+{
+    server *plain = *state, s;
+    start(&s, (const char *const[]){"--unknown-fields", "refuse", "--allowed-hosts", "box.lan",
+                                    "--max-request-memory", "16", NULL});
+    const char *local = "Host: localhost\r\n", *box = "Host: box.lan\r\n";
+    const char *known = "{\"prompt\":\"x\",\"max_tokens\":1}";
+    const char *unknown = "{\"prompt\":\"x\",\"max_tokens\":1,\"top_a\":0.1}";
+    assert_int_equal(status_for(plain, local, unknown), 200);
+    assert_int_equal(status_for(plain, box, known), 403);
+    assert_int_equal(status_for(&s, local, unknown), 400);
+    assert_int_equal(status_for(&s, box, known), 200);
+    msgl_strbuf b; // its tree takes more than a quarter of 16 MiB
+    msgl__strbuf_init(&b, 1 << 20);
+    msgl__strbuf_adds(&b, "{\"prompt\":\"x\",\"max_tokens\":1,\"metadata\":[0");
+    for (int i = 0; i < 20000; i++) msgl__strbuf_adds(&b, ",{}");
+    assert_int_equal(msgl__strbuf_adds(&b, "]}"), 0);
+    json_decref(post(plain, "/v1/completions", b.data, 200));
+    json_decref(post(&s, "/v1/completions", b.data, 413));
+    msgl__strbuf_free(&b);
+    stop(&s);
+}
+
 int main(int argc, char **argv)
 {
     if (argc != 3) {
@@ -484,7 +541,7 @@ int main(int argc, char **argv)
         cmocka_unit_test(test_answers),       cmocka_unit_test(test_penalties),
         cmocka_unit_test(test_disconnects),   cmocka_unit_test(test_hostile_requests),
         cmocka_unit_test(test_too_long),      cmocka_unit_test(test_large_requests),
-        cmocka_unit_test(test_engine_killed),
+        cmocka_unit_test(test_engine_killed), cmocka_unit_test(test_options),
     };
     return cmocka_run_group_tests(tests, setup, teardown);
 }
