@@ -522,6 +522,7 @@ static void test_pace(void **state)
     // Whole tiles of the step's tokens, if that does not halve the chunk.
     assert_int_equal(msgl__pace_budget(&p, 3, MANY, 600, 64, 8192), 61);
     assert_int_equal(msgl__pace_budget(&p, 3, MANY, 600, 128, 8192), 104);
+    assert_int_equal(msgl__pace_budget(&p, 60, MANY, 600, 100, 8192), 104); // 40 are too few
     // A short queue is spread over several steps, but not thinner than pays.
     assert_int_equal(msgl__pace_budget(&p, 3, 4 * 56, 600, 0, 8192), 56);
     assert_int_equal(msgl__pace_budget(&p, 3, 40, 600, 0, 8192), 24);
@@ -547,6 +548,27 @@ static void test_pace(void **state)
     for (int i = 0; i < 100; i++) msgl__pace_observe(&p, 1, 100, 0);
     msgl__pace_observe(&p, 1, 0, 1000);
     assert_int_equal(msgl__pace_budget(&p, 1, MANY, 600, 0, 8192), 8192);
+}
+
+// A short queue rides along in four parts, those that have no row yet included.
+static void test_queue_is_spread(void **state)
+{
+    (void)state;
+    harness_options o = defaults();
+    o.cache_type = MSGL_CACHE_NAIVE;
+    o.overlap = false;
+    harness h;
+    harness_init(&h, o);
+    h.fake.decode_ns = 32000000;
+    h.fake.prefill_token_ns = 500000;
+    for (uint64_t uid = 0; uid < 2; uid++) harness_add_simple(&h, uid, 64, 100, uid);
+    for (int i = 0; i < 20; i++) harness_step(&h);
+    for (uint64_t uid = 2; uid < 8; uid++) harness_add_simple(&h, uid, 32, 4, uid);
+    harness_step(&h);
+    assert_int_equal(h.fake.answers[h.fake.num_steps - 1], 2);
+    assert_int_equal(h.fake.chunk_tokens[h.fake.num_steps - 1], 6 * 32 / 4);
+    harness_run(&h, 200);
+    harness_free(&h);
 }
 
 // The longest gap between two tokens of any request stays under three decode steps although prompts
@@ -759,6 +781,7 @@ int main(void)
         cmocka_unit_test(test_aborted_head_makes_way),
         cmocka_unit_test(test_no_heap_per_decode_step),
         cmocka_unit_test(test_pace),
+        cmocka_unit_test(test_queue_is_spread),
         cmocka_unit_test(test_gaps_under_load),
         cmocka_unit_test(test_idle_prefill_is_not_throttled),
         cmocka_unit_test(test_prefill_first),

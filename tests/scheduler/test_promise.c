@@ -1,0 +1,85 @@
+// SPDX-License-Identifier: Apache-2.0
+//
+// What admission promises: pages for the prompt and an answer of usual length, which answers that
+// end and answers that grow teach it; never for max_tokens.
+#include <setjmp.h>
+#include <stdarg.h>
+#include <stddef.h>
+#include <stdint.h>
+
+#include <cmocka.h>
+
+#include "harness.h"
+
+enum { PROMPT = 10, LONG = 200, ROWS = 64 };
+
+// Pages of one token, so that a request that ends with n tokens needs n - 1 of them.
+static void open_scheduler(harness *h, int32_t pages)
+{
+    harness_init(h, (harness_options){.max_running = ROWS,
+                                      .max_seq_len = 256,
+                                      .max_prefill_tokens = 4096,
+                                      .num_pages = pages,
+                                      .page_size = 1,
+                                      .vocab_size = 16,
+                                      .cache_type = MSGL_CACHE_NAIVE,
+                                      .prefill_first = true});
+}
+
+// Requests with max_tokens LONG that are running after one step, of as many as there are rows.
+static int32_t admitted(harness *h)
+{
+    for (uint64_t i = 0; i < ROWS; i++) harness_add_simple(h, 200 + i, PROMPT, LONG, i);
+    harness_step(h);
+    return harness_stats(h).running;
+}
+
+static void test_answers_that_ended(void **state)
+{
+    (void)state;
+    enum { PAGES = 640 };
+    static const int32_t lengths[] = {1, 60, 120, 180};
+    for (int i = 0; i < 4; i++) {
+        harness h;
+        open_scheduler(&h, PAGES);
+        for (uint64_t uid = 0; uid < 100; uid++) {
+            harness_add_simple(&h, uid, PROMPT, lengths[i], uid);
+            harness_run(&h, 200);
+        }
+        // At least 32 tokens; the average is 99.8 % there, and rounded down.
+        const int32_t least = lengths[i] < 32 ? 32 : lengths[i] - 2;
+        const int32_t most = lengths[i] < 32 ? 32 : lengths[i];
+        assert_in_range(admitted(&h), PAGES / (PROMPT + most - 1), PAGES / (PROMPT + least - 1));
+        harness_free(&h);
+    }
+}
+
+// Long answers under way raise what is promised to the next request before any of them has ended.
+static void test_answers_that_grow(void **state)
+{
+    (void)state;
+    harness h;
+    open_scheduler(&h, 5000);
+    for (uint64_t uid = 0; uid < 100; uid++) {
+        harness_add_simple(&h, uid, PROMPT, 1, uid);
+        harness_run(&h, 200);
+    }
+    const int32_t growing = 30;
+    for (uint64_t i = 0; i < (uint64_t)growing; i++)
+        harness_add_simple(&h, 100 + i, PROMPT, LONG, i);
+    for (int i = 0; i < LONG / 2; i++) harness_step(&h);
+    assert_int_equal(harness_stats(&h).running, growing);
+    assert_int_equal(harness_stats(&h).requests_done, 100);
+    // Some 900 pages are left: 9 of PROMPT + 90, where PROMPT + 32 would be 21.
+    assert_in_range(admitted(&h) - growing, 5, 12);
+    harness_free(&h);
+}
+
+int main(void)
+{
+    const struct CMUnitTest tests[] = {
+        cmocka_unit_test(test_answers_that_ended),
+        cmocka_unit_test(test_answers_that_grow),
+    };
+    return cmocka_run_group_tests(tests, NULL, NULL);
+}
