@@ -106,6 +106,7 @@ static int warm_up(const msgl_bench_serve_config *cfg, msgl_err *err)
     msgl_bench_serve_result r;
     msgl_bench_serve_config one = *cfg;
     one.concurrency = one.requests = 1;
+    one.ctx = &one.concurrency;
     if (one.max_tokens > WARM_UP_TOKENS) one.max_tokens = WARM_UP_TOKENS;
     return msgl__bench_serve(&one, &r, err);
 }
