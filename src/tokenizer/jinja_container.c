@@ -77,7 +77,7 @@ static uint32_t hash_of(uint32_t h, const msgl_jval *v, int depth)
 
 // Also pays for the hash, which walks the same way: tuples of tuples that share their elements are
 // small in memory and endless to walk.
-static int hashable_at(msgl_jctx *c, const msgl_jval *v, int depth, bool *yes)
+static int is_hashable(msgl_jctx *c, const msgl_jval *v, int depth, bool *yes)
 {
     *yes = v->type != MSGL_J_LIST && v->type != MSGL_J_DICT;
     if (v->type == MSGL_J_STR) return msgl__jctx_chars(c, v->as.s->len);
@@ -85,14 +85,9 @@ static int hashable_at(msgl_jctx *c, const msgl_jval *v, int depth, bool *yes)
     *yes = depth < TUPLE_DEPTH;
     MSGL_JTRY(msgl__jctx_steps(c, v->as.l->len));
     for (size_t i = 0; i < v->as.l->len && *yes; i++) {
-        MSGL_JTRY(hashable_at(c, &v->as.l->items[i], depth + 1, yes));
+        MSGL_JTRY(is_hashable(c, &v->as.l->items[i], depth + 1, yes));
     }
     return 0;
-}
-
-int msgl__jhashable(msgl_jctx *c, const msgl_jval *v, bool *yes)
-{
-    return hashable_at(c, v, 0, yes);
 }
 
 int msgl__jdict_new(msgl_jctx *c, size_t cap, msgl_jdict **out)
@@ -149,12 +144,12 @@ static bool keys_are_same_str(const msgl_jval *a, const char *s, size_t len)
     return a->type == MSGL_J_STR && a->as.s->len == len && memcmp(a->as.s->data, s, len) == 0;
 }
 
-int msgl__jdict_get(msgl_jctx *c, const msgl_jdict *d, const msgl_jval *key, msgl_jval **out)
+int msgl__jdict_find(msgl_jctx *c, const msgl_jdict *d, const msgl_jval *key, bool *hashable,
+                     msgl_jval **out)
 {
-    bool hashable;
     *out = NULL;
-    MSGL_JTRY(msgl__jhashable(c, key, &hashable));
-    if (!hashable) return msgl__jctx_fail(c, "unhashable type: '%s'", msgl__jtype_name(key));
+    MSGL_JTRY(is_hashable(c, key, 0, hashable));
+    if (!*hashable) return 0;
     if (key->type == MSGL_J_STR) {
         *out = msgl__jdict_gets(d, key->as.s->data, key->as.s->len);
         return 0;
@@ -180,6 +175,14 @@ int msgl__jdict_get(msgl_jctx *c, const msgl_jdict *d, const msgl_jval *key, msg
         }
     }
     return 0;
+}
+
+int msgl__jdict_get(msgl_jctx *c, const msgl_jdict *d, const msgl_jval *key, msgl_jval **out)
+{
+    bool hashable;
+    MSGL_JTRY(msgl__jdict_find(c, d, key, &hashable, out));
+    if (hashable) return 0;
+    return msgl__jctx_fail(c, "unhashable type: '%s'", msgl__jtype_name(key));
 }
 
 msgl_jval *msgl__jdict_gets(const msgl_jdict *d, const char *key, size_t len)

@@ -214,11 +214,9 @@ static int subscript(msgl_jctx *c, const msgl_jval *obj, const msgl_jval *key, b
     int64_t i;
     *found = false;
     if (obj->type == MSGL_J_DICT) {
-        bool hashable;
-        MSGL_JTRY(msgl__jhashable(c, key, &hashable));
-        if (!hashable) return 0;
+        bool hashable; // a key that is not is in no dict
         msgl_jval *v;
-        MSGL_JTRY(msgl__jdict_get(c, obj->as.d, key, &v));
+        MSGL_JTRY(msgl__jdict_find(c, obj->as.d, key, &hashable, &v));
         *found = v != NULL;
         if (v != NULL) *out = *v;
         return 0;

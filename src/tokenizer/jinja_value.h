@@ -255,10 +255,11 @@ int msgl__jpair(msgl_jctx *c, msgl_jval a, msgl_jval b, msgl_jval *out); // a tu
 int msgl__jgen_new(msgl_jctx *c, msgl_jval *items, size_t len, msgl_jval *out);
 int msgl__jdict_new(msgl_jctx *c, size_t cap, msgl_jdict **out);
 int msgl__jdict_set(msgl_jctx *c, msgl_jdict *d, msgl_jval key, msgl_jval val);
-// *out points to the value or is NULL. Unhashable keys fail.
+// *out points to the value or is NULL, as for a key that is not *hashable. get: such a key fails.
+int msgl__jdict_find(msgl_jctx *c, const msgl_jdict *d, const msgl_jval *key, bool *hashable,
+                     msgl_jval **out);
 int msgl__jdict_get(msgl_jctx *c, const msgl_jdict *d, const msgl_jval *key, msgl_jval **out);
 msgl_jval *msgl__jdict_gets(const msgl_jdict *d, const char *key, size_t len);
-int msgl__jhashable(msgl_jctx *c, const msgl_jval *v, bool *yes);
 bool msgl__jiterable(const msgl_jval *v);
 int msgl__jiter_init(msgl_jctx *c, const msgl_jval *v, msgl_jiter *it); // fails if not iterable
 int msgl__jiter_next(msgl_jctx *c, msgl_jiter *it, msgl_jval *out);     // UNSET at the end
