@@ -189,6 +189,14 @@ expect "output over the input" 1 "is the input" "$minisgl" run --model "$model" 
     --output "$dir/in.jsonl"
 expect "which is still there" 0 "The sun" cat "$dir/in.jsonl"
 
+# A model of the hub's cache has the name that it was asked by, here as over HTTP.
+mkdir -p "$dir/hub/models--org--small/refs" "$dir/hub/models--org--small/snapshots"
+printf 'c0ffee\n' >"$dir/hub/models--org--small/refs/main"
+ln -s "$(realpath "$model")" "$dir/hub/models--org--small/snapshots/c0ffee"
+echo '{"model": "org/small", "prompt": "x", "max_tokens": 1}' >"$dir/hub.jsonl"
+expect "a model of the hub's cache" 0 '"text":' env HF_HUB_CACHE="$dir/hub" "$minisgl" run --model org/small \
+    --input "$dir/hub.jsonl"
+
 # A batch file's bar counts answers, not lines read. (script gives it a terminal.)
 if command -v script >/dev/null; then
     script -qc "\"$minisgl\" run --model \"$model\" --input \"$dir/in.jsonl\" --output /dev/null" /dev/null \
