@@ -121,9 +121,9 @@ def status(rows, commit, sections):
         for s in sections:
             end = ends.get(s)
             print(f"  {s:10} " + (f"{end['date']}  {float(end['value']):4.0f} s  {end['state']}" if end else "not run"))
-        judged = [r for r in here if met(r["figure"], r["variant"], float(r["value"])) is not None]
-        missed = [r for r in judged if not met(r["figure"], r["variant"], float(r["value"]))]
-        print(f"  {len(judged) - len(missed)} figures met, {len(missed)} missed"
+        judged = [(r, met(r["figure"], r["variant"], float(r["value"]))) for r in here]
+        missed = [r for r, is_met in judged if is_met is False]
+        print(f"  {sum(is_met is True for _, is_met in judged)} figures met, {len(missed)} missed"
               + "".join(f"; {r['figure']}, {r['variant']}: {number(float(r['value']))}" for r in missed))
         all_green = all(s in ends and ends[s]["state"] == GREEN for s in sections)
         if all_green and (commit.endswith("+") or commit == "unknown"):

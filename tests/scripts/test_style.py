@@ -18,9 +18,8 @@ class Style(unittest.TestCase):
         scratch = tempfile.TemporaryDirectory()
         self.addCleanup(scratch.cleanup)
         self.tree = pathlib.Path(scratch.name)
-        for name in ("check-style", "check-headers"):
-            self.add(f"scripts/{name}", (ROOT / "scripts" / name).read_text())
-            (self.tree / "scripts" / name).chmod(0o755)
+        for name in ("check-style", "check-headers", "templates"):
+            shutil.copy(ROOT / "scripts" / name, self.add(f"scripts/{name}", ""))
         shutil.copy(ROOT / ".ci" / "run", self.add(".ci/run", ""))
         shutil.copy(ROOT / ".clang-format", self.tree)
 
@@ -57,6 +56,13 @@ class Style(unittest.TestCase):
             self.assertIn(f"include direction: {name} includes engine", out)
         for name in ("src/kernel/b.h", "src/kernel/d.cuh", "src/kernel/f_impl.h"):
             self.assertIn(f"header guard: {name}: expected MSGL_KERNEL_", out)
+
+    def test_templates(self):
+        template = "src/kernel/ref/ops_impl.h"
+        self.assertIn(template + "\n", (ROOT / "scripts" / "templates").read_text())
+        self.add(template, LICENCE + "NAME a;\n")
+        self.assertIn("style: clean", self.run_check("check-style", 0))
+        self.assertIn("headers: clean", self.run_check("check-headers", 0))
 
     def test_sizes(self):
         self.add("src/core/long.cuh", LICENCE + 1000 * "int a;\n")
