@@ -11,7 +11,6 @@
 #include "cli/bench_attn.h"
 #include "core/attributes.h"
 #include "core/err.h"
-#include "core/mem.h"
 #include "utils/strbuf.h"
 
 static const int HEAD_DIMS[] = {64, 128}, GROUPS[] = {1, 2, 4, 5, 8}, PAGES[] = {1, 16, 64};

@@ -3,7 +3,6 @@
 // A batch job as the benchmarks run it: random prompts of given lengths, temperature 0.6,
 // ignore_eos, as Mini-SGLang's offline benchmark does it, timed from the first submission to the
 // last token.
-#include <math.h>
 
 #include "cli/bench.h"
 #include "core/err.h"

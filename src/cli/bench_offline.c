@@ -2,7 +2,6 @@
 //
 // `minisgl bench offline`: Mini-SGLang's offline benchmark: a batch job through scheduler and
 // engine, by default of that benchmark's 256 prompt and output lengths; or from a CSV, or uniform.
-#include <stdlib.h>
 #include <string.h>
 
 #include "cli/bench.h"

@@ -3,8 +3,6 @@
 // `minisgl bench step`: the engine alone, driven like the scheduler drives it (two steps in
 // flight), on prompts of token 0.. with sampled continuations. No scheduler, no text. With --chunk
 // also steps in which a chunk of another prompt rides along with the answers.
-#include <stdlib.h>
-#include <string.h>
 
 #include "cli/bench.h"
 #include "core/attributes.h"

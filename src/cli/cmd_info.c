@@ -2,7 +2,6 @@
 //
 // `minisgl info`: what this machine has, the state of each plug-in, which attention backends there
 // are and why one cannot run here, and, with --model, the model's shape.
-#include <stdlib.h>
 #include <string.h>
 #include <unistd.h>
 

@@ -4,7 +4,6 @@
 // order of the input. At most a window of requests is in flight, so a file of any length fits in
 // memory. Output that cannot be written ends the run: answers that nobody gets are not worth
 // computing.
-#include <math.h>
 #include <stdlib.h>
 #include <string.h>
 #include <sys/stat.h>

@@ -1,7 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 //
 // `minisgl serve`: from arguments to the launcher's config, and what the engine process does.
-#include <stdlib.h>
 #include <string.h>
 
 #include "cli/common.h"

@@ -1,7 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 //
 // `minisgl tokenize` and `minisgl template`: the model's text side alone, standard input to output.
-#include <string.h>
 
 #include "cli/common.h"
 #include "core/err.h"

@@ -6,7 +6,6 @@
 #include <string.h>
 
 #include "core/attributes.h"
-#include "core/mem.h"
 #include "models/arch.h"
 #include "models/json_read.h"
 #include "utils/file.h"

@@ -3,7 +3,6 @@
 // The public face of the interpreter: parse once, render many times.
 #include "tokenizer/chat_template.h"
 
-#include <stdio.h>
 #include <string.h>
 
 #include "core/mem.h"

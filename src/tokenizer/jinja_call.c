@@ -1,7 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 //
 // Calls: placing arguments into a built-in's parameters, and dispatch on what is called.
-#include <math.h>
 #include <string.h>
 
 #include "tokenizer/jinja_eval.h"

@@ -1,7 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 //
 // Statements: output, branches, loops, assignments, macros and the blocks around them.
-#include <string.h>
 
 #include "tokenizer/jinja_eval.h"
 

@@ -1,8 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 //
 // Tests: the words behind `is`.
-#include <math.h>
-#include <string.h>
 
 #include "tokenizer/jinja_eval.h"
 

@@ -10,7 +10,6 @@
 // the tasks that it would have done are claimed by the others meanwhile.
 #include "utils/threadpool.h"
 
-#include <errno.h>
 #include <linux/futex.h>
 #include <pthread.h>
 #include <sched.h>
