@@ -7,6 +7,7 @@
 #include <stdarg.h>
 #include <stddef.h>
 #include <stdint.h>
+#include <stdlib.h>
 #include <string.h>
 
 #include <cmocka.h>
@@ -16,6 +17,7 @@
 #include "core/mem.h"
 #include "core/req_extra.h"
 #include "core/sampling_params.h"
+#include "core/seqs.h"
 
 // Every half that is a number converts to f32 and back to itself; NaN stays NaN.
 static void test_half_round_trip(void **state)
@@ -114,7 +116,7 @@ static void expect_bias(const msgl_bias *bias, int64_t n, const char *text)
     assert_int_equal(msgl__req_extra_create(bias, n, 100, &x, &err), MSGL_EINVAL);
     assert_string_equal(err.text, text);
     assert_null(x);
-    assert_true(msgl__mem_allocs() - allocs <= 1);
+    assert_int_equal(msgl__mem_allocs() - allocs, bias != NULL); // a block for its pairs, if any
 }
 
 static void test_req_extra(void **state)
@@ -192,13 +194,94 @@ static void test_penalty_ranges(void **state)
     }
 }
 
+// lens: new tokens, keys and table row of each request.
+static void expect_seqs(const msgl_seqs *s, msgl_phase phase, const int32_t *lens, int32_t size)
+{
+    int32_t row = 0, max_q = 1, max_k = 1;
+    assert_int_equal(s->phase, phase);
+    assert_int_equal(s->size, size);
+    for (int32_t i = 0; i < size; i++) {
+        const int32_t *want = &lens[3 * i];
+        assert_int_equal(s->cu_seqlens_q[i], row);
+        assert_int_equal(s->seqlens_k[i], want[1]);
+        assert_int_equal(s->table_rows[i], want[2]);
+        row += want[0];
+        if (want[0] > max_q) max_q = want[0];
+        if (want[1] > max_k) max_k = want[1];
+    }
+    assert_int_equal(s->cu_seqlens_q[size], row);
+    assert_int_equal(s->num_tokens, row);
+    assert_int_equal(s->max_seqlen_q, max_q);
+    assert_int_equal(s->max_seqlen_k, max_k);
+    assert_int_equal(s->slot, 1);
+    assert_false(s->graph);
+}
+
+static void test_seqs(void **state)
+{
+    (void)state;
+    msgl_batch_req reqs[] = {{.table_idx = 4, .cached_len = 20, .device_len = 21},
+                             {.table_idx = 9, .cached_len = 0, .device_len = 10},
+                             {.table_idx = 2, .cached_len = 30, .device_len = 37}};
+    const msgl_batch b = {.size = 3, .num_decode = 1, .num_tokens = 18, .reqs = reqs, .slot = 1};
+    const int32_t all[] = {1, 21, 4, 10, 10, 9, 7, 37, 2};
+    const int32_t padded[] = {1, 21, 4, 1, 1, 77, 1, 1, 77};
+    int32_t block[48], device[48];
+    msgl_seqs s;
+    assert_true(msgl__seqs_bytes(3) <= sizeof block);
+    msgl__seqs_fill(&b, 0, 3, 0, 0, 77, 3, block, device, &s);
+    expect_seqs(&s, MSGL_PREFILL, all, 3);
+    assert_int_equal(s.first_token, 0);
+    // The copy has the layout of the host's.
+    memcpy(device, block, sizeof block);
+    assert_memory_equal(s.dev_cu_seqlens_q, s.cu_seqlens_q, 4 * sizeof(int32_t));
+    assert_memory_equal(s.dev_seqlens_k, s.seqlens_k, 3 * sizeof(int32_t));
+    assert_memory_equal(s.dev_table_rows, s.table_rows, 3 * sizeof(int32_t));
+    msgl__seqs_fill(&b, 1, 3, 1, 0, 77, 3, block, block, &s);
+    expect_seqs(&s, MSGL_PREFILL, all + 3, 2);
+    assert_int_equal(s.first_token, 1);
+    msgl__seqs_fill(&b, 0, 1, 0, 3, 77, 3, block, block, &s);
+    expect_seqs(&s, MSGL_DECODE, padded, 3);
+}
+
+// Every size fits its block, in which the arrays do not overlap.
+static void test_seqs_sizes(void **state)
+{
+    (void)state;
+    enum { MOST = 100 };
+    static msgl_batch_req reqs[MOST];
+    for (int32_t i = 0; i < MOST; i++) {
+        reqs[i] = (msgl_batch_req){.table_idx = 1000 + i, .device_len = 2000 + i};
+        reqs[i].cached_len = reqs[i].device_len - 1;
+    }
+    for (int32_t n = 1; n <= MOST; n++) {
+        const msgl_batch b = {.size = n, .num_decode = n, .num_tokens = n, .reqs = reqs};
+        const size_t bytes = msgl__seqs_bytes(n);
+        assert_int_equal(bytes % 64, 0);
+        char *block = malloc(bytes + 1);
+        assert_non_null(block);
+        block[bytes] = 42;
+        msgl_seqs s;
+        msgl__seqs_fill(&b, 0, n, 0, 0, 0, n, block, block, &s);
+        assert_int_equal(block[bytes], 42);
+        for (int32_t i = 0; i < n; i++) {
+            assert_int_equal(s.cu_seqlens_q[i], i);
+            assert_int_equal(s.seqlens_k[i], 2000 + i);
+            assert_int_equal(s.table_rows[i], 1000 + i);
+        }
+        assert_int_equal(s.cu_seqlens_q[n], n);
+        free(block);
+    }
+}
+
 int main(void)
 {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(test_half_round_trip), cmocka_unit_test(test_half_rounding),
         cmocka_unit_test(test_dtype_names),     cmocka_unit_test(test_sizes_and_failing),
         cmocka_unit_test(test_errors),          cmocka_unit_test(test_req_extra),
-        cmocka_unit_test(test_penalty_ranges),
+        cmocka_unit_test(test_penalty_ranges),  cmocka_unit_test(test_seqs),
+        cmocka_unit_test(test_seqs_sizes),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }

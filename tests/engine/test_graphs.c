@@ -67,6 +67,7 @@ static struct {
     const msgl_attn_desc *real_desc;
     void (*sample)(msgl_exec *x, const msgl_sample_call *c);
     int32_t sizes[MSGL_MAX_GRAPHS], num_captured, fail_at, short_len, num_launched;
+    int32_t num_chosen; // tokens by the graphs themselves
     bool capturing;
 } gpu;
 
@@ -110,6 +111,9 @@ static void launch(msgl_device *d, msgl_graph *g)
         if (!now->in_flight || now->graph == NULL || now->graph->graph != g) continue;
         memcpy(s.seqs, now->seqs, sizeof s.seqs);
         s.num_seqs = now->num_seqs;
+        for (int32_t k = 0; k < s.seqs[0].size; k++) {
+            assert_true(s.seqs[0].seqlens_k[k] <= now->graph->max_seq_len);
+        }
         assert_ptr_equal(msgl__step_forward(gpu.e, &s), now->graph->logits);
         return;
     }
@@ -133,11 +137,20 @@ static int32_t short_seq_len(const msgl_attn_backend *b, int32_t size)
     return size <= 4 ? gpu.short_len : 0;
 }
 
-// The CPU's sampler does not know what a graph samples: the engine samples behind the graph, as it
-// does for requests with filters.
+// What a graph samples is known when it is launched, and its kernel knows no filters. The CPU's
+// sampler gets it as it gets what is sampled behind a graph.
 static void sample(msgl_exec *x, const msgl_sample_call *c)
 {
-    if (c->late == NULL) gpu.sample(x, c);
+    msgl_sample_call call = *c;
+    if (c->late != NULL) {
+        call.num_rows = c->late->num_rows;
+        call.tokens = c->late->tokens;
+        call.status = c->late->status;
+        call.late = NULL;
+        assert_false(c->any_filter);
+        gpu.num_chosen += call.num_rows;
+    }
+    if (call.num_rows > 0) gpu.sample(x, &call);
 }
 
 static void pretend(harness *h)
@@ -258,55 +271,113 @@ static void test_not_captured(void **state)
     close_pretended(&h);
 }
 
-// Greedy answers of n requests, `steps` tokens each.
-static void answers(harness *h, int32_t n, int32_t steps, int32_t *tokens)
+enum { STEPS = 3, MOST = 21 };
+typedef enum ask { GREEDY, RANDOM, PENALTIES, FILTERS, NUM_ASKS } ask;
+
+static void set_sampling(msgl_sampling_params *p, ask what, int32_t i)
+{
+    p->temperature = what == GREEDY ? 0 : 1;
+    p->seed = (uint64_t)(100 + i);
+    if (what == PENALTIES && i % 2 == 0) p->repetition_penalty = 3, p->presence_penalty = 1;
+    if (what == FILTERS && i % 2 == 0) p->top_k = 2;
+}
+
+// Prompts of n requests, whose last rows alone get logits, as many as a decode step has.
+static void prompts(harness *h, int32_t n, ask what, msgl_batch_req *reqs)
 {
     static int32_t ids[64];
     for (int32_t i = 0; i < 64; i++) ids[i] = (i * 37 + 5) % h->info->vocab_size;
-    msgl_batch_req reqs[40];
     h->next_page = 0;
     for (int32_t i = 0; i < n; i++) {
-        harness_pages(h, i, 30 + steps);
+        harness_pages(h, i, 30 + STEPS);
         harness_tokens(h, i, ids + i % 30, 5 + i % 20);
         reqs[i] = harness_req(i, 0, 5 + i % 20);
+        reqs[i].logits_from = msgl__extend_len(&reqs[i]) - 1;
+        set_sampling(&reqs[i].sampling, what, i);
     }
     harness_step(h, MSGL_PREFILL, reqs, n);
-    for (int32_t t = 0; t < steps; t++) {
-        for (int32_t i = 0; i < n; i++) {
-            reqs[i].cached_len = reqs[i].device_len;
-            reqs[i].device_len++;
-        }
+}
+
+static void next_token(msgl_batch_req *r)
+{
+    r->cached_len = r->device_len++;
+    r->logits_from = 0;
+}
+
+// Answers of n requests, STEPS tokens each.
+static void answers(harness *h, int32_t n, ask what, int32_t *tokens)
+{
+    msgl_batch_req reqs[MOST];
+    prompts(h, n, what, reqs);
+    for (int32_t t = 0; t < STEPS; t++) {
+        for (int32_t i = 0; i < n; i++) next_token(&reqs[i]);
         harness_step(h, MSGL_DECODE, reqs, n);
         memcpy(tokens + t * n, h->result.tokens, (size_t)n * sizeof *tokens);
     }
 }
 
+// The tokens are those without graphs, whether the graph chooses them or, since somebody looks at
+// the logits first or a request has filters, the engine does behind it.
 static void test_replay(void **state)
 {
     (void)state;
-    enum { STEPS = 3, MOST = 21 };
     for (int32_t n = 1; n <= MOST; n++) {
         harness h;
-        int32_t eager[STEPS * MOST], replayed[STEPS * MOST];
+        int32_t eager[NUM_ASKS][STEPS * MOST], replayed[STEPS * MOST];
+        const size_t bytes = (size_t)(n * STEPS) * sizeof *replayed;
         open_engine(&h, 40);
-        answers(&h, n, STEPS, eager);
+        for (int what = 0; what < NUM_ASKS; what++) answers(&h, n, (ask)what, eager[what]);
         pretend(&h);
         gpu.short_len = 16;
         assert_int_equal(capture(&h, MOST).code, 0);
-        answers(&h, n, STEPS, replayed);
+        answers(&h, n, GREEDY, replayed);
+        assert_memory_equal(replayed, eager[GREEDY], bytes);
         assert_int_equal(gpu.num_launched, STEPS);
-        assert_memory_equal(replayed, eager, (size_t)(n * STEPS) * sizeof *eager);
+        assert_int_equal(gpu.num_chosen, 0);
+        assert_int_equal(msgl__engine_observe_logits(h.e, NULL, NULL), 0);
+        for (int what = 0; what < NUM_ASKS; what++) {
+            gpu.num_launched = gpu.num_chosen = 0;
+            answers(&h, n, (ask)what, replayed);
+            assert_memory_equal(replayed, eager[what], bytes);
+            assert_int_equal(gpu.num_launched, STEPS);
+            assert_int_equal(gpu.num_chosen, what == FILTERS ? 0 : n * STEPS);
+        }
         close_pretended(&h);
     }
+}
+
+// Steps that no graph is for: a chunk rides along; an answer whose logits nobody wants.
+static void test_not_replayed(void **state)
+{
+    (void)state;
+    harness h;
+    msgl_batch_req reqs[3];
+    open_engine(&h, 40);
+    pretend(&h);
+    assert_int_equal(capture(&h, 8).code, 0);
+    prompts(&h, 3, GREEDY, reqs);
+    next_token(&reqs[0]);
+    reqs[1].cached_len = 3;
+    reqs[1].logits_from = msgl__extend_len(&reqs[1]) - 1;
+    assert_true(msgl__extend_len(&reqs[1]) > 1);
+    harness_mixed(&h, 1, reqs, 2);
+    for (int32_t i = 0; i < 3; i++) next_token(&reqs[i]);
+    reqs[2].logits_from = 1;
+    reqs[2].sample = false;
+    harness_step(&h, MSGL_DECODE, reqs, 3);
+    assert_int_equal(h.result.cu_tokens[3], 2);
+    assert_int_equal(gpu.num_launched, 0);
+    harness_step(&h, MSGL_DECODE, reqs, 2);
+    assert_int_equal(gpu.num_launched, 1);
+    close_pretended(&h);
 }
 
 int main(void)
 {
     const struct CMUnitTest tests[] = {
-        cmocka_unit_test(test_find),
-        cmocka_unit_test(test_ladder),
-        cmocka_unit_test(test_not_captured),
-        cmocka_unit_test(test_replay),
+        cmocka_unit_test(test_find),         cmocka_unit_test(test_ladder),
+        cmocka_unit_test(test_not_captured), cmocka_unit_test(test_replay),
+        cmocka_unit_test(test_not_replayed),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }

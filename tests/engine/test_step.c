@@ -147,6 +147,51 @@ static void test_slot_in_flight(void **state)
     harness_close(&h);
 }
 
+static void expect_copied(const msgl_seqs *s, msgl_phase phase, int32_t size)
+{
+    assert_int_equal(s->phase, phase);
+    assert_int_equal(s->size, size);
+    assert_ptr_not_equal(s->dev_seqlens_k, s->seqlens_k);
+    assert_memory_equal(s->dev_cu_seqlens_q, s->cu_seqlens_q, ((size_t)size + 1) * sizeof(int32_t));
+    assert_memory_equal(s->dev_seqlens_k, s->seqlens_k, (size_t)size * sizeof(int32_t));
+    assert_memory_equal(s->dev_table_rows, s->table_rows, (size_t)size * sizeof(int32_t));
+}
+
+// Lengths and table rows that the host has staged are on the device when the step runs: those of
+// answers, of chunks and of both.
+static void test_lengths_on_the_device(void **state)
+{
+    (void)state;
+    harness h;
+    msgl_batch_req reqs[2];
+    msgl_batch b = open_with_batch(&h, reqs);
+    const msgl_engine_step *s = &h.e->steps[b.slot];
+    for (int32_t num_decode = 0; num_decode <= 2; num_decode++) {
+        b.num_decode = num_decode;
+        reqs[0] = num_decode > 0 ? harness_req(0, 20, 21) : harness_req(0, 20, 22);
+        reqs[1] = num_decode > 1 ? harness_req(1, 30, 31) : harness_req(1, 0, 10);
+        b.num_tokens = msgl__extend_len(&reqs[0]) + msgl__extend_len(&reqs[1]);
+        memset(h.e->dev.base, 0, msgl__staging_device_bytes(h.e));
+        assert_int_equal(h.r->submit(h.r->ctx, &b), 0);
+        assert_int_equal(h.r->wait(h.r->ctx, b.slot, &h.result), 0);
+        assert_int_equal(s->num_seqs, 1); // a CPU's kernels take both at once
+        expect_copied(&s->seqs[0], num_decode < 2 ? MSGL_PREFILL : MSGL_DECODE, 2);
+    }
+    harness_close(&h);
+    msgl_engine_config cfg = harness_config(MODEL, "auto");
+    cfg.attention = "fa,fi"; // each its part
+    harness_open(&h, &cfg);
+    for (int32_t row = 0; row < 2; row++) harness_pages(&h, row, MAX_SEQ);
+    (void)good_batch(reqs);
+    memset(h.e->dev.base, 0, msgl__staging_device_bytes(h.e));
+    harness_mixed(&h, 1, reqs, 2);
+    s = &h.e->steps[0];
+    assert_int_equal(s->num_seqs, 2);
+    expect_copied(&s->seqs[0], MSGL_DECODE, 1);
+    expect_copied(&s->seqs[1], MSGL_PREFILL, 1);
+    harness_close(&h);
+}
+
 // The tokens of row `row` from `pos` on are written; their slots must be in the device's page
 // table, as far as the host's row goes, and nothing else.
 static void expect_slots(harness *h, int32_t *table, int32_t row, int32_t pos, int32_t n)
@@ -239,7 +284,7 @@ int main(void)
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(test_wrong_requests),         cmocka_unit_test(test_wrong_batches),
         cmocka_unit_test(test_slot_in_flight),         cmocka_unit_test(test_device_page_table),
-        cmocka_unit_test(test_places_of_decode_steps),
+        cmocka_unit_test(test_places_of_decode_steps), cmocka_unit_test(test_lengths_on_the_device),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }
