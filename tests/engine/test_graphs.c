@@ -111,8 +111,13 @@ static void launch(msgl_device *d, msgl_graph *g)
         if (!now->in_flight || now->graph == NULL || now->graph->graph != g) continue;
         memcpy(s.seqs, now->seqs, sizeof s.seqs);
         s.num_seqs = now->num_seqs;
-        for (int32_t k = 0; k < s.seqs[0].size; k++) {
-            assert_true(s.seqs[0].seqlens_k[k] <= now->graph->max_seq_len);
+        const msgl_seqs *seqs = &s.seqs[0];
+        assert_int_equal(s.num_seqs, 1);
+        assert_true(seqs->graph);
+        assert_int_equal(seqs->size, now->graph->size);
+        assert_int_equal(seqs->max_seqlen_k, now->graph->max_seq_len);
+        for (int32_t k = 0; k < seqs->size; k++) {
+            assert_true(seqs->seqlens_k[k] <= now->graph->max_seq_len);
         }
         assert_ptr_equal(msgl__step_forward(gpu.e, &s), now->graph->logits);
         return;
@@ -328,7 +333,7 @@ static void test_replay(void **state)
         open_engine(&h, 40);
         for (int what = 0; what < NUM_ASKS; what++) answers(&h, n, (ask)what, eager[what]);
         pretend(&h);
-        gpu.short_len = 16;
+        gpu.short_len = 8; // the fourth request becomes longer
         assert_int_equal(capture(&h, MOST).code, 0);
         answers(&h, n, GREEDY, replayed);
         assert_memory_equal(replayed, eager[GREEDY], bytes);

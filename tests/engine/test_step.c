@@ -147,6 +147,38 @@ static void test_slot_in_flight(void **state)
     harness_close(&h);
 }
 
+// Only rows of requests that ask for it go through their tokens before the choice.
+static void test_rows_that_adjust(void **state)
+{
+    (void)state;
+    const struct {
+        float repetition, frequency, presence;
+        bool bias, adjusts;
+    } cases[] = {
+        {1, 0, 0, false, false},    {1.1f, 0, 0, false, true}, {1, 0.1f, 0, false, true},
+        {1, 0, -0.1f, false, true}, {1, 0, 0, true, true},
+    };
+    harness h;
+    msgl_batch_req reqs[2];
+    msgl_batch b = open_with_batch(&h, reqs);
+    msgl_req_extra *extra;
+    assert_int_equal(msgl__req_extra_create(&(msgl_bias){3, 1}, 1, 100, &extra, NULL), 0);
+    assert_int_equal(h.r->write_extra(h.r->ctx, 0, extra), 0);
+    for (size_t i = 0; i < MSGL_COUNT(cases); i++) {
+        reqs[0].sampling.repetition_penalty = cases[i].repetition;
+        reqs[0].sampling.frequency_penalty = cases[i].frequency;
+        reqs[0].sampling.presence_penalty = cases[i].presence;
+        reqs[0].extra = cases[i].bias ? extra : NULL;
+        assert_int_equal(h.r->submit(h.r->ctx, &b), 0);
+        assert_int_equal(h.r->wait(h.r->ctx, b.slot, &h.result), 0);
+        const msgl_sample_row *rows = h.e->steps[b.slot].io.sample_rows;
+        assert_int_equal(rows[0].adjusts, cases[i].adjusts);
+        assert_false(rows[1].adjusts);
+    }
+    msgl__req_extra_unref(extra);
+    harness_close(&h);
+}
+
 static void expect_copied(const msgl_seqs *s, msgl_phase phase, int32_t size)
 {
     assert_int_equal(s->phase, phase);
@@ -285,6 +317,7 @@ int main(void)
         cmocka_unit_test(test_wrong_requests),         cmocka_unit_test(test_wrong_batches),
         cmocka_unit_test(test_slot_in_flight),         cmocka_unit_test(test_device_page_table),
         cmocka_unit_test(test_places_of_decode_steps), cmocka_unit_test(test_lengths_on_the_device),
+        cmocka_unit_test(test_rows_that_adjust),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }
