@@ -90,6 +90,12 @@ static void put_str(msgpack_packer *pk, const char *s)
     msgpack_pack_str_body(pk, s, len);
 }
 
+static void put_ids(msgpack_packer *pk, const int32_t *ids, int32_t n)
+{
+    msgpack_pack_array(pk, (size_t)n);
+    for (int32_t i = 0; i < n; i++) msgpack_pack_int32(pk, ids[i]);
+}
+
 static void put_bias(msgpack_packer *pk, const msgl_req_extra *x)
 {
     const int32_t n = x != NULL ? x->num_bias : 0;
@@ -109,8 +115,7 @@ static int put_request(msgpack_packer *pk, const msgl_msg_request *r)
     }
     msgpack_pack_array(pk, 16);
     msgpack_pack_uint64(pk, r->uid);
-    msgpack_pack_array(pk, (size_t)r->num_ids);
-    for (int32_t i = 0; i < r->num_ids; i++) msgpack_pack_int32(pk, r->ids[i]);
+    put_ids(pk, r->ids, r->num_ids);
     msgpack_pack_float(pk, p->temperature);
     msgpack_pack_float(pk, p->top_p);
     msgpack_pack_float(pk, p->min_p);
@@ -127,8 +132,7 @@ static int put_request(msgpack_packer *pk, const msgl_msg_request *r)
     }
     msgpack_pack_int32(pk, p->logprobs);
     msgpack_pack_int32(pk, p->prompt_logprobs);
-    msgpack_pack_array(pk, (size_t)p->num_stop_ids);
-    for (int32_t i = 0; i < p->num_stop_ids; i++) msgpack_pack_int32(pk, p->stop_ids[i]);
+    put_ids(pk, p->stop_ids, p->num_stop_ids);
     put_bias(pk, r->extra);
     return 0;
 }
@@ -159,8 +163,7 @@ static int put_tokens(msgpack_packer *pk, const msgl_msg_tokens *t)
         }
         msgpack_pack_array(pk, 8);
         msgpack_pack_uint64(pk, e->uid);
-        msgpack_pack_array(pk, (size_t)e->num_tokens);
-        for (int32_t j = 0; j < e->num_tokens; j++) msgpack_pack_int32(pk, e->tokens[j]);
+        put_ids(pk, e->tokens, e->num_tokens);
         msgpack_pack_int32(pk, (int32_t)e->finish);
         msgpack_pack_int32(pk, e->prompt_tokens);
         msgpack_pack_int32(pk, e->cached_tokens);
@@ -439,6 +442,16 @@ static void *rd_alloc(reader *r, size_t n, size_t size, const char *field)
     return p;
 }
 
+// *n: how many; NULL when there are none.
+static const int32_t *rd_ids(reader *r, int32_t least, int32_t *n, const char *field)
+{
+    *n = (int32_t)rd_array(r, 1, INT32_MAX, field);
+    if (*n == 0) return NULL;
+    int32_t *ids = rd_alloc(r, (size_t)*n, sizeof *ids, field);
+    for (int32_t i = 0; i < *n && r->rc == 0; i++) ids[i] = rd_i32(r, least, INT32_MAX, field);
+    return ids;
+}
+
 // Into r->mem. Tokens are checked against the vocabulary by the receiver, who knows it.
 static msgl_req_extra *rd_extra(reader *r)
 {
@@ -461,14 +474,8 @@ static void rd_request(reader *r, msgl_msg_request *q)
 {
     rd_tuple(r, 16, "request");
     q->uid = rd_u64(r, "request.uid");
-    const size_t n = rd_array(r, 1, INT32_MAX, "request.ids");
-    if (r->rc == 0 && n == 0) rd_fail(r, MSGL_EFORMAT, "request.ids", "empty");
-    int32_t *ids = rd_alloc(r, n, sizeof *ids, "request.ids");
-    for (size_t i = 0; i < n && r->rc == 0; i++) {
-        ids[i] = rd_i32(r, INT32_MIN, INT32_MAX, "request.ids");
-    }
-    q->ids = ids;
-    q->num_ids = (int32_t)n;
+    q->ids = rd_ids(r, INT32_MIN, &q->num_ids, "request.ids");
+    if (r->rc == 0 && q->num_ids == 0) rd_fail(r, MSGL_EFORMAT, "request.ids", "empty");
     msgl_sampling_params *p = &q->sampling;
     p->temperature = rd_f32(r, "request.temperature");
     p->top_p = rd_f32(r, "request.top_p");
@@ -511,15 +518,7 @@ static void rd_event(reader *r, msgl_token_event *e)
     *e = (msgl_token_event){0};
     rd_tuple(r, 8, "tokens.event");
     e->uid = rd_u64(r, "tokens.uid");
-    const size_t num_tokens = rd_array(r, 1, INT32_MAX, "tokens.tokens");
-    if (num_tokens > 0 && r->rc == 0) {
-        int32_t *tokens = rd_alloc(r, num_tokens, sizeof *tokens, "tokens.tokens");
-        for (size_t i = 0; i < num_tokens && r->rc == 0; i++) {
-            tokens[i] = rd_i32(r, 0, INT32_MAX, "tokens.tokens");
-        }
-        e->tokens = tokens;
-        e->num_tokens = (int32_t)num_tokens;
-    }
+    e->tokens = rd_ids(r, 0, &e->num_tokens, "tokens.tokens");
     e->finish = (msgl_finish)rd_i32(r, MSGL_FINISH_NONE, MSGL_FINISH_ERROR, "tokens.finish");
     e->prompt_tokens = rd_i32(r, 0, INT32_MAX, "tokens.prompt_tokens");
     e->cached_tokens = rd_i32(r, 0, INT32_MAX, "tokens.cached_tokens");
