@@ -9,14 +9,21 @@
 
 #include "core/mem.h"
 
-void msgl__job_free(msgl_job *j)
+// Of what the job holds, only the error stays.
+static void drop(msgl_job *j)
 {
-    if (j == NULL) return;
     for (int i = 0; j->ids != NULL && i < j->req.num_prompts; i++) msgl__ids_free(&j->ids[i]);
     msgl__free(j->ids);
+    j->ids = NULL;
     msgl__gen_request_free(&j->req);
     msgl__strbuf_free(&j->body);
     msgl__claim_free(&j->claim);
+}
+
+void msgl__job_free(msgl_job *j)
+{
+    if (j == NULL) return;
+    drop(j);
     msgl__free(j);
 }
 
@@ -147,14 +154,7 @@ void msgl__job_run(msgl_job *j, const msgl_tokenizer *tokenizer,
                    const msgl_chat_templates *templates)
 {
     j->rc = atomic_load(&j->cancelled) ? MSGL_EABORTED : run(j, tokenizer, templates);
-    if (j->rc == 0) return;
-    // A refused request keeps nothing but the reason.
-    for (int i = 0; j->ids != NULL && i < j->req.num_prompts; i++) msgl__ids_free(&j->ids[i]);
-    msgl__free(j->ids);
-    j->ids = NULL;
-    msgl__gen_request_free(&j->req);
-    msgl__strbuf_free(&j->body);
-    msgl__claim_free(&j->claim);
+    if (j->rc != 0) drop(j);
 }
 
 // --- threads ---
