@@ -22,9 +22,9 @@ const char *msgl__json_type_name(const json_t *v)
     return "unknown";
 }
 
-static const json_t *present(const json_t *o, const char *name)
+json_t *msgl__field(const json_t *o, const char *name)
 {
-    const json_t *v = json_object_get(o, name);
+    json_t *v = json_object_get(o, name);
     return v == NULL || json_is_null(v) ? NULL : v;
 }
 
@@ -36,7 +36,7 @@ static int wrong_type(const char *name, const json_t *v, const char *want, msgl_
 
 int msgl__field_bool(const json_t *o, const char *name, bool *out, msgl_api_error *e)
 {
-    const json_t *v = present(o, name);
+    const json_t *v = msgl__field(o, name);
     if (v == NULL) return 0;
     if (!json_is_boolean(v)) return wrong_type(name, v, "a boolean", e);
     *out = json_is_true(v);
@@ -46,7 +46,7 @@ int msgl__field_bool(const json_t *o, const char *name, bool *out, msgl_api_erro
 int msgl__field_int(const json_t *o, const char *name, int64_t lo, int64_t hi, int64_t *out,
                     msgl_api_error *e)
 {
-    const json_t *v = present(o, name);
+    const json_t *v = msgl__field(o, name);
     if (v == NULL) return 0;
     if (!json_is_integer(v)) return wrong_type(name, v, "an integer", e);
     const int64_t n = json_integer_value(v);
@@ -62,7 +62,7 @@ int msgl__field_int(const json_t *o, const char *name, int64_t lo, int64_t hi, i
 int msgl__field_real(const json_t *o, const char *name, double lo, double hi, double *out,
                      msgl_api_error *e)
 {
-    const json_t *v = present(o, name);
+    const json_t *v = msgl__field(o, name);
     if (v == NULL) return 0;
     if (!json_is_number(v)) return wrong_type(name, v, "a number", e);
     const double n = json_number_value(v);
@@ -76,7 +76,7 @@ int msgl__field_real(const json_t *o, const char *name, double lo, double hi, do
 
 int msgl__field_str(const json_t *o, const char *name, const char **out, msgl_api_error *e)
 {
-    const json_t *v = present(o, name);
+    const json_t *v = msgl__field(o, name);
     if (v == NULL) return 0;
     if (!json_is_string(v)) return wrong_type(name, v, "a string", e);
     *out = json_string_value(v);

@@ -8,6 +8,9 @@
 #include "server/api.h"
 #include "server/known_fields.h"
 
+// NULL: absent, or null.
+json_t *msgl__field(const json_t *o, const char *name);
+
 // Each: 1 present and *out set, 0 absent (*out as before), negative with *e.
 int msgl__field_bool(const json_t *o, const char *name, bool *out, msgl_api_error *e);
 int msgl__field_int(const json_t *o, const char *name, int64_t lo, int64_t hi, int64_t *out,

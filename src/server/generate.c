@@ -8,23 +8,16 @@
 
 #include "server/fields.h"
 
-static bool present(const json_t *o, const char *name)
-{
-    const json_t *v = json_object_get(o, name);
-    return v != NULL && !json_is_null(v);
-}
-
 bool msgl__is_sglang(const json_t *o)
 {
-    return present(o, "sampling_params") || present(o, "input_ids");
+    return msgl__field(o, "sampling_params") != NULL || msgl__field(o, "input_ids") != NULL;
 }
 
 static int one_prompt(const json_t *o, const msgl_api_config *cfg, msgl_gen_request *out,
                       msgl_api_error *e)
 {
-    const char *name = json_object_get(o, "prompt") == NULL && json_object_get(o, "text") != NULL
-                           ? "text"
-                           : "prompt";
+    const char *name =
+        msgl__field(o, "prompt") == NULL && msgl__field(o, "text") != NULL ? "text" : "prompt";
     const int rc = msgl__parse_prompts(json_object_get(o, name), name, cfg, out, e);
     if (rc == 0 && out->num_prompts != 1) {
         return msgl__api_fail(e, 400, name, "invalid_value", "'%s' must be one prompt.", name);
@@ -50,8 +43,8 @@ static int parse_params(json_t *p, const msgl_api_config *cfg, msgl_gen_request 
                         msgl_api_error *e)
 {
     int rc = msgl__check_fields(p, MSGL_IN_PARAMS, true, NULL, e);
-    json_t *seed = json_object_get(p, "sampling_seed");
-    if (rc == 0 && seed != NULL && !json_is_null(seed) && json_object_set(p, "seed", seed) != 0) {
+    json_t *seed = msgl__field(p, "sampling_seed");
+    if (rc == 0 && seed != NULL && json_object_set(p, "seed", seed) != 0) {
         return msgl__api_fail(e, 500, NULL, NULL, "Out of memory.");
     }
     if (rc == 0) rc = msgl__parse_sampling(p, cfg, out, e);
@@ -67,8 +60,8 @@ static int parse_sglang(const json_t *o, const msgl_api_config *cfg, msgl_gen_re
     out->sglang = true;
     out->sampling = cfg->defaults;
     out->sampling.logprobs = out->sampling.prompt_logprobs = -1;
-    json_t *params = json_object_get(o, "sampling_params"), *none = NULL;
-    if (params == NULL || json_is_null(params)) params = none = json_object();
+    json_t *params = msgl__field(o, "sampling_params"), *none = NULL;
+    if (params == NULL) params = none = json_object();
     if (!json_is_object(params)) {
         return msgl__api_fail(e, 400, "sampling_params", "invalid_type",
                               "'sampling_params' is %s; it must be an object.",
@@ -86,7 +79,7 @@ static int parse_sglang(const json_t *o, const msgl_api_config *cfg, msgl_gen_re
     const char *const names[] = {"text", "input_ids", "prompt"};
     const char *name = NULL;
     for (int i = 0; i < 3; i++) {
-        if (!present(o, names[i])) continue;
+        if (msgl__field(o, names[i]) == NULL) continue;
         if (name != NULL) {
             return msgl__api_fail(e, 400, names[i], "invalid_value",
                                   "'%s' and '%s' are both given; one of them is the prompt.", name,

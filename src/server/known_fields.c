@@ -3,6 +3,8 @@
 
 #include <string.h>
 
+#include "server/fields.h"
+
 enum {
     CHAT = MSGL_IN_CHAT,
     COMPLETION = MSGL_IN_COMPLETION,
@@ -297,8 +299,8 @@ static int check_values(const json_t *o, msgl_field_place place, msgl_api_error 
 {
     for (size_t i = 0; i < sizeof ours / sizeof ours[0]; i++) {
         const field *f = &ours[i];
-        const json_t *v = json_object_get(o, f->name);
-        if (v == NULL || json_is_null(v)) continue;
+        const json_t *v = msgl__field(o, f->name);
+        if (v == NULL) continue;
         if (place == MSGL_IN_SGLANG && stands_in_params(f)) {
             return msgl__api_fail(
                 e, 400, f->name, "invalid_value", "'%s' must stand in 'sampling_params' here%s.",

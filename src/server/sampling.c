@@ -12,8 +12,8 @@ static const double min_temperature = 1e-5;
 
 static int parse_stop(const json_t *o, msgl_gen_request *out, msgl_api_error *e)
 {
-    const json_t *v = json_object_get(o, "stop");
-    if (v == NULL || json_is_null(v)) return 0;
+    const json_t *v = msgl__field(o, "stop");
+    if (v == NULL) return 0;
     const size_t n = json_is_array(v) ? json_array_size(v) : 1;
     if (n > MSGL_MAX_STOPS) {
         return msgl__api_fail(e, 400, "stop", "invalid_value",
@@ -40,8 +40,8 @@ static int parse_stop_ids(const json_t *o, const msgl_api_config *cfg, msgl_gen_
                           msgl_api_error *e)
 {
     static const char name[] = "stop_token_ids";
-    const json_t *v = json_object_get(o, name);
-    if (v == NULL || json_is_null(v)) return 0;
+    const json_t *v = msgl__field(o, name);
+    if (v == NULL) return 0;
     if (!json_is_array(v)) {
         return msgl__api_fail(e, 400, name, "invalid_type", "'%s' is %s; it must be an array.",
                               name, msgl__json_type_name(v));
@@ -130,8 +130,8 @@ static int parse_penalties(const json_t *o, const msgl_api_config *cfg, msgl_gen
 static int parse_streaming(const json_t *o, msgl_gen_request *out, msgl_api_error *e)
 {
     int rc = msgl__field_bool(o, "stream", &out->stream, e);
-    const json_t *v = json_object_get(o, "stream_options");
-    if (rc < 0 || v == NULL || json_is_null(v)) return rc < 0 ? rc : 0;
+    const json_t *v = msgl__field(o, "stream_options");
+    if (rc < 0 || v == NULL) return rc < 0 ? rc : 0;
     if (!json_is_object(v)) {
         return msgl__api_fail(e, 400, "stream_options", "invalid_type",
                               "'stream_options' is %s; it must be an object.",

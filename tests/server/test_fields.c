@@ -350,6 +350,11 @@ static void test_sglang_fields(void **state)
     }
     assert_true(parse(MSGL_API_GENERATE, false, "{\"sampling_params\":{}}", &r, &e) < 0);
     assert_string_equal(e.param, "text");
+    // A null beside it is no prompt, in the plain form either.
+    assert_int_equal(parse(MSGL_API_GENERATE, false, "{\"prompt\":null,\"text\":\"x\"}", &r, &e),
+                     0);
+    assert_string_equal(r.prompts[0].text, "x");
+    msgl__gen_request_free(&r);
 }
 
 // Its answers: an object per prompt and choice, a list where there are several; streamed, each
