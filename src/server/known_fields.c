@@ -351,7 +351,8 @@ static int distance(const char *a, int na, const char *b, int nb)
     return row[na % 3][nb];
 }
 
-// The field of this place that `name` misses by a letter or two, or NULL.
+// The field of this place that `name` misses by a letter or two, or NULL. Beside sampling_params
+// those that stand in it count, too: the next error says where they belong.
 static const char *near_miss(const char *name, msgl_field_place place)
 {
     char a[NAME_MAX_LEN], b[NAME_MAX_LEN];
@@ -360,7 +361,9 @@ static const char *near_miss(const char *name, msgl_field_place place)
     int best = 6;
     for (size_t i = 0; i < sizeof ours / sizeof ours[0] && na > 0; i++) {
         const int nb = plain(ours[i].name, b);
-        if ((ours[i].places & (int)place) == 0 || nb < 4 || na > nb + 2 || nb > na + 2) continue;
+        const bool here = (ours[i].places & (int)place) != 0 ||
+                          (place == MSGL_IN_SGLANG && stands_in_params(&ours[i]));
+        if (!here || nb < 4 || na > nb + 2 || nb > na + 2) continue;
         const int d = distance(a, na, b, nb);
         const int far = 2 * d + (a[0] != b[0]); // people get the first letter right
         if (far < best && d <= (nb < 8 ? 1 : 2)) {

@@ -339,6 +339,7 @@ static void test_sglang_fields(void **state)
         {"\"sampling_params\":{},\"input_ids\":[1]", "input_ids"},
         {"\"sampling_params\":{},\"stream\":1", "stream"},
         {"\"sampling_params\":{},\"samplingparams\":{}", "samplingparams"},
+        {"\"sampling_params\":{},\"temprature\":1", "temprature"},
     };
     for (size_t i = 0; i < sizeof bad / sizeof bad[0]; i++) {
         char body[300];
