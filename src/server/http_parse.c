@@ -294,9 +294,11 @@ static int parse_head(msgl_http_parser *p)
     if (f.have_length && p->body_left > p->limits.max_body) {
         return bad(p, 413, "The body is too large.");
     }
-    const size_t body = (size_t)p->body_left + 1;
-    const int rc = msgl__budget_fits(p->limits.budget, body_use(body), body);
-    if (rc != 0) return bad_claim(p, rc);
+    if (p->body_left > 0) { // what has none, such as a probe of /health, takes none
+        const size_t body = (size_t)p->body_left + 1;
+        const int rc = msgl__budget_fits(p->limits.budget, body_use(body), body);
+        if (rc != 0) return bad_claim(p, rc);
+    }
     p->state = p->chunked ? S_CHUNK_SIZE : p->body_left > 0 ? S_BODY : S_DONE;
     return 0;
 }

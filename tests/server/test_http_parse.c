@@ -280,6 +280,19 @@ static void test_budget(void **state)
         }
     }
     msgl__free(body);
+    // A request without a body, such as a probe of /health, is read when all of it is in use.
+    msgl_budget budget;
+    msgl__budget_init(&budget, 8 * MIB);
+    msgl_claim others = {.budget = &budget};
+    msgl__claim_count(&others, 8 * MIB);
+    msgl_http_limits limits = msgl__http_limits_default();
+    limits.budget = &budget;
+    msgl_http_parser p;
+    msgl__http_parser_init(&p, &limits);
+    static const char probe[] = "GET /health HTTP/1.1\r\n" H "\r\n";
+    size_t used;
+    assert_int_equal(msgl__http_parse(&p, probe, sizeof probe - 1, &used), MSGL_HTTP_DONE);
+    msgl__http_parser_free(&p);
 }
 
 int main(void)
