@@ -192,7 +192,7 @@ static bool list_has(const char *v, size_t len, const char *word)
 }
 
 typedef struct head_facts {
-    bool have_length, have_host;
+    bool have_length;
     int count;
 } head_facts;
 
@@ -209,6 +209,14 @@ static int content_length(msgl_http_parser *p, head_facts *f, const char *v, siz
     }
     f->have_length = true;
     p->body_left = n;
+    return 0;
+}
+
+static int keep(msgl_http_parser *p, msgl_http_value *to, const char *v, size_t len,
+                const char *twice)
+{
+    if (to->at != NULL) return bad(p, 400, twice);
+    *to = (msgl_http_value){v, len};
     return 0;
 }
 
@@ -230,17 +238,11 @@ static int header(msgl_http_parser *p, head_facts *f, const char *name, size_t n
         }
         p->expect_continue = !p->http10;
     } else if (value_is(name, name_len, "host")) {
-        if (f->have_host) return bad(p, 400, "The Host header is given twice.");
-        f->have_host = true;
-        p->host = (msgl_http_value){v, len};
+        return keep(p, &p->host, v, len, "The Host header is given twice.");
     } else if (value_is(name, name_len, "origin")) {
-        if (p->origin.at != NULL) return bad(p, 400, "The Origin header is given twice.");
-        p->origin = (msgl_http_value){v, len};
+        return keep(p, &p->origin, v, len, "The Origin header is given twice.");
     } else if (value_is(name, name_len, "content-type")) {
-        if (p->content_type.at != NULL) {
-            return bad(p, 400, "The Content-Type header is given twice.");
-        }
-        p->content_type = (msgl_http_value){v, len};
+        return keep(p, &p->content_type, v, len, "The Content-Type header is given twice.");
     } else if (value_is(name, name_len, "content-encoding")) {
         if (!value_is(v, len, "identity")) {
             return bad(p, 415, "Compressed bodies are not supported.");
@@ -286,7 +288,7 @@ static int parse_head(msgl_http_parser *p)
         first = false;
         s = eol + 2;
     }
-    if (!p->http10 && !f.have_host) return bad(p, 400, "The Host header is missing.");
+    if (!p->http10 && p->host.at == NULL) return bad(p, 400, "The Host header is missing.");
     if (p->chunked && f.have_length) {
         return bad(p, 400, "Content-Length and Transfer-Encoding exclude each other.");
     }
