@@ -78,8 +78,8 @@ static void close_run(run *r)
     fake_gpu_check();
 }
 
-// Prepared; graph_size > 0: for a captured graph of so many requests.
-static msgl_seqs seqs_of(run *r, msgl_phase phase, int32_t size, int32_t len, int32_t graph_size)
+// Prepared and not yet copied; graph_size > 0: for a captured graph of so many requests.
+static msgl_seqs prepared(run *r, msgl_phase phase, int32_t size, int32_t len, int32_t graph_size)
 {
     for (int32_t i = 0; i < size; i++) {
         r->reqs[i] = (msgl_batch_req){
@@ -97,8 +97,19 @@ static msgl_seqs seqs_of(run *r, msgl_phase phase, int32_t size, int32_t len, in
     if (graph_size > 0) seqs.max_seqlen_k = FAKE_SEQ_LEN;
     seqs.graph = graph_size > 0;
     assert_int_equal(msgl__attn_prepare(&r->attn, &seqs), 0);
-    msgl__attn_copy_in(&r->attn, &r->w.exec, &seqs);
+    return seqs;
+}
+
+static void copy_in(run *r, const msgl_seqs *seqs)
+{
+    msgl__attn_copy_in(&r->attn, &r->w.exec, seqs);
     assert_int_equal(FAKE_GPU.bad_copies, 0);
+}
+
+static msgl_seqs seqs_of(run *r, msgl_phase phase, int32_t size, int32_t len, int32_t graph_size)
+{
+    const msgl_seqs seqs = prepared(r, phase, size, len, graph_size);
+    copy_in(r, &seqs);
     return seqs;
 }
 
@@ -113,11 +124,10 @@ static int32_t window_of(const run *r, int32_t layer)
 }
 
 // All layers of a step; what they were told to run is in fi->runs or FAKE_GPU.calls.
-static void forward(run *r, const msgl_seqs *seqs)
+static void layers(run *r, const msgl_seqs *seqs)
 {
     const msgl_attn_input in = {0};
     r->fi->num_runs = FAKE_GPU.num_calls = 0;
-    msgl__attn_begin(&r->attn, &r->w.exec, seqs);
     for (int32_t l = 0; l < num_layers(r); l++) {
         const msgl_attn_variant *v = &r->m->variants.all[l % r->m->variants.count];
         const msgl_attn_layer layer = {
@@ -126,6 +136,12 @@ static void forward(run *r, const msgl_seqs *seqs)
     }
     if (r->w.exec.status != 0) fail_msg("%s: status %d", r->m->name, r->w.exec.status);
     assert_int_equal(FAKE_GPU.bad_copies, 0);
+}
+
+static void forward(run *r, const msgl_seqs *seqs)
+{
+    msgl__attn_begin(&r->attn, &r->w.exec, seqs);
+    layers(r, seqs);
 }
 
 // What each layer's kernel finds now. size: of the batch that is in flight.
@@ -183,6 +199,83 @@ static void test_fi(void **state)
     }
 }
 
+// While a step is in flight the next one is prepared: what it runs with stays.
+static void test_fi_in_flight(void **state)
+{
+    (void)state;
+    for (size_t i = 0; i < MSGL_COUNT(GPUS); i++) {
+        run r;
+        open_run(&r, "fi", &MODELS[2], &GPUS[i]);
+        msgl_seqs now = prepared(&r, MSGL_DECODE, 1, 300, 0);
+        for (int32_t step = 0; step < 5; step++) {
+            const int32_t size = 1 + step % 2;
+            const msgl_seqs next = prepared(&r, MSGL_DECODE, 3 - size, 300, 0);
+            copy_in(&r, &now);
+            forward(&r, &now);
+            check_plans(&r, r.fi->runs, size, GPUS[i].deterministic);
+            now = next;
+        }
+        close_run(&r);
+    }
+}
+
+// The pages and lengths that a kernel finds.
+static void check_pages(const msgl_fi_run_call *c, const msgl_seqs *seqs, int32_t page)
+{
+    assert_int_equal(c->batch, seqs->size);
+    assert_int_equal(c->total_q, seqs->num_tokens);
+    assert_ptr_equal(c->qo_indptr, seqs->dev_cu_seqlens_q);
+    int32_t at = 0;
+    for (int32_t i = 0; i < seqs->size; i++) {
+        const int32_t n = (seqs->seqlens_k[i] + page - 1) / page;
+        assert_int_equal(c->page_indptr[i], at);
+        assert_int_equal(c->last_page_len[i], seqs->seqlens_k[i] - (n - 1) * page);
+        assert_true(fake_gpu_holds(c->pages + at, (size_t)n * sizeof *c->pages));
+        for (int32_t j = 0; j < n; j++) {
+            assert_int_equal(c->pages[at + j], seqs->table_rows[i] * (FAKE_SEQ_LEN / page) + j);
+        }
+        at += n;
+    }
+    assert_int_equal(c->page_indptr[seqs->size], at);
+}
+
+// Answers and chunks of one step have lists and plans of their own, which are there at once, even
+// when all requests are as long as can be.
+static void test_fi_mixed(void **state)
+{
+    (void)state;
+    enum { ANSWERS = FAKE_RUNNING - 2 };
+    for (size_t i = 0; i < MSGL_COUNT(GPUS); i++) {
+        run r;
+        open_run(&r, "fi", &MODELS[2], &GPUS[i]);
+        for (int32_t k = 0; k < FAKE_RUNNING; k++) {
+            int32_t *row = msgl__page_table_row(&r.w.table, k);
+            for (int32_t p = 0; p < FAKE_SEQ_LEN; p++) row[p] = k * FAKE_SEQ_LEN + p;
+            r.reqs[k] = (msgl_batch_req){.table_idx = k,
+                                         .device_len = FAKE_SEQ_LEN,
+                                         .cached_len = FAKE_SEQ_LEN - (k < ANSWERS ? 1 : 700 + k)};
+        }
+        const msgl_batch b = {.size = FAKE_RUNNING, .num_decode = ANSWERS, .reqs = r.reqs};
+        char *chunks = r.lengths + msgl__seqs_bytes(FAKE_RUNNING);
+        msgl_seqs seqs[2];
+        msgl__seqs_fill(&b, 0, ANSWERS, 0, 0, FAKE_RUNNING, FAKE_RUNNING, r.lengths, r.lengths,
+                        &seqs[0]);
+        msgl__seqs_fill(&b, ANSWERS, FAKE_RUNNING, ANSWERS, 0, FAKE_RUNNING, FAKE_RUNNING, chunks,
+                        chunks, &seqs[1]);
+        for (int k = 0; k < 2; k++) assert_int_equal(msgl__attn_prepare(&r.attn, &seqs[k]), 0);
+        for (int k = 0; k < 2; k++) copy_in(&r, &seqs[k]);
+        for (int k = 0; k < 2; k++) msgl__attn_begin(&r.attn, &r.w.exec, &seqs[k]);
+        for (int k = 0; k < 2; k++) {
+            layers(&r, &seqs[k]);
+            check_plans(&r, r.fi->runs, seqs[k].size, GPUS[i].deterministic);
+            for (int32_t l = 0; l < num_layers(&r); l++) {
+                check_pages(&r.fi->runs[l], &seqs[k], r.w.needs.page_size);
+            }
+        }
+        close_run(&r);
+    }
+}
+
 // fa plans its prefill by window; layers with the same one share the plan.
 static void test_fa(void **state)
 {
@@ -203,6 +296,31 @@ static void test_fa(void **state)
         }
         close_run(&r);
     }
+}
+
+static void test_fa_in_flight(void **state)
+{
+    (void)state;
+    char alone[2][64], got[64];
+    run r;
+    open_run(&r, "fa", &MODELS[1], &GPUS[2]);
+    for (int32_t size = 1; size <= 2; size++) {
+        const msgl_seqs seqs = seqs_of(&r, MSGL_PREFILL, size, 300, 0);
+        forward(&r, &seqs);
+        memcpy(alone[size - 1], FAKE_GPU.calls[0].plan, sizeof alone[0]);
+    }
+    assert_memory_not_equal(alone[0], alone[1], sizeof alone[0]);
+    msgl_seqs now = prepared(&r, MSGL_PREFILL, 1, 300, 0);
+    for (int32_t step = 0; step < 5; step++) {
+        const int32_t size = 1 + step % 2;
+        const msgl_seqs next = prepared(&r, MSGL_PREFILL, 3 - size, 300, 0);
+        copy_in(&r, &now);
+        forward(&r, &now);
+        memcpy(got, FAKE_GPU.calls[0].plan, sizeof got);
+        assert_memory_equal(got, alone[size - 1], sizeof got);
+        now = next;
+    }
+    close_run(&r);
 }
 
 // A layer that the config did not announce is an error of the step, not a write behind the buffers.
@@ -249,9 +367,9 @@ static int set_up(void **state)
 int main(void)
 {
     const struct CMUnitTest tests[] = {
-        cmocka_unit_test(test_fi),
-        cmocka_unit_test(test_fa),
-        cmocka_unit_test(test_unknown_window),
+        cmocka_unit_test(test_fi),           cmocka_unit_test(test_fi_in_flight),
+        cmocka_unit_test(test_fi_mixed),     cmocka_unit_test(test_fa),
+        cmocka_unit_test(test_fa_in_flight), cmocka_unit_test(test_unknown_window),
         cmocka_unit_test(test_variants),
     };
     return cmocka_run_group_tests(tests, set_up, NULL);

@@ -40,9 +40,16 @@ static int run(const msgl_fi_run_call *c, void *stream)
     return 0;
 }
 
+// The fake GPU's memory is the host's, so the list can be made here.
 static int pages(const msgl_fi_pages_call *c, void *stream)
 {
-    (void)c, (void)stream;
+    (void)stream;
+    for (int32_t i = 0; i < c->batch; i++) {
+        const int32_t *row = c->table + (size_t)c->table_rows[i] * c->table_stride;
+        for (int32_t j = 0; j < c->page_indptr[i + 1] - c->page_indptr[i]; j++) {
+            c->pages[c->page_indptr[i] + j] = row[j * c->page_size] / c->page_size;
+        }
+    }
     return 0;
 }
 
