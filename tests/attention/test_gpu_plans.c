@@ -12,6 +12,7 @@
 
 #include <cmocka.h>
 
+#include "attention/fa/plan_prefill.h"
 #include "attention/fake_gpu.h"
 #include "core/attributes.h"
 #include "core/seqs.h"
@@ -206,14 +207,18 @@ static void test_fi_in_flight(void **state)
     for (size_t i = 0; i < MSGL_COUNT(GPUS); i++) {
         run r;
         open_run(&r, "fi", &MODELS[2], &GPUS[i]);
-        msgl_seqs now = prepared(&r, MSGL_DECODE, 1, 300, 0);
-        for (int32_t step = 0; step < 5; step++) {
-            const int32_t size = 1 + step % 2;
-            const msgl_seqs next = prepared(&r, MSGL_DECODE, 3 - size, 300, 0);
-            copy_in(&r, &now);
-            forward(&r, &now);
-            check_plans(&r, r.fi->runs, size, GPUS[i].deterministic);
-            now = next;
+        for (int phase = 0; phase < 2; phase++) {
+            msgl_seqs now = prepared(&r, (msgl_phase)phase, 1, 600, 0);
+            for (int32_t step = 0; step < 5; step++) {
+                const int32_t size = 1 + step % 2, other = 3 - size;
+                // On Hopper prompts of 600 tokens have another kernel than those of 100.
+                const msgl_seqs next =
+                    prepared(&r, (msgl_phase)phase, other, other == 1 ? 600 : 100, 0);
+                copy_in(&r, &now);
+                forward(&r, &now);
+                check_plans(&r, r.fi->runs, size, GPUS[i].deterministic);
+                now = next;
+            }
         }
         close_run(&r);
     }
@@ -298,6 +303,38 @@ static void test_fa(void **state)
     }
 }
 
+// The plan that a layer of fa finds, for the caller to free.
+static char *fa_plan(const model *m, int32_t layer, size_t bytes)
+{
+    run r;
+    open_run(&r, "fa", m, &GPUS[2]);
+    const msgl_seqs seqs = seqs_of(&r, MSGL_PREFILL, 1, 2000, 0);
+    forward(&r, &seqs);
+    const void *plan = FAKE_GPU.calls[layer].plan;
+    assert_true(fake_gpu_holds(plan, bytes));
+    char *copy = malloc(bytes);
+    assert_non_null(copy);
+    memcpy(copy, plan, bytes);
+    close_run(&r);
+    return copy;
+}
+
+// The plan of a window is the one that a model with this window alone has.
+static void test_fa_windows(void **state)
+{
+    (void)state;
+    static const model two = {"two", {2, {{ALL, 0}, {99, 0}}}}, all = {"all", {1, {{ALL, 0}}}},
+                       near = {"near", {1, {{99, 0}}}};
+    const size_t bytes =
+        msgl__fa_plan_prefill_size(2 * GPUS[2].group, 2, FAKE_RUNNING, FAKE_STEP_TOKENS);
+    char *plans[] = {fa_plan(&two, 0, bytes), fa_plan(&two, 1, bytes), fa_plan(&all, 0, bytes),
+                     fa_plan(&near, 0, bytes)};
+    assert_memory_equal(plans[0], plans[2], bytes);
+    assert_memory_equal(plans[1], plans[3], bytes);
+    assert_memory_not_equal(plans[0], plans[1], bytes);
+    for (int i = 0; i < 4; i++) free(plans[i]);
+}
+
 static void test_fa_in_flight(void **state)
 {
     (void)state;
@@ -367,9 +404,13 @@ static int set_up(void **state)
 int main(void)
 {
     const struct CMUnitTest tests[] = {
-        cmocka_unit_test(test_fi),           cmocka_unit_test(test_fi_in_flight),
-        cmocka_unit_test(test_fi_mixed),     cmocka_unit_test(test_fa),
-        cmocka_unit_test(test_fa_in_flight), cmocka_unit_test(test_unknown_window),
+        cmocka_unit_test(test_fi),
+        cmocka_unit_test(test_fi_in_flight),
+        cmocka_unit_test(test_fi_mixed),
+        cmocka_unit_test(test_fa),
+        cmocka_unit_test(test_fa_windows),
+        cmocka_unit_test(test_fa_in_flight),
+        cmocka_unit_test(test_unknown_window),
         cmocka_unit_test(test_variants),
     };
     return cmocka_run_group_tests(tests, set_up, NULL);
