@@ -1,8 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
 //
 // From token events to shown text: against a naive oracle for stop strings over random texts, in
-// every way of cutting them into tokens that bytes allow; log-probabilities stay in step; SSE
-// framing reads back as what was written.
+// every way of cutting them into tokens that bytes allow, one or several tokens an event;
+// log-probabilities stay in step; SSE framing reads back as what was written.
 #include <setjmp.h>
 #include <stdarg.h>
 #include <stddef.h>
@@ -28,29 +28,45 @@ static uint32_t rng(uint32_t *s)
 
 static const msgl_ids prompt = {.data = (int32_t[]){1, 2, 3}, .len = 3, .cap = 3};
 
-static void feed(msgl_sequence *s, int index, int32_t token, msgl_finish finish)
+// One event with the answer's tokens from `index` on.
+static void feed_all(msgl_sequence *s, int index, const int32_t *tokens, int n, msgl_finish finish)
 {
-    const msgl_token_logprobs row = {.position = 3 + index, .token = token, .logprob = -1};
+    msgl_token_logprobs rows[8];
+    assert_true(n <= 8);
+    for (int i = 0; i < n; i++) {
+        rows[i] =
+            (msgl_token_logprobs){.position = 3 + index + i, .token = tokens[i], .logprob = -1};
+    }
     const msgl_token_event e = {.uid = 1,
-                                .tokens = &token,
-                                .num_tokens = 1,
+                                .tokens = tokens,
+                                .num_tokens = n,
                                 .finish = finish,
-                                .num_logprobs = s->want_logprobs ? 1 : 0,
-                                .logprobs = &row};
+                                .num_logprobs = s->want_logprobs ? n : 0,
+                                .logprobs = rows};
     assert_int_equal(msgl__sequence_event(s, &e), 0);
 }
 
-// Where the text is cut: the first moment at which a stop string is complete, and then before the
-// earliest of those complete. len when there is none.
-static size_t oracle_cut(const char *text, size_t len, const char *const *stops, int count)
+static void feed(msgl_sequence *s, int index, int32_t token, msgl_finish finish)
 {
+    feed_all(s, index, &token, 1, finish);
+}
+
+// Where the text is cut: the first moment at which a stop string is complete, and then before the
+// earliest of those complete. len when there is none. *taken: how much of the text that needs.
+static size_t oracle_cut(const char *text, size_t len, const char *const *stops, int count,
+                         size_t *taken)
+{
+    *taken = len;
     for (size_t k = 1; k <= len; k++) {
         size_t cut = len + 1;
         for (int i = 0; i < count; i++) {
             const size_t n = strlen(stops[i]);
             if (n <= k && memcmp(text + k - n, stops[i], n) == 0 && k - n < cut) cut = k - n;
         }
-        if (cut <= len) return cut;
+        if (cut <= len) {
+            *taken = k;
+            return cut;
+        }
     }
     return len;
 }
@@ -75,14 +91,24 @@ static void test_stop_strings(void **state)
             stop_text[i][n] = '\0';
             req.stops[i] = stop_text[i];
         }
-        const size_t cut = oracle_cut(text, len, (const char *const *)req.stops, req.num_stops);
+        size_t taken;
+        const size_t cut =
+            oracle_cut(text, len, (const char *const *)req.stops, req.num_stops, &taken);
         msgl_sequence s;
         assert_int_equal(msgl__sequence_init(&s, &req, 0, &prompt, t.tokenizer), 0);
         msgl_strbuf shown;
         msgl__strbuf_init(&shown, 1000);
         int entries = 0;
-        for (size_t i = 0; i < len && s.finish == NULL; i++) {
-            feed(&s, (int)i, text[i], MSGL_FINISH_NONE);
+        const size_t width = 1 + (size_t)round % 5;
+        bool ended = false;
+        for (size_t i = 0; i < len && s.finish == NULL; i += width) {
+            int32_t tokens[8];
+            int n = 0;
+            while (n < (int)width && i + (size_t)n < len) tokens[n] = text[i + (size_t)n], n++;
+            // The end of the answer may come with its last tokens, or alone.
+            ended = i + width >= len && round % 3 == 0;
+            if (ended) tokens[n++] = ID_EOS;
+            feed_all(&s, (int)i, tokens, n, ended ? MSGL_FINISH_STOP : MSGL_FINISH_NONE);
             // What is shown is never more than the cut text, and never taken back.
             msgl__strbuf_add(&shown, msgl__strbuf_str(&s.text), s.text.len);
             msgl__strbuf_clear(&s.text);
@@ -92,16 +118,25 @@ static void test_stop_strings(void **state)
             assert_int_equal(entries, s.want_logprobs ? (int)shown.len : 0);
         }
         if (s.finish != NULL) {
-            cuts++;
+            cuts += !ended;
             assert_string_equal(s.finish, "stop");
         } else {
             feed(&s, (int)len, ID_EOS, MSGL_FINISH_STOP);
             msgl__strbuf_add(&shown, msgl__strbuf_str(&s.text), s.text.len);
             assert_string_equal(s.finish, "stop");
         }
+        assert_int_equal(s.completion_tokens, taken + (cut == len)); // with the one that ended it
         assert_int_equal(shown.len, cut);
         assert_memory_equal(msgl__strbuf_str(&shown), text, cut);
         assert_int_equal(s.logprobs.count, s.want_logprobs ? (int)cut : 0);
+        static const char entry[] = "{\"token\":\"";
+        const char *at = msgl__strbuf_str(&s.logprobs.parts[0]);
+        for (size_t i = 0; s.want_logprobs && i < cut; i++) {
+            at = strstr(at, entry);
+            assert_non_null(at);
+            at += sizeof entry - 1;
+            assert_int_equal(*at, text[i]);
+        }
         msgl__strbuf_free(&shown);
         msgl__sequence_free(&s);
     }
