@@ -457,7 +457,7 @@ static void test_info_and_flush(void **state)
     server_open(&s, NULL, true);
     const int fd = client_open(&s);
     msgl_msg stats = {.type = MSGL_MSG_STATS};
-    stats.u.stats = (msgl_msg_stats){7, 1, 2, 900, 60, 40, 1000, 1, 2, 3, 4, 5, 6};
+    stats.u.stats = (msgl_msg_stats){7, 1, 2, 900, 60, 40, 1000, 11, 12, 13, 14, 15, 16};
     client_send(fd, "GET /get_server_info HTTP/1.1\r\nHost: x\r\n\r\n");
     (void)engine_expect(&s, MSGL_MSG_GET_STATS);
     assert_int_equal(msgl__channel_send(s.engine, &stats), 0);
@@ -465,8 +465,28 @@ static void test_info_and_flush(void **state)
     json_t *j = parse(&r);
     assert_string_equal(str_at(j, "model_path"), "/models/org/test-model/");
     assert_int_equal(json_integer_value(at(j, "max_seq_len")), CONTEXT);
-    assert_int_equal(json_integer_value(at(j, "stats.free_pages")), 900);
-    assert_int_equal(json_integer_value(at(j, "stats.total_pages")), 1000);
+    static const struct {
+        const char *path;
+        int value;
+    } want[] = {{"stats.step", 7},
+                {"stats.running", 1},
+                {"stats.waiting", 2},
+                {"stats.free_pages", 900},
+                {"stats.cached_pages", 60},
+                {"stats.used_pages", 40},
+                {"stats.total_pages", 1000},
+                {"stats.prompt_tokens", 11},
+                {"stats.generated_tokens", 12},
+                {"stats.cached_tokens", 13},
+                {"stats.requests_done", 14},
+                {"stats.requests_aborted", 15},
+                {"stats.requests_retracted", 16}};
+    for (size_t i = 0; i < sizeof want / sizeof want[0]; i++) {
+        const json_t *v = at(j, want[i].path);
+        if (!json_is_integer(v) || json_integer_value(v) != want[i].value) {
+            fail_msg("%s: %s", want[i].path, r.body);
+        }
+    }
     json_decref(j);
     response_free(&r);
     client_post(fd, "/flush_cache", "");
