@@ -238,13 +238,20 @@ static void answered(msgl_http_conn *c)
     if (!c->processing) conn_process(c);
 }
 
+// Of an answer whose body has `len` bytes.
+static void put_whole_head(msgl_http_conn *c, int status, const char *type, const char *headers,
+                           size_t len)
+{
+    char framing[64];
+    (void)snprintf(framing, sizeof framing, "Content-Length: %zu\r\n", len);
+    put_head(c, status, type, headers, status == 204 ? "" : framing);
+}
+
 void msgl__http_reply(msgl_http_conn *c, int status, const char *type, const char *headers,
                       const void *body, size_t len)
 {
     if (c->state == CONN_DEAD) return;
-    char framing[64];
-    (void)snprintf(framing, sizeof framing, "Content-Length: %zu\r\n", len);
-    put_head(c, status, type, headers, status == 204 ? "" : framing);
+    put_whole_head(c, status, type, headers, len);
     if (!c->head_only && len > 0) bufferevent_write(c->bev, body, len);
     answered(c);
 }
@@ -252,9 +259,7 @@ void msgl__http_reply(msgl_http_conn *c, int status, const char *type, const cha
 void msgl__http_reply_buffer(msgl_http_conn *c, int status, const char *type, struct evbuffer *body)
 {
     if (c->state == CONN_DEAD) return;
-    char framing[64];
-    (void)snprintf(framing, sizeof framing, "Content-Length: %zu\r\n", evbuffer_get_length(body));
-    put_head(c, status, type, NULL, framing);
+    put_whole_head(c, status, type, NULL, evbuffer_get_length(body));
     if (!c->head_only) bufferevent_write_buffer(c->bev, body);
     answered(c);
 }
