@@ -434,7 +434,8 @@ void world_mixed(world *w, int num_decode, const step_req *reqs, int n)
     world_forward(w);
 }
 
-void world_oracle(const world *w, int row, int pos, double *out)
+// Exact attention of query position pos of request row, [num_q_heads * head_dim].
+static void oracle(const world *w, int row, int pos, double *out)
 {
     const world_req *r = &w->reqs[row];
     const int dim = w->spec.head_dim, hkv = w->spec.num_kv_heads, hq = hkv * w->spec.group;
@@ -485,7 +486,7 @@ static void error_task(void *arg, int i, int worker)
     const int stride = 1 + (q->device - q->cached) / 24;
     for (int p = q->cached; p < q->device; p++, t++) {
         if ((p - q->cached) % stride != 0 && p + 1 < q->device) continue;
-        world_oracle(w, q->req, p, exact);
+        oracle(w, q->req, p, exact);
         for (size_t j = 0; j < w->out_ld; j++) {
             const double error = fabs((double)w->out[t * w->out_ld + j] - exact[j]);
             worst = isnan(error) || error > worst ? error : worst;

@@ -103,8 +103,6 @@ void world_forward(world *w);
 void world_upload(world *w);
 void world_attend(world *w);
 void world_download(world *w);
-// Exact attention of query position pos of request row, [num_q_heads * head_dim].
-void world_oracle(const world *w, int row, int pos, double *out);
 // Largest |out - exact| of the last step, over the largest |v| of the batch; fails on NaN. Of long
 // requests a sample of the positions is compared, the first and the last included.
 double world_error(const world *w, const step_req *reqs, int n);
