@@ -571,6 +571,32 @@ static void test_queue_is_spread(void **state)
     harness_free(&h);
 }
 
+// While nobody waits for a token the first prompt is computed to its end, in steps of half a
+// second.
+static void test_first_prompt_comes_soon(void **state)
+{
+    (void)state;
+    harness_options o = defaults();
+    o.cache_type = MSGL_CACHE_NAIVE;
+    o.overlap = false;
+    o.max_prefill_tokens = 512;
+    harness h;
+    harness_init(&h, o);
+    h.fake.prefill_token_ns = 4000000; // 125 tokens in half a second, 10 in 40 ms
+    harness_add_simple(&h, 1, 64, 1, 1);
+    harness_run(&h, 20);
+    const uint64_t n = h.fake.num_steps;
+    harness_add_simple(&h, 2, 200, 2, 2);
+    harness_add_simple(&h, 3, 100, 2, 3);
+    for (int i = 0; i < 2; i++) harness_step(&h);
+    assert_int_equal(h.fake.chunk_tokens[n], 120);
+    assert_int_equal(h.fake.chunk_tokens[n + 1], 80);
+    assert_int_equal(h.fake.answers[n + 1], 0);
+    harness_run(&h, 100);
+    for (uint64_t uid = 1; uid <= 3; uid++) harness_expect(&h, uid);
+    harness_free(&h);
+}
+
 // The longest gap between two tokens of any request stays under three decode steps although prompts
 // keep coming, and every step but the few that measure answers alone brings prompts forward.
 static void test_gaps_under_load(void **state)
@@ -782,6 +808,7 @@ int main(void)
         cmocka_unit_test(test_no_heap_per_decode_step),
         cmocka_unit_test(test_pace),
         cmocka_unit_test(test_queue_is_spread),
+        cmocka_unit_test(test_first_prompt_comes_soon),
         cmocka_unit_test(test_gaps_under_load),
         cmocka_unit_test(test_idle_prefill_is_not_throttled),
         cmocka_unit_test(test_prefill_first),
