@@ -25,9 +25,14 @@ void msgl__attn_destroy(msgl_attn *a)
     *a = (msgl_attn){0};
 }
 
-bool msgl__attn_ragged(const msgl_attn *a)
+int32_t msgl__attn_parts(const msgl_attn *a, int32_t num_decode, int32_t size, int32_t ends[2])
 {
-    return a->prefill == a->decode && a->prefill->desc->ragged;
+    const bool mixed = num_decode > 0 && num_decode < size;
+    const bool together = a->prefill == a->decode && a->prefill->desc->ragged;
+    int32_t n = 0;
+    if (mixed && !together) ends[n++] = num_decode;
+    ends[n++] = size;
+    return n;
 }
 
 static msgl_attn_backend *of(const msgl_attn *a, const msgl_seqs *seqs)

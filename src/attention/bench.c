@@ -169,7 +169,7 @@ static int fill_table(bench *b, msgl_err *err)
     const size_t bytes = msgl__seqs_bytes(s->batch);
     b->device_lengths = b->device != NULL ? take(b, bytes) : b->lengths;
     if (b->device_lengths == NULL) return msgl__err_set(err, MSGL_ENOMEM, "bench attn: no memory");
-    msgl__seqs_fill(&b->batch, 0, s->batch, 0, 0, s->batch, s->batch, b->lengths, b->device_lengths,
+    msgl__seqs_fill(&b->batch, 0, s->batch, 0, s->batch, s->batch, b->lengths, b->device_lengths,
                     &b->seqs);
     return 0;
 }

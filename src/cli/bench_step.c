@@ -63,7 +63,6 @@ static void add(const struct step_bench *b, msgl_batch *batch, int row, int cach
         .logits_from = device < b->prompt_len ? device - cached : device - cached - 1,
         .sample = device >= b->prompt_len,
         .sampling = msgl__sampling_params_default()};
-    batch->padded_size = batch->size;
     batch->num_tokens += device - cached;
 }
 

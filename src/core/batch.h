@@ -55,7 +55,6 @@ typedef struct msgl_seqs {
 typedef struct msgl_batch {
     int32_t size;         // requests
     int32_t num_decode;   // the first so many are answers with one new token each, then come chunks
-    int32_t padded_size;  // >= size; rows beyond size are dummy requests (captured graphs)
     int32_t num_tokens;   // sum of extend_len
     msgl_batch_req *reqs; // [size]
     int32_t slot;         // which of the engine's staging sets this batch uses (a ring)

@@ -12,9 +12,9 @@ size_t msgl__seqs_bytes(int32_t max_size)
     return 3 * stride(max_size) * sizeof(int32_t);
 }
 
-void msgl__seqs_fill(const msgl_batch *b, int32_t first, int32_t end, int32_t first_token,
-                     int32_t padded_size, int32_t dummy_row, int32_t max_size, void *host,
-                     const void *device, msgl_seqs *out)
+void msgl__seqs_fill(const msgl_batch *b, int32_t first, int32_t end, int32_t padded_size,
+                     int32_t dummy_row, int32_t max_size, void *host, const void *device,
+                     msgl_seqs *out)
 {
     const size_t n = stride(max_size);
     int32_t *cu_seqlens_q = host, *seqlens_k = cu_seqlens_q + n, *table_rows = seqlens_k + n;
@@ -22,7 +22,7 @@ void msgl__seqs_fill(const msgl_batch *b, int32_t first, int32_t end, int32_t fi
     const int32_t real = end - first, size = padded_size > real ? padded_size : real;
     *out = (msgl_seqs){.phase = end <= b->num_decode ? MSGL_DECODE : MSGL_PREFILL,
                        .size = size,
-                       .first_token = first_token,
+                       .first_token = first,
                        .max_seqlen_q = 1,
                        .max_seqlen_k = 1,
                        .cu_seqlens_q = cu_seqlens_q,

@@ -26,8 +26,7 @@ static int32_t ladder(int32_t max, int32_t *sizes)
 // Requests that all stand in the dummy row, at position 0 of the dummy page.
 static void dummy_batch(msgl_engine *e, msgl_engine_step *s, int32_t size)
 {
-    s->batch = (msgl_batch){
-        .size = size, .num_decode = size, .padded_size = size, .num_tokens = size, .reqs = s->reqs};
+    s->batch = (msgl_batch){.size = size, .num_decode = size, .num_tokens = size, .reqs = s->reqs};
     for (int32_t i = 0; i < size; i++) {
         s->reqs[i] = (msgl_batch_req){.table_idx = e->max_running, .device_len = 1};
     }
@@ -35,7 +34,7 @@ static void dummy_batch(msgl_engine *e, msgl_engine_step *s, int32_t size)
     *s->io.late = (msgl_sample_late){0};
     s->num_segments =
         msgl__rope_prepare(&e->model.cfg.rope, &s->batch, s->io.inv_freq, s->segments);
-    msgl__step_pad(e, s, 0);
+    msgl__step_pad(e, s, 0, size);
 }
 
 // *out: its size and max_seq_len are set.

@@ -30,7 +30,7 @@ typedef struct msgl_engine_io {
     int32_t *id_index;            // [num_tokens] places of the input ids in the token pool
     int32_t *rows;                // [num_rows] tokens of the step that get logits, ascending
     int32_t *record_index;        // [num_records] place in the token pool of the row's target
-    void *seqs[2];                // by phase: lengths and table rows, as core/seqs.h lays them out
+    void *seqs[2];                // lengths and table rows of the step's, as core/seqs.h has them
 } msgl_engine_io;
 
 typedef struct msgl_decode_graph {
@@ -46,7 +46,7 @@ typedef struct msgl_engine_step {
     msgl_batch_req *reqs;
     void *host;             // the block that io's arrays are in
     msgl_engine_io io, dev; // the same layout, here and on the device
-    msgl_seqs seqs[2];      // answers, then chunks; or both at once
+    msgl_seqs seqs[2];      // answers, then chunks; or all at once
     int32_t num_seqs;
     const msgl_decode_graph *graph; // that runs it; NULL: launched kernel by kernel
     msgl_rope_segment *segments;
@@ -153,8 +153,8 @@ int msgl__engine_write_extra(void *engine, int32_t table_idx, const msgl_req_ext
 int msgl__engine_submit(void *engine, msgl_batch *b);
 int msgl__engine_wait(void *engine, int32_t slot, msgl_step_result *out);
 const char *msgl__engine_fault(void *engine);
-// Dummy tokens in the places [from, padded_size) of a decode step.
-void msgl__step_pad(msgl_engine *e, msgl_engine_step *s, int32_t from);
+// Dummy tokens in the places [from, to) of a decode step.
+void msgl__step_pad(const msgl_engine *e, msgl_engine_step *s, int32_t from, int32_t to);
 // The step's sequences, and what attention prepares for them; for a graph with its limits. 0, or a
 // failure of the attention backend.
 int msgl__step_seqs(msgl_engine *e, msgl_engine_step *s, const msgl_decode_graph *graph);

@@ -36,13 +36,13 @@ static size_t cut_io(const msgl_engine *e, size_t tokens, void *base, msgl_engin
     io->late = cut(&c, 1, sizeof *io->late);
     io->sample_rows = cut(&c, r, sizeof *io->sample_rows);
     io->sample_index = cut(&c, r, sizeof *io->sample_index);
-    io->seqs[MSGL_DECODE] = cut(&c, msgl__seqs_bytes(e->max_running), 1);
+    io->seqs[0] = cut(&c, msgl__seqs_bytes(e->max_running), 1);
     io->positions = cut(&c, tokens, sizeof *io->positions);
     io->out_loc = cut(&c, tokens, sizeof *io->out_loc);
     io->id_index = cut(&c, tokens, sizeof *io->id_index);
     io->rows = cut(&c, tokens, sizeof *io->rows);
     io->record_index = cut(&c, tokens, sizeof *io->record_index);
-    io->seqs[MSGL_PREFILL] = cut(&c, msgl__seqs_bytes(e->max_running), 1); // last: often unused
+    io->seqs[1] = cut(&c, msgl__seqs_bytes(e->max_running), 1); // last: often unused
     return io->bytes = c.used;
 }
 
@@ -107,6 +107,5 @@ void msgl__step_bind(const msgl_engine *e, msgl_engine_step *s, int32_t num_toke
 
 size_t msgl__step_io_bytes(const msgl_engine_step *s)
 {
-    const bool chunks = s->seqs[s->num_seqs - 1].phase == MSGL_PREFILL;
-    return chunks ? s->io.bytes : (size_t)((char *)s->io.seqs[MSGL_PREFILL] - (char *)s->host);
+    return s->num_seqs == 2 ? s->io.bytes : (size_t)((char *)s->io.seqs[1] - (char *)s->host);
 }

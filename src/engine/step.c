@@ -113,32 +113,29 @@ static void stage_rows(msgl_engine *e, msgl_engine_step *s)
     s->cu_tokens[s->batch.size] = s->num_samples;
 }
 
-// Requests [first, end), whose tokens begin at row first_token, as the step's next sequences. The
-// host's arrays serve a CPU's kernels too: a slot is written again only after its step.
-static msgl_seqs *add_seqs(const msgl_engine *e, msgl_engine_step *s, msgl_phase phase,
-                           int32_t first, int32_t end, int32_t padded_size)
+// Requests [first, end) as the step's next sequences. The host's arrays serve a CPU's kernels too:
+// a slot is written again only after its step.
+static msgl_seqs *add_seqs(const msgl_engine *e, msgl_engine_step *s, int32_t first, int32_t end,
+                           int32_t padded_size)
 {
-    msgl_seqs *seqs = &s->seqs[s->num_seqs++];
-    const int32_t first_token = first == 0 ? 0 : s->batch.num_decode;
-    msgl__seqs_fill(&s->batch, first, end, first_token, padded_size, e->max_running, e->max_running,
-                    s->io.seqs[phase], s->dev.seqs[phase], seqs);
-    seqs->slot = (int32_t)(s - e->steps);
-    return seqs;
+    const int32_t i = s->num_seqs++;
+    msgl__seqs_fill(&s->batch, first, end, padded_size, e->max_running, e->max_running,
+                    s->io.seqs[i], s->dev.seqs[i], &s->seqs[i]);
+    return &s->seqs[i];
 }
 
 int msgl__step_seqs(msgl_engine *e, msgl_engine_step *s, const msgl_decode_graph *graph)
 {
-    const int32_t size = s->batch.size, decode = s->batch.num_decode;
+    const msgl_batch *b = &s->batch;
     s->num_seqs = 0;
     if (graph != NULL) {
-        msgl_seqs *seqs = add_seqs(e, s, MSGL_DECODE, 0, size, graph->size);
+        msgl_seqs *seqs = add_seqs(e, s, 0, b->size, graph->size);
         seqs->max_seqlen_k = graph->max_seq_len;
         seqs->graph = true;
-    } else if (msgl__attn_ragged(&e->attn)) {
-        (void)add_seqs(e, s, decode < size ? MSGL_PREFILL : MSGL_DECODE, 0, size, 0);
     } else {
-        if (decode > 0) (void)add_seqs(e, s, MSGL_DECODE, 0, decode, 0);
-        if (decode < size) (void)add_seqs(e, s, MSGL_PREFILL, decode, size, 0);
+        int32_t ends[2];
+        const int32_t n = msgl__attn_parts(&e->attn, b->num_decode, b->size, ends);
+        for (int32_t i = 0; i < n; i++) (void)add_seqs(e, s, i == 0 ? 0 : ends[0], ends[i], 0);
     }
     int code = 0;
     for (int32_t i = 0; i < s->num_seqs && code == 0; i++) {
@@ -159,9 +156,9 @@ static void stage_late(const msgl_engine *e, msgl_engine_step *s)
     };
 }
 
-void msgl__step_pad(msgl_engine *e, msgl_engine_step *s, int32_t from)
+void msgl__step_pad(const msgl_engine *e, msgl_engine_step *s, int32_t from, int32_t to)
 {
-    for (int32_t i = from; i < s->batch.padded_size; i++) {
+    for (int32_t i = from; i < to; i++) {
         s->io.positions[i] = 0;
         s->io.out_loc[i] = e->kv.num_pages * e->kv.page_size; // of the dummy page
         s->io.id_index[i] = e->max_running * e->token_stride; // of the dummy row
@@ -294,10 +291,9 @@ int msgl__engine_submit(void *engine, msgl_batch *b)
     s->graph = NULL;
     if (b->num_decode == b->size && s->num_rows == b->size) {
         s->graph = msgl__graphs_find(e, b->size, longest(b));
-        if (s->graph != NULL) s->batch.padded_size = s->graph->size;
+        if (s->graph != NULL) msgl__step_pad(e, s, b->size, s->graph->size);
     }
     stage_late(e, s);
-    msgl__step_pad(e, s, b->size);
     s->num_segments =
         msgl__rope_prepare(&e->model.cfg.rope, &s->batch, s->io.inv_freq, s->segments);
     const int code = msgl__step_seqs(e, s, s->graph);

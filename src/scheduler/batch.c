@@ -44,7 +44,6 @@ static void add(msgl_flight *f, msgl_req *r, int32_t device_len)
         .sampling = r->sampling,
         .extra = r->extra,
     };
-    b->padded_size = b->size;
     b->num_tokens += device_len - r->device_len;
     r->device_len = device_len;
     r->inflight++;

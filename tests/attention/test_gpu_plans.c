@@ -93,8 +93,7 @@ static msgl_seqs prepared(run *r, msgl_phase phase, int32_t size, int32_t len, i
                               .slot = r->slot};
     char *block = r->lengths + (size_t)r->slot * msgl__seqs_bytes(FAKE_RUNNING);
     msgl_seqs seqs;
-    msgl__seqs_fill(&batch, 0, size, 0, graph_size, FAKE_RUNNING, FAKE_RUNNING, block, block,
-                    &seqs);
+    msgl__seqs_fill(&batch, 0, size, graph_size, FAKE_RUNNING, FAKE_RUNNING, block, block, &seqs);
     if (graph_size > 0) seqs.max_seqlen_k = FAKE_SEQ_LEN;
     seqs.graph = graph_size > 0;
     assert_int_equal(msgl__attn_prepare(&r->attn, &seqs), 0);
@@ -263,10 +262,10 @@ static void test_fi_mixed(void **state)
         const msgl_batch b = {.size = FAKE_RUNNING, .num_decode = ANSWERS, .reqs = r.reqs};
         char *chunks = r.lengths + msgl__seqs_bytes(FAKE_RUNNING);
         msgl_seqs seqs[2];
-        msgl__seqs_fill(&b, 0, ANSWERS, 0, 0, FAKE_RUNNING, FAKE_RUNNING, r.lengths, r.lengths,
+        msgl__seqs_fill(&b, 0, ANSWERS, 0, FAKE_RUNNING, FAKE_RUNNING, r.lengths, r.lengths,
                         &seqs[0]);
-        msgl__seqs_fill(&b, ANSWERS, FAKE_RUNNING, ANSWERS, 0, FAKE_RUNNING, FAKE_RUNNING, chunks,
-                        chunks, &seqs[1]);
+        msgl__seqs_fill(&b, ANSWERS, FAKE_RUNNING, 0, FAKE_RUNNING, FAKE_RUNNING, chunks, chunks,
+                        &seqs[1]);
         for (int k = 0; k < 2; k++) assert_int_equal(msgl__attn_prepare(&r.attn, &seqs[k]), 0);
         for (int k = 0; k < 2; k++) copy_in(&r, &seqs[k]);
         for (int k = 0; k < 2; k++) msgl__attn_begin(&r.attn, &r.w.exec, &seqs[k]);

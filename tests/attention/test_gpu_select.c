@@ -331,7 +331,7 @@ static void test_tensor_cores(void **unused)
         int32_t block[48];
         msgl_seqs seqs;
         assert_true(msgl__seqs_bytes(1) <= sizeof block);
-        msgl__seqs_fill(&batch, 0, 1, 0, 0, 1, 1, block, block, &seqs);
+        msgl__seqs_fill(&batch, 0, 1, 0, 1, 1, block, block, &seqs);
         const msgl_attn_input in = {0};
         const msgl_attn_layer layer = {.scale = 1, .window = -1};
         fi->num_runs = 0;

@@ -41,7 +41,6 @@ static void test_halves(void **state)
     world_open(&both, &spec);
     world_request(&both, 0, 900);
     world_request(&both, 1, 900);
-    assert_false(msgl__attn_ragged(&both.attn));
     world_mixed(&both, 1, reqs, 2);
     assert_int_equal(both.num_seqs, 2);
     assert_int_equal(both.seqs[0].phase, MSGL_DECODE);

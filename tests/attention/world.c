@@ -287,23 +287,18 @@ static void add_seqs(world *w, int first, int end)
     const size_t at = (size_t)w->num_seqs * msgl__seqs_bytes(MAX_REQS);
     const char *device = w->spec.dev != NULL ? w->gpu.lengths + at : w->lengths + at;
     msgl_seqs *seqs = &w->seqs[w->num_seqs++];
-    msgl__seqs_fill(&w->batch, first, end, first == 0 ? 0 : w->batch.num_decode, w->graph_size,
-                    w->spec.max_running, MAX_REQS, w->lengths + at, device, seqs);
+    msgl__seqs_fill(&w->batch, first, end, w->graph_size, w->spec.max_running, MAX_REQS,
+                    w->lengths + at, device, seqs);
     if (w->graph_size > 0) seqs->max_seqlen_k = w->spec.max_seq_len;
     seqs->graph = w->graph_size > 0;
 }
 
-// As the engine does: chunks and answers together only where the backend takes them so.
 static void make_seqs(world *w)
 {
-    const int n = w->batch.size, decode = w->batch.num_decode;
+    int32_t ends[2];
+    const int n = msgl__attn_parts(&w->attn, w->batch.num_decode, w->batch.size, ends);
     w->num_seqs = 0;
-    if (msgl__attn_ragged(&w->attn)) {
-        add_seqs(w, 0, n);
-    } else {
-        if (decode > 0) add_seqs(w, 0, decode);
-        if (decode < n) add_seqs(w, decode, n);
-    }
+    for (int i = 0; i < n; i++) add_seqs(w, i == 0 ? 0 : ends[0], ends[i]);
     for (int i = 0; i < w->num_seqs; i++) {
         assert_int_equal(msgl__attn_prepare(&w->attn, &w->seqs[i]), 0);
     }
@@ -320,7 +315,6 @@ static void prepare(world *w, int num_decode, const step_req *reqs, int n)
     for (size_t i = 0; i < (size_t)(tokens + MAX_REQS) * w->out_ld; i++) w->out[i] = NAN;
     w->batch = (msgl_batch){.size = n,
                             .num_decode = num_decode,
-                            .padded_size = w->graph_size > n ? w->graph_size : n,
                             .num_tokens = tokens,
                             .reqs = w->batch_reqs,
                             .slot = w->next_slot};
@@ -362,7 +356,7 @@ void world_prepare_dummies(world *w, int n)
 // Rows that a step has, with those of requests that only pad it.
 static size_t rows_of(const world *w)
 {
-    const int padding = w->batch.padded_size - w->batch.size;
+    const int padding = w->graph_size - w->batch.size;
     return (size_t)(w->batch.num_tokens + (padding > 0 ? padding : 0));
 }
 

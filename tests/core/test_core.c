@@ -229,7 +229,7 @@ static void test_seqs(void **state)
     int32_t block[48], device[48];
     msgl_seqs s;
     assert_true(msgl__seqs_bytes(3) <= sizeof block);
-    msgl__seqs_fill(&b, 0, 3, 0, 0, 77, 3, block, device, &s);
+    msgl__seqs_fill(&b, 0, 3, 0, 77, 3, block, device, &s);
     expect_seqs(&s, MSGL_PREFILL, all, 3);
     assert_int_equal(s.first_token, 0);
     // The copy has the layout of the host's.
@@ -237,10 +237,10 @@ static void test_seqs(void **state)
     assert_memory_equal(s.dev_cu_seqlens_q, s.cu_seqlens_q, 4 * sizeof(int32_t));
     assert_memory_equal(s.dev_seqlens_k, s.seqlens_k, 3 * sizeof(int32_t));
     assert_memory_equal(s.dev_table_rows, s.table_rows, 3 * sizeof(int32_t));
-    msgl__seqs_fill(&b, 1, 3, 1, 0, 77, 3, block, block, &s);
+    msgl__seqs_fill(&b, 1, 3, 0, 77, 3, block, block, &s);
     expect_seqs(&s, MSGL_PREFILL, all + 3, 2);
     assert_int_equal(s.first_token, 1);
-    msgl__seqs_fill(&b, 0, 1, 0, 3, 77, 3, block, block, &s);
+    msgl__seqs_fill(&b, 0, 1, 3, 77, 3, block, block, &s);
     expect_seqs(&s, MSGL_DECODE, padded, 3);
 }
 
@@ -262,7 +262,7 @@ static void test_seqs_sizes(void **state)
         assert_non_null(block);
         block[bytes] = 42;
         msgl_seqs s;
-        msgl__seqs_fill(&b, 0, n, 0, 0, 0, n, block, block, &s);
+        msgl__seqs_fill(&b, 0, n, 0, 0, n, block, block, &s);
         assert_int_equal(block[bytes], 42);
         for (int32_t i = 0; i < n; i++) {
             assert_int_equal(s.cu_seqlens_q[i], i);

@@ -262,7 +262,6 @@ static void check_greedy(const char *model)
             r.prompt_len = prompt_len;
             msgl_batch b = {.size = 1,
                             .num_decode = step == 0 ? 0 : 1,
-                            .padded_size = 1,
                             .num_tokens = msgl__extend_len(&r),
                             .reqs = &r,
                             .slot = step % 2};

@@ -34,8 +34,7 @@ static msgl_batch good_batch(msgl_batch_req reqs[2])
 {
     reqs[0] = harness_req(0, 20, 21);
     reqs[1] = harness_req(1, 0, 10);
-    return (msgl_batch){
-        .size = 2, .num_decode = 1, .padded_size = 2, .num_tokens = 11, .reqs = reqs, .slot = 1};
+    return (msgl_batch){.size = 2, .num_decode = 1, .num_tokens = 11, .reqs = reqs, .slot = 1};
 }
 
 // An engine with pages for that batch's requests, and the batch.
