@@ -10,11 +10,14 @@ enum {
     UNKNOWN = 512,  // tokens, while nothing is known
     SPREAD = 4,     // steps that a backlog is spread over
     MAX_MIXED = 16, // in a row, before answers are measured alone again
+    FULL_TILES = 2, // up to so many tiles of tokens reading the weights hides most of the products
+    PATIENCE = 20,  // gaps that prompts wait before they get longer ones
 };
 
 static const uint64_t IDLE_NS = 500000000;  // of a step while nobody waits for a token
 static const uint64_t SOON_NS = 40000000;   // of one that completes a prompt before
 static const uint64_t STREAM_NS = 20000000; // of one that nobody notices in a stream
+static const uint64_t CROWD_NS = 60000000;  // of one while many prompts wait
 static const uint64_t MAX_NS = UINT64_MAX / 1000000;
 
 static void observe_token(uint64_t *estimate, int32_t num_chunk, uint64_t ns)
@@ -49,16 +52,34 @@ static int64_t tokens_in(uint64_t ns, uint64_t token_ps)
     return n > INT32_MAX ? INT32_MAX : (int64_t)n;
 }
 
-static int64_t beside_answers(const msgl_pace *p, int64_t backlog)
+// What a step with answers may take while `backlog` prompt tokens of token_ps each wait.
+static uint64_t promised_gap(const msgl_pace *p, int64_t backlog, uint64_t token_ps)
 {
-    const uint64_t alone = p->answers_ns, most = alone / 4 * 11;
-    const uint64_t gap = most > STREAM_NS ? most : STREAM_NS;
+    const uint64_t most = p->answers_ns / 4 * 11;
+    uint64_t gap = CROWD_NS;
+    if (backlog < tokens_in(PATIENCE * CROWD_NS, token_ps)) {
+        gap = (uint64_t)backlog * token_ps / 1000 / PATIENCE;
+    }
+    if (gap < STREAM_NS) gap = STREAM_NS;
+    return gap > most ? gap : most;
+}
+
+static int64_t beside_answers(const msgl_pace *p, int32_t num_answers, int64_t backlog,
+                              int32_t tile)
+{
+    const uint64_t alone = p->answers_ns;
     const uint64_t token_ps = p->riding_ps > 0 ? p->riding_ps : p->chunk_ps;
     if (alone == 0 || p->mixed_in_row >= MAX_MIXED) return 0;
     if (token_ps == 0) return LARGE;
-    // Tokens for half of what the answers take are worth a step of their own.
-    const int64_t fit = tokens_in(gap - alone, token_ps), least = tokens_in(alone / 2, token_ps);
-    const int64_t share = backlog / SPREAD, wanted = share > least ? share : least;
+    const uint64_t gap = promised_gap(p, backlog, p->chunk_ps > 0 ? p->chunk_ps : token_ps);
+    const int64_t fit = tokens_in(gap - alone, token_ps);
+    // Tokens for half of what the answers take are worth a step of their own, and so are those that
+    // the products take nearly for nothing.
+    int64_t wanted = tokens_in(alone / 2, token_ps);
+    if (wanted < (int64_t)FULL_TILES * tile - num_answers) {
+        wanted = (int64_t)FULL_TILES * tile - num_answers;
+    }
+    if (wanted < backlog / SPREAD) wanted = backlog / SPREAD;
     return wanted < fit ? wanted : fit;
 }
 
@@ -67,7 +88,7 @@ int32_t msgl__pace_budget(const msgl_pace *p, int32_t num_answers, int64_t backl
 {
     int64_t n = UNKNOWN;
     if (num_answers > 0) {
-        n = beside_answers(p, backlog);
+        n = beside_answers(p, num_answers, backlog, tile);
         if (n == 0) return 0;
     } else if (p->chunk_ps > 0) {
         const int64_t most = tokens_in(IDLE_NS, p->chunk_ps);

@@ -24,12 +24,14 @@ void msgl__pace_observe(msgl_pace *p, int32_t num_answers, int32_t num_chunk, ui
 // Prompt tokens for a step with num_answers answers, at most max_tokens, when `backlog` of them
 // wait and `first` complete the first prompt. With answers, the step is kept within the gap between
 // two tokens that a stream is promised: 2.75 times what the answers take alone, or 20 ms, which
-// nobody sees, where that is longer; and within a share of the backlog that spreads it over several
-// steps, since tokens that ride along are the cheaper the fewer they are. 0: this step has to show
-// what answers take alone. Without answers it takes the first prompt to its end, or 40 ms, long
-// enough to be efficient, so that there are answers soon that other prompts can ride with; but not
-// more than half a second, so that an abort or a new request does not wait long.
-// With `tile` > 0 the step's tokens are a multiple of it, where that leaves a chunk of some length.
+// nobody sees, where that is longer; up to 60 ms while prompts wait for more than 20 such gaps. It
+// takes a share of the backlog that spreads it over several steps, since tokens that ride along are
+// the cheaper the fewer they are, but fills two tiles, whose products wait for the weights anyway.
+// 0: this step has to show what answers take alone. Without answers it takes the first prompt to
+// its end, or 40 ms, long enough to be efficient, so that there are answers soon that other prompts
+// can ride with; but not more than half a second, so that an abort or a new request does not wait
+// long. With `tile` > 0 (rows of one tile of the device's products) the step's tokens are a
+// multiple of it, where that leaves a chunk of some length.
 int32_t msgl__pace_budget(const msgl_pace *p, int32_t num_answers, int64_t backlog, int32_t first,
                           int32_t tile, int32_t max_tokens);
 

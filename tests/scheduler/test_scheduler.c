@@ -539,7 +539,12 @@ static void test_pace(void **state)
     msgl_pace gpu = {0};
     for (int i = 0; i < 20; i++) msgl__pace_observe(&gpu, 0, 4096, 8192000);
     msgl__pace_observe(&gpu, 64, 0, 1000000);
-    assert_in_range(msgl__pace_budget(&gpu, 64, MANY, 600, 0, 1 << 20), 9480, 9500);
+    assert_in_range(msgl__pace_budget(&gpu, 64, 100000, 600, 0, 1 << 20), 9480, 9500);
+    // A crowd that waits for two seconds gets gaps of 60 ms, one of 0.8 s a twentieth of that.
+    assert_in_range(msgl__pace_budget(&gpu, 64, MANY, 600, 0, 1 << 20), 29480, 29500);
+    assert_in_range(msgl__pace_budget(&gpu, 64, 400000, 600, 0, 1 << 20), 19480, 19500);
+    // Two tiles are filled, however short the queue is.
+    assert_int_equal(msgl__pace_budget(&gpu, 64, 400, 600, 256, 1 << 20), 448);
     // Numbers that no engine should report.
     msgl__pace_observe(&p, 0, 100, UINT64_MAX);
     msgl__pace_observe(&p, 1, 100, UINT64_MAX);
