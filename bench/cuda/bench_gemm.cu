@@ -11,8 +11,8 @@
 #include "bench/cuda/noise.cuh"
 #include "kernel/cuda/device_api.h"
 #include "kernel/cuda/gemm/gemm.h"
-#include "kernel/cuda/gemm/lt.cuh"
 #include "kernel/cuda/gemm/narrow_sm90.h"
+#include "kernel/cuda/gemm/table.cuh"
 #include "kernel/cuda/gemm/wide_sm90.h"
 
 typedef struct shape {
@@ -51,7 +51,7 @@ typedef struct bench {
     msgl_device *device;
     msgl_cuda_device *d;
     msgl_exec x;
-    msgl_arena scratch;
+    msgl_arena scratch, activations; // activations: of tune
     cudaEvent_t begin, end;
     char *pool; // weights, inputs, outputs
     size_t pool_bytes;
@@ -110,7 +110,7 @@ static void issue_linear(bench *b, void *arg, int i)
 
 static void issue_fused(bench *b, void *arg, int i)
 {
-    if (!msgl__cuda_wide_sm90(&b->x, &((linear_sets *)arg)->calls[i], NULL, true)) b->x.status = -1;
+    if (!msgl__cuda_wide_sm90(&b->x, &((linear_sets *)arg)->calls[i], NULL)) b->x.status = -1;
 }
 
 static size_t pad(size_t bytes)
@@ -180,23 +180,24 @@ static void bench_model(bench *b, const char *name, const shape *shapes, int num
     }
 }
 
-static void tune_model(bench *b, const char *name, const shape *shapes, int num)
+static void tune_model(bench *b, const char *name, const shape *shapes, int num, float *norm)
 {
+    static linear_sets sets;
     struct timespec t0, t1;
     (void)clock_gettime(CLOCK_MONOTONIC, &t0);
     for (int j = 0; j < num; j++) {
         const shape *s = &shapes[j];
-        msgl_weight w = {MSGL_BF16, s->n, s->k, b->pool};
-        msgl_linear_call c = {};
-        c.w = &w;
-        c.accumulate = s->accumulate;
-        c.f32_out = s->f32_out;
+        if (s->fused) continue;
         int32_t ms[64];
         int32_t count = 0;
         for (int32_t m = 1; m <= s->max_m; m = m < 16 ? 2 * m : m < 64 ? m + 16 : 2 * m) {
             ms[count++] = m;
         }
-        msgl__cuda_gemm_tune(&b->x, &c, ms, count);
+        msgl_tune_product p = {};
+        p.num_calls = place_linear(b, s, 1, &sets, norm);
+        p.calls = sets.calls;
+        msgl__cuda_gemm_tune(&b->x, &b->activations, &p, ms, count);
+        msgl__arena_reset(b->x.scratch);
     }
     check(b, "tuning");
     (void)clock_gettime(CLOCK_MONOTONIC, &t1);
@@ -204,8 +205,7 @@ static void tune_model(bench *b, const char *name, const shape *shapes, int num)
            (double)(t1.tv_sec - t0.tv_sec) + 1e-9 * (double)(t1.tv_nsec - t0.tv_nsec));
 }
 
-// --- narrow: which plan
-// -----------------------------------------------------------------------------
+// --- narrow: which plan --------------------------------------------------------------------------
 
 static const msgl_narrow_plan *plan; // of issue_narrow; NULL: its own
 
@@ -222,17 +222,17 @@ static void issue_library(bench *b, void *arg, int i)
 
 static void bench_narrow(bench *b, const char *model, const shape *s, float *norm)
 {
-    static const int ROWS[] = {8, 16, 32, 64, 128, 256};
+    static const int ROWS[] = {8, 16, 32, 64};
     static linear_sets sets;
     for (size_t j = 0; j < sizeof ROWS / sizeof ROWS[0]; j++) {
         const int num = place_linear(b, s, ROWS[j], &sets, norm);
         printf("%-5s %-18s m %3d  linear %6.1f  library %6.1f  groups x splits:", model, s->name,
                ROWS[j], (double)time_us(b, issue_linear, &sets, num),
                (double)time_us(b, issue_library, &sets, num));
-        for (int groups = 1; groups <= 2; groups++) {
+        for (int groups = 1; groups <= (s->norm ? 2 : 1); groups++) {
             for (int splits = 1; splits <= 8; splits++) {
                 const msgl_narrow_plan p = {groups, splits};
-                const int blocks = s->n / (64 * groups) * splits * (ROWS[j] > 128 ? 2 : 1);
+                const int blocks = s->n / (64 * groups) * splits;
                 if (blocks < 60 || blocks > 280 || splits == 5 || splits == 7) continue;
                 plan = &p;
                 printf(" %dx%d %.1f", groups, splits, (double)time_us(b, issue_narrow, &sets, num));
@@ -341,15 +341,17 @@ int main(int argc, char **argv)
     }
     b.d = (msgl_cuda_device *)b.device;
     b.pool_bytes = (size_t)12 << 30;
-    const size_t scratch_bytes = (size_t)3 << 30;
+    const size_t scratch_bytes = (size_t)3 << 30, activations = (size_t)3 << 30;
     void *scratch = b.device->ops->alloc(b.device, scratch_bytes);
+    void *memory = b.device->ops->alloc(b.device, activations);
     b.pool = (char *)b.device->ops->alloc(b.device, b.pool_bytes);
     float *norm = (float *)b.device->ops->alloc(b.device, 1 << 20);
-    if (scratch == NULL || b.pool == NULL || norm == NULL) {
-        fprintf(stderr, "bench_gemm: needs 16 GB of device memory\n");
+    if (scratch == NULL || memory == NULL || b.pool == NULL || norm == NULL) {
+        fprintf(stderr, "bench_gemm: needs 19 GB of device memory\n");
         return 1;
     }
     msgl__arena_init(&b.scratch, scratch, scratch_bytes);
+    msgl__arena_init(&b.activations, memory, activations);
     b.x.device = b.device;
     b.x.act = MSGL_BF16;
     b.x.scratch = &b.scratch;
@@ -370,8 +372,8 @@ int main(int argc, char **argv)
     }
     for (int round = proposals ? 0 : 1; round < 2 && !grouped; round++) {
         if (round == 1 && tune) {
-            tune_model(&b, "0.6B", SMALL, 5);
-            tune_model(&b, "14B", LARGE, 5);
+            tune_model(&b, "0.6B", SMALL, 9, norm);
+            tune_model(&b, "14B", LARGE, 9, norm);
             noise<<<1024, 512, 0, b.d->stream>>>((__nv_bfloat16 *)b.pool, b.pool_bytes / 2, 0.05f);
         }
         printf(round == 0 ? "-- the library's first proposals\n" : "-- as chosen\n");

@@ -19,7 +19,7 @@
 #include "kernel/cuda/device_api.h"
 #include "kernel/cuda/device.cuh"
 #include "kernel/cuda/gemm/gemm.h"
-#include "kernel/cuda/gemm/lt.cuh"
+#include "kernel/cuda/gemm/table.cuh"
 #include "kernel/cuda/gemm/tall_sm90.h"
 #include "kernel/cuda/launch.cuh"
 #include "tests/cuda/cuda_check.cuh"

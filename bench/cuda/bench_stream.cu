@@ -58,7 +58,7 @@ static void prepare(bench *b, int m)
 static void issue(bench *b, const msgl_linear_call *c, bool own)
 {
     if (own) {
-        if (!msgl__cuda_stream_sm90(&b->x, c, true)) b->x.status = -1;
+        if (!msgl__cuda_stream_sm90(&b->x, c)) b->x.status = -1;
         return;
     }
     msgl_gemm_product p = {};
@@ -202,8 +202,15 @@ int main(int argc, char **argv)
     c.gated = false;
     int32_t ms[32];
     for (int i = 0; i < num; i++) ms[i] = rows[i];
-    msgl__cuda_gemm_tune(&b.x, &c, ms, num);
-    b.scratch.used = 0;
+    void *memory;
+    CUDA_OK(cudaMalloc(&memory, SCRATCH));
+    msgl_arena activations;
+    msgl__arena_init(&activations, memory, SCRATCH);
+    msgl_tune_product product = {};
+    product.calls = &c;
+    product.num_calls = 1;
+    msgl__cuda_gemm_tune(&b.x, &activations, &product, ms, num);
+    CUDA_OK(cudaFree(memory));
     for (int i = 0; i < num; i++) compare(&b, rows[i], hot);
     b.device->ops->destroy(b.device);
     return 0;

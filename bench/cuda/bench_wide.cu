@@ -30,7 +30,7 @@ static const shape SHAPES[2][2] = {
 typedef struct bench {
     msgl_device *device;
     msgl_exec x;
-    msgl_arena scratch;
+    msgl_arena scratch, activations; // activations: of tune
     cudaStream_t stream;
     cudaEvent_t begin, end;
     char *w, *in, *out, *product, *k_pool, *v_pool;
@@ -80,7 +80,7 @@ static void issue(bench *b, const shape *s, bool wide)
 {
     if (wide) {
         const msgl_rope_call *rope = s->q_heads > 0 ? &b->rope : NULL;
-        if (!msgl__cuda_wide_sm90(&b->x, &b->call, rope, true)) b->x.status = -1;
+        if (!msgl__cuda_wide_sm90(&b->x, &b->call, rope)) b->x.status = -1;
         return;
     }
     msgl_gemm_product p = {};
@@ -156,14 +156,17 @@ static void tune(bench *b, const shape *s, const int32_t *ms, int num)
 {
     prepare(b, s, ms[0]);
     b->call.gated = false;
-    msgl__cuda_gemm_tune(&b->x, &b->call, ms, num);
+    msgl_tune_product product = {};
+    product.calls = &b->call;
+    product.num_calls = 1;
+    msgl__cuda_gemm_tune(&b->x, &b->activations, &product, ms, num);
 }
 
 int main(int argc, char **argv)
 {
     static bench b;
     int32_t rows[] = {1024, 2048, 4096, 8192, 16384}, num = sizeof rows / sizeof rows[0];
-    enum { MAX_ROWS = 16384, MAX_N = 34816, MAX_K = 5120, SCRATCH = 1900 << 20 };
+    enum { MAX_ROWS = 16384, MAX_N = 34816, MAX_K = 5120, SCRATCH = 64 << 20, TUNE = 1900 << 20 };
     bool hot = false, only[2] = {true, true};
     (void)setvbuf(stdout, NULL, _IOLBF, 0);
     for (int i = 1; i < argc; i++) {
@@ -188,9 +191,11 @@ int main(int argc, char **argv)
     const size_t w = (size_t)MAX_N * 5120 * 2, in = (size_t)MAX_ROWS * MAX_K * 2;
     const size_t product = (size_t)MAX_ROWS * MAX_N * 2,
                  pool = (size_t)MAX_ROWS * KV_HEADS * DIM * 2;
-    void *scratch;
+    void *scratch, *activations;
     CUDA_OK(cudaMalloc(&scratch, SCRATCH));
+    CUDA_OK(cudaMalloc(&activations, TUNE));
     msgl__arena_init(&b.scratch, scratch, SCRATCH);
+    msgl__arena_init(&b.activations, activations, TUNE);
     CUDA_OK(cudaMalloc((void **)&b.w, w));
     CUDA_OK(cudaMalloc((void **)&b.in, in));
     CUDA_OK(cudaMalloc((void **)&b.out, product / 2));

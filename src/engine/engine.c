@@ -373,12 +373,11 @@ static void choose_limits(msgl_engine *e, const msgl_engine_config *cfg)
     if (!on_host && e->graph_max_bs > e->logits_rows) e->logits_rows = e->graph_max_bs;
 }
 
-// What is measured or recorded before the first step: products' algorithms, decode graphs.
+// What is measured or recorded before the first step: products' kernels, decode graphs.
 static int warm_up(msgl_engine *e, msgl_err *err)
 {
     if (e->device->kind == MSGL_DEVICE_CPU) return 0;
-    msgl__model_tune(&e->model, &e->exec, e->graph_max_bs, e->info.max_prefill_tokens);
-    msgl__arena_reset(&e->scratch);
+    msgl__model_tune(&e->model, &e->exec, &e->arena, e->graph_max_bs, e->info.max_prefill_tokens);
     if (e->exec.status != 0) return msgl__err_set(err, e->exec.status, "%s", e->device->fault.text);
     return msgl__graphs_capture(e, e->graph_max_bs, err);
 }

@@ -18,6 +18,18 @@
 #include "kernel/calls.h"
 #include "kernel/exec.h"
 
+// The same product of layers that follow each other, for tune: a step reads other weights between
+// two uses of one, which a measurement has to do too.
+typedef struct msgl_tune_product {
+    // Weights and flags of calls that differ in their weights only; no m, activations and feed.
+    const msgl_linear_call *calls;
+    int32_t num_calls;
+    // NULL, or: projections to q, K and V, which linear_rope may be called with; heads and weights.
+    const msgl_rope_call *rope;
+    // NULL, or: the product that the norm behind is for. tune has been given it before.
+    const struct msgl_tune_product *behind;
+} msgl_tune_product;
+
 typedef struct msgl_gemm_kernels {
     const char *name; // ISA level or device of this table, for reports
     // Bytes of the packed form (padding included); 0 when the product overflows.
@@ -37,9 +49,10 @@ typedef struct msgl_gemm_kernels {
     // See msgl_linear_call and msgl_grouped_call.
     void (*linear)(msgl_exec *x, const msgl_linear_call *c);
     void (*grouped)(msgl_exec *x, const msgl_grouped_call *c);
-    // A projection to q, K and V with the rope kernel behind it (kernel/ops.h) as one kernel, where
-    // that is the fastest way; false, and nothing done, elsewhere. rope->qkv is the call's output,
-    // whose columns of K and V it may leave as they were. NULL: never. Scratch as for linear.
+    // A projection to q, K and V with the rope kernel behind it (kernel/ops.h), in the fastest way;
+    // false, and nothing done, where that is linear and the rope kernel. rope->qkv is the call's
+    // output, whose columns of K and V it may leave as they were. NULL: never. Scratch as for
+    // linear.
     bool (*linear_rope)(msgl_exec *x, const msgl_linear_call *c, const msgl_rope_call *rope);
     // Largest scratch that these take from exec->scratch for a call of this shape (pointers to
     // activations are not looked at).
@@ -51,10 +64,12 @@ typedef struct msgl_gemm_kernels {
     bool indexed; // grouped can take and leave rows by index
     // Most rows for which products use a msgl_norm_feed; 0: never.
     int32_t feed_rows;
-    // Measures which algorithm is fastest for a shape (w, bias, gated, accumulate and f32_out of
-    // the call matter) with ms[0..num) rows. For start-up, outside steps; scratch as for the calls.
-    // NULL: there is nothing to choose.
-    void (*tune)(msgl_exec *x, const msgl_linear_call *shape, const int32_t *ms, int32_t num);
+    // Measures which kernels and algorithms are fastest for calls with ms[0..num) rows, those apart
+    // that are known. For start-up, outside steps; scratch as for the calls, activations in
+    // `memory`; counts of rows that do not fit there are left out. NULL: there is nothing to
+    // choose.
+    void (*tune)(msgl_exec *x, msgl_arena *memory, const msgl_tune_product *p, const int32_t *ms,
+                 int32_t num);
 } msgl_gemm_kernels;
 
 #endif

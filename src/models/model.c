@@ -186,44 +186,114 @@ size_t msgl__model_scratch(const msgl_model *m, int32_t max_tokens, int32_t max_
     return most;
 }
 
-// Row counts worth a measurement of their own: every 16 up to 64 and every 32 up to 256, then four
-// in every doubling up to 2,048, where a tile more or less shows in steps of answers and chunks;
-// powers of two above. Fewer rows are the small kernels'.
+// Row counts worth a measurement of their own: 1, 4 and 8, every 16 up to 64 and every 32 up to
+// 256, then four in every doubling up to 2,048, where a tile more or less shows in steps of answers
+// and chunks; powers of two above.
 static int32_t tuned_rows(int32_t most, int32_t *ms, int32_t room)
 {
     int32_t n = 0, doubling = 256;
-    for (int32_t m = 16; m <= most && n < room;) {
+    for (int32_t m = 1; m <= most && n < room;) {
         ms[n++] = m;
         if (m >= 2 * doubling) doubling *= 2;
-        m += m < 64 ? 16 : m < 256 ? 32 : m < 2048 ? doubling / 4 : m;
+        m += m == 1 ? 3 : m < 16 ? m : m < 64 ? 16 : m < 256 ? 32 : m < 2048 ? doubling / 4 : m;
     }
     return n;
 }
 
-static void tune(const msgl_model *m, msgl_exec *x, const msgl_linear *l, msgl_linear_call c,
+static int32_t rows_up_to(int32_t most, const int32_t *ms, int32_t num)
+{
+    int32_t n = 0;
+    while (n < num && ms[n] <= most) n++;
+    return n;
+}
+
+// The layers' products, of the first layers of a kind: enough that their weights do not stay in a
+// cache from one use to the next.
+enum { TUNED_LAYERS = 8 };
+
+typedef struct tuned_layers {
+    const msgl_model *model;
+    msgl_linear_call qkv[TUNED_LAYERS], out[TUNED_LAYERS], gate_up[TUNED_LAYERS],
+        down[TUNED_LAYERS];
+    int32_t num, num_mlp, num_down;
+} tuned_layers;
+
+static msgl_linear_call tuned_call(const msgl_linear *l, const msgl_norm *norm)
+{
+    return (msgl_linear_call){.w = &l->w,
+                              .bias = l->bias,
+                              .norm = norm != NULL ? norm->weight : NULL,
+                              .norm_eps = norm != NULL ? norm->eps : 0};
+}
+
+// As msgl__linear_add calls it.
+static msgl_linear_call tuned_add(const msgl_model *m, const msgl_linear *l, const msgl_norm *next)
+{
+    msgl_linear_call c = tuned_call(l, NULL);
+    c.accumulate = m->target.ranks == 1;
+    if (c.accumulate && next != NULL) c.next_norm = next->weight;
+    return c;
+}
+
+static void take_layers(tuned_layers *t)
+{
+    const msgl_model *m = t->model;
+    for (int32_t l = 0; l < m->cfg.num_layers; l++) {
+        const msgl_decoder_layer *layer = &m->layers[l];
+        const msgl_norm *norm = layer->sparse ? NULL : &layer->ffn_norm;
+        if (t->num < TUNED_LAYERS && layer->sparse == m->layers[0].sparse) {
+            t->qkv[t->num] = tuned_call(&layer->attn.qkv, &layer->attn_norm);
+            t->out[t->num++] = tuned_add(m, &layer->attn.out, norm);
+        }
+        if (t->num_mlp == TUNED_LAYERS || layer->sparse) continue;
+        t->gate_up[t->num_mlp] = tuned_call(&layer->mlp.gate_up, norm);
+        t->gate_up[t->num_mlp++].gated = true;
+        // The last layer's leaves nothing for a norm behind: a call of another kind, once a step.
+        const msgl_norm *next = l + 1 < m->cfg.num_layers ? &layer[1].attn_norm : NULL;
+        if (next == NULL && t->num_down > 0) continue;
+        t->down[t->num_down++] = tuned_add(m, &layer->mlp.down, next);
+    }
+}
+
+static void tune(const msgl_model *m, msgl_exec *x, msgl_arena *memory, const msgl_tune_product *p,
                  const int32_t *ms, int32_t num)
 {
-    c.w = &l->w;
-    c.bias = l->bias;
-    m->target.kernels->gemm.tune(x, &c, ms, num);
+    if (p->num_calls == 0) return;
+    m->target.kernels->gemm.tune(x, memory, p, ms, num);
+    msgl__arena_reset(memory);
     msgl__arena_reset(x->scratch);
 }
 
-void msgl__model_tune(const msgl_model *m, msgl_exec *x, int32_t max_batch, int32_t max_tokens)
+void msgl__model_tune(const msgl_model *m, msgl_exec *x, msgl_arena *memory, int32_t max_batch,
+                      int32_t max_tokens)
 {
     int32_t ms[32];
     if (m->target.kernels->gemm.tune == NULL) return;
     const int32_t num = tuned_rows(max_tokens, ms, MSGL_COUNT(ms));
-    int32_t head_rows = 0; // logits are of at most a decode batch's rows at a time
-    while (head_rows < num && ms[head_rows] <= max_batch) head_rows++;
-    tune(m, x, &m->lm_head, (msgl_linear_call){.f32_out = true}, ms, head_rows);
-    const msgl_decoder_layer *layer = &m->layers[0], *dense = NULL;
-    tune(m, x, &layer->attn.qkv, (msgl_linear_call){0}, ms, num);
-    tune(m, x, &layer->attn.out, (msgl_linear_call){.accumulate = true}, ms, num);
-    for (int32_t l = 0; l < m->cfg.num_layers && dense == NULL; l++) {
-        if (!m->layers[l].sparse) dense = &m->layers[l];
-    }
-    if (dense == NULL) return;
-    tune(m, x, &dense->mlp.gate_up, (msgl_linear_call){.gated = true}, ms, num);
-    tune(m, x, &dense->mlp.down, (msgl_linear_call){.accumulate = true}, ms, num);
+    const int32_t mlp_rows = rows_up_to(msgl__ffn_rows(m->target.kernels, max_tokens), ms, num);
+    tuned_layers t = {.model = m};
+    take_layers(&t);
+    const msgl_attention *a = &m->layers[0].attn;
+    const msgl_rope_call rope = {.num_q_heads = a->num_heads,
+                                 .num_kv_heads = a->num_kv_heads,
+                                 .head_dim = a->head_dim,
+                                 .q_weight = a->q_norm,
+                                 .k_weight = a->k_norm,
+                                 .eps = a->eps,
+                                 .half = a->head_dim / 2,
+                                 .kv_dtype = m->target.act};
+    msgl_linear_call logits = tuned_call(&m->lm_head, &m->final_norm);
+    logits.f32_out = true;
+    const msgl_tune_product head = {.calls = &logits, .num_calls = 1};
+    const msgl_tune_product qkv = {.calls = t.qkv, .num_calls = t.num, .rope = &rope};
+    const msgl_tune_product gate_up = {.calls = t.gate_up, .num_calls = t.num_mlp};
+    const msgl_tune_product out = {.calls = t.out, .num_calls = t.num, .behind = &gate_up};
+    const msgl_tune_product down = {.calls = t.down, .num_calls = t.num_down, .behind = &qkv};
+    // Logits are of at most a decode batch's rows at a time. Who takes a norm's feed comes before
+    // who leaves it.
+    tune(m, x, memory, &head, ms, rows_up_to(max_batch, ms, num));
+    tune(m, x, memory, &qkv, ms, num);
+    tune(m, x, memory, &gate_up, ms, mlp_rows);
+    tune(m, x, memory, &out, ms, num);
+    tune(m, x, memory, &down, ms, mlp_rows);
 }

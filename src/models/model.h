@@ -59,10 +59,11 @@ void msgl__model_logits(const msgl_model *m, msgl_forward *f, const void *hidden
 // max_tokens tokens in a step and max_rows in a call of msgl__model_logits.
 size_t msgl__model_scratch(const msgl_model *m, int32_t max_tokens, int32_t max_rows);
 
-// Lets the device choose algorithms for this model's products: of decode steps of up to max_batch
-// requests and prefill steps of up to max_tokens tokens. Weights must be loaded; failures go to
-// x->status.
-void msgl__model_tune(const msgl_model *m, msgl_exec *x, int32_t max_batch, int32_t max_tokens);
+// Lets the device choose kernels for this model's products: of decode steps of up to max_batch
+// requests and prefill steps of up to max_tokens tokens. Weights must be loaded; `memory` is a
+// step's arena; failures go to x->status.
+void msgl__model_tune(const msgl_model *m, msgl_exec *x, msgl_arena *memory, int32_t max_batch,
+                      int32_t max_tokens);
 
 // decoder.c: the functions of msgl_arch for this family.
 void msgl__decoder_declare(msgl_model *m, msgl_weight_plan *p);

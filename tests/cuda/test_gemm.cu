@@ -11,9 +11,8 @@
 #include "kernel/cuda/device_api.h"
 #include "kernel/cuda/device.cuh"
 #include "kernel/cuda/gemm/gemm.h"
-#include "kernel/cuda/gemm/lt.cuh"
 #include "kernel/cuda/gemm/narrow_sm90.h"
-#include "kernel/cuda/gemm/wide_sm90.h"
+#include "kernel/cuda/gemm/table.cuh"
 #include "tests/cuda/cuda_check.cuh"
 
 typedef struct test {
@@ -22,8 +21,8 @@ typedef struct test {
     msgl_arena scratch;
     uint64_t state; // of the random numbers
     int checks, failures, all_failures;
-    int fallbacks; // calls that the kernel under test did not take
-    bool own;      // nothing of cuBLASLt's runs
+    int ran[MSGL_PRODUCT_KERNELS]; // calls of each kernel of the table
+    bool own;                      // nothing of cuBLASLt's runs
     double worst;
 } test;
 
@@ -151,12 +150,14 @@ static double cutting(msgl_dtype in, int k)
 
 static const char *const NAMES[] = {"f32", "f16", "bf16"};
 
+enum { CHOSEN, BY_PLAN, KERNEL };
+
 typedef struct linear_case {
     msgl_dtype dtype;
     int m, n, k;
     bool norm, bias, gated, accumulate, f32_out;
     int pad_in, pad_out; // beyond the rows
-    int kernel;          // 0: as linear chooses; 1: wide_sm90; 2: narrow_sm90 by this plan
+    int kernel;          // CHOSEN by linear, narrow_sm90 BY_PLAN, or KERNEL + one of the table
     msgl_narrow_plan plan;
 } linear_case;
 
@@ -219,6 +220,28 @@ static void compare_linear(test *t, const linear_case *c, const array *in, const
     judge(t, &d, steps, what);
 }
 
+static const char *name_of(int kernel)
+{
+    return kernel == CHOSEN    ? "linear"
+           : kernel == BY_PLAN ? "narrow by plan"
+                               : msgl__cuda_product_names().of(kernel - KERNEL);
+}
+
+// False: the case is not for its kernel.
+static bool run_linear(test *t, const linear_case *c, const msgl_linear_call *call)
+{
+    if (c->kernel == BY_PLAN) return msgl__cuda_narrow_sm90(&t->x, call, &c->plan);
+    if (c->kernel == CHOSEN) {
+        msgl__cuda_linear(&t->x, call);
+        return true;
+    }
+    const int kernel = c->kernel - KERNEL;
+    if (!msgl__cuda_product_kernels[kernel].can(&t->x, call, NULL)) return false;
+    const bool ran = msgl__cuda_run_product(&t->x, kernel, call, NULL);
+    t->ran[kernel] += ran;
+    return ran;
+}
+
 static void check_linear(test *t, const linear_case *c)
 {
     const int cols = c->gated ? c->n / 2 : c->n;
@@ -245,21 +268,14 @@ static void check_linear(test *t, const linear_case *c)
     call.out = out.device;
     call.ld_out = ld_out;
     char what[200];
-    snprintf(what, sizeof what, "linear(%d, %dx%d) %s m %d n %d k %d%s%s%s%s%s pad %d %d",
-             c->kernel, c->plan.groups, c->plan.splits, NAMES[c->dtype], c->m, c->n, c->k,
+    snprintf(what, sizeof what, "%s(%dx%d) %s m %d n %d k %d%s%s%s%s%s pad %d %d",
+             name_of(c->kernel), c->plan.groups, c->plan.splits, NAMES[c->dtype], c->m, c->n, c->k,
              c->norm ? " norm" : "", c->bias ? " bias" : "", c->gated ? " gated" : "",
              c->accumulate ? " accumulate" : "", c->f32_out ? " f32_out" : "", c->pad_in,
              c->pad_out);
     t->x.act = c->dtype;
     msgl__arena_init(&t->scratch, t->scratch.base, msgl__cuda_linear_scratch(&call));
-    const bool done = c->kernel == 1   ? msgl__cuda_wide_sm90(&t->x, &call, NULL, true)
-                      : c->kernel == 2 ? msgl__cuda_narrow_sm90(&t->x, &call, &c->plan)
-                                       : false;
-    const bool ran = done || !t->own;
-    if (!done) {
-        t->fallbacks += c->kernel != 0;
-        if (ran) msgl__cuda_linear(&t->x, &call);
-    }
+    const bool ran = run_linear(t, c, &call);
     t->scratch.size = SCRATCH;
     finish(t, what);
     download(&out);
@@ -302,36 +318,82 @@ static void test_linear(test *t, int cases, bool quick)
     check_linear(t, &none);
 }
 
-// The kernels of sm_90 by themselves.
+static int kernel_named(const char *name)
+{
+    int i = 0;
+    while (i < MSGL_PRODUCT_KERNELS && strcmp(msgl__cuda_product_names().of(i), name) != 0) i++;
+    return i;
+}
+
+// Every kernel of the table by itself: whatever it says it can do, it does. Rows include those
+// where tiles and shared memory end.
 //
 // quick is what compute-sanitizer runs. memcheck of CUDA 13.0 takes a bulk copy in the cluster
 // whose target is the block itself for an error (docs/internals/gpu-checks.md), and narrow_sm90
-// sends its own share that way when it splits k: there, it is not split.
+// sends its own share that way when it splits k: there, it is left out.
+static void test_kernels(test *t, bool quick)
+{
+    static const int MS[] = {1,  2,   8,   9,   15,  16,  17,  31,  32,  33,  48,  63,  64, 65,
+                             96, 127, 128, 129, 144, 160, 161, 192, 193, 224, 256, 257, 700};
+    static const int SHAPES[][2] = {{1024, 512}, {512, 1032}, {2064, 264},
+                                    {4096, 128}, {272, 3072}, {32, 40}};
+    const int num_ms = sizeof MS / sizeof MS[0], num_shapes = sizeof SHAPES / sizeof SHAPES[0];
+    const int narrow = kernel_named("narrow"), library = kernel_named("norm+library+silu");
+    for (int i = 0; i < num_ms * (quick ? 1 : 6); i++) {
+        linear_case c = {};
+        const int shape = below(t, num_shapes);
+        c.m = MS[i % num_ms];
+        c.n = SHAPES[shape][0];
+        c.k = SHAPES[shape][1];
+        c.dtype = below(t, 4) == 0 ? MSGL_F16 : MSGL_BF16;
+        c.norm = below(t, 2) == 0;
+        switch (i / num_ms % 3) {
+        case 0: c.gated = true; break;
+        case 1: c.accumulate = true; break;
+        default: c.f32_out = below(t, 2) == 0; break;
+        }
+        c.bias = below(t, 3) == 0;
+        c.pad_in = 8 * below(t, 2);
+        c.pad_out = 8 * below(t, 2);
+        for (int kernel = 0; kernel < MSGL_PRODUCT_KERNELS; kernel++) {
+            if ((quick && kernel == narrow) || (t->own && kernel == library)) continue;
+            c.kernel = KERNEL + kernel;
+            check_linear(t, &c);
+        }
+    }
+    for (int i = 0; i < library && !quick && t->x.device->capability == 90; i++) {
+        if (t->ran[i] > 0) continue;
+        printf("FAIL kernels: %s took no call\n", msgl__cuda_product_names().of(i));
+        t->failures++;
+    }
+}
+
+// Random shapes and plans of narrow_sm90 and, which has none, wide_sm90. quick: not split.
 static void test_fused(test *t, int cases, bool quick)
 {
+    const int wide = KERNEL + kernel_named("norm+wide");
     for (int i = 0; i < cases; i++) {
         linear_case c = {};
-        c.kernel = 1 + i % 2;
+        c.kernel = i % 2 == 0 ? wide : BY_PLAN;
         c.dtype = i % 6 == 0 ? MSGL_F16 : MSGL_BF16;
-        c.gated = c.kernel == 1 || below(t, 3) == 0;
-        c.m = 1 + below(t, c.kernel == 1 ? (below(t, 2) == 0 ? 300 : 3000) : 256);
+        c.gated = c.kernel == wide || below(t, 3) == 0;
+        c.m = 1 + below(t, c.kernel == wide ? (below(t, 2) == 0 ? 300 : 3000) : 64);
         c.n = 16 * (1 + below(t, below(t, 4) == 0 ? 300 : 40));
         c.k = 8 * (1 + below(t, below(t, 4) == 0 ? 600 : 80));
         c.pad_in = 8 * below(t, 3);
         c.pad_out = 8 * below(t, 3);
-        if (c.kernel == 2) {
+        if (c.kernel == BY_PLAN) {
             c.norm = below(t, 2) == 0 && c.dtype == MSGL_BF16;
             c.bias = below(t, 3) == 0;
             c.f32_out = !c.gated && below(t, 3) == 0;
             c.accumulate = !c.gated && !c.f32_out && below(t, 2) == 0;
-            c.plan.groups = 1 + below(t, 2);
+            c.plan.groups = c.norm ? 1 + below(t, 2) : 1;
             c.plan.splits = quick ? 1 : 1 + below(t, 8);
             const int steps = (c.k + 63) / 64;
             if (c.plan.splits > steps) c.plan.splits = steps;
         }
         check_linear(t, &c);
     }
-    if (t->fallbacks > 0) printf("(%d fused cases were not for these kernels)\n", t->fallbacks);
 }
 
 // Deterministic: the bits of a row do not depend on how many rows there are.
@@ -655,55 +717,184 @@ static void close_device(test *t)
     t->device->ops->destroy(t->device);
 }
 
-// Choices survive a restart; damaged files are left out; tuned products stay right.
-static void test_cache(test *t, const char *dir)
+// Products of three layers of a small model, as an engine gives them to tune.
+typedef struct tiny_model {
+    msgl_arena memory;
+    msgl_weight w[4][3]; // qkv, gate_up, o, down
+    float *norm;
+    msgl_linear_call calls[4][3];
+    msgl_rope_call rope;
+    int measured; // results that tune has reported
+} tiny_model;
+
+enum { HIDDEN = 512, HEADS = 4, KV_HEADS = 2, HEAD_DIM = 128, INTER = 1024 };
+
+// quick: without rows that narrow_sm90 might take (see test_kernels).
+static const int32_t TUNED_ROWS[] = {72, 128, 300, 1, 16};
+static int tuned_rows(bool quick)
 {
-    static const int32_t MS[] = {1, 72, 128, 300};
-    open_device(t, false, dir);
-    msgl_weight w = {MSGL_BF16, 1024, 512, alloc(t, (size_t)1024 * 512 * 2)};
-    msgl_linear_call shape = {};
-    shape.w = &w;
-    t->x.act = MSGL_BF16;
-    msgl__cuda_gemm_tune(&t->x, &shape, MS, 4);
-    finish(t, "tune");
-    const msgl_cuda_blas *b = ((msgl_cuda_device *)t->device)->blas;
-    const size_t count = b->count;
-    char path[512];
-    snprintf(path, sizeof path, "%s", b->cache_path);
-    linear_case c = {};
-    c.dtype = MSGL_BF16;
-    c.n = 1024;
-    c.k = 512;
-    for (int i = 0; i < 4; i++) {
-        c.m = MS[i];
-        check_linear(t, &c);
-    }
-    close_device(t);
-    open_device(t, false, dir);
-    const size_t read = ((msgl_cuda_device *)t->device)->blas->count;
-    check_linear(t, &c);
-    close_device(t);
-    t->checks++;
-    if (count == 0 || read != count) {
-        printf("FAIL cache: %zu choices written, %zu read\n", count, read);
-        t->failures++;
-    }
-    for (int kind = 0; kind < 4; kind++) { // flipped byte, cut line, foreign first line, garbage
-        FILE *f = fopen(path, "r+e");
-        if (f == NULL) break;
-        (void)fseek(f, kind == 2 ? 3 : 200, SEEK_SET);
-        (void)fputs(kind == 3 ? "%s%s%s\n\n 1 2 3" : "#", f);
-        if (kind == 1 && ftruncate(fileno(f), 250) != 0) t->failures++;
-        (void)fclose(f);
-        open_device(t, false, dir);
-        t->checks++;
-        if (((msgl_cuda_device *)t->device)->blas->count >= count) {
-            printf("FAIL cache: damage %d was not seen\n", kind);
-            t->failures++;
+    return quick ? 3 : 5;
+}
+
+static void count_result(void *ctx, const msgl_tune_result *r)
+{
+    tiny_model *m = (tiny_model *)ctx;
+    m->measured++;
+    const float *us = r->us;
+    const bool faster = us[r->best] > 0 && us[r->best] < 1e6f;
+    if (!faster || r->first < 0 || r->first >= MSGL_PRODUCT_KERNELS) m->measured += 1000000;
+}
+
+static void make_model(test *t, tiny_model *m)
+{
+    static const int N[4] = {(HEADS + 2 * KV_HEADS) * HEAD_DIM, 2 * INTER, HIDDEN, HIDDEN};
+    static const int K[4] = {HIDDEN, HIDDEN, HEADS * HEAD_DIM, INTER};
+    memset(m, 0, sizeof *m);
+    msgl__arena_init(&m->memory, alloc(t, 64 << 20), 64 << 20);
+    m->norm = (float *)alloc(t, HIDDEN * sizeof(float));
+    for (int p = 0; p < 4; p++) {
+        for (int l = 0; l < 3; l++) {
+            m->w[p][l] = {MSGL_BF16, N[p], K[p], alloc(t, (size_t)N[p] * K[p] * 2)};
+            msgl_linear_call *c = &m->calls[p][l];
+            c->w = &m->w[p][l];
+            c->norm = p < 2 ? m->norm : NULL;
+            c->norm_eps = 1e-6f;
+            c->gated = p == 1;
+            c->accumulate = p >= 2;
+            c->next_norm = p >= 2 ? m->norm : NULL;
         }
+    }
+    m->rope.num_q_heads = HEADS, m->rope.num_kv_heads = KV_HEADS;
+    m->rope.head_dim = HEAD_DIM, m->rope.half = HEAD_DIM / 2;
+    m->rope.q_weight = m->rope.k_weight = m->norm;
+    m->rope.eps = 1e-6f, m->rope.kv_dtype = MSGL_BF16;
+}
+
+static void free_model(test *t, tiny_model *m)
+{
+    t->device->ops->free(t->device, m->memory.base, m->memory.size);
+    t->device->ops->free(t->device, m->norm, 0);
+    for (int i = 0; i < 12; i++) t->device->ops->free(t->device, m->w[i / 3][i % 3].data, 0);
+}
+
+static msgl_cuda_blas *blas_of(test *t)
+{
+    return ((msgl_cuda_device *)t->device)->blas;
+}
+
+// How many calls were measured.
+static int tune_model(test *t, bool quick)
+{
+    tiny_model m;
+    t->x.act = MSGL_BF16;
+    make_model(t, &m);
+    blas_of(t)->report = count_result;
+    blas_of(t)->report_ctx = &m;
+    msgl_tune_product products[4] = {};
+    for (int p = 0; p < 4; p++) {
+        products[p].calls = m.calls[p];
+        products[p].num_calls = 3;
+        products[p].rope = p == 0 ? &m.rope : NULL;
+        products[p].behind = p == 2 ? &products[1] : p == 3 ? &products[0] : NULL;
+        msgl__cuda_gemm_tune(&t->x, &m.memory, &products[p], TUNED_ROWS, tuned_rows(quick));
+        msgl__arena_reset(&t->scratch);
+    }
+    finish(t, "tune");
+    blas_of(t)->report = NULL;
+    free_model(t, &m);
+    return m.measured;
+}
+
+static void expect(test *t, bool ok, const char *what)
+{
+    t->checks++;
+    if (ok) return;
+    printf("FAIL tune: %s\n", what);
+    t->failures++;
+}
+
+// The shapes of the tiny model, at tuned rows and between them, as they are chosen now.
+static void check_tuned(test *t, bool quick)
+{
+    static const int MS[] = {65, 72, 100, 128, 300, 350, 1, 7, 16, 17};
+    for (int i = 0; i < (quick ? 3 * 6 : 3 * 10); i++) {
+        linear_case c = {};
+        c.dtype = MSGL_BF16;
+        c.m = MS[i / 3];
+        c.n = i % 3 == 0 ? (HEADS + 2 * KV_HEADS) * HEAD_DIM : i % 3 == 1 ? 2 * INTER : HIDDEN;
+        c.k = i % 3 == 2 ? INTER : HIDDEN;
+        c.norm = i % 3 < 2;
+        c.gated = i % 3 == 1;
+        c.accumulate = i % 3 == 2;
         check_linear(t, &c);
+    }
+}
+
+static size_t num_measured(const msgl_gemm_choices *t)
+{
+    size_t num = 0;
+    for (size_t i = 0; i < t->capacity; i++) num += t->slots[i].source == MSGL_GEMM_MEASURED;
+    return num;
+}
+
+// Whether b has all of a's measured choices, and no others.
+static bool same_choices(const msgl_gemm_choices *a, const msgl_gemm_choices *b)
+{
+    size_t same = 0;
+    for (size_t i = 0; i < a->capacity; i++) {
+        if (a->slots[i].source != MSGL_GEMM_MEASURED) continue;
+        const msgl_gemm_choice *c = msgl__choices_find(b, &a->slots[i].key);
+        same += c != NULL && c->source == MSGL_GEMM_MEASURED && c->kernel == a->slots[i].kernel &&
+                memcmp(c->algo, a->slots[i].algo, sizeof c->algo) == 0;
+    }
+    return same > 0 && same == num_measured(a) && same == b->count;
+}
+
+static void damage(const char *path, int kind)
+{
+    FILE *f = fopen(path, "r+e");
+    if (f == NULL) return;
+    (void)fseek(f, kind == 2 ? 3 : 200, SEEK_SET);
+    (void)fputs(kind == 3 ? "%s%s%s\n\n 1 2 3" : "#", f);
+    if (kind == 1) (void)ftruncate(fileno(f), 250);
+    (void)fclose(f);
+}
+
+// Choices survive a restart, which then measures nothing; damaged files are left out; tuned
+// products stay right.
+static void test_tune(test *t, const char *dir, bool quick)
+{
+    open_device(t, false, dir);
+    const int first = tune_model(t, quick);
+    // Each of four products with up to 256 rows at least once, where there are kernels for that.
+    const int least = t->device->capability == 90 ? 4 * (tuned_rows(quick) - 1) : 0;
+    expect(t, first >= least && first < 1000000, "the first start measures");
+    expect(t, tune_model(t, quick) == 0, "nothing is measured twice");
+    check_tuned(t, quick);
+    msgl_gemm_choices before;
+    expect(t, msgl__choices_create(&before), "memory");
+    for (size_t i = 0; i < blas_of(t)->choices.capacity; i++) {
+        const msgl_gemm_choice *c = &blas_of(t)->choices.slots[i];
+        if (c->source == MSGL_GEMM_MEASURED) (void)msgl__choices_put(&before, c);
+    }
+    char path[512];
+    snprintf(path, sizeof path, "%s", blas_of(t)->cache_path);
+    close_device(t);
+    open_device(t, false, dir);
+    expect(t, same_choices(&before, &blas_of(t)->choices), "what was kept is read back");
+    expect(t, tune_model(t, quick) == 0, "a start with everything known measures nothing");
+    check_tuned(t, quick);
+    close_device(t);
+    for (int kind = 0; kind < 4; kind++) { // flipped byte, cut file, foreign first line, garbage
+        damage(path, kind);
+        open_device(t, false, dir);
+        expect(t, blas_of(t)->choices.count < before.count, "damage is seen");
+        check_tuned(t, quick);
+        (void)tune_model(t, quick);
+        expect(t, num_measured(&blas_of(t)->choices) == before.count, "what was lost is measured");
         close_device(t);
     }
+    msgl__choices_destroy(&before);
     (void)unlink(path);
 }
 
@@ -732,6 +923,8 @@ int main(int argc, char **argv)
     open_device(&t, false, NULL);
     if (!t.own) test_linear(&t, quick ? 12 : 200, quick);
     report(&t, "linear");
+    test_kernels(&t, quick);
+    report(&t, "kernels");
     test_fused(&t, quick ? 12 : 240, quick);
     report(&t, "fused");
     test_grouped(&t, quick ? 12 : 120);
@@ -742,9 +935,9 @@ int main(int argc, char **argv)
     if (t.own) return t.all_failures > 0;
 
     char dir[] = "/tmp/minisgl-test-XXXXXX";
-    if (mkdtemp(dir) != NULL) test_cache(&t, dir);
+    if (mkdtemp(dir) != NULL) test_tune(&t, dir, quick);
     (void)rmdir(dir);
-    report(&t, "cache");
+    report(&t, "tune");
 
     open_device(&t, true, NULL);
     test_linear(&t, quick ? 6 : 60, quick);

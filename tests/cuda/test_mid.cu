@@ -10,9 +10,8 @@ static void check(bench_exec *e, family *f, const fed_case *c, uint64_t *seed,
 {
     char plan[200] = "chosen";
     if (p != NULL) {
-        snprintf(plan, sizeof plan,
-                 "columns %d splits %d across %d down %d shared %d late %d fetch %d", p->columns,
-                 p->splits, p->across, p->down, p->shared >> 10, p->late, p->fetch);
+        snprintf(plan, sizeof plan, "columns %d splits %d shared %d least %d", p->columns,
+                 p->splits, p->shared >> 10, p->least >> 10);
     }
     check_fed(e, f, c, seed, plan,
               [&](const msgl_linear_call *call) { return msgl__cuda_mid_sm90(&e->x, call, p); });
@@ -29,15 +28,8 @@ static void test_plans(bench_exec *e, const options *opt)
         p->columns = c.gated ? GATED[below(&seed, 3)] : PLAIN[below(&seed, 2)];
         const int steps = (c.k + 63) / 64, most = steps < 8 ? steps : 8;
         p->splits = opt->quick || c.gated ? 1 : 1 + below(&seed, most);
-        do {
-            p->across = 1 << below(&seed, 3);
-            p->down = 1 << below(&seed, 3);
-        } while (p->splits * p->across * p->down > 8 ||
-                 p->columns / (p->down == 4 ? 4 : 2) % 8 != 0);
         p->shared = (below(&seed, 2) == 0 ? 113 : 226) << 10;
         p->least = below(&seed, 2) * (116 << 10);
-        p->late = below(&seed, 2) == 0;
-        p->fetch = below(&seed, 2) == 0;
         check(e, &f, &c, &seed, p);
     }
     if (family_end(&f) != 0) exit(1);
@@ -45,7 +37,7 @@ static void test_plans(bench_exec *e, const options *opt)
 
 static void test_chosen(bench_exec *e, const options *opt)
 {
-    static const int MS[6] = {17, 31, 33, 48, 63, 64};
+    static const int MS[6] = {1, 17, 33, 64, 65, 256};
     static const fed_shape MORE[2] = {{40, 72, false, false, true},
                                       {2048, 2048, false, false, true}};
     family f = {"chosen", 0, 0, 0};

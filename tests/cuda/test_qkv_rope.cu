@@ -125,7 +125,7 @@ static void check(bench_exec *e, family *f, msgl_dtype dtype, const qkv_case *c,
     r.eps = 1e-6f, r.cos_sin = (const float *)d.table.dev, r.half = c->head_dim / 2;
     r.kv_dtype = dtype, r.k_pool = d.pool[0].dev, r.v_pool = d.pool[1].dev;
     r.slots = d.device_slots;
-    expect(f, msgl__cuda_wide_sm90(&e->x, &call, &r, true), "the kernel takes the call");
+    expect(f, msgl__cuda_wide_sm90(&e->x, &call, &r), "the kernel takes the call");
     exec_sync(e);
     array_download(&d.qkv), array_download(&d.pool[0]), array_download(&d.pool[1]);
     for (int t = 0; t < c->tokens; t++) {
@@ -171,7 +171,7 @@ static void check_refusals(bench_exec *e, family *f, uint64_t *seed)
         if (i == 5) r.qkv = d.in.dev;
         r.cos_sin = (const float *)d.table.dev, r.slots = d.device_slots;
         r.k_pool = d.pool[0].dev, r.v_pool = d.pool[1].dev;
-        expect(f, msgl__cuda_wide_sm90(&e->x, &call, &r, true) == (i == 0), "which calls it takes");
+        expect(f, msgl__cuda_wide_sm90(&e->x, &call, &r) == (i == 0), "which calls it takes");
     }
     exec_sync(e);
     free_data(&d);

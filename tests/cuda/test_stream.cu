@@ -113,7 +113,7 @@ static void check(world *e, family *f, const stream_case *c, uint64_t *seed)
              c->type == MSGL_F16 ? " f16" : "", c->pad_in, c->pad_out);
     e->x.act = c->type;
     poison(e, f);
-    expect(f, msgl__cuda_stream_sm90(&e->x, &call, true), what);
+    expect(f, msgl__cuda_stream_sm90(&e->x, &call), what);
     wait(e);
     array_download(&o.out);
     bool finite = true, kept = true;
@@ -178,7 +178,7 @@ static void issue(world *e, const chain *c, bool waits)
         call.gated = true;
         call.out = up ? c->inner.dev : c->x.dev;
         call.ld_out = up ? INNER : HIDDEN;
-        if (!msgl__cuda_stream_sm90(&e->x, &call, true)) exit(1);
+        if (!msgl__cuda_stream_sm90(&e->x, &call)) exit(1);
         if (waits) wait(e);
     }
 }

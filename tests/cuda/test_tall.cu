@@ -36,7 +36,7 @@ static void test_plans(bench_exec *e, const options *opt)
 
 static void test_chosen(bench_exec *e, const options *opt)
 {
-    static const int MS[6] = {65, 96, 127, 130, 200, 256};
+    static const int MS[6] = {1, 48, 65, 127, 200, 256};
     static const fed_shape MORE[2] = {{40, 520, false, false, true},
                                       {1536, 2048, false, false, true}};
     family f = {"chosen", 0, 0, 0};

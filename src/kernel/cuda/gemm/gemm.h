@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 //
-// Kernel family gemm on GPUs. Weights stay row-major [n, k] as in the file. Products of more rows
-// than the small-m kernels take go to cuBLASLt by an algorithm that was measured (lt.cuh), the
+// Kernel family gemm on GPUs. Weights stay row-major [n, k] as in the file. A product goes to the
+// kernel of our own, or the algorithm of cuBLASLt, that was measured to be fastest (table.cuh), the
 // grouped product of a mixture of experts to a kernel of our own.
 #ifndef MSGL_KERNEL_CUDA_GEMM_GEMM_H
 #define MSGL_KERNEL_CUDA_GEMM_GEMM_H
@@ -16,6 +16,7 @@ extern "C" {
 
 #include "kernel/calls.h"
 #include "kernel/exec.h"
+#include "kernel/gemm.h"
 
 // The kernel table's functions (kernel/gemm.h says what they compute).
 size_t msgl__cuda_packed_size(msgl_dtype dtype, int n, int k);
@@ -29,13 +30,10 @@ size_t msgl__cuda_linear_scratch(const msgl_linear_call *c);
 void msgl__cuda_grouped(msgl_exec *x, const msgl_grouped_call *c);
 size_t msgl__cuda_grouped_scratch(const msgl_grouped_call *c);
 
-// Measures algorithms for products of shape->w with ms[0..num) rows, and keeps the fastest in
-// memory and, when the device was opened with a cache folder, on disk. Only w (dtype, n, k, data),
-// bias, gated, accumulate and f32_out of the shape matter. Waits for the device; takes inputs and
-// outputs from x->scratch and leaves out counts of rows that do not fit there. For start-up: not
-// inside a capture and not inside a step.
-void msgl__cuda_gemm_tune(msgl_exec *x, const msgl_linear_call *shape, const int32_t *ms,
-                          int32_t num);
+// As kernel/gemm.h says. Keeps what was measured in memory and, when the device was opened with a
+// cache folder, on disk. Waits for the device.
+void msgl__cuda_gemm_tune(msgl_exec *x, msgl_arena *memory, const msgl_tune_product *p,
+                          const int32_t *ms, int32_t num);
 
 #ifdef __cplusplus
 }

@@ -1,18 +1,11 @@
 // SPDX-License-Identifier: Apache-2.0
 //
-// linear: what one product does not do is done before or behind it. Few rows go to the fused
-// kernels of gemv/; these read every weight once at the memory's speed and need nothing of this.
+// A call by norm kernel, library and silu kernel, each where the call has it.
 #include <cuda_bf16.h>
 #include <cuda_fp16.h>
 
 #include "kernel/cuda/gemm/gemm.h"
-#include "kernel/cuda/gemm/lt.cuh"
-#include "kernel/cuda/gemm/mid_sm90.h"
-#include "kernel/cuda/gemm/narrow_sm90.h"
-#include "kernel/cuda/gemm/stream_sm90.h"
-#include "kernel/cuda/gemm/tall_sm90.h"
-#include "kernel/cuda/gemm/wide_sm90.h"
-#include "kernel/cuda/gemv/gemv.h"
+#include "kernel/cuda/gemm/table.cuh"
 #include "kernel/cuda/ops/ops.h"
 
 template <typename T> __global__ void convert_bias(const float *in, T *out, int n)
@@ -38,8 +31,7 @@ static const void *bias_as(msgl_exec *x, const float *bias, int n, msgl_dtype ty
     return out;
 }
 
-// The call with its input normed, in scratch.
-static bool norm_first(msgl_exec *x, const msgl_linear_call *c, msgl_linear_call *out)
+bool msgl__cuda_norm_first(msgl_exec *x, const msgl_linear_call *c, msgl_linear_call *out)
 {
     const size_t k = (size_t)c->w->k;
     *out = *c;
@@ -56,30 +48,28 @@ static bool norm_first(msgl_exec *x, const msgl_linear_call *c, msgl_linear_call
     return true;
 }
 
+msgl_gemm_product msgl__cuda_library_product(const msgl_exec *x, const msgl_linear_call *c)
+{
+    msgl_gemm_product p = {};
+    p.w = c->w;
+    p.in = c->in;
+    p.ld_in = c->ld_in;
+    p.out = c->out;
+    p.ld_out = c->gated ? (size_t)c->w->n : c->ld_out;
+    p.m = c->m;
+    p.out_type = c->f32_out ? MSGL_F32 : x->act;
+    p.accumulate = c->accumulate;
+    return p;
+}
+
 void msgl__cuda_linear_library(msgl_exec *x, const msgl_linear_call *c)
 {
     const int n = c->w->n;
     const size_t element = msgl__dtype_size(x->act);
     msgl_linear_call normed;
-    if (!norm_first(x, c, &normed)) return;
-    const bool deterministic = msgl__cuda_device(x)->deterministic;
-    if (!deterministic && (msgl__cuda_wide_sm90(x, &normed, NULL, false) ||
-                           msgl__cuda_stream_sm90(x, &normed, false))) {
-        return;
-    }
-    msgl_gemm_product p = {};
-    p.w = c->w;
-    p.in = normed.in;
-    p.ld_in = normed.ld_in;
-    p.out = c->out;
-    p.ld_out = c->ld_out;
-    p.m = c->m;
-    p.out_type = c->f32_out ? MSGL_F32 : x->act;
-    p.accumulate = c->accumulate;
-    if (c->gated) {
-        p.out = msgl__arena_alloc(x->scratch, (size_t)c->m * n * element);
-        p.ld_out = (size_t)n;
-    }
+    if (!msgl__cuda_norm_first(x, c, &normed)) return;
+    msgl_gemm_product p = msgl__cuda_library_product(x, &normed);
+    if (c->gated) p.out = msgl__arena_alloc(x->scratch, (size_t)c->m * n * element);
     if (c->bias != NULL) p.bias = bias_as(x, c->bias, n, p.out_type);
     if (p.out == NULL || (c->bias != NULL && p.bias == NULL)) {
         x->status = MSGL_ENOMEM;
@@ -95,37 +85,6 @@ void msgl__cuda_linear_library(msgl_exec *x, const msgl_linear_call *c)
         msgl__cuda_silu_mul(x, (const char *)p.out + (size_t)row * n * element,
                             (char *)c->out + row * c->ld_out * element, 1, n / 2);
     }
-}
-
-void msgl__cuda_linear(msgl_exec *x, const msgl_linear_call *c)
-{
-    if (c->m == 0 || x->status != 0) return;
-    if (x->act != c->w->dtype) {
-        x->status = MSGL_EUNSUPPORTED;
-        return;
-    }
-    // Each has sums of its own order: one kernel for every m where that must not matter.
-    if (!msgl__cuda_device(x)->deterministic) {
-        if (c->m <= 8 && msgl__cuda_gemv(x, c)) return;
-        if (msgl__cuda_mid_sm90(x, c, NULL) || msgl__cuda_tall_sm90(x, c, NULL) ||
-            msgl__cuda_narrow_sm90(x, c, NULL) || msgl__cuda_gemv(x, c)) {
-            return;
-        }
-    }
-    const size_t used = x->scratch->used;
-    msgl__cuda_linear_library(x, c);
-    x->scratch->used = used; // the stream's order protects what is reused
-}
-
-bool msgl__cuda_linear_rope(msgl_exec *x, const msgl_linear_call *c, const msgl_rope_call *rope)
-{
-    if (x->status != 0 || msgl__cuda_device(x)->deterministic) return false;
-    if (!msgl__cuda_wide_sm90_wins(x, c, rope, c->m)) return false;
-    const size_t used = x->scratch->used;
-    msgl_linear_call normed;
-    const bool done = norm_first(x, c, &normed) && msgl__cuda_wide_sm90(x, &normed, rope, false);
-    x->scratch->used = used;
-    return done;
 }
 
 size_t msgl__cuda_linear_scratch(const msgl_linear_call *c)

@@ -5,8 +5,12 @@
 #include <string.h>
 
 #include "kernel/cuda/device_api.h"
+#include "kernel/cuda/gemm/table.cuh"
 
-enum { WORKSPACE = 64 << 20, FIRST_CAPACITY = 512 };
+enum { WORKSPACE = 64 << 20 };
+
+static_assert(sizeof(((cublasLtMatmulAlgo_t *)0)->data) == MSGL_ALGO_WORDS * sizeof(uint64_t),
+              "what a choice keeps of an algorithm");
 
 static void blas_fault(msgl_exec *x, cublasStatus_t status, const msgl_gemm_product *p)
 {
@@ -28,10 +32,9 @@ int msgl__cuda_blas_create(msgl_cuda_device *d, const char *gpu, const char *cac
     if (status != CUBLAS_STATUS_SUCCESS) {
         return msgl__err_set(err, MSGL_EDEVICE, "cuBLASLt: %s", cublasLtGetStatusString(status));
     }
-    b->capacity = FIRST_CAPACITY;
-    b->table = (msgl_gemm_choice *)msgl__calloc(b->capacity, sizeof *b->table);
     b->workspace_bytes = WORKSPACE;
-    if (b->table == NULL) return msgl__err_set(err, MSGL_ENOMEM, "cuBLASLt: out of memory");
+    if (!msgl__choices_create(&b->choices))
+        return msgl__err_set(err, MSGL_ENOMEM, "cuBLASLt: out of memory");
     const size_t flags = MSGL_GEMM_FLAGS * sizeof *b->flags;
     if (cudaMalloc(&b->workspace, b->workspace_bytes) != cudaSuccess ||
         cudaMalloc((void **)&b->flags, flags) != cudaSuccess) {
@@ -55,7 +58,8 @@ int msgl__cuda_blas_create(msgl_cuda_device *d, const char *gpu, const char *cac
     }
     snprintf(b->cache_path, size, "%s/gemm-%s-cublasLt-%zu.txt", cache_dir, b->gpu,
              cublasLtGetVersion());
-    msgl__cuda_gemm_cache_load(b);
+    msgl__choices_load(&b->choices, b->cache_path, b->gpu, cublasLtGetVersion(),
+                       msgl__cuda_product_names());
     return 0;
 }
 
@@ -70,30 +74,23 @@ void msgl__cuda_blas_destroy(msgl_cuda_device *d)
         if (b->staging.memory[i] != NULL) (void)cudaFreeHost(b->staging.memory[i]);
         if (b->staging.taken[i] != NULL) (void)cudaEventDestroy(b->staging.taken[i]);
     }
-    msgl__free(b->table);
+    msgl__choices_destroy(&b->choices);
     msgl__free(b->cache_path);
     msgl__free(b);
     d->blas = NULL;
 }
 
-// --- choices -----------------------------------------------------------------------------------
-
-// Buckets: multiples of 8 to 256, where a decode step's tile fits or just does not fit m; then
-// quarters of the power of two below, since a step of answers and chunks has any m and an algorithm
-// whose tile just does not fit takes up to twice as long; from 2,048 on halves, where only the
-// number of waves changes.
-static int32_t bucket_of(int32_t m)
+void msgl__cuda_gemm_save(const msgl_cuda_device *d)
 {
-    if (m <= 2) return m;
-    if (m <= 4) return 4;
-    if (m <= 256) return (m + 7) / 8 * 8;
-    int32_t top = 512;
-    while (top < m && top < (1 << 29)) top *= 2;
-    const int32_t step = top <= 2048 ? top / 8 : top / 4, least = top / 2 + step;
-    return m <= least ? least : (m + step - 1) / step * step;
+    const msgl_cuda_blas *b = d->blas;
+    if (b->cache_path == NULL) return;
+    msgl__choices_save(&b->choices, b->cache_path, b->gpu, cublasLtGetVersion(),
+                       msgl__cuda_product_names());
 }
 
-static uint8_t alignment(const void *p, size_t ld, size_t element)
+// --- choices -----------------------------------------------------------------------------------
+
+uint8_t msgl__cuda_alignment(const void *p, size_t ld, size_t element)
 {
     const uintptr_t bits = (uintptr_t)p | (ld * element) | 16;
     return (uint8_t)(bits & (~bits + 1));
@@ -105,57 +102,14 @@ msgl_gemm_key msgl__cuda_gemm_key(const msgl_cuda_device *d, const msgl_gemm_pro
     memset(&key, 0, sizeof key);
     key.n = p->w->n;
     key.k = p->w->k;
-    key.bucket = d->deterministic ? 0 : bucket_of(p->m);
+    key.bucket = d->deterministic ? 0 : msgl__gemm_bucket(p->m);
     key.in_type = (uint8_t)p->w->dtype;
     key.out_type = (uint8_t)p->out_type;
     key.bias = p->bias != NULL;
     key.accumulate = p->accumulate;
-    key.align_in = alignment(p->in, p->ld_in, msgl__dtype_size(p->w->dtype));
-    key.align_out = alignment(p->out, p->ld_out, msgl__dtype_size(p->out_type));
+    key.align_in = msgl__cuda_alignment(p->in, p->ld_in, msgl__dtype_size(p->w->dtype));
+    key.align_out = msgl__cuda_alignment(p->out, p->ld_out, msgl__dtype_size(p->out_type));
     return key;
-}
-
-static size_t hash(const msgl_gemm_key *key)
-{
-    uint64_t h = 0xcbf29ce484222325u;
-    const unsigned char *bytes = (const unsigned char *)key;
-    for (size_t i = 0; i < sizeof *key; i++) h = (h ^ bytes[i]) * 0x100000001b3u;
-    return (size_t)(h ^ (h >> 32));
-}
-
-static msgl_gemm_choice *probe(msgl_gemm_choice *table, size_t capacity, const msgl_gemm_key *key)
-{
-    size_t i = hash(key) & (capacity - 1);
-    while (table[i].source != MSGL_GEMM_NONE && memcmp(&table[i].key, key, sizeof *key) != 0) {
-        i = (i + 1) & (capacity - 1);
-    }
-    return &table[i];
-}
-
-static bool grow(msgl_cuda_blas *b)
-{
-    const size_t capacity = 2 * b->capacity;
-    msgl_gemm_choice *table = (msgl_gemm_choice *)msgl__calloc(capacity, sizeof *table);
-    if (table == NULL) return false;
-    for (size_t i = 0; i < b->capacity; i++) {
-        if (b->table[i].source == MSGL_GEMM_NONE) continue;
-        *probe(table, capacity, &b->table[i].key) = b->table[i];
-    }
-    msgl__free(b->table);
-    b->table = table;
-    b->capacity = capacity;
-    return true;
-}
-
-msgl_gemm_choice *msgl__cuda_gemm_slot(msgl_cuda_blas *b, const msgl_gemm_key *key)
-{
-    msgl_gemm_choice *c = probe(b->table, b->capacity, key);
-    if (c->source != MSGL_GEMM_NONE) return c;
-    if (2 * (b->count + 1) > b->capacity) {
-        if (!grow(b)) return NULL;
-        c = probe(b->table, b->capacity, key);
-    }
-    return c;
 }
 
 // --- the library -------------------------------------------------------------------------------
@@ -249,68 +203,52 @@ cublasStatus_t msgl__cuda_gemm_launch(const msgl_cuda_device *d, const msgl_gemm
                           b->workspace_bytes, d->stream);
 }
 
-// The next larger bucket's measured algorithm, where there is one within twice the rows.
-static const msgl_gemm_choice *measured_above(msgl_cuda_blas *b, const msgl_gemm_key *key)
-{
-    msgl_gemm_key above = *key;
-    for (;;) {
-        above.bucket = bucket_of(above.bucket + 1);
-        if (above.bucket > 2 * key->bucket) return NULL;
-        const msgl_gemm_choice *c = probe(b->table, b->capacity, &above);
-        if (c->source == MSGL_GEMM_MEASURED) return c;
-    }
-}
-
-// An algorithm for a key that was not measured. It depends on the key only, not on which product
-// came first.
-static bool choose(const msgl_cuda_device *d, const msgl_gemm_product *p, const msgl_gemm_key *key,
-                   cublasLtMatmulAlgo_t *out)
+// The library's first proposal. It depends on the key only, not on which product came first.
+static bool propose_first(const msgl_cuda_device *d, const msgl_gemm_product *p,
+                          const msgl_gemm_key *key, msgl_gemm_choice *c)
 {
     enum { FIXED_M = 256 };
-    const msgl_gemm_choice *above = key->bucket > 0 ? measured_above(d->blas, key) : NULL;
-    if (above != NULL) {
-        *out = above->algo;
-        return true;
-    }
     msgl_gemm_product q = *p;
     q.m = key->bucket > 0 ? key->bucket : FIXED_M;
     msgl_gemm_desc desc;
     cublasLtMatmulHeuristicResult_t first;
     if (msgl__cuda_gemm_describe(&q, &desc) != CUBLAS_STATUS_SUCCESS) return false;
     if (msgl__cuda_gemm_propose(d, key, &desc, 1, &first) < 1) return false;
-    *out = first.algo;
+    memcpy(c->algo, first.algo.data, sizeof c->algo);
     return true;
 }
 
-static bool fill(msgl_cuda_device *d, const msgl_gemm_product *p, const msgl_gemm_key *key,
-                 msgl_gemm_choice *c)
+static cublasStatus_t run_choice(const msgl_cuda_device *d, const msgl_gemm_product *p,
+                                 const msgl_gemm_choice *c)
 {
-    if (!choose(d, p, key, &c->algo)) return false;
-    if (c->source == MSGL_GEMM_NONE) d->blas->count++;
-    c->key = *key;
-    c->source = MSGL_GEMM_PROPOSED;
-    return true;
+    cublasLtMatmulAlgo_t algo;
+    msgl_gemm_desc desc;
+    memcpy(algo.data, c->algo, sizeof algo.data);
+    const cublasStatus_t s = msgl__cuda_gemm_describe(p, &desc);
+    return s == CUBLAS_STATUS_SUCCESS ? msgl__cuda_gemm_launch(d, p, &desc, &algo) : s;
 }
 
 void msgl__cuda_gemm_run(msgl_exec *x, const msgl_gemm_product *p)
 {
     msgl_cuda_device *d = msgl__cuda_device(x);
+    msgl_gemm_choices *choices = &d->blas->choices;
     const msgl_gemm_key key = msgl__cuda_gemm_key(d, p);
-    msgl_gemm_choice *c = msgl__cuda_gemm_slot(d->blas, &key);
-    if (c == NULL) {
-        x->status = MSGL_ENOMEM;
-        return;
-    }
-    if (c->source == MSGL_GEMM_NONE && !fill(d, p, &key, c)) {
-        blas_fault(x, CUBLAS_STATUS_NOT_SUPPORTED, p);
-        return;
-    }
-    msgl_gemm_desc desc;
-    cublasStatus_t s = msgl__cuda_gemm_describe(p, &desc);
-    if (s == CUBLAS_STATUS_SUCCESS) s = msgl__cuda_gemm_launch(d, p, &desc, &c->algo);
+    const msgl_gemm_choice *known = msgl__choices_find(choices, &key);
+    bool keep = known == NULL;
+    if (known == NULL) known = msgl__choices_nearest(choices, &key);
+    msgl_gemm_choice c = {};
+    if (known != NULL) c = *known;
+    cublasStatus_t s = CUBLAS_STATUS_NOT_SUPPORTED;
+    if (known != NULL || propose_first(d, p, &key, &c)) s = run_choice(d, p, &c);
     // One read from disk may not suit this very product.
-    if (s != CUBLAS_STATUS_SUCCESS && c->source == MSGL_GEMM_MEASURED && fill(d, p, &key, c)) {
-        s = msgl__cuda_gemm_launch(d, p, &desc, &c->algo);
+    if (s != CUBLAS_STATUS_SUCCESS && c.source == MSGL_GEMM_MEASURED &&
+        propose_first(d, p, &key, &c)) {
+        keep = true;
+        s = run_choice(d, p, &c);
     }
     if (s != CUBLAS_STATUS_SUCCESS) blas_fault(x, s, p);
+    if (s != CUBLAS_STATUS_SUCCESS || !keep) return;
+    c.key = key;
+    c.source = MSGL_GEMM_PROPOSED;
+    if (!msgl__choices_put(choices, &c)) x->status = MSGL_ENOMEM;
 }

@@ -13,30 +13,8 @@
 extern "C" {
 #include "core/err.h"
 #include "kernel/calls.h"
+#include "kernel/cuda/gemm/choices.h"
 }
-
-// What an algorithm was chosen for. No padding, so that keys compare by memcmp.
-typedef struct msgl_gemm_key {
-    int32_t n, k;
-    int32_t bucket; // largest m that it serves; 0: every m (deterministic)
-    uint8_t in_type, out_type;
-    uint8_t bias, accumulate;
-    uint8_t align_in, align_out; // bytes, up to 16, of every row's first element
-    uint8_t unused[2];
-} msgl_gemm_key;
-
-typedef enum msgl_gemm_source {
-    MSGL_GEMM_NONE,     // free slot of the table
-    MSGL_GEMM_PROPOSED, // the library's first proposal
-    MSGL_GEMM_MEASURED,
-} msgl_gemm_source;
-
-typedef struct msgl_gemm_choice {
-    msgl_gemm_key key;
-    cublasLtMatmulAlgo_t algo;
-    float us; // when measured
-    msgl_gemm_source source;
-} msgl_gemm_choice;
 
 // One product. bias is of out's type.
 typedef struct msgl_gemm_product {
@@ -66,19 +44,33 @@ typedef struct msgl_gemm_staging {
 
 enum { MSGL_GEMM_FLAGS = 4096 };
 
+// What tune has measured of one call; kernels by their place in the table (table.cuh).
+typedef struct msgl_tune_result {
+    msgl_gemm_key key;
+    int32_t m;
+    const float *us; // 0: cannot do the call
+    bool pair;       // with the product behind it
+    int first, best; // without a measurement; with it
+} msgl_tune_result;
+
+typedef void (*msgl_tune_report)(void *ctx, const msgl_tune_result *r);
+
 struct msgl_cuda_blas {
     cublasLtHandle_t lt;
     void *workspace;
     size_t workspace_bytes;
-    int32_t *flags;          // [MSGL_GEMM_FLAGS] of stream_sm90, zero between kernels
-    msgl_gemm_choice *table; // open addressing, capacity a power of two
-    size_t capacity, count;
+    int32_t *flags; // [MSGL_GEMM_FLAGS] of stream_sm90, zero between kernels
+    msgl_gemm_choices choices;
     char *cache_path; // NULL: choices are not kept
     char gpu[128];
-    bool warm; // something has been measured
+    bool warm;               // something has been measured
+    msgl_tune_report report; // NULL but in benchmarks
+    void *report_ctx;
     msgl_gemm_staging staging;
 };
 
+// Of every row's first element, up to 16 bytes.
+uint8_t msgl__cuda_alignment(const void *p, size_t ld, size_t element);
 msgl_gemm_key msgl__cuda_gemm_key(const msgl_cuda_device *d, const msgl_gemm_product *p);
 cublasStatus_t msgl__cuda_gemm_describe(const msgl_gemm_product *p, msgl_gemm_desc *desc);
 // Up to `max` proposals of the library, best guess first; returns how many.
@@ -86,19 +78,9 @@ int msgl__cuda_gemm_propose(const msgl_cuda_device *d, const msgl_gemm_key *key,
                             msgl_gemm_desc *desc, int max, cublasLtMatmulHeuristicResult_t *out);
 cublasStatus_t msgl__cuda_gemm_launch(const msgl_cuda_device *d, const msgl_gemm_product *p,
                                       msgl_gemm_desc *desc, const cublasLtMatmulAlgo_t *algo);
-// The table's slot of key, taken if it was free; NULL when memory ran out.
-msgl_gemm_choice *msgl__cuda_gemm_slot(msgl_cuda_blas *b, const msgl_gemm_key *key);
 // Runs a product by its choice, or by the library's first proposal, which becomes the choice.
 void msgl__cuda_gemm_run(msgl_exec *x, const msgl_gemm_product *p);
-
-// linear.cu: norm first, then a kernel for many rows that takes the call (wide_sm90, stream_sm90),
-// or the library and silu. Leaves its temporaries in x->scratch.
-void msgl__cuda_linear_library(msgl_exec *x, const msgl_linear_call *c);
-
-// cache.cu: reads b->cache_path into the table. Lines that are not whole, not of this GPU, library
-// and format, or whose check sum is wrong are left out.
-void msgl__cuda_gemm_cache_load(msgl_cuda_blas *b);
-// Writes the measured choices in place of the file.
-void msgl__cuda_gemm_cache_save(const msgl_cuda_blas *b);
+// Keeps the measured choices in the device's cache folder, if it has one.
+void msgl__cuda_gemm_save(const msgl_cuda_device *d);
 
 #endif

@@ -1,10 +1,10 @@
 // SPDX-License-Identifier: Apache-2.0
 //
-// Products of 17 to 64 rows with weights of a few megabytes, on Hopper: the decode steps of small
-// models. At this size a product takes a few microseconds, which are latencies: of the launch, of
-// the first bytes, of the way from the L2. So one kernel does all of a call, its
-// weights are on their way before the kernel in front ends, and blocks of a cluster load for each
-// other what they share (multicast), or split k and send each other their sums.
+// Products of some dozens of rows with weights of a few megabytes, on Hopper: the decode steps of
+// small models. At this size a product takes a few microseconds, which are latencies: of the
+// launch, of the first bytes, of the way from the L2. So one kernel does all of a call, its weights
+// are on their way before the kernel in front ends, and where the outputs are too few to fill the
+// GPU, the blocks of a cluster split k and send each other their sums.
 //
 // The norm in front of a product costs nothing here: the kernel that finishes the residual stream
 // has left x * weight and the squares of its columns (msgl_norm_feed), and what is left is a factor
@@ -34,16 +34,14 @@ enum {
 // comes from memory, so that a few hundred instructions more are felt.
 typedef struct mid_args {
     int32_t m, n, k; // n: outputs, which is half of W's rows when gated
-    int32_t stages, splits, across, down;
-    int32_t steps, longer;           // steps of k of a part; of the first `longer` parts one more
-    int32_t share;                   // rows of a tile that each part finishes
-    uint32_t mask_across, mask_down; // of a cluster's first block: those that share in, or W
-    int32_t piece;                   // rows of W that a block loads at once
+    int32_t stages, splits;
+    int32_t steps, longer; // steps of k of a part; of the first `longer` parts one more
+    int32_t share;         // rows of a tile that each part finishes
     const float *bias;
     const float *sums; // [parts, m] of the norm in front, or NULL
     int32_t parts;
     float eps;
-    bool accumulate, late, fetch;
+    bool accumulate;
     __nv_bfloat16 *out;
     size_t ld_out;
     const float *next; // weight of the norm behind, or NULL
@@ -59,13 +57,12 @@ template <int COLUMNS> struct mid_shape {
     static constexpr int SMALL_BYTES = MAX_STAGES * 16 + 16 + ROWS * 4 + 1024;
 };
 
-// Where this block is in the grid and in its cluster, which is splits x across x down.
+// Where this block is: blocks of a cluster differ in their part of k.
 typedef struct mid_place {
-    int part, across, down; // part: of k
-    int base;               // rank of the cluster's block with these across, down and part 0
-    int column, token;      // its first output, its first row
-    int rows, own;          // rows of this tile, rows that this block finishes
-    int first, num;         // steps of k
+    int part;
+    int column, token; // its first output, its first row
+    int rows, own;     // rows of this tile, rows that this block finishes
+    int first, num;    // steps of k
 } mid_place;
 
 // Addresses in shared memory.
@@ -79,9 +76,6 @@ template <int OUTPUTS> static __device__ __forceinline__ mid_place find_place(co
 {
     mid_place p;
     p.part = (int)blockIdx.x;
-    p.across = (int)(blockIdx.y & (unsigned)(g.across - 1));
-    p.down = (int)(blockIdx.z & (unsigned)(g.down - 1));
-    p.base = g.splits * (p.across + g.across * p.down);
     p.column = (int)blockIdx.y * OUTPUTS;
     p.token = (int)blockIdx.z * ROWS;
     p.rows = msgl__clamp_to(g.m - p.token, ROWS);
@@ -91,52 +85,25 @@ template <int OUTPUTS> static __device__ __forceinline__ mid_place find_place(co
     return p;
 }
 
-// Loads of one block: its share of the tiles that it has in common with others, to all of them.
+// Loads of one block.
 template <int COLUMNS, bool GATED> struct mid_loader {
     typedef mid_shape<COLUMNS> shape;
     const CUtensorMap *map_in, *map_w;
-    bool alone_in, alone_w; // nobody else needs this block's part of in, of W
-    bool both;              // gate and up rows
-    uint16_t mask_in, mask_w;
-    int row_in, row_w, row_up;
-    uint32_t to_in, to_w; // behind the beginning of a stage
+    int row_in, row_w, row_up; // row_up: of the up rows, behind as many gate rows
 
     __device__ __forceinline__ mid_loader(const mid_args &g, const mid_place &p,
                                           const CUtensorMap *in, const CUtensorMap *w)
     {
         map_in = in, map_w = w;
-        alone_in = g.across == 1, alone_w = g.down == 1;
-        both = GATED && alone_w;
-        mask_in = (uint16_t)(g.mask_across << (p.part + g.splits * g.across * p.down));
-        mask_w = (uint16_t)(g.mask_down << (p.part + g.splits * p.across));
-        const int rows = p.across * (g.across == 1 ? ROWS : g.across == 2 ? ROWS / 2 : ROWS / 4);
-        row_in = p.token + rows;
-        to_in = (uint32_t)(rows * ROW_BYTES);
-        const int within = p.down * g.piece; // of the tile of W
-        row_up = g.n + p.column;
-        row_w = !GATED || within < COLUMNS / 2 ? p.column + within : row_up + within - COLUMNS / 2;
-        to_w = (uint32_t)(shape::IN_BYTES + within * ROW_BYTES);
+        row_in = p.token, row_w = p.column, row_up = g.n + p.column;
     }
 
     __device__ __forceinline__ void weights(uint32_t stage, int s, uint32_t done) const
     {
-        if (alone_w) {
-            msgl__tensor_load(stage + to_w, map_w, s * BK, row_w, done);
-            if (both) {
-                msgl__tensor_load(stage + to_w + COLUMNS / 2 * ROW_BYTES, map_w, s * BK, row_up,
-                                  done);
-            }
-        } else {
-            msgl__tensor_load_multicast(stage + to_w, map_w, s * BK, row_w, done, mask_w);
-        }
-    }
-
-    __device__ __forceinline__ void activations(uint32_t stage, int s, uint32_t done) const
-    {
-        if (alone_in) {
-            msgl__tensor_load(stage + to_in, map_in, s * BK, row_in, done);
-        } else {
-            msgl__tensor_load_multicast(stage + to_in, map_in, s * BK, row_in, done, mask_in);
+        const uint32_t to = stage + shape::IN_BYTES;
+        msgl__tensor_load(to, map_w, s * BK, row_w, done);
+        if (GATED) {
+            msgl__tensor_load(to + COLUMNS / 2 * ROW_BYTES, map_w, s * BK, row_up, done);
         }
     }
 
@@ -153,16 +120,6 @@ template <int COLUMNS, bool GATED> struct mid_loader {
         }
     }
 
-    // Weights of later steps to the L2.
-    __device__ __forceinline__ void fetch(int first, int last) const
-    {
-#pragma unroll 1
-        for (int s = first; s < last; s++) {
-            msgl__tensor_fetch(map_w, s * BK, row_w);
-            if (both) msgl__tensor_fetch(map_w, s * BK, row_up);
-        }
-    }
-
     __device__ __forceinline__ void run(const mid_shared &at, int first, int last, int ahead,
                                         int stages) const
     {
@@ -175,7 +132,7 @@ template <int COLUMNS, bool GATED> struct mid_loader {
                 msgl__barrier_expect(done, shape::STAGE_BYTES);
                 weights(stage, s, done);
             }
-            activations(stage, s, done);
+            msgl__tensor_load(stage, map_in, s * BK, row_in, done);
             stage += shape::STAGE_BYTES;
             done += 8;
             if (++slot == stages) {
@@ -278,11 +235,10 @@ static __device__ __forceinline__ void send(const mid_args &g, const mid_place &
     const uint32_t row = PITCH * 4, all = (uint32_t)g.share * row;
     const uint32_t bytes = (uint32_t)msgl__clamp_to(p.rows - to * g.share, g.share) * row;
     const uint32_t slot = (uint32_t)(p.part < to ? p.part : p.part - 1);
-    const uint32_t peer = (uint32_t)(p.base + to);
     if (bytes == 0) return;
-    msgl__cluster_copy(msgl__cluster_address(at.parts + slot * all, peer),
+    msgl__cluster_copy(msgl__cluster_address(at.parts + slot * all, (uint32_t)to),
                        at.stages + (uint32_t)to * all, bytes,
-                       msgl__cluster_address(at.landed, peer));
+                       msgl__cluster_address(at.landed, (uint32_t)to));
 }
 
 // What a thread needs to finish four columns of every STEP-th row: all of it there before the sums
@@ -399,27 +355,13 @@ static __device__ __forceinline__ void multiply(const mid_args &g, const mid_pla
                                                 const mid_shared &at, float (&acc)[COLUMNS / 2])
 {
     typedef mid_shape<COLUMNS> shape;
-    const int lane = threadIdx.x % 32, group = threadIdx.x / GROUP;
-    // Every block that loads for this one learns that it has room: those beside it, then those
-    // above and below.
-    const int peers = g.across + g.down - 1;
-    uint32_t empty = 0;
-    if (lane < peers) {
-        int a = lane, d = p.down;
-        if (lane >= g.across) {
-            a = p.across;
-            d = lane - g.across;
-            d += d >= p.down;
-        }
-        empty = msgl__cluster_address(at.empty, (uint32_t)(p.part + g.splits * (a + g.across * d)));
-    }
     int slot = 0, before = 0;
     uint32_t phase = 0;
 #pragma unroll 1
     for (int s = 0; s < p.num; s++) {
         const uint32_t from = at.stages + (uint32_t)(slot * shape::STAGE_BYTES);
         msgl__barrier_wait(at.full + slot * 8, phase);
-        const uint64_t a = msgl__wgmma_operand(from + (uint32_t)(group * 64 * ROW_BYTES));
+        const uint64_t a = msgl__wgmma_operand(from);
         const uint64_t b = msgl__wgmma_operand(from + shape::IN_BYTES);
         msgl__wgmma_begin();
 #pragma unroll
@@ -429,10 +371,8 @@ static __device__ __forceinline__ void multiply(const mid_args &g, const mid_pla
         msgl__wgmma_commit();
         msgl__wgmma_wait<1>();
         // Nobody waits for room behind the last steps.
-        if (s > 0 && s - 1 + g.stages < p.num && lane < peers) {
-            asm volatile(
-                "mbarrier.arrive.shared::cluster.b64 _, [%0];\n" ::"r"(empty + (uint32_t)before * 8)
-                : "memory");
+        if (s > 0 && s - 1 + g.stages < p.num && threadIdx.x % 32 == 0) {
+            msgl__barrier_arrive_here(at.empty + before * 8);
         }
         before = slot;
         if (++slot == g.stages) {
@@ -463,18 +403,17 @@ __global__ void __launch_bounds__(THREADS, 2)
     at.stages = (at.scales + ROWS * 4 + 1023) & ~1023u;
     const uint32_t ring = (uint32_t)(g.stages * shape::STAGE_BYTES);
     at.parts = at.stages + (ring > shape::SUMS_BYTES ? ring : shape::SUMS_BYTES);
-    if (!g.late) msgl__pdl_trigger();
+    msgl__pdl_trigger();
     if (warp == GROUP / 32) {
         const int ahead = p.num < g.stages ? p.num : g.stages;
         const mid_loader<COLUMNS, GATED> loader(g, p, &map_in, &map_w);
         if (lane == 0) {
             msgl__tensor_prefetch(&map_w);
             msgl__tensor_prefetch(&map_in);
-            const uint32_t arrivals = (uint32_t)(g.across + g.down - 1) * (GROUP / 32);
 #pragma unroll 1
             for (int i = 0; i < g.stages; i++) {
                 msgl__barrier_init(at.full + i * 8, 1);
-                msgl__barrier_init(at.empty + i * 8, arrivals);
+                msgl__barrier_init(at.empty + i * 8, GROUP / 32);
             }
             msgl__barrier_init(at.landed, 1);
             msgl__barrier_init_done();
@@ -483,18 +422,13 @@ __global__ void __launch_bounds__(THREADS, 2)
         }
         __syncwarp();
         msgl__cluster_meet();
-        if (lane == 0) {
-            loader.begin(at, p.first, ahead);
-            if (g.fetch) loader.fetch(p.first + ahead, p.first + p.num);
-        }
+        if (lane == 0) loader.begin(at, p.first, ahead);
         msgl__pdl_wait();
-        if (g.late) msgl__pdl_trigger();
         if (lane == 0) loader.run(at, p.first, p.first + p.num, ahead, g.stages);
         __syncwarp();
     } else if (warp > GROUP / 32) {
         msgl__cluster_meet();
         msgl__pdl_wait();
-        if (g.late) msgl__pdl_trigger();
         if (g.sums != NULL) row_scales(g, p, at.scales);
         asm volatile("bar.arrive 1, %0;\n" ::"n"(GROUP + 32) : "memory");
     } else {
@@ -502,7 +436,6 @@ __global__ void __launch_bounds__(THREADS, 2)
         mid_finisher<COLUMNS> finisher(g, p);
         msgl__cluster_meet(); // the barriers are ready, here and in the other blocks
         msgl__pdl_wait();
-        if (g.late) msgl__pdl_trigger();
         if (END == MSGL_FED_COLLECT) finisher.load(g, p);
         multiply<COLUMNS>(g, p, at, acc);
         if (END == MSGL_FED_COLLECT) {
@@ -523,14 +456,6 @@ __global__ void __launch_bounds__(THREADS, 2)
 #endif
 }
 
-// The blocks of a cluster that are `step` ranks apart, from its first on.
-static uint32_t mask_of(int num, int step)
-{
-    uint32_t mask = 0;
-    for (int i = 0; i < num; i++) mask |= 1u << (i * step);
-    return mask;
-}
-
 template <int COLUMNS, msgl_fed_end END>
 static void launch(msgl_exec *x, mid_args g, const CUtensorMap maps[2], const msgl_mid_plan *plan)
 {
@@ -541,8 +466,6 @@ static void launch(msgl_exec *x, mid_args g, const CUtensorMap maps[2], const ms
     g.steps = steps / g.splits;
     g.longer = steps % g.splits;
     g.share = (rows + g.splits - 1) / g.splits;
-    g.mask_across = mask_of(g.across, g.splits);
-    g.mask_down = mask_of(g.down, g.splits * g.across);
     const int fixed = shape::SMALL_BYTES + (g.splits - 1) * g.share * shape::PITCH * 4;
     const int sums = END == MSGL_FED_COLLECT ? shape::SUMS_BYTES : 0;
     g.stages = (plan->shared - fixed) / shape::STAGE_BYTES;
@@ -552,15 +475,11 @@ static void launch(msgl_exec *x, mid_args g, const CUtensorMap maps[2], const ms
     const int ring = g.stages * shape::STAGE_BYTES;
     int bytes = fixed + (ring > sums ? ring : sums);
     if (bytes < plan->least) bytes = plan->least;
-    const unsigned across = (unsigned)g.across, down = (unsigned)g.down;
-    const unsigned column_tiles = ((unsigned)g.n + OUTPUTS - 1) / OUTPUTS;
-    const unsigned row_tiles = ((unsigned)g.m + ROWS - 1) / ROWS;
     constexpr auto kernel = mid_sm90<COLUMNS, END>;
     MSGL_CUDA_TRY(x, msgl__allow_shared<kernel>((size_t)bytes, true));
-    const dim3 cluster((unsigned)g.splits, across, down);
-    const dim3 grid(cluster.x, (column_tiles + across - 1) / across * across,
-                    (row_tiles + down - 1) / down * down);
-    MSGL_CUDA_TRY(x, msgl__launch_clusters(kernel, cluster, grid, dim3(THREADS), (size_t)bytes,
+    const dim3 grid((unsigned)g.splits, ((unsigned)g.n + OUTPUTS - 1) / OUTPUTS,
+                    ((unsigned)g.m + ROWS - 1) / ROWS);
+    MSGL_CUDA_TRY(x, msgl__launch_clusters(kernel, dim3(grid.x), grid, dim3(THREADS), (size_t)bytes,
                                            msgl__cuda_stream(x), g, maps[0], maps[1]));
 }
 
@@ -580,7 +499,7 @@ static bool launch_columns(msgl_exec *x, const mid_args &g, const CUtensorMap ma
     return true;
 }
 
-// What was fastest at Qwen3-0.6B's shapes; false where another kernel was, or was not tried.
+// What was fastest at Qwen3-0.6B's shapes; false where the outputs are too many for one round.
 //
 // A block has an SM to itself, and the next kernel's block fits beside it: of the kernels of a
 // layer every second one takes more than half of the shared memory. All blocks at once: those of a
@@ -588,9 +507,6 @@ static bool launch_columns(msgl_exec *x, const mid_args &g, const CUtensorMap ma
 static bool make_plan(const msgl_cuda_device *d, const msgl_linear_call *c, msgl_mid_plan *plan)
 {
     enum {
-        LEAST_ROWS = 17,
-        MOST_ROWS = 64,
-        SMALL_WEIGHTS = 16 << 20,
         STEPS = 4, // of k, at least, of a part
         SMALL = 100 << 10,
         HALF = 116 << 10,
@@ -598,11 +514,8 @@ static bool make_plan(const msgl_cuda_device *d, const msgl_linear_call *c, msgl
     };
     static const int GATED[] = {48, 64, 96}, PLAIN[] = {32, 64}, SPLITS[] = {6, 4, 3, 2};
     const msgl_weight *w = c->w;
-    if (c->m < LEAST_ROWS || c->m > MOST_ROWS || (size_t)w->n * w->k * 2 > SMALL_WEIGHTS) {
-        return false;
-    }
     const bool collects = c->accumulate || c->next_norm != NULL;
-    *plan = {64, 1, 1, 1, collects ? LARGE : SMALL, collects ? HALF : 0, false, false};
+    *plan = {64, 1, collects ? LARGE : SMALL, collects ? HALF : 0};
     if (collects) {
         const int tiles = (w->n + 63) / 64, steps = (w->k + BK - 1) / BK;
         for (int splits : SPLITS) {
@@ -621,6 +534,12 @@ static bool make_plan(const msgl_cuda_device *d, const msgl_linear_call *c, msgl
     return false;
 }
 
+bool msgl__cuda_mid_sm90_can(const msgl_exec *x, const msgl_linear_call *c)
+{
+    msgl_mid_plan plan;
+    return msgl__fed_can_do(x, c) && make_plan(msgl__cuda_device(x), c, &plan);
+}
+
 bool msgl__cuda_mid_sm90(msgl_exec *x, const msgl_linear_call *c, const msgl_mid_plan *plan)
 {
     const msgl_weight *w = c->w;
@@ -630,20 +549,16 @@ bool msgl__cuda_mid_sm90(msgl_exec *x, const msgl_linear_call *c, const msgl_mid
     if (plan == NULL) plan = &own;
     const msgl_fed_end end = msgl__fed_end_of(c, plan->splits);
     if ((c->gated && plan->splits > 1) || plan->splits > (w->k + BK - 1) / BK ||
-        plan->splits * plan->across * plan->down > MAX_CLUSTER) {
+        plan->splits > MAX_CLUSTER) {
         return false;
     }
     mid_args g = {};
     const void *in = msgl__fed_args(c, &g);
     g.splits = plan->splits;
-    g.across = plan->across;
-    g.down = plan->down;
-    g.piece = plan->columns / (plan->down > 1 ? plan->down : c->gated ? 2 : 1);
-    g.late = plan->late;
-    g.fetch = plan->fetch;
     CUtensorMap maps[2];
-    if (!msgl__tensor_map(&maps[0], w->dtype, in, c->m, w->k, c->ld_in, ROWS / plan->across) ||
-        !msgl__tensor_map(&maps[1], w->dtype, w->data, w->n, w->k, (size_t)w->k, g.piece)) {
+    if (!msgl__tensor_map(&maps[0], w->dtype, in, c->m, w->k, c->ld_in, ROWS) ||
+        !msgl__tensor_map(&maps[1], w->dtype, w->data, w->n, w->k, (size_t)w->k,
+                          plan->columns / (c->gated ? 2 : 1))) {
         return false;
     }
     const bool done = launch_columns(x, g, maps, end, plan);

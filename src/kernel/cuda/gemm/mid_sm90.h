@@ -11,21 +11,19 @@ extern "C" {
 #include "kernel/calls.h"
 #include "kernel/exec.h"
 
-// How a product is cut up. A block makes 64 rows of `in` times `columns` rows of W over one of
-// `splits` parts of k. A cluster is splits x across x down blocks: `across` of them, beside
-// each other, share the rows of in, `down` of them the rows of W.
+// How a product is cut up: a block makes 64 rows of `in` times `columns` rows of W over one of
+// `splits` parts of k, which are a cluster.
 typedef struct msgl_mid_plan {
     int columns;       // gated 48, 64 or 96, else 32 or 64
-    int splits;        // gated 1
-    int across, down;  // 1, 2 or 4
+    int splits;        // 1 to 8; gated 1
     int shared, least; // most and fewest bytes of shared memory
-    bool late;         // the kernel behind may start when the one in front has ended, not before
-    bool fetch;        // all weights to the L2 ahead
 } msgl_mid_plan;
 
-// All of `c`, at most 256 rows, bf16, as one kernel; false, and nothing queued, where it cannot do
-// the call: with a norm, where the feed is not there. plan NULL: the fastest known, and false also
-// where another kernel is faster.
+// Whether a plan is known for the call: at most 256 rows, bf16, outputs that fill the GPU at most
+// once; with a norm, where the feed is there.
+bool msgl__cuda_mid_sm90_can(const msgl_exec *x, const msgl_linear_call *c);
+// All of `c` as one kernel; false, and nothing queued, where it cannot do the call. plan NULL: the
+// one that is known.
 bool msgl__cuda_mid_sm90(msgl_exec *x, const msgl_linear_call *c, const msgl_mid_plan *plan);
 
 #ifdef __cplusplus

@@ -1,12 +1,11 @@
 // SPDX-License-Identifier: Apache-2.0
 //
-// Products of 8 to 64 rows (up to 256, if a plan asks for it) with weights of a few megabytes, on
-// Hopper: out^T = W in^T, so that the weights' rows fill the 64 of a warpgroup's product and m is
-// its other side. One block makes 64 or 128 rows of W times all m rows of in over one part of k;
-// the blocks of a cluster share the outputs and split k, and send each other the sums of the rows
-// that the other one finishes. What comes before (RMS norm) and behind (bias, silu, residual) is
-// done on the way. At this size the time between kernels counts: the weights are on their way
-// before the kernel in front ends.
+// Products of up to 64 rows with weights of a few megabytes, on Hopper: out^T = W in^T, so that the
+// weights' rows fill the 64 of a warpgroup's product and m is its other side. One block makes 64 or
+// 128 rows of W times all m rows of in over one part of k; the blocks of a cluster share the
+// outputs and split k, and send each other the sums of the rows that the other one finishes. What
+// comes before (RMS norm) and behind (bias, silu, residual) is done on the way. At this size the
+// time between kernels counts: the weights are on their way before the kernel in front ends.
 //
 // RMS norm: the norm's weight goes into `in` in shared memory, before the product; the row's scale
 // needs the whole row and is applied to the sums. docs/internals/gemm.md has the figures.
@@ -24,9 +23,8 @@ enum {
     GROUP = 128, // threads of a warpgroup
     MAX_STAGES = 8,
     MAX_SPLITS = 8,
-    MAX_ROWS = 256, // m
-    TILE_ROWS = 128,
-    PAD = 4, // floats behind a row of sums: keep banks apart; the first is the sum of squares
+    MAX_ROWS = 64, // m
+    PAD = 4,       // floats behind a row of sums: keep banks apart; the first is the sum of squares
 };
 
 typedef struct narrow_args {
@@ -91,11 +89,11 @@ static __device__ __forceinline__ void narrow_begin(const narrow_args &g, const 
 template <typename SHAPE>
 static __device__ __forceinline__ void
 narrow_load(const narrow_args &g, const CUtensorMap *map_in, const CUtensorMap *map_w,
-            const narrow_places &at, int row0, int row1, int first, int last, int ahead, int token)
+            const narrow_places &at, int row0, int row1, int first, int last, int ahead)
 {
     for (int i = 0; i < ahead; i++) {
         msgl__tensor_load(at.stages + (uint32_t)(i * SHAPE::STAGE_BYTES + SHAPE::W_BYTES), map_in,
-                          (first + i) * BK, token, at.full + i * 8);
+                          (first + i) * BK, 0, at.full + i * 8);
     }
     int slot = 0;
     uint32_t phase = 0;
@@ -106,7 +104,7 @@ narrow_load(const narrow_args &g, const CUtensorMap *map_in, const CUtensorMap *
         msgl__barrier_expect(done, SHAPE::STAGE_BYTES);
         msgl__tensor_load(to, map_w, s * BK, row0, done);
         msgl__tensor_load(to + SHAPE::W_BYTES / 2, map_w, s * BK, row1, done);
-        msgl__tensor_load(to + SHAPE::W_BYTES, map_in, s * BK, token, done);
+        msgl__tensor_load(to + SHAPE::W_BYTES, map_in, s * BK, 0, done);
         if (++slot == g.stages) {
             slot = 0;
             phase ^= 1;
@@ -241,9 +239,7 @@ __global__ void __launch_bounds__(GROUPS *GROUP + 32, 1)
     const int tile = (int)blockIdx.x / splits, steps = (g.k + BK - 1) / BK;
     const int first = steps * rank / splits, last = steps * (rank + 1) / splits;
     const int warp = threadIdx.x / 32, lane = threadIdx.x % 32, group = warp / 4;
-    // Rows of this tile of m, and how many of them a block of the cluster finishes.
-    const int token = (int)blockIdx.y * TILE_ROWS, rows = g.m - token < N ? g.m - token : N;
-    const int share = (rows + splits - 1) / splits;
+    const int rows = g.m, share = (rows + splits - 1) / splits;  // that a block finishes
     const uint32_t pitch = (uint32_t)(share * shape::PITCH * 4); // of one part
     narrow_places at;
     at.stages = (msgl__shared_address(unaligned) + 1023) & ~1023u;
@@ -265,7 +261,7 @@ __global__ void __launch_bounds__(GROUPS *GROUP + 32, 1)
         msgl__cluster_meet();
         msgl__pdl_wait();
         if (lane == 0) {
-            narrow_load<shape>(g, &map_in, &map_w, at, row0, row1, first, last, ahead, token);
+            narrow_load<shape>(g, &map_in, &map_w, at, row0, row1, first, last, ahead);
         }
         __syncwarp();
     } else {
@@ -345,7 +341,7 @@ __global__ void __launch_bounds__(GROUPS *GROUP + 32, 1)
             }
         }
         narrow_rows<T, shape, NORM>(g, splits > 1 ? at.parts : at.stages, pitch, splits, at.landed,
-                                    token + rank * share, own, tile);
+                                    rank * share, own, tile);
     }
     msgl__cluster_meet(); // what this block has sent has arrived
 #endif
@@ -359,7 +355,7 @@ static void launch(msgl_exec *x, narrow_args g, const CUtensorMap maps[2], int s
     const int columns = g.gated ? shape::ROWS / 2 : shape::ROWS;
     const int tiles = (g.n + columns - 1) / columns, steps = (g.k + BK - 1) / BK;
     const int needed = (steps + splits - 1) / splits;
-    const int rows = g.m < N ? g.m : N, share = (rows + splits - 1) / splits;
+    const int share = (g.m + splits - 1) / splits;
     const int fixed =
         shape::SMALL_BYTES + 16 + (splits > 1 ? splits * share * shape::PITCH * 4 : 0);
     const int room = (SHARE - fixed) / shape::STAGE_BYTES;
@@ -372,7 +368,7 @@ static void launch(msgl_exec *x, narrow_args g, const CUtensorMap maps[2], int s
     bytes += fixed;
     constexpr auto kernel = narrow_sm90<T, GROUPS, N, NORM>;
     MSGL_CUDA_TRY(x, msgl__allow_shared<kernel>((size_t)bytes));
-    const dim3 grid((unsigned)(tiles * splits), (unsigned)((g.m + TILE_ROWS - 1) / TILE_ROWS));
+    const dim3 grid((unsigned)(tiles * splits));
     MSGL_CUDA_TRY(x,
                   msgl__launch_clusters(kernel, dim3((unsigned)splits), grid, dim3(shape::THREADS),
                                         (size_t)bytes, msgl__cuda_stream(x), g, maps[0], maps[1]));
@@ -383,50 +379,46 @@ static void launch_rows(msgl_exec *x, const narrow_args &g, const CUtensorMap ma
 {
     if (g.m <= 32) {
         launch<T, GROUPS, 32, NORM>(x, g, maps, splits);
-    } else if (g.m <= 64) {
-        launch<T, GROUPS, 64, NORM>(x, g, maps, splits);
     } else {
-        launch<T, GROUPS, TILE_ROWS, NORM>(x, g, maps, splits);
+        launch<T, GROUPS, MAX_ROWS, NORM>(x, g, maps, splits);
     }
 }
 
-// What was fastest, of all plans, at Qwen3-0.6B's shapes; false where another kernel was.
-static bool make_plan(const msgl_cuda_device *d, const msgl_linear_call *c, msgl_narrow_plan *plan)
+// What was fastest, of all plans, at Qwen3-0.6B's shapes.
+static msgl_narrow_plan make_plan(const msgl_cuda_device *d, const msgl_linear_call *c)
 {
-    enum { SMALL_WEIGHTS = 24 << 20 };
     const int steps = (c->w->k + BK - 1) / BK, tiles = (c->w->n + 63) / 64;
-    if ((size_t)c->w->n * c->w->k * 2 > SMALL_WEIGHTS) return false;
+    msgl_narrow_plan plan = {1, 4};
     if (c->norm != NULL) { // every block norms its part of in
-        if (c->m < 9 || c->m > 32) return false;
-        plan->groups = c->m > 16 && 4 * tiles <= 2 * d->sm_count ? 1 : 2;
-        plan->splits = 4;
+        if (c->m <= 16 || 4 * tiles > 2 * d->sm_count) plan.groups = 2;
     } else {
-        if (c->m < 8 || c->m > 64) return false;
-        plan->groups = 1;
-        plan->splits = d->sm_count / tiles;
-        if (c->m <= 32 && plan->splits > steps / 6) plan->splits = steps / 6;
+        plan.splits = d->sm_count / tiles;
+        if (c->m <= 32 && plan.splits > steps / 6) plan.splits = steps / 6;
     }
-    if (plan->splits > MAX_SPLITS) plan->splits = MAX_SPLITS;
-    if (plan->splits > steps) plan->splits = steps;
-    if (plan->splits < 1) plan->splits = 1;
-    return true;
+    if (plan.splits > MAX_SPLITS) plan.splits = MAX_SPLITS;
+    if (plan.splits > steps) plan.splits = steps;
+    if (plan.splits < 1) plan.splits = 1;
+    return plan;
+}
+
+bool msgl__cuda_narrow_sm90_can(const msgl_exec *x, const msgl_linear_call *c)
+{
+    const msgl_weight *w = c->w;
+    const uintptr_t bits =
+        (uintptr_t)c->in | (uintptr_t)c->out | (uintptr_t)w->data | (uintptr_t)c->norm;
+    // in * weight would leave f16's range where the normalised value does not.
+    return x->device->capability == 90 && w->dtype != MSGL_F32 && c->m >= 1 && c->m <= MAX_ROWS &&
+           bits % 16 == 0 && w->k % 8 == 0 && w->n % (c->gated ? 16 : 8) == 0 &&
+           c->ld_in % 8 == 0 && c->ld_out % 8 == 0 && (c->norm == NULL || w->dtype == MSGL_BF16);
 }
 
 bool msgl__cuda_narrow_sm90(msgl_exec *x, const msgl_linear_call *c, const msgl_narrow_plan *plan)
 {
     const msgl_weight *w = c->w;
-    const uintptr_t bits =
-        (uintptr_t)c->in | (uintptr_t)c->out | (uintptr_t)w->data | (uintptr_t)c->norm;
-    if (x->device->capability != 90 || w->dtype == MSGL_F32 || c->m < 1 || c->m > MAX_ROWS ||
-        bits % 16 != 0 || w->k % 8 != 0 || w->n % (c->gated ? 16 : 8) != 0 || c->ld_in % 8 != 0 ||
-        c->ld_out % 8 != 0) {
-        return false;
-    }
-    // in * weight would leave f16's range where the normalised value does not.
-    if (c->norm != NULL && w->dtype == MSGL_F16) return false;
-    msgl_narrow_plan own;
-    if (plan == NULL && !make_plan(msgl__cuda_device(x), c, &own)) return false;
+    if (!msgl__cuda_narrow_sm90_can(x, c)) return false;
+    const msgl_narrow_plan own = make_plan(msgl__cuda_device(x), c);
     if (plan == NULL) plan = &own;
+    if (plan->groups == 2 && c->norm == NULL) return false;
     narrow_args g = {};
     g.m = c->m;
     g.n = c->gated ? w->n / 2 : w->n;
@@ -439,7 +431,7 @@ bool msgl__cuda_narrow_sm90(msgl_exec *x, const msgl_linear_call *c, const msgl_
     g.f32_out = c->f32_out;
     g.out = c->out;
     g.ld_out = c->ld_out;
-    const int box = c->m <= 32 ? 32 : c->m <= 64 ? 64 : TILE_ROWS;
+    const int box = c->m <= 32 ? 32 : MAX_ROWS;
     CUtensorMap maps[2];
     if (!msgl__tensor_map(&maps[0], w->dtype, c->in, c->m, w->k, c->ld_in, box) ||
         !msgl__tensor_map(&maps[1], w->dtype, w->data, w->n, w->k, (size_t)w->k,
@@ -448,14 +440,13 @@ bool msgl__cuda_narrow_sm90(msgl_exec *x, const msgl_linear_call *c, const msgl_
     }
     const int splits = plan->splits;
     if (w->dtype == MSGL_F16) {
-        plan->groups == 1 ? launch_rows<__half, 1, false>(x, g, maps, splits)
-                          : launch_rows<__half, 2, false>(x, g, maps, splits);
-    } else if (c->norm != NULL) {
-        plan->groups == 1 ? launch_rows<__nv_bfloat16, 1, true>(x, g, maps, splits)
-                          : launch_rows<__nv_bfloat16, 2, true>(x, g, maps, splits);
+        launch_rows<__half, 1, false>(x, g, maps, splits);
+    } else if (c->norm == NULL) {
+        launch_rows<__nv_bfloat16, 1, false>(x, g, maps, splits);
+    } else if (plan->groups == 1) {
+        launch_rows<__nv_bfloat16, 1, true>(x, g, maps, splits);
     } else {
-        plan->groups == 1 ? launch_rows<__nv_bfloat16, 1, false>(x, g, maps, splits)
-                          : launch_rows<__nv_bfloat16, 2, false>(x, g, maps, splits);
+        launch_rows<__nv_bfloat16, 2, true>(x, g, maps, splits);
     }
     return true;
 }

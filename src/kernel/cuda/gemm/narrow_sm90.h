@@ -13,12 +13,13 @@ extern "C" {
 
 // How a product is cut up: 64 x groups rows of W per block, k into `splits` parts.
 typedef struct msgl_narrow_plan {
-    int groups; // 1 or 2
+    int groups; // 1; with a norm 1 or 2
     int splits; // 1 to 8
 } msgl_narrow_plan;
 
-// All of `c`, at most 256 rows, as one kernel; false, and nothing queued, where it cannot do the
-// call. plan NULL: the fastest known, and false also where another kernel is faster.
+bool msgl__cuda_narrow_sm90_can(const msgl_exec *x, const msgl_linear_call *c);
+// All of `c`, at most 64 rows, as one kernel; false, and nothing queued, where it cannot do the
+// call. plan NULL: the one that is known.
 bool msgl__cuda_narrow_sm90(msgl_exec *x, const msgl_linear_call *c, const msgl_narrow_plan *plan);
 
 #ifdef __cplusplus

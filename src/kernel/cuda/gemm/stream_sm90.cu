@@ -409,7 +409,7 @@ static void launch_columns(msgl_exec *x, const stream_args &g, const CUtensorMap
     }
 }
 
-static bool takes(const msgl_exec *x, const msgl_linear_call *c)
+bool msgl__cuda_stream_sm90_can(const msgl_exec *x, const msgl_linear_call *c)
 {
     const msgl_weight *w = c->w;
     const uintptr_t bits = (uintptr_t)c->in | (uintptr_t)c->out | (uintptr_t)w->data;
@@ -428,14 +428,11 @@ static bool map_out(CUtensorMap *map, const msgl_linear_call *c, int columns)
                                    CU_TENSOR_MAP_SWIZZLE_64B);
 }
 
-bool msgl__cuda_stream_sm90(msgl_exec *x, const msgl_linear_call *c, bool always)
+bool msgl__cuda_stream_sm90(msgl_exec *x, const msgl_linear_call *c)
 {
-    // Where it was faster than the library and a kernel for silu: long parts make up for what it
-    // costs to finish tiles that were cut.
-    enum { LEAST_ROWS = 65, MOST_ROWS = 192, LEAST_STEPS = 128 };
     const msgl_cuda_device *d = msgl__cuda_device(x);
     const msgl_weight *w = c->w;
-    if (!takes(x, c)) return false;
+    if (!msgl__cuda_stream_sm90_can(x, c)) return false;
     const int columns = c->m <= 128 ? 128 : c->m <= 160 ? 160 : c->m <= 192 ? 192 : 256;
     const int per_tile = CLUSTER * ROWS, tiles = (w->n + per_tile - 1) / per_tile;
     stream_args g = {};
@@ -446,8 +443,6 @@ bool msgl__cuda_stream_sm90(msgl_exec *x, const msgl_linear_call *c, bool always
     if (line > INT32_MAX) return false;
     g.per_part = (int32_t)(line / parts);
     g.longer = (int32_t)(line % parts);
-    if (!always && (c->m < LEAST_ROWS || c->m > MOST_ROWS || g.per_part < LEAST_STEPS))
-        return false;
     g.sums = (float *)d->blas->workspace;
     g.flags = d->blas->flags;
     const size_t blocks = (size_t)parts * CLUSTER;

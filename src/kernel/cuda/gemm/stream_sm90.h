@@ -11,10 +11,11 @@ extern "C" {
 #include "kernel/calls.h"
 #include "kernel/exec.h"
 
-// A gated product of up to 256 rows with large weights, one kernel. No norm, no bias. False, and
-// nothing queued, where it cannot do the call or, unless `always`, is not the fastest way. Takes
-// the device's workspace of products, as the library does.
-bool msgl__cuda_stream_sm90(msgl_exec *x, const msgl_linear_call *c, bool always);
+// A gated product of up to 256 rows with large weights, one kernel. No norm, no bias.
+bool msgl__cuda_stream_sm90_can(const msgl_exec *x, const msgl_linear_call *c);
+// False, and nothing queued, where it cannot do the call. Takes the device's workspace of products,
+// as the library does.
+bool msgl__cuda_stream_sm90(msgl_exec *x, const msgl_linear_call *c);
 
 #ifdef __cplusplus
 }

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 //
-// Products of 65 to 256 rows with weights of a few megabytes, on Hopper: out^T = W in^T. The rows
+// Products of up to 256 rows with weights of a few megabytes, on Hopper: out^T = W in^T. The rows
 // of W are the 64 rows of a warpgroup's product, and half of the rows of `in`, or all, its columns:
 // the wider a product, the less of the shared memory's bandwidth goes into reading W, and at these
 // sizes that bandwidth, which what arrives from the L2 needs too, is the limit.
@@ -566,7 +566,8 @@ static bool launch_shape(msgl_exec *x, const tall_args &g, const CUtensorMap map
     }
 }
 
-// What was fastest at Qwen3-0.6B's shapes; false where another kernel was, or was not tried.
+// What was fastest at Qwen3-0.6B's shapes; false where the outputs are too many for one round, or
+// the sums too short to be split though the outputs are few.
 //
 // All blocks at once: of clusters of three 43 fit. A kernel that adds to its output takes more than
 // half of the shared memory, so that it stands beside its neighbours but not twice on one
@@ -574,8 +575,7 @@ static bool launch_shape(msgl_exec *x, const tall_args &g, const CUtensorMap map
 static bool make_plan(const msgl_cuda_device *d, const msgl_linear_call *c, msgl_tall_plan *plan)
 {
     enum {
-        LEAST_ROWS = 65,
-        SMALL_WEIGHTS = 16 << 20,
+        MIN_COLUMNS = 48,
         STEPS = 4, // of k, at least, of a part
         SMALL = 100 << 10,
         HALF = 116 << 10,
@@ -585,14 +585,13 @@ static bool make_plan(const msgl_cuda_device *d, const msgl_linear_call *c, msgl
     static const int SPLITS[] = {6, 4, 3, 2};
     const msgl_weight *w = c->w;
     const int tiles = (w->n + ROWS - 1) / ROWS, steps = (w->k + BK - 1) / BK;
-    if (c->m < LEAST_ROWS || (size_t)w->n * w->k * 2 > SMALL_WEIGHTS || tiles > d->sm_count) {
-        return false;
-    }
+    if (tiles > d->sm_count) return false;
     const bool collects = c->accumulate || c->next_norm != NULL;
     // Rows of in by two tiles, unless these are too many for one round and one is enough.
-    const int passes = collects || 2 * tiles <= d->sm_count || c->m > MAX_COLUMNS ? 2 : 1;
-    const int blocks = tiles * passes;
-    plan->columns = ((c->m + passes - 1) / passes + 15) / 16 * 16;
+    const bool halves = collects || 2 * tiles <= d->sm_count || c->m > MAX_COLUMNS;
+    const int columns = (halves ? (c->m + 1) / 2 + 15 : c->m + 15) / 16 * 16;
+    plan->columns = columns < MIN_COLUMNS ? MIN_COLUMNS : columns;
+    const int blocks = tiles * ((c->m + plan->columns - 1) / plan->columns);
     plan->splits = 1;
     plan->shared = collects ? LARGE : blocks <= d->sm_count ? ALL : SMALL;
     plan->least = collects ? HALF : 0;
@@ -604,6 +603,12 @@ static bool make_plan(const msgl_cuda_device *d, const msgl_linear_call *c, msgl
         }
     }
     return plan->splits > 1;
+}
+
+bool msgl__cuda_tall_sm90_can(const msgl_exec *x, const msgl_linear_call *c)
+{
+    msgl_tall_plan plan;
+    return msgl__fed_can_do(x, c) && make_plan(msgl__cuda_device(x), c, &plan);
 }
 
 bool msgl__cuda_tall_sm90(msgl_exec *x, const msgl_linear_call *c, const msgl_tall_plan *plan)

@@ -19,9 +19,11 @@ typedef struct msgl_tall_plan {
     int shared, least; // most and fewest bytes of shared memory
 } msgl_tall_plan;
 
-// All of `c`, at most 256 rows, bf16, as one kernel; false, and nothing queued, where it cannot do
-// the call: with a norm, where the feed is not there. plan NULL: the fastest known, and false also
-// where another kernel is faster.
+// Whether a plan is known for the call: at most 256 rows, bf16, outputs that fill the GPU at most
+// once or by split sums; with a norm, where the feed is there.
+bool msgl__cuda_tall_sm90_can(const msgl_exec *x, const msgl_linear_call *c);
+// All of `c` as one kernel; false, and nothing queued, where it cannot do the call. plan NULL: the
+// one that is known.
 bool msgl__cuda_tall_sm90(msgl_exec *x, const msgl_linear_call *c, const msgl_tall_plan *plan);
 
 #ifdef __cplusplus

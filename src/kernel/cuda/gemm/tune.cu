@@ -1,29 +1,36 @@
 // SPDX-License-Identifier: Apache-2.0
 //
-// Which of the library's proposals is fastest. A decode step reads every weight of the model
-// between two uses of one, so that a product must be timed with its weights outside the L2: before
-// each run something else is read through it.
+// Which kernel of the table does a call fastest, and which of its algorithms the library's product.
+// A step reads every weight of the model between two uses of one, so that a product must be timed
+// with its weights outside the L2: before each run something else is read through it. Kernels are
+// timed as a step runs them: in a captured graph, several calls one behind the other, each with
+// another layer's weights, so that early launches count; the call with all that belongs to it, and
+// where it can leave half of a norm for the product behind, that one too, as it is chosen.
 #include <math.h>
 #include <string.h>
 
 #include <cuda_bf16.h>
 #include <cuda_fp16.h>
 
+#include "kernel/cuda/gemm/fed.cuh"
 #include "kernel/cuda/gemm/gemm.h"
-#include "kernel/cuda/gemm/lt.cuh"
-#include "kernel/cuda/gemm/wide_sm90.h"
+#include "kernel/cuda/gemm/table.cuh"
 
 enum {
     CANDIDATES = 12,
     LONG_CANDIDATES = 5,
-    ALL_RUNS = 2,  // of every candidate
     MORE_RUNS = 4, // of those near the best
     WARM_RUNS = 1200,
+    MAX_CALLS = 8,     // of a graph
+    FEED_COLUMNS = 64, // of a part of a feed's sums, as mid_sm90 and tall_sm90 leave them
 };
 
+static_assert(MSGL_PRODUCT_KERNELS <= (int)CANDIDATES, "a run has room for all kernels");
+
 static const float LONG_US = 400.0f; // longer runs are not repeated more: there is little noise
+static const float DROP = 1.5f;      // of the best time: no second run
 static const float NEAR = 1.15f;     // of the best time
-// The library's first proposal stays unless another one is this much faster.
+// Who is taken without a measurement stays unless another one is this much faster.
 static const float CLEARLY = 0.97f;
 
 // Values in [-1, 1): products of zeros run faster than real ones.
@@ -36,6 +43,12 @@ template <typename T> __global__ void fill_noise(T *out, size_t n)
         h ^= h >> 13;
         out[i] = T((float)(int32_t)h * 0x1p-31f);
     }
+}
+
+__global__ void count_up(int32_t *out, int32_t n)
+{
+    const int32_t i = blockIdx.x * blockDim.x + threadIdx.x;
+    if (i < n) out[i] = i;
 }
 
 __global__ void read_through(const uint4 *p, size_t n, uint32_t *sink)
@@ -51,40 +64,53 @@ __global__ void read_through(const uint4 *p, size_t n, uint32_t *sink)
 
 typedef struct tuner {
     msgl_exec *x;
+    msgl_arena *memory;
+    const msgl_tune_product *p;
     const uint4 *other; // read to push the weights out of the L2
     size_t other_bytes;
     uint32_t *sink;
-    cudaEvent_t events[2 * CANDIDATES];
-    cublasLtMatmulHeuristicResult_t proposed[CANDIDATES];
-    float us[CANDIDATES]; // best run so far; 0: failed
-    int num;
+    cudaEvent_t events[2 * CANDIDATES]; // NULL until something is measured
 } tuner;
 
-static bool open_tuner(tuner *t, msgl_exec *x)
+static tuner tuner_of(msgl_exec *x, msgl_arena *memory, const msgl_tune_product *p)
 {
     const msgl_cuda_device *d = msgl__cuda_device(x);
     const msgl_arena *scratch = x->scratch;
-    memset(t, 0, sizeof *t);
-    t->x = x;
-    t->sink = (uint32_t *)d->blas->workspace;
-    t->other = (const uint4 *)d->blas->workspace;
-    t->other_bytes = d->blas->workspace_bytes;
-    if (scratch->size > t->other_bytes) {
-        t->other = (const uint4 *)scratch->base;
-        t->other_bytes = scratch->size < 2 * d->l2_bytes ? scratch->size : 2 * d->l2_bytes;
+    tuner t = {x, memory, p};
+    t.sink = (uint32_t *)d->blas->workspace;
+    t.other = (const uint4 *)d->blas->workspace;
+    t.other_bytes = d->blas->workspace_bytes;
+    if (scratch->size > t.other_bytes) {
+        t.other = (const uint4 *)scratch->base;
+        t.other_bytes = scratch->size < 2 * d->l2_bytes ? scratch->size : 2 * d->l2_bytes;
     }
-    for (int i = 0; i < 2 * CANDIDATES; i++) {
-        MSGL_CUDA_TRY(x, cudaEventCreate(&t->events[i]));
-    }
-    return x->status == 0;
+    return t;
 }
 
-static void close_tuner(tuner *t)
+static void open_events(tuner *t)
+{
+    for (int i = 0; i < 2 * CANDIDATES && t->events[i] == NULL; i++) {
+        MSGL_CUDA_TRY(t->x, cudaEventCreate(&t->events[i]));
+    }
+}
+
+static void close_events(tuner *t)
 {
     for (int i = 0; i < 2 * CANDIDATES; i++) {
         if (t->events[i] != NULL) (void)cudaEventDestroy(t->events[i]);
     }
 }
+
+// --- a contest ---------------------------------------------------------------------------------
+
+typedef struct contest {
+    int num;
+    bool in[CANDIDATES];
+    float us[CANDIDATES]; // best run so far; 0: failed
+    // What the kernel in front has just made, in the L2 where a step finds it.
+    const void *warm[2];
+    size_t warm_bytes;
+} contest;
 
 static void read_all(const tuner *t, const void *p, size_t bytes)
 {
@@ -93,125 +119,391 @@ static void read_all(const tuner *t, const void *p, size_t bytes)
                                                          t->sink);
 }
 
-// As a step finds it: the weights in memory, what the kernel in front has just made in the L2.
-static void prepare(const tuner *t, const msgl_gemm_product *p)
+static void prepare(const tuner *t, const contest *c)
 {
-    const msgl_dtype type = p->w->dtype;
-    const size_t in = (size_t)p->m * p->ld_in * msgl__dtype_size(type);
     read_all(t, t->other, t->other_bytes);
-    if (in < msgl__cuda_device(t->x)->l2_bytes / 4) read_all(t, p->in, in);
+    for (const void *p : c->warm) {
+        if (p != NULL && c->warm_bytes < msgl__cuda_device(t->x)->l2_bytes / 4) {
+            read_all(t, p, c->warm_bytes);
+        }
+    }
 }
 
 // Runs every candidate that is not slower than limit once, and keeps its best time.
-static void run_candidates(tuner *t, const msgl_gemm_product *p, msgl_gemm_desc *desc, float limit)
+template <typename RUN> static void run_round(tuner *t, contest *c, float limit, RUN run)
 {
     const msgl_cuda_device *d = msgl__cuda_device(t->x);
     bool ran[CANDIDATES] = {false};
-    for (int i = 0; i < t->num; i++) {
-        if (t->us[i] > limit) continue;
-        prepare(t, p);
+    for (int i = 0; i < c->num; i++) {
+        if (!c->in[i] || c->us[i] > limit) continue;
+        prepare(t, c);
         MSGL_CUDA_TRY(t->x, cudaEventRecord(t->events[2 * i], d->stream));
-        ran[i] = msgl__cuda_gemm_launch(d, p, desc, &t->proposed[i].algo) == CUBLAS_STATUS_SUCCESS;
+        ran[i] = run(i);
         MSGL_CUDA_TRY(t->x, cudaEventRecord(t->events[2 * i + 1], d->stream));
     }
     MSGL_CUDA_TRY(t->x, cudaStreamSynchronize(d->stream));
-    for (int i = 0; i < t->num; i++) {
+    for (int i = 0; i < c->num; i++) {
         float ms = 0;
         if (!ran[i]) continue;
         MSGL_CUDA_TRY(t->x, cudaEventElapsedTime(&ms, t->events[2 * i], t->events[2 * i + 1]));
-        if (t->us[i] == 0 || 1000 * ms < t->us[i]) t->us[i] = 1000 * ms;
+        if (c->us[i] == 0 || 1000 * ms < c->us[i]) c->us[i] = 1000 * ms;
     }
 }
 
-static int best_of(const tuner *t)
+static int best_of(const contest *c)
 {
     int best = -1;
-    for (int i = 0; i < t->num; i++) {
-        if (t->us[i] > 0 && (best < 0 || t->us[i] < t->us[best])) best = i;
+    for (int i = 0; i < c->num; i++) {
+        if (c->us[i] > 0 && (best < 0 || c->us[i] < c->us[best])) best = i;
     }
     return best;
 }
 
-static bool measure(tuner *t, const msgl_gemm_product *p, msgl_gemm_choice *c)
+// The winner, `first` unless another one is clearly faster; -1: none ran. run(i) queues one run.
+template <typename RUN> static int hold(tuner *t, contest *c, int first, RUN run)
+{
+    msgl_cuda_device *d = msgl__cuda_device(t->x);
+    open_events(t);
+    // The clocks rise with the first work after a pause.
+    for (int i = 0; i < WARM_RUNS && !d->blas->warm; i++) prepare(t, c);
+    d->blas->warm = true;
+    run_round(t, c, INFINITY, run); // loads the kernels, which these times contain
+    memset(c->us, 0, sizeof c->us);
+    run_round(t, c, INFINITY, run);
+    int best = best_of(c);
+    for (int i = 0; i <= MORE_RUNS && best >= 0; i++) {
+        if (i > 0 && c->us[best] >= LONG_US) break;
+        run_round(t, c, (i == 0 ? DROP : NEAR) * c->us[best], run);
+        best = best_of(c);
+    }
+    if (best < 0 || t->x->status != 0) return -1;
+    return c->us[first] > 0 && c->us[best] > CLEARLY * c->us[first] ? first : best;
+}
+
+// --- activations -------------------------------------------------------------------------------
+
+// What a product's calls are measured with.
+typedef enum tune_state { PLAIN, FED, ROPE, FED_ROPE, STATES } tune_state;
+
+typedef struct buffers { // all NULL: for keys, which look at the alignment only
+    void *in, *out, *scaled, *behind, *cos_sin, *k_pool, *v_pool; // behind: its output
+    float *sums;
+    int32_t *slots;
+} buffers;
+
+typedef struct tuned_calls {
+    int num;
+    msgl_linear_call call[MAX_CALLS];
+    msgl_norm_feed feed[MAX_CALLS];
+    bool pairs; // with the calls behind them
+    msgl_linear_call behind[MAX_CALLS];
+    msgl_rope_call rope_call;
+    const msgl_rope_call *rope; // NULL or &rope_call
+} tuned_calls;
+
+static size_t columns_of(const msgl_linear_call *c)
+{
+    return (size_t)(c->gated ? c->w->n / 2 : c->w->n);
+}
+
+// The call with activations and a feed, which is there or not.
+static msgl_linear_call call_of(const msgl_linear_call *shape, int32_t m, const void *in, void *out,
+                                msgl_norm_feed *feed)
+{
+    msgl_linear_call c = *shape;
+    c.m = m;
+    c.in = in;
+    c.ld_in = (size_t)c.w->k;
+    c.out = out;
+    c.ld_out = columns_of(&c);
+    c.feed = feed;
+    return c;
+}
+
+// Whether some kernel can do the call with the feed of its norm.
+static bool takes_feed(const tuner *t, const msgl_linear_call *shape, int32_t m)
+{
+    if (shape->norm == NULL || m > MSGL_FED_ROWS) return false;
+    msgl_norm_feed feed = {NULL, NULL, 1, NULL, shape->norm, m};
+    const msgl_linear_call c = call_of(shape, m, NULL, NULL, &feed);
+    for (int i = 0; i < MSGL_PRODUCT_KERNELS; i++) {
+        const msgl_product_kernel *k = &msgl__cuda_product_kernels[i];
+        if (k->fed && k->can(t->x, &c, NULL)) return true;
+    }
+    return false;
+}
+
+// Calls of m rows; false where there are none of this state. Without a kernel that takes the feed
+// the choice is that of calls without it.
+static bool set_calls(const tuner *t, int32_t m, tune_state state, const buffers *b, tuned_calls *s)
+{
+    const msgl_tune_product *p = t->p, *behind = p->behind;
+    const bool fed = state == FED || state == FED_ROPE, rope = state >= ROPE;
+    memset(s, 0, sizeof *s);
+    if ((fed && !takes_feed(t, p->calls, m)) || (rope && p->rope == NULL)) return false;
+    s->num = p->num_calls < MAX_CALLS ? p->num_calls : MAX_CALLS;
+    s->pairs = p->calls->next_norm != NULL && behind != NULL && takes_feed(t, behind->calls, m);
+    for (int i = 0; i < s->num; i++) {
+        msgl_linear_call *c = &s->call[i];
+        msgl_norm_feed *feed = &s->feed[i];
+        *c = call_of(&p->calls[i], m, b->in, b->out, NULL);
+        *feed = {b->scaled, b->sums, fed ? c->w->k / FEED_COLUMNS : 0, c->in, c->norm, m};
+        if (m > MSGL_FED_ROWS) c->next_norm = NULL; // a step of so many rows has no feed
+        if (fed || c->next_norm != NULL) c->feed = feed;
+        if (!s->pairs) continue;
+        s->behind[i] = call_of(&behind->calls[i % behind->num_calls], m, b->out, b->behind, feed);
+        s->behind[i].norm = c->next_norm;
+    }
+    if (rope) {
+        s->rope_call = *p->rope;
+        s->rope_call.qkv = b->out;
+        s->rope_call.ld = columns_of(p->calls);
+        s->rope_call.tokens = m;
+        s->rope_call.cos_sin = (const float *)b->cos_sin;
+        s->rope_call.k_pool = b->k_pool;
+        s->rope_call.v_pool = b->v_pool;
+        s->rope_call.slots = b->slots;
+        s->rope = &s->rope_call;
+    }
+    return true;
+}
+
+static void fill(const tuner *t, msgl_dtype type, void *p, size_t n)
 {
     const msgl_cuda_device *d = msgl__cuda_device(t->x);
-    const msgl_gemm_key key = msgl__cuda_gemm_key(d, p);
-    const bool large = (double)p->m * p->w->n * p->w->k > 1e11;
-    msgl_gemm_desc desc;
-    if (msgl__cuda_gemm_describe(p, &desc) != CUBLAS_STATUS_SUCCESS) return false;
-    t->num =
-        msgl__cuda_gemm_propose(d, &key, &desc, large ? LONG_CANDIDATES : CANDIDATES, t->proposed);
-    // The clocks rise with the first work after a pause.
-    for (int i = 0; i < WARM_RUNS && !d->blas->warm; i++) prepare(t, p);
-    d->blas->warm = true;
-    memset(t->us, 0, sizeof t->us);
-    run_candidates(t, p, &desc, 0); // loads the kernels, which these times contain
-    memset(t->us, 0, sizeof t->us);
-    for (int run = 0; run < ALL_RUNS; run++) run_candidates(t, p, &desc, INFINITY);
-    int best = best_of(t);
-    for (int run = 0; run < MORE_RUNS && best >= 0 && t->us[best] < LONG_US; run++) {
-        run_candidates(t, p, &desc, NEAR * t->us[best]);
-        best = best_of(t);
+    const int blocks = 4 * d->sm_count;
+    if (type == MSGL_F32) fill_noise<<<blocks, 512, 0, d->stream>>>((float *)p, n);
+    if (type == MSGL_F16) fill_noise<<<blocks, 512, 0, d->stream>>>((__half *)p, n);
+    if (type == MSGL_BF16) fill_noise<<<blocks, 512, 0, d->stream>>>((__nv_bfloat16 *)p, n);
+    MSGL_CUDA_LAUNCHED(t->x);
+}
+
+// Room for m rows, inputs filled; false where it does not fit.
+static bool place(const tuner *t, int32_t m, buffers *b)
+{
+    const msgl_linear_call *c = t->p->calls;
+    const msgl_rope_call *r = t->p->rope;
+    const cudaStream_t stream = msgl__cuda_stream(t->x);
+    const size_t rows = (size_t)m, element = msgl__dtype_size(t->x->act), k = (size_t)c->w->k;
+    const size_t out = rows * columns_of(c) * (c->f32_out ? sizeof(float) : element);
+    // The feed is of the input, or of what is added to.
+    const size_t fed = m > MSGL_FED_ROWS ? 0 : c->norm != NULL ? k : columns_of(c);
+    const size_t sums = (fed / MSGL_FEED_COLUMNS + 1) * rows * sizeof(float);
+    msgl__arena_reset(t->memory);
+    b->in = msgl__arena_alloc(t->memory, rows * k * element);
+    b->out = msgl__arena_alloc(t->memory, out);
+    b->scaled = msgl__arena_alloc(t->memory, rows * fed * element);
+    b->sums = (float *)msgl__arena_alloc(t->memory, sums);
+    if (b->in == NULL || b->out == NULL || b->scaled == NULL || b->sums == NULL) return false;
+    fill(t, t->x->act, b->in, rows * k);
+    fill(t, t->x->act, b->scaled, rows * fed);
+    MSGL_CUDA_TRY(t->x, cudaMemsetAsync(b->out, 0, out, stream));
+    MSGL_CUDA_TRY(t->x, cudaMemsetAsync(b->sums, 0, sums, stream));
+    if (t->p->behind != NULL && m <= MSGL_FED_ROWS) {
+        const size_t columns = columns_of(t->p->behind->calls);
+        b->behind = msgl__arena_alloc(t->memory, rows * columns * element);
+        if (b->behind == NULL) return false;
     }
-    if (best < 0 || t->x->status != 0) return false;
-    if (t->us[0] > 0 && t->us[best] > CLEARLY * t->us[0]) best = 0;
-    if (c->source == MSGL_GEMM_NONE) d->blas->count++;
-    c->key = key;
-    c->algo = t->proposed[best].algo;
-    c->us = t->us[best];
-    c->source = MSGL_GEMM_MEASURED;
+    if (r == NULL) return true;
+    const size_t angles = rows * (size_t)r->half * 2;
+    const size_t kv = rows * (size_t)r->num_kv_heads * (size_t)r->head_dim;
+    b->cos_sin = msgl__arena_alloc(t->memory, angles * sizeof(float));
+    b->slots = (int32_t *)msgl__arena_alloc(t->memory, rows * sizeof(int32_t));
+    b->k_pool = msgl__arena_alloc(t->memory, kv * msgl__dtype_size(r->kv_dtype));
+    b->v_pool = msgl__arena_alloc(t->memory, kv * msgl__dtype_size(r->kv_dtype));
+    if (b->cos_sin == NULL || b->slots == NULL || b->k_pool == NULL || b->v_pool == NULL) {
+        return false;
+    }
+    fill(t, MSGL_F32, b->cos_sin, angles);
+    count_up<<<((unsigned)m + 255) / 256, 256, 0, stream>>>(b->slots, m);
+    MSGL_CUDA_LAUNCHED(t->x);
+    // Kernels may read a step's inputs, as these are, before they wait for those in front.
+    MSGL_CUDA_TRY(t->x, cudaStreamSynchronize(stream));
     return true;
 }
 
-// An input of m rows and an output in scratch; false where they do not fit.
-static bool place(msgl_exec *x, const msgl_linear_call *shape, int32_t m, msgl_gemm_product *p)
+// --- the library's algorithms ------------------------------------------------------------------
+
+static bool is_measured(const tuner *t, const msgl_gemm_key *key)
+{
+    const msgl_gemm_choice *c = msgl__choices_find(&msgl__cuda_device(t->x)->blas->choices, key);
+    return c != NULL && c->source == MSGL_GEMM_MEASURED;
+}
+
+static void keep(const tuner *t, const msgl_gemm_choice *c)
+{
+    if (!msgl__choices_put(&msgl__cuda_device(t->x)->blas->choices, c)) t->x->status = MSGL_ENOMEM;
+}
+
+// The library's part of a call; any memory serves as its bias.
+static msgl_gemm_product product_of(const tuner *t, const msgl_linear_call *c)
+{
+    msgl_gemm_product p = msgl__cuda_library_product(t->x, c);
+    if (c->bias != NULL) p.bias = msgl__cuda_device(t->x)->blas->workspace;
+    return p;
+}
+
+static void measure_library(tuner *t, const msgl_linear_call *call)
+{
+    const msgl_cuda_device *d = msgl__cuda_device(t->x);
+    const bool large = (double)call->m * call->w->n * call->w->k > 1e11;
+    cublasLtMatmulHeuristicResult_t proposed[CANDIDATES];
+    msgl_gemm_product p = product_of(t, call);
+    msgl_gemm_desc desc;
+    const size_t used = t->x->scratch->used, element = msgl__dtype_size(t->x->act);
+    if (call->gated) {
+        p.out = msgl__arena_alloc(t->x->scratch, (size_t)p.m * p.ld_out * element);
+    }
+    t->x->scratch->used = used;
+    if (p.out == NULL || msgl__cuda_gemm_describe(&p, &desc) != CUBLAS_STATUS_SUCCESS) return;
+    msgl_gemm_choice choice = {msgl__cuda_gemm_key(d, &p)};
+    contest c = {};
+    c.num = msgl__cuda_gemm_propose(d, &choice.key, &desc, large ? LONG_CANDIDATES : CANDIDATES,
+                                    proposed);
+    for (int i = 0; i < c.num; i++) c.in[i] = true;
+    c.warm[0] = p.in;
+    c.warm_bytes = (size_t)p.m * p.ld_in * element;
+    const int best = hold(t, &c, 0, [&](int i) {
+        return msgl__cuda_gemm_launch(d, &p, &desc, &proposed[i].algo) == CUBLAS_STATUS_SUCCESS;
+    });
+    if (best < 0) return;
+    memcpy(choice.algo, proposed[best].algo.data, sizeof choice.algo);
+    choice.us = c.us[best];
+    choice.source = MSGL_GEMM_MEASURED;
+    keep(t, &choice);
+}
+
+// --- kernels -----------------------------------------------------------------------------------
+
+// A graph has as many calls as a measurement needs: weights beyond the L2, or some time.
+static int calls_of_graph(const tuner *t, const tuned_calls *s)
+{
+    const msgl_weight *w = s->call[0].w;
+    const msgl_weight *behind = s->pairs ? s->behind[0].w : NULL;
+    const double l2 = (double)msgl__cuda_device(t->x)->l2_bytes;
+    const double elements =
+        (double)w->n * w->k + (behind != NULL ? (double)behind->n * behind->k : 0);
+    const double by_bytes = 4 * l2 / (elements * (double)msgl__dtype_size(w->dtype));
+    const double by_work = 2e10 / (elements * s->call[0].m);
+    const double least = by_bytes < by_work ? by_bytes : by_work;
+    const int num = least < 2 ? 2 : least < MAX_CALLS ? (int)least : MAX_CALLS;
+    return num < s->num ? num : s->num;
+}
+
+static bool issue(const tuner *t, tuned_calls *s, int i, int kernel)
+{
+    if (s->call[i].next_norm != NULL) s->feed[i].parts = 0;
+    const bool done = msgl__cuda_run_product(t->x, kernel, &s->call[i], s->rope);
+    if (done && s->pairs) msgl__cuda_linear(t->x, &s->behind[i]);
+    return done;
+}
+
+// The calls by one kernel, or NULL where it cannot do them. The first one by itself loads the
+// kernel, which a capture may not.
+static msgl_graph *record(const tuner *t, tuned_calls *s, int num, int kernel)
+{
+    msgl_device *d = t->x->device;
+    msgl_err err;
+    if (!msgl__cuda_product_kernels[kernel].can(t->x, &s->call[0], s->rope) ||
+        !issue(t, s, 0, kernel) || t->x->status != 0) {
+        return NULL;
+    }
+    d->ops->graph_begin(d);
+    bool done = true;
+    for (int i = 0; i < num; i++) done = issue(t, s, i, kernel) && done;
+    msgl_graph *g = d->ops->graph_end(d, &err);
+    if (g == NULL) t->x->status = MSGL_EDEVICE;
+    if (g == NULL && d->fault.code == 0) d->fault = err;
+    if (done || g == NULL) return g;
+    d->ops->graph_destroy(d, g);
+    return NULL;
+}
+
+static void measure_kernels(tuner *t, const buffers *b, tuned_calls *s)
+{
+    const msgl_linear_call *call = &s->call[0];
+    const msgl_cuda_device *d = msgl__cuda_device(t->x);
+    const int num = calls_of_graph(t, s);
+    msgl_graph *graphs[MSGL_PRODUCT_KERNELS] = {};
+    msgl_gemm_choice choice = {msgl__cuda_call_key(t->x, call, s->rope)};
+    contest c = {};
+    int candidates = 0;
+    c.num = MSGL_PRODUCT_KERNELS;
+    for (int i = 0; i < c.num; i++) {
+        const msgl_product_kernel *k = &msgl__cuda_product_kernels[i];
+        if (!k->can(t->x, call, s->rope)) continue;
+        candidates++;
+        choice.kernel = i;
+    }
+    if (candidates > 1) {
+        const int first = msgl__cuda_default_product(t->x, call, s->rope, 0);
+        for (int i = 0; i < c.num && t->x->status == 0; i++) {
+            graphs[i] = record(t, s, num, i);
+            c.in[i] = graphs[i] != NULL;
+        }
+        c.warm[0] = b->in;
+        c.warm[1] = call->norm != NULL && call->feed != NULL ? b->scaled : NULL;
+        c.warm_bytes = (size_t)call->m * (size_t)call->w->k * msgl__dtype_size(t->x->act);
+        const int best = t->x->status != 0 ? -1 : hold(t, &c, first, [&](int i) {
+            d->base.ops->graph_launch(t->x->device, graphs[i]);
+            return true;
+        });
+        for (msgl_graph *g : graphs) d->base.ops->graph_destroy(t->x->device, g);
+        if (best < 0) return;
+        for (float &us : c.us) us /= (float)num;
+        choice.kernel = best;
+        choice.us = c.us[best];
+        const msgl_tune_result r = {choice.key, call->m, c.us, s->pairs, first, best};
+        if (d->blas->report != NULL) d->blas->report(d->blas->report_ctx, &r);
+    }
+    choice.source = MSGL_GEMM_MEASURED;
+    keep(t, &choice);
+}
+
+// --- tune --------------------------------------------------------------------------------------
+
+// What is not known of calls of m rows. Says so before anything is placed: mostly there is nothing.
+static bool find_missing(const tuner *t, int32_t m, bool *library, bool missing[STATES])
+{
+    const msgl_cuda_device *d = msgl__cuda_device(t->x);
+    const buffers none = {};
+    bool any = false;
+    for (int state = PLAIN; state < STATES; state++) {
+        tuned_calls s;
+        missing[state] = false;
+        if (!set_calls(t, m, (tune_state)state, &none, &s)) continue;
+        msgl_gemm_key key = msgl__cuda_call_key(t->x, &s.call[0], s.rope);
+        missing[state] = !is_measured(t, &key);
+        any |= missing[state];
+        if (state != PLAIN) continue;
+        const msgl_gemm_product p = product_of(t, &s.call[0]);
+        key = msgl__cuda_gemm_key(d, &p);
+        *library = !is_measured(t, &key);
+        any |= *library;
+    }
+    return any;
+}
+
+void msgl__cuda_gemm_tune(msgl_exec *x, msgl_arena *memory, const msgl_tune_product *p,
+                          const int32_t *ms, int32_t num)
 {
     const msgl_cuda_device *d = msgl__cuda_device(x);
-    const msgl_dtype type = shape->w->dtype;
-    memset(p, 0, sizeof *p);
-    p->w = shape->w;
-    p->m = m;
-    p->ld_in = (size_t)shape->w->k;
-    p->ld_out = (size_t)shape->w->n;
-    p->out_type = shape->f32_out ? MSGL_F32 : x->act;
-    p->accumulate = shape->accumulate;
-    const size_t in = (size_t)m * p->ld_in, out = (size_t)m * p->ld_out;
-    void *data = msgl__arena_alloc(x->scratch, in * msgl__dtype_size(type));
-    p->out = msgl__arena_alloc(x->scratch, out * msgl__dtype_size(p->out_type));
-    p->in = data;
-    if (shape->bias != NULL) p->bias = d->blas->workspace;
-    if (data == NULL || p->out == NULL) return false;
-    const int blocks = 4 * d->sm_count;
-    if (type == MSGL_F32) fill_noise<<<blocks, 512, 0, d->stream>>>((float *)data, in);
-    if (type == MSGL_F16) fill_noise<<<blocks, 512, 0, d->stream>>>((__half *)data, in);
-    if (type == MSGL_BF16) fill_noise<<<blocks, 512, 0, d->stream>>>((__nv_bfloat16 *)data, in);
-    MSGL_CUDA_LAUNCHED(x);
-    MSGL_CUDA_TRY(x, cudaMemsetAsync(p->out, 0, out * msgl__dtype_size(p->out_type), d->stream));
-    return true;
-}
-
-void msgl__cuda_gemm_tune(msgl_exec *x, const msgl_linear_call *shape, const int32_t *ms,
-                          int32_t num)
-{
-    msgl_cuda_device *d = msgl__cuda_device(x);
-    if (d->deterministic) return; // its algorithm is the same for every m
-    tuner t;
+    if (d->deterministic || p->calls->w->dtype != x->act) return; // one algorithm for every m
+    tuner t = tuner_of(x, memory, p);
     bool measured = false;
-    if (open_tuner(&t, x)) {
-        for (int32_t i = 0; i < num && x->status == 0; i++) {
-            const size_t used = x->scratch->used;
-            msgl_gemm_product p;
-            const bool other = msgl__cuda_wide_sm90_wins(x, shape, NULL, ms[i]);
-            if (!other && place(x, shape, ms[i], &p)) {
-                const msgl_gemm_key key = msgl__cuda_gemm_key(d, &p);
-                msgl_gemm_choice *c = msgl__cuda_gemm_slot(d->blas, &key);
-                if (c != NULL && c->source != MSGL_GEMM_MEASURED && measure(&t, &p, c)) {
-                    measured = true;
-                }
+    for (int32_t i = 0; i < num && x->status == 0; i++) {
+        bool library = false, missing[STATES];
+        buffers b = {};
+        tuned_calls s;
+        if (!find_missing(&t, ms[i], &library, missing) || !place(&t, ms[i], &b)) continue;
+        measured = true;
+        if (set_calls(&t, ms[i], PLAIN, &b, &s) && library) measure_library(&t, &s.call[0]);
+        for (int state = PLAIN; state < STATES && x->status == 0; state++) {
+            if (missing[state] && set_calls(&t, ms[i], (tune_state)state, &b, &s)) {
+                measure_kernels(&t, &b, &s);
             }
-            x->scratch->used = used;
         }
     }
-    close_tuner(&t);
-    if (measured) msgl__cuda_gemm_cache_save(d->blas);
+    close_events(&t);
+    if (measured) msgl__cuda_gemm_save(d);
 }

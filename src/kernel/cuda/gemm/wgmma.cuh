@@ -233,14 +233,6 @@ static __device__ __forceinline__ void msgl__tensor_load_pairs(uint32_t dst, con
                  : "memory");
 }
 
-// To the L2 only.
-static __device__ __forceinline__ void msgl__tensor_fetch(const CUtensorMap *map, int x, int y)
-{
-    asm volatile("cp.async.bulk.prefetch.tensor.2d.L2.global [%0, {%1, %2}];\n" ::"l"(map), "r"(x),
-                 "r"(y)
-                 : "memory");
-}
-
 // To the same place in every block of `mask`; completes on the same barrier in each.
 static __device__ __forceinline__ void msgl__tensor_load_multicast(uint32_t dst,
                                                                    const CUtensorMap *map, int x,

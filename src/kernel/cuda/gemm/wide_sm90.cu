@@ -414,12 +414,13 @@ static bool takes_heads(const msgl_exec *x, const msgl_linear_call *c, const msg
            !c->gated && !c->accumulate && bits % 16 == 0;
 }
 
-static bool takes(const msgl_exec *x, const msgl_linear_call *c, const msgl_rope_call *rope)
+bool msgl__cuda_wide_sm90_can(const msgl_exec *x, const msgl_linear_call *c,
+                              const msgl_rope_call *rope)
 {
     const msgl_weight *w = c->w;
     const uintptr_t bits = (uintptr_t)c->in | (uintptr_t)c->out | (uintptr_t)w->data;
     if (x->device->capability != 90 || w->dtype == MSGL_F32 || w->dtype != x->act || c->f32_out ||
-        bits % 16 != 0 || w->k % 8 != 0 || w->n % 16 != 0 || c->ld_in % 8 != 0 ||
+        c->norm != NULL || bits % 16 != 0 || w->k % 8 != 0 || w->n % 16 != 0 || c->ld_in % 8 != 0 ||
         c->ld_out % 8 != 0) {
         return false;
     }
@@ -440,28 +441,10 @@ static void launch(msgl_exec *x, const wide_args &g, const CUtensorMap maps[3])
                                   maps[1], maps[2]));
 }
 
-// The library can cut tiles of other sizes: this wins where the last round of tiles leaves few
-// multiprocessors idle. The shorter the sums, the more of the library's time is the kernel behind
-// the product, and the more may idle.
-bool msgl__cuda_wide_sm90_wins(const msgl_exec *x, const msgl_linear_call *c,
-                               const msgl_rope_call *rope, int32_t m)
-{
-    enum { MIN_ROWS = 512, SHORT_K = 2048 };
-    const int full = c->w->k < SHORT_K ? 70 : 93; // percent of the rounds
-    wide_args g;
-    set_tiles(&g, rope != NULL ? HEADS : GATED, c->w, m);
-    const int64_t tiles = (int64_t)g.row_tiles * g.column_tiles;
-    const int64_t clusters = msgl__cuda_device(x)->sm_count / CLUSTER;
-    const int64_t rounds = (tiles + clusters - 1) / clusters;
-    return m >= MIN_ROWS && takes(x, c, rope) && 100 * tiles >= full * rounds * clusters;
-}
-
-bool msgl__cuda_wide_sm90(msgl_exec *x, const msgl_linear_call *c, const msgl_rope_call *rope,
-                          bool always)
+bool msgl__cuda_wide_sm90(msgl_exec *x, const msgl_linear_call *c, const msgl_rope_call *rope)
 {
     const msgl_weight *w = c->w;
-    if (c->norm != NULL || !takes(x, c, rope)) return false;
-    if (!always && !msgl__cuda_wide_sm90_wins(x, c, rope, c->m)) return false;
+    if (!msgl__cuda_wide_sm90_can(x, c, rope)) return false;
     wide_args g = {};
     set_tiles(&g, rope != NULL ? HEADS : GATED, w, c->m);
     if (rope != NULL) {

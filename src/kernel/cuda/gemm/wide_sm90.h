@@ -12,15 +12,12 @@ extern "C" {
 #include "kernel/exec.h"
 
 // A product of many rows with what stands behind it, one kernel: gated, or with `rope`, whose qkv
-// is the call's output, rotated and stored. No norm. False, and nothing queued, where
-// it cannot do the call or, unless `always`, is not the fastest way. With rope, the columns of K
-// and V in the output are left as they were: the pool has them.
-bool msgl__cuda_wide_sm90(msgl_exec *x, const msgl_linear_call *c, const msgl_rope_call *rope,
-                          bool always);
-
-// Whether it is the fastest way for m rows of such a call.
-bool msgl__cuda_wide_sm90_wins(const msgl_exec *x, const msgl_linear_call *c,
-                               const msgl_rope_call *rope, int32_t m);
+// is the call's output, rotated and stored. With rope, the columns of K and V in the output are
+// left as they were: the pool has them.
+bool msgl__cuda_wide_sm90_can(const msgl_exec *x, const msgl_linear_call *c,
+                              const msgl_rope_call *rope);
+// False, and nothing queued, where it cannot do the call: with a norm, too.
+bool msgl__cuda_wide_sm90(msgl_exec *x, const msgl_linear_call *c, const msgl_rope_call *rope);
 
 #ifdef __cplusplus
 }

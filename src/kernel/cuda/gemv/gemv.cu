@@ -117,14 +117,20 @@ template <typename T> static bool by_rows(msgl_exec *x, const gemv_params *p)
     return p->m <= 8 ? choose<T, 8>(x, p) : choose<T, 16>(x, p);
 }
 
+bool msgl__cuda_gemv_can(const msgl_exec *x, const msgl_linear_call *c)
+{
+    const msgl_weight *w = c->w;
+    const uintptr_t bits = (uintptr_t)c->in | (uintptr_t)w->data | (uintptr_t)c->norm;
+    return !msgl__cuda_device(x)->deterministic && c->m >= 1 && c->m <= GEMV_MAX_ROWS &&
+           w->dtype == x->act && w->dtype != MSGL_F32 && w->k % 8 == 0 && c->ld_in % 8 == 0 &&
+           bits % 16 == 0;
+}
+
 bool msgl__cuda_gemv(msgl_exec *x, const msgl_linear_call *c)
 {
     const msgl_cuda_device *d = msgl__cuda_device(x);
     const msgl_weight *w = c->w;
-    if (d->deterministic || c->m < 1 || c->m > GEMV_MAX_ROWS) return false;
-    if (w->dtype != x->act || w->dtype == MSGL_F32 || w->k % 8 != 0) return false;
-    if (c->ld_in % 8 != 0 || ((uintptr_t)c->in | (uintptr_t)w->data) % 16 != 0) return false;
-    if (c->norm != NULL && (uintptr_t)c->norm % 16 != 0) return false;
+    if (!msgl__cuda_gemv_can(x, c)) return false;
     gemv_params p = {};
     p.w = (const char *)w->data;
     p.bias = c->bias;

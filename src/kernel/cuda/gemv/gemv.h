@@ -13,9 +13,11 @@
 extern "C" {
 #endif
 
-// Queues all of `c` as one kernel; false: nothing was queued, because these kernels do not take
-// this call (too many rows, f32, unaligned), or the device is deterministic: their sums have an
-// order of their own.
+// Whether these kernels take the call: 16 rows at most, aligned, not f32, where the device is not
+// deterministic (their sums have an order of their own).
+bool msgl__cuda_gemv_can(const msgl_exec *x, const msgl_linear_call *c);
+// Queues all of `c` as one kernel; false, and nothing queued, where they do not take it or this GPU
+// has not enough shared memory for it.
 bool msgl__cuda_gemv(msgl_exec *x, const msgl_linear_call *c);
 
 #ifdef __cplusplus
