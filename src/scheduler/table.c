@@ -28,8 +28,6 @@ int32_t msgl__sched_pages_for(const msgl_scheduler *s, int32_t len)
     return (len - 2) / s->cfg.page_size + 1;
 }
 
-// Gives r a row, its cached prefix and a reservation for the rest. False: not now, for want of
-// rows or pages, or because the step being built computes tokens that r can share in the next.
 // Pages worth promising to r: for what is known and the rest of an answer of usual length.
 static int32_t promise(const msgl_scheduler *s, const msgl_req *r)
 {
@@ -50,6 +48,8 @@ static int32_t unpromised(const msgl_scheduler *s)
     return n.free + n.evictable - s->reserved;
 }
 
+// Gives r a row, its cached prefix and a promise of pages for the rest. False: not now, for want of
+// rows or pages, or because the step being built computes tokens that r can share in the next.
 bool msgl__sched_admit(msgl_scheduler *s, msgl_req *r)
 {
     if (s->num_free_rows == 0 || s->stuck) return false;
