@@ -160,8 +160,8 @@ typedef struct msgl_attn_choice {
 
 // variants.c: adds one, unless it is there; false: full.
 bool msgl__attn_variants_add(msgl_attn_variants *v, int32_t window, float softcap);
-// Number of different windows, "all keys" being one; at least 1.
-int32_t msgl__attn_num_windows(const msgl_attn_variants *v);
+// The different windows, -1 (all keys) where none is listed; returns how many, at least 1.
+int32_t msgl__attn_windows(const msgl_attn_variants *v, int32_t windows[MSGL_ATTN_MAX_VARIANTS]);
 
 // spec: "auto", NAME or "PREFILL,DECODE" (exactly one comma; a half may be "auto"). Errors: unknown
 // name (lists those that exist), malformed pair (shows the right form), exists for another device

@@ -13,13 +13,15 @@ bool msgl__attn_variants_add(msgl_attn_variants *v, int32_t window, float softca
     return true;
 }
 
-int32_t msgl__attn_num_windows(const msgl_attn_variants *v)
+int32_t msgl__attn_windows(const msgl_attn_variants *v, int32_t windows[MSGL_ATTN_MAX_VARIANTS])
 {
     int32_t n = 0;
     for (int32_t i = 0; i < v->count; i++) {
+        windows[n] = v->all[i].window;
         int32_t first = 0;
-        while (v->all[first].window != v->all[i].window) first++;
-        n += first == i;
+        while (windows[first] != v->all[i].window) first++;
+        n += first == n;
     }
-    return n > 0 ? n : 1;
+    if (n == 0) windows[n++] = -1;
+    return n;
 }

@@ -381,12 +381,15 @@ static void test_variants(void **state)
 {
     (void)state;
     msgl_attn_variants v = {0};
-    assert_int_equal(msgl__attn_num_windows(&v), 1);
+    int32_t windows[MSGL_ATTN_MAX_VARIANTS];
+    assert_int_equal(msgl__attn_windows(&v, windows), 1);
+    assert_int_equal(windows[0], -1);
     for (int32_t i = 0; i < MSGL_ATTN_MAX_VARIANTS; i++) { // two soft caps for each window
         assert_true(msgl__attn_variants_add(&v, i / 2, (float)(i % 2)));
         assert_true(msgl__attn_variants_add(&v, 0, 0)); // there already
         assert_int_equal(v.count, i + 1);
-        assert_int_equal(msgl__attn_num_windows(&v), 1 + i / 2);
+        assert_int_equal(msgl__attn_windows(&v, windows), 1 + i / 2);
+        for (int32_t k = 0; k <= i / 2; k++) assert_int_equal(windows[k], k);
     }
     assert_false(msgl__attn_variants_add(&v, 77, 0));
     assert_true(msgl__attn_variants_add(&v, 1, 1));

@@ -46,21 +46,10 @@ static int32_t place_of(const fa_backend *b, int32_t window)
     return i;
 }
 
-static void list_windows(fa_backend *b)
-{
-    const msgl_attn_variants *v = &b->cfg.variants;
-    for (int32_t i = 0; i < v->count; i++) {
-        const int32_t at = place_of(b, v->all[i].window);
-        b->windows[at] = v->all[i].window;
-        if (at == b->num_windows) b->num_windows++;
-    }
-    if (b->num_windows == 0) b->windows[b->num_windows++] = -1;
-}
-
 static int take_memory(fa_backend *b, msgl_err *err)
 {
     const msgl_attn_config *cfg = &b->cfg;
-    list_windows(b);
+    b->num_windows = msgl__attn_windows(&cfg->variants, b->windows);
     b->plan_bytes = (msgl__fa_plan_prefill_size(cfg->num_q_heads, cfg->num_kv_heads,
                                                 cfg->max_running, cfg->max_step_tokens) +
                      63) &

@@ -128,7 +128,8 @@ static int choose_kernels(fi_backend *b, msgl_err *err)
     b->decode_kernel =
         tensor || !cores || cfg->deterministic ? MSGL_FI_TENSOR_CORES : MSGL_FI_CUDA_CORES;
     // Plans of tensor cores are for a window each, unless nothing is split.
-    b->max_plans = cfg->deterministic ? 1 : msgl__attn_num_windows(&cfg->variants) + b->hopper;
+    int32_t windows[MSGL_ATTN_MAX_VARIANTS];
+    b->max_plans = cfg->deterministic ? 1 : msgl__attn_windows(&cfg->variants, windows) + b->hopper;
     return 0;
 }
 
