@@ -127,9 +127,9 @@ static int take_workspace(msgl_engine *e, msgl_err *err)
     int32_t *table = NULL;
     if (e->device->kind != MSGL_DEVICE_CPU) table = take(e, rows, row, false, &code, err);
     float *saved = take(e, rows, row, false, &code, err);
-    const size_t bias_row = MSGL_MAX_LOGIT_BIAS * sizeof(msgl_bias);
-    msgl_bias *bias = take(e, rows, bias_row, false, &code, err);
-    float *bias_saved = take(e, rows, bias_row / 2, false, &code, err);
+    const size_t most = MSGL_MAX_LOGIT_BIAS;
+    msgl_bias *bias = take(e, rows, most * sizeof *bias, false, &code, err);
+    float *bias_saved = take(e, rows, most * sizeof *bias_saved, false, &code, err);
     if (code != 0) return code;
     msgl__staging_place(e, host, device);
     e->dev.token_pool = token_pool;
@@ -438,6 +438,7 @@ int msgl__engine_create(const msgl_engine_config *cfg, msgl_engine **out, msgl_e
     e->runner = (msgl_runner){
         .ctx = e,
         .num_slots = MSGL_ENGINE_SLOTS,
+        // Rows that a product begins at once: of a packed panel, of a tile of tensor cores.
         .tile = e->device->kind == MSGL_DEVICE_CPU ? 8 : 128,
         .write_tokens = msgl__engine_write_tokens,
         .write_extra = msgl__engine_write_extra,

@@ -108,8 +108,9 @@ int msgl__memory_plan(msgl_memory_plan *p, msgl_err *err)
     const size_t page = page_bytes(p);
     const int64_t row = ((int64_t)p->max_seq_len + 32) / 32 * 32;
     // Page table, token pool and saved logits; the requests' bias.
-    p->table_bytes = ((size_t)p->max_running + 1) *
-                     ((size_t)row * sizeof(int32_t) * 3 + MSGL_MAX_LOGIT_BIAS * 12);
+    p->table_bytes =
+        ((size_t)p->max_running + 1) * ((size_t)row * sizeof(int32_t) * 3 +
+                                        MSGL_MAX_LOGIT_BIAS * (sizeof(msgl_bias) + sizeof(float)));
     size_t fixed = 0;
     if (page == 0 || msgl__size_add(p->weight_bytes, p->step_bytes, &fixed) != 0 ||
         msgl__size_add(fixed, p->staging_bytes + p->table_bytes, &fixed) != 0) {
