@@ -360,6 +360,23 @@ static void run_write(void *ctx, int64_t index)
     ops->record(e->device, MSGL_ENGINE_SLOTS + (int32_t)index);
 }
 
+// The next of the ring of writes, when the device has done with it: that blocks only when more was
+// written during one step than a step could use.
+static int claim_write(msgl_engine *e, msgl_token_write **w)
+{
+    const int32_t index = e->next_write++ % MSGL_ENGINE_WRITES;
+    *w = &e->writes[index];
+    return e->device->ops->wait(e->device, MSGL_ENGINE_SLOTS + index);
+}
+
+static void queue_write(msgl_engine *e, const msgl_token_write *w,
+                        void (*run)(void *ctx, int64_t index))
+{
+    const int32_t index = (int32_t)(w - e->writes);
+    e->device->ops->arm(e->device, MSGL_ENGINE_SLOTS + index);
+    e->device->ops->submit(e->device, run, e, index);
+}
+
 int msgl__engine_write_tokens(void *engine, int32_t table_idx, int32_t pos, const int32_t *ids,
                               int32_t n)
 {
@@ -370,10 +387,8 @@ int msgl__engine_write_tokens(void *engine, int32_t table_idx, int32_t pos, cons
     }
     const int32_t *slots = msgl__page_table_row(&e->page_table, table_idx);
     for (int32_t i = 0; i < n; i += MSGL_WRITE_IDS) {
-        const int32_t index = e->next_write++ % MSGL_ENGINE_WRITES;
-        msgl_token_write *w = &e->writes[index];
-        // Blocks only when more was written during one step than a step could use.
-        const int code = e->device->ops->wait(e->device, MSGL_ENGINE_SLOTS + index);
+        msgl_token_write *w;
+        const int code = claim_write(e, &w);
         if (code != 0) return code;
         w->count = n - i < MSGL_WRITE_IDS ? n - i : MSGL_WRITE_IDS;
         w->place = table_idx * e->token_stride + pos + i;
@@ -385,8 +400,7 @@ int msgl__engine_write_tokens(void *engine, int32_t table_idx, int32_t pos, cons
             memcpy(w->slots, slots + pos + i,
                    (size_t)(w->count < known ? w->count : known) * sizeof *slots);
         }
-        e->device->ops->arm(e->device, MSGL_ENGINE_SLOTS + index);
-        e->device->ops->submit(e->device, run_write, e, index);
+        queue_write(e, w, run_write);
     }
     return 0;
 }
@@ -404,14 +418,12 @@ int msgl__engine_write_extra(void *engine, int32_t table_idx, const msgl_req_ext
 {
     msgl_engine *e = engine;
     if (table_idx < 0 || table_idx >= e->max_running) return MSGL_EINVAL;
-    const int32_t index = e->next_write++ % MSGL_ENGINE_WRITES;
-    msgl_token_write *w = &e->writes[index];
-    const int code = e->device->ops->wait(e->device, MSGL_ENGINE_SLOTS + index);
+    msgl_token_write *w;
+    const int code = claim_write(e, &w);
     if (code != 0) return code;
     w->count = extra->num_bias;
     w->place = table_idx * MSGL_MAX_LOGIT_BIAS;
     memcpy(w->bias, extra->bias, (size_t)w->count * sizeof *w->bias);
-    e->device->ops->arm(e->device, MSGL_ENGINE_SLOTS + index);
-    e->device->ops->submit(e->device, run_write_bias, e, index);
+    queue_write(e, w, run_write_bias);
     return 0;
 }
