@@ -125,15 +125,22 @@ static int sglang_object(const msgl_reply *r, int index, const msgl_sequence *s,
 int msgl__reply_chunks(const msgl_reply *r, int index, msgl_sequence *s, msgl_strbuf *out)
 {
     int rc = 0;
-    const bool content = s->text.len > 0 || s->logprobs.count > 0;
+    const bool text = s->text.len > 0 || s->logprobs.count > 0;
+    // A token may complete no character, or begin what could become a stop string. Its event comes
+    // all the same, as from vLLM: who counts or times tokens sees each, and none is taken for a
+    // stall.
+    const bool silent = s->finish == NULL && s->completion_tokens > s->tokens_shown;
+    s->tokens_shown = s->completion_tokens;
     switch (r->req->kind) {
     case MSGL_API_CHAT:
         if (!s->first_shown) rc = chat_chunk(r, index, s, DELTA_ROLE, out);
-        if (rc == 0 && content) rc = chat_chunk(r, index, s, DELTA_CONTENT, out);
+        if (rc == 0 && (text || (silent && s->first_shown))) {
+            rc = chat_chunk(r, index, s, DELTA_CONTENT, out);
+        }
         if (rc == 0 && s->finish != NULL) rc = chat_chunk(r, index, s, DELTA_EMPTY, out);
         break;
     case MSGL_API_COMPLETION:
-        if (content || s->finish != NULL) rc = completion_chunk(r, index, s, out);
+        if (text || silent || s->finish != NULL) rc = completion_chunk(r, index, s, out);
         break;
     case MSGL_API_GENERATE:
         if (r->req->sglang) {

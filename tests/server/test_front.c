@@ -115,7 +115,9 @@ static void test_chat_stream(void **state)
     client_read_until(fd, &seen, "\"delta\":{\"content\":\"A\"}");
     assert_non_null(strstr(seen.data, "text/event-stream"));
     assert_non_null(strstr(seen.data, "\"delta\":{\"role\":\"assistant\",\"content\":\"\"}"));
+    // Half a character has an event of its own: nobody takes its token for a stall.
     engine_token(&s, uid, 0xc3, MSGL_FINISH_NONE);
+    client_read_until(fd, &seen, "\"delta\":{\"content\":\"\"}");
     engine_token(&s, uid, 0xa9, MSGL_FINISH_NONE);
     client_read_until(fd, &seen, "\"delta\":{\"content\":\"\xc3\xa9\"}");
     engine_token(&s, uid, 'z', MSGL_FINISH_LENGTH);
@@ -131,6 +133,37 @@ static void test_chat_stream(void **state)
     expect_status(client_read(fd), 200);
     close(fd);
     msgl__strbuf_free(&seen);
+    server_close(&s);
+}
+
+// Tokens without text of their own, the first one and one that may begin a stop string, have
+// events.
+static void test_silent_tokens(void **state)
+{
+    (void)state;
+    server_fixture s;
+    server_open(&s, NULL, true);
+    const int fd = client_open(&s);
+    client_post(fd, "/v1/completions", "{\"prompt\":\"x\",\"stream\":true,\"stop\":\"no\"}");
+    const uint64_t uid = engine_expect(&s, MSGL_MSG_REQUEST).u.request.uid;
+    static const struct {
+        int32_t token;
+        const char *event;
+    } steps[] = {{0xc3, "\"text\":\"\","},
+                 {0xa9, "\"text\":\"\xc3\xa9\","},
+                 {'n', "\"text\":\"\","},
+                 {'i', "\"text\":\"ni\","}};
+    msgl_strbuf seen;
+    msgl__strbuf_init(&seen, 1 << 20);
+    for (size_t i = 0; i < sizeof steps / sizeof steps[0]; i++) {
+        msgl__strbuf_clear(&seen);
+        engine_token(&s, uid, steps[i].token, MSGL_FINISH_NONE);
+        client_read_until(fd, &seen, steps[i].event);
+    }
+    engine_token(&s, uid, 'z', MSGL_FINISH_LENGTH);
+    client_read_until(fd, &seen, "data: [DONE]");
+    msgl__strbuf_free(&seen);
+    close(fd);
     server_close(&s);
 }
 
@@ -533,6 +566,7 @@ int main(void)
         // answers
         cmocka_unit_test(test_chat_whole),
         cmocka_unit_test(test_chat_stream),
+        cmocka_unit_test(test_silent_tokens),
         cmocka_unit_test(test_no_injection),
         cmocka_unit_test(test_stream_choices),
         cmocka_unit_test(test_stop_string),
