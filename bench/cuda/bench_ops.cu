@@ -6,6 +6,7 @@
 #include "tests/cuda/ops_check.cuh"
 
 #include "kernel/cuda/device_api.h"
+#include "kernel/cuda/gemm/lt.cuh"
 
 #define CALLS 16
 #define REPEATS 25
@@ -146,6 +147,23 @@ static void run_sort(bench_exec *e, const bench_case *c, int set)
 {
     (void)set;
     msgl__cuda_moe_sort(&e->x, c->ints[1], c->rows, c->top_k, c->experts, c->ints[2], c->ints[3]);
+}
+// in: the rows, then the router.
+static void run_choose(bench_exec *e, const bench_case *c, int set)
+{
+    const msgl_weight router = {MSGL_BF16, c->experts, c->dim,
+                                c->in[set] + (size_t)c->rows * c->dim * 2};
+    msgl_choose_call call = {};
+    call.in = c->in[set], call.rows = c->rows;
+    call.norm = c->weight, call.norm_eps = 1e-6f;
+    call.router = &router, call.top_k = c->top_k, call.norm_topk = true;
+    call.normed = c->out[set];
+    call.weights = c->floats, call.logits = c->floats + c->rows * c->top_k;
+    call.ids = c->ints[1], call.offsets = c->ints[2], call.source = c->ints[3];
+    if (!msgl__cuda_moe_choose(&e->x, &call)) {
+        fprintf(stderr, "the choice of %d rows is not taken\n", c->rows);
+        exit(1);
+    }
 }
 static void run_gather(bench_exec *e, const bench_case *c, int set)
 {
@@ -300,6 +318,26 @@ static void bench_moe(bench_exec *e, int rows)
     CUDA_OK(cudaFree(c.floats));
 }
 
+// Norm, router, choice and sort in one kernel; rows and router of its own for every call.
+static void bench_choose(bench_exec *e, int rows)
+{
+    bench_case c = {};
+    c.rows = rows, c.experts = 128, c.top_k = 8, c.dim = 2048;
+    const size_t n = (size_t)rows, k = (size_t)c.top_k, row = (size_t)c.dim * 2;
+    const size_t router = (size_t)c.experts * row;
+    buffers(e, &c, n * row + router, n * row, MSGL_BF16);
+    for (int i = 1; i < 4; i++) CUDA_OK(cudaMalloc((void **)&c.ints[i], (n * k + 1024) * 4));
+    CUDA_OK(cudaMalloc((void **)&c.floats, n * (k + (size_t)c.experts) * 4));
+    CUDA_OK(cudaMalloc((void **)&c.weight, (size_t)c.dim * 4));
+    msgl__cuda_fill_normal(e->device.stream, c.weight, MSGL_F32, (size_t)c.dim, 5, 0.5f);
+    report("moe choose", "2048, 128, top 8", rows, (double)(2 * n * row + router),
+           graph_us(e, &c, run_choose));
+    release(&c);
+    for (int i = 1; i < 4; i++) CUDA_OK(cudaFree(c.ints[i]));
+    CUDA_OK(cudaFree(c.floats));
+    CUDA_OK(cudaFree(c.weight));
+}
+
 static void bench_device(bench_exec *e)
 {
     bench_case c = {};
@@ -331,6 +369,10 @@ int main(int argc, char **argv)
     static bench_exec e;
     exec_open(&e, 64 << 20);
     e.x.act = MSGL_BF16;
+    static msgl_cuda_blas blas; // its flags
+    e.device.blas = &blas;
+    CUDA_OK(cudaMalloc((void **)&blas.flags, MSGL_GEMM_FLAGS * sizeof(int32_t)));
+    CUDA_OK(cudaMemset(blas.flags, 0, MSGL_GEMM_FLAGS * sizeof(int32_t)));
     const char *only = argc > 1 ? argv[1] : "all";
     const bool all = strcmp(only, "all") == 0;
     const int rows[] = {1, 8, 64, 256, 16384};
@@ -339,6 +381,7 @@ int main(int argc, char **argv)
     }
     for (int i = 0; i < 4 && (all || strcmp(only, "sample") == 0); i++) bench_sample(&e, rows[i]);
     for (int i = 0; i < 5 && (all || strcmp(only, "moe") == 0); i++) bench_moe(&e, rows[i]);
+    for (int i = 0; i < 4 && (all || strcmp(only, "moe") == 0); i++) bench_choose(&e, rows[i]);
     if (all || strcmp(only, "device") == 0) bench_device(&e);
     return 0;
 }
