@@ -224,6 +224,75 @@ static void check_choose(bench_exec *e, family *f, int rows, int dim, int expert
     array_free(&logits), array_free(&weights);
 }
 
+// A row's bits are those that it gets alone, whatever else is in the batch: here a row of NaN,
+// which gets experts all the same, each once.
+static void check_alone(bench_exec *e, family *f, int rows, int dim, int experts, int top_k,
+                        uint64_t *seed)
+{
+    e->x.act = MSGL_BF16;
+    const int n = rows * top_k;
+    array in = array_new(MSGL_BF16, (size_t)rows * dim, 2, seed);
+    in.host[1] = NAN;
+    array_upload(&in);
+    array router = array_new(MSGL_BF16, (size_t)experts * dim, 0.1f, seed);
+    array norm = array_new(MSGL_F32, (size_t)dim, 1, seed);
+    const msgl_weight w = {MSGL_BF16, experts, dim, router.dev};
+    msgl_choose_call c = {};
+    c.rows = rows, c.in = in.dev;
+    c.norm = (float *)norm.dev, c.norm_eps = 1e-6f;
+    c.router = &w, c.top_k = top_k, c.norm_topk = true;
+    array normed[2], logits[2], weights[2];
+    int32_t *ints[2], *host[2];
+    const size_t num_ints = (size_t)2 * n + experts + 1;
+    for (int alone = 0; alone < 2; alone++) {
+        normed[alone] = array_new(MSGL_BF16, (size_t)rows * dim, 0, seed);
+        logits[alone] = array_new(MSGL_F32, (size_t)rows * experts, 0, seed);
+        weights[alone] = array_new(MSGL_F32, (size_t)n, 0, seed);
+        host[alone] = (int32_t *)calloc(num_ints, sizeof(int32_t));
+        ints[alone] = ints_upload(host[alone], num_ints);
+        for (int r = 0; r < (alone ? rows : 1); r++) {
+            c.rows = alone ? 1 : rows;
+            c.in = (const char *)in.dev + (size_t)r * dim * 2;
+            c.normed = (char *)normed[alone].dev + (size_t)r * dim * 2;
+            c.logits = (float *)logits[alone].dev + (size_t)r * experts;
+            c.weights = (float *)weights[alone].dev + (size_t)r * top_k;
+            c.ids = ints[alone] + r * top_k;
+            c.source = ints[alone] + n, c.offsets = ints[alone] + 2 * n;
+            expect(f, msgl__cuda_moe_choose(&e->x, &c), "taken");
+        }
+        exec_sync(e);
+        array_download(&normed[alone]);
+        array_download(&logits[alone]);
+        array_download(&weights[alone]);
+        CUDA_OK(cudaMemcpy(host[alone], ints[alone], num_ints * 4, cudaMemcpyDeviceToHost));
+    }
+    const size_t rest = (size_t)rows - 1;
+    expect(f, memcmp(normed[0].host + dim, normed[1].host + dim, rest * dim * 4) == 0, "normed");
+    expect(f, memcmp(logits[0].host + experts, logits[1].host + experts, rest * experts * 4) == 0,
+           "logits");
+    expect(f, memcmp(weights[0].host + top_k, weights[1].host + top_k, rest * top_k * 4) == 0,
+           "weights");
+    expect(f, memcmp(host[0], host[1], (size_t)n * 4) == 0, "ids");
+    expect(f, isnan(logits[0].host[0]) && isnan(weights[0].host[0]), "NaN stays NaN");
+    const int32_t *ids = host[0], *source = ids + n, *offsets = source + n;
+    for (int i = 0; i < top_k; i++) {
+        expect(f, ids[i] >= 0 && ids[i] < experts, "an expert");
+        for (int j = 0; j < i; j++) expect(f, ids[i] != ids[j], "another expert");
+    }
+    expect(f, offsets[0] == 0 && offsets[experts] == n, "offsets");
+    for (int x = 0; x < experts; x++) {
+        for (int j = offsets[x]; j < offsets[x + 1]; j++) {
+            expect(f, j >= 0 && j < n && source[j] >= 0 && source[j] < n && ids[source[j]] == x,
+                   "sorted");
+        }
+    }
+    for (int alone = 0; alone < 2; alone++) {
+        array_free(&normed[alone]), array_free(&logits[alone]), array_free(&weights[alone]);
+        cudaFree(ints[alone]), free(host[alone]);
+    }
+    array_free(&in), array_free(&router), array_free(&norm);
+}
+
 int main(int argc, char **argv)
 {
     const options o = parse_options(argc, argv);
@@ -252,21 +321,25 @@ int main(int argc, char **argv)
         check_sort(&e, &sort, 16383, 8, 128, true, &seed);
         check_sort(&e, &sort, 3000, 64, 1024, false, &seed);
     }
-    const int chosen[][4] = {{1, 2048, 128, 8}, {8, 2048, 128, 8},   {16, 256, 8, 2},
-                             {37, 512, 60, 4},  {256, 2048, 128, 8}, {200, 1024, 512, 10},
-                             {3, 4096, 384, 16}};
-    for (int i = 0; i < (o.quick ? 4 : 7); i++) {
+    const int chosen[][4] = {{1, 2048, 128, 8},    {8, 2048, 128, 8},   {16, 256, 8, 2},
+                             {37, 512, 60, 4},     {17, 4096, 128, 8},  {64, 2048, 128, 8},
+                             {256, 2048, 128, 8},  {3, 4096, 384, 16},  {200, 1024, 512, 10},
+                             {200, 4096, 512, 10}, {31, 2048, 129, 33}, {5, 768, 16, 16}};
+    for (int i = 0; i < (o.quick ? 4 : 12); i++) {
         for (int norm = 0; norm < 2; norm++) {
             check_choose(&e, &choose, chosen[i][0], chosen[i][1], chosen[i][2], chosen[i][3], norm,
                          &seed);
         }
     }
+    check_alone(&e, &choose, 37, 2048, 128, 8, &seed);
+    if (!o.quick) check_alone(&e, &choose, 5, 4096, 384, 16, &seed);
     const msgl_dtype dtypes[] = {MSGL_BF16, MSGL_F16, MSGL_F32};
     for (int d = 0; d < 3; d++) {
         for (int acc = 0; acc < 2; acc++) {
             check_move(&e, &move, dtypes[d], 1, 8, 2048, acc, &seed);
             check_move(&e, &move, dtypes[d], o.quick ? 3 : 65, 3, 136, acc, &seed);
             check_move(&e, &move, dtypes[d], 7, 1, 33, acc, &seed);
+            check_move(&e, &move, dtypes[d], 5, 10, 1032, acc, &seed);
             check_move(&e, &move, dtypes[d], 2, 64, 24, acc, &seed);
         }
     }

@@ -81,11 +81,6 @@ static inline void msgl__note_feed(const msgl_linear_call *c, int parts)
     c->feed->m = c->m;
 }
 
-static __device__ __forceinline__ int msgl__clamp_to(int v, int most)
-{
-    return v < 0 ? 0 : v < most ? v : most;
-}
-
 // The factor of a row, in shared memory; 1 without a norm.
 static __device__ __forceinline__ float msgl__load_scale(bool normed, uint32_t scales, int row)
 {

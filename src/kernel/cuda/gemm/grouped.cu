@@ -204,8 +204,7 @@ static void launch(msgl_exec *x, msgl_grouped_args g, int32_t rows)
 {
     const msgl_cuda_device *d = msgl__cuda_device(x);
     const int columns = GATED ? g.n / 2 : g.n, width = GATED ? BN / 2 : BN;
-    const size_t bytes =
-        (size_t)STAGES * (BM + BN) * ROW_BYTES + ((size_t)g.num_experts + 1) * sizeof(int32_t);
+    const size_t bytes = (size_t)STAGES * (BM + BN) * ROW_BYTES + msgl__tiles_bytes(g.num_experts);
     g.column_tiles = (columns + width - 1) / width;
     // Every expert may have a tile that is not full.
     int64_t tiles = rows / BM + (rows < g.num_experts ? rows : g.num_experts);
@@ -237,7 +236,7 @@ static void run_f32(msgl_exec *x, msgl_grouped_args g, int32_t rows)
 {
     const msgl_cuda_device *d = msgl__cuda_device(x);
     g.column_tiles = (g.n + 63) / 64;
-    const size_t bytes = ((size_t)g.num_experts + 1) * sizeof(int32_t);
+    const size_t bytes = msgl__tiles_bytes(g.num_experts);
     int64_t tiles = rows / 64 + (rows < g.num_experts ? rows : g.num_experts);
     tiles *= g.column_tiles;
     const int64_t blocks = 8 * (int64_t)d->sm_count;

@@ -31,30 +31,50 @@ typedef struct msgl_tile {
     int32_t column;   // tile of columns
 } msgl_tile;
 
-// first[e] = tiles of BM rows before expert e, for e <= num_experts. All threads of the block; ends
-// with a barrier.
+// What msgl__count_tiles leaves in shared memory.
+static inline size_t msgl__tiles_bytes(int32_t num_experts)
+{
+    return 2 * ((size_t)num_experts + 1) * sizeof(int32_t);
+}
+
+// first[e] = tiles of BM rows before expert e, for e <= num_experts, and behind them a copy of
+// g.offsets: whatever follows finds its rows without another way to the L2. All threads of the
+// block; ends with a barrier.
 template <int BM>
 static __device__ void msgl__count_tiles(const msgl_grouped_args &g, int32_t *first)
 {
-    if (threadIdx.x < 32) {
-        int32_t before = 0;
+    __shared__ int32_t warps[32];
+    int32_t *const offsets = first + g.num_experts + 1;
+    const int32_t threads = (int32_t)blockDim.x;
+    const int lane = (int)threadIdx.x % 32, warp = (int)threadIdx.x / 32;
+    int32_t before = 0;
+    if (threadIdx.x == 0) first[0] = 0;
 #pragma unroll 1
-        for (int32_t e0 = 0; e0 < g.num_experts; e0 += 32) {
-            const int32_t e = e0 + (int32_t)threadIdx.x;
-            int32_t sum = 0;
-            if (e < g.num_experts) {
-                sum = (__ldcg(g.offsets + e + 1) - __ldcg(g.offsets + e) + BM - 1) / BM;
-            }
-            for (int d = 1; d < 32; d *= 2) {
-                const int32_t left = __shfl_up_sync(0xffffffffu, sum, d);
-                if ((int)threadIdx.x >= d) sum += left;
-            }
-            if (e < g.num_experts) first[e + 1] = before + sum;
-            before += __shfl_sync(0xffffffffu, sum, 31);
+    for (int32_t e0 = 0; e0 < g.num_experts; e0 += threads) {
+        const int32_t e = e0 + (int32_t)threadIdx.x;
+        const bool there = e < g.num_experts;
+        int32_t sum = 0;
+        if (there) {
+            const int32_t begin = __ldcg(g.offsets + e), end = __ldcg(g.offsets + e + 1);
+            sum = (end - begin + BM - 1) / BM;
+            offsets[e] = begin;
+            if (e + 1 == g.num_experts) offsets[e + 1] = end;
         }
-        if (threadIdx.x == 0) first[0] = 0;
+#pragma unroll
+        for (int d = 1; d < 32; d *= 2) {
+            const int32_t left = __shfl_up_sync(0xffffffffu, sum, d);
+            if (lane >= d) sum += left;
+        }
+        if (lane == 31) warps[warp] = sum;
+        __syncthreads();
+        if (there) {
+#pragma unroll 1
+            for (int w = 0; w < warp; w++) sum += warps[w];
+            first[e + 1] = before + sum;
+        }
+        __syncthreads();
+        if (e0 + threads < g.num_experts) before = first[e0 + threads];
     }
-    __syncthreads();
 }
 
 // Tiles of one expert are neighbours, those of the same columns first: blocks that run at the same
@@ -63,6 +83,7 @@ template <int BM>
 static __device__ msgl_tile msgl__find_tile(const msgl_grouped_args &g, const int32_t *first,
                                             int32_t index)
 {
+    const int32_t *const offsets = first + g.num_experts + 1;
     const int32_t row_tile = index / g.column_tiles;
     int32_t low = 0, high = g.num_experts; // first[low] <= row_tile < first[high]
     while (high - low > 1) {
@@ -77,8 +98,8 @@ static __device__ msgl_tile msgl__find_tile(const msgl_grouped_args &g, const in
     const int32_t within = index - first[low] * g.column_tiles;
     msgl_tile t;
     t.expert = low;
-    t.row = __ldcg(g.offsets + low) + within % tiles * BM;
-    t.end = __ldcg(g.offsets + low + 1);
+    t.row = offsets[low] + within % tiles * BM;
+    t.end = offsets[low + 1];
     t.column = within / tiles;
     return t;
 }

@@ -86,7 +86,8 @@ static __device__ __forceinline__ span find_span(const msgl_grouped_args &g, con
             high = middle;
         }
     }
-    const int32_t begin = __ldcg(g.offsets + low), all = __ldcg(g.offsets + low + 1) - begin;
+    const int32_t *const offsets = first + g.num_experts + 1;
+    const int32_t begin = offsets[low], all = offsets[low + 1] - begin;
     const int32_t parts = first[low + 1] - first[low];
     const int32_t within = index - first[low] * g.column_tiles;
     span s;
@@ -429,7 +430,7 @@ static void launch(msgl_exec *x, msgl_grouped_args g, int32_t rows, msgl_dtype d
 {
     const msgl_cuda_device *d = msgl__cuda_device(x);
     constexpr int FEATURES = S::ROWS * S::CLUSTER / (GATED ? 2 : 1);
-    const size_t bytes = S::SHARED_BYTES + ((size_t)g.num_experts + 1) * sizeof(int32_t);
+    const size_t bytes = S::SHARED_BYTES + msgl__tiles_bytes(g.num_experts);
     g.column_tiles = ((GATED ? g.n / 2 : g.n) + FEATURES - 1) / FEATURES;
     CUtensorMap maps[2];
     memset(maps, 0, sizeof maps);

@@ -6,6 +6,11 @@
 
 #include "kernel/cuda/ptx.cuh"
 
+static __device__ __forceinline__ int msgl__clamp_to(int v, int most)
+{
+    return v < 0 ? 0 : v < most ? v : most;
+}
+
 static __device__ __forceinline__ void msgl__store_pair(__nv_bfloat16 *p, float a, float b)
 {
     *(__nv_bfloat162 *)p = __floats2bfloat162_rn(a, b);
