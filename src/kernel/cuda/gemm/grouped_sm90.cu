@@ -70,13 +70,25 @@ static __device__ __forceinline__ int32_t quotient(int32_t a, int32_t b)
     return q;
 }
 
-// Tile `index`: those of one expert and the same columns are neighbours, as in msgl__find_tile. The
-// rows of an expert are cut into equal parts.
+// The expert of tile `index`, found by all threads of the block at once; ends with a barrier.
+static __device__ __forceinline__ int32_t find_expert(const msgl_grouped_args &g,
+                                                      const int32_t *first, int32_t index)
+{
+    __shared__ int32_t found; // left alone when there are fewer tiles
+#pragma unroll 1
+    for (int32_t e = (int32_t)threadIdx.x; e < g.num_experts; e += (int32_t)blockDim.x) {
+        if (first[e] * g.column_tiles <= index && index < first[e + 1] * g.column_tiles) found = e;
+    }
+    __syncthreads();
+    return found;
+}
+
+// Tile `index` of an expert in [low, high): those of one expert and the same columns are
+// neighbours, as in msgl__find_tile. The rows of an expert are cut into equal parts.
 template <typename S>
 static __device__ __forceinline__ span find_span(const msgl_grouped_args &g, const int32_t *first,
-                                                 int32_t index)
+                                                 int32_t index, int32_t low, int32_t high)
 {
-    int32_t low = 0, high = g.num_experts; // first[low] * column_tiles <= index < that of high
 #pragma unroll 1
     while (high - low > 1) {
         const int32_t middle = (low + high) / 2;
@@ -139,16 +151,18 @@ template <typename S> static __device__ __forceinline__ void next_slot(ring &r)
 
 // One thread: weights, and of DENSE this block's half of the rows of in, for both blocks.
 template <typename S, bool GATED>
-static __device__ __forceinline__ void load_tensors(const msgl_grouped_args &g, ring r,
-                                                    const int32_t *first, const CUtensorMap *map_w,
-                                                    const CUtensorMap *map_in, uint32_t rank)
+static __device__ __forceinline__ void
+load_tensors(const msgl_grouped_args &g, ring r, const int32_t *first, int32_t start,
+             const CUtensorMap *map_w, const CUtensorMap *map_in, uint32_t rank)
 {
     const int32_t tiles = first[g.num_experts] * g.column_tiles, steps = (g.k + BK - 1) / BK;
     // Gated: a pair of eights, gate and up, is one step of the map.
     constexpr int EIGHTS = S::ROWS / (GATED ? 16 : 8);
+    int32_t low = start, high = start + 1;
 #pragma unroll 1
     for (int32_t i = blockIdx.x / S::CLUSTER; i < tiles; i += gridDim.x / S::CLUSTER) {
-        const span s = find_span<S>(g, first, i);
+        const span s = find_span<S>(g, first, i, low, high);
+        low = s.expert, high = g.num_experts; // of the next one
         const int eight = (s.tile * S::CLUSTER + (int)rank) * EIGHTS;
         const int columns = S::DENSE ? columns_of(s.rows) : 0;
 #pragma unroll 1
@@ -172,14 +186,16 @@ static __device__ __forceinline__ void load_tensors(const msgl_grouped_args &g, 
 // The other warps of the loading group: rows of in by index.
 template <typename T, typename S>
 static __device__ __forceinline__ void gather_rows(const msgl_grouped_args &g, ring r,
-                                                   const int32_t *first)
+                                                   const int32_t *first, int32_t start)
 {
     enum { PER = GATHERING / 8, PASSES = (S::N + PER - 1) / PER };
     const int32_t tiles = first[g.num_experts] * g.column_tiles, steps = (g.k + BK - 1) / BK;
     const int t = (int)threadIdx.x - 32, c = t % 8;
+    int32_t low = start, high = start + 1;
 #pragma unroll 1
     for (int32_t i = blockIdx.x; i < tiles; i += gridDim.x) {
-        const span s = find_span<S>(g, first, i);
+        const span s = find_span<S>(g, first, i, low, high);
+        low = s.expert, high = g.num_experts; // of the next one
         const T *row[PASSES];
 #pragma unroll
         for (int p = 0; p < PASSES; p++) {
@@ -322,17 +338,19 @@ static __device__ __forceinline__ void multiply(const msgl_grouped_args &g, ring
 
 template <typename T, typename S, bool GATED>
 static __device__ __forceinline__ void multiply_all(const msgl_grouped_args &g, ring r,
-                                                    const int32_t *first, int32_t *places,
-                                                    uint32_t out, uint32_t rank)
+                                                    const int32_t *first, int32_t start,
+                                                    int32_t *places, uint32_t out, uint32_t rank)
 {
     const int32_t tiles = first[g.num_experts] * g.column_tiles;
     const int group = threadIdx.x / GROUP - 1;
     const uint32_t buffers = out + (uint32_t)(group * 2 * CHUNK_BYTES);
     constexpr int FEATURES = GROUP_ROWS / (GATED ? 2 : 1); // of a group
     bool odd = false;
+    int32_t low = start, high = start + 1;
 #pragma unroll 1
     for (int32_t i = blockIdx.x / S::CLUSTER; i < tiles; i += gridDim.x / S::CLUSTER) {
-        const span s = find_span<S>(g, first, i);
+        const span s = find_span<S>(g, first, i, low, high);
+        low = s.expert, high = g.num_experts; // of the next one
         const int tile = s.tile * S::CLUSTER + (int)rank;
         const int feature = (tile * S::GROUPS + group) * FEATURES;
         // Two of them, as others may still read those of the tile before.
@@ -373,24 +391,25 @@ __global__ void __launch_bounds__(S::THREADS, S::DENSE ? 1 : 2)
     }
     if (!g.settled) msgl__pdl_wait();
     msgl__count_tiles<S::N>(g, first); // ends with a barrier
+    const int32_t start = find_expert(g, first, (int32_t)blockIdx.x / S::CLUSTER);
     if (S::DENSE) msgl__cluster_meet();
 
     if (threadIdx.x < GROUP) {
         if (S::DENSE) msgl__registers_down<40>();
         if (threadIdx.x < 32) {
             if (S::DENSE) msgl__pdl_wait();
-            if (threadIdx.x == 0) load_tensors<S, GATED>(g, r, first, &map_w, &map_in, rank);
+            if (threadIdx.x == 0) load_tensors<S, GATED>(g, r, first, start, &map_w, &map_in, rank);
             __syncwarp();
         } else if (!S::DENSE) {
             msgl__pdl_wait();
-            gather_rows<T, S>(g, r, first);
+            gather_rows<T, S>(g, r, first, start);
         }
     } else {
         if (S::DENSE) msgl__registers_up<232>();
         // The kernel behind may read what was there before the one in front began (settled).
         msgl__pdl_wait();
         msgl__pdl_trigger();
-        multiply_all<T, S, GATED>(g, r, first, places, out, rank);
+        multiply_all<T, S, GATED>(g, r, first, start, places, out, rank);
     }
     if (S::DENSE) msgl__cluster_sync(); // the other block may still write and arrive here
 #endif
