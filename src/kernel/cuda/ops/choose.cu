@@ -4,8 +4,8 @@
 // one kernel. All of it is latencies in a row, so there are as few of them as possible:
 //
 // - A cluster of eight blocks takes 16 rows, each block an eighth of k: nothing is loaded twice.
-// The
-//   router's weights are in registers, as the products need them, before the kernel in front ends.
+//   The router's weights are in registers, as the products need them, before the kernel in front
+//   ends.
 // - Blocks send each other their sums (st.async: counted by an mbarrier where they arrive). Each
 //   finishes two rows, a warp per row; the others write the normed rows meanwhile.
 // - One block sorts. A choice is one word that is its own flag, polled where it is written: no
@@ -519,8 +519,12 @@ extern "C" bool msgl__cuda_moe_choose(msgl_exec *x, const msgl_choose_call *c)
                            c->source,
                            d->blas->flags,
                            layout_of(c->rows, part, experts, width, c->top_k)};
+    // The experts of a lane as in msgl__cuda_moe_route: so that without norm_topk the sum over all
+    // of them is made in the same order.
     if (experts <= 128) {
         launch<choose_kernel<4>>(x, g);
+    } else if (experts <= 256) {
+        launch<choose_kernel<8>>(x, g);
     } else {
         launch<choose_kernel<16>>(x, g);
     }
