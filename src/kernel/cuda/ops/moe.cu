@@ -159,7 +159,47 @@ static __global__ void invert_kernel(const int32_t *source, int n, int32_t *plac
 }
 
 #define COMBINE_THREADS 128
-#define COMBINED 8 // rows that are on their way at once
+#define COMBINE_FEW_ROWS 64 // where combine_few_kernel was measured to be faster
+#define COMBINED 8          // rows of it on their way at once
+
+// N: 8 elements per thread, or 1 for any dim; blockIdx.x: row, blockIdx.y: part of it. place NULL:
+// rows lie in the order of the choices.
+template <typename T, int N>
+static __global__ void __launch_bounds__(COMBINE_THREADS)
+    combine_kernel(const T *in, const int32_t *place, const float *weights, int top_k, int dim,
+                   bool accumulate, T *out)
+{
+    msgl__pdl_trigger();
+    const int at = (int)(blockIdx.y * COMBINE_THREADS + threadIdx.x) * N;
+    const size_t first = (size_t)blockIdx.x * (size_t)top_k;
+    msgl__pdl_wait();
+    if (at >= dim) return;
+    float sum[N] = {0}, v[N];
+#pragma unroll 4
+    for (int c = 0; c < top_k; c++) {
+        const size_t from = place != NULL ? (size_t)place[first + c] : first + (size_t)c;
+        const T *src = in + from * (size_t)dim + at;
+        const float w = weights[first + c];
+        if constexpr (N == 8) {
+            load8(src, v);
+        } else {
+            v[0] = to_f32(*src);
+        }
+#pragma unroll
+        for (int i = 0; i < N; i++) sum[i] += w * v[i];
+    }
+    T *dst = out + (size_t)blockIdx.x * (size_t)dim + at;
+    if constexpr (N == 8) {
+        if (accumulate) {
+            load8(dst, v);
+#pragma unroll
+            for (int i = 0; i < N; i++) sum[i] += v[i];
+        }
+        store8(dst, sum);
+    } else {
+        *dst = from_f32<T>(accumulate ? to_f32(*dst) + sum[0] : sum[0]);
+    }
+}
 
 template <typename T> static __device__ __forceinline__ void copy8(T *shared, const T *from)
 {
@@ -170,20 +210,25 @@ template <typename T> static __device__ __forceinline__ void copy8(T *shared, co
     }
 }
 
-// Eight elements of a thread. They come through shared memory, a place of its own for each thread,
-// because all of them have to be on their way before the first is waited for: of ordinary loads the
-// compiler saves registers, so that a thread waited four times in a row.
+// combine_kernel<T, 8> to the bit, for few rows: there a thread's loads are what takes the time,
+// and of ordinary ones the compiler saves registers, so that a thread waits four times in a row.
+// Here all come through shared memory, in a place of its own for each thread. Many rows are slower
+// that way (docs/internals/gemm.md).
 template <typename T>
-static __device__ __forceinline__ void combine8(const T *in, const int32_t *place,
-                                                const float *weights, int top_k, int dim,
-                                                bool accumulate, T *out)
+static __global__ void __launch_bounds__(COMBINE_THREADS)
+    combine_few_kernel(const T *in, const int32_t *place, const float *weights, int top_k, int dim,
+                       bool accumulate, T *out)
 {
     __shared__ __align__(16) T rows[COMBINED + 1][COMBINE_THREADS][8];
     __shared__ float kept[COMBINED][COMBINE_THREADS];
-    const int t = (int)threadIdx.x;
+    msgl__pdl_trigger();
+    const int t = (int)threadIdx.x, at = (int)(blockIdx.y * COMBINE_THREADS + threadIdx.x) * 8;
     const size_t first = (size_t)blockIdx.x * (size_t)top_k;
+    T *dst = out + (size_t)blockIdx.x * (size_t)dim + at;
     float sum[8] = {0}, v[8];
-    if (accumulate) copy8(rows[COMBINED][t], out);
+    msgl__pdl_wait();
+    if (at >= dim) return;
+    if (accumulate) copy8(rows[COMBINED][t], dst);
 #pragma unroll 1
     for (int c0 = 0; c0 < top_k; c0 += COMBINED) {
         const int num = top_k - c0 < COMBINED ? top_k - c0 : COMBINED;
@@ -191,7 +236,7 @@ static __device__ __forceinline__ void combine8(const T *in, const int32_t *plac
         for (int u = 0; u < num; u++) {
             const size_t c = first + (size_t)(c0 + u);
             const size_t from = place != NULL ? (size_t)place[c] : c;
-            copy8(rows[u][t], in + from * (size_t)dim);
+            copy8(rows[u][t], in + from * (size_t)dim + at);
             msgl__copy_async_4(msgl__shared_address(&kept[u][t]), weights + c);
         }
         msgl__copy_async_commit();
@@ -208,33 +253,7 @@ static __device__ __forceinline__ void combine8(const T *in, const int32_t *plac
 #pragma unroll
         for (int i = 0; i < 8; i++) sum[i] += v[i];
     }
-    store8(out, sum);
-}
-
-// N: 8 elements per thread, or 1 for any dim; blockIdx.x: row, blockIdx.y: part of it. place NULL:
-// rows lie in the order of the choices.
-template <typename T, int N>
-static __global__ void __launch_bounds__(COMBINE_THREADS)
-    combine_kernel(const T *in, const int32_t *place, const float *weights, int top_k, int dim,
-                   bool accumulate, T *out)
-{
-    msgl__pdl_trigger();
-    const int at = (int)(blockIdx.y * COMBINE_THREADS + threadIdx.x) * N;
-    T *dst = out + (size_t)blockIdx.x * (size_t)dim + at;
-    msgl__pdl_wait();
-    if (at >= dim) return;
-    if constexpr (N == 8) {
-        combine8(in + at, place, weights, top_k, dim, accumulate, dst);
-    } else {
-        const size_t first = (size_t)blockIdx.x * (size_t)top_k;
-        float sum = 0;
-#pragma unroll 4
-        for (int c = 0; c < top_k; c++) {
-            const size_t from = place != NULL ? (size_t)place[first + c] : first + (size_t)c;
-            sum += weights[first + c] * to_f32(in[from * (size_t)dim + at]);
-        }
-        *dst = from_f32<T>(accumulate ? to_f32(*dst) + sum : sum);
-    }
+    store8(dst, sum);
 }
 
 extern "C" void msgl__cuda_moe_route(msgl_exec *x, const float *logits, int rows, int experts,
@@ -300,11 +319,13 @@ static void combine(msgl_exec *x, const void *in, const int32_t *place, const fl
 {
     const bool vector = dim % 8 == 0 && aligned16(in) && aligned16(out);
     const unsigned items = (unsigned)(vector ? dim / 8 : dim);
-    MSGL_CUDA_TRY(
-        x, msgl__launch(vector ? combine_kernel<T, 8> : combine_kernel<T, 1>,
-                        dim3((unsigned)rows, (items + COMBINE_THREADS - 1) / COMBINE_THREADS),
-                        dim3(COMBINE_THREADS), 0, msgl__cuda_stream(x), (const T *)in, place,
-                        weights, top_k, dim, accumulate, (T *)out));
+    const dim3 grid((unsigned)rows, (items + COMBINE_THREADS - 1) / COMBINE_THREADS);
+    void (*const kernel)(const T *, const int32_t *, const float *, int, int, bool, T *) =
+        !vector                    ? combine_kernel<T, 1>
+        : rows <= COMBINE_FEW_ROWS ? combine_few_kernel<T>
+                                   : combine_kernel<T, 8>;
+    MSGL_CUDA_TRY(x, msgl__launch(kernel, grid, dim3(COMBINE_THREADS), 0, msgl__cuda_stream(x),
+                                  (const T *)in, place, weights, top_k, dim, accumulate, (T *)out));
 }
 
 extern "C" void msgl__cuda_moe_combine(msgl_exec *x, const void *in, const int32_t *source,
