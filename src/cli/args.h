@@ -42,6 +42,7 @@ typedef struct msgl_args {
     // bench
     const char *format, *url, *batch, *chunk, *concurrency, *backends, *lengths, *write_table;
     int64_t prompt_len, steps, requests, repeat;
+    bool open_ended;
     // tokenize
     bool decode;
     // help

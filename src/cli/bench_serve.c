@@ -178,6 +178,7 @@ int msgl__bench_serve_cmd(const msgl_args *a)
     cfg.prompt_tokens = a->prompt_len > 0 ? (int)a->prompt_len : 127;
     cfg.vocab_size = PROMPT_VOCAB;
     if (a->max_tokens > 0) cfg.max_tokens = (int)a->max_tokens;
+    cfg.open_ended = a->open_ended;
     cfg.temperature = isnan(a->temperature) ? 0 : a->temperature;
     if (a->seed >= 0) cfg.prompt_seed = (uint64_t)a->seed;
     cfg.sampling_seed = a->seed;

@@ -69,8 +69,9 @@ typedef struct msgl_gen_request {
     json_t *root; // the body; owns strings and chat_vars' values until msgl__gen_request_settle
     msgl_json_room room;
     bool stream, include_usage, echo, skip_special;
-    bool sglang;    // GENERATE: in SGLang's form
-    bool no_output; // max_tokens 0 with echo: only the prompt is answered
+    bool continuous_usage; // with include_usage: in every event, as far as the answer has come
+    bool sglang;           // GENERATE: in SGLang's form
+    bool no_output;        // max_tokens 0 with echo: only the prompt is answered
     int n;
     int32_t max_tokens; // -1: not given
     msgl_sampling_params sampling;

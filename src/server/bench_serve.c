@@ -71,8 +71,10 @@ typedef struct client {
     msgl_sse_reader sse;
     msgl_strbuf plain; // the answer's beginning, in case it is an error and no stream
     uint64_t sent_at, received_at, last_event_at;
-    int64_t events, completion_tokens;
+    int64_t events;
+    int64_t prompt_tokens, cached_tokens, completion_tokens; // the last usage that came
     bool saw_done;
+    bool enough; // open-ended: all it waited for has come
     char error[256];
 } client;
 
@@ -82,6 +84,7 @@ struct load {
     msgl_address address;
     const char *path;
     char *model;
+    int64_t context; // of the model, in tokens; 0: the server does not say
     int epoll;
     client *clients;
     int next, done, busy; // requests: index of the next, answered or failed, in flight
@@ -122,10 +125,15 @@ static int put_body(const load *l, int64_t index, msgl_strbuf *b)
         rc = msgl__strbuf_addf(b, ",\"seed\":%" PRId64, cfg->sampling_seed + index);
     }
     if (rc != 0) return rc;
+    // Open-ended: this endpoint takes 16 if none is named. And an event may hold several tokens:
+    // where to hang up is told by usage.
     return msgl__strbuf_addf(b,
-                             ",\"max_tokens\":%d,\"temperature\":%g,\"ignore_eos\":%s,"
-                             "\"stream\":true,\"stream_options\":{\"include_usage\":true}}",
-                             cfg->max_tokens, cfg->temperature, cfg->ignore_eos ? "true" : "false");
+                             ",\"max_tokens\":%" PRId64
+                             ",\"temperature\":%g,\"ignore_eos\":%s,\"stream\":true,"
+                             "\"stream_options\":{\"include_usage\":true%s}}",
+                             cfg->open_ended ? l->context - cfg->prompt_tokens : cfg->max_tokens,
+                             cfg->temperature, cfg->ignore_eos ? "true" : "false",
+                             cfg->open_ended ? ",\"continuous_usage_stats\":true" : "");
 }
 
 // Head and body of request `i` of this run.
@@ -147,17 +155,22 @@ static int make_request(client *c, int i)
 static void take_usage(client *c, const json_t *usage)
 {
     if (!json_is_object(usage)) return;
-    msgl_bench_serve_result *r = c->load->result;
     c->completion_tokens = json_integer_value(json_object_get(usage, "completion_tokens"));
-    r->prompt_tokens += json_integer_value(json_object_get(usage, "prompt_tokens"));
-    r->cached_tokens += json_integer_value(
+    c->prompt_tokens = json_integer_value(json_object_get(usage, "prompt_tokens"));
+    c->cached_tokens = json_integer_value(
         json_object_get(json_object_get(usage, "prompt_tokens_details"), "cached_tokens"));
+}
+
+static int64_t answer_tokens(const client *c)
+{
+    return c->completion_tokens > 0 ? c->completion_tokens : c->events;
 }
 
 static int on_event(void *ctx, const char *data, size_t len)
 {
     client *c = ctx;
     load *l = c->load;
+    if (c->enough) return 0; // came with the last one
     if (len == 6 && memcmp(data, "[DONE]", 6) == 0) {
         c->saw_done = true;
         return 0;
@@ -175,6 +188,7 @@ static int on_event(void *ctx, const char *data, size_t len)
                             : samples_add(&l->gap, c->received_at - c->last_event_at);
         c->events++;
         c->last_event_at = c->received_at;
+        c->enough = l->cfg->open_ended && answer_tokens(c) >= l->cfg->max_tokens;
     }
     json_decref(j);
     return rc;
@@ -255,8 +269,8 @@ static int begin_answer(client *c, msgl_err *err)
     msgl__sse_reader_clear(&c->sse);
     msgl__strbuf_clear(&c->plain);
     c->sent = 0;
-    c->events = c->completion_tokens = 0;
-    c->saw_done = false;
+    c->events = c->prompt_tokens = c->cached_tokens = c->completion_tokens = 0;
+    c->saw_done = c->enough = false;
     c->error[0] = '\0';
     int rc = c->fd < 0 ? dial(c, err) : 0;
     if (rc == 0 && !c->connecting) rc = send_more(c, err);
@@ -271,11 +285,14 @@ static void finish(client *c, int rc, const msgl_err *err)
     c->busy = false;
     l->busy--;
     l->done++;
-    if (rc != 0 || !c->answer.keep) hang_up(c);
+    if (rc != 0 || !c->answer.keep || c->enough) hang_up(c);
     c->reused = true;
-    if (rc == 0 && c->answer.status == 200 && c->saw_done && c->error[0] == '\0') {
+    const bool whole = c->saw_done || c->enough;
+    if (rc == 0 && c->answer.status == 200 && whole && c->error[0] == '\0') {
         r->completed++;
-        r->output_tokens += c->completion_tokens > 0 ? c->completion_tokens : c->events;
+        r->prompt_tokens += c->prompt_tokens;
+        r->cached_tokens += c->cached_tokens;
+        r->output_tokens += answer_tokens(c);
         if (samples_add(&l->e2e, c->received_at - c->sent_at) == 0) return;
         rc = MSGL_ENOMEM;
     }
@@ -348,7 +365,7 @@ static void on_ready(client *c, unsigned events)
     if (c->connecting) rc = connected(c, &err);
     if (rc == 0 && (events & EPOLLOUT) != 0) rc = send_more(c, &err);
     if (rc == 0 && (events & ~(unsigned)EPOLLOUT) != 0) rc = receive(c, &err);
-    if (rc == 0 && c->answer.state != MSGL_ANSWER_DONE) return;
+    if (rc == 0 && c->answer.state != MSGL_ANSWER_DONE && !c->enough) return;
     if (rc != 0 && try_again(c, rc, &err)) return;
     finish(c, rc, &err);
     next_request(c, false);
@@ -471,8 +488,9 @@ static int ask_model(load *l, const char *path, msgl_err *err)
     int rc = msgl__client_get(&l->url, path, 10000, &body, &status, &l->address, err);
     if (rc == 0) {
         json_t *j = json_loadb(msgl__strbuf_str(&body), body.len, 0, NULL);
-        const char *id =
-            json_string_value(json_object_get(json_array_get(json_object_get(j, "data"), 0), "id"));
+        const json_t *first = json_array_get(json_object_get(j, "data"), 0);
+        const char *id = json_string_value(json_object_get(first, "id"));
+        l->context = json_integer_value(json_object_get(first, "max_model_len"));
         l->model = id == NULL ? NULL : msgl__strdup(id);
         if (l->model == NULL) {
             rc = msgl__err_set(err, MSGL_EFORMAT, "%.150s: %s does not name a model (HTTP %d)",
@@ -482,6 +500,25 @@ static int ask_model(load *l, const char *path, msgl_err *err)
     }
     msgl__strbuf_free(&body);
     return rc;
+}
+
+static int check_context(const load *l, msgl_err *err)
+{
+    const msgl_bench_serve_config *cfg = l->cfg;
+    if (!cfg->open_ended) return 0;
+    if (l->context <= 0) {
+        return msgl__err_set(
+            err, MSGL_EUNSUPPORTED,
+            "%.150s: open-ended requests need the model's max_model_len, which the "
+            "list of models does not have",
+            cfg->url);
+    }
+    if (cfg->max_tokens < l->context - cfg->prompt_tokens) return 0;
+    return msgl__err_set(
+        err, MSGL_EINVAL,
+        "a prompt of %d tokens and %d of an open-ended answer; allowed: fewer than "
+        "%" PRId64 " together, the model's context",
+        cfg->prompt_tokens, cfg->max_tokens, l->context);
 }
 
 static int check_config(const msgl_bench_serve_config *cfg, msgl_err *err)
@@ -566,6 +603,7 @@ int msgl__bench_serve(const msgl_bench_serve_config *cfg, msgl_bench_serve_resul
     const bool has_v1 = n >= 3 && strcmp(l.url.path + n - 3, "/v1") == 0;
     l.path = has_v1 ? "/completions" : "/v1/completions";
     rc = ask_model(&l, has_v1 ? "/models" : "/v1/models", err);
+    if (rc == 0) rc = check_context(&l, err);
     if (rc == 0) rc = open_load(&l, err);
     if (rc == 0) rc = connect_all(&l, err);
     if (rc == 0) rc = measure(&l, err);

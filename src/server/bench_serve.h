@@ -19,6 +19,9 @@ typedef struct msgl_bench_serve_config {
     int concurrency; // clients
     int requests;    // in all
     int max_tokens;
+    // Requests ask for all that the context leaves, as a chat without max_tokens does; the client
+    // hangs up when max_tokens have come.
+    bool open_ended;
     double temperature;
     bool ignore_eos;
     int prompt_tokens; // of each prompt: random ids below vocab_size
@@ -46,7 +49,7 @@ typedef struct msgl_bench_serve_result {
     double output_tok_per_s;
     msgl_bench_dist ttft; // request sent to first event
     msgl_bench_dist gap;  // from one event of an answer to its next
-    msgl_bench_dist e2e;  // request sent to answer complete
+    msgl_bench_dist e2e;  // request sent to answer complete, or to hanging up
     double client_core;   // share of a core that the load generator itself took
 } msgl_bench_serve_result;
 

@@ -23,13 +23,23 @@ int msgl__sse_put(msgl_strbuf *out, const char *text, size_t len)
     return rc == 0 ? msgl__strbuf_addc(out, '\n') : rc;
 }
 
-static int put_usage(const msgl_reply *r, int64_t cached, int64_t completion, msgl_strbuf *out)
+static int put_usage(int64_t prompt, int64_t cached, int64_t completion, msgl_strbuf *out)
 {
     return msgl__strbuf_addf(out,
                              "\"usage\":{\"prompt_tokens\":%" PRId64
                              ",\"completion_tokens\":%" PRId64 ",\"total_tokens\":%" PRId64
                              ",\"prompt_tokens_details\":{\"cached_tokens\":%" PRId64 "}}",
-                             r->prompt_tokens, completion, r->prompt_tokens + completion, cached);
+                             prompt, completion, prompt + completion, cached);
+}
+
+// Of an event that is not the stream's last: null, or what its choice has taken so far.
+static int put_event_usage(const msgl_reply *r, const msgl_sequence *s, msgl_strbuf *out)
+{
+    if (!r->req->include_usage) return 0;
+    if (!r->req->continuous_usage) return msgl__strbuf_adds(out, ",\"usage\":null");
+    const int rc = msgl__strbuf_addc(out, ',');
+    return rc == 0 ? put_usage((int64_t)s->prompt->len, s->cached_tokens, s->completion_tokens, out)
+                   : rc;
 }
 
 // {"id":...,"object":...,"created":...,"model":...,
@@ -84,7 +94,7 @@ static int chat_chunk(const msgl_reply *r, int index, msgl_sequence *s, delta wh
     }
     if (rc == 0) rc = put_finish(what == DELTA_EMPTY ? s->finish : NULL, out);
     if (rc == 0) rc = msgl__strbuf_adds(out, "}]");
-    if (rc == 0 && r->req->include_usage) rc = msgl__strbuf_adds(out, ",\"usage\":null");
+    if (rc == 0) rc = put_event_usage(r, s, out);
     return rc == 0 ? msgl__strbuf_adds(out, "}\n\n") : rc;
 }
 
@@ -97,7 +107,7 @@ static int completion_chunk(const msgl_reply *r, int index, msgl_sequence *s, ms
     if (rc == 0) rc = put_logprobs(s, out);
     if (rc == 0) rc = put_finish(s->finish, out);
     if (rc == 0) rc = msgl__strbuf_adds(out, "}]");
-    if (rc == 0 && r->req->include_usage) rc = msgl__strbuf_adds(out, ",\"usage\":null");
+    if (rc == 0) rc = put_event_usage(r, s, out);
     return rc == 0 ? msgl__strbuf_adds(out, "}\n\n") : rc;
 }
 
@@ -166,7 +176,7 @@ int msgl__reply_stream_end(const msgl_reply *r, int64_t cached, int64_t completi
         rc = msgl__strbuf_adds(out, "data: ");
         if (rc == 0) rc = put_head(r, chunk_object(r), out);
         if (rc == 0) rc = msgl__strbuf_adds(out, "\"choices\":[],");
-        if (rc == 0) rc = put_usage(r, cached, completion, out);
+        if (rc == 0) rc = put_usage(r->prompt_tokens, cached, completion, out);
         if (rc == 0) rc = msgl__strbuf_adds(out, "}\n\n");
     }
     return rc == 0 ? msgl__strbuf_adds(out, done_event) : rc;
@@ -225,6 +235,6 @@ int msgl__reply_end(const msgl_reply *r, int64_t cached, int64_t completion, msg
 {
     if (r->req->sglang) return r->num_choices > 1 ? msgl__strbuf_addc(out, ']') : 0;
     int rc = msgl__strbuf_adds(out, r->req->kind == MSGL_API_GENERATE ? "," : "],");
-    if (rc == 0) rc = put_usage(r, cached, completion, out);
+    if (rc == 0) rc = put_usage(r->prompt_tokens, cached, completion, out);
     return rc == 0 ? msgl__strbuf_addc(out, '}') : rc;
 }

@@ -142,6 +142,7 @@ static int parse_streaming(const json_t *o, msgl_gen_request *out, msgl_api_erro
                               "'stream_options' is only allowed with 'stream': true.");
     }
     rc = msgl__field_bool(v, "include_usage", &out->include_usage, e);
+    if (rc >= 0) rc = msgl__field_bool(v, "continuous_usage_stats", &out->continuous_usage, e);
     return rc < 0 ? rc : 0;
 }
 

@@ -65,6 +65,9 @@ expect "bench prefill" 0 "best_tok_per_s" "$minisgl" bench prefill --model "$mod
     --temperature 1 --seed 7 -o json >"$dir/rows" 2>/dev/null
 expect "bench serve, a server of its own" 0 '"clients":1,"requests":4,"failed":0,.*"output_tokens":16,' cat "$dir/rows"
 expect "bench serve, one row each" 0 '"clients":3,"requests":12,"failed":0,.*"output_tokens":48,' cat "$dir/rows"
+"$minisgl" bench serve --model "$model" --num-pages 4096 --concurrency 3 --prompt-len 8 --max-tokens 4 \
+    --requests 5 --open-ended -o csv >"$dir/rows" 2>&1
+expect "bench serve, open-ended" 0 "^3,5,0,[0-9]*[.]" cat "$dir/rows"
 expect "bench serve, no server" 1 "cannot connect to 127.0.0.1 port 1" "$minisgl" bench serve \
     --url http://127.0.0.1:1
 expect "bench serve, it does not start" 1 "the server did not start" "$minisgl" bench serve --model "$dir/none"

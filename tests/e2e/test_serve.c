@@ -23,6 +23,7 @@
 #include <jansson.h>
 
 #include "core/mem.h"
+#include "server/bench_serve.h"
 #include "server/fixture.h"
 
 static const char *program, *model;
@@ -152,6 +153,18 @@ static void expect_idle(server *s)
         if (idle) return;
         usleep(10000);
     }
+}
+
+static json_int_t stat_of(server *s, const char *name)
+{
+    response r = client_request(&s->at, "GET", "/get_server_info", NULL);
+    json_t *j = json_loadb(r.body, r.len, 0, NULL);
+    const json_t *v = json_object_get(json_object_get(j, "stats"), name);
+    assert_true(json_is_integer(v));
+    const json_int_t value = json_integer_value(v);
+    json_decref(j);
+    response_free(&r);
+    return value;
 }
 
 static void test_answers(void **state)
@@ -422,6 +435,37 @@ static pid_t engine_of(const server *s)
     return engine;
 }
 
+// The benchmark's clients that ask for all that the context leaves and hang up: more requests than
+// may run at a time (4), each until its tokens have come; none fails, and the engine is told to
+// stop each.
+static void test_bench_open_ended(void **state)
+{
+    enum { REQUESTS = 12, TOKENS = 20 };
+    server *s = *state;
+    const json_int_t before = stat_of(s, "requests_aborted");
+    char url[64];
+    (void)snprintf(url, sizeof url, "http://127.0.0.1:%d", s->at.port);
+    msgl_bench_serve_config cfg = msgl__bench_serve_config_default();
+    cfg.url = url;
+    cfg.concurrency = 6;
+    cfg.requests = REQUESTS;
+    cfg.max_tokens = TOKENS;
+    cfg.prompt_tokens = 30;
+    cfg.open_ended = true;
+    cfg.temperature = 1;
+    cfg.sampling_seed = 3;
+    msgl_bench_serve_result r;
+    msgl_err err = {0};
+    if (msgl__bench_serve(&cfg, &r, &err) != 0) fail_msg("%s", err.text);
+    assert_int_equal(r.completed, REQUESTS);
+    assert_int_equal(r.failed, 0);
+    assert_int_equal(r.output_tokens, REQUESTS * TOKENS);
+    assert_int_equal(r.prompt_tokens, REQUESTS * 30);
+    assert_true(r.ttft.p50 > 0 && r.gap.p50 > 0 && r.e2e.p50 > r.ttft.p50);
+    expect_idle(s);
+    assert_int_equal(stat_of(s, "requests_aborted") - before, REQUESTS);
+}
+
 // One request that would keep the engine busy for long leaves room for another client's; a body
 // whose tree nobody reads is gone when its request runs.
 static void test_large_requests(void **state)
@@ -538,10 +582,11 @@ int main(int argc, char **argv)
     program = argv[1];
     model = argv[2];
     const struct CMUnitTest tests[] = {
-        cmocka_unit_test(test_answers),       cmocka_unit_test(test_penalties),
-        cmocka_unit_test(test_disconnects),   cmocka_unit_test(test_hostile_requests),
-        cmocka_unit_test(test_too_long),      cmocka_unit_test(test_large_requests),
-        cmocka_unit_test(test_engine_killed), cmocka_unit_test(test_options),
+        cmocka_unit_test(test_answers),          cmocka_unit_test(test_penalties),
+        cmocka_unit_test(test_disconnects),      cmocka_unit_test(test_hostile_requests),
+        cmocka_unit_test(test_too_long),         cmocka_unit_test(test_large_requests),
+        cmocka_unit_test(test_bench_open_ended), cmocka_unit_test(test_engine_killed),
+        cmocka_unit_test(test_options),
     };
     return cmocka_run_group_tests(tests, setup, teardown);
 }

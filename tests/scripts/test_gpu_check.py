@@ -21,8 +21,10 @@ ROW = ('{"median_s":0.5,"max_s":1,"ms":1,"batch":8,"ms_per_step":MS,"best_tok_pe
        '"output_tok_per_s":5,"clients":8,"ttft_p50_ms":100,"ttft_p99_ms":300,"gap_p50_ms":7,"gap_p99_ms":8,'
        '"gap_max_ms":9,"client_core_pct":2}')
 MINISGL = f"""#!/bin/sh
-case "$1 $2" in
-"bench attn") echo '{ATTN}' ;;
+case "$*" in
+"bench serve"*--open-ended*) echo '{ROW}' | sed 's/"clients":8/"clients":64/; s/"output_tok_per_s":5/"output_tok_per_s":4/' ;;
+"bench serve"*) echo '{ROW}'; echo '{ROW}' | sed 's/"clients":8/"clients":64/' ;;
+"bench attn"*) echo '{ATTN}' ;;
 bench*) echo '{ROW}' ;;
 *) echo "the same answer" ;;
 esac
@@ -78,6 +80,7 @@ class GpuCheck(unittest.TestCase):
         self.assertIn("| decode step | 30B-A3B bs=8 | 0.6 | ms | 7 | 9.29 | yes |", out)
         self.assertIn("| serve | 14B 8 clients, first token p50 | 100 | ms | 110 | 174 | yes |", out)
         self.assertIn("| serve | 14B 8 clients, first token p99 | 300 | ms | 220 | 213 | NO |", out)
+        self.assertIn("| serve | 14B 64 clients without max_tokens, share of the tok/s with it | 80 | % | 90 |  | NO |", out)
         out = self.status(code=0)
         for section in SECTIONS:
             self.assertRegex(out, rf"{section} +20.*green")

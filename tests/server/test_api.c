@@ -381,6 +381,8 @@ static void test_refused_fields(void **state)
         {"\"stream_options\":{\"include_usage\":true}", "stream_options"},
         {"\"stream\":true,\"stream_options\":5", "stream_options"},
         {"\"stream\":true,\"stream_options\":{\"include_usage\":1}", "include_usage"},
+        {"\"stream\":true,\"stream_options\":{\"continuous_usage_stats\":0}",
+         "continuous_usage_stats"},
         {"\"ignore_eos\":0", "ignore_eos"},
         {"\"model\":5", "model"},
     };

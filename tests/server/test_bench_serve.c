@@ -29,8 +29,11 @@ typedef struct engine_thread {
     int refuse_every; // the n-th request ends with an error; 0: none
     int gather;       // answers nobody before it has this many requests
     int32_t letter;   // what it answers with; 0 is a zero byte
+    bool endless;     // answers until it is told to stop, two tokens an event
     int seen, num_held;
     uint64_t held[64];
+    int aborted;        // endless: requests it was told to stop
+    int32_t max_tokens; // endless: of the last request
 } engine_thread;
 
 static void answer(engine_thread *t, uint64_t uid, int32_t n)
@@ -38,6 +41,39 @@ static void answer(engine_thread *t, uint64_t uid, int32_t n)
     for (int32_t i = 0; i < n; i++) {
         engine_token(t->s, uid, t->letter, i + 1 == n ? MSGL_FINISH_LENGTH : MSGL_FINISH_NONE);
     }
+}
+
+// One more event, of two tokens, for each request that was not aborted.
+static void endless_step(engine_thread *t, const msgl_msg *m)
+{
+    if (m != NULL && m->type == MSGL_MSG_REQUEST) {
+        t->max_tokens = m->u.request.sampling.max_tokens;
+        t->held[t->num_held++] = m->u.request.uid;
+    }
+    for (int i = 0; m != NULL && m->type == MSGL_MSG_ABORT && i < t->num_held; i++) {
+        if (t->held[i] != m->u.abort_uid) continue;
+        t->held[i] = t->held[--t->num_held];
+        t->aborted++;
+    }
+    for (int i = 0; m == NULL && i < t->num_held; i++) {
+        const msgl_token_event e = {.uid = t->held[i],
+                                    .tokens = (const int32_t[]){'a', 'b'},
+                                    .num_tokens = 2,
+                                    .cached_tokens = 2};
+        engine_send_event(t->s, &e);
+    }
+}
+
+static void *endless_engine(void *arg)
+{
+    engine_thread *t = arg;
+    msgl_msg m;
+    while (!atomic_load(&t->stop) || t->num_held > 0) {
+        const int rc = msgl__channel_recv(t->s->engine, 1, &m);
+        if (rc < 0) break;
+        endless_step(t, rc == 1 ? &m : NULL);
+    }
+    return NULL;
 }
 
 // Answers every request with max_tokens letters.
@@ -78,7 +114,7 @@ static int run_bench(engine_thread *t, msgl_bench_serve_config *cfg, msgl_bench_
     if (t->letter == 0) t->letter = 'a';
     if (t->letter < 0) t->letter = 0;
     pthread_t thread;
-    assert_int_equal(pthread_create(&thread, NULL, engine, t), 0);
+    assert_int_equal(pthread_create(&thread, NULL, t->endless ? endless_engine : engine, t), 0);
     char url[64];
     (void)snprintf(url, sizeof url, "http://127.0.0.1:%d%s", s.port,
                    cfg->requests % 2 == 0 ? "/v1/" : "");
@@ -114,6 +150,32 @@ static void test_counts(void **state)
         assert_true(r.wall_s > 0 && r.output_tok_per_s > 0);
         assert_true(r.client_core > 0 && r.client_core <= 1.1);
     }
+}
+
+// Clients that ask for all that the context leaves and hang up: what counts is tokens, and not
+// events; every request is aborted.
+static void test_open_ended(void **state)
+{
+    (void)state;
+    engine_thread t = {.endless = true};
+    msgl_err err = {0};
+    msgl_bench_serve_config cfg = msgl__bench_serve_config_default();
+    cfg.concurrency = 3;
+    cfg.requests = 20;
+    cfg.max_tokens = 7;
+    cfg.prompt_tokens = 50;
+    cfg.open_ended = true;
+    msgl_bench_serve_result r;
+    if (run_bench(&t, &cfg, &r, &err) != 0) fail_msg("%s", err.text);
+    assert_int_equal(r.completed, 20);
+    assert_int_equal(r.failed, 0);
+    assert_int_equal(r.output_tokens, 8 * 20); // the fourth event brings two
+    assert_int_equal(r.prompt_tokens, 50 * 20);
+    assert_int_equal(r.cached_tokens, 2 * 20);
+    assert_true(r.ttft.p50 > 0 && r.gap.p50 > 0 && r.e2e.p50 >= r.ttft.p50);
+    assert_int_equal(t.aborted, 20);
+    assert_int_equal(t.num_held, 0);
+    assert_int_equal(t.max_tokens, CONTEXT - 50);
 }
 
 static void test_all_clients_start_at_once(void **state)
@@ -188,6 +250,7 @@ typedef struct stub {
     const char *pieces[8]; // of the answer to a POST
     int pause_ms;          // before each piece but the first
     bool hangs_up;         // after each answer, without a word about it
+    bool no_context;       // its list of models does not name it
     int posts;             // requests seen; read after join
     char bodies[4][4096];  // their bodies
 } stub;
@@ -215,14 +278,16 @@ static int read_request(int fd, char *body, size_t size, bool *post)
 static void *run_stub(void *arg)
 {
     stub *s = arg;
-    static const char models[] = "HTTP/1.1 200 OK\r\nContent-Length: 24\r\n\r\n"
-                                 "{\"data\":[{\"id\":\"stub\"}]}";
+    const char *models = s->no_context ? "HTTP/1.1 200 OK\r\nContent-Length: 24\r\n\r\n"
+                                         "{\"data\":[{\"id\":\"stub\"}]}"
+                                       : "HTTP/1.1 200 OK\r\nContent-Length: 44\r\n\r\n"
+                                         "{\"data\":[{\"id\":\"stub\",\"max_model_len\":100}]}";
     for (int fd; (fd = accept(s->listen_fd, NULL, NULL)) >= 0; close(fd)) {
         char body[4096];
         bool post;
         while (read_request(fd, body, sizeof body, &post) >= 0) {
             if (!post) {
-                (void)send(fd, models, sizeof models - 1, MSG_NOSIGNAL);
+                (void)send(fd, models, strlen(models), MSG_NOSIGNAL);
                 continue;
             }
             if (s->posts < 4) memcpy(s->bodies[s->posts], body, sizeof body);
@@ -305,6 +370,60 @@ static void test_a_closed_connection_is_opened_again(void **state)
     assert_non_null(strstr(s.bodies[2], "\"seed\":44,"));
     assert_non_null(strstr(s.bodies[0], "\"prompt\":["));
     assert_string_not_equal(strchr(s.bodies[0], '['), strchr(s.bodies[1], '['));
+}
+
+// Servers without usage in every event: events count. One that ends by itself is no failure, one
+// that refuses is, with its own words.
+static void test_open_ended_against_others(void **state)
+{
+    (void)state;
+    static const struct {
+        const char *answer, *error;
+        int tokens;
+    } cases[] = {
+#define EVENT "data: {\"choices\":[{\"text\":\"a\"}]}\n\n"
+        {STREAM_HEAD "\r\n" EVENT EVENT EVENT EVENT EVENT, NULL, 3},
+        {STREAM_HEAD "\r\n" EVENT EVENT "data: [DONE]\n\n", NULL, 2},
+        {STREAM_HEAD "\r\n" EVENT EVENT, "the stream ended early", 0},
+        {"HTTP/1.1 429 Too Many Requests\r\nContent-Length: 4\r\n\r\nbusy", "HTTP 429: busy", 0},
+    };
+    for (size_t i = 0; i < sizeof cases / sizeof cases[0]; i++) {
+        stub s = {.pieces = {cases[i].answer}, .hangs_up = true};
+        msgl_bench_serve_config cfg = msgl__bench_serve_config_default();
+        msgl_bench_serve_result r;
+        msgl_err err = {0};
+        cfg.requests = 2;
+        cfg.prompt_tokens = 5;
+        cfg.max_tokens = 3;
+        cfg.open_ended = true;
+        const int rc = bench_stub(&s, &cfg, &r, &err);
+        if (rc != (cases[i].error == NULL ? 0 : MSGL_EIO)) fail_msg("case %zu: %s", i, err.text);
+        if (cases[i].error != NULL) assert_non_null(strstr(err.text, cases[i].error));
+        assert_int_equal(r.failed, cases[i].error == NULL ? 0 : 2);
+        assert_int_equal(r.output_tokens, 2 * cases[i].tokens);
+        assert_int_equal(s.posts, 2);
+        assert_non_null(strstr(s.bodies[0], "\"max_tokens\":95,"));
+        assert_non_null(strstr(s.bodies[0], "\"continuous_usage_stats\":true"));
+    }
+}
+
+static void test_open_ended_needs_room(void **state)
+{
+    (void)state;
+    for (int no_context = 0; no_context < 2; no_context++) {
+        stub s = {.pieces = {STREAM_HEAD "\r\n" EVENT}, .hangs_up = true};
+        msgl_bench_serve_config cfg = msgl__bench_serve_config_default();
+        msgl_bench_serve_result r;
+        msgl_err err = {0};
+        s.no_context = no_context == 1;
+        cfg.prompt_tokens = 60;
+        cfg.max_tokens = 40;
+        cfg.open_ended = true;
+        assert_int_equal(bench_stub(&s, &cfg, &r, &err),
+                         no_context ? MSGL_EUNSUPPORTED : MSGL_EINVAL);
+        assert_non_null(strstr(err.text, no_context ? "max_model_len" : "fewer than 100 together"));
+        assert_int_equal(s.posts, 0);
+    }
 }
 
 static void test_wrong_answers(void **state)
@@ -462,6 +581,9 @@ int main(void)
 {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(test_counts),
+        cmocka_unit_test(test_open_ended),
+        cmocka_unit_test(test_open_ended_against_others),
+        cmocka_unit_test(test_open_ended_needs_room),
         cmocka_unit_test(test_all_clients_start_at_once),
         cmocka_unit_test(test_a_zero_byte_is_text),
         cmocka_unit_test(test_failures_are_counted),

@@ -230,6 +230,41 @@ static void test_stream_choices(void **state)
     server_close(&s);
 }
 
+// Usage in every event, as vLLM and SGLang have it: of a choice, up to there, with the tokens that
+// have no text. Only with include_usage.
+static void test_stream_continuous_usage(void **state)
+{
+    (void)state;
+    server_fixture s;
+    server_open(&s, NULL, true);
+    for (int asked = 0; asked < 2; asked++) {
+        char body[256];
+        uint64_t uid;
+        (void)snprintf(body, sizeof body,
+                       "{\"prompt\":\"xyz\",\"max_tokens\":9,\"stream\":true,\"stream_options\":"
+                       "{\"include_usage\":%s,\"continuous_usage_stats\":true}}",
+                       asked ? "true" : "false");
+        const int fd = client_ask(&s, body, &uid);
+        engine_token(&s, uid, 'a', MSGL_FINISH_NONE);
+        engine_token(&s, uid, 0xc3, MSGL_FINISH_NONE);
+        engine_token(&s, uid, 0xa9, MSGL_FINISH_LENGTH);
+        response r = client_read(fd);
+        static const char *const parts[] = {
+            "\"text\":\"a\",\"logprobs\":null,\"finish_reason\":null}],\"usage\":{"
+            "\"prompt_tokens\":3,\"completion_tokens\":1,\"total_tokens\":4,",
+            "\"finish_reason\":\"length\"}],\"usage\":{"
+            "\"prompt_tokens\":3,\"completion_tokens\":3,\"total_tokens\":6,",
+            "\"choices\":[],\"usage\":{\"prompt_tokens\":3,\"completion_tokens\":3,"};
+        for (size_t i = 0; i < sizeof parts / sizeof parts[0]; i++) {
+            if ((strstr(r.body, parts[i]) != NULL) != (asked == 1)) fail_msg("%s", r.body);
+        }
+        assert_int_equal(strstr(r.body, "usage") != NULL, asked);
+        response_free(&r);
+        close(fd);
+    }
+    server_close(&s);
+}
+
 // A stop string that spans tokens: what precedes it is shown, the engine is told to stop.
 static void test_stop_string(void **state)
 {
@@ -569,6 +604,7 @@ int main(void)
         cmocka_unit_test(test_silent_tokens),
         cmocka_unit_test(test_no_injection),
         cmocka_unit_test(test_stream_choices),
+        cmocka_unit_test(test_stream_continuous_usage),
         cmocka_unit_test(test_stop_string),
         cmocka_unit_test(test_echo_logprobs),
         cmocka_unit_test(test_chat_logprobs),
