@@ -287,7 +287,9 @@ void msgl__model_tune(const msgl_model *m, msgl_exec *x, msgl_arena *memory, int
     const msgl_tune_product head = {.calls = &logits, .num_calls = 1};
     const msgl_tune_product qkv = {.calls = t.qkv, .num_calls = t.num, .rope = &rope};
     const msgl_tune_product gate_up = {.calls = t.gate_up, .num_calls = t.num_mlp};
-    const msgl_tune_product out = {.calls = t.out, .num_calls = t.num, .behind = &gate_up};
+    const msgl_tune_product out = {.calls = t.out,
+                                   .num_calls = t.num,
+                                   .behind = t.num_mlp > 0 ? &gate_up : NULL}; // else experts
     const msgl_tune_product down = {.calls = t.down, .num_calls = t.num_down, .behind = &qkv};
     // Logits are of at most a decode batch's rows at a time. Who takes a norm's feed comes before
     // who leaves it.

@@ -47,6 +47,7 @@ static void tune(msgl_exec *x, msgl_arena *memory, const msgl_tune_product *p, c
 {
     assert_true(seen.num < MOST && p->num_calls > 0 && p->num_calls <= LAYERS && num > 0);
     assert_true(x->scratch->used == 0 && memory->used == 0);
+    assert_true(p->behind == NULL || p->behind->num_calls > 0);
     assert_int_equal(ms[0], 1);
     for (int32_t i = 1; i < num; i++) assert_true(ms[i] > ms[i - 1]);
     const int n = seen.num++;
