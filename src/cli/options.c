@@ -686,6 +686,5 @@ void msgl__args_default(msgl_args *a)
         .logprobs = -1,
         .format = "md",
         .batch = "1",
-        .concurrency = "8",
     };
 }

@@ -56,6 +56,8 @@ expect "bench step, mixed" 0 '"phase":"mixed","batch":2,"prompt_len":16,"chunk":
     --model "$model" --prompt-len 16 --batch 2 --chunk 8,16 --steps 4 --repeat 1 -o json
 expect "bench step, chunk beyond the prompt" 2 "chunk is \"17\"; allowed: up to 63 numbers from 1 to 16" \
     "$minisgl" bench step --model "$model" --prompt-len 16 --chunk 17
+expect "bench decode, another one's option" 2 "bench decode does not read --chunk; bench step does" \
+    "$minisgl" bench decode --model "$model" --chunk 8
 expect "bench offline" 0 "output_tok_per_s" "$minisgl" bench offline --model "$model" --requests 3 \
     --prompt-len 8 --max-tokens 4
 expect "bench decode" 0 "ms_per_step" "$minisgl" bench decode --model "$model" --batch 1,2 --prompt-len 4 \
