@@ -2,9 +2,10 @@
 #include "scheduler/pace.h"
 
 enum {
-    // Below LARGE tokens a step's fixed costs (reading the weights) hide what a token costs: such
-    // steps can lower an estimate, but not make or raise one, or a short prompt would make all
-    // chunks tiny.
+    // Below LARGE tokens a step says little of what a token costs in a larger one: beside answers
+    // next to nothing, alone mostly what reading the weights takes. Such steps can lower an
+    // estimate (after a stall), but not make or raise one, and beside answers not below what a
+    // token costs alone.
     LARGE = 32,
     ROUND = 8,      // whole tiles of the GEMM kernels
     UNKNOWN = 512,  // tokens, while nothing is known
@@ -20,13 +21,13 @@ static const uint64_t STREAM_NS = 20000000; // of one that nobody notices in a s
 static const uint64_t CROWD_NS = 60000000;  // of one while many prompts wait
 static const uint64_t MAX_NS = UINT64_MAX / 1000000;
 
-static void observe_token(uint64_t *estimate, int32_t num_chunk, uint64_t ns)
+static void observe_token(uint64_t *estimate, int32_t num_chunk, uint64_t ns, uint64_t least)
 {
-    const uint64_t per = ns * 1000 / (uint64_t)num_chunk + 1;
-    if (num_chunk >= LARGE && *estimate == 0) {
-        *estimate = per;
-    } else if (*estimate != 0 && (num_chunk >= LARGE || per < *estimate)) {
-        *estimate = (*estimate + per) / 2;
+    const uint64_t per = ns * 1000 / (uint64_t)num_chunk + 1, mean = (*estimate + per) / 2;
+    if (num_chunk >= LARGE) {
+        *estimate = *estimate == 0 ? per : mean;
+    } else if (mean < *estimate && least < *estimate) {
+        *estimate = mean > least ? mean : least;
     }
 }
 
@@ -38,10 +39,11 @@ void msgl__pace_observe(msgl_pace *p, int32_t num_answers, int32_t num_chunk, ui
         p->answers_ns = p->answers_ns == 0 ? compute_ns : (3 * p->answers_ns + compute_ns) / 4;
         p->mixed_in_row = 0;
     } else if (num_answers == 0) {
-        observe_token(&p->chunk_ps, num_chunk, compute_ns);
+        observe_token(&p->chunk_ps, num_chunk, compute_ns, 1);
     } else {
         const uint64_t alone = p->answers_ns;
-        observe_token(&p->riding_ps, num_chunk, compute_ns > alone ? compute_ns - alone : 1);
+        observe_token(&p->riding_ps, num_chunk, compute_ns > alone ? compute_ns - alone : 1,
+                      p->chunk_ps);
         p->mixed_in_row++;
     }
 }
