@@ -461,7 +461,8 @@ static void test_bench_open_ended(void **state)
     assert_int_equal(r.failed, 0);
     assert_int_equal(r.output_tokens, REQUESTS * TOKENS);
     assert_int_equal(r.prompt_tokens, REQUESTS * 30);
-    assert_true(r.ttft.p50 > 0 && r.gap.p50 > 0 && r.e2e.p50 > r.ttft.p50);
+    // A read may bring several tokens, so that most gaps may be 0.
+    assert_true(r.ttft.p50 > 0 && r.gap.max > 0 && r.e2e.p50 >= r.ttft.p50);
     expect_idle(s);
     assert_int_equal(stat_of(s, "requests_aborted") - before, REQUESTS);
 }
