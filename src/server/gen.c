@@ -455,11 +455,8 @@ static void gen_stream(msgl_front *f, gen *g)
     int rc = 0;
     for (int i = 0; i < g->num_choices && rc == 0; i++) {
         msgl_sequence *s = &g->choices[i].seq;
-        const bool news = s->text.len > s->text_shown || s->logprobs.count > 0 ||
-                          s->completion_tokens > s->tokens_shown || s->finish != NULL ||
-                          !s->first_shown;
         // A finished choice said so once.
-        if (s->started && news && !(s->finish != NULL && s->finish_shown)) {
+        if (s->started && !(s->finish != NULL && s->finish_shown)) {
             rc = msgl__reply_chunks(&r, i, s, &f->out);
             s->finish_shown = s->finish != NULL;
         }

@@ -153,9 +153,9 @@ int msgl__reply_chunks(const msgl_reply *r, int index, msgl_sequence *s, msgl_st
         if (text || silent || s->finish != NULL) rc = completion_chunk(r, index, s, out);
         break;
     case MSGL_API_GENERATE:
-        if (r->req->sglang) {
+        if (r->req->sglang) { // whose text stays
+            if (s->first_shown && !silent && s->finish == NULL) return 0;
             s->first_shown = true;
-            s->text_shown = s->text.len;
             rc = msgl__strbuf_adds(out, "data: ");
             if (rc == 0) rc = sglang_object(r, index, s, out);
             return rc == 0 ? msgl__strbuf_adds(out, "\n\n") : rc;

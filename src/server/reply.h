@@ -19,8 +19,8 @@ typedef struct msgl_reply {
 
 // One SSE event of arbitrary text: each of its lines is a data line.
 int msgl__sse_put(msgl_strbuf *out, const char *text, size_t len);
-// The events of what choice `index` has to show now; takes (clears) its text and logprobs. With
-// s->finish set, the one that says so is the last.
+// The events of what choice `index` has to show now, or none; takes (clears) its text and logprobs.
+// With s->finish set, the one that says so is the last.
 int msgl__reply_chunks(const msgl_reply *r, int index, msgl_sequence *s, msgl_strbuf *out);
 // The end of a stream: usage if asked for, then [DONE]. cached and completion: summed.
 int msgl__reply_stream_end(const msgl_reply *r, int64_t cached, int64_t completion,

@@ -21,7 +21,6 @@ typedef struct msgl_sequence {
     bool started;                   // an event has come
     const char *finish;             // "stop", "length"; NULL: not finished
     bool first_shown, finish_shown; // the caller's: what the client was told
-    size_t text_shown;              // the same: bytes of text, where it does not take it
     int32_t tokens_shown;           // the same: completion tokens that it has heard of
 
     struct msgl_pending *pending; // log-probabilities of text that is still held back
