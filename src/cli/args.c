@@ -176,11 +176,30 @@ static int read_environment(const msgl_command *cmd, msgl_args *out, msgl_err *e
     return 0;
 }
 
+// The only benchmark that reads an option; NULL: there are others, or none does.
+static const char *benchmark_of(const msgl_option *o)
+{
+    return (o->commands & MSGL_BENCH_STEP) != 0      ? "step"
+           : (o->commands & MSGL_BENCH_OFFLINE) != 0 ? "offline"
+           : (o->commands & MSGL_BENCH_SERVE) != 0   ? "serve"
+           : (o->commands & MSGL_BENCH_ATTN) != 0    ? "attn"
+                                                     : NULL;
+}
+
+// An option of one benchmark must not be given to another in silence. own: one of its own, or NULL.
+static int check_benchmark(const msgl_option *own, const char *sub, msgl_err *err)
+{
+    if (own == NULL || strcmp(benchmark_of(own), sub) == 0) return 0;
+    return msgl__err_set(err, MSGL_EINVAL, "bench %.40s does not read %s; bench %s does", sub,
+                         own->names[0], benchmark_of(own));
+}
+
 int msgl__args_parse(const msgl_command *cmd, int argc, char **argv, msgl_args *out, msgl_err *err)
 {
     msgl__args_default(out);
     int rc = read_environment(cmd, out, err);
     bool lists_from_argv = false;
+    const msgl_option *own = NULL; // the first option that is one benchmark's own
     for (int i = 0; rc == 0 && i < argc; i++) {
         char name[64];
         const char *equals = strchr(argv[i], '=');
@@ -188,6 +207,7 @@ int msgl__args_parse(const msgl_command *cmd, int argc, char **argv, msgl_args *
         if (argv[i][0] != '-') {
             if (cmd->bit == MSGL_CMD_BENCH && out->sub == NULL) {
                 out->sub = argv[i];
+                rc = check_benchmark(own, out->sub, err);
                 continue;
             }
             return msgl__err_set(err, MSGL_EINVAL,
@@ -214,6 +234,9 @@ int msgl__args_parse(const msgl_command *cmd, int argc, char **argv, msgl_args *
             lists_from_argv = true;
         }
         rc = store(o, name, value, out, err);
+        if (rc != 0 || benchmark_of(o) == NULL) continue;
+        if (own == NULL) own = o;
+        rc = check_benchmark(o, out->sub != NULL ? out->sub : benchmark_of(own), err);
     }
     return rc;
 }

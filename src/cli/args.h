@@ -61,6 +61,11 @@ enum {
     MSGL_CMD_TEMPLATE = 64,
     MSGL_CMD_HELP = 128,
     MSGL_CMD_ALL = 255,
+    // With MSGL_CMD_BENCH: the only benchmark that reads it.
+    MSGL_BENCH_STEP = 256,
+    MSGL_BENCH_OFFLINE = 512,
+    MSGL_BENCH_SERVE = 1024,
+    MSGL_BENCH_ATTN = 2048,
 };
 
 typedef struct msgl_command {

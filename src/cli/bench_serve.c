@@ -166,8 +166,8 @@ int msgl__bench_serve_cmd(const msgl_args *a)
     msgl_err err;
     int clients[MAX_LEVELS];
     own_server server = {0};
-    const int n = msgl__cli_int_list("--concurrency", a->concurrency != NULL ? a->concurrency : "8",
-                                     MAX_CLIENTS, clients, MAX_LEVELS, &err);
+    const int n =
+        msgl__cli_int_list("--concurrency", a->concurrency, MAX_CLIENTS, clients, MAX_LEVELS, &err);
     if (n < 0) return msgl__cli_fail(MSGL_EXIT_USAGE, &err);
     msgl__cli_catch_interrupt();
     int rc = 0;

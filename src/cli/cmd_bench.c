@@ -52,37 +52,12 @@ int msgl__bench_limits(const msgl_args *a)
     return MSGL_EXIT_OK;
 }
 
-// What only one of the benchmarks reads must not be given to another in silence.
-static int check_options(const msgl_args *a, msgl_err *err)
-{
-    const struct {
-        const char *option, *sub;
-        bool given;
-    } only[] = {
-        {"--chunk", "step", a->chunk != NULL},
-        {"--lengths", "offline", a->lengths != NULL},
-        {"--concurrency", "serve", a->concurrency != NULL},
-        {"--open-ended", "serve", a->open_ended},
-        {"--url", "serve", a->url != NULL},
-        {"--backends", "attn", a->backends != NULL},
-        {"--write-table", "attn", a->write_table != NULL},
-    };
-    for (size_t i = 0; i < MSGL_COUNT(only); i++) {
-        if (!only[i].given || strcmp(a->sub, only[i].sub) == 0) continue;
-        return msgl__err_set(err, MSGL_EINVAL, "bench %s does not read %s; bench %s does", a->sub,
-                             only[i].option, only[i].sub);
-    }
-    return 0;
-}
-
 int msgl__cmd_bench(const msgl_args *a)
 {
-    msgl_err err;
     for (size_t i = 0; a->sub != NULL && i < MSGL_COUNT(SUBS); i++) {
-        if (strcmp(a->sub, SUBS[i].name) != 0) continue;
-        if (check_options(a, &err) != 0) return msgl__cli_fail(MSGL_EXIT_USAGE, &err);
-        return SUBS[i].run(a);
+        if (strcmp(a->sub, SUBS[i].name) == 0) return SUBS[i].run(a);
     }
+    msgl_err err;
     msgl__err_set(&err, MSGL_EINVAL,
                   "bench %s: allowed: step, decode, prefill, offline, serve, attn, startup, limits",
                   a->sub != NULL ? a->sub : "what?");

@@ -58,6 +58,9 @@ expect "bench step, chunk beyond the prompt" 2 "chunk is \"17\"; allowed: up to 
     "$minisgl" bench step --model "$model" --prompt-len 16 --chunk 17
 expect "bench decode, another one's option" 2 "bench decode does not read --chunk; bench step does" \
     "$minisgl" bench decode --model "$model" --chunk 8
+expect "bench decode, another one's option in front" 2 "bench decode does not read --url; bench serve does" \
+    "$minisgl" bench --url http://127.0.0.1:1 decode --model "$model"
+expect "options of two benchmarks" 2 "bench step does not read --backends; bench attn does" "$minisgl" bench --chunk 8 --backends fa
 expect "bench offline" 0 "output_tok_per_s" "$minisgl" bench offline --model "$model" --requests 3 \
     --prompt-len 8 --max-tokens 4
 expect "bench decode" 0 "ms_per_step" "$minisgl" bench decode --model "$model" --batch 1,2 --prompt-len 4 \
