@@ -11,7 +11,7 @@
 #include "core/mem.h"
 #include "llm/llm.h"
 #include "server/fields.h"
-#include "tokenizer/unicode.h"
+#include "utils/utf8.h"
 
 enum { BAD_REQUEST = 400 };
 

@@ -17,6 +17,7 @@
 #include "tokenizer/strmap.h"
 #include "tokenizer/tokenizer.h"
 #include "tokenizer/unicode.h"
+#include "utils/utf8.h"
 
 // Limits on what a file may ask for; far above any published tokenizer.
 #define MSGL_TOK_MAX_FILE ((size_t)128 << 20)

@@ -8,7 +8,7 @@
 
 #include "tokenizer/jinja_builtins.h"
 #include "tokenizer/jinja_string.h"
-#include "tokenizer/json_scan.h"
+#include "utils/json.h"
 
 typedef struct reader {
     msgl_jctx *c;
@@ -43,7 +43,7 @@ static int load_escape(reader *r, msgl_jbuf *b)
     const size_t left = r->s->len - r->at - 1;
     char bytes[4];
     size_t used, n = 0;
-    if (left > 0) n = msgl__jscan_escape(letter, left, bytes, &used);
+    if (left > 0) n = msgl__json_unescape(letter, left, bytes, &used);
     if (n == 0) {
         return fail(r, left > 0 && *letter == 'u' ? "Invalid \\uXXXX escape" : "Invalid \\escape");
     }

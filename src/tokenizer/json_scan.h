@@ -44,10 +44,6 @@ char msgl__jscan_peek(msgl_jscan *s);
 // Appends the decoded string to *out. 1; 0: no well-formed string is next; MSGL_ENOMEM,
 // MSGL_ELIMIT.
 int msgl__jscan_string(msgl_jscan *s, msgl_strbuf *out);
-// What stands for the escape whose letter, the first of n > 0 bytes, is at p. Returns its bytes in
-// out, 0 for a malformed one or half of a surrogate pair; *used counts what was read behind the
-// backslash.
-size_t msgl__jscan_escape(const char *p, size_t n, char out[4], size_t *used);
 // Takes a string without decoding it; *raw is its length in the file, at least that of the text.
 int msgl__jscan_skip_string(msgl_jscan *s, size_t *raw);
 // Takes an integer that fits into 15 digits. 1 or 0.

@@ -8,6 +8,7 @@
 #include "core/mem.h"
 #include "tokenizer/unicode_data.h"
 #include "utils/strbuf.h"
+#include "utils/utf8.h"
 
 #define MATCH_LIMIT 20000000u // steps of one match; a pattern that needs more is hostile
 #define HEAP_LIMIT_KIB (64u * 1024u)

@@ -7,6 +7,8 @@
 
 #include <string.h>
 
+#include "utils/utf8.h"
+
 enum { OTHER, LETTER, NUMBER, SPACE, NEWLINE };
 
 // Classes of ASCII: L letter, N number, W white space, R carriage return or line feed.

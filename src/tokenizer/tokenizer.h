@@ -29,16 +29,11 @@ void msgl__ids_free(msgl_ids *v);
 int msgl__tokenizer_load(const char *dir, msgl_tokenizer **out, msgl_err *err);
 void msgl__tokenizer_free(msgl_tokenizer *t);
 
-// Bytes [start, end) of a text that did not come from the model's own template: in them the special
-// tokens' spellings are ordinary text. Sorted, disjoint.
-typedef struct msgl_text_span {
-    size_t start, end;
-} msgl_text_span;
-
 typedef struct msgl_encode_opts {
     int add_special; // run the post-processor (BOS and the like)
-    // Spans in which tokens flagged special are not recognised: one needs all of its bytes outside
-    // of them. Added tokens that are not special are recognised everywhere, as in HF.
+    // Spans of the text that did not come from the model's own template, sorted and disjoint. In
+    // them tokens flagged special are not recognised: one needs all of its bytes outside. Added
+    // tokens that are not special are recognised everywhere, as in HF.
     const msgl_text_span *untrusted;
     size_t num_untrusted;
     size_t max_ids; // 0: no limit; else MSGL_ELIMIT once more ids would be made

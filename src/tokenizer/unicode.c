@@ -1,7 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "tokenizer/unicode.h"
 
-#include <string.h>
 #include <utf8proc.h>
 
 #include "tokenizer/unicode_data.h"
@@ -169,42 +168,6 @@ int msgl__uni_lower_of(uint32_t cp, uint32_t out[2])
     }
     out[0] = (uint32_t)utf8proc_tolower((utf8proc_int32_t)cp);
     return 1;
-}
-
-// Bytes of a valid sequence that starts at p (n > 0 bytes there), 0 when it is not valid: RFC 3629,
-// without surrogates, overlong forms and anything beyond U+10FFFF.
-static size_t valid_at(const unsigned char *p, size_t n)
-{
-    if (p[0] < 0x80) return 1;
-    if (p[0] < 0xc2 || p[0] > 0xf4) return 0;
-    const size_t len = msgl__utf8_len(p[0]);
-    if (n < len) return 0;
-    for (size_t k = 1; k < len; k++) {
-        if ((p[k] & 0xc0) != 0x80) return 0;
-    }
-    if ((p[0] == 0xe0 && p[1] < 0xa0) || (p[0] == 0xed && p[1] > 0x9f) ||
-        (p[0] == 0xf0 && p[1] < 0x90) || (p[0] == 0xf4 && p[1] > 0x8f)) {
-        return 0;
-    }
-    return len;
-}
-
-size_t msgl__utf8_valid(const char *s, size_t n)
-{
-    size_t i = 0;
-    while (i < n) {
-        uint64_t word;
-        while (n - i >= sizeof(word)) {
-            memcpy(&word, s + i, sizeof(word));
-            if ((word & UINT64_C(0x8080808080808080)) != 0) break;
-            i += sizeof(word);
-        }
-        if (i >= n) break;
-        const size_t len = valid_at((const unsigned char *)s + i, n - i);
-        if (len == 0) return i;
-        i += len;
-    }
-    return n;
 }
 
 // The bytes that stand for themselves; the other 68 take U+0100 upward in their order.

@@ -1,8 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
 //
-// UTF-8 and the properties of characters that tokenization asks for, in the versions that
-// `tokenizers` uses. A table object is built once per tokenizer: categories of the first three
-// planes as a flat array, so that a property costs one load.
+// The properties of characters that tokenization asks for, in the versions that `tokenizers` uses.
+// A table object is built once per tokenizer: categories of the first three planes as a flat array,
+// so that a property costs one load.
 #ifndef MSGL_TOKENIZER_UNICODE_H
 #define MSGL_TOKENIZER_UNICODE_H
 
@@ -89,70 +89,6 @@ static inline uint16_t msgl__uni(const msgl_unicode *u, uint32_t cp)
 // Lower case of one character as char::to_lowercase has it: writes 1 or 2 code points, returns how
 // many.
 int msgl__uni_lower_of(uint32_t cp, uint32_t out[2]);
-
-// Length of the valid UTF-8 prefix of s[0, n): n when all of it is valid.
-size_t msgl__utf8_valid(const char *s, size_t n);
-
-// Code point at s[*i] of valid UTF-8; moves *i past it.
-static inline uint32_t msgl__utf8_next(const char *s, size_t *i)
-{
-    const unsigned char *p = (const unsigned char *)s + *i;
-    if (p[0] < 0x80) {
-        *i += 1;
-        return p[0];
-    }
-    if (p[0] < 0xe0) {
-        *i += 2;
-        return (uint32_t)(p[0] & 0x1f) << 6 | (p[1] & 0x3f);
-    }
-    if (p[0] < 0xf0) {
-        *i += 3;
-        return (uint32_t)(p[0] & 0x0f) << 12 | (uint32_t)(p[1] & 0x3f) << 6 | (p[2] & 0x3f);
-    }
-    *i += 4;
-    return (uint32_t)(p[0] & 0x07) << 18 | (uint32_t)(p[1] & 0x3f) << 12 |
-           (uint32_t)(p[2] & 0x3f) << 6 | (p[3] & 0x3f);
-}
-
-// Start of the character that ends at s[i], i > 0.
-static inline size_t msgl__utf8_prev(const char *s, size_t i)
-{
-    do {
-        i--;
-    } while (((unsigned char)s[i] & 0xc0) == 0x80);
-    return i;
-}
-
-// Bytes of the character whose first byte is `c`.
-static inline size_t msgl__utf8_len(unsigned char c)
-{
-    return c < 0x80 ? 1 : c < 0xe0 ? 2 : c < 0xf0 ? 3 : 4;
-}
-
-// Writes `cp` (a scalar value) to out; returns the number of bytes.
-static inline size_t msgl__utf8_put(uint32_t cp, char out[4])
-{
-    if (cp < 0x80) {
-        out[0] = (char)cp;
-        return 1;
-    }
-    if (cp < 0x800) {
-        out[0] = (char)(0xc0 | cp >> 6);
-        out[1] = (char)(0x80 | (cp & 0x3f));
-        return 2;
-    }
-    if (cp < 0x10000) {
-        out[0] = (char)(0xe0 | cp >> 12);
-        out[1] = (char)(0x80 | (cp >> 6 & 0x3f));
-        out[2] = (char)(0x80 | (cp & 0x3f));
-        return 3;
-    }
-    out[0] = (char)(0xf0 | cp >> 18);
-    out[1] = (char)(0x80 | (cp >> 12 & 0x3f));
-    out[2] = (char)(0x80 | (cp >> 6 & 0x3f));
-    out[3] = (char)(0x80 | (cp & 0x3f));
-    return 4;
-}
 
 // The byte-level alphabet of GPT-2: each byte as a printable character below U+0144.
 uint32_t msgl__byte_char(unsigned char b);

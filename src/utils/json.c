@@ -8,6 +8,7 @@
 #include "core/mem.h"
 #include "utils/file.h"
 #include "utils/strbuf.h"
+#include "utils/utf8.h"
 
 // Behind the closing quote of the string that starts at `i`, or the end of the text.
 static size_t string_end(const char *text, size_t len, size_t i)
@@ -150,4 +151,45 @@ int msgl__json_load(const char *path, size_t max_bytes, size_t flags, json_t **o
     json_decref(*out);
     *out = NULL;
     return msgl__err_set(err, MSGL_EFORMAT, "%s: expected a JSON object", msgl__path_tail(path));
+}
+
+// Four hex digits; -1: not that.
+static int32_t hex4(const char *p, size_t n)
+{
+    int32_t v = 0;
+    if (n < 4) return -1;
+    for (size_t i = 0; i < 4; i++) {
+        const char c = p[i], l = (char)(c | 0x20);
+        const int digit = c >= '0' && c <= '9' ? c - '0' : l >= 'a' && l <= 'f' ? l - 'a' + 10 : -1;
+        if (digit < 0) return -1;
+        v = v << 4 | digit;
+    }
+    return v;
+}
+
+// The character of \uXXXX (and a second one for the low surrogate) at p; *used counts what was read
+// behind the backslash. Returns its bytes in out, 0 for a malformed or lone one.
+static size_t unicode_escape(const char *p, size_t n, char out[4], size_t *used)
+{
+    int32_t cp = hex4(p + 1, n - 1);
+    *used = 5;
+    if (cp < 0 || (cp >= 0xdc00 && cp < 0xe000)) return 0;
+    if (cp >= 0xd800 && cp < 0xdc00) {
+        const int32_t low = n >= 11 && p[5] == '\\' && p[6] == 'u' ? hex4(p + 7, n - 7) : -1;
+        if (low < 0xdc00 || low >= 0xe000) return 0;
+        cp = 0x10000 + ((cp - 0xd800) << 10) + (low - 0xdc00);
+        *used = 11;
+    }
+    return msgl__utf8_put((uint32_t)cp, out);
+}
+
+size_t msgl__json_unescape(const char *p, size_t n, char out[4], size_t *used)
+{
+    static const char letters[] = "\"\\/bfnrt", values[] = "\"\\/\b\f\n\r\t";
+    if (p[0] == 'u') return unicode_escape(p, n, out, used);
+    const char *at = p[0] != '\0' ? strchr(letters, p[0]) : NULL;
+    *used = 1;
+    if (at == NULL) return 0;
+    out[0] = values[at - letters];
+    return 1;
 }

@@ -34,4 +34,9 @@ const char *msgl__strbuf_str(const msgl_strbuf *b);
 // when memory for an empty string could not be had.
 char *msgl__strbuf_take(msgl_strbuf *b);
 
+// Bytes [start, end) of a text.
+typedef struct msgl_text_span {
+    size_t start, end;
+} msgl_text_span;
+
 #endif

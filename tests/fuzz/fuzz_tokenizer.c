@@ -9,6 +9,7 @@
 #include <string.h>
 
 #include "tokenizer/load.h"
+#include "utils/utf8.h"
 
 static void require(int ok)
 {

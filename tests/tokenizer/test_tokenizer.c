@@ -19,6 +19,7 @@
 #include "tokenizer/unicode.h"
 #include "tokenizer/vectors.h"
 #include "tokenizer/workspace.h"
+#include "utils/utf8.h"
 
 static msgl_ids encode(const msgl_tokenizer *t, const char *text, size_t len,
                        const msgl_encode_opts *opts)
@@ -336,27 +337,9 @@ static void test_invalid_utf8(void **state)
     msgl__tokenizer_free(t);
 }
 
-// The validator agrees with the definition on every sequence of up to two bytes and on every code
-// point.
-static void test_utf8_validator(void **state)
+static void test_byte_alphabet(void **state)
 {
     (void)state;
-    for (unsigned a = 0; a < 256; a++) {
-        for (unsigned b = 0; b < 256; b++) {
-            const char s[2] = {(char)a, (char)b};
-            const int two = a >= 0xc2 && a <= 0xdf && (b & 0xc0) == 0x80;
-            const size_t want = a < 0x80 ? (b < 0x80 ? 2 : 1) : two ? 2 : 0;
-            assert_int_equal(msgl__utf8_valid(s, 2), want);
-        }
-    }
-    for (uint32_t cp = 0; cp < 0x110000; cp++) {
-        char s[4];
-        const size_t n = msgl__utf8_put(cp, s);
-        const size_t want = cp >= 0xd800 && cp < 0xe000 ? 0 : n;
-        if (msgl__utf8_valid(s, n) != want) fail_msg("U+%04X", (unsigned)cp);
-        size_t i = 0;
-        if (want > 0) assert_int_equal(msgl__utf8_next(s, &i), cp);
-    }
     for (unsigned b = 0; b < 256; b++) {
         assert_int_equal(msgl__char_byte(msgl__byte_char((unsigned char)b)), b);
     }
@@ -682,7 +665,7 @@ int main(void)
         cmocka_unit_test(test_patterns),
         cmocka_unit_test(test_normalizers_all_code_points),
         cmocka_unit_test(test_invalid_utf8),
-        cmocka_unit_test(test_utf8_validator),
+        cmocka_unit_test(test_byte_alphabet),
         cmocka_unit_test(test_untrusted_spans),
         cmocka_unit_test(test_untrusted_added),
         cmocka_unit_test(test_untrusted_never_special),
