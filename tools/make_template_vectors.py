@@ -17,7 +17,7 @@ import jinja2
 import transformers.utils.chat_template_utils as chat
 
 OUT = pathlib.Path(__file__).resolve().parent.parent / "tests" / "vectors" / "chat_template"
-CLOCK = datetime.datetime(2025, 7, 4, 9, 5, 7, 123456)  # tests/tokenizer/test_chat_template.c has it too
+CLOCK = datetime.datetime(2025, 7, 4, 9, 5, 7, 123456)  # tests/template/test_chat_template.c has it too
 
 
 class FixedClock(datetime.datetime):

@@ -5,7 +5,7 @@
 #include "cli/common.h"
 #include "core/err.h"
 #include "llm/llm.h"
-#include "tokenizer/chat_template.h"
+#include "template/chat_template.h"
 #include "tokenizer/tokenizer.h"
 
 #define MAX_INPUT ((size_t)1 << 30)

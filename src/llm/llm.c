@@ -16,7 +16,7 @@
 #include "engine/engine.h"
 #include "llm/llm.h"
 #include "scheduler/scheduler.h"
-#include "tokenizer/chat_template.h"
+#include "template/chat_template.h"
 #include "tokenizer/tokenizer.h"
 #include "utils/stop.h"
 

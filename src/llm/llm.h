@@ -9,7 +9,7 @@
 
 #include "engine/engine.h"
 #include "scheduler/scheduler.h"
-#include "tokenizer/chat_template.h"
+#include "template/chat_template.h"
 
 // Strings are borrowed from *o. MSGL_EINVAL names the option.
 int msgl__engine_config_of(const msgl_options *o, msgl_engine_config *out, msgl_err *err);

@@ -9,7 +9,7 @@
 #include <stdatomic.h>
 
 #include "server/api.h"
-#include "tokenizer/chat_template.h"
+#include "template/chat_template.h"
 #include "tokenizer/tokenizer.h"
 
 typedef struct msgl_job {

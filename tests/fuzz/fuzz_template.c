@@ -6,7 +6,7 @@
 #include <stdint.h>
 #include <string.h>
 
-#include "tokenizer/chat_template.h"
+#include "template/chat_template.h"
 
 int LLVMFuzzerTestOneInput(const uint8_t *data, size_t size);
 

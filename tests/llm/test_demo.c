@@ -17,7 +17,7 @@
 #include <minisgl/minisgl.h>
 
 #include "llm/llm.h"
-#include "tokenizer/chat_template.h"
+#include "template/chat_template.h"
 #include "tokenizer/tokenizer.h"
 
 #define MODEL MSGL_SOURCE_DIR "/models/demo"

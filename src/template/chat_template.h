@@ -1,0 +1,67 @@
+// SPDX-License-Identifier: Apache-2.0
+//
+// Chat templates: a Jinja interpreter that renders what transformers' apply_chat_template renders,
+// byte for byte, inside fixed budgets. Templates come from model folders and are not trusted with
+// more than time and memory limits; messages come from clients and are data only.
+//
+// Strings keep, per byte, whether they came from the client. The rendered text carries those bytes
+// as spans, so that the tokenizer can refuse special tokens there (a user who writes "<|im_end|>"
+// writes eleven characters, not a control token).
+#ifndef MSGL_TEMPLATE_CHAT_TEMPLATE_H
+#define MSGL_TEMPLATE_CHAT_TEMPLATE_H
+
+#include <jansson.h>
+#include <stdatomic.h>
+#include <stddef.h>
+
+#include "core/err.h"
+#include "utils/strbuf.h"
+
+typedef struct msgl_chat_template msgl_chat_template; // parsed, immutable, usable by many threads
+
+// Parses template source (trim_blocks and lstrip_blocks on, as transformers sets them).
+// MSGL_EFORMAT: line number and what was expected; MSGL_EUNSUPPORTED names the construct.
+int msgl__chat_template_parse(const char *source, size_t len, msgl_chat_template **out,
+                              msgl_err *err);
+void msgl__chat_template_free(msgl_chat_template *t);
+
+// The template of a model folder: chat_template.jinja, else chat_template of tokenizer_config.json
+// (string, or list of {name, template}: "tool_use" when has_tools and present, else "default"),
+// with the folder's bos_token, eos_token and other named special tokens as template variables.
+// MSGL_ENOENT when the model has none.
+typedef struct msgl_chat_templates msgl_chat_templates;
+int msgl__chat_templates_load(const char *dir, msgl_chat_templates **out, msgl_err *err);
+void msgl__chat_templates_free(msgl_chat_templates *t);
+
+typedef struct msgl_render_limits {
+    size_t max_steps;  // evaluated nodes, loop iterations, and work that takes as long; 0: default
+    size_t max_output; // bytes of any one string and of the output; 0: default
+    int max_depth;     // nesting of calls, macros, expressions; 0: default
+    // Set by another thread to end the render soon, with MSGL_EABORTED; NULL: it cannot be ended.
+    const atomic_bool *cancelled;
+} msgl_render_limits;
+
+typedef struct msgl_rendered {
+    msgl_strbuf text;
+    msgl_text_span *untrusted; // spans of `text` that came from `vars`
+    size_t num_untrusted;
+} msgl_rendered;
+void msgl__rendered_free(msgl_rendered *r); // zero-initialised is empty
+
+// Renders with the variables of the JSON object `vars` (messages, tools, documents,
+// add_generation_prompt, enable_thinking ...; untrusted, but for the roles that every chat API
+// knows: templates glue those into control tokens). A message's reasoning may be called
+// reasoning_content, thinking or reasoning; the template finds it as the first and the second. The
+// role developer is system for a template that never names it.
+// MSGL_EINVAL: the template called raise_exception or failed on this input (text says what);
+// MSGL_ELIMIT: a budget ran out; the defaults end any template within about a second.
+int msgl__chat_template_render(const msgl_chat_template *t, json_t *vars,
+                               const msgl_render_limits *limits, msgl_rendered *out, msgl_err *err);
+// The same with the folder's template and its special-token variables (trusted), as
+// apply_chat_template calls it: tools and documents are None and add_generation_prompt is False
+// unless `vars` has them.
+int msgl__chat_templates_render(const msgl_chat_templates *t, json_t *vars,
+                                const msgl_render_limits *limits, msgl_rendered *out,
+                                msgl_err *err);
+
+#endif

@@ -1,0 +1,202 @@
+// SPDX-License-Identifier: Apache-2.0
+//
+// The chat templates of a model folder and the special tokens that they may name.
+#include <stdio.h>
+#include <string.h>
+
+#include "core/mem.h"
+#include "template/chat_template.h"
+#include "template/jinja_render.h"
+#include "utils/file.h"
+#include "utils/json.h"
+
+enum { MAX_FILE = 64 << 20 };
+
+struct msgl_chat_templates {
+    msgl_chat_template *dflt, *tool_use; // either may be NULL, not both
+    json_t *tokens; // bos_token, eos_token ..., and what variables are when the client sends none
+};
+
+static int join_path(const char *dir, const char *name, char *out, size_t size, msgl_err *err)
+{
+    const int n = snprintf(out, size, "%s/%s", dir, name);
+    if (n >= 0 && (size_t)n < size) return 0;
+    return msgl__err_set(err, MSGL_ELIMIT, "the path of the model folder is too long");
+}
+
+// *out NULL when there is no such file.
+static int read_json(const char *dir, const char *name, json_t **out, msgl_err *err)
+{
+    char path[4096];
+    int rc = join_path(dir, name, path, sizeof path, err);
+    if (rc == 0) rc = msgl__json_load(path, MAX_FILE, JSON_ALLOW_NUL, out, err);
+    return rc == MSGL_ENOENT ? 0 : rc;
+}
+
+static int parse_into(const char *file, const char *text, size_t len, msgl_chat_template **out,
+                      msgl_err *err)
+{
+    if (*out != NULL) return 0; // an earlier source wins
+    const int rc = msgl__chat_template_parse(text, len, out, err);
+    return rc == 0 ? 0 : msgl__err_prefix(err, rc, "%s", file);
+}
+
+static int parse_json_string(const char *file, const json_t *j, msgl_chat_template **out,
+                             msgl_err *err)
+{
+    return parse_into(file, json_string_value(j), json_string_length(j), out, err);
+}
+
+static int load_jinja(const char *dir, const char *name, msgl_chat_template **out, msgl_err *err)
+{
+    char path[4096], *text;
+    size_t len;
+    int rc = join_path(dir, name, path, sizeof path, err);
+    if (rc == 0) rc = msgl__file_read(path, MAX_FILE, &text, &len, err);
+    if (rc == MSGL_ENOENT) return 0;
+    if (rc != 0) return rc;
+    rc = parse_into(path, text, len, out, err);
+    msgl__free(text);
+    return rc;
+}
+
+// "chat_template" of a JSON file: a string, or a list of {name, template}.
+static int load_field(msgl_chat_templates *t, const char *file, const json_t *conf, msgl_err *err)
+{
+    const json_t *ct = json_object_get(conf, "chat_template"), *entry;
+    size_t i;
+    if (ct == NULL || json_is_null(ct)) return 0;
+    if (json_is_string(ct)) return parse_json_string(file, ct, &t->dflt, err);
+    if (!json_is_array(ct)) {
+        return msgl__err_set(err, MSGL_EFORMAT, "%s: chat_template: expected a string or a list",
+                             file);
+    }
+    json_array_foreach(ct, i, entry)
+    {
+        const json_t *name = json_object_get(entry, "name");
+        const json_t *text = json_object_get(entry, "template");
+        if (!json_is_string(name) || !json_is_string(text)) {
+            return msgl__err_set(err, MSGL_EFORMAT,
+                                 "%s: chat_template[%zu]: expected the strings name and template",
+                                 file, i);
+        }
+        msgl_chat_template **slot = strcmp(json_string_value(name), "default") == 0 ? &t->dflt
+                                    : strcmp(json_string_value(name), "tool_use") == 0
+                                        ? &t->tool_use
+                                        : NULL;
+        if (slot == NULL) continue;
+        const int rc = parse_json_string(file, text, slot, err);
+        if (rc != 0) return rc;
+    }
+    return 0;
+}
+
+// A token is a string or an object with its text as "content"; NULL for anything else.
+static json_t *token_text(json_t *v)
+{
+    if (json_is_object(v)) v = json_object_get(v, "content");
+    return json_is_string(v) ? v : NULL;
+}
+
+static bool ends_with(const char *s, const char *end)
+{
+    const size_t n = strlen(s), m = strlen(end);
+    return n >= m && strcmp(s + n - m, end) == 0;
+}
+
+// Every key "..._token", and the list additional_special_tokens, unless already known.
+static int add_tokens(json_t *tokens, json_t *conf, msgl_err *err)
+{
+    const char *key;
+    json_t *value;
+    int bad = 0;
+    json_object_foreach(conf, key, value)
+    {
+        if (json_object_get(tokens, key) != NULL) continue;
+        json_t *text = ends_with(key, "_token") ? token_text(value) : NULL;
+        if (text != NULL) bad |= json_object_set(tokens, key, text);
+        if (strcmp(key, "additional_special_tokens") != 0 || !json_is_array(value)) continue;
+        json_t *list = json_array(), *item;
+        size_t i;
+        json_array_foreach(value, i, item)
+        {
+            if (token_text(item) != NULL) bad |= json_array_append(list, token_text(item));
+        }
+        bad |= json_object_set_new(tokens, key, list);
+    }
+    return bad ? msgl__err_set(err, MSGL_ENOMEM, "out of memory for the special tokens") : 0;
+}
+
+static int load(const char *dir, msgl_chat_templates *t, msgl_err *err)
+{
+    json_t *conf = NULL, *map = NULL, *legacy = NULL;
+    int rc = load_jinja(dir, "chat_template.jinja", &t->dflt, err);
+    const bool from_files = t->dflt != NULL;
+    if (rc == 0) {
+        rc = load_jinja(dir, "additional_chat_templates/tool_use.jinja", &t->tool_use, err);
+    }
+    if (rc == 0) rc = read_json(dir, "tokenizer_config.json", &conf, err);
+    if (rc == 0) rc = read_json(dir, "special_tokens_map.json", &map, err);
+    if (rc == 0 && !from_files) rc = read_json(dir, "chat_template.json", &legacy, err);
+    if (rc == 0 && !from_files) rc = load_field(t, "tokenizer_config.json", conf, err);
+    if (rc == 0 && legacy != NULL) rc = load_field(t, "chat_template.json", legacy, err);
+    if (rc == 0 && conf != NULL) rc = add_tokens(t->tokens, conf, err);
+    if (rc == 0 && map != NULL) rc = add_tokens(t->tokens, map, err);
+    json_decref(conf);
+    json_decref(map);
+    json_decref(legacy);
+    if (rc == 0 && t->dflt == NULL && t->tool_use == NULL) {
+        rc = msgl__err_set(err, MSGL_ENOENT,
+                           "%s: no chat template (chat_template.jinja, or chat_template in "
+                           "tokenizer_config.json)",
+                           dir);
+    }
+    return rc;
+}
+
+int msgl__chat_templates_load(const char *dir, msgl_chat_templates **out, msgl_err *err)
+{
+    *out = NULL;
+    msgl_chat_templates *t = msgl__calloc(1, sizeof *t);
+    if (t != NULL) t->tokens = json_object();
+    if (t == NULL || t->tokens == NULL) {
+        msgl__chat_templates_free(t);
+        return msgl__err_set(err, MSGL_ENOMEM, "out of memory for the chat templates");
+    }
+    // apply_chat_template always passes these three.
+    int rc = json_object_set_new(t->tokens, "tools", json_null()) |
+             json_object_set_new(t->tokens, "documents", json_null()) |
+             json_object_set_new(t->tokens, "add_generation_prompt", json_false());
+    rc = rc != 0 ? msgl__err_set(err, MSGL_ENOMEM, "out of memory for the chat templates")
+                 : load(dir, t, err);
+    if (rc != 0) {
+        msgl__chat_templates_free(t);
+        return rc;
+    }
+    *out = t;
+    return 0;
+}
+
+void msgl__chat_templates_free(msgl_chat_templates *t)
+{
+    if (t == NULL) return;
+    msgl__chat_template_free(t->dflt);
+    msgl__chat_template_free(t->tool_use);
+    json_decref(t->tokens);
+    msgl__free(t);
+}
+
+int msgl__chat_templates_render(const msgl_chat_templates *t, json_t *vars,
+                                const msgl_render_limits *limits, msgl_rendered *out, msgl_err *err)
+{
+    json_t *tools = json_object_get(vars, "tools");
+    const bool has_tools = tools != NULL && !json_is_null(tools);
+    const msgl_chat_template *use = has_tools && t->tool_use != NULL ? t->tool_use : t->dflt;
+    if (use == NULL) {
+        return msgl__err_set(err, MSGL_EINVAL,
+                             "the model has only a tool_use chat template: tools are required");
+    }
+    msgl_jclock now;
+    msgl__jclock_now(&now);
+    return msgl__chat_template_render_at(use, vars, t->tokens, limits, &now, out, err);
+}
