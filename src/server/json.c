@@ -5,6 +5,8 @@
 #include <stdint.h>
 #include <string.h>
 
+#include "utils/utf8.h"
+
 // Upper bounds of what jansson 2.14 takes from the heap on a 64-bit machine, malloc's rounding
 // included: an object with its first buckets, an array with its first slots, and whatever a comma
 // or colon separates (number, string without its text, or member; with the growth of its table).
@@ -71,23 +73,6 @@ json_t *msgl__json_parse_object(const char *text, size_t len, msgl_json_room *ro
     return root;
 }
 
-// Length of the well-formed UTF-8 character at s (RFC 3629), or 0.
-static size_t utf8_char(const unsigned char *s, size_t left)
-{
-    const unsigned char c = s[0];
-    if (c < 0x80) return 1;
-    const size_t n = c >= 0xf0 ? 4 : c >= 0xe0 ? 3 : 2;
-    if (c < 0xc2 || c > 0xf4 || left < n) return 0;
-    for (size_t i = 1; i < n; i++) {
-        if ((s[i] & 0xc0) != 0x80) return 0;
-    }
-    if ((c == 0xe0 && s[1] < 0xa0) || (c == 0xed && s[1] > 0x9f) || (c == 0xf0 && s[1] < 0x90) ||
-        (c == 0xf4 && s[1] > 0x8f)) {
-        return 0;
-    }
-    return n;
-}
-
 static int put_escape(msgl_strbuf *out, unsigned char c)
 {
     switch (c) {
@@ -106,7 +91,7 @@ int msgl__json_put_str(msgl_strbuf *out, const char *s, size_t len)
     size_t run = 0; // start of what is copied as it is
     for (size_t i = 0; i < len && rc == 0;) {
         const unsigned char c = (unsigned char)s[i];
-        const size_t n = utf8_char((const unsigned char *)s + i, len - i);
+        const size_t n = msgl__utf8_char(s + i, len - i);
         if (n > 0 && c >= 0x20 && c != '"' && c != '\\' && c != 0x7f) {
             i += n;
             continue;

@@ -4,6 +4,7 @@
 #include <string.h>
 
 #include "server/json.h"
+#include "utils/utf8.h"
 
 enum { PART_MAX = 1 << 30, TOKEN_BYTES = 512 };
 
@@ -24,19 +25,12 @@ static size_t token_bytes(const msgl_tokenizer *t, int32_t id, char buf[TOKEN_BY
     return n < 0 ? 0 : n > TOKEN_BYTES ? TOKEN_BYTES : (size_t)n;
 }
 
-static bool is_utf8(const char *s, size_t n)
-{
-    json_t *probe = json_stringn(s, n);
-    json_decref(probe);
-    return probe != NULL;
-}
-
 // A token as a JSON string for completions: its text, or "bytes:\xNN..." where it is no text alone.
 static int put_token_text(msgl_strbuf *out, const msgl_tokenizer *t, int32_t id)
 {
     char buf[TOKEN_BYTES];
     const size_t n = token_bytes(t, id, buf);
-    if (is_utf8(buf, n)) return msgl__json_put_str(out, buf, n);
+    if (msgl__utf8_valid(buf, n) == n) return msgl__json_put_str(out, buf, n);
     int rc = msgl__strbuf_adds(out, "\"bytes:");
     for (size_t i = 0; i < n && rc == 0; i++) {
         rc = msgl__strbuf_addf(out, "\\\\x%02x", (unsigned char)buf[i]);

@@ -4,6 +4,7 @@
 #include <string.h>
 
 #include "core/mem.h"
+#include "utils/utf8.h"
 
 enum { TEXT_MAX = 1 << 28 };
 
@@ -13,21 +14,13 @@ struct msgl_pending {
     size_t offset; // characters before it
 };
 
-// Characters that begin in s[0, n).
-static size_t count_chars(const char *s, size_t n)
-{
-    size_t chars = 0;
-    for (size_t i = 0; i < n; i++) chars += ((unsigned char)s[i] & 0xc0) != 0x80;
-    return chars;
-}
-
 static int echo_init(msgl_sequence *s, const msgl_prompt *p)
 {
     msgl_err err;
     int rc = p->text != NULL ? msgl__strbuf_add(&s->text, p->text, p->len)
                              : msgl__tokenizer_decode(s->tokenizer, s->prompt->data, s->prompt->len,
                                                       s->req->skip_special, &s->text, &err);
-    s->chars = count_chars(msgl__strbuf_str(&s->text), s->text.len);
+    s->chars = msgl__utf8_count(msgl__strbuf_str(&s->text), s->text.len);
     if (rc == 0 && s->want_logprobs) {
         s->prompt_detok = msgl__detok_create(s->tokenizer, s->req->skip_special);
         if (s->prompt_detok == NULL) rc = MSGL_ENOMEM;
@@ -83,7 +76,7 @@ static int prompt_row(msgl_sequence *s, const msgl_token_logprobs *row)
     s->prompt_rows++;
     msgl__strbuf_clear(&s->piece);
     rc = msgl__detok_push(s->prompt_detok, id, &s->piece);
-    s->prompt_chars += count_chars(msgl__strbuf_str(&s->piece), s->piece.len);
+    s->prompt_chars += msgl__utf8_count(msgl__strbuf_str(&s->piece), s->piece.len);
     return rc == MSGL_EINVAL ? 0 : rc; // an id without text
 }
 
@@ -154,7 +147,7 @@ static int token_in(msgl_sequence *s, int32_t id, const msgl_token_logprobs *row
     if (rc != 0) return rc;
     const size_t offset = s->chars;
     s->detok_bytes += s->piece.len;
-    s->chars += count_chars(msgl__strbuf_str(&s->piece), s->piece.len);
+    s->chars += msgl__utf8_count(msgl__strbuf_str(&s->piece), s->piece.len);
     if (s->want_logprobs && row != NULL) rc = pending_add(s, row, offset);
     return rc == 0 ? release_piece(s) : rc;
 }

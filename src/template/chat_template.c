@@ -22,8 +22,8 @@ enum {
 static int clean(msgl_err *err, int rc)
 {
     if (rc == 0 || err == NULL) return rc;
-    size_t bad;
-    while ((bad = msgl__jutf8_bad(err->text, strlen(err->text))) != SIZE_MAX) err->text[bad] = '?';
+    const size_t len = strlen(err->text);
+    for (size_t at; (at = msgl__utf8_valid(err->text, len)) < len;) err->text[at] = '?';
     for (char *p = err->text; *p != '\0'; p++) {
         if ((unsigned char)*p < 0x20) *p = ' ';
     }

@@ -293,7 +293,7 @@ int msgl__jiter_next(msgl_jctx *c, msgl_jiter *it, msgl_jval *out)
     switch (s->type) {
     case MSGL_J_STR: {
         if (it->at >= s->as.s->len) return 0;
-        const size_t n = msgl__jutf8_len((unsigned char)s->as.s->data[it->at]);
+        const size_t n = msgl__utf8_len((unsigned char)s->as.s->data[it->at]);
         msgl_jstr *ch;
         MSGL_JTRY(msgl__jstr_sub(c, s->as.s, it->at, n, &ch));
         it->at += n;

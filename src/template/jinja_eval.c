@@ -234,7 +234,7 @@ static int subscript(msgl_jctx *c, const msgl_jval *obj, const msgl_jval *key, b
     } else if (obj->type == MSGL_J_STR) {
         const size_t off = msgl__jstr_offset(obj->as.s, (size_t)i);
         msgl_jstr *ch;
-        const size_t n = msgl__jutf8_len((unsigned char)obj->as.s->data[off]);
+        const size_t n = msgl__utf8_len((unsigned char)obj->as.s->data[off]);
         if (obj->as.s->chars != obj->as.s->len) MSGL_JTRY(msgl__jctx_chars(c, off));
         MSGL_JTRY(msgl__jstr_sub(c, obj->as.s, off, n, &ch));
         *out = msgl__jstrval(ch);

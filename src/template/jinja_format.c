@@ -28,7 +28,7 @@ static int pad_and_add(msgl_jbuf *b, msgl_jstr *body, const spec *sp, char dflt_
     const char align = sp->align ? sp->align : dflt_align;
     char utf8[4];
     msgl_jstr *fill;
-    const size_t n = msgl__jutf8_put(sp->fill, utf8);
+    const size_t n = msgl__utf8_put((uint32_t)sp->fill, utf8);
     MSGL_JTRY(msgl__jstr_copy(c, utf8, n, false, &fill));
     if (align == '=' && sp->width > 0) {
         const bool sign = body->len > 0 && strchr("+- ", body->data[0]) != NULL;
@@ -186,7 +186,7 @@ static int percent_text(percent *p, const msgl_jval *v, const spec *sp)
         if (cp < 0 || cp > 0x10ffff || (cp >= 0xd800 && cp < 0xe000)) {
             return msgl__jctx_fail(p->c, "%%c arg not in range(0x110000)");
         }
-        MSGL_JTRY(msgl__jstr_copy(p->c, utf8, msgl__jutf8_put((int32_t)cp, utf8), false, &s));
+        MSGL_JTRY(msgl__jstr_copy(p->c, utf8, msgl__utf8_put((uint32_t)cp, utf8), false, &s));
     } else if (sp->type == 's' || sp->type == 'c') {
         MSGL_JTRY(msgl__jto_str(p->c, v, &s));
         if (sp->type == 'c' && msgl__jstr_chars(s) != 1) {
@@ -401,7 +401,7 @@ static int format_value(msgl_jbuf *b, const msgl_jval *v, const msgl_jstr *t)
         if (i < 0 || i > 0x10ffff || (i >= 0xd800 && i < 0xe000)) {
             return msgl__jctx_fail(c, "%%c arg not in range(0x110000)");
         }
-        utf8[msgl__jutf8_put((int32_t)i, utf8)] = '\0';
+        utf8[msgl__utf8_put((uint32_t)i, utf8)] = '\0';
         return add_number(b, utf8, &sp);
     }
     if (sp.type != 0 && strchr("bdoxXn", sp.type) == NULL) return bad_type(c, sp.type, v);

@@ -340,7 +340,7 @@ static int unescape_one(msgl_jlexer *x, const char *s, size_t len, size_t *i, ch
         out[(*n)++] = '\\';
         return 0;
     }
-    *n += msgl__jutf8_put(cp, out + *n);
+    *n += msgl__utf8_put((uint32_t)cp, out + *n);
     return 0;
 }
 
@@ -420,7 +420,7 @@ static int lex_operator(msgl_jlexer *x)
     if (n == 0) {
         char what[48];
         snprintf(what, sizeof what, "unexpected character '%.*s'",
-                 (int)msgl__jutf8_len((unsigned char)x->src[x->pos]), x->src + x->pos);
+                 (int)msgl__utf8_len((unsigned char)x->src[x->pos]), x->src + x->pos);
         return fail(x, what);
     }
     if (n == 1) MSGL_JTRY(balance(x, x->src[x->pos]));
@@ -497,9 +497,10 @@ static int lex_root(msgl_jlexer *x)
 int msgl__jlex(msgl_jarena *arena, const char *source, size_t len, msgl_jtokens *out, msgl_err *err)
 {
     msgl_jlexer x = {.arena = arena, .out = out, .err = err, .line = 1, .line_starting = true};
-    const size_t bad = msgl__jutf8_bad(source, len);
-    if (bad != SIZE_MAX) {
-        return msgl__err_set(err, MSGL_EFORMAT, "chat template: byte %zu is not valid UTF-8", bad);
+    const size_t valid = msgl__utf8_valid(source, len);
+    if (valid != len) {
+        return msgl__err_set(err, MSGL_EFORMAT, "chat template: byte %zu is not valid UTF-8",
+                             valid);
     }
     char *norm = msgl__jarena_alloc(arena, len + 1);
     if (norm == NULL) return nomem(&x, len + 1);

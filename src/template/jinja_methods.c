@@ -42,7 +42,7 @@ static bool final_sigma(const msgl_jstr *s, size_t at, size_t n)
         do at--;
         while (((unsigned char)s->data[at] & 0xc0) == 0x80);
         msgl__jutf8_get(s->data + at, s->data + s->len, &cp);
-        n += msgl__jutf8_len((unsigned char)s->data[at]);
+        n += msgl__utf8_len((unsigned char)s->data[at]);
     } while (case_ignorable(cp));
     if (!msgl__jis_cased(cp)) return false;
     size_t i = at + n;
@@ -126,7 +126,7 @@ static int strip(msgl_jctx *c, const msgl_jstr *s, const msgl_jval *arg, bool le
     }
     size_t from = 0, to = s->len;
     while (left && from < to) {
-        const size_t n = msgl__jutf8_len((unsigned char)s->data[from]);
+        const size_t n = msgl__utf8_len((unsigned char)s->data[from]);
         if (!strippable(chars, s->data + from, n)) break;
         from += n;
     }
@@ -279,7 +279,7 @@ MSGL_JBUILTIN(str_count)
     const msgl_jstr part = {.data = s->data + from, .len = to - from};
     int64_t n = 0;
     if (needle->len == 0) {
-        n = empty ? 0 : (int64_t)msgl__jutf8_count(part.data, part.len) + 1;
+        n = empty ? 0 : (int64_t)msgl__utf8_count(part.data, part.len) + 1;
     } else if (!empty) {
         size_t at = 0;
         while ((at = msgl__jstr_find(&part, needle, at)) != SIZE_MAX) {
@@ -305,7 +305,7 @@ int msgl__jstr_replace(msgl_jctx *c, const msgl_jstr *s, const msgl_jstr *old,
             MSGL_JTRY(msgl__jctx_steps(c, 1));
             MSGL_JTRY(msgl__jbuf_add_jstr(b, with));
             if (done >= s->len) break;
-            const size_t n = msgl__jutf8_len((unsigned char)s->data[done]);
+            const size_t n = msgl__utf8_len((unsigned char)s->data[done]);
             MSGL_JTRY(msgl__jbuf_add_sub(b, s, done, n));
             done += n;
         }
@@ -603,7 +603,7 @@ MSGL_JBUILTIN(str_expandtabs)
     MSGL_JTRY(msgl__jstr_ref(c, " ", 1, false, &blank));
     MSGL_JTRY(msgl__jbuf_new(c, s->len, &b));
     for (size_t i = 0; i < s->len;) {
-        const size_t n = msgl__jutf8_len((unsigned char)s->data[i]);
+        const size_t n = msgl__utf8_len((unsigned char)s->data[i]);
         if (s->data[i] == '\t') {
             const int64_t k = size > 0 ? size - column % size : 0;
             MSGL_JTRY(msgl__jbuf_add_repeat(b, blank, (size_t)k));

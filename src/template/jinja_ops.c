@@ -259,7 +259,7 @@ static int slice_string(msgl_jctx *c, msgl_jstr *s, int64_t at, int64_t step, si
             if (s->chars == s->len) {
                 to += n;
             } else {
-                for (size_t i = 0; i < n; i++) to += msgl__jutf8_len((unsigned char)s->data[to]);
+                for (size_t i = 0; i < n; i++) to += msgl__utf8_len((unsigned char)s->data[to]);
             }
         }
         MSGL_JTRY(msgl__jstr_sub(c, s, from, to - from, &r));
@@ -270,9 +270,9 @@ static int slice_string(msgl_jctx *c, msgl_jstr *s, int64_t at, int64_t step, si
     MSGL_JTRY(msgl__jbuf_new(c, n, &b));
     size_t off = msgl__jstr_offset(s, (size_t)at);
     for (size_t i = 0; i < n; i++) {
-        MSGL_JTRY(msgl__jbuf_add_sub(b, s, off, msgl__jutf8_len((unsigned char)s->data[off])));
+        MSGL_JTRY(msgl__jbuf_add_sub(b, s, off, msgl__utf8_len((unsigned char)s->data[off])));
         if (i + 1 == n) break;
-        for (int64_t k = 0; k < step; k++) off += msgl__jutf8_len((unsigned char)s->data[off]);
+        for (int64_t k = 0; k < step; k++) off += msgl__utf8_len((unsigned char)s->data[off]);
         for (int64_t k = 0; k > step; k--) {
             do off--;
             while (((unsigned char)s->data[off] & 0xc0) == 0x80);

@@ -111,7 +111,7 @@ int msgl__jp_intern(msgl_jparser *p, const char *text, size_t len, const msgl_js
     if (n == NULL || copy == NULL) return msgl__jp_nomem(p, sizeof *n + len);
     memcpy(copy, text, len);
     copy[len] = '\0';
-    n->str = (msgl_jstr){.data = copy, .len = len, .chars = msgl__jutf8_count(copy, len)};
+    n->str = (msgl_jstr){.data = copy, .len = len, .chars = msgl__utf8_count(copy, len)};
     n->next = *slot;
     *slot = n;
     *out = &n->str;
@@ -490,7 +490,7 @@ static int parse_text(msgl_jparser *p, msgl_jnode **out)
     MSGL_JTRY(msgl__jp_node(p, MSGL_JS_TEXT, t->line, out));
     msgl_jstr *s = msgl__jarena_zalloc(p->arena, sizeof *s);
     if (s == NULL) return msgl__jp_nomem(p, sizeof *s);
-    *s = (msgl_jstr){.data = t->text, .len = t->len, .chars = msgl__jutf8_count(t->text, t->len)};
+    *s = (msgl_jstr){.data = t->text, .len = t->len, .chars = msgl__utf8_count(t->text, t->len)};
     (*out)->val = msgl__jstrval(s);
     return 0;
 }

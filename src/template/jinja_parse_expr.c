@@ -550,7 +550,7 @@ static int parse_strings(msgl_jparser *p, msgl_jnode **out)
         memcpy(data + at, p->toks[i].text, p->toks[i].len);
         at += p->toks[i].len;
     }
-    *s = (msgl_jstr){.data = data, .len = len, .chars = msgl__jutf8_count(data, len)};
+    *s = (msgl_jstr){.data = data, .len = len, .chars = msgl__utf8_count(data, len)};
     (*out)->val = msgl__jstrval(s);
     (*out)->depth = 1;
     if (msgl__jstr_is(s, "developer")) p->tmpl->knows_developer = true;

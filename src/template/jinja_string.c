@@ -129,7 +129,7 @@ int msgl__jbuf_add_cp(msgl_jbuf *b, int32_t cp, bool untrusted)
         return 0;
     }
     char utf8[4];
-    return msgl__jbuf_add(b, utf8, msgl__jutf8_put(cp, utf8), untrusted);
+    return msgl__jbuf_add(b, utf8, msgl__utf8_put((uint32_t)cp, utf8), untrusted);
 }
 
 static int new_str(msgl_jctx *c, const char *data, size_t len, bool untrusted, msgl_jstr **out)
@@ -234,7 +234,7 @@ bool msgl__jstr_any_untrusted(const msgl_jstr *s)
 
 size_t msgl__jstr_chars(msgl_jstr *s)
 {
-    if (s->chars == SIZE_MAX) s->chars = msgl__jutf8_count(s->data, s->len);
+    if (s->chars == SIZE_MAX) s->chars = msgl__utf8_count(s->data, s->len);
     return s->chars;
 }
 
@@ -242,13 +242,13 @@ size_t msgl__jstr_offset(msgl_jstr *s, size_t chars)
 {
     if (msgl__jstr_chars(s) == s->len) return chars < s->len ? chars : s->len;
     size_t off = 0;
-    while (chars-- > 0 && off < s->len) off += msgl__jutf8_len((unsigned char)s->data[off]);
+    while (chars-- > 0 && off < s->len) off += msgl__utf8_len((unsigned char)s->data[off]);
     return off;
 }
 
 size_t msgl__jstr_char_at(msgl_jstr *s, size_t off)
 {
-    return msgl__jstr_chars(s) == s->len ? off : msgl__jutf8_count(s->data, off);
+    return msgl__jstr_chars(s) == s->len ? off : msgl__utf8_count(s->data, off);
 }
 
 size_t msgl__jstr_find(const msgl_jstr *s, const msgl_jstr *needle, size_t from)

@@ -7,6 +7,7 @@
 #define MSGL_TEMPLATE_JINJA_STRING_H
 
 #include "template/jinja_value.h"
+#include "utils/utf8.h"
 
 typedef struct msgl_jbuf {
     msgl_jctx *c;
@@ -47,14 +48,7 @@ size_t msgl__jstr_char_at(msgl_jstr *s, size_t off);  // code points before a by
 size_t msgl__jstr_find(const msgl_jstr *s, const msgl_jstr *needle, size_t from);
 
 // UTF-8 and Unicode as Python's str sees it. The text is valid UTF-8.
-static inline size_t msgl__jutf8_len(unsigned char lead)
-{
-    return lead < 0x80 ? 1 : lead < 0xe0 ? 2 : lead < 0xf0 ? 3 : 4;
-}
 size_t msgl__jutf8_get(const char *p, const char *end, int32_t *cp); // bytes taken
-size_t msgl__jutf8_put(int32_t cp, char out[4]);
-size_t msgl__jutf8_bad(const char *data, size_t len); // offset of the first bad byte, or SIZE_MAX
-size_t msgl__jutf8_count(const char *data, size_t len);
 bool msgl__jis_space(int32_t cp);    // str.isspace, and \s of regular expressions
 bool msgl__jis_line_end(int32_t cp); // what str.splitlines splits at
 bool msgl__jis_printable(int32_t cp);

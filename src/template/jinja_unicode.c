@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 //
-// UTF-8, and the Unicode properties behind Python's str methods, from utf8proc's tables.
+// Code points, and the Unicode properties behind Python's str methods, from utf8proc's tables.
 #include <utf8proc.h>
 
 #include "template/jinja_string.h"
@@ -8,7 +8,7 @@
 size_t msgl__jutf8_get(const char *p, const char *end, int32_t *cp)
 {
     const unsigned char *u = (const unsigned char *)p;
-    size_t n = msgl__jutf8_len(u[0]);
+    size_t n = msgl__utf8_len(u[0]);
     if (n > (size_t)(end - p)) n = (size_t)(end - p);
     switch (n) {
     case 2: *cp = (u[0] & 0x1f) << 6 | (u[1] & 0x3f); break;
@@ -18,35 +18,6 @@ size_t msgl__jutf8_get(const char *p, const char *end, int32_t *cp)
         break;
     default: *cp = u[0]; break;
     }
-    return n;
-}
-
-size_t msgl__jutf8_put(int32_t cp, char out[4])
-{
-    return (size_t)utf8proc_encode_char(cp, (utf8proc_uint8_t *)out);
-}
-
-size_t msgl__jutf8_bad(const char *data, size_t len)
-{
-    for (size_t i = 0; i < len;) {
-        utf8proc_int32_t cp;
-        const size_t left = len - i;
-        if ((unsigned char)data[i] < 0x80) {
-            i++;
-            continue;
-        }
-        const utf8proc_ssize_t n =
-            utf8proc_iterate((const utf8proc_uint8_t *)data + i, (utf8proc_ssize_t)left, &cp);
-        if (n <= 0) return i;
-        i += (size_t)n;
-    }
-    return SIZE_MAX;
-}
-
-size_t msgl__jutf8_count(const char *data, size_t len)
-{
-    size_t n = 0;
-    for (size_t i = 0; i < len; i++) n += ((unsigned char)data[i] & 0xc0) != 0x80;
     return n;
 }
 

@@ -37,3 +37,10 @@ size_t msgl__utf8_valid(const char *s, size_t n)
     }
     return n;
 }
+
+size_t msgl__utf8_count(const char *s, size_t n)
+{
+    size_t chars = 0;
+    for (size_t i = 0; i < n; i++) chars += ((unsigned char)s[i] & 0xc0) != 0x80;
+    return chars;
+}

@@ -13,6 +13,9 @@ size_t msgl__utf8_char(const char *s, size_t n);
 // Length of the valid UTF-8 prefix of s[0, n): n when all of it is valid.
 size_t msgl__utf8_valid(const char *s, size_t n);
 
+// Characters that begin in s[0, n).
+size_t msgl__utf8_count(const char *s, size_t n);
+
 // Code point at s[*i] of valid UTF-8; moves *i past it.
 static inline uint32_t msgl__utf8_next(const char *s, size_t *i)
 {

@@ -26,6 +26,9 @@ static void test_utf8_validator(void **state)
         const size_t n = msgl__utf8_put(cp, s);
         const size_t want = cp >= 0xd800 && cp < 0xe000 ? 0 : n;
         if (msgl__utf8_valid(s, n) != want) fail_msg("U+%04X", (unsigned)cp);
+        assert_int_equal(msgl__utf8_char(s, n), want);
+        if (n > 1) assert_int_equal(msgl__utf8_char(s, n - 1), 0);
+        assert_int_equal(msgl__utf8_count(s, n), 1);
         size_t i = 0;
         if (want > 0) assert_int_equal(msgl__utf8_next(s, &i), cp);
     }
