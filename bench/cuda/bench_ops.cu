@@ -106,11 +106,11 @@ static void run_norm(bench_exec *e, const bench_case *c, int set)
 }
 static void run_add(bench_exec *e, const bench_case *c, int set)
 {
-    msgl__cuda_add(&e->x, c->out[set], c->in[set], (size_t)c->rows * c->dim);
+    msgl__cuda_add(&e->x, c->out[set], c->in[set], NULL, 0, 1, c->rows, c->dim);
 }
 static void run_silu(bench_exec *e, const bench_case *c, int set)
 {
-    msgl__cuda_silu_mul(&e->x, c->in[set], c->out[set], c->rows, c->dim);
+    msgl__cuda_gate(&e->x, MSGL_SILU, c->in[set], c->out[set], c->rows, c->dim);
 }
 static void run_rope(bench_exec *e, const bench_case *c, int set)
 {

@@ -70,7 +70,7 @@ static void issue(bench *b, const msgl_linear_call *c, bool own)
     p.m = c->m;
     p.out_type = MSGL_BF16;
     msgl__cuda_gemm_run(&b->x, &p);
-    msgl__cuda_silu_mul(&b->x, b->product, c->out, c->m, N / 2);
+    msgl__cuda_gate(&b->x, MSGL_SILU, b->product, c->out, c->m, N / 2);
 }
 
 static msgl_graph *capture(bench *b, bool own)

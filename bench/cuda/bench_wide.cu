@@ -92,7 +92,7 @@ static void issue(bench *b, const shape *s, bool wide)
     p.m = b->call.m;
     p.out_type = MSGL_BF16;
     msgl__cuda_gemm_run(&b->x, &p);
-    if (s->gated) msgl__cuda_silu_mul(&b->x, b->product, b->out, b->call.m, s->n / 2);
+    if (s->gated) msgl__cuda_gate(&b->x, MSGL_SILU, b->product, b->out, b->call.m, s->n / 2);
     if (s->q_heads > 0) msgl__cuda_qk_norm_rope_store(&b->x, &b->rope);
 }
 

@@ -100,14 +100,15 @@ static int explain_no_memory(const msgl_engine *e, int code, msgl_err *err)
 
 static size_t scratch_bytes(const msgl_engine *e)
 {
-    const size_t gemm = msgl__model_scratch(&e->model, e->max_step_tokens, e->logits_rows);
+    const size_t gemm =
+        msgl__products_scratch(&e->model.products, &e->kernels, e->max_step_tokens, e->logits_rows);
     const size_t sample = e->kernels.sample.scratch_size(e->logits_rows, e->model.cfg.vocab_size);
     return (gemm > sample ? gemm : sample) + 4096;
 }
 
 static size_t arena_bytes(const msgl_engine *e)
 {
-    return e->model.cfg.arch->workspace(&e->model, e->max_step_tokens, e->max_step_tokens) +
+    return e->model.cfg.arch->family->workspace(&e->model, e->max_step_tokens, e->max_step_tokens) +
            msgl__logits_bytes(e) + 4096;
 }
 
@@ -307,7 +308,7 @@ static void fill_info(msgl_engine *e, const msgl_engine_config *cfg)
     }
     snprintf(i->architecture, sizeof i->architecture, "%s", m->arch->name);
     i->sampling = m->sampling;
-    i->no_prefix_sharing = cfg->naive_cache || msgl__rope_per_request(&m->rope);
+    i->no_prefix_sharing = cfg->naive_cache || msgl__rope_per_request(&m->ropes[0]);
 }
 
 // Where to keep algorithms chosen by measurement: $XDG_CACHE_HOME/minisgl or ~/.cache/minisgl, made
@@ -377,7 +378,8 @@ static void choose_limits(msgl_engine *e, const msgl_engine_config *cfg)
 static int warm_up(msgl_engine *e, msgl_err *err)
 {
     if (e->device->kind == MSGL_DEVICE_CPU) return 0;
-    msgl__model_tune(&e->model, &e->exec, &e->arena, e->graph_max_bs, e->info.max_prefill_tokens);
+    msgl__products_tune(&e->model.products, &e->kernels, &e->exec, &e->arena, e->graph_max_bs,
+                        e->info.max_prefill_tokens);
     if (e->exec.status != 0) return msgl__err_set(err, e->exec.status, "%s", e->device->fault.text);
     return msgl__graphs_capture(e, e->graph_max_bs, err);
 }
@@ -385,10 +387,6 @@ static int warm_up(msgl_engine *e, msgl_err *err)
 // Everything that takes the memory which the plan has shared out.
 static int take_memory(msgl_engine *e, const msgl_engine_config *cfg, msgl_err *err)
 {
-    float *unused = msgl__reallocarray(NULL, (size_t)e->model.cfg.rope.dim, sizeof *unused);
-    if (unused == NULL) return msgl__err_set(err, MSGL_ENOMEM, "engine: out of memory");
-    e->rope_scale = msgl__rope_inv_freq(&e->model.cfg.rope, 0, unused);
-    msgl__free(unused);
     int code = create_kv(e, err);
     if (code == 0) code = take_workspace(e, err);
     if (code == 0) code = create_attention(e, err);

@@ -32,8 +32,8 @@ static void dummy_batch(msgl_engine *e, msgl_engine_step *s, int32_t size)
     }
     s->num_rows = s->num_samples = s->num_records = 0;
     *s->io.late = (msgl_sample_late){0};
-    s->num_segments =
-        msgl__rope_prepare(&e->model.cfg.rope, &s->batch, s->io.inv_freq, s->segments);
+    msgl__ropes_prepare(e->model.cfg.ropes, e->model.cfg.num_ropes, &s->batch, s->io.inv_freq,
+                        s->dev.inv_freq, s->segments, s->ropes);
     msgl__step_pad(e, s, 0, size);
 }
 
@@ -71,7 +71,7 @@ int msgl__graphs_capture(msgl_engine *e, int32_t max_size, msgl_err *err)
     const msgl_attn_desc *desc = attn->desc;
     if (max_size > e->max_running) max_size = e->max_running;
     if (e->device->ops->graph_begin == NULL || max_size < 1 || !desc->graph ||
-        msgl__rope_per_request(&e->model.cfg.rope)) {
+        msgl__rope_per_request(&e->model.cfg.ropes[0])) {
         return 0;
     }
     int32_t sizes[MSGL_MAX_SIZES], n = 0;

@@ -50,7 +50,7 @@ typedef struct msgl_engine_step {
     int32_t num_seqs;
     const msgl_decode_graph *graph; // that runs it; NULL: launched kernel by kernel
     msgl_rope_segment *segments;
-    int32_t num_segments;
+    msgl_step_rope ropes[MSGL_MAX_ROPES];
     int32_t num_rows, num_samples, num_records;
     int32_t *row_sample;         // [num_rows] which of the sampled rows it is, -1: not sampled
     int32_t *row_record;         // [num_rows] which of the records it is, -1: none wanted
@@ -122,9 +122,8 @@ struct msgl_engine {
     msgl_arena arena, scratch;
     int32_t max_step_tokens, max_running;
     int32_t token_stride; // of the token pool
-    float rope_scale;
-    int32_t logits_rows; // at a time: bounds their memory, while lm_head is read once per block
-    uint64_t done_ns;    // when the last step was seen to end
+    int32_t logits_rows;  // at a time: bounds their memory, while lm_head is read once per block
+    uint64_t done_ns;     // when the last step was seen to end
     msgl_engine_step steps[MSGL_ENGINE_SLOTS];
     msgl_decode_graph graphs[MSGL_MAX_GRAPHS]; // ascending
     int32_t num_graphs;

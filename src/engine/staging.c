@@ -23,16 +23,13 @@ static void *cut(cutter *c, size_t count, size_t size)
     return p;
 }
 
-static size_t rope_rows(const msgl_engine *e)
-{
-    return (size_t)msgl__rope_max_rows(&e->model.cfg.rope, e->max_running);
-}
-
 static size_t cut_io(const msgl_engine *e, size_t tokens, void *base, msgl_engine_io *io)
 {
-    const size_t r = (size_t)e->max_running, half = (size_t)e->model.cfg.rope.dim / 2;
+    const size_t r = (size_t)e->max_running;
+    const msgl_model_config *m = &e->model.cfg;
     cutter c = {.base = base};
-    io->inv_freq = cut(&c, rope_rows(e) * half, sizeof *io->inv_freq);
+    io->inv_freq =
+        cut(&c, msgl__ropes_floats(m->ropes, m->num_ropes, e->max_running), sizeof *io->inv_freq);
     io->late = cut(&c, 1, sizeof *io->late);
     io->sample_rows = cut(&c, r, sizeof *io->sample_rows);
     io->sample_index = cut(&c, r, sizeof *io->sample_index);
@@ -49,13 +46,15 @@ static size_t cut_io(const msgl_engine *e, size_t tokens, void *base, msgl_engin
 static size_t cut_step(const msgl_engine *e, void *base, msgl_engine_step *s)
 {
     const size_t t = (size_t)e->max_step_tokens, r = (size_t)e->max_running;
+    const msgl_model_config *m = &e->model.cfg;
     msgl_engine_io io;
     cutter c = {.base = base};
     s->host = cut(&c, cut_io(e, t, NULL, &io), 1);
     s->sampled = cut(&c, 2 * r, sizeof *s->sampled);
     s->records = cut(&c, t, sizeof *s->records);
     s->reqs = cut(&c, r, sizeof *s->reqs);
-    s->segments = cut(&c, rope_rows(e), sizeof *s->segments);
+    s->segments =
+        cut(&c, msgl__ropes_segments(m->ropes, m->num_ropes, e->max_running), sizeof *s->segments);
     s->row_sample = cut(&c, t, sizeof *s->row_sample);
     s->row_record = cut(&c, t, sizeof *s->row_record);
     s->sample_req = cut(&c, r, sizeof *s->sample_req);

@@ -205,12 +205,10 @@ static const void *forward(msgl_engine *e, msgl_engine_step *s, int32_t num_rows
         .ids = e->dev.ids,
         .positions = s->dev.positions,
         .out_loc = s->dev.out_loc,
-        .inv_freq = s->dev.inv_freq,
-        .segments = s->segments,
-        .num_segments = s->num_segments,
-        .rope_scale = e->rope_scale,
+        .num_ropes = e->model.cfg.num_ropes,
     };
-    return e->model.cfg.arch->forward(&e->model, f, s->dev.rows, num_rows);
+    memcpy(f->ropes, s->ropes, sizeof f->ropes);
+    return e->model.cfg.arch->family->forward(&e->model, f, s->dev.rows, num_rows);
 }
 
 float *msgl__step_forward(msgl_engine *e, msgl_engine_step *s)
@@ -294,8 +292,8 @@ int msgl__engine_submit(void *engine, msgl_batch *b)
         if (s->graph != NULL) msgl__step_pad(e, s, b->size, s->graph->size);
     }
     stage_late(e, s);
-    s->num_segments =
-        msgl__rope_prepare(&e->model.cfg.rope, &s->batch, s->io.inv_freq, s->segments);
+    msgl__ropes_prepare(e->model.cfg.ropes, e->model.cfg.num_ropes, &s->batch, s->io.inv_freq,
+                        s->dev.inv_freq, s->segments, s->ropes);
     const int code = msgl__step_seqs(e, s, s->graph);
     if (code != 0) return code;
     s->in_flight = true;

@@ -17,6 +17,14 @@
 
 #include "core/dtype.h"
 
+// Of the gate in a feed-forward block: x sigmoid(x) (Shazeer 2020, SwiGLU), or x Phi(x) with the
+// normal distribution by a tanh (Hendrycks & Gimpel 2016, section 2).
+typedef enum msgl_activation {
+    MSGL_SILU,
+    MSGL_GELU_TANH,
+    MSGL_ACTIVATIONS,
+} msgl_activation;
+
 typedef struct msgl_weight {
     msgl_dtype dtype; // as stored here, not in the file
     int n, k;         // [n, k]: out features, in features
@@ -48,7 +56,8 @@ typedef struct msgl_linear_call {
     int32_t m;         // >= 0
     const float *norm; // [w->k] weight of the norm, or NULL: none
     float norm_eps;
-    bool gated;      // W holds n/2 gate rows, then n/2 up rows: out [m, n/2] = silu(gate) * up
+    bool gated; // W holds n/2 gate rows, then n/2 up rows: out [m, n/2] = activation(gate) * up
+    msgl_activation activation;
     bool accumulate; // out += instead of out =; not together with gated or f32_out
     bool f32_out;    // out is f32 whatever exec->act is (logits)
     void *out;       // [m, n or n/2], stride ld_out elements
@@ -68,7 +77,7 @@ typedef struct msgl_grouped_call {
     int32_t rows;           // offsets[num_experts], which the host knows
     const void *in;
     size_t ld_in;
-    bool gated; // as above
+    bool gated; // as above, by silu
     void *out;
     size_t ld_out;
     // Only where msgl_gemm_kernels.indexed says so. NULL, or: row j is row from[j] / from_per of

@@ -42,6 +42,7 @@ typedef struct plan {
     const float *bias, *in, *norm;
     float norm_eps;
     bool gated, accumulate;
+    msgl_activation activation;
     bool fused; // the gate or the addition is left to the kernel
     size_t ld_in, ld_out, ld_product, a_row_bytes, panel_bytes;
     float *out;
@@ -186,8 +187,8 @@ static void gate_task(void *arg, int task, int worker)
     const segment *last = &p->segments[p->num_segments - 1];
     const int first = task * p->gate_rows, rows = last->row + last->rows;
     for (int r = first; r < first + p->gate_rows && r < rows; r++) {
-        p->row_ops->silu_mul(p->product + (size_t)r * p->ld_product, p->out + (size_t)r * p->ld_out,
-                             p->weights->n / 2);
+        p->row_ops->gate[p->activation](p->product + (size_t)r * p->ld_product,
+                                        p->out + (size_t)r * p->ld_out, p->weights->n / 2);
     }
 }
 
@@ -275,12 +276,13 @@ static void *scratch(msgl_exec *x, size_t bytes)
     return p;
 }
 
-// Whether the kernel gates or adds itself; a gate's columns have to be whole panels.
+// Whether the kernel gates (by silu) or adds itself; a gate's columns have to be whole panels.
 static void choose_fused(plan *p, int m)
 {
     const int n = p->weights->n, from = p->micro->gate_rows;
     if (p->gated) {
-        p->fused = from > 0 && m >= from && p->bias == NULL && n / 2 % MSGL_GEMM_LANES == 0;
+        p->fused = from > 0 && m >= from && p->bias == NULL && p->activation == MSGL_SILU &&
+                   n / 2 % MSGL_GEMM_LANES == 0;
         if (p->fused) p->panels /= 2;
     } else {
         p->fused = p->accumulate && p->micro->adds;
@@ -322,6 +324,7 @@ void msgl__gemm_linear(const msgl_gemm_level *level, msgl_exec *x, const msgl_li
     p.norm = c->norm;
     p.norm_eps = c->norm_eps;
     p.gated = c->gated;
+    p.activation = c->activation;
     p.accumulate = c->accumulate;
     p.out = c->out;
     p.ld_out = c->ld_out;

@@ -20,8 +20,11 @@ typedef struct msgl_norm_kernels {
     // eq. 4). in, out [rows, dim] with strides; weight [dim].
     void (*rms_norm)(msgl_exec *x, const void *in, size_t ld_in, const float *weight, float eps,
                      void *out, size_t ld_out, int rows, int dim);
-    // dst += src, n elements.
-    void (*add)(msgl_exec *x, void *dst, const void *src, size_t n);
+    // dst += scale * src; with a weight [dim] dst += scale * norm(src). [rows, dim], dense.
+    void (*add)(msgl_exec *x, void *dst, const void *src, const float *weight, float eps,
+                float scale, int rows, int dim);
+    // p *= factor, n elements.
+    void (*scale)(msgl_exec *x, void *p, float factor, size_t n);
 } msgl_norm_kernels;
 
 // Rotary embedding in the "half" layout of Hugging Face: pairs (i, i + rotary_dim / 2).
@@ -35,9 +38,11 @@ typedef struct msgl_rope_kernels {
 } msgl_rope_kernels;
 
 typedef struct msgl_act_kernels {
-    // out[r, i] = silu(gate_up[r, i]) * gate_up[r, dim + i]; gate_up [rows, 2 dim], out [rows,
-    // dim].
-    void (*silu_mul)(msgl_exec *x, const void *gate_up, void *out, int rows, int dim);
+    // out[r, i] = f(gate_up[r, i]) * gate_up[r, dim + i]; gate_up [rows, 2 dim], out [rows, dim].
+    void (*gate)(msgl_exec *x, msgl_activation f, const void *gate_up, void *out, int rows,
+                 int dim);
+    // l = scale * l, then, with a cap, cap * tanh(l / cap); n values of f32.
+    void (*cap)(msgl_exec *x, float *logits, size_t n, float scale, float cap);
 } msgl_act_kernels;
 
 typedef struct msgl_moe_kernels {
@@ -56,6 +61,9 @@ typedef struct msgl_moe_kernels {
     // weights[r, c] * in[place of (r, c), :]. source NULL: (r, c) is at r * top_k + c.
     void (*combine)(msgl_exec *x, const void *in, const int32_t *source, const float *weights,
                     int rows, int top_k, int dim, bool accumulate, void *out);
+    // out[r, :] += sigmoid(gate[r]) * in[r, :]; gate f32 [rows], in and out [rows, dim].
+    void (*add_shared)(msgl_exec *x, const void *in, const float *gate, int rows, int dim,
+                       void *out);
     // Norm, router, route and sort as one kernel, where that is the fastest way; false, and nothing
     // done, elsewhere. NULL: never.
     bool (*choose)(msgl_exec *x, const msgl_choose_call *c);

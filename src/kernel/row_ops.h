@@ -6,12 +6,13 @@
 #define MSGL_KERNEL_ROW_OPS_H
 
 #include "core/dtype.h"
+#include "kernel/calls.h"
 
 typedef struct msgl_row_ops {
     // out = in / sqrt(mean(in^2) + eps) * weight, all [dim]; out may be in.
     void (*rms_norm)(const float *in, const float *weight, float eps, float *out, int dim);
-    // out[i] = silu(gate_up[i]) * gate_up[dim + i].
-    void (*silu_mul)(const float *gate_up, float *out, int dim);
+    // out[i] = f(gate_up[i]) * gate_up[dim + i], by activation.
+    void (*gate[MSGL_ACTIVATIONS])(const float *gate_up, float *out, int dim);
 } msgl_row_ops;
 
 // ref/ops_impl.h

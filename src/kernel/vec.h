@@ -106,5 +106,19 @@ MSGL_INLINE msgl_vf msgl__vf_silu_mul(msgl_vf gate, msgl_vf up)
 {
     return gate / (msgl__vf_set(1) + msgl__vf_exp(-gate)) * up;
 }
+// gelu(gate) * up with gelu(x) = x / 2 (1 + tanh(u)) = x sigmoid(2 u), u = sqrt(2 / pi) (x +
+// 0.044715 x^3)
+MSGL_INLINE msgl_vf msgl__vf_gelu_mul(msgl_vf gate, msgl_vf up)
+{
+    const msgl_vf cubic = msgl__vf_set(2 * 0.7978845608f * 0.044715f);
+    const msgl_vf linear = msgl__vf_set(2 * 0.7978845608f);
+    const msgl_vf twice = gate * (linear + cubic * gate * gate);
+    return gate / (msgl__vf_set(1) + msgl__vf_exp(-twice)) * up;
+}
+// tanh(x) = 1 - 2 / (1 + exp(2 x))
+MSGL_INLINE msgl_vf msgl__vf_tanh(msgl_vf x)
+{
+    return msgl__vf_set(1) - msgl__vf_set(2) / (msgl__vf_set(1) + msgl__vf_exp(x + x));
+}
 
 #endif

@@ -14,6 +14,16 @@ static void attend(const msgl_forward *f, const msgl_attention *a, const void *q
     }
 }
 
+// Norms over all heads at once, in place.
+static void norm_all(msgl_forward *f, const msgl_attention *a, void *qkv)
+{
+    const int32_t q = a->num_heads * a->head_dim, k = a->num_kv_heads * a->head_dim;
+    const size_t ld = (size_t)a->qkv.w.n;
+    char *const at_k = (char *)qkv + (size_t)q * msgl__dtype_size(f->x->act);
+    f->k->norm.rms_norm(f->x, qkv, ld, a->q_norm, a->eps, qkv, ld, f->num_tokens, q);
+    f->k->norm.rms_norm(f->x, at_k, ld, a->k_norm, a->eps, at_k, ld, f->num_tokens, k);
+}
+
 void msgl__attention(msgl_forward *f, const msgl_attention *a, const msgl_norm *norm,
                      const void *in, const float *cos_sin, void *qkv, void *out)
 {
@@ -24,11 +34,11 @@ void msgl__attention(msgl_forward *f, const msgl_attention *a, const msgl_norm *
         .num_q_heads = a->num_heads,
         .num_kv_heads = a->num_kv_heads,
         .head_dim = a->head_dim,
-        .q_weight = a->q_norm,
-        .k_weight = a->k_norm,
+        .q_weight = a->norms_all ? NULL : a->q_norm,
+        .k_weight = a->norms_all ? NULL : a->k_norm,
         .eps = a->eps,
         .cos_sin = cos_sin,
-        .half = a->head_dim / 2,
+        .half = a->half,
         .kv_dtype = f->pool->dtype,
         .k_pool = msgl__kv_k(f->pool, a->geometry.layer),
         .v_pool = msgl__kv_v(f->pool, a->geometry.layer),
@@ -37,7 +47,13 @@ void msgl__attention(msgl_forward *f, const msgl_attention *a, const msgl_norm *
     if (f->num_seqs == 1 && msgl__attn_takes_rope(f->attn, f->seqs)) {
         const msgl_attn_input both = {.q = qkv, .ld = rope.ld, .rope = &rope};
         msgl__linear(f, &a->qkv, norm, in, qkv, rope.tokens);
+        if (a->norms_all) norm_all(f, a, qkv);
         msgl__attn_forward(f->attn, f->x, &a->geometry, f->seqs, &both, out);
+    } else if (a->norms_all) {
+        msgl__linear(f, &a->qkv, norm, in, qkv, rope.tokens);
+        norm_all(f, a, qkv);
+        f->k->rope.qk_norm_rope_store(f->x, &rope);
+        attend(f, a, qkv, rope.ld, out);
     } else {
         msgl__linear_rope(f, &a->qkv, norm, in, &rope);
         attend(f, a, qkv, rope.ld, out);

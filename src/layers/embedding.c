@@ -3,20 +3,22 @@
 
 #include "kernel/device.h"
 
-static void rope_table(msgl_forward *f, int32_t dim, float *cos_sin)
+static void rope_table(msgl_forward *f, const msgl_step_rope *r, float *cos_sin)
 {
-    const size_t half = (size_t)dim / 2;
-    for (int32_t i = 0; i < f->num_segments; i++) {
-        const msgl_rope_segment *s = &f->segments[i];
+    const size_t half = (size_t)r->half;
+    for (int32_t i = 0; i < r->num_segments; i++) {
+        const msgl_rope_segment *s = &r->segments[i];
         f->k->rope.table(f->x, f->positions + s->first, s->count,
-                         f->inv_freq + (size_t)s->row * half, (int)half, f->rope_scale,
-                         cos_sin + (size_t)s->first * (size_t)dim);
+                         r->inv_freq + (size_t)s->row * half, r->half, r->scale,
+                         cos_sin + (size_t)s->first * 2 * half);
     }
 }
 
-static void embed(msgl_forward *f, const msgl_weight *w, int32_t dim, void *out, float *cos_sin)
+// With the first rope's table.
+static void embed(msgl_forward *f, const msgl_weight *w, void *out, float *cos_sin)
 {
     const int32_t tokens = f->num_tokens;
+    const msgl_step_rope *r = &f->ropes[0];
     const msgl_embed_call c = {
         .tokens = tokens,
         .pool = f->token_pool,
@@ -26,21 +28,24 @@ static void embed(msgl_forward *f, const msgl_weight *w, int32_t dim, void *out,
         .w = w,
         .out = out,
         .positions = f->positions,
-        .inv_freq = f->inv_freq,
-        .half = dim / 2,
-        .scale = f->rope_scale,
+        .inv_freq = r->inv_freq,
+        .half = r->half,
+        .scale = r->scale,
         .cos_sin = cos_sin,
     };
-    if (f->k->gemm.embed != NULL && f->num_segments == 1 && f->k->gemm.embed(f->x, &c)) return;
+    if (f->k->gemm.embed != NULL && r->num_segments == 1 && f->k->gemm.embed(f->x, &c)) return;
     msgl_device *d = f->x->device;
     d->ops->take_tokens(d, f->token_pool, f->id_index, tokens, f->ids, f->page_table, f->out_loc);
-    rope_table(f, dim, cos_sin);
+    rope_table(f, r, cos_sin);
     f->k->gemm.gather(f->x, w, f->ids, tokens, out);
 }
 
-void msgl__embed(msgl_forward *f, const msgl_weight *w, int32_t dim, void *out, float *cos_sin)
+void msgl__embed(msgl_forward *f, const msgl_weight *w, float scale, void *out,
+                 float *const cos_sin[MSGL_MAX_ROPES])
 {
-    embed(f, w, dim, out, cos_sin);
+    embed(f, w, out, cos_sin[0]);
+    for (int32_t i = 1; i < f->num_ropes; i++) rope_table(f, &f->ropes[i], cos_sin[i]);
+    if (scale != 1) f->k->norm.scale(f->x, out, scale, (size_t)f->num_tokens * (size_t)w->k);
     // Only now the device's page table has the slots of the new tokens, which lists of pages need.
     for (int32_t i = 0; i < f->num_seqs; i++) msgl__attn_begin(f->attn, f->x, &f->seqs[i]);
 }

@@ -7,8 +7,10 @@
 
 #include "layers/forward.h"
 
-// out [num_tokens, w->k]: the tokens' rows of w. cos_sin [num_tokens, dim] of their positions:
-// dim / 2 cosines, then as many sines. Their slots are in the page table behind it.
-void msgl__embed(msgl_forward *f, const msgl_weight *w, int32_t dim, void *out, float *cos_sin);
+// out [num_tokens, w->k]: the tokens' rows of w, times scale. cos_sin[i] [num_tokens, 2 half] of
+// their positions by f->ropes[i]: half cosines, then as many sines. Their slots are in the page
+// table behind it.
+void msgl__embed(msgl_forward *f, const msgl_weight *w, float scale, void *out,
+                 float *const cos_sin[MSGL_MAX_ROPES]);
 
 #endif

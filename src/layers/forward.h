@@ -28,15 +28,11 @@ typedef struct msgl_forward {
     // CPU). All of these are device memory.
     const int32_t *token_pool, *id_index;
     int32_t *page_table;
-    int32_t *ids;             // [num_tokens], room for the ids
-    const int32_t *positions; // [num_tokens]
-    const int32_t *out_loc;   // [num_tokens] slots in the pool
-    // Inverse frequencies of this step [rows, rope dim / 2] (device memory), and which tokens use
-    // which row.
-    const float *inv_freq;
-    const msgl_rope_segment *segments;
-    int32_t num_segments;
-    float rope_scale; // of cos and sin
+    int32_t *ids;                         // [num_tokens], room for the ids
+    const int32_t *positions;             // [num_tokens]
+    const int32_t *out_loc;               // [num_tokens] slots in the pool
+    msgl_step_rope ropes[MSGL_MAX_ROPES]; // of this step
+    int32_t num_ropes;
     // Between the product that finishes the residual stream and the next one. Empty when scaled is
     // NULL: this step has too many rows, or this device no use for it.
     msgl_norm_feed feed;

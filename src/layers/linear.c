@@ -52,34 +52,44 @@ void msgl__linear_f32(msgl_forward *f, const msgl_linear *l, const msgl_norm *no
 }
 
 void msgl__linear_gated(msgl_forward *f, const msgl_linear *l, const msgl_norm *norm,
-                        const void *in, void *out, int32_t rows)
+                        msgl_activation activation, const void *in, void *out, int32_t rows)
 {
     msgl_linear_call c = make_call(f, l, norm, in, out, rows);
     c.gated = true;
+    c.activation = activation;
     c.ld_out = (size_t)l->w.n / 2;
     run(f, &c);
 }
 
+void msgl__join(msgl_forward *f, const msgl_join *j, const void *result, void *residual,
+                int32_t rows, int32_t dim)
+{
+    const msgl_norm *n = j->norm;
+    f->k->norm.add(f->x, residual, result, n != NULL ? n->weight : NULL, n != NULL ? n->eps : 0,
+                   j->scale, rows, dim);
+}
+
 void msgl__linear_add(msgl_forward *f, const msgl_linear *l, const void *in, void *residual,
-                      const msgl_norm *next, int32_t rows)
+                      const msgl_join *join, int32_t rows)
 {
     msgl_linear_call c = make_call(f, l, NULL, in, residual, rows);
+    const int ranks = l->row_parallel ? f->comm->size : 1;
     f->feed.parts = 0;
     if (rows == 0) return;
-    if (!l->row_parallel || f->comm->size == 1) {
+    if (msgl__joins_directly(join, ranks)) {
         c.accumulate = true;
-        if (next != NULL && f->feed.scaled != NULL) {
+        if (join->next != NULL && f->feed.scaled != NULL) {
             c.feed = &f->feed;
-            c.next_norm = next->weight;
+            c.next_norm = join->next->weight;
         }
         run(f, &c);
         return;
     }
-    const size_t mark = f->arena->used, n = (size_t)rows * (size_t)l->w.n;
+    const size_t mark = f->arena->used;
     c.out = msgl__activation(f, (size_t)rows, (size_t)l->w.n);
     if (c.out == NULL) return;
     run(f, &c);
-    f->comm->ops->all_reduce(f->comm, f->x, c.out, n);
-    f->k->norm.add(f->x, residual, c.out, n);
+    if (ranks > 1) f->comm->ops->all_reduce(f->comm, f->x, c.out, (size_t)rows * (size_t)l->w.n);
+    msgl__join(f, join, c.out, residual, rows, l->w.n);
     f->arena->used = mark;
 }

@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 //
-// y = x W^T + b, with what belongs to it in a pre-norm transformer: the norm of x before it, and
-// behind it a gate or the addition to the residual stream. A row-parallel layer (its input split
+// y = x W^T + b, with what belongs to it in a transformer: the norm of x before it, and behind it a
+// gate or the addition to the residual stream. A row-parallel layer (its input split
 // over the ranks) sums the ranks' results; a column-parallel one (its output split) needs nothing.
 #ifndef MSGL_LAYERS_LINEAR_H
 #define MSGL_LAYERS_LINEAR_H
@@ -14,6 +14,23 @@ typedef struct msgl_linear {
     bool row_parallel;
 } msgl_linear;
 
+// What becomes of a block's result: residual += scale * norm(result).
+typedef struct msgl_join {
+    const msgl_norm *norm; // of the result, or NULL: none
+    float scale;
+    const msgl_norm *next; // the norm that a product behind the addition will be given, or NULL
+} msgl_join;
+
+// Whether the product that makes the result can add it itself.
+static inline bool msgl__joins_directly(const msgl_join *j, int ranks)
+{
+    return ranks == 1 && j->norm == NULL && j->scale == 1;
+}
+
+// Adds a result that no product has added; both [rows, dim], dense.
+void msgl__join(msgl_forward *f, const msgl_join *j, const void *result, void *residual,
+                int32_t rows, int32_t dim);
+
 // All operands are dense. norm NULL: x is `in` itself.
 
 // in [rows, w.k] -> out [rows, w.n].
@@ -25,12 +42,12 @@ void msgl__linear_rope(msgl_forward *f, const msgl_linear *l, const msgl_norm *n
 // The same with out in f32.
 void msgl__linear_f32(msgl_forward *f, const msgl_linear *l, const msgl_norm *norm, const void *in,
                       float *out, int32_t rows);
-// W holds gate rows, then as many up rows: out [rows, w.n / 2] = silu(gate) * up.
+// W holds gate rows, then as many up rows: out [rows, w.n / 2] = activation(gate) * up.
 void msgl__linear_gated(msgl_forward *f, const msgl_linear *l, const msgl_norm *norm,
-                        const void *in, void *out, int32_t rows);
-// residual [rows, w.n] += the result; next: the norm that a product behind it will be given, or
-// NULL. With more than one rank it takes an activation of that shape from the step arena.
+                        msgl_activation activation, const void *in, void *out, int32_t rows);
+// Joins the result to residual [rows, w.n]. Where that is not done directly it takes an activation
+// of that shape from the step arena.
 void msgl__linear_add(msgl_forward *f, const msgl_linear *l, const void *in, void *residual,
-                      const msgl_norm *next, int32_t rows);
+                      const msgl_join *join, int32_t rows);
 
 #endif

@@ -7,7 +7,7 @@ size_t msgl__mlp_workspace(const msgl_mlp *m, const msgl_kernels *k, msgl_dtype 
     return msgl__activation_bytes((size_t)msgl__ffn_rows(k, max_rows), (size_t)m->down.w.k, act);
 }
 
-void msgl__mlp(msgl_forward *f, const msgl_mlp *m, const msgl_norm *norm, const msgl_norm *next,
+void msgl__mlp(msgl_forward *f, const msgl_mlp *m, const msgl_norm *norm, const msgl_join *join,
                void *residual, int32_t rows)
 {
     const size_t hidden = (size_t)m->gate_up.w.k;
@@ -18,8 +18,8 @@ void msgl__mlp(msgl_forward *f, const msgl_mlp *m, const msgl_norm *norm, const 
     for (int32_t r = 0; r < rows; r += block) {
         const int32_t n = rows - r < block ? rows - r : block;
         void *x = msgl__row(f, residual, r, hidden);
-        msgl__linear_gated(f, &m->gate_up, norm, x, act, n);
-        msgl__linear_add(f, &m->down, act, x, next, n);
+        msgl__linear_gated(f, &m->gate_up, norm, m->activation, x, act, n);
+        msgl__linear_add(f, &m->down, act, x, join, n);
     }
     f->arena->used = mark;
 }

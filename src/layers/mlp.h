@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 //
-// The gated feed-forward block: down(silu(gate(x)) * up(x)) (Shazeer 2020, SwiGLU).
+// The gated feed-forward block: down(f(gate(x)) * up(x)) (Shazeer 2020, SwiGLU and GEGLU).
 #ifndef MSGL_LAYERS_MLP_H
 #define MSGL_LAYERS_MLP_H
 
@@ -9,14 +9,15 @@
 typedef struct msgl_mlp {
     msgl_linear gate_up; // [2 intermediate, hidden]: gate rows, then up rows
     msgl_linear down;    // [hidden, intermediate]
+    msgl_activation activation;
 } msgl_mlp;
 
 // Step arena bytes of msgl__mlp for up to max_rows rows with activations of act; without what
 // msgl__linear_add takes.
 size_t msgl__mlp_workspace(const msgl_mlp *m, const msgl_kernels *k, msgl_dtype act,
                            int32_t max_rows);
-// residual [rows, hidden] += the block of norm(residual). next: as msgl__linear_add.
-void msgl__mlp(msgl_forward *f, const msgl_mlp *m, const msgl_norm *norm, const msgl_norm *next,
+// Joins the block of norm(residual) (norm NULL: of residual) to residual [rows, hidden].
+void msgl__mlp(msgl_forward *f, const msgl_mlp *m, const msgl_norm *norm, const msgl_join *join,
                void *residual, int32_t rows);
 
 // Rows of a feed-forward block that are worked on at a time.

@@ -7,8 +7,8 @@ static const double TWO_PI = 6.283185307179586476925;
 
 const char *msgl__rope_type_name(msgl_rope_type t)
 {
-    static const char *const NAMES[MSGL_ROPE_TYPES] = {"default", "linear", "dynamic", "yarn",
-                                                       "llama3"};
+    static const char *const NAMES[MSGL_ROPE_TYPES] = {"default", "linear", "dynamic",
+                                                       "yarn",    "llama3", "longrope"};
     return (unsigned)t < MSGL_ROPE_TYPES ? NAMES[t] : "unknown";
 }
 
@@ -90,6 +90,21 @@ static double yarn_attention_factor(const msgl_rope_config *c)
     return yarn_mscale(c->factor, 1);
 }
 
+// LongRoPE (Ding et al. 2024): every pair is stretched by a factor of its own, found by a search.
+static void longrope(const msgl_rope_config *c, int32_t prompt_len, float *inv_freq)
+{
+    const float *by = prompt_len > c->original_max ? c->long_factor : c->short_factor;
+    plain(c->theta, c->dim, inv_freq);
+    for (int32_t i = 0; i < c->dim / 2; i++) inv_freq[i] /= by[i];
+}
+
+// Ding et al. 2024, section 3.3.
+static double longrope_attention_factor(const msgl_rope_config *c)
+{
+    if (c->attention_factor > 0) return c->attention_factor;
+    return c->factor <= 1 ? 1.0 : sqrt(1 + log(c->factor) / log(c->original_max));
+}
+
 float msgl__rope_inv_freq(const msgl_rope_config *cfg, int32_t prompt_len, float *inv_freq)
 {
     switch (cfg->type) {
@@ -100,23 +115,31 @@ float msgl__rope_inv_freq(const msgl_rope_config *cfg, int32_t prompt_len, float
     case MSGL_ROPE_DYNAMIC: dynamic(cfg, prompt_len, inv_freq); return 1.0f;
     case MSGL_ROPE_YARN: yarn(cfg, inv_freq); return (float)yarn_attention_factor(cfg);
     case MSGL_ROPE_LLAMA3: llama3(cfg, inv_freq); return 1.0f;
+    case MSGL_ROPE_LONGROPE:
+        longrope(cfg, prompt_len, inv_freq);
+        return (float)longrope_attention_factor(cfg);
+    case MSGL_ROPE_NONE:
+        for (int32_t i = 0; i < cfg->dim / 2; i++) inv_freq[i] = 0;
+        return 1.0f;
     case MSGL_ROPE_DEFAULT:
     default: plain(cfg->theta, cfg->dim, inv_freq); return 1.0f;
     }
 }
 
-// The length that decides a request's frequencies: all prompts within the trained context share
-// one set.
+// The length that decides a request's frequencies: prompts that share a set have the same.
 static int32_t effective_len(const msgl_rope_config *cfg, const msgl_batch_req *r)
 {
+    if (cfg->type == MSGL_ROPE_LONGROPE) {
+        return r->prompt_len > cfg->original_max ? cfg->max_position : cfg->original_max;
+    }
     return r->prompt_len > cfg->max_position ? r->prompt_len : cfg->max_position;
 }
 
 int32_t msgl__rope_prepare(const msgl_rope_config *cfg, const msgl_batch *batch, float *inv_freq,
-                           msgl_rope_segment *segments)
+                           msgl_rope_segment *segments, float *scale)
 {
     if (!msgl__rope_per_request(cfg)) {
-        msgl__rope_inv_freq(cfg, 0, inv_freq);
+        *scale = msgl__rope_inv_freq(cfg, 0, inv_freq);
         segments[0] = (msgl_rope_segment){.first = 0, .count = batch->num_tokens, .row = 0};
         return 1;
     }
@@ -125,7 +148,8 @@ int32_t msgl__rope_prepare(const msgl_rope_config *cfg, const msgl_batch *batch,
         const msgl_batch_req *r = &batch->reqs[i];
         const int32_t len = effective_len(cfg, r), count = msgl__extend_len(r);
         if (len != last_len) {
-            msgl__rope_inv_freq(cfg, len, inv_freq + (size_t)n * (size_t)(cfg->dim / 2));
+            float *row = inv_freq + (size_t)n * (size_t)(cfg->dim / 2);
+            *scale = msgl__rope_inv_freq(cfg, len, row); // the same for all lengths
             segments[n] = (msgl_rope_segment){.first = token, .count = 0, .row = n};
             n++;
             last_len = len;
@@ -134,4 +158,36 @@ int32_t msgl__rope_prepare(const msgl_rope_config *cfg, const msgl_batch *batch,
         token += count;
     }
     return n;
+}
+
+size_t msgl__ropes_floats(const msgl_rope_config *ropes, int32_t num, int32_t max_requests)
+{
+    size_t n = 0;
+    for (int32_t i = 0; i < num; i++) {
+        n += (size_t)msgl__rope_max_rows(&ropes[i], max_requests) * (size_t)(ropes[i].dim / 2);
+    }
+    return n;
+}
+
+size_t msgl__ropes_segments(const msgl_rope_config *ropes, int32_t num, int32_t max_requests)
+{
+    size_t n = 0;
+    for (int32_t i = 0; i < num; i++) n += (size_t)msgl__rope_max_rows(&ropes[i], max_requests);
+    return n;
+}
+
+void msgl__ropes_prepare(const msgl_rope_config *ropes, int32_t num, const msgl_batch *batch,
+                         float *inv_freq, const float *device, msgl_rope_segment *segments,
+                         msgl_step_rope *out)
+{
+    for (int32_t i = 0; i < num; i++) {
+        const int32_t half = ropes[i].dim / 2;
+        out[i] = (msgl_step_rope){.inv_freq = device, .segments = segments, .half = half};
+        out[i].num_segments =
+            msgl__rope_prepare(&ropes[i], batch, inv_freq, segments, &out[i].scale);
+        const size_t floats = (size_t)out[i].num_segments * (size_t)half;
+        inv_freq += floats;
+        device += floats;
+        segments += out[i].num_segments;
+    }
 }

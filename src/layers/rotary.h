@@ -18,11 +18,16 @@ typedef enum msgl_rope_type {
     MSGL_ROPE_DYNAMIC,
     MSGL_ROPE_YARN,
     MSGL_ROPE_LLAMA3,
-    MSGL_ROPE_TYPES,
+    MSGL_ROPE_LONGROPE,
+    MSGL_ROPE_TYPES, // names of config.json end here
+    // Angles of 0: of layers without positions (NoPE; Kazemnejad et al. 2023).
+    MSGL_ROPE_NONE = MSGL_ROPE_TYPES,
 } msgl_rope_type;
 
 // "default", "linear", ...: the names of rope_type in config.json.
 const char *msgl__rope_type_name(msgl_rope_type t);
+
+enum { MSGL_MAX_LONGROPE = 128 }; // pairs
 
 typedef struct msgl_rope_config {
     msgl_rope_type type;
@@ -36,10 +41,12 @@ typedef struct msgl_rope_config {
     double attention_factor;                  // yarn; 0: inferred from factor or the mscales
     double mscale, mscale_all_dim;            // yarn; 0: absent
     bool truncate;                            // yarn: whole-numbered correction range
+    // longrope: what frequencies are divided by, up to original_max positions and beyond.
+    float short_factor[MSGL_MAX_LONGROPE], long_factor[MSGL_MAX_LONGROPE];
 } msgl_rope_config;
 
-// Fills inv_freq [cfg->dim / 2] for a prompt of prompt_len tokens (only dynamic scaling looks at
-// it) and returns the factor that cos and sin are multiplied by.
+// Fills inv_freq [cfg->dim / 2] for a prompt of prompt_len tokens (only dynamic scaling and
+// longrope look at it) and returns the factor that cos and sin are multiplied by.
 float msgl__rope_inv_freq(const msgl_rope_config *cfg, int32_t prompt_len, float *inv_freq);
 
 // Tokens [first, first + count) of a step that share row `row` of the step's inverse frequencies.
@@ -47,12 +54,13 @@ typedef struct msgl_rope_segment {
     int32_t first, count, row;
 } msgl_rope_segment;
 
-// With dynamic scaling the frequencies of a request are fixed by its prompt's length, so that its
-// result does not depend on how the prompt is cut into chunks and equals one prefill by
+// With dynamic scaling and longrope the frequencies of a request are fixed by its prompt's length,
+// so that its result does not depend on how the prompt is cut into chunks and equals one prefill by
 // transformers. Requests of different frequencies must then not share cached prefixes.
 static inline bool msgl__rope_per_request(const msgl_rope_config *cfg)
 {
-    return cfg->type == MSGL_ROPE_DYNAMIC;
+    return cfg->type == MSGL_ROPE_DYNAMIC ||
+           (cfg->type == MSGL_ROPE_LONGROPE && cfg->original_max < cfg->max_position);
 }
 
 // Rows of inverse frequencies that a batch of max_requests can need.
@@ -61,9 +69,30 @@ static inline int32_t msgl__rope_max_rows(const msgl_rope_config *cfg, int32_t m
     return msgl__rope_per_request(cfg) ? max_requests : 1;
 }
 
+// The rotations that a model's layers choose from; layers of most models have one.
+enum { MSGL_MAX_ROPES = 2 };
+
+// One of them in a step: msgl__rope_prepare's results, inv_freq on the device.
+typedef struct msgl_step_rope {
+    const float *inv_freq;
+    const msgl_rope_segment *segments;
+    int32_t num_segments, half; // half: rotated dimensions / 2
+    float scale;                // of cos and sin
+} msgl_step_rope;
+
 // Host part of a step: fills inv_freq [rows used, dim / 2] and segments [at most
 // msgl__rope_max_rows], which cover the batch's tokens in order. Returns the number of segments.
+// *scale: of cos and sin.
 int32_t msgl__rope_prepare(const msgl_rope_config *cfg, const msgl_batch *batch, float *inv_freq,
-                           msgl_rope_segment *segments);
+                           msgl_rope_segment *segments, float *scale);
+
+// The same for all of a model's ropes [num], of which only the first may be per request. inv_freq
+// has room for msgl__ropes_floats, segments for msgl__ropes_segments; `device` is where a copy of
+// inv_freq will be when the step runs, which out[i].inv_freq points into.
+size_t msgl__ropes_floats(const msgl_rope_config *ropes, int32_t num, int32_t max_requests);
+size_t msgl__ropes_segments(const msgl_rope_config *ropes, int32_t num, int32_t max_requests);
+void msgl__ropes_prepare(const msgl_rope_config *ropes, int32_t num, const msgl_batch *batch,
+                         float *inv_freq, const float *device, msgl_rope_segment *segments,
+                         msgl_step_rope *out);
 
 #endif

@@ -1,8 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
 //
-// What a model architecture is: a name in config.json, the fields that only it has, the tensors it
-// wants from a checkpoint, and its forward pass. One file per architecture ends in one const
-// descriptor; registry.c has one line for each. docs/adding-a-model.md walks through it.
+// What a model architecture is: a name in config.json, the fields that only it has, and the family
+// whose layers it is made of. One file per architecture ends in one const descriptor; registry.c
+// has one line for each. docs/adding-a-model.md walks through it.
 #ifndef MSGL_MODELS_ARCH_H
 #define MSGL_MODELS_ARCH_H
 
@@ -11,13 +11,18 @@
 #include "models/model.h"
 #include "models/weights.h"
 
-struct msgl_arch {
-    const char *name;         // as in config.json's "architectures"
-    int32_t default_head_dim; // when config.json has none; 0: hidden_size / num_attention_heads
-    // Reads the fields that are this architecture's own, after the common ones; failures go to the
+// Models that are built of the same layers: what they have in common, from config to forward pass.
+typedef struct msgl_family {
+    // Reads the fields that all of them have, before the architecture's own; failures go to the
     // reader.
     void (*configure)(msgl_json_reader *r, msgl_model_config *c);
-    // Names every tensor with its shape and where it goes. Failures go to the plan.
+    // What the attention of its layers differs in.
+    msgl_attn_variants (*variants)(const msgl_model_config *c);
+    // Makes m->layers, whatever that is, of m->cfg and m->target. free takes what build has left.
+    int (*build)(msgl_model *m, msgl_err *err);
+    void (*free)(msgl_model *m);
+    // Names every tensor with its shape and where it goes, and every product with its use
+    // (m->products). Failures go to the plan.
     void (*declare)(msgl_model *m, msgl_weight_plan *p);
     // Step arena bytes that forward takes at most for this many tokens and rows.
     size_t (*workspace)(const msgl_model *m, int32_t max_tokens, int32_t max_rows);
@@ -26,6 +31,28 @@ struct msgl_arch {
     // when num_rows is 0 or on failure (exec->status). Begins with msgl__embed. Stores K and V of
     // all tokens on the way.
     void *(*forward)(const msgl_model *m, msgl_forward *f, const int32_t *rows, int32_t num_rows);
+} msgl_family;
+
+enum { MSGL_MAX_IGNORED = 4 };
+
+struct msgl_arch {
+    const char *name; // as in config.json's "architectures"
+    const msgl_family *family;
+    // What config.json means where it does not say:
+    int32_t default_head_dim;                        // 0: hidden_size / num_attention_heads
+    double default_theta;                            // 0: 10,000
+    const char *activation_key, *default_activation; // NULL: hidden_act, silu
+    bool ties_by_default;
+    // Not 0: heads may rotate in part; the share where partial_rotary_factor is missing.
+    double rotary_factor;
+    bool local_rope; // layers with a window rotate by parameters of their own, ropes[1]
+    // Not NULL: the fields of its language model are in this object of config.json, and those
+    // missing there are in this JSON object.
+    const char *text_section, *text_defaults;
+    // Tensors whose names begin so are not the language model's.
+    const char *ignored[MSGL_MAX_IGNORED];
+    // Reads the fields that are this architecture's own; failures go to the reader.
+    void (*configure)(msgl_json_reader *r, msgl_model_config *c);
 };
 
 // registry.c
@@ -33,9 +60,5 @@ const msgl_arch *msgl__arch_find(const char *name); // NULL: unknown
 void msgl__arch_names(char *buf, size_t size);      // "A, B, C", cut to fit
 int msgl__arch_count(void);
 const msgl_arch *msgl__arch_at(int i);
-
-// config.c: use_sliding_window, sliding_window and, with by_layer, which layers have it
-// (layer_types or max_window_layers); for the Qwen family.
-void msgl__config_read_windows(msgl_json_reader *r, msgl_model_config *c, bool by_layer);
 
 #endif

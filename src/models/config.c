@@ -26,7 +26,7 @@ static void find_arch(msgl_json_reader *r, msgl_model_config *c)
 {
     const json_t *list = msgl__json_get(r, "architectures");
     const json_t *first = json_array_get(list, 0);
-    char known[160];
+    char known[512];
     msgl__arch_names(known, sizeof known);
     if (!json_is_array(list) || !json_is_string(first)) {
         msgl__json_reject(r, MSGL_EFORMAT, "architectures", list, "a list with one name");
@@ -77,29 +77,79 @@ static msgl_rope_type rope_type(msgl_json_reader *r)
 {
     const char *key = msgl__json_get(r, "rope_type") != NULL ? "rope_type" : "type";
     const char *name = msgl__json_str_or(r, key, "default");
+    if (strcmp(name, "su") == 0) return MSGL_ROPE_LONGROPE; // in Phi-3's first folders
     for (int t = 0; t < MSGL_ROPE_TYPES; t++) {
         if (strcmp(name, msgl__rope_type_name((msgl_rope_type)t)) == 0) return (msgl_rope_type)t;
     }
     msgl__json_reject(r, MSGL_EUNSUPPORTED, key, msgl__json_get(r, key),
-                      "default, linear, dynamic, yarn, llama3");
+                      "default, linear, dynamic, yarn, llama3, longrope");
     return MSGL_ROPE_DEFAULT;
 }
 
 static const double MAX_FACTOR = 1e6, MAX_THETA = 1e18;
 
-// The fields of the scaling variants; `r` reads rope_scaling or rope_parameters, `top` the file.
-static void read_rope_scaling(msgl_json_reader *r, msgl_json_reader *top, msgl_model_config *c)
+static void read_yarn(msgl_json_reader *r, msgl_rope_config *p)
 {
-    msgl_rope_config *p = &c->rope;
+    p->beta_fast = msgl__json_num_or(r, "beta_fast", 1e-6, MAX_FACTOR, 32);
+    p->beta_slow = msgl__json_num_or(r, "beta_slow", 1e-6, MAX_FACTOR, 1);
+    p->mscale = msgl__json_num_or(r, "mscale", 0, MAX_FACTOR, 0);
+    p->mscale_all_dim = msgl__json_num_or(r, "mscale_all_dim", 0, MAX_FACTOR, 0);
+    p->truncate = msgl__json_bool_or(r, "truncate", true);
+    if (p->theta <= 1) {
+        msgl__json_reject(r, MSGL_EFORMAT, "rope_theta", msgl__json_get(r, "rope_theta"),
+                          "a number above 1 for yarn");
+    }
+}
+
+static void read_factors(msgl_json_reader *r, const char *key, int32_t pairs, float *out)
+{
+    const json_t *list = msgl__json_get(r, key);
+    char allowed[64];
+    snprintf(allowed, sizeof allowed, "%d numbers above 0, up to %g", pairs, MAX_FACTOR);
+    if (!json_is_array(list) || json_array_size(list) != (size_t)pairs) {
+        msgl__json_reject(r, MSGL_EFORMAT, key, list, allowed);
+        return;
+    }
+    for (int32_t i = 0; i < pairs; i++) {
+        const json_t *v = json_array_get(list, (size_t)i);
+        const double number = json_number_value(v); // 0 of what is none
+        if (!(number >= 1 / MAX_FACTOR && number <= MAX_FACTOR)) {
+            msgl__json_reject(r, MSGL_EFORMAT, key, v, allowed);
+            return;
+        }
+        out[i] = (float)number;
+    }
+}
+
+static void read_longrope(msgl_json_reader *r, msgl_rope_config *p)
+{
+    if (p->dim / 2 > MSGL_MAX_LONGROPE) {
+        msgl__json_reject(r, MSGL_EUNSUPPORTED, "rope_type", msgl__json_get(r, "rope_type"),
+                          "longrope of up to 256 dimensions");
+        return;
+    }
+    read_factors(r, "short_factor", p->dim / 2, p->short_factor);
+    read_factors(r, "long_factor", p->dim / 2, p->long_factor);
+    if (p->original_max < 2) { // its logarithm divides
+        msgl__json_reject(r, MSGL_EFORMAT, "original_max_position_embeddings",
+                          msgl__json_get(r, "original_max_position_embeddings"),
+                          "a number of 2 or more");
+    }
+}
+
+// The fields of the scaling variants; `r` reads rope_scaling or rope_parameters, `top` the file.
+static void read_rope_scaling(msgl_json_reader *r, msgl_json_reader *top, msgl_rope_config *p)
+{
     p->type = rope_type(r);
     if (p->type == MSGL_ROPE_DEFAULT || r->status != 0) return;
 
     const int32_t in_section =
-        msgl__json_int_or(r, "original_max_position_embeddings", 1, INT32_MAX, c->max_position);
+        msgl__json_int_or(r, "original_max_position_embeddings", 1, INT32_MAX, p->max_position);
     p->original_max =
         msgl__json_int_or(top, "original_max_position_embeddings", 1, INT32_MAX, in_section);
-    if (p->type == MSGL_ROPE_YARN && msgl__json_get(r, "factor") == NULL) {
-        p->factor = (double)c->max_position / p->original_max;
+    const bool from_lengths = p->type == MSGL_ROPE_YARN || p->type == MSGL_ROPE_LONGROPE;
+    if (from_lengths && msgl__json_get(r, "factor") == NULL) {
+        p->factor = (double)p->max_position / p->original_max;
     } else if (msgl__json_get(r, "factor") == NULL) {
         msgl__json_reject(r, MSGL_EFORMAT, "factor", NULL, "a number of 1 or more");
     } else {
@@ -114,27 +164,64 @@ static void read_rope_scaling(msgl_json_reader *r, msgl_json_reader *top, msgl_m
                               "a number above low_freq_factor");
         }
     }
-    if (p->type == MSGL_ROPE_YARN) {
-        p->beta_fast = msgl__json_num_or(r, "beta_fast", 1e-6, MAX_FACTOR, 32);
-        p->beta_slow = msgl__json_num_or(r, "beta_slow", 1e-6, MAX_FACTOR, 1);
+    if (from_lengths) {
         p->attention_factor = msgl__json_num_or(r, "attention_factor", 1e-6, MAX_FACTOR, 0);
-        p->mscale = msgl__json_num_or(r, "mscale", 0, MAX_FACTOR, 0);
-        p->mscale_all_dim = msgl__json_num_or(r, "mscale_all_dim", 0, MAX_FACTOR, 0);
-        p->truncate = msgl__json_bool_or(r, "truncate", true);
     }
+    if (p->type == MSGL_ROPE_YARN) read_yarn(r, p);
+    if (p->type == MSGL_ROPE_LONGROPE) read_longrope(r, p);
     if (p->type == MSGL_ROPE_DYNAMIC && p->dim < 4) {
         msgl__json_reject(r, MSGL_EUNSUPPORTED, "rope_type", NULL, "head_dim of 4 or more");
     }
 }
 
-// rope_theta stands beside rope_scaling in the older spelling and inside rope_parameters in the
-// newer one.
-static void read_rope(msgl_json_reader *r, msgl_model_config *c)
+// How many dimensions of a head rotate: all, or what the architecture's field says.
+static int32_t rotary_dim(msgl_json_reader *r, msgl_json_reader *top, const msgl_model_config *c)
 {
-    c->rope = (msgl_rope_config){.dim = c->head_dim,
-                                 .factor = 1,
-                                 .max_position = c->max_position,
-                                 .original_max = c->max_position};
+    const double usual = c->arch->rotary_factor, whole = usual > 0 ? 0 : 1;
+    double factor = usual > 0 ? usual : 1;
+    factor = msgl__json_num_or(top, "partial_rotary_factor", whole, 1, factor);
+    factor = msgl__json_num_or(r, "partial_rotary_factor", whole, 1, factor);
+    const int32_t dim = (int32_t)(c->head_dim * factor);
+    if (r->status == 0 && (dim < 2 || dim % 2 != 0)) {
+        char allowed[80];
+        snprintf(allowed, sizeof allowed, "a share of head_dim %d that is even, and not 0",
+                 c->head_dim);
+        msgl__json_reject(r, MSGL_EFORMAT, "partial_rotary_factor", NULL, allowed);
+    }
+    return dim;
+}
+
+// One rope: of `obj` (NULL: there is none), an object of the file by the name `section`.
+static void read_one_rope(msgl_json_reader *r, const msgl_model_config *c, const char *section,
+                          const json_t *obj, double theta, msgl_rope_config *out)
+{
+    msgl_json_reader sub = *r;
+    *out = (msgl_rope_config){
+        .factor = 1, .max_position = c->max_position, .original_max = c->max_position};
+    if (obj != NULL) {
+        sub.section = section;
+        sub.obj = obj;
+    }
+    out->dim = rotary_dim(&sub, r, c);
+    out->theta = theta;
+    if (obj != NULL) {
+        out->theta = msgl__json_num_or(&sub, "rope_theta", 1, MAX_THETA, theta);
+        if (sub.status == 0) read_rope_scaling(&sub, r, out);
+    }
+    if (r->status == 0) r->status = sub.status;
+}
+
+// The object of one kind of layers inside of a rope section, or NULL.
+static const json_t *of_kind(const json_t *section, const char *kind)
+{
+    const json_t *v = json_object_get(section, kind);
+    return json_is_object(v) ? v : NULL;
+}
+
+// rope_theta stands beside rope_scaling in the older spelling and inside rope_parameters in the
+// newer one, which has an object for each kind of layers where these differ.
+static void read_ropes(msgl_json_reader *r, msgl_model_config *c)
+{
     const char *section =
         msgl__json_get(r, "rope_parameters") != NULL ? "rope_parameters" : "rope_scaling";
     const json_t *obj = msgl__json_get(r, section);
@@ -142,55 +229,23 @@ static void read_rope(msgl_json_reader *r, msgl_model_config *c)
         msgl__json_reject(r, MSGL_EFORMAT, section, obj, "an object or null");
         return;
     }
-    double theta = msgl__json_num_or(r, "rope_theta", 1, MAX_THETA, 10000);
-    msgl_json_reader sub = *r;
-    if (obj != NULL) {
-        sub.section = section;
-        sub.obj = obj;
-        if (json_is_object(json_object_get(obj, "full_attention")) ||
-            json_is_object(json_object_get(obj, "sliding_attention"))) {
-            msgl__json_reject(&sub, MSGL_EUNSUPPORTED, "full_attention", obj,
-                              "one set of parameters for all layers");
-        }
-        theta = msgl__json_num_or(&sub, "rope_theta", 1, MAX_THETA, theta);
-        read_rope_scaling(&sub, r, c);
-        msgl__json_num_or(&sub, "partial_rotary_factor", 1, 1, 1);
-    }
-    if (r->status == 0) r->status = sub.status;
-    msgl__json_num_or(r, "partial_rotary_factor", 1, 1, 1);
-    c->rope.theta = theta;
-    if (c->rope.type == MSGL_ROPE_YARN && theta <= 1) {
-        msgl__json_reject(r, MSGL_EFORMAT, "rope_theta", msgl__json_get(r, "rope_theta"),
-                          "a number above 1 for yarn");
-    }
-}
-
-void msgl__config_read_windows(msgl_json_reader *r, msgl_model_config *c, bool by_layer)
-{
-    if (!msgl__json_bool_or(r, "use_sliding_window", false)) return;
-    c->sliding_window = msgl__json_int_or(r, "sliding_window", 1, INT32_MAX, 0);
-    if (c->sliding_window == 0) return;
-    const json_t *types = by_layer ? msgl__json_get(r, "layer_types") : NULL;
-    if (types == NULL) {
-        const int32_t first =
-            by_layer ? msgl__json_int_or(r, "max_window_layers", 0, INT32_MAX, 28) : 0;
-        for (int32_t l = first; l < c->num_layers; l++) c->layer_flags[l] |= MSGL_LAYER_SLIDING;
+    const json_t *full = of_kind(obj, "full_attention"), *local = of_kind(obj, "sliding_attention");
+    if ((full != NULL || local != NULL) && !c->arch->local_rope) {
+        msgl__json_reject(r, MSGL_EUNSUPPORTED, section, obj,
+                          "one set of parameters for all layers");
         return;
     }
-    if (!json_is_array(types) || json_array_size(types) != (size_t)c->num_layers) {
-        msgl__json_reject(r, MSGL_EFORMAT, "layer_types", types, "a list of num_hidden_layers");
-        return;
-    }
-    for (int32_t l = 0; l < c->num_layers; l++) {
-        const json_t *v = json_array_get(types, (size_t)l);
-        const char *name = json_is_string(v) ? json_string_value(v) : "";
-        if (strcmp(name, "sliding_attention") == 0) {
-            c->layer_flags[l] |= MSGL_LAYER_SLIDING;
-        } else if (strcmp(name, "full_attention") != 0) {
-            msgl__json_reject(r, MSGL_EUNSUPPORTED, "layer_types", v,
-                              "full_attention, sliding_attention");
-            return;
-        }
+    const double usual = c->arch->default_theta > 0 ? c->arch->default_theta : 10000;
+    const double theta = msgl__json_num_or(r, "rope_theta", 1, MAX_THETA, usual);
+    read_one_rope(r, c, section, full != NULL ? full : obj, theta, &c->ropes[0]);
+    c->num_ropes = 1;
+    if (!c->arch->local_rope) return;
+    const double near = msgl__json_num_or(r, "rope_local_base_freq", 1, MAX_THETA, 10000);
+    read_one_rope(r, c, section, local, near, &c->ropes[1]);
+    c->num_ropes = 2;
+    if (r->status == 0 && msgl__rope_per_request(&c->ropes[1])) {
+        msgl__json_reject(r, MSGL_EUNSUPPORTED, "rope_type", NULL,
+                          "a scaling that does not depend on the prompt, in sliding layers");
     }
 }
 
@@ -219,6 +274,36 @@ static void read_eos(msgl_json_reader *r, msgl_model_config *c)
     c->num_eos = (int32_t)n;
 }
 
+// The fields of the language model.
+static void read_text_config(msgl_json_reader *r, msgl_model_config *c)
+{
+    c->vocab_size = msgl__json_int(r, "vocab_size", 1, MSGL_MAX_VOCAB);
+    c->hidden_size = msgl__json_int(r, "hidden_size", 1, MSGL_MAX_HIDDEN);
+    c->num_layers = msgl__json_int(r, "num_hidden_layers", 1, MSGL_MAX_LAYERS);
+    c->max_position = msgl__json_int(r, "max_position_embeddings", 1, INT32_MAX / 2);
+    c->logit_scale = 1;
+    if (r->status == 0) read_heads(r, c);
+    if (r->status == 0) read_ropes(r, c);
+    if (r->status == 0) c->arch->family->configure(r, c);
+    if (r->status == 0) c->arch->configure(r, c);
+}
+
+// The object that these fields are in, with what it leaves out; a new reference.
+static json_t *text_object(msgl_json_reader *r, const msgl_arch *arch)
+{
+    const json_t *given = msgl__json_get(r, arch->text_section);
+    if (!json_is_object(given)) {
+        msgl__json_reject(r, MSGL_EFORMAT, arch->text_section, given, "an object");
+        return NULL;
+    }
+    json_t *usual = json_loads(arch->text_defaults, 0, NULL), *all = json_copy((json_t *)given);
+    if (usual == NULL || all == NULL || json_object_update_missing(all, usual) != 0) {
+        r->status = msgl__err_set(r->err, MSGL_ENOMEM, "%s: out of memory", r->file);
+    }
+    json_decref(usual);
+    return all;
+}
+
 static void read_config(msgl_json_reader *r, msgl_model_config *c)
 {
     find_arch(r, c);
@@ -229,21 +314,18 @@ static void read_config(msgl_json_reader *r, msgl_model_config *c)
                           "none: weights of float32, float16 or bfloat16");
     }
     read_dtype(r, c);
-    c->vocab_size = msgl__json_int(r, "vocab_size", 1, MSGL_MAX_VOCAB);
-    c->hidden_size = msgl__json_int(r, "hidden_size", 1, MSGL_MAX_HIDDEN);
-    c->num_layers = msgl__json_int(r, "num_hidden_layers", 1, MSGL_MAX_LAYERS);
-    c->intermediate_size = msgl__json_int(r, "intermediate_size", 1, MSGL_MAX_INTERMEDIATE);
-    c->max_position = msgl__json_int(r, "max_position_embeddings", 1, INT32_MAX / 2);
-    c->rms_eps = (float)msgl__json_num_or(r, "rms_norm_eps", 0, 1, 1e-6);
-    c->tie_embeddings = msgl__json_bool_or(r, "tie_word_embeddings", false);
-    const char *act = msgl__json_str_or(r, "hidden_act", "silu");
-    if (strcmp(act, "silu") != 0) {
-        msgl__json_reject(r, MSGL_EUNSUPPORTED, "hidden_act", msgl__json_get(r, "hidden_act"),
-                          "\"silu\"");
+    c->tie_embeddings = msgl__json_bool_or(r, "tie_word_embeddings", c->arch->ties_by_default);
+    if (c->arch->text_section == NULL) {
+        read_text_config(r, c);
+    } else {
+        json_t *text = text_object(r, c->arch);
+        msgl_json_reader inner = *r;
+        inner.section = c->arch->text_section;
+        inner.obj = text;
+        if (r->status == 0) read_text_config(&inner, c);
+        if (r->status == 0) r->status = inner.status;
+        json_decref(text);
     }
-    if (r->status == 0) read_heads(r, c);
-    if (r->status == 0) read_rope(r, c);
-    if (r->status == 0) c->arch->configure(r, c);
     if (r->status == 0) read_eos(r, c);
 }
 
@@ -288,11 +370,13 @@ int msgl__model_config_load(const char *dir, msgl_model_config *out, msgl_err *e
 
 int32_t msgl__model_config_context(const msgl_model_config *c)
 {
+    const msgl_rope_config *rope = &c->ropes[0];
     double context = c->max_position;
-    if (c->rope.type == MSGL_ROPE_LINEAR || c->rope.type == MSGL_ROPE_DYNAMIC) {
-        context = c->max_position * c->rope.factor;
-    } else if (c->rope.type == MSGL_ROPE_YARN) {
-        context = fmax(context, c->rope.original_max * c->rope.factor);
+    if (c->arch->local_rope) return c->max_position; // which has the stretch in it
+    if (rope->type == MSGL_ROPE_LINEAR || rope->type == MSGL_ROPE_DYNAMIC) {
+        context = c->max_position * rope->factor;
+    } else if (rope->type == MSGL_ROPE_YARN) {
+        context = fmax(context, rope->original_max * rope->factor);
     }
     return context < INT32_MAX / 2 ? (int32_t)context : INT32_MAX / 2;
 }

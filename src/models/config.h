@@ -15,8 +15,8 @@
 #include "core/err.h"
 #include "core/sampling_params.h"
 #include "layers/rotary.h"
+#include "models/decoder_config.h"
 
-#define MSGL_MAX_LAYERS 1024
 #define MSGL_MAX_HEADS 1024
 #define MSGL_MAX_HEAD_DIM 1024
 #define MSGL_MAX_HIDDEN (1 << 17)
@@ -28,22 +28,17 @@
 
 typedef struct msgl_arch msgl_arch;
 
-enum { MSGL_LAYER_SLIDING = 1, MSGL_LAYER_SPARSE = 2 }; // bits of layer_flags
-
 typedef struct msgl_model_config {
     const msgl_arch *arch; // registry.c
     msgl_dtype dtype;      // that the file says the weights have
-    int32_t vocab_size, hidden_size, num_layers, intermediate_size, max_position;
+    int32_t vocab_size, hidden_size, num_layers, max_position;
     int32_t num_heads, num_kv_heads, head_dim;
-    float rms_eps;
-    bool tie_embeddings, qkv_bias, o_bias, mlp_bias, qk_norm;
-    int32_t sliding_window; // keys that a query of a sliding layer sees, itself included; 0: none
-    uint8_t layer_flags[MSGL_MAX_LAYERS];
-    msgl_rope_config rope;
-    // Mixture of experts, in layers with MSGL_LAYER_SPARSE.
-    int32_t num_experts, top_k, moe_intermediate_size;
-    bool norm_topk;
-    int32_t num_eos; // generation_config.json's where it has them
+    bool tie_embeddings;
+    msgl_rope_config ropes[MSGL_MAX_ROPES]; // that layers rotate by
+    int32_t num_ropes;
+    float logit_scale, logit_cap; // of the head's results, in this order; cap 0: none
+    msgl_decoder_config decoder;  // of the architecture's family
+    int32_t num_eos;              // generation_config.json's where it has them
     int32_t eos_ids[MSGL_MAX_EOS];
     // Of a request that leaves these fields out: generation_config.json's, else plain sampling.
     msgl_sampling_params sampling;

@@ -1,23 +1,13 @@
 // SPDX-License-Identifier: Apache-2.0
 //
-// A loaded model: its config, its layers with packed weights, and the decoder that all current
-// architectures share (pre-norm blocks of attention and gated feed-forward, as in Llama).
+// A loaded model: its config, the two ends that all models have (embedding, final norm and head),
+// and between them the layers of its family, which nobody else looks into.
 #ifndef MSGL_MODELS_MODEL_H
 #define MSGL_MODELS_MODEL_H
 
-#include "layers/attention.h"
-#include "layers/mlp.h"
-#include "layers/moe.h"
 #include "models/config.h"
+#include "models/products.h"
 #include "models/weights.h"
-
-typedef struct msgl_decoder_layer {
-    msgl_norm attn_norm, ffn_norm;
-    msgl_attention attn;
-    bool sparse;
-    msgl_mlp mlp; // unless sparse
-    msgl_moe moe; // when sparse
-} msgl_decoder_layer;
 
 // Where and how a model will run.
 typedef struct msgl_model_target {
@@ -34,9 +24,9 @@ typedef struct msgl_model {
     msgl_weight embed;   // [vocab, hidden]
     msgl_linear lm_head; // [vocab, hidden]; with tied embeddings its weight is embed's
     msgl_norm final_norm;
-    msgl_decoder_layer *layers; // [cfg.num_layers]
-    msgl_weight *experts;       // [sparse layers, 2, num_experts], behind the layers' pointers
-    msgl_weight_plan plan;      // until the weights are loaded
+    void *layers;           // the family's
+    msgl_products products; // of the layers and the head
+    msgl_weight_plan plan;  // until the weights are loaded
 } msgl_model;
 
 // What the attention of its layers differs in; needs the config only.
@@ -47,6 +37,11 @@ msgl_attn_variants msgl__model_variants(const msgl_model_config *c);
 int msgl__model_build(msgl_model *m, const msgl_model_target *target, msgl_err *err);
 void msgl__model_free(msgl_model *m); // not the weights' region
 
+// For a family's `declare`: the tensors of embedding, final norm and, unless it is tied, head.
+// norm_plus_one: the norm's is stored as what is missing to 1.
+void msgl__model_declare_ends(msgl_model *m, msgl_weight_plan *p, const char *embed,
+                              const char *norm, const char *head, bool norm_plus_one);
+
 // Fills the weights in `region` (zeroed, m->plan.bytes): from DIR's checkpoint, checked first, or
 // with random values when dir is NULL.
 int msgl__model_load(msgl_model *m, void *region, const char *dir, msgl_exec *x,
@@ -55,20 +50,5 @@ int msgl__model_load(msgl_model *m, void *region, const char *dir, msgl_exec *x,
 // hidden [rows, hidden_size], before the final norm -> logits [rows, vocab_size].
 void msgl__model_logits(const msgl_model *m, msgl_forward *f, const void *hidden, int32_t rows,
                         float *logits);
-// Largest scratch that any product or expert kernel of this model takes for one call, with at most
-// max_tokens tokens in a step and max_rows in a call of msgl__model_logits.
-size_t msgl__model_scratch(const msgl_model *m, int32_t max_tokens, int32_t max_rows);
-
-// Lets the device choose kernels for this model's products: of decode steps of up to max_batch
-// requests and prefill steps of up to max_tokens tokens. Weights must be loaded; `memory` is a
-// step's arena; failures go to x->status.
-void msgl__model_tune(const msgl_model *m, msgl_exec *x, msgl_arena *memory, int32_t max_batch,
-                      int32_t max_tokens);
-
-// decoder.c: the functions of msgl_arch for this family.
-void msgl__decoder_declare(msgl_model *m, msgl_weight_plan *p);
-size_t msgl__decoder_workspace(const msgl_model *m, int32_t max_tokens, int32_t max_rows);
-void *msgl__decoder_forward(const msgl_model *m, msgl_forward *f, const int32_t *rows,
-                            int32_t num_rows);
 
 #endif

@@ -107,6 +107,19 @@ void msgl__plan_elements(msgl_weight_plan *p, float **v, int32_t at, int32_t n, 
     va_end(ap);
 }
 
+void msgl__plan_add_one(msgl_weight_plan *p)
+{
+    if (p->status != 0) return;
+    p->wanted[p->num_wanted - 1].add = 1;
+}
+
+void msgl__plan_pairs(msgl_weight_plan *p, int32_t head, int32_t pairs)
+{
+    if (p->status != 0) return;
+    p->wanted[p->num_wanted - 1].head = head;
+    p->wanted[p->num_wanted - 1].pairs = pairs;
+}
+
 void msgl__weight_plan_place(msgl_weight_plan *p, void *region)
 {
     for (size_t i = 0; i < p->num_places; i++) {
@@ -150,9 +163,14 @@ static int check_tensor(const msgl_wanted *w, const msgl_checkpoint *c, msgl_err
     return 0;
 }
 
-// Tensors that published checkpoints carry although the model computes them itself.
-static bool harmless(const char *name)
+// Tensors that published checkpoints carry although the model computes them itself, or has no use
+// for them.
+static bool harmless(const msgl_weight_plan *p, const char *name)
 {
+    for (int32_t i = 0; i < p->num_ignored; i++) {
+        const char *begin = p->ignored[i];
+        if (begin != NULL && strncmp(name, begin, strlen(begin)) == 0) return true;
+    }
     static const char *const SUFFIXES[] = {".rotary_emb.inv_freq", ".masked_bias", ".attn.bias"};
     const size_t n = strlen(name);
     for (size_t i = 0; i < MSGL_COUNT(SUFFIXES); i++) {
@@ -183,7 +201,7 @@ int msgl__weights_check(const msgl_weight_plan *p, const msgl_checkpoint *c, msg
         const msgl_tensor *t = msgl__checkpoint_at(c, i); // both lists are ordered by name
         while (w < p->num_wanted && strcmp(sorted[w].name, t->name) < 0) w++;
         if (w < p->num_wanted && strcmp(sorted[w].name, t->name) == 0) continue;
-        if (harmless(t->name)) continue;
+        if (harmless(p, t->name)) continue;
         char name[96];
         code =
             msgl__err_set(err, MSGL_EFORMAT, "%s: tensor %s: found, but the model has no such",
@@ -209,9 +227,23 @@ static void load_vector(const msgl_wanted *w, const void *src, msgl_dtype dtype,
         x->status = MSGL_ENOMEM;
         return;
     }
-    for (size_t i = 0; i < n; i++) host[i] = msgl__load_f32(src, dtype, i);
+    for (size_t i = 0; i < n; i++) host[i] = msgl__load_f32(src, dtype, i) + w->add;
     x->device->ops->copy_in(x->device, *w->vector + w->row, host, n * sizeof *host);
     msgl__free(host);
+}
+
+// The tensor's rows in the order that the model wants.
+static void copy_rows(const msgl_wanted *w, const msgl_tensor *t, char *to)
+{
+    const size_t row = t->bytes / (size_t)w->rows;
+    for (int32_t r = 0; r < w->rows; r++) {
+        const int32_t in_head = w->pairs > 0 ? r % w->head : 0, first = r - in_head;
+        int32_t at = r;
+        if (w->pairs > 0 && in_head < 2 * w->pairs) {
+            at = first + in_head / 2 + in_head % 2 * w->pairs;
+        }
+        memcpy(to + (size_t)at * row, (const char *)t->data + (size_t)r * row, row);
+    }
 }
 
 static void load_tensor(const msgl_weight_plan *p, const msgl_load_item *it, msgl_exec *x)
@@ -221,13 +253,13 @@ static void load_tensor(const msgl_weight_plan *p, const msgl_load_item *it, msg
     // The format aligns nothing, but everyone writes aligned files; the others get a copy.
     const void *src = t->data;
     void *copy = NULL;
-    if ((uintptr_t)src % msgl__dtype_size(t->dtype) != 0) {
+    if ((uintptr_t)src % msgl__dtype_size(t->dtype) != 0 || w->pairs > 0) {
         src = copy = msgl__malloc(t->bytes);
         if (copy == NULL) {
             x->status = MSGL_ENOMEM;
             return;
         }
-        memcpy(copy, t->data, t->bytes);
+        copy_rows(w, t, copy);
     }
     if (w->weight == NULL) {
         load_vector(w, src, t->dtype, x);

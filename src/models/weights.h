@@ -19,7 +19,10 @@ typedef struct msgl_wanted {
     msgl_weight *weight; // NULL: vector
     float **vector;
     float dummy; // value that a vector gets without a checkpoint
+    float add;   // to the elements of a vector
     int32_t row, rows, cols;
+    // Rows 2 i and 2 i + 1 of the first 2 * pairs of every `head` rows become i and pairs + i.
+    int32_t head, pairs;
 } msgl_wanted;
 
 // A piece of the region: where its address goes once there is one.
@@ -30,6 +33,9 @@ typedef struct msgl_placement {
 
 typedef struct msgl_weight_plan {
     const msgl_kernels *kernels;
+    const char *const
+        *ignored; // [num_ignored] beginnings of names that are someone else's, or NULL
+    int32_t num_ignored;
     msgl_dtype dtype; // of packed weights
     msgl_wanted *wanted;
     size_t num_wanted, cap_wanted;
@@ -53,6 +59,11 @@ void msgl__plan_rows(msgl_weight_plan *p, msgl_weight *w, int32_t row, int32_t r
 void msgl__plan_vector(msgl_weight_plan *p, float **v, int32_t n);
 void msgl__plan_elements(msgl_weight_plan *p, float **v, int32_t at, int32_t n, float dummy,
                          const char *fmt, ...) __attribute__((format(printf, 6, 7)));
+// Of the tensor declared last. Its vector is stored as what is missing to 1 (norms of Gemma).
+void msgl__plan_add_one(msgl_weight_plan *p);
+// Its rows are heads of `head` rows, of which the first 2 * pairs rotate as pairs of neighbours
+// (GLM, GPT-J): kernels rotate (i, pairs + i), and scores of q and K do not depend on the order.
+void msgl__plan_pairs(msgl_weight_plan *p, int32_t head, int32_t pairs);
 
 // Called with bytes of the checkpoint done and in all.
 typedef void (*msgl_load_progress)(void *ctx, uint64_t done, uint64_t total);

@@ -338,7 +338,7 @@ static void test_kernels(test *t, bool quick)
     static const int SHAPES[][2] = {{1024, 512}, {512, 1032}, {2064, 264},
                                     {4096, 128}, {272, 3072}, {32, 40}};
     const int num_ms = sizeof MS / sizeof MS[0], num_shapes = sizeof SHAPES / sizeof SHAPES[0];
-    const int narrow = kernel_named("narrow"), library = kernel_named("norm+library+silu");
+    const int narrow = kernel_named("narrow"), library = kernel_named("norm+library+gate");
     for (int i = 0; i < num_ms * (quick ? 1 : 6); i++) {
         linear_case c = {};
         const int shape = below(t, num_shapes);

@@ -157,6 +157,26 @@ static void check_move(bench_exec *e, family *f, msgl_dtype dtype, int rows, int
     array_free(&in), array_free(&sorted), array_free(&w), array_free(&res), array_free(&out);
 }
 
+static void check_shared(bench_exec *e, family *f, msgl_dtype dtype, int rows, int dim,
+                         uint64_t *seed)
+{
+    e->x.act = dtype;
+    const size_t n = (size_t)rows * dim;
+    array in = array_new(dtype, n, 1, seed), out = array_new(dtype, n, 1, seed), got = out;
+    array gate = array_new(MSGL_F32, (size_t)rows, 5, seed);
+    got.host = (float *)malloc(n * sizeof(float));
+    msgl__cuda_moe_add_shared(&e->x, in.dev, (const float *)gate.dev, rows, dim, out.dev);
+    exec_sync(e);
+    array_download(&got);
+    for (size_t i = 0; i < n; i++) {
+        const double by = 1 / (1 + exp(-(double)gate.host[i / dim]));
+        const double want = out.host[i] + by * in.host[i];
+        expect_near(f, got.host[i], want, fabs(want) * dtype_error(dtype) * 1.01 + 2e-6, "shared");
+    }
+    free(got.host);
+    array_free(&in), array_free(&out), array_free(&gate);
+}
+
 // Norm, router, choice and sort in one kernel. in f64: the logits; what is chosen by them, exactly.
 static void check_choose(bench_exec *e, family *f, int rows, int dim, int experts, int top_k,
                          bool norm_topk, uint64_t *seed)

@@ -36,38 +36,78 @@ static void check_norm(bench_exec *e, family *f, msgl_dtype dtype, int rows, int
     array_free(&in), array_free(&out), array_free(&w);
 }
 
-static void check_add(bench_exec *e, family *f, msgl_dtype dtype, size_t n, uint64_t *seed)
+// weights: of a norm of what is added.
+static void check_add(bench_exec *e, family *f, msgl_dtype dtype, int rows, int dim, bool norm,
+                      uint64_t *seed)
 {
+    const size_t n = (size_t)rows * dim;
+    const float scale = norm ? 0.5f : 1;
     e->x.act = dtype;
     array dst = array_new(dtype, n, 1, seed), src = array_new(dtype, n, 1, seed);
-    msgl__cuda_add(&e->x, dst.dev, src.dev, n);
+    array w = array_new(MSGL_F32, (size_t)dim, 1, seed);
+    msgl__cuda_add(&e->x, dst.dev, src.dev, norm ? (const float *)w.dev : NULL, 1e-6f, scale, rows,
+                   dim);
     exec_sync(e);
     array got = dst;
     got.host = (float *)malloc(n * sizeof(float));
     array_download(&got);
-    for (size_t i = 0; i < n; i++) {
-        const double want = (double)dst.host[i] + src.host[i];
-        expect_near(f, got.host[i], want, fabs(want) * dtype_error(dtype) * 1.01 + 1e-7, "add");
+    for (int r = 0; r < rows; r++) {
+        double sum = 0;
+        const float *row = src.host + (size_t)r * dim, *before = dst.host + (size_t)r * dim;
+        for (int i = 0; i < dim; i++) sum += (double)row[i] * row[i];
+        const double inv = norm ? scale / sqrt(sum / dim + 1e-6) : scale;
+        for (int i = 0; i < dim; i++) {
+            const double by = norm ? inv * w.host[i] : inv, want = before[i] + by * row[i];
+            expect_near(f, got.host[(size_t)r * dim + i], want,
+                        fabs(want) * dtype_error(dtype) * 1.01 + 1e-6, norm ? "add norm" : "add");
+        }
     }
-    free(got.host);
-    array_free(&dst), array_free(&src);
+    msgl__cuda_scale(&e->x, dst.dev, 0.25f, n);
+    exec_sync(e);
+    float *added = got.host;
+    got.host = (float *)malloc(n * sizeof(float));
+    array_download(&got);
+    for (size_t i = 0; i < n; i++) {
+        expect_near(f, got.host[i], 0.25 * added[i], fabs(added[i]) * 1e-7, "scale");
+    }
+    free(added), free(got.host);
+    array_free(&dst), array_free(&src), array_free(&w);
 }
 
-static void check_silu(bench_exec *e, family *f, msgl_dtype dtype, int rows, int dim,
-                       uint64_t *seed)
+static void check_cap(bench_exec *e, family *f, size_t n, float cap, uint64_t *seed)
+{
+    array l = array_new(MSGL_F32, n, 90, seed);
+    float *before = (float *)malloc(n * sizeof(float));
+    memcpy(before, l.host, n * sizeof(float));
+    msgl__cuda_cap(&e->x, (float *)l.dev, n, 0.5f, cap);
+    exec_sync(e);
+    array_download(&l);
+    for (size_t i = 0; i < n; i++) {
+        const double v = 0.5 * before[i], want = cap > 0 ? cap * tanh(v / cap) : v;
+        expect_near(f, l.host[i], want, fabs(want) * 3e-7 + 1e-7, "cap");
+    }
+    free(before);
+    array_free(&l);
+}
+
+static void check_gate(bench_exec *e, family *f, msgl_dtype dtype, int rows, int dim,
+                       msgl_activation activation, uint64_t *seed)
 {
     e->x.act = dtype;
     array in = array_new(dtype, (size_t)rows * 2 * dim, 5, seed);
     array out = array_new(dtype, (size_t)rows * dim, 0, seed);
-    msgl__cuda_silu_mul(&e->x, in.dev, out.dev, rows, dim);
+    msgl__cuda_gate(&e->x, activation, in.dev, out.dev, rows, dim);
     exec_sync(e);
     array_download(&out);
     for (int r = 0; r < rows; r++) {
         for (int i = 0; i < dim; i++) {
             const double g = in.host[(size_t)r * 2 * dim + i];
-            const double u = in.host[(size_t)r * 2 * dim + dim + i], want = g / (1 + exp(-g)) * u;
+            const double u = in.host[(size_t)r * 2 * dim + dim + i];
+            const double gelu = g / 2 * (1 + tanh(sqrt(2 / M_PI) * (g + 0.044715 * g * g * g)));
+            const double want = (activation == MSGL_SILU ? g / (1 + exp(-g)) : gelu) * u;
             expect_near(f, out.host[(size_t)r * dim + i], want,
-                        fabs(want) * (dtype_error(dtype) * 1.01 + 4e-6) + 1e-7, "silu_mul");
+                        fabs(want) * (dtype_error(dtype) * 1.01 + 4e-6) + 1e-7,
+                        activation == MSGL_SILU ? "silu" : "gelu");
         }
     }
     array_free(&in), array_free(&out);
@@ -278,13 +318,17 @@ int main(int argc, char **argv)
         }
         check_norm(&e, &norm, DTYPES[d], 5, 64, 3, &seed);
         check_norm(&e, &norm, DTYPES[d], o.quick ? 3 : 700, 1024, 0, &seed);
-        check_add(&e, &norm, DTYPES[d], 1, &seed);
-        check_add(&e, &norm, DTYPES[d], 100003, &seed);
-        if (!o.quick) check_add(&e, &norm, DTYPES[d], 1 << 20, &seed);
-        check_silu(&e, &act, DTYPES[d], 1, 3072, &seed);
-        check_silu(&e, &act, DTYPES[d], o.quick ? 2 : 77, 8 * 13, &seed);
-        check_silu(&e, &act, DTYPES[d], 3, 17, &seed);
-        if (!o.quick) check_silu(&e, &act, DTYPES[d], 70000, 8, &seed);
+        check_add(&e, &norm, DTYPES[d], 1, 1, false, &seed);
+        check_add(&e, &norm, DTYPES[d], 1, 100003, false, &seed);
+        check_add(&e, &norm, DTYPES[d], 5, 1000, true, &seed);
+        check_add(&e, &norm, DTYPES[d], 70, 64, true, &seed);
+        if (!o.quick) check_add(&e, &norm, DTYPES[d], 1 << 10, 1 << 10, false, &seed);
+        check_gate(&e, &act, DTYPES[d], 1, 3072, MSGL_SILU, &seed);
+        check_gate(&e, &act, DTYPES[d], o.quick ? 2 : 77, 8 * 13, MSGL_SILU, &seed);
+        check_gate(&e, &act, DTYPES[d], 3, 17, MSGL_SILU, &seed);
+        check_gate(&e, &act, DTYPES[d], 3, 17, MSGL_GELU_TANH, &seed);
+        check_gate(&e, &act, DTYPES[d], 9, 1024, MSGL_GELU_TANH, &seed);
+        if (!o.quick) check_gate(&e, &act, DTYPES[d], 70000, 8, MSGL_SILU, &seed);
     }
     const rope_case cases[] = {
         {1, 16, 8, 128, 64, 0, true},   {3, 40, 8, 128, 64, 8, true},  {5, 32, 8, 64, 32, 0, false},
@@ -298,6 +342,8 @@ int main(int argc, char **argv)
         check_rope(&e, &rope, MSGL_F32, MSGL_BF16, &cases[i], &seed);
         check_rope(&e, &rope, MSGL_BF16, MSGL_F16, &cases[i], &seed);
     }
+    check_cap(&e, &act, 5003, 30, &seed);
+    check_cap(&e, &act, 300, 0, &seed);
     check_invariance(&e, &norm, &seed);
     check_tokens(&e, &device, &seed);
     if (!o.quick) check_fill(&e, &device, &seed);

@@ -336,9 +336,11 @@ static void check_fused(checkkern *ck, msgl_dtype t)
     static const int SHAPES[][3] = {{1, 64, 96}, {5, 130, 70},  {40, 96, 33},  {70, 34, 256},
                                     {9, 64, 70}, {12, 160, 64}, {33, 128, 96}, {200, 192, 40}};
     if (!due_linear(ck, t, "fused")) return;
-    for (size_t i = 0; i < 2 * MSGL_COUNT(SHAPES); i++) {
-        const int m = SHAPES[i / 2][0], n = SHAPES[i / 2][1], k = SHAPES[i / 2][2];
-        const bool gated = i % 2 == 0, norm = i % 4 < 2;
+    enum { ADD, SILU, GELU, KINDS };
+    for (size_t i = 0; i < KINDS * MSGL_COUNT(SHAPES); i++) {
+        const int *shape = SHAPES[i / KINDS], m = shape[0], n = shape[1], k = shape[2];
+        const bool gated = i % KINDS != ADD, norm = (i / KINDS + i % KINDS) % 2 == 0;
+        const msgl_activation activation = i % KINDS == GELU ? MSGL_GELU_TANH : MSGL_SILU;
         const problem p = {t, m, n, k, (size_t)k + 3, (size_t)n, i % 3 == 0};
         const operands o = make(ck, &p);
         const int cols = gated ? n / 2 : n;
@@ -357,6 +359,7 @@ static void check_fused(checkkern *ck, msgl_dtype t)
         c.norm = norm ? weight : NULL;
         c.norm_eps = 1e-5f;
         c.gated = gated;
+        c.activation = activation;
         c.accumulate = !gated;
         c.ld_out = out.ld;
         const size_t enough = ck->cur->gemm.linear_scratch(&c);
@@ -374,9 +377,9 @@ static void check_fused(checkkern *ck, msgl_dtype t)
         }
         ck->cur->gemm.linear(ck->exec, &c);
         if (gated) {
-            ck->cur->act.silu_mul(ck->exec, product, want, m, cols);
+            ck->cur->act.gate(ck->exec, activation, product, want, m, cols);
         } else {
-            ck->cur->norm.add(ck->exec, want, product, (size_t)(m * n));
+            ck->cur->norm.add(ck->exec, want, product, NULL, 0, 1, m, n);
         }
         for (int j = 0; j < m * cols; j++) exact[j] = (double)want[j];
         msgl__ck_near(ck, "as one by one", &out, exact, (ck_tol){0, 0, 0});
@@ -420,7 +423,7 @@ static void check_grouped_gate(checkkern *ck, msgl_dtype t, const int N)
     c.out = product;
     c.ld_out = (size_t)N;
     ck->cur->gemm.grouped(ck->exec, &c);
-    ck->cur->act.silu_mul(ck->exec, product, want, M, N / 2);
+    ck->cur->act.gate(ck->exec, MSGL_SILU, product, want, M, N / 2);
     for (int j = 0; j < M * (N / 2); j++) exact[j] = (double)want[j];
     msgl__ck_near(ck, "as one by one", &out, exact, (ck_tol){0, 0, 0});
     msgl__ck_reset(ck);

@@ -16,7 +16,7 @@
 
 static const char *name_of(int kernel)
 {
-    static const char *const NAMES[] = {"mid", "norm+library+silu", "gemv"};
+    static const char *const NAMES[] = {"mid", "norm+library+gate", "gemv"};
     return NAMES[kernel];
 }
 static const msgl_kernel_names NAMES = {name_of, 3};

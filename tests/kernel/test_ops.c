@@ -68,6 +68,27 @@ static void fill(struct fixture *f, float *p, size_t n, float scale)
     for (size_t i = 0; i < n; i++) p[i] = rnd(f, scale);
 }
 
+// dst += scale * norm(src), in the order of additions and within rounding of f64.
+static void check_add_norm(struct fixture *f, const msgl_kernels *k, const float *before,
+                           const float *src, const float *weight, int rows, int dim)
+{
+    static float out[37 * 3000];
+    memcpy(out, before, (size_t)rows * (size_t)dim * sizeof *out);
+    k->norm.add(&f->exec, out, src, weight, 1e-6f, 0.5f, rows, dim);
+    for (int r = 0; r < rows; r++) {
+        double squares = 0;
+        for (int i = 0; i < dim; i++)
+            squares += (double)src[r * dim + i] * (double)src[r * dim + i];
+        const double inv = 0.5 / sqrt(squares / dim + 1e-6);
+        for (int i = 0; i < dim; i++) {
+            const double norm = (double)src[r * dim + i] * inv * (double)weight[i];
+            const double want = (double)before[r * dim + i] + norm;
+            assert_true(fabs((double)out[r * dim + i] - want) <=
+                        1e-6 * (fabs(norm) + fabs((double)before[r * dim + i])) + 1e-30);
+        }
+    }
+}
+
 static void test_rms_norm(void **state)
 {
     struct fixture *f = *state;
@@ -84,8 +105,11 @@ static void test_rms_norm(void **state)
         FOR_LEVELS(f, k)
         {
             memcpy(sum, in, n * sizeof *in);
-            k->norm.add(&f->exec, sum, delta, n);
+            k->norm.add(&f->exec, sum, delta, NULL, 0, 1, ROWS, dim);
             for (size_t i = 0; i < n; i++) assert_true(sum[i] == in[i] + delta[i]);
+            k->norm.scale(&f->exec, sum, 0.25f, n);
+            for (size_t i = 0; i < n; i++) assert_true(sum[i] == 0.25f * (in[i] + delta[i]));
+            check_add_norm(f, k, in, delta, weight, ROWS, dim);
             k->norm.rms_norm(&f->exec, in, (size_t)dim, weight, 1e-6f, out, (size_t)dim, ROWS, dim);
             for (int r = 0; r < ROWS; r++) {
                 const float *row = in + r * dim;
@@ -180,7 +204,7 @@ static void test_rope(void **state)
     }
 }
 
-static void test_silu(void **state)
+static void test_gate(void **state)
 {
     struct fixture *f = *state;
     enum { ROWS = 50, DIM = 397 };
@@ -190,7 +214,7 @@ static void test_silu(void **state)
     in[1] = -200;
     FOR_LEVELS(f, k)
     {
-        k->act.silu_mul(&f->exec, in, out, ROWS, DIM);
+        k->act.gate(&f->exec, MSGL_SILU, in, out, ROWS, DIM);
         for (int r = 0; r < ROWS; r++) {
             for (int i = 0; i < DIM; i++) {
                 const double g = (double)in[r * 2 * DIM + i], u = (double)in[r * 2 * DIM + DIM + i];
@@ -200,6 +224,72 @@ static void test_silu(void **state)
         }
         if (k == f->kernels) memcpy(first, out, sizeof out);
         assert_memory_equal(first, out, sizeof out);
+    }
+    fill(f, in, MSGL_COUNT(in), 6); // a tanh in f64 is no oracle far out, where it is 1 - 1e-16
+    in[0] = 200;
+    in[1] = -200;
+    FOR_LEVELS(f, k)
+    {
+        k->act.gate(&f->exec, MSGL_GELU_TANH, in, out, ROWS, DIM);
+        for (int r = 0; r < ROWS; r++) {
+            for (int i = 0; i < DIM; i++) {
+                const double g = (double)in[r * 2 * DIM + i], u = (double)in[r * 2 * DIM + DIM + i];
+                const double inner = sqrt(2 / 3.14159265358979323846) * (g + 0.044715 * g * g * g);
+                const double want = g / (1 + exp(-2 * inner)) * u;
+                // Five roundings of the exponent 2 inner, each relative to it.
+                const double tolerance = (6e-7 + 6e-7 * fabs(inner)) * fabs(want) + 1e-30;
+                assert_true(fabs((double)out[r * DIM + i] - want) <= tolerance);
+            }
+        }
+        if (k == f->kernels) memcpy(first, out, sizeof out);
+        assert_memory_equal(first, out, sizeof out);
+    }
+}
+
+static void test_cap(void **state)
+{
+    struct fixture *f = *state;
+    enum { N = 3003 };
+    static float in[N], out[N], first[N];
+    fill(f, in, N, 90);
+    in[0] = 1e30f;
+    in[1] = -1e30f;
+    in[2] = NAN;
+    for (int capped = 0; capped < 2; capped++) {
+        const double cap = capped ? 30 : 0, by = 0.5;
+        FOR_LEVELS(f, k)
+        {
+            memcpy(out, in, sizeof in);
+            k->act.cap(&f->exec, out, N, (float)by, (float)cap);
+            assert_true(isnan(out[2])); // for the sampler to see
+            for (int i = 0; i < N; i++) {
+                if (i == 2) continue;
+                const double l = (double)in[i] * by, want = capped ? cap * tanh(l / cap) : l;
+                assert_true(fabs((double)out[i] - want) <= 3e-7 * fmax(fabs(want), cap));
+            }
+            if (k == f->kernels) memcpy(first, out, sizeof out);
+            assert_memory_equal(first, out, sizeof out);
+        }
+    }
+}
+
+static void test_add_shared(void **state)
+{
+    struct fixture *f = *state;
+    enum { ROWS = 21, DIM = 300 };
+    static float in[ROWS * DIM], before[ROWS * DIM], out[ROWS * DIM], gate[ROWS];
+    fill(f, in, MSGL_COUNT(in), 3);
+    fill(f, before, MSGL_COUNT(before), 3);
+    fill(f, gate, ROWS, 5);
+    FOR_LEVELS(f, k)
+    {
+        memcpy(out, before, sizeof out);
+        k->moe.add_shared(&f->exec, in, gate, ROWS, DIM, out);
+        for (int i = 0; i < ROWS * DIM; i++) {
+            const double by = 1 / (1 + exp(-(double)gate[i / DIM]));
+            const double want = (double)before[i] + by * (double)in[i];
+            assert_true(fabs((double)out[i] - want) <= 1e-6);
+        }
     }
 }
 
@@ -462,7 +552,8 @@ int main(void)
 {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(test_rms_norm),     cmocka_unit_test(test_rope),
-        cmocka_unit_test(test_silu),         cmocka_unit_test(test_moe),
+        cmocka_unit_test(test_gate),         cmocka_unit_test(test_moe),
+        cmocka_unit_test(test_cap),          cmocka_unit_test(test_add_shared),
         cmocka_unit_test(test_distribution), cmocka_unit_test(test_sampling_edges),
         cmocka_unit_test(test_logprobs),
     };

@@ -55,10 +55,12 @@ static void check(bool fused)
                       .num_tokens = 3,
                       .seqs = seqs,
                       .num_seqs = 2,
-                      .num_segments = fused ? 1 : 0};
+                      .ropes = {{.num_segments = fused ? 1 : 0}},
+                      .num_ropes = 1};
+    float *const cos_sin[MSGL_MAX_ROPES] = {0};
     const msgl_weight w = {0};
     clock = taken_at = num_begun = 0;
-    msgl__embed(&f, &w, 64, NULL, NULL);
+    msgl__embed(&f, &w, 1, NULL, cos_sin);
     assert_int_equal(taken_at, 1);
     assert_int_equal(num_begun, 2);
     assert_true(begun_at[0] > taken_at && begun_at[1] > begun_at[0]);

@@ -90,7 +90,8 @@ static void *run_rank(void *arg)
                      .row_parallel = p->row_parallel};
     kernels.gemm.pack(&x, &l.w, 0, n, p->w + first_n * K + first_k, MSGL_F32, K);
     msgl_forward f = {.x = &x, .k = &kernels, .comm = &r->comm.base, .arena = &arena};
-    msgl__linear_add(&f, &l, in, r->out, NULL, p->rows);
+    const msgl_join join = {.scale = 1};
+    msgl__linear_add(&f, &l, in, r->out, &join, p->rows);
     r->status = x.status;
     r->arena_left = arena.used;
     msgl__pages_free(l.w.data, bytes);

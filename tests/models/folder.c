@@ -63,10 +63,17 @@ json_t *small_config(const char *architecture)
                           2, "head_dim", 8, "intermediate_size", 48, "max_position_embeddings", 64,
                           "torch_dtype", "bfloat16", "tie_word_embeddings", 1);
     assert_non_null(c);
-    if (strcmp(architecture, "Qwen3MoeForCausalLM") == 0) {
+    if (strstr(architecture, "Moe") != NULL || strstr(architecture, "Mixtral") != NULL) {
         set_field(c, "num_experts", "4");
         set_field(c, "num_experts_per_tok", "2");
         set_field(c, "moe_intermediate_size", "16");
+        set_field(c, "shared_expert_intermediate_size", "24");
+    }
+    if (strstr(architecture, "ConditionalGeneration") != NULL) {
+        json_t *outer = json_pack("{s:[s], s:O}", "architectures", architecture, "text_config", c);
+        assert_non_null(outer);
+        json_decref(c);
+        return outer;
     }
     return c;
 }

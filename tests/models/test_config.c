@@ -71,7 +71,11 @@ static const bad_field BAD[] = {
     {"rope_theta", "-10000", "found -10000"},
     {"rope_theta", "1e300", "found 1e+300"},
     {"rope_scaling", "[]", "a list"},
-    {"rope_scaling", "{\"type\": \"longrope\"}", "default, linear, dynamic, yarn, llama3"},
+    {"rope_scaling", "{\"type\": \"ntk\"}", "default, linear, dynamic, yarn, llama3, longrope"},
+    {"rope_scaling", "{\"type\": \"longrope\"}", "short_factor: found nothing, allowed 4 numbers"},
+    {"rope_scaling",
+     "{\"type\": \"longrope\", \"short_factor\": [1, 1, 1, 1], \"long_factor\": [1, 1, 1, 0]}",
+     "long_factor: found 0, allowed 4 numbers"},
     {"rope_scaling", "{\"type\": \"linear\"}", "factor"},
     {"rope_scaling", "{\"type\": \"linear\", \"factor\": 0}", "rope_scaling.factor: found 0"},
     {"rope_scaling", "{\"type\": \"linear\", \"factor\": \"2\"}", "factor"},
@@ -274,12 +278,12 @@ static void test_spellings(void **state)
     assert_int_equal(msgl__model_config_load(f.dir, b, &err), 0);
     json_decref(c);
     folder_remove(&f);
-    assert_int_equal(a->rope.type, MSGL_ROPE_YARN);
-    assert_int_equal(b->rope.type, MSGL_ROPE_YARN);
-    assert_true(a->rope.theta == 500000 && b->rope.theta == 500000);
-    assert_true(a->rope.factor == 4 && b->rope.factor == 4);
-    assert_int_equal(a->rope.original_max, 16);
-    assert_int_equal(b->rope.original_max, 16);
+    assert_int_equal(a->ropes[0].type, MSGL_ROPE_YARN);
+    assert_int_equal(b->ropes[0].type, MSGL_ROPE_YARN);
+    assert_true(a->ropes[0].theta == 500000 && b->ropes[0].theta == 500000);
+    assert_true(a->ropes[0].factor == 4 && b->ropes[0].factor == 4);
+    assert_int_equal(a->ropes[0].original_max, 16);
+    assert_int_equal(b->ropes[0].original_max, 16);
     assert_int_equal(a->dtype, MSGL_BF16);
     assert_int_equal(b->dtype, MSGL_BF16);
     assert_int_equal(msgl__model_config_context(a), 64);
@@ -291,7 +295,7 @@ static int32_t sliding_layers(const msgl_model_config *c)
 {
     int32_t bits = 0;
     for (int32_t l = 0; l < c->num_layers; l++) {
-        if (c->layer_flags[l] & MSGL_LAYER_SLIDING) bits |= 1 << l;
+        if (c->decoder.layer_flags[l] & MSGL_LAYER_SLIDING) bits |= 1 << l;
     }
     return bits;
 }
@@ -313,7 +317,7 @@ static void test_windows(void **state)
     msgl_model_config *c = malloc(sizeof *c);
     msgl_err err = {0};
     assert_int_equal(load_with("MistralForCausalLM", "sliding_window", "16", c, &err), 0);
-    assert_int_equal(c->sliding_window, 16);
+    assert_int_equal(c->decoder.sliding_window, 16);
     assert_int_equal(sliding_layers(c), 3);
     expect_variants(c, 1, 15, 0);
     assert_int_equal(load_with("MistralForCausalLM", "sliding_window", "null", c, &err), 0);
@@ -397,15 +401,14 @@ static void test_generation_config(void **state)
 static void test_registry(void **state)
 {
     (void)state;
-    char names[256];
+    char names[512];
     msgl__arch_names(names, sizeof names);
     assert_true(msgl__arch_count() >= 5);
     for (int i = 0; i < msgl__arch_count(); i++) {
         const msgl_arch *a = msgl__arch_at(i);
         assert_ptr_equal(msgl__arch_find(a->name), a);
         assert_non_null(strstr(names, a->name));
-        assert_true(a->configure != NULL && a->declare != NULL && a->workspace != NULL &&
-                    a->forward != NULL);
+        assert_true(a->configure != NULL && a->family != NULL);
         msgl_model_config *c = malloc(sizeof *c);
         msgl_err err = {0};
         assert_int_equal(load_with(a->name, NULL, NULL, c, &err), 0);

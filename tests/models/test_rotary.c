@@ -79,14 +79,14 @@ static void test_segments(void **state)
     }
     const msgl_batch batch = {.size = 6, .num_tokens = 21, .reqs = reqs};
     msgl_rope_config c = BASE;
-    float freq[6 * 32];
+    float freq[6 * 32], scale = 0;
     msgl_rope_segment s[6];
     assert_int_equal(msgl__rope_max_rows(&c, 6), 1);
-    assert_int_equal(msgl__rope_prepare(&c, &batch, freq, s), 1);
+    assert_int_equal(msgl__rope_prepare(&c, &batch, freq, s, &scale), 1);
     assert_true(s[0].first == 0 && s[0].count == 21 && s[0].row == 0);
     c.type = MSGL_ROPE_DYNAMIC;
     assert_int_equal(msgl__rope_max_rows(&c, 6), 6);
-    assert_int_equal(msgl__rope_prepare(&c, &batch, freq, s), 4);
+    assert_int_equal(msgl__rope_prepare(&c, &batch, freq, s, &scale), 4);
     const int32_t want[4][2] = {{0, 3}, {3, 7}, {10, 5}, {15, 6}}; // first token, tokens
     for (int i = 0; i < 4; i++) {
         assert_int_equal(s[i].first, want[i][0]);

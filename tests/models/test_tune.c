@@ -13,7 +13,7 @@
 #include "core/attributes.h"
 #include "models/arch.h"
 #include "models/folder.h"
-#include "models/model.h"
+#include "models/decoder.h"
 
 enum { MOST = 8, LAYERS = 12, BLOCK = 700, BATCH = 100, TOKENS = 5000 };
 
@@ -94,13 +94,18 @@ static void run(tiny *t, json_t *config, int32_t ranks)
     msgl__weight_plan_place(&t->m.plan, t->region);
     msgl_arena scratch = {0}, memory = {0};
     msgl_exec x = {.act = MSGL_BF16, .scratch = &scratch};
-    msgl__model_tune(&t->m, &x, &memory, BATCH, TOKENS);
+    msgl__products_tune(&t->m.products, &KERNELS, &x, &memory, BATCH, TOKENS);
 }
 
 static void end(tiny *t)
 {
     msgl__model_free(&t->m);
     free(t->region);
+}
+
+static const msgl_decoder_layer *layers_of(const tiny *t)
+{
+    return ((const msgl_decoder *)t->m.layers)->layers;
 }
 
 static json_t *config_of(const char *architecture, const char *layers)
@@ -116,7 +121,7 @@ static void a_dense_model_has_five_products_with_several_layers_each(void **stat
     (void)state;
     tiny t;
     run(&t, config_of("Qwen3ForCausalLM", "12"), 1);
-    const msgl_decoder_layer *l = t.m.layers;
+    const msgl_decoder_layer *l = layers_of(&t);
     const msgl_weight *const first[] = {&t.m.lm_head.w, &l->attn.qkv.w, &l->mlp.gate_up.w,
                                         &l->attn.out.w, &l->mlp.down.w};
     static const int32_t last[] = {96, 4096, 640, 4096, 640}; // batch, tokens, block
@@ -164,7 +169,7 @@ static void experts_layers_have_no_products_of_their_own(void **state)
     tiny t;
     run(&t, config_of("Qwen3MoeForCausalLM", "12"), 1);
     assert_int_equal(seen.num, 3); // head, qkv, o
-    assert_ptr_equal(seen.product[2].first.w, &t.m.layers[0].attn.out.w);
+    assert_ptr_equal(seen.product[2].first.w, &layers_of(&t)[0].attn.out.w);
     assert_null(seen.product[2].first.next_norm); // experts norm the stream themselves
     end(&t);
     json_t *c = config_of("Qwen3MoeForCausalLM", "12");
@@ -172,8 +177,8 @@ static void experts_layers_have_no_products_of_their_own(void **state)
     run(&t, c, 1);
     assert_int_equal(seen.num, 5);
     for (int i = 0; i < 5; i++) assert_true(seen.product[i].alike);
-    assert_ptr_equal(seen.product[2].w[2], &t.m.layers[3].mlp.gate_up.w);
-    assert_ptr_equal(seen.product[3].w[2], &t.m.layers[3].attn.out.w); // as the first layer's
+    assert_ptr_equal(seen.product[2].w[2], &layers_of(&t)[3].mlp.gate_up.w);
+    assert_ptr_equal(seen.product[3].w[2], &layers_of(&t)[3].attn.out.w); // as the first layer's
     end(&t);
 }
 

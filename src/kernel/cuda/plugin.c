@@ -33,17 +33,22 @@ static void fill_kernels(msgl_kernels *k)
         .feed_rows = 256,
         .tune = msgl__cuda_gemm_tune,
     };
-    k->norm = (msgl_norm_kernels){.rms_norm = msgl__cuda_rms_norm, .add = msgl__cuda_add};
+    k->norm = (msgl_norm_kernels){
+        .rms_norm = msgl__cuda_rms_norm,
+        .add = msgl__cuda_add,
+        .scale = msgl__cuda_scale,
+    };
     k->rope = (msgl_rope_kernels){
         .table = msgl__cuda_rope_table,
         .qk_norm_rope_store = msgl__cuda_qk_norm_rope_store,
     };
-    k->act = (msgl_act_kernels){.silu_mul = msgl__cuda_silu_mul};
+    k->act = (msgl_act_kernels){.gate = msgl__cuda_gate, .cap = msgl__cuda_cap};
     k->moe = (msgl_moe_kernels){
         .route = msgl__cuda_moe_route,
         .sort = msgl__cuda_moe_sort,
         .gather = msgl__cuda_moe_gather,
         .combine = msgl__cuda_moe_combine,
+        .add_shared = msgl__cuda_moe_add_shared,
         .choose = msgl__cuda_moe_choose,
     };
     k->sample = (msgl_sample_kernels){

@@ -132,7 +132,36 @@ static void combine(msgl_exec *x, const void *in, const int32_t *source, const f
     x->scratch->used = used;
 }
 
+struct shared_args {
+    const float *in, *gate;
+    float *out;
+    int rows, dim;
+};
+
+static void shared_task(void *arg, int task, int worker)
+{
+    (void)worker;
+    const struct shared_args *a = arg;
+    for (int r = task * MOE_ROWS_PER_TASK; r < (task + 1) * MOE_ROWS_PER_TASK && r < a->rows; r++) {
+        const float by = 1 / (1 + expf(-a->gate[r]));
+        const float *in = a->in + (size_t)r * (size_t)a->dim;
+        float *out = a->out + (size_t)r * (size_t)a->dim;
+        for (int d = 0; d < a->dim; d++) out[d] += by * in[d];
+    }
+}
+
+static void add_shared(msgl_exec *x, const void *in, const float *gate, int rows, int dim,
+                       void *out)
+{
+    struct shared_args a = {in, gate, out, rows, dim};
+    msgl__pool_run(x->pool, (rows + MOE_ROWS_PER_TASK - 1) / MOE_ROWS_PER_TASK, shared_task, &a);
+}
+
 void msgl__moe_fill_ref(msgl_kernels *k)
 {
-    k->moe = (msgl_moe_kernels){.route = route, .sort = sort, .gather = gather, .combine = combine};
+    k->moe = (msgl_moe_kernels){.route = route,
+                                .sort = sort,
+                                .gather = gather,
+                                .combine = combine,
+                                .add_shared = add_shared};
 }

@@ -87,7 +87,7 @@ struct norm_args {
     const float *in, *weight;
     float *out;
     size_t ld_in, ld_out;
-    float eps;
+    float eps, scale;
     int dim;
 };
 
@@ -113,27 +113,78 @@ static void rms_norm(msgl_exec *x, const void *in, size_t ld_in, const float *we
     for_rows(x, rows, (size_t)dim, norm_rows, &a);
 }
 
-static inline void add_span(float *dst, const float *src, size_t n)
+static inline void add_span(float *dst, const float *src, float scale, size_t n)
 {
+    const msgl_vf by = msgl__vf_set(scale);
     size_t i = 0;
     for (; i + 16 <= n; i += 16) {
-        msgl__vf_store(dst + i, msgl__vf_load(dst + i) + msgl__vf_load(src + i));
+        msgl__vf_store(dst + i, msgl__vf_load(dst + i) + by * msgl__vf_load(src + i));
     }
-    for (; i < n; i++) dst[i] += src[i];
+    for (; i < n; i++) dst[i] += scale * src[i];
+}
+
+// As norm_row, into the sum.
+static void add_norm_row(const float *in, const float *weight, float eps, float scale, float *out,
+                         int dim)
+{
+    const float inv = scale / sqrtf(sum_of_squares(in, dim) / (float)dim + eps);
+    const msgl_vf by = msgl__vf_set(inv);
+    int i = 0;
+    for (; i + 16 <= dim; i += 16) {
+        const msgl_vf v = msgl__vf_load(in + i) * by * msgl__vf_load(weight + i);
+        msgl__vf_store(out + i, msgl__vf_load(out + i) + v);
+    }
+    for (; i < dim; i++) out[i] += in[i] * inv * weight[i];
 }
 
 static void add_rows(void *arg, int first, int last)
 {
     const struct norm_args *a = arg;
-    add_span(a->out + (size_t)first * 16, a->in + (size_t)first * 16, (size_t)(last - first) * 16);
+    const size_t dim = (size_t)a->dim;
+    if (a->weight == NULL) {
+        add_span(a->out + (size_t)first * dim, a->in + (size_t)first * dim, a->scale,
+                 (size_t)(last - first) * dim);
+        return;
+    }
+    for (int r = first; r < last; r++) {
+        add_norm_row(a->in + (size_t)r * dim, a->weight, a->eps, a->scale, a->out + (size_t)r * dim,
+                     a->dim);
+    }
 }
 
-static void add(msgl_exec *x, void *dst, const void *src, size_t n)
+static void add(msgl_exec *x, void *dst, const void *src, const float *weight, float eps,
+                float scale, int rows, int dim)
 {
-    struct norm_args a = {.out = dst, .in = src};
-    const size_t whole = n / 16 * 16;
-    for_rows(x, (int)(n / 16), 16, add_rows, &a);
-    add_span(a.out + whole, a.in + whole, n % 16);
+    struct norm_args a = {
+        .out = dst, .in = src, .weight = weight, .eps = eps, .scale = scale, .dim = dim};
+    for_rows(x, rows, (size_t)dim, add_rows, &a);
+}
+
+struct span_args {
+    float *p;
+    size_t n;
+    float scale, cap;
+};
+
+enum { SPAN = 1024 }; // elements of a row of scale and cap, the last one may be shorter
+
+static size_t span_end(const struct span_args *a, int last)
+{
+    const size_t end = (size_t)last * SPAN;
+    return end < a->n ? end : a->n;
+}
+
+static void scale_spans(void *arg, int first, int last)
+{
+    const struct span_args *a = arg;
+    const size_t end = span_end(a, last);
+    for (size_t i = (size_t)first * SPAN; i < end; i++) a->p[i] *= a->scale;
+}
+
+static void scale(msgl_exec *x, void *p, float factor, size_t n)
+{
+    struct span_args a = {.p = p, .n = n, .scale = factor};
+    for_rows(x, (int)((n + SPAN - 1) / SPAN), SPAN, scale_spans, &a);
 }
 
 // ---- rope ----
@@ -203,46 +254,96 @@ struct act_args {
     const float *gate_up;
     float *out;
     int dim;
+    msgl_activation f;
 };
 
-static void silu_row(const float *gate, float *out, int dim)
+MSGL_INLINE msgl_vf gated(msgl_activation f, msgl_vf gate, msgl_vf up)
+{
+    return f == MSGL_SILU ? msgl__vf_silu_mul(gate, up) : msgl__vf_gelu_mul(gate, up);
+}
+
+MSGL_INLINE void gate_row(msgl_activation f, const float *gate, float *out, int dim)
 {
     const float *up = gate + dim;
     int i = 0;
     for (; i + 16 <= dim; i += 16) {
-        msgl__vf_store(out + i, msgl__vf_silu_mul(msgl__vf_load(gate + i), msgl__vf_load(up + i)));
+        msgl__vf_store(out + i, gated(f, msgl__vf_load(gate + i), msgl__vf_load(up + i)));
     }
     if (i < dim) {
         const size_t n = (size_t)(dim - i);
         const msgl_vf g = msgl__vf_load_part(gate + i, n, 0);
         const msgl_vf u = msgl__vf_load_part(up + i, n, 0);
-        msgl__vf_store_part(out + i, msgl__vf_silu_mul(g, u), n);
+        msgl__vf_store_part(out + i, gated(f, g, u), n);
     }
 }
 
-static void silu_rows(void *arg, int first, int last)
+static void silu_row(const float *gate, float *out, int dim)
+{
+    gate_row(MSGL_SILU, gate, out, dim);
+}
+
+static void gelu_row(const float *gate, float *out, int dim)
+{
+    gate_row(MSGL_GELU_TANH, gate, out, dim);
+}
+
+const msgl_row_ops MSGL_OPS_NAME(msgl__row_ops_) = {
+    .rms_norm = norm_row,
+    .gate = {[MSGL_SILU] = silu_row, [MSGL_GELU_TANH] = gelu_row},
+};
+
+static void gate_rows(void *arg, int first, int last)
 {
     const struct act_args *a = arg;
     const size_t dim = (size_t)a->dim;
     for (int r = first; r < last; r++) {
-        silu_row(a->gate_up + (size_t)r * 2 * dim, a->out + (size_t)r * dim, a->dim);
+        MSGL_OPS_NAME(msgl__row_ops_)
+            .gate[a->f](a->gate_up + (size_t)r * 2 * dim, a->out + (size_t)r * dim, a->dim);
     }
 }
 
-static void silu_mul(msgl_exec *x, const void *gate_up, void *out, int rows, int dim)
+static void gate(msgl_exec *x, msgl_activation f, const void *gate_up, void *out, int rows, int dim)
 {
-    struct act_args a = {gate_up, out, dim};
-    for_rows(x, rows, (size_t)dim * 2, silu_rows, &a);
+    struct act_args a = {gate_up, out, dim, f};
+    for_rows(x, rows, (size_t)dim * 2, gate_rows, &a);
 }
 
-const msgl_row_ops MSGL_OPS_NAME(msgl__row_ops_) = {.rms_norm = norm_row, .silu_mul = silu_row};
+static inline msgl_vf capped(msgl_vf v, float by, float cap)
+{
+    v = v * msgl__vf_set(by);
+    if (cap <= 0) return v;
+    const msgl_vf bounded = msgl__vf_set(cap) * msgl__vf_tanh(v * msgl__vf_set(1 / cap));
+    const msgl_vi is_nan = (msgl_vi)(v != v); // the sampler has to see it
+    return (msgl_vf)((is_nan & (msgl_vi)v) | (~is_nan & (msgl_vi)bounded));
+}
+
+static void cap_spans(void *arg, int first, int last)
+{
+    const struct span_args *a = arg;
+    const size_t end = span_end(a, last);
+    size_t i = (size_t)first * SPAN;
+    for (; i + 16 <= end; i += 16) {
+        msgl__vf_store(a->p + i, capped(msgl__vf_load(a->p + i), a->scale, a->cap));
+    }
+    if (i < end) {
+        const size_t n = end - i;
+        msgl__vf_store_part(a->p + i, capped(msgl__vf_load_part(a->p + i, n, 0), a->scale, a->cap),
+                            n);
+    }
+}
+
+static void cap(msgl_exec *x, float *logits, size_t n, float by, float most)
+{
+    struct span_args a = {.p = logits, .n = n, .scale = by, .cap = most};
+    for_rows(x, (int)((n + SPAN - 1) / SPAN), SPAN, cap_spans, &a);
+}
 
 #include "kernel/ref/sample_impl.h"
 
 void MSGL_OPS_NAME(msgl__ops_fill_)(msgl_kernels *k)
 {
-    k->norm = (msgl_norm_kernels){rms_norm, add};
+    k->norm = (msgl_norm_kernels){rms_norm, add, scale};
     k->rope = (msgl_rope_kernels){rope_table, qk_norm_rope_store};
-    k->act = (msgl_act_kernels){silu_mul};
+    k->act = (msgl_act_kernels){gate, cap};
     k->sample = (msgl_sample_kernels){sample, logprobs, sample_scratch};
 }

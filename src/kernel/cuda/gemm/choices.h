@@ -22,6 +22,7 @@ enum {
     MSGL_CALL_NORM = 4,
     MSGL_CALL_FED = 8,   // its norm's feed is there
     MSGL_CALL_ROPE = 16, // with the rope kernel behind it
+    MSGL_CALL_GELU = 32, // gated by gelu, else by silu
 };
 
 // What a choice was made for. No padding, so that keys compare by memcmp.

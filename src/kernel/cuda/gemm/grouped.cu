@@ -330,8 +330,8 @@ void msgl__cuda_grouped(msgl_exec *x, const msgl_grouped_call *c)
     }
     for (int32_t r = 0; split && r < c->rows;) { // all rows at once where out is dense
         const int32_t rows = c->ld_out == (size_t)w->n / 2 ? c->rows : 1;
-        msgl__cuda_silu_mul(x, (const float *)g.out + (size_t)r * w->n,
-                            (float *)c->out + (size_t)r * c->ld_out, rows, w->n / 2);
+        msgl__cuda_gate(x, MSGL_SILU, (const float *)g.out + (size_t)r * w->n,
+                        (float *)c->out + (size_t)r * c->ld_out, rows, w->n / 2);
         r += rows;
     }
     x->scratch->used = used;

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 //
-// A call by norm kernel, library and silu kernel, each where the call has it.
+// A call by norm kernel, library and gate kernel, each where the call has it.
 #include <cuda_bf16.h>
 #include <cuda_fp16.h>
 
@@ -78,12 +78,12 @@ void msgl__cuda_linear_library(msgl_exec *x, const msgl_linear_call *c)
     msgl__cuda_gemm_run(x, &p);
     if (!c->gated) return;
     if (c->ld_out == (size_t)n / 2) {
-        msgl__cuda_silu_mul(x, p.out, c->out, c->m, n / 2);
+        msgl__cuda_gate(x, c->activation, p.out, c->out, c->m, n / 2);
         return;
     }
     for (int32_t row = 0; row < c->m; row++) { // its rows are dense
-        msgl__cuda_silu_mul(x, (const char *)p.out + (size_t)row * n * element,
-                            (char *)c->out + row * c->ld_out * element, 1, n / 2);
+        msgl__cuda_gate(x, c->activation, (const char *)p.out + (size_t)row * n * element,
+                        (char *)c->out + row * c->ld_out * element, 1, n / 2);
     }
 }
 

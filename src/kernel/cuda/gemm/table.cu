@@ -15,9 +15,15 @@
 
 // --- the table ---------------------------------------------------------------------------------
 
+// Own kernels gate by silu.
+static bool own_gate(const msgl_linear_call *c)
+{
+    return !c->gated || c->activation == MSGL_SILU;
+}
+
 static bool gemv_can(const msgl_exec *x, const msgl_linear_call *c, const msgl_rope_call *rope)
 {
-    return rope == NULL && msgl__cuda_gemv_can(x, c);
+    return rope == NULL && own_gate(c) && msgl__cuda_gemv_can(x, c);
 }
 static bool gemv_run(msgl_exec *x, const msgl_linear_call *c, const msgl_rope_call *)
 {
@@ -26,7 +32,7 @@ static bool gemv_run(msgl_exec *x, const msgl_linear_call *c, const msgl_rope_ca
 
 static bool mid_can(const msgl_exec *x, const msgl_linear_call *c, const msgl_rope_call *rope)
 {
-    return rope == NULL && msgl__cuda_mid_sm90_can(x, c);
+    return rope == NULL && own_gate(c) && msgl__cuda_mid_sm90_can(x, c);
 }
 static bool mid_run(msgl_exec *x, const msgl_linear_call *c, const msgl_rope_call *)
 {
@@ -35,7 +41,7 @@ static bool mid_run(msgl_exec *x, const msgl_linear_call *c, const msgl_rope_cal
 
 static bool tall_can(const msgl_exec *x, const msgl_linear_call *c, const msgl_rope_call *rope)
 {
-    return rope == NULL && msgl__cuda_tall_sm90_can(x, c);
+    return rope == NULL && own_gate(c) && msgl__cuda_tall_sm90_can(x, c);
 }
 static bool tall_run(msgl_exec *x, const msgl_linear_call *c, const msgl_rope_call *)
 {
@@ -44,7 +50,7 @@ static bool tall_run(msgl_exec *x, const msgl_linear_call *c, const msgl_rope_ca
 
 static bool narrow_can(const msgl_exec *x, const msgl_linear_call *c, const msgl_rope_call *rope)
 {
-    return rope == NULL && msgl__cuda_narrow_sm90_can(x, c);
+    return rope == NULL && own_gate(c) && msgl__cuda_narrow_sm90_can(x, c);
 }
 static bool narrow_run(msgl_exec *x, const msgl_linear_call *c, const msgl_rope_call *)
 {
@@ -65,7 +71,7 @@ static msgl_linear_call behind_norm(const msgl_linear_call *c)
 static bool wide_can(const msgl_exec *x, const msgl_linear_call *c, const msgl_rope_call *rope)
 {
     const msgl_linear_call normed = behind_norm(c);
-    return msgl__cuda_wide_sm90_can(x, &normed, rope);
+    return own_gate(c) && msgl__cuda_wide_sm90_can(x, &normed, rope);
 }
 static bool wide_run(msgl_exec *x, const msgl_linear_call *c, const msgl_rope_call *rope)
 {
@@ -84,7 +90,7 @@ static bool gated_can(const msgl_exec *x, const msgl_linear_call *c, const msgl_
 static bool stream_can(const msgl_exec *x, const msgl_linear_call *c, const msgl_rope_call *rope)
 {
     const msgl_linear_call normed = behind_norm(c);
-    return rope == NULL && msgl__cuda_stream_sm90_can(x, &normed);
+    return rope == NULL && own_gate(c) && msgl__cuda_stream_sm90_can(x, &normed);
 }
 static bool stream_run(msgl_exec *x, const msgl_linear_call *c, const msgl_rope_call *)
 {
@@ -124,7 +130,7 @@ const msgl_product_kernel msgl__cuda_product_kernels[MSGL_PRODUCT_KERNELS] = {
     {"gemv", gemv_can, gemv_run, false, 1, ALL_ROWS, SIZE_MAX},
     {"norm+stream", stream_can, stream_run, false, 1, 0, 0},
     {"norm+wide", gated_can, wide_run, false, 512, ALL_ROWS, SIZE_MAX},
-    {"norm+library+silu", library_can, library_run, false, 1, ALL_ROWS, SIZE_MAX},
+    {"norm+library+gate", library_can, library_run, false, 1, ALL_ROWS, SIZE_MAX},
     {"norm+wide+heads", heads_can, wide_run, false, 512, ALL_ROWS, SIZE_MAX},
     {"linear+rope", apart_can, apart_run, false, 1, ALL_ROWS, SIZE_MAX},
 };
@@ -158,6 +164,7 @@ msgl_gemm_key msgl__cuda_call_key(const msgl_exec *x, const msgl_linear_call *c,
     key.align_out = msgl__cuda_alignment(c->out, c->ld_out, c->f32_out ? sizeof(float) : element);
     int call = MSGL_CALL;
     if (c->gated) call |= MSGL_CALL_GATED;
+    if (c->gated && c->activation == MSGL_GELU_TANH) call |= MSGL_CALL_GELU;
     if (c->norm != NULL) call |= MSGL_CALL_NORM;
     if (c->norm != NULL && msgl__is_fed(c)) call |= MSGL_CALL_FED;
     if (rope != NULL) call |= MSGL_CALL_ROPE;

@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 //
-// Family act: out = silu(gate) * up, the gate of the feed-forward block (Shazeer 2020, SwiGLU).
+// Family act: the gate of the feed-forward block, and what is done to logits before anything looks
+// at them.
 #include "kernel/cuda/device.cuh"
 #include "kernel/cuda/launch.cuh"
 #include "kernel/cuda/ops/ops.h"
@@ -8,13 +9,20 @@
 
 #define MAX_GRID_Y 65535
 
-static __device__ __forceinline__ float silu(float g)
+static __device__ __forceinline__ float sigmoid_of(float g, float by)
 {
-    return __fdividef(g, 1.0f + __expf(-g)); // -g above 88: division by infinity, which gives 0
+    return __fdividef(g, 1.0f + __expf(-by)); // -by above 88: division by infinity, which gives 0
 }
 
-template <typename T>
-static __global__ void silu_kernel(const T *gate_up, T *out, int rows, int dim)
+// gelu: x / 2 (1 + tanh(u)) = x sigmoid(2 u), u = sqrt(2 / pi) (x + 0.044715 x^3).
+template <int F> static __device__ __forceinline__ float activated(float g)
+{
+    const float root = 0.7978845608f;
+    return sigmoid_of(g, F == MSGL_SILU ? g : 2 * root * (g + 0.044715f * g * g * g));
+}
+
+template <typename T, int F>
+static __global__ void gate_kernel(const T *gate_up, T *out, int rows, int dim)
 {
     msgl__pdl_trigger();
     const int at = (int)(blockIdx.x * blockDim.x + threadIdx.x) * 8;
@@ -27,13 +35,13 @@ static __global__ void silu_kernel(const T *gate_up, T *out, int rows, int dim)
         load8(gate, g);
         load8(gate + dim, u);
 #pragma unroll
-        for (int j = 0; j < 8; j++) g[j] = silu(g[j]) * u[j];
+        for (int j = 0; j < 8; j++) g[j] = activated<F>(g[j]) * u[j];
         store8(dst, g);
     }
 }
 
-template <typename T>
-static __global__ void silu_any_kernel(const T *gate_up, T *out, int rows, int dim)
+template <typename T, int F>
+static __global__ void gate_any_kernel(const T *gate_up, T *out, int rows, int dim)
 {
     msgl__pdl_trigger();
     const int at = (int)(blockIdx.x * blockDim.x + threadIdx.x);
@@ -41,12 +49,14 @@ static __global__ void silu_any_kernel(const T *gate_up, T *out, int rows, int d
     if (at >= dim) return;
     for (int r = (int)blockIdx.y; r < rows; r += (int)gridDim.y) {
         const T *gate = gate_up + (size_t)r * 2 * (size_t)dim + at;
-        out[(size_t)r * (size_t)dim + at] = from_f32<T>(silu(to_f32(gate[0])) * to_f32(gate[dim]));
+        out[(size_t)r * (size_t)dim + at] =
+            from_f32<T>(activated<F>(to_f32(gate[0])) * to_f32(gate[dim]));
     }
 }
 
 template <typename T>
-static void silu_typed(msgl_exec *x, const void *gate_up, void *out, int rows, int dim)
+static void gate_typed(msgl_exec *x, msgl_activation f, const void *gate_up, void *out, int rows,
+                       int dim)
 {
     const bool vector = dim % 8 == 0 && aligned16(gate_up) && aligned16(out);
     const unsigned items = (unsigned)(vector ? dim / 8 : dim);
@@ -55,12 +65,35 @@ static void silu_typed(msgl_exec *x, const void *gate_up, void *out, int rows, i
             ? 64
             : 128;
     const dim3 grid((items + threads - 1) / threads, rows < MAX_GRID_Y ? rows : MAX_GRID_Y);
-    MSGL_CUDA_TRY(x,
-                  msgl__launch(vector ? silu_kernel<T> : silu_any_kernel<T>, grid, dim3(threads), 0,
-                               msgl__cuda_stream(x), (const T *)gate_up, (T *)out, rows, dim));
+    void (*const kernel)(const T *, T *, int, int) =
+        f == MSGL_SILU
+            ? (vector ? gate_kernel<T, MSGL_SILU> : gate_any_kernel<T, MSGL_SILU>)
+            : (vector ? gate_kernel<T, MSGL_GELU_TANH> : gate_any_kernel<T, MSGL_GELU_TANH>);
+    MSGL_CUDA_TRY(x, msgl__launch(kernel, grid, dim3(threads), 0, msgl__cuda_stream(x),
+                                  (const T *)gate_up, (T *)out, rows, dim));
 }
 
-extern "C" void msgl__cuda_silu_mul(msgl_exec *x, const void *gate_up, void *out, int rows, int dim)
+extern "C" void msgl__cuda_gate(msgl_exec *x, msgl_activation f, const void *gate_up, void *out,
+                                int rows, int dim)
 {
-    if (rows > 0) MSGL_BY_DTYPE(x->act, silu_typed, x, gate_up, out, rows, dim);
+    if (rows > 0) MSGL_BY_DTYPE(x->act, gate_typed, x, f, gate_up, out, rows, dim);
+}
+
+// tanhf, not a quicker form: logits are compared with the CPU's, and there are few of them.
+static __global__ void cap_kernel(float *logits, size_t n, float scale, float cap)
+{
+    msgl__pdl_trigger();
+    msgl__pdl_wait();
+    const size_t at = (size_t)blockIdx.x * blockDim.x + threadIdx.x;
+    if (at >= n) return;
+    const float l = logits[at] * scale;
+    logits[at] = cap > 0 ? cap * tanhf(l / cap) : l;
+}
+
+extern "C" void msgl__cuda_cap(msgl_exec *x, float *logits, size_t n, float scale, float cap)
+{
+    const unsigned threads = 256;
+    if (n == 0) return;
+    MSGL_CUDA_TRY(x, msgl__launch(cap_kernel, dim3((unsigned)((n + threads - 1) / threads)),
+                                  dim3(threads), 0, msgl__cuda_stream(x), logits, n, scale, cap));
 }

@@ -349,3 +349,29 @@ extern "C" void msgl__cuda_moe_combine(msgl_exec *x, const void *in, const int32
                   accumulate, out);
     x->scratch->used = used;
 }
+
+template <typename T>
+static __global__ void add_shared_kernel(const T *in, const float *gate, int dim, T *out)
+{
+    msgl__pdl_trigger();
+    msgl__pdl_wait();
+    const size_t row = (size_t)blockIdx.x * (size_t)dim;
+    const float by = 1.0f / (1.0f + __expf(-gate[blockIdx.x]));
+    for (int i = (int)threadIdx.x; i < dim; i += (int)blockDim.x) {
+        out[row + i] = from_f32<T>(to_f32(out[row + i]) + by * to_f32(in[row + i]));
+    }
+}
+
+template <typename T>
+static void add_shared(msgl_exec *x, const void *in, const float *gate, int rows, int dim,
+                       void *out)
+{
+    MSGL_CUDA_TRY(x, msgl__launch(add_shared_kernel<T>, dim3((unsigned)rows), dim3(256), 0,
+                                  msgl__cuda_stream(x), (const T *)in, gate, dim, (T *)out));
+}
+
+extern "C" void msgl__cuda_moe_add_shared(msgl_exec *x, const void *in, const float *gate, int rows,
+                                          int dim, void *out)
+{
+    if (rows > 0) MSGL_BY_DTYPE(x->act, add_shared, x, in, gate, rows, dim, out);
+}

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 //
-// Family norm: RMS normalisation, a row held in registers between its two uses, and addition.
+// Family norm: RMS normalisation, a row held in registers between its two uses; addition, scaling.
 //
 // How many threads share a row depends on dim alone, never on the number of rows: a row's bits are
 // the same in a decode step and in a long prompt.
@@ -127,7 +127,7 @@ static void norm(msgl_exec *x, const void *in, size_t ld_in, const float *weight
                                   ld_in, weight, eps, dst, ld_out, rows, dim));
 }
 
-template <typename T> static __global__ void add_kernel(T *dst, const T *src, size_t n)
+template <typename T> static __global__ void add_kernel(T *dst, const T *src, float scale, size_t n)
 {
     msgl__pdl_trigger();
     msgl__pdl_wait();
@@ -137,20 +137,70 @@ template <typename T> static __global__ void add_kernel(T *dst, const T *src, si
         load8(dst + at, a);
         load8(src + at, b);
 #pragma unroll
-        for (int j = 0; j < 8; j++) a[j] += b[j];
+        for (int j = 0; j < 8; j++) a[j] += scale * b[j];
         store8(dst + at, a);
     } else {
-        for (size_t i = at; i < n; i++) dst[i] = from_f32<T>(to_f32(dst[i]) + to_f32(src[i]));
+        for (size_t i = at; i < n; i++) {
+            dst[i] = from_f32<T>(to_f32(dst[i]) + scale * to_f32(src[i]));
+        }
     }
 }
 
-template <typename T> static void add_typed(msgl_exec *x, void *dst, const void *src, size_t n)
+// A block per row, which it reads twice: the second time from the L1.
+template <typename T>
+static __global__ void add_norm_kernel(T *dst, const T *src, const float *weight, float eps,
+                                       float scale, int dim)
 {
-    const size_t groups = (n + 7) / 8;
+    msgl__pdl_trigger();
+    __shared__ float part[32];
+    msgl__pdl_wait();
+    dst += (size_t)blockIdx.x * dim;
+    src += (size_t)blockIdx.x * dim;
+    float sum = 0;
+    for (int i = (int)threadIdx.x; i < dim; i += (int)blockDim.x) {
+        const float v = to_f32(src[i]);
+        sum += v * v;
+    }
+    sum = group_sum(sum, 32);
+    if (threadIdx.x % 32 == 0) part[threadIdx.x / 32] = sum;
+    __syncthreads();
+    const int l = (int)threadIdx.x % 32;
+    sum = group_sum(l < (int)blockDim.x / 32 ? part[l] : 0, 32);
+    const float inv = scale / sqrtf(sum / (float)dim + eps);
+    for (int i = (int)threadIdx.x; i < dim; i += (int)blockDim.x) {
+        dst[i] = from_f32<T>(to_f32(dst[i]) + to_f32(src[i]) * (inv * weight[i]));
+    }
+}
+
+template <typename T>
+static void add_typed(msgl_exec *x, void *dst, const void *src, const float *weight, float eps,
+                      float scale, int rows, int dim)
+{
+    cudaStream_t stream = msgl__cuda_stream(x);
+    if (weight != NULL) {
+        MSGL_CUDA_TRY(x, msgl__launch(add_norm_kernel<T>, dim3(rows), dim3(256), 0, stream,
+                                      (T *)dst, (const T *)src, weight, eps, scale, dim));
+        return;
+    }
+    const size_t n = (size_t)rows * (size_t)dim, groups = (n + 7) / 8;
     const unsigned threads = groups < (size_t)msgl__cuda_device(x)->sm_count * 256 ? 64 : 256;
     MSGL_CUDA_TRY(x, msgl__launch(add_kernel<T>, dim3((unsigned)((groups + threads - 1) / threads)),
-                                  dim3(threads), 0, msgl__cuda_stream(x), (T *)dst, (const T *)src,
-                                  n));
+                                  dim3(threads), 0, stream, (T *)dst, (const T *)src, scale, n));
+}
+
+template <typename T> static __global__ void scale_kernel(T *p, float factor, size_t n)
+{
+    msgl__pdl_trigger();
+    msgl__pdl_wait();
+    const size_t at = (size_t)blockIdx.x * blockDim.x + threadIdx.x;
+    if (at < n) p[at] = from_f32<T>(to_f32(p[at]) * factor);
+}
+
+template <typename T> static void scale_typed(msgl_exec *x, void *p, float factor, size_t n)
+{
+    const unsigned threads = 256;
+    MSGL_CUDA_TRY(x, msgl__launch(scale_kernel<T>, dim3((unsigned)((n + threads - 1) / threads)),
+                                  dim3(threads), 0, msgl__cuda_stream(x), (T *)p, factor, n));
 }
 
 extern "C" void msgl__cuda_rms_norm(msgl_exec *x, const void *in, size_t ld_in, const float *weight,
@@ -159,7 +209,13 @@ extern "C" void msgl__cuda_rms_norm(msgl_exec *x, const void *in, size_t ld_in, 
     if (rows > 0) MSGL_BY_DTYPE(x->act, norm, x, in, ld_in, weight, eps, out, ld_out, rows, dim);
 }
 
-extern "C" void msgl__cuda_add(msgl_exec *x, void *dst, const void *src, size_t n)
+extern "C" void msgl__cuda_add(msgl_exec *x, void *dst, const void *src, const float *weight,
+                               float eps, float scale, int rows, int dim)
 {
-    if (n > 0) MSGL_BY_DTYPE(x->act, add_typed, x, dst, src, n);
+    if (rows > 0) MSGL_BY_DTYPE(x->act, add_typed, x, dst, src, weight, eps, scale, rows, dim);
+}
+
+extern "C" void msgl__cuda_scale(msgl_exec *x, void *p, float factor, size_t n)
+{
+    if (n > 0) MSGL_BY_DTYPE(x->act, scale_typed, x, p, factor, n);
 }

@@ -22,7 +22,9 @@ extern "C" {
 
 void msgl__cuda_rms_norm(msgl_exec *x, const void *in, size_t ld_in, const float *weight, float eps,
                          void *out, size_t ld_out, int rows, int dim);
-void msgl__cuda_add(msgl_exec *x, void *dst, const void *src, size_t n);
+void msgl__cuda_add(msgl_exec *x, void *dst, const void *src, const float *weight, float eps,
+                    float scale, int rows, int dim);
+void msgl__cuda_scale(msgl_exec *x, void *p, float factor, size_t n);
 
 // kernel/gemm.h: embed.
 bool msgl__cuda_embed(msgl_exec *x, const msgl_embed_call *c);
@@ -31,7 +33,9 @@ void msgl__cuda_rope_table(msgl_exec *x, const int32_t *positions, int tokens,
                            const float *inv_freq, int half, float scale, float *cos_sin);
 void msgl__cuda_qk_norm_rope_store(msgl_exec *x, const msgl_rope_call *c);
 
-void msgl__cuda_silu_mul(msgl_exec *x, const void *gate_up, void *out, int rows, int dim);
+void msgl__cuda_gate(msgl_exec *x, msgl_activation f, const void *gate_up, void *out, int rows,
+                     int dim);
+void msgl__cuda_cap(msgl_exec *x, float *logits, size_t n, float scale, float cap);
 
 void msgl__cuda_moe_route(msgl_exec *x, const float *logits, int rows, int experts, int top_k,
                           int norm_topk, int32_t *ids, float *weights);
@@ -43,6 +47,8 @@ void msgl__cuda_moe_gather(msgl_exec *x, const void *in, const int32_t *source, 
 void msgl__cuda_moe_combine(msgl_exec *x, const void *in, const int32_t *source,
                             const float *weights, int rows, int top_k, int dim, bool accumulate,
                             void *out);
+void msgl__cuda_moe_add_shared(msgl_exec *x, const void *in, const float *gate, int rows, int dim,
+                               void *out);
 
 void msgl__cuda_sample(msgl_exec *x, const msgl_sample_call *c);
 void msgl__cuda_logprobs(msgl_exec *x, const float *logits, size_t ld, int num_rows, int vocab,

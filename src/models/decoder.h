@@ -1,0 +1,46 @@
+// SPDX-License-Identifier: Apache-2.0
+//
+// The decoder family: layers of rotary attention and a gated feed-forward block or experts on one
+// residual stream. Its architectures differ in options of these parts (decoder_config.h), each of
+// which its file sets.
+#ifndef MSGL_MODELS_DECODER_H
+#define MSGL_MODELS_DECODER_H
+
+#include "layers/attention.h"
+#include "layers/mlp.h"
+#include "layers/moe.h"
+#include "models/arch.h"
+
+extern const msgl_family msgl__decoder_family;
+
+// A norm that its architecture has not has dim 0.
+typedef struct msgl_decoder_layer {
+    msgl_norm attn_norm, attn_post_norm, ffn_norm, ffn_post_norm;
+    msgl_join attn_join, ffn_join;
+    msgl_attention attn;
+    bool sparse;
+    msgl_mlp mlp; // unless sparse
+    msgl_moe moe; // when sparse
+} msgl_decoder_layer;
+
+// What msgl_model.layers is for this family.
+typedef struct msgl_decoder {
+    msgl_decoder_layer *layers; // [num_layers]
+    msgl_weight *experts;       // [sparse layers, 2, num_experts], behind the layers' pointers
+} msgl_decoder;
+
+// decoder_config.c: msgl_family.configure.
+void msgl__decoder_configure(msgl_json_reader *r, msgl_model_config *c);
+
+// For `configure` of several architectures:
+// layer_types: which layers have the window. False: there is no such field.
+bool msgl__decoder_read_layer_types(msgl_json_reader *r, msgl_model_config *c);
+// Gives the window, if there is one, to the layers from `first` on.
+void msgl__decoder_slide(msgl_model_config *c, int32_t first);
+// use_sliding_window, sliding_window, and layer_types or max_window_layers; of Qwen models.
+void msgl__decoder_read_windows(msgl_json_reader *r, msgl_model_config *c);
+// num_experts, num_experts_per_tok, norm_topk_prob, and which layers are sparse
+// (decoder_sparse_step, mlp_only_layers). width: the field with the experts' intermediate size.
+void msgl__decoder_read_experts(msgl_json_reader *r, msgl_model_config *c, const char *width);
+
+#endif

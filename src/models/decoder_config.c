@@ -1,0 +1,125 @@
+// SPDX-License-Identifier: Apache-2.0
+#include <math.h>
+#include <string.h>
+
+#include "models/decoder.h"
+
+static const msgl_decoder_names LLAMA_NAMES = {
+    .prefix = "model.",
+    .head = "lm_head",
+    .attn_norm = "input_layernorm",
+    .ffn_norm = "post_attention_layernorm",
+    .router = "mlp.gate",
+    .experts = "mlp.experts",
+    .gate = "gate_proj",
+    .up = "up_proj",
+    .down = "down_proj",
+    .shared = "mlp.shared_expert",
+    .shared_gate = "mlp.shared_expert_gate",
+};
+
+static void read_activation(msgl_json_reader *r, msgl_model_config *c)
+{
+    const msgl_arch *arch = c->arch;
+    const char *key = arch->activation_key != NULL ? arch->activation_key : "hidden_act";
+    const char *usual = arch->default_activation != NULL ? arch->default_activation : "silu";
+    static const char *const NAMES[MSGL_ACTIVATIONS] = {
+        [MSGL_SILU] = "silu", [MSGL_GELU_TANH] = "gelu_pytorch_tanh"};
+    const char *name = msgl__json_str_or(r, key, usual);
+    for (int a = 0; a < MSGL_ACTIVATIONS; a++) {
+        if (strcmp(name, NAMES[a]) != 0) continue;
+        c->decoder.activation = (msgl_activation)a;
+        return;
+    }
+    msgl__json_reject(r, MSGL_EUNSUPPORTED, key, msgl__json_get(r, key), "silu, gelu_pytorch_tanh");
+}
+
+void msgl__decoder_configure(msgl_json_reader *r, msgl_model_config *c)
+{
+    msgl_decoder_config *d = &c->decoder;
+    d->names = LLAMA_NAMES;
+    d->intermediate_size = msgl__json_int(r, "intermediate_size", 1, MSGL_MAX_INTERMEDIATE);
+    d->rms_eps = (float)msgl__json_num_or(r, "rms_norm_eps", 0, 1, 1e-6);
+    read_activation(r, c);
+    d->attn_scale = 1.0f / sqrtf((float)c->head_dim);
+    d->embed_scale = d->residual_scale = 1;
+}
+
+bool msgl__decoder_read_layer_types(msgl_json_reader *r, msgl_model_config *c)
+{
+    const json_t *types = msgl__json_get(r, "layer_types");
+    if (types == NULL) return false;
+    if (!json_is_array(types) || json_array_size(types) != (size_t)c->num_layers) {
+        msgl__json_reject(r, MSGL_EFORMAT, "layer_types", types, "a list of num_hidden_layers");
+        return true;
+    }
+    for (int32_t l = 0; l < c->num_layers; l++) {
+        const json_t *v = json_array_get(types, (size_t)l);
+        const char *name = json_is_string(v) ? json_string_value(v) : "";
+        if (strcmp(name, "sliding_attention") == 0) {
+            c->decoder.layer_flags[l] |= MSGL_LAYER_SLIDING;
+        } else if (strcmp(name, "full_attention") != 0) {
+            msgl__json_reject(r, MSGL_EUNSUPPORTED, "layer_types", v,
+                              "full_attention, sliding_attention");
+            return true;
+        }
+    }
+    return true;
+}
+
+void msgl__decoder_slide(msgl_model_config *c, int32_t first)
+{
+    for (int32_t l = first; l < c->num_layers && c->decoder.sliding_window > 0; l++) {
+        c->decoder.layer_flags[l] |= MSGL_LAYER_SLIDING;
+    }
+}
+
+void msgl__decoder_read_windows(msgl_json_reader *r, msgl_model_config *c)
+{
+    if (!msgl__json_bool_or(r, "use_sliding_window", false)) return;
+    c->decoder.sliding_window = msgl__json_int_or(r, "sliding_window", 1, INT32_MAX, 0);
+    if (c->decoder.sliding_window == 0 || msgl__decoder_read_layer_types(r, c)) return;
+    msgl__decoder_slide(c, msgl__json_int_or(r, "max_window_layers", 0, INT32_MAX, 28));
+}
+
+// Layer l is sparse when it is not in mlp_only_layers and decoder_sparse_step divides l + 1.
+static void choose_sparse_layers(msgl_json_reader *r, msgl_model_config *c)
+{
+    msgl_decoder_config *d = &c->decoder;
+    const int32_t step = msgl__json_int_or(r, "decoder_sparse_step", 1, INT32_MAX, 1);
+    for (int32_t l = 0; l < c->num_layers; l++) {
+        if ((l + 1) % step == 0) d->layer_flags[l] |= MSGL_LAYER_SPARSE;
+    }
+    const json_t *dense = msgl__json_get(r, "mlp_only_layers");
+    if (dense != NULL && !json_is_array(dense)) {
+        msgl__json_reject(r, MSGL_EFORMAT, "mlp_only_layers", dense, "a list of layer numbers");
+        return;
+    }
+    for (size_t i = 0; i < json_array_size(dense); i++) {
+        const json_t *v = json_array_get(dense, i);
+        if (!json_is_integer(v) || json_integer_value(v) < 0) {
+            msgl__json_reject(r, MSGL_EFORMAT, "mlp_only_layers", v, "layer numbers");
+            return;
+        }
+        if (json_integer_value(v) < c->num_layers) {
+            d->layer_flags[json_integer_value(v)] &= (uint8_t)~MSGL_LAYER_SPARSE;
+        }
+    }
+}
+
+void msgl__decoder_read_experts(msgl_json_reader *r, msgl_model_config *c, const char *width)
+{
+    msgl_decoder_config *d = &c->decoder;
+    const char *experts =
+        msgl__json_get(r, "num_local_experts") != NULL ? "num_local_experts" : "num_experts";
+    d->num_experts = msgl__json_int(r, experts, 1, MSGL_MAX_EXPERTS);
+    const int32_t most = d->num_experts < MSGL_MAX_TOP_K ? d->num_experts : MSGL_MAX_TOP_K;
+    d->top_k = msgl__json_int(r, "num_experts_per_tok", 1, most);
+    d->moe_intermediate_size = msgl__json_int(r, width, 1, MSGL_MAX_INTERMEDIATE);
+    d->norm_topk = msgl__json_bool_or(r, "norm_topk_prob", false);
+    choose_sparse_layers(r, c);
+    if (r->status == 0 && d->activation != MSGL_SILU) {
+        msgl__json_reject(r, MSGL_EUNSUPPORTED, "hidden_act", msgl__json_get(r, "hidden_act"),
+                          "silu, for experts");
+    }
+}

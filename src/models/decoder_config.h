@@ -1,0 +1,63 @@
+// SPDX-License-Identifier: Apache-2.0
+//
+// The part of a model's config that is the decoder family's own (decoder.h): what its layers are
+// made of. An architecture's `configure` changes what is not as in Llama.
+#ifndef MSGL_MODELS_DECODER_CONFIG_H
+#define MSGL_MODELS_DECODER_CONFIG_H
+
+#include <stdbool.h>
+#include <stdint.h>
+
+#include "kernel/calls.h"
+
+#define MSGL_MAX_LAYERS 1024
+
+// Bits of layer_flags.
+enum {
+    MSGL_LAYER_SLIDING = 1,
+    MSGL_LAYER_SPARSE = 2,
+    MSGL_LAYER_SECOND_ROPE = 4, // rotates by msgl_model_config.ropes[1]
+};
+
+typedef enum msgl_qk_norm {
+    MSGL_QK_NORM_NONE,
+    MSGL_QK_NORM_HEAD, // each head of q and k
+    MSGL_QK_NORM_ALL,  // all heads of q, and all of k, as one vector each
+} msgl_qk_norm;
+
+// Names of tensors, without what they begin with (prefix and "layers.N."; the head with nothing)
+// and end in (".weight", ".bias"). NULL: there is none.
+typedef struct msgl_decoder_names {
+    const char *prefix, *head;
+    const char *attn_norm, *attn_post_norm; // before the block, and of its result
+    const char *ffn_norm, *ffn_post_norm;
+    const char *qkv;                                 // q, k and v in one tensor
+    const char *gate_up;                             // gate and up in one tensor
+    const char *router, *experts, *gate, *up, *down; // experts: what stands before ".N.gate"
+    const char *shared, *shared_gate;
+} msgl_decoder_names;
+
+typedef struct msgl_decoder_config {
+    msgl_decoder_names names; // Llama's, but where `configure` changes them
+    int32_t intermediate_size;
+    float rms_eps;
+    bool norm_plus_one; // norms multiply by 1 + weight
+    bool qkv_bias, o_bias, mlp_bias;
+    bool interleaved; // pairs (2 i, 2 i + 1) of a head rotate, not (i, i + half)
+    msgl_qk_norm qk_norm;
+    msgl_activation activation;
+    float attn_scale;        // of scores
+    float attn_softcap;      // 0: none
+    float embed_scale;       // of embeddings
+    bool rounds_embed_scale; // to the weights' dtype
+    float residual_scale;    // of what a block adds to the stream
+    int32_t sliding_window;  // keys that a query of a sliding layer sees, itself included; 0: none
+    uint8_t layer_flags[MSGL_MAX_LAYERS];
+    // Mixture of experts, in layers with MSGL_LAYER_SPARSE.
+    int32_t num_experts, top_k, moe_intermediate_size;
+    bool norm_topk;
+    // An expert that every token has, its result scaled by the sigmoid of a product; 0: none.
+    int32_t shared_intermediate_size;
+} msgl_decoder_config;
+
+#endif
