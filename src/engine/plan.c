@@ -170,9 +170,9 @@ void msgl__memory_plan_print(const msgl_memory_plan *p, void (*print)(void *ctx,
              msgl__dtype_name(p->kv.dtype), (double)page_bytes(p) / 1024 / p->kv.page_size);
     print(ctx, line);
     snprintf(line, sizeof line,
-             "  workspace  %10.1f  up to %d tokens per step, %d requests of %d tokens",
+             "  workspace  %10.1f  up to %d tokens per step, %d request%s of %d tokens",
              (double)(p->step_bytes + p->staging_bytes + p->table_bytes) / MIB, p->max_step_tokens,
-             p->max_running, p->max_seq_len);
+             p->max_running, p->max_running == 1 ? "" : "s", p->max_seq_len);
     print(ctx, line);
     snprintf(line, sizeof line, "  left       %10.1f  of %.1f free", (double)p->left / MIB,
              (double)p->available / MIB);
