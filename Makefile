@@ -3,7 +3,6 @@
 BUILD  ?= build
 SAN    ?=
 PREFIX ?= /usr/local
-MODEL  ?= models/demo
 JOBS   ?= $(shell nproc)
 
 .PHONY: all setup demo check bench install format clean
@@ -17,8 +16,9 @@ setup:
 	@scripts/setup
 
 demo: setup
-	@$(MAKE) --no-print-directory all
-	@scripts/demo $(BUILD)/minisgl $(MODEL)
+	@[ -f $(BUILD)/build.ninja ] || echo "demo: configuring, some seconds"
+	@$(MAKE) --no-print-directory $(BUILD)/build.ninja >/dev/null
+	@scripts/demo $(BUILD)
 
 check: setup
 	@$(MAKE) --no-print-directory all
