@@ -8,6 +8,7 @@
 #include "core/mem.h"
 #include "core/seqs.h"
 #include "utils/clock.h"
+#include "utils/random.h"
 
 enum { MAX_SAMPLES = 4096, MIN_SAMPLES = 5, MIN_SAMPLES_GPU = 20, MAX_LAYERS = 64 };
 
@@ -61,17 +62,9 @@ static int check_shape(const msgl_attn_bench_shape *s, msgl_err *err)
     return 0;
 }
 
-static uint64_t next_random(uint64_t *state) // splitmix64
-{
-    uint64_t z = (*state += 0x9e3779b97f4a7c15u);
-    z = (z ^ (z >> 30)) * 0xbf58476d1ce4e5b9u;
-    z = (z ^ (z >> 27)) * 0x94d049bb133111ebu;
-    return z ^ (z >> 31);
-}
-
 static float next_unit(uint64_t *state)
 {
-    return (float)(next_random(state) >> 40) / (float)(1 << 23) - 1;
+    return 2 * msgl__random_unit(state) - 1;
 }
 
 static void fill(const bench *b, void *p, size_t bytes, msgl_dtype dtype, uint64_t seed)
@@ -149,7 +142,7 @@ static int fill_table(bench *b, msgl_err *err)
     for (int32_t i = 0; i < n; i++) pages[i] = i;
     uint64_t rng = 3;
     for (int32_t i = n - 1; i > 0 && s->shuffled; i--) {
-        const int32_t j = (int32_t)(next_random(&rng) % (uint64_t)(i + 1)), t = pages[i];
+        const int32_t j = (int32_t)msgl__random_below(&rng, (uint64_t)i + 1), t = pages[i];
         pages[i] = pages[j];
         pages[j] = t;
     }

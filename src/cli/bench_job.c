@@ -8,6 +8,7 @@
 #include "core/err.h"
 #include "core/mem.h"
 #include "utils/clock.h"
+#include "utils/random.h"
 
 struct running {
     const msgl_bench_job *job;
@@ -98,8 +99,7 @@ int msgl__bench_job_run(msgl_llm *l, const msgl_bench_job *job, uint64_t *rng, d
     int rc = 0;
     if (tokens == NULL || r.ids == NULL) rc = msgl__err_set(err, MSGL_ENOMEM, "out of memory");
     for (size_t i = 0; rc == 0 && i < total; i++) {
-        *rng = *rng * 6364136223846793005u + 1442695040888963407u;
-        tokens[i] = (int32_t)((*rng >> 33) % (uint64_t)info.vocab_size);
+        tokens[i] = (int32_t)msgl__random_below(rng, (uint64_t)info.vocab_size);
     }
     r.start_ns = msgl__now_ns();
     if (rc == 0) rc = submit_all(l, &r, tokens, err);

@@ -9,17 +9,9 @@
 #include "core/mem.h"
 #include "kernel/device.h"
 #include "models/weights.h"
+#include "utils/random.h"
 
 enum { BLOCK = 1 << 21 }; // elements
-
-// splitmix64 (Steele et al. 2014): a bijection with good avalanche.
-static uint64_t mix(uint64_t z)
-{
-    z += 0x9e3779b97f4a7c15u;
-    z = (z ^ (z >> 30)) * 0xbf58476d1ce4e5b9u;
-    z = (z ^ (z >> 27)) * 0x94d049bb133111ebu;
-    return z ^ (z >> 31);
-}
 
 // Uniform in +-0.02 sqrt(3), whose standard deviation is 0.02: the initialisation of the published
 // models, which keeps activations near 1 behind every norm.
@@ -27,7 +19,7 @@ static void draw(uint16_t *block, size_t n)
 {
     const float half_width = 0.0346410162f;
     for (size_t i = 0; i < n; i++) {
-        const float unit = (float)(mix(i) >> 40) * 0x1p-24f;
+        const float unit = (float)(msgl__mix_bits(i) >> 40) * 0x1p-24f;
         block[i] = msgl__f32_to_bf16((2 * unit - 1) * half_width);
     }
 }
@@ -59,7 +51,7 @@ static void fill_rows(const msgl_weight_plan *p, const msgl_wanted *w, msgl_exec
     for (int32_t r = 0; r < w->rows; r += step) {
         const int32_t rows = w->rows - r < step ? w->rows - r : step;
         const size_t room = block_len - (size_t)rows * cols;
-        const size_t at = mix(++*seed) % (room + 1);
+        const size_t at = msgl__mix_bits(++*seed) % (room + 1);
         p->kernels->gemm.pack(x, w->weight, w->row + r, rows, block + at, MSGL_BF16, cols);
         msgl__arena_reset(x->scratch);
     }

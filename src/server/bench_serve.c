@@ -19,6 +19,7 @@
 #include "server/client.h"
 #include "server/json.h"
 #include "utils/clock.h"
+#include "utils/random.h"
 
 enum { REQUEST_MAX = 64 << 20, BUF_SIZE = 64 << 10, MAX_CLIENTS = 4096, TICK_MS = 100 };
 
@@ -95,20 +96,12 @@ struct load {
 
 // --- requests ---
 
-static uint64_t mix(uint64_t x) // splitmix64's output function
-{
-    x += 0x9e3779b97f4a7c15u;
-    x = (x ^ x >> 30) * 0xbf58476d1ce4e5b9u;
-    x = (x ^ x >> 27) * 0x94d049bb133111ebu;
-    return x ^ x >> 31;
-}
-
 static int put_prompt(const msgl_bench_serve_config *cfg, int64_t index, msgl_strbuf *out)
 {
-    uint64_t x = mix(mix(cfg->prompt_seed) + (uint64_t)index);
+    uint64_t x = msgl__mix_bits(msgl__mix_bits(cfg->prompt_seed) + (uint64_t)index);
     int rc = msgl__strbuf_addc(out, '[');
     for (int i = 0; i < cfg->prompt_tokens && rc == 0; i++) {
-        x = mix(x);
+        x = msgl__mix_bits(x);
         rc = msgl__strbuf_addf(out, "%s%" PRIu64, i == 0 ? "" : ",", x % (uint64_t)cfg->vocab_size);
     }
     return rc == 0 ? msgl__strbuf_addc(out, ']') : rc;

@@ -12,6 +12,7 @@
 
 #include "core/mem.h"
 #include "kernel/cuda/decode/split.h"
+#include "utils/random.h"
 
 enum {
     MAX_BATCH = 64,
@@ -28,15 +29,9 @@ typedef struct piece {
 
 static uint64_t rng_state;
 
-static uint32_t rng_next(void)
-{
-    rng_state = rng_state * 6364136223846793005ull + 1442695040888963407ull;
-    return (uint32_t)(rng_state >> 33);
-}
-
 static int32_t rng_range(int32_t lo, int32_t hi)
 {
-    return lo + (int32_t)(rng_next() % (uint32_t)(hi - lo + 1));
+    return lo + (int32_t)msgl__random_below(&rng_state, (uint64_t)(hi - lo) + 1);
 }
 
 // All slices' pieces; *most gets the largest number of units of one.

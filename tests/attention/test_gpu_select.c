@@ -14,6 +14,7 @@
 #include "attention/fake_gpu.h"
 #include "core/attributes.h"
 #include "core/seqs.h"
+#include "utils/random.h"
 
 // A model like Llama 3 on a GPU like the H200.
 static msgl_attn_needs hopper(void)
@@ -143,12 +144,9 @@ static void check_named(const msgl_attn_needs *n, const char *prefill, const cha
 
 static uint64_t state = 1;
 
-static int pick(int n) // in [0, n), splitmix64
+static int pick(int n) // in [0, n)
 {
-    uint64_t z = (state += 0x9e3779b97f4a7c15u);
-    z = (z ^ (z >> 30)) * 0xbf58476d1ce4e5b9u;
-    z = (z ^ (z >> 27)) * 0x94d049bb133111ebu;
-    return (int)((z ^ (z >> 31)) % (uint64_t)n);
+    return (int)msgl__random_below(&state, (uint64_t)n);
 }
 
 static void random_variants(msgl_attn_variants *v)

@@ -10,13 +10,11 @@
 #include <cmocka.h>
 
 #include "core/seqs.h"
+#include "utils/random.h"
 
-uint64_t world_random(world *w) // splitmix64
+uint64_t world_random(world *w)
 {
-    uint64_t z = (w->rng += 0x9e3779b97f4a7c15u);
-    z = (z ^ (z >> 30)) * 0xbf58476d1ce4e5b9u;
-    z = (z ^ (z >> 27)) * 0x94d049bb133111ebu;
-    return z ^ (z >> 31);
+    return msgl__random(&w->rng);
 }
 
 int world_int(world *w, int lo, int hi)
@@ -27,7 +25,7 @@ int world_int(world *w, int lo, int hi)
 static float normal(world *w) // sum of uniforms, variance 1
 {
     float s = 0;
-    for (int i = 0; i < 4; i++) s += (float)(world_random(w) >> 40) / (float)(1 << 24) - 0.5f;
+    for (int i = 0; i < 4; i++) s += msgl__random_unit(&w->rng) - 0.5f;
     return s * 1.7320508f;
 }
 

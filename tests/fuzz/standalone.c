@@ -9,16 +9,17 @@
 #include <stdlib.h>
 #include <string.h>
 
+#include "utils/random.h"
+
 int LLVMFuzzerTestOneInput(const uint8_t *data, size_t size);
 
 enum { MAX_INPUT = 1 << 16 };
 
-static uint64_t g_rng = 88172645463325252u;
+static uint64_t g_rng = 1;
 
 static uint32_t next(uint32_t below)
 {
-    g_rng = g_rng * 6364136223846793005u + 1442695040888963407u;
-    return (uint32_t)(g_rng >> 33) % below;
+    return (uint32_t)msgl__random_below(&g_rng, below);
 }
 
 static size_t read_seed(const char *path, uint8_t *out)

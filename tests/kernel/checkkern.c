@@ -12,6 +12,7 @@
 
 #include "checkkern_state.h"
 #include "utils/clock.h"
+#include "utils/random.h"
 
 enum { GUARD = 256, ALIGN = 64 };            // bytes around a guarded buffer
 static const uint32_t PATTERN = 0x7fb5a5a5u; // a NaN that no kernel produces
@@ -69,12 +70,9 @@ bool msgl__ck_func(checkkern *ck, ck_fn cur, ck_fn prev, const char *name, ...)
     return true;
 }
 
-uint64_t msgl__ck_rand(checkkern *ck) // splitmix64 (Steele, Lea, Flood 2014)
+uint64_t msgl__ck_rand(checkkern *ck)
 {
-    uint64_t z = ck->state->rng += 0x9e3779b97f4a7c15u;
-    z = (z ^ (z >> 30)) * 0xbf58476d1ce4e5b9u;
-    z = (z ^ (z >> 27)) * 0x94d049bb133111ebu;
-    return z ^ (z >> 31);
+    return msgl__random(&ck->state->rng);
 }
 
 int msgl__ck_int(checkkern *ck, int lo, int hi)
@@ -84,7 +82,7 @@ int msgl__ck_int(checkkern *ck, int lo, int hi)
 
 float msgl__ck_uniform(checkkern *ck, float lo, float hi)
 {
-    return lo + (hi - lo) * ((float)(msgl__ck_rand(ck) >> 40) * 0x1p-24f);
+    return lo + (hi - lo) * msgl__random_unit(&ck->state->rng);
 }
 
 float msgl__ck_normal(checkkern *ck) // Box-Muller

@@ -17,6 +17,7 @@
 
 #include "core/attributes.h"
 #include "kernel/kernel.h"
+#include "utils/random.h"
 
 struct fixture {
     msgl_cpu_level top;
@@ -29,8 +30,7 @@ struct fixture {
 
 static float rnd(struct fixture *f, float scale) // uniform in [-scale, scale]
 {
-    f->rng = f->rng * 6364136223846793005u + 1442695040888963407u;
-    return ((float)(f->rng >> 40) / (float)(1 << 23) - 1.0f) * scale;
+    return (2 * msgl__random_unit(&f->rng) - 1) * scale;
 }
 
 static int setup(void **state)

@@ -14,6 +14,7 @@
 
 #include "core/mem.h"
 #include "kvcache/cache.h"
+#include "utils/random.h"
 
 enum { MAX_PAGES = 48, MAX_SEQ_PAGES = 8, MAX_TOKENS = MAX_SEQ_PAGES * 64, MAX_SEQS = 6 };
 
@@ -42,8 +43,7 @@ typedef struct model {
 
 static uint32_t rnd(model *m, uint32_t n)
 {
-    m->random = m->random * 6364136223846793005u + 1442695040888963407u;
-    return (uint32_t)(m->random >> 33) % n;
+    return (uint32_t)msgl__random_below(&m->random, n);
 }
 
 static int find(const model *m, const int32_t *ids, int32_t len)

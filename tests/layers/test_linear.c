@@ -13,6 +13,7 @@
 #include <cmocka.h>
 
 #include "layers/linear.h"
+#include "utils/random.h"
 
 enum { RANKS = 2, MAX_ROWS = 5, K = 64, N = 48, ARENA = 1 << 20 };
 
@@ -103,8 +104,7 @@ static void *run_rank(void *arg)
 
 static float small(uint64_t *rng) // an integer in [-4, 4]
 {
-    *rng = *rng * 6364136223846793005u + 1442695040888963407u;
-    return (float)((int)(*rng >> 40) % 9 - 4);
+    return (float)((int)msgl__random_below(rng, 9) - 4);
 }
 
 static void make(problem *p, int rows, bool row_parallel, bool bias)

@@ -16,6 +16,7 @@
 #include "core/attributes.h"
 #include "core/err.h"
 #include "moe/moe.h"
+#include "utils/random.h"
 
 enum { HIDDEN = 64, INTER = 48, EXPERTS = 6, TOP_K = 2, ROWS = 7, ARENA = 1 << 22 };
 
@@ -33,8 +34,7 @@ typedef struct fixture {
 
 static float random_value(uint64_t *rng) // [-1, 1)
 {
-    *rng = *rng * 6364136223846793005u + 1442695040888963407u;
-    return (float)(*rng >> 40) / (float)(1 << 23) - 1;
+    return 2 * msgl__random_unit(rng) - 1;
 }
 
 static void pack(fixture *f, msgl_weight *w, int n, int k, const float *values)

@@ -5,19 +5,12 @@
 #include <stdlib.h>
 #include <string.h>
 
-uint64_t fake_random(uint64_t *state)
-{
-    *state += 0x9e3779b97f4a7c15u;
-    uint64_t z = *state;
-    z = (z ^ (z >> 30)) * 0xbf58476d1ce4e5b9u;
-    z = (z ^ (z >> 27)) * 0x94d049bb133111ebu;
-    return z ^ (z >> 31);
-}
+#include "utils/random.h"
 
 static uint64_t mix(uint64_t a, uint64_t b)
 {
     uint64_t s = a ^ (b * 0xd6e8feb86659fd93u);
-    return fake_random(&s);
+    return msgl__random(&s);
 }
 
 static uint64_t next_chain(uint64_t before, int32_t token, int32_t position)
@@ -304,7 +297,7 @@ static int wait_step(void *ctx, int32_t slot, msgl_step_result *out)
     }
     s->in_flight = false;
     if (due(&f->fail_wait_at)) return MSGL_EINTERNAL;
-    const uint64_t jitter = f->noise != 0 ? fake_random(&f->noise) % 1000 : 0;
+    const uint64_t jitter = f->noise != 0 ? msgl__random_below(&f->noise, 1000) : 0;
     const int32_t chunk = s->batch.num_tokens - s->batch.num_decode;
     const uint64_t ns = (s->batch.num_decode > 0 ? f->decode_ns : f->prefill_ns) +
                         f->prefill_token_ns * (uint64_t)chunk;

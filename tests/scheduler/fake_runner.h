@@ -77,6 +77,4 @@ int32_t fake_generate(const int32_t *ids, int32_t num_ids, const msgl_sampling_p
 // Log-probability that the runner reports for the token at `position`, given all before it.
 float fake_logprob(const int32_t *ids, int32_t position);
 
-uint64_t fake_random(uint64_t *state);
-
 #endif

@@ -10,6 +10,7 @@
 #include <cmocka.h>
 
 #include "harness.h"
+#include "utils/random.h"
 
 static void take(harness *h, const msgl_token_event *e)
 {
@@ -113,7 +114,7 @@ void harness_add_simple(harness *h, uint64_t uid, int32_t n, int32_t m, uint64_t
 {
     int32_t ids[HARNESS_LEN];
     for (int32_t i = 0; i < n; i++) {
-        ids[i] = (int32_t)(fake_random(&seed) % (uint64_t)h->cfg.vocab_size);
+        ids[i] = (int32_t)msgl__random_below(&seed, (uint64_t)h->cfg.vocab_size);
     }
     msgl_sampling_params p = msgl__sampling_params_default();
     p.max_tokens = m;

@@ -14,6 +14,7 @@
 #include "core/mem.h"
 #include "harness.h"
 #include "scheduler/pace.h"
+#include "utils/random.h"
 
 static harness_options defaults(void)
 {
@@ -52,7 +53,7 @@ static void add_shared(harness *h, uint64_t uid, int32_t shared, int32_t n, int3
     int32_t ids[HARNESS_LEN];
     uint64_t a = 77, b = 1000 + uid;
     for (int32_t i = 0; i < n; i++) {
-        ids[i] = (int32_t)(fake_random(i < shared ? &a : &b) % (uint64_t)h->cfg.vocab_size);
+        ids[i] = (int32_t)msgl__random_below(i < shared ? &a : &b, (uint64_t)h->cfg.vocab_size);
     }
     msgl_sampling_params p = msgl__sampling_params_default();
     p.max_tokens = max_tokens;

@@ -14,6 +14,7 @@
 #include <cmocka.h>
 
 #include "harness.h"
+#include "utils/random.h"
 
 enum { LIVE = 24, PAST = 64 };
 
@@ -36,7 +37,7 @@ typedef struct model {
 
 static int32_t rnd(model *m, int32_t n)
 {
-    return (int32_t)(fake_random(&m->random) % (uint64_t)n);
+    return (int32_t)msgl__random_below(&m->random, (uint64_t)n);
 }
 
 // Prompts are paths in a small tree: they share prefixes of all lengths.
@@ -48,7 +49,7 @@ static int32_t random_prompt(model *m, int32_t *ids)
     const int32_t branch = rnd(m, n + 1);
     for (int32_t i = 0; i < n; i++) {
         if (i == branch) trunk += 10 + (uint64_t)rnd(m, 2);
-        ids[i] = (int32_t)(fake_random(&trunk) % (uint64_t)m->h.cfg.vocab_size);
+        ids[i] = (int32_t)msgl__random_below(&trunk, (uint64_t)m->h.cfg.vocab_size);
     }
     if (m->num_past > 0 && rnd(m, 4) == 0) { // the next turn of a conversation
         const past *p = &m->past[rnd(m, m->num_past)];

@@ -19,12 +19,7 @@
 #include "server/client.h"
 #include "server/fixture.h"
 #include "server/reply.h"
-
-static uint32_t rng(uint32_t *s)
-{
-    *s = *s * 1664525u + 1013904223u;
-    return *s >> 16;
-}
+#include "utils/random.h"
 
 static const msgl_ids prompt = {.data = (int32_t[]){1, 2, 3}, .len = 3, .cap = 3};
 
@@ -76,18 +71,19 @@ static void test_stop_strings(void **state)
     (void)state;
     text_fixture t;
     text_open(&t);
-    uint32_t seed = 12345;
+    uint64_t seed = 12345;
     int cuts = 0;
     for (int round = 0; round < 3000; round++) {
         char text[40], stop_text[4][6];
-        const size_t len = rng(&seed) % 39;
-        for (size_t i = 0; i < len; i++) text[i] = (char)('a' + rng(&seed) % 3);
+        const size_t len = msgl__random_below(&seed, 39);
+        for (size_t i = 0; i < len; i++) text[i] = (char)('a' + msgl__random_below(&seed, 3));
         msgl_gen_request req = {.kind = MSGL_API_CHAT, .skip_special = true, .n = 1};
         req.sampling.logprobs = round % 2 ? 0 : -1;
-        req.num_stops = (int)(rng(&seed) % 4);
+        req.num_stops = (int)msgl__random_below(&seed, 4);
         for (int i = 0; i < req.num_stops; i++) {
-            const size_t n = 1 + rng(&seed) % 5;
-            for (size_t k = 0; k < n; k++) stop_text[i][k] = (char)('a' + rng(&seed) % 3);
+            const size_t n = 1 + msgl__random_below(&seed, 5);
+            for (size_t k = 0; k < n; k++)
+                stop_text[i][k] = (char)('a' + msgl__random_below(&seed, 3));
             stop_text[i][n] = '\0';
             req.stops[i] = stop_text[i];
         }

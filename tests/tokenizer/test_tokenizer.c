@@ -19,6 +19,7 @@
 #include "tokenizer/unicode.h"
 #include "tokenizer/vectors.h"
 #include "tokenizer/workspace.h"
+#include "utils/random.h"
 #include "utils/utf8.h"
 
 static msgl_ids encode(const msgl_tokenizer *t, const char *text, size_t len,
@@ -138,14 +139,11 @@ static void test_decode_vectors(void **state)
 
 // ---- scanners ----
 
-static uint64_t rng_state = 0x9e3779b97f4a7c15u;
+static uint64_t rng_state = 1;
 
 static uint32_t rnd(uint32_t below)
 {
-    rng_state ^= rng_state << 13;
-    rng_state ^= rng_state >> 7;
-    rng_state ^= rng_state << 17;
-    return (uint32_t)(rng_state >> 33) % below;
+    return (uint32_t)msgl__random_below(&rng_state, below);
 }
 
 // Text that crosses the borders of the patterns' alternatives.

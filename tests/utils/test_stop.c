@@ -12,6 +12,7 @@
 
 #include "core/attributes.h"
 #include "core/err.h"
+#include "utils/random.h"
 #include "utils/stop.h"
 
 static const char *const STOPS[] = {"aab", "END", "\n\n", "ba"};
@@ -34,10 +35,9 @@ static void test_any_split(void **state)
     uint64_t rng = 1;
     for (int round = 0; round < 20000; round++) {
         char text[40];
-        const size_t len = (rng >> 33) % sizeof text;
+        const size_t len = msgl__random_below(&rng, sizeof text);
         for (size_t i = 0; i < len; i++) {
-            rng = rng * 6364136223846793005u + 1442695040888963407u;
-            text[i] = "abEND\n"[(rng >> 40) % 6];
+            text[i] = "abEND\n"[msgl__random_below(&rng, 6)];
         }
         msgl_stop s;
         msgl_strbuf out;
@@ -46,8 +46,7 @@ static void test_any_split(void **state)
         bool matched = false;
         size_t at = 0;
         while (at < len && !matched) {
-            rng = rng * 6364136223846793005u + 1442695040888963407u;
-            size_t n = 1 + (rng >> 40) % 5;
+            size_t n = 1 + msgl__random_below(&rng, 5);
             if (n > len - at) n = len - at;
             assert_int_equal(msgl__stop_push(&s, text + at, n, &out, &matched), 0);
             at += n;
@@ -62,7 +61,6 @@ static void test_any_split(void **state)
         assert_memory_equal(msgl__strbuf_str(&out), text, out.len);
         msgl__stop_free(&s);
         msgl__strbuf_free(&out);
-        rng = rng * 6364136223846793005u + 1442695040888963407u;
     }
 }
 

@@ -9,6 +9,7 @@
 #include "kernel/ref/adjust_impl.h"
 #include "kernel/row_ops.h"
 #include "kernel/vec.h"
+#include "utils/random.h"
 
 // Below this many elements the threads' wake-up costs more than the work.
 #define PARALLEL_MIN 16384

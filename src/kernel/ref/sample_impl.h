@@ -14,17 +14,12 @@ struct candidate {
     int32_t id;
 };
 
-// Uniform in [0, 1) from (seed, position) alone: two rounds of the splitmix64 finaliser (Steele,
-// Lea and Flood 2014), so that a request's draws do not depend on its neighbours or on batching.
+// Uniform in [0, 1) from (seed, position) alone, so that a request's draws do not depend on its
+// neighbours or on batching.
 static inline double uniform01(uint64_t seed, int32_t position)
 {
-    uint64_t z = seed + 0x9e3779b97f4a7c15u * ((uint64_t)(uint32_t)position + 1);
-    for (int round = 0; round < 2; round++) {
-        z = (z ^ (z >> 30)) * 0xbf58476d1ce4e5b9u;
-        z = (z ^ (z >> 27)) * 0x94d049bb133111ebu;
-        z ^= z >> 31;
-        z += 0x9e3779b97f4a7c15u;
-    }
+    const uint64_t at = seed + MSGL_RANDOM_STEP * (uint64_t)(uint32_t)position;
+    const uint64_t z = msgl__mix_bits(msgl__mix_bits(at)) + MSGL_RANDOM_STEP;
     return (double)(z >> 11) * 0x1p-53;
 }
 
