@@ -6,6 +6,7 @@
 
 #include "template/jinja_builtins.h"
 #include "template/jinja_string.h"
+#include "utils/hash.h"
 
 enum {
     SMALL_DICT = 8,   // searched without an index
@@ -43,35 +44,28 @@ int msgl__jgen_new(msgl_jctx *c, msgl_jval *items, size_t len, msgl_jval *out)
 }
 
 // --- dicts ---
-static uint32_t mix(uint32_t h, const void *data, size_t len)
-{
-    const unsigned char *p = data;
-    for (size_t i = 0; i < len; i++) h = (h ^ p[i]) * 16777619u;
-    return h;
-}
-
 // Equal keys have equal hashes: 1, 1.0 and True are one key.
-static uint32_t hash_of(uint32_t h, const msgl_jval *v, int depth)
+static uint64_t hash_of(uint64_t h, const msgl_jval *v, int depth)
 {
     int64_t i;
     switch (v->type) {
     case MSGL_J_BOOL:
-    case MSGL_J_INT: msgl__jas_int(v, &i); return mix(h, &i, sizeof i);
+    case MSGL_J_INT: msgl__jas_int(v, &i); return msgl__hash(h, &i, sizeof i);
     case MSGL_J_FLOAT:
         if (v->as.f == floor(v->as.f) && fabs(v->as.f) < 9e18) {
             i = (int64_t)v->as.f;
-            return mix(h, &i, sizeof i);
+            return msgl__hash(h, &i, sizeof i);
         }
-        return mix(h, &v->as.f, sizeof v->as.f);
-    case MSGL_J_STR: return mix(h, v->as.s->data, v->as.s->len);
+        return msgl__hash(h, &v->as.f, sizeof v->as.f);
+    case MSGL_J_STR: return msgl__hash(h, v->as.s->data, v->as.s->len);
     case MSGL_J_TUPLE:
         for (size_t k = 0; k < v->as.l->len; k++) {
             if (depth < TUPLE_DEPTH) h = hash_of(h, &v->as.l->items[k], depth + 1);
         }
         return h;
     case MSGL_J_UNDEF:
-    case MSGL_J_NONE: return h + (uint32_t)v->type;
-    default: return mix(h, &v->as, sizeof v->as);
+    case MSGL_J_NONE: return h + (uint64_t)v->type;
+    default: return msgl__hash(h, &v->as, sizeof v->as);
     }
 }
 
@@ -95,7 +89,7 @@ int msgl__jdict_new(msgl_jctx *c, size_t cap, msgl_jdict **out)
     msgl_jdict *d = msgl__jarena_zalloc(&c->arena, sizeof *d);
     if (d == NULL) return msgl__jctx_nomem(c, sizeof *d);
     // The address differs from run to run: keys that all collide cannot be prepared in advance.
-    d->seed = 2166136261u ^ (uint32_t)((uintptr_t)d >> 4);
+    d->seed = MSGL_HASH_START ^ ((uintptr_t)d >> 4);
     if (cap > 0) {
         const size_t size = cap * sizeof(msgl_jval);
         d->keys = msgl__jctx_alloc(c, size);
@@ -193,7 +187,7 @@ msgl_jval *msgl__jdict_gets(const msgl_jdict *d, const char *key, size_t len)
         }
         return NULL;
     }
-    size_t at = mix(d->seed, key, len) & (d->index_cap - 1);
+    size_t at = msgl__hash(d->seed, key, len) & (d->index_cap - 1);
     for (; d->index[at] != 0; at = (at + 1) & (d->index_cap - 1)) {
         const uint32_t i = d->index[at] - 1;
         if (keys_are_same_str(&d->keys[i], key, len)) return &d->vals[i];

@@ -8,6 +8,7 @@
 #include <string.h>
 
 #include "template/jinja_string.h"
+#include "utils/hash.h"
 
 // --- shared helpers ---
 int msgl__jp_fail(msgl_jparser *p, int line, const char *fmt, ...)
@@ -97,9 +98,7 @@ int msgl__jp_enter(msgl_jparser *p)
 
 int msgl__jp_intern(msgl_jparser *p, const char *text, size_t len, const msgl_jstr **out)
 {
-    uint32_t h = 2166136261u;
-    for (size_t i = 0; i < len; i++) h = (h ^ (unsigned char)text[i]) * 16777619u;
-    msgl_jname **slot = &p->names[h % MSGL_JNAMES_HASH];
+    msgl_jname **slot = &p->names[msgl__hash(MSGL_HASH_START, text, len) % MSGL_JNAMES_HASH];
     for (msgl_jname *n = *slot; n != NULL; n = n->next) {
         if (n->str.len == len && memcmp(n->str.data, text, len) == 0) {
             *out = &n->str;

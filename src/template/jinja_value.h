@@ -90,7 +90,7 @@ typedef struct msgl_jdict {
     size_t len, cap;
     uint32_t *index; // open addressing, entry + 1; NULL while the dict is small
     size_t index_cap;
-    uint32_t seed;
+    uint64_t seed;
     bool untrusted;
 } msgl_jdict;
 

@@ -12,6 +12,7 @@
 
 #include "checkkern_state.h"
 #include "utils/clock.h"
+#include "utils/hash.h"
 #include "utils/random.h"
 
 enum { GUARD = 256, ALIGN = 64 };            // bytes around a guarded buffer
@@ -31,14 +32,6 @@ void msgl__ck_finish(checkkern *ck)
 {
     finish_function(ck->state);
     msgl__ck_reset(ck);
-}
-
-// FNV-1a, so that a check's random numbers do not depend on which checks ran before it.
-static uint64_t hash(const char *s, uint64_t seed)
-{
-    uint64_t h = 0xcbf29ce484222325u ^ seed;
-    for (; *s != '\0'; s++) h = (h ^ (unsigned char)*s) * 0x100000001b3u;
-    return h;
 }
 
 bool msgl__ck_func(checkkern *ck, ck_fn cur, ck_fn prev, const char *name, ...)
@@ -66,7 +59,8 @@ bool msgl__ck_func(checkkern *ck, ck_fn cur, ck_fn prev, const char *name, ...)
     memcpy(s->function, text, sizeof text);
     s->compared = 0;
     s->checks++;
-    s->rng = hash(text, s->seed);
+    // Of the name, so that a check's numbers do not depend on which checks ran before it.
+    s->rng = msgl__hash(MSGL_HASH_START ^ s->seed, text, strlen(text));
     return true;
 }
 

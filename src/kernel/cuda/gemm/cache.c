@@ -11,19 +11,13 @@
 #include <unistd.h>
 
 #include "core/mem.h"
+#include "utils/hash.h"
 #include "utils/log.h"
 
 // To be counted up also when a kernel of the table becomes faster: files remember who lost.
 #define FORMAT "minisgl-gemm-3"
 
 enum { LINE = 512, FIELDS = 10, NAME = 32 };
-
-static uint64_t check_sum(const char *text, size_t n)
-{
-    uint64_t h = 0xcbf29ce484222325u;
-    for (size_t i = 0; i < n; i++) h = (h ^ (unsigned char)text[i]) * 0x100000001b3u;
-    return h;
-}
 
 static void first_line(const char *gpu, size_t version, char *out, size_t size)
 {
@@ -45,7 +39,7 @@ void msgl__choice_write(const msgl_gemm_choice *c, msgl_kernel_names names, char
     for (int i = 0; i < MSGL_ALGO_WORDS && key->call == 0; i++) {
         at += (size_t)snprintf(line + at, size - at, " %016" PRIx64, c->algo[i]);
     }
-    snprintf(line + at, size - at, " %016" PRIx64 "\n", check_sum(line, at));
+    snprintf(line + at, size - at, " %016" PRIx64 "\n", msgl__hash(MSGL_HASH_START, line, at));
 }
 
 static bool read_kernel(const char *text, msgl_kernel_names names, msgl_gemm_choice *c, int *used)
@@ -74,7 +68,7 @@ bool msgl__choice_read(const char *line, msgl_kernel_names names, msgl_gemm_choi
     const char *last = strrchr(line, ' ');
     uint64_t sum = 0;
     if (last == NULL || sscanf(last, " %16" SCNx64, &sum) != 1 ||
-        sum != check_sum(line, (size_t)(last - line))) {
+        sum != msgl__hash(MSGL_HASH_START, line, (size_t)(last - line))) {
         return false;
     }
     int v[FIELDS], at = 0, used = 0;

@@ -4,6 +4,7 @@
 #include <string.h>
 
 #include "core/mem.h"
+#include "utils/hash.h"
 
 enum { FIRST_CAPACITY = 512 };
 
@@ -55,9 +56,7 @@ void msgl__choices_destroy(msgl_gemm_choices *t)
 
 static size_t hash(const msgl_gemm_key *key)
 {
-    uint64_t h = 0xcbf29ce484222325u;
-    const unsigned char *bytes = (const unsigned char *)key;
-    for (size_t i = 0; i < sizeof *key; i++) h = (h ^ bytes[i]) * 0x100000001b3u;
+    const uint64_t h = msgl__hash(MSGL_HASH_START, key, sizeof *key);
     return (size_t)(h ^ (h >> 32));
 }
 
