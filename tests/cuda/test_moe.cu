@@ -372,6 +372,8 @@ int main(int argc, char **argv)
             check_move(&e, &move, dtypes[d], 65, 9, 264, acc, &seed);
             check_move(&e, &move, dtypes[d], 2, 64, 24, acc, &seed);
         }
+        check_shared(&e, &move, dtypes[d], 1, 2048, &seed);
+        check_shared(&e, &move, dtypes[d], 37, 33, &seed);
     }
     int failed = family_end(&route);
     failed |= family_end(&sort);
