@@ -34,7 +34,7 @@ static void add(msgl_flight *f, msgl_req *r, int32_t device_len)
     msgl_batch *b = &f->batch;
     f->owners[b->size] = r;
     b->reqs[b->size++] = (msgl_batch_req){
-        .uid = r->uid,
+        .uid = r->uid.id,
         .table_idx = r->row,
         .cached_len = r->device_len,
         .device_len = device_len,

@@ -46,7 +46,7 @@ static int check_request(const msgl_scheduler *s, const msgl_req *r, msgl_err *e
     if (!lengths || !state || r->row < 0 || r->row >= s->cfg.max_running) {
         return msgl__err_set(err, MSGL_EINTERNAL,
                              "request %llu: state %d, row %d, prompt %d, ids %d, device %d of %d",
-                             (unsigned long long)r->uid, (int)r->state, r->row, r->prompt_len,
+                             (unsigned long long)r->uid.id, (int)r->state, r->row, r->prompt_len,
                              r->num_ids, r->device_len, r->max_len);
     }
     return 0;
@@ -59,7 +59,7 @@ static int check_waiting(const msgl_scheduler *s, msgl_err *err)
         const bool order = r->next == NULL || r->next->arrival > r->arrival;
         if (!order || r->row >= 0 || r->state != MSGL_REQ_WAITING || r->inflight != 0) {
             return msgl__err_set(err, MSGL_EINTERNAL, "request %llu waits: state %d, row %d%s",
-                                 (unsigned long long)r->uid, (int)r->state, r->row,
+                                 (unsigned long long)r->uid.id, (int)r->state, r->row,
                                  order ? "" : ", before an older one");
         }
     }

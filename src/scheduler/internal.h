@@ -9,6 +9,7 @@
 
 #include "scheduler/pace.h"
 #include "scheduler/scheduler.h"
+#include "utils/uids.h"
 
 typedef enum msgl_req_state {
     MSGL_REQ_WAITING, // in `waiting`; owns nothing
@@ -19,10 +20,9 @@ typedef enum msgl_req_state {
 } msgl_req_state;
 
 typedef struct msgl_req {
+    msgl_uid uid;                 // first, in `uids`; not while DONE
     struct msgl_req *prev, *next; // in `waiting` or `running`
-    struct msgl_req *uid_next;    // in a bucket of `uids`; not while DONE
-    uint64_t uid;
-    uint64_t arrival; // the smaller, the older
+    uint64_t arrival;             // the smaller, the older
     msgl_sampling_params sampling;
     msgl_req_extra *extra; // a reference, or NULL
     msgl_req_state state;
@@ -53,7 +53,7 @@ typedef struct msgl_flight {
     msgl_req **owners; // [batch.size]
 } msgl_flight;
 
-enum { MSGL_MAX_FLIGHTS = 2, MSGL_UID_BUCKETS = 1024 };
+enum { MSGL_MAX_FLIGHTS = 2 };
 
 struct msgl_scheduler {
     msgl_scheduler_config cfg;
@@ -62,7 +62,7 @@ struct msgl_scheduler {
     void *emit_ctx;
     msgl_cache *cache;
     msgl_req_list waiting, running;
-    msgl_req *uids[MSGL_UID_BUCKETS];
+    msgl_uids uids;
     int32_t *free_rows; // stack
     int32_t num_free_rows;
     int32_t reserved;   // pages promised to running requests that they do not have yet
@@ -86,7 +86,6 @@ void msgl__req_push(msgl_req_list *l, msgl_req *r);
 void msgl__req_push_front(msgl_req_list *l, msgl_req *r);
 void msgl__req_unlink(msgl_req_list *l, msgl_req *r);
 void msgl__req_free(msgl_req *r);
-void msgl__req_forget_uid(msgl_scheduler *s, msgl_req *r);
 void msgl__sched_emit_error(msgl_scheduler *s, uint64_t uid, int32_t prompt_len, int status,
                             const char *text);
 

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 //
-// Requests from their arrival to the queue: what is refused, and the way from a uid to its request.
+// Requests from their arrival to the queue, and what is refused.
 #include <stdio.h>
 #include <string.h>
 
@@ -55,25 +55,6 @@ void msgl__req_free(msgl_req *r)
     msgl__free(r);
 }
 
-static msgl_req **uid_bucket(msgl_scheduler *s, uint64_t uid)
-{
-    return &s->uids[(uid * 0x9e3779b97f4a7c15u) >> 54];
-}
-
-static msgl_req *find_uid(msgl_scheduler *s, uint64_t uid)
-{
-    msgl_req *r = *uid_bucket(s, uid);
-    while (r != NULL && r->uid != uid) r = r->uid_next;
-    return r;
-}
-
-void msgl__req_forget_uid(msgl_scheduler *s, msgl_req *r)
-{
-    msgl_req **link = uid_bucket(s, r->uid);
-    while (*link != r) link = &(*link)->uid_next;
-    *link = r->uid_next;
-}
-
 static void emit_end(msgl_scheduler *s, uint64_t uid, int32_t prompt_len, msgl_finish finish,
                      int status, const char *text)
 {
@@ -124,7 +105,7 @@ static int check_request(msgl_scheduler *s, const msgl_msg_request *q, int32_t *
                                  q->ids[i], cfg->vocab_size - 1);
         }
     }
-    if (find_uid(s, q->uid) != NULL) {
+    if (msgl__uids_find(&s->uids, q->uid) != NULL) {
         return msgl__err_set(err, MSGL_EINVAL, "request id %llu is in use",
                              (unsigned long long)q->uid);
     }
@@ -148,7 +129,7 @@ void msgl__scheduler_add(msgl_scheduler *s, const msgl_msg_request *q)
         msgl__sched_emit_error(s, q->uid, q->num_ids, rc, err.text);
         return;
     }
-    *r = (msgl_req){.uid = q->uid,
+    *r = (msgl_req){.uid.id = q->uid,
                     .arrival = s->arrivals++,
                     .sampling = q->sampling,
                     .extra = msgl__req_extra_ref(q->extra),
@@ -160,20 +141,18 @@ void msgl__scheduler_add(msgl_scheduler *s, const msgl_msg_request *q)
                     .row = -1,
                     .held.node = MSGL_CACHE_ROOT};
     memcpy(r->ids, q->ids, (size_t)q->num_ids * sizeof r->ids[0]);
-    msgl_req **bucket = uid_bucket(s, r->uid);
-    r->uid_next = *bucket;
-    *bucket = r;
+    msgl__uids_put(&s->uids, &r->uid);
     msgl__req_push(&s->waiting, r);
     s->stats.prompt_tokens += (uint64_t)r->prompt_len;
 }
 
 void msgl__scheduler_abort(msgl_scheduler *s, uint64_t uid)
 {
-    msgl_req *r = find_uid(s, uid);
+    msgl_req *r = (msgl_req *)msgl__uids_find(&s->uids, uid);
     if (r == NULL) return;
     const int32_t prompt_len = r->prompt_len;
     s->stats.requests_aborted++;
-    msgl__req_forget_uid(s, r);
+    msgl__uids_remove(&s->uids, &r->uid);
     if (r->state == MSGL_REQ_WAITING) {
         msgl__req_unlink(&s->waiting, r);
         s->stuck = false;

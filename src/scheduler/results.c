@@ -20,7 +20,7 @@ static void finish(msgl_scheduler *s, msgl_req *r, msgl_token_event *e, msgl_fin
 {
     e->finish = why;
     r->state = MSGL_REQ_DONE;
-    msgl__req_forget_uid(s, r);
+    msgl__uids_remove(&s->uids, &r->uid);
     s->stats.requests_done++;
     if (why != MSGL_FINISH_ERROR) msgl__sched_seen_answer(s, r->num_ids - r->prompt_len, true);
 }
@@ -77,7 +77,7 @@ int msgl__sched_handle(msgl_scheduler *s, msgl_flight *f, const msgl_step_result
         const int32_t first = row;
         while (row < res->num_logprobs && res->logprobs[row].req == i) row++;
         msgl_token_event *e = &s->events[num_events];
-        *e = (msgl_token_event){.uid = r->uid,
+        *e = (msgl_token_event){.uid = r->uid.id,
                                 .tokens = res->tokens + res->cu_tokens[i],
                                 .prompt_tokens = r->prompt_len,
                                 .cached_tokens = r->cached_tokens,

@@ -45,6 +45,7 @@ static int allocate(msgl_scheduler *s, msgl_err *err)
         s->flights[i].owners = msgl__calloc(n, sizeof(msgl_req *));
         ok = ok && s->flights[i].batch.reqs != NULL && s->flights[i].owners != NULL;
     }
+    ok = msgl__uids_init(&s->uids) == 0 && ok;
     if (!ok) return msgl__err_set(err, MSGL_ENOMEM, "scheduler: no memory for %zu requests", n);
     for (int32_t row = s->cfg.max_running - 1; row >= 0; row--) {
         s->free_rows[s->num_free_rows++] = row;
@@ -106,6 +107,7 @@ void msgl__scheduler_destroy(msgl_scheduler *s)
         msgl__free(s->flights[i].owners);
     }
     msgl__cache_destroy(s->cache);
+    msgl__uids_free(&s->uids);
     msgl__free(s->marks);
     msgl__free(s->events);
     msgl__free(s->free_rows);
@@ -152,10 +154,10 @@ static int break_down(msgl_scheduler *s, int code)
     drain(s);
     while (s->running.head != NULL || s->waiting.head != NULL) {
         msgl_req *r = s->running.head != NULL ? s->running.head : s->waiting.head;
-        const uint64_t uid = r->uid;
+        const uint64_t uid = r->uid.id;
         const int32_t prompt_len = r->prompt_len;
         const bool told = r->state == MSGL_REQ_DONE;
-        if (!told) msgl__req_forget_uid(s, r);
+        if (!told) msgl__uids_remove(&s->uids, &r->uid);
         if (r->row >= 0) {
             r->keep_kv = false;
             msgl__sched_retire(s, r);
