@@ -265,12 +265,12 @@ int msgl__front_create(const msgl_front_config *cfg, int listen_fd, msgl_front *
                                .refuse_unknown = cfg->refuse_unknown};
     f->engine.attention = f->engine.device = "";
     f->done_fd = f->stop_fd = -1;
-    f->free_slot = -1;
     f->start_max = 2048; // until prompts were timed
     f->stats_last = &f->stats_first;
     msgl__strbuf_init(&f->out, (size_t)1 << 30);
     if (getrandom(&f->id_base, sizeof f->id_base, 0) < 0) f->id_base = (uint64_t)getpid();
-    int rc = front_events(f);
+    int rc = msgl__uids_init(&f->uids);
+    if (rc == 0) rc = front_events(f);
     if (rc != 0) (void)msgl__err_set(err, rc, "front: cannot set up the event loop");
     if (rc == 0) {
         rc = msgl__workers_create(cfg->num_workers < 1 ? 1 : cfg->num_workers, cfg->tokenizer,
@@ -318,7 +318,7 @@ void msgl__front_destroy(msgl_front *f)
     msgl__free(f->attention);
     msgl__free(f->device);
     msgl__free(f->fatal);
-    msgl__free(f->slots);
+    msgl__uids_free(&f->uids);
     for (int i = 0; i < f->num_unknown; i++) msgl__free(f->unknown[i]);
     msgl__strbuf_free(&f->out);
     msgl__free(f);

@@ -7,6 +7,7 @@
 
 #include "server/front.h"
 #include "server/reply.h"
+#include "utils/uids.h"
 
 // What a connection's open request is, as its user pointer.
 typedef enum client_kind { CLIENT_GEN, CLIENT_STATS } client_kind;
@@ -20,10 +21,10 @@ typedef struct gen gen;
 
 // One choice: waits for its turn, then is in the engine until it ends.
 typedef struct choice {
+    msgl_uid uid; // first, in the front's `uids`; id 0: not in the engine
     msgl_sequence seq;
     size_t seq_bytes; // of seq, claimed
     gen *owner;
-    uint64_t uid;     // 0: not in the engine
     bool waiting;     // in the engine, no event yet
     int32_t prompt;   // tokens
     uint64_t sent_ns; // when it was handed to the engine
@@ -61,13 +62,6 @@ typedef struct stats_wait {
     bool flush; // POST /flush_cache, not GET /get_server_info
 } stats_wait;
 
-// Choices by uid: uid = generation << 32 | index + 1.
-typedef struct slot {
-    choice *c; // NULL: free
-    uint32_t generation;
-    int32_t next_free;
-} slot;
-
 struct msgl_front {
     msgl_front_config cfg;
     msgl_api_config api;
@@ -88,8 +82,8 @@ struct msgl_front {
     gen *gens, *dirty;
     int num_gens;
     stats_wait *stats_first, **stats_last;
-    slot *slots;
-    int32_t num_slots, free_slot;
+    msgl_uids uids; // choices in the engine
+    uint64_t last_uid;
     int waiting;        // jobs with workers and choices without an event
     msgl_budget budget; // of memory, for everything that requests hold
     gen *turn;          // ring of those with choices that wait for their turn; the next one

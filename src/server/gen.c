@@ -18,56 +18,23 @@ enum {
     SHARED_TO_START = 64 // what is computed of a prompt that an earlier choice brought
 };
 
-// --- uids ---
-
-static int slot_take(msgl_front *f, choice *c)
-{
-    if (f->free_slot < 0) {
-        const int32_t n = f->num_slots == 0 ? 64 : 2 * f->num_slots;
-        slot *s = msgl__reallocarray(f->slots, (size_t)n, sizeof *s);
-        if (s == NULL) return MSGL_ENOMEM;
-        f->slots = s;
-        for (int32_t i = n - 1; i >= f->num_slots; i--) {
-            s[i] = (slot){.next_free = f->free_slot};
-            f->free_slot = i;
-        }
-        f->num_slots = n;
-    }
-    const int32_t i = f->free_slot;
-    f->free_slot = f->slots[i].next_free;
-    f->slots[i].c = c;
-    f->slots[i].generation++;
-    c->uid = (uint64_t)f->slots[i].generation << 32 | (uint32_t)(i + 1);
-    return 0;
-}
-
-static choice *slot_find(const msgl_front *f, uint64_t uid)
-{
-    const uint32_t i = (uint32_t)uid - 1;
-    if (i >= (uint32_t)f->num_slots || f->slots[i].c == NULL) return NULL;
-    return f->slots[i].c->uid == uid ? f->slots[i].c : NULL;
-}
+// --- life ---
 
 // The engine is done with this choice (or is told to be).
 static void choice_leave(msgl_front *f, choice *c, bool abort_it)
 {
-    if (c->uid == 0) return;
+    if (c->uid.id == 0) return;
     if (abort_it) {
-        const msgl_msg m = {.type = MSGL_MSG_ABORT, .u.abort_uid = c->uid};
+        const msgl_msg m = {.type = MSGL_MSG_ABORT, .u.abort_uid = c->uid.id};
         (void)msgl__front_post(f, &m);
     }
-    const int32_t i = (int32_t)((uint32_t)c->uid - 1);
-    f->slots[i].c = NULL;
-    f->slots[i].next_free = f->free_slot;
-    f->free_slot = i;
-    c->uid = 0;
+    msgl__uids_remove(&f->uids, &c->uid);
+    c->uid.id = 0;
     msgl__turn_left(f, c);
     if (c->waiting) f->waiting--;
     c->waiting = false;
     c->owner->num_left--;
 }
-
-// --- life ---
 
 static void gen_free(msgl_front *f, gen *g)
 {
@@ -269,13 +236,14 @@ static int choice_start(msgl_front *f, gen *g)
             rc = msgl__sequence_share_prompt(&c->seq, &g->choices[index - copy].seq);
         }
     }
-    if (rc == 0) rc = slot_take(f, c);
     if (rc != 0) return rc;
+    c->uid.id = ++f->last_uid;
+    msgl__uids_put(&f->uids, &c->uid);
     c->waiting = true;
     f->waiting++;
     msgl__turn_sent(f, c);
     msgl_msg m = {.type = MSGL_MSG_REQUEST};
-    m.u.request = (msgl_msg_request){.uid = c->uid,
+    m.u.request = (msgl_msg_request){.uid = c->uid.id,
                                      .num_ids = (int32_t)ids->len,
                                      .ids = ids->data,
                                      .sampling = req->sampling,
@@ -497,7 +465,7 @@ static void engine_error(msgl_front *f, gen *g, const msgl_token_event *e)
 
 static void token_event(msgl_front *f, const msgl_token_event *e)
 {
-    choice *c = slot_find(f, e->uid);
+    choice *c = (choice *)msgl__uids_find(&f->uids, e->uid);
     if (c == NULL) return; // aborted in the meantime
     gen *g = c->owner;
     if (c->waiting) {
