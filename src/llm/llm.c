@@ -3,8 +3,7 @@
 // The offline API behind the public header: one engine, one scheduler and a tokenizer in this
 // process.
 //
-// A request lives in a slot; its uid is serial * 2^20 + slot, so that an event finds its request
-// without a hash table and an event for a request that is gone finds none. Submissions and aborts
+// uids count up, so that an event for a request that is gone finds none. Submissions and aborts
 // only queue work: the scheduler sees them at the start of the next step, which lets callbacks
 // (that run inside a step) make them freely.
 #include <jansson.h>
@@ -19,29 +18,33 @@
 #include "template/chat_template.h"
 #include "tokenizer/tokenizer.h"
 #include "utils/stop.h"
+#include "utils/uids.h"
 
-#define SLOT_BITS 20
-#define MAX_SLOTS (1 << SLOT_BITS)
 #define MAX_PIECE_BYTES ((size_t)1 << 20)
 
-enum slot_state {
-    SLOT_FREE,
-    SLOT_QUEUED,    // waits for the next step to hand it to the scheduler
-    SLOT_SUBMITTED, // the scheduler has it
+enum request_state {
+    QUEUED,    // waits for the next step to hand it to the scheduler
+    SUBMITTED, // the scheduler has it
+    ABORTED,   // and is told at the next step that nobody wants it any more
+    NUM_STATES,
 };
 
-struct slot {
-    enum slot_state state;
-    uint64_t uid;
-    int next; // of the queue of SLOT_QUEUED, or of the free list; -1 ends
+struct request {
+    msgl_uid uid; // first, in `uids`
+    enum request_state state;
+    struct request *prev, *next; // of the same state, in the order of coming to it
     msgl_ids ids;
     msgl_sampling_params sampling;
     msgl_req_extra *extra; // a reference, or NULL
-    msgl_piece_fn fn;
+    msgl_piece_fn fn;      // NULL: nobody listens
     void *ctx;
     msgl_detok *detok;
     msgl_stop stop;
     int generated;
+};
+
+struct list {
+    struct request *first, *last;
 };
 
 struct msgl_llm {
@@ -49,59 +52,56 @@ struct msgl_llm {
     msgl_scheduler *scheduler;
     msgl_tokenizer *tokenizer;      // NULL with dummy weights and no tokenizer.json
     msgl_chat_templates *templates; // NULL: the model has none
-    struct slot **slots;
-    int num_slots, free_slot;
-    int queue_first, queue_last;
-    int in_flight;
-    uint64_t serial;
-    msgl_ids aborts_slot; // slots whose uid the scheduler has to abort
+    msgl_uids uids;                 // of all requests
+    uint64_t last_uid;
+    struct list requests[NUM_STATES];
     msgl_strbuf text, piece;
     msgl_logprob *logprobs;
     int cap_logprobs;
 };
 
-static void slot_release(msgl_llm *l, struct slot *s)
+static void push(msgl_llm *l, struct request *r, enum request_state state)
 {
-    msgl__ids_free(&s->ids);
-    msgl__req_extra_unref(s->extra);
-    msgl__detok_destroy(s->detok);
-    msgl__stop_free(&s->stop);
-    const int index = (int)(s->uid & (MAX_SLOTS - 1));
-    *s = (struct slot){.state = SLOT_FREE, .uid = (uint64_t)index, .next = l->free_slot};
-    l->free_slot = index;
-    l->in_flight--;
+    struct list *to = &l->requests[state];
+    r->state = state;
+    r->prev = to->last;
+    r->next = NULL;
+    *(to->last != NULL ? &to->last->next : &to->first) = r;
+    to->last = r;
 }
 
-static struct slot *slot_of(const msgl_llm *l, uint64_t uid)
+static void unlink_request(msgl_llm *l, struct request *r)
 {
-    const int index = (int)(uid & (MAX_SLOTS - 1));
-    if (index >= l->num_slots || l->slots[index]->state == SLOT_FREE ||
-        l->slots[index]->uid != uid) {
-        return NULL;
-    }
-    return l->slots[index];
+    struct list *from = &l->requests[r->state];
+    *(r->prev != NULL ? &r->prev->next : &from->first) = r->next;
+    *(r->next != NULL ? &r->next->prev : &from->last) = r->prev;
 }
 
-static struct slot *slot_take(msgl_llm *l)
+static void move(msgl_llm *l, struct request *r, enum request_state state)
 {
-    if (l->free_slot < 0) {
-        if (l->num_slots == MAX_SLOTS) return NULL;
-        struct slot **grown = msgl__reallocarray(l->slots, (size_t)l->num_slots + 1, sizeof *grown);
-        if (grown == NULL) return NULL;
-        l->slots = grown;
-        struct slot *s = msgl__calloc(1, sizeof *s);
-        if (s == NULL) return NULL;
-        s->uid = (uint64_t)l->num_slots;
-        s->next = -1;
-        l->slots[l->num_slots] = s;
-        l->free_slot = l->num_slots++;
-    }
-    struct slot *s = l->slots[l->free_slot];
-    l->free_slot = s->next;
-    s->next = -1;
-    s->uid = (++l->serial << SLOT_BITS) | (s->uid & (MAX_SLOTS - 1));
-    l->in_flight++;
-    return s;
+    unlink_request(l, r);
+    push(l, r, state);
+}
+
+static void request_free(struct request *r)
+{
+    msgl__ids_free(&r->ids);
+    msgl__req_extra_unref(r->extra);
+    msgl__detok_destroy(r->detok);
+    msgl__stop_free(&r->stop);
+    msgl__free(r);
+}
+
+static void request_end(msgl_llm *l, struct request *r)
+{
+    unlink_request(l, r);
+    msgl__uids_remove(&l->uids, &r->uid);
+    request_free(r);
+}
+
+static struct request *request_of(const msgl_llm *l, uint64_t id)
+{
+    return (struct request *)msgl__uids_find(&l->uids, id);
 }
 
 // ---- opening ----
@@ -206,10 +206,11 @@ int msgl_open(const msgl_options *o, msgl_llm **out, msgl_err *err)
     if (o == NULL || out == NULL) return msgl__err_set(err, MSGL_EINVAL, "a NULL argument");
     msgl_llm *l = msgl__calloc(1, sizeof *l);
     if (l == NULL) return msgl__err_set(err, MSGL_ENOMEM, "out of memory");
-    l->free_slot = l->queue_first = l->queue_last = -1;
     msgl__strbuf_init(&l->text, MAX_PIECE_BYTES);
     msgl__strbuf_init(&l->piece, MAX_PIECE_BYTES);
-    const int rc = open_parts(o, l, err);
+    int rc = msgl__uids_init(&l->uids);
+    if (rc != 0) (void)msgl__err_set(err, rc, "out of memory");
+    if (rc == 0) rc = open_parts(o, l, err);
     if (rc != 0) {
         msgl_close(l);
         return rc;
@@ -223,12 +224,10 @@ void msgl_close(msgl_llm *l)
     if (l == NULL) return;
     if (l->scheduler != NULL) msgl__scheduler_destroy(l->scheduler);
     if (l->engine != NULL) msgl__engine_destroy(l->engine);
-    for (int i = 0; i < l->num_slots; i++) {
-        if (l->slots[i]->state != SLOT_FREE) slot_release(l, l->slots[i]);
-        msgl__free(l->slots[i]);
+    for (int i = 0; i < NUM_STATES; i++) {
+        while (l->requests[i].first != NULL) request_end(l, l->requests[i].first);
     }
-    msgl__free(l->slots);
-    msgl__ids_free(&l->aborts_slot);
+    msgl__uids_free(&l->uids);
     msgl__strbuf_free(&l->text);
     msgl__strbuf_free(&l->piece);
     msgl__free(l->logprobs);
@@ -314,54 +313,48 @@ static int sampling_of(const msgl_llm *l, const msgl_params *p, size_t prompt_le
     return msgl__sampling_params_check(out, info->vocab_size, err);
 }
 
+static int request_init(const msgl_llm *l, struct request *r, const msgl_params *params,
+                        msgl_err *err)
+{
+    if (r->ids.len == 0) return msgl__err_set(err, MSGL_EINVAL, "the prompt is empty");
+    int rc = sampling_of(l, params, r->ids.len, &r->sampling, err);
+    if (rc == 0) {
+        rc = msgl__req_extra_create(params->logit_bias, params->num_logit_bias,
+                                    msgl__engine_info(l->engine)->vocab_size, &r->extra, err);
+    }
+    if (rc != 0) return rc;
+    if (msgl__stop_init(&r->stop, params->stop, params->num_stop) != 0) {
+        return msgl__err_set(err, MSGL_EINVAL, "stop strings: at most %d, each of 1 to %d bytes",
+                             MSGL_MAX_STOPS, MSGL_MAX_STOP_BYTES);
+    }
+    if (l->tokenizer == NULL) return 0;
+    r->detok = msgl__detok_create(l->tokenizer, 1);
+    return r->detok != NULL ? 0 : msgl__err_set(err, MSGL_ENOMEM, "out of memory for a request");
+}
+
 // Takes over *ids whatever happens.
 static int submit(msgl_llm *l, msgl_ids *ids, const msgl_params *params, msgl_piece_fn fn,
                   void *ctx, uint64_t *id, msgl_err *err)
 {
+    struct request *r = msgl__calloc(1, sizeof *r);
+    if (r == NULL) {
+        msgl__ids_free(ids);
+        return msgl__err_set(err, MSGL_ENOMEM, "out of memory for a request");
+    }
+    r->ids = *ids;
+    r->fn = fn;
+    r->ctx = ctx;
     msgl_params defaults;
     msgl_params_init(l, &defaults);
-    if (params == NULL) params = &defaults;
-    msgl_sampling_params sampling;
-    int rc = ids->len == 0 ? msgl__err_set(err, MSGL_EINVAL, "the prompt is empty")
-                           : sampling_of(l, params, ids->len, &sampling, err);
-    msgl_req_extra *extra = NULL;
-    if (rc == 0) {
-        rc = msgl__req_extra_create(params->logit_bias, params->num_logit_bias,
-                                    msgl__engine_info(l->engine)->vocab_size, &extra, err);
-    }
-    msgl_stop stop = {0};
-    if (rc == 0 && msgl__stop_init(&stop, params->stop, params->num_stop) != 0) {
-        rc = msgl__err_set(err, MSGL_EINVAL, "stop strings: at most %d, each of 1 to %d bytes",
-                           MSGL_MAX_STOPS, MSGL_MAX_STOP_BYTES);
-    }
-    struct slot *s = rc == 0 ? slot_take(l) : NULL;
-    if (rc == 0 && s != NULL && l->tokenizer != NULL) {
-        s->detok = msgl__detok_create(l->tokenizer, 1);
-    }
-    if (rc == 0 && (s == NULL || (l->tokenizer != NULL && s->detok == NULL))) {
-        rc = msgl__err_set(err, MSGL_ENOMEM, "out of memory for a request");
-    }
+    const int rc = request_init(l, r, params == NULL ? &defaults : params, err);
     if (rc != 0) {
-        if (s != NULL) slot_release(l, s);
-        msgl__req_extra_unref(extra);
-        msgl__ids_free(ids);
+        request_free(r);
         return rc;
     }
-    s->extra = extra;
-    s->ids = *ids;
-    s->sampling = sampling;
-    s->stop = stop;
-    s->fn = fn;
-    s->ctx = ctx;
-    s->state = SLOT_QUEUED;
-    const int index = (int)(s->uid & (MAX_SLOTS - 1));
-    if (l->queue_last >= 0) {
-        l->slots[l->queue_last]->next = index;
-    } else {
-        l->queue_first = index;
-    }
-    l->queue_last = index;
-    if (id != NULL) *id = s->uid;
+    r->uid.id = ++l->last_uid;
+    msgl__uids_put(&l->uids, &r->uid);
+    push(l, r, QUEUED);
+    if (id != NULL) *id = r->uid.id;
     return 0;
 }
 
@@ -454,36 +447,23 @@ int msgl_submit_chat(msgl_llm *l, const char *json, const msgl_params *params, m
     return submit(l, &ids, params, fn, ctx, id, err);
 }
 
-// Takes a queued slot out of the queue (it may stand anywhere in it).
-static void unqueue(msgl_llm *l, int index)
+static void abort_request(msgl_llm *l, struct request *r)
 {
-    int *link = &l->queue_first, last = -1;
-    while (*link != index) {
-        last = *link;
-        link = &l->slots[*link]->next;
+    if (r->state == QUEUED) {
+        request_end(l, r);
+        return;
     }
-    *link = l->slots[index]->next;
-    if (l->queue_last == index) l->queue_last = last;
-}
-
-static int abort_slot(msgl_llm *l, struct slot *s)
-{
-    const int index = (int)(s->uid & (MAX_SLOTS - 1));
-    if (s->state == SLOT_QUEUED) {
-        unqueue(l, index);
-        slot_release(l, s);
-        return 0;
-    }
-    // The slot stays taken until the scheduler has let go of the uid.
-    s->fn = NULL;
-    return msgl__ids_push(&l->aborts_slot, index);
+    // It stays until the scheduler has let go of it.
+    r->fn = NULL;
+    move(l, r, ABORTED);
 }
 
 int msgl_abort(msgl_llm *l, uint64_t id)
 {
-    struct slot *s = slot_of(l, id);
-    if (s == NULL || (s->state == SLOT_SUBMITTED && s->fn == NULL)) return MSGL_ENOENT;
-    return abort_slot(l, s);
+    struct request *r = request_of(l, id);
+    if (r == NULL || (r->state != QUEUED && r->fn == NULL)) return MSGL_ENOENT;
+    abort_request(l, r);
+    return 0;
 }
 
 // ---- running ----
@@ -517,23 +497,23 @@ static int fill_logprobs(msgl_llm *l, const msgl_token_event *e, msgl_piece *pie
 
 // The text that an event makes certain, into l->piece; *stopped when a stop string is complete. The
 // token that ended the request (EOS, stop id) is not text.
-static int fill_text(msgl_llm *l, struct slot *s, const msgl_token_event *e, bool *stopped)
+static int fill_text(msgl_llm *l, struct request *r, const msgl_token_event *e, bool *stopped)
 {
     *stopped = false;
     msgl__strbuf_clear(&l->text);
     msgl__strbuf_clear(&l->piece);
-    if (s->detok == NULL) return 0;
+    if (r->detok == NULL) return 0;
     int rc = 0;
     if (e->num_tokens > 0 && e->finish != MSGL_FINISH_STOP) {
-        rc = msgl__detok_push(s->detok, e->tokens[0], &l->text);
+        rc = msgl__detok_push(r->detok, e->tokens[0], &l->text);
         if (rc == MSGL_EINVAL) rc = 0; // an id that has no text (padding of the vocabulary)
     }
-    if (rc == 0 && e->finish != MSGL_FINISH_NONE) rc = msgl__detok_finish(s->detok, &l->text);
+    if (rc == 0 && e->finish != MSGL_FINISH_NONE) rc = msgl__detok_finish(r->detok, &l->text);
     if (rc == 0) {
-        rc = msgl__stop_push(&s->stop, msgl__strbuf_str(&l->text), l->text.len, &l->piece, stopped);
+        rc = msgl__stop_push(&r->stop, msgl__strbuf_str(&l->text), l->text.len, &l->piece, stopped);
     }
     if (rc == 0 && e->finish != MSGL_FINISH_NONE && !*stopped) {
-        rc = msgl__stop_finish(&s->stop, &l->piece);
+        rc = msgl__stop_finish(&r->stop, &l->piece);
     }
     return rc;
 }
@@ -546,13 +526,13 @@ static void on_event(msgl_llm *l, const msgl_token_event *e)
                                  [MSGL_FINISH_LENGTH] = MSGL_LENGTH,
                                  [MSGL_FINISH_ABORT] = MSGL_ABORTED,
                                  [MSGL_FINISH_ERROR] = MSGL_FAILED};
-    struct slot *s = slot_of(l, e->uid);
-    if (s == NULL) return;
-    if (s->fn == NULL) { // aborted by us
-        if (e->finish != MSGL_FINISH_NONE) slot_release(l, s);
+    struct request *r = request_of(l, e->uid);
+    if (r == NULL) return;
+    if (r->fn == NULL) { // aborted by us
+        if (e->finish != MSGL_FINISH_NONE) request_end(l, r);
         return;
     }
-    if (e->num_tokens > 0) s->generated++;
+    if (e->num_tokens > 0) r->generated++;
     msgl_piece piece = {.request = e->uid,
                         .token = e->num_tokens > 0 ? e->tokens[0] : -1,
                         .finish = FINISH[e->finish],
@@ -560,9 +540,9 @@ static void on_event(msgl_llm *l, const msgl_token_event *e)
                         .error = e->text,
                         .prompt_tokens = e->prompt_tokens,
                         .cached_tokens = e->cached_tokens,
-                        .generated_tokens = s->generated};
+                        .generated_tokens = r->generated};
     bool stopped;
-    int rc = fill_text(l, s, e, &stopped);
+    int rc = fill_text(l, r, e, &stopped);
     if (rc == 0) rc = fill_logprobs(l, e, &piece);
     if (rc != 0) {
         piece.finish = MSGL_FAILED;
@@ -574,15 +554,12 @@ static void on_event(msgl_llm *l, const msgl_token_event *e)
     piece.text = msgl__strbuf_str(&l->piece);
     piece.text_len = l->piece.len;
     const bool done_here = piece.finish != MSGL_NOT_FINISHED;
-    const msgl_piece_fn fn = s->fn;
-    const int unwanted = fn(s->ctx, &piece);
-    s = slot_of(l, e->uid); // the callback may have aborted it
-    if (s == NULL || s->fn == NULL) {
-        if (s != NULL && e->finish != MSGL_FINISH_NONE) slot_release(l, s);
-    } else if (e->finish != MSGL_FINISH_NONE) {
-        slot_release(l, s);
-    } else if (done_here || unwanted) {
-        abort_slot(l, s); // out of memory for the list: the request runs on, unheard
+    const int unwanted = r->fn(r->ctx, &piece);
+    // The callback may have aborted it: it stays, as the scheduler has it.
+    if (e->finish != MSGL_FINISH_NONE) {
+        request_end(l, r);
+    } else if (r->fn != NULL && (done_here || unwanted)) {
+        abort_request(l, r);
     }
 }
 
@@ -615,25 +592,18 @@ static void on_tokens(void *ctx, const msgl_msg_tokens *tokens)
 
 static void hand_over(msgl_llm *l)
 {
-    for (size_t i = 0; i < l->aborts_slot.len; i++) {
-        const struct slot *s = l->slots[l->aborts_slot.data[i]];
-        if (s->state == SLOT_SUBMITTED && s->fn == NULL) {
-            msgl__scheduler_abort(l->scheduler, s->uid);
-        }
+    for (struct request *r; (r = l->requests[ABORTED].first) != NULL;) {
+        move(l, r, SUBMITTED);
+        msgl__scheduler_abort(l->scheduler, r->uid.id); // its last event, which ends r
     }
-    l->aborts_slot.len = 0;
-    while (l->queue_first >= 0) {
-        struct slot *s = l->slots[l->queue_first];
-        l->queue_first = s->next;
-        if (l->queue_first < 0) l->queue_last = -1;
-        s->next = -1;
-        s->state = SLOT_SUBMITTED;
-        const msgl_msg_request r = {.uid = s->uid,
-                                    .num_ids = (int32_t)s->ids.len,
-                                    .ids = s->ids.data,
-                                    .sampling = s->sampling,
-                                    .extra = s->extra};
-        msgl__scheduler_add(l->scheduler, &r);
+    for (struct request *r; (r = l->requests[QUEUED].first) != NULL;) {
+        move(l, r, SUBMITTED);
+        const msgl_msg_request m = {.uid = r->uid.id,
+                                    .num_ids = (int32_t)r->ids.len,
+                                    .ids = r->ids.data,
+                                    .sampling = r->sampling,
+                                    .extra = r->extra};
+        msgl__scheduler_add(l->scheduler, &m);
     }
 }
 
@@ -644,7 +614,8 @@ int msgl_step(msgl_llm *l, msgl_err *err)
         const int rc = msgl__scheduler_step(l->scheduler);
         if (rc != 0) return msgl__err_set(err, rc, "the engine failed: %s", msgl__status_text(rc));
     }
-    return l->queue_first >= 0 || l->aborts_slot.len > 0 || msgl__scheduler_has_work(l->scheduler);
+    return l->requests[QUEUED].first != NULL || l->requests[ABORTED].first != NULL ||
+           msgl__scheduler_has_work(l->scheduler);
 }
 
 int msgl_run(msgl_llm *l, msgl_err *err)
