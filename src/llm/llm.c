@@ -16,8 +16,8 @@
 #include "llm/llm.h"
 #include "scheduler/scheduler.h"
 #include "template/chat_template.h"
+#include "text/stream.h"
 #include "tokenizer/tokenizer.h"
-#include "utils/stop.h"
 #include "utils/uids.h"
 
 #define MAX_PIECE_BYTES ((size_t)1 << 20)
@@ -38,8 +38,7 @@ struct request {
     msgl_req_extra *extra; // a reference, or NULL
     msgl_piece_fn fn;      // NULL: nobody listens
     void *ctx;
-    msgl_detok *detok;
-    msgl_stop stop;
+    msgl_text_stream text;
     int generated;
 };
 
@@ -55,7 +54,7 @@ struct msgl_llm {
     msgl_uids uids;                 // of all requests
     uint64_t last_uid;
     struct list requests[NUM_STATES];
-    msgl_strbuf text, piece;
+    msgl_strbuf piece;
     msgl_logprob *logprobs;
     int cap_logprobs;
 };
@@ -87,8 +86,7 @@ static void request_free(struct request *r)
 {
     msgl__ids_free(&r->ids);
     msgl__req_extra_unref(r->extra);
-    msgl__detok_destroy(r->detok);
-    msgl__stop_free(&r->stop);
+    msgl__text_free(&r->text);
     msgl__free(r);
 }
 
@@ -206,7 +204,6 @@ int msgl_open(const msgl_options *o, msgl_llm **out, msgl_err *err)
     if (o == NULL || out == NULL) return msgl__err_set(err, MSGL_EINVAL, "a NULL argument");
     msgl_llm *l = msgl__calloc(1, sizeof *l);
     if (l == NULL) return msgl__err_set(err, MSGL_ENOMEM, "out of memory");
-    msgl__strbuf_init(&l->text, MAX_PIECE_BYTES);
     msgl__strbuf_init(&l->piece, MAX_PIECE_BYTES);
     int rc = msgl__uids_init(&l->uids);
     if (rc != 0) (void)msgl__err_set(err, rc, "out of memory");
@@ -228,7 +225,6 @@ void msgl_close(msgl_llm *l)
         while (l->requests[i].first != NULL) request_end(l, l->requests[i].first);
     }
     msgl__uids_free(&l->uids);
-    msgl__strbuf_free(&l->text);
     msgl__strbuf_free(&l->piece);
     msgl__free(l->logprobs);
     msgl__chat_templates_free(l->templates);
@@ -323,13 +319,12 @@ static int request_init(const msgl_llm *l, struct request *r, const msgl_params 
                                     msgl__engine_info(l->engine)->vocab_size, &r->extra, err);
     }
     if (rc != 0) return rc;
-    if (msgl__stop_init(&r->stop, params->stop, params->num_stop) != 0) {
-        return msgl__err_set(err, MSGL_EINVAL, "stop strings: at most %d, each of 1 to %d bytes",
+    rc = msgl__text_init(&r->text, l->tokenizer, true, params->stop, params->num_stop);
+    if (rc == MSGL_EINVAL) {
+        return msgl__err_set(err, rc, "stop strings: at most %d, each of 1 to %d bytes",
                              MSGL_MAX_STOPS, MSGL_MAX_STOP_BYTES);
     }
-    if (l->tokenizer == NULL) return 0;
-    r->detok = msgl__detok_create(l->tokenizer, 1);
-    return r->detok != NULL ? 0 : msgl__err_set(err, MSGL_ENOMEM, "out of memory for a request");
+    return rc == 0 ? 0 : msgl__err_set(err, rc, "out of memory for a request");
 }
 
 // Takes over *ids whatever happens.
@@ -495,29 +490,6 @@ static int fill_logprobs(msgl_llm *l, const msgl_token_event *e, msgl_piece *pie
     return 0;
 }
 
-// The text that an event makes certain, into l->piece; *stopped when a stop string is complete. The
-// token that ended the request (EOS, stop id) is not text.
-static int fill_text(msgl_llm *l, struct request *r, const msgl_token_event *e, bool *stopped)
-{
-    *stopped = false;
-    msgl__strbuf_clear(&l->text);
-    msgl__strbuf_clear(&l->piece);
-    if (r->detok == NULL) return 0;
-    int rc = 0;
-    if (e->num_tokens > 0 && e->finish != MSGL_FINISH_STOP) {
-        rc = msgl__detok_push(r->detok, e->tokens[0], &l->text);
-        if (rc == MSGL_EINVAL) rc = 0; // an id that has no text (padding of the vocabulary)
-    }
-    if (rc == 0 && e->finish != MSGL_FINISH_NONE) rc = msgl__detok_finish(r->detok, &l->text);
-    if (rc == 0) {
-        rc = msgl__stop_push(&r->stop, msgl__strbuf_str(&l->text), l->text.len, &l->piece, stopped);
-    }
-    if (rc == 0 && e->finish != MSGL_FINISH_NONE && !*stopped) {
-        rc = msgl__stop_finish(&r->stop, &l->piece);
-    }
-    return rc;
-}
-
 // Of at most one token, as a piece is.
 static void on_event(msgl_llm *l, const msgl_token_event *e)
 {
@@ -541,14 +513,14 @@ static void on_event(msgl_llm *l, const msgl_token_event *e)
                         .prompt_tokens = e->prompt_tokens,
                         .cached_tokens = e->cached_tokens,
                         .generated_tokens = r->generated};
-    bool stopped;
-    int rc = fill_text(l, r, e, &stopped);
+    msgl__strbuf_clear(&l->piece);
+    int rc = msgl__text_event(&r->text, e, 0, &l->piece);
     if (rc == 0) rc = fill_logprobs(l, e, &piece);
     if (rc != 0) {
         piece.finish = MSGL_FAILED;
         piece.status = rc;
         piece.error = msgl__status_text(rc);
-    } else if (stopped && piece.finish != MSGL_FAILED) {
+    } else if (r->text.stopped && piece.finish != MSGL_FAILED) {
         piece.finish = MSGL_STOP;
     }
     piece.text = msgl__strbuf_str(&l->piece);

@@ -15,7 +15,7 @@
 #include "core/req_extra.h"
 #include "core/sampling_params.h"
 #include "server/json.h"
-#include "utils/stop.h"
+#include "text/stop.h"
 #include "utils/strbuf.h"
 
 typedef enum msgl_api_kind {

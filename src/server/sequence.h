@@ -1,19 +1,18 @@
 // SPDX-License-Identifier: Apache-2.0
 //
-// One choice of an answer: from the engine's token events to text that may be shown, with stop
-// strings cut, and log-probabilities in step with that text. No sockets.
+// One choice of an answer: from the engine's token events to text that may be shown, and
+// log-probabilities in step with that text. No sockets.
 #ifndef MSGL_SERVER_SEQUENCE_H
 #define MSGL_SERVER_SEQUENCE_H
 
-#include "message/message.h"
 #include "server/logprobs.h"
+#include "text/stream.h"
 
 typedef struct msgl_sequence {
     const msgl_gen_request *req; // borrowed
     const msgl_tokenizer *tokenizer;
     const msgl_ids *prompt; // borrowed
-    msgl_detok *detok;
-    msgl_stop stop;
+    msgl_text_stream answer;
     msgl_strbuf text;       // shown text that the caller has not taken (cleared) yet
     msgl_logprobs logprobs; // the same of log-probabilities
     bool want_logprobs;
@@ -25,11 +24,8 @@ typedef struct msgl_sequence {
 
     struct msgl_pending *pending; // log-probabilities of text that is still held back
     int num_pending, cap_pending;
-    msgl_strbuf piece;
-    size_t detok_bytes, shown_bytes; // generated text so far, and how much of it was released
-    size_t chars;                    // characters of echo and generated text so far
-    msgl_detok *prompt_detok;        // offsets of an echoed prompt's tokens
-    size_t prompt_chars;
+    msgl_text_stream echoed; // the prompt's tokens, for their offsets
+    msgl_strbuf echo_piece;
     int32_t prompt_rows; // tokens of the prompt that have their entry
     bool keep_prompt;    // the caller's: keep these entries for msgl__sequence_share_prompt
     msgl_logprobs prompt_entries;

@@ -2,8 +2,8 @@
 //
 // Stop strings over a stream of text pieces. Text that might turn out to begin a stop string is
 // held back, so what is released never has to be taken back.
-#ifndef MSGL_UTILS_STOP_H
-#define MSGL_UTILS_STOP_H
+#ifndef MSGL_TEXT_STOP_H
+#define MSGL_TEXT_STOP_H
 
 #include <stdbool.h>
 #include <stddef.h>
@@ -16,16 +16,16 @@
 typedef struct msgl_stop {
     const char *const *strings; // borrowed; not empty strings
     int count;
-    msgl_strbuf held; // shorter than the longest stop string, between pushes
+    msgl_strbuf held; // text that is not certain: shorter than the longest stop string
 } msgl_stop;
 
 // strings must outlive *s. MSGL_EINVAL for more than MSGL_MAX_STOPS, an empty or a too long string.
 int msgl__stop_init(msgl_stop *s, const char *const *strings, int count);
 void msgl__stop_free(msgl_stop *s);
-// Feeds a piece; appends the text that is certain now to *out. *matched: a stop string is complete;
-// *out then ends right before the earliest one, and the rest is dropped. 0, MSGL_ENOMEM,
-// MSGL_ELIMIT.
-int msgl__stop_push(msgl_stop *s, const char *text, size_t len, msgl_strbuf *out, bool *matched);
+// The caller has put more text behind `held`: moves what is certain now to the end of *out.
+// *matched: a stop string is complete; *out then ends right before the earliest one, and the rest
+// is dropped. 0, MSGL_ENOMEM, MSGL_ELIMIT.
+int msgl__stop_release(msgl_stop *s, msgl_strbuf *out, bool *matched);
 // The end without a stop: appends what was held back.
 int msgl__stop_finish(msgl_stop *s, msgl_strbuf *out);
 

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-#include "utils/stop.h"
+#include "text/stop.h"
 
 #include <stdint.h>
 #include <string.h>
@@ -36,12 +36,9 @@ static size_t open_suffix(const msgl_stop *s, const char *text, size_t len)
     return longest;
 }
 
-int msgl__stop_push(msgl_stop *s, const char *text, size_t len, msgl_strbuf *out, bool *matched)
+int msgl__stop_release(msgl_stop *s, msgl_strbuf *out, bool *matched)
 {
     *matched = false;
-    if (s->count == 0) return msgl__strbuf_add(out, text, len);
-    int rc = msgl__strbuf_add(&s->held, text, len);
-    if (rc != 0) return rc;
     const char *all = msgl__strbuf_str(&s->held), *first = NULL;
     for (int i = 0; i < s->count; i++) {
         const char *hit = memmem(all, s->held.len, s->strings[i], strlen(s->strings[i]));
@@ -49,12 +46,12 @@ int msgl__stop_push(msgl_stop *s, const char *text, size_t len, msgl_strbuf *out
     }
     const size_t release =
         first != NULL ? (size_t)(first - all) : s->held.len - open_suffix(s, all, s->held.len);
-    rc = msgl__strbuf_add(out, all, release);
+    const int rc = msgl__strbuf_add(out, all, release);
     if (rc != 0) return rc;
     if (first != NULL) {
         *matched = true;
         msgl__strbuf_clear(&s->held);
-    } else {
+    } else if (release > 0) {
         memmove(s->held.data, s->held.data + release, s->held.len - release + 1);
         s->held.len -= release;
     }

@@ -1,0 +1,73 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "text/stream.h"
+
+#include "core/err.h"
+#include "utils/utf8.h"
+
+int msgl__text_init(msgl_text_stream *s, const msgl_tokenizer *t, bool skip_special,
+                    const char *const *stops, int num_stops)
+{
+    *s = (msgl_text_stream){0};
+    const int rc = msgl__stop_init(&s->stop, stops, num_stops);
+    if (rc != 0 || t == NULL) return rc;
+    s->detok = msgl__detok_create(t, skip_special);
+    return s->detok == NULL ? MSGL_ENOMEM : 0;
+}
+
+void msgl__text_free(msgl_text_stream *s)
+{
+    msgl__detok_destroy(s->detok);
+    msgl__stop_free(&s->stop);
+    *s = (msgl_text_stream){0};
+}
+
+void msgl__text_begin_behind(msgl_text_stream *s, const char *text, size_t len)
+{
+    s->chars = msgl__utf8_count(text, len);
+}
+
+size_t msgl__text_bytes(const msgl_text_stream *s)
+{
+    return s->stop.held.cap;
+}
+
+// What the detokenizer has put behind the first `before` bytes held is counted, and all of it goes
+// on to *out as far as it may be shown.
+static int pass(msgl_text_stream *s, size_t before, msgl_strbuf *out)
+{
+    const size_t n = s->stop.held.len - before, shown = out->len;
+    s->made += n;
+    s->chars += msgl__utf8_count(msgl__strbuf_str(&s->stop.held) + before, n);
+    const int rc = msgl__stop_release(&s->stop, out, &s->stopped);
+    s->shown += out->len - shown;
+    return rc;
+}
+
+int msgl__text_token(msgl_text_stream *s, int32_t id, msgl_strbuf *out)
+{
+    if (s->detok == NULL || s->stopped) return 0;
+    const size_t before = s->stop.held.len;
+    const int rc = msgl__detok_push(s->detok, id, &s->stop.held);
+    return rc != 0 && rc != MSGL_EINVAL ? rc : pass(s, before, out);
+}
+
+// The answer ends without a stop string: nothing has to be held back any more.
+static int end(msgl_text_stream *s, msgl_strbuf *out)
+{
+    if (s->detok == NULL || s->stopped) return 0;
+    const size_t before = s->stop.held.len;
+    int rc = msgl__detok_finish(s->detok, &s->stop.held);
+    if (rc == 0) rc = pass(s, before, out);
+    if (rc != 0) return rc;
+    const size_t shown = out->len;
+    rc = msgl__stop_finish(&s->stop, out);
+    s->shown += out->len - shown;
+    return rc;
+}
+
+int msgl__text_event(msgl_text_stream *s, const msgl_token_event *e, int32_t t, msgl_strbuf *out)
+{
+    const int rc = msgl__text_has(e, t) ? msgl__text_token(s, e->tokens[t], out) : 0;
+    const bool ends = e->finish != MSGL_FINISH_NONE && t + 1 >= e->num_tokens;
+    return rc == 0 && ends ? end(s, out) : rc;
+}
