@@ -8,10 +8,17 @@ msgl_sampling_params msgl__sampling_params_default(void)
     return (msgl_sampling_params){
         .top_p = 1.0f,
         .repetition_penalty = 1.0f,
-        .max_tokens = 16,
+        .max_tokens = MSGL_USUAL_MAX_TOKENS,
         .logprobs = -1,
         .prompt_logprobs = -1,
     };
+}
+
+msgl_sampling_params msgl__sampling_params_plain(void)
+{
+    msgl_sampling_params p = msgl__sampling_params_default();
+    p.temperature = 1.0f;
+    return p;
 }
 
 static int check_penalty(const char *name, float v, float min, float max, msgl_err *err)

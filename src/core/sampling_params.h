@@ -13,6 +13,7 @@
 
 #define MSGL_MAX_STOP_IDS 16
 #define MSGL_MAX_LOGPROBS 20
+#define MSGL_USUAL_MAX_TOKENS 16 // OpenAI's default of completions
 #define MSGL_MAX_PENALTY 2.0f
 // Far beyond what anyone uses, and no logit overflows.
 #define MSGL_MIN_REPETITION 0.01f
@@ -38,8 +39,10 @@ typedef struct msgl_sampling_params {
     int32_t stop_ids[MSGL_MAX_STOP_IDS]; // finish with "stop" after one of these
 } msgl_sampling_params;
 
-// Greedy, 16 tokens, nothing else.
+// Greedy, MSGL_USUAL_MAX_TOKENS, nothing else.
 msgl_sampling_params msgl__sampling_params_default(void);
+// The same with temperature 1: a model's own defaults where its files say nothing.
+msgl_sampling_params msgl__sampling_params_plain(void);
 // Checks every field's range (NaN included) and stop ids against vocab_size. MSGL_EINVAL names the
 // field, its value and what is allowed.
 int msgl__sampling_params_check(const msgl_sampling_params *p, int vocab_size, msgl_err *err);

@@ -352,8 +352,7 @@ int msgl__model_config_load(const char *dir, msgl_model_config *out, msgl_err *e
     if (code == 0) code = msgl__json_load(path, CONFIG_MAX_BYTES, 0, &root, err);
     if (code != 0) return code;
     memset(out, 0, sizeof *out);
-    out->sampling = msgl__sampling_params_default();
-    out->sampling.temperature = 1;
+    out->sampling = msgl__sampling_params_plain();
     msgl_json_reader r = {.file = msgl__path_tail(path), .section = "", .obj = root, .err = err};
     read_config(&r, out);
     json_decref(root);

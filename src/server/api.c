@@ -163,6 +163,7 @@ int msgl__api_parse(msgl_api_kind kind, const char *body, size_t len, const msgl
     *out = (msgl_gen_request){.kind = kind,
                               .n = 1,
                               .max_tokens = -1,
+                              .sampling = cfg->defaults,
                               .skip_special = true,
                               .room = {.claim = claim, .copied = kind == MSGL_API_CHAT}};
     msgl_err err;

@@ -52,7 +52,7 @@ int msgl__api_error_put(const msgl_api_error *e, msgl_strbuf *out);
 typedef struct msgl_api_config {
     const char *model_name;        // served name
     const char *model_path;        // also accepted, as is its last component
-    msgl_sampling_params defaults; // of the OpenAI endpoints: generation_config.json's values
+    msgl_sampling_params defaults; // of what a request leaves out: the model's own
     int32_t vocab_size;            // ids of a prompt and stop ids are below it
     bool refuse_unknown;           // fields that are not read here are refused, not noted
 } msgl_api_config;

@@ -201,8 +201,6 @@ int msgl__parse_chat(const json_t *o, const msgl_api_config *cfg, msgl_gen_reque
                      msgl_api_error *e)
 {
     out->num_prompts = 1;
-    out->sampling = cfg->defaults;
-    out->sampling.logprobs = out->sampling.prompt_logprobs = -1;
     int rc = parse_messages(o, &out->room, e);
     if (rc == 0) rc = msgl__parse_sampling(o, cfg, out, e);
     json_t *tools = NULL;

@@ -73,13 +73,11 @@ int msgl__check_choices(const msgl_gen_request *out, msgl_api_error *e)
 int msgl__parse_completion(const json_t *o, const msgl_api_config *cfg, msgl_gen_request *out,
                            msgl_api_error *e)
 {
-    out->sampling = cfg->defaults;
-    out->sampling.logprobs = out->sampling.prompt_logprobs = -1;
     int64_t num;
     int rc = msgl__field_bool(o, "echo", &out->echo, e);
     if (rc >= 0) rc = msgl__parse_sampling(o, cfg, out, e);
     if (rc < 0) return rc;
-    if (out->max_tokens < 0) out->max_tokens = 16;
+    if (out->max_tokens < 0) out->max_tokens = MSGL_USUAL_MAX_TOKENS;
     rc = msgl__field_int(o, "logprobs", 0, MSGL_MAX_LOGPROBS, &num, e);
     if (rc > 0) {
         out->sampling.logprobs = (int32_t)num;

@@ -16,15 +16,13 @@ enum { MESSAGES_PER_TURN = 64 };
 
 msgl_front_config msgl__front_config_default(void)
 {
-    msgl_front_config cfg = {.num_workers = 1,
-                             .max_waiting = 4096,
-                             .max_request_memory = (size_t)1 << 30,
-                             .stop_timeout_ms = 5000,
-                             .max_silence_s = 30,
-                             .http = msgl__http_config_default()};
-    cfg.defaults = msgl__sampling_params_default();
-    cfg.defaults.temperature = 1.0f;
-    return cfg;
+    return (msgl_front_config){.defaults = msgl__sampling_params_plain(),
+                               .num_workers = 1,
+                               .max_waiting = 4096,
+                               .max_request_memory = (size_t)1 << 30,
+                               .stop_timeout_ms = 5000,
+                               .max_silence_s = 30,
+                               .http = msgl__http_config_default()};
 }
 
 struct event_base *msgl__front_base(msgl_front *f)

@@ -32,7 +32,7 @@ static int parse_plain(const json_t *o, const msgl_api_config *cfg, msgl_gen_req
     out->stream = true;                              // and always streams
     const int rc = msgl__parse_sampling(o, cfg, out, e);
     if (rc < 0) return rc;
-    if (out->max_tokens < 0) out->max_tokens = 16;
+    if (out->max_tokens < 0) out->max_tokens = MSGL_USUAL_MAX_TOKENS;
     if (out->n != 1) {
         return msgl__api_fail(e, 400, "n", "unsupported_parameter", "'n' must be 1 here.");
     }
@@ -58,8 +58,6 @@ static int parse_sglang(const json_t *o, const msgl_api_config *cfg, msgl_gen_re
                         msgl_api_error *e)
 {
     out->sglang = true;
-    out->sampling = cfg->defaults;
-    out->sampling.logprobs = out->sampling.prompt_logprobs = -1;
     json_t *params = msgl__field(o, "sampling_params"), *none = NULL;
     if (params == NULL) params = none = json_object();
     if (!json_is_object(params)) {
