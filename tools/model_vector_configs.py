@@ -100,8 +100,209 @@ def qwen3_moe(**kw):
     return c
 
 
+def mixtral(**kw):
+    c = llama(
+        architectures=["MixtralForCausalLM"],
+        model_type="mixtral",
+        intermediate_size=16,
+        num_local_experts=8,
+        num_experts_per_tok=2,
+        output_router_logits=False,
+        rope_theta=1000000.0,
+        router_aux_loss_coef=0.02,
+        sliding_window=None,
+    )
+    c.update(kw)
+    return without(c, "attention_bias", "head_dim", "mlp_bias", "pretraining_tp", "rope_scaling")
+
+
+def qwen2_moe(**kw):
+    c = qwen2(
+        architectures=["Qwen2MoeForCausalLM"],
+        model_type="qwen2_moe",
+        hidden_size=32,
+        intermediate_size=48,
+        num_hidden_layers=6,
+        decoder_sparse_step=2,
+        mlp_only_layers=[3],
+        moe_intermediate_size=16,
+        norm_topk_prob=False,
+        num_experts=8,
+        num_experts_per_tok=4,
+        output_router_logits=False,
+        router_aux_loss_coef=0.001,
+        shared_expert_intermediate_size=24,
+        tie_word_embeddings=False,
+    )
+    c.update(kw)
+    return without(c, "head_dim")
+
+
+def phi3(**kw):
+    c = llama(
+        architectures=["Phi3ForCausalLM"],
+        model_type="phi3",
+        embd_pdrop=0.0,
+        num_key_value_heads=2,
+        original_max_position_embeddings=128,
+        pad_token_id=EOT,
+        resid_pdrop=0.0,
+        sliding_window=None,
+    )
+    c.update(kw)
+    return without(c, "head_dim", "mlp_bias", "pretraining_tp")
+
+
+def longrope(pairs):
+    """Scaling in the order of Phi's files: short factors just above 1, long ones up to 16."""
+    return dict(
+        long_factor=[round(1.0 + 15.0 * (i / (pairs - 1)) ** 2, 4) for i in range(pairs)],
+        short_factor=[round(1.0 + 0.05 * i, 4) for i in range(pairs)],
+        type="longrope",
+    )
+
+
+def olmo2(**kw):
+    c = llama(
+        architectures=["Olmo2ForCausalLM"],
+        model_type="olmo2",
+        pad_token_id=EOT,
+        rms_norm_eps=1e-6,
+        rope_theta=500000.0,
+    )
+    c.update(kw)
+    return without(c, "bos_token_id", "head_dim", "mlp_bias", "pretraining_tp")
+
+
+def smollm3(**kw):
+    c = llama(
+        architectures=["SmolLM3ForCausalLM"],
+        model_type="smollm3",
+        hidden_size=48,
+        intermediate_size=64,
+        max_window_layers=4,
+        no_rope_layer_interval=4,
+        num_hidden_layers=4,
+        pad_token_id=EOT,
+        rms_norm_eps=1e-6,
+        rope_theta=5000000.0,
+        sliding_window=None,
+        use_sliding_window=False,
+    )
+    c.update(kw)
+    return without(c, "head_dim", "tie_word_embeddings")  # tied: the default of this family
+
+
+def granite(**kw):
+    c = llama(
+        architectures=["GraniteForCausalLM"],
+        model_type="granite",
+        attention_multiplier=0.03125,
+        embedding_multiplier=3,
+        logits_scaling=4.0,
+        pad_token_id=EOT,
+        residual_multiplier=0.22,
+        tie_word_embeddings=True,
+    )
+    c.update(kw)
+    return without(c, "head_dim", "pretraining_tp")
+
+
+def gemma2(**kw):
+    c = llama(
+        architectures=["Gemma2ForCausalLM"],
+        model_type="gemma2",
+        attn_logit_softcapping=4.0,
+        cache_implementation="hybrid",
+        final_logit_softcapping=10.0,
+        hidden_act="gelu_pytorch_tanh",
+        hidden_activation="gelu_pytorch_tanh",
+        hidden_size=40,
+        intermediate_size=64,
+        num_hidden_layers=3,
+        pad_token_id=EOT,
+        query_pre_attn_scalar=24,
+        rms_norm_eps=1e-6,
+        sliding_window=16,
+    )
+    c.update(kw)
+    return without(c, "mlp_bias", "pretraining_tp", "rope_scaling", "tie_word_embeddings")
+
+
+def gemma3(**kw):
+    c = gemma2(
+        architectures=["Gemma3ForCausalLM"],
+        model_type="gemma3_text",
+        attn_logit_softcapping=None,
+        final_logit_softcapping=None,
+        intermediate_size=48,
+        num_hidden_layers=4,
+        rope_local_base_freq=10000,
+        rope_theta=1000000,
+        sliding_window_pattern=3,
+    )
+    c.update(rope_scaling=dict(factor=8.0, rope_type="linear"), **kw)
+    return without(c, "hidden_act")
+
+
+def gemma3_conditional():
+    """As short as the files of gemma-3-4b-it: all that is not here is a default."""
+    return dict(
+        architectures=["Gemma3ForConditionalGeneration"],
+        boi_token_index=255999,
+        eoi_token_index=256000,
+        eos_token_id=[EOT, IM_END],
+        image_token_index=262144,
+        initializer_range=0.02,
+        mm_tokens_per_image=4,
+        model_type="gemma3",
+        text_config=dict(
+            head_dim=16,
+            hidden_size=32,
+            intermediate_size=32,
+            model_type="gemma3_text",
+            num_hidden_layers=6,
+            pad_token_id=EOT,
+            rope_scaling=dict(factor=8.0, rope_type="linear"),
+            sliding_window=16,
+            vocab_size=VOCAB,
+        ),
+        torch_dtype="bfloat16",
+        transformers_version="4.50.0.dev0",
+        vision_config=dict(
+            hidden_size=8,
+            image_size=8,
+            intermediate_size=8,
+            model_type="siglip_vision_model",
+            num_attention_heads=1,
+            num_hidden_layers=1,
+            patch_size=4,
+            vision_use_head=False,
+        ),
+    )
+
+
+def glm4(**kw):
+    c = llama(
+        architectures=["Glm4ForCausalLM"],
+        model_type="glm4",
+        attention_bias=True,
+        eos_token_id=[EOT, IM_START, IM_END],
+        hidden_size=48,
+        intermediate_size=48,
+        pad_token_id=EOT,
+        partial_rotary_factor=0.5,
+    )
+    c.update(kw)
+    return without(c, "bos_token_id", "mlp_bias", "pretraining_tp", "rope_scaling")
+
+
+# The embedding is scaled up on its way in, and not for the head.
+GEMMA_GAIN = {"embed_tokens": 0.2, "model.norm": 5}
+
 # name -> hub-spelling config and options: dtype of the stored weights, number of shards, which
-# spelling config.json gets ("hub" or "tf5"; the other one is config.alt.json).
+# spelling config.json gets ("hub" or "tf5"; the other one is config.alt.json), gain (factors of the
+# random weights whose name has the key), off (config changes that must each move the result).
 MODELS = {
     # Llama 2 style: no head_dim, no rope_theta, plain multi-head attention.
     "llama": dict(
@@ -169,4 +370,113 @@ MODELS = {
         ),
         spelling="tf5",
     ),
+    "mixtral": dict(
+        config=mixtral(),
+        off=dict(num_experts_per_tok=dict(num_experts_per_tok=1), rope=dict(rope_theta=10000.0)),
+    ),
+    "qwen2_moe": dict(
+        config=qwen2_moe(),
+        gain={"mlp.gate.": 0.5},  # a router less sure, as one of 60 experts is
+        off=dict(
+            norm_topk_prob=dict(norm_topk_prob=True),
+            num_experts_per_tok=dict(num_experts_per_tok=2),
+            rope=dict(rope_theta=10000.0),
+        ),
+    ),
+    "phi3_swa": dict(config=phi3(sliding_window=16), off=dict(window=dict(sliding_window=None))),
+    # The prompt is longer than the original length: long factors. Shapes of Phi-4-mini.
+    "phi3_longrope_long": dict(
+        config=phi3(
+            num_attention_heads=4,
+            num_key_value_heads=2,
+            hidden_size=128,
+            intermediate_size=48,
+            num_hidden_layers=1,
+            original_max_position_embeddings=32,
+            partial_rotary_factor=0.75,
+            rope_scaling=longrope(12),
+            sliding_window=262144,
+            tie_word_embeddings=True,
+        ),
+        off=dict(
+            long=dict(original_max_position_embeddings=128),
+            attention_factor=dict(rope_scaling=dict(longrope(12), attention_factor=1.0)),
+        ),
+    ),
+    # Prompt and answer are shorter than the original length: short factors.
+    "phi3_longrope_short": dict(
+        config=phi3(max_position_embeddings=512, rope_scaling=longrope(16), sliding_window=262144),
+        off=dict(
+            short=dict(original_max_position_embeddings=63),
+            attention_factor=dict(rope_scaling=dict(longrope(16), attention_factor=1.0)),
+            scaling=dict(rope_scaling=None),
+        ),
+    ),
+    "olmo2": dict(config=olmo2(), off=dict(rope=dict(rope_theta=10000.0))),
+    # The list wins over the interval, by which it would be layer 3 that does not rotate.
+    "smollm3": dict(
+        config=smollm3(no_rope_layers=[1, 1, 0, 1]),
+        off=dict(no_rope=dict(no_rope_layers=[1, 1, 1, 1]), interval=dict(no_rope_layers=None)),
+    ),
+    # Larger weights make up for the multipliers, as training does.
+    "granite": dict(
+        config=granite(),
+        gain={
+            "embed_tokens": 0.5,
+            "model.norm": 8,
+            "q_proj": 2,
+            "k_proj": 2,
+            "o_proj": 4,
+            "down_proj": 4,
+        },
+        off=dict(
+            attention=dict(attention_multiplier=32**-0.5),
+            embedding=dict(embedding_multiplier=1),
+            residual=dict(residual_multiplier=1.0),
+            logits=dict(logits_scaling=1.0),
+        ),
+    ),
+    "gemma2": dict(
+        config=gemma2(),
+        gain=GEMMA_GAIN,
+        off=dict(
+            attn_softcap=dict(attn_logit_softcapping=None),
+            final_softcap=dict(final_logit_softcapping=None),
+            scale=dict(query_pre_attn_scalar=64),
+            window=dict(sliding_window=4096),
+            alternate=dict(layer_types=["sliding_attention"] * 3),
+            gelu=dict(hidden_activation="silu"),
+        ),
+    ),
+    "gemma3": dict(
+        config=gemma3(),
+        gain=dict(GEMMA_GAIN, q_norm=0.75, k_norm=0.75),
+        off=dict(
+            scale=dict(query_pre_attn_scalar=64),
+            window=dict(sliding_window=4096),
+            pattern=dict(sliding_window_pattern=6),
+            local=dict(rope_local_base_freq=1000000),
+            scaling=dict(rope_scaling=None),
+            theta=dict(rope_theta=10000),
+        ),
+    ),
+    "gemma3_conditional": dict(
+        config=gemma3_conditional(),
+        gain={
+            "embed_tokens": 0.4,
+            "model.norm": 2.5,
+            "q_norm": 1.5,
+            "k_norm": 1.5,
+            "layers.5.self_attn.q_norm": 3,
+        },
+        off=dict(
+            scale=dict(text_config=dict(query_pre_attn_scalar=16)),
+            window=dict(text_config=dict(sliding_window=4096)),
+            pattern=dict(text_config=dict(sliding_window_pattern=3)),
+            local=dict(text_config=dict(rope_local_base_freq=1000000)),
+            scaling=dict(text_config=dict(rope_scaling=None)),
+            theta=dict(text_config=dict(rope_theta=10000)),
+        ),
+    ),
+    "glm4": dict(config=glm4(), off=dict(partial=dict(partial_rotary_factor=1.0))),
 }
