@@ -31,6 +31,18 @@ const char *const parity_models[] = {
     "qwen3_f32",
     "qwen3_moe",
     "qwen3_moe_mixed",
+    "qwen2_moe",
+    "mixtral",
+    "phi3_swa",
+    "phi3_longrope_short",
+    "phi3_longrope_long",
+    "olmo2",
+    "smollm3",
+    "granite",
+    "gemma2",
+    "gemma3",
+    "gemma3_conditional",
+    "glm4",
     NULL,
 };
 

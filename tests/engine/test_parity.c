@@ -15,6 +15,7 @@
 
 #include "core/attributes.h"
 #include "engine/parity.h"
+#include "models/folder.h"
 
 static void test_parity_f32(void **state)
 {
@@ -51,7 +52,8 @@ static void test_parity_backends(void **state)
 {
     (void)state;
     const char *const models[] = {"qwen3",       "mistral_swa",       "qwen2_gqa7",
-                                  "llama_hd256", "llama_rope_linear", "llama_rope_yarn"};
+                                  "llama_hd256", "llama_rope_linear", "llama_rope_yarn",
+                                  "gemma2",      "gemma3"};
     int count;
     const msgl_attn_desc *const *backends = msgl__attn_backends(&count);
     for (int b = 0; b < count; b++) {
@@ -82,12 +84,43 @@ static void test_all_covered(void **state)
     }
 }
 
+// config.alt.json says the same in the other spelling (rope_theta and rope_parameters, ...).
+static void test_spellings(void **state)
+{
+    (void)state;
+    int pairs = 0;
+    msgl_model_config *a = malloc(sizeof *a), *b = malloc(sizeof *b);
+    for (size_t i = 0; parity_models[i] != NULL; i++) {
+        char dir[512], alt[512], generation[512];
+        msgl_err err = {0};
+        folder f;
+        parity_path(dir, parity_models[i], "");
+        parity_path(alt, parity_models[i], "config.alt.json");
+        parity_path(generation, parity_models[i], "generation_config.json");
+        json_t *c = json_load_file(alt, 0, NULL), *g = json_load_file(generation, 0, NULL);
+        if (c == NULL) continue;
+        folder_make(&f);
+        folder_write_json(&f, "config.json", c);
+        if (g != NULL) folder_write_json(&f, "generation_config.json", g);
+        json_decref(c);
+        json_decref(g);
+        if (msgl__model_config_load(dir, a, &err) != 0) fail_msg("%s", err.text);
+        if (msgl__model_config_load(f.dir, b, &err) != 0) fail_msg("%s", err.text);
+        folder_remove(&f);
+        if (memcmp(a, b, sizeof *a) != 0) fail_msg("%s: spellings differ", parity_models[i]);
+        pairs++;
+    }
+    assert_true(pairs >= 24);
+    free(a);
+    free(b);
+}
+
 int main(void)
 {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(test_all_covered),     cmocka_unit_test(test_parity_f32),
         cmocka_unit_test(test_parity_bf16),     cmocka_unit_test(test_parity_f16),
-        cmocka_unit_test(test_parity_backends),
+        cmocka_unit_test(test_parity_backends), cmocka_unit_test(test_spellings),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }
