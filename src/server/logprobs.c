@@ -8,15 +8,24 @@
 
 enum { PART_MAX = 1 << 30, TOKEN_BYTES = 512 };
 
-void msgl__logprobs_init(msgl_logprobs *l, msgl_api_kind kind)
+struct msgl_logprobs_form {
+    int num_parts;
+    const char *before[MSGL_LOGPROBS_PARTS]; // each part
+    const char *behind;                      // the last
+    // One entry to the end of the parts; row NULL as in msgl__logprobs_add.
+    int (*add)(msgl_strbuf *parts, const msgl_tokenizer *t, const msgl_token_logprobs *row,
+               int32_t token, size_t offset);
+};
+
+void msgl__logprobs_init(msgl_logprobs *l, const msgl_logprobs_form *form)
 {
-    *l = (msgl_logprobs){.kind = kind};
-    for (int i = 0; i < 4; i++) msgl__strbuf_init(&l->parts[i], PART_MAX);
+    *l = (msgl_logprobs){.form = form};
+    for (int i = 0; i < MSGL_LOGPROBS_PARTS; i++) msgl__strbuf_init(&l->parts[i], PART_MAX);
 }
 
 void msgl__logprobs_free(msgl_logprobs *l)
 {
-    for (int i = 0; i < 4; i++) msgl__strbuf_free(&l->parts[i]);
+    for (int i = 0; i < MSGL_LOGPROBS_PARTS; i++) msgl__strbuf_free(&l->parts[i]);
 }
 
 static size_t token_bytes(const msgl_tokenizer *t, int32_t id, char buf[TOKEN_BYTES])
@@ -54,9 +63,11 @@ static int put_chat_token(msgl_strbuf *out, const msgl_tokenizer *t, int32_t id,
     return rc == 0 ? msgl__strbuf_addc(out, ']') : rc;
 }
 
-static int add_chat(msgl_logprobs *l, const msgl_tokenizer *t, const msgl_token_logprobs *row)
+static int add_content(msgl_strbuf *parts, const msgl_tokenizer *t, const msgl_token_logprobs *row,
+                       int32_t token, size_t offset)
 {
-    msgl_strbuf *out = &l->parts[0];
+    (void)token, (void)offset;
+    msgl_strbuf *out = &parts[0];
     int rc = put_chat_token(out, t, row->token, row->logprob);
     if (rc == 0) rc = msgl__strbuf_adds(out, ",\"top_logprobs\":[");
     for (int32_t i = 0; i < row->num_top && rc == 0; i++) {
@@ -104,29 +115,40 @@ static int put_top(msgl_strbuf *out, const msgl_tokenizer *t, const msgl_token_l
     return rc == 0 ? msgl__strbuf_addc(out, '}') : rc;
 }
 
-static int add_completion(msgl_logprobs *l, const msgl_tokenizer *t, const msgl_token_logprobs *row,
-                          int32_t token, size_t offset)
+const msgl_logprobs_form msgl__logprobs_content = {.num_parts = 1,
+                                                   .before = {"{\"content\":["},
+                                                   .behind = "],\"refusal\":null}",
+                                                   .add = add_content};
+
+static int add_to_arrays(msgl_strbuf *parts, const msgl_tokenizer *t,
+                         const msgl_token_logprobs *row, int32_t token, size_t offset)
 {
-    int rc = put_token_text(&l->parts[0], t, token);
+    int rc = put_token_text(&parts[0], t, token);
     if (rc == 0) {
-        rc = row == NULL ? msgl__strbuf_adds(&l->parts[1], "null")
-                         : msgl__json_put_logprob(&l->parts[1], row->logprob);
+        rc = row == NULL ? msgl__strbuf_adds(&parts[1], "null")
+                         : msgl__json_put_logprob(&parts[1], row->logprob);
     }
     if (rc == 0) {
-        rc = row == NULL ? msgl__strbuf_adds(&l->parts[2], "null") : put_top(&l->parts[2], t, row);
+        rc = row == NULL ? msgl__strbuf_adds(&parts[2], "null") : put_top(&parts[2], t, row);
     }
-    return rc == 0 ? msgl__strbuf_addf(&l->parts[3], "%zu", offset) : rc;
+    return rc == 0 ? msgl__strbuf_addf(&parts[3], "%zu", offset) : rc;
 }
+
+const msgl_logprobs_form msgl__logprobs_arrays = {
+    .num_parts = 4,
+    .before = {"{\"tokens\":[", "],\"token_logprobs\":[", "],\"top_logprobs\":[",
+               "],\"text_offset\":["},
+    .behind = "]}",
+    .add = add_to_arrays};
 
 int msgl__logprobs_add(msgl_logprobs *l, const msgl_tokenizer *t, const msgl_token_logprobs *row,
                        int32_t token, size_t offset)
 {
-    const bool chat = l->kind == MSGL_API_CHAT;
     int rc = 0;
-    for (int i = 0; i < (chat ? 1 : 4) && rc == 0 && l->count > 0; i++) {
+    for (int i = 0; i < l->form->num_parts && rc == 0 && l->count > 0; i++) {
         rc = msgl__strbuf_addc(&l->parts[i], ',');
     }
-    if (rc == 0) rc = chat ? add_chat(l, t, row) : add_completion(l, t, row, token, offset);
+    if (rc == 0) rc = l->form->add(l->parts, t, row, token, offset);
     if (rc == 0) l->count++;
     return rc;
 }
@@ -135,7 +157,7 @@ int msgl__logprobs_append(msgl_logprobs *l, const msgl_logprobs *other)
 {
     if (other->count == 0) return 0;
     int rc = 0;
-    for (int i = 0; i < (l->kind == MSGL_API_CHAT ? 1 : 4) && rc == 0; i++) {
+    for (int i = 0; i < l->form->num_parts && rc == 0; i++) {
         const msgl_strbuf *part = &other->parts[i];
         if (l->count > 0) rc = msgl__strbuf_addc(&l->parts[i], ',');
         if (rc == 0) rc = msgl__strbuf_add(&l->parts[i], msgl__strbuf_str(part), part->len);
@@ -147,29 +169,19 @@ int msgl__logprobs_append(msgl_logprobs *l, const msgl_logprobs *other)
 size_t msgl__logprobs_bytes(const msgl_logprobs *l)
 {
     size_t n = 0;
-    for (int i = 0; i < 4; i++) n += l->parts[i].cap;
+    for (int i = 0; i < MSGL_LOGPROBS_PARTS; i++) n += l->parts[i].cap;
     return n;
 }
 
 int msgl__logprobs_put(msgl_logprobs *l, msgl_strbuf *out)
 {
-    static const char *const names[] = {"{\"tokens\":[", "],\"token_logprobs\":[",
-                                        "],\"top_logprobs\":[", "],\"text_offset\":["};
     int rc = 0;
-    if (l->kind == MSGL_API_CHAT) {
-        rc = msgl__strbuf_adds(out, "{\"content\":[");
-        if (rc == 0) rc = msgl__strbuf_add(out, msgl__strbuf_str(&l->parts[0]), l->parts[0].len);
-        if (rc == 0) rc = msgl__strbuf_adds(out, "],\"refusal\":null}");
-    } else {
-        for (int i = 0; i < 4 && rc == 0; i++) {
-            rc = msgl__strbuf_adds(out, names[i]);
-            if (rc == 0) {
-                rc = msgl__strbuf_add(out, msgl__strbuf_str(&l->parts[i]), l->parts[i].len);
-            }
-        }
-        if (rc == 0) rc = msgl__strbuf_adds(out, "]}");
+    for (int i = 0; i < l->form->num_parts && rc == 0; i++) {
+        rc = msgl__strbuf_adds(out, l->form->before[i]);
+        if (rc == 0) rc = msgl__strbuf_add(out, msgl__strbuf_str(&l->parts[i]), l->parts[i].len);
+        msgl__strbuf_clear(&l->parts[i]);
     }
-    for (int i = 0; i < 4; i++) msgl__strbuf_clear(&l->parts[i]);
+    if (rc == 0) rc = msgl__strbuf_adds(out, l->form->behind);
     l->count = 0;
     return rc;
 }

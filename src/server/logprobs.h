@@ -1,24 +1,31 @@
 // SPDX-License-Identifier: Apache-2.0
 //
-// Log-probabilities as the two OpenAI endpoints write them: "content" of chat completions (token,
-// logprob, bytes, top_logprobs), and the four parallel arrays of completions.
+// Log-probabilities in the two forms of OpenAI's endpoints: the list "content" of chat completions
+// (token, logprob, bytes, top_logprobs), and the four parallel arrays of completions.
 #ifndef MSGL_SERVER_LOGPROBS_H
 #define MSGL_SERVER_LOGPROBS_H
 
 #include "core/batch.h"
-#include "server/api.h"
 #include "tokenizer/tokenizer.h"
+#include "utils/strbuf.h"
+
+enum { MSGL_LOGPROBS_PARTS = 4 }; // at most
+
+typedef struct msgl_logprobs_form msgl_logprobs_form;
+extern const msgl_logprobs_form msgl__logprobs_content; // {"content":[...],"refusal":null}
+extern const msgl_logprobs_form msgl__logprobs_arrays;  // {"tokens":[...],...,"text_offset":[...]}
 
 // Entries formatted and not yet written; zero-initialise, then init.
 typedef struct msgl_logprobs {
-    msgl_api_kind kind;
+    const msgl_logprobs_form *form;
     int count;
-    msgl_strbuf parts[4]; // chat: content; else tokens, token_logprobs, top_logprobs, text_offset
+    msgl_strbuf parts[MSGL_LOGPROBS_PARTS]; // of each list, what stands between its brackets
 } msgl_logprobs;
 
-void msgl__logprobs_init(msgl_logprobs *l, msgl_api_kind kind);
+// form NULL: nothing will be added.
+void msgl__logprobs_init(msgl_logprobs *l, const msgl_logprobs_form *form);
 void msgl__logprobs_free(msgl_logprobs *l);
-// offset: characters of the text before this token (completions). row NULL: the first token of an
+// offset: characters of the text before this token (arrays). row NULL: the first token of an
 // echoed prompt, `token`, which nothing predicts.
 int msgl__logprobs_add(msgl_logprobs *l, const msgl_tokenizer *t, const msgl_token_logprobs *row,
                        int32_t token, size_t offset);

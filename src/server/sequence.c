@@ -33,8 +33,10 @@ int msgl__sequence_init(msgl_sequence *s, const msgl_gen_request *req, int promp
     s->want_logprobs = req->sampling.logprobs >= 0;
     msgl__strbuf_init(&s->text, TEXT_MAX);
     msgl__strbuf_init(&s->echo_piece, TEXT_MAX);
-    msgl__logprobs_init(&s->logprobs, req->kind);
-    msgl__logprobs_init(&s->prompt_entries, req->kind);
+    const msgl_logprobs_form *form =
+        req->kind == MSGL_API_CHAT ? &msgl__logprobs_content : &msgl__logprobs_arrays;
+    msgl__logprobs_init(&s->logprobs, form);
+    msgl__logprobs_init(&s->prompt_entries, form);
     int rc = msgl__text_init(&s->answer, tokenizer, req->skip_special,
                              (const char *const *)req->stops, req->num_stops);
     if (rc == 0 && req->echo) rc = echo_init(s, &req->prompts[prompt_index]);

@@ -5,6 +5,7 @@
 #ifndef MSGL_SERVER_SEQUENCE_H
 #define MSGL_SERVER_SEQUENCE_H
 
+#include "server/api.h"
 #include "server/logprobs.h"
 #include "text/stream.h"
 
