@@ -6,6 +6,7 @@
 #include <string.h>
 
 #include "core/mem.h"
+#include "server/endpoint.h"
 #include "server/fields.h"
 #include "server/json.h"
 
@@ -147,41 +148,22 @@ int msgl__json_fail(const msgl_err *err, msgl_api_error *e)
     }
 }
 
-static msgl_field_place place_of(msgl_api_kind kind, const json_t *o)
-{
-    switch (kind) {
-    case MSGL_API_CHAT: return MSGL_IN_CHAT;
-    case MSGL_API_COMPLETION: return MSGL_IN_COMPLETION;
-    case MSGL_API_GENERATE: break;
-    }
-    return msgl__is_sglang(o) ? MSGL_IN_SGLANG : MSGL_IN_GENERATE;
-}
-
 int msgl__api_parse(msgl_api_kind kind, const char *body, size_t len, const msgl_api_config *cfg,
                     msgl_claim *claim, msgl_gen_request *out, msgl_api_error *e)
 {
+    const msgl_endpoint *ep = msgl__endpoint(kind);
     *out = (msgl_gen_request){.kind = kind,
                               .n = 1,
                               .max_tokens = -1,
                               .sampling = cfg->defaults,
                               .skip_special = true,
-                              .room = {.claim = claim, .copied = kind == MSGL_API_CHAT}};
+                              .room = {.claim = claim, .copied = ep->prompt == MSGL_PROMPT_CHAT}};
     msgl_err err;
     out->root = msgl__json_parse_object(body, len, &out->room, &err);
     if (out->root == NULL) return msgl__json_fail(&err, e);
     msgl__strbuf_init(&out->unknown, UNKNOWN_BYTES);
     int rc = check_model(out->root, cfg, e);
-    if (rc == 0) {
-        rc = msgl__check_fields(out->root, place_of(kind, out->root), cfg->refuse_unknown,
-                                &out->unknown, e);
-    }
-    if (rc == 0) {
-        switch (kind) {
-        case MSGL_API_CHAT: rc = msgl__parse_chat(out->root, cfg, out, e); break;
-        case MSGL_API_COMPLETION: rc = msgl__parse_completion(out->root, cfg, out, e); break;
-        case MSGL_API_GENERATE: rc = msgl__parse_generate(out->root, cfg, out, e); break;
-        }
-    }
+    if (rc == 0) rc = ep->parse(out->root, cfg, out, e);
     if (rc < 0) msgl__gen_request_free(out);
     return rc < 0 ? rc : 0;
 }

@@ -18,10 +18,23 @@
 #include "text/stop.h"
 #include "utils/strbuf.h"
 
+// Every endpoint, X(NAME, name): it is MSGL_API_<NAME>, and msgl__endpoint_<name> describes it
+// (endpoint.h).
+#define MSGL_ENDPOINT_MAP(X)                                                                       \
+    X(CHAT, chat)                                                                                  \
+    X(COMPLETION, completion)                                                                      \
+    X(GENERATE, generate)                                                                          \
+    X(HEALTH, health)                                                                              \
+    X(MODELS, models)                                                                              \
+    X(MODEL, model)                                                                                \
+    X(V1, v1)                                                                                      \
+    X(SERVER_INFO, server_info)                                                                    \
+    X(FLUSH_CACHE, flush_cache)
+
 typedef enum msgl_api_kind {
-    MSGL_API_CHAT,       // POST /v1/chat/completions
-    MSGL_API_COMPLETION, // POST /v1/completions
-    MSGL_API_GENERATE,   // POST /generate
+#define MSGL_API_ENUM(NAME, name) MSGL_API_##NAME,
+    MSGL_ENDPOINT_MAP(MSGL_API_ENUM)
+#undef MSGL_API_ENUM
 } msgl_api_kind;
 
 enum {
@@ -70,7 +83,7 @@ typedef struct msgl_gen_request {
     msgl_json_room room;
     bool stream, include_usage, echo, skip_special;
     bool continuous_usage; // with include_usage: in every event, as far as the answer has come
-    bool sglang;           // GENERATE: in SGLang's form
+    bool sglang;           // /generate: in SGLang's form
     bool no_output;        // max_tokens 0 with echo: only the prompt is answered
     int n;
     int32_t max_tokens; // -1: not given
@@ -78,9 +91,9 @@ typedef struct msgl_gen_request {
     msgl_req_extra *extra; // a reference, or NULL
     const char *stops[MSGL_MAX_STOPS];
     int num_stops;
-    json_t *chat_vars;    // CHAT: variables of the template
-    msgl_prompt *prompts; // else; settled: with echo only
-    int num_prompts;      // CHAT: 1
+    json_t *chat_vars;    // of a chat: variables of the template
+    msgl_prompt *prompts; // of no chat; settled: with echo only
+    int num_prompts;      // of a chat: 1
     msgl_strbuf unknown;  // names of fields that are not read here, each with a NUL behind it
     char *text;           // settled: what stops and prompts point into
     size_t text_len;
@@ -89,9 +102,9 @@ typedef struct msgl_gen_request {
 // Zero-initialised is empty.
 void msgl__gen_request_free(msgl_gen_request *r);
 
-// Reads the body of an endpoint. 0, or MSGL_EINVAL with *e filled (400, 404 for an unknown model,
-// 413 and 429 for too much memory, 500 when memory ran out); *out is then empty. claim: what trees
-// take is added to it before they are built; NULL: not counted.
+// Reads the body of an endpoint that has a `parse`. 0, or MSGL_EINVAL with *e filled (400, 404 for
+// an unknown model, 413 and 429 for too much memory, 500 when memory ran out); *out is then empty.
+// claim: what trees take is added to it before they are built; NULL: not counted.
 int msgl__api_parse(msgl_api_kind kind, const char *body, size_t len, const msgl_api_config *cfg,
                     msgl_claim *claim, msgl_gen_request *out, msgl_api_error *e);
 

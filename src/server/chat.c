@@ -5,6 +5,7 @@
 #include <stdio.h>
 #include <string.h>
 
+#include "server/endpoint.h"
 #include "server/fields.h"
 #include "server/json.h"
 
@@ -197,18 +198,11 @@ static int make_vars(const json_t *o, json_t *tools, msgl_gen_request *out, msgl
     return bad != 0 ? oom(e) : 0;
 }
 
-int msgl__parse_chat(const json_t *o, const msgl_api_config *cfg, msgl_gen_request *out,
-                     msgl_api_error *e)
+static int parse_logprobs(const json_t *o, msgl_gen_request *out, msgl_api_error *e)
 {
-    out->num_prompts = 1;
-    int rc = parse_messages(o, &out->room, e);
-    if (rc == 0) rc = msgl__parse_sampling(o, cfg, out, e);
-    json_t *tools = NULL;
-    if (rc == 0) rc = parse_tools(o, &tools, e);
-    if (rc < 0) return rc;
     bool want = false;
     int64_t top = 0;
-    rc = msgl__field_bool(o, "logprobs", &want, e);
+    int rc = msgl__field_bool(o, "logprobs", &want, e);
     if (rc >= 0) rc = msgl__field_int(o, "top_logprobs", 0, MSGL_MAX_LOGPROBS, &top, e);
     if (rc < 0) return rc;
     if (rc > 0 && top > 0 && !want) {
@@ -216,5 +210,103 @@ int msgl__parse_chat(const json_t *o, const msgl_api_config *cfg, msgl_gen_reque
                               "'top_logprobs' is only allowed with 'logprobs': true.");
     }
     if (want) out->sampling.logprobs = (int32_t)top;
-    return make_vars(o, tools, out, e);
+    return 0;
 }
+
+static int parse(const json_t *o, const msgl_api_config *cfg, msgl_gen_request *out,
+                 msgl_api_error *e)
+{
+    out->num_prompts = 1;
+    int rc = msgl__check_fields(o, MSGL_IN_CHAT, cfg->refuse_unknown, &out->unknown, e);
+    if (rc == 0) rc = parse_messages(o, &out->room, e);
+    if (rc == 0) rc = msgl__parse_sampling(o, cfg, out, e);
+    if (rc < 0) return rc;
+    // The newer name wins where both are given.
+    int64_t num;
+    rc = msgl__field_int(o, "max_completion_tokens", 1, INT32_MAX, &num, e);
+    if (rc < 0) return rc;
+    if (rc > 0) out->max_tokens = (int32_t)num;
+    json_t *tools = NULL;
+    rc = parse_tools(o, &tools, e);
+    if (rc == 0) rc = parse_logprobs(o, out, e);
+    return rc == 0 ? make_vars(o, tools, out, e) : rc;
+}
+
+// --- answers ---
+
+static const char chunk_object[] = "chat.completion.chunk";
+
+static int put_begin(const msgl_reply *r, msgl_strbuf *out)
+{
+    return msgl__reply_begin(r, "chat.completion", out);
+}
+
+static int put_choice(const msgl_reply *r, int index, msgl_sequence *s, msgl_strbuf *out)
+{
+    (void)r;
+    int rc =
+        msgl__strbuf_addf(out, "%s{\"index\":%d,\"message\":{\"role\":\"assistant\",\"content\":",
+                          index == 0 ? "" : ",", index);
+    if (rc == 0) rc = msgl__json_put_str(out, msgl__strbuf_str(&s->text), s->text.len);
+    if (rc == 0) rc = msgl__strbuf_adds(out, ",\"refusal\":null}");
+    if (rc == 0) rc = msgl__reply_logprobs(s, out);
+    if (rc == 0) rc = msgl__reply_finish(s->finish, out);
+    return rc == 0 ? msgl__strbuf_addc(out, '}') : rc;
+}
+
+// An event without text.
+static int put_delta(const msgl_reply *r, int index, const msgl_sequence *s, const char *delta,
+                     const char *finish, msgl_strbuf *out)
+{
+    int rc = msgl__reply_chunk_begin(r, chunk_object, index, out);
+    if (rc == 0) rc = msgl__strbuf_addf(out, ",\"delta\":%s,\"logprobs\":null", delta);
+    if (rc == 0) rc = msgl__reply_finish(finish, out);
+    return rc == 0 ? msgl__reply_chunk_end(r, s, out) : rc;
+}
+
+static int put_content(const msgl_reply *r, int index, msgl_sequence *s, msgl_strbuf *out)
+{
+    int rc = msgl__reply_chunk_begin(r, chunk_object, index, out);
+    if (rc == 0) rc = msgl__strbuf_adds(out, ",\"delta\":{\"content\":");
+    if (rc == 0) rc = msgl__json_put_str(out, msgl__strbuf_str(&s->text), s->text.len);
+    if (rc == 0) rc = msgl__strbuf_addc(out, '}');
+    if (rc == 0) rc = msgl__reply_logprobs(s, out);
+    if (rc == 0) rc = msgl__reply_finish(NULL, out);
+    msgl__strbuf_clear(&s->text);
+    return rc == 0 ? msgl__reply_chunk_end(r, s, out) : rc;
+}
+
+static int put_chunk(const msgl_reply *r, int index, msgl_sequence *s, bool silent,
+                     msgl_strbuf *out)
+{
+    int rc = 0;
+    const bool news = s->text.len > 0 || s->logprobs.count > 0;
+    if (!s->first_shown) {
+        rc = put_delta(r, index, s, "{\"role\":\"assistant\",\"content\":\"\"}", NULL, out);
+    }
+    // The role's event is one already.
+    if (rc == 0 && (news || (silent && s->first_shown))) rc = put_content(r, index, s, out);
+    if (rc == 0 && s->finish != NULL) rc = put_delta(r, index, s, "{}", s->finish, out);
+    return rc;
+}
+
+static int put_stream_end(const msgl_reply *r, int64_t cached, int64_t completion, msgl_strbuf *out)
+{
+    return msgl__reply_stream_end(r, chunk_object, cached, completion, out);
+}
+
+const msgl_endpoint msgl__endpoint_chat = {
+    .path = "/v1/chat/completions",
+    .method = MSGL_HTTP_POST,
+    .parse = parse,
+    .prompt = MSGL_PROMPT_CHAT,
+    .prompt_field = "messages",
+    .id_prefix = "chatcmpl",
+    .logprobs = &msgl__logprobs_content,
+    .put_begin = put_begin,
+    .put_choice = put_choice,
+    .put_end = msgl__reply_end,
+    .put_chunk = put_chunk,
+    .put_stream_end = put_stream_end,
+    .put_stream_error = msgl__reply_stream_error,
+};

@@ -4,7 +4,9 @@
 #include <string.h>
 
 #include "core/mem.h"
+#include "server/endpoint.h"
 #include "server/fields.h"
+#include "server/json.h"
 
 static int add_text(const json_t *v, const char *name, msgl_gen_request *out, msgl_api_error *e)
 {
@@ -70,11 +72,12 @@ int msgl__check_choices(const msgl_gen_request *out, msgl_api_error *e)
                           out->n * out->num_prompts, MSGL_API_MAX_CHOICES);
 }
 
-int msgl__parse_completion(const json_t *o, const msgl_api_config *cfg, msgl_gen_request *out,
-                           msgl_api_error *e)
+static int parse(const json_t *o, const msgl_api_config *cfg, msgl_gen_request *out,
+                 msgl_api_error *e)
 {
     int64_t num;
-    int rc = msgl__field_bool(o, "echo", &out->echo, e);
+    int rc = msgl__check_fields(o, MSGL_IN_COMPLETION, cfg->refuse_unknown, &out->unknown, e);
+    if (rc == 0) rc = msgl__field_bool(o, "echo", &out->echo, e);
     if (rc >= 0) rc = msgl__parse_sampling(o, cfg, out, e);
     if (rc < 0) return rc;
     if (out->max_tokens < 0) out->max_tokens = MSGL_USUAL_MAX_TOKENS;
@@ -87,3 +90,60 @@ int msgl__parse_completion(const json_t *o, const msgl_api_config *cfg, msgl_gen
     if (rc >= 0) rc = msgl__parse_prompts(json_object_get(o, "prompt"), "prompt", cfg, out, e);
     return rc < 0 ? rc : msgl__check_choices(out, e);
 }
+
+// --- answers ---
+
+static const char object[] = "text_completion";
+
+static int put_begin(const msgl_reply *r, msgl_strbuf *out)
+{
+    return msgl__reply_begin(r, object, out);
+}
+
+// ,"text":... of a choice, of the answer or of a stream.
+static int put_text(msgl_sequence *s, msgl_strbuf *out)
+{
+    int rc = msgl__strbuf_adds(out, ",\"text\":");
+    if (rc == 0) rc = msgl__json_put_str(out, msgl__strbuf_str(&s->text), s->text.len);
+    if (rc == 0) rc = msgl__reply_logprobs(s, out);
+    return rc == 0 ? msgl__reply_finish(s->finish, out) : rc;
+}
+
+static int put_choice(const msgl_reply *r, int index, msgl_sequence *s, msgl_strbuf *out)
+{
+    (void)r;
+    int rc = msgl__strbuf_addf(out, "%s{\"index\":%d", index == 0 ? "" : ",", index);
+    if (rc == 0) rc = put_text(s, out);
+    return rc == 0 ? msgl__strbuf_addc(out, '}') : rc;
+}
+
+static int put_chunk(const msgl_reply *r, int index, msgl_sequence *s, bool silent,
+                     msgl_strbuf *out)
+{
+    if (s->text.len == 0 && s->logprobs.count == 0 && !silent && s->finish == NULL) return 0;
+    int rc = msgl__reply_chunk_begin(r, object, index, out);
+    if (rc == 0) rc = put_text(s, out);
+    msgl__strbuf_clear(&s->text);
+    return rc == 0 ? msgl__reply_chunk_end(r, s, out) : rc;
+}
+
+static int put_stream_end(const msgl_reply *r, int64_t cached, int64_t completion, msgl_strbuf *out)
+{
+    return msgl__reply_stream_end(r, object, cached, completion, out);
+}
+
+const msgl_endpoint msgl__endpoint_completion = {
+    .path = "/v1/completions",
+    .method = MSGL_HTTP_POST,
+    .parse = parse,
+    .prompt = MSGL_PROMPT_TEXT,
+    .prompt_field = "prompt",
+    .id_prefix = "cmpl",
+    .logprobs = &msgl__logprobs_arrays,
+    .put_begin = put_begin,
+    .put_choice = put_choice,
+    .put_end = msgl__reply_end,
+    .put_chunk = put_chunk,
+    .put_stream_end = put_stream_end,
+    .put_stream_error = msgl__reply_stream_error,
+};

@@ -28,22 +28,14 @@ const char *msgl__json_type_name(const json_t *v); // "an integer", ...
 int msgl__field_ids(const json_t *array, const char *name, int32_t vocab_size, int32_t **ids,
                     int32_t *count, msgl_api_error *e);
 
-// sampling.c: what all endpoints share. Starts from out->sampling.
+// sampling.c: what all that generate share. Starts from out->sampling.
 int msgl__parse_sampling(const json_t *o, const msgl_api_config *cfg, msgl_gen_request *out,
                          msgl_api_error *e);
-// chat.c, completion.c, generate.c
-int msgl__parse_chat(const json_t *o, const msgl_api_config *cfg, msgl_gen_request *out,
-                     msgl_api_error *e);
-int msgl__parse_completion(const json_t *o, const msgl_api_config *cfg, msgl_gen_request *out,
-                           msgl_api_error *e);
-int msgl__parse_generate(const json_t *o, const msgl_api_config *cfg, msgl_gen_request *out,
-                         msgl_api_error *e);
+// completion.c
 // "prompt" (string, ids, list of either) into out->prompts.
 int msgl__parse_prompts(const json_t *prompt, const char *name, const msgl_api_config *cfg,
                         msgl_gen_request *out, msgl_api_error *e);
 // n times prompts against MSGL_API_MAX_CHOICES.
 int msgl__check_choices(const msgl_gen_request *out, msgl_api_error *e);
-// Whether a body of /generate has SGLang's form.
-bool msgl__is_sglang(const json_t *o);
 
 #endif

@@ -1,12 +1,13 @@
 // SPDX-License-Identifier: Apache-2.0
 //
-// The front's parts: front.c (life, engine channel), routes.c (which URL does what), gen.c
-// (generation requests), turn.c (whose choice the engine gets next).
+// The front's parts: front.c (life, engine channel), routes.c (from a path to its endpoint),
+// stats.c (what the engine says of itself), gen.c (generation requests), turn.c (whose choice the
+// engine gets next).
 #ifndef MSGL_SERVER_FRONT_IMPL_H
 #define MSGL_SERVER_FRONT_IMPL_H
 
+#include "server/endpoint.h"
 #include "server/front.h"
-#include "server/reply.h"
 #include "utils/uids.h"
 
 // What a connection's open request is, as its user pointer.
@@ -37,6 +38,7 @@ typedef struct choice {
 // A generation request, from its body to the last byte of its answer.
 struct gen {
     client base;
+    const msgl_endpoint *ep;
     gen *prev, *next; // all of them
     gen *next_dirty;
     bool dirty;     // has news for its client
@@ -59,7 +61,7 @@ struct gen {
 typedef struct stats_wait {
     client base;
     struct stats_wait *next;
-    bool flush; // POST /flush_cache, not GET /get_server_info
+    const msgl_endpoint *ep;
 } stats_wait;
 
 struct msgl_front {
@@ -106,7 +108,15 @@ bool msgl__front_engine_hangs(const msgl_front *f);
 void msgl__route(void *front, msgl_http_conn *c, msgl_http_parser *p);
 void msgl__route_gone(void *front, msgl_http_conn *c);
 void msgl__route_write_error(void *front, int status, const char *reason, msgl_strbuf *out);
-void msgl__front_reply_error(msgl_front *f, msgl_http_conn *c, const msgl_api_error *e);
+// ep: whose form the error has; NULL: OpenAI's.
+void msgl__front_reply_error(msgl_front *f, const msgl_endpoint *ep, msgl_http_conn *c,
+                             const msgl_api_error *e);
+// The front's scratch as an endpoint's whole answer, or 500 if rc says that it is none.
+void msgl__front_reply(msgl_front *f, const msgl_endpoint *ep, msgl_http_conn *c, int status,
+                       int rc);
+
+// stats.c
+void msgl__stats_open(msgl_front *f, const msgl_endpoint *ep, msgl_http_conn *c);
 void msgl__stats_arrived(msgl_front *f, const msgl_msg_stats *s);
 void msgl__stats_fail_all(msgl_front *f); // the engine is gone
 
@@ -122,7 +132,7 @@ void msgl__turn_left(msgl_front *f, choice *c);
 gen *msgl__turn_next(msgl_front *f);
 
 // gen.c
-void msgl__gen_open(msgl_front *f, msgl_http_conn *c, msgl_http_parser *p, msgl_api_kind kind);
+void msgl__gen_open(msgl_front *f, msgl_api_kind kind, msgl_http_conn *c, msgl_http_parser *p);
 void msgl__gen_gone(msgl_front *f, gen *g);
 void msgl__gen_jobs_done(msgl_front *f);
 void msgl__gen_tokens(msgl_front *f, const msgl_msg_tokens *t);

@@ -60,6 +60,19 @@ static void gen_free(msgl_front *f, gen *g)
     msgl__front_idle_check(f);
 }
 
+static msgl_reply reply_of(const msgl_front *f, const gen *g)
+{
+    msgl_reply r = {.req = &g->job->req,
+                    .id = g->id,
+                    .model = f->cfg.model_name,
+                    .created = g->created,
+                    .num_choices = g->num_choices};
+    for (int i = 0; i < g->job->req.num_prompts; i++) {
+        r.prompt_tokens += (int64_t)g->job->ids[i].len;
+    }
+    return r;
+}
+
 // Answers with an error, in the form that fits how far the answer is, and ends the request. With a
 // worker it stays as a shell until the job comes back.
 static void gen_fail(msgl_front *f, gen *g, const msgl_api_error *e)
@@ -67,11 +80,11 @@ static void gen_fail(msgl_front *f, gen *g, const msgl_api_error *e)
     msgl_http_conn *c = g->base.conn;
     g->base.conn = NULL;
     if (c != NULL && !g->streaming) {
-        msgl__front_reply_error(f, c, e);
+        msgl__front_reply_error(f, g->ep, c, e);
     } else if (c != NULL) {
-        const msgl_reply r = {.req = &g->job->req};
+        const msgl_reply r = reply_of(f, g);
         msgl__strbuf_clear(&f->out);
-        (void)msgl__reply_stream_error(&r, e, &f->out);
+        (void)g->ep->put_stream_error(&r, e, &f->out);
         (void)msgl__http_stream_write(c, msgl__strbuf_str(&f->out), f->out.len);
         msgl__http_stream_end(c);
     }
@@ -160,8 +173,9 @@ static gen *gen_create(msgl_front *f, msgl_http_parser *p, msgl_api_kind kind, m
     return NULL;
 }
 
-void msgl__gen_open(msgl_front *f, msgl_http_conn *c, msgl_http_parser *p, msgl_api_kind kind)
+void msgl__gen_open(msgl_front *f, msgl_api_kind kind, msgl_http_conn *c, msgl_http_parser *p)
 {
+    const msgl_endpoint *ep = msgl__endpoint(kind);
     msgl_api_error e;
     gen *g = NULL;
     if (f->stopping || !f->ready) {
@@ -173,14 +187,15 @@ void msgl__gen_open(msgl_front *f, msgl_http_conn *c, msgl_http_parser *p, msgl_
         if (g == NULL) f->waiting--;
     }
     if (g == NULL) {
-        msgl__front_reply_error(f, c, &e);
+        msgl__front_reply_error(f, ep, c, &e);
         return;
     }
+    g->ep = ep;
     g->base = (client){.kind = CLIENT_GEN, .conn = c};
     g->in_worker = true;
     g->created = (int64_t)time(NULL);
-    (void)snprintf(g->id, sizeof g->id, "%s-%016" PRIx64 "%08" PRIx64,
-                   kind == MSGL_API_CHAT ? "chatcmpl" : "cmpl", f->id_base, ++f->next_id);
+    (void)snprintf(g->id, sizeof g->id, "%s-%016" PRIx64 "%08" PRIx64, ep->id_prefix, f->id_base,
+                   ++f->next_id);
     g->next = f->gens;
     if (g->next != NULL) g->next->prev = g;
     f->gens = g;
@@ -346,19 +361,6 @@ void msgl__gen_jobs_done(msgl_front *f)
 
 // --- token events to client ---
 
-static msgl_reply reply_of(const msgl_front *f, const gen *g)
-{
-    msgl_reply r = {.req = &g->job->req,
-                    .id = g->id,
-                    .model = f->cfg.model_name,
-                    .created = g->created,
-                    .num_choices = g->num_choices};
-    for (int i = 0; i < g->job->req.num_prompts; i++) {
-        r.prompt_tokens += (int64_t)g->job->ids[i].len;
-    }
-    return r;
-}
-
 // Cached tokens count once per prompt, as its tokens do.
 static void totals(const gen *g, int64_t *cached, int64_t *completion)
 {
@@ -384,7 +386,7 @@ static int put_choices(msgl_front *f, gen *g, const msgl_reply *r, struct evbuff
     int rc = 0;
     for (int i = 0; i < g->num_choices && rc == 0; i++) {
         choice *c = &g->choices[i];
-        rc = msgl__reply_choice(r, i, &c->seq, &f->out);
+        rc = g->ep->put_choice(r, i, &c->seq, &f->out);
         if (rc == 0) rc = msgl__claim_add(&g->job->claim, MSGL_BUDGET_ANSWER, f->out.len);
         if (rc == 0) rc = out_move(f, body);
         msgl__sequence_free(&c->seq);
@@ -401,16 +403,16 @@ static void gen_answer_whole(msgl_front *f, gen *g)
     totals(g, &cached, &completion);
     struct evbuffer *body = evbuffer_new();
     msgl__strbuf_clear(&f->out);
-    int rc = body == NULL ? MSGL_ENOMEM : msgl__reply_begin(&r, &f->out);
+    int rc = body == NULL ? MSGL_ENOMEM : g->ep->put_begin(&r, &f->out);
     if (rc == 0) rc = put_choices(f, g, &r, body);
-    if (rc == 0) rc = msgl__reply_end(&r, cached, completion, &f->out);
+    if (rc == 0) rc = g->ep->put_end(&r, cached, completion, &f->out);
     if (rc == 0) rc = out_move(f, body);
     if (rc != 0) {
         gen_fail_status(f, g, rc);
     } else {
         msgl_http_conn *c = g->base.conn;
         g->base.conn = NULL;
-        msgl__http_reply_buffer(c, 200, "application/json", body);
+        msgl__http_reply_buffer(c, 200, msgl__endpoint_type(g->ep), body);
         gen_free(f, g);
     }
     if (body != NULL) evbuffer_free(body);
@@ -425,14 +427,17 @@ static void gen_stream(msgl_front *f, gen *g)
         msgl_sequence *s = &g->choices[i].seq;
         // A finished choice said so once.
         if (s->started && !(s->finish != NULL && s->finish_shown)) {
-            rc = msgl__reply_chunks(&r, i, s, &f->out);
+            const bool silent = s->finish == NULL && s->completion_tokens > s->tokens_shown;
+            rc = g->ep->put_chunk(&r, i, s, silent, &f->out);
+            s->first_shown = true;
+            s->tokens_shown = s->completion_tokens;
             s->finish_shown = s->finish != NULL;
         }
     }
     if (rc == 0 && g->num_left == 0) {
         int64_t cached, completion;
         totals(g, &cached, &completion);
-        rc = msgl__reply_stream_end(&r, cached, completion, &f->out);
+        rc = g->ep->put_stream_end(&r, cached, completion, &f->out);
     }
     if (rc != 0) {
         gen_fail_status(f, g, rc);

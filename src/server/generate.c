@@ -6,9 +6,11 @@
 #include <stdio.h>
 #include <string.h>
 
+#include "server/endpoint.h"
 #include "server/fields.h"
+#include "server/json.h"
 
-bool msgl__is_sglang(const json_t *o)
+static bool is_sglang(const json_t *o)
 {
     return msgl__field(o, "sampling_params") != NULL || msgl__field(o, "input_ids") != NULL;
 }
@@ -30,7 +32,8 @@ static int parse_plain(const json_t *o, const msgl_api_config *cfg, msgl_gen_req
 {
     out->sampling = msgl__sampling_params_default(); // Mini-SGLang's /generate is greedy
     out->stream = true;                              // and always streams
-    const int rc = msgl__parse_sampling(o, cfg, out, e);
+    int rc = msgl__check_fields(o, MSGL_IN_GENERATE, cfg->refuse_unknown, &out->unknown, e);
+    if (rc == 0) rc = msgl__parse_sampling(o, cfg, out, e);
     if (rc < 0) return rc;
     if (out->max_tokens < 0) out->max_tokens = MSGL_USUAL_MAX_TOKENS;
     if (out->n != 1) {
@@ -58,14 +61,16 @@ static int parse_sglang(const json_t *o, const msgl_api_config *cfg, msgl_gen_re
                         msgl_api_error *e)
 {
     out->sglang = true;
-    json_t *params = msgl__field(o, "sampling_params"), *none = NULL;
-    if (params == NULL) params = none = json_object();
-    if (!json_is_object(params)) {
+    int rc = msgl__check_fields(o, MSGL_IN_SGLANG, cfg->refuse_unknown, &out->unknown, e);
+    if (rc < 0) return rc;
+    json_t *p = msgl__field(o, "sampling_params"), *none = NULL;
+    if (p == NULL) p = none = json_object();
+    if (!json_is_object(p)) {
         return msgl__api_fail(e, 400, "sampling_params", "invalid_type",
                               "'sampling_params' is %s; it must be an object.",
-                              params == NULL ? "missing" : msgl__json_type_name(params));
+                              p == NULL ? "missing" : msgl__json_type_name(p));
     }
-    int rc = parse_params(params, cfg, out, e);
+    rc = parse_params(p, cfg, out, e);
     if (rc < 0 && e->param[0] != '\0') {
         char name[sizeof e->param];
         (void)snprintf(name, sizeof name, "sampling_params.%.40s", e->param);
@@ -90,8 +95,100 @@ static int parse_sglang(const json_t *o, const msgl_api_config *cfg, msgl_gen_re
     return rc < 0 ? rc : msgl__check_choices(out, e);
 }
 
-int msgl__parse_generate(const json_t *o, const msgl_api_config *cfg, msgl_gen_request *out,
-                         msgl_api_error *e)
+static int parse(const json_t *o, const msgl_api_config *cfg, msgl_gen_request *out,
+                 msgl_api_error *e)
 {
-    return msgl__is_sglang(o) ? parse_sglang(o, cfg, out, e) : parse_plain(o, cfg, out, e);
+    return is_sglang(o) ? parse_sglang(o, cfg, out, e) : parse_plain(o, cfg, out, e);
 }
+
+// --- answers ---
+
+// SGLang's object of one choice: all of its text so far, in a stream, too.
+static int put_sglang(const msgl_reply *r, int index, const msgl_sequence *s, msgl_strbuf *out)
+{
+    int rc = msgl__strbuf_adds(out, "{\"text\":");
+    if (rc == 0) rc = msgl__json_put_str(out, msgl__strbuf_str(&s->text), s->text.len);
+    if (rc == 0) {
+        rc = msgl__strbuf_addf(out,
+                               ",\"meta_info\":{\"id\":\"%s\",\"prompt_tokens\":%zu,"
+                               "\"completion_tokens\":%d,\"cached_tokens\":%d,\"finish_reason\":",
+                               r->id, s->prompt->len, s->completion_tokens, s->cached_tokens);
+    }
+    if (rc == 0 && s->finish == NULL) rc = msgl__strbuf_adds(out, "null");
+    if (rc == 0 && s->finish != NULL) {
+        rc = strcmp(s->finish, "length") == 0
+                 ? msgl__strbuf_addf(out, "{\"type\":\"length\",\"length\":%d}",
+                                     s->completion_tokens)
+                 : msgl__strbuf_addf(out, "{\"type\":\"%s\"}", s->finish);
+    }
+    return rc == 0 ? msgl__strbuf_addf(out, "},\"index\":%d}", index) : rc;
+}
+
+static int put_begin(const msgl_reply *r, msgl_strbuf *out)
+{
+    if (!r->req->sglang) return msgl__strbuf_addc(out, '{');
+    return r->num_choices > 1 ? msgl__strbuf_addc(out, '[') : 0;
+}
+
+static int put_choice(const msgl_reply *r, int index, msgl_sequence *s, msgl_strbuf *out)
+{
+    int rc = 0;
+    if (r->req->sglang) {
+        if (index > 0) rc = msgl__strbuf_addc(out, ',');
+        return rc == 0 ? put_sglang(r, index, s, out) : rc;
+    }
+    rc = msgl__strbuf_adds(out, "\"text\":");
+    if (rc == 0) rc = msgl__json_put_str(out, msgl__strbuf_str(&s->text), s->text.len);
+    return rc == 0 ? msgl__reply_finish(s->finish, out) : rc;
+}
+
+static int put_end(const msgl_reply *r, int64_t cached, int64_t completion, msgl_strbuf *out)
+{
+    if (r->req->sglang) return r->num_choices > 1 ? msgl__strbuf_addc(out, ']') : 0;
+    int rc = msgl__strbuf_addc(out, ',');
+    if (rc == 0) rc = msgl__reply_usage(r->prompt_tokens, cached, completion, out);
+    return rc == 0 ? msgl__strbuf_addc(out, '}') : rc;
+}
+
+static int put_chunk(const msgl_reply *r, int index, msgl_sequence *s, bool silent,
+                     msgl_strbuf *out)
+{
+    int rc = 0;
+    if (r->req->sglang) {
+        if (s->first_shown && !silent && s->finish == NULL) return 0;
+        rc = msgl__strbuf_adds(out, "data: ");
+        if (rc == 0) rc = put_sglang(r, index, s, out);
+        return rc == 0 ? msgl__strbuf_adds(out, "\n\n") : rc;
+    }
+    if (s->text.len > 0) rc = msgl__sse_put(out, msgl__strbuf_str(&s->text), s->text.len);
+    msgl__strbuf_clear(&s->text);
+    return rc;
+}
+
+static int put_stream_end(const msgl_reply *r, int64_t cached, int64_t completion, msgl_strbuf *out)
+{
+    (void)r, (void)cached, (void)completion;
+    return msgl__reply_done(out);
+}
+
+// Plain text is the data of Mini-SGLang's stream, so its errors have an event name of their own.
+static int put_stream_error(const msgl_reply *r, const msgl_api_error *e, msgl_strbuf *out)
+{
+    const int rc = r->req->sglang ? 0 : msgl__strbuf_adds(out, "event: error\n");
+    return rc == 0 ? msgl__reply_stream_error(r, e, out) : rc;
+}
+
+const msgl_endpoint msgl__endpoint_generate = {
+    .path = "/generate",
+    .method = MSGL_HTTP_POST,
+    .parse = parse,
+    .prompt = MSGL_PROMPT_TEXT,
+    .prompt_field = "prompt",
+    .id_prefix = "cmpl",
+    .put_begin = put_begin,
+    .put_choice = put_choice,
+    .put_end = put_end,
+    .put_chunk = put_chunk,
+    .put_stream_end = put_stream_end,
+    .put_stream_error = put_stream_error,
+};

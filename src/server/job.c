@@ -8,6 +8,7 @@
 #include <unistd.h>
 
 #include "core/mem.h"
+#include "server/endpoint.h"
 
 // Of what the job holds, only the error stays.
 static void drop(msgl_job *j)
@@ -64,10 +65,10 @@ static int encode(msgl_job *j, const msgl_tokenizer *tokenizer, const char *para
 }
 
 static int encode_chat(msgl_job *j, const msgl_tokenizer *tokenizer,
-                       const msgl_chat_templates *templates, size_t max_ids)
+                       const msgl_chat_templates *templates, const char *field, size_t max_ids)
 {
     if (templates == NULL) {
-        return msgl__api_fail(&j->error, 400, "messages", NULL,
+        return msgl__api_fail(&j->error, 400, field, NULL,
                               "This model has no chat template; use /v1/completions.");
     }
     msgl_rendered r = {0};
@@ -75,21 +76,20 @@ static int encode_chat(msgl_job *j, const msgl_tokenizer *tokenizer,
     const msgl_render_limits limits = {.cancelled = &j->cancelled};
     int rc = msgl__chat_templates_render(templates, j->req.chat_vars, &limits, &r, &err);
     if (rc != 0) {
-        rc = text_fail(j, rc, "messages", &err);
+        rc = text_fail(j, rc, field, &err);
     } else {
         // The template writes BOS and the like itself: nothing is added. What came from the client
         // is text, whatever it spells.
         const msgl_encode_opts opts = {
             .untrusted = r.untrusted, .num_untrusted = r.num_untrusted, .max_ids = max_ids};
-        rc = encode(j, tokenizer, "messages", msgl__strbuf_str(&r.text), r.text.len, &opts,
-                    &j->ids[0]);
+        rc = encode(j, tokenizer, field, msgl__strbuf_str(&r.text), r.text.len, &opts, &j->ids[0]);
     }
     msgl__rendered_free(&r);
     return rc;
 }
 
 static int encode_prompt(msgl_job *j, const msgl_tokenizer *tokenizer, msgl_prompt *p,
-                         size_t max_ids, msgl_ids *ids)
+                         const char *field, size_t max_ids, msgl_ids *ids)
 {
     if (p->text == NULL) {
         *ids = (msgl_ids){p->ids, (size_t)p->num_ids, (size_t)p->num_ids};
@@ -97,7 +97,7 @@ static int encode_prompt(msgl_job *j, const msgl_tokenizer *tokenizer, msgl_prom
         return 0;
     }
     const msgl_encode_opts opts = {.add_special = 1, .max_ids = max_ids};
-    return encode(j, tokenizer, "prompt", p->text, p->len, &opts, ids);
+    return encode(j, tokenizer, field, p->text, p->len, &opts, ids);
 }
 
 static int check_length(msgl_job *j, const char *param, size_t n)
@@ -124,25 +124,34 @@ static size_t settled_bytes(const msgl_job *j)
     return n;
 }
 
+// The ids of all prompts.
+static int make_ids(msgl_job *j, const msgl_endpoint *ep, const msgl_tokenizer *tokenizer,
+                    const msgl_chat_templates *templates)
+{
+    j->ids = msgl__calloc((size_t)j->req.num_prompts, sizeof *j->ids);
+    if (j->ids == NULL) return msgl__api_fail(&j->error, 500, NULL, NULL, "Out of memory.");
+    // Somewhat beyond the limit the exact count still is a help; far beyond, counting is waste.
+    const size_t max_ids = (size_t)j->max_seq_len + 65536;
+    const char *field = ep->prompt_field;
+    int rc = 0;
+    for (int i = 0; i < j->req.num_prompts && rc == 0 && !atomic_load(&j->cancelled); i++) {
+        rc = ep->prompt == MSGL_PROMPT_CHAT
+                 ? encode_chat(j, tokenizer, templates, field, max_ids)
+                 : encode_prompt(j, tokenizer, &j->req.prompts[i], field, max_ids, &j->ids[i]);
+        if (rc == 0) rc = check_length(j, field, j->ids[i].len);
+    }
+    return rc;
+}
+
 static int run(msgl_job *j, const msgl_tokenizer *tokenizer, const msgl_chat_templates *templates)
 {
+    const msgl_endpoint *ep = msgl__endpoint(j->kind);
     const size_t body = j->body.cap;
     int rc = msgl__api_parse(j->kind, msgl__strbuf_str(&j->body), j->body.len, &j->config,
                              &j->claim, &j->req, &j->error);
     msgl__strbuf_free(&j->body);
     msgl__claim_sub(&j->claim, body);
-    if (rc != 0) return rc;
-    j->ids = msgl__calloc((size_t)j->req.num_prompts, sizeof *j->ids);
-    if (j->ids == NULL) return msgl__api_fail(&j->error, 500, NULL, NULL, "Out of memory.");
-    // Somewhat beyond the limit the exact count still is a help; far beyond, counting is waste.
-    const size_t max_ids = (size_t)j->max_seq_len + 65536;
-    const char *param = j->kind == MSGL_API_CHAT ? "messages" : "prompt";
-    for (int i = 0; i < j->req.num_prompts && rc == 0 && !atomic_load(&j->cancelled); i++) {
-        rc = j->kind == MSGL_API_CHAT
-                 ? encode_chat(j, tokenizer, templates, max_ids)
-                 : encode_prompt(j, tokenizer, &j->req.prompts[i], max_ids, &j->ids[i]);
-        if (rc == 0) rc = check_length(j, param, j->ids[i].len);
-    }
+    if (rc == 0) rc = make_ids(j, ep, tokenizer, templates);
     if (rc == 0 && msgl__gen_request_settle(&j->req) != 0) {
         rc = msgl__api_fail(&j->error, 500, NULL, NULL, "Out of memory.");
     }

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 //
-// The bodies of answers: whole JSON objects and SSE events, from sequences. No sockets.
+// What the bodies of answers have in common: parts of JSON objects and SSE events. No sockets.
 #ifndef MSGL_SERVER_REPLY_H
 #define MSGL_SERVER_REPLY_H
 
@@ -15,22 +15,30 @@ typedef struct msgl_reply {
     int64_t prompt_tokens; // summed over prompts
 } msgl_reply;
 
-// All of these append to *out and return 0 or the buffer's failure.
+// All of these append to *out and return 0 or the buffer's failure. cached and completion: summed.
 
 // One SSE event of arbitrary text: each of its lines is a data line.
 int msgl__sse_put(msgl_strbuf *out, const char *text, size_t len);
-// The events of what choice `index` has to show now, or none; takes (clears) its text and logprobs.
-// With s->finish set, the one that says so is the last.
-int msgl__reply_chunks(const msgl_reply *r, int index, msgl_sequence *s, msgl_strbuf *out);
-// The end of a stream: usage if asked for, then [DONE]. cached and completion: summed.
-int msgl__reply_stream_end(const msgl_reply *r, int64_t cached, int64_t completion,
-                           msgl_strbuf *out);
-// An error inside a stream, then [DONE].
-int msgl__reply_stream_error(const msgl_reply *r, const msgl_api_error *e, msgl_strbuf *out);
+// The event that ends OpenAI's streams, and all of ours.
+int msgl__reply_done(msgl_strbuf *out);
 
-// A whole answer in three steps.
-int msgl__reply_begin(const msgl_reply *r, msgl_strbuf *out);
-int msgl__reply_choice(const msgl_reply *r, int index, msgl_sequence *s, msgl_strbuf *out);
+// "usage":{...}
+int msgl__reply_usage(int64_t prompt, int64_t cached, int64_t completion, msgl_strbuf *out);
+// ,"finish_reason":... NULL: null
+int msgl__reply_finish(const char *finish, msgl_strbuf *out);
+// ,"logprobs":... those that s has now, which it then has no more
+int msgl__reply_logprobs(msgl_sequence *s, msgl_strbuf *out);
+
+// OpenAI's objects, whose "object" is given. A whole one up to its choices, and from behind them.
+int msgl__reply_begin(const msgl_reply *r, const char *object, msgl_strbuf *out);
 int msgl__reply_end(const msgl_reply *r, int64_t cached, int64_t completion, msgl_strbuf *out);
+// The event with a part of choice `index`: up to its fields, and from behind them.
+int msgl__reply_chunk_begin(const msgl_reply *r, const char *object, int index, msgl_strbuf *out);
+int msgl__reply_chunk_end(const msgl_reply *r, const msgl_sequence *s, msgl_strbuf *out);
+// The event with the usage if it was asked for, and the end of the stream.
+int msgl__reply_stream_end(const msgl_reply *r, const char *object, int64_t cached,
+                           int64_t completion, msgl_strbuf *out);
+// An error inside of a stream, and its end.
+int msgl__reply_stream_error(const msgl_reply *r, const msgl_api_error *e, msgl_strbuf *out);
 
 #endif

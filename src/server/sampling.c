@@ -156,14 +156,8 @@ int msgl__parse_sampling(const json_t *o, const msgl_api_config *cfg, msgl_gen_r
     if (rc == 0) rc = parse_stop_ids(o, cfg, out, e);
     if (rc == 0) rc = parse_streaming(o, out, e);
     if (rc < 0) return rc;
-    const int64_t least = out->kind == MSGL_API_COMPLETION && out->echo ? 0 : 1;
-    // The newer name of chat completions wins where both are given.
-    rc = msgl__field_int(o, "max_tokens", least, INT32_MAX, &num, e);
+    rc = msgl__field_int(o, "max_tokens", out->echo ? 0 : 1, INT32_MAX, &num, e);
     if (rc > 0) out->max_tokens = (int32_t)num;
-    if (rc >= 0 && out->kind == MSGL_API_CHAT) {
-        rc = msgl__field_int(o, "max_completion_tokens", least, INT32_MAX, &num, e);
-        if (rc > 0) out->max_tokens = (int32_t)num;
-    }
     if (out->max_tokens == 0) {
         out->no_output = true;
         out->max_tokens = 1; // the engine always makes one; it is not shown

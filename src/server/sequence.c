@@ -4,6 +4,7 @@
 #include <string.h>
 
 #include "core/mem.h"
+#include "server/endpoint.h"
 
 enum { TEXT_MAX = 1 << 28 };
 
@@ -33,8 +34,7 @@ int msgl__sequence_init(msgl_sequence *s, const msgl_gen_request *req, int promp
     s->want_logprobs = req->sampling.logprobs >= 0;
     msgl__strbuf_init(&s->text, TEXT_MAX);
     msgl__strbuf_init(&s->echo_piece, TEXT_MAX);
-    const msgl_logprobs_form *form =
-        req->kind == MSGL_API_CHAT ? &msgl__logprobs_content : &msgl__logprobs_arrays;
+    const msgl_logprobs_form *form = msgl__endpoint(req->kind)->logprobs;
     msgl__logprobs_init(&s->logprobs, form);
     msgl__logprobs_init(&s->prompt_entries, form);
     int rc = msgl__text_init(&s->answer, tokenizer, req->skip_special,

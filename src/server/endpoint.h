@@ -1,0 +1,78 @@
+// SPDX-License-Identifier: Apache-2.0
+//
+// What a path does: one const descriptor at the end of the endpoint's own file, and one row of
+// MSGL_ENDPOINT_MAP (api.h). Everything else asks the descriptor (docs/adding-an-endpoint.md).
+#ifndef MSGL_SERVER_ENDPOINT_H
+#define MSGL_SERVER_ENDPOINT_H
+
+#include "message/message.h"
+#include "server/http_parse.h"
+#include "server/job.h"
+#include "server/reply.h"
+
+typedef struct msgl_front msgl_front;
+
+// Where a request's token ids come from.
+typedef enum msgl_prompt_source {
+    MSGL_PROMPT_TEXT, // req.prompts: texts, or ids as they are
+    MSGL_PROMPT_CHAT, // req.chat_vars through the chat template
+} msgl_prompt_source;
+
+// All put_ functions append to *out and return 0 or the buffer's failure, which the client gets as
+// an error instead.
+typedef struct msgl_endpoint {
+    const char *path;
+    bool prefix;             // path and at least one character behind it
+    msgl_http_method method; // MSGL_HTTP_GET (and HEAD), or MSGL_HTTP_POST
+    const char *type;        // of a whole answer; NULL: application/json
+    // The body of an error; NULL: OpenAI's (msgl__api_error_put).
+    int (*put_error)(const msgl_api_error *e, msgl_strbuf *out);
+
+    // It is answered in one of three ways, by the event loop unless it says otherwise; the
+    // functions of the others are NULL.
+    // 1. At once. rest: the path behind a prefix. *status is 200 before.
+    int (*put_now)(const msgl_front *f, const char *rest, int *status, msgl_strbuf *out);
+
+    // 2. From the engine's answer to `ask` (MSGL_MSG_GET_STATS or MSGL_MSG_FLUSH).
+    msgl_msg_type ask;
+    int (*put_stats)(const msgl_front *f, const msgl_msg_stats *s, msgl_strbuf *out);
+
+    // 3. By a job: the body is parsed and its prompts become ids, in a worker.
+    // The typed request of the body o into *out (with cfg's sampling defaults in it). 0, or
+    // MSGL_EINVAL with *e.
+    int (*parse)(const json_t *o, const msgl_api_config *cfg, msgl_gen_request *out,
+                 msgl_api_error *e);
+    msgl_prompt_source prompt;
+    const char *prompt_field; // what errors about the prompt name
+
+    // It goes on to the engine, and its tokens come back as an answer or a stream.
+    const char *id_prefix;              // of the answer's id
+    const msgl_logprobs_form *logprobs; // NULL: parse never asks for any
+    // A whole answer, of which choices are written one by one and freed.
+    int (*put_begin)(const msgl_reply *r, msgl_strbuf *out);
+    int (*put_choice)(const msgl_reply *r, int index, msgl_sequence *s, msgl_strbuf *out);
+    int (*put_end)(const msgl_reply *r, int64_t cached, int64_t completion, msgl_strbuf *out);
+    // The events of what choice `index` has to show now, or none; takes (clears) what it shows.
+    // With s->finish set, the last that comes. silent: a token may complete no character, or begin
+    // what could become a stop string. Its event comes all the same, as from vLLM: who counts or
+    // times tokens sees each, and none is taken for a stall.
+    int (*put_chunk)(const msgl_reply *r, int index, msgl_sequence *s, bool silent,
+                     msgl_strbuf *out);
+    int (*put_stream_end)(const msgl_reply *r, int64_t cached, int64_t completion,
+                          msgl_strbuf *out);
+    int (*put_stream_error)(const msgl_reply *r, const msgl_api_error *e, msgl_strbuf *out);
+} msgl_endpoint;
+
+#define MSGL_ENDPOINT_DECLARE(NAME, name) extern const msgl_endpoint msgl__endpoint_##name;
+MSGL_ENDPOINT_MAP(MSGL_ENDPOINT_DECLARE)
+#undef MSGL_ENDPOINT_DECLARE
+
+static inline const char *msgl__endpoint_type(const msgl_endpoint *ep)
+{
+    return ep->type == NULL ? "application/json" : ep->type;
+}
+
+// NULL behind the last one.
+const msgl_endpoint *msgl__endpoint(msgl_api_kind kind);
+
+#endif

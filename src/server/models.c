@@ -1,0 +1,47 @@
+// SPDX-License-Identifier: Apache-2.0
+//
+// GET /v1/models and /v1/models/NAME: the one model there is.
+#include <string.h>
+
+#include "server/front_impl.h"
+#include "server/json.h"
+
+static int put_model(const msgl_front *f, msgl_strbuf *out)
+{
+    const char *name = f->cfg.model_name, *path = f->cfg.model_path;
+    int rc = msgl__strbuf_adds(out, "{\"id\":");
+    if (rc == 0) rc = msgl__json_put_str(out, name, strlen(name));
+    if (rc == 0) {
+        rc = msgl__strbuf_adds(
+            out, ",\"object\":\"model\",\"created\":0,\"owned_by\":\"minisgl\",\"root\":");
+    }
+    if (rc == 0) rc = msgl__json_put_str(out, path, strlen(path));
+    if (rc == 0 && f->ready) {
+        rc = msgl__strbuf_addf(out, ",\"max_model_len\":%d", f->engine.max_seq_len);
+    }
+    return rc == 0 ? msgl__strbuf_addc(out, '}') : rc;
+}
+
+static int put_models(const msgl_front *f, const char *rest, int *status, msgl_strbuf *out)
+{
+    (void)rest, (void)status;
+    int rc = msgl__strbuf_adds(out, "{\"object\":\"list\",\"data\":[");
+    if (rc == 0) rc = put_model(f, out);
+    return rc == 0 ? msgl__strbuf_adds(out, "]}") : rc;
+}
+
+static int put_named(const msgl_front *f, const char *name, int *status, msgl_strbuf *out)
+{
+    if (msgl__api_model_known(&f->api, name, strlen(name))) return put_model(f, out);
+    msgl_api_error e;
+    (void)msgl__api_fail(&e, 404, "model", "model_not_found",
+                         "The model '%.100s' does not exist; this server has '%.100s'.", name,
+                         f->cfg.model_name);
+    *status = e.status;
+    return msgl__api_error_put(&e, out);
+}
+
+const msgl_endpoint msgl__endpoint_models = {
+    .path = "/v1/models", .method = MSGL_HTTP_GET, .put_now = put_models};
+const msgl_endpoint msgl__endpoint_model = {
+    .path = "/v1/models/", .prefix = true, .method = MSGL_HTTP_GET, .put_now = put_named};
