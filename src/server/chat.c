@@ -9,6 +9,19 @@
 #include "server/fields.h"
 #include "server/json.h"
 
+static const char *const names[] = {"messages",
+                                    "max_completion_tokens",
+                                    "logprobs",
+                                    "top_logprobs",
+                                    "tools",
+                                    "tool_choice",
+                                    "chat_template_kwargs",
+                                    "add_generation_prompt",
+                                    "reasoning_effort",
+                                    NULL};
+static const msgl_fields fields = {.read = names, .also = &msgl__request_fields};
+static const msgl_fields *const objects[] = {&fields, NULL};
+
 static int oom(msgl_api_error *e)
 {
     return msgl__api_fail(e, 500, NULL, NULL, "Out of memory.");
@@ -217,7 +230,7 @@ static int parse(const json_t *o, const msgl_api_config *cfg, msgl_gen_request *
                  msgl_api_error *e)
 {
     out->num_prompts = 1;
-    int rc = msgl__check_fields(o, MSGL_IN_CHAT, cfg->refuse_unknown, &out->unknown, e);
+    int rc = msgl__check_fields(o, &fields, cfg->refuse_unknown, &out->unknown, e);
     if (rc == 0) rc = parse_messages(o, &out->room, e);
     if (rc == 0) rc = msgl__parse_sampling(o, cfg, out, e);
     if (rc < 0) return rc;
@@ -299,6 +312,7 @@ const msgl_endpoint msgl__endpoint_chat = {
     .path = "/v1/chat/completions",
     .method = MSGL_HTTP_POST,
     .parse = parse,
+    .objects = objects,
     .prompt = MSGL_PROMPT_CHAT,
     .prompt_field = "messages",
     .id_prefix = "chatcmpl",

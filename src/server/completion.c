@@ -8,6 +8,10 @@
 #include "server/fields.h"
 #include "server/json.h"
 
+static const char *const names[] = {"prompt", "best_of", "echo", "logprobs", NULL};
+static const msgl_fields fields = {.read = names, .also = &msgl__request_fields};
+static const msgl_fields *const objects[] = {&fields, NULL};
+
 static int add_text(const json_t *v, const char *name, msgl_gen_request *out, msgl_api_error *e)
 {
     if (json_string_length(v) == 0) {
@@ -76,7 +80,7 @@ static int parse(const json_t *o, const msgl_api_config *cfg, msgl_gen_request *
                  msgl_api_error *e)
 {
     int64_t num;
-    int rc = msgl__check_fields(o, MSGL_IN_COMPLETION, cfg->refuse_unknown, &out->unknown, e);
+    int rc = msgl__check_fields(o, &fields, cfg->refuse_unknown, &out->unknown, e);
     if (rc == 0) rc = msgl__field_bool(o, "echo", &out->echo, e);
     if (rc >= 0) rc = msgl__parse_sampling(o, cfg, out, e);
     if (rc < 0) return rc;
@@ -136,6 +140,7 @@ const msgl_endpoint msgl__endpoint_completion = {
     .path = "/v1/completions",
     .method = MSGL_HTTP_POST,
     .parse = parse,
+    .objects = objects,
     .prompt = MSGL_PROMPT_TEXT,
     .prompt_field = "prompt",
     .id_prefix = "cmpl",

@@ -8,6 +8,7 @@
 #include "message/message.h"
 #include "server/http_parse.h"
 #include "server/job.h"
+#include "server/known_fields.h"
 #include "server/reply.h"
 
 typedef struct msgl_front msgl_front;
@@ -42,6 +43,8 @@ typedef struct msgl_endpoint {
     // MSGL_EINVAL with *e.
     int (*parse)(const json_t *o, const msgl_api_config *cfg, msgl_gen_request *out,
                  msgl_api_error *e);
+    // Kinds of object in its bodies, a NULL behind them: names that are not typing errors.
+    const msgl_fields *const *objects;
     msgl_prompt_source prompt;
     const char *prompt_field; // what errors about the prompt name
 

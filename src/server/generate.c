@@ -10,6 +10,39 @@
 #include "server/fields.h"
 #include "server/json.h"
 
+static const char *const both_names[] = {"prompt", "text", "input_ids", "sampling_params", NULL};
+static const msgl_refused_field both_refused[] = {
+    {"return_logprob", MSGL_NEUTRAL_OFF},
+    {"top_logprobs_num", MSGL_NEUTRAL_OFF},
+    {"token_ids_logprob", MSGL_NEUTRAL_OFF},
+    {"return_hidden_states", MSGL_NEUTRAL_OFF},
+    {"image_data", MSGL_NEUTRAL_OFF},
+    {"audio_data", MSGL_NEUTRAL_OFF},
+    {"video_data", MSGL_NEUTRAL_OFF},
+    {"input_embeds", MSGL_NEUTRAL_OFF},
+    {"custom_logit_processor", MSGL_NEUTRAL_OFF},
+    {"session_params", MSGL_NEUTRAL_OFF},
+    {NULL, MSGL_NEUTRAL_NULL},
+};
+static const char *const sglang_names[] = {"model", "stream", NULL};
+static const char *const params_names[] = {"max_new_tokens", "sampling_seed", NULL};
+static const msgl_refused_field params_refused[] = {
+    {"min_new_tokens", MSGL_NEUTRAL_OFF}, {"structural_tag", MSGL_NEUTRAL_OFF},
+    {"stop_regex", MSGL_NEUTRAL_OFF},     {"no_stop_trim", MSGL_NEUTRAL_OFF},
+    {"custom_params", MSGL_NEUTRAL_OFF},  {NULL, MSGL_NEUTRAL_NULL},
+};
+static const char *const old_names[] = {"max_tokens", NULL}; // of max_new_tokens
+
+static const msgl_fields plain = {
+    .read = both_names, .refused = both_refused, .also = &msgl__request_fields};
+static const msgl_fields params = {
+    .read = params_names, .refused = params_refused, .also = &msgl__sampling_fields};
+// Meant for the params, most likely, where it stands beside them.
+static const msgl_fields misplaced = {.read = old_names, .also = &params};
+static const msgl_fields both = {.read = both_names, .refused = both_refused};
+static const msgl_fields sglang = {.read = sglang_names, .also = &both, .inside = &misplaced};
+static const msgl_fields *const objects[] = {&plain, &sglang, &params, NULL};
+
 static bool is_sglang(const json_t *o)
 {
     return msgl__field(o, "sampling_params") != NULL || msgl__field(o, "input_ids") != NULL;
@@ -32,7 +65,7 @@ static int parse_plain(const json_t *o, const msgl_api_config *cfg, msgl_gen_req
 {
     out->sampling = msgl__sampling_params_default(); // Mini-SGLang's /generate is greedy
     out->stream = true;                              // and always streams
-    int rc = msgl__check_fields(o, MSGL_IN_GENERATE, cfg->refuse_unknown, &out->unknown, e);
+    int rc = msgl__check_fields(o, &plain, cfg->refuse_unknown, &out->unknown, e);
     if (rc == 0) rc = msgl__parse_sampling(o, cfg, out, e);
     if (rc < 0) return rc;
     if (out->max_tokens < 0) out->max_tokens = MSGL_USUAL_MAX_TOKENS;
@@ -42,10 +75,24 @@ static int parse_plain(const json_t *o, const msgl_api_config *cfg, msgl_gen_req
     return one_prompt(o, cfg, out, e);
 }
 
+// A field of the params beside them does nothing: most likely a mistake.
+static int check_places(const json_t *o, msgl_api_error *e)
+{
+    for (const msgl_fields *f = &misplaced; f != NULL; f = f->also) {
+        for (const char *const *name = f->read; *name != NULL; name++) {
+            if (msgl__field(o, *name) == NULL) continue;
+            return msgl__api_fail(e, 400, *name, "invalid_value",
+                                  "'%s' must stand in 'sampling_params' here%s.", *name,
+                                  f == &misplaced ? ", as 'max_new_tokens'" : "");
+        }
+    }
+    return 0;
+}
+
 static int parse_params(json_t *p, const msgl_api_config *cfg, msgl_gen_request *out,
                         msgl_api_error *e)
 {
-    int rc = msgl__check_fields(p, MSGL_IN_PARAMS, true, NULL, e);
+    int rc = msgl__check_fields(p, &params, true, NULL, e);
     json_t *seed = msgl__field(p, "sampling_seed");
     if (rc == 0 && seed != NULL && json_object_set(p, "seed", seed) != 0) {
         return msgl__api_fail(e, 500, NULL, NULL, "Out of memory.");
@@ -61,7 +108,8 @@ static int parse_sglang(const json_t *o, const msgl_api_config *cfg, msgl_gen_re
                         msgl_api_error *e)
 {
     out->sglang = true;
-    int rc = msgl__check_fields(o, MSGL_IN_SGLANG, cfg->refuse_unknown, &out->unknown, e);
+    int rc = check_places(o, e);
+    if (rc == 0) rc = msgl__check_fields(o, &sglang, cfg->refuse_unknown, &out->unknown, e);
     if (rc < 0) return rc;
     json_t *p = msgl__field(o, "sampling_params"), *none = NULL;
     if (p == NULL) p = none = json_object();
@@ -182,6 +230,7 @@ const msgl_endpoint msgl__endpoint_generate = {
     .path = "/generate",
     .method = MSGL_HTTP_POST,
     .parse = parse,
+    .objects = objects,
     .prompt = MSGL_PROMPT_TEXT,
     .prompt_field = "prompt",
     .id_prefix = "cmpl",

@@ -3,121 +3,46 @@
 
 #include <string.h>
 
+#include "server/endpoint.h"
 #include "server/fields.h"
 
 enum {
-    CHAT = MSGL_IN_CHAT,
-    COMPLETION = MSGL_IN_COMPLETION,
-    OPENAI = CHAT | COMPLETION,
-    TOP = OPENAI | MSGL_IN_GENERATE,
-    GENERATE = MSGL_IN_GENERATE | MSGL_IN_SGLANG,
-    PARAMS = MSGL_IN_PARAMS,
-    ALL = TOP | MSGL_IN_SGLANG | PARAMS,
     NOTED = 64, // bytes of an unknown name that are kept
     NAME_MAX_LEN = 40,
     MAX_UNKNOWN = 64, // names looked at in one request
 };
 
-// Value of a field that means "as if it were not there".
-typedef enum neutral {
-    ANY,       // the field is read
-    ZERO,      // the number 0
-    ONE,       // the number 1
-    FALSE,     // false
-    EMPTY,     // {} or [] or ""
-    OFF,       // EMPTY, false, 0 or -1
-    TEXT_TYPE, // {"type": "text"}
-    NEVER,     // only null
-    NO_AUDIO,  // an array that is exactly ["text"]
-} neutral;
-
-typedef struct field {
-    const char *name;
-    int places;
-    neutral takes; // any other value is refused: it would change the answer
-} field;
-
-// What is read or refused, and where.
-static const field ours[] = {
-    {"model", TOP | GENERATE, ANY},
-    {"messages", CHAT, ANY},
-    {"prompt", COMPLETION | GENERATE, ANY},
-    {"text", GENERATE, ANY},
-    {"input_ids", GENERATE, ANY},
-    {"sampling_params", GENERATE, ANY},
-    {"stream", TOP | GENERATE, ANY},
-    {"stream_options", TOP, ANY},
-    {"max_tokens", TOP, ANY},
-    {"max_completion_tokens", CHAT, ANY},
-    {"max_new_tokens", PARAMS, ANY},
-    {"temperature", TOP | PARAMS, ANY},
-    {"top_p", TOP | PARAMS, ANY},
-    {"top_k", TOP | PARAMS, ANY},
-    {"min_p", TOP | PARAMS, ANY},
-    {"frequency_penalty", TOP | PARAMS, ANY},
-    {"presence_penalty", TOP | PARAMS, ANY},
-    {"repetition_penalty", TOP | PARAMS, ANY},
-    {"repeat_penalty", TOP | PARAMS, ANY},
-    {"logit_bias", TOP | PARAMS, ANY},
-    {"seed", TOP | PARAMS, ANY},
-    {"sampling_seed", PARAMS, ANY},
-    {"n", TOP | PARAMS, ANY},
-    {"best_of", COMPLETION, ANY},
-    {"echo", COMPLETION, ANY},
-    {"stop", TOP | PARAMS, ANY},
-    {"stop_token_ids", TOP | PARAMS, ANY},
-    {"ignore_eos", TOP | PARAMS, ANY},
-    {"skip_special_tokens", TOP | PARAMS, ANY},
-    {"logprobs", OPENAI, ANY},
-    {"top_logprobs", CHAT, ANY},
-    {"tools", CHAT, ANY},
-    {"tool_choice", CHAT, ANY},
-    {"chat_template_kwargs", CHAT, ANY},
-    {"add_generation_prompt", CHAT, ANY},
-    {"reasoning_effort", CHAT, ANY},
-    {"min_tokens", ALL, ZERO},
-    {"typical_p", ALL, ONE},
-    {"suffix", ALL, EMPTY},
-    {"use_beam_search", ALL, FALSE},
-    {"include_stop_str_in_output", ALL, FALSE},
-    {"continue_final_message", ALL, FALSE},
-    {"response_format", ALL, TEXT_TYPE},
-    {"modalities", ALL, NO_AUDIO},
-    {"audio", ALL, NEVER},
-    {"functions", ALL, EMPTY},
-    {"function_call", ALL, NEVER},
-    {"web_search_options", ALL, NEVER},
-    {"chat_template", ALL, NEVER},
-    {"prompt_embeds", ALL, NEVER},
-    {"bad_words", ALL, EMPTY},
-    {"allowed_token_ids", ALL, NEVER},
-    {"prompt_logprobs", ALL, NEVER},
-    {"truncate_prompt_tokens", ALL, NEVER},
-    {"structured_outputs", ALL, EMPTY},
-    {"guided_json", ALL, NEVER},
-    {"guided_regex", ALL, NEVER},
-    {"guided_choice", ALL, NEVER},
-    {"guided_grammar", ALL, NEVER},
-    {"json_schema", ALL, NEVER},
-    {"regex", ALL, NEVER},
-    {"ebnf", ALL, NEVER},
-    {"lora_path", ALL, NEVER},
-    {"logits_processors", ALL, EMPTY},
-    {"return_logprob", GENERATE, OFF},
-    {"top_logprobs_num", GENERATE, OFF},
-    {"token_ids_logprob", GENERATE, OFF},
-    {"return_hidden_states", GENERATE, OFF},
-    {"image_data", GENERATE, OFF},
-    {"audio_data", GENERATE, OFF},
-    {"video_data", GENERATE, OFF},
-    {"input_embeds", GENERATE, OFF},
-    {"custom_logit_processor", GENERATE, OFF},
-    {"session_params", GENERATE, OFF},
-    {"min_new_tokens", PARAMS, OFF},
-    {"structural_tag", PARAMS, OFF},
-    {"stop_regex", PARAMS, OFF},
-    {"no_stop_trim", PARAMS, OFF},
-    {"custom_params", PARAMS, OFF},
+// Refused wherever they stand and are not read.
+static const msgl_refused_field everywhere[] = {
+    {"min_tokens", MSGL_NEUTRAL_ZERO},
+    {"typical_p", MSGL_NEUTRAL_ONE},
+    {"suffix", MSGL_NEUTRAL_EMPTY},
+    {"use_beam_search", MSGL_NEUTRAL_FALSE},
+    {"include_stop_str_in_output", MSGL_NEUTRAL_FALSE},
+    {"continue_final_message", MSGL_NEUTRAL_FALSE},
+    {"response_format", MSGL_NEUTRAL_TEXT},
+    {"modalities", MSGL_NEUTRAL_NO_AUDIO},
+    {"audio", MSGL_NEUTRAL_NULL},
+    {"functions", MSGL_NEUTRAL_EMPTY},
+    {"function_call", MSGL_NEUTRAL_NULL},
+    {"web_search_options", MSGL_NEUTRAL_NULL},
+    {"chat_template", MSGL_NEUTRAL_NULL},
+    {"prompt_embeds", MSGL_NEUTRAL_NULL},
+    {"bad_words", MSGL_NEUTRAL_EMPTY},
+    {"allowed_token_ids", MSGL_NEUTRAL_NULL},
+    {"prompt_logprobs", MSGL_NEUTRAL_NULL},
+    {"truncate_prompt_tokens", MSGL_NEUTRAL_NULL},
+    {"structured_outputs", MSGL_NEUTRAL_EMPTY},
+    {"guided_json", MSGL_NEUTRAL_NULL},
+    {"guided_regex", MSGL_NEUTRAL_NULL},
+    {"guided_choice", MSGL_NEUTRAL_NULL},
+    {"guided_grammar", MSGL_NEUTRAL_NULL},
+    {"json_schema", MSGL_NEUTRAL_NULL},
+    {"regex", MSGL_NEUTRAL_NULL},
+    {"ebnf", MSGL_NEUTRAL_NULL},
+    {"lora_path", MSGL_NEUTRAL_NULL},
+    {"logits_processors", MSGL_NEUTRAL_EMPTY},
+    {NULL, MSGL_NEUTRAL_NULL},
 };
 
 // Other servers' fields that do not change the answer: read over without a word.
@@ -253,63 +178,79 @@ static bool in_list(const char *const *list, size_t n, const char *name)
     return false;
 }
 
-static const field *find(const char *name)
+static bool is_read(const msgl_fields *f, const char *name)
 {
-    for (size_t i = 0; i < sizeof ours / sizeof ours[0]; i++) {
-        if (strcmp(ours[i].name, name) == 0) return &ours[i];
-    }
-    return NULL;
-}
-
-static bool is_neutral(const json_t *v, neutral kind)
-{
-    switch (kind) {
-    case ANY: return true;
-    case ZERO: return json_is_number(v) && json_number_value(v) == 0;
-    case ONE: return json_is_number(v) && json_number_value(v) == 1;
-    case FALSE: return json_is_false(v);
-    case EMPTY:
-        return (json_is_object(v) && json_object_size(v) == 0) ||
-               (json_is_array(v) && json_array_size(v) == 0) ||
-               (json_is_string(v) && json_string_length(v) == 0);
-    case OFF:
-        return is_neutral(v, EMPTY) || is_neutral(v, FALSE) || is_neutral(v, ZERO) ||
-               (json_is_number(v) && json_number_value(v) == -1);
-    case TEXT_TYPE: {
-        const char *type = json_string_value(json_object_get(v, "type"));
-        return type != NULL && strcmp(type, "text") == 0;
-    }
-    case NO_AUDIO: {
-        const char *first = json_string_value(json_array_get(v, 0));
-        return json_array_size(v) == 1 && first != NULL && strcmp(first, "text") == 0;
-    }
-    case NEVER: break;
+    for (; f != NULL; f = f->also) {
+        for (const char *const *read = f->read; *read != NULL; read++) {
+            if (strcmp(*read, name) == 0) return true;
+        }
     }
     return false;
 }
 
-// Beside SGLang's sampling_params such a field does nothing: most likely a mistake.
-static bool stands_in_params(const field *f)
+static bool in_refused(const msgl_refused_field *r, const char *name)
 {
-    if (strcmp(f->name, "max_tokens") == 0) return true;
-    return f->takes == ANY && (f->places & (PARAMS | MSGL_IN_SGLANG)) == PARAMS;
+    while (r != NULL && r->name != NULL && strcmp(r->name, name) != 0) r++;
+    return r != NULL && r->name != NULL;
 }
 
-static int check_values(const json_t *o, msgl_field_place place, msgl_api_error *e)
+// Read or refused: what becomes of such a field is decided by its value.
+static bool decided(const msgl_fields *f, const char *name)
 {
-    for (size_t i = 0; i < sizeof ours / sizeof ours[0]; i++) {
-        const field *f = &ours[i];
-        const json_t *v = msgl__field(o, f->name);
-        if (v == NULL) continue;
-        if (place == MSGL_IN_SGLANG && stands_in_params(f)) {
-            return msgl__api_fail(
-                e, 400, f->name, "invalid_value", "'%s' must stand in 'sampling_params' here%s.",
-                f->name, strcmp(f->name, "max_tokens") == 0 ? ", as 'max_new_tokens'" : "");
+    if (is_read(f, name)) return true;
+    for (; f != NULL; f = f->also) {
+        if (in_refused(f->refused, name)) return true;
+    }
+    return false;
+}
+
+// By any endpoint, or known from another server.
+static bool known(const char *name)
+{
+    const msgl_endpoint *ep;
+    for (int i = 0; (ep = msgl__endpoint((msgl_api_kind)i)) != NULL; i++) {
+        for (const msgl_fields *const *o = ep->objects; o != NULL && *o != NULL; o++) {
+            if (decided(*o, name)) return true;
         }
-        if ((f->places & (int)place) != 0 && !is_neutral(v, f->takes)) {
-            return msgl__api_fail(e, 400, f->name, "unsupported_parameter",
-                                  "'%s' is not supported by this server.", f->name);
-        }
+    }
+    return in_list(foreign, sizeof foreign / sizeof foreign[0], name);
+}
+
+static bool is_neutral(const json_t *v, msgl_neutral kind)
+{
+    switch (kind) {
+    case MSGL_NEUTRAL_ZERO: return json_is_number(v) && json_number_value(v) == 0;
+    case MSGL_NEUTRAL_ONE: return json_is_number(v) && json_number_value(v) == 1;
+    case MSGL_NEUTRAL_FALSE: return json_is_false(v);
+    case MSGL_NEUTRAL_EMPTY:
+        return (json_is_object(v) && json_object_size(v) == 0) ||
+               (json_is_array(v) && json_array_size(v) == 0) ||
+               (json_is_string(v) && json_string_length(v) == 0);
+    case MSGL_NEUTRAL_OFF:
+        return is_neutral(v, MSGL_NEUTRAL_EMPTY) || is_neutral(v, MSGL_NEUTRAL_FALSE) ||
+               is_neutral(v, MSGL_NEUTRAL_ZERO) ||
+               (json_is_number(v) && json_number_value(v) == -1);
+    case MSGL_NEUTRAL_TEXT: {
+        const char *type = json_string_value(json_object_get(v, "type"));
+        return type != NULL && strcmp(type, "text") == 0;
+    }
+    case MSGL_NEUTRAL_NO_AUDIO: {
+        const char *first = json_string_value(json_array_get(v, 0));
+        return json_array_size(v) == 1 && first != NULL && strcmp(first, "text") == 0;
+    }
+    case MSGL_NEUTRAL_NULL: break;
+    }
+    return false;
+}
+
+static int check_values(const json_t *o, const msgl_fields *f, const msgl_refused_field *r,
+                        msgl_api_error *e)
+{
+    for (; r != NULL && r->name != NULL; r++) {
+        const json_t *v = msgl__field(o, r->name);
+        if (v == NULL || is_neutral(v, r->neutral) || is_read(f, r->name)) continue;
+        return msgl__api_fail(e, 400, r->name, "unsupported_parameter",
+                              "'%s' is not supported by this server.", r->name);
     }
     return 0;
 }
@@ -351,27 +292,50 @@ static int distance(const char *a, int na, const char *b, int nb)
     return row[na % 3][nb];
 }
 
-// The field of this place that `name` misses by a letter or two, or NULL. Beside sampling_params
-// those that stand in it count, too: the next error says where they belong.
-static const char *near_miss(const char *name, msgl_field_place place)
+typedef struct nearest {
+    char name[NAME_MAX_LEN]; // that was given, plain
+    int len;
+    int best;
+    const char *found;
+} nearest;
+
+static void look_near(nearest *n, const char *name)
 {
-    char a[NAME_MAX_LEN], b[NAME_MAX_LEN];
-    const int na = plain(name, a);
-    const char *nearest = NULL;
-    int best = 6;
-    for (size_t i = 0; i < sizeof ours / sizeof ours[0] && na > 0; i++) {
-        const int nb = plain(ours[i].name, b);
-        const bool here = (ours[i].places & (int)place) != 0 ||
-                          (place == MSGL_IN_SGLANG && stands_in_params(&ours[i]));
-        if (!here || nb < 4 || na > nb + 2 || nb > na + 2) continue;
-        const int d = distance(a, na, b, nb);
-        const int far = 2 * d + (a[0] != b[0]); // people get the first letter right
-        if (far < best && d <= (nb < 8 ? 1 : 2)) {
-            best = far;
-            nearest = ours[i].name;
-        }
+    char b[NAME_MAX_LEN];
+    const int nb = plain(name, b);
+    if (nb < 4 || n->len > nb + 2 || nb > n->len + 2) return;
+    const int d = distance(n->name, n->len, b, nb);
+    const int far = 2 * d + (n->name[0] != b[0]); // people get the first letter right
+    if (far < n->best && d <= (nb < 8 ? 1 : 2)) {
+        n->best = far;
+        n->found = name;
     }
-    return nearest;
+}
+
+static void look_near_read(nearest *n, const msgl_fields *f)
+{
+    for (; f != NULL; f = f->also) {
+        for (const char *const *read = f->read; *read != NULL; read++) look_near(n, *read);
+    }
+}
+
+static void look_near_refused(nearest *n, const msgl_refused_field *r)
+{
+    for (; r != NULL && r->name != NULL; r++) look_near(n, r->name);
+}
+
+// The field that `name` misses by a letter or two, or NULL. Those of an object inside count, too:
+// the next error says where they belong.
+static const char *near_miss(const char *name, const msgl_fields *f)
+{
+    nearest n = {.best = 6};
+    n.len = plain(name, n.name);
+    if (n.len == 0) return NULL;
+    look_near_read(&n, f);
+    look_near_read(&n, f->inside);
+    look_near_refused(&n, everywhere);
+    for (; f != NULL; f = f->also) look_near_refused(&n, f->refused);
+    return n.found;
 }
 
 static void note(const char *name, msgl_strbuf *unknown)
@@ -385,7 +349,7 @@ static void note(const char *name, msgl_strbuf *unknown)
     if (msgl__strbuf_add(unknown, name, n) == 0) (void)msgl__strbuf_addc(unknown, '\0');
 }
 
-static int check_names(const json_t *o, msgl_field_place place, bool refuse, msgl_strbuf *unknown,
+static int check_names(const json_t *o, const msgl_fields *f, bool refuse, msgl_strbuf *unknown,
                        msgl_api_error *e)
 {
     const char *name;
@@ -393,11 +357,10 @@ static int check_names(const json_t *o, msgl_field_place place, bool refuse, msg
     int left = MAX_UNKNOWN;
     json_object_foreach((json_t *)o, name, value)
     {
-        const field *f = find(name);
-        if ((f != NULL && (f->places & (int)place) != 0) || json_is_null(value)) continue;
+        if (json_is_null(value) || decided(f, name) || in_refused(everywhere, name)) continue;
         if (in_list(harmless, sizeof harmless / sizeof harmless[0], name)) continue;
-        const bool known = f != NULL || in_list(foreign, sizeof foreign / sizeof foreign[0], name);
-        const char *meant = known ? NULL : near_miss(name, place);
+        const bool elsewhere = known(name);
+        const char *meant = elsewhere ? NULL : near_miss(name, f);
         if (meant != NULL) {
             return msgl__api_fail(e, 400, name, "unknown_parameter",
                                   "'%.64s' is not a field of this request; did you mean '%s'?",
@@ -406,7 +369,7 @@ static int check_names(const json_t *o, msgl_field_place place, bool refuse, msg
         if (refuse) {
             return msgl__api_fail(e, 400, name, "unknown_parameter",
                                   "'%.64s' is not a field of this request%s.", name,
-                                  known ? " on this server" : "");
+                                  elsewhere ? " on this server" : "");
         }
         note(name, unknown);
         if (--left == 0) break;
@@ -414,9 +377,12 @@ static int check_names(const json_t *o, msgl_field_place place, bool refuse, msg
     return 0;
 }
 
-int msgl__check_fields(const json_t *o, msgl_field_place place, bool refuse, msgl_strbuf *unknown,
+int msgl__check_fields(const json_t *o, const msgl_fields *f, bool refuse, msgl_strbuf *unknown,
                        msgl_api_error *e)
 {
-    const int rc = check_values(o, place, e);
-    return rc != 0 ? rc : check_names(o, place, refuse, unknown, e);
+    int rc = check_values(o, f, everywhere, e);
+    for (const msgl_fields *more = f; more != NULL && rc == 0; more = more->also) {
+        rc = check_values(o, f, more->refused, e);
+    }
+    return rc != 0 ? rc : check_names(o, f, refuse, unknown, e);
 }

@@ -6,6 +6,27 @@
 #include "server/fields.h"
 #include "server/logit_bias.h"
 
+static const char *const sampling_names[] = {"temperature",
+                                             "top_p",
+                                             "top_k",
+                                             "min_p",
+                                             "frequency_penalty",
+                                             "presence_penalty",
+                                             "repetition_penalty",
+                                             "repeat_penalty",
+                                             "logit_bias",
+                                             "seed",
+                                             "n",
+                                             "stop",
+                                             "stop_token_ids",
+                                             "ignore_eos",
+                                             "skip_special_tokens",
+                                             NULL};
+static const char *const request_names[] = {"model", "stream", "stream_options", "max_tokens",
+                                            NULL};
+const msgl_fields msgl__sampling_fields = {.read = sampling_names};
+const msgl_fields msgl__request_fields = {.read = request_names, .also = &msgl__sampling_fields};
+
 // Below this a softmax of logits / temperature is a one-hot vector in float32 anyway; dividing by
 // less would overflow.
 static const double min_temperature = 1e-5;
