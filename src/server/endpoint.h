@@ -29,8 +29,8 @@ typedef struct msgl_endpoint {
     // The body of an error; NULL: OpenAI's (msgl__api_error_put).
     int (*put_error)(const msgl_api_error *e, msgl_strbuf *out);
 
-    // It is answered in one of three ways, by the event loop unless it says otherwise; the
-    // functions of the others are NULL.
+    // It is answered in one of four ways, by the event loop unless it says otherwise; the functions
+    // of the others are NULL.
     // 1. At once. rest: the path behind a prefix. *status is 200 before.
     int (*put_now)(const msgl_front *f, const char *rest, int *status, msgl_strbuf *out);
 
@@ -38,7 +38,7 @@ typedef struct msgl_endpoint {
     msgl_msg_type ask;
     int (*put_stats)(const msgl_front *f, const msgl_msg_stats *s, msgl_strbuf *out);
 
-    // 3. By a job: the body is parsed and its prompts become ids, in a worker.
+    // 3. and 4. By a job: the body is parsed and its prompts become ids, in a worker.
     // The typed request of the body o into *out (with cfg's sampling defaults in it). 0, or
     // MSGL_EINVAL with *e.
     int (*parse)(const json_t *o, const msgl_api_config *cfg, msgl_gen_request *out,
@@ -48,7 +48,11 @@ typedef struct msgl_endpoint {
     msgl_prompt_source prompt;
     const char *prompt_field; // what errors about the prompt name
 
-    // It goes on to the engine, and its tokens come back as an answer or a stream.
+    // 3. The job ends in the worker, and this is its answer. j->req and j->ids are complete; ids
+    // may be none, or more than the context has.
+    int (*put_job)(const msgl_job *j, msgl_strbuf *out);
+
+    // 4. The job goes on to the engine, and its tokens come back as an answer or a stream.
     const char *id_prefix;              // of the answer's id
     const msgl_logprobs_form *logprobs; // NULL: parse never asks for any
     // A whole answer, of which choices are written one by one and freed.

@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 //
 // The front's parts: front.c (life, engine channel), routes.c (from a path to its endpoint),
-// stats.c (what the engine says of itself), gen.c (generation requests), turn.c (whose choice the
+// stats.c (what the engine says of itself), gen.c (requests with a job), turn.c (whose choice the
 // engine gets next).
 #ifndef MSGL_SERVER_FRONT_IMPL_H
 #define MSGL_SERVER_FRONT_IMPL_H
@@ -35,7 +35,7 @@ typedef struct choice {
     int64_t ahead;    // of its request, its own included, when it was handed over
 } choice;
 
-// A generation request, from its body to the last byte of its answer.
+// A request with a job, from its body to the last byte of its answer.
 struct gen {
     client base;
     const msgl_endpoint *ep;

@@ -1,8 +1,9 @@
 // SPDX-License-Identifier: Apache-2.0
 //
-// A generation request's way: body to a worker, ids to the engine (one engine request per choice),
-// token events back into text, text to the client. It ends in one of three ways: answered, failed,
-// or its client left; in each, every choice that the engine still has is aborted at once.
+// The way of a request with a job: body to a worker, ids to the engine (one engine request per
+// choice), token events back into text, text to the client; or from the worker to the client, if
+// the endpoint ends there. It ends in one of three ways: answered, failed, or its client left; in
+// each, every choice that the engine still has is aborted at once.
 #include <inttypes.h>
 #include <stdio.h>
 #include <string.h>
@@ -194,8 +195,10 @@ void msgl__gen_open(msgl_front *f, msgl_api_kind kind, msgl_http_conn *c, msgl_h
     g->base = (client){.kind = CLIENT_GEN, .conn = c};
     g->in_worker = true;
     g->created = (int64_t)time(NULL);
-    (void)snprintf(g->id, sizeof g->id, "%s-%016" PRIx64 "%08" PRIx64, ep->id_prefix, f->id_base,
-                   ++f->next_id);
+    if (ep->id_prefix != NULL) {
+        (void)snprintf(g->id, sizeof g->id, "%s-%016" PRIx64 "%08" PRIx64, ep->id_prefix,
+                       f->id_base, ++f->next_id);
+    }
     g->next = f->gens;
     if (g->next != NULL) g->next->prev = g;
     f->gens = g;
@@ -323,6 +326,17 @@ static void gen_start(msgl_front *f, gen *g)
     msgl__turn_join(f, g);
 }
 
+// What the worker has written.
+static void gen_answer_job(msgl_front *f, gen *g)
+{
+    msgl_http_conn *c = g->base.conn;
+    const msgl_strbuf *answer = &g->job->answer;
+    g->base.conn = NULL;
+    msgl__http_reply(c, 200, msgl__endpoint_type(g->ep), NULL, msgl__strbuf_str(answer),
+                     answer->len);
+    gen_free(f, g);
+}
+
 // Each name once; when there are very many, somebody makes them up.
 static void log_unknown(msgl_front *f, const msgl_strbuf *names)
 {
@@ -345,15 +359,17 @@ void msgl__gen_jobs_done(msgl_front *f)
         gen *g = j->owner;
         g->in_worker = false;
         log_unknown(f, &j->req.unknown);
-        if (g->base.conn != NULL && j->rc == 0) {
+        if (g->base.conn != NULL && j->rc == 0 && g->ep->put_job == NULL) {
             gen_start(f, g);
             continue;
         }
         f->waiting--;
         if (g->base.conn == NULL) {
             gen_free(f, g); // left, or was failed, in the meantime
-        } else {
+        } else if (j->rc != 0) {
             gen_fail(f, g, &j->error);
+        } else {
+            gen_answer_job(f, g);
         }
     }
     msgl__gen_turns(f);

@@ -10,14 +10,22 @@
 #include "core/mem.h"
 #include "server/endpoint.h"
 
-// Of what the job holds, only the error stays.
-static void drop(msgl_job *j)
+enum { ANSWER_MAX = 1 << 30 };
+
+static void free_ids(msgl_job *j)
 {
     for (int i = 0; j->ids != NULL && i < j->req.num_prompts; i++) msgl__ids_free(&j->ids[i]);
     msgl__free(j->ids);
     j->ids = NULL;
+}
+
+// Of what the job holds, only the error stays.
+static void drop(msgl_job *j)
+{
+    free_ids(j);
     msgl__gen_request_free(&j->req);
     msgl__strbuf_free(&j->body);
+    msgl__strbuf_free(&j->answer);
     msgl__claim_free(&j->claim);
 }
 
@@ -117,14 +125,14 @@ static int check_length(msgl_job *j, const char *param, size_t n)
 static size_t settled_bytes(const msgl_job *j)
 {
     const msgl_gen_request *r = &j->req;
-    size_t n = sizeof *j + r->text_len + msgl__req_extra_bytes(r->extra);
-    for (int i = 0; i < r->num_prompts; i++) {
+    size_t n = sizeof *j + r->text_len + msgl__req_extra_bytes(r->extra) + j->answer.cap;
+    for (int i = 0; i < r->num_prompts && j->ids != NULL; i++) {
         n += sizeof j->ids[i] + j->ids[i].cap * sizeof j->ids[i].data[0] + sizeof(msgl_prompt);
     }
     return n;
 }
 
-// The ids of all prompts.
+// The ids of all prompts. An answer has to fit behind those that the engine gets.
 static int make_ids(msgl_job *j, const msgl_endpoint *ep, const msgl_tokenizer *tokenizer,
                     const msgl_chat_templates *templates)
 {
@@ -138,9 +146,21 @@ static int make_ids(msgl_job *j, const msgl_endpoint *ep, const msgl_tokenizer *
         rc = ep->prompt == MSGL_PROMPT_CHAT
                  ? encode_chat(j, tokenizer, templates, field, max_ids)
                  : encode_prompt(j, tokenizer, &j->req.prompts[i], field, max_ids, &j->ids[i]);
-        if (rc == 0) rc = check_length(j, field, j->ids[i].len);
+        if (rc == 0 && ep->put_job == NULL) rc = check_length(j, field, j->ids[i].len);
     }
     return rc;
+}
+
+// The answer, after which the ids are not needed any more.
+static int end_here(msgl_job *j, const msgl_endpoint *ep)
+{
+    if (atomic_load(&j->cancelled)) return MSGL_EABORTED; // and ids may be missing
+    msgl__strbuf_init(&j->answer, ANSWER_MAX);
+    int rc = ep->put_job(j, &j->answer);
+    if (rc == 0) rc = msgl__claim_add(&j->claim, MSGL_BUDGET_ANSWER, j->answer.cap);
+    free_ids(j);
+    if (rc == MSGL_ENOMEM) return msgl__api_fail(&j->error, 500, NULL, NULL, "Out of memory.");
+    return rc == 0 ? 0 : msgl__api_fail_memory(&j->error, rc);
 }
 
 static int run(msgl_job *j, const msgl_tokenizer *tokenizer, const msgl_chat_templates *templates)
@@ -152,6 +172,7 @@ static int run(msgl_job *j, const msgl_tokenizer *tokenizer, const msgl_chat_tem
     msgl__strbuf_free(&j->body);
     msgl__claim_sub(&j->claim, body);
     if (rc == 0) rc = make_ids(j, ep, tokenizer, templates);
+    if (rc == 0 && ep->put_job != NULL) rc = end_here(j, ep);
     if (rc == 0 && msgl__gen_request_settle(&j->req) != 0) {
         rc = msgl__api_fail(&j->error, 500, NULL, NULL, "Out of memory.");
     }

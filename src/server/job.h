@@ -1,8 +1,9 @@
 // SPDX-License-Identifier: Apache-2.0
 //
-// What happens to a request before the engine sees it, off the event loop: body -> struct -> text
-// -> token ids, on a few worker threads. A worker keeps nothing between jobs and touches nothing
-// but its job, so one bad request costs only itself.
+// What happens to a request off the event loop, on a few worker threads: body -> struct -> text ->
+// token ids, and from there the engine's tokens or, of endpoints that need none, the answer. A
+// worker keeps nothing between jobs and touches nothing but its job, so one bad request costs only
+// itself.
 #ifndef MSGL_SERVER_JOB_H
 #define MSGL_SERVER_JOB_H
 
@@ -22,10 +23,12 @@ typedef struct msgl_job {
     msgl_api_config config; // its strings are borrowed
     int32_t max_seq_len;
     msgl_claim claim; // body, tree, ids; when done: what the answer keeps
-    // Result: rc 0 with req and ids, or negative with error.
+    // Result: rc 0 with req and ids, or with the answer if the endpoint ends here (put_job); or
+    // negative with error.
     int rc;
-    msgl_gen_request req;
-    msgl_ids *ids; // [req.num_prompts]; req is settled
+    msgl_gen_request req; // settled
+    msgl_ids *ids;        // [req.num_prompts]
+    msgl_strbuf answer;
     msgl_api_error error;
 } msgl_job;
 
