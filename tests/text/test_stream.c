@@ -14,6 +14,7 @@
 #include "core/err.h"
 #include "core/mem.h"
 #include "text/stream.h"
+#include "utils/random.h"
 
 enum { MAX_TOKENS = 24 };
 
@@ -44,8 +45,7 @@ static uint64_t rng = 1;
 
 static uint32_t draw(uint32_t n)
 {
-    rng = rng * 6364136223846793005u + 1442695040888963407u;
-    return (uint32_t)(rng >> 33) % n;
+    return (uint32_t)msgl__random_below(&rng, n);
 }
 
 // Half of them single bytes, so that there are characters of several tokens and broken ones.

@@ -11,6 +11,7 @@
 
 #include "core/err.h"
 #include "core/mem.h"
+#include "utils/random.h"
 #include "utils/uids.h"
 
 enum { THINGS = 3000 };
@@ -24,8 +25,7 @@ static uint64_t rng = 1;
 
 static uint32_t draw(uint32_t n)
 {
-    rng = rng * 6364136223846793005u + 1442695040888963407u;
-    return (uint32_t)(rng >> 33) % n;
+    return (uint32_t)msgl__random_below(&rng, n);
 }
 
 static void check_all(const msgl_uids *t, thing *things)
