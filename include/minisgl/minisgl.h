@@ -61,7 +61,7 @@ typedef void (*msgl_line_fn)(void *ctx, const char *line);
 typedef void (*msgl_progress_fn)(void *ctx, const char *stage, uint64_t done, uint64_t total);
 
 // How to open a model. Fill with msgl_options_init, then change what you need. Strings are borrowed
-// during msgl_open only.
+// during msgl_open only, which refuses what the program's flags refuse, naming the field.
 typedef struct msgl_options {
     const char *model_dir;  // required: folder with config.json, *.safetensors, tokenizer.json
     const char *device;     // "auto", "cpu", "cuda" or "cuda:N"

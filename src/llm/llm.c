@@ -12,6 +12,7 @@
 
 #include "core/err.h"
 #include "core/mem.h"
+#include "core/settings.h"
 #include "engine/engine.h"
 #include "llm/llm.h"
 #include "scheduler/scheduler.h"
@@ -106,36 +107,14 @@ static struct request *request_of(const msgl_llm *l, uint64_t id)
 
 void msgl_options_init(msgl_options *o)
 {
-    *o = (msgl_options){.device = "auto",
-                        .dtype = "auto",
-                        .attention = "auto",
-                        .cache_type = "radix",
-                        .moe_backend = "auto",
-                        .max_running = 256,
-                        .max_prefill_tokens = 8192,
-                        .page_size = 1,
-                        .graph_max_bs = -1,
-                        .overlap = 1};
+    *o = (msgl_options){0};
+    msgl__settings_default(&msgl__engine_settings, o);
 }
 
 int msgl__engine_config_of(const msgl_options *o, msgl_engine_config *out, msgl_err *err)
 {
-    if (o->model_dir == NULL) return msgl__err_set(err, MSGL_EINVAL, "model_dir is not set");
-    const bool naive = strcmp(o->cache_type, "naive") == 0;
-    if (!naive && strcmp(o->cache_type, "radix") != 0) {
-        return msgl__err_set(err, MSGL_EINVAL, "cache_type is \"%s\"; allowed: radix, naive",
-                             o->cache_type);
-    }
-    if (o->max_running < 1 || o->max_prefill_tokens < 1 || o->page_size < 1 || o->threads < 0 ||
-        o->num_pages < 0 || o->max_seq_len < 0) {
-        return msgl__err_set(err, MSGL_EINVAL,
-                             "max_running, max_prefill_tokens and page_size must be at least 1; "
-                             "threads, num_pages and max_seq_len not negative");
-    }
-    if (!(o->memory_ratio >= 0 && o->memory_ratio < 1)) {
-        return msgl__err_set(err, MSGL_EINVAL, "memory_ratio is %g; allowed: 0 to below 1",
-                             o->memory_ratio);
-    }
+    const int rc = msgl__options_check(o, err);
+    if (rc != 0) return rc;
     *out = (msgl_engine_config){.model_dir = o->model_dir,
                                 .device = o->device,
                                 .dtype = o->dtype,
@@ -151,7 +130,7 @@ int msgl__engine_config_of(const msgl_options *o, msgl_engine_config *out, msgl_
                                 .memory_ratio = o->memory_ratio,
                                 .graph_max_bs = o->graph_max_bs,
                                 .deterministic = o->deterministic != 0,
-                                .naive_cache = naive,
+                                .naive_cache = strcmp(o->cache_type, "naive") == 0,
                                 .cpu_level = o->cpu_level,
                                 .progress = o->progress,
                                 .progress_ctx = o->ctx,

@@ -1,0 +1,152 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "core/settings.h"
+
+#include <errno.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+
+double msgl__setting_number(const msgl_setting *s, const void *values)
+{
+    const void *at = (const char *)values + s->offset;
+    if (s->type == MSGL_SETTING_REAL) return *(const double *)at;
+    return s->size == sizeof(int64_t) ? (double)*(const int64_t *)at : *(const int32_t *)at;
+}
+
+const char *msgl__setting_text(const msgl_setting *s, const void *values)
+{
+    return *(const char *const *)(const void *)((const char *)values + s->offset);
+}
+
+static void put_number(const msgl_setting *s, double v, void *values)
+{
+    void *at = (char *)values + s->offset;
+    if (s->type == MSGL_SETTING_REAL) {
+        *(double *)at = v;
+    } else if (s->size == sizeof(int64_t)) {
+        *(int64_t *)at = (int64_t)v;
+    } else {
+        *(int32_t *)at = (int32_t)v;
+    }
+}
+
+static void put_text(const msgl_setting *s, const char *text, void *values)
+{
+    *(const char **)(void *)((char *)values + s->offset) = text;
+}
+
+static bool one_of(const char *choices, const char *text)
+{
+    const size_t n = strcspn(text, "|");
+    for (const char *p = choices; p != NULL && n > 0 && text[n] == '\0'; p = strchr(p, '|')) {
+        if (*p == '|') p++;
+        if (strncmp(p, text, n) == 0 && (p[n] == '|' || p[n] == '\0')) return true;
+    }
+    return false;
+}
+
+static bool beyond(const msgl_setting *s, double v)
+{
+    return !(v >= s->min && v <= s->max);
+}
+
+static bool allows_number(const msgl_setting *s, double v)
+{
+    if (s->type == MSGL_SETTING_FLAG) return v == 0 || v == 1;
+    return !beyond(s, v) || (!s->unset && v == s->preset);
+}
+
+static bool allows_text(const msgl_setting *s, const char *text)
+{
+    if (text == NULL) return s->preset_text == NULL;
+    return s->choices == NULL || one_of(s->choices, text);
+}
+
+// The line that flag, variable and C API have in common.
+static int refuse(const msgl_setting *s, const char *source, const char *value, msgl_err *err)
+{
+    char allowed[128] = "a text", found[112] = "NULL";
+    if (s->type == MSGL_SETTING_FLAG) {
+        snprintf(allowed, sizeof allowed, "1 or 0");
+    } else if (s->choices != NULL) {
+        snprintf(allowed, sizeof allowed, "%s", s->choices);
+    } else if (s->type != MSGL_SETTING_TEXT) {
+        const bool whole = s->type == MSGL_SETTING_INT;
+        const int digits = whole ? 16 : 6;
+        int n = snprintf(allowed, sizeof allowed, "a %snumber from %.*g to %.*g",
+                         whole ? "whole " : "", digits, s->min, digits, s->max);
+        if (!s->unset && beyond(s, s->preset)) {
+            snprintf(allowed + n, sizeof allowed - (size_t)n, ", or %g (the default)", s->preset);
+        }
+    }
+    if (value != NULL) snprintf(found, sizeof found, "\"%.100s\"", value);
+    return msgl__err_set(err, MSGL_EINVAL, "%s is %s; allowed: %s", source, found, allowed);
+}
+
+// What a number's or flag's text says; false: nothing of this type.
+static bool read_number(const msgl_setting *s, const char *text, double *out)
+{
+    char *end = NULL;
+    errno = 0;
+    if (s->type == MSGL_SETTING_FLAG) {
+        const bool yes = one_of("1|true|yes|on", text);
+        *out = yes ? 1 - s->preset : s->preset;
+        return yes || *text == '\0' || one_of("0|false|no|off", text);
+    }
+    *out = s->type == MSGL_SETTING_INT ? (double)strtoll(text, &end, 10) : strtod(text, &end);
+    return end != text && *end == '\0' && errno == 0;
+}
+
+int msgl__setting_parse(const msgl_setting *s, const char *source, const char *text, void *values,
+                        msgl_err *err)
+{
+    double v;
+    if (s->type == MSGL_SETTING_TEXT) {
+        if (!allows_text(s, text)) return refuse(s, source, text, err);
+        put_text(s, text, values);
+        return 0;
+    }
+    if (!read_number(s, text, &v) || !allows_number(s, v)) return refuse(s, source, text, err);
+    put_number(s, v, values);
+    return 0;
+}
+
+void msgl__settings_default(const msgl_setting_table *t, void *values)
+{
+    for (int i = 0; i < t->count; i++) {
+        const msgl_setting *s = &t->rows[i];
+        if (s->type == MSGL_SETTING_TEXT) {
+            put_text(s, s->preset_text, values);
+        } else if (s->type != MSGL_SETTING_LIST) {
+            put_number(s, s->preset, values);
+        }
+    }
+}
+
+static int check(const msgl_setting *s, const void *values, msgl_err *err)
+{
+    if (s->type == MSGL_SETTING_TEXT) {
+        const char *text = msgl__setting_text(s, values);
+        return allows_text(s, text) ? 0 : refuse(s, s->field, text, err);
+    }
+    const double v = msgl__setting_number(s, values);
+    if (allows_number(s, v)) return 0;
+    char found[32];
+    snprintf(found, sizeof found, "%.*g", s->type == MSGL_SETTING_REAL ? 6 : 16, v);
+    return refuse(s, s->field, found, err);
+}
+
+int msgl__settings_check(const msgl_setting_table *t, const void *values, msgl_err *err)
+{
+    int rc = 0;
+    for (int i = 0; rc == 0 && i < t->count; i++) rc = check(&t->rows[i], values, err);
+    return rc;
+}
+
+int msgl__options_check(const msgl_options *o, msgl_err *err)
+{
+    if (o->model_dir == NULL || o->model_dir[0] == '\0') {
+        return msgl__err_set(err, MSGL_EINVAL, "model_dir is not set");
+    }
+    return msgl__settings_check(&msgl__engine_settings, o, err);
+}
