@@ -2,31 +2,75 @@
 #include "cli/args.h"
 
 #include <ctype.h>
-#include <errno.h>
 #include <stdlib.h>
 #include <string.h>
 
 #include "core/attributes.h"
 
-void msgl__option_env(const msgl_option *o, char out[64])
+static const struct {
+    const msgl_setting_table *table;
+    size_t values; // where in msgl_args its values are
+} TABLES[] = {
+    {&msgl__engine_settings, offsetof(msgl_args, engine)},
+    {&msgl__cli_settings, 0},
+};
+
+// The table of option *i, which becomes a row of it; past the last table: none.
+static size_t table_of(int *i)
+{
+    size_t t = 0;
+    for (; t < MSGL_COUNT(TABLES) && *i >= TABLES[t].table->count; t++)
+        *i -= TABLES[t].table->count;
+    return t;
+}
+
+const msgl_setting *msgl__option(int i)
+{
+    const size_t t = table_of(&i);
+    return t < MSGL_COUNT(TABLES) ? &TABLES[t].table->rows[i] : NULL;
+}
+
+void *msgl__option_values(msgl_args *a, int i)
+{
+    return (char *)a + TABLES[table_of(&i)].values;
+}
+
+bool msgl__args_given(const msgl_args *a, const void *member)
+{
+    const msgl_setting *o;
+    for (int i = 0; (o = msgl__option(i)) != NULL; i++) {
+        int row = i;
+        const size_t at = TABLES[table_of(&row)].values + o->offset;
+        if ((const char *)a + at == member) return a->given[i];
+    }
+    return false;
+}
+
+void msgl__option_env(const msgl_setting *o, char out[64])
 {
     size_t n = (size_t)snprintf(out, 64, "MINISGL_");
-    for (const char *p = o->names[0] + 2; *p != '\0' && n < 63; p++) {
+    for (const char *p = o->name; *p != '\0' && n < 63; p++) {
         out[n++] = *p == '-' ? '_' : (char)toupper((unsigned char)*p);
     }
     out[n] = '\0';
 }
 
-static const msgl_option *find(const char *name, unsigned commands)
+// Whether `flag`, as typed, is this option.
+static bool is_spelled(const msgl_setting *o, const char *flag)
 {
-    for (int i = 0; i < msgl__num_options; i++) {
-        const msgl_option *o = &msgl__options[i];
-        if ((o->commands & commands) == 0) continue;
-        for (size_t k = 0; k < MSGL_COUNT(o->names) && o->names[k] != NULL; k++) {
-            if (strcmp(name, o->names[k]) == 0) return o;
-        }
+    const char *alias = msgl__option_alias(o);
+    return (strncmp(flag, "--", 2) == 0 && strcmp(flag + 2, o->name) == 0) ||
+           (alias != NULL && strcmp(flag, alias) == 0);
+}
+
+// The option of these commands that is called so; -1: none.
+static int find(const char *flag, unsigned commands)
+{
+    const msgl_setting *o;
+    for (int i = 0; (o = msgl__option(i)) != NULL; i++) {
+        if ((o->commands & commands) != 0 && is_spelled(o, flag)) return i;
     }
-    return NULL;
+    return -1;
 }
 
 // Edits between two words (Levenshtein), for "did you mean"; words of up to 63 letters.
@@ -51,26 +95,27 @@ static int distance(const char *a, const char *b)
 
 static int unknown(const msgl_command *cmd, const char *name, msgl_err *err)
 {
-    const msgl_option *elsewhere = find(name, MSGL_CMD_ALL);
-    const char *nearest = NULL;
-    int best = 4;
-    for (int i = 0; i < msgl__num_options; i++) {
-        const msgl_option *o = &msgl__options[i];
-        if ((o->commands & cmd->bit) == 0) continue;
-        for (size_t k = 0; k < MSGL_COUNT(o->names) && o->names[k] != NULL; k++) {
-            const int d = distance(name, o->names[k]);
-            if (d < best) {
-                best = d;
-                nearest = o->names[k];
-            }
-        }
-    }
-    if (elsewhere != NULL) {
+    if (find(name, MSGL_CMD_ALL) >= 0) {
         return msgl__err_set(err, MSGL_EINVAL,
                              "%s is not an option of `minisgl %s`; see `minisgl %s --help`", name,
                              cmd->name, cmd->name);
     }
-    if (nearest != NULL) {
+    char nearest[64] = "";
+    int best = 4;
+    const msgl_setting *o;
+    for (int i = 0; (o = msgl__option(i)) != NULL; i++) {
+        if ((o->commands & cmd->bit) == 0) continue;
+        char flag[64];
+        snprintf(flag, sizeof flag, "--%s", o->name);
+        const char *const spellings[] = {flag, msgl__option_alias(o)};
+        for (int k = 0; k < 2 && spellings[k] != NULL; k++) {
+            const int d = distance(name, spellings[k]);
+            if (d >= best) continue;
+            best = d;
+            snprintf(nearest, sizeof nearest, "%s", spellings[k]);
+        }
+    }
+    if (nearest[0] != '\0') {
         return msgl__err_set(err, MSGL_EINVAL, "unknown option %s; did you mean %s?", name,
                              nearest);
     }
@@ -78,87 +123,36 @@ static int unknown(const msgl_command *cmd, const char *name, msgl_err *err)
                          cmd->name);
 }
 
-static int allowed(const char *list, const char *value)
+// Stores the value of option i; `source` is the flag or variable as the user wrote it.
+static int store(int i, const char *source, const char *value, msgl_args *a, msgl_err *err)
 {
-    const size_t n = strlen(value);
-    for (const char *p = list; p != NULL && n > 0; p = strchr(p, '|')) {
-        if (*p == '|') p++;
-        if (strncmp(p, value, n) == 0 && (p[n] == '|' || p[n] == '\0')) return 1;
+    const msgl_setting *o = msgl__option(i);
+    void *values = msgl__option_values(a, i);
+    a->given[i] = true;
+    if (o->type != MSGL_SETTING_LIST) return msgl__setting_parse(o, source, value, values, err);
+    msgl_list *list = (msgl_list *)(void *)((char *)values + o->offset);
+    if (list->count == MSGL_MAX_LIST) {
+        return msgl__err_set(err, MSGL_ELIMIT, "%s is given more than %d times", source,
+                             MSGL_MAX_LIST);
     }
+    list->items[list->count++] = value;
     return 0;
-}
-
-// Stores `value` in its field; `source` is the flag or variable as the user wrote it.
-static int store(const msgl_option *o, const char *source, const char *value, msgl_args *a,
-                 msgl_err *err)
-{
-    char *field = (char *)a + o->offset;
-    char *end = NULL;
-    switch (o->type) {
-    case MSGL_OPT_FLAG: {
-        const int yes = allowed("1|true|yes|on", value), no = allowed("0|false|no|off", value);
-        if (!yes && !no && *value != '\0') {
-            return msgl__err_set(err, MSGL_EINVAL, "%s is \"%s\"; allowed: 1 or 0", source, value);
-        }
-        *(bool *)(void *)field = yes;
-        return 0;
-    }
-    case MSGL_OPT_STRING: *(const char **)(void *)field = value; return 0;
-    case MSGL_OPT_ENUM:
-        if (!allowed(o->allowed, value)) {
-            return msgl__err_set(err, MSGL_EINVAL, "%s is \"%s\"; allowed: %s", source, value,
-                                 o->allowed);
-        }
-        *(const char **)(void *)field = value;
-        return 0;
-    case MSGL_OPT_LIST: {
-        msgl_list *list = (msgl_list *)(void *)field;
-        if (list->count == MSGL_MAX_LIST) {
-            return msgl__err_set(err, MSGL_ELIMIT, "%s is given more than %d times", source,
-                                 MSGL_MAX_LIST);
-        }
-        list->items[list->count++] = value;
-        return 0;
-    }
-    case MSGL_OPT_INT: {
-        errno = 0;
-        const long long v = strtoll(value, &end, 10);
-        if (end == value || *end != '\0' || errno != 0 || (double)v < o->min ||
-            (double)v > o->max) {
-            return msgl__err_set(err, MSGL_EINVAL,
-                                 "%s is \"%s\"; allowed: a whole number from %.0f to %.0f", source,
-                                 value, o->min, o->max);
-        }
-        *(int64_t *)(void *)field = v;
-        return 0;
-    }
-    case MSGL_OPT_REAL: {
-        const double v = strtod(value, &end);
-        if (end == value || *end != '\0' || !(v >= o->min && v <= o->max)) {
-            return msgl__err_set(err, MSGL_EINVAL, "%s is \"%s\"; allowed: a number from %g to %g",
-                                 source, value, o->min, o->max);
-        }
-        *(double *)(void *)field = v;
-        return 0;
-    }
-    }
-    return MSGL_EINTERNAL;
 }
 
 // Kubernetes sets MINISGL_PORT=tcp://10.0.0.1:1919 in the pods beside a Service named minisgl (and
 // Docker for a link of that name): it tells of another server, and is no setting of this one.
-static bool is_service_link(const msgl_option *o, const char *value)
+static bool is_service_link(const msgl_setting *o, const char *value)
 {
-    return strcmp(o->names[0], "--port") == 0 &&
+    return strcmp(o->name, "port") == 0 &&
            (strncmp(value, "tcp://", 6) == 0 || strncmp(value, "udp://", 6) == 0 ||
             strncmp(value, "sctp://", 7) == 0);
 }
 
 static int read_environment(const msgl_command *cmd, msgl_args *out, msgl_err *err)
 {
-    for (int i = 0; i < msgl__num_options; i++) {
-        const msgl_option *o = &msgl__options[i];
-        if ((o->commands & cmd->bit) == 0 || strcmp(o->names[0], "--help") == 0) continue;
+    const msgl_setting *o;
+    for (int i = 0; (o = msgl__option(i)) != NULL; i++) {
+        if ((o->commands & cmd->bit) == 0 || strcmp(o->name, "help") == 0) continue;
         char env[64];
         msgl__option_env(o, env);
         const char *value = getenv(env);
@@ -170,14 +164,14 @@ static int read_environment(const msgl_command *cmd, msgl_args *out, msgl_err *e
                     env, value);
             continue;
         }
-        const int rc = store(o, env, value, out, err);
+        const int rc = store(i, env, value, out, err);
         if (rc != 0) return rc;
     }
     return 0;
 }
 
 // The only benchmark that reads an option; NULL: there are others, or none does.
-static const char *benchmark_of(const msgl_option *o)
+static const char *benchmark_of(const msgl_setting *o)
 {
     return (o->commands & MSGL_BENCH_STEP) != 0      ? "step"
            : (o->commands & MSGL_BENCH_OFFLINE) != 0 ? "offline"
@@ -187,19 +181,22 @@ static const char *benchmark_of(const msgl_option *o)
 }
 
 // An option of one benchmark must not be given to another in silence. own: one of its own, or NULL.
-static int check_benchmark(const msgl_option *own, const char *sub, msgl_err *err)
+static int check_benchmark(const msgl_setting *own, const char *sub, msgl_err *err)
 {
     if (own == NULL || strcmp(benchmark_of(own), sub) == 0) return 0;
-    return msgl__err_set(err, MSGL_EINVAL, "bench %.40s does not read %s; bench %s does", sub,
-                         own->names[0], benchmark_of(own));
+    return msgl__err_set(err, MSGL_EINVAL, "bench %.40s does not read --%s; bench %s does", sub,
+                         own->name, benchmark_of(own));
 }
 
 int msgl__args_parse(const msgl_command *cmd, int argc, char **argv, msgl_args *out, msgl_err *err)
 {
-    msgl__args_default(out);
+    *out = (msgl_args){0};
+    for (size_t t = 0; t < MSGL_COUNT(TABLES); t++) {
+        msgl__settings_default(TABLES[t].table, (char *)out + TABLES[t].values);
+    }
     int rc = read_environment(cmd, out, err);
     bool lists_from_argv = false;
-    const msgl_option *own = NULL; // the first option that is one benchmark's own
+    const msgl_setting *own = NULL; // the first option that is one benchmark's own
     for (int i = 0; rc == 0 && i < argc; i++) {
         char name[64];
         const char *equals = strchr(argv[i], '=');
@@ -218,22 +215,23 @@ int msgl__args_parse(const msgl_command *cmd, int argc, char **argv, msgl_args *
             return msgl__err_set(err, MSGL_EINVAL, "unknown option %.40s...", argv[i]);
         memcpy(name, argv[i], n);
         name[n] = '\0';
-        const msgl_option *o = find(name, cmd->bit);
-        if (o == NULL) return unknown(cmd, name, err);
+        const int at = find(name, cmd->bit);
+        if (at < 0) return unknown(cmd, name, err);
+        const msgl_setting *o = msgl__option(at);
         const char *value = equals != NULL ? equals + 1 : NULL;
-        if (value == NULL && o->type == MSGL_OPT_FLAG) value = "1";
+        if (value == NULL && o->type == MSGL_SETTING_FLAG) value = "1";
         if (value == NULL) {
             if (i + 1 >= argc) {
                 return msgl__err_set(err, MSGL_EINVAL, "%s needs a value (%s)", name, o->metavar);
             }
             value = argv[++i];
         }
-        if (o->type == MSGL_OPT_LIST &&
+        if (o->type == MSGL_SETTING_LIST &&
             !lists_from_argv) { // flags replace a list from the environment
             out->prompts.count = out->stop.count = 0;
             lists_from_argv = true;
         }
-        rc = store(o, name, value, out, err);
+        rc = store(at, name, value, out, err);
         if (rc != 0 || benchmark_of(o) == NULL) continue;
         if (own == NULL) own = o;
         rc = check_benchmark(o, out->sub != NULL ? out->sub : benchmark_of(own), err);
@@ -262,32 +260,59 @@ static void wrap(FILE *out, const char *text, int indent)
     fputc('\n', out);
 }
 
-static void names_of(const msgl_option *o, const char *separator, char *out, size_t size)
+// The flags of an option and its value: "--format, -o md|csv|json".
+static void names_of(const msgl_setting *o, const char *separator, char *out, size_t size)
 {
-    size_t n = 0;
-    for (size_t k = 0; k < MSGL_COUNT(o->names) && o->names[k] != NULL; k++) {
-        n += (size_t)snprintf(out + n, size - n, "%s%s", k > 0 ? separator : "", o->names[k]);
+    const char *alias = msgl__option_alias(o),
+               *value = o->choices != NULL ? o->choices : o->metavar;
+    snprintf(out, size, "--%s%s%s%s%s", o->name, alias != NULL ? separator : "",
+             alias != NULL ? alias : "", value != NULL ? " " : "", value != NULL ? value : "");
+}
+
+// The help of an option, its default at the end.
+static void help_of(const msgl_setting *o, char *out, size_t size)
+{
+    char value[64] = "";
+    const char *more = o->by_default != NULL ? o->by_default : "";
+    const bool number = o->type == MSGL_SETTING_INT || o->type == MSGL_SETTING_REAL;
+    if (o->preset_text != NULL) snprintf(value, sizeof value, " %s", o->preset_text);
+    if (number && !o->unset) snprintf(value, sizeof value, " %.10g", o->preset);
+    if (value[0] == '\0' && *more == '\0') {
+        snprintf(out, size, "%s", o->help);
+    } else {
+        snprintf(out, size, "%s (default%s%s)", o->help, value, more);
     }
-    if (o->type == MSGL_OPT_ENUM) {
-        snprintf(out + n, size - n, " %s", o->allowed);
-    } else if (o->metavar != NULL) {
-        snprintf(out + n, size - n, " %s", o->metavar);
+}
+
+// The options of a command, group by group; how many.
+static int in_order(const msgl_command *cmd, const msgl_setting *out[MSGL_MAX_OPTIONS])
+{
+    static const char *const GROUPS[] = {"model", "engine", "server", "requests", "bench", "help"};
+    const msgl_setting *o;
+    int n = 0;
+    for (size_t g = 0; g < MSGL_COUNT(GROUPS); g++) {
+        for (int i = 0; (o = msgl__option(i)) != NULL; i++) {
+            if ((o->commands & cmd->bit) != 0 && strcmp(o->group, GROUPS[g]) == 0) out[n++] = o;
+        }
     }
+    return n;
 }
 
 void msgl__help_command(const msgl_command *cmd, FILE *out)
 {
     fprintf(out, "minisgl %s %s\n\n%s\n", cmd->name, cmd->usage, cmd->summary);
+    const msgl_setting *options[MSGL_MAX_OPTIONS];
+    const int n = in_order(cmd, options);
     const char *group = "";
-    for (int i = 0; i < msgl__num_options; i++) {
-        const msgl_option *o = &msgl__options[i];
-        if ((o->commands & cmd->bit) == 0) continue;
+    for (int i = 0; i < n; i++) {
+        const msgl_setting *o = options[i];
         if (strcmp(group, o->group) != 0) fprintf(out, "\n%s:\n", o->group);
         group = o->group;
-        char names[128];
+        char names[128], help[512];
         names_of(o, ", ", names, sizeof names);
+        help_of(o, help, sizeof help);
         fprintf(out, "  %s\n%6s", names, "");
-        wrap(out, o->help, 6);
+        wrap(out, help, 6);
     }
     fprintf(out,
             "\nEach option can also be set by a variable: --max-tokens is MINISGL_MAX_TOKENS.\n");
@@ -336,15 +361,17 @@ void msgl__help_markdown(const msgl_command *commands, int n, FILE *out)
                 "\n## minisgl %s\n\n`minisgl %s %s`\n\n%s\n\n| option | variable | meaning "
                 "|\n|---|---|---|\n",
                 commands[c].name, commands[c].name, commands[c].usage, commands[c].summary);
-        for (int i = 0; i < msgl__num_options; i++) {
-            const msgl_option *o = &msgl__options[i];
-            if ((o->commands & commands[c].bit) == 0) continue;
-            char names[128], env[64];
+        const msgl_setting *options[MSGL_MAX_OPTIONS];
+        const int num = in_order(&commands[c], options);
+        for (int i = 0; i < num; i++) {
+            const msgl_setting *o = options[i];
+            char names[128], env[64], help[512];
             names_of(o, "`, `", names, sizeof names);
             msgl__option_env(o, env);
+            help_of(o, help, sizeof help);
             fprintf(out, "| `");
             for (const char *p = names; *p != '\0'; p++) fprintf(out, *p == '|' ? "\\|" : "%c", *p);
-            fprintf(out, "` | `%s` | %s |\n", env, o->help);
+            fprintf(out, "` | `%s` | %s |\n", env, help);
         }
     }
     environment_markdown(out);

@@ -1,7 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
 //
-// The command line. One table (options.c) feeds parsing, --help, the MINISGL_ environment names and
-// docs/cli.md; a value comes from its flag, else from its variable, else it is the default.
+// The command line. Two tables, the engine's settings (core/engine_settings.c) and the rest
+// (options.c), feed parsing, --help, the MINISGL_ environment names and docs/cli.md; a value comes
+// from its flag, else from its variable, else it is the default.
 #ifndef MSGL_CLI_ARGS_H
 #define MSGL_CLI_ARGS_H
 
@@ -10,9 +11,10 @@
 #include <stdint.h>
 #include <stdio.h>
 
-#include "core/err.h"
+#include "core/settings.h"
 
 #define MSGL_MAX_LIST 64
+#define MSGL_MAX_OPTIONS 96
 
 typedef struct msgl_list {
     const char *items[MSGL_MAX_LIST];
@@ -20,53 +22,31 @@ typedef struct msgl_list {
 } msgl_list;
 
 typedef struct msgl_args {
+    msgl_options engine; // model_dir as the user wrote it; cpu_level and callbacks are not set
     // model
-    const char *model, *model_source, *device, *dtype;
-    bool dummy_weight;
-    int64_t threads;
+    const char *model_source;
     // engine
-    const char *attention, *prefill_attention, *decode_attention, *cache_type, *moe_backend;
-    int64_t tp_size, max_running, max_seq_len, max_prefill, num_pages, page_size, graph_max_bs;
-    double memory_ratio;
-    bool disable_overlap, deterministic;
+    const char *prefill_attention, *decode_attention;
+    int tp_size;
     // server
     const char *host, *allowed_hosts, *unknown_fields;
-    int64_t port, num_tokenizer, request_memory;
-    bool shell;
+    int port, num_tokenizer, request_memory, shell;
     // requests
     msgl_list prompts, stop;
     const char *input, *output, *system;
     double temperature, top_p, min_p, repetition_penalty, frequency_penalty, presence_penalty;
-    int64_t top_k, seed, max_tokens, logprobs;
-    bool chat, stream, ignore_eos;
+    int top_k, max_tokens, logprobs, chat, stream, ignore_eos;
+    int64_t seed;
     // bench
     const char *format, *url, *batch, *chunk, *concurrency, *backends, *lengths, *write_table;
-    int64_t prompt_len, steps, requests, repeat;
-    bool open_ended;
+    int prompt_len, steps, requests, repeat, open_ended;
     // tokenize
-    bool decode;
+    int decode;
     // help
-    bool help, markdown;
-    const char *sub; // second word of `bench`
+    int help, markdown;
+    const char *sub;              // second word of `bench`
+    bool given[MSGL_MAX_OPTIONS]; // whether option i was, by flag or variable
 } msgl_args;
-
-// Which commands an option belongs to.
-enum {
-    MSGL_CMD_SERVE = 1,
-    MSGL_CMD_CHAT = 2,
-    MSGL_CMD_RUN = 4,
-    MSGL_CMD_BENCH = 8,
-    MSGL_CMD_INFO = 16,
-    MSGL_CMD_TOKENIZE = 32,
-    MSGL_CMD_TEMPLATE = 64,
-    MSGL_CMD_HELP = 128,
-    MSGL_CMD_ALL = 255,
-    // With MSGL_CMD_BENCH: the only benchmark that reads it.
-    MSGL_BENCH_STEP = 256,
-    MSGL_BENCH_OFFLINE = 512,
-    MSGL_BENCH_SERVE = 1024,
-    MSGL_BENCH_ATTN = 2048,
-};
 
 typedef struct msgl_command {
     const char *name;
@@ -76,37 +56,23 @@ typedef struct msgl_command {
     int (*run)(const msgl_args *a); // exit code
 } msgl_command;
 
-typedef enum msgl_option_type {
-    MSGL_OPT_FLAG,
-    MSGL_OPT_STRING,
-    MSGL_OPT_ENUM, // allowed: "a|b|c"
-    MSGL_OPT_INT,
-    MSGL_OPT_REAL,
-    MSGL_OPT_LIST, // may be repeated
-} msgl_option_type;
+// Rows whose values are in msgl_args itself.
+extern const msgl_setting_table msgl__cli_settings;
+// "-o" of "--format"; NULL: it has no other spelling.
+const char *msgl__option_alias(const msgl_setting *o);
 
-typedef struct msgl_option {
-    const char *names[3]; // "--model", aliases; the first names the MINISGL_ variable
-    unsigned commands;
-    msgl_option_type type;
-    size_t offset; // in msgl_args
-    const char *metavar;
-    double min, max;     // INT, REAL
-    const char *allowed; // ENUM
-    const char *group;
-    const char *help;
-} msgl_option;
+// All options, counted from 0; NULL behind the last. What only the C API has is of no command.
+const msgl_setting *msgl__option(int i);
+// The struct in *a that holds option i's value.
+void *msgl__option_values(msgl_args *a, int i);
 
-extern const msgl_option msgl__options[];
-extern const int msgl__num_options;
-
-// Values when neither flag nor variable is given.
-void msgl__args_default(msgl_args *a);
 // Reads variables, then argv[0, argc) (without program and command). Errors name the flag or
 // variable, the value and what is allowed; an unknown flag gets the nearest known one.
 int msgl__args_parse(const msgl_command *cmd, int argc, char **argv, msgl_args *out, msgl_err *err);
-// "MINISGL_MAX_RUNNING_REQUESTS" of "--max-running-requests".
-void msgl__option_env(const msgl_option *o, char out[64]);
+// Whether the option that is stored in this member of *a was given, by flag or variable.
+bool msgl__args_given(const msgl_args *a, const void *member);
+// "MINISGL_MAX_RUNNING_REQUESTS" of "max-running-requests".
+void msgl__option_env(const msgl_setting *o, char out[64]);
 void msgl__help_command(const msgl_command *cmd, FILE *out);
 void msgl__help_markdown(const msgl_command *commands, int n, FILE *out);
 

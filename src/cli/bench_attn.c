@@ -136,8 +136,9 @@ static int compare(const msgl_args *a, const msgl_attn_bench_env *env, const str
     const msgl_attn_desc *const *all = msgl__attn_backends(&count);
     for (size_t i = 0; rc == 0 && i < num * 2; i++) {
         const struct shape *s = &shapes[i / 2];
-        const int page = a->page_size > 0 ? (int)a->page_size : s->pages[i % 2];
-        if (i % 2 == 1 && (a->page_size > 0 || page == 0)) continue;
+        const bool given = msgl__args_given(a, &a->engine.page_size);
+        const int page = given ? a->engine.page_size : s->pages[i % 2];
+        if (i % 2 == 1 && (given || page == 0)) continue;
         for (int b = 0; rc == 0 && b < count; b++) {
             if (!msgl__bench_wanted(a->backends, all[b]->name) || !(all[b]->devices & 1u << kind)) {
                 continue;
@@ -160,7 +161,7 @@ static int on_cpu(const msgl_args *a, msgl_err *err)
     msgl_cpu_level level;
     msgl_kernels kernels;
     msgl_pool *pool = NULL;
-    const int threads = a->threads > 0 ? (int)a->threads : msgl__physical_cores();
+    const int threads = a->engine.threads > 0 ? a->engine.threads : msgl__physical_cores();
     int rc = msgl__cpu_level_select(msgl__cli_cpu_level(), &level, err);
     if (rc == 0) rc = msgl__pool_create(threads, &pool, err);
     if (rc != 0) return rc;
@@ -196,7 +197,7 @@ int msgl__bench_attn_cmd(const msgl_args *a)
 {
     msgl_err err;
     msgl_device_choice choice;
-    int rc = msgl__device_choose(a->device, &choice, &err);
+    int rc = msgl__device_choose(a->engine.device, &choice, &err);
     if (rc == 0 && choice.kind == MSGL_DEVICE_CUDA) {
         rc = on_gpu(a, &choice, &err);
     } else if (rc == 0 && a->write_table != NULL) {

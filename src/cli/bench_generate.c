@@ -35,7 +35,7 @@ static int decode(struct alike *b, const msgl_args *a, int batch, int prompt_len
                   msgl_rows *rows, msgl_err *err)
 {
     static double ms[MAX_REPEAT];
-    const int repeat = a->repeat > 0 ? (int)a->repeat : 3;
+    const int repeat = a->repeat > 0 ? a->repeat : 3;
     double seconds;
     int rc = run(b, batch, prompt_len, 16, &seconds, err); // warms up
     for (int i = 0; rc == 0 && i < repeat; i++) {
@@ -69,7 +69,7 @@ static int prefill(struct alike *b, const msgl_args *a, int batch, int prompt_le
 {
     static double ms[MAX_REPEAT];
     (void)steps;
-    const int repeat = a->repeat > 0 ? (int)a->repeat : 3;
+    const int repeat = a->repeat > 0 ? a->repeat : 3;
     double seconds;
     int rc = 0;
     for (int i = 0; rc == 0 && i < 2; i++) rc = run(b, batch, prompt_len, 1, &seconds, err);
@@ -104,9 +104,9 @@ static int bench(const msgl_args *a, measure_fn measure, int default_prompt, int
         msgl__err_set(&err, MSGL_ENOMEM, "out of memory");
         return msgl__cli_fail(MSGL_EXIT_FAILED, &err);
     }
-    const int prompt_len = a->prompt_len > 0 ? (int)a->prompt_len : default_prompt;
-    const int steps = a->steps > 0 ? (int)a->steps : default_steps;
-    const int page = a->page_size > 0 ? (int)a->page_size : 1;
+    const int prompt_len = a->prompt_len > 0 ? a->prompt_len : default_prompt;
+    const int steps = a->steps > 0 ? a->steps : default_steps;
+    const int page = a->engine.page_size;
     const int length = (prompt_len + steps + 2 + page - 1) / page * page;
     int largest = 1;
     for (int i = 0; i < n; i++) largest = batches[i] > largest ? batches[i] : largest;

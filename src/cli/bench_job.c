@@ -119,9 +119,9 @@ int msgl__bench_open(const msgl_args *a, int max_seq_len, int num_pages, msgl_ll
     int rc = msgl__cli_options(a, &o, &dir, attention, err);
     if (rc == 0) {
         o.prefill_first = 1;
-        if (a->max_prefill == 0) o.max_prefill_tokens = 16384;
-        if (a->max_seq_len == 0) o.max_seq_len = max_seq_len;
-        if (a->num_pages == 0 && num_pages > 0) {
+        if (!msgl__args_given(a, &a->engine.max_prefill_tokens)) o.max_prefill_tokens = 16384;
+        if (o.max_seq_len == 0) o.max_seq_len = max_seq_len;
+        if (o.num_pages == 0 && num_pages > 0) {
             o.num_pages = (num_pages + o.page_size - 1) / o.page_size;
         }
         rc = msgl_open(&o, out, err);

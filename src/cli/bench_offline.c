@@ -41,8 +41,8 @@ static int own_lengths(const msgl_args *a, struct lengths *l, msgl_err *err)
     const bool uniform = a->requests > 0 || a->prompt_len > 0 || a->max_tokens > 0;
     const int64_t count = a->requests > 0 ? a->requests : uniform ? 16 : (int)MSGL_COUNT(PUBLIC);
     for (int64_t i = 0; i < count; i++) {
-        const int prompt = !uniform ? PUBLIC[i][0] : a->prompt_len > 0 ? (int)a->prompt_len : 512;
-        const int output = !uniform ? PUBLIC[i][1] : a->max_tokens > 0 ? (int)a->max_tokens : 64;
+        const int prompt = !uniform ? PUBLIC[i][0] : a->prompt_len > 0 ? a->prompt_len : 512;
+        const int output = !uniform ? PUBLIC[i][1] : a->max_tokens > 0 ? a->max_tokens : 64;
         if (add(l, prompt, output) != 0) return msgl__err_set(err, MSGL_ENOMEM, "out of memory");
     }
     return 0;
@@ -124,7 +124,7 @@ int msgl__bench_offline(const msgl_args *a)
     struct lengths n = {0};
     msgl_llm *l = NULL;
     uint64_t rng = 1;
-    const int runs = a->repeat > 0 ? (int)a->repeat : 1;
+    const int runs = a->repeat > 0 ? a->repeat : 1;
     int rc = read_lengths(a, &n, &err);
     if (rc == 0) rc = msgl__bench_open(a, n.longest > 4096 ? n.longest : 4096, 0, &l, &err);
     if (rc == 0) rc = warm_up(l, &rng, &err);

@@ -143,8 +143,7 @@ static int run_levels(const msgl_args *a, msgl_bench_serve_config *cfg, const in
     for (int i = 0; i < n && rc == 0; i++) {
         msgl_bench_serve_result r;
         cfg->concurrency = clients[i];
-        cfg->requests =
-            a->requests > 0 ? (int)a->requests : clients[i] * (clients[i] < 256 ? 4 : 3);
+        cfg->requests = a->requests > 0 ? a->requests : clients[i] * (clients[i] < 256 ? 4 : 3);
         rc = msgl__bench_serve(cfg, &r, err);
         msgl__cli_bar_clear();
         if (rc != 0) return rc;
@@ -171,13 +170,13 @@ int msgl__bench_serve_cmd(const msgl_args *a)
     if (n < 0) return msgl__cli_fail(MSGL_EXIT_USAGE, &err);
     msgl__cli_catch_interrupt();
     int rc = 0;
-    if (a->url == NULL && a->model != NULL) rc = start_server(a, &server, &err);
+    if (a->url == NULL && a->engine.model_dir != NULL) rc = start_server(a, &server, &err);
     msgl_bench_serve_config cfg = msgl__bench_serve_config_default();
     if (a->url != NULL) cfg.url = a->url;
     if (server.pid > 0) cfg.url = server.url;
-    cfg.prompt_tokens = a->prompt_len > 0 ? (int)a->prompt_len : 127;
+    cfg.prompt_tokens = a->prompt_len > 0 ? a->prompt_len : 127;
     cfg.vocab_size = PROMPT_VOCAB;
-    if (a->max_tokens > 0) cfg.max_tokens = (int)a->max_tokens;
+    if (a->max_tokens > 0) cfg.max_tokens = a->max_tokens;
     cfg.open_ended = a->open_ended;
     cfg.temperature = isnan(a->temperature) ? 0 : a->temperature;
     if (a->seed >= 0) cfg.prompt_seed = (uint64_t)a->seed;

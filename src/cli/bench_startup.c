@@ -40,7 +40,7 @@ typedef struct serve_flags {
 // What decides how long a start takes; the rest is the server's default.
 static void fill_flags(const msgl_args *a, const char *dir, serve_flags *f)
 {
-    snprintf(f->threads, sizeof f->threads, "%lld", (long long)a->threads);
+    snprintf(f->threads, sizeof f->threads, "%d", a->engine.threads);
     const char *const flags[] = {"minisgl",
                                  "serve",
                                  "--model",
@@ -50,12 +50,12 @@ static void fill_flags(const msgl_args *a, const char *dir, serve_flags *f)
                                  "--threads",
                                  f->threads,
                                  "--dtype",
-                                 a->dtype,
+                                 a->engine.dtype,
                                  "--device",
-                                 a->device,
+                                 a->engine.device,
                                  "--attn",
                                  msgl__cli_attention(a, f->attention),
-                                 a->dummy_weight ? "--dummy-weight" : NULL,
+                                 a->engine.dummy_weight ? "--dummy-weight" : NULL,
                                  NULL};
     memcpy(f->argv, flags, sizeof flags);
 }
@@ -101,7 +101,7 @@ int msgl__bench_startup(const msgl_args *a)
     msgl_err err;
     char *dir = NULL;
     int rc = msgl__cli_model_dir(a, &dir, &err);
-    const int n = a->repeat > 0 ? (int)a->repeat : 3;
+    const int n = a->repeat > 0 ? a->repeat : 3;
     for (int i = 0; rc == 0 && i < n; i++) {
         rc = one_start(a, dir, &seconds[i], &mb[i], &anonymous[i], &err);
     }

@@ -147,7 +147,7 @@ static int measure(struct step_bench *b, const msgl_args *a, int batch, msgl_row
     static double prefill_ms[MAX_REPEAT], decode_ms[MAX_REPEAT];
     int rc = place_requests(b, batch + (b->chunk > 0), err);
     if (rc != 0) return rc;
-    const int repeat = a->repeat > 0 ? (int)a->repeat : 3;
+    const int repeat = a->repeat > 0 ? a->repeat : 3;
     for (int i = 0; i < repeat; i++) {
         double seconds;
         if ((rc = prefill(b, batch, &seconds)) != 0) break;
@@ -175,8 +175,8 @@ int msgl__bench_step(const msgl_args *a)
     msgl_err err;
     int batches[64], chunks[64] = {0}, num_chunks = 0;
     const int n = msgl__cli_int_list("--batch", a->batch, 4096, batches, 64, &err);
-    struct step_bench b = {.prompt_len = a->prompt_len > 0 ? (int)a->prompt_len : 512,
-                           .steps = a->steps > 0 ? (int)a->steps : 64};
+    struct step_bench b = {.prompt_len = a->prompt_len > 0 ? a->prompt_len : 512,
+                           .steps = a->steps > 0 ? a->steps : 64};
     if (n >= 0 && a->chunk != NULL) { // of a prompt of this length
         num_chunks = msgl__cli_int_list("--chunk", a->chunk, b.prompt_len, chunks + 1, 63, &err);
     }

@@ -34,7 +34,7 @@ int msgl__bench_limits(const msgl_args *a)
 {
     msgl_err err;
     msgl_pool *pool;
-    const int threads = a->threads > 0 ? (int)a->threads : msgl__physical_cores();
+    const int threads = a->engine.threads > 0 ? a->engine.threads : msgl__physical_cores();
     if (msgl__pool_create(threads, &pool, &err) != 0) return msgl__cli_fail(MSGL_EXIT_FAILED, &err);
     struct msgl_limits limits = {0};
     const msgl_cpu_level level = msgl__cpu_level_detect();

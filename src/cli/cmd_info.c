@@ -172,7 +172,7 @@ int msgl__cmd_info(const msgl_args *a)
     static msgl_model_config config;
     char *dir = NULL;
     int rc = 0;
-    if (a->model != NULL) {
+    if (a->engine.model_dir != NULL) {
         rc = msgl__cli_model_dir(a, &dir, &err);
         if (rc == 0) rc = msgl__model_config_load(dir, &config, &err);
     }

@@ -185,8 +185,8 @@ static int run_file(struct run *r, msgl_err *err)
     if (rc == 0) rc = msgl__cli_model_dir(r->args, &dir, err);
     if (rc == 0) {
         msgl__cli_params(r->args, r->llm, &params);
-        msgl__run_common_init(&r->common, &params, msgl__cli_model_name(dir), r->args->model,
-                              info.vocab_size);
+        msgl__run_common_init(&r->common, &params, msgl__cli_model_name(dir),
+                              r->args->engine.model_dir, info.vocab_size);
         rc = run_lines(r, err);
     }
     free_window(r);

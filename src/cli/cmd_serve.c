@@ -69,14 +69,14 @@ static int read_defaults(const char *dir, msgl_sampling_params *p, msgl_err *err
     return 0;
 }
 
-static char *info_json(const msgl_args *a, const msgl_options *o)
+static char *info_json(const msgl_options *o)
 {
     json_t *j = json_pack("{s:s,s:s,s:s,s:s,s:i,s:i,s:i,s:i,s:f,s:b,s:b}", "model_path",
                           o->model_dir, "dtype", o->dtype, "attention_backend", o->attention,
                           "cache_type", o->cache_type, "max_running_requests", o->max_running,
                           "max_prefill_length", o->max_prefill_tokens, "page_size", o->page_size,
                           "threads", o->threads, "memory_ratio", o->memory_ratio,
-                          "overlap_scheduling", o->overlap, "dummy_weight", a->dummy_weight);
+                          "overlap_scheduling", o->overlap, "dummy_weight", o->dummy_weight);
     char *text = json_dumps(j, JSON_COMPACT);
     json_decref(j);
     return text;
@@ -98,16 +98,16 @@ int msgl__cmd_serve(const msgl_args *a)
     struct serve s = {.options = &options, .model_name = msgl__cli_model_name(dir)};
     const msgl_log log = msgl__log_default();
     cfg.host = a->host;
-    cfg.port = (int)a->port;
+    cfg.port = a->port;
     cfg.model_dir = dir;
     cfg.front.model_name = s.model_name;
-    cfg.front.model_path = a->model;
-    cfg.front.num_workers = a->num_tokenizer > 0 ? (int)a->num_tokenizer : 1;
+    cfg.front.model_path = a->engine.model_dir;
+    cfg.front.num_workers = a->num_tokenizer > 0 ? a->num_tokenizer : 1;
     cfg.front.max_request_memory = (size_t)a->request_memory << 20;
     cfg.front.refuse_unknown = strcmp(a->unknown_fields, "refuse") == 0;
     cfg.front.log = &log;
     cfg.front.guard.allowed = a->allowed_hosts;
-    char *json = info_json(a, &options);
+    char *json = info_json(&options);
     cfg.front.info_json = json;
     cfg.engine_main = engine_main;
     cfg.on_ready = on_ready;

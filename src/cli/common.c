@@ -73,7 +73,7 @@ static char *cached_snapshot(const char *root, const char *name)
 
 int msgl__cli_model_dir(const msgl_args *a, char **out, msgl_err *err)
 {
-    const char *model = a->model;
+    const char *model = a->engine.model_dir;
     if (model == NULL) {
         return msgl__err_set(err, MSGL_EINVAL,
                              "--model DIR is needed: a Hugging Face model folder");
@@ -115,12 +115,13 @@ const char *msgl__cli_model_name(const char *dir)
 
 const char *msgl__cli_attention(const msgl_args *a, char buf[128])
 {
-    if (a->prefill_attention == NULL && a->decode_attention == NULL) return a->attention;
-    const char *comma = strchr(a->attention, ',');
-    const int first = comma != NULL ? (int)(comma - a->attention) : (int)strlen(a->attention);
-    const char *second = comma != NULL ? comma + 1 : a->attention;
+    const char *both = a->engine.attention;
+    if (a->prefill_attention == NULL && a->decode_attention == NULL) return both;
+    const char *comma = strchr(both, ',');
+    const int first = comma != NULL ? (int)(comma - both) : (int)strlen(both);
+    const char *second = comma != NULL ? comma + 1 : both;
     snprintf(buf, 128, "%.*s,%s", a->prefill_attention != NULL ? 60 : first,
-             a->prefill_attention != NULL ? a->prefill_attention : a->attention,
+             a->prefill_attention != NULL ? a->prefill_attention : both,
              a->decode_attention != NULL ? a->decode_attention : second);
     return buf;
 }
@@ -156,25 +157,10 @@ int msgl__cli_options(const msgl_args *a, msgl_options *out, char **dir, char at
 {
     const int rc = msgl__cli_model_dir(a, dir, err);
     if (rc != 0) return rc;
-    msgl_options_init(out);
+    *out = a->engine;
     out->model_dir = *dir;
-    out->device = a->device;
-    out->dtype = a->dtype;
     out->attention = msgl__cli_attention(a, attention);
-    out->cache_type = a->cache_type;
-    out->moe_backend = a->moe_backend;
     out->cpu_level = msgl__cli_cpu_level();
-    out->dummy_weight = a->dummy_weight;
-    out->threads = (int)a->threads;
-    out->max_running = (int)a->max_running;
-    out->max_seq_len = (int)a->max_seq_len;
-    if (a->max_prefill > 0) out->max_prefill_tokens = (int)a->max_prefill;
-    if (a->page_size > 0) out->page_size = (int)a->page_size;
-    out->num_pages = (int)a->num_pages;
-    out->memory_ratio = a->memory_ratio; // 0: by device
-    out->graph_max_bs = (int)a->graph_max_bs;
-    out->deterministic = a->deterministic;
-    out->overlap = !a->disable_overlap;
     out->log = print_log;
     out->progress = print_progress;
     return 0;
@@ -199,7 +185,7 @@ void msgl__cli_params(const msgl_args *a, const msgl_llm *l, msgl_params *out)
     if (!isnan(a->temperature)) out->temperature = (float)a->temperature;
     if (!isnan(a->top_p)) out->top_p = (float)a->top_p;
     if (!isnan(a->min_p)) out->min_p = (float)a->min_p;
-    if (a->top_k >= 0) out->top_k = (int)a->top_k;
+    if (a->top_k >= 0) out->top_k = a->top_k;
     if (!isnan(a->repetition_penalty)) out->repetition_penalty = (float)a->repetition_penalty;
     out->frequency_penalty = (float)a->frequency_penalty;
     out->presence_penalty = (float)a->presence_penalty;
@@ -207,9 +193,9 @@ void msgl__cli_params(const msgl_args *a, const msgl_llm *l, msgl_params *out)
         out->has_seed = 1;
         out->seed = (uint64_t)a->seed;
     }
-    out->max_tokens = (int)a->max_tokens;
+    out->max_tokens = a->max_tokens;
     out->ignore_eos = a->ignore_eos;
-    out->logprobs = (int)a->logprobs;
+    out->logprobs = a->logprobs;
     out->stop = a->stop.items;
     out->num_stop = a->stop.count;
 }

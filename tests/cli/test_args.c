@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 //
-// The option table and its parser: every option can be set by flag and by variable, wrong values
-// name the flag and what is allowed, and no two options of a command share a name.
+// The options' tables and their parser: every option can be set by flag and by variable, its limits
+// hold for both and in the C API, with the same line, and no two options of a command share a name.
 #include <math.h>
 #include <setjmp.h>
 #include <stdarg.h>
@@ -11,6 +11,7 @@
 #include <string.h>
 
 #include <cmocka.h>
+#include <minisgl/minisgl.h>
 
 #include "cli/args.h"
 #include "core/attributes.h"
@@ -32,77 +33,207 @@ static int parse(const msgl_command *cmd, const char *a, const char *b, const ch
                             argv, &args, &err);
 }
 
+// The flags of an option: "--name", and its other spelling or NULL.
+static void flags_of(const msgl_setting *o, char name[64], const char *flags[2])
+{
+    snprintf(name, 64, "--%s", o->name);
+    flags[0] = name;
+    flags[1] = msgl__option_alias(o);
+}
+
 static void test_table(void **state)
 {
     (void)state;
-    for (int i = 0; i < msgl__num_options; i++) {
-        const msgl_option *o = &msgl__options[i];
-        assert_true(o->help != NULL && o->group != NULL && o->names[0] != NULL);
-        assert_int_equal(o->type == MSGL_OPT_ENUM, o->allowed != NULL);
-        assert_int_equal(o->type == MSGL_OPT_FLAG, o->metavar == NULL);
-        for (int j = 0; j < i; j++) {
-            const msgl_option *p = &msgl__options[j];
+    const msgl_setting *o;
+    int n = 0;
+    for (; (o = msgl__option(n)) != NULL; n++) {
+        assert_int_equal(o->name == NULL, o->commands == 0);
+        if (o->name == NULL) continue;
+        assert_true(o->help != NULL && o->group != NULL);
+        assert_int_equal(o->type == MSGL_SETTING_FLAG, o->metavar == NULL);
+        assert_true(o->choices == NULL || o->type == MSGL_SETTING_TEXT);
+        for (int j = 0; j < n; j++) {
+            const msgl_setting *p = msgl__option(j);
             if ((o->commands & p->commands) == 0) continue;
-            for (size_t k = 0; k < 3 && o->names[k] != NULL; k++) {
-                for (size_t l = 0; l < 3 && p->names[l] != NULL; l++) {
-                    assert_string_not_equal(o->names[k], p->names[l]);
-                }
+            char names[2][64];
+            const char *mine[2], *others[2];
+            flags_of(o, names[0], mine);
+            flags_of(p, names[1], others);
+            for (int k = 0; k < 4; k++) {
+                if (mine[k / 2] == NULL || others[k % 2] == NULL) continue;
+                assert_string_not_equal(mine[k / 2], others[k % 2]);
             }
+        }
+    }
+    assert_in_range(n, 40, MSGL_MAX_OPTIONS);
+}
+
+// Every option of a command is in its help, by all its names.
+static void test_help(void **state)
+{
+    (void)state;
+    static char text[1 << 16];
+    const msgl_setting *o;
+    for (unsigned bit = 1; bit <= MSGL_CMD_HELP; bit *= 2) {
+        const msgl_command cmd = {"x", bit, "", "", NULL};
+        FILE *f = fmemopen(text, sizeof text, "w");
+        assert_non_null(f);
+        msgl__help_command(&cmd, f);
+        fclose(f);
+        for (int i = 0; (o = msgl__option(i)) != NULL; i++) {
+            if ((o->commands & bit) == 0) continue;
+            char name[64], line[80];
+            const char *flags[2];
+            flags_of(o, name, flags);
+            snprintf(line, sizeof line, "  %s%s%s", name, flags[1] != NULL ? ", " : "",
+                     flags[1] != NULL ? flags[1] : "");
+            assert_non_null(strstr(text, line));
         }
     }
 }
 
-// What the field of option i holds now, as text.
+// What option i holds now, as text.
 static void value_of(int i, char out[64])
 {
-    const char *field = (const char *)&args + msgl__options[i].offset;
-    switch (msgl__options[i].type) {
-    case MSGL_OPT_FLAG: snprintf(out, 64, "%d", *(const bool *)field); break;
-    case MSGL_OPT_INT:
-        snprintf(out, 64, "%lld", (long long)*(const int64_t *)(const void *)field);
+    const msgl_setting *o = msgl__option(i);
+    const void *values = msgl__option_values(&args, i);
+    const char *text;
+    switch (o->type) {
+    case MSGL_SETTING_LIST:
+        text = ((const msgl_list *)(const void *)((const char *)values + o->offset))->items[0];
         break;
-    case MSGL_OPT_REAL: snprintf(out, 64, "%g", *(const double *)(const void *)field); break;
-    case MSGL_OPT_LIST:
-        snprintf(out, 64, "%s", ((const msgl_list *)(const void *)field)->items[0]);
-        break;
-    default: snprintf(out, 64, "%s", *(const char *const *)(const void *)field);
+    case MSGL_SETTING_TEXT: text = msgl__setting_text(o, values); break;
+    default: snprintf(out, 64, "%.15g", msgl__setting_number(o, values)); return;
     }
+    snprintf(out, 64, "%s", text);
 }
 
 // The smallest allowed value of every option, by flag, by alias, by --flag=value and by variable.
 static void test_every_option_every_way(void **state)
 {
     (void)state;
-    for (int i = 0; i < msgl__num_options; i++) {
-        const msgl_option *o = &msgl__options[i];
+    const msgl_setting *o;
+    for (int i = 0; (o = msgl__option(i)) != NULL; i++) {
+        if (o->name == NULL) continue;
         const msgl_command cmd = {"x", o->commands, "", "", NULL};
-        char value[64] = "text", got[64], joined[128], env[64];
-        if (o->type == MSGL_OPT_FLAG) snprintf(value, sizeof value, "1");
-        if (o->type == MSGL_OPT_INT || o->type == MSGL_OPT_REAL) {
+        char value[64] = "text", expected[64], got[64], joined[128], env[64], name[64];
+        const char *flags[2];
+        flags_of(o, name, flags);
+        if (o->type == MSGL_SETTING_FLAG) snprintf(value, sizeof value, "1");
+        if (o->type == MSGL_SETTING_INT || o->type == MSGL_SETTING_REAL) {
             snprintf(value, sizeof value, "%g", o->min);
         }
-        if (o->type == MSGL_OPT_ENUM) {
-            snprintf(value, sizeof value, "%.*s", (int)strcspn(o->allowed, "|"), o->allowed);
+        if (o->choices != NULL) {
+            snprintf(value, sizeof value, "%.*s", (int)strcspn(o->choices, "|"), o->choices);
         }
-        for (size_t k = 0; k < MSGL_COUNT(o->names) && o->names[k] != NULL; k++) {
-            snprintf(joined, sizeof joined, "%s=%s", o->names[k], value);
+        snprintf(expected, sizeof expected, "%s", value);
+        if (o->type == MSGL_SETTING_FLAG && o->preset == 1) snprintf(expected, 64, "0");
+        for (size_t k = 0; k < 2 && flags[k] != NULL; k++) {
+            snprintf(joined, sizeof joined, "%s=%s", flags[k], value);
             assert_int_equal(parse(&cmd, joined, NULL, NULL), 0);
             value_of(i, got);
-            assert_string_equal(got, value);
-            if (o->type == MSGL_OPT_FLAG) continue;
-            assert_int_equal(parse(&cmd, o->names[k], value, NULL), 0);
+            assert_string_equal(got, expected);
+            assert_true(args.given[i]);
+            if (o->type == MSGL_SETTING_FLAG) continue;
+            assert_int_equal(parse(&cmd, flags[k], value, NULL), 0);
             value_of(i, got);
-            assert_string_equal(got, value);
-            assert_int_equal(parse(&cmd, o->names[k], NULL, NULL), MSGL_EINVAL); // value missing
+            assert_string_equal(got, expected);
+            assert_int_equal(parse(&cmd, flags[k], NULL, NULL), MSGL_EINVAL); // value missing
         }
-        if (strcmp(o->names[0], "--help") == 0) continue;
+        if (strcmp(o->name, "help") == 0) continue;
         msgl__option_env(o, env);
         setenv(env, value, 1);
         assert_int_equal(parse(&cmd, NULL, NULL, NULL), 0);
         value_of(i, got);
-        assert_string_equal(got, value);
+        assert_string_equal(got, expected);
+        assert_true(args.given[i]);
         unsetenv(env);
+        assert_int_equal(parse(&cmd, NULL, NULL, NULL), 0);
+        assert_false(args.given[i]);
     }
+}
+
+// Texts that option o must not take, NULL behind the last.
+static void bad_values(const msgl_setting *o, char out[3][32])
+{
+    memset(out, 0, 3 * sizeof out[0]);
+    if (o->type == MSGL_SETTING_FLAG) snprintf(out[0], 32, "2");
+    if (o->choices != NULL) snprintf(out[0], 32, "none of these");
+    if (o->type == MSGL_SETTING_INT) {
+        const double below = o->preset == o->min - 1 && !o->unset ? o->min - 2 : o->min - 1;
+        snprintf(out[0], 32, "%.0f", below);
+        snprintf(out[1], 32, "%.0f", o->max + 1);
+    }
+    if (o->type == MSGL_SETTING_REAL) {
+        snprintf(out[0], 32, "%g", o->min > 0 ? o->min / 2 : o->min - 1);
+        snprintf(out[1], 32, "%g", o->max * 2);
+        snprintf(out[2], 32, "nan");
+    }
+}
+
+// msgl_open with this value alone in its option: its error's line.
+static const char *opened_with(const msgl_setting *o, const char *text)
+{
+    msgl_options options;
+    msgl_llm *llm = NULL;
+    msgl_options_init(&options);
+    options.model_dir = "/nonexistent";
+    char *member = (char *)&options + o->offset;
+    if (o->type == MSGL_SETTING_TEXT) {
+        *(const char **)(void *)member = text;
+    } else if (o->type == MSGL_SETTING_REAL) {
+        *(double *)(void *)member = strtod(text, NULL);
+    } else {
+        *(int *)(void *)member = atoi(text);
+    }
+    if (msgl_open(&options, &llm, &err) == 0) fail_msg("%s is taken as %s", text, o->field);
+    return err.text;
+}
+
+// `line` must be that `name` has this value, and what is allowed, as in every other line.
+static void expect_line(const char *line, const char *name, const char *value, const char *allowed)
+{
+    char expected[256];
+    snprintf(expected, sizeof expected, "%s is \"%s\"; allowed: %s", name, value, allowed);
+    assert_string_equal(line, expected);
+}
+
+// Refused as a flag and as a variable, with the same line; `allowed` becomes its end.
+static void refused_by_commands(const msgl_setting *o, const char *value, char allowed[200])
+{
+    const msgl_command cmd = {"x", o->commands, "", "", NULL};
+    char name[64], env[64], joined[192];
+    const char *flags[2];
+    flags_of(o, name, flags);
+    snprintf(joined, sizeof joined, "%s=%s", name, value);
+    assert_int_equal(parse(&cmd, joined, NULL, NULL), MSGL_EINVAL);
+    const char *end = strstr(err.text, "; allowed: ");
+    assert_non_null(end);
+    snprintf(allowed, 200, "%s", end + strlen("; allowed: "));
+    expect_line(err.text, name, value, allowed);
+    if (strcmp(o->name, "help") == 0) return; // which has no variable
+    msgl__option_env(o, env);
+    setenv(env, value, 1);
+    assert_int_equal(parse(&cmd, NULL, NULL, NULL), MSGL_EINVAL);
+    expect_line(err.text, env, value, allowed);
+    unsetenv(env);
+}
+
+static void test_limits_agree(void **state)
+{
+    (void)state;
+    const msgl_setting *o;
+    int checked = 0;
+    for (int i = 0; (o = msgl__option(i)) != NULL; i++) {
+        const bool engine = i < msgl__engine_settings.count; // they come first
+        char bad[3][32], allowed[200] = "1 or 0";
+        bad_values(o, bad);
+        for (int k = 0; k < 3 && bad[k][0] != '\0'; k++, checked++) {
+            if (o->name != NULL) refused_by_commands(o, bad[k], allowed);
+            if (engine) expect_line(opened_with(o, bad[k]), o->field, bad[k], allowed);
+        }
+    }
+    assert_true(checked > 60);
 }
 
 static void test_errors(void **state)
@@ -137,16 +268,20 @@ static void test_defaults_and_order(void **state)
     unsetenv("MINISGL_PORT");
     assert_int_equal(parse(&SERVE, NULL, NULL, NULL), 0);
     assert_int_equal(args.port, 1919);
-    assert_int_equal(args.max_running, 256);
-    assert_int_equal(args.max_prefill, 0);
-    assert_int_equal(args.page_size, 0);
+    assert_int_equal(args.engine.max_running, 256);
+    assert_int_equal(args.engine.max_prefill_tokens, 8192);
+    assert_false(msgl__args_given(&args, &args.engine.max_prefill_tokens));
+    assert_int_equal(parse(&SERVE, "--max-extend-length=8192", NULL, NULL), 0);
+    assert_true(msgl__args_given(&args, &args.engine.max_prefill_tokens));
+    assert_false(msgl__args_given(&args, &args.engine.page_size));
+    assert_true(parse(&SERVE, "--port", "1919", NULL) == 0 && msgl__args_given(&args, &args.port));
     assert_string_equal(args.host, "127.0.0.1");
     assert_true(isnan(args.temperature));
     assert_int_equal(parse(&BENCH, "step", NULL, NULL), 0);
     assert_string_equal(args.sub, "step");
     setenv("MINISGL_DISABLE_OVERLAP_SCHEDULING", "1", 1);
     assert_int_equal(parse(&SERVE, NULL, NULL, NULL), 0);
-    assert_true(args.disable_overlap);
+    assert_int_equal(args.engine.overlap, 0);
     unsetenv("MINISGL_DISABLE_OVERLAP_SCHEDULING");
 }
 
@@ -154,7 +289,9 @@ int main(void)
 {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(test_table),
+        cmocka_unit_test(test_help),
         cmocka_unit_test(test_every_option_every_way),
+        cmocka_unit_test(test_limits_agree),
         cmocka_unit_test(test_errors),
         cmocka_unit_test(test_defaults_and_order),
     };
