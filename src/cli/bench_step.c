@@ -182,7 +182,6 @@ int msgl__bench_step(const msgl_args *a)
     }
     if (n < 0 || num_chunks < 0) return msgl__cli_fail(MSGL_EXIT_USAGE, &err);
     msgl_options o;
-    msgl_engine_config cfg;
     char *dir = NULL, attention[128];
     int rc = msgl__cli_options(a, &o, &dir, attention, &err);
     int largest = 1;
@@ -192,8 +191,7 @@ int msgl__bench_step(const msgl_args *a)
         o.num_pages = (largest + (num_chunks > 0)) * ((length + o.page_size - 1) / o.page_size);
     }
     if (rc == 0 && o.max_seq_len == 0) o.max_seq_len = length;
-    if (rc == 0) rc = msgl__engine_config_of(&o, &cfg, &err);
-    if (rc == 0) rc = msgl__engine_create(&cfg, &b.engine, &err);
+    if (rc == 0) rc = msgl__engine_create(&o, NULL, &b.engine, &err);
     msgl_free(dir);
     if (rc == 0) {
         b.runner = msgl__engine_runner(b.engine);

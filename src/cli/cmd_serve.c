@@ -27,11 +27,8 @@ static int engine_main(msgl_channel *ch, msgl_heartbeat *heartbeat, void *ctx)
 {
     const struct serve *s = ctx;
     msgl_err err;
-    msgl_engine_config engine_cfg;
     msgl_engine *engine = NULL;
-    int rc = msgl__engine_config_of(s->options, &engine_cfg, &err);
-    engine_cfg.heartbeat = heartbeat;
-    if (rc == 0) rc = msgl__engine_create(&engine_cfg, &engine, &err);
+    int rc = msgl__engine_create(s->options, heartbeat, &engine, &err);
     if (rc != 0) return tell_fatal(ch, &err);
     const msgl_engine_info *info = msgl__engine_info(engine);
     const msgl_msg_ready ready = {.max_seq_len = info->max_seq_len,

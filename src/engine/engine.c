@@ -8,58 +8,12 @@
 #include <sys/stat.h>
 
 #include "core/mem.h"
+#include "core/settings.h"
 #include "engine/internal.h"
 
-static void print_line(const msgl_engine_config *cfg, const char *line)
+static void print_line(const msgl_options *o, const char *line)
 {
-    if (cfg->print != NULL && line[0] != '\0') cfg->print(cfg->print_ctx, line);
-}
-
-static int check_int(const char *flag, int32_t v, int32_t lo, int32_t hi, msgl_err *err)
-{
-    if (v >= lo && v <= hi) return 0;
-    return msgl__err_set(err, MSGL_EINVAL, "%s: found %d, allowed %d..%d", flag, v, lo, hi);
-}
-
-static int check_config(const msgl_engine_config *c, msgl_err *err)
-{
-    if (c->model_dir == NULL || c->model_dir[0] == '\0') {
-        return msgl__err_set(err, MSGL_EINVAL, "--model: no model folder given");
-    }
-    if (!(c->memory_ratio >= 0 && c->memory_ratio <= 1)) {
-        return msgl__err_set(err, MSGL_EINVAL,
-                             "--memory-ratio: found %g, allowed above 0 up to 1, or 0 for the "
-                             "device's default",
-                             c->memory_ratio);
-    }
-    int code = check_int("--threads", c->num_threads, 0, 1024, err);
-    if (code == 0) code = check_int("--max-running-requests", c->max_running, 1, 65536, err);
-    if (code == 0) code = check_int("--max-seq-len-override", c->max_seq_len, 0, 1 << 30, err);
-    if (code == 0 && c->max_seq_len == 1) {
-        code = msgl__err_set(err, MSGL_EINVAL,
-                             "--max-seq-len-override: found 1, allowed 2 or more, or 0 for the "
-                             "model's");
-    }
-    if (code == 0) {
-        code = check_int("--max-prefill-length", c->max_prefill_tokens, 1, 1 << 20, err);
-    }
-    if (code == 0) code = check_int("--page-size", c->page_size, 1, 65536, err);
-    if (code == 0) code = check_int("--num-pages", c->num_pages, 0, INT32_MAX / 2, err);
-    if (code == 0) code = check_int("--cuda-graph-max-bs", c->graph_max_bs, -1, 1024, err);
-    return code;
-}
-
-// What --dtype stores weights, and the KV pool, as.
-static int choose_dtype(const char *flag, msgl_dtype of_model, msgl_dtype *out, msgl_err *err)
-{
-    if (flag == NULL || strcmp(flag, "auto") == 0) {
-        *out = of_model;
-        return 0;
-    }
-    if (msgl__dtype_parse(flag, out) == 0) return 0;
-    return msgl__err_set(err, MSGL_EINVAL,
-                         "--dtype: found \"%.40s\", allowed auto, bfloat16, float16, float32",
-                         flag);
+    if (o->log != NULL && line[0] != '\0') o->log(o->ctx, line);
 }
 
 // Memory that lives as long as the engine. NULL sets *code.
@@ -143,24 +97,24 @@ static int take_workspace(msgl_engine *e, msgl_err *err)
     return 0;
 }
 
-static void warn_seq_len(const msgl_engine_config *cfg, int32_t decided, int32_t context)
+static void warn_seq_len(const msgl_options *o, int32_t decided, int32_t context)
 {
     char line[160] = "";
-    if (cfg->max_seq_len > decided) {
+    if (o->max_seq_len > decided) {
         snprintf(
             line, sizeof line,
             "warning: --max-seq-len-override %d is cut to %d, the tokens that the KV pool holds",
-            cfg->max_seq_len, decided);
-    } else if (cfg->max_seq_len > context) {
+            o->max_seq_len, decided);
+    } else if (o->max_seq_len > context) {
         snprintf(line, sizeof line,
                  "warning: --max-seq-len-override %d is beyond the %d tokens the model is made for",
-                 cfg->max_seq_len, context);
+                 o->max_seq_len, context);
     }
-    print_line(cfg, line);
+    print_line(o, line);
 }
 
 // The parts that only compute sizes: nothing large is allocated yet.
-static int plan_memory(msgl_engine *e, const msgl_engine_config *cfg, msgl_err *err)
+static int plan_memory(msgl_engine *e, const msgl_options *o, msgl_err *err)
 {
     const msgl_model_config *m = &e->model.cfg;
     const bool on_host = e->device->kind == MSGL_DEVICE_CPU;
@@ -170,20 +124,19 @@ static int plan_memory(msgl_engine *e, const msgl_engine_config *cfg, msgl_err *
         .num_q_heads = m->num_heads,
         .num_kv_heads = m->num_kv_heads,
         .head_dim = m->head_dim,
-        .page_size = cfg->page_size,
+        .page_size = o->page_size,
         .act = e->model.target.act,
         .kv_dtype = e->info.dtype,
         .deterministic = e->deterministic,
         .variants = msgl__model_variants(m),
     };
     char warning[256] = "";
-    int code = msgl__attn_select(cfg->attention != NULL ? cfg->attention : "auto", &needs,
-                                 &e->attn_choice, warning, err);
+    int code = msgl__attn_select(o->attention, &needs, &e->attn_choice, warning, err);
     if (code != 0) return code;
-    print_line(cfg, warning);
+    print_line(o, warning);
     warning[0] = '\0';
-    const int32_t page_size = msgl__attn_page_size(&e->attn_choice, cfg->page_size, warning);
-    print_line(cfg, warning);
+    const int32_t page_size = msgl__attn_page_size(&e->attn_choice, o->page_size, warning);
+    print_line(o, warning);
 
     const int32_t context = msgl__model_config_context(m);
     msgl_memory_plan p = {
@@ -197,21 +150,21 @@ static int plan_memory(msgl_engine *e, const msgl_engine_config *cfg, msgl_err *
                     : 0,
         .kv = {.dtype = e->info.dtype,
                .num_layers = m->num_layers,
-               .num_pages = cfg->num_pages,
+               .num_pages = o->num_pages,
                .page_size = page_size,
                .num_kv_heads = m->num_kv_heads,
                .head_dim = m->head_dim},
         .max_running = e->max_running,
         .max_step_tokens = e->max_step_tokens,
-        .max_seq_len = cfg->max_seq_len > 0 ? cfg->max_seq_len : context,
-        .memory_ratio = cfg->memory_ratio > 0 ? cfg->memory_ratio
-                        : on_host             ? 0.4
-                                              : 0.9,
+        .max_seq_len = o->max_seq_len > 0 ? o->max_seq_len : context,
+        .memory_ratio = o->memory_ratio > 0 ? o->memory_ratio
+                        : on_host           ? 0.4
+                                            : 0.9,
     };
     code = msgl__memory_plan(&p, err);
     if (code != 0) return code;
-    warn_seq_len(cfg, p.max_seq_len, context);
-    if (cfg->print != NULL) msgl__memory_plan_print(&p, cfg->print, cfg->print_ctx);
+    warn_seq_len(o, p.max_seq_len, context);
+    if (o->log != NULL) msgl__memory_plan_print(&p, o->log, o->ctx);
     e->kv = p.kv;
     e->info.max_seq_len = p.max_seq_len;
     e->info.weight_bytes = p.weight_bytes;
@@ -266,27 +219,27 @@ static int create_attention(msgl_engine *e, msgl_err *err)
 }
 
 typedef struct load_progress {
-    const msgl_engine_config *cfg;
+    const msgl_options *options;
 } load_progress;
 
 static void on_load(void *ctx, uint64_t done, uint64_t total)
 {
-    const msgl_engine_config *cfg = ((load_progress *)ctx)->cfg;
-    cfg->progress(cfg->progress_ctx, "weights", done, total);
+    const msgl_options *o = ((load_progress *)ctx)->options;
+    o->progress(o->ctx, "weights", done, total);
 }
 
-static int load_weights(msgl_engine *e, const msgl_engine_config *cfg, msgl_err *err)
+static int load_weights(msgl_engine *e, const msgl_options *o, msgl_err *err)
 {
     int code = 0;
     void *region = take(e, 1, e->model.plan.bytes, false, &code, err);
     if (code != 0) return code;
-    load_progress p = {.cfg = cfg};
-    code = msgl__model_load(&e->model, region, cfg->dummy_weight ? NULL : cfg->model_dir, &e->exec,
-                            cfg->progress != NULL ? on_load : NULL, &p, err);
+    load_progress p = {.options = o};
+    code = msgl__model_load(&e->model, region, o->dummy_weight ? NULL : o->model_dir, &e->exec,
+                            o->progress != NULL ? on_load : NULL, &p, err);
     return code;
 }
 
-static void fill_info(msgl_engine *e, const msgl_engine_config *cfg)
+static void fill_info(msgl_engine *e, const msgl_options *o)
 {
     msgl_engine_info *i = &e->info;
     const msgl_model_config *m = &e->model.cfg;
@@ -308,7 +261,8 @@ static void fill_info(msgl_engine *e, const msgl_engine_config *cfg)
     }
     snprintf(i->architecture, sizeof i->architecture, "%s", m->arch->name);
     i->sampling = m->sampling;
-    i->no_prefix_sharing = cfg->naive_cache || msgl__rope_per_request(&m->ropes[0]);
+    i->no_prefix_sharing =
+        strcmp(o->cache_type, "naive") == 0 || msgl__rope_per_request(&m->ropes[0]);
 }
 
 // Where to keep algorithms chosen by measurement: $XDG_CACHE_HOME/minisgl or ~/.cache/minisgl, made
@@ -343,33 +297,34 @@ static int open_gpu(msgl_engine *e, const msgl_device_choice *choice, msgl_err *
 }
 
 // The device with its kernels, and the threads of the host.
-static int open_device(msgl_engine *e, const msgl_engine_config *cfg, msgl_err *err)
+static int open_device(msgl_engine *e, const msgl_options *o, struct msgl_heartbeat *heartbeat,
+                       msgl_err *err)
 {
     msgl_device_choice choice;
     msgl_cpu_level level = MSGL_CPU_REF;
-    int code = msgl__device_choose(cfg->device, &choice, err);
-    if (code == 0) code = msgl__cpu_level_select(cfg->cpu_level, &level, err);
+    int code = msgl__device_choose(o->device, &choice, err);
+    if (code == 0) code = msgl__cpu_level_select(o->cpu_level, &level, err);
     if (code != 0) return code;
-    print_line(cfg, choice.note);
+    print_line(o, choice.note);
     const bool on_host = choice.kind == MSGL_DEVICE_CPU;
-    int threads = cfg->num_threads > 0 ? cfg->num_threads : msgl__physical_cores();
+    int threads = o->threads > 0 ? o->threads : msgl__physical_cores();
     if (!on_host) threads = 1; // the GPU computes
     code = msgl__pool_create(threads, &e->pool, err);
     if (code != 0) return code;
-    msgl__pool_set_heartbeat(e->pool, cfg->heartbeat);
+    msgl__pool_set_heartbeat(e->pool, heartbeat);
     if (!on_host) return open_gpu(e, &choice, err);
     msgl__kernels_init_cpu(&e->kernels, level);
     return msgl__device_cpu_create(&e->device, err);
 }
 
-static void choose_limits(msgl_engine *e, const msgl_engine_config *cfg)
+static void choose_limits(msgl_engine *e, const msgl_options *o)
 {
     const bool on_host = e->device->kind == MSGL_DEVICE_CPU;
-    e->max_running = cfg->max_running;
-    e->info.max_prefill_tokens = cfg->max_prefill_tokens;
-    e->max_step_tokens = cfg->max_prefill_tokens + cfg->max_running; // chunks beside answers
+    e->max_running = o->max_running;
+    e->info.max_prefill_tokens = o->max_prefill_tokens;
+    e->max_step_tokens = o->max_prefill_tokens + o->max_running; // chunks beside answers
     // Mini-SGLang's defaults.
-    e->graph_max_bs = cfg->graph_max_bs >= 0 ? cfg->graph_max_bs : e->large_gpu ? 256 : 160;
+    e->graph_max_bs = o->graph_max_bs >= 0 ? o->graph_max_bs : e->large_gpu ? 256 : 160;
     e->logits_rows = on_host ? 64 : 256;
     if (!on_host && e->graph_max_bs > e->logits_rows) e->logits_rows = e->graph_max_bs;
 }
@@ -385,27 +340,31 @@ static int warm_up(msgl_engine *e, msgl_err *err)
 }
 
 // Everything that takes the memory which the plan has shared out.
-static int take_memory(msgl_engine *e, const msgl_engine_config *cfg, msgl_err *err)
+static int take_memory(msgl_engine *e, const msgl_options *o, msgl_err *err)
 {
     int code = create_kv(e, err);
     if (code == 0) code = take_workspace(e, err);
     if (code == 0) code = create_attention(e, err);
-    if (code == 0) code = load_weights(e, cfg, err);
+    if (code == 0) code = load_weights(e, o, err);
     if (code == 0) code = warm_up(e, err);
     return code;
 }
 
-static int build(msgl_engine *e, const msgl_engine_config *cfg, msgl_err *err)
+static int build(msgl_engine *e, const msgl_options *o, struct msgl_heartbeat *heartbeat,
+                 msgl_err *err)
 {
     const msgl_moe_desc *moe = NULL;
-    int code = check_config(cfg, err);
-    if (code == 0) code = msgl__model_config_load(cfg->model_dir, &e->model.cfg, err);
-    if (code == 0) code = choose_dtype(cfg->dtype, e->model.cfg.dtype, &e->info.dtype, err);
-    if (code == 0) code = msgl__moe_select(cfg->moe, &moe, err);
-    e->deterministic = cfg->deterministic;
-    if (code == 0) code = open_device(e, cfg, err);
+    int code = msgl__options_check(o, err);
+    if (code == 0) code = msgl__model_config_load(o->model_dir, &e->model.cfg, err);
+    if (code == 0) code = msgl__moe_select(o->moe_backend, &moe, err);
+    e->info.dtype = e->model.cfg.dtype;
+    if (code == 0 && strcmp(o->dtype, "auto") != 0) {
+        (void)msgl__dtype_parse(o->dtype, &e->info.dtype); // which knows what the table allows
+    }
+    e->deterministic = o->deterministic;
+    if (code == 0) code = open_device(e, o, heartbeat, err);
     if (code != 0) return code;
-    choose_limits(e, cfg);
+    choose_limits(e, o);
     const msgl_model_target target = {
         .kernels = &e->kernels,
         .moe = moe,
@@ -414,21 +373,22 @@ static int build(msgl_engine *e, const msgl_engine_config *cfg, msgl_err *err)
         .ranks = 1,
     };
     code = msgl__model_build(&e->model, &target, err);
-    if (code == 0) code = plan_memory(e, cfg, err);
+    if (code == 0) code = plan_memory(e, o, err);
     if (code != 0) return code;
     msgl__comm_self_init(&e->comm);
     e->exec = (msgl_exec){
         .device = e->device, .act = e->model.target.act, .pool = e->pool, .scratch = &e->scratch};
-    code = explain_no_memory(e, take_memory(e, cfg, err), err);
-    if (code == 0) fill_info(e, cfg);
+    code = explain_no_memory(e, take_memory(e, o, err), err);
+    if (code == 0) fill_info(e, o);
     return code;
 }
 
-int msgl__engine_create(const msgl_engine_config *cfg, msgl_engine **out, msgl_err *err)
+int msgl__engine_create(const msgl_options *o, struct msgl_heartbeat *heartbeat, msgl_engine **out,
+                        msgl_err *err)
 {
     msgl_engine *e = msgl__calloc(1, sizeof *e);
     if (e == NULL) return msgl__err_set(err, MSGL_ENOMEM, "engine: out of memory");
-    const int code = build(e, cfg, err);
+    const int code = build(e, o, heartbeat, err);
     if (code != 0) {
         msgl__engine_destroy(e);
         return code;

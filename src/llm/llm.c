@@ -111,34 +111,6 @@ void msgl_options_init(msgl_options *o)
     msgl__settings_default(&msgl__engine_settings, o);
 }
 
-int msgl__engine_config_of(const msgl_options *o, msgl_engine_config *out, msgl_err *err)
-{
-    const int rc = msgl__options_check(o, err);
-    if (rc != 0) return rc;
-    *out = (msgl_engine_config){.model_dir = o->model_dir,
-                                .device = o->device,
-                                .dtype = o->dtype,
-                                .attention = o->attention,
-                                .moe = o->moe_backend,
-                                .dummy_weight = o->dummy_weight != 0,
-                                .num_threads = o->threads,
-                                .max_running = o->max_running,
-                                .max_seq_len = o->max_seq_len,
-                                .max_prefill_tokens = o->max_prefill_tokens,
-                                .page_size = o->page_size,
-                                .num_pages = o->num_pages,
-                                .memory_ratio = o->memory_ratio,
-                                .graph_max_bs = o->graph_max_bs,
-                                .deterministic = o->deterministic != 0,
-                                .naive_cache = strcmp(o->cache_type, "naive") == 0,
-                                .cpu_level = o->cpu_level,
-                                .progress = o->progress,
-                                .progress_ctx = o->ctx,
-                                .print = o->log,
-                                .print_ctx = o->ctx};
-    return 0;
-}
-
 void msgl__scheduler_config_of(const msgl_options *o, msgl_engine *e, msgl_scheduler_config *out)
 {
     const msgl_engine_info *info = msgl__engine_info(e);
@@ -161,8 +133,7 @@ static void on_tokens(void *ctx, const msgl_msg_tokens *tokens);
 
 static int open_parts(const msgl_options *o, msgl_llm *l, msgl_err *err)
 {
-    msgl_engine_config engine;
-    int rc = msgl__engine_config_of(o, &engine, err);
+    int rc = msgl__options_check(o, err);
     if (rc != 0) return rc;
     // The small files first: what is wrong with them should not cost the loading of weights.
     rc = msgl__tokenizer_load(o->model_dir, &l->tokenizer, err);
@@ -170,7 +141,7 @@ static int open_parts(const msgl_options *o, msgl_llm *l, msgl_err *err)
     if (rc != 0) return rc;
     rc = msgl__chat_templates_load(o->model_dir, &l->templates, err);
     if (rc != 0 && rc != MSGL_ENOENT) return rc;
-    rc = msgl__engine_create(&engine, &l->engine, err);
+    rc = msgl__engine_create(o, NULL, &l->engine, err);
     if (rc != 0) return rc;
     msgl_scheduler_config cfg;
     msgl__scheduler_config_of(o, l->engine, &cfg);

@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 //
-// What the offline API and the server's engine process share: from public options to the configs of
-// engine and scheduler, and the rendering of a chat.
+// What the offline API and the server's engine process share: from an engine to its scheduler's
+// config, and the rendering of a chat.
 #ifndef MSGL_LLM_LLM_H
 #define MSGL_LLM_LLM_H
 
@@ -11,8 +11,6 @@
 #include "scheduler/scheduler.h"
 #include "template/chat_template.h"
 
-// Strings are borrowed from *o. MSGL_EINVAL names the option.
-int msgl__engine_config_of(const msgl_options *o, msgl_engine_config *out, msgl_err *err);
 void msgl__scheduler_config_of(const msgl_options *o, msgl_engine *e, msgl_scheduler_config *out);
 // The fields that both have under one name, but for seed, max_tokens, logprobs and stop ids, whose
 // "not given" differs.

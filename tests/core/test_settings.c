@@ -13,6 +13,7 @@
 #include <cmocka.h>
 
 #include "core/attributes.h"
+#include "core/dtype.h"
 #include "core/settings.h"
 
 typedef struct values {
@@ -157,6 +158,27 @@ static void test_engine_table(void **state)
     }
 }
 
+// Every dtype that may be asked for is one.
+static void test_dtypes(void **state)
+{
+    (void)state;
+    int found = 0;
+    for (int i = 0; i < msgl__engine_settings.count; i++) {
+        const msgl_setting *s = &msgl__engine_settings.rows[i];
+        if (strcmp(s->field, "dtype") != 0) continue;
+        const char *p = strchr(s->choices, '|'); // behind auto
+        for (; p != NULL; p = strchr(p, '|'), found++) {
+            char name[32];
+            msgl_dtype dtype;
+            p++;
+            snprintf(name, sizeof name, "%.*s", (int)strcspn(p, "|"), p);
+            assert_int_equal(msgl__dtype_parse(name, &dtype), 0);
+            assert_string_equal(msgl__dtype_name(dtype), name);
+        }
+    }
+    assert_int_equal(found, 3);
+}
+
 static void test_engine_defaults_and_limits(void **state)
 {
     (void)state;
@@ -202,11 +224,9 @@ static void test_engine_defaults_and_limits(void **state)
 int main(void)
 {
     const struct CMUnitTest tests[] = {
-        cmocka_unit_test(test_numbers),
-        cmocka_unit_test(test_flags_and_texts),
-        cmocka_unit_test(test_check),
-        cmocka_unit_test(test_engine_table),
-        cmocka_unit_test(test_engine_defaults_and_limits),
+        cmocka_unit_test(test_numbers), cmocka_unit_test(test_flags_and_texts),
+        cmocka_unit_test(test_check),   cmocka_unit_test(test_engine_table),
+        cmocka_unit_test(test_dtypes),  cmocka_unit_test(test_engine_defaults_and_limits),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }

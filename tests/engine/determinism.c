@@ -27,7 +27,7 @@ static void open_fixture(fixture *f, const char *model, const harness_target *ta
     snprintf(dir, sizeof dir, MSGL_SOURCE_DIR "/tests/vectors/models/%s", model);
     snprintf(prompt, sizeof prompt, MSGL_SOURCE_DIR "/tests/vectors/models/%s/prompt.json", model);
     assert_int_equal(load_ids(prompt, "ids", f->ids, TOKENS), TOKENS);
-    const msgl_engine_config cfg = harness_config_for(dir, "auto", target);
+    const msgl_options cfg = harness_config_for(dir, "auto", target);
     msgl_err err = {0};
     if (harness_try_open(&f->h, &cfg, &err) != 0) fail_msg("%s: %s", model, err.text);
     f->row_bytes = (size_t)f->h.info->vocab_size * sizeof(float);

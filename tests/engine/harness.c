@@ -11,22 +11,24 @@
 #include <cmocka.h>
 #include <jansson.h>
 
-msgl_engine_config harness_config(const char *dir, const char *dtype)
+#include "core/settings.h"
+
+msgl_options harness_config(const char *dir, const char *dtype)
 {
-    return (msgl_engine_config){
-        .model_dir = dir,
-        .device = "cpu",
-        .dtype = dtype,
-        .attention = "fa",
-        .moe = "auto",
-        .num_threads = 1,
-        .max_running = 40,
-        .max_seq_len = 128,
-        .max_prefill_tokens = 4096,
-        .page_size = 1,
-        .num_pages = 6144,
-        .memory_ratio = 0.5,
-    };
+    msgl_options o = {0};
+    msgl__settings_default(&msgl__engine_settings, &o);
+    o.model_dir = dir;
+    o.device = "cpu";
+    o.dtype = dtype;
+    o.attention = "fa";
+    o.threads = 1;
+    o.max_running = 40;
+    o.max_seq_len = 128;
+    o.max_prefill_tokens = 4096;
+    o.num_pages = 6144;
+    o.memory_ratio = 0.5;
+    o.graph_max_bs = 0;
+    return o;
 }
 
 // log-softmax in double, so that its rounding is not part of what is compared.
@@ -44,14 +46,13 @@ static void keep_rows(void *ctx, const int32_t *rows, int32_t num_rows, int32_t 
     }
 }
 
-msgl_engine_config harness_config_for(const char *dir, const char *dtype,
-                                      const harness_target *target)
+msgl_options harness_config_for(const char *dir, const char *dtype, const harness_target *target)
 {
-    msgl_engine_config c = harness_config(dir, dtype);
+    msgl_options c = harness_config(dir, dtype);
     if (target->device != NULL) c.device = target->device;
     if (target->attention != NULL) c.attention = target->attention;
     if (target->page_size > 0) c.page_size = target->page_size;
-    if (target->threads > 0) c.num_threads = target->threads;
+    if (target->threads > 0) c.threads = target->threads;
     c.num_pages = 8192 / c.page_size + 1;
     c.cpu_level = target->level;
     c.graph_max_bs = target->graph_max_bs;
@@ -59,16 +60,16 @@ msgl_engine_config harness_config_for(const char *dir, const char *dtype,
     return c;
 }
 
-void harness_open(harness *h, const msgl_engine_config *cfg)
+void harness_open(harness *h, const msgl_options *cfg)
 {
     msgl_err err = {0};
     if (harness_try_open(h, cfg, &err) != 0) fail_msg("%s", err.text);
 }
 
-int harness_try_open(harness *h, const msgl_engine_config *cfg, msgl_err *err)
+int harness_try_open(harness *h, const msgl_options *cfg, msgl_err *err)
 {
     memset(h, 0, sizeof *h);
-    const int code = msgl__engine_create(cfg, &h->e, err);
+    const int code = msgl__engine_create(cfg, NULL, &h->e, err);
     if (code != 0) return code;
     h->info = msgl__engine_info(h->e);
     h->r = msgl__engine_runner(h->e);

@@ -20,19 +20,18 @@ typedef struct harness {
 } harness;
 
 // A config that every test starts from: small limits, `dir` as the model, one thread.
-msgl_engine_config harness_config(const char *dir, const char *dtype);
+msgl_options harness_config(const char *dir, const char *dtype);
 // Where and how; zeros: the CPU at its best level, fa, pages of 1, one thread, no graphs.
 typedef struct harness_target {
     const char *device, *level, *attention;
     int32_t page_size, threads, graph_max_bs;
     bool deterministic;
 } harness_target;
-msgl_engine_config harness_config_for(const char *dir, const char *dtype,
-                                      const harness_target *target);
+msgl_options harness_config_for(const char *dir, const char *dtype, const harness_target *target);
 // Creates the engine, failing the test with the error's text.
-void harness_open(harness *h, const msgl_engine_config *cfg);
+void harness_open(harness *h, const msgl_options *cfg);
 // The same, returning what msgl__engine_create does.
-int harness_try_open(harness *h, const msgl_engine_config *cfg, msgl_err *err);
+int harness_try_open(harness *h, const msgl_options *cfg, msgl_err *err);
 void harness_close(harness *h);
 
 // Gives row `row` pages for `tokens` tokens, in a scattered order, and forgets earlier ones.

@@ -62,7 +62,7 @@ static bool run_prompt(harness *h, const char *model, const char *dtype,
     parity_path(dir, model, "");
     parity_path(prompt, model, "prompt.json");
     assert_int_equal(load_ids(prompt, "ids", ids, POSITIONS), POSITIONS);
-    const msgl_engine_config cfg = harness_config_for(dir, dtype, target);
+    const msgl_options cfg = harness_config_for(dir, dtype, target);
     msgl_err err = {0};
     const int code = harness_try_open(h, &cfg, &err);
     if (code == MSGL_EUNSUPPORTED) {

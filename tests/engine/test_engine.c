@@ -22,11 +22,11 @@ enum { TOKENS = 64, PATH = 512 };
 
 #define MODEL(name) MSGL_SOURCE_DIR "/tests/vectors/models/" name
 
-static void expect_failure(const msgl_engine_config *cfg, int code, const char *a, const char *b)
+static void expect_failure(const msgl_options *cfg, int code, const char *a, const char *b)
 {
     msgl_engine *e = NULL;
     msgl_err err = {0};
-    const int got = msgl__engine_create(cfg, &e, &err);
+    const int got = msgl__engine_create(cfg, NULL, &e, &err);
     if (got != code || strstr(err.text, a) == NULL || strstr(err.text, b) == NULL ||
         strchr(err.text, '\n') != NULL) {
         fail_msg("expected %d, %s, %s; got %d \"%s\"", code, a, b, got, err.text);
@@ -37,36 +37,22 @@ static void expect_failure(const msgl_engine_config *cfg, int code, const char *
 static void test_flags(void **state)
 {
     (void)state;
-    msgl_engine_config c = harness_config(MODEL("qwen3"), "int8");
-    expect_failure(&c, MSGL_EINVAL, "--dtype", "bfloat16");
+    msgl_options c = harness_config(MODEL("qwen3"), "int8");
+    expect_failure(&c, MSGL_EINVAL, "dtype is \"int8\"", "bfloat16");
     c = harness_config(MODEL("qwen3"), "auto");
     c.device = "tpu";
     expect_failure(&c, MSGL_EINVAL, "--device", "cpu");
     c = harness_config(MODEL("qwen3"), "auto");
-    c.moe = "fused";
-    expect_failure(&c, MSGL_EINVAL, "--moe-backend", "grouped");
+    c.moe_backend = "fused";
+    expect_failure(&c, MSGL_EINVAL, "moe_backend is \"fused\"", "auto|grouped");
     c = harness_config(MODEL("qwen3"), "auto");
     c.cpu_level = "sse9";
     expect_failure(&c, MSGL_EINVAL, "sse9", "avx2");
     c = harness_config(MODEL("qwen3"), "auto");
     c.memory_ratio = 1.5;
-    expect_failure(&c, MSGL_EINVAL, "--memory-ratio", "1.5");
-    c = harness_config(MODEL("qwen3"), "auto");
-    c.page_size = 0;
-    expect_failure(&c, MSGL_EINVAL, "--page-size", "found 0");
-    c = harness_config(MODEL("qwen3"), "auto");
-    c.max_running = 0;
-    expect_failure(&c, MSGL_EINVAL, "--max-running-requests", "found 0");
+    expect_failure(&c, MSGL_EINVAL, "memory_ratio is \"1.5\"", "0.01 to 0.99");
     c = harness_config("/nonexistent", "auto");
     expect_failure(&c, MSGL_ENOENT, "/nonexistent/config.json", "No such file");
-    c = harness_config(MODEL("qwen3"), "auto");
-    c.num_pages = -1;
-    expect_failure(&c, MSGL_EINVAL, "--num-pages", "found -1, allowed 0..");
-    c.num_pages = INT32_MAX / 2 + 1;
-    expect_failure(&c, MSGL_EINVAL, "--num-pages", "allowed 0..1073741823");
-    c = harness_config(MODEL("qwen3"), "auto");
-    c.max_seq_len = 1;
-    expect_failure(&c, MSGL_EINVAL, "--max-seq-len-override", "found 1, allowed 2 or more");
     c = harness_config(MODEL("qwen3"), "auto");
     c.num_pages = 1;
     c.page_size = 1;
@@ -88,7 +74,7 @@ static void test_too_large(void **state)
     set_field(c, "num_hidden_layers", "1024");
     set_field(c, "vocab_size", "16777216");
     folder_write_json(&f, "config.json", c);
-    msgl_engine_config cfg = harness_config(f.dir, "auto");
+    msgl_options cfg = harness_config(f.dir, "auto");
     cfg.dummy_weight = true;
     expect_failure(&cfg, MSGL_ENOMEM, "need", "too large for this machine");
     json_decref(c);
@@ -148,7 +134,7 @@ static void free_copy(copy *c)
 static void expect_copy_failure(const copy *c, int code, const char *a, const char *b)
 {
     write_copy(c);
-    const msgl_engine_config cfg = harness_config(c->f.dir, "auto");
+    const msgl_options cfg = harness_config(c->f.dir, "auto");
     expect_failure(&cfg, code, a, b);
 }
 
@@ -175,7 +161,7 @@ static void test_checkpoints(void **state)
         json_pack("{s:s, s:[i], s:[i,i]}", "dtype", "F32", "shape", 0, "data_offsets", 0, 0));
     write_copy(&c);
     harness h; // a leftover that published files have is no reason to refuse
-    const msgl_engine_config cfg = harness_config(c.f.dir, "auto");
+    const msgl_options cfg = harness_config(c.f.dir, "auto");
     harness_open(&h, &cfg);
     harness_close(&h);
     free_copy(&c);
@@ -215,7 +201,7 @@ static void test_nan(void **state)
     c.data[from] = c.data[from + 1] = 0xff;
     write_copy(&c);
     harness h;
-    const msgl_engine_config cfg = harness_config(c.f.dir, "auto");
+    const msgl_options cfg = harness_config(c.f.dir, "auto");
     harness_open(&h, &cfg);
     const int32_t ids[] = {1, 2, 3};
     harness_pages(&h, 0, 8);
@@ -249,7 +235,7 @@ static void check_greedy(const char *model)
     json_decref(root);
 
     harness h;
-    const msgl_engine_config cfg = harness_config(dir, "float32");
+    const msgl_options cfg = harness_config(dir, "float32");
     harness_open(&h, &cfg);
     harness_pages(&h, 5, prompt_len + n + 1);
     harness_tokens(&h, 5, ids, prompt_len);
@@ -293,7 +279,7 @@ static void test_logprobs(void **state)
     harness h;
     int32_t ids[TOKENS];
     load_ids(MODEL("qwen3") "/prompt.json", "ids", ids, TOKENS);
-    const msgl_engine_config cfg = harness_config(MODEL("qwen3"), "auto");
+    const msgl_options cfg = harness_config(MODEL("qwen3"), "auto");
     harness_open(&h, &cfg);
     msgl_batch_req reqs[3];
     for (int32_t i = 0; i < 3; i++) {
@@ -340,7 +326,7 @@ static void test_dummy(void **state)
         float first[50];
         for (int run = 0; run < 2; run++) {
             harness h;
-            msgl_engine_config cfg = harness_config(f.dir, "auto");
+            msgl_options cfg = harness_config(f.dir, "auto");
             cfg.dummy_weight = true;
             harness_open(&h, &cfg);
             const int32_t ids[] = {7, 3, 11, 49};
@@ -366,8 +352,8 @@ static void test_no_heap(void **state)
     harness h;
     int32_t ids[TOKENS];
     load_ids(MODEL("qwen3_moe") "/prompt.json", "ids", ids, TOKENS);
-    msgl_engine_config cfg = harness_config(MODEL("qwen3_moe"), "auto");
-    cfg.num_threads = 2;
+    msgl_options cfg = harness_config(MODEL("qwen3_moe"), "auto");
+    cfg.threads = 2;
     harness_open(&h, &cfg);
     msgl_batch_req reqs[16];
     uint64_t before = 0;
@@ -399,13 +385,13 @@ static void test_no_heap(void **state)
 static void test_out_of_memory(void **state)
 {
     (void)state;
-    msgl_engine_config cfg = harness_config(MODEL("qwen3"), "auto");
+    msgl_options cfg = harness_config(MODEL("qwen3"), "auto");
     int code = MSGL_ENOMEM;
     for (uint64_t nth = 1; code != 0 && nth < 2000; nth++) {
         msgl_engine *e = NULL;
         msgl_err err = {0};
         msgl__mem_fail_from(nth);
-        code = msgl__engine_create(&cfg, &e, &err);
+        code = msgl__engine_create(&cfg, NULL, &e, &err);
         msgl__mem_fail_from(0);
         if (code != 0 && (err.code != code || err.text[0] == '\0')) fail_msg("no text at %d", code);
         msgl__engine_destroy(e);
@@ -430,9 +416,9 @@ static void test_plan(void **state)
 {
     (void)state;
     lines l = {0};
-    msgl_engine_config cfg = harness_config(MODEL("qwen3"), "auto");
-    cfg.print = keep_line;
-    cfg.print_ctx = &l;
+    msgl_options cfg = harness_config(MODEL("qwen3"), "auto");
+    cfg.log = keep_line;
+    cfg.ctx = &l;
     cfg.num_pages = 96;
     harness h;
     harness_open(&h, &cfg);
@@ -458,7 +444,7 @@ static void test_plan(void **state)
     assert_int_equal(h.info->num_pages, cfg.max_running * h.info->max_seq_len);
     assert_false(h.info->no_prefix_sharing);
     harness_close(&h);
-    cfg.naive_cache = true;
+    cfg.cache_type = "naive";
     harness_open(&h, &cfg);
     assert_true(h.info->no_prefix_sharing);
     harness_close(&h);

@@ -191,7 +191,7 @@ static void close_pretended(harness *h)
 
 static void open_engine(harness *h, int32_t max_running)
 {
-    msgl_engine_config cfg = harness_config(MODEL, "auto");
+    msgl_options cfg = harness_config(MODEL, "auto");
     cfg.max_running = max_running;
     harness_open(h, &cfg);
 }

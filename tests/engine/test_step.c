@@ -21,7 +21,7 @@ enum { MAX_SEQ = 128, RUNNING = 8 };
 
 static void open_engine(harness *h, int32_t max_running)
 {
-    msgl_engine_config cfg = harness_config(MODEL, "auto");
+    msgl_options cfg = harness_config(MODEL, "auto");
     cfg.max_running = max_running;
     cfg.max_prefill_tokens = 512;
     cfg.max_seq_len = MAX_SEQ;
@@ -209,7 +209,7 @@ static void test_lengths_on_the_device(void **state)
         expect_copied(&s->seqs[0], num_decode < 2 ? MSGL_PREFILL : MSGL_DECODE, 2);
     }
     harness_close(&h);
-    msgl_engine_config cfg = harness_config(MODEL, "auto");
+    msgl_options cfg = harness_config(MODEL, "auto");
     cfg.attention = "fa,fi"; // each its part
     harness_open(&h, &cfg);
     for (int32_t row = 0; row < 2; row++) harness_pages(&h, row, MAX_SEQ);
@@ -252,7 +252,7 @@ static void test_device_page_table(void **state)
 {
     (void)state;
     harness h;
-    msgl_engine_config cfg = harness_config(MODEL, "auto");
+    msgl_options cfg = harness_config(MODEL, "auto");
     cfg.max_running = 3;
     cfg.max_seq_len = 3 * MSGL_WRITE_IDS;
     cfg.num_pages = 4 * cfg.max_seq_len;

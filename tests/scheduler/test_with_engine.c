@@ -15,6 +15,7 @@
 #include "core/attributes.h"
 #include "core/mem.h"
 #include "core/req_extra.h"
+#include "core/settings.h"
 #include "engine/engine.h"
 #include "scheduler/scheduler.h"
 
@@ -122,20 +123,19 @@ typedef struct server {
 
 static void open_server(server *o, const setting *v, answer *answers)
 {
-    const msgl_engine_config ec = {.model_dir = MODEL,
-                                   .device = "cpu",
-                                   .dtype = "auto",
-                                   .attention = v->attention,
-                                   .moe = "auto",
-                                   .num_threads = 2,
-                                   .max_running = v->max_running,
-                                   .max_prefill_tokens = v->max_prefill,
-                                   .page_size = v->page_size,
-                                   .num_pages = v->num_pages,
-                                   .memory_ratio = 0.5,
-                                   .naive_cache = v->cache == MSGL_CACHE_NAIVE};
+    msgl_options ec = {0};
+    msgl__settings_default(&msgl__engine_settings, &ec);
+    ec.model_dir = MODEL;
+    ec.device = "cpu";
+    ec.attention = v->attention;
+    ec.threads = 2;
+    ec.max_running = v->max_running;
+    ec.max_prefill_tokens = v->max_prefill;
+    ec.page_size = v->page_size;
+    ec.num_pages = v->num_pages;
+    ec.cache_type = v->cache == MSGL_CACHE_NAIVE ? "naive" : "radix";
     msgl_err err;
-    if (msgl__engine_create(&ec, &o->e, &err) != 0) fail_msg("%s", err.text);
+    if (msgl__engine_create(&ec, NULL, &o->e, &err) != 0) fail_msg("%s", err.text);
     const msgl_engine_info *info = msgl__engine_info(o->e);
     msgl_scheduler_config sc = {.max_running = info->max_running,
                                 .max_seq_len = info->max_seq_len,
