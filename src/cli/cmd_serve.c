@@ -39,9 +39,9 @@ static int engine_main(msgl_channel *ch, msgl_heartbeat *heartbeat, void *ctx)
                                   .attention = info->attention,
                                   .device = info->device};
     msgl_scheduler_config cfg;
-    msgl__scheduler_config_of(s->options, engine, &cfg);
+    msgl__scheduler_config_of(engine, &cfg);
     cfg.heartbeat = heartbeat;
-    rc = msgl__scheduler_serve(&cfg, msgl__engine_runner(engine), &ready, ch, &err);
+    rc = msgl__scheduler_serve(s->options, &cfg, msgl__engine_runner(engine), &ready, ch, &err);
     msgl__engine_destroy(engine);
     return rc == 0 || rc == MSGL_ECLOSED ? MSGL_EXIT_OK : MSGL_EXIT_FAILED;
 }

@@ -239,7 +239,7 @@ static int load_weights(msgl_engine *e, const msgl_options *o, msgl_err *err)
     return code;
 }
 
-static void fill_info(msgl_engine *e, const msgl_options *o)
+static void fill_info(msgl_engine *e)
 {
     msgl_engine_info *i = &e->info;
     const msgl_model_config *m = &e->model.cfg;
@@ -261,8 +261,7 @@ static void fill_info(msgl_engine *e, const msgl_options *o)
     }
     snprintf(i->architecture, sizeof i->architecture, "%s", m->arch->name);
     i->sampling = m->sampling;
-    i->no_prefix_sharing =
-        strcmp(o->cache_type, "naive") == 0 || msgl__rope_per_request(&m->ropes[0]);
+    i->no_prefix_sharing = msgl__rope_per_request(&m->ropes[0]);
 }
 
 // Where to keep algorithms chosen by measurement: $XDG_CACHE_HOME/minisgl or ~/.cache/minisgl, made
@@ -379,7 +378,7 @@ static int build(msgl_engine *e, const msgl_options *o, struct msgl_heartbeat *h
     e->exec = (msgl_exec){
         .device = e->device, .act = e->model.target.act, .pool = e->pool, .scratch = &e->scratch};
     code = explain_no_memory(e, take_memory(e, o, err), err);
-    if (code == 0) fill_info(e, o);
+    if (code == 0) fill_info(e);
     return code;
 }
 

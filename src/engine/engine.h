@@ -27,8 +27,7 @@ typedef struct msgl_engine_info {
     msgl_dtype dtype;
     size_t weight_bytes, kv_bytes, workspace_bytes;
     msgl_sampling_params sampling; // of a request that says nothing about it
-    // The scheduler has to use the naive cache: asked for, or because requests must not share
-    // prefixes (dynamic NTK rotates keys by the prompt's length).
+    // Requests must not share prefixes: dynamic NTK rotates keys by the prompt's length.
     bool no_prefix_sharing;
 } msgl_engine_info;
 

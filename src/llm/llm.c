@@ -111,19 +111,14 @@ void msgl_options_init(msgl_options *o)
     msgl__settings_default(&msgl__engine_settings, o);
 }
 
-void msgl__scheduler_config_of(const msgl_options *o, msgl_engine *e, msgl_scheduler_config *out)
+void msgl__scheduler_config_of(msgl_engine *e, msgl_scheduler_config *out)
 {
     const msgl_engine_info *info = msgl__engine_info(e);
-    *out = (msgl_scheduler_config){.max_running = info->max_running,
-                                   .max_seq_len = info->max_seq_len,
-                                   .max_prefill_tokens = info->max_prefill_tokens,
+    *out = (msgl_scheduler_config){.max_seq_len = info->max_seq_len,
                                    .num_pages = info->num_pages,
                                    .page_size = info->page_size,
                                    .vocab_size = info->vocab_size,
-                                   .cache_type = info->no_prefix_sharing ? MSGL_CACHE_NAIVE
-                                                                         : MSGL_CACHE_RADIX,
-                                   .overlap = o->overlap != 0,
-                                   .prefill_first = o->prefill_first != 0,
+                                   .no_prefix_sharing = info->no_prefix_sharing,
                                    .num_eos = info->num_eos,
                                    .page_table = msgl__engine_page_table(e)};
     memcpy(out->eos_ids, info->eos_ids, sizeof out->eos_ids);
@@ -144,9 +139,9 @@ static int open_parts(const msgl_options *o, msgl_llm *l, msgl_err *err)
     rc = msgl__engine_create(o, NULL, &l->engine, err);
     if (rc != 0) return rc;
     msgl_scheduler_config cfg;
-    msgl__scheduler_config_of(o, l->engine, &cfg);
-    return msgl__scheduler_create(&cfg, msgl__engine_runner(l->engine), on_tokens, l, &l->scheduler,
-                                  err);
+    msgl__scheduler_config_of(l->engine, &cfg);
+    return msgl__scheduler_create(o, &cfg, msgl__engine_runner(l->engine), on_tokens, l,
+                                  &l->scheduler, err);
 }
 
 int msgl_open(const msgl_options *o, msgl_llm **out, msgl_err *err)

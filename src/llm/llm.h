@@ -11,7 +11,7 @@
 #include "scheduler/scheduler.h"
 #include "template/chat_template.h"
 
-void msgl__scheduler_config_of(const msgl_options *o, msgl_engine *e, msgl_scheduler_config *out);
+void msgl__scheduler_config_of(msgl_engine *e, msgl_scheduler_config *out);
 // The fields that both have under one name, but for seed, max_tokens, logprobs and stop ids, whose
 // "not given" differs.
 void msgl__params_to_sampling(const msgl_params *p, msgl_sampling_params *out);

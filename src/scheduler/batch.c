@@ -95,8 +95,8 @@ static int64_t backlog(const msgl_scheduler *s, int32_t *first)
 static int add_chunks(msgl_scheduler *s, msgl_flight *f)
 {
     // Where nobody waits for single tokens (prefill_first), long steps are the fast ones.
-    int32_t budget = s->cfg.max_prefill_tokens;
-    if (!s->cfg.prefill_first) {
+    int32_t budget = s->options.max_prefill_tokens;
+    if (!s->options.prefill_first) {
         int32_t first;
         const int64_t all = backlog(s, &first);
         budget =

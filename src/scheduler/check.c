@@ -43,7 +43,7 @@ static int check_request(const msgl_scheduler *s, const msgl_req *r, msgl_err *e
     const bool state = r->state == MSGL_REQ_PREFILL  ? r->device_len < r->fill_len
                        : r->state == MSGL_REQ_DECODE ? r->device_len >= r->fill_len
                                                      : r->inflight > 0;
-    if (!lengths || !state || r->row < 0 || r->row >= s->cfg.max_running) {
+    if (!lengths || !state || r->row < 0 || r->row >= s->options.max_running) {
         return msgl__err_set(err, MSGL_EINTERNAL,
                              "request %llu: state %d, row %d, prompt %d, ids %d, device %d of %d",
                              (unsigned long long)r->uid.id, (int)r->state, r->row, r->prompt_len,
@@ -90,9 +90,9 @@ int msgl__scheduler_check(const msgl_scheduler *s, msgl_err *err)
             "(%d counted); %d locks (%d counted)",
             n.free, n.cached, n.evictable, used, n.total, reserved, s->reserved, locks, n.locks);
     }
-    if (running != s->running.count || running + s->num_free_rows != s->cfg.max_running) {
+    if (running != s->running.count || running + s->num_free_rows != s->options.max_running) {
         return msgl__err_set(err, MSGL_EINTERNAL, "%d running, %d free rows of %d", running,
-                             s->num_free_rows, s->cfg.max_running);
+                             s->num_free_rows, s->options.max_running);
     }
     return 0;
 }

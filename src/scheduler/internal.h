@@ -56,6 +56,7 @@ typedef struct msgl_flight {
 enum { MSGL_MAX_FLIGHTS = 2 };
 
 struct msgl_scheduler {
+    msgl_options options; // the texts in it are not read after creation
     msgl_scheduler_config cfg;
     msgl_runner runner;
     msgl_emit_fn emit;

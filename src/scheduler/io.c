@@ -71,12 +71,13 @@ static int turn(server *v, msgl_err *err)
     return 1;
 }
 
-int msgl__scheduler_serve(const msgl_scheduler_config *cfg, const msgl_runner *runner,
-                          const msgl_msg_ready *ready, msgl_channel *channel, msgl_err *err)
+int msgl__scheduler_serve(const msgl_options *o, const msgl_scheduler_config *cfg,
+                          const msgl_runner *runner, const msgl_msg_ready *ready,
+                          msgl_channel *channel, msgl_err *err)
 {
     server v = {.channel = channel, .heartbeat = cfg->heartbeat};
     msgl_err own;
-    int rc = msgl__scheduler_create(cfg, runner, send_tokens, &v, &v.scheduler, &own);
+    int rc = msgl__scheduler_create(o, cfg, runner, send_tokens, &v, &v.scheduler, &own);
     if (rc == 0) {
         send_message(&v, &(msgl_msg){.type = MSGL_MSG_READY, .u.ready = *ready});
         do {

@@ -5,6 +5,7 @@
 #include "scheduler/scheduler.h"
 
 #include <assert.h>
+#include <string.h>
 
 #include "core/attributes.h"
 #include "core/mem.h"
@@ -13,29 +14,30 @@
 // Expected length of an answer before any was seen, in tokens.
 enum { FIRST_ANSWER = 256 };
 
-static int check_config(const msgl_scheduler_config *c, const msgl_runner *runner, msgl_err *err)
+static int check_config(const msgl_options *o, const msgl_scheduler_config *c,
+                        const msgl_runner *runner, msgl_err *err)
 {
-    if (c->max_running < 1 || c->max_seq_len < 2 || c->max_prefill_tokens < 1 ||
-        c->vocab_size < 1 || c->num_eos < 0 || c->num_eos > (int32_t)MSGL_COUNT(c->eos_ids)) {
+    if (c->max_seq_len < 2 || c->vocab_size < 1 || c->num_eos < 0 ||
+        c->num_eos > (int32_t)MSGL_COUNT(c->eos_ids)) {
         return msgl__err_set(err, MSGL_EINVAL,
-                             "scheduler: max_running %d, max_seq_len %d, max_prefill_tokens %d, "
-                             "vocab_size %d, num_eos %d; allowed: at least 1, 2, 1, 1; 0 to %d",
-                             c->max_running, c->max_seq_len, c->max_prefill_tokens, c->vocab_size,
-                             c->num_eos, (int)MSGL_COUNT(c->eos_ids));
+                             "scheduler: max_seq_len %d, vocab_size %d, num_eos %d; allowed: at "
+                             "least 2, 1; 0 to %d",
+                             c->max_seq_len, c->vocab_size, c->num_eos,
+                             (int)MSGL_COUNT(c->eos_ids));
     }
-    if (c->page_table == NULL || c->page_table->max_running < c->max_running ||
+    if (c->page_table == NULL || c->page_table->max_running < o->max_running ||
         c->page_table->stride < c->max_seq_len || runner->num_slots < 1) {
         return msgl__err_set(err, MSGL_EINVAL,
                              "scheduler: the page table or the engine is smaller than %d requests "
                              "of %d tokens",
-                             c->max_running, c->max_seq_len);
+                             o->max_running, c->max_seq_len);
     }
     return 0;
 }
 
 static int allocate(msgl_scheduler *s, msgl_err *err)
 {
-    const size_t n = (size_t)s->cfg.max_running;
+    const size_t n = (size_t)s->options.max_running;
     s->free_rows = msgl__calloc(n, sizeof *s->free_rows);
     s->events = msgl__calloc(n, sizeof *s->events);
     s->marks = msgl__calloc((size_t)(s->cfg.num_pages > 0 ? s->cfg.num_pages : 0), 1);
@@ -47,27 +49,30 @@ static int allocate(msgl_scheduler *s, msgl_err *err)
     }
     ok = msgl__uids_init(&s->uids) == 0 && ok;
     if (!ok) return msgl__err_set(err, MSGL_ENOMEM, "scheduler: no memory for %zu requests", n);
-    for (int32_t row = s->cfg.max_running - 1; row >= 0; row--) {
+    for (int32_t row = s->options.max_running - 1; row >= 0; row--) {
         s->free_rows[s->num_free_rows++] = row;
     }
-    return msgl__cache_create(s->cfg.cache_type, s->cfg.num_pages, s->cfg.page_size, &s->cache,
-                              err);
+    const bool naive = s->cfg.no_prefix_sharing || strcmp(s->options.cache_type, "naive") == 0;
+    return msgl__cache_create(naive ? MSGL_CACHE_NAIVE : MSGL_CACHE_RADIX, s->cfg.num_pages,
+                              s->cfg.page_size, &s->cache, err);
 }
 
-int msgl__scheduler_create(const msgl_scheduler_config *cfg, const msgl_runner *runner,
-                           msgl_emit_fn emit, void *emit_ctx, msgl_scheduler **out, msgl_err *err)
+int msgl__scheduler_create(const msgl_options *o, const msgl_scheduler_config *cfg,
+                           const msgl_runner *runner, msgl_emit_fn emit, void *emit_ctx,
+                           msgl_scheduler **out, msgl_err *err)
 {
     *out = NULL;
-    int rc = check_config(cfg, runner, err);
+    int rc = check_config(o, cfg, runner, err);
     if (rc != 0) return rc;
     msgl_scheduler *s = msgl__calloc(1, sizeof *s);
     if (s == NULL) return msgl__err_set(err, MSGL_ENOMEM, "scheduler: out of memory");
+    s->options = *o;
     s->cfg = *cfg;
     s->runner = *runner;
     s->emit = emit;
     s->emit_ctx = emit_ctx;
     s->answer_len = 16 * FIRST_ANSWER;
-    s->depth = cfg->overlap && runner->num_slots >= MSGL_MAX_FLIGHTS ? MSGL_MAX_FLIGHTS : 1;
+    s->depth = o->overlap && runner->num_slots >= MSGL_MAX_FLIGHTS ? MSGL_MAX_FLIGHTS : 1;
     rc = allocate(s, err);
     if (rc != 0) {
         msgl__scheduler_destroy(s);

@@ -13,15 +13,12 @@
 #include "kvcache/kvcache.h"
 #include "message/message.h"
 
+// What is not a setting, but what the engine has decided.
 typedef struct msgl_scheduler_config {
-    int32_t max_running;        // --max-running-requests
-    int32_t max_seq_len;        // prompt + generated
-    int32_t max_prefill_tokens; // --max-prefill-length: prompt tokens per step
+    int32_t max_seq_len; // prompt + generated
     int32_t num_pages, page_size;
     int32_t vocab_size;
-    msgl_cache_type cache_type;
-    bool overlap;
-    bool prefill_first; // batch jobs: prompts before answers, never cut short for a stream's sake
+    bool no_prefix_sharing; // the naive cache, whatever is asked for
     int32_t num_eos;
     int32_t eos_ids[8];
     msgl_page_table *page_table;      // borrowed; the scheduler writes it
@@ -33,8 +30,10 @@ typedef struct msgl_scheduler msgl_scheduler;
 // Events of a step are handed out in one call; the pointers are valid during it.
 typedef void (*msgl_emit_fn)(void *ctx, const msgl_msg_tokens *tokens);
 
-int msgl__scheduler_create(const msgl_scheduler_config *cfg, const msgl_runner *runner,
-                           msgl_emit_fn emit, void *emit_ctx, msgl_scheduler **out, msgl_err *err);
+// o: what the engine was created with; its texts may go when the call returns.
+int msgl__scheduler_create(const msgl_options *o, const msgl_scheduler_config *cfg,
+                           const msgl_runner *runner, msgl_emit_fn emit, void *emit_ctx,
+                           msgl_scheduler **out, msgl_err *err);
 void msgl__scheduler_destroy(msgl_scheduler *s);
 
 // Queues a request (ids are copied). What can never run (prompt + max_tokens beyond max_seq_len or
@@ -58,7 +57,8 @@ int msgl__scheduler_check(const msgl_scheduler *s, msgl_err *err);
 // can fail any more before requests are taken, receives, steps, sends tokens and stats. Steps in
 // flight have ended when it returns. An engine failure is reported by a FATAL message and returned;
 // so is a malformed stream.
-int msgl__scheduler_serve(const msgl_scheduler_config *cfg, const msgl_runner *runner,
-                          const msgl_msg_ready *ready, msgl_channel *channel, msgl_err *err);
+int msgl__scheduler_serve(const msgl_options *o, const msgl_scheduler_config *cfg,
+                          const msgl_runner *runner, const msgl_msg_ready *ready,
+                          msgl_channel *channel, msgl_err *err);
 
 #endif

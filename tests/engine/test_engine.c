@@ -444,10 +444,6 @@ static void test_plan(void **state)
     assert_int_equal(h.info->num_pages, cfg.max_running * h.info->max_seq_len);
     assert_false(h.info->no_prefix_sharing);
     harness_close(&h);
-    cfg.cache_type = "naive";
-    harness_open(&h, &cfg);
-    assert_true(h.info->no_prefix_sharing);
-    harness_close(&h);
     cfg = harness_config(MODEL("llama_rope_dynamic"), "auto");
     harness_open(&h, &cfg);
     assert_true(h.info->no_prefix_sharing);

@@ -66,20 +66,22 @@ void harness_init(harness *h, harness_options o)
     assert_true(o.max_seq_len <= HARNESS_LEN);
     fake_init(&h->fake, o.max_running, o.max_seq_len, o.num_pages, o.page_size, o.vocab_size,
               o.threaded);
-    h->cfg = (msgl_scheduler_config){.max_running = o.max_running,
-                                     .max_seq_len = o.max_seq_len,
-                                     .max_prefill_tokens = o.max_prefill_tokens,
+    h->options = (msgl_options){.cache_type = o.cache_type == MSGL_CACHE_NAIVE ? "naive" : "radix",
+                                .max_running = o.max_running,
+                                .max_prefill_tokens = o.max_prefill_tokens,
+                                .overlap = o.overlap,
+                                .prefill_first = o.prefill_first};
+    h->cfg = (msgl_scheduler_config){.max_seq_len = o.max_seq_len,
                                      .num_pages = o.num_pages,
                                      .page_size = o.page_size,
                                      .vocab_size = o.vocab_size,
-                                     .cache_type = o.cache_type,
-                                     .overlap = o.overlap,
-                                     .prefill_first = o.prefill_first,
+                                     .no_prefix_sharing = o.no_prefix_sharing,
                                      .num_eos = 1,
                                      .eos_ids = {HARNESS_EOS},
                                      .page_table = &h->fake.table};
     msgl_err err;
-    if (msgl__scheduler_create(&h->cfg, &h->fake.runner, on_events, h, &h->s, &err) != 0) {
+    if (msgl__scheduler_create(&h->options, &h->cfg, &h->fake.runner, on_events, h, &h->s, &err) !=
+        0) {
         fail_msg("%s", err.text);
     }
 }
@@ -157,7 +159,8 @@ void harness_expect(harness *h, uint64_t uid)
     assert_memory_equal(r->tokens, expected, (size_t)n * sizeof *expected);
     assert_int_equal(r->prompt_tokens, r->prompt_len);
     assert_true(r->cached < r->prompt_len);
-    if (h->cfg.cache_type == MSGL_CACHE_NAIVE || r->sampling.prompt_logprobs >= 0) {
+    if (strcmp(h->options.cache_type, "naive") == 0 || h->cfg.no_prefix_sharing ||
+        r->sampling.prompt_logprobs >= 0) {
         assert_int_equal(r->cached, 0);
     }
     int32_t rows = 0;

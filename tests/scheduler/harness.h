@@ -25,6 +25,7 @@ typedef struct record {
 
 typedef struct harness {
     fake_runner fake;
+    msgl_options options;
     msgl_scheduler_config cfg;
     msgl_scheduler *s;
     record *records;           // [HARNESS_REQUESTS]
@@ -34,7 +35,7 @@ typedef struct harness {
 typedef struct harness_options {
     int32_t max_running, max_seq_len, max_prefill_tokens, num_pages, page_size, vocab_size;
     msgl_cache_type cache_type;
-    bool overlap, threaded, prefill_first;
+    bool overlap, threaded, prefill_first, no_prefix_sharing;
 } harness_options;
 
 void harness_init(harness *h, harness_options o);

@@ -129,20 +129,22 @@ static void test_create_fails(void **state)
     msgl_err err;
     for (uint64_t nth = 1;; nth++) {
         msgl__mem_fail_from(nth);
-        const int rc = msgl__scheduler_create(&h.cfg, &h.fake.runner, NULL, NULL, &s, &err);
+        const int rc =
+            msgl__scheduler_create(&h.options, &h.cfg, &h.fake.runner, NULL, NULL, &s, &err);
         msgl__mem_fail_from(0);
         if (rc == 0) break;
         assert_int_equal(rc, MSGL_ENOMEM);
         assert_null(s);
     }
     msgl__scheduler_destroy(s);
-    msgl_scheduler_config bad = h.cfg;
-    bad.max_running = 9; // the table has 8 rows
-    assert_int_equal(msgl__scheduler_create(&bad, &h.fake.runner, NULL, NULL, &s, &err),
+    msgl_options more = h.options;
+    more.max_running = 9; // the table has 8 rows
+    const msgl_runner *runner = &h.fake.runner;
+    assert_int_equal(msgl__scheduler_create(&more, &h.cfg, runner, NULL, NULL, &s, &err),
                      MSGL_EINVAL);
-    bad = h.cfg;
+    msgl_scheduler_config bad = h.cfg;
     bad.num_pages = 0;
-    assert_int_equal(msgl__scheduler_create(&bad, &h.fake.runner, NULL, NULL, &s, &err),
+    assert_int_equal(msgl__scheduler_create(&h.options, &bad, runner, NULL, NULL, &s, &err),
                      MSGL_EINVAL);
     harness_free(&h);
 }
@@ -242,6 +244,26 @@ static void test_prefix_reuse(void **state)
         harness_run(&h, 60);
         assert_int_equal(h.records[4].cached, 136 / sizes[i] * sizes[i]);
         for (uint64_t uid = 1; uid <= 4; uid++) harness_expect(&h, uid);
+        harness_free(&h);
+    }
+}
+
+// Nothing is kept where that is asked for, nor where requests must not share.
+static void test_nothing_shared(void **state)
+{
+    (void)state;
+    for (int must_not = 0; must_not < 2; must_not++) {
+        harness_options o = defaults();
+        o.cache_type = must_not ? MSGL_CACHE_RADIX : MSGL_CACHE_NAIVE;
+        o.no_prefix_sharing = must_not;
+        harness h;
+        harness_init(&h, o);
+        for (uint64_t uid = 1; uid < 3; uid++) {
+            add_shared(&h, uid, 100, 128, 8);
+            harness_run(&h, 60);
+            harness_expect(&h, uid); // cached 0
+            assert_int_equal(harness_stats(&h).cached_pages, 0);
+        }
         harness_free(&h);
     }
 }
@@ -806,6 +828,7 @@ int main(void)
         cmocka_unit_test(test_page_longer_than_row),
         cmocka_unit_test(test_stop_ids),
         cmocka_unit_test(test_prefix_reuse),
+        cmocka_unit_test(test_nothing_shared),
         cmocka_unit_test(test_shared_while_computed),
         cmocka_unit_test(test_prompt_logprobs),
         cmocka_unit_test(test_abort_in_every_phase),

@@ -22,6 +22,7 @@ enum { WAIT_MS = 60000 };
 
 typedef struct served {
     fake_runner fake;
+    msgl_options options;
     msgl_scheduler_config cfg;
     msgl_channel *front, *back;
     pthread_t thread;
@@ -35,7 +36,7 @@ static const msgl_msg_ready READY = {256, 4, 128, 4, 16, "fa", "test"};
 static void *serve(void *arg)
 {
     served *v = arg;
-    v->rc = msgl__scheduler_serve(&v->cfg, &v->fake.runner, &READY, v->back, &v->err);
+    v->rc = msgl__scheduler_serve(&v->options, &v->cfg, &v->fake.runner, &READY, v->back, &v->err);
     struct timespec t;
     clock_gettime(CLOCK_THREAD_CPUTIME_ID, &t);
     v->cpu_s = (double)t.tv_sec + (double)t.tv_nsec * 1e-9;
@@ -47,13 +48,12 @@ static void start(served *v, bool socket)
 {
     memset(v, 0, sizeof *v);
     fake_init(&v->fake, 4, 256, 128, 4, 16, true);
-    v->cfg = (msgl_scheduler_config){.max_running = 4,
-                                     .max_seq_len = 256,
-                                     .max_prefill_tokens = 64,
+    v->options = (msgl_options){
+        .cache_type = "radix", .max_running = 4, .max_prefill_tokens = 64, .overlap = 1};
+    v->cfg = (msgl_scheduler_config){.max_seq_len = 256,
                                      .num_pages = 128,
                                      .page_size = 4,
                                      .vocab_size = 16,
-                                     .overlap = true,
                                      .page_table = &v->fake.table};
     msgl_err err;
     if (socket) {

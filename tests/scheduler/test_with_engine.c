@@ -133,24 +133,22 @@ static void open_server(server *o, const setting *v, answer *answers)
     ec.max_prefill_tokens = v->max_prefill;
     ec.page_size = v->page_size;
     ec.num_pages = v->num_pages;
+    ec.overlap = v->overlap;
     ec.cache_type = v->cache == MSGL_CACHE_NAIVE ? "naive" : "radix";
     msgl_err err;
     if (msgl__engine_create(&ec, NULL, &o->e, &err) != 0) fail_msg("%s", err.text);
     const msgl_engine_info *info = msgl__engine_info(o->e);
-    msgl_scheduler_config sc = {.max_running = info->max_running,
-                                .max_seq_len = info->max_seq_len,
-                                .max_prefill_tokens = info->max_prefill_tokens,
+    msgl_scheduler_config sc = {.max_seq_len = info->max_seq_len,
                                 .num_pages = info->num_pages,
                                 .page_size = info->page_size,
                                 .vocab_size = info->vocab_size,
-                                .cache_type = v->cache,
-                                .overlap = v->overlap,
+                                .no_prefix_sharing = info->no_prefix_sharing,
                                 .num_eos = info->num_eos,
                                 .page_table = msgl__engine_page_table(o->e)};
     memcpy(sc.eos_ids, info->eos_ids, sizeof sc.eos_ids);
     memset(answers, 0, REQUESTS * sizeof *answers);
     const msgl_runner *runner = msgl__engine_runner(o->e);
-    if (msgl__scheduler_create(&sc, runner, on_events, answers, &o->s, &err) != 0) {
+    if (msgl__scheduler_create(&ec, &sc, runner, on_events, answers, &o->s, &err) != 0) {
         fail_msg("%s", err.text);
     }
 }
