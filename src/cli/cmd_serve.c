@@ -5,6 +5,7 @@
 
 #include "cli/common.h"
 #include "core/err.h"
+#include "core/settings.h"
 #include "llm/llm.h"
 #include "models/config.h"
 #include "scheduler/scheduler.h"
@@ -66,14 +67,27 @@ static int read_defaults(const char *dir, msgl_sampling_params *p, msgl_err *err
     return 0;
 }
 
+static json_t *setting_json(const msgl_setting *s, const msgl_options *o)
+{
+    if (s->type == MSGL_SETTING_TEXT) return json_string(msgl__setting_text(s, o));
+    const double v = msgl__setting_number(s, o);
+    if (s->type == MSGL_SETTING_FLAG) return json_boolean(v != s->preset);
+    return s->type == MSGL_SETTING_REAL ? json_real(v) : json_integer((json_int_t)v);
+}
+
+// What /get_server_info says of the start: every setting by its flag's name, two by older ones.
 static char *info_json(const msgl_options *o)
 {
-    json_t *j = json_pack("{s:s,s:s,s:s,s:s,s:i,s:i,s:i,s:i,s:f,s:b,s:b}", "model_path",
-                          o->model_dir, "dtype", o->dtype, "attention_backend", o->attention,
-                          "cache_type", o->cache_type, "max_running_requests", o->max_running,
-                          "max_prefill_length", o->max_prefill_tokens, "page_size", o->page_size,
-                          "threads", o->threads, "memory_ratio", o->memory_ratio,
-                          "overlap_scheduling", o->overlap, "dummy_weight", o->dummy_weight);
+    json_t *j =
+        json_pack("{s:s,s:b}", "model_path", o->model_dir, "overlap_scheduling", o->overlap);
+    for (int i = 0; i < msgl__engine_settings.count; i++) {
+        const msgl_setting *s = &msgl__engine_settings.rows[i];
+        if (s->name == NULL) continue;
+        char key[64];
+        snprintf(key, sizeof key, "%s", s->name);
+        for (char *p = key; (p = strchr(p, '-')) != NULL;) *p = '_';
+        json_object_set_new(j, key, setting_json(s, o));
+    }
     char *text = json_dumps(j, JSON_COMPACT);
     json_decref(j);
     return text;

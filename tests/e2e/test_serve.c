@@ -574,6 +574,32 @@ static void test_options(void **state)
     stop(&s);
 }
 
+// The engine's flags, given or not, are told by name.
+static void test_config(void **state)
+{
+    static const char expected[] =
+        "{s:s,s:s,s:s,s:b,s:s,s:i,s:s,s:s,s:s,s:i,s:i,s:f,s:i,s:i,s:i,s:i,s:b,s:b,s:b}";
+    server *s = *state;
+    response r = client_request(&s->at, "GET", "/get_server_info", NULL);
+    json_t *all = json_loadb(r.body, r.len, 0, NULL), *got = json_object_get(all, "config");
+    json_t *want = json_pack(
+        expected, "model", model, "model_path", model, "dtype", "auto", "dummy_weight", 0, "device",
+        "auto", "threads", 0, "attention_backend", "auto", "moe_backend", "auto", "cache_type",
+        "radix", "page_size", 1, "num_pages", 6000, "memory_ratio", 0.0, "max_running_requests", 4,
+        "max_seq_len_override", 0, "max_prefill_length", 256, "cuda_graph_max_bs", -1,
+        "deterministic", 0, "disable_overlap_scheduling", 0, "overlap_scheduling", 1);
+    assert_non_null(want);
+    const char *name;
+    json_t *value;
+    json_object_foreach(want, name, value)
+    {
+        if (!json_equal(json_object_get(got, name), value)) fail_msg("%s: %s", name, r.body);
+    }
+    json_decref(want);
+    json_decref(all);
+    response_free(&r);
+}
+
 int main(int argc, char **argv)
 {
     if (argc != 3) {
@@ -587,7 +613,7 @@ int main(int argc, char **argv)
         cmocka_unit_test(test_disconnects),      cmocka_unit_test(test_hostile_requests),
         cmocka_unit_test(test_too_long),         cmocka_unit_test(test_large_requests),
         cmocka_unit_test(test_bench_open_ended), cmocka_unit_test(test_engine_killed),
-        cmocka_unit_test(test_options),
+        cmocka_unit_test(test_options),          cmocka_unit_test(test_config),
     };
     return cmocka_run_group_tests(tests, setup, teardown);
 }
