@@ -30,17 +30,16 @@ const msgl_setting *msgl__option(int i)
     return t < MSGL_COUNT(TABLES) ? &TABLES[t].table->rows[i] : NULL;
 }
 
-void *msgl__option_values(msgl_args *a, int i)
+size_t msgl__option_values(int i)
 {
-    return (char *)a + TABLES[table_of(&i)].values;
+    return TABLES[table_of(&i)].values;
 }
 
 bool msgl__args_given(const msgl_args *a, const void *member)
 {
     const msgl_setting *o;
     for (int i = 0; (o = msgl__option(i)) != NULL; i++) {
-        int row = i;
-        const size_t at = TABLES[table_of(&row)].values + o->offset;
+        const size_t at = msgl__option_values(i) + o->offset;
         if ((const char *)a + at == member) return a->given[i];
     }
     return false;
@@ -127,7 +126,7 @@ static int unknown(const msgl_command *cmd, const char *name, msgl_err *err)
 static int store(int i, const char *source, const char *value, msgl_args *a, msgl_err *err)
 {
     const msgl_setting *o = msgl__option(i);
-    void *values = msgl__option_values(a, i);
+    void *values = (char *)a + msgl__option_values(i);
     a->given[i] = true;
     if (o->type != MSGL_SETTING_LIST) return msgl__setting_parse(o, source, value, values, err);
     msgl_list *list = (msgl_list *)(void *)((char *)values + o->offset);

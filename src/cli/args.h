@@ -63,8 +63,8 @@ const char *msgl__option_alias(const msgl_setting *o);
 
 // All options, counted from 0; NULL behind the last. What only the C API has is of no command.
 const msgl_setting *msgl__option(int i);
-// The struct in *a that holds option i's value.
-void *msgl__option_values(msgl_args *a, int i);
+// Where in msgl_args the struct is that holds option i's value.
+size_t msgl__option_values(int i);
 
 // Reads variables, then argv[0, argc) (without program and command). Errors name the flag or
 // variable, the value and what is allowed; an unknown flag gets the nearest known one.

@@ -32,41 +32,30 @@ static void add_resident(int pid, double *all, double *anonymous)
     if (f != NULL) fclose(f);
 }
 
-typedef struct serve_flags {
-    const char *argv[24];
-    char threads[32], attention[128];
-} serve_flags;
-
-// What decides how long a start takes; the rest is the server's default.
-static void fill_flags(const msgl_args *a, const char *dir, serve_flags *f)
+// Options that were given go to the server, as the variables of its environment.
+static void pass_on(const msgl_args *a)
 {
-    snprintf(f->threads, sizeof f->threads, "%d", a->engine.threads);
-    const char *const flags[] = {"minisgl",
-                                 "serve",
-                                 "--model",
-                                 dir,
-                                 "--port",
-                                 "0",
-                                 "--threads",
-                                 f->threads,
-                                 "--dtype",
-                                 a->engine.dtype,
-                                 "--device",
-                                 a->engine.device,
-                                 "--attn",
-                                 msgl__cli_attention(a, f->attention),
-                                 a->engine.dummy_weight ? "--dummy-weight" : NULL,
-                                 NULL};
-    memcpy(f->argv, flags, sizeof flags);
+    const msgl_setting *o;
+    for (int i = 0; (o = msgl__option(i)) != NULL; i++) {
+        if (!a->given[i] || (o->commands & MSGL_CMD_SERVE) == 0) continue;
+        const void *values = (const char *)a + msgl__option_values(i);
+        char name[64], number[32];
+        msgl__option_env(o, name);
+        if (o->type == MSGL_SETTING_TEXT) {
+            setenv(name, msgl__setting_text(o, values), 1);
+            continue;
+        }
+        const double v = msgl__setting_number(o, values);
+        snprintf(number, sizeof number, "%.15g", o->type == MSGL_SETTING_FLAG ? v != o->preset : v);
+        setenv(name, number, 1);
+    }
 }
 
-static int one_start(const msgl_args *a, const char *dir, double *seconds, double *mb,
-                     double *anonymous, msgl_err *err)
+static int one_start(const msgl_args *a, double *seconds, double *mb, double *anonymous,
+                     msgl_err *err)
 {
     int out[2];
     if (pipe(out) != 0) return msgl__err_set(err, MSGL_EIO, "pipe: %m");
-    serve_flags flags;
-    fill_flags(a, dir, &flags);
     const uint64_t start = msgl__now_ns();
     const pid_t pid = fork();
     if (pid < 0) return msgl__err_set(err, MSGL_EIO, "fork: %m");
@@ -74,7 +63,8 @@ static int one_start(const msgl_args *a, const char *dir, double *seconds, doubl
         dup2(out[1], STDOUT_FILENO);
         close(out[0]);
         close(out[1]);
-        execv("/proc/self/exe", (char **)(uintptr_t)flags.argv);
+        pass_on(a);
+        execl("/proc/self/exe", "minisgl", "serve", "--port", "0", (char *)NULL);
         _exit(127);
     }
     close(out[1]);
@@ -103,7 +93,7 @@ int msgl__bench_startup(const msgl_args *a)
     int rc = msgl__cli_model_dir(a, &dir, &err);
     const int n = a->repeat > 0 ? a->repeat : 3;
     for (int i = 0; rc == 0 && i < n; i++) {
-        rc = one_start(a, dir, &seconds[i], &mb[i], &anonymous[i], &err);
+        rc = one_start(a, &seconds[i], &mb[i], &anonymous[i], &err);
     }
     msgl_free(dir);
     if (rc != 0) return msgl__cli_fail(MSGL_EXIT_FAILED, &err);

@@ -96,7 +96,7 @@ static void test_help(void **state)
 static void value_of(int i, char out[64])
 {
     const msgl_setting *o = msgl__option(i);
-    const void *values = msgl__option_values(&args, i);
+    const void *values = (const char *)&args + msgl__option_values(i);
     const char *text;
     switch (o->type) {
     case MSGL_SETTING_LIST:

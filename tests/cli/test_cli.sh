@@ -77,6 +77,9 @@ expect "bench serve, no server" 1 "cannot connect to 127.0.0.1 port 1" "$minisgl
     --url http://127.0.0.1:1
 expect "bench serve, it does not start" 1 "the server did not start" "$minisgl" bench serve --model "$dir/none"
 expect "bench serve, no list" 2 "as in 1,8,16" "$minisgl" bench serve --model "$model" --concurrency 8,
+expect "bench startup" 0 "median_s" "$minisgl" bench startup --model "$model" --num-pages 2048 --repeat 1
+expect "bench startup, options of the server" 1 "did not get ready" "$minisgl" bench startup --model "$model" \
+    --num-pages 1 --repeat 1
 expect "bench of nothing" 2 "allowed: step" "$minisgl" bench nothing
 expect "one answer" 0 "85" "$minisgl" run --model "$model" --chat --temperature 0 --prompt "What is 27 + 58?"
 # The same ids whatever computes the attention.
