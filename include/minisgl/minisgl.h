@@ -121,7 +121,7 @@ typedef struct msgl_params {
                        // five
     float top_p;
     float min_p;
-    int top_k;                // 0: off
+    int top_k;                // 0 or -1: off
     float repetition_penalty; // 0.01 to 100; 1: off. Divides or multiplies logits of tokens that
                               // are in the prompt or the answer, so that they become smaller
     // -2 to 2; 0: off. Taken off the logits of tokens that are in the answer: as often as they are,

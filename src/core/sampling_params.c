@@ -1,17 +1,112 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "core/sampling_params.h"
 
-#include <math.h>
+#include "core/attributes.h"
+#include "core/settings.h"
+
+#define FLAGS (MSGL_CMD_CHAT | MSGL_CMD_RUN)
+
+static const msgl_setting ROWS[] = {
+    {
+        .name = "temperature",
+        MSGL_REAL(msgl_sampling_params, temperature),
+        .max = 1e6,
+        .unset = true,
+        .by_default = ": the model's generation_config.json, else 1; bench serve: 0",
+        .commands = FLAGS | MSGL_CMD_BENCH,
+        .group = "requests",
+        .metavar = "X",
+        .help = "0 is greedy",
+    },
+    {
+        .name = "top-p",
+        MSGL_REAL(msgl_sampling_params, top_p),
+        .min = 1e-37, // above 0, as a float, too
+        .max = 1,
+        .preset = 1,
+        .unset = true,
+        .by_default = ": the model's, else 1",
+        .commands = FLAGS,
+        .group = "requests",
+        .metavar = "X",
+        .help = "nucleus sampling",
+    },
+    {
+        .name = "min-p",
+        MSGL_REAL(msgl_sampling_params, min_p),
+        .max = 1,
+        .unset = true,
+        .by_default = ": the model's, else 0",
+        .commands = FLAGS,
+        .group = "requests",
+        .metavar = "X",
+        .help = "drop tokens less likely than X times the most likely",
+    },
+    {
+        .name = "top-k",
+        MSGL_INT(msgl_sampling_params, top_k),
+        .min = -1,
+        .max = INT32_MAX,
+        .unset = true,
+        .by_default = ": the model's, else 0",
+        .commands = FLAGS,
+        .group = "requests",
+        .metavar = "N",
+        .help = "sample among the N most likely; 0 or -1 is off",
+    },
+    {
+        .name = "repetition-penalty",
+        MSGL_REAL(msgl_sampling_params, repetition_penalty),
+        .min = 0.01, // logits are divided by it; the limits are far beyond what anyone uses, and
+        .max = 100,  // no logit overflows
+        .preset = 1,
+        .unset = true,
+        .by_default = ": the model's, else 1",
+        .commands = FLAGS,
+        .group = "requests",
+        .metavar = "X",
+        .help = "above 1: makes tokens of prompt and answer less likely",
+    },
+    // What follows is no model's: MSGL_SAMPLING_OF_MODEL.
+    {
+        .name = "frequency-penalty",
+        MSGL_REAL(msgl_sampling_params, frequency_penalty),
+        .min = -2,
+        .max = 2,
+        .commands = FLAGS,
+        .group = "requests",
+        .metavar = "X",
+        .help = "taken off the logit of a token, times how often the answer has it",
+    },
+    {
+        .name = "presence-penalty",
+        MSGL_REAL(msgl_sampling_params, presence_penalty),
+        .min = -2,
+        .max = 2,
+        .commands = FLAGS,
+        .group = "requests",
+        .metavar = "X",
+        .help = "taken off the logits of tokens that the answer has",
+    },
+    {
+        .name = "ignore-eos",
+        MSGL_FLAG(msgl_sampling_params, ignore_eos),
+        .commands = FLAGS,
+        .group = "requests",
+        .help = "go on after the model's end token",
+    },
+};
+const msgl_setting_table msgl__sampling_settings = {ROWS, MSGL_COUNT(ROWS)};
 
 msgl_sampling_params msgl__sampling_params_default(void)
 {
-    return (msgl_sampling_params){
-        .top_p = 1.0f,
-        .repetition_penalty = 1.0f,
+    msgl_sampling_params p = {
         .max_tokens = MSGL_USUAL_MAX_TOKENS,
         .logprobs = -1,
         .prompt_logprobs = -1,
     };
+    msgl__settings_default(&msgl__sampling_settings, &p);
+    return p;
 }
 
 msgl_sampling_params msgl__sampling_params_plain(void)
@@ -21,45 +116,9 @@ msgl_sampling_params msgl__sampling_params_plain(void)
     return p;
 }
 
-static int check_penalty(const char *name, float v, float min, float max, msgl_err *err)
-{
-    if (v >= min && v <= max) return 0;
-    return msgl__err_set(err, MSGL_EINVAL, "%s is %g; allowed: %g to %g", name, (double)v,
-                         (double)min, (double)max);
-}
-
-static int check_penalties(const msgl_sampling_params *p, msgl_err *err)
-{
-    int rc = check_penalty("repetition_penalty", p->repetition_penalty, MSGL_MIN_REPETITION,
-                           MSGL_MAX_REPETITION, err);
-    if (rc == 0) {
-        rc = check_penalty("frequency_penalty", p->frequency_penalty, -MSGL_MAX_PENALTY,
-                           MSGL_MAX_PENALTY, err);
-    }
-    if (rc == 0) {
-        rc = check_penalty("presence_penalty", p->presence_penalty, -MSGL_MAX_PENALTY,
-                           MSGL_MAX_PENALTY, err);
-    }
-    return rc;
-}
-
 int msgl__sampling_params_check(const msgl_sampling_params *p, int vocab_size, msgl_err *err)
 {
-    if (!(p->temperature >= 0.0f) || !isfinite(p->temperature)) {
-        return msgl__err_set(err, MSGL_EINVAL, "temperature is %g; allowed: a number >= 0",
-                             (double)p->temperature);
-    }
-    if (!(p->top_p > 0.0f && p->top_p <= 1.0f)) {
-        return msgl__err_set(err, MSGL_EINVAL, "top_p is %g; allowed: above 0, at most 1",
-                             (double)p->top_p);
-    }
-    if (!(p->min_p >= 0.0f && p->min_p <= 1.0f)) {
-        return msgl__err_set(err, MSGL_EINVAL, "min_p is %g; allowed: 0 to 1", (double)p->min_p);
-    }
-    if (p->top_k < 0) {
-        return msgl__err_set(err, MSGL_EINVAL, "top_k is %d; allowed: 0 (off) or more", p->top_k);
-    }
-    const int rc = check_penalties(p, err);
+    const int rc = msgl__settings_check(&msgl__sampling_settings, p, err);
     if (rc != 0) return rc;
     if (p->max_tokens < 1) {
         return msgl__err_set(err, MSGL_EINVAL, "max_tokens is %d; allowed: 1 or more",

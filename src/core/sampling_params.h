@@ -14,26 +14,22 @@
 #define MSGL_MAX_STOP_IDS 16
 #define MSGL_MAX_LOGPROBS 20
 #define MSGL_USUAL_MAX_TOKENS 16 // OpenAI's default of completions
-#define MSGL_MAX_PENALTY 2.0f
-// Far beyond what anyone uses, and no logit overflows.
-#define MSGL_MIN_REPETITION 0.01f
-#define MSGL_MAX_REPETITION 100.0f
 
+// msgl__sampling_settings (core/settings.h) has the limits of the fields up to ignore_eos.
 typedef struct msgl_sampling_params {
     float temperature; // 0: greedy; else logits are divided by it
     float top_p;       // (0, 1]; 1: off
     float min_p;       // [0, 1]; 0: off; keeps tokens with p >= min_p * max p
-    int32_t top_k;     // 0: off
+    int32_t top_k;     // 0 or -1: off
     // Of tokens that are in the prompt or the answer, logits are divided by the first when
     // positive, else multiplied (Keskar et al. 2019, section 4.1); 1: off. Of those in the answer,
     // the second is taken off as often as they are, the third once (OpenAI's API reference); 0:
     // off.
-    float repetition_penalty;                  // MSGL_MIN_REPETITION to MSGL_MAX_REPETITION
-    float frequency_penalty, presence_penalty; // -MSGL_MAX_PENALTY to MSGL_MAX_PENALTY
+    float repetition_penalty, frequency_penalty, presence_penalty;
+    bool ignore_eos;
     uint64_t seed;      // with the token's position, determines the random number used for it
     int32_t max_tokens; // >= 1 tokens to generate at most
-    bool ignore_eos;
-    int32_t logprobs; // -1: none; 0..20: of the chosen token, and this many of the most likely
+    int32_t logprobs;   // -1: none; 0..20: of the chosen token, and this many of the most likely
     int32_t prompt_logprobs; // -1: none; 0..20: the same for prompt tokens 1.. (echo)
     int32_t num_stop_ids;
     int32_t stop_ids[MSGL_MAX_STOP_IDS]; // finish with "stop" after one of these

@@ -9,7 +9,10 @@
 double msgl__setting_number(const msgl_setting *s, const void *values)
 {
     const void *at = (const char *)values + s->offset;
-    if (s->type == MSGL_SETTING_REAL) return *(const double *)at;
+    if (s->type == MSGL_SETTING_REAL) {
+        return s->size == sizeof(float) ? (double)*(const float *)at : *(const double *)at;
+    }
+    if (s->size == sizeof(bool)) return *(const bool *)at;
     return s->size == sizeof(int64_t) ? (double)*(const int64_t *)at : *(const int32_t *)at;
 }
 
@@ -18,11 +21,15 @@ const char *msgl__setting_text(const msgl_setting *s, const void *values)
     return *(const char *const *)(const void *)((const char *)values + s->offset);
 }
 
-static void put_number(const msgl_setting *s, double v, void *values)
+void msgl__setting_put(const msgl_setting *s, double v, void *values)
 {
     void *at = (char *)values + s->offset;
-    if (s->type == MSGL_SETTING_REAL) {
+    if (s->type == MSGL_SETTING_REAL && s->size == sizeof(float)) {
+        *(float *)at = (float)v;
+    } else if (s->type == MSGL_SETTING_REAL) {
         *(double *)at = v;
+    } else if (s->size == sizeof(bool)) {
+        *(bool *)at = v != 0;
     } else if (s->size == sizeof(int64_t)) {
         *(int64_t *)at = (int64_t)v;
     } else {
@@ -45,8 +52,12 @@ static bool one_of(const char *choices, const char *text)
     return false;
 }
 
+// A float's limits are floats as well: 0.01f is below 0.01.
 static bool beyond(const msgl_setting *s, double v)
 {
+    if (s->type == MSGL_SETTING_REAL && s->size == sizeof(float)) {
+        return !((float)v >= (float)s->min && (float)v <= (float)s->max);
+    }
     return !(v >= s->min && v <= s->max);
 }
 
@@ -107,7 +118,7 @@ int msgl__setting_parse(const msgl_setting *s, const char *source, const char *t
         return 0;
     }
     if (!read_number(s, text, &v) || !allows_number(s, v)) return refuse(s, source, text, err);
-    put_number(s, v, values);
+    msgl__setting_put(s, v, values);
     return 0;
 }
 
@@ -118,7 +129,7 @@ void msgl__settings_default(const msgl_setting_table *t, void *values)
         if (s->type == MSGL_SETTING_TEXT) {
             put_text(s, s->preset_text, values);
         } else if (s->type != MSGL_SETTING_LIST) {
-            put_number(s, s->preset, values);
+            msgl__setting_put(s, s->preset, values);
         }
     }
 }

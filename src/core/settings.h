@@ -1,9 +1,10 @@
 // SPDX-License-Identifier: Apache-2.0
 //
 // Settings: what a user may choose, by a flag, a variable of the environment or a field of the C
-// API. A row says all there is to know about one; parsing, checking, --help and docs/cli.md are
-// loops over rows, so that a limit stands once. The engine's settings are the fields of
-// msgl_options (engine_settings.c); the command line has a table of its own beside them.
+// API, or of a request. A row says all there is to know about one; parsing, checking, --help and
+// docs/cli.md are loops over rows, so that a limit stands once. The engine's settings are the
+// fields of msgl_options (engine_settings.c), those of sampling stand in sampling_params.c; the
+// command line has a table of its own beside them.
 #ifndef MSGL_CORE_SETTINGS_H
 #define MSGL_CORE_SETTINGS_H
 
@@ -65,8 +66,8 @@ typedef struct msgl_setting_table {
 
 // Type and place of a row's value: member f of struct T, whose C type has to fit.
 #define MSGL_INT(T, f) MSGL_MEMBER(T, f, INT, _Generic(((T *)0)->f, int32_t : 4, int64_t : 8))
-#define MSGL_REAL(T, f) MSGL_MEMBER(T, f, REAL, _Generic(((T *)0)->f, double : 8))
-#define MSGL_FLAG(T, f) MSGL_MEMBER(T, f, FLAG, _Generic(((T *)0)->f, int32_t : 4))
+#define MSGL_REAL(T, f) MSGL_MEMBER(T, f, REAL, _Generic(((T *)0)->f, float : 4, double : 8))
+#define MSGL_FLAG(T, f) MSGL_MEMBER(T, f, FLAG, _Generic(((T *)0)->f, bool : 1, int32_t : 4))
 #define MSGL_TEXT(T, f)                                                                            \
     MSGL_MEMBER(T, f, TEXT, _Generic(((T *)0)->f, const char * : sizeof(char *)))
 #define MSGL_MEMBER(T, f, kind, bytes)                                                             \
@@ -74,6 +75,10 @@ typedef struct msgl_setting_table {
 
 // Of engine and scheduler; the values are an msgl_options.
 extern const msgl_setting_table msgl__engine_settings;
+// Of one request's sampling; the values are an msgl_sampling_params. The first rows may stand in a
+// model's generation_config.json, too.
+extern const msgl_setting_table msgl__sampling_settings;
+enum { MSGL_SAMPLING_OF_MODEL = 5 };
 
 // Gives every row's member of `values` its default.
 void msgl__settings_default(const msgl_setting_table *t, void *values);
@@ -86,8 +91,9 @@ int msgl__options_check(const msgl_options *o, msgl_err *err);
 // or the variable as the user wrote it.
 int msgl__setting_parse(const msgl_setting *s, const char *source, const char *text, void *values,
                         msgl_err *err);
-// The value of a number or flag; of a text.
+// The value of a number or flag, and storing one that is allowed; of a text.
 double msgl__setting_number(const msgl_setting *s, const void *values);
+void msgl__setting_put(const msgl_setting *s, double value, void *values);
 const char *msgl__setting_text(const msgl_setting *s, const void *values);
 
 #endif

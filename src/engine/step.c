@@ -59,7 +59,7 @@ static void stage_sample(msgl_engine *e, msgl_engine_step *s, int32_t req)
         .temperature = p->temperature,
         .top_p = p->top_p,
         .min_p = p->min_p,
-        .top_k = p->top_k,
+        .top_k = p->top_k > 0 ? p->top_k : 0,
         .seed = p->seed,
         .position = r->device_len,
     };

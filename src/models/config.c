@@ -6,6 +6,7 @@
 #include <string.h>
 
 #include "core/attributes.h"
+#include "core/settings.h"
 #include "models/arch.h"
 #include "models/json_read.h"
 #include "utils/file.h"
@@ -333,15 +334,15 @@ static void read_generation_config(msgl_json_reader *r, msgl_model_config *c)
 {
     read_eos(r, c);
     msgl_sampling_params *p = &c->sampling;
-    p->temperature = (float)msgl__json_num_or(r, "temperature", 0, 1e6, (double)p->temperature);
-    p->top_p = (float)msgl__json_num_or(r, "top_p", 0, 1, (double)p->top_p);
-    p->min_p = (float)msgl__json_num_or(r, "min_p", 0, 1, (double)p->min_p);
-    const int32_t top_k = msgl__json_int_or(r, "top_k", -1, INT32_MAX, p->top_k);
-    p->top_k = top_k < 0 ? 0 : top_k;
-    // Logits are divided by it, so it must not be 0.
-    p->repetition_penalty =
-        (float)msgl__json_num_or(r, "repetition_penalty", (double)MSGL_MIN_REPETITION,
-                                 (double)MSGL_MAX_REPETITION, (double)p->repetition_penalty);
+    for (int i = 0; i < MSGL_SAMPLING_OF_MODEL; i++) {
+        const msgl_setting *s = &msgl__sampling_settings.rows[i];
+        const double usual = msgl__setting_number(s, p);
+        const double v =
+            s->type == MSGL_SETTING_INT
+                ? msgl__json_int_or(r, s->field, (int32_t)s->min, (int32_t)s->max, (int32_t)usual)
+                : msgl__json_num_or(r, s->field, s->min, s->max, usual);
+        msgl__setting_put(s, v, p);
+    }
 }
 
 int msgl__model_config_load(const char *dir, msgl_model_config *out, msgl_err *err)

@@ -1,8 +1,10 @@
 // SPDX-License-Identifier: Apache-2.0
 //
 // The fields that all generation endpoints share.
+#include <string.h>
 #include <sys/random.h>
 
+#include "core/settings.h"
 #include "server/fields.h"
 #include "server/logit_bias.h"
 
@@ -29,7 +31,7 @@ const msgl_fields msgl__request_fields = {.read = request_names, .also = &msgl__
 
 // Below this a softmax of logits / temperature is a one-hot vector in float32 anyway; dividing by
 // less would overflow.
-static const double min_temperature = 1e-5;
+static const float min_temperature = 1e-5f;
 
 static int parse_stop(const json_t *o, msgl_gen_request *out, msgl_api_error *e)
 {
@@ -85,29 +87,49 @@ static int parse_stop_ids(const json_t *o, const msgl_api_config *cfg, msgl_gen_
     return 0;
 }
 
+// A field called `name` into the setting's place. 1: it was there.
+static int parse_setting(const json_t *o, const char *name, const msgl_setting *s,
+                         msgl_sampling_params *out, msgl_api_error *e)
+{
+    int64_t whole = 0;
+    double v = 0;
+    bool yes = false;
+    int rc;
+    if (s->type == MSGL_SETTING_FLAG) {
+        rc = msgl__field_bool(o, name, &yes, e);
+        v = yes;
+    } else if (s->type == MSGL_SETTING_INT) {
+        rc = msgl__field_int(o, name, (int64_t)s->min, (int64_t)s->max, &whole, e);
+        v = (double)whole;
+    } else {
+        rc = msgl__field_real(o, name, s->min, s->max, &v, e);
+    }
+    if (rc > 0) msgl__setting_put(s, v, out);
+    return rc;
+}
+
+static int parse_settings(const json_t *o, msgl_sampling_params *out, msgl_api_error *e)
+{
+    int rc = 0;
+    for (int i = 0; rc >= 0 && i < msgl__sampling_settings.count; i++) {
+        const msgl_setting *s = &msgl__sampling_settings.rows[i];
+        // llama-server's name; the other wins where both are given.
+        if (strcmp(s->field, "repetition_penalty") == 0) {
+            rc = parse_setting(o, "repeat_penalty", s, out, e);
+        }
+        if (rc >= 0) rc = parse_setting(o, s->field, s, out, e);
+    }
+    if (out->temperature < min_temperature) out->temperature = 0;
+    return rc < 0 ? rc : 0;
+}
+
 static int parse_numbers(const json_t *o, msgl_gen_request *out, msgl_api_error *e)
 {
     msgl_sampling_params *p = &out->sampling;
-    double real;
     int64_t num;
-    int rc = msgl__field_real(o, "temperature", 0, 100, &real, e);
-    if (rc > 0) p->temperature = real < min_temperature ? 0.0f : (float)real;
-    if (rc >= 0 && (rc = msgl__field_real(o, "top_p", 0, 1, &real, e)) > 0) {
-        if (!((float)real > 0)) {
-            return msgl__api_fail(e, 400, "top_p", "invalid_value",
-                                  "'top_p' is %g; allowed: above 0, at most 1.", real);
-        }
-        p->top_p = (float)real;
-    }
-    if (rc >= 0 && (rc = msgl__field_real(o, "min_p", 0, 1, &real, e)) > 0) p->min_p = (float)real;
-    if (rc >= 0 && (rc = msgl__field_int(o, "top_k", -1, INT32_MAX, &num, e)) > 0) {
-        p->top_k = num < 0 ? 0 : (int32_t)num;
-    }
-    if (rc < 0) return rc;
-    rc = msgl__field_int(o, "seed", INT64_MIN, INT64_MAX, &num, e);
+    int rc = msgl__field_int(o, "seed", INT64_MIN, INT64_MAX, &num, e);
     if (rc > 0) p->seed = (uint64_t)num;
     if (rc == 0 && getrandom(&p->seed, sizeof p->seed, 0) != sizeof p->seed) p->seed = 0;
-    if (rc >= 0) rc = msgl__field_bool(o, "ignore_eos", &p->ignore_eos, e);
     if (rc >= 0) rc = msgl__field_bool(o, "skip_special_tokens", &out->skip_special, e);
     if (rc >= 0 && (rc = msgl__field_int(o, "n", 1, MSGL_API_MAX_N, &num, e)) > 0) {
         out->n = (int)num;
@@ -123,29 +145,6 @@ static int parse_bias(const json_t *o, const msgl_api_config *cfg, msgl_gen_requ
                                           &out->extra, &err);
     if (rc == MSGL_ENOMEM) return msgl__api_fail(e, 500, NULL, NULL, "Out of memory.");
     return rc == 0 ? 0 : msgl__api_fail(e, 400, "logit_bias", "invalid_value", "%s.", err.text);
-}
-
-static int parse_penalties(const json_t *o, const msgl_api_config *cfg, msgl_gen_request *out,
-                           msgl_api_error *e)
-{
-    msgl_sampling_params *p = &out->sampling;
-    double real;
-    // The first is llama-server's name; the second wins where both are given.
-    static const char *const names[] = {"repeat_penalty", "repetition_penalty"};
-    int rc = 0;
-    for (int i = 0; i < 2 && rc >= 0; i++) {
-        rc = msgl__field_real(o, names[i], (double)MSGL_MIN_REPETITION, (double)MSGL_MAX_REPETITION,
-                              &real, e);
-        if (rc > 0) p->repetition_penalty = (float)real;
-    }
-    const double most = (double)MSGL_MAX_PENALTY;
-    if (rc >= 0 && (rc = msgl__field_real(o, "frequency_penalty", -most, most, &real, e)) > 0) {
-        p->frequency_penalty = (float)real;
-    }
-    if (rc >= 0 && (rc = msgl__field_real(o, "presence_penalty", -most, most, &real, e)) > 0) {
-        p->presence_penalty = (float)real;
-    }
-    return rc < 0 ? rc : parse_bias(o, cfg, out, e);
 }
 
 static int parse_streaming(const json_t *o, msgl_gen_request *out, msgl_api_error *e)
@@ -171,8 +170,9 @@ int msgl__parse_sampling(const json_t *o, const msgl_api_config *cfg, msgl_gen_r
                          msgl_api_error *e)
 {
     int64_t num;
-    int rc = parse_numbers(o, out, e);
-    if (rc == 0) rc = parse_penalties(o, cfg, out, e);
+    int rc = parse_settings(o, &out->sampling, e);
+    if (rc == 0) rc = parse_numbers(o, out, e);
+    if (rc == 0) rc = parse_bias(o, cfg, out, e);
     if (rc == 0) rc = parse_stop(o, out, e);
     if (rc == 0) rc = parse_stop_ids(o, cfg, out, e);
     if (rc == 0) rc = parse_streaming(o, out, e);

@@ -173,14 +173,14 @@ static void test_penalty_ranges(void **state)
         {1, 0, 0, NULL},
         {0.01f, -2, -2, NULL},
         {100, 2, 2, NULL},
-        {0, 0, 0, "repetition_penalty is 0; allowed: 0.01 to 100"},
-        {-1, 0, 0, "repetition_penalty is -1; allowed: 0.01 to 100"},
-        {NAN, 0, 0, "repetition_penalty is nan; allowed: 0.01 to 100"},
-        {INFINITY, 0, 0, "repetition_penalty is inf; allowed: 0.01 to 100"},
-        {1, 2.5f, 0, "frequency_penalty is 2.5; allowed: -2 to 2"},
-        {1, NAN, 0, "frequency_penalty is nan; allowed: -2 to 2"},
-        {1, 0, -2.5f, "presence_penalty is -2.5; allowed: -2 to 2"},
-        {1, 0, NAN, "presence_penalty is nan; allowed: -2 to 2"},
+        {0, 0, 0, "repetition_penalty is \"0\"; allowed: a number from 0.01 to 100"},
+        {-1, 0, 0, "repetition_penalty is \"-1\"; allowed: a number from 0.01 to 100"},
+        {NAN, 0, 0, "repetition_penalty is \"nan\"; allowed: a number from 0.01 to 100"},
+        {INFINITY, 0, 0, "repetition_penalty is \"inf\"; allowed: a number from 0.01 to 100"},
+        {1, 2.5f, 0, "frequency_penalty is \"2.5\"; allowed: a number from -2 to 2"},
+        {1, NAN, 0, "frequency_penalty is \"nan\"; allowed: a number from -2 to 2"},
+        {1, 0, -2.5f, "presence_penalty is \"-2.5\"; allowed: a number from -2 to 2"},
+        {1, 0, NAN, "presence_penalty is \"nan\"; allowed: a number from -2 to 2"},
     };
     for (size_t i = 0; i < sizeof cases / sizeof cases[0]; i++) {
         msgl_sampling_params p = msgl__sampling_params_default();

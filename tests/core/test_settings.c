@@ -14,24 +14,29 @@
 
 #include "core/attributes.h"
 #include "core/dtype.h"
+#include "core/sampling_params.h"
 #include "core/settings.h"
 
 typedef struct values {
     int32_t few, many;
     int64_t large;
     double real;
+    float narrow;
     int on, off;
+    bool truth;
     const char *text, *choice;
 } values;
 
-enum { FEW, MANY, LARGE, REAL, ON, OFF, TEXT, CHOICE };
+enum { FEW, MANY, LARGE, REAL, NARROW, ON, OFF, TRUTH, TEXT, CHOICE };
 static const msgl_setting ROWS[] = {
     [FEW] = {MSGL_INT(values, few), .min = 2, .max = 9},
     [MANY] = {MSGL_INT(values, many), .min = 1, .max = 9, .preset = -1, .unset = true},
     [LARGE] = {MSGL_INT(values, large), .max = 1e15, .preset = 7},
     [REAL] = {MSGL_REAL(values, real), .min = 0.25, .max = 2},
+    [NARROW] = {MSGL_REAL(values, narrow), .min = 0.01, .max = 0.1, .preset = 0.05},
     [ON] = {MSGL_FLAG(values, on)},
     [OFF] = {MSGL_FLAG(values, off), .preset = 1},
+    [TRUTH] = {MSGL_FLAG(values, truth)},
     [TEXT] = {MSGL_TEXT(values, text)},
     [CHOICE] = {MSGL_TEXT(values, choice), .choices = "radix|naive", .preset_text = "radix"},
 };
@@ -77,6 +82,10 @@ static void test_numbers(void **state)
     takes(REAL, "0.25", 0.25);
     takes(REAL, "1e0", 1);
     assert_true(got.real == 1);
+    takes(NARROW, "0.01", (double)0.01f); // which is less than 0.01
+    takes(NARROW, "0.1", (double)0.1f);   // which is more than 0.1
+    refuses(NARROW, "0.0099", "--x is \"0.0099\"; allowed: a number from 0.01 to 0.1");
+    refuses(NARROW, "1e-60", "--x is \"1e-60\"; allowed: a number from 0.01 to 0.1");
     refuses(REAL, "nan", "--x is \"nan\"; allowed: a number from 0.25 to 2, or 0 (the default)");
 }
 
@@ -89,6 +98,9 @@ static void test_flags_and_texts(void **state)
         takes(ON, yes[i], 1);
         takes(OFF, yes[i], 0);
         takes(ON, no[i], 0);
+        takes(TRUTH, yes[i], 1);
+        assert_true(got.truth);
+        takes(TRUTH, no[i], 0);
         takes(OFF, no[i], 1);
     }
     refuses(ON, "2", "--x is \"2\"; allowed: 1 or 0");
@@ -130,6 +142,10 @@ static void test_check(void **state)
     check_refuses("real is \"inf\"; allowed: a number from 0.25 to 2, or 0 (the default)");
     got.real = NAN;
     check_refuses("real is \"nan\"; allowed: a number from 0.25 to 2, or 0 (the default)");
+    got.narrow = 0.01f;
+    assert_int_equal(msgl__settings_check(&TABLE, &got, &err), 0);
+    got.narrow = 0.2f;
+    check_refuses("narrow is \"0.2\"; allowed: a number from 0.01 to 0.1");
     got.off = 2;
     check_refuses("off is \"2\"; allowed: 1 or 0");
     got.choice = NULL;
@@ -221,12 +237,39 @@ static void test_engine_defaults_and_limits(void **state)
                                   "0 (the default)");
 }
 
+static void test_sampling_table(void **state)
+{
+    (void)state;
+    const msgl_setting_table *t = &msgl__sampling_settings;
+    msgl_sampling_params p = msgl__sampling_params_default();
+    assert_true(p.temperature == 0 && p.top_p == 1 && p.min_p == 0 && p.top_k == 0);
+    assert_true(p.repetition_penalty == 1 && p.frequency_penalty == 0 && p.presence_penalty == 0);
+    assert_false(p.ignore_eos);
+    assert_string_equal(t->rows[MSGL_SAMPLING_OF_MODEL - 1].field, "repetition_penalty");
+    for (int i = 0; i < t->count; i++) {
+        const msgl_setting *s = &t->rows[i];
+        if (s->type == MSGL_SETTING_FLAG) continue; // a bool is one or the other
+        const double ends[] = {s->min, s->max};
+        const double far = s->type == MSGL_SETTING_INT ? 1 : 1e-3 * (s->max - s->min);
+        for (int k = 0; k < 2; k++) {
+            p = msgl__sampling_params_default();
+            msgl__setting_put(s, ends[k], &p);
+            assert_int_equal(msgl__sampling_params_check(&p, 100, &err), 0);
+            if (s->type == MSGL_SETTING_INT && k == 1) continue; // no int is larger
+            msgl__setting_put(s, ends[k] + (k == 0 ? -far : far), &p);
+            assert_int_equal(msgl__sampling_params_check(&p, 100, &err), MSGL_EINVAL);
+            assert_int_equal(strncmp(err.text, s->field, strlen(s->field)), 0);
+        }
+    }
+}
+
 int main(void)
 {
     const struct CMUnitTest tests[] = {
-        cmocka_unit_test(test_numbers), cmocka_unit_test(test_flags_and_texts),
-        cmocka_unit_test(test_check),   cmocka_unit_test(test_engine_table),
-        cmocka_unit_test(test_dtypes),  cmocka_unit_test(test_engine_defaults_and_limits),
+        cmocka_unit_test(test_numbers),        cmocka_unit_test(test_flags_and_texts),
+        cmocka_unit_test(test_check),          cmocka_unit_test(test_engine_table),
+        cmocka_unit_test(test_dtypes),         cmocka_unit_test(test_engine_defaults_and_limits),
+        cmocka_unit_test(test_sampling_table),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }

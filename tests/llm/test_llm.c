@@ -259,6 +259,28 @@ static void test_seeds(void **state)
     assert_string_equal(g[4].text, g[5].text);
 }
 
+// Minus one is off, as in other servers, and so is 0.
+static void test_top_k(void **state)
+{
+    (void)state;
+    static struct got g[4];
+    memset(g, 0, sizeof g);
+    const int top_k[] = {0, -1, 6143, 1};
+    msgl_params p = greedy(32);
+    p.temperature = 1.5f;
+    p.top_p = 1;
+    p.min_p = 0;
+    p.has_seed = 1;
+    for (int i = 0; i < 4; i++) {
+        p.top_k = top_k[i];
+        submit("The sun", &p, &g[i], NULL);
+    }
+    run();
+    assert_string_equal(g[1].text, g[0].text);
+    assert_string_equal(g[2].text, g[0].text);
+    assert_string_not_equal(g[3].text, g[0].text);
+}
+
 static void expect_refusal(const char *text, size_t len, const msgl_params *p, const char *words)
 {
     msgl_err err;
@@ -286,6 +308,9 @@ static void test_refusals(void **state)
     p = greedy(4);
     p.top_p = 0;
     expect_refusal("x", 1, &p, "top_p");
+    p = greedy(4);
+    p.top_k = -2;
+    expect_refusal("x", 1, &p, "top_k is \"-2\"; allowed: a whole number from -1 to 2147483647");
     p = greedy(4);
     p.logprobs = 21;
     expect_refusal("x", 1, &p, "logprobs");
@@ -377,6 +402,7 @@ int main(void)
         cmocka_unit_test(test_prefix_and_prompt_logprobs),
         cmocka_unit_test(test_tokenize),
         cmocka_unit_test(test_seeds),
+        cmocka_unit_test(test_top_k),
         cmocka_unit_test(test_refusals),
         cmocka_unit_test(test_events_of_many_tokens),
     };

@@ -380,9 +380,12 @@ static void test_generation_config(void **state)
     assert_true(p->repetition_penalty == 1.05f);
     folder_write(&f, "generation_config.json", "{\"top_k\": -1}", 13);
     assert_int_equal(msgl__model_config_load(f.dir, c, &err), 0);
-    assert_int_equal(p->top_k, 0); // off
+    assert_int_equal(p->top_k, -1); // off
     const char *const bad[][2] = {
         {"{\"temperature\": -1}", "generation_config.json: temperature: found -1"},
+        {"{\"top_p\": 0}", "top_p: found 0, allowed a number in 1e-37..1"},
+        {"{\"top_k\": -2}", "top_k: found -2"},
+        {"{\"min_p\": 1.5}", "min_p: found 1.5, allowed a number in 0..1"},
         {"{\"repetition_penalty\": 0}", "repetition_penalty: found 0, allowed a number in 0.01"},
         {"{\"repetition_penalty\": -1.1}", "repetition_penalty: found -1.1"},
         {"{\"repetition_penalty\": \"1\"}", "repetition_penalty: found \"1\""},

@@ -14,6 +14,7 @@
 #include <cmocka.h>
 
 #include "core/mem.h"
+#include "core/settings.h"
 #include "server/api.h"
 #include "server/json.h"
 
@@ -108,7 +109,7 @@ static void test_fields(void **state)
         "null,\"modalities\":[\"text\"],\"unheard_of\":[1]}");
     assert_true(r.sampling.temperature == 0 && r.sampling.top_p == 0.5f &&
                 r.sampling.min_p == 0.25f);
-    assert_int_equal(r.sampling.top_k, 0);
+    assert_int_equal(r.sampling.top_k, -1);
     assert_true(r.sampling.seed == UINT64_MAX);
     assert_int_equal(r.max_tokens, 7);
     assert_int_equal(r.n, 3);
@@ -308,6 +309,36 @@ static void test_bias_limit(void **state)
         }
     }
     msgl__strbuf_free(&b);
+}
+
+// The ends of every setting's range are taken as they are, what lies beyond is refused.
+static void test_ranges_of_settings(void **state)
+{
+    (void)state;
+    for (int i = 0; i < msgl__sampling_settings.count; i++) {
+        const msgl_setting *s = &msgl__sampling_settings.rows[i];
+        const double most = s->type == MSGL_SETTING_FLAG ? 1 : s->max, ends[] = {s->min, most};
+        for (int k = 0; k < 4; k++) {
+            char field[96], body[192];
+            const double beyond = k % 2 == 0 ? s->min - 1 : s->max + 1;
+            const double v = k < 2 ? ends[k] : beyond;
+            if (s->type == MSGL_SETTING_FLAG) {
+                const char *const values[] = {"false", "true", "1", "0"};
+                (void)snprintf(field, sizeof field, "\"%s\":%s", s->field, values[k]);
+            } else {
+                (void)snprintf(field, sizeof field, "\"%s\":%.17g", s->field, v);
+            }
+            with_field(MSGL_API_COMPLETION, field, body, sizeof body);
+            if (k >= 2) {
+                refused(MSGL_API_COMPLETION, body, 400, s->field);
+                continue;
+            }
+            msgl_gen_request r = good(MSGL_API_COMPLETION, body);
+            const double got = msgl__setting_number(s, &r.sampling);
+            assert_true(s->type == MSGL_SETTING_REAL ? (float)got == (float)v : got == v);
+            msgl__gen_request_free(&r);
+        }
+    }
 }
 
 static void test_refused_fields(void **state)
@@ -757,6 +788,7 @@ int main(void)
         cmocka_unit_test(test_hostile_numbers),
         cmocka_unit_test(test_penalties),
         cmocka_unit_test(test_bias_limit),
+        cmocka_unit_test(test_ranges_of_settings),
         cmocka_unit_test(test_refused_fields),
         cmocka_unit_test(test_messages),
         cmocka_unit_test(test_template_variables),
