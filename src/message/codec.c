@@ -5,6 +5,7 @@
 #include <string.h>
 
 #include "core/mem.h"
+#include "core/settings.h"
 
 // --- memory of decoded messages ---
 
@@ -65,6 +66,8 @@ static int mem_get(msgl_msg_mem *m, size_t size, void **out)
     return 0;
 }
 
+enum { REQUEST_FIELDS = 8 }; // of its tuple, beside the settings of sampling
+
 // --- encoding ---
 
 typedef struct sink {
@@ -107,29 +110,33 @@ static void put_bias(msgpack_packer *pk, const msgl_req_extra *x)
     }
 }
 
+static void put_setting(msgpack_packer *pk, const msgl_setting *s, const void *values)
+{
+    const double v = msgl__setting_number(s, values);
+    if (s->type == MSGL_SETTING_REAL) {
+        msgpack_pack_float(pk, (float)v);
+    } else if (s->type == MSGL_SETTING_INT) {
+        msgpack_pack_int32(pk, (int32_t)v);
+    } else if (v != 0) {
+        msgpack_pack_true(pk);
+    } else {
+        msgpack_pack_false(pk);
+    }
+}
+
 static int put_request(msgpack_packer *pk, const msgl_msg_request *r)
 {
     const msgl_sampling_params *p = &r->sampling;
     if (r->num_ids < 1 || p->num_stop_ids < 0 || p->num_stop_ids > MSGL_MAX_STOP_IDS) {
         return MSGL_EINVAL;
     }
-    msgpack_pack_array(pk, 16);
+    const msgl_setting_table *settings = &msgl__sampling_settings;
+    msgpack_pack_array(pk, REQUEST_FIELDS + (size_t)settings->count);
     msgpack_pack_uint64(pk, r->uid);
     put_ids(pk, r->ids, r->num_ids);
-    msgpack_pack_float(pk, p->temperature);
-    msgpack_pack_float(pk, p->top_p);
-    msgpack_pack_float(pk, p->min_p);
-    msgpack_pack_int32(pk, p->top_k);
-    msgpack_pack_float(pk, p->repetition_penalty);
-    msgpack_pack_float(pk, p->frequency_penalty);
-    msgpack_pack_float(pk, p->presence_penalty);
+    for (int i = 0; i < settings->count; i++) put_setting(pk, &settings->rows[i], p);
     msgpack_pack_uint64(pk, p->seed);
     msgpack_pack_int32(pk, p->max_tokens);
-    if (p->ignore_eos) {
-        msgpack_pack_true(pk);
-    } else {
-        msgpack_pack_false(pk);
-    }
     msgpack_pack_int32(pk, p->logprobs);
     msgpack_pack_int32(pk, p->prompt_logprobs);
     put_ids(pk, p->stop_ids, p->num_stop_ids);
@@ -470,23 +477,30 @@ static msgl_req_extra *rd_extra(reader *r)
     return r->mem->extra;
 }
 
+static void rd_setting(reader *r, const msgl_setting *s, void *values)
+{
+    double v;
+    if (s->type == MSGL_SETTING_REAL) {
+        v = (double)rd_f32(r, s->field);
+    } else if (s->type == MSGL_SETTING_INT) {
+        v = rd_i32(r, INT32_MIN, INT32_MAX, s->field);
+    } else {
+        v = rd_bool(r, s->field);
+    }
+    msgl__setting_put(s, v, values);
+}
+
 static void rd_request(reader *r, msgl_msg_request *q)
 {
-    rd_tuple(r, 16, "request");
+    const msgl_setting_table *settings = &msgl__sampling_settings;
+    rd_tuple(r, REQUEST_FIELDS + (size_t)settings->count, "request");
     q->uid = rd_u64(r, "request.uid");
     q->ids = rd_ids(r, INT32_MIN, &q->num_ids, "request.ids");
     if (r->rc == 0 && q->num_ids == 0) rd_fail(r, MSGL_EFORMAT, "request.ids", "empty");
     msgl_sampling_params *p = &q->sampling;
-    p->temperature = rd_f32(r, "request.temperature");
-    p->top_p = rd_f32(r, "request.top_p");
-    p->min_p = rd_f32(r, "request.min_p");
-    p->top_k = rd_i32(r, INT32_MIN, INT32_MAX, "request.top_k");
-    p->repetition_penalty = rd_f32(r, "request.repetition_penalty");
-    p->frequency_penalty = rd_f32(r, "request.frequency_penalty");
-    p->presence_penalty = rd_f32(r, "request.presence_penalty");
+    for (int i = 0; i < settings->count; i++) rd_setting(r, &settings->rows[i], p);
     p->seed = rd_u64(r, "request.seed");
     p->max_tokens = rd_i32(r, INT32_MIN, INT32_MAX, "request.max_tokens");
-    p->ignore_eos = rd_bool(r, "request.ignore_eos");
     p->logprobs = rd_i32(r, INT32_MIN, INT32_MAX, "request.logprobs");
     p->prompt_logprobs = rd_i32(r, INT32_MIN, INT32_MAX, "request.prompt_logprobs");
     p->num_stop_ids = (int32_t)rd_array(r, 1, MSGL_MAX_STOP_IDS, "request.stop_ids");
