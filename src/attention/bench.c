@@ -6,6 +6,7 @@
 #include <string.h>
 
 #include "core/mem.h"
+#include "core/round.h"
 #include "core/seqs.h"
 #include "utils/clock.h"
 #include "utils/random.h"
@@ -87,7 +88,7 @@ static int make_memory(bench *b, msgl_err *err)
 {
     const msgl_attn_bench_shape *s = b->shape;
     const int32_t len = s->cached_len + s->extend_len;
-    const int32_t pages_each = (len + s->page_size - 1) / s->page_size;
+    const int32_t pages_each = msgl__ceil_div(len, s->page_size);
     b->pool = (msgl_kv_pool){.dtype = s->kv_dtype,
                              .num_layers = 1,
                              .num_pages = pages_each * s->batch,

@@ -2,6 +2,7 @@
 #include "attention/cuda_call.h"
 
 #include "core/mem.h"
+#include "core/round.h"
 
 int msgl__cuda_supports(const msgl_attn_needs *needs, msgl_err *err)
 {
@@ -17,7 +18,7 @@ int msgl__cuda_plans_create(const msgl_attn_config *cfg, const char *name, size_
 {
     size_t all;
     *out = (msgl_cuda_plans){
-        .dev = cfg->dev, .bytes = (bytes + 63) & ~(size_t)63, .num_slots = cfg->num_slots};
+        .dev = cfg->dev, .bytes = msgl__round_up(bytes, 64), .num_slots = cfg->num_slots};
     if (msgl__size_mul(out->bytes, (size_t)cfg->num_slots, &all) != 0) {
         return msgl__err_set(err, MSGL_ELIMIT, "%s: plans too large", name);
     }

@@ -2,16 +2,12 @@
 #include "attention/paged.h"
 
 #include "core/mem.h"
+#include "core/round.h"
 
 enum {
     TASKS_PER_THREAD = 4, // aimed at, so that a slow core leaves work to the others
     MAX_PARTS = 1024,     // 262,144 keys of split requests; more are walked by one item each
 };
-
-static int32_t ceil_div(int32_t a, int32_t b)
-{
-    return (int32_t)(((int64_t)a + b - 1) / b);
-}
 
 int msgl__attn_config_check(const msgl_attn_config *cfg, msgl_err *err)
 {
@@ -53,8 +49,8 @@ int msgl__attn_config_check(const msgl_attn_config *cfg, msgl_err *err)
 void msgl__attn_workspace_limits(const msgl_attn_config *cfg, msgl_attn_workspace *w)
 {
     const int32_t group = cfg->num_q_heads / cfg->num_kv_heads;
-    const int64_t tiles = (int64_t)ceil_div(cfg->max_seq_len, MSGL_ATTN_TILE) * cfg->max_running *
-                          ceil_div(group, MSGL_ATTN_PART_ROWS);
+    const int64_t tiles = (int64_t)msgl__ceil_div(cfg->max_seq_len, MSGL_ATTN_TILE) *
+                          cfg->max_running * msgl__ceil_div(group, MSGL_ATTN_PART_ROWS);
     const int64_t row_tiles =
         (int64_t)cfg->max_step_tokens * group / MSGL_ATTN_PART_ROWS + cfg->max_running;
     *w = (msgl_attn_workspace){.part_rows = MSGL_ATTN_PART_ROWS};
@@ -73,7 +69,7 @@ int msgl__attn_workspace_create(const msgl_attn_config *cfg, msgl_attn_workspace
     if (msgl__size_mul((size_t)w->max_parts * heads, part, &parts) != 0 ||
         msgl__size_mul((size_t)w->max_groups * heads, sizeof(atomic_int), &pending) != 0 ||
         msgl__size_mul((size_t)cfg->num_threads, w->scratch_stride, &scratch) != 0 ||
-        msgl__size_add(parts, (pending + 63) & ~(size_t)63, &w->bytes) != 0 ||
+        msgl__size_add(parts, msgl__round_up(pending, 64), &w->bytes) != 0 ||
         msgl__size_add(w->bytes, scratch, &w->bytes) != 0) {
         return msgl__err_set(err, MSGL_ELIMIT, "attention workspace: too large");
     }
@@ -102,7 +98,7 @@ static int32_t choose_rows(const msgl_attn_config *cfg, int32_t bs, const int32_
     for (int32_t rows = MSGL_ATTN_MAX_ROWS; rows > MSGL_ATTN_PART_ROWS; rows /= 2) {
         int64_t tasks = 0;
         for (int32_t i = 0; i < bs; i++) {
-            tasks += ceil_div((cu_seqlens_q[i + 1] - cu_seqlens_q[i]) * group, rows);
+            tasks += msgl__ceil_div((cu_seqlens_q[i + 1] - cu_seqlens_q[i]) * group, rows);
         }
         if (tasks * cfg->num_kv_heads >= (int64_t)4 * cfg->num_threads) return rows;
     }
@@ -113,8 +109,8 @@ static int32_t choose_rows(const msgl_attn_config *cfg, int32_t bs, const int32_
 static void add_item(const msgl_attn_workspace *w, msgl_attn_work item, int32_t unit,
                      msgl_attn_plan *p)
 {
-    const int32_t tiles = ceil_div(item.kv_end, MSGL_ATTN_TILE);
-    const int32_t num_works = ceil_div(tiles, unit);
+    const int32_t tiles = msgl__ceil_div(item.kv_end, MSGL_ATTN_TILE);
+    const int32_t num_works = msgl__ceil_div(tiles, unit);
     if (item.rows > w->part_rows || num_works == 1 || tiles > w->max_parts - p->num_parts) {
         item.part = -1;
         p->works[p->num_works++] = item;
@@ -146,9 +142,9 @@ void msgl__attn_plan_tiles(const msgl_attn_config *cfg, const msgl_attn_workspac
     int32_t most = 0; // rows of an item
     for (int32_t i = 0; i < bs; i++) {
         const int32_t packed = (cu_seqlens_q[i + 1] - cu_seqlens_q[i]) * group;
-        const int32_t n = ceil_div(packed, rows);
+        const int32_t n = msgl__ceil_div(packed, rows);
         most = packed > most ? packed : most;
-        cost += (int64_t)n * ceil_div(seqlens_k[i], MSGL_ATTN_TILE) * cfg->num_kv_heads;
+        cost += (int64_t)n * msgl__ceil_div(seqlens_k[i], MSGL_ATTN_TILE) * cfg->num_kv_heads;
     }
     const int64_t tiles = cost / ((int64_t)TASKS_PER_THREAD * cfg->num_threads); // per task
     p->heads_per_task = msgl__attn_heads_per_task(tiles < 1 << 20 ? (int32_t)tiles : 1 << 20,
@@ -159,7 +155,7 @@ void msgl__attn_plan_tiles(const msgl_attn_config *cfg, const msgl_attn_workspac
         const int32_t q_len = cu_seqlens_q[i + 1] - cu_seqlens_q[i];
         const int32_t packed = q_len * group, first_pos = seqlens_k[i] - q_len;
         // Last rows first: they see the most keys, and long tasks are best handed out early.
-        for (int32_t t = ceil_div(packed, rows) - 1; t >= 0; t--) {
+        for (int32_t t = msgl__ceil_div(packed, rows) - 1; t >= 0; t--) {
             msgl_attn_work item = {.req = i, .row = t * rows};
             item.rows = packed - item.row < rows ? packed - item.row : rows;
             item.kv_end = first_pos + (item.row + item.rows - 1) / group + 1;

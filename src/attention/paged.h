@@ -8,6 +8,7 @@
 #define MSGL_ATTENTION_PAGED_H
 
 #include "attention/attention.h"
+#include "core/round.h"
 
 // Rows of an item that may be split over the keys.
 #define MSGL_ATTN_PART_ROWS 16
@@ -55,7 +56,7 @@ int msgl__attn_config_check(const msgl_attn_config *cfg, msgl_err *err);
 static inline void *msgl__attn_carve(char **at, size_t size)
 {
     void *p = *at;
-    *at += (size + 63) & ~(size_t)63;
+    *at += msgl__round_up(size, 64);
     return p;
 }
 

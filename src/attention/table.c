@@ -4,6 +4,7 @@
 #include <string.h>
 
 #include "core/mem.h"
+#include "core/round.h"
 
 typedef struct msgl_table_backend {
     msgl_attn_backend base;
@@ -16,7 +17,7 @@ typedef struct msgl_table_backend {
 
 static int32_t pages_of(const msgl_table_backend *b, int32_t len)
 {
-    return (int32_t)(((int64_t)len + b->cfg.page_size - 1) / b->cfg.page_size);
+    return msgl__ceil_div(len, b->cfg.page_size);
 }
 
 // Bytes of one metadata set for up to max_bs requests of max_seq_len keys; 0 on overflow.
@@ -28,7 +29,7 @@ static size_t metadata_bytes(const msgl_table_backend *b, int32_t max_bs, int32_
     const size_t groups = (size_t)b->ws.max_groups * sizeof(msgl_attn_group);
     size_t n;
     if (msgl__size_add(table, works + groups + 256, &n) != 0) return 0;
-    return (n + 63) & ~(size_t)63;
+    return msgl__round_up(n, 64);
 }
 
 static void metadata_carve(const msgl_table_backend *b, int32_t max_bs, int32_t max_seq_len,

@@ -7,6 +7,7 @@
 #include "core/attributes.h"
 #include "core/err.h"
 #include "core/mem.h"
+#include "core/round.h"
 
 enum { MAX_BATCHES = 64, MAX_BATCH = 4096, MAX_REPEAT = 1000 };
 
@@ -107,7 +108,7 @@ static int bench(const msgl_args *a, measure_fn measure, int default_prompt, int
     const int prompt_len = a->prompt_len > 0 ? a->prompt_len : default_prompt;
     const int steps = a->steps > 0 ? a->steps : default_steps;
     const int page = a->engine.page_size;
-    const int length = (prompt_len + steps + 2 + page - 1) / page * page;
+    const int length = msgl__ceil_div(prompt_len + steps + 2, page) * page;
     int largest = 1;
     for (int i = 0; i < n; i++) largest = batches[i] > largest ? batches[i] : largest;
     const int64_t slots = (int64_t)largest * length;

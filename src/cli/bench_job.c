@@ -7,6 +7,7 @@
 #include "cli/bench.h"
 #include "core/err.h"
 #include "core/mem.h"
+#include "core/round.h"
 #include "utils/clock.h"
 #include "utils/random.h"
 
@@ -122,7 +123,7 @@ int msgl__bench_open(const msgl_args *a, int max_seq_len, int num_pages, msgl_ll
         if (!msgl__args_given(a, &a->engine.max_prefill_tokens)) o.max_prefill_tokens = 16384;
         if (o.max_seq_len == 0) o.max_seq_len = max_seq_len;
         if (o.num_pages == 0 && num_pages > 0) {
-            o.num_pages = (num_pages + o.page_size - 1) / o.page_size;
+            o.num_pages = msgl__ceil_div(num_pages, o.page_size);
         }
         rc = msgl_open(&o, out, err);
     }

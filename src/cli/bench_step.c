@@ -8,6 +8,7 @@
 #include "core/attributes.h"
 #include "core/err.h"
 #include "core/mem.h"
+#include "core/round.h"
 #include "engine/engine.h"
 #include "llm/llm.h"
 #include "utils/clock.h"
@@ -27,7 +28,7 @@ struct step_bench {
 static int place_requests(struct step_bench *b, int batch, msgl_err *err)
 {
     const int page = b->info->page_size, length = b->prompt_len + b->steps + WARM_STEPS + 1;
-    const int64_t pages = (length + page - 1) / page;
+    const int64_t pages = msgl__ceil_div(length, page);
     if (length > b->info->max_seq_len || pages * batch > b->info->num_pages ||
         batch > b->info->max_running) {
         return msgl__err_set(
@@ -188,7 +189,7 @@ int msgl__bench_step(const msgl_args *a)
     for (int i = 0; i < n; i++) largest = batches[i] > largest ? batches[i] : largest;
     const int length = b.prompt_len + b.steps + WARM_STEPS + 1;
     if (rc == 0 && o.num_pages == 0) { // no more memory than the measurement needs
-        o.num_pages = (largest + (num_chunks > 0)) * ((length + o.page_size - 1) / o.page_size);
+        o.num_pages = (largest + (num_chunks > 0)) * msgl__ceil_div(length, o.page_size);
     }
     if (rc == 0 && o.max_seq_len == 0) o.max_seq_len = length;
     if (rc == 0) rc = msgl__engine_create(&o, NULL, &b.engine, &err);

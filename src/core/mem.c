@@ -10,6 +10,7 @@
 #endif
 
 #include "core/err.h"
+#include "core/round.h"
 
 static atomic_uint_fast64_t g_allocs;  // successes so far
 static atomic_uint_fast64_t g_fail_in; // 0: never fail; n: the n-th next call fails, and all after
@@ -100,7 +101,7 @@ void msgl__mem_fail_from(uint64_t nth)
 
 static size_t huge_round(size_t size)
 {
-    return size > SIZE_MAX - HUGE_PAGE ? 0 : (size + HUGE_PAGE - 1) & ~(HUGE_PAGE - 1);
+    return size > SIZE_MAX - HUGE_PAGE ? 0 : msgl__round_up(size, HUGE_PAGE);
 }
 
 void *msgl__pages_alloc(size_t size)
@@ -142,7 +143,7 @@ void msgl__arena_init(msgl_arena *a, void *base, size_t size)
 
 void *msgl__arena_alloc(msgl_arena *a, size_t size)
 {
-    const size_t at = (a->used + 63) & ~(size_t)63;
+    const size_t at = msgl__round_up(a->used, 64);
     if (at > a->size || size > a->size - at) return NULL;
     a->used = at + size;
     return a->base + at;

@@ -1,10 +1,12 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "core/seqs.h"
 
+#include "core/round.h"
+
 // Integers from one array of a block to the next.
 static size_t stride(int32_t max_size)
 {
-    return ((size_t)max_size + 1 + 15) & ~(size_t)15;
+    return msgl__round_up((size_t)max_size + 1, 16);
 }
 
 size_t msgl__seqs_bytes(int32_t max_size)

@@ -9,6 +9,7 @@
 
 #include "core/mem.h"
 #include "core/req_extra.h"
+#include "core/round.h"
 
 static const double MIB = 1024.0 * 1024.0;
 
@@ -88,11 +89,6 @@ static size_t page_bytes(const msgl_memory_plan *p)
     return msgl__kv_pool_bytes(&one) / 2; // the dummy page is the other half
 }
 
-static int32_t pages_of(int32_t tokens, int32_t page_size)
-{
-    return tokens / page_size + (tokens % page_size != 0);
-}
-
 static int no_room(const msgl_memory_plan *p, size_t need, const char *flags, msgl_err *err)
 {
     return msgl__err_set(err, MSGL_ENOMEM,
@@ -129,7 +125,7 @@ int msgl__memory_plan(msgl_memory_plan *p, msgl_err *err)
         const double budget = p->memory_ratio * (double)(p->available - fixed);
         double pages = budget / (double)page - 1; // the dummy page
         const double most =
-            (double)p->max_running * (double)pages_of(p->max_seq_len, p->kv.page_size);
+            (double)p->max_running * (double)msgl__ceil_div(p->max_seq_len, p->kv.page_size);
         if (pages > most) pages = most;
         if (pages > INT32_MAX / 2 / p->kv.page_size) pages = INT32_MAX / 2 / p->kv.page_size;
         if (pages < 1) {

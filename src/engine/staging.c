@@ -7,6 +7,7 @@
 #include <string.h>
 
 #include "core/mem.h"
+#include "core/round.h"
 #include "core/seqs.h"
 #include "engine/internal.h"
 
@@ -19,7 +20,7 @@ typedef struct cutter {
 static void *cut(cutter *c, size_t count, size_t size)
 {
     void *p = c->base == NULL ? NULL : c->base + c->used;
-    c->used += (count * size + 63) & ~(size_t)63;
+    c->used += msgl__round_up(count * size, 64);
     return p;
 }
 
@@ -98,7 +99,7 @@ void msgl__step_bind(const msgl_engine *e, msgl_engine_step *s, int32_t num_toke
 {
     const int32_t least = e->max_running; // the most that a captured graph may hold
     const size_t exact = (size_t)(num_tokens > least ? num_tokens : least);
-    const size_t rounded = (exact + 63) & ~(size_t)63, most = (size_t)e->max_step_tokens;
+    const size_t rounded = msgl__round_up(exact, 64), most = (size_t)e->max_step_tokens;
     const size_t tokens = rounded > most ? most : rounded;
     (void)cut_io(e, tokens, s->host, &s->io);
     (void)cut_io(e, tokens, e->dev.base, &s->dev);

@@ -21,6 +21,7 @@
 #include <stdint.h>
 
 #include "core/dtype.h"
+#include "core/round.h"
 #include "kernel/exec.h"
 
 #define MSGL_ATTN_TILE 256      // keys
@@ -105,7 +106,7 @@ static inline int msgl__attn_padded_dim(int head_dim)
 static inline size_t msgl__attn_part_floats(int part_rows, int head_dim)
 {
     const size_t n = (size_t)part_rows * ((size_t)msgl__attn_padded_dim(head_dim) + 2);
-    return (n + MSGL_ATTN_PART_ALIGN - 1) / MSGL_ATTN_PART_ALIGN * MSGL_ATTN_PART_ALIGN;
+    return msgl__round_up(n, MSGL_ATTN_PART_ALIGN);
 }
 
 // The largest number of KV heads of up to `rows` rows each that a task may take, at most `wanted`

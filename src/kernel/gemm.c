@@ -11,6 +11,8 @@
 #include <stdatomic.h>
 #include <string.h>
 
+#include "core/round.h"
+
 enum {
     TASK_US = 30,              // long against the hand-out of a task, short against its result
     TASKS_PER_THREAD = 8,      // when there is enough for it, so that a slow core can do fewer
@@ -59,11 +61,6 @@ typedef struct plan {
     runs *runs;
 } plan;
 
-static int ceil_div(int a, int b)
-{
-    return a / b + (a % b != 0);
-}
-
 static size_t panel_bytes(msgl_dtype dtype, int k)
 {
     return (size_t)msgl__gemm_kpad(k) * MSGL_GEMM_LANES * msgl__dtype_size(dtype);
@@ -73,7 +70,8 @@ size_t msgl__gemm_packed_size(msgl_dtype dtype, int n, int k)
 {
     size_t bytes;
     if (n < 1 || k < 1 || k > INT32_MAX - MSGL_GEMM_K_ALIGN) return 0;
-    if (msgl__size_mul((size_t)ceil_div(n, MSGL_GEMM_LANES), panel_bytes(dtype, k), &bytes) != 0)
+    if (msgl__size_mul((size_t)msgl__ceil_div(n, MSGL_GEMM_LANES), panel_bytes(dtype, k), &bytes) !=
+        0)
         return 0;
     return bytes;
 }
@@ -198,20 +196,22 @@ static void split(plan *p, int threads, int largest)
 {
     const size_t fit = (size_t)p->micro->l2_kb * 1024 / p->a_row_bytes / 32 * 32;
     const int most = fit < 32 ? 32 : fit > 512 ? 512 : (int)fit;
-    const int rows = ceil_div(largest, ceil_div(largest, most)); // blocks of about equal size
-    p->row_block = ceil_div(rows, 32) * 32;
+    const int rows =
+        msgl__ceil_div(largest, msgl__ceil_div(largest, most)); // blocks of about equal size
+    p->row_block = msgl__ceil_div(rows, 32) * 32;
     const int products = p->fused && p->gated ? 2 : 1; // per panel
     const double read_us = (double)p->panel_bytes * products / READ_BYTES_PER_US;
     const double math_us =
         (double)p->kpad * MSGL_GEMM_LANES * products * rows / (1e3 * p->micro->kmacs_per_us);
     const int wanted = (int)(TASK_US / (read_us > math_us ? read_us : math_us));
-    const int fair = p->panels * ceil_div(largest, p->row_block) / (threads * TASKS_PER_THREAD);
+    const int fair =
+        p->panels * msgl__ceil_div(largest, p->row_block) / (threads * TASKS_PER_THREAD);
     // Kernels walk up to four panels at a time; fewer only when there are more threads than that.
     const int least = p->panels < 4 * threads ? 1 : 4;
     int n = wanted < fair ? wanted : fair;
     n = n < least ? least : n / least * least;
     p->task_panels = n < p->panels ? n : p->panels;
-    p->panel_blocks = ceil_div(p->panels, p->task_panels);
+    p->panel_blocks = msgl__ceil_div(p->panels, p->task_panels);
 }
 
 static void gate_rows(const plan *p, msgl_exec *x, int total_rows)
@@ -220,7 +220,7 @@ static void gate_rows(const plan *p, msgl_exec *x, int total_rows)
     const int n = p->weights->n;
     g.gate_rows = n < GATE_ELEMENTS ? GATE_ELEMENTS / n : 1;
     if ((size_t)total_rows * (size_t)n < GATE_INLINE) g.gate_rows = total_rows;
-    msgl__pool_run(x->pool, ceil_div(total_rows, g.gate_rows), gate_task, &g);
+    msgl__pool_run(x->pool, msgl__ceil_div(total_rows, g.gate_rows), gate_task, &g);
 }
 
 // `s` holds expert, row and rows of p->num_segments segments; the rest is filled in here.
@@ -234,8 +234,8 @@ static void run(plan *p, msgl_exec *x, segment *s, int total_rows)
     for (int i = 0; i < p->num_segments; i++) {
         s[i].first_task = tasks;
         s[i].first_prepare = prepares;
-        tasks += ceil_div(s[i].rows, p->row_block) * p->panel_blocks;
-        prepares += ceil_div(s[i].rows, MSGL_GEMM_ROWS);
+        tasks += msgl__ceil_div(s[i].rows, p->row_block) * p->panel_blocks;
+        prepares += msgl__ceil_div(s[i].rows, MSGL_GEMM_ROWS);
     }
     if ((size_t)total_rows * (size_t)p->kpad <= PREPARE_INLINE) {
         for (int i = 0; i < prepares; i++) prepare_task(p, i, 0);
@@ -243,7 +243,7 @@ static void run(plan *p, msgl_exec *x, segment *s, int total_rows)
         msgl__pool_run(x->pool, prepares, prepare_task, p);
     }
     runs r = {.num = min(threads, MAX_RUNS), .tasks = tasks};
-    r.each = ceil_div(tasks, r.num);
+    r.each = msgl__ceil_div(tasks, r.num);
     for (int i = 0; i < r.num; i++) atomic_init(&r.next[i], i * r.each);
     p->runs = &r;
     msgl__pool_run(x->pool, tasks, product_task, p);
@@ -263,7 +263,7 @@ static plan make_plan(const msgl_gemm_level *level, const msgl_weight *w)
         .row_ops = level->row_ops,
         .weights = w,
         .kpad = msgl__gemm_kpad(w->k),
-        .panels = ceil_div(w->n, MSGL_GEMM_LANES),
+        .panels = msgl__ceil_div(w->n, MSGL_GEMM_LANES),
         .a_row_bytes = a_row_bytes(m, w->k),
         .panel_bytes = panel_bytes(w->dtype, w->k),
     };
@@ -412,7 +412,7 @@ void msgl__gemm_pack(msgl_gemm_pack_fn fn, msgl_exec *x, msgl_weight *w, int row
                  .ld_src = ld_src,
                  .task_panels = per_task < 1 ? 1 : (int)per_task};
     const int panels = (row + rows - 1) / MSGL_GEMM_LANES - row / MSGL_GEMM_LANES + 1;
-    msgl__pool_run(x->pool, ceil_div(panels, p.task_panels), pack_task, &p);
+    msgl__pool_run(x->pool, msgl__ceil_div(panels, p.task_panels), pack_task, &p);
 }
 
 typedef struct gathering {

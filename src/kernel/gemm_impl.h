@@ -17,6 +17,7 @@
 #include <string.h>
 
 #include "core/attributes.h"
+#include "core/round.h"
 #include "kernel/cpu.h"
 #include "kernel/gemm.h"
 #include "kernel/row_ops.h"
@@ -29,7 +30,7 @@ enum {
 
 static inline int msgl__gemm_kpad(int k)
 {
-    return (k + MSGL_GEMM_K_ALIGN - 1) / MSGL_GEMM_K_ALIGN * MSGL_GEMM_K_ALIGN;
+    return msgl__ceil_div(k, MSGL_GEMM_K_ALIGN) * MSGL_GEMM_K_ALIGN;
 }
 
 // A rectangle of the result: `rows` rows times `cols` features.

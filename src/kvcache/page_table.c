@@ -3,6 +3,7 @@
 // The page table's memory. Every row starts out pointing to the dummy page, so that a reader that
 // goes past a request's length still reads memory of the pool.
 #include "core/mem.h"
+#include "core/round.h"
 #include "kvcache/kvcache.h"
 
 enum { ROW_ALIGN = 32 };
@@ -18,7 +19,7 @@ int msgl__page_table_create(int32_t max_running, int32_t max_seq_len, int32_t du
                              "least 1, 1 and 0",
                              max_running, max_seq_len, dummy_slot);
     }
-    const int32_t stride = (max_seq_len + ROW_ALIGN - 1) / ROW_ALIGN * ROW_ALIGN;
+    const int32_t stride = msgl__ceil_div(max_seq_len, ROW_ALIGN) * ROW_ALIGN;
     size_t n, bytes;
     if (msgl__size_mul((size_t)max_running + 1, (size_t)stride, &n) != 0 ||
         msgl__size_mul(n, sizeof(int32_t), &bytes) != 0) {

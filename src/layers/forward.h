@@ -10,6 +10,7 @@
 #define MSGL_LAYERS_FORWARD_H
 
 #include "attention/attention.h"
+#include "core/round.h"
 #include "distributed/communicator.h"
 #include "kernel/kernel.h"
 #include "layers/rotary.h"
@@ -41,7 +42,7 @@ typedef struct msgl_forward {
 // Bytes that rows of dim elements take in the step arena.
 static inline size_t msgl__activation_bytes(size_t rows, size_t dim, msgl_dtype dtype)
 {
-    return (rows * dim * msgl__dtype_size(dtype) + 63) & ~(size_t)63;
+    return msgl__round_up(rows * dim * msgl__dtype_size(dtype), 64);
 }
 
 // [rows, dim] of any dtype from the step arena. NULL sets exec->status: the arena's size is

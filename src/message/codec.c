@@ -5,6 +5,7 @@
 #include <string.h>
 
 #include "core/mem.h"
+#include "core/round.h"
 #include "core/settings.h"
 
 // --- memory of decoded messages ---
@@ -49,7 +50,7 @@ void msgl__msg_mem_free(msgl_msg_mem *m)
 
 static int mem_get(msgl_msg_mem *m, size_t size, void **out)
 {
-    size = (size + 15) & ~(size_t)15;
+    size = msgl__round_up(size, 16);
     if (size > MSGL_MSG_DECODED_MAX - m->total) return MSGL_ELIMIT;
     struct msgl_msg_block *b = m->head;
     if (b == NULL || b->size - b->used < size) {

@@ -9,6 +9,7 @@
 #include <unistd.h>
 
 #include "core/mem.h"
+#include "core/round.h"
 #include "models/safetensors.h"
 #include "utils/file.h"
 #include "utils/json.h"
@@ -250,7 +251,7 @@ static void advise(const msgl_tensor *t, int advice, bool outward)
 {
     const uintptr_t page = (uintptr_t)sysconf(_SC_PAGESIZE);
     uintptr_t from = (uintptr_t)t->data, to = from + t->bytes;
-    from = outward ? from & ~(page - 1) : (from + page - 1) & ~(page - 1);
+    from = outward ? from & ~(page - 1) : msgl__round_up(from, page);
     to = outward ? to : to & ~(page - 1);
     if (to > from) madvise((void *)from, to - from, advice);
 }

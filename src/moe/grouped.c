@@ -6,10 +6,11 @@
 #include "moe/backends.h"
 
 #include "core/err.h"
+#include "core/round.h"
 
 static size_t bytes(size_t n, size_t size)
 {
-    return (n * size + 63) & ~(size_t)63;
+    return msgl__round_up(n * size, 64);
 }
 
 static size_t grouped_workspace(const msgl_moe_experts *e, msgl_dtype act, int32_t rows)

@@ -6,6 +6,7 @@
 
 #include "core/err.h"
 #include "core/mem.h"
+#include "core/round.h"
 
 enum { ALIGN = 16, FIRST_BLOCK = 16 << 10, LAST_BLOCK = 1 << 20 };
 
@@ -31,7 +32,7 @@ static struct msgl_jblock *new_block(msgl_jarena *a, size_t payload)
 void *msgl__jarena_alloc(msgl_jarena *a, size_t size)
 {
     if (size > SIZE_MAX / 2) return NULL;
-    size = (size + ALIGN - 1) & ~(size_t)(ALIGN - 1);
+    size = msgl__round_up(size, ALIGN);
     if (a->blocks != NULL && size <= a->cap - a->used) {
         char *p = (char *)(a->blocks + 1) + a->used;
         a->used += size;

@@ -10,6 +10,7 @@
 #include <cmocka.h>
 
 #include "core/attributes.h"
+#include "core/round.h"
 #include "kernel/cuda_loader.h"
 
 fake_gpu FAKE_GPU;
@@ -180,7 +181,7 @@ void fake_world_open(fake_world *w, const msgl_attn_needs *n)
 {
     static char nothing[64];
     *w = (fake_world){.needs = *n};
-    const int32_t pages = FAKE_RUNNING * ((FAKE_SEQ_LEN + n->page_size - 1) / n->page_size);
+    const int32_t pages = FAKE_RUNNING * msgl__ceil_div(FAKE_SEQ_LEN, n->page_size);
     w->pool = (msgl_kv_pool){.dtype = n->kv_dtype,
                              .num_layers = 1,
                              .num_pages = pages,

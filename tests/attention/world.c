@@ -9,6 +9,7 @@
 
 #include <cmocka.h>
 
+#include "core/round.h"
 #include "core/seqs.h"
 #include "utils/random.h"
 
@@ -120,7 +121,7 @@ void world_open(world *w, const world_spec *spec)
     msgl_err err = {0};
     *w = (world){.spec = *spec, .rng = spec->seed};
     const int hkv = spec->num_kv_heads, hq = hkv * spec->group;
-    const int pages_each = (spec->max_seq_len + spec->page_size - 1) / spec->page_size;
+    const int pages_each = msgl__ceil_div(spec->max_seq_len, spec->page_size);
     msgl__kernels_init_cpu(&w->kernels, spec->level);
     w->pool = (msgl_kv_pool){.dtype = spec->dtype,
                              .num_layers = 2,
@@ -130,7 +131,7 @@ void world_open(world *w, const world_spec *spec)
                              .head_dim = spec->head_dim};
     w->pool.bytes =
         4 * slots_of(w) * msgl__kv_slot_stride(&w->pool) * msgl__dtype_size(spec->dtype);
-    w->pool.base = aligned_alloc(64, (w->pool.bytes + 63) & ~(size_t)63);
+    w->pool.base = aligned_alloc(64, msgl__round_up(w->pool.bytes, 64));
     memset(w->pool.base, 0xff, w->pool.bytes); // NaN in every dtype
     // The dummy page is written by nobody but read by padding requests.
     for (int kv = 0; kv < 2; kv++) {

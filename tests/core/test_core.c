@@ -15,6 +15,7 @@
 #include "core/dtype.h"
 #include "core/err.h"
 #include "core/mem.h"
+#include "core/round.h"
 #include "core/req_extra.h"
 #include "core/sampling_params.h"
 #include "core/seqs.h"
@@ -274,6 +275,23 @@ static void test_seqs_sizes(void **state)
     }
 }
 
+static void test_rounding(void **state)
+{
+    (void)state;
+    for (size_t n = 0; n < 300; n++) {
+        for (size_t to = 1; to <= 64; to *= 2) {
+            const size_t up = msgl__round_up(n, to);
+            assert_true(up >= n && up < n + to && up % to == 0);
+        }
+        for (int32_t b = 1; b < 40; b++) {
+            const int32_t q = msgl__ceil_div((int32_t)n, b);
+            assert_true(q * b >= (int32_t)n && (q - 1) * b < (int32_t)n);
+        }
+    }
+    assert_int_equal(msgl__ceil_div(INT32_MAX, 2), 1 << 30);
+    assert_int_equal(msgl__ceil_div(INT32_MAX, INT32_MAX), 1);
+}
+
 int main(void)
 {
     const struct CMUnitTest tests[] = {
@@ -281,7 +299,7 @@ int main(void)
         cmocka_unit_test(test_dtype_names),     cmocka_unit_test(test_sizes_and_failing),
         cmocka_unit_test(test_errors),          cmocka_unit_test(test_req_extra),
         cmocka_unit_test(test_penalty_ranges),  cmocka_unit_test(test_seqs),
-        cmocka_unit_test(test_seqs_sizes),
+        cmocka_unit_test(test_seqs_sizes),      cmocka_unit_test(test_rounding),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }

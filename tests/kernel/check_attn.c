@@ -8,6 +8,7 @@
 #include <string.h>
 
 #include "core/mem.h"
+#include "core/round.h"
 #include "kernel/attn_impl.h"
 
 void msgl__check_attn(checkkern *ck);
@@ -43,7 +44,7 @@ static float rounded(float v, msgl_dtype dtype)
 static void make_pool(checkkern *ck, const problem *p, memory *m, float **k, float **v)
 {
     const size_t row = (size_t)p->kv_heads * (size_t)p->dim, size = msgl__dtype_size(p->dtype);
-    const int pages = (p->keys + p->page - 1) / p->page;
+    const int pages = msgl__ceil_div(p->keys, p->page);
     int32_t *table = msgl__ck_alloc(ck, (size_t)(pages + 1) * sizeof *table);
     m->layer_bytes = (size_t)(pages + 1) * (size_t)p->page * row * size;
     char *pool[2];
@@ -80,8 +81,8 @@ static void make_pool(checkkern *ck, const problem *p, memory *m, float **k, flo
 static void make_list(checkkern *ck, const problem *p, memory *m)
 {
     const int packed = p->tokens * p->group, first_pos = p->keys - p->tokens;
-    const int tiles = (p->keys + MSGL_ATTN_TILE - 1) / MSGL_ATTN_TILE;
-    const int items = (packed + p->rows - 1) / p->rows;
+    const int tiles = msgl__ceil_div(p->keys, MSGL_ATTN_TILE);
+    const int items = msgl__ceil_div(packed, p->rows);
     msgl_attn_work *w = msgl__ck_alloc(ck, (size_t)items * (size_t)tiles * sizeof *w);
     msgl_attn_group *g = msgl__ck_alloc(ck, (size_t)items * sizeof *g);
     int n = 0;

@@ -11,6 +11,7 @@
 #include <string.h>
 
 #include "checkkern_state.h"
+#include "core/round.h"
 #include "utils/clock.h"
 #include "utils/hash.h"
 #include "utils/random.h"
@@ -93,7 +94,7 @@ typedef struct block {
 
 void *msgl__ck_alloc(checkkern *ck, size_t bytes)
 {
-    const size_t size = (sizeof(block) + bytes + ALIGN - 1) & ~(size_t)(ALIGN - 1);
+    const size_t size = msgl__round_up(sizeof(block) + bytes, ALIGN);
     block *b = aligned_alloc(ALIGN, size);
     if (b == NULL) {
         fprintf(stderr, "checkkern: no memory for %zu bytes\n", size);

@@ -12,6 +12,7 @@
 #include "attention/fa/plan_prefill.h"
 #include "attention/paged.h"
 #include "core/mem.h"
+#include "core/round.h"
 #include "kernel/cuda/decode/decode.h"
 #include "kernel/cuda/plugin.h"
 
@@ -50,10 +51,10 @@ static int take_memory(fa_backend *b, msgl_err *err)
 {
     const msgl_attn_config *cfg = &b->cfg;
     b->num_windows = msgl__attn_windows(&cfg->variants, b->windows);
-    b->plan_bytes = (msgl__fa_plan_prefill_size(cfg->num_q_heads, cfg->num_kv_heads,
-                                                cfg->max_running, cfg->max_step_tokens) +
-                     63) &
-                    ~(size_t)63;
+    b->plan_bytes =
+        msgl__round_up(msgl__fa_plan_prefill_size(cfg->num_q_heads, cfg->num_kv_heads,
+                                                  cfg->max_running, cfg->max_step_tokens),
+                       64);
     const size_t windows = (size_t)b->num_windows;
     const int code = msgl__cuda_plans_create(cfg, "fa", windows * b->plan_bytes, &b->plans, err);
     if (code != 0) return code;

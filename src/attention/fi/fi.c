@@ -16,6 +16,7 @@
 
 #include "attention/fi/tensor_cores.h"
 #include "core/mem.h"
+#include "core/round.h"
 
 enum {
     WORKERS_PER_THREAD = 16, // so that a slow core leaves work to the others
@@ -54,7 +55,7 @@ static void carve(const fi_backend *b, int32_t max_bs, int32_t max_len, int32_t 
     };
     for (size_t i = 0; i < sizeof arrays / sizeof arrays[0]; i++) {
         *arrays[i].to = (void *)*at;
-        *at += (arrays[i].size + 63) & ~(size_t)63;
+        *at += msgl__round_up(arrays[i].size, 64);
     }
 }
 

@@ -21,6 +21,7 @@
 #include "attention/fi/tensor_cores.h"
 #include "attention/paged.h"
 #include "core/mem.h"
+#include "core/round.h"
 #include "kernel/cuda/plugin.h"
 #include "kernel/cuda_loader.h"
 
@@ -137,7 +138,7 @@ static int take_memory(fi_backend *b, msgl_err *err)
 {
     const msgl_attn_config *cfg = &b->cfg;
     msgl_device *d = cfg->dev;
-    b->max_pages = (int32_t)(((int64_t)cfg->max_seq_len + cfg->page_size - 1) / cfg->page_size);
+    b->max_pages = msgl__ceil_div(cfg->max_seq_len, cfg->page_size);
     if ((int64_t)cfg->max_running * b->max_pages > INT32_MAX) {
         return msgl__err_set(err, MSGL_ELIMIT,
                              "fi: %d requests of %d tokens exceed its 32-bit index",
@@ -145,8 +146,8 @@ static int take_memory(fi_backend *b, msgl_err *err)
     }
     b->api->sizes(&b->shape, cfg->max_running, cfg->max_step_tokens, &b->plan_bytes,
                   &b->workspace_bytes);
-    b->plan_bytes = (b->plan_bytes + 63) & ~(size_t)63;
-    b->ints = (((size_t)cfg->max_running + 1) * sizeof(int32_t) + 63) & ~(size_t)63;
+    b->plan_bytes = msgl__round_up(b->plan_bytes, 64);
+    b->ints = msgl__round_up(((size_t)cfg->max_running + 1) * sizeof(int32_t), 64);
     b->plan_at = 2 * b->ints;
     const size_t most = (size_t)b->max_plans;
     for (int i = 0; i < PHASES; i++) {
@@ -199,7 +200,7 @@ static void fill_pages(const fi_backend *b, const msgl_seqs *seqs, char *set, fi
     int32_t *indptr = (int32_t *)set, *last = (int32_t *)(set + b->ints);
     indptr[0] = 0;
     for (int32_t i = 0; i < seqs->size; i++) {
-        const int32_t pages = (int32_t)(((int64_t)seqs->seqlens_k[i] + page - 1) / page);
+        const int32_t pages = msgl__ceil_div(seqs->seqlens_k[i], page);
         indptr[i + 1] = indptr[i] + pages;
         last[i] = seqs->seqlens_k[i] - (pages - 1) * page;
     }
@@ -257,7 +258,7 @@ static int add_plan(const fi_backend *b, const msgl_seqs *seqs, char *set,
     const int code = b->api->plan(&c, &plan.planned, fault->code == 0 ? fault : NULL);
     if (code != 0) return code;
     // A graph finds each plan at the same place, whatever the ones before it used.
-    step->used += seqs->graph ? b->plan_bytes : (plan.planned.bytes + 63) & ~(size_t)63;
+    step->used += seqs->graph ? b->plan_bytes : msgl__round_up(plan.planned.bytes, 64);
     step->plans[step->num_plans++] = plan;
     return 0;
 }
@@ -302,8 +303,7 @@ static void fi_begin(msgl_attn_backend *base, msgl_exec *x, const msgl_seqs *seq
                                   .table_stride = b->cfg.device_table_stride,
                                   .table_rows = seqs->dev_table_rows,
                                   .page_indptr = (const int32_t *)b->sets[seqs->phase].device,
-                                  .max_pages =
-                                      (int32_t)(((int64_t)seqs->max_seqlen_k + page - 1) / page),
+                                  .max_pages = msgl__ceil_div(seqs->max_seqlen_k, page),
                                   .pages = pages_of(b, seqs)};
     msgl__cuda_attn_result(x, "fi", b->api->pages(&p, b->cfg.cuda->stream(x->device)));
 }

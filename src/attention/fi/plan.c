@@ -3,12 +3,9 @@
 
 #include <minisgl/minisgl.h>
 
-enum { MIN_CHUNK = 128 }; // keys; shorter chunks cost more in merging than they win
+#include "core/round.h"
 
-static int32_t ceil_div(int64_t a, int64_t b)
-{
-    return (int32_t)((a + b - 1) / b);
-}
+enum { MIN_CHUNK = 128 }; // keys; shorter chunks cost more in merging than they win
 
 int32_t msgl__fi_q_tile(const msgl_fi_plan_limits *l, int32_t bs, const int32_t *qo_indptr)
 {
@@ -21,14 +18,14 @@ int32_t msgl__fi_q_tile(const msgl_fi_plan_limits *l, int32_t bs, const int32_t 
 static int32_t q_tiles(const msgl_fi_plan_limits *l, const int32_t *qo_indptr, int32_t i,
                        int32_t q_tile)
 {
-    return ceil_div((int64_t)(qo_indptr[i + 1] - qo_indptr[i]) * l->group, q_tile);
+    return msgl__ceil_div((qo_indptr[i + 1] - qo_indptr[i]) * l->group, q_tile);
 }
 
 // Chunks of a request; at least one, so that a request without keys still gets its (empty) result.
 static int32_t kv_chunks(const int32_t *kv_indptr, int32_t i, int32_t chunk)
 {
     const int32_t len = kv_indptr[i + 1] - kv_indptr[i];
-    return len > 0 ? ceil_div(len, chunk) : 1;
+    return len > 0 ? msgl__ceil_div(len, chunk) : 1;
 }
 
 static int64_t count_works(const msgl_fi_plan_limits *l, int32_t bs, const int32_t *qo_indptr,

@@ -12,6 +12,7 @@
 #include "attention/paged.h"
 #include "attention/trtllm/cuda/api.h"
 #include "core/mem.h"
+#include "core/round.h"
 #include "kernel/cuda/plugin.h"
 #include "kernel/cuda_loader.h"
 
@@ -101,7 +102,7 @@ static int load_kernel(trtllm_backend *b, msgl_err *err)
 static size_t part(size_t *at, size_t bytes)
 {
     const size_t here = *at;
-    *at += (bytes + 255) & ~(size_t)255;
+    *at += msgl__round_up(bytes, 256);
     return here;
 }
 
@@ -111,7 +112,7 @@ static int take_memory(trtllm_backend *b, msgl_err *err)
     const size_t running = (size_t)cfg->max_running;
     const int code = msgl__attn_fa_cuda.create(cfg, &b->prefill, err);
     if (code != 0) return code;
-    b->pages_stride = (cfg->max_seq_len + b->kernel_page - 1) / b->kernel_page;
+    b->pages_stride = msgl__ceil_div(cfg->max_seq_len, b->kernel_page);
     size_t at = 0;
     (void)part(&at, running * (size_t)b->pages_stride * sizeof(int32_t));
     b->semaphores_at = part(&at, running * (size_t)cfg->num_kv_heads * sizeof(uint32_t));
@@ -170,8 +171,7 @@ static void trtllm_begin(msgl_attn_backend *base, msgl_exec *x, const msgl_seqs 
                                    .seqlens_k = seqs->dev_seqlens_k,
                                    .pages = (int32_t *)b->memory,
                                    .pages_stride = b->pages_stride,
-                                   .max_pages =
-                                       (seqs->max_seqlen_k + b->kernel_page - 1) / b->kernel_page};
+                                   .max_pages = msgl__ceil_div(seqs->max_seqlen_k, b->kernel_page)};
     msgl__cuda_attn_result(x, "trtllm", b->api->pages(&p, b->cfg.cuda->stream(x->device)));
 }
 

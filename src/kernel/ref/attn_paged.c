@@ -8,6 +8,7 @@
 #include <string.h>
 
 #include "core/attributes.h"
+#include "core/round.h"
 #include "kernel/attn_impl.h"
 
 // Per thread, in this order, each on a 64-byte border; the ISA level's own area follows.
@@ -28,12 +29,12 @@ static size_t own_size(int head_dim)
 {
     const size_t n = sizeof(item_scratch) +
                      sizeof(float) * MSGL_ATTN_MAX_ROWS * (size_t)msgl__attn_padded_dim(head_dim);
-    return (n + 63) & ~(size_t)63;
+    return msgl__round_up(n, 64);
 }
 
 size_t msgl__attn_scratch_size(const msgl_attn_kernels *k, msgl_dtype dtype, int head_dim)
 {
-    return own_size(head_dim) + ((k->ops[dtype]->scratch(head_dim) + 63) & ~(size_t)63);
+    return own_size(head_dim) + msgl__round_up(k->ops[dtype]->scratch(head_dim), 64);
 }
 
 // Slots of positions [tile * MSGL_ATTN_TILE + begin, ... + end), at their offsets in the tile.
@@ -201,7 +202,7 @@ static void run_tiles(const paged_args *a, const msgl_attn_work *w, int kv_head,
     const bool skip = w->part < 0 || c->part_kind == MSGL_ATTN_PART_LSE2; // else empty tiles count
     int first = w->kv_begin;
     if (skip && c->window >= 0 && s->pos[0] - c->window > first) first = s->pos[0] - c->window;
-    const int last = (w->kv_end + MSGL_ATTN_TILE - 1) / MSGL_ATTN_TILE;
+    const int last = msgl__ceil_div(w->kv_end, MSGL_ATTN_TILE);
     keys->slots = s->slots;
     keys->next_slots = s->next_slots;
     for (int tile = first / MSGL_ATTN_TILE; tile < last; tile++) {

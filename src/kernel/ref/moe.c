@@ -4,6 +4,7 @@
 #include <math.h>
 #include <string.h>
 
+#include "core/round.h"
 #include "kernel/kernel.h"
 
 void msgl__moe_fill_ref(msgl_kernels *k);
@@ -79,7 +80,7 @@ static void gather(msgl_exec *x, const void *in, const int32_t *source, int rows
 {
     struct moe_args a = {
         .in = in, .source = source, .out = out, .top_k = top_k, .dim = dim, .n = rows * top_k};
-    msgl__pool_run(x->pool, (a.n + MOE_ROWS_PER_TASK - 1) / MOE_ROWS_PER_TASK, gather_task, &a);
+    msgl__pool_run(x->pool, msgl__ceil_div(a.n, MOE_ROWS_PER_TASK), gather_task, &a);
 }
 
 enum { COLUMNS = 256 };
@@ -128,7 +129,7 @@ static void combine(msgl_exec *x, const void *in, const int32_t *source, const f
                          .dim = dim,
                          .n = rows,
                          .accumulate = accumulate};
-    msgl__pool_run(x->pool, (rows + MOE_ROWS_PER_TASK - 1) / MOE_ROWS_PER_TASK, combine_task, &a);
+    msgl__pool_run(x->pool, msgl__ceil_div(rows, MOE_ROWS_PER_TASK), combine_task, &a);
     x->scratch->used = used;
 }
 

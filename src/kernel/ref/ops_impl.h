@@ -5,6 +5,7 @@
 // See vec.h for why all levels agree to the bit.
 #include <math.h>
 
+#include "core/round.h"
 #include "kernel/kernel.h"
 #include "kernel/ref/adjust_impl.h"
 #include "kernel/row_ops.h"
@@ -45,7 +46,7 @@ static void for_rows(msgl_exec *x, int rows, size_t dim, rows_fn fn, void *arg)
     int block = (int)(ROWS_TASK_ELEMENTS / (dim ? dim : 1));
     if (block < 1) block = 1;
     struct rows_job job = {fn, arg, rows, block};
-    msgl__pool_run(x->pool, (rows + block - 1) / block, rows_task, &job);
+    msgl__pool_run(x->pool, msgl__ceil_div(rows, block), rows_task, &job);
 }
 
 // ---- norm ----

@@ -150,7 +150,7 @@ static void top_candidates(const float *l, int n, int k, struct candidate *out)
 {
     // At least k blocks have a maximum >= the k-th largest block maximum, so at least k logits do:
     // it bounds the k-th largest logit from below.
-    const int blocks = (n + SAMPLE_BLOCK - 1) / SAMPLE_BLOCK;
+    const int blocks = msgl__ceil_div(n, SAMPLE_BLOCK);
     float bound = -INFINITY;
     if (k <= blocks) {
         for (int b = 0; b < blocks; b++) {

@@ -20,6 +20,7 @@
 #include <stdbool.h>
 #include <string.h>
 
+#include "core/round.h"
 #include "kernel/x86/amx.h"
 #include "kernel/x86/attn_avx512.h"
 
@@ -206,7 +207,7 @@ MSGL_INLINE __mmask32 columns_of_step(const msgl__attn_keys *keys, int t)
 static void amx_load_keys(const msgl__attn_keys *keys, int rows, void *scratch)
 {
     amx_scratch *s = scratch;
-    const int first = keys->begin / 32, last = (keys->end + 31) / 32;
+    const int first = keys->begin / 32, last = msgl__ceil_div(keys->end, 32);
     for (int i = first * 32; i < last * 32; i++) {
         const bool in = i >= keys->begin && i < keys->end;
         s->value[i] = in ? keys->v + (size_t)keys->slots[i] * keys->slot_bytes : ZEROS;
@@ -242,7 +243,7 @@ static fetch fetch_of(const msgl__attn_keys *keys, const char *base, const int *
                    .slot_bytes = keys->slot_bytes,
                    .row = from,
                    .end = from + n,
-                   .each = (n + products - 1) / products,
+                   .each = msgl__ceil_div(n, products),
                    .bytes = keys->heads * keys->head_dim * 2};
 }
 
@@ -581,7 +582,7 @@ static void amx_tile(const msgl__attn_keys *keys, msgl__attn_block *b, void *scr
         if (b->hi[i] > end) end = b->hi[i];
     }
     // Whole pairs of 16 keys that some row of this block sees; to == from when there are none.
-    const int from = begin / 32 * 2, to = end > begin ? (end + 31) / 32 * 2 : from;
+    const int from = begin / 32 * 2, to = end > begin ? msgl__ceil_div(end, 32) * 2 : from;
     MSGL_AMX_BARRIER(s);
     if (b->n > MSGL_ATTN_FEW_ROWS) {
         scores_2(s, b->row / 16, from, to);

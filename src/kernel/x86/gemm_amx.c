@@ -8,6 +8,7 @@
 // Up to 16 rows are bound by reading W: one A tile against one panel after the other, which reads
 // fastest, or against four panels at a time when reading A would begin to count. More rows: 2 x 2
 // tiles, four loads for four products.
+#include "core/round.h"
 #include "kernel/gemm_impl.h"
 #include "kernel/x86/amx.h"
 
@@ -183,7 +184,7 @@ static void tiles_2x2(const msgl_gemm_block *b, int first_row, int squares, int 
                 .last = left <= stretch,
                 .sums = sums + i * 1024,
                 .ahead = &ahead,
-                .lines = (32 + squares - 1) / squares,
+                .lines = msgl__ceil_div(32, squares),
             };
             multiply(&s);
             if (!s.last) continue;
@@ -244,7 +245,7 @@ static void many_rows(const msgl_gemm_block *b, int panels)
 
 static void bf16_block(const msgl_gemm_block *b)
 {
-    const int panels = (b->cols + 15) / 16;
+    const int panels = msgl__ceil_div(b->cols, 16);
     MSGL_AMX_BARRIER(b->a);
     if (b->rows <= 16) {
         few_rows(b, panels);

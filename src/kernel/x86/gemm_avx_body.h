@@ -181,7 +181,7 @@ static void MSGL_T(passes)(const msgl_gemm_block *b, MSGL_T(tile) * t, int passe
         if (next != 0) {
             t->far = t->w + next + (size_t)i * lines * 64;
             t->far_end = t->far + lines * 64;
-            t->far_lines = ((int)lines + chunks - 1) / chunks;
+            t->far_lines = msgl__ceil_div((int)lines, chunks);
         }
         MSGL_T(dispatch)(t, rows, P);
         t->a += (size_t)rows * b->a_row_bytes;
@@ -194,10 +194,10 @@ static void MSGL_T(passes)(const msgl_gemm_block *b, MSGL_T(tile) * t, int passe
 // the P panels behind, which the first of them would otherwise have to wait for.
 static void MSGL_T(block)(const msgl_gemm_block *b)
 {
-    const int panels = (b->cols + 15) / 16, follow = b->follow;
+    const int panels = msgl__ceil_div(b->cols, 16), follow = b->follow;
     const int full = b->up != 0 ? MSGL_T_ROWS_2 : MSGL_T_ROWS_1;
-    const int passes = (b->rows + full - 1) / full;
-    const int most = (b->rows + passes - 1) / passes; // rows are shared evenly among the passes
+    const int passes = msgl__ceil_div(b->rows, full);
+    const int most = msgl__ceil_div(b->rows, passes); // rows are shared evenly among the passes
     int first = 0, P = most <= MSGL_T_ROWS_4 ? 4 : most <= MSGL_T_ROWS_2 ? 2 : 1;
     if (b->up != 0) P = 2;
     for (; first < panels; P /= 2) {

@@ -9,6 +9,8 @@
 #include <immintrin.h>
 #include <string.h>
 
+#include "core/round.h"
+
 enum { PIECE = 256 }; // elements per row that are converted at a time
 
 #define PAIR(f, a, b, lo, hi)                                                                      \
@@ -86,7 +88,7 @@ static void convert(char *dst, msgl_dtype dtype, const char *src, msgl_dtype src
 {
     const int unit = dtype == MSGL_F32 ? 16 : 32;
     const size_t size = msgl__dtype_size(dtype);
-    memset(dst + (size_t)n * size, 0, (size_t)((n + unit - 1) / unit * unit - n) * size);
+    memset(dst + (size_t)n * size, 0, (size_t)(msgl__ceil_div(n, unit) * unit - n) * size);
     if (dtype == src_dtype) {
         memcpy(dst, src, (size_t)n * size);
         return;
@@ -138,6 +140,6 @@ void msgl__gemm_pack_panel_avx512(char *panel, msgl_dtype dtype, int k, int lane
                     src + ((size_t)r * ld_src + (size_t)at) * src_size, src_dtype, n);
         }
         transpose_rows(panel + (size_t)at * MSGL_GEMM_LANES * size, dtype, piece, row,
-                       (size_t)((n + unit - 1) / unit * unit) * size);
+                       (size_t)(msgl__ceil_div(n, unit) * unit) * size);
     }
 }

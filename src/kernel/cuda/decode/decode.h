@@ -4,6 +4,7 @@
 #ifndef MSGL_KERNEL_CUDA_DECODE_DECODE_H
 #define MSGL_KERNEL_CUDA_DECODE_DECODE_H
 
+#include "core/round.h"
 #include "kernel/cuda/attn.h"
 #include "kernel/cuda/decode/split.h"
 
@@ -40,8 +41,8 @@ static inline msgl_fa_decode_region msgl__fa_decode_region(int32_t num_q_heads,
     const size_t parts = deterministic ? MSGL_FA_MAX_CHUNKS * pairs : 2 * MSGL_FA_MAX_CTAS;
     const size_t rows = parts * block_rows;
     msgl_fa_decode_region r;
-    r.part_ml = (counters * sizeof(int32_t) + 63) & ~(size_t)63;
-    r.part_o = r.part_ml + ((rows * 2 * sizeof(float) + 63) & ~(size_t)63);
+    r.part_ml = msgl__round_up(counters * sizeof(int32_t), 64);
+    r.part_o = r.part_ml + msgl__round_up(rows * 2 * sizeof(float), 64);
     r.bytes = r.part_o + rows * (size_t)head_dim * sizeof(float);
     return r;
 }
