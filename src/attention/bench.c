@@ -2,7 +2,6 @@
 #include "attention/bench.h"
 
 #include <math.h>
-#include <stdlib.h>
 #include <string.h>
 
 #include "core/mem.h"
@@ -10,6 +9,7 @@
 #include "core/seqs.h"
 #include "utils/clock.h"
 #include "utils/random.h"
+#include "utils/stats.h"
 
 enum { MAX_SAMPLES = 4096, MIN_SAMPLES = 5, MIN_SAMPLES_GPU = 20, MAX_LAYERS = 64 };
 
@@ -168,18 +168,6 @@ static int fill_table(bench *b, msgl_err *err)
     return 0;
 }
 
-static int by_value(const void *a, const void *b)
-{
-    const double x = *(const double *)a, y = *(const double *)b;
-    return (x > y) - (x < y);
-}
-
-static double median(double *samples, int n)
-{
-    qsort(samples, (size_t)n, sizeof *samples, by_value);
-    return samples[n / 2];
-}
-
 static void forward(void *ctx, int64_t call)
 {
     bench *b = ctx;
@@ -210,7 +198,7 @@ static int measure_prepare(bench *b, msgl_attn_bench_result *out)
         if (rc != 0) return rc;
         prepare[i] = (double)(msgl__now_ns() - t) * 1e-6;
     }
-    out->prepare_ms = median(prepare, 16);
+    out->prepare_ms = msgl__median(prepare, 16);
     msgl__attn_copy_in(&a, &b->exec, &b->seqs);
     msgl__attn_begin(&a, &b->exec, &b->seqs);
     return b->exec.status;
@@ -233,7 +221,7 @@ static int sample(bench *b, msgl_work_fn fn, void *ctx, double seconds, double *
         if (n >= 3 && so_far > warm + 5 * seconds)
             break; // far slower than what it is compared with
     }
-    *ms = median(b->samples, n);
+    *ms = msgl__median(b->samples, (size_t)n);
     return 0;
 }
 

@@ -36,7 +36,4 @@ int msgl__bench_open(const msgl_args *a, int max_seq_len, int num_pages, msgl_ll
 // Closes; the exit code.
 int msgl__bench_end(msgl_llm *l, int rc, const msgl_err *err);
 
-// Median of n values, which it sorts.
-double msgl__median(double *values, int n);
-
 #endif

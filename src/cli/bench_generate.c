@@ -8,6 +8,7 @@
 #include "core/err.h"
 #include "core/mem.h"
 #include "core/round.h"
+#include "utils/stats.h"
 
 enum { MAX_BATCHES = 64, MAX_BATCH = 4096, MAX_REPEAT = 1000 };
 
@@ -48,7 +49,7 @@ static int decode(struct alike *b, const msgl_args *a, int batch, int prompt_len
     if (rc != 0) return rc;
     msgl_info info;
     msgl_get_info(b->llm, &info);
-    const double median = msgl__median(ms, repeat);
+    const double median = msgl__median(ms, (size_t)repeat);
     const double slots = ((double)info.num_pages + 1) * info.page_size;
     const double bytes = (double)info.weight_bytes +
                          batch * (prompt_len + steps / 2.0) * (double)info.kv_bytes / slots;
@@ -79,7 +80,7 @@ static int prefill(struct alike *b, const msgl_args *a, int batch, int prompt_le
         ms[i] = seconds * 1e3;
     }
     if (rc != 0) return rc;
-    const double median = msgl__median(ms, repeat), tokens = (double)batch * prompt_len;
+    const double median = msgl__median(ms, (size_t)repeat), tokens = (double)batch * prompt_len;
     const msgl_cell cells[] = {msgl__cell_text("phase", "prefill"),
                                msgl__cell_int("batch", batch),
                                msgl__cell_int("prompt_len", prompt_len),

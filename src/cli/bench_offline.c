@@ -8,6 +8,7 @@
 #include "core/attributes.h"
 #include "core/err.h"
 #include "core/mem.h"
+#include "utils/stats.h"
 
 struct lengths {
     int *prompt, *output;
@@ -102,7 +103,7 @@ static int warm_up(msgl_llm *l, uint64_t *rng, msgl_err *err)
 
 static void print(const msgl_args *a, const struct lengths *n, double *seconds, int runs)
 {
-    const double median = msgl__median(seconds, runs);
+    const double median = msgl__median(seconds, (size_t)runs);
     msgl_rows rows = {.format = a->format};
     const msgl_cell cells[] = {
         msgl__cell_int("requests", n->count),

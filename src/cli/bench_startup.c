@@ -12,6 +12,7 @@
 #include "core/attributes.h"
 #include "core/err.h"
 #include "utils/clock.h"
+#include "utils/stats.h"
 
 // Resident MB, and of it anonymous, of a process and its descendants.
 static void add_resident(int pid, double *all, double *anonymous)
@@ -98,13 +99,14 @@ int msgl__bench_startup(const msgl_args *a)
     msgl_free(dir);
     if (rc != 0) return msgl__cli_fail(MSGL_EXIT_FAILED, &err);
     msgl_rows rows = {.format = a->format};
-    const double best = msgl__median(seconds, n);
-    const msgl_cell cells[] = {msgl__cell_int("starts", n),
-                               msgl__cell_real("min_s", seconds[0], 3),
-                               msgl__cell_real("median_s", best, 3),
-                               msgl__cell_real("max_s", seconds[n - 1], 3),
-                               msgl__cell_real("rss_mb", msgl__median(mb, n), 0),
-                               msgl__cell_real("anonymous_mb", msgl__median(anonymous, n), 0)};
+    const double best = msgl__median(seconds, (size_t)n);
+    const msgl_cell cells[] = {
+        msgl__cell_int("starts", n),
+        msgl__cell_real("min_s", seconds[0], 3),
+        msgl__cell_real("median_s", best, 3),
+        msgl__cell_real("max_s", seconds[n - 1], 3),
+        msgl__cell_real("rss_mb", msgl__median(mb, (size_t)n), 0),
+        msgl__cell_real("anonymous_mb", msgl__median(anonymous, (size_t)n), 0)};
     msgl__cli_row(&rows, cells, (int)MSGL_COUNT(cells));
     return MSGL_EXIT_OK;
 }

@@ -12,6 +12,7 @@
 #include "engine/engine.h"
 #include "llm/llm.h"
 #include "utils/clock.h"
+#include "utils/stats.h"
 
 #define WARM_STEPS 4
 
@@ -161,13 +162,14 @@ static int measure(struct step_bench *b, const msgl_args *a, int batch, msgl_row
     const double kv_per_token =
         (double)b->info->kv_bytes / ((double)(b->info->num_pages + 1) * b->info->page_size);
     const double context = b->prompt_len + WARM_STEPS + b->steps / 2.0;
-    const double ms = msgl__median(prefill_ms, repeat);
+    const double ms = msgl__median(prefill_ms, (size_t)repeat);
     if (b->chunk == 0) {
         print_row(b, rows, "prefill", batch, ms, (double)batch * b->prompt_len,
                   (double)b->info->weight_bytes);
     }
-    print_row(b, rows, b->chunk > 0 ? "mixed" : "decode", batch, msgl__median(decode_ms, repeat),
-              batch, (double)b->info->weight_bytes + batch * context * kv_per_token);
+    print_row(b, rows, b->chunk > 0 ? "mixed" : "decode", batch,
+              msgl__median(decode_ms, (size_t)repeat), batch,
+              (double)b->info->weight_bytes + batch * context * kv_per_token);
     return 0;
 }
 

@@ -1,7 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "cli/bench.h"
 
-#include <stdlib.h>
 #include <string.h>
 
 #include "core/attributes.h"
@@ -17,18 +16,6 @@ static const struct {
     {"serve", msgl__bench_serve_cmd}, {"attn", msgl__bench_attn_cmd},
     {"startup", msgl__bench_startup}, {"limits", msgl__bench_limits},
 };
-
-static int by_value(const void *a, const void *b)
-{
-    const double x = *(const double *)a, y = *(const double *)b;
-    return x < y ? -1 : x > y;
-}
-
-double msgl__median(double *values, int n)
-{
-    qsort(values, (size_t)n, sizeof *values, by_value);
-    return n % 2 ? values[n / 2] : (values[n / 2 - 1] + values[n / 2]) / 2;
-}
 
 int msgl__bench_limits(const msgl_args *a)
 {

@@ -8,7 +8,6 @@
 #include <netinet/tcp.h>
 #include <poll.h>
 #include <stdio.h>
-#include <stdlib.h>
 #include <string.h>
 #include <sys/epoll.h>
 #include <sys/resource.h>
@@ -20,6 +19,7 @@
 #include "server/json.h"
 #include "utils/clock.h"
 #include "utils/random.h"
+#include "utils/stats.h"
 
 enum { REQUEST_MAX = 64 << 20, BUF_SIZE = 64 << 10, MAX_CLIENTS = 4096, TICK_MS = 100 };
 
@@ -37,9 +37,9 @@ msgl_bench_serve_config msgl__bench_serve_config_default(void)
                                      .timeout_ms = 600000};
 }
 
-// Growing list of nanoseconds.
+// Growing list of milliseconds.
 typedef struct samples {
-    uint64_t *ns;
+    double *ms;
     size_t len, cap;
 } samples;
 
@@ -47,12 +47,12 @@ static int samples_add(samples *s, uint64_t ns)
 {
     if (s->len == s->cap) {
         const size_t cap = s->cap == 0 ? 256 : 2 * s->cap;
-        uint64_t *p = msgl__reallocarray(s->ns, cap, sizeof *p);
+        double *p = msgl__reallocarray(s->ms, cap, sizeof *p);
         if (p == NULL) return MSGL_ENOMEM;
-        s->ns = p;
+        s->ms = p;
         s->cap = cap;
     }
-    s->ns[s->len++] = ns;
+    s->ms[s->len++] = (double)ns / 1e6;
     return 0;
 }
 
@@ -420,28 +420,14 @@ static int run(load *l, msgl_err *err)
 
 // --- results ---
 
-static int compare_ns(const void *a, const void *b)
-{
-    const uint64_t x = *(const uint64_t *)a, y = *(const uint64_t *)b;
-    return (x > y) - (x < y);
-}
-
-// Nearest-rank percentile of sorted values.
-static double percentile(const samples *s, double q)
-{
-    size_t rank = (size_t)(q * (double)s->len + 0.999999);
-    if (rank < 1) rank = 1;
-    return (double)s->ns[rank - 1] / 1e6;
-}
-
 static msgl_bench_dist dist_of(samples *s)
 {
     msgl_bench_dist d = {0};
     if (s->len == 0) return d;
-    qsort(s->ns, s->len, sizeof s->ns[0], compare_ns);
-    d.p50 = percentile(s, 0.50);
-    d.p99 = percentile(s, 0.99);
-    d.max = (double)s->ns[s->len - 1] / 1e6;
+    msgl__sort(s->ms, s->len);
+    d.p50 = msgl__percentile(s->ms, s->len, 0.50);
+    d.p99 = msgl__percentile(s->ms, s->len, 0.99);
+    d.max = s->ms[s->len - 1];
     return d;
 }
 
@@ -576,9 +562,9 @@ static void close_load(load *l)
     }
     msgl__free(l->clients);
     msgl__free(l->buf);
-    msgl__free(l->ttft.ns);
-    msgl__free(l->gap.ns);
-    msgl__free(l->e2e.ns);
+    msgl__free(l->ttft.ms);
+    msgl__free(l->gap.ms);
+    msgl__free(l->e2e.ms);
     msgl__free(l->model);
     if (l->epoll >= 0) close(l->epoll);
 }

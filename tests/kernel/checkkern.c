@@ -15,6 +15,7 @@
 #include "utils/clock.h"
 #include "utils/hash.h"
 #include "utils/random.h"
+#include "utils/stats.h"
 
 enum { GUARD = 256, ALIGN = 64 };            // bytes around a guarded buffer
 static const uint32_t PATTERN = 0x7fb5a5a5u; // a NaN that no kernel produces
@@ -225,12 +226,6 @@ bool msgl__ck_true(checkkern *ck, bool ok, const char *what, ...)
 enum { MAX_SAMPLES = 4096 };
 static const double BENCH_S = 0.25;
 
-static int compare_doubles(const void *a, const void *b)
-{
-    const double x = *(const double *)a, y = *(const double *)b;
-    return (x > y) - (x < y);
-}
-
 // Shortest possible time in ns, and which limit it is.
 static double least_ns(const checkkern *ck, double bytes, double flops, ck_limit which,
                        const char **name)
@@ -257,8 +252,7 @@ void msgl__ck_time(checkkern *ck, void (*fn)(void *arg, int i), void *arg, doubl
         fn(arg, n + 2);
         samples[n++] = (double)(msgl__now_ns() - t);
     }
-    qsort(samples, (size_t)n, sizeof *samples, compare_doubles);
-    const double ns = samples[n / 2], best = samples[n / 20];
+    const double ns = msgl__median(samples, (size_t)n), best = samples[n / 20];
     const char *name;
     const double least = least_ns(ck, bytes, flops, limit, &name);
     printf("%-10s %-30s %9.1f us (best %9.1f) %6.1f GB/s %7.1f GFLOP/s %5.1f%% of %s\n",
