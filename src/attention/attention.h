@@ -91,7 +91,7 @@ typedef struct msgl_attn_desc {
     // when a setting that it reads has a wrong value, which ends the selection. NULL: nothing more.
     int (*supports)(const msgl_attn_needs *needs, msgl_err *err);
     // A remark for the user on the choice of this backend (a setting without effect here), or NULL;
-    // the slot too may be NULL.
+    // the member too may be NULL.
     const char *(*remark)(void);
     // Takes all memory that the backend will ever use. *out is owned by the caller (destroy). What
     // supports has accepted fails for want of memory (lists beyond 32-bit indices are that too) or
@@ -99,8 +99,8 @@ typedef struct msgl_attn_desc {
     int (*create)(const msgl_attn_config *cfg, msgl_attn_backend **out, msgl_err *err);
     void (*destroy)(msgl_attn_backend *b);
     // Host work for a step's sequences, on the scheduler's thread: what the kernels need beside the
-    // lengths (work lists, plans), into the memory of seqs->slot. A graph's plan fits every launch
-    // of it. NULL: nothing.
+    // lengths (work lists, plans), into the memory of seqs->flight. A graph's plan fits every
+    // launch of it. NULL: nothing.
     int (*prepare)(msgl_attn_backend *b, const msgl_seqs *seqs);
     // On the device's queue, before the step or the launch of its graph, never captured: copies
     // what prepare made to where the kernels read it. NULL: nothing.
@@ -131,7 +131,7 @@ struct msgl_attn_config {
     int32_t max_running; // requests per batch
     int32_t max_seq_len;
     int32_t max_step_tokens; // query tokens per batch
-    int32_t num_slots;       // steps that may be prepared at once, seqs->slot in [0, num_slots)
+    int32_t max_flights;     // steps that may be prepared at once, seqs->flight in [0, max_flights)
     bool deterministic; // results of a request must not depend on the batch (always so for fa on
                         // the CPU)
     msgl_attn_variants variants; // of the layers that forward will get

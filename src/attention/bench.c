@@ -298,7 +298,7 @@ static int create(bench *b, const msgl_attn_desc *backend, const msgl_attn_bench
         .max_running = s->batch,
         .max_seq_len = s->cached_len + s->extend_len,
         .max_step_tokens = s->batch * s->extend_len,
-        .num_slots = 1,
+        .max_flights = 1,
         .kernels = env->kernels,
         .pool = &b->pool,
         .page_table = &b->table,

@@ -18,8 +18,8 @@ int msgl__cuda_plans_create(const msgl_attn_config *cfg, const char *name, size_
 {
     size_t all;
     *out = (msgl_cuda_plans){
-        .dev = cfg->dev, .bytes = msgl__round_up(bytes, 64), .num_slots = cfg->num_slots};
-    if (msgl__size_mul(out->bytes, (size_t)cfg->num_slots, &all) != 0) {
+        .dev = cfg->dev, .bytes = msgl__round_up(bytes, 64), .num_sets = cfg->max_flights};
+    if (msgl__size_mul(out->bytes, (size_t)cfg->max_flights, &all) != 0) {
         return msgl__err_set(err, MSGL_ELIMIT, "%s: plans too large", name);
     }
     out->staging = cfg->dev->ops->host_alloc(cfg->dev, all);
@@ -33,13 +33,13 @@ void msgl__cuda_plans_destroy(msgl_cuda_plans *p)
 {
     msgl_device *d = p->dev;
     if (p->device != NULL) d->ops->free(d, p->device, p->bytes);
-    if (p->staging != NULL) d->ops->host_free(d, p->staging, p->bytes * (size_t)p->num_slots);
+    if (p->staging != NULL) d->ops->host_free(d, p->staging, p->bytes * (size_t)p->num_sets);
     p->staging = p->device = NULL;
 }
 
-void msgl__cuda_plans_copy(const msgl_cuda_plans *p, int32_t slot, size_t from, size_t bytes)
+void msgl__cuda_plans_copy(const msgl_cuda_plans *p, int32_t flight, size_t from, size_t bytes)
 {
-    p->dev->ops->copy_in(p->dev, p->device + from, msgl__cuda_plan(p, slot) + from, bytes);
+    p->dev->ops->copy_in(p->dev, p->device + from, msgl__cuda_plan(p, flight) + from, bytes);
 }
 
 void msgl__cuda_attn_call(const msgl_attn_config *cfg, const msgl_attn_layer *layer,

@@ -2,7 +2,7 @@
 //
 // What the CUDA backends share: a layer's attention as the launchers take it, and plans on their
 // way to the GPU. A plan is written by the scheduler's thread into pinned memory of the step's
-// slot; a copy takes it to device memory at a fixed address, which captured graphs read too. One
+// flight; a copy takes it to device memory at a fixed address, which captured graphs read too. One
 // set on the device suffices, as steps run one after the other.
 #ifndef MSGL_ATTENTION_CUDA_CALL_H
 #define MSGL_ATTENTION_CUDA_CALL_H
@@ -17,20 +17,20 @@ int msgl__cuda_supports(const msgl_attn_needs *needs, msgl_err *err);
 typedef struct msgl_cuda_plans {
     msgl_device *dev;
     size_t bytes;           // of a set
-    int32_t num_slots;      //
-    char *staging, *device; // [num_slots] sets, pinned; one set
+    int32_t num_sets;       //
+    char *staging, *device; // [num_sets] sets, one per flight, pinned; one set
 } msgl_cuda_plans;
 
 // Sets of up to `bytes` (64-byte aligned). destroy takes half-made ones too.
 int msgl__cuda_plans_create(const msgl_attn_config *cfg, const char *name, size_t bytes,
                             msgl_cuda_plans *out, msgl_err *err);
 void msgl__cuda_plans_destroy(msgl_cuda_plans *p);
-static inline char *msgl__cuda_plan(const msgl_cuda_plans *p, int32_t slot)
+static inline char *msgl__cuda_plan(const msgl_cuda_plans *p, int32_t flight)
 {
-    return p->staging + (size_t)slot * p->bytes;
+    return p->staging + (size_t)flight * p->bytes;
 }
-// Queues the copy of a slot's [from, from + bytes).
-void msgl__cuda_plans_copy(const msgl_cuda_plans *p, int32_t slot, size_t from, size_t bytes);
+// Queues the copy of a flight's [from, from + bytes).
+void msgl__cuda_plans_copy(const msgl_cuda_plans *p, int32_t flight, size_t from, size_t bytes);
 
 // One layer's attention. plan and workspace are the caller's to set.
 void msgl__cuda_attn_call(const msgl_attn_config *cfg, const msgl_attn_layer *layer,

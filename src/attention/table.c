@@ -10,9 +10,9 @@ typedef struct msgl_table_backend {
     msgl_attn_backend base;
     msgl_attn_config cfg;
     msgl_attn_workspace ws;
-    void *tables; // metadata of all slots
+    void *tables; // metadata of all sets
     size_t tables_bytes;
-    msgl_table_metadata *slots; // [num_slots]
+    msgl_table_metadata *sets; // [max_flights]
 } msgl_table_backend;
 
 static int32_t pages_of(const msgl_table_backend *b, int32_t len)
@@ -47,7 +47,7 @@ void msgl__table_destroy(msgl_attn_backend *base)
     if (b == NULL) return;
     msgl__attn_workspace_destroy(&b->ws);
     msgl__pages_free(b->tables, b->tables_bytes);
-    msgl__free(b->slots);
+    msgl__free(b->sets);
     msgl__free(b);
 }
 
@@ -64,20 +64,20 @@ int msgl__table_create(const msgl_attn_desc *desc, const msgl_attn_config *cfg,
     rc = msgl__attn_workspace_create(cfg, &b->ws, err);
     if (rc != 0) goto fail;
     const size_t set = metadata_bytes(b, cfg->max_running, cfg->max_seq_len);
-    if (set == 0 || msgl__size_mul(set, (size_t)cfg->num_slots, &b->tables_bytes) != 0) {
+    if (set == 0 || msgl__size_mul(set, (size_t)cfg->max_flights, &b->tables_bytes) != 0) {
         rc = msgl__err_set(err, MSGL_ELIMIT, "%s: page tables too large", desc->name);
         goto fail;
     }
-    b->slots = msgl__calloc((size_t)cfg->num_slots, sizeof *b->slots);
+    b->sets = msgl__calloc((size_t)cfg->max_flights, sizeof *b->sets);
     b->tables = msgl__pages_alloc(b->tables_bytes);
-    if (b->slots == NULL || b->tables == NULL) {
+    if (b->sets == NULL || b->tables == NULL) {
         rc = msgl__err_set(err, MSGL_ENOMEM, "%s: no memory for %zu bytes", desc->name,
                            b->tables_bytes);
         goto fail;
     }
-    for (int32_t i = 0; i < cfg->num_slots; i++) {
+    for (int32_t i = 0; i < cfg->max_flights; i++) {
         metadata_carve(b, cfg->max_running, cfg->max_seq_len, (char *)b->tables + (size_t)i * set,
-                       &b->slots[i]);
+                       &b->sets[i]);
     }
     *out = &b->base;
     return 0;
@@ -103,7 +103,7 @@ static void fill_pages(const msgl_table_backend *b, int32_t table_idx, int32_t l
 int msgl__table_prepare(msgl_attn_backend *base, const msgl_seqs *seqs)
 {
     msgl_table_backend *b = (msgl_table_backend *)base;
-    msgl_table_metadata *md = &b->slots[seqs->slot];
+    msgl_table_metadata *md = &b->sets[seqs->flight];
     const int32_t columns = pages_of(b, seqs->max_seqlen_k);
     for (int32_t i = 0; i < seqs->size; i++) {
         fill_pages(b, seqs->table_rows[i], seqs->seqlens_k[i], columns,
@@ -119,7 +119,7 @@ void msgl__table_attend(const msgl_attn_backend *base, msgl_exec *x, const msgl_
                         float bmm2_scale, void *out)
 {
     const msgl_table_backend *b = (const msgl_table_backend *)base;
-    const msgl_table_metadata *md = &b->slots[seqs->slot];
+    const msgl_table_metadata *md = &b->sets[seqs->flight];
     const msgl_attn_kernels *k = &b->cfg.kernels->attn;
     msgl_attn_call c;
     msgl__attn_call_init(&b->cfg, &b->ws, layer, seqs, in, out, &c);
@@ -136,7 +136,7 @@ void msgl__table_attend(const msgl_attn_backend *base, msgl_exec *x, const msgl_
     k->paged(k, x, &c);
 }
 
-const msgl_table_metadata *msgl__table_metadata(const msgl_attn_backend *base, int32_t slot)
+const msgl_table_metadata *msgl__table_metadata(const msgl_attn_backend *base, int32_t flight)
 {
-    return &((const msgl_table_backend *)base)->slots[slot];
+    return &((const msgl_table_backend *)base)->sets[flight];
 }

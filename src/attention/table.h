@@ -25,7 +25,7 @@ int msgl__table_prepare(msgl_attn_backend *base, const msgl_seqs *seqs);
 void msgl__table_attend(const msgl_attn_backend *base, msgl_exec *x, const msgl_attn_layer *layer,
                         const msgl_seqs *seqs, const msgl_attn_input *in, float bmm1_scale,
                         float bmm2_scale, void *out);
-// What prepare made for a slot, for tests.
-const msgl_table_metadata *msgl__table_metadata(const msgl_attn_backend *base, int32_t slot);
+// What prepare made for a flight, for tests.
+const msgl_table_metadata *msgl__table_metadata(const msgl_attn_backend *base, int32_t flight);
 
 #endif

@@ -48,8 +48,8 @@ typedef struct msgl_seqs {
     const int32_t *seqlens_k;    // [size] keys, the new tokens' included
     const int32_t *table_rows;   // [size] row of page table and token pool
     const int32_t *dev_cu_seqlens_q, *dev_seqlens_k, *dev_table_rows;
-    int32_t slot; // of the step
-    bool graph;   // for a captured graph: no launch may depend on the lengths
+    int32_t flight; // of the step
+    bool graph;     // for a captured graph: no launch may depend on the lengths
 } msgl_seqs;
 
 typedef struct msgl_batch {
@@ -57,7 +57,7 @@ typedef struct msgl_batch {
     int32_t num_decode;   // the first so many are answers with one new token each, then come chunks
     int32_t num_tokens;   // sum of extend_len
     msgl_batch_req *reqs; // [size]
-    int32_t slot;         // which of the engine's staging sets this batch uses (a ring)
+    int32_t flight;       // which of the steps in flight this is: its staging set (a ring)
 } msgl_batch;
 
 static inline int32_t msgl__extend_len(const msgl_batch_req *r)
@@ -76,7 +76,7 @@ typedef struct msgl_token_logprobs {
     float top_logprobs[MSGL_MAX_LOGPROBS];
 } msgl_token_logprobs;
 
-// Result of a step, in memory of the engine, valid until its slot is used again.
+// Result of a step, in memory of the engine, valid until its flight is used again.
 typedef struct msgl_step_result {
     int32_t size;
     // Chosen tokens: those of request i are [cu_tokens[i], cu_tokens[i + 1]); none for a chunk that
@@ -92,7 +92,7 @@ typedef struct msgl_step_result {
 // scheduler's thread. Work is done in the order submitted.
 typedef struct msgl_runner {
     void *ctx;
-    int32_t num_slots; // steps that may be in flight at once (2 for overlap)
+    int32_t max_flights; // steps that may be in flight at once (2 for overlap)
     // Tokens that the products of a large step take at a time: steps of a multiple are the cheapest
     // ones; 0: any.
     int32_t tile;
@@ -103,10 +103,10 @@ typedef struct msgl_runner {
     // submitted. *extra may go when the call returns.
     int (*write_extra)(void *ctx, int32_t table_idx, const msgl_req_extra *extra);
     // Starts a step; returns at once. The page table's rows must already hold the slots of all
-    // positions < device_len. b->slot chooses the staging set; it must not be in flight.
+    // positions < device_len. b->flight, in [0, max_flights), must not be in flight.
     int (*submit)(void *ctx, msgl_batch *b);
-    // Blocks until the step in `slot` is done. A negative status means that the engine is broken.
-    int (*wait)(void *ctx, int32_t slot, msgl_step_result *out);
+    // Blocks until the step in `flight` is done. A negative status means that the engine is broken.
+    int (*wait)(void *ctx, int32_t flight, msgl_step_result *out);
     // What broke the engine, or NULL when only the status is known. Optional.
     const char *(*fault)(void *ctx);
 } msgl_runner;

@@ -209,7 +209,7 @@ static int create_attention(msgl_engine *e, msgl_err *err)
         .max_running = e->max_running,
         .max_seq_len = e->info.max_seq_len,
         .max_step_tokens = e->max_step_tokens,
-        .num_slots = MSGL_ENGINE_SLOTS,
+        .max_flights = MSGL_ENGINE_FLIGHTS,
         .kernels = &e->kernels,
         .pool = &e->kv,
         .page_table = &e->page_table,
@@ -394,7 +394,7 @@ int msgl__engine_create(const msgl_options *o, struct msgl_heartbeat *heartbeat,
     }
     e->runner = (msgl_runner){
         .ctx = e,
-        .num_slots = MSGL_ENGINE_SLOTS,
+        .max_flights = MSGL_ENGINE_FLIGHTS,
         // Rows that a product begins at once: of a packed panel, of a tile of tensor cores.
         .tile = e->device->kind == MSGL_DEVICE_CPU ? 8 : 128,
         .write_tokens = msgl__engine_write_tokens,

@@ -1,9 +1,9 @@
 // SPDX-License-Identifier: Apache-2.0
 //
 // A step's way through the engine: prepare (host, scheduler's thread) stages everything that the
-// device needs in the batch's slot, then queues the work; run (device's queue) copies the staging
-// in, computes, and copies the results out; wait hands them over. The host never looks at device
-// memory, and the device never at the scheduler's.
+// device needs in the batch's staging set, then queues the work; run (device's queue) copies the
+// staging in, computes, and copies the results out; wait hands them over. The host never looks at
+// device memory, and the device never at the scheduler's.
 #include <string.h>
 
 #include "core/mem.h"
@@ -114,7 +114,7 @@ static void stage_rows(msgl_engine *e, msgl_engine_step *s)
 }
 
 // Requests [first, end) as the step's next sequences. The host's arrays serve a CPU's kernels too:
-// a slot is written again only after its step.
+// a set is written again only after its step.
 static msgl_seqs *add_seqs(const msgl_engine *e, msgl_engine_step *s, int32_t first, int32_t end,
                            int32_t padded_size)
 {
@@ -224,10 +224,10 @@ float *msgl__step_forward(msgl_engine *e, msgl_engine_step *s)
     return logits;
 }
 
-static void run_step(void *ctx, int64_t slot)
+static void run_step(void *ctx, int64_t flight)
 {
     msgl_engine *e = ctx;
-    msgl_engine_step *s = &e->steps[slot];
+    msgl_engine_step *s = &e->steps[flight];
     const uint64_t start = msgl__now_ns();
     e->exec.status = 0;
     if (s->graph != NULL) {
@@ -243,14 +243,14 @@ static void run_step(void *ctx, int64_t slot)
                              (size_t)s->num_records * sizeof *s->records);
     s->failure = e->exec.status;
     s->compute_ns = msgl__now_ns() - start;
-    e->device->ops->record(e->device, (int32_t)slot);
+    e->device->ops->record(e->device, (int32_t)flight);
 }
 
 // Everything that indexes memory of the engine, so that a scheduler's mistake ends in an error.
 static bool batch_valid(const msgl_engine *e, const msgl_batch *b)
 {
-    if (b->slot < 0 || b->slot >= MSGL_ENGINE_SLOTS || e->steps[b->slot].in_flight || b->size < 1 ||
-        b->size > e->max_running || b->num_decode < 0 || b->num_decode > b->size) {
+    if (b->flight < 0 || b->flight >= MSGL_ENGINE_FLIGHTS || e->steps[b->flight].in_flight ||
+        b->size < 1 || b->size > e->max_running || b->num_decode < 0 || b->num_decode > b->size) {
         return false;
     }
     int64_t tokens = 0;
@@ -279,7 +279,7 @@ int msgl__engine_submit(void *engine, msgl_batch *b)
 {
     msgl_engine *e = engine;
     if (!batch_valid(e, b)) return MSGL_EINVAL;
-    msgl_engine_step *s = &e->steps[b->slot];
+    msgl_engine_step *s = &e->steps[b->flight];
     memcpy(s->reqs, b->reqs, (size_t)b->size * sizeof *s->reqs);
     msgl__step_bind(e, s, b->num_tokens);
     s->batch = *b;
@@ -298,8 +298,8 @@ int msgl__engine_submit(void *engine, msgl_batch *b)
     if (code != 0) return code;
     s->in_flight = true;
     s->submit_ns = msgl__now_ns();
-    e->device->ops->arm(e->device, b->slot);
-    e->device->ops->submit(e->device, run_step, e, b->slot);
+    e->device->ops->arm(e->device, b->flight);
+    e->device->ops->submit(e->device, run_step, e, b->flight);
     return 0;
 }
 
@@ -313,12 +313,13 @@ static uint64_t device_ns(msgl_engine *e, const msgl_engine_step *s)
     return e->done_ns - start;
 }
 
-int msgl__engine_wait(void *engine, int32_t slot, msgl_step_result *out)
+int msgl__engine_wait(void *engine, int32_t flight, msgl_step_result *out)
 {
     msgl_engine *e = engine;
-    if (slot < 0 || slot >= MSGL_ENGINE_SLOTS || !e->steps[slot].in_flight) return MSGL_EINVAL;
-    msgl_engine_step *s = &e->steps[slot];
-    const int code = e->device->ops->wait(e->device, slot);
+    if (flight < 0 || flight >= MSGL_ENGINE_FLIGHTS || !e->steps[flight].in_flight)
+        return MSGL_EINVAL;
+    msgl_engine_step *s = &e->steps[flight];
+    const int code = e->device->ops->wait(e->device, flight);
     s->in_flight = false;
     if (code != 0) return code;
     if (s->failure != 0) return s->failure;
@@ -355,7 +356,7 @@ static void run_write(void *ctx, int64_t index)
     if (e->dev.page_table != NULL) {
         ops->copy_in(e->device, e->dev.page_table + w->place, w->slots, bytes);
     }
-    ops->record(e->device, MSGL_ENGINE_SLOTS + (int32_t)index);
+    ops->record(e->device, MSGL_ENGINE_FLIGHTS + (int32_t)index);
 }
 
 // The next of the ring of writes, when the device has done with it: that blocks only when more was
@@ -364,14 +365,14 @@ static int claim_write(msgl_engine *e, msgl_token_write **w)
 {
     const int32_t index = e->next_write++ % MSGL_ENGINE_WRITES;
     *w = &e->writes[index];
-    return e->device->ops->wait(e->device, MSGL_ENGINE_SLOTS + index);
+    return e->device->ops->wait(e->device, MSGL_ENGINE_FLIGHTS + index);
 }
 
 static void queue_write(msgl_engine *e, const msgl_token_write *w,
                         void (*run)(void *ctx, int64_t index))
 {
     const int32_t index = (int32_t)(w - e->writes);
-    e->device->ops->arm(e->device, MSGL_ENGINE_SLOTS + index);
+    e->device->ops->arm(e->device, MSGL_ENGINE_FLIGHTS + index);
     e->device->ops->submit(e->device, run, e, index);
 }
 
@@ -409,7 +410,7 @@ static void run_write_bias(void *ctx, int64_t index)
     const msgl_token_write *w = &e->writes[index];
     e->device->ops->copy_in(e->device, e->dev.bias + w->place, w->bias,
                             (size_t)w->count * sizeof *w->bias);
-    e->device->ops->record(e->device, MSGL_ENGINE_SLOTS + (int32_t)index);
+    e->device->ops->record(e->device, MSGL_ENGINE_FLIGHTS + (int32_t)index);
 }
 
 int msgl__engine_write_extra(void *engine, int32_t table_idx, const msgl_req_extra *extra)

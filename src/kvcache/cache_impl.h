@@ -24,7 +24,7 @@ static inline int32_t msgl__pages_of(const msgl_pages *p, const int32_t *slots, 
     return slots[(size_t)i * (size_t)p->page_size] / p->page_size;
 }
 
-// Each slot does what the function of cache.h with its name says.
+// Each member does what the function of cache.h with its name says.
 typedef struct msgl_cache_ops {
     int (*create)(msgl_pages *pages, void **impl, msgl_err *err);
     void (*destroy)(void *impl);

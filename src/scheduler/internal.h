@@ -71,8 +71,8 @@ struct msgl_scheduler {
     uint64_t arrivals;
     bool stuck; // the head of the queue did not fit, and no pages have come back since
     msgl_flight flights[MSGL_MAX_FLIGHTS];
-    int32_t depth, num_flights, next_slot; // ring of flights
-    msgl_token_event *events;              // [max_running]
+    int32_t depth, num_flights, next_flight; // ring of flights
+    msgl_token_event *events;                // [max_running]
     msgl_pace pace;
     int broken;     // the engine's failure; nothing runs any more
     uint8_t *marks; // [num_pages], for the check

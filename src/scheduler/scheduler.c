@@ -26,7 +26,7 @@ static int check_config(const msgl_options *o, const msgl_scheduler_config *c,
                              (int)MSGL_COUNT(c->eos_ids));
     }
     if (c->page_table == NULL || c->page_table->max_running < o->max_running ||
-        c->page_table->stride < c->max_seq_len || runner->num_slots < 1) {
+        c->page_table->stride < c->max_seq_len || runner->max_flights < 1) {
         return msgl__err_set(err, MSGL_EINVAL,
                              "scheduler: the page table or the engine is smaller than %d requests "
                              "of %d tokens",
@@ -72,7 +72,7 @@ int msgl__scheduler_create(const msgl_options *o, const msgl_scheduler_config *c
     s->emit = emit;
     s->emit_ctx = emit_ctx;
     s->answer_len = 16 * FIRST_ANSWER;
-    s->depth = o->overlap && runner->num_slots >= MSGL_MAX_FLIGHTS ? MSGL_MAX_FLIGHTS : 1;
+    s->depth = o->overlap && runner->max_flights >= MSGL_MAX_FLIGHTS ? MSGL_MAX_FLIGHTS : 1;
     rc = allocate(s, err);
     if (rc != 0) {
         msgl__scheduler_destroy(s);
@@ -84,7 +84,7 @@ int msgl__scheduler_create(const msgl_options *o, const msgl_scheduler_config *c
 
 static msgl_flight *oldest_flight(msgl_scheduler *s)
 {
-    return &s->flights[(s->next_slot + s->depth - s->num_flights) % s->depth];
+    return &s->flights[(s->next_flight + s->depth - s->num_flights) % s->depth];
 }
 
 // Waits for what is in flight without looking at it.
@@ -92,7 +92,7 @@ static void drain(msgl_scheduler *s)
 {
     for (; s->num_flights > 0; s->num_flights--) {
         msgl_step_result res;
-        (void)s->runner.wait(s->runner.ctx, oldest_flight(s)->batch.slot, &res);
+        (void)s->runner.wait(s->runner.ctx, oldest_flight(s)->batch.flight, &res);
     }
 }
 
@@ -180,15 +180,15 @@ static int break_down(msgl_scheduler *s, int code)
 // Chooses and submits a step. 1: did; 0: nothing to run; negative: the engine failed.
 static int start_step(msgl_scheduler *s)
 {
-    msgl_flight *f = &s->flights[s->next_slot];
+    msgl_flight *f = &s->flights[s->next_flight];
     msgl_batch_req *reqs = f->batch.reqs;
     msgl__cache_next_step(s->cache);
-    f->batch = (msgl_batch){.reqs = reqs, .slot = s->next_slot};
+    f->batch = (msgl_batch){.reqs = reqs, .flight = s->next_flight};
     const int n = msgl__sched_build(s, f);
     if (n <= 0) return n;
     const int rc = s->runner.submit(s->runner.ctx, &f->batch);
     if (rc < 0) return rc;
-    s->next_slot = (s->next_slot + 1) % s->depth;
+    s->next_flight = (s->next_flight + 1) % s->depth;
     s->num_flights++;
     return 1;
 }
@@ -197,7 +197,7 @@ static int finish_step(msgl_scheduler *s)
 {
     msgl_flight *f = oldest_flight(s);
     msgl_step_result res;
-    const int rc = s->runner.wait(s->runner.ctx, f->batch.slot, &res);
+    const int rc = s->runner.wait(s->runner.ctx, f->batch.flight, &res);
     s->num_flights--;
     if (rc < 0) return rc;
     return msgl__sched_handle(s, f, &res);

@@ -202,7 +202,7 @@ void fake_world_open(fake_world *w, const msgl_attn_needs *n)
                                 .max_running = FAKE_RUNNING,
                                 .max_seq_len = FAKE_SEQ_LEN,
                                 .max_step_tokens = FAKE_STEP_TOKENS,
-                                .num_slots = FAKE_SLOTS,
+                                .max_flights = FAKE_FLIGHTS,
                                 .deterministic = n->deterministic,
                                 .variants = n->variants,
                                 .pool = &w->pool,

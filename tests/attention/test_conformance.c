@@ -142,7 +142,7 @@ static void test_failed_allocations(void **state)
                                   .max_running = 2,
                                   .max_seq_len = 64,
                                   .max_step_tokens = 64,
-                                  .num_slots = 2,
+                                  .max_flights = 2,
                                   .kernels = &kernels,
                                   .pool = &pool,
                                   .page_table = &table,

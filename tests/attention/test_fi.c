@@ -130,7 +130,7 @@ static void test_prepared(void **state)
     world_request(&w, 0, 3000);
     const step_req r = {.req = 0, .cached = 2999, .device = 3000};
     world_prepare(&w, MSGL_DECODE, &r, 1);
-    const msgl_fi_metadata *md = msgl__fi_metadata(w.backend, w.seqs[0].slot);
+    const msgl_fi_metadata *md = msgl__fi_metadata(w.backend, w.seqs[0].flight);
     assert_true(md->plan.split_kv);
     assert_true(md->plan.num_works > 1);
     world_forward(&w);

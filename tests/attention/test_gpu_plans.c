@@ -52,7 +52,7 @@ typedef struct run { // of one model on one GPU
     msgl_attn attn;
     msgl_batch_req reqs[FAKE_RUNNING];
     char *lengths; // of the sequences in each slot
-    int32_t slot;
+    int32_t flight;
 } run;
 
 static void open_run(run *r, const char *backend, const model *m, const struct gpu *g)
@@ -68,7 +68,7 @@ static void open_run(run *r, const char *backend, const model *m, const struct g
     fake_world_open(&r->w, &n);
     if (d->create(&r->w.cfg, &r->b, &err) != 0) fail_msg("%s", err.text);
     r->attn = (msgl_attn){.prefill = r->b, .decode = r->b};
-    r->lengths = malloc(FAKE_SLOTS * msgl__seqs_bytes(FAKE_RUNNING));
+    r->lengths = malloc(FAKE_FLIGHTS * msgl__seqs_bytes(FAKE_RUNNING));
 }
 
 static void close_run(run *r)
@@ -86,12 +86,12 @@ static msgl_seqs prepared(run *r, msgl_phase phase, int32_t size, int32_t len, i
         r->reqs[i] = (msgl_batch_req){
             .table_idx = i, .device_len = len, .cached_len = phase == MSGL_DECODE ? len - 1 : 0};
     }
-    r->slot = (r->slot + 1) % FAKE_SLOTS;
+    r->flight = (r->flight + 1) % FAKE_FLIGHTS;
     const msgl_batch batch = {.size = size,
                               .num_decode = phase == MSGL_DECODE ? size : 0,
                               .reqs = r->reqs,
-                              .slot = r->slot};
-    char *block = r->lengths + (size_t)r->slot * msgl__seqs_bytes(FAKE_RUNNING);
+                              .flight = r->flight};
+    char *block = r->lengths + (size_t)r->flight * msgl__seqs_bytes(FAKE_RUNNING);
     msgl_seqs seqs;
     msgl__seqs_fill(&batch, 0, size, graph_size, FAKE_RUNNING, FAKE_RUNNING, block, block, &seqs);
     if (graph_size > 0) seqs.max_seqlen_k = FAKE_SEQ_LEN;

@@ -260,7 +260,7 @@ static void test_bad_config(void **state)
                             .max_running = 1,
                             .max_seq_len = 8,
                             .max_step_tokens = 8,
-                            .num_slots = 1,
+                            .max_flights = 1,
                             .num_threads = 1};
     assert_int_equal(msgl__attn_trtllm.create(&cfg, &b, &err), MSGL_EINVAL);
     assert_string_equal(err.text, "trtllm: page size 8; allowed: 16, 32, 64");

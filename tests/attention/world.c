@@ -163,7 +163,7 @@ void world_open(world *w, const world_spec *spec)
                                 .max_running = spec->max_running,
                                 .max_seq_len = spec->max_seq_len,
                                 .max_step_tokens = spec->max_step_tokens,
-                                .num_slots = 2,
+                                .max_flights = 2,
                                 .deterministic = spec->deterministic,
                                 .kernels = &w->kernels,
                                 .pool = &w->pool,
@@ -316,8 +316,8 @@ static void prepare(world *w, int num_decode, const step_req *reqs, int n)
                             .num_decode = num_decode,
                             .num_tokens = tokens,
                             .reqs = w->batch_reqs,
-                            .slot = w->next_slot};
-    w->next_slot = (w->next_slot + 1) % w->cfg.num_slots;
+                            .flight = w->next_flight};
+    w->next_flight = (w->next_flight + 1) % w->cfg.max_flights;
     int t = 0;
     for (int i = 0; i < n; i++) {
         const world_req *r = &w->reqs[reqs[i].req];

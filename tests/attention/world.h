@@ -68,7 +68,7 @@ typedef struct world {
     msgl_seqs seqs[2];
     int num_seqs;
     char *lengths; // what seqs points to: two blocks
-    int next_slot;
+    int next_flight;
     int graph_size; // of the next world_prepare: for a captured graph of so many requests; 0: none
     world_device gpu;
 } world;

@@ -126,7 +126,7 @@ void harness_step(harness *h, msgl_phase phase, msgl_batch_req *reqs, int32_t n)
 
 void harness_mixed(harness *h, int32_t num_decode, msgl_batch_req *reqs, int32_t n)
 {
-    msgl_batch b = {.size = n, .num_decode = num_decode, .reqs = reqs, .slot = 0};
+    msgl_batch b = {.size = n, .num_decode = num_decode, .reqs = reqs, .flight = 0};
     for (int32_t i = 0; i < n; i++) b.num_tokens += msgl__extend_len(&reqs[i]);
     assert_int_equal(h->r->submit(h->r->ctx, &b), 0);
     assert_int_equal(h->r->wait(h->r->ctx, 0, &h->result), 0);

@@ -88,7 +88,7 @@ static int write_tokens(void *ctx, int32_t row, int32_t pos, const int32_t *ids,
 {
     fake_runner *f = ctx;
     if (due(&f->fail_write_at)) return MSGL_EIO;
-    for (int k = 0; k < FAKE_SLOTS; k++) {
+    for (int k = 0; k < FAKE_FLIGHTS; k++) {
         const fake_step *s = &f->steps[k];
         for (int32_t i = 0; s->in_flight && i < s->batch.size; i++) {
             if (s->reqs[i].table_idx == row) fault(f, "row rewritten in flight", 0, row, n);
@@ -124,7 +124,7 @@ static void use_slot(fake_runner *f, const msgl_batch_req *r, int32_t slot, bool
         return;
     }
     if (write) {
-        for (int k = 0; k < FAKE_SLOTS; k++) {
+        for (int k = 0; k < FAKE_FLIGHTS; k++) {
             if (f->last_use[slot] == now ||
                 (f->steps[k].in_flight && f->last_use[slot] == f->step_number[k])) {
                 fault(f, "slot written while in use", r->uid, slot, r->device_len);
@@ -176,8 +176,8 @@ static int submit(void *ctx, msgl_batch *b)
 {
     fake_runner *f = ctx;
     if (due(&f->fail_submit_at)) return MSGL_EINTERNAL;
-    fake_step *s = &f->steps[b->slot];
-    if (s->in_flight) fault(f, "slot in flight", 0, b->slot, 0);
+    fake_step *s = &f->steps[b->flight];
+    if (s->in_flight) fault(f, "flight not waited for", 0, b->flight, 0);
     const uint64_t now = f->num_steps + 1;
     check_batch(f, b, now);
     if (f->fault[0] != '\0') return MSGL_EINTERNAL;
@@ -195,7 +195,7 @@ static int submit(void *ctx, msgl_batch *b)
     f->prefill_tokens += (uint64_t)chunk;
     s->in_flight = true;
     pthread_mutex_lock(&f->mutex);
-    f->step_number[b->slot] = now;
+    f->step_number[b->flight] = now;
     s->done = false;
     f->num_steps++;
     pthread_cond_broadcast(&f->changed);
@@ -283,11 +283,11 @@ static void *thread_main(void *arg)
     return NULL;
 }
 
-static int wait_step(void *ctx, int32_t slot, msgl_step_result *out)
+static int wait_step(void *ctx, int32_t flight, msgl_step_result *out)
 {
     fake_runner *f = ctx;
-    fake_step *s = &f->steps[slot];
-    if (!s->in_flight) fault(f, "wait for a slot that is not in flight", 0, slot, 0);
+    fake_step *s = &f->steps[flight];
+    if (!s->in_flight) fault(f, "wait for what is not in flight", 0, flight, 0);
     if (f->threaded) {
         pthread_mutex_lock(&f->mutex);
         while (!s->done) pthread_cond_wait(&f->changed, &f->mutex);
@@ -333,7 +333,7 @@ void fake_init(fake_runner *f, int32_t max_running, int32_t max_seq_len, int32_t
     f->last_use = calloc(slots, sizeof *f->last_use);
     f->token_pool = calloc((rows + 1) * stride, sizeof *f->token_pool);
     f->row_bias = calloc(rows, sizeof *f->row_bias);
-    for (int k = 0; k < FAKE_SLOTS; k++) {
+    for (int k = 0; k < FAKE_FLIGHTS; k++) {
         fake_step *s = &f->steps[k];
         s->reqs = calloc(rows, sizeof *s->reqs);
         s->rows = calloc(rows * stride, sizeof *s->rows);
@@ -344,7 +344,7 @@ void fake_init(fake_runner *f, int32_t max_running, int32_t max_seq_len, int32_t
         s->logprobs = calloc(rows * (stride + 1), sizeof *s->logprobs);
     }
     f->runner = (msgl_runner){.ctx = f,
-                              .num_slots = FAKE_SLOTS,
+                              .max_flights = FAKE_FLIGHTS,
                               .write_tokens = write_tokens,
                               .write_extra = write_extra,
                               .submit = submit,
@@ -364,7 +364,7 @@ void fake_free(fake_runner *f)
         pthread_mutex_unlock(&f->mutex);
         pthread_join(f->thread, NULL);
     }
-    for (int k = 0; k < FAKE_SLOTS; k++) {
+    for (int k = 0; k < FAKE_FLIGHTS; k++) {
         fake_step *s = &f->steps[k];
         free(s->reqs), free(s->rows), free(s->tokens), free(s->cu_tokens), free(s->status);
         free(s->before), free(s->logprobs);

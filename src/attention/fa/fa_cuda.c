@@ -23,7 +23,7 @@ typedef struct fa_backend {
     int32_t num_windows;
     msgl_cuda_plans plans; // of prefill: one of plan_bytes for each window
     size_t plan_bytes;
-    size_t *used;    // [num_slots, num_windows] bytes of each plan; 0: none
+    size_t *used;    // [max_flights, num_windows] bytes of each plan; 0: none
     size_t l2_bytes; // of the GPU
     void *workspace;
     size_t workspace_bytes;
@@ -58,7 +58,7 @@ static int take_memory(fa_backend *b, msgl_err *err)
     const size_t windows = (size_t)b->num_windows;
     const int code = msgl__cuda_plans_create(cfg, "fa", windows * b->plan_bytes, &b->plans, err);
     if (code != 0) return code;
-    b->used = msgl__calloc((size_t)cfg->num_slots * windows, sizeof *b->used);
+    b->used = msgl__calloc((size_t)cfg->max_flights * windows, sizeof *b->used);
     b->workspace_bytes = msgl__fa_decode_workspace(
         cfg->num_q_heads, cfg->num_kv_heads, cfg->head_dim, cfg->max_running, cfg->deterministic);
     b->workspace = cfg->dev->ops->alloc(cfg->dev, b->workspace_bytes);
@@ -114,10 +114,10 @@ static bool plans(const fa_backend *b, const msgl_seqs *seqs)
 static int fa_prepare(msgl_attn_backend *base, const msgl_seqs *seqs)
 {
     fa_backend *b = (fa_backend *)base;
-    char *to = msgl__cuda_plan(&b->plans, seqs->slot);
+    char *to = msgl__cuda_plan(&b->plans, seqs->flight);
     if (!plans(b, seqs)) return 0;
     for (int32_t i = 0; i < b->num_windows; i++) {
-        b->used[seqs->slot * b->num_windows + i] =
+        b->used[seqs->flight * b->num_windows + i] =
             plan_window(b, seqs, b->windows[i], to + (size_t)i * b->plan_bytes);
     }
     return 0;
@@ -129,8 +129,8 @@ static void fa_copy_in(msgl_attn_backend *base, msgl_exec *x, const msgl_seqs *s
     (void)x;
     if (!plans(b, seqs)) return;
     for (int32_t i = 0; i < b->num_windows; i++) {
-        msgl__cuda_plans_copy(&b->plans, seqs->slot, (size_t)i * b->plan_bytes,
-                              b->used[seqs->slot * b->num_windows + i]);
+        msgl__cuda_plans_copy(&b->plans, seqs->flight, (size_t)i * b->plan_bytes,
+                              b->used[seqs->flight * b->num_windows + i]);
     }
 }
 

@@ -28,9 +28,9 @@ typedef struct fi_backend {
     msgl_attn_config cfg;
     msgl_attn_workspace ws;
     msgl_fi_plan_limits limits;
-    void *memory; // metadata of all slots
+    void *memory; // metadata of all sets
     size_t memory_bytes;
-    msgl_fi_metadata *slots; // [num_slots]
+    msgl_fi_metadata *sets; // [max_flights]
 } fi_backend;
 
 // Takes the arrays of one metadata set from *at; with at counting from NULL, measures them.
@@ -73,7 +73,7 @@ static void fi_destroy(msgl_attn_backend *base)
     if (b == NULL) return;
     msgl__attn_workspace_destroy(&b->ws);
     msgl__pages_free(b->memory, b->memory_bytes);
-    msgl__free(b->slots);
+    msgl__free(b->sets);
     msgl__free(b);
 }
 
@@ -131,16 +131,16 @@ static int fi_create(const msgl_attn_config *cfg, msgl_attn_backend **out, msgl_
     if (rc == 0) rc = msgl__attn_workspace_create(cfg, &b->ws, err);
     if (rc != 0) goto fail;
     const size_t set = set_bytes(b, cfg->max_running, cfg->max_seq_len, cfg->max_step_tokens);
-    b->memory_bytes = set * (size_t)cfg->num_slots;
-    b->slots = msgl__calloc((size_t)cfg->num_slots, sizeof *b->slots);
+    b->memory_bytes = set * (size_t)cfg->max_flights;
+    b->sets = msgl__calloc((size_t)cfg->max_flights, sizeof *b->sets);
     b->memory = msgl__pages_alloc(b->memory_bytes);
-    if (b->slots == NULL || b->memory == NULL) {
+    if (b->sets == NULL || b->memory == NULL) {
         rc = msgl__err_set(err, MSGL_ENOMEM, "fi: no memory for %zu bytes", b->memory_bytes);
         goto fail;
     }
-    for (int32_t i = 0; i < cfg->num_slots; i++) {
+    for (int32_t i = 0; i < cfg->max_flights; i++) {
         uintptr_t at = (uintptr_t)b->memory + (size_t)i * set;
-        carve(b, cfg->max_running, cfg->max_seq_len, cfg->max_step_tokens, &at, &b->slots[i]);
+        carve(b, cfg->max_running, cfg->max_seq_len, cfg->max_step_tokens, &at, &b->sets[i]);
     }
     *out = &b->base;
     return 0;
@@ -193,7 +193,7 @@ static void list_works(const fi_backend *b, const msgl_seqs *seqs, msgl_fi_metad
 static int fi_prepare(msgl_attn_backend *base, const msgl_seqs *seqs)
 {
     fi_backend *b = (fi_backend *)base;
-    msgl_fi_metadata *md = &b->slots[seqs->slot];
+    msgl_fi_metadata *md = &b->sets[seqs->flight];
     list_indices(b, seqs, md);
     const int rc =
         msgl__fi_plan(&b->limits, seqs->size, seqs->cu_seqlens_q, md->kv_indptr, &md->plan);
@@ -216,7 +216,7 @@ static void fi_forward(msgl_attn_backend *base, msgl_exec *x, const msgl_attn_la
                        const msgl_seqs *seqs, const msgl_attn_input *in, void *out)
 {
     const fi_backend *b = (const fi_backend *)base;
-    const msgl_fi_metadata *md = &b->slots[seqs->slot];
+    const msgl_fi_metadata *md = &b->sets[seqs->flight];
     msgl_attn_call c;
     msgl__attn_call_init(&b->cfg, &b->ws, layer, seqs, in, out, &c);
     c.pages = md->indices;
@@ -231,9 +231,9 @@ static void fi_forward(msgl_attn_backend *base, msgl_exec *x, const msgl_attn_la
     k->paged(k, x, &c);
 }
 
-msgl_fi_metadata *msgl__fi_metadata(msgl_attn_backend *base, int32_t slot)
+msgl_fi_metadata *msgl__fi_metadata(msgl_attn_backend *base, int32_t flight)
 {
-    return &((fi_backend *)base)->slots[slot];
+    return &((fi_backend *)base)->sets[flight];
 }
 
 const msgl_attn_desc msgl__attn_fi = {

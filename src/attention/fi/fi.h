@@ -17,8 +17,8 @@ typedef struct msgl_fi_metadata {
     int32_t heads_per_task;
 } msgl_fi_metadata;
 
-// What prepare made for a slot, for tests.
-msgl_fi_metadata *msgl__fi_metadata(msgl_attn_backend *base, int32_t slot);
+// What prepare made for a flight, for tests.
+msgl_fi_metadata *msgl__fi_metadata(msgl_attn_backend *base, int32_t flight);
 
 extern const msgl_attn_desc msgl__attn_fi;
 

@@ -54,7 +54,7 @@ typedef struct fi_backend {
     msgl_fi_kernel decode_kernel;
     bool hopper;
     int32_t max_plans; // of a step
-    fi_step *steps;    // [num_slots, PHASES]
+    fi_step *steps;    // [max_flights, PHASES]
     // A set: page_indptr, last_page_len, then the plans.
     msgl_cuda_plans sets[PHASES];
     size_t ints, plan_at, plan_bytes;
@@ -156,7 +156,7 @@ static int take_memory(fi_backend *b, msgl_err *err)
         if (code != 0) return code;
     }
     b->num_pages = (size_t)cfg->max_running * (size_t)b->max_pages;
-    b->steps = msgl__calloc((size_t)cfg->num_slots * PHASES, sizeof *b->steps);
+    b->steps = msgl__calloc((size_t)cfg->max_flights * PHASES, sizeof *b->steps);
     b->pages = d->ops->alloc(d, b->num_pages * sizeof *b->pages);
     b->workspace = d->ops->alloc(d, b->workspace_bytes);
     if (b->steps != NULL && b->pages != NULL && b->workspace != NULL) return 0;
@@ -191,7 +191,7 @@ static int fi_create(const msgl_attn_config *cfg, msgl_attn_backend **out, msgl_
 
 static fi_step *step_of(const fi_backend *b, const msgl_seqs *seqs)
 {
-    return &b->steps[seqs->slot * PHASES + (int32_t)seqs->phase];
+    return &b->steps[seqs->flight * PHASES + (int32_t)seqs->phase];
 }
 
 static void fill_pages(const fi_backend *b, const msgl_seqs *seqs, char *set, fi_step *step)
@@ -268,7 +268,7 @@ static int fi_prepare(msgl_attn_backend *base, const msgl_seqs *seqs)
     const fi_backend *b = (const fi_backend *)base;
     const msgl_attn_variants *v = &b->cfg.variants;
     const msgl_attn_variant plain = {.window = -1};
-    char *set = msgl__cuda_plan(&b->sets[seqs->phase], seqs->slot);
+    char *set = msgl__cuda_plan(&b->sets[seqs->phase], seqs->flight);
     fi_step *step = step_of(b, seqs);
     fill_pages(b, seqs, set, step);
     int code = v->count == 0 ? add_plan(b, seqs, set, &plain, step) : 0;
@@ -282,7 +282,7 @@ static void fi_copy_in(msgl_attn_backend *base, msgl_exec *x, const msgl_seqs *s
 {
     const fi_backend *b = (const fi_backend *)base;
     (void)x;
-    msgl__cuda_plans_copy(&b->sets[seqs->phase], seqs->slot, 0, step_of(b, seqs)->used);
+    msgl__cuda_plans_copy(&b->sets[seqs->phase], seqs->flight, 0, step_of(b, seqs)->used);
 }
 
 // Where the page list of the sequences begins: of answers at the front, where graphs find it, of
