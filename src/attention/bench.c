@@ -302,7 +302,7 @@ static int create(bench *b, const msgl_attn_desc *backend, const msgl_attn_bench
         .kernels = env->kernels,
         .pool = &b->pool,
         .page_table = &b->table,
-        .num_threads = env->pool != NULL ? msgl__pool_threads(env->pool) : 1,
+        .num_threads = env->threads != NULL ? msgl__pool_threads(env->threads) : 1,
         .dev = b->device,
         .cuda = env->cuda,
         .device_table = b->device_table,
@@ -335,7 +335,7 @@ int msgl__attn_bench(const msgl_attn_desc *backend, const msgl_attn_bench_shape 
                .device = env->device,
                .exec = {.device = env->device,
                         .act = gpu ? shape->kv_dtype : MSGL_F32,
-                        .pool = env->pool}};
+                        .pool = env->threads}};
     *out = (msgl_attn_bench_result){0};
     int rc = check_shape(shape, err);
     const msgl_attn_needs needs = {.device = gpu ? MSGL_DEVICE_CUDA : MSGL_DEVICE_CPU,

@@ -20,10 +20,10 @@ typedef struct msgl_attn_bench_shape {
     bool shuffled;  // pages in random order rather than ascending
 } msgl_attn_bench_shape;
 
-// Where it runs: on the CPU kernels and pool, on a GPU kernels, device and cuda.
+// Where it runs: on the CPU kernels and threads, on a GPU kernels, device and cuda.
 typedef struct msgl_attn_bench_env {
     const msgl_kernels *kernels;
-    msgl_pool *pool;
+    msgl_pool *threads;
     msgl_device *device; // NULL: the CPU
     const msgl_cuda_api *cuda;
 } msgl_attn_bench_env;

@@ -169,7 +169,7 @@ static int on_cpu(const msgl_args *a, msgl_err *err)
     struct msgl_limits limits = {0};
     msgl__measure_limits(pool, level, &limits, 2);
     const struct ceiling limit = {limits.read_gb_s, limits.bf16_gflop_s[level]};
-    const msgl_attn_bench_env env = {.kernels = &kernels, .pool = pool};
+    const msgl_attn_bench_env env = {.kernels = &kernels, .threads = pool};
     rc = compare(a, &env, &limit, err);
     msgl__pool_destroy(pool);
     return rc;

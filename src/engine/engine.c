@@ -213,7 +213,7 @@ static int create_attention(msgl_engine *e, msgl_err *err)
         .kernels = &e->kernels,
         .pool = &e->kv,
         .page_table = &e->page_table,
-        .num_threads = msgl__pool_threads(e->pool),
+        .num_threads = msgl__pool_threads(e->threads),
     };
     return msgl__attn_create(&e->attn_choice, &cfg, &e->attn, err);
 }
@@ -257,7 +257,7 @@ static void fill_info(msgl_engine *e)
         snprintf(i->device, sizeof i->device, "cuda:%d %.100s", e->ordinal, e->device_name);
     } else {
         snprintf(i->device, sizeof i->device, "cpu %s, %d threads",
-                 msgl__cpu_level_name(e->kernels.level), msgl__pool_threads(e->pool));
+                 msgl__cpu_level_name(e->kernels.level), msgl__pool_threads(e->threads));
     }
     snprintf(i->architecture, sizeof i->architecture, "%s", m->arch->name);
     i->sampling = m->sampling;
@@ -308,9 +308,9 @@ static int open_device(msgl_engine *e, const msgl_options *o, struct msgl_heartb
     const bool on_host = choice.kind == MSGL_DEVICE_CPU;
     int threads = o->threads > 0 ? o->threads : msgl__physical_cores();
     if (!on_host) threads = 1; // the GPU computes
-    code = msgl__pool_create(threads, &e->pool, err);
+    code = msgl__pool_create(threads, &e->threads, err);
     if (code != 0) return code;
-    msgl__pool_set_heartbeat(e->pool, heartbeat);
+    msgl__pool_set_heartbeat(e->threads, heartbeat);
     if (!on_host) return open_gpu(e, &choice, err);
     msgl__kernels_init_cpu(&e->kernels, level);
     return msgl__device_cpu_create(&e->device, err);
@@ -375,8 +375,10 @@ static int build(msgl_engine *e, const msgl_options *o, struct msgl_heartbeat *h
     if (code == 0) code = plan_memory(e, o, err);
     if (code != 0) return code;
     msgl__comm_self_init(&e->comm);
-    e->exec = (msgl_exec){
-        .device = e->device, .act = e->model.target.act, .pool = e->pool, .scratch = &e->scratch};
+    e->exec = (msgl_exec){.device = e->device,
+                          .act = e->model.target.act,
+                          .pool = e->threads,
+                          .scratch = &e->scratch};
     code = explain_no_memory(e, take_memory(e, o, err), err);
     if (code == 0) fill_info(e);
     return code;
@@ -419,7 +421,7 @@ void msgl__engine_destroy(msgl_engine *e)
         (b->host ? ops->host_free : ops->free)(e->device, b->p, b->bytes);
     }
     if (e->device != NULL) e->device->ops->destroy(e->device);
-    if (e->pool != NULL) msgl__pool_destroy(e->pool);
+    if (e->threads != NULL) msgl__pool_destroy(e->threads);
     msgl__model_free(&e->model);
     msgl__free(e);
 }

@@ -104,7 +104,7 @@ struct msgl_engine {
     msgl_engine_info info;
     msgl_runner runner;
     msgl_kernels kernels;
-    msgl_pool *pool;
+    msgl_pool *threads;
     msgl_comm comm;
     msgl_device *device;
     const msgl_cuda_api *cuda; // NULL on the CPU
