@@ -31,7 +31,7 @@ install: all
 	@cmake --install $(BUILD) --prefix $(PREFIX)
 
 format:
-	@git ls-files '*.c' '*.h' | xargs clang-format -i
+	@git ls-files '*.c' '*.h' '*.inc' | grep -v auto_table | xargs clang-format -i
 
 clean:
 	@rm -rf $(BUILD)

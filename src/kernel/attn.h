@@ -122,7 +122,7 @@ static inline int msgl__attn_heads_per_task(int wanted, int num_kv_heads, int ro
     return n;
 }
 
-struct msgl__attn_ops; // attn_impl.h
+struct msgl__attn_ops; // attn_internal.h
 
 typedef struct msgl_attn_kernels {
     const char *name; // ISA level of this table, for reports

@@ -5,7 +5,7 @@
 // TASK_US each over (segment, block of rows, some panels). A norm is part of the preparation; an
 // addition and a gate are part of the product where the level's kernel can do that. Else an
 // addition is done by the task that has just made the product, a gate when all products are there.
-#include "kernel/gemm_impl.h"
+#include "kernel/gemm_internal.h"
 
 #include <assert.h>
 #include <stdatomic.h>

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "kernel/limits.h"
-#include "kernel/limits_impl.h"
+#include "kernel/limits_internal.h"
 
 #include <unistd.h>
 

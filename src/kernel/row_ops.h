@@ -15,7 +15,7 @@ typedef struct msgl_row_ops {
     void (*gate[MSGL_ACTIVATIONS])(const float *gate_up, float *out, int dim);
 } msgl_row_ops;
 
-// ref/ops_impl.h
+// ref/ops.inc
 extern const msgl_row_ops msgl__row_ops_ref, msgl__row_ops_avx2, msgl__row_ops_avx512;
 
 // Rounds n values (nearest even) to one dtype.

@@ -4,7 +4,7 @@
 #include <stddef.h>
 
 #include "core/mem.h"
-#include "kvcache/cache_impl.h"
+#include "kvcache/internal.h"
 
 // How much is evicted at once: so many tokens, but no more than one in so many of the pool's pages.
 // Kernels read neighbouring slots faster.

@@ -2,7 +2,7 @@
 //
 // The prefix cache that caches nothing: what radix.c is compared with, and what --cache-type naive
 // chooses.
-#include "kvcache/cache_impl.h"
+#include "kvcache/internal.h"
 
 static int create(msgl_pages *pages, void **impl, msgl_err *err)
 {

@@ -17,7 +17,7 @@
 #include <sys/random.h>
 
 #include "core/mem.h"
-#include "kvcache/cache_impl.h"
+#include "kvcache/internal.h"
 
 enum { ABSENT = -2 }; // parent of a page that is not in the tree
 

@@ -4,7 +4,7 @@
 #ifndef MSGL_TOKENIZER_BPE_H
 #define MSGL_TOKENIZER_BPE_H
 
-#include "tokenizer/impl.h"
+#include "tokenizer/internal.h"
 
 // Appends the ids of one pre-token to *out: raw bytes in byte_mode, UTF-8 text otherwise. n > 0.
 // MSGL_ENOMEM, or MSGL_ELIMIT once out->len would pass ws->id_limit.

@@ -8,7 +8,7 @@
 #include <string.h>
 
 #include "tokenizer/tokenizer.h"
-#include "tokenizer/impl.h"
+#include "tokenizer/internal.h"
 
 #define MAX_DECODED ((size_t)1 << 31)
 static const char replacement_char[3] = {(char)0xef, (char)0xbf, (char)0xbd}; // U+FFFD

@@ -7,7 +7,7 @@
 
 #include <jansson.h>
 
-#include "tokenizer/impl.h"
+#include "tokenizer/internal.h"
 #include "tokenizer/json_scan.h"
 
 #define MSGL_WHERE_SIZE 96

@@ -5,7 +5,7 @@
 #ifndef MSGL_TOKENIZER_WORKSPACE_H
 #define MSGL_TOKENIZER_WORKSPACE_H
 
-#include "tokenizer/impl.h"
+#include "tokenizer/internal.h"
 
 // The text at some stage of the pipeline: the caller's, or one of the buffers'.
 typedef struct msgl_text {

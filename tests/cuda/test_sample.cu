@@ -5,7 +5,7 @@
 #include "tests/cuda/ops_check.cuh"
 
 extern "C" {
-#include "kernel/ref/adjust_impl.h"
+#include "kernel/ref/adjust.h"
 }
 
 struct token { // one of a row, for sorting

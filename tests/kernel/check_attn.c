@@ -9,7 +9,7 @@
 
 #include "core/mem.h"
 #include "core/round.h"
-#include "kernel/attn_impl.h"
+#include "kernel/attn_internal.h"
 
 void msgl__check_attn(checkkern *ck);
 

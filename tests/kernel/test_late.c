@@ -17,7 +17,7 @@
 #include "core/attributes.h"
 #include "core/req_extra.h"
 #include "kernel/kernel.h"
-#include "kernel/ref/adjust_impl.h"
+#include "kernel/ref/adjust.h"
 
 enum { MAX_VOCAB = 256, MAX_TOKENS = 256, PLACE = 7, BIAS_PLACE = 3 };
 

@@ -38,14 +38,14 @@ class Style(unittest.TestCase):
         return run.stdout
 
     def test_clean(self):
-        self.add("src/core/a_impl.h", LICENCE + GUARD.format("MSGL_CORE_A_IMPL_H", "int a;"))
-        self.add("src/kernel/b.cu", LICENCE + "#include \"core/a_impl.h\"\n")
+        self.add("src/core/internal.h", LICENCE + GUARD.format("MSGL_CORE_INTERNAL_H", "int a;"))
+        self.add("src/kernel/b.cu", LICENCE + "#include \"core/internal.h\"\n")
         self.assertIn("style: clean", self.run_check("check-style", 0))
         self.assertIn("headers: clean", self.run_check("check-headers", 0))
 
     def test_every_language_is_read(self):
         body = "#include \"engine/engine.h\"\nstatic void *f(void) { return malloc(1); } // " + 90 * "x" + "\n"
-        names = [f"src/kernel/{name}" for name in ("a.c", "b.h", "c.cu", "d.cuh", "e.inc", "f_impl.h")]
+        names = [f"src/kernel/{name}" for name in ("a.c", "b.h", "c.cu", "d.cuh", "e.inc", "internal.h")]
         for name in names:
             self.add(name, body)
         out = self.run_check("check-style", 1)
@@ -54,13 +54,14 @@ class Style(unittest.TestCase):
             self.assertIn(f"banned call: {name}:2:", out)
             self.assertRegex(out, f"size: {name}:2: [0-9]+ columns")
             self.assertIn(f"include direction: {name} includes engine", out)
-        for name in ("src/kernel/b.h", "src/kernel/d.cuh", "src/kernel/f_impl.h"):
+        for name in ("src/kernel/b.h", "src/kernel/d.cuh", "src/kernel/internal.h"):
             self.assertIn(f"header guard: {name}: expected MSGL_KERNEL_", out)
 
     def test_templates(self):
-        template = "src/kernel/ref/ops_impl.h"
+        template = "src/attention/fi/cuda/prefill.cuh"
         self.assertIn(template + "\n", (ROOT / "scripts" / "templates").read_text())
         self.add(template, LICENCE + "NAME a;\n")
+        self.add("src/kernel/ref/ops.inc", LICENCE + "NAME a;\n")
         self.assertIn("style: clean", self.run_check("check-style", 0))
         self.assertIn("headers: clean", self.run_check("check-headers", 0))
 
@@ -72,8 +73,8 @@ class Style(unittest.TestCase):
         self.assertIn("src/core/deep.inc:3: function of 122 lines", out)
 
     def test_private_headers_compile_alone(self):
-        self.add("src/core/a_impl.h", LICENCE + GUARD.format("MSGL_CORE_A_IMPL_H", "size_t a;"))
-        self.assertIn("src/core/a_impl.h", self.run_check("check-headers", 1))
+        self.add("src/core/internal.h", LICENCE + GUARD.format("MSGL_CORE_INTERNAL_H", "size_t a;"))
+        self.assertIn("src/core/internal.h", self.run_check("check-headers", 1))
 
     def test_the_public_header_is_cpp_too(self):
         if not shutil.which("g++"):

@@ -9,7 +9,7 @@
 
 #include "core/attributes.h"
 #include "core/round.h"
-#include "kernel/attn_impl.h"
+#include "kernel/attn_internal.h"
 
 // Per thread, in this order, each on a 64-byte border; the ISA level's own area follows.
 typedef struct item_scratch {

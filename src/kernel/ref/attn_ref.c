@@ -6,7 +6,7 @@
 #include <string.h>
 
 #include "core/attributes.h"
-#include "kernel/attn_impl.h"
+#include "kernel/attn_internal.h"
 #include "kernel/kernel.h"
 
 enum { BLOCK = 16 };

@@ -2,7 +2,7 @@
 //
 // Plain C reference of kernel family gemm, and the family's initialiser. Sums run over k one
 // element at a time.
-#include "kernel/gemm_impl.h"
+#include "kernel/gemm_internal.h"
 #include "kernel/kernel.h"
 
 #include <string.h>
@@ -33,7 +33,7 @@ void msgl__gemm_pack_panel_ref(char *panel, msgl_dtype dtype, int k, int lane, i
 }
 
 #define ROW_OPS msgl__row_ops_ref
-#include "kernel/gemm_level_body.h"
+#include "kernel/gemm_level.inc"
 
 static void prepare_bf16(const float *in, size_t ld_in, int rows, int k, char *a, size_t row_bytes)
 {

@@ -2,7 +2,7 @@
 //
 // The reference build of the elementwise families, and the selection by level.
 #define MSGL_OPS_NAME(base) base##ref
-#include "kernel/ref/ops_impl.h"
+#include "kernel/ref/ops.inc"
 #include "kernel/x86/ops.h"
 
 void msgl__moe_fill_ref(msgl_kernels *k);

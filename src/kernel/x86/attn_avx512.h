@@ -9,7 +9,7 @@
 #include <math.h>
 
 #include "core/attributes.h"
-#include "kernel/attn_impl.h"
+#include "kernel/attn_internal.h"
 #include "kernel/x86/attn_exp2.h"
 
 // 2^x within 1 ulp; 0 below -126 (also for -inf), NaN for NaN. See attn_exp2.h.

@@ -16,7 +16,7 @@
 #include <string.h>
 
 #include "core/attributes.h"
-#include "kernel/attn_impl.h"
+#include "kernel/attn_internal.h"
 
 enum { TILE = MSGL_ATTN_TILE, BLOCK = 16, AHEAD = 16 };
 

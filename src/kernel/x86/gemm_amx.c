@@ -9,7 +9,7 @@
 // fastest, or against four panels at a time when reading A would begin to count. More rows: 2 x 2
 // tiles, four loads for four products.
 #include "core/round.h"
-#include "kernel/gemm_impl.h"
+#include "kernel/gemm_internal.h"
 #include "kernel/x86/amx.h"
 
 enum {
@@ -256,7 +256,7 @@ static void bf16_block(const msgl_gemm_block *b)
 }
 
 #define ROW_OPS msgl__row_ops_avx512
-#include "kernel/gemm_level_body.h"
+#include "kernel/gemm_level.inc"
 
 static const msgl_gemm_micro MICRO[MSGL_DTYPE_COUNT] = {
     [MSGL_F32] = {4, 16, 40, 512, prepare_f32, msgl__gemm_block_f32_avx512, true, 7},

@@ -2,7 +2,7 @@
 //
 // Family gemm at level AVX2 (+ FMA, F16C): a panel of 16 features is two registers; bf16 weights
 // are widened to f32 by shifts, f16 by conversion. Packing transposes 8 x 8 squares.
-#include "kernel/gemm_impl.h"
+#include "kernel/gemm_internal.h"
 
 #include <assert.h>
 #include <immintrin.h>
@@ -57,7 +57,7 @@ MSGL_INLINE wvec load_f32(const char *line, int sub)
 #define MSGL_T_K 1
 #define MSGL_T_A 4
 #define MSGL_T_GATED 0
-#include "kernel/x86/gemm_avx_body.h"
+#include "kernel/x86/gemm_avx.inc"
 
 MSGL_INLINE wvec load_f16(const char *line, int sub)
 {
@@ -72,7 +72,7 @@ MSGL_INLINE wvec load_f16(const char *line, int sub)
 #define MSGL_T_K 1
 #define MSGL_T_A 4
 #define MSGL_T_GATED 0
-#include "kernel/x86/gemm_avx_body.h"
+#include "kernel/x86/gemm_avx.inc"
 
 // Even k (sub 0) are the lower halves of the 32-bit lanes, odd k the upper ones.
 MSGL_INLINE __m256 half(const char *p, int sub)
@@ -93,10 +93,10 @@ MSGL_INLINE wvec load_bf16(const char *line, int sub)
 #define MSGL_T_K 2
 #define MSGL_T_A 8
 #define MSGL_T_GATED 0
-#include "kernel/x86/gemm_avx_body.h"
+#include "kernel/x86/gemm_avx.inc"
 
 #define ROW_OPS msgl__row_ops_avx2
-#include "kernel/gemm_level_body.h"
+#include "kernel/gemm_level.inc"
 
 static void prepare_bf16(const float *in, size_t ld_in, int rows, int k, char *a, size_t row_bytes)
 {

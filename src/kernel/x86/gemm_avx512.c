@@ -2,7 +2,7 @@
 //
 // Family gemm at level AVX-512: bf16 weights widened to f32 by shifts, f16 by conversion, f32 as
 // they are; and packing by 16x16 transposition, which all levels above use too.
-#include "kernel/gemm_impl.h"
+#include "kernel/gemm_internal.h"
 #include "kernel/vec.h"
 
 #include <assert.h>
@@ -63,7 +63,7 @@ MSGL_INLINE wvec load_f32(const char *line, int sub)
 #define MSGL_T_K 1
 #define MSGL_T_A 4
 #define MSGL_T_GATED 1
-#include "kernel/x86/gemm_avx_body.h"
+#include "kernel/x86/gemm_avx.inc"
 
 MSGL_INLINE wvec load_f16(const char *line, int sub)
 {
@@ -77,7 +77,7 @@ MSGL_INLINE wvec load_f16(const char *line, int sub)
 #define MSGL_T_K 1
 #define MSGL_T_A 4
 #define MSGL_T_GATED 1
-#include "kernel/x86/gemm_avx_body.h"
+#include "kernel/x86/gemm_avx.inc"
 
 // Even k (sub 0) are the lower halves of the 32-bit lanes, odd k the upper ones.
 MSGL_INLINE wvec load_bf16(const char *line, int sub)
@@ -94,7 +94,7 @@ MSGL_INLINE wvec load_bf16(const char *line, int sub)
 #define MSGL_T_K 2
 #define MSGL_T_A 8
 #define MSGL_T_GATED 1
-#include "kernel/x86/gemm_avx_body.h"
+#include "kernel/x86/gemm_avx.inc"
 
 void msgl__gemm_block_f32_avx512(const msgl_gemm_block *b)
 {
@@ -107,7 +107,7 @@ void msgl__gemm_block_f16_avx512(const msgl_gemm_block *b)
 }
 
 #define ROW_OPS msgl__row_ops_avx512
-#include "kernel/gemm_level_body.h"
+#include "kernel/gemm_level.inc"
 
 static void prepare_bf16(const float *in, size_t ld_in, int rows, int k, char *a, size_t row_bytes)
 {

@@ -2,7 +2,7 @@
 //
 // Family gemm at level AVX-512-BF16: bf16 weights by vdpbf16ps. The instruction takes subnormal
 // inputs and results as zero and rounds to nearest even.
-#include "kernel/gemm_impl.h"
+#include "kernel/gemm_internal.h"
 #include "kernel/vec.h"
 
 #include <assert.h>
@@ -84,10 +84,10 @@ MSGL_INLINE void gate(float *out, acc g, acc u)
 #define MSGL_T_K 2
 #define MSGL_T_A 4
 #define MSGL_T_GATED 1
-#include "kernel/x86/gemm_avx_body.h"
+#include "kernel/x86/gemm_avx.inc"
 
 #define ROW_OPS msgl__row_ops_avx512
-#include "kernel/gemm_level_body.h"
+#include "kernel/gemm_level.inc"
 
 static const msgl_gemm_micro MICRO[MSGL_DTYPE_COUNT] = {
     [MSGL_F32] = {4, 16, 40, 512, prepare_f32, msgl__gemm_block_f32_avx512, true, 7},

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-#include "kernel/limits_impl.h"
+#include "kernel/limits_internal.h"
 
 #include <immintrin.h>
 

@@ -2,4 +2,4 @@
 #include "kernel/x86/ops.h"
 
 #define MSGL_OPS_NAME(base) base##avx2
-#include "kernel/ref/ops_impl.h"
+#include "kernel/ref/ops.inc"

@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 //
 // A row's logits under its request's bias and penalties (kernel/calls.h has the formula), and back:
-// kernel/ref/adjust_impl.h with the threads of a cluster, which says how it works. Tokens are read
+// kernel/ref/adjust.h with the threads of a cluster, which says how it works. Tokens are read
 // from the token pool, so nothing has to be kept in step with it, and a captured graph needs no
 // input for it. Between two passes of which one reads what the other writes stands a barrier of the
 // cluster. Within a pass several threads may write a token's logit, but all the same value.

@@ -1,8 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
 //
 // Between cache.c (the free list, the calls of cache.h) and the two kinds of prefix cache.
-#ifndef MSGL_KVCACHE_CACHE_IMPL_H
-#define MSGL_KVCACHE_CACHE_IMPL_H
+#ifndef MSGL_KVCACHE_INTERNAL_H
+#define MSGL_KVCACHE_INTERNAL_H
 
 #include <stdbool.h>
 

@@ -2,8 +2,8 @@
 //
 // Loops of independent multiply-adds on registers, one per ISA level that has its own instruction.
 // fn(loops) runs that many rounds; every call returns the floating-point operations of one round.
-#ifndef MSGL_KERNEL_LIMITS_IMPL_H
-#define MSGL_KERNEL_LIMITS_IMPL_H
+#ifndef MSGL_KERNEL_LIMITS_INTERNAL_H
+#define MSGL_KERNEL_LIMITS_INTERNAL_H
 
 typedef double (*msgl_limits_fn)(long loops);
 

@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 //
 // A row's logits under its request's bias and penalties (kernel/calls.h has the formula), and back.
-// Compiled with ops_impl.h; kernel/cuda/ops/adjust.cuh does the same with many threads.
+// Compiled with ops.inc; kernel/cuda/ops/adjust.cuh does the same with many threads.
 //
 // The few logits that change do so in place, after all of them have been saved, so that it does
 // not matter how often a token occurs: its final value is computed from the saved one, and written
@@ -9,8 +9,8 @@
 // tokens themselves are the counters: as NaNs with the count in the payload, which the final value
 // of a row that can be sampled never is. So nothing is sized by the vocabulary, and nothing needs
 // to be cleared.
-#ifndef MSGL_KERNEL_REF_ADJUST_IMPL_H
-#define MSGL_KERNEL_REF_ADJUST_IMPL_H
+#ifndef MSGL_KERNEL_REF_ADJUST_H
+#define MSGL_KERNEL_REF_ADJUST_H
 
 #include <math.h>
 #include <string.h>

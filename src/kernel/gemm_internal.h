@@ -10,8 +10,8 @@
 //                              tile
 //   f16, f32  [k][16]
 // Activations are brought into the level's own form once per call ("prepared rows").
-#ifndef MSGL_KERNEL_GEMM_IMPL_H
-#define MSGL_KERNEL_GEMM_IMPL_H
+#ifndef MSGL_KERNEL_GEMM_INTERNAL_H
+#define MSGL_KERNEL_GEMM_INTERNAL_H
 
 #include <stdbool.h>
 #include <string.h>

@@ -2,8 +2,8 @@
 //
 // Inside the attn family: what an ISA level implements (one tile of keys for a block of packed
 // query rows) and the driver in ref/attn_paged.c expects.
-#ifndef MSGL_KERNEL_ATTN_IMPL_H
-#define MSGL_KERNEL_ATTN_IMPL_H
+#ifndef MSGL_KERNEL_ATTN_INTERNAL_H
+#define MSGL_KERNEL_ATTN_INTERNAL_H
 
 #include <stdbool.h>
 

@@ -4,8 +4,8 @@
 // tokenizer.json: added tokens, normalizer, added tokens that match normalized text, pre-tokenizer,
 // BPE model, post-processor; and the decoder for the way back. A component is a list of plain steps
 // (nested Sequences are flattened at load), run over the buffers of a workspace.
-#ifndef MSGL_TOKENIZER_IMPL_H
-#define MSGL_TOKENIZER_IMPL_H
+#ifndef MSGL_TOKENIZER_INTERNAL_H
+#define MSGL_TOKENIZER_INTERNAL_H
 
 #include <pthread.h>
 #include <stdatomic.h>
