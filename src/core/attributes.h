@@ -9,6 +9,14 @@
 #define MSGL_UNUSED __attribute__((unused))
 #define MSGL_INLINE static inline __attribute__((always_inline))
 #define MSGL_NOINLINE __attribute__((noinline))
+// In a loop that waits for another thread: leaves the core's units to its sibling.
+#if defined(__x86_64__)
+#define MSGL_CPU_RELAX() __builtin_ia32_pause()
+#elif defined(__aarch64__)
+#define MSGL_CPU_RELAX() __asm__ volatile("yield")
+#else
+#define MSGL_CPU_RELAX() ((void)0)
+#endif
 #define MSGL_COUNT(a) (sizeof(a) / sizeof((a)[0]))
 
 #endif

@@ -9,6 +9,7 @@
 #include <stdbool.h>
 #include <string.h>
 
+#include "core/attributes.h"
 #include "core/mem.h"
 #include "kernel/device.h"
 #include "utils/clock.h"
@@ -34,11 +35,6 @@ typedef struct cpu_device {
 // How long a look at an atomic may take before sleeping: about what waking up costs.
 static const uint64_t SPIN_NS = 20000;
 
-static void cpu_relax(void)
-{
-    __builtin_ia32_pause();
-}
-
 static bool queue_empty(cpu_device *d)
 {
     return atomic_load_explicit(&d->head, memory_order_relaxed) ==
@@ -51,7 +47,7 @@ static void *run_thread(void *arg)
     for (;;) {
         for (const uint64_t end = msgl__now_ns() + SPIN_NS;
              queue_empty(d) && msgl__now_ns() < end;) {
-            for (int i = 0; i < 16; i++) cpu_relax();
+            for (int i = 0; i < 16; i++) MSGL_CPU_RELAX();
         }
         pthread_mutex_lock(&d->lock);
         while (queue_empty(d)) pthread_cond_wait(&d->queued, &d->lock);

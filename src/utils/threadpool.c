@@ -60,13 +60,6 @@ static void futex_wake(atomic_uint *word, int count)
     syscall(SYS_futex, word, FUTEX_WAKE_PRIVATE, count, NULL, NULL, 0);
 }
 
-static inline void cpu_relax(void)
-{
-#if defined(__x86_64__)
-    __builtin_ia32_pause();
-#endif
-}
-
 // Spins until *word differs from `value` or SPIN_NS are over.
 static void spin_while(const atomic_uint *word, unsigned value)
 {
@@ -74,7 +67,7 @@ static void spin_while(const atomic_uint *word, unsigned value)
     do {
         for (int i = 0; i < SPINS_PER_CLOCK; i++) {
             if (atomic_load_explicit(word, memory_order_relaxed) != value) return;
-            cpu_relax();
+            MSGL_CPU_RELAX();
         }
     } while (msgl__now_ns() < end);
 }
@@ -181,7 +174,7 @@ static void wait_done(msgl_pool *p)
     const uint64_t end = msgl__now_ns() + SPIN_NS;
     while (left != 0 && msgl__now_ns() < end) {
         for (int i = 0; i < SPINS_PER_CLOCK && left != 0; i++) {
-            cpu_relax();
+            MSGL_CPU_RELAX();
             left = atomic_load_explicit(&p->pending, memory_order_acquire);
         }
     }
