@@ -19,7 +19,8 @@ class CiRun(unittest.TestCase):
         for name in (".ci/run", "cmake/cuda.cmake"):
             (self.tree / name).parent.mkdir(parents=True)
             shutil.copy(ROOT / name, self.tree / name)
-        for name in ("setup", "check-style", "check-headers", "check-symbols", "check-docs", "check-install"):
+        for name in ("setup", "check-style", "check-headers", "check-portable", "check-symbols", "check-docs",
+                     "check-install"):
             self.stand_in("scripts/" + name)
         for name in ("cmake", "make", "ninja", "ctest", "python3"):
             self.stand_in("tools/" + name)
@@ -60,8 +61,8 @@ class CiRun(unittest.TestCase):
         self.assertNotIn("all checks passed", self.run_ci("--cuda", code=1))
 
     def test_each_step_stops_it(self):
-        for name in ("scripts/check-style", "scripts/check-headers", "scripts/check-symbols", "scripts/check-docs", "tools/make",
-                     "tools/ninja", "tools/ctest", "scripts/check-install"):
+        for name in ("scripts/check-style", "scripts/check-headers", "scripts/check-portable", "scripts/check-symbols",
+                     "scripts/check-docs", "tools/make", "tools/ninja", "tools/ctest", "scripts/check-install"):
             self.stand_in(name, "exit 1")
             self.assertNotIn("all checks passed", self.run_ci(code=1))
             self.stand_in(name)
