@@ -13,6 +13,7 @@ static const struct {
 } TABLES[] = {
     {&msgl__engine_settings, offsetof(msgl_args, engine)},
     {&msgl__cli_settings, 0},
+    {&msgl__sampling_settings, offsetof(msgl_args, sampling)},
 };
 
 // The table of option *i, which becomes a row of it; past the last table: none.

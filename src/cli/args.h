@@ -1,8 +1,9 @@
 // SPDX-License-Identifier: Apache-2.0
 //
-// The command line. Two tables, the engine's settings (core/engine_settings.c) and the rest
-// (options.c), feed parsing, --help, the MINISGL_ environment names and docs/cli.md; a value comes
-// from its flag, else from its variable, else it is the default.
+// The command line. The tables of the engine's settings (core/engine_settings.c), of sampling
+// (core/sampling_params.c) and of the rest (options.c) feed parsing, --help, the MINISGL_
+// environment names and docs/cli.md; a value comes from its flag, else from its variable, else it
+// is the default.
 #ifndef MSGL_CLI_ARGS_H
 #define MSGL_CLI_ARGS_H
 
@@ -11,6 +12,7 @@
 #include <stdint.h>
 #include <stdio.h>
 
+#include "core/sampling_params.h"
 #include "core/settings.h"
 
 #define MSGL_MAX_LIST 64
@@ -34,8 +36,8 @@ typedef struct msgl_args {
     // requests
     msgl_list prompts, stop;
     const char *input, *output, *system;
-    double temperature, top_p, min_p, repetition_penalty, frequency_penalty, presence_penalty;
-    int top_k, max_tokens, logprobs, chat, stream, ignore_eos;
+    msgl_sampling_params sampling; // what msgl__sampling_settings has
+    int max_tokens, logprobs, chat, stream;
     int64_t seed;
     // bench
     const char *format, *url, *batch, *chunk, *concurrency, *backends, *lengths, *write_table;

@@ -8,6 +8,7 @@
 #include "core/err.h"
 #include "core/mem.h"
 #include "core/round.h"
+#include "llm/llm.h"
 #include "utils/clock.h"
 #include "utils/random.h"
 
@@ -35,15 +36,13 @@ static int on_piece(void *ctx, const msgl_piece *p)
 static int submit_all(msgl_llm *l, struct running *r, const int32_t *tokens, msgl_err *err)
 {
     const msgl_bench_job *job = r->job;
+    const msgl_sampling_params none = msgl__sampling_params_default(); // not the model's own
     int rc = 0;
     for (int i = 0; rc == 0 && i < job->count; i++) {
         msgl_params p;
         msgl_params_init(l, &p);
+        msgl__params_from_sampling(&none, &p);
         p.temperature = 0.6f;
-        p.top_p = 1;
-        p.top_k = 0;
-        p.min_p = 0;
-        p.repetition_penalty = 1;
         p.ignore_eos = 1;
         p.max_tokens = job->output[i];
         p.seed = (uint64_t)i;

@@ -5,7 +5,6 @@
 #include "server/bench_serve.h"
 
 #include <errno.h>
-#include <math.h>
 #include <string.h>
 #include <sys/prctl.h>
 #include <sys/wait.h>
@@ -178,7 +177,7 @@ int msgl__bench_serve_cmd(const msgl_args *a)
     cfg.vocab_size = PROMPT_VOCAB;
     if (a->max_tokens > 0) cfg.max_tokens = a->max_tokens;
     cfg.open_ended = a->open_ended;
-    cfg.temperature = isnan(a->temperature) ? 0 : a->temperature;
+    cfg.temperature = (double)a->sampling.temperature;
     if (a->seed >= 0) cfg.prompt_seed = (uint64_t)a->seed;
     cfg.sampling_seed = a->seed;
     cfg.progress = on_progress;

@@ -10,6 +10,7 @@
 
 #include "core/err.h"
 #include "core/mem.h"
+#include "llm/llm.h"
 #include "utils/clock.h"
 #include "utils/strbuf.h"
 
@@ -182,19 +183,19 @@ int msgl__cli_open(const msgl_args *a, bool batch_job, msgl_llm **out, msgl_err 
 void msgl__cli_params(const msgl_args *a, const msgl_llm *l, msgl_params *out)
 {
     msgl_params_init(l, out);
-    if (!isnan(a->temperature)) out->temperature = (float)a->temperature;
-    if (!isnan(a->top_p)) out->top_p = (float)a->top_p;
-    if (!isnan(a->min_p)) out->min_p = (float)a->min_p;
-    if (a->top_k >= 0) out->top_k = a->top_k;
-    if (!isnan(a->repetition_penalty)) out->repetition_penalty = (float)a->repetition_penalty;
-    out->frequency_penalty = (float)a->frequency_penalty;
-    out->presence_penalty = (float)a->presence_penalty;
+    msgl_sampling_params sampling;
+    msgl__params_to_sampling(out, &sampling);
+    for (int i = 0; i < msgl__sampling_settings.count; i++) {
+        const msgl_setting *row = &msgl__sampling_settings.rows[i];
+        if (!msgl__args_given(a, (const char *)&a->sampling + row->offset)) continue;
+        msgl__setting_put(row, msgl__setting_number(row, &a->sampling), &sampling);
+    }
+    msgl__params_from_sampling(&sampling, out);
     if (a->seed >= 0) {
         out->has_seed = 1;
         out->seed = (uint64_t)a->seed;
     }
     out->max_tokens = a->max_tokens;
-    out->ignore_eos = a->ignore_eos;
     out->logprobs = a->logprobs;
     out->stop = a->stop.items;
     out->num_stop = a->stop.count;

@@ -1,8 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 //
-// The options that are not the engine's settings, and how flags are spelled. Names and defaults of
-// the serving flags are Mini-SGLang's.
-#include <math.h>
+// The options that are settings of no module below, and how flags are spelled. Names and defaults
+// of the serving flags are Mini-SGLang's.
 #include <string.h>
 
 #include "cli/args.h"
@@ -187,88 +186,6 @@ static const msgl_setting ROWS[] = {
         .help = "tokens to generate at most",
     },
     {
-        .name = "temperature",
-        MSGL_REAL(msgl_args, temperature),
-        .max = 1e6,
-        .preset = NAN,
-        .unset = true,
-        .by_default = ": the model's generation_config.json, else 1; bench serve: 0",
-        .commands = SAMPLING | MSGL_CMD_BENCH,
-        .group = "requests",
-        .metavar = "X",
-        .help = "0 is greedy",
-    },
-    {
-        .name = "top-p",
-        MSGL_REAL(msgl_args, top_p),
-        .min = 1e-9,
-        .max = 1,
-        .preset = NAN,
-        .unset = true,
-        .by_default = ": the model's, else 1",
-        .commands = SAMPLING,
-        .group = "requests",
-        .metavar = "X",
-        .help = "nucleus sampling",
-    },
-    {
-        .name = "top-k",
-        MSGL_INT(msgl_args, top_k),
-        .max = 1 << 24,
-        .preset = -1,
-        .unset = true,
-        .by_default = ": the model's, else 0",
-        .commands = SAMPLING,
-        .group = "requests",
-        .metavar = "N",
-        .help = "sample among the N most likely; 0 is off",
-    },
-    {
-        .name = "min-p",
-        MSGL_REAL(msgl_args, min_p),
-        .max = 1,
-        .preset = NAN,
-        .unset = true,
-        .by_default = ": the model's, else 0",
-        .commands = SAMPLING,
-        .group = "requests",
-        .metavar = "X",
-        .help = "drop tokens less likely than X times the most likely",
-    },
-    {
-        .name = "repetition-penalty",
-        MSGL_REAL(msgl_args, repetition_penalty),
-        .min = 0.01,
-        .max = 100,
-        .preset = NAN,
-        .unset = true,
-        .by_default = ": the model's, else 1",
-        .commands = SAMPLING,
-        .group = "requests",
-        .metavar = "X",
-        .help = "above 1: makes tokens of prompt and answer less likely",
-    },
-    {
-        .name = "frequency-penalty",
-        MSGL_REAL(msgl_args, frequency_penalty),
-        .min = -2,
-        .max = 2,
-        .commands = SAMPLING,
-        .group = "requests",
-        .metavar = "X",
-        .help = "taken off the logit of a token, times how often the answer has it",
-    },
-    {
-        .name = "presence-penalty",
-        MSGL_REAL(msgl_args, presence_penalty),
-        .min = -2,
-        .max = 2,
-        .commands = SAMPLING,
-        .group = "requests",
-        .metavar = "X",
-        .help = "taken off the logits of tokens that the answer has",
-    },
-    {
         .name = "seed",
         MSGL_INT(msgl_args, seed),
         .max = 1e15,
@@ -287,13 +204,6 @@ static const msgl_setting ROWS[] = {
         .group = "requests",
         .metavar = "TEXT",
         .help = "end an answer before this text; may be given several times",
-    },
-    {
-        .name = "ignore-eos",
-        MSGL_FLAG(msgl_args, ignore_eos),
-        .commands = SAMPLING,
-        .group = "requests",
-        .help = "go on after the model's end token",
     },
     {
         .name = "logprobs",

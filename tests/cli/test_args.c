@@ -103,7 +103,10 @@ static void value_of(int i, char out[64])
         text = ((const msgl_list *)(const void *)((const char *)values + o->offset))->items[0];
         break;
     case MSGL_SETTING_TEXT: text = msgl__setting_text(o, values); break;
-    default: snprintf(out, 64, "%.15g", msgl__setting_number(o, values)); return;
+    default:
+        snprintf(out, 64, o->size == sizeof(double) ? "%.15g" : "%g",
+                 msgl__setting_number(o, values));
+        return;
     }
     snprintf(out, 64, "%s", text);
 }
@@ -276,7 +279,7 @@ static void test_defaults_and_order(void **state)
     assert_false(msgl__args_given(&args, &args.engine.page_size));
     assert_true(parse(&SERVE, "--port", "1919", NULL) == 0 && msgl__args_given(&args, &args.port));
     assert_string_equal(args.host, "127.0.0.1");
-    assert_true(isnan(args.temperature));
+    assert_false(msgl__args_given(&args, &args.sampling.temperature));
     assert_int_equal(parse(&BENCH, "step", NULL, NULL), 0);
     assert_string_equal(args.sub, "step");
     setenv("MINISGL_DISABLE_OVERLAP_SCHEDULING", "1", 1);
