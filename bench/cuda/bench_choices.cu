@@ -86,7 +86,8 @@ static void place(bench *b, const model *m)
     msgl__arena_reset(&b->weights);
     for (int p = 0; p < PRODUCTS; p++) {
         for (int l = 0; l < (p == 0 ? 1 : LAYERS); l++) {
-            b->w[p][l] = {MSGL_BF16, n[p], k[p], take(&b->weights, (size_t)n[p] * k[p] * 2)};
+            b->w[p][l] = {&msgl__cuda_formats[MSGL_W_BF16], n[p], k[p],
+                          take(&b->weights, (size_t)n[p] * k[p] * 2)};
             msgl_linear_call c = {};
             c.w = &b->w[p][l];
             c.norm = p < 3 ? b->norm : NULL;

@@ -131,7 +131,7 @@ static int place_linear(bench *b, const shape *s, int m, linear_sets *sets, floa
         char *at = b->pool + in + out + (size_t)i * w;
         msgl_linear_call *c = &sets->calls[i];
         memset(c, 0, sizeof *c);
-        sets->weights[i] = {MSGL_BF16, s->n, s->k, at};
+        sets->weights[i] = {&msgl__cuda_formats[MSGL_W_BF16], s->n, s->k, at};
         c->w = &sets->weights[i];
         c->in = b->pool;
         c->ld_in = (size_t)s->k;
@@ -298,7 +298,8 @@ static void bench_grouped(bench *b, const char *name, int n, int k, bool gated)
             msgl_grouped_call *c = &sets.calls[i];
             memset(c, 0, sizeof *c);
             for (int e = 0; e < EXPERTS; e++) {
-                sets.experts[i][e] = {MSGL_BF16, n, k, at + 1024 + (size_t)e * w};
+                sets.experts[i][e] = {&msgl__cuda_formats[MSGL_W_BF16], n, k,
+                                      at + 1024 + (size_t)e * w};
             }
             c->experts = sets.experts[i];
             c->num_experts = EXPERTS;

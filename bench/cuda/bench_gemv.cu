@@ -11,6 +11,7 @@
 #include <string.h>
 
 #include "kernel/cuda/device.cuh"
+#include "kernel/cuda/gemm/gemm.h"
 #include "kernel/cuda/gemv/gemv.h"
 #include "kernel/cuda/launch.cuh"
 
@@ -126,7 +127,7 @@ static double time_gemv(bench *b, gemv_fn gemv, const shape *s, uint16_t **w, in
     CUDA(cudaStreamBeginCapture(b->device.stream, cudaStreamCaptureModeThreadLocal));
     bool taken = true;
     for (int i = 0; i < copies; i++) {
-        const msgl_weight weight = {MSGL_BF16, s->n, s->k, w[i]};
+        const msgl_weight weight = {&msgl__cuda_formats[MSGL_W_BF16], s->n, s->k, w[i]};
         const msgl_linear_call c = call_of(b, s, &weight, m);
         taken = gemv(&b->x, &c) && taken;
     }
@@ -248,7 +249,7 @@ static void bench_model(bench *b, const model *md)
             const gemv_fn gemv = plain ? msgl__cuda_gemv_plain : msgl__cuda_gemv;
             CUDA(cudaStreamBeginCapture(b->device.stream, cudaStreamCaptureModeThreadLocal));
             for (int l = 0; l <= md->layers; l++) {
-                msgl_weight wt = {MSGL_BF16, md->vocab, md->hidden, head};
+                msgl_weight wt = {&msgl__cuda_formats[MSGL_W_BF16], md->vocab, md->hidden, head};
                 msgl_linear_call c = {};
                 c.w = &wt, c.m = m, c.norm_eps = 1e-6f;
                 if (l == md->layers) {

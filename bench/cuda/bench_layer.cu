@@ -64,7 +64,7 @@ static void *alloc(bench *b, size_t bytes, float scale)
 
 static msgl_linear_call call_of(bench *b, int product, msgl_weight *w, int layer)
 {
-    *w = {MSGL_BF16, N[product], K[product], b->weights[layer][product]};
+    *w = {&msgl__cuda_formats[MSGL_W_BF16], N[product], K[product], b->weights[layer][product]};
     msgl_linear_call c = {};
     c.w = w;
     c.m = b->m;

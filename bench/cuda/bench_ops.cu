@@ -6,6 +6,7 @@
 #include "tests/cuda/ops_check.cuh"
 
 #include "kernel/cuda/device_api.h"
+#include "kernel/cuda/gemm/gemm.h"
 #include "kernel/cuda/gemm/lt.cuh"
 
 #define CALLS 16
@@ -151,7 +152,7 @@ static void run_sort(bench_exec *e, const bench_case *c, int set)
 // in: the rows, then the router.
 static void run_choose(bench_exec *e, const bench_case *c, int set)
 {
-    const msgl_weight router = {MSGL_BF16, c->experts, c->dim,
+    const msgl_weight router = {&msgl__cuda_formats[MSGL_W_BF16], c->experts, c->dim,
                                 c->in[set] + (size_t)c->rows * c->dim * 2};
     msgl_choose_call call = {};
     call.in = c->in[set], call.rows = c->rows;

@@ -42,7 +42,7 @@ static void check(const bench *b, const char *what)
 static void prepare(bench *b, int m)
 {
     for (int i = 0; i < SETS; i++) {
-        b->weights[i] = {MSGL_BF16, N, K, b->w + (size_t)i * N * K * 2};
+        b->weights[i] = {&msgl__cuda_formats[MSGL_W_BF16], N, K, b->w + (size_t)i * N * K * 2};
         msgl_linear_call c = {};
         c.w = &b->weights[i];
         c.in = b->in;

@@ -50,7 +50,7 @@ static __global__ void count_up(int32_t *p, int n)
 static void prepare(bench *b, const shape *s, int m)
 {
     const size_t columns = (size_t)(s->gated ? s->n / 2 : s->n);
-    b->weight = {MSGL_BF16, s->n, s->k, b->w};
+    b->weight = {&msgl__cuda_formats[MSGL_W_BF16], s->n, s->k, b->w};
     b->call = {};
     b->call.w = &b->weight;
     b->call.in = b->in;

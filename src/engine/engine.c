@@ -126,7 +126,7 @@ static int plan_memory(msgl_engine *e, const msgl_options *o, msgl_err *err)
         .head_dim = m->head_dim,
         .page_size = o->page_size,
         .act = e->model.target.act,
-        .kv_dtype = e->info.dtype,
+        .kv_dtype = e->kv.dtype,
         .deterministic = e->deterministic,
         .variants = msgl__model_variants(m),
     };
@@ -142,13 +142,13 @@ static int plan_memory(msgl_engine *e, const msgl_options *o, msgl_err *err)
     msgl_memory_plan p = {
         .available = available(e),
         .weight_bytes = e->model.plan.bytes,
-        .weight_dtype = e->info.dtype,
+        .weight_format = e->model.target.weights->name,
         .step_bytes = arena_bytes(e) + scratch_bytes(e) + msgl__staging_device_bytes(e),
         // Of the same memory only where device and host are one.
         .staging_bytes =
             on_host ? msgl__staging_host_bytes(e) + MSGL_ENGINE_WRITES * sizeof(msgl_token_write)
                     : 0,
-        .kv = {.dtype = e->info.dtype,
+        .kv = {.dtype = e->kv.dtype,
                .num_layers = m->num_layers,
                .num_pages = o->num_pages,
                .page_size = page_size,
@@ -332,8 +332,8 @@ static void choose_limits(msgl_engine *e, const msgl_options *o)
 static int warm_up(msgl_engine *e, msgl_err *err)
 {
     if (e->device->kind == MSGL_DEVICE_CPU) return 0;
-    msgl__products_tune(&e->model.products, &e->kernels, &e->exec, &e->arena, e->graph_max_bs,
-                        e->info.max_prefill_tokens);
+    msgl__products_tune(&e->model.products, &e->kernels, &e->exec, &e->arena, e->kv.dtype,
+                        e->graph_max_bs, e->info.max_prefill_tokens);
     if (e->exec.status != 0) return msgl__err_set(err, e->exec.status, "%s", e->device->fault.text);
     return msgl__graphs_capture(e, e->graph_max_bs, err);
 }
@@ -364,10 +364,13 @@ static int build(msgl_engine *e, const msgl_options *o, struct msgl_heartbeat *h
     if (code == 0) code = open_device(e, o, heartbeat, err);
     if (code != 0) return code;
     choose_limits(e, o);
+    // Three choices: none of K and V, weights and activations has to have the others' type.
+    e->kv.dtype = e->info.dtype;
     const msgl_model_target target = {
         .kernels = &e->kernels,
         .moe = moe,
         .dtype = e->info.dtype,
+        .weights = &e->kernels.gemm.formats[e->info.dtype],
         .act = e->device->kind == MSGL_DEVICE_CPU ? MSGL_F32 : e->info.dtype,
         .ranks = 1,
     };

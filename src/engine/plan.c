@@ -158,7 +158,7 @@ void msgl__memory_plan_print(const msgl_memory_plan *p, void (*print)(void *ctx,
     snprintf(line, sizeof line, "memory plan  %10s", "MiB");
     print(ctx, line);
     snprintf(line, sizeof line, "  weights    %10.1f  %s", (double)p->weight_bytes / MIB,
-             msgl__dtype_name(p->weight_dtype));
+             p->weight_format);
     print(ctx, line);
     snprintf(line, sizeof line,
              "  KV pages   %10.1f  %d pages of %d tokens, %s, %.1f KiB per token",

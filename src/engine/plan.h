@@ -14,12 +14,12 @@
 
 typedef struct msgl_memory_plan {
     // Wanted:
-    size_t available;     // memory that this process may still take
-    size_t weight_bytes;  // packed
-    size_t step_bytes;    // activations, logits and temporaries of a step
-    size_t staging_bytes; // per-step host data
-    msgl_kv_pool kv;      // dimensions; num_pages 0: decided here
-    msgl_dtype weight_dtype;
+    size_t available;          // memory that this process may still take
+    size_t weight_bytes;       // packed
+    size_t step_bytes;         // activations, logits and temporaries of a step
+    size_t staging_bytes;      // per-step host data
+    msgl_kv_pool kv;           // dimensions; num_pages 0: decided here
+    const char *weight_format; // name of the large ones'
     int32_t max_running, max_step_tokens;
     int32_t max_seq_len; // wanted; bounded by the pool here
     double memory_ratio;

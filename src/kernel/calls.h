@@ -16,6 +16,7 @@
 #include <minisgl/minisgl.h>
 
 #include "core/dtype.h"
+#include "kernel/wformat.h"
 
 // Of the gate in a feed-forward block: x sigmoid(x) (Shazeer 2020, SwiGLU), or x Phi(x) with the
 // normal distribution by a tanh (Hendrycks & Gimpel 2016, section 2).
@@ -24,12 +25,6 @@ typedef enum msgl_activation {
     MSGL_GELU_TANH,
     MSGL_ACTIVATIONS,
 } msgl_activation;
-
-typedef struct msgl_weight {
-    msgl_dtype dtype; // as stored here, not in the file
-    int n, k;         // [n, k]: out features, in features
-    void *data; // device memory of packed_size(dtype, n, k) bytes, 64-byte aligned, owner: loader
-} msgl_weight;
 
 // What a product that adds to the residual stream x leaves for the norm behind it, so that the
 // product behind that finds half of the norm done: what is left is a factor per row.
@@ -69,7 +64,7 @@ typedef struct msgl_linear_call {
 } msgl_linear_call;
 
 // Expert e multiplies rows [offsets[e], offsets[e + 1]) of in and writes the same rows of out. All
-// experts share n, k and dtype.
+// experts share n, k and format.
 typedef struct msgl_grouped_call {
     const msgl_weight *experts; // [num_experts], host array
     int32_t num_experts;

@@ -61,17 +61,16 @@ typedef struct plan {
     runs *runs;
 } plan;
 
-static size_t panel_bytes(msgl_dtype dtype, int k)
+static size_t panel_bytes(const msgl_wformat *f, int k)
 {
-    return (size_t)msgl__gemm_kpad(k) * MSGL_GEMM_LANES * msgl__dtype_size(dtype);
+    return (size_t)msgl__gemm_kpad(k) * MSGL_GEMM_LANES * msgl__dtype_size(f->dtype);
 }
 
-size_t msgl__gemm_packed_size(msgl_dtype dtype, int n, int k)
+size_t msgl__gemm_packed_size(const msgl_wformat *f, int n, int k)
 {
     size_t bytes;
     if (n < 1 || k < 1 || k > INT32_MAX - MSGL_GEMM_K_ALIGN) return 0;
-    if (msgl__size_mul((size_t)msgl__ceil_div(n, MSGL_GEMM_LANES), panel_bytes(dtype, k), &bytes) !=
-        0)
+    if (msgl__size_mul((size_t)msgl__ceil_div(n, MSGL_GEMM_LANES), panel_bytes(f, k), &bytes) != 0)
         return 0;
     return bytes;
 }
@@ -257,7 +256,7 @@ static size_t a_row_bytes(const msgl_gemm_micro *micro, int k)
 
 static plan make_plan(const msgl_gemm_level *level, const msgl_weight *w)
 {
-    const msgl_gemm_micro *m = &level->micro[w->dtype];
+    const msgl_gemm_micro *m = &level->micro[w->format->id];
     return (plan){
         .micro = m,
         .row_ops = level->row_ops,
@@ -265,7 +264,7 @@ static plan make_plan(const msgl_gemm_level *level, const msgl_weight *w)
         .kpad = msgl__gemm_kpad(w->k),
         .panels = msgl__ceil_div(w->n, MSGL_GEMM_LANES),
         .a_row_bytes = a_row_bytes(m, w->k),
-        .panel_bytes = panel_bytes(w->dtype, w->k),
+        .panel_bytes = panel_bytes(w->format, w->k),
     };
 }
 
@@ -386,15 +385,16 @@ static void pack_task(void *arg, int task, int worker)
 {
     (void)worker;
     const packing *p = arg;
-    const size_t bytes = panel_bytes(p->w->dtype, p->w->k);
+    const size_t bytes = panel_bytes(p->w->format, p->w->k);
     const size_t src_row = p->ld_src * msgl__dtype_size(p->src_dtype);
     const int first = p->row / MSGL_GEMM_LANES + task * p->task_panels;
     for (int i = first; i < first + p->task_panels; i++) {
         const int begin = i * MSGL_GEMM_LANES > p->row ? i * MSGL_GEMM_LANES : p->row;
         const int stop = (i + 1) * MSGL_GEMM_LANES < p->end ? (i + 1) * MSGL_GEMM_LANES : p->end;
         if (begin >= stop) return;
-        p->fn((char *)p->w->data + (size_t)i * bytes, p->w->dtype, p->w->k, begin % MSGL_GEMM_LANES,
-              stop - begin, p->src + (size_t)(begin - p->row) * src_row, p->src_dtype, p->ld_src);
+        p->fn((char *)p->w->data + (size_t)i * bytes, p->w->format, p->w->k,
+              begin % MSGL_GEMM_LANES, stop - begin, p->src + (size_t)(begin - p->row) * src_row,
+              p->src_dtype, p->ld_src);
     }
 }
 
@@ -402,7 +402,7 @@ void msgl__gemm_pack(msgl_gemm_pack_fn fn, msgl_exec *x, msgl_weight *w, int row
                      const void *src, msgl_dtype src_dtype, size_t ld_src)
 {
     if (rows <= 0) return;
-    const size_t per_task = PACK_BYTES / panel_bytes(w->dtype, w->k);
+    const size_t per_task = PACK_BYTES / panel_bytes(w->format, w->k);
     packing p = {.fn = fn,
                  .w = w,
                  .row = row,
@@ -428,14 +428,14 @@ static void gather_task(void *arg, int task, int worker)
     const msgl_weight *w = g->w;
     const int lane = g->ids[task] % MSGL_GEMM_LANES;
     const char *panel = (const char *)w->data +
-                        (size_t)(g->ids[task] / MSGL_GEMM_LANES) * panel_bytes(w->dtype, w->k);
+                        (size_t)(g->ids[task] / MSGL_GEMM_LANES) * panel_bytes(w->format, w->k);
     float *out = g->out + (size_t)task * (size_t)w->k;
-    if (w->dtype == MSGL_BF16) {
+    if (w->format->id == MSGL_W_BF16) {
         const uint16_t *p = (const uint16_t *)panel + 2 * lane;
         for (int i = 0; i < w->k; i++) {
             out[i] = msgl__bf16_to_f32(p[(i >> 1) * 2 * MSGL_GEMM_LANES + (i & 1)]);
         }
-    } else if (w->dtype == MSGL_F16) {
+    } else if (w->format->id == MSGL_W_F16) {
         const uint16_t *p = (const uint16_t *)panel + lane;
         for (int i = 0; i < w->k; i++) out[i] = msgl__f16_to_f32(p[i * MSGL_GEMM_LANES]);
     } else {

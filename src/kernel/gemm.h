@@ -32,19 +32,12 @@ typedef struct msgl_tune_product {
 
 typedef struct msgl_gemm_kernels {
     const char *name; // ISA level or device of this table, for reports
-    // Bytes of the packed form (padding included); 0 when the product overflows.
-    size_t (*packed_size)(msgl_dtype dtype, int n, int k);
-    // Packs rows [row, row + rows) of W from row-major host memory src (first row at src, ld_src
-    // elements apart). Any row; on the CPU parallel over the pool; rows may arrive in any order.
-    // data must be zeroed.
-    void (*pack)(msgl_exec *x, msgl_weight *w, int row, int rows, const void *src,
-                 msgl_dtype src_dtype, size_t ld_src);
-    // out[i, 0..k) = W[ids[i], :] as exec->act, for i < rows. ids on the device, each in [0, n).
-    void (*gather)(msgl_exec *x, const msgl_weight *w, const int32_t *ids, int rows, void *out);
+    const msgl_wformat
+        *formats; // [MSGL_WFORMATS] how weights can be stored for the functions below
     // A step's beginning (msgl_embed_call) as one kernel instead of the device's take_tokens,
-    // gather and the rotation's table. In captured work it comes first: it also moves the inputs of
-    // a replay to their places (kernel/device.h). false, and nothing done, where it cannot do that.
-    // NULL: never.
+    // the format's gather and the rotation's table. In captured work it comes first: it also moves
+    // the inputs of a replay to their places (kernel/device.h). false, and nothing done, where it
+    // cannot do that. NULL: never.
     bool (*embed)(msgl_exec *x, const msgl_embed_call *c);
     // See msgl_linear_call and msgl_grouped_call.
     void (*linear)(msgl_exec *x, const msgl_linear_call *c);

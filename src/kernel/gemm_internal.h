@@ -51,7 +51,7 @@ typedef struct msgl_gemm_block {
     int follow; // panels behind the last one that this thread will probably be given next
 } msgl_gemm_block;
 
-// Kernels of one ISA level for one weight dtype.
+// Kernels of one ISA level for one weight format.
 typedef struct msgl_gemm_micro {
     int a_size;       // bytes of an element of a prepared row
     int a_pad;        // unused elements after a prepared row, against cache-set conflicts
@@ -65,17 +65,25 @@ typedef struct msgl_gemm_micro {
 } msgl_gemm_micro;
 
 // Packs one panel: 16 rows, `rows` of them given from row `lane` on, into `panel`.
-typedef void (*msgl_gemm_pack_fn)(char *panel, msgl_dtype dtype, int k, int lane, int rows,
+typedef void (*msgl_gemm_pack_fn)(char *panel, const msgl_wformat *f, int k, int lane, int rows,
                                   const char *src, msgl_dtype src_dtype, size_t ld_src);
 
 // What a level brings.
 typedef struct msgl_gemm_level {
-    const msgl_gemm_micro *micro; // [MSGL_DTYPE_COUNT]
+    const msgl_gemm_micro *micro; // [MSGL_WFORMATS]
     const msgl_row_ops *row_ops;
 } msgl_gemm_level;
 
+// A level's descriptors, all of which pack by one function.
+#define MSGL_GEMM_FORMATS(pack)                                                                    \
+    {                                                                                              \
+        {MSGL_WFORMAT_F32, msgl__gemm_packed_size, pack, msgl__gemm_gather},                       \
+            {MSGL_WFORMAT_F16, msgl__gemm_packed_size, pack, msgl__gemm_gather},                   \
+            {MSGL_WFORMAT_BF16, msgl__gemm_packed_size, pack, msgl__gemm_gather},                  \
+    }
+
 // The driver.
-size_t msgl__gemm_packed_size(msgl_dtype dtype, int n, int k);
+size_t msgl__gemm_packed_size(const msgl_wformat *f, int n, int k);
 void msgl__gemm_pack(msgl_gemm_pack_fn fn, msgl_exec *x, msgl_weight *w, int row, int rows,
                      const void *src, msgl_dtype src_dtype, size_t ld_src);
 void msgl__gemm_gather(msgl_exec *x, const msgl_weight *w, const int32_t *ids, int rows, void *out);
@@ -85,7 +93,7 @@ size_t msgl__gemm_linear_scratch(const msgl_linear_call *c);
 size_t msgl__gemm_grouped_scratch(const msgl_grouped_call *c);
 
 // Plain C, also what the levels fall back to.
-void msgl__gemm_pack_panel_ref(char *panel, msgl_dtype dtype, int k, int lane, int rows,
+void msgl__gemm_pack_panel_ref(char *panel, const msgl_wformat *f, int k, int lane, int rows,
                                const char *src, msgl_dtype src_dtype, size_t ld_src);
 
 // Overrides of one level.
@@ -98,7 +106,7 @@ void msgl__gemm_init_amx(msgl_gemm_kernels *k);
 void msgl__gemm_block_f32_avx512(const msgl_gemm_block *b);
 void msgl__gemm_block_f16_avx512(const msgl_gemm_block *b);
 // Whole panels by AVX-512.
-void msgl__gemm_pack_panel_avx512(char *panel, msgl_dtype dtype, int k, int lane, int rows,
+void msgl__gemm_pack_panel_avx512(char *panel, const msgl_wformat *f, int k, int lane, int rows,
                                   const char *src, msgl_dtype src_dtype, size_t ld_src);
 
 // Prepared rows as they are, and rounded to bf16 but kept as f32; compiled in each level's file.

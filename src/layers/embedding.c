@@ -37,7 +37,7 @@ static void embed(msgl_forward *f, const msgl_weight *w, void *out, float *cos_s
     msgl_device *d = f->x->device;
     d->ops->take_tokens(d, f->token_pool, f->id_index, tokens, f->ids, f->page_table, f->out_loc);
     rope_table(f, r, cos_sin);
-    f->k->gemm.gather(f->x, w, f->ids, tokens, out);
+    w->format->gather(f->x, w, f->ids, tokens, out);
 }
 
 void msgl__embed(msgl_forward *f, const msgl_weight *w, float scale, void *out,

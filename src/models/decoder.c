@@ -277,14 +277,15 @@ static void declare_moe(const declaring *d, msgl_moe *m, const msgl_norm *norm)
 {
     const msgl_decoder_config *c = config_of(d->m);
     const int32_t hidden = d->m->cfg.hidden_size;
-    msgl__plan_weight(d->p, &m->router.w, c->num_experts, hidden);
+    msgl__plan_exact_weight(d->p, &m->router.w, c->num_experts, hidden);
     declare_part(d, &m->router, 0, c->num_experts, false, c->names.router);
     for (int32_t e = 0; e < c->num_experts; e++) declare_expert(d, m, e);
     msgl__products_add_experts(&d->m->products, m);
     if (!m->has_shared) return;
     const msgl_linear_use gate_use = {.rows = MSGL_ROWS_BLOCK, .norm = norm, .f32_out = true};
     declare_mlp(d, &m->shared, c->shared_intermediate_size, norm, NULL, c->names.shared);
-    declare_linear(d, &m->shared_gate, 1, hidden, false, &gate_use);
+    msgl__plan_exact_weight(d->p, &m->shared_gate.w, 1, hidden);
+    msgl__products_add(&d->m->products, &m->shared_gate, &gate_use);
     declare_part(d, &m->shared_gate, 0, 1, false, c->names.shared_gate);
 }
 

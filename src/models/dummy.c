@@ -27,9 +27,10 @@ static void draw(uint16_t *block, size_t n)
 // On the device, which packs nothing: rows are where they are in a row-major matrix.
 static void draw_rows(const msgl_wanted *w, msgl_exec *x, uint64_t seed)
 {
-    const size_t cols = (size_t)w->cols, size = msgl__dtype_size(w->weight->dtype);
+    const msgl_dtype dtype = w->weight->format->dtype;
+    const size_t cols = (size_t)w->cols, size = msgl__dtype_size(dtype);
     x->device->ops->fill_normal(x->device, (char *)w->weight->data + (size_t)w->row * cols * size,
-                                w->weight->dtype, (size_t)w->rows * cols, seed, 0.02f);
+                                dtype, (size_t)w->rows * cols, seed, 0.02f);
 }
 
 // A vector of one value.
@@ -43,8 +44,8 @@ static void fill_vector(const msgl_wanted *w, msgl_exec *x)
     }
 }
 
-static void fill_rows(const msgl_weight_plan *p, const msgl_wanted *w, msgl_exec *x,
-                      const uint16_t *block, size_t block_len, uint64_t *seed)
+static void fill_rows(const msgl_wanted *w, msgl_exec *x, const uint16_t *block, size_t block_len,
+                      uint64_t *seed)
 {
     const size_t cols = (size_t)w->cols;
     const int32_t step = (int32_t)(BLOCK / 2 / cols > 0 ? BLOCK / 2 / cols : 1);
@@ -52,7 +53,7 @@ static void fill_rows(const msgl_weight_plan *p, const msgl_wanted *w, msgl_exec
         const int32_t rows = w->rows - r < step ? w->rows - r : step;
         const size_t room = block_len - (size_t)rows * cols;
         const size_t at = msgl__mix_bits(++*seed) % (room + 1);
-        p->kernels->gemm.pack(x, w->weight, w->row + r, rows, block + at, MSGL_BF16, cols);
+        w->weight->format->pack(x, w->weight, w->row + r, rows, block + at, MSGL_BF16, cols);
         msgl__arena_reset(x->scratch);
     }
 }
@@ -74,7 +75,7 @@ int msgl__weights_dummy(const msgl_weight_plan *p, msgl_exec *x, msgl_load_progr
         } else if (x->device->ops->fill_normal != NULL) {
             draw_rows(w, x, ++seed);
         } else {
-            fill_rows(p, w, x, block, BLOCK, &seed);
+            fill_rows(w, x, block, BLOCK, &seed);
         }
         done += (uint64_t)w->rows * (uint64_t)(w->cols + 1);
         if (progress != NULL) progress(ctx, done, total);

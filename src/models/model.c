@@ -14,7 +14,8 @@ int msgl__model_build(msgl_model *m, const msgl_model_target *target, msgl_err *
     m->target = *target;
     const int code = family->build(m, err);
     if (code != 0) return code;
-    msgl__weight_plan_init(&m->plan, target->kernels, target->dtype, err);
+    msgl__weight_plan_init(&m->plan, target->weights, &target->kernels->gemm.formats[target->dtype],
+                           err);
     m->plan.ignored = m->cfg.arch->ignored;
     m->plan.num_ignored = MSGL_MAX_IGNORED;
     family->declare(m, &m->plan);

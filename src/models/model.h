@@ -13,9 +13,10 @@
 typedef struct msgl_model_target {
     const msgl_kernels *kernels;
     const msgl_moe_desc *moe;
-    msgl_dtype dtype; // of weights
-    msgl_dtype act;   // of activations, as in msgl_exec
-    int32_t ranks;    // that share the model
+    msgl_dtype dtype;            // of weights on which choices depend
+    const msgl_wformat *weights; // of all others
+    msgl_dtype act;              // of activations, as in msgl_exec
+    int32_t ranks;               // that share the model
 } msgl_model_target;
 
 typedef struct msgl_model {

@@ -145,7 +145,7 @@ static bool same_kind(const msgl_product *a, const msgl_product *b)
 {
     const msgl_linear_use *u = &a->use, *v = &b->use;
     return a->linear->w.n == b->linear->w.n && a->linear->w.k == b->linear->w.k &&
-           a->linear->w.dtype == b->linear->w.dtype &&
+           a->linear->w.format == b->linear->w.format &&
            (a->linear->bias != NULL) == (b->linear->bias != NULL) && u->rows == v->rows &&
            (u->norm != NULL) == (v->norm != NULL) && u->gated == v->gated &&
            u->activation == v->activation && u->f32_out == v->f32_out && u->adds == v->adds &&
@@ -179,7 +179,7 @@ static msgl_linear_call call_of(const msgl_product *p)
                               .next_norm = u->next != NULL ? u->next->weight : NULL};
 }
 
-static msgl_rope_call rope_of(const msgl_attention *a, msgl_dtype act)
+static msgl_rope_call rope_of(const msgl_attention *a, msgl_dtype kv)
 {
     return (msgl_rope_call){.num_q_heads = a->num_heads,
                             .num_kv_heads = a->num_kv_heads,
@@ -188,7 +188,7 @@ static msgl_rope_call rope_of(const msgl_attention *a, msgl_dtype act)
                             .k_weight = a->k_norm,
                             .eps = a->eps,
                             .half = a->half,
-                            .kv_dtype = act};
+                            .kv_dtype = kv};
 }
 
 static int32_t kind_of(const kind *kinds, int32_t num, const msgl_product *p)
@@ -198,7 +198,7 @@ static int32_t kind_of(const kind *kinds, int32_t num, const msgl_product *p)
     return i;
 }
 
-static int32_t take_kinds(const msgl_products *p, msgl_dtype act, kind *kinds)
+static int32_t take_kinds(const msgl_products *p, msgl_dtype kv, kind *kinds)
 {
     int32_t num = 0;
     for (int32_t i = 0; i < p->num; i++) {
@@ -210,7 +210,7 @@ static int32_t take_kinds(const msgl_products *p, msgl_dtype act, kind *kinds)
             *k = (kind){.first = one, .tune = {.calls = k->calls}};
             num++;
             if (one->use.rotates != NULL) {
-                k->rope = rope_of(one->use.rotates, act);
+                k->rope = rope_of(one->use.rotates, kv);
                 k->tune.rope = &k->rope;
             }
         }
@@ -225,7 +225,7 @@ static int32_t take_kinds(const msgl_products *p, msgl_dtype act, kind *kinds)
 }
 
 void msgl__products_tune(const msgl_products *p, const msgl_kernels *k, msgl_exec *x,
-                         msgl_arena *memory, int32_t max_batch, int32_t max_tokens)
+                         msgl_arena *memory, msgl_dtype kv, int32_t max_batch, int32_t max_tokens)
 {
     int32_t ms[32];
     if (k->gemm.tune == NULL) return;
@@ -235,7 +235,7 @@ void msgl__products_tune(const msgl_products *p, const msgl_kernels *k, msgl_exe
         return;
     }
     const int32_t counts = tuned_rows(max_tokens, ms, MSGL_COUNT(ms));
-    const int32_t block = msgl__ffn_rows(k, max_tokens), num = take_kinds(p, x->act, kinds);
+    const int32_t block = msgl__ffn_rows(k, max_tokens), num = take_kinds(p, kv, kinds);
     // What adds may leave a norm's feed: it comes behind the products that take one.
     for (int32_t i = 0; i < 2 * num; i++) {
         kind *one = &kinds[i % num];

@@ -54,9 +54,9 @@ size_t msgl__products_scratch(const msgl_products *p, const msgl_kernels *k, int
                               int32_t max_rows);
 
 // Lets the device choose kernels for them: decode steps of up to max_batch requests and steps of up
-// to max_tokens tokens. Weights must be loaded; `memory` is a step's arena; failures go to
-// x->status.
+// to max_tokens tokens, with a cache of kv. Weights must be loaded; `memory` is a step's arena;
+// failures go to x->status.
 void msgl__products_tune(const msgl_products *p, const msgl_kernels *k, msgl_exec *x,
-                         msgl_arena *memory, int32_t max_batch, int32_t max_tokens);
+                         msgl_arena *memory, msgl_dtype kv, int32_t max_batch, int32_t max_tokens);
 
 #endif

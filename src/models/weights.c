@@ -14,10 +14,10 @@
 // Bounds the plan of a hostile config; the largest published model wants some 50,000.
 static const size_t MAX_WANTED = (size_t)1 << 20;
 
-void msgl__weight_plan_init(msgl_weight_plan *p, const msgl_kernels *k, msgl_dtype dtype,
-                            msgl_err *err)
+void msgl__weight_plan_init(msgl_weight_plan *p, const msgl_wformat *format,
+                            const msgl_wformat *exact, msgl_err *err)
 {
-    *p = (msgl_weight_plan){.kernels = k, .dtype = dtype, .err = err};
+    *p = (msgl_weight_plan){.format = format, .exact = exact, .err = err};
 }
 
 void msgl__weight_plan_free(msgl_weight_plan *p)
@@ -73,15 +73,26 @@ static void want(msgl_weight_plan *p, msgl_wanted w, const char *fmt, va_list ap
     p->wanted[p->num_wanted++] = w;
 }
 
-void msgl__plan_weight(msgl_weight_plan *p, msgl_weight *w, int32_t n, int32_t k)
+static void plan_weight(msgl_weight_plan *p, msgl_weight *w, const msgl_wformat *f, int32_t n,
+                        int32_t k)
 {
-    *w = (msgl_weight){.dtype = p->dtype, .n = n, .k = k};
-    const size_t bytes = p->kernels->gemm.packed_size(p->dtype, n, k);
+    *w = (msgl_weight){.format = f, .n = n, .k = k};
+    const size_t bytes = msgl__weight_bytes(w);
     if (bytes == 0) {
         plan_fail(p, MSGL_ELIMIT, "a weight is too large");
         return;
     }
     place(p, &w->data, bytes);
+}
+
+void msgl__plan_weight(msgl_weight_plan *p, msgl_weight *w, int32_t n, int32_t k)
+{
+    plan_weight(p, w, p->format, n, k);
+}
+
+void msgl__plan_exact_weight(msgl_weight_plan *p, msgl_weight *w, int32_t n, int32_t k)
+{
+    plan_weight(p, w, p->exact, n, k);
 }
 
 void msgl__plan_rows(msgl_weight_plan *p, msgl_weight *w, int32_t row, int32_t rows,
@@ -246,7 +257,7 @@ static void copy_rows(const msgl_wanted *w, const msgl_tensor *t, char *to)
     }
 }
 
-static void load_tensor(const msgl_weight_plan *p, const msgl_load_item *it, msgl_exec *x)
+static void load_tensor(const msgl_load_item *it, msgl_exec *x)
 {
     const msgl_wanted *w = it->want;
     const msgl_tensor *t = it->tensor;
@@ -264,7 +275,7 @@ static void load_tensor(const msgl_weight_plan *p, const msgl_load_item *it, msg
     if (w->weight == NULL) {
         load_vector(w, src, t->dtype, x);
     } else {
-        p->kernels->gemm.pack(x, w->weight, w->row, w->rows, src, t->dtype, (size_t)w->cols);
+        w->weight->format->pack(x, w->weight, w->row, w->rows, src, t->dtype, (size_t)w->cols);
         msgl__arena_reset(x->scratch);
     }
     msgl__free(copy);
@@ -292,7 +303,7 @@ int msgl__weights_load(const msgl_weight_plan *p, const msgl_checkpoint *c, msgl
     for (size_t i = 0, ahead = 0; i < p->num_wanted && x->status == 0; i++) {
         const size_t end = msgl__read_ahead(items, p->num_wanted, ahead, done, &asked);
         while (ahead < end) msgl__tensor_will_need(items[ahead++].tensor);
-        load_tensor(p, &items[i], x);
+        load_tensor(&items[i], x);
         done += items[i].tensor->bytes;
         msgl__tensor_drop(items[i].tensor);
         if (progress != NULL) progress(ctx, done, total);

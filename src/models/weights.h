@@ -32,11 +32,10 @@ typedef struct msgl_placement {
 } msgl_placement;
 
 typedef struct msgl_weight_plan {
-    const msgl_kernels *kernels;
+    const msgl_wformat *format, *exact; // of msgl__plan_weight and msgl__plan_exact_weight
     const char *const
         *ignored; // [num_ignored] beginnings of names that are someone else's, or NULL
     int32_t num_ignored;
-    msgl_dtype dtype; // of packed weights
     msgl_wanted *wanted;
     size_t num_wanted, cap_wanted;
     msgl_placement *places;
@@ -46,13 +45,16 @@ typedef struct msgl_weight_plan {
     int status; // first failure
 } msgl_weight_plan;
 
-void msgl__weight_plan_init(msgl_weight_plan *p, const msgl_kernels *k, msgl_dtype dtype,
-                            msgl_err *err);
+// format: of the products that a step's time goes to, and of the embedding; exact: of the others.
+void msgl__weight_plan_init(msgl_weight_plan *p, const msgl_wformat *format,
+                            const msgl_wformat *exact, msgl_err *err);
 void msgl__weight_plan_free(msgl_weight_plan *p);
 
 // Declares a packed weight [n, k], and the tensor that holds some of its rows. w must stay where it
 // is until the plan was placed.
 void msgl__plan_weight(msgl_weight_plan *p, msgl_weight *w, int32_t n, int32_t k);
+// The same for a small one on which choices depend, such as a router.
+void msgl__plan_exact_weight(msgl_weight_plan *p, msgl_weight *w, int32_t n, int32_t k);
 void msgl__plan_rows(msgl_weight_plan *p, msgl_weight *w, int32_t row, int32_t rows,
                      const char *fmt, ...) __attribute__((format(printf, 5, 6)));
 // The same for an f32 vector of n elements.

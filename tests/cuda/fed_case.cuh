@@ -7,6 +7,7 @@
 #define MSGL_TESTS_CUDA_FED_CASE_CUH
 
 #include "kernel/cuda/gemm/fed.cuh"
+#include "kernel/cuda/gemm/gemm.h"
 #include "tests/cuda/ops_check.cuh"
 
 typedef struct fed_case {
@@ -123,7 +124,7 @@ static void check_fed(bench_exec *e, family *f, const fed_case *c, uint64_t *see
 {
     enum { SAMPLES = 400 };
     operands o = make_operands(c, seed);
-    const msgl_weight weight = {MSGL_BF16, c->n, c->k, o.w.dev};
+    const msgl_weight weight = {&msgl__cuda_formats[MSGL_W_BF16], c->n, c->k, o.w.dev};
     msgl_linear_call call = {};
     call.w = &weight;
     call.bias = c->bias ? (const float *)o.bias.dev : NULL;
@@ -228,7 +229,7 @@ static void check_chosen(const options *opt, const int ms[6], const fed_shape mo
 template <typename RUN> static void check_other_feeds(family *f, int m, RUN run)
 {
     alignas(16) const float x[8] = {}, weight[8] = {};
-    const msgl_weight w = {MSGL_BF16, 64, 64, (void *)x};
+    const msgl_weight w = {&msgl__cuda_formats[MSGL_W_BF16], 64, 64, (void *)x};
     for (int i = 0; i < 4; i++) {
         msgl_norm_feed fed = {(void *)x, (float *)x, 1, x, weight, m};
         msgl_linear_call call = {};

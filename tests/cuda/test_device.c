@@ -218,7 +218,7 @@ static void open_steps(fixture *f, opening *o)
     msgl_err err = {0};
     *o = (opening){.f = f, .x = {.device = f->d, .act = MSGL_BF16}};
     msgl__cuda_api_open(&err)->kernels(&o->k);
-    o->w = (msgl_weight){.dtype = MSGL_BF16, .n = ROWS, .k = HIDDEN};
+    o->w = (msgl_weight){.format = &o->k.gemm.formats[MSGL_W_BF16], .n = ROWS, .k = HIDDEN};
     o->w.data = ops->alloc(f->d, sizeof(uint16_t) * ROWS * HIDDEN);
     o->in = ops->alloc(f->d, sizeof *o->in);
     o->out = ops->alloc(f->d, sizeof *o->out);

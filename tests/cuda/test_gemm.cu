@@ -253,7 +253,7 @@ static void check_linear(test *t, const linear_case *c)
     array out = make(t, (size_t)c->m * ld_out, out_type, c->accumulate ? 1 : NAN);
     float *before = (float *)malloc(out.n * sizeof(float) + 1);
     memcpy(before, out.host, out.n * sizeof(float));
-    const msgl_weight weight = {c->dtype, c->n, c->k, w.device};
+    const msgl_weight weight = {&msgl__cuda_formats[c->dtype], c->n, c->k, w.device};
     msgl_linear_call call = {};
     call.w = &weight;
     call.bias = c->bias ? (const float *)bias.device : NULL;
@@ -402,7 +402,7 @@ static void test_rows(test *t, msgl_dtype dtype, int n, int k, int step)
     enum { M = 300 };
     array in = make(t, (size_t)M * k, dtype, 1), w = make(t, (size_t)n * k, dtype, 0.1f);
     array all = make(t, (size_t)M * n, dtype, NAN), part = make(t, (size_t)M * n, dtype, NAN);
-    const msgl_weight weight = {dtype, n, k, w.device};
+    const msgl_weight weight = {&msgl__cuda_formats[dtype], n, k, w.device};
     msgl_linear_call call = {};
     call.w = &weight;
     call.in = in.device;
@@ -511,7 +511,8 @@ static void check_grouped(test *t, const grouped_case *c)
     msgl_weight *experts = (msgl_weight *)malloc((size_t)c->experts * sizeof *experts);
     for (int e = 0; e < c->experts; e++) {
         place[e] = c->gap < 0 && e == c->experts - 1 ? c->experts : e;
-        experts[e] = {c->dtype, c->n, c->k, (char *)w.device + (size_t)place[e] * stride * size};
+        experts[e] = {&msgl__cuda_formats[c->dtype], c->n, c->k,
+                      (char *)w.device + (size_t)place[e] * stride * size};
     }
     msgl_grouped_call call = {};
     call.experts = experts;
@@ -662,7 +663,8 @@ static void test_pack(test *t)
         const size_t ld = (size_t)(k + pad), size = msgl__dtype_size(from);
         char *host = (char *)malloc((size_t)n * ld * size);
         for (size_t j = 0; j < (size_t)n * ld; j++) msgl__store_f32(host, from, j, uniform(t));
-        msgl_weight w = {to, n, k, alloc(t, msgl__cuda_packed_size(to, n, k))};
+        msgl_weight w = {&msgl__cuda_formats[to], n, k, NULL};
+        w.data = alloc(t, msgl__weight_bytes(&w));
         const int middle = n / 3;
         msgl__cuda_pack(&t->x, &w, middle, n - middle, host + (size_t)middle * ld * size, from, ld);
         msgl__cuda_pack(&t->x, &w, 0, middle, host, from, ld);
@@ -754,7 +756,8 @@ static void make_model(test *t, tiny_model *m)
     m->norm = (float *)alloc(t, HIDDEN * sizeof(float));
     for (int p = 0; p < 4; p++) {
         for (int l = 0; l < 3; l++) {
-            m->w[p][l] = {MSGL_BF16, N[p], K[p], alloc(t, (size_t)N[p] * K[p] * 2)};
+            m->w[p][l] = {&msgl__cuda_formats[MSGL_W_BF16], N[p], K[p],
+                          alloc(t, (size_t)N[p] * K[p] * 2)};
             msgl_linear_call *c = &m->calls[p][l];
             c->w = &m->w[p][l];
             c->norm = p < 2 ? m->norm : NULL;

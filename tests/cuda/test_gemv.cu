@@ -12,6 +12,7 @@
 #include <cuda_fp16.h>
 
 #include "kernel/cuda/device.cuh"
+#include "kernel/cuda/gemm/gemm.h"
 #include "kernel/cuda/gemv/gemv.h"
 #include "kernel/cuda/launch.cuh"
 #include "tests/cuda/cuda_check.cuh"
@@ -116,7 +117,7 @@ static void check_product(msgl_dtype t, shape s)
     uint16_t *dw = upload(w), *din = upload(in), *dout = upload(out);
     float *dnorm = upload(norm), *dbias = upload(bias), *dout32 = upload(out32);
 
-    msgl_weight weight = {t, s.n, s.k, dw};
+    msgl_weight weight = {&msgl__cuda_formats[t], s.n, s.k, dw};
     msgl_linear_call c = {};
     c.w = &weight;
     c.bias = s.bias ? dbias : NULL;
@@ -242,9 +243,9 @@ static void queue_chain(msgl_exec *x, const chain *c, gemv_fn gemv, bool early)
     cudaStream_t stream = msgl__cuda_stream(x);
     CUDA_OK(cudaMemcpyAsync(c->x, c->start, count * 2, cudaMemcpyDeviceToDevice, stream));
     for (int l = 0; l < LAYERS; l++) {
-        const msgl_weight w[3] = {{x->act, h, h, c->w[l][0]},
-                                  {x->act, 2 * c->inner, h, c->w[l][1]},
-                                  {x->act, h, c->inner, c->w[l][2]}};
+        const msgl_weight w[3] = {{&msgl__cuda_formats[x->act], h, h, c->w[l][0]},
+                                  {&msgl__cuda_formats[x->act], 2 * c->inner, h, c->w[l][1]},
+                                  {&msgl__cuda_formats[x->act], h, c->inner, c->w[l][2]}};
         msgl_linear_call a = {};
         a.w = &w[0], a.in = c->x, a.ld_in = h, a.m = c->m, a.norm = c->norm, a.norm_eps = 1e-6f;
         a.out = c->y, a.ld_out = h;
@@ -341,7 +342,7 @@ static void check_rows_alone(int n, int k)
     for (auto &v : in) v = msgl__f32_to_bf16(uniform());
     uint16_t *dw = upload(w), *din = upload(in), *dout = upload(out);
     std::vector<uint16_t> all(out.size()), one(n);
-    const msgl_weight weight = {MSGL_BF16, n, k, dw};
+    const msgl_weight weight = {&msgl__cuda_formats[MSGL_W_BF16], n, k, dw};
     msgl_linear_call c = {};
     c.w = &weight, c.in = din, c.ld_in = k, c.m = most, c.out = dout, c.ld_out = n;
     msgl__cuda_gemv(&wd.exec, &c);
@@ -366,7 +367,7 @@ static void check_refusals(void)
 {
     world wd;
     open_world(&wd, MSGL_BF16);
-    const msgl_weight weight = {MSGL_BF16, 64, 64, (void *)4096};
+    const msgl_weight weight = {&msgl__cuda_formats[MSGL_W_BF16], 64, 64, (void *)4096};
     msgl_linear_call c = {};
     c.w = &weight, c.in = (void *)4096, c.ld_in = 64, c.m = 17, c.out = (void *)4096, c.ld_out = 64;
     checks += 4;

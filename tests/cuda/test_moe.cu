@@ -2,6 +2,7 @@
 //
 // Family moe on a GPU against the host: routing in f64, sorting exactly, gathering to the bit,
 // combining in f64.
+#include "kernel/cuda/gemm/gemm.h"
 #include "kernel/cuda/gemm/lt.cuh"
 #include "tests/cuda/ops_check.cuh"
 
@@ -194,7 +195,7 @@ static void check_choose(bench_exec *e, family *f, int rows, int dim, int expert
     int32_t *got = (int32_t *)malloc(sizeof(int32_t) * ints * 2), *plain = got + ints;
     memset(got, 0x7f, sizeof(int32_t) * ints * 2);
     int32_t *d_got = ints_upload(got, ints), *d_plain = ints_upload(plain, ints);
-    const msgl_weight w = {MSGL_BF16, experts, dim, router.dev};
+    const msgl_weight w = {&msgl__cuda_formats[MSGL_W_BF16], experts, dim, router.dev};
     msgl_choose_call c = {};
     c.in = in.dev;
     c.rows = rows;
@@ -264,7 +265,7 @@ static void check_alone(bench_exec *e, family *f, int rows, int dim, int experts
     array_upload(&in);
     array router = array_new(MSGL_BF16, (size_t)experts * dim, 0.1f, seed);
     array norm = array_new(MSGL_F32, (size_t)dim, 1, seed);
-    const msgl_weight w = {MSGL_BF16, experts, dim, router.dev};
+    const msgl_weight w = {&msgl__cuda_formats[MSGL_W_BF16], experts, dim, router.dev};
     msgl_choose_call c = {};
     c.rows = rows, c.in = in.dev;
     c.norm = (float *)norm.dev, c.norm_eps = 1e-6f;

@@ -110,7 +110,7 @@ static void check(bench_exec *e, family *f, msgl_dtype dtype, const qkv_case *c,
     qkv_data d;
     make_data(&d, c, dtype, seed);
     e->x.act = dtype;
-    const msgl_weight w = {dtype, d.heads * c->head_dim, c->k, d.w.dev};
+    const msgl_weight w = {&msgl__cuda_formats[dtype], d.heads * c->head_dim, c->k, d.w.dev};
     msgl_linear_call call = {};
     call.w = &w;
     call.bias = c->bias ? (const float *)d.bias.dev : NULL;
@@ -157,7 +157,7 @@ static void check_refusals(bench_exec *e, family *f, uint64_t *seed)
     make_data(&d, &base, MSGL_BF16, seed);
     e->x.act = MSGL_BF16;
     for (int i = 0; i < 6; i++) {
-        const msgl_weight w = {MSGL_BF16, 6 * 128, 64, d.w.dev};
+        const msgl_weight w = {&msgl__cuda_formats[MSGL_W_BF16], 6 * 128, 64, d.w.dev};
         msgl_linear_call call = {};
         call.w = &w, call.in = d.in.dev, call.ld_in = 64, call.m = 16, call.out = d.qkv.dev;
         call.ld_out = d.ld;

@@ -4,6 +4,7 @@
 // NaN beforehand; and kernels that follow each other early against the same ones with waits between
 // them.
 #include "kernel/cuda/device_api.h"
+#include "kernel/cuda/gemm/gemm.h"
 #include "kernel/cuda/gemm/lt.cuh"
 #include "kernel/cuda/gemm/stream_sm90.h"
 #include "tests/cuda/ops_check.cuh"
@@ -106,7 +107,7 @@ static void check(world *e, family *f, const stream_case *c, uint64_t *seed)
 {
     enum { SAMPLES = 400 };
     operands o = make_operands(c, seed);
-    const msgl_weight weight = {c->type, c->n, c->k, o.w.dev};
+    const msgl_weight weight = {&msgl__cuda_formats[c->type], c->n, c->k, o.w.dev};
     const msgl_linear_call call = make_call(c, &weight, &o);
     char what[200];
     snprintf(what, sizeof what, "m %d n %d k %d%s pad %d %d", c->m, c->n, c->k,
@@ -204,8 +205,8 @@ static void test_chain(world *e, const options *opt)
         // Gates and ups of about 1.3, whose products keep the size of what is multiplied.
         c.up = array_new(MSGL_BF16, (size_t)2 * INNER * HIDDEN, 0.04f, &seed);
         c.down = array_new(MSGL_BF16, (size_t)2 * HIDDEN * INNER, 0.0235f, &seed);
-        c.w[0] = {MSGL_BF16, 2 * INNER, HIDDEN, c.up.dev};
-        c.w[1] = {MSGL_BF16, 2 * HIDDEN, INNER, c.down.dev};
+        c.w[0] = {&msgl__cuda_formats[MSGL_W_BF16], 2 * INNER, HIDDEN, c.up.dev};
+        c.w[1] = {&msgl__cuda_formats[MSGL_W_BF16], 2 * HIDDEN, INNER, c.down.dev};
         const size_t bytes = c.x.n * sizeof(float);
         float *want = (float *)malloc(bytes);
         restart(&c);

@@ -29,7 +29,7 @@ static msgl_memory_plan wanted(void)
                                      .page_size = 16,
                                      .num_kv_heads = 4,
                                      .head_dim = 64},
-                              .weight_dtype = MSGL_BF16,
+                              .weight_format = "bfloat16",
                               .max_running = 99,
                               .max_step_tokens = 512,
                               .max_seq_len = 1000000,

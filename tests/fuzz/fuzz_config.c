@@ -15,20 +15,23 @@
 int LLVMFuzzerTestOneInput(const uint8_t *data, size_t size);
 
 // Planning needs sizes only: no kernel is called.
-static size_t packed_size(msgl_dtype dtype, int n, int k)
+static size_t packed_size(const msgl_wformat *f, int n, int k)
 {
     if (n < 1 || k < 1) __builtin_trap();
-    return (size_t)n * (size_t)k * msgl__dtype_size(dtype);
+    return (size_t)n * (size_t)k * msgl__dtype_size(f->dtype);
 }
 
 static void plan(const msgl_model_config *cfg)
 {
-    const msgl_kernels kernels = {.gemm = {.packed_size = packed_size}};
+    static const msgl_wformat formats[MSGL_WFORMATS] = {
+        [MSGL_W_BF16] = {MSGL_WFORMAT_BF16, .packed_size = packed_size}};
+    const msgl_kernels kernels = {.gemm = {.formats = formats}};
     msgl_err err = {0};
     msgl_model *m = calloc(1, sizeof *m);
     if (m == NULL) __builtin_trap();
     m->cfg = *cfg;
-    const msgl_model_target target = {.kernels = &kernels, .dtype = MSGL_BF16, .ranks = 1};
+    const msgl_model_target target = {
+        .kernels = &kernels, .dtype = MSGL_BF16, .weights = &formats[MSGL_W_BF16], .ranks = 1};
     const int code = msgl__model_build(m, &target, &err);
     if (code != 0 && err.text[0] == '\0') __builtin_trap();
     if (code == 0 && m->plan.bytes == 0) __builtin_trap();

@@ -56,14 +56,16 @@ static void pack_in_pieces(checkkern *ck, operands *o, msgl_dtype src_dtype)
     for (int end = n; end > 0;) {
         const int rows = msgl__ck_int(ck, 1, end < 70 ? end : 70);
         end -= rows;
-        ck->cur->gemm.pack(ck->exec, &o->w, end, rows,
-                           src + (size_t)end * ld * msgl__dtype_size(src_dtype), src_dtype, ld);
+        o->w.format->pack(ck->exec, &o->w, end, rows,
+                          src + (size_t)end * ld * msgl__dtype_size(src_dtype), src_dtype, ld);
     }
 }
 
 static msgl_weight new_weight(checkkern *ck, msgl_dtype dtype, int n, int k)
 {
-    return (msgl_weight){dtype, n, k, msgl__ck_alloc(ck, ck->cur->gemm.packed_size(dtype, n, k))};
+    msgl_weight w = {&ck->cur->gemm.formats[dtype], n, k, NULL};
+    w.data = msgl__ck_alloc(ck, msgl__weight_bytes(&w));
+    return w;
 }
 
 static operands make(checkkern *ck, const problem *p)
@@ -234,15 +236,17 @@ static void check_scratch(checkkern *ck)
         ck->cur->gemm.linear(ck->exec, &c);
         msgl__ck_true(ck, ((char *)none)[0] == 0x55, "m = 0 writes nothing");
     }
-    msgl__ck_true(ck, ck->cur->gemm.packed_size(MSGL_F32, INT32_MAX, INT32_MAX) == 0,
-                  "packed_size() reports overflow");
+    const msgl_weight large = {&ck->cur->gemm.formats[MSGL_W_F32], INT32_MAX, INT32_MAX, NULL};
+    msgl__ck_true(ck, msgl__weight_bytes(&large) == 0, "packed_size() reports overflow");
 }
 
 // Every source dtype into every weight dtype; gather gives back each row, exactly.
 static void check_pack(checkkern *ck)
 {
     static const int SHAPES[][2] = {{1, 1}, {16, 32}, {33, 31}, {64, 300}, {100, 64}, {48, 1030}};
-    if (!msgl__ck_func(ck, CK_FN(ck->cur->gemm.pack), CK_PREV(ck, gemm.pack), "pack")) return;
+    if (!msgl__ck_func(ck, CK_FN(ck->cur->gemm.formats[MSGL_W_F32].pack),
+                       CK_PREV(ck, gemm.formats[MSGL_W_F32].pack), "pack"))
+        return;
     for (int c = 0; c < 9 * (int)MSGL_COUNT(SHAPES); c++) {
         const msgl_dtype t = (msgl_dtype)(c % 3), src = (msgl_dtype)(c / 3 % 3);
         const int n = SHAPES[c / 9][0], k = SHAPES[c / 9][1];
@@ -266,7 +270,7 @@ static void check_pack(checkkern *ck)
                     (double)rounded(o.rows[(size_t)ids[i] * (size_t)k + (size_t)j], t);
             }
         }
-        ck->cur->gemm.gather(ck->exec, &o.w, ids, 2 * n, out.data);
+        o.w.format->gather(ck->exec, &o.w, ids, 2 * n, out.data);
         if (!msgl__ck_near(ck, "gather after pack", &out, want, (ck_tol){0, 0, 0})) {
             msgl__ck_true(ck, false, "weight %s, source %s, n %d, k %d", short_name(t),
                           short_name(src), n, k);
@@ -445,7 +449,7 @@ static void bench_linear(void *arg, int i)
 {
     bench *b = arg;
     msgl_weight w = b->w;
-    w.data = b->base + (size_t)(i % b->copies) * b->ck->cur->gemm.packed_size(w.dtype, w.n, w.k);
+    w.data = b->base + (size_t)(i % b->copies) * msgl__weight_bytes(&w);
     const msgl_linear_call c = {.w = &w,
                                 .in = b->in,
                                 .ld_in = (size_t)w.k,
@@ -459,8 +463,8 @@ static void bench_pack(void *arg, int i)
 {
     bench *b = arg;
     msgl_weight w = b->w;
-    w.data = b->base + (size_t)(i % b->copies) * b->ck->cur->gemm.packed_size(w.dtype, w.n, w.k);
-    b->ck->cur->gemm.pack(b->ck->exec, &w, 0, w.n, b->src, MSGL_BF16, (size_t)w.k);
+    w.data = b->base + (size_t)(i % b->copies) * msgl__weight_bytes(&w);
+    w.format->pack(b->ck->exec, &w, 0, w.n, b->src, MSGL_BF16, (size_t)w.k);
 }
 
 // Layers of Qwen3-0.6B: qkv, o, gate and up, down, output.
@@ -471,8 +475,8 @@ static void bench_shapes(checkkern *ck, msgl_dtype t, char *base)
     static const int ROWS[] = {1, 8, 16, 512};
     for (size_t s = 0; s < MSGL_COUNT(SHAPES); s++) {
         const int n = SHAPES[s][0], k = SHAPES[s][1];
-        const size_t size = ck->cur->gemm.packed_size(t, n, k);
-        bench b = {.ck = ck, .w = {t, n, k, NULL}, .base = base};
+        bench b = {.ck = ck, .w = {&ck->cur->gemm.formats[t], n, k, NULL}, .base = base};
+        const size_t size = msgl__weight_bytes(&b.w);
         b.copies = (int)(BENCH_BYTES / size);
         for (size_t i = 0; i < MSGL_COUNT(ROWS); i++) {
             const int m = b.m = ROWS[i];
@@ -492,8 +496,8 @@ static void bench_shapes(checkkern *ck, msgl_dtype t, char *base)
             msgl__ck_reset(ck);
         }
         if (t == MSGL_BF16 && n < 10000 &&
-            msgl__ck_func(ck, CK_FN(ck->cur->gemm.pack), CK_PREV(ck, gemm.pack), "pack_%dx%d", n,
-                          k)) {
+            msgl__ck_func(ck, CK_FN(ck->cur->gemm.formats[MSGL_W_F32].pack),
+                          CK_PREV(ck, gemm.formats[MSGL_W_F32].pack), "pack_%dx%d", n, k)) {
             uint16_t *src = msgl__ck_alloc(ck, size);
             for (size_t j = 0; j < size / 2; j++) src[j] = (uint16_t)(0x3f00 | (j * 31 & 0x80ff));
             b.src = src;
@@ -533,13 +537,15 @@ static void bench_moe(checkkern *ck, char *base, int rows)
     if (!msgl__ck_func(ck, CK_FN(ck->cur->gemm.grouped), CK_PREV(ck, gemm.grouped),
                        "grouped_bf16_%dx%dx%d_m%d", BENCH_EXPERTS, BENCH_N, BENCH_K, rows))
         return;
-    const size_t size = ck->cur->gemm.packed_size(MSGL_BF16, BENCH_N, BENCH_K);
+    const msgl_weight one = {&ck->cur->gemm.formats[MSGL_W_BF16], BENCH_N, BENCH_K, NULL};
+    const size_t size = msgl__weight_bytes(&one);
     moe_bench *b = msgl__ck_alloc(ck, sizeof *b);
     int count[BENCH_EXPERTS] = {0}, active = 0;
     b->ck = ck;
     for (int i = 0; i < rows; i++) count[msgl__ck_int(ck, 0, BENCH_EXPERTS - 1)]++;
     for (int e = 0; e < BENCH_EXPERTS; e++) {
-        b->w[e] = (msgl_weight){MSGL_BF16, BENCH_N, BENCH_K, base + (size_t)e * size};
+        b->w[e] = one;
+        b->w[e].data = base + (size_t)e * size;
         b->offsets[e + 1] = b->offsets[e] + count[e];
         active += count[e] > 0;
     }

@@ -46,7 +46,7 @@ static void check(bool fused)
     msgl_attn_backend backend = {.desc = &desc};
     msgl_device device = {.ops = &ops};
     msgl_exec exec = {.device = &device};
-    msgl_kernels kernels = {.gemm = {.gather = gather, .embed = fused ? embed : NULL}};
+    msgl_kernels kernels = {.gemm = {.embed = fused ? embed : NULL}};
     const msgl_attn attn = {.prefill = &backend, .decode = &backend};
     const msgl_seqs seqs[] = {{.phase = MSGL_DECODE}, {.phase = MSGL_PREFILL}};
     msgl_forward f = {.x = &exec,
@@ -58,7 +58,8 @@ static void check(bool fused)
                       .ropes = {{.num_segments = fused ? 1 : 0}},
                       .num_ropes = 1};
     float *const cos_sin[MSGL_MAX_ROPES] = {0};
-    const msgl_weight w = {0};
+    static const msgl_wformat format = {.gather = gather};
+    const msgl_weight w = {.format = &format};
     clock = taken_at = num_begun = 0;
     msgl__embed(&f, &w, 1, NULL, cos_sin);
     assert_int_equal(taken_at, 1);

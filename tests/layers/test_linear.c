@@ -85,11 +85,12 @@ static void *run_rank(void *arg)
         memcpy(in + i * k, p->in + i * K + first_k, (size_t)k * sizeof *in);
         memcpy(r->out + i * n, p->residual + i * N + first_n, (size_t)n * sizeof *in);
     }
-    const size_t bytes = kernels.gemm.packed_size(MSGL_F32, n, k);
-    msgl_linear l = {.w = {.dtype = MSGL_F32, .n = n, .k = k, .data = msgl__pages_alloc(bytes)},
+    msgl_linear l = {.w = {.format = &kernels.gemm.formats[MSGL_W_F32], .n = n, .k = k},
                      .bias = p->bias ? bias : NULL,
                      .row_parallel = p->row_parallel};
-    kernels.gemm.pack(&x, &l.w, 0, n, p->w + first_n * K + first_k, MSGL_F32, K);
+    const size_t bytes = msgl__weight_bytes(&l.w);
+    l.w.data = msgl__pages_alloc(bytes);
+    l.w.format->pack(&x, &l.w, 0, n, p->w + first_n * K + first_k, MSGL_F32, K);
     msgl_forward f = {.x = &x, .k = &kernels, .comm = &r->comm.base, .arena = &arena};
     const msgl_join join = {.scale = 1};
     msgl__linear_add(&f, &l, in, r->out, &join, p->rows);

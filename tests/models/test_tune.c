@@ -29,9 +29,9 @@ static struct {
     } product[MOST];
 } seen;
 
-static size_t packed_size(msgl_dtype dtype, int n, int k)
+static size_t packed_size(const msgl_wformat *f, int n, int k)
 {
-    return (size_t)n * (size_t)k * msgl__dtype_size(dtype);
+    return (size_t)n * (size_t)k * msgl__dtype_size(f->dtype);
 }
 
 static bool same_kind(const msgl_linear_call *a, const msgl_linear_call *b)
@@ -66,8 +66,10 @@ static void tune(msgl_exec *x, msgl_arena *memory, const msgl_tune_product *p, c
     memory->used = x->scratch->used = 1; // tune may leave them in any state
 }
 
+static const msgl_wformat FORMATS[MSGL_WFORMATS] = {
+    [MSGL_W_BF16] = {MSGL_WFORMAT_BF16, .packed_size = packed_size}};
 static const msgl_kernels KERNELS = {
-    .gemm = {.packed_size = packed_size, .block_rows = BLOCK, .tune = tune}};
+    .gemm = {.formats = FORMATS, .block_rows = BLOCK, .tune = tune}};
 
 typedef struct tiny {
     msgl_model m;
@@ -86,15 +88,18 @@ static void run(tiny *t, json_t *config, int32_t ranks)
     memset(&seen, 0, sizeof seen);
     if (msgl__model_config_load(f.dir, &t->m.cfg, &err) != 0) fail_msg("%s", err.text);
     folder_remove(&f);
-    const msgl_model_target target = {
-        .kernels = &KERNELS, .dtype = MSGL_BF16, .act = MSGL_BF16, .ranks = ranks};
+    const msgl_model_target target = {.kernels = &KERNELS,
+                                      .dtype = MSGL_BF16,
+                                      .weights = &FORMATS[MSGL_W_BF16],
+                                      .act = MSGL_BF16,
+                                      .ranks = ranks};
     if (msgl__model_build(&t->m, &target, &err) != 0) fail_msg("%s", err.text);
     t->region = calloc(1, t->m.plan.bytes);
     assert_non_null(t->region);
     msgl__weight_plan_place(&t->m.plan, t->region);
     msgl_arena scratch = {0}, memory = {0};
     msgl_exec x = {.act = MSGL_BF16, .scratch = &scratch};
-    msgl__products_tune(&t->m.products, &KERNELS, &x, &memory, BATCH, TOKENS);
+    msgl__products_tune(&t->m.products, &KERNELS, &x, &memory, MSGL_BF16, BATCH, TOKENS);
 }
 
 static void end(tiny *t)

@@ -34,7 +34,7 @@ static int check_surplus(const char *name, msgl_err *err)
     if (msgl__checkpoint_open(f.dir, &c, err) != 0) fail_msg("%s", err->text);
     float *norm;
     msgl_weight_plan p;
-    msgl__weight_plan_init(&p, NULL, MSGL_BF16, err);
+    msgl__weight_plan_init(&p, NULL, NULL, err);
     msgl__plan_vector(&p, &norm, 2);
     msgl__plan_elements(&p, &norm, 0, 2, 1, "norm.weight");
     assert_int_equal(p.status, 0);

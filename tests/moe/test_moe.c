@@ -39,10 +39,10 @@ static float random_value(uint64_t *rng) // [-1, 1)
 
 static void pack(fixture *f, msgl_weight *w, int n, int k, const float *values)
 {
-    const size_t bytes = f->k.gemm.packed_size(MSGL_F32, n, k);
-    *w = (msgl_weight){.dtype = MSGL_F32, .n = n, .k = k, .data = msgl__pages_alloc(bytes)};
+    *w = (msgl_weight){.format = &f->k.gemm.formats[MSGL_W_F32], .n = n, .k = k};
+    w->data = msgl__pages_alloc(msgl__weight_bytes(w));
     assert_non_null(w->data);
-    f->k.gemm.pack(&f->x, w, 0, n, values, MSGL_F32, (size_t)k);
+    w->format->pack(&f->x, w, 0, n, values, MSGL_F32, (size_t)k);
 }
 
 static void make_logits(fixture *f)
@@ -104,12 +104,10 @@ static void init(fixture *f, msgl_cpu_level level, bool norm_topk)
 static void done(fixture *f)
 {
     for (int e = 0; e < EXPERTS; e++) {
-        msgl__pages_free(f->w_up[e].data,
-                         f->k.gemm.packed_size(MSGL_F32, f->w_up[e].n, f->w_up[e].k));
-        msgl__pages_free(f->w_down[e].data,
-                         f->k.gemm.packed_size(MSGL_F32, f->w_down[e].n, f->w_down[e].k));
+        msgl__pages_free(f->w_up[e].data, msgl__weight_bytes(&f->w_up[e]));
+        msgl__pages_free(f->w_down[e].data, msgl__weight_bytes(&f->w_down[e]));
     }
-    msgl__pages_free(f->w_router.data, f->k.gemm.packed_size(MSGL_F32, EXPERTS, HIDDEN));
+    msgl__pages_free(f->w_router.data, msgl__weight_bytes(&f->w_router));
     msgl__pages_free(f->scratch.base, ARENA);
     msgl__pool_destroy(f->x.pool);
 }

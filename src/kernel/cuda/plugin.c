@@ -19,9 +19,7 @@ static void fill_kernels(msgl_kernels *k)
 {
     k->gemm = (msgl_gemm_kernels){
         .name = "cuda",
-        .packed_size = msgl__cuda_packed_size,
-        .pack = msgl__cuda_pack,
-        .gather = msgl__cuda_gemm_gather,
+        .formats = msgl__cuda_formats,
         .embed = msgl__cuda_embed,
         .linear = msgl__cuda_linear,
         .linear_rope = msgl__cuda_linear_rope,

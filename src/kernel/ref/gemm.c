@@ -21,13 +21,13 @@ static void put(char *panel, msgl_dtype dtype, int lane, int k, const char *src,
     }
 }
 
-void msgl__gemm_pack_panel_ref(char *panel, msgl_dtype dtype, int k, int lane, int rows,
+void msgl__gemm_pack_panel_ref(char *panel, const msgl_wformat *f, int k, int lane, int rows,
                                const char *src, msgl_dtype src_dtype, size_t ld_src)
 {
     const size_t row_bytes = ld_src * msgl__dtype_size(src_dtype);
     for (int r = 0; r < rows; r++) {
         for (int i = 0; i < k; i++) {
-            put(panel, dtype, lane + r, i, src + (size_t)r * row_bytes, src_dtype);
+            put(panel, f->dtype, lane + r, i, src + (size_t)r * row_bytes, src_dtype);
         }
     }
 }
@@ -83,10 +83,10 @@ static void block_bf16(const msgl_gemm_block *b)
     block(b, MSGL_BF16);
 }
 
-static const msgl_gemm_micro MICRO[MSGL_DTYPE_COUNT] = {
-    [MSGL_F32] = {4, 16, 4, 256, prepare_f32, block_f32},
-    [MSGL_F16] = {4, 16, 1, 256, prepare_f32, block_f16},
-    [MSGL_BF16] = {4, 16, 3, 256, prepare_bf16, block_bf16},
+static const msgl_gemm_micro MICRO[MSGL_WFORMATS] = {
+    [MSGL_W_F32] = {4, 16, 4, 256, prepare_f32, block_f32},
+    [MSGL_W_F16] = {4, 16, 1, 256, prepare_f32, block_f16},
+    [MSGL_W_BF16] = {4, 16, 3, 256, prepare_bf16, block_bf16},
 };
 
 static void pack(msgl_exec *x, msgl_weight *w, int row, int rows, const void *src,
@@ -95,13 +95,13 @@ static void pack(msgl_exec *x, msgl_weight *w, int row, int rows, const void *sr
     msgl__gemm_pack(msgl__gemm_pack_panel_ref, x, w, row, rows, src, src_dtype, ld_src);
 }
 
+static const msgl_wformat FORMATS[MSGL_WFORMATS] = MSGL_GEMM_FORMATS(pack);
+
 void msgl__gemm_init(msgl_gemm_kernels *k, msgl_cpu_level level)
 {
     *k = (msgl_gemm_kernels){
         .name = msgl__cpu_level_name(level),
-        .packed_size = msgl__gemm_packed_size,
-        .pack = pack,
-        .gather = msgl__gemm_gather,
+        .formats = FORMATS,
         .linear = linear,
         .grouped = grouped,
         .linear_scratch = msgl__gemm_linear_scratch,

@@ -258,10 +258,10 @@ static void bf16_block(const msgl_gemm_block *b)
 #define ROW_OPS msgl__row_ops_avx512
 #include "kernel/gemm_level.inc"
 
-static const msgl_gemm_micro MICRO[MSGL_DTYPE_COUNT] = {
-    [MSGL_F32] = {4, 16, 40, 512, prepare_f32, msgl__gemm_block_f32_avx512, true, 7},
-    [MSGL_F16] = {4, 16, 40, 512, prepare_f32, msgl__gemm_block_f16_avx512, true, 7},
-    [MSGL_BF16] = {2, 0, 800, 1280, prepare_bf16, bf16_block, false, 0},
+static const msgl_gemm_micro MICRO[MSGL_WFORMATS] = {
+    [MSGL_W_F32] = {4, 16, 40, 512, prepare_f32, msgl__gemm_block_f32_avx512, true, 7},
+    [MSGL_W_F16] = {4, 16, 40, 512, prepare_f32, msgl__gemm_block_f16_avx512, true, 7},
+    [MSGL_W_BF16] = {2, 0, 800, 1280, prepare_bf16, bf16_block, false, 0},
 };
 
 void msgl__gemm_init_amx(msgl_gemm_kernels *k)

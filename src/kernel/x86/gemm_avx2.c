@@ -103,10 +103,10 @@ static void prepare_bf16(const float *in, size_t ld_in, int rows, int k, char *a
     msgl__gemm_prepare_rounded(in, ld_in, rows, k, a, row_bytes);
 }
 
-static const msgl_gemm_micro MICRO[MSGL_DTYPE_COUNT] = {
-    [MSGL_F32] = {4, 16, 20, 256, prepare_f32, f32_block, true, 0},
-    [MSGL_F16] = {4, 16, 20, 256, prepare_f32, f16_block, true, 0},
-    [MSGL_BF16] = {4, 16, 20, 256, prepare_bf16, bf16_block, true, 0},
+static const msgl_gemm_micro MICRO[MSGL_WFORMATS] = {
+    [MSGL_W_F32] = {4, 16, 20, 256, prepare_f32, f32_block, true, 0},
+    [MSGL_W_F16] = {4, 16, 20, 256, prepare_f32, f16_block, true, 0},
+    [MSGL_W_BF16] = {4, 16, 20, 256, prepare_bf16, bf16_block, true, 0},
 };
 
 // 8 rows x 32 bytes to the first or second half of 8 lines of 64 bytes.
@@ -133,13 +133,14 @@ static void transpose8(char *dst, const char *src, size_t row)
 
 // Whole panels of a dtype with 32-bit units (a bf16 pair, an f32) from the same dtype; the rest in
 // plain C.
-static void pack_panel(char *panel, msgl_dtype dtype, int k, int lane, int rows, const char *src,
-                       msgl_dtype src_dtype, size_t ld_src)
+static void pack_panel(char *panel, const msgl_wformat *f, int k, int lane, int rows,
+                       const char *src, msgl_dtype src_dtype, size_t ld_src)
 {
+    const msgl_dtype dtype = f->dtype;
     const size_t size = msgl__dtype_size(dtype), row = ld_src * size;
     const int unit = (int)(32 / size);
     if (rows < MSGL_GEMM_LANES || dtype != src_dtype || dtype == MSGL_F16 || k % unit != 0) {
-        msgl__gemm_pack_panel_ref(panel, dtype, k, lane, rows, src, src_dtype, ld_src);
+        msgl__gemm_pack_panel_ref(panel, f, k, lane, rows, src, src_dtype, ld_src);
         return;
     }
     for (size_t i = 0; i < (size_t)k * size; i += 32) {
@@ -154,10 +155,12 @@ static void pack(msgl_exec *x, msgl_weight *w, int row, int rows, const void *sr
     msgl__gemm_pack(pack_panel, x, w, row, rows, src, src_dtype, ld_src);
 }
 
+static const msgl_wformat FORMATS[MSGL_WFORMATS] = MSGL_GEMM_FORMATS(pack);
+
 void msgl__gemm_init_avx2(msgl_gemm_kernels *k)
 {
     k->name = "avx2";
-    k->pack = pack;
+    k->formats = FORMATS;
     k->linear = linear;
     k->grouped = grouped;
 }

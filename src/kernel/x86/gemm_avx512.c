@@ -114,10 +114,10 @@ static void prepare_bf16(const float *in, size_t ld_in, int rows, int k, char *a
     msgl__gemm_prepare_rounded(in, ld_in, rows, k, a, row_bytes);
 }
 
-static const msgl_gemm_micro MICRO[MSGL_DTYPE_COUNT] = {
-    [MSGL_F32] = {4, 16, 40, 512, prepare_f32, f32_block, true, 7},
-    [MSGL_F16] = {4, 16, 40, 512, prepare_f32, f16_block, true, 7},
-    [MSGL_BF16] = {4, 16, 40, 512, prepare_bf16, bf16_block, true, 7},
+static const msgl_gemm_micro MICRO[MSGL_WFORMATS] = {
+    [MSGL_W_F32] = {4, 16, 40, 512, prepare_f32, f32_block, true, 7},
+    [MSGL_W_F16] = {4, 16, 40, 512, prepare_f32, f16_block, true, 7},
+    [MSGL_W_BF16] = {4, 16, 40, 512, prepare_bf16, bf16_block, true, 7},
 };
 
 static void pack_avx512(msgl_exec *x, msgl_weight *w, int row, int rows, const void *src,
@@ -126,10 +126,12 @@ static void pack_avx512(msgl_exec *x, msgl_weight *w, int row, int rows, const v
     msgl__gemm_pack(msgl__gemm_pack_panel_avx512, x, w, row, rows, src, src_dtype, ld_src);
 }
 
+static const msgl_wformat FORMATS[MSGL_WFORMATS] = MSGL_GEMM_FORMATS(pack_avx512);
+
 void msgl__gemm_init_avx512(msgl_gemm_kernels *k)
 {
     k->name = "avx512";
-    k->pack = pack_avx512;
+    k->formats = FORMATS;
     k->linear = linear;
     k->grouped = grouped;
 }

@@ -120,11 +120,12 @@ static void convert(char *dst, msgl_dtype dtype, const char *src, msgl_dtype src
     }
 }
 
-void msgl__gemm_pack_panel_avx512(char *panel, msgl_dtype dtype, int k, int lane, int rows,
+void msgl__gemm_pack_panel_avx512(char *panel, const msgl_wformat *f, int k, int lane, int rows,
                                   const char *src, msgl_dtype src_dtype, size_t ld_src)
 {
+    const msgl_dtype dtype = f->dtype;
     if (rows < MSGL_GEMM_LANES) {
-        msgl__gemm_pack_panel_ref(panel, dtype, k, lane, rows, src, src_dtype, ld_src);
+        msgl__gemm_pack_panel_ref(panel, f, k, lane, rows, src, src_dtype, ld_src);
         return;
     }
     const size_t size = msgl__dtype_size(dtype), src_size = msgl__dtype_size(src_dtype);

@@ -26,8 +26,8 @@ static inline bool msgl__fed_can_do(const msgl_exec *x, const msgl_linear_call *
     const msgl_weight *w = c->w;
     const uintptr_t bits = (uintptr_t)c->in | (uintptr_t)c->out | (uintptr_t)w->data |
                            (uintptr_t)c->bias | (uintptr_t)c->next_norm;
-    return x->device->capability == 90 && w->dtype == MSGL_BF16 && !c->f32_out && c->m >= 1 &&
-           c->m <= MSGL_FED_ROWS && bits % 16 == 0 && w->k % 8 == 0 &&
+    return x->device->capability == 90 && w->format->dtype == MSGL_BF16 && !c->f32_out &&
+           c->m >= 1 && c->m <= MSGL_FED_ROWS && bits % 16 == 0 && w->k % 8 == 0 &&
            w->n % (c->gated ? 16 : 8) == 0 && c->ld_in % 8 == 0 && c->ld_out % 8 == 0 &&
            (c->norm == NULL || msgl__is_fed(c));
 }

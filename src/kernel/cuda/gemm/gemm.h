@@ -19,7 +19,8 @@ extern "C" {
 #include "kernel/gemm.h"
 
 // The kernel table's functions (kernel/gemm.h says what they compute).
-size_t msgl__cuda_packed_size(msgl_dtype dtype, int n, int k);
+extern const msgl_wformat msgl__cuda_formats[MSGL_WFORMATS];
+size_t msgl__cuda_packed_size(const msgl_wformat *f, int n, int k);
 void msgl__cuda_pack(msgl_exec *x, msgl_weight *w, int row, int rows, const void *src,
                      msgl_dtype src_dtype, size_t ld_src);
 void msgl__cuda_gemm_gather(msgl_exec *x, const msgl_weight *w, const int32_t *ids, int rows,

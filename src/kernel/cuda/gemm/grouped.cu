@@ -265,7 +265,7 @@ static void run_uniform(msgl_exec *x, const msgl_grouped_args *g, int32_t rows, 
 // Elements from one expert's weights to the next one's; 0 when they do not lie at equal distances.
 static size_t uniform_stride(const msgl_grouped_call *c)
 {
-    const size_t size = msgl__dtype_size(c->experts[0].dtype);
+    const size_t size = msgl__dtype_size(c->experts[0].format->dtype);
     const char *base = (const char *)c->experts[0].data;
     if (c->num_experts == 1) return (size_t)c->experts[0].n * c->experts[0].k;
     const char *second = (const char *)c->experts[1].data;
@@ -291,7 +291,7 @@ void msgl__cuda_grouped(msgl_exec *x, const msgl_grouped_call *c)
     const msgl_weight *w = &c->experts[0];
     if (c->rows == 0 || x->status != 0) return;
     const size_t used = x->scratch->used;
-    const bool split = c->gated && w->dtype == MSGL_F32; // product first, then silu
+    const bool split = c->gated && w->format->dtype == MSGL_F32; // product first, then silu
     msgl_grouped_args g = {};
     g.n = w->n;
     g.k = w->k;
@@ -307,7 +307,7 @@ void msgl__cuda_grouped(msgl_exec *x, const msgl_grouped_call *c)
         g.out = msgl__arena_alloc(x->scratch, (size_t)c->rows * w->n * sizeof(float));
         g.ld_out = (size_t)w->n;
     }
-    if (g.out == NULL || x->act != w->dtype) {
+    if (g.out == NULL || x->act != w->format->dtype) {
         x->status = g.out == NULL ? MSGL_ENOMEM : MSGL_EUNSUPPORTED;
         return;
     }
@@ -315,9 +315,10 @@ void msgl__cuda_grouped(msgl_exec *x, const msgl_grouped_call *c)
     g.w = w->data;
     g.offsets = c->offsets;
     g.num_experts = c->num_experts;
-    if (x->act == w->dtype && msgl__cuda_grouped_sm90_takes(x, &g, c->gated, w->dtype)) {
+    if (x->act == w->format->dtype &&
+        msgl__cuda_grouped_sm90_takes(x, &g, c->gated, w->format->dtype)) {
         if (g.from != NULL && msgl__cuda_grouped_sm90_dense(&g, c->rows)) gather(x, c, &g);
-        msgl__cuda_grouped_sm90(x, &g, c->rows, c->gated, w->dtype);
+        msgl__cuda_grouped_sm90(x, &g, c->rows, c->gated, w->format->dtype);
         return;
     }
     if (g.from != NULL) gather(x, c, &g);
@@ -326,7 +327,7 @@ void msgl__cuda_grouped(msgl_exec *x, const msgl_grouped_call *c)
         g.w = c->experts[e].data;
         g.offsets = c->offsets + e;
         g.num_experts = c->num_experts - e < together ? c->num_experts - e : together;
-        run_uniform(x, &g, c->rows, c->gated, w->dtype);
+        run_uniform(x, &g, c->rows, c->gated, w->format->dtype);
     }
     for (int32_t r = 0; split && r < c->rows;) { // all rows at once where out is dense
         const int32_t rows = c->ld_out == (size_t)w->n / 2 ? c->rows : 1;
@@ -340,6 +341,6 @@ void msgl__cuda_grouped(msgl_exec *x, const msgl_grouped_call *c)
 size_t msgl__cuda_grouped_scratch(const msgl_grouped_call *c)
 {
     const msgl_weight *w = &c->experts[0];
-    if (!c->gated || w->dtype != MSGL_F32) return 0;
+    if (!c->gated || w->format->dtype != MSGL_F32) return 0;
     return (size_t)c->rows * w->n * sizeof(float) + 64;
 }

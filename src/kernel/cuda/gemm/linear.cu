@@ -90,7 +90,7 @@ void msgl__cuda_linear_library(msgl_exec *x, const msgl_linear_call *c)
 size_t msgl__cuda_linear_scratch(const msgl_linear_call *c)
 {
     enum { ALIGN = 64, PIECES = 3 };
-    const size_t element = msgl__dtype_size(c->w->dtype); // activations have it too
+    const size_t element = msgl__dtype_size(c->w->format->dtype); // activations have it too
     size_t bytes = PIECES * ALIGN;
     if (c->norm != NULL) bytes += (size_t)c->m * c->w->k * element;
     if (c->gated) bytes += (size_t)c->m * c->w->n * element;

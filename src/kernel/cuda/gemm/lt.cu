@@ -103,11 +103,11 @@ msgl_gemm_key msgl__cuda_gemm_key(const msgl_cuda_device *d, const msgl_gemm_pro
     key.n = p->w->n;
     key.k = p->w->k;
     key.bucket = d->deterministic ? 0 : msgl__gemm_bucket(p->m);
-    key.in_type = (uint8_t)p->w->dtype;
+    key.in_type = (uint8_t)p->w->format->id;
     key.out_type = (uint8_t)p->out_type;
     key.bias = p->bias != NULL;
     key.accumulate = p->accumulate;
-    key.align_in = msgl__cuda_alignment(p->in, p->ld_in, msgl__dtype_size(p->w->dtype));
+    key.align_in = msgl__cuda_alignment(p->in, p->ld_in, msgl__dtype_size(p->w->format->dtype));
     key.align_out = msgl__cuda_alignment(p->out, p->ld_out, msgl__dtype_size(p->out_type));
     return key;
 }
@@ -121,7 +121,7 @@ static cudaDataType_t type_of(msgl_dtype t)
 
 cublasStatus_t msgl__cuda_gemm_describe(const msgl_gemm_product *p, msgl_gemm_desc *desc)
 {
-    const cudaDataType_t in = type_of(p->w->dtype), out = type_of(p->out_type);
+    const cudaDataType_t in = type_of(p->w->format->dtype), out = type_of(p->out_type);
     const cublasOperation_t transposed = CUBLAS_OP_T;
     const uint64_t n = (uint64_t)p->w->n, k = (uint64_t)p->w->k, m = (uint64_t)p->m;
     cublasStatus_t s = cublasLtMatmulDescInit(&desc->op, CUBLAS_COMPUTE_32F, CUDA_R_32F);

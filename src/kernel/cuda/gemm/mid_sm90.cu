@@ -556,8 +556,8 @@ bool msgl__cuda_mid_sm90(msgl_exec *x, const msgl_linear_call *c, const msgl_mid
     const void *in = msgl__fed_args(c, &g);
     g.splits = plan->splits;
     CUtensorMap maps[2];
-    if (!msgl__tensor_map(&maps[0], w->dtype, in, c->m, w->k, c->ld_in, ROWS) ||
-        !msgl__tensor_map(&maps[1], w->dtype, w->data, w->n, w->k, (size_t)w->k,
+    if (!msgl__tensor_map(&maps[0], w->format->dtype, in, c->m, w->k, c->ld_in, ROWS) ||
+        !msgl__tensor_map(&maps[1], w->format->dtype, w->data, w->n, w->k, (size_t)w->k,
                           plan->columns / (c->gated ? 2 : 1))) {
         return false;
     }

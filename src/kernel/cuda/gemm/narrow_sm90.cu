@@ -407,9 +407,10 @@ bool msgl__cuda_narrow_sm90_can(const msgl_exec *x, const msgl_linear_call *c)
     const uintptr_t bits =
         (uintptr_t)c->in | (uintptr_t)c->out | (uintptr_t)w->data | (uintptr_t)c->norm;
     // in * weight would leave f16's range where the normalised value does not.
-    return x->device->capability == 90 && w->dtype != MSGL_F32 && c->m >= 1 && c->m <= MAX_ROWS &&
-           bits % 16 == 0 && w->k % 8 == 0 && w->n % (c->gated ? 16 : 8) == 0 &&
-           c->ld_in % 8 == 0 && c->ld_out % 8 == 0 && (c->norm == NULL || w->dtype == MSGL_BF16);
+    return x->device->capability == 90 && w->format->dtype != MSGL_F32 && c->m >= 1 &&
+           c->m <= MAX_ROWS && bits % 16 == 0 && w->k % 8 == 0 && w->n % (c->gated ? 16 : 8) == 0 &&
+           c->ld_in % 8 == 0 && c->ld_out % 8 == 0 &&
+           (c->norm == NULL || w->format->dtype == MSGL_BF16);
 }
 
 bool msgl__cuda_narrow_sm90(msgl_exec *x, const msgl_linear_call *c, const msgl_narrow_plan *plan)
@@ -433,13 +434,13 @@ bool msgl__cuda_narrow_sm90(msgl_exec *x, const msgl_linear_call *c, const msgl_
     g.ld_out = c->ld_out;
     const int box = c->m <= 32 ? 32 : MAX_ROWS;
     CUtensorMap maps[2];
-    if (!msgl__tensor_map(&maps[0], w->dtype, c->in, c->m, w->k, c->ld_in, box) ||
-        !msgl__tensor_map(&maps[1], w->dtype, w->data, w->n, w->k, (size_t)w->k,
+    if (!msgl__tensor_map(&maps[0], w->format->dtype, c->in, c->m, w->k, c->ld_in, box) ||
+        !msgl__tensor_map(&maps[1], w->format->dtype, w->data, w->n, w->k, (size_t)w->k,
                           plan->groups * 32)) {
         return false;
     }
     const int splits = plan->splits;
-    if (w->dtype == MSGL_F16) {
+    if (w->format->dtype == MSGL_F16) {
         launch_rows<__half, 1, false>(x, g, maps, splits);
     } else if (c->norm == NULL) {
         launch_rows<__nv_bfloat16, 1, false>(x, g, maps, splits);

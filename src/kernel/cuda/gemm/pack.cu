@@ -12,11 +12,11 @@
 
 enum { PIECES_PER_THREAD = 4, BLOCK = 256 };
 
-size_t msgl__cuda_packed_size(msgl_dtype dtype, int n, int k)
+size_t msgl__cuda_packed_size(const msgl_wformat *f, int n, int k)
 {
     size_t elements, bytes, padded;
     if (msgl__size_mul((size_t)n, (size_t)k, &elements) != 0 ||
-        msgl__size_mul(elements, msgl__dtype_size(dtype), &bytes) != 0 ||
+        msgl__size_mul(elements, msgl__dtype_size(f->dtype), &bytes) != 0 ||
         msgl__size_add(bytes, 63, &padded) != 0) {
         return 0;
     }
@@ -97,7 +97,7 @@ void msgl__cuda_pack(msgl_exec *x, msgl_weight *w, int row, int rows, const void
     msgl_cuda_blas *b = msgl__cuda_device(x)->blas;
     cudaStream_t stream = msgl__cuda_stream(x);
     const size_t k = (size_t)w->k, src_row = k * msgl__dtype_size(src_dtype);
-    const size_t dst_row = k * msgl__dtype_size(w->dtype);
+    const size_t dst_row = k * msgl__dtype_size(w->format->dtype);
     if (x->status != 0 || rows <= 0 || k == 0 || !open_staging(x, &b->staging)) return;
     msgl_gemm_staging *s = &b->staging;
     // Whole rows, or parts of one that is larger than a stage.
@@ -121,19 +121,19 @@ void msgl__cuda_pack(msgl_exec *x, msgl_weight *w, int row, int rows, const void
             } else {
                 copy_task(&p, 0, 0);
             }
-            char *dst =
-                (char *)w->data + ((size_t)row + r) * dst_row + from * msgl__dtype_size(w->dtype);
+            char *dst = (char *)w->data + ((size_t)row + r) * dst_row +
+                        from * msgl__dtype_size(w->format->dtype);
             const size_t bytes = p.rows * p.row_bytes, n = p.rows * (to - from);
-            const bool same = src_dtype == w->dtype;
+            const bool same = src_dtype == w->format->dtype;
             void *landing = same ? dst : b->workspace;
             MSGL_CUDA_TRY(x,
                           cudaMemcpyAsync(landing, p.dst, bytes, cudaMemcpyHostToDevice, stream));
             MSGL_CUDA_TRY(x, cudaEventRecord(s->taken[i], stream));
             if (same) continue;
-            if (src_dtype == MSGL_F32) convert_from(x, (float *)landing, dst, w->dtype, n);
-            if (src_dtype == MSGL_F16) convert_from(x, (__half *)landing, dst, w->dtype, n);
+            if (src_dtype == MSGL_F32) convert_from(x, (float *)landing, dst, w->format->dtype, n);
+            if (src_dtype == MSGL_F16) convert_from(x, (__half *)landing, dst, w->format->dtype, n);
             if (src_dtype == MSGL_BF16) {
-                convert_from(x, (__nv_bfloat16 *)landing, dst, w->dtype, n);
+                convert_from(x, (__nv_bfloat16 *)landing, dst, w->format->dtype, n);
             }
         }
     }
@@ -174,19 +174,26 @@ static void gather_as(msgl_exec *x, const S *w, const int32_t *ids, int rows, in
 void msgl__cuda_gemm_gather(msgl_exec *x, const msgl_weight *w, const int32_t *ids, int rows,
                             void *out)
 {
-    const size_t row_bytes = (size_t)w->k * msgl__dtype_size(w->dtype);
+    const size_t row_bytes = (size_t)w->k * msgl__dtype_size(w->format->dtype);
     if (rows <= 0 || x->status != 0) return;
-    if (w->dtype == x->act && row_bytes % 16 == 0) {
+    if (w->format->dtype == x->act && row_bytes % 16 == 0) {
         const int row16 = (int)(row_bytes / 16),
                   threads = row16 < 512 ? (row16 + 31) / 32 * 32 : 512;
         gather_16<<<rows, threads, 0, msgl__cuda_stream(x)>>>((const uint4 *)w->data, ids, row16,
                                                               (uint4 *)out);
-    } else if (w->dtype == MSGL_F32) {
+    } else if (w->format->dtype == MSGL_F32) {
         gather_as(x, (const float *)w->data, ids, rows, w->k, out);
-    } else if (w->dtype == MSGL_F16) {
+    } else if (w->format->dtype == MSGL_F16) {
         gather_as(x, (const __half *)w->data, ids, rows, w->k, out);
     } else {
         gather_as(x, (const __nv_bfloat16 *)w->data, ids, rows, w->k, out);
     }
     MSGL_CUDA_LAUNCHED(x);
 }
+
+// In the order of msgl_wformat_id. What is missing is not there on a GPU yet.
+const msgl_wformat msgl__cuda_formats[MSGL_WFORMATS] = {
+    {MSGL_WFORMAT_F32, msgl__cuda_packed_size, msgl__cuda_pack, msgl__cuda_gemm_gather},
+    {MSGL_WFORMAT_F16, msgl__cuda_packed_size, msgl__cuda_pack, msgl__cuda_gemm_gather},
+    {MSGL_WFORMAT_BF16, msgl__cuda_packed_size, msgl__cuda_pack, msgl__cuda_gemm_gather},
+};

@@ -413,10 +413,10 @@ bool msgl__cuda_stream_sm90_can(const msgl_exec *x, const msgl_linear_call *c)
 {
     const msgl_weight *w = c->w;
     const uintptr_t bits = (uintptr_t)c->in | (uintptr_t)c->out | (uintptr_t)w->data;
-    return x->device->capability == 90 && w->dtype != MSGL_F32 && w->dtype == x->act && c->gated &&
-           !c->f32_out && c->bias == NULL && c->norm == NULL && c->m > 0 && c->m <= MAX_COLUMNS &&
-           bits % 16 == 0 && w->k % 8 == 0 && w->n % 16 == 0 && c->ld_in % 8 == 0 &&
-           c->ld_out % 8 == 0;
+    return x->device->capability == 90 && w->format->dtype != MSGL_F32 &&
+           w->format->dtype == x->act && c->gated && !c->f32_out && c->bias == NULL &&
+           c->norm == NULL && c->m > 0 && c->m <= MAX_COLUMNS && bits % 16 == 0 && w->k % 8 == 0 &&
+           w->n % 16 == 0 && c->ld_in % 8 == 0 && c->ld_out % 8 == 0;
 }
 
 static bool map_out(CUtensorMap *map, const msgl_linear_call *c, int columns)
@@ -424,7 +424,7 @@ static bool map_out(CUtensorMap *map, const msgl_linear_call *c, int columns)
     const cuuint64_t dims[2] = {(cuuint64_t)c->w->n / 2, (cuuint64_t)c->m};
     const cuuint64_t strides[1] = {c->ld_out * 2};
     const cuuint32_t box[2] = {OUTPUTS, (cuuint32_t)columns};
-    return msgl__tensor_map_encode(map, c->w->dtype, c->out, 2, dims, strides, box,
+    return msgl__tensor_map_encode(map, c->w->format->dtype, c->out, 2, dims, strides, box,
                                    CU_TENSOR_MAP_SWIZZLE_64B);
 }
 
@@ -451,12 +451,13 @@ bool msgl__cuda_stream_sm90(msgl_exec *x, const msgl_linear_call *c)
         return false;
     }
     CUtensorMap maps[3];
-    if (!msgl__tensor_map(&maps[0], w->dtype, c->in, c->m, w->k, c->ld_in, columns / CLUSTER) ||
-        !msgl__tensor_map_pairs(&maps[1], w->dtype, w->data, w->n, w->k, ROWS) ||
+    if (!msgl__tensor_map(&maps[0], w->format->dtype, c->in, c->m, w->k, c->ld_in,
+                          columns / CLUSTER) ||
+        !msgl__tensor_map_pairs(&maps[1], w->format->dtype, w->data, w->n, w->k, ROWS) ||
         !map_out(&maps[2], c, columns)) {
         return false;
     }
-    w->dtype == MSGL_F16 ? launch_columns<__half>(x, g, maps, parts, columns)
-                         : launch_columns<__nv_bfloat16>(x, g, maps, parts, columns);
+    w->format->dtype == MSGL_F16 ? launch_columns<__half>(x, g, maps, parts, columns)
+                                 : launch_columns<__nv_bfloat16>(x, g, maps, parts, columns);
     return true;
 }

@@ -156,7 +156,7 @@ msgl_gemm_key msgl__cuda_call_key(const msgl_exec *x, const msgl_linear_call *c,
     key.n = c->w->n;
     key.k = c->w->k;
     key.bucket = msgl__gemm_bucket(c->m);
-    key.in_type = (uint8_t)c->w->dtype;
+    key.in_type = (uint8_t)c->w->format->id;
     key.out_type = (uint8_t)(c->f32_out ? MSGL_F32 : x->act);
     key.bias = c->bias != NULL;
     key.accumulate = c->accumulate;
@@ -175,7 +175,7 @@ msgl_gemm_key msgl__cuda_call_key(const msgl_exec *x, const msgl_linear_call *c,
 int msgl__cuda_default_product(const msgl_exec *x, const msgl_linear_call *c,
                                const msgl_rope_call *rope, int from)
 {
-    const size_t bytes = (size_t)c->w->n * c->w->k * msgl__dtype_size(c->w->dtype);
+    const size_t bytes = (size_t)c->w->n * c->w->k * msgl__dtype_size(c->w->format->dtype);
     for (int i = from; i < MSGL_PRODUCT_KERNELS; i++) {
         const msgl_product_kernel *k = &msgl__cuda_product_kernels[i];
         if (c->m >= k->least_rows && c->m <= k->most_rows && bytes <= k->most_weights &&
@@ -224,7 +224,7 @@ static void run_call(msgl_exec *x, const msgl_linear_call *c, const msgl_rope_ca
 void msgl__cuda_linear(msgl_exec *x, const msgl_linear_call *c)
 {
     if (c->m == 0 || x->status != 0) return;
-    if (x->act != c->w->dtype) {
+    if (x->act != c->w->format->dtype) {
         x->status = MSGL_EUNSUPPORTED;
         return;
     }
@@ -240,7 +240,7 @@ void msgl__cuda_linear(msgl_exec *x, const msgl_linear_call *c)
 
 bool msgl__cuda_linear_rope(msgl_exec *x, const msgl_linear_call *c, const msgl_rope_call *rope)
 {
-    if (c->m == 0 || x->status != 0 || x->act != c->w->dtype ||
+    if (c->m == 0 || x->status != 0 || x->act != c->w->format->dtype ||
         msgl__cuda_device(x)->deterministic) {
         return false;
     }

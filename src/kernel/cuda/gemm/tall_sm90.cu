@@ -627,10 +627,10 @@ bool msgl__cuda_tall_sm90(msgl_exec *x, const msgl_linear_call *c, const msgl_ta
     const void *in = msgl__fed_args(c, &g);
     g.splits = plan->splits;
     CUtensorMap maps[2];
-    if (!msgl__tensor_map(&maps[0], w->dtype, in, c->m, w->k, c->ld_in, plan->columns) ||
-        !(c->gated
-              ? msgl__tensor_map_pairs(&maps[1], w->dtype, w->data, w->n, w->k, ROWS)
-              : msgl__tensor_map(&maps[1], w->dtype, w->data, w->n, w->k, (size_t)w->k, ROWS))) {
+    if (!msgl__tensor_map(&maps[0], w->format->dtype, in, c->m, w->k, c->ld_in, plan->columns) ||
+        !(c->gated ? msgl__tensor_map_pairs(&maps[1], w->format->dtype, w->data, w->n, w->k, ROWS)
+                   : msgl__tensor_map(&maps[1], w->format->dtype, w->data, w->n, w->k, (size_t)w->k,
+                                      ROWS))) {
         return false;
     }
     if (!launch_shape(x, g, maps, end, plan)) return false;

@@ -383,7 +383,7 @@ static int calls_of_graph(const tuner *t, const tuned_calls *s)
     const double l2 = (double)msgl__cuda_device(t->x)->l2_bytes;
     const double elements =
         (double)w->n * w->k + (behind != NULL ? (double)behind->n * behind->k : 0);
-    const double by_bytes = 4 * l2 / (elements * (double)msgl__dtype_size(w->dtype));
+    const double by_bytes = 4 * l2 / (elements * (double)msgl__dtype_size(w->format->dtype));
     const double by_work = 2e10 / (elements * s->call[0].m);
     const double least = by_bytes < by_work ? by_bytes : by_work;
     const int num = least < 2 ? 2 : least < MAX_CALLS ? (int)least : MAX_CALLS;
@@ -488,7 +488,8 @@ void msgl__cuda_gemm_tune(msgl_exec *x, msgl_arena *memory, const msgl_tune_prod
                           const int32_t *ms, int32_t num)
 {
     const msgl_cuda_device *d = msgl__cuda_device(x);
-    if (d->deterministic || p->calls->w->dtype != x->act) return; // one algorithm for every m
+    if (d->deterministic || p->calls->w->format->dtype != x->act)
+        return; // one algorithm for every m
     tuner t = tuner_of(x, memory, p);
     bool measured = false;
     for (int32_t i = 0; i < num && x->status == 0; i++) {

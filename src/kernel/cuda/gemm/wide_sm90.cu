@@ -419,9 +419,9 @@ bool msgl__cuda_wide_sm90_can(const msgl_exec *x, const msgl_linear_call *c,
 {
     const msgl_weight *w = c->w;
     const uintptr_t bits = (uintptr_t)c->in | (uintptr_t)c->out | (uintptr_t)w->data;
-    if (x->device->capability != 90 || w->dtype == MSGL_F32 || w->dtype != x->act || c->f32_out ||
-        c->norm != NULL || bits % 16 != 0 || w->k % 8 != 0 || w->n % 16 != 0 || c->ld_in % 8 != 0 ||
-        c->ld_out % 8 != 0) {
+    if (x->device->capability != 90 || w->format->dtype == MSGL_F32 || w->format->dtype != x->act ||
+        c->f32_out || c->norm != NULL || bits % 16 != 0 || w->k % 8 != 0 || w->n % 16 != 0 ||
+        c->ld_in % 8 != 0 || c->ld_out % 8 != 0) {
         return false;
     }
     if (rope != NULL) return takes_heads(x, c, rope);
@@ -463,12 +463,13 @@ bool msgl__cuda_wide_sm90(msgl_exec *x, const msgl_linear_call *c, const msgl_ro
     }
     CUtensorMap maps[3];
     const int32_t columns = rope != NULL ? w->n : w->n / 2;
-    if (!msgl__tensor_map(&maps[0], w->dtype, c->in, c->m, w->k, c->ld_in, BM) ||
-        !msgl__tensor_map(&maps[1], w->dtype, w->data, w->n, w->k, (size_t)w->k, COLUMNS) ||
-        !msgl__tensor_map(&maps[2], w->dtype, c->out, c->m, columns, c->ld_out, WARP_ROWS)) {
+    if (!msgl__tensor_map(&maps[0], w->format->dtype, c->in, c->m, w->k, c->ld_in, BM) ||
+        !msgl__tensor_map(&maps[1], w->format->dtype, w->data, w->n, w->k, (size_t)w->k, COLUMNS) ||
+        !msgl__tensor_map(&maps[2], w->format->dtype, c->out, c->m, columns, c->ld_out,
+                          WARP_ROWS)) {
         return false;
     }
-    const bool f16 = w->dtype == MSGL_F16;
+    const bool f16 = w->format->dtype == MSGL_F16;
     if (rope == NULL) {
         f16 ? launch<__half, GATED, 0>(x, g, maps) : launch<__nv_bfloat16, GATED, 0>(x, g, maps);
     } else if (rope->head_dim == 64) {

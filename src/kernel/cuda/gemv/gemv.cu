@@ -122,8 +122,8 @@ bool msgl__cuda_gemv_can(const msgl_exec *x, const msgl_linear_call *c)
     const msgl_weight *w = c->w;
     const uintptr_t bits = (uintptr_t)c->in | (uintptr_t)w->data | (uintptr_t)c->norm;
     return !msgl__cuda_device(x)->deterministic && c->m >= 1 && c->m <= GEMV_MAX_ROWS &&
-           w->dtype == x->act && w->dtype != MSGL_F32 && w->k % 8 == 0 && c->ld_in % 8 == 0 &&
-           bits % 16 == 0;
+           w->format->dtype == x->act && w->format->dtype != MSGL_F32 && w->k % 8 == 0 &&
+           c->ld_in % 8 == 0 && bits % 16 == 0;
 }
 
 bool msgl__cuda_gemv(msgl_exec *x, const msgl_linear_call *c)
@@ -146,8 +146,8 @@ bool msgl__cuda_gemv(msgl_exec *x, const msgl_linear_call *c)
     p.gated = c->gated;
     p.accumulate = c->accumulate;
     p.f32_out = c->f32_out;
-    if (w->dtype == MSGL_BF16 && resident(x, &p)) return true;
+    if (w->format->dtype == MSGL_BF16 && resident(x, &p)) return true;
     p.much = (size_t)w->n * w->k * 2 / (size_t)d->sm_count > 200 << 10;
     p.early = p.much;
-    return w->dtype == MSGL_F16 ? by_rows<__half>(x, &p) : by_rows<__nv_bfloat16>(x, &p);
+    return w->format->dtype == MSGL_F16 ? by_rows<__half>(x, &p) : by_rows<__nv_bfloat16>(x, &p);
 }

@@ -77,8 +77,8 @@ static __global__ void __launch_bounds__(THREADS) embed_kernel(const embed_args 
 
 extern "C" bool msgl__cuda_embed(msgl_exec *x, const msgl_embed_call *c)
 {
-    const size_t bytes = (size_t)c->w->k * msgl__dtype_size(c->w->dtype);
-    if (c->w->dtype != x->act || bytes % sizeof(uint4) != 0 || x->status != 0) return false;
+    const size_t bytes = (size_t)c->w->k * msgl__dtype_size(c->w->format->dtype);
+    if (c->w->format->dtype != x->act || bytes % sizeof(uint4) != 0 || x->status != 0) return false;
     if (c->tokens <= 0) return true;
     embed_args a = {};
     a.inputs = msgl__cuda_copies_take(msgl__cuda_device(x));

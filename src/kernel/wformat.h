@@ -1,0 +1,58 @@
+// SPDX-License-Identifier: Apache-2.0
+//
+// Weights, and how their values are stored: a const descriptor per format and device. Formats are
+// apart from dtypes: activations and the KV cache have a dtype, and a weight has a format, chosen
+// for each weight when it is planned (models/weights.h). Three formats store one dtype as it is.
+// How to add one: docs/adding-a-weight-format.md.
+#ifndef MSGL_KERNEL_WFORMAT_H
+#define MSGL_KERNEL_WFORMAT_H
+
+#include <stddef.h>
+#include <stdint.h>
+
+#include "core/dtype.h"
+#include "core/err.h"
+#include "kernel/exec.h"
+
+// Places in msgl_gemm_kernels.formats. A dtype is the place of the format that stores it.
+typedef enum msgl_wformat_id {
+    MSGL_W_F32 = MSGL_F32,
+    MSGL_W_F16 = MSGL_F16,
+    MSGL_W_BF16 = MSGL_BF16,
+    MSGL_WFORMATS,
+} msgl_wformat_id;
+
+typedef struct msgl_wformat msgl_wformat;
+
+typedef struct msgl_weight {
+    const msgl_wformat *format;
+    int n, k;   // [n, k]: out features, in features
+    void *data; // device memory of packed_size bytes, 64-byte aligned, owner: loader
+} msgl_weight;
+
+struct msgl_wformat {
+    const char *name; // of --dtype and --weight-dtype; NULL: the device has no such format
+    msgl_wformat_id id;
+    msgl_dtype dtype; // of the stored values; MSGL_DTYPE_COUNT: they are no dtype's
+    // Bytes of the packed form (padding and scales included); 0 when the product overflows.
+    size_t (*packed_size)(const msgl_wformat *f, int n, int k);
+    // Packs rows [row, row + rows) of w from row-major host memory src (first row at src, ld_src
+    // elements apart). Any row; on the CPU parallel over the pool; rows may arrive in any order.
+    // data must be zeroed.
+    void (*pack)(msgl_exec *x, msgl_weight *w, int row, int rows, const void *src,
+                 msgl_dtype src_dtype, size_t ld_src);
+    // out[i, 0..k) = w[ids[i], :] as exec->act, for i < rows. ids on the device, each in [0, n).
+    void (*gather)(msgl_exec *x, const msgl_weight *w, const int32_t *ids, int rows, void *out);
+};
+
+// The beginnings of descriptors, the same on every device.
+#define MSGL_WFORMAT_F32 "float32", MSGL_W_F32, MSGL_F32
+#define MSGL_WFORMAT_F16 "float16", MSGL_W_F16, MSGL_F16
+#define MSGL_WFORMAT_BF16 "bfloat16", MSGL_W_BF16, MSGL_BF16
+
+static inline size_t msgl__weight_bytes(const msgl_weight *w)
+{
+    return w->format->packed_size(w->format, w->n, w->k);
+}
+
+#endif
