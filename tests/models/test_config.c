@@ -401,6 +401,67 @@ static void test_generation_config(void **state)
 }
 
 // Every architecture in the registry has a descriptor that can do its job.
+// What a config means where it does not say, by architecture (transformers' configuration files).
+static void test_defaults(void **state)
+{
+    (void)state;
+    msgl_model_config *c = malloc(sizeof *c);
+    msgl_err err = {0};
+    assert_int_equal(load_with("Gemma2ForCausalLM", "head_dim", NULL, c, &err), 0);
+    assert_int_equal(c->head_dim, 256);
+    assert_int_equal(sliding_layers(c), 1); // even ones
+    assert_int_equal(c->decoder.sliding_window, 4096);
+    assert_true(c->decoder.attn_softcap == 50 && c->logit_cap == 30);
+    assert_true(c->decoder.activation == MSGL_GELU_TANH && c->decoder.norm_plus_one);
+    assert_int_equal(load_with("Gemma2ForCausalLM", "attn_logit_softcapping", "null", c, &err), 0);
+    assert_true(c->decoder.attn_softcap == 0 && c->logit_cap == 30);
+    assert_int_equal(load_with("Gemma3ForCausalLM", "sliding_window_pattern", "2", c, &err), 0);
+    assert_int_equal(sliding_layers(c), 1); // all but every second
+    assert_int_equal(c->num_ropes, 2);
+    assert_true(c->ropes[0].theta == 1e6 && c->ropes[1].theta == 1e4);
+    assert_int_equal(load_with("Glm4ForCausalLM", "head_dim", NULL, c, &err), 0);
+    assert_int_equal(c->head_dim, 128);
+    assert_int_equal(c->ropes[0].dim, 64);
+    assert_true(c->decoder.qkv_bias && !c->decoder.o_bias);
+    assert_int_equal(load_with("SmolLM3ForCausalLM", "num_hidden_layers", "9", c, &err), 0);
+    for (int32_t l = 0; l < 9; l++) {
+        const bool second = (c->decoder.layer_flags[l] & MSGL_LAYER_SECOND_ROPE) != 0;
+        assert_int_equal(second, l == 3 || l == 7);
+    }
+    assert_true(c->ropes[0].theta == 2e6 && c->ropes[1].type == MSGL_ROPE_NONE);
+    assert_int_equal(load_with("GraniteForCausalLM", "logits_scaling", "8", c, &err), 0);
+    assert_true(c->logit_scale == 0.125f && c->decoder.attn_scale == 1);
+    assert_int_equal(load_with("Qwen2MoeForCausalLM", "qkv_bias", NULL, c, &err), 0);
+    assert_true(c->decoder.qkv_bias && !c->decoder.norm_topk);
+    assert_int_equal(load_with("MixtralForCausalLM", "sliding_window", NULL, c, &err), 0);
+    assert_true(c->decoder.norm_topk && sliding_layers(c) == 0 && c->ropes[0].theta == 1e6);
+    free(c);
+}
+
+static void refuse(const char *arch, const char *field, const char *value, const char *says)
+{
+    msgl_model_config *c = malloc(sizeof *c);
+    msgl_err err = {0};
+    assert_true(load_with(arch, field, value, c, &err) < 0);
+    if (strstr(err.text, says) == NULL) fail_msg("%s %s: \"%s\"", arch, field, err.text);
+    free(c);
+}
+
+static void test_refusals_by_architecture(void **state)
+{
+    (void)state;
+    refuse("SmolLM3ForCausalLM", "no_rope_layers", "[1]", "a list of num_hidden_layers");
+    refuse("SmolLM3ForCausalLM", "no_rope_layers", "[1, 2]", "found 2, allowed 0 or 1");
+    refuse("Glm4ForCausalLM", "partial_rotary_factor", "0.1", "a share of head_dim 8 that is even");
+    refuse("LlamaForCausalLM", "partial_rotary_factor", "0.5",
+           "found 0.5, allowed a number in 1..1");
+    refuse("Gemma2ForCausalLM", "hidden_activation", "\"gelu\"", "silu, gelu_pytorch_tanh");
+    refuse("Gemma3ForCausalLM", "use_bidirectional_attention", "true", "allowed false");
+    refuse("Gemma3ForConditionalGeneration", "text_config", "3", "text_config: found 3");
+    refuse("MixtralForCausalLM", "hidden_act", "\"gelu_pytorch_tanh\"", "silu, for experts");
+    refuse("GraniteForCausalLM", "residual_multiplier", "0", "residual_multiplier: found 0");
+}
+
 static void test_registry(void **state)
 {
     (void)state;
@@ -427,6 +488,7 @@ int main(void)
         cmocka_unit_test(test_odd_numbers),       cmocka_unit_test(test_fifo),
         cmocka_unit_test(test_spellings),         cmocka_unit_test(test_windows),
         cmocka_unit_test(test_generation_config), cmocka_unit_test(test_registry),
+        cmocka_unit_test(test_defaults),          cmocka_unit_test(test_refusals_by_architecture),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }
