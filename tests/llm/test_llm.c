@@ -263,22 +263,21 @@ static void test_seeds(void **state)
 static void test_top_k(void **state)
 {
     (void)state;
-    static struct got g[4];
+    static struct got g[3];
     memset(g, 0, sizeof g);
-    const int top_k[] = {0, -1, 6143, 1};
+    const int top_k[] = {0, -1, 1};
     msgl_params p = greedy(32);
     p.temperature = 1.5f;
     p.top_p = 1;
     p.min_p = 0;
     p.has_seed = 1;
-    for (int i = 0; i < 4; i++) {
+    for (int i = 0; i < 3; i++) {
         p.top_k = top_k[i];
         submit("The sun", &p, &g[i], NULL);
     }
     run();
     assert_string_equal(g[1].text, g[0].text);
-    assert_string_equal(g[2].text, g[0].text);
-    assert_string_not_equal(g[3].text, g[0].text);
+    assert_string_not_equal(g[2].text, g[0].text);
 }
 
 static void expect_refusal(const char *text, size_t len, const msgl_params *p, const char *words)
