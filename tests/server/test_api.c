@@ -334,6 +334,7 @@ static void test_ranges_of_settings(void **state)
                 continue;
             }
             msgl_gen_request r = good(MSGL_API_COMPLETION, body);
+            assert_int_equal(r.unknown.len, 0); // sampling.c names it
             const double got = msgl__setting_number(s, &r.sampling);
             assert_true(s->type == MSGL_SETTING_REAL ? (float)got == (float)v : got == v);
             msgl__gen_request_free(&r);
