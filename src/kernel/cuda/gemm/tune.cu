@@ -12,6 +12,9 @@
 #include <cuda_bf16.h>
 #include <cuda_fp16.h>
 
+extern "C" {
+#include "core/mem.h"
+}
 #include "kernel/cuda/gemm/fed.cuh"
 #include "kernel/cuda/gemm/gemm.h"
 #include "kernel/cuda/gemm/table.cuh"
