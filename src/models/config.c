@@ -8,6 +8,7 @@
 #include "core/attributes.h"
 #include "core/settings.h"
 #include "models/arch.h"
+#include "models/checkpoint.h"
 #include "models/json_read.h"
 #include "utils/file.h"
 #include "utils/json.h"
@@ -305,10 +306,12 @@ static json_t *text_object(msgl_json_reader *r, const msgl_arch *arch)
     return all;
 }
 
-static void read_config(msgl_json_reader *r, msgl_model_config *c)
+int msgl__config_read(msgl_json_reader *r, msgl_model_config *c)
 {
+    memset(c, 0, sizeof *c);
+    c->sampling = msgl__sampling_params_plain();
     find_arch(r, c);
-    if (r->status != 0) return;
+    if (r->status != 0) return r->status;
     const json_t *quant = msgl__json_get(r, "quantization_config");
     if (quant != NULL) {
         msgl__json_reject(r, MSGL_EUNSUPPORTED, "quantization_config", quant,
@@ -328,9 +331,10 @@ static void read_config(msgl_json_reader *r, msgl_model_config *c)
         json_decref(text);
     }
     if (r->status == 0) read_eos(r, c);
+    return r->status;
 }
 
-static void read_generation_config(msgl_json_reader *r, msgl_model_config *c)
+int msgl__config_read_generation(msgl_json_reader *r, msgl_model_config *c)
 {
     read_eos(r, c);
     msgl_sampling_params *p = &c->sampling;
@@ -343,29 +347,33 @@ static void read_generation_config(msgl_json_reader *r, msgl_model_config *c)
                 : msgl__json_num_or(r, s->field, s->min, s->max, usual);
         msgl__setting_put(s, v, p);
     }
+    return r->status;
 }
 
-int msgl__model_config_load(const char *dir, msgl_model_config *out, msgl_err *err)
+int msgl__config_load_folder(const char *dir, msgl_model_config *out, msgl_err *err)
 {
     char path[PATH_BYTES];
     json_t *root;
     int code = join(dir, "config.json", path, err);
     if (code == 0) code = msgl__json_load(path, CONFIG_MAX_BYTES, 0, &root, err);
     if (code != 0) return code;
-    memset(out, 0, sizeof *out);
-    out->sampling = msgl__sampling_params_plain();
     msgl_json_reader r = {.file = msgl__path_tail(path), .section = "", .obj = root, .err = err};
-    read_config(&r, out);
+    code = msgl__config_read(&r, out);
     json_decref(root);
-    if (r.status != 0) return r.status;
+    if (code != 0) return code;
 
     code = join(dir, "generation_config.json", path, err);
     if (code == 0) code = msgl__json_load(path, CONFIG_MAX_BYTES, 0, &root, err);
     if (code != 0) return code == MSGL_ENOENT ? 0 : code;
     r = (msgl_json_reader){.file = msgl__path_tail(path), .section = "", .obj = root, .err = err};
-    read_generation_config(&r, out);
+    code = msgl__config_read_generation(&r, out);
     json_decref(root);
-    return r.status;
+    return code;
+}
+
+int msgl__model_config_load(const char *path, msgl_model_config *out, msgl_err *err)
+{
+    return msgl__checkpoint_format_of(path)->config(path, out, err);
 }
 
 int32_t msgl__model_config_context(const msgl_model_config *c)

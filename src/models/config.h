@@ -27,6 +27,7 @@
 #define MSGL_MAX_EOS 8
 
 typedef struct msgl_arch msgl_arch;
+typedef struct msgl_json_reader msgl_json_reader; // models/json_read.h
 
 typedef struct msgl_model_config {
     const msgl_arch *arch; // registry.c
@@ -44,9 +45,15 @@ typedef struct msgl_model_config {
     msgl_sampling_params sampling;
 } msgl_model_config;
 
-// Reads DIR/config.json and, when there, DIR/generation_config.json. Errors are one line with file,
-// field, what was found and what is allowed.
-int msgl__model_config_load(const char *dir, msgl_model_config *out, msgl_err *err);
+// Reads the config of the model at `path`, in whatever format it is (models/checkpoint.h). Errors
+// are one line with file, field, what was found and what is allowed.
+int msgl__model_config_load(const char *path, msgl_model_config *out, msgl_err *err);
+
+// For formats: the config of a folder with config.json and, when there, generation_config.json; and
+// the fields of these two files in whatever `r` reads. Return the reader's status.
+int msgl__config_load_folder(const char *dir, msgl_model_config *out, msgl_err *err);
+int msgl__config_read(msgl_json_reader *r, msgl_model_config *out);
+int msgl__config_read_generation(msgl_json_reader *r, msgl_model_config *out);
 
 // Tokens of context that the model is made for: max_position_embeddings, or what its rope scaling
 // stretches that to.

@@ -1,19 +1,25 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "models/safetensors.h"
 
+#include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
+#include <sys/stat.h>
+#include <unistd.h>
 
 #include <jansson.h>
 
 #include "core/attributes.h"
 #include "core/mem.h"
+#include "models/config.h"
+#include "models/formats.h"
 #include "models/json_read.h"
 #include "utils/file.h"
 #include "utils/json.h"
 
 // The format's own bound on the header.
 static const size_t MAX_HEADER = 100u << 20;
+enum { PATH_BYTES = 4096, MAX_SHARDS = 4096, INDEX_MAX_BYTES = 128 << 20 };
 
 typedef struct dtype_info {
     const char *name;
@@ -49,7 +55,7 @@ static int parse_dtype(const entry_ctx *c, const json_t *v, msgl_tensor *t, int 
     for (size_t i = 0; json_is_string(v) && i < MSGL_COUNT(DTYPES); i++) {
         if (strcmp(json_string_value(v), DTYPES[i].name) != 0) continue;
         *bits = DTYPES[i].bits;
-        memcpy(t->dtype_name, DTYPES[i].name, strlen(DTYPES[i].name) + 1);
+        t->type = DTYPES[i].name;
         t->loadable = i < 3 && msgl__dtype_parse(DTYPES[i].name, &t->dtype) == 0;
         return 0;
     }
@@ -110,7 +116,7 @@ static int parse_entry(const entry_ctx *c, const json_t *v, const uint8_t *data,
         return msgl__err_set(c->err, MSGL_EFORMAT,
                              "%s: tensor %s: found %zu bytes of data, its shape and dtype %s need "
                              "another number",
-                             c->file, c->name, end - begin, t->dtype_name);
+                             c->file, c->name, end - begin, t->type);
     }
     t->data = data + begin;
     t->bytes = end - begin;
@@ -149,13 +155,11 @@ static int check_cover(const char *file, msgl_tensor *list, size_t count, const 
 }
 
 static int parse_header(json_t *root, const uint8_t *data, size_t data_size, const char *file,
-                        int32_t file_index, msgl_tensor **list, size_t *count, msgl_err *err)
+                        int32_t file_index, msgl_tensor_list *list, msgl_err *err)
 {
-    const size_t first = *count;
-    msgl_tensor *grown =
-        msgl__reallocarray(*list, first + json_object_size(root) + 1, sizeof **list);
-    if (grown == NULL) return msgl__err_set(err, MSGL_ENOMEM, "%s: out of memory", file);
-    *list = grown;
+    const size_t first = list->count;
+    int code = msgl__tensor_list_grow(list, json_object_size(root), file, err);
+    if (code != 0) return code;
     const char *key;
     json_t *value;
     json_object_foreach(root, key, value)
@@ -166,19 +170,19 @@ static int parse_header(json_t *root, const uint8_t *data, size_t data_size, con
                              .name = msgl__printable(key, name, sizeof name),
                              .data_size = data_size,
                              .err = err};
-        msgl_tensor *t = &(*list)[*count];
+        msgl_tensor *t = &list->at[list->count];
         *t = (msgl_tensor){.file = file_index};
-        const int code = parse_entry(&c, value, data, t);
+        code = parse_entry(&c, value, data, t);
         if (code != 0) return code;
         t->name = msgl__strdup(key);
         if (t->name == NULL) return msgl__err_set(err, MSGL_ENOMEM, "%s: out of memory", file);
-        (*count)++;
+        list->count++;
     }
-    return check_cover(file, *list + first, *count - first, data, data_size, err);
+    return check_cover(file, list->at + first, list->count - first, data, data_size, err);
 }
 
 int msgl__safetensors_parse(const uint8_t *bytes, size_t size, const char *file_name,
-                            int32_t file_index, msgl_tensor **list, size_t *count, msgl_err *err)
+                            int32_t file_index, msgl_tensor_list *list, msgl_err *err)
 {
     if (size < 8) {
         return msgl__err_set(err, MSGL_EFORMAT,
@@ -199,10 +203,147 @@ int msgl__safetensors_parse(const uint8_t *bytes, size_t size, const char *file_
     if (code != 0) return msgl__err_prefix(err, code, "%s", file_name);
     if (json_is_object(root)) {
         code = parse_header(root, bytes + 8 + header, size - 8 - (size_t)header, file_name,
-                            file_index, list, count, err);
+                            file_index, list, err);
     } else {
         code = msgl__err_set(err, MSGL_EFORMAT, "%s: header: not a JSON object", file_name);
     }
     json_decref(root);
     return code;
 }
+
+// ---- a folder of one file or of shards ----
+
+// Maps and parses DIR/FILE as the next shard.
+static int add_shard(msgl_checkpoint *c, const char *dir, const char *file, msgl_err *err)
+{
+    char path[PATH_BYTES];
+    const int n = snprintf(path, sizeof path, "%s/%s", dir, file);
+    if (n < 0 || (size_t)n >= sizeof path) {
+        return msgl__err_set(err, MSGL_EINVAL, "model folder: the path is too long");
+    }
+    const int code = msgl__checkpoint_map(c, path, err);
+    if (code != 0) return code;
+    const msgl_checkpoint_file *f = &c->files[c->num_files - 1];
+    return msgl__safetensors_parse(f->map, f->size, msgl__path_tail(path), c->num_files - 1,
+                                   &c->tensors, err);
+}
+
+// A shard's name is a plain file name: an index must not lead out of its folder.
+static int check_shard_name(const char *index, const char *name, msgl_err *err)
+{
+    const size_t n = strlen(name);
+    const char *suffix = ".safetensors";
+    if (n > strlen(suffix) && n < 256 && strchr(name, '/') == NULL && name[0] != '.' &&
+        strcmp(name + n - strlen(suffix), suffix) == 0) {
+        return 0;
+    }
+    char text[96];
+    return msgl__err_set(err, MSGL_EFORMAT,
+                         "%s: weight_map: found file \"%s\", allowed a plain name ending in "
+                         ".safetensors",
+                         index, msgl__printable(name, text, sizeof text));
+}
+
+static int by_string(const void *a, const void *b)
+{
+    return strcmp(*(const char *const *)a, *(const char *const *)b);
+}
+
+// Opens every distinct shard of the weight map, in the order of their names.
+static int open_shards(msgl_checkpoint *c, const char *dir, const char *index, const json_t *map,
+                       msgl_err *err)
+{
+    const size_t n = json_object_size(map);
+    const char **names = msgl__reallocarray(NULL, n + 1, sizeof *names);
+    if (names == NULL) return msgl__err_set(err, MSGL_ENOMEM, "%s: out of memory", index);
+    int code = 0;
+    size_t i = 0, distinct = 0;
+    const char *key;
+    json_t *value;
+    json_object_foreach((json_t *)map, key, value)
+    {
+        if (code != 0) break;
+        const char *file = json_string_value(value);
+        code = check_shard_name(index, file != NULL ? file : "", err);
+        names[i++] = file;
+    }
+    if (code == 0) qsort(names, n, sizeof *names, by_string);
+    for (i = 0; i < n && code == 0; i++) {
+        if (i == 0 || strcmp(names[i], names[i - 1]) != 0) names[distinct++] = names[i];
+    }
+    if (code == 0 && distinct > MAX_SHARDS) {
+        code = msgl__err_set(err, MSGL_ELIMIT, "%s: found %zu shards, allowed %d", index, distinct,
+                             MAX_SHARDS);
+    }
+    for (i = 0; i < distinct && code == 0; i++) code = add_shard(c, dir, names[i], err);
+    msgl__free(names);
+    return code;
+}
+
+// Every tensor of the index is where the index says.
+static int check_index(const msgl_checkpoint *c, const char *index, const json_t *map,
+                       msgl_err *err)
+{
+    const char *key;
+    json_t *value;
+    json_object_foreach((json_t *)map, key, value)
+    {
+        const msgl_tensor *t = msgl__checkpoint_find(c, key);
+        const char *path = t != NULL ? c->files[t->file].path : NULL;
+        const char *base = path != NULL ? strrchr(path, '/') + 1 : "no file";
+        if (strcmp(base, json_string_value(value)) == 0) continue;
+        char name[96];
+        return msgl__err_set(err, MSGL_EFORMAT, "%s: tensor %s: expected in %s, found in %s", index,
+                             msgl__printable(key, name, sizeof name), json_string_value(value),
+                             base);
+    }
+    return 0;
+}
+
+static int open_index(msgl_checkpoint *c, const char *dir, const char *index, msgl_err *err)
+{
+    json_t *root;
+    int code = msgl__json_load(index, INDEX_MAX_BYTES, 0, &root, err);
+    if (code != 0) return code;
+    index = msgl__path_tail(index); // for messages from here on
+    const json_t *map = json_object_get(root, "weight_map");
+    if (!json_is_object(map) || json_object_size(map) == 0) {
+        code =
+            msgl__err_set(err, MSGL_EFORMAT, "%s: weight_map: not an object with entries", index);
+    }
+    if (code == 0) code = open_shards(c, dir, index, map, err);
+    if (code == 0) code = msgl__checkpoint_sort(c, err);
+    if (code == 0) code = check_index(c, index, map, err);
+    json_decref(root);
+    return code;
+}
+
+static int open_single(msgl_checkpoint *c, const char *dir, msgl_err *err)
+{
+    const int code = add_shard(c, dir, "model.safetensors", err);
+    return code != 0 ? code : msgl__checkpoint_sort(c, err);
+}
+
+static int open_folder(const char *dir, msgl_checkpoint *c, msgl_err *err)
+{
+    char index[PATH_BYTES];
+    const int n = snprintf(index, sizeof index, "%s/model.safetensors.index.json", dir);
+    if (n < 0 || (size_t)n >= sizeof index) {
+        return msgl__err_set(err, MSGL_EINVAL, "model folder: the path is too long");
+    }
+    return access(index, F_OK) == 0 ? open_index(c, dir, index, err) : open_single(c, dir, err);
+}
+
+static bool is_folder(const char *path)
+{
+    struct stat st;
+    return stat(path, &st) == 0 && S_ISDIR(st.st_mode);
+}
+
+const msgl_checkpoint_format msgl__format_safetensors = {
+    .name = "safetensors",
+    .types = "F32, F16 or BF16",
+    .is = is_folder,
+    .config = msgl__config_load_folder,
+    .open = open_folder,
+};

@@ -167,9 +167,8 @@ static int check_tensor(const msgl_wanted *w, const msgl_checkpoint *c, msgl_err
                              msgl__checkpoint_file(c, t), w->name, found, want_shape);
     }
     if (!t->loadable) {
-        return msgl__err_set(err, MSGL_EUNSUPPORTED,
-                             "%s: tensor %s: dtype: found %s, expected F32, F16 or BF16",
-                             msgl__checkpoint_file(c, t), w->name, t->dtype_name);
+        return msgl__err_set(err, MSGL_EUNSUPPORTED, "%s: tensor %s: dtype: found %s, expected %s",
+                             msgl__checkpoint_file(c, t), w->name, t->type, c->format->types);
     }
     return 0;
 }

@@ -8,7 +8,7 @@
 #define MSGL_MODELS_WEIGHTS_H
 
 #include "kernel/kernel.h"
-#include "models/safetensors.h"
+#include "models/checkpoint.h"
 
 #define MSGL_TENSOR_NAME 72
 

@@ -4,6 +4,7 @@
 #include <errno.h>
 #include <fcntl.h>
 #include <string.h>
+#include <sys/mman.h>
 #include <sys/stat.h>
 #include <unistd.h>
 
@@ -67,6 +68,23 @@ int msgl__file_read(const char *path, size_t max_bytes, char **data, size_t *len
     *data = bytes;
     *len = size;
     return 0;
+}
+
+int msgl__file_map(const char *path, void **map, size_t *size, msgl_err *err)
+{
+    int fd;
+    int code = msgl__file_open(path, &fd, size, err);
+    if (code != 0) return code;
+    if (*size == 0) {
+        code = msgl__err_set(err, MSGL_EFORMAT, "%s: empty", msgl__path_tail(path));
+    } else {
+        *map = mmap(NULL, *size, PROT_READ, MAP_PRIVATE, fd, 0);
+        if (*map == MAP_FAILED) {
+            code = msgl__err_set(err, MSGL_EIO, "%s: %s", msgl__path_tail(path), strerror(errno));
+        }
+    }
+    close(fd);
+    return code;
 }
 
 const char *msgl__path_tail(const char *path)

@@ -17,6 +17,10 @@ int msgl__file_open(const char *path, int *fd, size_t *size, msgl_err *err);
 // As above, and MSGL_ELIMIT for more than max_bytes, MSGL_ENOMEM.
 int msgl__file_read(const char *path, size_t max_bytes, char **data, size_t *len, msgl_err *err);
 
+// Maps a regular file read-only; freed with munmap. As msgl__file_open, and MSGL_EFORMAT for an
+// empty one.
+int msgl__file_map(const char *path, void **map, size_t *size, msgl_err *err);
+
 // The end of a path, at most 80 bytes of it from the start of a component, so that a message still
 // has room for what is wrong.
 const char *msgl__path_tail(const char *path);

@@ -14,8 +14,8 @@
 
 #include "core/attributes.h"
 #include "core/mem.h"
+#include "models/checkpoint.h"
 #include "models/folder.h"
-#include "models/safetensors.h"
 
 static int open_file(const char *header, size_t data_size, msgl_err *err)
 {

@@ -1,0 +1,90 @@
+// SPDX-License-Identifier: Apache-2.0
+//
+// The tensors of a model's files, whatever the format of these: one list by the names that the
+// architectures declare. A format is one file that ends in a const msgl_checkpoint_format, and one
+// line in checkpoint.c (docs/adding-a-format.md). It proves every offset, length, type and shape
+// consistent before a tensor can be seen, so that readers need no checks of their own.
+#ifndef MSGL_MODELS_CHECKPOINT_H
+#define MSGL_MODELS_CHECKPOINT_H
+
+#include <stdbool.h>
+#include <stddef.h>
+#include <stdint.h>
+
+#include "core/dtype.h"
+#include "core/err.h"
+
+#define MSGL_TENSOR_MAX_DIMS 8
+
+typedef struct msgl_model_config msgl_model_config; // models/config.h
+
+typedef struct msgl_tensor {
+    char *name;       // as the architectures declare it
+    int32_t file;     // index of its file
+    bool loadable;    // its elements can become weights: dtype is valid
+    msgl_dtype dtype; // of the elements
+    const char *type; // as the file calls it; static
+    int32_t ndim;
+    int64_t dims[MSGL_TENSOR_MAX_DIMS]; // the last one's elements are adjacent
+    const uint8_t *data;                // in the mapping; not necessarily aligned
+    size_t bytes;
+} msgl_tensor;
+
+// A list of tensors that grows while files are read.
+typedef struct msgl_tensor_list {
+    msgl_tensor *at;
+    size_t count;
+} msgl_tensor_list;
+
+// Room for `more` tensors behind the last one. MSGL_ENOMEM naming `file`.
+int msgl__tensor_list_grow(msgl_tensor_list *l, size_t more, const char *file, msgl_err *err);
+void msgl__tensor_list_free(msgl_tensor_list *l);
+
+// A mapped file.
+typedef struct msgl_checkpoint_file {
+    char *path;
+    void *map;
+    size_t size;
+} msgl_checkpoint_file;
+
+typedef struct msgl_checkpoint {
+    const struct msgl_checkpoint_format *format;
+    msgl_checkpoint_file *files;
+    int32_t num_files;
+    msgl_tensor_list tensors; // sorted by name once it is open
+} msgl_checkpoint;
+
+typedef struct msgl_checkpoint_format {
+    const char *name;
+    const char *types; // the element types that weights can have, for messages
+    // Whether this format reads the model at `path`, a folder or a file. By names only: what is
+    // wrong inside is for `config` and `open` to say.
+    bool (*is)(const char *path);
+    // msgl__model_config_load.
+    int (*config)(const char *path, msgl_model_config *out, msgl_err *err);
+    // Maps the files (msgl__checkpoint_map), lists their tensors and sorts them
+    // (msgl__checkpoint_sort). When it fails the caller gives back what it has done so far.
+    int (*open)(const char *path, msgl_checkpoint *c, msgl_err *err);
+} msgl_checkpoint_format;
+
+// The format of the model at `path`; the last one in the list takes what no other does.
+const msgl_checkpoint_format *msgl__checkpoint_format_of(const char *path);
+
+int msgl__checkpoint_open(const char *path, msgl_checkpoint **out, msgl_err *err);
+void msgl__checkpoint_close(msgl_checkpoint *c);
+size_t msgl__checkpoint_count(const msgl_checkpoint *c);
+const msgl_tensor *msgl__checkpoint_at(const msgl_checkpoint *c, size_t i); // ordered by name
+const msgl_tensor *msgl__checkpoint_find(const msgl_checkpoint *c, const char *name);
+const char *msgl__checkpoint_file(const msgl_checkpoint *c,
+                                  const msgl_tensor *t); // end of its path
+// Starts reading the tensor's bytes from disk; and gives its pages back once they were used, so
+// that the mapped file does not count as resident beside the packed weights.
+void msgl__tensor_will_need(const msgl_tensor *t);
+void msgl__tensor_drop(const msgl_tensor *t);
+
+// For formats: maps PATH as the next file of c. Its bytes are c->files[c->num_files - 1].
+int msgl__checkpoint_map(msgl_checkpoint *c, const char *path, msgl_err *err);
+// Sorts the tensors by name and refuses a name that occurs twice.
+int msgl__checkpoint_sort(msgl_checkpoint *c, msgl_err *err);
+
+#endif
