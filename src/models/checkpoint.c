@@ -80,7 +80,10 @@ int msgl__tensor_list_grow(msgl_tensor_list *l, size_t more, const char *file, m
 
 void msgl__tensor_list_free(msgl_tensor_list *l)
 {
-    for (size_t i = 0; i < l->count; i++) msgl__free(l->at[i].name);
+    for (size_t i = 0; i < l->count; i++) {
+        msgl__free(l->at[i].name);
+        msgl__free(l->at[i].label);
+    }
     msgl__free(l->at);
     *l = (msgl_tensor_list){0};
 }
@@ -98,9 +101,10 @@ int msgl__checkpoint_sort(msgl_checkpoint *c, msgl_err *err)
         const msgl_tensor *t = &l->at[i];
         if (strcmp(t->name, t[-1].name) != 0) continue;
         char name[96];
-        return msgl__err_set(
-            err, MSGL_EFORMAT, "%s: tensor %s: also in %s", msgl__checkpoint_file(c, t),
-            msgl__printable(t->name, name, sizeof name), msgl__checkpoint_file(c, &t[-1]));
+        return msgl__err_set(err, MSGL_EFORMAT, "%s: tensor %s: also in %s",
+                             msgl__checkpoint_file(c, t),
+                             msgl__printable(msgl__tensor_label(t), name, sizeof name),
+                             msgl__checkpoint_file(c, &t[-1]));
     }
     return 0;
 }
@@ -125,6 +129,11 @@ const msgl_tensor *msgl__checkpoint_find(const msgl_checkpoint *c, const char *n
 const char *msgl__checkpoint_file(const msgl_checkpoint *c, const msgl_tensor *t)
 {
     return msgl__path_tail(c->files[t->file].path);
+}
+
+const char *msgl__tensor_label(const msgl_tensor *t)
+{
+    return t->label != NULL ? t->label : t->name;
 }
 
 // The whole pages inside [data, data + bytes): a page shared with a neighbour is left alone.

@@ -17,13 +17,16 @@
 #define MSGL_TENSOR_MAX_DIMS 8
 
 typedef struct msgl_model_config msgl_model_config; // models/config.h
+typedef struct msgl_blocks msgl_blocks;             // models/source.h
 
 typedef struct msgl_tensor {
-    char *name;       // as the architectures declare it
-    int32_t file;     // index of its file
-    bool loadable;    // its elements can become weights: dtype is valid
-    msgl_dtype dtype; // of the elements
-    const char *type; // as the file calls it; static
+    char *name;                // as the architectures declare it
+    char *label;               // as the file has it; NULL: the same
+    int32_t file;              // index of its file
+    const char *type;          // of the elements, as the file calls it; static
+    bool loadable;             // they can become weights: `blocks` and `dtype` say how
+    const msgl_blocks *blocks; // NULL: they stand one by one, as dtype
+    msgl_dtype dtype;
     int32_t ndim;
     int64_t dims[MSGL_TENSOR_MAX_DIMS]; // the last one's elements are adjacent
     const uint8_t *data;                // in the mapping; not necessarily aligned
@@ -77,6 +80,7 @@ const msgl_tensor *msgl__checkpoint_at(const msgl_checkpoint *c, size_t i); // o
 const msgl_tensor *msgl__checkpoint_find(const msgl_checkpoint *c, const char *name);
 const char *msgl__checkpoint_file(const msgl_checkpoint *c,
                                   const msgl_tensor *t); // end of its path
+const char *msgl__tensor_label(const msgl_tensor *t);    // for messages
 // Starts reading the tensor's bytes from disk; and gives its pages back once they were used, so
 // that the mapped file does not count as resident beside the packed weights.
 void msgl__tensor_will_need(const msgl_tensor *t);

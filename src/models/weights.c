@@ -9,10 +9,13 @@
 #include "core/attributes.h"
 #include "core/mem.h"
 #include "kernel/device.h"
+#include "models/source.h"
 #include "utils/file.h"
 
 // Bounds the plan of a hostile config; the largest published model wants some 50,000.
 static const size_t MAX_WANTED = (size_t)1 << 20;
+// Of rows on their way from the file to the packer, which stay in a cache.
+static const size_t STAGE_BYTES = (size_t)4 << 20;
 
 void msgl__weight_plan_init(msgl_weight_plan *p, const msgl_wformat *format,
                             const msgl_wformat *exact, msgl_err *err)
@@ -164,11 +167,12 @@ static int check_tensor(const msgl_wanted *w, const msgl_checkpoint *c, msgl_err
         show_shape(found, sizeof found, t->dims, t->ndim);
         show_shape(want_shape, sizeof want_shape, expected, ndim);
         return msgl__err_set(err, MSGL_EFORMAT, "%s: tensor %s: shape: found %s, expected %s",
-                             msgl__checkpoint_file(c, t), w->name, found, want_shape);
+                             msgl__checkpoint_file(c, t), msgl__tensor_label(t), found, want_shape);
     }
     if (!t->loadable) {
         return msgl__err_set(err, MSGL_EUNSUPPORTED, "%s: tensor %s: dtype: found %s, expected %s",
-                             msgl__checkpoint_file(c, t), w->name, t->type, c->format->types);
+                             msgl__checkpoint_file(c, t), msgl__tensor_label(t), t->type,
+                             c->format->types);
     }
     return 0;
 }
@@ -213,9 +217,9 @@ int msgl__weights_check(const msgl_weight_plan *p, const msgl_checkpoint *c, msg
         if (w < p->num_wanted && strcmp(sorted[w].name, t->name) == 0) continue;
         if (harmless(p, t->name)) continue;
         char name[96];
-        code =
-            msgl__err_set(err, MSGL_EFORMAT, "%s: tensor %s: found, but the model has no such",
-                          msgl__checkpoint_file(c, t), msgl__printable(t->name, name, sizeof name));
+        code = msgl__err_set(err, MSGL_EFORMAT, "%s: tensor %s: found, but the model has no such",
+                             msgl__checkpoint_file(c, t),
+                             msgl__printable(msgl__tensor_label(t), name, sizeof name));
     }
     msgl__free(sorted);
     return code;
@@ -229,55 +233,69 @@ static int by_place(const void *a, const void *b)
     return x->data < y->data ? -1 : x->data > y->data;
 }
 
-static void load_vector(const msgl_wanted *w, const void *src, msgl_dtype dtype, msgl_exec *x)
+static msgl_source source_of(const msgl_load_item *it)
 {
+    const msgl_wanted *w = it->want;
+    const msgl_dtype dtype = w->weight != NULL ? w->weight->format->dtype : MSGL_F32;
+    return (msgl_source){.t = it->tensor,
+                         .want = dtype < MSGL_DTYPE_COUNT ? dtype : MSGL_F32,
+                         .cols = (size_t)w->cols,
+                         .head = w->head,
+                         .pairs = w->pairs};
+}
+
+static void load_vector(const msgl_load_item *it, msgl_exec *x)
+{
+    const msgl_wanted *w = it->want;
+    const msgl_source s = source_of(it);
     const size_t n = (size_t)w->rows;
     float *host = msgl__reallocarray(NULL, n, sizeof *host);
     if (host == NULL) {
         x->status = MSGL_ENOMEM;
         return;
     }
-    for (size_t i = 0; i < n; i++) host[i] = msgl__load_f32(src, dtype, i) + w->add;
+    for (size_t i = 0; i < n; i++) host[i] = msgl__source_element(&s, i) + w->add;
     x->device->ops->copy_in(x->device, *w->vector + w->row, host, n * sizeof *host);
     msgl__free(host);
 }
 
-// The tensor's rows in the order that the model wants.
-static void copy_rows(const msgl_wanted *w, const msgl_tensor *t, char *to)
+// Rows of a weight that its packer takes at a time: all from the file itself, or what the stage
+// holds.
+static int32_t rows_at_a_time(const msgl_source *s, int32_t rows)
 {
-    const size_t row = t->bytes / (size_t)w->rows;
-    for (int32_t r = 0; r < w->rows; r++) {
-        const int32_t in_head = w->pairs > 0 ? r % w->head : 0, first = r - in_head;
-        int32_t at = r;
-        if (w->pairs > 0 && in_head < 2 * w->pairs) {
-            at = first + in_head / 2 + in_head % 2 * w->pairs;
-        }
-        memcpy(to + (size_t)at * row, (const char *)t->data + (size_t)r * row, row);
-    }
+    const size_t fit = STAGE_BYTES / msgl__source_row_bytes(s);
+    if (msgl__source_direct(s) || fit >= (size_t)rows) return rows;
+    return fit > 0 ? (int32_t)fit : 1;
 }
 
-static void load_tensor(const msgl_load_item *it, msgl_exec *x)
+// Bytes of the stage: what the largest step of these weights needs; 0: all come from the file.
+static size_t stage_bytes(const msgl_load_item *items, size_t n)
+{
+    size_t most = 0;
+    for (size_t i = 0; i < n; i++) {
+        const msgl_source s = source_of(&items[i]);
+        if (items[i].want->weight == NULL || msgl__source_direct(&s)) continue;
+        const size_t rows = (size_t)rows_at_a_time(&s, items[i].want->rows);
+        const size_t bytes = rows * msgl__source_row_bytes(&s);
+        most = bytes > most ? bytes : most;
+    }
+    return most;
+}
+
+static void load_rows(const msgl_load_item *it, void *stage, msgl_exec *x)
 {
     const msgl_wanted *w = it->want;
-    const msgl_tensor *t = it->tensor;
-    // The format aligns nothing, but everyone writes aligned files; the others get a copy.
-    const void *src = t->data;
-    void *copy = NULL;
-    if ((uintptr_t)src % msgl__dtype_size(t->dtype) != 0 || w->pairs > 0) {
-        src = copy = msgl__malloc(t->bytes);
-        if (copy == NULL) {
-            x->status = MSGL_ENOMEM;
-            return;
-        }
-        copy_rows(w, t, copy);
-    }
-    if (w->weight == NULL) {
-        load_vector(w, src, t->dtype, x);
-    } else {
-        w->weight->format->pack(x, w->weight, w->row, w->rows, src, t->dtype, (size_t)w->cols);
+    const msgl_source s = source_of(it);
+    const bool direct = msgl__source_direct(&s);
+    const int32_t step = rows_at_a_time(&s, w->rows);
+    for (int32_t r = 0; r < w->rows && x->status == 0; r += step) {
+        const int32_t n = w->rows - r < step ? w->rows - r : step;
+        if (!direct) msgl__source_rows(x->pool, &s, r, n, stage);
+        w->weight->format->pack(x, w->weight, w->row + r, n,
+                                direct ? (const void *)it->tensor->data : stage,
+                                msgl__source_dtype(&s), s.cols);
         msgl__arena_reset(x->scratch);
     }
-    msgl__free(copy);
 }
 
 size_t msgl__read_ahead(const msgl_load_item *items, size_t n, size_t first, uint64_t done,
@@ -299,14 +317,21 @@ int msgl__weights_load(const msgl_weight_plan *p, const msgl_checkpoint *c, msgl
         total += t->bytes;
     }
     qsort(items, p->num_wanted, sizeof *items, by_place);
+    void *stage = msgl__malloc(stage_bytes(items, p->num_wanted));
+    if (stage == NULL) x->status = MSGL_ENOMEM;
     for (size_t i = 0, ahead = 0; i < p->num_wanted && x->status == 0; i++) {
         const size_t end = msgl__read_ahead(items, p->num_wanted, ahead, done, &asked);
         while (ahead < end) msgl__tensor_will_need(items[ahead++].tensor);
-        load_tensor(&items[i], x);
+        if (items[i].want->weight == NULL) {
+            load_vector(&items[i], x);
+        } else {
+            load_rows(&items[i], stage, x);
+        }
         done += items[i].tensor->bytes;
         msgl__tensor_drop(items[i].tensor);
         if (progress != NULL) progress(ctx, done, total);
     }
+    msgl__free(stage);
     msgl__free(items);
     return x->status == 0 ? 0 : msgl__err_set(err, x->status, "loading weights failed");
 }

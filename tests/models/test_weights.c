@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 //
-// From a checkpoint to weights: which surplus tensors are let pass, and how far ahead of the
-// packing the disk is asked.
+// From a checkpoint to weights: which surplus tensors are let pass, how far ahead of the packing
+// the disk is asked, and elements that are not stored one by one in the model's order.
 #include <setjmp.h>
 #include <stdarg.h>
 #include <stddef.h>
@@ -14,6 +14,7 @@
 
 #include "core/attributes.h"
 #include "models/folder.h"
+#include "models/source.h"
 #include "models/weights.h"
 
 // The status of a model that wants norm.weight [2] and finds one more tensor in the file.
@@ -109,11 +110,38 @@ static void test_read_ahead(void **state)
     check_read_ahead(many, MANY);
 }
 
+// Pairs of neighbours become halves of what rotates in a head; what does not rotate stays. A tensor
+// that is not aligned is read all the same.
+static void test_elements(void **state)
+{
+    (void)state;
+    uint8_t bytes[4 * 12 + 1];
+    for (int i = 0; i < 12; i++) {
+        const float f = (float)i;
+        memcpy(bytes + 1 + 4 * i, &f, 4);
+    }
+    const msgl_tensor t = {.data = bytes + 1, .dtype = MSGL_F32, .loadable = true};
+    const msgl_source s = {.t = &t, .head = 6, .pairs = 2};
+    static const float want[] = {0, 2, 1, 3, 4, 5, 6, 8, 7, 9, 10, 11};
+    for (size_t i = 0; i < 12; i++) assert_true(msgl__source_element(&s, i) == want[i]);
+    assert_false(msgl__source_direct(&s));
+    // Q8_0: scale 0.5 and an i8 in each block.
+    uint8_t blocks[68] = {0};
+    blocks[1] = blocks[35] = 0x38;
+    blocks[2 + 31] = 0x80;
+    blocks[36] = 3;
+    const msgl_tensor q = {.data = blocks, .blocks = &msgl__blocks_q8_0, .loadable = true};
+    const msgl_source e = {.t = &q};
+    assert_true(msgl__source_element(&e, 31) == -64.0f);
+    assert_true(msgl__source_element(&e, 32) == 1.5f);
+}
+
 int main(void)
 {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(test_surplus),
         cmocka_unit_test(test_read_ahead),
+        cmocka_unit_test(test_elements),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }

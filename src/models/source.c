@@ -1,0 +1,103 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "models/source.h"
+
+#include <string.h>
+
+#include "core/round.h"
+
+enum { TASK_ROWS = 16 };
+
+// 32 elements: an f16 scale, then as many i8.
+static void expand_q8_0(const uint8_t *block, float *values)
+{
+    const float scale = msgl__f16_to_f32((uint16_t)(block[0] | block[1] << 8));
+    for (int i = 0; i < 32; i++) values[i] = scale * (float)(int8_t)block[2 + i];
+}
+
+const msgl_blocks msgl__blocks_q8_0 = {.elements = 32, .bytes = 34, .expand = expand_q8_0};
+
+bool msgl__source_direct(const msgl_source *s)
+{
+    // Formats align little, but everyone writes aligned files; the others are copied.
+    return s->t->blocks == NULL && s->pairs == 0 &&
+           (uintptr_t)s->t->data % msgl__dtype_size(s->t->dtype) == 0;
+}
+
+msgl_dtype msgl__source_dtype(const msgl_source *s)
+{
+    return s->t->blocks != NULL ? s->want : s->t->dtype;
+}
+
+size_t msgl__source_row_bytes(const msgl_source *s)
+{
+    return s->cols * msgl__dtype_size(msgl__source_dtype(s));
+}
+
+// Where the model's row (or element) i is in the file.
+static size_t stored_at(const msgl_source *s, size_t i)
+{
+    const size_t pairs = (size_t)s->pairs, in_head = pairs > 0 ? i % (size_t)s->head : 0;
+    if (in_head >= 2 * pairs) return i;
+    return i - in_head + (in_head < pairs ? 2 * in_head : 2 * (in_head - pairs) + 1);
+}
+
+typedef struct filling {
+    const msgl_source *s;
+    int32_t first, rows;
+    char *out;
+} filling;
+
+static void expand_row(const msgl_source *s, const uint8_t *src, char *out)
+{
+    const msgl_blocks *b = s->t->blocks;
+    const size_t n = (size_t)b->elements;
+    for (size_t at = 0; at < s->cols; at += n, src += b->bytes) {
+        float values[MSGL_MAX_BLOCK];
+        b->expand(src, values);
+        for (size_t i = 0; i < n; i++) msgl__store_f32(out, s->want, at + i, values[i]);
+    }
+}
+
+static void fill_task(void *arg, int task, int worker)
+{
+    (void)worker;
+    const filling *f = arg;
+    const msgl_source *s = f->s;
+    const msgl_blocks *b = s->t->blocks;
+    const size_t out_bytes = msgl__source_row_bytes(s);
+    const size_t src_bytes =
+        b != NULL ? s->cols / (size_t)b->elements * (size_t)b->bytes : out_bytes;
+    const int32_t begin = task * TASK_ROWS;
+    for (int32_t r = begin; r < f->rows && r < begin + TASK_ROWS; r++) {
+        const uint8_t *src = s->t->data + stored_at(s, (size_t)f->first + (size_t)r) * src_bytes;
+        char *out = f->out + (size_t)r * out_bytes;
+        if (b != NULL) {
+            expand_row(s, src, out);
+        } else {
+            memcpy(out, src, out_bytes);
+        }
+    }
+}
+
+void msgl__source_rows(msgl_pool *pool, const msgl_source *s, int32_t first, int32_t rows,
+                       void *out)
+{
+    filling f = {.s = s, .first = first, .rows = rows, .out = out};
+    msgl__pool_run(pool, msgl__ceil_div(rows, TASK_ROWS), fill_task, &f);
+}
+
+float msgl__source_element(const msgl_source *s, size_t i)
+{
+    const msgl_tensor *t = s->t;
+    const size_t at = stored_at(s, i);
+    if (t->blocks != NULL) {
+        const size_t n = (size_t)t->blocks->elements;
+        float values[MSGL_MAX_BLOCK];
+        t->blocks->expand(t->data + at / n * (size_t)t->blocks->bytes, values);
+        return values[at % n];
+    }
+    const size_t size = msgl__dtype_size(t->dtype);
+    uint32_t aligned = 0;
+    memcpy(&aligned, t->data + at * size, size);
+    return msgl__load_f32(&aligned, t->dtype, 0);
+}

@@ -1,0 +1,41 @@
+// SPDX-License-Identifier: Apache-2.0
+//
+// From a tensor's bytes in a file to the rows that a packer takes: as they stand where that is
+// possible, else a few at a time through the caller's buffer, with blocks expanded and rows in the
+// order that the model wants.
+#ifndef MSGL_MODELS_SOURCE_H
+#define MSGL_MODELS_SOURCE_H
+
+#include <stdbool.h>
+#include <stddef.h>
+
+#include "models/checkpoint.h"
+#include "utils/threadpool.h"
+
+#define MSGL_MAX_BLOCK 256
+
+// Elements that are stored together.
+struct msgl_blocks {
+    int32_t elements, bytes;                             // of a block; up to MSGL_MAX_BLOCK
+    void (*expand)(const uint8_t *block, float *values); // [elements], exact
+};
+extern const msgl_blocks msgl__blocks_q8_0;
+
+typedef struct msgl_source {
+    const msgl_tensor *t;
+    msgl_dtype want;     // that elements of blocks become at once; others stay as they are
+    size_t cols;         // of a row; 0: the tensor has one dimension
+    int32_t head, pairs; // order of rows or elements: as in msgl_wanted (models/weights.h)
+} msgl_source;
+
+// Whether rows can be taken from t->data as they stand.
+bool msgl__source_direct(const msgl_source *s);
+msgl_dtype msgl__source_dtype(const msgl_source *s); // of the rows
+size_t msgl__source_row_bytes(const msgl_source *s);
+// Writes the model's rows [first, first + rows).
+void msgl__source_rows(msgl_pool *pool, const msgl_source *s, int32_t first, int32_t rows,
+                       void *out);
+// The model's element i of a tensor of one dimension.
+float msgl__source_element(const msgl_source *s, size_t i);
+
+#endif
