@@ -206,6 +206,35 @@ def llama2():
     return t
 
 
+def spm():
+    """llama2 with merges that follow from the pieces' scores, as transformers works them out for a SentencePiece
+    model. Pieces stand in the order of merging, single characters last, and score -(id - 259) as in Llama 2."""
+    from transformers.convert_slow_tokenizer import generate_merges
+    tokens, _ = train(pre_tokenizers.Metaspace(replacement=MARK, prepend_scheme="always"), 700)
+    spaces = [MARK * k for k in (2, 4, 8) if MARK * k not in tokens]
+    head = ["<unk>", "<s>", "</s>"] + ["<0x%02X>" % b for b in range(256)]
+    tokens = [t for t in spaces + tokens if len(t) > 1] + [t for t in tokens if len(t) == 1]
+    vocab = {t: i for i, t in enumerate(head + tokens)}
+    scores = {t: -float(vocab[t] - len(head)) for t in tokens}
+    merges = generate_merges(vocab, scores)
+    t = Tokenizer(models.BPE(vocab=vocab, merges=merges, unk_token="<unk>", fuse_unk=True, byte_fallback=True))
+    t.normalizer = normalizers.Sequence([normalizers.Prepend(MARK), normalizers.Replace(" ", MARK)])
+    t.post_processor, t.decoder = bos(("<s>", 1)), sp_decoder()
+    t.add_special_tokens(special("<unk>", "<s>", "</s>"))
+    return t
+
+
+def smollm():
+    """Single digits, then GPT-2's pattern."""
+    pre = pre_tokenizers.Sequence([pre_tokenizers.Digits(individual_digits=True),
+                                   pre_tokenizers.ByteLevel(add_prefix_space=False)])
+    tokens, merges = train(pre, 600, sorted(pre_tokenizers.ByteLevel.alphabet()), True)
+    t = Tokenizer(models.BPE(vocab={x: i for i, x in enumerate(tokens)}, merges=merges))
+    t.pre_tokenizer, t.decoder = pre, decoders.ByteLevel()
+    t.add_special_tokens(special("<|endoftext|>", "<|im_start|>", "<|im_end|>"))
+    return t
+
+
 def mistral():
     t = Tokenizer(sentencepiece_model(special=("<unk>", "<s>", "</s>", "[INST]", "[/INST]", "[TOOL_CALLS]")))
     t.pre_tokenizer = pre_tokenizers.Metaspace(replacement=MARK, prepend_scheme="first", split=False)
@@ -264,7 +293,7 @@ def words():
     return t
 
 
-ALL = [qwen2, llama3, gpt2, llama2, mistral, tekken, flags, pieces, words]
+ALL = [qwen2, llama3, gpt2, llama2, mistral, tekken, flags, pieces, words, spm, smollm]
 OLD_MERGES = ("gpt2", "llama2", "words")  # written as "a b"
 
 

@@ -11,8 +11,8 @@
 
 #define DIR MSGL_SOURCE_DIR "/tests/vectors/tokenizer/"
 
-const char *const vector_names[] = {"qwen2",  "llama3", "gpt2",   "llama2", "mistral",
-                                    "tekken", "flags",  "pieces", "words"};
+const char *const vector_names[] = {"qwen2", "llama3", "gpt2",  "llama2", "mistral", "tekken",
+                                    "flags", "pieces", "words", "spm",    "smollm"};
 
 msgl_tokenizer *vector_tokenizer(const char *name)
 {

@@ -10,7 +10,7 @@
 #include "tokenizer/tokenizer.h"
 
 extern const char *const vector_names[];
-enum { NUM_VECTORS = 9 };
+enum { NUM_VECTORS = 11 };
 
 msgl_tokenizer *vector_tokenizer(const char *name); // fails the test on error
 json_t *vector_cases(const char *name);             // {"encode": [...], "decode": [...]}
