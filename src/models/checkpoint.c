@@ -15,6 +15,7 @@
 #include "utils/file.h"
 
 static const msgl_checkpoint_format *const FORMATS[] = {
+    &msgl__format_gguf,
     &msgl__format_safetensors,
 };
 

@@ -6,6 +6,6 @@
 
 #include "models/checkpoint.h"
 
-extern const msgl_checkpoint_format msgl__format_safetensors;
+extern const msgl_checkpoint_format msgl__format_gguf, msgl__format_safetensors;
 
 #endif

@@ -3,6 +3,7 @@
 
 #include <math.h>
 #include <stdio.h>
+#include <string.h>
 
 #include "utils/file.h"
 #include "utils/json.h"
@@ -37,8 +38,15 @@ void msgl__json_reject(msgl_json_reader *r, int code, const char *key, const jso
 {
     if (r->status != 0) return;
     char found[64];
-    r->status = msgl__err_set(r->err, code, "%s: %s%s%s: found %s, allowed %s", r->file, r->section,
-                              r->section[0] != '\0' ? "." : "", key,
+    const char *section = r->section;
+    for (int i = 0; i < r->num_names; i++) {
+        if (strcmp(key, r->names[i].key) != 0) continue;
+        key = r->names[i].shown;
+        section = "";
+        break;
+    }
+    r->status = msgl__err_set(r->err, code, "%s: %s%s%s: found %s, allowed %s", r->file, section,
+                              section[0] != '\0' ? "." : "", key,
                               msgl__json_show(v, found, sizeof found), allowed);
 }
 

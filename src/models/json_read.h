@@ -13,12 +13,20 @@
 
 #include "core/err.h"
 
+// What a file of another format calls a key.
+typedef struct msgl_json_name {
+    const char *key;
+    char shown[64];
+} msgl_json_name;
+
 typedef struct msgl_json_reader {
     const char *file;    // for messages
     const char *section; // "" or the name of the object that `obj` is, for messages
     const json_t *obj;   // borrowed
     msgl_err *err;
-    int status; // 0 or the first failure
+    int status;                  // 0 or the first failure
+    const msgl_json_name *names; // for messages instead of section and key; [num_names]
+    int num_names;
 } msgl_json_reader;
 
 // The member, or NULL when it is absent or null.

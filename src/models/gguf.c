@@ -1,0 +1,174 @@
+// SPDX-License-Identifier: Apache-2.0
+//
+// Checkpoints in one GGUF file: config and tensors as llama.cpp's convert_hf_to_gguf.py has written
+// them, under the names that the architectures declare.
+#include "models/gguf.h"
+
+#include <stdio.h>
+#include <string.h>
+
+#include "core/attributes.h"
+#include "core/mem.h"
+#include "models/formats.h"
+#include "models/source.h"
+#include "utils/file.h"
+
+enum { PATH_BYTES = 4096, NAME_BYTES = 192 };
+
+// ---- names ----
+
+typedef struct name_pair {
+    const char *gguf, *model;
+} name_pair;
+
+static const name_pair TOP[] = {
+    {"token_embd.", "model.embed_tokens."},
+    {"output_norm.", "model.norm."},
+    {"output.", "lm_head."},
+};
+
+// Behind "blk.N." and "model.layers.N.".
+static const name_pair BLOCK[] = {
+    {"attn_norm.", "input_layernorm."},    {"attn_q.", "self_attn.q_proj."},
+    {"attn_k.", "self_attn.k_proj."},      {"attn_v.", "self_attn.v_proj."},
+    {"attn_output.", "self_attn.o_proj."}, {"attn_q_norm.", "self_attn.q_norm."},
+    {"attn_k_norm.", "self_attn.k_norm."}, {"ffn_norm.", "post_attention_layernorm."},
+    {"ffn_gate.", "mlp.gate_proj."},       {"ffn_up.", "mlp.up_proj."},
+    {"ffn_down.", "mlp.down_proj."},
+};
+
+// The pair whose name `s` begins with.
+static const name_pair *find_pair(const name_pair *pairs, size_t n, const char *s)
+{
+    for (size_t i = 0; i < n; i++) {
+        if (strncmp(s, pairs[i].gguf, strlen(pairs[i].gguf)) == 0) return &pairs[i];
+    }
+    return NULL;
+}
+
+// The model's name of a tensor, its own where no pattern fits.
+static void model_name(const char *name, char out[NAME_BYTES])
+{
+    const char *digits = name + 4, *part = NULL;
+    const size_t n = strncmp(name, "blk.", 4) == 0 ? strspn(digits, "0123456789") : 0;
+    if (n > 0 && digits[n] == '.' && (digits[0] != '0' || n == 1)) part = digits + n + 1;
+    const name_pair *p = part != NULL ? find_pair(BLOCK, MSGL_COUNT(BLOCK), part)
+                                      : find_pair(TOP, MSGL_COUNT(TOP), name);
+    if (p == NULL) {
+        snprintf(out, NAME_BYTES, "%s", name);
+    } else if (part != NULL) {
+        snprintf(out, NAME_BYTES, "model.layers.%.*s.%s%s", (int)n, digits, p->model,
+                 part + strlen(p->gguf));
+    } else {
+        snprintf(out, NAME_BYTES, "%s%s", p->model, name + strlen(p->gguf));
+    }
+}
+
+// ---- tensors ----
+
+typedef struct type_row {
+    const char *name;
+    msgl_dtype dtype;
+    const msgl_blocks *blocks;
+} type_row;
+
+// The types that weights can have.
+static const type_row TYPES[] = {
+    {"F32", MSGL_F32, NULL},
+    {"F16", MSGL_F16, NULL},
+    {"BF16", MSGL_BF16, NULL},
+    {"Q8_0", MSGL_F32, &msgl__blocks_q8_0},
+};
+
+static void set_type(msgl_tensor *t, const msgl_gguf_storage *s)
+{
+    t->type = s->name;
+    for (size_t i = 0; i < MSGL_COUNT(TYPES); i++) {
+        if (strcmp(s->name, TYPES[i].name) != 0) continue;
+        t->loadable = true;
+        t->dtype = TYPES[i].dtype;
+        t->blocks = TYPES[i].blocks;
+    }
+}
+
+static int add_tensor(const msgl_gguf *g, const msgl_gguf_tensor *from, msgl_tensor_list *list,
+                      msgl_err *err)
+{
+    char stored[NAME_BYTES], name[NAME_BYTES];
+    snprintf(stored, sizeof stored, "%.*s", (int)from->name.n, from->name.p);
+    if (strcmp(stored, "rope_freqs.weight") == 0) return 0; // the config's
+    model_name(stored, name);
+    msgl_tensor *t = &list->at[list->count];
+    *t = (msgl_tensor){
+        .name = msgl__strdup(name),
+        .label = msgl__strdup(stored),
+        .ndim = from->ndim,
+        .data = from->data,
+        .bytes = from->bytes,
+    };
+    list->count++;
+    if (t->name == NULL || t->label == NULL) {
+        return msgl__err_set(err, MSGL_ENOMEM, "%s: out of memory", g->file);
+    }
+    for (int32_t i = 0; i < t->ndim; i++) t->dims[i] = from->dims[t->ndim - 1 - i];
+    set_type(t, from->storage);
+    return 0;
+}
+
+static int add_tensors(const msgl_gguf *g, msgl_tensor_list *list, msgl_err *err)
+{
+    int code = msgl__tensor_list_grow(list, g->num_tensors, g->file, err);
+    for (size_t i = 0; i < g->num_tensors && code == 0; i++) {
+        code = add_tensor(g, &g->tensors[i], list, err);
+    }
+    return code;
+}
+
+// ---- the format ----
+
+static bool is_gguf(const char *path)
+{
+    char file[PATH_BYTES];
+    return msgl__gguf_find(path, file, sizeof file, NULL) != 0;
+}
+
+// The file of a model that is_gguf has said yes to.
+static int find(const char *path, char file[PATH_BYTES], msgl_err *err)
+{
+    const int found = msgl__gguf_find(path, file, PATH_BYTES, err);
+    if (found < 0) return found;
+    return found > 0 ? 0 : msgl__err_set(err, MSGL_ENOENT, "%s: no GGUF file", path);
+}
+
+static int load_config(const char *path, msgl_model_config *out, msgl_err *err)
+{
+    char file[PATH_BYTES];
+    msgl_gguf g;
+    int code = find(path, file, err);
+    if (code == 0) code = msgl__gguf_open(file, &g, err);
+    if (code != 0) return code;
+    code = msgl__gguf_config(&g, out, err);
+    msgl__gguf_close(&g);
+    return code;
+}
+
+static int open_file(const char *path, msgl_checkpoint *c, msgl_err *err)
+{
+    char file[PATH_BYTES];
+    int code = find(path, file, err);
+    if (code == 0) code = msgl__checkpoint_map(c, file, err);
+    if (code != 0) return code;
+    msgl_gguf g;
+    code = msgl__gguf_parse(c->files[0].map, c->files[0].size, msgl__path_tail(file), &g, err);
+    if (code == 0) code = add_tensors(&g, &c->tensors, err);
+    msgl__gguf_close(&g);
+    return code == 0 ? msgl__checkpoint_sort(c, err) : code;
+}
+
+const msgl_checkpoint_format msgl__format_gguf = {
+    .name = "gguf",
+    .types = "F32, F16, BF16 or Q8_0",
+    .is = is_gguf,
+    .config = load_config,
+    .open = open_file,
+};

@@ -1,0 +1,93 @@
+// SPDX-License-Identifier: Apache-2.0
+//
+// A model in a GGUF file gives the log-probabilities of the folder that it was made from, to the
+// bit: the file's weights are the same numbers (tests/vectors/gguf), Q8_0 ones once expanded.
+#include <math.h>
+#include <setjmp.h>
+#include <stdarg.h>
+#include <stddef.h>
+#include <stdint.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+
+#include <cmocka.h>
+
+#include "core/attributes.h"
+#include "engine/harness.h"
+
+enum { TOKENS = 64, VOCAB = 260 };
+
+// Log-probabilities [TOKENS, VOCAB] of a prompt.
+static float *run(const char *model, const char *dtype, const char *level)
+{
+    char path[512];
+    int32_t ids[TOKENS];
+    harness h;
+    const harness_target target = {.level = level, .threads = 2};
+    snprintf(path, sizeof path, MSGL_SOURCE_DIR "/tests/vectors/gguf/%s", model);
+    for (int32_t i = 0; i < TOKENS; i++) ids[i] = i * 37 % VOCAB;
+    const msgl_options cfg = harness_config_for(path, dtype, &target);
+    harness_open(&h, &cfg);
+    assert_int_equal(h.info->vocab_size, VOCAB);
+    harness_pages(&h, 3, TOKENS + 1);
+    harness_tokens(&h, 3, ids, TOKENS);
+    msgl_batch_req req = harness_req(3, 0, TOKENS);
+    harness_step(&h, MSGL_PREFILL, &req, 1);
+    float *out = malloc((size_t)TOKENS * VOCAB * sizeof *out);
+    assert_non_null(out);
+    memcpy(out, h.logprobs, (size_t)TOKENS * VOCAB * sizeof *out);
+    harness_close(&h);
+    return out;
+}
+
+// The largest difference; 0 only when all bits are the same.
+static double compare(const char *folder, const char *file, const char *dtype, const char *level)
+{
+    float *want = run(folder, dtype, level), *got = run(file, dtype, level);
+    double most = 0, width = 0;
+    for (size_t i = 0; i < (size_t)TOKENS * VOCAB; i++) {
+        most = fmax(most, fabs((double)want[i] - got[i]));
+        width = fmax(width, fabs((double)want[i]));
+    }
+    if (most == 0) assert_memory_equal(want, got, (size_t)TOKENS * VOCAB * sizeof *want);
+    assert_true(width > 1); // these are log-probabilities that differ
+    free(want);
+    free(got);
+    return most;
+}
+
+static void test_equal(void **state)
+{
+    (void)state;
+    static const char *const pairs[][2] = {{"llama", "llama-f32.gguf"},
+                                           {"llama", "llama-q8_0.gguf"},
+                                           {"qwen2", "qwen2-bf16.gguf"},
+                                           {"qwen3", "qwen3-f16.gguf"}};
+    static const char *const dtypes[] = {"float32", "bfloat16", "float16"};
+    for (int l = 0; l <= (int)msgl__cpu_level_detect(); l++) {
+        const char *level = msgl__cpu_level_name((msgl_cpu_level)l);
+        for (size_t i = 0; i < MSGL_COUNT(pairs); i++) {
+            for (size_t d = 0; d < MSGL_COUNT(dtypes); d++) {
+                const double diff = compare(pairs[i][0], pairs[i][1], dtypes[d], level);
+                if (diff != 0) fail_msg("%s, %s: off by %g", pairs[i][1], dtypes[d], diff);
+            }
+        }
+    }
+}
+
+// Llama 3's scaled frequencies come from a tensor that was rounded to f32.
+static void test_rope_factors(void **state)
+{
+    (void)state;
+    assert_true(compare("llama3", "llama3-bf16.gguf", "float32", NULL) < 1e-4);
+}
+
+int main(void)
+{
+    const struct CMUnitTest tests[] = {
+        cmocka_unit_test(test_equal),
+        cmocka_unit_test(test_rope_factors),
+    };
+    return cmocka_run_group_tests(tests, NULL, NULL);
+}

@@ -1,0 +1,293 @@
+#!/usr/bin/env python3
+# SPDX-License-Identifier: Apache-2.0
+"""Makes tests/vectors/gguf: small models and tokenizers as GGUF files beside the Hugging Face folders that
+they come from. Or converts one folder. Files are laid out as llama.cpp's convert_hf_to_gguf.py does it:
+the same keys, tensor names (from gguf-py's own map), types and order of rows.
+
+    python3 tools/make_gguf_vectors.py tests/vectors
+    python3 tools/make_gguf_vectors.py --convert MODEL_DIR FILE.gguf TYPE PRE
+
+TYPE: F32, F16, BF16 or Q8_0. PRE: the pre-tokenizer's name, or llama for a SentencePiece model. Needs gguf,
+torch, safetensors and transformers >= 5. Never needed to build, run or test; README.md in the output folder
+describes the files.
+"""
+
+import json
+import shutil
+import sys
+from pathlib import Path
+
+import gguf
+import numpy as np
+import torch
+from gguf.quants import dequantize, quantize
+from safetensors.torch import load_file, save_file
+
+from make_model_vectors import save_model, write_tokenizer
+from model_vector_configs import llama, qwen2, qwen3
+
+SMALL = dict(hidden_size=32, intermediate_size=32, head_dim=8, num_attention_heads=4, num_key_value_heads=2)
+LLAMA3 = dict(
+    factor=8.0, low_freq_factor=1.0, high_freq_factor=4.0, original_max_position_embeddings=32, rope_type="llama3"
+)
+
+# name -> config, dtype of the folder's weights, types of the GGUF files.
+MODELS = {
+    # Weights that Q8_0 holds exactly.
+    "llama": dict(
+        config=llama(**SMALL, tie_word_embeddings=True, torch_dtype="float32"),
+        dtype=torch.float32,
+        types=["F32", "Q8_0"],
+    ),
+    "llama3": dict(
+        config=llama(**SMALL, num_hidden_layers=1, tie_word_embeddings=True, rope_scaling=LLAMA3, rope_theta=500000.0),
+        types=["BF16"],
+    ),
+    # Biases; yarn.
+    "qwen2": dict(
+        config=dict(
+            qwen2(**SMALL, num_hidden_layers=1),
+            rope_scaling=dict(rope_type="yarn", factor=4.0, original_max_position_embeddings=32),
+        ),
+        types=["BF16"],
+    ),
+    # Weights that F16 holds exactly.
+    "qwen3": dict(
+        config=qwen3(**dict(SMALL, head_dim=16), num_hidden_layers=1, tie_word_embeddings=False), types=["F16"]
+    ),
+}
+TOKENIZERS = {
+    "gpt2": "gpt-2", "qwen2": "qwen2", "llama3": "llama-bpe", "tekken": "tekken", "smollm": "smollm", "spm": "llama"
+}
+ARCHS = {
+    "LlamaForCausalLM": gguf.MODEL_ARCH.LLAMA,
+    "MistralForCausalLM": gguf.MODEL_ARCH.LLAMA,
+    "Qwen2ForCausalLM": gguf.MODEL_ARCH.QWEN2,
+    "Qwen3ForCausalLM": gguf.MODEL_ARCH.QWEN3,
+}
+
+
+def read(folder, name):
+    path = Path(folder) / name
+    return json.loads(path.read_text()) if path.is_file() else {}
+
+
+# ---- metadata ----
+
+
+def add_config(w, c, ftype):
+    rope = dict(c.get("rope_scaling") or {})
+    rope.update(c.get("rope_parameters") or {})
+    rope_type = rope.get("rope_type", rope.get("type"))
+    head_dim = c.get("head_dim")
+    w.add_block_count(c["num_hidden_layers"])
+    w.add_context_length(c["max_position_embeddings"])
+    w.add_embedding_length(c["hidden_size"])
+    w.add_feed_forward_length(c["intermediate_size"])
+    w.add_head_count(c["num_attention_heads"])
+    w.add_head_count_kv(c["num_key_value_heads"])
+    w.add_rope_freq_base(c.get("rope_theta", rope.get("rope_theta", 10000.0)))
+    w.add_layer_norm_rms_eps(c["rms_norm_eps"])
+    if rope_type in ("linear", "yarn"):
+        w.add_rope_scaling_type(gguf.RopeScalingType(rope_type))
+        w.add_rope_scaling_factor(rope["factor"])
+    if rope_type == "yarn":
+        w.add_rope_scaling_orig_ctx_len(rope["original_max_position_embeddings"])
+    if head_dim is not None:
+        w.add_key_length(head_dim)
+        w.add_value_length(head_dim)
+    w.add_file_type(ftype)
+    if w.arch == "llama":
+        w.add_vocab_size(c["vocab_size"])
+        w.add_rope_dimension_count(head_dim or c["hidden_size"] // c["num_attention_heads"])
+    w.add_quantization_version(gguf.GGML_QUANT_VERSION)
+
+
+def add_sampling(w, g):
+    for key, add in [
+        ("top_k", w.add_sampling_top_k), ("top_p", w.add_sampling_top_p), ("min_p", w.add_sampling_min_p),
+        ("temperature", w.add_sampling_temp), ("repetition_penalty", w.add_sampling_penalty_repeat),
+    ]:
+        if key in g:
+            add(g[key])
+
+
+def looks_special(text):
+    return text.startswith("<|") and text.endswith("|>")
+
+
+def token_lists(tok, size):
+    """Text, type and SentencePiece score of ids 0 to size - 1."""
+    T = gguf.TokenType
+    by_id = {i: t for t, i in tok["model"]["vocab"].items()}
+    added = {a["id"]: a for a in tok["added_tokens"]}
+    texts, types, scores = [], [], []
+    pieces = -256 - 3
+    for i in range(size):
+        text, kind = by_id.get(i), T.NORMAL
+        if i in added:
+            text = added[i]["content"]
+            kind = T.CONTROL if added[i]["special"] or looks_special(text) else T.USER_DEFINED
+        if text is not None and text == tok["model"].get("unk_token") and tok["model"]["byte_fallback"]:
+            kind = T.UNKNOWN
+        if tok["model"]["byte_fallback"] and text is not None and text.startswith("<0x"):
+            kind = T.BYTE
+        if text is None:
+            text, kind = f"[PAD{i}]", T.UNUSED
+        texts.append(text)
+        types.append(int(kind))
+        scores.append(-float(i + pieces) if kind == T.NORMAL else 0.0)
+    return texts, types, scores
+
+
+def adds_token(tok, first):
+    """Whether the post-processor puts a token before, or after, the text; None: it does not say."""
+    post = tok.get("post_processor") or {}
+    said = None
+    for p in post.get("processors", [post]):
+        if p.get("type") == "ByteLevel" and said is None:
+            said = False
+        elif p.get("type") == "TemplateProcessing":
+            said = "SpecialToken" in p["single"][0 if first else -1]
+    return said
+
+
+def add_tokenizer(w, folder, pre, size=None):
+    tok, conf = read(folder, "tokenizer.json"), read(folder, "tokenizer_config.json")
+    ids = {a["content"]: a["id"] for a in tok["added_tokens"]} | tok["model"]["vocab"]
+    texts, types, scores = token_lists(tok, size or max(ids.values()) + 1)
+    spm = pre == "llama"
+    w.add_tokenizer_model("llama" if spm else "gpt2")
+    w.add_tokenizer_pre("default" if spm else pre)
+    w.add_token_list(texts)
+    if spm:
+        w.add_token_scores(scores)
+    w.add_token_types(types)
+    merges = tok["model"]["merges"]
+    if not spm and merges:
+        w.add_token_merges([m if isinstance(m, str) else " ".join(m) for m in merges])
+    for kind in ("bos", "eos", "unk", "pad"):
+        name = conf.get(f"{kind}_token")
+        if name is None and not conf and kind == "bos":  # the tokenizers without a config: what they put first
+            name = next((t for t in ("<s>", "<|begin_of_text|>") if t in ids), None)
+        if name is not None:
+            getattr(w, f"add_{kind}_token_id")(ids[name if isinstance(name, str) else name["content"]])
+    for first, add in ((True, w.add_add_bos_token), (False, w.add_add_eos_token)):
+        if adds_token(tok, first) is not None:
+            add(adds_token(tok, first))
+    template = Path(folder) / "chat_template.jinja"
+    text = template.read_text() if template.is_file() else conf.get("chat_template")
+    if text:
+        w.add_chat_template(text)
+
+
+# ---- tensors ----
+
+
+def interleave(x, heads):
+    """Rows of each head: the two halves that rotate together become neighbours."""
+    return x.reshape(heads, 2, x.shape[0] // heads // 2, *x.shape[1:]).swapaxes(1, 2).reshape(x.shape)
+
+
+def rope_factors(c):
+    r, d = c["rope_scaling"], c["head_dim"]
+    low, high = r["low_freq_factor"], r["high_freq_factor"]
+    out = []
+    for f in 1.0 / (c["rope_theta"] ** (torch.arange(0, d, 2, dtype=torch.float32) / d)):
+        turns = r["original_max_position_embeddings"] / (2 * np.pi / float(f))
+        smooth = min(max((turns - low) / (high - low), 0), 1)
+        out.append(1 / ((1 - smooth) / r["factor"] + smooth))
+    return np.array(out, dtype=np.float32)
+
+
+def add_tensors(w, folder, c, arch, kind):
+    names = gguf.get_tensor_name_map(arch, c["num_hidden_layers"])
+    if (c.get("rope_scaling") or {}).get("rope_type") == "llama3":
+        w.add_tensor("rope_freqs.weight", rope_factors(c))
+    for path in sorted(Path(folder).glob("*.safetensors")):
+        for name, t in load_file(path).items():
+            x = t.to(torch.float32).numpy()
+            if arch == gguf.MODEL_ARCH.LLAMA and ".q_proj." in name:
+                x = interleave(x, c["num_attention_heads"])
+            if arch == gguf.MODEL_ARCH.LLAMA and ".k_proj." in name:
+                x = interleave(x, c["num_key_value_heads"])
+            stored = gguf.GGMLQuantizationType[kind if x.ndim > 1 else "F32"]
+            if x.shape[-1] % gguf.GGML_QUANT_SIZES[stored][0] != 0:
+                stored = gguf.GGMLQuantizationType.F16
+            w.add_tensor(names.get_name(name, (".weight", ".bias")), quantize(x, stored), raw_dtype=stored)
+
+
+def convert(folder, out, kind, pre):
+    c = read(folder, "config.json")
+    arch = ARCHS[c["architectures"][0]]
+    w = gguf.GGUFWriter(out, gguf.MODEL_ARCH_NAMES[arch])
+    w.add_type(gguf.GGUFType.MODEL)
+    add_sampling(w, read(folder, "generation_config.json"))
+    w.add_name(Path(folder).name)
+    add_config(w, c, gguf.LlamaFileType["ALL_F32" if kind == "F32" else f"MOSTLY_{kind}"])
+    add_tokenizer(w, folder, pre, c["vocab_size"])
+    add_tensors(w, folder, c, arch, kind)
+    finish(w)
+
+
+def finish(w):
+    w.write_header_to_file()
+    w.write_kv_data_to_file()
+    w.write_tensors_to_file()
+    w.close()
+
+
+# ---- the vectors ----
+
+
+def make_exact(path, kinds):
+    """Rounds a folder's weights to what all of the file types hold."""
+    weights = load_file(path)
+    for name, t in weights.items():
+        x = t.to(torch.float32).numpy()
+        if "F16" in kinds:  # bf16 has 8 bits: down to 2^-17 they are in f16's subnormal numbers too
+            x[np.abs(x) < 2.0**-16] = 0
+        if "Q8_0" in kinds and x.ndim > 1:
+            q8 = gguf.GGMLQuantizationType.Q8_0
+            x = dequantize(quantize(x, q8), q8)
+            assert np.array_equal(x, dequantize(quantize(x, q8), q8)), name
+        weights[name] = torch.from_numpy(x).to(t.dtype).contiguous()
+    save_file(weights, path, metadata={"format": "pt"})
+
+
+def make_models(root):
+    for seed, (name, spec) in enumerate(MODELS.items()):
+        folder = root / name
+        shutil.rmtree(folder, ignore_errors=True)
+        folder.mkdir(parents=True)
+        save_model(folder, name, spec, 7000 + seed)
+        (folder / "config.alt.json").unlink()
+        write_tokenizer(folder)
+        make_exact(folder / "model.safetensors", spec["types"])
+        for kind in spec["types"]:
+            convert(folder, root / f"{name}-{kind.lower()}.gguf", kind, "gpt-2")
+
+
+def make_tokenizers(source, out):
+    out.mkdir(exist_ok=True)
+    for name, pre in TOKENIZERS.items():
+        w = gguf.GGUFWriter(out / f"{name}.gguf", "llama")
+        w.add_type("vocab")
+        add_tokenizer(w, source / name, pre)
+        finish(w)
+
+
+def main():
+    torch.manual_seed(0)
+    if len(sys.argv) == 6 and sys.argv[1] == "--convert":
+        convert(*sys.argv[2:])
+    elif len(sys.argv) == 2:
+        root = Path(sys.argv[1])
+        make_models(root / "gguf")
+        make_tokenizers(root / "tokenizer", root / "gguf" / "tokenizers")
+    else:
+        raise SystemExit(__doc__)
+
+
+if __name__ == "__main__":
+    main()
