@@ -27,7 +27,8 @@ void msgl__chat_template_free(msgl_chat_template *t);
 
 // The template of a model folder: chat_template.jinja, else chat_template of tokenizer_config.json
 // (string, or list of {name, template}: "tool_use" when has_tools and present, else "default"),
-// with the folder's bos_token, eos_token and other named special tokens as template variables.
+// with the folder's bos_token, eos_token and other named special tokens as template variables. Of a
+// GGUF file: tokenizer.chat_template and tokenizer.chat_template.tool_use of its metadata.
 // MSGL_ENOENT when the model has none.
 typedef struct msgl_chat_templates msgl_chat_templates;
 int msgl__chat_templates_load(const char *dir, msgl_chat_templates **out, msgl_err *err);

@@ -1,13 +1,16 @@
 // SPDX-License-Identifier: Apache-2.0
 //
-// The chat templates of a model folder and the special tokens that they may name.
+// The chat templates of a model folder, or of a GGUF file, and the special tokens that they may
+// name.
 #include <stdio.h>
 #include <string.h>
 
+#include "core/attributes.h"
 #include "core/mem.h"
 #include "template/chat_template.h"
 #include "template/jinja_render.h"
 #include "utils/file.h"
+#include "utils/gguf.h"
 #include "utils/json.h"
 
 enum { MAX_FILE = 64 << 20 };
@@ -127,8 +130,71 @@ static int add_tokens(json_t *tokens, json_t *conf, msgl_err *err)
     return bad ? msgl__err_set(err, MSGL_ENOMEM, "out of memory for the special tokens") : 0;
 }
 
+// What the metadata of a GGUF file has of tokenizer_config.json: the templates and, by their ids,
+// the texts of the tokens that these may name.
+static json_t *gguf_fields(const msgl_gguf *g, json_t *meta)
+{
+    static const char *const TOKENS[][2] = {
+        {"bos_token", "tokenizer.ggml.bos_token_id"},
+        {"eos_token", "tokenizer.ggml.eos_token_id"},
+        {"unk_token", "tokenizer.ggml.unknown_token_id"},
+        {"sep_token", "tokenizer.ggml.seperator_token_id"}, // the format's spelling
+        {"pad_token", "tokenizer.ggml.padding_token_id"},
+        {"cls_token", "tokenizer.ggml.cls_token_id"},
+        {"mask_token", "tokenizer.ggml.mask_token_id"},
+    };
+    const msgl_gguf_value *v = msgl__gguf_get(g, "tokenizer.ggml.tokens");
+    const size_t n = v != NULL && v->array && v->type == MSGL_GGUF_STRING ? v->count : 0;
+    json_t *conf = json_object();
+    size_t at = 0;
+    for (size_t id = 0; id < n; id++) {
+        const msgl_gguf_str text = msgl__gguf_next(v, &at);
+        for (size_t i = 0; i < MSGL_COUNT(TOKENS); i++) {
+            const json_t *want = json_object_get(meta, TOKENS[i][1]);
+            if (!json_is_integer(want) || json_integer_value(want) != (json_int_t)id) continue;
+            (void)json_object_set_new(conf, TOKENS[i][0], json_stringn(text.p, text.n));
+        }
+    }
+    json_t *text = json_object_get(meta, "tokenizer.chat_template");
+    json_t *tools = json_object_get(meta, "tokenizer.chat_template.tool_use");
+    if (text != NULL && tools != NULL) {
+        text = json_pack("[{s:s,s:O},{s:s,s:O}]", "name", "default", "template", text, "name",
+                         "tool_use", "template", tools);
+        (void)json_object_set_new(conf, "chat_template", text);
+    } else if (text != NULL) {
+        (void)json_object_set(conf, "chat_template", text);
+    }
+    return conf;
+}
+
+static int load_gguf(const char *path, msgl_chat_templates *t, msgl_err *err)
+{
+    msgl_gguf g;
+    json_t *meta = NULL, *conf = NULL;
+    int rc = msgl__gguf_open(path, &g, err);
+    if (rc != 0) return rc;
+    rc = msgl__gguf_metadata(&g, &meta, err);
+    if (rc == 0) {
+        conf = gguf_fields(&g, meta);
+        rc = load_field(t, g.file, conf, err);
+    }
+    if (rc == 0) rc = add_tokens(t->tokens, conf, err);
+    if (rc == 0 && t->dflt == NULL && t->tool_use == NULL) {
+        rc = msgl__err_set(err, MSGL_ENOENT, "%s: no chat template (tokenizer.chat_template)",
+                           g.file);
+    }
+    json_decref(meta);
+    json_decref(conf);
+    msgl__gguf_close(&g);
+    return rc;
+}
+
 static int load(const char *dir, msgl_chat_templates *t, msgl_err *err)
 {
+    char path[4096];
+    const int gguf = msgl__gguf_find(dir, path, sizeof path, err);
+    if (gguf != 0) return gguf < 0 ? gguf : load_gguf(path, t, err);
+
     json_t *conf = NULL, *map = NULL, *legacy = NULL;
     int rc = load_jinja(dir, "chat_template.jinja", &t->dflt, err);
     const bool from_files = t->dflt != NULL;

@@ -7,6 +7,7 @@
 #include <string.h>
 
 #include "tokenizer/added.h"
+#include "tokenizer/load_gguf.h"
 #include "utils/file.h"
 #include "utils/json.h"
 
@@ -309,6 +310,17 @@ static int load_parts(msgl_tokenizer *t, const json_t *root, const model_text *m
     return rc;
 }
 
+int msgl__tokenizer_create(msgl_tokenizer **out, msgl_err *err)
+{
+    msgl_tokenizer *t = *out = msgl__calloc(1, sizeof(*t));
+    if (t == NULL) return msgl__j_enomem(err);
+    pthread_mutex_init(&t->lock, NULL);
+    t->uni = msgl__calloc(1, sizeof(*t->uni));
+    if (t->uni == NULL) return msgl__j_enomem(err);
+    msgl__uni_build(t->uni);
+    return 0;
+}
+
 static int parse_json(const char *text, size_t len, const char *name, size_t flags, json_t **out,
                       msgl_err *err)
 {
@@ -350,17 +362,12 @@ int msgl__tokenizer_parse(const char *json, size_t len, const char *config, size
     if (rc == 0 && config != NULL) {
         rc = parse_json(config, config_len, "tokenizer_config.json", 0, &conf, err);
     }
-    msgl_tokenizer *t = rc == 0 ? msgl__calloc(1, sizeof(*t)) : NULL;
-    if (t != NULL) {
-        pthread_mutex_init(&t->lock, NULL);
-        t->uni = msgl__calloc(1, sizeof(*t->uni));
-        if (t->uni != NULL) {
-            msgl__uni_build(t->uni);
-            rc = load_parts(t, root, &m, conf, err);
-            if (rc != 0) rc = msgl__err_prefix(err, rc, "tokenizer.json");
-        }
+    msgl_tokenizer *t = NULL;
+    if (rc == 0) rc = msgl__tokenizer_create(&t, err);
+    if (rc == 0) {
+        rc = load_parts(t, root, &m, conf, err);
+        if (rc != 0) rc = msgl__err_prefix(err, rc, "tokenizer.json");
     }
-    if (rc == 0 && (t == NULL || t->uni == NULL)) rc = msgl__j_enomem(err);
     json_decref(root);
     json_decref(conf);
     if (rc != 0) {
@@ -371,12 +378,23 @@ int msgl__tokenizer_parse(const char *json, size_t len, const char *config, size
     return 0;
 }
 
+static int load_gguf(const char *path, msgl_tokenizer **out, msgl_err *err)
+{
+    msgl_gguf g;
+    int rc = msgl__gguf_open(path, &g, err);
+    if (rc == 0) rc = msgl__tokenizer_from_gguf(&g, out, err);
+    msgl__gguf_close(&g);
+    return rc;
+}
+
 int msgl__tokenizer_load(const char *dir, msgl_tokenizer **out, msgl_err *err)
 {
     char path[4096];
     char *json = NULL, *config = NULL;
     size_t len = 0, config_len = 0;
     *out = NULL;
+    const int gguf = msgl__gguf_find(dir, path, sizeof(path), err);
+    if (gguf != 0) return gguf < 0 ? gguf : load_gguf(path, out, err);
     if ((size_t)snprintf(path, sizeof(path), "%s/tokenizer_config.json", dir) >= sizeof(path)) {
         return msgl__err_set(err, MSGL_EINVAL, "model folder: path of more than %zu bytes",
                              sizeof(path));

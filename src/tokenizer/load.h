@@ -55,6 +55,9 @@ int msgl__load_added(msgl_tokenizer *t, const json_t *j, const json_t *config, m
 int msgl__load_post_processor(msgl_tokenizer *t, const json_t *j, msgl_err *err);
 int msgl__load_decoder(msgl_tokenizer *t, const json_t *j, msgl_err *err);
 
+// An empty tokenizer, to be freed with msgl__tokenizer_free also after a failure.
+int msgl__tokenizer_create(msgl_tokenizer **out, msgl_err *err);
+
 // Builds a tokenizer from the text of tokenizer.json and, unless NULL, of tokenizer_config.json;
 // what msgl__tokenizer_load does once the files are read.
 int msgl__tokenizer_parse(const char *json, size_t len, const char *config, size_t config_len,

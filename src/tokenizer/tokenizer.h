@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 //
-// Text to token ids and back, from a Hugging Face tokenizer.json as it stands. Equal, id for id, to
+// Text to token ids and back, from a Hugging Face tokenizer.json as it stands, or from the metadata
+// of a GGUF file. Equal, id for id, to
 // the `tokenizers` library on any valid UTF-8. A loaded tokenizer is immutable and may be used by
 // any number of threads at once.
 #ifndef MSGL_TOKENIZER_TOKENIZER_H
@@ -23,9 +24,9 @@ int msgl__ids_push(msgl_ids *v, int32_t id); // 0 or MSGL_ENOMEM
 void msgl__ids_free(msgl_ids *v);
 
 // Loads `dir`/tokenizer.json (and tokenizer_config.json's added_tokens_decoder where it adds to
-// it). On success *out is owned by the caller (msgl__tokenizer_free). MSGL_ENOENT, MSGL_EFORMAT
-// (names the file and the field), MSGL_EUNSUPPORTED (names the component type and those known),
-// MSGL_ENOMEM.
+// it), or the tokenizer of a GGUF file (utils/gguf.h says what is one). On success *out is owned by
+// the caller (msgl__tokenizer_free). MSGL_ENOENT, MSGL_EFORMAT (names the file and the field),
+// MSGL_EUNSUPPORTED (names the component type and those known), MSGL_ENOMEM.
 int msgl__tokenizer_load(const char *dir, msgl_tokenizer **out, msgl_err *err);
 void msgl__tokenizer_free(msgl_tokenizer *t);
 

@@ -401,8 +401,8 @@ int msgl__gguf_array(const msgl_gguf *g, const char *key, msgl_gguf_type type,
     const msgl_gguf_value *v = *out = msgl__gguf_get(g, key);
     if (v == NULL || (v->array && v->type == type)) return 0;
     *out = NULL;
-    return msgl__err_set(err, MSGL_EFORMAT, "%s: %s: found %s of %s, allowed a list of %s", g->file,
-                         key, v->array ? "a list" : "a value", NAMES[v->type], NAMES[type]);
+    return msgl__err_set(err, MSGL_EFORMAT, "%s: found %s of %s, allowed a list of %s", key,
+                         v->array ? "a list" : "a value", NAMES[v->type], NAMES[type]);
 }
 
 int32_t msgl__gguf_i32(const msgl_gguf_value *v, size_t i)

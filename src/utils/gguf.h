@@ -92,7 +92,8 @@ void msgl__gguf_close(msgl_gguf *g); // also after a failure
 // NULL: there is none.
 const msgl_gguf_value *msgl__gguf_get(const msgl_gguf *g, const char *key);
 const msgl_gguf_tensor *msgl__gguf_tensor_named(const msgl_gguf *g, const char *name);
-// The value if it is an array of the type; NULL if there is none. Anything else is an error.
+// The value if it is an array of the type; NULL if there is none. Anything else is an error that
+// names the key.
 int msgl__gguf_array(const msgl_gguf *g, const char *key, msgl_gguf_type type,
                      const msgl_gguf_value **out, msgl_err *err);
 // Element i of an array of I32 or F32.

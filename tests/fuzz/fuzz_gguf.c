@@ -1,12 +1,14 @@
 // SPDX-License-Identifier: Apache-2.0
 //
 // The input is a GGUF file. Whatever is accepted has every tensor inside the file, and their bytes,
-// its strings and its config are read. Build with -fsanitize=fuzzer,address and link msgl_models.
+// its strings, its config and its tokenizer are read. Build with -fsanitize=fuzzer,address and link
+// msgl_models and msgl_tokenizer.
 #include <stdint.h>
 #include <stdlib.h>
 #include <string.h>
 
 #include "models/gguf.h"
+#include "tokenizer/load_gguf.h"
 
 int LLVMFuzzerTestOneInput(const uint8_t *data, size_t size);
 
@@ -15,6 +17,30 @@ static uint32_t read_all(const uint8_t *p, size_t n)
     uint32_t sum = 0;
     for (size_t i = 0; i < n; i++) sum += p[i];
     return sum;
+}
+
+// What loads must encode.
+static int load_tokenizer(const msgl_gguf *g, msgl_err *err)
+{
+    static const char text[] = "ab <s> 12  \xc3\xa9 \xe2\x98\x83 <|im_end|>\n";
+    msgl_tokenizer *t = NULL;
+    msgl_ids ids = {0};
+    const msgl_encode_opts opts = {.add_special = 1};
+    const int code = msgl__tokenizer_from_gguf(g, &t, err);
+    if (code == 0) {
+        (void)msgl__tokenizer_encode(t, text, sizeof text - 1, &opts, &ids, NULL);
+        for (size_t i = 0; i < ids.len; i++) {
+            if (ids.data[i] < 0 || ids.data[i] >= msgl__tokenizer_vocab_size(t)) __builtin_trap();
+        }
+    }
+    msgl__ids_free(&ids);
+    msgl__tokenizer_free(t);
+    return code;
+}
+
+static void check_text(int code, const msgl_err *err)
+{
+    if (code != 0 && (err->text[0] == '\0' || strchr(err->text, '\n') != NULL)) __builtin_trap();
 }
 
 int LLVMFuzzerTestOneInput(const uint8_t *data, size_t size)
@@ -41,8 +67,11 @@ int LLVMFuzzerTestOneInput(const uint8_t *data, size_t size)
             sum += read_all((const uint8_t *)s.p, s.n);
         }
     }
-    if (code == 0) code = msgl__gguf_config(&g, &config, &err);
-    if (code != 0 && (err.text[0] == '\0' || strchr(err.text, '\n') != NULL)) __builtin_trap();
+    check_text(code, &err);
+    if (code == 0) {
+        check_text(msgl__gguf_config(&g, &config, &err), &err);
+        check_text(load_tokenizer(&g, &err), &err);
+    }
     msgl__gguf_close(&g);
     free(copy);
     return sum == 0xffffffffu;

@@ -89,30 +89,51 @@ static const json_t *member(const json_t *c, const char *key, const char *otherw
     return j != NULL ? j : json_object_get(c, otherwise);
 }
 
+static void check_encode_cases(const msgl_tokenizer *t, const char *name)
+{
+    json_t *cases = vector_cases(name);
+    const json_t *list = json_object_get(cases, "encode");
+    assert_true(json_array_size(list) > 150);
+    for (int pass = 0; pass < 2; pass++) { // the second pass answers from the caches
+        for (size_t i = 0; i < json_array_size(list); i++) {
+            const json_t *c = json_array_get(list, i), *text = json_object_get(c, "text");
+            const char *p = json_string_value(text);
+            const size_t n = json_string_length(text);
+            const msgl_encode_opts with = {.add_special = 1};
+            msgl_ids ids = encode(t, p, n, NULL), special = encode(t, p, n, &with);
+            check_ids(&ids, json_object_get(c, "ids"), name, i);
+            check_ids(&special, member(c, "special", "ids"), name, i);
+            check_decode(t, &special, 0, json_object_get(c, "decoded"), name, i);
+            check_decode(t, &special, 1, member(c, "skipped", "decoded"), name, i);
+            msgl__ids_free(&ids);
+            msgl__ids_free(&special);
+        }
+    }
+    json_decref(cases);
+}
+
+static void check_decode_cases(const msgl_tokenizer *t, const char *name)
+{
+    json_t *cases = vector_cases(name);
+    const json_t *list = json_object_get(cases, "decode");
+    assert_true(json_array_size(list) > 100);
+    for (size_t i = 0; i < json_array_size(list); i++) {
+        const json_t *c = json_array_get(list, i);
+        msgl_ids ids = {0};
+        vector_ids(json_object_get(c, "ids"), &ids);
+        check_decode(t, &ids, 0, json_object_get(c, "decoded"), name, i);
+        check_decode(t, &ids, 1, member(c, "skipped", "decoded"), name, i);
+        msgl__ids_free(&ids);
+    }
+    json_decref(cases);
+}
+
 static void test_encode_vectors(void **state)
 {
     (void)state;
     for (size_t v = 0; v < NUM_VECTORS; v++) {
         msgl_tokenizer *t = vector_tokenizer(vector_names[v]);
-        json_t *cases = vector_cases(vector_names[v]);
-        const json_t *list = json_object_get(cases, "encode");
-        assert_true(json_array_size(list) > 150);
-        for (int pass = 0; pass < 2; pass++) { // the second pass answers from the caches
-            for (size_t i = 0; i < json_array_size(list); i++) {
-                const json_t *c = json_array_get(list, i), *text = json_object_get(c, "text");
-                const char *p = json_string_value(text);
-                const size_t n = json_string_length(text);
-                const msgl_encode_opts with = {.add_special = 1};
-                msgl_ids ids = encode(t, p, n, NULL), special = encode(t, p, n, &with);
-                check_ids(&ids, json_object_get(c, "ids"), vector_names[v], i);
-                check_ids(&special, member(c, "special", "ids"), vector_names[v], i);
-                check_decode(t, &special, 0, json_object_get(c, "decoded"), vector_names[v], i);
-                check_decode(t, &special, 1, member(c, "skipped", "decoded"), vector_names[v], i);
-                msgl__ids_free(&ids);
-                msgl__ids_free(&special);
-            }
-        }
-        json_decref(cases);
+        check_encode_cases(t, vector_names[v]);
         msgl__tokenizer_free(t);
     }
 }
@@ -122,19 +143,32 @@ static void test_decode_vectors(void **state)
     (void)state;
     for (size_t v = 0; v < NUM_VECTORS; v++) {
         msgl_tokenizer *t = vector_tokenizer(vector_names[v]);
-        json_t *cases = vector_cases(vector_names[v]);
-        const json_t *list = json_object_get(cases, "decode");
-        assert_true(json_array_size(list) > 100);
-        for (size_t i = 0; i < json_array_size(list); i++) {
-            const json_t *c = json_array_get(list, i);
-            msgl_ids ids = {0};
-            vector_ids(json_object_get(c, "ids"), &ids);
-            check_decode(t, &ids, 0, json_object_get(c, "decoded"), vector_names[v], i);
-            check_decode(t, &ids, 1, member(c, "skipped", "decoded"), vector_names[v], i);
-            msgl__ids_free(&ids);
-        }
-        json_decref(cases);
+        check_decode_cases(t, vector_names[v]);
         msgl__tokenizer_free(t);
+    }
+}
+
+// The same tokenizers from the metadata of GGUF files, one for each pipeline that these can name.
+static void test_gguf_vectors(void **state)
+{
+    (void)state;
+    static const char *const names[] = {"gpt2", "llama3", "qwen2", "smollm", "spm", "tekken"};
+    for (size_t v = 0; v < MSGL_COUNT(names); v++) {
+        char path[512];
+        msgl_err err;
+        msgl_tokenizer *t = NULL, *json = vector_tokenizer(names[v]);
+        snprintf(path, sizeof path, MSGL_SOURCE_DIR "/tests/vectors/gguf/tokenizers/%s.gguf",
+                 names[v]);
+        if (msgl__tokenizer_load(path, &t, &err) != 0) fail_msg("%s", err.text);
+        assert_int_equal(msgl__tokenizer_vocab_size(t), msgl__tokenizer_vocab_size(json));
+        for (int32_t id = 0; id < msgl__tokenizer_vocab_size(t); id++) {
+            assert_int_equal(msgl__tokenizer_is_special(t, id),
+                             msgl__tokenizer_is_special(json, id));
+        }
+        check_encode_cases(t, names[v]);
+        check_decode_cases(t, names[v]);
+        msgl__tokenizer_free(t);
+        msgl__tokenizer_free(json);
     }
 }
 
@@ -655,6 +689,7 @@ int main(void)
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(test_encode_vectors),
         cmocka_unit_test(test_decode_vectors),
+        cmocka_unit_test(test_gguf_vectors),
         cmocka_unit_test(test_scanners_equal_pcre2),
         cmocka_unit_test(test_patterns),
         cmocka_unit_test(test_normalizers_all_code_points),

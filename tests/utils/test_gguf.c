@@ -102,7 +102,7 @@ static void test_good(void **state)
     assert_int_equal(msgl__gguf_array(&g, "none", MSGL_GGUF_F32, &v, &err), 0);
     assert_null(v);
     assert_int_equal(msgl__gguf_array(&g, "ints", MSGL_GGUF_F32, &v, &err), MSGL_EFORMAT);
-    assert_string_equal(err.text, "f: ints: found a list of i32, allowed a list of f32");
+    assert_string_equal(err.text, "ints: found a list of i32, allowed a list of f32");
     assert_int_equal(msgl__gguf_array(&g, "a.u32", MSGL_GGUF_F32, &v, &err), MSGL_EFORMAT);
 
     const msgl_gguf_tensor *t = msgl__gguf_tensor_named(&g, "two");
