@@ -2,10 +2,10 @@
 //
 // minisgl's public C interface, the only installed header.
 //
-// Load a Hugging Face model folder, submit requests, receive tokens through a callback, abort.
-// Every object is opaque and owned by the library unless a comment says otherwise. No function
-// exits, prints or aborts; each returns a status (0 or a negative MSGL_E code) and the cold ones
-// fill a caller-owned msgl_err with one line of text.
+// Load a Hugging Face model folder or a GGUF file, submit requests, receive tokens through a
+// callback, abort. Every object is opaque and owned by the library unless a comment says otherwise.
+// No function exits, prints or aborts; each returns a status (0 or a negative MSGL_E code) and the
+// cold ones fill a caller-owned msgl_err with one line of text.
 #ifndef MINISGL_MINISGL_H
 #define MINISGL_MINISGL_H
 
@@ -63,14 +63,15 @@ typedef void (*msgl_progress_fn)(void *ctx, const char *stage, uint64_t done, ui
 // How to open a model. Fill with msgl_options_init, then change what you need. Strings are borrowed
 // during msgl_open only, which refuses what the program's flags refuse, naming the field.
 typedef struct msgl_options {
-    const char *model_dir;  // required: folder with config.json, *.safetensors, tokenizer.json
+    // Required: folder with config.json, *.safetensors, tokenizer.json; or a GGUF file.
+    const char *model_dir;
     const char *device;     // "auto", "cpu", "cuda" or "cuda:N"
     const char *dtype;      // "auto", "bfloat16", "float16", "float32"
     const char *attention;  // "auto", a backend's name, or "PREFILL,DECODE"
     const char *cache_type; // "radix" or "naive"
     const char *moe_backend;
     const char *cpu_level;  // NULL: the best that the CPU has; else ref, avx2, avx512, ...
-    int dummy_weight;       // 1: random weights, no safetensors needed
+    int dummy_weight;       // 1: random weights, no weights needed
     int threads;            // 0: one per physical core
     int max_running;        // requests computed at once
     int max_seq_len;        // 0: the model's

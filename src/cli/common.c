@@ -33,12 +33,18 @@ int msgl__cli_flush(FILE *f, const char *name, msgl_err *err)
                          why != 0 ? strerror(why) : "not everything could be written");
 }
 
-// ---- model folder ----
+// ---- the model ----
 
 static bool is_dir(const char *path)
 {
     struct stat st;
     return stat(path, &st) == 0 && S_ISDIR(st.st_mode);
+}
+
+static bool is_file(const char *path)
+{
+    struct stat st;
+    return stat(path, &st) == 0 && S_ISREG(st.st_mode);
 }
 
 // `root`/models--ORG--NAME/snapshots/REVISION, REVISION from refs/main.
@@ -77,16 +83,17 @@ int msgl__cli_model_dir(const msgl_args *a, char **out, msgl_err *err)
     const char *model = a->engine.model_dir;
     if (model == NULL) {
         return msgl__err_set(err, MSGL_EINVAL,
-                             "--model DIR is needed: a Hugging Face model folder");
+                             "--model PATH is needed: a Hugging Face model folder or a .gguf file");
     }
-    if (is_dir(model)) {
+    if (is_dir(model) || is_file(model)) {
         *out = msgl__strdup(model);
         if (*out == NULL) return msgl__err_set(err, MSGL_ENOMEM, "out of memory");
         for (size_t n = strlen(model); n > 1 && model[n - 1] == '/';) (*out)[--n] = '\0';
         return 0;
     }
     if (access(model, F_OK) == 0) {
-        return msgl__err_set(err, MSGL_EINVAL, "--model %.150s: not a folder", model);
+        return msgl__err_set(err, MSGL_EINVAL, "--model %.150s: neither a folder nor a file",
+                             model);
     }
     const char *hub = getenv("HF_HUB_CACHE"), *home = getenv("HF_HOME"), *user = getenv("HOME");
     char root[1024] = "";
@@ -102,10 +109,10 @@ int msgl__cli_model_dir(const msgl_args *a, char **out, msgl_err *err)
         *out = cached_snapshot(root, model);
         if (*out != NULL) return 0;
         return msgl__err_set(err, MSGL_ENOENT,
-                             "%.100s is neither a folder nor a model in the cache %.100s", model,
-                             root);
+                             "%.100s is neither a folder or file nor a model in the cache %.100s",
+                             model, root);
     }
-    return msgl__err_set(err, MSGL_ENOENT, "--model %.150s: no such folder", model);
+    return msgl__err_set(err, MSGL_ENOENT, "--model %.150s: no such folder or file", model);
 }
 
 const char *msgl__cli_model_name(const char *dir)

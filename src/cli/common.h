@@ -20,8 +20,9 @@ int msgl__cli_fail(int code, const msgl_err *err);
 // of it in the message.
 int msgl__cli_flush(FILE *f, const char *name, msgl_err *err);
 
-// The folder that --model means: a path, or ORG/NAME in the local Hugging Face cache (HF_HUB_CACHE,
-// HF_HOME, ~/.cache/huggingface). Freed with msgl_free. The error lists where it looked.
+// The folder or file that --model means: a path, or ORG/NAME in the local Hugging Face cache
+// (HF_HUB_CACHE, HF_HOME, ~/.cache/huggingface). Freed with msgl_free. The error lists where it
+// looked.
 int msgl__cli_model_dir(const msgl_args *a, char **out, msgl_err *err);
 // The name that the model of such a folder is served under: "models/demo/" is "demo".
 const char *msgl__cli_model_name(const char *dir);

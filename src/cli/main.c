@@ -13,23 +13,23 @@
 static int cmd_help(const msgl_args *a);
 
 static const msgl_command COMMANDS[] = {
-    {"serve", MSGL_CMD_SERVE, "--model DIR [options]",
+    {"serve", MSGL_CMD_SERVE, "--model PATH [options]",
      "Serve the model over an OpenAI-compatible API.", msgl__cmd_serve},
-    {"chat", MSGL_CMD_CHAT, "--model DIR [options]",
+    {"chat", MSGL_CMD_CHAT, "--model PATH [options]",
      "Talk to the model in a shell. /reset forgets the conversation, /exit ends.", msgl__cmd_chat},
-    {"run", MSGL_CMD_RUN, "--model DIR (--prompt TEXT... | --input FILE.jsonl) [options]",
+    {"run", MSGL_CMD_RUN, "--model PATH (--prompt TEXT... | --input FILE.jsonl) [options]",
      "Answer prompts offline, all batched together.", msgl__cmd_run},
     {"bench", MSGL_CMD_BENCH, "step|decode|prefill|offline|serve|attn|startup|limits [options]",
      "Measure: steps, a batch job, a server (any OpenAI endpoint), attention backends, the "
      "start, "
      "this machine's limits.",
      msgl__cmd_bench},
-    {"info", MSGL_CMD_INFO, "[--model DIR]",
+    {"info", MSGL_CMD_INFO, "[--model PATH]",
      "Show the hardware, the attention backends and why one cannot run here, and a model's shape.",
      msgl__cmd_info},
-    {"tokenize", MSGL_CMD_TOKENIZE, "--model DIR [--decode]",
+    {"tokenize", MSGL_CMD_TOKENIZE, "--model PATH [--decode]",
      "Text on standard input, a JSON array of token ids out; or the reverse.", msgl__cmd_tokenize},
-    {"template", MSGL_CMD_TEMPLATE, "--model DIR",
+    {"template", MSGL_CMD_TEMPLATE, "--model PATH",
      "{\"messages\": [...], \"tools\": [...]} on standard input, the rendered chat template out.",
      msgl__cmd_template},
     {"help", MSGL_CMD_HELP, "[--markdown]", "Show this overview, or write docs/cli.md.", cmd_help},

@@ -11,9 +11,10 @@ static const msgl_setting ROWS[] = {
         MSGL_TEXT(msgl_options, model_dir),
         .commands = MSGL_CMD_ENGINE | MSGL_CMD_INFO | MSGL_CMD_TOKENIZE | MSGL_CMD_TEMPLATE,
         .group = "model",
-        .metavar = "DIR",
+        .metavar = "PATH",
         .help = "model folder as it comes from Hugging Face (config.json, *.safetensors, "
-                "tokenizer.json), or the name of one in the local Hugging Face cache",
+                "tokenizer.json), a .gguf file, or the name of a folder in the local Hugging Face "
+                "cache",
     },
     {
         .name = "dtype",

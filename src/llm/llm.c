@@ -322,7 +322,7 @@ int msgl_submit_ids(msgl_llm *l, const int32_t *ids, size_t n, const msgl_params
 static int need_tokenizer(const msgl_llm *l, msgl_err *err)
 {
     if (l->tokenizer != NULL) return 0;
-    return msgl__err_set(err, MSGL_ENOENT, "the model folder has no tokenizer.json");
+    return msgl__err_set(err, MSGL_ENOENT, "the model has no tokenizer");
 }
 
 int msgl_submit_text(msgl_llm *l, const char *text, size_t len, const msgl_params *params,
@@ -368,7 +368,7 @@ int msgl_submit_chat(msgl_llm *l, const char *json, const msgl_params *params, m
     int rc = need_tokenizer(l, err);
     if (rc != 0) return rc;
     if (l->templates == NULL) {
-        return msgl__err_set(err, MSGL_ENOENT, "the model folder has no chat template");
+        return msgl__err_set(err, MSGL_ENOENT, "the model has no chat template");
     }
     msgl_rendered rendered = {0};
     msgl_ids ids = {0};

@@ -39,9 +39,9 @@ expect "help of a command" 0 "MINISGL_MAX_TOKENS" "$minisgl" run --help
 expect "version" 0 "^minisgl [0-9]" "$minisgl" --version
 expect "unknown command" 2 "unknown command \"serv\"" "$minisgl" serv
 expect "mistyped flag" 2 "did you mean --model?" "$minisgl" run --modle x
-expect "no model" 1 "\-\-model DIR is needed" "$minisgl" run --prompt x
+expect "no model" 1 "\-\-model PATH is needed" "$minisgl" run --prompt x
 expect "no such model" 1 "no such folder" "$minisgl" run --model "$dir/none" --prompt x
-expect "a file as model" 1 "not a folder" "$minisgl" run --model "$0" --prompt x
+expect "a file as model" 1 "test_cli.sh: not a GGUF file" "$minisgl" run --model "$0" --prompt x
 expect "an empty folder" 1 "config.json\|tokenizer.json" "$minisgl" run --model "$dir" --prompt x
 expect "nothing to run" 2 "give either --prompt" "$minisgl" run --model "$model"
 expect "unknown backend" 1 "fa, fi" "$minisgl" run --model "$model" --attn fax --prompt x
@@ -145,6 +145,27 @@ same "tokenize and back" "$dir/text" "$dir/back"
 echo '{"messages": [{"role": "user", "content": "Hi"}], "add_generation_prompt": true}' |
     "$minisgl" template --model "$model" >"$dir/rendered"
 expect "template" 0 "im_start|>assistant" cat "$dir/rendered"
+
+# One file with everything, or a folder with only that, is the same model as the folder that it was made from.
+gguf=$(dirname "$0")/../vectors/gguf
+mkdir "$dir/one"
+cp "$gguf/qwen3-f16.gguf" "$dir/one/m.gguf"
+for path in "$gguf/qwen3" "$gguf/qwen3-f16.gguf" "$dir/one"; do
+    "$minisgl" run --model "$path" --dtype float32 --temperature 0 --ignore-eos --max-tokens 12 --chat --prompt "Hello" \
+        --output "$dir/$(basename "$path").jsonl" >/dev/null 2>"$dir/log" || cat "$dir/log"
+    "$minisgl" tokenize --model "$path" <"$dir/text" >"$dir/$(basename "$path").ids"
+done
+expect "an answer with 12 ids" 0 '"token_ids":\[[0-9, ]*\]' cat "$dir/qwen3.jsonl"
+for name in qwen3-f16.gguf one; do
+    same "answers of $name" "$dir/qwen3.jsonl" "$dir/$name.jsonl"
+    same "ids of $name" "$dir/qwen3.ids" "$dir/$name.ids"
+done
+expect "info of a file" 0 "Qwen3ForCausalLM, 1 layers, hidden 32, 4 heads (2 KV) of 16, vocabulary 260, context 128, float16" \
+    "$minisgl" info --model "$gguf/qwen3-f16.gguf"
+cp "$gguf/llama-q8_0.gguf" "$dir/one"
+expect "two files" 1 "found 2 .gguf files, allowed one" "$minisgl" run --model "$dir/one" --prompt x
+head -c 20000 "$gguf/llama-q8_0.gguf" >"$dir/half.gguf"
+expect "half a file" 1 "half.gguf: tensor .*: bytes: found" "$minisgl" run --model "$dir/half.gguf" --prompt x
 
 # A batch file: bad lines get an error of their own, order is kept, blank lines count.
 cat >"$dir/in.jsonl" <<'LINES'

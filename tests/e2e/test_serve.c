@@ -34,14 +34,14 @@ typedef struct server {
     server_fixture at; // only its port is used
 } server;
 
-// With these options (NULL ends them) behind those of all tests.
-static void start(server *s, const char *const *more)
+// With this model, and these options (NULL ends them) behind those of all tests.
+static void start_with(server *s, const char *path, const char *const *more)
 {
     enum { MAX_ARGS = 32 };
     const char *argv[MAX_ARGS] = {program,
                                   "serve",
                                   "--model",
-                                  model,
+                                  path,
                                   "--port",
                                   "0",
                                   "--num-pages",
@@ -79,6 +79,11 @@ static void start(server *s, const char *const *more)
     if (url == NULL) fail_msg("no address in '%s'", msgl__strbuf_str(&line));
     s->at.port = atoi(url + strlen("http://127.0.0.1:"));
     msgl__strbuf_free(&line);
+}
+
+static void start(server *s, const char *const *more)
+{
+    start_with(s, model, more);
 }
 
 static void stop(server *s)
@@ -600,6 +605,23 @@ static void test_config(void **state)
     response_free(&r);
 }
 
+// A GGUF file is served as the folder that it was made from: template, tokens and weights.
+static void test_gguf(void **state)
+{
+    (void)state;
+    static const char *const paths[] = {MSGL_SOURCE_DIR "/tests/vectors/gguf/qwen3",
+                                        MSGL_SOURCE_DIR "/tests/vectors/gguf/qwen3-f16.gguf"};
+    char answers[2][1024];
+    for (int i = 0; i < 2; i++) {
+        server s;
+        start_with(&s, paths[i], (const char *const[]){"--dtype", "float32", NULL});
+        ask(&s, answers[i]);
+        stop(&s);
+    }
+    assert_true(strlen(answers[0]) > 5);
+    assert_string_equal(answers[0], answers[1]);
+}
+
 int main(int argc, char **argv)
 {
     if (argc != 3) {
@@ -609,11 +631,17 @@ int main(int argc, char **argv)
     program = argv[1];
     model = argv[2];
     const struct CMUnitTest tests[] = {
-        cmocka_unit_test(test_answers),          cmocka_unit_test(test_penalties),
-        cmocka_unit_test(test_disconnects),      cmocka_unit_test(test_hostile_requests),
-        cmocka_unit_test(test_too_long),         cmocka_unit_test(test_large_requests),
-        cmocka_unit_test(test_bench_open_ended), cmocka_unit_test(test_engine_killed),
-        cmocka_unit_test(test_options),          cmocka_unit_test(test_config),
+        cmocka_unit_test(test_answers),
+        cmocka_unit_test(test_penalties),
+        cmocka_unit_test(test_disconnects),
+        cmocka_unit_test(test_hostile_requests),
+        cmocka_unit_test(test_too_long),
+        cmocka_unit_test(test_large_requests),
+        cmocka_unit_test(test_bench_open_ended),
+        cmocka_unit_test(test_engine_killed),
+        cmocka_unit_test(test_options),
+        cmocka_unit_test(test_config),
+        cmocka_unit_test(test_gguf),
     };
     return cmocka_run_group_tests(tests, setup, teardown);
 }
