@@ -69,7 +69,8 @@ static void check_add(bench_exec *e, family *f, msgl_dtype dtype, int rows, int 
     array_download(&got);
     for (size_t i = 0; i < n; i++) {
         // Exact, but for f16 numbers so small that their last bits are lost.
-        expect_near(f, got.host[i], 0.25 * added[i], dtype == MSGL_F16 ? 0x1p-25 : 0, "scale");
+        expect_near(f, got.host[i], 0.25 * added[i],
+                    fabs(added[i]) * 1e-7 + (dtype == MSGL_F16 ? 0x1p-25 : 1e-37), "scale");
     }
     free(added), free(got.host);
     array_free(&dst), array_free(&src), array_free(&w);
