@@ -13,6 +13,10 @@
 #include <stddef.h>
 #include <stdint.h>
 
+#ifdef __cplusplus
+extern "C" {
+#endif
+
 // Heap. Sizes of 0 return a unique non-NULL pointer. NULL on failure; nothing is ever printed.
 void *msgl__malloc(size_t size);
 void *msgl__calloc(size_t n, size_t size); // n * size checked for overflow
@@ -58,5 +62,9 @@ static inline void msgl__arena_reset(msgl_arena *a)
 {
     a->used = 0;
 }
+
+#ifdef __cplusplus
+}
+#endif
 
 #endif
