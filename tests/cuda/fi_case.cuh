@@ -14,6 +14,7 @@
 
 extern "C" {
 #include "attention/fi/cuda/api.h"
+#include "core/err.h"
 }
 
 // A plug-in's table, from $MINISGL_PLUGIN_DIR or beside the program.

@@ -2,6 +2,7 @@
 #include <string.h>
 
 #include "attention/stubs/stub.h"
+#include "core/err.h"
 
 extern stub_fi stub;
 const msgl_fi_api *msgl_fi_plugin(void);

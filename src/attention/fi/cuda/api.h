@@ -12,7 +12,8 @@
 #include <stdint.h>
 
 #include "core/dtype.h"
-#include "core/err.h"
+
+struct msgl_err; // core/err.h; the kernels, slow to compile, are not made to depend on it
 
 #define MSGL_FI_ABI 2
 
@@ -92,7 +93,8 @@ typedef struct msgl_fi_api {
     // needs, and of the float workspace beyond which a plan does not split.
     void (*sizes)(const msgl_fi_shape *shape, int32_t max_batch, int32_t max_tokens,
                   size_t *staging_bytes, size_t *float_bytes);
-    int (*plan)(const msgl_fi_plan_call *c, msgl_fi_planned *out, msgl_err *err); // MSGL_E…
+    // A MSGL_E code.
+    int (*plan)(const msgl_fi_plan_call *c, msgl_fi_planned *out, struct msgl_err *err);
     int (*run)(const msgl_fi_run_call *c, void *stream);
     int (*pages)(const msgl_fi_pages_call *c, void *stream);
 } msgl_fi_api;

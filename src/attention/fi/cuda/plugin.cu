@@ -8,6 +8,10 @@
 
 #include "attention/fi/cuda/plan.cuh"
 
+extern "C" {
+#include "core/err.h"
+}
+
 enum { PAGES_BLOCK = 256, PAGES_SPLITS = 16 };
 
 static __global__ void fi_pages(const msgl_fi_pages_call c)
