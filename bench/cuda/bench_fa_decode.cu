@@ -9,7 +9,7 @@
 #include "tests/cuda/attn_world.cuh"
 #include "tests/cuda/ops_check.cuh"
 
-#include "kernel/cuda/decode/decode.h"
+#include "kernel/cuda/attn/decode.h"
 #include "kernel/cuda/launch.cuh"
 
 enum { DIM = 128, KV_HEADS = 8, MAX_SETS = 16, REPEATS = 21, GRAPH_LAUNCHES = 24 };

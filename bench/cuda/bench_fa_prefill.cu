@@ -16,7 +16,7 @@
 
 extern "C" {
 #include "attention/fa/plan_prefill.h"
-#include "kernel/cuda/sm90/prefill/fa_prefill.h"
+#include "kernel/cuda/attn/prefill_sm90.h"
 }
 #include "tests/cuda/cuda_check.cuh"
 

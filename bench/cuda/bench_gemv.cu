@@ -12,7 +12,7 @@
 
 #include "kernel/cuda/device.cuh"
 #include "kernel/cuda/gemm/gemm.h"
-#include "kernel/cuda/gemv/gemv.h"
+#include "kernel/cuda/gemm/gemv.h"
 #include "kernel/cuda/launch.cuh"
 
 // tests/cuda/gemv_plain.cu

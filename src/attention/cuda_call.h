@@ -8,7 +8,7 @@
 #define MSGL_ATTENTION_CUDA_CALL_H
 
 #include "attention/attention.h"
-#include "kernel/cuda/attn.h"
+#include "kernel/cuda/attn/call.h"
 #include "kernel/device.h"
 
 // What holds for every CUDA backend: queries and output have the pool's dtype.

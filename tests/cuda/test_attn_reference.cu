@@ -4,8 +4,8 @@
 // against exact attention.
 #include "tests/cuda/attn_world.cuh"
 
-#include "kernel/cuda/general/attn_ref.h"
-#include "kernel/cuda/sm80/prefill.h"
+#include "kernel/cuda/attn/prefill_sm80.h"
+#include "kernel/cuda/attn/reference.h"
 
 // |v| < 1. The reference kernel rounds its output only, the other one probabilities too.
 static const double TOLERANCE[2][MSGL_DTYPE_COUNT] = {{3e-6, 6e-4, 5e-3}, {0, 1.5e-3, 1e-2}};

@@ -7,7 +7,7 @@
 #include "attn_world.cuh"
 #include "ops_check.cuh"
 
-#include "kernel/cuda/decode/decode.h"
+#include "kernel/cuda/attn/decode.h"
 #include "kernel/cuda/launch.cuh"
 
 static const double TOLERANCE[MSGL_DTYPE_COUNT] = {0, 1.5e-3, 1e-2}; // |v| < 1; f16, bf16

@@ -13,7 +13,7 @@
 
 #include "kernel/cuda/device.cuh"
 #include "kernel/cuda/gemm/gemm.h"
-#include "kernel/cuda/gemv/gemv.h"
+#include "kernel/cuda/gemm/gemv.h"
 #include "kernel/cuda/launch.cuh"
 #include "tests/cuda/cuda_check.cuh"
 

@@ -17,7 +17,7 @@
 
 #include <minisgl/minisgl.h>
 
-#include "kernel/cuda/decode/decode.h"
+#include "kernel/cuda/attn/decode.h"
 #include "kernel/cuda_loader.h"
 
 enum { POSITIONS = 64, VOCAB = 260, TOP = 20, MAX_TOKENS = 512 };

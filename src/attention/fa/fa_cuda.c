@@ -13,7 +13,7 @@
 #include "attention/paged.h"
 #include "core/mem.h"
 #include "core/round.h"
-#include "kernel/cuda/decode/decode.h"
+#include "kernel/cuda/attn/decode.h"
 #include "kernel/cuda/plugin.h"
 
 typedef struct fa_backend {
@@ -159,9 +159,9 @@ static void fa_forward(msgl_attn_backend *base, msgl_exec *x, const msgl_attn_la
     msgl__cuda_attn_result(x, "fa", launch(&c, cfg->cuda->stream(x->device)));
 }
 
-// Length up to which `size` requests are decoded by the kernel for few (decode/few.cu), which wants
-// two SMs for every request and KV head: 64 of these fit an H200's 132. (With fewer SMs some of
-// these batches have the other kernel after all, and a graph that is not needed.)
+// Length up to which `size` requests are decoded by the kernel for few (few.cu), which wants two
+// SMs for every request and KV head: 64 of these fit an H200's 132. (With fewer SMs some of these
+// batches have the other kernel after all, and a graph that is not needed.)
 static int32_t fa_short_seq_len(const msgl_attn_backend *base, int32_t size)
 {
     enum { ITEMS = 64 };

@@ -3,7 +3,7 @@
 
 #include <stdlib.h>
 
-#include "kernel/cuda/sm90/prefill/fa_prefill.h"
+#include "kernel/cuda/attn/prefill_sm90.h"
 
 typedef struct msgl_fa_prefill_plan plan_head;
 typedef struct msgl_fa_prefill_section section;

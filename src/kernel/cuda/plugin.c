@@ -1,11 +1,11 @@
 // SPDX-License-Identifier: Apache-2.0
 //
 // The plug-in's table.
-#include "kernel/cuda/decode/decode.h"
+#include "kernel/cuda/attn/decode.h"
+#include "kernel/cuda/attn/prefill.h"
+#include "kernel/cuda/attn/reference.h"
 #include "kernel/cuda/device_api.h"
 #include "kernel/cuda/gemm/gemm.h"
-#include "kernel/cuda/general/attn.h"
-#include "kernel/cuda/general/attn_ref.h"
 #include "kernel/cuda/ops/ops.h"
 #include "kernel/kernel.h"
 

@@ -6,7 +6,7 @@
 #ifndef MSGL_KERNEL_CUDA_PLUGIN_H
 #define MSGL_KERNEL_CUDA_PLUGIN_H
 
-#include "kernel/cuda/attn.h"
+#include "kernel/cuda/attn/call.h"
 #include "kernel/device.h"
 
 struct msgl_kernels; // kernel/kernel.h

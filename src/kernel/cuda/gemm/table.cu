@@ -5,12 +5,12 @@
 
 #include "kernel/cuda/gemm/fed.cuh"
 #include "kernel/cuda/gemm/gemm.h"
+#include "kernel/cuda/gemm/gemv.h"
 #include "kernel/cuda/gemm/mid_sm90.h"
 #include "kernel/cuda/gemm/narrow_sm90.h"
 #include "kernel/cuda/gemm/stream_sm90.h"
 #include "kernel/cuda/gemm/tall_sm90.h"
 #include "kernel/cuda/gemm/wide_sm90.h"
-#include "kernel/cuda/gemv/gemv.h"
 #include "kernel/cuda/ops/ops.h"
 
 // --- the table ---------------------------------------------------------------------------------

@@ -1,0 +1,17 @@
+// SPDX-License-Identifier: Apache-2.0
+extern "C" {
+#include "kernel/cuda/attn/prefill.h"
+}
+
+#include "kernel/cuda/attn/prefill_sm80.h"
+#include "kernel/cuda/attn/prefill_sm90.h"
+#include "kernel/cuda/launch.cuh"
+
+extern "C" int msgl__cuda_fa_prefill(const msgl_cuda_attn_call *c, void *stream)
+{
+    msgl_gpu gpu;
+    const cudaError_t e = msgl__current_gpu(&gpu);
+    if (e != cudaSuccess) return e;
+    return gpu.major == 9 ? msgl__cuda_fa_prefill_sm90(c, stream)
+                          : msgl__cuda_fa_prefill_sm80(c, stream);
+}

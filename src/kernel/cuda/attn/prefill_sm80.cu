@@ -1,0 +1,272 @@
+// SPDX-License-Identifier: Apache-2.0
+//
+// Prefill attention for every GPU with mma.m16n8k16 and cp.async, in the manner of FlashAttention-2
+// (Dao 2023): a CTA has 64 query tokens of one head, 16 per warp, and walks the keys in tiles, the
+// next tile on its way while one is computed. Head dimensions between the instantiated ones are
+// filled up with zeros. Which request a CTA works for it finds from cu_seqlens_q.
+//
+// Tiles lie at absolute positions, so a row's bits do not depend on the chunk that it came in.
+#include "kernel/cuda/attn/prefill_sm80.h"
+
+#include "kernel/cuda/launch.cuh"
+#include "kernel/cuda/ptx.cuh"
+
+enum { ROWS = 64, WARPS = 4, THREADS = WARPS * 32 };
+
+template <int HD> struct shape {
+    static const int KEYS = HD > 128 ? 32 : 64;
+    static const int PITCH = HD * 2 + 16; // bytes; no bank conflicts
+    static const int STAGE = 2 * KEYS * PITCH;
+    static const int BYTES = 2 * STAGE;
+};
+
+struct place { // of a CTA: query rows [row, row + rows), the first at position pos
+    int32_t req, row, rows, pos;
+};
+
+// CTA i of the tiles of all requests, in order; false: there are fewer.
+static __device__ bool find_place(const msgl_cuda_attn_call &c, int32_t i, place *p)
+{
+    for (int32_t req = 0; req < c.batch; req++) {
+        const int32_t from = c.cu_seqlens_q[req], to = c.cu_seqlens_q[req + 1];
+        const int32_t tiles = (to - from + ROWS - 1) / ROWS;
+        if (i < tiles) {
+            p->req = req;
+            p->row = from + i * ROWS;
+            p->rows = to - p->row < ROWS ? to - p->row : ROWS;
+            p->pos = c.seqlens_k[req] - (to - from) + i * ROWS;
+            return true;
+        }
+        i -= tiles;
+    }
+    return false;
+}
+
+template <int HD>
+static __device__ __forceinline__ void load_tile(const msgl_cuda_attn_call &c, const char *k,
+                                                 const char *v, const int32_t *table, int32_t key0,
+                                                 int32_t len, uint32_t stage)
+{
+    typedef shape<HD> S;
+    const int CHUNKS = HD / 8;
+    const size_t slot_bytes = (size_t)c.num_kv_heads * c.head_dim * 2;
+#pragma unroll
+    for (int i = 0; i < S::KEYS * CHUNKS / THREADS; i++) {
+        const int32_t at = i * THREADS + threadIdx.x, row = at / CHUNKS, chunk = at % CHUNKS;
+        const bool inside = key0 + row < len && chunk * 8 < c.head_dim;
+        const size_t src = inside ? (size_t)table[key0 + row] * slot_bytes + chunk * 16 : 0;
+        const uint32_t dst = stage + row * S::PITCH + chunk * 16;
+        msgl__copy_async_16(dst, k + src, inside);
+        msgl__copy_async_16(dst + S::KEYS * S::PITCH, v + src, inside);
+    }
+}
+
+// State of a warp's 16 rows: this lane has rows lane / 4 and lane / 4 + 8.
+template <int HD> struct rows16 {
+    uint32_t q[HD / 16][4];
+    float o[HD / 8][4];
+    float m[2], l[2];
+};
+
+template <typename T, int HD>
+static __device__ __forceinline__ void load_q(const msgl_cuda_attn_call &c, const place &p,
+                                              int32_t head, int32_t first, int32_t lane,
+                                              rows16<HD> *w)
+{
+#pragma unroll
+    for (int ks = 0; ks < HD / 16; ks++) {
+#pragma unroll
+        for (int i = 0; i < 4; i++) {
+            const int32_t row = first + lane / 4 + (i & 1) * 8;
+            const int32_t d = ks * 16 + (i & 2) * 4 + lane % 4 * 2;
+            const T *q =
+                (const T *)c.q + (size_t)(p.row + row) * c.ld_q + (size_t)head * c.head_dim + d;
+            w->q[ks][i] = row < p.rows && d < c.head_dim ? *(const uint32_t *)q : 0u;
+        }
+    }
+}
+
+// Scores of one tile to probabilities, in place; o and l follow. Row r of the lane is at position
+// pos[r] and sees keys [pos - window, pos].
+template <int HD, int NB>
+static __device__ __forceinline__ void softmax(const msgl_cuda_attn_call &c, float s[NB][4],
+                                               const int32_t pos[2], int32_t key0, int32_t lane,
+                                               rows16<HD> *w)
+{
+    const float log2e = 1.4426950408889634f;
+#pragma unroll
+    for (int r = 0; r < 2; r++) {
+        const int32_t from = c.window >= 0 ? pos[r] - c.window : 0;
+        float m = w->m[r];
+#pragma unroll
+        for (int nb = 0; nb < NB; nb++) {
+#pragma unroll
+            for (int i = 2 * r; i < 2 * r + 2; i++) {
+                float x = s[nb][i] * c.scale;
+                if (c.softcap > 0.f) {
+                    x *= 2.f / c.softcap;
+                    x = c.softcap * (1.f - __fdividef(2.f, 1.f + __expf(x)));
+                }
+                const int32_t key = key0 + nb * 8 + lane % 4 * 2 + i % 2;
+                s[nb][i] = key < from || key > pos[r] ? -INFINITY : x * log2e;
+                m = fmaxf(m, s[nb][i]);
+            }
+        }
+        m = fmaxf(m, __shfl_xor_sync(~0u, m, 1));
+        m = fmaxf(m, __shfl_xor_sync(~0u, m, 2));
+        const float base = m == -INFINITY ? 0.f : m; // nothing seen yet
+        const float rescale = msgl__exp2(w->m[r] - base);
+        w->m[r] = m;
+        w->l[r] *= rescale;
+#pragma unroll
+        for (int nb = 0; nb < HD / 8; nb++) {
+            w->o[nb][2 * r] *= rescale;
+            w->o[nb][2 * r + 1] *= rescale;
+        }
+#pragma unroll
+        for (int nb = 0; nb < NB; nb++) {
+#pragma unroll
+            for (int i = 2 * r; i < 2 * r + 2; i++) {
+                s[nb][i] = msgl__exp2(s[nb][i] - base);
+                w->l[r] += s[nb][i];
+            }
+        }
+    }
+}
+
+template <typename T, int HD>
+static __device__ __forceinline__ void attend_tile(const msgl_cuda_attn_call &c, uint32_t stage,
+                                                   const int32_t pos[2], int32_t key0, int32_t lane,
+                                                   rows16<HD> *w)
+{
+    typedef shape<HD> S;
+    const int NB = S::KEYS / 8;
+    float s[NB][4] = {};
+    const uint32_t k_at =
+        stage + ((lane & 7) + (lane >> 4) * 8) * S::PITCH + ((lane >> 3) & 1) * 16;
+#pragma unroll
+    for (int ks = 0; ks < HD / 16; ks++) {
+#pragma unroll
+        for (int nb = 0; nb < NB; nb += 2) {
+            uint32_t b[4];
+            msgl__load_matrix_4(k_at + nb * 8 * S::PITCH + ks * 32, b);
+            msgl__mma(s[nb], w->q[ks], b[0], b[1], T());
+            msgl__mma(s[nb + 1], w->q[ks], b[2], b[3], T());
+        }
+    }
+    softmax<HD, NB>(c, s, pos, key0, lane, w);
+    const uint32_t v_at = stage + (S::KEYS + (lane & 15)) * S::PITCH + (lane >> 4) * 16;
+#pragma unroll
+    for (int kb = 0; kb < NB / 2; kb++) {
+        uint32_t p[4];
+#pragma unroll
+        for (int i = 0; i < 4; i++) {
+            p[i] =
+                msgl__pack_two(s[2 * kb + i / 2][i % 2 * 2], s[2 * kb + i / 2][i % 2 * 2 + 1], T());
+        }
+#pragma unroll
+        for (int db = 0; db < HD / 16; db++) {
+            uint32_t b[4];
+            msgl__load_matrix_4_transposed(v_at + kb * 16 * S::PITCH + db * 32, b);
+            msgl__mma(w->o[2 * db], p, b[0], b[1], T());
+            msgl__mma(w->o[2 * db + 1], p, b[2], b[3], T());
+        }
+    }
+}
+
+template <typename T, int HD>
+static __device__ __forceinline__ void store(const msgl_cuda_attn_call &c, const place &p,
+                                             int32_t head, int32_t first, int32_t lane,
+                                             rows16<HD> *w)
+{
+#pragma unroll
+    for (int r = 0; r < 2; r++) {
+        const int32_t row = first + lane / 4 + r * 8;
+        float l = w->l[r];
+        l += __shfl_xor_sync(~0u, l, 1);
+        l += __shfl_xor_sync(~0u, l, 2);
+        if (row >= p.rows) continue;
+        const float scale = c.out_scale / l;
+        T *out = (T *)c.out + (size_t)(p.row + row) * c.ld_out + (size_t)head * c.head_dim +
+                 lane % 4 * 2;
+#pragma unroll
+        for (int nb = 0; nb < HD / 8; nb++) {
+            if (nb * 8 >= c.head_dim) break;
+            *(uint32_t *)(out + nb * 8) =
+                msgl__pack_two(w->o[nb][2 * r] * scale, w->o[nb][2 * r + 1] * scale, T());
+        }
+        if (c.lse != NULL && lane % 4 == 0) {
+            c.lse[(size_t)(p.row + row) * c.num_q_heads + head] =
+                (w->m[r] + log2f(l)) * 0.6931471805599453f;
+        }
+    }
+}
+
+template <typename T, int HD>
+static __global__
+__launch_bounds__(THREADS) void fa_prefill_sm80(const __grid_constant__ msgl_cuda_attn_call c)
+{
+    typedef shape<HD> S;
+    extern __shared__ __align__(128) char smem[];
+    const int32_t warp = threadIdx.x / 32, lane = threadIdx.x % 32;
+    const int32_t head = blockIdx.x, kv_head = head / (c.num_q_heads / c.num_kv_heads);
+    msgl__pdl_wait();
+    msgl__pdl_trigger();
+    place p;
+    if (!find_place(c, gridDim.y - 1 - blockIdx.y, &p)) return; // the longest last rows first
+    const int32_t *table = c.table + (size_t)c.table_rows[p.req] * c.table_stride;
+    const char *k = (const char *)c.k + (size_t)kv_head * c.head_dim * 2;
+    const char *v = (const char *)c.v + (size_t)kv_head * c.head_dim * 2;
+    const int32_t first = warp * 16;
+    rows16<HD> w = {};
+    w.m[0] = w.m[1] = -INFINITY;
+    load_q<T, HD>(c, p, head, first, lane, &w);
+    const int32_t pos[2] = {p.pos + first + lane / 4, p.pos + first + lane / 4 + 8};
+
+    const int32_t len = p.pos + p.rows; // keys that the last row sees
+    const int32_t seen = c.window >= 0 && p.pos > c.window ? p.pos - c.window : 0;
+    const int32_t begin = seen / S::KEYS, end = (len + S::KEYS - 1) / S::KEYS;
+    const uint32_t ring = msgl__shared_address(smem);
+    load_tile<HD>(c, k, v, table, begin * S::KEYS, len, ring);
+    msgl__copy_async_commit();
+    for (int32_t tile = begin; tile < end; tile++) {
+        const uint32_t at = (tile - begin) & 1;
+        if (tile + 1 < end) {
+            load_tile<HD>(c, k, v, table, (tile + 1) * S::KEYS, len, ring + (at ^ 1) * S::STAGE);
+        }
+        msgl__copy_async_commit();
+        msgl__copy_async_wait<1>();
+        __syncthreads();
+        attend_tile<T, HD>(c, ring + at * S::STAGE, pos, tile * S::KEYS, lane, &w);
+        __syncthreads();
+    }
+    store<T, HD>(c, p, head, first, lane, &w);
+}
+
+template <typename T, int HD>
+static cudaError_t launch(const msgl_cuda_attn_call &c, cudaStream_t stream)
+{
+    const dim3 grid((unsigned)c.num_q_heads, (unsigned)(c.total_q / ROWS + c.batch));
+    constexpr auto kernel = fa_prefill_sm80<T, HD>;
+    const cudaError_t e = msgl__allow_shared<kernel>(shape<HD>::BYTES);
+    if (e != cudaSuccess) return e;
+    return msgl__launch(kernel, grid, THREADS, shape<HD>::BYTES, stream, c);
+}
+
+template <typename T> static cudaError_t launch_dim(const msgl_cuda_attn_call &c, cudaStream_t s)
+{
+    return c.head_dim <= 64    ? launch<T, 64>(c, s)
+           : c.head_dim <= 128 ? launch<T, 128>(c, s)
+                               : launch<T, 256>(c, s);
+}
+
+extern "C" int msgl__cuda_fa_prefill_sm80(const msgl_cuda_attn_call *c, void *stream)
+{
+    if (c->head_dim < 8 || c->head_dim > 256 || c->head_dim % 8 != 0) return cudaErrorNotSupported;
+    if (c->total_q == 0) return cudaSuccess;
+    switch (c->dtype) {
+    case MSGL_BF16: return launch_dim<__nv_bfloat16>(*c, (cudaStream_t)stream);
+    case MSGL_F16: return launch_dim<__half>(*c, (cudaStream_t)stream);
+    default: return cudaErrorNotSupported;
+    }
+}

@@ -1,0 +1,113 @@
+// SPDX-License-Identifier: Apache-2.0
+//
+// Host side of the prefill kernel: checks, tensor maps and the choice of the instantiation.
+#include <cudaTypedefs.h>
+#include <math.h>
+
+#include "kernel/cuda/attn/prefill_sm90/launch.cuh"
+#include "kernel/cuda/launch.cuh"
+
+static const float log2_e = 1.4426950408889634f;
+
+// Map of [rows, heads, dim] with boxes of 64 columns x box_heads x box_rows.
+static cudaError_t encode(PFN_cuTensorMapEncodeTiled_v12000 encode_tiled, CUtensorMap *map,
+                          msgl_dtype dtype, const void *at, int dim, int heads, int64_t rows,
+                          size_t ld, int box_heads, int box_rows)
+{
+    const cuuint64_t dims[3] = {(cuuint64_t)dim, (cuuint64_t)heads, (cuuint64_t)rows};
+    const cuuint64_t strides[2] = {(cuuint64_t)dim * 2, (cuuint64_t)ld * 2};
+    const cuuint32_t box[3] = {64, (cuuint32_t)box_heads, (cuuint32_t)box_rows};
+    const cuuint32_t steps[3] = {1, 1, 1};
+    const CUresult code = encode_tiled(
+        map,
+        dtype == MSGL_BF16 ? CU_TENSOR_MAP_DATA_TYPE_BFLOAT16 : CU_TENSOR_MAP_DATA_TYPE_FLOAT16, 3,
+        (void *)at, dims, strides, box, steps, CU_TENSOR_MAP_INTERLEAVE_NONE,
+        CU_TENSOR_MAP_SWIZZLE_128B, CU_TENSOR_MAP_L2_PROMOTION_L2_256B,
+        CU_TENSOR_MAP_FLOAT_OOB_FILL_NONE);
+    return code == CUDA_SUCCESS ? cudaSuccess : cudaErrorInvalidValue;
+}
+
+static cudaError_t encode_maps(const msgl_cuda_attn_call *c, msgl_fa_prefill_params *p)
+{
+    void *entry = NULL;
+    cudaDriverEntryPointQueryResult found;
+    cudaError_t code = cudaGetDriverEntryPointByVersion("cuTensorMapEncodeTiled", &entry, 12000,
+                                                        cudaEnableDefault, &found);
+    if (code != cudaSuccess) return code;
+    if (found != cudaDriverEntryPointSuccess) return cudaErrorNotSupported;
+    const PFN_cuTensorMapEncodeTiled_v12000 f = (PFN_cuTensorMapEncodeTiled_v12000)entry;
+    code = encode(f, &p->q_map, c->dtype, c->q, c->head_dim, c->num_q_heads, c->total_q, c->ld_q,
+                  p->pack, MSGL_FA_PREFILL_ROWS / p->pack);
+    if (code != cudaSuccess) return code;
+    code = encode(f, &p->k_map, c->dtype, c->k, c->head_dim, c->num_kv_heads, c->num_slots,
+                  (size_t)p->kv_row_bytes / 2, 1, p->box_rows);
+    if (code != cudaSuccess) return code;
+    return encode(f, &p->v_map, c->dtype, c->v, c->head_dim, c->num_kv_heads, c->num_slots,
+                  (size_t)p->kv_row_bytes / 2, 1, p->box_rows);
+}
+
+// Rows that TMA can take at once: the largest power of two up to a tile that divides the page.
+static int box_rows(int page_size, int tile)
+{
+    int rows = tile;
+    while (page_size % rows) rows /= 2;
+    return rows;
+}
+
+template <class T>
+static cudaError_t launch(const msgl_fa_prefill_params &p, bool cap, bool gather, int grid,
+                          cudaStream_t stream)
+{
+    if (p.head_dim <= 64)
+        return cap ? msgl__fa_prefill_launch<T, 64, true>(p, gather, grid, stream)
+                   : msgl__fa_prefill_launch<T, 64, false>(p, gather, grid, stream);
+    if (p.head_dim <= 128)
+        return cap ? msgl__fa_prefill_launch<T, 128, true>(p, gather, grid, stream)
+                   : msgl__fa_prefill_launch<T, 128, false>(p, gather, grid, stream);
+    return cap ? msgl__fa_prefill_launch<T, 256, true>(p, gather, grid, stream)
+               : msgl__fa_prefill_launch<T, 256, false>(p, gather, grid, stream);
+}
+
+int msgl__cuda_fa_prefill_sm90(const msgl_cuda_attn_call *c, void *stream)
+{
+    if (c->dtype == MSGL_F32 || c->head_dim > 256 || c->head_dim % 8 || !(c->scale > 0))
+        return cudaErrorNotSupported;
+    if (((uintptr_t)c->out | c->ld_out * 2) % 16) return cudaErrorInvalidValue; // of q, k, v: TMA's
+    if (c->total_q <= 0) return cudaSuccess;
+    const bool cap = c->softcap > 0;
+    const int tile = c->head_dim > 128 ? 64 : 128;
+
+    msgl_fa_prefill_params p = {};
+    p.k = c->k;
+    p.v = c->v;
+    p.out = c->out;
+    p.lse = c->lse;
+    p.plan = (msgl_fa_prefill_plan *)c->plan;
+    p.table = c->table;
+    p.table_stride = (int64_t)c->table_stride;
+    p.ld_out = (int64_t)c->ld_out;
+    p.kv_row_bytes = c->num_kv_heads * c->head_dim * 2;
+    p.num_q_heads = c->num_q_heads;
+    p.head_dim = c->head_dim;
+    p.pack = msgl__fa_prefill_pack(c->num_q_heads, c->num_kv_heads);
+    p.pack_inverse = 65536 / p.pack + 1;
+    p.heads_per_kv = c->num_q_heads / c->num_kv_heads / p.pack;
+    p.num_slots = (int32_t)c->num_slots;
+    p.box_rows = box_rows(c->page_size, tile);
+    p.window = c->window;
+    p.log2_scale = (cap ? c->softcap : c->scale) * log2_e;
+    p.cap_scale = cap ? 2 * log2_e * c->scale / c->softcap : 0;
+    p.ln_scale = cap ? c->softcap : c->scale;
+    p.out_scale = c->out_scale;
+
+    const bool gather = p.box_rows < 16;
+    if (gather) p.box_rows = tile / 4; // what a warp loads at once where slots follow one another
+    cudaError_t code = encode_maps(c, &p);
+    if (code != cudaSuccess) return code;
+    msgl_gpu gpu;
+    code = msgl__current_gpu(&gpu);
+    if (code != cudaSuccess) return code;
+    return c->dtype == MSGL_BF16
+               ? launch<__nv_bfloat16>(p, cap, gather, gpu.sms, (cudaStream_t)stream)
+               : launch<__half>(p, cap, gather, gpu.sms, (cudaStream_t)stream);
+}

@@ -1,0 +1,162 @@
+// SPDX-License-Identifier: Apache-2.0
+//
+// Attention as it is defined, for every dtype and shape: torch_native's kernel, and what the fast
+// ones are not made for (f32, odd head dimensions). All arithmetic is f32.
+//
+// One warp per query row and head. A step takes 32 keys: each lane the score of its own key, then
+// all lanes together the weighted sum of the 32 rows of V, each lane its own elements; the softmax
+// is online (Milakov & Gimelshein 2018).
+#include "kernel/cuda/attn/reference.h"
+
+#include <cuda_bf16.h>
+#include <cuda_fp16.h>
+
+#include "kernel/cuda/launch.cuh"
+
+enum { WARPS = 4, STEP = 32, MAX_DIM = 256 };
+
+static __device__ __forceinline__ float to_f32(float x)
+{
+    return x;
+}
+
+static __device__ __forceinline__ float to_f32(__half x)
+{
+    return __half2float(x);
+}
+
+static __device__ __forceinline__ float to_f32(__nv_bfloat16 x)
+{
+    return __bfloat162float(x);
+}
+
+static __device__ __forceinline__ void from_f32(float *p, float x)
+{
+    *p = x;
+}
+
+static __device__ __forceinline__ void from_f32(__half *p, float x)
+{
+    *p = __float2half_rn(x);
+}
+
+static __device__ __forceinline__ void from_f32(__nv_bfloat16 *p, float x)
+{
+    *p = __float2bfloat16_rn(x);
+}
+
+static __device__ __forceinline__ float warp_max(float x)
+{
+    for (int d = 16; d > 0; d /= 2) x = fmaxf(x, __shfl_xor_sync(~0u, x, d));
+    return x;
+}
+
+static __device__ __forceinline__ float warp_sum(float x)
+{
+    for (int d = 16; d > 0; d /= 2) x += __shfl_xor_sync(~0u, x, d);
+    return x;
+}
+
+// The request of query row `row`.
+static __device__ __forceinline__ int32_t find_request(const msgl_cuda_attn_call &c, int32_t row)
+{
+    int32_t lo = 0, hi = c.batch - 1;
+    while (lo < hi) {
+        const int32_t mid = (lo + hi) / 2;
+        if (c.cu_seqlens_q[mid + 1] > row) {
+            hi = mid;
+        } else {
+            lo = mid + 1;
+        }
+    }
+    return lo;
+}
+
+// q.k of one key; 16 bytes at a time.
+template <typename T>
+static __device__ __forceinline__ float dot(const float *q, const T *k, int32_t dim)
+{
+    const int N = 16 / sizeof(T);
+    float sum = 0.f;
+    for (int32_t d = 0; d < dim; d += N) {
+        const uint4 packed = *(const uint4 *)(k + d);
+        const T *x = (const T *)&packed;
+#pragma unroll
+        for (int i = 0; i < N; i++) sum = fmaf(q[d + i], to_f32(x[i]), sum);
+    }
+    return sum;
+}
+
+template <typename T>
+static __global__
+__launch_bounds__(WARPS * 32) void attn_ref_kernel(const __grid_constant__ msgl_cuda_attn_call c)
+{
+    __shared__ float queries[WARPS][MAX_DIM];
+    const int32_t warp = threadIdx.x / 32, lane = threadIdx.x % 32, dim = c.head_dim;
+    const int64_t unit = (int64_t)blockIdx.x * WARPS + warp;
+    const int32_t row = (int32_t)(unit / c.num_q_heads), head = (int32_t)(unit % c.num_q_heads);
+    msgl__pdl_wait();
+    msgl__pdl_trigger();
+    if (row >= c.total_q) return;
+
+    const int32_t req = find_request(c, row);
+    const int32_t pos = c.seqlens_k[req] - c.cu_seqlens_q[req + 1] + row; // of the query
+    const int32_t begin = c.window >= 0 && pos > c.window ? pos - c.window : 0;
+    const int32_t *table = c.table + (size_t)c.table_rows[req] * c.table_stride;
+    const int32_t kv_head = head / (c.num_q_heads / c.num_kv_heads);
+    const size_t slot_stride = (size_t)c.num_kv_heads * dim;
+    const T *k = (const T *)c.k + (size_t)kv_head * dim;
+    const T *v = (const T *)c.v + (size_t)kv_head * dim;
+    const T *q = (const T *)c.q + (size_t)row * c.ld_q + (size_t)head * dim;
+    for (int32_t d = lane; d < dim; d += 32) queries[warp][d] = to_f32(q[d]);
+    __syncwarp();
+
+    float acc[MAX_DIM / 32] = {}, m = -INFINITY, l = 0.f;
+    for (int32_t first = begin / STEP * STEP; first <= pos; first += STEP) {
+        const int32_t key = first + lane;
+        const bool seen = key >= begin && key <= pos;
+        const int32_t slot = table[key > pos ? pos : key < begin ? begin : key];
+        float s = dot(queries[warp], k + (size_t)slot * slot_stride, dim) * c.scale;
+        if (c.softcap > 0.f) s = c.softcap * tanhf(s / c.softcap);
+        if (!seen) s = -INFINITY;
+        const float next = fmaxf(m, warp_max(s));
+        const float p = seen ? expf(s - next) : 0.f, rescale = expf(m - next);
+        l = l * rescale + warp_sum(p);
+        m = next;
+#pragma unroll
+        for (int i = 0; i < MAX_DIM / 32; i++) acc[i] *= rescale;
+        const int32_t from = first < begin ? begin - first : 0;
+        const int32_t to = pos - first < STEP - 1 ? pos - first : STEP - 1;
+        for (int32_t j = from; j <= to; j++) {
+            const float pj = __shfl_sync(~0u, p, j);
+            const T *vj = v + (size_t)__shfl_sync(~0u, slot, j) * slot_stride;
+#pragma unroll
+            for (int i = 0; i < MAX_DIM / 32; i++) {
+                if (i * 32 + lane < dim) acc[i] = fmaf(pj, to_f32(vj[i * 32 + lane]), acc[i]);
+            }
+        }
+    }
+    T *out = (T *)c.out + (size_t)row * c.ld_out + (size_t)head * dim;
+#pragma unroll
+    for (int i = 0; i < MAX_DIM / 32; i++) {
+        if (i * 32 + lane < dim) from_f32(out + i * 32 + lane, acc[i] * (c.out_scale / l));
+    }
+    if (c.lse != NULL && lane == 0) c.lse[(size_t)row * c.num_q_heads + head] = m + logf(l);
+}
+
+extern "C" int msgl__cuda_attn_reference(const msgl_cuda_attn_call *c, void *stream)
+{
+    if (c->head_dim < 8 || c->head_dim > MAX_DIM || c->head_dim % 8 != 0) {
+        return cudaErrorNotSupported;
+    }
+    const int64_t units = (int64_t)c->total_q * c->num_q_heads;
+    if (units == 0) return cudaSuccess;
+    const dim3 grid((unsigned)((units + WARPS - 1) / WARPS));
+    const cudaStream_t s = (cudaStream_t)stream;
+    switch (c->dtype) {
+    case MSGL_F32: return msgl__launch(attn_ref_kernel<float>, grid, WARPS * 32, 0, s, *c);
+    case MSGL_F16: return msgl__launch(attn_ref_kernel<__half>, grid, WARPS * 32, 0, s, *c);
+    case MSGL_BF16: return msgl__launch(attn_ref_kernel<__nv_bfloat16>, grid, WARPS * 32, 0, s, *c);
+    default: return cudaErrorNotSupported;
+    }
+}

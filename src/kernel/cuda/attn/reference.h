@@ -1,0 +1,20 @@
+// SPDX-License-Identifier: Apache-2.0
+#ifndef MSGL_KERNEL_CUDA_ATTN_REFERENCE_H
+#define MSGL_KERNEL_CUDA_ATTN_REFERENCE_H
+
+#include "kernel/cuda/attn/call.h"
+
+#ifdef __cplusplus
+extern "C" {
+#endif
+
+// Queues one layer's attention on `stream` (a cudaStream_t): any dtype, any head_dim that is a
+// multiple of 8 up to 256, prefill and decode, no plan, no workspace. c->total_q rows are computed.
+// A row's result depends on its own request only. Returns a cudaError_t.
+int msgl__cuda_attn_reference(const msgl_cuda_attn_call *c, void *stream);
+
+#ifdef __cplusplus
+}
+#endif
+
+#endif
