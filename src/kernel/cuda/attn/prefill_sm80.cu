@@ -9,7 +9,10 @@
 #include "kernel/cuda/attn/prefill_sm80.h"
 
 #include "kernel/cuda/launch.cuh"
-#include "kernel/cuda/ptx.cuh"
+#include "kernel/cuda/ptx/copy.cuh"
+#include "kernel/cuda/ptx/math.cuh"
+#include "kernel/cuda/ptx/mma.cuh"
+#include "kernel/cuda/ptx/shared.cuh"
 
 enum { ROWS = 64, WARPS = 4, THREADS = WARPS * 32 };
 

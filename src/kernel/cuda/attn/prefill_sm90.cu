@@ -1,49 +1,34 @@
 // SPDX-License-Identifier: Apache-2.0
 //
 // Host side of the prefill kernel: checks, tensor maps and the choice of the instantiation.
-#include <cudaTypedefs.h>
 #include <math.h>
 
 #include "kernel/cuda/attn/prefill_sm90/launch.cuh"
 #include "kernel/cuda/launch.cuh"
+#include "kernel/cuda/tensor_map.cuh"
 
 static const float log2_e = 1.4426950408889634f;
 
-// Map of [rows, heads, dim] with boxes of 64 columns x box_heads x box_rows.
-static cudaError_t encode(PFN_cuTensorMapEncodeTiled_v12000 encode_tiled, CUtensorMap *map,
-                          msgl_dtype dtype, const void *at, int dim, int heads, int64_t rows,
-                          size_t ld, int box_heads, int box_rows)
+// Map of [rows, heads, dim] with boxes of 64 columns x box_heads x box_rows; ld: elements of a row.
+static bool encode(CUtensorMap *map, msgl_dtype dtype, const void *at, int dim, int heads,
+                   int64_t rows, size_t ld, int box_heads, int box_rows)
 {
     const cuuint64_t dims[3] = {(cuuint64_t)dim, (cuuint64_t)heads, (cuuint64_t)rows};
     const cuuint64_t strides[2] = {(cuuint64_t)dim * 2, (cuuint64_t)ld * 2};
     const cuuint32_t box[3] = {64, (cuuint32_t)box_heads, (cuuint32_t)box_rows};
-    const cuuint32_t steps[3] = {1, 1, 1};
-    const CUresult code = encode_tiled(
-        map,
-        dtype == MSGL_BF16 ? CU_TENSOR_MAP_DATA_TYPE_BFLOAT16 : CU_TENSOR_MAP_DATA_TYPE_FLOAT16, 3,
-        (void *)at, dims, strides, box, steps, CU_TENSOR_MAP_INTERLEAVE_NONE,
-        CU_TENSOR_MAP_SWIZZLE_128B, CU_TENSOR_MAP_L2_PROMOTION_L2_256B,
-        CU_TENSOR_MAP_FLOAT_OOB_FILL_NONE);
-    return code == CUDA_SUCCESS ? cudaSuccess : cudaErrorInvalidValue;
+    return msgl__tensor_map_encode(map, dtype, at, 3, dims, strides, box);
 }
 
 static cudaError_t encode_maps(const msgl_cuda_attn_call *c, msgl_fa_prefill_params *p)
 {
-    void *entry = NULL;
-    cudaDriverEntryPointQueryResult found;
-    cudaError_t code = cudaGetDriverEntryPointByVersion("cuTensorMapEncodeTiled", &entry, 12000,
-                                                        cudaEnableDefault, &found);
-    if (code != cudaSuccess) return code;
-    if (found != cudaDriverEntryPointSuccess) return cudaErrorNotSupported;
-    const PFN_cuTensorMapEncodeTiled_v12000 f = (PFN_cuTensorMapEncodeTiled_v12000)entry;
-    code = encode(f, &p->q_map, c->dtype, c->q, c->head_dim, c->num_q_heads, c->total_q, c->ld_q,
-                  p->pack, MSGL_FA_PREFILL_ROWS / p->pack);
-    if (code != cudaSuccess) return code;
-    code = encode(f, &p->k_map, c->dtype, c->k, c->head_dim, c->num_kv_heads, c->num_slots,
-                  (size_t)p->kv_row_bytes / 2, 1, p->box_rows);
-    if (code != cudaSuccess) return code;
-    return encode(f, &p->v_map, c->dtype, c->v, c->head_dim, c->num_kv_heads, c->num_slots,
-                  (size_t)p->kv_row_bytes / 2, 1, p->box_rows);
+    const size_t ld_kv = (size_t)p->kv_row_bytes / 2;
+    const bool done = encode(&p->q_map, c->dtype, c->q, c->head_dim, c->num_q_heads, c->total_q,
+                             c->ld_q, p->pack, MSGL_FA_PREFILL_ROWS / p->pack) &&
+                      encode(&p->k_map, c->dtype, c->k, c->head_dim, c->num_kv_heads, c->num_slots,
+                             ld_kv, 1, p->box_rows) &&
+                      encode(&p->v_map, c->dtype, c->v, c->head_dim, c->num_kv_heads, c->num_slots,
+                             ld_kv, 1, p->box_rows);
+    return done ? cudaSuccess : cudaErrorInvalidValue;
 }
 
 // Rows that TMA can take at once: the largest power of two up to a tile that divides the page.

@@ -7,7 +7,8 @@
 
 #include "kernel/calls.h"
 #include "kernel/cuda/device.cuh"
-#include "kernel/cuda/gemm/mma.cuh"
+#include "kernel/cuda/ptx/mma.cuh"
+#include "kernel/cuda/ptx/shared.cuh"
 #include "kernel/exec.h"
 
 enum { MSGL_FED_ROWS = 256 }; // most of a call
@@ -84,14 +85,7 @@ static inline void msgl__note_feed(const msgl_linear_call *c, int parts)
 // The factor of a row, in shared memory; 1 without a norm.
 static __device__ __forceinline__ float msgl__load_scale(bool normed, uint32_t scales, int row)
 {
-    float v = 1.0f;
-    if (normed) {
-        asm volatile("ld.shared.f32 %0, [%1];\n"
-                     : "=f"(v)
-                     : "r"(scales + (uint32_t)row * 4)
-                     : "memory");
-    }
-    return v;
+    return normed ? msgl__read_shared<float>(scales + (uint32_t)row * 4) : 1.0f;
 }
 
 static __device__ __forceinline__ uint2 msgl__pack_four(const float v[4])
@@ -102,10 +96,9 @@ static __device__ __forceinline__ uint2 msgl__pack_four(const float v[4])
 
 static __device__ __forceinline__ void msgl__unpack_four(uint2 p, float v[4])
 {
-    v[0] = __uint_as_float(p.x << 16);
-    v[1] = __uint_as_float(p.x & 0xffff0000u);
-    v[2] = __uint_as_float(p.y << 16);
-    v[3] = __uint_as_float(p.y & 0xffff0000u);
+    const float2 a = msgl__unpack_two(p.x, __nv_bfloat16());
+    const float2 b = msgl__unpack_two(p.y, __nv_bfloat16());
+    v[0] = a.x, v[1] = a.y, v[2] = b.x, v[3] = b.y;
 }
 
 #endif

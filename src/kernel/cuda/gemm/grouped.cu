@@ -7,12 +7,15 @@
 #include <string.h>
 
 #include "kernel/cuda/device.cuh"
+#include "kernel/cuda/gemm/epilogue.cuh"
 #include "kernel/cuda/gemm/gemm.h"
 #include "kernel/cuda/gemm/grouped.cuh"
 #include "kernel/cuda/gemm/grouped_sm90.cuh"
-#include "kernel/cuda/gemm/mma.cuh"
 #include "kernel/cuda/launch.cuh"
 #include "kernel/cuda/ops/ops.h"
+#include "kernel/cuda/ptx/copy.cuh"
+#include "kernel/cuda/ptx/mma.cuh"
+#include "kernel/cuda/ptx/shared.cuh"
 
 // MAX_EXPERTS of one launch: with the stages they stay within the 99 KiB that every GPU here has.
 enum { BK = 64, ROW_BYTES = BK * 2, CHUNKS = ROW_BYTES / 16, MAX_EXPERTS = 512 };

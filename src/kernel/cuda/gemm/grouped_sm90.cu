@@ -17,10 +17,16 @@
 #include <string.h>
 
 #include "kernel/cuda/device.cuh"
-#include "kernel/cuda/gemm/mma.cuh"
-#include "kernel/cuda/gemm/tensor_map.cuh"
-#include "kernel/cuda/gemm/wgmma.cuh"
+#include "kernel/cuda/gemm/epilogue.cuh"
 #include "kernel/cuda/launch.cuh"
+#include "kernel/cuda/ptx/barrier.cuh"
+#include "kernel/cuda/ptx/cluster.cuh"
+#include "kernel/cuda/ptx/copy.cuh"
+#include "kernel/cuda/ptx/mma.cuh"
+#include "kernel/cuda/ptx/shared.cuh"
+#include "kernel/cuda/ptx/tma.cuh"
+#include "kernel/cuda/ptx/wgmma.cuh"
+#include "kernel/cuda/tensor_map.cuh"
 
 enum {
     BK = 64,
@@ -117,22 +123,6 @@ static __device__ __forceinline__ int columns_of(int rows)
     return (rows + 63) & ~63; // that are multiplied: rows of in, rounded up
 }
 
-// Completes on the barrier when this thread's earlier copies have arrived; counted in its count.
-static __device__ __forceinline__ void arrive_with_copies(uint32_t barrier)
-{
-    asm volatile("cp.async.mbarrier.arrive.noinc.shared::cta.b64 [%0];\n" ::"r"(barrier)
-                 : "memory");
-}
-
-static __device__ __forceinline__ void load_weights(uint32_t dst, const CUtensorMap *map, int k0,
-                                                    int eight, int expert, uint32_t barrier)
-{
-    asm volatile("cp.async.bulk.tensor.5d.shared::cluster.global.mbarrier::complete_tx::bytes "
-                 "[%0], [%1, {%2, %3, %3, %4, %5}], [%6];\n" ::"r"(dst),
-                 "l"(map), "r"(k0), "r"(0), "r"(eight), "r"(expert), "r"(barrier)
-                 : "memory");
-}
-
 typedef struct ring {
     uint32_t stages, full, empty; // shared memory
     int slot;
@@ -169,9 +159,9 @@ load_tensors(const msgl_grouped_args &g, ring r, const int32_t *first, int32_t s
         for (int step = 0; step < steps; step++) {
             const uint32_t at = r.stages + (uint32_t)(r.slot * S::STAGE_BYTES);
             const uint32_t done = r.full + (uint32_t)r.slot * 8;
-            msgl__barrier_wait(r.empty + (uint32_t)r.slot * 8, r.phase ^ 1);
-            msgl__barrier_expect(done, (uint32_t)(S::W_BYTES + columns * ROW_BYTES));
-            load_weights(at, map_w, step * BK, eight, s.expert, done);
+            msgl__mbarrier_wait(r.empty + (uint32_t)r.slot * 8, r.phase ^ 1);
+            msgl__mbarrier_expect(done, (uint32_t)(S::W_BYTES + columns * ROW_BYTES));
+            msgl__tensor_load(at, map_w, step * BK, 0, 0, eight, s.expert, done);
 #pragma unroll 1
             for (int row = 0; row < columns / 2; row += BOX_ROWS) {
                 const int mine = (int)rank * (columns / 2) + row;
@@ -208,7 +198,7 @@ static __device__ __forceinline__ void gather_rows(const msgl_grouped_args &g, r
         for (int step = 0; step < steps; step++) {
             const uint32_t to =
                 r.stages + (uint32_t)(r.slot * S::STAGE_BYTES + S::W_BYTES); // of in
-            msgl__barrier_wait(r.empty + (uint32_t)r.slot * 8, r.phase ^ 1);
+            msgl__mbarrier_wait(r.empty + (uint32_t)r.slot * 8, r.phase ^ 1);
             const bool there = step * BK + c * 8 < g.k;
 #pragma unroll
             for (int p = 0; p < PASSES; p++) {
@@ -217,7 +207,7 @@ static __device__ __forceinline__ void gather_rows(const msgl_grouped_args &g, r
                 msgl__copy_async_16(to + (uint32_t)(at * ROW_BYTES + ((c ^ (at % 8)) << 4)),
                                     there ? row[p] + step * BK : (const T *)g.in, there);
             }
-            arrive_with_copies(r.full + (uint32_t)r.slot * 8);
+            msgl__copy_async_arrive(r.full + (uint32_t)r.slot * 8);
             next_slot<S>(r);
         }
     }
@@ -272,11 +262,11 @@ static __device__ __forceinline__ void store(const msgl_grouped_args &g, const f
         if (c * CHUNK >= rows) break;
         const uint32_t buffer = buffers + (uint32_t)(c % 2 * CHUNK_BYTES);
         fill_chunk<T, GATED, N / 2>(acc, c, buffer);
-        msgl__barrier_group(group, GROUP);
+        msgl__named_barrier_sync(group, GROUP);
         const int32_t to = mine ? places[c * CHUNK + column] : -1;
         if (to >= 0) {
             *(uint4 *)((T *)g.out + (size_t)to * g.ld_out + at) =
-                msgl__read_shared_16(buffer + (uint32_t)(column * PIECES * 16 + swizzled * 16));
+                msgl__read_shared<uint4>(buffer + (uint32_t)(column * PIECES * 16 + swizzled * 16));
         }
     }
 }
@@ -287,7 +277,7 @@ static __device__ __forceinline__ void multiply_step(float (&acc)[SUMS], uint64_
                                                      bool add)
 {
     if constexpr (2 * SUMS >= COLUMNS) {
-        msgl__wgmma_begin();
+        msgl__wgmma_fence();
 #pragma unroll
         for (int i = 0; i < BK / 16; i++) { // 32 bytes on in every row
             msgl__wgmma(*(float(*)[COLUMNS / 2]) acc, a + 2 * i, b + 2 * i, add || i > 0, T());
@@ -309,8 +299,8 @@ static __device__ __forceinline__ void multiply(const msgl_grouped_args &g, ring
     int last = 0;
 #pragma unroll 1
     for (int step = 0; step < steps; step++) {
-        msgl__barrier_wait(r.full + (uint32_t)r.slot * 8, r.phase);
-        if (!S::DENSE) msgl__fence_shared(); // rows came by ordinary copies
+        msgl__mbarrier_wait(r.full + (uint32_t)r.slot * 8, r.phase);
+        if (!S::DENSE) msgl__fence_async_proxy(); // rows came by ordinary copies
         const uint32_t at = r.stages + (uint32_t)(r.slot * S::STAGE_BYTES);
         const uint64_t a = msgl__wgmma_operand(at + mine);
         const uint64_t b = msgl__wgmma_operand(at + S::W_BYTES);
@@ -326,13 +316,13 @@ static __device__ __forceinline__ void multiply(const msgl_grouped_args &g, ring
         }
         msgl__wgmma_wait<1>();
         if (step > 0 && lane < S::CLUSTER) {
-            msgl__barrier_arrive(r.empty + (uint32_t)last * 8, (uint32_t)lane);
+            msgl__mbarrier_arrive_at(r.empty + (uint32_t)last * 8, (uint32_t)lane);
         }
         last = r.slot;
         next_slot<S>(r);
     }
     msgl__wgmma_wait<0>();
-    if (lane < S::CLUSTER) msgl__barrier_arrive(r.empty + (uint32_t)last * 8, (uint32_t)lane);
+    if (lane < S::CLUSTER) msgl__mbarrier_arrive_at(r.empty + (uint32_t)last * 8, (uint32_t)lane);
     store<T, GATED, S::N>(g, acc, rows, feature, places, buffers);
 }
 
@@ -383,10 +373,10 @@ __global__ void __launch_bounds__(S::THREADS, S::DENSE ? 1 : 2)
     if (threadIdx.x == 0) {
 #pragma unroll 1
         for (int i = 0; i < S::STAGES; i++) {
-            msgl__barrier_init(r.full + i * 8, S::DENSE ? 1 : 1 + GATHERING);
-            msgl__barrier_init(r.empty + i * 8, S::CLUSTER * S::GROUPS * GROUP / 32);
+            msgl__mbarrier_init(r.full + i * 8, S::DENSE ? 1 : 1 + GATHERING);
+            msgl__mbarrier_init(r.empty + i * 8, S::CLUSTER * S::GROUPS * GROUP / 32);
         }
-        msgl__barrier_init_done();
+        msgl__mbarrier_init_done();
         msgl__tensor_prefetch(&map_w);
     }
     if (!g.settled) msgl__pdl_wait();

@@ -12,11 +12,15 @@
 #include "kernel/cuda/gemm/mid_sm90.h"
 
 #include "kernel/cuda/device.cuh"
+#include "kernel/cuda/gemm/epilogue.cuh"
 #include "kernel/cuda/gemm/fed.cuh"
-#include "kernel/cuda/gemm/mma.cuh"
-#include "kernel/cuda/gemm/tensor_map.cuh"
-#include "kernel/cuda/gemm/wgmma.cuh"
 #include "kernel/cuda/launch.cuh"
+#include "kernel/cuda/ptx/barrier.cuh"
+#include "kernel/cuda/ptx/cluster.cuh"
+#include "kernel/cuda/ptx/shared.cuh"
+#include "kernel/cuda/ptx/tma.cuh"
+#include "kernel/cuda/ptx/wgmma.cuh"
+#include "kernel/cuda/tensor_map.cuh"
 
 enum {
     BK = 64,
@@ -113,7 +117,7 @@ template <int COLUMNS, bool GATED> struct mid_loader {
         uint32_t stage = at.stages, done = at.full;
 #pragma unroll 1
         for (int s = first; s < first + ahead; s++) {
-            msgl__barrier_expect(done, shape::STAGE_BYTES);
+            msgl__mbarrier_expect(done, shape::STAGE_BYTES);
             weights(stage, s, done);
             stage += shape::STAGE_BYTES;
             done += 8;
@@ -128,8 +132,8 @@ template <int COLUMNS, bool GATED> struct mid_loader {
 #pragma unroll 1
         for (int s = first; s < last; s++) {
             if (s >= first + ahead) { // else its weights are on their way
-                msgl__barrier_wait(done + MAX_STAGES * 8, phase);
-                msgl__barrier_expect(done, shape::STAGE_BYTES);
+                msgl__mbarrier_wait(done + MAX_STAGES * 8, phase);
+                msgl__mbarrier_expect(done, shape::STAGE_BYTES);
                 weights(stage, s, done);
             }
             msgl__tensor_load(stage, map_in, s * BK, row_in, done);
@@ -167,8 +171,7 @@ static __device__ __forceinline__ void row_scales(const mid_args &g, const mid_p
             }
         }
         const float scale = rsqrtf(sum / (float)g.k + g.eps);
-        asm volatile("st.shared.f32 [%0], %1;\n" ::"r"(scales + (uint32_t)r * 4), "f"(scale)
-                     : "memory");
+        msgl__write_shared(scales + (uint32_t)r * 4, scale);
     }
 }
 
@@ -218,10 +221,8 @@ static __device__ __forceinline__ void collect(const mid_shared &at,
 #pragma unroll
     for (int i = 0; i < COLUMNS / 2; i += 2) {
         const int j = i / 4, half = i / 2 % 2;
-        asm volatile("st.shared.v2.f32 [%0], {%1, %2};\n" ::"r"(
-                         to + (uint32_t)((half * 8 * shape::PITCH + j * 8) * 4)),
-                     "f"(acc[i]), "f"(acc[i + 1])
-                     : "memory");
+        msgl__write_shared(to + (uint32_t)((half * 8 * shape::PITCH + j * 8) * 4),
+                           make_float2(acc[i], acc[i + 1]));
     }
 }
 
@@ -281,11 +282,11 @@ template <int COLUMNS> struct mid_finisher {
                                               float v[4]) const
     {
         float4 a[MAX_CLUSTER];
-        a[0] = msgl__read_shared_floats(own);
+        a[0] = msgl__read_shared<float4>(own);
 #pragma unroll
         for (int i = 1; i < MAX_CLUSTER; i++) {
             a[i] = make_float4(0, 0, 0, 0);
-            if (i < g.splits) a[i] = msgl__read_shared_floats(parts);
+            if (i < g.splits) a[i] = msgl__read_shared<float4>(parts);
             parts += (uint32_t)(g.share * shape::PITCH * 4);
         }
         v[0] = a[0].x, v[1] = a[0].y, v[2] = a[0].z, v[3] = a[0].w;
@@ -360,10 +361,10 @@ static __device__ __forceinline__ void multiply(const mid_args &g, const mid_pla
 #pragma unroll 1
     for (int s = 0; s < p.num; s++) {
         const uint32_t from = at.stages + (uint32_t)(slot * shape::STAGE_BYTES);
-        msgl__barrier_wait(at.full + slot * 8, phase);
+        msgl__mbarrier_wait(at.full + slot * 8, phase);
         const uint64_t a = msgl__wgmma_operand(from);
         const uint64_t b = msgl__wgmma_operand(from + shape::IN_BYTES);
-        msgl__wgmma_begin();
+        msgl__wgmma_fence();
 #pragma unroll
         for (int i = 0; i < BK / 16; i++) {
             msgl__wgmma(acc, a + 2 * i, b + 2 * i, s > 0 || i > 0, __nv_bfloat16());
@@ -372,7 +373,7 @@ static __device__ __forceinline__ void multiply(const mid_args &g, const mid_pla
         msgl__wgmma_wait<1>();
         // Nobody waits for room behind the last steps.
         if (s > 0 && s - 1 + g.stages < p.num && threadIdx.x % 32 == 0) {
-            msgl__barrier_arrive_here(at.empty + before * 8);
+            msgl__mbarrier_arrive(at.empty + before * 8);
         }
         before = slot;
         if (++slot == g.stages) {
@@ -412,13 +413,13 @@ __global__ void __launch_bounds__(THREADS, 2)
             msgl__tensor_prefetch(&map_in);
 #pragma unroll 1
             for (int i = 0; i < g.stages; i++) {
-                msgl__barrier_init(at.full + i * 8, 1);
-                msgl__barrier_init(at.empty + i * 8, GROUP / 32);
+                msgl__mbarrier_init(at.full + i * 8, 1);
+                msgl__mbarrier_init(at.empty + i * 8, GROUP / 32);
             }
-            msgl__barrier_init(at.landed, 1);
-            msgl__barrier_init_done();
-            msgl__fence_shared();
-            msgl__barrier_expect(at.landed, (uint32_t)((g.splits - 1) * p.own * shape::PITCH * 4));
+            msgl__mbarrier_init(at.landed, 1);
+            msgl__mbarrier_init_done();
+            msgl__fence_async_proxy();
+            msgl__mbarrier_expect(at.landed, (uint32_t)((g.splits - 1) * p.own * shape::PITCH * 4));
         }
         __syncwarp();
         msgl__cluster_meet();
@@ -430,7 +431,7 @@ __global__ void __launch_bounds__(THREADS, 2)
         msgl__cluster_meet();
         msgl__pdl_wait();
         if (g.sums != NULL) row_scales(g, p, at.scales);
-        asm volatile("bar.arrive 1, %0;\n" ::"n"(GROUP + 32) : "memory");
+        msgl__named_barrier_arrive(1, GROUP + 32);
     } else {
         float acc[COLUMNS / 2];
         mid_finisher<COLUMNS> finisher(g, p);
@@ -439,14 +440,14 @@ __global__ void __launch_bounds__(THREADS, 2)
         if (END == MSGL_FED_COLLECT) finisher.load(g, p);
         multiply<COLUMNS>(g, p, at, acc);
         if (END == MSGL_FED_COLLECT) {
-            msgl__barrier_group(2, GROUP); // the stages become the sums' place
+            msgl__named_barrier_sync(2, GROUP); // the stages become the sums' place
             collect<COLUMNS>(at, acc);
-            msgl__fence_shared();
+            msgl__fence_async_proxy();
         }
-        msgl__barrier_group(1, GROUP + 32);
+        msgl__named_barrier_sync(1, GROUP + 32);
         if (END == MSGL_FED_COLLECT) {
             if (warp == 0) send<shape::PITCH>(g, p, at);
-            if (g.splits > 1) msgl__barrier_wait(at.landed, 0);
+            if (g.splits > 1) msgl__mbarrier_wait(at.landed, 0);
             finisher.run(g, p, at);
         } else {
             store_direct<COLUMNS, GATED>(g, p, at, acc);

@@ -12,10 +12,15 @@
 #include "kernel/cuda/gemm/narrow_sm90.h"
 
 #include "kernel/cuda/device.cuh"
-#include "kernel/cuda/gemm/mma.cuh"
-#include "kernel/cuda/gemm/tensor_map.cuh"
-#include "kernel/cuda/gemm/wgmma.cuh"
+#include "kernel/cuda/gemm/epilogue.cuh"
 #include "kernel/cuda/launch.cuh"
+#include "kernel/cuda/ptx/barrier.cuh"
+#include "kernel/cuda/ptx/cluster.cuh"
+#include "kernel/cuda/ptx/mma.cuh"
+#include "kernel/cuda/ptx/shared.cuh"
+#include "kernel/cuda/ptx/tma.cuh"
+#include "kernel/cuda/ptx/wgmma.cuh"
+#include "kernel/cuda/tensor_map.cuh"
 
 enum {
     BK = 64,
@@ -46,15 +51,6 @@ template <int GROUPS, int N> struct narrow_shape {
         MAX_STAGES * 16 + N * 4 + 1024; // barriers, squares, alignment
 };
 
-static __device__ __forceinline__ float2 both_of(uint32_t v, __nv_bfloat16)
-{
-    return make_float2(__uint_as_float(v << 16), __uint_as_float(v & 0xffff0000u));
-}
-static __device__ __forceinline__ float2 both_of(uint32_t v, __half)
-{
-    return __half22float2(*(const __half2 *)&v);
-}
-
 // Addresses in shared memory.
 typedef struct narrow_places {
     uint32_t stages; // then the sums
@@ -70,15 +66,15 @@ static __device__ __forceinline__ void narrow_begin(const narrow_args &g, const 
                                                     int first, int ahead)
 {
     for (int i = 0; i < g.stages; i++) {
-        msgl__barrier_init(at.full + i * 8, 1);
-        msgl__barrier_init(at.empty + i * 8, SHAPE::THREADS / 32 - 1); // warps that multiply
+        msgl__mbarrier_init(at.full + i * 8, 1);
+        msgl__mbarrier_init(at.empty + i * 8, SHAPE::THREADS / 32 - 1); // warps that multiply
     }
-    msgl__barrier_init(at.landed, 1);
-    msgl__barrier_init_done();
-    msgl__fence_shared();
+    msgl__mbarrier_init(at.landed, 1);
+    msgl__mbarrier_init_done();
+    msgl__fence_async_proxy();
     for (int i = 0; i < ahead; i++) {
         const uint32_t to = at.stages + (uint32_t)(i * SHAPE::STAGE_BYTES), done = at.full + i * 8;
-        msgl__barrier_expect(done, SHAPE::STAGE_BYTES);
+        msgl__mbarrier_expect(done, SHAPE::STAGE_BYTES);
         msgl__tensor_load(to, map_w, (first + i) * BK, row0, done);
         msgl__tensor_load(to + SHAPE::W_BYTES / 2, map_w, (first + i) * BK, row1, done);
     }
@@ -100,8 +96,8 @@ narrow_load(const narrow_args &g, const CUtensorMap *map_in, const CUtensorMap *
     for (int s = first + ahead; s < last; s++) {
         const uint32_t to = at.stages + (uint32_t)(slot * SHAPE::STAGE_BYTES);
         const uint32_t done = at.full + slot * 8;
-        msgl__barrier_wait(at.empty + slot * 8, phase);
-        msgl__barrier_expect(done, SHAPE::STAGE_BYTES);
+        msgl__mbarrier_wait(at.empty + slot * 8, phase);
+        msgl__mbarrier_expect(done, SHAPE::STAGE_BYTES);
         msgl__tensor_load(to, map_w, s * BK, row0, done);
         msgl__tensor_load(to + SHAPE::W_BYTES / 2, map_w, s * BK, row1, done);
         msgl__tensor_load(to + SHAPE::W_BYTES, map_in, s * BK, 0, done);
@@ -135,20 +131,15 @@ static __device__ __forceinline__ void narrow_norm(uint32_t in, const float w[8]
     for (int i = 0; i < N / (16 * GROUPS); i++) {
         const int row = threadIdx.x / 8 + i * 16 * GROUPS;
         const uint32_t at = in + (uint32_t)(row * ROW_BYTES + ((chunk ^ (row % 8)) << 4));
-        uint32_t v[4];
-        asm volatile("ld.shared.v4.u32 {%0, %1, %2, %3}, [%4];\n"
-                     : "=r"(v[0]), "=r"(v[1]), "=r"(v[2]), "=r"(v[3])
-                     : "r"(at)
-                     : "memory");
+        const uint4 four = msgl__read_shared<uint4>(at);
+        uint32_t v[4] = {four.x, four.y, four.z, four.w};
 #pragma unroll
         for (int p = 0; p < 4; p++) {
-            const float2 f = both_of(v[p], T());
+            const float2 f = msgl__unpack_two(v[p], T());
             squares[i] += f.x * f.x + f.y * f.y;
             v[p] = msgl__pack_two(f.x * w[2 * p], f.y * w[2 * p + 1], T());
         }
-        asm volatile("st.shared.v4.u32 [%0], {%1, %2, %3, %4};\n" ::"r"(at), "r"(v[0]), "r"(v[1]),
-                     "r"(v[2]), "r"(v[3])
-                     : "memory");
+        msgl__write_shared(at, make_uint4(v[0], v[1], v[2], v[3]));
     }
 }
 
@@ -160,13 +151,13 @@ static __device__ __forceinline__ void narrow_finish(const narrow_args &g, uint3
 {
     float v[4] = {}, u[4] = {}, square = 0;
     for (int p = 0; p < parts; p++) {
-        const float4 a = msgl__read_shared_floats(row + (uint32_t)c * 4);
+        const float4 a = msgl__read_shared<float4>(row + (uint32_t)c * 4);
         v[0] += a.x, v[1] += a.y, v[2] += a.z, v[3] += a.w;
         if (g.gated) {
-            const float4 b = msgl__read_shared_floats(row + (uint32_t)(c + SHAPE::ROWS / 2) * 4);
+            const float4 b = msgl__read_shared<float4>(row + (uint32_t)(c + SHAPE::ROWS / 2) * 4);
             u[0] += b.x, u[1] += b.y, u[2] += b.z, u[3] += b.w;
         }
-        if (NORM) square += msgl__read_shared_floats(row + SHAPE::ROWS * 4).x;
+        if (NORM) square += msgl__read_shared<float4>(row + SHAPE::ROWS * 4).x;
         row += pitch;
     }
     const float scale = NORM ? rsqrtf(square / (float)g.k + g.eps) : 1.0f;
@@ -186,7 +177,7 @@ static __device__ __forceinline__ void narrow_finish(const narrow_args &g, uint3
         return;
     }
     if (g.accumulate) {
-        const float2 a = both_of(old.x, T()), b = both_of(old.y, T());
+        const float2 a = msgl__unpack_two(old.x, T()), b = msgl__unpack_two(old.y, T());
         v[0] += a.x, v[1] += a.y, v[2] += b.x, v[3] += b.y;
     }
     *(uint2 *)((T *)g.out + at) =
@@ -213,7 +204,7 @@ static __device__ __forceinline__ void narrow_rows(const narrow_args &g, uint32_
                                           (size_t)(row0 + item / fours) * g.ld_out + column);
             }
         }
-        if (parts > 1) msgl__barrier_wait(landed, 0);
+        if (parts > 1) msgl__mbarrier_wait(landed, 0);
 #pragma unroll
         for (int i = 0; i < BATCH; i++) {
             const int item = first + i * WORKERS, c = item % fours * 4, r = item / fours;
@@ -274,23 +265,23 @@ __global__ void __launch_bounds__(GROUPS *GROUP + 32, 1)
         msgl__pdl_wait();
         for (int s = first; s < last; s++) {
             const uint32_t from = at.stages + (uint32_t)(slot * shape::STAGE_BYTES);
-            msgl__barrier_wait(at.full + slot * 8, phase);
+            msgl__mbarrier_wait(at.full + slot * 8, phase);
             if (NORM) {
                 narrow_norm<T, GROUPS, N>(from + shape::W_BYTES, weights, square);
-                msgl__fence_shared();
-                msgl__barrier_group(1, GROUPS * GROUP);
+                msgl__fence_async_proxy();
+                msgl__named_barrier_sync(1, GROUPS * GROUP);
             }
             if (NORM) load_norm(g, (s + 1) * BK, weights);
             const uint64_t a = msgl__wgmma_operand(from + (uint32_t)(group * 64 * ROW_BYTES));
             const uint64_t b = msgl__wgmma_operand(from + shape::W_BYTES);
-            msgl__wgmma_begin();
+            msgl__wgmma_fence();
 #pragma unroll
             for (int i = 0; i < BK / 16; i++) {
                 msgl__wgmma(acc, a + 2 * i, b + 2 * i, s > first || i > 0, T());
             }
             msgl__wgmma_commit();
             msgl__wgmma_wait<1>();
-            if (s > first && lane == 0) msgl__barrier_arrive_here(at.empty + before * 8);
+            if (s > first && lane == 0) msgl__mbarrier_arrive(at.empty + before * 8);
             before = slot;
             if (++slot == g.stages) {
                 slot = 0;
@@ -298,16 +289,13 @@ __global__ void __launch_bounds__(GROUPS *GROUP + 32, 1)
             }
         }
         msgl__wgmma_wait<0>();
-        msgl__barrier_group(1, GROUPS * GROUP); // the stages become the sums' place
+        msgl__named_barrier_sync(1, GROUPS * GROUP); // the stages become the sums' place
         const uint32_t mine = at.stages + (uint32_t)(group * 64 + warp % 4 * 16 + lane / 4) * 4 +
                               (uint32_t)(lane % 4 * 2 * shape::PITCH) * 4;
 #pragma unroll
         for (int i = 0; i < N / 2; i++) {
             const int t = i / 4 * 8 + i % 2, row = i % 4 / 2 * 8;
-            asm volatile(
-                "st.shared.f32 [%0], %1;\n" ::"r"(mine + (uint32_t)(t * shape::PITCH + row) * 4),
-                "f"(acc[i])
-                : "memory");
+            msgl__write_shared(mine + (uint32_t)(t * shape::PITCH + row) * 4, acc[i]);
         }
         if (NORM) {
 #pragma unroll
@@ -317,22 +305,20 @@ __global__ void __launch_bounds__(GROUPS *GROUP + 32, 1)
                 }
                 const int t = threadIdx.x / 8 + i * 16 * GROUPS;
                 if (threadIdx.x % 8 == 0) {
-                    asm volatile("st.shared.f32 [%0], %1;\n" ::"r"(
-                                     at.stages + (uint32_t)(t * shape::PITCH + shape::ROWS) * 4),
-                                 "f"(square[i])
-                                 : "memory");
+                    msgl__write_shared(at.stages + (uint32_t)(t * shape::PITCH + shape::ROWS) * 4,
+                                       square[i]);
                 }
             }
         }
-        msgl__fence_shared();
-        msgl__barrier_group(1, GROUPS * GROUP);
+        msgl__fence_async_proxy();
+        msgl__named_barrier_sync(1, GROUPS * GROUP);
         int own = rows - rank * share; // rows that this block finishes
         own = own < 0 ? 0 : own < share ? own : share;
         if (splits > 1 && warp == 0 && lane < splits) { // to block `lane`, its rows
             int theirs = rows - lane * share;
             theirs = theirs < 0 ? 0 : theirs < share ? theirs : share;
             const uint32_t bytes = (uint32_t)(theirs * shape::PITCH * 4);
-            if (lane == rank) msgl__barrier_expect(at.landed, (uint32_t)splits * bytes);
+            if (lane == rank) msgl__mbarrier_expect(at.landed, (uint32_t)splits * bytes);
             if (bytes > 0) {
                 msgl__cluster_copy(
                     msgl__cluster_address(at.parts + (uint32_t)rank * pitch, (uint32_t)lane),

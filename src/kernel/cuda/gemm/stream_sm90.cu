@@ -29,11 +29,17 @@
 #include "kernel/cuda/gemm/stream_sm90.h"
 
 #include "kernel/cuda/device.cuh"
+#include "kernel/cuda/gemm/epilogue.cuh"
 #include "kernel/cuda/gemm/lt.cuh"
-#include "kernel/cuda/gemm/mma.cuh"
-#include "kernel/cuda/gemm/tensor_map.cuh"
-#include "kernel/cuda/gemm/wgmma.cuh"
 #include "kernel/cuda/launch.cuh"
+#include "kernel/cuda/ptx/barrier.cuh"
+#include "kernel/cuda/ptx/cluster.cuh"
+#include "kernel/cuda/ptx/global.cuh"
+#include "kernel/cuda/ptx/mma.cuh"
+#include "kernel/cuda/ptx/shared.cuh"
+#include "kernel/cuda/ptx/tma.cuh"
+#include "kernel/cuda/ptx/wgmma.cuh"
+#include "kernel/cuda/tensor_map.cuh"
 
 enum {
     ROWS = 128,         // of W in a block
@@ -105,7 +111,7 @@ static __device__ __forceinline__ void load_w(const loader &l, uint32_t to, int 
                                               uint32_t done)
 {
     const int block = tile * CLUSTER + l.rank;
-    msgl__tensor_load_pairs(to, l.w, s * BK, block * (ROWS / 16), done);
+    msgl__tensor_load(to, l.w, s * BK, 0, 0, block * (ROWS / 16), done);
 }
 
 // This block's half of the activations at step s, for both blocks.
@@ -129,7 +135,7 @@ static __device__ __forceinline__ void load_all(const stream_args &g, const load
     const int ahead = n < shape::STAGES ? n : shape::STAGES;
 #pragma unroll 1
     for (int i = 0; i < ahead; i++) {
-        msgl__barrier_expect(r.full + i * 8, shape::STAGE_BYTES);
+        msgl__mbarrier_expect(r.full + i * 8, shape::STAGE_BYTES);
         load_w(l, r.stages + i * shape::STAGE_BYTES, tile, s + i, r.full + i * 8);
     }
     msgl__pdl_wait();
@@ -143,8 +149,8 @@ static __device__ __forceinline__ void load_all(const stream_args &g, const load
             if (begun > 0) {
                 begun--;
             } else {
-                msgl__barrier_wait(r.empty + r.slot * 8, r.phase ^ 1);
-                msgl__barrier_expect(done, shape::STAGE_BYTES);
+                msgl__mbarrier_wait(r.empty + r.slot * 8, r.phase ^ 1);
+                msgl__mbarrier_expect(done, shape::STAGE_BYTES);
                 load_w(l, stage, tile, s, done);
             }
             load_in<N>(l, stage, s, done);
@@ -153,8 +159,8 @@ static __device__ __forceinline__ void load_all(const stream_args &g, const load
         // Room for the results of either warpgroup.
 #pragma unroll 1
         for (int i = 0; is_head && i < 2; i++) {
-            msgl__barrier_wait(r.empty + r.slot * 8, r.phase ^ 1);
-            msgl__barrier_arrive_here(r.full + r.slot * 8);
+            msgl__mbarrier_wait(r.empty + r.slot * 8, r.phase ^ 1);
+            msgl__mbarrier_arrive(r.full + r.slot * 8);
             next_slot<shape::STAGES>(r);
         }
         begin += n;
@@ -170,7 +176,7 @@ static __device__ __forceinline__ void load_all(const stream_args &g, const load
 static __device__ __forceinline__ void release(const ring &r, int slot)
 {
     const int lane = threadIdx.x % 32;
-    if (lane < CLUSTER) msgl__barrier_arrive(r.empty + slot * 8, (uint32_t)lane);
+    if (lane < CLUSTER) msgl__mbarrier_arrive_at(r.empty + slot * 8, (uint32_t)lane);
 }
 
 template <typename T, int N>
@@ -181,10 +187,10 @@ static __device__ __forceinline__ void multiply(float (&acc)[N / 2], ring &r, in
 #pragma unroll 1
     for (int s = 0; s < n; s++) {
         const uint32_t stage = r.stages + (uint32_t)(r.slot * shape::STAGE_BYTES);
-        msgl__barrier_wait(r.full + r.slot * 8, r.phase);
+        msgl__mbarrier_wait(r.full + r.slot * 8, r.phase);
         const uint64_t a = msgl__wgmma_operand(stage + (uint32_t)(group * (W_BYTES / 2)));
         const uint64_t b = msgl__wgmma_operand(stage + W_BYTES);
-        msgl__wgmma_begin();
+        msgl__wgmma_fence();
 #pragma unroll
         for (int i = 0; i < BK / 16; i++) { // 32 bytes on in every row
             msgl__wgmma(acc, a + 2 * i, b + 2 * i, s > 0 || i > 0, T());
@@ -227,7 +233,7 @@ static __device__ __forceinline__ void leave_sums(const stream_args &g, const fl
     }
     __syncwarp();
     if (threadIdx.x % 32 == 0) {
-        asm volatile("st.release.gpu.global.s32 [%0], 1;" ::"l"(flag_of(g, part, rank)) : "memory");
+        msgl__store_release(flag_of(g, part, rank), 1);
     }
 }
 
@@ -237,13 +243,8 @@ static __device__ __forceinline__ void add_sums(const stream_args &g, float (&ac
 {
     int32_t *flag = flag_of(g, part, rank);
     if (threadIdx.x % 32 == 0) {
-        int32_t raised;
-        do {
-            asm volatile("ld.acquire.gpu.global.s32 %0, [%1];"
-                         : "=r"(raised)
-                         : "l"(flag)
-                         : "memory");
-        } while (raised == 0);
+        while (msgl__load_acquire(flag) == 0) {
+        }
         *flag = 0; // nobody raises it again before this kernel has ended
     }
     __syncwarp();
@@ -294,12 +295,12 @@ static __device__ __forceinline__ void store(const float (&acc)[N / 2], ring &r,
     typedef stream_shape<N> shape;
 #pragma unroll 1
     for (int i = 0; i < 2; i++) {
-        msgl__barrier_wait(r.full + r.slot * 8, r.phase);
+        msgl__mbarrier_wait(r.full + r.slot * 8, r.phase);
         if (i == group) {
             const uint32_t to = r.stages + (uint32_t)(r.slot * shape::STAGE_BYTES);
             fill<T, N>(acc, to);
-            msgl__fence_shared();
-            msgl__barrier_group(1 + group, GROUP);
+            msgl__fence_async_proxy();
+            msgl__named_barrier_sync(1 + group, GROUP);
             if (threadIdx.x % GROUP == 0) {
                 msgl__tensor_store(map, to, (block * 2 + group) * OUTPUTS, 0);
                 msgl__tensor_store_commit();
@@ -338,11 +339,11 @@ __global__ void __launch_bounds__(THREADS, 1) __cluster_dims__(CLUSTER, 1, 1)
         msgl__tensor_prefetch(&map_in);
         msgl__tensor_prefetch(&map_out);
         for (int i = 0; i < shape::STAGES; i++) {
-            msgl__barrier_init(r.full + i * 8, 1);
-            msgl__barrier_init(r.empty + i * 8, CLUSTER * WARPS);
+            msgl__mbarrier_init(r.full + i * 8, 1);
+            msgl__mbarrier_init(r.empty + i * 8, CLUSTER * WARPS);
         }
-        msgl__barrier_init_done();
-        msgl__fence_shared();
+        msgl__mbarrier_init_done();
+        msgl__fence_async_proxy();
     }
     __syncwarp();
     msgl__cluster_meet(); // the barriers are ready, here and in the other block

@@ -14,11 +14,16 @@
 #include "kernel/cuda/gemm/tall_sm90.h"
 
 #include "kernel/cuda/device.cuh"
+#include "kernel/cuda/gemm/epilogue.cuh"
 #include "kernel/cuda/gemm/fed.cuh"
-#include "kernel/cuda/gemm/mma.cuh"
-#include "kernel/cuda/gemm/tensor_map.cuh"
-#include "kernel/cuda/gemm/wgmma.cuh"
 #include "kernel/cuda/launch.cuh"
+#include "kernel/cuda/ptx/barrier.cuh"
+#include "kernel/cuda/ptx/cluster.cuh"
+#include "kernel/cuda/ptx/mma.cuh"
+#include "kernel/cuda/ptx/shared.cuh"
+#include "kernel/cuda/ptx/tma.cuh"
+#include "kernel/cuda/ptx/wgmma.cuh"
+#include "kernel/cuda/tensor_map.cuh"
 
 enum {
     BK = 64,
@@ -96,7 +101,7 @@ static __device__ __forceinline__ void load_weights(const tall_place &p, uint32_
                                                     const CUtensorMap *map, uint32_t done)
 {
     if (GATED) {
-        msgl__tensor_load_pairs(stage, map, s * BK, p.output / 8, done);
+        msgl__tensor_load(stage, map, s * BK, 0, 0, p.output / 8, done);
     } else {
         msgl__tensor_load(stage, map, s * BK, p.output, done);
     }
@@ -111,7 +116,7 @@ static __device__ __forceinline__ void load_ahead(const tall_place &p, const tal
     uint32_t stage = at.stages, done = at.full;
 #pragma unroll 1
     for (int s = p.first; s < p.first + ahead; s++) {
-        msgl__barrier_expect(done, SHAPE::STAGE_BYTES);
+        msgl__mbarrier_expect(done, SHAPE::STAGE_BYTES);
         load_weights<GATED>(p, stage, s, map_w, done);
         stage += SHAPE::STAGE_BYTES;
         done += 8;
@@ -128,8 +133,8 @@ load_rest(const tall_args &g, const tall_place &p, const tall_shared &at, int ah
 #pragma unroll 1
     for (int s = p.first; s < p.first + p.num; s++) {
         if (s >= p.first + ahead) { // else its weights are on their way
-            msgl__barrier_wait(done + MAX_STAGES * 8, phase);
-            msgl__barrier_expect(done, SHAPE::STAGE_BYTES);
+            msgl__mbarrier_wait(done + MAX_STAGES * 8, phase);
+            msgl__mbarrier_expect(done, SHAPE::STAGE_BYTES);
             load_weights<GATED>(p, stage, s, map_w, done);
         }
         msgl__tensor_load(stage + W_BYTES, map_in, s * BK, p.token, done);
@@ -174,9 +179,7 @@ static __device__ __forceinline__ void row_scales(const tall_args &g, const tall
 #pragma unroll
     for (int j = 0; j < NUM; j++) {
         const float scale = rsqrtf(sum[j] / (float)g.k + g.eps);
-        asm volatile("st.shared.f32 [%0], %1;\n" ::"r"(scales + (uint32_t)(32 * j + lane) * 4),
-                     "f"(scale)
-                     : "memory");
+        msgl__write_shared(scales + (uint32_t)(32 * j + lane) * 4, scale);
     }
 }
 
@@ -231,7 +234,7 @@ static __device__ __forceinline__ void store_direct(const tall_args &g, const ta
 #pragma unroll
         for (int i = 0; i < EIGHTS; i++) {
             scale[i] = make_float2(1, 1);
-            if (g.sums != NULL) scale[i] = msgl__read_shared_8(scales + 32 * (first + i));
+            if (g.sums != NULL) scale[i] = msgl__read_shared<float2>(scales + 32 * (first + i));
         }
 #pragma unroll
         for (int i = 0; i < 4; i++) {
@@ -249,14 +252,14 @@ static __device__ __forceinline__ void store_direct(const tall_args &g, const ta
         msgl__store_matrix_4_transposed(chunk_at<CHUNKS>(rows, token, chunk), v[0], v[1], v[2],
                                         v[3]);
     }
-    msgl__barrier_group(2, GROUP);
+    msgl__named_barrier_sync(2, GROUP);
     const int chunk = threadIdx.x % CHUNKS, column = p.output + chunk * 8;
     if (column >= g.n) return;
     int token = (int)threadIdx.x / CHUNKS;
     __nv_bfloat16 *to = g.out + (size_t)(p.token + token) * g.ld_out + column;
 #pragma unroll 4
     for (; token < p.rows; token += STEP) {
-        *(uint4 *)to = msgl__read_shared_16(chunk_at<CHUNKS>(rows, token, chunk));
+        *(uint4 *)to = msgl__read_shared<uint4>(chunk_at<CHUNKS>(rows, token, chunk));
         to += STEP * g.ld_out;
     }
 }
@@ -275,10 +278,8 @@ static __device__ __forceinline__ void collect(const tall_place &p, const tall_s
         if (8 * j >= p.rows) break;
 #pragma unroll
         for (int i = 0; i < 4; i++) {
-            asm volatile("st.shared.f32 [%0], %1;\n" ::"r"(
-                             to + (uint32_t)(((8 * j + i % 2) * PITCH + i / 2 * 8) * 4)),
-                         "f"(acc[4 * j + i])
-                         : "memory");
+            msgl__write_shared(to + (uint32_t)(((8 * j + i % 2) * PITCH + i / 2 * 8) * 4),
+                               acc[4 * j + i]);
         }
     }
 }
@@ -348,7 +349,7 @@ struct tall_finisher {
         for (int part = 0; part < g.splits; part++) {
 #pragma unroll
             for (int i = 0; i < BATCH; i++) {
-                const float4 a = msgl__read_shared_floats(from + offset[i]);
+                const float4 a = msgl__read_shared<float4>(from + offset[i]);
                 v[i][0] += a.x, v[i][1] += a.y, v[i][2] += a.z, v[i][3] += a.w;
             }
             from = at.parts + (uint32_t)(part * g.share * PITCH * 4);
@@ -415,17 +416,17 @@ static __device__ __forceinline__ void multiply(const tall_args &g, const tall_p
 #pragma unroll 1
     for (int s = 0; s < p.num; s++) {
         const uint32_t from = at.stages + (uint32_t)(slot * shape::STAGE_BYTES);
-        msgl__barrier_wait(at.full + slot * 8, phase);
+        msgl__mbarrier_wait(at.full + slot * 8, phase);
         const uint64_t a = msgl__wgmma_operand(from);
         const uint64_t b = msgl__wgmma_operand(from + W_BYTES);
-        msgl__wgmma_begin();
+        msgl__wgmma_fence();
 #pragma unroll
         for (int i = 0; i < BK / 16; i++) {
             msgl__wgmma(acc, a + 2 * i, b + 2 * i, s > 0 || i > 0, __nv_bfloat16());
         }
         msgl__wgmma_commit();
         msgl__wgmma_wait<1>();
-        if (s > 0 && threadIdx.x % 32 == 0) msgl__barrier_arrive_here(at.empty + before * 8);
+        if (s > 0 && threadIdx.x % 32 == 0) msgl__mbarrier_arrive(at.empty + before * 8);
         before = slot;
         if (++slot == g.stages) {
             slot = 0;
@@ -462,13 +463,13 @@ __global__ void __launch_bounds__(THREADS, 2)
         msgl__tensor_prefetch(&map_in);
 #pragma unroll 1
         for (int i = 0; i < g.stages; i++) {
-            msgl__barrier_init(at.full + i * 8, 1);
-            msgl__barrier_init(at.empty + i * 8, WARPS);
+            msgl__mbarrier_init(at.full + i * 8, 1);
+            msgl__mbarrier_init(at.empty + i * 8, WARPS);
         }
-        msgl__barrier_init(at.landed, 1);
-        msgl__barrier_init_done();
-        msgl__fence_shared();
-        msgl__barrier_expect(at.landed, (uint32_t)((g.splits - 1) * p.own * PITCH * 4));
+        msgl__mbarrier_init(at.landed, 1);
+        msgl__mbarrier_init_done();
+        msgl__fence_async_proxy();
+        msgl__mbarrier_expect(at.landed, (uint32_t)((g.splits - 1) * p.own * PITCH * 4));
         load_ahead<shape, GATED>(p, at, ahead, &map_w);
     }
     __syncthreads();
@@ -480,7 +481,7 @@ __global__ void __launch_bounds__(THREADS, 2)
     } else if (warp > WARPS) {
         msgl__pdl_wait();
         if (g.sums != NULL) row_scales<COLUMNS>(g, p, at.scales);
-        asm volatile("bar.arrive 1, %0;\n" ::"n"(GROUP + 32) : "memory");
+        msgl__named_barrier_arrive(1, GROUP + 32);
         if (split) msgl__cluster_meet();
     } else {
         float acc[COLUMNS / 2];
@@ -488,16 +489,16 @@ __global__ void __launch_bounds__(THREADS, 2)
         msgl__pdl_wait();
         if (COLLECT) finisher.load(g, p, finisher.row);
         multiply<COLUMNS>(g, p, at, acc);
-        msgl__barrier_group(1, GROUP + 32); // the stages become the sums' place
+        msgl__named_barrier_sync(1, GROUP + 32); // the stages become the sums' place
         if (COLLECT) {
             // What others send may land where this block's stages were, from when all are here.
             if (split) msgl__cluster_arrive();
             collect<COLUMNS>(p, at, acc);
-            msgl__fence_shared();
+            msgl__fence_async_proxy();
             if (split) msgl__cluster_wait();
-            msgl__barrier_group(2, GROUP);
+            msgl__named_barrier_sync(2, GROUP);
             if (split && warp == 0) send(g, p, at);
-            if (split) msgl__barrier_wait(at.landed, 0);
+            if (split) msgl__mbarrier_wait(at.landed, 0);
             finisher.run(g, p, at);
         } else {
             store_direct<COLUMNS, GATED>(g, p, at, acc);

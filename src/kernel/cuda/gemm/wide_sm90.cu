@@ -13,10 +13,15 @@
 #include "kernel/cuda/gemm/wide_sm90.h"
 
 #include "kernel/cuda/device.cuh"
-#include "kernel/cuda/gemm/mma.cuh"
-#include "kernel/cuda/gemm/tensor_map.cuh"
-#include "kernel/cuda/gemm/wgmma.cuh"
+#include "kernel/cuda/gemm/epilogue.cuh"
 #include "kernel/cuda/launch.cuh"
+#include "kernel/cuda/ptx/barrier.cuh"
+#include "kernel/cuda/ptx/cluster.cuh"
+#include "kernel/cuda/ptx/mma.cuh"
+#include "kernel/cuda/ptx/shared.cuh"
+#include "kernel/cuda/ptx/tma.cuh"
+#include "kernel/cuda/ptx/wgmma.cuh"
+#include "kernel/cuda/tensor_map.cuh"
 
 enum {
     BM = 128,
@@ -148,8 +153,8 @@ static __device__ __forceinline__ void share_angles(const angles<DIM> &a, uint32
 #pragma unroll
     for (int i = 0; i < DIM / 16; i++) {
         const int at = 32 * i + lane, r = at / (DIM / 4), c = at % (DIM / 4);
-        msgl__write_shared_16(buffer + (uint32_t)(r * DIM * 4 + ((c / 2) ^ r) * 32 + c % 2 * 16),
-                              a.v[i]);
+        msgl__write_shared(buffer + (uint32_t)(r * DIM * 4 + ((c / 2) ^ r) * 32 + c % 2 * 16),
+                           a.v[i]);
     }
     __syncwarp();
 }
@@ -159,7 +164,8 @@ template <int DIM>
 static __device__ __forceinline__ float2 shared_angle(uint32_t buffer, int chunk, int lane)
 {
     const int r = lane / 4;
-    return msgl__read_shared_8(buffer + (uint32_t)(r * DIM * 4 + (chunk ^ r) * 32 + lane % 4 * 8));
+    return msgl__read_shared<float2>(buffer +
+                                     (uint32_t)(r * DIM * 4 + (chunk ^ r) * 32 + lane % 4 * 8));
 }
 
 static __device__ __forceinline__ void rotate(float &a, float &b, float cosine, float sine)
@@ -227,7 +233,7 @@ static __device__ __forceinline__ void store_gated(const float (&acc)[128], cons
         if (lane == 0) msgl__tensor_store_read<1>(); // the copy before the last, of this buffer
         __syncwarp();
         fill_box<T, GATED>(acc, box, buffer, lane);
-        msgl__fence_shared();
+        msgl__fence_async_proxy();
         __syncwarp();
         if (lane == 0) {
             msgl__tensor_store(map, buffer, column + 64 * box, row);
@@ -264,7 +270,7 @@ static __device__ __forceinline__ void store_heads(const wide_args &g, const flo
 #pragma unroll
         for (int i = 0; i < 4; i++) { // eight lanes a row
             const int r = 4 * i + lane / 8;
-            v[i] = msgl__read_shared_16(buffer + (uint32_t)(r * 128 + ((lane ^ r) % 8) * 16));
+            v[i] = msgl__read_shared<uint4>(buffer + (uint32_t)(r * 128 + ((lane ^ r) % 8) * 16));
         }
 #pragma unroll
         for (int i = 0; i < 4; i++) {
@@ -294,10 +300,10 @@ __global__ void __launch_bounds__(THREADS, 1) __cluster_dims__(CLUSTER, 1, 1)
     const int begin = blockIdx.x / CLUSTER, stride = gridDim.x / CLUSTER;
     if (threadIdx.x == 0) {
         for (int i = 0; i < STAGES; i++) {
-            msgl__barrier_init(full + i * 8, 1);
-            msgl__barrier_init(empty + i * 8, CLUSTER * 2 * GROUP / 32); // warps that multiply
+            msgl__mbarrier_init(full + i * 8, 1);
+            msgl__mbarrier_init(empty + i * 8, CLUSTER * 2 * GROUP / 32); // warps that multiply
         }
-        msgl__barrier_init_done();
+        msgl__mbarrier_init_done();
     }
     msgl__cluster_meet();
     msgl__pdl_trigger();
@@ -315,8 +321,8 @@ __global__ void __launch_bounds__(THREADS, 1) __cluster_dims__(CLUSTER, 1, 1)
                 for (int s = 0; s < steps; s++) {
                     const uint32_t a = stages + (uint32_t)slot * STAGE_BYTES;
                     const uint32_t b = a + A_BYTES + rank * HALF_BYTES, done = full + slot * 8;
-                    msgl__barrier_wait(empty + slot * 8, phase ^ 1);
-                    msgl__barrier_expect(done, STAGE_BYTES);
+                    msgl__mbarrier_wait(empty + slot * 8, phase ^ 1);
+                    msgl__mbarrier_expect(done, STAGE_BYTES);
                     msgl__tensor_load(a, &map_in, s * BK, row, done);
                     // Of the weights, one block loads the first tile, the other the second.
                     msgl__tensor_load_multicast(b, &map_w, s * BK, column + (int)rank * g.second,
@@ -339,18 +345,19 @@ __global__ void __launch_bounds__(THREADS, 1) __cluster_dims__(CLUSTER, 1, 1)
             row += (int)rank * BM + warp * WARP_ROWS;
             float acc[128];
             for (int s = 0; s < steps; s++) {
-                msgl__barrier_wait(full + slot * 8, phase);
+                msgl__mbarrier_wait(full + slot * 8, phase);
                 const uint32_t at = stages + (uint32_t)slot * STAGE_BYTES;
                 const uint64_t a = msgl__wgmma_operand(at + (uint32_t)(group - 1) * (A_BYTES / 2));
                 const uint64_t b = msgl__wgmma_operand(at + A_BYTES);
-                msgl__wgmma_begin();
+                msgl__wgmma_fence();
 #pragma unroll
                 for (int i = 0; i < BK / 16; i++) { // 32 bytes on in every row
                     msgl__wgmma(acc, a + 2 * i, b + 2 * i, s > 0 || i > 0, T());
                 }
                 msgl__wgmma_commit();
                 msgl__wgmma_wait<1>();
-                if (s > 0 && lane < CLUSTER) msgl__barrier_arrive(empty + last * 8, (uint32_t)lane);
+                if (s > 0 && lane < CLUSTER)
+                    msgl__mbarrier_arrive_at(empty + last * 8, (uint32_t)lane);
                 last = slot;
                 if (++slot == STAGES) {
                     slot = 0;
@@ -359,7 +366,7 @@ __global__ void __launch_bounds__(THREADS, 1) __cluster_dims__(CLUSTER, 1, 1)
             }
             if constexpr (KIND == GATED) {
                 msgl__wgmma_wait<0>();
-                if (lane < CLUSTER) msgl__barrier_arrive(empty + last * 8, (uint32_t)lane);
+                if (lane < CLUSTER) msgl__mbarrier_arrive_at(empty + last * 8, (uint32_t)lane);
                 store_gated<T>(acc, &map_out, buffers, row, column, lane);
             } else {
                 // The first rows' angles and all rows' slots are read beside the last products.
@@ -368,7 +375,7 @@ __global__ void __launch_bounds__(THREADS, 1) __cluster_dims__(CLUSTER, 1, 1)
                 angles<DIM> a;
                 if (rotates) read_angles(a, g, row, lane);
                 msgl__wgmma_wait<0>();
-                if (lane < CLUSTER) msgl__barrier_arrive(empty + last * 8, (uint32_t)lane);
+                if (lane < CLUSTER) msgl__mbarrier_arrive_at(empty + last * 8, (uint32_t)lane);
                 if (g.bias != NULL) add_bias(acc, g.bias + column, lane);
                 if (rotates) {
                     share_angles(a, buffers, lane);

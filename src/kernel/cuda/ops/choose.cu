@@ -12,12 +12,16 @@
 //   fence, no counter. The sort is one pass: a bit per row in a mask per expert, whose bits below
 //   a row are the row's place.
 #include "kernel/cuda/device.cuh"
+#include "kernel/cuda/gemm/epilogue.cuh"
 #include "kernel/cuda/gemm/lt.cuh"
-#include "kernel/cuda/gemm/mma.cuh"
-#include "kernel/cuda/gemm/wgmma.cuh"
 #include "kernel/cuda/launch.cuh"
 #include "kernel/cuda/ops/ops.h"
 #include "kernel/cuda/ops/route.cuh"
+#include "kernel/cuda/ptx/barrier.cuh"
+#include "kernel/cuda/ptx/cluster.cuh"
+#include "kernel/cuda/ptx/global.cuh"
+#include "kernel/cuda/ptx/mma.cuh"
+#include "kernel/cuda/ptx/shared.cuh"
 
 enum {
     PARTS = 8, // of k: blocks of a cluster
@@ -201,10 +205,7 @@ static __device__ __forceinline__ void send(float *place, float v, int to, uint3
         return;
     }
     const uint32_t remote = msgl__cluster_address(msgl__shared_address(place), (uint32_t)to);
-    asm volatile(
-        "st.async.shared::cluster.mbarrier::complete_tx::bytes.f32 [%0], %1, [%2];\n" ::"r"(remote),
-        "f"(v), "r"(msgl__cluster_address(barrier, (uint32_t)to))
-        : "memory");
+    msgl__cluster_store(remote, v, msgl__cluster_address(barrier, (uint32_t)to));
 }
 
 static __device__ __forceinline__ void send(float *place, float4 v, int to, uint32_t barrier)
@@ -214,11 +215,7 @@ static __device__ __forceinline__ void send(float *place, float4 v, int to, uint
         return;
     }
     const uint32_t remote = msgl__cluster_address(msgl__shared_address(place), (uint32_t)to);
-    asm volatile("st.async.shared::cluster.mbarrier::complete_tx::bytes.v4.f32 [%0], "
-                 "{%1, %2, %3, %4}, [%5];\n" ::"r"(remote),
-                 "f"(v.x), "f"(v.y), "f"(v.z), "f"(v.w),
-                 "r"(msgl__cluster_address(barrier, (uint32_t)to))
-                 : "memory");
+    msgl__cluster_store(remote, v, msgl__cluster_address(barrier, (uint32_t)to));
 }
 
 // This warp's sums of the strip of experts from `first` on, to the blocks that finish their rows.
@@ -239,29 +236,12 @@ static __device__ __forceinline__ void send_sums(const choose_args &g, float *su
     }
 }
 
-static __device__ __forceinline__ void store_word(int32_t *p, int32_t v)
-{
-    asm volatile("st.relaxed.gpu.s32 [%0], %1;" ::"l"(p), "r"(v) : "memory");
-}
-
-static __device__ __forceinline__ int4 load_words(const int32_t *p)
-{
-    int4 v;
-    asm volatile("ld.relaxed.gpu.v4.s32 {%0, %1, %2, %3}, [%4];"
-                 : "=r"(v.x), "=r"(v.y), "=r"(v.z), "=r"(v.w)
-                 : "l"(p)
-                 : "memory");
-    return v;
-}
-
 // Where the word of choice i goes: to the block that sorts, or past the L2 where that is in another
 // cluster.
 static __device__ __forceinline__ int32_t *word_of(const choose_args &g, int32_t *choices, int i)
 {
     if (blockIdx.y > 0) return g.flags + i;
-    int32_t *sorting;
-    asm("mapa.u64 %0, %1, 0;" : "=l"(sorting) : "l"(choices + i));
-    return sorting;
+    return msgl__cluster_pointer(choices + i, 0);
 }
 
 // --- a row --------------------------------------------------------------------------------------
@@ -303,7 +283,8 @@ static __device__ __forceinline__ void finish_row(const choose_args &g, unsigned
 #pragma unroll 1
     for (int c = lane; c < g.top_k; c += 32) {
         const int i = row * g.top_k + c, expert = ids[c];
-        store_word(word_of(g, (int32_t *)(shared + g.at.choices), i), row << 16 | (expert + 1));
+        msgl__store_relaxed(word_of(g, (int32_t *)(shared + g.at.choices), i),
+                            row << 16 | (expert + 1));
         g.ids[i] = expert;
         g.weights[i] = weights[c] / total;
     }
@@ -350,7 +331,7 @@ static __device__ __forceinline__ void collect(const choose_args &g, int32_t *ch
         int32_t *const from = i < here ? choices + i : g.flags + i;
         int4 v;
         do {
-            v = load_words(from);
+            v = msgl__load_relaxed_4(from);
         } while (v.x == 0 || (v.y == 0 && i + 1 < n) || (v.z == 0 && i + 2 < n) ||
                  (v.w == 0 && i + 3 < n));
         if (i >= here) {
@@ -420,9 +401,9 @@ static __global__ void __launch_bounds__(THREADS, 2) choose_kernel(const choose_
     float *squares = (float *)(shared + g.at.squares), *all = (float *)(shared + g.at.all);
     msgl__pdl_trigger();
     if (t == 0) {
-        msgl__barrier_init(barrier, 1 + WARPS);
-        msgl__barrier_init_done();
-        msgl__barrier_expect(barrier, (uint32_t)((PARTS - 1) * (own * g.width + ROWS) * 4));
+        msgl__mbarrier_init(barrier, 1 + WARPS);
+        msgl__mbarrier_init_done();
+        msgl__mbarrier_expect(barrier, (uint32_t)((PARTS - 1) * (own * g.width + ROWS) * 4));
     }
 #pragma unroll 1
     for (int i = g.at.choices / 4 + t; sorts && i < g.at.places / 4; i += THREADS) {
@@ -453,8 +434,8 @@ static __global__ void __launch_bounds__(THREADS, 2) choose_kernel(const choose_
         send_sums(g, (float *)(shared + g.at.sums), first, here, acc, barrier);
     }
     __syncwarp();
-    if (t % 32 == 0) msgl__barrier_arrive_here(barrier);
-    msgl__barrier_wait(barrier, 0);
+    if (t % 32 == 0) msgl__mbarrier_arrive(barrier);
+    msgl__mbarrier_wait(barrier, 0);
     if (warp < own) finish_row<PER>(g, shared, part * OWN + warp);
     store_normed(g, p, all, norm, here);
     if (sorts) sort(g, shared);

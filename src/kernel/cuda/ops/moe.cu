@@ -6,7 +6,8 @@
 #include "kernel/cuda/launch.cuh"
 #include "kernel/cuda/ops/ops.h"
 #include "kernel/cuda/ops/route.cuh"
-#include "kernel/cuda/ptx.cuh"
+#include "kernel/cuda/ptx/copy.cuh"
+#include "kernel/cuda/ptx/shared.cuh"
 
 #define ROUTE_WARPS 4 // rows per block
 #define SORT_ROUNDS 8 // of 32 consecutive assignments per warp

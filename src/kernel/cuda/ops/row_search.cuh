@@ -14,8 +14,11 @@
 #include <math_constants.h>
 #include <stdint.h>
 
-#include "kernel/cuda/gemm/wgmma.cuh"
 #include "kernel/cuda/ops/ordered.cuh"
+#include "kernel/cuda/ptx/barrier.cuh"
+#include "kernel/cuda/ptx/cluster.cuh"
+#include "kernel/cuda/ptx/math.cuh"
+#include "kernel/cuda/ptx/shared.cuh"
 
 #define ROW_BATCH 5         // groups of four logits that a thread loads before it uses them
 #define ROW_MAX_CLUSTER 8   // of searches; row_largest takes any
@@ -64,9 +67,7 @@ struct row_search {
 static __device__ __forceinline__ int cluster_rank()
 {
 #if __CUDA_ARCH__ >= 900
-    uint32_t r;
-    asm("mov.u32 %0, %%cluster_ctarank;" : "=r"(r));
-    return (int)r;
+    return (int)msgl__cluster_rank();
 #else
     return 0;
 #endif
@@ -75,9 +76,7 @@ static __device__ __forceinline__ int cluster_rank()
 static __device__ __forceinline__ int cluster_size()
 {
 #if __CUDA_ARCH__ >= 900
-    uint32_t r;
-    asm("mov.u32 %0, %%cluster_nctarank;" : "=r"(r));
-    return (int)r;
+    return (int)msgl__cluster_size();
 #else
     return 1;
 #endif
@@ -88,9 +87,7 @@ static __device__ __forceinline__ void cluster_sync(int size)
 {
 #if __CUDA_ARCH__ >= 900
     if (size > 1) {
-        asm volatile("barrier.cluster.arrive.release.aligned;\n"
-                     "barrier.cluster.wait.acquire.aligned;" ::
-                         : "memory");
+        msgl__cluster_sync();
         return;
     }
 #endif
@@ -102,9 +99,7 @@ static __device__ __forceinline__ void cluster_sync(int size)
 template <typename T> static __device__ __forceinline__ T *cluster_at(T *p, int rank)
 {
 #if __CUDA_ARCH__ >= 900
-    uint64_t at;
-    asm("mapa.u64 %0, %1, %2;" : "=l"(at) : "l"(p), "r"(rank));
-    return (T *)at;
+    return msgl__cluster_pointer(p, rank);
 #else
     (void)rank;
     return p;
@@ -119,9 +114,7 @@ static __device__ __forceinline__ uint64_t row_key(float v, int id)
 // exp((v - max) / temperature), with scale = log2(e) / temperature.
 static __device__ __forceinline__ float row_weight(float v, float max, float scale)
 {
-    float p;
-    asm("ex2.approx.ftz.f32 %0, %1;" : "=f"(p) : "f"((v - max) * scale));
-    return p;
+    return msgl__exp2((v - max) * scale);
 }
 
 // A weight in fixed point: 2^24 of them fit a sum.
@@ -149,10 +142,11 @@ static __device__ __forceinline__ void row_begin(row_search *r, row_shared *shar
         shared->best = shared->listed = 0;
 #if __CUDA_ARCH__ >= 900
         const uint32_t warps = blockDim.x / 32;
-        const uint32_t barrier = (uint32_t)__cvta_generic_to_shared(&shared->arrived);
-        msgl__barrier_init(barrier, warps + 1);
-        msgl__barrier_init_done();
-        msgl__barrier_expect(barrier, (uint32_t)(r->size - 1) * warps * (uint32_t)sizeof(uint64_t));
+        const uint32_t barrier = msgl__shared_address(&shared->arrived);
+        msgl__mbarrier_init(barrier, warps + 1);
+        msgl__mbarrier_init_done();
+        msgl__mbarrier_expect(barrier,
+                              (uint32_t)(r->size - 1) * warps * (uint32_t)sizeof(uint64_t));
 #endif
     }
     cluster_sync(r->size); // all blocks run: from here on their shared memory may be written
@@ -288,17 +282,14 @@ static __device__ __forceinline__ void row_send_key(row_search *r, uint64_t key)
     uint64_t *const place = &r->shared->list[r->rank * warps + warp];
 #if __CUDA_ARCH__ >= 900
     if (r->size > 1 && threadIdx.x % 32 == 0) {
-        const uint32_t at = (uint32_t)__cvta_generic_to_shared(place);
-        const uint32_t barrier = (uint32_t)__cvta_generic_to_shared(&r->shared->arrived);
+        const uint32_t at = msgl__shared_address(place);
+        const uint32_t barrier = msgl__shared_address(&r->shared->arrived);
         if (r->rank == 0) {
             *place = key;
-            msgl__barrier_arrive_here(barrier);
+            msgl__mbarrier_arrive(barrier);
         } else {
-            asm volatile(
-                "st.async.shared::cluster.mbarrier::complete_tx::bytes.b64 [%0], %2, [%1];" ::"r"(
-                    msgl__cluster_address(at, 0)),
-                "r"(msgl__cluster_address(barrier, 0)), "l"(key)
-                : "memory");
+            msgl__cluster_store(msgl__cluster_address(at, 0), key,
+                                msgl__cluster_address(barrier, 0));
         }
     }
     if (r->size > 1) return;
@@ -311,16 +302,9 @@ static __device__ __forceinline__ void row_send_key(row_search *r, uint64_t key)
 static __device__ __forceinline__ void row_wait_keys(row_search *r)
 {
 #if __CUDA_ARCH__ >= 900
-    const uint32_t barrier = (uint32_t)__cvta_generic_to_shared(&r->shared->arrived);
-    uint32_t done = r->size == 1;
-    while (!done) {
-        asm volatile("{\n.reg .pred p;\n"
-                     "mbarrier.try_wait.parity.shared::cta.b64 p, [%1], 0;\n"
-                     "selp.u32 %0, 1, 0, p;\n}"
-                     : "=r"(done)
-                     : "r"(barrier)
-                     : "memory");
-    }
+    const uint32_t barrier = msgl__shared_address(&r->shared->arrived);
+    bool done = r->size == 1;
+    while (!done) done = msgl__mbarrier_try_wait(barrier, 0);
 #endif
 }
 

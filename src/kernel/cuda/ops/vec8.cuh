@@ -9,6 +9,8 @@
 #include <cuda_fp16.h>
 #include <stdint.h>
 
+#include "kernel/cuda/ptx/mma.cuh"
+
 #define MSGL_FULL_MASK 0xffffffffu
 
 static __device__ __forceinline__ float to_f32(float v)
@@ -45,23 +47,13 @@ static __device__ __forceinline__ void load8(const float *p, float v[8])
     v[4] = b.x, v[5] = b.y, v[6] = b.z, v[7] = b.w;
 }
 
-static __device__ __forceinline__ void unpack8(const uint4 u, float v[8], __half)
+template <typename T> static __device__ __forceinline__ void unpack8(const uint4 u, float v[8], T)
 {
     const uint32_t w[4] = {u.x, u.y, u.z, u.w};
 #pragma unroll
     for (int i = 0; i < 4; i++) {
-        const float2 f = __half22float2(*(const __half2 *)&w[i]);
+        const float2 f = msgl__unpack_two(w[i], T());
         v[2 * i] = f.x, v[2 * i + 1] = f.y;
-    }
-}
-
-static __device__ __forceinline__ void unpack8(const uint4 u, float v[8], __nv_bfloat16)
-{
-    const uint32_t w[4] = {u.x, u.y, u.z, u.w};
-#pragma unroll
-    for (int i = 0; i < 4; i++) {
-        v[2 * i] = __uint_as_float(w[i] << 16);
-        v[2 * i + 1] = __uint_as_float(w[i] & 0xffff0000u);
     }
 }
 
@@ -76,25 +68,11 @@ static __device__ __forceinline__ void store8(float *p, const float v[8])
     ((float4 *)p)[1] = make_float4(v[4], v[5], v[6], v[7]);
 }
 
-static __device__ __forceinline__ uint4 pack8(const float v[8], __half)
+template <typename T> static __device__ __forceinline__ uint4 pack8(const float v[8], T)
 {
     uint32_t w[4];
 #pragma unroll
-    for (int i = 0; i < 4; i++) {
-        const __half2 h = __floats2half2_rn(v[2 * i], v[2 * i + 1]);
-        w[i] = *(const uint32_t *)&h;
-    }
-    return make_uint4(w[0], w[1], w[2], w[3]);
-}
-
-static __device__ __forceinline__ uint4 pack8(const float v[8], __nv_bfloat16)
-{
-    uint32_t w[4];
-#pragma unroll
-    for (int i = 0; i < 4; i++) {
-        const __nv_bfloat162 h = __floats2bfloat162_rn(v[2 * i], v[2 * i + 1]);
-        w[i] = *(const uint32_t *)&h;
-    }
+    for (int i = 0; i < 4; i++) w[i] = msgl__pack_two(v[2 * i], v[2 * i + 1], T());
     return make_uint4(w[0], w[1], w[2], w[3]);
 }
 

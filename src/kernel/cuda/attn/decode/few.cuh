@@ -16,7 +16,11 @@
 #define MSGL_KERNEL_CUDA_ATTN_DECODE_FEW_CUH
 
 #include "kernel/cuda/attn/decode/kernel.cuh"
-#include "kernel/cuda/gemm/wgmma.cuh"
+#include "kernel/cuda/ptx/cluster.cuh"
+#include "kernel/cuda/ptx/copy.cuh"
+#include "kernel/cuda/ptx/math.cuh"
+#include "kernel/cuda/ptx/mma.cuh"
+#include "kernel/cuda/ptx/shared.cuh"
 
 enum { MSGL_FEW_MAX_CLUSTER = 8 };
 
@@ -43,18 +47,6 @@ struct msgl_few_item {
     const int32_t *table;
     int32_t rank, ctas; // of the cluster
 };
-
-// What is at `address` of CTA `rank`'s shared memory.
-static __device__ __forceinline__ float2 msgl_read_cluster(uint32_t address, int32_t rank)
-{
-    const uint32_t at = msgl__cluster_address(address, (uint32_t)rank);
-    float2 v;
-    asm volatile("ld.shared::cluster.v2.f32 {%0, %1}, [%2];"
-                 : "=f"(v.x), "=f"(v.y)
-                 : "r"(at)
-                 : "memory");
-    return v;
-}
 
 // The position of key i of tile `tile`.
 static __device__ __forceinline__ int32_t msgl_few_key(const msgl_few_item &it, int32_t tile,
@@ -116,8 +108,11 @@ static __device__ __forceinline__ void msgl_few_finish(const msgl_decode_args &a
         const int32_t row = i / (HD / 2), d = i % (HD / 2) * 2;
         const uint32_t at = from + (row * S::MERGE_PITCH + d) * 4;
         const msgl_few_total r = msgl_few_add<MSGL_FEW_MAX_CLUSTER>(
-            it.ctas, [&](int x) { return msgl_read_cluster(from_ml + row * 8, x); },
-            [&](int x) { return msgl_read_cluster(at, x); });
+            it.ctas,
+            [&](int x) {
+                return msgl__cluster_read_8(msgl__cluster_address(from_ml + row * 8, x));
+            },
+            [&](int x) { return msgl__cluster_read_8(msgl__cluster_address(at, x)); });
         msgl_decode_store<T, HD>(a, it.walk.req, it.walk.head * a.group + row, d, r.sum, r.m, r.l);
     }
     msgl__cluster_sync(); // all have read
@@ -126,8 +121,8 @@ static __device__ __forceinline__ void msgl_few_finish(const msgl_decode_args &a
 // Finds the cluster's request and head. false: it has no keys.
 static __device__ __forceinline__ bool msgl_few_find(const msgl_decode_args &a, msgl_few_item *it)
 {
-    asm("mov.u32 %0, %%cluster_ctarank;" : "=r"(it->rank));
-    asm("mov.u32 %0, %%cluster_nctarank;" : "=r"(it->ctas));
+    it->rank = (int32_t)msgl__cluster_rank();
+    it->ctas = (int32_t)msgl__cluster_size();
     msgl_fa_walk *w = &it->walk;
     const int32_t item = blockIdx.x / it->ctas;
     w->req = item / a.split.heads;

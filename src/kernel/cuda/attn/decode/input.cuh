@@ -12,8 +12,8 @@
 #define MSGL_KERNEL_CUDA_ATTN_DECODE_INPUT_CUH
 
 #include "kernel/cuda/attn/decode/args.cuh"
-#include "kernel/cuda/attn/decode/ptx.cuh"
 #include "kernel/cuda/ops/rope_head.cuh"
+#include "kernel/cuda/ptx/copy.cuh"
 
 // One lane's part of a head, on its way from global memory.
 struct msgl_decode_fetched {
@@ -43,7 +43,7 @@ static __device__ __forceinline__ void msgl_decode_prefetch_weights(const msgl_d
 {
     const int32_t line = threadIdx.x % 32 * 32; // 128 bytes
     const float *weight = threadIdx.x < 32 ? a.rope.q_weight : a.rope.k_weight;
-    if (threadIdx.x < 64 && line < HD && weight != NULL) msgl__prefetch(weight + line);
+    if (threadIdx.x < 64 && line < HD && weight != NULL) msgl__prefetch_l2(weight + line);
 }
 
 // Starts reading head i of the piece.

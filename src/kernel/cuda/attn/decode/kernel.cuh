@@ -24,6 +24,11 @@
 #include "kernel/cuda/attn/decode/input.cuh"
 #include "kernel/cuda/attn/decode/tile.cuh"
 #include "kernel/cuda/launch.cuh"
+#include "kernel/cuda/ptx/copy.cuh"
+#include "kernel/cuda/ptx/global.cuh"
+#include "kernel/cuda/ptx/math.cuh"
+#include "kernel/cuda/ptx/mma.cuh"
+#include "kernel/cuda/ptx/shared.cuh"
 
 // p of the region that the request's parts are in.
 template <typename P>

@@ -64,6 +64,9 @@ template <class C> struct msgl_fa_prefill_smem {
     uint64_t kv_full[C::STAGES], kv_empty[C::STAGES];
 };
 
+// That a thread may sleep at a time until a barrier's phase is over.
+enum { MSGL_FA_WAIT_NS = 10000000 };
+
 // A ring's position: index and the parity of its current round.
 template <int N> struct msgl_fa_ring {
     int at = 0;

@@ -11,23 +11,19 @@
 #define MSGL_KERNEL_CUDA_ATTN_PREFILL_SM90_CONSUMER_CUH
 
 #include "kernel/cuda/attn/prefill_sm90/config.cuh"
-#include "kernel/cuda/attn/prefill_sm90/ptx.cuh"
-#include "kernel/cuda/attn/prefill_sm90/wgmma.cuh"
+#include "kernel/cuda/ptx/barrier.cuh"
+#include "kernel/cuda/ptx/math.cuh"
+#include "kernel/cuda/ptx/mma.cuh"
+#include "kernel/cuda/ptx/shared.cuh"
+#include "kernel/cuda/ptx/wgmma.cuh"
 
 enum { MSGL_FA_BAR_GROUP = 1 }; // named barriers, + warpgroup
 
-static __device__ __forceinline__ uint32_t msgl__fa_pack2(float lo, float hi, __nv_bfloat16)
+static __device__ __forceinline__ void msgl__fa_store_16(void *to, const uint32_t (&x)[4])
 {
-    uint32_t r;
-    asm("cvt.rn.bf16x2.f32 %0, %1, %2;" : "=r"(r) : "f"(hi), "f"(lo));
-    return r;
-}
-
-static __device__ __forceinline__ uint32_t msgl__fa_pack2(float lo, float hi, __half)
-{
-    uint32_t r;
-    asm("cvt.rn.f16x2.f32 %0, %1, %2;" : "=r"(r) : "f"(hi), "f"(lo));
-    return r;
+    asm volatile("st.global.v4.b32 [%0], {%1, %2, %3, %4};" ::"l"(to), "r"(x[0]), "r"(x[1]),
+                 "r"(x[2]), "r"(x[3])
+                 : "memory");
 }
 
 // A thread's two rows (r and r + 8 of its warp's 16). Scores of row h are elements 4 j + 2 h and
@@ -87,15 +83,17 @@ template <class C> struct msgl_fa_consumer {
     __device__ __forceinline__ void release(int stage)
     {
         __syncwarp();
-        if ((threadIdx.x & 31) == 0) msgl__mbar_arrive(msgl__smem(&smem.kv_empty[stage]));
+        if ((threadIdx.x & 31) == 0)
+            msgl__mbarrier_arrive(msgl__shared_address(&smem.kv_empty[stage]));
     }
 
     __device__ __forceinline__ void wait_full() const
     {
-        msgl__mbar_wait(msgl__smem(&smem.kv_full[ring.at]), ring.parity);
+        msgl__mbarrier_wait<MSGL_FA_WAIT_NS>(msgl__shared_address(&smem.kv_full[ring.at]),
+                                             ring.parity);
         // cp.async wrote through the generic proxy. The fence is on this side since the producer
         // would wait in it for its later copies too.
-        if (C::GATHER) msgl__async_proxy_fence();
+        if (C::GATHER) msgl__fence_async_proxy();
     }
 
     // The warp's 16 rows of Q as A operands, if they stay in registers.
@@ -104,27 +102,27 @@ template <class C> struct msgl_fa_consumer {
         if (!C::Q_REGISTERS) return;
         const int lane = threadIdx.x & 31,
                   r = group * 64 + (threadIdx.x / 32 & 3) * 16 + (lane & 15);
-        const uint32_t at = msgl__smem(q) + r * 128;
+        const uint32_t at = msgl__shared_address(q) + r * 128;
 #pragma unroll
         for (int k = 0; k < C::HD / 16; k++)
-            msgl__ldmatrix(a[k],
-                           at + k / 4 * C::M * 128 + ((k % 4 * 2 + (lane >> 4)) ^ (r & 7)) * 16);
+            msgl__load_matrix_4(
+                at + k / 4 * C::M * 128 + ((k % 4 * 2 + (lane >> 4)) ^ (r & 7)) * 16, a[k]);
     }
 
     __device__ __forceinline__ void scores(float (&s)[C::N / 2], uint32_t (&q)[C::HD / 16][4],
                                            uint32_t q_at)
     {
-        const uint64_t a = msgl__wgmma_desc(q_at + group * 64 * 128, 16);
-        const uint64_t b = msgl__wgmma_desc(msgl__smem(smem.kv[ring.at]), 16);
+        const uint64_t a = msgl__wgmma_operand(q_at + group * 64 * 128, 16);
+        const uint64_t b = msgl__wgmma_operand(msgl__shared_address(smem.kv[ring.at]), 16);
         msgl__wgmma_fence();
 #pragma unroll
         for (int k = 0; k < C::HD / 16; k++) {
             const uint64_t bk = b + (k / 4 * C::N * 128 + k % 4 * 32) / 16;
             if constexpr (C::Q_REGISTERS)
-                msgl__wgmma_rs<typename C::T, false>(s, q[k], bk, k > 0);
+                msgl__wgmma_registers<false>(s, q[k], bk, k > 0, typename C::T());
             else
-                msgl__wgmma_ss<typename C::T>(s, a + (k / 4 * C::M * 128 + k % 4 * 32) / 16, bk,
-                                              k > 0);
+                msgl__wgmma(s, a + (k / 4 * C::M * 128 + k % 4 * 32) / 16, bk, k > 0,
+                            typename C::T());
         }
         msgl__wgmma_commit();
     }
@@ -132,11 +130,12 @@ template <class C> struct msgl_fa_consumer {
     __device__ __forceinline__ void values(float (&o)[C::HD / 2], uint32_t (&prob)[C::N / 16][4],
                                            int add)
     {
-        const uint64_t b = msgl__wgmma_desc(msgl__smem(smem.kv[ring.at]), C::N * 128);
+        const uint64_t b = msgl__wgmma_operand(msgl__shared_address(smem.kv[ring.at]), C::N * 128);
         msgl__wgmma_fence();
 #pragma unroll
         for (int k = 0; k < C::N / 16; k++)
-            msgl__wgmma_rs<typename C::T, true>(o, prob[k], b + k * 2048 / 16, k > 0 ? 1 : add);
+            msgl__wgmma_registers<true>(o, prob[k], b + k * 2048 / 16, k > 0 ? 1 : add,
+                                        typename C::T());
         msgl__wgmma_commit();
     }
 
@@ -145,17 +144,14 @@ template <class C> struct msgl_fa_consumer {
     __device__ __forceinline__ void clear_tail(int n)
     {
         if (C::GATHER || tail_end <= tail || n != tail / C::N) return;
-        const uint32_t at = msgl__smem(smem.kv[ring.at]);
+        const uint32_t at = msgl__shared_address(smem.kv[ring.at]);
         const int first = tail - n * C::N, chunks = (tail_end - tail) * 8;
         for (int i = threadIdx.x & 127; i < chunks * C::BLOCKS; i += 128) {
             const int b = i / chunks, c = i - b * chunks;
-            asm volatile("st.shared.v4.b32 [%0], {%1, %1, %1, %1};" ::"r"(
-                             at + (b * C::N + first) * 128 + c * 16),
-                         "r"(0)
-                         : "memory");
+            msgl__write_shared(at + (b * C::N + first) * 128 + c * 16, make_uint4(0, 0, 0, 0));
         }
-        msgl__async_proxy_fence();
-        msgl__bar_sync(MSGL_FA_BAR_GROUP + group, 128);
+        msgl__fence_async_proxy();
+        msgl__named_barrier_sync(MSGL_FA_BAR_GROUP + group, 128);
     }
 
     __device__ __forceinline__ void mask(float (&s)[C::N / 2], int n)
@@ -207,7 +203,7 @@ template <class C> struct msgl_fa_consumer {
 #pragma unroll
             for (int i = 0; i < 4; i++)
                 prob[k][i] =
-                    msgl__fa_pack2(s[8 * k + 2 * i], s[8 * k + 2 * i + 1], typename C::T());
+                    msgl__pack_two(s[8 * k + 2 * i], s[8 * k + 2 * i + 1], typename C::T());
         }
     }
 
@@ -232,7 +228,7 @@ template <class C> struct msgl_fa_consumer {
                 uint32_t x[4];
 #pragma unroll
                 for (int j = 0; j < 4; j++)
-                    x[j] = msgl__fa_pack2(o[16 * i + 4 * j + 2 * h] * inverse,
+                    x[j] = msgl__pack_two(o[16 * i + 4 * j + 2 * h] * inverse,
                                           o[16 * i + 4 * j + 2 * h + 1] * inverse, typename C::T());
 #pragma unroll
                 for (int j = 0; j < 4; j += 2) {
@@ -251,7 +247,7 @@ template <class C> struct msgl_fa_consumer {
                         x[j + 2] = got;
                 }
                 const int column = 32 * i + 8 * t;
-                if (valid && column < p.head_dim) msgl__store16(out + column, x);
+                if (valid && column < p.head_dim) msgl__fa_store_16(out + column, x);
             }
             if (p.lse && valid && t == 0)
                 p.lse[at * p.num_q_heads + q_head] =
@@ -283,15 +279,15 @@ template <class C> struct msgl_fa_consumer {
     // Waits for the next tile of queries; false: there is none.
     __device__ __forceinline__ bool wait_tile()
     {
-        msgl__mbar_wait(msgl__smem(&smem.work_full[q.at]), q.parity);
+        msgl__mbarrier_wait<MSGL_FA_WAIT_NS>(msgl__shared_address(&smem.work_full[q.at]), q.parity);
         if (smem.work[q.at].tile.tokens == 0) return false;
-        msgl__mbar_wait(msgl__smem(&smem.q_full[q.at]), q.parity);
+        msgl__mbarrier_wait<MSGL_FA_WAIT_NS>(msgl__shared_address(&smem.q_full[q.at]), q.parity);
         return true;
     }
 
     __device__ __forceinline__ void release_tile()
     {
-        msgl__mbar_arrive(msgl__smem(&smem.q_empty[q.at]));
+        msgl__mbarrier_arrive(msgl__shared_address(&smem.q_empty[q.at]));
         q.next();
     }
 
@@ -304,7 +300,7 @@ template <class C> struct msgl_fa_consumer {
         if (!wait_tile()) return;
         load_q(qa, smem.q[q.at]);
         wait_full();
-        scores(s, qa, msgl__smem(smem.q[q.at]));
+        scores(s, qa, msgl__shared_address(smem.q[q.at]));
         msgl__wgmma_wait<0>(s);
         for (;;) {
             const msgl_fa_prefill_work &w = smem.work[q.at];
@@ -320,7 +316,7 @@ template <class C> struct msgl_fa_consumer {
             wait_full(); // K(n - 1), or V(n) if there is none
             for (; n > lo; n--) {
                 const int k_stage = ring.at;
-                scores(s, qa, msgl__smem(smem.q[q.at]));
+                scores(s, qa, msgl__shared_address(smem.q[q.at]));
                 ring.next();
                 wait_full();
                 clear_tail(n);
@@ -354,7 +350,7 @@ template <class C> struct msgl_fa_consumer {
             values(o, prob, add);
             ring.next();
             wait_full();
-            scores(s, qa, msgl__smem(smem.q[q.at]));
+            scores(s, qa, msgl__shared_address(smem.q[q.at]));
             msgl__wgmma_wait<1>(o);
             release(v_stage);
             store(o);

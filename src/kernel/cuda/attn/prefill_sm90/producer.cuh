@@ -7,7 +7,10 @@
 #define MSGL_KERNEL_CUDA_ATTN_PREFILL_SM90_PRODUCER_CUH
 
 #include "kernel/cuda/attn/prefill_sm90/config.cuh"
-#include "kernel/cuda/attn/prefill_sm90/ptx.cuh"
+#include "kernel/cuda/ptx/barrier.cuh"
+#include "kernel/cuda/ptx/copy.cuh"
+#include "kernel/cuda/ptx/shared.cuh"
+#include "kernel/cuda/ptx/tma.cuh"
 
 // The work items of one CTA, taken in the plan's order. The number of the next one is asked for
 // when an item is taken; asking earlier would leave less to balance at the end.
@@ -78,16 +81,17 @@ template <class C> struct msgl_fa_boxes {
     {
         const int lane = threadIdx.x & 31;
         const CUtensorMap *map = is_k ? &p.k_map : &p.v_map;
-        const uint32_t bar = msgl__smem(&s.kv_full[ring.at]);
-        uint32_t dst = msgl__smem(s.kv[ring.at]) + first * rows * 128;
-        msgl__mbar_wait(msgl__smem(&s.kv_empty[ring.at]), ring.parity ^ 1);
-        if (lane == 0) msgl__mbar_expect(bar, count * rows * 128 * C::BLOCKS);
+        const uint32_t bar = msgl__shared_address(&s.kv_full[ring.at]);
+        uint32_t dst = msgl__shared_address(s.kv[ring.at]) + first * rows * 128;
+        msgl__mbarrier_wait<MSGL_FA_WAIT_NS>(msgl__shared_address(&s.kv_empty[ring.at]),
+                                             ring.parity ^ 1);
+        if (lane == 0) msgl__mbarrier_expect(bar, count * rows * 128 * C::BLOCKS);
         for (int i = 0; i < count; i++) {
             const int from = __shfl_sync(0xffffffff, slots, i);
             if (lane == 0) {
 #pragma unroll
                 for (int b = 0; b < C::BLOCKS; b++)
-                    msgl__tma_load(dst + b * C::N * 128, map, bar, b * 64, kv_head, from);
+                    msgl__tensor_load(dst + b * C::N * 128, map, b * 64, kv_head, from, bar);
             }
             dst += rows * 128;
         }
@@ -122,17 +126,18 @@ template <class C> struct msgl_fa_rows_loader {
     {
         const int lane = threadIdx.x & 31, first = __shfl_sync(0xffffffff, slots, 0);
         const bool run = first >= 0 && (lane >= ROWS || slots == first + lane);
-        const uint32_t bar = msgl__smem(&s.kv_full[ring.at]);
-        const uint32_t dst = msgl__smem(s.kv[ring.at]) + (threadIdx.x >> 5) * ROWS * 128;
-        msgl__mbar_wait(msgl__smem(&s.kv_empty[ring.at]), ring.parity ^ 1);
+        const uint32_t bar = msgl__shared_address(&s.kv_full[ring.at]);
+        const uint32_t dst = msgl__shared_address(s.kv[ring.at]) + (threadIdx.x >> 5) * ROWS * 128;
+        msgl__mbarrier_wait<MSGL_FA_WAIT_NS>(msgl__shared_address(&s.kv_empty[ring.at]),
+                                             ring.parity ^ 1);
         if (!__all_sync(0xffffffff, run)) {
             const char *from = (const char *)(is_k ? p.k : p.v) + kv_head * p.head_dim * 2;
             load_rows(p, from, dst, slots);
-            msgl__cp_async_arrive(bar);
+            msgl__copy_async_arrive(bar);
         } else if (lane == 0) {
             load_box(is_k ? &p.k_map : &p.v_map, dst, bar, kv_head, first);
         } else {
-            msgl__mbar_arrive(bar);
+            msgl__mbarrier_arrive(bar);
         }
         ring.next();
     }
@@ -140,10 +145,10 @@ template <class C> struct msgl_fa_rows_loader {
     static __device__ __forceinline__ void load_box(const CUtensorMap *map, uint32_t dst,
                                                     uint32_t bar, int kv_head, int first)
     {
-        msgl__mbar_expect(bar, ROWS * 128 * C::BLOCKS);
+        msgl__mbarrier_expect(bar, ROWS * 128 * C::BLOCKS);
 #pragma unroll
         for (int b = 0; b < C::BLOCKS; b++)
-            msgl__tma_load(dst + b * C::N * 128, map, bar, b * 64, kv_head, first);
+            msgl__tensor_load(dst + b * C::N * 128, map, b * 64, kv_head, first, bar);
     }
 
     static __device__ __forceinline__ void load_rows(const msgl_fa_prefill_params &p,
@@ -162,8 +167,8 @@ template <class C> struct msgl_fa_rows_loader {
 #pragma unroll
             for (int b = 0; b < C::BLOCKS; b++) {
                 const bool inside = b * 64 + chunk * 8 < p.head_dim;
-                msgl__cp_async16(to + b * C::N * 128, inside ? src + b * 128 : src,
-                                 slot >= 0 && inside);
+                msgl__copy_async_16(to + b * C::N * 128, inside ? src + b * 128 : src,
+                                    slot >= 0 && inside);
             }
         }
     }
@@ -189,22 +194,23 @@ template <class C, class Loader> struct msgl_fa_producer {
 
     __device__ __forceinline__ void load_q(const msgl_fa_prefill_work &w)
     {
-        const uint32_t bar = msgl__smem(&s.q_full[q.at]), dst = msgl__smem(s.q[q.at]);
-        msgl__mbar_expect(bar, C::BLOCKS * (C::M / p.pack * p.pack) * 128);
+        const uint32_t bar = msgl__shared_address(&s.q_full[q.at]),
+                       dst = msgl__shared_address(s.q[q.at]);
+        msgl__mbarrier_expect(bar, C::BLOCKS * (C::M / p.pack * p.pack) * 128);
 #pragma unroll
         for (int b = 0; b < C::BLOCKS; b++)
-            msgl__tma_load(dst + b * C::M * 128, &p.q_map, bar, b * 64, w.head * p.pack,
-                           w.tile.row0);
+            msgl__tensor_load(dst + b * C::M * 128, &p.q_map, b * 64, w.head * p.pack, w.tile.row0,
+                              bar);
     }
 
     // Warp 0: takes the next item and tells everyone.
     __device__ __forceinline__ void announce()
     {
         const int lane = threadIdx.x & 31, word = queue.take();
-        msgl__mbar_wait(msgl__smem(&s.q_empty[q.at]), q.parity ^ 1);
+        msgl__mbarrier_wait<MSGL_FA_WAIT_NS>(msgl__shared_address(&s.q_empty[q.at]), q.parity ^ 1);
         if (lane < MSGL_FA_WORK_WORDS) {
             ((int32_t *)&s.work[q.at])[lane] = word;
-            msgl__mbar_arrive(msgl__smem(&s.work_full[q.at]));
+            msgl__mbarrier_arrive(msgl__shared_address(&s.work_full[q.at]));
         }
         __syncwarp();
     }
@@ -213,10 +219,10 @@ template <class C, class Loader> struct msgl_fa_producer {
     __device__ __forceinline__ void advance()
     {
         if (threadIdx.x < 32) announce();
-        msgl__mbar_wait(msgl__smem(&s.work_full[q.at]), q.parity);
+        msgl__mbarrier_wait<MSGL_FA_WAIT_NS>(msgl__shared_address(&s.work_full[q.at]), q.parity);
         const msgl_fa_prefill_work w = s.work[q.at];
         if (threadIdx.x == 0 && w.tile.tokens) load_q(w);
-        msgl__mbar_arrive(msgl__smem(&s.q_empty[q.at]));
+        msgl__mbarrier_arrive(msgl__shared_address(&s.q_empty[q.at]));
         q.next();
         hi = w.tile.tokens ? (w.tile.key_hi - 1) / C::N : -1;
         if (hi < 0) return;
@@ -246,7 +252,7 @@ template <class C, class Loader> struct msgl_fa_producer {
             loader.load(p, s, false, last_head, last);
             if (C::Q_BUFFERS == 1) advance();
         }
-        if (C::GATHER) msgl__cp_async_wait_all();
+        if (C::GATHER) msgl__copy_async_wait_all();
         if (threadIdx.x == 0) msgl__fa_end_of_work(p.plan);
     }
 };

@@ -14,7 +14,9 @@
 #define MSGL_KERNEL_CUDA_GEMM_GEMV_KERNEL_CUH
 
 #include "kernel/cuda/launch.cuh"
-#include "kernel/cuda/ptx.cuh"
+#include "kernel/cuda/ptx/copy.cuh"
+#include "kernel/cuda/ptx/mma.cuh"
+#include "kernel/cuda/ptx/shared.cuh"
 
 #define GEMV_WARPS 8
 #define GEMV_THREADS (GEMV_WARPS * 32)
@@ -46,15 +48,6 @@ template <typename T> struct gemv_type;
 
 template <> struct gemv_type<__nv_bfloat16> {
     static constexpr bool wide = true; // has the exponents of f32
-    static __device__ __forceinline__ float2 unpack(uint32_t v)
-    {
-        return make_float2(__uint_as_float(v << 16), __uint_as_float(v & 0xffff0000u));
-    }
-    static __device__ __forceinline__ uint32_t pack(float a, float b)
-    {
-        const __nv_bfloat162 v = __floats2bfloat162_rn(a, b);
-        return *(const uint32_t *)&v;
-    }
     static __device__ __forceinline__ float load(const char *p)
     {
         return __bfloat162float(__ldcg((const __nv_bfloat16 *)p));
@@ -73,15 +66,6 @@ template <> struct gemv_type<__nv_bfloat16> {
 
 template <> struct gemv_type<__half> {
     static constexpr bool wide = false;
-    static __device__ __forceinline__ float2 unpack(uint32_t v)
-    {
-        return __half22float2(*(const __half2 *)&v);
-    }
-    static __device__ __forceinline__ uint32_t pack(float a, float b)
-    {
-        const __half2 v = __floats2half2_rn(a, b);
-        return *(const uint32_t *)&v;
-    }
     static __device__ __forceinline__ float load(const char *p)
     {
         return __half2float(__ldcg((const __half *)p));
@@ -158,9 +142,9 @@ static __device__ __forceinline__ uint4 gemv_times_norm(uint4 v, const float *no
     uint32_t u[4] = {v.x, v.y, v.z, v.w};
 #pragma unroll
     for (int i = 0; i < 4; i++) {
-        const float2 f = gemv_type<T>::unpack(u[i]);
+        const float2 f = msgl__unpack_two(u[i], T());
         if (gemv_type<T>::wide) *squares += f.x * f.x + f.y * f.y;
-        u[i] = gemv_type<T>::pack(f.x * scale * g[2 * i], f.y * scale * g[2 * i + 1]);
+        u[i] = msgl__pack_two(f.x * scale * g[2 * i], f.y * scale * g[2 * i + 1], T());
     }
     return make_uint4(u[0], u[1], u[2], u[3]);
 }
@@ -175,7 +159,7 @@ static __device__ __forceinline__ float gemv_row_scale(const gemv_params &p, con
         const uint32_t u[4] = {v.x, v.y, v.z, v.w};
 #pragma unroll
         for (int i = 0; i < 4; i++) {
-            const float2 f = gemv_type<T>::unpack(u[i]);
+            const float2 f = msgl__unpack_two(u[i], T());
             sum += f.x * f.x + f.y * f.y;
         }
     }
@@ -316,8 +300,8 @@ gemv_steps(const gemv_params &p, gemv_source<TILES, HALVES> &source, float acc[U
         b[u][n][i % 2] = make_uint4(0, 0, 0, 0);
         if (n * 8 + lane / 4 < p.m) {
             b[u][n][i % 2] =
-                msgl__read_shared_16(act + n * 8 * gemv_act_pitch(p.k) +
-                                     (step + u * GEMV_WARPS) * GEMV_STEP * 2 + i % 2 * 64);
+                msgl__read_shared<uint4>(act + n * 8 * gemv_act_pitch(p.k) +
+                                         (step + u * GEMV_WARPS) * GEMV_STEP * 2 + i % 2 * 64);
         }
     }
     msgl__copy_async_wait<DEPTH - U>();
@@ -325,12 +309,12 @@ gemv_steps(const gemv_params &p, gemv_source<TILES, HALVES> &source, float acc[U
     for (int u = 0; u < U; u++) {
 #pragma unroll
         for (int i = 0; i < NB * 2 && STREAM; i++) {
-            b[u][i / 2][i % 2] = msgl__read_shared_16(from[u] + ACT + i * GEMV_THREADS * 16);
+            b[u][i / 2][i % 2] = msgl__read_shared<uint4>(from[u] + ACT + i * GEMV_THREADS * 16);
         }
 #pragma unroll
         for (int i = 0; i < W_PIECES; i++) {
             a[u][i / HALVES / 2][i % (HALVES * 2)] =
-                msgl__read_shared_16(from[u] + i * GEMV_THREADS * 16);
+                msgl__read_shared<uint4>(from[u] + i * GEMV_THREADS * 16);
         }
     }
 #pragma unroll
@@ -388,7 +372,7 @@ static __global__ void __launch_bounds__(GEMV_THREADS, STREAM ? 1 : 2)
     source.advance = (end - begin + passes - 1) / passes;
     source.step = warp;
     source.seek(p, lane);
-    const uint32_t queue = (uint32_t)__cvta_generic_to_shared(shared) + threadIdx.x * 16;
+    const uint32_t queue = msgl__shared_address(shared) + threadIdx.x * 16;
 #pragma unroll
     for (int d = 0; d < DEPTH; d++) {
         source.load(p, queue + d * SLOT, lane, warp, steps);
@@ -396,7 +380,7 @@ static __global__ void __launch_bounds__(GEMV_THREADS, STREAM ? 1 : 2)
     }
     if (p.norm != NULL) {
         for (int i = threadIdx.x * 32; i < p.k; i += GEMV_THREADS * 32) {
-            asm volatile("prefetch.global.L1 [%0];" ::"l"(p.norm + i));
+            msgl__prefetch_l1(p.norm + i);
         }
     }
     msgl__pdl_wait();
@@ -428,7 +412,7 @@ static __global__ void __launch_bounds__(GEMV_THREADS, STREAM ? 1 : 2)
         scale = rsqrtf(sum / (float)p.k + p.eps);
     }
     const uint32_t b_lane =
-        (uint32_t)__cvta_generic_to_shared(act) + lane / 4 * gemv_act_pitch(p.k) + lane % 4 * 16;
+        msgl__shared_address(act) + lane / 4 * gemv_act_pitch(p.k) + lane % 4 * 16;
     int slot = 0, parity = 0;
     for (int first = begin; first < end; first += source.advance) {
         const int limit = min(first + source.advance, end);

@@ -22,7 +22,11 @@
 #define MSGL_KERNEL_CUDA_GEMM_GEMV_RESIDENT_CUH
 
 #include "kernel/cuda/gemm/gemv/kernel.cuh"
-#include "kernel/cuda/gemm/wgmma.cuh"
+#include "kernel/cuda/ptx/barrier.cuh"
+#include "kernel/cuda/ptx/copy.cuh"
+#include "kernel/cuda/ptx/mma.cuh"
+#include "kernel/cuda/ptx/shared.cuh"
+#include "kernel/cuda/ptx/tma.cuh"
 
 #define GEMV_CHUNK 32 // elements of k: two mma
 #define GEMV_RESIDENT_COLUMNS 8
@@ -65,19 +69,17 @@ static __device__ __forceinline__ void gemv_resident_load(const gemv_params &p, 
 {
     const int lane = threadIdx.x % 32, rows = gemv_resident_rows(p.gated, end - begin);
     if (lane == 0) {
-        msgl__barrier_init(barrier, 1);
-        msgl__barrier_init_done();
-        msgl__barrier_expect(barrier, (uint32_t)(end - begin) * (p.gated ? 2 : 1) * K * 2);
+        msgl__mbarrier_init(barrier, 1);
+        msgl__mbarrier_init_done();
+        msgl__mbarrier_expect(barrier, (uint32_t)(end - begin) * (p.gated ? 2 : 1) * K * 2);
     }
     __syncwarp();
 #pragma unroll 1
     for (int row = lane; row < rows; row += 32) {
         const int from = gemv_resident_row(p, begin, end, row);
         if (from < 0) continue;
-        asm volatile("cp.async.bulk.shared::cluster.global.mbarrier::complete_tx::bytes "
-                     "[%0], [%1], %2, [%3];" ::"r"(weights + row * gemv_parts<K>::PITCH),
-                     "l"(p.w + (size_t)from * K * 2), "r"(K * 2), "r"(barrier)
-                     : "memory");
+        msgl__bulk_load(weights + row * gemv_parts<K>::PITCH, p.w + (size_t)from * K * 2, K * 2,
+                        barrier);
     }
 }
 
@@ -107,15 +109,13 @@ static __device__ __forceinline__ void gemv_resident_multiply(uint32_t part, uin
         float front[4] = {}, back[4] = {}; // of which rows 0 to 7 and rows 8 to 15 are meant
 #pragma unroll
         for (int c = 0; c < parts::CHUNKS; c++) {
-            const uint4 w = msgl__read_shared_16(from + c * GEMV_CHUNK * 2);
+            const uint4 w = msgl__read_shared<uint4>(from + c * GEMV_CHUNK * 2);
             gemv_type<__nv_bfloat16>::mma(front, x[c].x, x[c].z, x[c].y, x[c].w, w.x, w.y);
             gemv_type<__nv_bfloat16>::mma(back, x[c].x, x[c].z, x[c].y, x[c].w, w.z, w.w);
         }
         __syncwarp();
         const uint32_t sum = to + gemv_resident_sum<K>(lane / 4, i >> (int)gated);
-        asm volatile("st.shared.v2.f32 [%0], {%1, %2};" ::"r"(sum), "f"(front[0] + back[2]),
-                     "f"(front[1] + back[3])
-                     : "memory");
+        msgl__write_shared(sum, make_float2(front[0] + back[2], front[1] + back[3]));
         from += 8 * parts::PITCH;
         to += 8 * parts::PITCH;
     }
@@ -140,7 +140,7 @@ static __device__ __forceinline__ float gemv_resident_total(const char *at, int 
 template <int K> static __device__ __forceinline__ void gemv_resident_fetch_norm(const float *norm)
 {
     const int at = threadIdx.x * 32;
-    if (at < K) asm volatile("prefetch.global.L1 [%0];" ::"l"(norm + at));
+    if (at < K) msgl__prefetch_l1(norm + at);
 }
 
 // K: p.k. Shared memory: sums of squares, the barrier, rows of W, whose place the sums take.
@@ -153,7 +153,7 @@ static __global__ void __launch_bounds__(GEMV_THREADS, 2)
     using bf16 = gemv_type<__nv_bfloat16>;
     extern __shared__ __align__(128) char shared[];
     const char *const rows_of_w = shared + GEMV_RESIDENT_HEAD;
-    const uint32_t weights = (uint32_t)__cvta_generic_to_shared(rows_of_w);
+    const uint32_t weights = msgl__shared_address(rows_of_w);
     const uint32_t barrier = weights - 16;
     const uint32_t warp = threadIdx.x / 32, lane = threadIdx.x % 32;
     const int begin = (int)blockIdx.x * p.each + min((int)blockIdx.x, p.extra);
@@ -201,7 +201,7 @@ static __global__ void __launch_bounds__(GEMV_THREADS, 2)
         squares += __shfl_xor_sync(~0u, squares, 2);
         if (lane % 4 == 0) ((float *)shared)[lane / 4 * GEMV_WARPS + warp] = squares;
     }
-    msgl__barrier_wait(barrier, 0);
+    msgl__mbarrier_wait(barrier, 0);
     if (has_part) {
         const uint32_t eights = (uint32_t)gemv_resident_rows(p.gated, outputs) / 8;
         gemv_resident_multiply<K>(weights + warp * parts::PART, eights, p.gated, x);
@@ -222,7 +222,7 @@ static __global__ void __launch_bounds__(GEMV_THREADS, 2)
         const float up = gemv_resident_total<parts::WARPS>(up_at, parts::PART) * scale + bias[1];
         v = __fdividef(v, 1.0f + __expf(-v)) * up;
     }
-    bf16::store(p.out + out, v + bf16::unpack(old).x);
+    bf16::store(p.out + out, v + msgl__unpack_two(old, __nv_bfloat16()).x);
 #endif
 }
 

@@ -1,10 +1,11 @@
 // SPDX-License-Identifier: Apache-2.0
 //
-// What the products' kernels share: the instructions, and the end of a row.
-#ifndef MSGL_KERNEL_CUDA_GEMM_MMA_CUH
-#define MSGL_KERNEL_CUDA_GEMM_MMA_CUH
+// What the products' kernels do to their sums before they store them.
+#ifndef MSGL_KERNEL_CUDA_GEMM_EPILOGUE_CUH
+#define MSGL_KERNEL_CUDA_GEMM_EPILOGUE_CUH
 
-#include "kernel/cuda/ptx.cuh"
+#include <cuda_bf16.h>
+#include <cuda_fp16.h>
 
 static __device__ __forceinline__ int msgl__clamp_to(int v, int most)
 {
