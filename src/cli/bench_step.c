@@ -38,7 +38,7 @@ static int place_requests(struct step_bench *b, int batch, msgl_err *err)
             "of %d; see --max-running-requests, --num-pages",
             batch, length, b->info->max_running, b->info->max_seq_len, b->info->num_pages, page);
     }
-    const msgl_page_table *table = msgl__engine_page_table(b->engine);
+    const msgl_page_table *table = msgl__engine_page_tables(b->engine);
     int32_t *ids = msgl__malloc((size_t)b->prompt_len * sizeof *ids);
     if (ids == NULL) return msgl__err_set(err, MSGL_ENOMEM, "out of memory");
     int rc = 0;

@@ -19,6 +19,10 @@ typedef struct msgl_req_extra msgl_req_extra; // core/req_extra.h, whose count i
 // A request's part in a step: a chunk of its prompt, or one more token of its answer.
 typedef enum msgl_phase { MSGL_PREFILL, MSGL_DECODE } msgl_phase;
 
+typedef struct msgl_state_save {
+    int32_t len, checkpoint;
+} msgl_state_save;
+
 typedef struct msgl_batch_req {
     uint64_t uid;
     int32_t table_idx;  // row of page table and token pool
@@ -29,6 +33,13 @@ typedef struct msgl_batch_req {
     // is the usual case, extend_len none (a chunk that is not the last), smaller with
     // prompt_logprobs.
     int32_t logits_from;
+    // Where the model keeps states (kvcache/layout.h): the checkpoint that the row's state begins
+    // with, -1: it goes on from the step before, or from zero where cached_len is 0; and where to
+    // keep a copy of it, the state behind token saves[i].len of the request. Steps run in order, so
+    // a later one may load what this one saves.
+    int32_t load_state;
+    int32_t num_saves;
+    const struct msgl_state_save *saves; // [num_saves], len ascending in (cached_len, device_len]
     bool sample; // choose a token from the last row and write it to the token pool at device_len
     msgl_sampling_params sampling;
     const msgl_req_extra *extra; // or NULL; the scheduler's, until the step's result is handled

@@ -247,6 +247,10 @@ static void fill_info(msgl_engine *e)
     i->max_running = e->max_running;
     i->num_pages = e->kv.num_pages;
     i->page_size = e->kv.page_size;
+    i->cache = (msgl_cache_layout){
+        .page_size = e->kv.page_size,
+        .num_spans = 1,
+        .spans = {{.kind = MSGL_SPAN_ALL, .window = -1, .num_units = e->kv.num_pages}}};
     i->num_eos = m->num_eos;
     memcpy(i->eos_ids, m->eos_ids, sizeof i->eos_ids);
     const char *prefill = e->attn_choice.prefill->name, *decode = e->attn_choice.decode->name;
@@ -434,7 +438,7 @@ const msgl_engine_info *msgl__engine_info(const msgl_engine *e)
     return &e->info;
 }
 
-msgl_page_table *msgl__engine_page_table(msgl_engine *e)
+msgl_page_table *msgl__engine_page_tables(msgl_engine *e)
 {
     return &e->page_table;
 }

@@ -12,6 +12,7 @@
 #include "core/dtype.h"
 #include "core/err.h"
 #include "kvcache/kvcache.h"
+#include "kvcache/layout.h"
 
 struct msgl_heartbeat; // utils/heartbeat.h
 
@@ -25,6 +26,7 @@ typedef struct msgl_engine_info {
     char device[128];   // one line: CPU level, threads
     char architecture[64];
     msgl_dtype dtype;
+    msgl_cache_layout cache;
     size_t weight_bytes, kv_bytes, workspace_bytes;
     msgl_sampling_params sampling; // of a request that says nothing about it
     // Requests must not share prefixes: dynamic NTK rotates keys by the prompt's length.
@@ -38,7 +40,8 @@ int msgl__engine_create(const msgl_options *o, struct msgl_heartbeat *heartbeat,
                         msgl_err *err);
 void msgl__engine_destroy(msgl_engine *e); // after all steps have been waited for
 const msgl_engine_info *msgl__engine_info(const msgl_engine *e);
-msgl_page_table *msgl__engine_page_table(msgl_engine *e);
+// One for each span of info->cache that has pages; the last of a model with states is empty.
+msgl_page_table *msgl__engine_page_tables(msgl_engine *e);
 // The interface that the scheduler drives (valid as long as the engine).
 const msgl_runner *msgl__engine_runner(msgl_engine *e);
 

@@ -115,12 +115,11 @@ void msgl__scheduler_config_of(msgl_engine *e, msgl_scheduler_config *out)
 {
     const msgl_engine_info *info = msgl__engine_info(e);
     *out = (msgl_scheduler_config){.max_seq_len = info->max_seq_len,
-                                   .num_pages = info->num_pages,
-                                   .page_size = info->page_size,
+                                   .cache = info->cache,
                                    .vocab_size = info->vocab_size,
                                    .no_prefix_sharing = info->no_prefix_sharing,
                                    .num_eos = info->num_eos,
-                                   .page_table = msgl__engine_page_table(e)};
+                                   .tables = msgl__engine_page_tables(e)};
     memcpy(out->eos_ids, info->eos_ids, sizeof out->eos_ids);
 }
 

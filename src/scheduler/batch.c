@@ -40,6 +40,7 @@ static void add(msgl_flight *f, msgl_req *r, int32_t device_len)
         .device_len = device_len,
         .prompt_len = r->prompt_len,
         .logits_from = logits_from(r, device_len, last),
+        .load_state = -1,
         .sample = last,
         .sampling = r->sampling,
         .extra = r->extra,
@@ -68,7 +69,7 @@ static int32_t add_chunk(msgl_scheduler *s, msgl_flight *f, msgl_req *r, int32_t
     if (!msgl__sched_grow(s, r, r->device_len + n)) return 0;
     add(f, r, r->device_len + n);
     // From the next step on others can share what this step computes: steps run in order.
-    msgl__cache_extend(s->cache, &r->held, r->ids, msgl__page_table_row(s->cfg.page_table, r->row),
+    msgl__cache_extend(s->cache, &r->held, r->ids, msgl__page_table_row(&s->cfg.tables[0], r->row),
                        r->device_len);
     return n;
 }

@@ -11,8 +11,8 @@ enum { MARK_FREE = 1, MARK_CACHED, MARK_USED };
 // Marks the pages of r's row; `used` counts those that r owns.
 static int check_row(const msgl_scheduler *s, const msgl_req *r, int32_t *used, msgl_err *err)
 {
-    const int32_t page_size = s->cfg.page_size, stride = s->cfg.page_table->stride;
-    const int32_t *row = msgl__page_table_row(s->cfg.page_table, r->row);
+    const int32_t page_size = s->cfg.cache.page_size, stride = s->cfg.tables[0].stride;
+    const int32_t *row = msgl__page_table_row(&s->cfg.tables[0], r->row);
     for (int32_t i = 0; i < r->num_pages; i++) {
         const int32_t page = row[i * page_size] / page_size;
         for (int32_t j = 0; j < page_size && i * page_size + j < stride; j++) {
@@ -21,7 +21,7 @@ static int check_row(const msgl_scheduler *s, const msgl_req *r, int32_t *used, 
                                      i * page_size + j, row[i * page_size + j]);
             }
         }
-        if (page < 0 || page >= s->cfg.num_pages || s->marks[page] == MARK_FREE ||
+        if (page < 0 || page >= s->cfg.cache.spans[0].num_units || s->marks[page] == MARK_FREE ||
             s->marks[page] == MARK_USED) {
             return msgl__err_set(err, MSGL_EINTERNAL,
                                  "page %d of row %d is free, or another request's", page, r->row);
@@ -36,7 +36,7 @@ static int check_row(const msgl_scheduler *s, const msgl_req *r, int32_t *used, 
 
 static int check_request(const msgl_scheduler *s, const msgl_req *r, msgl_err *err)
 {
-    const int32_t have = r->num_pages * s->cfg.page_size;
+    const int32_t have = r->num_pages * s->cfg.cache.page_size;
     const bool lengths = r->num_ids >= r->prompt_len && r->num_ids <= r->max_len &&
                          r->device_len >= 0 && r->device_len < r->max_len &&
                          r->device_len <= have && r->held.len <= have;
@@ -71,7 +71,7 @@ int msgl__scheduler_check(const msgl_scheduler *s, msgl_err *err)
     int rc = msgl__cache_check(s->cache, err);
     if (rc == 0) rc = check_waiting(s, err);
     if (rc != 0) return rc;
-    memset(s->marks, 0, (size_t)s->cfg.num_pages);
+    memset(s->marks, 0, (size_t)s->cfg.cache.spans[0].num_units);
     msgl__cache_mark(s->cache, s->marks, MARK_FREE, MARK_CACHED);
     const msgl_cache_counts n = msgl__cache_count(s->cache);
     int32_t used = 0, reserved = 0, locks = 0, running = 0;

@@ -92,12 +92,13 @@ static int check_request(msgl_scheduler *s, const msgl_msg_request *q, int32_t *
     }
     const int32_t room = cfg->max_seq_len - q->num_ids;
     *max_tokens = q->sampling.max_tokens < room ? q->sampling.max_tokens : room;
-    if (msgl__sched_pages_for(s, q->num_ids + *max_tokens) > cfg->num_pages) {
+    if (msgl__sched_pages_for(s, q->num_ids + *max_tokens) > cfg->cache.spans[0].num_units) {
         return msgl__err_set(err, MSGL_ELIMIT,
                              "prompt has %d tokens and max_tokens %d; the KV cache holds %lld "
                              "tokens",
                              q->num_ids, *max_tokens,
-                             (long long)cfg->num_pages * (long long)cfg->page_size);
+                             (long long)cfg->cache.spans[0].num_units *
+                                 (long long)cfg->cache.page_size);
     }
     for (int32_t i = 0; i < q->num_ids; i++) {
         if (q->ids[i] < 0 || q->ids[i] >= cfg->vocab_size) {

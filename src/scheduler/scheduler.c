@@ -25,8 +25,8 @@ static int check_config(const msgl_options *o, const msgl_scheduler_config *c,
                              c->max_seq_len, c->vocab_size, c->num_eos,
                              (int)MSGL_COUNT(c->eos_ids));
     }
-    if (c->page_table == NULL || c->page_table->max_running < o->max_running ||
-        c->page_table->stride < c->max_seq_len || runner->max_flights < 1) {
+    if (c->tables == NULL || c->tables[0].max_running < o->max_running ||
+        c->tables[0].stride < c->max_seq_len || runner->max_flights < 1) {
         return msgl__err_set(err, MSGL_EINVAL,
                              "scheduler: the page table or the engine is smaller than %d requests "
                              "of %d tokens",
@@ -40,7 +40,8 @@ static int allocate(msgl_scheduler *s, msgl_err *err)
     const size_t n = (size_t)s->options.max_running;
     s->free_rows = msgl__calloc(n, sizeof *s->free_rows);
     s->events = msgl__calloc(n, sizeof *s->events);
-    s->marks = msgl__calloc((size_t)(s->cfg.num_pages > 0 ? s->cfg.num_pages : 0), 1);
+    s->marks = msgl__calloc(
+        (size_t)(s->cfg.cache.spans[0].num_units > 0 ? s->cfg.cache.spans[0].num_units : 0), 1);
     bool ok = s->free_rows != NULL && s->events != NULL && s->marks != NULL;
     for (int32_t i = 0; i < s->depth; i++) {
         s->flights[i].batch.reqs = msgl__calloc(n, sizeof(msgl_batch_req));
@@ -53,8 +54,9 @@ static int allocate(msgl_scheduler *s, msgl_err *err)
         s->free_rows[s->num_free_rows++] = row;
     }
     const bool naive = s->cfg.no_prefix_sharing || strcmp(s->options.cache_type, "naive") == 0;
-    return msgl__cache_create(naive ? MSGL_CACHE_NAIVE : MSGL_CACHE_RADIX, s->cfg.num_pages,
-                              s->cfg.page_size, &s->cache, err);
+    return msgl__cache_create(naive ? MSGL_CACHE_NAIVE : MSGL_CACHE_RADIX,
+                              s->cfg.cache.spans[0].num_units, s->cfg.cache.page_size, &s->cache,
+                              err);
 }
 
 int msgl__scheduler_create(const msgl_options *o, const msgl_scheduler_config *cfg,

@@ -11,17 +11,18 @@
 #include "core/err.h"
 #include "kvcache/cache.h"
 #include "kvcache/kvcache.h"
+#include "kvcache/layout.h"
 #include "message/message.h"
 
 // What is not a setting, but what the engine has decided.
 typedef struct msgl_scheduler_config {
     int32_t max_seq_len; // prompt + generated
-    int32_t num_pages, page_size;
+    msgl_cache_layout cache;
     int32_t vocab_size;
     bool no_prefix_sharing; // the naive cache, whatever is asked for
     int32_t num_eos;
     int32_t eos_ids[8];
-    msgl_page_table *page_table;      // borrowed; the scheduler writes it
+    msgl_page_table *tables;          // [cache.num_spans], borrowed; the scheduler writes them
     struct msgl_heartbeat *heartbeat; // of msgl__scheduler_serve; NULL: nobody looks
 } msgl_scheduler_config;
 

@@ -19,13 +19,13 @@ enum { ANSWER_MIN = 32 };
 
 static int32_t *row_of(const msgl_scheduler *s, const msgl_req *r)
 {
-    return msgl__page_table_row(s->cfg.page_table, r->row);
+    return msgl__page_table_row(&s->cfg.tables[0], r->row);
 }
 
 // Pages of a request that ends with `len` >= 2 tokens; K and V of the last are never needed.
 int32_t msgl__sched_pages_for(const msgl_scheduler *s, int32_t len)
 {
-    return (len - 2) / s->cfg.page_size + 1;
+    return (len - 2) / s->cfg.cache.page_size + 1;
 }
 
 // Pages worth promising to r: for what is known and the rest of an answer of usual length.
@@ -59,7 +59,7 @@ bool msgl__sched_admit(msgl_scheduler *s, msgl_req *r)
     const msgl_prefix p = msgl__cache_match(s->cache, r->ids, most, &pending);
     if (pending >= SHARE_MIN) return false;
     msgl__cache_lock(s->cache, p); // before counting: what it shares cannot be evicted for it
-    const int32_t shared = p.len / s->cfg.page_size;
+    const int32_t shared = p.len / s->cfg.cache.page_size;
     const int32_t pages = promise(s, r);
     if (pages - shared > unpromised(s)) {
         msgl__cache_unlock(s->cache, p);
@@ -115,7 +115,7 @@ static bool outgrow(msgl_scheduler *s, msgl_req *r, int32_t more)
 // expanded to page_size consecutive slots.
 bool msgl__sched_grow(msgl_scheduler *s, msgl_req *r, int32_t device_len)
 {
-    const int32_t page_size = s->cfg.page_size, stride = s->cfg.page_table->stride;
+    const int32_t page_size = s->cfg.cache.page_size, stride = s->cfg.tables[0].stride;
     const int32_t more = (device_len - 1) / page_size + 1 - r->num_pages;
     int32_t *row = row_of(s, r);
     if (more > owed(r) && !outgrow(s, r, more)) return false;

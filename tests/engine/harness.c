@@ -88,7 +88,7 @@ void harness_close(harness *h)
 
 void harness_pages(harness *h, int32_t row, int32_t tokens)
 {
-    int32_t *slots = msgl__page_table_row(msgl__engine_page_table(h->e), row);
+    int32_t *slots = msgl__page_table_row(msgl__engine_page_tables(h->e), row);
     const int32_t page = h->info->page_size, total = h->info->num_pages;
     for (int32_t t = 0; t < tokens; t++) {
         if (t % page == 0) h->next_page++;

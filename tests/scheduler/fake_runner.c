@@ -374,3 +374,11 @@ void fake_free(fake_runner *f)
     pthread_mutex_destroy(&f->mutex);
     pthread_cond_destroy(&f->changed);
 }
+
+msgl_cache_layout fake_layout(const fake_runner *f)
+{
+    return (msgl_cache_layout){
+        .page_size = f->page_size,
+        .num_spans = 1,
+        .spans = {{.kind = MSGL_SPAN_ALL, .window = -1, .num_units = f->num_pages}}};
+}

@@ -15,6 +15,7 @@
 #include "core/batch.h"
 #include "core/req_extra.h"
 #include "kvcache/kvcache.h"
+#include "kvcache/layout.h"
 #include "message/message.h"
 
 typedef struct fake_kv {
@@ -69,6 +70,7 @@ typedef struct fake_runner {
 void fake_init(fake_runner *f, int32_t max_running, int32_t max_seq_len, int32_t num_pages,
                int32_t page_size, int32_t vocab_size, bool threaded);
 void fake_free(fake_runner *f);
+msgl_cache_layout fake_layout(const fake_runner *f);
 
 // The tokens that a request must get, and why it ends; out has room for max_tokens.
 int32_t fake_generate(const int32_t *ids, int32_t num_ids, const msgl_sampling_params *p,

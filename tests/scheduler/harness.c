@@ -72,13 +72,12 @@ void harness_init(harness *h, harness_options o)
                                 .overlap = o.overlap,
                                 .prefill_first = o.prefill_first};
     h->cfg = (msgl_scheduler_config){.max_seq_len = o.max_seq_len,
-                                     .num_pages = o.num_pages,
-                                     .page_size = o.page_size,
+                                     .cache = fake_layout(&h->fake),
                                      .vocab_size = o.vocab_size,
                                      .no_prefix_sharing = o.no_prefix_sharing,
                                      .num_eos = 1,
                                      .eos_ids = {HARNESS_EOS},
-                                     .page_table = &h->fake.table};
+                                     .tables = &h->fake.table};
     msgl_err err;
     if (msgl__scheduler_create(&h->options, &h->cfg, &h->fake.runner, on_events, h, &h->s, &err) !=
         0) {
@@ -93,7 +92,7 @@ void harness_free(harness *h)
     const msgl_page_table *t = &h->fake.table;
     for (int32_t i = 0; i < t->stride; i++) { // the dummy request's row is nobody else's
         assert_int_equal(msgl__page_table_row(t, t->max_running)[i],
-                         h->cfg.num_pages * h->cfg.page_size);
+                         h->cfg.cache.spans[0].num_units * h->cfg.cache.page_size);
     }
     fake_free(&h->fake);
     free(h->records);

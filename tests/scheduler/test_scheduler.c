@@ -143,7 +143,7 @@ static void test_create_fails(void **state)
     assert_int_equal(msgl__scheduler_create(&more, &h.cfg, runner, NULL, NULL, &s, &err),
                      MSGL_EINVAL);
     msgl_scheduler_config bad = h.cfg;
-    bad.num_pages = 0;
+    bad.cache.spans[0].num_units = 0;
     assert_int_equal(msgl__scheduler_create(&h.options, &bad, runner, NULL, NULL, &s, &err),
                      MSGL_EINVAL);
     harness_free(&h);

@@ -74,7 +74,7 @@ static void add(model *m, uint64_t uid)
     harness_add(&m->h, uid, ids, n, &p);
     const int32_t room = m->h.cfg.max_seq_len - n;
     const int32_t len = n + (p.max_tokens < room ? p.max_tokens : room);
-    const int32_t slots = m->h.cfg.num_pages * m->h.cfg.page_size;
+    const int32_t slots = m->h.cfg.cache.spans[0].num_units * m->h.cfg.cache.page_size;
     if (room < 1 || len - 1 > slots) {
         assert_int_equal(m->h.records[uid].status, MSGL_ELIMIT);
     } else {
@@ -101,7 +101,7 @@ static void check_cached(model *m, const record *r)
         if (n > best) best = n;
     }
     if (!m->forgot) assert_true(r->cached <= best);
-    assert_int_equal(r->cached % m->h.cfg.page_size, 0);
+    assert_int_equal(r->cached % m->h.cfg.cache.page_size, 0);
     m->hits += r->cached > 0;
 }
 

@@ -51,10 +51,9 @@ static void start(served *v, bool socket)
     v->options = (msgl_options){
         .cache_type = "radix", .max_running = 4, .max_prefill_tokens = 64, .overlap = 1};
     v->cfg = (msgl_scheduler_config){.max_seq_len = 256,
-                                     .num_pages = 128,
-                                     .page_size = 4,
+                                     .cache = fake_layout(&v->fake),
                                      .vocab_size = 16,
-                                     .page_table = &v->fake.table};
+                                     .tables = &v->fake.table};
     msgl_err err;
     if (socket) {
         int fds[2];

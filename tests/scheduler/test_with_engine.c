@@ -139,12 +139,11 @@ static void open_server(server *o, const setting *v, answer *answers)
     if (msgl__engine_create(&ec, NULL, &o->e, &err) != 0) fail_msg("%s", err.text);
     const msgl_engine_info *info = msgl__engine_info(o->e);
     msgl_scheduler_config sc = {.max_seq_len = info->max_seq_len,
-                                .num_pages = info->num_pages,
-                                .page_size = info->page_size,
+                                .cache = info->cache,
                                 .vocab_size = info->vocab_size,
                                 .no_prefix_sharing = info->no_prefix_sharing,
                                 .num_eos = info->num_eos,
-                                .page_table = msgl__engine_page_table(o->e)};
+                                .tables = msgl__engine_page_tables(o->e)};
     memcpy(sc.eos_ids, info->eos_ids, sizeof sc.eos_ids);
     memset(answers, 0, REQUESTS * sizeof *answers);
     const msgl_runner *runner = msgl__engine_runner(o->e);
