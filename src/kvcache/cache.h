@@ -1,19 +1,25 @@
 // SPDX-License-Identifier: Apache-2.0
 //
-// Who may use which page: the free list and the prefix cache behind one interface. A page is free,
-// cached (owned by the prefix cache, shared by the requests that hold it) or in use (owned by one
-// request). Used by the scheduler's thread only. All memory is taken at creation; afterwards
-// nothing here calls the heap, and no cost grows with anything but the tokens that the caller
-// names.
+// Who may use which page and which checkpoint: the free lists of all spans (layout.h) and the
+// prefix cache behind one interface. A page, or checkpoint, is free, cached (owned by the prefix
+// cache, shared by the requests that hold it) or in use (owned by one request). Used by the
+// scheduler's thread only. All memory is taken at creation; afterwards nothing here calls the heap,
+// and no cost grows with anything but the tokens that the caller names.
 //
-// A request's pages are described by its row of the page table (`slots`: slots[i * page_size] /
-// page_size is its i-th page), so this module keeps no lists per request.
+// A cached prefix ends in a page of span 0. Of the other spans it has what a request that goes on
+// from it reads: the pages of the windows in front of its end, and a state. Where one of these has
+// been evicted, a match ends earlier; a page of span 0 stays cached without them.
+//
+// A request's pages are described by its rows of the page tables (slots[s][i * page_size] /
+// page_size is its i-th page in span s), so this module keeps no lists per request.
 #ifndef MSGL_KVCACHE_CACHE_H
 #define MSGL_KVCACHE_CACHE_H
 
+#include <stdbool.h>
 #include <stdint.h>
 
 #include "core/err.h"
+#include "kvcache/layout.h"
 
 typedef enum msgl_cache_type { MSGL_CACHE_RADIX, MSGL_CACHE_NAIVE } msgl_cache_type;
 
@@ -25,61 +31,87 @@ typedef struct msgl_prefix {
     int32_t len;
 } msgl_prefix;
 
+// What a running request has, between msgl__cache_begin and msgl__cache_release or _discard.
+typedef struct msgl_cache_hold {
+    // Of each span with pages, the request's row of its page table; the caller's memory, written
+    // by grow and begin, not before a window's first page.
+    int32_t *slots[MSGL_MAX_SPANS];
+    msgl_prefix prefix;            // locked; grows with extend
+    int32_t num_pages;             // that its rows have
+    int32_t first[MSGL_MAX_SPANS]; // pages before it were given back; 0 but for windows
+    int32_t loads;            // checkpoint that its state begins with, until msgl__cache_loaded; -1
+    int32_t saved, saved_len; // checkpoint of its answer, owned until it ends; -1
+} msgl_cache_hold;
+
 typedef struct msgl_cache_counts {
     int32_t total, free, cached;
-    int32_t evictable; // of the cached pages, those that no lock protects
-    int32_t locks;     // on prefixes that are not empty
+    int32_t evictable; // of the cached ones, those that nobody holds
+    int32_t locks;     // on prefixes that are not empty; span 0 only
 } msgl_cache_counts;
 
 typedef struct msgl_cache msgl_cache;
 
-// The naive cache shares nothing: every match is empty and released pages become free.
-int msgl__cache_create(msgl_cache_type type, int32_t num_pages, int32_t page_size, msgl_cache **out,
-                       msgl_err *err);
+// row_len: tokens that a row of the page tables has room for. The naive cache shares nothing: every
+// match is empty and what is released becomes free.
+int msgl__cache_create(msgl_cache_type type, const msgl_cache_layout *layout, int32_t row_len,
+                       msgl_cache **out, msgl_err *err);
 void msgl__cache_destroy(msgl_cache *c);
-msgl_cache_counts msgl__cache_count(const msgl_cache *c);
+msgl_cache_counts msgl__cache_count(const msgl_cache *c, int32_t span);
 
-// A free page, which the caller then owns, evicting the least recently used cached pages (few of a
-// large pool at once) if there is no free one; -1 when all pages are in use or locked.
-int32_t msgl__cache_alloc(msgl_cache *c);
-
-// Pages inserted from now on belong to the step that is being built: their K and V are not
-// computed when another request of the same step runs, so match does not return them.
+// What is inserted from now on belongs to the step that is being built: it is not computed when
+// another request of the same step runs, so match does not return it.
 void msgl__cache_next_step(msgl_cache *c);
 
-// The longest cached prefix of ids[0, n), not locked. *pending (may be NULL): how many more tokens
-// would match if the step being built had run.
+// The longest cached prefix of ids[0, n) from which a request can go on. *pending (may be NULL):
+// how many more tokens would match if the step being built had run.
 msgl_prefix msgl__cache_match(const msgl_cache *c, const int32_t *ids, int32_t n, int32_t *pending);
-// A locked prefix is not evicted. Locks count.
-void msgl__cache_lock(msgl_cache *c, msgl_prefix p);
-void msgl__cache_unlock(msgl_cache *c, msgl_prefix p);
-// Writes the slots of the prefix's tokens to slots[0, p.len).
-void msgl__cache_slots(const msgl_cache *c, msgl_prefix p, int32_t *slots);
 
-// A request that holds a lock on *held gives its pages of ids[held->len, n) to the cache, whole
-// pages only, and moves its lock to the end of what it now shares. A page whose tokens are cached
-// already stays with the request (the row still points to it). Stops at a cached page that nobody
-// has locked: locking it would take an evictable page away from what admission counted on.
-void msgl__cache_extend(msgl_cache *c, msgl_prefix *held, const int32_t *ids, const int32_t *slots,
-                        int32_t n);
+// Begins a request that goes on from p, just matched: what it reads of p is not evicted. h->slots
+// is set; the rest is set here, and the rows get p's slots.
+void msgl__cache_begin(msgl_cache *c, msgl_prefix p, msgl_cache_hold *h);
 
-// The request ends: of its num_pages pages, those of ids[0, keep) that are not cached yet become
-// cached (whole pages only), all others that it owns become free, and its lock on `held` goes.
-void msgl__cache_release(msgl_cache *c, msgl_prefix held, const int32_t *ids, const int32_t *slots,
-                         int32_t keep, int32_t num_pages);
+// Pages in every span, up to num_pages in all. Where nothing is free, the least recently used
+// cached ones that nobody holds are evicted (few of a large pool at once). False: some span has too
+// few; nothing has changed.
+bool msgl__cache_grow(msgl_cache *c, msgl_cache_hold *h, int32_t num_pages);
+// How many pages grow could add at most.
+int32_t msgl__cache_room(const msgl_cache *c);
 
-// The request ends, and what it computed is worth nothing: all pages that it owns become free, its
-// lock on `held` goes, and so do the cached pages of `held`, from its end on, as far as no other
-// request holds them and no other prefix goes on from them. (extend may have cached its pages while
-// it ran; who shares one of them holds it, and discards it in turn.)
-void msgl__cache_discard(msgl_cache *c, msgl_prefix held, const int32_t *slots, int32_t num_pages);
+// The request's next token is at `position`: gives back pages that no window reaches from there. A
+// step that reads them must have been submitted.
+void msgl__cache_slide(msgl_cache *c, msgl_cache_hold *h, int32_t position);
 
-// Frees all cached pages that are not locked; returns how many.
+// The request gives its pages of ids[prefix.len, n) to the cache, whole pages only, and locks what
+// it now shares. A page whose tokens are cached already stays with the request (the row still
+// points to it). Stops at a cached page that nobody has locked: locking it would take an evictable
+// page away from what admission counted on.
+void msgl__cache_extend(msgl_cache *c, msgl_cache_hold *h, const int32_t *ids, int32_t n);
+
+// A checkpoint for the request's state behind token len, a multiple of the page size, that the step
+// being built shall save: up to prefix.len it is cached there, beyond it is the request's own until
+// it ends (of several the last). -1: there is one there already, or none to be had.
+int32_t msgl__cache_checkpoint(msgl_cache *c, msgl_cache_hold *h, int32_t len);
+// The step that loads h->loads has been submitted.
+void msgl__cache_loaded(msgl_cache *c, msgl_cache_hold *h);
+
+// The request ends: what it has of ids[0, keep) and is not cached yet becomes cached (whole pages
+// only), all else that it owns becomes free, and it holds nothing any more.
+void msgl__cache_release(msgl_cache *c, msgl_cache_hold *h, const int32_t *ids, int32_t keep);
+
+// The request ends, and what it computed is worth nothing: all that it owns becomes free, and so do
+// the cached pages of its prefix, from the end on, as far as no other request holds them and no
+// other prefix goes on from them. (extend may have cached its pages while it ran; who shares one of
+// them holds it, and discards it in turn.)
+void msgl__cache_discard(msgl_cache *c, msgl_cache_hold *h);
+
+// Frees all cached pages of span 0 that are not locked, with what the other spans have of them;
+// returns how many.
 int32_t msgl__cache_flush(msgl_cache *c);
 
 // Debugging: the structure's own invariants; 0 or MSGL_EINTERNAL.
 int msgl__cache_check(const msgl_cache *c, msgl_err *err);
-// Debugging: marks[page] = free_mark or cached_mark for the pages that are; others stay.
-void msgl__cache_mark(const msgl_cache *c, uint8_t *marks, uint8_t free_mark, uint8_t cached_mark);
+// Debugging: marks[unit] = free_mark or cached_mark for the span's units that are; others stay.
+void msgl__cache_mark(const msgl_cache *c, int32_t span, uint8_t *marks, uint8_t free_mark,
+                      uint8_t cached_mark);
 
 #endif

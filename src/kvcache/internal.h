@@ -1,46 +1,100 @@
 // SPDX-License-Identifier: Apache-2.0
 //
-// Between cache.c (the free list, the calls of cache.h) and the two kinds of prefix cache.
+// Between cache.c (the calls of cache.h), units.c (what the prefix cache has of spans other than
+// the first) and the two kinds of prefix cache.
 #ifndef MSGL_KVCACHE_INTERNAL_H
 #define MSGL_KVCACHE_INTERNAL_H
 
-#include <stdbool.h>
-
 #include "kvcache/cache.h"
 
-typedef struct msgl_pages {
-    int32_t *free; // stack of free page numbers [num_pages]
-    int32_t num_free, num_pages, page_size;
-} msgl_pages;
+typedef struct msgl_free_list { // a stack
+    int32_t *units;
+    int32_t count;
+} msgl_free_list;
 
-static inline void msgl__pages_push(msgl_pages *p, int32_t page)
+static inline void msgl__free_push(msgl_free_list *l, int32_t unit)
 {
-    p->free[p->num_free++] = page;
+    l->units[l->count++] = unit;
 }
 
-// The i-th page of a row of the page table.
-static inline int32_t msgl__pages_of(const msgl_pages *p, const int32_t *slots, int32_t i)
+// A page or checkpoint of a span behind the first.
+typedef struct msgl_unit {
+    int32_t node;         // of the prefix tree that has it; -1: none
+    int32_t holders;      // requests that hold it there
+    int32_t older, newer; // neighbours among those of nodes that nobody holds, or -1
+    uint32_t born;        // step that writes it
+} msgl_unit;
+
+typedef struct msgl_units {
+    msgl_unit *all;   // [num_units]
+    int32_t *of_node; // [pages of span 0] unit that the node has, -1
+    int32_t oldest, newest;
+    int32_t num_cached, num_evictable;
+} msgl_units;
+
+// What all parts of a cache share.
+typedef struct msgl_cache_store {
+    msgl_cache_layout layout;
+    int32_t row_len;
+    uint32_t step;
+    msgl_free_list free[MSGL_MAX_SPANS];
+    msgl_units units[MSGL_MAX_SPANS]; // none of span 0
+} msgl_cache_store;
+
+// The i-th page of a row of a page table.
+static inline int32_t msgl__page_of(const msgl_cache_store *s, const int32_t *slots, int32_t i)
 {
-    return slots[(size_t)i * (size_t)p->page_size] / p->page_size;
+    return slots[(size_t)i * (size_t)s->layout.page_size] / s->layout.page_size;
 }
 
-// Each member does what the function of cache.h with its name says.
+static inline void msgl__write_page(const msgl_cache_store *s, int32_t *slots, int32_t i,
+                                    int32_t page)
+{
+    const int32_t size = s->layout.page_size, from = i * size;
+    const int32_t n = s->row_len - from < size ? s->row_len - from : size;
+    for (int32_t j = 0; j < n; j++) slots[from + j] = page * size + j;
+}
+
+// Pages of a window behind which a prefix of `pages` pages goes on.
+static inline int32_t msgl__pages_before(const msgl_cache_store *s, int32_t span, int32_t pages)
+{
+    const int32_t need = msgl__window_pages(s->layout.spans[span].window, s->layout.page_size);
+    return need < pages ? need : pages;
+}
+
+// units.c, for spans behind the first. MSGL_ENOMEM.
+int msgl__units_create(msgl_cache_store *s, int32_t span, msgl_err *err);
+void msgl__units_destroy(msgl_cache_store *s, int32_t span);
+// Frees up to n units, least recently used first, that no request holds and that were not given to
+// their node in the step being built; returns how many.
+int32_t msgl__units_evict(msgl_cache_store *s, int32_t span, int32_t n);
+// Gives a unit that a request owns to a node that has none, held by that request or by nobody.
+// born: the step that writes it.
+void msgl__units_attach(msgl_cache_store *s, int32_t span, int32_t node, int32_t unit, bool held,
+                        uint32_t born);
+void msgl__units_hold(msgl_cache_store *s, int32_t span, int32_t unit);
+// A request needs a unit no more: it becomes free if it was its own, else it is held once less.
+void msgl__units_give_back(msgl_cache_store *s, int32_t span, int32_t unit);
+// The node is no more: what it has becomes free.
+void msgl__units_drop(msgl_cache_store *s, int32_t node);
+int msgl__units_check(const msgl_cache_store *s, int32_t span, msgl_err *err);
+
+// Each member does what the function of cache.h with its name says, as far as the tree does it.
 typedef struct msgl_cache_ops {
-    int (*create)(msgl_pages *pages, void **impl, msgl_err *err);
+    int (*create)(msgl_cache_store *store, void **impl, msgl_err *err);
     void (*destroy)(void *impl);
-    void (*next_step)(void *impl);
     msgl_prefix (*match)(const void *impl, const int32_t *ids, int32_t n, int32_t *pending);
-    void (*lock)(void *impl, int32_t node);
-    void (*unlock)(void *impl, int32_t node);
-    void (*slots)(const void *impl, msgl_prefix p, int32_t *slots);
-    void (*extend)(void *impl, msgl_prefix *held, const int32_t *ids, const int32_t *slots,
-                   int32_t n);
-    void (*release)(void *impl, msgl_prefix held, const int32_t *ids, const int32_t *slots,
-                    int32_t keep, int32_t num_pages);
+    void (*begin)(void *impl, msgl_cache_hold *h); // locks h->prefix, writes rows, sets h->first
+    void (*extend)(void *impl, msgl_cache_hold *h, const int32_t *ids, int32_t n);
+    // All of span 0; of the others, only what the nodes of ids[0, keep) have not got yet becomes
+    // theirs, still held.
+    void (*release)(void *impl, msgl_cache_hold *h, const int32_t *ids, int32_t keep);
     void (*discard)(void *impl, msgl_prefix held); // behind release with keep = 0
-    int32_t (*evict)(void *impl, int32_t n);       // up to n pages onto the free stack; how many
-    void (*count)(const void *impl, msgl_cache_counts *n); // all but total and free
-    bool (*holds)(const void *impl, int32_t page);         // is the page cached
+    int32_t (*evict)(void *impl, int32_t n);       // up to n pages onto the free list; how many
+    // The node at which the first len tokens of p end.
+    int32_t (*node_at)(const void *impl, msgl_prefix p, int32_t len);
+    void (*count)(const void *impl, msgl_cache_counts *n); // of span 0, all but total and free
+    bool (*holds)(const void *impl, int32_t page);         // is the page of span 0 cached
     int (*check)(const void *impl, msgl_err *err);
 } msgl_cache_ops;
 

@@ -4,6 +4,7 @@
 #include <stdbool.h>
 
 #include "core/mem.h"
+#include "core/round.h"
 
 // The place of a window among those found so far, ascending.
 static void add_window(int32_t *windows, int32_t *count, int32_t window)
@@ -42,7 +43,10 @@ void msgl__cache_layout_of(const msgl_cache_specs *specs, int32_t max_seq_len, i
             (msgl_cache_span){.kind = MSGL_SPAN_WINDOW, .window = windows[i]};
     }
     if (states) {
-        out->spans[out->num_spans++] = (msgl_cache_span){.kind = MSGL_SPAN_STATE, .window = -1};
+        out->spans[out->num_spans++] = (msgl_cache_span){
+            .kind = MSGL_SPAN_STATE,
+            .window = -1,
+            .interval = msgl__ceil_div(MSGL_STATE_INTERVAL, page_size) * page_size};
     }
     for (int32_t g = 0; g < specs->count; g++) {
         const msgl_cache_spec *s = &specs->all[g];

@@ -15,7 +15,7 @@
 
 enum { MSGL_MAX_GROUPS = 8, MSGL_MAX_SPANS = 4 };
 
-// Tokens between two checkpoints of states in the prefix cache.
+// Tokens between two checkpoints of states in the prefix cache, rounded up to whole pages.
 enum { MSGL_STATE_INTERVAL = 512 };
 
 typedef enum msgl_cache_kind {
@@ -50,6 +50,7 @@ typedef enum msgl_span_kind {
 typedef struct msgl_cache_span {
     msgl_span_kind kind;
     int32_t window;    // WINDOW: tokens in front of a query's own that it reads
+    int32_t interval;  // STATE: tokens between two checkpoints, a multiple of the page size
     int32_t num_units; // pages, the dummy page not counted; of STATE: checkpoints, >= 0
 } msgl_cache_span;
 

@@ -4,19 +4,14 @@
 // chooses.
 #include "kvcache/internal.h"
 
-static int create(msgl_pages *pages, void **impl, msgl_err *err)
+static int create(msgl_cache_store *store, void **impl, msgl_err *err)
 {
     (void)err;
-    *impl = pages;
+    *impl = store;
     return 0;
 }
 
 static void destroy(void *impl)
-{
-    (void)impl;
-}
-
-static void next_step(void *impl)
 {
     (void)impl;
 }
@@ -28,30 +23,23 @@ static msgl_prefix match(const void *impl, const int32_t *ids, int32_t n, int32_
     return (msgl_prefix){.node = MSGL_CACHE_ROOT};
 }
 
-static void lock(void *impl, int32_t node)
+static void begin(void *impl, msgl_cache_hold *h)
 {
-    (void)impl, (void)node;
+    (void)impl, (void)h;
 }
 
-static void slots_of(const void *impl, msgl_prefix p, int32_t *slots)
+static void extend(void *impl, msgl_cache_hold *h, const int32_t *ids, int32_t n)
 {
-    (void)impl, (void)p, (void)slots;
+    (void)impl, (void)h, (void)ids, (void)n;
 }
 
-static void extend(void *impl, msgl_prefix *held, const int32_t *ids, const int32_t *slots,
-                   int32_t n)
+static void release(void *impl, msgl_cache_hold *h, const int32_t *ids, int32_t keep)
 {
-    (void)impl, (void)held, (void)ids, (void)slots, (void)n;
-}
-
-static void release(void *impl, msgl_prefix held, const int32_t *ids, const int32_t *slots,
-                    int32_t keep, int32_t num_pages)
-{
-    (void)held, (void)ids, (void)keep;
-    msgl_pages *pages = impl;
+    (void)ids, (void)keep;
+    msgl_cache_store *s = impl;
     // Backwards, so that the stack hands them out in order again.
-    for (int32_t i = num_pages - 1; i >= 0; i--) {
-        msgl__pages_push(pages, msgl__pages_of(pages, slots, i));
+    for (int32_t i = h->num_pages - 1; i >= 0; i--) {
+        msgl__free_push(&s->free[0], msgl__page_of(s, h->slots[0], i));
     }
 }
 
@@ -64,6 +52,12 @@ static int32_t evict(void *impl, int32_t n)
 {
     (void)impl, (void)n;
     return 0;
+}
+
+static int32_t node_at(const void *impl, msgl_prefix p, int32_t len)
+{
+    (void)impl, (void)p, (void)len;
+    return MSGL_CACHE_ROOT;
 }
 
 static void count(const void *impl, msgl_cache_counts *n)
@@ -87,15 +81,13 @@ static int check(const void *impl, msgl_err *err)
 const msgl_cache_ops msgl__cache_naive = {
     .create = create,
     .destroy = destroy,
-    .next_step = next_step,
     .match = match,
-    .lock = lock,
-    .unlock = lock,
-    .slots = slots_of,
+    .begin = begin,
     .extend = extend,
     .release = release,
     .discard = discard,
     .evict = evict,
+    .node_at = node_at,
     .count = count,
     .holds = holds,
     .check = check,

@@ -13,6 +13,11 @@
 // state it enters the list from its end towards the root, so a parent is always more recent than
 // its children and the oldest entry of the list is always a leaf: evicting it costs O(1), and the
 // length of the list is the number of evictable pages.
+//
+// What the other spans have of a prefix hangs on its nodes (units.c): a node's page of a window has
+// the same tokens as its own page, its checkpoint is the state behind its last token. A prefix can
+// be gone on from where its last nodes still have the pages that each window reaches back to, and
+// its last node has a checkpoint.
 #include <string.h>
 #include <sys/random.h>
 
@@ -31,13 +36,12 @@ typedef struct node {
 } node;
 
 typedef struct radix {
-    msgl_pages *pages;
+    msgl_cache_store *store;
     node *nodes;      // [num_pages]
     int32_t *keys;    // [num_pages, page_size]
     int32_t *buckets; // [mask + 1]
     uint32_t mask;
     uint64_t seed; // so that no client can prepare prompts that collide
-    uint32_t step;
     int32_t oldest, newest;
     int32_t num_cached, num_evictable, num_locks;
 } radix;
@@ -51,21 +55,22 @@ static void destroy(void *impl)
     msgl__free(t);
 }
 
-static int create(msgl_pages *pages, void **impl, msgl_err *err)
+static int create(msgl_cache_store *store, void **impl, msgl_err *err)
 {
     radix *t = msgl__calloc(1, sizeof *t);
     if (t == NULL) return msgl__err_set(err, MSGL_ENOMEM, "radix cache: out of memory");
-    const size_t n = (size_t)pages->num_pages;
-    t->pages = pages;
+    const size_t n = (size_t)store->layout.spans[0].num_units;
+    const size_t page_size = (size_t)store->layout.page_size;
+    t->store = store;
     t->mask = 15;
     while (t->mask < n && t->mask < (UINT32_MAX >> 1)) t->mask = t->mask * 2 + 1;
     t->nodes = msgl__reallocarray(NULL, n, sizeof *t->nodes);
-    t->keys = msgl__reallocarray(NULL, n * (size_t)pages->page_size, sizeof *t->keys);
+    t->keys = msgl__reallocarray(NULL, n * page_size, sizeof *t->keys);
     t->buckets = msgl__reallocarray(NULL, (size_t)t->mask + 1, sizeof *t->buckets);
     if (t->nodes == NULL || t->keys == NULL || t->buckets == NULL) {
         destroy(t);
-        return msgl__err_set(err, MSGL_ENOMEM, "radix cache: no memory for %d pages of %d tokens",
-                             pages->num_pages, pages->page_size);
+        return msgl__err_set(err, MSGL_ENOMEM, "radix cache: no memory for %zu pages of %zu tokens",
+                             n, page_size);
     }
     for (size_t i = 0; i < n; i++) t->nodes[i].parent = ABSENT;
     for (size_t i = 0; i <= t->mask; i++) t->buckets[i] = -1;
@@ -76,15 +81,15 @@ static int create(msgl_pages *pages, void **impl, msgl_err *err)
     return 0;
 }
 
-static void next_step(void *impl)
+static int32_t page_size_of(const radix *t)
 {
-    ((radix *)impl)->step++;
+    return t->store->layout.page_size;
 }
 
 static int32_t *bucket_of(const radix *t, int32_t parent, const int32_t *ids)
 {
     uint64_t h = t->seed ^ ((uint64_t)(uint32_t)parent << 32);
-    for (int32_t i = 0; i < t->pages->page_size; i++) {
+    for (int32_t i = 0; i < page_size_of(t); i++) {
         h = (h ^ (uint32_t)ids[i]) * 0x9e3779b97f4a7c15u;
         h ^= h >> 29;
     }
@@ -93,13 +98,13 @@ static int32_t *bucket_of(const radix *t, int32_t parent, const int32_t *ids)
 
 static const int32_t *key_of(const radix *t, int32_t page)
 {
-    return t->keys + (size_t)page * (size_t)t->pages->page_size;
+    return t->keys + (size_t)page * (size_t)page_size_of(t);
 }
 
 // The child of `parent` whose page holds ids[0, page_size), or -1.
 static int32_t find(const radix *t, int32_t parent, const int32_t *ids)
 {
-    const size_t bytes = (size_t)t->pages->page_size * sizeof *ids;
+    const size_t bytes = (size_t)page_size_of(t) * sizeof *ids;
     int32_t n = *bucket_of(t, parent, ids);
     while (n >= 0 && (t->nodes[n].parent != parent || memcmp(key_of(t, n), ids, bytes) != 0)) {
         n = t->nodes[n].chain;
@@ -136,9 +141,8 @@ static void lru_remove(radix *t, int32_t n)
     t->num_evictable--;
 }
 
-static void lock(void *impl, int32_t n)
+static void lock(radix *t, int32_t n)
 {
-    radix *t = impl;
     if (n != MSGL_CACHE_ROOT) t->num_locks++;
     for (; n != MSGL_CACHE_ROOT; n = t->nodes[n].parent) {
         if (t->nodes[n].pins++ > 0) return; // its ancestors are pinned through it already
@@ -146,9 +150,8 @@ static void lock(void *impl, int32_t n)
     }
 }
 
-static void unlock(void *impl, int32_t n)
+static void unlock(radix *t, int32_t n)
 {
-    radix *t = impl;
     if (n != MSGL_CACHE_ROOT) t->num_locks--;
     for (; n != MSGL_CACHE_ROOT; n = t->nodes[n].parent) {
         if (--t->nodes[n].pins > 0) return;
@@ -161,9 +164,9 @@ static void unlock(void *impl, int32_t n)
 static void add(radix *t, int32_t parent, const int32_t *ids, int32_t page)
 {
     int32_t *bucket = bucket_of(t, parent, ids);
-    const size_t page_size = (size_t)t->pages->page_size;
+    const size_t page_size = (size_t)page_size_of(t);
     memcpy(t->keys + (size_t)page * page_size, ids, page_size * sizeof *ids);
-    t->nodes[page] = (node){.parent = parent, .chain = *bucket, .born = t->step};
+    t->nodes[page] = (node){.parent = parent, .chain = *bucket, .born = t->store->step};
     *bucket = page;
     if (parent != MSGL_CACHE_ROOT) t->nodes[parent].children++;
     t->num_cached++;
@@ -181,7 +184,8 @@ static void remove_leaf(radix *t, int32_t page)
     if (x->parent != MSGL_CACHE_ROOT) t->nodes[x->parent].children--;
     x->parent = ABSENT;
     t->num_cached--;
-    msgl__pages_push(t->pages, page);
+    msgl__units_drop(t->store, page);
+    msgl__free_push(&t->store->free[0], page);
 }
 
 static int32_t evict(void *impl, int32_t n)
@@ -203,82 +207,139 @@ static void discard(void *impl, msgl_prefix held)
     }
 }
 
+// Whether a request can go on behind node n, the last of a prefix of `pages` pages. run[span]: how
+// many nodes in a row, up to this one, have a page of the window; kept up to date here. What the
+// step being built is to write counts if `pending`.
+static bool goes_on(const radix *t, int32_t n, int32_t pages, bool pending,
+                    int32_t run[MSGL_MAX_SPANS])
+{
+    const msgl_cache_store *st = t->store;
+    bool ok = true;
+    for (int32_t s = 1; s < st->layout.num_spans; s++) {
+        const int32_t unit = st->units[s].of_node[n];
+        const bool has = unit >= 0 && (pending || st->units[s].all[unit].born != st->step);
+        run[s] = has ? run[s] + 1 : 0;
+        const bool window = st->layout.spans[s].kind == MSGL_SPAN_WINDOW;
+        if (run[s] < (window ? msgl__pages_before(st, s, pages) : 1)) ok = false;
+    }
+    return ok && (pending || t->nodes[n].born != st->step);
+}
+
 static msgl_prefix match(const void *impl, const int32_t *ids, int32_t n, int32_t *pending)
 {
     const radix *t = impl;
-    const int32_t page_size = t->pages->page_size;
+    const int32_t page_size = page_size_of(t);
     msgl_prefix p = {.node = MSGL_CACHE_ROOT};
-    int32_t at = MSGL_CACHE_ROOT, len = 0;
+    int32_t run[MSGL_MAX_SPANS] = {0}, run_pending[MSGL_MAX_SPANS] = {0};
+    int32_t at = MSGL_CACHE_ROOT, len = 0, with_pending = 0;
     while (n - len >= page_size && (at = find(t, at, ids + len)) >= 0) {
         len += page_size;
-        if (t->nodes[at].born != t->step) p = (msgl_prefix){.node = at, .len = len};
+        const int32_t pages = len / page_size;
+        if (goes_on(t, at, pages, false, run)) p = (msgl_prefix){.node = at, .len = len};
+        if (goes_on(t, at, pages, true, run_pending)) with_pending = len;
     }
-    *pending = len - p.len;
+    *pending = with_pending - p.len;
     return p;
 }
 
-static void slots_of(const void *impl, msgl_prefix p, int32_t *slots)
+static void begin(void *impl, msgl_cache_hold *h)
 {
-    const radix *t = impl;
-    const int32_t page_size = t->pages->page_size;
-    int32_t end = p.len;
-    for (int32_t n = p.node; n != MSGL_CACHE_ROOT; n = t->nodes[n].parent) {
-        end -= page_size;
-        for (int32_t i = 0; i < page_size; i++) slots[end + i] = n * page_size + i;
+    radix *t = impl;
+    msgl_cache_store *st = t->store;
+    lock(t, h->prefix.node);
+    const int32_t pages = h->num_pages;
+    for (int32_t s = 1; s < st->layout.num_spans; s++) {
+        if (st->layout.spans[s].kind != MSGL_SPAN_WINDOW) continue;
+        h->first[s] = pages - msgl__pages_before(st, s, pages);
+    }
+    int32_t i = pages;
+    for (int32_t n = h->prefix.node; n != MSGL_CACHE_ROOT; n = t->nodes[n].parent) {
+        msgl__write_page(st, h->slots[0], --i, n);
+        for (int32_t s = 1; s < st->layout.num_spans; s++) {
+            if (st->layout.spans[s].kind != MSGL_SPAN_WINDOW || i < h->first[s]) continue;
+            const int32_t page = st->units[s].of_node[n];
+            msgl__units_hold(st, s, page);
+            msgl__write_page(st, h->slots[s], i, page);
+        }
     }
 }
 
-static void extend(void *impl, msgl_prefix *held, const int32_t *ids, const int32_t *slots,
-                   int32_t n)
+// Gives node n what it has not got yet of the request's pages i of the windows. The request goes on
+// holding them.
+static void give_windows(radix *t, const msgl_cache_hold *h, int32_t n, int32_t i, uint32_t born)
+{
+    msgl_cache_store *st = t->store;
+    for (int32_t s = 1; s < st->layout.num_spans; s++) {
+        if (st->layout.spans[s].kind != MSGL_SPAN_WINDOW || i < h->first[s]) continue;
+        if (st->units[s].of_node[n] >= 0) continue;
+        msgl__units_attach(st, s, n, msgl__page_of(st, h->slots[s], i), true, born);
+    }
+}
+
+static void extend(void *impl, msgl_cache_hold *h, const int32_t *ids, int32_t n)
 {
     radix *t = impl;
-    const int32_t page_size = t->pages->page_size;
-    msgl_prefix p = *held;
+    const int32_t page_size = page_size_of(t);
+    msgl_prefix p = h->prefix;
     while (n - p.len >= page_size) {
+        const int32_t i = p.len / page_size;
         int32_t next = find(t, p.node, ids + p.len);
         if (next < 0) {
-            next = slots[p.len] / page_size;
+            next = msgl__page_of(t->store, h->slots[0], i);
             add(t, p.node, ids + p.len, next);
         } else if (t->nodes[next].pins == 0) {
             break;
         }
+        give_windows(t, h, next, i, t->store->step);
         p = (msgl_prefix){.node = next, .len = p.len + page_size};
     }
     lock(t, p.node);
-    unlock(t, held->node);
-    *held = p;
+    unlock(t, h->prefix.node);
+    h->prefix = p;
 }
 
-static void release(void *impl, msgl_prefix held, const int32_t *ids, const int32_t *slots,
-                    int32_t keep, int32_t num_pages)
+static void release(void *impl, msgl_cache_hold *h, const int32_t *ids, int32_t keep)
 {
     radix *t = impl;
-    const int32_t page_size = t->pages->page_size;
+    msgl_cache_store *st = t->store;
+    const int32_t page_size = page_size_of(t), shared = h->prefix.len / page_size;
     // What the request computed itself although another one had inserted the same tokens.
-    int32_t i = held.len / page_size;
-    for (int32_t n = held.node; n != MSGL_CACHE_ROOT; n = t->nodes[n].parent) {
-        const int32_t page = msgl__pages_of(t->pages, slots, --i);
-        if (page != n) msgl__pages_push(t->pages, page);
+    int32_t i = shared;
+    for (int32_t n = h->prefix.node; n != MSGL_CACHE_ROOT; n = t->nodes[n].parent) {
+        const int32_t page = msgl__page_of(st, h->slots[0], --i);
+        if (page != n) msgl__free_push(&st->free[0], page);
     }
-    int32_t end = held.node;
-    for (i = held.len / page_size; i < num_pages; i++) {
-        const int32_t page = msgl__pages_of(t->pages, slots, i);
+    msgl_prefix end = h->prefix;
+    for (i = shared; i < h->num_pages; i++) {
+        const int32_t page = msgl__page_of(st, h->slots[0], i);
         if (keep / page_size <= i) {
-            msgl__pages_push(t->pages, page);
+            msgl__free_push(&st->free[0], page);
             continue;
         }
         const int32_t *key = ids + (size_t)i * (size_t)page_size;
-        const int32_t next = find(t, end, key);
+        int32_t next = find(t, end.node, key);
         if (next >= 0) {
-            msgl__pages_push(t->pages, page);
+            msgl__free_push(&st->free[0], page);
         } else {
-            add(t, end, key, page);
+            add(t, end.node, key, page);
+            next = page;
         }
-        end = next >= 0 ? next : page;
+        // The steps that wrote these pages have run.
+        give_windows(t, h, next, i, st->step - 1);
+        end = (msgl_prefix){.node = next, .len = end.len + page_size};
     }
-    lock(t, end);
-    unlock(t, held.node);
-    unlock(t, end);
+    lock(t, end.node);
+    unlock(t, h->prefix.node);
+    unlock(t, end.node);
+    h->prefix = end;
+}
+
+static int32_t node_at(const void *impl, msgl_prefix p, int32_t len)
+{
+    const radix *t = impl;
+    int32_t n = p.node;
+    for (int32_t at = p.len; at > len; at -= page_size_of(t)) n = t->nodes[n].parent;
+    return n;
 }
 
 static void count(const void *impl, msgl_cache_counts *n)
@@ -320,7 +381,7 @@ static int check(const void *impl, msgl_err *err)
     const radix *t = impl;
     int32_t cached = 0;
     int64_t children = 0, inner = 0, pins = 0;
-    for (int32_t n = 0; n < t->pages->num_pages; n++) {
+    for (int32_t n = 0; n < t->store->layout.spans[0].num_units; n++) {
         const node *x = &t->nodes[n];
         if (x->parent == ABSENT) continue;
         cached++;
@@ -351,15 +412,13 @@ static int check(const void *impl, msgl_err *err)
 const msgl_cache_ops msgl__cache_radix = {
     .create = create,
     .destroy = destroy,
-    .next_step = next_step,
     .match = match,
-    .lock = lock,
-    .unlock = unlock,
-    .slots = slots_of,
+    .begin = begin,
     .extend = extend,
     .release = release,
     .discard = discard,
     .evict = evict,
+    .node_at = node_at,
     .count = count,
     .holds = holds,
     .check = check,

@@ -28,6 +28,26 @@ static int32_t logits_from(msgl_req *r, int32_t device_len, bool last)
     return from;
 }
 
+// Where the step keeps copies of r's state as it gets to `device_len` tokens: at every interval of
+// a prompt. Of an answer, whose tokens are not known here yet, the last one is kept for its end.
+static void add_saves(msgl_scheduler *s, msgl_flight *f, msgl_req *r, int32_t device_len)
+{
+    const int32_t last = s->cfg.cache.num_spans - 1;
+    const msgl_cache_span *span = &s->cfg.cache.spans[last];
+    if (span->kind != MSGL_SPAN_STATE) return;
+    msgl_batch_req *b = &f->batch.reqs[f->batch.size - 1];
+    b->saves = f->saves + f->num_saves;
+    for (int32_t len = (b->cached_len / span->interval + 1) * span->interval; len <= device_len;
+         len += span->interval) {
+        // Own checkpoints take each other's place.
+        if (len > r->hold.prefix.len && len + span->interval <= device_len) continue;
+        const int32_t checkpoint = msgl__cache_checkpoint(s->cache, &r->hold, len);
+        if (checkpoint < 0) continue;
+        f->saves[f->num_saves++] = (msgl_state_save){.len = len, .checkpoint = checkpoint};
+        b->num_saves++;
+    }
+}
+
 static void add(msgl_flight *f, msgl_req *r, int32_t device_len)
 {
     const bool last = device_len >= r->fill_len;
@@ -40,7 +60,7 @@ static void add(msgl_flight *f, msgl_req *r, int32_t device_len)
         .device_len = device_len,
         .prompt_len = r->prompt_len,
         .logits_from = logits_from(r, device_len, last),
-        .load_state = -1,
+        .load_state = r->device_len == r->begin_len ? r->hold.loads : -1,
         .sample = last,
         .sampling = r->sampling,
         .extra = r->extra,
@@ -56,7 +76,9 @@ static void add_answers(msgl_scheduler *s, msgl_flight *f)
     for (msgl_req *r = s->running.head, *next; r != NULL; r = next) {
         next = r->next; // r may leave
         if (r->state != MSGL_REQ_DECODE || r->device_len + 1 >= r->max_len) continue;
-        if (msgl__sched_grow(s, r, r->device_len + 1)) add(f, r, r->device_len + 1);
+        if (!msgl__sched_grow(s, r, r->device_len + 1)) continue;
+        add(f, r, r->device_len + 1);
+        add_saves(s, f, r, r->device_len);
     }
     f->batch.num_decode = f->batch.size;
 }
@@ -69,8 +91,8 @@ static int32_t add_chunk(msgl_scheduler *s, msgl_flight *f, msgl_req *r, int32_t
     if (!msgl__sched_grow(s, r, r->device_len + n)) return 0;
     add(f, r, r->device_len + n);
     // From the next step on others can share what this step computes: steps run in order.
-    msgl__cache_extend(s->cache, &r->held, r->ids, msgl__page_table_row(&s->cfg.tables[0], r->row),
-                       r->device_len);
+    msgl__cache_extend(s->cache, &r->hold, r->ids, r->device_len);
+    add_saves(s, f, r, r->device_len);
     return n;
 }
 
@@ -125,6 +147,8 @@ static int add_chunks(msgl_scheduler *s, msgl_flight *f)
 
 int msgl__sched_build(msgl_scheduler *s, msgl_flight *f)
 {
+    f->num_saves = 0;
+    msgl__sched_slide(s);
     add_answers(s, f);
     const int rc = add_chunks(s, f);
     return rc < 0 ? rc : f->batch.size;

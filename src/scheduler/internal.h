@@ -35,11 +35,11 @@ typedef struct msgl_req {
     int32_t device_len; // tokens whose K and V are in the pool once all submitted steps are done
     int32_t inflight;   // submitted steps with this request whose results are not handled
     int32_t row;        // of the page table; -1: none
-    int32_t num_pages;  // that the row points to
-    int32_t reserved;   // pages that it was promised, num_pages among them; it may outgrow them
+    int32_t reserved;  // pages that it was promised, hold.num_pages among them; it may outgrow them
+    int32_t begin_len; // tokens that the row found in the prefix cache
     int32_t cached_tokens;
-    msgl_prefix held; // locked in the prefix cache
-    int32_t ids[];    // [max_len]
+    msgl_cache_hold hold; // rows, pages and prefix, while it has a row
+    int32_t ids[];        // [max_len]
 } msgl_req;
 
 typedef struct msgl_req_list {
@@ -50,7 +50,9 @@ typedef struct msgl_req_list {
 // A step that was submitted, or is being built.
 typedef struct msgl_flight {
     msgl_batch batch;
-    msgl_req **owners; // [batch.size]
+    msgl_req **owners;      // [batch.size]
+    msgl_state_save *saves; // [max_saves], those of the batch's requests one after the other
+    int32_t num_saves;
 } msgl_flight;
 
 enum { MSGL_MAX_FLIGHTS = 2 };
@@ -75,7 +77,7 @@ struct msgl_scheduler {
     msgl_token_event *events;                // [max_running]
     msgl_pace pace;
     int broken;     // the engine's failure; nothing runs any more
-    uint8_t *marks; // [num_pages], for the check
+    uint8_t *marks; // [units of the largest span], for the check
     msgl_msg_stats stats;
 };
 
@@ -95,6 +97,8 @@ int32_t msgl__sched_pages_for(const msgl_scheduler *s, int32_t len);
 bool msgl__sched_admit(msgl_scheduler *s, msgl_req *r);
 // False: no page is left, and the youngest request is on its way out.
 bool msgl__sched_grow(msgl_scheduler *s, msgl_req *r, int32_t device_len);
+// What running requests have no use for any more once the steps before this one have run.
+void msgl__sched_slide(msgl_scheduler *s);
 void msgl__sched_free_row(msgl_scheduler *s, msgl_req *r);
 // A request that no step in flight uses any more goes back to the head of the queue.
 void msgl__sched_leave(msgl_scheduler *s, msgl_req *r);

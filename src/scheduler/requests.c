@@ -139,8 +139,7 @@ void msgl__scheduler_add(msgl_scheduler *s, const msgl_msg_request *q)
                     .max_len = q->num_ids + max_tokens,
                     .num_ids = q->num_ids,
                     .cached_tokens = -1,
-                    .row = -1,
-                    .held.node = MSGL_CACHE_ROOT};
+                    .row = -1};
     memcpy(r->ids, q->ids, (size_t)q->num_ids * sizeof r->ids[0]);
     msgl__uids_put(&s->uids, &r->uid);
     msgl__req_push(&s->waiting, r);

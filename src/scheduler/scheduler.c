@@ -25,8 +25,9 @@ static int check_config(const msgl_options *o, const msgl_scheduler_config *c,
                              c->max_seq_len, c->vocab_size, c->num_eos,
                              (int)MSGL_COUNT(c->eos_ids));
     }
-    if (c->tables == NULL || c->tables[0].max_running < o->max_running ||
-        c->tables[0].stride < c->max_seq_len || runner->max_flights < 1) {
+    if (c->cache.num_spans < 1 || c->cache.num_spans > MSGL_MAX_SPANS || c->tables == NULL ||
+        c->tables[0].max_running < o->max_running || c->tables[0].stride < c->max_seq_len ||
+        runner->max_flights < 1) {
         return msgl__err_set(err, MSGL_EINVAL,
                              "scheduler: the page table or the engine is smaller than %d requests "
                              "of %d tokens",
@@ -35,18 +36,37 @@ static int check_config(const msgl_options *o, const msgl_scheduler_config *c,
     return 0;
 }
 
+static size_t most_units(const msgl_cache_layout *l)
+{
+    int32_t most = 1;
+    for (int32_t i = 0; i < l->num_spans; i++) {
+        if (l->spans[i].num_units > most) most = l->spans[i].num_units;
+    }
+    return (size_t)most;
+}
+
+// Of a step: one of each answer, and those that its chunks pass.
+static size_t max_saves(const msgl_scheduler *s)
+{
+    const msgl_cache_span *last = &s->cfg.cache.spans[s->cfg.cache.num_spans - 1];
+    const int32_t passed =
+        last->kind == MSGL_SPAN_STATE ? s->options.max_prefill_tokens / last->interval : 0;
+    return (size_t)s->options.max_running + (size_t)passed;
+}
+
 static int allocate(msgl_scheduler *s, msgl_err *err)
 {
     const size_t n = (size_t)s->options.max_running;
     s->free_rows = msgl__calloc(n, sizeof *s->free_rows);
     s->events = msgl__calloc(n, sizeof *s->events);
-    s->marks = msgl__calloc(
-        (size_t)(s->cfg.cache.spans[0].num_units > 0 ? s->cfg.cache.spans[0].num_units : 0), 1);
+    s->marks = msgl__calloc(most_units(&s->cfg.cache), 1);
     bool ok = s->free_rows != NULL && s->events != NULL && s->marks != NULL;
     for (int32_t i = 0; i < s->depth; i++) {
         s->flights[i].batch.reqs = msgl__calloc(n, sizeof(msgl_batch_req));
         s->flights[i].owners = msgl__calloc(n, sizeof(msgl_req *));
-        ok = ok && s->flights[i].batch.reqs != NULL && s->flights[i].owners != NULL;
+        s->flights[i].saves = msgl__calloc(max_saves(s), sizeof *s->flights[i].saves);
+        ok = ok && s->flights[i].batch.reqs != NULL && s->flights[i].owners != NULL &&
+             s->flights[i].saves != NULL;
     }
     ok = msgl__uids_init(&s->uids) == 0 && ok;
     if (!ok) return msgl__err_set(err, MSGL_ENOMEM, "scheduler: no memory for %zu requests", n);
@@ -54,9 +74,8 @@ static int allocate(msgl_scheduler *s, msgl_err *err)
         s->free_rows[s->num_free_rows++] = row;
     }
     const bool naive = s->cfg.no_prefix_sharing || strcmp(s->options.cache_type, "naive") == 0;
-    return msgl__cache_create(naive ? MSGL_CACHE_NAIVE : MSGL_CACHE_RADIX,
-                              s->cfg.cache.spans[0].num_units, s->cfg.cache.page_size, &s->cache,
-                              err);
+    return msgl__cache_create(naive ? MSGL_CACHE_NAIVE : MSGL_CACHE_RADIX, &s->cfg.cache,
+                              s->cfg.tables[0].stride, &s->cache, err);
 }
 
 int msgl__scheduler_create(const msgl_options *o, const msgl_scheduler_config *cfg,
@@ -112,6 +131,7 @@ void msgl__scheduler_destroy(msgl_scheduler *s)
     for (int32_t i = 0; i < MSGL_MAX_FLIGHTS; i++) {
         msgl__free(s->flights[i].batch.reqs);
         msgl__free(s->flights[i].owners);
+        msgl__free(s->flights[i].saves);
     }
     msgl__cache_destroy(s->cache);
     msgl__uids_free(&s->uids);
@@ -140,7 +160,7 @@ bool msgl__scheduler_has_work(const msgl_scheduler *s)
 
 void msgl__scheduler_stats(const msgl_scheduler *s, msgl_msg_stats *out)
 {
-    const msgl_cache_counts n = msgl__cache_count(s->cache);
+    const msgl_cache_counts n = msgl__cache_count(s->cache, 0);
     *out = s->stats;
     out->running = s->running.count;
     out->waiting = s->waiting.count;

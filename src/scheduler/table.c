@@ -1,11 +1,17 @@
 // SPDX-License-Identifier: Apache-2.0
 //
-// Rows of the page table and the pages behind them. Admission promises a request the pages of its
+// Rows of the page tables and the pages behind them. Admission promises a request the pages of its
 // prompt and of an answer as long as answers have been, not of max_tokens, which most never need:
-// free + evictable pages >= s->reserved holds after every call. An answer that outgrows its promise
-// takes what is free. When nothing is, the youngest request goes back to the head of the queue; its
-// pages stay in the prefix cache as long as nobody needs them, and it continues from its tokens.
-// The oldest never leaves, and alone it always fits, so every request ends.
+// free + evictable pages of span 0 >= s->reserved holds after every call. An answer that outgrows
+// its promise takes what is free. When nothing is, the youngest request goes back to the head of
+// the queue; its pages stay in the prefix cache as long as nobody needs them, and it continues from
+// its tokens. The oldest never leaves, and alone it always fits, so every request ends.
+//
+// A request has pages of a window only as far as the window reaches, so what requests need of such
+// a span comes and goes, and what one gives back another may still hold. Admission leaves room for
+// what those that run will need at most, without a promise; when it was not enough, that is again a
+// matter for the youngest request. States need no room: each row has one, and checkpoints are kept
+// as far as there are some.
 #include <assert.h>
 
 #include "scheduler/internal.h"
@@ -16,11 +22,6 @@ enum { SHARE_MIN = 64 };
 
 // Tokens that an answer is promised at least, however long it already is.
 enum { ANSWER_MIN = 32 };
-
-static int32_t *row_of(const msgl_scheduler *s, const msgl_req *r)
-{
-    return msgl__page_table_row(&s->cfg.tables[0], r->row);
-}
 
 // Pages of a request that ends with `len` >= 2 tokens; K and V of the last are never needed.
 int32_t msgl__sched_pages_for(const msgl_scheduler *s, int32_t len)
@@ -39,13 +40,54 @@ static int32_t promise(const msgl_scheduler *s, const msgl_req *r)
 // Pages of r's promise that it does not have yet.
 static int32_t owed(const msgl_req *r)
 {
-    return r->reserved > r->num_pages ? r->reserved - r->num_pages : 0;
+    const int32_t has = r->hold.num_pages;
+    return r->reserved > has ? r->reserved - has : 0;
+}
+
+static int32_t available(const msgl_scheduler *s, int32_t span)
+{
+    const msgl_cache_counts n = msgl__cache_count(s->cache, span);
+    return n.free + n.evictable;
 }
 
 static int32_t unpromised(const msgl_scheduler *s)
 {
-    const msgl_cache_counts n = msgl__cache_count(s->cache);
-    return n.free + n.evictable - s->reserved;
+    return available(s, 0) - s->reserved;
+}
+
+// Pages of a window that r, `pages` long in the end, has at most from now on.
+static int32_t window_most(const msgl_scheduler *s, const msgl_req *r, int32_t span, int32_t pages)
+{
+    int32_t chunk = r->fill_len - r->device_len;
+    if (chunk > s->options.max_prefill_tokens) chunk = s->options.max_prefill_tokens;
+    if (chunk < 1) chunk = 1;
+    const int32_t most =
+        msgl__window_pages_most(s->cfg.cache.spans[span].window, chunk, s->cfg.cache.page_size);
+    return most < pages ? most : pages;
+}
+
+// Pages of a window that r needs beyond those that it has.
+static int32_t window_lacks(const msgl_scheduler *s, const msgl_req *r, int32_t span, int32_t pages)
+{
+    const int32_t has = r->hold.num_pages - r->hold.first[span];
+    const int32_t most = window_most(s, r, span, pages);
+    return most > has ? most - has : 0;
+}
+
+// Whether there is room in all windows for r, which has its prefix only, beside those that run.
+static bool windows_fit(const msgl_scheduler *s, const msgl_req *r, int32_t pages)
+{
+    for (int32_t span = 1; span < s->cfg.cache.num_spans; span++) {
+        if (s->cfg.cache.spans[span].kind != MSGL_SPAN_WINDOW) continue;
+        int64_t lacking = window_lacks(s, r, span, pages);
+        for (const msgl_req *q = s->running.head; q != NULL; q = q->next) {
+            if (q->state == MSGL_REQ_PREFILL || q->state == MSGL_REQ_DECODE) {
+                lacking += window_lacks(s, q, span, q->reserved);
+            }
+        }
+        if (lacking > available(s, span)) return false;
+    }
+    return true;
 }
 
 // Gives r a row, its cached prefix and a promise of pages for the rest. False: not now, for want of
@@ -58,26 +100,29 @@ bool msgl__sched_admit(msgl_scheduler *s, msgl_req *r)
     if (r->sampling.prompt_logprobs >= 0 && r->echoed < r->prompt_len - 1) most = r->echoed;
     const msgl_prefix p = msgl__cache_match(s->cache, r->ids, most, &pending);
     if (pending >= SHARE_MIN) return false;
-    msgl__cache_lock(s->cache, p); // before counting: what it shares cannot be evicted for it
-    const int32_t shared = p.len / s->cfg.cache.page_size;
-    const int32_t pages = promise(s, r);
-    if (pages - shared > unpromised(s)) {
-        msgl__cache_unlock(s->cache, p);
+    const int32_t row = s->free_rows[s->num_free_rows - 1];
+    for (int32_t i = 0; i < s->cfg.cache.num_spans; i++) {
+        const bool state = s->cfg.cache.spans[i].kind == MSGL_SPAN_STATE;
+        r->hold.slots[i] = state ? NULL : msgl__page_table_row(&s->cfg.tables[i], row);
+    }
+    msgl__cache_begin(s->cache, p, &r->hold); // before counting: p cannot be evicted for r
+    r->fill_len = r->num_ids;
+    r->device_len = r->begin_len = p.len;
+    const int32_t pages = promise(s, r), more = pages - r->hold.num_pages;
+    if (more > unpromised(s) || !windows_fit(s, r, pages)) {
+        msgl__cache_release(s->cache, &r->hold, NULL, 0);
+        r->device_len = 0;
         s->stuck = true;
         return false;
     }
-    s->reserved += pages - shared;
+    s->reserved += more;
     r->reserved = pages;
-    r->held = p;
-    r->row = s->free_rows[--s->num_free_rows];
-    r->num_pages = shared;
-    r->fill_len = r->num_ids;
-    r->device_len = p.len;
+    r->row = row;
+    s->num_free_rows--;
     if (r->cached_tokens < 0) { // what it finds when it comes back is its own
         r->cached_tokens = p.len;
         s->stats.cached_tokens += (uint64_t)p.len;
     }
-    msgl__cache_slots(s->cache, p, row_of(s, r));
     return true;
 }
 
@@ -104,31 +149,38 @@ static bool outgrow(msgl_scheduler *s, msgl_req *r, int32_t more)
         if (!make_room(s) || r->row < 0) return false;
     }
     msgl__sched_seen_answer(s, r->num_ids - r->prompt_len, false);
-    const int32_t want = promise(s, r) - r->num_pages;
+    const int32_t want = promise(s, r) - r->hold.num_pages;
     const int32_t got = want > more && want - owed(r) <= unpromised(s) ? want : more;
     s->reserved += got - owed(r);
-    r->reserved = r->num_pages + got;
+    r->reserved = r->hold.num_pages + got;
     return true;
 }
 
-// Pages for positions [0, device_len): new ones from ceil(now / page) to ceil(then / page), each
-// expanded to page_size consecutive slots.
+// Pages for positions [0, device_len), begun ones counted.
 bool msgl__sched_grow(msgl_scheduler *s, msgl_req *r, int32_t device_len)
 {
-    const int32_t page_size = s->cfg.cache.page_size, stride = s->cfg.tables[0].stride;
-    const int32_t more = (device_len - 1) / page_size + 1 - r->num_pages;
-    int32_t *row = row_of(s, r);
+    const int32_t pages = (device_len - 1) / s->cfg.cache.page_size + 1;
+    const int32_t more = pages - r->hold.num_pages;
+    if (more <= 0) return true;
     if (more > owed(r) && !outgrow(s, r, more)) return false;
-    while (r->num_pages <= (device_len - 1) / page_size) {
-        const int32_t page = msgl__cache_alloc(s->cache);
-        assert(page >= 0); // promised
-        const int32_t from = r->num_pages * page_size;
-        const int32_t n = stride - from < page_size ? stride - from : page_size;
-        for (int32_t i = 0; i < n; i++) row[from + i] = page * page_size + i;
-        r->num_pages++;
-        s->reserved--;
+    while (more > msgl__cache_room(s->cache)) { // of a window: span 0's are promised
+        if (!make_room(s) || r->row < 0) return false;
     }
-    return true;
+    const bool grown = msgl__cache_grow(s->cache, &r->hold, pages);
+    assert(grown); // promised
+    s->reserved -= more;
+    return grown;
+}
+
+void msgl__sched_slide(msgl_scheduler *s)
+{
+    if (s->cfg.cache.num_spans == 1) return;
+    for (msgl_req *r = s->running.head; r != NULL; r = r->next) {
+        if (r->state != MSGL_REQ_PREFILL && r->state != MSGL_REQ_DECODE) continue;
+        msgl__cache_slide(s->cache, &r->hold, r->device_len);
+        if (r->device_len > r->begin_len) msgl__cache_loaded(s->cache, &r->hold);
+    }
+    s->stuck = false;
 }
 
 void msgl__sched_free_row(msgl_scheduler *s, msgl_req *r)
@@ -138,9 +190,9 @@ void msgl__sched_free_row(msgl_scheduler *s, msgl_req *r)
     const int32_t keep = r->num_ids - 1 < r->device_len ? r->num_ids - 1 : r->device_len;
     s->reserved -= owed(r);
     if (r->keep_kv) {
-        msgl__cache_release(s->cache, r->held, r->ids, row_of(s, r), keep, r->num_pages);
+        msgl__cache_release(s->cache, &r->hold, r->ids, keep);
     } else {
-        msgl__cache_discard(s->cache, r->held, row_of(s, r), r->num_pages);
+        msgl__cache_discard(s->cache, &r->hold);
     }
     s->free_rows[s->num_free_rows++] = r->row;
     r->row = -1;
@@ -151,8 +203,7 @@ void msgl__sched_leave(msgl_scheduler *s, msgl_req *r)
 {
     msgl__sched_free_row(s, r);
     msgl__req_unlink(&s->running, r);
-    r->held = (msgl_prefix){.node = MSGL_CACHE_ROOT};
-    r->num_pages = r->reserved = r->device_len = 0;
+    r->reserved = r->device_len = 0;
     r->state = MSGL_REQ_WAITING;
     s->stats.requests_retracted++;
     msgl__req_push_front(&s->waiting, r);

@@ -55,18 +55,47 @@ static void test_page_table(void **state)
     assert_null(t.slots);
 }
 
+static msgl_cache_layout layout_of(int32_t num_pages, int32_t page_size)
+{
+    return (msgl_cache_layout){.page_size = page_size,
+                               .num_spans = 1,
+                               .spans = {{.kind = MSGL_SPAN_ALL, .num_units = num_pages}}};
+}
+
+static msgl_cache_layout with_spans(void)
+{
+    msgl_cache_layout l = layout_of(8, 4);
+    l.num_spans = 3;
+    l.spans[1] = (msgl_cache_span){.kind = MSGL_SPAN_WINDOW, .window = 5, .num_units = 6};
+    l.spans[2] = (msgl_cache_span){.kind = MSGL_SPAN_STATE, .interval = 8, .num_units = 2};
+    return l;
+}
+
 // Every failing allocation of the creation is an error, and nothing leaks (ASan).
 static void test_create_fails(void **state)
 {
     (void)state;
     msgl_cache *c;
     msgl_err err;
-    assert_int_equal(msgl__cache_create(MSGL_CACHE_RADIX, 0, 1, &c, &err), MSGL_EINVAL);
-    assert_int_equal(msgl__cache_create(MSGL_CACHE_RADIX, 1, 0, &c, &err), MSGL_EINVAL);
-    assert_int_equal(msgl__cache_create(MSGL_CACHE_NAIVE, 1 << 16, 1 << 15, &c, &err), MSGL_EINVAL);
+    const int32_t wrong[][2] = {{0, 1}, {1, 0}, {1 << 16, 1 << 15}};
+    for (int i = 0; i < 3; i++) {
+        const msgl_cache_layout l = layout_of(wrong[i][0], wrong[i][1]);
+        assert_int_equal(msgl__cache_create(MSGL_CACHE_RADIX, &l, 32, &c, &err), MSGL_EINVAL);
+    }
+    for (int i = 0; i < 6; i++) {
+        msgl_cache_layout l = with_spans();
+        if (i == 0) l.spans[0].kind = MSGL_SPAN_WINDOW;
+        if (i == 1) l.spans[1].num_units = 0;
+        if (i == 2) l.spans[1] = l.spans[2]; // states are not last
+        if (i == 3) l.spans[2] = l.spans[1]; // the same window again
+        if (i == 4) l.spans[2].interval = 6;
+        if (i == 5) l.num_spans = 0;
+        assert_int_equal(msgl__cache_create(MSGL_CACHE_RADIX, &l, 32, &c, &err), MSGL_EINVAL);
+    }
+    const msgl_cache_layout all = with_spans();
     for (uint64_t nth = 1;; nth++) {
         msgl__mem_fail_from(nth);
-        const int rc = msgl__cache_create(MSGL_CACHE_RADIX, 8, 4, &c, &err);
+        const int rc = msgl__cache_create(MSGL_CACHE_RADIX, &all, 32, &c, &err);
         msgl__mem_fail_from(0);
         if (rc == 0) break;
         assert_int_equal(rc, MSGL_ENOMEM);
@@ -76,50 +105,115 @@ static void test_create_fails(void **state)
     msgl__cache_destroy(NULL);
 }
 
+static msgl_cache_layout spans_of(const msgl_cache_specs *specs, int32_t max_seq_len,
+                                  int32_t span_of[MSGL_MAX_GROUPS])
+{
+    msgl_cache_layout l;
+    msgl__cache_layout_of(specs, max_seq_len, 48, &l, span_of);
+    return l;
+}
+
+static void test_layout(void **state)
+{
+    (void)state;
+    int32_t of[MSGL_MAX_GROUPS];
+    msgl_cache_specs specs = {.count = 3,
+                              .all = {{.kind = MSGL_CACHE_KV, .window = 1023},
+                                      {.kind = MSGL_CACHE_LATENT, .window = -1},
+                                      {.kind = MSGL_CACHE_KV, .window = 127}}};
+    msgl_cache_layout l = spans_of(&specs, 4096, of);
+    assert_int_equal(l.num_spans, 3);
+    assert_int_equal(l.spans[0].kind, MSGL_SPAN_ALL);
+    assert_int_equal(l.spans[1].window, 127);
+    assert_int_equal(l.spans[2].window, 1023);
+    assert_memory_equal(of, ((int32_t[]){2, 0, 1}), 3 * sizeof *of);
+    l = spans_of(&specs, 1024, of); // the larger window reaches over everything
+    assert_int_equal(l.num_spans, 2);
+    assert_memory_equal(of, ((int32_t[]){0, 0, 1}), 3 * sizeof *of);
+    specs.all[1] = (msgl_cache_spec){.kind = MSGL_CACHE_STATE, .window = -1};
+    l = spans_of(&specs, 1025, of); // all with windows: the first span has no group
+    assert_int_equal(l.num_spans, 4);
+    assert_int_equal(l.spans[3].kind, MSGL_SPAN_STATE);
+    assert_int_equal(l.spans[3].interval, 528); // 512 in whole pages
+    assert_memory_equal(of, ((int32_t[]){2, 3, 1}), 3 * sizeof *of);
+    specs.count = 5; // one window too many: the smallest joins the next
+    specs.all[3] = (msgl_cache_spec){.kind = MSGL_CACHE_KV, .window = 15};
+    specs.all[4] = (msgl_cache_spec){.kind = MSGL_CACHE_KV, .window = 1023};
+    l = spans_of(&specs, 4096, of);
+    assert_int_equal(l.num_spans, 4);
+    assert_memory_equal(of, ((int32_t[]){2, 3, 1, 1, 2}), 5 * sizeof *of);
+}
+
+static void test_unit_bytes(void **state)
+{
+    (void)state;
+    msgl_cache_spec s = {.kind = MSGL_CACHE_KV,
+                         .num_layers = 3,
+                         .num_heads = 2,
+                         .k_dim = 64,
+                         .v_dim = 32,
+                         .dtype = MSGL_BF16};
+    assert_int_equal(msgl__cache_unit_bytes(&s, 16), 3 * 2 * (64 + 32) * 2 * 16);
+    s.kind = MSGL_CACHE_LATENT;
+    s.num_heads = 1;
+    s.k_dim = 576;
+    s.v_dim = 0;
+    assert_int_equal(msgl__cache_unit_bytes(&s, 16), 3 * 576 * 2 * 16);
+    s.k_dim = s.num_layers = s.num_heads = INT32_MAX;
+    assert_int_equal(msgl__cache_unit_bytes(&s, 16), 0);
+    s = (msgl_cache_spec){.kind = MSGL_CACHE_STATE, .num_layers = 36, .state_bytes = 1000};
+    assert_int_equal(msgl__cache_unit_bytes(&s, 16), 36000);
+}
+
 // A cache of 8 pages of 4 tokens, and rows made by hand.
 enum { PAGES = 8, PAGE = 4, ROW = PAGES * PAGE };
 
 typedef struct seq {
-    int32_t ids[ROW], slots[ROW], num_pages;
-    msgl_prefix held;
+    int32_t ids[ROW], slots[MSGL_MAX_SPANS][ROW];
+    msgl_cache_hold hold;
 } seq;
+
+static int32_t to_ids(const char *text, int32_t *ids)
+{
+    const int32_t n = (int32_t)strlen(text);
+    for (int32_t i = 0; i < n; i++) ids[i] = text[i];
+    return n;
+}
 
 // Computes `text` as a request would: match, lock, pages for the rest.
 static void begin(msgl_cache *c, seq *s, const char *text)
 {
-    const int32_t n = (int32_t)strlen(text);
-    for (int32_t i = 0; i < n; i++) s->ids[i] = text[i];
-    s->held = msgl__cache_match(c, s->ids, n, NULL);
-    msgl__cache_lock(c, s->held);
-    msgl__cache_slots(c, s->held, s->slots);
-    s->num_pages = s->held.len / PAGE;
-    while (s->num_pages * PAGE < n) {
-        const int32_t page = msgl__cache_alloc(c);
-        assert_true(page >= 0);
-        for (int32_t i = 0; i < PAGE; i++) s->slots[s->num_pages * PAGE + i] = page * PAGE + i;
-        s->num_pages++;
-    }
+    const int32_t n = to_ids(text, s->ids);
+    for (int32_t i = 0; i < MSGL_MAX_SPANS; i++) s->hold.slots[i] = s->slots[i];
+    msgl__cache_begin(c, msgl__cache_match(c, s->ids, n, NULL), &s->hold);
+    assert_true(msgl__cache_grow(c, &s->hold, (n + PAGE - 1) / PAGE));
 }
 
-static void end(msgl_cache *c, const seq *s, int32_t keep)
+static void end(msgl_cache *c, seq *s, int32_t keep)
 {
-    msgl__cache_release(c, s->held, s->ids, s->slots, keep, s->num_pages);
+    msgl__cache_release(c, &s->hold, s->ids, keep);
     msgl_err err;
     if (msgl__cache_check(c, &err) != 0) fail_msg("%s", err.text);
 }
 
-static msgl_cache *make(msgl_cache_type type)
+static msgl_cache *make_of(msgl_cache_type type, const msgl_cache_layout *l)
 {
     msgl_cache *c;
     msgl_err err;
-    assert_int_equal(msgl__cache_create(type, PAGES, PAGE, &c, &err), 0);
+    assert_int_equal(msgl__cache_create(type, l, ROW, &c, &err), 0);
     msgl__cache_next_step(c);
     return c;
 }
 
+static msgl_cache *make(msgl_cache_type type)
+{
+    const msgl_cache_layout l = layout_of(PAGES, PAGE);
+    return make_of(type, &l);
+}
+
 static void expect(const msgl_cache *c, int32_t free, int32_t cached, int32_t evictable)
 {
-    const msgl_cache_counts n = msgl__cache_count(c);
+    const msgl_cache_counts n = msgl__cache_count(c, 0);
     assert_int_equal(n.total, PAGES);
     assert_int_equal(n.free, free);
     assert_int_equal(n.cached, cached);
@@ -148,9 +242,9 @@ static void test_share_and_branch(void **state)
     assert_int_equal(matched(c, "aaaabbb"), 4); // whole pages only
     assert_int_equal(matched(c, "baaabbbb"), 0);
     begin(c, &b, "aaaaxxxxyyyy");
-    assert_int_equal(b.held.len, 4);
-    assert_memory_equal(b.slots, a.slots, PAGE * sizeof b.slots[0]); // the same page
-    expect(c, 4, 2, 1);                                              // bbbb may go, aaaa not
+    assert_int_equal(b.hold.prefix.len, 4);
+    assert_memory_equal(b.slots[0], a.slots[0], PAGE * sizeof(int32_t)); // the same page
+    expect(c, 4, 2, 1);                                                  // bbbb may go, aaaa not
     end(c, &b, 12);
     expect(c, 4, 4, 4);
     msgl__cache_next_step(c);
@@ -170,9 +264,9 @@ static void test_same_tokens_twice(void **state)
     begin(c, &a, "aaaabbbb");
     begin(c, &b, "aaaabbbbcccc"); // at the same time: nothing to share yet
     expect(c, 3, 0, 0);
-    msgl__cache_extend(c, &a.held, a.ids, a.slots, 8);
-    msgl__cache_extend(c, &b.held, b.ids, b.slots, 12); // locked by a: goes on below it
-    assert_int_equal(b.held.len, 12);
+    msgl__cache_extend(c, &a.hold, a.ids, 8);
+    msgl__cache_extend(c, &b.hold, b.ids, 12); // locked by a: goes on below it
+    assert_int_equal(b.hold.prefix.len, 12);
     expect(c, 3, 3, 0);
     end(c, &a, 8);
     expect(c, 3, 3, 0); // b holds all of it
@@ -191,8 +285,8 @@ static void test_extend_stops_at_unlocked(void **state)
     begin(c, &b, "aaaabbbbcccc");
     end(c, &a, 8);
     expect(c, 3, 2, 2);
-    msgl__cache_extend(c, &b.held, b.ids, b.slots, 12);
-    assert_int_equal(b.held.len, 0);
+    msgl__cache_extend(c, &b.hold, b.ids, 12);
+    assert_int_equal(b.hold.prefix.len, 0);
     expect(c, 3, 2, 2);
     end(c, &b, 12); // at the end it joins, in one go
     expect(c, 5, 3, 3);
@@ -205,9 +299,9 @@ static void test_pending_is_not_matched(void **state)
     msgl_cache *c = make(MSGL_CACHE_RADIX);
     seq a;
     begin(c, &a, "aaaabbbb");
-    msgl__cache_extend(c, &a.held, a.ids, a.slots, 4);
+    msgl__cache_extend(c, &a.hold, a.ids, 4);
     msgl__cache_next_step(c);
-    msgl__cache_extend(c, &a.held, a.ids, a.slots, 8);
+    msgl__cache_extend(c, &a.hold, a.ids, 8);
     int32_t pending;
     assert_int_equal(msgl__cache_match(c, a.ids, 8, &pending).len, 4);
     assert_int_equal(pending, 4);
@@ -242,7 +336,8 @@ static void test_eviction_order(void **state)
     begin(c, &a, "aaaabbbb");
     begin(c, &x, "222233334444555566667777");
     // Six pages: everything but the two that a has locked.
-    assert_int_equal(msgl__cache_alloc(c), -1);
+    assert_false(msgl__cache_grow(c, &x.hold, 7));
+    assert_int_equal(x.hold.num_pages, 6);
     expect(c, 0, 2, 0);
     end(c, &x, 0);
     end(c, &a, 0); // 0 new tokens kept; what was cached stays
@@ -256,22 +351,25 @@ static void test_order_after_eviction(void **state)
     (void)state;
     enum { N = 4096, NEW = 1000 };
     msgl_cache *c;
-    assert_int_equal(msgl__cache_create(MSGL_CACHE_RADIX, N, 1, &c, NULL), 0);
+    const msgl_cache_layout l = layout_of(N, 1);
+    assert_int_equal(msgl__cache_create(MSGL_CACHE_RADIX, &l, N, &c, NULL), 0);
     int32_t *ids = msgl__calloc(N, sizeof *ids), *slots = msgl__calloc(N, sizeof *slots);
     assert_non_null(ids);
     assert_non_null(slots);
+    msgl_cache_hold h = {.slots = {slots}};
+    msgl__cache_begin(c, (msgl_prefix){.node = MSGL_CACHE_ROOT}, &h);
+    assert_true(msgl__cache_grow(c, &h, N));
     for (int32_t i = 0; i < N; i++) {
         ids[i] = i;
-        slots[i] = msgl__cache_alloc(c);
         assert_int_equal(slots[i], i);
     }
-    msgl__cache_release(c, (msgl_prefix){.node = MSGL_CACHE_ROOT}, ids, slots, N, N);
+    msgl__cache_release(c, &h, ids, N);
     msgl__cache_next_step(c);
     int rising = 0;
-    for (int32_t i = 0, last = -1; i < NEW; i++) {
-        const int32_t page = msgl__cache_alloc(c);
-        rising += page == last + 1;
-        last = page;
+    msgl__cache_begin(c, (msgl_prefix){.node = MSGL_CACHE_ROOT}, &h);
+    for (int32_t i = 0; i < NEW; i++) {
+        assert_true(msgl__cache_grow(c, &h, i + 1));
+        rising += i == 0 || slots[i] == slots[i - 1] + 1;
     }
     assert_in_range(rising, NEW * 95 / 100, NEW);
     msgl__free(ids);
@@ -283,24 +381,131 @@ static void test_locks_count(void **state)
 {
     (void)state;
     msgl_cache *c = make(MSGL_CACHE_RADIX);
-    seq a;
+    seq a, b, x;
     begin(c, &a, "aaaabbbb");
     end(c, &a, 8);
     msgl__cache_next_step(c);
-    const msgl_prefix p = msgl__cache_match(c, a.ids, 8, NULL);
-    const msgl_prefix q = msgl__cache_match(c, a.ids, 4, NULL);
-    msgl__cache_lock(c, p);
-    msgl__cache_lock(c, p);
-    msgl__cache_lock(c, q);
+    begin(c, &a, "aaaabbbb");
+    begin(c, &b, "aaaabbbb");
+    begin(c, &x, "aaaa");
     expect(c, 6, 2, 0);
-    msgl__cache_unlock(c, p);
+    end(c, &a, 0);
     expect(c, 6, 2, 0);
-    msgl__cache_unlock(c, p);
+    end(c, &b, 0);
     expect(c, 6, 2, 1);
     assert_int_equal(msgl__cache_flush(c), 1);
-    msgl__cache_unlock(c, q);
+    end(c, &x, 0);
     expect(c, 7, 1, 1);
     assert_int_equal(msgl__cache_flush(c), 1);
+    msgl__cache_destroy(c);
+}
+
+static void expect_span(const msgl_cache *c, int32_t span, int32_t free, int32_t cached,
+                        int32_t evictable)
+{
+    const msgl_cache_counts n = msgl__cache_count(c, span);
+    assert_int_equal(n.free, free);
+    assert_int_equal(n.cached, cached);
+    assert_int_equal(n.evictable, evictable);
+}
+
+// A window of five tokens in front of a query's own: what it does not reach any more is given back,
+// to the prefix cache if the page's tokens are there, and a prefix is found as long as the pages in
+// front of its end are.
+static void test_window(void **state)
+{
+    (void)state;
+    msgl_cache_layout l = with_spans();
+    l.num_spans = 2;
+    msgl_cache *c = make_of(MSGL_CACHE_RADIX, &l);
+    seq a, b;
+    begin(c, &a, "aaaabbbbccccdddd"); // four pages of both
+    expect_span(c, 1, 2, 0, 0);
+    msgl__cache_slide(c, &a.hold, 8); // token 8 reads from token 3 on
+    expect_span(c, 1, 2, 0, 0);
+    msgl__cache_slide(c, &a.hold, 9); // from token 4 on: page 0 goes
+    assert_int_equal(a.hold.first[1], 1);
+    expect_span(c, 1, 3, 0, 0);
+    msgl__cache_extend(c, &a.hold, a.ids, 12);
+    expect_span(c, 1, 3, 2, 0); // pages 1 and 2 are held
+    msgl__cache_next_step(c);
+    assert_int_equal(matched(c, "aaaabbbb"), 0);       // needs page 0's tokens 3
+    assert_int_equal(matched(c, "aaaabbbbccccx"), 12); // 7 to 11
+    msgl__cache_slide(c, &a.hold, 16);                 // 11 on
+    expect_span(c, 1, 3, 2, 1);
+    begin(c, &b, "aaaabbbbccccxxxxyyyy");
+    assert_int_equal(b.hold.first[1], 1);
+    assert_int_equal(b.slots[1][4], a.slots[1][4]);
+    expect_span(c, 1, 1, 2, 0);
+    end(c, &a, 16);
+    expect_span(c, 1, 1, 3, 1); // b holds bbbb and cccc
+    end(c, &b, 0);
+    expect_span(c, 1, 3, 3, 3);
+    msgl__cache_next_step(c);
+    begin(c, &b, "eeeeffffgggghhhh"); // takes the three free ones and the page unused for longest
+    assert_int_equal(matched(c, "aaaabbbbccccdddd"), 12);
+    end(c, &b, 0);
+    assert_int_equal(msgl__cache_flush(c), 4);
+    expect_span(c, 1, 6, 0, 0);
+    msgl__cache_destroy(c);
+}
+
+static void test_states(void **state)
+{
+    (void)state;
+    msgl_cache_layout l = with_spans();
+    l.num_spans = 2;
+    l.spans[1] = l.spans[2];
+    msgl_cache *c = make_of(MSGL_CACHE_RADIX, &l);
+    seq a, b;
+    begin(c, &a, "aaaabbbbccccddddeeee");
+    assert_int_equal(a.hold.loads, -1);
+    msgl__cache_extend(c, &a.hold, a.ids, 12);
+    const int32_t at_8 = msgl__cache_checkpoint(c, &a.hold, 8);
+    assert_true(at_8 >= 0);
+    assert_int_equal(msgl__cache_checkpoint(c, &a.hold, 8), -1); // it has one
+    const int32_t own = msgl__cache_checkpoint(c, &a.hold, 16);
+    assert_true(own >= 0 && own != at_8);
+    assert_int_equal(msgl__cache_checkpoint(c, &a.hold, 20), own); // takes its place
+    expect_span(c, 1, 0, 1, 1);
+    assert_int_equal(matched(c, "aaaabbbbcccc"), 0); // this step saves it
+    msgl__cache_next_step(c);
+    assert_int_equal(matched(c, "aaaabbbbcccc"), 8); // not 12: no state there
+    begin(c, &b, "aaaabbbbxxxx");
+    assert_int_equal(b.hold.loads, at_8);
+    expect_span(c, 1, 0, 1, 0);
+    msgl__cache_extend(c, &b.hold, b.ids, 12);
+    assert_int_equal(msgl__cache_checkpoint(c, &b.hold, 12), -1); // none to be had
+    msgl__cache_loaded(c, &b.hold);
+    expect_span(c, 1, 0, 1, 1);
+    end(c, &a, 20); // its own is the state behind all that it keeps
+    expect_span(c, 1, 0, 2, 2);
+    msgl__cache_next_step(c);
+    assert_int_equal(matched(c, "aaaabbbbccccddddeeee"), 20);
+    assert_int_equal(msgl__cache_checkpoint(c, &b.hold, 12), at_8); // the one unused for longest
+    assert_int_equal(matched(c, "aaaabbbb"), 0);
+    end(c, &b, 12);
+    msgl__cache_next_step(c);
+    assert_int_equal(matched(c, "aaaabbbbxxxx"), 12);
+    msgl__cache_destroy(c);
+}
+
+// What is worth nothing is not cached either.
+static void test_discarded_state(void **state)
+{
+    (void)state;
+    msgl_cache_layout l = with_spans();
+    msgl_cache *c = make_of(MSGL_CACHE_RADIX, &l);
+    seq a, b;
+    begin(c, &a, "aaaabbbbcccc");
+    assert_true(msgl__cache_checkpoint(c, &a.hold, 8) >= 0); // beyond its prefix: its own
+    msgl__cache_extend(c, &a.hold, a.ids, 12);
+    msgl__cache_next_step(c);
+    begin(c, &b, "aaaabbbbcccc");
+    msgl__cache_extend(c, &b.hold, b.ids, 12);
+    msgl__cache_discard(c, &a.hold);
+    expect_span(c, 2, 2, 0, 0);
+    end(c, &b, 12);
     msgl__cache_destroy(c);
 }
 
@@ -310,10 +515,10 @@ static void test_naive(void **state)
     msgl_cache *c = make(MSGL_CACHE_NAIVE);
     seq a, b;
     begin(c, &a, "aaaabbbb");
-    msgl__cache_extend(c, &a.held, a.ids, a.slots, 8);
+    msgl__cache_extend(c, &a.hold, a.ids, 8);
     msgl__cache_next_step(c);
     begin(c, &b, "aaaabbbbcccc");
-    assert_int_equal(b.held.len, 0);
+    assert_int_equal(b.hold.prefix.len, 0);
     expect(c, 3, 0, 0);
     end(c, &a, 8);
     end(c, &b, 12);
@@ -328,6 +533,8 @@ int main(void)
         cmocka_unit_test(test_pool_bytes),
         cmocka_unit_test(test_page_table),
         cmocka_unit_test(test_create_fails),
+        cmocka_unit_test(test_layout),
+        cmocka_unit_test(test_unit_bytes),
         cmocka_unit_test(test_share_and_branch),
         cmocka_unit_test(test_same_tokens_twice),
         cmocka_unit_test(test_extend_stops_at_unlocked),
@@ -335,6 +542,9 @@ int main(void)
         cmocka_unit_test(test_eviction_order),
         cmocka_unit_test(test_order_after_eviction),
         cmocka_unit_test(test_locks_count),
+        cmocka_unit_test(test_window),
+        cmocka_unit_test(test_states),
+        cmocka_unit_test(test_discarded_state),
         cmocka_unit_test(test_naive),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);

@@ -115,23 +115,73 @@ static int write_extra(void *ctx, int32_t row, const msgl_req_extra *extra)
     return 0;
 }
 
-// Marks slot as used by step `now`; a write must not meet a step that is still in flight.
-static void use_slot(fake_runner *f, const msgl_batch_req *r, int32_t slot, bool write,
-                     uint64_t now)
+// Marks slot as used by step `now`; a write must not meet a step that is still in flight. Steps run
+// in order, so a window's page may be written while the step before still reads it.
+static void use_slot(fake_runner *f, const msgl_batch_req *r, int32_t span, int32_t slot,
+                     bool write, uint64_t now)
 {
-    if (slot < 0 || slot >= f->num_pages * f->page_size) {
+    uint64_t *last_use = f->last_use[span];
+    if (slot < 0 || slot >= f->layout.spans[span].num_units * f->page_size) {
         fault(f, "slot outside the pool", r->uid, slot, r->device_len);
         return;
     }
-    if (write) {
-        for (int k = 0; k < FAKE_FLIGHTS; k++) {
-            if (f->last_use[slot] == now ||
-                (f->steps[k].in_flight && f->last_use[slot] == f->step_number[k])) {
-                fault(f, "slot written while in use", r->uid, slot, r->device_len);
-            }
+    for (int k = 0; write && k < FAKE_FLIGHTS; k++) {
+        const bool in_flight = f->steps[k].in_flight && last_use[slot] == f->step_number[k];
+        if (last_use[slot] == now || (span == 0 && in_flight)) {
+            fault(f, "slot written while in use", r->uid, slot, r->device_len);
         }
     }
-    f->last_use[slot] = now;
+    last_use[slot] = now;
+}
+
+static bool is_state(const fake_runner *f, int32_t span)
+{
+    return f->layout.spans[span].kind == MSGL_SPAN_STATE;
+}
+
+// First position whose K and V a span still has when the next token is at cached_len.
+static int32_t first_kept(const fake_runner *f, int32_t span, int32_t cached_len)
+{
+    const int32_t window = f->layout.spans[span].window;
+    return span > 0 && cached_len > window ? cached_len - window : 0;
+}
+
+static void use_slots(fake_runner *f, const msgl_batch_req *r, bool write, uint64_t now)
+{
+    for (int32_t s = 0; s < f->layout.num_spans; s++) {
+        if (is_state(f, s)) continue;
+        const int32_t *row = msgl__page_table_row(&f->tables[s], r->table_idx);
+        const int32_t from = write ? r->cached_len : first_kept(f, s, r->cached_len);
+        const int32_t to = write ? r->device_len : r->cached_len;
+        for (int32_t p = from; p < to; p++) use_slot(f, r, s, row[p], write, now);
+    }
+}
+
+// A checkpoint is written by one request of a step and then read by none of it.
+static void use_checkpoint(fake_runner *f, const msgl_batch_req *r, int32_t c, bool write,
+                           uint64_t now)
+{
+    const int32_t last = f->layout.num_spans - 1;
+    if (!is_state(f, last) || c < 0 || c >= f->layout.spans[last].num_units) {
+        fault(f, "checkpoint outside the pool", r->uid, c, r->device_len);
+    } else if (write && f->checkpoint_use[c] == now) {
+        fault(f, "checkpoint written while in use", r->uid, c, r->device_len);
+    } else {
+        f->checkpoint_use[c] = now;
+    }
+}
+
+static void use_checkpoints(fake_runner *f, const msgl_batch_req *r, bool write, uint64_t now)
+{
+    if (!write && r->load_state >= 0) use_checkpoint(f, r, r->load_state, false, now);
+    int32_t before = r->cached_len;
+    for (int32_t i = 0; write && i < r->num_saves; i++) {
+        if (r->saves[i].len <= before || r->saves[i].len > r->device_len) {
+            fault(f, "save outside of the chunk", r->uid, r->saves[i].len, before);
+        }
+        before = r->saves[i].len;
+        use_checkpoint(f, r, r->saves[i].checkpoint, true, now);
+    }
 }
 
 static void check_batch(fake_runner *f, const msgl_batch *b, uint64_t now)
@@ -141,7 +191,6 @@ static void check_batch(fake_runner *f, const msgl_batch *b, uint64_t now)
     for (int pass = 0; pass < 2; pass++) {
         for (int32_t i = 0; i < b->size; i++) {
             const msgl_batch_req *r = &b->reqs[i];
-            const int32_t *row = msgl__page_table_row(&f->table, r->table_idx);
             const int32_t extend = msgl__extend_len(r);
             if (extend < 1 || (i < b->num_decode && extend != 1) ||
                 r->device_len > f->table.stride || r->logits_from < 0 ||
@@ -152,14 +201,9 @@ static void check_batch(fake_runner *f, const msgl_batch *b, uint64_t now)
                 fault(f, "bad request in batch", r->uid, r->cached_len, r->device_len);
                 return;
             }
-            if (pass == 0) {
-                for (int32_t p = 0; p < r->cached_len; p++) use_slot(f, r, row[p], false, now);
-                tokens += extend;
-            } else {
-                for (int32_t p = r->cached_len; p < r->device_len; p++) {
-                    use_slot(f, r, row[p], true, now);
-                }
-            }
+            if (pass == 0) tokens += extend;
+            use_slots(f, r, pass == 1, now);
+            use_checkpoints(f, r, pass == 1, now);
             for (int32_t j = 0; j < i; j++) {
                 if (b->reqs[j].uid == r->uid || b->reqs[j].table_idx == r->table_idx) {
                     fault(f, "twice in a batch", r->uid, i, j);
@@ -239,6 +283,51 @@ static void run_request(fake_runner *f, fake_step *s, int32_t i)
     if (r->sampling.logprobs >= 0) add_logprob(s, i, r->device_len, token, sum);
 }
 
+// The window's pages still hold what the first span's do.
+static void check_windows(fake_runner *f, const msgl_batch_req *r)
+{
+    const int32_t *all = msgl__page_table_row(&f->table, r->table_idx);
+    for (int32_t s = 1; s < f->layout.num_spans; s++) {
+        if (is_state(f, s)) continue;
+        const int32_t *row = msgl__page_table_row(&f->tables[s], r->table_idx);
+        for (int32_t p = first_kept(f, s, r->cached_len); p < r->cached_len; p++) {
+            const fake_kv *a = &f->kv[all[p]], *b = &f->kvs[s][row[p]];
+            if (a->token != b->token || a->position != b->position || a->chain != b->chain) {
+                fault(f, "a window's page is another's", r->uid, s, p);
+            }
+        }
+    }
+}
+
+static void begin_state(fake_runner *f, const msgl_batch_req *r, uint64_t chain)
+{
+    if (!is_state(f, f->layout.num_spans - 1)) return;
+    uint64_t *state = &f->states[r->table_idx];
+    if (r->load_state >= 0) {
+        *state = f->checkpoints[r->load_state];
+    } else if (r->cached_len == 0) {
+        *state = 0;
+    }
+    if (*state != chain) fault(f, "another state", r->uid, r->load_state, r->cached_len);
+}
+
+// K and V of a token in all spans, and the state behind it.
+static void store(fake_runner *f, const msgl_batch_req *r, int32_t token, int32_t position,
+                  uint64_t chain)
+{
+    for (int32_t s = 0; s < f->layout.num_spans; s++) {
+        if (is_state(f, s)) {
+            f->states[r->table_idx] = chain;
+        } else {
+            const int32_t slot = msgl__page_table_row(&f->tables[s], r->table_idx)[position];
+            f->kvs[s][slot] = (fake_kv){.token = token, .position = position, .chain = chain};
+        }
+    }
+    for (int32_t i = 0; i < r->num_saves; i++) {
+        if (r->saves[i].len == position + 1) f->checkpoints[r->saves[i].checkpoint] = chain;
+    }
+}
+
 static void run_step(fake_runner *f, fake_step *s)
 {
     s->num_logprobs = s->cu_tokens[0] = 0;
@@ -247,15 +336,16 @@ static void run_step(fake_runner *f, fake_step *s)
         const msgl_batch_req *r = &s->reqs[i];
         const int32_t *row = msgl__page_table_row(&f->table, r->table_idx);
         s->before[i] = r->cached_len > 0 ? f->kv[row[r->cached_len - 1]].chain : 0;
+        check_windows(f, r);
+        begin_state(f, r, s->before[i]);
     }
     for (int32_t i = 0; i < s->batch.size; i++) {
         const msgl_batch_req *r = &s->reqs[i];
-        const int32_t *row = msgl__page_table_row(&f->table, r->table_idx);
         const int32_t *ids = f->token_pool + (size_t)r->table_idx * (size_t)f->table.stride;
         uint64_t chain = s->before[i];
         for (int32_t p = r->cached_len; p < r->device_len; p++) {
             chain = next_chain(chain, ids[p], p);
-            f->kv[row[p]] = (fake_kv){.token = ids[p], .position = p, .chain = chain};
+            store(f, r, ids[p], p, chain);
         }
     }
     for (int32_t i = 0; i < s->batch.size; i++) run_request(f, s, i);
@@ -312,25 +402,48 @@ static int wait_step(void *ctx, int32_t flight, msgl_step_result *out)
     return f->fault[0] != '\0' ? MSGL_EINTERNAL : 0;
 }
 
-void fake_init(fake_runner *f, int32_t max_running, int32_t max_seq_len, int32_t num_pages,
-               int32_t page_size, int32_t vocab_size, bool threaded)
+msgl_cache_layout fake_layout(int32_t num_pages, int32_t page_size)
+{
+    return (msgl_cache_layout){
+        .page_size = page_size,
+        .num_spans = 1,
+        .spans = {{.kind = MSGL_SPAN_ALL, .window = -1, .num_units = num_pages}}};
+}
+
+static void init_spans(fake_runner *f, int32_t max_running, int32_t max_seq_len)
+{
+    msgl_err err;
+    for (int32_t s = 0; s < f->layout.num_spans; s++) {
+        const size_t units = (size_t)f->layout.spans[s].num_units;
+        if (is_state(f, s)) {
+            f->states = calloc((size_t)max_running, sizeof *f->states);
+            f->checkpoints = calloc(units + 1, sizeof *f->checkpoints);
+            f->checkpoint_use = calloc(units + 1, sizeof *f->checkpoint_use);
+            continue;
+        }
+        const int32_t slots = f->layout.spans[s].num_units * f->page_size;
+        if (msgl__page_table_create(max_running, max_seq_len, slots, &f->tables[s], &err)) abort();
+        f->kvs[s] = calloc((size_t)slots, sizeof *f->kvs[s]);
+        f->last_use[s] = calloc((size_t)slots, sizeof *f->last_use[s]);
+    }
+    f->table = f->tables[0];
+    f->kv = f->kvs[0];
+}
+
+void fake_init(fake_runner *f, int32_t max_running, int32_t max_seq_len,
+               const msgl_cache_layout *layout, int32_t vocab_size, bool threaded)
 {
     memset(f, 0, sizeof *f);
-    f->num_pages = num_pages;
-    f->page_size = page_size;
+    f->layout = *layout;
+    f->num_pages = layout->spans[0].num_units;
+    f->page_size = layout->page_size;
     f->vocab_size = vocab_size;
     f->prefill_ns = 1000;
     f->prefill_token_ns = 100;
     f->decode_ns = 2000;
     f->nan_uid = UINT64_MAX;
-    msgl_err err;
-    if (msgl__page_table_create(max_running, max_seq_len, num_pages * page_size, &f->table, &err)) {
-        abort();
-    }
-    const size_t slots = (size_t)num_pages * (size_t)page_size, rows = (size_t)max_running;
-    const size_t stride = (size_t)f->table.stride;
-    f->kv = calloc(slots, sizeof *f->kv);
-    f->last_use = calloc(slots, sizeof *f->last_use);
+    init_spans(f, max_running, max_seq_len);
+    const size_t rows = (size_t)max_running, stride = (size_t)f->table.stride;
     f->token_pool = calloc((rows + 1) * stride, sizeof *f->token_pool);
     f->row_bias = calloc(rows, sizeof *f->row_bias);
     for (int k = 0; k < FAKE_FLIGHTS; k++) {
@@ -369,16 +482,12 @@ void fake_free(fake_runner *f)
         free(s->reqs), free(s->rows), free(s->tokens), free(s->cu_tokens), free(s->status);
         free(s->before), free(s->logprobs);
     }
-    free(f->kv), free(f->last_use), free(f->token_pool), free(f->row_bias);
-    msgl__page_table_destroy(&f->table);
+    free(f->token_pool), free(f->row_bias);
+    free(f->states), free(f->checkpoints), free(f->checkpoint_use);
+    for (int32_t i = 0; i < MSGL_MAX_SPANS; i++) {
+        free(f->kvs[i]), free(f->last_use[i]);
+        msgl__page_table_destroy(&f->tables[i]);
+    }
     pthread_mutex_destroy(&f->mutex);
     pthread_cond_destroy(&f->changed);
-}
-
-msgl_cache_layout fake_layout(const fake_runner *f)
-{
-    return (msgl_cache_layout){
-        .page_size = f->page_size,
-        .num_spans = 1,
-        .spans = {{.kind = MSGL_SPAN_ALL, .window = -1, .num_units = f->num_pages}}};
 }

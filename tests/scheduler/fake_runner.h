@@ -3,7 +3,9 @@
 // An engine without a model. Its "K and V" of a token is a hash chain over everything before it,
 // kept in a pool that it reaches only through the page table; the next token is a hash over what
 // it reads there for the whole context. A wrong, stale or prematurely reused slot changes tokens.
-// fake_generate computes the same tokens from the ids alone: the oracle.
+// fake_generate computes the same tokens from the ids alone: the oracle. Spans with windows hold
+// the same as the first, as far as a window reaches, and a state is the chain behind the last
+// token.
 //
 // Steps run as late as allowed (inside wait), or on a thread of their own. The contract of
 // msgl_runner is checked on the way; the first violation is kept in `fault`.
@@ -38,12 +40,16 @@ typedef struct fake_step {
 
 typedef struct fake_runner {
     msgl_runner runner;
-    msgl_page_table table;
+    msgl_cache_layout layout;
+    msgl_page_table tables[MSGL_MAX_SPANS], table; // table: the first of them
     int32_t num_pages, page_size, vocab_size, max_logprobs;
-    fake_kv *kv;         // [num_pages * page_size]
-    int32_t *token_pool; // like the page table
-    int32_t *row_bias;   // [max_running] first token of the row's logit_bias
-    uint64_t *last_use;  // [slots] number of the last step that read or wrote it
+    fake_kv *kvs[MSGL_MAX_SPANS];           // [num_pages * page_size]
+    fake_kv *kv;                            // the first of them
+    uint64_t *states;                       // [max_running] chain behind the row's last token
+    uint64_t *checkpoints, *checkpoint_use; // [num_units]
+    int32_t *token_pool;                    // like the page table
+    int32_t *row_bias;                      // [max_running] first token of the row's logit_bias
+    uint64_t *last_use[MSGL_MAX_SPANS];     // [slots] number of the last step that read or wrote it
     fake_step steps[FAKE_FLIGHTS];
     uint64_t num_steps; // submitted; step k uses number k + 1
     uint64_t step_number[FAKE_FLIGHTS];
@@ -67,10 +73,10 @@ typedef struct fake_runner {
     uint64_t num_run; // steps run by the thread
 } fake_runner;
 
-void fake_init(fake_runner *f, int32_t max_running, int32_t max_seq_len, int32_t num_pages,
-               int32_t page_size, int32_t vocab_size, bool threaded);
+msgl_cache_layout fake_layout(int32_t num_pages, int32_t page_size); // one span
+void fake_init(fake_runner *f, int32_t max_running, int32_t max_seq_len,
+               const msgl_cache_layout *layout, int32_t vocab_size, bool threaded);
 void fake_free(fake_runner *f);
-msgl_cache_layout fake_layout(const fake_runner *f);
 
 // The tokens that a request must get, and why it ends; out has room for max_tokens.
 int32_t fake_generate(const int32_t *ids, int32_t num_ids, const msgl_sampling_params *p,

@@ -57,6 +57,27 @@ static void on_events(void *ctx, const msgl_msg_tokens *tokens)
     }
 }
 
+static msgl_cache_layout layout_of(const harness_options *o)
+{
+    msgl_cache_layout l = fake_layout(o->num_pages, o->page_size);
+    const int32_t windows[] = {o->window, o->second_window};
+    const int32_t pages[] = {o->window_pages, o->second_pages};
+    for (int i = 0; i < 2; i++) {
+        if (windows[i] == 0) continue;
+        l.spans[l.num_spans++] =
+            (msgl_cache_span){.kind = MSGL_SPAN_WINDOW,
+                              .window = windows[i],
+                              .num_units = pages[i] > 0 ? pages[i] : o->num_pages};
+    }
+    if (o->state_interval > 0) {
+        l.spans[l.num_spans++] = (msgl_cache_span){.kind = MSGL_SPAN_STATE,
+                                                   .window = -1,
+                                                   .interval = o->state_interval,
+                                                   .num_units = o->num_checkpoints};
+    }
+    return l;
+}
+
 void harness_init(harness *h, harness_options o)
 {
     memset(h, 0, sizeof *h);
@@ -64,20 +85,20 @@ void harness_init(harness *h, harness_options o)
     h->records = calloc(HARNESS_REQUESTS, sizeof *h->records);
     assert_non_null(h->records);
     assert_true(o.max_seq_len <= HARNESS_LEN);
-    fake_init(&h->fake, o.max_running, o.max_seq_len, o.num_pages, o.page_size, o.vocab_size,
-              o.threaded);
+    const msgl_cache_layout layout = layout_of(&o);
+    fake_init(&h->fake, o.max_running, o.max_seq_len, &layout, o.vocab_size, o.threaded);
     h->options = (msgl_options){.cache_type = o.cache_type == MSGL_CACHE_NAIVE ? "naive" : "radix",
                                 .max_running = o.max_running,
                                 .max_prefill_tokens = o.max_prefill_tokens,
                                 .overlap = o.overlap,
                                 .prefill_first = o.prefill_first};
     h->cfg = (msgl_scheduler_config){.max_seq_len = o.max_seq_len,
-                                     .cache = fake_layout(&h->fake),
+                                     .cache = layout,
                                      .vocab_size = o.vocab_size,
                                      .no_prefix_sharing = o.no_prefix_sharing,
                                      .num_eos = 1,
                                      .eos_ids = {HARNESS_EOS},
-                                     .tables = &h->fake.table};
+                                     .tables = h->fake.tables};
     msgl_err err;
     if (msgl__scheduler_create(&h->options, &h->cfg, &h->fake.runner, on_events, h, &h->s, &err) !=
         0) {
@@ -89,10 +110,12 @@ void harness_free(harness *h)
 {
     msgl__scheduler_destroy(h->s);
     assert_string_equal(h->fake.fault, "");
-    const msgl_page_table *t = &h->fake.table;
-    for (int32_t i = 0; i < t->stride; i++) { // the dummy request's row is nobody else's
-        assert_int_equal(msgl__page_table_row(t, t->max_running)[i],
-                         h->cfg.cache.spans[0].num_units * h->cfg.cache.page_size);
+    for (int32_t s = 0; s < h->cfg.cache.num_spans; s++) {
+        const msgl_page_table *t = &h->fake.tables[s];
+        for (int32_t i = 0; i < t->stride; i++) { // the dummy request's row is nobody else's
+            assert_int_equal(msgl__page_table_row(t, t->max_running)[i],
+                             h->cfg.cache.spans[s].num_units * h->cfg.cache.page_size);
+        }
     }
     fake_free(&h->fake);
     free(h->records);

@@ -75,11 +75,45 @@ static void test_answers_that_grow(void **state)
     harness_free(&h);
 }
 
+// A window of 40 tokens in a pool of 200: a prompt of 100 needs room for all of it, an answer
+// for 41. The second request gets in as soon as the first one's prompt is computed, the third when
+// the first ends; nobody is sent back.
+static void test_windows(void **state)
+{
+    (void)state;
+    harness h;
+    harness_init(&h, (harness_options){.max_running = ROWS,
+                                       .max_seq_len = 256,
+                                       .max_prefill_tokens = 128,
+                                       .num_pages = 5000,
+                                       .page_size = 1,
+                                       .window = 40,
+                                       .window_pages = 200,
+                                       .vocab_size = 16,
+                                       .cache_type = MSGL_CACHE_NAIVE,
+                                       .prefill_first = true});
+    for (uint64_t i = 0; i < 10; i++) harness_add_simple(&h, i, 100, 30, i);
+    harness_step(&h);
+    assert_int_equal(harness_stats(&h).running, 1);
+    harness_step(&h);
+    assert_int_equal(harness_stats(&h).running, 2);
+    int32_t most = 0;
+    while (msgl__scheduler_has_work(h.s)) {
+        harness_step(&h);
+        if (harness_stats(&h).running > most) most = harness_stats(&h).running;
+    }
+    assert_int_equal(most, 2);
+    assert_int_equal(harness_stats(&h).requests_retracted, 0);
+    assert_int_equal(harness_stats(&h).requests_done, 10);
+    harness_free(&h);
+}
+
 int main(void)
 {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(test_answers_that_ended),
         cmocka_unit_test(test_answers_that_grow),
+        cmocka_unit_test(test_windows),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }

@@ -14,6 +14,7 @@
 #include <cmocka.h>
 
 #include "harness.h"
+#include "scheduler/internal.h"
 #include "utils/random.h"
 
 enum { LIVE = 24, PAST = 64 };
@@ -161,7 +162,7 @@ static void abort_one(model *m, int uid)
 }
 
 // How many requests were sent back to the queue.
-static uint64_t run(harness_options o, uint64_t seed, int operations, bool long_answers)
+static uint64_t run(harness_options o, uint64_t seed, int operations, bool long_answers, int *hits)
 {
     model *m = calloc(1, sizeof *m);
     assert_non_null(m);
@@ -196,6 +197,11 @@ static uint64_t run(harness_options o, uint64_t seed, int operations, bool long_
     assert_true(m->finished > operations / 200 && m->aborted > 0);
     msgl__scheduler_flush(m->h.s);
     assert_int_equal(harness_stats(&m->h).free_pages, o.num_pages);
+    for (int32_t s = 0; s < m->h.cfg.cache.num_spans; s++) { // and nothing is lost
+        const msgl_cache_counts n = msgl__cache_count(m->h.s->cache, s);
+        assert_int_equal(n.free, n.total);
+    }
+    if (hits != NULL) *hits += m->hits;
     harness_free(&m->h);
     free(m);
     return st.requests_retracted;
@@ -216,7 +222,7 @@ static void run_page_size(int32_t page_size, bool threaded, int operations)
         // From a pool that holds one long request to one that holds them all.
         const int32_t slots = o.max_seq_len * (1 + k % 3 * 2) + page_size;
         o.num_pages = k == 7 ? 1 + 30 / page_size : slots / page_size;
-        (void)run(o, (uint64_t)(page_size * 100 + k), operations, false);
+        (void)run(o, (uint64_t)(page_size * 100 + k), operations, false, NULL);
     }
 }
 
@@ -262,9 +268,49 @@ static void test_sent_back(void **state)
                                    .cache_type = k % 6 < 5 ? MSGL_CACHE_RADIX : MSGL_CACHE_NAIVE,
                                    .overlap = k % 2,
                                    .threaded = k == 17};
-        total += run(o, 7000 + (uint64_t)k, k == 17 ? 1000 : 20000, true);
+        total += run(o, 7000 + (uint64_t)k, k == 17 ? 1000 : 20000, true, NULL);
     }
     assert_true(total > 100);
+}
+
+// Windows and states, alone and together, in pools from those that only just hold one request alone
+// to roomy ones. A page or checkpoint given back too early is another's by then, which the fake
+// engine sees; one given back too late ends the run in check or above.
+static void test_spans(void **state)
+{
+    (void)state;
+    static const int32_t sizes[] = {1, 4, 16};
+    int hits = 0;
+    uint64_t retracted = 0;
+    for (int k = 0; k < 48; k++) {
+        const int32_t page_size = sizes[k % 3], len = 150;
+        harness_options o = {.max_running = 1 + (k * 5) % 9,
+                             .max_seq_len = len,
+                             .max_prefill_tokens = k % 4 == 0   ? 7
+                                                   : k % 4 == 1 ? 4096
+                                                                : 40,
+                             .num_pages = (len + 40 * (k % 7)) / page_size + 1,
+                             .page_size = page_size,
+                             .vocab_size = 13,
+                             .cache_type = k % 12 < 11 ? MSGL_CACHE_RADIX : MSGL_CACHE_NAIVE,
+                             .overlap = k % 2,
+                             .threaded = k == 17};
+        const int kinds = 1 + k % 7; // bits: a window, another, states
+        const int32_t pages = (len + page_size - 1) / page_size;
+        if (kinds & 1) o.window = k % 5 == 0 ? 3 : 11;
+        // Answers that outgrow what was expected of them in a window that is wide, too.
+        if (kinds & 2) o.second_window = k % 8 < 5 ? 37 : 110;
+        if (kinds & 4) o.state_interval = 16;
+        for (int i = 0; i < 2; i++) {
+            int32_t *const to = i == 0 ? &o.window_pages : &o.second_pages;
+            const int32_t window = i == 0 ? o.window : o.second_window;
+            const int32_t least = msgl__window_pages_most(window, o.max_prefill_tokens, page_size);
+            *to = (least < pages ? least : pages) + (k % 3) * 20 / page_size;
+        }
+        o.num_checkpoints = k % 4 == 0 ? k / 12 : 30;
+        retracted += run(o, 9000 + (uint64_t)k, k == 17 ? 1000 : 8000, k % 2, &hits);
+    }
+    assert_true(hits > 3000 && retracted > 20);
 }
 
 static void test_threaded(void **state)
@@ -278,7 +324,8 @@ int main(void)
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(test_page_1),    cmocka_unit_test(test_page_4),
         cmocka_unit_test(test_page_16),   cmocka_unit_test(test_page_64),
-        cmocka_unit_test(test_sent_back), cmocka_unit_test(test_threaded),
+        cmocka_unit_test(test_sent_back), cmocka_unit_test(test_spans),
+        cmocka_unit_test(test_threaded),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }

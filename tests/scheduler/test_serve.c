@@ -47,13 +47,12 @@ static void *serve(void *arg)
 static void start(served *v, bool socket)
 {
     memset(v, 0, sizeof *v);
-    fake_init(&v->fake, 4, 256, 128, 4, 16, true);
+    const msgl_cache_layout layout = fake_layout(128, 4);
+    fake_init(&v->fake, 4, 256, &layout, 16, true);
     v->options = (msgl_options){
         .cache_type = "radix", .max_running = 4, .max_prefill_tokens = 64, .overlap = 1};
-    v->cfg = (msgl_scheduler_config){.max_seq_len = 256,
-                                     .cache = fake_layout(&v->fake),
-                                     .vocab_size = 16,
-                                     .tables = &v->fake.table};
+    v->cfg = (msgl_scheduler_config){
+        .max_seq_len = 256, .cache = layout, .vocab_size = 16, .tables = v->fake.tables};
     msgl_err err;
     if (socket) {
         int fds[2];

@@ -1,0 +1,146 @@
+// SPDX-License-Identifier: Apache-2.0
+//
+// Pages of windows and checkpoints of states that nodes of the prefix tree have. Each node has one
+// of each span at most, and may lose it and stay. Those that no request holds form a list in order
+// of last use, oldest first to go; its length is what could be evicted.
+#include "core/mem.h"
+#include "kvcache/internal.h"
+
+static void append(msgl_units *u, int32_t unit)
+{
+    u->all[unit].older = u->newest;
+    u->all[unit].newer = -1;
+    if (u->newest >= 0) {
+        u->all[u->newest].newer = unit;
+    } else {
+        u->oldest = unit;
+    }
+    u->newest = unit;
+    u->num_evictable++;
+}
+
+static void unlink_unit(msgl_units *u, int32_t unit)
+{
+    const int32_t older = u->all[unit].older, newer = u->all[unit].newer;
+    if (older >= 0) {
+        u->all[older].newer = newer;
+    } else {
+        u->oldest = newer;
+    }
+    if (newer >= 0) {
+        u->all[newer].older = older;
+    } else {
+        u->newest = older;
+    }
+    u->num_evictable--;
+}
+
+int msgl__units_create(msgl_cache_store *s, int32_t span, msgl_err *err)
+{
+    msgl_units *u = &s->units[span];
+    const size_t n = (size_t)s->layout.spans[span].num_units;
+    const size_t nodes = (size_t)s->layout.spans[0].num_units;
+    u->all = msgl__reallocarray(NULL, n + 1, sizeof *u->all); // there may be no checkpoint at all
+    u->of_node = msgl__reallocarray(NULL, nodes, sizeof *u->of_node);
+    if (u->all == NULL || u->of_node == NULL) {
+        return msgl__err_set(err, MSGL_ENOMEM, "prefix cache: no memory for %zu pages or states",
+                             n);
+    }
+    for (size_t i = 0; i < n; i++) u->all[i] = (msgl_unit){.node = -1};
+    for (size_t i = 0; i < nodes; i++) u->of_node[i] = -1;
+    u->oldest = u->newest = -1;
+    return 0;
+}
+
+void msgl__units_destroy(msgl_cache_store *s, int32_t span)
+{
+    msgl__free(s->units[span].all);
+    msgl__free(s->units[span].of_node);
+}
+
+// The unit leaves its node and becomes free. Nobody holds it.
+static void detach(msgl_cache_store *s, int32_t span, int32_t unit)
+{
+    msgl_units *u = &s->units[span];
+    unlink_unit(u, unit);
+    u->of_node[u->all[unit].node] = -1;
+    u->all[unit].node = -1;
+    u->num_cached--;
+    msgl__free_push(&s->free[span], unit);
+}
+
+int32_t msgl__units_evict(msgl_cache_store *s, int32_t span, int32_t n)
+{
+    const msgl_units *u = &s->units[span];
+    int32_t done = 0;
+    // What this step gives to a node it has yet to write: nobody else may write there in it.
+    while (done < n && u->oldest >= 0 && u->all[u->oldest].born != s->step) {
+        detach(s, span, u->oldest);
+        done++;
+    }
+    return done;
+}
+
+void msgl__units_attach(msgl_cache_store *s, int32_t span, int32_t node, int32_t unit, bool held,
+                        uint32_t born)
+{
+    msgl_units *u = &s->units[span];
+    u->of_node[node] = unit;
+    u->all[unit] = (msgl_unit){.node = node, .holders = held, .born = born};
+    u->num_cached++;
+    if (!held) append(u, unit);
+}
+
+void msgl__units_hold(msgl_cache_store *s, int32_t span, int32_t unit)
+{
+    msgl_units *u = &s->units[span];
+    if (u->all[unit].holders++ == 0) unlink_unit(u, unit);
+}
+
+void msgl__units_give_back(msgl_cache_store *s, int32_t span, int32_t unit)
+{
+    msgl_units *u = &s->units[span];
+    if (u->all[unit].node < 0) {
+        msgl__free_push(&s->free[span], unit);
+    } else if (--u->all[unit].holders == 0) {
+        append(u, unit);
+    }
+}
+
+void msgl__units_drop(msgl_cache_store *s, int32_t node)
+{
+    for (int32_t span = 1; span < s->layout.num_spans; span++) {
+        const int32_t unit = s->units[span].of_node[node];
+        if (unit >= 0) detach(s, span, unit);
+    }
+}
+
+int msgl__units_check(const msgl_cache_store *s, int32_t span, msgl_err *err)
+{
+    const msgl_units *u = &s->units[span];
+    const int32_t n = s->layout.spans[span].num_units;
+    int32_t cached = 0, listed = 0, before = -1;
+    for (int32_t i = 0; i < n; i++) {
+        const msgl_unit *x = &u->all[i];
+        if (x->node < 0) continue;
+        cached++;
+        if (u->of_node[x->node] != i || x->holders < 0) {
+            return msgl__err_set(err, MSGL_EINTERNAL, "span %d: unit %d of node %d, holders %d",
+                                 span, i, x->node, x->holders);
+        }
+    }
+    for (int32_t i = u->oldest; i >= 0; before = i, i = u->all[i].newer) {
+        const msgl_unit *x = &u->all[i];
+        if (x->node < 0 || x->holders != 0 || x->older != before || ++listed > cached) {
+            return msgl__err_set(err, MSGL_EINTERNAL, "span %d: unit %d is wrong in the LRU list",
+                                 span, i);
+        }
+    }
+    if (cached != u->num_cached || listed != u->num_evictable || before != u->newest) {
+        return msgl__err_set(err, MSGL_EINTERNAL,
+                             "span %d: %d units of nodes, %d counted; %d in the LRU list, %d "
+                             "counted",
+                             span, cached, u->num_cached, listed, u->num_evictable);
+    }
+    return 0;
+}
