@@ -89,16 +89,19 @@ static int make_memory(bench *b, msgl_err *err)
     const msgl_attn_bench_shape *s = b->shape;
     const int32_t len = s->cached_len + s->extend_len;
     const int32_t pages_each = msgl__ceil_div(len, s->page_size);
-    b->pool = (msgl_kv_pool){.dtype = s->kv_dtype,
-                             .num_layers = 1,
+    b->pool = (msgl_kv_pool){.spec = {.kind = MSGL_CACHE_KV,
+                                      .num_layers = 1,
+                                      .window = -1,
+                                      .num_heads = s->num_kv_heads,
+                                      .k_dim = s->head_dim,
+                                      .v_dim = s->head_dim,
+                                      .dtype = s->kv_dtype},
                              .num_pages = pages_each * s->batch,
-                             .page_size = s->page_size,
-                             .num_kv_heads = s->num_kv_heads,
-                             .head_dim = s->head_dim};
+                             .page_size = s->page_size};
     const size_t layer = msgl__kv_pool_bytes(&b->pool);
     if (layer == 0) return msgl__err_set(err, MSGL_ELIMIT, "bench attn: KV pool too large");
     const size_t layers = POOL_BYTES / layer;
-    b->pool.num_layers = layers < 1 ? 1 : layers > MAX_LAYERS ? MAX_LAYERS : (int32_t)layers;
+    b->pool.spec.num_layers = layers < 1 ? 1 : layers > MAX_LAYERS ? MAX_LAYERS : (int32_t)layers;
     b->pool.bytes = msgl__kv_pool_bytes(&b->pool);
     b->pool.base = take(b, b->pool.bytes);
     const size_t tokens = (size_t)s->batch * (size_t)s->extend_len;
@@ -114,7 +117,7 @@ static int make_memory(bench *b, msgl_err *err)
         return msgl__err_set(err, MSGL_ENOMEM, "bench attn: no memory for a KV pool of %zu bytes",
                              b->pool.bytes);
     }
-    fill(b, b->pool.base, b->pool.bytes, b->pool.dtype, 1);
+    fill(b, b->pool.base, b->pool.bytes, b->pool.spec.dtype, 1);
     fill(b, b->q, b->q_bytes, b->exec.act, 2);
     return msgl__page_table_create(s->batch, len, b->pool.num_pages * s->page_size, &b->table, err);
 }
@@ -172,7 +175,7 @@ static void forward(void *ctx, int64_t call)
 {
     bench *b = ctx;
     const msgl_attn_bench_shape *s = b->shape;
-    const msgl_attn_layer layer = {.layer = (int32_t)(call % b->pool.num_layers),
+    const msgl_attn_layer layer = {.layer = (int32_t)(call % b->pool.spec.num_layers),
                                    .scale = 1 / sqrtf((float)s->head_dim),
                                    .softcap = s->softcap,
                                    .window = s->window};

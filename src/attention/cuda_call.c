@@ -48,7 +48,7 @@ void msgl__cuda_attn_call(const msgl_attn_config *cfg, const msgl_attn_layer *la
 {
     const msgl_kv_pool *pool = cfg->pool;
     *c = (msgl_cuda_attn_call){
-        .dtype = pool->dtype,
+        .dtype = pool->spec.dtype,
         .num_q_heads = cfg->num_q_heads,
         .num_kv_heads = cfg->num_kv_heads,
         .head_dim = cfg->head_dim,
@@ -80,7 +80,7 @@ void msgl__cuda_attn_call(const msgl_attn_config *cfg, const msgl_attn_layer *la
 
 bool msgl__cuda_attn_dtype(msgl_exec *x, const msgl_attn_config *cfg)
 {
-    if (x->act == cfg->pool->dtype) return true;
+    if (x->act == cfg->pool->spec.dtype) return true;
     if (x->status == 0) x->status = MSGL_EUNSUPPORTED;
     return false;
 }

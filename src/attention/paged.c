@@ -65,7 +65,7 @@ int msgl__attn_workspace_create(const msgl_attn_config *cfg, msgl_attn_workspace
     const size_t part = msgl__attn_part_floats(w->part_rows, cfg->head_dim) * sizeof(float);
     const size_t heads = (size_t)cfg->num_kv_heads;
     size_t parts, pending, scratch;
-    w->scratch_stride = k->attn.scratch_size(&k->attn, cfg->pool->dtype, cfg->head_dim);
+    w->scratch_stride = k->attn.scratch_size(&k->attn, cfg->pool->spec.dtype, cfg->head_dim);
     if (msgl__size_mul((size_t)w->max_parts * heads, part, &parts) != 0 ||
         msgl__size_mul((size_t)w->max_groups * heads, sizeof(atomic_int), &pending) != 0 ||
         msgl__size_mul((size_t)cfg->num_threads, w->scratch_stride, &scratch) != 0 ||
@@ -168,7 +168,7 @@ void msgl__attn_call_init(const msgl_attn_config *cfg, const msgl_attn_workspace
                           const msgl_attn_layer *layer, const msgl_seqs *seqs,
                           const msgl_attn_input *in, void *out, msgl_attn_call *c)
 {
-    *c = (msgl_attn_call){.dtype = cfg->pool->dtype,
+    *c = (msgl_attn_call){.dtype = cfg->pool->spec.dtype,
                           .num_q_heads = cfg->num_q_heads,
                           .num_kv_heads = cfg->num_kv_heads,
                           .head_dim = cfg->head_dim,

@@ -126,7 +126,7 @@ static int plan_memory(msgl_engine *e, const msgl_options *o, msgl_err *err)
         .head_dim = m->head_dim,
         .page_size = o->page_size,
         .act = e->model.target.act,
-        .kv_dtype = e->kv.dtype,
+        .kv_dtype = e->kv.spec.dtype,
         .deterministic = e->deterministic,
         .variants = msgl__model_variants(m),
     };
@@ -148,12 +148,15 @@ static int plan_memory(msgl_engine *e, const msgl_options *o, msgl_err *err)
         .staging_bytes =
             on_host ? msgl__staging_host_bytes(e) + MSGL_ENGINE_WRITES * sizeof(msgl_token_write)
                     : 0,
-        .kv = {.dtype = e->kv.dtype,
-               .num_layers = m->num_layers,
+        .kv = {.spec = {.kind = MSGL_CACHE_KV,
+                        .num_layers = m->num_layers,
+                        .window = -1,
+                        .num_heads = m->num_kv_heads,
+                        .k_dim = m->head_dim,
+                        .v_dim = m->head_dim,
+                        .dtype = e->kv.spec.dtype},
                .num_pages = o->num_pages,
-               .page_size = page_size,
-               .num_kv_heads = m->num_kv_heads,
-               .head_dim = m->head_dim},
+               .page_size = page_size},
         .max_running = e->max_running,
         .max_step_tokens = e->max_step_tokens,
         .max_seq_len = o->max_seq_len > 0 ? o->max_seq_len : context,
@@ -336,7 +339,7 @@ static void choose_limits(msgl_engine *e, const msgl_options *o)
 static int warm_up(msgl_engine *e, msgl_err *err)
 {
     if (e->device->kind == MSGL_DEVICE_CPU) return 0;
-    msgl__products_tune(&e->model.products, &e->kernels, &e->exec, &e->arena, e->kv.dtype,
+    msgl__products_tune(&e->model.products, &e->kernels, &e->exec, &e->arena, e->kv.spec.dtype,
                         e->graph_max_bs, e->info.max_prefill_tokens);
     if (e->exec.status != 0) return msgl__err_set(err, e->exec.status, "%s", e->device->fault.text);
     return msgl__graphs_capture(e, e->graph_max_bs, err);
@@ -369,7 +372,7 @@ static int build(msgl_engine *e, const msgl_options *o, struct msgl_heartbeat *h
     if (code != 0) return code;
     choose_limits(e, o);
     // Three choices: none of K and V, weights and activations has to have the others' type.
-    e->kv.dtype = e->info.dtype;
+    e->kv.spec.dtype = e->info.dtype;
     const msgl_model_target target = {
         .kernels = &e->kernels,
         .moe = moe,

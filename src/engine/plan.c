@@ -163,7 +163,7 @@ void msgl__memory_plan_print(const msgl_memory_plan *p, void (*print)(void *ctx,
     snprintf(line, sizeof line,
              "  KV pages   %10.1f  %d pages of %d tokens, %s, %.1f KiB per token",
              (double)p->kv_bytes / MIB, p->kv.num_pages, p->kv.page_size,
-             msgl__dtype_name(p->kv.dtype), (double)page_bytes(p) / 1024 / p->kv.page_size);
+             msgl__dtype_name(p->kv.spec.dtype), (double)page_bytes(p) / 1024 / p->kv.page_size);
     print(ctx, line);
     snprintf(line, sizeof line,
              "  workspace  %10.1f  up to %d tokens per step, %d request%s of %d tokens",

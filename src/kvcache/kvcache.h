@@ -1,9 +1,9 @@
 // SPDX-License-Identifier: Apache-2.0
 //
-// The KV pool (memory), the page table (which slot holds which token) and the page allocator with
-// its prefix cache (who may use which page). Slot numbers count tokens: slot s is entry s %
-// page_size of page s / page_size. The last page, `num_pages`, is the dummy page of padding
-// requests.
+// The pools (memory of a group of layers each), the page table (which slot holds which token) and
+// the page allocator with its prefix cache (who may use which page). Slot numbers count tokens:
+// slot s is entry s % page_size of page s / page_size. The last page, `num_pages`, is the dummy
+// page of padding requests.
 #ifndef MSGL_KVCACHE_KVCACHE_H
 #define MSGL_KVCACHE_KVCACHE_H
 
@@ -12,36 +12,57 @@
 
 #include "core/dtype.h"
 #include "core/err.h"
+#include "kvcache/layout.h"
 
-// K and V of all layers: [2, num_layers, num_pages + 1, page_size, num_kv_heads, head_dim].
+// The memory of one group of layers (layout.h).
+//
+// KV: K of all layers, [num_layers, num_pages + 1, page_size, num_heads, k_dim], then V with v_dim.
+// LATENT: the same without V, as V lies in K.
+// STATE: [max_running + 1 + num_checkpoints, num_layers, state_bytes]: live states by row of the
+// page table, the dummy request's the last of them, then checkpoints. A state of all layers is one
+// piece, so that one copy makes a checkpoint of it.
 typedef struct msgl_kv_pool {
-    msgl_dtype dtype;
-    int32_t num_layers, num_pages, page_size, num_kv_heads, head_dim;
-    void *base;   // device memory
-    size_t bytes; // of base
+    msgl_cache_spec spec;
+    int32_t num_pages, page_size;         // KV, LATENT
+    int32_t max_running, num_checkpoints; // STATE
+    void *base;                           // device memory
+    size_t bytes;                         // of base
 } msgl_kv_pool;
 
-// Bytes that a pool of these dimensions takes (the dummy page included); 0 on overflow.
+// Bytes that a pool of these dimensions takes (dummies included); 0 on overflow.
 size_t msgl__kv_pool_bytes(const msgl_kv_pool *dims);
-// Elements from one slot to the next: num_kv_heads * head_dim.
+// Elements of K from one slot to the next.
 static inline size_t msgl__kv_slot_stride(const msgl_kv_pool *p)
 {
-    return (size_t)p->num_kv_heads * (size_t)p->head_dim;
+    return (size_t)p->spec.num_heads * (size_t)p->spec.k_dim;
 }
+// K or V (kv 1) of the group's layer `layer`: [slots, num_heads, k_dim or v_dim].
 static inline void *msgl__kv_layer(const msgl_kv_pool *p, int kv, int layer)
 {
     const size_t slots = ((size_t)p->num_pages + 1) * (size_t)p->page_size;
+    const size_t heads = slots * (size_t)p->spec.num_heads;
+    const size_t k = heads * (size_t)p->spec.k_dim, v = heads * (size_t)p->spec.v_dim;
     const size_t elements =
-        ((size_t)kv * (size_t)p->num_layers + (size_t)layer) * slots * msgl__kv_slot_stride(p);
-    return (char *)p->base + elements * msgl__dtype_size(p->dtype);
+        kv == 0 ? (size_t)layer * k : (size_t)p->spec.num_layers * k + (size_t)layer * v;
+    return (char *)p->base + elements * msgl__dtype_size(p->spec.dtype);
 }
-static inline void *msgl__kv_k(const msgl_kv_pool *p, int layer) // [slots, num_kv_heads, head_dim]
+static inline void *msgl__kv_k(const msgl_kv_pool *p, int layer)
 {
     return msgl__kv_layer(p, 0, layer);
 }
 static inline void *msgl__kv_v(const msgl_kv_pool *p, int layer)
 {
     return msgl__kv_layer(p, 1, layer);
+}
+// STATE: the state of a row of the page table, and a checkpoint, in the group's layer `layer`.
+static inline void *msgl__state_of_row(const msgl_kv_pool *p, int32_t row, int layer)
+{
+    const size_t at = (size_t)row * (size_t)p->spec.num_layers + (size_t)layer;
+    return (char *)p->base + at * p->spec.state_bytes;
+}
+static inline void *msgl__state_checkpoint(const msgl_kv_pool *p, int32_t checkpoint, int layer)
+{
+    return msgl__state_of_row(p, p->max_running + 1 + checkpoint, layer);
 }
 
 // int32 [max_running + 1, stride], token-granular: row r, column c is the slot of token c of the

@@ -39,7 +39,7 @@ void msgl__attention(msgl_forward *f, const msgl_attention *a, const msgl_norm *
         .eps = a->eps,
         .cos_sin = cos_sin,
         .half = a->half,
-        .kv_dtype = f->pool->dtype,
+        .kv_dtype = f->pool->spec.dtype,
         .k_pool = msgl__kv_k(f->pool, a->geometry.layer),
         .v_pool = msgl__kv_v(f->pool, a->geometry.layer),
         .slots = f->out_loc,

@@ -182,12 +182,15 @@ void fake_world_open(fake_world *w, const msgl_attn_needs *n)
     static char nothing[64];
     *w = (fake_world){.needs = *n};
     const int32_t pages = FAKE_RUNNING * msgl__ceil_div(FAKE_SEQ_LEN, n->page_size);
-    w->pool = (msgl_kv_pool){.dtype = n->kv_dtype,
-                             .num_layers = 1,
+    w->pool = (msgl_kv_pool){.spec = {.kind = MSGL_CACHE_KV,
+                                      .num_layers = 1,
+                                      .window = -1,
+                                      .num_heads = n->num_kv_heads,
+                                      .k_dim = n->head_dim,
+                                      .v_dim = n->head_dim,
+                                      .dtype = n->kv_dtype},
                              .num_pages = pages,
                              .page_size = n->page_size,
-                             .num_kv_heads = n->num_kv_heads,
-                             .head_dim = n->head_dim,
                              .base = nothing};
     msgl_err err = {0};
     assert_int_equal(

@@ -128,12 +128,15 @@ static void test_failed_allocations(void **state)
     const msgl_attn_desc *const *all = msgl__attn_backends(&count);
     msgl_kernels kernels;
     msgl__kernels_init_cpu(&kernels, MSGL_CPU_REF);
-    const msgl_kv_pool pool = {.dtype = MSGL_F32,
-                               .num_layers = 1,
+    const msgl_kv_pool pool = {.spec = {.kind = MSGL_CACHE_KV,
+                                        .num_layers = 1,
+                                        .window = -1,
+                                        .num_heads = 1,
+                                        .k_dim = 64,
+                                        .v_dim = 64,
+                                        .dtype = MSGL_F32},
                                .num_pages = 4,
-                               .page_size = 16,
-                               .num_kv_heads = 1,
-                               .head_dim = 64};
+                               .page_size = 16};
     const msgl_page_table table = {.max_running = 2, .stride = 64};
     const msgl_attn_config cfg = {.num_q_heads = 2,
                                   .num_kv_heads = 1,

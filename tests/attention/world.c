@@ -123,12 +123,15 @@ void world_open(world *w, const world_spec *spec)
     const int hkv = spec->num_kv_heads, hq = hkv * spec->group;
     const int pages_each = msgl__ceil_div(spec->max_seq_len, spec->page_size);
     msgl__kernels_init_cpu(&w->kernels, spec->level);
-    w->pool = (msgl_kv_pool){.dtype = spec->dtype,
-                             .num_layers = 2,
+    w->pool = (msgl_kv_pool){.spec = {.kind = MSGL_CACHE_KV,
+                                      .num_layers = 2,
+                                      .window = spec->window,
+                                      .num_heads = hkv,
+                                      .k_dim = spec->head_dim,
+                                      .v_dim = spec->head_dim,
+                                      .dtype = spec->dtype},
                              .num_pages = pages_each * spec->max_running,
-                             .page_size = spec->page_size,
-                             .num_kv_heads = hkv,
-                             .head_dim = spec->head_dim};
+                             .page_size = spec->page_size};
     w->pool.bytes =
         4 * slots_of(w) * msgl__kv_slot_stride(&w->pool) * msgl__dtype_size(spec->dtype);
     w->pool.base = aligned_alloc(64, msgl__round_up(w->pool.bytes, 64));

@@ -16,21 +16,65 @@
 static void test_pool_bytes(void **state)
 {
     (void)state;
-    msgl_kv_pool p = {.dtype = MSGL_BF16,
-                      .num_layers = 3,
+    msgl_kv_pool p = {.spec = {.kind = MSGL_CACHE_KV,
+                               .num_layers = 3,
+                               .num_heads = 2,
+                               .k_dim = 64,
+                               .v_dim = 32,
+                               .dtype = MSGL_BF16},
                       .num_pages = 7,
-                      .page_size = 16,
-                      .num_kv_heads = 2,
-                      .head_dim = 64};
-    assert_int_equal(msgl__kv_pool_bytes(&p), (size_t)2 * 3 * 8 * 16 * 2 * 64 * 2);
-    char base;
-    p.base = &base;
-    // The last element of V of the last layer ends where the pool ends.
-    const char *end = (char *)msgl__kv_v(&p, 2) + (size_t)8 * 16 * msgl__kv_slot_stride(&p) * 2;
-    assert_int_equal(end - &base, msgl__kv_pool_bytes(&p));
-    p.num_layers = p.num_pages = p.page_size = p.num_kv_heads = p.head_dim = INT32_MAX;
+                      .page_size = 16};
+    assert_int_equal(msgl__kv_pool_bytes(&p), (size_t)3 * 8 * 16 * 2 * (64 + 32) * 2);
+    char base[1];
+    p.base = base;
+    assert_int_equal(msgl__kv_slot_stride(&p), 2 * 64);
+    // K of all layers, then V: the last element of V of the last layer ends where the pool ends.
+    assert_ptr_equal(msgl__kv_k(&p, 0), base);
+    assert_int_equal((char *)msgl__kv_v(&p, 0) - (char *)msgl__kv_k(&p, 2), 8 * 16 * 2 * 64 * 2);
+    const char *end = (char *)msgl__kv_v(&p, 2) + (size_t)8 * 16 * 2 * 32 * 2;
+    assert_int_equal(end - base, msgl__kv_pool_bytes(&p));
+    p.num_pages = p.page_size = p.spec.num_layers = p.spec.num_heads = p.spec.k_dim = INT32_MAX;
     assert_int_equal(msgl__kv_pool_bytes(&p), 0);
-    p.head_dim = 0;
+    p.spec.k_dim = 0;
+    assert_int_equal(msgl__kv_pool_bytes(&p), 0);
+}
+
+// One vector a token: K of all layers, and no V.
+static void test_latent_pool(void **state)
+{
+    (void)state;
+    char base[1];
+    const msgl_kv_pool p = {.spec = {.kind = MSGL_CACHE_LATENT,
+                                     .num_layers = 5,
+                                     .num_heads = 1,
+                                     .k_dim = 576,
+                                     .dtype = MSGL_F16},
+                            .num_pages = 3,
+                            .page_size = 64,
+                            .base = base};
+    assert_int_equal(msgl__kv_pool_bytes(&p), (size_t)5 * 4 * 64 * 576 * 2);
+    assert_int_equal((char *)msgl__kv_k(&p, 4) - base, (size_t)4 * 4 * 64 * 576 * 2);
+}
+
+// A state for each row and the dummy one, then the checkpoints; all layers of one are neighbours.
+static void test_state_pool(void **state)
+{
+    (void)state;
+    char base[1];
+    msgl_kv_pool p = {
+        .spec = {.kind = MSGL_CACHE_STATE, .num_layers = 3, .state_bytes = 1000, .window = -1},
+        .max_running = 4,
+        .num_checkpoints = 7,
+        .base = base};
+    assert_int_equal(msgl__kv_pool_bytes(&p), (4 + 1 + 7) * 3 * 1000);
+    assert_ptr_equal(msgl__state_of_row(&p, 0, 0), base);
+    assert_int_equal((char *)msgl__state_of_row(&p, 4, 2) - base, (4 * 3 + 2) * 1000);
+    assert_int_equal((char *)msgl__state_checkpoint(&p, 0, 0) - base, 5 * 3 * 1000);
+    assert_int_equal((char *)msgl__state_checkpoint(&p, 6, 2) + 1000 - base,
+                     msgl__kv_pool_bytes(&p));
+    p.num_checkpoints = 0;
+    assert_int_equal(msgl__kv_pool_bytes(&p), (4 + 1) * 3 * 1000);
+    p.spec.state_bytes = SIZE_MAX / 8;
     assert_int_equal(msgl__kv_pool_bytes(&p), 0);
 }
 
@@ -531,6 +575,8 @@ int main(void)
 {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(test_pool_bytes),
+        cmocka_unit_test(test_latent_pool),
+        cmocka_unit_test(test_state_pool),
         cmocka_unit_test(test_page_table),
         cmocka_unit_test(test_create_fails),
         cmocka_unit_test(test_layout),

@@ -91,7 +91,7 @@ static size_t plan_window(const fa_backend *b, const msgl_seqs *seqs, int32_t wi
     const msgl_fa_prefill_batch p = {.num_q_heads = cfg->num_q_heads,
                                      .num_kv_heads = cfg->num_kv_heads,
                                      .head_dim = cfg->head_dim,
-                                     .elem_size = (int32_t)msgl__dtype_size(cfg->pool->dtype),
+                                     .elem_size = (int32_t)msgl__dtype_size(cfg->pool->spec.dtype),
                                      .window = window,
                                      .l2_bytes = b->l2_bytes,
                                      .batch = seqs->size,
@@ -108,7 +108,7 @@ static bool decodes(const fa_backend *b, const msgl_seqs *seqs)
 
 static bool plans(const fa_backend *b, const msgl_seqs *seqs)
 {
-    return !decodes(b, seqs) && b->cfg.pool->dtype != MSGL_F32;
+    return !decodes(b, seqs) && b->cfg.pool->spec.dtype != MSGL_F32;
 }
 
 static int fa_prepare(msgl_attn_backend *base, const msgl_seqs *seqs)
@@ -168,7 +168,7 @@ static int32_t fa_short_seq_len(const msgl_attn_backend *base, int32_t size)
     const msgl_attn_config *cfg = &((const fa_backend *)base)->cfg;
     const int major = cfg->dev->capability / 10;
     const bool has = (major == 9 || major == 10) && !cfg->deterministic && cfg->head_dim <= 128 &&
-                     msgl__fa_decode_fits(cfg->pool->dtype, cfg->head_dim) &&
+                     msgl__fa_decode_fits(cfg->pool->spec.dtype, cfg->head_dim) &&
                      cfg->num_q_heads <= 8 * cfg->num_kv_heads && size * cfg->num_kv_heads <= ITEMS;
     return has ? MSGL_FA_FEW_LEN : 0;
 }
@@ -182,7 +182,7 @@ static bool fa_takes_rope(const msgl_attn_backend *base, const msgl_seqs *seqs)
     const fa_backend *b = (const fa_backend *)base;
     const bool starts_early = seqs->max_seqlen_k <= fa_short_seq_len(base, seqs->size);
     return (starts_early || seqs->size > FEW) && decodes(b, seqs) &&
-           msgl__fa_decode_fits(b->cfg.pool->dtype, b->cfg.head_dim);
+           msgl__fa_decode_fits(b->cfg.pool->spec.dtype, b->cfg.head_dim);
 }
 
 const msgl_attn_desc msgl__attn_fa_cuda = {

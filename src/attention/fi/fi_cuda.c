@@ -172,7 +172,7 @@ static int fi_create(const msgl_attn_config *cfg, msgl_attn_backend **out, msgl_
     b->base.desc = &msgl__attn_fi_cuda;
     b->cfg = *cfg;
     for (int i = 0; i < PHASES; i++) b->sets[i].dev = cfg->dev;
-    b->shape = (msgl_fi_shape){.dtype = cfg->pool->dtype,
+    b->shape = (msgl_fi_shape){.dtype = cfg->pool->spec.dtype,
                                .num_q_heads = cfg->num_q_heads,
                                .num_kv_heads = cfg->num_kv_heads,
                                .head_dim = cfg->head_dim,

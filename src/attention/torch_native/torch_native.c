@@ -126,10 +126,10 @@ static void gather(const torch_call *c, int kv, const int32_t *slots, int len, i
 {
     const msgl_kv_pool *pool = c->b->cfg.pool;
     const void *from = msgl__kv_layer(pool, kv, c->layer->layer);
-    const size_t dim = (size_t)pool->head_dim;
+    const size_t dim = (size_t)pool->spec.k_dim;
     for (int p = 0; p < len; p++) {
         const size_t at = (size_t)slots[p] * msgl__kv_slot_stride(pool) + (size_t)kv_head * dim;
-        for (size_t d = 0; d < dim; d++) *to++ = msgl__load_f32(from, pool->dtype, at + d);
+        for (size_t d = 0; d < dim; d++) *to++ = msgl__load_f32(from, pool->spec.dtype, at + d);
     }
 }
 

@@ -129,7 +129,7 @@ static int trtllm_create(const msgl_attn_config *cfg, msgl_attn_backend **out, m
     if (b == NULL) return msgl__err_set(err, MSGL_ENOMEM, "trtllm: out of memory");
     b->base.desc = &msgl__attn_trtllm_cuda;
     b->cfg = *cfg;
-    b->shape = (msgl_xqa_shape){.dtype = cfg->pool->dtype,
+    b->shape = (msgl_xqa_shape){.dtype = cfg->pool->spec.dtype,
                                 .num_q_heads = cfg->num_q_heads,
                                 .num_kv_heads = cfg->num_kv_heads,
                                 .head_dim = cfg->head_dim,
