@@ -327,9 +327,13 @@ static void prepare(world *w, int num_decode, const step_req *reqs, int n)
         const int32_t *slots = msgl__page_table_row(&w->table, reqs[i].req);
         w->batch_reqs[i] = (msgl_batch_req){
             .table_idx = reqs[i].req, .cached_len = reqs[i].cached, .device_len = reqs[i].device};
-        for (int p = 0; p < r->len; p++) { // only what this and earlier steps stored is there
-            poke(w, 0, slots[p], p < reqs[i].device ? r : NULL, p);
-            poke(w, 1, slots[p], p < reqs[i].device ? r : NULL, p);
+        // Only what this and earlier steps stored is there, and of that nothing behind the window
+        // of the first query: those pages have been given back.
+        const int from = w->spec.window >= 0 ? reqs[i].cached - w->spec.window : 0;
+        for (int p = 0; p < r->len; p++) {
+            const world_req *kept = p >= from && p < reqs[i].device ? r : NULL;
+            poke(w, 0, slots[p], kept, p);
+            poke(w, 1, slots[p], kept, p);
         }
         for (int p = reqs[i].cached; p < reqs[i].device; p++, t++) {
             float *row = w->qkv + (size_t)t * w->ld;

@@ -2,7 +2,8 @@
 //
 // A small world for attention tests: a pool whose pages are handed out in random order, a page
 // table, requests with random q, K and V, and the exact answer in f64. Every slot that no request
-// owns, the other layer, the rest of the table and what is beside q in qkv are poison (NaN, -1).
+// owns or that lies behind its window, the other layer, the rest of the table and what is beside q
+// in qkv are poison (NaN, -1).
 //
 // With a GPU the same data is copied to it before every step, and the result back; activations have
 // the pool's dtype there, and q is rounded to it.

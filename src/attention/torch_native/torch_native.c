@@ -120,7 +120,7 @@ static int torch_create(const msgl_attn_config *cfg, msgl_attn_backend **out, ms
     return 0;
 }
 
-// Rows of one KV head at the request's first `len` slots, as f32.
+// Rows of one KV head at `len` slots, as f32.
 static void gather(const torch_call *c, int kv, const int32_t *slots, int len, int kv_head,
                    float *to)
 {
@@ -133,10 +133,15 @@ static void gather(const torch_call *c, int kv, const int32_t *slots, int len, i
     }
 }
 
-// Scores [len] of a query at position pos to probabilities; masked keys get 0.
-static void softmax(const msgl_attn_layer *layer, int pos, int len, float *s)
+// The first key that a query at position pos sees.
+static int first_key(const msgl_attn_layer *layer, int pos)
 {
-    const int from = layer->window >= 0 && pos > layer->window ? pos - layer->window : 0;
+    return layer->window >= 0 && pos > layer->window ? pos - layer->window : 0;
+}
+
+// Scores [len] of a query whose keys are [from, pos] to probabilities; masked keys get 0.
+static void softmax(const msgl_attn_layer *layer, int from, int pos, int len, float *s)
+{
     float m = -INFINITY, l = 0;
     for (int p = from; p <= pos; p++) {
         if (layer->softcap > 0) s[p] = layer->softcap * tanhf(s[p] / layer->softcap);
@@ -151,7 +156,8 @@ static void softmax(const msgl_attn_layer *layer, int pos, int len, float *s)
     memset(s + pos + 1, 0, (size_t)(len - pos - 1) * sizeof *s);
 }
 
-// One request, one KV head.
+// One request, one KV head. Keys are counted from the first one that the first query sees: what the
+// pool holds before it is no longer the request's.
 static void torch_task(void *arg, int task, int worker)
 {
     const torch_call *c = arg;
@@ -159,9 +165,10 @@ static void torch_task(void *arg, int task, int worker)
     const msgl_seqs *seqs = c->seqs;
     const int kv_head = task % cfg->num_kv_heads, req = task / cfg->num_kv_heads;
     const int group = cfg->num_q_heads / cfg->num_kv_heads, dim = cfg->head_dim;
-    const int len = seqs->seqlens_k[req], first = seqs->cu_seqlens_q[req];
-    const int tokens = seqs->cu_seqlens_q[req + 1] - first, rows = tokens * group;
-    const int32_t *slots = msgl__page_table_row(cfg->page_table, seqs->table_rows[req]);
+    const int first = seqs->cu_seqlens_q[req], tokens = seqs->cu_seqlens_q[req + 1] - first;
+    const int rows = tokens * group, first_pos = seqs->seqlens_k[req] - tokens;
+    const int skip = first_key(c->layer, first_pos), len = seqs->seqlens_k[req] - skip;
+    const int32_t *slots = msgl__page_table_row(cfg->page_table, seqs->table_rows[req]) + skip;
     float *k = (float *)c->b->scratch + (size_t)worker * c->b->scratch_floats;
     float *v = k + (size_t)len * (size_t)dim, *q = v + (size_t)len * (size_t)dim;
     float *o = q + ROWS * (size_t)dim, *s = o + ROWS * (size_t)dim;
@@ -181,7 +188,9 @@ static void torch_task(void *arg, int task, int worker)
         c->b->blas.sgemm(CblasRowMajor, CblasNoTrans, CblasTrans, n, len, dim, c->layer->scale, q,
                          dim, k, dim, 0, s, len);
         for (int i = 0; i < n; i++) {
-            softmax(c->layer, len - tokens + (row + i) / group, len, s + (size_t)i * (size_t)len);
+            const int pos = first_pos + (row + i) / group;
+            softmax(c->layer, first_key(c->layer, pos) - skip, pos - skip, len,
+                    s + (size_t)i * (size_t)len);
         }
         c->b->blas.sgemm(CblasRowMajor, CblasNoTrans, CblasNoTrans, n, dim, len, 1, s, len, v, dim,
                          0, o, dim);
