@@ -29,7 +29,7 @@ typedef struct msgl_attn_config msgl_attn_config;
 
 // Geometry of one layer's attention.
 typedef struct msgl_attn_layer {
-    int32_t layer;  // index into the KV pool
+    int32_t layer;  // index in its group, so into the pool
     float scale;    // of q.k; head_dim^-0.5 unless the model says otherwise
     float softcap;  // s = cap * tanh(s / cap) before masking; 0: off
     int32_t window; // W: a query at position p sees keys in [p - W, p], W + 1 of them; -1: all
@@ -48,10 +48,12 @@ typedef struct msgl_attn_variants {
     msgl_attn_variant all[MSGL_ATTN_MAX_VARIANTS];
 } msgl_attn_variants;
 
-typedef struct msgl_attn_needs { // what the model and the machine ask of a backend
+typedef struct msgl_attn_needs { // what a group of layers and the machine ask of a backend
+    msgl_cache_kind cache;       // what the layers keep; there are kernels for MSGL_CACHE_KV
     msgl_device_kind device;
     int32_t capability; // CUDA compute capability x 10; 0 on the CPU
     int32_t num_q_heads, num_kv_heads, head_dim, page_size;
+    int32_t v_dim;            // of a head's V; 0: head_dim, the only one that kernels have
     msgl_dtype act, kv_dtype; // of queries and output; of the pool
     bool deterministic;
     msgl_attn_variants variants;
@@ -124,7 +126,7 @@ struct msgl_attn_backend { // first member of every backend's own struct
     const msgl_attn_desc *desc;
 };
 
-struct msgl_attn_config {
+struct msgl_attn_config { // of one group of layers
     msgl_device_kind device;
     int32_t num_q_heads, num_kv_heads, head_dim; // of this rank
     int32_t page_size;
@@ -134,6 +136,7 @@ struct msgl_attn_config {
     int32_t max_flights;     // steps that may be prepared at once, seqs->flight in [0, max_flights)
     bool deterministic; // results of a request must not depend on the batch (always so for fa on
                         // the CPU)
+    bool apart; // answers and chunks come as sequences of their own, whatever the backend could do
     msgl_attn_variants variants; // of the layers that forward will get
     const msgl_kernels *kernels;
     const msgl_kv_pool *pool;
@@ -177,18 +180,22 @@ int msgl__attn_supports(const msgl_attn_desc *d, const msgl_attn_needs *needs, m
 // nobody reads it).
 int32_t msgl__attn_page_size(const msgl_attn_choice *c, int32_t wanted, char warning[256]);
 
-// attn.c: the backends of an engine, and a step's way through them.
+// attn.c: the backends of a group of layers, and a step's way through them.
 typedef struct msgl_attn {
     msgl_attn_backend *prefill, *decode; // equal: one serves both
 } msgl_attn;
+
+// Whether a step's answers and chunks are sequences of their own for this choice: they go to
+// different backends or to one that is not ragged. The groups of a model share the sequences, so if
+// one of them has to have it so, the others are made with cfg->apart.
+bool msgl__attn_apart(const msgl_attn_choice *c);
 
 // Makes the backends of a choice. On failure nothing is left to destroy.
 int msgl__attn_create(const msgl_attn_choice *c, const msgl_attn_config *cfg, msgl_attn *out,
                       msgl_err *err);
 void msgl__attn_destroy(msgl_attn *a);
 // How many msgl_seqs a step of `size` >= 1 requests is, the first num_decode of them answers: one,
-// or two where they go to different backends or to one that is not ragged. Part i is the requests
-// [i == 0 ? 0 : ends[0], ends[i]).
+// or two where they are apart. Part i is the requests [i == 0 ? 0 : ends[0], ends[i]).
 int32_t msgl__attn_parts(const msgl_attn *a, int32_t num_decode, int32_t size, int32_t ends[2]);
 // The descriptor's functions of the same names, by the backend that serves the sequences.
 int msgl__attn_prepare(const msgl_attn *a, const msgl_seqs *seqs);

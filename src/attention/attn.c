@@ -1,15 +1,22 @@
 // SPDX-License-Identifier: Apache-2.0
 //
-// The backends of an engine: one for both phases, or one for each. Sequences go to the one of their
+// The backends of a group: one for both phases, or one for each. Sequences go to the one of their
 // phase; nothing of one backend is ever seen by the other.
 #include "attention/attention.h"
+
+bool msgl__attn_apart(const msgl_attn_choice *c)
+{
+    return c->prefill != c->decode || !c->prefill->ragged;
+}
 
 int msgl__attn_create(const msgl_attn_choice *c, const msgl_attn_config *cfg, msgl_attn *out,
                       msgl_err *err)
 {
     *out = (msgl_attn){0};
+    // A ragged backend prepares one set of sequences a step, so two are two backends.
+    const bool two = c->decode != c->prefill || (cfg->apart && c->prefill->ragged);
     int rc = c->prefill->create(cfg, &out->prefill, err);
-    if (rc == 0 && c->decode == c->prefill) {
+    if (rc == 0 && !two) {
         out->decode = out->prefill;
     } else if (rc == 0) {
         rc = c->decode->create(cfg, &out->decode, err);

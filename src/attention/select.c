@@ -82,6 +82,23 @@ static int check_plugin(const msgl_attn_desc *d, msgl_err *err)
     return 0;
 }
 
+// What the layers keep.
+static int check_cache(const msgl_attn_desc *d, const msgl_attn_needs *n, msgl_err *err)
+{
+    if (n->cache != MSGL_CACHE_KV) {
+        return msgl__err_set(err, MSGL_EUNSUPPORTED,
+                             "attention backend %s: no kernel for layers that keep a %s; allowed: "
+                             "K and V of every token",
+                             d->name,
+                             n->cache == MSGL_CACHE_LATENT ? "latent vector a token" : "state");
+    }
+    if (n->v_dim == 0 || n->v_dim == n->head_dim) return 0;
+    return msgl__err_set(err, MSGL_EUNSUPPORTED,
+                         "attention backend %s: no kernel for V of %d beside K of %d per head; "
+                         "allowed: the same",
+                         d->name, (int)n->v_dim, (int)n->head_dim);
+}
+
 static int check_heads(const msgl_attn_desc *d, const msgl_attn_needs *n, msgl_err *err)
 {
     const int rc = check_head_dim(d, n, err);
@@ -152,6 +169,7 @@ static int check_page_size(const msgl_attn_desc *d, const msgl_attn_needs *n, ms
 int msgl__attn_supports(const msgl_attn_desc *d, const msgl_attn_needs *n, msgl_err *err)
 {
     int rc = check_device(d, n, err);
+    if (rc == 0) rc = check_cache(d, n, err);
     if (rc == 0) rc = check_heads(d, n, err);
     if (rc == 0) rc = check_variants(d, n, err);
     if (rc == 0) rc = check_page_size(d, n, err);

@@ -30,12 +30,12 @@ static void expect_half(const world_spec *pair, const msgl_attn_desc *desc, cons
     world_close(&half);
 }
 
-static void test_halves(void **state)
+// An answer and a chunk of a step, each as its half alone would do it.
+static void expect_halves(const msgl_attn_choice *pair, bool apart)
 {
-    (void)state;
-    const msgl_attn_choice pair = {&msgl__attn_fa, &msgl__attn_fi};
     world_spec spec = world_base(NULL, 4, 1000, 1000);
-    spec.choice = &pair;
+    spec.choice = pair;
+    spec.apart = apart;
     const step_req reqs[] = {{0, 899, 900}, {1, 100, 400}};
     world both;
     world_open(&both, &spec);
@@ -46,9 +46,29 @@ static void test_halves(void **state)
     assert_int_equal(both.seqs[0].phase, MSGL_DECODE);
     assert_int_equal(both.seqs[1].phase, MSGL_PREFILL);
     assert_int_equal(both.seqs[1].first_token, 1);
-    expect_half(&spec, &msgl__attn_fi, &reqs[0], both.out);
-    expect_half(&spec, &msgl__attn_fa, &reqs[1], both.out + both.out_ld);
+    expect_half(&spec, pair->decode, &reqs[0], both.out);
+    expect_half(&spec, pair->prefill, &reqs[1], both.out + both.out_ld);
     world_close(&both);
+}
+
+static void test_halves(void **state)
+{
+    (void)state;
+    const msgl_attn_choice pair = {&msgl__attn_fa, &msgl__attn_fi};
+    assert_true(msgl__attn_apart(&pair));
+    expect_halves(&pair, false);
+}
+
+// One ragged backend whose steps are cut for the sake of another group of layers.
+static void test_apart(void **state)
+{
+    (void)state;
+    const msgl_attn_choice alone[] = {{&msgl__attn_fa, &msgl__attn_fa},
+                                      {&msgl__attn_fi, &msgl__attn_fi}};
+    for (size_t i = 0; i < 2; i++) {
+        assert_false(msgl__attn_apart(&alone[i]));
+        expect_halves(&alone[i], true);
+    }
 }
 
 // A made-up backend: which of its functions were called.
@@ -193,6 +213,7 @@ int main(void)
 {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(test_halves),
+        cmocka_unit_test(test_apart),
         cmocka_unit_test(test_routes),
         cmocka_unit_test(test_create_fails),
     };

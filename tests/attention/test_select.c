@@ -138,6 +138,15 @@ static void test_limits(void **state)
          "attention backend narrow has no sliding window, which this model needs"},
         {{.variants = {1, {{-1, 30}}}},
          "attention backend narrow has no logit soft cap, which this model needs"},
+        {{.cache = MSGL_CACHE_LATENT},
+         "attention backend narrow: no kernel for layers that keep a latent vector a token; "
+         "allowed: K and V of every token"},
+        {{.cache = MSGL_CACHE_STATE},
+         "attention backend narrow: no kernel for layers that keep a state; allowed: K and V of "
+         "every token"},
+        {{.v_dim = 64},
+         "attention backend narrow: no kernel for V of 64 beside K of 128 per head; allowed: the "
+         "same"},
     };
     for (size_t i = 0; i < sizeof cases / sizeof cases[0]; i++) {
         msgl_attn_needs n = cases[i].needs;

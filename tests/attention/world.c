@@ -168,6 +168,7 @@ void world_open(world *w, const world_spec *spec)
                                 .max_step_tokens = spec->max_step_tokens,
                                 .max_flights = 2,
                                 .deterministic = spec->deterministic,
+                                .apart = spec->apart,
                                 .kernels = &w->kernels,
                                 .pool = &w->pool,
                                 .page_table = &w->table,

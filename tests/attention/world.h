@@ -25,7 +25,7 @@ typedef struct world_spec {
     int threads;
     float softcap;
     int window; // -1: off
-    bool deterministic;
+    bool deterministic, apart;
     uint64_t seed;
     msgl_device *dev;          // and
     const msgl_cuda_api *cuda; // of a GPU, which outlives the world; NULL: the CPU
