@@ -148,15 +148,15 @@ static int plan_memory(msgl_engine *e, const msgl_options *o, msgl_err *err)
         .staging_bytes =
             on_host ? msgl__staging_host_bytes(e) + MSGL_ENGINE_WRITES * sizeof(msgl_token_write)
                     : 0,
-        .kv = {.spec = {.kind = MSGL_CACHE_KV,
-                        .num_layers = m->num_layers,
-                        .window = -1,
-                        .num_heads = m->num_kv_heads,
-                        .k_dim = m->head_dim,
-                        .v_dim = m->head_dim,
-                        .dtype = e->kv.spec.dtype},
-               .num_pages = o->num_pages,
-               .page_size = page_size},
+        .specs = {.count = 1,
+                  .all = {{.kind = MSGL_CACHE_KV,
+                           .num_layers = m->num_layers,
+                           .window = -1,
+                           .num_heads = m->num_kv_heads,
+                           .k_dim = m->head_dim,
+                           .v_dim = m->head_dim,
+                           .dtype = e->kv.spec.dtype}}},
+        .max_prefill_tokens = e->info.max_prefill_tokens,
         .max_running = e->max_running,
         .max_step_tokens = e->max_step_tokens,
         .max_seq_len = o->max_seq_len > 0 ? o->max_seq_len : context,
@@ -164,11 +164,13 @@ static int plan_memory(msgl_engine *e, const msgl_options *o, msgl_err *err)
                         : on_host           ? 0.4
                                             : 0.9,
     };
+    msgl__cache_layout_of(&p.specs, p.max_seq_len, page_size, &p.cache, p.span_of);
+    p.cache.spans[0].num_units = o->num_pages;
     code = msgl__memory_plan(&p, err);
     if (code != 0) return code;
     warn_seq_len(o, p.max_seq_len, context);
     if (o->log != NULL) msgl__memory_plan_print(&p, o->log, o->ctx);
-    e->kv = p.kv;
+    e->kv = msgl__memory_plan_pool(&p, 0);
     e->info.max_seq_len = p.max_seq_len;
     e->info.weight_bytes = p.weight_bytes;
     e->info.kv_bytes = p.kv_bytes;

@@ -82,38 +82,222 @@ size_t msgl__memory_available(void)
     return room;
 }
 
-static size_t page_bytes(const msgl_memory_plan *p)
+// --- what the groups get
+// --------------------------------------------------------------------------
+
+enum {
+    USUAL_TOKENS = 4096,  // of a request, at least, where that decides what the spans get
+    USUAL_WINDOWS = 4,    // and so many times the largest window
+    CHECKPOINT_SHARE = 8, // of the budget is one part for checkpoints of states
+    TREE_SHARE = 16,      // and one for the prefix tree, where pages take no memory otherwise
+    TREE_PAGE_BYTES = 40, // of its nodes, a page
+};
+
+// What the division depends on.
+typedef struct sizes {
+    size_t unit[MSGL_MAX_SPANS];   // bytes of a page, or of a state, in all groups of the span
+    int64_t usual[MSGL_MAX_SPANS]; // pages that a request of usual length has
+    int32_t num_paged;             // spans of pages: the first ones
+    int64_t longest;               // pages of a request of max_seq_len
+} sizes;
+
+static bool has_states(const msgl_memory_plan *p)
 {
-    msgl_kv_pool one = p->kv;
-    one.num_pages = 1;
-    return msgl__kv_pool_bytes(&one) / 2; // the dummy page is the other half
+    return p->cache.spans[p->cache.num_spans - 1].kind == MSGL_SPAN_STATE;
 }
 
-static int no_room(const msgl_memory_plan *p, size_t need, const char *flags, msgl_err *err)
+// False: a group's dimensions are impossible or overflow.
+static bool find_sizes(const msgl_memory_plan *p, sizes *s)
+{
+    const msgl_cache_layout *c = &p->cache;
+    *s = (sizes){.num_paged = c->num_spans - has_states(p),
+                 .longest = msgl__ceil_div(p->max_seq_len, c->page_size)};
+    for (int32_t g = 0; g < p->specs.count; g++) {
+        const size_t bytes = msgl__cache_unit_bytes(&p->specs.all[g], c->page_size);
+        size_t *unit = &s->unit[p->span_of[g]];
+        if (bytes == 0 || msgl__size_add(*unit, bytes, unit) != 0) return false;
+    }
+    int64_t tokens = USUAL_TOKENS;
+    if (s->num_paged > 1) {
+        const int64_t window = c->spans[s->num_paged - 1].window; // the largest
+        if (USUAL_WINDOWS * window > tokens) tokens = USUAL_WINDOWS * window;
+    }
+    if (tokens > p->max_seq_len) tokens = p->max_seq_len;
+    s->usual[0] = (tokens + c->page_size - 1) / c->page_size;
+    for (int32_t i = 1; i < s->num_paged; i++) {
+        const int64_t pages = msgl__window_pages_most(c->spans[i].window, 0, c->page_size);
+        s->usual[i] = pages < s->usual[0] ? pages : s->usual[0];
+    }
+    return true;
+}
+
+// Pages of a window span that one request may have at once.
+static int64_t pages_alone(const msgl_memory_plan *p, const sizes *s, int32_t span)
+{
+    const int64_t n = msgl__window_pages_most(p->cache.spans[span].window, p->max_prefill_tokens,
+                                              p->cache.page_size);
+    return n < s->longest ? n : s->longest;
+}
+
+// Pages of a window span beside `pages` of span 0: as many as as many requests of usual length
+// have, enough for one alone, and no more than all requests with a full step can have.
+static int64_t window_span(const msgl_memory_plan *p, const sizes *s, int32_t span, int64_t pages)
+{
+    const int32_t size = p->cache.page_size;
+    const int64_t settled = msgl__window_pages(p->cache.spans[span].window, size) + 2;
+    const int64_t most = p->max_running * (settled < s->longest ? settled : s->longest) +
+                         msgl__ceil_div(p->max_step_tokens, size);
+    const int64_t alone = pages_alone(p, s, span), least = pages < alone ? pages : alone;
+    int64_t n = (pages * s->usual[span] + s->usual[0] - 1) / s->usual[0];
+    if (n < least) n = least;
+    return n < most ? n : most;
+}
+
+// Bytes of all pages, dummies included, with `pages` in span 0; SIZE_MAX on overflow.
+static size_t bytes_of_pages(const msgl_memory_plan *p, const sizes *s, int64_t pages)
+{
+    size_t sum = 0;
+    for (int32_t i = 0; i < s->num_paged; i++) {
+        const int64_t n = i == 0 ? pages : window_span(p, s, i, pages);
+        size_t bytes;
+        if (msgl__size_mul(s->unit[i], (size_t)n + 1, &bytes) != 0 ||
+            msgl__size_add(sum, bytes, &sum) != 0) {
+            return SIZE_MAX;
+        }
+    }
+    return sum;
+}
+
+// The most pages of span 0, up to `most`, whose bytes with those of the other spans fit.
+static int64_t find_pages(const msgl_memory_plan *p, const sizes *s, size_t budget, int64_t most)
+{
+    int64_t low = 0, high = most;
+    while (low < high) {
+        const int64_t mid = low + (high - low + 1) / 2;
+        if (bytes_of_pages(p, s, mid) <= budget) {
+            low = mid;
+        } else {
+            high = mid - 1;
+        }
+    }
+    return low;
+}
+
+// Pages of span 0: what the budget allows, what all requests can fill, and what has a slot in 32
+// bits. Where they take no memory they are not counted by it, once the windows have their least.
+static int64_t all_pages(const msgl_memory_plan *p, const sizes *s, size_t budget, int64_t fitting)
+{
+    if (s->unit[0] > 0) return fitting;
+    for (int32_t i = 1; i < s->num_paged; i++) {
+        if (window_span(p, s, i, fitting) < pages_alone(p, s, i)) return fitting;
+    }
+    const size_t each = TREE_PAGE_BYTES + (size_t)p->cache.page_size * sizeof(int32_t);
+    const size_t tree = budget / TREE_SHARE / each;
+    const int64_t most = p->max_running * s->longest;
+    return tree < 1 ? 1 : tree < (size_t)most ? (int64_t)tree : most;
+}
+
+// The spans' units, within `budget` where they are not given. False: it is too small; kv_bytes says
+// what would do.
+static bool divide(msgl_memory_plan *p, const sizes *s, size_t live, size_t budget)
+{
+    msgl_cache_span *spans = p->cache.spans;
+    size_t checkpoints = 0;
+    if (has_states(p)) {
+        const size_t unit = s->unit[s->num_paged];
+        const int64_t most =
+            (int64_t)p->max_running * msgl__ceil_div(p->max_seq_len, MSGL_STATE_INTERVAL);
+        size_t n = budget / CHECKPOINT_SHARE / unit;
+        if (n > (size_t)most) n = (size_t)most;
+        if (n > INT32_MAX / 2) n = INT32_MAX / 2;
+        spans[s->num_paged].num_units = (int32_t)n;
+        checkpoints = n * unit;
+    }
+    int64_t pages = spans[0].num_units;
+    if (pages == 0) {
+        int64_t most = p->max_running * s->longest;
+        const int64_t places = INT32_MAX / 2 / p->cache.page_size;
+        if (most > places) most = places;
+        pages = find_pages(p, s, budget - checkpoints, most);
+        const int64_t all = all_pages(p, s, budget, pages);
+        spans[0].num_units = (int32_t)(all < places ? all : places);
+    }
+    const size_t bytes = bytes_of_pages(p, s, pages > 0 ? pages : 1);
+    if (msgl__size_add(bytes, live + checkpoints, &p->kv_bytes) != 0) p->kv_bytes = SIZE_MAX;
+    if (pages == 0) return false;
+    for (int32_t i = 1; i < s->num_paged; i++) {
+        spans[i].num_units = (int32_t)window_span(p, s, i, pages);
+    }
+    return true;
+}
+
+msgl_kv_pool msgl__memory_plan_pool(const msgl_memory_plan *p, int32_t group)
+{
+    const msgl_cache_span *span = &p->cache.spans[p->span_of[group]];
+    msgl_kv_pool pool = {.spec = p->specs.all[group], .page_size = p->cache.page_size};
+    if (span->kind == MSGL_SPAN_STATE) {
+        pool.max_running = p->max_running;
+        pool.num_checkpoints = span->num_units;
+    } else {
+        pool.num_pages = span->num_units;
+    }
+    pool.bytes = msgl__kv_pool_bytes(&pool);
+    return pool;
+}
+
+// --- the whole
+// ------------------------------------------------------------------------------------
+
+// fixed: bytes of all but the pools, whose are in kv_bytes.
+static int no_room(const msgl_memory_plan *p, size_t fixed, const char *flags, msgl_err *err)
 {
     return msgl__err_set(err, MSGL_ENOMEM,
                          "memory: need %.0f MiB (weights %.0f, workspace %.0f, KV %.0f), have "
                          "%.0f MiB free; %s",
-                         (double)need / MIB, (double)p->weight_bytes / MIB,
+                         ((double)fixed + (double)p->kv_bytes) / MIB, (double)p->weight_bytes / MIB,
                          (double)(p->step_bytes + p->staging_bytes + p->table_bytes) / MIB,
                          (double)p->kv_bytes / MIB, (double)p->available / MIB, flags);
 }
 
+// Page tables, token pool and saved logits; the requests' bias.
+static size_t table_bytes(const msgl_memory_plan *p, const sizes *s)
+{
+    const int64_t row = ((int64_t)p->max_seq_len + 32) / 32 * 32;
+    return ((size_t)p->max_running + 1) *
+           ((size_t)row * sizeof(int32_t) * (2 + (size_t)s->num_paged) +
+            MSGL_MAX_LOGIT_BIAS * (sizeof(msgl_bias) + sizeof(float)));
+}
+
+// A request needs a token of its prompt and one of its answer.
+static int bound_length(msgl_memory_plan *p, msgl_err *err)
+{
+    const int32_t pages = p->cache.spans[0].num_units;
+    const int64_t tokens = (int64_t)pages * p->cache.page_size;
+    if (tokens < 2) {
+        return msgl__err_set(err, MSGL_EINVAL,
+                             "--num-pages %d holds %d token (--page-size %d); a request needs at "
+                             "least 2, one of the prompt and one of the answer",
+                             pages, (int)tokens, p->cache.page_size);
+    }
+    if (tokens < p->max_seq_len) p->max_seq_len = (int32_t)tokens;
+    return 0;
+}
+
 int msgl__memory_plan(msgl_memory_plan *p, msgl_err *err)
 {
-    const size_t page = page_bytes(p);
-    const int64_t row = ((int64_t)p->max_seq_len + 32) / 32 * 32;
-    // Page table, token pool and saved logits; the requests' bias.
-    p->table_bytes =
-        ((size_t)p->max_running + 1) * ((size_t)row * sizeof(int32_t) * 3 +
-                                        MSGL_MAX_LOGIT_BIAS * (sizeof(msgl_bias) + sizeof(float)));
-    size_t fixed = 0;
-    if (page == 0 || msgl__size_add(p->weight_bytes, p->step_bytes, &fixed) != 0 ||
-        msgl__size_add(fixed, p->staging_bytes + p->table_bytes, &fixed) != 0) {
+    sizes s;
+    size_t fixed = 0, live = 0, all = 0;
+    const bool known = find_sizes(p, &s);
+    p->table_bytes = table_bytes(p, &s);
+    const size_t state = known && has_states(p) ? s.unit[s.num_paged] : 0;
+    if (!known || msgl__size_add(p->weight_bytes, p->step_bytes, &fixed) != 0 ||
+        msgl__size_add(fixed, p->staging_bytes + p->table_bytes, &fixed) != 0 ||
+        msgl__size_mul(state, (size_t)p->max_running + 1, &live) != 0 ||
+        msgl__size_add(fixed, live, &all) != 0) {
         return msgl__err_set(err, MSGL_ELIMIT, "memory: the model's sizes overflow");
     }
-    p->kv_bytes = 0;
-    if (fixed >= p->available) {
+    p->kv_bytes = live;
+    if (all >= p->available) {
         const bool weights_fit = p->weight_bytes < p->available;
         return no_room(p, fixed,
                        weights_fit
@@ -121,50 +305,61 @@ int msgl__memory_plan(msgl_memory_plan *p, msgl_err *err)
                            : "the model is too large for this machine",
                        err);
     }
-    if (p->kv.num_pages == 0) {
-        const double budget = p->memory_ratio * (double)(p->available - fixed);
-        double pages = budget / (double)page - 1; // the dummy page
-        const double most =
-            (double)p->max_running * (double)msgl__ceil_div(p->max_seq_len, p->kv.page_size);
-        if (pages > most) pages = most;
-        if (pages > INT32_MAX / 2 / p->kv.page_size) pages = INT32_MAX / 2 / p->kv.page_size;
-        if (pages < 1) {
-            p->kv_bytes = 2 * page;
-            return no_room(p, fixed + p->kv_bytes, "a larger --memory-ratio may help", err);
-        }
-        p->kv.num_pages = (int32_t)pages;
+    const double budget = p->memory_ratio * (double)(p->available - all);
+    if (!divide(p, &s, live, (size_t)budget)) {
+        return no_room(p, fixed, "a larger --memory-ratio may help", err);
     }
-    p->kv_bytes = msgl__kv_pool_bytes(&p->kv);
-    if (p->kv_bytes == 0 || p->kv_bytes > p->available - fixed) {
-        if (p->kv_bytes == 0) p->kv_bytes = (size_t)p->kv.num_pages * page;
-        return no_room(p, fixed + p->kv_bytes, "a smaller --num-pages helps", err);
+    if (p->kv_bytes > p->available - fixed) {
+        return no_room(p, fixed, "a smaller --num-pages helps", err);
     }
-    const int64_t tokens = (int64_t)p->kv.num_pages * p->kv.page_size;
-    if (tokens < 2) {
-        return msgl__err_set(err, MSGL_EINVAL,
-                             "--num-pages %d holds %d token (--page-size %d); a request needs at "
-                             "least 2, one of the prompt and one of the answer",
-                             p->kv.num_pages, (int)tokens, p->kv.page_size);
-    }
-    if (tokens < p->max_seq_len) p->max_seq_len = (int32_t)tokens;
+    const int code = bound_length(p, err);
     p->left = p->available - fixed - p->kv_bytes;
-    return 0;
+    return code;
+}
+
+// A group's line behind its bytes.
+static void describe_group(const msgl_memory_plan *p, int32_t group, char *text, size_t size)
+{
+    const msgl_cache_spec *spec = &p->specs.all[group];
+    const msgl_cache_span *span = &p->cache.spans[p->span_of[group]];
+    const size_t unit = msgl__cache_unit_bytes(spec, p->cache.page_size);
+    char which[64] = "";
+    if (span->kind == MSGL_SPAN_STATE) {
+        snprintf(text, size, "%d layer%s: %d live, %d checkpoint%s of %.1f MiB", spec->num_layers,
+                 spec->num_layers == 1 ? "" : "s", p->max_running, span->num_units,
+                 span->num_units == 1 ? "" : "s", (double)unit / MIB);
+        return;
+    }
+    if (p->specs.count > 1) {
+        const int at = snprintf(which, sizeof which, "%d layer%s, ", spec->num_layers,
+                                spec->num_layers == 1 ? "" : "s");
+        if (span->kind == MSGL_SPAN_WINDOW) {
+            snprintf(which + at, sizeof which - (size_t)at, "last %d tokens: ", span->window + 1);
+        } else {
+            snprintf(which + at, sizeof which - (size_t)at, "all tokens: ");
+        }
+    }
+    snprintf(text, size, "%s%d pages of %d tokens, %s, %.1f KiB per token", which, span->num_units,
+             p->cache.page_size, msgl__dtype_name(spec->dtype),
+             (double)unit / 1024 / p->cache.page_size);
 }
 
 void msgl__memory_plan_print(const msgl_memory_plan *p, void (*print)(void *ctx, const char *line),
                              void *ctx)
 {
-    char line[160];
+    char line[200], text[160];
     snprintf(line, sizeof line, "memory plan  %10s", "MiB");
     print(ctx, line);
     snprintf(line, sizeof line, "  weights    %10.1f  %s", (double)p->weight_bytes / MIB,
              p->weight_format);
     print(ctx, line);
-    snprintf(line, sizeof line,
-             "  KV pages   %10.1f  %d pages of %d tokens, %s, %.1f KiB per token",
-             (double)p->kv_bytes / MIB, p->kv.num_pages, p->kv.page_size,
-             msgl__dtype_name(p->kv.spec.dtype), (double)page_bytes(p) / 1024 / p->kv.page_size);
-    print(ctx, line);
+    for (int32_t g = 0; g < p->specs.count; g++) {
+        const bool states = p->specs.all[g].kind == MSGL_CACHE_STATE;
+        describe_group(p, g, text, sizeof text);
+        snprintf(line, sizeof line, "  %s  %10.1f  %s", states ? "states   " : "KV pages ",
+                 (double)msgl__memory_plan_pool(p, g).bytes / MIB, text);
+        print(ctx, line);
+    }
     snprintf(line, sizeof line,
              "  workspace  %10.1f  up to %d tokens per step, %d request%s of %d tokens",
              (double)(p->step_bytes + p->staging_bytes + p->table_bytes) / MIB, p->max_step_tokens,

@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 //
-// How memory is divided before any of it is taken: weights, workspace, and what the KV pool gets of
-// the rest.
+// How memory is divided before any of it is taken: weights, workspace, and what the pools of the
+// cache's groups (kvcache/layout.h) get of the rest.
 #ifndef MSGL_ENGINE_PLAN_H
 #define MSGL_ENGINE_PLAN_H
 
@@ -18,19 +18,24 @@ typedef struct msgl_memory_plan {
     size_t weight_bytes;       // packed
     size_t step_bytes;         // activations, logits and temporaries of a step
     size_t staging_bytes;      // per-step host data
-    msgl_kv_pool kv;           // dimensions; num_pages 0: decided here
     const char *weight_format; // name of the large ones'
-    int32_t max_running, max_step_tokens;
-    int32_t max_seq_len; // wanted; bounded by the pool here
+    msgl_cache_specs specs;
+    int32_t span_of[MSGL_MAX_GROUPS]; // of each group
+    // Its num_units are decided here, but for spans[0]'s where that is not 0.
+    msgl_cache_layout cache;
+    int32_t max_running, max_step_tokens, max_prefill_tokens;
+    int32_t max_seq_len; // wanted; bounded by span 0 here
     double memory_ratio;
     // Decided:
-    size_t kv_bytes, table_bytes; // table: page table, and what is shaped like it
+    size_t kv_bytes, table_bytes; // of all pools; of page tables, and what is shaped like them
     size_t left;
 } msgl_memory_plan;
 
-// Fills the decided fields, kv.num_pages and max_seq_len. MSGL_ENOMEM says what is needed, what
-// there is, and which flag helps.
+// Fills the decided fields, the spans' num_units and max_seq_len. MSGL_ENOMEM says what is needed,
+// what there is, and which flag helps.
 int msgl__memory_plan(msgl_memory_plan *p, msgl_err *err);
+// A group's pool as planned, without its memory.
+msgl_kv_pool msgl__memory_plan_pool(const msgl_memory_plan *p, int32_t group);
 // Prints the plan as a table, a line a call.
 void msgl__memory_plan_print(const msgl_memory_plan *p, void (*print)(void *ctx, const char *line),
                              void *ctx);

@@ -6,6 +6,7 @@
 #include <stdarg.h>
 #include <stddef.h>
 #include <stdint.h>
+#include <stdio.h>
 #include <string.h>
 #include <sys/resource.h>
 #include <sys/wait.h>
@@ -18,30 +19,51 @@
 
 static const size_t MIB = 1 << 20;
 
+// 4 heads of 64 in bfloat16: 1 KiB of K and V a token and layer.
+static msgl_cache_spec kv_group(int32_t num_layers, int32_t window)
+{
+    return (msgl_cache_spec){.kind = MSGL_CACHE_KV,
+                             .num_layers = num_layers,
+                             .window = window,
+                             .num_heads = 4,
+                             .k_dim = 64,
+                             .v_dim = 64,
+                             .dtype = MSGL_BF16};
+}
+
+// Of one group that keeps all tokens.
 static msgl_memory_plan wanted(void)
 {
     return (msgl_memory_plan){.available = 1000 * MIB,
                               .weight_bytes = 300 * MIB,
                               .step_bytes = 50 * MIB,
                               .staging_bytes = 7 * MIB,
-                              .kv = {.spec = {.kind = MSGL_CACHE_KV,
-                                              .num_layers = 6,
-                                              .window = -1,
-                                              .num_heads = 4,
-                                              .k_dim = 64,
-                                              .v_dim = 64,
-                                              .dtype = MSGL_BF16},
-                                     .page_size = 16},
+                              .specs = {.count = 1, .all = {kv_group(6, -1)}},
+                              .cache = {.page_size = 16, .num_spans = 1},
                               .weight_format = "bfloat16",
                               .max_running = 99,
                               .max_step_tokens = 512,
+                              .max_prefill_tokens = 413,
                               .max_seq_len = 1000000,
                               .memory_ratio = 0.5};
 }
 
+static int plan(msgl_memory_plan *p, msgl_err *err)
+{
+    const int32_t pages = p->cache.spans[0].num_units;
+    msgl__cache_layout_of(&p->specs, p->max_seq_len, p->cache.page_size, &p->cache, p->span_of);
+    p->cache.spans[0].num_units = pages;
+    return msgl__memory_plan(p, err);
+}
+
+static int32_t pages_of(const msgl_memory_plan *p, int32_t span)
+{
+    return p->cache.spans[span].num_units;
+}
+
 static size_t pool_of(const msgl_memory_plan *p, int32_t pages)
 {
-    msgl_kv_pool kv = p->kv;
+    msgl_kv_pool kv = msgl__memory_plan_pool(p, 0);
     kv.num_pages = pages;
     return msgl__kv_pool_bytes(&kv);
 }
@@ -52,11 +74,11 @@ static void test_adds_up(void **state)
     const int32_t given[] = {0, 1, 700};
     for (int i = 0; i < 3; i++) {
         msgl_memory_plan p = wanted();
-        p.kv.num_pages = given[i];
+        p.cache.spans[0].num_units = given[i];
         p.max_seq_len = 2000;
         msgl_err err;
-        if (msgl__memory_plan(&p, &err) != 0) fail_msg("%s", err.text);
-        assert_int_equal(p.kv_bytes, pool_of(&p, p.kv.num_pages)); // with the dummy page
+        if (plan(&p, &err) != 0) fail_msg("%s", err.text);
+        assert_int_equal(p.kv_bytes, pool_of(&p, pages_of(&p, 0))); // with the dummy page
         // Page table, token pool and the logits before penalties: a row for each request and the
         // dummy one, of max_seq_len (as wanted) and one more, in steps of 32. For each bias a token
         // id, its value and the logit that it changes.
@@ -65,8 +87,8 @@ static void test_adds_up(void **state)
         assert_int_equal(p.weight_bytes + p.step_bytes + p.staging_bytes + p.table_bytes +
                              p.kv_bytes + p.left,
                          p.available);
-        if (given[i] > 0) assert_int_equal(p.kv.num_pages, given[i]);
-        const int32_t tokens = p.kv.num_pages * p.kv.page_size;
+        if (given[i] > 0) assert_int_equal(pages_of(&p, 0), given[i]);
+        const int32_t tokens = pages_of(&p, 0) * p.cache.page_size;
         assert_int_equal(p.max_seq_len, tokens < 2000 ? tokens : 2000);
     }
 }
@@ -79,23 +101,23 @@ static void test_ratio(void **state)
         msgl_memory_plan p = wanted();
         p.memory_ratio = percent / 100.0;
         p.max_running = 1;
-        assert_int_equal(msgl__memory_plan(&p, NULL), 0);
+        assert_int_equal(plan(&p, NULL), 0);
         const size_t fixed = p.weight_bytes + p.step_bytes + p.staging_bytes + p.table_bytes;
         const double budget = p.memory_ratio * (double)(p.available - fixed);
         assert_true((double)p.kv_bytes <= budget);
-        assert_true((double)pool_of(&p, p.kv.num_pages + 1) > budget);
+        assert_true((double)pool_of(&p, pages_of(&p, 0) + 1) > budget);
     }
     msgl_memory_plan p = wanted(); // but no more than all requests can fill
     p.max_running = 3;
     p.max_seq_len = 33;
-    assert_int_equal(msgl__memory_plan(&p, NULL), 0);
-    assert_int_equal(p.kv.num_pages, 3 * 3); // of 16 tokens
+    assert_int_equal(plan(&p, NULL), 0);
+    assert_int_equal(pages_of(&p, 0), 3 * 3); // of 16 tokens
 }
 
 static void expect_refused(msgl_memory_plan p, int code, const char *words)
 {
     msgl_err err;
-    assert_int_equal(msgl__memory_plan(&p, &err), code);
+    assert_int_equal(plan(&p, &err), code);
     if (strstr(err.text, words) == NULL) fail_msg("no \"%s\" in \"%s\"", words, err.text);
 }
 
@@ -114,16 +136,248 @@ static void test_refusals(void **state)
     expect_refused(p, MSGL_ENOMEM, "a larger --memory-ratio may help");
     p = wanted();
     p.max_seq_len = 100;
-    p.kv.num_pages = 1 << 20;
+    p.cache.spans[0].num_units = 1 << 20;
     expect_refused(p, MSGL_ENOMEM, "a smaller --num-pages helps");
     p = wanted();
     p.max_seq_len = 100;
-    p.kv.num_pages = p.kv.page_size = 1; // nothing could ever be answered
+    p.cache.spans[0].num_units = p.cache.page_size = 1; // nothing could ever be answered
     expect_refused(p, MSGL_EINVAL, "--num-pages 1 holds 1 token (--page-size 1)");
     p = wanted();
     p.max_seq_len = 100;
-    p.kv.num_pages = 1; // of 16 tokens
-    assert_int_equal(msgl__memory_plan(&p, NULL), 0);
+    p.cache.spans[0].num_units = 1; // of 16 tokens
+    assert_int_equal(plan(&p, NULL), 0);
+}
+
+// 4 layers of all tokens, 20 of the last 1,024: 4 and 20 KiB a token, 64 and 320 a page.
+static msgl_memory_plan wanted_windows(void)
+{
+    msgl_memory_plan p = wanted();
+    p.specs = (msgl_cache_specs){.count = 2, .all = {kv_group(4, -1), kv_group(20, 1023)}};
+    p.max_seq_len = 100000;
+    return p;
+}
+
+static size_t all_pools(const msgl_memory_plan *p)
+{
+    size_t sum = 0;
+    for (int32_t g = 0; g < p->specs.count; g++) sum += msgl__memory_plan_pool(p, g).bytes;
+    return sum;
+}
+
+static size_t budget_of(const msgl_memory_plan *p)
+{
+    const size_t fixed = p->weight_bytes + p->step_bytes + p->staging_bytes + p->table_bytes;
+    return (size_t)(p->memory_ratio * (double)(p->available - fixed));
+}
+
+// Two spans share the budget as requests of usual length do: of 4,096 tokens, which are 256 pages
+// of all tokens and 65 of the last 1,024.
+static void test_windows(void **state)
+{
+    (void)state;
+    msgl_memory_plan p = wanted_windows();
+    assert_int_equal(plan(&p, NULL), 0);
+    assert_int_equal(p.cache.num_spans, 2);
+    assert_int_equal(p.cache.spans[1].window, 1023);
+    const int32_t n = pages_of(&p, 0);
+    assert_int_equal(pages_of(&p, 1), (n * 65 + 255) / 256);
+    assert_int_equal(p.kv_bytes, all_pools(&p));
+    assert_true(p.kv_bytes <= budget_of(&p));
+    const size_t next = (n + 2) * (size_t)65536 + (((n + 1) * 65 + 255) / 256 + 1) * (size_t)327680;
+    assert_true(next > budget_of(&p)); // a page more of span 0, with what goes with it
+    assert_int_equal(p.weight_bytes + p.step_bytes + p.staging_bytes + p.table_bytes + p.kv_bytes +
+                         p.left,
+                     p.available);
+    assert_int_equal(p.table_bytes, (99 + 1) * (4 * (size_t)100032 * sizeof(int32_t) +
+                                                (size_t)MSGL_MAX_LOGIT_BIAS * 12)); // two tables
+    assert_int_equal(p.max_seq_len, n * 16);
+    p = wanted_windows();
+    p.cache.spans[0].num_units = 1000; // as given, the others by the same rule
+    assert_int_equal(plan(&p, NULL), 0);
+    assert_int_equal(pages_of(&p, 0), 1000);
+    assert_int_equal(pages_of(&p, 1), (1000 * 65 + 255) / 256);
+    // A long window makes usual requests longer: 4 * 3,000 tokens, 750 pages, of which 189.
+    p = wanted_windows();
+    p.specs.all[1].window = 3000;
+    p.cache.spans[0].num_units = 750;
+    assert_int_equal(plan(&p, NULL), 0);
+    assert_int_equal(pages_of(&p, 1), 188 + 27); // but one request alone has its 413 new tokens
+    p.max_prefill_tokens = 1;
+    assert_int_equal(plan(&p, NULL), 0);
+    assert_int_equal(pages_of(&p, 1), 190);
+}
+
+// One request alone always fits: the pages of its window and of a chunk.
+static void test_window_floor(void **state)
+{
+    (void)state;
+    msgl_memory_plan p = wanted_windows();
+    p.cache.spans[0].num_units = 200;
+    assert_int_equal(plan(&p, NULL), 0);
+    assert_int_equal(pages_of(&p, 1), 64 + 26 + 1); // 1,023 tokens, 413 tokens, begun ones
+    p.cache.spans[0].num_units = 70;                // a request is no longer than span 0
+    assert_int_equal(plan(&p, NULL), 0);
+    assert_int_equal(pages_of(&p, 1), 70);
+    p = wanted_windows(); // and by a budget, which decides how long requests can be
+    p.memory_ratio = 0.06;
+    p.max_running = 1;
+    assert_int_equal(plan(&p, NULL), 0);
+    assert_in_range(pages_of(&p, 0), 92, 256);
+    assert_int_equal(pages_of(&p, 1), 91);
+    assert_true(p.kv_bytes <= budget_of(&p) && p.kv_bytes + 65536 > budget_of(&p));
+}
+
+// What windows cannot use goes to span 0.
+static void test_window_ceiling(void **state)
+{
+    (void)state;
+    msgl_memory_plan p = wanted_windows();
+    p.max_running = 3;
+    assert_int_equal(plan(&p, NULL), 0);
+    assert_int_equal(pages_of(&p, 1), 3 * (64 + 2) + 512 / 16);
+    assert_true(pages_of(&p, 0) > 3 * 256);
+    assert_true(p.kv_bytes <= budget_of(&p) && p.kv_bytes + 65536 > budget_of(&p));
+    p.max_seq_len = 1040; // 65 pages, and the window counts
+    p.cache.spans[0].num_units = 0;
+    assert_int_equal(plan(&p, NULL), 0);
+    assert_int_equal(pages_of(&p, 0), 3 * 65);
+    assert_int_equal(pages_of(&p, 1), 3 * 65);
+    p.max_seq_len = 1024; // it reaches over everything: two groups of all tokens
+    p.cache.spans[0].num_units = 0;
+    assert_int_equal(plan(&p, NULL), 0);
+    assert_int_equal(p.cache.num_spans, 1);
+    assert_int_equal(pages_of(&p, 0), 3 * 64);
+    assert_int_equal(p.kv_bytes, all_pools(&p));
+}
+
+// Where no layer keeps all tokens, pages of span 0 take no memory but the prefix tree's.
+static void test_windows_only(void **state)
+{
+    (void)state;
+    msgl_memory_plan p = wanted_windows();
+    p.specs = (msgl_cache_specs){.count = 1, .all = {kv_group(20, 1023)}};
+    assert_int_equal(plan(&p, NULL), 0);
+    assert_int_equal(p.kv_bytes, (pages_of(&p, 1) + 1) * (size_t)327680);
+    assert_true(p.kv_bytes <= budget_of(&p) && p.kv_bytes + 327680 > budget_of(&p));
+    assert_int_equal(pages_of(&p, 0), budget_of(&p) / 16 / (40 + 4 * 16));
+    assert_int_equal(p.max_seq_len, 100000);
+    p = wanted_windows();
+    p.specs = (msgl_cache_specs){.count = 1, .all = {kv_group(20, 1023)}};
+    p.max_running = 2;
+    assert_int_equal(plan(&p, NULL), 0);
+    assert_int_equal(pages_of(&p, 0), 2 * 6250); // 100,000 tokens each
+    assert_int_equal(pages_of(&p, 1), 2 * 66 + 32);
+    p = wanted_windows(); // when not even one window fits, requests are shorter
+    p.specs = (msgl_cache_specs){.count = 1, .all = {kv_group(20, 1023)}};
+    p.memory_ratio = 0.02;
+    p.max_running = 1;
+    assert_int_equal(plan(&p, NULL), 0);
+    assert_in_range(pages_of(&p, 1), 30, 50);
+    assert_int_equal(pages_of(&p, 0), pages_of(&p, 1));
+    assert_int_equal(p.max_seq_len, 16 * pages_of(&p, 0));
+    p = wanted_windows();
+    p.specs = (msgl_cache_specs){.count = 1, .all = {kv_group(20, 1023)}};
+    p.cache.spans[0].num_units = 512;
+    assert_int_equal(plan(&p, NULL), 0);
+    assert_int_equal(pages_of(&p, 0), 512);
+    assert_int_equal(pages_of(&p, 1), 130);
+}
+
+// 8 layers of one vector of 576 a token, and 24 with a state of 256 KiB, 6 MiB together.
+static msgl_memory_plan wanted_states(void)
+{
+    msgl_memory_plan p = wanted();
+    p.specs = (msgl_cache_specs){
+        .count = 2,
+        .all = {
+            {.kind = MSGL_CACHE_LATENT,
+             .num_layers = 8,
+             .window = -1,
+             .num_heads = 1,
+             .k_dim = 576,
+             .dtype = MSGL_BF16},
+            {.kind = MSGL_CACHE_STATE, .num_layers = 24, .window = -1, .state_bytes = MIB / 4}}};
+    p.max_running = 9;
+    p.max_seq_len = 10000;
+    return p;
+}
+
+static void test_states(void **state)
+{
+    (void)state;
+    msgl_memory_plan p = wanted_states();
+    const size_t one = 6 * MIB, live = (9 + 1) * one;
+    assert_int_equal(plan(&p, NULL), 0);
+    assert_int_equal(p.cache.num_spans, 2);
+    assert_int_equal(p.cache.spans[1].kind, MSGL_SPAN_STATE);
+    assert_int_equal(p.kv_bytes, all_pools(&p));
+    assert_int_equal(msgl__memory_plan_pool(&p, 1).bytes, live + pages_of(&p, 1) * one);
+    // Live states come first; an eighth of the rest is for checkpoints, and latent pages have what
+    // is left.
+    const size_t fixed = p.weight_bytes + p.step_bytes + p.staging_bytes + p.table_bytes + live;
+    const size_t budget = (p.available - fixed) / 2, page = (size_t)8 * 16 * 576 * 2;
+    assert_int_equal(pages_of(&p, 1), budget / 8 / one);
+    assert_int_equal(pages_of(&p, 0), (budget - pages_of(&p, 1) * one) / page - 1);
+    assert_int_equal(fixed - live + p.kv_bytes + p.left, p.available);
+    assert_int_equal(p.table_bytes, (9 + 1) * (3 * (size_t)10016 * sizeof(int32_t) +
+                                               (size_t)MSGL_MAX_LOGIT_BIAS * 12));
+    p = wanted_states(); // but no more than all requests can have
+    p.max_running = 1;
+    p.max_seq_len = 1025;
+    assert_int_equal(plan(&p, NULL), 0);
+    assert_int_equal(pages_of(&p, 1), 3);
+    p = wanted_states(); // none at all is fine too
+    p.memory_ratio = 0.05;
+    assert_int_equal(plan(&p, NULL), 0);
+    assert_int_equal(pages_of(&p, 1), 0);
+    p = wanted_states();
+    p.max_running = 200; // live states alone are more than there is
+    expect_refused(p, MSGL_ENOMEM, "a smaller --max-prefill-length or --max-running-requests");
+    p = wanted_states(); // and of nothing but states
+    p.specs.all[0] = p.specs.all[1];
+    p.specs.count = 1;
+    assert_int_equal(plan(&p, NULL), 0);
+    assert_int_equal(pages_of(&p, 0), 9 * 625);
+    p = wanted_states();
+    p.specs.all[1].state_bytes = SIZE_MAX / 8;
+    expect_refused(p, MSGL_ELIMIT, "the model's sizes overflow");
+}
+
+static void keep_line(void *ctx, const char *line)
+{
+    char *text = ctx;
+    const size_t n = strlen(text);
+    snprintf(text + n, 1000 - n, "%s\n", line);
+}
+
+static void expect_lines(msgl_memory_plan p, const char *lines)
+{
+    char text[1000] = "";
+    assert_int_equal(plan(&p, NULL), 0);
+    msgl__memory_plan_print(&p, keep_line, text);
+    if (strstr(text, lines) == NULL) fail_msg("no\n%sin\n%s", lines, text);
+}
+
+static void test_lines(void **state)
+{
+    (void)state;
+    msgl_memory_plan p = wanted();
+    p.max_seq_len = 1000;
+    p.cache.spans[0].num_units = 100;
+    expect_lines(p, "bfloat16\n"
+                    "  KV pages          9.5  100 pages of 16 tokens, bfloat16, 6.0 KiB per token\n"
+                    "  workspace ");
+    p = wanted_windows();
+    p.cache.spans[0].num_units = 1000;
+    expect_lines(p, "  KV pages         62.6  4 layers, all tokens: 1000 pages of 16 tokens, "
+                    "bfloat16, 4.0 KiB per token\n"
+                    "  KV pages         79.7  20 layers, last 1024 tokens: 254 pages of 16 tokens, "
+                    "bfloat16, 20.0 KiB per token\n"
+                    "  workspace ");
+    p = wanted_states();
+    p.memory_ratio = 1;
+    expect_lines(p, "  states          132.0  24 layers: 9 live, 12 checkpoints of 6.0 MiB\n"
+                    "  workspace ");
 }
 
 // A limit on address space (ulimit -v) is a limit on memory.
@@ -149,10 +403,11 @@ static void test_address_space(void **state)
 int main(void)
 {
     const struct CMUnitTest tests[] = {
-        cmocka_unit_test(test_adds_up),
-        cmocka_unit_test(test_ratio),
-        cmocka_unit_test(test_refusals),
-        cmocka_unit_test(test_address_space),
+        cmocka_unit_test(test_adds_up),      cmocka_unit_test(test_ratio),
+        cmocka_unit_test(test_refusals),     cmocka_unit_test(test_windows),
+        cmocka_unit_test(test_window_floor), cmocka_unit_test(test_window_ceiling),
+        cmocka_unit_test(test_windows_only), cmocka_unit_test(test_states),
+        cmocka_unit_test(test_lines),        cmocka_unit_test(test_address_space),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }
