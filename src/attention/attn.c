@@ -32,12 +32,11 @@ void msgl__attn_destroy(msgl_attn *a)
     *a = (msgl_attn){0};
 }
 
-int32_t msgl__attn_parts(const msgl_attn *a, int32_t num_decode, int32_t size, int32_t ends[2])
+int32_t msgl__attn_parts(bool apart, int32_t num_decode, int32_t size, int32_t ends[2])
 {
     const bool mixed = num_decode > 0 && num_decode < size;
-    const bool together = a->prefill == a->decode && a->prefill->desc->ragged;
     int32_t n = 0;
-    if (mixed && !together) ends[n++] = num_decode;
+    if (mixed && apart) ends[n++] = num_decode;
     ends[n++] = size;
     return n;
 }

@@ -25,7 +25,20 @@ struct step_bench {
     int chunk; // tokens of another prompt in each step of answers
 };
 
-// Rows 0.. of the page table get consecutive pages, enough for prompt and steps.
+// Row `request` of `batch` gets consecutive pages of every span, enough for `length` tokens; of a
+// window that has less for each, its share again and again.
+static void place_request(struct step_bench *b, int request, int batch, int length)
+{
+    const msgl_cache_layout *c = &b->info->cache;
+    for (int32_t s = 0; s < c->num_spans && c->spans[s].kind != MSGL_SPAN_STATE; s++) {
+        const int32_t all = msgl__ceil_div(length, c->page_size),
+                      most = c->spans[s].num_units / batch;
+        const int32_t share = (all < most ? all : most) * c->page_size;
+        int32_t *row = msgl__page_table_row(&msgl__engine_page_tables(b->engine)[s], request);
+        for (int32_t t = 0; t < length; t++) row[t] = request * share + t % share;
+    }
+}
+
 static int place_requests(struct step_bench *b, int batch, msgl_err *err)
 {
     const int page = b->info->page_size, length = b->prompt_len + b->steps + WARM_STEPS + 1;
@@ -38,13 +51,17 @@ static int place_requests(struct step_bench *b, int batch, msgl_err *err)
             "of %d; see --max-running-requests, --num-pages",
             batch, length, b->info->max_running, b->info->max_seq_len, b->info->num_pages, page);
     }
-    const msgl_page_table *table = msgl__engine_page_tables(b->engine);
+    for (int32_t s = 0; s < b->info->cache.num_spans; s++) {
+        const msgl_cache_span *span = &b->info->cache.spans[s];
+        if (span->kind == MSGL_SPAN_STATE || span->num_units >= batch) continue;
+        return msgl__err_set(err, MSGL_ELIMIT, "batch %d has no page each of the %d for windows",
+                             batch, span->num_units);
+    }
     int32_t *ids = msgl__malloc((size_t)b->prompt_len * sizeof *ids);
     if (ids == NULL) return msgl__err_set(err, MSGL_ENOMEM, "out of memory");
     int rc = 0;
     for (int r = 0; rc == 0 && r < batch; r++) {
-        int32_t *row = msgl__page_table_row(table, r);
-        for (int c = 0; c < length; c++) row[c] = (int32_t)(r * pages * page + c);
+        place_request(b, r, batch, length);
         for (int c = 0; c < b->prompt_len; c++) {
             ids[c] = (int32_t)(((int64_t)c * 7919 + r * 104729) % b->info->vocab_size);
         }

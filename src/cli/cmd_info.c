@@ -47,22 +47,44 @@ typedef struct gpu {
     msgl_err why; // it is not usable
 } gpu;
 
-// What a start with this backend would ask of it; without a model, what most models do.
+// What a start with this backend would ask of it for a group of layers; without a model (NULL),
+// what most models do.
 static msgl_attn_needs needs_of(const msgl_attn_desc *d, const msgl_model_config *model,
-                                const gpu *g, msgl_device_kind kind)
+                                int32_t group, const gpu *g, msgl_device_kind kind)
 {
     const msgl_attn_choice alone = {.prefill = d, .decode = d};
     const msgl_dtype dtype = model != NULL ? model->dtype : MSGL_BF16;
     msgl_attn_needs n = {.device = kind,
                          .num_q_heads = model != NULL ? model->num_heads : 1,
-                         .num_kv_heads = model != NULL ? model->num_kv_heads : 1,
-                         .head_dim = model != NULL ? model->head_dim : 128,
+                         .num_kv_heads = 1,
+                         .head_dim = 128,
                          .page_size = msgl__attn_page_size(&alone, 1, NULL),
                          .act = kind == MSGL_DEVICE_CPU ? MSGL_F32 : dtype,
                          .kv_dtype = dtype};
     if (kind == MSGL_DEVICE_CUDA) n.capability = g->props.capability;
-    if (model != NULL) n.variants = msgl__model_variants(model);
+    if (model == NULL) return n;
+    msgl_cache_specs specs;
+    msgl__model_caches(model, dtype, &specs);
+    n.cache = specs.all[group].kind;
+    n.num_kv_heads = specs.all[group].num_heads;
+    n.head_dim = specs.all[group].k_dim;
+    n.v_dim = specs.all[group].v_dim;
+    n.variants = msgl__model_variants(model, group);
     return n;
+}
+
+// Whether the backend can attend over every group of the model.
+static bool supports(const msgl_attn_desc *d, const msgl_model_config *model, const gpu *g,
+                     msgl_device_kind kind, msgl_err *why)
+{
+    msgl_cache_specs specs = {.count = 1};
+    if (model != NULL) msgl__model_caches(model, model->dtype, &specs);
+    for (int32_t i = 0; i < specs.count; i++) {
+        const msgl_attn_needs needs = needs_of(d, model, i, g, kind);
+        if (needs.cache == MSGL_CACHE_STATE) continue;
+        if (msgl__attn_supports(d, &needs, why) != 0) return false;
+    }
+    return true;
 }
 
 // One row per backend and kind of device, straight from its descriptor and its supports; the
@@ -78,11 +100,10 @@ static void backends(const msgl_model_config *model, const gpu *g, msgl_device_k
         char pages[64], dims[64];
         page_rule(d, pages, sizeof pages);
         head_dims(d, dims, sizeof dims);
-        const msgl_attn_needs needs = needs_of(d, model, g, kind);
         msgl_err why;
         const bool usable = kind == MSGL_DEVICE_CPU || g->usable;
         if (!usable) why = g->why;
-        const bool runs = usable && msgl__attn_supports(d, &needs, &why) == 0;
+        const bool runs = usable && supports(d, model, g, kind, &why);
         const msgl_cell cells[] = {
             msgl__cell_text("device", kind == MSGL_DEVICE_CUDA ? "cuda" : "cpu"),
             msgl__cell_text("backend", d->name),

@@ -11,13 +11,13 @@
 #include "core/settings.h"
 #include "engine/internal.h"
 
-static void print_line(const msgl_options *o, const char *line)
+void msgl__engine_print(const msgl_options *o, const char *line)
 {
     if (o->log != NULL && line[0] != '\0') o->log(o->ctx, line);
 }
 
-// Memory that lives as long as the engine. NULL sets *code.
-static void *take(msgl_engine *e, size_t count, size_t size, bool host, int *code, msgl_err *err)
+void *msgl__engine_take(msgl_engine *e, size_t count, size_t size, bool host, int *code,
+                        msgl_err *err)
 {
     size_t bytes;
     if (*code != 0) return NULL;
@@ -69,26 +69,27 @@ static size_t arena_bytes(const msgl_engine *e)
 static int take_workspace(msgl_engine *e, msgl_err *err)
 {
     int code = 0;
-    void *host = take(e, 1, msgl__staging_host_bytes(e), true, &code, err);
-    void *device = take(e, 1, msgl__staging_device_bytes(e), false, &code, err);
-    e->writes = take(e, MSGL_ENGINE_WRITES, sizeof *e->writes, true, &code, err);
+    void *host = msgl__engine_take(e, 1, msgl__staging_host_bytes(e), true, &code, err);
+    void *device = msgl__engine_take(e, 1, msgl__staging_device_bytes(e), false, &code, err);
+    e->writes = msgl__engine_take(e, MSGL_ENGINE_WRITES, sizeof *e->writes, true, &code, err);
     const size_t arena = arena_bytes(e), scratch = scratch_bytes(e);
-    void *arena_base = take(e, 1, arena, false, &code, err);
-    void *scratch_base = take(e, 1, scratch, false, &code, err);
+    void *arena_base = msgl__engine_take(e, 1, arena, false, &code, err);
+    void *scratch_base = msgl__engine_take(e, 1, scratch, false, &code, err);
     const size_t rows = (size_t)e->max_running + 1;
     const size_t row = (size_t)e->token_stride * sizeof(int32_t);
-    int32_t *token_pool = take(e, rows, row, false, &code, err);
-    // The CPU's backends read the scheduler's page table itself.
-    int32_t *table = NULL;
-    if (e->device->kind != MSGL_DEVICE_CPU) table = take(e, rows, row, false, &code, err);
-    float *saved = take(e, rows, row, false, &code, err);
+    int32_t *token_pool = msgl__engine_take(e, rows, row, false, &code, err);
+    // The CPU's backends read the scheduler's page tables themselves.
+    const bool on_host = e->device->kind == MSGL_DEVICE_CPU;
+    for (int32_t i = 0; i < e->num_tables && !on_host; i++) {
+        e->dev.page_tables[i] = msgl__engine_take(e, rows, row, false, &code, err);
+    }
+    float *saved = msgl__engine_take(e, rows, row, false, &code, err);
     const size_t most = MSGL_MAX_LOGIT_BIAS;
-    msgl_bias *bias = take(e, rows, most * sizeof *bias, false, &code, err);
-    float *bias_saved = take(e, rows, most * sizeof *bias_saved, false, &code, err);
+    msgl_bias *bias = msgl__engine_take(e, rows, most * sizeof *bias, false, &code, err);
+    float *bias_saved = msgl__engine_take(e, rows, most * sizeof *bias_saved, false, &code, err);
     if (code != 0) return code;
     msgl__staging_place(e, host, device);
     e->dev.token_pool = token_pool;
-    e->dev.page_table = table;
     e->dev.saved = saved;
     e->dev.bias = bias;
     e->dev.bias_saved = bias_saved;
@@ -110,7 +111,7 @@ static void warn_seq_len(const msgl_options *o, int32_t decided, int32_t context
                  "warning: --max-seq-len-override %d is beyond the %d tokens the model is made for",
                  o->max_seq_len, context);
     }
-    print_line(o, line);
+    msgl__engine_print(o, line);
 }
 
 // The parts that only compute sizes: nothing large is allocated yet.
@@ -118,27 +119,10 @@ static int plan_memory(msgl_engine *e, const msgl_options *o, msgl_err *err)
 {
     const msgl_model_config *m = &e->model.cfg;
     const bool on_host = e->device->kind == MSGL_DEVICE_CPU;
-    msgl_attn_needs needs = {
-        .device = e->device->kind,
-        .capability = e->device->capability,
-        .num_q_heads = m->num_heads,
-        .num_kv_heads = m->num_kv_heads,
-        .head_dim = m->head_dim,
-        .page_size = o->page_size,
-        .act = e->model.target.act,
-        .kv_dtype = e->kv.spec.dtype,
-        .deterministic = e->deterministic,
-        .variants = msgl__model_variants(m),
-    };
-    char warning[256] = "";
-    int code = msgl__attn_select(o->attention, &needs, &e->attn_choice, warning, err);
-    if (code != 0) return code;
-    print_line(o, warning);
-    warning[0] = '\0';
-    const int32_t page_size = msgl__attn_page_size(&e->attn_choice, o->page_size, warning);
-    print_line(o, warning);
-
     const int32_t context = msgl__model_config_context(m);
+    const int32_t max_seq_len = o->max_seq_len > 0 ? o->max_seq_len : context;
+    int code = msgl__groups_choose(e, o, max_seq_len, err);
+    if (code != 0) return code;
     msgl_memory_plan p = {
         .available = available(e),
         .weight_bytes = e->model.plan.bytes,
@@ -148,79 +132,32 @@ static int plan_memory(msgl_engine *e, const msgl_options *o, msgl_err *err)
         .staging_bytes =
             on_host ? msgl__staging_host_bytes(e) + MSGL_ENGINE_WRITES * sizeof(msgl_token_write)
                     : 0,
-        .specs = {.count = 1,
-                  .all = {{.kind = MSGL_CACHE_KV,
-                           .num_layers = m->num_layers,
-                           .window = -1,
-                           .num_heads = m->num_kv_heads,
-                           .k_dim = m->head_dim,
-                           .v_dim = m->head_dim,
-                           .dtype = e->kv.spec.dtype}}},
+        .specs = e->specs,
+        .cache = e->info.cache,
         .max_prefill_tokens = e->info.max_prefill_tokens,
         .max_running = e->max_running,
         .max_step_tokens = e->max_step_tokens,
-        .max_seq_len = o->max_seq_len > 0 ? o->max_seq_len : context,
+        .max_seq_len = max_seq_len,
         .memory_ratio = o->memory_ratio > 0 ? o->memory_ratio
                         : on_host           ? 0.4
                                             : 0.9,
     };
-    msgl__cache_layout_of(&p.specs, p.max_seq_len, page_size, &p.cache, p.span_of);
+    for (int32_t g = 0; g < e->specs.count; g++) p.span_of[g] = e->groups[g].span;
     p.cache.spans[0].num_units = o->num_pages;
     code = msgl__memory_plan(&p, err);
     if (code != 0) return code;
     warn_seq_len(o, p.max_seq_len, context);
     if (o->log != NULL) msgl__memory_plan_print(&p, o->log, o->ctx);
-    e->kv = msgl__memory_plan_pool(&p, 0);
+    for (int32_t g = 0; g < e->specs.count; g++) {
+        e->groups[g].pool = msgl__memory_plan_pool(&p, g);
+    }
+    e->info.cache = p.cache;
     e->info.max_seq_len = p.max_seq_len;
+    e->token_stride = (p.max_seq_len + 32) / 32 * 32; // at least one more than max_seq_len
     e->info.weight_bytes = p.weight_bytes;
     e->info.kv_bytes = p.kv_bytes;
     e->info.workspace_bytes = p.step_bytes + p.staging_bytes + p.table_bytes;
     return 0;
-}
-
-static int create_kv(msgl_engine *e, msgl_err *err)
-{
-    int code = 0;
-    e->kv.bytes = e->info.kv_bytes;
-    e->kv.base = take(e, 1, e->kv.bytes, false, &code, err);
-    if (code != 0) return code;
-    const int64_t slots = ((int64_t)e->kv.num_pages + 1) * e->kv.page_size;
-    e->token_stride = (e->info.max_seq_len + 32) / 32 * 32; // at least one more than max_seq_len
-    if (slots > INT32_MAX || ((int64_t)e->max_running + 1) * e->token_stride > INT32_MAX) {
-        return msgl__err_set(err, MSGL_ELIMIT,
-                             "engine: %d pages of %d tokens or %d requests of %d tokens are more "
-                             "than 2^31 places; lower --num-pages or --max-running-requests",
-                             e->kv.num_pages, e->kv.page_size, e->max_running, e->info.max_seq_len);
-    }
-    return msgl__page_table_create(e->max_running, e->info.max_seq_len,
-                                   e->kv.num_pages * e->kv.page_size, &e->page_table, err);
-}
-
-static int create_attention(msgl_engine *e, msgl_err *err)
-{
-    const msgl_model_config *m = &e->model.cfg;
-    const msgl_attn_config cfg = {
-        .device = e->device->kind,
-        .dev = e->device,
-        .cuda = e->cuda,
-        .device_table = e->dev.page_table,
-        .device_table_stride = (size_t)e->token_stride,
-        .deterministic = e->deterministic,
-        .variants = msgl__model_variants(m),
-        .num_q_heads = m->num_heads,
-        .num_kv_heads = m->num_kv_heads,
-        .head_dim = m->head_dim,
-        .page_size = e->kv.page_size,
-        .max_running = e->max_running,
-        .max_seq_len = e->info.max_seq_len,
-        .max_step_tokens = e->max_step_tokens,
-        .max_flights = MSGL_ENGINE_FLIGHTS,
-        .kernels = &e->kernels,
-        .pool = &e->kv,
-        .page_table = &e->page_table,
-        .num_threads = msgl__pool_threads(e->threads),
-    };
-    return msgl__attn_create(&e->attn_choice, &cfg, &e->attn, err);
 }
 
 typedef struct load_progress {
@@ -236,7 +173,7 @@ static void on_load(void *ctx, uint64_t done, uint64_t total)
 static int load_weights(msgl_engine *e, const msgl_options *o, msgl_err *err)
 {
     int code = 0;
-    void *region = take(e, 1, e->model.plan.bytes, false, &code, err);
+    void *region = msgl__engine_take(e, 1, e->model.plan.bytes, false, &code, err);
     if (code != 0) return code;
     load_progress p = {.options = o};
     code = msgl__model_load(&e->model, region, o->dummy_weight ? NULL : o->model_dir, &e->exec,
@@ -250,18 +187,11 @@ static void fill_info(msgl_engine *e)
     const msgl_model_config *m = &e->model.cfg;
     i->vocab_size = m->vocab_size;
     i->max_running = e->max_running;
-    i->num_pages = e->kv.num_pages;
-    i->page_size = e->kv.page_size;
-    i->cache = (msgl_cache_layout){
-        .page_size = e->kv.page_size,
-        .num_spans = 1,
-        .spans = {{.kind = MSGL_SPAN_ALL, .window = -1, .num_units = e->kv.num_pages}}};
+    i->num_pages = i->cache.spans[0].num_units;
+    i->page_size = i->cache.page_size;
     i->num_eos = m->num_eos;
     memcpy(i->eos_ids, m->eos_ids, sizeof i->eos_ids);
-    const char *prefill = e->attn_choice.prefill->name, *decode = e->attn_choice.decode->name;
-    const bool one = e->attn_choice.prefill == e->attn_choice.decode;
-    snprintf(i->attention, sizeof i->attention, "%s%s%s", prefill, one ? "" : ",",
-             one ? "" : decode);
+    msgl__groups_describe(e, i->attention, sizeof i->attention);
     if (e->cuda != NULL) {
         snprintf(i->device, sizeof i->device, "cuda:%d %.100s", e->ordinal, e->device_name);
     } else {
@@ -313,7 +243,7 @@ static int open_device(msgl_engine *e, const msgl_options *o, struct msgl_heartb
     int code = msgl__device_choose(o->device, &choice, err);
     if (code == 0) code = msgl__cpu_level_select(o->cpu_level, &level, err);
     if (code != 0) return code;
-    print_line(o, choice.note);
+    msgl__engine_print(o, choice.note);
     const bool on_host = choice.kind == MSGL_DEVICE_CPU;
     int threads = o->threads > 0 ? o->threads : msgl__physical_cores();
     if (!on_host) threads = 1; // the GPU computes
@@ -341,7 +271,7 @@ static void choose_limits(msgl_engine *e, const msgl_options *o)
 static int warm_up(msgl_engine *e, msgl_err *err)
 {
     if (e->device->kind == MSGL_DEVICE_CPU) return 0;
-    msgl__products_tune(&e->model.products, &e->kernels, &e->exec, &e->arena, e->kv.spec.dtype,
+    msgl__products_tune(&e->model.products, &e->kernels, &e->exec, &e->arena, e->kv_dtype,
                         e->graph_max_bs, e->info.max_prefill_tokens);
     if (e->exec.status != 0) return msgl__err_set(err, e->exec.status, "%s", e->device->fault.text);
     return msgl__graphs_capture(e, e->graph_max_bs, err);
@@ -350,9 +280,9 @@ static int warm_up(msgl_engine *e, msgl_err *err)
 // Everything that takes the memory which the plan has shared out.
 static int take_memory(msgl_engine *e, const msgl_options *o, msgl_err *err)
 {
-    int code = create_kv(e, err);
+    int code = msgl__groups_create_memory(e, err);
     if (code == 0) code = take_workspace(e, err);
-    if (code == 0) code = create_attention(e, err);
+    if (code == 0) code = msgl__groups_create_attention(e, err);
     if (code == 0) code = load_weights(e, o, err);
     if (code == 0) code = warm_up(e, err);
     return code;
@@ -374,7 +304,7 @@ static int build(msgl_engine *e, const msgl_options *o, struct msgl_heartbeat *h
     if (code != 0) return code;
     choose_limits(e, o);
     // Three choices: none of K and V, weights and activations has to have the others' type.
-    e->kv.spec.dtype = e->info.dtype;
+    e->kv_dtype = e->info.dtype;
     const msgl_model_target target = {
         .kernels = &e->kernels,
         .moe = moe,
@@ -425,8 +355,7 @@ void msgl__engine_destroy(msgl_engine *e)
 {
     if (e == NULL) return;
     msgl__graphs_destroy(e);
-    msgl__attn_destroy(&e->attn);
-    msgl__page_table_destroy(&e->page_table);
+    msgl__groups_destroy(e);
     for (int32_t i = e->num_blocks - 1; i >= 0; i--) {
         const msgl_block *b = &e->blocks[i];
         const msgl_device_ops *ops = e->device->ops;
@@ -445,7 +374,7 @@ const msgl_engine_info *msgl__engine_info(const msgl_engine *e)
 
 msgl_page_table *msgl__engine_page_tables(msgl_engine *e)
 {
-    return &e->page_table;
+    return e->page_tables;
 }
 
 const msgl_runner *msgl__engine_runner(msgl_engine *e)

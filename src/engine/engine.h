@@ -19,16 +19,17 @@ struct msgl_heartbeat; // utils/heartbeat.h
 typedef struct msgl_engine msgl_engine;
 
 typedef struct msgl_engine_info {
-    int32_t vocab_size, max_seq_len, max_running, num_pages, page_size, max_prefill_tokens;
+    int32_t vocab_size, max_seq_len, max_running, max_prefill_tokens;
+    int32_t num_pages, page_size; // of cache's span 0
     int32_t num_eos;
     int32_t eos_ids[8];
-    char attention[32]; // what was chosen
+    char attention[96]; // what was chosen
     char device[128];   // one line: CPU level, threads
     char architecture[64];
     msgl_dtype dtype;
     msgl_cache_layout cache;
-    size_t weight_bytes, kv_bytes, workspace_bytes;
-    msgl_sampling_params sampling; // of a request that says nothing about it
+    size_t weight_bytes, kv_bytes, workspace_bytes; // kv: of all groups
+    msgl_sampling_params sampling;                  // of a request that says nothing about it
     // Requests must not share prefixes: dynamic NTK rotates keys by the prompt's length.
     bool no_prefix_sharing;
 } msgl_engine_info;

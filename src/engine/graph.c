@@ -23,7 +23,7 @@ static int32_t ladder(int32_t max, int32_t *sizes)
     return n;
 }
 
-// Requests that all stand in the dummy row, at position 0 of the dummy page.
+// Requests that all stand in the dummy row, at position 0 of the dummy pages.
 static void dummy_batch(msgl_engine *e, msgl_engine_step *s, int32_t size)
 {
     s->batch = (msgl_batch){.size = size, .num_decode = size, .num_tokens = size, .reqs = s->reqs};
@@ -65,12 +65,33 @@ static int capture(msgl_engine *e, msgl_decode_graph *out, msgl_err *err)
     return code == 0 ? 0 : msgl__err_set(err, code, "%s", d->fault.text);
 }
 
+// Whether attention of all groups can be captured.
+static bool can_capture(const msgl_engine *e)
+{
+    for (int32_t g = 0; g < e->specs.count; g++) {
+        const msgl_attn_backend *b = e->groups[g].attn.decode;
+        if (b != NULL && !b->desc->graph) return false;
+    }
+    return true;
+}
+
+// Length up to which `size` requests have kernels of their own in some group; 0: none has.
+static int32_t short_seq_len(const msgl_engine *e, int32_t size)
+{
+    int32_t shortest = 0;
+    for (int32_t g = 0; g < e->specs.count; g++) {
+        const msgl_attn_backend *b = e->groups[g].attn.decode;
+        if (b == NULL || b->desc->short_seq_len == NULL) continue;
+        const int32_t len = b->desc->short_seq_len(b, size);
+        if (len > 0 && (shortest == 0 || len < shortest)) shortest = len;
+    }
+    return shortest;
+}
+
 int msgl__graphs_capture(msgl_engine *e, int32_t max_size, msgl_err *err)
 {
-    const msgl_attn_backend *attn = e->attn.decode;
-    const msgl_attn_desc *desc = attn->desc;
     if (max_size > e->max_running) max_size = e->max_running;
-    if (e->device->ops->graph_begin == NULL || max_size < 1 || !desc->graph ||
+    if (e->device->ops->graph_begin == NULL || max_size < 1 || !can_capture(e) ||
         msgl__rope_per_request(&e->model.cfg.ropes[0])) {
         return 0;
     }
@@ -78,7 +99,7 @@ int msgl__graphs_capture(msgl_engine *e, int32_t max_size, msgl_err *err)
     const int32_t num_sizes = ladder(max_size, sizes), longest = e->info.max_seq_len;
     int code = 0;
     for (int32_t i = 0; i < num_sizes; i++) {
-        const int32_t len = desc->short_seq_len != NULL ? desc->short_seq_len(attn, sizes[i]) : 0;
+        const int32_t len = short_seq_len(e, sizes[i]);
         if (len > 0 && len < longest && n + num_sizes - i < MSGL_MAX_GRAPHS) {
             e->graphs[n++] = (msgl_decode_graph){.size = sizes[i], .max_seq_len = len};
         }

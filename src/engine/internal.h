@@ -23,14 +23,15 @@
 typedef struct msgl_engine_io {
     size_t bytes;
     float *inv_freq;
-    msgl_sample_late *late;       // what the graph samples
-    msgl_sample_row *sample_rows; // [num_samples]
-    int32_t *sample_index;        // [num_samples] place in the token pool of the chosen token
-    int32_t *positions, *out_loc; // [num_tokens]
-    int32_t *id_index;            // [num_tokens] places of the input ids in the token pool
-    int32_t *rows;                // [num_rows] tokens of the step that get logits, ascending
-    int32_t *record_index;        // [num_records] place in the token pool of the row's target
-    void *seqs[2];                // lengths and table rows of the step's, as core/seqs.h has them
+    msgl_sample_late *late;           // what the graph samples
+    msgl_sample_row *sample_rows;     // [num_samples]
+    int32_t *sample_index;            // [num_samples] place in the token pool of the chosen token
+    int32_t *positions;               // [num_tokens]
+    int32_t *out_loc[MSGL_MAX_SPANS]; // [num_tokens] slots in each span with pages
+    int32_t *id_index;                // [num_tokens] places of the input ids in the token pool
+    int32_t *rows;                    // [num_rows] tokens of the step that get logits, ascending
+    int32_t *record_index;            // [num_records] place in the token pool of the row's target
+    void *seqs[2]; // lengths and table rows of the step's, as core/seqs.h has them
 } msgl_engine_io;
 
 typedef struct msgl_decode_graph {
@@ -67,22 +68,23 @@ typedef struct msgl_engine_step {
 
 // The device's memory that steps share, as they run one after the other.
 typedef struct msgl_engine_dev {
-    void *base;                   // the block that the steps' dev arrays are in
-    int32_t *ids;                 // [max_step_tokens]
-    msgl_token_logprobs *records; // [max_step_tokens]
-    int32_t *token_pool;          // [max_running + 1, token_stride]
-    int32_t *page_table;          // the same shape: slots; NULL on the CPU
-    float *saved;                 // the same shape: see msgl_sample_call
-    msgl_bias *bias;              // [max_running + 1, MSGL_MAX_LOGIT_BIAS]
-    float *bias_saved;            // the same shape
+    void *base;                           // the block that the steps' dev arrays are in
+    int32_t *ids;                         // [max_step_tokens]
+    msgl_token_logprobs *records;         // [max_step_tokens]
+    int32_t *token_pool;                  // [max_running + 1, token_stride]
+    int32_t *page_tables[MSGL_MAX_SPANS]; // the same shape: slots; NULL on the CPU
+    float *saved;                         // the same shape: see msgl_sample_call
+    msgl_bias *bias;                      // [max_running + 1, MSGL_MAX_LOGIT_BIAS]
+    float *bias_saved;                    // the same shape
 } msgl_engine_dev;
 
-// Ids on their way into the token pool and slots into the device's page table, or pairs into the
-// device's bias, in host memory that stays until they are copied.
+// Ids on their way into the token pool and slots into the device's page table of a span (the ids
+// with those of span 0), or pairs into the device's bias, in host memory that stays until they are
+// copied.
 #define MSGL_ENGINE_WRITES 64
 #define MSGL_WRITE_IDS 1024
 typedef struct msgl_token_write {
-    int32_t place, count;
+    int32_t place, count, span;
     union {
         struct {
             int32_t ids[MSGL_WRITE_IDS], slots[MSGL_WRITE_IDS];
@@ -114,10 +116,13 @@ struct msgl_engine {
     bool deterministic;
     int32_t graph_max_bs;
     msgl_model model;
-    msgl_kv_pool kv;
-    msgl_page_table page_table;
-    msgl_attn_choice attn_choice;
-    msgl_attn attn;
+    msgl_dtype kv_dtype;
+    msgl_cache_specs specs; // of the model; and of each of its groups:
+    msgl_cache_group groups[MSGL_MAX_GROUPS];
+    msgl_attn_choice attn_choices[MSGL_MAX_GROUPS]; // none for states
+    bool apart;                                     // answers and chunks, for attention
+    msgl_page_table page_tables[MSGL_MAX_SPANS];    // of the first num_tables spans
+    int32_t num_tables;
     msgl_exec exec;
     msgl_arena arena, scratch;
     int32_t max_step_tokens, max_running;
@@ -136,6 +141,23 @@ struct msgl_engine {
     void *on_logits_ctx;
     float *seen_logits; // host copy for the above; NULL where kernels write host memory
 };
+
+// engine.c: memory that lives as long as the engine, zeroed; NULL sets *code, and is what there is
+// when *code is set already. A line for o->log.
+void *msgl__engine_take(msgl_engine *e, size_t count, size_t size, bool host, int *code,
+                        msgl_err *err);
+void msgl__engine_print(const msgl_options *o, const char *line);
+
+// groups.c: what the model's groups of layers keep, and who attends over it. choose: specs, spans
+// (info.cache, without their sizes), page size and backends, from sizes only; create_memory: pools
+// and page tables, when groups[].pool and info.cache have their sizes; create_attention: behind the
+// workspace. destroy gives back what no block of the engine is.
+int msgl__groups_choose(msgl_engine *e, const msgl_options *o, int32_t max_seq_len, msgl_err *err);
+int msgl__groups_create_memory(msgl_engine *e, msgl_err *err);
+int msgl__groups_create_attention(msgl_engine *e, msgl_err *err);
+void msgl__groups_destroy(msgl_engine *e);
+// What was chosen, as text.
+void msgl__groups_describe(const msgl_engine *e, char *text, size_t size);
 
 // staging.c: sizes of the steps' memory, handing it out, and the arrays for one step.
 size_t msgl__staging_host_bytes(const msgl_engine *e);

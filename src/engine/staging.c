@@ -36,7 +36,9 @@ static size_t cut_io(const msgl_engine *e, size_t tokens, void *base, msgl_engin
     io->sample_index = cut(&c, r, sizeof *io->sample_index);
     io->seqs[0] = cut(&c, msgl__seqs_bytes(e->max_running), 1);
     io->positions = cut(&c, tokens, sizeof *io->positions);
-    io->out_loc = cut(&c, tokens, sizeof *io->out_loc);
+    for (int32_t i = 0; i < e->num_tables; i++) {
+        io->out_loc[i] = cut(&c, tokens, sizeof *io->out_loc[i]);
+    }
     io->id_index = cut(&c, tokens, sizeof *io->id_index);
     io->rows = cut(&c, tokens, sizeof *io->rows);
     io->record_index = cut(&c, tokens, sizeof *io->record_index);

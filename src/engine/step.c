@@ -11,7 +11,7 @@
 #include "engine/internal.h"
 #include "utils/clock.h"
 
-// Place in the token pool, and in the device's page table, of a token of a request.
+// Place in the token pool, and in the device's page tables, of a token of a request.
 static int32_t token_place(const msgl_engine *e, const msgl_batch_req *r, int32_t position)
 {
     return r->table_idx * e->token_stride + position;
@@ -22,10 +22,13 @@ static void stage_tokens(msgl_engine *e, msgl_engine_step *s)
     int32_t t = 0;
     for (int32_t i = 0; i < s->batch.size; i++) {
         const msgl_batch_req *r = &s->reqs[i];
-        const int32_t *slots = msgl__page_table_row(&e->page_table, r->table_idx);
+        const size_t bytes = (size_t)msgl__extend_len(r) * sizeof(int32_t);
+        for (int32_t k = 0; k < e->num_tables; k++) {
+            const int32_t *slots = msgl__page_table_row(&e->page_tables[k], r->table_idx);
+            memcpy(s->io.out_loc[k] + t, slots + r->cached_len, bytes);
+        }
         for (int32_t p = r->cached_len; p < r->device_len; p++, t++) {
             s->io.positions[t] = p;
-            s->io.out_loc[t] = slots[p];
             s->io.id_index[t] = token_place(e, r, p);
         }
     }
@@ -134,12 +137,15 @@ int msgl__step_seqs(msgl_engine *e, msgl_engine_step *s, const msgl_decode_graph
         seqs->graph = true;
     } else {
         int32_t ends[2];
-        const int32_t n = msgl__attn_parts(&e->attn, b->num_decode, b->size, ends);
+        const int32_t n = msgl__attn_parts(e->apart, b->num_decode, b->size, ends);
         for (int32_t i = 0; i < n; i++) (void)add_seqs(e, s, i == 0 ? 0 : ends[0], ends[i], 0);
     }
     int code = 0;
-    for (int32_t i = 0; i < s->num_seqs && code == 0; i++) {
-        code = msgl__attn_prepare(&e->attn, &s->seqs[i]);
+    for (int32_t g = 0; g < e->specs.count; g++) {
+        if (e->groups[g].attn.decode == NULL) continue;
+        for (int32_t i = 0; i < s->num_seqs && code == 0; i++) {
+            code = msgl__attn_prepare(&e->groups[g].attn, &s->seqs[i]);
+        }
     }
     return code;
 }
@@ -160,7 +166,9 @@ void msgl__step_pad(const msgl_engine *e, msgl_engine_step *s, int32_t from, int
 {
     for (int32_t i = from; i < to; i++) {
         s->io.positions[i] = 0;
-        s->io.out_loc[i] = e->kv.num_pages * e->kv.page_size; // of the dummy page
+        for (int32_t k = 0; k < e->num_tables; k++) { // of the dummy pages
+            s->io.out_loc[k][i] = e->info.cache.spans[k].num_units * e->info.cache.page_size;
+        }
         s->io.id_index[i] = e->max_running * e->token_stride; // of the dummy row
     }
 }
@@ -171,8 +179,11 @@ void msgl__step_copy_in(msgl_engine *e, const msgl_engine_step *s)
     ops->copy_in(e->device, e->dev.base, s->host, msgl__step_io_bytes(s));
     ops->copy_in(e->device, e->dev.records, s->records,
                  (size_t)s->num_records * sizeof *s->records);
-    for (int32_t i = 0; i < s->num_seqs; i++) {
-        msgl__attn_copy_in(&e->attn, &e->exec, &s->seqs[i]);
+    for (int32_t g = 0; g < e->specs.count; g++) {
+        if (e->groups[g].attn.decode == NULL) continue;
+        for (int32_t i = 0; i < s->num_seqs; i++) {
+            msgl__attn_copy_in(&e->groups[g].attn, &e->exec, &s->seqs[i]);
+        }
     }
 }
 
@@ -193,20 +204,23 @@ static const void *forward(msgl_engine *e, msgl_engine_step *s, int32_t num_rows
         .x = &e->exec,
         .k = &e->kernels,
         .comm = &e->comm,
-        .attn = &e->attn,
-        .pool = &e->kv,
+        .groups = e->groups,
+        .num_groups = e->specs.count,
         .num_tokens = s->batch.num_tokens,
         .seqs = s->seqs,
         .num_seqs = s->num_seqs,
         .arena = &e->arena,
         .token_pool = e->dev.token_pool,
         .id_index = s->dev.id_index,
-        .page_table = e->dev.page_table,
+        .num_tables = e->num_tables,
         .ids = e->dev.ids,
         .positions = s->dev.positions,
-        .out_loc = s->dev.out_loc,
         .num_ropes = e->model.cfg.num_ropes,
     };
+    for (int32_t k = 0; k < e->num_tables; k++) {
+        f->page_tables[k] = e->dev.page_tables[k];
+        f->slots[k] = s->dev.out_loc[k];
+    }
     memcpy(f->ropes, s->ropes, sizeof f->ropes);
     return e->model.cfg.arch->family->forward(&e->model, f, s->dev.rows, num_rows);
 }
@@ -345,17 +359,16 @@ const char *msgl__engine_fault(void *engine)
     return e->device->fault.code != 0 ? e->device->fault.text : NULL;
 }
 
-// Copies a write's ids to the token pool, and the slots that the page table has for them.
+// Copies a write's ids to the token pool, and the slots that a page table has for them.
 static void run_write(void *ctx, int64_t index)
 {
     msgl_engine *e = ctx;
     const msgl_token_write *w = &e->writes[index];
     const size_t bytes = (size_t)w->count * sizeof *w->ids;
     const msgl_device_ops *ops = e->device->ops;
-    ops->copy_in(e->device, e->dev.token_pool + w->place, w->ids, bytes);
-    if (e->dev.page_table != NULL) {
-        ops->copy_in(e->device, e->dev.page_table + w->place, w->slots, bytes);
-    }
+    int32_t *table = e->dev.page_tables[w->span];
+    if (w->span == 0) ops->copy_in(e->device, e->dev.token_pool + w->place, w->ids, bytes);
+    if (table != NULL) ops->copy_in(e->device, table + w->place, w->slots, bytes);
     ops->record(e->device, MSGL_ENGINE_FLIGHTS + (int32_t)index);
 }
 
@@ -376,6 +389,29 @@ static void queue_write(msgl_engine *e, const msgl_token_write *w,
     e->device->ops->submit(e->device, run, e, index);
 }
 
+// Queues the copy of up to MSGL_WRITE_IDS ids (span 0) and of their slots in a span.
+static int write_piece(msgl_engine *e, int32_t span, int32_t table_idx, int32_t pos,
+                       const int32_t *ids, int32_t n)
+{
+    const msgl_page_table *table = &e->page_tables[span];
+    // A page table row may be one shorter than the token pool's: it has no place for a token that
+    // is sampled at the very end.
+    const int32_t known = table->stride - pos;
+    msgl_token_write *w;
+    const int code = claim_write(e, &w);
+    if (code != 0) return code;
+    w->count = n;
+    w->span = span;
+    w->place = table_idx * e->token_stride + pos;
+    if (span == 0) memcpy(w->ids, ids, (size_t)n * sizeof *ids);
+    if (known > 0) {
+        memcpy(w->slots, msgl__page_table_row(table, table_idx) + pos,
+               (size_t)(n < known ? n : known) * sizeof *w->slots);
+    }
+    queue_write(e, w, run_write);
+    return 0;
+}
+
 int msgl__engine_write_tokens(void *engine, int32_t table_idx, int32_t pos, const int32_t *ids,
                               int32_t n)
 {
@@ -384,22 +420,13 @@ int msgl__engine_write_tokens(void *engine, int32_t table_idx, int32_t pos, cons
         n > e->token_stride - pos) {
         return MSGL_EINVAL;
     }
-    const int32_t *slots = msgl__page_table_row(&e->page_table, table_idx);
     for (int32_t i = 0; i < n; i += MSGL_WRITE_IDS) {
-        msgl_token_write *w;
-        const int code = claim_write(e, &w);
-        if (code != 0) return code;
-        w->count = n - i < MSGL_WRITE_IDS ? n - i : MSGL_WRITE_IDS;
-        w->place = table_idx * e->token_stride + pos + i;
-        memcpy(w->ids, ids + i, (size_t)w->count * sizeof *ids);
-        // A page table row may be one shorter than the token pool's: it has no place for a token
-        // that is sampled at the very end.
-        const int32_t known = e->page_table.stride - pos - i;
-        if (known > 0) {
-            memcpy(w->slots, slots + pos + i,
-                   (size_t)(w->count < known ? w->count : known) * sizeof *slots);
+        const int32_t count = n - i < MSGL_WRITE_IDS ? n - i : MSGL_WRITE_IDS;
+        for (int32_t k = 0; k < e->num_tables; k++) {
+            if (k > 0 && e->dev.page_tables[k] == NULL) break; // the CPU
+            const int code = write_piece(e, k, table_idx, pos + i, ids + i, count);
+            if (code != 0) return code;
         }
-        queue_write(e, w, run_write);
     }
     return 0;
 }

@@ -6,10 +6,11 @@ static void attend(const msgl_forward *f, const msgl_attention *a, const void *q
                    void *out)
 {
     const size_t out_ld = (size_t)a->num_heads * (size_t)a->head_dim;
+    const msgl_attn *attn = &f->groups[a->group].attn;
     for (int32_t i = 0; i < f->num_seqs; i++) {
         const msgl_seqs *seqs = &f->seqs[i];
         const msgl_attn_input in = {.q = msgl__row(f, qkv, seqs->first_token, ld), .ld = ld};
-        msgl__attn_forward(f->attn, f->x, &a->geometry, seqs, &in,
+        msgl__attn_forward(attn, f->x, &a->geometry, seqs, &in,
                            msgl__row(f, out, seqs->first_token, out_ld));
     }
 }
@@ -27,6 +28,7 @@ static void norm_all(msgl_forward *f, const msgl_attention *a, void *qkv)
 void msgl__attention(msgl_forward *f, const msgl_attention *a, const msgl_norm *norm,
                      const void *in, const float *cos_sin, void *qkv, void *out)
 {
+    const msgl_cache_group *group = &f->groups[a->group];
     const msgl_rope_call rope = {
         .qkv = qkv,
         .ld = (size_t)a->qkv.w.n,
@@ -39,16 +41,16 @@ void msgl__attention(msgl_forward *f, const msgl_attention *a, const msgl_norm *
         .eps = a->eps,
         .cos_sin = cos_sin,
         .half = a->half,
-        .kv_dtype = f->pool->spec.dtype,
-        .k_pool = msgl__kv_k(f->pool, a->geometry.layer),
-        .v_pool = msgl__kv_v(f->pool, a->geometry.layer),
-        .slots = f->out_loc,
+        .kv_dtype = group->pool.spec.dtype,
+        .k_pool = msgl__kv_k(&group->pool, a->geometry.layer),
+        .v_pool = msgl__kv_v(&group->pool, a->geometry.layer),
+        .slots = f->slots[group->span],
     };
-    if (f->num_seqs == 1 && msgl__attn_takes_rope(f->attn, f->seqs)) {
+    if (f->num_seqs == 1 && msgl__attn_takes_rope(&group->attn, f->seqs)) {
         const msgl_attn_input both = {.q = qkv, .ld = rope.ld, .rope = &rope};
         msgl__linear(f, &a->qkv, norm, in, qkv, rope.tokens);
         if (a->norms_all) norm_all(f, a, qkv);
-        msgl__attn_forward(f->attn, f->x, &a->geometry, f->seqs, &both, out);
+        msgl__attn_forward(&group->attn, f->x, &a->geometry, f->seqs, &both, out);
     } else if (a->norms_all) {
         msgl__linear(f, &a->qkv, norm, in, qkv, rope.tokens);
         norm_all(f, a, qkv);

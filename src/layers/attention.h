@@ -14,8 +14,9 @@ typedef struct msgl_attention {
     bool norms_all;         // one norm over all heads of q, one over all of K (OLMo 2)
     float eps;
     int32_t num_heads, num_kv_heads, head_dim;
-    int32_t rope; // which of the step's
-    int32_t half; // rotated dimensions of a head / 2
+    int32_t group; // of layers: msgl_forward.groups
+    int32_t rope;  // which of the step's
+    int32_t half;  // rotated dimensions of a head / 2
     msgl_attn_layer geometry;
 } msgl_attention;
 

@@ -14,17 +14,18 @@ static void rope_table(msgl_forward *f, const msgl_step_rope *r, float *cos_sin)
     }
 }
 
+_Static_assert((int)MSGL_EMBED_TABLES >= (int)MSGL_MAX_SPANS, "a table for every span");
+
 // With the first rope's table.
 static void embed(msgl_forward *f, const msgl_weight *w, void *out, float *cos_sin)
 {
     const int32_t tokens = f->num_tokens;
     const msgl_step_rope *r = &f->ropes[0];
-    const msgl_embed_call c = {
+    msgl_embed_call c = {
         .tokens = tokens,
         .pool = f->token_pool,
         .index = f->id_index,
-        .table = f->page_table,
-        .slots = f->out_loc,
+        .num_tables = f->num_tables,
         .w = w,
         .out = out,
         .positions = f->positions,
@@ -33,9 +34,17 @@ static void embed(msgl_forward *f, const msgl_weight *w, void *out, float *cos_s
         .scale = r->scale,
         .cos_sin = cos_sin,
     };
+    for (int32_t i = 0; i < f->num_tables; i++) {
+        c.tables[i] = f->page_tables[i];
+        c.slots[i] = f->slots[i];
+    }
     if (f->k->gemm.embed != NULL && r->num_segments == 1 && f->k->gemm.embed(f->x, &c)) return;
     msgl_device *d = f->x->device;
-    d->ops->take_tokens(d, f->token_pool, f->id_index, tokens, f->ids, f->page_table, f->out_loc);
+    for (int32_t i = 0; i < f->num_tables; i++) { // the ids come again with every further table
+        if (i > 0 && f->page_tables[i] == NULL) break;
+        d->ops->take_tokens(d, f->token_pool, f->id_index, tokens, f->ids, f->page_tables[i],
+                            f->slots[i]);
+    }
     rope_table(f, r, cos_sin);
     w->format->gather(f->x, w, f->ids, tokens, out);
 }
@@ -46,6 +55,12 @@ void msgl__embed(msgl_forward *f, const msgl_weight *w, float scale, void *out,
     embed(f, w, out, cos_sin[0]);
     for (int32_t i = 1; i < f->num_ropes; i++) rope_table(f, &f->ropes[i], cos_sin[i]);
     if (scale != 1) f->k->norm.scale(f->x, out, scale, (size_t)f->num_tokens * (size_t)w->k);
-    // Only now the device's page table has the slots of the new tokens, which lists of pages need.
-    for (int32_t i = 0; i < f->num_seqs; i++) msgl__attn_begin(f->attn, f->x, &f->seqs[i]);
+    // Only now the device's page tables have the slots of the new tokens, which lists of pages
+    // need.
+    for (int32_t g = 0; g < f->num_groups; g++) {
+        const msgl_attn *attn = &f->groups[g].attn;
+        for (int32_t i = 0; i < f->num_seqs && attn->decode != NULL; i++) {
+            msgl__attn_begin(attn, f->x, &f->seqs[i]);
+        }
+    }
 }

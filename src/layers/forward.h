@@ -15,23 +15,36 @@
 #include "kernel/kernel.h"
 #include "layers/rotary.h"
 
+// A group of layers that keep the same of a request (kvcache/layout.h): their memory, and who
+// attends over it.
+typedef struct msgl_cache_group {
+    msgl_kv_pool pool;
+    int32_t span;
+    msgl_attn attn; // of a group that keeps K and V; else empty
+} msgl_cache_group;
+
 typedef struct msgl_forward {
     msgl_exec *x;
     const msgl_kernels *k;
     msgl_comm *comm;
-    const msgl_attn *attn;
-    int32_t num_tokens;       // of the step, padding included
-    const msgl_seqs *seqs;    // [num_seqs] they cover the step's tokens in order
-    int32_t num_seqs;         //
-    const msgl_kv_pool *pool; // where K and V go
-    msgl_arena *arena;        // step arena
-    // Token t is token_pool[id_index[t]]; its slot goes to the same place of page_table (NULL: the
-    // CPU). All of these are device memory.
+    // What a layer of group g keeps goes to groups[g].pool: K and V to the slots of its span; a
+    // state stays at msgl__state_of_row(pool, table row of its sequence, layer), and a family with
+    // states copies there what load_state of the step's requests names (zeros for a request that
+    // begins) before its layers, and from there to the checkpoints that they want saved.
+    const msgl_cache_group *groups; // [num_groups]
+    int32_t num_groups;
+    int32_t num_tokens;    // of the step, padding included
+    const msgl_seqs *seqs; // [num_seqs] they cover the step's tokens in order
+    int32_t num_seqs;      //
+    msgl_arena *arena;     // step arena
+    // Token t is token_pool[id_index[t]]; its slot in each span goes to the same place of the
+    // span's page table (NULL: the CPU). All of these are device memory.
     const int32_t *token_pool, *id_index;
-    int32_t *page_table;
+    int32_t num_tables; // spans with pages
+    int32_t *page_tables[MSGL_MAX_SPANS];
+    const int32_t *slots[MSGL_MAX_SPANS]; // [num_tokens] each
     int32_t *ids;                         // [num_tokens], room for the ids
     const int32_t *positions;             // [num_tokens]
-    const int32_t *out_loc;               // [num_tokens] slots in the pool
     msgl_step_rope ropes[MSGL_MAX_ROPES]; // of this step
     int32_t num_ropes;
     // Between the product that finishes the residual stream and the next one. Empty when scaled is

@@ -16,8 +16,11 @@ typedef struct msgl_family {
     // Reads the fields that all of them have, before the architecture's own; failures go to the
     // reader.
     void (*configure)(msgl_json_reader *r, msgl_model_config *c);
-    // What the attention of its layers differs in.
-    msgl_attn_variants (*variants)(const msgl_model_config *c);
+    // What its layers keep of a request, by groups of layers that keep alike (kvcache/layout.h),
+    // with K and V of this dtype. A layer's place in its group is its place in the group's pool.
+    void (*caches)(const msgl_model_config *c, msgl_dtype dtype, msgl_cache_specs *out);
+    // What the attention of a group's layers differs in.
+    msgl_attn_variants (*variants)(const msgl_model_config *c, int32_t group);
     // Makes m->layers, whatever that is, of m->cfg and m->target. free takes what build has left.
     int (*build)(msgl_model *m, msgl_err *err);
     void (*free)(msgl_model *m);

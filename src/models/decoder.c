@@ -25,13 +25,38 @@ static int32_t window_of(const msgl_decoder_config *d, int32_t layer)
     return has(d, layer, MSGL_LAYER_SLIDING) ? d->sliding_window - 1 : -1;
 }
 
-static msgl_attn_variants variants(const msgl_model_config *c)
+// Layers before `end` that have the window, or have it not.
+static int32_t count_layers(const msgl_decoder_config *d, int32_t end, bool window)
 {
-    msgl_attn_variants v = {0};
-    // A config has one window and one cap, so there are two at most.
-    for (int32_t l = 0; l < c->num_layers; l++) {
-        (void)msgl__attn_variants_add(&v, window_of(&c->decoder, l), c->decoder.attn_softcap);
+    int32_t n = 0;
+    for (int32_t l = 0; l < end; l++) n += (window_of(d, l) >= 0) == window;
+    return n;
+}
+
+// A group of the layers that see all tokens, and one of those with the window.
+static void caches(const msgl_model_config *c, msgl_dtype dtype, msgl_cache_specs *out)
+{
+    const msgl_decoder_config *d = &c->decoder;
+    *out = (msgl_cache_specs){0};
+    for (int window = 0; window < 2; window++) {
+        const int32_t num_layers = count_layers(d, c->num_layers, window);
+        if (num_layers == 0) continue;
+        out->all[out->count++] = (msgl_cache_spec){.kind = MSGL_CACHE_KV,
+                                                   .num_layers = num_layers,
+                                                   .window = window ? d->sliding_window - 1 : -1,
+                                                   .num_heads = c->num_kv_heads,
+                                                   .k_dim = c->head_dim,
+                                                   .v_dim = c->head_dim,
+                                                   .dtype = dtype};
     }
+}
+
+static msgl_attn_variants variants(const msgl_model_config *c, int32_t group)
+{
+    msgl_cache_specs specs;
+    msgl_attn_variants v = {0};
+    caches(c, c->dtype, &specs);
+    (void)msgl__attn_variants_add(&v, specs.all[group].window, c->decoder.attn_softcap);
     return v;
 }
 
@@ -49,11 +74,13 @@ static void build_attention(const msgl_model *m, int32_t index, msgl_attention *
     a->rope = has(d, index, MSGL_LAYER_SECOND_ROPE) ? 1 : 0;
     a->half = c->ropes[a->rope].dim / 2;
     a->out.row_parallel = true;
+    const int32_t window = window_of(d, index);
+    a->group = window >= 0 && count_layers(d, c->num_layers, false) > 0 ? 1 : 0;
     a->geometry = (msgl_attn_layer){
-        .layer = index,
+        .layer = count_layers(d, index, window >= 0),
         .scale = d->attn_scale,
         .softcap = d->attn_softcap,
-        .window = window_of(d, index),
+        .window = window,
     };
 }
 
@@ -443,6 +470,7 @@ static void *forward(const msgl_model *m, msgl_forward *f, const int32_t *rows, 
 
 const msgl_family msgl__decoder_family = {
     .configure = msgl__decoder_configure,
+    .caches = caches,
     .variants = variants,
     .build = build,
     .free = free_layers,

@@ -3,9 +3,14 @@
 
 #include "models/arch.h"
 
-msgl_attn_variants msgl__model_variants(const msgl_model_config *c)
+void msgl__model_caches(const msgl_model_config *c, msgl_dtype dtype, msgl_cache_specs *out)
 {
-    return c->arch->family->variants(c);
+    c->arch->family->caches(c, dtype, out);
+}
+
+msgl_attn_variants msgl__model_variants(const msgl_model_config *c, int32_t group)
+{
+    return c->arch->family->variants(c, group);
 }
 
 int msgl__model_build(msgl_model *m, const msgl_model_target *target, msgl_err *err)

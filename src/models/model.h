@@ -30,8 +30,9 @@ typedef struct msgl_model {
     msgl_weight_plan plan;  // until the weights are loaded
 } msgl_model;
 
-// What the attention of its layers differs in; needs the config only.
-msgl_attn_variants msgl__model_variants(const msgl_model_config *c);
+// The family's functions of the same names (arch.h); they need the config only.
+void msgl__model_caches(const msgl_model_config *c, msgl_dtype dtype, msgl_cache_specs *out);
+msgl_attn_variants msgl__model_variants(const msgl_model_config *c, int32_t group);
 
 // Builds the layers and declares the weights; m->plan.bytes is what they will take. m->cfg must be
 // loaded.

@@ -184,6 +184,7 @@ void world_open(world *w, const world_spec *spec)
     if (spec->dev != NULL) open_gpu(w);
     const msgl_attn_choice one = {.prefill = spec->desc, .decode = spec->desc};
     const msgl_attn_choice *choice = spec->choice != NULL ? spec->choice : &one;
+    if (msgl__attn_apart(choice)) w->cfg.apart = true;
     if (msgl__attn_create(choice, &w->cfg, &w->attn, &err) != 0) fail_msg("create: %s", err.text);
     w->backend = w->attn.decode;
 }
@@ -299,7 +300,7 @@ static void add_seqs(world *w, int first, int end)
 static void make_seqs(world *w)
 {
     int32_t ends[2];
-    const int n = msgl__attn_parts(&w->attn, w->batch.num_decode, w->batch.size, ends);
+    const int n = msgl__attn_parts(w->cfg.apart, w->batch.num_decode, w->batch.size, ends);
     w->num_seqs = 0;
     for (int i = 0; i < n; i++) add_seqs(w, i == 0 ? 0 : ends[0], ends[i]);
     for (int i = 0; i < w->num_seqs; i++) {

@@ -171,14 +171,14 @@ static void test_inputs(void **state)
 enum { TOKENS = 5, HIDDEN = 520, HALF = 20, ROWS = 64, PLACES = 96 };
 
 typedef struct inputs {
-    int32_t index[16], slots[16], positions[16];
+    int32_t index[16], slots[2][16], positions[16];
     float inv_freq[32];
 } inputs;
 
 typedef struct outputs {
     uint16_t rows[TOKENS][HIDDEN];
     float cos_sin[TOKENS][2 * HALF];
-    int32_t table[PLACES];
+    int32_t tables[2][PLACES];
 } outputs;
 
 typedef struct opening {
@@ -197,8 +197,9 @@ static void embed(const opening *o, int32_t tokens)
         .tokens = tokens,
         .pool = o->pool,
         .index = o->in->index,
-        .table = o->out->table,
-        .slots = o->in->slots,
+        .num_tables = 2,
+        .tables = {o->out->tables[0], o->out->tables[1]},
+        .slots = {o->in->slots[0], o->in->slots[1]},
         .w = &o->w,
         .out = o->out->rows,
         .positions = o->in->positions,
@@ -241,7 +242,8 @@ static void fill_inputs(inputs *in, int32_t step)
 {
     for (int32_t t = 0; t < 16; t++) {
         in->index[t] = (t * 13 + step) % PLACES;
-        in->slots[t] = 1000 * step + t;
+        in->slots[0][t] = 1000 * step + t;
+        in->slots[1][t] = 100000 - 1000 * step - t;
         in->positions[t] = 300 * step + 7 * t;
     }
     for (int32_t i = 0; i < 32; i++) in->inv_freq[i] = powf(10000.0f, -(float)(i + step % 3) / 20);
@@ -259,7 +261,9 @@ static void check_outputs(const inputs *in, const outputs *out, int32_t tokens)
             assert_true(fabs(out->cos_sin[t][i] - 1.25 * cos(angle)) < 1e-6);
             assert_true(fabs(out->cos_sin[t][HALF + i] - 1.25 * sin(angle)) < 1e-6);
         }
-        assert_int_equal(out->table[in->index[t]], in->slots[t]);
+        for (int i = 0; i < 2; i++) {
+            assert_int_equal(out->tables[i][in->index[t]], in->slots[i][t]);
+        }
     }
 }
 

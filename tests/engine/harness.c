@@ -53,7 +53,7 @@ msgl_options harness_config_for(const char *dir, const char *dtype, const harnes
     if (target->attention != NULL) c.attention = target->attention;
     if (target->page_size > 0) c.page_size = target->page_size;
     if (target->threads > 0) c.threads = target->threads;
-    c.num_pages = 8192 / c.page_size + 1;
+    c.num_pages = 20480 / c.page_size + 1; // of which windows get an eighth
     c.cpu_level = target->level;
     c.graph_max_bs = target->graph_max_bs;
     c.deterministic = target->deterministic;
@@ -88,14 +88,18 @@ void harness_close(harness *h)
 
 void harness_pages(harness *h, int32_t row, int32_t tokens)
 {
-    int32_t *slots = msgl__page_table_row(msgl__engine_page_tables(h->e), row);
-    const int32_t page = h->info->page_size, total = h->info->num_pages;
-    for (int32_t t = 0; t < tokens; t++) {
-        if (t % page == 0) h->next_page++;
-        // 2,029 and the page count have no common factor, so pages are scattered yet distinct.
-        const int32_t at = (int32_t)((int64_t)h->next_page * 2029 % total);
-        slots[t] = at * page + t % page;
+    const msgl_cache_layout *c = &h->info->cache;
+    for (int32_t s = 0; s < c->num_spans && c->spans[s].kind != MSGL_SPAN_STATE; s++) {
+        int32_t *slots = msgl__page_table_row(&msgl__engine_page_tables(h->e)[s], row);
+        int32_t next = h->next_page;
+        for (int32_t t = 0; t < tokens; t++) {
+            if (t % c->page_size == 0) next++;
+            // 2,029 and the page counts have no common factor, so pages are scattered yet distinct.
+            const int32_t at = (int32_t)((int64_t)next * 2029 % c->spans[s].num_units);
+            slots[t] = at * c->page_size + t % c->page_size;
+        }
     }
+    h->next_page += (tokens + c->page_size - 1) / c->page_size;
 }
 
 void harness_tokens(harness *h, int32_t row, const int32_t *ids, int32_t n)

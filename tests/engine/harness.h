@@ -34,7 +34,8 @@ void harness_open(harness *h, const msgl_options *cfg);
 int harness_try_open(harness *h, const msgl_options *cfg, msgl_err *err);
 void harness_close(harness *h);
 
-// Gives row `row` pages for `tokens` tokens, in a scattered order, and forgets earlier ones.
+// Gives row `row` pages for `tokens` tokens in every span, in a scattered order, and forgets
+// earlier ones. They are the row's until a span has been handed out once more.
 void harness_pages(harness *h, int32_t row, int32_t tokens);
 void harness_tokens(harness *h, int32_t row, const int32_t *ids, int32_t n);
 // A greedy request that wants no log-probabilities and logits of all rows.

@@ -171,11 +171,11 @@ static void pretend(harness *h)
     gpu.ops.graph_destroy = drop;
     gpu.ops.inputs_begin = inputs_begin;
     e->device->ops = &gpu.ops;
-    gpu.real_desc = e->attn.decode->desc;
+    gpu.real_desc = e->groups[0].attn.decode->desc;
     gpu.desc = *gpu.real_desc;
     gpu.desc.graph = true;
     gpu.desc.short_seq_len = short_seq_len;
-    e->attn.decode->desc = &gpu.desc;
+    e->groups[0].attn.decode->desc = &gpu.desc;
     gpu.sample = e->kernels.sample.sample;
     e->kernels.sample.sample = sample;
 }
@@ -185,7 +185,7 @@ static void close_pretended(harness *h)
     msgl__graphs_destroy(h->e);
     memset(h->e->graphs, 0, sizeof h->e->graphs);
     h->e->device->ops = gpu.real_ops;
-    h->e->attn.decode->desc = gpu.real_desc;
+    h->e->groups[0].attn.decode->desc = gpu.real_desc;
     harness_close(h);
 }
 

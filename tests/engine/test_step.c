@@ -235,11 +235,11 @@ static void expect_slots(harness *h, int32_t *table, int32_t row, int32_t pos, i
     assert_int_equal(h->r->write_tokens(h->r->ctx, row, pos, ids, n), 0);
     const int32_t last = (int32_t)((e->next_write - 1) % MSGL_ENGINE_WRITES);
     assert_int_equal(e->device->ops->wait(e->device, MSGL_ENGINE_FLIGHTS + last), 0);
-    const int32_t *slots = msgl__page_table_row(&e->page_table, row);
+    const int32_t *slots = msgl__page_table_row(&e->page_tables[0], row);
     for (size_t i = 0; i < places; i++) {
         const int32_t at = (int32_t)i - row * e->token_stride; // position in the row
         if (at >= pos && at < pos + n) {
-            if (at < e->page_table.stride) assert_int_equal(table[i], slots[at]);
+            if (at < e->page_tables[0].stride) assert_int_equal(table[i], slots[at]);
         } else {
             assert_int_equal(table[i], -7);
         }
@@ -258,24 +258,25 @@ static void test_device_page_table(void **state)
     cfg.num_pages = 4 * cfg.max_seq_len;
     harness_open(&h, &cfg);
     msgl_engine *e = h.e;
-    assert_null(e->dev.page_table);
-    assert_true(e->token_stride > e->page_table.stride); // a place for a token sampled at the end
+    assert_null(e->dev.page_tables[0]);
+    assert_true(e->token_stride >
+                e->page_tables[0].stride); // a place for a token sampled at the end
     int32_t *table = calloc(((size_t)e->max_running + 1) * (size_t)e->token_stride, sizeof *table);
     assert_non_null(table);
-    e->dev.page_table = table;
+    e->dev.page_tables[0] = table;
     for (int32_t row = 0; row < 3; row++) harness_pages(&h, row, cfg.max_seq_len);
     expect_slots(&h, table, 0, 0, 1);
     expect_slots(&h, table, 1, 5, 40);
     expect_slots(&h, table, 2, 100, 2 * MSGL_WRITE_IDS + 100); // in three pieces
-    expect_slots(&h, table, 2, e->page_table.stride - 1,
-                 e->token_stride - e->page_table.stride + 1);
-    expect_slots(&h, table, 2, e->page_table.stride, 1);
+    expect_slots(&h, table, 2, e->page_tables[0].stride - 1,
+                 e->token_stride - e->page_tables[0].stride + 1);
+    expect_slots(&h, table, 2, e->page_tables[0].stride, 1);
     const int32_t id = 0;
     assert_int_equal(h.r->write_tokens(h.r->ctx, 3, 0, &id, 1), MSGL_EINVAL);
     assert_int_equal(h.r->write_tokens(h.r->ctx, -1, 0, &id, 1), MSGL_EINVAL);
     assert_int_equal(h.r->write_tokens(h.r->ctx, 0, -1, &id, 1), MSGL_EINVAL);
     assert_int_equal(h.r->write_tokens(h.r->ctx, 0, e->token_stride, &id, 1), MSGL_EINVAL);
-    e->dev.page_table = NULL;
+    e->dev.page_tables[0] = NULL;
     free(table);
     harness_close(&h);
 }

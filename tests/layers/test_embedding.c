@@ -12,13 +12,14 @@
 #include "kernel/device.h"
 #include "layers/embedding.h"
 
-static int clock, taken_at, begun_at[2], num_begun;
+static int clock, taken_at, num_taken, begun_at[4], num_begun;
 
 static void take_tokens(msgl_device *d, const int32_t *pool, const int32_t *index, int32_t n,
                         int32_t *ids, int32_t *table, const int32_t *slots)
 {
     (void)d, (void)pool, (void)index, (void)n, (void)ids, (void)table, (void)slots;
     taken_at = ++clock;
+    num_taken++;
 }
 
 static void gather(msgl_exec *x, const msgl_weight *w, const int32_t *ids, int rows, void *out)
@@ -28,8 +29,9 @@ static void gather(msgl_exec *x, const msgl_weight *w, const int32_t *ids, int r
 
 static bool embed(msgl_exec *x, const msgl_embed_call *c)
 {
-    (void)x, (void)c;
+    (void)x;
     taken_at = ++clock;
+    num_taken += c->num_tables;
     return true;
 }
 
@@ -39,19 +41,26 @@ static void begin(msgl_attn_backend *b, msgl_exec *x, const msgl_seqs *seqs)
     begun_at[num_begun++] = ++clock;
 }
 
-static void check(bool fused)
+// Tables: of the device, or none, as on the CPU.
+static void check(bool fused, bool device, int32_t num_tables, int want_taken)
 {
     static const msgl_attn_desc desc = {.begin = begin};
     static const msgl_device_ops ops = {.take_tokens = take_tokens};
     msgl_attn_backend backend = {.desc = &desc};
-    msgl_device device = {.ops = &ops};
-    msgl_exec exec = {.device = &device};
+    msgl_device d = {.ops = &ops};
+    msgl_exec exec = {.device = &d};
     msgl_kernels kernels = {.gemm = {.embed = fused ? embed : NULL}};
-    const msgl_attn attn = {.prefill = &backend, .decode = &backend};
+    const msgl_cache_group groups[] = {{.attn = {.prefill = &backend, .decode = &backend}},
+                                       {.pool = {.spec = {.kind = MSGL_CACHE_STATE}}},
+                                       {.attn = {.prefill = &backend, .decode = &backend}}};
+    int32_t tables[2];
     const msgl_seqs seqs[] = {{.phase = MSGL_DECODE}, {.phase = MSGL_PREFILL}};
     msgl_forward f = {.x = &exec,
                       .k = &kernels,
-                      .attn = &attn,
+                      .groups = groups,
+                      .num_groups = 3,
+                      .num_tables = num_tables,
+                      .page_tables = {device ? &tables[0] : NULL, device ? &tables[1] : NULL},
                       .num_tokens = 3,
                       .seqs = seqs,
                       .num_seqs = 2,
@@ -60,18 +69,22 @@ static void check(bool fused)
     float *const cos_sin[MSGL_MAX_ROPES] = {0};
     static const msgl_wformat format = {.gather = gather};
     const msgl_weight w = {.format = &format};
-    clock = taken_at = num_begun = 0;
+    clock = taken_at = num_taken = num_begun = 0;
     msgl__embed(&f, &w, 1, NULL, cos_sin);
-    assert_int_equal(taken_at, 1);
-    assert_int_equal(num_begun, 2);
-    assert_true(begun_at[0] > taken_at && begun_at[1] > begun_at[0]);
+    assert_int_equal(num_taken, want_taken);
+    assert_int_equal(taken_at, fused ? 1 : want_taken);
+    assert_int_equal(num_begun, 4); // two groups that attend, two sequences
+    for (int i = 0; i < 4; i++) assert_int_equal(begun_at[i], taken_at + 1 + i);
 }
 
 static void test_order(void **state)
 {
     (void)state;
-    check(false);
-    check(true);
+    for (int32_t tables = 1; tables <= 2; tables++) {
+        check(false, false, tables, 1);
+        check(false, true, tables, tables);
+        check(true, true, tables, tables);
+    }
 }
 
 int main(void)

@@ -300,15 +300,27 @@ static int32_t sliding_layers(const msgl_model_config *c)
     return bits;
 }
 
-// What attention backends are told: `count` different windows, in the order of the layers.
-static void expect_variants(const msgl_model_config *c, int32_t count, int32_t first,
-                            int32_t second)
+// A group of layers for each window, the one of all tokens first; backends are told the same.
+static void expect_groups(const msgl_model_config *c, int32_t count, int32_t first, int32_t layers)
 {
-    const msgl_attn_variants v = msgl__model_variants(c);
-    assert_int_equal(v.count, count);
-    assert_int_equal(v.all[0].window, first);
-    if (count > 1) assert_int_equal(v.all[1].window, second);
-    for (int32_t i = 0; i < count; i++) assert_true(v.all[i].softcap == 0);
+    msgl_cache_specs s;
+    msgl__model_caches(c, MSGL_F16, &s);
+    assert_int_equal(s.count, count);
+    assert_int_equal(s.all[0].num_layers, layers);
+    if (count > 1) assert_int_equal(s.all[1].num_layers, c->num_layers - layers);
+    for (int32_t g = 0; g < count; g++) {
+        const msgl_cache_spec *spec = &s.all[g];
+        const msgl_attn_variants v = msgl__model_variants(c, g);
+        assert_int_equal(spec->kind, MSGL_CACHE_KV);
+        assert_int_equal(spec->window, g == 0 ? first : 15);
+        assert_int_equal(spec->num_heads, c->num_kv_heads);
+        assert_int_equal(spec->k_dim, c->head_dim);
+        assert_int_equal(spec->v_dim, c->head_dim);
+        assert_int_equal(spec->dtype, MSGL_F16);
+        assert_int_equal(v.count, 1);
+        assert_int_equal(v.all[0].window, spec->window);
+        assert_true(v.all[0].softcap == 0);
+    }
 }
 
 static void test_windows(void **state)
@@ -319,10 +331,10 @@ static void test_windows(void **state)
     assert_int_equal(load_with("MistralForCausalLM", "sliding_window", "16", c, &err), 0);
     assert_int_equal(c->decoder.sliding_window, 16);
     assert_int_equal(sliding_layers(c), 3);
-    expect_variants(c, 1, 15, 0);
+    expect_groups(c, 1, 15, c->num_layers);
     assert_int_equal(load_with("MistralForCausalLM", "sliding_window", "null", c, &err), 0);
     assert_int_equal(sliding_layers(c), 0);
-    expect_variants(c, 1, -1, 0);
+    expect_groups(c, 1, -1, c->num_layers);
     assert_int_equal(load_with("Qwen2ForCausalLM", "sliding_window", "16", c, &err), 0);
     assert_int_equal(sliding_layers(c), 0); // use_sliding_window is off
 
@@ -335,12 +347,12 @@ static void test_windows(void **state)
     folder_write_json(&f, "config.json", j);
     assert_int_equal(msgl__model_config_load(f.dir, c, &err), 0);
     assert_int_equal(sliding_layers(c), 2); // layers from max_window_layers on
-    expect_variants(c, 2, -1, 15);
+    expect_groups(c, 2, -1, 1);
     set_field(j, "layer_types", "[\"sliding_attention\", \"full_attention\"]");
     folder_write_json(&f, "config.json", j);
     assert_int_equal(msgl__model_config_load(f.dir, c, &err), 0);
     assert_int_equal(sliding_layers(c), 1);
-    expect_variants(c, 2, 15, -1);
+    expect_groups(c, 2, -1, 1);
     set_field(j, "layer_types", "[\"full_attention\"]");
     folder_write_json(&f, "config.json", j);
     assert_int_equal(msgl__model_config_load(f.dir, c, &err), MSGL_EFORMAT);

@@ -12,8 +12,10 @@ enum { ROW_THREADS = 128, ANGLE_THREADS = 64, THREADS = ROW_THREADS + ANGLE_THRE
 struct embed_args {
     msgl_inputs inputs;
     int tokens;
-    const int32_t *pool, *index, *slots, *positions;
-    int32_t *table;
+    const int32_t *pool, *index, *positions;
+    int num_tables;
+    int32_t *tables[MSGL_EMBED_TABLES];
+    const int32_t *slots[MSGL_EMBED_TABLES];
     const uint4 *w;
     uint4 *out;
     int vectors; // of a row
@@ -23,15 +25,19 @@ struct embed_args {
     float *cos_sin;
 };
 
-// The token's id, slot and row.
+// The token's id, slots and row.
 static __device__ __forceinline__ void take_row(const embed_args &a, size_t t, int32_t at,
-                                                const int32_t *slots)
+                                                const int32_t *const (&slots)[MSGL_EMBED_TABLES])
 {
     const uint4 *const from = a.w + (size_t)a.pool[at] * (size_t)a.vectors;
     uint4 *const to = a.out + t * (size_t)a.vectors;
 #pragma unroll 4
     for (int i = (int)threadIdx.x; i < a.vectors; i += ROW_THREADS) to[i] = from[i];
-    if (threadIdx.x == 0 && a.table != NULL) a.table[at] = slots[t];
+    if (threadIdx.x != 0) return;
+#pragma unroll
+    for (int i = 0; i < MSGL_EMBED_TABLES; i++) {
+        if (i < a.num_tables && a.tables[i] != NULL) a.tables[i][at] = slots[i][t];
+    }
 }
 
 static __device__ __forceinline__ void take_angles(const embed_args &a, size_t t, int32_t position,
@@ -53,8 +59,10 @@ static __global__ void __launch_bounds__(THREADS) embed_kernel(const embed_args 
 {
     __shared__ uint32_t step;
     const size_t t = blockIdx.x;
-    const int32_t *index = a.index, *slots = a.slots, *positions = a.positions;
+    const int32_t *index = a.index, *positions = a.positions, *slots[MSGL_EMBED_TABLES];
     const float *inv_freq = a.inv_freq;
+#pragma unroll
+    for (int i = 0; i < MSGL_EMBED_TABLES; i++) slots[i] = a.slots[i];
     if (a.inputs.memory != NULL) {
         const msgl_input_view v = msgl__inputs_open(a.inputs, &step);
         if ((int)blockIdx.x >= a.tokens) {
@@ -63,7 +71,10 @@ static __global__ void __launch_bounds__(THREADS) embed_kernel(const embed_args 
             return;
         }
         index = msgl__inputs_find(v, index);
-        slots = msgl__inputs_find(v, slots);
+#pragma unroll
+        for (int i = 0; i < MSGL_EMBED_TABLES; i++) {
+            if (i < a.num_tables) slots[i] = msgl__inputs_find(v, slots[i]);
+        }
         positions = msgl__inputs_find(v, positions);
         inv_freq = msgl__inputs_find(v, inv_freq);
     }
@@ -83,8 +94,9 @@ extern "C" bool msgl__cuda_embed(msgl_exec *x, const msgl_embed_call *c)
     embed_args a = {};
     a.inputs = msgl__cuda_copies_take(msgl__cuda_device(x));
     a.tokens = c->tokens;
-    a.pool = c->pool, a.index = c->index, a.slots = c->slots, a.positions = c->positions;
-    a.table = c->table;
+    a.pool = c->pool, a.index = c->index, a.positions = c->positions;
+    a.num_tables = c->num_tables;
+    for (int i = 0; i < c->num_tables; i++) a.tables[i] = c->tables[i], a.slots[i] = c->slots[i];
     a.w = (const uint4 *)c->w->data;
     a.out = (uint4 *)c->out;
     a.vectors = (int)(bytes / sizeof(uint4));

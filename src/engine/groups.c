@@ -1,0 +1,156 @@
+// SPDX-License-Identifier: Apache-2.0
+//
+// The groups of the model's layers that keep the same of a request: which backends attend over
+// each, and their memory. Page size and sequences are the same for all.
+#include <stdio.h>
+#include <string.h>
+
+#include "engine/internal.h"
+
+static bool attends(const msgl_engine *e, int32_t group)
+{
+    return e->specs.all[group].kind != MSGL_CACHE_STATE;
+}
+
+static msgl_attn_needs needs_of(const msgl_engine *e, int32_t group, int32_t page_size)
+{
+    const msgl_cache_spec *spec = &e->specs.all[group];
+    return (msgl_attn_needs){
+        .cache = spec->kind,
+        .device = e->device->kind,
+        .capability = e->device->capability,
+        .num_q_heads = e->model.cfg.num_heads,
+        .num_kv_heads = spec->num_heads,
+        .head_dim = spec->k_dim,
+        .v_dim = spec->v_dim,
+        .page_size = page_size,
+        .act = e->model.target.act,
+        .kv_dtype = spec->dtype,
+        .deterministic = e->deterministic,
+        .variants = msgl__model_variants(&e->model.cfg, group),
+    };
+}
+
+// *warnings: those of the group before, printed already.
+static int choose_backends(msgl_engine *e, const msgl_options *o, int32_t group, int32_t *page_size,
+                           char warnings[2][256], msgl_err *err)
+{
+    const msgl_attn_needs needs = needs_of(e, group, o->page_size);
+    msgl_attn_choice *choice = &e->attn_choices[group];
+    char now[2][256] = {"", ""};
+    const int code = msgl__attn_select(o->attention, &needs, choice, now[0], err);
+    if (code != 0) return code;
+    // Only a backend that is named changes it, and a name is for all groups.
+    *page_size = msgl__attn_page_size(choice, o->page_size, now[1]);
+    for (int i = 0; i < 2; i++) {
+        if (strcmp(now[i], warnings[i]) != 0) msgl__engine_print(o, now[i]);
+        memcpy(warnings[i], now[i], sizeof now[i]);
+    }
+    if (msgl__attn_apart(choice)) e->apart = true;
+    return 0;
+}
+
+int msgl__groups_choose(msgl_engine *e, const msgl_options *o, int32_t max_seq_len, msgl_err *err)
+{
+    int32_t page_size = o->page_size, span_of[MSGL_MAX_GROUPS];
+    char warnings[2][256] = {"", ""};
+    msgl__model_caches(&e->model.cfg, e->kv_dtype, &e->specs);
+    for (int32_t g = 0; g < e->specs.count; g++) {
+        if (!attends(e, g)) continue;
+        const int code = choose_backends(e, o, g, &page_size, warnings, err);
+        if (code != 0) return code;
+    }
+    msgl_cache_layout *c = &e->info.cache;
+    msgl__cache_layout_of(&e->specs, max_seq_len, page_size, c, span_of);
+    for (int32_t g = 0; g < e->specs.count; g++) e->groups[g].span = span_of[g];
+    e->num_tables = c->num_spans - (c->spans[c->num_spans - 1].kind == MSGL_SPAN_STATE);
+    return 0;
+}
+
+// The page table of a span.
+static int create_table(msgl_engine *e, int32_t span, msgl_err *err)
+{
+    const msgl_cache_layout *c = &e->info.cache;
+    const int32_t pages = c->spans[span].num_units;
+    const int64_t slots = ((int64_t)pages + 1) * c->page_size;
+    if (slots > INT32_MAX || ((int64_t)e->max_running + 1) * e->token_stride > INT32_MAX) {
+        return msgl__err_set(err, MSGL_ELIMIT,
+                             "engine: %d pages of %d tokens or %d requests of %d tokens are more "
+                             "than 2^31 places; lower --num-pages or --max-running-requests",
+                             pages, c->page_size, e->max_running, e->info.max_seq_len);
+    }
+    return msgl__page_table_create(e->max_running, e->info.max_seq_len, pages * c->page_size,
+                                   &e->page_tables[span], err);
+}
+
+int msgl__groups_create_memory(msgl_engine *e, msgl_err *err)
+{
+    int code = 0;
+    for (int32_t g = 0; g < e->specs.count; g++) {
+        msgl_kv_pool *pool = &e->groups[g].pool;
+        pool->base = msgl__engine_take(e, 1, pool->bytes, false, &code, err);
+    }
+    for (int32_t i = 0; i < e->num_tables && code == 0; i++) code = create_table(e, i, err);
+    return code;
+}
+
+int msgl__groups_create_attention(msgl_engine *e, msgl_err *err)
+{
+    msgl_attn_config cfg = {
+        .device = e->device->kind,
+        .dev = e->device,
+        .cuda = e->cuda,
+        .device_table_stride = (size_t)e->token_stride,
+        .deterministic = e->deterministic,
+        .apart = e->apart,
+        .num_q_heads = e->model.cfg.num_heads,
+        .page_size = e->info.cache.page_size,
+        .max_running = e->max_running,
+        .max_seq_len = e->info.max_seq_len,
+        .max_step_tokens = e->max_step_tokens,
+        .max_flights = MSGL_ENGINE_FLIGHTS,
+        .kernels = &e->kernels,
+        .num_threads = msgl__pool_threads(e->threads),
+    };
+    int code = 0;
+    for (int32_t g = 0; g < e->specs.count && code == 0; g++) {
+        msgl_cache_group *group = &e->groups[g];
+        if (!attends(e, g)) continue;
+        cfg.variants = msgl__model_variants(&e->model.cfg, g);
+        cfg.num_kv_heads = group->pool.spec.num_heads;
+        cfg.head_dim = group->pool.spec.k_dim;
+        cfg.pool = &group->pool;
+        cfg.page_table = &e->page_tables[group->span];
+        cfg.device_table = e->dev.page_tables[group->span];
+        code = msgl__attn_create(&e->attn_choices[g], &cfg, &group->attn, err);
+    }
+    return code;
+}
+
+void msgl__groups_destroy(msgl_engine *e)
+{
+    for (int32_t g = 0; g < MSGL_MAX_GROUPS; g++) msgl__attn_destroy(&e->groups[g].attn);
+    for (int32_t i = 0; i < MSGL_MAX_SPANS; i++) msgl__page_table_destroy(&e->page_tables[i]);
+}
+
+void msgl__groups_describe(const msgl_engine *e, char *text, size_t size)
+{
+    const msgl_attn_choice *first = NULL;
+    bool same = true;
+    for (int32_t g = 0; g < e->specs.count; g++) {
+        const msgl_attn_choice *c = &e->attn_choices[g];
+        if (!attends(e, g)) continue;
+        if (first == NULL) first = c;
+        if (c->prefill != first->prefill || c->decode != first->decode) same = false;
+    }
+    size_t at = 0;
+    text[0] = '\0';
+    for (int32_t g = 0; g < e->specs.count && at < size; g++) {
+        const msgl_attn_choice *c = &e->attn_choices[g];
+        if (!attends(e, g) || (same && at > 0)) continue;
+        const char *which = same ? "" : e->specs.all[g].window < 0 ? "full " : "window ";
+        const bool one = c->prefill == c->decode;
+        at += (size_t)snprintf(text + at, size - at, "%s%s%s%s%s", at > 0 ? "; " : "", which,
+                               c->prefill->name, one ? "" : ",", one ? "" : c->decode->name);
+    }
+}
