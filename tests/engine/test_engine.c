@@ -346,13 +346,12 @@ static void test_dummy(void **state)
 
 // After warm-up, decode steps do not touch the heap: not with log-probabilities, not when requests
 // come and go.
-static void test_no_heap(void **state)
+static void check_no_heap(const char *model)
 {
-    (void)state;
     harness h;
     int32_t ids[TOKENS];
     load_ids(MODEL("qwen3_moe") "/prompt.json", "ids", ids, TOKENS);
-    msgl_options cfg = harness_config(MODEL("qwen3_moe"), "auto");
+    msgl_options cfg = harness_config(model, "auto");
     cfg.threads = 2;
     harness_open(&h, &cfg);
     msgl_batch_req reqs[16];
@@ -381,11 +380,17 @@ static void test_no_heap(void **state)
     harness_close(&h);
 }
 
-// Every allocation of a start fails in turn: a clean error each time, nothing leaked.
-static void test_out_of_memory(void **state)
+static void test_no_heap(void **state)
 {
     (void)state;
-    msgl_options cfg = harness_config(MODEL("qwen3"), "auto");
+    check_no_heap(MODEL("qwen3_moe"));
+    check_no_heap(MODEL("gemma2")); // of two groups
+}
+
+// Every allocation of a start fails in turn: a clean error each time, nothing leaked.
+static void check_out_of_memory(const char *model)
+{
+    msgl_options cfg = harness_config(model, "auto");
     int code = MSGL_ENOMEM;
     for (uint64_t nth = 1; code != 0 && nth < 2000; nth++) {
         msgl_engine *e = NULL;
@@ -397,6 +402,13 @@ static void test_out_of_memory(void **state)
         msgl__engine_destroy(e);
     }
     assert_int_equal(code, 0);
+}
+
+static void test_out_of_memory(void **state)
+{
+    (void)state;
+    check_out_of_memory(MODEL("qwen3"));
+    check_out_of_memory(MODEL("gemma2"));
 }
 
 typedef struct lines {

@@ -18,6 +18,7 @@
 #include "engine/harness.h"
 
 #define MODEL MSGL_SOURCE_DIR "/tests/vectors/models/qwen3"
+#define WINDOWS MSGL_SOURCE_DIR "/tests/vectors/models/gemma2" // two groups of layers
 
 enum { SHORT = 8192, LONG = 40960 };
 
@@ -171,11 +172,11 @@ static void pretend(harness *h)
     gpu.ops.graph_destroy = drop;
     gpu.ops.inputs_begin = inputs_begin;
     e->device->ops = &gpu.ops;
-    gpu.real_desc = e->groups[0].attn.decode->desc;
+    gpu.real_desc = e->groups[0].attn.decode->desc; // of all groups
     gpu.desc = *gpu.real_desc;
     gpu.desc.graph = true;
     gpu.desc.short_seq_len = short_seq_len;
-    e->groups[0].attn.decode->desc = &gpu.desc;
+    for (int32_t g = 0; g < e->specs.count; g++) e->groups[g].attn.decode->desc = &gpu.desc;
     gpu.sample = e->kernels.sample.sample;
     e->kernels.sample.sample = sample;
 }
@@ -185,15 +186,22 @@ static void close_pretended(harness *h)
     msgl__graphs_destroy(h->e);
     memset(h->e->graphs, 0, sizeof h->e->graphs);
     h->e->device->ops = gpu.real_ops;
-    h->e->groups[0].attn.decode->desc = gpu.real_desc;
+    for (int32_t g = 0; g < h->e->specs.count; g++) {
+        h->e->groups[g].attn.decode->desc = gpu.real_desc;
+    }
     harness_close(h);
+}
+
+static void open_model(harness *h, const char *model, int32_t max_running)
+{
+    msgl_options cfg = harness_config(model, "auto");
+    cfg.max_running = max_running;
+    harness_open(h, &cfg);
 }
 
 static void open_engine(harness *h, int32_t max_running)
 {
-    msgl_options cfg = harness_config(MODEL, "auto");
-    cfg.max_running = max_running;
-    harness_open(h, &cfg);
+    open_model(h, MODEL, max_running);
 }
 
 typedef struct capture_call {
@@ -321,16 +329,13 @@ static void answers(harness *h, int32_t n, ask what, int32_t *tokens)
     }
 }
 
-// The tokens are those without graphs, whether the graph chooses them or, since somebody looks at
-// the logits first or a request has filters, the engine does behind it.
-static void test_replay(void **state)
+static void check_replay(const char *model, int32_t step)
 {
-    (void)state;
-    for (int32_t n = 1; n <= MOST; n++) {
+    for (int32_t n = 1; n <= MOST; n += step) {
         harness h;
         int32_t eager[NUM_ASKS][STEPS * MOST], replayed[STEPS * MOST];
         const size_t bytes = (size_t)(n * STEPS) * sizeof *replayed;
-        open_engine(&h, 40);
+        open_model(&h, model, 40);
         for (int what = 0; what < NUM_ASKS; what++) answers(&h, n, (ask)what, eager[what]);
         pretend(&h);
         gpu.short_len = 8; // the fourth request becomes longer
@@ -349,6 +354,15 @@ static void test_replay(void **state)
         }
         close_pretended(&h);
     }
+}
+
+// The tokens are those without graphs, whether the graph chooses them or, since somebody looks at
+// the logits first or a request has filters, the engine does behind it.
+static void test_replay(void **state)
+{
+    (void)state;
+    check_replay(MODEL, 1);
+    check_replay(WINDOWS, 5);
 }
 
 // Steps that no graph is for: a chunk rides along; an answer whose logits nobody wants.

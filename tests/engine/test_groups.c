@@ -1,0 +1,317 @@
+// SPDX-License-Identifier: Apache-2.0
+//
+// Models whose layers keep different things: pages behind a window are used again, by the same
+// request and by others, and what they then hold cannot be seen in any result.
+#include <setjmp.h>
+#include <stdarg.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+
+#include <cmocka.h>
+
+#include "attention/fa/fa.h"
+#include "attention/fi/fi.h"
+#include "core/attributes.h"
+#include "engine/harness.h"
+
+enum { TOKENS = 64, REQS = 3, MAX_PAGES = 256, PATH = 512 };
+
+#define MODEL(name) MSGL_SOURCE_DIR "/tests/vectors/models/" name
+
+// --- pages of a window, given out and taken back as a scheduler does -----------------------------
+
+typedef struct span_pages {
+    int32_t span, window;
+    int32_t free[MAX_PAGES], num_free;
+    int32_t pages[REQS][TOKENS];    // of each request, by place in its sequence
+    int32_t first[REQS], end[REQS]; // those that it has
+    int32_t taken[MAX_PAGES];       // how often a page was given out
+} span_pages;
+
+// All elements of a page's K and V in the layers of the span become NaN.
+static void poison(harness *h, int32_t span, int32_t page)
+{
+    for (int32_t g = 0; g < h->e->specs.count; g++) {
+        const msgl_kv_pool *p = &h->e->groups[g].pool;
+        const size_t slot = msgl__kv_slot_stride(p) * msgl__dtype_size(p->spec.dtype);
+        if (h->e->groups[g].span != span) continue;
+        for (int32_t l = 0; l < p->spec.num_layers; l++) {
+            const size_t at = (size_t)(page * p->page_size) * slot;
+            memset((char *)msgl__kv_k(p, l) + at, 0xff, (size_t)p->page_size * slot);
+            memset((char *)msgl__kv_v(p, l) + at, 0xff, (size_t)p->page_size * slot);
+        }
+    }
+}
+
+// `num_pages` are all that there are; the rest of the span is never used.
+static void open_span(harness *h, int32_t span, int32_t num_pages, span_pages *s)
+{
+    const msgl_cache_span *c = &h->info->cache.spans[span];
+    *s = (span_pages){.span = span, .window = c->window};
+    assert_true(num_pages <= MAX_PAGES && num_pages <= c->num_units);
+    for (int32_t i = 0; i < num_pages; i++) {
+        poison(h, span, i);
+        s->free[s->num_free++] = i;
+    }
+    poison(h, span, c->num_units); // the dummy page, where rows behind the window may point too
+}
+
+static void point_to(harness *h, span_pages *s, int32_t req, int32_t place, int32_t page)
+{
+    const int32_t size = h->info->page_size;
+    int32_t *row = msgl__page_table_row(&msgl__engine_page_tables(h->e)[s->span], req);
+    for (int32_t i = 0; i < size && place * size + i <= TOKENS; i++) {
+        row[place * size + i] = page * size + i;
+    }
+}
+
+// The request is about to compute [cached, device): pages behind the window of its first token go
+// back, and are the first ones to be given out.
+static void move_on(harness *h, span_pages *s, int32_t req, int32_t cached, int32_t device)
+{
+    const int32_t size = h->info->page_size;
+    for (; (s->first[req] + 1) * size <= cached - s->window; s->first[req]++) {
+        const int32_t place = s->first[req], page = s->pages[req][place];
+        poison(h, s->span, page);
+        s->free[s->num_free++] = page;
+        // Every other entry points to the dummy page from now on, the rest to what is others'.
+        if (place % 2 == 0) point_to(h, s, req, place, h->info->cache.spans[s->span].num_units);
+    }
+    for (; s->end[req] * size < device; s->end[req]++) {
+        if (s->num_free == 0) fail_msg("no page for request %d at %d", req, cached);
+        const int32_t page = s->free[--s->num_free];
+        s->pages[req][s->end[req]] = page;
+        s->taken[page]++;
+        point_to(h, s, req, s->end[req], page);
+    }
+}
+
+// --- the same steps with and without -------------------------------------------------------------
+
+typedef struct run {
+    harness h;
+    int32_t ids[TOKENS];
+    float *rows[REQS]; // [TOKENS, vocab] of log-probabilities
+} run;
+
+static void open_run(run *r, const char *dir, const harness_target *target)
+{
+    char prompt[PATH];
+    const msgl_options cfg = harness_config_for(dir, "auto", target);
+    harness_open(&r->h, &cfg);
+    snprintf(prompt, sizeof prompt, "%s/prompt.json", dir);
+    assert_int_equal(load_ids(prompt, "ids", r->ids, TOKENS), TOKENS);
+    for (int32_t i = 0; i < REQS; i++) {
+        int32_t turned[TOKENS];
+        for (int32_t t = 0; t < TOKENS; t++) turned[t] = r->ids[(t + 11 * i) % TOKENS];
+        harness_pages(&r->h, i, TOKENS);
+        harness_tokens(&r->h, i, turned, TOKENS);
+        r->rows[i] = calloc((size_t)TOKENS * (size_t)r->h.info->vocab_size, sizeof(float));
+        assert_non_null(r->rows[i]);
+    }
+}
+
+static void close_run(run *r)
+{
+    for (int32_t i = 0; i < REQS; i++) free(r->rows[i]);
+    harness_close(&r->h);
+}
+
+// Requests begin one after the other, each with chunks of its own length for its first 40 tokens,
+// then token by token, so that steps have answers, chunks and both. s: gives out the pages of the
+// window; NULL: all tokens keep theirs.
+static void run_steps(run *r, span_pages *s)
+{
+    const int32_t chunks[REQS] = {9, 17, 4};
+    const size_t vocab = (size_t)r->h.info->vocab_size;
+    int32_t len[REQS] = {0};
+    for (int32_t step = 0; len[0] + len[1] + len[2] < REQS * TOKENS; step++) {
+        msgl_batch_req reqs[REQS];
+        int32_t n = 0, num_decode = 0;
+        for (int pass = 0; pass < 2; pass++) { // answers first
+            for (int32_t i = 0; i < REQS; i++) {
+                const bool answer = len[i] >= 40;
+                if (step < 4 * i || len[i] == TOKENS || answer != (pass == 0)) continue;
+                const int32_t end = answer ? len[i] + 1 : len[i] + chunks[i];
+                if (s != NULL) move_on(&r->h, s, i, len[i], end);
+                reqs[n] = harness_req(i, len[i], end);
+                reqs[n++].sample = false;
+                num_decode += answer;
+            }
+        }
+        harness_mixed(&r->h, num_decode, reqs, n);
+        int32_t row = 0;
+        for (int32_t i = 0; i < n; i++) {
+            const int32_t q = reqs[i].table_idx;
+            for (int32_t t = reqs[i].cached_len; t < reqs[i].device_len; t++) {
+                memcpy(r->rows[q] + (size_t)t * vocab, harness_row(&r->h, row++),
+                       vocab * sizeof(float));
+            }
+            len[q] = reqs[i].device_len;
+        }
+    }
+}
+
+static void check_reuse(const char *dir, int32_t num_spans, const harness_target *target)
+{
+    run all, few;
+    span_pages pages;
+    open_run(&all, dir, target);
+    run_steps(&all, NULL);
+    open_run(&few, dir, target);
+    const msgl_cache_layout *c = &few.h.info->cache;
+    assert_int_equal(c->num_spans, num_spans);
+    const int32_t span = num_spans - 1, window = c->spans[span].window, size = c->page_size;
+    assert_int_equal(window, 15);
+    const int32_t num_pages = msgl__window_pages_most(window, 9, size) +
+                              msgl__window_pages_most(window, 17, size) +
+                              msgl__window_pages_most(window, 4, size);
+    assert_true(num_pages * size < REQS * TOKENS);
+    open_span(&few.h, span, num_pages, &pages);
+    run_steps(&few, &pages);
+    for (int32_t i = 0; i < num_pages; i++) pages.taken[0] += i == 0 ? 0 : pages.taken[i];
+    assert_true(pages.taken[0] == REQS * TOKENS / size); // of every token, on far fewer pages
+    for (int32_t i = 0; i < REQS; i++) {
+        const size_t bytes = (size_t)TOKENS * (size_t)few.h.info->vocab_size * sizeof(float);
+        assert_memory_equal(few.rows[i], all.rows[i], bytes);
+    }
+    close_run(&few);
+    close_run(&all);
+}
+
+static void test_reuse(void **state)
+{
+    (void)state;
+    const struct {
+        const char *dir;
+        int32_t num_spans;
+    } models[] = {{MODEL("gemma2"), 2}, {MODEL("gemma3"), 2}, {MODEL("mistral_swa"), 2}};
+    const char *const backends[] = {"fa", "fi", "torch_native", "fa,fi"};
+    const int32_t sizes[] = {1, 4};
+    for (size_t m = 0; m < MSGL_COUNT(models); m++) {
+        for (size_t b = 0; b < MSGL_COUNT(backends); b++) {
+            for (size_t p = 0; p < MSGL_COUNT(sizes); p++) {
+                const harness_target t = {.attention = backends[b], .page_size = sizes[p]};
+                check_reuse(models[m].dir, models[m].num_spans, &t);
+            }
+        }
+    }
+}
+
+// --- what the engine says ------------------------------------------------------------------------
+
+static void test_layout(void **state)
+{
+    (void)state;
+    harness h;
+    msgl_options cfg = harness_config(MODEL("gemma2"), "auto");
+    cfg.num_pages = 1280;
+    harness_open(&h, &cfg);
+    const msgl_cache_layout *c = &h.info->cache;
+    assert_int_equal(h.info->num_pages, 1280);
+    assert_int_equal(c->num_spans, 2);
+    assert_int_equal(c->spans[1].kind, MSGL_SPAN_WINDOW);
+    assert_int_equal(c->spans[1].num_units, 160); // 16 pages of 128
+    size_t bytes = 0;
+    for (int32_t g = 0; g < 2; g++) {
+        const msgl_kv_pool *p = &h.e->groups[g].pool;
+        assert_int_equal(h.e->groups[g].span, g);
+        assert_int_equal(p->num_pages, c->spans[g].num_units);
+        assert_int_equal(p->bytes, msgl__kv_pool_bytes(p));
+        bytes += p->bytes;
+        // Padding goes to the dummy page of each span.
+        const int32_t dummy = c->spans[g].num_units * c->page_size;
+        assert_int_equal(msgl__page_table_row(&h.e->page_tables[g], h.e->max_running)[0], dummy);
+        msgl__step_bind(h.e, &h.e->steps[0], 1);
+        msgl__step_pad(h.e, &h.e->steps[0], 0, 1);
+        assert_int_equal(h.e->steps[0].io.out_loc[g][0], dummy);
+    }
+    assert_int_equal(h.info->kv_bytes, bytes);
+    harness_close(&h);
+    cfg.max_seq_len = 16; // the window reaches over all of it
+    harness_open(&h, &cfg);
+    assert_int_equal(h.info->cache.num_spans, 1);
+    assert_int_equal(h.e->groups[1].span, 0);
+    assert_int_equal(h.e->groups[1].pool.num_pages, 1280);
+    harness_close(&h);
+}
+
+static void expect_text(const harness *h, const char *text)
+{
+    char got[96];
+    msgl__groups_describe(h->e, got, sizeof got);
+    assert_string_equal(got, text);
+}
+
+static void test_describe(void **state)
+{
+    (void)state;
+    harness h;
+    msgl_options cfg = harness_config(MODEL("gemma2"), "auto");
+    harness_open(&h, &cfg);
+    assert_string_equal(h.info->attention, "fa");
+    msgl_attn_choice *c = h.e->attn_choices;
+    c[0].decode = c[1].decode = &msgl__attn_fi;
+    expect_text(&h, "fa,fi");
+    c[1].prefill = &msgl__attn_fi;
+    expect_text(&h, "full fa,fi; window fi");
+    c[0].decode = &msgl__attn_fa;
+    expect_text(&h, "full fa; window fi");
+    harness_close(&h);
+}
+
+// --- a GPU's page tables -------------------------------------------------------------------------
+
+static void expect_table(const harness *h, const int32_t *table, int32_t span, int32_t row,
+                         int32_t from, int32_t to)
+{
+    const int32_t *slots = msgl__page_table_row(&h->e->page_tables[span], row);
+    for (int32_t t = 0; t < TOKENS; t++) {
+        const int32_t got = table[row * h->e->token_stride + t];
+        assert_int_equal(got, t >= from && t < to ? slots[t] : -7);
+    }
+}
+
+// Each span's slots reach its own table: with written tokens, and with those of a step. Here the
+// CPU's device keeps the tables.
+static void test_device_tables(void **state)
+{
+    (void)state;
+    harness h;
+    msgl_options cfg = harness_config(MODEL("gemma2"), "auto");
+    harness_open(&h, &cfg);
+    const size_t places = ((size_t)h.e->max_running + 1) * (size_t)h.e->token_stride;
+    int32_t *tables[2], ids[TOKENS] = {0};
+    for (int k = 0; k < 2; k++) {
+        tables[k] = h.e->dev.page_tables[k] = calloc(places, sizeof *tables[k]);
+        assert_non_null(tables[k]);
+        for (size_t i = 0; i < places; i++) tables[k][i] = -7;
+    }
+    harness_pages(&h, 1, TOKENS);
+    assert_memory_not_equal(msgl__page_table_row(&h.e->page_tables[0], 1),
+                            msgl__page_table_row(&h.e->page_tables[1], 1), TOKENS * 4);
+    assert_int_equal(h.r->write_tokens(h.r->ctx, 1, 3, ids, 17), 0);
+    const int32_t last = (int32_t)((h.e->next_write - 1) % MSGL_ENGINE_WRITES);
+    assert_int_equal(h.e->device->ops->wait(h.e->device, MSGL_ENGINE_FLIGHTS + last), 0);
+    for (int32_t k = 0; k < 2; k++) expect_table(&h, tables[k], k, 1, 3, 20);
+    msgl_batch_req r = harness_req(1, 20, 41);
+    harness_step(&h, MSGL_PREFILL, &r, 1);
+    for (int32_t k = 0; k < 2; k++) expect_table(&h, tables[k], k, 1, 3, 41);
+    for (int k = 0; k < 2; k++) {
+        h.e->dev.page_tables[k] = NULL;
+        free(tables[k]);
+    }
+    harness_close(&h);
+}
+
+int main(void)
+{
+    const struct CMUnitTest tests[] = {
+        cmocka_unit_test(test_reuse),
+        cmocka_unit_test(test_layout),
+        cmocka_unit_test(test_describe),
+        cmocka_unit_test(test_device_tables),
+    };
+    return cmocka_run_group_tests(tests, NULL, NULL);
+}
