@@ -159,6 +159,20 @@ static void print_row(const struct step_bench *b, msgl_rows *rows, const char *p
     msgl__cli_row(rows, cells, (int)MSGL_COUNT(cells));
 }
 
+// Bytes of K and V, and of states, that a token behind `context` others reads.
+static double kv_read(const msgl_engine_info *info, double context)
+{
+    double sum = 0;
+    for (int32_t s = 0; s < info->cache.num_spans; s++) {
+        const msgl_cache_span *span = &info->cache.spans[s];
+        const double bytes = (double)info->span_bytes[s];
+        const bool whole = span->window < 0 || context <= span->window;
+        const double tokens = whole ? context : span->window + 1.0;
+        sum += span->kind == MSGL_SPAN_STATE ? bytes : bytes / info->page_size * tokens;
+    }
+    return sum;
+}
+
 static int measure(struct step_bench *b, const msgl_args *a, int batch, msgl_rows *rows,
                    msgl_err *err)
 {
@@ -176,9 +190,7 @@ static int measure(struct step_bench *b, const msgl_args *a, int batch, msgl_row
     }
     if (rc != 0) return msgl__err_set(err, rc, "the engine failed: %s", msgl_status_text(rc));
     // What a decode step has to read: all weights once, and each request's K and V.
-    const double kv_per_token =
-        (double)b->info->kv_bytes / ((double)(b->info->num_pages + 1) * b->info->page_size);
-    const double context = b->prompt_len + WARM_STEPS + b->steps / 2.0;
+    const double kv = kv_read(b->info, b->prompt_len + WARM_STEPS + b->steps / 2.0);
     const double ms = msgl__median(prefill_ms, (size_t)repeat);
     if (b->chunk == 0) {
         print_row(b, rows, "prefill", batch, ms, (double)batch * b->prompt_len,
@@ -186,7 +198,7 @@ static int measure(struct step_bench *b, const msgl_args *a, int batch, msgl_row
     }
     print_row(b, rows, b->chunk > 0 ? "mixed" : "decode", batch,
               msgl__median(decode_ms, (size_t)repeat), batch,
-              (double)b->info->weight_bytes + batch * context * kv_per_token);
+              (double)b->info->weight_bytes + batch * kv);
     return 0;
 }
 

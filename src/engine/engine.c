@@ -150,6 +150,8 @@ static int plan_memory(msgl_engine *e, const msgl_options *o, msgl_err *err)
     if (o->log != NULL) msgl__memory_plan_print(&p, o->log, o->ctx);
     for (int32_t g = 0; g < e->specs.count; g++) {
         e->groups[g].pool = msgl__memory_plan_pool(&p, g);
+        e->info.span_bytes[p.span_of[g]] +=
+            msgl__cache_unit_bytes(&e->specs.all[g], p.cache.page_size);
     }
     e->info.cache = p.cache;
     e->info.max_seq_len = p.max_seq_len;

@@ -220,6 +220,7 @@ static void test_layout(void **state)
         assert_int_equal(p->num_pages, c->spans[g].num_units);
         assert_int_equal(p->bytes, msgl__kv_pool_bytes(p));
         bytes += p->bytes;
+        assert_int_equal(h.info->span_bytes[g], msgl__cache_unit_bytes(&p->spec, c->page_size));
         // Padding goes to the dummy page of each span.
         const int32_t dummy = c->spans[g].num_units * c->page_size;
         assert_int_equal(msgl__page_table_row(&h.e->page_tables[g], h.e->max_running)[0], dummy);
