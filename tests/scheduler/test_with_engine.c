@@ -7,6 +7,7 @@
 #include <stdarg.h>
 #include <stddef.h>
 #include <stdint.h>
+#include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
 
@@ -21,7 +22,7 @@
 
 enum { REQUESTS = 32, MAX_LEN = 128, MAX_ROWS = 2 * MAX_LEN };
 
-#define MODEL MSGL_SOURCE_DIR "/tests/vectors/models/qwen3"
+#define MODELS MSGL_SOURCE_DIR "/tests/vectors/models/"
 
 typedef struct answer {
     int32_t tokens[MAX_LEN], num_tokens;
@@ -32,6 +33,7 @@ typedef struct answer {
 } answer;
 
 typedef struct setting {
+    const char *model; // NULL: qwen3
     const char *attention;
     int32_t page_size, max_prefill, max_running, num_pages;
     msgl_cache_type cache;
@@ -125,7 +127,9 @@ static void open_server(server *o, const setting *v, answer *answers)
 {
     msgl_options ec = {0};
     msgl__settings_default(&msgl__engine_settings, &ec);
-    ec.model_dir = MODEL;
+    char folder[256];
+    snprintf(folder, sizeof folder, MODELS "%s", v->model != NULL ? v->model : "qwen3");
+    ec.model_dir = folder;
     ec.device = "cpu";
     ec.attention = v->attention;
     ec.threads = 2;
@@ -237,6 +241,7 @@ static uint64_t compare(const setting *v)
     assert_non_null(expected);
     assert_non_null(got);
     setting one = alone;
+    one.model = v->model;
     one.long_answers = v->long_answers;
     (void)run(&one, expected);
     const uint64_t sent_back = run(v, got);
@@ -285,6 +290,33 @@ static void test_small_chunks_and_a_tight_pool(void **state)
     v.overlap = false;
     v.max_prefill = 33;
     compare(&v);
+}
+
+// Models whose layers have windows of 16 tokens, or none: pages behind the window are another
+// request's while a request runs, prefixes are shared, and requests leave and come back.
+static void test_windows(void **state)
+{
+    (void)state;
+    static const char *const models[] = {"gemma2", "gemma3"};
+    for (int i = 0; i < 2; i++) {
+        setting v = together(MSGL_CACHE_RADIX, 8, 4, 4096);
+        v.model = models[i];
+        v.overlap = true;
+        compare(&v);
+        v.max_running = 1;
+        v.one_by_one = true;
+        compare(&v);
+        v = together(MSGL_CACHE_RADIX, 6, 16, 20);
+        v.model = models[i];
+        v.overlap = i == 0;
+        v.max_prefill = 7;
+        compare(&v);
+        v = together(MSGL_CACHE_RADIX, 6, 1, 220);
+        v.model = models[i];
+        v.long_answers = true;
+        v.overlap = i == 1;
+        assert_true(compare(&v) > 2);
+    }
 }
 
 // Requests that go back to the queue continue with the counts and the bias that they had.
@@ -394,6 +426,7 @@ int main(void)
         cmocka_unit_test(test_overlap_and_prefix_hits),
         cmocka_unit_test(test_small_chunks_and_a_tight_pool),
         cmocka_unit_test(test_sent_back),
+        cmocka_unit_test(test_windows),
         cmocka_unit_test(test_page_64),
         cmocka_unit_test(test_penalties_of_others),
         cmocka_unit_test(test_no_heap_per_decode_step),
