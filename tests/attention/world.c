@@ -330,8 +330,11 @@ static void prepare(world *w, int num_decode, const step_req *reqs, int n)
         w->batch_reqs[i] = (msgl_batch_req){
             .table_idx = reqs[i].req, .cached_len = reqs[i].cached, .device_len = reqs[i].device};
         // Only what this and earlier steps stored is there, and of that nothing behind the window
-        // of the first query: those pages have been given back.
-        const int from = w->spec.window >= 0 ? reqs[i].cached - w->spec.window : 0;
+        // of the first query. On a GPU that is whole pages, as they are given back; the CPU's
+        // kernels promise more.
+        const int grain = w->spec.dev != NULL ? w->spec.page_size : 1;
+        const int seen = w->spec.window >= 0 ? reqs[i].cached - w->spec.window : 0;
+        const int from = seen > 0 ? seen / grain * grain : 0;
         for (int p = 0; p < r->len; p++) {
             const world_req *kept = p >= from && p < reqs[i].device ? r : NULL;
             poke(w, 0, slots[p], kept, p);

@@ -262,6 +262,146 @@ static void test_describe(void **state)
     harness_close(&h);
 }
 
+typedef struct lines {
+    int count; // that contain `text`
+    const char *text;
+} lines;
+
+static void count_line(void *ctx, const char *line)
+{
+    lines *l = ctx;
+    l->count += strstr(line, l->text) != NULL;
+}
+
+// One page size for all groups, and one warning.
+static void test_page_size(void **state)
+{
+    (void)state;
+    harness h;
+    lines l = {.text = "needs a page size"};
+    const harness_target t = {.attention = "trtllm", .page_size = 8};
+    msgl_options cfg = harness_config_for(MODEL("gemma3"), "auto", &t);
+    cfg.log = count_line;
+    cfg.ctx = &l;
+    harness_open(&h, &cfg);
+    assert_int_equal(l.count, 1);
+    assert_int_equal(h.info->page_size, 64);
+    for (int32_t g = 0; g < 2; g++) assert_int_equal(h.e->groups[g].pool.page_size, 64);
+    harness_close(&h);
+}
+
+// --- layers that no model has yet ----------------------------------------------------------------
+
+static msgl_cache_spec made_up; // beside 2 layers of K and V
+
+static void made_up_caches(const msgl_model_config *c, msgl_dtype dtype, msgl_cache_specs *out)
+{
+    (void)c;
+    *out = (msgl_cache_specs){.count = 2,
+                              .all = {{.kind = MSGL_CACHE_KV,
+                                       .num_layers = 2,
+                                       .window = -1,
+                                       .num_heads = 2,
+                                       .k_dim = 64,
+                                       .v_dim = 64,
+                                       .dtype = dtype},
+                                      made_up}};
+}
+
+static msgl_attn_variants no_variants(const msgl_model_config *c, int32_t group)
+{
+    (void)c, (void)group;
+    return (msgl_attn_variants){0};
+}
+
+static const msgl_family FAMILY = {.caches = made_up_caches, .variants = no_variants};
+static const msgl_arch ARCH = {.name = "made up", .family = &FAMILY};
+
+static msgl_engine *open_made_up(void)
+{
+    msgl_engine *e = calloc(1, sizeof *e);
+    assert_non_null(e);
+    assert_int_equal(msgl__device_cpu_create(&e->device, NULL), 0);
+    e->model.cfg.arch = &ARCH;
+    e->model.cfg.num_heads = 4;
+    e->kv_dtype = MSGL_BF16;
+    e->max_running = 3;
+    return e;
+}
+
+static void close_made_up(msgl_engine *e)
+{
+    msgl__groups_destroy(e);
+    for (int32_t i = 0; i < e->num_blocks; i++) {
+        e->device->ops->free(e->device, e->blocks[i].p, e->blocks[i].bytes);
+    }
+    e->device->ops->destroy(e->device);
+    free(e);
+}
+
+static void test_latent(void **state)
+{
+    (void)state;
+    const msgl_options o = harness_config(MODEL("qwen3"), "auto");
+    msgl_engine *e = open_made_up();
+    msgl_err err = {0};
+    made_up = (msgl_cache_spec){.kind = MSGL_CACHE_LATENT,
+                                .num_layers = 3,
+                                .window = -1,
+                                .num_heads = 1,
+                                .k_dim = 576,
+                                .dtype = MSGL_BF16};
+    assert_int_equal(msgl__groups_choose(e, &o, 128, &err), MSGL_EUNSUPPORTED);
+    assert_string_equal(err.text, "attention backend fa: no kernel for layers that keep a latent "
+                                  "vector a token; allowed: K and V of every token");
+    close_made_up(e);
+}
+
+// States are nobody's to attend over: they have memory, and no page table.
+static void test_states(void **state)
+{
+    (void)state;
+    const msgl_options o = harness_config(MODEL("qwen3"), "auto");
+    msgl_engine *e = open_made_up();
+    msgl_err err = {0};
+    made_up = (msgl_cache_spec){
+        .kind = MSGL_CACHE_STATE, .num_layers = 3, .window = -1, .state_bytes = 4096};
+    assert_int_equal(msgl__groups_choose(e, &o, 128, &err), 0);
+    assert_int_equal(e->info.cache.num_spans, 2);
+    assert_int_equal(e->info.cache.spans[1].kind, MSGL_SPAN_STATE);
+    assert_int_equal(e->num_tables, 1);
+    assert_int_equal(e->groups[1].span, 1);
+    assert_null(e->attn_choices[1].prefill);
+    char text[96];
+    msgl__groups_describe(e, text, sizeof text);
+    assert_string_equal(text, "fa");
+
+    msgl_memory_plan p = {.available = 64 << 20,
+                          .specs = e->specs,
+                          .span_of = {0, 1},
+                          .cache = e->info.cache,
+                          .max_running = e->max_running,
+                          .max_step_tokens = 64,
+                          .max_prefill_tokens = 61,
+                          .max_seq_len = 2000,
+                          .memory_ratio = 0.5};
+    assert_int_equal(msgl__memory_plan(&p, &err), 0);
+    for (int32_t g = 0; g < 2; g++) e->groups[g].pool = msgl__memory_plan_pool(&p, g);
+    e->info.cache = p.cache;
+    e->info.max_seq_len = p.max_seq_len;
+    e->token_stride = 2016;
+    assert_int_equal(msgl__groups_create_memory(e, &err), 0);
+    assert_null(e->page_tables[1].slots);
+    const msgl_kv_pool *pool = &e->groups[1].pool;
+    const int32_t last = p.cache.spans[1].num_units - 1;
+    assert_int_equal(last, 3 * 4 - 1); // every 512 tokens of three requests
+    // The last byte of the last checkpoint is the pool's, and everything begins as zeros.
+    const char *end = (char *)msgl__state_checkpoint(pool, last, 2) + 4096;
+    assert_ptr_equal(end, (char *)pool->base + pool->bytes);
+    for (const char *c = pool->base; c < end; c++) assert_int_equal(*c, 0);
+    close_made_up(e);
+}
+
 // --- a GPU's page tables -------------------------------------------------------------------------
 
 static void expect_table(const harness *h, const int32_t *table, int32_t span, int32_t row,
@@ -309,9 +449,9 @@ static void test_device_tables(void **state)
 int main(void)
 {
     const struct CMUnitTest tests[] = {
-        cmocka_unit_test(test_reuse),
-        cmocka_unit_test(test_layout),
-        cmocka_unit_test(test_describe),
+        cmocka_unit_test(test_reuse),         cmocka_unit_test(test_layout),
+        cmocka_unit_test(test_describe),      cmocka_unit_test(test_page_size),
+        cmocka_unit_test(test_latent),        cmocka_unit_test(test_states),
         cmocka_unit_test(test_device_tables),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
