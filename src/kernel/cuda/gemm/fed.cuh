@@ -7,8 +7,6 @@
 
 #include "kernel/calls.h"
 #include "kernel/cuda/device.cuh"
-#include "kernel/cuda/ptx/mma.cuh"
-#include "kernel/cuda/ptx/shared.cuh"
 #include "kernel/exec.h"
 
 enum { MSGL_FED_ROWS = 256 }; // most of a call
@@ -50,29 +48,6 @@ static inline msgl_fed_end msgl__fed_end_of(const msgl_linear_call *c, int split
                                                               : MSGL_FED_COLLECT;
 }
 
-// The call's part of either kernel's arguments. Returns what takes the place of its input.
-template <typename ARGS>
-static inline const void *msgl__fed_args(const msgl_linear_call *c, ARGS *g)
-{
-    g->m = c->m;
-    g->n = c->gated ? c->w->n / 2 : c->w->n;
-    g->k = c->w->k;
-    g->bias = c->bias;
-    g->eps = c->norm_eps;
-    g->accumulate = c->accumulate;
-    g->out = (__nv_bfloat16 *)c->out;
-    g->ld_out = c->ld_out;
-    if (msgl__feeds(c)) {
-        g->next = c->next_norm;
-        g->scaled = (__nv_bfloat16 *)c->feed->scaled;
-        g->squares = c->feed->sums;
-    }
-    if (c->norm == NULL) return c->in;
-    g->sums = c->feed->sums;
-    g->parts = c->feed->parts;
-    return c->feed->scaled;
-}
-
 // Notes whose values a kernel has left in the feed.
 static inline void msgl__note_feed(const msgl_linear_call *c, int parts)
 {
@@ -80,25 +55,6 @@ static inline void msgl__note_feed(const msgl_linear_call *c, int parts)
     c->feed->x = c->out;
     c->feed->weight = c->next_norm;
     c->feed->m = c->m;
-}
-
-// The factor of a row, in shared memory; 1 without a norm.
-static __device__ __forceinline__ float msgl__load_scale(bool normed, uint32_t scales, int row)
-{
-    return normed ? msgl__read_shared<float>(scales + (uint32_t)row * 4) : 1.0f;
-}
-
-static __device__ __forceinline__ uint2 msgl__pack_four(const float v[4])
-{
-    return make_uint2(msgl__pack_two(v[0], v[1], __nv_bfloat16()),
-                      msgl__pack_two(v[2], v[3], __nv_bfloat16()));
-}
-
-static __device__ __forceinline__ void msgl__unpack_four(uint2 p, float v[4])
-{
-    const float2 a = msgl__unpack_two(p.x, __nv_bfloat16());
-    const float2 b = msgl__unpack_two(p.y, __nv_bfloat16());
-    v[0] = a.x, v[1] = a.y, v[2] = b.x, v[3] = b.y;
 }
 
 #endif

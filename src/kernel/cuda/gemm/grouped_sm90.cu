@@ -18,6 +18,7 @@
 
 #include "kernel/cuda/device.cuh"
 #include "kernel/cuda/gemm/epilogue.cuh"
+#include "kernel/cuda/gemm/stage.cuh"
 #include "kernel/cuda/launch.cuh"
 #include "kernel/cuda/ptx/barrier.cuh"
 #include "kernel/cuda/ptx/cluster.cuh"
@@ -29,9 +30,6 @@
 #include "kernel/cuda/tensor_map.cuh"
 
 enum {
-    BK = 64,
-    ROW_BYTES = BK * 2,
-    GROUP = 128,     // threads
     GROUP_ROWS = 64, // of W per multiplying warpgroup
     GATHERING = GROUP - 32,
     BOX_ROWS = 32, // of `in` per tensor copy
@@ -123,20 +121,6 @@ static __device__ __forceinline__ int columns_of(int rows)
     return (rows + 63) & ~63; // that are multiplied: rows of in, rounded up
 }
 
-typedef struct ring {
-    uint32_t stages, full, empty; // shared memory
-    int slot;
-    uint32_t phase;
-} ring;
-
-template <typename S> static __device__ __forceinline__ void next_slot(ring &r)
-{
-    if (++r.slot == S::STAGES) {
-        r.slot = 0;
-        r.phase ^= 1;
-    }
-}
-
 // --- loading ------------------------------------------------------------------------------------
 
 // One thread: weights, and of DENSE this block's half of the rows of in, for both blocks.
@@ -168,7 +152,7 @@ load_tensors(const msgl_grouped_args &g, ring r, const int32_t *first, int32_t s
                 msgl__tensor_load_multicast(at + (uint32_t)(S::W_BYTES + mine * ROW_BYTES), map_in,
                                             step * BK, s.row + mine, done, (1 << S::CLUSTER) - 1);
             }
-            next_slot<S>(r);
+            next_slot<S::STAGES>(r);
         }
     }
 }
@@ -208,7 +192,7 @@ static __device__ __forceinline__ void gather_rows(const msgl_grouped_args &g, r
                                     there ? row[p] + step * BK : (const T *)g.in, there);
             }
             msgl__copy_async_arrive(r.full + (uint32_t)r.slot * 8);
-            next_slot<S>(r);
+            next_slot<S::STAGES>(r);
         }
     }
 }
@@ -277,12 +261,7 @@ static __device__ __forceinline__ void multiply_step(float (&acc)[SUMS], uint64_
                                                      bool add)
 {
     if constexpr (2 * SUMS >= COLUMNS) {
-        msgl__wgmma_fence();
-#pragma unroll
-        for (int i = 0; i < BK / 16; i++) { // 32 bytes on in every row
-            msgl__wgmma(*(float(*)[COLUMNS / 2]) acc, a + 2 * i, b + 2 * i, add || i > 0, T());
-        }
-        msgl__wgmma_commit();
+        multiply_stage(*(float(*)[COLUMNS / 2]) acc, a, b, add, T());
     }
 }
 
@@ -319,7 +298,7 @@ static __device__ __forceinline__ void multiply(const msgl_grouped_args &g, ring
             msgl__mbarrier_arrive_at(r.empty + (uint32_t)last * 8, (uint32_t)lane);
         }
         last = r.slot;
-        next_slot<S>(r);
+        next_slot<S::STAGES>(r);
     }
     msgl__wgmma_wait<0>();
     if (lane < S::CLUSTER) msgl__mbarrier_arrive_at(r.empty + (uint32_t)last * 8, (uint32_t)lane);

@@ -13,6 +13,7 @@
 
 #include "kernel/cuda/device.cuh"
 #include "kernel/cuda/gemm/epilogue.cuh"
+#include "kernel/cuda/gemm/stage.cuh"
 #include "kernel/cuda/launch.cuh"
 #include "kernel/cuda/ptx/barrier.cuh"
 #include "kernel/cuda/ptx/cluster.cuh"
@@ -23,9 +24,6 @@
 #include "kernel/cuda/tensor_map.cuh"
 
 enum {
-    BK = 64,
-    ROW_BYTES = BK * 2,
-    GROUP = 128, // threads of a warpgroup
     MAX_STAGES = 8,
     MAX_SPLITS = 8,
     MAX_ROWS = 64, // m
@@ -274,6 +272,7 @@ __global__ void __launch_bounds__(GROUPS *GROUP + 32, 1)
             if (NORM) load_norm(g, (s + 1) * BK, weights);
             const uint64_t a = msgl__wgmma_operand(from + (uint32_t)(group * 64 * ROW_BYTES));
             const uint64_t b = msgl__wgmma_operand(from + shape::W_BYTES);
+            // Not by multiply_stage, through which the compiler unrolls the loop more often.
             msgl__wgmma_fence();
 #pragma unroll
             for (int i = 0; i < BK / 16; i++) {

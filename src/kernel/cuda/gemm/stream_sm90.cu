@@ -31,6 +31,7 @@
 #include "kernel/cuda/device.cuh"
 #include "kernel/cuda/gemm/epilogue.cuh"
 #include "kernel/cuda/gemm/lt.cuh"
+#include "kernel/cuda/gemm/stage.cuh"
 #include "kernel/cuda/launch.cuh"
 #include "kernel/cuda/ptx/barrier.cuh"
 #include "kernel/cuda/ptx/cluster.cuh"
@@ -44,10 +45,7 @@
 enum {
     ROWS = 128,         // of W in a block
     OUTPUTS = ROWS / 4, // of a warpgroup
-    BK = 64,
-    ROW_BYTES = BK * 2,
     CLUSTER = 2,
-    GROUP = 128, // threads of a warpgroup
     WORKERS = 2 * GROUP,
     THREADS = WORKERS + GROUP,
     WARPS = WORKERS / 32,
@@ -82,21 +80,6 @@ static __device__ __forceinline__ int part_begin(const stream_args &g, int part)
 static __device__ __forceinline__ int part_steps(const stream_args &g, int part)
 {
     return g.per_part + (part < g.longer);
-}
-
-// The ring of stages, as both sides walk through it.
-struct ring {
-    uint32_t stages, full, empty; // addresses in shared memory
-    int slot;
-    uint32_t phase;
-};
-
-template <int STAGES> static __device__ __forceinline__ void next_slot(ring &r)
-{
-    if (++r.slot == STAGES) {
-        r.slot = 0;
-        r.phase ^= 1;
-    }
 }
 
 // --- loading ------------------------------------------------------------------------------------
@@ -188,14 +171,8 @@ static __device__ __forceinline__ void multiply(float (&acc)[N / 2], ring &r, in
     for (int s = 0; s < n; s++) {
         const uint32_t stage = r.stages + (uint32_t)(r.slot * shape::STAGE_BYTES);
         msgl__mbarrier_wait(r.full + r.slot * 8, r.phase);
-        const uint64_t a = msgl__wgmma_operand(stage + (uint32_t)(group * (W_BYTES / 2)));
-        const uint64_t b = msgl__wgmma_operand(stage + W_BYTES);
-        msgl__wgmma_fence();
-#pragma unroll
-        for (int i = 0; i < BK / 16; i++) { // 32 bytes on in every row
-            msgl__wgmma(acc, a + 2 * i, b + 2 * i, s > 0 || i > 0, T());
-        }
-        msgl__wgmma_commit();
+        multiply_stage(acc, msgl__wgmma_operand(stage + (uint32_t)(group * (W_BYTES / 2))),
+                       msgl__wgmma_operand(stage + W_BYTES), s > 0, T());
         msgl__wgmma_wait<1>();
         if (s > 0) release(r, last);
         last = r.slot;

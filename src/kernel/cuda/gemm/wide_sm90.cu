@@ -14,6 +14,7 @@
 
 #include "kernel/cuda/device.cuh"
 #include "kernel/cuda/gemm/epilogue.cuh"
+#include "kernel/cuda/gemm/stage.cuh"
 #include "kernel/cuda/launch.cuh"
 #include "kernel/cuda/ptx/barrier.cuh"
 #include "kernel/cuda/ptx/cluster.cuh"
@@ -26,9 +27,7 @@
 enum {
     BM = 128,
     COLUMNS = 128, // of a tile of W
-    BK = 64,
     STAGES = 4,
-    GROUP = 128, // threads
     THREADS = 3 * GROUP,
     A_BYTES = BM * BK * 2,
     HALF_BYTES = COLUMNS * BK * 2, // of either tile of W
@@ -347,14 +346,9 @@ __global__ void __launch_bounds__(THREADS, 1) __cluster_dims__(CLUSTER, 1, 1)
             for (int s = 0; s < steps; s++) {
                 msgl__mbarrier_wait(full + slot * 8, phase);
                 const uint32_t at = stages + (uint32_t)slot * STAGE_BYTES;
-                const uint64_t a = msgl__wgmma_operand(at + (uint32_t)(group - 1) * (A_BYTES / 2));
-                const uint64_t b = msgl__wgmma_operand(at + A_BYTES);
-                msgl__wgmma_fence();
-#pragma unroll
-                for (int i = 0; i < BK / 16; i++) { // 32 bytes on in every row
-                    msgl__wgmma(acc, a + 2 * i, b + 2 * i, s > 0 || i > 0, T());
-                }
-                msgl__wgmma_commit();
+                const uint32_t mine = at + (uint32_t)(group - 1) * (A_BYTES / 2);
+                multiply_stage(acc, msgl__wgmma_operand(mine), msgl__wgmma_operand(at + A_BYTES),
+                               s > 0, T());
                 msgl__wgmma_wait<1>();
                 if (s > 0 && lane < CLUSTER)
                     msgl__mbarrier_arrive_at(empty + last * 8, (uint32_t)lane);

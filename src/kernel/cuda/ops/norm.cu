@@ -63,19 +63,14 @@ static __global__ void __launch_bounds__(WARP_ROW ? NORM_WARPS * 32 : 1024)
     }
 }
 
-// Any dim, stride and alignment; reads the row twice.
+// Of a row, by the whole block, once: sqrt(mean of squares + eps).
 template <typename T>
-static __global__ void norm_any_kernel(const T *in, size_t ld_in, const float *weight, float eps,
-                                       T *out, size_t ld_out, int dim)
+static __device__ __forceinline__ float root_mean_square(const T *row, float eps, int dim)
 {
-    msgl__pdl_trigger();
     __shared__ float part[32];
-    msgl__pdl_wait();
-    in += (size_t)blockIdx.x * ld_in;
-    out += (size_t)blockIdx.x * ld_out;
     float sum = 0;
     for (int i = (int)threadIdx.x; i < dim; i += (int)blockDim.x) {
-        const float v = to_f32(in[i]);
+        const float v = to_f32(row[i]);
         sum += v * v;
     }
     sum = group_sum(sum, 32);
@@ -83,7 +78,19 @@ static __global__ void norm_any_kernel(const T *in, size_t ld_in, const float *w
     __syncthreads();
     const int l = (int)threadIdx.x % 32;
     sum = group_sum(l < (int)blockDim.x / 32 ? part[l] : 0, 32);
-    const float inv = 1.0f / sqrtf(sum / (float)dim + eps);
+    return sqrtf(sum / (float)dim + eps);
+}
+
+// Any dim, stride and alignment; reads the row twice.
+template <typename T>
+static __global__ void norm_any_kernel(const T *in, size_t ld_in, const float *weight, float eps,
+                                       T *out, size_t ld_out, int dim)
+{
+    msgl__pdl_trigger();
+    msgl__pdl_wait();
+    in += (size_t)blockIdx.x * ld_in;
+    out += (size_t)blockIdx.x * ld_out;
+    const float inv = 1.0f / root_mean_square(in, eps, dim);
     for (int i = (int)threadIdx.x; i < dim; i += (int)blockDim.x) {
         out[i] = from_f32<T>(to_f32(in[i]) * (inv * weight[i]));
     }
@@ -152,21 +159,10 @@ static __global__ void add_norm_kernel(T *dst, const T *src, const float *weight
                                        float scale, int dim)
 {
     msgl__pdl_trigger();
-    __shared__ float part[32];
     msgl__pdl_wait();
     dst += (size_t)blockIdx.x * dim;
     src += (size_t)blockIdx.x * dim;
-    float sum = 0;
-    for (int i = (int)threadIdx.x; i < dim; i += (int)blockDim.x) {
-        const float v = to_f32(src[i]);
-        sum += v * v;
-    }
-    sum = group_sum(sum, 32);
-    if (threadIdx.x % 32 == 0) part[threadIdx.x / 32] = sum;
-    __syncthreads();
-    const int l = (int)threadIdx.x % 32;
-    sum = group_sum(l < (int)blockDim.x / 32 ? part[l] : 0, 32);
-    const float inv = scale / sqrtf(sum / (float)dim + eps);
+    const float inv = scale / root_mean_square(src, eps, dim);
     for (int i = (int)threadIdx.x; i < dim; i += (int)blockDim.x) {
         dst[i] = from_f32<T>(to_f32(dst[i]) + to_f32(src[i]) * (inv * weight[i]));
     }
