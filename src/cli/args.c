@@ -324,7 +324,7 @@ static const struct {
 } VARIABLES[] = {
     {"`MINISGL_LOG`", "`error`, `warn`, `info`, `debug`",
      "what is logged on standard error (default info)"},
-    {"`MINISGL_CPU`", "`ref`, `avx2`, `avx512`, `avx512bf16`, `amx`",
+    {"`MINISGL_CPU`", "`ref`, `avx2`, `avx512`, `avx512vnni`, `avx512bf16`, `amx`",
      "the CPU kernels to use (default: the best that the machine has)"},
     {"`MINISGL_PLUGIN_DIR`", "a folder",
      "where the GPU plug-ins are (default: beside the program, else in ../lib/minisgl)"},

@@ -14,7 +14,8 @@
 #include <unistd.h>
 #endif
 
-static const char *const NAMES[MSGL_CPU_LEVELS] = {"ref", "avx2", "avx512", "avx512bf16", "amx"};
+static const char *const NAMES[MSGL_CPU_LEVELS] = {"ref",        "avx2",       "avx512",
+                                                   "avx512vnni", "avx512bf16", "amx"};
 
 const char *msgl__cpu_level_name(msgl_cpu_level level)
 {
@@ -69,7 +70,8 @@ msgl_cpu_level msgl__cpu_level_detect(void)
     if ((saved & XCR0_YMM) != XCR0_YMM) return MSGL_CPU_REF;
     const uint32_t f_dq_cd_bw_vl = 1u << 16 | 1u << 17 | 1u << 28 | 1u << 30 | 1u << 31;
     if (!bits(l7.b, f_dq_cd_bw_vl) || (saved & XCR0_ZMM) != XCR0_ZMM) return MSGL_CPU_AVX2;
-    if (!bits(l71.a, 1u << 5) || !bits(l7.c, 1u << 11)) return MSGL_CPU_AVX512;
+    if (!bits(l7.c, 1u << 11)) return MSGL_CPU_AVX512;
+    if (!bits(l71.a, 1u << 5)) return MSGL_CPU_AVX512VNNI;
     const uint32_t amx_bf16_tile = 1u << 22 | 1u << 24;
     if (!bits(l7.d, amx_bf16_tile) || (saved & XCR0_TILE) != XCR0_TILE || !request_amx())
         return MSGL_CPU_AVX512BF16;
@@ -104,5 +106,6 @@ int msgl__cpu_level_select(const char *name, msgl_cpu_level *out, msgl_err *err)
     }
     return msgl__err_set(
         err, MSGL_EINVAL,
-        "unknown CPU level %s; allowed: ref, avx2, avx512, avx512bf16, amx (or empty)", name);
+        "unknown CPU level %s; allowed: ref, avx2, avx512, avx512vnni, avx512bf16, amx (or empty)",
+        name);
 }

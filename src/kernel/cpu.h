@@ -12,13 +12,14 @@ typedef enum msgl_cpu_level {
     MSGL_CPU_REF,        // plain C
     MSGL_CPU_AVX2,       // AVX2, FMA, F16C
     MSGL_CPU_AVX512,     // AVX-512 F, BW, DQ, VL, CD
-    MSGL_CPU_AVX512BF16, // + AVX512_BF16, AVX512_VNNI
+    MSGL_CPU_AVX512VNNI, // + AVX512_VNNI
+    MSGL_CPU_AVX512BF16, // + AVX512_BF16
     MSGL_CPU_AMX,        // + AMX-TILE, AMX-BF16, permission granted by the kernel
     MSGL_CPU_LEVELS,
 } msgl_cpu_level;
 
-const char *
-msgl__cpu_level_name(msgl_cpu_level level);  // "ref", "avx2", "avx512", "avx512bf16", "amx"
+// "ref", "avx2", "avx512", "avx512vnni", "avx512bf16", "amx"
+const char *msgl__cpu_level_name(msgl_cpu_level level);
 msgl_cpu_level msgl__cpu_level_detect(void); // what this machine can run
 // The level to use: `name` (from MINISGL_CPU; NULL or "" means detect) capped by what the machine
 // has. MSGL_EINVAL lists the names; MSGL_EUNSUPPORTED when the machine lacks the level.

@@ -5,7 +5,7 @@
 // TASK_US each over (segment, block of rows, some panels). A norm is part of the preparation; an
 // addition and a gate are part of the product where the level's kernel can do that. Else an
 // addition is done by the task that has just made the product, a gate when all products are there.
-#include "kernel/gemm_internal.h"
+#include "kernel/gemm_int8.h"
 
 #include <assert.h>
 #include <stdatomic.h>
@@ -61,18 +61,19 @@ typedef struct plan {
     runs *runs;
 } plan;
 
-static size_t panel_bytes(const msgl_wformat *f, int k)
+size_t msgl__gemm_panels_size(int n, size_t panel_bytes)
 {
-    return (size_t)msgl__gemm_kpad(k) * MSGL_GEMM_LANES * msgl__dtype_size(f->dtype);
+    size_t bytes;
+    if (n < 1) return 0;
+    const int rc = msgl__size_mul((size_t)msgl__ceil_div(n, MSGL_GEMM_LANES), panel_bytes, &bytes);
+    return rc == 0 ? bytes : 0;
 }
 
 size_t msgl__gemm_packed_size(const msgl_wformat *f, int n, int k)
 {
-    size_t bytes;
-    if (n < 1 || k < 1 || k > INT32_MAX - MSGL_GEMM_K_ALIGN) return 0;
-    if (msgl__size_mul((size_t)msgl__ceil_div(n, MSGL_GEMM_LANES), panel_bytes(f, k), &bytes) != 0)
-        return 0;
-    return bytes;
+    if (k < 1 || k > INT32_MAX - MSGL_GEMM_K_ALIGN) return 0;
+    const size_t column = MSGL_GEMM_LANES * msgl__dtype_size(f->dtype);
+    return msgl__gemm_panels_size(n, (size_t)msgl__gemm_kpad(k) * column);
 }
 
 // The place of task `t` in a list ordered by first_task (offset 0) or first_prepare.
@@ -249,9 +250,17 @@ static void run(plan *p, msgl_exec *x, segment *s, int total_rows)
     if (p->gated && !p->fused) gate_rows(p, x, total_rows);
 }
 
-static size_t a_row_bytes(const msgl_gemm_micro *micro, int k)
+// k of w's panels.
+static int padded_k(const msgl_weight *w)
 {
-    return (size_t)(msgl__gemm_kpad(k) + micro->a_pad) * (size_t)micro->a_size;
+    const int group = w->format->group;
+    return group > 0 ? msgl__ceil_div(w->k, group) * group : msgl__gemm_kpad(w->k);
+}
+
+static size_t a_row_bytes(const msgl_gemm_micro *micro, const msgl_weight *w)
+{
+    const size_t elements = (size_t)(padded_k(w) + micro->a_pad) * (size_t)micro->a_size;
+    return elements + (w->format->group > 0 ? msgl__int8_heads_bytes(w->k) : 0);
 }
 
 static plan make_plan(const msgl_gemm_level *level, const msgl_weight *w)
@@ -261,10 +270,10 @@ static plan make_plan(const msgl_gemm_level *level, const msgl_weight *w)
         .micro = m,
         .row_ops = level->row_ops,
         .weights = w,
-        .kpad = msgl__gemm_kpad(w->k),
+        .kpad = padded_k(w),
         .panels = msgl__ceil_div(w->n, MSGL_GEMM_LANES),
-        .a_row_bytes = a_row_bytes(m, w->k),
-        .panel_bytes = panel_bytes(w->format, w->k),
+        .a_row_bytes = a_row_bytes(m, w),
+        .panel_bytes = msgl__gemm_panel_bytes(w),
     };
 }
 
@@ -307,8 +316,9 @@ static bool take_scratch(plan *p, msgl_exec *x, int m)
 // What take_scratch takes at most at any level.
 static size_t rows_scratch(const msgl_weight *w, int m, bool norm, bool product)
 {
-    // The widest prepared row is f32 with 16 elements of padding.
-    const size_t prepared = (size_t)msgl__gemm_kpad(w->k) + 16;
+    // The widest prepared row is f32 with 16 elements of padding; one of int8, at most half as
+    // wide, has room for its heads there.
+    const size_t prepared = (size_t)padded_k(w) + 16;
     const size_t more = (norm ? (size_t)w->k : 0) + (product ? (size_t)w->n : 0);
     return m <= 0 ? 0 : (size_t)m * (prepared + more) * sizeof(float) + 3 * 64;
 }
@@ -385,7 +395,7 @@ static void pack_task(void *arg, int task, int worker)
 {
     (void)worker;
     const packing *p = arg;
-    const size_t bytes = panel_bytes(p->w->format, p->w->k);
+    const size_t bytes = msgl__gemm_panel_bytes(p->w);
     const size_t src_row = p->ld_src * msgl__dtype_size(p->src_dtype);
     const int first = p->row / MSGL_GEMM_LANES + task * p->task_panels;
     for (int i = first; i < first + p->task_panels; i++) {
@@ -402,7 +412,7 @@ void msgl__gemm_pack(msgl_gemm_pack_fn fn, msgl_exec *x, msgl_weight *w, int row
                      const void *src, msgl_dtype src_dtype, size_t ld_src)
 {
     if (rows <= 0) return;
-    const size_t per_task = PACK_BYTES / panel_bytes(w->format, w->k);
+    const size_t per_task = PACK_BYTES / msgl__gemm_panel_bytes(w);
     packing p = {.fn = fn,
                  .w = w,
                  .row = row,
@@ -428,7 +438,7 @@ static void gather_task(void *arg, int task, int worker)
     const msgl_weight *w = g->w;
     const int lane = g->ids[task] % MSGL_GEMM_LANES;
     const char *panel = (const char *)w->data +
-                        (size_t)(g->ids[task] / MSGL_GEMM_LANES) * panel_bytes(w->format, w->k);
+                        (size_t)(g->ids[task] / MSGL_GEMM_LANES) * msgl__gemm_panel_bytes(w);
     float *out = g->out + (size_t)task * (size_t)w->k;
     if (w->format->id == MSGL_W_BF16) {
         const uint16_t *p = (const uint16_t *)panel + 2 * lane;

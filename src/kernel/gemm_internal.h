@@ -9,6 +9,8 @@
 //                              takes with a broadcast pair of x, and 16 such lines are an AMX B
 //                              tile
 //   f16, f32  [k][16]
+//   int8      groups of 64 k (k is rounded up to that): [16][16][4] bytes q + 128, then the 16
+//             features' f32 scales; see gemm_int8.h
 // Activations are brought into the level's own form once per call ("prepared rows").
 #ifndef MSGL_KERNEL_GEMM_INTERNAL_H
 #define MSGL_KERNEL_GEMM_INTERNAL_H
@@ -33,6 +35,11 @@ static inline int msgl__gemm_kpad(int k)
     return msgl__ceil_div(k, MSGL_GEMM_K_ALIGN) * MSGL_GEMM_K_ALIGN;
 }
 
+static inline size_t msgl__gemm_panel_bytes(const msgl_weight *w)
+{
+    return w->format->packed_size(w->format, MSGL_GEMM_LANES, w->k);
+}
+
 // A rectangle of the result: `rows` rows times `cols` features.
 typedef struct msgl_gemm_block {
     const char *w;      // first panel
@@ -54,7 +61,8 @@ typedef struct msgl_gemm_block {
 // Kernels of one ISA level for one weight format.
 typedef struct msgl_gemm_micro {
     int a_size;       // bytes of an element of a prepared row
-    int a_pad;        // unused elements after a prepared row, against cache-set conflicts
+    int a_pad;        // unused elements after a prepared row, against cache-set conflicts; at most
+                      // 64 bytes
     int kmacs_per_us; // thousand multiply-adds per us of one core, roughly: only sizes tasks
     int l2_kb;        // prepared rows that a task goes over again and again, to stay in L2
     // Prepares rows <= 16 of k elements, zero-filled up to kpad, at `a`, row_bytes each.
@@ -80,13 +88,17 @@ typedef struct msgl_gemm_level {
         {MSGL_WFORMAT_F32, msgl__gemm_packed_size, pack, msgl__gemm_gather},                       \
             {MSGL_WFORMAT_F16, msgl__gemm_packed_size, pack, msgl__gemm_gather},                   \
             {MSGL_WFORMAT_BF16, msgl__gemm_packed_size, pack, msgl__gemm_gather},                  \
+            {MSGL_WFORMAT_INT8, msgl__int8_packed_size, pack, msgl__int8_gather},                  \
     }
 
-// The driver.
+// The driver. A weight of n features in panels of so many bytes; 0 when the product overflows.
+size_t msgl__gemm_panels_size(int n, size_t panel_bytes);
 size_t msgl__gemm_packed_size(const msgl_wformat *f, int n, int k);
+size_t msgl__int8_packed_size(const msgl_wformat *f, int n, int k);
 void msgl__gemm_pack(msgl_gemm_pack_fn fn, msgl_exec *x, msgl_weight *w, int row, int rows,
                      const void *src, msgl_dtype src_dtype, size_t ld_src);
 void msgl__gemm_gather(msgl_exec *x, const msgl_weight *w, const int32_t *ids, int rows, void *out);
+void msgl__int8_gather(msgl_exec *x, const msgl_weight *w, const int32_t *ids, int rows, void *out);
 void msgl__gemm_linear(const msgl_gemm_level *level, msgl_exec *x, const msgl_linear_call *c);
 void msgl__gemm_grouped(const msgl_gemm_level *level, msgl_exec *x, const msgl_grouped_call *c);
 size_t msgl__gemm_linear_scratch(const msgl_linear_call *c);
@@ -99,12 +111,14 @@ void msgl__gemm_pack_panel_ref(char *panel, const msgl_wformat *f, int k, int la
 // Overrides of one level.
 void msgl__gemm_init_avx2(msgl_gemm_kernels *k);
 void msgl__gemm_init_avx512(msgl_gemm_kernels *k);
+void msgl__gemm_init_avx512vnni(msgl_gemm_kernels *k);
 void msgl__gemm_init_avx512bf16(msgl_gemm_kernels *k);
 void msgl__gemm_init_amx(msgl_gemm_kernels *k);
 
-// Of AVX-512, for the levels above it, which bring nothing new for f16 and f32 weights.
+// Of AVX-512, for the levels above it that bring nothing new for these weights.
 void msgl__gemm_block_f32_avx512(const msgl_gemm_block *b);
 void msgl__gemm_block_f16_avx512(const msgl_gemm_block *b);
+void msgl__gemm_block_bf16_avx512(const msgl_gemm_block *b);
 // Whole panels by AVX-512.
 void msgl__gemm_pack_panel_avx512(char *panel, const msgl_wformat *f, int k, int lane, int rows,
                                   const char *src, msgl_dtype src_dtype, size_t ld_src);

@@ -107,14 +107,15 @@ int msgl__measure_limits(msgl_pool *pool, msgl_cpu_level level, struct msgl_limi
     *out = (struct msgl_limits){0};
 #if defined(__x86_64__)
     static const struct {
-        msgl_limits_fn f32, bf16; // NULL: that of the level below
+        msgl_limits_fn f32, bf16, int8; // NULL: that of the level below
     } LOOPS[MSGL_CPU_LEVELS] = {
-        [MSGL_CPU_AVX2] = {msgl__limits_f32_avx2, NULL},
-        [MSGL_CPU_AVX512] = {msgl__limits_f32_avx512, NULL},
-        [MSGL_CPU_AVX512BF16] = {NULL, msgl__limits_bf16_avx512bf16},
-        [MSGL_CPU_AMX] = {NULL, msgl__limits_bf16_amx},
+        [MSGL_CPU_AVX2] = {msgl__limits_f32_avx2, NULL, msgl__limits_int8_avx2},
+        [MSGL_CPU_AVX512] = {msgl__limits_f32_avx512, NULL, msgl__limits_int8_avx512},
+        [MSGL_CPU_AVX512VNNI] = {NULL, NULL, msgl__limits_int8_avx512vnni},
+        [MSGL_CPU_AVX512BF16] = {NULL, msgl__limits_bf16_avx512bf16, NULL},
+        [MSGL_CPU_AMX] = {NULL, msgl__limits_bf16_amx, NULL},
     };
-    const double each = seconds / (2 * MSGL_CPU_LEVELS);
+    const double each = seconds / (3 * MSGL_CPU_LEVELS);
     double *best = msgl__calloc((size_t)msgl__pool_threads(pool), 64);
     if (best == NULL) return MSGL_ENOMEM;
     for (int l = 1; l <= (int)level; l++) {
@@ -124,6 +125,9 @@ int msgl__measure_limits(msgl_pool *pool, msgl_cpu_level level, struct msgl_limi
                                    ? measure_compute(pool, LOOPS[l].bf16, best, each)
                                : LOOPS[l].f32 != NULL ? out->f32_gflop_s[l]
                                                       : out->bf16_gflop_s[l - 1];
+        out->int8_gop_s[l] = LOOPS[l].int8 != NULL
+                                 ? measure_compute(pool, LOOPS[l].int8, best, each)
+                                 : out->int8_gop_s[l - 1];
     }
     msgl__free(best);
 #else

@@ -19,6 +19,7 @@ typedef enum msgl_wformat_id {
     MSGL_W_F32 = MSGL_F32,
     MSGL_W_F16 = MSGL_F16,
     MSGL_W_BF16 = MSGL_BF16,
+    MSGL_W_INT8,
     MSGL_WFORMATS,
 } msgl_wformat_id;
 
@@ -34,6 +35,7 @@ struct msgl_wformat {
     const char *name; // of --dtype and --weight-dtype; NULL: the device has no such format
     msgl_wformat_id id;
     msgl_dtype dtype; // of the stored values; MSGL_DTYPE_COUNT: they are no dtype's
+    int group; // columns of a row that share a scale, which is packed with them; 0: there are none
     // Bytes of the packed form (padding and scales included); 0 when the product overflows.
     size_t (*packed_size)(const msgl_wformat *f, int n, int k);
     // Packs rows [row, row + rows) of w from row-major host memory src (first row at src, ld_src
@@ -46,9 +48,15 @@ struct msgl_wformat {
 };
 
 // The beginnings of descriptors, the same on every device.
-#define MSGL_WFORMAT_F32 "float32", MSGL_W_F32, MSGL_F32
-#define MSGL_WFORMAT_F16 "float16", MSGL_W_F16, MSGL_F16
-#define MSGL_WFORMAT_BF16 "bfloat16", MSGL_W_BF16, MSGL_BF16
+#define MSGL_WFORMAT_F32 "float32", MSGL_W_F32, MSGL_F32, 0
+#define MSGL_WFORMAT_F16 "float16", MSGL_W_F16, MSGL_F16, 0
+#define MSGL_WFORMAT_BF16 "bfloat16", MSGL_W_BF16, MSGL_BF16, 0
+// Integers of -127 to 127 and an f32 scale for every 64 columns of a row (the last ones may be
+// fewer): with the largest |v| of them, scale = largest / 127 and q = v * (127 / largest), rounded
+// to nearest even. Both are 0 where the largest is below 1e-30; the scale of a group with an
+// infinity or a NaN is NaN.
+#define MSGL_WFORMAT_INT8 "int8", MSGL_W_INT8, MSGL_DTYPE_COUNT, MSGL_INT8_GROUP
+#define MSGL_INT8_GROUP 64
 
 static inline size_t msgl__weight_bytes(const msgl_weight *w)
 {

@@ -13,7 +13,7 @@ void msgl__check_gemm(checkkern *ck);
 // An f32 sum of k products errs by at most 2^-24 of a partial sum per step, and partial sums are at
 // most sum |x w|. Errors of k steps add up like a random walk: 4 sqrt(k) is four deviations, and 8
 // covers the shortest sums. bf16 products are exact in f32, f16 and f32 ones are fused or rounded
-// once more.
+// once more; those of int8 are exact over a group, and rounded with its two scales.
 static ck_tol tolerance(int k, double largest_abs_sum)
 {
     const double eps = 0x1p-24 * (4 * sqrt((double)k) + 8);
@@ -21,7 +21,7 @@ static ck_tol tolerance(int k, double largest_abs_sum)
 }
 
 typedef struct problem {
-    msgl_dtype dtype;
+    msgl_wformat_id format;
     int m, n, k;
     size_t ld_in, ld_out;
     bool bias;
@@ -29,7 +29,7 @@ typedef struct problem {
 
 typedef struct operands {
     msgl_weight w;
-    float *rows; // W as f32, [n, k], after rounding to the weight's dtype
+    float *rows; // W as f32, [n, k]: what the format holds
     float *in;   // [m, ld_in], NaN between k and ld_in
     float *bias;
 } operands;
@@ -41,7 +41,40 @@ static float rounded(float v, msgl_dtype dtype)
     return msgl__load_f32(&store, dtype, 0);
 }
 
-// Packs w->rows in pieces of random size, last rows first.
+// What MSGL_WFORMAT_INT8 says that is left of n values of a row.
+static void hold_int8(float *v, int n)
+{
+    for (int at = 0; at < n; at += 64) {
+        const int end = at + 64 < n ? at + 64 : n;
+        float largest = 0;
+        bool finite = true;
+        for (int i = at; i < end; i++) {
+            finite = finite && isfinite(v[i]);
+            largest = fmaxf(largest, fabsf(v[i]));
+        }
+        const float inverse = largest < 1e-30f ? 0 : 127 / largest;
+        for (int i = at; i < end; i++) {
+            v[i] = finite ? nearbyintf(v[i] * inverse) * (largest / 127) : NAN;
+        }
+    }
+}
+
+// What products work with: of rows of a weight, and of activations.
+static void hold(float *v, int n, msgl_wformat_id f, bool weight)
+{
+    if (f == MSGL_W_INT8) hold_int8(v, n);
+    if (f == MSGL_W_INT8 || (f != MSGL_W_BF16 && !weight)) return;
+    for (int i = 0; i < n; i++) v[i] = rounded(v[i], (msgl_dtype)f);
+}
+
+static void hold_rows(operands *o)
+{
+    for (int r = 0; r < o->w.n; r++) {
+        hold(o->rows + (size_t)r * (size_t)o->w.k, o->w.k, o->w.format->id, true);
+    }
+}
+
+// Packs o->rows in pieces of random size, last rows first.
 static void pack_in_pieces(checkkern *ck, operands *o, msgl_dtype src_dtype)
 {
     const int n = o->w.n, k = o->w.k;
@@ -61,9 +94,9 @@ static void pack_in_pieces(checkkern *ck, operands *o, msgl_dtype src_dtype)
     }
 }
 
-static msgl_weight new_weight(checkkern *ck, msgl_dtype dtype, int n, int k)
+static msgl_weight new_weight(checkkern *ck, msgl_wformat_id format, int n, int k)
 {
-    msgl_weight w = {&ck->cur->gemm.formats[dtype], n, k, NULL};
+    msgl_weight w = {&ck->cur->gemm.formats[format], n, k, NULL};
     w.data = msgl__ck_alloc(ck, msgl__weight_bytes(&w));
     return w;
 }
@@ -71,12 +104,13 @@ static msgl_weight new_weight(checkkern *ck, msgl_dtype dtype, int n, int k)
 static operands make(checkkern *ck, const problem *p)
 {
     const size_t n = (size_t)p->n, k = (size_t)p->k;
-    operands o = {.w = new_weight(ck, p->dtype, p->n, p->k),
+    operands o = {.w = new_weight(ck, p->format, p->n, p->k),
                   .rows = msgl__ck_alloc(ck, n * k * sizeof(float)),
                   .in = msgl__ck_alloc(ck, (size_t)(p->m + 1) * p->ld_in * sizeof(float)),
                   .bias = p->bias ? msgl__ck_alloc(ck, n * sizeof(float)) : NULL};
-    for (size_t i = 0; i < n * k; i++) o.rows[i] = rounded(msgl__ck_normal(ck), p->dtype);
-    pack_in_pieces(ck, &o, p->dtype);
+    for (size_t i = 0; i < n * k; i++) o.rows[i] = msgl__ck_normal(ck);
+    pack_in_pieces(ck, &o, MSGL_F32);
+    hold_rows(&o);
     for (size_t r = 0; r < (size_t)p->m; r++) {
         for (size_t i = 0; i < p->ld_in; i++) {
             o.in[r * p->ld_in + i] = i < k ? msgl__ck_normal(ck) : NAN;
@@ -87,16 +121,18 @@ static operands make(checkkern *ck, const problem *p)
 }
 
 // want [m, n]; returns the largest sum of |x w| over the finite results.
-static double oracle(const problem *p, const operands *o, double *want)
+static double oracle(checkkern *ck, const problem *p, const operands *o, double *want)
 {
     double largest = 0;
+    float *x = msgl__ck_alloc(ck, (size_t)p->k * sizeof *x);
     for (int r = 0; r < p->m; r++) {
+        memcpy(x, o->in + (size_t)r * p->ld_in, (size_t)p->k * sizeof *x);
+        hold(x, p->k, p->format, false);
         for (int c = 0; c < p->n; c++) {
             double sum = 0, abs_sum = 0;
             for (int i = 0; i < p->k; i++) {
-                const float x = o->in[(size_t)r * p->ld_in + (size_t)i];
-                const double a = (double)(p->dtype == MSGL_BF16 ? rounded(x, MSGL_BF16) : x) *
-                                 (double)o->rows[(size_t)c * (size_t)p->k + (size_t)i];
+                const double a =
+                    (double)x[i] * (double)o->rows[(size_t)c * (size_t)p->k + (size_t)i];
                 sum += a;
                 abs_sum += fabs(a);
             }
@@ -133,7 +169,7 @@ static void check_problem(checkkern *ck, const problem *p, const operands *o)
 {
     ck_buf out = msgl__ck_buf(ck, p->m, p->n, p->ld_out);
     double *want = msgl__ck_alloc(ck, (size_t)p->m * (size_t)p->n * sizeof *want);
-    const double largest = oracle(p, o, want);
+    const double largest = oracle(ck, p, o, want);
     const size_t before = ck->exec->scratch->used;
     run_linear(ck, ck->exec, p, o, out.data);
     msgl__ck_true(ck, ck->exec->scratch->used == before, "gives its scratch back");
@@ -155,18 +191,20 @@ static void check_problem(checkkern *ck, const problem *p, const operands *o)
     }
 }
 
-static const char *short_name(msgl_dtype t)
+static const char *short_name(int t)
 {
-    return t == MSGL_BF16 ? "bf16" : t == MSGL_F16 ? "f16" : "f32";
+    static const char *const NAMES[MSGL_WFORMATS] = {
+        [MSGL_W_F32] = "f32", [MSGL_W_F16] = "f16", [MSGL_W_BF16] = "bf16", [MSGL_W_INT8] = "int8"};
+    return NAMES[t];
 }
 
-static bool due_linear(checkkern *ck, msgl_dtype t, const char *what)
+static bool due_linear(checkkern *ck, msgl_wformat_id t, const char *what)
 {
     return msgl__ck_func(ck, CK_FN(ck->cur->gemm.linear), CK_PREV(ck, gemm.linear), "linear_%s_%s",
                          short_name(t), what);
 }
 
-static void check_linear(checkkern *ck, msgl_dtype t)
+static void check_linear(checkkern *ck, msgl_wformat_id t)
 {
     static const int SHAPES[][3] = {
         {1, 1, 1},     {1, 16, 32},   {1, 17, 33},    {2, 31, 64},   {3, 64, 96},   {4, 100, 70},
@@ -186,7 +224,7 @@ static void check_linear(checkkern *ck, msgl_dtype t)
 
 // Values that break shortcuts: infinities and NaNs stay in their row and column, zeros keep
 // 0 * finite = 0, subnormals may count as zero, large and small magnitudes meet.
-static void check_special(checkkern *ck, msgl_dtype t)
+static void check_special(checkkern *ck, msgl_wformat_id t)
 {
     if (!due_linear(ck, t, "special")) return;
     const problem p = {t, 19, 37, 70, 70, 37, true};
@@ -197,7 +235,7 @@ static void check_special(checkkern *ck, msgl_dtype t)
         o.in[3 * p.ld_in + i] = i % 2 ? -0.0f : 1e-42f;
         o.in[4 * p.ld_in + i] = i % 2 ? 1e4f : -1e-4f;
         o.rows[11 * k + i] = 0;
-        o.rows[12 * k + i] = rounded(i % 3 ? 1e4f : -1e-4f, t);
+        o.rows[12 * k + i] = i % 3 ? 1e4f : -1e-4f;
     }
     o.in[5 * p.ld_in + 7] = INFINITY;
     o.in[6 * p.ld_in + 69] = -INFINITY;
@@ -206,15 +244,16 @@ static void check_special(checkkern *ck, msgl_dtype t)
     o.in[18 * p.ld_in + 1] = -INFINITY;
     o.rows[20 * k + 5] = INFINITY;
     o.rows[36 * k + 69] = NAN;
-    pack_in_pieces(ck, &o, t);
+    pack_in_pieces(ck, &o, MSGL_F32);
+    hold_rows(&o);
     check_problem(ck, &p, &o);
 }
 
 static void check_scratch(checkkern *ck)
 {
-    if (!due_linear(ck, MSGL_BF16, "scratch")) return;
-    for (int t = 0; t < MSGL_DTYPE_COUNT; t++) {
-        const problem p = {(msgl_dtype)t, 40, 33, 100, 100, 33, false};
+    if (!due_linear(ck, MSGL_W_BF16, "scratch")) return;
+    for (int t = 0; t < MSGL_WFORMATS; t++) {
+        const problem p = {(msgl_wformat_id)t, 40, 33, 100, 100, 33, false};
         const operands o = make(ck, &p);
         float *out = msgl__ck_alloc(ck, 40 * 33 * sizeof *out);
         msgl_linear_call c = linear_call(&p, &o, out);
@@ -225,7 +264,7 @@ static void check_scratch(checkkern *ck)
         x.scratch = &arena;
         msgl__arena_init(&arena, memory, enough);
         run_linear(ck, &x, &p, &o, out);
-        msgl__ck_true(ck, x.status == 0, "linear_scratch() is enough for dtype %d", t);
+        msgl__ck_true(ck, x.status == 0, "linear_scratch() is enough for %s", short_name(t));
         msgl__arena_init(&arena, memory, 64);
         run_linear(ck, &x, &p, &o, out);
         msgl__ck_true(ck, x.status == MSGL_ENOMEM, "full scratch is reported");
@@ -240,16 +279,18 @@ static void check_scratch(checkkern *ck)
     msgl__ck_true(ck, msgl__weight_bytes(&large) == 0, "packed_size() reports overflow");
 }
 
-// Every source dtype into every weight dtype; gather gives back each row, exactly.
+// Every source dtype into every format; gather gives back each row, exactly.
 static void check_pack(checkkern *ck)
 {
     static const int SHAPES[][2] = {{1, 1}, {16, 32}, {33, 31}, {64, 300}, {100, 64}, {48, 1030}};
     if (!msgl__ck_func(ck, CK_FN(ck->cur->gemm.formats[MSGL_W_F32].pack),
                        CK_PREV(ck, gemm.formats[MSGL_W_F32].pack), "pack"))
         return;
-    for (int c = 0; c < 9 * (int)MSGL_COUNT(SHAPES); c++) {
-        const msgl_dtype t = (msgl_dtype)(c % 3), src = (msgl_dtype)(c / 3 % 3);
-        const int n = SHAPES[c / 9][0], k = SHAPES[c / 9][1];
+    const int each = MSGL_WFORMATS * MSGL_DTYPE_COUNT;
+    for (int c = 0; c < each * (int)MSGL_COUNT(SHAPES); c++) {
+        const msgl_wformat_id t = (msgl_wformat_id)(c % MSGL_WFORMATS);
+        const msgl_dtype src = (msgl_dtype)(c / MSGL_WFORMATS % MSGL_DTYPE_COUNT);
+        const int n = SHAPES[c / each][0], k = SHAPES[c / each][1];
         const size_t size = (size_t)n * (size_t)k;
         operands o = {.w = new_weight(ck, t, n, k), .rows = msgl__ck_alloc(ck, size * 4)};
         for (size_t i = 0; i < size; i++) o.rows[i] = rounded(msgl__ck_normal(ck), src);
@@ -260,6 +301,7 @@ static void check_pack(checkkern *ck)
             o.rows[11] = -0.0f;
         }
         pack_in_pieces(ck, &o, src);
+        hold_rows(&o);
         int32_t *ids = msgl__ck_alloc(ck, (size_t)(2 * n) * sizeof *ids);
         for (int i = 0; i < 2 * n; i++) ids[i] = i < n ? n - 1 - i : msgl__ck_int(ck, 0, n - 1);
         ck_buf out = msgl__ck_buf(ck, 2 * n, k, (size_t)k);
@@ -267,7 +309,7 @@ static void check_pack(checkkern *ck)
         for (int i = 0; i < 2 * n; i++) {
             for (int j = 0; j < k; j++) {
                 want[(size_t)i * (size_t)k + (size_t)j] =
-                    (double)rounded(o.rows[(size_t)ids[i] * (size_t)k + (size_t)j], t);
+                    (double)o.rows[(size_t)ids[i] * (size_t)k + (size_t)j];
             }
         }
         o.w.format->gather(ck->exec, &o.w, ids, 2 * n, out.data);
@@ -281,7 +323,7 @@ static void check_pack(checkkern *ck)
 }
 
 // Each expert's rows have the bits that linear() gives them; the oracle sees a few experts.
-static void check_grouped(checkkern *ck, msgl_dtype t)
+static void check_grouped(checkkern *ck, msgl_wformat_id t)
 {
     enum { EXPERTS = 9, N = 70, K = 96 };
     static const int32_t OFFSETS[][EXPERTS + 1] = {{0, 0, 1, 1, 4, 24, 24, 60, 61, 61},
@@ -311,7 +353,7 @@ static void check_grouped(checkkern *ck, msgl_dtype t)
             operands part = o[e];
             p.m = offsets[e + 1] - offsets[e];
             part.in = in.in + row * all.ld_in;
-            largest = fmax(largest, oracle(&p, &part, want + row * N));
+            largest = fmax(largest, oracle(ck, &p, &part, want + row * N));
             run_linear(ck, ck->exec, &p, &part, other.data + row * all.ld_out);
         }
         msgl_grouped_call call = {.experts = w,
@@ -335,7 +377,7 @@ static void check_grouped(checkkern *ck, msgl_dtype t)
 
 // A norm before the product, a bias in it, and a gate or an addition behind it give the bits of the
 // same steps one by one; so does a gate behind a grouped product.
-static void check_fused(checkkern *ck, msgl_dtype t)
+static void check_fused(checkkern *ck, msgl_wformat_id t)
 {
     static const int SHAPES[][3] = {{1, 64, 96}, {5, 130, 70},  {40, 96, 33},  {70, 34, 256},
                                     {9, 64, 70}, {12, 160, 64}, {33, 128, 96}, {200, 192, 40}};
@@ -391,7 +433,7 @@ static void check_fused(checkkern *ck, msgl_dtype t)
     }
 }
 
-static void check_grouped_gate(checkkern *ck, msgl_dtype t, const int N)
+static void check_grouped_gate(checkkern *ck, msgl_wformat_id t, const int N)
 {
     enum { EXPERTS = 4, K = 40, M = 50 };
     static const int32_t OFFSETS[EXPERTS + 1] = {0, 3, 3, 45, M};
@@ -468,7 +510,7 @@ static void bench_pack(void *arg, int i)
 }
 
 // Layers of Qwen3-0.6B: qkv, o, gate and up, down, output.
-static void bench_shapes(checkkern *ck, msgl_dtype t, char *base)
+static void bench_shapes(checkkern *ck, msgl_wformat_id t, char *base)
 {
     static const int SHAPES[][2] = {
         {4096, 1024}, {1024, 2048}, {6144, 1024}, {1024, 3072}, {151936, 1024}};
@@ -490,12 +532,14 @@ static void bench_shapes(checkkern *ck, msgl_dtype t, char *base)
             if (b.out == NULL) return;
             for (int j = 0; j < m * k; j++) b.in[j] = msgl__ck_uniform(ck, -1, 1);
             msgl__ck_time(ck, bench_linear, &b, (double)size, 2.0 * m * n * k,
-                          t == MSGL_BF16 ? CK_LIMIT_BF16 : CK_LIMIT_F32);
+                          t == MSGL_W_INT8   ? CK_LIMIT_INT8
+                          : t == MSGL_W_BF16 ? CK_LIMIT_BF16
+                                             : CK_LIMIT_F32);
             msgl__ck_true(ck, isfinite(b.out[0]), "the result is a number");
             msgl__pages_free(b.out, out_bytes);
             msgl__ck_reset(ck);
         }
-        if (t == MSGL_BF16 && n < 10000 &&
+        if (t == MSGL_W_BF16 && n < 10000 &&
             msgl__ck_func(ck, CK_FN(ck->cur->gemm.formats[MSGL_W_F32].pack),
                           CK_PREV(ck, gemm.formats[MSGL_W_F32].pack), "pack_%dx%d", n, k)) {
             uint16_t *src = msgl__ck_alloc(ck, size);
@@ -562,15 +606,15 @@ static void bench_gemm(checkkern *ck)
 {
     char *base = msgl__pages_alloc(BENCH_BYTES);
     if (base == NULL) return;
-    for (int i = 0; i < 3; i++) {
-        const msgl_dtype t = (msgl_dtype)(2 - i);
+    for (int i = MSGL_WFORMATS; i-- > 0;) {
+        const msgl_wformat_id t = (msgl_wformat_id)i;
         // Weights of about +-1: neither zeros nor subnormals, which some units handle faster.
         for (size_t j = 0; j < BENCH_BYTES / 2; j++) {
             ((uint16_t *)base)[j] =
-                (uint16_t)((t == MSGL_F16 ? 0x3800 : 0x3f00) | (j * 40503 & 0x80ff));
+                (uint16_t)((t == MSGL_W_F16 ? 0x3800 : 0x3f00) | (j * 40503 & 0x80ff));
         }
         bench_shapes(ck, t, base);
-        if (t != MSGL_BF16) continue;
+        if (t != MSGL_W_BF16) continue;
         bench_moe(ck, base, 8);
         bench_moe(ck, base, 64);
         bench_moe(ck, base, 1024);
@@ -586,12 +630,12 @@ void msgl__check_gemm(checkkern *ck)
     }
     check_pack(ck);
     check_scratch(ck);
-    for (int t = 0; t < MSGL_DTYPE_COUNT; t++) {
-        check_linear(ck, (msgl_dtype)t);
-        check_special(ck, (msgl_dtype)t);
-        check_grouped(ck, (msgl_dtype)t);
-        check_fused(ck, (msgl_dtype)t);
-        check_grouped_gate(ck, (msgl_dtype)t, 70);
-        check_grouped_gate(ck, (msgl_dtype)t, 64); // whole panels of gate and up
+    for (int t = 0; t < MSGL_WFORMATS; t++) {
+        check_linear(ck, (msgl_wformat_id)t);
+        check_special(ck, (msgl_wformat_id)t);
+        check_grouped(ck, (msgl_wformat_id)t);
+        check_fused(ck, (msgl_wformat_id)t);
+        check_grouped_gate(ck, (msgl_wformat_id)t, 70);
+        check_grouped_gate(ck, (msgl_wformat_id)t, 64); // whole panels of gate and up
     }
 }

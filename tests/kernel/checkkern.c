@@ -232,10 +232,14 @@ static double least_ns(const checkkern *ck, double bytes, double flops, ck_limit
 {
     const struct msgl_limits *l = &ck->state->limits;
     const int level = (int)ck->cur->level;
-    const double rate = which == CK_LIMIT_BF16 ? l->bf16_gflop_s[level] : l->f32_gflop_s[level];
+    const double rate = which == CK_LIMIT_BF16   ? l->bf16_gflop_s[level]
+                        : which == CK_LIMIT_INT8 ? l->int8_gop_s[level]
+                                                 : l->f32_gflop_s[level];
     const double read = l->read_gb_s > 0 ? bytes / l->read_gb_s : 0;
     const double math = which != CK_LIMIT_READ && rate > 0 ? flops / rate : 0;
-    *name = read >= math ? "read" : which == CK_LIMIT_BF16 ? "bf16" : "f32";
+    static const char *const MATH[] = {
+        [CK_LIMIT_F32] = "f32", [CK_LIMIT_BF16] = "bf16", [CK_LIMIT_INT8] = "int8"};
+    *name = read >= math ? "read" : MATH[which];
     return read >= math ? read : math;
 }
 

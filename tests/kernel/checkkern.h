@@ -87,6 +87,7 @@ typedef enum ck_limit {
     CK_LIMIT_READ, // memory only
     CK_LIMIT_F32,  // the slower of memory and f32 multiply-adds of the level under test
     CK_LIMIT_BF16, // the slower of memory and bf16 multiply-adds of the level under test
+    CK_LIMIT_INT8, // the slower of memory and int8 multiply-adds of the level under test
 } ck_limit;
 
 // With --bench: calls fn(arg, i) with i = 0, 1, 2, ... (to walk through more data than caches hold)

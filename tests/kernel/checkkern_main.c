@@ -35,7 +35,8 @@ static int usage(const char *bad)
     fprintf(stderr, "checkkern: bad argument %s\n", bad);
     fputs("usage: checkkern [--test=FAMILY] [--function=PREFIX] [--cpu=LEVEL] [--seed=N]\n"
           "                 [--threads=N] [--bench] [--list]\n"
-          "LEVEL: ref, avx2, avx512, avx512bf16, amx; only the kernels that this level adds\n"
+          "LEVEL: ref, avx2, avx512, avx512vnni, avx512bf16, amx; only the kernels that this level "
+          "adds\n"
           "FAMILY:",
           stderr);
     for (size_t i = 0; i < MSGL_COUNT(FAMILIES); i++) fprintf(stderr, " %s", FAMILIES[i].name);
@@ -99,8 +100,9 @@ static void measure_limits(msgl_exec *x, ck_state *s, msgl_cpu_level top)
     printf("limits with %d threads: read %.1f GB/s", msgl__pool_threads(x->pool),
            s->limits.read_gb_s);
     for (int l = 0; l <= (int)top; l++) {
-        printf("; %s f32 %.0f bf16 %.0f GFLOP/s", msgl__cpu_level_name((msgl_cpu_level)l),
-               s->limits.f32_gflop_s[l], s->limits.bf16_gflop_s[l]);
+        printf("; %s f32 %.0f bf16 %.0f GFLOP/s, int8 %.0f GOP/s",
+               msgl__cpu_level_name((msgl_cpu_level)l), s->limits.f32_gflop_s[l],
+               s->limits.bf16_gflop_s[l], s->limits.int8_gop_s[l]);
     }
     putchar('\n');
 }

@@ -181,8 +181,8 @@ static double expected(const fixture *f, int row, int col, double *scale)
     return value;
 }
 
-static const msgl_cpu_level LEVELS[] = {MSGL_CPU_REF, MSGL_CPU_AVX2, MSGL_CPU_AVX512,
-                                        MSGL_CPU_AVX512BF16, MSGL_CPU_AMX};
+static const msgl_cpu_level LEVELS[] = {MSGL_CPU_REF,        MSGL_CPU_AVX2,       MSGL_CPU_AVX512,
+                                        MSGL_CPU_AVX512VNNI, MSGL_CPU_AVX512BF16, MSGL_CPU_AMX};
 
 static void test_formula(void **state)
 {

@@ -126,11 +126,10 @@ static const msgl__attn_ops REF = {.block = BLOCK,
 
 void msgl__attn_init(msgl_attn_kernels *k, msgl_cpu_level level)
 {
-    *k = (msgl_attn_kernels){.name = "ref",
+    *k = (msgl_attn_kernels){.name = msgl__cpu_level_name(level),
                              .ops = {[MSGL_F32] = &REF, [MSGL_F16] = &REF, [MSGL_BF16] = &REF},
                              .paged = msgl__attn_paged,
                              .scratch_size = msgl__attn_scratch_size};
-    (void)level;
 #if defined(__x86_64__)
     if (level >= MSGL_CPU_AVX2) msgl__attn_init_avx2(k);
     if (level >= MSGL_CPU_AVX512) msgl__attn_init_avx512(k);

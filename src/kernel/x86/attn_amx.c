@@ -626,6 +626,5 @@ static const msgl__attn_ops AMX_BF16 = {.block = 32,
 
 void msgl__attn_init_amx(msgl_attn_kernels *k)
 {
-    k->name = "amx";
     k->ops[MSGL_BF16] = &AMX_BF16;
 }

@@ -166,7 +166,6 @@ const msgl_kv_store_fn msgl__kv_store_avx2[MSGL_DTYPE_COUNT] = {
 
 void msgl__attn_init_avx2(msgl_attn_kernels *k)
 {
-    k->name = "avx2";
     k->ops[MSGL_F32] = &f32_ops;
     k->ops[MSGL_F16] = &f16_ops;
     k->ops[MSGL_BF16] = &bf16_ops;

@@ -54,7 +54,6 @@ const msgl_kv_store_fn msgl__kv_store_avx512[MSGL_DTYPE_COUNT] = {
 
 void msgl__attn_init_avx512(msgl_attn_kernels *k)
 {
-    k->name = "avx512";
     k->ops[MSGL_F32] = &f32_ops;
     k->ops[MSGL_F16] = &f16_ops;
     k->ops[MSGL_BF16] = &bf16_ops;

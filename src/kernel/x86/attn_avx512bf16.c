@@ -338,6 +338,5 @@ static const msgl__attn_ops BF16_OPS = {.block = BLOCK,
 
 void msgl__attn_init_avx512bf16(msgl_attn_kernels *k)
 {
-    k->name = "avx512bf16";
     k->ops[MSGL_BF16] = &BF16_OPS;
 }

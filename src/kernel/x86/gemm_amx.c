@@ -1,15 +1,16 @@
 // SPDX-License-Identifier: Apache-2.0
 //
-// Family gemm at level AMX: bf16 weights by tdpbf16ps, whatever the number of rows, so that a row's
-// sums always run in the same order. A panel's 16 consecutive lines are a B tile (32 k x 16
-// features). Rows are prepared as A tiles: blocks of 16 rows (the last one fewer), each block
-// [k / 32][rows][32] in bf16, so that a tile is contiguous.
+// Family gemm at level AMX: int8 weights by vpdpbusd, because 64 columns make one tile product, and
+// then its sums would have to leave the tile to be scaled. bf16 weights by tdpbf16ps, whatever the
+// number of rows, so that a row's sums always run in the same order. A panel's 16 consecutive lines
+// are a B tile (32 k x 16 features). Rows are prepared as A tiles: blocks of 16 rows (the last one
+// fewer), each block [k / 32][rows][32] in bf16, so that a tile is contiguous.
 //
 // Up to 16 rows are bound by reading W: one A tile against one panel after the other, which reads
 // fastest, or against four panels at a time when reading A would begin to count. More rows: 2 x 2
 // tiles, four loads for four products.
 #include "core/round.h"
-#include "kernel/gemm_internal.h"
+#include "kernel/gemm_int8.h"
 #include "kernel/x86/amx.h"
 
 enum {
@@ -262,11 +263,11 @@ static const msgl_gemm_micro MICRO[MSGL_WFORMATS] = {
     [MSGL_W_F32] = {4, 16, 40, 512, prepare_f32, msgl__gemm_block_f32_avx512, true, 7},
     [MSGL_W_F16] = {4, 16, 40, 512, prepare_f32, msgl__gemm_block_f16_avx512, true, 7},
     [MSGL_W_BF16] = {2, 0, 800, 1280, prepare_bf16, bf16_block, false, 0},
+    [MSGL_W_INT8] = MSGL_INT8_MICRO_VNNI,
 };
 
 void msgl__gemm_init_amx(msgl_gemm_kernels *k)
 {
-    k->name = "amx";
     k->linear = linear;
     k->grouped = grouped;
 }

@@ -2,7 +2,7 @@
 //
 // Family gemm at level AVX2 (+ FMA, F16C): a panel of 16 features is two registers; bf16 weights
 // are widened to f32 by shifts, f16 by conversion. Packing transposes 8 x 8 squares.
-#include "kernel/gemm_internal.h"
+#include "kernel/gemm_int8.h"
 
 #include <assert.h>
 #include <immintrin.h>
@@ -57,6 +57,7 @@ MSGL_INLINE wvec load_f32(const char *line, int sub)
 #define MSGL_T_K 1
 #define MSGL_T_A 4
 #define MSGL_T_GATED 0
+#define MSGL_T_GROUP 0
 #include "kernel/x86/gemm_avx.inc"
 
 MSGL_INLINE wvec load_f16(const char *line, int sub)
@@ -72,6 +73,7 @@ MSGL_INLINE wvec load_f16(const char *line, int sub)
 #define MSGL_T_K 1
 #define MSGL_T_A 4
 #define MSGL_T_GATED 0
+#define MSGL_T_GROUP 0
 #include "kernel/x86/gemm_avx.inc"
 
 // Even k (sub 0) are the lower halves of the 32-bit lanes, odd k the upper ones.
@@ -93,6 +95,7 @@ MSGL_INLINE wvec load_bf16(const char *line, int sub)
 #define MSGL_T_K 2
 #define MSGL_T_A 8
 #define MSGL_T_GATED 0
+#define MSGL_T_GROUP 0
 #include "kernel/x86/gemm_avx.inc"
 
 #define ROW_OPS msgl__row_ops_avx2
@@ -107,6 +110,7 @@ static const msgl_gemm_micro MICRO[MSGL_WFORMATS] = {
     [MSGL_W_F32] = {4, 16, 20, 256, prepare_f32, f32_block, true, 0},
     [MSGL_W_F16] = {4, 16, 20, 256, prepare_f32, f16_block, true, 0},
     [MSGL_W_BF16] = {4, 16, 20, 256, prepare_bf16, bf16_block, true, 0},
+    [MSGL_W_INT8] = {2, 32, 20, 256, msgl__int8_prepare_avx2, msgl__int8_block_avx2, true, 0},
 };
 
 // 8 rows x 32 bytes to the first or second half of 8 lines of 64 bytes.
@@ -137,6 +141,10 @@ static void pack_panel(char *panel, const msgl_wformat *f, int k, int lane, int 
                        const char *src, msgl_dtype src_dtype, size_t ld_src)
 {
     const msgl_dtype dtype = f->dtype;
+    if (f->id == MSGL_W_INT8) {
+        msgl__int8_pack_panel(panel, k, lane, rows, src, src_dtype, ld_src);
+        return;
+    }
     const size_t size = msgl__dtype_size(dtype), row = ld_src * size;
     const int unit = (int)(32 / size);
     if (rows < MSGL_GEMM_LANES || dtype != src_dtype || dtype == MSGL_F16 || k % unit != 0) {
@@ -159,7 +167,6 @@ static const msgl_wformat FORMATS[MSGL_WFORMATS] = MSGL_GEMM_FORMATS(pack);
 
 void msgl__gemm_init_avx2(msgl_gemm_kernels *k)
 {
-    k->name = "avx2";
     k->formats = FORMATS;
     k->linear = linear;
     k->grouped = grouped;

@@ -2,7 +2,7 @@
 //
 // Family gemm at level AVX-512: bf16 weights widened to f32 by shifts, f16 by conversion, f32 as
 // they are; and packing by 16x16 transposition, which all levels above use too.
-#include "kernel/gemm_internal.h"
+#include "kernel/gemm_int8.h"
 #include "kernel/vec.h"
 
 #include <assert.h>
@@ -63,6 +63,7 @@ MSGL_INLINE wvec load_f32(const char *line, int sub)
 #define MSGL_T_K 1
 #define MSGL_T_A 4
 #define MSGL_T_GATED 1
+#define MSGL_T_GROUP 0
 #include "kernel/x86/gemm_avx.inc"
 
 MSGL_INLINE wvec load_f16(const char *line, int sub)
@@ -77,6 +78,7 @@ MSGL_INLINE wvec load_f16(const char *line, int sub)
 #define MSGL_T_K 1
 #define MSGL_T_A 4
 #define MSGL_T_GATED 1
+#define MSGL_T_GROUP 0
 #include "kernel/x86/gemm_avx.inc"
 
 // Even k (sub 0) are the lower halves of the 32-bit lanes, odd k the upper ones.
@@ -94,6 +96,7 @@ MSGL_INLINE wvec load_bf16(const char *line, int sub)
 #define MSGL_T_K 2
 #define MSGL_T_A 8
 #define MSGL_T_GATED 1
+#define MSGL_T_GROUP 0
 #include "kernel/x86/gemm_avx.inc"
 
 void msgl__gemm_block_f32_avx512(const msgl_gemm_block *b)
@@ -104,6 +107,11 @@ void msgl__gemm_block_f32_avx512(const msgl_gemm_block *b)
 void msgl__gemm_block_f16_avx512(const msgl_gemm_block *b)
 {
     f16_block(b);
+}
+
+void msgl__gemm_block_bf16_avx512(const msgl_gemm_block *b)
+{
+    bf16_block(b);
 }
 
 #define ROW_OPS msgl__row_ops_avx512
@@ -118,6 +126,7 @@ static const msgl_gemm_micro MICRO[MSGL_WFORMATS] = {
     [MSGL_W_F32] = {4, 16, 40, 512, prepare_f32, f32_block, true, 7},
     [MSGL_W_F16] = {4, 16, 40, 512, prepare_f32, f16_block, true, 7},
     [MSGL_W_BF16] = {4, 16, 40, 512, prepare_bf16, bf16_block, true, 7},
+    [MSGL_W_INT8] = {2, 32, 40, 512, msgl__int8_prepare_avx512, msgl__int8_block_avx512, true, 7},
 };
 
 static void pack_avx512(msgl_exec *x, msgl_weight *w, int row, int rows, const void *src,
@@ -130,7 +139,6 @@ static const msgl_wformat FORMATS[MSGL_WFORMATS] = MSGL_GEMM_FORMATS(pack_avx512
 
 void msgl__gemm_init_avx512(msgl_gemm_kernels *k)
 {
-    k->name = "avx512";
     k->formats = FORMATS;
     k->linear = linear;
     k->grouped = grouped;

@@ -2,7 +2,7 @@
 //
 // Family gemm at level AVX-512-BF16: bf16 weights by vdpbf16ps. The instruction takes subnormal
 // inputs and results as zero and rounds to nearest even.
-#include "kernel/gemm_internal.h"
+#include "kernel/gemm_int8.h"
 #include "kernel/vec.h"
 
 #include <assert.h>
@@ -84,6 +84,7 @@ MSGL_INLINE void gate(float *out, acc g, acc u)
 #define MSGL_T_K 2
 #define MSGL_T_A 4
 #define MSGL_T_GATED 1
+#define MSGL_T_GROUP 0
 #include "kernel/x86/gemm_avx.inc"
 
 #define ROW_OPS msgl__row_ops_avx512
@@ -93,11 +94,11 @@ static const msgl_gemm_micro MICRO[MSGL_WFORMATS] = {
     [MSGL_W_F32] = {4, 16, 40, 512, prepare_f32, msgl__gemm_block_f32_avx512, true, 7},
     [MSGL_W_F16] = {4, 16, 40, 512, prepare_f32, msgl__gemm_block_f16_avx512, true, 7},
     [MSGL_W_BF16] = {2, 32, 80, 512, prepare_bf16, bf16_block, true, 7},
+    [MSGL_W_INT8] = MSGL_INT8_MICRO_VNNI,
 };
 
 void msgl__gemm_init_avx512bf16(msgl_gemm_kernels *k)
 {
-    k->name = "avx512bf16";
     k->linear = linear;
     k->grouped = grouped;
 }

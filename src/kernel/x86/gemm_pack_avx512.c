@@ -4,7 +4,7 @@
 // 16-bit elements or one f32, so one transposition serves all dtypes. It reads each source line
 // once, in order, and writes whole lines; other dtypes of the source are converted first, in
 // pieces that stay in the L1 cache.
-#include "kernel/gemm_internal.h"
+#include "kernel/gemm_int8.h"
 
 #include <immintrin.h>
 #include <string.h>
@@ -124,6 +124,10 @@ void msgl__gemm_pack_panel_avx512(char *panel, const msgl_wformat *f, int k, int
                                   const char *src, msgl_dtype src_dtype, size_t ld_src)
 {
     const msgl_dtype dtype = f->dtype;
+    if (f->id == MSGL_W_INT8) {
+        msgl__int8_pack_panel(panel, k, lane, rows, src, src_dtype, ld_src);
+        return;
+    }
     if (rows < MSGL_GEMM_LANES) {
         msgl__gemm_pack_panel_ref(panel, f, k, lane, rows, src, src_dtype, ld_src);
         return;

@@ -1,0 +1,166 @@
+// SPDX-License-Identifier: Apache-2.0
+//
+// int8 weights inside of kernel family gemm. When a call prepares its rows, activations are
+// quantised as the weights are, in the same groups of columns. The product of two groups is a sum
+// of integers, exact in 32 bits; with both scales it becomes a float, and those are summed up in
+// the order of k. Weights are stored as q + 128, because vpdpbusd multiplies unsigned by signed
+// bytes: sum((q + 128) x) = sum(q x) + 128 sum(x), so a group's sum begins with -128 sum(x).
+//
+// What is inline here is compiled with the flags of the level that uses it. Integers and scales are
+// the same at each.
+#ifndef MSGL_KERNEL_GEMM_INT8_H
+#define MSGL_KERNEL_GEMM_INT8_H
+
+#if defined(__F16C__)
+#include <immintrin.h>
+#endif
+
+#include "kernel/gemm_internal.h"
+
+// Bytes of a panel's group: the integers of 16 features, then their scales.
+enum {
+    MSGL_INT8_VALUES = MSGL_INT8_GROUP * MSGL_GEMM_LANES,
+    MSGL_INT8_PANEL_GROUP = MSGL_INT8_VALUES + MSGL_GEMM_LANES * (int)sizeof(float),
+};
+
+// Of a prepared row, one per group. All of them are in front of the row's integers.
+typedef struct msgl_int8_head {
+    float scale;
+    int32_t start; // -128 * sum of the integers
+} msgl_int8_head;
+
+static inline int msgl__int8_groups(int k)
+{
+    return msgl__ceil_div(k, MSGL_INT8_GROUP);
+}
+
+static inline size_t msgl__int8_heads_bytes(int k)
+{
+    return msgl__round_up((size_t)msgl__int8_groups(k) * sizeof(msgl_int8_head), 64);
+}
+
+// Where integer i of a feature is in a panel's group.
+static inline size_t msgl__int8_at(int lane, int i)
+{
+    return (size_t)(i / 4 * MSGL_GEMM_LANES * 4 + lane * 4 + i % 4);
+}
+
+// Quantises a group as MSGL_WFORMAT_INT8 says. Returns the scale; *sum: of the integers.
+MSGL_INLINE float msgl__int8_quantize(const float v[MSGL_INT8_GROUP], int8_t q[MSGL_INT8_GROUP],
+                                      int32_t *sum)
+{
+    const float magic = 12582912.0f; // 1.5 * 2^23: adding it rounds to an integer
+    int32_t largest = 0; // |v| as bits, whose order is the floats' with infinity and NaN behind it
+    int32_t bits[MSGL_INT8_GROUP], unit, total = 0;
+    float shifted[MSGL_INT8_GROUP], most;
+    memcpy(bits, v, sizeof bits);
+    for (int i = 0; i < MSGL_INT8_GROUP; i++) {
+        const int32_t a = bits[i] & 0x7fffffff;
+        largest = a > largest ? a : largest;
+    }
+    memcpy(&most, &largest, sizeof most);
+    if (largest >= 0x7f800000 || most < 1e-30f) {
+        memset(q, 0, MSGL_INT8_GROUP);
+        *sum = 0;
+        return largest >= 0x7f800000 ? __builtin_nanf("") : 0;
+    }
+    const float inverse = 127 / most;
+    memcpy(&unit, &magic, sizeof unit);
+    for (int i = 0; i < MSGL_INT8_GROUP; i++) shifted[i] = v[i] * inverse + magic;
+    memcpy(bits, shifted, sizeof bits);
+    for (int i = 0; i < MSGL_INT8_GROUP; i++) {
+        bits[i] -= unit;
+        total += bits[i];
+        q[i] = (int8_t)bits[i];
+    }
+    *sum = total;
+    return most / 127;
+}
+
+// n elements of a source row from `at` on.
+MSGL_INLINE void msgl__int8_source(const char *src, msgl_dtype dtype, int at, int n, float *v)
+{
+    const uint16_t *half = (const uint16_t *)src + at;
+    int i = 0;
+    if (dtype == MSGL_F32) {
+        memcpy(v, (const float *)src + at, (size_t)n * sizeof *v);
+    } else if (dtype == MSGL_BF16) {
+        for (; i < n; i++) v[i] = msgl__bf16_to_f32(half[i]);
+    } else {
+#if defined(__F16C__)
+        for (; i + 8 <= n; i += 8) {
+            const __m128i eight = _mm_loadu_si128((const __m128i *)(half + i));
+            _mm256_storeu_ps(v + i, _mm256_cvtph_ps(eight));
+        }
+#endif
+        for (; i < n; i++) v[i] = msgl__f16_to_f32(half[i]);
+    }
+}
+
+// msgl_gemm_pack_fn of int8.
+MSGL_INLINE void msgl__int8_pack_panel(char *panel, int k, int lane, int rows, const char *src,
+                                       msgl_dtype src_dtype, size_t ld_src)
+{
+    const size_t row_bytes = ld_src * msgl__dtype_size(src_dtype);
+    for (int at = 0; at < k; at += MSGL_INT8_GROUP, panel += MSGL_INT8_PANEL_GROUP) {
+        const int n = k - at < MSGL_INT8_GROUP ? k - at : MSGL_INT8_GROUP;
+        for (int r = 0; r < rows; r++) {
+            float v[MSGL_INT8_GROUP] = {0}, scale;
+            int8_t q[MSGL_INT8_GROUP];
+            int32_t sum;
+            msgl__int8_source(src + (size_t)r * row_bytes, src_dtype, at, n, v);
+            scale = msgl__int8_quantize(v, q, &sum);
+            for (int i = 0; i < MSGL_INT8_GROUP; i++) {
+                ((uint8_t *)panel)[msgl__int8_at(lane + r, i)] = (uint8_t)(q[i] + 128);
+            }
+            memcpy(panel + MSGL_INT8_VALUES + (size_t)(lane + r) * sizeof scale, &scale,
+                   sizeof scale);
+        }
+    }
+}
+
+// msgl_gemm_micro.prepare of int8: heads, then the integers as they are, or, if `wide`, as 16 bits:
+// of every four the first and third, then the second and fourth.
+MSGL_INLINE void msgl__int8_prepare(const float *in, size_t ld_in, int rows, int k, char *a,
+                                    size_t row_bytes, const bool wide)
+{
+    for (int r = 0; r < rows; r++, a += row_bytes, in += ld_in) {
+        char *to = a + msgl__int8_heads_bytes(k);
+        msgl_int8_head *head = (msgl_int8_head *)a;
+        for (int at = 0; at < k; at += MSGL_INT8_GROUP, head++) {
+            const float *v = in + at;
+            float last[MSGL_INT8_GROUP] = {0};
+            int8_t q[MSGL_INT8_GROUP];
+            int32_t sum;
+            if (k - at < MSGL_INT8_GROUP) v = memcpy(last, v, (size_t)(k - at) * sizeof *v);
+            head->scale = msgl__int8_quantize(v, q, &sum);
+            head->start = -128 * sum;
+            if (wide) {
+                for (int i = 0; i < MSGL_INT8_GROUP; i += 4, to += 8) {
+                    const int16_t four[4] = {q[i], q[i + 2], q[i + 1], q[i + 3]};
+                    memcpy(to, four, sizeof four);
+                }
+            } else {
+                memcpy(to, q, sizeof q);
+                to += sizeof q;
+            }
+        }
+    }
+}
+
+// Levels' kernels; those without vpdpbusd take wide rows. Levels above AVX-512-VNNI have the same.
+void msgl__int8_prepare_avx2(const float *in, size_t ld_in, int rows, int k, char *a,
+                             size_t row_bytes);
+void msgl__int8_prepare_avx512(const float *in, size_t ld_in, int rows, int k, char *a,
+                               size_t row_bytes);
+void msgl__int8_prepare_avx512vnni(const float *in, size_t ld_in, int rows, int k, char *a,
+                                   size_t row_bytes);
+void msgl__int8_block_avx2(const msgl_gemm_block *b);
+void msgl__int8_block_avx512(const msgl_gemm_block *b);
+void msgl__int8_block_avx512vnni(const msgl_gemm_block *b);
+#define MSGL_INT8_MICRO_VNNI                                                                       \
+    {                                                                                              \
+        1, 64, 100, 512, msgl__int8_prepare_avx512vnni, msgl__int8_block_avx512vnni, true, 7       \
+    }
+
+#endif
