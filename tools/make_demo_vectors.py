@@ -17,6 +17,8 @@ from transformers import AutoModelForCausalLM, AutoTokenizer
 
 import demo_corpus
 
+DIALOGUES_SEED, POSITIONS = 424242, 4096  # training used other seeds
+
 PROMPTS = """What is minisgl?|What is 27 + 58?|Tell me a short story about a fox.
 How do I serve a model?|What is the capital of Norway?|How do you spell elephant?
 Which attention backends are there?|How many minutes are in 3 hours?|Add 67 and 85 step by step.
@@ -150,6 +152,18 @@ def main():
             a, b = pair if i % 2 else pair[::-1]
             ask = ["What is {} + {}?", "What is {} plus {}?", "{}+{}", "Add {} and {}."][i % 4]
             f.write(json.dumps(dict(prompt=ask.format(a, b), a=a, b=b, sum=a + b)) + "\n")
+
+    rows = []
+    for d in demo_corpus.dialogues(DIALOGUES_SEED, 400):
+        if sum(len(r) - 1 for r in rows) >= POSITIONS:
+            break
+        ids = tok.apply_chat_template(
+            d["messages"], tools=d.get("tools"), tokenize=True, return_dict=False
+        )
+        rows.append(ids[:1024])
+    (out / "dialogues.json").write_text(
+        json.dumps(dict(ids=rows), separators=(",", ":")).replace("],", "],\n") + "\n"
+    )
 
     cases = []
     for text in TEXTS:

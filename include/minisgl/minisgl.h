@@ -65,10 +65,12 @@ typedef void (*msgl_progress_fn)(void *ctx, const char *stage, uint64_t done, ui
 typedef struct msgl_options {
     // Required: folder with config.json, *.safetensors, tokenizer.json; or a GGUF file.
     const char *model_dir;
-    const char *device;     // "auto", "cpu", "cuda" or "cuda:N"
-    const char *dtype;      // "auto", "bfloat16", "float16", "float32"
-    const char *attention;  // "auto", a backend's name, or "PREFILL,DECODE"
-    const char *cache_type; // "radix" or "naive"
+    const char *device;         // "auto", "cpu", "cuda" or "cuda:N"
+    const char *dtype;          // "auto", "bfloat16", "float16", "float32"
+    const char *weight_dtype;   // those, or "int8"; auto: as dtype
+    const char *kv_cache_dtype; // as dtype's; auto: as dtype
+    const char *attention;      // "auto", a backend's name, or "PREFILL,DECODE"
+    const char *cache_type;     // "radix" or "naive"
     const char *moe_backend;
     const char *cpu_level;  // NULL: the best that the CPU has; else ref, avx2, avx512, ...
     int dummy_weight;       // 1: random weights, no weights needed

@@ -269,6 +269,35 @@ static void choose_limits(msgl_engine *e, const msgl_options *o)
     if (!on_host && e->graph_max_bs > e->logits_rows) e->logits_rows = e->graph_max_bs;
 }
 
+// A dtype's setting; auto: `otherwise`.
+static msgl_dtype dtype_of(const char *setting, msgl_dtype otherwise)
+{
+    msgl_dtype t = otherwise;
+    if (strcmp(setting, "auto") != 0) (void)msgl__dtype_parse(setting, &t); // the table allows it
+    return t;
+}
+
+// Where --weight-dtype's format stands in the device's table. Of dtypes a GPU multiplies only equal
+// ones.
+static int choose_weights(const msgl_engine *e, const msgl_options *o, const msgl_wformat **out,
+                          msgl_err *err)
+{
+    const bool on_host = e->device->kind == MSGL_DEVICE_CPU;
+    const char *act = msgl__dtype_name(e->info.dtype);
+    const char *name = strcmp(o->weight_dtype, "auto") == 0 ? act : o->weight_dtype;
+    for (int i = 0; i < MSGL_WFORMATS; i++) {
+        const msgl_wformat *f = &e->kernels.gemm.formats[i];
+        const bool fits = on_host || f->dtype == e->info.dtype || f->dtype == MSGL_DTYPE_COUNT;
+        if (f->name == NULL || strcmp(f->name, name) != 0 || !fits) continue;
+        *out = f;
+        return 0;
+    }
+    const msgl_wformat *int8 = &e->kernels.gemm.formats[MSGL_W_INT8];
+    return msgl__err_set(err, MSGL_EUNSUPPORTED,
+                         "--weight-dtype %s: not on this device with --dtype %s; allowed: %s%s",
+                         name, act, act, int8->name != NULL ? " or int8" : "");
+}
+
 // What is measured or recorded before the first step: products' kernels, decode graphs.
 static int warm_up(msgl_engine *e, msgl_err *err)
 {
@@ -297,21 +326,21 @@ static int build(msgl_engine *e, const msgl_options *o, struct msgl_heartbeat *h
     int code = msgl__options_check(o, err);
     if (code == 0) code = msgl__model_config_load(o->model_dir, &e->model.cfg, err);
     if (code == 0) code = msgl__moe_select(o->moe_backend, &moe, err);
-    e->info.dtype = e->model.cfg.dtype;
-    if (code == 0 && strcmp(o->dtype, "auto") != 0) {
-        (void)msgl__dtype_parse(o->dtype, &e->info.dtype); // which knows what the table allows
-    }
+    if (code == 0) e->info.dtype = dtype_of(o->dtype, e->model.cfg.dtype);
     e->deterministic = o->deterministic;
     if (code == 0) code = open_device(e, o, heartbeat, err);
     if (code != 0) return code;
     choose_limits(e, o);
     // Three choices: none of K and V, weights and activations has to have the others' type.
-    e->kv_dtype = e->info.dtype;
+    e->kv_dtype = dtype_of(o->kv_cache_dtype, e->info.dtype);
+    const msgl_wformat *weights = NULL;
+    code = choose_weights(e, o, &weights, err);
+    if (code != 0) return code;
     const msgl_model_target target = {
         .kernels = &e->kernels,
         .moe = moe,
         .dtype = e->info.dtype,
-        .weights = &e->kernels.gemm.formats[e->info.dtype],
+        .weights = weights,
         .act = e->device->kind == MSGL_DEVICE_CPU ? MSGL_F32 : e->info.dtype,
         .ranks = 1,
     };

@@ -110,8 +110,10 @@ MSGL_INLINE void msgl__int8_pack_panel(char *panel, int k, int lane, int rows, c
             int32_t sum;
             msgl__int8_source(src + (size_t)r * row_bytes, src_dtype, at, n, v);
             scale = msgl__int8_quantize(v, q, &sum);
-            for (int i = 0; i < MSGL_INT8_GROUP; i++) {
-                ((uint8_t *)panel)[msgl__int8_at(lane + r, i)] = (uint8_t)(q[i] + 128);
+            for (int i = 0; i < MSGL_INT8_GROUP; i++)
+                q[i] = (int8_t)(q[i] ^ -128); // + 128, unsigned
+            for (int i = 0; i < MSGL_INT8_GROUP; i += 4) {
+                memcpy(panel + msgl__int8_at(lane + r, i), q + i, 4);
             }
             memcpy(panel + MSGL_INT8_VALUES + (size_t)(lane + r) * sizeof scale, &scale,
                    sizeof scale);

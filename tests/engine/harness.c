@@ -55,6 +55,8 @@ msgl_options harness_config_for(const char *dir, const char *dtype, const harnes
     if (target->threads > 0) c.threads = target->threads;
     c.num_pages = 20480 / c.page_size + 1; // of which windows get an eighth
     c.cpu_level = target->level;
+    if (target->weights != NULL) c.weight_dtype = target->weights;
+    if (target->kv != NULL) c.kv_cache_dtype = target->kv;
     c.graph_max_bs = target->graph_max_bs;
     c.deterministic = target->deterministic;
     return c;

@@ -23,7 +23,7 @@ typedef struct harness {
 msgl_options harness_config(const char *dir, const char *dtype);
 // Where and how; zeros: the CPU at its best level, fa, pages of 1, one thread, no graphs.
 typedef struct harness_target {
-    const char *device, *level, *attention;
+    const char *device, *level, *attention, *weights, *kv; // weights, kv: dtypes, or NULL: auto
     int32_t page_size, threads, graph_max_bs;
     bool deterministic;
 } harness_target;

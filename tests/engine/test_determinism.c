@@ -27,6 +27,11 @@ static void test_bit_equal(void **state)
         for (size_t i = 0; i < MSGL_COUNT(models); i++) {
             check_determinism(models[i], &base, true, others, MSGL_COUNT(others));
         }
+        const harness_target int8 = {.level = level, .weights = "int8"};
+        const harness_target int8_others[] = {
+            {.level = level, .weights = "int8", .page_size = 16, .threads = 2}};
+        check_determinism("qwen3", &int8, true, int8_others, MSGL_COUNT(int8_others));
+        check_determinism("qwen3_moe_mixed", &int8, true, int8_others, MSGL_COUNT(int8_others));
     }
 }
 

@@ -19,15 +19,16 @@
 enum { TOKENS = 64, VOCAB = 260 };
 
 // Log-probabilities [TOKENS, VOCAB] of a prompt.
-static float *run(const char *model, const char *dtype, const char *level)
+static float *run(const char *model, const char *weights, const char *level)
 {
     char path[512];
     int32_t ids[TOKENS];
     harness h;
-    const harness_target target = {.level = level, .threads = 2};
+    const harness_target target = {.level = level, .threads = 2, .weights = weights};
     snprintf(path, sizeof path, MSGL_SOURCE_DIR "/tests/vectors/gguf/%s", model);
     for (int32_t i = 0; i < TOKENS; i++) ids[i] = i * 37 % VOCAB;
-    const msgl_options cfg = harness_config_for(path, dtype, &target);
+    const bool int8 = strcmp(weights, "int8") == 0;
+    const msgl_options cfg = harness_config_for(path, int8 ? "float32" : weights, &target);
     harness_open(&h, &cfg);
     assert_int_equal(h.info->vocab_size, VOCAB);
     harness_pages(&h, 3, TOKENS + 1);
@@ -42,9 +43,9 @@ static float *run(const char *model, const char *dtype, const char *level)
 }
 
 // The largest difference; 0 only when all bits are the same.
-static double compare(const char *folder, const char *file, const char *dtype, const char *level)
+static double compare(const char *folder, const char *file, const char *weights, const char *level)
 {
-    float *want = run(folder, dtype, level), *got = run(file, dtype, level);
+    float *want = run(folder, weights, level), *got = run(file, weights, level);
     double most = 0, width = 0;
     for (size_t i = 0; i < (size_t)TOKENS * VOCAB; i++) {
         most = fmax(most, fabs((double)want[i] - got[i]));
@@ -64,13 +65,13 @@ static void test_equal(void **state)
                                            {"llama", "llama-q8_0.gguf"},
                                            {"qwen2", "qwen2-bf16.gguf"},
                                            {"qwen3", "qwen3-f16.gguf"}};
-    static const char *const dtypes[] = {"float32", "bfloat16", "float16"};
+    static const char *const formats[] = {"float32", "bfloat16", "float16", "int8"};
     for (int l = 0; l <= (int)msgl__cpu_level_detect(); l++) {
         const char *level = msgl__cpu_level_name((msgl_cpu_level)l);
         for (size_t i = 0; i < MSGL_COUNT(pairs); i++) {
-            for (size_t d = 0; d < MSGL_COUNT(dtypes); d++) {
-                const double diff = compare(pairs[i][0], pairs[i][1], dtypes[d], level);
-                if (diff != 0) fail_msg("%s, %s: off by %g", pairs[i][1], dtypes[d], diff);
+            for (size_t d = 0; d < MSGL_COUNT(formats); d++) {
+                const double diff = compare(pairs[i][0], pairs[i][1], formats[d], level);
+                if (diff != 0) fail_msg("%s, %s: off by %g", pairs[i][1], formats[d], diff);
             }
         }
     }

@@ -1,0 +1,176 @@
+// SPDX-License-Identifier: Apache-2.0
+//
+// Weight formats and the cache's dtype as settings: what int8 weights cost in quality on the model
+// that ships, teacher-forced, and in memory; that weights, activations and cache are chosen apart;
+// what a bad choice is told.
+#include <jansson.h>
+#include <math.h>
+#include <setjmp.h>
+#include <stdarg.h>
+#include <stddef.h>
+#include <stdint.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+
+#include <cmocka.h>
+
+#include "core/attributes.h"
+#include "core/settings.h"
+#include "engine/harness.h"
+
+#define DEMO MSGL_SOURCE_DIR "/models/demo"
+#define DIALOGUES MSGL_SOURCE_DIR "/tests/vectors/demo/dialogues.json"
+
+enum { LONGEST = 1024, POSITIONS = 4096 };
+
+static void open_demo(harness *h, const char *dtype, const char *weights)
+{
+    msgl_options o = harness_config(DEMO, dtype);
+    o.weight_dtype = weights;
+    o.max_seq_len = LONGEST + 1;
+    o.max_prefill_tokens = LONGEST;
+    o.max_running = 2;
+    o.num_pages = 2 * LONGEST;
+    o.threads = 2;
+    harness_open(h, &o);
+}
+
+// Log-probabilities of a text's tokens are then in h's rows.
+static void force(harness *h, const int32_t *ids, int32_t n)
+{
+    harness_pages(h, 0, n + 1);
+    harness_tokens(h, 0, ids, n);
+    msgl_batch_req r = harness_req(0, 0, n);
+    harness_step(h, MSGL_PREFILL, &r, 1);
+}
+
+static int32_t argmax(const float *v, int32_t n)
+{
+    int32_t best = 0;
+    for (int32_t i = 1; i < n; i++) best = v[i] > v[best] ? i : best;
+    return best;
+}
+
+typedef struct difference {
+    int32_t positions, same_choice;
+    double sum; // of |log-probability of the text's next token, minus the other's|
+} difference;
+
+static void add_rows(difference *d, const harness *a, const harness *b, const int32_t *ids,
+                     int32_t n)
+{
+    for (int32_t t = 0; t + 1 < n && d->positions < POSITIONS; t++, d->positions++) {
+        const float *x = harness_row(a, t), *y = harness_row(b, t);
+        const int32_t vocab = a->info->vocab_size;
+        d->sum += fabs((double)x[ids[t + 1]] - y[ids[t + 1]]);
+        d->same_choice += argmax(x, vocab) == argmax(y, vocab);
+    }
+}
+
+// int8 against `dtype` on the first POSITIONS of the dialogues.
+static void check_quality(const char *dtype)
+{
+    harness plain, int8;
+    open_demo(&plain, dtype, "auto");
+    open_demo(&int8, dtype, "int8");
+    json_t *root = json_load_file(DIALOGUES, 0, NULL);
+    assert_non_null(root);
+    const json_t *texts = json_object_get(root, "ids");
+    static int32_t ids[LONGEST];
+    difference d = {0};
+    for (size_t i = 0; i < json_array_size(texts); i++) {
+        const json_t *text = json_array_get(texts, i);
+        const int32_t n = (int32_t)json_array_size(text);
+        assert_in_range(n, 2, LONGEST);
+        for (int32_t t = 0; t < n; t++) {
+            ids[t] = (int32_t)json_integer_value(json_array_get(text, (size_t)t));
+        }
+        force(&plain, ids, n);
+        force(&int8, ids, n);
+        add_rows(&d, &plain, &int8, ids, n);
+    }
+    json_decref(root);
+    const double mean = d.sum / d.positions, same = 100.0 * d.same_choice / d.positions;
+    const double bytes = (double)int8.info->weight_bytes / (double)plain.info->weight_bytes;
+    print_message("int8 against %s: %d positions, mean difference %.5f, same choice %.2f %%, "
+                  "%.3f of the bytes\n",
+                  dtype, d.positions, mean, same, bytes);
+    assert_int_equal(d.positions, POSITIONS);
+    assert_true(mean > 0 && mean < 0.03);
+    assert_true(same > 98);
+    assert_true(bytes <= (strcmp(dtype, "float32") == 0 ? 0.275 : 0.55));
+    harness_close(&plain);
+    harness_close(&int8);
+}
+
+static void test_quality(void **state)
+{
+    (void)state;
+    check_quality("bfloat16");
+    check_quality("float32");
+}
+
+// Sizes of weights and cache of the demo model.
+static void sizes(const char *dtype, const char *weights, const char *kv, double out[2])
+{
+    harness h;
+    msgl_options o = harness_config(DEMO, dtype);
+    o.weight_dtype = weights;
+    o.kv_cache_dtype = kv;
+    harness_open(&h, &o);
+    out[0] = (double)h.info->weight_bytes;
+    out[1] = (double)h.info->kv_bytes;
+    static const int32_t ids[] = {1, 2, 3, 4, 5, 6, 7, 8};
+    force(&h, ids, MSGL_COUNT(ids));
+    for (int32_t i = 0; i < h.info->vocab_size; i++) assert_true(harness_row(&h, 7)[i] < 0);
+    harness_close(&h);
+}
+
+static void test_chosen_apart(void **state)
+{
+    (void)state;
+    static const char *const names[] = {"float32", "float16", "bfloat16", "int8"};
+    static const double per_weight[] = {4, 2, 2, 1.0625}, per_cached[] = {4, 2, 2};
+    double want[2], got[2];
+    sizes("bfloat16", "auto", "auto", want);
+    for (int w = 0; w < 4; w++) {
+        for (int kv = 0; kv < 3; kv++) {
+            sizes("bfloat16", names[w], names[kv], got);
+            // Norms' weights are f32 in all of them, so that the ratio is not quite the values'.
+            assert_true(fabs(got[0] / want[0] / (per_weight[w] / 2) - 1) < 0.01);
+            assert_true(got[1] == want[1] * per_cached[kv] / 2);
+        }
+    }
+    sizes("float32", "auto", "auto", got);
+    assert_true(got[1] == 2 * want[1] && got[0] > 1.9 * want[0]);
+}
+
+static void test_bad_spellings(void **state)
+{
+    (void)state;
+    static const char *const bad[] = {"int4", "INT8", "q8_0", "", "int8 ", "fp8"};
+    msgl_err err;
+    char line[MSGL_ERR_TEXT_SIZE];
+    for (size_t i = 0; i < MSGL_COUNT(bad); i++) {
+        msgl_options o = harness_config(DEMO, "auto");
+        o.weight_dtype = bad[i];
+        assert_int_equal(msgl__options_check(&o, &err), MSGL_EINVAL);
+        snprintf(line, sizeof line,
+                 "weight_dtype is \"%s\"; allowed: auto|bfloat16|float16|float32|int8", bad[i]);
+        assert_string_equal(err.text, line);
+        o = harness_config(DEMO, "auto");
+        o.kv_cache_dtype = i == 0 ? "int8" : bad[i];
+        assert_int_equal(msgl__options_check(&o, &err), MSGL_EINVAL);
+    }
+}
+
+int main(void)
+{
+    const struct CMUnitTest tests[] = {
+        cmocka_unit_test(test_quality),
+        cmocka_unit_test(test_chosen_apart),
+        cmocka_unit_test(test_bad_spellings),
+    };
+    return cmocka_run_group_tests(tests, NULL, NULL);
+}
