@@ -83,6 +83,9 @@ typedef struct msgl_attn_desc {
     int32_t max_group;                // largest num_q_heads / num_kv_heads; 0: any
     uint32_t kv_dtypes;               // bit mask of 1u << msgl_dtype
     bool sliding_window, softcap;
+    // Kernels read what lies behind a window and only mask its scores, so that what another request
+    // has there would matter if it were infinite: groups of layers with a window keep all tokens.
+    bool reads_behind_window;
     bool ragged;        // one call takes a step's chunks and answers together
     bool graph;         // decode can be captured
     const char *plugin; // shared object that the backend needs, opened by create; NULL: built in

@@ -39,7 +39,8 @@ typedef struct msgl_batch_req {
     // a later one may load what this one saves.
     int32_t load_state;
     int32_t num_saves;
-    const struct msgl_state_save *saves; // [num_saves], len ascending in (cached_len, device_len]
+    // [num_saves], len ascending in (cached_len, device_len]; the scheduler's, as extra is
+    const msgl_state_save *saves;
     bool sample; // choose a token from the last row and write it to the token pool at device_len
     msgl_sampling_params sampling;
     const msgl_req_extra *extra; // or NULL; the scheduler's, until the step's result is handled

@@ -47,6 +47,9 @@ static int choose_backends(msgl_engine *e, const msgl_options *o, int32_t group,
         memcpy(warnings[i], now[i], sizeof now[i]);
     }
     if (msgl__attn_apart(choice)) e->apart = true;
+    if (choice->prefill->reads_behind_window || choice->decode->reads_behind_window) {
+        e->specs.all[group].window = -1;
+    }
     return 0;
 }
 

@@ -125,7 +125,7 @@ static bool find_sizes(const msgl_memory_plan *p, sizes *s)
     if (tokens > p->max_seq_len) tokens = p->max_seq_len;
     s->usual[0] = (tokens + c->page_size - 1) / c->page_size;
     for (int32_t i = 1; i < s->num_paged; i++) {
-        const int64_t pages = msgl__window_pages_most(c->spans[i].window, 0, c->page_size);
+        const int64_t pages = msgl__window_pages_most(c->spans[i].window, 1, c->page_size);
         s->usual[i] = pages < s->usual[0] ? pages : s->usual[0];
     }
     return true;

@@ -308,6 +308,11 @@ static void make_seqs(world *w)
     }
 }
 
+static bool reads_behind_window(const world *w)
+{
+    return w->attn.prefill->desc->reads_behind_window || w->attn.decode->desc->reads_behind_window;
+}
+
 static void prepare(world *w, int num_decode, const step_req *reqs, int n)
 {
     free_step(w);
@@ -333,7 +338,8 @@ static void prepare(world *w, int num_decode, const step_req *reqs, int n)
         // of the first query. On a GPU that is whole pages, as they are given back; the CPU's
         // kernels promise more.
         const int grain = w->spec.dev != NULL ? w->spec.page_size : 1;
-        const int seen = w->spec.window >= 0 ? reqs[i].cached - w->spec.window : 0;
+        const bool slides = w->spec.window >= 0 && !reads_behind_window(w);
+        const int seen = slides ? reqs[i].cached - w->spec.window : 0;
         const int from = seen > 0 ? seen / grain * grain : 0;
         for (int p = 0; p < r->len; p++) {
             const world_req *kept = p >= from && p < reqs[i].device ? r : NULL;

@@ -352,6 +352,7 @@ const msgl_attn_desc msgl__attn_fi_cuda = {
     .head_dims = {64, 128, 256},
     .kv_dtypes = 1u << MSGL_F16 | 1u << MSGL_BF16,
     .sliding_window = true,
+    .reads_behind_window = true,
     .softcap = true,
     .graph = true,
     .plugin = "minisgl-attn-fi.so",

@@ -225,6 +225,7 @@ const msgl_attn_desc msgl__attn_trtllm_cuda = {
     .max_group = 16,
     .kv_dtypes = 1u << MSGL_F16 | 1u << MSGL_BF16,
     .sliding_window = true,
+    .reads_behind_window = true,
     .graph = true,
     .plugin = "minisgl-attn-trtllm.so",
     .plugin_hint = "make builds it where nvcc is found and FlashInfer's wheel can be downloaded",

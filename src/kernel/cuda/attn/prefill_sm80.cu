@@ -45,10 +45,12 @@ static __device__ bool find_place(const msgl_cuda_attn_call &c, int32_t i, place
     return false;
 }
 
+// Keys [seen, len) of a tile, zeros where the others are: slots behind a window may be another
+// request's, and what a score is masked for could still be infinite.
 template <int HD>
 static __device__ __forceinline__ void load_tile(const msgl_cuda_attn_call &c, const char *k,
                                                  const char *v, const int32_t *table, int32_t key0,
-                                                 int32_t len, uint32_t stage)
+                                                 int32_t seen, int32_t len, uint32_t stage)
 {
     typedef shape<HD> S;
     const int CHUNKS = HD / 8;
@@ -56,8 +58,9 @@ static __device__ __forceinline__ void load_tile(const msgl_cuda_attn_call &c, c
 #pragma unroll
     for (int i = 0; i < S::KEYS * CHUNKS / THREADS; i++) {
         const int32_t at = i * THREADS + threadIdx.x, row = at / CHUNKS, chunk = at % CHUNKS;
-        const bool inside = key0 + row < len && chunk * 8 < c.head_dim;
-        const size_t src = inside ? (size_t)table[key0 + row] * slot_bytes + chunk * 16 : 0;
+        const int32_t key = key0 + row;
+        const bool inside = key >= seen && key < len && chunk * 8 < c.head_dim;
+        const size_t src = inside ? (size_t)table[key] * slot_bytes + chunk * 16 : 0;
         const uint32_t dst = stage + row * S::PITCH + chunk * 16;
         msgl__copy_async_16(dst, k + src, inside);
         msgl__copy_async_16(dst + S::KEYS * S::PITCH, v + src, inside);
@@ -230,12 +233,12 @@ __launch_bounds__(THREADS) void fa_prefill_sm80(const __grid_constant__ msgl_cud
     const int32_t seen = c.window >= 0 && p.pos > c.window ? p.pos - c.window : 0;
     const int32_t begin = seen / S::KEYS, end = (len + S::KEYS - 1) / S::KEYS;
     const uint32_t ring = msgl__shared_address(smem);
-    load_tile<HD>(c, k, v, table, begin * S::KEYS, len, ring);
+    load_tile<HD>(c, k, v, table, begin * S::KEYS, seen, len, ring);
     msgl__copy_async_commit();
     for (int32_t tile = begin; tile < end; tile++) {
         const uint32_t at = (tile - begin) & 1;
         if (tile + 1 < end) {
-            load_tile<HD>(c, k, v, table, (tile + 1) * S::KEYS, len, ring + (at ^ 1) * S::STAGE);
+            load_tile<HD>(c, k, v, table, (tile + 1) * S::KEYS, seen, len, ring + (at ^ 1) * S::STAGE);
         }
         msgl__copy_async_commit();
         msgl__copy_async_wait<1>();

@@ -16,16 +16,18 @@ static __global__ void gather_kernel(const int32_t *pool, const int32_t *index, 
     if (i < n) out[(size_t)i * stride] = pool[index[i]];
 }
 
+// No early trigger, and a fence: kernels behind read the table before they wait (launch.cuh).
 static __global__ void take_kernel(const int32_t *pool, const int32_t *index, int32_t n,
                                    int32_t *ids, int32_t *table, const int32_t *slots)
 {
-    msgl__pdl_trigger();
     const int i = (int)(blockIdx.x * blockDim.x + threadIdx.x);
     msgl__pdl_wait();
     if (i >= n) return;
     const int32_t at = index[i];
     ids[i] = pool[at];
-    if (table != NULL) table[at] = slots[i];
+    if (table == NULL) return;
+    table[at] = slots[i];
+    __threadfence();
 }
 
 // Two independent normal values from two random words (Box and Muller 1958).

@@ -151,7 +151,8 @@ static __device__ __forceinline__ void msgl_few_run(const msgl_decode_args &a,
     const int32_t step = it.ctas * WARPS, from = warp * it.ctas + it.rank;
     const int32_t where = it.walk.head * HD * 2;
     const int32_t pos = msgl_few_key(it, from + lane / MSGL_FA_TILE * step, lane % MSGL_FA_TILE);
-    slots[lane] = pos < len - rope ? it.table[pos] : MSGL_DECODE_NO_SLOT;
+    const int32_t begin = msgl__fa_first_key(len, a.split.window);
+    slots[lane] = pos >= begin && pos < len - rope ? it.table[pos] : MSGL_DECODE_NO_SLOT;
     __syncwarp();
     // Brings a tile; then, in the same group, the table entries of the one that takes its place.
     const auto bring = [&](int32_t tile, int32_t at) {
@@ -161,7 +162,7 @@ static __device__ __forceinline__ void msgl_few_run(const msgl_decode_args &a,
         }
         __syncwarp();
         const int32_t after = msgl_few_key(it, tile + STAGES * step, lane);
-        if (lane < MSGL_FA_TILE && after < len - rope) {
+        if (lane < MSGL_FA_TILE && after < len - rope) { // and behind the first: it has a tile before
             msgl__copy_async_4(msgl__shared_address(entries + lane), it.table + after);
         } else if (lane < MSGL_FA_TILE) {
             entries[lane] = MSGL_DECODE_NO_SLOT;
@@ -188,8 +189,6 @@ static __device__ __forceinline__ void msgl_few_run(const msgl_decode_args &a,
         msgl_decode_read_q(a, it.walk, lane, &w);
     }
     msgl_decode_reset(&w);
-    const int32_t window = a.split.window;
-    const int32_t begin = window >= 0 && len - 1 > window ? len - 1 - window : 0;
     int32_t at = 0; // stage
 #pragma unroll 1
     for (int32_t tile = from; tile < tiles; tile += step) {

@@ -73,7 +73,7 @@ msgl_decode_look_up(const msgl_decode_args &a, const msgl_fa_split &split, int32
     const int32_t tile = s->walk.first + s->tile, len = s->walk.len;
     if (lane < MSGL_FA_TILE) {
         const int32_t pos = tile * MSGL_FA_TILE + lane;
-        if (pos < len - msgl_decode_rotates<S>(a)) {
+        if (pos >= msgl__fa_first_key(len, split.window) && pos < len - msgl_decode_rotates<S>(a)) {
             msgl__copy_async_4(msgl__shared_address(slots + lane), s->table + pos);
         } else {
             slots[lane] = MSGL_DECODE_NO_SLOT;
@@ -343,8 +343,7 @@ __launch_bounds__(msgl_decode_shape<HD, ROWS, LARGE, PAIR, ROPE>::THREADS,
             if (more) msgl_decode_fetch<T, HD>(a, next, msgl_decode_lane_group<S>(), &fetched);
         }
         msgl_decode_reset(&w);
-        const int32_t len = walk.len, window = split.window;
-        const int32_t begin = window >= 0 && len - 1 > window ? len - 1 - window : 0;
+        const int32_t len = walk.len, begin = msgl__fa_first_key(len, split.window);
         for (int32_t tile = walk.lo + warp; tile < walk.hi; tile += WARPS) {
             msgl__copy_async_wait<STAGES - 1>();
             __syncwarp();

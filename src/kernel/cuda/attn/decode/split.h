@@ -64,9 +64,15 @@ typedef struct msgl_fa_parts {
     int32_t part, parts, counter, first_slot, slot, step;
 } msgl_fa_parts;
 
+// First key that the query at len - 1 sees. Slots of keys before it may be another request's.
+MSGL_FA_FN int32_t msgl__fa_first_key(int32_t len, int32_t window)
+{
+    return window >= 0 && len - 1 > window ? len - 1 - window : 0;
+}
+
 MSGL_FA_FN int32_t msgl__fa_tiles(int32_t len, int32_t window, int32_t *first)
 {
-    *first = window >= 0 && len - 1 > window ? (len - 1 - window) / MSGL_FA_TILE : 0;
+    *first = msgl__fa_first_key(len, window) / MSGL_FA_TILE;
     return len <= 0 ? 0 : (len + MSGL_FA_TILE - 1) / MSGL_FA_TILE - *first;
 }
 

@@ -66,13 +66,13 @@ template <class C> struct msgl_fa_boxes {
         count = max(min(share, boxes - first), 0);
     }
 
-    // First slot of this warp's box `lane` in tile n; a box without a key gets one behind the pool,
-    // which TMA reads as zeros.
+    // First slot of this warp's box `lane` in tile n; a box without one of the keys [key_lo, klen)
+    // gets one behind the pool, which TMA reads as zeros.
     __device__ __forceinline__ int slot(const msgl_fa_prefill_params &p, const int32_t *row,
-                                        int klen, int n) const
+                                        int key_lo, int klen, int n) const
     {
         const int lane = threadIdx.x & 31, pos = n * C::N + (first + lane) * rows;
-        return lane < count && pos < klen ? row[pos] : p.num_slots;
+        return lane < count && pos + rows > key_lo && pos < klen ? row[pos] : p.num_slots;
     }
 
     __device__ __forceinline__ void load(const msgl_fa_prefill_params &p,
@@ -111,13 +111,13 @@ template <class C> struct msgl_fa_rows_loader {
     {
     }
 
-    // Slot of row warp * ROWS + lane of tile n; -1: no key there.
+    // Slot of row warp * ROWS + lane of tile n; -1: none of the keys [key_lo, klen) there.
     __device__ __forceinline__ int slot(const msgl_fa_prefill_params &, const int32_t *row,
-                                        int klen, int n) const
+                                        int key_lo, int klen, int n) const
     {
         const int lane = threadIdx.x & 31;
         const int pos = n * C::N + (threadIdx.x >> 5) * ROWS + lane;
-        return lane < ROWS && pos < klen ? row[pos] : -1;
+        return lane < ROWS && pos >= key_lo && pos < klen ? row[pos] : -1;
     }
 
     __device__ __forceinline__ void load(const msgl_fa_prefill_params &p,
@@ -182,7 +182,8 @@ template <class C, class Loader> struct msgl_fa_producer {
     msgl_fa_ring<C::Q_BUFFERS> q;
     msgl_fa_queue queue;
     // Of the current item:
-    int lo, hi, klen, kv_head; // key tiles [lo, hi]; hi < 0: no item
+    int lo, hi, kv_head; // key tiles [lo, hi]; hi < 0: no item
+    int key_lo, klen;    // slots of other keys may be another request's
     const int32_t *row;        // of the table
     int slots, below;          // of tile hi and of the one before it
 
@@ -226,12 +227,13 @@ template <class C, class Loader> struct msgl_fa_producer {
         q.next();
         hi = w.tile.tokens ? (w.tile.key_hi - 1) / C::N : -1;
         if (hi < 0) return;
-        lo = w.tile.key_lo / C::N;
+        key_lo = w.tile.key_lo;
+        lo = key_lo / C::N;
         klen = w.tile.klen;
         kv_head = w.head / p.heads_per_kv;
         row = p.table + w.tile.table_row * p.table_stride;
-        slots = loader.slot(p, row, klen, hi);
-        below = hi > lo ? loader.slot(p, row, klen, hi - 1) : 0;
+        slots = loader.slot(p, row, key_lo, klen, hi);
+        below = hi > lo ? loader.slot(p, row, key_lo, klen, hi - 1) : 0;
     }
 
     __device__ __forceinline__ void run()
@@ -239,7 +241,7 @@ template <class C, class Loader> struct msgl_fa_producer {
         for (advance(); hi >= 0;) {
             loader.load(p, s, true, kv_head, slots);
             for (int n = hi; n > lo; n--) {
-                const int ahead = n - 1 > lo ? loader.slot(p, row, klen, n - 2) : 0;
+                const int ahead = n - 1 > lo ? loader.slot(p, row, key_lo, klen, n - 2) : 0;
                 loader.load(p, s, true, kv_head, below);
                 loader.load(p, s, false, kv_head, slots);
                 slots = below;
