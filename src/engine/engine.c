@@ -277,6 +277,17 @@ static msgl_dtype dtype_of(const char *setting, msgl_dtype otherwise)
     return t;
 }
 
+// A GPU's attention wants keys and values in the activations' dtype.
+static int choose_cache(msgl_engine *e, const msgl_options *o, msgl_err *err)
+{
+    e->kv_dtype = dtype_of(o->kv_cache_dtype, e->info.dtype);
+    if (e->device->kind == MSGL_DEVICE_CPU || e->kv_dtype == e->info.dtype) return 0;
+    const char *act = msgl__dtype_name(e->info.dtype);
+    return msgl__err_set(err, MSGL_EUNSUPPORTED,
+                         "--kv-cache-dtype %s: not on this device with --dtype %s; allowed: %s",
+                         o->kv_cache_dtype, act, act);
+}
+
 // Where --weight-dtype's format stands in the device's table. Of dtypes a GPU multiplies only equal
 // ones.
 static int choose_weights(const msgl_engine *e, const msgl_options *o, const msgl_wformat **out,
@@ -289,6 +300,12 @@ static int choose_weights(const msgl_engine *e, const msgl_options *o, const msg
         const msgl_wformat *f = &e->kernels.gemm.formats[i];
         const bool fits = on_host || f->dtype == e->info.dtype || f->dtype == MSGL_DTYPE_COUNT;
         if (f->name == NULL || strcmp(f->name, name) != 0 || !fits) continue;
+        if (f->dense_only && e->model.cfg.decoder.num_experts > 0) {
+            return msgl__err_set(err, MSGL_EUNSUPPORTED,
+                                 "--weight-dtype %s: this device has no products of experts with "
+                                 "such weights; allowed for this model: %s",
+                                 name, act);
+        }
         *out = f;
         return 0;
     }
@@ -332,9 +349,9 @@ static int build(msgl_engine *e, const msgl_options *o, struct msgl_heartbeat *h
     if (code != 0) return code;
     choose_limits(e, o);
     // Three choices: none of K and V, weights and activations has to have the others' type.
-    e->kv_dtype = dtype_of(o->kv_cache_dtype, e->info.dtype);
     const msgl_wformat *weights = NULL;
-    code = choose_weights(e, o, &weights, err);
+    code = choose_cache(e, o, err);
+    if (code == 0) code = choose_weights(e, o, &weights, err);
     if (code != 0) return code;
     const msgl_model_target target = {
         .kernels = &e->kernels,

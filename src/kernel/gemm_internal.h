@@ -85,10 +85,10 @@ typedef struct msgl_gemm_level {
 // A level's descriptors, all of which pack by one function.
 #define MSGL_GEMM_FORMATS(pack)                                                                    \
     {                                                                                              \
-        {MSGL_WFORMAT_F32, msgl__gemm_packed_size, pack, msgl__gemm_gather},                       \
-            {MSGL_WFORMAT_F16, msgl__gemm_packed_size, pack, msgl__gemm_gather},                   \
-            {MSGL_WFORMAT_BF16, msgl__gemm_packed_size, pack, msgl__gemm_gather},                  \
-            {MSGL_WFORMAT_INT8, msgl__int8_packed_size, pack, msgl__int8_gather},                  \
+        {MSGL_WFORMAT_F32, msgl__gemm_packed_size, pack, msgl__gemm_gather, false},                \
+            {MSGL_WFORMAT_F16, msgl__gemm_packed_size, pack, msgl__gemm_gather, false},            \
+            {MSGL_WFORMAT_BF16, msgl__gemm_packed_size, pack, msgl__gemm_gather, false},           \
+            {MSGL_WFORMAT_INT8, msgl__int8_packed_size, pack, msgl__int8_gather, false},           \
     }
 
 // The driver. A weight of n features in panels of so many bytes; 0 when the product overflows.

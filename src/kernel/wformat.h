@@ -7,6 +7,7 @@
 #ifndef MSGL_KERNEL_WFORMAT_H
 #define MSGL_KERNEL_WFORMAT_H
 
+#include <stdbool.h>
 #include <stddef.h>
 #include <stdint.h>
 
@@ -45,6 +46,7 @@ struct msgl_wformat {
                  msgl_dtype src_dtype, size_t ld_src);
     // out[i, 0..k) = w[ids[i], :] as exec->act, for i < rows. ids on the device, each in [0, n).
     void (*gather)(msgl_exec *x, const msgl_weight *w, const int32_t *ids, int rows, void *out);
+    bool dense_only; // grouped products (experts) do not take it
 };
 
 // The beginnings of descriptors, the same on every device.

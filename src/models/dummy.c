@@ -3,7 +3,7 @@
 // Random weights without a checkpoint, for benchmarks and tests of any config. Drawing hundreds of
 // millions of numbers would take longer than reading them from disk, so one block is drawn and
 // every group of rows is packed from another place in it. A device that can draw numbers itself
-// does.
+// does, if the weight holds a dtype.
 #include <math.h>
 
 #include "core/mem.h"
@@ -72,7 +72,8 @@ int msgl__weights_dummy(const msgl_weight_plan *p, msgl_exec *x, msgl_load_progr
         const msgl_wanted *w = &p->wanted[i];
         if (w->weight == NULL) {
             fill_vector(w, x);
-        } else if (x->device->ops->fill_normal != NULL) {
+        } else if (x->device->ops->fill_normal != NULL &&
+                   w->weight->format->dtype < MSGL_DTYPE_COUNT) {
             draw_rows(w, x, ++seed);
         } else {
             fill_rows(w, x, block, BLOCK, &seed);

@@ -23,6 +23,7 @@ static bool quick; // cmocka's tests take no argument
 typedef struct test_case {
     const char *model, *dtype, *expected; // dtype NULL: float32
     const msgl_attn_desc *desc;           // NULL: auto
+    const char *weights;                  // NULL: as dtype
     char name[96];
 } test_case;
 
@@ -52,15 +53,15 @@ static void test_deterministic(void **state)
     const test_case *c = *state;
     const char *name = c->desc->name;
     const bool set = c->desc->page_rule == MSGL_PAGE_SET;
-    const harness_target base = {
-        .device = "cuda", .attention = name, .page_size = 16, .deterministic = true};
-    const harness_target others[] = {
-        {.device = "cuda",
-         .attention = name,
-         .page_size = set ? 32 : 1,
-         .deterministic = true,
-         .graph_max_bs = 40},
-        {.device = "cuda", .attention = name, .page_size = 64, .deterministic = true}};
+    const harness_target base = {.device = "cuda",
+                                 .attention = name,
+                                 .weights = c->weights,
+                                 .page_size = 16,
+                                 .deterministic = true};
+    harness_target others[] = {base, base};
+    others[0].page_size = set ? 32 : 1;
+    others[0].graph_max_bs = 40;
+    others[1].page_size = 64;
     check_determinism(c->model, &base, false, others, MSGL_COUNT(others));
 }
 
@@ -68,10 +69,10 @@ static void add(struct CMUnitTest *tests, int *n, CMUnitTestFunction fn, test_ca
 {
     static test_case cases[MAX_CASES];
     if (*n == MAX_CASES) return;
-    snprintf(c.name, sizeof c.name, "%s %s, %s %s",
+    snprintf(c.name, sizeof c.name, "%s %s, %s %s%s%s",
              fn == test_deterministic ? "deterministic" : "parity",
-             c.desc != NULL ? c.desc->name : "auto", c.model,
-             c.dtype != NULL ? c.dtype : "float32");
+             c.desc != NULL ? c.desc->name : "auto", c.model, c.dtype != NULL ? c.dtype : "float32",
+             c.weights != NULL ? ", weights " : "", c.weights != NULL ? c.weights : "");
     cases[*n] = c;
     tests[*n] = (struct CMUnitTest){cases[*n].name, fn, NULL, NULL, &cases[*n]};
     (*n)++;
@@ -95,6 +96,8 @@ static void add_backend(struct CMUnitTest *tests, int *n, const msgl_attn_desc *
         add(tests, n, test_deterministic,
             (test_case){.model = fixed[i], .dtype = "auto", .desc = d});
     }
+    add(tests, n, test_deterministic,
+        (test_case){.model = "qwen3", .dtype = "auto", .desc = d, .weights = "int8"});
 }
 
 // Whether the backend was built and made for this GPU. All that is has kernels for the models here.

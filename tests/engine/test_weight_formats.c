@@ -2,7 +2,7 @@
 //
 // Weight formats and the cache's dtype as settings: what int8 weights cost in quality on the model
 // that ships, teacher-forced, and in memory; that weights, activations and cache are chosen apart;
-// what a bad choice is told.
+// what a bad choice is told. tests/cuda runs the same on a GPU.
 #include <jansson.h>
 #include <math.h>
 #include <setjmp.h>
@@ -18,15 +18,27 @@
 #include "core/attributes.h"
 #include "core/settings.h"
 #include "engine/harness.h"
+#include "kernel/cuda_loader.h"
 
 #define DEMO MSGL_SOURCE_DIR "/models/demo"
+#ifndef TEST_DEVICE
+#define TEST_DEVICE "cpu"
+#endif
 #define DIALOGUES MSGL_SOURCE_DIR "/tests/vectors/demo/dialogues.json"
 
 enum { LONGEST = 1024, POSITIONS = 4096 };
 
-static void open_demo(harness *h, const char *dtype, const char *weights)
+static msgl_options config(const char *dtype)
 {
     msgl_options o = harness_config(DEMO, dtype);
+    o.device = TEST_DEVICE;
+    o.attention = "auto";
+    return o;
+}
+
+static void open_demo(harness *h, const char *dtype, const char *weights)
+{
+    msgl_options o = config(dtype);
     o.weight_dtype = weights;
     o.max_seq_len = LONGEST + 1;
     o.max_prefill_tokens = LONGEST;
@@ -127,6 +139,33 @@ static void sizes(const char *dtype, const char *weights, const char *kv, double
     harness_close(&h);
 }
 
+static void refuses(const char *model, const char *weights, const char *kv, const char *line)
+{
+    harness h;
+    msgl_err err;
+    msgl_options o = config("bfloat16");
+    o.model_dir = model;
+    o.weight_dtype = weights;
+    o.kv_cache_dtype = kv;
+    assert_int_equal(harness_try_open(&h, &o, &err), MSGL_EUNSUPPORTED);
+    assert_string_equal(err.text, line);
+}
+
+// A GPU has fewer choices, and says which.
+static void test_chosen_together(void **state)
+{
+    (void)state;
+    refuses(DEMO, "float16", "auto",
+            "--weight-dtype float16: not on this device with --dtype bfloat16; allowed: bfloat16 "
+            "or int8");
+    refuses(MSGL_SOURCE_DIR "/tests/vectors/models/qwen3_moe", "int8", "auto",
+            "--weight-dtype int8: this device has no products of experts with such weights; "
+            "allowed for this model: bfloat16");
+    refuses(DEMO, "int8", "float16",
+            "--kv-cache-dtype float16: not on this device with --dtype bfloat16; allowed: "
+            "bfloat16");
+}
+
 static void test_chosen_apart(void **state)
 {
     (void)state;
@@ -169,8 +208,19 @@ int main(void)
 {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(test_quality),
-        cmocka_unit_test(test_chosen_apart),
         cmocka_unit_test(test_bad_spellings),
+        cmocka_unit_test(test_chosen_apart),
     };
-    return cmocka_run_group_tests(tests, NULL, NULL);
+    const struct CMUnitTest on_gpu[] = {
+        cmocka_unit_test(test_quality),
+        cmocka_unit_test(test_chosen_together),
+    };
+    msgl_device_choice choice;
+    msgl_err err = {0};
+    if (strcmp(TEST_DEVICE, "cpu") == 0) return cmocka_run_group_tests(tests, NULL, NULL);
+    if (msgl__device_choose(TEST_DEVICE, &choice, &err) == 0) {
+        return cmocka_run_group_tests(on_gpu, NULL, NULL);
+    }
+    fprintf(stderr, "skipped: %s\n", err.text);
+    return 77;
 }

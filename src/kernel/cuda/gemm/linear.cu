@@ -48,6 +48,20 @@ bool msgl__cuda_norm_first(msgl_exec *x, const msgl_linear_call *c, msgl_linear_
     return true;
 }
 
+void msgl__cuda_gate_product(msgl_exec *x, const msgl_linear_call *c, const void *product)
+{
+    const int n = c->w->n;
+    const size_t element = msgl__dtype_size(x->act);
+    if (c->ld_out == (size_t)n / 2) {
+        msgl__cuda_gate(x, c->activation, product, c->out, c->m, n / 2);
+        return;
+    }
+    for (int32_t row = 0; row < c->m; row++) { // its rows are dense
+        msgl__cuda_gate(x, c->activation, (const char *)product + (size_t)row * n * element,
+                        (char *)c->out + row * c->ld_out * element, 1, n / 2);
+    }
+}
+
 msgl_gemm_product msgl__cuda_library_product(const msgl_exec *x, const msgl_linear_call *c)
 {
     msgl_gemm_product p = {};
@@ -76,21 +90,15 @@ void msgl__cuda_linear_library(msgl_exec *x, const msgl_linear_call *c)
         return;
     }
     msgl__cuda_gemm_run(x, &p);
-    if (!c->gated) return;
-    if (c->ld_out == (size_t)n / 2) {
-        msgl__cuda_gate(x, c->activation, p.out, c->out, c->m, n / 2);
-        return;
-    }
-    for (int32_t row = 0; row < c->m; row++) { // its rows are dense
-        msgl__cuda_gate(x, c->activation, (const char *)p.out + (size_t)row * n * element,
-                        (char *)c->out + row * c->ld_out * element, 1, n / 2);
-    }
+    if (c->gated) msgl__cuda_gate_product(x, c, p.out);
 }
 
 size_t msgl__cuda_linear_scratch(const msgl_linear_call *c)
 {
     enum { ALIGN = 64, PIECES = 3 };
-    const size_t element = msgl__dtype_size(c->w->format->dtype); // activations have it too
+    // Activations have the weights' dtype, if those have one.
+    const msgl_dtype dtype = c->w->format->dtype;
+    const size_t element = dtype < MSGL_DTYPE_COUNT ? msgl__dtype_size(dtype) : sizeof(float);
     size_t bytes = PIECES * ALIGN;
     if (c->norm != NULL) bytes += (size_t)c->m * c->w->k * element;
     if (c->gated) bytes += (size_t)c->m * c->w->n * element;

@@ -8,6 +8,7 @@
 #include <string.h>
 
 #include "kernel/cuda/gemm/gemm.h"
+#include "kernel/cuda/gemm/int8.h"
 #include "kernel/cuda/gemm/lt.cuh"
 
 enum { PIECES_PER_THREAD = 4, BLOCK = 256 };
@@ -100,12 +101,12 @@ void msgl__cuda_pack(msgl_exec *x, msgl_weight *w, int row, int rows, const void
     const size_t dst_row = k * msgl__dtype_size(w->format->dtype);
     if (x->status != 0 || rows <= 0 || k == 0 || !open_staging(x, &b->staging)) return;
     msgl_gemm_staging *s = &b->staging;
-    // Whole rows, or parts of one that is larger than a stage.
-    const size_t per_row = (src_row + MSGL_GEMM_STAGE_BYTES - 1) / MSGL_GEMM_STAGE_BYTES;
+    // Whole rows, or parts of one: as many columns, whole groups, as fit in every dtype.
+    const size_t most = MSGL_GEMM_STAGE_BYTES / sizeof(float), per_row = (k + most - 1) / most;
     const size_t step = per_row > 1 ? 1 : MSGL_GEMM_STAGE_BYTES / src_row;
     for (size_t r = 0; r < (size_t)rows && x->status == 0; r += step) {
         for (size_t part = 0; part < per_row; part++) {
-            const size_t from = k * part / per_row, to = k * (part + 1) / per_row;
+            const size_t from = part * most, to = from + most < k ? from + most : k;
             piece p = {};
             p.src = (const char *)src + (r * ld_src + from) * msgl__dtype_size(src_dtype);
             p.rows = (size_t)rows - r < step ? (size_t)rows - r : step;
@@ -129,6 +130,11 @@ void msgl__cuda_pack(msgl_exec *x, msgl_weight *w, int row, int rows, const void
             MSGL_CUDA_TRY(x,
                           cudaMemcpyAsync(landing, p.dst, bytes, cudaMemcpyHostToDevice, stream));
             MSGL_CUDA_TRY(x, cudaEventRecord(s->taken[i], stream));
+            if (w->format->id == MSGL_W_INT8) {
+                msgl__cuda_int8_quantize(x, w, (size_t)row + r, p.rows, from, to - from, landing,
+                                         src_dtype);
+                continue;
+            }
             if (same) continue;
             if (src_dtype == MSGL_F32) convert_from(x, (float *)landing, dst, w->format->dtype, n);
             if (src_dtype == MSGL_F16) convert_from(x, (__half *)landing, dst, w->format->dtype, n);
@@ -196,4 +202,5 @@ const msgl_wformat msgl__cuda_formats[MSGL_WFORMATS] = {
     {MSGL_WFORMAT_F32, msgl__cuda_packed_size, msgl__cuda_pack, msgl__cuda_gemm_gather},
     {MSGL_WFORMAT_F16, msgl__cuda_packed_size, msgl__cuda_pack, msgl__cuda_gemm_gather},
     {MSGL_WFORMAT_BF16, msgl__cuda_packed_size, msgl__cuda_pack, msgl__cuda_gemm_gather},
+    {MSGL_WFORMAT_INT8, msgl__cuda_int8_packed_size, msgl__cuda_pack, msgl__cuda_int8_gather, true},
 };

@@ -6,6 +6,7 @@
 #include "kernel/cuda/gemm/fed.cuh"
 #include "kernel/cuda/gemm/gemm.h"
 #include "kernel/cuda/gemm/gemv.h"
+#include "kernel/cuda/gemm/int8.h"
 #include "kernel/cuda/gemm/mid_sm90.h"
 #include "kernel/cuda/gemm/narrow_sm90.h"
 #include "kernel/cuda/gemm/stream_sm90.h"
@@ -15,15 +16,21 @@
 
 // --- the table ---------------------------------------------------------------------------------
 
-// Own kernels gate by silu.
-static bool own_gate(const msgl_linear_call *c)
+// Weights in the activations' dtype.
+static bool plain(const msgl_exec *x, const msgl_linear_call *c)
 {
-    return !c->gated || c->activation == MSGL_SILU;
+    return c->w->format->dtype == x->act;
+}
+
+// What most kernels of our own take: plain weights, gates by silu.
+static bool usual(const msgl_exec *x, const msgl_linear_call *c)
+{
+    return plain(x, c) && (!c->gated || c->activation == MSGL_SILU);
 }
 
 static bool gemv_can(const msgl_exec *x, const msgl_linear_call *c, const msgl_rope_call *rope)
 {
-    return rope == NULL && own_gate(c) && msgl__cuda_gemv_can(x, c);
+    return rope == NULL && usual(x, c) && msgl__cuda_gemv_can(x, c);
 }
 static bool gemv_run(msgl_exec *x, const msgl_linear_call *c, const msgl_rope_call *)
 {
@@ -32,7 +39,7 @@ static bool gemv_run(msgl_exec *x, const msgl_linear_call *c, const msgl_rope_ca
 
 static bool mid_can(const msgl_exec *x, const msgl_linear_call *c, const msgl_rope_call *rope)
 {
-    return rope == NULL && own_gate(c) && msgl__cuda_mid_sm90_can(x, c);
+    return rope == NULL && usual(x, c) && msgl__cuda_mid_sm90_can(x, c);
 }
 static bool mid_run(msgl_exec *x, const msgl_linear_call *c, const msgl_rope_call *)
 {
@@ -41,7 +48,7 @@ static bool mid_run(msgl_exec *x, const msgl_linear_call *c, const msgl_rope_cal
 
 static bool tall_can(const msgl_exec *x, const msgl_linear_call *c, const msgl_rope_call *rope)
 {
-    return rope == NULL && own_gate(c) && msgl__cuda_tall_sm90_can(x, c);
+    return rope == NULL && usual(x, c) && msgl__cuda_tall_sm90_can(x, c);
 }
 static bool tall_run(msgl_exec *x, const msgl_linear_call *c, const msgl_rope_call *)
 {
@@ -50,7 +57,7 @@ static bool tall_run(msgl_exec *x, const msgl_linear_call *c, const msgl_rope_ca
 
 static bool narrow_can(const msgl_exec *x, const msgl_linear_call *c, const msgl_rope_call *rope)
 {
-    return rope == NULL && own_gate(c) && msgl__cuda_narrow_sm90_can(x, c);
+    return rope == NULL && usual(x, c) && msgl__cuda_narrow_sm90_can(x, c);
 }
 static bool narrow_run(msgl_exec *x, const msgl_linear_call *c, const msgl_rope_call *)
 {
@@ -71,7 +78,7 @@ static msgl_linear_call behind_norm(const msgl_linear_call *c)
 static bool wide_can(const msgl_exec *x, const msgl_linear_call *c, const msgl_rope_call *rope)
 {
     const msgl_linear_call normed = behind_norm(c);
-    return own_gate(c) && msgl__cuda_wide_sm90_can(x, &normed, rope);
+    return usual(x, c) && msgl__cuda_wide_sm90_can(x, &normed, rope);
 }
 static bool wide_run(msgl_exec *x, const msgl_linear_call *c, const msgl_rope_call *rope)
 {
@@ -90,7 +97,7 @@ static bool gated_can(const msgl_exec *x, const msgl_linear_call *c, const msgl_
 static bool stream_can(const msgl_exec *x, const msgl_linear_call *c, const msgl_rope_call *rope)
 {
     const msgl_linear_call normed = behind_norm(c);
-    return rope == NULL && own_gate(c) && msgl__cuda_stream_sm90_can(x, &normed);
+    return rope == NULL && usual(x, c) && msgl__cuda_stream_sm90_can(x, &normed);
 }
 static bool stream_run(msgl_exec *x, const msgl_linear_call *c, const msgl_rope_call *)
 {
@@ -98,14 +105,33 @@ static bool stream_run(msgl_exec *x, const msgl_linear_call *c, const msgl_rope_
     return msgl__cuda_norm_first(x, c, &normed) && msgl__cuda_stream_sm90(x, &normed);
 }
 
-static bool library_can(const msgl_exec *, const msgl_linear_call *, const msgl_rope_call *rope)
+static bool library_can(const msgl_exec *x, const msgl_linear_call *c, const msgl_rope_call *rope)
 {
-    return rope == NULL;
+    return rope == NULL && plain(x, c);
 }
 static bool library_run(msgl_exec *x, const msgl_linear_call *c, const msgl_rope_call *)
 {
     msgl__cuda_linear_library(x, c);
     return true;
+}
+
+static bool int8_rows_can(const msgl_exec *x, const msgl_linear_call *c, const msgl_rope_call *rope)
+{
+    return rope == NULL && msgl__cuda_int8_rows_can(x, c);
+}
+static bool int8_rows_run(msgl_exec *x, const msgl_linear_call *c, const msgl_rope_call *)
+{
+    return msgl__cuda_int8_rows(x, c);
+}
+
+static bool int8_tiles_can(const msgl_exec *x, const msgl_linear_call *c,
+                           const msgl_rope_call *rope)
+{
+    return rope == NULL && msgl__cuda_int8_tiles_can(x, c);
+}
+static bool int8_tiles_run(msgl_exec *x, const msgl_linear_call *c, const msgl_rope_call *)
+{
+    return msgl__cuda_int8_tiles(x, c);
 }
 
 static bool apart_can(const msgl_exec *, const msgl_linear_call *, const msgl_rope_call *rope)
@@ -131,6 +157,8 @@ const msgl_product_kernel msgl__cuda_product_kernels[MSGL_PRODUCT_KERNELS] = {
     {"norm+stream", stream_can, stream_run, false, 1, 0, 0},
     {"norm+wide", gated_can, wide_run, false, 512, ALL_ROWS, SIZE_MAX},
     {"norm+library+gate", library_can, library_run, false, 1, ALL_ROWS, SIZE_MAX},
+    {"norm+int8tiles+gate", int8_tiles_can, int8_tiles_run, false, 33, ALL_ROWS, SIZE_MAX},
+    {"norm+int8rows+gate", int8_rows_can, int8_rows_run, false, 1, ALL_ROWS, SIZE_MAX},
     {"norm+wide+heads", heads_can, wide_run, false, 512, ALL_ROWS, SIZE_MAX},
     {"linear+rope", apart_can, apart_run, false, 1, ALL_ROWS, SIZE_MAX},
 };
@@ -175,7 +203,7 @@ msgl_gemm_key msgl__cuda_call_key(const msgl_exec *x, const msgl_linear_call *c,
 int msgl__cuda_default_product(const msgl_exec *x, const msgl_linear_call *c,
                                const msgl_rope_call *rope, int from)
 {
-    const size_t bytes = (size_t)c->w->n * c->w->k * msgl__dtype_size(c->w->format->dtype);
+    const size_t bytes = msgl__weight_bytes(c->w);
     for (int i = from; i < MSGL_PRODUCT_KERNELS; i++) {
         const msgl_product_kernel *k = &msgl__cuda_product_kernels[i];
         if (c->m >= k->least_rows && c->m <= k->most_rows && bytes <= k->most_weights &&
@@ -224,7 +252,8 @@ static void run_call(msgl_exec *x, const msgl_linear_call *c, const msgl_rope_ca
 void msgl__cuda_linear(msgl_exec *x, const msgl_linear_call *c)
 {
     if (c->m == 0 || x->status != 0) return;
-    if (x->act != c->w->format->dtype) {
+    const bool int8 = c->w->format->id == MSGL_W_INT8;
+    if (!plain(x, c) && !int8) {
         x->status = MSGL_EUNSUPPORTED;
         return;
     }
@@ -234,7 +263,13 @@ void msgl__cuda_linear(msgl_exec *x, const msgl_linear_call *c)
     }
     // Each kernel has sums of its own order: here the same one for every m.
     const size_t used = x->scratch->used;
-    msgl__cuda_linear_library(x, c);
+    if (!int8) {
+        msgl__cuda_linear_library(x, c);
+    } else if (msgl__cuda_int8_tiles_can(x, c)) {
+        (void)msgl__cuda_int8_tiles(x, c);
+    } else {
+        (void)msgl__cuda_int8_rows(x, c);
+    }
     x->scratch->used = used;
 }
 

@@ -23,11 +23,11 @@ typedef struct msgl_product_kernel {
 } msgl_product_kernel;
 
 // In the order in which they are asked where nothing was measured.
-enum { MSGL_PRODUCT_KERNELS = 9 };
+enum { MSGL_PRODUCT_KERNELS = 11 };
 extern const msgl_product_kernel msgl__cuda_product_kernels[MSGL_PRODUCT_KERNELS];
 msgl_kernel_names msgl__cuda_product_names(void);
 
-// Not for deterministic devices, which always take the library.
+// Not for deterministic devices, which always take the library (int8: its tiles).
 msgl_gemm_key msgl__cuda_call_key(const msgl_exec *x, const msgl_linear_call *c,
                                   const msgl_rope_call *rope);
 // The first kernel from `from` on that the call is for, measurements aside. There always is one.
@@ -41,6 +41,8 @@ bool msgl__cuda_run_product(msgl_exec *x, int kernel, const msgl_linear_call *c,
 
 // linear.cu. The call with its input normed, in scratch; false, and x->status set, without memory.
 bool msgl__cuda_norm_first(msgl_exec *x, const msgl_linear_call *c, msgl_linear_call *out);
+// The gate of a gated call, whose product is dense [m, n], to its output.
+void msgl__cuda_gate_product(msgl_exec *x, const msgl_linear_call *c, const void *product);
 // The library's part of a call, whose pointers need not be there yet.
 msgl_gemm_product msgl__cuda_library_product(const msgl_exec *x, const msgl_linear_call *c);
 // Norm, library, silu.
