@@ -187,7 +187,7 @@ static void place_block(amx_scratch *s, const msgl__attn_keys *keys, int b, char
 
 // 32 keys of 32 columns of V, `at` bytes into its rows, as two B tiles: row r is key r beside key
 // r + 16. The unpacks work within 128-bit lanes, so the first tile gets columns 0-3, 8-11, 16-19,
-// 24-27 and the second the rest; amx_write puts them right.
+// 24-27 and the second the rest; msgl__write_unpacked_avx512 puts them right.
 MSGL_INLINE void place_values(const char *const *value, size_t at, __mmask32 k, char *to)
 {
     for (int r = 0; r < 16; r++, to += 64) {
@@ -604,25 +604,14 @@ static void amx_tile(const msgl__attn_keys *keys, msgl__attn_block *b, void *scr
     b->stride = s->n;
 }
 
-static void amx_fold(int n, int padded_dim, float *M, float *L, float *O, const float *m,
-                     const float *l, const float *o)
-{
-    msgl__fold_avx512(n, padded_dim, M, L, O, m, l, o);
-}
-
-static void amx_write(int head_dim, const float *o, float f, float *out)
-{
-    msgl__write_unpacked_avx512(head_dim, o, f, out);
-}
-
 static const msgl__attn_ops AMX_BF16 = {.block = 32,
                                         .many_heads = true,
                                         .scratch = amx_scratch_size,
                                         .load_q = amx_load_q,
                                         .load_keys = amx_load_keys,
                                         .tile = amx_tile,
-                                        .fold = amx_fold,
-                                        .write = amx_write};
+                                        .fold = msgl__fold_avx512,
+                                        .write = msgl__write_unpacked_avx512};
 
 void msgl__attn_init_amx(msgl_attn_kernels *k)
 {

@@ -134,6 +134,7 @@ static inline __m128i to_bf16(__m256 x)
     return _mm_packus_epi32(_mm256_castsi256_si128(y), _mm256_extracti128_si256(y, 1));
 }
 
+#define FOLD fold
 #define NAME(x) f32_##x
 #define BYTES 4
 #define LOAD(p, d) _mm256_loadu_ps((const float *)(const void *)(p) + (d))

@@ -3,12 +3,6 @@
 // Family attn at level AVX-512: f32 products for every dtype of the pool, q in f32.
 #include "kernel/x86/attn_avx512_rows.h"
 
-static void fold(int n, int padded_dim, float *M, float *L, float *O, const float *m,
-                 const float *l, const float *o)
-{
-    msgl__fold_avx512(n, padded_dim, M, L, O, m, l, o);
-}
-
 static void write_row(int head_dim, const float *o, float f, float *out)
 {
     const __m512 vf = _mm512_set1_ps(f);
@@ -19,6 +13,7 @@ static void write_row(int head_dim, const float *o, float f, float *out)
     }
 }
 
+#define FOLD msgl__fold_avx512
 #define NAME(x) f32_##x
 #define BYTES 4
 #define LOAD(p, d, k) _mm512_maskz_loadu_ps(k, (const float *)(const void *)(p) + (d))

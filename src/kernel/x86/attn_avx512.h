@@ -45,8 +45,8 @@ MSGL_INLINE __m512 msgl__softcap_avx512(__m512 s, float scale, float cap)
 }
 
 // Rows of (M, L, O) and (m, l, o): see attn.h. 16 rows' factors at a time.
-MSGL_INLINE void msgl__fold_avx512(int n, int padded_dim, float *M, float *L, float *O,
-                                   const float *m, const float *l, const float *o)
+static MSGL_UNUSED void msgl__fold_avx512(int n, int padded_dim, float *M, float *L, float *O,
+                                          const float *m, const float *l, const float *o)
 {
     for (int at = 0; at < n; at += 16) {
         const int rows = n - at < 16 ? n - at : 16;
@@ -92,7 +92,8 @@ MSGL_INLINE __m256i msgl__to_bf16_avx512(__m512 x)
 
 // Columns in the order that unpacking pairs of rows within 128-bit lanes leaves: of 32, first 0-3,
 // 8-11, 16-19, 24-27, then the rest.
-MSGL_INLINE void msgl__write_unpacked_avx512(int head_dim, const float *o, float f, float *out)
+static MSGL_UNUSED void msgl__write_unpacked_avx512(int head_dim, const float *o, float f,
+                                                    float *out)
 {
     const __m512i first = _mm512_setr_epi32(0, 1, 2, 3, 16, 17, 18, 19, 4, 5, 6, 7, 20, 21, 22, 23);
     const __m512i second =

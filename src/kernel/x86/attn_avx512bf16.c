@@ -3,7 +3,7 @@
 // Family attn at level AVX-512-BF16, for a bf16 pool: q and probabilities are rounded to bf16 and
 // multiplied in pairs by vdpbf16ps. V's keys 2 i and 2 i + 1 are unpacked into pairs within 128-bit
 // lanes, so of 32 columns the first vector gets 0-3, 8-11, 16-19, 24-27 and the second the rest;
-// bf16_write puts them right.
+// msgl__write_unpacked_avx512 puts them right.
 //
 // Items of few rows (decode) read K and V where they are; when several heads follow each other,
 // they fetch V into the L2 cache while they read K, and the next head's K while they read V. For
@@ -11,8 +11,6 @@
 // few sets of the caches, and V need be unpacked only once. Both ways are the same products and
 // sums in the same order.
 #include "kernel/x86/attn_avx512_rows.h"
-
-#define NAME(x) bf16_##x
 
 enum { VALUE_ROWS = 8 }; // of a block that are multiplied with copied V at a time
 
@@ -273,19 +271,17 @@ static void copied_value_block(bf16_scratch *b, int padded, int row, int d, int 
 static void few_scores(rows_scratch *s, const msgl__attn_keys *keys, const msgl__attn_block *b,
                        int from, int to)
 {
-    int row = 0;
-    for (; row + 4 <= b->n; row += 4) bf16_scores(s, keys, b->row, row, 4, from, to);
-    for (; row + 2 <= b->n; row += 2) bf16_scores(s, keys, b->row, row, 2, from, to);
-    for (; row < b->n; row++) bf16_scores(s, keys, b->row, row, 1, from, to);
+#define SCORES(row, rows) bf16_scores(s, keys, b->row, row, rows, from, to)
+    ROWS_IN_TURN(b->n, SCORES);
+#undef SCORES
 }
 
 static void few_values(bf16_scratch *s, const msgl__attn_keys *keys, const msgl__attn_block *b,
                        int from, int to)
 {
-    int row = 0;
-    for (; row + 4 <= b->n; row += 4) bf16_values(s, keys, row, 4, from, to);
-    for (; row + 2 <= b->n; row += 2) bf16_values(s, keys, row, 2, from, to);
-    for (; row < b->n; row++) bf16_values(s, keys, row, 1, from, to);
+#define VALUES(row, rows) bf16_values(s, keys, row, rows, from, to)
+    ROWS_IN_TURN(b->n, VALUES);
+#undef VALUES
 }
 
 static void bf16_tile(const msgl__attn_keys *keys, msgl__attn_block *b, void *scratch)
@@ -317,24 +313,13 @@ static void bf16_tile(const msgl__attn_keys *keys, msgl__attn_block *b, void *sc
     b->o = s->rows.o;
 }
 
-static void bf16_fold(int n, int padded_dim, float *M, float *L, float *O, const float *m,
-                      const float *l, const float *o)
-{
-    msgl__fold_avx512(n, padded_dim, M, L, O, m, l, o);
-}
-
-static void bf16_write(int head_dim, const float *o, float f, float *out)
-{
-    msgl__write_unpacked_avx512(head_dim, o, f, out);
-}
-
 static const msgl__attn_ops BF16_OPS = {.block = BLOCK,
                                         .scratch = bf16_scratch_size,
                                         .load_q = bf16_load_q,
                                         .load_keys = bf16_load_keys,
                                         .tile = bf16_tile,
-                                        .fold = bf16_fold,
-                                        .write = bf16_write};
+                                        .fold = msgl__fold_avx512,
+                                        .write = msgl__write_unpacked_avx512};
 
 void msgl__attn_init_avx512bf16(msgl_attn_kernels *k)
 {

@@ -61,6 +61,15 @@ static void MSGL_UNUSED rows_load_q(const msgl__attn_query *q, void *scratch)
     }
 }
 
+// STEP(row, rows) for n rows: four at a time, then two, then one, so that `rows` is a constant.
+#define ROWS_IN_TURN(n, STEP)                                                                      \
+    do {                                                                                           \
+        int row = 0;                                                                               \
+        for (; row + 4 <= (n); row += 4) STEP(row, 4);                                             \
+        for (; row + 2 <= (n); row += 2) STEP(row, 2);                                             \
+        for (; row < (n); row++) STEP(row, 1);                                                     \
+    } while (0)
+
 // The keys that some row of the block sees, rounded outward to multiples of 16; to == from: none.
 MSGL_INLINE void rows_range(const msgl__attn_block *b, int *from, int *to)
 {
