@@ -253,10 +253,7 @@ static int norm_byte_level(msgl_tok_ws *ws, const msgl_text *in, msgl_tok_buf *o
     msgl_zero zero = msgl__zero_start(ws);
     int rc = msgl__buf_reserve(ws, out, 2 * in->n);
     for (size_t i = 0; i < in->n && rc == 0; i++) {
-        char bytes[4];
-        const size_t n = msgl__utf8_put(msgl__byte_char((unsigned char)in->p[i]), bytes);
-        msgl__zero_element(&zero, i + 1, out->len);
-        rc = msgl__buf_put(ws, out, bytes, n, msgl__text_tag(in, i, i + 1));
+        rc = msgl__ws_put_byte(ws, &zero, in, i, out);
     }
     msgl__zero_end(ws, &zero, out->len);
     return rc;

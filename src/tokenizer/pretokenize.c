@@ -207,11 +207,7 @@ static int map_bytes(msgl_tok_ws *ws, msgl_text *text, int list)
         msgl_tok_piece *piece = &ws->pieces[list][i];
         const size_t start = out->len;
         for (size_t k = 0; k < piece->len && rc == 0; k++) {
-            char bytes[4];
-            const size_t at = piece->off + k;
-            const size_t n = msgl__utf8_put(msgl__byte_char((unsigned char)text->p[at]), bytes);
-            msgl__zero_element(&zero, at + 1, out->len);
-            rc = msgl__buf_put(ws, out, bytes, n, msgl__text_tag(text, at, at + 1));
+            rc = msgl__ws_put_byte(ws, &zero, text, piece->off + k, out);
         }
         *piece = (msgl_tok_piece){start, out->len - start};
     }

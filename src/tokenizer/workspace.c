@@ -178,6 +178,15 @@ int msgl__ws_add_span(msgl_tok_ws *ws, size_t off, size_t len, int match)
     return 0;
 }
 
+int msgl__ws_put_byte(msgl_tok_ws *ws, msgl_zero *z, const msgl_text *in, size_t i,
+                      msgl_tok_buf *out)
+{
+    char bytes[4];
+    const size_t n = msgl__utf8_put(msgl__byte_char((unsigned char)in->p[i]), bytes);
+    msgl__zero_element(z, i + 1, out->len);
+    return msgl__buf_put(ws, out, bytes, n, msgl__text_tag(in, i, i + 1));
+}
+
 int msgl__pattern_spans(const msgl_tokenizer *t, const msgl_tok_pattern *pattern, msgl_tok_ws *ws,
                         const char *text, size_t off, size_t len)
 {

@@ -64,6 +64,9 @@ static inline void msgl__zero_element(msgl_zero *z, size_t in_end, size_t out_le
         z->done = 1;
     }
 }
+// Writes byte i of `in` in the byte-level alphabet, an element of its own.
+int msgl__ws_put_byte(msgl_tok_ws *ws, msgl_zero *z, const msgl_text *in, size_t i,
+                      msgl_tok_buf *out);
 // A stretch in[start, end) that is copied as it is.
 static inline void msgl__zero_copy(msgl_zero *z, size_t start, size_t end, size_t out_len)
 {
