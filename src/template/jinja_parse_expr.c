@@ -557,40 +557,24 @@ static int parse_strings(msgl_jparser *p, msgl_jnode **out)
     return 0;
 }
 
-static int parse_list(msgl_jparser *p, msgl_jnode **out)
+// [item, ...] or {key: item, ...}; `close` ends it.
+static int parse_items(msgl_jparser *p, msgl_jkind kind, const char *close, msgl_jnode **out)
 {
-    MSGL_JTRY(msgl__jp_node(p, MSGL_JX_LIST, line_of(p), out));
-    p->pos++; // "["
+    MSGL_JTRY(msgl__jp_node(p, kind, line_of(p), out));
+    p->pos++; // "[" or "{"
     msgl_jnodes items = {0};
-    while (!msgl__jp_is_op(msgl__jp_cur(p), "]")) {
+    while (!msgl__jp_is_op(msgl__jp_cur(p), close)) {
         if (items.len > 0) MSGL_JTRY(msgl__jp_expect_op(p, ","));
-        if (msgl__jp_is_op(msgl__jp_cur(p), "]")) break;
+        if (msgl__jp_is_op(msgl__jp_cur(p), close)) break;
         msgl_jnode *item;
         MSGL_JTRY(msgl__jp_expr(p, true, &item));
         MSGL_JTRY(msgl__jp_push(p, &items, item));
-    }
-    MSGL_JTRY(msgl__jp_expect_op(p, "]"));
-    (*out)->list = items.items;
-    (*out)->nlist = items.len;
-    return msgl__jp_close(p, *out);
-}
-
-static int parse_dict(msgl_jparser *p, msgl_jnode **out)
-{
-    MSGL_JTRY(msgl__jp_node(p, MSGL_JX_DICT, line_of(p), out));
-    p->pos++; // "{"
-    msgl_jnodes items = {0};
-    while (!msgl__jp_is_op(msgl__jp_cur(p), "}")) {
-        if (items.len > 0) MSGL_JTRY(msgl__jp_expect_op(p, ","));
-        if (msgl__jp_is_op(msgl__jp_cur(p), "}")) break;
-        msgl_jnode *item;
-        MSGL_JTRY(msgl__jp_expr(p, true, &item));
-        MSGL_JTRY(msgl__jp_push(p, &items, item));
+        if (kind != MSGL_JX_DICT) continue;
         MSGL_JTRY(msgl__jp_expect_op(p, ":"));
         MSGL_JTRY(msgl__jp_expr(p, true, &item));
         MSGL_JTRY(msgl__jp_push(p, &items, item));
     }
-    MSGL_JTRY(msgl__jp_expect_op(p, "}"));
+    MSGL_JTRY(msgl__jp_expect_op(p, close));
     (*out)->list = items.items;
     (*out)->nlist = items.len;
     return msgl__jp_close(p, *out);
@@ -617,9 +601,9 @@ int msgl__jp_primary(msgl_jparser *p, bool with_ns, msgl_jnode **out)
         rc = msgl__jp_tuple(p, false, true, true, NULL, false, out);
         if (rc == 0) rc = msgl__jp_expect_op(p, ")");
     } else if (msgl__jp_is_op(t, "[")) {
-        rc = parse_list(p, out);
+        rc = parse_items(p, MSGL_JX_LIST, "]", out);
     } else if (msgl__jp_is_op(t, "{")) {
-        rc = parse_dict(p, out);
+        rc = parse_items(p, MSGL_JX_DICT, "}", out);
     } else {
         rc = msgl__jp_unexpected(p, "an expression");
     }
