@@ -5,8 +5,8 @@
 
 #define NAME msgl__limits_f32_avx2
 #define VECTOR __m256
-#define LANES 8
 #define REG "x"
-#define SET1 _mm256_set1_ps
-#define FMADD _mm256_fmadd_ps
-#include "kernel/x86/limits_fma.inc"
+#define OPERAND _mm256_set1_ps(0.5f)
+#define STEP(sum, x) _mm256_fmadd_ps(x, x, sum)
+#define OPERATIONS (8 * 2)
+#include "kernel/x86/limits_loop.inc"

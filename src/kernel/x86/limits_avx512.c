@@ -5,8 +5,8 @@
 
 #define NAME msgl__limits_f32_avx512
 #define VECTOR __m512
-#define LANES 16
 #define REG "v"
-#define SET1 _mm512_set1_ps
-#define FMADD _mm512_fmadd_ps
-#include "kernel/x86/limits_fma.inc"
+#define OPERAND _mm512_set1_ps(0.5f)
+#define STEP(sum, x) _mm512_fmadd_ps(x, x, sum)
+#define OPERATIONS (16 * 2)
+#include "kernel/x86/limits_loop.inc"
