@@ -6,6 +6,7 @@
 // "inside": rotating and storing itself). Several sets of pages, so that L2 holds none of them.
 #include <algorithm>
 
+#include "bench/cuda/median.cuh"
 #include "tests/cuda/attn_world.cuh"
 #include "tests/cuda/ops_check.cuh"
 
@@ -80,38 +81,23 @@ static double time_graph(const pool *p, msgl_cuda_attn_call *c, const int32_t *t
                          int sets, const msgl_fa_decode_tune *fixed, cudaStream_t stream,
                          chain what, rope_sets *rope)
 {
-    cudaGraph_t graph;
-    cudaGraphExec_t exec;
-    cudaEvent_t from, to;
-    float ms[5];
-    CUDA_OK(cudaEventCreate(&from));
-    CUDA_OK(cudaEventCreate(&to));
-    CUDA_OK(cudaStreamBeginCapture(stream, cudaStreamCaptureModeThreadLocal));
-    for (int i = 0; i < GRAPH_LAUNCHES; i++) {
-        c->table = tables + (size_t)(i % sets) * need;
-        rope->call.slots = rope->slots + (size_t)(i % sets) * c->batch;
-        if (what != ALONE) launch_product(p->q, QKV_SHARED, stream);
-        if (what == ROPE_APART) msgl__cuda_qk_norm_rope_store(&rope->exec.x, &rope->call);
-        c->rope = what == ROPE_INSIDE ? &rope->call : NULL;
-        if (what != PRODUCTS) {
-            CUDA_OK(fixed ? msgl__cuda_fa_decode_tuned(c, fixed, stream)
-                          : msgl__cuda_fa_decode(c, stream));
+    const cudaGraphExec_t exec = cuda_capture(stream, [&] {
+        for (int i = 0; i < GRAPH_LAUNCHES; i++) {
+            c->table = tables + (size_t)(i % sets) * need;
+            rope->call.slots = rope->slots + (size_t)(i % sets) * c->batch;
+            if (what != ALONE) launch_product(p->q, QKV_SHARED, stream);
+            if (what == ROPE_APART) msgl__cuda_qk_norm_rope_store(&rope->exec.x, &rope->call);
+            c->rope = what == ROPE_INSIDE ? &rope->call : NULL;
+            if (what != PRODUCTS) {
+                CUDA_OK(fixed ? msgl__cuda_fa_decode_tuned(c, fixed, stream)
+                              : msgl__cuda_fa_decode(c, stream));
+            }
+            if (what != ALONE) launch_product(p->out, O_SHARED, stream);
         }
-        if (what != ALONE) launch_product(p->out, O_SHARED, stream);
-    }
-    CUDA_OK(cudaStreamEndCapture(stream, &graph));
-    CUDA_OK(cudaGraphInstantiate(&exec, graph, 0));
-    for (int i = -1; i < 5; i++) {
-        CUDA_OK(cudaEventRecord(from, stream));
-        CUDA_OK(cudaGraphLaunch(exec, stream));
-        CUDA_OK(cudaEventRecord(to, stream));
-        CUDA_OK(cudaStreamSynchronize(stream));
-        if (i >= 0) CUDA_OK(cudaEventElapsedTime(&ms[i], from, to));
-    }
-    cudaGraphExecDestroy(exec), cudaGraphDestroy(graph);
-    cudaEventDestroy(from), cudaEventDestroy(to);
-    std::sort(ms, ms + 5);
-    return ms[2] / GRAPH_LAUNCHES;
+    });
+    const double ms = median_graph_ms(stream, exec, 1, 5);
+    CUDA_OK(cudaGraphExecDestroy(exec));
+    return ms / GRAPH_LAUNCHES;
 }
 
 static void run(const pool *p, const shape *s, int page, const msgl_fa_decode_tune *fixed,
@@ -165,20 +151,13 @@ static void run(const pool *p, const shape *s, int page, const msgl_fa_decode_tu
     CUDA_OK(cudaMemset(p->workspace, 0, p->workspace_bytes));
 
     cudaStream_t stream;
-    cudaEvent_t from, to;
     CUDA_OK(cudaStreamCreate(&stream));
-    CUDA_OK(cudaEventCreate(&from));
-    CUDA_OK(cudaEventCreate(&to));
-    float ms[REPEATS];
-    for (int i = -3; i < REPEATS; i++) {
-        c.table = table_dev + (size_t)((i + 3) % sets) * need;
-        CUDA_OK(cudaEventRecord(from, stream));
+    int turn = 0;
+    const double ms = median_ms(stream, 3, REPEATS, [&] {
+        c.table = table_dev + (size_t)(turn++ % sets) * need;
         CUDA_OK(fixed ? msgl__cuda_fa_decode_tuned(&c, fixed, stream)
                       : msgl__cuda_fa_decode(&c, stream));
-        CUDA_OK(cudaEventRecord(to, stream));
-        CUDA_OK(cudaStreamSynchronize(stream));
-        if (i >= 0) CUDA_OK(cudaEventElapsedTime(&ms[i], from, to));
-    }
+    });
     exec_open(&rope.exec, 1 << 10);
     rope.exec.x.act = MSGL_BF16;
     rope.exec.device.stream = stream;
@@ -186,8 +165,7 @@ static void run(const pool *p, const shape *s, int page, const msgl_fa_decode_tu
     for (int i = 0; i < CHAINS; i++) {
         graph_ms[i] = time_graph(p, &c, table_dev, need, sets, fixed, stream, (chain)i, &rope);
     }
-    std::sort(ms, ms + REPEATS);
-    const double t = ms[REPEATS / 2] * 1e-3, g = graph_ms[0] * 1e-3;
+    const double t = ms * 1e-3, g = graph_ms[0] * 1e-3;
     printf("fa %dx%d %d/%d page=%d %-13s %7.1f us %5.2f TB/s %3.0f%% | graph %7.1f us %5.2f TB/s | "
            "chained %7.1f us, rope apart %7.1f, inside %7.1f\n",
            s->batch, s->len, s->q_heads, KV_HEADS, page, name, t * 1e6, kv / t * 1e-12,
@@ -197,7 +175,6 @@ static void run(const pool *p, const shape *s, int page, const msgl_fa_decode_tu
            (graph_ms[ROPE_INSIDE] - graph_ms[PRODUCTS]) * 1e3);
     fflush(stdout);
     cudaStreamDestroy(stream);
-    cudaEventDestroy(from), cudaEventDestroy(to);
     cudaFree(lens_dev), cudaFree(rows_dev), cudaFree(table_dev);
     cudaFree(slots_dev), cudaFree(rope.exec.scratch.base), free(slots);
     free(perm), free(table), free(lens), free(rows);

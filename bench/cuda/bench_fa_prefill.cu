@@ -18,7 +18,7 @@ extern "C" {
 #include "attention/fa/plan_prefill.h"
 #include "kernel/cuda/attn/prefill_sm90.h"
 }
-#include "tests/cuda/cuda_check.cuh"
+#include "bench/cuda/median.cuh"
 
 enum { DIM = 128, REPEATS = 15, GRAPH_LAUNCHES = 4, MAX_BATCH = 64, MAX_TOKENS = 16384 };
 
@@ -108,40 +108,15 @@ static void run(const pool *p, const shape *s, int page, bool in_order, double *
     free(table);
 
     cudaStream_t stream;
-    cudaEvent_t from, to;
     CUDA_OK(cudaStreamCreate(&stream));
-    CUDA_OK(cudaEventCreate(&from));
-    CUDA_OK(cudaEventCreate(&to));
-    float ms[REPEATS], graph_ms[5];
-    for (int i = -3; i < REPEATS; i++) {
-        CUDA_OK(cudaEventRecord(from, stream));
-        CUDA_OK(msgl__cuda_fa_prefill_sm90(&c, stream));
-        CUDA_OK(cudaEventRecord(to, stream));
-        CUDA_OK(cudaStreamSynchronize(stream));
-        if (i >= 0) CUDA_OK(cudaEventElapsedTime(&ms[i], from, to));
-    }
-    cudaGraph_t graph;
-    cudaGraphExec_t exec;
-    CUDA_OK(cudaStreamBeginCapture(stream, cudaStreamCaptureModeThreadLocal));
-    for (int i = 0; i < GRAPH_LAUNCHES; i++) CUDA_OK(msgl__cuda_fa_prefill_sm90(&c, stream));
-    CUDA_OK(cudaStreamEndCapture(stream, &graph));
-    CUDA_OK(cudaGraphInstantiate(&exec, graph, 0));
-    for (int i = -1; i < 5; i++) {
-        CUDA_OK(cudaEventRecord(from, stream));
-        CUDA_OK(cudaGraphLaunch(exec, stream));
-        CUDA_OK(cudaEventRecord(to, stream));
-        CUDA_OK(cudaStreamSynchronize(stream));
-        if (i >= 0) CUDA_OK(cudaEventElapsedTime(&graph_ms[i], from, to));
-    }
-    std::sort(ms, ms + REPEATS);
-    std::sort(graph_ms, graph_ms + 5);
-    *event_s = ms[REPEATS / 2] * 1e-3;
-    *graph_s = graph_ms[2] * 1e-3 / GRAPH_LAUNCHES;
-    cudaGraphExecDestroy(exec);
-    cudaGraphDestroy(graph);
-    cudaStreamDestroy(stream);
-    cudaEventDestroy(from);
-    cudaEventDestroy(to);
+    const auto prefill = [&] { CUDA_OK(msgl__cuda_fa_prefill_sm90(&c, stream)); };
+    *event_s = median_ms(stream, 3, REPEATS, prefill) * 1e-3;
+    const cudaGraphExec_t exec = cuda_capture(stream, [&] {
+        for (int i = 0; i < GRAPH_LAUNCHES; i++) prefill();
+    });
+    *graph_s = median_graph_ms(stream, exec, 1, 5) * 1e-3 / GRAPH_LAUNCHES;
+    CUDA_OK(cudaGraphExecDestroy(exec));
+    CUDA_OK(cudaStreamDestroy(stream));
     const void *all[] = {c.cu_seqlens_q, c.seqlens_k, c.table_rows, c.table, c.plan};
     for (const void *x : all) CUDA_OK(cudaFree((void *)x));
 }

@@ -4,6 +4,7 @@
 // CUDA cores and on tensor cores, XQA's decode, FlashInfer's prefill. One launch by events (launch
 // cost included), and per launch within a captured graph of many; several input sets, so that L2
 // holds none of them. bench_fi [--decode] [--prefill]: one table only.
+#include "bench/cuda/median.cuh"
 #include "tests/cuda/fi_case.cuh"
 
 extern "C" {
@@ -127,51 +128,16 @@ static void inputs_free(inputs *in)
 
 typedef void (*launch_fn)(void *ctx, int set);
 
-static int by_value(const void *a, const void *b)
-{
-    const float x = *(const float *)a, y = *(const float *)b;
-    return x < y ? -1 : x > y;
-}
-
 // Microseconds of one launch: median by events, and in a graph.
 static void measure(launch_fn fn, void *ctx, int sets, double *event_us, double *graph_us)
 {
-    cudaEvent_t a, b;
-    CUDA_OK(cudaEventCreate(&a));
-    CUDA_OK(cudaEventCreate(&b));
-    float ms[RUNS], t;
-    for (int i = 0; i < 3; i++) fn(ctx, i % sets);
-    for (int i = 0; i < RUNS; i++) {
-        CUDA_OK(cudaStreamSynchronize(stream));
-        CUDA_OK(cudaEventRecord(a, stream));
-        fn(ctx, i % sets);
-        CUDA_OK(cudaEventRecord(b, stream));
-        CUDA_OK(cudaEventSynchronize(b));
-        CUDA_OK(cudaEventElapsedTime(&ms[i], a, b));
-    }
-    qsort(ms, RUNS, sizeof ms[0], by_value);
-    *event_us = ms[RUNS / 2] * 1e3;
-    cudaGraph_t graph;
-    cudaGraphExec_t exec;
-    CUDA_OK(cudaStreamBeginCapture(stream, cudaStreamCaptureModeThreadLocal));
-    for (int i = 0; i < IN_GRAPH; i++) fn(ctx, i % sets);
-    CUDA_OK(cudaStreamEndCapture(stream, &graph));
-    CUDA_OK(cudaGraphInstantiate(&exec, graph, 0));
-    float best[5];
-    for (int i = 0; i < 5; i++) {
-        CUDA_OK(cudaEventRecord(a, stream));
-        CUDA_OK(cudaGraphLaunch(exec, stream));
-        CUDA_OK(cudaEventRecord(b, stream));
-        CUDA_OK(cudaEventSynchronize(b));
-        CUDA_OK(cudaEventElapsedTime(&t, a, b));
-        best[i] = t;
-    }
-    qsort(best, 5, sizeof best[0], by_value);
-    *graph_us = best[2] * 1e3 / IN_GRAPH;
+    int turn = 0;
+    *event_us = median_ms(stream, 3, RUNS, [&] { fn(ctx, turn++ % sets); }) * 1e3;
+    const cudaGraphExec_t exec = cuda_capture(stream, [&] {
+        for (int i = 0; i < IN_GRAPH; i++) fn(ctx, i % sets);
+    });
+    *graph_us = median_graph_ms(stream, exec, 0, 5) * 1e3 / IN_GRAPH;
     CUDA_OK(cudaGraphExecDestroy(exec));
-    CUDA_OK(cudaGraphDestroy(graph));
-    CUDA_OK(cudaEventDestroy(a));
-    CUDA_OK(cudaEventDestroy(b));
 }
 
 typedef struct fi_bench {

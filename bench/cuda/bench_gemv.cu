@@ -10,6 +10,7 @@
 #include <stdlib.h>
 #include <string.h>
 
+#include "bench/cuda/median.cuh"
 #include "kernel/cuda/device.cuh"
 #include "kernel/cuda/gemm/gemm.h"
 #include "kernel/cuda/gemm/gemv.h"
@@ -30,15 +31,6 @@ void msgl__cuda_fault(msgl_device *d, cudaError_t code, const char *what, const 
     exit(1);
 }
 
-#define CUDA(call)                                                                                 \
-    do {                                                                                           \
-        const cudaError_t code_ = (call);                                                          \
-        if (code_ != cudaSuccess) {                                                                \
-            fprintf(stderr, "%s:%d: %s\n", __FILE__, __LINE__, cudaGetErrorString(code_));         \
-            exit(1);                                                                               \
-        }                                                                                          \
-    } while (0)
-
 static __global__ void fill(uint16_t *p, size_t n, uint32_t seed)
 {
     for (size_t i = blockIdx.x * (size_t)blockDim.x + threadIdx.x; i < n;
@@ -55,9 +47,9 @@ static uint16_t *random_bf16(size_t n)
 {
     static uint32_t seed = 1;
     uint16_t *p;
-    CUDA(cudaMalloc(&p, n * 2 + 256));
+    CUDA_OK(cudaMalloc(&p, n * 2 + 256));
     fill<<<2048, 256>>>(p, n, seed++ * 77777);
-    CUDA(cudaGetLastError());
+    CUDA_OK(cudaGetLastError());
     return p;
 }
 
@@ -66,38 +58,11 @@ typedef struct bench {
     msgl_exec x;
     cublasLtHandle_t lt;
     void *workspace;
-    cudaEvent_t start, stop;
     uint16_t *in, *out; // 16 rows of 38912
     float *logits, *norm;
 } bench;
 
 static const size_t WIDE = 38912, WORKSPACE = 64 << 20;
-
-// Median time of one replay.
-static double time_graph(bench *b, cudaGraphExec_t exec, int rounds)
-{
-    float ms[64];
-    for (int i = 0; i < 3; i++) CUDA(cudaGraphLaunch(exec, b->device.stream));
-    for (int i = 0; i < rounds; i++) {
-        CUDA(cudaEventRecord(b->start, b->device.stream));
-        CUDA(cudaGraphLaunch(exec, b->device.stream));
-        CUDA(cudaEventRecord(b->stop, b->device.stream));
-        CUDA(cudaEventSynchronize(b->stop));
-        CUDA(cudaEventElapsedTime(&ms[i], b->start, b->stop));
-    }
-    std::sort(ms, ms + rounds);
-    return ms[rounds / 2] * 1e3;
-}
-
-static cudaGraphExec_t end_capture(bench *b)
-{
-    cudaGraph_t graph;
-    cudaGraphExec_t exec;
-    CUDA(cudaStreamEndCapture(b->device.stream, &graph));
-    CUDA(cudaGraphInstantiate(&exec, graph, 0));
-    CUDA(cudaGraphDestroy(graph));
-    return exec;
-}
 
 typedef struct shape {
     const char *name;
@@ -122,18 +87,23 @@ static msgl_linear_call call_of(bench *b, const shape *s, const msgl_weight *w, 
     return c;
 }
 
+static double replay_us(bench *b, cudaGraphExec_t exec, int rounds)
+{
+    return median_graph_ms(b->device.stream, exec, 3, rounds) * 1e3;
+}
+
 static double time_gemv(bench *b, gemv_fn gemv, const shape *s, uint16_t **w, int copies, int m)
 {
-    CUDA(cudaStreamBeginCapture(b->device.stream, cudaStreamCaptureModeThreadLocal));
     bool taken = true;
-    for (int i = 0; i < copies; i++) {
-        const msgl_weight weight = {&msgl__cuda_formats[MSGL_W_BF16], s->n, s->k, w[i]};
-        const msgl_linear_call c = call_of(b, s, &weight, m);
-        taken = gemv(&b->x, &c) && taken;
-    }
-    cudaGraphExec_t exec = end_capture(b);
-    const double us = taken ? time_graph(b, exec, 15) / copies : 0;
-    CUDA(cudaGraphExecDestroy(exec));
+    const cudaGraphExec_t exec = cuda_capture(b->device.stream, [&] {
+        for (int i = 0; i < copies; i++) {
+            const msgl_weight weight = {&msgl__cuda_formats[MSGL_W_BF16], s->n, s->k, w[i]};
+            const msgl_linear_call c = call_of(b, s, &weight, m);
+            taken = gemv(&b->x, &c) && taken;
+        }
+    });
+    const double us = taken ? replay_us(b, exec, 15) / copies : 0;
+    CUDA_OK(cudaGraphExecDestroy(exec));
     return us;
 }
 
@@ -159,15 +129,15 @@ static double time_library(bench *b, const shape *s, uint16_t **w, int copies, i
     double best = 0;
     void *out = s->f32_out ? (void *)b->logits : (void *)b->out;
     for (int a = 0; a < count; a++) {
-        CUDA(cudaStreamBeginCapture(b->device.stream, cudaStreamCaptureModeThreadLocal));
-        for (int i = 0; i < copies; i++) {
-            cublasLtMatmul(b->lt, op, &one, w[i], lw, b->in, lin, &zero, out, lout, out, lout,
-                           &found[a].algo, b->workspace, WORKSPACE, b->device.stream);
-        }
-        cudaGraphExec_t exec = end_capture(b);
-        const double us = time_graph(b, exec, 7) / copies;
+        const cudaGraphExec_t exec = cuda_capture(b->device.stream, [&] {
+            for (int i = 0; i < copies; i++) {
+                cublasLtMatmul(b->lt, op, &one, w[i], lw, b->in, lin, &zero, out, lout, out, lout,
+                               &found[a].algo, b->workspace, WORKSPACE, b->device.stream);
+            }
+        });
+        const double us = replay_us(b, exec, 7) / copies;
         if (best == 0 || us < best) best = us;
-        CUDA(cudaGraphExecDestroy(exec));
+        CUDA_OK(cudaGraphExecDestroy(exec));
     }
     cublasLtMatmulPreferenceDestroy(pref);
     cublasLtMatrixLayoutDestroy(lw), cublasLtMatrixLayoutDestroy(lin);
@@ -193,7 +163,7 @@ static void bench_shape(bench *b, const shape *s, bool library)
     }
     printf("\n");
     fflush(stdout);
-    for (int i = 0; i < copies; i++) CUDA(cudaFree(w[i]));
+    for (int i = 0; i < copies; i++) CUDA_OK(cudaFree(w[i]));
 }
 
 typedef struct model {
@@ -217,8 +187,8 @@ static void launch_stand_in(bench *b, bool early, const uint16_t *in, size_t ld_
 {
     const dim3 grid((n + 255) / 256, m);
     if (early) {
-        CUDA(msgl__launch(stand_in, grid, dim3(256), 0, b->device.stream, (const __nv_bfloat16 *)in,
-                          ld_in, (__nv_bfloat16 *)out, ld_out, n));
+        CUDA_OK(msgl__launch(stand_in, grid, dim3(256), 0, b->device.stream,
+                             (const __nv_bfloat16 *)in, ld_in, (__nv_bfloat16 *)out, ld_out, n));
     } else {
         stand_in<<<grid, 256, 0, b->device.stream>>>((const __nv_bfloat16 *)in, ld_in,
                                                      (__nv_bfloat16 *)out, ld_out, n);
@@ -247,38 +217,39 @@ static void bench_model(bench *b, const model *md)
         bool taken = true;
         for (int plain = 0; plain < 2; plain++) {
             const gemv_fn gemv = plain ? msgl__cuda_gemv_plain : msgl__cuda_gemv;
-            CUDA(cudaStreamBeginCapture(b->device.stream, cudaStreamCaptureModeThreadLocal));
-            for (int l = 0; l <= md->layers; l++) {
-                msgl_weight wt = {&msgl__cuda_formats[MSGL_W_BF16], md->vocab, md->hidden, head};
-                msgl_linear_call c = {};
-                c.w = &wt, c.m = m, c.norm_eps = 1e-6f;
-                if (l == md->layers) {
-                    c.in = x, c.ld_in = md->hidden, c.norm = b->norm, c.f32_out = true;
-                    c.out = b->logits, c.ld_out = md->vocab;
+            const cudaGraphExec_t exec = cuda_capture(b->device.stream, [&] {
+                for (int l = 0; l <= md->layers; l++) {
+                    msgl_weight wt = {&msgl__cuda_formats[MSGL_W_BF16], md->vocab, md->hidden,
+                                      head};
+                    msgl_linear_call c = {};
+                    c.w = &wt, c.m = m, c.norm_eps = 1e-6f;
+                    if (l == md->layers) {
+                        c.in = x, c.ld_in = md->hidden, c.norm = b->norm, c.f32_out = true;
+                        c.out = b->logits, c.ld_out = md->vocab;
+                        taken = gemv(&b->x, &c) && taken;
+                        break;
+                    }
+                    wt.n = n[0], wt.k = k[0], wt.data = w[l][0];
+                    c.in = x, c.ld_in = k[0], c.norm = b->norm, c.out = qkv, c.ld_out = n[0];
                     taken = gemv(&b->x, &c) && taken;
-                    break;
+                    launch_stand_in(b, !plain, qkv, n[0], qkv, n[0], md->q + md->kv, m);
+                    launch_stand_in(b, !plain, qkv, n[0], att, md->q, md->q, m);
+                    wt.n = n[1], wt.k = k[1], wt.data = w[l][1];
+                    c.in = att, c.ld_in = k[1], c.norm = NULL, c.out = x, c.ld_out = n[1];
+                    c.accumulate = true;
+                    taken = gemv(&b->x, &c) && taken;
+                    wt.n = n[2], wt.k = k[2], wt.data = w[l][2];
+                    c.in = x, c.ld_in = k[2], c.norm = b->norm, c.out = mid, c.ld_out = n[2] / 2;
+                    c.accumulate = false, c.gated = true;
+                    taken = gemv(&b->x, &c) && taken;
+                    wt.n = n[3], wt.k = k[3], wt.data = w[l][3];
+                    c.in = mid, c.ld_in = k[3], c.norm = NULL, c.out = x, c.ld_out = n[3];
+                    c.accumulate = true, c.gated = false;
+                    taken = gemv(&b->x, &c) && taken;
                 }
-                wt.n = n[0], wt.k = k[0], wt.data = w[l][0];
-                c.in = x, c.ld_in = k[0], c.norm = b->norm, c.out = qkv, c.ld_out = n[0];
-                taken = gemv(&b->x, &c) && taken;
-                launch_stand_in(b, !plain, qkv, n[0], qkv, n[0], md->q + md->kv, m);
-                launch_stand_in(b, !plain, qkv, n[0], att, md->q, md->q, m);
-                wt.n = n[1], wt.k = k[1], wt.data = w[l][1];
-                c.in = att, c.ld_in = k[1], c.norm = NULL, c.out = x, c.ld_out = n[1];
-                c.accumulate = true;
-                taken = gemv(&b->x, &c) && taken;
-                wt.n = n[2], wt.k = k[2], wt.data = w[l][2];
-                c.in = x, c.ld_in = k[2], c.norm = b->norm, c.out = mid, c.ld_out = n[2] / 2;
-                c.accumulate = false, c.gated = true;
-                taken = gemv(&b->x, &c) && taken;
-                wt.n = n[3], wt.k = k[3], wt.data = w[l][3];
-                c.in = mid, c.ld_in = k[3], c.norm = NULL, c.out = x, c.ld_out = n[3];
-                c.accumulate = true, c.gated = false;
-                taken = gemv(&b->x, &c) && taken;
-            }
-            cudaGraphExec_t exec = end_capture(b);
-            us[plain] = time_graph(b, exec, 15);
-            CUDA(cudaGraphExecDestroy(exec));
+            });
+            us[plain] = replay_us(b, exec, 15);
+            CUDA_OK(cudaGraphExecDestroy(exec));
         }
         printf("%-6s step m=%-2d %8.1f us early, %8.1f us in order, limit %7.1f, share %3.0f%%%s\n",
                md->name, m, us[0], us[1], limit, 100 * limit / us[0],
@@ -286,10 +257,10 @@ static void bench_model(bench *b, const model *md)
         fflush(stdout);
     }
     for (int l = 0; l < md->layers; l++) {
-        for (int i = 0; i < KINDS; i++) CUDA(cudaFree(w[l][i]));
+        for (int i = 0; i < KINDS; i++) CUDA_OK(cudaFree(w[l][i]));
     }
     uint16_t *const rest[] = {head, x, qkv, att, mid};
-    for (uint16_t *p : rest) CUDA(cudaFree(p));
+    for (uint16_t *p : rest) CUDA_OK(cudaFree(p));
 }
 
 int main(int argc, char **argv)
@@ -304,22 +275,20 @@ int main(int argc, char **argv)
     bench b;
     memset(&b, 0, sizeof b);
     cudaDeviceProp prop;
-    CUDA(cudaGetDeviceProperties(&prop, 0));
+    CUDA_OK(cudaGetDeviceProperties(&prop, 0));
     b.device.sm_count = prop.multiProcessorCount;
     b.device.base.capability = prop.major * 10 + prop.minor;
-    CUDA(cudaStreamCreateWithFlags(&b.device.stream, cudaStreamNonBlocking));
+    CUDA_OK(cudaStreamCreateWithFlags(&b.device.stream, cudaStreamNonBlocking));
     b.x.device = &b.device.base;
     b.x.act = MSGL_BF16;
-    CUDA(cudaEventCreate(&b.start));
-    CUDA(cudaEventCreate(&b.stop));
     if (library) cublasLtCreate(&b.lt);
-    CUDA(cudaMalloc(&b.workspace, WORKSPACE));
+    CUDA_OK(cudaMalloc(&b.workspace, WORKSPACE));
     b.in = random_bf16(16 * WIDE), b.out = random_bf16(16 * WIDE);
-    CUDA(cudaMalloc(&b.logits, 16 * 152064 * sizeof(float)));
+    CUDA_OK(cudaMalloc(&b.logits, 16 * 152064 * sizeof(float)));
     float norm[8192];
     for (int i = 0; i < 8192; i++) norm[i] = 1;
-    CUDA(cudaMalloc(&b.norm, sizeof norm));
-    CUDA(cudaMemcpy(b.norm, norm, sizeof norm, cudaMemcpyHostToDevice));
+    CUDA_OK(cudaMalloc(&b.norm, sizeof norm));
+    CUDA_OK(cudaMemcpy(b.norm, norm, sizeof norm, cudaMemcpyHostToDevice));
     static const shape list[] = {
         {"0.6B qkv", 4096, 1024, true},
         {"0.6B o", 1024, 2048, false, false, true},
@@ -343,6 +312,6 @@ int main(int argc, char **argv)
                "the limit\n");
         for (const shape &s : list) bench_shape(&b, &s, library);
     }
-    CUDA(cudaDeviceSynchronize());
+    CUDA_OK(cudaDeviceSynchronize());
     return 0;
 }

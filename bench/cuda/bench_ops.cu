@@ -3,6 +3,7 @@
 // Time of the GPU's small kernels, in a captured graph of 16 calls over different buffers, as they
 // stand in a step: microseconds per call, and the bytes that a call has to move as a share of what
 // the memory gives (4.2 TB/s). Small calls read what the L2 holds, as in a step.
+#include "bench/cuda/median.cuh"
 #include "tests/cuda/ops_check.cuh"
 
 #include "kernel/cuda/device_api.h"
@@ -32,40 +33,16 @@ struct bench_case {
 
 typedef void (*bench_fn)(bench_exec *e, const bench_case *c, int set);
 
-static int compare(const void *a, const void *b)
-{
-    const float p = *(const float *)a, q = *(const float *)b;
-    return (p > q) - (p < q);
-}
-
 static float graph_us(bench_exec *e, const bench_case *c, bench_fn fn)
 {
-    cudaGraph_t graph;
-    cudaGraphExec_t exec;
     const cudaStream_t s = e->device.stream;
-    CUDA_OK(cudaStreamBeginCapture(s, cudaStreamCaptureModeGlobal));
-    for (int i = 0; i < CALLS; i++) fn(e, c, i % c->sets);
-    CUDA_OK(cudaStreamEndCapture(s, &graph));
-    CUDA_OK(cudaGraphInstantiate(&exec, graph, 0));
-    cudaEvent_t a, b;
-    CUDA_OK(cudaEventCreate(&a));
-    CUDA_OK(cudaEventCreate(&b));
-    float us[REPEATS];
-    for (int i = -3; i < REPEATS; i++) {
-        CUDA_OK(cudaEventRecord(a, s));
-        CUDA_OK(cudaGraphLaunch(exec, s));
-        CUDA_OK(cudaEventRecord(b, s));
-        exec_sync(e);
-        float ms;
-        CUDA_OK(cudaEventElapsedTime(&ms, a, b));
-        if (i >= 0) us[i] = ms * 1e3f / CALLS;
-    }
-    qsort(us, REPEATS, sizeof *us, compare);
+    const cudaGraphExec_t exec = cuda_capture(s, [&] {
+        for (int i = 0; i < CALLS; i++) fn(e, c, i % c->sets);
+    });
+    const float us = median_graph_ms(s, exec, 3, REPEATS) * 1e3f / CALLS;
     CUDA_OK(cudaGraphExecDestroy(exec));
-    CUDA_OK(cudaGraphDestroy(graph));
-    CUDA_OK(cudaEventDestroy(a));
-    CUDA_OK(cudaEventDestroy(b));
-    return us[REPEATS / 2];
+    exec_sync(e);
+    return us;
 }
 
 static void report(const char *what, const char *shape, int rows, double bytes, float us)

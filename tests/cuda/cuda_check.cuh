@@ -38,6 +38,21 @@ static inline void *device_copy(const void *src, size_t bytes)
     return p;
 }
 
+// What queue() queues on the stream, as a graph to be launched; to be given to
+// cudaGraphExecDestroy.
+template <typename QUEUE>
+static inline cudaGraphExec_t cuda_capture(cudaStream_t stream, QUEUE queue)
+{
+    cudaGraph_t graph;
+    cudaGraphExec_t exec;
+    CUDA_OK(cudaStreamBeginCapture(stream, cudaStreamCaptureModeThreadLocal));
+    queue();
+    CUDA_OK(cudaStreamEndCapture(stream, &graph));
+    CUDA_OK(cudaGraphInstantiate(&exec, graph, 0));
+    CUDA_OK(cudaGraphDestroy(graph));
+    return exec;
+}
+
 static inline uint64_t splitmix64(uint64_t *state)
 {
     uint64_t z = *state += 0x9e3779b97f4a7c15u;

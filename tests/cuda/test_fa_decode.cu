@@ -240,13 +240,9 @@ static void graph(attn_rng *rng, bool many)
     o.many = many;
     set(&w, &o);
     cudaStream_t stream;
-    cudaGraph_t g;
-    cudaGraphExec_t exec;
     CUDA_OK(cudaStreamCreate(&stream));
-    CUDA_OK(cudaStreamBeginCapture(stream, cudaStreamCaptureModeThreadLocal));
-    CUDA_OK(msgl__cuda_fa_decode(&w.call, stream));
-    CUDA_OK(cudaStreamEndCapture(stream, &g));
-    CUDA_OK(cudaGraphInstantiate(&exec, g, 0));
+    const cudaGraphExec_t exec =
+        cuda_capture(stream, [&] { CUDA_OK(msgl__cuda_fa_decode(&w.call, stream)); });
     for (int round = 0; round < 6; round++) {
         int32_t now[7];
         for (int i = 0; i < 7; i++) now[i] = round == 0 ? 1 : attn_range(rng, 1, lens[i]);
@@ -256,7 +252,8 @@ static void graph(attn_rng *rng, bool many)
         CUDA_OK(cudaStreamSynchronize(stream));
         check(&w, now, "graph");
     }
-    cudaGraphExecDestroy(exec), cudaGraphDestroy(g), cudaStreamDestroy(stream);
+    CUDA_OK(cudaGraphExecDestroy(exec));
+    CUDA_OK(cudaStreamDestroy(stream));
     CUDA_OK(cudaFree(w.call.workspace));
     attn_world_free(&w);
 }

@@ -165,13 +165,10 @@ static void graphs(attn_rng *rng, bool quick)
         fi_case_make(&f, api, &w, 16);
         for (int k = 0; k < batch; k++) lens[k] = 1;
         if (fi_case_plan(&f, lens, (msgl_fi_kernel)kernel, true, false) != 0) exit(2);
-        cudaGraph_t graph;
-        cudaGraphExec_t exec;
-        CUDA_OK(cudaStreamBeginCapture(stream, cudaStreamCaptureModeThreadLocal));
-        fi_case_pages(&f, stream);
-        fi_case_run(&f, stream);
-        CUDA_OK(cudaStreamEndCapture(stream, &graph));
-        CUDA_OK(cudaGraphInstantiate(&exec, graph, 0));
+        const cudaGraphExec_t exec = cuda_capture(stream, [&] {
+            fi_case_pages(&f, stream);
+            fi_case_run(&f, stream);
+        });
         const msgl_fi_planned captured = f.plan;
         for (int replay = 0; replay < 3; replay++) {
             for (int k = 0; k < batch; k++) {
@@ -205,7 +202,6 @@ static void graphs(attn_rng *rng, bool quick)
             free(a), free(b);
         }
         CUDA_OK(cudaGraphExecDestroy(exec));
-        CUDA_OK(cudaGraphDestroy(graph));
         fi_case_free(&f);
         attn_world_free(&w);
     }

@@ -295,12 +295,8 @@ static void check_chain(int hidden, int inner, int m)
     queue_chain(&wd.exec, &c, msgl__cuda_gemv_plain, false);
     CUDA_OK(cudaStreamSynchronize(wd.device.stream));
     CUDA_OK(cudaMemcpy(want.data(), c.x, count * 2, cudaMemcpyDeviceToHost));
-    cudaGraph_t graph;
-    cudaGraphExec_t exec;
-    CUDA_OK(cudaStreamBeginCapture(wd.device.stream, cudaStreamCaptureModeThreadLocal));
-    queue_chain(&wd.exec, &c, msgl__cuda_gemv, true);
-    CUDA_OK(cudaStreamEndCapture(wd.device.stream, &graph));
-    CUDA_OK(cudaGraphInstantiate(&exec, graph, 0));
+    const cudaGraphExec_t exec =
+        cuda_capture(wd.device.stream, [&] { queue_chain(&wd.exec, &c, msgl__cuda_gemv, true); });
     for (int round = 0; round < 12; round++) {
         if (round < 4) {
             queue_chain(&wd.exec, &c, msgl__cuda_gemv, true);
@@ -323,7 +319,7 @@ static void check_chain(int hidden, int inner, int m)
             break;
         }
     }
-    cudaGraphExecDestroy(exec), cudaGraphDestroy(graph);
+    CUDA_OK(cudaGraphExecDestroy(exec));
     for (int l = 0; l < LAYERS; l++) {
         for (int i = 0; i < 3; i++) cudaFree(c.w[l][i]);
     }

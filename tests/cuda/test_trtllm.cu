@@ -168,14 +168,11 @@ static void graph(attn_rng *rng)
     xqa_case x;
     if (!make(&x, rng, MSGL_BF16, batch, lens, 8, 2, 128, 64)) return;
     cudaStream_t stream;
-    cudaGraph_t g;
-    cudaGraphExec_t exec;
     CUDA_OK(cudaStreamCreate(&stream));
-    CUDA_OK(cudaStreamBeginCapture(stream, cudaStreamCaptureModeThreadLocal));
-    CUDA_OK(api->pages(&x.pages, stream));
-    CUDA_OK(api->decode(&x.call, stream));
-    CUDA_OK(cudaStreamEndCapture(stream, &g));
-    CUDA_OK(cudaGraphInstantiate(&exec, g, 0));
+    const cudaGraphExec_t exec = cuda_capture(stream, [&] {
+        CUDA_OK(api->pages(&x.pages, stream));
+        CUDA_OK(api->decode(&x.call, stream));
+    });
     for (int replay = 0; replay < 4; replay++) {
         for (int k = 0; k < batch; k++) lens[k] = attn_range(rng, 1, replay % 2 ? 20 : max_len);
         device_write(x.w.lens_dev, lens, sizeof lens);
@@ -185,7 +182,6 @@ static void graph(attn_rng *rng)
         check(&x, lens, 1, "graph");
     }
     CUDA_OK(cudaGraphExecDestroy(exec));
-    CUDA_OK(cudaGraphDestroy(g));
     CUDA_OK(cudaStreamDestroy(stream));
     destroy(&x);
 }
