@@ -300,12 +300,6 @@ static int choose_weights(const msgl_engine *e, const msgl_options *o, const msg
         const msgl_wformat *f = &e->kernels.gemm.formats[i];
         const bool fits = on_host || f->dtype == e->info.dtype || f->dtype == MSGL_DTYPE_COUNT;
         if (f->name == NULL || strcmp(f->name, name) != 0 || !fits) continue;
-        if (f->dense_only && e->model.cfg.decoder.num_experts > 0) {
-            return msgl__err_set(err, MSGL_EUNSUPPORTED,
-                                 "--weight-dtype %s: this device has no products of experts with "
-                                 "such weights; allowed for this model: %s",
-                                 name, act);
-        }
         *out = f;
         return 0;
     }
@@ -336,6 +330,17 @@ static int take_memory(msgl_engine *e, const msgl_options *o, msgl_err *err)
     return code;
 }
 
+// The model's experts want grouped products, which a device may not have for the weights' format.
+static int check_experts(const msgl_engine *e, msgl_err *err)
+{
+    const msgl_model_target *t = &e->model.target;
+    if (!t->weights->dense_only || e->model.products.num_experts == 0) return 0;
+    return msgl__err_set(err, MSGL_EUNSUPPORTED,
+                         "--weight-dtype %s: this device has no products of experts with such "
+                         "weights; allowed for this model: %s",
+                         t->weights->name, msgl__dtype_name(t->dtype));
+}
+
 static int build(msgl_engine *e, const msgl_options *o, struct msgl_heartbeat *heartbeat,
                  msgl_err *err)
 {
@@ -362,6 +367,7 @@ static int build(msgl_engine *e, const msgl_options *o, struct msgl_heartbeat *h
         .ranks = 1,
     };
     code = msgl__model_build(&e->model, &target, err);
+    if (code == 0) code = check_experts(e, err);
     if (code == 0) code = plan_memory(e, o, err);
     if (code != 0) return code;
     msgl__comm_self_init(&e->comm);
