@@ -184,8 +184,8 @@ template <class C, class Loader> struct msgl_fa_producer {
     // Of the current item:
     int lo, hi, kv_head; // key tiles [lo, hi]; hi < 0: no item
     int key_lo, klen;    // slots of other keys may be another request's
-    const int32_t *row;        // of the table
-    int slots, below;          // of tile hi and of the one before it
+    const int32_t *row;  // of the table
+    int slots, below;    // of tile hi and of the one before it
 
     __device__ __forceinline__ msgl_fa_producer(const msgl_fa_prefill_params &params,
                                                 msgl_fa_prefill_smem<C> &smem)
