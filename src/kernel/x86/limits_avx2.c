@@ -11,16 +11,11 @@
 #define OPERATIONS (8 * 2)
 #include "kernel/x86/limits_loop.inc"
 
-#undef NAME
-#undef VECTOR
-#undef OPERAND
-#undef STEP
-#undef OPERATIONS
-
-// Pairs of 16 bits, each product added to its sum.
+// Pairs of 16 bits.
 #define NAME msgl__limits_int8_avx2
 #define VECTOR __m256i
+#define REG "x"
 #define OPERAND _mm256_set1_epi16(3)
 #define STEP(sum, x) _mm256_add_epi32(sum, _mm256_madd_epi16(sum, x))
-#define OPERATIONS (16 * 2)
+#define OPERATIONS (8 * 2 * 2)
 #include "kernel/x86/limits_loop.inc"

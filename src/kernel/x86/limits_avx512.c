@@ -11,16 +11,11 @@
 #define OPERATIONS (16 * 2)
 #include "kernel/x86/limits_loop.inc"
 
-#undef NAME
-#undef VECTOR
-#undef OPERAND
-#undef STEP
-#undef OPERATIONS
-
-// Pairs of 16 bits, each product added to its sum.
+// Pairs of 16 bits.
 #define NAME msgl__limits_int8_avx512
 #define VECTOR __m512i
+#define REG "v"
 #define OPERAND _mm512_set1_epi16(3)
 #define STEP(sum, x) _mm512_add_epi32(sum, _mm512_madd_epi16(sum, x))
-#define OPERATIONS (32 * 2)
+#define OPERATIONS (16 * 2 * 2)
 #include "kernel/x86/limits_loop.inc"
