@@ -238,7 +238,8 @@ __launch_bounds__(THREADS) void fa_prefill_sm80(const __grid_constant__ msgl_cud
     for (int32_t tile = begin; tile < end; tile++) {
         const uint32_t at = (tile - begin) & 1;
         if (tile + 1 < end) {
-            load_tile<HD>(c, k, v, table, (tile + 1) * S::KEYS, seen, len, ring + (at ^ 1) * S::STAGE);
+            load_tile<HD>(c, k, v, table, (tile + 1) * S::KEYS, seen, len,
+                          ring + (at ^ 1) * S::STAGE);
         }
         msgl__copy_async_commit();
         msgl__copy_async_wait<1>();
