@@ -161,8 +161,9 @@ static __device__ __forceinline__ void msgl_few_run(const msgl_decode_args &a,
             msgl_decode_issue<HD, S::PITCH, false>(a, lane, entries, where, ring + at * S::STAGE);
         }
         __syncwarp();
+        // Behind the first key in any case: this warp has a tile before.
         const int32_t after = msgl_few_key(it, tile + STAGES * step, lane);
-        if (lane < MSGL_FA_TILE && after < len - rope) { // and behind the first: it has a tile before
+        if (lane < MSGL_FA_TILE && after < len - rope) {
             msgl__copy_async_4(msgl__shared_address(entries + lane), it.table + after);
         } else if (lane < MSGL_FA_TILE) {
             entries[lane] = MSGL_DECODE_NO_SLOT;
