@@ -206,7 +206,7 @@ static bool divide(msgl_memory_plan *p, const sizes *s, size_t live, size_t budg
     if (has_states(p)) {
         const size_t unit = s->unit[s->num_paged];
         const int64_t most =
-            (int64_t)p->max_running * msgl__ceil_div(p->max_seq_len, MSGL_STATE_INTERVAL);
+            (int64_t)p->max_running * msgl__ceil_div(p->max_seq_len, spans[s->num_paged].interval);
         size_t n = budget / CHECKPOINT_SHARE / unit;
         if (n > (size_t)most) n = (size_t)most;
         if (n > INT32_MAX / 2) n = INT32_MAX / 2;
