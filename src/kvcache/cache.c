@@ -107,7 +107,7 @@ msgl_cache_counts msgl__cache_count(const msgl_cache *c, int32_t span)
     msgl_cache_counts n = {.total = c->store.layout.spans[span].num_units,
                            .free = c->store.free[span].count,
                            .cached = u->num_cached,
-                           .evictable = u->num_evictable};
+                           .evictable = u->unheld.count};
     if (span == 0) c->ops->count(c->impl, &n);
     return n;
 }

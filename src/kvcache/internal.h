@@ -6,6 +6,7 @@
 #define MSGL_KVCACHE_INTERNAL_H
 
 #include "kvcache/cache.h"
+#include "kvcache/lru.h"
 
 typedef struct msgl_free_list { // a stack
     int32_t *units;
@@ -19,17 +20,16 @@ static inline void msgl__free_push(msgl_free_list *l, int32_t unit)
 
 // A page or checkpoint of a span behind the first.
 typedef struct msgl_unit {
-    int32_t node;         // of the prefix tree that has it; -1: none
-    int32_t holders;      // requests that hold it there
-    int32_t older, newer; // neighbours among those of nodes that nobody holds, or -1
-    uint32_t born;        // step that writes it
+    int32_t node;    // of the prefix tree that has it; -1: none
+    int32_t holders; // requests that hold it there
+    uint32_t born;   // step that writes it
 } msgl_unit;
 
 typedef struct msgl_units {
     msgl_unit *all;   // [num_units]
     int32_t *of_node; // [pages of span 0] unit that the node has, -1
-    int32_t oldest, newest;
-    int32_t num_cached, num_evictable;
+    msgl_lru unheld;  // those of nodes that nobody holds
+    int32_t num_cached;
 } msgl_units;
 
 // What all parts of a cache share.

@@ -30,9 +30,8 @@ typedef struct node {
     int32_t parent;
     int32_t pins;
     int32_t children;
-    int32_t chain;        // next node of the same hash bucket, or -1
-    int32_t older, newer; // neighbours among the nodes that are not pinned, or -1
-    uint32_t born;        // step that inserted it
+    int32_t chain; // next node of the same hash bucket, or -1
+    uint32_t born; // step that inserted it
 } node;
 
 typedef struct radix {
@@ -42,14 +41,15 @@ typedef struct radix {
     int32_t *buckets; // [mask + 1]
     uint32_t mask;
     uint64_t seed; // so that no client can prepare prompts that collide
-    int32_t oldest, newest;
-    int32_t num_cached, num_evictable, num_locks;
+    msgl_lru unpinned;
+    int32_t num_cached, num_locks;
 } radix;
 
 static void destroy(void *impl)
 {
     radix *t = impl;
     msgl__free(t->nodes);
+    msgl__free(t->unpinned.links);
     msgl__free(t->keys);
     msgl__free(t->buckets);
     msgl__free(t);
@@ -65,16 +65,17 @@ static int create(msgl_cache_store *store, void **impl, msgl_err *err)
     t->mask = 15;
     while (t->mask < n && t->mask < (UINT32_MAX >> 1)) t->mask = t->mask * 2 + 1;
     t->nodes = msgl__reallocarray(NULL, n, sizeof *t->nodes);
+    t->unpinned.links = msgl__reallocarray(NULL, n, sizeof *t->unpinned.links);
     t->keys = msgl__reallocarray(NULL, n * page_size, sizeof *t->keys);
     t->buckets = msgl__reallocarray(NULL, (size_t)t->mask + 1, sizeof *t->buckets);
-    if (t->nodes == NULL || t->keys == NULL || t->buckets == NULL) {
+    if (t->nodes == NULL || t->unpinned.links == NULL || t->keys == NULL || t->buckets == NULL) {
         destroy(t);
         return msgl__err_set(err, MSGL_ENOMEM, "radix cache: no memory for %zu pages of %zu tokens",
                              n, page_size);
     }
     for (size_t i = 0; i < n; i++) t->nodes[i].parent = ABSENT;
     for (size_t i = 0; i <= t->mask; i++) t->buckets[i] = -1;
-    t->oldest = t->newest = -1;
+    t->unpinned.oldest = t->unpinned.newest = -1;
     // Without randomness the tree is only easier to slow down, not wrong.
     if (getrandom(&t->seed, sizeof t->seed, GRND_NONBLOCK) < 0) t->seed = 0x5bd1e995;
     *impl = t;
@@ -112,41 +113,12 @@ static int32_t find(const radix *t, int32_t parent, const int32_t *ids)
     return n;
 }
 
-static void lru_append(radix *t, int32_t n)
-{
-    t->nodes[n].older = t->newest;
-    t->nodes[n].newer = -1;
-    if (t->newest >= 0) {
-        t->nodes[t->newest].newer = n;
-    } else {
-        t->oldest = n;
-    }
-    t->newest = n;
-    t->num_evictable++;
-}
-
-static void lru_remove(radix *t, int32_t n)
-{
-    const int32_t older = t->nodes[n].older, newer = t->nodes[n].newer;
-    if (older >= 0) {
-        t->nodes[older].newer = newer;
-    } else {
-        t->oldest = newer;
-    }
-    if (newer >= 0) {
-        t->nodes[newer].older = older;
-    } else {
-        t->newest = older;
-    }
-    t->num_evictable--;
-}
-
 static void lock(radix *t, int32_t n)
 {
     if (n != MSGL_CACHE_ROOT) t->num_locks++;
     for (; n != MSGL_CACHE_ROOT; n = t->nodes[n].parent) {
         if (t->nodes[n].pins++ > 0) return; // its ancestors are pinned through it already
-        lru_remove(t, n);
+        msgl__lru_remove(&t->unpinned, n);
     }
 }
 
@@ -155,7 +127,7 @@ static void unlock(radix *t, int32_t n)
     if (n != MSGL_CACHE_ROOT) t->num_locks--;
     for (; n != MSGL_CACHE_ROOT; n = t->nodes[n].parent) {
         if (--t->nodes[n].pins > 0) return;
-        lru_append(t, n);
+        msgl__lru_append(&t->unpinned, n);
     }
 }
 
@@ -170,14 +142,14 @@ static void add(radix *t, int32_t parent, const int32_t *ids, int32_t page)
     *bucket = page;
     if (parent != MSGL_CACHE_ROOT) t->nodes[parent].children++;
     t->num_cached++;
-    lru_append(t, page);
+    msgl__lru_append(&t->unpinned, page);
 }
 
 // The page of a leaf without pins becomes free.
 static void remove_leaf(radix *t, int32_t page)
 {
     node *x = &t->nodes[page];
-    lru_remove(t, page);
+    msgl__lru_remove(&t->unpinned, page);
     int32_t *link = bucket_of(t, x->parent, key_of(t, page));
     while (*link != page) link = &t->nodes[*link].chain;
     *link = x->chain;
@@ -192,7 +164,7 @@ static int32_t evict(void *impl, int32_t n)
 {
     radix *t = impl;
     int32_t done = 0;
-    for (; done < n && t->oldest >= 0; done++) remove_leaf(t, t->oldest);
+    for (; done < n && t->unpinned.oldest >= 0; done++) remove_leaf(t, t->unpinned.oldest);
     return done;
 }
 
@@ -346,7 +318,7 @@ static void count(const void *impl, msgl_cache_counts *n)
 {
     const radix *t = impl;
     n->cached = t->num_cached;
-    n->evictable = t->num_evictable;
+    n->evictable = t->unpinned.count;
     n->locks = t->num_locks;
 }
 
@@ -359,19 +331,20 @@ static bool holds(const void *impl, int32_t page)
 static int check_list(const radix *t, msgl_err *err)
 {
     int32_t length = 0, before = -1;
-    for (int32_t n = t->oldest; n >= 0; before = n, n = t->nodes[n].newer) {
+    for (int32_t n = t->unpinned.oldest; n >= 0; before = n, n = t->unpinned.links[n].newer) {
         const node *x = &t->nodes[n];
-        if (x->parent == ABSENT || x->pins != 0 || x->older != before || ++length > t->num_cached) {
+        if (x->parent == ABSENT || x->pins != 0 || t->unpinned.links[n].older != before ||
+            ++length > t->num_cached) {
             return msgl__err_set(err, MSGL_EINTERNAL, "radix: page %d is wrong in the LRU list", n);
         }
     }
-    if (length != t->num_evictable || before != t->newest) {
+    if (length != t->unpinned.count || before != t->unpinned.newest) {
         return msgl__err_set(err, MSGL_EINTERNAL, "radix: %d pages in the LRU list, %d counted",
-                             length, t->num_evictable);
+                             length, t->unpinned.count);
     }
-    if (t->oldest >= 0 && t->nodes[t->oldest].children != 0) {
+    if (t->unpinned.oldest >= 0 && t->nodes[t->unpinned.oldest].children != 0) {
         return msgl__err_set(err, MSGL_EINTERNAL, "radix: the oldest page, %d, has children",
-                             t->oldest);
+                             t->unpinned.oldest);
     }
     return 0;
 }

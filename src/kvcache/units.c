@@ -6,35 +6,6 @@
 #include "core/mem.h"
 #include "kvcache/internal.h"
 
-static void append(msgl_units *u, int32_t unit)
-{
-    u->all[unit].older = u->newest;
-    u->all[unit].newer = -1;
-    if (u->newest >= 0) {
-        u->all[u->newest].newer = unit;
-    } else {
-        u->oldest = unit;
-    }
-    u->newest = unit;
-    u->num_evictable++;
-}
-
-static void unlink_unit(msgl_units *u, int32_t unit)
-{
-    const int32_t older = u->all[unit].older, newer = u->all[unit].newer;
-    if (older >= 0) {
-        u->all[older].newer = newer;
-    } else {
-        u->oldest = newer;
-    }
-    if (newer >= 0) {
-        u->all[newer].older = older;
-    } else {
-        u->newest = older;
-    }
-    u->num_evictable--;
-}
-
 int msgl__units_create(msgl_cache_store *s, int32_t span, msgl_err *err)
 {
     msgl_units *u = &s->units[span];
@@ -42,13 +13,14 @@ int msgl__units_create(msgl_cache_store *s, int32_t span, msgl_err *err)
     const size_t nodes = (size_t)s->layout.spans[0].num_units;
     u->all = msgl__reallocarray(NULL, n + 1, sizeof *u->all); // there may be no checkpoint at all
     u->of_node = msgl__reallocarray(NULL, nodes, sizeof *u->of_node);
-    if (u->all == NULL || u->of_node == NULL) {
+    u->unheld = (msgl_lru){.oldest = -1, .newest = -1};
+    u->unheld.links = msgl__reallocarray(NULL, n + 1, sizeof *u->unheld.links);
+    if (u->all == NULL || u->of_node == NULL || u->unheld.links == NULL) {
         return msgl__err_set(err, MSGL_ENOMEM, "prefix cache: no memory for %zu pages or states",
                              n);
     }
     for (size_t i = 0; i < n; i++) u->all[i] = (msgl_unit){.node = -1};
     for (size_t i = 0; i < nodes; i++) u->of_node[i] = -1;
-    u->oldest = u->newest = -1;
     return 0;
 }
 
@@ -56,13 +28,14 @@ void msgl__units_destroy(msgl_cache_store *s, int32_t span)
 {
     msgl__free(s->units[span].all);
     msgl__free(s->units[span].of_node);
+    msgl__free(s->units[span].unheld.links);
 }
 
 // The unit leaves its node and becomes free. Nobody holds it.
 static void detach(msgl_cache_store *s, int32_t span, int32_t unit)
 {
     msgl_units *u = &s->units[span];
-    unlink_unit(u, unit);
+    msgl__lru_remove(&u->unheld, unit);
     u->of_node[u->all[unit].node] = -1;
     u->all[unit].node = -1;
     u->num_cached--;
@@ -74,8 +47,8 @@ int32_t msgl__units_evict(msgl_cache_store *s, int32_t span, int32_t n)
     const msgl_units *u = &s->units[span];
     int32_t done = 0;
     // What this step gives to a node it has yet to write: nobody else may write there in it.
-    while (done < n && u->oldest >= 0 && u->all[u->oldest].born != s->step) {
-        detach(s, span, u->oldest);
+    while (done < n && u->unheld.oldest >= 0 && u->all[u->unheld.oldest].born != s->step) {
+        detach(s, span, u->unheld.oldest);
         done++;
     }
     return done;
@@ -88,13 +61,13 @@ void msgl__units_attach(msgl_cache_store *s, int32_t span, int32_t node, int32_t
     u->of_node[node] = unit;
     u->all[unit] = (msgl_unit){.node = node, .holders = held, .born = born};
     u->num_cached++;
-    if (!held) append(u, unit);
+    if (!held) msgl__lru_append(&u->unheld, unit);
 }
 
 void msgl__units_hold(msgl_cache_store *s, int32_t span, int32_t unit)
 {
     msgl_units *u = &s->units[span];
-    if (u->all[unit].holders++ == 0) unlink_unit(u, unit);
+    if (u->all[unit].holders++ == 0) msgl__lru_remove(&u->unheld, unit);
 }
 
 void msgl__units_give_back(msgl_cache_store *s, int32_t span, int32_t unit)
@@ -103,7 +76,7 @@ void msgl__units_give_back(msgl_cache_store *s, int32_t span, int32_t unit)
     if (u->all[unit].node < 0) {
         msgl__free_push(&s->free[span], unit);
     } else if (--u->all[unit].holders == 0) {
-        append(u, unit);
+        msgl__lru_append(&u->unheld, unit);
     }
 }
 
@@ -129,18 +102,19 @@ int msgl__units_check(const msgl_cache_store *s, int32_t span, msgl_err *err)
                                  span, i, x->node, x->holders);
         }
     }
-    for (int32_t i = u->oldest; i >= 0; before = i, i = u->all[i].newer) {
+    for (int32_t i = u->unheld.oldest; i >= 0; before = i, i = u->unheld.links[i].newer) {
         const msgl_unit *x = &u->all[i];
-        if (x->node < 0 || x->holders != 0 || x->older != before || ++listed > cached) {
+        if (x->node < 0 || x->holders != 0 || u->unheld.links[i].older != before ||
+            ++listed > cached) {
             return msgl__err_set(err, MSGL_EINTERNAL, "span %d: unit %d is wrong in the LRU list",
                                  span, i);
         }
     }
-    if (cached != u->num_cached || listed != u->num_evictable || before != u->newest) {
+    if (cached != u->num_cached || listed != u->unheld.count || before != u->unheld.newest) {
         return msgl__err_set(err, MSGL_EINTERNAL,
                              "span %d: %d units of nodes, %d counted; %d in the LRU list, %d "
                              "counted",
-                             span, cached, u->num_cached, listed, u->num_evictable);
+                             span, cached, u->num_cached, listed, u->unheld.count);
     }
     return 0;
 }
