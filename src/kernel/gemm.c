@@ -440,7 +440,9 @@ static void gather_task(void *arg, int task, int worker)
     const char *panel = (const char *)w->data +
                         (size_t)(g->ids[task] / MSGL_GEMM_LANES) * msgl__gemm_panel_bytes(w);
     float *out = g->out + (size_t)task * (size_t)w->k;
-    if (w->format->id == MSGL_W_BF16) {
+    if (w->format->id == MSGL_W_INT8) {
+        msgl__int8_expand(panel, lane, w->k, out);
+    } else if (w->format->id == MSGL_W_BF16) {
         const uint16_t *p = (const uint16_t *)panel + 2 * lane;
         for (int i = 0; i < w->k; i++) {
             out[i] = msgl__bf16_to_f32(p[(i >> 1) * 2 * MSGL_GEMM_LANES + (i & 1)]);

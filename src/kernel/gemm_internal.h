@@ -88,7 +88,7 @@ typedef struct msgl_gemm_level {
         {MSGL_WFORMAT_F32, msgl__gemm_packed_size, pack, msgl__gemm_gather, false},                \
             {MSGL_WFORMAT_F16, msgl__gemm_packed_size, pack, msgl__gemm_gather, false},            \
             {MSGL_WFORMAT_BF16, msgl__gemm_packed_size, pack, msgl__gemm_gather, false},           \
-            {MSGL_WFORMAT_INT8, msgl__int8_packed_size, pack, msgl__int8_gather, false},           \
+            {MSGL_WFORMAT_INT8, msgl__int8_packed_size, pack, msgl__gemm_gather, false},           \
     }
 
 // The driver. A weight of n features in panels of so many bytes; 0 when the product overflows.
@@ -98,7 +98,8 @@ size_t msgl__int8_packed_size(const msgl_wformat *f, int n, int k);
 void msgl__gemm_pack(msgl_gemm_pack_fn fn, msgl_exec *x, msgl_weight *w, int row, int rows,
                      const void *src, msgl_dtype src_dtype, size_t ld_src);
 void msgl__gemm_gather(msgl_exec *x, const msgl_weight *w, const int32_t *ids, int rows, void *out);
-void msgl__int8_gather(msgl_exec *x, const msgl_weight *w, const int32_t *ids, int rows, void *out);
+// The feature in this lane of a panel: out[0, k).
+void msgl__int8_expand(const char *panel, int lane, int k, float *out);
 void msgl__gemm_linear(const msgl_gemm_level *level, msgl_exec *x, const msgl_linear_call *c);
 void msgl__gemm_grouped(const msgl_gemm_level *level, msgl_exec *x, const msgl_grouped_call *c);
 size_t msgl__gemm_linear_scratch(const msgl_linear_call *c);
