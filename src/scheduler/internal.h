@@ -71,7 +71,9 @@ struct msgl_scheduler {
     int32_t reserved;   // pages promised to running requests that they do not have yet
     int32_t answer_len; // expected of an answer, in 1/16 tokens: of those seen, smoothed
     uint64_t arrivals;
-    bool stuck; // the head of the queue did not fit, and no pages have come back since
+    bool stuck;            // the head of the queue did not fit, and no pages have come back since
+    bool stuck_in_windows; // but for want of these pages of windows, which come back by sliding
+    int32_t lacks[MSGL_MAX_SPANS];
     msgl_flight flights[MSGL_MAX_FLIGHTS];
     int32_t depth, num_flights, next_flight; // ring of flights
     msgl_token_event *events;                // [max_running]

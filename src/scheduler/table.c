@@ -74,12 +74,12 @@ static int32_t window_lacks(const msgl_scheduler *s, const msgl_req *r, int32_t 
     return most > has ? most - has : 0;
 }
 
-// Whether there is room in all windows for r, which has its prefix only, beside those that run.
-static bool windows_fit(const msgl_scheduler *s, const msgl_req *r, int32_t pages)
+// Whether all windows have room for a request that lacks so many pages, beside those that run.
+static bool windows_fit(const msgl_scheduler *s, const int32_t lacks[MSGL_MAX_SPANS])
 {
     for (int32_t span = 1; span < s->cfg.cache.num_spans; span++) {
         if (s->cfg.cache.spans[span].kind != MSGL_SPAN_WINDOW) continue;
-        int64_t lacking = window_lacks(s, r, span, pages);
+        int64_t lacking = lacks[span];
         for (const msgl_req *q = s->running.head; q != NULL; q = q->next) {
             if (q->state == MSGL_REQ_PREFILL || q->state == MSGL_REQ_DECODE) {
                 lacking += window_lacks(s, q, span, q->reserved);
@@ -88,6 +88,19 @@ static bool windows_fit(const msgl_scheduler *s, const msgl_req *r, int32_t page
         if (lacking > available(s, span)) return false;
     }
     return true;
+}
+
+// Whether there is room for r, which has its prefix only; remembers what it waits for.
+static bool fits(msgl_scheduler *s, const msgl_req *r, int32_t pages)
+{
+    for (int32_t span = 1; span < s->cfg.cache.num_spans; span++) {
+        const bool window = s->cfg.cache.spans[span].kind == MSGL_SPAN_WINDOW;
+        s->lacks[span] = window ? window_lacks(s, r, span, pages) : 0;
+    }
+    s->stuck = pages - r->hold.num_pages > unpromised(s);
+    s->stuck_in_windows = !s->stuck && !windows_fit(s, s->lacks);
+    if (s->stuck_in_windows) s->stuck = true;
+    return !s->stuck;
 }
 
 // Gives r a row, its cached prefix and a promise of pages for the rest. False: not now, for want of
@@ -108,14 +121,13 @@ bool msgl__sched_admit(msgl_scheduler *s, msgl_req *r)
     msgl__cache_begin(s->cache, p, &r->hold); // before counting: p cannot be evicted for r
     r->fill_len = r->num_ids;
     r->device_len = r->begin_len = p.len;
-    const int32_t pages = promise(s, r), more = pages - r->hold.num_pages;
-    if (more > unpromised(s) || !windows_fit(s, r, pages)) {
+    const int32_t pages = promise(s, r);
+    if (!fits(s, r, pages)) {
         msgl__cache_release(s->cache, &r->hold, NULL, 0);
         r->device_len = 0;
-        s->stuck = true;
         return false;
     }
-    s->reserved += more;
+    s->reserved += pages - r->hold.num_pages;
     r->reserved = pages;
     r->row = row;
     s->num_free_rows--;
@@ -180,7 +192,7 @@ void msgl__sched_slide(msgl_scheduler *s)
         msgl__cache_slide(s->cache, &r->hold, r->device_len);
         if (r->device_len > r->begin_len) msgl__cache_loaded(s->cache, &r->hold);
     }
-    s->stuck = false;
+    if (s->stuck_in_windows && windows_fit(s, s->lacks)) s->stuck = s->stuck_in_windows = false;
 }
 
 void msgl__sched_free_row(msgl_scheduler *s, msgl_req *r)
