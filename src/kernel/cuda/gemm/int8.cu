@@ -5,6 +5,7 @@
 #include "kernel/cuda/device.cuh"
 #include "kernel/cuda/gemm/int8.h"
 #include "kernel/cuda/gemm/table.cuh"
+#include "kernel/cuda/ops/vec8.cuh"
 #include "kernel/cuda/ptx/copy.cuh"
 #include "kernel/cuda/ptx/mma.cuh"
 #include "kernel/cuda/ptx/shared.cuh"
@@ -52,19 +53,6 @@ size_t msgl__cuda_int8_packed_size(const msgl_wformat *, int n, int k)
     return padded / 64 * 64;
 }
 
-static __device__ __forceinline__ float as_f32(float v)
-{
-    return v;
-}
-static __device__ __forceinline__ float as_f32(__half v)
-{
-    return __half2float(v);
-}
-static __device__ __forceinline__ float as_f32(__nv_bfloat16 v)
-{
-    return __bfloat162float(v);
-}
-
 // A warp per group, two columns a lane. values, scales: of the first row's first group.
 template <typename S>
 static __global__ void quantize(const S *src, size_t rows, size_t cols, uint8_t *values,
@@ -79,7 +67,7 @@ static __global__ void quantize(const S *src, size_t rows, size_t cols, uint8_t 
     uint32_t largest = 0; // |v| as bits, whose order is the floats' with infinity and NaN behind it
     for (int i = 0; i < 2; i++) {
         const size_t column = group * GROUP + (size_t)(2 * lane + i);
-        v[i] = column < cols ? as_f32(src[row * cols + column]) : 0.0f;
+        v[i] = column < cols ? to_f32(src[row * cols + column]) : 0.0f;
         largest = max(largest, __float_as_uint(v[i]) & 0x7fffffffu);
     }
     largest = __reduce_max_sync(0xffffffffu, largest);
@@ -181,7 +169,7 @@ static __device__ __forceinline__ void load_16(const T *p, int left, bool aligne
 {
     if (!aligned || left < PIECE) {
 #pragma unroll
-        for (int i = 0; i < PIECE; i++) v[i] = i < left ? as_f32(p[i]) : 0.0f;
+        for (int i = 0; i < PIECE; i++) v[i] = i < left ? to_f32(p[i]) : 0.0f;
         return;
     }
     const uint4 a = ((const uint4 *)p)[0], b = ((const uint4 *)p)[1];
@@ -199,7 +187,7 @@ static __device__ __forceinline__ void put(const int8_args &a, int row, int colu
 {
     O *const to = (O *)a.out + (size_t)row * a.ld_out + column;
     if (a.bias != NULL) v += a.bias[column];
-    if (a.accumulate) v += as_f32(*to);
+    if (a.accumulate) v += to_f32(*to);
     *to = O(v);
 }
 
