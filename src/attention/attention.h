@@ -49,11 +49,11 @@ typedef struct msgl_attn_variants {
 } msgl_attn_variants;
 
 typedef struct msgl_attn_needs { // what a group of layers and the machine ask of a backend
-    msgl_cache_kind cache;       // what the layers keep; there are kernels for MSGL_CACHE_KV
+    msgl_cache_kind cache;       // what the layers keep: MSGL_CACHE_KV or MSGL_CACHE_LATENT
     msgl_device_kind device;
     int32_t capability; // CUDA compute capability x 10; 0 on the CPU
     int32_t num_q_heads, num_kv_heads, head_dim, page_size;
-    int32_t v_dim;            // of a head's V; 0: head_dim, the only one that kernels have
+    int32_t v_dim;            // of a head's V; 0: head_dim, the only one with K and V apart
     msgl_dtype act, kv_dtype; // of queries and output; of the pool
     bool deterministic;
     msgl_attn_variants variants;
@@ -61,8 +61,10 @@ typedef struct msgl_attn_needs { // what a group of layers and the machine ask o
 
 // What one layer attends with. Row 0 is the sequences' first token.
 typedef struct msgl_attn_input {
-    const void *q; // [tokens, num_q_heads, head_dim] of exec->act, rotated
-    size_t ld;     // elements from token to token, a multiple of head_dim
+    // [tokens, num_q_heads, head_dim] of exec->act, rotated; of LATENT groups absorbed: what a
+    // head's query has to do with the latent vector, then its rotary part.
+    const void *q;
+    size_t ld; // elements from token to token, a multiple of head_dim
     // NULL, or the call that would have normed, rotated and stored these tokens before: attention
     // does it instead. q is then rope->qkv, the projection's output, which stays as it is; the pool
     // gets the same bits.
@@ -80,6 +82,7 @@ typedef struct msgl_attn_desc {
     int32_t page_override;                 // MSGL_PAGE_SET: replaces any other size, with a warning
     int32_t
         head_dims[MSGL_ATTN_MAX_SET]; // allowed, 0-terminated; empty: any multiple of 8 up to 256
+    uint32_t caches;                  // bit mask of 1u << msgl_cache_kind; 0: KV
     int32_t max_group;                // largest num_q_heads / num_kv_heads; 0: any
     uint32_t kv_dtypes;               // bit mask of 1u << msgl_dtype
     bool sliding_window, softcap;
@@ -114,7 +117,8 @@ typedef struct msgl_attn_desc {
     // slots: makes what the layers share. NULL: nothing.
     void (*begin)(msgl_attn_backend *b, msgl_exec *x, const msgl_seqs *seqs);
     // Attends, with K and V of the new tokens already in the pool (unless in->rope). out [tokens,
-    // num_q_heads * head_dim], dense, of exec->act (f32 on the CPU). Failures go to exec->status.
+    // num_q_heads * the pool's v_dim], dense, of exec->act (f32 on the CPU). Failures go to
+    // exec->status.
     void (*forward)(msgl_attn_backend *b, msgl_exec *x, const msgl_attn_layer *layer,
                     const msgl_seqs *seqs, const msgl_attn_input *in, void *out);
     // Whether these sequences' norm, rotation and store of K and V are better done inside forward,
@@ -142,7 +146,7 @@ struct msgl_attn_config { // of one group of layers
     bool apart; // answers and chunks come as sequences of their own, whatever the backend could do
     msgl_attn_variants variants; // of the layers that forward will get
     const msgl_kernels *kernels;
-    const msgl_kv_pool *pool;
+    const msgl_kv_pool *pool; // of whose v_dim a head's result is
     const msgl_page_table *page_table;
     int32_t num_threads; // of the pool that forward will run on; CPU only
     // GPUs only, NULL on the CPU.

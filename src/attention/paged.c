@@ -9,20 +9,27 @@ enum {
     MAX_PARTS = 1024,     // 262,144 keys of split requests; more are walked by one item each
 };
 
+static bool is_latent(const msgl_attn_config *cfg)
+{
+    return cfg->pool->spec.kind == MSGL_CACHE_LATENT;
+}
+
 int msgl__attn_config_check(const msgl_attn_config *cfg, msgl_err *err)
 {
     const struct {
         const char *name;
         int32_t value, max;
-    } limits[] = {{"num_q_heads", cfg->num_q_heads, 1 << 16},
-                  {"num_kv_heads", cfg->num_kv_heads, 1 << 16},
-                  {"head_dim", cfg->head_dim, MSGL_ATTN_MAX_DIM},
-                  {"page_size", cfg->page_size, 1 << 20},
-                  {"max_running", cfg->max_running, 1 << 20},
-                  {"max_seq_len", cfg->max_seq_len, 1 << 28},
-                  {"max_step_tokens", cfg->max_step_tokens, 1 << 28},
-                  {"max_flights", cfg->max_flights, 64},
-                  {"num_threads", cfg->num_threads, 1 << 16}};
+    } limits[] = {
+        {"num_q_heads", cfg->num_q_heads, 1 << 16},
+        {"num_kv_heads", cfg->num_kv_heads, 1 << 16},
+        {"head_dim", cfg->head_dim, is_latent(cfg) ? MSGL_ATTN_MAX_LATENT : MSGL_ATTN_MAX_DIM},
+        {"v_dim", cfg->pool->spec.v_dim, cfg->head_dim},
+        {"page_size", cfg->page_size, 1 << 20},
+        {"max_running", cfg->max_running, 1 << 20},
+        {"max_seq_len", cfg->max_seq_len, 1 << 28},
+        {"max_step_tokens", cfg->max_step_tokens, 1 << 28},
+        {"max_flights", cfg->max_flights, 64},
+        {"num_threads", cfg->num_threads, 1 << 16}};
     for (size_t i = 0; i < sizeof limits / sizeof limits[0]; i++) {
         if (limits[i].value < 1 || limits[i].value > limits[i].max) {
             return msgl__err_set(err, MSGL_EINVAL, "attention: %s %d is not in [1, %d]",
@@ -34,9 +41,10 @@ int msgl__attn_config_check(const msgl_attn_config *cfg, msgl_err *err)
                              "attention: %d query heads are no multiple of %d KV heads",
                              (int)cfg->num_q_heads, (int)cfg->num_kv_heads);
     }
-    if (cfg->head_dim % 8 != 0) {
-        return msgl__err_set(err, MSGL_EINVAL, "attention: head_dim %d is no multiple of 8",
-                             (int)cfg->head_dim);
+    if (cfg->head_dim % 8 != 0 || cfg->pool->spec.v_dim % 8 != 0) {
+        return msgl__err_set(err, MSGL_EINVAL,
+                             "attention: head_dim %d, v_dim %d: not multiples of 8",
+                             (int)cfg->head_dim, (int)cfg->pool->spec.v_dim);
     }
     const int64_t group = cfg->num_q_heads / cfg->num_kv_heads;
     if (cfg->max_step_tokens * group + cfg->max_running > INT32_MAX / 2) {
@@ -62,10 +70,11 @@ void msgl__attn_workspace_limits(const msgl_attn_config *cfg, msgl_attn_workspac
 int msgl__attn_workspace_create(const msgl_attn_config *cfg, msgl_attn_workspace *w, msgl_err *err)
 {
     const msgl_kernels *k = cfg->kernels;
-    const size_t part = msgl__attn_part_floats(w->part_rows, cfg->head_dim) * sizeof(float);
+    const size_t part = msgl__attn_part_floats(w->part_rows, cfg->pool->spec.v_dim) * sizeof(float);
     const size_t heads = (size_t)cfg->num_kv_heads;
     size_t parts, pending, scratch;
-    w->scratch_stride = k->attn.scratch_size(&k->attn, cfg->pool->spec.dtype, cfg->head_dim);
+    w->scratch_stride =
+        k->attn.scratch_size(&k->attn, cfg->pool->spec.dtype, cfg->head_dim, is_latent(cfg));
     if (msgl__size_mul((size_t)w->max_parts * heads, part, &parts) != 0 ||
         msgl__size_mul((size_t)w->max_groups * heads, sizeof(atomic_int), &pending) != 0 ||
         msgl__size_mul((size_t)cfg->num_threads, w->scratch_stride, &scratch) != 0 ||
@@ -172,12 +181,14 @@ void msgl__attn_call_init(const msgl_attn_config *cfg, const msgl_attn_workspace
                           .num_q_heads = cfg->num_q_heads,
                           .num_kv_heads = cfg->num_kv_heads,
                           .head_dim = cfg->head_dim,
+                          .v_dim = cfg->pool->spec.v_dim,
+                          .latent = is_latent(cfg),
                           .k = msgl__kv_k(cfg->pool, layer->layer),
                           .v = msgl__kv_v(cfg->pool, layer->layer),
                           .q = in->q,
                           .ld_q = in->ld,
                           .out = out,
-                          .ld_out = (size_t)cfg->num_q_heads * (size_t)cfg->head_dim,
+                          .ld_out = (size_t)cfg->num_q_heads * (size_t)cfg->pool->spec.v_dim,
                           .scale = layer->scale,
                           .softcap = layer->softcap,
                           .out_scale = 1,

@@ -34,10 +34,11 @@ static void list_names(msgl_device_kind device, char *text, size_t size)
 static int check_head_dim(const msgl_attn_desc *d, const msgl_attn_needs *n, msgl_err *err)
 {
     if (d->head_dims[0] == 0) {
-        if (n->head_dim >= 8 && n->head_dim <= MSGL_ATTN_MAX_DIM && n->head_dim % 8 == 0) return 0;
+        const int most = n->cache == MSGL_CACHE_LATENT ? MSGL_ATTN_MAX_LATENT : MSGL_ATTN_MAX_DIM;
+        if (n->head_dim >= 8 && n->head_dim <= most && n->head_dim % 8 == 0) return 0;
         return msgl__err_set(err, MSGL_EUNSUPPORTED,
                              "attention backend %s: head_dim %d; allowed: multiples of 8 up to %d",
-                             d->name, (int)n->head_dim, MSGL_ATTN_MAX_DIM);
+                             d->name, (int)n->head_dim, most);
     }
     for (int i = 0; i < MSGL_ATTN_MAX_SET && d->head_dims[i] != 0; i++) {
         if (d->head_dims[i] == n->head_dim) return 0;
@@ -85,14 +86,18 @@ static int check_plugin(const msgl_attn_desc *d, msgl_err *err)
 // What the layers keep.
 static int check_cache(const msgl_attn_desc *d, const msgl_attn_needs *n, msgl_err *err)
 {
-    if (n->cache != MSGL_CACHE_KV) {
-        return msgl__err_set(err, MSGL_EUNSUPPORTED,
-                             "attention backend %s: no kernel for layers that keep a %s; allowed: "
-                             "K and V of every token",
-                             d->name,
-                             n->cache == MSGL_CACHE_LATENT ? "latent vector a token" : "state");
+    static const char *const KINDS[] = {[MSGL_CACHE_KV] = "K and V of every token",
+                                        [MSGL_CACHE_LATENT] = "a latent vector a token",
+                                        [MSGL_CACHE_STATE] = "a state"};
+    const uint32_t caches = d->caches != 0 ? d->caches : 1u << MSGL_CACHE_KV;
+    if ((caches & 1u << n->cache) == 0) {
+        return msgl__err_set(
+            err, MSGL_EUNSUPPORTED,
+            "attention backend %s: no kernel for layers that keep %s; allowed: %s", d->name,
+            KINDS[n->cache],
+            KINDS[(caches & 1u << MSGL_CACHE_KV) != 0 ? MSGL_CACHE_KV : MSGL_CACHE_LATENT]);
     }
-    if (n->v_dim == 0 || n->v_dim == n->head_dim) return 0;
+    if (n->cache == MSGL_CACHE_LATENT || n->v_dim == 0 || n->v_dim == n->head_dim) return 0;
     return msgl__err_set(err, MSGL_EUNSUPPORTED,
                          "attention backend %s: no kernel for V of %d beside K of %d per head; "
                          "allowed: the same",

@@ -17,6 +17,7 @@
 #define MSGL_KERNEL_ATTN_H
 
 #include <stdatomic.h>
+#include <stdbool.h>
 #include <stddef.h>
 #include <stdint.h>
 
@@ -24,9 +25,11 @@
 #include "core/round.h"
 #include "kernel/exec.h"
 
-#define MSGL_ATTN_TILE 256      // keys
-#define MSGL_ATTN_MAX_ROWS 256  // packed query rows of one work item
-#define MSGL_ATTN_MAX_DIM 256   // head_dim
+#define MSGL_ATTN_TILE 256     // keys
+#define MSGL_ATTN_MAX_ROWS 256 // packed query rows of one work item
+#define MSGL_ATTN_MAX_DIM 256  // head_dim, of K and V alike
+// The same where V lies in K (multi-head latent attention): a latent vector and a rotary key.
+#define MSGL_ATTN_MAX_LATENT 576
 #define MSGL_ATTN_PART_ALIGN 16 // floats
 // A task may take up to FEW_HEADS KV heads of an item of at most FEW_ROWS rows (decode), as long as
 // heads * padded head_dim <= FEW_COLUMNS: K and V are then read in the order of memory.
@@ -65,10 +68,13 @@ typedef enum msgl_attn_part_kind {
 typedef struct msgl_attn_call {
     msgl_dtype dtype;
     int32_t num_q_heads, num_kv_heads, head_dim; // num_q_heads a multiple of num_kv_heads
-    const void *k, *v;                           // [slots, num_kv_heads, head_dim] of this layer
-    const float *q;                              // [num_tokens, num_q_heads, head_dim]
-    size_t ld_q;                                 // elements from token to token
-    float *out;                                  // as q
+    int32_t v_dim;                               // of a head's V: head_dim, unless latent
+    // K is the only array, and V of a slot and head the first v_dim elements of its K: v is k.
+    bool latent;
+    const void *k, *v; // [slots, num_kv_heads, head_dim] of this layer
+    const float *q;    // [num_tokens, num_q_heads, head_dim]
+    size_t ld_q;       // elements from token to token
+    float *out;        // [num_tokens, num_q_heads, v_dim]
     size_t ld_out;
     float scale, softcap; // softcap 0: off
     float out_scale;      // of the result; 1 in most cases
@@ -95,17 +101,17 @@ typedef struct msgl_attn_call {
     size_t scratch_stride;
 } msgl_attn_call;
 
-// Columns of o in parts and states: head_dim rounded up so that no kernel has a tail there.
-static inline int msgl__attn_padded_dim(int head_dim)
+// Columns of q and of o in parts and states: rounded up so that no kernel has a tail there.
+static inline int msgl__attn_padded_dim(int dim)
 {
-    return (head_dim + 31) & ~31;
+    return (dim + 31) & ~31;
 }
 
 // Floats of one part of one KV head: m [rows], l [rows], o [rows, padded_dim], padded. Columns of o
 // are in the ISA level's order.
-static inline size_t msgl__attn_part_floats(int part_rows, int head_dim)
+static inline size_t msgl__attn_part_floats(int part_rows, int v_dim)
 {
-    const size_t n = (size_t)part_rows * ((size_t)msgl__attn_padded_dim(head_dim) + 2);
+    const size_t n = (size_t)part_rows * ((size_t)msgl__attn_padded_dim(v_dim) + 2);
     return msgl__round_up(n, MSGL_ATTN_PART_ALIGN);
 }
 
@@ -126,13 +132,14 @@ struct msgl__attn_ops; // attn_internal.h
 
 typedef struct msgl_attn_kernels {
     const char *name; // ISA level of this table, for reports
-    // The level's functions for a pool of each dtype.
-    const struct msgl__attn_ops *ops[MSGL_DTYPE_COUNT];
+    // The level's functions for a pool of each dtype, and for one where V lies in K.
+    const struct msgl__attn_ops *ops[MSGL_DTYPE_COUNT], *latent_ops[MSGL_DTYPE_COUNT];
     // Runs the work list over the pool: tasks (item, KV heads), handed out one by one in list
     // order.
     void (*paged)(const struct msgl_attn_kernels *k, msgl_exec *x, const msgl_attn_call *c);
     // Bytes of scratch that paged needs for each thread, a multiple of 64.
-    size_t (*scratch_size)(const struct msgl_attn_kernels *k, msgl_dtype dtype, int head_dim);
+    size_t (*scratch_size)(const struct msgl_attn_kernels *k, msgl_dtype dtype, int head_dim,
+                           bool latent);
 } msgl_attn_kernels;
 
 #endif

@@ -26,10 +26,10 @@ typedef struct msgl__attn_query {
 typedef struct msgl__attn_keys {
     const char *k, *v; // the first KV head in slot 0
     int heads;         // KV heads beside each other
-    size_t slot_bytes; // from slot to slot
+    size_t slot_bytes; // from slot to slot, of K and of V
     const int *slots;  // [MSGL_ATTN_TILE], valid in [begin, end)
     int begin, end;
-    int head_dim;
+    int head_dim, v_dim;
     float scale, softcap;
     const int *next_slots; // [num_next] first slots of the item's next tile, to be prefetched
     int num_next;
@@ -59,8 +59,8 @@ typedef struct msgl__attn_ops {
     // msgl__attn_padded_dim columns apart, in an order of columns that the level is free to choose.
     void (*fold)(int n, int padded_dim, float *M, float *L, float *O, const float *m,
                  const float *l, const float *o);
-    // out[d] = f * column d of o, d < head_dim; undoes the level's order of columns.
-    void (*write)(int head_dim, const float *o, float f, float *out);
+    // out[d] = f * column d of o, d < v_dim; undoes the level's order of columns.
+    void (*write)(int v_dim, const float *o, float f, float *out);
 } msgl__attn_ops;
 
 // Row `row` of the item, of KV head kv_head + head.
@@ -74,7 +74,8 @@ static inline const float *msgl__attn_q_row(const msgl__attn_query *q, int head,
 
 // ref/attn_paged.c: the same at every level.
 void msgl__attn_paged(const msgl_attn_kernels *k, msgl_exec *x, const msgl_attn_call *c);
-size_t msgl__attn_scratch_size(const msgl_attn_kernels *k, msgl_dtype dtype, int head_dim);
+size_t msgl__attn_scratch_size(const msgl_attn_kernels *k, msgl_dtype dtype, int head_dim,
+                               bool latent);
 
 // x86/: what each level improves.
 void msgl__attn_init_avx2(msgl_attn_kernels *k);

@@ -84,6 +84,16 @@ typedef struct msgl_grouped_call {
     bool settled;      // offsets, from and to are older than the grouped product before this call
 } msgl_grouped_call;
 
+// A product a head: out[t, h, :] = in[t, h, :] W_h^T. All weights have one n, k and format.
+typedef struct msgl_heads_call {
+    const msgl_weight *w; // [heads], host array
+    int32_t heads, m;     // >= 0 rows
+    const void *in;       // [m, heads, w->k], strides ld_in and head_in elements
+    size_t ld_in, head_in;
+    void *out; // [m, heads, w->n], strides ld_out and head_out
+    size_t ld_out, head_out;
+} msgl_heads_call;
+
 // What a mixture of experts begins with: rows of in are normed, the router gives each expert its
 // logit, and the kernels route and sort (kernel/ops.h) choose and order. rows * top_k assignments.
 typedef struct msgl_choose_call {
@@ -116,6 +126,26 @@ typedef struct msgl_rope_call {
     void *k_pool, *v_pool; // [slots, num_kv_heads, head_dim]
     const int32_t *slots;  // [tokens]
 } msgl_rope_call;
+
+// The same for multi-head latent attention (DeepSeek-V2, arXiv 2405.04434, section 2.1): one latent
+// vector and one rotary key a token. The latent vector is normed, the key rotated, and both are
+// stored, rounded to nearest even; the rotary part of each query head is rotated on its way.
+typedef struct msgl_latent_rope_call {
+    int32_t tokens, num_heads;
+    int32_t rank, half;   // of the latent vector; of the rotary key 2 half
+    const void *latent;   // [tokens, ld_latent]: rank, then 2 half elements
+    size_t ld_latent;     //
+    const float *weight;  // [rank] of the norm
+    float eps;            //
+    const float *cos_sin; // [tokens, 2 half]: half cosines, then half sines
+    const void *q;        // rotary part of token 0, head 0, strides ld_q and head_q elements
+    size_t ld_q, head_q;  //
+    void *out;            // where it goes; may be q
+    size_t ld_out, head_out;
+    msgl_dtype dtype;     // of the pool
+    void *pool;           // [slots, rank + 2 half]
+    const int32_t *slots; // [tokens]
+} msgl_latent_rope_call;
 
 // What a step begins with: its tokens' ids out of the token pool and their slots into the page
 // table, both at the same places, their rows of the embedding, and the table of their rotation

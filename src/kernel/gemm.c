@@ -1,10 +1,11 @@
 // SPDX-License-Identifier: Apache-2.0
 //
-// The part of kernel family gemm that all ISA levels share. linear() is grouped() with one expert:
-// both make a list of segments (an expert and its rows), prepare the rows, and run tasks of about
-// TASK_US each over (segment, block of rows, some panels). A norm is part of the preparation; an
-// addition and a gate are part of the product where the level's kernel can do that. Else an
-// addition is done by the task that has just made the product, a gate when all products are there.
+// The part of kernel family gemm that all ISA levels share. linear() is grouped() with one expert,
+// heads() with an expert a head: all make a list of segments (an expert and its rows), prepare the
+// rows, and run tasks of about TASK_US each over (segment, block of rows, some panels). A norm is
+// part of the preparation; an addition and a gate are part of the product where the level's kernel
+// can do that. Else an addition is done by the task that has just made the product, a gate when all
+// products are there.
 #include "kernel/gemm_int8.h"
 
 #include <assert.h>
@@ -26,6 +27,7 @@ enum {
 
 typedef struct segment {
     int expert, row, rows;
+    size_t in, out;    // elements to where its rows are, of the activations and of the result
     int first_task;    // of the products
     int first_prepare; // of the preparation, blocks of MSGL_GEMM_ROWS
 } segment;
@@ -100,7 +102,7 @@ static void prepare_task(void *arg, int task, int worker)
     const int at = (task - s->first_prepare) * MSGL_GEMM_ROWS, left = s->rows - at;
     const int rows = left < MSGL_GEMM_ROWS ? left : MSGL_GEMM_ROWS, k = p->weights->k;
     const size_t row = (size_t)s->row + (size_t)at;
-    const float *in = p->in + row * p->ld_in;
+    const float *in = p->in + s->in + (size_t)at * p->ld_in;
     size_t ld_in = p->ld_in;
     if (p->norm != NULL) {
         float *normed = p->normed + row * (size_t)k;
@@ -143,6 +145,13 @@ static int panels_behind(const plan *p, int task, int panel_block)
            min((panel_block + 1) * p->task_panels, p->panels);
 }
 
+// Where row `at` of a segment's products goes: to the result itself, or on its way there.
+static float *product_at(const plan *p, const segment *s, int at)
+{
+    if (p->product != p->out) return p->product + ((size_t)s->row + (size_t)at) * p->ld_product;
+    return p->out + s->out + (size_t)at * p->ld_out;
+}
+
 static void product_task(void *arg, int ticket, int worker)
 {
     (void)ticket;
@@ -164,7 +173,7 @@ static void product_task(void *arg, int ticket, int worker)
         .rows = min(s->rows - at, p->row_block),
         .cols = min(n - col, cols),
         .bias = p->bias == NULL ? NULL : p->bias + col,
-        .out = p->product + row * p->ld_product + col,
+        .out = product_at(p, s, at) + col,
         .ld_out = p->ld_product,
         .add = p->fused && p->accumulate,
         .up = p->fused && p->gated ? (size_t)p->panels * p->panel_bytes : 0,
@@ -172,7 +181,7 @@ static void product_task(void *arg, int ticket, int worker)
     };
     p->micro->block(&b);
     for (int r = 0; p->accumulate && !p->fused && r < b.rows; r++) {
-        float *out = p->out + (row + (size_t)r) * p->ld_out + col;
+        float *out = p->out + s->out + ((size_t)at + (size_t)r) * p->ld_out + col;
         const float *from = b.out + (size_t)r * b.ld_out;
         for (int i = 0; i < b.cols; i++) out[i] += from[i];
     }
@@ -339,7 +348,7 @@ void msgl__gemm_linear(const msgl_gemm_level *level, msgl_exec *x, const msgl_li
     p.ld_out = c->ld_out;
     // The products are done when this returns, so the scratch is free again.
     const size_t mark = x->scratch->used;
-    segment s = {.rows = c->m};
+    segment s = {.rows = c->m}; // in and out begin with it
     p.num_segments = 1;
     if (take_scratch(&p, x, c->m)) run(&p, x, &s, c->m);
     x->scratch->used = mark;
@@ -361,10 +370,38 @@ void msgl__gemm_grouped(const msgl_gemm_level *level, msgl_exec *x, const msgl_g
         for (int e = 0; e < c->num_experts; e++) {
             const int first = c->offsets[e], rows = c->offsets[e + 1] - first;
             if (rows > 0) {
-                s[p.num_segments++] = (segment){.expert = e, .row = first, .rows = rows};
+                s[p.num_segments++] = (segment){.expert = e,
+                                                .row = first,
+                                                .rows = rows,
+                                                .in = (size_t)first * p.ld_in,
+                                                .out = (size_t)first * p.ld_out};
             }
         }
         run(&p, x, s, m);
+    }
+    x->scratch->used = mark;
+}
+
+void msgl__gemm_heads(const msgl_gemm_level *level, msgl_exec *x, const msgl_heads_call *c)
+{
+    if (c->m <= 0) return;
+    plan p = make_plan(level, c->w);
+    p.in = c->in;
+    p.ld_in = c->ld_in;
+    p.out = c->out;
+    p.ld_out = c->ld_out;
+    const size_t mark = x->scratch->used;
+    segment *s = scratch(x, (size_t)c->heads * sizeof *s);
+    if (s != NULL && take_scratch(&p, x, c->m * c->heads)) {
+        for (int h = 0; h < c->heads; h++) {
+            s[h] = (segment){.expert = h,
+                             .row = h * c->m,
+                             .rows = c->m,
+                             .in = (size_t)h * c->head_in,
+                             .out = (size_t)h * c->head_out};
+        }
+        p.num_segments = c->heads;
+        run(&p, x, s, c->m * c->heads);
     }
     x->scratch->used = mark;
 }
@@ -378,6 +415,12 @@ size_t msgl__gemm_grouped_scratch(const msgl_grouped_call *c)
 {
     const int segments = c->rows < c->num_experts ? c->rows : c->num_experts;
     return rows_scratch(c->experts, c->rows, false, c->gated) + (size_t)segments * sizeof(segment) +
+           64;
+}
+
+size_t msgl__gemm_heads_scratch(const msgl_heads_call *c)
+{
+    return rows_scratch(c->w, c->m * c->heads, false, false) + (size_t)c->heads * sizeof(segment) +
            64;
 }
 

@@ -42,6 +42,8 @@ typedef struct msgl_gemm_kernels {
     // See msgl_linear_call and msgl_grouped_call.
     void (*linear)(msgl_exec *x, const msgl_linear_call *c);
     void (*grouped)(msgl_exec *x, const msgl_grouped_call *c);
+    // See msgl_heads_call. NULL: this device has none.
+    void (*heads)(msgl_exec *x, const msgl_heads_call *c);
     // A projection to q, K and V with the rope kernel behind it (kernel/ops.h), in the fastest way;
     // false, and nothing done, where that is linear and the rope kernel. rope->qkv is the call's
     // output, whose columns of K and V it may leave as they were. NULL: never. Scratch as for
@@ -51,6 +53,7 @@ typedef struct msgl_gemm_kernels {
     // activations are not looked at).
     size_t (*linear_scratch)(const msgl_linear_call *c);
     size_t (*grouped_scratch)(const msgl_grouped_call *c);
+    size_t (*heads_scratch)(const msgl_heads_call *c);
     // Rows that feed-forward blocks work on at a time: bounds their temporaries, while the weights,
     // read once per block, still cost little beside the products.
     int32_t block_rows;

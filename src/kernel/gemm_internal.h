@@ -102,8 +102,10 @@ void msgl__gemm_gather(msgl_exec *x, const msgl_weight *w, const int32_t *ids, i
 void msgl__int8_expand(const char *panel, int lane, int k, float *out);
 void msgl__gemm_linear(const msgl_gemm_level *level, msgl_exec *x, const msgl_linear_call *c);
 void msgl__gemm_grouped(const msgl_gemm_level *level, msgl_exec *x, const msgl_grouped_call *c);
+void msgl__gemm_heads(const msgl_gemm_level *level, msgl_exec *x, const msgl_heads_call *c);
 size_t msgl__gemm_linear_scratch(const msgl_linear_call *c);
 size_t msgl__gemm_grouped_scratch(const msgl_grouped_call *c);
+size_t msgl__gemm_heads_scratch(const msgl_heads_call *c);
 
 // Plain C, also what the levels fall back to.
 void msgl__gemm_pack_panel_ref(char *panel, const msgl_wformat *f, int k, int lane, int rows,

@@ -36,7 +36,7 @@ static inline size_t msgl__kv_slot_stride(const msgl_kv_pool *p)
 {
     return (size_t)p->spec.num_heads * (size_t)p->spec.k_dim;
 }
-// K or V (kv 1) of the group's layer `layer`: [slots, num_heads, k_dim or v_dim].
+// K or V (kv 1) of the group's layer `layer`: [slots, num_heads, k_dim or v_dim]. LATENT has K.
 static inline void *msgl__kv_layer(const msgl_kv_pool *p, int kv, int layer)
 {
     const size_t slots = ((size_t)p->num_pages + 1) * (size_t)p->page_size;
@@ -52,7 +52,7 @@ static inline void *msgl__kv_k(const msgl_kv_pool *p, int layer)
 }
 static inline void *msgl__kv_v(const msgl_kv_pool *p, int layer)
 {
-    return msgl__kv_layer(p, 1, layer);
+    return msgl__kv_layer(p, p->spec.kind == MSGL_CACHE_LATENT ? 0 : 1, layer);
 }
 // STATE: the state of a row of the page table, and a checkpoint, in the group's layer `layer`.
 static inline void *msgl__state_of_row(const msgl_kv_pool *p, int32_t row, int layer)

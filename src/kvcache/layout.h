@@ -30,7 +30,8 @@ typedef struct msgl_cache_spec {
     int32_t num_layers;
     // Tokens in front of its own that a token still reads, as in msgl_attn_layer; -1: all.
     int32_t window;
-    // KV: elements of K and of V a token and head. LATENT: one head, k_dim elements, v_dim 0.
+    // KV: elements of K and of V a token and head. LATENT: one head of k_dim elements, the first
+    // v_dim of which are its V.
     int32_t num_heads, k_dim, v_dim;
     msgl_dtype dtype;
     size_t state_bytes; // STATE: of one request

@@ -262,7 +262,9 @@ static void test_bad_config(void **state)
     (void)state;
     msgl_attn_backend *b;
     msgl_err err = {0};
-    msgl_attn_config cfg = {.num_q_heads = 2,
+    const msgl_kv_pool pool = {.spec = {.num_heads = 1, .k_dim = 64, .v_dim = 64}};
+    msgl_attn_config cfg = {.pool = &pool,
+                            .num_q_heads = 2,
                             .num_kv_heads = 1,
                             .head_dim = 64,
                             .page_size = 8,

@@ -16,6 +16,7 @@ void msgl__check_attn(checkkern *ck);
 typedef struct problem {
     msgl_dtype dtype;
     int group, kv_heads, dim, page, window;
+    int v_dim; // not 0: V is so much of K
     float softcap;
     int tokens, keys; // one request: its last `tokens` of `keys`
     int rows;         // of a work item
@@ -33,6 +34,11 @@ typedef struct memory {
     size_t layer_bytes;
 } memory;
 
+static int v_dim_of(const problem *p)
+{
+    return p->v_dim > 0 ? p->v_dim : p->dim;
+}
+
 static float rounded(float v, msgl_dtype dtype)
 {
     uint32_t cell = 0;
@@ -47,6 +53,7 @@ static void make_pool(checkkern *ck, const problem *p, memory *m, float **k, flo
     const int pages = msgl__ceil_div(p->keys, p->page);
     int32_t *table = msgl__ck_alloc(ck, (size_t)(pages + 1) * sizeof *table);
     m->layer_bytes = (size_t)(pages + 1) * (size_t)p->page * row * size;
+    const int v_from = p->v_dim > 0 ? 0 : 1; // V lies in K
     char *pool[2];
     float *source[2];
     for (int i = 0; i < 2; i++) {
@@ -63,7 +70,7 @@ static void make_pool(checkkern *ck, const problem *p, memory *m, float **k, flo
                 const float x = rounded(msgl__ck_normal(ck), p->dtype);
                 source[kv][(size_t)i * row + d] = x;
                 msgl__store_f32(pool[kv], p->dtype, slot * row + d, x);
-                if (kv == 1) m->vmax = fmax(m->vmax, fabs((double)x));
+                if (kv == v_from) m->vmax = fmax(m->vmax, fabs((double)x));
             }
         }
     }
@@ -72,10 +79,10 @@ static void make_pool(checkkern *ck, const problem *p, memory *m, float **k, flo
         memcpy(pool[1] + (size_t)i * m->layer_bytes, pool[1], m->layer_bytes);
     }
     m->call.k = pool[0];
-    m->call.v = pool[1];
+    m->call.v = pool[v_from];
     m->call.pages = table;
     *k = source[0];
-    *v = source[1];
+    *v = source[v_from];
 }
 
 static void make_list(checkkern *ck, const problem *p, memory *m)
@@ -104,8 +111,9 @@ static void make_list(checkkern *ck, const problem *p, memory *m)
     m->call.groups = g;
     m->call.num_works = n;
     m->call.part_rows = p->rows;
-    m->call.parts = msgl__ck_alloc(ck, (size_t)n * (size_t)p->kv_heads *
-                                           msgl__attn_part_floats(p->rows, p->dim) * sizeof(float));
+    m->call.parts =
+        msgl__ck_alloc(ck, (size_t)n * (size_t)p->kv_heads *
+                               msgl__attn_part_floats(p->rows, v_dim_of(p)) * sizeof(float));
     m->call.pending = msgl__ck_alloc(ck, (size_t)items * (size_t)p->kv_heads * sizeof(atomic_int));
 }
 
@@ -130,15 +138,16 @@ static void exact(const problem *p, const memory *m, const float *k, const float
                 if (p->softcap > 0) s[i] = (double)p->softcap * tanh(s[i] / (double)p->softcap);
                 top = fmax(top, s[i]);
             }
-            double *o = m->want + ((size_t)t * (size_t)heads + (size_t)h) * (size_t)p->dim;
+            const int v_dim = v_dim_of(p);
+            double *o = m->want + ((size_t)t * (size_t)heads + (size_t)h) * (size_t)v_dim;
             for (int i = from; i <= pos; i++) {
                 const double e = exp(s[i] - top);
                 sum += e;
-                for (int d = 0; d < p->dim; d++) {
+                for (int d = 0; d < v_dim; d++) {
                     o[d] += e * (double)v[(size_t)i * row + at + (size_t)d];
                 }
             }
-            for (int d = 0; d < p->dim; d++) o[d] /= sum;
+            for (int d = 0; d < v_dim; d++) o[d] /= sum;
         }
     }
     msgl__free(s);
@@ -147,6 +156,7 @@ static void exact(const problem *p, const memory *m, const float *k, const float
 static memory make(checkkern *ck, const problem *p, int layers)
 {
     const int heads = p->kv_heads * p->group, width = heads * p->dim;
+    const int out_width = heads * v_dim_of(p);
     memory m = {.layers = layers};
     float *k, *v;
     const size_t ld_q = (size_t)width + 24;
@@ -154,18 +164,20 @@ static memory make(checkkern *ck, const problem *p, int layers)
     for (size_t i = 0; i < (size_t)p->tokens * ld_q; i++) {
         m.q[i] = i % ld_q < (size_t)width ? msgl__ck_normal(ck) : NAN;
     }
-    m.out = msgl__ck_buf(ck, p->tokens, width, (size_t)width + 8);
-    m.want = msgl__ck_alloc(ck, (size_t)p->tokens * (size_t)width * sizeof *m.want);
+    m.out = msgl__ck_buf(ck, p->tokens, out_width, (size_t)out_width + 8);
+    m.want = msgl__ck_alloc(ck, (size_t)p->tokens * (size_t)out_width * sizeof *m.want);
     int32_t *lens = msgl__ck_alloc(ck, 3 * sizeof *lens);
     lens[1] = p->tokens;
     lens[2] = p->keys;
     const msgl_attn_kernels *kernels = &ck->cur->attn;
-    const size_t stride = kernels->scratch_size(kernels, p->dtype, p->dim);
+    const size_t stride = kernels->scratch_size(kernels, p->dtype, p->dim, p->v_dim > 0);
     const size_t threads = (size_t)msgl__pool_threads(ck->exec->pool);
     m.call = (msgl_attn_call){.dtype = p->dtype,
                               .num_q_heads = heads,
                               .num_kv_heads = p->kv_heads,
                               .head_dim = p->dim,
+                              .v_dim = v_dim_of(p),
+                              .latent = p->v_dim > 0,
                               .q = m.q,
                               .ld_q = ld_q,
                               .out = m.out.data,
@@ -295,6 +307,38 @@ static void check_paged(checkkern *ck, msgl_dtype dtype)
     }
 }
 
+// V as the beginning of K, and dimensions beyond those of K and V apart.
+static void check_latent(checkkern *ck, msgl_dtype dtype)
+{
+    static const struct {
+        int heads, dim, v_dim;
+    } shapes[] = {{1, 40, 32}, {16, 576, 512}, {20, 72, 64}, {7, 200, 104}};
+    const ck_fn cur = CK_FN(ck->cur->attn.latent_ops[dtype]->tile);
+    const ck_fn prev = ck->prev == NULL ? NULL : CK_FN(ck->prev->attn.latent_ops[dtype]->tile);
+    for (size_t i = 0; i < sizeof shapes / sizeof shapes[0]; i++) {
+        if (!msgl__ck_func(ck, cur, prev, "attn_latent_%s_h%d_d%d", msgl__dtype_name(dtype),
+                           shapes[i].heads, shapes[i].dim)) {
+            continue;
+        }
+        for (int round = 0; round < 4; round++) {
+            problem p = {.dtype = dtype,
+                         .group = shapes[i].heads,
+                         .kv_heads = 1,
+                         .dim = shapes[i].dim,
+                         .v_dim = shapes[i].v_dim,
+                         .page = msgl__ck_int(ck, 1, 40),
+                         .window = -1,
+                         .keys = msgl__ck_int(ck, 1, 600),
+                         .rows = round % 2 == 0 ? 16 : msgl__ck_int(ck, 1, 128),
+                         .split = msgl__ck_int(ck, 0, 1),
+                         .heads_per_task = 1};
+            p.tokens = round % 2 == 0 ? 1 : msgl__ck_int(ck, 1, p.keys < 30 ? p.keys : 30);
+            check_one(ck, &p);
+            msgl__ck_reset(ck);
+        }
+    }
+}
+
 // Every 16-bit pattern's neighbourhood: values, halfway cases, subnormals, infinities. Nothing is
 // rotated.
 static void check_store(checkkern *ck, msgl_dtype dtype)
@@ -341,6 +385,7 @@ void msgl__check_attn(checkkern *ck)
 {
     for (int dtype = 0; dtype < MSGL_DTYPE_COUNT; dtype++) {
         check_paged(ck, (msgl_dtype)dtype);
+        check_latent(ck, (msgl_dtype)dtype);
         check_store(ck, (msgl_dtype)dtype);
     }
 }

@@ -375,6 +375,49 @@ static void check_grouped(checkkern *ck, msgl_wformat_id t)
     }
 }
 
+// Each head has the bits that linear() gives it, between strides that leave gaps.
+static void check_heads(checkkern *ck, msgl_wformat_id t)
+{
+    enum { HEADS = 5, N = 40, K = 24, IN = K + 8, OUT = N + 3 };
+    static const int ROWS[] = {1, 3, 33};
+    if (!msgl__ck_func(ck, CK_FN(ck->cur->gemm.heads), CK_PREV(ck, gemm.heads), "heads_%s",
+                       short_name(t)))
+        return;
+    for (size_t r = 0; r < MSGL_COUNT(ROWS); r++) {
+        const problem all = {t,    ROWS[r], HEADS * IN, HEADS * IN, HEADS * IN + 2, HEADS * OUT + 5,
+                             false};
+        const operands in = make(ck, &all);
+        ck_buf out = msgl__ck_buf(ck, all.m, HEADS * OUT, all.ld_out);
+        ck_buf other = msgl__ck_buf(ck, all.m, HEADS * OUT, all.ld_out);
+        msgl_weight w[HEADS];
+        for (size_t h = 0; h < HEADS; h++) {
+            const problem p = {t, all.m, N, K, all.ld_in, all.ld_out, false};
+            operands head = make(ck, &(problem){t, 1, N, K, K, N, false});
+            w[h] = head.w;
+            head.in = in.in + h * IN;
+            run_linear(ck, ck->exec, &p, &head, other.data + h * OUT);
+        }
+        const msgl_heads_call call = {.w = w,
+                                      .heads = HEADS,
+                                      .m = all.m,
+                                      .in = in.in,
+                                      .ld_in = all.ld_in,
+                                      .head_in = IN,
+                                      .out = out.data,
+                                      .ld_out = all.ld_out,
+                                      .head_out = OUT};
+        const size_t enough = ck->cur->gemm.heads_scratch(&call);
+        msgl_arena arena;
+        msgl_exec x = *ck->exec;
+        x.scratch = &arena;
+        msgl__arena_init(&arena, msgl__ck_alloc(ck, enough), enough);
+        ck->cur->gemm.heads(&x, &call);
+        msgl__ck_true(ck, x.status == 0 && arena.used == 0, "heads_scratch() is enough");
+        msgl__ck_same(ck, "as linear", out.data, other.data, (size_t)all.m * all.ld_out);
+        msgl__ck_reset(ck);
+    }
+}
+
 // A norm before the product, a bias in it, and a gate or an addition behind it give the bits of the
 // same steps one by one; so does a gate behind a grouped product.
 static void check_fused(checkkern *ck, msgl_wformat_id t)
@@ -634,6 +677,7 @@ void msgl__check_gemm(checkkern *ck)
         check_linear(ck, (msgl_wformat_id)t);
         check_special(ck, (msgl_wformat_id)t);
         check_grouped(ck, (msgl_wformat_id)t);
+        check_heads(ck, (msgl_wformat_id)t);
         check_fused(ck, (msgl_wformat_id)t);
         check_grouped_gate(ck, (msgl_wformat_id)t, 70);
         check_grouped_gate(ck, (msgl_wformat_id)t, 64); // whole panels of gate and up

@@ -88,11 +88,16 @@ static void tables_are_complete_at_every_level(void **state)
         }
         assert_non_null(k.gemm.linear);
         assert_non_null(k.gemm.grouped);
+        assert_non_null(k.gemm.heads);
         assert_non_null(k.gemm.linear_scratch);
         assert_non_null(k.gemm.grouped_scratch);
+        assert_non_null(k.gemm.heads_scratch);
         assert_true(k.gemm.block_rows > 0);
         assert_string_equal(k.attn.name, msgl__cpu_level_name((msgl_cpu_level)l));
-        for (int d = 0; d < MSGL_DTYPE_COUNT; d++) assert_non_null(k.attn.ops[d]);
+        for (int d = 0; d < MSGL_DTYPE_COUNT; d++) {
+            assert_non_null(k.attn.ops[d]);
+            assert_non_null(k.attn.latent_ops[d]);
+        }
         assert_non_null(k.attn.paged);
         assert_non_null(k.attn.scratch_size);
         expect_full(&k.norm, sizeof k.norm);

@@ -204,6 +204,71 @@ static void test_rope(void **state)
     }
 }
 
+// v rotated by the pair's angle, whose cosines and sines are in cos_sin [2 half].
+static double rotated(const float *v, const float *cos_sin, int half, int i)
+{
+    const int pair = i % half;
+    const double other = i < half ? -(double)v[i + half] : (double)v[i - half];
+    return (double)v[i] * (double)cos_sin[pair] + other * (double)cos_sin[half + pair];
+}
+
+static void test_latent_rope(void **state)
+{
+    struct fixture *f = *state;
+    enum { TOKENS = 9, HEADS = 3, RANK = 48, HALF = 20, ROW = RANK + 2 * HALF };
+    enum { Q = 16 + 2 * HALF, OUT = 32 + 2 * HALF, LD = ROW + 5 };
+    static float latent[TOKENS * LD], q[TOKENS * HEADS * Q], table[TOKENS * 2 * HALF];
+    static float weight[RANK], normed[TOKENS * RANK], pool[TOKENS * ROW], first[TOKENS * ROW];
+    static float out[TOKENS * HEADS * OUT];
+    int32_t slots[TOKENS];
+    for (int t = 0; t < TOKENS; t++) slots[t] = (t * 4 + 1) % TOKENS;
+    fill(f, latent, MSGL_COUNT(latent), 2);
+    fill(f, q, MSGL_COUNT(q), 2);
+    fill(f, table, MSGL_COUNT(table), 1);
+    fill(f, weight, RANK, 1);
+    FOR_LEVELS(f, k)
+    {
+        fill(f, out, MSGL_COUNT(out), 1);
+        const float untouched = out[OUT];
+        const msgl_latent_rope_call call = {.tokens = TOKENS,
+                                            .num_heads = HEADS,
+                                            .rank = RANK,
+                                            .half = HALF,
+                                            .latent = latent,
+                                            .ld_latent = LD,
+                                            .weight = weight,
+                                            .eps = 1e-5f,
+                                            .cos_sin = table,
+                                            .q = q + 16,
+                                            .ld_q = (size_t)HEADS * Q,
+                                            .head_q = Q,
+                                            .out = out + 32,
+                                            .ld_out = (size_t)HEADS * OUT,
+                                            .head_out = OUT,
+                                            .dtype = MSGL_F32,
+                                            .pool = pool,
+                                            .slots = slots};
+        k->rope.latent_rope_store(&f->exec, &call);
+        k->norm.rms_norm(&f->exec, latent, LD, weight, 1e-5f, normed, RANK, TOKENS, RANK);
+        for (int t = 0; t < TOKENS; t++) {
+            const float *got = pool + slots[t] * ROW, *angles = table + t * 2 * HALF;
+            assert_memory_equal(got, normed + t * RANK, RANK * sizeof *got);
+            for (int i = 0; i < 2 * HALF; i++) {
+                const double key = rotated(latent + t * LD + RANK, angles, HALF, i);
+                assert_true(fabs((double)got[RANK + i] - key) < 1e-6);
+                for (int h = 0; h < HEADS; h++) {
+                    const double want = rotated(q + (t * HEADS + h) * Q + 16, angles, HALF, i);
+                    const float to = out[(t * HEADS + h) * OUT + 32 + i];
+                    assert_true(fabs((double)to - want) < 1e-6);
+                }
+            }
+        }
+        assert_true(out[OUT] == untouched); // what a product puts in front stays
+        if (k == f->kernels) memcpy(first, pool, sizeof pool);
+        assert_memory_equal(first, pool, sizeof pool);
+    }
+}
+
 static void test_gate(void **state)
 {
     struct fixture *f = *state;
@@ -551,10 +616,15 @@ static void test_logprobs(void **state)
 int main(void)
 {
     const struct CMUnitTest tests[] = {
-        cmocka_unit_test(test_rms_norm),     cmocka_unit_test(test_rope),
-        cmocka_unit_test(test_gate),         cmocka_unit_test(test_moe),
-        cmocka_unit_test(test_cap),          cmocka_unit_test(test_add_shared),
-        cmocka_unit_test(test_distribution), cmocka_unit_test(test_sampling_edges),
+        cmocka_unit_test(test_rms_norm),
+        cmocka_unit_test(test_rope),
+        cmocka_unit_test(test_latent_rope),
+        cmocka_unit_test(test_gate),
+        cmocka_unit_test(test_moe),
+        cmocka_unit_test(test_cap),
+        cmocka_unit_test(test_add_shared),
+        cmocka_unit_test(test_distribution),
+        cmocka_unit_test(test_sampling_edges),
         cmocka_unit_test(test_logprobs),
     };
     return cmocka_run_group_tests(tests, setup, teardown);

@@ -25,16 +25,23 @@ typedef struct paged_args {
     const msgl__attn_ops *ops;
 } paged_args;
 
-static size_t own_size(int head_dim)
+static size_t own_size(int v_dim)
 {
     const size_t n = sizeof(item_scratch) +
-                     sizeof(float) * MSGL_ATTN_MAX_ROWS * (size_t)msgl__attn_padded_dim(head_dim);
+                     sizeof(float) * MSGL_ATTN_MAX_ROWS * (size_t)msgl__attn_padded_dim(v_dim);
     return msgl__round_up(n, 64);
 }
 
-size_t msgl__attn_scratch_size(const msgl_attn_kernels *k, msgl_dtype dtype, int head_dim)
+static const msgl__attn_ops *ops_for(const msgl_attn_kernels *k, msgl_dtype dtype, bool latent)
 {
-    return own_size(head_dim) + msgl__round_up(k->ops[dtype]->scratch(head_dim), 64);
+    return latent ? k->latent_ops[dtype] : k->ops[dtype];
+}
+
+// V is never wider than K.
+size_t msgl__attn_scratch_size(const msgl_attn_kernels *k, msgl_dtype dtype, int head_dim,
+                               bool latent)
+{
+    return own_size(head_dim) + msgl__round_up(ops_for(k, dtype, latent)->scratch(head_dim), 64);
 }
 
 // Slots of positions [tile * MSGL_ATTN_TILE + begin, ... + end), at their offsets in the tile.
@@ -66,12 +73,12 @@ static void set_empty(item_scratch *s, int rows, size_t padded_dim)
 static float *part_at(const msgl_attn_call *c, int part, int kv_head)
 {
     return c->parts + ((size_t)part * (size_t)c->num_kv_heads + (size_t)kv_head) *
-                          msgl__attn_part_floats(c->part_rows, c->head_dim);
+                          msgl__attn_part_floats(c->part_rows, c->v_dim);
 }
 
 static size_t padded(const msgl_attn_call *c)
 {
-    return (size_t)msgl__attn_padded_dim(c->head_dim);
+    return (size_t)msgl__attn_padded_dim(c->v_dim);
 }
 
 // out rows = O / L * out_scale, from row `from` of the state. A row without any visible key has
@@ -87,8 +94,8 @@ static void write_out(const paged_args *a, int req, int row, int rows, int kv_he
         const size_t token = first + (size_t)((row + i) / group);
         const size_t head = (size_t)kv_head * (size_t)group + (size_t)((row + i) % group);
         const float f = L[i] == 0 ? 0 : c->out_scale / L[i];
-        a->ops->write(c->head_dim, O + (size_t)i * padded(c), f,
-                      c->out + token * c->ld_out + head * (size_t)c->head_dim);
+        a->ops->write(c->v_dim, O + (size_t)i * padded(c), f,
+                      c->out + token * c->ld_out + head * (size_t)c->v_dim);
     }
 }
 
@@ -236,6 +243,7 @@ static void run_item(const paged_args *a, const msgl_attn_work *w, int kv_head, 
                             .heads = heads,
                             .slot_bytes = (size_t)c->num_kv_heads * dim * elem,
                             .head_dim = c->head_dim,
+                            .v_dim = c->v_dim,
                             .scale = c->scale,
                             .softcap = c->softcap,
                             .next_head = more};
@@ -261,7 +269,7 @@ static void run_task(void *arg, int task, int worker)
     const int kv_head = task % ranges * c->heads_per_task;
     if (w->rows == 0) return; // padding of a captured plan
     item_scratch *s = (item_scratch *)(void *)(c->scratch + (size_t)worker * c->scratch_stride);
-    void *isa = (char *)s + own_size(c->head_dim);
+    void *isa = (char *)s + own_size(c->v_dim);
     const int heads = a->ops->many_heads ? c->heads_per_task : 1;
     for (int h = 0; h < c->heads_per_task; h += heads) {
         run_item(a, w, kv_head + h, heads, h + heads < c->heads_per_task, s, isa);
@@ -276,6 +284,6 @@ static void run_task(void *arg, int task, int worker)
 
 void msgl__attn_paged(const msgl_attn_kernels *k, msgl_exec *x, const msgl_attn_call *c)
 {
-    paged_args a = {.call = c, .ops = k->ops[c->dtype]};
+    paged_args a = {.call = c, .ops = ops_for(k, c->dtype, c->latent)};
     msgl__pool_run(x->pool, c->num_works * (c->num_kv_heads / c->heads_per_task), run_task, &a);
 }

@@ -14,8 +14,8 @@ enum { BLOCK = 16 };
 typedef struct ref_scratch {
     msgl_dtype dtype;
     float s[MSGL_ATTN_TILE];
-    float m[BLOCK], l[BLOCK], o[BLOCK * MSGL_ATTN_MAX_DIM];
-    float q[MSGL_ATTN_MAX_ROWS * MSGL_ATTN_MAX_DIM];
+    float m[BLOCK], l[BLOCK], o[BLOCK * MSGL_ATTN_MAX_LATENT];
+    float q[MSGL_ATTN_MAX_ROWS * MSGL_ATTN_MAX_LATENT];
 } ref_scratch;
 
 static size_t ref_scratch_size(int head_dim)
@@ -56,7 +56,7 @@ static float ref_score(const ref_scratch *r, const msgl__attn_keys *keys, int ro
 static void ref_tile(const msgl__attn_keys *keys, msgl__attn_block *b, void *scratch)
 {
     ref_scratch *r = scratch;
-    const int dim = keys->head_dim, padded = msgl__attn_padded_dim(dim);
+    const int dim = keys->v_dim, padded = msgl__attn_padded_dim(dim);
     b->m = r->m;
     b->l = r->l;
     b->o = r->o;
@@ -91,9 +91,9 @@ static void ref_fold(int n, int padded_dim, float *M, float *L, float *O, const 
     }
 }
 
-static void ref_write(int head_dim, const float *o, float f, float *out)
+static void ref_write(int v_dim, const float *o, float f, float *out)
 {
-    for (int d = 0; d < head_dim; d++) out[d] = o[d] * f;
+    for (int d = 0; d < v_dim; d++) out[d] = o[d] * f;
 }
 
 static void ref_store_f32(const float *from, void *to, int n)
@@ -126,10 +126,12 @@ static const msgl__attn_ops REF = {.block = BLOCK,
 
 void msgl__attn_init(msgl_attn_kernels *k, msgl_cpu_level level)
 {
-    *k = (msgl_attn_kernels){.name = msgl__cpu_level_name(level),
-                             .ops = {[MSGL_F32] = &REF, [MSGL_F16] = &REF, [MSGL_BF16] = &REF},
-                             .paged = msgl__attn_paged,
-                             .scratch_size = msgl__attn_scratch_size};
+    *k = (msgl_attn_kernels){
+        .name = msgl__cpu_level_name(level),
+        .ops = {[MSGL_F32] = &REF, [MSGL_F16] = &REF, [MSGL_BF16] = &REF},
+        .latent_ops = {[MSGL_F32] = &REF, [MSGL_F16] = &REF, [MSGL_BF16] = &REF},
+        .paged = msgl__attn_paged,
+        .scratch_size = msgl__attn_scratch_size};
 #if defined(__x86_64__)
     if (level >= MSGL_CPU_AVX2) msgl__attn_init_avx2(k);
     if (level >= MSGL_CPU_AVX512) msgl__attn_init_avx512(k);

@@ -147,8 +147,10 @@ void msgl__gemm_init(msgl_gemm_kernels *k, msgl_cpu_level level)
         .formats = FORMATS,
         .linear = linear,
         .grouped = grouped,
+        .heads = heads,
         .linear_scratch = msgl__gemm_linear_scratch,
         .grouped_scratch = msgl__gemm_grouped_scratch,
+        .heads_scratch = msgl__gemm_heads_scratch,
         .block_rows = 1024,
     };
 #if defined(__x86_64__)

@@ -112,9 +112,9 @@ static void fold(int n, int padded_dim, float *M, float *L, float *O, const floa
     }
 }
 
-static void write_row(int head_dim, const float *o, float f, float *out)
+static void write_row(int v_dim, const float *o, float f, float *out)
 {
-    for (int d = 0; d < head_dim; d += 8) {
+    for (int d = 0; d < v_dim; d += 8) {
         _mm256_storeu_ps(out + d, _mm256_mul_ps(_mm256_loadu_ps(o + d), _mm256_set1_ps(f)));
     }
 }
@@ -167,7 +167,7 @@ const msgl_kv_store_fn msgl__kv_store_avx2[MSGL_DTYPE_COUNT] = {
 
 void msgl__attn_init_avx2(msgl_attn_kernels *k)
 {
-    k->ops[MSGL_F32] = &f32_ops;
-    k->ops[MSGL_F16] = &f16_ops;
-    k->ops[MSGL_BF16] = &bf16_ops;
+    k->ops[MSGL_F32] = k->latent_ops[MSGL_F32] = &f32_ops;
+    k->ops[MSGL_F16] = k->latent_ops[MSGL_F16] = &f16_ops;
+    k->ops[MSGL_BF16] = k->latent_ops[MSGL_BF16] = &bf16_ops;
 }

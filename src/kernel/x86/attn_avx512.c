@@ -3,11 +3,11 @@
 // Family attn at level AVX-512: f32 products for every dtype of the pool, q in f32.
 #include "kernel/x86/attn_avx512_rows.h"
 
-static void write_row(int head_dim, const float *o, float f, float *out)
+static void write_row(int v_dim, const float *o, float f, float *out)
 {
     const __m512 vf = _mm512_set1_ps(f);
-    for (int d = 0; d < head_dim; d += 16) {
-        const int left = head_dim - d;
+    for (int d = 0; d < v_dim; d += 16) {
+        const int left = v_dim - d;
         const __mmask16 k = left >= 16 ? 0xffff : (__mmask16)((1u << left) - 1);
         _mm512_mask_storeu_ps(out + d, k, _mm512_mul_ps(_mm512_loadu_ps(o + d), vf));
     }
@@ -49,7 +49,7 @@ const msgl_kv_store_fn msgl__kv_store_avx512[MSGL_DTYPE_COUNT] = {
 
 void msgl__attn_init_avx512(msgl_attn_kernels *k)
 {
-    k->ops[MSGL_F32] = &f32_ops;
-    k->ops[MSGL_F16] = &f16_ops;
-    k->ops[MSGL_BF16] = &bf16_ops;
+    k->ops[MSGL_F32] = k->latent_ops[MSGL_F32] = &f32_ops;
+    k->ops[MSGL_F16] = k->latent_ops[MSGL_F16] = &f16_ops;
+    k->ops[MSGL_BF16] = k->latent_ops[MSGL_BF16] = &bf16_ops;
 }

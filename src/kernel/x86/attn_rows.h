@@ -20,15 +20,15 @@
 
 enum { TILE = MSGL_ATTN_TILE, BLOCK = 16, AHEAD = 16 };
 
-static const MSGL_ALIGNED(64) char ZEROS[MSGL_ATTN_MAX_DIM * 4];
+static const MSGL_ALIGNED(64) char ZEROS[MSGL_ATTN_MAX_LATENT * 4];
 
 typedef struct rows_scratch {
     const char *k[TILE + AHEAD], *v[TILE + AHEAD]; // rows of the tile; zeros for what must not be
                                                    // read
     float m[BLOCK], l[BLOCK];
     MSGL_ALIGNED(64) float s[BLOCK][TILE]; // scores, then probabilities
-    MSGL_ALIGNED(64) float o[BLOCK * MSGL_ATTN_MAX_DIM];
-    MSGL_ALIGNED(64) float q[MSGL_ATTN_MAX_ROWS * MSGL_ATTN_MAX_DIM]; // or bf16; [row][padded]
+    MSGL_ALIGNED(64) float o[BLOCK * MSGL_ATTN_MAX_LATENT];
+    MSGL_ALIGNED(64) float q[MSGL_ATTN_MAX_ROWS * MSGL_ATTN_MAX_LATENT]; // or bf16; [row][padded]
 } rows_scratch;
 
 static size_t MSGL_UNUSED rows_scratch_size(int head_dim)

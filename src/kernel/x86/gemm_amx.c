@@ -270,4 +270,5 @@ void msgl__gemm_init_amx(msgl_gemm_kernels *k)
 {
     k->linear = linear;
     k->grouped = grouped;
+    k->heads = heads;
 }

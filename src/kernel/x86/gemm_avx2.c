@@ -170,4 +170,5 @@ void msgl__gemm_init_avx2(msgl_gemm_kernels *k)
     k->formats = FORMATS;
     k->linear = linear;
     k->grouped = grouped;
+    k->heads = heads;
 }

@@ -142,4 +142,5 @@ void msgl__gemm_init_avx512(msgl_gemm_kernels *k)
     k->formats = FORMATS;
     k->linear = linear;
     k->grouped = grouped;
+    k->heads = heads;
 }
