@@ -197,11 +197,11 @@ static void declare_heads(const declaring *d, msgl_linear *l, int32_t row, int32
 {
     const char *const prefix = d->m->cfg.decoder.names.prefix;
     msgl__plan_rows(d->p, &l->w, row, rows, "%slayers.%d.%s.weight", prefix, d->layer, name);
-    msgl__plan_pairs(d->p, head, pairs);
+    msgl__plan_pairs(d->p, head, 0, pairs);
     if (!bias) return;
     msgl__plan_elements(d->p, &l->bias, row, rows, 0, "%slayers.%d.%s.bias", prefix, d->layer,
                         name);
-    msgl__plan_pairs(d->p, head, pairs);
+    msgl__plan_pairs(d->p, head, 0, pairs);
 }
 
 static void declare_part(const declaring *d, msgl_linear *l, int32_t row, int32_t rows, bool bias,

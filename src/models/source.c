@@ -16,11 +16,13 @@ static void expand_q8_0(const uint8_t *block, float *values)
 
 const msgl_blocks msgl__blocks_q8_0 = {.elements = 32, .bytes = 34, .expand = expand_q8_0};
 
-bool msgl__source_direct(const msgl_source *s)
+const void *msgl__source_direct(const msgl_source *s)
 {
+    if (s->t->blocks != NULL || s->pairs > 0 || s->transposed) return NULL;
+    const size_t size = msgl__dtype_size(s->t->dtype);
+    const uint8_t *rows = s->t->data + s->first * s->cols * size;
     // Formats align little, but everyone writes aligned files; the others are copied.
-    return s->t->blocks == NULL && s->pairs == 0 &&
-           (uintptr_t)s->t->data % msgl__dtype_size(s->t->dtype) == 0;
+    return (uintptr_t)rows % size == 0 ? rows : NULL;
 }
 
 msgl_dtype msgl__source_dtype(const msgl_source *s)
@@ -36,9 +38,11 @@ size_t msgl__source_row_bytes(const msgl_source *s)
 // Where the model's row (or element) i is in the file.
 static size_t stored_at(const msgl_source *s, size_t i)
 {
-    const size_t pairs = (size_t)s->pairs, in_head = pairs > 0 ? i % (size_t)s->head : 0;
-    if (in_head >= 2 * pairs) return i;
-    return i - in_head + (in_head < pairs ? 2 * in_head : 2 * (in_head - pairs) + 1);
+    const size_t pairs = (size_t)s->pairs, unpaired = (size_t)s->unpaired;
+    const size_t in_head = pairs > 0 ? i % (size_t)s->head : 0;
+    const size_t at = s->first + i, j = in_head - unpaired;
+    if (in_head < unpaired || j >= 2 * pairs) return at;
+    return at - j + (j < pairs ? 2 * j : 2 * (j - pairs) + 1);
 }
 
 typedef struct filling {
@@ -56,6 +60,39 @@ static void expand_row(const msgl_source *s, const uint8_t *src, char *out)
         b->expand(src, values);
         for (size_t i = 0; i < n; i++) msgl__store_f32(out, s->want, at + i, values[i]);
     }
+}
+
+// Elements [first, first + rows) of the tensor's row that is column `col` of the model's rows.
+static void scatter(const filling *f, size_t col)
+{
+    const msgl_source *s = f->s;
+    const msgl_blocks *b = s->t->blocks;
+    const size_t n = b != NULL ? (size_t)b->elements : 1, end = (size_t)(f->first + f->rows);
+    const size_t bytes = b != NULL ? (size_t)b->bytes : msgl__dtype_size(s->t->dtype);
+    const size_t size = msgl__dtype_size(msgl__source_dtype(s));
+    const size_t row_blocks = (size_t)s->t->dims[1] / n;
+    const uint8_t *row = s->t->data + (s->first + col) * row_blocks * bytes;
+    for (size_t at = (size_t)f->first / n * n; at < end; at += n) {
+        float values[MSGL_MAX_BLOCK];
+        const uint8_t *src = row + at / n * bytes;
+        if (b != NULL) b->expand(src, values);
+        for (size_t i = 0; i < n && at + i < end; i++) {
+            if (at + i < (size_t)f->first) continue;
+            char *out = f->out + ((at + i - (size_t)f->first) * s->cols + col) * size;
+            if (b != NULL) {
+                msgl__store_f32(out, s->want, 0, values[i]);
+            } else {
+                memcpy(out, src, size);
+            }
+        }
+    }
+}
+
+static void transpose_task(void *arg, int task, int worker)
+{
+    (void)worker;
+    const filling *f = arg;
+    scatter(f, (size_t)task);
 }
 
 static void fill_task(void *arg, int task, int worker)
@@ -83,7 +120,11 @@ void msgl__source_rows(msgl_pool *pool, const msgl_source *s, int32_t first, int
                        void *out)
 {
     filling f = {.s = s, .first = first, .rows = rows, .out = out};
-    msgl__pool_run(pool, msgl__ceil_div(rows, TASK_ROWS), fill_task, &f);
+    if (s->transposed) {
+        msgl__pool_run(pool, (int)s->cols, transpose_task, &f);
+    } else {
+        msgl__pool_run(pool, msgl__ceil_div(rows, TASK_ROWS), fill_task, &f);
+    }
 }
 
 float msgl__source_element(const msgl_source *s, size_t i)

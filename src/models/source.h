@@ -23,13 +23,15 @@ extern const msgl_blocks msgl__blocks_q8_0;
 
 typedef struct msgl_source {
     const msgl_tensor *t;
-    msgl_dtype want;     // that elements of blocks become at once; others stay as they are
-    size_t cols;         // of a row; 0: the tensor has one dimension
-    int32_t head, pairs; // order of rows or elements: as in msgl_wanted (models/weights.h)
+    msgl_dtype want; // that elements of blocks become at once; others stay as they are
+    size_t cols;     // of a row; 0: the tensor has one dimension
+    size_t first;    // and order of rows or elements: as in msgl_wanted (models/weights.h)
+    int32_t head, unpaired, pairs;
+    bool transposed;
 } msgl_source;
 
-// Whether rows can be taken from t->data as they stand.
-bool msgl__source_direct(const msgl_source *s);
+// The rows as they stand in the file, or NULL when they have to be written by msgl__source_rows.
+const void *msgl__source_direct(const msgl_source *s);
 msgl_dtype msgl__source_dtype(const msgl_source *s); // of the rows
 size_t msgl__source_row_bytes(const msgl_source *s);
 // Writes the model's rows [first, first + rows).

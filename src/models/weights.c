@@ -127,11 +127,22 @@ void msgl__plan_add_one(msgl_weight_plan *p)
     p->wanted[p->num_wanted - 1].add = 1;
 }
 
-void msgl__plan_pairs(msgl_weight_plan *p, int32_t head, int32_t pairs)
+void msgl__plan_pairs(msgl_weight_plan *p, int32_t head, int32_t unpaired, int32_t pairs)
 {
     if (p->status != 0) return;
-    p->wanted[p->num_wanted - 1].head = head;
-    p->wanted[p->num_wanted - 1].pairs = pairs;
+    msgl_wanted *w = &p->wanted[p->num_wanted - 1];
+    w->head = head;
+    w->unpaired = unpaired;
+    w->pairs = pairs;
+}
+
+void msgl__plan_slice(msgl_weight_plan *p, int32_t tensor_rows, int32_t first, bool transposed)
+{
+    if (p->status != 0) return;
+    msgl_wanted *w = &p->wanted[p->num_wanted - 1];
+    w->tensor_rows = tensor_rows;
+    w->first = first;
+    w->transposed = transposed;
 }
 
 void msgl__weight_plan_place(msgl_weight_plan *p, void *region)
@@ -161,8 +172,9 @@ static int check_tensor(const msgl_wanted *w, const msgl_checkpoint *c, msgl_err
         return msgl__err_set(err, MSGL_EFORMAT, "%s: tensor %s: missing", file, w->name);
     }
     const int32_t ndim = w->cols > 0 ? 2 : 1;
-    const int64_t expected[2] = {w->rows, w->cols};
-    if (t->ndim != ndim || t->dims[0] != w->rows || (ndim == 2 && t->dims[1] != w->cols)) {
+    const int64_t expected[2] = {w->tensor_rows > 0 ? w->tensor_rows : w->rows,
+                                 w->transposed ? w->rows : w->cols};
+    if (t->ndim != ndim || t->dims[0] != expected[0] || (ndim == 2 && t->dims[1] != expected[1])) {
         char found[80], want_shape[48];
         show_shape(found, sizeof found, t->dims, t->ndim);
         show_shape(want_shape, sizeof want_shape, expected, ndim);
@@ -240,7 +252,10 @@ static msgl_source source_of(const msgl_load_item *it)
     return (msgl_source){.t = it->tensor,
                          .want = dtype < MSGL_DTYPE_COUNT ? dtype : MSGL_F32,
                          .cols = (size_t)w->cols,
+                         .first = (size_t)w->first,
+                         .transposed = w->transposed,
                          .head = w->head,
+                         .unpaired = w->unpaired,
                          .pairs = w->pairs};
 }
 
@@ -264,7 +279,7 @@ static void load_vector(const msgl_load_item *it, msgl_exec *x)
 static int32_t rows_at_a_time(const msgl_source *s, int32_t rows)
 {
     const size_t fit = STAGE_BYTES / msgl__source_row_bytes(s);
-    if (msgl__source_direct(s) || fit >= (size_t)rows) return rows;
+    if (msgl__source_direct(s) != NULL || fit >= (size_t)rows) return rows;
     return fit > 0 ? (int32_t)fit : 1;
 }
 
@@ -274,7 +289,7 @@ static size_t stage_bytes(const msgl_load_item *items, size_t n)
     size_t most = 0;
     for (size_t i = 0; i < n; i++) {
         const msgl_source s = source_of(&items[i]);
-        if (items[i].want->weight == NULL || msgl__source_direct(&s)) continue;
+        if (items[i].want->weight == NULL || msgl__source_direct(&s) != NULL) continue;
         const size_t rows = (size_t)rows_at_a_time(&s, items[i].want->rows);
         const size_t bytes = rows * msgl__source_row_bytes(&s);
         most = bytes > most ? bytes : most;
@@ -286,13 +301,12 @@ static void load_rows(const msgl_load_item *it, void *stage, msgl_exec *x)
 {
     const msgl_wanted *w = it->want;
     const msgl_source s = source_of(it);
-    const bool direct = msgl__source_direct(&s);
+    const void *direct = msgl__source_direct(&s);
     const int32_t step = rows_at_a_time(&s, w->rows);
     for (int32_t r = 0; r < w->rows && x->status == 0; r += step) {
         const int32_t n = w->rows - r < step ? w->rows - r : step;
-        if (!direct) msgl__source_rows(x->pool, &s, r, n, stage);
-        w->weight->format->pack(x, w->weight, w->row + r, n,
-                                direct ? (const void *)it->tensor->data : stage,
+        if (direct == NULL) msgl__source_rows(x->pool, &s, r, n, stage);
+        w->weight->format->pack(x, w->weight, w->row + r, n, direct != NULL ? direct : stage,
                                 msgl__source_dtype(&s), s.cols);
         msgl__arena_reset(x->scratch);
     }
@@ -301,8 +315,17 @@ static void load_rows(const msgl_load_item *it, void *stage, msgl_exec *x)
 size_t msgl__read_ahead(const msgl_load_item *items, size_t n, size_t first, uint64_t done,
                         uint64_t *asked)
 {
-    while (first < n && *asked < done + MSGL_READ_AHEAD) *asked += items[first++].tensor->bytes;
+    while (first < n && *asked < done + MSGL_READ_AHEAD) {
+        const msgl_tensor *t = items[first++].tensor; // counted at the last item that it is for
+        if (first == n || items[first].tensor != t) *asked += t->bytes;
+    }
     return first;
+}
+
+// Whether item i is the last that its tensor is needed for.
+static bool ends_tensor(const msgl_weight_plan *p, const msgl_load_item *items, size_t i)
+{
+    return i + 1 == p->num_wanted || items[i + 1].tensor != items[i].tensor;
 }
 
 int msgl__weights_load(const msgl_weight_plan *p, const msgl_checkpoint *c, msgl_exec *x,
@@ -314,9 +337,11 @@ int msgl__weights_load(const msgl_weight_plan *p, const msgl_checkpoint *c, msgl
     for (size_t i = 0; i < p->num_wanted; i++) {
         const msgl_tensor *t = msgl__checkpoint_find(c, p->wanted[i].name);
         items[i] = (msgl_load_item){.want = &p->wanted[i], .tensor = t};
-        total += t->bytes;
     }
     qsort(items, p->num_wanted, sizeof *items, by_place);
+    for (size_t i = 0; i < p->num_wanted; i++) {
+        if (ends_tensor(p, items, i)) total += items[i].tensor->bytes;
+    }
     void *stage = msgl__malloc(stage_bytes(items, p->num_wanted));
     if (stage == NULL) x->status = MSGL_ENOMEM;
     for (size_t i = 0, ahead = 0; i < p->num_wanted && x->status == 0; i++) {
@@ -327,6 +352,7 @@ int msgl__weights_load(const msgl_weight_plan *p, const msgl_checkpoint *c, msgl
         } else {
             load_rows(&items[i], stage, x);
         }
+        if (!ends_tensor(p, items, i)) continue;
         done += items[i].tensor->bytes;
         msgl__tensor_drop(items[i].tensor);
         if (progress != NULL) progress(ctx, done, total);

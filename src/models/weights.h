@@ -21,8 +21,13 @@ typedef struct msgl_wanted {
     float dummy; // value that a vector gets without a checkpoint
     float add;   // to the elements of a vector
     int32_t row, rows, cols;
-    // Rows 2 i and 2 i + 1 of the first 2 * pairs of every `head` rows become i and pairs + i.
-    int32_t head, pairs;
+    // Not 0: the tensor has so many rows, and these are its rows from `first` on; or transposed,
+    // and its rows [first, first + cols) are the columns of these.
+    int32_t tensor_rows, first;
+    bool transposed;
+    // Of every `head` rows, behind `unpaired` ones, rows 2 i and 2 i + 1 of 2 * pairs become i and
+    // pairs + i.
+    int32_t head, unpaired, pairs;
 } msgl_wanted;
 
 // A piece of the region: where its address goes once there is one.
@@ -63,9 +68,12 @@ void msgl__plan_elements(msgl_weight_plan *p, float **v, int32_t at, int32_t n, 
                          const char *fmt, ...) __attribute__((format(printf, 6, 7)));
 // Of the tensor declared last. Its vector is stored as what is missing to 1 (norms of Gemma).
 void msgl__plan_add_one(msgl_weight_plan *p);
-// Its rows are heads of `head` rows, of which the first 2 * pairs rotate as pairs of neighbours
-// (GLM, GPT-J): kernels rotate (i, pairs + i), and scores of q and K do not depend on the order.
-void msgl__plan_pairs(msgl_weight_plan *p, int32_t head, int32_t pairs);
+// Its rows are heads of `head` rows, of which 2 * pairs behind `unpaired` ones rotate as pairs of
+// neighbours (GLM, GPT-J): kernels rotate (i, pairs + i), and scores of q and K do not depend on
+// the order.
+void msgl__plan_pairs(msgl_weight_plan *p, int32_t head, int32_t unpaired, int32_t pairs);
+// It has tensor_rows rows, of which those from `first` on are wanted; transposed: as columns.
+void msgl__plan_slice(msgl_weight_plan *p, int32_t tensor_rows, int32_t first, bool transposed);
 
 // Called with bytes of the checkpoint done and in all.
 typedef void (*msgl_load_progress)(void *ctx, uint64_t done, uint64_t total);

@@ -124,7 +124,7 @@ static void test_elements(void **state)
     const msgl_source s = {.t = &t, .head = 6, .pairs = 2};
     static const float want[] = {0, 2, 1, 3, 4, 5, 6, 8, 7, 9, 10, 11};
     for (size_t i = 0; i < 12; i++) assert_true(msgl__source_element(&s, i) == want[i]);
-    assert_false(msgl__source_direct(&s));
+    assert_null(msgl__source_direct(&s));
     // Q8_0: scale 0.5 and an i8 in each block.
     uint8_t blocks[68] = {0};
     blocks[1] = blocks[35] = 0x38;
@@ -136,12 +136,75 @@ static void test_elements(void **state)
     assert_true(msgl__source_element(&e, 32) == 1.5f);
 }
 
+// Some rows of a tensor, as rows and as columns: of a matrix whose element (r, c) is 100 r + c.
+static void check_slice(const msgl_source *s, msgl_pool *pool)
+{
+    enum { FIRST = 1, ROWS = 3 };
+    float out[ROWS * 64];
+    assert_true(s->cols <= 64);
+    msgl__source_rows(pool, s, FIRST, ROWS, out);
+    for (size_t r = 0; r < ROWS; r++) {
+        for (size_t c = 0; c < s->cols; c++) {
+            const size_t row = s->first + (s->transposed ? c : r + FIRST);
+            const size_t col = s->transposed ? r + FIRST : c;
+            assert_true(out[r * s->cols + c] == (float)(row * 100 + col));
+        }
+    }
+}
+
+static void test_slices(void **state)
+{
+    (void)state;
+    enum { R = 7, C = 64 };
+    msgl_err err;
+    msgl_pool *pool;
+    assert_int_equal(msgl__pool_create(2, &pool, &err), 0);
+    float plain[R * C];
+    uint8_t blocks[R * C / 32 * 34];
+    for (int i = 0; i < R * C; i++) plain[i] = (float)(i / C * 100 + i % C);
+    const msgl_tensor t = {.data = (const uint8_t *)plain, .dtype = MSGL_F32, .dims = {R, C}};
+    msgl_source s = {.t = &t, .want = MSGL_F32, .cols = C, .first = 2};
+    assert_ptr_equal(msgl__source_direct(&s), plain + 2 * C);
+    check_slice(&s, pool);
+    s = (msgl_source){.t = &t, .want = MSGL_F32, .cols = 4, .first = 3, .transposed = true};
+    assert_null(msgl__source_direct(&s));
+    check_slice(&s, pool);
+    // In blocks: element (r, c) is 10 r + c % 32 % 7.
+    for (int b = 0; b < R * C / 32; b++) {
+        blocks[b * 34] = 0;
+        blocks[b * 34 + 1] = 0x3c; // a scale of 1
+        for (int i = 0; i < 32; i++) blocks[b * 34 + 2 + i] = (uint8_t)(b / 2 * 10 + i % 7);
+    }
+    const msgl_tensor q = {.data = blocks, .blocks = &msgl__blocks_q8_0, .dims = {R, C}};
+    s = (msgl_source){.t = &q, .want = MSGL_F32, .cols = 4, .first = 3, .transposed = true};
+    float out[5 * 4];
+    msgl__source_rows(pool, &s, 30, 5, out); // over the end of a block
+    for (int r = 0; r < 5; r++) {
+        for (int c = 0; c < 4; c++) {
+            assert_true(out[r * 4 + c] == (float)((c + 3) * 10 + (r + 30) % 32 % 7));
+        }
+    }
+    msgl__pool_destroy(pool);
+}
+
+// Pairs that lie behind other rows of a head: of 7 rows the last 4.
+static void test_pairs_behind(void **state)
+{
+    (void)state;
+    float stored[14];
+    for (int i = 0; i < 14; i++) stored[i] = (float)i;
+    const msgl_tensor t = {.data = (const uint8_t *)stored, .dtype = MSGL_F32, .dims = {14}};
+    const msgl_source s = {.t = &t, .head = 7, .unpaired = 3, .pairs = 2};
+    static const float want[] = {0, 1, 2, 3, 5, 4, 6, 7, 8, 9, 10, 12, 11, 13};
+    for (size_t i = 0; i < 14; i++) assert_true(msgl__source_element(&s, i) == want[i]);
+}
+
 int main(void)
 {
     const struct CMUnitTest tests[] = {
-        cmocka_unit_test(test_surplus),
-        cmocka_unit_test(test_read_ahead),
-        cmocka_unit_test(test_elements),
+        cmocka_unit_test(test_surplus),      cmocka_unit_test(test_read_ahead),
+        cmocka_unit_test(test_elements),     cmocka_unit_test(test_slices),
+        cmocka_unit_test(test_pairs_behind),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }
