@@ -26,6 +26,7 @@ from transformers import AutoConfig, AutoModelForCausalLM
 TEXT = "A small model with random weights still has to give every digit."
 SPECIALS = ["<|endoftext|>", "<|im_start|>", "<|im_end|>", "<|bos|>"]
 STEPS = 16
+CORRECTION = "e_score_correction_bias"
 
 
 def byte_chars():
@@ -112,6 +113,9 @@ def randomise(model, tied, seed, gain):
             r *= 1.2 * fan
         r *= math.prod(g for part, g in gain.items() if part in name)
         p.data.copy_(r - unit if "norm" in name else r)
+    for name, p in model.named_buffers():
+        if name.endswith(CORRECTION):
+            p.copy_(0.2 * torch.randn(p.shape, generator=gen))
 
 
 def load(folder, dtype, config=None):
@@ -158,6 +162,17 @@ def name_as_hubs(folder):
     save_file(tensors, path, metadata={"format": "pt"})
 
 
+def add_prediction_layer(folder, hub, dtype):
+    """Files of models that were trained to predict two tokens have one more layer, for that alone:
+    a part of it here."""
+    path = folder / "model.safetensors"
+    tensors, at = load_file(path), f"model.layers.{hub['num_hidden_layers']}."
+    for name, shape in dict(eh_proj=(1, 2), enorm=(1,), hnorm=(1,)).items():
+        shape = [n * hub["hidden_size"] for n in shape]
+        tensors[f"{at}{name}.weight"] = torch.ones(shape, dtype=dtype)
+    save_file(tensors, path, metadata={"format": "pt"})
+
+
 def save_model(folder, name, spec, seed):
     """Writes weights and both config spellings; returns the model's transformers config."""
     dtype = spec.get("dtype", torch.bfloat16)
@@ -165,7 +180,10 @@ def save_model(folder, name, spec, seed):
     config = parse(hub)
     model = AutoModelForCausalLM.from_config(config, dtype=torch.float32)
     randomise(model, config.tie_word_embeddings, seed, spec.get("gain", {}))
+    corrections = {k: v.clone() for k, v in model.named_buffers() if k.endswith(CORRECTION)}
     model.to(dtype)
+    for key, value in corrections.items():  # float32 in files of any dtype
+        model.get_submodule(key.rpartition(".")[0]).register_buffer(CORRECTION, value)
     for part in config.sub_configs:
         getattr(config, part).dtype = dtype
     if spec.get("shards"):
@@ -176,6 +194,8 @@ def save_model(folder, name, spec, seed):
         model.save_pretrained(folder)
     if "vision_config" in hub:
         name_as_hubs(folder)
+    if hub.get("num_nextn_predict_layers"):
+        add_prediction_layer(folder, hub, dtype)
     hub_first = spec.get("spelling", "hub") == "hub"
     (folder / "config.json").rename(folder / ("config.alt.json" if hub_first else "config.json"))
     (folder / ("config.json" if hub_first else "config.alt.json")).write_text(

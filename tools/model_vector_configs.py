@@ -297,8 +297,106 @@ def glm4(**kw):
     return without(c, "bos_token_id", "mlp_bias", "pretraining_tp", "rope_scaling")
 
 
+def deepseek_v2(**kw):
+    """As the files of DeepSeek-V2 spell it, fields that only training reads included."""
+    c = llama(
+        architectures=["DeepseekV2ForCausalLM"],
+        model_type="deepseek_v2",
+        aux_loss_alpha=0.001,
+        ep_size=1,
+        first_k_dense_replace=1,
+        hidden_size=48,
+        intermediate_size=64,
+        kv_lora_rank=32,
+        moe_intermediate_size=16,
+        moe_layer_freq=1,
+        n_group=4,
+        n_routed_experts=12,
+        n_shared_experts=2,
+        norm_topk_prob=False,
+        num_attention_heads=4,
+        num_experts_per_tok=4,
+        num_hidden_layers=3,
+        num_key_value_heads=4,
+        pretraining_tp=1,
+        q_lora_rank=24,
+        qk_nope_head_dim=16,
+        qk_rope_head_dim=8,
+        rms_norm_eps=1e-6,
+        rope_scaling=deepseek_yarn(mscale=0.707, mscale_all_dim=0.707),
+        routed_scaling_factor=1.5,
+        scoring_func="softmax",
+        seq_aux=True,
+        topk_group=2,
+        topk_method="group_limited_greedy",
+        v_head_dim=16,
+    )
+    c.update(kw)
+    return without(c, "head_dim", "mlp_bias")
+
+
+def deepseek_yarn(**kw):
+    c = dict(
+        beta_fast=32,
+        beta_slow=1,
+        factor=4,
+        mscale=1.0,
+        mscale_all_dim=1.0,
+        original_max_position_embeddings=32,
+        type="yarn",
+    )
+    c.update(kw)
+    return c
+
+
+def deepseek_v3(**kw):
+    c = deepseek_v2(
+        architectures=["DeepseekV3ForCausalLM"],
+        model_type="deepseek_v3",
+        n_shared_experts=1,
+        norm_topk_prob=True,
+        num_nextn_predict_layers=1,
+        rope_scaling=deepseek_yarn(),
+        routed_scaling_factor=2.5,
+        scoring_func="sigmoid",
+        topk_method="noaux_tc",
+    )
+    c.update(kw)
+    return c
+
+
+def glm4_moe_lite(**kw):
+    """As the files of GLM-4.7-Flash: DeepSeek-V3 under another name, without groups."""
+    c = deepseek_v3(
+        architectures=["Glm4MoeLiteForCausalLM"],
+        model_type="glm4_moe_lite",
+        eos_token_id=[EOT, IM_START, IM_END],
+        n_group=1,
+        pad_token_id=EOT,
+        partial_rotary_factor=1.0,
+        rms_norm_eps=1e-5,
+        rope_scaling=None,
+        rope_theta=1000000,
+        routed_scaling_factor=1.8,
+        topk_group=1,
+    )
+    c.update(kw)
+    return without(
+        c,
+        "aux_loss_alpha",
+        "bos_token_id",
+        "ep_size",
+        "moe_layer_freq",
+        "pretraining_tp",
+        "scoring_func",
+        "seq_aux",
+    )
+
+
 # The embedding is scaled up on its way in, and not for the head.
 GEMMA_GAIN = {"embed_tokens": 0.2, "model.norm": 5}
+# Scores a few units wide; experts small enough that one chosen otherwise in bfloat16 does little.
+MLA_GAIN = {"q_b_proj": 1.25, "mlp.gate.": 0.5, "mlp.experts.down_proj": 0.4}
 
 # name -> hub-spelling config and options: dtype of the stored weights, number of shards, which
 # spelling config.json gets ("hub" or "tf5"; the other one is config.alt.json), gain (factors of the
@@ -479,4 +577,61 @@ MODELS = {
         ),
     ),
     "glm4": dict(config=glm4(), off=dict(partial=dict(partial_rotary_factor=1.0))),
+    "deepseek_v2": dict(
+        config=deepseek_v2(),
+        gain=MLA_GAIN,
+        off=dict(
+            groups=dict(topk_method="greedy"),
+            top_groups=dict(topk_group=3),
+            scale=dict(routed_scaling_factor=1.0),
+            mscale=dict(rope_scaling=deepseek_yarn(mscale=0.707, mscale_all_dim=0)),
+            yarn=dict(rope_scaling=None),
+        ),
+    ),
+    # Values narrower than keys; mscale and mscale_all_dim differ, so that cos and sin are scaled too.
+    "deepseek_v2_lite": dict(
+        config=deepseek_v2(
+            n_group=1,
+            n_routed_experts=8,
+            num_experts_per_tok=3,
+            q_lora_rank=None,
+            qk_nope_head_dim=24,
+            rope_scaling=deepseek_yarn(mscale=1.414, mscale_all_dim=0.707),
+            routed_scaling_factor=1.0,
+            topk_group=1,
+            topk_method="greedy",
+            v_head_dim=12,
+        ),
+        gain=MLA_GAIN,
+        off=dict(
+            mscale=dict(rope_scaling=deepseek_yarn(mscale=0.707, mscale_all_dim=0.707)),
+            softmax=dict(rope_scaling=deepseek_yarn(mscale=1.414, mscale_all_dim=0)),
+            yarn=dict(rope_scaling=None),
+        ),
+    ),
+    "deepseek_v3": dict(
+        config=deepseek_v3(num_hidden_layers=2),
+        gain=MLA_GAIN,
+        off=dict(
+            groups=dict(n_group=1, topk_group=1),
+            top_groups=dict(topk_group=3),
+            norm_topk_prob=dict(norm_topk_prob=False),
+            scale=dict(routed_scaling_factor=1.0),
+            mscale=dict(rope_scaling=deepseek_yarn(mscale_all_dim=0)),
+            yarn=dict(rope_scaling=None),
+            interleave=dict(rope_interleave=False),
+        ),
+    ),
+    # Values wider than the part of the keys that does not rotate.
+    "glm4_moe_lite": dict(
+        config=glm4_moe_lite(
+            n_routed_experts=8, num_experts_per_tok=3, num_hidden_layers=2, v_head_dim=24
+        ),
+        gain=MLA_GAIN,
+        off=dict(
+            norm_topk_prob=dict(norm_topk_prob=False),
+            scale=dict(routed_scaling_factor=1.0),
+            rope=dict(rope_theta=10000.0),
+        ),
+    ),
 }
