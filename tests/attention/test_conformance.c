@@ -38,6 +38,15 @@ static world_spec random_spec(world *rng, const msgl_attn_desc *d, msgl_cpu_leve
     s.window = pick(rng, windows, 8);
     s.softcap = world_int(rng, 0, 2) == 0 ? 20 : 0;
     s.deterministic = world_int(rng, 0, 3) == 0;
+    if ((d->caches & 1u << MSGL_CACHE_LATENT) != 0 && world_int(rng, 0, 2) == 0) {
+        static const int latent[][2] = {{40, 32}, {72, 64}, {200, 136}, {576, 512}};
+        const int *dim = latent[world_int(rng, 0, 3)];
+        s.head_dim = dim[0];
+        s.v_dim = dim[1];
+        s.group = world_int(rng, 1, 20);
+        s.num_kv_heads = 1;
+        s.window = -1;
+    }
     return s;
 }
 

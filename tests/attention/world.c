@@ -23,16 +23,22 @@ int world_int(world *w, int lo, int hi)
     return lo + (int)(world_random(w) % (uint64_t)(hi - lo + 1));
 }
 
+static bool is_latent(const world *w)
+{
+    return w->spec.v_dim > 0;
+}
+
+// Arrays of the pool: K, and V unless it lies in K.
+static int arrays(const world *w)
+{
+    return is_latent(w) ? 1 : 2;
+}
+
 static float normal(world *w) // sum of uniforms, variance 1
 {
     float s = 0;
     for (int i = 0; i < 4; i++) s += msgl__random_unit(&w->rng) - 0.5f;
     return s * 1.7320508f;
-}
-
-static size_t slots_of(const world *w)
-{
-    return ((size_t)w->pool.num_pages + 1) * (size_t)w->pool.page_size;
 }
 
 enum { SCRATCH = 16 << 20 };
@@ -123,21 +129,20 @@ void world_open(world *w, const world_spec *spec)
     const int hkv = spec->num_kv_heads, hq = hkv * spec->group;
     const int pages_each = msgl__ceil_div(spec->max_seq_len, spec->page_size);
     msgl__kernels_init_cpu(&w->kernels, spec->level);
-    w->pool = (msgl_kv_pool){.spec = {.kind = MSGL_CACHE_KV,
+    w->pool = (msgl_kv_pool){.spec = {.kind = is_latent(w) ? MSGL_CACHE_LATENT : MSGL_CACHE_KV,
                                       .num_layers = 2,
                                       .window = spec->window,
                                       .num_heads = hkv,
                                       .k_dim = spec->head_dim,
-                                      .v_dim = spec->head_dim,
+                                      .v_dim = is_latent(w) ? spec->v_dim : spec->head_dim,
                                       .dtype = spec->dtype},
                              .num_pages = pages_each * spec->max_running,
                              .page_size = spec->page_size};
-    w->pool.bytes =
-        4 * slots_of(w) * msgl__kv_slot_stride(&w->pool) * msgl__dtype_size(spec->dtype);
+    w->pool.bytes = msgl__kv_pool_bytes(&w->pool);
     w->pool.base = aligned_alloc(64, msgl__round_up(w->pool.bytes, 64));
     memset(w->pool.base, 0xff, w->pool.bytes); // NaN in every dtype
     // The dummy page is written by nobody but read by padding requests.
-    for (int kv = 0; kv < 2; kv++) {
+    for (int kv = 0; kv < arrays(w); kv++) {
         const size_t row = msgl__kv_slot_stride(&w->pool), page = row * (size_t)spec->page_size;
         for (size_t i = 0; i < page; i++) {
             msgl__store_f32(msgl__kv_layer(&w->pool, kv, 1), spec->dtype,
@@ -178,8 +183,9 @@ void world_open(world *w, const world_spec *spec)
                                  .softcap = spec->softcap,
                                  .window = spec->window};
     msgl__attn_variants_add(&w->cfg.variants, spec->window, spec->softcap);
-    w->out_ld = (size_t)hq * (size_t)spec->head_dim;
-    w->ld = w->out_ld + 2 * msgl__kv_slot_stride(&w->pool) + (size_t)spec->head_dim;
+    w->q_width = (size_t)hq * (size_t)spec->head_dim;
+    w->out_ld = (size_t)hq * (size_t)w->pool.spec.v_dim;
+    w->ld = w->q_width + 2 * msgl__kv_slot_stride(&w->pool) + (size_t)spec->head_dim;
     w->lengths = malloc(2 * msgl__seqs_bytes(MAX_REQS));
     if (spec->dev != NULL) open_gpu(w);
     const msgl_attn_choice one = {.prefill = spec->desc, .decode = spec->desc};
@@ -238,10 +244,10 @@ void world_request(world *w, int row, int len)
     world_req *r = &w->reqs[row];
     const size_t kv = msgl__kv_slot_stride(&w->pool);
     r->len = len;
-    r->q = random_rows(w, (size_t)len * w->out_ld, w->spec.dev != NULL);
+    r->q = random_rows(w, (size_t)len * w->q_width, w->spec.dev != NULL);
     r->k = random_rows(w, (size_t)len * kv, true);
-    r->v = random_rows(w, (size_t)len * kv, true);
-    for (int i = 0; i < 2; i++) {
+    if (!is_latent(w)) r->v = random_rows(w, (size_t)len * kv, true);
+    for (int i = 0; i < arrays(w); i++) {
         r->stored[i] = malloc((size_t)len * kv * msgl__dtype_size(w->spec.dtype));
         for (size_t at = 0; at < (size_t)len * kv; at++) {
             msgl__store_f32(r->stored[i], w->spec.dtype, at, i == 0 ? r->k[at] : r->v[at]);
@@ -276,8 +282,7 @@ void world_release(world *w, int row)
     world_req *r = &w->reqs[row];
     int32_t *slots = msgl__page_table_row(&w->table, row);
     for (int p = 0; p < r->len; p++) {
-        poke(w, 0, slots[p], NULL, p);
-        poke(w, 1, slots[p], NULL, p);
+        for (int kv = 0; kv < arrays(w); kv++) poke(w, kv, slots[p], NULL, p);
         if (p % w->spec.page_size == 0) {
             w->free_pages[w->num_free++] = slots[p] / w->spec.page_size;
         }
@@ -343,12 +348,11 @@ static void prepare(world *w, int num_decode, const step_req *reqs, int n)
         const int from = seen > 0 ? seen / grain * grain : 0;
         for (int p = 0; p < r->len; p++) {
             const world_req *kept = p >= from && p < reqs[i].device ? r : NULL;
-            poke(w, 0, slots[p], kept, p);
-            poke(w, 1, slots[p], kept, p);
+            for (int kv = 0; kv < arrays(w); kv++) poke(w, kv, slots[p], kept, p);
         }
         for (int p = reqs[i].cached; p < reqs[i].device; p++, t++) {
             float *row = w->qkv + (size_t)t * w->ld;
-            memcpy(row, r->q + (size_t)p * w->out_ld, w->out_ld * sizeof *row);
+            memcpy(row, r->q + (size_t)p * w->q_width, w->q_width * sizeof *row);
         }
     }
     make_seqs(w);
@@ -445,15 +449,17 @@ void world_mixed(world *w, int num_decode, const step_req *reqs, int n)
     world_forward(w);
 }
 
-// Exact attention of query position pos of request row, [num_q_heads * head_dim].
+// Exact attention of query position pos of request row, [num_q_heads, v_dim].
 static void oracle(const world *w, int row, int pos, double *out)
 {
     const world_req *r = &w->reqs[row];
-    const int dim = w->spec.head_dim, hkv = w->spec.num_kv_heads, hq = hkv * w->spec.group;
+    const int dim = w->spec.head_dim, v_dim = w->pool.spec.v_dim;
+    const float *values = is_latent(w) ? r->k : r->v;
+    const int hkv = w->spec.num_kv_heads, hq = hkv * w->spec.group;
     const int from = w->spec.window >= 0 && pos > w->spec.window ? pos - w->spec.window : 0;
     double *s = malloc((size_t)(pos + 1) * sizeof *s);
     for (int h = 0; h < hq; h++) {
-        const float *q = r->q + (size_t)pos * w->out_ld + (size_t)h * (size_t)dim;
+        const float *q = r->q + (size_t)pos * w->q_width + (size_t)h * (size_t)dim;
         const int kh = h / w->spec.group;
         double m = -INFINITY, l = 0;
         for (int p = from; p <= pos; p++) {
@@ -466,15 +472,15 @@ static void oracle(const world *w, int row, int pos, double *out)
             }
             m = s[p] > m ? s[p] : m;
         }
-        double *o = out + (size_t)h * (size_t)dim;
-        for (int d = 0; d < dim; d++) o[d] = 0;
+        double *o = out + (size_t)h * (size_t)v_dim;
+        for (int d = 0; d < v_dim; d++) o[d] = 0;
         for (int p = from; p <= pos; p++) {
-            const float *v = r->v + ((size_t)p * (size_t)hkv + (size_t)kh) * (size_t)dim;
+            const float *v = values + ((size_t)p * (size_t)hkv + (size_t)kh) * (size_t)dim;
             const double e = exp(s[p] - m);
             l += e;
-            for (int d = 0; d < dim; d++) o[d] += e * (double)v[d];
+            for (int d = 0; d < v_dim; d++) o[d] += e * (double)v[d];
         }
-        for (int d = 0; d < dim; d++) o[d] /= l;
+        for (int d = 0; d < v_dim; d++) o[d] /= l;
     }
     free(s);
 }
@@ -517,7 +523,8 @@ double world_error(const world *w, const step_req *reqs, int n)
     for (int i = 0; i < n; i++) {
         const world_req *r = &w->reqs[reqs[i].req];
         const size_t count = (size_t)reqs[i].device * msgl__kv_slot_stride(&w->pool);
-        for (size_t j = 0; j < count; j++) vmax = fmax(vmax, fabs((double)r->v[j]));
+        const float *values = is_latent(w) ? r->k : r->v;
+        for (size_t j = 0; j < count; j++) vmax = fmax(vmax, fabs((double)values[j]));
         if (isnan(each[i])) {
             fail_msg("request %d of %d (positions %d to %d) has a NaN: dtype %d, group %d, dim "
                      "%d, page %d, window %d",

@@ -21,6 +21,7 @@ typedef struct world_spec {
     msgl_cpu_level level;
     msgl_dtype dtype;
     int group, num_kv_heads, head_dim, page_size;
+    int v_dim; // not 0: a latent cache with one K head, the first v_dim elements of which are V
     int max_running, max_seq_len, max_step_tokens;
     int threads;
     float softcap;
@@ -45,7 +46,7 @@ typedef struct world_device {
 
 typedef struct world_req {
     int len;
-    float *q, *k, *v; // [len, heads, dim], K and V rounded to the pool's dtype
+    float *q, *k, *v; // [len, heads, dim], K and V rounded to the pool's dtype; V not if latent
     void *stored[2];  // K and V as the pool holds them
 } world_req;
 
@@ -62,9 +63,9 @@ typedef struct world {
     msgl_attn_backend *backend; // attn's, where one serves both phases
     world_req reqs[MAX_REQS];
     int *free_pages, num_free;
-    size_t ld, out_ld;
-    float *qkv, *out; // of the last step
-    msgl_batch batch; // of the last step
+    size_t ld, q_width, out_ld; // q_width: of q in a row of ld
+    float *qkv, *out;           // of the last step
+    msgl_batch batch;           // of the last step
     msgl_batch_req batch_reqs[MAX_REQS];
     msgl_seqs seqs[2];
     int num_seqs;
