@@ -25,7 +25,8 @@ struct bench_case {
     msgl_sample_row *sample_rows;
     int32_t *pool; // of tokens, [rows, SAMPLE_TOKENS]; the last one is the chosen one
     float *saved;
-    int vocab, dim, experts, top_k;
+    int vocab, dim, experts;
+    msgl_router how;
     bool any_random, any_filter;
     int32_t *ints[4];
     float *floats;
@@ -118,13 +119,14 @@ static void run_logprobs(bench_exec *e, const bench_case *c, int set)
 }
 static void run_route(bench_exec *e, const bench_case *c, int set)
 {
-    msgl__cuda_moe_route(&e->x, (float *)c->in[set], c->rows, c->experts, c->top_k, 1, c->ints[1],
+    msgl__cuda_moe_route(&e->x, &c->how, (float *)c->in[set], c->rows, c->experts, c->ints[1],
                          c->floats);
 }
 static void run_sort(bench_exec *e, const bench_case *c, int set)
 {
     (void)set;
-    msgl__cuda_moe_sort(&e->x, c->ints[1], c->rows, c->top_k, c->experts, c->ints[2], c->ints[3]);
+    msgl__cuda_moe_sort(&e->x, c->ints[1], c->rows, c->how.top_k, c->experts, c->ints[2],
+                        c->ints[3]);
 }
 // in: the rows, then the router.
 static void run_choose(bench_exec *e, const bench_case *c, int set)
@@ -134,9 +136,9 @@ static void run_choose(bench_exec *e, const bench_case *c, int set)
     msgl_choose_call call = {};
     call.in = c->in[set], call.rows = c->rows;
     call.norm = c->weight, call.norm_eps = 1e-6f;
-    call.router = &router, call.top_k = c->top_k, call.norm_topk = true;
+    call.router = &router, call.choice = &c->how;
     call.normed = c->out[set];
-    call.weights = c->floats, call.logits = c->floats + c->rows * c->top_k;
+    call.weights = c->floats, call.logits = c->floats + c->rows * c->how.top_k;
     call.ids = c->ints[1], call.offsets = c->ints[2], call.source = c->ints[3];
     if (!msgl__cuda_moe_choose(&e->x, &call)) {
         fprintf(stderr, "the choice of %d rows is not taken\n", c->rows);
@@ -145,11 +147,12 @@ static void run_choose(bench_exec *e, const bench_case *c, int set)
 }
 static void run_gather(bench_exec *e, const bench_case *c, int set)
 {
-    msgl__cuda_moe_gather(&e->x, c->in[set], c->ints[3], c->rows, c->top_k, c->dim, c->out[set]);
+    msgl__cuda_moe_gather(&e->x, c->in[set], c->ints[3], c->rows, c->how.top_k, c->dim,
+                          c->out[set]);
 }
 static void run_combine(bench_exec *e, const bench_case *c, int set)
 {
-    msgl__cuda_moe_combine(&e->x, c->out[set], c->ints[3], c->floats, c->rows, c->top_k, c->dim,
+    msgl__cuda_moe_combine(&e->x, c->out[set], c->ints[3], c->floats, c->rows, c->how.top_k, c->dim,
                            true, c->in[set]);
 }
 static void run_take(bench_exec *e, const bench_case *c, int set)
@@ -277,11 +280,26 @@ static void bench_sample(bench_exec *e, int rows)
     free(p), free(lp), free(pool);
 }
 
+// As DeepSeek-V3's, one group only where there are fewer experts.
+static msgl_router v3_router(bench_case *c, int experts)
+{
+    msgl_router how = {};
+    how.top_k = c->how.top_k, how.norm_topk = true, how.scale = 2.5f;
+    how.scoring = MSGL_SCORE_SIGMOID;
+    how.num_groups = experts < 256 ? 1 : 8, how.top_groups = (how.num_groups + 1) / 2;
+    how.group_pairs = true;
+    CUDA_OK(cudaMalloc((void **)&how.correction, (size_t)experts * 4));
+    CUDA_OK(cudaMemset(how.correction, 0, (size_t)experts * 4));
+    c->experts = experts;
+    return how;
+}
+
 static void bench_moe(bench_exec *e, int rows)
 {
     bench_case c = {};
-    c.rows = rows, c.experts = 128, c.top_k = 8, c.dim = 2048;
-    const double n = rows, k = c.top_k, row = c.dim * 2.0;
+    c.rows = rows, c.experts = 128, c.how.top_k = 8, c.dim = 2048;
+    c.how.norm_topk = true, c.how.scale = 1;
+    const double n = rows, k = c.how.top_k, row = c.dim * 2.0;
     buffers(e, &c, (size_t)(n * row), (size_t)(n * k * row), MSGL_BF16);
     for (int i = 1; i < 4; i++) {
         CUDA_OK(cudaMalloc((void **)&c.ints[i], (size_t)(n * k + 1024) * 4));
@@ -291,6 +309,9 @@ static void bench_moe(bench_exec *e, int rows)
     report("moe sort", "128, top 8", rows, n * k * 8, graph_us(e, &c, run_sort));
     report("moe gather", "2048, top 8", rows, n * row * (1 + k), graph_us(e, &c, run_gather));
     report("moe combine", "2048, top 8", rows, n * row * (2 + k), graph_us(e, &c, run_combine));
+    c.how = v3_router(&c, 256);
+    report("moe route", "256, 4 of 8 groups", rows, n * 256 * 4, graph_us(e, &c, run_route));
+    CUDA_OK(cudaFree(c.how.correction));
     release(&c);
     for (int i = 1; i < 4; i++) CUDA_OK(cudaFree(c.ints[i]));
     CUDA_OK(cudaFree(c.floats));
@@ -300,8 +321,9 @@ static void bench_moe(bench_exec *e, int rows)
 static void bench_choose(bench_exec *e, int rows)
 {
     bench_case c = {};
-    c.rows = rows, c.experts = 128, c.top_k = 8, c.dim = 2048;
-    const size_t n = (size_t)rows, k = (size_t)c.top_k, row = (size_t)c.dim * 2;
+    c.rows = rows, c.experts = 128, c.how.top_k = 8, c.dim = 2048;
+    c.how.norm_topk = true, c.how.scale = 1;
+    const size_t n = (size_t)rows, k = (size_t)c.how.top_k, row = (size_t)c.dim * 2;
     const size_t router = (size_t)c.experts * row;
     buffers(e, &c, n * row + router, n * row, MSGL_BF16);
     for (int i = 1; i < 4; i++) CUDA_OK(cudaMalloc((void **)&c.ints[i], (n * k + 1024) * 4));
@@ -310,6 +332,10 @@ static void bench_choose(bench_exec *e, int rows)
     msgl__cuda_fill_normal(e->device.stream, c.weight, MSGL_F32, (size_t)c.dim, 5, 0.5f);
     report("moe choose", "2048, 128, top 8", rows, (double)(2 * n * row + router),
            graph_us(e, &c, run_choose));
+    c.how = v3_router(&c, 128);
+    report("moe choose", "the same by sigmoid", rows, (double)(2 * n * row + router),
+           graph_us(e, &c, run_choose));
+    CUDA_OK(cudaFree(c.how.correction));
     release(&c);
     for (int i = 1; i < 4; i++) CUDA_OK(cudaFree(c.ints[i]));
     CUDA_OK(cudaFree(c.floats));

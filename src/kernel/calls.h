@@ -93,6 +93,29 @@ typedef struct msgl_heads_call {
     void *out; // [m, heads, w->n], strides ld_out and head_out
     size_t ld_out, head_out;
 } msgl_heads_call;
+// An expert's score from the logits of its token: the softmax over all experts, or the sigmoid of
+// its own logit (DeepSeek-AI 2024, "DeepSeek-V3", eq. 15).
+typedef enum msgl_scoring {
+    MSGL_SCORE_SOFTMAX,
+    MSGL_SCORE_SIGMOID,
+} msgl_scoring;
+
+enum { MSGL_MAX_EXPERT_GROUPS = 32 };
+
+// How a token's experts are chosen: those with the largest score + correction. With groups (of
+// experts next to each other, equally many) only experts of the best groups, which are those with
+// the largest best score + correction or, with group_pairs, sum of the best two. Ties: the lowest
+// index. A weight is scale * score, with norm_topk divided by the chosen experts' sum of scores.
+typedef struct msgl_router {
+    int32_t top_k; // at most the experts of top_groups groups
+    msgl_scoring scoring;
+    bool norm_topk;
+    float scale;
+    float *correction;  // [experts], device, or NULL
+    int32_t num_groups; // <= MSGL_MAX_EXPERT_GROUPS; 0 or 1: none
+    int32_t top_groups; // <= num_groups
+    bool group_pairs;   // two experts or more in a group
+} msgl_router;
 
 // What a mixture of experts begins with: rows of in are normed, the router gives each expert its
 // logit, and the kernels route and sort (kernel/ops.h) choose and order. rows * top_k assignments.
@@ -102,8 +125,7 @@ typedef struct msgl_choose_call {
     const float *norm; // [router->k]
     float norm_eps;
     const msgl_weight *router; // [experts, k]
-    int32_t top_k;
-    bool norm_topk;
+    const msgl_router *choice;
     void *normed;  // [rows, k]
     float *logits; // [rows, experts]
     int32_t *ids;  // [rows, top_k]

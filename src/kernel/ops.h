@@ -48,10 +48,10 @@ typedef struct msgl_act_kernels {
 } msgl_act_kernels;
 
 typedef struct msgl_moe_kernels {
-    // Softmax over the experts, then the top_k largest (ties: lowest index); renormalised to sum 1
-    // when norm_topk. logits [rows, experts] -> ids, weights [rows, top_k].
-    void (*route)(msgl_exec *x, const float *logits, int rows, int experts, int top_k,
-                  int norm_topk, int32_t *ids, float *weights);
+    // See msgl_router. logits [rows, experts] -> ids [rows, top_k], the one chosen first in front,
+    // and their weights. Takes up to 4 * experts + 64 bytes of exec->scratch.
+    void (*route)(msgl_exec *x, const msgl_router *how, const float *logits, int rows, int experts,
+                  int32_t *ids, float *weights);
     // Sorts the rows * top_k assignments by expert (stable): offsets [experts + 1], source[j] =
     // index of the assignment (row * top_k + choice) at sorted place j.
     void (*sort)(msgl_exec *x, const int32_t *ids, int rows, int top_k, int experts,
@@ -63,7 +63,8 @@ typedef struct msgl_moe_kernels {
     // weights[r, c] * in[place of (r, c), :]. source NULL: (r, c) is at r * top_k + c.
     void (*combine)(msgl_exec *x, const void *in, const int32_t *source, const float *weights,
                     int rows, int top_k, int dim, bool accumulate, void *out);
-    // out[r, :] += sigmoid(gate[r]) * in[r, :]; gate f32 [rows], in and out [rows, dim].
+    // out[r, :] += sigmoid(gate[r]) * in[r, :]; gate f32 [rows], or NULL: 1; in and out [rows,
+    // dim].
     void (*add_shared)(msgl_exec *x, const void *in, const float *gate, int rows, int dim,
                        void *out);
     // Norm, router, route and sort as one kernel, where that is the fastest way; false, and nothing

@@ -8,7 +8,8 @@ size_t msgl__moe_workspace(const msgl_moe *m, const msgl_kernels *k, msgl_dtype 
     const size_t n = (size_t)rows, hidden = (size_t)m->router.w.k;
     size_t shared = 0;
     if (m->has_shared) {
-        shared = msgl__activation_bytes(n, hidden, act) + msgl__activation_bytes(n, 1, MSGL_F32) +
+        shared = msgl__activation_bytes(n, hidden, act) +
+                 (m->gates_shared ? msgl__activation_bytes(n, 1, MSGL_F32) : 0) +
                  msgl__mlp_workspace(&m->shared, k, act, max_rows);
     }
     return msgl__activation_bytes(n, hidden, act) + shared +
@@ -18,7 +19,7 @@ size_t msgl__moe_workspace(const msgl_moe *m, const msgl_kernels *k, msgl_dtype 
 // The expert of all tokens, before anything is added to the stream.
 typedef struct shared_part {
     void *result; // [rows, hidden]; NULL: there is none
-    float *gate;  // [rows]
+    float *gate;  // [rows]; NULL: it is added as it is
 } shared_part;
 
 static shared_part run_shared(msgl_forward *f, const msgl_moe *m, const msgl_norm *norm,
@@ -28,13 +29,13 @@ static shared_part run_shared(msgl_forward *f, const msgl_moe *m, const msgl_nor
     shared_part s = {0};
     if (!m->has_shared) return s;
     s.result = msgl__activation(f, n, hidden);
-    s.gate = msgl__take_rows(f, n, 1, MSGL_F32);
+    if (m->gates_shared) s.gate = msgl__take_rows(f, n, 1, MSGL_F32);
     const size_t mark = f->arena->used;
     void *act = msgl__activation(f, n, (size_t)m->shared.down.w.k);
     if (f->x->status != 0) return s;
     msgl__linear_gated(f, &m->shared.gate_up, norm, m->shared.activation, in, act, rows);
     msgl__linear(f, &m->shared.down, NULL, act, s.result, rows);
-    msgl__linear_f32(f, &m->shared_gate, norm, in, s.gate, rows);
+    if (m->gates_shared) msgl__linear_f32(f, &m->shared_gate, norm, in, s.gate, rows);
     f->arena->used = mark;
     return s;
 }

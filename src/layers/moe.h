@@ -1,7 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
 //
 // The sparse feed-forward block: a router, experts that are gated feed-forward blocks, and maybe
-// one more that every token has (Qwen2-MoE: its result times the sigmoid of one more product).
+// one more that every token has (Qwen2-MoE: its result times the sigmoid of one more product;
+// DeepSeek: as it is).
 #ifndef MSGL_LAYERS_MOE_H
 #define MSGL_LAYERS_MOE_H
 
@@ -12,7 +13,7 @@ typedef struct msgl_moe {
     msgl_linear router; // [num_experts, hidden]
     msgl_moe_experts experts;
     const msgl_moe_desc *backend;
-    bool has_shared;
+    bool has_shared, gates_shared;
     msgl_mlp shared;
     msgl_linear shared_gate; // [1, hidden]
 } msgl_moe;

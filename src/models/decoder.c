@@ -98,12 +98,13 @@ static void build_moe(const msgl_model *m, msgl_weight *experts, msgl_moe *moe)
 {
     const msgl_decoder_config *d = config_of(m);
     moe->backend = m->target.moe;
-    moe->experts = (msgl_moe_experts){.num_experts = d->num_experts,
-                                      .top_k = d->top_k,
-                                      .norm_topk = d->norm_topk,
-                                      .gate_up = experts,
-                                      .down = experts + d->num_experts};
+    moe->experts =
+        (msgl_moe_experts){.num_experts = d->num_experts,
+                           .router = {.top_k = d->top_k, .norm_topk = d->norm_topk, .scale = 1},
+                           .gate_up = experts,
+                           .down = experts + d->num_experts};
     moe->has_shared = d->shared_intermediate_size > 0;
+    moe->gates_shared = true;
 }
 
 static void build_layers(msgl_model *m, msgl_decoder *decoder)

@@ -15,7 +15,7 @@ static size_t bytes(size_t n, size_t size)
 
 static size_t grouped_workspace(const msgl_moe_experts *e, msgl_dtype act, int32_t rows)
 {
-    const size_t r = (size_t)rows, n = r * (size_t)e->top_k, size = msgl__dtype_size(act);
+    const size_t r = (size_t)rows, n = r * (size_t)e->router.top_k, size = msgl__dtype_size(act);
     const size_t hidden = (size_t)e->down[0].n, inter = (size_t)e->down[0].k;
     return bytes(r * hidden, size) + bytes(r * (size_t)e->num_experts, 4) + 3 * bytes(n, 4) +
            bytes((size_t)e->num_experts + 1, 4) + 2 * bytes(n * hidden, size) +
@@ -34,7 +34,7 @@ typedef struct buffers {
 static bool take(buffers *b, const msgl_exec *x, msgl_arena *arena, const msgl_moe_call *c)
 {
     const msgl_moe_experts *e = c->experts;
-    const size_t rows = (size_t)c->rows, n = rows * (size_t)e->top_k;
+    const size_t rows = (size_t)c->rows, n = rows * (size_t)e->router.top_k;
     const size_t size = msgl__dtype_size(x->act);
     const size_t hidden = (size_t)e->down[0].n, inter = (size_t)e->down[0].k;
     b->normed = msgl__arena_alloc(arena, rows * hidden * size);
@@ -61,8 +61,7 @@ static void choose(msgl_exec *x, const msgl_kernels *k, const msgl_moe_call *c, 
                                    .norm = c->norm,
                                    .norm_eps = c->norm_eps,
                                    .router = c->router,
-                                   .top_k = e->top_k,
-                                   .norm_topk = e->norm_topk,
+                                   .choice = &e->router,
                                    .normed = b->normed,
                                    .logits = b->logits,
                                    .ids = b->ids,
@@ -82,8 +81,8 @@ static void choose(msgl_exec *x, const msgl_kernels *k, const msgl_moe_call *c, 
                      c->rows, hidden);
     k->gemm.linear(x, &router);
     msgl__arena_reset(x->scratch);
-    k->moe.route(x, b->logits, c->rows, e->num_experts, e->top_k, e->norm_topk, b->ids, b->weights);
-    k->moe.sort(x, b->ids, c->rows, e->top_k, e->num_experts, b->offsets, b->source);
+    k->moe.route(x, &e->router, b->logits, c->rows, e->num_experts, b->ids, b->weights);
+    k->moe.sort(x, b->ids, c->rows, e->router.top_k, e->num_experts, b->offsets, b->source);
 }
 
 // Where products take rows by index, none are moved: `up` takes those of the tokens, `down` leaves
@@ -102,19 +101,19 @@ static void grouped_forward(msgl_exec *x, const msgl_kernels *k, msgl_arena *are
     const msgl_grouped_call up = {.experts = e->gate_up,
                                   .num_experts = e->num_experts,
                                   .offsets = b.offsets,
-                                  .rows = c->rows * e->top_k,
+                                  .rows = c->rows * e->router.top_k,
                                   .in = indexed ? b.normed : b.sorted,
                                   .ld_in = hidden,
                                   .gated = true,
                                   .out = b.act,
                                   .ld_out = inter,
                                   .from = indexed ? b.source : NULL,
-                                  .from_per = e->top_k,
+                                  .from_per = e->router.top_k,
                                   .gathered = b.sorted};
     const msgl_grouped_call down = {.experts = e->down,
                                     .num_experts = e->num_experts,
                                     .offsets = b.offsets,
-                                    .rows = c->rows * e->top_k,
+                                    .rows = c->rows * e->router.top_k,
                                     .in = b.act,
                                     .ld_in = inter,
                                     .out = b.result,
@@ -123,13 +122,13 @@ static void grouped_forward(msgl_exec *x, const msgl_kernels *k, msgl_arena *are
                                     .settled = true};
     choose(x, k, c, &b);
     if (!indexed) {
-        k->moe.gather(x, b.normed, b.source, c->rows, e->top_k, (int)hidden, b.sorted);
+        k->moe.gather(x, b.normed, b.source, c->rows, e->router.top_k, (int)hidden, b.sorted);
     }
     k->gemm.grouped(x, &up);
     msgl__arena_reset(x->scratch);
     k->gemm.grouped(x, &down);
     msgl__arena_reset(x->scratch);
-    k->moe.combine(x, b.result, indexed ? NULL : b.source, b.weights, c->rows, e->top_k,
+    k->moe.combine(x, b.result, indexed ? NULL : b.source, b.weights, c->rows, e->router.top_k,
                    (int)hidden, c->accumulate, c->out);
     msgl__arena_reset(x->scratch);
 }

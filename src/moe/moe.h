@@ -9,8 +9,8 @@
 #include "kernel/kernel.h"
 
 typedef struct msgl_moe_experts {
-    int32_t num_experts, top_k;
-    bool norm_topk;             // weights of the chosen experts sum to 1
+    int32_t num_experts;
+    msgl_router router;
     const msgl_weight *gate_up; // [num_experts] of [2 intermediate, hidden]
     const msgl_weight *down;    // [num_experts] of [hidden, intermediate]
 } msgl_moe_experts;

@@ -5,44 +5,70 @@
 #include "kernel/cuda/gemm/gemm.h"
 #include "kernel/cuda/gemm/lt.cuh"
 #include "tests/cuda/ops_check.cuh"
+#include "tests/kernel/route_oracle.h"
 
-static void check_route(bench_exec *e, family *f, int rows, int experts, int top_k, bool norm,
-                        bool ties, uint64_t *seed)
+// Kinds of routers, by bits.
+enum { NORMED = 1, SIGMOID = 2, CORRECTED = 4, PAIRS = 8, KINDS = 16 };
+
+static msgl_router router_of(int top_k, int kind, int num_groups, int top_groups, float *correction)
+{
+    msgl_router how = {};
+    how.top_k = top_k;
+    how.scoring = (kind & SIGMOID) != 0 ? MSGL_SCORE_SIGMOID : MSGL_SCORE_SOFTMAX;
+    how.norm_topk = (kind & NORMED) != 0;
+    how.scale = (kind & SIGMOID) != 0 ? 2.5f : 1;
+    how.correction = (kind & CORRECTED) != 0 ? correction : NULL;
+    how.num_groups = num_groups, how.top_groups = top_groups;
+    how.group_pairs = (kind & PAIRS) != 0;
+    return how;
+}
+
+// Every second expert and every second group is the one before it again.
+static void repeat(float *values, int experts, int num_groups)
+{
+    const int size = num_groups > 1 ? experts / num_groups : experts;
+    for (int i = 0; i < experts; i++) {
+        if (i / size % 2 != 0) {
+            values[i] = values[i - size];
+        } else if (i % size % 2 != 0) {
+            values[i] = values[i - 1];
+        }
+    }
+}
+
+static void check_route(bench_exec *e, family *f, int rows, int experts, int top_k, int num_groups,
+                        int top_groups, int kind, bool ties, uint64_t *seed)
 {
     array l = array_new(MSGL_F32, (size_t)rows * experts, 2, seed);
-    for (size_t i = 0; ties && i < l.n; i++) l.host[i] = roundf(l.host[i]);
-    array_upload(&l);
+    array correction = array_new(MSGL_F32, (size_t)experts, 0.5f, seed);
+    const bool sums = (kind & CORRECTED) != 0 || (num_groups > 1 && (kind & PAIRS) != 0);
+    for (size_t i = 0; ties && !sums && i < l.n; i++) l.host[i] = roundf(l.host[i]);
+    for (int r = 0; ties && r < rows; r++) {
+        repeat(l.host + (size_t)r * experts, experts, num_groups);
+    }
+    if (ties) repeat(correction.host, experts, num_groups);
+    array_upload(&l), array_upload(&correction);
     const size_t n = (size_t)rows * top_k;
     array w = array_new(MSGL_F32, n, 0, seed), ids = array_new(MSGL_F32, n, 0, seed);
     int32_t *got = (int32_t *)malloc(n * 4);
-    msgl__cuda_moe_route(&e->x, (float *)l.dev, rows, experts, top_k, norm, (int32_t *)ids.dev,
+    const msgl_router how = router_of(top_k, kind, num_groups, top_groups, (float *)correction.dev);
+    msgl__cuda_moe_route(&e->x, &how, (float *)l.dev, rows, experts, (int32_t *)ids.dev,
                          (float *)w.dev);
     exec_sync(e);
     CUDA_OK(cudaMemcpy(got, ids.dev, n * 4, cudaMemcpyDeviceToHost));
     array_download(&w);
     for (int r = 0; r < rows; r++) {
-        const float *row = l.host + (size_t)r * experts;
-        bool taken[1024] = {false};
-        double max = -INFINITY, sum = 0, kept = 0;
-        for (int i = 0; i < experts; i++) max = row[i] > max ? row[i] : max;
-        for (int i = 0; i < experts; i++) sum += exp(row[i] - max);
-        int chosen[64];
+        int32_t chosen[64];
+        double want[64];
+        route_oracle(&how, how.correction != NULL ? correction.host : NULL,
+                     l.host + (size_t)r * experts, experts, chosen, want);
         for (int c = 0; c < top_k; c++) {
-            int best = -1;
-            for (int i = 0; i < experts; i++) {
-                if (!taken[i] && (best < 0 || row[i] > row[best])) best = i;
-            }
-            taken[best] = true;
-            chosen[c] = best;
-            kept += exp(row[best] - max) / sum;
-        }
-        for (int c = 0; c < top_k; c++) {
-            const double want = exp(row[chosen[c]] - max) / sum / (norm ? kept : 1);
             expect(f, got[(size_t)r * top_k + c] == chosen[c], "expert");
-            expect_near(f, w.host[(size_t)r * top_k + c], want, want * 3e-6 + 1e-12, "weight");
+            expect_near(f, w.host[(size_t)r * top_k + c], want[c], want[c] * 3e-6 + 1e-12,
+                        "weight");
         }
     }
-    free(got), array_free(&l), array_free(&w), array_free(&ids);
+    free(got), array_free(&l), array_free(&w), array_free(&ids), array_free(&correction);
 }
 
 // skew: most assignments go to few experts.
@@ -158,7 +184,7 @@ static void check_move(bench_exec *e, family *f, msgl_dtype dtype, int rows, int
     array_free(&in), array_free(&sorted), array_free(&w), array_free(&res), array_free(&out);
 }
 
-static void check_shared(bench_exec *e, family *f, msgl_dtype dtype, int rows, int dim,
+static void check_shared(bench_exec *e, family *f, msgl_dtype dtype, int rows, int dim, bool gated,
                          uint64_t *seed)
 {
     e->x.act = dtype;
@@ -166,11 +192,12 @@ static void check_shared(bench_exec *e, family *f, msgl_dtype dtype, int rows, i
     array in = array_new(dtype, n, 1, seed), out = array_new(dtype, n, 1, seed), got = out;
     array gate = array_new(MSGL_F32, (size_t)rows, 5, seed);
     got.host = (float *)malloc(n * sizeof(float));
-    msgl__cuda_moe_add_shared(&e->x, in.dev, (const float *)gate.dev, rows, dim, out.dev);
+    msgl__cuda_moe_add_shared(&e->x, in.dev, gated ? (const float *)gate.dev : NULL, rows, dim,
+                              out.dev);
     exec_sync(e);
     array_download(&got);
     for (size_t i = 0; i < n; i++) {
-        const double by = 1 / (1 + exp(-(double)gate.host[i / dim]));
+        const double by = gated ? 1 / (1 + exp(-(double)gate.host[i / dim])) : 1;
         const double want = out.host[i] + by * in.host[i];
         expect_near(f, got.host[i], want, fabs(want) * dtype_error(dtype) * 1.01 + 2e-6, "shared");
     }
@@ -180,13 +207,16 @@ static void check_shared(bench_exec *e, family *f, msgl_dtype dtype, int rows, i
 
 // Norm, router, choice and sort in one kernel. in f64: the logits; what is chosen by them, exactly.
 static void check_choose(bench_exec *e, family *f, int rows, int dim, int experts, int top_k,
-                         bool norm_topk, uint64_t *seed)
+                         int num_groups, int kind, uint64_t *seed)
 {
     e->x.act = MSGL_BF16;
     const int n = rows * top_k;
     array in = array_new(MSGL_BF16, (size_t)rows * dim, 2, seed);
     array router = array_new(MSGL_BF16, (size_t)experts * dim, 0.1f, seed);
     array norm = array_new(MSGL_F32, (size_t)dim, 1, seed);
+    array correction = array_new(MSGL_F32, (size_t)experts, 0.5f, seed);
+    const msgl_router how =
+        router_of(top_k, kind, num_groups, (num_groups + 1) / 2, (float *)correction.dev);
     array normed = array_new(MSGL_BF16, (size_t)rows * dim, 0, seed);
     array logits = array_new(MSGL_F32, (size_t)rows * experts, 0, seed);
     array weights = array_new(MSGL_F32, (size_t)n, 0, seed), want = weights;
@@ -202,8 +232,7 @@ static void check_choose(bench_exec *e, family *f, int rows, int dim, int expert
     c.norm = (float *)norm.dev;
     c.norm_eps = 1e-6f;
     c.router = &w;
-    c.top_k = top_k;
-    c.norm_topk = norm_topk;
+    c.choice = &how;
     c.normed = normed.dev;
     c.logits = (float *)logits.dev;
     c.weights = (float *)weights.dev;
@@ -219,7 +248,7 @@ static void check_choose(bench_exec *e, family *f, int rows, int dim, int expert
     array_download(&logits);
     array_download(&weights);
     // The kernels that it is made of, from its logits.
-    msgl__cuda_moe_route(&e->x, (float *)logits.dev, rows, experts, top_k, norm_topk, d_plain,
+    msgl__cuda_moe_route(&e->x, &how, (float *)logits.dev, rows, experts, d_plain,
                          (float *)weights.dev);
     msgl__cuda_moe_sort(&e->x, d_plain, rows, top_k, experts, d_plain + 2 * n, d_plain + n);
     exec_sync(e);
@@ -250,13 +279,13 @@ static void check_choose(bench_exec *e, family *f, int rows, int dim, int expert
     }
     free(got), free(want.host), cudaFree(d_got), cudaFree(d_plain);
     array_free(&in), array_free(&router), array_free(&norm), array_free(&normed);
-    array_free(&logits), array_free(&weights);
+    array_free(&logits), array_free(&weights), array_free(&correction);
 }
 
 // A row's bits are those that it gets alone, whatever else is in the batch: here a row of NaN,
 // which gets experts all the same, each once.
 static void check_alone(bench_exec *e, family *f, int rows, int dim, int experts, int top_k,
-                        uint64_t *seed)
+                        int num_groups, int kind, uint64_t *seed)
 {
     e->x.act = MSGL_BF16;
     const int n = rows * top_k;
@@ -269,7 +298,8 @@ static void check_alone(bench_exec *e, family *f, int rows, int dim, int experts
     msgl_choose_call c = {};
     c.rows = rows, c.in = in.dev;
     c.norm = (float *)norm.dev, c.norm_eps = 1e-6f;
-    c.router = &w, c.top_k = top_k, c.norm_topk = true;
+    const msgl_router how = router_of(top_k, kind, num_groups, (num_groups + 1) / 2, NULL);
+    c.router = &w, c.choice = &how;
     array normed[2], logits[2], weights[2];
     int32_t *ints[2], *host[2];
     const size_t num_ints = (size_t)2 * n + experts + 1;
@@ -338,14 +368,25 @@ int main(int argc, char **argv)
     for (size_t i = 0; i < sizeof shapes / sizeof *shapes; i++) {
         const int experts = shapes[i][0], k = shapes[i][1];
         for (int v = 0; v < 4; v++) {
-            check_route(&e, &route, o.quick ? 3 : 37, experts, k, v & 1, v & 2, &seed);
+            check_route(&e, &route, o.quick ? 3 : 37, experts, k, 0, 0, v & 1, v & 2, &seed);
             const int rows[] = {1, 9, 64, 256, 1500};
             const int r = rows[(i + v) % (o.quick ? 3 : 5)];
             if (experts > k) check_sort(&e, &sort, r, k, experts, v & 1, &seed);
         }
     }
+    // Those of DeepSeek V2 and V3 are among them; groups that end within a lane and at one.
+    const int grouped[][4] = {{8, 2, 1, 1},    {64, 6, 1, 1},   {160, 6, 8, 3},  {256, 8, 8, 4},
+                              {64, 8, 32, 5},  {66, 8, 22, 3},  {34, 7, 2, 1},   {384, 8, 1, 1},
+                              {512, 9, 16, 7}, {1000, 4, 8, 3}, {1024, 64, 8, 2}};
+    for (size_t i = 0; i < sizeof grouped / sizeof *grouped; i++) {
+        const int *g = grouped[i];
+        for (int v = 0; v < 2 * KINDS; v++) {
+            check_route(&e, &route, o.quick ? 3 : 37, g[0], g[1], g[2], g[3], v / 2, v & 1, &seed);
+        }
+    }
     if (!o.quick) {
-        check_route(&e, &route, 16384, 128, 8, true, false, &seed);
+        check_route(&e, &route, 16384, 128, 8, 0, 0, NORMED, false, &seed);
+        check_route(&e, &route, 16384, 256, 8, 8, 4, KINDS - 1, false, &seed);
         check_sort(&e, &sort, 16384, 8, 128, false, &seed);
         check_sort(&e, &sort, 16383, 8, 128, true, &seed);
         check_sort(&e, &sort, 3000, 64, 1024, false, &seed);
@@ -357,12 +398,18 @@ int main(int argc, char **argv)
                              {20, 1024, 256, 8}};
     for (int i = 0; i < (o.quick ? 4 : 13); i++) {
         for (int norm = 0; norm < 2; norm++) {
-            check_choose(&e, &choose, chosen[i][0], chosen[i][1], chosen[i][2], chosen[i][3], norm,
-                         &seed);
+            check_choose(&e, &choose, chosen[i][0], chosen[i][1], chosen[i][2], chosen[i][3], 0,
+                         norm, &seed);
         }
     }
-    check_alone(&e, &choose, 37, 2048, 128, 8, &seed);
-    if (!o.quick) check_alone(&e, &choose, 5, 4096, 384, 16, &seed);
+    for (int kind = 0; kind < KINDS; kind++) {
+        check_choose(&e, &choose, 19, 2048, 64, 4, 1, kind, &seed);
+        check_choose(&e, &choose, o.quick ? 3 : 70, 1024, 160, 6, 8, kind, &seed);
+        if (!o.quick) check_choose(&e, &choose, 33, 512, 512, 9, 16, kind, &seed);
+    }
+    check_alone(&e, &choose, 37, 2048, 128, 8, 0, NORMED, &seed);
+    check_alone(&e, &choose, 20, 2048, 256, 8, 8, NORMED | SIGMOID | PAIRS, &seed);
+    if (!o.quick) check_alone(&e, &choose, 5, 4096, 384, 16, 0, NORMED, &seed);
     const msgl_dtype dtypes[] = {MSGL_BF16, MSGL_F16, MSGL_F32};
     for (int d = 0; d < 3; d++) {
         for (int acc = 0; acc < 2; acc++) {
@@ -373,8 +420,10 @@ int main(int argc, char **argv)
             check_move(&e, &move, dtypes[d], 65, 9, 264, acc, &seed);
             check_move(&e, &move, dtypes[d], 2, 64, 24, acc, &seed);
         }
-        check_shared(&e, &move, dtypes[d], 1, 2048, &seed);
-        check_shared(&e, &move, dtypes[d], 37, 33, &seed);
+        for (int gated = 0; gated < 2; gated++) {
+            check_shared(&e, &move, dtypes[d], 1, 2048, gated, &seed);
+            check_shared(&e, &move, dtypes[d], 37, 33, gated, &seed);
+        }
     }
     int failed = family_end(&route);
     failed |= family_end(&sort);

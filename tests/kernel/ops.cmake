@@ -1,1 +1,2 @@
 msgl_test(ops THREADS 2 SOURCES test_ops.c LIBS msgl_kernel)
+msgl_test(route SOURCES test_route.c LIBS msgl_kernel PkgConfig::JANSSON)

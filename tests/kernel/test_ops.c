@@ -349,6 +349,9 @@ static void test_add_shared(void **state)
     FOR_LEVELS(f, k)
     {
         memcpy(out, before, sizeof out);
+        k->moe.add_shared(&f->exec, in, NULL, ROWS, DIM, out);
+        for (int i = 0; i < ROWS * DIM; i++) assert_true(out[i] == before[i] + in[i]);
+        memcpy(out, before, sizeof out);
         k->moe.add_shared(&f->exec, in, gate, ROWS, DIM, out);
         for (int i = 0; i < ROWS * DIM; i++) {
             const double by = 1 / (1 + exp(-(double)gate[i / DIM]));
@@ -370,7 +373,8 @@ static void test_moe(void **state)
     logits[0] = logits[1] = logits[2] = logits[3] = 9; // a tie: lowest indices first
     const msgl_moe_kernels *m = &f->kernels[0].moe;
     for (int norm = 0; norm < 2; norm++) {
-        m->route(&f->exec, logits, ROWS, E, K, norm, ids, weights);
+        const msgl_router how = {.top_k = K, .norm_topk = norm != 0, .scale = 1};
+        m->route(&f->exec, &how, logits, ROWS, E, ids, weights);
         assert_int_equal(ids[0], 0);
         assert_int_equal(ids[1], 1);
         assert_int_equal(ids[2], 2);

@@ -15,6 +15,7 @@
 
 #include "core/attributes.h"
 #include "core/err.h"
+#include "kernel/route_oracle.h"
 #include "moe/moe.h"
 #include "utils/random.h"
 
@@ -26,7 +27,7 @@ typedef struct fixture {
     msgl_arena scratch;
     float gate_up[EXPERTS][2 * INTER * HIDDEN], down[EXPERTS][HIDDEN * INTER];
     float in[ROWS * HIDDEN], before[ROWS * HIDDEN], norm[HIDDEN];
-    float router[EXPERTS * HIDDEN], bias[EXPERTS];
+    float router[EXPERTS * HIDDEN], bias[EXPERTS], correction[EXPERTS];
     float normed[ROWS * HIDDEN], logits[ROWS * EXPERTS]; // what they give
     msgl_weight w_up[EXPERTS], w_down[EXPERTS], w_router;
     msgl_moe_experts experts;
@@ -66,7 +67,23 @@ static void make_logits(fixture *f)
     assert_true(f->logits[2] > f->logits[0] && f->logits[2] > f->logits[1]);
 }
 
-static void init(fixture *f, msgl_cpu_level level, bool norm_topk)
+// Qwen's without and with normed weights, DeepSeek V2's and V3's.
+typedef enum router_kind { PLAIN, NORMED, GROUPS, CORRECTED, ROUTERS } router_kind;
+
+static msgl_router router_of(fixture *f, router_kind kind)
+{
+    const bool groups = kind >= GROUPS, v3 = kind == CORRECTED;
+    return (msgl_router){.top_k = TOP_K,
+                         .scoring = v3 ? MSGL_SCORE_SIGMOID : MSGL_SCORE_SOFTMAX,
+                         .norm_topk = kind == NORMED || v3,
+                         .scale = groups ? 2.5f : 1,
+                         .correction = v3 ? f->correction : NULL,
+                         .num_groups = groups ? EXPERTS / 2 : 0,
+                         .top_groups = groups ? 1 : 0,
+                         .group_pairs = v3};
+}
+
+static void init(fixture *f, msgl_cpu_level level, router_kind kind)
 {
     uint64_t rng = 11;
     memset(f, 0, sizeof *f);
@@ -82,6 +99,7 @@ static void init(fixture *f, msgl_cpu_level level, bool norm_topk)
         for (int e = 2; e < 5; e++) f->router[e * HIDDEN + h] = f->in[h] > 0 ? 0.2f : -0.2f;
     }
     f->bias[EXPERTS - 1] = -100; // nobody chooses the last expert
+    for (int e = 0; e < EXPERTS; e++) f->correction[e] = e == EXPERTS - 1 ? -9 : random_value(&rng);
     pack(f, &f->w_router, EXPERTS, HIDDEN, f->router);
     make_logits(f);
     for (int e = 0; e < EXPERTS; e++) {
@@ -95,8 +113,7 @@ static void init(fixture *f, msgl_cpu_level level, bool norm_topk)
         pack(f, &f->w_down[e], HIDDEN, INTER, f->down[e]);
     }
     f->experts = (msgl_moe_experts){.num_experts = EXPERTS,
-                                    .top_k = TOP_K,
-                                    .norm_topk = norm_topk,
+                                    .router = router_of(f, kind),
                                     .gate_up = f->w_up,
                                     .down = f->w_down};
 }
@@ -137,34 +154,17 @@ static int forward(fixture *f, const msgl_moe_desc *moe, int first, int n, bool 
     return f->x.status;
 }
 
-// The chosen experts of a row, the largest logit first, and the sum of their probabilities.
-static double choose(const float *logits, int chosen[TOP_K], double p[EXPERTS])
-{
-    double sum = 0, of_chosen = 0;
-    for (int e = 0; e < EXPERTS; e++) sum += p[e] = exp((double)logits[e]);
-    for (int e = 0; e < EXPERTS; e++) p[e] /= sum;
-    for (int c = 0; c < TOP_K; c++) {
-        chosen[c] = -1;
-        for (int e = 0; e < EXPERTS; e++) {
-            if (c > 0 && e == chosen[0]) continue;
-            if (chosen[c] < 0 || logits[e] > logits[chosen[c]]) chosen[c] = e;
-        }
-        of_chosen += p[chosen[c]];
-    }
-    return of_chosen;
-}
-
 // Column `col` of row `row` as the formula has it, and in *scale the same of absolute values, which
 // bounds every rounding error.
 static double expected(const fixture *f, int row, int col, double *scale)
 {
-    int chosen[TOP_K];
-    double p[EXPERTS], value = 0;
-    const double sum = choose(f->logits + row * EXPERTS, chosen, p);
+    int32_t chosen[TOP_K];
+    double weights[TOP_K], value = 0;
+    const msgl_router *how = &f->experts.router;
+    route_oracle(how, how->correction, f->logits + row * EXPERTS, EXPERTS, chosen, weights);
     *scale = 0;
     for (int c = 0; c < TOP_K; c++) {
-        const int e = chosen[c];
-        const double weight = p[e] / (f->experts.norm_topk ? sum : 1);
+        const int32_t e = chosen[c];
         for (int i = 0; i < INTER; i++) {
             double gate = 0, up = 0, abs_gate = 0, abs_up = 0;
             for (int h = 0; h < HIDDEN; h++) {
@@ -173,7 +173,7 @@ static double expected(const fixture *f, int row, int col, double *scale)
                 const double u = x * (double)f->gate_up[e][(INTER + i) * HIDDEN + h];
                 gate += g, up += u, abs_gate += fabs(g), abs_up += fabs(u);
             }
-            const double down = weight * (double)f->down[e][col * INTER + i];
+            const double down = weights[c] * (double)f->down[e][col * INTER + i];
             value += down * (gate / (1 + exp(-gate))) * up;
             *scale += fabs(down) * abs_gate * abs_up;
         }
@@ -190,9 +190,9 @@ static void test_formula(void **state)
     const msgl_moe_desc *moe;
     assert_int_equal(msgl__moe_select("auto", &moe, NULL), 0);
     static fixture f;
-    for (size_t i = 0; i < 2 * MSGL_COUNT(LEVELS); i++) {
-        if (LEVELS[i / 2] > msgl__cpu_level_detect()) break;
-        init(&f, LEVELS[i / 2], i % 2 != 0);
+    for (size_t i = 0; i < ROUTERS * MSGL_COUNT(LEVELS); i++) {
+        if (LEVELS[i / ROUTERS] > msgl__cpu_level_detect()) break;
+        init(&f, LEVELS[i / ROUTERS], (router_kind)(i % ROUTERS));
         float out[ROWS * HIDDEN], sum[ROWS * HIDDEN];
         memcpy(sum, f.before, sizeof sum);
         assert_int_equal(forward(&f, moe, 0, ROWS, false, 0, out), 0);
@@ -218,7 +218,7 @@ static void test_rows_are_independent(void **state)
     const msgl_moe_desc *moe;
     assert_int_equal(msgl__moe_select(NULL, &moe, NULL), 0);
     static fixture f;
-    init(&f, msgl__cpu_level_detect(), true);
+    init(&f, msgl__cpu_level_detect(), CORRECTED);
     float all[ROWS * HIDDEN], one[HIDDEN];
     assert_int_equal(forward(&f, moe, 0, ROWS, false, 0, all), 0);
     for (int r = 0; r < ROWS; r++) {
@@ -234,7 +234,7 @@ static void test_memory(void **state)
     const msgl_moe_desc *moe;
     assert_int_equal(msgl__moe_select("grouped", &moe, NULL), 0);
     static fixture f;
-    init(&f, MSGL_CPU_REF, true);
+    init(&f, MSGL_CPU_REF, NORMED);
     float out[ROWS * HIDDEN];
     assert_int_equal(forward(&f, moe, 0, ROWS, false, 64, out), MSGL_EINTERNAL);
     done(&f);

@@ -9,35 +9,112 @@
 
 void msgl__moe_fill_ref(msgl_kernels *k);
 
-// Softmax over all experts in f32, then the top_k largest; transformers' order of the two
-// (Qwen3-MoE).
-static void route(msgl_exec *x, const float *logits, int rows, int experts, int top_k,
-                  int norm_topk, int32_t *ids, float *weights)
+#define ALMOST_0 1e-20f // transformers' DeepseekV3TopkRouter: for sigmoids that are all 0
+
+// Inserts i into a list of n, at most `most`, indices by falling value; of equal values the one
+// that came first stays in front. Returns the new n.
+static int insert(const float *values, int i, int32_t *list, int n, int most)
 {
-    (void)x;
+    int at = n;
+    while (at > 0 && values[i] > values[list[at - 1]]) at--;
+    if (at >= most) return n;
+    const int last = n < most ? n++ : n - 1;
+    memmove(list + at + 1, list + at, (size_t)(last - at) * sizeof *list);
+    list[at] = i;
+    return n;
+}
+
+// What scores of a row are made of.
+typedef struct row_scores {
+    msgl_scoring scoring;
+    const float *logits;
+    float max, sum; // softmax
+} row_scores;
+
+static row_scores scores_of(const msgl_router *how, const float *logits, int experts)
+{
+    row_scores s = {.scoring = how->scoring, .logits = logits, .max = -INFINITY};
+    if (how->scoring == MSGL_SCORE_SIGMOID) return s;
+    for (int e = 0; e < experts; e++) s.max = logits[e] > s.max ? logits[e] : s.max;
+    for (int e = 0; e < experts; e++) s.sum += expf(logits[e] - s.max);
+    return s;
+}
+
+static float score(const row_scores *s, int expert)
+{
+    const float l = s->logits[expert];
+    return s->scoring == MSGL_SCORE_SIGMOID ? 1 / (1 + expf(-l)) : expf(l - s->max) / s->sum;
+}
+
+// A group's score: the largest of its values, or the sum of the largest two.
+static float group_score(const float *values, int n, bool pairs)
+{
+    float best = -INFINITY, second = -INFINITY;
+    for (int e = 0; e < n; e++) {
+        second = values[e] > best ? best : values[e] > second ? values[e] : second;
+        best = values[e] > best ? values[e] : best;
+    }
+    return pairs ? best + second : best;
+}
+
+// Bit g: experts of group g may be chosen.
+static uint32_t choose_groups(const msgl_router *how, const float *values, int size)
+{
+    float scores[MSGL_MAX_EXPERT_GROUPS];
+    int32_t best[MSGL_MAX_EXPERT_GROUPS];
+    uint32_t chosen = 0;
+    int n = 0;
+    for (int g = 0; g < how->num_groups; g++) {
+        scores[g] = group_score(values + g * size, size, how->group_pairs);
+        n = insert(scores, g, best, n, how->top_groups);
+    }
+    for (int i = 0; i < n; i++) chosen |= 1u << best[i];
+    return chosen;
+}
+
+// values: what experts are chosen by; where no two of them are added that is the logits, in whose
+// order the scores are.
+static void route_row(const msgl_router *how, const row_scores *s, const float *values, int experts,
+                      int32_t *id, float *w)
+{
+    const bool groups = how->num_groups > 1;
+    const int size = groups ? experts / how->num_groups : experts;
+    const uint32_t chosen = groups ? choose_groups(how, values, size) : 1;
+    float kept = 0;
+    int n = 0;
+    for (int e = 0; e < experts; e++) {
+        if ((chosen >> (e / size) & 1) != 0) n = insert(values, e, id, n, how->top_k);
+    }
+    for (int c = 0; c < how->top_k; c++) {
+        w[c] = score(s, id[c]);
+        kept += w[c];
+    }
+    kept = how->norm_topk ? kept + ALMOST_0 : 1;
+    for (int c = 0; c < how->top_k; c++) w[c] = w[c] / kept * how->scale;
+}
+
+static void route(msgl_exec *x, const msgl_router *how, const float *logits, int rows, int experts,
+                  int32_t *ids, float *weights)
+{
+    const size_t used = x->scratch->used;
+    float *values = NULL;
+    if (how->correction != NULL || (how->num_groups > 1 && how->group_pairs)) {
+        values = msgl__arena_alloc(x->scratch, (size_t)experts * sizeof *values);
+        if (values == NULL) {
+            x->status = MSGL_EINTERNAL;
+            return;
+        }
+    }
     for (int r = 0; r < rows; r++) {
         const float *l = logits + (size_t)r * (size_t)experts;
-        int32_t *id = ids + (size_t)r * (size_t)top_k;
-        float *w = weights + (size_t)r * (size_t)top_k;
-        float max = -INFINITY, sum = 0, kept = 0;
-        for (int e = 0; e < experts; e++) max = l[e] > max ? l[e] : max;
-        for (int e = 0; e < experts; e++) sum += expf(l[e] - max);
-        int n = 0;
-        // Insertion into a list of at most top_k, largest first; equal logits keep the lower index.
-        for (int e = 0; e < experts; e++) {
-            int at = n;
-            while (at > 0 && l[e] > l[id[at - 1]]) at--;
-            if (at >= top_k) continue;
-            const int last = n < top_k ? n++ : n - 1;
-            memmove(id + at + 1, id + at, (size_t)(last - at) * sizeof *id);
-            id[at] = e;
+        const row_scores s = scores_of(how, l, experts);
+        for (int e = 0; values != NULL && e < experts; e++) {
+            values[e] = score(&s, e) + (how->correction != NULL ? how->correction[e] : 0);
         }
-        for (int c = 0; c < top_k; c++) {
-            w[c] = expf(l[id[c]] - max) / sum;
-            kept += w[c];
-        }
-        for (int c = 0; norm_topk && c < top_k; c++) w[c] /= kept;
+        route_row(how, &s, values != NULL ? values : l, experts,
+                  ids + (size_t)r * (size_t)how->top_k, weights + (size_t)r * (size_t)how->top_k);
     }
+    x->scratch->used = used;
 }
 
 static void sort(msgl_exec *x, const int32_t *ids, int rows, int top_k, int experts,
@@ -144,7 +221,7 @@ static void shared_task(void *arg, int task, int worker)
     (void)worker;
     const struct shared_args *a = arg;
     for (int r = task * MOE_ROWS_PER_TASK; r < (task + 1) * MOE_ROWS_PER_TASK && r < a->rows; r++) {
-        const float by = 1 / (1 + expf(-a->gate[r]));
+        const float by = a->gate != NULL ? 1 / (1 + expf(-a->gate[r])) : 1;
         const float *in = a->in + (size_t)r * (size_t)a->dim;
         float *out = a->out + (size_t)r * (size_t)a->dim;
         for (int d = 0; d < a->dim; d++) out[d] += by * in[d];

@@ -60,7 +60,7 @@ typedef struct choose_args {
     float eps, per_dim;  // 1 / dim
     int rows, dim, part; // part: of dim
     int experts, width;  // width: whole strips
-    int top_k, norm_topk;
+    msgl_router how;
     __nv_bfloat16 *normed;
     float *logits, *weights;
     int32_t *ids, *offsets, *source;
@@ -253,14 +253,14 @@ static __device__ __forceinline__ float scale_of(const choose_args &g, const flo
 }
 
 // The choice of row `row` of this cluster, one of this block's, by a warp.
-template <int PER>
+template <int PER, bool PLAIN>
 static __device__ __forceinline__ void finish_row(const choose_args &g, unsigned char *shared,
                                                   int row)
 {
     const int lane = (int)threadIdx.x % 32, own = row % OWN, first = lane * PER;
     const float *sums = (const float *)(shared + g.at.sums) + own * g.width + first;
-    int32_t *ids = (int32_t *)(shared + g.at.ids) + own * g.top_k;
-    float *weights = (float *)(ids + OWN * g.top_k);
+    int32_t *ids = (int32_t *)(shared + g.at.ids) + own * g.how.top_k;
+    float *weights = (float *)(ids + OWN * g.how.top_k);
     float logits[PER] = {0};
 #pragma unroll
     for (int i = 0; i < PER; i += 4) {
@@ -278,15 +278,15 @@ static __device__ __forceinline__ void finish_row(const choose_args &g, unsigned
         logits[i] *= scale;
         keys[i] = first + i < g.experts ? ordered(logits[i]) : 0;
     }
-    const float total = route_row<PER>(keys, g.top_k, g.norm_topk, ids, weights);
+    const float total = route_row<PER, PLAIN>(g.how, g.experts, keys, ids, weights);
     row += (int)blockIdx.y * ROWS;
 #pragma unroll 1
-    for (int c = lane; c < g.top_k; c += 32) {
-        const int i = row * g.top_k + c, expert = ids[c];
+    for (int c = lane; c < g.how.top_k; c += 32) {
+        const int i = row * g.how.top_k + c, expert = ids[c];
         msgl__store_relaxed(word_of(g, (int32_t *)(shared + g.at.choices), i),
                             row << 16 | (expert + 1));
         g.ids[i] = expert;
-        g.weights[i] = weights[c] / total;
+        g.weights[i] = weights[c] / total * g.how.scale;
     }
     float *to = g.logits + (size_t)row * (size_t)g.experts + first;
 #pragma unroll
@@ -325,7 +325,7 @@ static __device__ __forceinline__ void store_normed(const choose_args &g, const 
 static __device__ __forceinline__ void collect(const choose_args &g, int32_t *choices, int n,
                                                uint32_t *masks)
 {
-    const int here = msgl__clamp_to(g.rows, ROWS) * g.top_k; // those of this cluster
+    const int here = msgl__clamp_to(g.rows, ROWS) * g.how.top_k; // those of this cluster
 #pragma unroll 1
     for (int i = (int)threadIdx.x * 4; i < n; i += THREADS * 4) {
         int32_t *const from = i < here ? choices + i : g.flags + i;
@@ -349,7 +349,7 @@ static __device__ __forceinline__ void collect(const choose_args &g, int32_t *ch
 
 static __device__ __forceinline__ void sort(const choose_args &g, unsigned char *shared)
 {
-    const int t = (int)threadIdx.x, n = g.rows * g.top_k, sets = (g.rows + 31) / 32;
+    const int t = (int)threadIdx.x, n = g.rows * g.how.top_k, sets = (g.rows + 31) / 32;
     int32_t *choices = (int32_t *)(shared + g.at.choices);
     uint32_t *masks = (uint32_t *)(shared + g.at.masks);
     int32_t *places = (int32_t *)(shared + g.at.places);
@@ -385,7 +385,7 @@ static __device__ __forceinline__ void sort(const choose_args &g, unsigned char 
 
 #endif
 
-template <int PER>
+template <int PER, bool PLAIN>
 static __global__ void __launch_bounds__(THREADS, 2) choose_kernel(const choose_args g)
 {
 #if defined(__CUDA_ARCH__) && __CUDA_ARCH__ >= 900
@@ -436,7 +436,7 @@ static __global__ void __launch_bounds__(THREADS, 2) choose_kernel(const choose_
     __syncwarp();
     if (t % 32 == 0) msgl__mbarrier_arrive(barrier);
     msgl__mbarrier_wait(barrier, 0);
-    if (warp < own) finish_row<PER>(g, shared, part * OWN + warp);
+    if (warp < own) finish_row<PER, PLAIN>(g, shared, part * OWN + warp);
     store_normed(g, p, all, norm, here);
     if (sorts) sort(g, shared);
 #endif
@@ -458,13 +458,26 @@ static choose_layout layout_of(int rows, int part, int experts, int width, int t
     return at;
 }
 
-template <auto KERNEL> static void launch(msgl_exec *x, const choose_args &g)
+template <auto KERNEL> static void launch_kernel(msgl_exec *x, const choose_args &g)
 {
     const size_t bytes = (size_t)g.at.end;
     MSGL_CUDA_TRY(x, msgl__allow_shared<KERNEL>(bytes, true));
     MSGL_CUDA_TRY(x, msgl__launch_clusters(KERNEL, dim3(PARTS),
                                            dim3(PARTS, (unsigned)(g.rows + ROWS - 1) / ROWS),
                                            dim3(THREADS), bytes, msgl__cuda_stream(x), g));
+}
+
+// The experts of a lane as in msgl__cuda_moe_route: so that without norm_topk the sum over all of
+// them is made in the same order.
+template <bool PLAIN> static void launch(msgl_exec *x, const choose_args &g)
+{
+    if (g.experts <= 128) {
+        launch_kernel<choose_kernel<4, PLAIN>>(x, g);
+    } else if (g.experts <= 256) {
+        launch_kernel<choose_kernel<8, PLAIN>>(x, g);
+    } else {
+        launch_kernel<choose_kernel<16, PLAIN>>(x, g);
+    }
 }
 
 // Sums in another order than norm, linear and route have: not for a deterministic device.
@@ -475,7 +488,7 @@ extern "C" bool msgl__cuda_moe_choose(msgl_exec *x, const msgl_choose_call *c)
     const int dim = w->k, experts = w->n, part = dim / PARTS;
     if (d->base.capability < 90 || d->deterministic || c->rows <= 0 || c->rows > MAX_ROWS ||
         x->act != MSGL_BF16 || w->format->dtype != MSGL_BF16 || dim % (PARTS * STEP) != 0 ||
-        dim > MAX_DIM || experts > MAX_EXPERTS || c->rows * c->top_k > MAX_CHOICES ||
+        dim > MAX_DIM || experts > MAX_EXPERTS || c->rows * c->choice->top_k > MAX_CHOICES ||
         !aligned16(c->in) || !aligned16(c->norm) || !aligned16(w->data) || !aligned16(c->normed)) {
         return false;
     }
@@ -490,8 +503,7 @@ extern "C" bool msgl__cuda_moe_choose(msgl_exec *x, const msgl_choose_call *c)
                            part,
                            experts,
                            width,
-                           c->top_k,
-                           c->norm_topk,
+                           *c->choice,
                            (__nv_bfloat16 *)c->normed,
                            c->logits,
                            c->weights,
@@ -499,15 +511,11 @@ extern "C" bool msgl__cuda_moe_choose(msgl_exec *x, const msgl_choose_call *c)
                            c->offsets,
                            c->source,
                            d->blas->flags,
-                           layout_of(c->rows, part, experts, width, c->top_k)};
-    // The experts of a lane as in msgl__cuda_moe_route: so that without norm_topk the sum over all
-    // of them is made in the same order.
-    if (experts <= 128) {
-        launch<choose_kernel<4>>(x, g);
-    } else if (experts <= 256) {
-        launch<choose_kernel<8>>(x, g);
+                           layout_of(c->rows, part, experts, width, c->choice->top_k)};
+    if (is_plain(c->choice)) {
+        launch<true>(x, g);
     } else {
-        launch<choose_kernel<16>>(x, g);
+        launch<false>(x, g);
     }
     return true;
 }

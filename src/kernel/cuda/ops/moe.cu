@@ -13,9 +13,9 @@
 #define SORT_ROUNDS 8 // of 32 consecutive assignments per warp
 #define SORT_TILE (SORT_WARPS * SORT_ROUNDS * 32)
 
-template <int PER>
+template <int PER, bool PLAIN>
 static __global__ void __launch_bounds__(ROUTE_WARPS * 32)
-    route_kernel(const float *logits, int rows, int experts, int top_k, int norm_topk, int32_t *ids,
+    route_kernel(const msgl_router how, const float *logits, int rows, int experts, int32_t *ids,
                  float *weights)
 {
     msgl__pdl_trigger();
@@ -24,16 +24,16 @@ static __global__ void __launch_bounds__(ROUTE_WARPS * 32)
     msgl__pdl_wait();
     if (row >= rows) return;
     logits += (size_t)row * (size_t)experts;
-    ids += (size_t)row * (size_t)top_k;
-    weights += (size_t)row * (size_t)top_k;
+    ids += (size_t)row * (size_t)how.top_k;
+    weights += (size_t)row * (size_t)how.top_k;
     uint32_t keys[PER];
 #pragma unroll
     for (int i = 0; i < PER; i++) {
         const int e = lane * PER + i;
         keys[i] = e < experts ? ordered(logits[e]) : 0;
     }
-    const float total = route_row<PER>(keys, top_k, norm_topk, ids, weights);
-    for (int c = lane; c < top_k; c += 32) weights[c] /= total;
+    const float total = route_row<PER, PLAIN>(how, experts, keys, ids, weights);
+    for (int c = lane; c < how.top_k; c += 32) weights[c] = weights[c] / total * how.scale;
 }
 
 // counts[tile, e]: how often tile `blockIdx.x` of the assignments has expert e.
@@ -257,18 +257,29 @@ static __global__ void __launch_bounds__(COMBINE_THREADS)
     store8(dst, sum);
 }
 
-extern "C" void msgl__cuda_moe_route(msgl_exec *x, const float *logits, int rows, int experts,
-                                     int top_k, int norm_topk, int32_t *ids, float *weights)
+template <bool PLAIN>
+static void route(msgl_exec *x, const msgl_router &how, const float *logits, int rows, int experts,
+                  int32_t *ids, float *weights)
+{
+    void (*const kernel)(const msgl_router, const float *, int, int, int32_t *, float *) =
+        experts <= 128   ? route_kernel<4, PLAIN>
+        : experts <= 256 ? route_kernel<8, PLAIN>
+        : experts <= 512 ? route_kernel<16, PLAIN>
+                         : route_kernel<32, PLAIN>;
+    MSGL_CUDA_TRY(x, msgl__launch(kernel, dim3((unsigned)(rows + ROUTE_WARPS - 1) / ROUTE_WARPS),
+                                  dim3(ROUTE_WARPS * 32), 0, msgl__cuda_stream(x), how, logits,
+                                  rows, experts, ids, weights));
+}
+
+extern "C" void msgl__cuda_moe_route(msgl_exec *x, const msgl_router *how, const float *logits,
+                                     int rows, int experts, int32_t *ids, float *weights)
 {
     if (rows <= 0) return;
-    void (*const kernel)(const float *, int, int, int, int, int32_t *, float *) =
-        experts <= 128   ? route_kernel<4>
-        : experts <= 256 ? route_kernel<8>
-        : experts <= 512 ? route_kernel<16>
-                         : route_kernel<32>;
-    MSGL_CUDA_TRY(x, msgl__launch(kernel, dim3((unsigned)(rows + ROUTE_WARPS - 1) / ROUTE_WARPS),
-                                  dim3(ROUTE_WARPS * 32), 0, msgl__cuda_stream(x), logits, rows,
-                                  experts, top_k, norm_topk, ids, weights));
+    if (is_plain(how)) {
+        route<true>(x, *how, logits, rows, experts, ids, weights);
+    } else {
+        route<false>(x, *how, logits, rows, experts, ids, weights);
+    }
 }
 
 extern "C" void msgl__cuda_moe_sort(msgl_exec *x, const int32_t *ids, int rows, int top_k,
@@ -357,7 +368,7 @@ static __global__ void add_shared_kernel(const T *in, const float *gate, int dim
     msgl__pdl_trigger();
     msgl__pdl_wait();
     const size_t row = (size_t)blockIdx.x * (size_t)dim;
-    const float by = 1.0f / (1.0f + __expf(-gate[blockIdx.x]));
+    const float by = gate != NULL ? 1.0f / (1.0f + __expf(-gate[blockIdx.x])) : 1.0f;
     for (int i = (int)threadIdx.x; i < dim; i += (int)blockDim.x) {
         out[row + i] = from_f32<T>(to_f32(out[row + i]) + by * to_f32(in[row + i]));
     }

@@ -37,8 +37,8 @@ void msgl__cuda_gate(msgl_exec *x, msgl_activation f, const void *gate_up, void 
                      int dim);
 void msgl__cuda_cap(msgl_exec *x, float *logits, size_t n, float scale, float cap);
 
-void msgl__cuda_moe_route(msgl_exec *x, const float *logits, int rows, int experts, int top_k,
-                          int norm_topk, int32_t *ids, float *weights);
+void msgl__cuda_moe_route(msgl_exec *x, const msgl_router *how, const float *logits, int rows,
+                          int experts, int32_t *ids, float *weights);
 void msgl__cuda_moe_sort(msgl_exec *x, const int32_t *ids, int rows, int top_k, int experts,
                          int32_t *offsets, int32_t *source);
 bool msgl__cuda_moe_choose(msgl_exec *x, const msgl_choose_call *c);

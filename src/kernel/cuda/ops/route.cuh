@@ -5,6 +5,7 @@
 #ifndef MSGL_KERNEL_CUDA_OPS_ROUTE_CUH
 #define MSGL_KERNEL_CUDA_OPS_ROUTE_CUH
 
+#include "kernel/calls.h"
 #include "kernel/cuda/ops/ordered.cuh"
 #include "kernel/cuda/ops/vec8.cuh"
 
@@ -20,19 +21,108 @@ static __device__ __forceinline__ uint32_t largest_key(const uint32_t (&keys)[PE
     return most;
 }
 
-// The choice for one row by a warp. Lane l holds experts [PER l, PER l + PER) as ordered(logit), 0
-// where there is none. ids and weights get top_k experts by falling logit, of equal ones the lowest
-// first; weights are still to be divided by what is returned. A choice costs one maximum over the
-// warp and one vote: everything else is beside that chain.
+// Scores of a row's experts from its keys, as route_row has them.
 template <int PER>
-static __device__ __forceinline__ float route_row(uint32_t (&keys)[PER], int top_k, int norm_topk,
-                                                  int32_t *ids, float *weights)
+static __device__ __forceinline__ void score_row(const msgl_router &how,
+                                                 const uint32_t (&keys)[PER], float (&scores)[PER])
+{
+    float max = 0, total = 1;
+    if (how.scoring == MSGL_SCORE_SOFTMAX) {
+        max = from_ordered(__reduce_max_sync(MSGL_FULL_MASK, largest_key(keys)));
+        total = 0;
+#pragma unroll
+        for (int i = 0; i < PER; i++) {
+            if (keys[i] != 0) total += expf(from_ordered(keys[i]) - max);
+        }
+        total = group_sum(total, 32);
+    }
+#pragma unroll
+    for (int i = 0; i < PER; i++) {
+        const float logit = from_ordered(keys[i]);
+        scores[i] = how.scoring == MSGL_SCORE_SOFTMAX ? expf(logit - max) / total
+                                                      : 1.0f / (1.0f + expf(-logit));
+    }
+}
+
+// ordered(score) of experts [begin, begin + size), of which this lane has those from `first` on.
+template <int PER>
+static __device__ __forceinline__ uint32_t group_key(const uint32_t (&keys)[PER], int first,
+                                                     int begin, int size, bool pairs)
+{
+    uint32_t best = 0, second = 0;
+#pragma unroll
+    for (int i = 0; i < PER; i++) {
+        const uint32_t k = (unsigned)(first + i - begin) < (unsigned)size ? keys[i] : 0;
+        second = k > best ? best : k > second ? k : second;
+        best = k > best ? k : best;
+    }
+    const uint32_t key = __reduce_max_sync(MSGL_FULL_MASK, best);
+    if (!pairs) return key;
+    const bool mine =
+        (int)threadIdx.x % 32 == __ffs((int)__ballot_sync(MSGL_FULL_MASK, best == key)) - 1;
+    const uint32_t next = __reduce_max_sync(MSGL_FULL_MASK, mine ? second : best);
+    return ordered(from_ordered(key) + from_ordered(next));
+}
+
+// Sets the keys of experts to 0 whose group is not one of the best. A lane keeps a group's score.
+template <int PER>
+static __device__ __forceinline__ void keep_best_groups(const msgl_router &how, int experts,
+                                                        uint32_t (&keys)[PER])
+{
+    const int lane = (int)threadIdx.x % 32, first = lane * PER, size = experts / how.num_groups;
+    uint32_t mine = 0, kept = 0;
+#pragma unroll 1
+    for (int g = 0; g < how.num_groups; g++) {
+        const uint32_t key = group_key(keys, first, g * size, size, how.group_pairs);
+        if (lane == g) mine = key;
+    }
+#pragma unroll 1
+    for (int c = 0; c < how.top_groups; c++) {
+        const uint32_t key = __reduce_max_sync(MSGL_FULL_MASK, mine);
+        const int g = __ffs((int)__ballot_sync(MSGL_FULL_MASK, mine == key)) - 1;
+        kept |= 1u << g;
+        if (lane == g) mine = 0;
+    }
+    int g = first / size, at = first % size;
+#pragma unroll
+    for (int i = 0; i < PER; i++) {
+        if (keys[i] != 0 && (kept >> g & 1) == 0) keys[i] = 0;
+        if (++at == size) at = 0, g++;
+    }
+}
+
+// Whether the logits say all: the softmax's order is theirs.
+static inline bool is_plain(const msgl_router *how)
+{
+    return how->scoring == MSGL_SCORE_SOFTMAX && how->correction == NULL && how->num_groups < 2;
+}
+
+// The choice for one row by a warp; PLAIN: as is_plain says. Lane l holds experts [PER l, PER l +
+// PER) as ordered(logit), 0 where there is none. ids and weights get top_k experts, the one chosen
+// first in front; weights are still to be divided by what is returned, and scaled. A choice costs
+// one maximum over the warp and one vote: everything else is beside that chain.
+template <int PER, bool PLAIN>
+static __device__ __forceinline__ float
+route_row(const msgl_router &how, int experts, uint32_t (&keys)[PER], int32_t *ids, float *weights)
 {
     const int lane = (int)threadIdx.x % 32;
+    float scores[PER];
+    if constexpr (!PLAIN) {
+        score_row(how, keys, scores);
+        // Without sums of scores their order is that of the logits.
+        const bool pairs = how.num_groups > 1 && how.group_pairs;
+#pragma unroll
+        for (int i = 0; i < PER && (how.correction != NULL || pairs); i++) {
+            if (keys[i] == 0) continue;
+            keys[i] = ordered(scores[i] +
+                              (how.correction != NULL ? how.correction[lane * PER + i] : 0.0f));
+        }
+        if (how.num_groups > 1) keep_best_groups(how, experts, keys);
+    }
     uint32_t most = largest_key(keys), key = __reduce_max_sync(MSGL_FULL_MASK, most);
     const float max = from_ordered(key);
     float total = 0;
-    if (!norm_topk) {
+    if (PLAIN && !how.norm_topk) {
 #pragma unroll
         for (int i = 0; i < PER; i++) {
             if (keys[i] != 0) total += expf(from_ordered(keys[i]) - max);
@@ -40,18 +130,23 @@ static __device__ __forceinline__ float route_row(uint32_t (&keys)[PER], int top
         total = group_sum(total, 32);
     }
 #pragma unroll 1
-    for (int c = 0; c < top_k; c++) {
+    for (int c = 0; c < how.top_k; c++) {
         const unsigned holders = __ballot_sync(MSGL_FULL_MASK, most == key);
         const bool mine = most == key && (holders & ((1u << lane) - 1)) == 0;
-        int at = 0; // lowest expert of this lane with this logit
+        int at = 0; // lowest expert of this lane with this key
 #pragma unroll
         for (int i = PER - 1; i >= 0; i--) at = keys[i] == key ? i : at;
+        float score = 0;
 #pragma unroll
-        for (int i = 0; i < PER; i++) keys[i] = mine && i == at ? 0 : keys[i];
+        for (int i = 0; i < PER; i++) {
+            if constexpr (!PLAIN) score = i == at ? scores[i] : score;
+            keys[i] = mine && i == at ? 0 : keys[i];
+        }
         most = largest_key(keys);
         const uint32_t next = __reduce_max_sync(MSGL_FULL_MASK, most);
-        const float weight = expf(from_ordered(key) - max);
-        if (norm_topk) total += weight;
+        const float weight = PLAIN ? expf(from_ordered(key) - max)
+                                   : __shfl_sync(MSGL_FULL_MASK, score, __ffs((int)holders) - 1);
+        if (how.norm_topk) total += weight;
         if (mine) {
             ids[c] = lane * PER + at;
             weights[c] = weight;
@@ -59,6 +154,7 @@ static __device__ __forceinline__ float route_row(uint32_t (&keys)[PER], int top
         key = next;
     }
     __syncwarp();
+    if constexpr (!PLAIN) total = how.norm_topk ? total + 1e-20f : 1.0f; // as ref/moe.c has it
     return total;
 }
 
