@@ -400,7 +400,8 @@ MLA_GAIN = {"q_b_proj": 1.25, "mlp.gate.": 0.5, "mlp.experts.down_proj": 0.4}
 
 # name -> hub-spelling config and options: dtype of the stored weights, number of shards, which
 # spelling config.json gets ("hub" or "tf5"; the other one is config.alt.json), gain (factors of the
-# random weights whose name has the key), off (config changes that must each move the result).
+# random weights whose name has the key), off (config changes that must each move the result),
+# steady (the router has no near-ties).
 MODELS = {
     # Llama 2 style: no head_dim, no rope_theta, plain multi-head attention.
     "llama": dict(
@@ -612,6 +613,7 @@ MODELS = {
     "deepseek_v3": dict(
         config=deepseek_v3(num_hidden_layers=2),
         gain=MLA_GAIN,
+        steady=True,
         off=dict(
             groups=dict(n_group=1, topk_group=1),
             top_groups=dict(topk_group=3),

@@ -1,18 +1,22 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "layers/attention.h"
 
-// The step's sequences one after the other: answers' and chunks' tokens have kernels of their own.
-static void attend(const msgl_forward *f, const msgl_attention *a, const void *qkv, size_t ld,
-                   void *out)
+void msgl__attend(const msgl_forward *f, int32_t group, const msgl_attn_layer *geometry,
+                  const void *q, size_t ld, void *out, size_t out_ld)
 {
-    const size_t out_ld = (size_t)a->num_heads * (size_t)a->head_dim;
-    const msgl_attn *attn = &f->groups[a->group].attn;
+    const msgl_attn *attn = &f->groups[group].attn;
     for (int32_t i = 0; i < f->num_seqs; i++) {
         const msgl_seqs *seqs = &f->seqs[i];
-        const msgl_attn_input in = {.q = msgl__row(f, qkv, seqs->first_token, ld), .ld = ld};
-        msgl__attn_forward(attn, f->x, &a->geometry, seqs, &in,
+        const msgl_attn_input in = {.q = msgl__row(f, q, seqs->first_token, ld), .ld = ld};
+        msgl__attn_forward(attn, f->x, geometry, seqs, &in,
                            msgl__row(f, out, seqs->first_token, out_ld));
     }
+}
+
+static void attend(const msgl_forward *f, const msgl_attention *a, const void *qkv, void *out)
+{
+    msgl__attend(f, a->group, &a->geometry, qkv, (size_t)a->qkv.w.n, out,
+                 (size_t)a->num_heads * (size_t)a->head_dim);
 }
 
 // Norms over all heads at once, in place.
@@ -26,9 +30,12 @@ static void norm_all(msgl_forward *f, const msgl_attention *a, void *qkv)
 }
 
 void msgl__attention(msgl_forward *f, const msgl_attention *a, const msgl_norm *norm,
-                     const void *in, const float *cos_sin, void *qkv, void *out)
+                     const void *in, const float *cos_sin, void *out)
 {
     const msgl_cache_group *group = &f->groups[a->group];
+    const size_t mark = f->arena->used;
+    void *qkv = msgl__activation(f, (size_t)f->num_tokens, (size_t)a->qkv.w.n);
+    if (qkv == NULL) return;
     const msgl_rope_call rope = {
         .qkv = qkv,
         .ld = (size_t)a->qkv.w.n,
@@ -55,10 +62,11 @@ void msgl__attention(msgl_forward *f, const msgl_attention *a, const msgl_norm *
         msgl__linear(f, &a->qkv, norm, in, qkv, rope.tokens);
         norm_all(f, a, qkv);
         f->k->rope.qk_norm_rope_store(f->x, &rope);
-        attend(f, a, qkv, rope.ld, out);
+        attend(f, a, qkv, out);
     } else {
         msgl__linear_rope(f, &a->qkv, norm, in, &rope);
-        attend(f, a, qkv, rope.ld, out);
+        attend(f, a, qkv, out);
     }
     msgl__arena_reset(f->x->scratch);
+    f->arena->used = mark;
 }

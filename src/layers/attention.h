@@ -9,7 +9,6 @@
 
 typedef struct msgl_attention {
     msgl_linear qkv;        // [(num_heads + 2 num_kv_heads) * head_dim, hidden]
-    msgl_linear out;        // [hidden, num_heads * head_dim]
     float *q_norm, *k_norm; // NULL, or [head_dim], or, with norms_all, [q heads] and [K heads]
     bool norms_all;         // one norm over all heads of q, one over all of K (OLMo 2)
     float eps;
@@ -20,11 +19,21 @@ typedef struct msgl_attention {
     msgl_attn_layer geometry;
 } msgl_attention;
 
+// Step arena bytes of msgl__attention for up to max_tokens tokens with activations of act.
+static inline size_t msgl__attention_workspace(const msgl_attention *a, msgl_dtype act,
+                                               int32_t max_tokens)
+{
+    return msgl__activation_bytes((size_t)max_tokens, (size_t)a->qkv.w.n, act);
+}
 // in [num_tokens, hidden], before `norm` (or NULL) -> out [num_tokens, num_heads * head_dim],
 // before the output projection (which is the caller's: after the last layer only some rows need
-// it). Stores the tokens' K and V. qkv: temporary [num_tokens, qkv.w.n]; cos_sin [num_tokens, 2
-// half] of its rope.
+// it). Stores the tokens' K and V. cos_sin [num_tokens, 2 half] of its rope.
 void msgl__attention(msgl_forward *f, const msgl_attention *a, const msgl_norm *norm,
-                     const void *in, const float *cos_sin, void *qkv, void *out);
+                     const void *in, const float *cos_sin, void *out);
+
+// The step's sequences one after the other, since answers' and chunks' tokens have kernels of their
+// own: q [num_tokens, ld] as a backend wants it -> out [num_tokens, out_ld].
+void msgl__attend(const msgl_forward *f, int32_t group, const msgl_attn_layer *geometry,
+                  const void *q, size_t ld, void *out, size_t out_ld);
 
 #endif

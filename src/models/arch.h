@@ -42,8 +42,9 @@ struct msgl_arch {
     const char *name; // as in config.json's "architectures"
     const msgl_family *family;
     // What config.json means where it does not say:
-    int32_t default_head_dim;                        // 0: hidden_size / num_attention_heads
-    double default_theta;                            // 0: 10,000
+    const char *head_dim_key; // NULL: head_dim; latent attention: of the rotary part
+    int32_t default_head_dim; // 0: hidden_size / num_attention_heads
+    double default_theta;     // 0: 10,000
     const char *activation_key, *default_activation; // NULL: hidden_act, silu
     bool ties_by_default;
     // Not 0: heads may rotate in part; the share where partial_rotary_factor is missing.
@@ -54,6 +55,8 @@ struct msgl_arch {
     const char *text_section, *text_defaults;
     // Tensors whose names begin so are not the language model's.
     const char *ignored[MSGL_MAX_IGNORED];
+    // So are those of layers behind the last one: they predict tokens further ahead (MTP).
+    bool ignores_layers_behind;
     // Reads the fields that are this architecture's own; failures go to the reader.
     void (*configure)(msgl_json_reader *r, msgl_model_config *c);
 };

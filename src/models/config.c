@@ -58,10 +58,12 @@ static void read_heads(msgl_json_reader *r, msgl_model_config *c)
         msgl__json_reject(r, MSGL_EFORMAT, "num_key_value_heads",
                           msgl__json_get(r, "num_key_value_heads"), allowed);
     }
-    const bool given = msgl__json_get(r, "head_dim") != NULL;
-    if (given || c->arch->default_head_dim != 0) {
-        c->head_dim =
-            msgl__json_int_or(r, "head_dim", 2, MSGL_MAX_HEAD_DIM, c->arch->default_head_dim);
+    const char *own = c->arch->head_dim_key, *key = own != NULL ? own : "head_dim";
+    const bool given = msgl__json_get(r, key) != NULL;
+    if (own != NULL) {
+        c->head_dim = msgl__json_int(r, key, 2, MSGL_MAX_HEAD_DIM);
+    } else if (given || c->arch->default_head_dim != 0) {
+        c->head_dim = msgl__json_int_or(r, key, 2, MSGL_MAX_HEAD_DIM, c->arch->default_head_dim);
     } else if (c->hidden_size % c->num_heads == 0 &&
                c->hidden_size / c->num_heads <= MSGL_MAX_HEAD_DIM) {
         c->head_dim = c->hidden_size / c->num_heads;
@@ -70,8 +72,7 @@ static void read_heads(msgl_json_reader *r, msgl_model_config *c)
                           "a number, as hidden_size / num_attention_heads is not one");
     }
     if (r->status == 0 && c->head_dim % 2 != 0) {
-        msgl__json_reject(r, MSGL_EFORMAT, "head_dim", msgl__json_get(r, "head_dim"),
-                          "an even number");
+        msgl__json_reject(r, MSGL_EFORMAT, key, msgl__json_get(r, key), "an even number");
     }
 }
 

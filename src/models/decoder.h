@@ -7,6 +7,7 @@
 #define MSGL_MODELS_DECODER_H
 
 #include "layers/attention.h"
+#include "layers/latent_attention.h"
 #include "layers/mlp.h"
 #include "layers/moe.h"
 #include "models/arch.h"
@@ -17,7 +18,12 @@ extern const msgl_family msgl__decoder_family;
 typedef struct msgl_decoder_layer {
     msgl_norm attn_norm, attn_post_norm, ffn_norm, ffn_post_norm;
     msgl_join attn_join, ffn_join;
-    msgl_attention attn;
+    bool latent;
+    union {
+        msgl_attention attn;
+        msgl_latent_attention latent_attn; // when latent
+    };
+    msgl_linear out; // [hidden, width of the attention's result]
     bool sparse;
     msgl_mlp mlp; // unless sparse
     msgl_moe moe; // when sparse
@@ -27,8 +33,21 @@ typedef struct msgl_decoder_layer {
 typedef struct msgl_decoder {
     msgl_decoder_layer *layers; // [num_layers]
     msgl_weight *experts;       // [sparse layers, 2, num_experts], behind the layers' pointers
+    msgl_weight *heads;         // [latent layers, 2, num_heads], likewise
 } msgl_decoder;
 
+static inline bool msgl__layer_has(const msgl_decoder_config *d, int32_t layer, int flag)
+{
+    return (d->layer_flags[layer] & flag) != 0;
+}
+
+static inline const msgl_norm *msgl__norm_or_null(const msgl_norm *n)
+{
+    return n->dim > 0 ? n : NULL;
+}
+
+// decoder_tensors.c: msgl_family.declare.
+void msgl__decoder_declare(msgl_model *m, msgl_weight_plan *p);
 // decoder_config.c: msgl_family.configure.
 void msgl__decoder_configure(msgl_json_reader *r, msgl_model_config *c);
 

@@ -2,6 +2,7 @@
 #include <math.h>
 #include <string.h>
 
+#include "core/attributes.h"
 #include "models/decoder.h"
 
 static const msgl_decoder_names LLAMA_NAMES = {
@@ -110,13 +111,16 @@ static void choose_sparse_layers(msgl_json_reader *r, msgl_model_config *c)
 void msgl__decoder_read_experts(msgl_json_reader *r, msgl_model_config *c, const char *width)
 {
     msgl_decoder_config *d = &c->decoder;
-    const char *experts =
-        msgl__json_get(r, "num_local_experts") != NULL ? "num_local_experts" : "num_experts";
+    static const char *const KEYS[] = {"num_local_experts", "n_routed_experts", "num_experts"};
+    size_t key = 0;
+    while (key + 1 < MSGL_COUNT(KEYS) && msgl__json_get(r, KEYS[key]) == NULL) key++;
+    const char *experts = KEYS[key];
     d->num_experts = msgl__json_int(r, experts, 1, MSGL_MAX_EXPERTS);
     const int32_t most = d->num_experts < MSGL_MAX_TOP_K ? d->num_experts : MSGL_MAX_TOP_K;
-    d->top_k = msgl__json_int(r, "num_experts_per_tok", 1, most);
+    d->router.scale = 1;
+    d->router.top_k = msgl__json_int(r, "num_experts_per_tok", 1, most);
     d->moe_intermediate_size = msgl__json_int(r, width, 1, MSGL_MAX_INTERMEDIATE);
-    d->norm_topk = msgl__json_bool_or(r, "norm_topk_prob", false);
+    d->router.norm_topk = msgl__json_bool_or(r, "norm_topk_prob", false);
     choose_sparse_layers(r, c);
     if (r->status == 0 && d->activation != MSGL_SILU) {
         msgl__json_reject(r, MSGL_EUNSUPPORTED, "hidden_act", msgl__json_get(r, "hidden_act"),

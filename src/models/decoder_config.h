@@ -34,8 +34,16 @@ typedef struct msgl_decoder_names {
     const char *qkv;                                 // q, k and v in one tensor
     const char *gate_up;                             // gate and up in one tensor
     const char *router, *experts, *gate, *up, *down; // experts: what stands before ".N.gate"
+    const char *correction; // what the router adds to scores: all of the name behind "layers.N."
     const char *shared, *shared_gate;
 } msgl_decoder_names;
+
+// Multi-head latent attention: dimensions of latent vectors and of a head's parts; rank 0: none.
+typedef struct msgl_latent_config {
+    int32_t rank, q_rank; // of K and V; of q, 0: none
+    int32_t nope, rotary; // of q and K without and with rotation
+    int32_t v_dim;
+} msgl_latent_config;
 
 typedef struct msgl_decoder_config {
     msgl_decoder_names names; // Llama's, but where `configure` changes them
@@ -46,6 +54,7 @@ typedef struct msgl_decoder_config {
     bool interleaved; // pairs (2 i, 2 i + 1) of a head rotate, not (i, i + half)
     msgl_qk_norm qk_norm;
     msgl_activation activation;
+    msgl_latent_config latent;
     float attn_scale;        // of scores
     float attn_softcap;      // 0: none
     float embed_scale;       // of embeddings
@@ -54,9 +63,10 @@ typedef struct msgl_decoder_config {
     int32_t sliding_window;  // keys that a query of a sliding layer sees, itself included; 0: none
     uint8_t layer_flags[MSGL_MAX_LAYERS];
     // Mixture of experts, in layers with MSGL_LAYER_SPARSE.
-    int32_t num_experts, top_k, moe_intermediate_size;
-    bool norm_topk;
-    // An expert that every token has, its result scaled by the sigmoid of a product; 0: none.
+    int32_t num_experts, moe_intermediate_size;
+    msgl_router router; // but for its correction
+    // An expert that every token has, its result scaled by the sigmoid of a product if that has a
+    // name; 0: none.
     int32_t shared_intermediate_size;
 } msgl_decoder_config;
 

@@ -16,7 +16,7 @@ static void configure(msgl_json_reader *r, msgl_model_config *c)
     d->sliding_window = msgl__json_int_or(r, "sliding_window", 1, INT32_MAX, 0);
     msgl__decoder_slide(c, 0);
     msgl__decoder_read_experts(r, c, "intermediate_size");
-    d->norm_topk = true;
+    d->router.norm_topk = true;
 }
 
 const msgl_arch msgl__arch_mixtral = {

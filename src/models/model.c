@@ -23,6 +23,7 @@ int msgl__model_build(msgl_model *m, const msgl_model_target *target, msgl_err *
                            err);
     m->plan.ignored = m->cfg.arch->ignored;
     m->plan.num_ignored = MSGL_MAX_IGNORED;
+    if (m->cfg.arch->ignores_layers_behind) m->plan.ignored_from = m->cfg.num_layers;
     family->declare(m, &m->plan);
     if (m->plan.status != 0) return m->plan.status;
     if (m->products.status == 0) return 0;

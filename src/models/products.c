@@ -28,6 +28,14 @@ void msgl__products_add(msgl_products *p, const msgl_linear *l, const msgl_linea
     p->list[p->num++] = (msgl_product){.linear = l, .use = *use};
 }
 
+void msgl__products_add_heads(msgl_products *p, const msgl_weight *w, int32_t heads)
+{
+    msgl_head_products *list = grow(p, p->heads, p->num_heads, &p->heads_room, sizeof *list);
+    if (list == NULL) return;
+    p->heads = list;
+    p->heads[p->num_heads++] = (msgl_head_products){.w = w, .heads = heads};
+}
+
 void msgl__products_add_experts(msgl_products *p, const msgl_moe *m)
 {
     const msgl_moe **list = grow(p, p->experts, p->num_experts, &p->experts_room, sizeof *list);
@@ -40,6 +48,7 @@ void msgl__products_free(msgl_products *p)
 {
     msgl__free(p->list);
     msgl__free(p->experts);
+    msgl__free(p->heads);
     *p = (msgl_products){0};
 }
 
@@ -104,6 +113,10 @@ size_t msgl__products_scratch(const msgl_products *p, const msgl_kernels *k, int
         const msgl_product *one = &p->list[i];
         const int32_t rows = rows_of(&one->use, max_tokens, block, max_rows);
         most = larger(most, linear_scratch(k, one->linear, &one->use, rows));
+    }
+    for (int32_t i = 0; i < p->num_heads; i++) {
+        const msgl_heads_call c = {.w = p->heads[i].w, .heads = p->heads[i].heads, .m = block};
+        most = larger(most, k->gemm.heads_scratch(&c));
     }
     for (int32_t i = 0; i < p->num_experts; i++) {
         most = larger(most, experts_scratch(k, p->experts[i], block));

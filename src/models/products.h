@@ -34,17 +34,26 @@ typedef struct msgl_product {
     msgl_linear_use use;
 } msgl_product;
 
+// Weights of a product a head.
+typedef struct msgl_head_products {
+    const msgl_weight *w; // [heads]
+    int32_t heads;
+} msgl_head_products;
+
 // Pointers to layers, which stay where they are and whose weights are declared by the time the list
 // is read.
 typedef struct msgl_products {
     msgl_product *list;
     int32_t num, room;
+    msgl_head_products *heads;
+    int32_t num_heads, heads_room;
     const msgl_moe **experts; // blocks, each with a router and grouped products
     int32_t num_experts, experts_room;
     int status; // 0 or MSGL_ENOMEM
 } msgl_products;
 
 void msgl__products_add(msgl_products *p, const msgl_linear *l, const msgl_linear_use *use);
+void msgl__products_add_heads(msgl_products *p, const msgl_weight *w, int32_t heads);
 void msgl__products_add_experts(msgl_products *p, const msgl_moe *m);
 void msgl__products_free(msgl_products *p);
 

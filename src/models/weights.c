@@ -197,6 +197,11 @@ static bool harmless(const msgl_weight_plan *p, const char *name)
         const char *begin = p->ignored[i];
         if (begin != NULL && strncmp(name, begin, strlen(begin)) == 0) return true;
     }
+    static const char LAYERS[] = "model.layers.";
+    if (p->ignored_from > 0 && strncmp(name, LAYERS, sizeof LAYERS - 1) == 0 &&
+        strtol(name + sizeof LAYERS - 1, NULL, 10) >= p->ignored_from) {
+        return true;
+    }
     static const char *const SUFFIXES[] = {".rotary_emb.inv_freq", ".masked_bias", ".attn.bias"};
     const size_t n = strlen(name);
     for (size_t i = 0; i < MSGL_COUNT(SUFFIXES); i++) {

@@ -41,6 +41,7 @@ typedef struct msgl_weight_plan {
     const char *const
         *ignored; // [num_ignored] beginnings of names that are someone else's, or NULL
     int32_t num_ignored;
+    int32_t ignored_from; // not 0: so are those of "model.layers.N." from this N on
     msgl_wanted *wanted;
     size_t num_wanted, cap_wanted;
     msgl_placement *places;

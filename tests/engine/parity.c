@@ -43,6 +43,10 @@ const char *const parity_models[] = {
     "gemma3",
     "gemma3_conditional",
     "glm4",
+    "deepseek_v2",
+    "deepseek_v2_lite",
+    "deepseek_v3",
+    "glm4_moe_lite",
     NULL,
 };
 

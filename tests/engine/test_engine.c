@@ -385,6 +385,7 @@ static void test_no_heap(void **state)
     (void)state;
     check_no_heap(MODEL("qwen3_moe"));
     check_no_heap(MODEL("gemma2")); // of two groups
+    check_no_heap(MODEL("deepseek_v3"));
 }
 
 // Every allocation of a start fails in turn: a clean error each time, nothing leaked.
@@ -409,6 +410,7 @@ static void test_out_of_memory(void **state)
     (void)state;
     check_out_of_memory(MODEL("qwen3"));
     check_out_of_memory(MODEL("gemma2"));
+    check_out_of_memory(MODEL("deepseek_v3"));
 }
 
 typedef struct lines {

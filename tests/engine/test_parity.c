@@ -62,6 +62,9 @@ static void test_parity_backends(void **state)
         for (size_t i = 0; i < MSGL_COUNT(models); i++) {
             if (!parity_f32(models[i], &t)) fail_msg("%s: %s did not run", models[i], t.attention);
         }
+        const bool latent = (backends[b]->caches & 1u << MSGL_CACHE_LATENT) != 0;
+        assert_int_equal(parity_f32("deepseek_v2", &t), latent);
+        assert_int_equal(parity_f32("deepseek_v2_lite", &t), latent);
     }
 }
 

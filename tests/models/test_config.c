@@ -444,9 +444,9 @@ static void test_defaults(void **state)
     assert_int_equal(load_with("GraniteForCausalLM", "logits_scaling", "8", c, &err), 0);
     assert_true(c->logit_scale == 0.125f && c->decoder.attn_scale == 1);
     assert_int_equal(load_with("Qwen2MoeForCausalLM", "qkv_bias", NULL, c, &err), 0);
-    assert_true(c->decoder.qkv_bias && !c->decoder.norm_topk);
+    assert_true(c->decoder.qkv_bias && !c->decoder.router.norm_topk);
     assert_int_equal(load_with("MixtralForCausalLM", "sliding_window", NULL, c, &err), 0);
-    assert_true(c->decoder.norm_topk && sliding_layers(c) == 0 && c->ropes[0].theta == 1e6);
+    assert_true(c->decoder.router.norm_topk && sliding_layers(c) == 0 && c->ropes[0].theta == 1e6);
     free(c);
 }
 

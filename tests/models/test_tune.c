@@ -128,7 +128,7 @@ static void a_dense_model_has_five_products_with_several_layers_each(void **stat
     run(&t, config_of("Qwen3ForCausalLM", "12"), 1);
     const msgl_decoder_layer *l = layers_of(&t);
     const msgl_weight *const first[] = {&t.m.lm_head.w, &l->attn.qkv.w, &l->mlp.gate_up.w,
-                                        &l->attn.out.w, &l->mlp.down.w};
+                                        &l->out.w, &l->mlp.down.w};
     static const int32_t last[] = {96, 4096, 640, 4096, 640}; // batch, tokens, block
     assert_int_equal(seen.num, 5);
     for (int i = 0; i < 5; i++) {
@@ -174,7 +174,7 @@ static void experts_layers_have_no_products_of_their_own(void **state)
     tiny t;
     run(&t, config_of("Qwen3MoeForCausalLM", "12"), 1);
     assert_int_equal(seen.num, 3); // head, qkv, o
-    assert_ptr_equal(seen.product[2].first.w, &layers_of(&t)[0].attn.out.w);
+    assert_ptr_equal(seen.product[2].first.w, &layers_of(&t)[0].out.w);
     assert_null(seen.product[2].first.next_norm); // experts norm the stream themselves
     end(&t);
     json_t *c = config_of("Qwen3MoeForCausalLM", "12");
@@ -183,7 +183,7 @@ static void experts_layers_have_no_products_of_their_own(void **state)
     assert_int_equal(seen.num, 5);
     for (int i = 0; i < 5; i++) assert_true(seen.product[i].alike);
     assert_ptr_equal(seen.product[2].w[2], &layers_of(&t)[3].mlp.gate_up.w);
-    assert_ptr_equal(seen.product[3].w[2], &layers_of(&t)[3].attn.out.w); // as the first layer's
+    assert_ptr_equal(seen.product[3].w[2], &layers_of(&t)[3].out.w); // as the first layer's
     end(&t);
 }
 

@@ -319,6 +319,21 @@ static void test_windows(void **state)
     }
 }
 
+// A model that keeps latent vectors.
+static void test_latent(void **state)
+{
+    (void)state;
+    setting v = together(MSGL_CACHE_RADIX, 6, 16, 20);
+    v.model = "deepseek_v3";
+    v.overlap = true;
+    v.max_prefill = 7;
+    compare(&v);
+    v = together(MSGL_CACHE_RADIX, 6, 1, 220);
+    v.model = "deepseek_v3";
+    v.long_answers = true;
+    assert_true(compare(&v) > 2);
+}
+
 // Requests that go back to the queue continue with the counts and the bias that they had.
 static void test_sent_back(void **state)
 {
@@ -427,6 +442,7 @@ int main(void)
         cmocka_unit_test(test_small_chunks_and_a_tight_pool),
         cmocka_unit_test(test_sent_back),
         cmocka_unit_test(test_windows),
+        cmocka_unit_test(test_latent),
         cmocka_unit_test(test_page_64),
         cmocka_unit_test(test_penalties_of_others),
         cmocka_unit_test(test_no_heap_per_decode_step),

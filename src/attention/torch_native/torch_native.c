@@ -54,8 +54,8 @@ static void torch_destroy(msgl_attn_backend *base)
     msgl__free(b);
 }
 
-// Per thread: K and V [max_seq_len, head_dim], q and o [ROWS, head_dim], scores [ROWS,
-// max_seq_len].
+// Per thread: K and V [max_seq_len, head_dim] (V not where it lies in K), q and o [ROWS, head_dim],
+// scores [ROWS, max_seq_len].
 static int torch_memory(torch_backend *b, msgl_err *err)
 {
     const msgl_attn_config *cfg = &b->cfg;
@@ -120,6 +120,11 @@ static int torch_create(const msgl_attn_config *cfg, msgl_attn_backend **out, ms
     return 0;
 }
 
+static bool is_latent(const msgl_attn_config *cfg)
+{
+    return cfg->pool->spec.kind == MSGL_CACHE_LATENT;
+}
+
 // Rows of one KV head at `len` slots, as f32.
 static void gather(const torch_call *c, int kv, const int32_t *slots, int len, int kv_head,
                    float *to)
@@ -165,24 +170,25 @@ static void torch_task(void *arg, int task, int worker)
     const msgl_seqs *seqs = c->seqs;
     const int kv_head = task % cfg->num_kv_heads, req = task / cfg->num_kv_heads;
     const int group = cfg->num_q_heads / cfg->num_kv_heads, dim = cfg->head_dim;
+    const int v_dim = cfg->pool->spec.v_dim;
     const int first = seqs->cu_seqlens_q[req], tokens = seqs->cu_seqlens_q[req + 1] - first;
     const int rows = tokens * group, first_pos = seqs->seqlens_k[req] - tokens;
     const int skip = first_key(c->layer, first_pos), len = seqs->seqlens_k[req] - skip;
     const int32_t *slots = msgl__page_table_row(cfg->page_table, seqs->table_rows[req]) + skip;
     float *k = (float *)c->b->scratch + (size_t)worker * c->b->scratch_floats;
-    float *v = k + (size_t)len * (size_t)dim, *q = v + (size_t)len * (size_t)dim;
+    float *v = is_latent(cfg) ? k : k + (size_t)len * (size_t)dim;
+    float *q = v + (size_t)len * (size_t)dim;
     float *o = q + ROWS * (size_t)dim, *s = o + ROWS * (size_t)dim;
-    const size_t head = (size_t)kv_head * (size_t)group * (size_t)dim;
-    const size_t row_bytes = (size_t)dim * sizeof(float);
-    const size_t ld_out = (size_t)cfg->num_q_heads * (size_t)dim;
+    const size_t head = (size_t)kv_head * (size_t)group, row_bytes = (size_t)dim * sizeof(float);
+    const size_t ld_out = (size_t)cfg->num_q_heads * (size_t)v_dim;
     gather(c, 0, slots, len, kv_head, k);
-    gather(c, 1, slots, len, kv_head, v);
+    if (v != k) gather(c, 1, slots, len, kv_head, v);
     for (int row = 0; row < rows; row += ROWS) {
         const int n = rows - row < ROWS ? rows - row : ROWS;
         for (int i = 0; i < n; i++) {
             const size_t token = (size_t)(first + (row + i) / group);
             memcpy(q + (size_t)i * (size_t)dim,
-                   c->q + token * c->ld + head + (size_t)((row + i) % group) * (size_t)dim,
+                   c->q + token * c->ld + (head + (size_t)((row + i) % group)) * (size_t)dim,
                    row_bytes);
         }
         c->b->blas.sgemm(CblasRowMajor, CblasNoTrans, CblasTrans, n, len, dim, c->layer->scale, q,
@@ -192,12 +198,12 @@ static void torch_task(void *arg, int task, int worker)
             softmax(c->layer, first_key(c->layer, pos) - skip, pos - skip, len,
                     s + (size_t)i * (size_t)len);
         }
-        c->b->blas.sgemm(CblasRowMajor, CblasNoTrans, CblasNoTrans, n, dim, len, 1, s, len, v, dim,
-                         0, o, dim);
+        c->b->blas.sgemm(CblasRowMajor, CblasNoTrans, CblasNoTrans, n, v_dim, len, 1, s, len, v,
+                         dim, 0, o, v_dim);
         for (int i = 0; i < n; i++) {
             const size_t token = (size_t)(first + (row + i) / group);
-            memcpy(c->out + token * ld_out + head + (size_t)((row + i) % group) * (size_t)dim,
-                   o + (size_t)i * (size_t)dim, row_bytes);
+            memcpy(c->out + token * ld_out + (head + (size_t)((row + i) % group)) * (size_t)v_dim,
+                   o + (size_t)i * (size_t)v_dim, (size_t)v_dim * sizeof(float));
         }
     }
 }
@@ -216,6 +222,7 @@ const msgl_attn_desc msgl__attn_torch_native = {
     .summary = "gather, matrix product, softmax, matrix product: the readable baseline",
     .devices = 1u << MSGL_DEVICE_CPU,
     .page_rule = MSGL_PAGE_ANY,
+    .caches = 1u << MSGL_CACHE_KV | 1u << MSGL_CACHE_LATENT,
     .kv_dtypes = 1u << MSGL_F32 | 1u << MSGL_F16 | 1u << MSGL_BF16,
     .sliding_window = true,
     .softcap = true,

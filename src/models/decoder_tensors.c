@@ -1,0 +1,239 @@
+// SPDX-License-Identifier: Apache-2.0
+//
+// The decoder family's tensors: their names, their shapes and where they go, and the products of a
+// step.
+#include <stdio.h>
+
+#include "models/decoder.h"
+
+// Where declarations of one layer go.
+typedef struct declaring {
+    msgl_model *m;
+    msgl_weight_plan *p;
+    int32_t layer;
+} declaring;
+
+static void declare_linear(const declaring *d, msgl_linear *l, int32_t n, int32_t k, bool bias,
+                           const msgl_linear_use *use)
+{
+    msgl__plan_weight(d->p, &l->w, n, k);
+    if (bias) msgl__plan_vector(d->p, &l->bias, n);
+    msgl__products_add(&d->m->products, l, use);
+}
+
+// Rows of a projection that come from one tensor, with its bias. pairs: of neighbours behind
+// `unpaired` ones in every head of `head` rows that rotate together.
+static void declare_heads(const declaring *d, msgl_linear *l, int32_t row, int32_t rows, bool bias,
+                          int32_t head, int32_t unpaired, int32_t pairs, const char *name)
+{
+    const char *const prefix = d->m->cfg.decoder.names.prefix;
+    msgl__plan_rows(d->p, &l->w, row, rows, "%slayers.%d.%s.weight", prefix, d->layer, name);
+    msgl__plan_pairs(d->p, head, unpaired, pairs);
+    if (!bias) return;
+    msgl__plan_elements(d->p, &l->bias, row, rows, 0, "%slayers.%d.%s.bias", prefix, d->layer,
+                        name);
+    msgl__plan_pairs(d->p, head, unpaired, pairs);
+}
+
+static void declare_part(const declaring *d, msgl_linear *l, int32_t row, int32_t rows, bool bias,
+                         const char *name)
+{
+    declare_heads(d, l, row, rows, bias, 0, 0, 0, name);
+}
+
+static void declare_norm(const declaring *d, float **v, int32_t dim, const char *name)
+{
+    const msgl_decoder_config *c = &d->m->cfg.decoder;
+    msgl__plan_vector(d->p, v, dim);
+    msgl__plan_elements(d->p, v, 0, dim, 1, "%slayers.%d.%s.weight", c->names.prefix, d->layer,
+                        name);
+    if (c->norm_plus_one) msgl__plan_add_one(d->p);
+}
+
+static void declare_norm_of_stream(const declaring *d, msgl_norm *n, const char *name)
+{
+    if (name != NULL) declare_norm(d, &n->weight, n->dim, name);
+}
+
+static void declare_qkv(const declaring *d, msgl_attention *a, int32_t q, int32_t kv)
+{
+    const msgl_decoder_config *c = &d->m->cfg.decoder;
+    const bool bias = c->qkv_bias;
+    if (c->names.qkv != NULL) {
+        declare_part(d, &a->qkv, 0, q + 2 * kv, bias, c->names.qkv);
+        return;
+    }
+    const int32_t head = a->head_dim, pairs = c->interleaved ? a->half : 0;
+    declare_heads(d, &a->qkv, 0, q, bias, head, 0, pairs, "self_attn.q_proj");
+    declare_heads(d, &a->qkv, q, kv, bias, head, 0, pairs, "self_attn.k_proj");
+    declare_part(d, &a->qkv, q + kv, kv, bias, "self_attn.v_proj");
+}
+
+static void declare_out(const declaring *d, msgl_decoder_layer *layer, int32_t width)
+{
+    const bool bias = d->m->cfg.decoder.o_bias;
+    const int32_t hidden = d->m->cfg.hidden_size;
+    const msgl_linear_use use = {.adds =
+                                     msgl__joins_directly(&layer->attn_join, d->m->target.ranks),
+                                 .next = layer->attn_join.next};
+    declare_linear(d, &layer->out, hidden, width, bias, &use);
+    declare_part(d, &layer->out, 0, hidden, bias, "self_attn.o_proj");
+}
+
+static void declare_attention(const declaring *d, msgl_decoder_layer *layer)
+{
+    const msgl_model_config *c = &d->m->cfg;
+    const msgl_decoder_config *dc = &d->m->cfg.decoder;
+    msgl_attention *a = &layer->attn;
+    const int32_t q = c->num_heads * c->head_dim, kv = c->num_kv_heads * c->head_dim;
+    const msgl_linear_use qkv_use = {.norm = msgl__norm_or_null(&layer->attn_norm),
+                                     .rotates = a->norms_all ? NULL : a};
+    declare_linear(d, &a->qkv, q + 2 * kv, c->hidden_size, dc->qkv_bias, &qkv_use);
+    declare_qkv(d, a, q, kv);
+    declare_out(d, layer, q);
+    if (dc->qk_norm != MSGL_QK_NORM_NONE) {
+        declare_norm(d, &a->q_norm, a->norms_all ? q : c->head_dim, "self_attn.q_norm");
+        declare_norm(d, &a->k_norm, a->norms_all ? kv : c->head_dim, "self_attn.k_norm");
+    }
+}
+
+// The heads' parts of kv_b_proj: of each head nope rows for K, then v_dim for V.
+static void declare_latent_heads(const declaring *d, msgl_latent_attention *a)
+{
+    const char *const fmt = "%slayers.%d.self_attn.kv_b_proj.weight";
+    const char *const prefix = d->m->cfg.decoder.names.prefix;
+    const int32_t head = a->nope + a->v_dim, all = a->num_heads * head;
+    for (int32_t h = 0; h < a->num_heads; h++) {
+        msgl__plan_exact_weight(d->p, &a->k_up[h], a->rank, a->nope);
+        msgl__plan_rows(d->p, &a->k_up[h], 0, a->rank, fmt, prefix, d->layer);
+        msgl__plan_slice(d->p, all, h * head, true);
+        msgl__plan_exact_weight(d->p, &a->v_up[h], a->v_dim, a->rank);
+        msgl__plan_rows(d->p, &a->v_up[h], 0, a->v_dim, fmt, prefix, d->layer);
+        msgl__plan_slice(d->p, all, h * head + a->nope, false);
+    }
+    msgl__products_add_heads(&d->m->products, a->k_up, a->num_heads);
+    msgl__products_add_heads(&d->m->products, a->v_up, a->num_heads);
+}
+
+static void declare_latent(const declaring *d, msgl_decoder_layer *layer)
+{
+    const msgl_decoder_config *c = &d->m->cfg.decoder;
+    msgl_latent_attention *a = &layer->latent_attn;
+    const msgl_linear_use down_use = {.norm = msgl__norm_or_null(&layer->attn_norm)};
+    const msgl_linear_use plain = {0};
+    const int32_t head = a->nope + a->rotary, q = a->num_heads * head;
+    const int32_t pairs = c->interleaved ? a->rotary / 2 : 0;
+    const int32_t first = a->q_rank > 0 ? a->q_rank : q, kv = a->rank + a->rotary;
+    const bool bias = c->qkv_bias;
+    declare_linear(d, &a->down, first + kv, d->m->cfg.hidden_size, bias, &down_use);
+    if (a->q_rank > 0) {
+        declare_part(d, &a->down, 0, first, bias, "self_attn.q_a_proj");
+    } else {
+        declare_heads(d, &a->down, 0, q, false, head, a->nope, pairs, "self_attn.q_proj");
+    }
+    declare_heads(d, &a->down, first, kv, bias, kv, a->rank, pairs, "self_attn.kv_a_proj_with_mqa");
+    if (a->q_rank > 0) {
+        declare_norm(d, &a->q_norm, a->q_rank, "self_attn.q_a_layernorm");
+        declare_linear(d, &a->q_up, q, a->q_rank, false, &plain);
+        declare_heads(d, &a->q_up, 0, q, false, head, a->nope, pairs, "self_attn.q_b_proj");
+    }
+    declare_norm(d, &a->latent_norm, a->rank, "self_attn.kv_a_layernorm");
+    declare_latent_heads(d, a);
+    declare_out(d, layer, a->num_heads * a->v_dim);
+}
+
+// A feed-forward block whose tensors begin with `name`.
+static void declare_mlp(const declaring *d, msgl_mlp *m, int32_t inter, const msgl_norm *norm,
+                        const msgl_join *join, const char *name)
+{
+    const int32_t hidden = d->m->cfg.hidden_size;
+    const msgl_decoder_config *c = &d->m->cfg.decoder;
+    const msgl_linear_use up_use = {
+        .rows = MSGL_ROWS_BLOCK, .norm = norm, .gated = true, .activation = m->activation};
+    const bool adds = join != NULL && msgl__joins_directly(join, d->m->target.ranks);
+    const msgl_linear_use down_use = {
+        .rows = MSGL_ROWS_BLOCK, .adds = adds, .next = adds ? join->next : NULL};
+    char tensor[64];
+    declare_linear(d, &m->gate_up, 2 * inter, hidden, c->mlp_bias, &up_use);
+    if (c->names.gate_up != NULL) {
+        declare_part(d, &m->gate_up, 0, 2 * inter, c->mlp_bias, c->names.gate_up);
+    } else {
+        snprintf(tensor, sizeof tensor, "%s.gate_proj", name);
+        declare_part(d, &m->gate_up, 0, inter, c->mlp_bias, tensor);
+        snprintf(tensor, sizeof tensor, "%s.up_proj", name);
+        declare_part(d, &m->gate_up, inter, inter, c->mlp_bias, tensor);
+    }
+    declare_linear(d, &m->down, hidden, inter, c->mlp_bias, &down_use);
+    snprintf(tensor, sizeof tensor, "%s.down_proj", name);
+    declare_part(d, &m->down, 0, hidden, c->mlp_bias, tensor);
+}
+
+static void declare_expert(const declaring *d, msgl_moe *m, int32_t e)
+{
+    const int32_t inter = d->m->cfg.decoder.moe_intermediate_size, hidden = d->m->cfg.hidden_size;
+    const msgl_decoder_names *n = &d->m->cfg.decoder.names;
+    // The experts' arrays belong to the model; only reading them is everyone's.
+    msgl_weight *gate_up = (msgl_weight *)&m->experts.gate_up[e];
+    msgl_weight *down = (msgl_weight *)&m->experts.down[e];
+    const char *const fmt = "%slayers.%d.%s.%d.%s.weight";
+    msgl__plan_weight(d->p, gate_up, 2 * inter, hidden);
+    msgl__plan_rows(d->p, gate_up, 0, inter, fmt, n->prefix, d->layer, n->experts, e, n->gate);
+    msgl__plan_rows(d->p, gate_up, inter, inter, fmt, n->prefix, d->layer, n->experts, e, n->up);
+    msgl__plan_weight(d->p, down, hidden, inter);
+    msgl__plan_rows(d->p, down, 0, hidden, fmt, n->prefix, d->layer, n->experts, e, n->down);
+}
+
+static void declare_moe(const declaring *d, msgl_moe *m, const msgl_norm *norm)
+{
+    const msgl_decoder_config *c = &d->m->cfg.decoder;
+    const int32_t hidden = d->m->cfg.hidden_size;
+    msgl__plan_exact_weight(d->p, &m->router.w, c->num_experts, hidden);
+    declare_part(d, &m->router, 0, c->num_experts, false, c->names.router);
+    if (c->names.correction != NULL) {
+        float **correction = &m->experts.router.correction;
+        msgl__plan_vector(d->p, correction, c->num_experts);
+        msgl__plan_elements(d->p, correction, 0, c->num_experts, 0, "%slayers.%d.%s",
+                            c->names.prefix, d->layer, c->names.correction);
+    }
+    for (int32_t e = 0; e < c->num_experts; e++) declare_expert(d, m, e);
+    msgl__products_add_experts(&d->m->products, m);
+    if (!m->has_shared) return;
+    const msgl_linear_use gate_use = {.rows = MSGL_ROWS_BLOCK, .norm = norm, .f32_out = true};
+    declare_mlp(d, &m->shared, c->shared_intermediate_size, norm, NULL, c->names.shared);
+    if (!m->gates_shared) return;
+    msgl__plan_exact_weight(d->p, &m->shared_gate.w, 1, hidden);
+    msgl__products_add(&d->m->products, &m->shared_gate, &gate_use);
+    declare_part(d, &m->shared_gate, 0, 1, false, c->names.shared_gate);
+}
+
+void msgl__decoder_declare(msgl_model *m, msgl_weight_plan *p)
+{
+    const msgl_model_config *c = &m->cfg;
+    const msgl_decoder_names *n = &c->decoder.names;
+    const msgl_decoder *decoder = m->layers;
+    char embed[48], norm[48], head[48];
+    snprintf(embed, sizeof embed, "%sembed_tokens.weight", n->prefix);
+    snprintf(norm, sizeof norm, "%snorm.weight", n->prefix);
+    snprintf(head, sizeof head, "%s.weight", n->head);
+    msgl__model_declare_ends(m, p, embed, norm, head, c->decoder.norm_plus_one);
+    for (int32_t l = 0; l < c->num_layers && p->status == 0; l++) {
+        msgl_decoder_layer *layer = &decoder->layers[l];
+        const declaring d = {.m = m, .p = p, .layer = l};
+        const msgl_norm *ffn_norm = msgl__norm_or_null(&layer->ffn_norm);
+        declare_norm_of_stream(&d, &layer->attn_norm, n->attn_norm);
+        if (layer->latent) {
+            declare_latent(&d, layer);
+        } else {
+            declare_attention(&d, layer);
+        }
+        declare_norm_of_stream(&d, &layer->attn_post_norm, n->attn_post_norm);
+        declare_norm_of_stream(&d, &layer->ffn_norm, n->ffn_norm);
+        if (layer->sparse) {
+            declare_moe(&d, &layer->moe, ffn_norm);
+        } else {
+            declare_mlp(&d, &layer->mlp, c->decoder.intermediate_size, ffn_norm, &layer->ffn_join,
+                        "mlp");
+        }
+        declare_norm_of_stream(&d, &layer->ffn_post_norm, n->ffn_post_norm);
+    }
+}
