@@ -69,6 +69,25 @@ json_t *small_config(const char *architecture)
         set_field(c, "moe_intermediate_size", "16");
         set_field(c, "shared_expert_intermediate_size", "24");
     }
+    if (strstr(architecture, "Deepseek") != NULL || strstr(architecture, "MoeLite") != NULL) {
+        static const char *const fields[][2] = {
+            {"kv_lora_rank", "16"},
+            {"q_lora_rank", "24"},
+            {"qk_nope_head_dim", "12"},
+            {"qk_rope_head_dim", "8"},
+            {"v_head_dim", "10"},
+            {"n_routed_experts", "8"},
+            {"n_shared_experts", "2"},
+            {"num_experts_per_tok", "2"},
+            {"moe_intermediate_size", "16"},
+            {"n_group", "4"},
+            {"topk_group", "2"},
+            {"first_k_dense_replace", "1"},
+        };
+        for (size_t i = 0; i < sizeof fields / sizeof fields[0]; i++) {
+            set_field(c, fields[i][0], fields[i][1]);
+        }
+    }
     if (strstr(architecture, "ConditionalGeneration") != NULL) {
         json_t *outer = json_pack("{s:[s], s:O}", "architectures", architecture, "text_config", c);
         assert_non_null(outer);

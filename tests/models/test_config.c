@@ -2,6 +2,7 @@
 //
 // config.json: what is read from both spellings, and that every impossible value is refused with
 // one line that names file, field, what was found and what is allowed.
+#include <math.h>
 #include <setjmp.h>
 #include <stdarg.h>
 #include <stddef.h>
@@ -450,6 +451,40 @@ static void test_defaults(void **state)
     free(c);
 }
 
+// Groups of layers, experts and the softmax's scale of models with latent attention.
+static void test_latent(void **state)
+{
+    (void)state;
+    msgl_model_config *c = malloc(sizeof *c);
+    msgl_err err = {0};
+    msgl_cache_specs s;
+    assert_int_equal(load_with("DeepseekV3ForCausalLM", NULL, NULL, c, &err), 0);
+    msgl__model_caches(c, MSGL_F16, &s);
+    assert_int_equal(s.count, 1);
+    assert_int_equal(s.all[0].kind, MSGL_CACHE_LATENT);
+    assert_int_equal(s.all[0].num_heads, 1);
+    assert_int_equal(s.all[0].k_dim, 24);
+    assert_int_equal(s.all[0].v_dim, 16);
+    assert_int_equal(c->ropes[0].dim, 8);
+    const msgl_decoder_config *d = &c->decoder;
+    assert_true(d->router.scoring == MSGL_SCORE_SIGMOID && d->router.norm_topk);
+    assert_true(d->router.num_groups == 4 && d->router.top_groups == 2 && d->router.group_pairs);
+    assert_int_equal(d->layer_flags[0] & MSGL_LAYER_SPARSE, 0);
+    assert_int_equal(d->layer_flags[1] & MSGL_LAYER_SPARSE, MSGL_LAYER_SPARSE);
+    assert_int_equal(d->shared_intermediate_size, 32);
+    assert_true(fabsf(d->attn_scale - 0.2236068f) < 1e-6f); // of 12 + 8
+    // yarn: (0.1 * 0.707 * ln 40 + 1)^2 times that
+    const char *yarn = "{\"type\": \"yarn\", \"factor\": 40, \"mscale\": 0.707, "
+                       "\"mscale_all_dim\": 0.707, \"original_max_position_embeddings\": 4096}";
+    assert_int_equal(load_with("DeepseekV2ForCausalLM", "rope_scaling", yarn, c, &err), 0);
+    assert_true(fabsf(c->decoder.attn_scale / 0.2236068f - 1.5896262f) < 1e-5f);
+    // What files of V2 leave out: no groups but by topk_method.
+    assert_true(c->decoder.router.num_groups == 0 && !c->decoder.router.norm_topk);
+    assert_int_equal(load_with("DeepseekV2ForCausalLM", "q_lora_rank", "null", c, &err), 0);
+    assert_int_equal(c->decoder.latent.q_rank, 0);
+    free(c);
+}
+
 static void refuse(const char *arch, const char *field, const char *value, const char *says)
 {
     msgl_model_config *c = malloc(sizeof *c);
@@ -472,6 +507,17 @@ static void test_refusals_by_architecture(void **state)
     refuse("Gemma3ForConditionalGeneration", "text_config", "3", "text_config: found 3");
     refuse("MixtralForCausalLM", "hidden_act", "\"gelu_pytorch_tanh\"", "silu, for experts");
     refuse("GraniteForCausalLM", "residual_multiplier", "0", "residual_multiplier: found 0");
+    refuse("DeepseekV2ForCausalLM", "kv_lora_rank", "12", "a multiple of 8");
+    refuse("DeepseekV2ForCausalLM", "kv_lora_rank", "576", "of up to 576");
+    refuse("DeepseekV2ForCausalLM", "qk_rope_head_dim", "7", "qk_rope_head_dim: found 7");
+    refuse("DeepseekV2ForCausalLM", "qk_rope_head_dim", NULL, "qk_rope_head_dim: found nothing");
+    refuse("DeepseekV2ForCausalLM", "topk_method", "\"noaux_tc\"", "greedy, group_limited_greedy");
+    refuse("DeepseekV3ForCausalLM", "topk_method", "\"greedy\"", "allowed noaux_tc");
+    refuse("DeepseekV3ForCausalLM", "n_group", "3", "a divisor of n_routed_experts 8, 2 or more");
+    refuse("DeepseekV3ForCausalLM", "n_group", "8", "a divisor of n_routed_experts 8, 2 or more");
+    refuse("DeepseekV3ForCausalLM", "topk_group", "5", "topk_group: found 5");
+    refuse("DeepseekV3ForCausalLM", "num_experts_per_tok", "5", "no more than topk_group groups");
+    refuse("DeepseekV3ForCausalLM", "n_routed_experts", "0", "n_routed_experts: found 0");
 }
 
 static void test_registry(void **state)
@@ -496,11 +542,17 @@ static void test_registry(void **state)
 int main(void)
 {
     const struct CMUnitTest tests[] = {
-        cmocka_unit_test(test_refusals),          cmocka_unit_test(test_not_json),
-        cmocka_unit_test(test_odd_numbers),       cmocka_unit_test(test_fifo),
-        cmocka_unit_test(test_spellings),         cmocka_unit_test(test_windows),
-        cmocka_unit_test(test_generation_config), cmocka_unit_test(test_registry),
-        cmocka_unit_test(test_defaults),          cmocka_unit_test(test_refusals_by_architecture),
+        cmocka_unit_test(test_refusals),
+        cmocka_unit_test(test_not_json),
+        cmocka_unit_test(test_odd_numbers),
+        cmocka_unit_test(test_fifo),
+        cmocka_unit_test(test_spellings),
+        cmocka_unit_test(test_windows),
+        cmocka_unit_test(test_generation_config),
+        cmocka_unit_test(test_registry),
+        cmocka_unit_test(test_latent),
+        cmocka_unit_test(test_defaults),
+        cmocka_unit_test(test_refusals_by_architecture),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }
