@@ -76,6 +76,7 @@ typedef struct msgl_attn_desc {
     const char *aliases[4]; // NULL-terminated
     const char *summary;    // one line for --help and the matrix
     uint32_t devices;       // bit mask of 1u << msgl_device_kind
+    const char *prefill_by; // not NULL: this one serves answers only, prompts are that backend's
     int32_t min_capability; // CUDA: 80, 90 ...; 0 on the CPU
     msgl_page_rule page_rule;
     int32_t page_sizes[MSGL_ATTN_MAX_SET]; // MSGL_PAGE_SET: allowed, 0-terminated
@@ -173,13 +174,16 @@ bool msgl__attn_variants_add(msgl_attn_variants *v, int32_t window, float softca
 // The different windows, -1 (all keys) where none is listed; returns how many, at least 1.
 int32_t msgl__attn_windows(const msgl_attn_variants *v, int32_t windows[MSGL_ATTN_MAX_VARIANTS]);
 
-// spec: "auto", NAME or "PREFILL,DECODE" (exactly one comma; a half may be "auto"). Errors: unknown
+// spec: "auto", NAME or "PREFILL,DECODE" (exactly one comma; a half may be "auto"). A NAME that
+// serves answers only stands for the pair with its prefill_by. Errors: unknown
 // name (lists those that exist), malformed pair (shows the right form), exists for another device
 // only, cannot run here (says what is missing and how to get it). needs->page_size is the wanted
 // one: `auto` takes nothing that would change it, a named backend is asked about the size that
 // msgl__attn_page_size gives. *warning (caller's, 256 bytes) gets a line or "".
 int msgl__attn_select(const char *spec, const msgl_attn_needs *needs, msgl_attn_choice *out,
                       char warning[256], msgl_err *err);
+// Who serves prompts when `d` is named alone: d itself, or its prefill_by.
+const msgl_attn_desc *msgl__attn_prefill_of(const msgl_attn_desc *d, msgl_device_kind device);
 // Checks one backend against the needs, page size included: the descriptor's fields, that its
 // plug-in opens, then its supports. 0; MSGL_EUNSUPPORTED or MSGL_EINVAL, see there.
 int msgl__attn_supports(const msgl_attn_desc *d, const msgl_attn_needs *needs, msgl_err *err);

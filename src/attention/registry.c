@@ -3,14 +3,17 @@
 // All attention backends, in the order shown to users. A new one adds its line to BACKENDS.
 #include <string.h>
 
+#include "attention/cutlass_mla/cutlass_mla.h"
 #include "attention/fa/fa.h"
 #include "attention/fa/fa_cuda.h"
 #include "attention/fi/fi.h"
 #include "attention/fi/fi_cuda.h"
+#include "attention/flashmla/flashmla.h"
 #include "attention/torch_native/torch_native.h"
 #include "attention/torch_native/torch_native_cuda.h"
 #include "attention/trtllm/trtllm.h"
 #include "attention/trtllm/trtllm_cuda.h"
+#include "attention/trtllm_mla/trtllm_mla.h"
 #include "core/attributes.h"
 
 static const msgl_attn_desc *const BACKENDS[] = {
@@ -18,6 +21,8 @@ static const msgl_attn_desc *const BACKENDS[] = {
     &msgl__attn_fi,           &msgl__attn_fi_cuda,
     &msgl__attn_trtllm,       &msgl__attn_trtllm_cuda,
     &msgl__attn_torch_native, &msgl__attn_torch_native_cuda,
+    &msgl__attn_flashmla,     &msgl__attn_trtllm_mla,
+    &msgl__attn_cutlass_mla,
 };
 
 const msgl_attn_desc *const *msgl__attn_backends(int *count)

@@ -291,6 +291,11 @@ static int find_pair(const char *spec, msgl_device_kind device, msgl_attn_choice
     if (len != 4 || memcmp(spec, "auto", 4) != 0) {
         rc = find(spec, len, device, &out->prefill, err);
     }
+    if (rc == 0 && out->prefill != NULL && out->prefill->prefill_by != NULL) {
+        return msgl__err_set(err, MSGL_EINVAL,
+                             "attention backend %s serves answers only; use \"%s,%s\"",
+                             out->prefill->name, out->prefill->prefill_by, out->prefill->name);
+    }
     if (rc == 0 && strcmp(comma + 1, "auto") != 0) {
         rc = find(comma + 1, strlen(comma + 1), device, &out->decode, err);
     }
@@ -314,6 +319,11 @@ static void remarks(const char *spec, bool twice, const msgl_attn_choice *c, cha
     }
 }
 
+const msgl_attn_desc *msgl__attn_prefill_of(const msgl_attn_desc *d, msgl_device_kind device)
+{
+    return d->prefill_by != NULL ? msgl__attn_find(d->prefill_by, device) : d;
+}
+
 int msgl__attn_select(const char *spec, const msgl_attn_needs *needs, msgl_attn_choice *out,
                       char warning[256], msgl_err *err)
 {
@@ -323,8 +333,8 @@ int msgl__attn_select(const char *spec, const msgl_attn_needs *needs, msgl_attn_
     if (strchr(spec, ',') != NULL) {
         rc = find_pair(spec, needs->device, out, err);
     } else if (strcmp(spec, "auto") != 0) {
-        rc = find(spec, strlen(spec), needs->device, &out->prefill, err);
-        out->decode = out->prefill;
+        rc = find(spec, strlen(spec), needs->device, &out->decode, err);
+        out->prefill = rc == 0 ? msgl__attn_prefill_of(out->decode, needs->device) : NULL;
     }
     if (rc != 0) return rc;
     const bool twice =

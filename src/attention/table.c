@@ -8,12 +8,30 @@
 
 typedef struct msgl_table_backend {
     msgl_attn_backend base;
+    const msgl_table_rule *rule;
     msgl_attn_config cfg;
     msgl_attn_workspace ws;
     void *tables; // metadata of all sets
     size_t tables_bytes;
     msgl_table_metadata *sets; // [max_flights]
 } msgl_table_backend;
+
+void msgl__table_plan_tiles(const msgl_attn_config *cfg, const msgl_attn_workspace *w, int32_t bs,
+                            const int32_t *cu_seqlens_q, const int32_t *seqlens_k, int32_t *ints,
+                            msgl_attn_plan *p)
+{
+    (void)ints;
+    msgl__attn_plan_tiles(cfg, w, bs, cu_seqlens_q, seqlens_k, p);
+}
+
+const msgl_table_rule msgl__table_tiles = {.limits = msgl__attn_workspace_limits,
+                                           .plan = msgl__table_plan_tiles,
+                                           .part_kind = MSGL_ATTN_PART_TILE};
+
+static size_t ints_bytes(const msgl_table_backend *b)
+{
+    return b->rule->ints != NULL ? b->rule->ints(&b->cfg) * sizeof(int32_t) : 0;
+}
 
 static int32_t pages_of(const msgl_table_backend *b, int32_t len)
 {
@@ -28,7 +46,7 @@ static size_t metadata_bytes(const msgl_table_backend *b, int32_t max_bs, int32_
     const size_t works = (size_t)b->ws.max_works * sizeof(msgl_attn_work);
     const size_t groups = (size_t)b->ws.max_groups * sizeof(msgl_attn_group);
     size_t n;
-    if (msgl__size_add(table, works + groups + 256, &n) != 0) return 0;
+    if (msgl__size_add(table, works + groups + ints_bytes(b) + 256, &n) != 0) return 0;
     return msgl__round_up(n, 64);
 }
 
@@ -38,6 +56,7 @@ static void metadata_carve(const msgl_table_backend *b, int32_t max_bs, int32_t 
     md->table_width = pages_of(b, max_seq_len);
     md->plan.works = msgl__attn_carve(&at, (size_t)b->ws.max_works * sizeof(msgl_attn_work));
     md->plan.groups = msgl__attn_carve(&at, (size_t)b->ws.max_groups * sizeof(msgl_attn_group));
+    md->ints = msgl__attn_carve(&at, ints_bytes(b));
     md->page_table = msgl__attn_carve(&at, (size_t)max_bs * (size_t)md->table_width * 4);
 }
 
@@ -51,16 +70,17 @@ void msgl__table_destroy(msgl_attn_backend *base)
     msgl__free(b);
 }
 
-int msgl__table_create(const msgl_attn_desc *desc, const msgl_attn_config *cfg,
-                       msgl_attn_backend **out, msgl_err *err)
+int msgl__table_create(const msgl_attn_desc *desc, const msgl_table_rule *rule,
+                       const msgl_attn_config *cfg, msgl_attn_backend **out, msgl_err *err)
 {
     int rc = msgl__attn_config_check(cfg, err);
     if (rc != 0) return rc;
     msgl_table_backend *b = msgl__calloc(1, sizeof *b);
     if (b == NULL) return msgl__err_set(err, MSGL_ENOMEM, "%s: out of memory", desc->name);
     b->base.desc = desc;
+    b->rule = rule;
     b->cfg = *cfg;
-    msgl__attn_workspace_limits(cfg, &b->ws);
+    rule->limits(cfg, &b->ws);
     rc = msgl__attn_workspace_create(cfg, &b->ws, err);
     if (rc != 0) goto fail;
     const size_t set = metadata_bytes(b, cfg->max_running, cfg->max_seq_len);
@@ -109,8 +129,8 @@ int msgl__table_prepare(msgl_attn_backend *base, const msgl_seqs *seqs)
         fill_pages(b, seqs->table_rows[i], seqs->seqlens_k[i], columns,
                    md->page_table + (size_t)i * (size_t)md->table_width);
     }
-    msgl__attn_plan_tiles(&b->cfg, &b->ws, seqs->size, seqs->cu_seqlens_q, seqs->seqlens_k,
-                          &md->plan);
+    b->rule->plan(&b->cfg, &b->ws, seqs->size, seqs->cu_seqlens_q, seqs->seqlens_k, md->ints,
+                  &md->plan);
     return 0;
 }
 
@@ -132,7 +152,7 @@ void msgl__table_attend(const msgl_attn_backend *base, msgl_exec *x, const msgl_
     c.groups = md->plan.groups;
     c.num_works = md->plan.num_works;
     c.heads_per_task = md->plan.heads_per_task;
-    c.part_kind = MSGL_ATTN_PART_TILE;
+    c.part_kind = b->rule->part_kind;
     k->paged(k, x, &c);
 }
 

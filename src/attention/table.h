@@ -13,12 +13,29 @@ typedef struct msgl_table_metadata {
                          // ceil(seqlens_k[i] / page_size) entries, the rest is -1 up to
                          // ceil(max_seqlen_k / page_size) and undefined beyond
     int32_t table_width; // ceil(max_seq_len / page_size): a floor would lose the last page
+    int32_t *ints;       // of the rule
     msgl_attn_plan plan;
 } msgl_table_metadata;
 
-// The descriptor's functions; create takes the descriptor to point to.
-int msgl__table_create(const msgl_attn_desc *desc, const msgl_attn_config *cfg,
-                       msgl_attn_backend **out, msgl_err *err);
+// How a backend cuts a batch into work items.
+typedef struct msgl_table_rule {
+    void (*limits)(const msgl_attn_config *cfg, msgl_attn_workspace *w); // that hold every batch
+    size_t (*ints)(const msgl_attn_config *cfg); // that plan writes beside its list; NULL: none
+    void (*plan)(const msgl_attn_config *cfg, const msgl_attn_workspace *w, int32_t bs,
+                 const int32_t *cu_seqlens_q, const int32_t *seqlens_k, int32_t *ints,
+                 msgl_attn_plan *p);
+    msgl_attn_part_kind part_kind;
+} msgl_table_rule;
+
+// By whole tiles, each a part of its own (paged.h).
+extern const msgl_table_rule msgl__table_tiles;
+void msgl__table_plan_tiles(const msgl_attn_config *cfg, const msgl_attn_workspace *w, int32_t bs,
+                            const int32_t *cu_seqlens_q, const int32_t *seqlens_k, int32_t *ints,
+                            msgl_attn_plan *p);
+
+// The descriptor's functions; create takes the descriptor to point to, and the rule.
+int msgl__table_create(const msgl_attn_desc *desc, const msgl_table_rule *rule,
+                       const msgl_attn_config *cfg, msgl_attn_backend **out, msgl_err *err);
 void msgl__table_destroy(msgl_attn_backend *base);
 int msgl__table_prepare(msgl_attn_backend *base, const msgl_seqs *seqs);
 // forward, with q k^T times bmm1_scale before the softmax and its product with V times bmm2_scale.

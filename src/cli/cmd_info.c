@@ -28,11 +28,21 @@ static void page_rule(const msgl_attn_desc *d, char *out, size_t size)
     }
 }
 
+static bool latent_only(const msgl_attn_desc *d)
+{
+    return d->caches == 1u << MSGL_CACHE_LATENT;
+}
+
+static const char *latent(const msgl_attn_desc *d)
+{
+    return latent_only(d) ? "only" : (d->caches & 1u << MSGL_CACHE_LATENT) != 0 ? "yes" : "no";
+}
+
 static void head_dims(const msgl_attn_desc *d, char *out, size_t size)
 {
     size_t n = 0;
     if (d->head_dims[0] == 0) {
-        snprintf(out, size, "8..256");
+        snprintf(out, size, "8..%d", latent_only(d) ? MSGL_ATTN_MAX_LATENT : MSGL_ATTN_MAX_DIM);
         return;
     }
     for (int i = 0; i < MSGL_ATTN_MAX_SET && d->head_dims[i] != 0 && n < size; i++) {
@@ -52,7 +62,7 @@ typedef struct gpu {
 static msgl_attn_needs needs_of(const msgl_attn_desc *d, const msgl_model_config *model,
                                 int32_t group, const gpu *g, msgl_device_kind kind)
 {
-    const msgl_attn_choice alone = {.prefill = d, .decode = d};
+    const msgl_attn_choice alone = {.prefill = msgl__attn_prefill_of(d, kind), .decode = d};
     const msgl_dtype dtype = model != NULL ? model->dtype : MSGL_BF16;
     msgl_attn_needs n = {.device = kind,
                          .num_q_heads = model != NULL ? model->num_heads : 1,
@@ -62,6 +72,11 @@ static msgl_attn_needs needs_of(const msgl_attn_desc *d, const msgl_model_config
                          .act = kind == MSGL_DEVICE_CPU ? MSGL_F32 : dtype,
                          .kv_dtype = dtype};
     if (kind == MSGL_DEVICE_CUDA) n.capability = g->props.capability;
+    if (model == NULL && latent_only(d)) { // of DeepSeek's models
+        n.cache = MSGL_CACHE_LATENT;
+        n.head_dim = 576;
+        n.v_dim = 512;
+    }
     if (model == NULL) return n;
     msgl_cache_specs specs;
     msgl__model_caches(model, dtype, &specs);
@@ -110,6 +125,7 @@ static void backends(const msgl_model_config *model, const gpu *g, msgl_device_k
             msgl__cell_text("what", d->summary),
             msgl__cell_text("page size", pages),
             msgl__cell_text("head dim", dims),
+            msgl__cell_text("latent", latent(d)),
             msgl__cell_text("window", d->sliding_window ? "yes" : "no"),
             msgl__cell_text("soft cap", d->softcap ? "yes" : "no"),
             msgl__cell_text("graph", d->graph ? "yes" : "no"),

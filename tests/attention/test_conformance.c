@@ -33,19 +33,26 @@ static world_spec random_spec(world *rng, const msgl_attn_desc *d, msgl_cpu_leve
     s.group = world_int(rng, 1, 16);
     s.num_kv_heads = world_int(rng, 1, 3);
     s.head_dim = pick(rng, dims, 6);
-    s.page_size = d->page_rule == MSGL_PAGE_SET ? pick(rng, pages + 1, 3) : pick(rng, pages, 5);
+    s.page_size = pick(rng, pages, 5);
+    if (d->page_rule == MSGL_PAGE_SET) {
+        int n = 0;
+        while (n < MSGL_ATTN_MAX_SET && d->page_sizes[n] != 0) n++;
+        s.page_size = d->page_sizes[world_int(rng, 0, n - 1)];
+    }
     s.threads = world_int(rng, 1, 3);
     s.window = pick(rng, windows, 8);
     s.softcap = world_int(rng, 0, 2) == 0 ? 20 : 0;
     s.deterministic = world_int(rng, 0, 3) == 0;
-    if ((d->caches & 1u << MSGL_CACHE_LATENT) != 0 && world_int(rng, 0, 2) == 0) {
+    const bool only = d->caches == 1u << MSGL_CACHE_LATENT;
+    if (only || ((d->caches & 1u << MSGL_CACHE_LATENT) != 0 && world_int(rng, 0, 2) == 0)) {
         static const int latent[][2] = {{40, 32}, {72, 64}, {200, 136}, {576, 512}};
         const int *dim = latent[world_int(rng, 0, 3)];
         s.head_dim = dim[0];
         s.v_dim = dim[1];
-        s.group = world_int(rng, 1, 20);
+        s.group = dim[0] <= 72 && world_int(rng, 0, 2) == 0 ? 70 : world_int(rng, 1, 20);
         s.num_kv_heads = 1;
         s.window = -1;
+        if (only) s.softcap = 0;
     }
     return s;
 }
@@ -117,7 +124,8 @@ static void test_no_heap(void **state)
     const msgl_attn_desc *const *all = msgl__attn_backends(&count);
     for (int i = 0; i < count; i++) {
         if ((all[i]->devices & 1u << MSGL_DEVICE_CPU) == 0) continue;
-        const world_spec spec = world_base(all[i], 4, 900, 900);
+        world_spec spec = world_base(all[i], 4, 900, 900);
+        world_suit(&spec);
         world w;
         world_open(&w, &spec);
         world_request(&w, 0, 900);

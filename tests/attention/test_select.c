@@ -59,6 +59,17 @@ static void test_names(void **state)
     expect("auto", "fa", "fa", "");
 }
 
+// What is said of a name that nothing has.
+static void expect_unknown(const char *spec, const char *name)
+{
+    char text[256];
+    snprintf(text, sizeof text,
+             "unknown attention backend \"%s\"; allowed: auto, fa, fi, trtllm, torch_native, "
+             "flashmla, trtllm_mla, cutlass_mla, or a pair \"PREFILL,DECODE\"",
+             name);
+    expect_error(spec, &NEEDS, MSGL_EINVAL, text);
+}
+
 static void test_bad_names(void **state)
 {
     (void)state;
@@ -69,15 +80,9 @@ static void test_bad_names(void **state)
         snprintf(text, sizeof text, "attention backend \"%s\": %s", bad[i], pair);
         expect_error(bad[i], &NEEDS, MSGL_EINVAL, text);
     }
-    expect_error("triton", &NEEDS, MSGL_EINVAL,
-                 "unknown attention backend \"triton\"; allowed: auto, fa, fi, trtllm, "
-                 "torch_native, or a pair \"PREFILL,DECODE\"");
-    expect_error("fa,fa4", &NEEDS, MSGL_EINVAL,
-                 "unknown attention backend \"fa4\"; allowed: auto, fa, fi, trtllm, torch_native, "
-                 "or a pair \"PREFILL,DECODE\"");
-    expect_error("", &NEEDS, MSGL_EINVAL,
-                 "unknown attention backend \"\"; allowed: auto, fa, fi, trtllm, torch_native, or "
-                 "a pair \"PREFILL,DECODE\"");
+    expect_unknown("triton", "triton");
+    expect_unknown("fa,fa4", "fa4");
+    expect_unknown("", "");
     char huge[5000];
     memset(huge, 'x', sizeof huge - 1);
     huge[sizeof huge - 1] = '\0';
@@ -87,6 +92,47 @@ static void test_bad_names(void **state)
     assert_int_equal(msgl__attn_select(huge, &NEEDS, &c, warning, &err), MSGL_EINVAL);
     huge[2000] = ',';
     assert_int_equal(msgl__attn_select(huge, &NEEDS, &c, warning, &err), MSGL_EINVAL);
+}
+
+// Backends of latent attention, which serve answers only, and those of K and V.
+static void test_latent(void **state)
+{
+    (void)state;
+    static const struct {
+        const char *spec, *prefill, *decode;
+        int32_t page_size;
+    } good[] = {
+        {"auto", "fa", "fa", 1},
+        {"flashmla", "fi", "flashmla", 64},
+        {"trtllm_mla", "fi", "trtllm_mla", 64},
+        {"cutlass_mla", "fi", "cutlass_mla", 128},
+        {"fa,flashmla", "fa", "flashmla", 64},
+        {"torch_native", "torch_native", "torch_native", 1},
+    };
+    msgl_attn_needs n = NEEDS;
+    n.cache = MSGL_CACHE_LATENT;
+    n.num_q_heads = 128;
+    n.num_kv_heads = 1;
+    n.head_dim = 576;
+    n.v_dim = 512;
+    for (size_t i = 0; i < sizeof good / sizeof good[0]; i++) {
+        msgl_attn_choice c;
+        char warning[256];
+        msgl_err err = {0};
+        if (msgl__attn_select(good[i].spec, &n, &c, warning, &err) != 0) fail_msg("%s", err.text);
+        assert_string_equal(c.prefill->name, good[i].prefill);
+        assert_string_equal(c.decode->name, good[i].decode);
+        assert_int_equal(msgl__attn_page_size(&c, 1, NULL), good[i].page_size);
+    }
+    expect_error("flashmla,fa", &n, MSGL_EINVAL,
+                 "attention backend flashmla serves answers only; use \"fi,flashmla\"");
+    expect_error(
+        "trtllm", &n, MSGL_EUNSUPPORTED,
+        "attention backend trtllm: no kernel for layers that keep a latent vector a token; "
+        "allowed: K and V of every token");
+    expect_error("flashmla", &NEEDS, MSGL_EUNSUPPORTED,
+                 "attention backend flashmla: no kernel for layers that keep K and V of every "
+                 "token; allowed: a latent vector a token");
 }
 
 static void test_cannot_run(void **state)
@@ -250,7 +296,8 @@ static void test_registry(void **state)
         assert_non_null(d->destroy);
         assert_non_null(d->forward);
         assert_true(d->copy_in == NULL || d->prepare != NULL);
-        assert_int_equal(d->ragged, (d->devices & 1u << MSGL_DEVICE_CPU) != 0);
+        const bool both = d->prefill_by == NULL;
+        assert_int_equal(d->ragged, both && (d->devices & 1u << MSGL_DEVICE_CPU) != 0);
         assert_int_equal(d->page_rule == MSGL_PAGE_SET, d->page_override != 0);
     }
     assert_null(msgl__attn_find("auto", MSGL_DEVICE_CPU));
@@ -288,9 +335,10 @@ int main(void)
 {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(test_names),      cmocka_unit_test(test_bad_names),
-        cmocka_unit_test(test_cannot_run), cmocka_unit_test(test_limits),
-        cmocka_unit_test(test_measured),   cmocka_unit_test(test_page_size),
-        cmocka_unit_test(test_registry),   cmocka_unit_test(test_bad_config),
+        cmocka_unit_test(test_cannot_run), cmocka_unit_test(test_latent),
+        cmocka_unit_test(test_limits),     cmocka_unit_test(test_measured),
+        cmocka_unit_test(test_page_size),  cmocka_unit_test(test_registry),
+        cmocka_unit_test(test_bad_config),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }

@@ -122,6 +122,16 @@ world_spec world_base(const msgl_attn_desc *desc, int max_running, int max_seq_l
                         .seed = 7};
 }
 
+void world_suit(world_spec *s)
+{
+    if (s->desc->caches != 1u << MSGL_CACHE_LATENT) return;
+    s->group *= s->num_kv_heads;
+    s->num_kv_heads = 1;
+    s->head_dim = 72;
+    s->v_dim = 64;
+    s->page_size = s->desc->page_override;
+}
+
 void world_open(world *w, const world_spec *spec)
 {
     msgl_err err = {0};
@@ -188,7 +198,8 @@ void world_open(world *w, const world_spec *spec)
     w->ld = w->q_width + 2 * msgl__kv_slot_stride(&w->pool) + (size_t)spec->head_dim;
     w->lengths = malloc(2 * msgl__seqs_bytes(MAX_REQS));
     if (spec->dev != NULL) open_gpu(w);
-    const msgl_attn_choice one = {.prefill = spec->desc, .decode = spec->desc};
+    msgl_attn_choice one = {.prefill = spec->desc, .decode = spec->desc};
+    if (spec->desc != NULL) one.prefill = msgl__attn_prefill_of(spec->desc, w->cfg.device);
     const msgl_attn_choice *choice = spec->choice != NULL ? spec->choice : &one;
     if (msgl__attn_apart(choice)) w->cfg.apart = true;
     if (msgl__attn_create(choice, &w->cfg, &w->attn, &err) != 0) fail_msg("create: %s", err.text);

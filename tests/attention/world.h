@@ -85,6 +85,8 @@ int world_int(world *w, int lo, int hi); // in [lo, hi]
 // pages of 16, no window; on the CPU, with the highest kernels here.
 world_spec world_base(const msgl_attn_desc *desc, int max_running, int max_seq_len,
                       int max_step_tokens);
+// What layers of its models keep: of a backend for latent caches alone these, pages that it takes.
+void world_suit(world_spec *s);
 void world_open(world *w, const world_spec *spec);
 void world_close(world *w);
 // A request of `len` tokens in table row `row`, with pages and poison-free data of its own.

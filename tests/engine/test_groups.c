@@ -342,7 +342,7 @@ static void close_made_up(msgl_engine *e)
 static void test_latent(void **state)
 {
     (void)state;
-    const msgl_options o = harness_config(MODEL("qwen3"), "auto");
+    msgl_options o = harness_config(MODEL("qwen3"), "auto");
     msgl_engine *e = open_made_up();
     msgl_err err = {0};
     made_up = (msgl_cache_spec){.kind = MSGL_CACHE_LATENT,
@@ -350,10 +350,19 @@ static void test_latent(void **state)
                                 .window = -1,
                                 .num_heads = 1,
                                 .k_dim = 576,
+                                .v_dim = 512,
                                 .dtype = MSGL_BF16};
+    o.attention = "trtllm"; // has none for the second group
     assert_int_equal(msgl__groups_choose(e, &o, 128, &err), MSGL_EUNSUPPORTED);
-    assert_string_equal(err.text, "attention backend fa: no kernel for layers that keep a latent "
-                                  "vector a token; allowed: K and V of every token");
+    assert_string_equal(err.text,
+                        "attention backend trtllm: no kernel for layers that keep a latent "
+                        "vector a token; allowed: K and V of every token");
+    o.attention = "flashmla"; // has none for the first
+    assert_int_equal(msgl__groups_choose(e, &o, 128, &err), MSGL_EUNSUPPORTED);
+    o.attention = "auto";
+    assert_int_equal(msgl__groups_choose(e, &o, 128, &err), 0);
+    assert_int_equal(e->info.cache.num_spans, 1); // which both share
+    assert_string_equal(e->attn_choices[1].decode->name, "fa");
     close_made_up(e);
 }
 

@@ -11,7 +11,7 @@
 
 static int fa_create(const msgl_attn_config *cfg, msgl_attn_backend **out, msgl_err *err)
 {
-    return msgl__table_create(&msgl__attn_fa, cfg, out, err);
+    return msgl__table_create(&msgl__attn_fa, &msgl__table_tiles, cfg, out, err);
 }
 
 static void fa_forward(msgl_attn_backend *base, msgl_exec *x, const msgl_attn_layer *layer,

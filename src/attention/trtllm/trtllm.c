@@ -17,7 +17,7 @@ static int trtllm_create(const msgl_attn_config *cfg, msgl_attn_backend **out, m
         return msgl__err_set(err, MSGL_EINVAL, "trtllm: page size %d; allowed: 16, 32, 64",
                              (int)cfg->page_size);
     }
-    return msgl__table_create(&msgl__attn_trtllm, cfg, out, err);
+    return msgl__table_create(&msgl__attn_trtllm, &msgl__table_tiles, cfg, out, err);
 }
 
 static void trtllm_forward(msgl_attn_backend *base, msgl_exec *x, const msgl_attn_layer *layer,
