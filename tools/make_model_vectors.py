@@ -5,9 +5,9 @@ log-probabilities that transformers computes for them.
 
     python3 tools/make_model_vectors.py tests/vectors/models [NAME...]
 
-Needs torch and transformers >= 5 (a CPU is enough; about five minutes). The weights come from
-fixed seeds. Names make only those folders; model_vector_configs.py has the models. Never needed to
-build, run or test; README.md in the output folder describes the files.
+Needs torch and transformers >= 5, for FP8 accelerate too (a CPU is enough; about five minutes).
+The weights come from fixed seeds. Names make only those folders; model_vector_configs.py has the
+models. Never needed to build, run or test; README.md in the output folder describes the files.
 """
 
 import json
@@ -173,6 +173,34 @@ def add_prediction_layer(folder, hub, dtype):
     save_file(tensors, path, metadata={"format": "pt"})
 
 
+FP8 = dict(
+    activation_scheme="dynamic", fmt="e4m3", quant_method="fp8", weight_block_size=[128, 128]
+)
+
+
+def quantise(folder):
+    """Matrices of the layers as float8_e4m3fn with a scale for each 128 x 128 of them, the largest
+    of a block at 448; and the folder's config.json says so."""
+    path = folder / "model.safetensors"
+    tensors = load_file(path)
+    for name, w in list(tensors.items()):
+        if ".layers." not in name or w.ndim != 2:
+            continue
+        n, k = w.shape
+        grid = (-(-n // 128), -(-k // 128))
+        scales, codes = torch.empty(grid), torch.empty_like(w, dtype=torch.float8_e4m3fn)
+        for i in range(grid[0]):
+            for j in range(grid[1]):
+                at = (slice(128 * i, 128 * i + 128), slice(128 * j, 128 * j + 128))
+                scales[i, j] = w[at].float().abs().max() / 448
+                codes[at] = (w[at].float() / scales[i, j]).to(torch.float8_e4m3fn)
+        tensors |= {name: codes, f"{name}_scale_inv": scales}
+    save_file(tensors, path, metadata={"format": "pt"})
+    for file in ("config.json", "config.alt.json"):
+        config = json.loads((folder / file).read_text()) | dict(quantization_config=FP8)
+        (folder / file).write_text(json.dumps(dict(sorted(config.items())), indent=2) + "\n")
+
+
 def save_model(folder, name, spec, seed):
     """Writes weights and both config spellings; returns the model's transformers config."""
     dtype = spec.get("dtype", torch.bfloat16)
@@ -201,6 +229,8 @@ def save_model(folder, name, spec, seed):
     (folder / ("config.json" if hub_first else "config.alt.json")).write_text(
         json.dumps(dict(sorted(hub.items())), indent=2) + "\n"
     )
+    if spec.get("fp8"):
+        quantise(folder)
     if not spec.get("generation_config", True):
         (folder / "generation_config.json").unlink()
     return config

@@ -401,7 +401,8 @@ MLA_GAIN = {"q_b_proj": 1.25, "mlp.gate.": 0.5, "mlp.experts.down_proj": 0.4}
 # name -> hub-spelling config and options: dtype of the stored weights, number of shards, which
 # spelling config.json gets ("hub" or "tf5"; the other one is config.alt.json), gain (factors of the
 # random weights whose name has the key), off (config changes that must each move the result),
-# steady (the router has no near-ties).
+# steady (the router has no near-ties), fp8 (matrices of layers are stored as DeepSeek-V3's files have
+# them).
 MODELS = {
     # Llama 2 style: no head_dim, no rope_theta, plain multi-head attention.
     "llama": dict(
@@ -635,5 +636,10 @@ MODELS = {
             scale=dict(routed_scaling_factor=1.0),
             rope=dict(rope_theta=10000.0),
         ),
+    ),
+    # Widths below, of and above a block.
+    "qwen3_fp8": dict(
+        config=qwen3(head_dim=64, hidden_size=128, intermediate_size=256, num_hidden_layers=1),
+        fp8=True,
     ),
 }

@@ -58,6 +58,20 @@ uint16_t msgl__f32_to_f16(float f)
     return sign | (uint16_t)((rounded - 0x38000000u) >> 13);
 }
 
+float msgl__e4m3_to_f32(uint8_t b)
+{
+    const int exponent = (b >> 3) & 15, mantissa = b & 7;
+    float v;
+    if (exponent == 0) {
+        v = ldexpf((float)mantissa, -9);
+    } else if (exponent == 15 && mantissa == 7) {
+        v = NAN;
+    } else {
+        v = ldexpf((float)(mantissa | 8), exponent - 10);
+    }
+    return b >> 7 ? -v : v;
+}
+
 float msgl__load_f32(const void *p, msgl_dtype t, size_t i)
 {
     switch (t) {

@@ -47,6 +47,10 @@ static inline uint16_t msgl__f32_to_bf16(float f)
 float msgl__f16_to_f32(uint16_t h);
 uint16_t msgl__f32_to_f16(float f);
 
+// E4M3 of the OCP 8-bit Floating Point Specification (2023): subnormals, no infinity, 0x7f and 0xff
+// are NaN. Only files have it.
+float msgl__e4m3_to_f32(uint8_t b);
+
 // Element i of an array of type t, as f32, and the reverse (rounding to nearest even).
 float msgl__load_f32(const void *p, msgl_dtype t, size_t i);
 void msgl__store_f32(void *p, msgl_dtype t, size_t i, float v);

@@ -3,6 +3,7 @@
 // The list of formats, and what they share: mapped files and one list of all tensors by name.
 #include "models/checkpoint.h"
 
+#include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
 #include <sys/mman.h>
@@ -137,6 +138,16 @@ const char *msgl__tensor_label(const msgl_tensor *t)
     return t->label != NULL ? t->label : t->name;
 }
 
+const char *msgl__shape_show(const int64_t *dims, int32_t ndim, char *buf, size_t size)
+{
+    size_t n = (size_t)snprintf(buf, size, "[");
+    for (int32_t i = 0; i < ndim && n < size; i++) {
+        n += (size_t)snprintf(buf + n, size - n, "%s%lld", i > 0 ? ", " : "", (long long)dims[i]);
+    }
+    if (n < size) snprintf(buf + n, size - n, "]");
+    return buf;
+}
+
 // The whole pages inside [data, data + bytes): a page shared with a neighbour is left alone.
 static void advise(const msgl_tensor *t, int advice, bool outward)
 {
@@ -150,9 +161,11 @@ static void advise(const msgl_tensor *t, int advice, bool outward)
 void msgl__tensor_will_need(const msgl_tensor *t)
 {
     advise(t, MADV_WILLNEED, true);
+    if (t->scales != NULL) advise(t->scales, MADV_WILLNEED, true);
 }
 
 void msgl__tensor_drop(const msgl_tensor *t)
 {
     advise(t, MADV_DONTNEED, false);
+    if (t->scales != NULL) advise(t->scales, MADV_DONTNEED, false);
 }

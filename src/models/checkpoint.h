@@ -31,7 +31,13 @@ typedef struct msgl_tensor {
     int64_t dims[MSGL_TENSOR_MAX_DIMS]; // the last one's elements are adjacent
     const uint8_t *data;                // in the mapping; not necessarily aligned
     size_t bytes;
+    // Of a matrix whose elements are e4m3 (`blocks` and `dtype` say nothing then): another tensor,
+    // f32, a scale for each MSGL_SCALED x MSGL_SCALED of them; else NULL.
+    const struct msgl_tensor *scales;
+    bool is_scales; // of another one
 } msgl_tensor;
+
+enum { MSGL_SCALED = 128 };
 
 // A list of tensors that grows while files are read.
 typedef struct msgl_tensor_list {
@@ -81,8 +87,11 @@ const msgl_tensor *msgl__checkpoint_find(const msgl_checkpoint *c, const char *n
 const char *msgl__checkpoint_file(const msgl_checkpoint *c,
                                   const msgl_tensor *t); // end of its path
 const char *msgl__tensor_label(const msgl_tensor *t);    // for messages
-// Starts reading the tensor's bytes from disk; and gives its pages back once they were used, so
-// that the mapped file does not count as resident beside the packed weights.
+// "[3, 4]" in buf, which it returns.
+const char *msgl__shape_show(const int64_t *dims, int32_t ndim, char *buf, size_t size);
+// Starts reading the tensor's bytes, and those of its scales, from disk; and gives its pages back
+// once they were used, so that the mapped file does not count as resident beside the packed
+// weights.
 void msgl__tensor_will_need(const msgl_tensor *t);
 void msgl__tensor_drop(const msgl_tensor *t);
 

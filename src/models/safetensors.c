@@ -19,15 +19,15 @@
 
 // The format's own bound on the header.
 static const size_t MAX_HEADER = 100u << 20;
-enum { PATH_BYTES = 4096, MAX_SHARDS = 4096, INDEX_MAX_BYTES = 128 << 20 };
+enum { PATH_BYTES = 4096, NAME_BYTES = 512, MAX_SHARDS = 4096, INDEX_MAX_BYTES = 128 << 20 };
 
 typedef struct dtype_info {
     const char *name;
     int bits;
 } dtype_info;
 
-// All dtypes of the format. Only floats of 16 and 32 bits can become weights; the others may
-// occur as tensors that nothing asks for.
+// All dtypes of the format. Only floats of 16 and 32 bits can become weights by themselves; the
+// others may occur as tensors that nothing asks for.
 static const dtype_info DTYPES[] = {
     {"F32", 32}, {"F16", 16}, {"BF16", 16},   {"F64", 64},    {"I64", 64},
     {"I32", 32}, {"I16", 16}, {"I8", 8},      {"U64", 64},    {"U32", 32},
@@ -324,6 +324,43 @@ static int open_single(msgl_checkpoint *c, const char *dir, msgl_err *err)
     return code != 0 ? code : msgl__checkpoint_sort(c, err);
 }
 
+// The shape of what has a scale for each block of t, whole or not.
+static bool is_grid(const msgl_tensor *s, const msgl_tensor *t, int64_t grid[2])
+{
+    for (int i = 0; i < 2; i++) {
+        grid[i] = t->dims[i] / MSGL_SCALED + (t->dims[i] % MSGL_SCALED != 0);
+    }
+    return s->ndim == 2 && s->dims[0] == grid[0] && s->dims[1] == grid[1];
+}
+
+// A matrix of F8_E4M3 becomes a weight by the scales that lie beside it: DeepSeek-V3's files
+// (DeepSeek-AI 2024, section 3.3.2).
+static int link_scales(msgl_checkpoint *c, msgl_err *err)
+{
+    for (size_t i = 0; i < c->tensors.count; i++) {
+        msgl_tensor *t = &c->tensors.at[i];
+        char name[NAME_BYTES], shown[96], found[80], want[48];
+        if (t->ndim != 2 || strcmp(t->type, "F8_E4M3") != 0) continue;
+        const int n = snprintf(name, sizeof name, "%s_scale_inv", t->name);
+        const msgl_tensor *s = n < NAME_BYTES ? msgl__checkpoint_find(c, name) : NULL;
+        if (s == NULL) continue;
+        int64_t grid[2];
+        if (!is_grid(s, t, grid) || !s->loadable || s->dtype != MSGL_F32) {
+            return msgl__err_set(
+                err, MSGL_EUNSUPPORTED,
+                "%s: tensor %s: found %s %s, allowed F32 %s: a scale for each "
+                "%d x %d elements",
+                msgl__checkpoint_file(c, s), msgl__printable(s->name, shown, sizeof shown), s->type,
+                msgl__shape_show(s->dims, s->ndim, found, sizeof found),
+                msgl__shape_show(grid, 2, want, sizeof want), MSGL_SCALED, MSGL_SCALED);
+        }
+        t->loadable = true;
+        t->scales = s;
+        c->tensors.at[s - c->tensors.at].is_scales = true;
+    }
+    return 0;
+}
+
 static int open_folder(const char *dir, msgl_checkpoint *c, msgl_err *err)
 {
     char index[PATH_BYTES];
@@ -331,7 +368,9 @@ static int open_folder(const char *dir, msgl_checkpoint *c, msgl_err *err)
     if (n < 0 || (size_t)n >= sizeof index) {
         return msgl__err_set(err, MSGL_EINVAL, "model folder: the path is too long");
     }
-    return access(index, F_OK) == 0 ? open_index(c, dir, index, err) : open_single(c, dir, err);
+    const int code =
+        access(index, F_OK) == 0 ? open_index(c, dir, index, err) : open_single(c, dir, err);
+    return code != 0 ? code : link_scales(c, err);
 }
 
 static bool is_folder(const char *path)
@@ -342,7 +381,7 @@ static bool is_folder(const char *path)
 
 const msgl_checkpoint_format msgl__format_safetensors = {
     .name = "safetensors",
-    .types = "F32, F16 or BF16",
+    .types = "F32, F16 or BF16, or F8_E4M3 of two dimensions beside its *_scale_inv",
     .is = is_folder,
     .config = msgl__config_load_folder,
     .open = open_folder,

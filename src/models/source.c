@@ -16,9 +16,14 @@ static void expand_q8_0(const uint8_t *block, float *values)
 
 const msgl_blocks msgl__blocks_q8_0 = {.elements = 32, .bytes = 34, .expand = expand_q8_0};
 
+static bool expands(const msgl_tensor *t)
+{
+    return t->blocks != NULL || t->scales != NULL;
+}
+
 const void *msgl__source_direct(const msgl_source *s)
 {
-    if (s->t->blocks != NULL || s->pairs > 0 || s->transposed) return NULL;
+    if (expands(s->t) || s->pairs > 0 || s->transposed) return NULL;
     const size_t size = msgl__dtype_size(s->t->dtype);
     const uint8_t *rows = s->t->data + s->first * s->cols * size;
     // Formats align little, but everyone writes aligned files; the others are copied.
@@ -27,7 +32,7 @@ const void *msgl__source_direct(const msgl_source *s)
 
 msgl_dtype msgl__source_dtype(const msgl_source *s)
 {
-    return s->t->blocks != NULL ? s->want : s->t->dtype;
+    return expands(s->t) ? s->want : s->t->dtype;
 }
 
 size_t msgl__source_row_bytes(const msgl_source *s)
@@ -51,7 +56,7 @@ typedef struct filling {
     char *out;
 } filling;
 
-static void expand_row(const msgl_source *s, const uint8_t *src, char *out)
+static void expand_blocks(const msgl_source *s, const uint8_t *src, char *out)
 {
     const msgl_blocks *b = s->t->blocks;
     const size_t n = (size_t)b->elements;
@@ -62,37 +67,79 @@ static void expand_row(const msgl_source *s, const uint8_t *src, char *out)
     }
 }
 
-// Elements [first, first + rows) of the tensor's row that is column `col` of the model's rows.
-static void scatter(const filling *f, size_t col)
+// values: of the 256 codes. The scales of a row are those of all rows of its blocks.
+static void expand_e4m3(const msgl_source *s, const float *values, size_t row, const uint8_t *codes,
+                        char *out)
 {
-    const msgl_source *s = f->s;
-    const msgl_blocks *b = s->t->blocks;
-    const size_t n = b != NULL ? (size_t)b->elements : 1, end = (size_t)(f->first + f->rows);
-    const size_t bytes = b != NULL ? (size_t)b->bytes : msgl__dtype_size(s->t->dtype);
-    const size_t size = msgl__dtype_size(msgl__source_dtype(s));
-    const size_t row_blocks = (size_t)s->t->dims[1] / n;
-    const uint8_t *row = s->t->data + (s->first + col) * row_blocks * bytes;
-    for (size_t at = (size_t)f->first / n * n; at < end; at += n) {
-        float values[MSGL_MAX_BLOCK];
-        const uint8_t *src = row + at / n * bytes;
-        if (b != NULL) b->expand(src, values);
-        for (size_t i = 0; i < n && at + i < end; i++) {
-            if (at + i < (size_t)f->first) continue;
-            char *out = f->out + ((at + i - (size_t)f->first) * s->cols + col) * size;
-            if (b != NULL) {
-                msgl__store_f32(out, s->want, 0, values[i]);
-            } else {
-                memcpy(out, src, size);
-            }
+    const size_t across = (s->cols + MSGL_SCALED - 1) / MSGL_SCALED;
+    const uint8_t *scales = s->t->scales->data + row / MSGL_SCALED * across * sizeof(float);
+    for (size_t b = 0; b < across; b++) {
+        const size_t begin = b * MSGL_SCALED, end = begin + MSGL_SCALED;
+        float scale;
+        memcpy(&scale, scales + b * sizeof scale, sizeof scale);
+        for (size_t i = begin; i < end && i < s->cols; i++) {
+            msgl__store_f32(out, s->want, i, values[codes[i]] * scale);
         }
     }
 }
 
+static void values_of_codes(float values[256])
+{
+    for (int i = 0; i < 256; i++) values[i] = msgl__e4m3_to_f32((uint8_t)i);
+}
+
+// Of n columns.
+static size_t stored_bytes(const msgl_tensor *t, size_t n)
+{
+    if (t->scales != NULL) return n;
+    if (t->blocks == NULL) return n * msgl__dtype_size(t->dtype);
+    return n / (size_t)t->blocks->elements * (size_t)t->blocks->bytes;
+}
+
+// Columns [first, end) of the tensor's row, `stride` bytes apart.
+static void expand_part(const msgl_source *s, const float *values, size_t row, size_t first,
+                        size_t end, char *out, size_t stride)
+{
+    const msgl_tensor *t = s->t;
+    const size_t width = (size_t)t->dims[1], across = (width + MSGL_SCALED - 1) / MSGL_SCALED;
+    const uint8_t *src = t->data + row * stored_bytes(t, width);
+    float block[MSGL_MAX_BLOCK];
+    size_t held = SIZE_MAX; // number of the block in `block`
+    for (size_t i = first; i < end; i++, out += stride) {
+        float v;
+        if (t->scales != NULL) {
+            const size_t at = row / MSGL_SCALED * across + i / MSGL_SCALED;
+            memcpy(&v, t->scales->data + at * sizeof v, sizeof v);
+            v *= values[src[i]];
+        } else {
+            const size_t n = (size_t)t->blocks->elements;
+            if (held != i / n) t->blocks->expand(src + i / n * (size_t)t->blocks->bytes, block);
+            held = i / n;
+            v = block[i % n];
+        }
+        msgl__store_f32(out, s->want, 0, v);
+    }
+}
+
+// A row of the tensor is a column of the model's rows.
 static void transpose_task(void *arg, int task, int worker)
 {
     (void)worker;
     const filling *f = arg;
-    scatter(f, (size_t)task);
+    const msgl_source *s = f->s;
+    const msgl_tensor *t = s->t;
+    const size_t col = (size_t)task, row = s->first + col,
+                 size = msgl__dtype_size(msgl__source_dtype(s));
+    const size_t first = (size_t)f->first, end = first + (size_t)f->rows;
+    char *out = f->out + col * size;
+    if (expands(t)) {
+        float values[256];
+        values_of_codes(values);
+        expand_part(s, values, row, first, end, out, s->cols * size);
+        return;
+    }
+    const uint8_t *src = t->data + (row * (size_t)t->dims[1] + first) * size;
+    for (size_t i = first; i < end; i++, src += size, out += s->cols * size) memcpy(out, src, size);
 }
 
 static void fill_task(void *arg, int task, int worker)
@@ -100,16 +147,19 @@ static void fill_task(void *arg, int task, int worker)
     (void)worker;
     const filling *f = arg;
     const msgl_source *s = f->s;
-    const msgl_blocks *b = s->t->blocks;
-    const size_t out_bytes = msgl__source_row_bytes(s);
-    const size_t src_bytes =
-        b != NULL ? s->cols / (size_t)b->elements * (size_t)b->bytes : out_bytes;
+    const size_t out_bytes = msgl__source_row_bytes(s), src_bytes = stored_bytes(s->t, s->cols);
+    const bool scaled = s->t->scales != NULL;
+    float values[256];
+    if (scaled) values_of_codes(values);
     const int32_t begin = task * TASK_ROWS;
     for (int32_t r = begin; r < f->rows && r < begin + TASK_ROWS; r++) {
-        const uint8_t *src = s->t->data + stored_at(s, (size_t)f->first + (size_t)r) * src_bytes;
+        const size_t row = stored_at(s, (size_t)f->first + (size_t)r);
+        const uint8_t *src = s->t->data + row * src_bytes;
         char *out = f->out + (size_t)r * out_bytes;
-        if (b != NULL) {
-            expand_row(s, src, out);
+        if (scaled) {
+            expand_e4m3(s, values, row, src, out);
+        } else if (s->t->blocks != NULL) {
+            expand_blocks(s, src, out);
         } else {
             memcpy(out, src, out_bytes);
         }

@@ -1,8 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
 //
 // From a tensor's bytes in a file to the rows that a packer takes: as they stand where that is
-// possible, else a few at a time through the caller's buffer, with blocks expanded and rows in the
-// order that the model wants.
+// possible, else a few at a time through the caller's buffer, with blocks and e4m3 expanded and
+// rows in the order that the model wants.
 #ifndef MSGL_MODELS_SOURCE_H
 #define MSGL_MODELS_SOURCE_H
 
@@ -23,7 +23,7 @@ extern const msgl_blocks msgl__blocks_q8_0;
 
 typedef struct msgl_source {
     const msgl_tensor *t;
-    msgl_dtype want; // that elements of blocks become at once; others stay as they are
+    msgl_dtype want; // that what is expanded becomes at once; the rest stays as it is
     size_t cols;     // of a row; 0: the tensor has one dimension
     size_t first;    // and order of rows or elements: as in msgl_wanted (models/weights.h)
     int32_t head, unpaired, pairs;

@@ -153,15 +153,6 @@ void msgl__weight_plan_place(msgl_weight_plan *p, void *region)
     }
 }
 
-static void show_shape(char *buf, size_t size, const int64_t *dims, int32_t ndim)
-{
-    size_t n = (size_t)snprintf(buf, size, "[");
-    for (int32_t i = 0; i < ndim && n < size; i++) {
-        n += (size_t)snprintf(buf + n, size - n, "%s%lld", i > 0 ? ", " : "", (long long)dims[i]);
-    }
-    if (n < size) snprintf(buf + n, size - n, "]");
-}
-
 static int check_tensor(const msgl_wanted *w, const msgl_checkpoint *c, msgl_err *err)
 {
     const msgl_tensor *t = msgl__checkpoint_find(c, w->name);
@@ -176,10 +167,10 @@ static int check_tensor(const msgl_wanted *w, const msgl_checkpoint *c, msgl_err
                                  w->transposed ? w->rows : w->cols};
     if (t->ndim != ndim || t->dims[0] != expected[0] || (ndim == 2 && t->dims[1] != expected[1])) {
         char found[80], want_shape[48];
-        show_shape(found, sizeof found, t->dims, t->ndim);
-        show_shape(want_shape, sizeof want_shape, expected, ndim);
         return msgl__err_set(err, MSGL_EFORMAT, "%s: tensor %s: shape: found %s, expected %s",
-                             msgl__checkpoint_file(c, t), msgl__tensor_label(t), found, want_shape);
+                             msgl__checkpoint_file(c, t), msgl__tensor_label(t),
+                             msgl__shape_show(t->dims, t->ndim, found, sizeof found),
+                             msgl__shape_show(expected, ndim, want_shape, sizeof want_shape));
     }
     if (!t->loadable) {
         return msgl__err_set(err, MSGL_EUNSUPPORTED, "%s: tensor %s: dtype: found %s, expected %s",
@@ -232,7 +223,7 @@ int msgl__weights_check(const msgl_weight_plan *p, const msgl_checkpoint *c, msg
         const msgl_tensor *t = msgl__checkpoint_at(c, i); // both lists are ordered by name
         while (w < p->num_wanted && strcmp(sorted[w].name, t->name) < 0) w++;
         if (w < p->num_wanted && strcmp(sorted[w].name, t->name) == 0) continue;
-        if (harmless(p, t->name)) continue;
+        if (t->is_scales || harmless(p, t->name)) continue;
         char name[96];
         code = msgl__err_set(err, MSGL_EFORMAT, "%s: tensor %s: found, but the model has no such",
                              msgl__checkpoint_file(c, t),

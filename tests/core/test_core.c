@@ -62,6 +62,25 @@ static void test_half_rounding(void **state)
     assert_int_equal(msgl__f32_to_bf16(INFINITY), 0x7f80);
 }
 
+// Sign, four bits of exponent, three of mantissa; the same steps of 2^-9 below and above 2^-6.
+static void test_e4m3(void **state)
+{
+    (void)state;
+    for (int b = 0; b < 256; b++) {
+        const float got = msgl__e4m3_to_f32((uint8_t)b);
+        assert_int_equal(signbit(got) != 0, b >= 128);
+        if (b % 128 == 127) {
+            assert_true(isnan(got));
+            continue;
+        }
+        const int steps = b % 128, exponent = steps / 8;
+        const double want =
+            exponent == 0 ? steps / 512.0 : pow(2, exponent - 7) * (1 + steps % 8 / 8.0);
+        assert_true(fabs((double)got) == want);
+    }
+    assert_true(msgl__e4m3_to_f32(0x7e) == 448 && msgl__e4m3_to_f32(0x81) == -0x1p-9f);
+}
+
 static void test_dtype_names(void **state)
 {
     (void)state;
@@ -295,11 +314,17 @@ static void test_rounding(void **state)
 int main(void)
 {
     const struct CMUnitTest tests[] = {
-        cmocka_unit_test(test_half_round_trip), cmocka_unit_test(test_half_rounding),
-        cmocka_unit_test(test_dtype_names),     cmocka_unit_test(test_sizes_and_failing),
-        cmocka_unit_test(test_errors),          cmocka_unit_test(test_req_extra),
-        cmocka_unit_test(test_penalty_ranges),  cmocka_unit_test(test_seqs),
-        cmocka_unit_test(test_seqs_sizes),      cmocka_unit_test(test_rounding),
+        cmocka_unit_test(test_half_round_trip),
+        cmocka_unit_test(test_half_rounding),
+        cmocka_unit_test(test_e4m3),
+        cmocka_unit_test(test_dtype_names),
+        cmocka_unit_test(test_sizes_and_failing),
+        cmocka_unit_test(test_errors),
+        cmocka_unit_test(test_req_extra),
+        cmocka_unit_test(test_penalty_ranges),
+        cmocka_unit_test(test_seqs),
+        cmocka_unit_test(test_seqs_sizes),
+        cmocka_unit_test(test_rounding),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }

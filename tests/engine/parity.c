@@ -29,6 +29,7 @@ const char *const parity_models[] = {
     "qwen3",
     "qwen3_tf5",
     "qwen3_f32",
+    "qwen3_fp8",
     "qwen3_moe",
     "qwen3_moe_mixed",
     "qwen2_moe",

@@ -39,6 +39,8 @@ typedef struct bad_field {
     const char *expect;      // part of the message, beside the key
 } bad_field;
 
+#define FP8(size) "{\"quant_method\": \"fp8\", \"weight_block_size\": " size "}"
+
 static const bad_field BAD[] = {
     {"num_attention_heads", "0", "found 0"},
     {"num_attention_heads", "-4", "found -4"},
@@ -94,7 +96,18 @@ static const bad_field BAD[] = {
     {"torch_dtype", "\"int8\"", "float32, float16, bfloat16"},
     {"dtype", "7", "a string"},
     {"tie_word_embeddings", "1", "true or false"},
-    {"quantization_config", "{\"quant_method\": \"gptq\"}", "none"},
+    {"quantization_config", "{\"quant_method\": \"gptq\"}",
+     "quantization_config.quant_method: found \"gptq\", allowed fp8, or no quantization_config"},
+    {"quantization_config", "{}", "quant_method: found nothing"},
+    {"quantization_config", "7", "an object"},
+    {"quantization_config", "{\"quant_method\": \"fp8\"}", "weight_block_size: found nothing"},
+    {"quantization_config", FP8("[64, 128]"), "weight_block_size: found a list of 2, allowed [128"},
+    {"quantization_config", FP8("[128, 128.0]"), "weight_block_size"},
+    {"quantization_config", FP8("[128]"), "weight_block_size"},
+    {"quantization_config", FP8("[128, 128], \"fmt\": \"e5m2\""),
+     "fmt: found \"e5m2\", allowed e4m3"},
+    {"quantization_config", FP8("[128, 128], \"activation_scheme\": \"static\""),
+     "activation_scheme: found \"static\", allowed dynamic"},
     {"eos_token_id", "-1", "0..49"},
     {"eos_token_id", "50", "0..49"},
     {"eos_token_id", "\"</s>\"", "0..49"},

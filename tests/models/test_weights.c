@@ -1,7 +1,9 @@
 // SPDX-License-Identifier: Apache-2.0
 //
 // From a checkpoint to weights: which surplus tensors are let pass, how far ahead of the packing
-// the disk is asked, and elements that are not stored one by one in the model's order.
+// the disk is asked, and elements that are not stored one by one in the model's order, or not as
+// floats.
+#include <math.h>
 #include <setjmp.h>
 #include <stdarg.h>
 #include <stddef.h>
@@ -199,12 +201,143 @@ static void test_pairs_behind(void **state)
     for (size_t i = 0; i < 14; i++) assert_true(msgl__source_element(&s, i) == want[i]);
 }
 
+// A matrix of e4m3 of 131 x 200, all codes in it, and its scales.
+enum { N = 131, K = 200, CODES = N * K };
+
+#define MATRIX "\"m\":{\"dtype\":\"F8_E4M3\",\"shape\":[131,200],\"data_offsets\":[0,26200]}"
+#define GRID(dtype, shape, end)                                                                    \
+    "{" MATRIX ",\"m_scale_inv\":{\"dtype\":\"" dtype "\",\"shape\":" shape                        \
+    ",\"data_offsets\":[26200," end "]}}"
+
+// Opens the folder of such a file and checks it for a model that wants m; *c is open if that is 0.
+static int open_fp8(folder *f, const char *header, size_t bytes, msgl_checkpoint **c, msgl_err *err)
+{
+    static const float scales[4] = {0.5f, 3, -1e-3f, 1};
+    static uint8_t data[CODES + sizeof scales];
+    for (int i = 0; i < CODES; i++) data[i] = (uint8_t)(i + i / 256);
+    memcpy(data + CODES, scales, sizeof scales);
+    folder_make(f);
+    write_safetensors(f, "model.safetensors", header, data, bytes);
+    *c = NULL;
+    int rc = msgl__checkpoint_open(f->dir, c, err);
+    if (rc != 0) return rc;
+    msgl_kernels k;
+    msgl_weight m;
+    msgl_weight_plan p;
+    msgl__kernels_init_cpu(&k, MSGL_CPU_REF);
+    msgl__weight_plan_init(&p, &k.gemm.formats[MSGL_W_BF16], NULL, err);
+    msgl__plan_weight(&p, &m, N, K);
+    msgl__plan_rows(&p, &m, 0, N, "m");
+    assert_int_equal(p.status, 0);
+    rc = msgl__weights_check(&p, *c, err);
+    msgl__weight_plan_free(&p);
+    return rc;
+}
+
+// The value of the file's element, by the definition of e4m3.
+static double value(int row, int col)
+{
+    static const double scales[4] = {0.5, 3, (double)-1e-3f, 1};
+    const int i = row * K + col, code = (i + i / 256) & 255, steps = code & 127;
+    if (steps == 127) return NAN;
+    const double v = steps < 8 ? ldexp(steps, -9) : ldexp(1 + (steps & 7) / 8.0, steps / 8 - 7);
+    return (code < 128 ? v : -v) * scales[row / 128 * 2 + col / 128];
+}
+
+static void test_fp8(void **state)
+{
+    (void)state;
+    folder f;
+    msgl_checkpoint *c;
+    msgl_err err = {0};
+    if (open_fp8(&f, GRID("F32", "[2,2]", "26216"), CODES + 16, &c, &err) != 0) {
+        fail_msg("%s", err.text);
+    }
+    msgl_pool *pool;
+    assert_int_equal(msgl__pool_create(2, &pool, NULL), 0);
+    static uint8_t out[4 * CODES];
+    // In the file's order, and with heads of which the last one is in rows of other scales.
+    for (int i = 0; i < 2 * MSGL_DTYPE_COUNT; i++) {
+        const msgl_dtype want = (msgl_dtype)(i / 2);
+        const int32_t head = 131, pairs = i % 2 != 0 ? 65 : 0;
+        const msgl_source s = {.t = msgl__checkpoint_find(c, "m"),
+                               .want = want,
+                               .cols = K,
+                               .head = head,
+                               .pairs = pairs};
+        assert_null(msgl__source_direct(&s));
+        assert_int_equal(msgl__source_dtype(&s), want);
+        assert_int_equal(msgl__source_row_bytes(&s), K * msgl__dtype_size(want));
+        const int first = 3;
+        msgl__source_rows(pool, &s, first, N - first, out);
+        for (int r = first; r < N; r++) {
+            const int row = r >= 2 * pairs ? r : r < pairs ? 2 * r : 2 * (r - pairs) + 1;
+            for (int col = 0; col < K; col++) {
+                const size_t at = (size_t)((r - first) * K + col);
+                const float got = msgl__load_f32(out, want, at);
+                uint32_t rounded = 0;
+                msgl__store_f32(&rounded, want, 0, (float)value(row, col));
+                const float exact = msgl__load_f32(&rounded, want, 0);
+                assert_true(isnan(exact) ? isnan(got) : got == exact);
+            }
+        }
+    }
+    // Rows 126 to 130 as columns, columns 125 to 130 as rows: of all four scales.
+    float part[6 * 5];
+    const msgl_source s = {.t = msgl__checkpoint_find(c, "m"),
+                           .want = MSGL_F32,
+                           .cols = 5,
+                           .first = 126,
+                           .transposed = true};
+    msgl__source_rows(pool, &s, 125, 6, part);
+    for (int r = 0; r < 6; r++) {
+        for (int col = 0; col < 5; col++) {
+            const float exact = (float)value(126 + col, 125 + r), got = part[r * 5 + col];
+            assert_true(isnan(exact) ? isnan(got) : got == exact);
+        }
+    }
+    msgl__pool_destroy(pool);
+    msgl__checkpoint_close(c);
+    folder_remove(&f);
+}
+
+static void test_fp8_refusals(void **state)
+{
+    (void)state;
+    static const struct {
+        const char *header;
+        size_t bytes;
+        const char *expect;
+    } bad[] = {
+        {"{" MATRIX "}", CODES,
+         "model.safetensors: tensor m: dtype: found F8_E4M3, expected F32, F16 or BF16, or F8_E4M3 "
+         "of two dimensions beside its *_scale_inv"},
+        {GRID("F32", "[1,4]", "26216"), CODES + 16,
+         "model.safetensors: tensor m_scale_inv: found F32 [1, 4], allowed F32 [2, 2]: a scale for "
+         "each 128 x 128 elements"},
+        {GRID("F32", "[4]", "26216"), CODES + 16, "found F32 [4], allowed F32 [2, 2]"},
+        {GRID("F32", "[2,1]", "26208"), CODES + 8, "found F32 [2, 1], allowed F32 [2, 2]"},
+        {GRID("BF16", "[2,2]", "26208"), CODES + 8, "found BF16 [2, 2], allowed F32 [2, 2]"},
+        {GRID("F8_E8M0", "[2,2]", "26204"), CODES + 4, "found F8_E8M0 [2, 2], allowed F32 [2, 2]"},
+    };
+    for (size_t i = 0; i < MSGL_COUNT(bad); i++) {
+        folder f;
+        msgl_checkpoint *c;
+        msgl_err err = {0};
+        assert_int_equal(open_fp8(&f, bad[i].header, bad[i].bytes, &c, &err), MSGL_EUNSUPPORTED);
+        if (strstr(err.text, bad[i].expect) == NULL) fail_msg("%s", err.text);
+        msgl__checkpoint_close(c);
+        folder_remove(&f);
+    }
+}
+
 int main(void)
 {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(test_surplus),      cmocka_unit_test(test_read_ahead),
         cmocka_unit_test(test_elements),     cmocka_unit_test(test_slices),
-        cmocka_unit_test(test_pairs_behind),
+        cmocka_unit_test(test_pairs_behind), cmocka_unit_test(test_fp8),
+        cmocka_unit_test(test_fp8_refusals),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }
