@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-#ifndef MSGL_ATTENTION_CUTLASS_MLA_H
-#define MSGL_ATTENTION_CUTLASS_MLA_H
+#ifndef MSGL_ATTENTION_CUTLASS_MLA_CUTLASS_MLA_H
+#define MSGL_ATTENTION_CUTLASS_MLA_CUTLASS_MLA_H
 
 #include "attention/attention.h"
 

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-#ifndef MSGL_ATTENTION_FLASHMLA_H
-#define MSGL_ATTENTION_FLASHMLA_H
+#ifndef MSGL_ATTENTION_FLASHMLA_FLASHMLA_H
+#define MSGL_ATTENTION_FLASHMLA_FLASHMLA_H
 
 #include "attention/attention.h"
 
