@@ -57,17 +57,22 @@ static void check_route(bench_exec *e, family *f, int rows, int experts, int top
     exec_sync(e);
     CUDA_OK(cudaMemcpy(got, ids.dev, n * 4, cudaMemcpyDeviceToHost));
     array_download(&w);
+    int unclear = 0;
     for (int r = 0; r < rows; r++) {
         int32_t chosen[64];
         double want[64];
-        route_oracle(&how, how.correction != NULL ? correction.host : NULL,
-                     l.host + (size_t)r * experts, experts, chosen, want);
+        if (!route_oracle(&how, how.correction != NULL ? correction.host : NULL,
+                          l.host + (size_t)r * experts, experts, chosen, want)) {
+            unclear++;
+            continue;
+        }
         for (int c = 0; c < top_k; c++) {
             expect(f, got[(size_t)r * top_k + c] == chosen[c], "expert");
             expect_near(f, w.host[(size_t)r * top_k + c], want[c], want[c] * 3e-6 + 1e-12,
                         "weight");
         }
     }
+    expect(f, 2 * unclear < rows, "most rows are clear");
     free(got), array_free(&l), array_free(&w), array_free(&ids), array_free(&correction);
 }
 

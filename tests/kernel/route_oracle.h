@@ -19,9 +19,22 @@ static inline int route_oracle_best(const double *values, const bool *out, int n
     return best;
 }
 
+// The same, which is out from then on. *clear becomes false where rounding could have changed it:
+// equal values stay equal.
+static inline int route_oracle_take(const double *values, bool *out, int n, double error,
+                                    bool *clear)
+{
+    const int best = route_oracle_best(values, out, n);
+    out[best] = true;
+    const int next = route_oracle_best(values, out, n);
+    const double gap = next < 0 ? 0 : values[best] - values[next];
+    if (gap > 0 && gap < error + 1e-6 * fabs(values[best])) *clear = false;
+    return best;
+}
+
 // Experts of the groups that were not chosen are out.
 static inline void route_oracle_groups(const msgl_router *how, const double *values, int experts,
-                                       bool *out)
+                                       double error, bool *out, bool *clear)
 {
     double scores[ROUTE_ORACLE_EXPERTS];
     bool taken[ROUTE_ORACLE_EXPERTS] = {false};
@@ -34,14 +47,14 @@ static inline void route_oracle_groups(const msgl_router *how, const double *val
         scores[g] = v[first] + (how->group_pairs ? v[route_oracle_best(v, seen, size)] : 0);
     }
     for (int c = 0; c < how->top_groups; c++) {
-        taken[route_oracle_best(scores, taken, how->num_groups)] = true;
+        route_oracle_take(scores, taken, how->num_groups, error, clear);
     }
     for (int e = 0; e < experts; e++) out[e] = !taken[e / size];
 }
 
 // One row: the chosen experts in order, with their weights. correction: how->correction on the
-// host.
-static inline void route_oracle(const msgl_router *how, const float *correction,
+// host. Returns whether f32 cannot choose others.
+static inline bool route_oracle(const msgl_router *how, const float *correction,
                                 const float *logits, int experts, int32_t *ids, double *weights)
 {
     double scores[ROUTE_ORACLE_EXPERTS], values[ROUTE_ORACLE_EXPERTS], max = -INFINITY, sum = 0;
@@ -53,16 +66,19 @@ static inline void route_oracle(const msgl_router *how, const float *correction,
         scores[e] = how->scoring == MSGL_SCORE_SIGMOID ? 1 / (1 + exp(-l)) : exp(l - max) / sum;
         values[e] = scores[e] + (correction != NULL ? (double)correction[e] : 0);
     }
-    if (how->num_groups > 1) route_oracle_groups(how, values, experts, out);
+    // Of a sum, not of the result.
+    const double error = correction != NULL ? 1e-6 : 0;
+    bool clear = true;
+    if (how->num_groups > 1) route_oracle_groups(how, values, experts, error, out, &clear);
     double kept = 0;
     for (int c = 0; c < how->top_k; c++) {
-        ids[c] = route_oracle_best(values, out, experts);
-        out[ids[c]] = true;
+        ids[c] = route_oracle_take(values, out, experts, error, &clear);
         kept += scores[ids[c]];
     }
     for (int c = 0; c < how->top_k; c++) {
         weights[c] = (double)how->scale * scores[ids[c]] / (how->norm_topk ? kept : 1);
     }
+    return clear;
 }
 
 #endif

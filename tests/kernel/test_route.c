@@ -25,6 +25,7 @@ typedef struct fixture {
     msgl_arena scratch;
     msgl_exec x;
     uint64_t rng;
+    int unclear; // rows that rounding could decide
     float logits[ROWS * EXPERTS], correction[EXPERTS], weights[ROWS * TOP_K];
     int32_t ids[ROWS * TOP_K];
 } fixture;
@@ -77,7 +78,11 @@ static void compare(fixture *f, const msgl_router *how, int experts)
     for (int r = 0; r < ROWS; r++) {
         int32_t ids[TOP_K];
         double weights[TOP_K];
-        route_oracle(how, how->correction, f->logits + r * experts, experts, ids, weights);
+        const float *l = f->logits + r * experts;
+        if (!route_oracle(how, how->correction, l, experts, ids, weights)) {
+            f->unclear++;
+            continue;
+        }
         for (int c = 0; c < how->top_k; c++) {
             assert_int_equal(f->ids[r * how->top_k + c], ids[c]);
             const double got = (double)f->weights[r * how->top_k + c];
@@ -110,6 +115,7 @@ static void test_formula(void **state)
             compare(f, &how, shapes[s].experts);
         }
     }
+    assert_in_range(f->unclear, 0, 12 * 32 * ROWS / 100);
 }
 
 // Scores that are all 0 in f32 have weights all the same, and none is NaN.

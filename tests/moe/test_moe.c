@@ -161,7 +161,8 @@ static double expected(const fixture *f, int row, int col, double *scale)
     int32_t chosen[TOP_K];
     double weights[TOP_K], value = 0;
     const msgl_router *how = &f->experts.router;
-    route_oracle(how, how->correction, f->logits + row * EXPERTS, EXPERTS, chosen, weights);
+    assert_true(
+        route_oracle(how, how->correction, f->logits + row * EXPERTS, EXPERTS, chosen, weights));
     *scale = 0;
     for (int c = 0; c < TOP_K; c++) {
         const int32_t e = chosen[c];
