@@ -7,6 +7,7 @@
 
 #include "kernel/attn.h"
 #include "kernel/cpu.h"
+#include "kernel/delta.h"
 #include "kernel/gemm.h"
 #include "kernel/ops.h"
 
@@ -19,6 +20,7 @@ typedef struct msgl_kernels {
     msgl_act_kernels act;
     msgl_moe_kernels moe;
     msgl_sample_kernels sample;
+    msgl_delta_kernels delta;
 } msgl_kernels;
 
 // Fills the table for the CPU at `level`, which the machine must have.

@@ -1,4 +1,4 @@
-# Families norm, rope, act, sample (one source compiled per level) and moe (plain C).
+# Families norm, rope, act, sample, delta (one source compiled per level) and moe (plain C).
 set(KERNEL_OPS_SOURCES ref/ops.c ref/moe.c)
 msgl_isa(ref ref/ops.c ref/moe.c)
 # vec.h passes 64-byte vectors between always-inlined functions only: no ABI is involved.

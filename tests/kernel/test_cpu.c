@@ -106,6 +106,7 @@ static void tables_are_complete_at_every_level(void **state)
         // ops.h: choose may be missing.
         expect_full(&k.moe, offsetof(msgl_moe_kernels, choose));
         expect_full(&k.sample, sizeof k.sample);
+        expect_full(&k.delta, sizeof k.delta);
     }
 }
 
