@@ -10,6 +10,7 @@
 #ifndef MSGL_KERNEL_CUDA_ATTN_PREFILL_SM90_CONSUMER_CUH
 #define MSGL_KERNEL_CUDA_ATTN_PREFILL_SM90_CONSUMER_CUH
 
+#include "kernel/cuda/attn/fragment_sm90.cuh"
 #include "kernel/cuda/attn/prefill_sm90/config.cuh"
 #include "kernel/cuda/ptx/barrier.cuh"
 #include "kernel/cuda/ptx/math.cuh"
@@ -19,60 +20,13 @@
 
 enum { MSGL_FA_BAR_GROUP = 1 }; // named barriers, + warpgroup
 
-static __device__ __forceinline__ void msgl__fa_store_16(void *to, const uint32_t (&x)[4])
-{
-    asm volatile("st.global.v4.b32 [%0], {%1, %2, %3, %4};" ::"l"(to), "r"(x[0]), "r"(x[1]),
-                 "r"(x[2]), "r"(x[3])
-                 : "memory");
-}
-
-// A thread's two rows (r and r + 8 of its warp's 16). Scores of row h are elements 4 j + 2 h and
-// 4 j + 2 h + 1: keys 8 j + 2 (lane % 4) and the next.
-template <class C> struct msgl_fa_rows {
-    float max[2], sum[2];
-
-    __device__ __forceinline__ void begin()
-    {
-        max[0] = max[1] = -INFINITY;
-        sum[0] = sum[1] = 0;
-    }
-
-    // Scores to probabilities; scale[h] is what the row's earlier results are to be multiplied by.
-    __device__ __forceinline__ void softmax(float (&s)[C::N / 2], float (&scale)[2],
-                                            float log2_scale)
-    {
-#pragma unroll
-        for (int h = 0; h < 2; h++) {
-            float m = max[h];
-#pragma unroll
-            for (int j = 0; j < C::N / 8; j++)
-                m = fmaxf(m, fmaxf(s[4 * j + 2 * h], s[4 * j + 2 * h + 1]));
-            m = fmaxf(m, __shfl_xor_sync(0xffffffff, m, 1));
-            m = fmaxf(m, __shfl_xor_sync(0xffffffff, m, 2));
-            const float base = m == -INFINITY ? 0.f : m, minus = -base * log2_scale;
-            scale[h] = msgl__exp2((max[h] - base) * log2_scale); // exactly 1 if m is max[h]
-            max[h] = m;
-            float total = 0;
-#pragma unroll
-            for (int j = 0; j < C::N / 8; j++) {
-#pragma unroll
-                for (int e = 4 * j + 2 * h; e < 4 * j + 2 * h + 2; e++) {
-                    s[e] = msgl__exp2(fmaf(s[e], log2_scale, minus));
-                    total += s[e];
-                }
-            }
-            sum[h] = fmaf(sum[h], scale[h], total);
-        }
-    }
-};
-
 template <class C> struct msgl_fa_consumer {
     const msgl_fa_prefill_params &p;
     msgl_fa_prefill_smem<C> &smem;
     const int group; // warpgroup: 0 or 1
     const int row;   // this thread's first row of the tile
     msgl_fa_ring<C::STAGES> ring;
-    msgl_fa_rows<C> rows;
+    msgl_fa_rows<C::N> rows;
     msgl_fa_ring<C::Q_BUFFERS> q;
     // Of the current tile of queries:
     int row0, tokens, head; // where its results go
@@ -187,26 +141,6 @@ template <class C> struct msgl_fa_consumer {
         }
     }
 
-    // Most tiles leave most maxima as they are; multiplying by 1 would change nothing.
-    static __device__ __forceinline__ void rescale(float (&o)[C::HD / 2], const float (&scale)[2])
-    {
-        if (!__any_sync(0xffffffff, scale[0] != 1.f || scale[1] != 1.f)) return;
-#pragma unroll
-        for (int e = 0; e < C::HD / 2; e++) o[e] *= scale[e >> 1 & 1];
-    }
-
-    static __device__ __forceinline__ void to_operand(const float (&s)[C::N / 2],
-                                                      uint32_t (&prob)[C::N / 16][4])
-    {
-#pragma unroll
-        for (int k = 0; k < C::N / 16; k++) {
-#pragma unroll
-            for (int i = 0; i < 4; i++)
-                prob[k][i] =
-                    msgl__pack_two(s[8 * k + 2 * i], s[8 * k + 2 * i + 1], typename C::T());
-        }
-    }
-
     // Normalises and stores the thread's rows: a quad's four threads exchange words so that each
     // stores 16 bytes of 64 consecutive ones.
     __device__ __forceinline__ void store(float (&o)[C::HD / 2])
@@ -214,41 +148,14 @@ template <class C> struct msgl_fa_consumer {
         const int t = threadIdx.x & 3;
 #pragma unroll
         for (int h = 0; h < 2; h++) {
-            float sum = rows.sum[h];
-            sum += __shfl_xor_sync(0xffffffff, sum, 1);
-            sum += __shfl_xor_sync(0xffffffff, sum, 2);
+            const float sum = rows.total(h);
             const float inverse = sum > 0 ? p.out_scale * msgl__rcp(sum) : 0;
             const int r = row + 8 * h, token = token_of(r);
             const int q_head = head * p.pack + (r - token * p.pack);
             const bool valid = token < tokens;
             const int64_t at = row0 + token;
             typename C::T *out = (typename C::T *)p.out + at * p.ld_out + q_head * p.head_dim;
-#pragma unroll
-            for (int i = 0; i < C::HD / 32; i++) {
-                uint32_t x[4];
-#pragma unroll
-                for (int j = 0; j < 4; j++)
-                    x[j] = msgl__pack_two(o[16 * i + 4 * j + 2 * h] * inverse,
-                                          o[16 * i + 4 * j + 2 * h + 1] * inverse, typename C::T());
-#pragma unroll
-                for (int j = 0; j < 4; j += 2) {
-                    const uint32_t got = __shfl_xor_sync(0xffffffff, t & 1 ? x[j] : x[j + 1], 1);
-                    if (t & 1)
-                        x[j] = got;
-                    else
-                        x[j + 1] = got;
-                }
-#pragma unroll
-                for (int j = 0; j < 2; j++) {
-                    const uint32_t got = __shfl_xor_sync(0xffffffff, t & 2 ? x[j] : x[j + 2], 2);
-                    if (t & 2)
-                        x[j] = got;
-                    else
-                        x[j + 2] = got;
-                }
-                const int column = 32 * i + 8 * t;
-                if (valid && column < p.head_dim) msgl__fa_store_16(out + column, x);
-            }
+            msgl__fa_store_row(out, o, h, inverse, valid, p.head_dim);
             if (p.lse && valid && t == 0)
                 p.lse[at * p.num_q_heads + q_head] =
                     sum > 0 ? rows.max[h] * p.ln_scale + logf(sum) : -INFINITY;
@@ -311,7 +218,7 @@ template <class C> struct msgl_fa_consumer {
             ring.next();
             mask(s, n);
             rows.softmax(s, scale, p.log2_scale);
-            to_operand(s, prob);
+            msgl__fa_to_operand<typename C::T>(s, prob);
             int add = 0;
             wait_full(); // K(n - 1), or V(n) if there is none
             for (; n > lo; n--) {
@@ -333,8 +240,8 @@ template <class C> struct msgl_fa_consumer {
                 wait_full();
                 msgl__wgmma_wait<0>(o);
                 release(v_stage);
-                rescale(o, scale);
-                to_operand(s, prob);
+                msgl__fa_rescale(o, scale);
+                msgl__fa_to_operand<typename C::T>(s, prob);
             }
             release_tile();
             const int v_stage = ring.at;
