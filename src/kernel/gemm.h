@@ -42,7 +42,7 @@ typedef struct msgl_gemm_kernels {
     // See msgl_linear_call and msgl_grouped_call.
     void (*linear)(msgl_exec *x, const msgl_linear_call *c);
     void (*grouped)(msgl_exec *x, const msgl_grouped_call *c);
-    // See msgl_heads_call. NULL: this device has none.
+    // See msgl_heads_call. On a GPU the weights are evenly spaced and of exec->act.
     void (*heads)(msgl_exec *x, const msgl_heads_call *c);
     // A projection to q, K and V with the rope kernel behind it (kernel/ops.h), in the fastest way;
     // false, and nothing done, where that is linear and the rope kernel. rope->qkv is the call's

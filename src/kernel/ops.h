@@ -35,7 +35,7 @@ typedef struct msgl_rope_kernels {
                   int half, float scale, float *cos_sin);
     // See msgl_rope_call. The norms of q and k are per head, before the rotation.
     void (*qk_norm_rope_store)(msgl_exec *x, const msgl_rope_call *c);
-    // See msgl_latent_rope_call. NULL: this device has none.
+    // See msgl_latent_rope_call.
     void (*latent_rope_store)(msgl_exec *x, const msgl_latent_rope_call *c);
 } msgl_rope_kernels;
 

@@ -24,8 +24,10 @@ static void fill_kernels(msgl_kernels *k)
         .linear = msgl__cuda_linear,
         .linear_rope = msgl__cuda_linear_rope,
         .grouped = msgl__cuda_grouped,
+        .heads = msgl__cuda_heads,
         .linear_scratch = msgl__cuda_linear_scratch,
         .grouped_scratch = msgl__cuda_grouped_scratch,
+        .heads_scratch = msgl__cuda_heads_scratch,
         .block_rows = 8192,
         .indexed = true,
         .feed_rows = 256,
@@ -39,6 +41,7 @@ static void fill_kernels(msgl_kernels *k)
     k->rope = (msgl_rope_kernels){
         .table = msgl__cuda_rope_table,
         .qk_norm_rope_store = msgl__cuda_qk_norm_rope_store,
+        .latent_rope_store = msgl__cuda_latent_rope_store,
     };
     k->act = (msgl_act_kernels){.gate = msgl__cuda_gate, .cap = msgl__cuda_cap};
     k->moe = (msgl_moe_kernels){

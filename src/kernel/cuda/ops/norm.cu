@@ -7,6 +7,7 @@
 #include "kernel/cuda/device.cuh"
 #include "kernel/cuda/launch.cuh"
 #include "kernel/cuda/ops/ops.h"
+#include "kernel/cuda/ops/rms.cuh"
 #include "kernel/cuda/ops/vec8.cuh"
 
 #define NORM_WARPS 4 // rows per block where a warp has a whole row and they are many
@@ -61,24 +62,6 @@ static __global__ void __launch_bounds__(WARP_ROW ? NORM_WARPS * 32 : 1024)
         for (int j = 0; j < 8; j++) v[i][j] *= inv * w[i][j];
         store8(out + at, v[i]);
     }
-}
-
-// Of a row, by the whole block, once: sqrt(mean of squares + eps).
-template <typename T>
-static __device__ __forceinline__ float root_mean_square(const T *row, float eps, int dim)
-{
-    __shared__ float part[32];
-    float sum = 0;
-    for (int i = (int)threadIdx.x; i < dim; i += (int)blockDim.x) {
-        const float v = to_f32(row[i]);
-        sum += v * v;
-    }
-    sum = group_sum(sum, 32);
-    if (threadIdx.x % 32 == 0) part[threadIdx.x / 32] = sum;
-    __syncthreads();
-    const int l = (int)threadIdx.x % 32;
-    sum = group_sum(l < (int)blockDim.x / 32 ? part[l] : 0, 32);
-    return sqrtf(sum / (float)dim + eps);
 }
 
 // Any dim, stride and alignment; reads the row twice.

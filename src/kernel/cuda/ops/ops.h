@@ -32,6 +32,7 @@ bool msgl__cuda_embed(msgl_exec *x, const msgl_embed_call *c);
 void msgl__cuda_rope_table(msgl_exec *x, const int32_t *positions, int tokens,
                            const float *inv_freq, int half, float scale, float *cos_sin);
 void msgl__cuda_qk_norm_rope_store(msgl_exec *x, const msgl_rope_call *c);
+void msgl__cuda_latent_rope_store(msgl_exec *x, const msgl_latent_rope_call *c);
 
 void msgl__cuda_gate(msgl_exec *x, msgl_activation f, const void *gate_up, void *out, int rows,
                      int dim);

@@ -1,0 +1,221 @@
+// SPDX-License-Identifier: Apache-2.0
+//
+// A product a head (msgl_heads_call): 16-bit weights and activations by mma.sync, a block for a
+// tile of one head's result, with tiles of 16 rows where there are few and of 64 where there are
+// many; anything else a thread an element. k of latent attention is 128 and 512, so that a block
+// takes one to four steps of 128 through two stages.
+#include "kernel/cuda/device.cuh"
+#include "kernel/cuda/gemm/gemm.h"
+#include "kernel/cuda/launch.cuh"
+#include "kernel/cuda/ops/vec8.cuh"
+#include "kernel/cuda/ptx/copy.cuh"
+#include "kernel/cuda/ptx/shared.cuh"
+
+enum {
+    WARPS = 4,
+    STEP = 128,       // of k
+    UNITS = STEP / 8, // of 16 bytes in a row of a stage
+    STAGES = 2,
+    FEW_ROWS = 32, // up to which tiles are small
+};
+
+struct heads_args {
+    const void *w; // [heads] of [n, k], w_stride elements apart
+    size_t w_stride;
+    int n, k, m;
+    const void *in;
+    size_t ld_in, head_in;
+    void *out;
+    size_t ld_out, head_out;
+    bool pairs; // two neighbours of a result can be stored at once
+};
+
+// Where 16 bytes of a row lie: no two of eight rows in the same banks.
+static __device__ __forceinline__ uint32_t unit_at(int row, int unit)
+{
+    return (uint32_t)(row * UNITS + (unit ^ (row & 7))) * 16;
+}
+
+// Rows [first, first + ROWS) of a matrix of `rows` rows, elements [k0, k0 + STEP) of each; zeros
+// beyond rows and k.
+template <typename T, int ROWS>
+static __device__ __forceinline__ void load_tile(uint32_t to, const T *from, size_t ld, int first,
+                                                 int rows, int k0, int k)
+{
+    for (int i = (int)threadIdx.x; i < ROWS * UNITS; i += WARPS * 32) {
+        const int row = i / UNITS, unit = i % UNITS, at = k0 + unit * 8;
+        const bool there = first + row < rows && at < k;
+        const T *src = there ? from + (size_t)(first + row) * ld + at : from;
+        msgl__copy_async_16(to + unit_at(row, unit), src, there);
+    }
+}
+
+template <typename T>
+static __device__ __forceinline__ void store_two(const heads_args &a, int row, int col, float u,
+                                                 float v)
+{
+    if (row >= a.m) return;
+    T *to = (T *)a.out + (size_t)row * a.ld_out + (size_t)blockIdx.z * a.head_out + col;
+    if (a.pairs && col + 1 < a.n) {
+        *(uint32_t *)to = msgl__pack_two(u, v, T());
+        return;
+    }
+    if (col < a.n) to[0] = from_f32<T>(u);
+    if (col + 1 < a.n) to[1] = from_f32<T>(v);
+}
+
+// blockIdx: x columns, y rows, z head.
+template <typename T, int TM, int TN>
+static __global__ void __launch_bounds__(WARPS * 32) heads_kernel(const heads_args a)
+{
+    constexpr int ACROSS = WARPS / (TM / 16), COLS = TN / ACROSS, TILES = COLS / 8; // of a warp
+    constexpr uint32_t A_BYTES = TM * STEP * 2, B_BYTES = TN * STEP * 2;
+    extern __shared__ __align__(128) char shared[];
+    const uint32_t base = msgl__shared_address(shared);
+    const int warp = (int)threadIdx.x / 32, lane = (int)threadIdx.x % 32;
+    const int row0 = (int)blockIdx.y * TM, col0 = (int)blockIdx.x * TN;
+    const T *in = (const T *)a.in + (size_t)blockIdx.z * a.head_in;
+    const T *w = (const T *)a.w + (size_t)blockIdx.z * a.w_stride;
+    const int steps = (a.k + STEP - 1) / STEP;
+    float acc[TILES][4] = {};
+    msgl__pdl_trigger();
+    // Weights are no earlier kernel's.
+    load_tile<T, TN>(base + A_BYTES, w, (size_t)a.k, col0, a.n, 0, a.k);
+    msgl__pdl_wait();
+    load_tile<T, TM>(base, in, a.ld_in, row0, a.m, 0, a.k);
+    msgl__copy_async_commit();
+    for (int step = 0; step < steps; step++) {
+        const uint32_t stage = base + (uint32_t)(step % STAGES) * (A_BYTES + B_BYTES);
+        if (step + 1 < steps) {
+            const uint32_t next = base + (uint32_t)((step + 1) % STAGES) * (A_BYTES + B_BYTES);
+            load_tile<T, TM>(next, in, a.ld_in, row0, a.m, (step + 1) * STEP, a.k);
+            load_tile<T, TN>(next + A_BYTES, w, (size_t)a.k, col0, a.n, (step + 1) * STEP, a.k);
+        }
+        msgl__copy_async_commit();
+        msgl__copy_async_wait<1>();
+        __syncthreads();
+        const int row = warp / ACROSS * 16, col = warp % ACROSS * COLS;
+#pragma unroll
+        for (int k = 0; k < STEP / 16; k += 2) {
+            uint32_t x[2][4];
+#pragma unroll
+            for (int i = 0; i < 2; i++) {
+                const int unit = 2 * (k + i) + lane / 16;
+                msgl__load_matrix_4(stage + unit_at(row + lane % 16, unit), x[i]);
+            }
+#pragma unroll
+            for (int n = 0; n < TILES; n++) {
+                uint32_t b[4]; // of both steps of 16
+                msgl__load_matrix_4(
+                    stage + A_BYTES + unit_at(col + n * 8 + lane % 8, 2 * k + lane / 8), b);
+                msgl__mma(acc[n], x[0], b[0], b[1], T());
+                msgl__mma(acc[n], x[1], b[2], b[3], T());
+            }
+        }
+        __syncthreads();
+    }
+    const int row = row0 + warp / ACROSS * 16 + lane / 4;
+    const int col = col0 + warp % ACROSS * COLS + lane % 4 * 2;
+#pragma unroll
+    for (int n = 0; n < TILES; n++) {
+        store_two<T>(a, row, col + n * 8, acc[n][0], acc[n][1]);
+        store_two<T>(a, row + 8, col + n * 8, acc[n][2], acc[n][3]);
+    }
+}
+
+// Any dtype and alignment.
+template <typename T> static __global__ void any_kernel(const heads_args a)
+{
+    msgl__pdl_trigger();
+    msgl__pdl_wait();
+    const int col = (int)(blockIdx.x * blockDim.x + threadIdx.x);
+    if (col >= a.n) return;
+    const T *w = (const T *)a.w + (size_t)blockIdx.z * a.w_stride + (size_t)col * (size_t)a.k;
+    const T *in = (const T *)a.in + (size_t)blockIdx.y * a.ld_in + (size_t)blockIdx.z * a.head_in;
+    float sum = 0;
+    for (int i = 0; i < a.k; i++) sum += to_f32(in[i]) * to_f32(w[i]);
+    ((T *)a.out)[(size_t)blockIdx.y * a.ld_out + (size_t)blockIdx.z * a.head_out + col] =
+        from_f32<T>(sum);
+}
+
+template <typename T, int TM, int TN>
+static void launch_tiles(msgl_exec *x, const heads_args *a, int heads)
+{
+    constexpr size_t bytes = (size_t)STAGES * (TM + TN) * STEP * 2;
+    const dim3 grid((unsigned)((a->n + TN - 1) / TN), (unsigned)((a->m + TM - 1) / TM),
+                    (unsigned)heads);
+    MSGL_CUDA_TRY(x, (msgl__allow_shared<heads_kernel<T, TM, TN>>(bytes)));
+    MSGL_CUDA_TRY(x, msgl__launch(heads_kernel<T, TM, TN>, grid, dim3(WARPS * 32), bytes,
+                                  msgl__cuda_stream(x), *a));
+}
+
+template <typename T> static void launch_any(msgl_exec *x, const heads_args *a, int heads)
+{
+    const dim3 grid((unsigned)((a->n + 127) / 128), (unsigned)a->m, (unsigned)heads);
+    MSGL_CUDA_TRY(x, msgl__launch(any_kernel<T>, grid, dim3(128), 0, msgl__cuda_stream(x), *a));
+}
+
+template <typename T> static void launch_halves(msgl_exec *x, const heads_args *a, int heads)
+{
+    // The tile is the rows' alone: a row's sums run over k in the same order in both.
+    if (a->m <= FEW_ROWS) {
+        launch_tiles<T, 16, 32>(x, a, heads);
+    } else {
+        launch_tiles<T, 64, 64>(x, a, heads);
+    }
+}
+
+// Elements from one head's weight to the next, which are as they were declared: evenly spaced.
+static bool find_stride(const msgl_heads_call *c, size_t size, size_t *stride)
+{
+    const char *first = (const char *)c->w[0].data;
+    const ptrdiff_t bytes = c->heads > 1 ? (const char *)c->w[1].data - first : 0;
+    for (int h = 1; h < c->heads; h++) {
+        if ((const char *)c->w[h].data - first != h * bytes) return false;
+    }
+    *stride = (size_t)bytes / size;
+    return bytes >= 0 && (size_t)bytes % size == 0;
+}
+
+static bool aligned(const void *p, size_t a, size_t b, size_t to)
+{
+    return (uintptr_t)p % to == 0 && a % to == 0 && b % to == 0;
+}
+
+void msgl__cuda_heads(msgl_exec *x, const msgl_heads_call *c)
+{
+    const msgl_dtype dtype = c->w->format->dtype;
+    const size_t size = msgl__dtype_size(dtype);
+    heads_args a = {.w = c->w->data,
+                    .n = c->w->n,
+                    .k = c->w->k,
+                    .m = c->m,
+                    .in = c->in,
+                    .ld_in = c->ld_in,
+                    .head_in = c->head_in,
+                    .out = c->out,
+                    .ld_out = c->ld_out,
+                    .head_out = c->head_out};
+    if (c->m <= 0 || c->heads <= 0) return;
+    if (dtype != x->act || !find_stride(c, size, &a.w_stride)) {
+        if (x->status == 0) x->status = MSGL_EUNSUPPORTED;
+        return;
+    }
+    a.pairs = size == 2 && aligned(c->out, c->ld_out * size, c->head_out * size, 4);
+    const bool tiles = size == 2 && c->w->k % 8 == 0 &&
+                       aligned(c->in, c->ld_in * size, c->head_in * size, 16) &&
+                       aligned(c->w->data, a.w_stride * size, 16, 16);
+    if (!tiles) {
+        MSGL_BY_DTYPE(dtype, launch_any, x, &a, c->heads);
+    } else if (dtype == MSGL_BF16) {
+        launch_halves<__nv_bfloat16>(x, &a, c->heads);
+    } else {
+        launch_halves<__half>(x, &a, c->heads);
+    }
+}
+
+size_t msgl__cuda_heads_scratch(const msgl_heads_call *c)
+{
+    (void)c;
+    return 0;
+}
