@@ -54,92 +54,71 @@ typedef struct filling {
     const msgl_source *s;
     int32_t first, rows;
     char *out;
+    float e4m3[256]; // the codes' values, where there are scales
 } filling;
 
-static void expand_blocks(const msgl_source *s, const uint8_t *src, char *out)
+// Elements of a row that are expanded at a time: a block, or what shares a scale.
+static size_t unit_of(const msgl_tensor *t)
 {
-    const msgl_blocks *b = s->t->blocks;
-    const size_t n = (size_t)b->elements;
-    for (size_t at = 0; at < s->cols; at += n, src += b->bytes) {
+    return t->scales != NULL ? MSGL_SCALED : (size_t)t->blocks->elements;
+}
+
+// Those from `at` on of the tensor's row `row`, which has `cols` of them.
+static void expand_unit(const filling *f, size_t row, size_t cols, size_t at, float *values)
+{
+    const msgl_tensor *t = f->s->t;
+    const size_t n = unit_of(t), units = (cols + n - 1) / n;
+    if (t->scales == NULL) {
+        t->blocks->expand(t->data + (row * units + at / n) * (size_t)t->blocks->bytes, values);
+        return;
+    }
+    float scale;
+    memcpy(&scale, t->scales->data + (row / n * units + at / n) * sizeof scale, sizeof scale);
+    const uint8_t *codes = t->data + row * cols;
+    for (size_t i = at; i < at + n && i < cols; i++) values[i - at] = f->e4m3[codes[i]] * scale;
+}
+
+static void expand_row(const filling *f, size_t row, char *out)
+{
+    const msgl_source *s = f->s;
+    const size_t n = unit_of(s->t);
+    for (size_t at = 0; at < s->cols; at += n) {
         float values[MSGL_MAX_BLOCK];
-        b->expand(src, values);
-        for (size_t i = 0; i < n; i++) msgl__store_f32(out, s->want, at + i, values[i]);
-    }
-}
-
-// values: of the 256 codes. The scales of a row are those of all rows of its blocks.
-static void expand_e4m3(const msgl_source *s, const float *values, size_t row, const uint8_t *codes,
-                        char *out)
-{
-    const size_t across = (s->cols + MSGL_SCALED - 1) / MSGL_SCALED;
-    const uint8_t *scales = s->t->scales->data + row / MSGL_SCALED * across * sizeof(float);
-    for (size_t b = 0; b < across; b++) {
-        const size_t begin = b * MSGL_SCALED, end = begin + MSGL_SCALED;
-        float scale;
-        memcpy(&scale, scales + b * sizeof scale, sizeof scale);
-        for (size_t i = begin; i < end && i < s->cols; i++) {
-            msgl__store_f32(out, s->want, i, values[codes[i]] * scale);
+        expand_unit(f, row, s->cols, at, values);
+        for (size_t i = 0; i < n && at + i < s->cols; i++) {
+            msgl__store_f32(out, s->want, at + i, values[i]);
         }
     }
 }
 
-static void values_of_codes(float values[256])
+// Elements [first, first + rows) of the tensor's row that is column `col` of the model's rows.
+static void scatter(const filling *f, size_t col)
 {
-    for (int i = 0; i < 256; i++) values[i] = msgl__e4m3_to_f32((uint8_t)i);
-}
-
-// Of n columns.
-static size_t stored_bytes(const msgl_tensor *t, size_t n)
-{
-    if (t->scales != NULL) return n;
-    if (t->blocks == NULL) return n * msgl__dtype_size(t->dtype);
-    return n / (size_t)t->blocks->elements * (size_t)t->blocks->bytes;
-}
-
-// Columns [first, end) of the tensor's row, `stride` bytes apart.
-static void expand_part(const msgl_source *s, const float *values, size_t row, size_t first,
-                        size_t end, char *out, size_t stride)
-{
-    const msgl_tensor *t = s->t;
-    const size_t width = (size_t)t->dims[1], across = (width + MSGL_SCALED - 1) / MSGL_SCALED;
-    const uint8_t *src = t->data + row * stored_bytes(t, width);
-    float block[MSGL_MAX_BLOCK];
-    size_t held = SIZE_MAX; // number of the block in `block`
-    for (size_t i = first; i < end; i++, out += stride) {
-        float v;
-        if (t->scales != NULL) {
-            const size_t at = row / MSGL_SCALED * across + i / MSGL_SCALED;
-            memcpy(&v, t->scales->data + at * sizeof v, sizeof v);
-            v *= values[src[i]];
-        } else {
-            const size_t n = (size_t)t->blocks->elements;
-            if (held != i / n) t->blocks->expand(src + i / n * (size_t)t->blocks->bytes, block);
-            held = i / n;
-            v = block[i % n];
+    const msgl_source *s = f->s;
+    const bool expanded = expands(s->t);
+    const size_t n = expanded ? unit_of(s->t) : 1, end = (size_t)(f->first + f->rows);
+    const size_t size = msgl__dtype_size(msgl__source_dtype(s));
+    const size_t row = s->first + col, cols = (size_t)s->t->dims[1];
+    for (size_t at = (size_t)f->first / n * n; at < end; at += n) {
+        float values[MSGL_MAX_BLOCK];
+        if (expanded) expand_unit(f, row, cols, at, values);
+        for (size_t i = 0; i < n && at + i < end; i++) {
+            if (at + i < (size_t)f->first) continue;
+            char *out = f->out + ((at + i - (size_t)f->first) * s->cols + col) * size;
+            if (expanded) {
+                msgl__store_f32(out, s->want, 0, values[i]);
+            } else {
+                memcpy(out, s->t->data + (row * cols + at) * size, size);
+            }
         }
-        msgl__store_f32(out, s->want, 0, v);
     }
 }
 
-// A row of the tensor is a column of the model's rows.
 static void transpose_task(void *arg, int task, int worker)
 {
     (void)worker;
     const filling *f = arg;
-    const msgl_source *s = f->s;
-    const msgl_tensor *t = s->t;
-    const size_t col = (size_t)task, row = s->first + col,
-                 size = msgl__dtype_size(msgl__source_dtype(s));
-    const size_t first = (size_t)f->first, end = first + (size_t)f->rows;
-    char *out = f->out + col * size;
-    if (expands(t)) {
-        float values[256];
-        values_of_codes(values);
-        expand_part(s, values, row, first, end, out, s->cols * size);
-        return;
-    }
-    const uint8_t *src = t->data + (row * (size_t)t->dims[1] + first) * size;
-    for (size_t i = first; i < end; i++, src += size, out += s->cols * size) memcpy(out, src, size);
+    scatter(f, (size_t)task);
 }
 
 static void fill_task(void *arg, int task, int worker)
@@ -147,21 +126,15 @@ static void fill_task(void *arg, int task, int worker)
     (void)worker;
     const filling *f = arg;
     const msgl_source *s = f->s;
-    const size_t out_bytes = msgl__source_row_bytes(s), src_bytes = stored_bytes(s->t, s->cols);
-    const bool scaled = s->t->scales != NULL;
-    float values[256];
-    if (scaled) values_of_codes(values);
+    const size_t bytes = msgl__source_row_bytes(s);
     const int32_t begin = task * TASK_ROWS;
     for (int32_t r = begin; r < f->rows && r < begin + TASK_ROWS; r++) {
         const size_t row = stored_at(s, (size_t)f->first + (size_t)r);
-        const uint8_t *src = s->t->data + row * src_bytes;
-        char *out = f->out + (size_t)r * out_bytes;
-        if (scaled) {
-            expand_e4m3(s, values, row, src, out);
-        } else if (s->t->blocks != NULL) {
-            expand_blocks(s, src, out);
+        char *out = f->out + (size_t)r * bytes;
+        if (expands(s->t)) {
+            expand_row(f, row, out);
         } else {
-            memcpy(out, src, out_bytes);
+            memcpy(out, s->t->data + row * bytes, bytes);
         }
     }
 }
@@ -170,6 +143,9 @@ void msgl__source_rows(msgl_pool *pool, const msgl_source *s, int32_t first, int
                        void *out)
 {
     filling f = {.s = s, .first = first, .rows = rows, .out = out};
+    for (int i = 0; i < 256 && s->t->scales != NULL; i++) {
+        f.e4m3[i] = msgl__e4m3_to_f32((uint8_t)i);
+    }
     if (s->transposed) {
         msgl__pool_run(pool, (int)s->cols, transpose_task, &f);
     } else {

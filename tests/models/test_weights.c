@@ -282,19 +282,32 @@ static void test_fp8(void **state)
             }
         }
     }
-    // Rows 126 to 130 as columns, columns 125 to 130 as rows: of all four scales.
-    float part[6 * 5];
+    msgl__pool_destroy(pool);
+    msgl__checkpoint_close(c);
+    folder_remove(&f);
+}
+
+// Rows from 100 on as columns, over the ends of blocks.
+static void test_fp8_columns(void **state)
+{
+    (void)state;
+    enum { FROM = 100, COLS = N - FROM, FIRST = 120, ROWS = 70 };
+    folder f;
+    msgl_checkpoint *c;
+    msgl_err err = {0};
+    assert_int_equal(open_fp8(&f, GRID("F32", "[2,2]", "26216"), CODES + 16, &c, &err), 0);
+    msgl_pool *pool;
+    assert_int_equal(msgl__pool_create(2, &pool, NULL), 0);
     const msgl_source s = {.t = msgl__checkpoint_find(c, "m"),
                            .want = MSGL_F32,
-                           .cols = 5,
-                           .first = 126,
+                           .cols = COLS,
+                           .first = FROM,
                            .transposed = true};
-    msgl__source_rows(pool, &s, 125, 6, part);
-    for (int r = 0; r < 6; r++) {
-        for (int col = 0; col < 5; col++) {
-            const float exact = (float)value(126 + col, 125 + r), got = part[r * 5 + col];
-            assert_true(isnan(exact) ? isnan(got) : got == exact);
-        }
+    float out[ROWS * COLS];
+    msgl__source_rows(pool, &s, FIRST, ROWS, out);
+    for (int i = 0; i < ROWS * COLS; i++) {
+        const float want = (float)value(FROM + i % COLS, FIRST + i / COLS);
+        assert_true(isnan(want) ? isnan(out[i]) : out[i] == want);
     }
     msgl__pool_destroy(pool);
     msgl__checkpoint_close(c);
@@ -337,7 +350,7 @@ int main(void)
         cmocka_unit_test(test_surplus),      cmocka_unit_test(test_read_ahead),
         cmocka_unit_test(test_elements),     cmocka_unit_test(test_slices),
         cmocka_unit_test(test_pairs_behind), cmocka_unit_test(test_fp8),
-        cmocka_unit_test(test_fp8_refusals),
+        cmocka_unit_test(test_fp8_columns),  cmocka_unit_test(test_fp8_refusals),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }

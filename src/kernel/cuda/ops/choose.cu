@@ -261,7 +261,8 @@ static __device__ __forceinline__ void finish_row(const choose_args &g, unsigned
     const float *sums = (const float *)(shared + g.at.sums) + own * g.width + first;
     int32_t *ids = (int32_t *)(shared + g.at.ids) + own * g.how.top_k;
     float *weights = (float *)(ids + OWN * g.how.top_k);
-    float logits[PER] = {0};
+    float logits[PER] = {0}, added[PER];
+    if constexpr (!PLAIN) load_corrections(g.how, g.experts, added);
 #pragma unroll
     for (int i = 0; i < PER; i += 4) {
         if (first + i >= g.width) break;
@@ -278,7 +279,7 @@ static __device__ __forceinline__ void finish_row(const choose_args &g, unsigned
         logits[i] *= scale;
         keys[i] = first + i < g.experts ? ordered(logits[i]) : 0;
     }
-    const float total = route_row<PER, PLAIN>(g.how, g.experts, keys, ids, weights);
+    const float total = route_row<PER, PLAIN>(g.how, g.experts, added, keys, ids, weights);
     row += (int)blockIdx.y * ROWS;
 #pragma unroll 1
     for (int c = lane; c < g.how.top_k; c += 32) {

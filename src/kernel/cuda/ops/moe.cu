@@ -21,6 +21,8 @@ static __global__ void __launch_bounds__(ROUTE_WARPS * 32)
     msgl__pdl_trigger();
     const int lane = (int)threadIdx.x % 32;
     const int row = (int)blockIdx.x * ROUTE_WARPS + (int)threadIdx.x / 32;
+    float added[PER];
+    if constexpr (!PLAIN) load_corrections(how, experts, added);
     msgl__pdl_wait();
     if (row >= rows) return;
     logits += (size_t)row * (size_t)experts;
@@ -32,7 +34,7 @@ static __global__ void __launch_bounds__(ROUTE_WARPS * 32)
         const int e = lane * PER + i;
         keys[i] = e < experts ? ordered(logits[e]) : 0;
     }
-    const float total = route_row<PER, PLAIN>(how, experts, keys, ids, weights);
+    const float total = route_row<PER, PLAIN>(how, experts, added, keys, ids, weights);
     for (int c = lane; c < how.top_k; c += 32) weights[c] = weights[c] / total * how.scale;
 }
 

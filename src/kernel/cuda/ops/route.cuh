@@ -70,19 +70,19 @@ static __device__ __forceinline__ void keep_best_groups(const msgl_router &how, 
                                                         uint32_t (&keys)[PER])
 {
     const int lane = (int)threadIdx.x % 32, first = lane * PER, size = experts / how.num_groups;
-    uint32_t mine = 0, kept = 0;
-#pragma unroll 1
+    uint32_t mine = 0;
+    int rank = lane < how.num_groups ? 0 : 32; // groups before this lane's
+#pragma unroll 4
     for (int g = 0; g < how.num_groups; g++) {
         const uint32_t key = group_key(keys, first, g * size, size, how.group_pairs);
         if (lane == g) mine = key;
     }
-#pragma unroll 1
-    for (int c = 0; c < how.top_groups; c++) {
-        const uint32_t key = __reduce_max_sync(MSGL_FULL_MASK, mine);
-        const int g = __ffs((int)__ballot_sync(MSGL_FULL_MASK, mine == key)) - 1;
-        kept |= 1u << g;
-        if (lane == g) mine = 0;
+#pragma unroll 4
+    for (int g = 0; g < how.num_groups; g++) {
+        const uint32_t key = __shfl_sync(MSGL_FULL_MASK, mine, g);
+        rank += key > mine || (key == mine && g < lane);
     }
+    const uint32_t kept = __ballot_sync(MSGL_FULL_MASK, rank < how.top_groups);
     int g = first / size, at = first % size;
 #pragma unroll
     for (int i = 0; i < PER; i++) {
@@ -97,13 +97,27 @@ static inline bool is_plain(const msgl_router *how)
     return how->scoring == MSGL_SCORE_SOFTMAX && how->correction == NULL && how->num_groups < 2;
 }
 
+// What is added to the scores of this lane's experts; does not depend on earlier kernels.
+template <int PER>
+static __device__ __forceinline__ void load_corrections(const msgl_router &how, int experts,
+                                                        float (&added)[PER])
+{
+    const int first = (int)threadIdx.x % 32 * PER;
+#pragma unroll
+    for (int i = 0; i < PER; i++) {
+        added[i] = how.correction != NULL && first + i < experts ? how.correction[first + i] : 0;
+    }
+}
+
 // The choice for one row by a warp; PLAIN: as is_plain says. Lane l holds experts [PER l, PER l +
-// PER) as ordered(logit), 0 where there is none. ids and weights get top_k experts, the one chosen
-// first in front; weights are still to be divided by what is returned, and scaled. A choice costs
-// one maximum over the warp and one vote: everything else is beside that chain.
+// PER) as ordered(logit), 0 where there is none; added: load_corrections, unless PLAIN. ids and
+// weights get top_k experts, the one chosen first in front; weights are still to be divided by what
+// is returned, and scaled. A choice costs one maximum over the warp and one vote: everything else
+// is beside that chain.
 template <int PER, bool PLAIN>
-static __device__ __forceinline__ float
-route_row(const msgl_router &how, int experts, uint32_t (&keys)[PER], int32_t *ids, float *weights)
+static __device__ __forceinline__ float route_row(const msgl_router &how, int experts,
+                                                  const float (&added)[PER], uint32_t (&keys)[PER],
+                                                  int32_t *ids, float *weights)
 {
     const int lane = (int)threadIdx.x % 32;
     float scores[PER];
@@ -113,9 +127,7 @@ route_row(const msgl_router &how, int experts, uint32_t (&keys)[PER], int32_t *i
         const bool pairs = how.num_groups > 1 && how.group_pairs;
 #pragma unroll
         for (int i = 0; i < PER && (how.correction != NULL || pairs); i++) {
-            if (keys[i] == 0) continue;
-            keys[i] = ordered(scores[i] +
-                              (how.correction != NULL ? how.correction[lane * PER + i] : 0.0f));
+            if (keys[i] != 0) keys[i] = ordered(scores[i] + added[i]);
         }
         if (how.num_groups > 1) keep_best_groups(how, experts, keys);
     }
