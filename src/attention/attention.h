@@ -69,6 +69,9 @@ typedef struct msgl_attn_input {
     // does it instead. q is then rope->qkv, the projection's output, which stays as it is; the pool
     // gets the same bits.
     const msgl_rope_call *rope;
+    // The first, or second, of a layer's two calls, which follow each other; the inputs of both are
+    // ready before the first one. Where one backend has both it may let them overlap.
+    bool first, second;
 } msgl_attn_input;
 
 typedef struct msgl_attn_desc {

@@ -68,7 +68,9 @@ void msgl__attn_forward(const msgl_attn *a, msgl_exec *x, const msgl_attn_layer 
                         const msgl_seqs *seqs, const msgl_attn_input *in, void *out)
 {
     msgl_attn_backend *b = of(a, seqs);
-    b->desc->forward(b, x, layer, seqs, in, out);
+    msgl_attn_input alone = *in;
+    if (a->decode->desc != a->prefill->desc) alone.first = alone.second = false;
+    b->desc->forward(b, x, layer, seqs, &alone, out);
 }
 
 bool msgl__attn_takes_rope(const msgl_attn *a, const msgl_seqs *seqs)

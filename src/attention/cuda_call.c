@@ -75,6 +75,8 @@ void msgl__cuda_attn_call(const msgl_attn_config *cfg, const msgl_attn_layer *la
         .max_seqlen_q = seqs->max_seqlen_q,
         .max_seqlen_k = seqs->max_seqlen_k,
         .deterministic = cfg->deterministic,
+        .first = in->first,
+        .second = in->second,
     };
 }
 

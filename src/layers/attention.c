@@ -7,7 +7,10 @@ void msgl__attend(const msgl_forward *f, int32_t group, const msgl_attn_layer *g
     const msgl_attn *attn = &f->groups[group].attn;
     for (int32_t i = 0; i < f->num_seqs; i++) {
         const msgl_seqs *seqs = &f->seqs[i];
-        const msgl_attn_input in = {.q = msgl__row(f, q, seqs->first_token, ld), .ld = ld};
+        const msgl_attn_input in = {.q = msgl__row(f, q, seqs->first_token, ld),
+                                    .ld = ld,
+                                    .first = i + 1 < f->num_seqs,
+                                    .second = i > 0};
         msgl__attn_forward(attn, f->x, geometry, seqs, &in,
                            msgl__row(f, out, seqs->first_token, out_ld));
     }

@@ -75,6 +75,7 @@ static void test_apart(void **state)
 typedef struct probe {
     msgl_attn_backend base;
     int prepared, copied, begun, ran, destroyed;
+    int overlaps; // calls that may overlap another one
 } probe;
 
 static probe PROBES[2];
@@ -111,8 +112,9 @@ static void begin(msgl_attn_backend *b, msgl_exec *x, const msgl_seqs *seqs)
 static void forward(msgl_attn_backend *b, msgl_exec *x, const msgl_attn_layer *layer,
                     const msgl_seqs *seqs, const msgl_attn_input *in, void *out)
 {
-    (void)x, (void)layer, (void)seqs, (void)in, (void)out;
+    (void)x, (void)layer, (void)seqs, (void)out;
     of(b)->ran++;
+    of(b)->overlaps += in->first + in->second;
 }
 
 static bool takes(const msgl_attn_backend *b, const msgl_seqs *seqs)
@@ -175,18 +177,21 @@ static void test_routes(void **state)
         assert_int_equal(same, a.prefill == a.decode);
         for (int phase = 0; phase < 2; phase++) {
             const msgl_seqs seqs = {.phase = (msgl_phase)phase};
+            const msgl_attn_input in = {.first = phase == MSGL_DECODE,
+                                        .second = phase != MSGL_DECODE};
             const bool all = half[phase] == &ALL;
             probe *p = of(phase == MSGL_DECODE ? a.decode : a.prefill);
             const probe before = *p;
             assert_int_equal(msgl__attn_prepare(&a, &seqs), 0);
             msgl__attn_copy_in(&a, NULL, &seqs);
             msgl__attn_begin(&a, NULL, &seqs);
-            msgl__attn_forward(&a, NULL, NULL, &seqs, NULL, NULL);
+            msgl__attn_forward(&a, NULL, NULL, &seqs, &in, NULL);
             assert_int_equal(msgl__attn_takes_rope(&a, &seqs), all);
             assert_int_equal(p->prepared - before.prepared, all);
             assert_int_equal(p->copied - before.copied, all);
             assert_int_equal(p->begun - before.begun, all);
             assert_int_equal(p->ran - before.ran, 1);
+            assert_int_equal(p->overlaps - before.overlaps, same); // only with its like
         }
         msgl__attn_destroy(&a);
         assert_int_equal(PROBES[0].destroyed, 1);

@@ -9,6 +9,8 @@
 //   memory that any earlier kernel or copy writes, and before the first write to memory that one
 //   reads. It returns when all earlier kernels have ended and their writes are visible. A kernel
 //   that ended without waiting would let its successor overtake its predecessor.
+//   Only the second of a step's two attention calls waits at its end instead: the first one lets it
+//   start behind its own wait, when all that both read is there (msgl_cuda_attn_call).
 // - Only data that no kernel writes (weights, tables made at start) may be read before, and the
 //   step's inputs (lengths, the page table, sampling parameters): a copy brought them, or the
 //   step's first kernel, which neither starts early nor triggers and has a fence behind its writes.

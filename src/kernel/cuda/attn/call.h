@@ -47,6 +47,12 @@ typedef struct msgl_cuda_attn_call {
     const void *plan;   // what the kernel's planner made for this batch, device memory
     void *workspace;    // of the size that its planner asked for
     float *lse;         // [total_q, num_q_heads] natural logarithm, or NULL
+
+    // Two calls of a step, one behind the other, that read nothing of each other. `first`: the
+    // kernel lets the next one start only when what both read is there. `second`: so the kernel may
+    // begin beside the first one; it ends behind it. Either may be ignored by a kernel that waits
+    // before it lets another one start.
+    bool first, second;
 } msgl_cuda_attn_call;
 
 #endif

@@ -69,6 +69,7 @@ extern "C" int msgl__cuda_fa_decode_tuned(const msgl_cuda_attn_call *c,
     a.split.overhead = UNITS_PER_REQUEST;
     a.split.heads = c->num_kv_heads * a.row_blocks;
     a.deterministic = c->deterministic;
+    a.first = c->first;
     if (c->rope != NULL) a.rope = rope_args(c->rope);
     const msgl_fa_decode_region r =
         msgl__fa_decode_region(c->num_q_heads, c->num_kv_heads, c->head_dim, c->deterministic);

@@ -39,6 +39,13 @@ static int box_rows(int page_size, int tile)
     return rows;
 }
 
+// Of the plan, which is in device memory: every request may have a tile that is not full.
+static int64_t most_items(const msgl_cuda_attn_call *c, int pack)
+{
+    const int tokens = MSGL_FA_PREFILL_ROWS / pack;
+    return (int64_t)(c->total_q / tokens + c->batch) * (c->num_q_heads / pack);
+}
+
 template <class T>
 static cudaError_t launch(const msgl_fa_prefill_params &p, bool cap, bool gather, int grid,
                           cudaStream_t stream)
@@ -84,6 +91,7 @@ int msgl__cuda_fa_prefill_sm90(const msgl_cuda_attn_call *c, void *stream)
     p.cap_scale = cap ? 2 * log2_e * c->scale / c->softcap : 0;
     p.ln_scale = cap ? c->softcap : c->scale;
     p.out_scale = c->out_scale;
+    p.second = c->second;
 
     const bool gather = p.box_rows < 16;
     if (gather) p.box_rows = tile / 4; // what a warp loads at once where slots follow one another
@@ -92,7 +100,8 @@ int msgl__cuda_fa_prefill_sm90(const msgl_cuda_attn_call *c, void *stream)
     msgl_gpu gpu;
     code = msgl__current_gpu(&gpu);
     if (code != cudaSuccess) return code;
-    return c->dtype == MSGL_BF16
-               ? launch<__nv_bfloat16>(p, cap, gather, gpu.sms, (cudaStream_t)stream)
-               : launch<__half>(p, cap, gather, gpu.sms, (cudaStream_t)stream);
+    const int64_t most = most_items(c, p.pack);
+    const int grid = most < gpu.sms ? (int)most : gpu.sms;
+    return c->dtype == MSGL_BF16 ? launch<__nv_bfloat16>(p, cap, gather, grid, (cudaStream_t)stream)
+                                 : launch<__half>(p, cap, gather, grid, (cudaStream_t)stream);
 }

@@ -34,6 +34,7 @@ struct msgl_decode_args {
     float cap_log2;   // cap * log2(e), or 0
     float out_scale;
     bool deterministic;
+    bool first; // as in msgl_cuda_attn_call
     msgl_decode_rope rope;
     msgl_fa_split split;
     size_t request_stride; // bytes from one request's parts to the next's; 0: in one region

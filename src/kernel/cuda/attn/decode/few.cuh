@@ -178,6 +178,7 @@ static __device__ __forceinline__ void msgl_few_run(const msgl_decode_args &a,
     }
     if (rope) msgl_decode_prefetch_weights<HD>(a);
     msgl__pdl_wait();
+    if (a.first) msgl__pdl_trigger();
 
     msgl_decode_warp<T, HD, ROWS> w;
     if (rope) {
@@ -230,7 +231,7 @@ __launch_bounds__(msgl_few_shape<HD>::THREADS,
 {
 #if !defined(__CUDA_ARCH__) || __CUDA_ARCH__ >= 900 // never launched before
     extern __shared__ __align__(128) char smem[];
-    msgl__pdl_trigger();
+    if (!a.first) msgl__pdl_trigger();
     msgl_few_item it;
     if (msgl_few_find(a, &it)) {
         msgl_few_run<T, HD>(a, it, smem);

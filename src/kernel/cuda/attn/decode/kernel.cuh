@@ -299,7 +299,7 @@ __launch_bounds__(msgl_decode_shape<HD, ROWS, LARGE, PAIR, ROPE>::THREADS,
     __shared__ int32_t sums[WARPS + 1];
     __shared__ msgl_decode_place place;
     const int32_t warp = threadIdx.x / 32, lane = threadIdx.x % 32;
-    msgl__pdl_trigger();
+    if (!a.first) msgl__pdl_trigger();
     msgl_fa_split split = a.split;
     msgl_decode_find_place<S::THREADS>(a, blockIdx.x, &split, sums, &place);
     if (blockIdx.x >= split.slices) {
@@ -325,6 +325,7 @@ __launch_bounds__(msgl_decode_shape<HD, ROWS, LARGE, PAIR, ROPE>::THREADS,
     msgl_decode_fill<HD, S, DET>(a, split, warp, lane, &loads, slots, where, ring);
     if constexpr (ROPE) msgl_decode_prefetch_weights<HD>(a);
     msgl__pdl_wait();
+    if (a.first) msgl__pdl_trigger();
 
     const bool early = HD <= 128; // enough registers for a tile's V and the next piece's input
     int32_t at = 0;               // stage

@@ -47,7 +47,7 @@ __global__ void __launch_bounds__(C::THREADS, 1)
     }
     __syncthreads();
     msgl__pdl_trigger();
-    msgl__pdl_wait();
+    if (!p.second) msgl__pdl_wait();
     if (threadIdx.x < 128) {
         msgl__registers_down<C::PRODUCER_REGISTERS>();
         if constexpr (C::GATHER) {
@@ -59,6 +59,7 @@ __global__ void __launch_bounds__(C::THREADS, 1)
         msgl__registers_up<C::CONSUMER_REGISTERS>();
         msgl__fa_consume<C>(p, s);
     }
+    if (p.second) msgl__pdl_wait(); // who waits for this kernel waits for the first one too
 }
 
 #endif
