@@ -93,6 +93,7 @@ typedef struct msgl_heads_call {
     void *out; // [m, heads, w->n], strides ld_out and head_out
     size_t ld_out, head_out;
 } msgl_heads_call;
+
 // An expert's score from the logits of its token: the softmax over all experts, or the sigmoid of
 // its own logit (DeepSeek-AI 2024, "DeepSeek-V3", eq. 15).
 typedef enum msgl_scoring {
@@ -116,6 +117,20 @@ typedef struct msgl_router {
     int32_t top_groups; // <= num_groups
     bool group_pairs;   // two experts or more in a group
 } msgl_router;
+
+// A mixture's experts behind their choice: out[r, :] = (or, with accumulate, +=) sum over c < top_k
+// of weights[r, c] * down(silu(gate in[r]) * up in[r]) of expert ids[r, c].
+typedef struct msgl_experts_call {
+    const msgl_weight *gate_up, *down; // [num_experts], host arrays
+    int32_t num_experts, top_k, rows;
+    const void *in;        // [rows, hidden], dense, as out
+    const int32_t *ids;    // [rows, top_k]
+    const float *weights;  // the same
+    const int32_t *source; // msgl_moe_kernels.sort
+    void *act;             // [rows * top_k, inter], for what is between
+    bool accumulate;
+    void *out;
+} msgl_experts_call;
 
 // What a mixture of experts begins with: rows of in are normed, the router gives each expert its
 // logit, and the kernels route and sort (kernel/ops.h) choose and order. rows * top_k assignments.

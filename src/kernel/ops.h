@@ -70,6 +70,9 @@ typedef struct msgl_moe_kernels {
     // Norm, router, route and sort as one kernel, where that is the fastest way; false, and nothing
     // done, elsewhere. NULL: never.
     bool (*choose)(msgl_exec *x, const msgl_choose_call *c);
+    // Both products and the combination, where another way than by experts is faster: for a few
+    // rows. false, and nothing done, elsewhere. NULL: never.
+    bool (*experts)(msgl_exec *x, const msgl_experts_call *c);
 } msgl_moe_kernels;
 
 typedef struct msgl_sample_kernels {

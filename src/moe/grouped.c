@@ -120,7 +120,20 @@ static void grouped_forward(msgl_exec *x, const msgl_kernels *k, msgl_arena *are
                                     .ld_out = hidden,
                                     .to = indexed ? b.source : NULL,
                                     .settled = true};
+    const msgl_experts_call few = {.gate_up = e->gate_up,
+                                   .down = e->down,
+                                   .num_experts = e->num_experts,
+                                   .top_k = e->router.top_k,
+                                   .rows = c->rows,
+                                   .in = b.normed,
+                                   .ids = b.ids,
+                                   .weights = b.weights,
+                                   .source = b.source,
+                                   .act = b.act,
+                                   .accumulate = c->accumulate,
+                                   .out = c->out};
     choose(x, k, c, &b);
+    if (k->moe.experts != NULL && k->moe.experts(x, &few)) return;
     if (!indexed) {
         k->moe.gather(x, b.normed, b.source, c->rows, e->router.top_k, (int)hidden, b.sorted);
     }

@@ -357,6 +357,92 @@ static void check_alone(bench_exec *e, family *f, int rows, int dim, int experts
     array_free(&in), array_free(&router), array_free(&norm);
 }
 
+// Both products and the combination of a few rows, in f64. Two inputs take turns, so that each
+// kernel has to wait for the one before it.
+static void check_experts(bench_exec *e, family *f, msgl_dtype dtype, int rows, int hidden,
+                          int inter, int experts, int top_k, bool accumulate, uint64_t *seed)
+{
+    enum { SETS = 2, TURNS = 5 };
+    e->x.act = dtype;
+    const int n = rows * top_k;
+    const size_t up_size = (size_t)2 * inter * hidden, down_size = (size_t)hidden * inter;
+    array up = array_new(dtype, experts * up_size, 1 / sqrtf((float)hidden), seed);
+    array down = array_new(dtype, experts * down_size, 1 / sqrtf((float)inter), seed);
+    array act = array_new(dtype, (size_t)n * inter, 0, seed);
+    const msgl_wformat *format = &msgl__cuda_formats[dtype == MSGL_BF16 ? MSGL_W_BF16 : MSGL_W_F16];
+    msgl_weight *w = (msgl_weight *)calloc((size_t)experts * 2, sizeof *w);
+    for (int i = 0; i < experts; i++) {
+        w[i] = {format, 2 * inter, hidden, (char *)up.dev + i * up_size * 2};
+        w[experts + i] = {format, hidden, inter, (char *)down.dev + i * down_size * 2};
+    }
+    array in[SETS], weights[SETS], out[SETS];
+    float *old[SETS];
+    int32_t *ids[SETS], *ints[SETS];
+    msgl_experts_call c[SETS];
+    for (int s = 0; s < SETS; s++) {
+        in[s] = array_new(dtype, (size_t)rows * hidden, 1, seed);
+        weights[s] = array_new(MSGL_F32, (size_t)n, 0.3f, seed);
+        out[s] = array_new(dtype, (size_t)rows * hidden, accumulate, seed);
+        old[s] = (float *)malloc(sizeof(float) * rows * hidden);
+        memcpy(old[s], out[s].host, sizeof(float) * rows * hidden);
+        ids[s] = (int32_t *)realloc(make_ids(rows, top_k, experts, false, seed), 8 * n);
+        int at = 0;
+        for (int x = 0; x < experts; x++) {
+            for (int i = 0; i < n; i++) {
+                if (ids[s][i] == x) ids[s][n + at++] = i;
+            }
+        }
+        ints[s] = ints_upload(ids[s], 2 * (size_t)n);
+        c[s] = {w,           w + experts, experts,    top_k,
+                rows,        in[s].dev,   ints[s],    (float *)weights[s].dev,
+                ints[s] + n, act.dev,     accumulate, out[s].dev};
+    }
+    for (int i = 0; i < (accumulate ? SETS : TURNS * SETS); i++) {
+        expect(f, msgl__cuda_experts(&e->x, &c[i % SETS]), "taken");
+    }
+    exec_sync(e);
+    double *a = (double *)malloc(sizeof(double) * inter);
+    for (int s = 0; s < SETS; s++) {
+        array_download(&out[s]);
+        for (int r = 0; r < rows; r++) {
+            double *sum = (double *)calloc((size_t)hidden * 2, sizeof *sum), *size = sum + hidden;
+            const float *x = in[s].host + (size_t)r * hidden;
+            for (int t = 0; t < top_k; t++) {
+                const int expert = ids[s][r * top_k + t];
+                const float *gate = up.host + expert * up_size;
+                for (int o = 0; o < inter; o++) {
+                    double g = 0, u = 0;
+                    for (int k = 0; k < hidden; k++) {
+                        g += (double)gate[(size_t)o * hidden + k] * x[k];
+                        u += (double)gate[(size_t)(inter + o) * hidden + k] * x[k];
+                    }
+                    a[o] = g / (1 + exp(-g)) * u * weights[s].host[r * top_k + t];
+                }
+                for (int o = 0; o < hidden; o++) {
+                    const float *d = down.host + expert * down_size + (size_t)o * inter;
+                    for (int k = 0; k < inter; k++) {
+                        const double v = a[k] * d[k];
+                        sum[o] += v, size[o] += v * v;
+                    }
+                }
+            }
+            for (int o = 0; o < hidden; o++) {
+                const size_t at = (size_t)r * hidden + o;
+                const double want = sum[o] + (accumulate ? old[s][at] : 0);
+                expect_near(f, out[s].host[at], want,
+                            dtype_error(dtype) * (fabs(want) * 1.01 + 6 * sqrt(size[o])) + 1e-6,
+                            "experts");
+            }
+            free(sum);
+        }
+    }
+    free(a), free(w), array_free(&up), array_free(&down), array_free(&act);
+    for (int s = 0; s < SETS; s++) {
+        array_free(&in[s]), array_free(&weights[s]), array_free(&out[s]);
+        free(old[s]), free(ids[s]), cudaFree(ints[s]);
+    }
+}
+
 int main(int argc, char **argv)
 {
     const options o = parse_options(argc, argv);
@@ -368,6 +454,7 @@ int main(int argc, char **argv)
     CUDA_OK(cudaMalloc(&blas.flags, MSGL_GEMM_FLAGS * sizeof(int32_t)));
     CUDA_OK(cudaMemset(blas.flags, 0, MSGL_GEMM_FLAGS * sizeof(int32_t)));
     family route = {"route"}, sort = {"sort"}, move = {"move"}, choose = {"choose"};
+    family few = {"experts"};
     const int shapes[][2] = {{1, 1},   {8, 2},   {32, 8},   {60, 4},   {64, 6},   {128, 8},
                              {200, 8}, {256, 8}, {384, 16}, {512, 10}, {1000, 7}, {1024, 64}};
     for (size_t i = 0; i < sizeof shapes / sizeof *shapes; i++) {
@@ -430,9 +517,18 @@ int main(int argc, char **argv)
             check_shared(&e, &move, dtypes[d], 37, 33, gated, &seed);
         }
     }
+    const int mixtures[][5] = {{2, 520, 256, 12, 8}, {1, 2048, 768, 9, 8}, {1, 2056, 512, 11, 10},
+                               {3, 4104, 256, 4, 1}, {4, 256, 1536, 8, 4}, {1, 40, 1280, 20, 16}};
+    for (int i = 0; i < (o.quick ? 2 : 6); i++) {
+        const int *m = mixtures[i];
+        for (int d = 0; d < 2; d++) {
+            check_experts(&e, &few, dtypes[d], m[0], m[1], m[2], m[3], m[4], (i + d) & 1, &seed);
+        }
+    }
     int failed = family_end(&route);
     failed |= family_end(&sort);
     failed |= family_end(&move);
     failed |= family_end(&choose);
+    failed |= family_end(&few);
     return failed;
 }

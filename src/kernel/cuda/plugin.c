@@ -51,6 +51,7 @@ static void fill_kernels(msgl_kernels *k)
         .combine = msgl__cuda_moe_combine,
         .add_shared = msgl__cuda_moe_add_shared,
         .choose = msgl__cuda_moe_choose,
+        .experts = msgl__cuda_experts,
     };
     k->sample = (msgl_sample_kernels){
         .sample = msgl__cuda_sample,

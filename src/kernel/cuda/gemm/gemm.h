@@ -32,6 +32,7 @@ void msgl__cuda_grouped(msgl_exec *x, const msgl_grouped_call *c);
 size_t msgl__cuda_grouped_scratch(const msgl_grouped_call *c);
 void msgl__cuda_heads(msgl_exec *x, const msgl_heads_call *c);
 size_t msgl__cuda_heads_scratch(const msgl_heads_call *c);
+bool msgl__cuda_experts(msgl_exec *x, const msgl_experts_call *c);
 
 // As kernel/gemm.h says. Keeps what was measured in memory and, when the device was opened with a
 // cache folder, on disk. Waits for the device.

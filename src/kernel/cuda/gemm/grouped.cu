@@ -265,17 +265,16 @@ static void run_uniform(msgl_exec *x, const msgl_grouped_args *g, int32_t rows, 
     }
 }
 
-// Elements from one expert's weights to the next one's; 0 when they do not lie at equal distances.
-static size_t uniform_stride(const msgl_grouped_call *c)
+size_t msgl__expert_stride(const msgl_weight *experts, int32_t num)
 {
-    const size_t size = msgl__dtype_size(c->experts[0].format->dtype);
-    const char *base = (const char *)c->experts[0].data;
-    if (c->num_experts == 1) return (size_t)c->experts[0].n * c->experts[0].k;
-    const char *second = (const char *)c->experts[1].data;
+    const size_t size = msgl__dtype_size(experts[0].format->dtype);
+    const char *base = (const char *)experts[0].data;
+    if (num == 1) return (size_t)experts[0].n * experts[0].k;
+    const char *second = (const char *)experts[1].data;
     if (second <= base || (size_t)(second - base) % size != 0) return 0;
     const size_t bytes = (size_t)(second - base);
-    for (int32_t e = 2; e < c->num_experts; e++) {
-        if ((const char *)c->experts[e].data != base + (size_t)e * bytes) return 0;
+    for (int32_t e = 2; e < num; e++) {
+        if ((const char *)experts[e].data != base + (size_t)e * bytes) return 0;
     }
     return bytes / size;
 }
@@ -314,7 +313,7 @@ void msgl__cuda_grouped(msgl_exec *x, const msgl_grouped_call *c)
         x->status = g.out == NULL ? MSGL_ENOMEM : MSGL_EUNSUPPORTED;
         return;
     }
-    g.stride = uniform_stride(c);
+    g.stride = msgl__expert_stride(c->experts, c->num_experts);
     g.w = w->data;
     g.offsets = c->offsets;
     g.num_experts = c->num_experts;

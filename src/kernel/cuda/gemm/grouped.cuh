@@ -9,6 +9,8 @@
 #include <stddef.h>
 #include <stdint.h>
 
+#include "kernel/calls.h"
+
 typedef struct msgl_grouped_args {
     const void *w; // expert e's [n, k] is `stride` elements after e - 1's
     size_t stride;
@@ -30,6 +32,9 @@ typedef struct msgl_tile {
     int32_t row, end; // of this tile's first row, behind the expert's last
     int32_t column;   // tile of columns
 } msgl_tile;
+
+// Elements from one expert's weights to the next one's; 0 when they do not lie at equal distances.
+size_t msgl__expert_stride(const msgl_weight *experts, int32_t num);
 
 // What msgl__count_tiles leaves in shared memory.
 static inline size_t msgl__tiles_bytes(int32_t num_experts)

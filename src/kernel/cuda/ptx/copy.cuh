@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 //
-// A thread's own asynchronous copies from global to shared memory (sm_80), and prefetches.
+// A thread's own asynchronous copies from global to shared memory (sm_80), reads of what is used
+// once, and prefetches.
 #ifndef MSGL_KERNEL_CUDA_PTX_COPY_CUH
 #define MSGL_KERNEL_CUDA_PTX_COPY_CUH
 
@@ -51,6 +52,18 @@ static __device__ __forceinline__ void msgl__copy_async_wait_all(void)
 static __device__ __forceinline__ void msgl__copy_async_arrive(uint32_t barrier)
 {
     asm volatile("cp.async.mbarrier.arrive.noinc.shared::cta.b64 [%0];" ::"r"(barrier) : "memory");
+}
+
+// 16 bytes that nobody reads again soon. (Not .nc: such a load the compiler moves behind a wait for
+// the kernel in front.)
+static __device__ __forceinline__ uint4 msgl__read_once(const void *p)
+{
+    uint4 v;
+    asm volatile("ld.global.L1::no_allocate.L2::128B.v4.u32 {%0, %1, %2, %3}, [%4];"
+                 : "=r"(v.x), "=r"(v.y), "=r"(v.z), "=r"(v.w)
+                 : "l"(p)
+                 : "memory");
+    return v;
 }
 
 static __device__ __forceinline__ void msgl__prefetch_l1(const void *p)

@@ -1,0 +1,312 @@
+// SPDX-License-Identifier: Apache-2.0
+//
+// The experts of a step of a few rows, where hardly two of them have a row in common: what the
+// grouped products and the combination behind them do, as two kernels that read weights as fast as
+// they arrive. There is nothing to share and so no tile: a warp has a row of W, an activation is a
+// float in shared memory. An output's weights are all on their way at once, in registers, and those
+// of the next one while its sum is made.
+//
+// In the second kernel a warp has an output of a token: the rows that its experts have for it, one
+// behind the other, as one long row, times their activations, each by its choice's weight. Who the
+// experts are is known before the first kernel has ended, so that weights are asked for meanwhile.
+//
+// docs/internals/gemm.md has the figures.
+#include "kernel/cuda/device.cuh"
+#include "kernel/cuda/gemm/epilogue.cuh"
+#include "kernel/cuda/gemm/gemm.h"
+#include "kernel/cuda/gemm/grouped.cuh"
+#include "kernel/cuda/launch.cuh"
+#include "kernel/cuda/ops/vec8.cuh"
+#include "kernel/cuda/ptx/copy.cuh"
+
+enum {
+    WARPS = 16,
+    THREADS = WARPS * 32,
+    PIECE = 256,   // elements that a warp reads at once, 8 a lane
+    UP_PIECES = 8, // of each of two rows, on their way at a time
+    UP_PASS = UP_PIECES * PIECE,
+    DOWN_PIECES = 12,
+    // Threads that the compiler saves registers for: with 80 a block of `down` stands beside one of
+    // the product behind it, which loads its weights meanwhile.
+    DOWN_BOUND = 768,
+    // More of them share experts too often. (A lane knows one each.)
+    MAX_ASSIGNMENTS = 16,
+    MAX_SHARED = 96 << 10,
+};
+
+typedef struct experts_args {
+    const void *gate_up, *down;
+    size_t gate_up_stride, down_stride; // elements from one expert's to the next one's
+    int32_t rows, top_k, hidden, inter;
+    const int32_t *ids, *source;
+    const float *weights;
+    const void *in;
+    void *act; // [rows * top_k, inter]
+    void *out;
+    bool accumulate;
+} experts_args;
+
+// Activations as floats: of a piece first the lanes' first four, then their second four, so that
+// lanes read 16 bytes next to each other.
+static __device__ __forceinline__ void keep_eight(float *piece, int lane, const float v[8])
+{
+    ((float4 *)piece)[lane] = make_float4(v[0], v[1], v[2], v[3]);
+    ((float4 *)piece)[32 + lane] = make_float4(v[4], v[5], v[6], v[7]);
+}
+
+template <typename T>
+static __device__ __forceinline__ float add_eight(float sum, const uint4 w, const float x[8])
+{
+    float v[8];
+    unpack8(w, v, T());
+#pragma unroll
+    for (int i = 0; i < 8; i++) sum = fmaf(v[i], x[i], sum);
+    return sum;
+}
+
+static __device__ __forceinline__ void take_eight(const float *piece, int lane, float v[8])
+{
+    const float4 a = ((const float4 *)piece)[lane], b = ((const float4 *)piece)[32 + lane];
+    v[0] = a.x, v[1] = a.y, v[2] = a.z, v[3] = a.w;
+    v[4] = b.x, v[5] = b.y, v[6] = b.z, v[7] = b.w;
+}
+
+// --- gate and up --------------------------------------------------------------------------------
+
+// What a warp does next: UP_PASS elements of an assignment's output.
+typedef struct up_item {
+    int32_t place; // of the assignment in the order of experts
+    int32_t output, k;
+} up_item;
+
+// Asks for the item's part of the gate's row and of the up's.
+template <typename T>
+static __device__ __forceinline__ void ask_up(const experts_args &g, const up_item &item,
+                                              int32_t expert, uint4 (&w)[2][UP_PIECES])
+{
+    const int k = item.k + (int)threadIdx.x % 32 * 8;
+    const T *gate = (const T *)g.gate_up + (size_t)expert * g.gate_up_stride +
+                    (size_t)item.output * (size_t)g.hidden + k;
+    const T *up = gate + (size_t)g.inter * (size_t)g.hidden;
+#pragma unroll
+    for (int i = 0; i < UP_PIECES; i++) {
+        const bool there = k + i * PIECE < g.hidden;
+        w[0][i] = there ? msgl__read_once(gate + i * PIECE) : make_uint4(0, 0, 0, 0);
+        w[1][i] = there ? msgl__read_once(up + i * PIECE) : make_uint4(0, 0, 0, 0);
+    }
+}
+
+// All rows to shared memory, `padded` floats each, zeros behind their end.
+template <typename T>
+static __device__ __forceinline__ void keep_rows(const experts_args &g, int padded, float *rows)
+{
+    const int warp = (int)threadIdx.x / 32, lane = (int)threadIdx.x % 32;
+#pragma unroll 1
+    for (int r = 0; r < g.rows; r++) {
+#pragma unroll 1
+        for (int k = warp * PIECE; k < padded; k += WARPS * PIECE) {
+            const int at = k + lane * 8;
+            uint4 u = make_uint4(0, 0, 0, 0);
+            float v[8];
+            if (at < g.hidden) {
+                u = __ldcg((const uint4 *)((const T *)g.in + (size_t)r * (size_t)g.hidden + at));
+            }
+            unpack8(u, v, T());
+            keep_eight(rows + r * padded + k, lane, v);
+        }
+    }
+}
+
+template <typename T>
+static __global__ void __launch_bounds__(THREADS, 1) experts_up(const experts_args g)
+{
+    extern __shared__ __align__(16) float rows[];
+    const int warp = (int)threadIdx.x / 32, lane = (int)threadIdx.x % 32;
+    const int n = g.rows * g.top_k, padded = (g.hidden + UP_PASS - 1) / UP_PASS * UP_PASS;
+    up_item item = {0, warp * (int)gridDim.x + (int)blockIdx.x, 0};
+    msgl__pdl_wait();
+    msgl__pdl_trigger(); // not before: the kernel behind knows then what was chosen
+    const int32_t source = lane < n ? __ldcg(g.source + lane) : 0;
+    const int32_t id = lane < n ? __ldcg(g.ids + lane) : 0;
+    const int32_t expert = __shfl_sync(MSGL_FULL_MASK, id, source), row = source / g.top_k;
+    uint4 w[2][UP_PIECES];
+    while (item.output >= g.inter) item.output -= g.inter, item.place++;
+    if (item.place < n) ask_up<T>(g, item, __shfl_sync(MSGL_FULL_MASK, expert, item.place), w);
+    keep_rows<T>(g, padded, rows);
+    __syncthreads();
+    float gate = 0, up = 0;
+#pragma unroll 1
+    while (item.place < n) {
+        const float *x = rows + __shfl_sync(MSGL_FULL_MASK, row, item.place) * padded + item.k;
+#pragma unroll
+        for (int i = 0; i < UP_PIECES; i++) {
+            float v[8];
+            take_eight(x + i * PIECE, lane, v);
+            gate = add_eight<T>(gate, w[0][i], v);
+            up = add_eight<T>(up, w[1][i], v);
+        }
+        const up_item done = item;
+        item.k += UP_PASS;
+        if (item.k >= g.hidden) {
+            item.k = 0;
+            item.output += WARPS * (int)gridDim.x;
+            while (item.output >= g.inter) item.output -= g.inter, item.place++;
+        }
+        if (item.place < n) ask_up<T>(g, item, __shfl_sync(MSGL_FULL_MASK, expert, item.place), w);
+        if (item.k > 0) continue;
+        gate = group_sum(gate, 32), up = group_sum(up, 32);
+        const int32_t to = __shfl_sync(MSGL_FULL_MASK, source, done.place);
+        if (lane == 0) {
+            ((T *)g.act)[(size_t)to * (size_t)g.inter + (size_t)done.output] =
+                from_f32<T>(msgl__silu(gate) * up);
+        }
+        gate = up = 0;
+    }
+}
+
+// --- down ---------------------------------------------------------------------------------------
+
+// Asks for pieces [first, first + DOWN_PIECES) of the rows of all chosen experts that make output
+// `output`: `per` pieces each. expert: lane c's is choice c.
+template <typename T>
+static __device__ __forceinline__ void ask_down(const experts_args &g, int output, int first,
+                                                int per, int32_t expert, uint4 (&w)[DOWN_PIECES])
+{
+    // Where a piece is, in eights of elements, a lane one of them.
+    const int lane = (int)threadIdx.x % 32, choice = (first + lane) / per;
+    const uint32_t begin =
+        (uint32_t)__shfl_sync(MSGL_FULL_MASK, expert, choice % 32) * (uint32_t)(g.down_stride / 8);
+    const uint32_t place = begin + (uint32_t)(first + lane - choice * per) * (PIECE / 8);
+    const T *from = (const T *)g.down + (size_t)output * (size_t)g.inter + lane * 8;
+#pragma unroll
+    for (int i = 0; i < DOWN_PIECES; i++) {
+        const T *at = from + (size_t)__shfl_sync(MSGL_FULL_MASK, place, i) * 8;
+        const bool there = first + i < g.top_k * per && output < g.hidden;
+        w[i] = there ? msgl__read_once(at) : make_uint4(0, 0, 0, 0);
+    }
+}
+
+// Pieces of shared memory, whole passes: zeros behind the end.
+static __host__ __device__ __forceinline__ int down_pieces(const experts_args &g)
+{
+    const int pieces = g.top_k * (g.inter / PIECE);
+    return (pieces + DOWN_PIECES - 1) / DOWN_PIECES * DOWN_PIECES;
+}
+
+// The activations of row `row`, each times its choice's weight, to shared memory.
+template <typename T>
+static __device__ __forceinline__ void keep_act(const experts_args &g, int row, int per,
+                                                float weight, float *act)
+{
+    const int warp = (int)threadIdx.x / 32, lane = (int)threadIdx.x % 32, pieces = g.top_k * per;
+    const T *in = (const T *)g.act + (size_t)row * (size_t)g.top_k * (size_t)g.inter;
+#pragma unroll 1
+    for (int i = warp; i < down_pieces(g); i += WARPS) {
+        uint4 u = make_uint4(0, 0, 0, 0);
+        if (i < pieces) u = __ldcg((const uint4 *)(in + i * PIECE) + lane);
+        const float by = __shfl_sync(MSGL_FULL_MASK, weight, i / per % 32);
+        float v[8];
+        unpack8(u, v, T());
+#pragma unroll
+        for (int j = 0; j < 8; j++) v[j] *= by;
+        keep_eight(act + i * PIECE, lane, v);
+    }
+}
+
+// per: pieces of an expert's row.
+template <typename T>
+static __global__ void __launch_bounds__(DOWN_BOUND) experts_down(const experts_args g, int per)
+{
+    extern __shared__ __align__(16) float act[];
+    const int lane = (int)threadIdx.x % 32, row = (int)blockIdx.y;
+    const int output = (int)blockIdx.x * WARPS + (int)threadIdx.x / 32, pieces = g.top_k * per;
+    msgl__pdl_trigger();
+    int32_t expert = 0;
+    float weight = 0;
+    if (lane < g.top_k) {
+        expert = __ldcg(g.ids + row * g.top_k + lane);
+        weight = __ldcg(g.weights + row * g.top_k + lane);
+    }
+    uint4 w[DOWN_PIECES];
+    ask_down<T>(g, output, 0, per, expert, w);
+    msgl__pdl_wait();
+    T *out = (T *)g.out + (size_t)row * (size_t)g.hidden + output;
+    const bool finishes = lane == 0 && output < g.hidden;
+    const float old = g.accumulate && finishes ? to_f32(*out) : 0;
+    keep_act<T>(g, row, per, weight, act);
+    __syncthreads();
+    float sum = 0;
+#pragma unroll 1
+    for (int first = 0;;) {
+#pragma unroll
+        for (int i = 0; i < DOWN_PIECES; i++) {
+            float v[8];
+            take_eight(act + (first + i) * PIECE, lane, v);
+            sum = add_eight<T>(sum, w[i], v);
+        }
+        first += DOWN_PIECES;
+        if (first >= pieces) break;
+        ask_down<T>(g, output, first, per, expert, w);
+    }
+    sum = group_sum(sum, 32);
+    if (finishes) *out = from_f32<T>(sum + old);
+}
+
+// --- host ---------------------------------------------------------------------------------------
+
+static size_t up_bytes(const experts_args &g)
+{
+    const size_t padded = (size_t)((g.hidden + UP_PASS - 1) / UP_PASS * UP_PASS);
+    return (size_t)g.rows * padded * sizeof(float);
+}
+
+static size_t down_bytes(const experts_args &g)
+{
+    return (size_t)down_pieces(g) * PIECE * sizeof(float);
+}
+
+template <typename T> static void launch(msgl_exec *x, const experts_args &g)
+{
+    const msgl_cuda_device *d = msgl__cuda_device(x);
+    const dim3 tiles((unsigned)((g.hidden + WARPS - 1) / WARPS), (unsigned)g.rows);
+    MSGL_CUDA_TRY(x, msgl__allow_shared<experts_up<T>>(up_bytes(g), true));
+    MSGL_CUDA_TRY(x, msgl__allow_shared<experts_down<T>>(down_bytes(g), true));
+    MSGL_CUDA_TRY(x, msgl__launch(experts_up<T>, dim3((unsigned)d->sm_count), dim3(THREADS),
+                                  up_bytes(g), d->stream, g));
+    MSGL_CUDA_TRY(x, msgl__launch(experts_down<T>, tiles, dim3(THREADS), down_bytes(g), d->stream,
+                                  g, g.inter / PIECE));
+}
+
+bool msgl__cuda_experts(msgl_exec *x, const msgl_experts_call *c)
+{
+    const msgl_weight *up = &c->gate_up[0], *down = &c->down[0];
+    experts_args g = {};
+    g.gate_up = up->data;
+    g.down = down->data;
+    g.gate_up_stride = msgl__expert_stride(c->gate_up, c->num_experts);
+    g.down_stride = msgl__expert_stride(c->down, c->num_experts);
+    g.rows = c->rows;
+    g.top_k = c->top_k;
+    g.hidden = down->n;
+    g.inter = down->k;
+    g.ids = c->ids;
+    g.source = c->source;
+    g.weights = c->weights;
+    g.in = c->in;
+    g.act = c->act;
+    g.out = c->out;
+    g.accumulate = c->accumulate;
+    const uintptr_t bits =
+        (uintptr_t)g.gate_up | (uintptr_t)g.down | (uintptr_t)g.in | (uintptr_t)g.act;
+    if (msgl__cuda_device(x)->deterministic || c->rows <= 0 ||
+        c->rows * c->top_k > MAX_ASSIGNMENTS || (x->act != MSGL_BF16 && x->act != MSGL_F16) ||
+        up->format->dtype != x->act || down->format->dtype != x->act || g.gate_up_stride % 8 != 0 ||
+        g.gate_up_stride == 0 || g.down_stride % 8 != 0 || g.down_stride == 0 ||
+        g.down_stride / 8 * (size_t)c->num_experts > UINT32_MAX || g.hidden % 8 != 0 ||
+        g.inter % PIECE != 0 || bits % 16 != 0 || up_bytes(g) > MAX_SHARED ||
+        down_bytes(g) > MAX_SHARED) {
+        return false;
+    }
+    x->act == MSGL_F16 ? launch<__half>(x, g) : launch<__nv_bfloat16>(x, g);
+    return true;
+}
