@@ -50,12 +50,13 @@ static bool launch(msgl_exec *x, const gemv_params *p, size_t least = 0)
 // of one kernel that has much to load should not, since another multiprocessor would have none.
 template <typename T, int COLUMNS> static bool choose(msgl_exec *x, const gemv_params *p)
 {
-    enum { LONG_K = 4096, HALF = 116 << 10 };
+    enum { LONG_K = 4096, HALF = 116 << 10, NARROW_DEPTH = COLUMNS == 8 ? 4 : 3 };
     const msgl_cuda_device *d = msgl__cuda_device(x);
     const int blocks = blocks_of(d, p), outputs = (p->n + blocks - 1) / blocks;
     const size_t act = (size_t)p->m * gemv_act_pitch(p->k);
     if (p->norm == NULL && p->k >= LONG_K) {
         return (outputs > 32 && launch<T, COLUMNS, 3, 2, 2, true>(x, p)) ||
+               (outputs <= 16 && !p->gated && launch<T, COLUMNS, 1, 2, NARROW_DEPTH, true>(x, p)) ||
                launch<T, COLUMNS, 2, 2, 2, true>(x, p);
     }
     if (!p->gated && outputs <= 8) {
