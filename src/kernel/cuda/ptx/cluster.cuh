@@ -35,6 +35,12 @@ static __device__ __forceinline__ void msgl__cluster_arrive(void)
     asm volatile("barrier.cluster.arrive.relaxed.aligned;" ::: "memory");
 }
 
+// As the first of the two: and what this thread did to others' shared memory is done.
+static __device__ __forceinline__ void msgl__cluster_arrive_done(void)
+{
+    asm volatile("barrier.cluster.arrive.release.aligned;" ::: "memory");
+}
+
 static __device__ __forceinline__ void msgl__cluster_wait(void)
 {
     asm volatile("barrier.cluster.wait.aligned;" ::: "memory");

@@ -1,0 +1,132 @@
+// SPDX-License-Identifier: Apache-2.0
+//
+// Speed of the MLA kernel: microseconds of one launch inside a captured graph, and by events around
+// one launch (launch cost included); TFLOP/s and TB/s of the first, with their shares of what the
+// GPU can do at most. Several sets of pages, so that L2 holds none of them.
+#include <algorithm>
+#include <string.h>
+
+#include "bench/cuda/median.cuh"
+#include "bench/cuda/noise.cuh"
+#include "tests/cuda/attn_world.cuh"
+
+#include "kernel/cuda/attn/mla.h"
+
+enum { REPEATS = 15, GRAPH_LAUNCHES = 24 };
+static const double PEAK_FLOPS = 990e12, PEAK_BYTES = 4.8e12; // per second, nominal
+
+typedef struct shape {
+    int batch, len, heads;
+    double flashmla_us; // in a graph, on an H200
+} shape;
+
+static const shape SHAPES[] = {
+    {1, 8192, 128, 31.1},    {16, 4096, 128, 49.8}, {64, 4096, 128, 123.8},
+    {128, 8192, 128, 547.0}, {1, 8192, 16, 32.4},   {16, 4096, 16, 41.9},
+    {64, 4096, 16, 99.4},    {256, 1024, 16, 93.9}, {128, 8192, 16, 289.2},
+};
+
+typedef struct pool {
+    size_t slots;
+    void *kv, *q, *out;
+    float *lse;
+    void *workspace;
+} pool;
+
+static void run(const pool *p, const shape *s, int page, bool in_order, const msgl_mla_tune *tune)
+{
+    const size_t need = (size_t)s->batch * s->len, bytes = need * MSGL_MLA_ROW * 2;
+    const size_t sets = std::max((size_t)1, std::min((size_t)8, p->slots / need));
+    const size_t pages = p->slots / page;
+    int32_t *perm = (int32_t *)malloc(pages * 4), *table = (int32_t *)malloc(sets * need * 4);
+    attn_rng rng = {7};
+    for (size_t i = 0; i < pages; i++) perm[i] = (int32_t)i;
+    for (size_t i = pages - 1; i > 0 && !in_order; i--)
+        std::swap(perm[i], perm[attn_next(&rng) % (i + 1)]);
+    for (size_t i = 0; i < sets * need; i++) table[i] = perm[i / page] * page + (int32_t)(i % page);
+    int32_t *lens = (int32_t *)malloc(s->batch * 4), *rows = (int32_t *)malloc(s->batch * 4);
+    for (int i = 0; i < s->batch; i++) lens[i] = s->len, rows[i] = i;
+    msgl_mla_call c = {};
+    c.num_heads = s->heads;
+    c.q = p->q, c.ld_q = (size_t)s->heads * MSGL_MLA_ROW;
+    c.out = p->out, c.ld_out = (size_t)s->heads * MSGL_MLA_LATENT;
+    c.kv = p->kv, c.num_slots = (int64_t)p->slots;
+    c.scale = 0.0722f;
+    c.batch = s->batch, c.q_len = 1;
+    c.seqlens_k = (int32_t *)device_copy(lens, s->batch * 4);
+    c.table_rows = (int32_t *)device_copy(rows, s->batch * 4);
+    int32_t *tables = (int32_t *)device_copy(table, sets * need * 4);
+    c.table_stride = (size_t)s->len, c.page_size = page;
+    c.plan = device_copy(NULL, msgl__mla_plan_bytes(s->batch));
+    c.workspace = p->workspace;
+    cudaStream_t stream;
+    CUDA_OK(cudaStreamCreate(&stream));
+    const auto plan = [&] {
+        CUDA_OK(tune ? msgl__cuda_mla_plan_tuned(&c, tune, stream)
+                     : msgl__cuda_mla_plan(&c, stream));
+    };
+    const double plan_us = median_ms(stream, 2, 5, plan) * 1e3;
+    size_t turn = 0;
+    const auto launch = [&] {
+        c.table = tables + turn++ % sets * need;
+        CUDA_OK(msgl__cuda_mla(&c, stream));
+    };
+    const double alone = median_ms(stream, 2, REPEATS, launch) * 1e3;
+    const cudaGraphExec_t exec = cuda_capture(stream, [&] {
+        for (int i = 0; i < GRAPH_LAUNCHES; i++) launch();
+    });
+    const double us = median_graph_ms(stream, exec, 1, 5) * 1e3 / GRAPH_LAUNCHES;
+    const double flops = 2. * (MSGL_MLA_ROW + MSGL_MLA_LATENT) * s->heads * (double)need;
+    printf("%3dx%-5d %3d heads page %-3d%s %8.1f us (FlashMLA %5.1f: %4.2fx) %6.1f TFLOP/s %3.0f%% "
+           "%5.2f TB/s %3.0f%% | alone %6.1f us, plan %4.1f us",
+           s->batch, s->len, s->heads, page, in_order ? " in order" : "", us, s->flashmla_us,
+           s->flashmla_us / us, flops / us * 1e-6, flops / us * 1e8 / PEAK_FLOPS,
+           (double)bytes / us * 1e-6, (double)bytes / us * 1e8 / PEAK_BYTES, alone, plan_us);
+    if (tune) printf(" | tune %d %d %d", tune->overhead, tune->min_tiles, tune->snap);
+    printf("\n");
+    fflush(stdout);
+    CUDA_OK(cudaGraphExecDestroy(exec));
+    CUDA_OK(cudaStreamDestroy(stream));
+    const void *device[] = {c.seqlens_k, c.table_rows, tables, c.plan};
+    for (const void *d : device) CUDA_OK(cudaFree((void *)d));
+    free(perm), free(table), free(lens), free(rows);
+}
+
+int main(int argc, char **argv)
+{
+    bool sweep = false, pages = false;
+    const char *only = NULL; // BATCHxLEN
+    for (int i = 1; i < argc; i++) {
+        if (strcmp(argv[i], "--sweep") == 0) sweep = true;
+        if (strcmp(argv[i], "--pages") == 0) pages = true;
+        if (strcmp(argv[i], "--only") == 0 && i + 1 < argc) only = argv[++i];
+    }
+    pool p = {};
+    p.slots = (size_t)1 << 21;
+    const size_t values = p.slots * MSGL_MLA_ROW, heads = 256 * 128;
+    p.kv = device_copy(NULL, values * 2);
+    p.q = device_copy(NULL, heads * MSGL_MLA_ROW * 2);
+    p.out = device_copy(NULL, heads * MSGL_MLA_LATENT * 2);
+    p.workspace = device_copy(NULL, msgl__mla_workspace_bytes(128, 1));
+    CUDA_OK(cudaMemset(p.workspace, 0, msgl__mla_workspace_bytes(128, 1)));
+    noise<<<1024, 256>>>((__nv_bfloat16 *)p.kv, values, 1.f);
+    noise<<<1024, 256>>>((__nv_bfloat16 *)p.q, heads * MSGL_MLA_ROW, 1.f);
+    CUDA_OK(cudaDeviceSynchronize());
+    for (const shape &s : SHAPES) {
+        char name[32];
+        snprintf(name, sizeof name, "%dx%d", s.batch, s.len);
+        if (only != NULL && strcmp(only, name) != 0) continue;
+        run(&p, &s, 64, false, NULL);
+        for (int page = 1; pages && page <= 16; page *= 16) {
+            run(&p, &s, page, false, NULL);
+            if (page == 1) run(&p, &s, page, true, NULL);
+        }
+        for (int overhead = 1; sweep && overhead <= 4; overhead *= 2) {
+            for (int least = 1; least <= 4; least *= 2) {
+                const msgl_mla_tune t = {overhead, least, 2};
+                run(&p, &s, 64, false, &t);
+            }
+        }
+    }
+    return 0;
+}

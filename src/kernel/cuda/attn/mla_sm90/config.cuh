@@ -1,0 +1,162 @@
+// SPDX-License-Identifier: Apache-2.0
+//
+// Parameters of the MLA kernel, its work, and its shared memory.
+//
+// The keys of a step are cut into shares, each for every tile of query rows: block
+// share * row_tiles + tile. A share is everything between two places, each a request and a tile of
+// its keys. What it has of a request is an item: all of it, or a part.
+#ifndef MSGL_KERNEL_CUDA_ATTN_MLA_SM90_CONFIG_CUH
+#define MSGL_KERNEL_CUDA_ATTN_MLA_SM90_CONFIG_CUH
+
+#include <cuda.h>
+#include <cuda_bf16.h>
+
+#include "kernel/cuda/attn/mla.h"
+#include "kernel/cuda/ptx/barrier.cuh"
+#include "kernel/cuda/ptx/cluster.cuh"
+#include "kernel/cuda/ptx/shared.cuh"
+
+enum {
+    MSGL_MLA_CHUNKS = MSGL_MLA_ROW / 64, // of 64 columns: 128 bytes
+    MSGL_MLA_CHUNK = MSGL_MLA_TILE * 128,
+    MSGL_MLA_TILE_BYTES = MSGL_MLA_CHUNKS * MSGL_MLA_CHUNK,
+    MSGL_MLA_PARTS = 4, // of a tile that is loaded: two chunks each, the last one three
+    MSGL_MLA_HALF_SUMS = MSGL_MLA_LATENT / 4,
+    MSGL_MLA_GATHER_ROWS = 32, // of a tile, for a loading warp
+    MSGL_MLA_THREADS = 384,
+    MSGL_MLA_LOADER_REGISTERS = 56,
+    MSGL_MLA_COMPUTE_REGISTERS = 224,
+    MSGL_MLA_WAIT_NS = 10000000, // that a thread may sleep at a time until a barrier's phase ends
+};
+
+// Named barriers.
+enum {
+    MSGL_MLA_BAR_FIRST = 1,  // the even tile's probabilities are there
+    MSGL_MLA_BAR_SECOND = 2, // the odd tile's
+    MSGL_MLA_BAR_BOTH = 3,   // both computing warpgroups
+    MSGL_MLA_BAR_GROUP = 4,  // + warpgroup
+};
+
+// How rows arrive. GATHER: of pages of fewer than 16 rows, whose slots are looked up row by row.
+// PAIRS: blocks of two tiles of query rows are a cluster, and each loads half of the boxes for
+// both.
+enum msgl_mla_mode { MSGL_MLA_BOXES, MSGL_MLA_GATHER, MSGL_MLA_PAIRS };
+
+struct alignas(16) msgl_mla_request {
+    int32_t len, table_row;
+    // Where its first part lies: 2 * share, + 1 unless it is the share's first request. Its part in
+    // each later share is that one's first.
+    int32_t first_slot, last_share;
+};
+
+// A share has everything from one place up to another one.
+struct msgl_mla_bound {
+    int32_t request, tile;
+};
+
+struct alignas(16) msgl_mla_share {
+    msgl_mla_bound from, to;
+    msgl_mla_request first; // requests[from.request]
+};
+
+struct msgl_mla_plan {
+    msgl_mla_share shares[MSGL_MLA_MAX_CTAS];
+    // behind it: msgl_mla_request[batch], int32_t[batch + 1] sums of costs
+};
+
+struct msgl_mla_params {
+    CUtensorMap kv_map, q_map;
+    const __nv_bfloat16 *q;
+    __nv_bfloat16 *out;
+    float *lse;
+    const char *kv;
+    const msgl_mla_plan *plan;
+    const msgl_mla_request *requests;
+    const int32_t *table;
+    size_t ld_q, ld_out, table_stride;
+    int32_t *counters; // 2 of each (share, row tile): parts that are there, merged ones
+    float2 *part_ml;   // maximum and sum of each row of each part
+    float4 *part_o;
+    int32_t heads, q_len, rows; // rows = heads * q_len, of a request
+    int32_t row_tiles, row_groups;
+    int32_t q_box_rows; // of q_map; 0: a tile's rows are of several tokens, copied row by row
+    int32_t page_mask, box_rows, box_shift, num_slots; // box_rows = 1 << box_shift
+    float log2_scale;                                  // of a raw score to the exponent of 2
+    float ln_scale;                                    // of a raw score to the natural exponent
+};
+
+struct msgl_mla_smem {
+    alignas(1024) unsigned char q[MSGL_MLA_TILE_BYTES];
+    alignas(1024) unsigned char kv[2][MSGL_MLA_TILE_BYTES]; // even and odd tiles
+    uint4 prob[4 * 128];         // probabilities for the other warpgroup, in the order of registers
+    float max[2][MSGL_MLA_TILE]; // behind the even and the odd tile
+    float sum[2][2][MSGL_MLA_TILE]; // of both warpgroups' tiles; items take turns
+    uint64_t q_full, q_empty;
+    uint64_t left, merge; // this block's parts are in memory, all blocks' are
+    uint64_t full[2][MSGL_MLA_PARTS], empty[2][MSGL_MLA_PARTS]; // [stage]
+};
+
+// What a share has of a request: tiles [begin, end) of its keys.
+struct msgl_mla_item {
+    msgl_mla_request request;
+    int32_t index; // of the request
+    int32_t begin, end;
+};
+
+// A share's items, in order.
+struct msgl_mla_walk {
+    const msgl_mla_request *requests;
+    msgl_mla_bound from, to;
+    int32_t index;
+    msgl_mla_request ahead;
+
+    __device__ __forceinline__ msgl_mla_walk(const msgl_mla_params &p, int share)
+        : requests(p.requests)
+    {
+        const msgl_mla_share s = p.plan->shares[share];
+        from = s.from;
+        to = s.to;
+        index = from.request;
+        ahead = s.first;
+    }
+
+    __device__ __forceinline__ bool more() const
+    {
+        return index < to.request || (index == to.request && to.tile > 0 &&
+                                      (index > from.request || to.tile > from.tile));
+    }
+
+    // The next item; only if there are more.
+    __device__ __forceinline__ msgl_mla_item take()
+    {
+        msgl_mla_item it;
+        it.request = ahead;
+        it.index = index;
+        it.begin = index == from.request ? from.tile : 0;
+        it.end = index == to.request ? to.tile : (ahead.len + MSGL_MLA_TILE - 1) / MSGL_MLA_TILE;
+        index++;
+        if (more()) ahead = requests[index];
+        return it;
+    }
+};
+
+// The parities of what is waited for, a bit each.
+struct msgl_mla_phases {
+    uint32_t bits = 0;
+
+    __device__ __forceinline__ uint32_t of(int i) const
+    {
+        return bits >> i & 1;
+    }
+    __device__ __forceinline__ void flip(int i)
+    {
+        bits ^= 1u << i;
+    }
+};
+
+static __device__ __forceinline__ void msgl__mla_wait(const uint64_t *barrier, uint32_t parity)
+{
+    msgl__mbarrier_wait<MSGL_MLA_WAIT_NS>(msgl__shared_address(barrier), parity);
+}
+
+#endif

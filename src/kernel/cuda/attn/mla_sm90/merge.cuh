@@ -1,0 +1,299 @@
+// SPDX-License-Identifier: Apache-2.0
+//
+// Where results go, and merging of a request's parts. All blocks that have a part of a request wait
+// for each other and merge a slice of it each, so that merging takes as long as reading one part.
+// (They all run at once: a launch has no more blocks than the GPU has SMs.) The order of the parts
+// is fixed. A loading warp, which has nothing else to do by then, tells the other blocks that this
+// one's parts are there, and waits for theirs.
+//
+// A part is the computing threads' registers as they are: per 16 rows and half of the columns, 32
+// lines of 32 float4: line j, lane i is columns 8 j + 2 (i % 4) and the next one of row i / 4, then
+// those of row i / 4 + 8.
+#ifndef MSGL_KERNEL_CUDA_ATTN_MLA_SM90_MERGE_CUH
+#define MSGL_KERNEL_CUDA_ATTN_MLA_SM90_MERGE_CUH
+
+#include "kernel/cuda/attn/mla_sm90/config.cuh"
+#include "kernel/cuda/ptx/global.cuh"
+#include "kernel/cuda/ptx/math.cuh"
+#include "kernel/cuda/ptx/mma.cuh"
+
+// Where the results of a request's query row go.
+struct msgl_mla_place {
+    __nv_bfloat16 *out; // of the row
+    size_t lse;
+    bool valid;
+
+    __device__ __forceinline__ msgl_mla_place(const msgl_mla_params &p, int request, int row)
+    {
+        const int token = row / p.heads, head = row - token * p.heads;
+        const size_t at = (size_t)request * p.q_len + token;
+        out = p.out + at * p.ld_out + head * MSGL_MLA_LATENT;
+        lse = at * p.heads + head;
+        valid = row < p.rows;
+    }
+
+    // Of a row with that maximum of raw scores and that sum of probabilities.
+    __device__ __forceinline__ void store_lse(const msgl_mla_params &p, float max, float sum) const
+    {
+        if (p.lse != NULL && valid) p.lse[lse] = sum > 0 ? max * p.ln_scale + logf(sum) : -INFINITY;
+    }
+};
+
+// Number of a part's 16 rows.
+static __device__ __forceinline__ size_t msgl__mla_part(const msgl_mla_params &p, int slot,
+                                                        int row_tile, int group)
+{
+    return (size_t)(slot * p.row_tiles + row_tile) * p.row_groups + group;
+}
+
+// A request that several shares have parts of.
+struct msgl_mla_open {
+    int index, first_slot, first_share, parts;
+    int32_t *counters; // parts that are there, blocks that have seen so
+
+    __device__ __forceinline__ int slot(int part) const
+    {
+        return part == 0 ? first_slot : 2 * (first_share + part);
+    }
+};
+
+// Those of a share: its first request, its last one, both or none.
+struct msgl_mla_opens {
+    msgl_mla_open at[2];
+    int count;
+
+    __device__ __forceinline__ msgl_mla_opens(const msgl_mla_params &p, int share, int row_tile)
+    {
+        const msgl_mla_share s = p.plan->shares[share];
+        const msgl_mla_bound from = s.from, to = s.to;
+        const int last = to.tile > 0 ? to.request : to.request - 1;
+        const bool some = from.request < last || (from.request == last && from.tile < to.tile) ||
+                          (from.request == last && to.request > last);
+        const bool a = some && find(p, from.request, row_tile, &at[0]);
+        const bool b = last > from.request && find(p, last, row_tile, &at[1]);
+        if (!a && b) at[0] = at[1];
+        count = a + b;
+    }
+
+    static __device__ __forceinline__ bool find(const msgl_mla_params &p, int index, int row_tile,
+                                                msgl_mla_open *o)
+    {
+        const msgl_mla_request r = p.requests[index];
+        const int first = r.first_slot / 2;
+        o->index = index;
+        o->first_slot = r.first_slot;
+        o->first_share = first;
+        o->parts = r.last_share - first + 1;
+        o->counters = p.counters + 2 * (first * p.row_tiles + row_tile);
+        return o->parts > 1;
+    }
+};
+
+// a if c, else b; an address of either would put both into local memory.
+static __device__ __forceinline__ msgl_mla_open msgl__mla_choose(bool c, const msgl_mla_open &a,
+                                                                 const msgl_mla_open &b)
+{
+    return {c ? a.index : b.index, c ? a.first_slot : b.first_slot,
+            c ? a.first_share : b.first_share, c ? a.parts : b.parts, c ? a.counters : b.counters};
+}
+
+// By one loading warp: once this block's parts are in memory, tells the others, waits for theirs,
+// and tells the computing warps. The last one leaves the counters as the next launch wants them.
+static __device__ __forceinline__ void msgl__mla_meet(const msgl_mla_params &p, msgl_mla_smem &s,
+                                                      int share, int row_tile)
+{
+    const msgl_mla_opens opens(p, share, row_tile);
+    const int lane = threadIdx.x & 31;
+    if (opens.count == 0 || lane >= 2) return;
+    if (lane < opens.count) {
+        const msgl_mla_open o = msgl__mla_choose(lane == 0, opens.at[0], opens.at[1]);
+        msgl__mla_wait(&s.left, 0);
+        msgl__count(o.counters);
+        while (msgl__load_acquire(o.counters) < o.parts) {
+        }
+        msgl__mbarrier_arrive(msgl__shared_address(&s.merge));
+        if (msgl__count(o.counters + 1) == o.parts - 1) o.counters[0] = o.counters[1] = 0;
+    } else {
+        msgl__mbarrier_arrive(msgl__shared_address(&s.merge));
+    }
+}
+
+// What the eight computing warps do of it.
+struct msgl_mla_merger {
+    const msgl_mla_params &p;
+    msgl_mla_smem &smem;
+    const int share, row_tile;
+    const int thread, lane, warp;
+
+    __device__ __forceinline__ msgl_mla_merger(const msgl_mla_params &params, msgl_mla_smem &s,
+                                               int share_, int tile)
+        : p(params), smem(s), share(share_), row_tile(tile), thread(threadIdx.x - 128),
+          lane(threadIdx.x & 31), warp((threadIdx.x >> 5) - 4)
+    {
+    }
+
+    // Maxima and sums of all parts' rows to shared memory: [part][row]. By `threads` threads, t of
+    // them.
+    __device__ __forceinline__ void gather(const msgl_mla_open &o, float2 *ml, int t,
+                                           int threads) const
+    {
+        enum { BATCH = 8 };
+        const int rows = 16 * p.row_groups, all = o.parts * rows;
+        for (int from = t; from < all; from += BATCH * threads) {
+            float2 v[BATCH];
+#pragma unroll
+            for (int b = 0; b < BATCH; b++) {
+                const int i = min(from + b * threads, all - 1), part = i / rows,
+                          r = i - part * rows;
+                const size_t block = msgl__mla_part(p, o.slot(part), row_tile, r / 16);
+                v[b] = __ldcg(p.part_ml + block * 16 + r % 16);
+            }
+#pragma unroll
+            for (int b = 0; b < BATCH; b++) {
+                const int i = from + b * threads, part = i / rows, r = i - part * rows;
+                if (i < all) ml[part * MSGL_MLA_TILE + r] = v[b];
+            }
+        }
+    }
+
+    // In the place of each maximum what the part's row is to be multiplied by; behind the parts,
+    // the inverse of each row's sum.
+    __device__ __forceinline__ void weigh(const msgl_mla_open &o, float2 *ml, int t,
+                                          int threads) const
+    {
+        const int groups = p.row_groups == 3 ? 4 : p.row_groups;
+        const int per_row = threads / (16 * groups);
+        const int r = t / per_row, first = t & (per_row - 1);
+        if (r >= p.row_groups * 16) return; // whole warps
+        float max = -INFINITY, sum = 0;
+        for (int i = first; i < o.parts; i += per_row)
+            max = fmaxf(max, ml[i * MSGL_MLA_TILE + r].x);
+        for (int x = 1; x < per_row; x *= 2) max = fmaxf(max, __shfl_xor_sync(0xffffffff, max, x));
+        for (int i = first; i < o.parts; i += per_row) {
+            float2 &v = ml[i * MSGL_MLA_TILE + r];
+            v.x = v.x == -INFINITY ? 0.f : msgl__exp2((v.x - max) * p.log2_scale);
+            sum = fmaf(v.x, v.y, sum);
+        }
+        for (int x = 1; x < per_row; x *= 2) sum += __shfl_xor_sync(0xffffffff, sum, x);
+        if (first != 0) return;
+        ml[o.parts * MSGL_MLA_TILE + r].x = sum > 0 ? msgl__rcp(sum) : 0;
+        if (share == o.first_share)
+            msgl_mla_place(p, o.index, row_tile * MSGL_MLA_TILE + r).store_lse(p, max, sum);
+    }
+
+    // This lane's values of BATCH lines, line, line + skip, ..., over parts from, from + step, ...
+    // All reads of PARTS parts are on their way at a time; what is behind the last line or part is
+    // read elsewhere and does not count.
+    template <int BATCH, int PARTS>
+    __device__ __forceinline__ void add(const msgl_mla_open &o, const float2 *ml, int line,
+                                        int skip, int from, int step, float4 (&sum)[BATCH]) const
+    {
+        const int lines = p.row_groups * 64;
+        for (float4 &v : sum) v = make_float4(0, 0, 0, 0);
+#pragma unroll 1
+        for (int i = from; i < o.parts; i += PARTS * step) {
+            float4 v[PARTS][BATCH];
+#pragma unroll
+            for (int n = 0; n < PARTS; n++) {
+                const int part = min(i + n * step, o.parts - 1);
+                const float4 *at = p.part_o + msgl__mla_part(p, o.slot(part), row_tile, 0) *
+                                                  (16 * MSGL_MLA_LATENT / 4);
+#pragma unroll
+                for (int b = 0; b < BATCH; b++)
+                    v[n][b] = __ldcg(at + min(line + b * skip, lines - 1) * 32 + lane);
+            }
+#pragma unroll
+            for (int n = 0; n < PARTS; n++) {
+                const int part = i + n * step;
+                if (part >= o.parts) break;
+#pragma unroll
+                for (int b = 0; b < BATCH; b++) {
+                    const int r = min(line + b * skip, lines - 1) / 64 * 16 + lane / 4;
+                    const float x = ml[part * MSGL_MLA_TILE + r].x;
+                    const float y = ml[part * MSGL_MLA_TILE + r + 8].x;
+                    sum[b].x = fmaf(v[n][b].x, x, sum[b].x);
+                    sum[b].y = fmaf(v[n][b].y, x, sum[b].y);
+                    sum[b].z = fmaf(v[n][b].z, y, sum[b].z);
+                    sum[b].w = fmaf(v[n][b].w, y, sum[b].w);
+                }
+            }
+        }
+    }
+
+    __device__ __forceinline__ void store(const msgl_mla_open &o, const float2 *ml, int line,
+                                          const float4 &v) const
+    {
+        const int r = line / 64 * 16 + lane / 4;
+        const int column = line % 64 * 8 + 2 * (lane & 3);
+        const float a = ml[o.parts * MSGL_MLA_TILE + r].x;
+        const float b = ml[o.parts * MSGL_MLA_TILE + r + 8].x;
+        const msgl_mla_place first(p, o.index, row_tile * MSGL_MLA_TILE + r),
+            second(p, o.index, row_tile * MSGL_MLA_TILE + r + 8);
+        const __nv_bfloat16 t = {};
+        if (first.valid) *(uint32_t *)(first.out + column) = msgl__pack_two(v.x * a, v.y * a, t);
+        if (second.valid) *(uint32_t *)(second.out + column) = msgl__pack_two(v.z * b, v.w * b, t);
+    }
+
+    // This block's slice: lines own, own + parts, ... Fewer lines than warps: every warp adds some
+    // parts of each; those sums are added where they lie in shared memory.
+    __device__ __forceinline__ void slice(const msgl_mla_open &o, const float2 *ml) const
+    {
+        enum { WARPS = 8 };
+        const int own = share - o.first_share, lines = p.row_groups * 64;
+        if (lines / o.parts >= WARPS) {
+            enum { BATCH = 8 };
+            float4 v[BATCH];
+            for (int line = own + warp * o.parts; line < lines; line += BATCH * WARPS * o.parts) {
+                add<BATCH, 2>(o, ml, line, WARPS * o.parts, 0, 1, v);
+#pragma unroll
+                for (int b = 0; b < BATCH; b++) {
+                    const int l = line + b * WARPS * o.parts;
+                    if (l < lines) store(o, ml, l, v[b]);
+                }
+            }
+            return;
+        }
+        enum { BATCH = 2 };
+        float4 v[BATCH], *sums = (float4 *)smem.kv[1];    // [line][warp][lane]
+        msgl__named_barrier_sync(MSGL_MLA_BAR_BOTH, 256); // an earlier request's are read
+        for (int i = 0; own + i * o.parts < lines; i += BATCH) {
+            add<BATCH, 8>(o, ml, own + i * o.parts, o.parts, warp, WARPS, v);
+#pragma unroll
+            for (int b = 0; b < BATCH; b++) sums[((i + b) * WARPS + warp) * 32 + lane] = v[b];
+        }
+        msgl__named_barrier_sync(MSGL_MLA_BAR_BOTH, 256);
+        const int line = own + warp * o.parts;
+        if (line >= lines) return;
+        float4 sum = sums[warp * WARPS * 32 + lane];
+        for (int i = 1; i < WARPS; i++) {
+            const float4 w = sums[(warp * WARPS + i) * 32 + lane];
+            sum.x += w.x, sum.y += w.y, sum.z += w.z, sum.w += w.w;
+        }
+        store(o, ml, line, sum);
+    }
+
+    // Behind this warp's last part.
+    __device__ __forceinline__ void run() const
+    {
+        const msgl_mla_opens opens(p, share, row_tile);
+        if (opens.count == 0) return;
+        __syncwarp();
+        if (lane == 0) msgl__mbarrier_arrive(msgl__shared_address(&smem.left));
+        msgl__mla_wait(&smem.merge, 0);
+        // Each warpgroup has a request, or both have half of one.
+        float2 *first = (float2 *)smem.kv[0];
+        float2 *second = first + (opens.at[0].parts + 1) * MSGL_MLA_TILE;
+        const bool two = opens.count == 2, other = two && thread >= 128;
+        const msgl_mla_open mine = msgl__mla_choose(other, opens.at[1], opens.at[0]);
+        float2 *ml = other ? second : first;
+        const int t = two ? thread & 127 : thread, threads = two ? 128 : 256;
+        gather(mine, ml, t, threads);
+        msgl__named_barrier_sync(MSGL_MLA_BAR_BOTH, 256);
+        weigh(mine, ml, t, threads);
+        msgl__named_barrier_sync(MSGL_MLA_BAR_BOTH, 256);
+        slice(opens.at[0], first);
+        if (opens.count == 2) slice(opens.at[1], second);
+    }
+};
+
+#endif

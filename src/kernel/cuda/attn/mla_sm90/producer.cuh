@@ -1,0 +1,197 @@
+// SPDX-License-Identifier: Apache-2.0
+//
+// The loading side: four warps, each loads one of the four parts of a tile of keys. With large
+// pages TMA boxes; with small ones the warp looks up each row's slot: where 32 follow one another,
+// as a new prompt's do, they are a box, else rows are copied in 16-byte pieces. The query rows, in
+// boxes or pieces, by all four.
+#ifndef MSGL_KERNEL_CUDA_ATTN_MLA_SM90_PRODUCER_CUH
+#define MSGL_KERNEL_CUDA_ATTN_MLA_SM90_PRODUCER_CUH
+
+#include "kernel/cuda/attn/mla_sm90/config.cuh"
+#include "kernel/cuda/launch.cuh"
+#include "kernel/cuda/ptx/copy.cuh"
+#include "kernel/cuda/ptx/tma.cuh"
+
+template <msgl_mla_mode MODE> struct msgl_mla_producer {
+    static constexpr bool GATHER = MODE == MSGL_MLA_GATHER, PAIRS = MODE == MSGL_MLA_PAIRS;
+    const msgl_mla_params &p;
+    msgl_mla_smem &s;
+    const int row_tile, lane, part;
+    const int chunk, chunks; // the part's
+    msgl_mla_phases phases;  // of the stages; bit 2: of q
+    const int32_t *row;      // of the table
+    int32_t len;
+
+    // What a lane knows of a tile: the first slot of box `lane`; GATHER: the slots of rows `lane`
+    // and `lane + 32`. -1: no key is there.
+    struct found {
+        int32_t slot[GATHER ? 2 : 1];
+    };
+
+    __device__ __forceinline__ msgl_mla_producer(const msgl_mla_params &params, msgl_mla_smem &smem,
+                                                 int tile)
+        : p(params), s(smem), row_tile(tile), lane(threadIdx.x & 31), part(threadIdx.x >> 5),
+          chunk(2 * part), chunks(part == MSGL_MLA_PARTS - 1 ? 3 : 2)
+    {
+    }
+
+    // A request's query rows. What is behind the last one stays as it is: each row computes for
+    // itself.
+    __device__ __forceinline__ void load_q(const msgl_mla_item &it)
+    {
+        const uint32_t bar = msgl__shared_address(&s.q_full), to = msgl__shared_address(s.q);
+        const int first = row_tile * MSGL_MLA_TILE, rows = min(p.rows - first, (int)MSGL_MLA_TILE);
+        msgl__mla_wait(&s.q_empty, phases.of(2) ^ 1);
+        phases.flip(2);
+        if (p.q_box_rows > 0) {
+            if (lane != 0) return;
+            const int token = first / p.heads, head = first - token * p.heads;
+            msgl__mbarrier_expect(bar, (uint32_t)(chunks * p.q_box_rows * 128));
+            for (int c = chunk; c < chunk + chunks; c++)
+                msgl__tensor_load(to + c * MSGL_MLA_CHUNK, &p.q_map, c * 64, head,
+                                  it.index * p.q_len + token, bar);
+            return;
+        }
+        const int piece = threadIdx.x & 7; // of 16 bytes, of each chunk
+        for (int r = threadIdx.x >> 3; r < rows; r += 16) {
+            const int token = (first + r) / p.heads, head = first + r - token * p.heads;
+            const __nv_bfloat16 *from = p.q + (size_t)(it.index * p.q_len + token) * p.ld_q +
+                                        head * MSGL_MLA_ROW + piece * 8;
+            const uint32_t at = to + r * 128 + ((piece ^ (r & 7)) << 4);
+#pragma unroll
+            for (int c = 0; c < MSGL_MLA_CHUNKS; c++)
+                msgl__copy_async_16(at + c * MSGL_MLA_CHUNK, from + c * 64, true);
+        }
+        msgl__copy_async_arrive(bar);
+    }
+
+    __device__ __forceinline__ int32_t slot_of(int32_t key) const
+    {
+        return key < len ? row[key & ~p.page_mask] + (key & p.page_mask) : -1;
+    }
+
+    __device__ __forceinline__ found look_up(int tile) const
+    {
+        const int32_t first = tile * MSGL_MLA_TILE;
+        found f;
+        if constexpr (GATHER) {
+            f.slot[0] = slot_of(first + lane);
+            f.slot[1] = slot_of(first + lane + MSGL_MLA_GATHER_ROWS);
+        } else {
+            const int32_t at = lane << p.box_shift;
+            f.slot[0] = at < MSGL_MLA_TILE ? slot_of(first + at) : -1;
+        }
+        return f;
+    }
+
+    // Boxes of 64 columns x box_rows. One without a key comes from behind the pool, which TMA reads
+    // as zeros. The blocks of a pair take turns.
+    __device__ __forceinline__ void load_boxes(uint32_t to, uint32_t bar, int32_t slots)
+    {
+        const int per_chunk = MSGL_MLA_TILE >> p.box_shift, count = per_chunk * chunks;
+        if (lane == 0) msgl__mbarrier_expect(bar, (uint32_t)(chunks * MSGL_MLA_CHUNK));
+        for (int i = PAIRS ? (int)msgl__cluster_rank() : 0; i < count; i += PAIRS ? 2 : 1) {
+            const int box = i & (per_chunk - 1), c = i / per_chunk;
+            const int32_t found = __shfl_sync(0xffffffff, slots, box);
+            const int32_t slot = found < 0 ? p.num_slots : found;
+            const uint32_t at = to + c * MSGL_MLA_CHUNK + (box << p.box_shift) * 128;
+            if (lane != 0) continue;
+            if (PAIRS)
+                msgl__tensor_load_multicast(at, &p.kv_map, (chunk + c) * 64, slot, bar, 3);
+            else
+                msgl__tensor_load(at, &p.kv_map, (chunk + c) * 64, slot, bar);
+        }
+    }
+
+    // 32 rows, a lane's slot each.
+    __device__ __forceinline__ void load_rows(uint32_t to, uint32_t bar, int32_t slots)
+    {
+        const int32_t first = __shfl_sync(0xffffffff, slots, 0);
+        if (__all_sync(0xffffffff, first >= 0 && slots == first + lane)) {
+            if (lane > 0) {
+                msgl__mbarrier_arrive(bar);
+                return;
+            }
+            msgl__mbarrier_expect(bar, (uint32_t)(chunks * MSGL_MLA_GATHER_ROWS * 128));
+            for (int c = 0; c < chunks; c++)
+                msgl__tensor_load(to + c * MSGL_MLA_CHUNK, &p.kv_map, (chunk + c) * 64, first, bar);
+            return;
+        }
+        const int piece = lane & 7, row0 = lane >> 3;
+        const char *from = p.kv + chunk * 128 + piece * 16;
+#pragma unroll
+        for (int i = 0; i < MSGL_MLA_GATHER_ROWS / 4; i++) {
+            const int r = i * 4 + row0;
+            const int32_t slot = __shfl_sync(0xffffffff, slots, r);
+            const char *src = from + (int64_t)max(slot, 0) * (MSGL_MLA_ROW * 2);
+            const uint32_t at = to + r * 128 + ((piece ^ (r & 7)) << 4);
+            msgl__copy_async_16(at, src, slot >= 0);
+            msgl__copy_async_16(at + MSGL_MLA_CHUNK, src + 128, slot >= 0);
+            if (chunks > 2) msgl__copy_async_16(at + 2 * MSGL_MLA_CHUNK, src + 256, slot >= 0);
+        }
+        msgl__copy_async_arrive(bar);
+    }
+
+    __device__ __forceinline__ void load_tile(int stage, const found &f)
+    {
+        const uint32_t to = msgl__shared_address(s.kv[stage] + chunk * MSGL_MLA_CHUNK);
+        const uint32_t bar = msgl__shared_address(&s.full[stage][part]);
+        msgl__mla_wait(&s.empty[stage][part], phases.of(stage) ^ 1);
+        phases.flip(stage);
+        if constexpr (GATHER) {
+            load_rows(to, bar, f.slot[0]);
+            load_rows(to + MSGL_MLA_GATHER_ROWS * 128, bar, f.slot[1]);
+        } else {
+            load_boxes(to, bar, f.slot[0]);
+        }
+    }
+
+    // Starts bringing a pair's tile to the L2 before its turn, so that a stage waits for the L2
+    // alone: this block's 32 rows of the part.
+    __device__ __forceinline__ void prefetch(const found &f) const
+    {
+        const int r = (int)msgl__cluster_rank() * 32 + lane;
+        const int32_t first = __shfl_sync(0xffffffff, f.slot[0], r >> p.box_shift);
+        if (first < 0) return;
+        const int64_t slot = first + (r & (p.box_rows - 1));
+        const char *from = p.kv + slot * (MSGL_MLA_ROW * 2) + chunk * 128;
+        for (int c = 0; c < chunks; c++) msgl__prefetch_l2(from + c * 128);
+    }
+
+    // An item; of the share's first one the keys that are older than the step before the kernel
+    // before this one has ended.
+    __device__ __forceinline__ void load(const msgl_mla_item &it, bool first)
+    {
+        row = p.table + (size_t)it.request.table_row * p.table_stride;
+        len = it.request.len;
+        found now = look_up(it.begin), next = look_up(it.begin + 1), after = look_up(it.begin + 2);
+        bool wait = first, has_q = false;
+        for (int t = it.begin; t < it.end; t++) {
+            const bool old = (t + 1) * MSGL_MLA_TILE <= len - p.q_len;
+            if (wait && (!old || t == it.begin + 2)) msgl__pdl_wait(), wait = false;
+            if (!wait && !has_q) load_q(it), has_q = true;
+            const found further = look_up(t + 3);
+            load_tile((t - it.begin) & 1, now);
+            if (PAIRS && t + 2 < it.end) prefetch(after);
+            now = next, next = after, after = further;
+        }
+        if (wait) msgl__pdl_wait();
+        if (!has_q) load_q(it);
+    }
+
+    __device__ __forceinline__ void run(int share)
+    {
+        msgl_mla_walk walk(p, share);
+        bool first = true;
+        while (walk.more()) {
+            const msgl_mla_item it = walk.take();
+            if (it.begin == it.end) continue;
+            load(it, first);
+            first = false;
+        }
+        if (first) msgl__pdl_wait();
+        msgl__copy_async_wait_all();
+    }
+};
+
+#endif

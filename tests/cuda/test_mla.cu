@@ -1,0 +1,184 @@
+// SPDX-License-Identifier: Apache-2.0
+//
+// The MLA kernel against exact attention.
+#include "tests/cuda/mla_world.cuh"
+
+#include <time.h>
+
+static const double TOLERANCE = 1e-2;       // |v| < 1, bf16
+static const double LSE_TOLERANCE = 5e-4;   // scores are f32
+static const double NOISE_TOLERANCE = 1e-5; // squares of bf16's errors to those of the values
+
+static int failures, checks;
+static double worst, worst_noise, worst_lse;
+
+// Times of day at which each kind of test was through.
+static void through(const char *what)
+{
+    static double last = 0;
+    struct timespec t;
+    clock_gettime(CLOCK_MONOTONIC, &t);
+    const double now = (double)t.tv_sec + 1e-9 * (double)t.tv_nsec;
+    printf("%-8s %4d checks, %d failures, error %.2e, noise %.2e, lse %.2e, %.1f s\n", what, checks,
+           failures, worst, worst_noise, worst_lse, last > 0 ? now - last : 0.);
+    fflush(stdout);
+    last = now;
+}
+
+static void plan(const mla_world *w, const msgl_mla_tune *tune, cudaStream_t stream)
+{
+    CUDA_OK(tune ? msgl__cuda_mla_plan_tuned(&w->call, tune, stream)
+                 : msgl__cuda_mla_plan(&w->call, stream));
+}
+
+static void check(mla_world *w, const int32_t *lens, const char *what)
+{
+    double work = 0; // of the host's oracle; about 1e9 a second
+    for (int i = 0; i < w->batch; i++)
+        work += (double)lens[i] * w->call.q_len * w->call.num_heads * 1088;
+    const int every = work > 4e7 ? (int)(work / 4e7) * 2 + 1 : 1;
+    mla_fetch(w);
+    const mla_error e = mla_compare(w, lens, every);
+    const double noise = e.all > 0 ? e.squares / e.all : 0;
+    checks++;
+    if (!(e.out <= worst)) worst = e.out;
+    if (!(e.lse <= worst_lse)) worst_lse = e.lse;
+    if (!(noise <= worst_noise)) worst_noise = noise;
+    if (!(e.out <= TOLERANCE) || !(e.lse <= LSE_TOLERANCE) || !(noise <= NOISE_TOLERANCE)) {
+        failures++;
+        printf(
+            "FAIL %s: heads %d q_len %d page %d batch %d length %d: error %g, noise %g, lse %g\n",
+            what, w->call.num_heads, w->call.q_len, w->call.page_size, w->batch, (int)lens[0],
+            e.out, noise, e.lse);
+        if (failures > 20) exit(1);
+    }
+}
+
+static void one(attn_rng *rng, const mla_shape *t, int batch, const int32_t *lens,
+                const msgl_mla_tune *tune, const char *what)
+{
+    mla_world w;
+    mla_world_make(&w, rng, t, batch, lens);
+    plan(&w, tune, 0);
+    uint16_t *first = (uint16_t *)malloc(w.out_bytes);
+    for (int repeat = 0; repeat < 2; repeat++) { // the second one finds the counters zero again
+        mla_poison(&w);
+        CUDA_OK(msgl__cuda_mla(&w.call, 0));
+        CUDA_OK(cudaDeviceSynchronize());
+        check(&w, lens, what);
+        if (repeat == 0) {
+            memcpy(first, w.out, w.out_bytes);
+        } else if (memcmp(first, w.out, w.out_bytes) != 0) {
+            failures++;
+            printf("FAIL %s: two launches differ\n", what);
+        }
+    }
+    free(first);
+    mla_world_free(&w);
+}
+
+static const int32_t EDGES[] = {65, 0, 1, 64, 63, 130, 2, 128, 127, 129, 300, 192, 5, 700};
+
+// Lengths of requests that have that many query tokens.
+static void at_least(int32_t *to, const int32_t *from, int n, int q_len)
+{
+    for (int i = 0; i < n; i++) to[i] = from[i] > 0 && from[i] < q_len ? q_len : from[i];
+}
+
+static void shapes(attn_rng *rng, bool quick)
+{
+    static const int heads[] = {1, 16, 20, 128}, pages[] = {1, 16, 64, 128};
+    int turn = 0;
+    for (int h = 0; h < 4; h++) {
+        for (int g = 0; g < 4; g++, turn++) {
+            if (quick && turn % 5 != 0) continue;
+            const mla_shape t = {heads[h], 1, pages[g], false, g % 2 ? 8 : 0};
+            one(rng, &t, 1, EDGES, NULL, "one");
+            one(rng, &t, 14, EDGES, NULL, "shape");
+            const mla_shape verify = {heads[h], 2 + turn % 3, pages[g], turn % 2 == 0, 16};
+            int32_t lens[14];
+            at_least(lens, EDGES, 14, verify.q_len);
+            one(rng, &verify, 14, lens, NULL, "verify");
+        }
+    }
+    for (int page = 2; page <= 32; page *= 2) {
+        const mla_shape t = {40, 1, page, page % 4 == 0, 0};
+        one(rng, &t, quick ? 4 : 14, EDGES, NULL, "page");
+    }
+    const mla_shape most = {128, 8, 64, false, 0};
+    const int32_t lens[] = {8, 200, 71};
+    one(rng, &most, quick ? 1 : 3, lens, NULL, "most");
+}
+
+// Long requests in few and many parts.
+static void splits(attn_rng *rng, bool quick)
+{
+    static const int heads[] = {16, 128, 8, 64};
+    for (int i = 0; i < (quick ? 3 : 16); i++) {
+        const int batch = attn_range(rng, 1, 6);
+        int32_t lens[6];
+        for (int k = 0; k < batch; k++) lens[k] = attn_range(rng, 1, quick ? 1200 : 6000);
+        const mla_shape t = {heads[i % 4], i % 5 == 4 ? 2 : 1, i % 3 ? 64 : 1, i % 2 == 0, 0};
+        const msgl_mla_tune tune = {attn_range(rng, 1, 5), attn_range(rng, 1, 9),
+                                    attn_range(rng, 1, 4)};
+        at_least(lens, lens, batch, t.q_len);
+        one(rng, &t, batch, lens, &tune, "split");
+    }
+}
+
+// A captured plan and launch follow the lengths in device memory.
+static void graph(attn_rng *rng, int heads, int page, int rounds)
+{
+    int32_t room[7];
+    for (int i = 0; i < 7; i++) room[i] = 2600 - 100 * i;
+    const mla_shape t = {heads, 1, page, false, 0};
+    mla_world w;
+    mla_world_make(&w, rng, &t, 7, room);
+    cudaStream_t stream;
+    CUDA_OK(cudaStreamCreate(&stream));
+    const cudaGraphExec_t exec = cuda_capture(stream, [&] {
+        plan(&w, NULL, stream);
+        for (int layer = 0; layer < 3; layer++) CUDA_OK(msgl__cuda_mla(&w.call, stream));
+    });
+    for (int round = 0; round < rounds; round++) {
+        int32_t now[7];
+        for (int i = 0; i < 7; i++) now[i] = round == 0 ? i % 2 : attn_range(rng, 0, room[i]);
+        device_write((void *)w.call.seqlens_k, now, sizeof now);
+        mla_poison(&w);
+        CUDA_OK(cudaGraphLaunch(exec, stream));
+        CUDA_OK(cudaStreamSynchronize(stream));
+        check(&w, now, "graph");
+    }
+    CUDA_OK(cudaGraphExecDestroy(exec));
+    CUDA_OK(cudaStreamDestroy(stream));
+    mla_world_free(&w);
+}
+
+int main(int argc, char **argv)
+{
+    bool quick = false;
+    attn_rng rng = {1};
+    for (int i = 1; i < argc; i++) {
+        if (strcmp(argv[i], "--quick") == 0) quick = true;
+        if (strcmp(argv[i], "--seed") == 0 && i + 1 < argc) {
+            rng.state = strtoull(argv[++i], NULL, 10);
+        }
+    }
+    through("start");
+    shapes(&rng, quick);
+    through("shapes");
+    splits(&rng, quick);
+    through("splits");
+    if (!quick) {
+        int32_t many[700]; // more requests than threads of the planner, and than shares
+        for (int i = 0; i < 700; i++) many[i] = i % 3 ? i % 2 : attn_range(&rng, 1, 90);
+        const mla_shape t = {4, 1, 16, false, 0};
+        one(&rng, &t, 700, many, NULL, "many");
+        through("many");
+    }
+    graph(&rng, 16, 1, quick ? 2 : 6);
+    graph(&rng, 128, 64, quick ? 2 : 6);
+    through("graph");
+    printf("mla: %d checks, worst err %.2e%s\n", checks, worst, failures ? ", FAILED" : "");
+    return failures ? 1 : 0;
+}
