@@ -14,7 +14,8 @@ static const float log2_e = 1.4426950408889634f;
 static msgl_mla_tune measured(const msgl_mla_call *c)
 {
     // The parts of few heads are merged sooner.
-    return {2, msgl__mla_row_groups(c->num_heads, c->q_len) < 4 ? 2 : 4, 2};
+    const int32_t least = msgl__mla_row_groups(c->num_heads, c->q_len) < 4 ? 2 : 4;
+    return {least, least, least};
 }
 
 static __device__ __forceinline__ void init_barriers(msgl_mla_smem &s, msgl_mla_mode mode,

@@ -135,7 +135,8 @@ template <int GROUP, msgl_mla_mode MODE> struct msgl_mla_consumer {
     __device__ __forceinline__ void clear_tail(int stage, int tile, int len) const
     {
         const int first = len - tile * MSGL_MLA_TILE;
-        if (first >= MSGL_MLA_TILE) return;
+        if (MODE == MSGL_MLA_GATHER || first >= MSGL_MLA_TILE)
+            return; // there they are zero already
         const uint32_t at = msgl__shared_address(smem.kv[stage] + GROUP * 4 * MSGL_MLA_CHUNK);
         const int pieces = (MSGL_MLA_TILE - first) * 8; // of a chunk
         for (int i = threadIdx.x & 127; i < pieces; i += 128) {

@@ -12,6 +12,7 @@
 #ifndef MSGL_KERNEL_CUDA_ATTN_MLA_SM90_MERGE_CUH
 #define MSGL_KERNEL_CUDA_ATTN_MLA_SM90_MERGE_CUH
 
+#include "kernel/cuda/attn/fragment_sm90.cuh"
 #include "kernel/cuda/attn/mla_sm90/config.cuh"
 #include "kernel/cuda/ptx/global.cuh"
 #include "kernel/cuda/ptx/math.cuh"
@@ -124,6 +125,7 @@ struct msgl_mla_merger {
     msgl_mla_smem &smem;
     const int share, row_tile;
     const int thread, lane, warp;
+    enum { WARPS = 8 };
 
     __device__ __forceinline__ msgl_mla_merger(const msgl_mla_params &params, msgl_mla_smem &s,
                                                int share_, int tile)
@@ -157,7 +159,7 @@ struct msgl_mla_merger {
     }
 
     // In the place of each maximum what the part's row is to be multiplied by; behind the parts,
-    // the inverse of each row's sum.
+    // the inverse of each row's sum, and where the row goes (in 16 bytes; -1: nowhere).
     __device__ __forceinline__ void weigh(const msgl_mla_open &o, float2 *ml, int t,
                                           int threads) const
     {
@@ -176,39 +178,54 @@ struct msgl_mla_merger {
         }
         for (int x = 1; x < per_row; x *= 2) sum += __shfl_xor_sync(0xffffffff, sum, x);
         if (first != 0) return;
-        ml[o.parts * MSGL_MLA_TILE + r].x = sum > 0 ? msgl__rcp(sum) : 0;
-        if (share == o.first_share)
-            msgl_mla_place(p, o.index, row_tile * MSGL_MLA_TILE + r).store_lse(p, max, sum);
+        const msgl_mla_place at(p, o.index, row_tile * MSGL_MLA_TILE + r);
+        const int64_t place = at.valid ? (at.out - p.out) / 8 : -1;
+        ml[o.parts * MSGL_MLA_TILE + r] =
+            make_float2(sum > 0 ? msgl__rcp(sum) : 0, __int_as_float((int)place));
+        if (share == o.first_share) at.store_lse(p, max, sum);
     }
 
-    // This lane's values of BATCH lines, line, line + skip, ..., over parts from, from + step, ...
-    // All reads of PARTS parts are on their way at a time; what is behind the last line or part is
-    // read elsewhere and does not count.
-    template <int BATCH, int PARTS>
+    // Where row r's results go: [512], or NULL if it is no row of the request; times *inverse.
+    __device__ __forceinline__ __nv_bfloat16 *place(const msgl_mla_open &o, const float2 *ml, int r,
+                                                    float *inverse) const
+    {
+        const float2 v = ml[o.parts * MSGL_MLA_TILE + r];
+        const int at = __float_as_int(v.y);
+        *inverse = v.x;
+        return at < 0 ? NULL : p.out + (int64_t)at * 8;
+    }
+
+    // This lane's values of COUNT lines (RUN from `line` on, RUN from line + skip on, ...), over
+    // parts from, from + step, ... All reads of PARTS parts are on their way at a time; what is
+    // behind the last line or part is read elsewhere and does not count.
+    template <int COUNT, int RUN, int PARTS>
     __device__ __forceinline__ void add(const msgl_mla_open &o, const float2 *ml, int line,
-                                        int skip, int from, int step, float4 (&sum)[BATCH]) const
+                                        int skip, int from, int step, float4 (&sum)[COUNT]) const
     {
         const int lines = p.row_groups * 64;
         for (float4 &v : sum) v = make_float4(0, 0, 0, 0);
 #pragma unroll 1
         for (int i = from; i < o.parts; i += PARTS * step) {
-            float4 v[PARTS][BATCH];
+            float4 v[PARTS][COUNT];
 #pragma unroll
             for (int n = 0; n < PARTS; n++) {
                 const int part = min(i + n * step, o.parts - 1);
                 const float4 *at = p.part_o + msgl__mla_part(p, o.slot(part), row_tile, 0) *
                                                   (16 * MSGL_MLA_LATENT / 4);
 #pragma unroll
-                for (int b = 0; b < BATCH; b++)
-                    v[n][b] = __ldcg(at + min(line + b * skip, lines - 1) * 32 + lane);
+                for (int b = 0; b < COUNT; b++) {
+                    const int l = min(line + b / RUN * skip + b % RUN, lines - 1);
+                    v[n][b] = __ldcg(at + l * 32 + lane);
+                }
             }
 #pragma unroll
             for (int n = 0; n < PARTS; n++) {
                 const int part = i + n * step;
                 if (part >= o.parts) break;
 #pragma unroll
-                for (int b = 0; b < BATCH; b++) {
-                    const int r = min(line + b * skip, lines - 1) / 64 * 16 + lane / 4;
+                for (int b = 0; b < COUNT; b++) {
+                    const int l = min(line + b / RUN * skip + b % RUN, lines - 1);
+                    const int r = l / 64 * 16 + lane / 4;
                     const float x = ml[part * MSGL_MLA_TILE + r].x;
                     const float y = ml[part * MSGL_MLA_TILE + r + 8].x;
                     sum[b].x = fmaf(v[n][b].x, x, sum[b].x);
@@ -220,56 +237,81 @@ struct msgl_mla_merger {
         }
     }
 
-    __device__ __forceinline__ void store(const msgl_mla_open &o, const float2 *ml, int line,
-                                          const float4 &v) const
+    // Four lines, from `line` on (a multiple of four).
+    __device__ __forceinline__ void store_run(const msgl_mla_open &o, const float2 *ml, int line,
+                                              const float4 *v) const
     {
-        const int r = line / 64 * 16 + lane / 4;
-        const int column = line % 64 * 8 + 2 * (lane & 3);
-        const float a = ml[o.parts * MSGL_MLA_TILE + r].x;
-        const float b = ml[o.parts * MSGL_MLA_TILE + r + 8].x;
-        const msgl_mla_place first(p, o.index, row_tile * MSGL_MLA_TILE + r),
-            second(p, o.index, row_tile * MSGL_MLA_TILE + r + 8);
-        const __nv_bfloat16 t = {};
-        if (first.valid) *(uint32_t *)(first.out + column) = msgl__pack_two(v.x * a, v.y * a, t);
-        if (second.valid) *(uint32_t *)(second.out + column) = msgl__pack_two(v.z * b, v.w * b, t);
+        float sums[16];
+#pragma unroll
+        for (int b = 0; b < 4; b++) {
+            sums[4 * b] = v[b].x, sums[4 * b + 1] = v[b].y;
+            sums[4 * b + 2] = v[b].z, sums[4 * b + 3] = v[b].w;
+        }
+#pragma unroll
+        for (int h = 0; h < 2; h++) {
+            float inverse;
+            __nv_bfloat16 *to = place(o, ml, line / 64 * 16 + lane / 4 + 8 * h, &inverse);
+            msgl__fa_store_row(to + line % 64 * 8, sums, h, inverse, to != NULL, 32);
+        }
     }
 
-    // This block's slice: lines own, own + parts, ... Fewer lines than warps: every warp adds some
-    // parts of each; those sums are added where they lie in shared memory.
-    __device__ __forceinline__ void slice(const msgl_mla_open &o, const float2 *ml) const
+    __device__ __forceinline__ void store_line(const msgl_mla_open &o, const float2 *ml, int line,
+                                               const float4 &v) const
     {
-        enum { WARPS = 8 };
-        const int own = share - o.first_share, lines = p.row_groups * 64;
-        if (lines / o.parts >= WARPS) {
-            enum { BATCH = 8 };
-            float4 v[BATCH];
-            for (int line = own + warp * o.parts; line < lines; line += BATCH * WARPS * o.parts) {
-                add<BATCH, 2>(o, ml, line, WARPS * o.parts, 0, 1, v);
-#pragma unroll
-                for (int b = 0; b < BATCH; b++) {
-                    const int l = line + b * WARPS * o.parts;
-                    if (l < lines) store(o, ml, l, v[b]);
-                }
-            }
-            return;
+        const int r = line / 64 * 16 + lane / 4, column = line % 64 * 8 + 2 * (lane & 3);
+        float a, b;
+        __nv_bfloat16 *first = place(o, ml, r, &a), *second = place(o, ml, r + 8, &b);
+        const __nv_bfloat16 t = {};
+        if (first != NULL) *(uint32_t *)(first + column) = msgl__pack_two(v.x * a, v.y * a, t);
+        if (second != NULL) *(uint32_t *)(second + column) = msgl__pack_two(v.z * b, v.w * b, t);
+    }
+
+    // This block's slice of a request with few parts: runs of four lines own, own + parts, ...
+    __device__ __forceinline__ void slice_runs(const msgl_mla_open &o, const float2 *ml) const
+    {
+        const int lines = p.row_groups * 64, skip = 4 * WARPS * o.parts;
+        float4 v[8];
+#pragma unroll 1
+        for (int line = 4 * (share - o.first_share + warp * o.parts); line < lines;
+             line += 2 * skip) {
+            add<8, 4, 2>(o, ml, line, skip, 0, 1, v);
+            store_run(o, ml, line, v);
+            if (line + skip < lines) store_run(o, ml, line + skip, v + 4);
         }
-        enum { BATCH = 2 };
+    }
+
+    // Of one with many: lines own, own + parts, ..., of which every warp adds some parts. Those
+    // sums are added where they lie in shared memory.
+    __device__ __forceinline__ void slice_lines(const msgl_mla_open &o, const float2 *ml) const
+    {
+        const int lines = p.row_groups * 64, own = share - o.first_share;
+        enum { BATCH = 4 };
         float4 v[BATCH], *sums = (float4 *)smem.kv[1];    // [line][warp][lane]
         msgl__named_barrier_sync(MSGL_MLA_BAR_BOTH, 256); // an earlier request's are read
+#pragma unroll 1
         for (int i = 0; own + i * o.parts < lines; i += BATCH) {
-            add<BATCH, 8>(o, ml, own + i * o.parts, o.parts, warp, WARPS, v);
+            add<BATCH, 1, 4>(o, ml, own + i * o.parts, o.parts, warp, WARPS, v);
 #pragma unroll
             for (int b = 0; b < BATCH; b++) sums[((i + b) * WARPS + warp) * 32 + lane] = v[b];
         }
         msgl__named_barrier_sync(MSGL_MLA_BAR_BOTH, 256);
-        const int line = own + warp * o.parts;
-        if (line >= lines) return;
-        float4 sum = sums[warp * WARPS * 32 + lane];
-        for (int i = 1; i < WARPS; i++) {
-            const float4 w = sums[(warp * WARPS + i) * 32 + lane];
-            sum.x += w.x, sum.y += w.y, sum.z += w.z, sum.w += w.w;
+#pragma unroll 1
+        for (int i = warp; own + i * o.parts < lines; i += WARPS) {
+            float4 sum = sums[i * WARPS * 32 + lane];
+            for (int w = 1; w < WARPS; w++) {
+                const float4 x = sums[(i * WARPS + w) * 32 + lane];
+                sum.x += x.x, sum.y += x.y, sum.z += x.z, sum.w += x.w;
+            }
+            store_line(o, ml, own + i * o.parts, sum);
         }
-        store(o, ml, line, sum);
+    }
+
+    __device__ __forceinline__ void slice(const msgl_mla_open &o, const float2 *ml) const
+    {
+        if (o.parts <= 4 * p.row_groups)
+            slice_runs(o, ml);
+        else
+            slice_lines(o, ml);
     }
 
     // Behind this warp's last part.
