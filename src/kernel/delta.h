@@ -88,9 +88,10 @@ static inline size_t msgl__delta_state_bytes(const msgl_delta_call *c, msgl_dtyp
 // within rounding. A GPU's states are within 1e-2 of the recurrence in exact arithmetic, by the
 // norm of a head's S.
 typedef struct msgl_delta_kernels {
-    // On a GPU: bf16, dims of 128, at most eight v heads a k head, rows and states at multiples of
-    // 16 bytes; MSGL_EUNSUPPORTED in x->status otherwise. A GPU may read `from` states before the
-    // kernel ahead of this call has ended: their last writer is of an earlier step.
+    // On a GPU, of compute capability 9.0: bf16, dims of 128, rows and states at multiples of 16
+    // bytes (fast: states at multiples of 128); MSGL_EUNSUPPORTED in x->status otherwise. A GPU may
+    // read `from` states before the kernel ahead of this call has ended: their last writer is of an
+    // earlier step.
     void (*run)(msgl_exec *x, const msgl_delta_call *c);
     // Most scratch of a call with at most c->seqs->num_tokens rows of at most c->seqs->size
     // requests; only these, phase and dimensions are looked at.

@@ -393,6 +393,8 @@ static void recurrence_and_chunks_agree(void **state)
         const int *s = SHAPES[i];
         struct layer l = layer_new(&f->rng, s[0], s[1], s[2], s[3]);
         struct request r = request_new(&f->rng, &l, s[4]);
+        const size_t n = sized(r.len, channels(&l));
+        for (size_t j = 0; i == 1 && j < n; j++) r.qkv[j] *= 0.003f; // the epsilons count
         float *got = run(f, &l, &(struct part){&r, 0, s[4], -1, 3, 0, {{0}}}, 1);
         check(&l, &r, got, 3, exact_recur, 1e-4);
         check(&l, &r, got, 3, exact_chunks, 1e-3);

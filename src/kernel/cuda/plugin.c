@@ -4,6 +4,7 @@
 #include "kernel/cuda/attn/decode.h"
 #include "kernel/cuda/attn/prefill.h"
 #include "kernel/cuda/attn/reference.h"
+#include "kernel/cuda/delta/delta.h"
 #include "kernel/cuda/device_api.h"
 #include "kernel/cuda/gemm/gemm.h"
 #include "kernel/cuda/ops/ops.h"
@@ -57,6 +58,10 @@ static void fill_kernels(msgl_kernels *k)
         .sample = msgl__cuda_sample,
         .logprobs = msgl__cuda_logprobs,
         .scratch_size = msgl__cuda_sample_scratch,
+    };
+    k->delta = (msgl_delta_kernels){
+        .run = msgl__cuda_delta,
+        .scratch_size = msgl__cuda_delta_scratch,
     };
 }
 

@@ -18,6 +18,14 @@ static __device__ __forceinline__ void msgl__bulk_load(uint32_t dst, const void 
                  : "memory");
 }
 
+// The other way; completes by groups, as tensor stores below do.
+static __device__ __forceinline__ void msgl__bulk_store(void *dst, uint32_t src, uint32_t bytes)
+{
+    asm volatile("cp.async.bulk.global.shared::cta.bulk_group [%0], [%1], %2;" ::"l"(dst), "r"(src),
+                 "r"(bytes)
+                 : "memory");
+}
+
 // Fetches a tensor map, a kernel's parameter, ahead of its first use.
 static __device__ __forceinline__ void msgl__tensor_prefetch(const CUtensorMap *map)
 {
