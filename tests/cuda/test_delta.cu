@@ -279,7 +279,7 @@ static int check_decode(bench_exec *e, int k_heads, int v_heads, uint64_t *seed)
     // Live states 0 to 2; checkpoint 3 + i behind token 5; request 1 then goes on from there in 6.
     for (int t = 0; t < steps; t++) {
         std::vector<float> first;
-        const how ways[] = {{1, false}, {2, false}, {4, false}, {5, false}, {7, false}, {0, true}};
+        const how ways[] = {{1, false}, {2, false}, {0, true}};
         std::vector<char> before(l.stride * 16);
         CUDA_OK(cudaMemcpy(before.data(), l.states, before.size(), cudaMemcpyDeviceToHost));
         std::vector<char> bits;

@@ -16,14 +16,13 @@ enum {
     DELTA_ROWS = MSGL_DELTA_CHUNK,
     DELTA_IMAGE = DELTA_ROWS * 128,      // bytes
     DELTA_HEAD_IMAGES = 2 * DELTA_IMAGE, // of 128 columns
-    DELTA_GATES = 3 * DELTA_ROWS * 4,    // bytes of the three below
+    DELTA_GATES = 2 * DELTA_ROWS * 4,    // bytes of the two below
 };
 
 // Of a chunk and a v head, with G the sum of g up to a row, in this order.
 struct delta_gates {
     float begin[DELTA_ROWS]; // e^G: decay since the chunk's beginning
-    float beta[DELTA_ROWS];
-    float end[DELTA_ROWS]; // e^(G of the last row - G): decay until the chunk's end
+    float end[DELTA_ROWS];   // e^(G of the last row - G): decay until the chunk's end
 };
 
 struct __align__(16) delta_chunk
@@ -41,7 +40,7 @@ struct delta_scratch {
     int *start;  // [size + 1] chunks ahead of a request's
     char *q, *k; // [chunks, k_heads, 2] images: of norm 128^-0.5 and 1
     char *v;     // [chunks, v_heads, 2] images
-    char *t, *p; // [chunks, v_heads] images: (I + A)^-1, and q k^T with decay
+    char *t, *p; // [chunks, v_heads] images: (I + A)^-1 beta, and q k^T with decay
     char *gates; // [chunks, v_heads] delta_gates
 };
 

@@ -4,11 +4,14 @@
 // little is computed, so memory is the limit. Everything of the layer between its two products is
 // in here: convolution, gates, norms, recurrence.
 //
-// A warp has some columns of S, all 128 rows, in registers: columns do not need each other, so that
-// no state goes through shared memory and warps meet only for q, k and v in front and for the norm
-// behind. States, and what else is older than the step, are read before the kernel ahead has ended.
-// S^T k and S^T q are summed in one tree whatever a warp's columns are: 16 sums of the rows of
-// equal r % 16, halves of which are added.
+// A warp has some columns of S, all 128 rows: columns do not need each other, so that warps meet
+// only for q, k and v in front and for the norm behind. States, and what else is older than the
+// step, are read before the kernel ahead has ended. S^T k and S^T q are summed in one tree whatever
+// a warp's columns are: 16 sums of the rows of equal r % 16, halves of which are added.
+//
+// Few requests: two blocks have a v head, S in registers, with nothing between the loads and the
+// arithmetic. Many: a block has a v head, S in shared memory, in and out by one bulk copy each:
+// the memory likes 64 KB in a row better than 512 rows of 128 bytes.
 #include "kernel/cuda/delta/args.cuh"
 #include "kernel/cuda/device.cuh"
 #include "kernel/cuda/launch.cuh"
@@ -17,10 +20,10 @@
 #include "kernel/cuda/ptx/shared.cuh"
 #include "kernel/cuda/ptx/tma.cuh"
 
-enum { DIM = MSGL_DELTA_DIM, SUMS = 16 };
+enum { DIM = MSGL_DELTA_DIM, WARPS = 4, SUMS = 16 };
 
-// LANES lanes of a warp have a row of its columns, four each; WARPS warps; MIN_BLOCKS of an SM.
-template <int LANES, int WARPS, int MIN_BLOCKS, int STREAM = 0> struct decode_shape {
+// LANES lanes of a warp have a row of its columns, four each.
+template <int LANES> struct decode_shape {
     static const int COLUMNS = LANES * 4;              // of a warp
     static const int SLICES = DIM / (COLUMNS * WARPS); // blocks of a v head
     static const int GROUPS = 32 / LANES;              // rows that a warp reads at once
@@ -28,8 +31,10 @@ template <int LANES, int WARPS, int MIN_BLOCKS, int STREAM = 0> struct decode_sh
     static const int SUMS_HERE = SUMS / GROUPS;        // of the tree's, in a thread
     static const int PARTS = DIM / COLUMNS;            // warps of a v head
     static const int STRIDE = ROWS + 4;                // of a group's q and k: other banks
-    static const bool EARLY = ROWS <= 16; // there are registers for all that can be read early
 };
+
+typedef decode_shape<4> decode_few;
+typedef decode_shape<8> decode_many;
 
 template <class C> struct decode_smem {
     float q[C::GROUPS * C::STRIDE], k[C::GROUPS * C::STRIDE], v[DIM];
@@ -54,19 +59,6 @@ static __device__ __forceinline__ uint2 pack4(float4 v)
 {
     return make_uint2(msgl__pack_two(v.x, v.y, msgl_delta_act()),
                       msgl__pack_two(v.z, v.w, msgl_delta_act()));
-}
-
-static __device__ __forceinline__ void load_inputs(const msgl_delta_args &p, int channel, int from,
-                                                   int pos, decode_inputs *in)
-{
-#pragma unroll
-    for (int j = 0; j < 4; j++) in->taps[j] = ((const float4 *)p.conv)[channel + j];
-#pragma unroll
-    for (int i = 0; i < 3; i++) {
-        const int at = pos - 3 + i;
-        in->old[i] =
-            from >= 0 && at >= 0 ? *(const uint2 *)(p.ring(from, at) + channel) : make_uint2(0, 0);
-    }
 }
 
 // Convolution, silu and, for q and k (scale > 0), the norm.
@@ -130,11 +122,35 @@ template <class C> static __device__ __forceinline__ float4 tree(float4 (&part)[
     return v;
 }
 
-// S and q, k of this thread's rows: S decays and takes the token in; o = S^T q.
-template <class C>
-static __device__ __forceinline__ float4 step_state(float4 (&s)[C::ROWS], const float *q,
-                                                    const float *k, float4 v, float decay,
-                                                    float beta)
+// A thread's rows of S, in registers or, ROW elements apart, in shared memory.
+template <class C> struct decode_registers {
+    float4 rows[C::ROWS];
+    __device__ __forceinline__ float4 get(int i) const
+    {
+        return rows[i];
+    }
+    __device__ __forceinline__ void put(int i, float4 v)
+    {
+        rows[i] = v;
+    }
+};
+
+template <class C> struct decode_shared {
+    float *rows;
+    __device__ __forceinline__ float4 get(int i) const
+    {
+        return *(const float4 *)(rows + i * C::GROUPS * DIM);
+    }
+    __device__ __forceinline__ void put(int i, float4 v)
+    {
+        *(float4 *)(rows + i * C::GROUPS * DIM) = v;
+    }
+};
+
+// S decays and takes the token in; o = S^T q. q and k: of the thread's rows.
+template <class C, class S>
+static __device__ __forceinline__ float4 step_state(S &s, const float *q, const float *k, float4 v,
+                                                    float decay, float beta)
 {
     float4 part[C::SUMS_HERE] = {};
 #pragma unroll
@@ -143,9 +159,10 @@ static __device__ __forceinline__ float4 step_state(float4 (&s)[C::ROWS], const 
         const float kr[4] = {k4.x, k4.y, k4.z, k4.w};
 #pragma unroll
         for (int j = 0; j < 4; j++) {
-            float4 &d = part[(i + j) % C::SUMS_HERE];
-            d.x = fmaf(s[i + j].x, kr[j], d.x), d.y = fmaf(s[i + j].y, kr[j], d.y);
-            d.z = fmaf(s[i + j].z, kr[j], d.z), d.w = fmaf(s[i + j].w, kr[j], d.w);
+            const float4 t = s.get(i + j);
+            float4 &d = part[j % C::SUMS_HERE];
+            d.x = fmaf(t.x, kr[j], d.x), d.y = fmaf(t.y, kr[j], d.y);
+            d.z = fmaf(t.z, kr[j], d.z), d.w = fmaf(t.w, kr[j], d.w);
         }
     }
     const float4 had = tree<C>(part);
@@ -159,11 +176,13 @@ static __device__ __forceinline__ float4 step_state(float4 (&s)[C::ROWS], const 
         const float kr[4] = {k4.x, k4.y, k4.z, k4.w}, qr[4] = {q4.x, q4.y, q4.z, q4.w};
 #pragma unroll
         for (int j = 0; j < 4; j++) {
-            float4 &t = s[i + j], &d = part[(i + j) % C::SUMS_HERE];
+            float4 t = s.get(i + j);
+            float4 &d = part[j % C::SUMS_HERE];
             t.x = fmaf(kr[j], u.x, t.x * decay), t.y = fmaf(kr[j], u.y, t.y * decay);
             t.z = fmaf(kr[j], u.z, t.z * decay), t.w = fmaf(kr[j], u.w, t.w * decay);
             d.x = fmaf(t.x, qr[j], d.x), d.y = fmaf(t.y, qr[j], d.y);
             d.z = fmaf(t.z, qr[j], d.z), d.w = fmaf(t.w, qr[j], d.w);
+            s.put(i + j, t);
         }
     }
     return tree<C>(part);
@@ -171,12 +190,13 @@ static __device__ __forceinline__ float4 step_state(float4 (&s)[C::ROWS], const 
 
 // Sum over the v head's columns of the squares of o, four a lane, through all blocks of the head:
 // neighbours first, so that it does not matter where a warp's columns end.
-template <class C, int LANES>
+template <class C>
 static __device__ __forceinline__ float head_squares(decode_smem<C> &smem, float4 o, int part)
 {
     float sum = fmaf(o.x, o.x, o.y * o.y) + fmaf(o.z, o.z, o.w * o.w);
 #pragma unroll
-    for (int step = 1; step < LANES; step *= 2) sum += __shfl_xor_sync(MSGL_FULL_MASK, sum, step);
+    for (int step = 1; step < C::COLUMNS / 4; step *= 2)
+        sum += __shfl_xor_sync(MSGL_FULL_MASK, sum, step);
     if (threadIdx.x % 32 == 0) {
         for (int r = 0; r < C::SLICES; r++) {
             float *to = &smem.squares[part];
@@ -226,6 +246,21 @@ static __device__ __forceinline__ int mixed_channel(const msgl_delta_args &p,
     return head * DIM + (int)threadIdx.x % 32 * 4;
 }
 
+static __device__ __forceinline__ void load_inputs(const msgl_delta_args &p, const decode_place &at,
+                                                   decode_inputs *in)
+{
+    if (threadIdx.x / 32 == WARPS - 1) return; // it has the gates
+    const int channel = mixed_channel(p, at);
+#pragma unroll
+    for (int j = 0; j < 4; j++) in->taps[j] = ((const float4 *)p.conv)[channel + j];
+#pragma unroll
+    for (int i = 0; i < 3; i++) {
+        const int pos = at.pos - 3 + i;
+        in->old[i] = at.from >= 0 && pos >= 0 ? *(const uint2 *)(p.ring(at.from, pos) + channel)
+                                              : make_uint2(0, 0);
+    }
+}
+
 // q, k, v and the gates of the token into shared memory, its inputs into the states.
 template <class C>
 static __device__ __forceinline__ void take_token(const msgl_delta_args &p, const decode_place &at,
@@ -235,7 +270,6 @@ static __device__ __forceinline__ void take_token(const msgl_delta_args &p, cons
     if (warp < 3) {
         const int channel = mixed_channel(p, at);
         const uint2 now = *(const uint2 *)(p.qkv + (size_t)at.request * p.ld_qkv + channel);
-        if (!C::EARLY) load_inputs(p, channel, at.from, at.pos, &in);
         const float4 y = mix(in, now, warp == 0 ? MSGL_DELTA_SCALE : warp == 1 ? 1.0f : 0);
         if (warp == 0) spread<C>(smem.q, lane * 4, y);
         if (warp == 1) spread<C>(smem.k, lane * 4, y);
@@ -264,185 +298,138 @@ static __device__ __forceinline__ uint2 gated4(float4 o, uint2 z4, float4 norm, 
                     o.z * by * norm.z * delta_silu(z.z), o.w * by * norm.w * delta_silu(z.w)));
 }
 
-template <int LANES, int WARPS, int MIN_BLOCKS, int STREAM>
-static __global__ void __launch_bounds__(WARPS * 32, MIN_BLOCKS)
-    delta_decode(const __grid_constant__ msgl_delta_args p)
+// Of this thread: four columns, and the first of its rows.
+template <class C> struct decode_thread {
+    int part, column, group; // part: its warp, of the head's
+    __device__ __forceinline__ explicit decode_thread(const decode_place &at)
+    {
+        const int lane = (int)threadIdx.x % 32, lanes = C::COLUMNS / 4;
+        part = at.slice * WARPS + (int)threadIdx.x / 32;
+        column = part * C::COLUMNS + lane % lanes * 4;
+        group = lane / lanes;
+    }
+};
+
+static __global__ void __launch_bounds__(WARPS * 32, 4)
+    delta_decode_few(const __grid_constant__ msgl_delta_args p)
 {
 #if !defined(__CUDA_ARCH__) || __CUDA_ARCH__ >= 900 // never launched before
-    typedef decode_shape<LANES, WARPS, MIN_BLOCKS> C;
+    typedef decode_few C;
     __shared__ __align__(16) decode_smem<C> smem;
     msgl__pdl_trigger();
-    const int warp = (int)threadIdx.x / 32, lane = (int)threadIdx.x % 32;
     const decode_place at = find_place(p, C::SLICES);
-    const int part = at.slice * WARPS + warp;
-    const int column = part * C::COLUMNS + lane % LANES * 4, group = lane / LANES;
-    const size_t row = (size_t)at.request;
-    msgl_delta_act *const out = p.out + row * p.ld_out + at.head * DIM + column;
+    const decode_thread<C> me(at);
+    const size_t row = (size_t)at.request, place = (size_t)me.group * DIM + me.column;
+    msgl_delta_act *const out = p.out + row * p.ld_out + at.head * DIM + me.column;
     if (at.to < 0) { // all blocks of the head
         msgl__pdl_wait();
-        if (group == 0) *(uint2 *)out = make_uint2(0, 0);
+        if (me.group == 0) *(uint2 *)out = make_uint2(0, 0);
         return;
     }
-    if (C::SLICES > 1) msgl__cluster_arrive(); // all have begun where one writes to another
-    const size_t place = (size_t)group * DIM + column;
-    float4 s[C::ROWS];
-    if (at.from >= 0) {
-        const float *from = p.matrix(at.from, at.head) + place;
+    msgl__cluster_arrive(); // all have begun where one writes to another
+    decode_registers<C> s;
+    const float *const from = at.from >= 0 ? p.matrix(at.from, at.head) + place : NULL;
 #pragma unroll
-        for (int i = 0; i < C::ROWS; i++) {
-            s[i] = STREAM & 1 ? __ldcs((const float4 *)(from + i * C::GROUPS * DIM))
-                              : *(const float4 *)(from + i * C::GROUPS * DIM);
-        }
-    } else {
-#pragma unroll
-        for (int i = 0; i < C::ROWS; i++) s[i] = make_float4(0, 0, 0, 0);
+    for (int i = 0; i < C::ROWS; i++) {
+        s.rows[i] =
+            from != NULL ? *(const float4 *)(from + i * C::GROUPS * DIM) : make_float4(0, 0, 0, 0);
     }
-    const float4 norm = *(const float4 *)(p.norm + column);
+    const float4 norm = *(const float4 *)(p.norm + me.column);
     decode_inputs in;
-    if (C::EARLY && warp < 3) load_inputs(p, mixed_channel(p, at), at.from, at.pos, &in);
+    load_inputs(p, at, &in);
     msgl__pdl_wait();
-    const uint2 z = *(const uint2 *)(p.z + row * p.ld_z + at.head * DIM + column);
+    const uint2 z = *(const uint2 *)(p.z + row * p.ld_z + at.head * DIM + me.column);
     take_token<C>(p, at, smem, in);
     __syncthreads();
-    const float4 o = step_state<C>(s, smem.q + group * C::STRIDE, smem.k + group * C::STRIDE,
-                                   *(const float4 *)&smem.v[column], smem.decay, smem.beta);
+    const float4 o = step_state<C>(s, smem.q + me.group * C::STRIDE, smem.k + me.group * C::STRIDE,
+                                   *(const float4 *)&smem.v[me.column], smem.decay, smem.beta);
     for (int i = at.save; i <= at.save_end; i++) {
         float *to = p.matrix(i < at.save_end ? p.saves[i].state : at.to, at.head) + place;
 #pragma unroll
-        for (int r = 0; r < C::ROWS; r++) {
-            if (STREAM & 2)
-                __stcs((float4 *)(to + r * C::GROUPS * DIM), s[r]);
-            else
-                *(float4 *)(to + r * C::GROUPS * DIM) = s[r];
-        }
+        for (int r = 0; r < C::ROWS; r++) *(float4 *)(to + r * C::GROUPS * DIM) = s.rows[r];
     }
-    if (C::SLICES > 1) msgl__cluster_wait();
-    const float squares = head_squares<C, LANES>(smem, o, part);
-    if (group == 0) *(uint2 *)out = gated4(o, z, norm, squares, p.norm_eps);
+    msgl__cluster_wait();
+    const float squares = head_squares<C>(smem, o, me.part);
+    if (me.group == 0) *(uint2 *)out = gated4(o, z, norm, squares, p.norm_eps);
 #endif
 }
 
-// The same with S in shared memory, by bulk copies.
-template <class C>
-static __device__ __forceinline__ float4 step_shared(float *s, const float *q, const float *k,
-                                                     float4 v, float decay, float beta)
-{
-    float4 part[C::SUMS_HERE] = {};
-#pragma unroll 8
-    for (int i = 0; i < C::ROWS; i += 4) {
-        const float4 k4 = *(const float4 *)(k + i);
-        const float kr[4] = {k4.x, k4.y, k4.z, k4.w};
-#pragma unroll
-        for (int j = 0; j < 4; j++) {
-            const float4 t = *(const float4 *)(s + (i + j) * C::GROUPS * DIM);
-            float4 &d = part[j % C::SUMS_HERE];
-            d.x = fmaf(t.x, kr[j], d.x), d.y = fmaf(t.y, kr[j], d.y);
-            d.z = fmaf(t.z, kr[j], d.z), d.w = fmaf(t.w, kr[j], d.w);
-        }
-    }
-    const float4 had = tree<C>(part);
-    const float4 u = make_float4(beta * fmaf(-decay, had.x, v.x), beta * fmaf(-decay, had.y, v.y),
-                                 beta * fmaf(-decay, had.z, v.z), beta * fmaf(-decay, had.w, v.w));
-#pragma unroll
-    for (int i = 0; i < C::SUMS_HERE; i++) part[i] = make_float4(0, 0, 0, 0);
-#pragma unroll 8
-    for (int i = 0; i < C::ROWS; i += 4) {
-        const float4 k4 = *(const float4 *)(k + i), q4 = *(const float4 *)(q + i);
-        const float kr[4] = {k4.x, k4.y, k4.z, k4.w}, qr[4] = {q4.x, q4.y, q4.z, q4.w};
-#pragma unroll
-        for (int j = 0; j < 4; j++) {
-            float4 t = *(const float4 *)(s + (i + j) * C::GROUPS * DIM);
-            float4 &d = part[j % C::SUMS_HERE];
-            t.x = fmaf(kr[j], u.x, t.x * decay), t.y = fmaf(kr[j], u.y, t.y * decay);
-            t.z = fmaf(kr[j], u.z, t.z * decay), t.w = fmaf(kr[j], u.w, t.w * decay);
-            d.x = fmaf(t.x, qr[j], d.x), d.y = fmaf(t.y, qr[j], d.y);
-            d.z = fmaf(t.z, qr[j], d.z), d.w = fmaf(t.w, qr[j], d.w);
-            *(float4 *)(s + (i + j) * C::GROUPS * DIM) = t;
-        }
-    }
-    return tree<C>(part);
-}
-
-template <class C> struct decode_bulk_smem {
+struct decode_many_smem {
     float s[DIM * DIM];
-    decode_smem<C> token;
+    decode_smem<decode_many> token;
     uint64_t full;
 };
 
-typedef decode_shape<8, 4, 3> decode_bulk_shape;
-
-static __global__ void __launch_bounds__(128, 3)
-    delta_decode_bulk(const __grid_constant__ msgl_delta_args p)
+static __global__ void __launch_bounds__(WARPS * 32, 2)
+    delta_decode_many(const __grid_constant__ msgl_delta_args p)
 {
 #if !defined(__CUDA_ARCH__) || __CUDA_ARCH__ >= 900 // never launched before
-    typedef decode_bulk_shape C;
+    typedef decode_many C;
     extern __shared__ __align__(128) unsigned char raw[];
-    decode_bulk_smem<C> &smem = *(decode_bulk_smem<C> *)raw;
+    decode_many_smem &smem = *(decode_many_smem *)raw;
     const uint32_t full = msgl__shared_address(&smem.full), bytes = sizeof smem.s;
     msgl__pdl_trigger();
-    const int tid = (int)threadIdx.x, warp = tid / 32, lane = tid % 32;
-    const decode_place at = find_place(p, 1);
-    const int column = warp * C::COLUMNS + lane % 8 * 4, group = lane / 8;
+    const decode_place at = find_place(p, C::SLICES);
+    const decode_thread<C> me(at);
     const size_t row = (size_t)at.request;
-    msgl_delta_act *const out = p.out + row * p.ld_out + at.head * DIM + column;
+    msgl_delta_act *const out = p.out + row * p.ld_out + at.head * DIM + me.column;
     if (at.to < 0) {
         msgl__pdl_wait();
-        if (group == 0) *(uint2 *)out = make_uint2(0, 0);
+        if (me.group == 0) *(uint2 *)out = make_uint2(0, 0);
         return;
     }
     if (at.from < 0) {
-        for (int i = tid; i < DIM * DIM / 4; i += 128)
+        for (int i = (int)threadIdx.x; i < DIM * DIM / 4; i += WARPS * 32) {
             ((float4 *)smem.s)[i] = make_float4(0, 0, 0, 0);
-    } else if (tid == 0) {
+        }
+    } else if (threadIdx.x == 0) {
         msgl__mbarrier_init(full, 1);
         msgl__mbarrier_init_done();
         msgl__mbarrier_expect(full, bytes);
         msgl__bulk_load(msgl__shared_address(smem.s), p.matrix(at.from, at.head), bytes, full);
     }
-    const float4 norm = *(const float4 *)(p.norm + column);
+    const float4 norm = *(const float4 *)(p.norm + me.column);
     decode_inputs in;
+    load_inputs(p, at, &in);
     msgl__pdl_wait();
-    const uint2 z = *(const uint2 *)(p.z + row * p.ld_z + at.head * DIM + column);
+    const uint2 z = *(const uint2 *)(p.z + row * p.ld_z + at.head * DIM + me.column);
     take_token<C>(p, at, smem.token, in);
     __syncthreads();
     if (at.from >= 0) msgl__mbarrier_wait(full, 0);
+    decode_shared<C> s = {smem.s + me.group * DIM + me.column};
     const float4 o =
-        step_shared<C>(smem.s + group * DIM + column, smem.token.q + group * C::STRIDE,
-                       smem.token.k + group * C::STRIDE, *(const float4 *)&smem.token.v[column],
-                       smem.token.decay, smem.token.beta);
+        step_state<C>(s, smem.token.q + me.group * C::STRIDE, smem.token.k + me.group * C::STRIDE,
+                      *(const float4 *)&smem.token.v[me.column], smem.token.decay, smem.token.beta);
     msgl__fence_async_proxy();
-    const float squares = head_squares<C, 8>(smem.token, o, warp); // and all have written S
-    if (tid == 0) {
+    const float squares = head_squares<C>(smem.token, o, me.part); // and all have written S
+    if (threadIdx.x == 0) {
         for (int i = at.save; i <= at.save_end; i++) {
             msgl__bulk_store(p.matrix(i < at.save_end ? p.saves[i].state : at.to, at.head),
                              msgl__shared_address(smem.s), bytes);
         }
         msgl__tensor_store_commit();
     }
-    if (group == 0) *(uint2 *)out = gated4(o, z, norm, squares, p.norm_eps);
-    if (tid == 0) msgl__tensor_store_read<0>();
+    if (me.group == 0) *(uint2 *)out = gated4(o, z, norm, squares, p.norm_eps);
+    if (threadIdx.x == 0) msgl__tensor_store_read<0>();
 #endif
 }
 
-static cudaError_t launch_bulk(const msgl_delta_args &p, cudaStream_t stream)
+static cudaError_t launch_few(const msgl_delta_args &p, cudaStream_t stream)
 {
-    const size_t bytes = sizeof(decode_bulk_smem<decode_bulk_shape>);
-    const cudaError_t code = msgl__allow_shared<delta_decode_bulk>(bytes, true);
-    if (code != cudaSuccess) return code;
-    return msgl__launch(delta_decode_bulk, dim3(p.v_heads, p.size), dim3(128), bytes, stream, p);
+    return msgl__launch_clusters(delta_decode_few, dim3(decode_few::SLICES),
+                                 dim3(p.v_heads * decode_few::SLICES, p.size), dim3(WARPS * 32), 0,
+                                 stream, p);
 }
 
-template <int LANES, int WARPS, int MIN_BLOCKS, int STREAM = 0>
-static cudaError_t launch(const msgl_delta_args &p, cudaStream_t stream)
+static cudaError_t launch_many(const msgl_delta_args &p, cudaStream_t stream)
 {
-    typedef decode_shape<LANES, WARPS, MIN_BLOCKS> C;
-    const dim3 grid(p.v_heads * C::SLICES, p.size), block(WARPS * 32);
-    if (C::SLICES == 1) {
-        return msgl__launch(delta_decode<LANES, WARPS, MIN_BLOCKS, STREAM>, grid, block, 0, stream,
-                            p);
-    }
-    return msgl__launch_clusters(delta_decode<LANES, WARPS, MIN_BLOCKS, STREAM>, dim3(C::SLICES),
-                                 grid, block, 0, stream, p);
+    // So many that two blocks share an SM: with three the memory has more to do at once and is 1%
+    // slower.
+    const size_t bytes = sizeof(decode_many_smem) + (32 << 10);
+    const cudaError_t code = msgl__allow_shared<delta_decode_many>(bytes, true);
+    if (code != cudaSuccess) return code;
+    return msgl__launch(delta_decode_many, dim3(p.v_heads, p.size), dim3(WARPS * 32), bytes, stream,
+                        p);
 }
 
 extern "C" void msgl__cuda_delta_decode(msgl_exec *x, const msgl_delta_call *c, int slices)
@@ -450,19 +437,6 @@ extern "C" void msgl__cuda_delta_decode(msgl_exec *x, const msgl_delta_call *c, 
     msgl_delta_args p;
     if (c->seqs->size == 0 || !msgl__delta_args(x, c, &p)) return;
     const cudaStream_t stream = msgl__cuda_stream(x);
-    if (slices == 0) slices = p.size * p.v_heads <= 2 * msgl__cuda_device(x)->sm_count ? 4 : 1;
-    if (slices == 4)
-        MSGL_CUDA_TRY(x, (launch<2, 4, 5>(p, stream)));
-    else if (slices == 2)
-        MSGL_CUDA_TRY(x, (launch<4, 4, 4>(p, stream)));
-    else if (slices == 3)
-        MSGL_CUDA_TRY(x, (launch<4, 8, 2, 3>(p, stream)));
-    else if (slices == 5)
-        MSGL_CUDA_TRY(x, (launch<8, 4, 2>(p, stream)));
-    else if (slices == 6)
-        MSGL_CUDA_TRY(x, (launch<4, 8, 2, 1>(p, stream)));
-    else if (slices == 7)
-        MSGL_CUDA_TRY(x, launch_bulk(p, stream));
-    else
-        MSGL_CUDA_TRY(x, (launch<4, 8, 2>(p, stream)));
+    if (slices == 0) slices = p.size * p.v_heads <= 4 * msgl__cuda_device(x)->sm_count ? 2 : 1;
+    MSGL_CUDA_TRY(x, slices == 2 ? launch_few(p, stream) : launch_many(p, stream));
 }

@@ -14,8 +14,8 @@ extern "C" {
 void msgl__cuda_delta(msgl_exec *x, const msgl_delta_call *c);
 size_t msgl__cuda_delta_scratch(const msgl_delta_call *c);
 
-// Of the above the recurrence of one token a request. slices: blocks that share a v head, 1, 2 or
-// 4, with the same bits; 0: what is fastest.
+// Of the above the recurrence of one token a request. slices: blocks that share a v head, 1 or
+// 2, with the same bits; 0: what is fastest.
 void msgl__cuda_delta_decode(msgl_exec *x, const msgl_delta_call *c, int slices);
 // And chunks of tokens. warps: 16 columns of a state each, that a block has: 4 or 8, with the same
 // bits; 0: what is fastest.

@@ -33,6 +33,7 @@ static __device__ __forceinline__ void delta_keep_target(const msgl_delta_args &
     int r = target;
     if (target >= p.size) {
         const int save = target - p.size;
+        if (save >= p.save_start[p.size]) return;
         for (r = 0; p.save_start[r + 1] <= save;) r++;
         const int len = p.saves[save].len;
         const bool new_only = len - 3 >= delta_first_position(p.cu_seqlens_q, p.seqlens_k, r);

@@ -5,12 +5,12 @@
 // Transformers with the Delta Rule over Sequence Length", with gates as in Gated Delta Networks,
 // section 3.3):
 //
-//   A[i, j] = beta_i e^(G_i - G_j) k_i . k_j for j < i, T = (I + A)^-1
+//   A[i, j] = beta_i e^(G_i - G_j) k_i . k_j for j < i, T = (I + A)^-1 beta
 //   P[i, j] = e^(G_i - G_j) q_i . k_j for j <= i
 //
 // Products by tensor cores, the inverse in f32: what bf16 would lose in it grows with the number of
 // keys that are alike. Its two diagonal blocks of 32 are by substitution, a thread a column; the
-// block below them is -T22 A21 T11.
+// block below them is -T22 A21 T11 (of the inverse; beta comes last).
 #include "kernel/cuda/delta/inputs.cuh"
 #include "kernel/cuda/delta/prefill.cuh"
 #include "kernel/cuda/launch.cuh"
@@ -35,7 +35,7 @@ struct prepare_smem {
         } out;
     };
     delta_gates gates;
-    float g[ROWS]; // sums, of base 2
+    float g[ROWS], beta[ROWS]; // g: sums, of base 2
     uint64_t full;
 };
 
@@ -65,7 +65,7 @@ static __device__ __forceinline__ void find_gates(const msgl_delta_args &p, cons
     const float2 total = make_float2(before + g[0], sum);
     ((float2 *)smem.g)[lane] = total;
     ((float2 *)smem.gates.begin)[lane] = make_float2(msgl__exp2(total.x), msgl__exp2(total.y));
-    ((float2 *)smem.gates.beta)[lane] = make_float2(beta[0], beta[1]);
+    ((float2 *)smem.beta)[lane] = make_float2(beta[0], beta[1]);
     ((float2 *)smem.gates.end)[lane] =
         make_float2(msgl__exp2(last - total.x), msgl__exp2(last - total.y));
 }
@@ -96,7 +96,7 @@ static __device__ __forceinline__ void decay(const float (&kk)[32], const float 
 #pragma unroll
     for (int h = 0; h < 2; h++) {
         const int i = tile * 16 + lane / 4 + 8 * h;
-        const float gi = smem.g[i], beta = smem.gates.beta[i];
+        const float gi = smem.g[i], beta = smem.beta[i];
 #pragma unroll
         for (int n = 0; n < 8; n++) {
             const int j = n * 8 + lane % 4 * 2;
@@ -143,10 +143,11 @@ static __device__ __forceinline__ void invert_diagonal(prepare_smem &smem, int b
         t[i] = (sum[0] + sum[1]) + (sum[2] + sum[3]);
     }
     __syncwarp();
+    const float beta = smem.beta[block * HALF + lane];
 #pragma unroll
     for (int i = 0; i < HALF; i++) {
         a[i * LD_A + lane] = t[i];
-        *t_at(smem, block * HALF + i, block * HALF + lane) = from_f32<msgl_delta_act>(t[i]);
+        *t_at(smem, block * HALF + i, block * HALF + lane) = from_f32<msgl_delta_act>(t[i] * beta);
     }
 }
 
@@ -156,7 +157,7 @@ static __device__ __forceinline__ void multiply_32(const float *x, const float *
     const float *row = x + (int)threadIdx.x / 4 * LD_A, *columns = y + (int)threadIdx.x % 4 * 8;
 #pragma unroll
     for (int c = 0; c < 8; c++) d[c] = 0;
-#pragma unroll
+#pragma unroll 2
     for (int j = 0; j < HALF; j += 4) {
         const float4 v = *(const float4 *)(row + j);
         const float by[4] = {v.x, v.y, v.z, v.w};
@@ -188,7 +189,7 @@ static __device__ __forceinline__ void invert(prepare_smem &smem)
     __syncthreads();
     multiply_32(below + HALF, right, d);
 #pragma unroll
-    for (int c = 0; c < 8; c++) d[c] = -d[c];
+    for (int c = 0; c < 8; c++) d[c] *= -smem.beta[column + c];
     store8(t_at(smem, HALF + row, column), d);
 }
 

@@ -3,7 +3,7 @@
 // The chunks of a request one after the other, for what depends on the state. With S at the chunk's
 // beginning and the chunk's T and P (prepare_sm90.cu):
 //
-//   U = T beta (V - e^G K S)
+//   U = T (V - e^G K S)
 //   O = e^G Q S + P U
 //   S = e^(G of the last row) S + K^T e^(G of the last row - G) U
 //
@@ -138,7 +138,7 @@ static __device__ __forceinline__ void scale_rows(float (&d)[32], const float *g
     }
 }
 
-// x = beta (V - e^G x); v: the image with the warp's columns, of which `eight` is the first eight.
+// x = V - e^G x; v: the image with the warp's columns, of which `eight` is the first eight.
 static __device__ __forceinline__ void correct(float (&x)[32], const char *v, int eight,
                                                const delta_gates &gates)
 {
@@ -153,13 +153,12 @@ static __device__ __forceinline__ void correct(float (&x)[32], const char *v, in
         for (int i = 0; i < 2; i++) {
             const int row = (n + i) * 8 + lane % 4 * 2;
             const float2 begin = *(const float2 *)&gates.begin[row];
-            const float2 beta = *(const float2 *)&gates.beta[row];
 #pragma unroll
             for (int h = 0; h < 2; h++) {
                 const float2 want = msgl__unpack_two(r[2 * i + h], msgl_delta_act());
                 float *d = &x[4 * (n + i) + 2 * h];
-                d[0] = beta.x * fmaf(-begin.x, d[0], want.x);
-                d[1] = beta.y * fmaf(-begin.y, d[1], want.y);
+                d[0] = fmaf(-begin.x, d[0], want.x);
+                d[1] = fmaf(-begin.y, d[1], want.y);
             }
         }
     }
