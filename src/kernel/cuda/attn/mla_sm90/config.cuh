@@ -37,11 +37,12 @@ enum {
     MSGL_MLA_BAR_GROUP = 4,  // + warpgroup
 };
 
-// How rows arrive. GATHER: of pages of fewer than 16 rows, whose slots are looked up row by row.
-// PAIRS: blocks of two tiles of query rows are a cluster, and each loads half of the boxes for
-// both.
+// How rows arrive. BOXES: of large pages, by TMA. GATHER: of small ones, whose slots are looked up
+// row by row. PAIRS: boxes; the blocks of two tiles of query rows are a cluster, and each loads
+// half for both.
 enum msgl_mla_mode { MSGL_MLA_BOXES, MSGL_MLA_GATHER, MSGL_MLA_PAIRS };
 
+// What the plan says of a request.
 struct alignas(16) msgl_mla_request {
     int32_t len, table_row;
     // Where its first part lies: 2 * share, + 1 unless it is the share's first request. Its part in
@@ -49,11 +50,11 @@ struct alignas(16) msgl_mla_request {
     int32_t first_slot, last_share;
 };
 
-// A share has everything from one place up to another one.
 struct msgl_mla_bound {
     int32_t request, tile;
 };
 
+// A share has everything from one place up to another one.
 struct alignas(16) msgl_mla_share {
     msgl_mla_bound from, to;
     msgl_mla_request first; // requests[from.request]
@@ -74,7 +75,7 @@ struct msgl_mla_params {
     const msgl_mla_request *requests;
     const int32_t *table;
     size_t ld_q, ld_out, table_stride;
-    int32_t *counters; // 2 of each (share, row tile): parts that are there, merged ones
+    int32_t *counters; // 2 of each (share, row tile): msgl_mla_open
     float2 *part_ml;   // maximum and sum of each row of each part
     float4 *part_o;
     int32_t heads, q_len, rows; // rows = heads * q_len, of a request

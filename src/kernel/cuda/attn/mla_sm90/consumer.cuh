@@ -10,8 +10,8 @@
 //     warpgroup 1:  S1             | right of V0, softmax 1 | right of V1
 //
 // (the order of "seesaw" scheduling in FlashMLA's description of its kernel, with the second
-// warpgroup taking the tiles in order). A half of V is released as soon as its warpgroup is through
-// with it: warpgroup 0 loads what is left, 1 what is right.
+// warpgroup taking the tiles in order). A quarter of a tile is released as soon as its warpgroup
+// has multiplied by the columns of V in it; by then both have done with its keys.
 #ifndef MSGL_KERNEL_CUDA_ATTN_MLA_SM90_CONSUMER_CUH
 #define MSGL_KERNEL_CUDA_ATTN_MLA_SM90_CONSUMER_CUH
 
@@ -330,7 +330,7 @@ template <int GROUP, msgl_mla_mode MODE> struct msgl_mla_consumer {
             if (any) {
                 msgl__mla_wait(&smem.q_full, phases.of(2));
                 phases.flip(2);
-                msgl__fence_async_proxy(); // q came by cp.async
+                msgl__fence_async_proxy(); // it may come by cp.async
             }
             for (int t = it.begin; t < it.end; t += 2) {
                 if (GROUP == 0)
