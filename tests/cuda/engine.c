@@ -8,6 +8,7 @@
 #include <setjmp.h>
 #include <stdarg.h>
 #include <stdio.h>
+#include <stdlib.h>
 #include <string.h>
 
 #include <cmocka.h>
@@ -38,13 +39,27 @@ static harness_target target_of(const test_case *c)
     return t;
 }
 
+static bool keeps_latent(const char *model)
+{
+    char dir[512];
+    msgl_model_config *c = malloc(sizeof *c);
+    msgl_cache_specs specs;
+    msgl_err err = {0};
+    parity_path(dir, model, "");
+    if (msgl__model_config_load(dir, c, &err) != 0) fail_msg("%s", err.text);
+    msgl__model_caches(c, c->dtype, &specs);
+    free(c);
+    return specs.all[0].kind == MSGL_CACHE_LATENT;
+}
+
 static void test_parity(void **state)
 {
     const test_case *c = *state;
     const harness_target t = target_of(c);
     const bool ran = c->dtype == NULL ? parity_f32(c->model, &t)
                                       : parity_half(c->model, c->dtype, c->expected, &t);
-    if (!ran) fail_msg("did not run");
+    // Latent attention has no backend on GPUs yet.
+    if (ran == keeps_latent(c->model)) fail_msg("%s", ran ? "ran" : "did not run");
 }
 
 // Decode steps are launched kernel by kernel at first and compared with those in graphs.
