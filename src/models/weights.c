@@ -308,20 +308,20 @@ static void load_rows(const msgl_load_item *it, void *stage, msgl_exec *x)
     }
 }
 
+// Whether item i of n is the last that its tensor is needed for.
+static bool ends_tensor(const msgl_load_item *items, size_t n, size_t i)
+{
+    return i + 1 == n || items[i + 1].tensor != items[i].tensor;
+}
+
 size_t msgl__read_ahead(const msgl_load_item *items, size_t n, size_t first, uint64_t done,
                         uint64_t *asked)
 {
     while (first < n && *asked < done + MSGL_READ_AHEAD) {
-        const msgl_tensor *t = items[first++].tensor; // counted at the last item that it is for
-        if (first == n || items[first].tensor != t) *asked += t->bytes;
+        if (ends_tensor(items, n, first)) *asked += items[first].tensor->bytes;
+        first++;
     }
     return first;
-}
-
-// Whether item i is the last that its tensor is needed for.
-static bool ends_tensor(const msgl_weight_plan *p, const msgl_load_item *items, size_t i)
-{
-    return i + 1 == p->num_wanted || items[i + 1].tensor != items[i].tensor;
 }
 
 int msgl__weights_load(const msgl_weight_plan *p, const msgl_checkpoint *c, msgl_exec *x,
@@ -336,7 +336,7 @@ int msgl__weights_load(const msgl_weight_plan *p, const msgl_checkpoint *c, msgl
     }
     qsort(items, p->num_wanted, sizeof *items, by_place);
     for (size_t i = 0; i < p->num_wanted; i++) {
-        if (ends_tensor(p, items, i)) total += items[i].tensor->bytes;
+        if (ends_tensor(items, p->num_wanted, i)) total += items[i].tensor->bytes;
     }
     void *stage = msgl__malloc(stage_bytes(items, p->num_wanted));
     if (stage == NULL) x->status = MSGL_ENOMEM;
@@ -348,7 +348,7 @@ int msgl__weights_load(const msgl_weight_plan *p, const msgl_checkpoint *c, msgl
         } else {
             load_rows(&items[i], stage, x);
         }
-        if (!ends_tensor(p, items, i)) continue;
+        if (!ends_tensor(items, p->num_wanted, i)) continue;
         done += items[i].tensor->bytes;
         msgl__tensor_drop(items[i].tensor);
         if (progress != NULL) progress(ctx, done, total);
