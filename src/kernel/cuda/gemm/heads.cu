@@ -6,6 +6,7 @@
 // takes one to four steps of 128 through two stages.
 #include "kernel/cuda/device.cuh"
 #include "kernel/cuda/gemm/gemm.h"
+#include "kernel/cuda/gemm/grouped.cuh"
 #include "kernel/cuda/launch.cuh"
 #include "kernel/cuda/ops/vec8.cuh"
 #include "kernel/cuda/ptx/copy.cuh"
@@ -165,18 +166,6 @@ template <typename T> static void launch_halves(msgl_exec *x, const heads_args *
     }
 }
 
-// Elements from one head's weight to the next, which are as they were declared: evenly spaced.
-static bool find_stride(const msgl_heads_call *c, size_t size, size_t *stride)
-{
-    const char *first = (const char *)c->w[0].data;
-    const ptrdiff_t bytes = c->heads > 1 ? (const char *)c->w[1].data - first : 0;
-    for (int h = 1; h < c->heads; h++) {
-        if ((const char *)c->w[h].data - first != h * bytes) return false;
-    }
-    *stride = (size_t)bytes / size;
-    return bytes >= 0 && (size_t)bytes % size == 0;
-}
-
 static bool aligned(const void *p, size_t a, size_t b, size_t to)
 {
     return (uintptr_t)p % to == 0 && a % to == 0 && b % to == 0;
@@ -197,7 +186,8 @@ void msgl__cuda_heads(msgl_exec *x, const msgl_heads_call *c)
                     .ld_out = c->ld_out,
                     .head_out = c->head_out};
     if (c->m <= 0 || c->heads <= 0) return;
-    if (dtype != x->act || !find_stride(c, size, &a.w_stride)) {
+    a.w_stride = msgl__expert_stride(c->w, c->heads);
+    if (dtype != x->act || a.w_stride == 0) {
         if (x->status == 0) x->status = MSGL_EUNSUPPORTED;
         return;
     }
