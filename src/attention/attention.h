@@ -178,10 +178,10 @@ bool msgl__attn_variants_add(msgl_attn_variants *v, int32_t window, float softca
 int32_t msgl__attn_windows(const msgl_attn_variants *v, int32_t windows[MSGL_ATTN_MAX_VARIANTS]);
 
 // spec: "auto", NAME or "PREFILL,DECODE" (exactly one comma; a half may be "auto"). A NAME that
-// serves answers only stands for the pair with its prefill_by. Errors: unknown
-// name (lists those that exist), malformed pair (shows the right form), exists for another device
-// only, cannot run here (says what is missing and how to get it). needs->page_size is the wanted
-// one: `auto` takes nothing that would change it, a named backend is asked about the size that
+// serves answers only stands for the pair with its prefill_by. Errors: unknown name (lists those
+// that exist), malformed pair (shows the right form), exists for another device only, cannot run
+// here (says what is missing and how to get it). needs->page_size is the wanted one: `auto` takes
+// nothing that would change it, a named backend is asked about the size that
 // msgl__attn_page_size gives. *warning (caller's, 256 bytes) gets a line or "".
 int msgl__attn_select(const char *spec, const msgl_attn_needs *needs, msgl_attn_choice *out,
                       char warning[256], msgl_err *err);

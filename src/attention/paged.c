@@ -9,27 +9,22 @@ enum {
     MAX_PARTS = 1024,     // 262,144 keys of split requests; more are walked by one item each
 };
 
-static bool is_latent(const msgl_attn_config *cfg)
-{
-    return cfg->pool->spec.kind == MSGL_CACHE_LATENT;
-}
-
 int msgl__attn_config_check(const msgl_attn_config *cfg, msgl_err *err)
 {
     const struct {
         const char *name;
         int32_t value, max;
-    } limits[] = {
-        {"num_q_heads", cfg->num_q_heads, 1 << 16},
-        {"num_kv_heads", cfg->num_kv_heads, 1 << 16},
-        {"head_dim", cfg->head_dim, is_latent(cfg) ? MSGL_ATTN_MAX_LATENT : MSGL_ATTN_MAX_DIM},
-        {"v_dim", cfg->pool->spec.v_dim, cfg->head_dim},
-        {"page_size", cfg->page_size, 1 << 20},
-        {"max_running", cfg->max_running, 1 << 20},
-        {"max_seq_len", cfg->max_seq_len, 1 << 28},
-        {"max_step_tokens", cfg->max_step_tokens, 1 << 28},
-        {"max_flights", cfg->max_flights, 64},
-        {"num_threads", cfg->num_threads, 1 << 16}};
+    } limits[] = {{"num_q_heads", cfg->num_q_heads, 1 << 16},
+                  {"num_kv_heads", cfg->num_kv_heads, 1 << 16},
+                  {"head_dim", cfg->head_dim,
+                   msgl__attn_latent(cfg) ? MSGL_ATTN_MAX_LATENT : MSGL_ATTN_MAX_DIM},
+                  {"v_dim", cfg->pool->spec.v_dim, cfg->head_dim},
+                  {"page_size", cfg->page_size, 1 << 20},
+                  {"max_running", cfg->max_running, 1 << 20},
+                  {"max_seq_len", cfg->max_seq_len, 1 << 28},
+                  {"max_step_tokens", cfg->max_step_tokens, 1 << 28},
+                  {"max_flights", cfg->max_flights, 64},
+                  {"num_threads", cfg->num_threads, 1 << 16}};
     for (size_t i = 0; i < sizeof limits / sizeof limits[0]; i++) {
         if (limits[i].value < 1 || limits[i].value > limits[i].max) {
             return msgl__err_set(err, MSGL_EINVAL, "attention: %s %d is not in [1, %d]",
@@ -73,8 +68,8 @@ int msgl__attn_workspace_create(const msgl_attn_config *cfg, msgl_attn_workspace
     const size_t part = msgl__attn_part_floats(w->part_rows, cfg->pool->spec.v_dim) * sizeof(float);
     const size_t heads = (size_t)cfg->num_kv_heads;
     size_t parts, pending, scratch;
-    w->scratch_stride =
-        k->attn.scratch_size(&k->attn, cfg->pool->spec.dtype, cfg->head_dim, is_latent(cfg));
+    w->scratch_stride = k->attn.scratch_size(&k->attn, cfg->pool->spec.dtype, cfg->head_dim,
+                                             msgl__attn_latent(cfg));
     if (msgl__size_mul((size_t)w->max_parts * heads, part, &parts) != 0 ||
         msgl__size_mul((size_t)w->max_groups * heads, sizeof(atomic_int), &pending) != 0 ||
         msgl__size_mul((size_t)cfg->num_threads, w->scratch_stride, &scratch) != 0 ||
@@ -109,7 +104,7 @@ static int32_t choose_rows(const msgl_attn_config *cfg, int32_t bs, const int32_
         for (int32_t i = 0; i < bs; i++) {
             tasks += msgl__ceil_div((cu_seqlens_q[i + 1] - cu_seqlens_q[i]) * group, rows);
         }
-        if (tasks * cfg->num_kv_heads >= (int64_t)4 * cfg->num_threads) return rows;
+        if (tasks * cfg->num_kv_heads >= (int64_t)TASKS_PER_THREAD * cfg->num_threads) return rows;
     }
     return MSGL_ATTN_PART_ROWS;
 }
@@ -143,8 +138,10 @@ static void add_item(const msgl_attn_workspace *w, msgl_attn_work item, int32_t 
 }
 
 void msgl__attn_plan_tiles(const msgl_attn_config *cfg, const msgl_attn_workspace *w, int32_t bs,
-                           const int32_t *cu_seqlens_q, const int32_t *seqlens_k, msgl_attn_plan *p)
+                           const int32_t *cu_seqlens_q, const int32_t *seqlens_k, int32_t *ints,
+                           msgl_attn_plan *p)
 {
+    (void)ints;
     const int32_t group = cfg->num_q_heads / cfg->num_kv_heads;
     const int32_t rows = choose_rows(cfg, bs, cu_seqlens_q);
     int64_t cost = 0; // in tiles, over all items and heads
@@ -182,7 +179,7 @@ void msgl__attn_call_init(const msgl_attn_config *cfg, const msgl_attn_workspace
                           .num_kv_heads = cfg->num_kv_heads,
                           .head_dim = cfg->head_dim,
                           .v_dim = cfg->pool->spec.v_dim,
-                          .latent = is_latent(cfg),
+                          .latent = msgl__attn_latent(cfg),
                           .k = msgl__kv_k(cfg->pool, layer->layer),
                           .v = msgl__kv_v(cfg->pool, layer->layer),
                           .q = in->q,

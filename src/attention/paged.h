@@ -20,6 +20,11 @@ typedef struct msgl_attn_plan {
     int32_t heads_per_task;
 } msgl_attn_plan;
 
+static inline bool msgl__attn_latent(const msgl_attn_config *cfg)
+{
+    return cfg->pool->spec.kind == MSGL_CACHE_LATENT;
+}
+
 // Memory of the paged kernel, one per backend: a step uses it layer by layer, steps do not overlap
 // on the device.
 typedef struct msgl_attn_workspace {
@@ -39,9 +44,9 @@ int msgl__attn_workspace_create(const msgl_attn_config *cfg, msgl_attn_workspace
 void msgl__attn_workspace_destroy(msgl_attn_workspace *w);
 
 // Fills p (arrays of w's limits) for requests with query lengths cu_seqlens_q and key lengths
-// seqlens_k, [bs] of them.
+// seqlens_k, [bs] of them. A rule of table.h, which has no ints.
 void msgl__attn_plan_tiles(const msgl_attn_config *cfg, const msgl_attn_workspace *w, int32_t bs,
-                           const int32_t *cu_seqlens_q, const int32_t *seqlens_k,
+                           const int32_t *cu_seqlens_q, const int32_t *seqlens_k, int32_t *ints,
                            msgl_attn_plan *p);
 
 // The fields of a call that depend on the backend, the layer and the lengths only.

@@ -348,8 +348,9 @@ int msgl__attn_select(const char *spec, const msgl_attn_needs *needs, msgl_attn_
         if (out->prefill == NULL) out->prefill = best.prefill;
         if (out->decode == NULL) out->decode = best.decode;
     }
-    rc = msgl__attn_supports(out->prefill, &n, err);
-    if (rc == 0) rc = msgl__attn_supports(out->decode, &n, err);
+    // The answers' first: it may be the one that was named, and the other its prefill_by.
+    rc = msgl__attn_supports(out->decode, &n, err);
+    if (rc == 0) rc = msgl__attn_supports(out->prefill, &n, err);
     if (rc == 0) remarks(spec, twice, out, warning);
     return rc;
 }

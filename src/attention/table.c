@@ -16,16 +16,8 @@ typedef struct msgl_table_backend {
     msgl_table_metadata *sets; // [max_flights]
 } msgl_table_backend;
 
-void msgl__table_plan_tiles(const msgl_attn_config *cfg, const msgl_attn_workspace *w, int32_t bs,
-                            const int32_t *cu_seqlens_q, const int32_t *seqlens_k, int32_t *ints,
-                            msgl_attn_plan *p)
-{
-    (void)ints;
-    msgl__attn_plan_tiles(cfg, w, bs, cu_seqlens_q, seqlens_k, p);
-}
-
 const msgl_table_rule msgl__table_tiles = {.limits = msgl__attn_workspace_limits,
-                                           .plan = msgl__table_plan_tiles,
+                                           .plan = msgl__attn_plan_tiles,
                                            .part_kind = MSGL_ATTN_PART_TILE};
 
 static size_t ints_bytes(const msgl_table_backend *b)
@@ -154,6 +146,12 @@ void msgl__table_attend(const msgl_attn_backend *base, msgl_exec *x, const msgl_
     c.heads_per_task = md->plan.heads_per_task;
     c.part_kind = b->rule->part_kind;
     k->paged(k, x, &c);
+}
+
+void msgl__table_forward(msgl_attn_backend *base, msgl_exec *x, const msgl_attn_layer *layer,
+                         const msgl_seqs *seqs, const msgl_attn_input *in, void *out)
+{
+    msgl__table_attend(base, x, layer, seqs, in, layer->scale, 1, out);
 }
 
 const msgl_table_metadata *msgl__table_metadata(const msgl_attn_backend *base, int32_t flight)

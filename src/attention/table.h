@@ -29,15 +29,15 @@ typedef struct msgl_table_rule {
 
 // By whole tiles, each a part of its own (paged.h).
 extern const msgl_table_rule msgl__table_tiles;
-void msgl__table_plan_tiles(const msgl_attn_config *cfg, const msgl_attn_workspace *w, int32_t bs,
-                            const int32_t *cu_seqlens_q, const int32_t *seqlens_k, int32_t *ints,
-                            msgl_attn_plan *p);
 
 // The descriptor's functions; create takes the descriptor to point to, and the rule.
 int msgl__table_create(const msgl_attn_desc *desc, const msgl_table_rule *rule,
                        const msgl_attn_config *cfg, msgl_attn_backend **out, msgl_err *err);
 void msgl__table_destroy(msgl_attn_backend *base);
 int msgl__table_prepare(msgl_attn_backend *base, const msgl_seqs *seqs);
+// forward by the layer's scale alone.
+void msgl__table_forward(msgl_attn_backend *base, msgl_exec *x, const msgl_attn_layer *layer,
+                         const msgl_seqs *seqs, const msgl_attn_input *in, void *out);
 // forward, with q k^T times bmm1_scale before the softmax and its product with V times bmm2_scale.
 void msgl__table_attend(const msgl_attn_backend *base, msgl_exec *x, const msgl_attn_layer *layer,
                         const msgl_seqs *seqs, const msgl_attn_input *in, float bmm1_scale,

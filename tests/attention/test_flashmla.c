@@ -4,6 +4,7 @@
 // order, and no worker with more than its payload.
 #include <setjmp.h>
 #include <stdarg.h>
+#include <stdbool.h>
 #include <stddef.h>
 #include <stdlib.h>
 #include <string.h>

@@ -17,17 +17,11 @@ static void limits(const msgl_attn_config *cfg, msgl_attn_workspace *w)
 }
 
 static const msgl_table_rule WHOLE = {
-    .limits = limits, .plan = msgl__table_plan_tiles, .part_kind = MSGL_ATTN_PART_TILE};
+    .limits = limits, .plan = msgl__attn_plan_tiles, .part_kind = MSGL_ATTN_PART_TILE};
 
 static int create(const msgl_attn_config *cfg, msgl_attn_backend **out, msgl_err *err)
 {
     return msgl__table_create(&msgl__attn_cutlass_mla, &WHOLE, cfg, out, err);
-}
-
-static void forward(msgl_attn_backend *base, msgl_exec *x, const msgl_attn_layer *layer,
-                    const msgl_seqs *seqs, const msgl_attn_input *in, void *out)
-{
-    msgl__table_attend(base, x, layer, seqs, in, layer->scale, 1, out);
 }
 
 const msgl_attn_desc msgl__attn_cutlass_mla = {
@@ -44,5 +38,5 @@ const msgl_attn_desc msgl__attn_cutlass_mla = {
     .create = create,
     .destroy = msgl__table_destroy,
     .prepare = msgl__table_prepare,
-    .forward = forward,
+    .forward = msgl__table_forward,
 };

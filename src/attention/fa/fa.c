@@ -14,12 +14,6 @@ static int fa_create(const msgl_attn_config *cfg, msgl_attn_backend **out, msgl_
     return msgl__table_create(&msgl__attn_fa, &msgl__table_tiles, cfg, out, err);
 }
 
-static void fa_forward(msgl_attn_backend *base, msgl_exec *x, const msgl_attn_layer *layer,
-                       const msgl_seqs *seqs, const msgl_attn_input *in, void *out)
-{
-    msgl__table_attend(base, x, layer, seqs, in, layer->scale, 1, out);
-}
-
 const msgl_attn_desc msgl__attn_fa = {
     .name = "fa",
     .aliases = {"fa3", NULL},
@@ -34,5 +28,5 @@ const msgl_attn_desc msgl__attn_fa = {
     .create = fa_create,
     .destroy = msgl__table_destroy,
     .prepare = msgl__table_prepare,
-    .forward = fa_forward,
+    .forward = msgl__table_forward,
 };

@@ -102,12 +102,6 @@ static int create(const msgl_attn_config *cfg, msgl_attn_backend **out, msgl_err
     return msgl__table_create(&msgl__attn_flashmla, &RULE, cfg, out, err);
 }
 
-static void forward(msgl_attn_backend *base, msgl_exec *x, const msgl_attn_layer *layer,
-                    const msgl_seqs *seqs, const msgl_attn_input *in, void *out)
-{
-    msgl__table_attend(base, x, layer, seqs, in, layer->scale, 1, out);
-}
-
 const msgl_attn_desc msgl__attn_flashmla = {
     .name = "flashmla",
     .aliases = {NULL},
@@ -122,5 +116,5 @@ const msgl_attn_desc msgl__attn_flashmla = {
     .create = create,
     .destroy = msgl__table_destroy,
     .prepare = msgl__table_prepare,
-    .forward = forward,
+    .forward = msgl__table_forward,
 };

@@ -1,6 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "attention/flashmla/metadata.h"
 
+#include <stdbool.h>
+
 #include "core/round.h"
 
 int32_t msgl__flashmla_num_parts(int32_t workers, int32_t num_heads)

@@ -8,7 +8,6 @@
 #ifndef MSGL_ATTENTION_FLASHMLA_METADATA_H
 #define MSGL_ATTENTION_FLASHMLA_METADATA_H
 
-#include <stdbool.h>
 #include <stdint.h>
 
 enum {

@@ -120,11 +120,6 @@ static int torch_create(const msgl_attn_config *cfg, msgl_attn_backend **out, ms
     return 0;
 }
 
-static bool is_latent(const msgl_attn_config *cfg)
-{
-    return cfg->pool->spec.kind == MSGL_CACHE_LATENT;
-}
-
 // Rows of one KV head at `len` slots, as f32.
 static void gather(const torch_call *c, int kv, const int32_t *slots, int len, int kv_head,
                    float *to)
@@ -176,7 +171,7 @@ static void torch_task(void *arg, int task, int worker)
     const int skip = first_key(c->layer, first_pos), len = seqs->seqlens_k[req] - skip;
     const int32_t *slots = msgl__page_table_row(cfg->page_table, seqs->table_rows[req]) + skip;
     float *k = (float *)c->b->scratch + (size_t)worker * c->b->scratch_floats;
-    float *v = is_latent(cfg) ? k : k + (size_t)len * (size_t)dim;
+    float *v = msgl__attn_latent(cfg) ? k : k + (size_t)len * (size_t)dim;
     float *q = v + (size_t)len * (size_t)dim;
     float *o = q + ROWS * (size_t)dim, *s = o + ROWS * (size_t)dim;
     const size_t head = (size_t)kv_head * (size_t)group, row_bytes = (size_t)dim * sizeof(float);
