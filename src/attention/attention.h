@@ -33,16 +33,21 @@ typedef struct msgl_attn_layer {
     float scale;    // of q.k; head_dim^-0.5 unless the model says otherwise
     float softcap;  // s = cap * tanh(s / cap) before masking; 0: off
     int32_t window; // W: a query at position p sees keys in [p - W, p], W + 1 of them; -1: all
+    // [num_q_heads] of this rank, in device memory: an attention sink of each head, a logit z that
+    // is neither scaled nor capped and that only the softmax's denominator has: sum exp(s - m) +
+    // exp(z - m). NULL: none.
+    const float *sinks;
 } msgl_attn_layer;
 
 // What layers of one model differ in, as in msgl_attn_layer.
 typedef struct msgl_attn_variant {
     int32_t window;
     float softcap;
+    bool sinks; // whether there are any
 } msgl_attn_variant;
 
 // The different variants of a model's layers, so that a backend can refuse one before it is made,
-// and has room for what each needs in a step. None: one with neither window nor soft cap.
+// and has room for what each needs in a step. None: one without window, soft cap and sinks.
 typedef struct msgl_attn_variants {
     int32_t count;
     msgl_attn_variant all[MSGL_ATTN_MAX_VARIANTS];
@@ -89,7 +94,7 @@ typedef struct msgl_attn_desc {
     uint32_t caches;                  // bit mask of 1u << msgl_cache_kind; 0: KV
     int32_t max_group;                // largest num_q_heads / num_kv_heads; 0: any
     uint32_t kv_dtypes;               // bit mask of 1u << msgl_dtype
-    bool sliding_window, softcap;
+    bool sliding_window, softcap, sinks;
     // Kernels read what lies behind a window and only mask its scores, so that what another request
     // has there would matter if it were infinite: groups of layers with a window keep all tokens.
     bool reads_behind_window;
@@ -173,7 +178,7 @@ typedef struct msgl_attn_choice {
 } msgl_attn_choice;
 
 // variants.c: adds one, unless it is there; false: full.
-bool msgl__attn_variants_add(msgl_attn_variants *v, int32_t window, float softcap);
+bool msgl__attn_variants_add(msgl_attn_variants *v, int32_t window, float softcap, bool sinks);
 // The different windows, -1 (all keys) where none is listed; returns how many, at least 1.
 int32_t msgl__attn_windows(const msgl_attn_variants *v, int32_t windows[MSGL_ATTN_MAX_VARIANTS]);
 

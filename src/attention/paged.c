@@ -188,6 +188,7 @@ void msgl__attn_call_init(const msgl_attn_config *cfg, const msgl_attn_workspace
                           .ld_out = (size_t)cfg->num_q_heads * (size_t)cfg->pool->spec.v_dim,
                           .scale = layer->scale,
                           .softcap = layer->softcap,
+                          .sinks = layer->sinks,
                           .out_scale = 1,
                           .window = layer->window,
                           .cu_seqlens_q = seqs->cu_seqlens_q,

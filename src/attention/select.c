@@ -133,6 +133,7 @@ static int check_variants(const msgl_attn_desc *d, const msgl_attn_needs *n, msg
         const msgl_attn_variant *v = &n->variants.all[i];
         const char *lacks = v->window >= 0 && !d->sliding_window ? "sliding window"
                             : v->softcap > 0 && !d->softcap      ? "logit soft cap"
+                            : v->sinks && !d->sinks              ? "attention sinks"
                                                                  : NULL;
         if (lacks == NULL) continue;
         return msgl__err_set(err, MSGL_EUNSUPPORTED,

@@ -3,13 +3,14 @@
 // The list of what a model's layers differ in.
 #include "attention/attention.h"
 
-bool msgl__attn_variants_add(msgl_attn_variants *v, int32_t window, float softcap)
+bool msgl__attn_variants_add(msgl_attn_variants *v, int32_t window, float softcap, bool sinks)
 {
     for (int32_t i = 0; i < v->count; i++) {
-        if (v->all[i].window == window && v->all[i].softcap == softcap) return true;
+        const msgl_attn_variant *a = &v->all[i];
+        if (a->window == window && a->softcap == softcap && a->sinks == sinks) return true;
     }
     if (v->count == MSGL_ATTN_MAX_VARIANTS) return false;
-    v->all[v->count++] = (msgl_attn_variant){.window = window, .softcap = softcap};
+    v->all[v->count++] = (msgl_attn_variant){.window = window, .softcap = softcap, .sinks = sinks};
     return true;
 }
 

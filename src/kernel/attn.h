@@ -8,11 +8,12 @@
 // positions; a tile gives (m, l, o): maximum, sum of exp2(s - m) and sum of exp2(s - m) v, with
 // s = scale * log2(e) * q.k. Tiles are folded in ascending order:
 //     M' = max(M, m);  L' = L exp2(M - M') + l exp2(m - M');  O' likewise;  result O / L
-// (the online softmax of Milakov & Gimelshein 2018, algorithm 3, with a tile as the element). A
-// tile's value for a row depends on that row's q and on the visible keys only: masked keys are
-// exact zeros in every sum. So it makes no difference to the bits of the result how rows are
-// grouped into work items, which pages hold the keys, whether one item folds all tiles or each tile
-// is a part of its own folded later, or how many threads there are.
+// (the online softmax of Milakov & Gimelshein 2018, algorithm 3, with a tile as the element); the
+// sink of a head joins L once, behind the last tile. A tile's value for a row depends on that row's
+// q and on the visible keys only: masked keys are exact zeros in every sum. So it makes no
+// difference to the bits of the result how rows are grouped into work items, which pages hold the
+// keys, whether one item folds all tiles or each tile is a part of its own folded later, or how
+// many threads there are.
 #ifndef MSGL_KERNEL_ATTN_H
 #define MSGL_KERNEL_ATTN_H
 
@@ -78,6 +79,7 @@ typedef struct msgl_attn_call {
     size_t ld_out;
     float scale, softcap; // softcap 0: off
     float out_scale;      // of the result; 1 in most cases
+    const float *sinks;   // [num_q_heads] attention/attention.h has the formula; NULL: none
     int32_t window;       // W: keys in [p - W, p]; -1: all up to p
 
     // Requests. Position p's K and V are in slot pages[start + p / page_size] * page_size + p %

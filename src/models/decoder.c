@@ -55,7 +55,7 @@ static msgl_attn_variants variants(const msgl_model_config *c, int32_t group)
     msgl_cache_specs specs;
     msgl_attn_variants v = {0};
     caches(c, c->dtype, &specs);
-    (void)msgl__attn_variants_add(&v, specs.all[group].window, c->decoder.attn_softcap);
+    (void)msgl__attn_variants_add(&v, specs.all[group].window, c->decoder.attn_softcap, false);
     return v;
 }
 

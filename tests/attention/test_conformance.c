@@ -54,6 +54,7 @@ static world_spec random_spec(world *rng, const msgl_attn_desc *d, msgl_cpu_leve
         s.window = -1;
         if (only) s.softcap = 0;
     }
+    s.sinks = d->sinks && world_int(rng, 0, 2) == 0;
     return s;
 }
 
@@ -74,10 +75,10 @@ static void random_step(world *w, int answers)
     const double error = world_error(w, reqs, n);
     const double allowed = world_tolerance(w->spec.desc->name, w->spec.dtype);
     if (error > allowed) {
-        fail_msg("%s %s: error %g > %g (dtype %d, group %d, dim %d, page %d, window %d, cap %g)",
+        fail_msg("%s %s: error %g > %g (dtype %d, group %d, dim %d, page %d, window %d, cap %g%s)",
                  w->spec.desc->name, msgl__cpu_level_name(w->spec.level), error, allowed,
                  (int)w->spec.dtype, w->spec.group, w->spec.head_dim, w->spec.page_size,
-                 w->spec.window, (double)w->spec.softcap);
+                 w->spec.window, (double)w->spec.softcap, w->spec.sinks ? ", sinks" : "");
     }
 }
 

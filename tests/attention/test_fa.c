@@ -22,10 +22,12 @@ static const struct variant {
     int group, head_dim, window;
     float softcap;
     msgl_dtype dtype;
+    bool sinks;
 } VARIANTS[] = {
-    {2, 128, -1, 0, MSGL_BF16}, {1, 64, -1, 0, MSGL_BF16},  {5, 80, 300, 0, MSGL_BF16},
-    {7, 96, -1, 30, MSGL_BF16}, {16, 64, 17, 0, MSGL_BF16}, {3, 64, -1, 0, MSGL_F16},
-    {4, 128, 100, 0, MSGL_F32},
+    {2, 128, -1, 0, MSGL_BF16, false}, {1, 64, -1, 0, MSGL_BF16, false},
+    {5, 80, 300, 0, MSGL_BF16, false}, {7, 96, -1, 30, MSGL_BF16, false},
+    {16, 64, 17, 0, MSGL_BF16, false}, {3, 64, -1, 0, MSGL_F16, false},
+    {4, 128, 100, 0, MSGL_F32, false}, {8, 64, 127, 0, MSGL_BF16, true},
 };
 
 static world_spec variant_spec(const struct variant *v, msgl_cpu_level level)
@@ -37,6 +39,7 @@ static world_spec variant_spec(const struct variant *v, msgl_cpu_level level)
     s.window = v->window;
     s.softcap = v->softcap;
     s.dtype = v->dtype;
+    s.sinks = v->sinks;
     return s;
 }
 

@@ -25,13 +25,22 @@ typedef struct model {
 } model;
 
 static const model MODELS[] = {
-    {"plain", {1, {{ALL, 0}}}},
-    {"mistral", {1, {{4095, 0}}}},
-    {"qwen", {2, {{ALL, 0}, {4095, 0}}}},
-    {"window first", {2, {{1023, 0}, {ALL, 0}}}},
-    {"gemma", {2, {{ALL, 50}, {4095, 50}}}},
-    {"cap in some", {3, {{ALL, 0}, {ALL, 30}, {100, 30}}}},
-    {"eight", {8, {{1, 0}, {2, 0}, {3, 0}, {ALL, 0}, {5, 0}, {6, 0}, {7, 0}, {8, 0}}}},
+    {"plain", {1, {{ALL, 0, false}}}},
+    {"mistral", {1, {{4095, 0, false}}}},
+    {"qwen", {2, {{ALL, 0, false}, {4095, 0, false}}}},
+    {"window first", {2, {{1023, 0, false}, {ALL, 0, false}}}},
+    {"gemma", {2, {{ALL, 50, false}, {4095, 50, false}}}},
+    {"cap in some", {3, {{ALL, 0, false}, {ALL, 30, false}, {100, 30, false}}}},
+    {"eight",
+     {8,
+      {{1, 0, false},
+       {2, 0, false},
+       {3, 0, false},
+       {ALL, 0, false},
+       {5, 0, false},
+       {6, 0, false},
+       {7, 0, false},
+       {8, 0, false}}}},
 };
 
 static const struct gpu {
@@ -322,8 +331,9 @@ static char *fa_plan(const model *m, int32_t layer, size_t bytes)
 static void test_fa_windows(void **state)
 {
     (void)state;
-    static const model two = {"two", {2, {{ALL, 0}, {99, 0}}}}, all = {"all", {1, {{ALL, 0}}}},
-                       near = {"near", {1, {{99, 0}}}};
+    static const model two = {"two", {2, {{ALL, 0, false}, {99, 0, false}}}},
+                       all = {"all", {1, {{ALL, 0, false}}}},
+                       near = {"near", {1, {{99, 0, false}}}};
     const size_t bytes =
         msgl__fa_plan_prefill_size(2 * GPUS[2].group, 2, FAKE_RUNNING, FAKE_STEP_TOKENS);
     char *plans[] = {fa_plan(&two, 0, bytes), fa_plan(&two, 1, bytes), fa_plan(&all, 0, bytes),
@@ -384,15 +394,16 @@ static void test_variants(void **state)
     int32_t windows[MSGL_ATTN_MAX_VARIANTS];
     assert_int_equal(msgl__attn_windows(&v, windows), 1);
     assert_int_equal(windows[0], -1);
-    for (int32_t i = 0; i < MSGL_ATTN_MAX_VARIANTS; i++) { // two soft caps for each window
-        assert_true(msgl__attn_variants_add(&v, i / 2, (float)(i % 2)));
-        assert_true(msgl__attn_variants_add(&v, 0, 0)); // there already
+    for (int32_t i = 0; i < MSGL_ATTN_MAX_VARIANTS; i++) { // two of each window
+        assert_true(msgl__attn_variants_add(&v, i / 2, (float)(i % 2 * (i < 4)), i % 2 == 1));
+        assert_true(msgl__attn_variants_add(&v, 0, 0, false)); // there already
         assert_int_equal(v.count, i + 1);
         assert_int_equal(msgl__attn_windows(&v, windows), 1 + i / 2);
         for (int32_t k = 0; k <= i / 2; k++) assert_int_equal(windows[k], k);
     }
-    assert_false(msgl__attn_variants_add(&v, 77, 0));
-    assert_true(msgl__attn_variants_add(&v, 1, 1));
+    assert_false(msgl__attn_variants_add(&v, 77, 0, false));
+    assert_false(msgl__attn_variants_add(&v, 1, 1, false));
+    assert_true(msgl__attn_variants_add(&v, 1, 1, true));
     assert_int_equal(v.count, MSGL_ATTN_MAX_VARIANTS);
 }
 

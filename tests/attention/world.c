@@ -132,6 +132,21 @@ void world_suit(world_spec *s)
     s->page_size = s->desc->page_override;
 }
 
+// Around the largest logit of some hundred keys, some of them far above or below. The data that
+// follow are the same with and without.
+static void make_sinks(world *w, int heads)
+{
+    static const float far[] = {-200, 200, 12, -INFINITY};
+    const uint64_t rng = w->rng;
+    w->sinks = malloc((size_t)heads * sizeof *w->sinks);
+    for (int h = 0; h < heads; h++) {
+        const int i = world_int(w, 0, 30);
+        w->sinks[h] = i < 4 ? far[i] : 2 * normal(w) + 2;
+    }
+    w->rng = rng;
+    w->layer.sinks = w->sinks;
+}
+
 void world_open(world *w, const world_spec *spec)
 {
     msgl_err err = {0};
@@ -192,7 +207,8 @@ void world_open(world *w, const world_spec *spec)
                                  .scale = 1 / sqrtf((float)spec->head_dim),
                                  .softcap = spec->softcap,
                                  .window = spec->window};
-    msgl__attn_variants_add(&w->cfg.variants, spec->window, spec->softcap);
+    if (spec->sinks) make_sinks(w, hq);
+    msgl__attn_variants_add(&w->cfg.variants, spec->window, spec->softcap, spec->sinks);
     w->q_width = (size_t)hq * (size_t)spec->head_dim;
     w->out_ld = (size_t)hq * (size_t)w->pool.spec.v_dim;
     w->ld = w->q_width + 2 * msgl__kv_slot_stride(&w->pool) + (size_t)spec->head_dim;
@@ -230,6 +246,7 @@ void world_close(world *w)
     if (w->spec.dev != NULL) close_gpu(w);
     msgl__pool_destroy(w->exec.pool);
     for (int i = 0; i < MAX_REQS; i++) free_request(&w->reqs[i]);
+    free(w->sinks);
     free(w->lengths);
     free(w->free_pages);
     free(w->table.slots);
@@ -472,7 +489,8 @@ static void oracle(const world *w, int row, int pos, double *out)
     for (int h = 0; h < hq; h++) {
         const float *q = r->q + (size_t)pos * w->q_width + (size_t)h * (size_t)dim;
         const int kh = h / w->spec.group;
-        double m = -INFINITY, l = 0;
+        const double z = w->sinks != NULL ? (double)w->sinks[h] : -INFINITY;
+        double m = z, l = 0;
         for (int p = from; p <= pos; p++) {
             const float *k = r->k + ((size_t)p * (size_t)hkv + (size_t)kh) * (size_t)dim;
             double dot = 0;
@@ -491,6 +509,7 @@ static void oracle(const world *w, int row, int pos, double *out)
             l += e;
             for (int d = 0; d < v_dim; d++) o[d] += e * (double)v[d];
         }
+        l += exp(z - m);
         for (int d = 0; d < v_dim; d++) o[d] /= l;
     }
     free(s);

@@ -26,6 +26,7 @@ typedef struct world_spec {
     int threads;
     float softcap;
     int window; // -1: off
+    bool sinks;
     bool deterministic, apart;
     uint64_t seed;
     msgl_device *dev;          // and
@@ -59,6 +60,7 @@ typedef struct world {
     msgl_exec exec;
     msgl_attn_config cfg;
     msgl_attn_layer layer;
+    float *sinks; // [query heads] of the layer, NULL: none
     msgl_attn attn;
     msgl_attn_backend *backend; // attn's, where one serves both phases
     world_req reqs[MAX_REQS];

@@ -75,7 +75,7 @@ static int supports(const world_spec *s, msgl_err *err)
                          .act = s->dtype,
                          .kv_dtype = s->dtype,
                          .deterministic = s->deterministic};
-    msgl__attn_variants_add(&n.variants, s->window, s->softcap);
+    msgl__attn_variants_add(&n.variants, s->window, s->softcap, s->sinks);
     return msgl__attn_supports(s->desc, &n, err);
 }
 

@@ -24,6 +24,7 @@ const msgl_attn_desc msgl__attn_fa = {
     .kv_dtypes = 1u << MSGL_F32 | 1u << MSGL_F16 | 1u << MSGL_BF16,
     .sliding_window = true,
     .softcap = true,
+    .sinks = true,
     .ragged = true,
     .create = fa_create,
     .destroy = msgl__table_destroy,

@@ -246,6 +246,7 @@ const msgl_attn_desc msgl__attn_fi = {
     .kv_dtypes = 1u << MSGL_F32 | 1u << MSGL_F16 | 1u << MSGL_BF16,
     .sliding_window = true,
     .softcap = true,
+    .sinks = true,
     .ragged = true,
     .supports = fi_supports,
     .remark = fi_remark,

@@ -139,8 +139,9 @@ static int first_key(const msgl_attn_layer *layer, int pos)
     return layer->window >= 0 && pos > layer->window ? pos - layer->window : 0;
 }
 
-// Scores [len] of a query whose keys are [from, pos] to probabilities; masked keys get 0.
-static void softmax(const msgl_attn_layer *layer, int from, int pos, int len, float *s)
+// Scores [len] of a query of one head whose keys are [from, pos] to probabilities; masked keys get
+// 0.
+static void softmax(const msgl_attn_layer *layer, size_t head, int from, int pos, int len, float *s)
 {
     float m = -INFINITY, l = 0;
     for (int p = from; p <= pos; p++) {
@@ -151,6 +152,7 @@ static void softmax(const msgl_attn_layer *layer, int from, int pos, int len, fl
         s[p] = expf(s[p] - m);
         l += s[p];
     }
+    if (layer->sinks != NULL) l += expf(layer->sinks[head] - m);
     memset(s, 0, (size_t)from * sizeof *s);
     for (int p = from; p <= pos; p++) s[p] /= l;
     memset(s + pos + 1, 0, (size_t)(len - pos - 1) * sizeof *s);
@@ -190,8 +192,8 @@ static void torch_task(void *arg, int task, int worker)
                          dim, k, dim, 0, s, len);
         for (int i = 0; i < n; i++) {
             const int pos = first_pos + (row + i) / group;
-            softmax(c->layer, first_key(c->layer, pos) - skip, pos - skip, len,
-                    s + (size_t)i * (size_t)len);
+            softmax(c->layer, head + (size_t)((row + i) % group), first_key(c->layer, pos) - skip,
+                    pos - skip, len, s + (size_t)i * (size_t)len);
         }
         c->b->blas.sgemm(CblasRowMajor, CblasNoTrans, CblasNoTrans, n, v_dim, len, 1, s, len, v,
                          dim, 0, o, v_dim);
@@ -221,6 +223,7 @@ const msgl_attn_desc msgl__attn_torch_native = {
     .kv_dtypes = 1u << MSGL_F32 | 1u << MSGL_F16 | 1u << MSGL_BF16,
     .sliding_window = true,
     .softcap = true,
+    .sinks = true,
     .ragged = true,
     .plugin = "libopenblas.so.0",
     .plugin_hint = "install the package libopenblas0",

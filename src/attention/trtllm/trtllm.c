@@ -38,6 +38,7 @@ const msgl_attn_desc msgl__attn_trtllm = {
     .kv_dtypes = 1u << MSGL_F32 | 1u << MSGL_F16 | 1u << MSGL_BF16,
     .sliding_window = true,
     .softcap = true,
+    .sinks = true,
     .ragged = true,
     .create = trtllm_create,
     .destroy = msgl__table_destroy,

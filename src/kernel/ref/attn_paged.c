@@ -82,18 +82,21 @@ static size_t padded(const msgl_attn_call *c)
 }
 
 // out rows = O / L * out_scale, from row `from` of the state. A row without any visible key has
-// L = 0 and gets zeros.
+// L = 0 and gets zeros. Every row passes here once, with all its keys, so a sink joins L here:
+// where it is far above M the sum is infinite, and the row zero as it should be.
 static void write_out(const paged_args *a, int req, int row, int rows, int kv_head,
                       const item_scratch *state, int from)
 {
     const msgl_attn_call *c = a->call;
     const int group = c->num_q_heads / c->num_kv_heads;
     const size_t first = (size_t)c->cu_seqlens_q[req];
-    const float *L = state->L + from, *O = state->O + (size_t)from * padded(c);
+    const float *M = state->M + from, *L = state->L + from;
+    const float *O = state->O + (size_t)from * padded(c);
     for (int i = 0; i < rows; i++) {
         const size_t token = first + (size_t)((row + i) / group);
         const size_t head = (size_t)kv_head * (size_t)group + (size_t)((row + i) % group);
-        const float f = L[i] == 0 ? 0 : c->out_scale / L[i];
+        const float sink = c->sinks != NULL ? exp2f(c->sinks[head] * (float)M_LOG2E - M[i]) : 0;
+        const float f = L[i] == 0 ? 0 : c->out_scale / (L[i] + sink);
         a->ops->write(c->v_dim, O + (size_t)i * padded(c), f,
                       c->out + token * c->ld_out + head * (size_t)c->v_dim);
     }
