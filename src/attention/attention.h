@@ -61,6 +61,7 @@ typedef struct msgl_attn_needs { // what a group of layers and the machine ask o
     int32_t v_dim;            // of a head's V; 0: head_dim, the only one with K and V apart
     msgl_dtype act, kv_dtype; // of queries and output; of the pool
     bool deterministic;
+    bool tree; // steps whose new tokens form trees (msgl_seqs)
     msgl_attn_variants variants;
 } msgl_attn_needs;
 
@@ -95,6 +96,7 @@ typedef struct msgl_attn_desc {
     int32_t max_group;                // largest num_q_heads / num_kv_heads; 0: any
     uint32_t kv_dtypes;               // bit mask of 1u << msgl_dtype
     bool sliding_window, softcap, sinks;
+    bool tree; // takes trees of new tokens; trivially so with one new token a request
     // Kernels read what lies behind a window and only mask its scores, so that what another request
     // has there would matter if it were infinite: groups of layers with a window keep all tokens.
     bool reads_behind_window;

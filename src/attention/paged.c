@@ -193,6 +193,7 @@ void msgl__attn_call_init(const msgl_attn_config *cfg, const msgl_attn_workspace
                           .window = layer->window,
                           .cu_seqlens_q = seqs->cu_seqlens_q,
                           .seqlens_k = seqs->seqlens_k,
+                          .tree = seqs->tree,
                           .part_rows = w->part_rows,
                           .parts = w->parts,
                           .pending = w->pending,

@@ -129,6 +129,10 @@ static int check_heads(const msgl_attn_desc *d, const msgl_attn_needs *n, msgl_e
 
 static int check_variants(const msgl_attn_desc *d, const msgl_attn_needs *n, msgl_err *err)
 {
+    if (n->tree && !d->tree) {
+        return msgl__err_set(err, MSGL_EUNSUPPORTED,
+                             "attention backend %s: no kernel for trees of new tokens", d->name);
+    }
     for (int32_t i = 0; i < n->variants.count; i++) {
         const msgl_attn_variant *v = &n->variants.all[i];
         const char *lacks = v->window >= 0 && !d->sliding_window ? "sliding window"

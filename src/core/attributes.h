@@ -17,6 +17,7 @@
 #else
 #define MSGL_CPU_RELAX() ((void)0)
 #endif
+#define MSGL_POPCOUNT64(x) __builtin_popcountll(x)
 #define MSGL_COUNT(a) (sizeof(a) / sizeof((a)[0]))
 
 #endif

@@ -14,6 +14,8 @@
 
 #include "core/sampling_params.h"
 
+#define MSGL_MAX_TREE 64 // new tokens of a request in a step with trees
+
 typedef struct msgl_req_extra msgl_req_extra; // core/req_extra.h, whose count is none of C++
 
 // A request's part in a step: a chunk of its prompt, or one more token of its answer.
@@ -60,6 +62,11 @@ typedef struct msgl_seqs {
     const int32_t *seqlens_k;    // [size] keys, the new tokens' included
     const int32_t *table_rows;   // [size] row of page table and token pool
     const int32_t *dev_cu_seqlens_q, *dev_seqlens_k, *dev_table_rows;
+    // NULL: a new token sees those before it. Or [num_tokens]: the new tokens of a request form
+    // trees (drafts to be verified), and bit j of its row i is set where new token j is i or an
+    // ancestor of i, j <= i < MSGL_MAX_TREE. A token's result is that of its path alone: all keys
+    // before the new tokens, then its ancestors, then itself, at successive positions.
+    const uint64_t *tree, *dev_tree;
     int32_t flight; // of the step
     bool graph;     // for a captured graph: no launch may depend on the lengths
 } msgl_seqs;

@@ -43,6 +43,7 @@ static world_spec random_spec(world *rng, const msgl_attn_desc *d, msgl_cpu_leve
     s.window = pick(rng, windows, 8);
     s.softcap = world_int(rng, 0, 2) == 0 ? 20 : 0;
     s.deterministic = world_int(rng, 0, 3) == 0;
+    s.tree = d->tree && world_int(rng, 0, 2) == 0;
     const bool only = d->caches == 1u << MSGL_CACHE_LATENT;
     if (only || ((d->caches & 1u << MSGL_CACHE_LATENT) != 0 && world_int(rng, 0, 2) == 0)) {
         static const int latent[][2] = {{40, 32}, {72, 64}, {200, 136}, {576, 512}};
@@ -69,16 +70,19 @@ static void random_step(world *w, int answers)
         const int chunk = decode ? 1 : world_int(w, 1, len - at < 90 ? len - at : 90);
         reqs[i] = (step_req){.req = i, .cached = at, .device = at + chunk};
         if (!decode && world_int(w, 0, 2) == 0) reqs[i].cached = 0; // and a whole prompt
-        if (reqs[i].device - reqs[i].cached > 200) reqs[i].cached = reqs[i].device - 200;
+        const int most = w->spec.tree ? MSGL_MAX_TREE : 200;
+        if (reqs[i].device - reqs[i].cached > most) reqs[i].cached = reqs[i].device - most;
     }
     world_mixed(w, answers, reqs, n);
     const double error = world_error(w, reqs, n);
     const double allowed = world_tolerance(w->spec.desc->name, w->spec.dtype);
     if (error > allowed) {
-        fail_msg("%s %s: error %g > %g (dtype %d, group %d, dim %d, page %d, window %d, cap %g%s)",
+        fail_msg("%s %s: error %g > %g (dtype %d, group %d, dim %d, page %d, window %d, cap %g, "
+                 "tree %d%s)",
                  w->spec.desc->name, msgl__cpu_level_name(w->spec.level), error, allowed,
                  (int)w->spec.dtype, w->spec.group, w->spec.head_dim, w->spec.page_size,
-                 w->spec.window, (double)w->spec.softcap, w->spec.sinks ? ", sinks" : "");
+                 w->spec.window, (double)w->spec.softcap, w->spec.tree,
+                 w->spec.sinks ? ", sinks" : "");
     }
 }
 

@@ -107,10 +107,41 @@ static void test_metadata(void **state)
     world_close(&w);
 }
 
+// A tree that is one path has the bits of a causal sequence, on both sides of a tile's end and
+// where the keys are split into parts.
+static void test_chain(void **state)
+{
+    (void)state;
+    static const step_req STEPS[] = {{0, 230, 270}, {0, 0, 64}, {0, 1296, 1300}};
+    const world_spec spec = base_spec();
+    world w;
+    world_open(&w, &spec);
+    world_request(&w, 0, 1300);
+    for (size_t i = 0; i < 3; i++) {
+        const int n = STEPS[i].device - STEPS[i].cached;
+        const size_t bytes = (size_t)n * w.out_ld * sizeof(float);
+        float *causal = malloc(bytes);
+        w.spec.tree = false;
+        world_step(&w, MSGL_PREFILL, &STEPS[i], 1);
+        memcpy(causal, w.out, bytes);
+        w.spec.tree = true;
+        world_prepare(&w, MSGL_PREFILL, &STEPS[i], 1);
+        for (int t = 0; t < n; t++) w.tree[t] = UINT64_MAX >> (63 - t);
+        world_forward(&w);
+        assert_memory_equal(w.out, causal, bytes);
+        w.tree[n - 1] &= ~((uint64_t)1 << (n / 2)); // another path
+        world_forward(&w);
+        assert_memory_not_equal(w.out, causal, bytes);
+        free(causal);
+    }
+    world_close(&w);
+}
+
 int main(void)
 {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(test_one_arithmetic),
+        cmocka_unit_test(test_chain),
         cmocka_unit_test(test_metadata),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);

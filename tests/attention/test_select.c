@@ -186,6 +186,7 @@ static void test_limits(void **state)
          "attention backend narrow has no logit soft cap, which this model needs"},
         {{.variants = {2, {{-1, 0, false}, {-1, 0, true}}}},
          "attention backend narrow has no attention sinks, which this model needs"},
+        {{.tree = true}, "attention backend narrow: no kernel for trees of new tokens"},
         {{.cache = MSGL_CACHE_LATENT},
          "attention backend narrow: no kernel for layers that keep a latent vector a token; "
          "allowed: K and V of every token"},

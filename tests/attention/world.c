@@ -226,7 +226,9 @@ static void free_step(world *w)
 {
     free(w->qkv);
     free(w->out);
+    free(w->tree);
     w->qkv = w->out = NULL;
+    w->tree = NULL;
 }
 
 static void free_request(world_req *r)
@@ -326,6 +328,7 @@ static void add_seqs(world *w, int first, int end)
     msgl_seqs *seqs = &w->seqs[w->num_seqs++];
     msgl__seqs_fill(&w->batch, first, end, w->graph_size, w->spec.max_running, MAX_REQS,
                     w->lengths + at, device, seqs);
+    if (w->tree != NULL) seqs->tree = seqs->dev_tree = w->tree + seqs->first_token;
     if (w->graph_size > 0) seqs->max_seqlen_k = w->spec.max_seq_len;
     seqs->graph = w->graph_size > 0;
 }
@@ -346,6 +349,21 @@ static bool reads_behind_window(const world *w)
     return w->attn.prefill->desc->reads_behind_window || w->attn.decode->desc->reads_behind_window;
 }
 
+// Each new token's parent is a random earlier one of its request, most often the one before it, or
+// the last token before the new ones.
+static void make_tree(world *w, const step_req *reqs, int n, int tokens)
+{
+    w->tree = malloc((size_t)(tokens + MAX_REQS) * sizeof *w->tree);
+    int t = 0;
+    for (int i = 0; i < n; i++) {
+        const uint64_t *first = w->tree + t;
+        for (int j = 0; j < reqs[i].device - reqs[i].cached; j++, t++) {
+            const int parent = world_int(w, 0, 1) == 0 ? j - 1 : world_int(w, -1, j - 1);
+            w->tree[t] = (parent >= 0 ? first[parent] : 0) | (uint64_t)1 << j;
+        }
+    }
+}
+
 static void prepare(world *w, int num_decode, const step_req *reqs, int n)
 {
     free_step(w);
@@ -360,6 +378,7 @@ static void prepare(world *w, int num_decode, const step_req *reqs, int n)
                             .num_tokens = tokens,
                             .reqs = w->batch_reqs,
                             .flight = w->next_flight};
+    if (w->spec.tree) make_tree(w, reqs, n, tokens);
     w->next_flight = (w->next_flight + 1) % w->cfg.max_flights;
     int t = 0;
     for (int i = 0; i < n; i++) {
@@ -477,22 +496,36 @@ void world_mixed(world *w, int num_decode, const step_req *reqs, int n)
     world_forward(w);
 }
 
-// Exact attention of query position pos of request row, [num_q_heads, v_dim].
-static void oracle(const world *w, int row, int pos, double *out)
+// The keys that new token `token` of a request sees, in order; `tree`: of the request's first, or
+// NULL. Of its path, all tokens before the new ones among them, the window leaves the last.
+static int visible_keys(const world *w, const step_req *q, int token, const uint64_t *tree,
+                        int *keys)
+{
+    int n = 0;
+    for (int p = 0; p <= q->cached + token; p++) {
+        const int j = p - q->cached;
+        if (tree == NULL || j < 0 || (tree[token] >> j & 1) != 0) keys[n++] = p;
+    }
+    const int seen = w->spec.window >= 0 && n > w->spec.window + 1 ? w->spec.window + 1 : n;
+    memmove(keys, keys + n - seen, (size_t)seen * sizeof *keys);
+    return seen;
+}
+
+// Exact attention of query position pos of request row to n keys, [num_q_heads, v_dim].
+static void oracle(const world *w, int row, int pos, const int *keys, int n, double *out)
 {
     const world_req *r = &w->reqs[row];
     const int dim = w->spec.head_dim, v_dim = w->pool.spec.v_dim;
     const float *values = is_latent(w) ? r->k : r->v;
     const int hkv = w->spec.num_kv_heads, hq = hkv * w->spec.group;
-    const int from = w->spec.window >= 0 && pos > w->spec.window ? pos - w->spec.window : 0;
-    double *s = malloc((size_t)(pos + 1) * sizeof *s);
+    double *s = malloc((size_t)n * sizeof *s);
     for (int h = 0; h < hq; h++) {
         const float *q = r->q + (size_t)pos * w->q_width + (size_t)h * (size_t)dim;
         const int kh = h / w->spec.group;
         const double z = w->sinks != NULL ? (double)w->sinks[h] : -INFINITY;
         double m = z, l = 0;
-        for (int p = from; p <= pos; p++) {
-            const float *k = r->k + ((size_t)p * (size_t)hkv + (size_t)kh) * (size_t)dim;
+        for (int p = 0; p < n; p++) {
+            const float *k = r->k + ((size_t)keys[p] * (size_t)hkv + (size_t)kh) * (size_t)dim;
             double dot = 0;
             for (int d = 0; d < dim; d++) dot += (double)q[d] * (double)k[d];
             s[p] = dot * (double)w->layer.scale;
@@ -503,8 +536,8 @@ static void oracle(const world *w, int row, int pos, double *out)
         }
         double *o = out + (size_t)h * (size_t)v_dim;
         for (int d = 0; d < v_dim; d++) o[d] = 0;
-        for (int p = from; p <= pos; p++) {
-            const float *v = values + ((size_t)p * (size_t)hkv + (size_t)kh) * (size_t)dim;
+        for (int p = 0; p < n; p++) {
+            const float *v = values + ((size_t)keys[p] * (size_t)hkv + (size_t)kh) * (size_t)dim;
             const double e = exp(s[p] - m);
             l += e;
             for (int d = 0; d < v_dim; d++) o[d] += e * (double)v[d];
@@ -528,12 +561,15 @@ static void error_task(void *arg, int i, int worker)
     const world *w = a->w;
     const step_req *q = &a->reqs[i];
     double *exact = malloc(w->out_ld * sizeof *exact), worst = 0;
+    int *keys = malloc((size_t)q->device * sizeof *keys);
     size_t t = 0;
     for (int j = 0; j < i; j++) t += (size_t)(a->reqs[j].device - a->reqs[j].cached);
+    const uint64_t *tree = w->tree != NULL ? w->tree + t : NULL;
     const int stride = 1 + (q->device - q->cached) / 24;
     for (int p = q->cached; p < q->device; p++, t++) {
         if ((p - q->cached) % stride != 0 && p + 1 < q->device) continue;
-        oracle(w, q->req, p, exact);
+        const int n = visible_keys(w, q, p - q->cached, tree, keys);
+        oracle(w, q->req, p, keys, n, exact);
         for (size_t j = 0; j < w->out_ld; j++) {
             const double error = fabs((double)w->out[t * w->out_ld + j] - exact[j]);
             worst = isnan(error) || error > worst ? error : worst;
@@ -543,6 +579,7 @@ static void error_task(void *arg, int i, int worker)
     }
     a->worst[i] = worst;
     free(exact);
+    free(keys);
 }
 
 double world_error(const world *w, const step_req *reqs, int n)

@@ -28,6 +28,7 @@ typedef struct world_spec {
     int window; // -1: off
     bool sinks;
     bool deterministic, apart;
+    bool tree; // new tokens form random trees; at most MSGL_MAX_TREE of a request in a step
     uint64_t seed;
     msgl_device *dev;          // and
     const msgl_cuda_api *cuda; // of a GPU, which outlives the world; NULL: the CPU
@@ -67,6 +68,7 @@ typedef struct world {
     int *free_pages, num_free;
     size_t ld, q_width, out_ld; // q_width: of q in a row of ld
     float *qkv, *out;           // of the last step
+    uint64_t *tree;             // [tokens] or NULL, of the last step
     msgl_batch batch;           // of the last step
     msgl_batch_req batch_reqs[MAX_REQS];
     msgl_seqs seqs[2];

@@ -25,6 +25,7 @@ const msgl_attn_desc msgl__attn_fa = {
     .sliding_window = true,
     .softcap = true,
     .sinks = true,
+    .tree = true,
     .ragged = true,
     .create = fa_create,
     .destroy = msgl__table_destroy,

@@ -247,6 +247,7 @@ const msgl_attn_desc msgl__attn_fi = {
     .sliding_window = true,
     .softcap = true,
     .sinks = true,
+    .tree = true,
     .ragged = true,
     .supports = fi_supports,
     .remark = fi_remark,

@@ -113,6 +113,7 @@ const msgl_attn_desc msgl__attn_flashmla = {
     .page_override = 64,
     .caches = 1u << MSGL_CACHE_LATENT,
     .kv_dtypes = 1u << MSGL_F32 | 1u << MSGL_F16 | 1u << MSGL_BF16,
+    .tree = true,
     .create = create,
     .destroy = msgl__table_destroy,
     .prepare = msgl__table_prepare,

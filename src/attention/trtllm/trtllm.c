@@ -39,6 +39,7 @@ const msgl_attn_desc msgl__attn_trtllm = {
     .sliding_window = true,
     .softcap = true,
     .sinks = true,
+    .tree = true,
     .ragged = true,
     .create = trtllm_create,
     .destroy = msgl__table_destroy,

@@ -14,7 +14,12 @@
 // Per thread, in this order, each on a 64-byte border; the ISA level's own area follows.
 typedef struct item_scratch {
     float M[MSGL_ATTN_MAX_ROWS], L[MSGL_ATTN_MAX_ROWS];
-    int pos[MSGL_ATTN_MAX_ROWS]; // position of each row's token
+    // Keys that each row may see are in [from, to); of the request's new tokens, the first of which
+    // is key first_new, those in its word of `tree`.
+    int from[MSGL_ATTN_MAX_ROWS], to[MSGL_ATTN_MAX_ROWS];
+    uint64_t tree[MSGL_ATTN_MAX_ROWS];
+    int first_new;
+    int stop[MSGL_ATTN_MAX_ROWS]; // of the tile: where a row's runs of keys end
     int lo[MSGL_ATTN_MAX_ROWS], hi[MSGL_ATTN_MAX_ROWS];
     int slots[MSGL_ATTN_TILE], next_slots[MSGL_ATTN_TILE];
     float O[]; // [MSGL_ATTN_MAX_ROWS, padded dim]
@@ -129,6 +134,17 @@ static void write_tile_part(const msgl_attn_call *c, int part, int kv_head,
            (size_t)b->n * dim * sizeof *p);
 }
 
+static void fold_tile_part(const paged_args *a, int part, int kv_head, const msgl__attn_block *b,
+                           int head)
+{
+    const msgl_attn_call *c = a->call;
+    const size_t dim = padded(c), from = (size_t)head * (size_t)b->stride;
+    float *p = part_at(c, part, kv_head + head);
+    a->ops->fold(b->n, (int)dim, p + b->row, p + c->part_rows + b->row,
+                 p + 2 * c->part_rows + (size_t)b->row * dim, b->m + from, b->l + from,
+                 b->o + from * dim);
+}
+
 static void write_empty_part(const msgl_attn_call *c, int part, int rows, int kv_head)
 {
     float *p = part_at(c, part, kv_head);
@@ -151,17 +167,56 @@ static void fold_group(const paged_args *a, const msgl_attn_group *g, int kv_hea
     write_out(a, g->req, g->row, g->rows, kv_head, s, 0);
 }
 
-// The offsets of a tile that row i of the item sees, [lo, hi); their union into *begin, *end.
-static void visible(const msgl_attn_call *c, const msgl_attn_work *w, int tile, item_scratch *s,
-                    int *begin, int *end)
+// The keys that row i, new token `token` of its request, may see.
+static void see_causal(const msgl_attn_call *c, int token, int i, item_scratch *s)
+{
+    const int pos = s->first_new + token;
+    s->from[i] = c->window >= 0 && pos > c->window ? pos - c->window : 0;
+    s->to[i] = pos + 1;
+}
+
+// The same in a tree. The window counts along the path, whose end is at position first_new + its
+// new tokens - 1; what it has left behind are the path's first ones, so the word's lowest bits.
+static void see_path(const msgl_attn_call *c, uint64_t tree, int token, int i, item_scratch *s)
+{
+    const int end = s->first_new + MSGL_POPCOUNT64(tree);
+    int from = c->window >= 0 && end - 1 > c->window ? end - 1 - c->window : 0;
+    for (; from > s->first_new; from--) tree &= tree - 1;
+    s->from[i] = from;
+    s->to[i] = s->first_new + token + 1;
+    s->tree[i] = tree;
+}
+
+static bool is_visible(const item_scratch *s, int i, int key)
+{
+    return key < s->first_new || (s->tree[i] >> (key - s->first_new) & 1) != 0;
+}
+
+// The next run of visible keys of each row, from the end of its last one on, or an empty one;
+// false: no row has one.
+static bool next_runs(item_scratch *s, int rows, int base)
+{
+    bool any = false;
+    for (int i = 0; i < rows; i++) {
+        int at = s->hi[i];
+        while (at < s->stop[i] && !is_visible(s, i, base + at)) at++;
+        s->lo[i] = at;
+        while (at < s->stop[i] && is_visible(s, i, base + at)) at++;
+        s->hi[i] = at;
+        any |= s->lo[i] < at;
+    }
+    return any;
+}
+
+// The offsets of a tile that row i of the item may see, [lo, hi); their union into *begin, *end.
+static void visible(const msgl_attn_work *w, int tile, item_scratch *s, int *begin, int *end)
 {
     const int base = tile * MSGL_ATTN_TILE;
     *begin = MSGL_ATTN_TILE;
     *end = 0;
     for (int i = 0; i < w->rows; i++) {
-        const int pos = s->pos[i];
-        int from = w->kv_begin, to = pos + 1 < w->kv_end ? pos + 1 : w->kv_end;
-        if (c->window >= 0 && pos - c->window > from) from = pos - c->window;
+        int from = s->from[i] > w->kv_begin ? s->from[i] : w->kv_begin;
+        int to = s->to[i] < w->kv_end ? s->to[i] : w->kv_end;
         from = from > base ? from - base : 0;
         to = to - base < MSGL_ATTN_TILE ? to - base : MSGL_ATTN_TILE;
         if (from >= to) from = to = 0;
@@ -173,20 +228,13 @@ static void visible(const msgl_attn_call *c, const msgl_attn_work *w, int tile, 
     if (*end == 0) *begin = 0;
 }
 
-static void run_tile(const paged_args *a, const msgl_attn_work *w, int kv_head, int tile,
-                     const msgl__attn_keys *keys, item_scratch *s, void *isa)
+// The rows' runs [lo, hi) of a tile's keys, into the item's state, or into part `part` (>= 0),
+// which `first` says to begin.
+static void run_blocks(const paged_args *a, const msgl_attn_work *w, int kv_head, int part,
+                       bool first, const msgl__attn_keys *keys, item_scratch *s, void *isa)
 {
     const msgl_attn_call *c = a->call;
     const size_t dim = padded(c);
-    const int part = w->part + tile - w->kv_begin / MSGL_ATTN_TILE;
-    const bool to_parts = w->part >= 0 && c->part_kind == MSGL_ATTN_PART_TILE;
-    if (keys->begin == keys->end) { // nobody sees it: neutral, but a part has to say so
-        for (int h = 0; h < keys->heads && to_parts; h++) {
-            write_empty_part(c, part, w->rows, kv_head + h);
-        }
-        return;
-    }
-    a->ops->load_keys(keys, w->rows, isa);
     for (int row = 0; row < w->rows; row += a->ops->block) {
         const int n = w->rows - row < a->ops->block ? w->rows - row : a->ops->block;
         msgl__attn_block b = {.row = row, .n = n, .lo = s->lo + row, .hi = s->hi + row};
@@ -194,13 +242,42 @@ static void run_tile(const paged_args *a, const msgl_attn_work *w, int kv_head, 
         for (int h = 0; h < keys->heads; h++) {
             const size_t from = (size_t)h * (size_t)b.stride;
             const size_t to = (size_t)h * (size_t)w->rows + (size_t)row;
-            if (to_parts) {
+            if (part >= 0 && first) {
                 write_tile_part(c, part, kv_head, &b, h);
+            } else if (part >= 0) {
+                fold_tile_part(a, part, kv_head, &b, h);
             } else {
                 a->ops->fold(n, (int)dim, s->M + to, s->L + to, s->O + to * dim, b.m + from,
                              b.l + from, b.o + from * dim);
             }
         }
+    }
+}
+
+static void run_tile(const paged_args *a, const msgl_attn_work *w, int kv_head, int tile,
+                     const msgl__attn_keys *keys, item_scratch *s, void *isa)
+{
+    const msgl_attn_call *c = a->call;
+    const bool to_parts = w->part >= 0 && c->part_kind == MSGL_ATTN_PART_TILE;
+    const int part = to_parts ? w->part + tile - w->kv_begin / MSGL_ATTN_TILE : -1;
+    if (keys->begin == keys->end) { // nobody sees it: neutral, but a part has to say so
+        for (int h = 0; h < keys->heads && to_parts; h++) {
+            write_empty_part(c, part, w->rows, kv_head + h);
+        }
+        return;
+    }
+    a->ops->load_keys(keys, w->rows, isa);
+    const int base = tile * MSGL_ATTN_TILE;
+    if (c->tree == NULL || base + keys->end <= s->first_new) {
+        run_blocks(a, w, kv_head, part, true, keys, s, isa);
+        return;
+    }
+    // A kernel takes one run of keys a row: where trees leave some out, it is called again.
+    memcpy(s->stop, s->hi, (size_t)w->rows * sizeof *s->hi);
+    memcpy(s->hi, s->lo, (size_t)w->rows * sizeof *s->lo);
+    bool first = true;
+    for (; next_runs(s, w->rows, base) || first; first = false) {
+        run_blocks(a, w, kv_head, part, first, keys, s, isa);
     }
 }
 
@@ -210,13 +287,14 @@ static void run_tiles(const paged_args *a, const msgl_attn_work *w, int kv_head,
 {
     const msgl_attn_call *c = a->call;
     const bool skip = w->part < 0 || c->part_kind == MSGL_ATTN_PART_LSE2; // else empty tiles count
-    int first = w->kv_begin;
-    if (skip && c->window >= 0 && s->pos[0] - c->window > first) first = s->pos[0] - c->window;
+    int first = w->kv_end;
+    for (int i = 0; i < w->rows; i++) first = s->from[i] < first ? s->from[i] : first;
+    if (!skip || first < w->kv_begin) first = w->kv_begin;
     const int last = msgl__ceil_div(w->kv_end, MSGL_ATTN_TILE);
     keys->slots = s->slots;
     keys->next_slots = s->next_slots;
     for (int tile = first / MSGL_ATTN_TILE; tile < last; tile++) {
-        visible(c, w, tile, s, &keys->begin, &keys->end);
+        visible(w, tile, s, &keys->begin, &keys->end);
         find_slots(c, w->req, tile, keys->begin, keys->end, s->slots);
         const int left = w->kv_end - (tile + 1) * MSGL_ATTN_TILE;
         keys->num_next = left < 0 ? 0 : left < MSGL_ATTN_NEXT ? left : MSGL_ATTN_NEXT;
@@ -234,7 +312,6 @@ static void run_item(const paged_args *a, const msgl_attn_work *w, int kv_head, 
     const size_t elem = msgl__dtype_size(c->dtype), dim = (size_t)c->head_dim;
     const int group = c->num_q_heads / c->num_kv_heads;
     const int q_first = c->cu_seqlens_q[w->req];
-    const int first_pos = c->seqlens_k[w->req] - (c->cu_seqlens_q[w->req + 1] - q_first);
     const msgl__attn_query q = {.call = c,
                                 .work = w,
                                 .kv_head = kv_head,
@@ -252,7 +329,15 @@ static void run_item(const paged_args *a, const msgl_attn_work *w, int kv_head, 
                             .next_head = more};
     a->ops->load_q(&q, isa);
     set_empty(s, w->rows * heads, padded(c));
-    for (int i = 0; i < w->rows; i++) s->pos[i] = first_pos + (w->row + i) / group;
+    s->first_new = c->seqlens_k[w->req] - (c->cu_seqlens_q[w->req + 1] - q_first);
+    for (int i = 0; i < w->rows; i++) {
+        const int token = (w->row + i) / group;
+        if (c->tree != NULL) {
+            see_path(c, c->tree[q_first + token], token, i, s);
+        } else {
+            see_causal(c, token, i, s);
+        }
+    }
     run_tiles(a, w, kv_head, &keys, s, isa);
     for (int h = 0; h < heads; h++) {
         if (w->part < 0) {
