@@ -11,6 +11,7 @@
 
 #include "core/batch.h"
 #include "core/err.h"
+#include "kernel/attn_mods.h"
 #include "kernel/kernel.h"
 #include "kvcache/kvcache.h"
 
@@ -37,13 +38,17 @@ typedef struct msgl_attn_layer {
     // is neither scaled nor capped and that only the softmax's denominator has: sum exp(s - m) +
     // exp(z - m). NULL: none.
     const float *sinks;
+    // NULL: causal, with the window and the soft cap above. Or functions that take the place of all
+    // three.
+    const msgl_attn_mods *mods;
 } msgl_attn_layer;
 
 // What layers of one model differ in, as in msgl_attn_layer.
 typedef struct msgl_attn_variant {
     int32_t window;
     float softcap;
-    bool sinks; // whether there are any
+    bool sinks;                 // whether there are any
+    const msgl_attn_mods *mods; // or NULL; outlives the backends
 } msgl_attn_variant;
 
 // The different variants of a model's layers, so that a backend can refuse one before it is made,
@@ -85,7 +90,8 @@ typedef struct msgl_attn_desc {
     const char *aliases[4]; // NULL-terminated
     const char *summary;    // one line for --help and the matrix
     uint32_t devices;       // bit mask of 1u << msgl_device_kind
-    const char *prefill_by; // not NULL: this one serves answers only, prompts are that backend's
+    // Not NULL: this one does not serve that phase, that backend does.
+    const char *prefill_by, *decode_by;
     int32_t min_capability; // CUDA: 80, 90 ...; 0 on the CPU
     msgl_page_rule page_rule;
     int32_t page_sizes[MSGL_ATTN_MAX_SET]; // MSGL_PAGE_SET: allowed, 0-terminated
@@ -96,7 +102,8 @@ typedef struct msgl_attn_desc {
     int32_t max_group;                // largest num_q_heads / num_kv_heads; 0: any
     uint32_t kv_dtypes;               // bit mask of 1u << msgl_dtype
     bool sliding_window, softcap, sinks;
-    bool tree; // takes trees of new tokens; trivially so with one new token a request
+    bool tree;              // takes trees of new tokens; trivially so with one new token a request
+    uint32_t masks, scores; // functions of a layer's mods that it has (attn_mods.h); 0: no mods
     // Kernels read what lies behind a window and only mask its scores, so that what another request
     // has there would matter if it were infinite: groups of layers with a window keep all tokens.
     bool reads_behind_window;
@@ -185,15 +192,15 @@ bool msgl__attn_variants_add(msgl_attn_variants *v, int32_t window, float softca
 int32_t msgl__attn_windows(const msgl_attn_variants *v, int32_t windows[MSGL_ATTN_MAX_VARIANTS]);
 
 // spec: "auto", NAME or "PREFILL,DECODE" (exactly one comma; a half may be "auto"). A NAME that
-// serves answers only stands for the pair with its prefill_by. Errors: unknown name (lists those
-// that exist), malformed pair (shows the right form), exists for another device only, cannot run
-// here (says what is missing and how to get it). needs->page_size is the wanted one: `auto` takes
-// nothing that would change it, a named backend is asked about the size that
+// serves one phase only stands for the pair with its prefill_by or decode_by. Errors: unknown
+// name (lists those that exist), malformed pair (shows the right form), exists for another device
+// only, cannot run here (says what is missing and how to get it). needs->page_size is the wanted
+// one: `auto` takes nothing that would change it, a named backend is asked about the size that
 // msgl__attn_page_size gives. *warning (caller's, 256 bytes) gets a line or "".
 int msgl__attn_select(const char *spec, const msgl_attn_needs *needs, msgl_attn_choice *out,
                       char warning[256], msgl_err *err);
-// Who serves prompts when `d` is named alone: d itself, or its prefill_by.
-const msgl_attn_desc *msgl__attn_prefill_of(const msgl_attn_desc *d, msgl_device_kind device);
+// What `d` named alone stands for: d for both phases, or a pair with its prefill_by or decode_by.
+msgl_attn_choice msgl__attn_alone(const msgl_attn_desc *d, msgl_device_kind device);
 // Checks one backend against the needs, page size included: the descriptor's fields, that its
 // plug-in opens, then its supports. 0; MSGL_EUNSUPPORTED or MSGL_EINVAL, see there.
 int msgl__attn_supports(const msgl_attn_desc *d, const msgl_attn_needs *needs, msgl_err *err);

@@ -350,6 +350,12 @@ int msgl__attn_bench(const msgl_attn_desc *backend, const msgl_attn_bench_shape 
                                    .act = b.exec.act,
                                    .kv_dtype = shape->kv_dtype,
                                    .variants = variants_of(shape)};
+    const bool decode = shape->phase == MSGL_DECODE;
+    const char *by = decode ? backend->decode_by : backend->prefill_by;
+    if (rc == 0 && by != NULL) {
+        rc = msgl__err_set(err, MSGL_EUNSUPPORTED, "attention backend %s: %s are %s's",
+                           backend->name, decode ? "answers" : "prompts", by);
+    }
     if (rc == 0) rc = msgl__attn_supports(backend, &needs, err);
     if (rc == 0) rc = make_memory(&b, err);
     if (rc == 0) rc = fill_table(&b, err);

@@ -9,6 +9,7 @@
 #include "attention/fi/fi.h"
 #include "attention/fi/fi_cuda.h"
 #include "attention/flashmla/flashmla.h"
+#include "attention/flex/flex.h"
 #include "attention/torch_native/torch_native.h"
 #include "attention/torch_native/torch_native_cuda.h"
 #include "attention/trtllm/trtllm.h"
@@ -22,7 +23,8 @@ static const msgl_attn_desc *const BACKENDS[] = {
     &msgl__attn_trtllm,       &msgl__attn_trtllm_cuda,
     &msgl__attn_torch_native, &msgl__attn_torch_native_cuda,
     &msgl__attn_flashmla,     &msgl__attn_trtllm_mla,
-    &msgl__attn_cutlass_mla,
+    &msgl__attn_cutlass_mla,  &msgl__attn_flex,
+    &msgl__attn_fa4,
 };
 
 const msgl_attn_desc *const *msgl__attn_backends(int *count)

@@ -127,6 +127,24 @@ static int check_heads(const msgl_attn_desc *d, const msgl_attn_needs *n, msgl_e
     return 0;
 }
 
+static int check_mods(const msgl_attn_desc *d, const msgl_attn_mods *mods, msgl_err *err)
+{
+#define X(name, text, expression) text,
+    static const char *const MASKS[] = {MSGL_ATTN_MASKS(X)}, *const SCORES[] = {
+                                                                 MSGL_ATTN_SCORES(X)};
+#undef X
+    for (int i = 0; i < MSGL_MASK_COUNT + MSGL_SCORE_COUNT; i++) {
+        const bool mask = i < MSGL_MASK_COUNT;
+        const int bit = mask ? i : i - MSGL_MASK_COUNT;
+        const uint32_t lacks = mask ? mods->masks & ~d->masks : mods->scores & ~d->scores;
+        if ((lacks & 1u << bit) == 0) continue;
+        return msgl__err_set(err, MSGL_EUNSUPPORTED,
+                             "attention backend %s: no %s \"%s\", which this model needs", d->name,
+                             mask ? "mask" : "score function", mask ? MASKS[bit] : SCORES[bit]);
+    }
+    return 0;
+}
+
 static int check_variants(const msgl_attn_desc *d, const msgl_attn_needs *n, msgl_err *err)
 {
     if (n->tree && !d->tree) {
@@ -135,10 +153,13 @@ static int check_variants(const msgl_attn_desc *d, const msgl_attn_needs *n, msg
     }
     for (int32_t i = 0; i < n->variants.count; i++) {
         const msgl_attn_variant *v = &n->variants.all[i];
-        const char *lacks = v->window >= 0 && !d->sliding_window ? "sliding window"
-                            : v->softcap > 0 && !d->softcap      ? "logit soft cap"
-                            : v->sinks && !d->sinks              ? "attention sinks"
-                                                                 : NULL;
+        const bool mods = v->mods != NULL; // instead of window and soft cap
+        const int rc = mods ? check_mods(d, v->mods, err) : 0;
+        if (rc != 0) return rc;
+        const char *lacks = !mods && v->window >= 0 && !d->sliding_window ? "sliding window"
+                            : !mods && v->softcap > 0 && !d->softcap      ? "logit soft cap"
+                            : v->sinks && !d->sinks                       ? "attention sinks"
+                                                                          : NULL;
         if (lacks == NULL) continue;
         return msgl__err_set(err, MSGL_EUNSUPPORTED,
                              "attention backend %s has no %s, which this model needs", d->name,
@@ -304,6 +325,11 @@ static int find_pair(const char *spec, msgl_device_kind device, msgl_attn_choice
     if (rc == 0 && strcmp(comma + 1, "auto") != 0) {
         rc = find(comma + 1, strlen(comma + 1), device, &out->decode, err);
     }
+    if (rc == 0 && out->decode != NULL && out->decode->decode_by != NULL) {
+        return msgl__err_set(err, MSGL_EINVAL,
+                             "attention backend %s serves prompts only; use \"%s,%s\"",
+                             out->decode->name, out->decode->name, out->decode->decode_by);
+    }
     return rc;
 }
 
@@ -324,9 +350,11 @@ static void remarks(const char *spec, bool twice, const msgl_attn_choice *c, cha
     }
 }
 
-const msgl_attn_desc *msgl__attn_prefill_of(const msgl_attn_desc *d, msgl_device_kind device)
+msgl_attn_choice msgl__attn_alone(const msgl_attn_desc *d, msgl_device_kind device)
 {
-    return d->prefill_by != NULL ? msgl__attn_find(d->prefill_by, device) : d;
+    return (msgl_attn_choice){
+        .prefill = d->prefill_by != NULL ? msgl__attn_find(d->prefill_by, device) : d,
+        .decode = d->decode_by != NULL ? msgl__attn_find(d->decode_by, device) : d};
 }
 
 int msgl__attn_select(const char *spec, const msgl_attn_needs *needs, msgl_attn_choice *out,
@@ -338,8 +366,9 @@ int msgl__attn_select(const char *spec, const msgl_attn_needs *needs, msgl_attn_
     if (strchr(spec, ',') != NULL) {
         rc = find_pair(spec, needs->device, out, err);
     } else if (strcmp(spec, "auto") != 0) {
-        rc = find(spec, strlen(spec), needs->device, &out->decode, err);
-        out->prefill = rc == 0 ? msgl__attn_prefill_of(out->decode, needs->device) : NULL;
+        const msgl_attn_desc *named;
+        rc = find(spec, strlen(spec), needs->device, &named, err);
+        if (rc == 0) *out = msgl__attn_alone(named, needs->device);
     }
     if (rc != 0) return rc;
     const bool twice =
@@ -353,9 +382,10 @@ int msgl__attn_select(const char *spec, const msgl_attn_needs *needs, msgl_attn_
         if (out->prefill == NULL) out->prefill = best.prefill;
         if (out->decode == NULL) out->decode = best.decode;
     }
-    // The answers' first: it may be the one that was named, and the other its prefill_by.
-    rc = msgl__attn_supports(out->decode, &n, err);
-    if (rc == 0) rc = msgl__attn_supports(out->prefill, &n, err);
+    // First the one that was named, if the other is its prefill_by or decode_by.
+    const bool prompts = out->prefill->decode_by != NULL;
+    rc = msgl__attn_supports(prompts ? out->prefill : out->decode, &n, err);
+    if (rc == 0) rc = msgl__attn_supports(prompts ? out->decode : out->prefill, &n, err);
     if (rc == 0) remarks(spec, twice, out, warning);
     return rc;
 }

@@ -62,7 +62,7 @@ typedef struct gpu {
 static msgl_attn_needs needs_of(const msgl_attn_desc *d, const msgl_model_config *model,
                                 int32_t group, const gpu *g, msgl_device_kind kind)
 {
-    const msgl_attn_choice alone = {.prefill = msgl__attn_prefill_of(d, kind), .decode = d};
+    const msgl_attn_choice alone = msgl__attn_alone(d, kind);
     const msgl_dtype dtype = model != NULL ? model->dtype : MSGL_BF16;
     msgl_attn_needs n = {.device = kind,
                          .num_q_heads = model != NULL ? model->num_heads : 1,

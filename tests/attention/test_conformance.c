@@ -19,6 +19,22 @@ static int pick(world *w, const int *set, int n)
     return set[world_int(w, 0, n - 1)];
 }
 
+static bool in_half(world *rng)
+{
+    return world_int(rng, 0, 1) == 0;
+}
+
+// Mods with every function now and then; some let nothing through.
+static void random_mods(world *rng, world_spec *s)
+{
+    s->masks = 1u << (in_half(rng) ? MSGL_MASK_CAUSAL : MSGL_MASK_PREFIX);
+    if (in_half(rng)) s->masks |= 1u << MSGL_MASK_DOCUMENT;
+    if (s->window >= 0 || world_int(rng, 0, 9) == 0) s->masks |= 1u << MSGL_MASK_WINDOW;
+    if (s->softcap > 0) s->scores |= 1u << MSGL_SCORE_SOFTCAP;
+    if (in_half(rng)) s->scores |= 1u << MSGL_SCORE_ALIBI;
+    if (in_half(rng)) s->scores |= 1u << MSGL_SCORE_BIAS;
+}
+
 static world_spec random_spec(world *rng, const msgl_attn_desc *d, msgl_cpu_level level)
 {
     static const int dims[] = {64, 80, 96, 128, 256, 72}, pages[] = {1, 16, 32, 64, 7};
@@ -44,6 +60,7 @@ static world_spec random_spec(world *rng, const msgl_attn_desc *d, msgl_cpu_leve
     s.softcap = world_int(rng, 0, 2) == 0 ? 20 : 0;
     s.deterministic = world_int(rng, 0, 3) == 0;
     s.tree = d->tree && world_int(rng, 0, 2) == 0;
+    if (d->masks != 0 && world_int(rng, 0, 3) != 0) random_mods(rng, &s);
     const bool only = d->caches == 1u << MSGL_CACHE_LATENT;
     if (only || ((d->caches & 1u << MSGL_CACHE_LATENT) != 0 && world_int(rng, 0, 2) == 0)) {
         static const int latent[][2] = {{40, 32}, {72, 64}, {200, 136}, {576, 512}};
@@ -78,12 +95,18 @@ static void random_step(world *w, int answers)
     const double allowed = world_tolerance(w->spec.desc->name, w->spec.dtype);
     if (error > allowed) {
         fail_msg("%s %s: error %g > %g (dtype %d, group %d, dim %d, page %d, window %d, cap %g, "
-                 "tree %d%s)",
+                 "tree %d%s, masks %x, scores %x)",
                  w->spec.desc->name, msgl__cpu_level_name(w->spec.level), error, allowed,
                  (int)w->spec.dtype, w->spec.group, w->spec.head_dim, w->spec.page_size,
                  w->spec.window, (double)w->spec.softcap, w->spec.tree,
-                 w->spec.sinks ? ", sinks" : "");
+                 w->spec.sinks ? ", sinks" : "", w->spec.masks, w->spec.scores);
     }
+}
+
+// Whether it has kernels of the ISA levels.
+static bool has_levels(const msgl_attn_desc *d)
+{
+    return strcmp(d->name, "torch_native") != 0 && d->masks == 0;
 }
 
 static void check_backend(const msgl_attn_desc *d, msgl_cpu_level level, int worlds)
@@ -96,7 +119,8 @@ static void check_backend(const msgl_attn_desc *d, msgl_cpu_level level, int wor
         for (int r = 0; r < 8; r++) {
             world_request(&w, r, r == 0 ? 1 : world_int(&w, 1, r < 3 ? 700 : 120));
         }
-        for (int step = 0; step < 4; step++) random_step(&w, world_int(&w, 0, 8));
+        const bool answers = spec.masks == 0 || d->decode_by == NULL;
+        for (int step = 0; step < 4; step++) random_step(&w, answers ? world_int(&w, 0, 8) : 0);
         world_release(&w, 1); // its pages go to another request
         world_request(&w, 1, 300);
         random_step(&w, 0);
@@ -113,10 +137,11 @@ static void test_all(void **state)
     for (int i = 0; i < count; i++) {
         if ((all[i]->devices & 1u << MSGL_DEVICE_CPU) == 0) continue; // tests/cuda/conformance.c
         for (int level = 0; level <= (int)have; level++) {
-            // torch_native has no kernel of its own.
-            const bool own = strcmp(all[i]->name, "torch_native") != 0;
-            if (!own && level != (int)have) continue;
-            check_backend(all[i], (msgl_cpu_level)level, level == MSGL_CPU_REF ? 4 : 12);
+            if (level != (int)have && !has_levels(all[i])) continue;
+            check_backend(all[i], (msgl_cpu_level)level,
+                          all[i]->masks != 0      ? 24
+                          : level == MSGL_CPU_REF ? 4
+                                                  : 12);
         }
     }
 }

@@ -57,6 +57,9 @@ static void test_names(void **state)
     expect("fa,fa3", "fa", "fa",
            "attention backend \"fa,fa3\" names fa twice; using it for both phases");
     expect("auto", "fa", "fa", "");
+    expect("flex", "flex_attention", "flex_attention", "");
+    expect("fa4", "fa4", "fa", ""); // which serves prompts only
+    expect("fa4,fi", "fa4", "fi", "");
 }
 
 // What is said of a name that nothing has.
@@ -65,7 +68,7 @@ static void expect_unknown(const char *spec, const char *name)
     char text[256];
     snprintf(text, sizeof text,
              "unknown attention backend \"%s\"; allowed: auto, fa, fi, trtllm, torch_native, "
-             "flashmla, trtllm_mla, cutlass_mla, or a pair \"PREFILL,DECODE\"",
+             "flashmla, trtllm_mla, cutlass_mla, flex_attention, fa4, or a pair \"PREFILL,DECODE\"",
              name);
     expect_error(spec, &NEEDS, MSGL_EINVAL, text);
 }
@@ -81,7 +84,9 @@ static void test_bad_names(void **state)
         expect_error(bad[i], &NEEDS, MSGL_EINVAL, text);
     }
     expect_unknown("triton", "triton");
-    expect_unknown("fa,fa4", "fa4");
+    expect_unknown("fa,fa5", "fa5");
+    expect_error("fa,fa4", &NEEDS, MSGL_EINVAL,
+                 "attention backend fa4 serves prompts only; use \"fa4,fa\"");
     expect_unknown("", "");
     char huge[5000];
     memset(huge, 'x', sizeof huge - 1);
@@ -180,11 +185,15 @@ static void test_limits(void **state)
         {{.num_q_heads = 24},
          "attention backend narrow: 3 query heads per KV head; allowed: up to 2"},
         {{.kv_dtype = MSGL_F16}, "attention backend narrow does not support a float16 KV cache"},
-        {{.variants = {2, {{-1, 0, false}, {100, 0, false}}}},
+        {{.variants = {2, {{.window = -1}, {.window = 100}}}},
          "attention backend narrow has no sliding window, which this model needs"},
-        {{.variants = {1, {{-1, 30, false}}}},
+        {{.variants = {1, {{.window = -1, .softcap = 30}}}},
          "attention backend narrow has no logit soft cap, which this model needs"},
-        {{.variants = {2, {{-1, 0, false}, {-1, 0, true}}}},
+        {{.variants = {1, {{.mods = &(const msgl_attn_mods){.masks = 1u << MSGL_MASK_PREFIX}}}}},
+         "attention backend narrow: no mask \"prefix-LM\", which this model needs"},
+        {{.variants = {1, {{.mods = &(const msgl_attn_mods){.scores = 1u << MSGL_SCORE_ALIBI}}}}},
+         "attention backend narrow: no score function \"ALiBi\", which this model needs"},
+        {{.variants = {2, {{.window = -1}, {.window = -1, .sinks = true}}}},
          "attention backend narrow has no attention sinks, which this model needs"},
         {{.tree = true}, "attention backend narrow: no kernel for trees of new tokens"},
         {{.cache = MSGL_CACHE_LATENT},
@@ -299,7 +308,7 @@ static void test_registry(void **state)
         assert_non_null(d->destroy);
         assert_non_null(d->forward);
         assert_true(d->copy_in == NULL || d->prepare != NULL);
-        const bool both = d->prefill_by == NULL;
+        const bool both = d->prefill_by == NULL && d->decode_by == NULL;
         assert_int_equal(d->ragged, both && (d->devices & 1u << MSGL_DEVICE_CPU) != 0);
         assert_int_equal(d->page_rule == MSGL_PAGE_SET, d->page_override != 0);
     }

@@ -41,7 +41,38 @@ static float normal(world *w) // sum of uniforms, variance 1
     return s * 1.7320508f;
 }
 
-enum { SCRATCH = 16 << 20 };
+enum { SCRATCH = 16 << 20, RADIUS = 20 };
+
+// Bytes of a table of mods, of which each begins on a border of 64.
+static size_t table_bytes(size_t n)
+{
+    return msgl__round_up(n * 4, 64);
+}
+
+static size_t tables_bytes(const world *w)
+{
+    const size_t rows = (size_t)w->spec.max_running + 1, heads = (size_t)w->cfg.num_q_heads;
+    return table_bytes(rows * (size_t)w->table.stride) + table_bytes(rows) + table_bytes(heads) +
+           table_bytes(heads * (2 * RADIUS + 1));
+}
+
+// Pointers into the tables at `base`.
+static msgl_attn_mods mods_at(const world *w, const char *base)
+{
+    const size_t rows = (size_t)w->spec.max_running + 1, ld = (size_t)w->table.stride;
+    const char *prefixes = base + table_bytes(rows * ld), *slopes = prefixes + table_bytes(rows);
+    const char *bias = slopes + table_bytes((size_t)w->cfg.num_q_heads);
+    return (msgl_attn_mods){.masks = w->spec.masks,
+                            .scores = w->spec.scores,
+                            .window = w->spec.window,
+                            .softcap = w->spec.softcap,
+                            .documents = (const int32_t *)(const void *)base,
+                            .documents_ld = ld,
+                            .prefixes = (const int32_t *)(const void *)prefixes,
+                            .slopes = (const float *)(const void *)slopes,
+                            .bias = (const float *)(const void *)bias,
+                            .radius = RADIUS};
+}
 
 static void *take(world *w, size_t bytes)
 {
@@ -75,6 +106,8 @@ static void open_gpu(world *w)
     g->q = take(w, g->q_bytes);
     g->out = take(w, g->out_bytes);
     g->scratch = take(w, SCRATCH);
+    g->mods = take(w, tables_bytes(w));
+    g->tree = take(w, g->rows * sizeof *g->tree);
     g->staging = malloc(g->q_bytes + g->out_bytes);
     assert_non_null(g->staging);
     msgl__arena_init(&g->arena, g->scratch, SCRATCH);
@@ -101,7 +134,35 @@ static void close_gpu(world *w)
     d->ops->free(d, g->q, g->q_bytes);
     d->ops->free(d, g->out, g->out_bytes);
     d->ops->free(d, g->scratch, SCRATCH);
+    d->ops->free(d, g->mods, tables_bytes(w));
+    d->ops->free(d, g->tree, g->rows * sizeof *g->tree);
     free(g->staging);
+}
+
+// Runs of random documents, whose numbers come again.
+static void make_mods(world *w)
+{
+    const int rows = w->spec.max_running + 1, heads = w->cfg.num_q_heads;
+    w->tables = calloc(1, tables_bytes(w));
+    w->mods = mods_at(w, w->tables);
+    w->documents = (int32_t *)(uintptr_t)w->mods.documents;
+    w->prefixes = (int32_t *)(uintptr_t)w->mods.prefixes;
+    w->slopes = (float *)(uintptr_t)w->mods.slopes;
+    w->bias = (float *)(uintptr_t)w->mods.bias;
+    int document = 0, left = 0;
+    for (int i = 0; i < rows * w->table.stride; i++) {
+        if (left-- == 0) {
+            document = world_int(w, 0, 2);
+            left = world_int(w, 0, 200);
+        }
+        w->documents[i] = document;
+    }
+    for (int i = 0; i < rows; i++) w->prefixes[i] = world_int(w, 0, w->spec.max_seq_len);
+    for (int i = 0; i < heads; i++) w->slopes[i] = (float)world_int(w, 0, 100) / 200;
+    for (int i = 0; i < heads * (2 * RADIUS + 1); i++) w->bias[i] = normal(w);
+    if (w->spec.dev != NULL) w->mods = mods_at(w, w->gpu.mods);
+    w->layer.mods = &w->mods;
+    w->cfg.variants.all[0].mods = &w->mods;
 }
 
 world_spec world_base(const msgl_attn_desc *desc, int max_running, int max_seq_len,
@@ -214,8 +275,9 @@ void world_open(world *w, const world_spec *spec)
     w->ld = w->q_width + 2 * msgl__kv_slot_stride(&w->pool) + (size_t)spec->head_dim;
     w->lengths = malloc(2 * msgl__seqs_bytes(MAX_REQS));
     if (spec->dev != NULL) open_gpu(w);
-    msgl_attn_choice one = {.prefill = spec->desc, .decode = spec->desc};
-    if (spec->desc != NULL) one.prefill = msgl__attn_prefill_of(spec->desc, w->cfg.device);
+    if (spec->masks != 0) make_mods(w);
+    msgl_attn_choice one = {0};
+    if (spec->desc != NULL) one = msgl__attn_alone(spec->desc, w->cfg.device);
     const msgl_attn_choice *choice = spec->choice != NULL ? spec->choice : &one;
     if (msgl__attn_apart(choice)) w->cfg.apart = true;
     if (msgl__attn_create(choice, &w->cfg, &w->attn, &err) != 0) fail_msg("create: %s", err.text);
@@ -248,6 +310,7 @@ void world_close(world *w)
     if (w->spec.dev != NULL) close_gpu(w);
     msgl__pool_destroy(w->exec.pool);
     for (int i = 0; i < MAX_REQS; i++) free_request(&w->reqs[i]);
+    free(w->tables);
     free(w->sinks);
     free(w->lengths);
     free(w->free_pages);
@@ -328,7 +391,10 @@ static void add_seqs(world *w, int first, int end)
     msgl_seqs *seqs = &w->seqs[w->num_seqs++];
     msgl__seqs_fill(&w->batch, first, end, w->graph_size, w->spec.max_running, MAX_REQS,
                     w->lengths + at, device, seqs);
-    if (w->tree != NULL) seqs->tree = seqs->dev_tree = w->tree + seqs->first_token;
+    if (w->tree != NULL) {
+        seqs->tree = w->tree + seqs->first_token;
+        seqs->dev_tree = (w->spec.dev != NULL ? w->gpu.tree : w->tree) + seqs->first_token;
+    }
     if (w->graph_size > 0) seqs->max_seqlen_k = w->spec.max_seq_len;
     seqs->graph = w->graph_size > 0;
 }
@@ -443,6 +509,8 @@ void world_upload(world *w)
     d->ops->copy_in(d, g->q, g->staging, n * size);
     d->ops->copy_in(d, g->out, poison, rows_of(w) * w->out_ld * size);
     d->ops->copy_in(d, g->lengths, w->lengths, 2 * msgl__seqs_bytes(MAX_REQS));
+    if (w->tables != NULL) d->ops->copy_in(d, g->mods, w->tables, tables_bytes(w));
+    if (w->tree != NULL) d->ops->copy_in(d, g->tree, w->tree, rows_of(w) * sizeof *w->tree);
     for (int i = 0; i < w->num_seqs; i++) msgl__attn_copy_in(&w->attn, &w->exec, &w->seqs[i]);
     finish(w);
 }
@@ -496,54 +564,89 @@ void world_mixed(world *w, int num_decode, const step_req *reqs, int n)
     world_forward(w);
 }
 
-// The keys that new token `token` of a request sees, in order; `tree`: of the request's first, or
-// NULL. Of its path, all tokens before the new ones among them, the window leaves the last.
-static int visible_keys(const world *w, const step_req *q, int token, const uint64_t *tree,
-                        int *keys)
+// A key that a query sees, and how many positions it lies before the query.
+typedef struct seen_key {
+    int key, distance;
+} seen_key;
+
+// Whether the masks let a query at key `at` of row `row` see another key.
+static bool let_through(const world *w, int row, int at, seen_key k)
 {
-    int n = 0;
-    for (int p = 0; p <= q->cached + token; p++) {
-        const int j = p - q->cached;
-        if (tree == NULL || j < 0 || (tree[token] >> j & 1) != 0) keys[n++] = p;
+    const world_spec *s = &w->spec;
+    const int32_t *documents = w->documents + (size_t)row * (size_t)w->table.stride;
+    if (s->masks == 0) return k.key <= at && (s->window < 0 || k.distance <= s->window);
+    if ((s->masks & 1u << MSGL_MASK_CAUSAL) != 0 && k.key > at) return false;
+    if ((s->masks & 1u << MSGL_MASK_WINDOW) != 0 && k.distance > s->window) return false;
+    if ((s->masks & 1u << MSGL_MASK_DOCUMENT) != 0 && documents[k.key] != documents[at]) {
+        return false;
     }
-    const int seen = w->spec.window >= 0 && n > w->spec.window + 1 ? w->spec.window + 1 : n;
-    memmove(keys, keys + n - seen, (size_t)seen * sizeof *keys);
+    const bool prefix = (s->masks & 1u << MSGL_MASK_PREFIX) != 0;
+    return !prefix || k.key <= at || k.key < w->prefixes[row];
+}
+
+// What new token `token` of a request sees: of all its keys, or of its path where `tree` (of the
+// request's first token) is not NULL, those that the masks let through. Returns how many.
+static int visible_keys(const world *w, const step_req *q, int token, const uint64_t *tree,
+                        seen_key *keys)
+{
+    const int at = q->cached + token;
+    int n = 0, seen = 0;
+    for (int p = 0; p < q->device; p++) {
+        const int j = p - q->cached;
+        if (tree != NULL && j >= 0 && (j > token || (tree[token] >> j & 1) == 0)) continue;
+        keys[n++] = (seen_key){.key = p, .distance = at - p};
+    }
+    for (int i = 0; i < n; i++) {
+        if (tree != NULL) keys[i].distance = n - 1 - i;
+        if (let_through(w, q->req, at, keys[i])) keys[seen++] = keys[i];
+    }
     return seen;
 }
 
+static double rescore(const world *w, int head, int distance, double s)
+{
+    if (w->spec.softcap > 0) s = (double)w->spec.softcap * tanh(s / (double)w->spec.softcap);
+    if ((w->spec.scores & 1u << MSGL_SCORE_ALIBI) != 0) {
+        s -= (double)w->slopes[head] * (double)distance;
+    }
+    if ((w->spec.scores & 1u << MSGL_SCORE_BIAS) != 0) {
+        const int d = distance < -RADIUS ? -RADIUS : distance > RADIUS ? RADIUS : distance;
+        s += (double)w->bias[head * (2 * RADIUS + 1) + d + RADIUS];
+    }
+    return s;
+}
+
 // Exact attention of query position pos of request row to n keys, [num_q_heads, v_dim].
-static void oracle(const world *w, int row, int pos, const int *keys, int n, double *out)
+static void oracle(const world *w, int row, int pos, const seen_key *keys, int n, double *out)
 {
     const world_req *r = &w->reqs[row];
     const int dim = w->spec.head_dim, v_dim = w->pool.spec.v_dim;
     const float *values = is_latent(w) ? r->k : r->v;
     const int hkv = w->spec.num_kv_heads, hq = hkv * w->spec.group;
-    double *s = malloc((size_t)n * sizeof *s);
+    double *s = malloc((size_t)(n + 1) * sizeof *s);
     for (int h = 0; h < hq; h++) {
         const float *q = r->q + (size_t)pos * w->q_width + (size_t)h * (size_t)dim;
         const int kh = h / w->spec.group;
         const double z = w->sinks != NULL ? (double)w->sinks[h] : -INFINITY;
         double m = z, l = 0;
         for (int p = 0; p < n; p++) {
-            const float *k = r->k + ((size_t)keys[p] * (size_t)hkv + (size_t)kh) * (size_t)dim;
+            const float *k = r->k + ((size_t)keys[p].key * (size_t)hkv + (size_t)kh) * (size_t)dim;
             double dot = 0;
             for (int d = 0; d < dim; d++) dot += (double)q[d] * (double)k[d];
-            s[p] = dot * (double)w->layer.scale;
-            if (w->spec.softcap > 0) {
-                s[p] = (double)w->spec.softcap * tanh(s[p] / (double)w->spec.softcap);
-            }
+            s[p] = rescore(w, h, keys[p].distance, dot * (double)w->layer.scale);
             m = s[p] > m ? s[p] : m;
         }
         double *o = out + (size_t)h * (size_t)v_dim;
         for (int d = 0; d < v_dim; d++) o[d] = 0;
         for (int p = 0; p < n; p++) {
-            const float *v = values + ((size_t)keys[p] * (size_t)hkv + (size_t)kh) * (size_t)dim;
+            const float *v =
+                values + ((size_t)keys[p].key * (size_t)hkv + (size_t)kh) * (size_t)dim;
             const double e = exp(s[p] - m);
             l += e;
             for (int d = 0; d < v_dim; d++) o[d] += e * (double)v[d];
         }
-        l += exp(z - m);
-        for (int d = 0; d < v_dim; d++) o[d] /= l;
+        if (n > 0) l += exp(z - m);
+        for (int d = 0; d < v_dim && n > 0; d++) o[d] /= l;
     }
     free(s);
 }
@@ -561,7 +664,7 @@ static void error_task(void *arg, int i, int worker)
     const world *w = a->w;
     const step_req *q = &a->reqs[i];
     double *exact = malloc(w->out_ld * sizeof *exact), worst = 0;
-    int *keys = malloc((size_t)q->device * sizeof *keys);
+    seen_key *keys = malloc((size_t)q->device * sizeof *keys);
     size_t t = 0;
     for (int j = 0; j < i; j++) t += (size_t)(a->reqs[j].device - a->reqs[j].cached);
     const uint64_t *tree = w->tree != NULL ? w->tree + t : NULL;
@@ -607,7 +710,9 @@ double world_error(const world *w, const step_req *reqs, int n)
 double world_tolerance(const char *backend, msgl_dtype dtype)
 {
     if (strcmp(backend, "torch_native") == 0) return 2e-6;
-    return dtype == MSGL_BF16 ? 4e-3 : 2e-6;
+    if (strcmp(backend, "flex_attention") == 0) return 4e-6;
+    if (dtype == MSGL_BF16) return 4e-3;
+    return strcmp(backend, "fa4") == 0 ? 4e-6 : 2e-6;
 }
 
 // Half a unit in the last place of the output, and as much for probabilities that are rounded to

@@ -29,6 +29,7 @@ typedef struct world_spec {
     bool sinks;
     bool deterministic, apart;
     bool tree; // new tokens form random trees; at most MSGL_MAX_TREE of a request in a step
+    uint32_t masks, scores; // of random mods, with the window and the soft cap; masks 0: no mods
     uint64_t seed;
     msgl_device *dev;          // and
     const msgl_cuda_api *cuda; // of a GPU, which outlives the world; NULL: the CPU
@@ -41,6 +42,8 @@ typedef struct world_device {
     char *lengths; // two blocks of core/seqs.h
     void *q, *out; // [rows, ld], [rows, out_ld] of exec.act
     void *scratch;
+    void *mods; // the tables of world.mods
+    uint64_t *tree;
     size_t rows, table_bytes, q_bytes, out_bytes;
     void *staging; // host
     msgl_arena arena;
@@ -61,6 +64,10 @@ typedef struct world {
     msgl_exec exec;
     msgl_attn_config cfg;
     msgl_attn_layer layer;
+    msgl_attn_mods mods; // the layer's, in memory of the device; its tables here:
+    char *tables;
+    int32_t *documents, *prefixes;
+    float *slopes, *bias;
     float *sinks; // [query heads] of the layer, NULL: none
     msgl_attn attn;
     msgl_attn_backend *backend; // attn's, where one serves both phases
