@@ -54,8 +54,8 @@ static int check_shape(const msgl_attn_bench_shape *s, msgl_err *err)
     const int64_t len = (int64_t)s->cached_len + s->extend_len;
     if (s->batch < 1 || s->batch > 4096 || s->cached_len < 0 || s->extend_len < 1 ||
         len > 1 << 24 || s->page_size < 1 || s->page_size > 4096 || s->num_kv_heads < 1 ||
-        s->num_q_heads < 1 || s->num_q_heads > 1 << 12 || s->head_dim < 1 ||
-        len * s->batch > 1 << 26) {
+        s->num_q_heads < 1 || s->num_q_heads > 1 << 12 || s->head_dim < 1 || s->v_dim < 0 ||
+        s->v_dim > s->head_dim || len * s->batch > 1 << 26) {
         return msgl__err_set(err, MSGL_EINVAL,
                              "bench attn: impossible shape (batch %d, %d cached, %d new tokens)",
                              (int)s->batch, (int)s->cached_len, (int)s->extend_len);
@@ -84,17 +84,22 @@ static void fill(const bench *b, void *p, size_t bytes, msgl_dtype dtype, uint64
     }
 }
 
+static msgl_cache_kind kind_of(const msgl_attn_bench_shape *s)
+{
+    return s->v_dim > 0 ? MSGL_CACHE_LATENT : MSGL_CACHE_KV;
+}
+
 static int make_memory(bench *b, msgl_err *err)
 {
     const msgl_attn_bench_shape *s = b->shape;
     const int32_t len = s->cached_len + s->extend_len;
     const int32_t pages_each = msgl__ceil_div(len, s->page_size);
-    b->pool = (msgl_kv_pool){.spec = {.kind = MSGL_CACHE_KV,
+    b->pool = (msgl_kv_pool){.spec = {.kind = kind_of(s),
                                       .num_layers = 1,
                                       .window = -1,
                                       .num_heads = s->num_kv_heads,
                                       .k_dim = s->head_dim,
-                                      .v_dim = s->head_dim,
+                                      .v_dim = s->v_dim > 0 ? s->v_dim : s->head_dim,
                                       .dtype = s->kv_dtype},
                              .num_pages = pages_each * s->batch,
                              .page_size = s->page_size};
@@ -276,9 +281,10 @@ static void count_work(const msgl_attn_bench_shape *s, msgl_attn_bench_result *o
     }
     double keys = (double)s->cached_len + s->extend_len;
     if (s->window >= 0) keys = fmin(keys, (double)s->window + s->extend_len);
-    out->flops = 4 * pairs * s->num_q_heads * s->head_dim * s->batch;
-    out->bytes =
-        2 * keys * s->num_kv_heads * s->head_dim * (double)msgl__dtype_size(s->kv_dtype) * s->batch;
+    const int32_t v_dim = s->v_dim > 0 ? s->v_dim : s->head_dim;
+    const int32_t read = s->v_dim > 0 ? s->head_dim : 2 * s->head_dim; // elements a key and head
+    out->flops = 2 * pairs * s->num_q_heads * (s->head_dim + v_dim) * s->batch;
+    out->bytes = keys * s->num_kv_heads * read * (double)msgl__dtype_size(s->kv_dtype) * s->batch;
 }
 
 static msgl_attn_variants variants_of(const msgl_attn_bench_shape *s)
@@ -341,11 +347,13 @@ int msgl__attn_bench(const msgl_attn_desc *backend, const msgl_attn_bench_shape 
                         .pool = env->threads}};
     *out = (msgl_attn_bench_result){0};
     int rc = check_shape(shape, err);
-    const msgl_attn_needs needs = {.device = gpu ? MSGL_DEVICE_CUDA : MSGL_DEVICE_CPU,
+    const msgl_attn_needs needs = {.cache = kind_of(shape),
+                                   .device = gpu ? MSGL_DEVICE_CUDA : MSGL_DEVICE_CPU,
                                    .capability = gpu ? env->device->capability : 0,
                                    .num_q_heads = shape->num_q_heads,
                                    .num_kv_heads = shape->num_kv_heads,
                                    .head_dim = shape->head_dim,
+                                   .v_dim = shape->v_dim,
                                    .page_size = shape->page_size,
                                    .act = b.exec.act,
                                    .kv_dtype = shape->kv_dtype,

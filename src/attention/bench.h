@@ -14,6 +14,7 @@ typedef struct msgl_attn_bench_shape {
     int32_t cached_len; // tokens in the cache before the step
     int32_t extend_len; // new tokens; 1 for decode
     int32_t num_q_heads, num_kv_heads, head_dim, page_size;
+    int32_t v_dim; // 0: K and V of head_dim; else a latent vector a token, whose beginning is V
     msgl_dtype kv_dtype;
     int32_t window; // -1: off
     float softcap;  // 0: off

@@ -15,8 +15,9 @@
 #include "kernel/cuda_loader.h"
 #include "kernel/limits.h"
 
-// Batch x cached + new tokens, query heads / KV heads (head_dim 128, bf16), page sizes to measure
-// (0-terminated; none: 1).
+// Batch x cached + new tokens, query heads / KV heads (head_dim 128, bf16; no KV heads: latent
+// attention over vectors of 576 whose first 512 are V), page sizes to measure (0-terminated; none:
+// 1).
 struct shape {
     const char *name;
     msgl_phase phase;
@@ -34,6 +35,9 @@ static const struct shape CPU_SHAPES[] = {
     {"1x2048 16/8", MSGL_PREFILL, 1, 0, 2048, 16, 8, {0}},
     {"8x128 16/8", MSGL_PREFILL, 8, 0, 128, 16, 8, {0}},
     {"1x256 after 1792 16/8", MSGL_PREFILL, 1, 1792, 256, 16, 8, {0}},
+    {"1x8192 16 latent", MSGL_DECODE, 1, 8191, 1, 16, 0, {0}},
+    {"16x1024 16 latent", MSGL_DECODE, 16, 1023, 1, 16, 0, {0}},
+    {"1x512 16 latent", MSGL_PREFILL, 1, 0, 512, 16, 0, {0}},
 };
 
 static const struct shape GPU_SHAPES[] = {
@@ -49,6 +53,16 @@ static const struct shape GPU_SHAPES[] = {
     {"256x1024 16/8", MSGL_DECODE, 256, 1023, 1, 16, 8, {16}},
     {"256x1024 40/8", MSGL_DECODE, 256, 1023, 1, 40, 8, {16}},
     {"64x8192 32/8", MSGL_DECODE, 64, 8191, 1, 32, 8, {16}},
+    {"1x8192 128 latent", MSGL_DECODE, 1, 8191, 1, 128, 0, {64}},
+    {"16x4096 128 latent", MSGL_DECODE, 16, 4095, 1, 128, 0, {64}},
+    {"64x4096 128 latent", MSGL_DECODE, 64, 4095, 1, 128, 0, {64}},
+    {"128x8192 128 latent", MSGL_DECODE, 128, 8191, 1, 128, 0, {64}},
+    {"1x8192 16 latent", MSGL_DECODE, 1, 8191, 1, 16, 0, {64}},
+    {"16x4096 16 latent", MSGL_DECODE, 16, 4095, 1, 16, 0, {64}},
+    {"64x4096 16 latent", MSGL_DECODE, 64, 4095, 1, 16, 0, {64}},
+    {"256x1024 16 latent", MSGL_DECODE, 256, 1023, 1, 16, 0, {64}},
+    {"128x8192 16 latent", MSGL_DECODE, 128, 8191, 1, 16, 0, {64}},
+    {"16x1024 16 latent", MSGL_PREFILL, 16, 0, 1024, 16, 0, {64}},
 };
 
 // What the machine allows, in GB/s and GFLOP/s.
@@ -77,13 +91,15 @@ static int measure(const msgl_attn_bench_env *env, const msgl_attn_desc *d, cons
         if (taken != page && env->cuda != NULL) return 0; // another shape's
         page = taken;
     }
+    const bool latent = s->kv == 0;
     const msgl_attn_bench_shape shape = {.phase = s->phase,
                                          .batch = s->batch,
                                          .cached_len = s->cached,
                                          .extend_len = s->extend,
                                          .num_q_heads = s->q,
-                                         .num_kv_heads = s->kv,
-                                         .head_dim = 128,
+                                         .num_kv_heads = latent ? 1 : s->kv,
+                                         .head_dim = latent ? 576 : 128,
+                                         .v_dim = latent ? 512 : 0,
                                          .page_size = page,
                                          .kv_dtype = MSGL_BF16,
                                          .window = -1,
