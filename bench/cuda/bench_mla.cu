@@ -2,7 +2,7 @@
 //
 // Speed of the MLA kernel: microseconds of one launch inside a captured graph, and by events around
 // one launch (launch cost included); TFLOP/s and TB/s of the first, with their shares of what the
-// GPU can do at most. Several sets of pages, so that L2 holds none of them.
+// GPU can do at most. Several sets of pages, so that L2 holds none of them. Then prompts.
 #include <algorithm>
 #include <string.h>
 
@@ -57,7 +57,7 @@ static void run(const pool *p, const shape *s, int page, bool in_order, const ms
     c.table_rows = (int32_t *)device_copy(rows, s->batch * 4);
     int32_t *tables = (int32_t *)device_copy(table, sets * need * 4);
     c.table_stride = (size_t)s->len, c.page_size = page;
-    c.plan = device_copy(NULL, msgl__mla_plan_bytes(s->batch));
+    c.plan = device_copy(NULL, msgl__mla_plan_bytes(s->heads, s->batch, 0));
     c.workspace = p->workspace;
     cudaStream_t stream;
     CUDA_OK(cudaStreamCreate(&stream));
@@ -92,10 +92,67 @@ static void run(const pool *p, const shape *s, int page, bool in_order, const ms
     free(perm), free(table), free(lens), free(rows);
 }
 
+typedef struct prompts {
+    int batch, len, before, heads; // each of `len` tokens behind `before`
+} prompts;
+
+static const prompts PROMPTS[] = {
+    {16, 1024, 0, 16}, {1, 128, 0, 16}, {1, 4096, 0, 16}, {1, 1024, 15360, 16}, {4, 1024, 0, 128},
+};
+
+// Absorbed attention of a step of prompts.
+static void run_prompts(const pool *p, const prompts *s, int page, const msgl_mla_tune *tune)
+{
+    const int all = s->len + s->before, tokens = s->batch * s->len;
+    int32_t *table = (int32_t *)malloc((size_t)s->batch * all * 4), lens[64], rows[64], cu[65];
+    for (int i = 0; i < s->batch * all; i++) table[i] = i;
+    for (int i = 0; i <= s->batch; i++) cu[i] = i * s->len;
+    for (int i = 0; i < s->batch; i++) lens[i] = all, rows[i] = i;
+    msgl_mla_call c = {};
+    c.num_heads = s->heads;
+    c.q = p->q, c.ld_q = (size_t)s->heads * MSGL_MLA_ROW;
+    c.out = p->out, c.ld_out = (size_t)s->heads * MSGL_MLA_LATENT;
+    c.kv = p->kv, c.num_slots = (int64_t)p->slots;
+    c.scale = 0.0722f;
+    c.batch = s->batch, c.q_len = s->len, c.total_q = tokens;
+    c.seqlens_k = (int32_t *)device_copy(lens, s->batch * 4);
+    c.table_rows = (int32_t *)device_copy(rows, s->batch * 4);
+    c.cu_seqlens_q = (int32_t *)device_copy(cu, (s->batch + 1) * 4);
+    c.table = (int32_t *)device_copy(table, (size_t)s->batch * all * 4);
+    c.table_stride = (size_t)all, c.page_size = page;
+    c.plan = device_copy(NULL, msgl__mla_plan_bytes(s->heads, s->batch, tokens));
+    c.workspace = p->workspace;
+    cudaStream_t stream;
+    CUDA_OK(cudaStreamCreate(&stream));
+    const auto plan = [&] {
+        CUDA_OK(tune ? msgl__cuda_mla_plan_tuned(&c, tune, stream)
+                     : msgl__cuda_mla_plan(&c, stream));
+    };
+    const double plan_us = median_ms(stream, 2, 5, plan) * 1e3;
+    const auto launch = [&] { CUDA_OK(msgl__cuda_mla(&c, stream)); };
+    const cudaGraphExec_t exec = cuda_capture(stream, [&] {
+        for (int i = 0; i < GRAPH_LAUNCHES; i++) launch();
+    });
+    const double us = median_graph_ms(stream, exec, 1, 5) * 1e3 / GRAPH_LAUNCHES;
+    const double pairs = (double)tokens * (s->before + (s->len + 1) / 2.);
+    const double flops = 2. * (MSGL_MLA_ROW + MSGL_MLA_LATENT) * s->heads * pairs;
+    printf("%2dx%-4d after %-5d %3d heads page %-3d %8.1f us %6.1f TFLOP/s %3.0f%% | plan %4.1f us",
+           s->batch, s->len, s->before, s->heads, page, us, flops / us * 1e-6,
+           flops / us * 1e8 / PEAK_FLOPS, plan_us);
+    if (tune) printf(" | tune %d %d %d", tune->overhead, tune->min_tiles, tune->snap);
+    printf("\n");
+    fflush(stdout);
+    CUDA_OK(cudaGraphExecDestroy(exec));
+    CUDA_OK(cudaStreamDestroy(stream));
+    const void *device[] = {c.seqlens_k, c.table_rows, c.cu_seqlens_q, c.table, c.plan};
+    for (const void *d : device) CUDA_OK(cudaFree((void *)d));
+    free(table);
+}
+
 int main(int argc, char **argv)
 {
     bool sweep = false, pages = false;
-    const char *only = NULL; // BATCHxLEN
+    const char *only = NULL; // BATCHxLEN or "prompts"
     for (int i = 1; i < argc; i++) {
         if (strcmp(argv[i], "--sweep") == 0) sweep = true;
         if (strcmp(argv[i], "--pages") == 0) pages = true;
@@ -103,11 +160,11 @@ int main(int argc, char **argv)
     }
     pool p = {};
     p.slots = (size_t)1 << 21;
-    const size_t values = p.slots * MSGL_MLA_ROW, heads = 256 * 128;
+    const size_t values = p.slots * MSGL_MLA_ROW, heads = 4096 * 128; // or 32768 tokens of 16
     p.kv = device_copy(NULL, values * 2);
     p.q = device_copy(NULL, heads * MSGL_MLA_ROW * 2);
     p.out = device_copy(NULL, heads * MSGL_MLA_LATENT * 2);
-    p.workspace = device_copy(NULL, msgl__mla_workspace_bytes(128, 1));
+    p.workspace = device_copy(NULL, msgl__mla_workspace_bytes(128, 1)); // of any
     CUDA_OK(cudaMemset(p.workspace, 0, msgl__mla_workspace_bytes(128, 1)));
     noise<<<1024, 256>>>((__nv_bfloat16 *)p.kv, values, 1.f);
     noise<<<1024, 256>>>((__nv_bfloat16 *)p.q, heads * MSGL_MLA_ROW, 1.f);
@@ -125,6 +182,17 @@ int main(int argc, char **argv)
             for (int least = 1; least <= 4; least *= 2) {
                 const msgl_mla_tune t = {overhead, least, 2};
                 run(&p, &s, 64, false, &t);
+            }
+        }
+    }
+    for (const prompts &s : PROMPTS) {
+        if (only != NULL && strcmp(only, "prompts") != 0) continue;
+        run_prompts(&p, &s, 64, NULL);
+        for (int page = 1; pages && page <= 16; page *= 16) run_prompts(&p, &s, page, NULL);
+        for (int overhead = 2; sweep && overhead <= 8; overhead *= 2) {
+            for (int snap = 4; snap <= 64; snap *= 4) {
+                const msgl_mla_tune t = {overhead, 4, snap};
+                run_prompts(&p, &s, 64, &t);
             }
         }
     }

@@ -13,14 +13,16 @@
 
 typedef struct mla_shape {
     int heads, q_len, page;
-    bool in_order; // slots follow one another
-    int pad;       // elements between tokens of q and of out
+    bool in_order;         // slots follow one another
+    int pad;               // elements between tokens of q and of out
+    const int32_t *q_lens; // ragged: query tokens of each request, q_len the most; or NULL
 } mla_shape;
 
 typedef struct mla_world {
     msgl_mla_call call;
     int batch;
     int32_t *rows, *table; // host
+    int32_t *cu_q;         // host, [batch + 1], ragged or not
     float *q, *kv;         // host, as the device's bf16
     uint16_t *out;         // host, of the last mla_fetch
     float *lse;
@@ -82,7 +84,11 @@ static inline void mla_world_make(mla_world *w, attn_rng *rng, const mla_shape *
         next += (room[i] + t->page - 1) / t->page;
     }
     free(perm);
-    const size_t tokens = (size_t)batch * (size_t)t->q_len;
+    w->cu_q = (int32_t *)malloc(((size_t)batch + 1) * 4);
+    w->cu_q[0] = 0;
+    for (int i = 0; i < batch; i++)
+        w->cu_q[i + 1] = w->cu_q[i] + (t->q_lens != NULL ? t->q_lens[i] : t->q_len);
+    const size_t tokens = (size_t)w->cu_q[batch];
     const size_t ld_q = (size_t)t->heads * MSGL_MLA_ROW + (size_t)t->pad;
     const size_t ld_out = (size_t)t->heads * MSGL_MLA_LATENT + (size_t)t->pad;
     w->q = (float *)malloc(tokens * ld_q * 4);
@@ -109,7 +115,11 @@ static inline void mla_world_make(mla_world *w, attn_rng *rng, const mla_shape *
     c->table_stride = stride;
     c->table_rows = (int32_t *)device_copy(w->rows, (size_t)batch * 4);
     c->page_size = t->page;
-    c->plan = device_copy(NULL, msgl__mla_plan_bytes(batch));
+    c->total_q = (int32_t)tokens;
+    if (t->q_lens != NULL)
+        c->cu_seqlens_q = (int32_t *)device_copy(w->cu_q, ((size_t)batch + 1) * 4);
+    const int32_t ragged = t->q_lens != NULL ? (int32_t)tokens : 0;
+    c->plan = device_copy(NULL, msgl__mla_plan_bytes(t->heads, batch, ragged));
     const size_t bytes = msgl__mla_workspace_bytes(t->heads, t->q_len);
     c->workspace = device_copy(NULL, bytes);
     CUDA_OK(cudaMemset(c->workspace, 0, bytes));
@@ -117,10 +127,12 @@ static inline void mla_world_make(mla_world *w, attn_rng *rng, const mla_shape *
 
 static inline void mla_world_free(mla_world *w)
 {
-    free(w->rows), free(w->table), free(w->q), free(w->kv), free(w->out), free(w->lse);
+    free(w->rows), free(w->table), free(w->cu_q);
+    free(w->q), free(w->kv), free(w->out), free(w->lse);
     const msgl_mla_call *c = &w->call;
-    const void *device[] = {c->q,     c->out,        c->lse,  c->kv,       c->seqlens_k,
-                            c->table, c->table_rows, c->plan, c->workspace};
+    const void *device[] = {c->q,         c->out,          c->lse,   c->kv,
+                            c->seqlens_k, c->cu_seqlens_q, c->table, c->table_rows,
+                            c->plan,      c->workspace};
     for (const void *p : device) CUDA_OK(cudaFree((void *)p));
 }
 
@@ -142,7 +154,7 @@ static inline void mla_fetch(mla_world *w)
 static inline double mla_exact(const mla_world *w, int i, int t, int head, int keys, double *o)
 {
     const msgl_mla_call *c = &w->call;
-    const float *q = w->q + ((size_t)i * c->q_len + t) * c->ld_q + (size_t)head * MSGL_MLA_ROW;
+    const float *q = w->q + ((size_t)w->cu_q[i] + t) * c->ld_q + (size_t)head * MSGL_MLA_ROW;
     const int32_t *table = w->table + (size_t)w->rows[i] * c->table_stride;
     memset(o, 0, MSGL_MLA_LATENT * sizeof *o);
     if (keys <= 0) return -INFINITY;
@@ -181,11 +193,12 @@ static inline mla_error mla_compare(const mla_world *w, const int32_t *lens, int
     double o[MSGL_MLA_LATENT];
     int count = 0;
     for (int i = 0; i < w->batch; i++) {
-        for (int t = 0; t < c->q_len; t++) {
+        const int q_len = w->cu_q[i + 1] - w->cu_q[i];
+        for (int t = 0; t < q_len; t++) {
             for (int h = 0; h < c->num_heads; h++) {
                 if (count++ % every != 0) continue;
-                const size_t token = (size_t)i * c->q_len + t;
-                const double lse = mla_exact(w, i, t, h, lens[i] - c->q_len + 1 + t, o);
+                const size_t token = (size_t)w->cu_q[i] + t;
+                const double lse = mla_exact(w, i, t, h, lens[i] - q_len + 1 + t, o);
                 const uint16_t *got = w->out + token * c->ld_out + (size_t)h * MSGL_MLA_LATENT;
                 for (int e = 0; e < MSGL_MLA_LATENT; e++) {
                     const double d = fabs(msgl__bf16_to_f32(got[e]) - o[e]);

@@ -35,7 +35,7 @@ static void check(mla_world *w, const int32_t *lens, const char *what)
 {
     double work = 0; // of the host's oracle; about 1e9 a second
     for (int i = 0; i < w->batch; i++)
-        work += (double)lens[i] * w->call.q_len * w->call.num_heads * 1088;
+        work += (double)lens[i] * (w->cu_q[i + 1] - w->cu_q[i]) * w->call.num_heads * 1088;
     const int every = work > 4e7 ? (int)(work / 4e7) * 2 + 1 : 1;
     mla_fetch(w);
     const mla_error e = mla_compare(w, lens, every);
@@ -126,6 +126,78 @@ static void splits(attn_rng *rng, bool quick)
     }
 }
 
+// Chunks of any length behind what a request has already, whole prompts and single tokens, with and
+// without gaps between tokens.
+static void ragged(attn_rng *rng, bool quick)
+{
+    static const int heads[] = {16, 128, 20, 1, 64, 7}, pages[] = {64, 1, 16, 128, 32, 4};
+    for (int i = 0; i < (quick ? 4 : 18); i++) {
+        int32_t lens[9], q_lens[9], most = 1;
+        const int batch = attn_range(rng, 1, 9), scale = heads[i % 6] > 20 ? 40 : 300;
+        for (int k = 0; k < batch; k++) {
+            const bool single = attn_range(rng, 0, 3) == 0, after = attn_range(rng, 0, 1) == 0;
+            q_lens[k] = single ? 1 : attn_range(rng, 1, scale);
+            lens[k] = q_lens[k] + (after ? attn_range(rng, 0, 900) : 0);
+            if (q_lens[k] > most) most = q_lens[k];
+        }
+        mla_shape t = {heads[i % 6], most, pages[(i + i / 6) % 6], i % 4 == 0, i % 3 == 1 ? 16 : 0};
+        t.q_lens = q_lens;
+        one(rng, &t, batch, lens, NULL, "ragged");
+    }
+}
+
+// The n rows from `at` on of request 0 of *w in every form that they may come in (pairs of tiles,
+// tiles, an answer), compared with `want`.
+static void forms(mla_world *w, int32_t at, int32_t n, const uint16_t *want, const msgl_mla_call *c)
+{
+    const int32_t to = at + n, cu[] = {0, n};
+    device_write((void *)c->seqlens_k, &to, 4);
+    device_write((void *)c->cu_seqlens_q, cu, 8);
+    for (int form = 0; form < (n == 1 ? 3 : 2); form++) {
+        w->call.batch = 1, w->call.total_q = n, w->call.q_len = n;
+        w->call.q = (const uint16_t *)c->q + at * c->ld_q;
+        w->call.page_size = form == 1 ? 8 : c->page_size;
+        w->call.cu_seqlens_q = form == 2 ? NULL : c->cu_seqlens_q;
+        mla_poison(w);
+        plan(w, NULL, 0);
+        CUDA_OK(msgl__cuda_mla(&w->call, 0));
+        mla_fetch(w);
+        checks++;
+        if (memcmp(w->out, want, n * c->ld_out * 2) == 0) continue;
+        failures++;
+        printf("FAIL whole: heads %d, %d tokens at %d, form %d\n", c->num_heads, n, at, form);
+    }
+}
+
+// The rows of a prompt in one chunk have, if deterministic, the bits that they have in other
+// chunks, alone, as an answer, and with other pages.
+static void whole(attn_rng *rng, int heads)
+{
+    enum { LEN = 150 };
+    static const int32_t q_lens[] = {LEN, 200, 70}, lens[] = {LEN, 333, 70};
+    static const int32_t cuts[] = {97, 1, 8, 30, 14};
+    mla_world w;
+    const mla_shape t = {heads, 200, 64, false, 0, q_lens};
+    mla_world_make(&w, rng, &t, 3, lens);
+    const size_t stride = w.call.table_stride;
+    for (size_t i = 0; i < 5 * stride; i++)
+        if (i % stride % 64 != 0) w.table[i] = w.table[i - 1] + 1; // smaller pages are read too
+    device_write((void *)w.call.table, w.table, 5 * stride * 4);
+    w.call.deterministic = true;
+    mla_poison(&w);
+    plan(&w, NULL, 0);
+    CUDA_OK(msgl__cuda_mla(&w.call, 0));
+    check(&w, lens, "whole");
+    const msgl_mla_call c = w.call;
+    uint16_t *want = (uint16_t *)malloc(LEN * c.ld_out * 2);
+    memcpy(want, w.out, LEN * c.ld_out * 2);
+    for (int at = 0, i = 0; at < LEN; at += cuts[i++])
+        forms(&w, at, cuts[i] < LEN - at ? cuts[i] : LEN - at, want + at * c.ld_out, &c);
+    w.call = c;
+    free(want);
+    mla_world_free(&w);
+}
+
 // A captured plan and launch follow the lengths in device memory.
 static void graph(attn_rng *rng, int heads, int page, int rounds)
 {
@@ -169,6 +241,12 @@ int main(int argc, char **argv)
     through("shapes");
     splits(&rng, quick);
     through("splits");
+    ragged(&rng, quick);
+    through("ragged");
+    whole(&rng, 16);
+    whole(&rng, 20);
+    if (!quick) whole(&rng, 128);
+    through("whole");
     if (!quick) {
         int32_t many[700]; // more requests than threads of the planner, and than shares
         for (int i = 0; i < 700; i++) many[i] = i % 3 ? i % 2 : attn_range(&rng, 1, 90);

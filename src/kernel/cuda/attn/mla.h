@@ -1,14 +1,15 @@
 // SPDX-License-Identifier: Apache-2.0
 //
-// Absorbed multi-head latent attention, decode and verification (a few query tokens per request),
-// as plain data for its kernels (Hopper only). A token's cache row is 512 latent values c and 64
-// rotary ones; all heads share it, and its first 512 values are V. Per query row q [576]:
+// Absorbed multi-head latent attention, answers and prompts, as plain data for its kernel (Hopper
+// only). A token's cache row is 512 latent values c and 64 rotary ones; all heads share it, and its
+// first 512 values are V. Per query row q [576], that is token and head:
 //     s = scale * q.row, out = sum softmax(s) c [512]
 // All pointers are device memory; the launchers only queue work on `stream` (a cudaStream_t), may
 // be captured in a graph, and return a cudaError_t as int.
 #ifndef MSGL_KERNEL_CUDA_ATTN_MLA_H
 #define MSGL_KERNEL_CUDA_ATTN_MLA_H
 
+#include <stdbool.h>
 #include <stddef.h>
 #include <stdint.h>
 
@@ -22,7 +23,7 @@ enum {
     MSGL_MLA_ROW = 576,    // values of q and of a cache row
     MSGL_MLA_LATENT = 512, // of them those that are V too
     MSGL_MLA_MAX_PAGE = 128,
-    MSGL_MLA_MAX_Q_LEN = 8,
+    MSGL_MLA_MAX_Q_LEN = 8, // unless ragged
     MSGL_MLA_MAX_HEADS = 128,
     MSGL_MLA_TILE = 64,      // query rows, and keys, that a block computes at a time
     MSGL_MLA_MAX_CTAS = 160, // of one launch
@@ -30,11 +31,11 @@ enum {
 
 typedef struct msgl_mla_call {
     int32_t num_heads; // up to MSGL_MLA_MAX_HEADS
-    const void *q;     // bf16 [batch * q_len, num_heads, 576], token stride ld_q elements
+    const void *q;     // bf16 [tokens, num_heads, 576], token stride ld_q elements
     size_t ld_q;
-    void *out; // bf16 [batch * q_len, num_heads, 512], token stride ld_out elements
+    void *out; // bf16 [tokens, num_heads, 512], token stride ld_out elements
     size_t ld_out;
-    float *lse;     // [batch * q_len, num_heads] natural logarithm, or NULL
+    float *lse;     // [tokens, num_heads] natural logarithm, or NULL
     const void *kv; // bf16, this layer's pool [num_slots, 576]
     int64_t num_slots;
     float scale; // of q.row; above 0
@@ -49,6 +50,16 @@ typedef struct msgl_mla_call {
     size_t table_stride;
     const int32_t *table_rows; // [batch], only read by the planner
     int32_t page_size;         // a power of two up to MSGL_MLA_MAX_PAGE
+
+    // Not NULL: ragged, request i has the query tokens [cu_seqlens_q[i], cu_seqlens_q[i + 1]), of
+    // total_q in all and one or more each; q_len is the most of a request, of any size. Only read
+    // by the planner.
+    const int32_t *cu_seqlens_q; // [batch + 1]
+    int32_t total_q;
+
+    // A row's bits do not depend on the rest of the batch, on chunks, or on pages: the keys of a
+    // row are not shared out.
+    bool deterministic;
 
     void *plan;      // msgl__mla_plan_bytes, written by msgl__cuda_mla_plan
     void *workspace; // msgl__mla_workspace_bytes
@@ -67,12 +78,21 @@ static inline int32_t msgl__mla_row_tiles(int32_t num_heads, int32_t q_len)
     return msgl__ceil_div(num_heads * q_len, MSGL_MLA_TILE);
 }
 
-// Bytes of a plan for up to `batch` requests.
-static inline size_t msgl__mla_plan_bytes(int32_t batch)
+// Units that the planner makes of a step at most: of one without cu_seqlens_q a request each, else
+// runs of 64 or 128 query rows of a request.
+static inline int32_t msgl__mla_units(int32_t num_heads, int32_t batch, int32_t ragged_tokens)
 {
-    return 8 * sizeof(int32_t) * MSGL_MLA_MAX_CTAS + // shares
-           4 * sizeof(int32_t) * (size_t)batch +     // requests
-           sizeof(int32_t) * ((size_t)batch + 1);    // sums of their costs
+    return batch + (int32_t)((int64_t)ragged_tokens * num_heads / MSGL_MLA_TILE);
+}
+
+// Bytes of a plan for up to `batch` requests; ragged_tokens: up to so many query tokens in ragged
+// calls, 0 for others.
+static inline size_t msgl__mla_plan_bytes(int32_t num_heads, int32_t batch, int32_t ragged_tokens)
+{
+    const size_t units = (size_t)msgl__mla_units(num_heads, batch, ragged_tokens);
+    return 12 * sizeof(int32_t) * MSGL_MLA_MAX_CTAS +         // shares
+           8 * sizeof(int32_t) * units +                      // units
+           sizeof(int32_t) * (units + 1 + (size_t)batch + 1); // sums of their costs; first ones
 }
 
 // Groups of 16 rows of a tile that hold query rows.
@@ -82,7 +102,8 @@ static inline int32_t msgl__mla_row_groups(int32_t num_heads, int32_t q_len)
     return rows < MSGL_MLA_TILE ? msgl__ceil_div(rows, 16) : MSGL_MLA_TILE / 16;
 }
 
-// Counters, then maximum and sum of the rows of each part, then the parts' values in f32.
+// q_len: the most of a request. Counters, then maximum and sum of the rows of each part, then the
+// parts' values in f32.
 typedef struct msgl_mla_workspace {
     size_t part_ml, part_o, bytes; // offsets, size
 } msgl_mla_workspace;
@@ -106,8 +127,8 @@ static inline size_t msgl__mla_workspace_bytes(int32_t num_heads, int32_t q_len)
 }
 
 // Shares out the keys of a step's requests among the blocks of the launches that follow: once a
-// step, before its layers. Reads of the call only num_heads, batch, q_len, seqlens_k, table_rows
-// and plan.
+// step, before its layers. Reads of the call only num_heads, batch, lengths, page_size,
+// deterministic and plan.
 int msgl__cuda_mla_plan(const msgl_mla_call *c, void *stream);
 int msgl__cuda_mla_plan_tuned(const msgl_mla_call *c, const msgl_mla_tune *t, void *stream);
 

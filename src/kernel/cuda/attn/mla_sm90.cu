@@ -86,15 +86,23 @@ static __global__ void __launch_bounds__(MSGL_MLA_THREADS, 1)
 
 // --- host ---------------------------------------------------------------------------------------
 
-static_assert(sizeof(msgl_mla_plan) == 8 * sizeof(int32_t) * MSGL_MLA_MAX_CTAS &&
-                  sizeof(msgl_mla_request) == 4 * sizeof(int32_t),
+static_assert(sizeof(msgl_mla_plan) == 12 * sizeof(int32_t) * MSGL_MLA_MAX_CTAS &&
+                  sizeof(msgl_mla_unit) == 8 * sizeof(int32_t),
               "msgl__mla_plan_bytes");
 
 static bool fits(const msgl_mla_call *c)
 {
     return c->num_heads >= 1 && c->num_heads <= MSGL_MLA_MAX_HEADS && c->q_len >= 1 &&
-           c->q_len <= MSGL_MLA_MAX_Q_LEN && c->page_size >= 1 &&
+           (c->q_len <= MSGL_MLA_MAX_Q_LEN || c->cu_seqlens_q != NULL) && c->page_size >= 1 &&
            c->page_size <= MSGL_MLA_MAX_PAGE && (c->page_size & (c->page_size - 1)) == 0;
+}
+
+// Tiles of query rows of a unit.
+static int unit_tiles(const msgl_mla_call *c)
+{
+    const int tiles = msgl__mla_row_tiles(c->num_heads, c->q_len);
+    if (c->cu_seqlens_q == NULL) return tiles;
+    return tiles > 1 && c->page_size >= MSGL_MLA_PAIRS_PAGE ? 2 : 1;
 }
 
 // Shares of a launch on this GPU; 0: it is no Hopper.
@@ -104,13 +112,13 @@ static cudaError_t count_shares(const msgl_mla_call *c, int *shares)
     const cudaError_t code = msgl__current_gpu(&gpu);
     if (code != cudaSuccess) return code;
     const int ctas = gpu.sms < MSGL_MLA_MAX_CTAS ? gpu.sms : (int)MSGL_MLA_MAX_CTAS;
-    *shares = gpu.major == 9 ? ctas / msgl__mla_row_tiles(c->num_heads, c->q_len) : 0;
+    *shares = gpu.major == 9 ? ctas / unit_tiles(c) : 0;
     return cudaSuccess;
 }
 
-static msgl_mla_request *requests_of(const msgl_mla_call *c)
+static msgl_mla_unit *units_of(const msgl_mla_call *c)
 {
-    return (msgl_mla_request *)((msgl_mla_plan *)c->plan + 1);
+    return (msgl_mla_unit *)((msgl_mla_plan *)c->plan + 1);
 }
 
 extern "C" int msgl__cuda_mla_plan_tuned(const msgl_mla_call *c, const msgl_mla_tune *t,
@@ -122,13 +130,21 @@ extern "C" int msgl__cuda_mla_plan_tuned(const msgl_mla_call *c, const msgl_mla_
     if (code != cudaSuccess) return code;
     if (a.shares == 0) return cudaErrorNotSupported;
     if (c->batch == 0) return cudaSuccess;
+    const bool ragged = c->cu_seqlens_q != NULL;
+    const int32_t units = msgl__mla_units(c->num_heads, c->batch, ragged ? c->total_q : 0);
     a.plan = (msgl_mla_plan *)c->plan;
-    a.requests = requests_of(c);
-    a.sums = (int32_t *)(a.requests + c->batch);
+    a.units = units_of(c);
+    a.sums = (int32_t *)(a.units + units);
+    a.starts = a.sums + units + 1;
     a.lens = c->seqlens_k;
     a.table_rows = c->table_rows;
+    a.cu_seqlens_q = c->cu_seqlens_q;
     a.batch = c->batch;
+    a.heads = c->num_heads;
+    a.q_len = c->q_len;
+    a.unit_rows = ragged ? unit_tiles(c) * MSGL_MLA_TILE : c->num_heads * c->q_len;
     a.tune = *t;
+    if (c->deterministic) a.tune.snap = INT32_MAX;
     msgl__mla_plan_kernel<<<1, MSGL_MLA_PLAN_THREADS, 0, (cudaStream_t)stream>>>(a);
     return cudaGetLastError();
 }
@@ -152,6 +168,26 @@ static cudaError_t launch(const msgl_mla_params &p, int ctas, cudaStream_t strea
     return msgl__launch(kernel, grid, block, bytes, stream, p);
 }
 
+// A tile's query rows as boxes, if all are of one token, or if tokens follow one another without a
+// gap; false: no such map.
+static bool map_queries(const msgl_mla_call *c, msgl_mla_params *p)
+{
+    const bool ragged = c->cu_seqlens_q != NULL;
+    const bool dense = ragged && c->ld_q == (size_t)c->num_heads * MSGL_MLA_ROW;
+    const bool one_token = c->num_heads % MSGL_MLA_TILE == 0 ||
+                           (!ragged && c->q_len == 1 && c->num_heads <= MSGL_MLA_TILE);
+    if (!dense && !one_token) return true;
+    const int32_t tokens = ragged ? c->total_q : c->batch * c->q_len;
+    const bool part = !ragged && c->num_heads < MSGL_MLA_TILE;
+    p->q_box_rows = part ? c->num_heads : (int)MSGL_MLA_TILE;
+    p->q_box_heads = dense ? c->num_heads * tokens : c->num_heads;
+    const cuuint64_t dims[3] = {MSGL_MLA_ROW, (cuuint64_t)p->q_box_heads,
+                                dense ? 1 : (cuuint64_t)tokens};
+    const cuuint64_t strides[2] = {MSGL_MLA_ROW * 2, (cuuint64_t)c->ld_q * 2};
+    const cuuint32_t box[3] = {64, (cuuint32_t)p->q_box_rows, 1};
+    return msgl__tensor_map_encode(&p->q_map, MSGL_BF16, c->q, 3, dims, strides, box);
+}
+
 extern "C" int msgl__cuda_mla(const msgl_mla_call *c, void *stream)
 {
     int shares;
@@ -164,34 +200,23 @@ extern "C" int msgl__cuda_mla(const msgl_mla_call *c, void *stream)
                            (uintptr_t)c->workspace | (uintptr_t)c->plan | c->ld_q * 2 |
                            c->ld_out * 2;
     if (bits % 16 != 0) return cudaErrorInvalidValue;
-    const bool pairs = msgl__mla_row_tiles(c->num_heads, c->q_len) % 2 == 0;
-    const bool gather = c->page_size < (pairs ? 16 : 32);
+    const int row_tiles = unit_tiles(c);
+    const bool pairs = row_tiles % 2 == 0;
+    const bool gather = c->page_size < (pairs ? (int)MSGL_MLA_PAIRS_PAGE : 32);
     msgl_mla_params p = {};
     p.box_rows = gather ? (int)MSGL_MLA_GATHER_ROWS : c->page_size;
     if (p.box_rows > MSGL_MLA_TILE) p.box_rows = MSGL_MLA_TILE;
     while (1 << p.box_shift < p.box_rows) p.box_shift++;
     if (!msgl__tensor_map(&p.kv_map, MSGL_BF16, c->kv, (int)c->num_slots, MSGL_MLA_ROW,
-                          MSGL_MLA_ROW, p.box_rows))
+                          MSGL_MLA_ROW, p.box_rows) ||
+        !map_queries(c, &p))
         return cudaErrorInvalidValue;
-    // A tile's query rows as boxes, if all are of one token.
-    const bool one_token =
-        c->num_heads % MSGL_MLA_TILE == 0 || (c->q_len == 1 && c->num_heads <= MSGL_MLA_TILE);
-    if (one_token) {
-        const int rows = c->num_heads < MSGL_MLA_TILE ? c->num_heads : (int)MSGL_MLA_TILE;
-        const cuuint64_t dims[3] = {MSGL_MLA_ROW, (cuuint64_t)c->num_heads,
-                                    (cuuint64_t)c->batch * (cuuint64_t)c->q_len};
-        const cuuint64_t strides[2] = {MSGL_MLA_ROW * 2, (cuuint64_t)c->ld_q * 2};
-        const cuuint32_t box[3] = {64, (cuuint32_t)rows, 1};
-        if (!msgl__tensor_map_encode(&p.q_map, MSGL_BF16, c->q, 3, dims, strides, box))
-            return cudaErrorInvalidValue;
-        p.q_box_rows = rows;
-    }
     p.q = (const __nv_bfloat16 *)c->q;
     p.out = (__nv_bfloat16 *)c->out;
     p.lse = c->lse;
     p.kv = (const char *)c->kv;
     p.plan = (const msgl_mla_plan *)c->plan;
-    p.requests = requests_of(c);
+    p.units = units_of(c);
     p.table = c->table;
     p.ld_q = c->ld_q;
     p.ld_out = c->ld_out;
@@ -201,9 +226,9 @@ extern "C" int msgl__cuda_mla(const msgl_mla_call *c, void *stream)
     p.part_ml = (float2 *)((char *)c->workspace + w.part_ml);
     p.part_o = (float4 *)((char *)c->workspace + w.part_o);
     p.heads = c->num_heads;
-    p.q_len = c->q_len;
+    p.row_tiles = row_tiles;
     p.rows = c->num_heads * c->q_len;
-    p.row_tiles = msgl__mla_row_tiles(c->num_heads, c->q_len);
+    if (p.rows > row_tiles * MSGL_MLA_TILE) p.rows = row_tiles * MSGL_MLA_TILE;
     p.row_groups = msgl__mla_row_groups(c->num_heads, c->q_len);
     p.page_mask = c->page_size - 1;
     p.num_slots = (int32_t)c->num_slots;

@@ -2,9 +2,10 @@
 //
 // Parameters of the MLA kernel, its work, and its shared memory.
 //
-// The keys of a step are cut into shares, each for every tile of query rows: block
-// share * row_tiles + tile. A share is everything between two places, each a request and a tile of
-// its keys. What it has of a request is an item: all of it, or a part.
+// A unit is query rows of a request and the keys that they see: all of its rows, or, in ragged
+// calls, up to 64 or 128 of them. The keys of a step's units are cut into shares, each for every
+// tile of a unit's rows: block share * row_tiles + tile. A share is everything between two places,
+// each a unit and a tile of its keys. What it has of a unit is an item: all of it, or a part.
 #ifndef MSGL_KERNEL_CUDA_ATTN_MLA_SM90_CONFIG_CUH
 #define MSGL_KERNEL_CUDA_ATTN_MLA_SM90_CONFIG_CUH
 
@@ -22,6 +23,7 @@ enum {
     MSGL_MLA_TILE_BYTES = MSGL_MLA_CHUNKS * MSGL_MLA_CHUNK,
     MSGL_MLA_PARTS = 4, // of a tile that is loaded: two chunks each, the last one three
     MSGL_MLA_HALF_SUMS = MSGL_MLA_LATENT / 4,
+    MSGL_MLA_PAIRS_PAGE = 16,  // least page of pairs
     MSGL_MLA_GATHER_ROWS = 32, // of a tile, for a loading warp
     MSGL_MLA_THREADS = 384,
     MSGL_MLA_LOADER_REGISTERS = 56,
@@ -42,27 +44,29 @@ enum {
 // half for both.
 enum msgl_mla_mode { MSGL_MLA_BOXES, MSGL_MLA_GATHER, MSGL_MLA_PAIRS };
 
-// What the plan says of a request.
-struct alignas(16) msgl_mla_request {
-    int32_t len, table_row;
-    // Where its first part lies: 2 * share, + 1 unless it is the share's first request. Its part in
+// What the plan says of a unit.
+struct alignas(16) msgl_mla_unit {
+    int32_t len, table_row; // keys that its last row sees
+    // Where its first part lies: 2 * share, + 1 unless it is the share's first unit. Its part in
     // each later share is that one's first.
     int32_t first_slot, last_share;
+    int32_t first_row, rows; // of q as [tokens * heads, 576]
+    int32_t seen, old;       // keys that its first row sees; keys older than the step
 };
 
 struct msgl_mla_bound {
-    int32_t request, tile;
+    int32_t unit, tile;
 };
 
 // A share has everything from one place up to another one.
 struct alignas(16) msgl_mla_share {
     msgl_mla_bound from, to;
-    msgl_mla_request first; // requests[from.request]
+    msgl_mla_unit first; // units[from.unit]
 };
 
 struct msgl_mla_plan {
     msgl_mla_share shares[MSGL_MLA_MAX_CTAS];
-    // behind it: msgl_mla_request[batch], int32_t[batch + 1] sums of costs
+    // behind it: msgl_mla_unit[], what msgl_mla_plan_args says of sums and starts
 };
 
 struct msgl_mla_params {
@@ -72,15 +76,16 @@ struct msgl_mla_params {
     float *lse;
     const char *kv;
     const msgl_mla_plan *plan;
-    const msgl_mla_request *requests;
+    const msgl_mla_unit *units;
     const int32_t *table;
     size_t ld_q, ld_out, table_stride;
     int32_t *counters; // 2 of each (share, row tile): msgl_mla_open
     float2 *part_ml;   // maximum and sum of each row of each part
     float4 *part_o;
-    int32_t heads, q_len, rows; // rows = heads * q_len, of a request
+    int32_t heads, rows; // rows: most of a unit
     int32_t row_tiles, row_groups;
-    int32_t q_box_rows; // of q_map; 0: a tile's rows are of several tokens, copied row by row
+    // Of q_map; q_box_rows 0: a tile's rows are of several tokens, copied row by row.
+    int32_t q_box_rows, q_box_heads;
     int32_t page_mask, box_rows, box_shift, num_slots; // box_rows = 1 << box_shift
     float log2_scale;                                  // of a raw score to the exponent of 2
     float ln_scale;                                    // of a raw score to the natural exponent
@@ -97,46 +102,45 @@ struct msgl_mla_smem {
     uint64_t full[2][MSGL_MLA_PARTS], empty[2][MSGL_MLA_PARTS]; // [stage]
 };
 
-// What a share has of a request: tiles [begin, end) of its keys.
+// What a share has of a unit: tiles [begin, end) of its keys.
 struct msgl_mla_item {
-    msgl_mla_request request;
-    int32_t index; // of the request
+    msgl_mla_unit unit;
+    int32_t index; // of the unit
     int32_t begin, end;
 };
 
 // A share's items, in order.
 struct msgl_mla_walk {
-    const msgl_mla_request *requests;
+    const msgl_mla_unit *units;
     msgl_mla_bound from, to;
     int32_t index;
-    msgl_mla_request ahead;
+    msgl_mla_unit ahead;
 
-    __device__ __forceinline__ msgl_mla_walk(const msgl_mla_params &p, int share)
-        : requests(p.requests)
+    __device__ __forceinline__ msgl_mla_walk(const msgl_mla_params &p, int share) : units(p.units)
     {
         const msgl_mla_share s = p.plan->shares[share];
         from = s.from;
         to = s.to;
-        index = from.request;
+        index = from.unit;
         ahead = s.first;
     }
 
     __device__ __forceinline__ bool more() const
     {
-        return index < to.request || (index == to.request && to.tile > 0 &&
-                                      (index > from.request || to.tile > from.tile));
+        return index < to.unit ||
+               (index == to.unit && to.tile > 0 && (index > from.unit || to.tile > from.tile));
     }
 
     // The next item; only if there are more.
     __device__ __forceinline__ msgl_mla_item take()
     {
         msgl_mla_item it;
-        it.request = ahead;
+        it.unit = ahead;
         it.index = index;
-        it.begin = index == from.request ? from.tile : 0;
-        it.end = index == to.request ? to.tile : (ahead.len + MSGL_MLA_TILE - 1) / MSGL_MLA_TILE;
+        it.begin = index == from.unit ? from.tile : 0;
+        it.end = index == to.unit ? to.tile : (ahead.len + MSGL_MLA_TILE - 1) / MSGL_MLA_TILE;
         index++;
-        if (more()) ahead = requests[index];
+        if (more()) ahead = units[index];
         return it;
     }
 };

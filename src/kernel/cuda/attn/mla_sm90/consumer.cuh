@@ -30,7 +30,7 @@ template <int GROUP, msgl_mla_mode MODE> struct msgl_mla_consumer {
     msgl_mla_smem &smem;
     const int share, row_tile;
     const int lane, warp, row; // row: the thread's first one of the tile
-    int keys_end[2];           // of the two rows in the current request
+    int keys_end[2];           // of the two rows in the current unit
     int sure_end;              // keys up to here are seen by all rows
     msgl_mla_phases phases;    // of the stages; bit 2: of q
     msgl_fa_rows<MSGL_MLA_TILE> rows;
@@ -129,9 +129,9 @@ template <int GROUP, msgl_mla_mode MODE> struct msgl_mla_consumer {
         msgl__fa_rescale(o[1], scale);
     }
 
-    // Rows of V behind the request's end may hold anything, also NaN, which a probability of 0 does
-    // not cancel. Each warpgroup clears its half before its use of it. (The other one's scores may
-    // see either: those keys' scores are masked.)
+    // Rows of V behind the unit's last key may hold anything, also NaN, which a probability of 0
+    // does not cancel. Each warpgroup clears its half before its use of it. (The other one's scores
+    // may see either: those keys' scores are masked.)
     __device__ __forceinline__ void clear_tail(int stage, int tile, int len) const
     {
         const int first = len - tile * MSGL_MLA_TILE;
@@ -261,10 +261,10 @@ template <int GROUP, msgl_mla_mode MODE> struct msgl_mla_consumer {
     // The item's rows of this thread, and that their first key has not come yet.
     __device__ __forceinline__ void begin(const msgl_mla_item &it, msgl_mla_sums &o)
     {
-        sure_end = it.request.len - p.q_len + 1;
+        const int first = it.unit.first_row % p.heads + row_tile * MSGL_MLA_TILE + row;
+        sure_end = it.unit.seen;
 #pragma unroll
-        for (int h = 0; h < 2; h++)
-            keys_end[h] = sure_end + (row_tile * MSGL_MLA_TILE + row + 8 * h) / p.heads;
+        for (int h = 0; h < 2; h++) keys_end[h] = sure_end + (first + 8 * h) / p.heads;
         rows.begin();
 #pragma unroll
         for (int i = 0; i < MSGL_MLA_HALF_SUMS / 2; i++) o[0][i] = o[1][i] = 0;
@@ -282,13 +282,14 @@ template <int GROUP, msgl_mla_mode MODE> struct msgl_mla_consumer {
         total[1] = sums[0][row + 8] + sums[1][row + 8];
     }
 
-    // The results of a request that this share has alone.
+    // The results of a unit that this share has alone.
     __device__ __forceinline__ void store(const msgl_mla_item &it, const msgl_mla_sums &o,
                                           const float (&total)[2]) const
     {
 #pragma unroll
         for (int h = 0; h < 2; h++) {
-            const msgl_mla_place at(p, it.index, row_tile * MSGL_MLA_TILE + row + 8 * h);
+            const msgl_mla_place at(p, it.unit.first_row, it.unit.rows,
+                                    row_tile * MSGL_MLA_TILE + row + 8 * h);
             const float inverse = total[h] > 0 ? msgl__rcp(total[h]) : 0;
 #pragma unroll
             for (int part = 0; part < 2; part++)
@@ -334,16 +335,16 @@ template <int GROUP, msgl_mla_mode MODE> struct msgl_mla_consumer {
             }
             for (int t = it.begin; t < it.end; t += 2) {
                 if (GROUP == 0)
-                    left(o, t, it.end, it.request.len);
+                    left(o, t, it.end, it.unit.len);
                 else
-                    right(o, t, it.end, it.request.len);
+                    right(o, t, it.end, it.unit.len);
             }
             float total[2];
             totals(total);
-            if (it.request.first_slot / 2 == it.request.last_share)
+            if (it.unit.first_slot / 2 == it.unit.last_share)
                 store(it, o, total);
             else
-                leave(2 * share + (it.index != walk.from.request), o, total);
+                leave(2 * share + (it.index != walk.from.unit), o, total);
         }
         __syncwarp();
         if (MODE == MSGL_MLA_PAIRS) msgl__cluster_arrive_done();

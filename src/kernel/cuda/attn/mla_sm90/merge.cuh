@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 //
-// Where results go, and merging of a request's parts. All blocks that have a part of a request wait
+// Where results go, and merging of a unit's parts. All blocks that have a part of a unit wait
 // for each other and merge a slice of it each, so that merging takes as long as reading one part.
 // (They all run at once: a launch has no more blocks than the GPU has SMs.) The order of the parts
 // is fixed. A loading warp, which has nothing else to do by then, tells the other blocks that this
@@ -18,19 +18,19 @@
 #include "kernel/cuda/ptx/math.cuh"
 #include "kernel/cuda/ptx/mma.cuh"
 
-// Where the results of a request's query row go.
+// Where the results of a unit's query row go.
 struct msgl_mla_place {
     __nv_bfloat16 *out; // of the row
     size_t lse;
     bool valid;
 
-    __device__ __forceinline__ msgl_mla_place(const msgl_mla_params &p, int request, int row)
+    __device__ __forceinline__ msgl_mla_place(const msgl_mla_params &p, int first_row, int rows,
+                                              int row)
     {
-        const int token = row / p.heads, head = row - token * p.heads;
-        const size_t at = (size_t)request * p.q_len + token;
-        out = p.out + at * p.ld_out + head * MSGL_MLA_LATENT;
-        lse = at * p.heads + head;
-        valid = row < p.rows;
+        const int at = first_row + row, token = at / p.heads, head = at - token * p.heads;
+        out = p.out + (size_t)token * p.ld_out + head * MSGL_MLA_LATENT;
+        lse = (size_t)at;
+        valid = row < rows;
     }
 
     // Of a row with that maximum of raw scores and that sum of probabilities.
@@ -47,9 +47,9 @@ static __device__ __forceinline__ size_t msgl__mla_part(const msgl_mla_params &p
     return (size_t)(slot * p.row_tiles + row_tile) * p.row_groups + group;
 }
 
-// A request that several shares have parts of.
+// A unit that several shares have parts of.
 struct msgl_mla_open {
-    int index, first_slot, first_share, parts;
+    int first_row, rows, first_slot, first_share, parts;
     int32_t *counters; // parts that are there, blocks that have seen so
 
     __device__ __forceinline__ int slot(int part) const
@@ -58,7 +58,7 @@ struct msgl_mla_open {
     }
 };
 
-// Those of a share: its first request, its last one, both or none.
+// Those of a share: its first unit, its last one, both or none.
 struct msgl_mla_opens {
     msgl_mla_open at[2];
     int count;
@@ -67,11 +67,11 @@ struct msgl_mla_opens {
     {
         const msgl_mla_share s = p.plan->shares[share];
         const msgl_mla_bound from = s.from, to = s.to;
-        const int last = to.tile > 0 ? to.request : to.request - 1;
-        const bool some = from.request < last || (from.request == last && from.tile < to.tile) ||
-                          (from.request == last && to.request > last);
-        const bool a = some && find(p, from.request, row_tile, &at[0]);
-        const bool b = last > from.request && find(p, last, row_tile, &at[1]);
+        const int last = to.tile > 0 ? to.unit : to.unit - 1;
+        const bool some = from.unit < last || (from.unit == last && from.tile < to.tile) ||
+                          (from.unit == last && to.unit > last);
+        const bool a = some && find(p, from.unit, row_tile, &at[0]);
+        const bool b = last > from.unit && find(p, last, row_tile, &at[1]);
         if (!a && b) at[0] = at[1];
         count = a + b;
     }
@@ -79,9 +79,10 @@ struct msgl_mla_opens {
     static __device__ __forceinline__ bool find(const msgl_mla_params &p, int index, int row_tile,
                                                 msgl_mla_open *o)
     {
-        const msgl_mla_request r = p.requests[index];
+        const msgl_mla_unit r = p.units[index];
         const int first = r.first_slot / 2;
-        o->index = index;
+        o->first_row = r.first_row;
+        o->rows = r.rows;
         o->first_slot = r.first_slot;
         o->first_share = first;
         o->parts = r.last_share - first + 1;
@@ -94,8 +95,9 @@ struct msgl_mla_opens {
 static __device__ __forceinline__ msgl_mla_open msgl__mla_choose(bool c, const msgl_mla_open &a,
                                                                  const msgl_mla_open &b)
 {
-    return {c ? a.index : b.index, c ? a.first_slot : b.first_slot,
-            c ? a.first_share : b.first_share, c ? a.parts : b.parts, c ? a.counters : b.counters};
+    return {c ? a.first_row : b.first_row,   c ? a.rows : b.rows,
+            c ? a.first_slot : b.first_slot, c ? a.first_share : b.first_share,
+            c ? a.parts : b.parts,           c ? a.counters : b.counters};
 }
 
 // By one loading warp: once this block's parts are in memory, tells the others, waits for theirs,
@@ -178,14 +180,14 @@ struct msgl_mla_merger {
         }
         for (int x = 1; x < per_row; x *= 2) sum += __shfl_xor_sync(0xffffffff, sum, x);
         if (first != 0) return;
-        const msgl_mla_place at(p, o.index, row_tile * MSGL_MLA_TILE + r);
+        const msgl_mla_place at(p, o.first_row, o.rows, row_tile * MSGL_MLA_TILE + r);
         const int64_t place = at.valid ? (at.out - p.out) / 8 : -1;
         ml[o.parts * MSGL_MLA_TILE + r] =
             make_float2(sum > 0 ? msgl__rcp(sum) : 0, __int_as_float((int)place));
         if (share == o.first_share) at.store_lse(p, max, sum);
     }
 
-    // Where row r's results go: [512], or NULL if it is no row of the request; times *inverse.
+    // Where row r's results go: [512], or NULL if it is no row of the unit; times *inverse.
     __device__ __forceinline__ __nv_bfloat16 *place(const msgl_mla_open &o, const float2 *ml, int r,
                                                     float *inverse) const
     {
@@ -266,7 +268,7 @@ struct msgl_mla_merger {
         if (second != NULL) *(uint32_t *)(second + column) = msgl__pack_two(v.z * b, v.w * b, t);
     }
 
-    // This block's slice of a request with few parts: runs of four lines own, own + parts, ...
+    // This block's slice of a unit with few parts: runs of four lines own, own + parts, ...
     __device__ __forceinline__ void slice_runs(const msgl_mla_open &o, const float2 *ml) const
     {
         const int lines = p.row_groups * 64, skip = 4 * WARPS * o.parts;
@@ -287,7 +289,7 @@ struct msgl_mla_merger {
         const int lines = p.row_groups * 64, own = share - o.first_share;
         enum { BATCH = 4 };
         float4 v[BATCH], *sums = (float4 *)smem.kv[1];    // [line][warp][lane]
-        msgl__named_barrier_sync(MSGL_MLA_BAR_BOTH, 256); // an earlier request's are read
+        msgl__named_barrier_sync(MSGL_MLA_BAR_BOTH, 256); // an earlier unit's are read
 #pragma unroll 1
         for (int i = 0; own + i * o.parts < lines; i += BATCH) {
             add<BATCH, 1, 4>(o, ml, own + i * o.parts, o.parts, warp, WARPS, v);
@@ -322,7 +324,7 @@ struct msgl_mla_merger {
         __syncwarp();
         if (lane == 0) msgl__mbarrier_arrive(msgl__shared_address(&smem.left));
         msgl__mla_wait(&smem.merge, 0);
-        // Each warpgroup has a request, or both have half of one.
+        // Each warpgroup has a unit, or both have half of one.
         float2 *first = (float2 *)smem.kv[0];
         float2 *second = first + (opens.at[0].parts + 1) * MSGL_MLA_TILE;
         const bool two = opens.count == 2, other = two && thread >= 128;

@@ -35,28 +35,28 @@ template <msgl_mla_mode MODE> struct msgl_mla_producer {
     {
     }
 
-    // A request's query rows. What is behind the last one stays as it is: each row computes for
+    // A unit's query rows. What is behind the last one may be anything: each row computes for
     // itself.
     __device__ __forceinline__ void load_q(const msgl_mla_item &it)
     {
         const uint32_t bar = msgl__shared_address(&s.q_full), to = msgl__shared_address(s.q);
-        const int first = row_tile * MSGL_MLA_TILE, rows = min(p.rows - first, (int)MSGL_MLA_TILE);
+        const int first = it.unit.first_row + row_tile * MSGL_MLA_TILE;
+        const int rows = min(it.unit.rows - row_tile * MSGL_MLA_TILE, (int)MSGL_MLA_TILE);
         msgl__mla_wait(&s.q_empty, phases.of(2) ^ 1);
         phases.flip(2);
         if (p.q_box_rows > 0) {
             if (lane != 0) return;
-            const int token = first / p.heads, head = first - token * p.heads;
+            const int token = first / p.q_box_heads, head = first - token * p.q_box_heads;
             msgl__mbarrier_expect(bar, (uint32_t)(chunks * p.q_box_rows * 128));
             for (int c = chunk; c < chunk + chunks; c++)
-                msgl__tensor_load(to + c * MSGL_MLA_CHUNK, &p.q_map, c * 64, head,
-                                  it.index * p.q_len + token, bar);
+                msgl__tensor_load(to + c * MSGL_MLA_CHUNK, &p.q_map, c * 64, head, token, bar);
             return;
         }
         const int piece = threadIdx.x & 7; // of 16 bytes, of each chunk
         for (int r = threadIdx.x >> 3; r < rows; r += 16) {
             const int token = (first + r) / p.heads, head = first + r - token * p.heads;
-            const __nv_bfloat16 *from = p.q + (size_t)(it.index * p.q_len + token) * p.ld_q +
-                                        head * MSGL_MLA_ROW + piece * 8;
+            const __nv_bfloat16 *from =
+                p.q + (size_t)token * p.ld_q + head * MSGL_MLA_ROW + piece * 8;
             const uint32_t at = to + r * 128 + ((piece ^ (r & 7)) << 4);
 #pragma unroll
             for (int c = 0; c < MSGL_MLA_CHUNKS; c++)
@@ -162,12 +162,12 @@ template <msgl_mla_mode MODE> struct msgl_mla_producer {
     // before this one has ended.
     __device__ __forceinline__ void load(const msgl_mla_item &it, bool first)
     {
-        row = p.table + (size_t)it.request.table_row * p.table_stride;
-        len = it.request.len;
+        row = p.table + (size_t)it.unit.table_row * p.table_stride;
+        len = it.unit.len;
         found now = look_up(it.begin), next = look_up(it.begin + 1), after = look_up(it.begin + 2);
         bool wait = first, has_q = false;
         for (int t = it.begin; t < it.end; t++) {
-            const bool old = (t + 1) * MSGL_MLA_TILE <= len - p.q_len;
+            const bool old = (t + 1) * MSGL_MLA_TILE <= it.unit.old;
             if (wait && (!old || t == it.begin + 2)) msgl__pdl_wait(), wait = false;
             if (!wait && !has_q) load_q(it), has_q = true;
             const found further = look_up(t + 3);
