@@ -611,6 +611,13 @@ MODELS = {
             yarn=dict(rope_scaling=None),
         ),
     ),
+    # Latent vectors of the size that fast kernels are made for, which the published models have.
+    "deepseek_v2_wide": dict(
+        config=deepseek_v2(
+            kv_lora_rank=512, num_hidden_layers=2, q_lora_rank=None, qk_rope_head_dim=64
+        ),
+        gain=MLA_GAIN,
+    ),
     "deepseek_v3": dict(
         config=deepseek_v3(num_hidden_layers=2),
         gain=MLA_GAIN,

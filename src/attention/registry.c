@@ -4,17 +4,20 @@
 #include <string.h>
 
 #include "attention/cutlass_mla/cutlass_mla.h"
+#include "attention/cutlass_mla/cutlass_mla_cuda.h"
 #include "attention/fa/fa.h"
 #include "attention/fa/fa_cuda.h"
 #include "attention/fi/fi.h"
 #include "attention/fi/fi_cuda.h"
 #include "attention/flashmla/flashmla.h"
+#include "attention/flashmla/flashmla_cuda.h"
 #include "attention/flex/flex.h"
 #include "attention/torch_native/torch_native.h"
 #include "attention/torch_native/torch_native_cuda.h"
 #include "attention/trtllm/trtllm.h"
 #include "attention/trtllm/trtllm_cuda.h"
 #include "attention/trtllm_mla/trtllm_mla.h"
+#include "attention/trtllm_mla/trtllm_mla_cuda.h"
 #include "core/attributes.h"
 
 static const msgl_attn_desc *const BACKENDS[] = {
@@ -22,9 +25,10 @@ static const msgl_attn_desc *const BACKENDS[] = {
     &msgl__attn_fi,           &msgl__attn_fi_cuda,
     &msgl__attn_trtllm,       &msgl__attn_trtllm_cuda,
     &msgl__attn_torch_native, &msgl__attn_torch_native_cuda,
-    &msgl__attn_flashmla,     &msgl__attn_trtllm_mla,
-    &msgl__attn_cutlass_mla,  &msgl__attn_flex,
-    &msgl__attn_fa4,
+    &msgl__attn_flashmla,     &msgl__attn_flashmla_cuda,
+    &msgl__attn_trtllm_mla,   &msgl__attn_trtllm_mla_cuda,
+    &msgl__attn_cutlass_mla,  &msgl__attn_cutlass_mla_cuda,
+    &msgl__attn_flex,         &msgl__attn_fa4,
 };
 
 const msgl_attn_desc *const *msgl__attn_backends(int *count)

@@ -110,12 +110,27 @@ static int gpu_attend(const msgl_cuda_attn_call *c, void *stream)
     return 0;
 }
 
+static int gpu_mla_plan(const msgl_mla_call *c, void *stream)
+{
+    (void)stream;
+    FAKE_GPU.mla_plan = *c;
+    FAKE_GPU.num_mla_plans++;
+    return 0;
+}
+
+static int gpu_mla(const msgl_mla_call *c, void *stream)
+{
+    (void)stream;
+    FAKE_GPU.mla = *c;
+    return 0;
+}
+
 static const msgl_device_ops OPS = {.alloc = gpu_alloc,
                                     .free = gpu_free,
                                     .host_alloc = gpu_host_alloc,
                                     .host_free = gpu_host_free,
                                     .copy_in = gpu_copy_in};
-static const msgl_cuda_attn ATTN = {gpu_attend, gpu_attend, gpu_attend};
+static const msgl_cuda_attn ATTN = {gpu_attend, gpu_attend, gpu_attend, gpu_mla_plan, gpu_mla};
 const msgl_cuda_api FAKE_CUDA = {
     .abi = MSGL_CUDA_ABI, .stream = gpu_stream, .l2_bytes = gpu_l2_bytes, .attn = &ATTN};
 
@@ -177,17 +192,28 @@ msgl_attn_needs fake_needs(int32_t capability, int32_t group, int32_t head_dim, 
                              .kv_dtype = dtype};
 }
 
+msgl_attn_needs fake_latent_needs(int32_t capability, int32_t heads, int32_t v_dim, int32_t rotary,
+                                  msgl_dtype dtype)
+{
+    msgl_attn_needs n = fake_needs(capability, heads, v_dim + rotary, dtype);
+    n.cache = MSGL_CACHE_LATENT;
+    n.num_q_heads = heads;
+    n.num_kv_heads = 1;
+    n.v_dim = v_dim;
+    return n;
+}
+
 void fake_world_open(fake_world *w, const msgl_attn_needs *n)
 {
     static char nothing[64];
     *w = (fake_world){.needs = *n};
     const int32_t pages = FAKE_RUNNING * msgl__ceil_div(FAKE_SEQ_LEN, n->page_size);
-    w->pool = (msgl_kv_pool){.spec = {.kind = MSGL_CACHE_KV,
+    w->pool = (msgl_kv_pool){.spec = {.kind = n->cache,
                                       .num_layers = 1,
                                       .window = -1,
                                       .num_heads = n->num_kv_heads,
                                       .k_dim = n->head_dim,
-                                      .v_dim = n->head_dim,
+                                      .v_dim = n->v_dim != 0 ? n->v_dim : n->head_dim,
                                       .dtype = n->kv_dtype},
                              .num_pages = pages,
                              .page_size = n->page_size,

@@ -18,6 +18,8 @@ typedef struct fake_gpu {
     int32_t bad_copies;                        // from or to what was not allocated
     msgl_cuda_attn_call calls[FAKE_MAX_CALLS]; // of fa's and torch_native's kernels
     int32_t num_calls;
+    msgl_mla_call mla_plan, mla; // last calls
+    int32_t num_mla_plans;
 } fake_gpu;
 
 extern fake_gpu FAKE_GPU; // the only one
@@ -38,6 +40,9 @@ stub_trtllm *fake_trtllm(void);
 // A model with `group` query heads for each of 2 KV heads, in pages of 16, on a GPU of that
 // capability.
 msgl_attn_needs fake_needs(int32_t capability, int32_t group, int32_t head_dim, msgl_dtype dtype);
+// A model with a latent cache of v_dim + rotary elements, in pages of 16.
+msgl_attn_needs fake_latent_needs(int32_t capability, int32_t heads, int32_t v_dim, int32_t rotary,
+                                  msgl_dtype dtype);
 
 // A model on the fake GPU, for backends; the pool has no memory.
 typedef struct fake_world {

@@ -222,6 +222,120 @@ static void test_order(void **unused)
     }
 }
 
+// Latent caches: own kernel on Hopper for the published models' shape, else torch_native.
+static void test_latent(void **unused)
+{
+    (void)unused;
+    set_plugins(true, true);
+    const struct {
+        const char *spec;
+        msgl_attn_needs needs;
+        const char *prefill, *decode;
+        int32_t page_size;
+    } rows[] = {
+        {"auto", fake_latent_needs(90, 128, 512, 64, MSGL_BF16), "fa", "fa", 16},
+        {"auto", fake_latent_needs(90, 20, 512, 64, MSGL_BF16), "fa", "fa", 16},
+        {"auto", fake_latent_needs(90, 16, 512, 64, MSGL_F32), "torch_native", "torch_native", 16},
+        {"auto", fake_latent_needs(90, 4, 32, 8, MSGL_BF16), "torch_native", "torch_native", 16},
+        {"auto", fake_latent_needs(80, 16, 512, 64, MSGL_BF16), "torch_native", "torch_native", 16},
+        {"auto", fake_latent_needs(100, 16, 512, 64, MSGL_F16), "torch_native", "torch_native", 16},
+        {"fa3", fake_latent_needs(90, 16, 512, 64, MSGL_BF16), "fa", "fa", 16},
+        {"flashmla", fake_latent_needs(90, 16, 512, 64, MSGL_BF16), "fa", "flashmla", 64},
+        {"trtllm_mla", fake_latent_needs(90, 16, 512, 64, MSGL_BF16), "fa", "trtllm_mla", 64},
+        {"cutlass_mla", fake_latent_needs(90, 16, 512, 64, MSGL_BF16), "fa", "cutlass_mla", 128},
+        {"torch_native,flashmla", fake_latent_needs(90, 16, 512, 64, MSGL_BF16), "torch_native",
+         "flashmla", 64},
+    };
+    for (size_t i = 0; i < MSGL_COUNT(rows); i++) {
+        msgl_attn_choice c;
+        char warning[256];
+        msgl_err err = {0};
+        fake_gpu_reset(rows[i].needs.capability);
+        if (msgl__attn_select(rows[i].spec, &rows[i].needs, &c, warning, &err) != 0) {
+            fail_msg("%s, %zu: %s", rows[i].spec, i, err.text);
+        }
+        assert_string_equal(c.prefill->name, rows[i].prefill);
+        assert_string_equal(c.decode->name, rows[i].decode);
+        assert_int_equal(msgl__attn_page_size(&c, 16, NULL), rows[i].page_size);
+        create(&c, &rows[i].needs, rows[i].spec);
+    }
+}
+
+// One step of the backend: `answers` requests with a token each, then one chunk of 5 tokens unless
+// chunk is false.
+static void latent_step(const msgl_attn *a, fake_world *w, int answers, bool chunk)
+{
+    msgl_batch_req reqs[3] = {{.device_len = 10, .cached_len = 9},
+                              {.device_len = 30, .cached_len = 29},
+                              {.device_len = 25, .cached_len = 20}};
+    const int size = answers + chunk;
+    const msgl_batch batch = {.size = size,
+                              .num_decode = answers,
+                              .num_tokens = answers + 5 * chunk,
+                              .reqs = reqs + 2 - answers};
+    int32_t ends[2], block[2][48];
+    assert_true(msgl__seqs_bytes(2) <= sizeof block[0]);
+    const int32_t parts = msgl__attn_parts(true, answers, size, ends);
+    for (int32_t i = 0; i < parts; i++) {
+        msgl_seqs seqs;
+        msgl__seqs_fill(&batch, i == 0 ? 0 : ends[0], ends[i], 0, 1, 2, block[i], block[i], &seqs);
+        const msgl_attn_input in = {.ld = 16 * 576};
+        const msgl_attn_layer layer = {.scale = 0.5f, .window = -1};
+        assert_int_equal(msgl__attn_prepare(a, &seqs), 0);
+        msgl__attn_begin(a, &w->exec, &seqs);
+        msgl__attn_forward(a, &w->exec, &layer, &seqs, &in, NULL);
+    }
+    assert_int_equal(w->exec.status, 0);
+}
+
+// What the kernel gets: answers whole, chunks ragged, each with a plan and memory of its own, the
+// largest pages that divide the pool's.
+static void test_latent_calls(void **unused)
+{
+    (void)unused;
+    static const int32_t pages[][2] = {{1, 1}, {48, 16}, {64, 64}, {128, 128}, {7, 1}};
+    for (size_t i = 0; i < MSGL_COUNT(pages); i++) {
+        msgl_attn_needs n = fake_latent_needs(90, 16, 512, 64, MSGL_BF16);
+        n.page_size = pages[i][0];
+        n.deterministic = i % 2 != 0;
+        msgl_attn_choice c;
+        char warning[256];
+        fake_gpu_reset(90);
+        assert_int_equal(msgl__attn_select("fa", &n, &c, warning, NULL), 0);
+        fake_world w;
+        fake_world_open(&w, &n);
+        w.cfg.apart = true;
+        msgl_attn a;
+        assert_int_equal(msgl__attn_create(&c, &w.cfg, &a, NULL), 0);
+        latent_step(&a, &w, 2, false);
+        const msgl_mla_call answers = FAKE_GPU.mla;
+        assert_int_equal(FAKE_GPU.num_mla_plans, 1);
+        assert_ptr_equal(FAKE_GPU.mla_plan.plan, answers.plan);
+        assert_null(answers.cu_seqlens_q);
+        assert_int_equal(answers.batch, 2);
+        assert_int_equal(answers.q_len, 1);
+        assert_int_equal(answers.page_size, pages[i][1]);
+        assert_int_equal(answers.ld_out, 16 * 512);
+        assert_float_equal(answers.scale, 0.5f, 0);
+        assert_int_equal(answers.deterministic, n.deterministic);
+        assert_true(fake_gpu_holds(answers.plan, msgl__mla_plan_bytes(16, FAKE_RUNNING, 0)));
+        latent_step(&a, &w, 1, true);
+        const msgl_mla_call chunk = FAKE_GPU.mla;
+        assert_int_equal(FAKE_GPU.num_mla_plans, 3);
+        assert_non_null(chunk.cu_seqlens_q);
+        assert_int_equal(chunk.batch, 1);
+        assert_int_equal(chunk.q_len, 5);
+        assert_int_equal(chunk.total_q, 5);
+        assert_ptr_not_equal(chunk.plan, answers.plan);
+        assert_true(
+            fake_gpu_holds(chunk.plan, msgl__mla_plan_bytes(16, FAKE_RUNNING, FAKE_STEP_TOKENS)));
+        assert_true(fake_gpu_holds(chunk.workspace, msgl__mla_workspace_bytes(16, 64)));
+        msgl__attn_destroy(&a);
+        fake_world_close(&w);
+        fake_gpu_check();
+    }
+}
+
 static void test_reasons(void **unused)
 {
     (void)unused;
@@ -245,6 +359,18 @@ static void test_reasons(void **unused)
          "attention on a GPU: activations are float16 and the KV cache is bfloat16; they have to "
          "be the same"},
     };
+    const msgl_attn_needs small = fake_latent_needs(90, 4, 32, 8, MSGL_BF16);
+    const msgl_attn_needs ada = fake_latent_needs(89, 16, 512, 64, MSGL_BF16);
+    msgl_err why = {0};
+    assert_int_equal(msgl__attn_supports(msgl__attn_find("fa", MSGL_DEVICE_CUDA), &small, &why),
+                     MSGL_EUNSUPPORTED);
+    assert_string_equal(why.text, "latent attention: no kernel for 4 query heads and vectors of 32 "
+                                  "+ 8 bfloat16 elements; allowed: up to 128 heads, 512 + 64 "
+                                  "bfloat16 elements");
+    assert_int_equal(msgl__attn_supports(msgl__attn_find("fa", MSGL_DEVICE_CUDA), &ada, &why),
+                     MSGL_EUNSUPPORTED);
+    assert_string_equal(why.text,
+                        "latent attention: its kernel is for Hopper (9.0); this GPU has 8.9");
     for (size_t i = 0; i < MSGL_COUNT(cases); i++) {
         msgl_attn_needs n = hopper();
         const msgl_attn_needs *c = &cases[i].change;
@@ -392,6 +518,8 @@ int main(void)
         cmocka_unit_test(test_auto),
         cmocka_unit_test(test_named),
         cmocka_unit_test(test_order),
+        cmocka_unit_test(test_latent),
+        cmocka_unit_test(test_latent_calls),
         cmocka_unit_test(test_reasons),
         cmocka_unit_test(test_faulty_plugins),
         cmocka_unit_test(test_tensor_cores),

@@ -157,6 +157,7 @@ static inline void attn_world_make(attn_world *w, attn_rng *rng, msgl_dtype dtyp
     c->ld_out = ld_out;
     c->k = w->k_dev;
     c->v = w->v_dev;
+    c->v_dim = dim;
     c->num_slots = (int64_t)slots;
     c->scale = 1.f / sqrtf((float)dim);
     c->out_scale = 1;

@@ -4,7 +4,7 @@
 // uses it: the CPU suite's worlds and exact answers (tests/attention), graphs, and the promise of
 // --deterministic. Exit code 77 without a GPU.
 //
-//     cuda_conformance [--quick] [--seed N]
+//     cuda_conformance [--quick] [--seed N] [--only PATTERN]     of names, with * and ?
 #include <setjmp.h>
 #include <stdarg.h>
 #include <stdio.h>
@@ -31,6 +31,7 @@ typedef struct test_case {
     const msgl_attn_desc *desc;
     msgl_dtype dtype;
     int mix;            // random steps: chunks, answers, or both
+    bool latent;        // a latent cache
     bool deterministic; // graphs
     int variant;        // determinism
     int window;         // graphs
@@ -64,14 +65,35 @@ static world_spec base_spec(const msgl_attn_desc *d, bool deterministic)
                         .cuda = GPU.api};
 }
 
+// The shape of DeepSeek's published models, with a few heads.
+static void make_latent(world_spec *s)
+{
+    s->group = 4;
+    s->num_kv_heads = 1;
+    s->head_dim = 576;
+    s->v_dim = 512;
+}
+
+// What a backend is tested with: a latent cache if it takes nothing else.
+static world_spec usual_spec(const msgl_attn_desc *d, bool deterministic)
+{
+    world_spec s = base_spec(d, deterministic);
+    if (d->caches != 1u << MSGL_CACHE_LATENT) return s;
+    make_latent(&s);
+    s.page_size = d->page_override;
+    return s;
+}
+
 static int supports(const world_spec *s, msgl_err *err)
 {
-    msgl_attn_needs n = {.device = MSGL_DEVICE_CUDA,
+    msgl_attn_needs n = {.cache = s->v_dim != 0 ? MSGL_CACHE_LATENT : MSGL_CACHE_KV,
+                         .device = MSGL_DEVICE_CUDA,
                          .capability = s->dev->capability,
                          .num_q_heads = s->group * s->num_kv_heads,
                          .num_kv_heads = s->num_kv_heads,
                          .head_dim = s->head_dim,
                          .page_size = s->page_size,
+                         .v_dim = s->v_dim,
                          .act = s->dtype,
                          .kv_dtype = s->dtype,
                          .deterministic = s->deterministic};
@@ -79,8 +101,24 @@ static int supports(const world_spec *s, msgl_err *err)
     return msgl__attn_supports(s->desc, &n, err);
 }
 
+// Heads and vectors of a latent cache.
+static void random_latent(world *rng, world_spec *s)
+{
+    static const int latent[][2] = {{40, 32}, {72, 64}, {200, 136}, {576, 512}};
+    static const int groups[] = {1, 16, 20, 64, 5, 128};
+    const bool wide = world_int(rng, 0, 2) != 0;
+    const int *dim = latent[wide ? 3 : world_int(rng, 0, 3)];
+    s->head_dim = dim[0];
+    s->v_dim = dim[1];
+    s->group = pick(rng, groups, 6);
+    s->num_kv_heads = 1;
+    s->window = -1;
+    s->softcap = 0;
+}
+
 // Shapes that the descriptor allows: random, but half of the draws are those of published models.
-static bool random_spec(world *rng, const msgl_attn_desc *d, msgl_dtype dtype, world_spec *out)
+static bool random_spec(world *rng, const msgl_attn_desc *d, msgl_dtype dtype, bool latent,
+                        world_spec *out)
 {
     static const int dims[] = {64, 128, 80, 96, 256, 72}, pages[] = {1, 16, 32, 64, 128, 7};
     static const int groups[] = {1, 2, 4, 5, 8, 7, 16, 3}, windows[] = {-1, -1, 0, 5, 100, 300};
@@ -91,9 +129,10 @@ static bool random_spec(world *rng, const msgl_attn_desc *d, msgl_dtype dtype, w
         s.head_dim = pick(rng, dims, usual ? 2 : 6);
         s.group = pick(rng, groups, usual ? 5 : 8);
         s.num_kv_heads = world_int(rng, 1, usual ? 8 : 3);
-        s.page_size = d->page_rule == MSGL_PAGE_SET ? pick(rng, pages + 1, 3) : pick(rng, pages, 6);
+        s.page_size = d->page_rule == MSGL_PAGE_SET ? pick(rng, pages + 1, 4) : pick(rng, pages, 6);
         s.window = usual ? -1 : pick(rng, windows, 6);
         s.softcap = !usual && world_int(rng, 0, 2) == 0 ? 20 : 0;
+        if (latent) random_latent(rng, &s);
         s.max_running = 8;
         s.max_seq_len = 700;
         s.max_step_tokens = 1700;
@@ -143,7 +182,9 @@ static void test_random(void **state)
     double worst = 0;
     for (int i = 0; i < worlds; i++) {
         world_spec spec;
-        if (!random_spec(&rng, c->desc, c->dtype, &spec)) fail_msg("no shape that it supports");
+        if (!random_spec(&rng, c->desc, c->dtype, c->latent, &spec)) {
+            fail_msg("no shape that it supports");
+        }
         world w;
         world_open(&w, &spec); // create refuses nothing that supports has accepted
         for (int r = 0; r < 8; r++) {
@@ -171,6 +212,8 @@ static void test_graph(void **state)
     spec.dtype = c->dtype;
     spec.window = c->window;
     spec.group = c->window >= 0 ? 4 : 2; // from 4 on fi decodes with tensor cores
+    if (c->latent) make_latent(&spec);
+    if (d->page_rule == MSGL_PAGE_SET) spec.page_size = d->page_override;
     msgl_err err = {0};
     if (!d->graph) skip();
     if (supports(&spec, &err) != 0) fail_msg("%s", err.text);
@@ -241,6 +284,9 @@ static void test_deterministic(void **state)
     s.softcap = VARIANTS[v].softcap;
     s.dtype = VARIANTS[v].dtype;
     if (c->desc->page_rule == MSGL_PAGE_SET) s.page_size = 32;
+    if (c->latent) make_latent(&s);
+    const bool only = c->desc->caches == 1u << MSGL_CACHE_LATENT;
+    if (only) s.page_size = c->desc->page_override;
     msgl_err err = {0};
     if (supports(&s, &err) != 0) {
         print_message("%s\n", err.text);
@@ -248,6 +294,7 @@ static void test_deterministic(void **state)
     }
     invariance how = {.tolerance = world_tolerance_gpu(&s), .pages = {1, 64}, .rounds = 6};
     if (c->desc->page_rule == MSGL_PAGE_SET) how.pages[0] = 16;
+    if (only) how.pages[0] = 0;
     check_invariance(&s, GPU.quick ? 300 : 1100, &how);
 }
 
@@ -260,33 +307,52 @@ static void add(test_case *cases, struct CMUnitTest *tests, int *n, CMUnitTestFu
     (*n)++;
 }
 
+// Random steps and graphs of a backend with a dtype and a kind of cache.
+static void add_steps(test_case *cases, struct CMUnitTest *tests, int *n, test_case c)
+{
+    static const char *const names[] = {"chunks", "answers", "both"};
+    const char *name = c.desc->name, *dtype = msgl__dtype_name(c.dtype);
+    const char *kind = c.latent ? " latent" : "";
+    for (c.mix = MIX_CHUNKS; c.mix <= MIX_BOTH; c.mix++) {
+        snprintf(c.name, sizeof c.name, "%s%s %s %s", name, kind, dtype, names[c.mix]);
+        add(cases, tests, n, test_random, c);
+    }
+    for (int i = 0; i < (c.latent ? 2 : 4); i++) {
+        c.deterministic = i % 2 != 0;
+        c.window = i / 2 != 0 ? 100 : -1;
+        snprintf(c.name, sizeof c.name, "%s%s %s graph%s%s", name, kind, dtype,
+                 c.window >= 0 ? ", window" : "", c.deterministic ? ", deterministic" : "");
+        add(cases, tests, n, test_graph, c);
+    }
+}
+
+// That bits do not depend on the batch.
+static void add_deterministic(test_case *cases, struct CMUnitTest *tests, int *n, test_case c)
+{
+    for (size_t i = 0; i < (GPU.quick || c.latent ? 1 : MSGL_COUNT(VARIANTS)); i++) {
+        c.variant = (int)i;
+        snprintf(c.name, sizeof c.name, "%s%s deterministic: %s, group %d, head_dim %d%s%s",
+                 c.desc->name, c.latent ? " latent" : "", msgl__dtype_name(VARIANTS[i].dtype),
+                 VARIANTS[i].group, c.latent ? 576 : VARIANTS[i].head_dim,
+                 VARIANTS[i].window >= 0 ? ", window" : "", VARIANTS[i].softcap > 0 ? ", cap" : "");
+        add(cases, tests, n, test_deterministic, c);
+    }
+}
+
 // The cases of one backend.
 static void add_backend(test_case *cases, struct CMUnitTest *tests, int *n, const msgl_attn_desc *d)
 {
-    test_case c = {.desc = d};
-    for (int t = 0; t < MSGL_DTYPE_COUNT; t++) {
-        c.dtype = (msgl_dtype)t;
-        if ((d->kv_dtypes & 1u << t) == 0) continue;
-        for (c.mix = MIX_CHUNKS; c.mix <= MIX_BOTH; c.mix++) {
-            static const char *const names[] = {"chunks", "answers", "both"};
-            snprintf(c.name, sizeof c.name, "%s %s %s", d->name, msgl__dtype_name(c.dtype),
-                     names[c.mix]);
-            add(cases, tests, n, test_random, c);
+    for (int latent = 0; latent < 2; latent++) {
+        const uint32_t caches = d->caches != 0 ? d->caches : 1u << MSGL_CACHE_KV;
+        test_case c = {.desc = d, .latent = latent != 0};
+        if ((caches & 1u << (latent ? MSGL_CACHE_LATENT : MSGL_CACHE_KV)) == 0) continue;
+        for (int t = 0; t < MSGL_DTYPE_COUNT; t++) {
+            // Fast kernels are for bfloat16; all others are torch_native's.
+            const bool fits = !latent || t == MSGL_BF16 || strcmp(d->name, "torch_native") == 0;
+            c.dtype = (msgl_dtype)t;
+            if (fits && (d->kv_dtypes & 1u << t) != 0) add_steps(cases, tests, n, c);
         }
-        for (int i = 0; i < 4; i++) {
-            c.deterministic = i % 2 != 0;
-            c.window = i / 2 != 0 ? 100 : -1;
-            snprintf(c.name, sizeof c.name, "%s %s graph%s%s", d->name, msgl__dtype_name(c.dtype),
-                     c.window >= 0 ? ", window" : "", c.deterministic ? ", deterministic" : "");
-            add(cases, tests, n, test_graph, c);
-        }
-    }
-    for (size_t i = 0; i < (GPU.quick ? 1 : MSGL_COUNT(VARIANTS)); i++) {
-        c.variant = (int)i;
-        snprintf(c.name, sizeof c.name, "%s deterministic: %s, group %d, head_dim %d%s%s", d->name,
-                 msgl__dtype_name(VARIANTS[i].dtype), VARIANTS[i].group, VARIANTS[i].head_dim,
-                 VARIANTS[i].window >= 0 ? ", window" : "", VARIANTS[i].softcap > 0 ? ", cap" : "");
-        add(cases, tests, n, test_deterministic, c);
+        add_deterministic(cases, tests, n, c);
     }
 }
 
@@ -298,7 +364,7 @@ static int add_all(test_case *cases, struct CMUnitTest *tests)
     for (int i = 0; i < count; i++) {
         if ((all[i]->devices & 1u << MSGL_DEVICE_CUDA) == 0) continue;
         msgl_err why = {0};
-        const world_spec s = base_spec(all[i], false);
+        const world_spec s = usual_spec(all[i], false);
         if (supports(&s, &why) != 0) {
             printf("%s not checked: %s\n", all[i]->name, why.text);
         } else {
@@ -315,6 +381,7 @@ int main(int argc, char **argv)
     for (int i = 1; i < argc; i++) {
         if (strcmp(argv[i], "--quick") == 0) GPU.quick = true;
         if (strcmp(argv[i], "--seed") == 0 && i + 1 < argc) GPU.seed = strtoull(argv[++i], NULL, 0);
+        if (strcmp(argv[i], "--only") == 0 && i + 1 < argc) cmocka_set_test_filter(argv[++i]);
     }
     GPU.api = msgl__cuda_api_open(&err);
     if (GPU.api == NULL || GPU.api->device_count(&err) == 0) {

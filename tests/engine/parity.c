@@ -46,6 +46,7 @@ const char *const parity_models[] = {
     "glm4",
     "deepseek_v2",
     "deepseek_v2_lite",
+    "deepseek_v2_wide",
     "deepseek_v3",
     "glm4_moe_lite",
     NULL,

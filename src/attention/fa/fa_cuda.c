@@ -5,11 +5,14 @@
 // longest that it is captured for decides between the kernels for few requests and for many.
 // Prefill takes a work list per step and window.
 //
+// Latent caches have the kernel of mla_cuda.h in both phases.
+//
 // Deterministic: the phase alone chooses the kernel, since a row's bits must not depend on how many
 // other tokens its chunk has; otherwise single-token chunks take the decode kernel too.
 #include "attention/fa/fa_cuda.h"
 
 #include "attention/fa/plan_prefill.h"
+#include "attention/mla_cuda.h"
 #include "attention/paged.h"
 #include "core/mem.h"
 #include "core/round.h"
@@ -27,7 +30,13 @@ typedef struct fa_backend {
     size_t l2_bytes; // of the GPU
     void *workspace;
     size_t workspace_bytes;
+    msgl_mla_cuda mla; // of a latent cache, which needs nothing of the above
 } fa_backend;
+
+static bool is_latent(const fa_backend *b)
+{
+    return b->cfg.pool->spec.kind == MSGL_CACHE_LATENT;
+}
 
 static void fa_destroy(msgl_attn_backend *base)
 {
@@ -36,6 +45,7 @@ static void fa_destroy(msgl_attn_backend *base)
     msgl_device *d = b->cfg.dev;
     if (b->workspace != NULL) d->ops->free(d, b->workspace, b->workspace_bytes);
     msgl__cuda_plans_destroy(&b->plans);
+    msgl__mla_cuda_close(&b->mla);
     msgl__free(b->used);
     msgl__free(b);
 }
@@ -76,13 +86,21 @@ static int fa_create(const msgl_attn_config *cfg, msgl_attn_backend **out, msgl_
     b->plans.dev = cfg->dev;
     b->l2_bytes = cfg->cuda->l2_bytes(cfg->dev);
     int code = msgl__attn_config_check(cfg, err);
-    if (code == 0) code = take_memory(b, err);
+    if (code == 0) {
+        code = is_latent(b) ? msgl__mla_cuda_open(cfg, "fa", &b->mla, err) : take_memory(b, err);
+    }
     if (code != 0) {
         fa_destroy(&b->base);
         return code;
     }
     *out = &b->base;
     return 0;
+}
+
+static int fa_supports(const msgl_attn_needs *n, msgl_err *err)
+{
+    return n->cache == MSGL_CACHE_LATENT ? msgl__mla_cuda_supports(n, err)
+                                         : msgl__cuda_supports(n, err);
 }
 
 static size_t plan_window(const fa_backend *b, const msgl_seqs *seqs, int32_t window, char *out)
@@ -108,7 +126,7 @@ static bool decodes(const fa_backend *b, const msgl_seqs *seqs)
 
 static bool plans(const fa_backend *b, const msgl_seqs *seqs)
 {
-    return !decodes(b, seqs) && b->cfg.pool->spec.dtype != MSGL_F32;
+    return !is_latent(b) && !decodes(b, seqs) && b->cfg.pool->spec.dtype != MSGL_F32;
 }
 
 static int fa_prepare(msgl_attn_backend *base, const msgl_seqs *seqs)
@@ -134,12 +152,22 @@ static void fa_copy_in(msgl_attn_backend *base, msgl_exec *x, const msgl_seqs *s
     }
 }
 
+static void fa_begin(msgl_attn_backend *base, msgl_exec *x, const msgl_seqs *seqs)
+{
+    const fa_backend *b = (const fa_backend *)base;
+    if (is_latent(b)) msgl__mla_cuda_begin(&b->mla, "fa", x, seqs);
+}
+
 static void fa_forward(msgl_attn_backend *base, msgl_exec *x, const msgl_attn_layer *layer,
                        const msgl_seqs *seqs, const msgl_attn_input *in, void *out)
 {
     const fa_backend *b = (const fa_backend *)base;
     const msgl_attn_config *cfg = &b->cfg;
     const msgl_cuda_attn *k = cfg->cuda->attn;
+    if (is_latent(b)) {
+        msgl__mla_cuda_attend(&b->mla, "fa", x, layer, layer->scale, seqs, in, out);
+        return;
+    }
     if (!msgl__cuda_attn_dtype(x, cfg)) return;
     msgl_cuda_attn_call c;
     msgl__cuda_attn_call(cfg, layer, seqs, in, out, &c);
@@ -192,15 +220,17 @@ const msgl_attn_desc msgl__attn_fa_cuda = {
     .devices = 1u << MSGL_DEVICE_CUDA,
     .min_capability = 80,
     .page_rule = MSGL_PAGE_ANY,
+    .caches = 1u << MSGL_CACHE_KV | 1u << MSGL_CACHE_LATENT,
     .kv_dtypes = 1u << MSGL_F32 | 1u << MSGL_F16 | 1u << MSGL_BF16,
     .sliding_window = true,
     .softcap = true,
     .graph = true,
-    .supports = msgl__cuda_supports,
+    .supports = fa_supports,
     .create = fa_create,
     .destroy = fa_destroy,
     .prepare = fa_prepare,
     .copy_in = fa_copy_in,
+    .begin = fa_begin,
     .forward = fa_forward,
     .takes_rope = fa_takes_rope,
     .short_seq_len = fa_short_seq_len,

@@ -48,6 +48,7 @@ const msgl_attn_desc msgl__attn_torch_native_cuda = {
     .devices = 1u << MSGL_DEVICE_CUDA,
     .min_capability = 80,
     .page_rule = MSGL_PAGE_ANY,
+    .caches = 1u << MSGL_CACHE_KV | 1u << MSGL_CACHE_LATENT,
     .kv_dtypes = 1u << MSGL_F32 | 1u << MSGL_F16 | 1u << MSGL_BF16,
     .sliding_window = true,
     .softcap = true,

@@ -14,6 +14,8 @@ static const msgl_cuda_attn ATTN = {
     .prefill = msgl__cuda_fa_prefill,
     .decode = msgl__cuda_fa_decode,
     .reference = msgl__cuda_attn_reference,
+    .mla_plan = msgl__cuda_mla_plan,
+    .mla = msgl__cuda_mla,
 };
 
 static void fill_kernels(msgl_kernels *k)

@@ -7,11 +7,12 @@
 #define MSGL_KERNEL_CUDA_PLUGIN_H
 
 #include "kernel/cuda/attn/call.h"
+#include "kernel/cuda/attn/mla.h"
 #include "kernel/device.h"
 
 struct msgl_kernels; // kernel/kernel.h
 
-#define MSGL_CUDA_ABI 15 // changes with any struct that crosses the boundary
+#define MSGL_CUDA_ABI 16 // changes with any struct that crosses the boundary
 
 typedef struct msgl_cuda_props {
     char name[128];
@@ -21,11 +22,13 @@ typedef struct msgl_cuda_props {
     int32_t driver, runtime; // CUDA versions, 13000 for 13.0
 } msgl_cuda_props;
 
-// The fa and torch_native backends' kernels; each returns a cudaError_t. stream: cudaStream_t.
+// The attention backends' kernels; each returns a cudaError_t. stream: cudaStream_t.
 typedef struct msgl_cuda_attn {
     int (*prefill)(const msgl_cuda_attn_call *c, void *stream);
     int (*decode)(const msgl_cuda_attn_call *c, void *stream);
     int (*reference)(const msgl_cuda_attn_call *c, void *stream); // any dtype and head_dim, slow
+    int (*mla_plan)(const msgl_mla_call *c, void *stream);        // once a step: attn/mla.h
+    int (*mla)(const msgl_mla_call *c, void *stream);
 } msgl_cuda_attn;
 
 typedef struct msgl_cuda_api {

@@ -17,12 +17,13 @@ typedef struct msgl_cuda_attn_call {
     int32_t num_q_heads, num_kv_heads, head_dim;
     const void *q; // [total_q, num_q_heads, head_dim], token stride ld_q elements
     size_t ld_q;
-    void *out; // as q
+    void *out; // [total_q, num_q_heads, v_dim]
     size_t ld_out;
     // Or NULL; only the decode kernel takes it. q is the projection's output (rope->qkv): q, K and
     // V of each request's token are normed, rotated and stored as the call says, and attended.
     const msgl_rope_call *rope;
     const void *k, *v; // this layer's pool [num_slots, num_kv_heads, head_dim]
+    int32_t v_dim;     // of a head's V; below head_dim only in latent caches, whose V lies in K
     int64_t num_slots;
     float scale;     // of q.k
     float softcap;   // s = cap * tanh(s / cap) before masking; 0: off

@@ -13,7 +13,9 @@
 
 #include "kernel/cuda/launch.cuh"
 
-enum { WARPS = 4, STEP = 32, MAX_DIM = 256 };
+// As kernel/attn.h has them, which is for C alone.
+enum { MAX_DIM = 256, MAX_LATENT = 576 };
+enum { WARPS = 4, STEP = 32 };
 
 static __device__ __forceinline__ float to_f32(float x)
 {
@@ -87,11 +89,12 @@ static __device__ __forceinline__ float dot(const float *q, const T *k, int32_t 
     return sum;
 }
 
-template <typename T>
+// DIM: most elements of K and V, a multiple of 32.
+template <typename T, int DIM>
 static __global__
 __launch_bounds__(WARPS * 32) void attn_ref_kernel(const __grid_constant__ msgl_cuda_attn_call c)
 {
-    __shared__ float queries[WARPS][MAX_DIM];
+    __shared__ float queries[WARPS][DIM];
     const int32_t warp = threadIdx.x / 32, lane = threadIdx.x % 32, dim = c.head_dim;
     const int64_t unit = (int64_t)blockIdx.x * WARPS + warp;
     const int32_t row = (int32_t)(unit / c.num_q_heads), head = (int32_t)(unit % c.num_q_heads);
@@ -111,7 +114,7 @@ __launch_bounds__(WARPS * 32) void attn_ref_kernel(const __grid_constant__ msgl_
     for (int32_t d = lane; d < dim; d += 32) queries[warp][d] = to_f32(q[d]);
     __syncwarp();
 
-    float acc[MAX_DIM / 32] = {}, m = -INFINITY, l = 0.f;
+    float acc[DIM / 32] = {}, m = -INFINITY, l = 0.f;
     for (int32_t first = begin / STEP * STEP; first <= pos; first += STEP) {
         const int32_t key = first + lane;
         const bool seen = key >= begin && key <= pos;
@@ -124,39 +127,46 @@ __launch_bounds__(WARPS * 32) void attn_ref_kernel(const __grid_constant__ msgl_
         l = l * rescale + warp_sum(p);
         m = next;
 #pragma unroll
-        for (int i = 0; i < MAX_DIM / 32; i++) acc[i] *= rescale;
+        for (int i = 0; i < DIM / 32; i++) acc[i] *= rescale;
         const int32_t from = first < begin ? begin - first : 0;
         const int32_t to = pos - first < STEP - 1 ? pos - first : STEP - 1;
         for (int32_t j = from; j <= to; j++) {
             const float pj = __shfl_sync(~0u, p, j);
             const T *vj = v + (size_t)__shfl_sync(~0u, slot, j) * slot_stride;
 #pragma unroll
-            for (int i = 0; i < MAX_DIM / 32; i++) {
-                if (i * 32 + lane < dim) acc[i] = fmaf(pj, to_f32(vj[i * 32 + lane]), acc[i]);
+            for (int i = 0; i < DIM / 32; i++) {
+                if (i * 32 + lane < c.v_dim) acc[i] = fmaf(pj, to_f32(vj[i * 32 + lane]), acc[i]);
             }
         }
     }
-    T *out = (T *)c.out + (size_t)row * c.ld_out + (size_t)head * dim;
+    T *out = (T *)c.out + (size_t)row * c.ld_out + (size_t)head * c.v_dim;
 #pragma unroll
-    for (int i = 0; i < MAX_DIM / 32; i++) {
-        if (i * 32 + lane < dim) from_f32(out + i * 32 + lane, acc[i] * (c.out_scale / l));
+    for (int i = 0; i < DIM / 32; i++) {
+        if (i * 32 + lane < c.v_dim) from_f32(out + i * 32 + lane, acc[i] * (c.out_scale / l));
     }
     if (c.lse != NULL && lane == 0) c.lse[(size_t)row * c.num_q_heads + head] = m + logf(l);
 }
 
+template <typename T> static cudaError_t launch(const msgl_cuda_attn_call &c, cudaStream_t stream)
+{
+    const int64_t units = (int64_t)c.total_q * c.num_q_heads;
+    const dim3 grid((unsigned)((units + WARPS - 1) / WARPS)), block(WARPS * 32);
+    return c.head_dim <= MAX_DIM
+               ? msgl__launch(attn_ref_kernel<T, MAX_DIM>, grid, block, 0, stream, c)
+               : msgl__launch(attn_ref_kernel<T, MAX_LATENT>, grid, block, 0, stream, c);
+}
+
 extern "C" int msgl__cuda_attn_reference(const msgl_cuda_attn_call *c, void *stream)
 {
-    if (c->head_dim < 8 || c->head_dim > MAX_DIM || c->head_dim % 8 != 0) {
+    if (c->head_dim < 8 || c->head_dim > MAX_LATENT || c->head_dim % 8 != 0) {
         return cudaErrorNotSupported;
     }
-    const int64_t units = (int64_t)c->total_q * c->num_q_heads;
-    if (units == 0) return cudaSuccess;
-    const dim3 grid((unsigned)((units + WARPS - 1) / WARPS));
+    if (c->total_q == 0) return cudaSuccess;
     const cudaStream_t s = (cudaStream_t)stream;
     switch (c->dtype) {
-    case MSGL_F32: return msgl__launch(attn_ref_kernel<float>, grid, WARPS * 32, 0, s, *c);
-    case MSGL_F16: return msgl__launch(attn_ref_kernel<__half>, grid, WARPS * 32, 0, s, *c);
-    case MSGL_BF16: return msgl__launch(attn_ref_kernel<__nv_bfloat16>, grid, WARPS * 32, 0, s, *c);
+    case MSGL_F32: return launch<float>(*c, s);
+    case MSGL_F16: return launch<__half>(*c, s);
+    case MSGL_BF16: return launch<__nv_bfloat16>(*c, s);
     default: return cudaErrorNotSupported;
     }
 }

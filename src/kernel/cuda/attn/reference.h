@@ -9,8 +9,9 @@ extern "C" {
 #endif
 
 // Queues one layer's attention on `stream` (a cudaStream_t): any dtype, any head_dim that is a
-// multiple of 8 up to 256, prefill and decode, no plan, no workspace. c->total_q rows are computed.
-// A row's result depends on its own request only. Returns a cudaError_t.
+// multiple of 8 up to 576, prefill and decode, K and V apart or a latent cache, no plan, no
+// workspace. c->total_q rows are computed. A row's result depends on its own request only. Returns
+// a cudaError_t.
 int msgl__cuda_attn_reference(const msgl_cuda_attn_call *c, void *stream);
 
 #ifdef __cplusplus

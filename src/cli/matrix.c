@@ -1,0 +1,121 @@
+// SPDX-License-Identifier: Apache-2.0
+//
+// The matrix of attention backends that README.md and docs/attention.md show, from the descriptors:
+// a row a name, which may have a descriptor for the CPU and one for GPUs.
+#include <string.h>
+
+#include "attention/attention.h"
+#include "cli/common.h"
+#include "core/attributes.h"
+
+// Of a GPU that every release is run on (scripts/gpu-check); of others kernels are compiled only.
+enum { RUN_CAPABILITY = 90 };
+
+typedef struct pair {
+    const msgl_attn_desc *cpu, *gpu; // NULL: not there
+} pair;
+
+typedef bool (*property)(const msgl_attn_desc *d);
+
+static bool has_kv(const msgl_attn_desc *d)
+{
+    return d->caches == 0 || (d->caches & 1u << MSGL_CACHE_KV) != 0;
+}
+
+static bool has_latent(const msgl_attn_desc *d)
+{
+    return (d->caches & 1u << MSGL_CACHE_LATENT) != 0;
+}
+
+static bool has_window(const msgl_attn_desc *d)
+{
+    return d->sliding_window;
+}
+
+static bool has_softcap(const msgl_attn_desc *d)
+{
+    return d->softcap;
+}
+
+static bool has_sinks(const msgl_attn_desc *d)
+{
+    return d->sinks;
+}
+
+static bool has_tree(const msgl_attn_desc *d)
+{
+    return d->tree;
+}
+
+static bool has_mods(const msgl_attn_desc *d)
+{
+    return d->masks != 0;
+}
+
+static bool has_graph(const msgl_attn_desc *d)
+{
+    return d->graph;
+}
+
+static const struct {
+    const char *title;
+    property has;
+} COLUMNS[] = {{"K, V", has_kv},     {"latent", has_latent}, {"window", has_window},
+               {"cap", has_softcap}, {"sinks", has_sinks},   {"masks", has_mods},
+               {"trees", has_tree},  {"graph", has_graph}};
+
+static void state(FILE *out, const pair *p)
+{
+    fprintf(out, " | %s | ", p->cpu != NULL ? "runs" : "");
+    if (p->gpu == NULL) return;
+    const int from = (int)p->gpu->min_capability;
+    fprintf(out, "runs on %d.%d", RUN_CAPABILITY / 10, RUN_CAPABILITY % 10);
+    if (from < RUN_CAPABILITY) fprintf(out, ", compiled from %d.%d on", from / 10, from % 10);
+}
+
+static void pages(FILE *out, const msgl_attn_desc *d)
+{
+    fprintf(out, " | ");
+    if (d->page_rule != MSGL_PAGE_SET) fprintf(out, "any");
+    for (int i = 0; i < MSGL_ATTN_MAX_SET && d->page_sizes[i] != 0; i++) {
+        fprintf(out, "%s%d", i > 0 ? ", " : "", (int)d->page_sizes[i]);
+    }
+}
+
+// yes: wherever the backend is; CPU or GPU: there alone.
+static void cell(FILE *out, const pair *p, property has)
+{
+    const bool cpu = p->cpu != NULL && has(p->cpu), gpu = p->gpu != NULL && has(p->gpu);
+    const bool all = (cpu || p->cpu == NULL) && (gpu || p->gpu == NULL);
+    fprintf(out, " | %s", all ? "yes" : cpu ? "CPU" : gpu ? "GPU" : "");
+}
+
+static void names(FILE *out, const msgl_attn_desc *d)
+{
+    fprintf(out, "| `%s`", d->name);
+    for (int i = 0; d->aliases[i] != NULL; i++) fprintf(out, ", `%s`", d->aliases[i]);
+    if (d->prefill_by != NULL) fprintf(out, " (prompts: `%s`)", d->prefill_by);
+    if (d->decode_by != NULL) fprintf(out, " (answers: `%s`)", d->decode_by);
+}
+
+void msgl__help_matrix(FILE *out)
+{
+    int count;
+    const msgl_attn_desc *const *all = msgl__attn_backends(&count);
+    fprintf(out, "| backend | CPU | GPU | pages");
+    for (size_t c = 0; c < MSGL_COUNT(COLUMNS); c++) fprintf(out, " | %s", COLUMNS[c].title);
+    fprintf(out, " |\n|---|---|---|---");
+    for (size_t c = 0; c < MSGL_COUNT(COLUMNS); c++) fprintf(out, "|---");
+    fprintf(out, "|\n");
+    for (int i = 0; i < count; i++) {
+        const char *name = all[i]->name;
+        const pair p = {msgl__attn_find(name, MSGL_DEVICE_CPU),
+                        msgl__attn_find(name, MSGL_DEVICE_CUDA)};
+        if (all[i] != (p.cpu != NULL ? p.cpu : p.gpu)) continue; // in the row of the other
+        names(out, all[i]);
+        state(out, &p);
+        pages(out, all[i]);
+        for (size_t c = 0; c < MSGL_COUNT(COLUMNS); c++) cell(out, &p, COLUMNS[c].has);
+        fprintf(out, " |\n");
+    }
+}
