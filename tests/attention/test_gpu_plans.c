@@ -25,22 +25,22 @@ typedef struct model {
 } model;
 
 static const model MODELS[] = {
-    {"plain", {1, {{ALL, 0, false}}}},
-    {"mistral", {1, {{4095, 0, false}}}},
-    {"qwen", {2, {{ALL, 0, false}, {4095, 0, false}}}},
-    {"window first", {2, {{1023, 0, false}, {ALL, 0, false}}}},
-    {"gemma", {2, {{ALL, 50, false}, {4095, 50, false}}}},
-    {"cap in some", {3, {{ALL, 0, false}, {ALL, 30, false}, {100, 30, false}}}},
+    {"plain", {1, {{ALL, 0, false, NULL}}}},
+    {"mistral", {1, {{4095, 0, false, NULL}}}},
+    {"qwen", {2, {{ALL, 0, false, NULL}, {4095, 0, false, NULL}}}},
+    {"window first", {2, {{1023, 0, false, NULL}, {ALL, 0, false, NULL}}}},
+    {"gemma", {2, {{ALL, 50, false, NULL}, {4095, 50, false, NULL}}}},
+    {"cap in some", {3, {{ALL, 0, false, NULL}, {ALL, 30, false, NULL}, {100, 30, false, NULL}}}},
     {"eight",
      {8,
-      {{1, 0, false},
-       {2, 0, false},
-       {3, 0, false},
-       {ALL, 0, false},
-       {5, 0, false},
-       {6, 0, false},
-       {7, 0, false},
-       {8, 0, false}}}},
+      {{1, 0, false, NULL},
+       {2, 0, false, NULL},
+       {3, 0, false, NULL},
+       {ALL, 0, false, NULL},
+       {5, 0, false, NULL},
+       {6, 0, false, NULL},
+       {7, 0, false, NULL},
+       {8, 0, false, NULL}}}},
 };
 
 static const struct gpu {
@@ -331,9 +331,9 @@ static char *fa_plan(const model *m, int32_t layer, size_t bytes)
 static void test_fa_windows(void **state)
 {
     (void)state;
-    static const model two = {"two", {2, {{ALL, 0, false}, {99, 0, false}}}},
-                       all = {"all", {1, {{ALL, 0, false}}}},
-                       near = {"near", {1, {{99, 0, false}}}};
+    static const model two = {"two", {2, {{ALL, 0, false, NULL}, {99, 0, false, NULL}}}},
+                       all = {"all", {1, {{ALL, 0, false, NULL}}}},
+                       near = {"near", {1, {{99, 0, false, NULL}}}};
     const size_t bytes =
         msgl__fa_plan_prefill_size(2 * GPUS[2].group, 2, FAKE_RUNNING, FAKE_STEP_TOKENS);
     char *plans[] = {fa_plan(&two, 0, bytes), fa_plan(&two, 1, bytes), fa_plan(&all, 0, bytes),
