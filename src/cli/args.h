@@ -45,7 +45,7 @@ typedef struct msgl_args {
     // tokenize
     int decode;
     // help
-    int help, markdown;
+    int help, markdown, matrix;
     const char *sub;              // second word of `bench`
     bool given[MSGL_MAX_OPTIONS]; // whether option i was, by flag or variable
 } msgl_args;

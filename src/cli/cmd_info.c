@@ -102,8 +102,7 @@ static bool supports(const msgl_attn_desc *d, const msgl_model_config *model, co
     return true;
 }
 
-// One row per backend and kind of device, straight from its descriptor and its supports; the
-// README's matrix says the same in words.
+// One row per backend and kind of device, straight from its descriptor and its supports.
 static void backends(const msgl_model_config *model, const gpu *g, msgl_device_kind kind,
                      msgl_rows *rows)
 {

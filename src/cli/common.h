@@ -53,6 +53,9 @@ void msgl__cli_catch_interrupt(void);
 
 const char *msgl__cli_finish_name(int finish); // "stop", "length", "abort", "error"
 
+// matrix.c: what each attention backend can, as Markdown.
+void msgl__help_matrix(FILE *out);
+
 // Rows of a table as Markdown, CSV or JSON lines; all rows have the columns of the first.
 typedef struct msgl_rows {
     const char *format;

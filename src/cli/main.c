@@ -32,7 +32,8 @@ static const msgl_command COMMANDS[] = {
     {"template", MSGL_CMD_TEMPLATE, "--model PATH",
      "{\"messages\": [...], \"tools\": [...]} on standard input, the rendered chat template out.",
      msgl__cmd_template},
-    {"help", MSGL_CMD_HELP, "[--markdown]", "Show this overview, or write docs/cli.md.", cmd_help},
+    {"help", MSGL_CMD_HELP, "[--markdown | --matrix]",
+     "Show this overview, or write docs/cli.md or the matrix of attention backends.", cmd_help},
 };
 
 static void overview(FILE *out)
@@ -47,7 +48,9 @@ static void overview(FILE *out)
 
 static int cmd_help(const msgl_args *a)
 {
-    if (a->markdown) {
+    if (a->matrix) {
+        msgl__help_matrix(stdout);
+    } else if (a->markdown) {
         msgl__help_markdown(COMMANDS, (int)MSGL_COUNT(COMMANDS), stdout);
     } else {
         overview(stdout);

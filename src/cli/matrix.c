@@ -90,12 +90,24 @@ static void cell(FILE *out, const pair *p, property has)
     fprintf(out, " | %s", all ? "yes" : cpu ? "CPU" : gpu ? "GPU" : "");
 }
 
-static void names(FILE *out, const msgl_attn_desc *d)
+// " (prompts: `fi`, on GPUs `fa`)" for a backend that does not serve them itself.
+static void others(FILE *out, const char *what, const char *cpu, const char *gpu)
 {
-    fprintf(out, "| `%s`", d->name);
-    for (int i = 0; d->aliases[i] != NULL; i++) fprintf(out, ", `%s`", d->aliases[i]);
-    if (d->prefill_by != NULL) fprintf(out, " (prompts: `%s`)", d->prefill_by);
-    if (d->decode_by != NULL) fprintf(out, " (answers: `%s`)", d->decode_by);
+    if (cpu == NULL && gpu == NULL) return;
+    fprintf(out, " (%s: `%s`", what, cpu != NULL ? cpu : gpu);
+    if (cpu != NULL && gpu != NULL && strcmp(cpu, gpu) != 0) fprintf(out, ", on GPUs `%s`", gpu);
+    fprintf(out, ")");
+}
+
+static void names(FILE *out, const pair *p)
+{
+    const msgl_attn_desc none = {0}, *any = p->cpu != NULL ? p->cpu : p->gpu;
+    const msgl_attn_desc *cpu = p->cpu != NULL ? p->cpu : &none;
+    const msgl_attn_desc *gpu = p->gpu != NULL ? p->gpu : &none;
+    fprintf(out, "| `%s`", any->name);
+    for (int i = 0; any->aliases[i] != NULL; i++) fprintf(out, ", `%s`", any->aliases[i]);
+    others(out, "prompts", cpu->prefill_by, gpu->prefill_by);
+    others(out, "answers", cpu->decode_by, gpu->decode_by);
 }
 
 void msgl__help_matrix(FILE *out)
@@ -112,7 +124,7 @@ void msgl__help_matrix(FILE *out)
         const pair p = {msgl__attn_find(name, MSGL_DEVICE_CPU),
                         msgl__attn_find(name, MSGL_DEVICE_CUDA)};
         if (all[i] != (p.cpu != NULL ? p.cpu : p.gpu)) continue; // in the row of the other
-        names(out, all[i]);
+        names(out, &p);
         state(out, &p);
         pages(out, all[i]);
         for (size_t c = 0; c < MSGL_COUNT(COLUMNS); c++) cell(out, &p, COLUMNS[c].has);

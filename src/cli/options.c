@@ -369,6 +369,13 @@ static const msgl_setting ROWS[] = {
         .group = "help",
         .help = "print docs/cli.md",
     },
+    {
+        .name = "matrix",
+        MSGL_FLAG(msgl_args, matrix),
+        .commands = MSGL_CMD_HELP,
+        .group = "help",
+        .help = "print the matrix of attention backends that README.md has",
+    },
 };
 
 const msgl_setting_table msgl__cli_settings = {ROWS, MSGL_COUNT(ROWS)};
