@@ -43,6 +43,9 @@ typedef struct msgl_act_kernels {
     // out[r, i] = f(gate_up[r, i]) * gate_up[r, dim + i]; gate_up [rows, 2 dim], out [rows, dim].
     void (*gate)(msgl_exec *x, msgl_activation f, const void *gate_up, void *out, int rows,
                  int dim);
+    // p[r, i] *= sigmoid(gate[r, i]); p [rows, dim], dense, gate with stride ld_gate.
+    void (*times_sigmoid)(msgl_exec *x, const void *gate, size_t ld_gate, void *p, int rows,
+                          int dim);
     // l = scale * l, then, with a cap, cap * tanh(l / cap); n values of f32.
     void (*cap)(msgl_exec *x, float *logits, size_t n, float scale, float cap);
 } msgl_act_kernels;

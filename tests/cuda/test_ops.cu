@@ -115,6 +115,27 @@ static void check_gate(bench_exec *e, family *f, msgl_dtype dtype, int rows, int
     array_free(&in), array_free(&out);
 }
 
+static void check_times_sigmoid(bench_exec *e, family *f, msgl_dtype dtype, int rows, int dim,
+                                int pad, uint64_t *seed)
+{
+    e->x.act = dtype;
+    const size_t ld = (size_t)dim + pad, n = (size_t)rows * dim;
+    array gate = array_new(dtype, (size_t)rows * ld, 5, seed);
+    array p = array_new(dtype, n, 5, seed);
+    float *before = (float *)malloc(n * sizeof(float));
+    memcpy(before, p.host, n * sizeof(float));
+    msgl__cuda_times_sigmoid(&e->x, gate.dev, ld, p.dev, rows, dim);
+    exec_sync(e);
+    array_download(&p);
+    for (size_t i = 0; i < n; i++) {
+        const double want = before[i] / (1 + exp(-(double)gate.host[i / dim * ld + i % dim]));
+        expect_near(f, p.host[i], want, fabs(want) * (dtype_error(dtype) * 1.01 + 4e-6) + 1e-7,
+                    "times sigmoid");
+    }
+    free(before);
+    array_free(&gate), array_free(&p);
+}
+
 struct rope_case {
     int tokens, q, kv, head_dim, half, pad;
     bool norm;
@@ -331,6 +352,9 @@ int main(int argc, char **argv)
         check_gate(&e, &act, DTYPES[d], 3, 17, MSGL_GELU_TANH, &seed);
         check_gate(&e, &act, DTYPES[d], 9, 1024, MSGL_GELU_TANH, &seed);
         if (!o.quick) check_gate(&e, &act, DTYPES[d], 70000, 8, MSGL_SILU, &seed);
+        check_times_sigmoid(&e, &act, DTYPES[d], 5, 2048, 512, &seed);
+        check_times_sigmoid(&e, &act, DTYPES[d], 3, 96, 3, &seed);
+        check_times_sigmoid(&e, &act, DTYPES[d], 70000, 8, 8, &seed);
     }
     const rope_case cases[] = {
         {1, 16, 8, 128, 64, 0, true},   {3, 40, 8, 128, 64, 8, true},  {5, 32, 8, 64, 32, 0, false},

@@ -311,6 +311,32 @@ static void test_gate(void **state)
     }
 }
 
+static void test_times_sigmoid(void **state)
+{
+    struct fixture *f = *state;
+    enum { ROWS = 50, DIM = 397, LD = 411 };
+    static float gate[ROWS * LD], in[ROWS * DIM], out[ROWS * DIM + 1], first[ROWS * DIM];
+    fill(f, gate, MSGL_COUNT(gate), 30);
+    fill(f, in, MSGL_COUNT(in), 5);
+    gate[0] = 200;
+    gate[1] = -200;
+    FOR_LEVELS(f, k)
+    {
+        memcpy(out, in, sizeof in);
+        out[ROWS * DIM] = 7;
+        k->act.times_sigmoid(&f->exec, gate, LD, out, ROWS, DIM);
+        for (int r = 0; r < ROWS; r++) {
+            for (int i = 0; i < DIM; i++) {
+                const double want = (double)in[r * DIM + i] / (1 + exp(-(double)gate[r * LD + i]));
+                assert_true(fabs((double)out[r * DIM + i] - want) <= 6e-7 * fabs(want) + 1e-30);
+            }
+        }
+        assert_true(out[ROWS * DIM] == 7);
+        if (k == f->kernels) memcpy(first, out, sizeof first);
+        assert_memory_equal(first, out, sizeof first);
+    }
+}
+
 static void test_cap(void **state)
 {
     struct fixture *f = *state;
@@ -620,15 +646,11 @@ static void test_logprobs(void **state)
 int main(void)
 {
     const struct CMUnitTest tests[] = {
-        cmocka_unit_test(test_rms_norm),
-        cmocka_unit_test(test_rope),
-        cmocka_unit_test(test_latent_rope),
-        cmocka_unit_test(test_gate),
-        cmocka_unit_test(test_moe),
-        cmocka_unit_test(test_cap),
-        cmocka_unit_test(test_add_shared),
-        cmocka_unit_test(test_distribution),
-        cmocka_unit_test(test_sampling_edges),
+        cmocka_unit_test(test_rms_norm),      cmocka_unit_test(test_rope),
+        cmocka_unit_test(test_latent_rope),   cmocka_unit_test(test_gate),
+        cmocka_unit_test(test_times_sigmoid), cmocka_unit_test(test_moe),
+        cmocka_unit_test(test_cap),           cmocka_unit_test(test_add_shared),
+        cmocka_unit_test(test_distribution),  cmocka_unit_test(test_sampling_edges),
         cmocka_unit_test(test_logprobs),
     };
     return cmocka_run_group_tests(tests, setup, teardown);

@@ -46,7 +46,8 @@ static void fill_kernels(msgl_kernels *k)
         .qk_norm_rope_store = msgl__cuda_qk_norm_rope_store,
         .latent_rope_store = msgl__cuda_latent_rope_store,
     };
-    k->act = (msgl_act_kernels){.gate = msgl__cuda_gate, .cap = msgl__cuda_cap};
+    k->act = (msgl_act_kernels){
+        .gate = msgl__cuda_gate, .times_sigmoid = msgl__cuda_times_sigmoid, .cap = msgl__cuda_cap};
     k->moe = (msgl_moe_kernels){
         .route = msgl__cuda_moe_route,
         .sort = msgl__cuda_moe_sort,

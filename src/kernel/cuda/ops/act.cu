@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 //
-// Family act: the gate of the feed-forward block, and what is done to logits before anything looks
-// at them.
+// Family act: the gates of the feed-forward block and of attention, and what is done to logits
+// before anything looks at them.
 #include "kernel/cuda/device.cuh"
 #include "kernel/cuda/launch.cuh"
 #include "kernel/cuda/ops/ops.h"
@@ -77,6 +77,49 @@ extern "C" void msgl__cuda_gate(msgl_exec *x, msgl_activation f, const void *gat
                                 int rows, int dim)
 {
     if (rows > 0) MSGL_BY_DTYPE(x->act, gate_typed, x, f, gate_up, out, rows, dim);
+}
+
+// N elements a thread.
+template <typename T, int N>
+static __global__ void times_sigmoid_kernel(const T *gate, size_t ld_gate, T *p, int rows, int dim)
+{
+    msgl__pdl_trigger();
+    const int at = (int)(blockIdx.x * blockDim.x + threadIdx.x) * N;
+    msgl__pdl_wait();
+    if (at >= dim) return;
+    for (int r = (int)blockIdx.y; r < rows; r += (int)gridDim.y) {
+        const T *by = gate + (size_t)r * ld_gate + at;
+        T *v = p + (size_t)r * (size_t)dim + at;
+        if (N == 1) {
+            *v = from_f32<T>(sigmoid_of(to_f32(*v), to_f32(*by)));
+        } else {
+            float g[8], x[8];
+            load8(by, g);
+            load8(v, x);
+#pragma unroll
+            for (int j = 0; j < 8; j++) x[j] = sigmoid_of(x[j], g[j]);
+            store8(v, x);
+        }
+    }
+}
+
+template <typename T>
+static void times_sigmoid_typed(msgl_exec *x, const void *gate, size_t ld_gate, void *p, int rows,
+                                int dim)
+{
+    enum { THREADS = 128 };
+    const bool vector = dim % 8 == 0 && ld_gate % 8 == 0 && aligned16(gate) && aligned16(p);
+    const unsigned items = (unsigned)(vector ? dim / 8 : dim);
+    const dim3 grid((items + THREADS - 1) / THREADS, rows < MAX_GRID_Y ? rows : MAX_GRID_Y);
+    MSGL_CUDA_TRY(x, msgl__launch(vector ? times_sigmoid_kernel<T, 8> : times_sigmoid_kernel<T, 1>,
+                                  grid, dim3(THREADS), 0, msgl__cuda_stream(x), (const T *)gate,
+                                  ld_gate, (T *)p, rows, dim));
+}
+
+extern "C" void msgl__cuda_times_sigmoid(msgl_exec *x, const void *gate, size_t ld_gate, void *p,
+                                         int rows, int dim)
+{
+    if (rows > 0) MSGL_BY_DTYPE(x->act, times_sigmoid_typed, x, gate, ld_gate, p, rows, dim);
 }
 
 // tanhf, not a quicker form: logits are compared with the CPU's, and there are few of them.

@@ -36,6 +36,8 @@ void msgl__cuda_latent_rope_store(msgl_exec *x, const msgl_latent_rope_call *c);
 
 void msgl__cuda_gate(msgl_exec *x, msgl_activation f, const void *gate_up, void *out, int rows,
                      int dim);
+void msgl__cuda_times_sigmoid(msgl_exec *x, const void *gate, size_t ld_gate, void *p, int rows,
+                              int dim);
 void msgl__cuda_cap(msgl_exec *x, float *logits, size_t n, float scale, float cap);
 
 void msgl__cuda_moe_route(msgl_exec *x, const msgl_router *how, const float *logits, int rows,
