@@ -88,10 +88,10 @@ def write_tokenizer(folder):
 
 def randomise(model, tied, seed, gain):
     """Random weights of the size that training leaves: attention scores a few units wide, logits
-    several nats wide, every residual branch of about the stream's own size. Gemma's norms multiply
-    by 1 + weight."""
+    several nats wide, every residual branch of about the stream's own size, states that remember some
+    ten tokens. Norms of Gemma, Qwen3-Next and Qwen3.5 multiply by 1 + weight."""
     gen = torch.Generator().manual_seed(seed)
-    unit = 1 if model.config.model_type.startswith("gemma") else 0
+    unit = 1 if model.config.model_type.startswith(("gemma", "qwen3_next", "qwen3_5")) else 0
     for name, p in model.named_parameters():
         r = torch.randn(p.shape, generator=gen, dtype=torch.float32)
         fan = 1 / math.sqrt(p.shape[-1])
@@ -103,8 +103,10 @@ def randomise(model, tied, seed, gain):
             r *= 2.5 * fan if tied else 1.0
         elif "lm_head" in name:
             r *= 2.5 * fan
-        elif name.endswith(".bias"):
+        elif name.endswith((".bias", ".dt_bias")):
             r *= 0.5
+        elif name.endswith(".A_log"):
+            r -= 2
         elif any(part in name for part in ("q_proj", "k_proj", "qkv_proj")):
             r *= 1.5 * fan
         elif name.endswith("mlp.gate.weight"):  # router
@@ -112,7 +114,8 @@ def randomise(model, tied, seed, gain):
         else:
             r *= 1.2 * fan
         r *= math.prod(g for part, g in gain.items() if part in name)
-        p.data.copy_(r - unit if "norm" in name else r)
+        plus_one = "norm" in name and "linear_attn" not in name
+        p.data.copy_(r - unit if plus_one else r)
     for name, p in model.named_buffers():
         if name.endswith(CORRECTION):
             p.copy_(0.2 * torch.randn(p.shape, generator=gen))
@@ -173,6 +176,15 @@ def add_prediction_layer(folder, hub, dtype):
     save_file(tensors, path, metadata={"format": "pt"})
 
 
+def add_mtp(folder, hub, dtype):
+    """What the files of Qwen3-Next and Qwen3.5 have for it: a part of it here."""
+    path, hidden = folder / "model.safetensors", hub["hidden_size"]
+    tensors = load_file(path)
+    tensors["mtp.fc.weight"] = torch.ones((hidden, 2 * hidden), dtype=dtype)
+    tensors["mtp.norm.weight"] = torch.ones(hidden, dtype=dtype)
+    save_file(tensors, path, metadata={"format": "pt"})
+
+
 FP8 = dict(
     activation_scheme="dynamic", fmt="e4m3", quant_method="fp8", weight_block_size=[128, 128]
 )
@@ -224,6 +236,8 @@ def save_model(folder, name, spec, seed):
         name_as_hubs(folder)
     if hub.get("num_nextn_predict_layers"):
         add_prediction_layer(folder, hub, dtype)
+    if spec.get("mtp"):
+        add_mtp(folder, hub, dtype)
     hub_first = spec.get("spelling", "hub") == "hub"
     (folder / "config.json").rename(folder / ("config.alt.json" if hub_first else "config.json"))
     (folder / ("config.json" if hub_first else "config.alt.json")).write_text(

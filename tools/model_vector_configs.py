@@ -393,16 +393,101 @@ def glm4_moe_lite(**kw):
     )
 
 
+def qwen3_next(**kw):
+    """As the files of Qwen3-Next spell it."""
+    c = qwen3_moe(
+        architectures=["Qwen3NextForCausalLM"],
+        model_type="qwen3_next",
+        full_attention_interval=4,
+        intermediate_size=48,
+        linear_conv_kernel_dim=4,
+        linear_key_head_dim=16,
+        linear_num_key_heads=2,
+        linear_num_value_heads=4,
+        linear_value_head_dim=32,
+        moe_intermediate_size=16,
+        num_hidden_layers=4,
+        partial_rotary_factor=0.25,
+        rope_theta=10000000,
+        shared_expert_intermediate_size=24,
+    )
+    c.update(kw)
+    return without(c, "attention_bias", "max_window_layers", "sliding_window")
+
+
+def qwen3_5(**kw):
+    """As transformers' Qwen3_5TextConfig, which is what text_config of the files is."""
+    c = qwen3_next(
+        architectures=["Qwen3_5ForCausalLM"],
+        dtype="bfloat16",
+        linear_key_head_dim=32,
+        linear_num_value_heads=6,
+        linear_value_head_dim=16,
+        model_type="qwen3_5_text",
+        rope_parameters=dict(
+            mrope_interleaved=True,
+            mrope_section=[3, 3, 2],
+            partial_rotary_factor=0.25,
+            rope_theta=10000000,
+            rope_type="default",
+        ),
+        tie_word_embeddings=True,
+    )
+    c.update(kw)
+    return without(
+        c,
+        "decoder_sparse_step",
+        "mlp_only_layers",
+        "moe_intermediate_size",
+        "norm_topk_prob",
+        "num_experts",
+        "num_experts_per_tok",
+        "output_router_logits",
+        "partial_rotary_factor",
+        "rope_scaling",
+        "rope_theta",
+        "router_aux_loss_coef",
+        "shared_expert_intermediate_size",
+        "torch_dtype",
+        "use_sliding_window",
+    )
+
+
+def qwen3_5_moe(**kw):
+    c = qwen3_5(
+        architectures=["Qwen3_5MoeForCausalLM"],
+        model_type="qwen3_5_moe_text",
+        num_hidden_layers=2,
+        layer_types=["linear_attention", "full_attention"],
+        tie_word_embeddings=False,
+    )
+    c.update(
+        moe_intermediate_size=16,
+        num_experts=8,
+        num_experts_per_tok=2,
+        shared_expert_intermediate_size=24,
+    )
+    c.update(kw)
+    return without(c, "full_attention_interval", "intermediate_size")
+
+
 # The embedding is scaled up on its way in, and not for the head.
 GEMMA_GAIN = {"embed_tokens": 0.2, "model.norm": 5}
 # Scores a few units wide; experts small enough that one chosen otherwise in bfloat16 does little.
 MLA_GAIN = {"q_b_proj": 1.25, "mlp.gate.": 0.5, "mlp.experts.down_proj": 0.4}
+# States carry rounding along, and the norm behind them makes more of it.
+DELTA_GAIN = {
+    "linear_attn.out_proj": 0.6,
+    "mlp.experts.down_proj": 0.25,
+    "mlp.gate.": 0.5,
+    "model.norm": 0.8,
+}
 
 # name -> hub-spelling config and options: dtype of the stored weights, number of shards, which
 # spelling config.json gets ("hub" or "tf5"; the other one is config.alt.json), gain (factors of the
 # random weights whose name has the key), off (config changes that must each move the result),
 # steady (the router has no near-ties), fp8 (matrices of layers are stored as DeepSeek-V3's files have
-# them).
+# them), mtp (the file has parts of a layer for multi-token prediction).
 MODELS = {
     # Llama 2 style: no head_dim, no rope_theta, plain multi-head attention.
     "llama": dict(
@@ -648,5 +733,41 @@ MODELS = {
     "qwen3_fp8": dict(
         config=qwen3(head_dim=64, hidden_size=128, intermediate_size=256, num_hidden_layers=1),
         fp8=True,
+    ),
+    "qwen3_next": dict(
+        config=qwen3_next(full_attention_interval=3, mlp_only_layers=[1], num_hidden_layers=3),
+        gain=DELTA_GAIN,
+        mtp=True,
+        off=dict(
+            norm_topk_prob=dict(norm_topk_prob=False),
+            partial=dict(partial_rotary_factor=0.5),
+            rope=dict(rope_theta=10000.0),
+        ),
+    ),
+    # Heads as a GPU wants them; the list wins over the interval.
+    "qwen3_next_hd128": dict(
+        config=qwen3_next(
+            head_dim=128,
+            hidden_size=32,
+            layer_types=["linear_attention", "full_attention", "linear_attention"],
+            linear_key_head_dim=128,
+            linear_value_head_dim=128,
+            mlp_only_layers=[0],
+            num_hidden_layers=3,
+        ),
+        gain=DELTA_GAIN,
+        spelling="tf5",
+        off=dict(partial=dict(partial_rotary_factor=1.0)),
+    ),
+    "qwen3_5": dict(
+        config=qwen3_5(),
+        gain=DELTA_GAIN,
+        mtp=True,
+        off=dict(rope=dict(rope_parameters=dict(rope_type="default", rope_theta=10000.0))),
+    ),
+    "qwen3_5_moe": dict(
+        config=qwen3_5_moe(),
+        gain=DELTA_GAIN,
+        off=dict(num_experts_per_tok=dict(num_experts_per_tok=1)),
     ),
 }

@@ -79,7 +79,7 @@ static msgl_attn_needs needs_of(const msgl_attn_desc *d, const msgl_model_config
     }
     if (model == NULL) return n;
     msgl_cache_specs specs;
-    msgl__model_caches(model, dtype, &specs);
+    msgl__model_caches(model, dtype, n.act, &specs);
     n.cache = specs.all[group].kind;
     n.num_kv_heads = specs.all[group].num_heads;
     n.head_dim = specs.all[group].k_dim;
@@ -93,7 +93,7 @@ static bool supports(const msgl_attn_desc *d, const msgl_model_config *model, co
                      msgl_device_kind kind, msgl_err *why)
 {
     msgl_cache_specs specs = {.count = 1};
-    if (model != NULL) msgl__model_caches(model, model->dtype, &specs);
+    if (model != NULL) msgl__model_caches(model, model->dtype, model->dtype, &specs);
     for (int32_t i = 0; i < specs.count; i++) {
         const msgl_attn_needs needs = needs_of(d, model, i, g, kind);
         if (needs.cache == MSGL_CACHE_STATE) continue;

@@ -57,9 +57,12 @@ int msgl__groups_choose(msgl_engine *e, const msgl_options *o, int32_t max_seq_l
 {
     int32_t page_size = o->page_size, span_of[MSGL_MAX_GROUPS];
     char warnings[2][256] = {"", ""};
-    msgl__model_caches(&e->model.cfg, e->kv_dtype, &e->specs);
+    msgl__model_caches(&e->model.cfg, e->kv_dtype, e->model.target.act, &e->specs);
     for (int32_t g = 0; g < e->specs.count; g++) {
-        if (!attends(e, g)) continue;
+        if (!attends(e, g)) {
+            e->apart = true; // a token's state has a kernel of its own
+            continue;
+        }
         const int code = choose_backends(e, o, g, &page_size, warnings, err);
         if (code != 0) return code;
     }

@@ -31,7 +31,8 @@ typedef struct msgl_engine_io {
     int32_t *id_index;                // [num_tokens] places of the input ids in the token pool
     int32_t *rows;                    // [num_rows] tokens of the step that get logits, ascending
     int32_t *record_index;            // [num_records] place in the token pool of the row's target
-    void *seqs[2]; // lengths and table rows of the step's, as core/seqs.h has them
+    void *seqs[2];   // lengths and table rows of the step's, as core/seqs.h has them
+    void *states[2]; // of their requests, as states.c has them
 } msgl_engine_io;
 
 typedef struct msgl_decode_graph {
@@ -48,6 +49,7 @@ typedef struct msgl_engine_step {
     void *host;             // the block that io's arrays are in
     msgl_engine_io io, dev; // the same layout, here and on the device
     msgl_seqs seqs[2];      // answers, then chunks; or all at once
+    msgl_seq_states states[2];
     int32_t num_seqs;
     const msgl_decode_graph *graph; // that runs it; NULL: launched kernel by kernel
     msgl_rope_segment *segments;
@@ -166,6 +168,14 @@ void msgl__staging_place(msgl_engine *e, void *host, void *device);
 void msgl__step_bind(const msgl_engine *e, msgl_engine_step *s, int32_t num_tokens);
 // The bytes of s->io that s's sequences read.
 size_t msgl__step_io_bytes(const msgl_engine_step *s);
+
+// states.c: where the states of a step's requests begin, go on and are kept. bytes: of one block of
+// msgl_engine_io.states, 0 for models without states. valid: whether what a batch says about them
+// is possible. fill: requests [first, first + s->seqs[i].size) of s->batch, those behind its end
+// padding, as s->states[i].
+size_t msgl__states_bytes(const msgl_engine *e);
+bool msgl__states_valid(const msgl_engine *e, const msgl_batch *b);
+void msgl__states_fill(const msgl_engine *e, msgl_engine_step *s, int32_t i, int32_t first);
 
 // step.c
 int msgl__engine_write_tokens(void *engine, int32_t table_idx, int32_t pos, const int32_t *ids,

@@ -35,6 +35,7 @@ static size_t cut_io(const msgl_engine *e, size_t tokens, void *base, msgl_engin
     io->sample_rows = cut(&c, r, sizeof *io->sample_rows);
     io->sample_index = cut(&c, r, sizeof *io->sample_index);
     io->seqs[0] = cut(&c, msgl__seqs_bytes(e->max_running), 1);
+    io->states[0] = cut(&c, msgl__states_bytes(e), 1);
     io->positions = cut(&c, tokens, sizeof *io->positions);
     for (int32_t i = 0; i < e->num_tables; i++) {
         io->out_loc[i] = cut(&c, tokens, sizeof *io->out_loc[i]);
@@ -42,7 +43,8 @@ static size_t cut_io(const msgl_engine *e, size_t tokens, void *base, msgl_engin
     io->id_index = cut(&c, tokens, sizeof *io->id_index);
     io->rows = cut(&c, tokens, sizeof *io->rows);
     io->record_index = cut(&c, tokens, sizeof *io->record_index);
-    io->seqs[1] = cut(&c, msgl__seqs_bytes(e->max_running), 1); // last: often unused
+    io->seqs[1] = cut(&c, msgl__seqs_bytes(e->max_running), 1); // last, these two: often unused
+    io->states[1] = cut(&c, msgl__states_bytes(e), 1);
     return io->bytes = c.used;
 }
 

@@ -124,6 +124,7 @@ static msgl_seqs *add_seqs(const msgl_engine *e, msgl_engine_step *s, int32_t fi
     const int32_t i = s->num_seqs++;
     msgl__seqs_fill(&s->batch, first, end, padded_size, e->max_running, e->max_running,
                     s->io.seqs[i], s->dev.seqs[i], &s->seqs[i]);
+    msgl__states_fill(e, s, i, first);
     return &s->seqs[i];
 }
 
@@ -209,6 +210,7 @@ static const void *forward(msgl_engine *e, msgl_engine_step *s, int32_t num_rows
         .num_tokens = s->batch.num_tokens,
         .seqs = s->seqs,
         .num_seqs = s->num_seqs,
+        .states = s->states,
         .arena = &e->arena,
         .token_pool = e->dev.token_pool,
         .id_index = s->dev.id_index,
@@ -277,7 +279,7 @@ static bool batch_valid(const msgl_engine *e, const msgl_batch *b)
         }
         tokens += msgl__extend_len(r);
     }
-    return tokens == b->num_tokens && tokens <= e->max_step_tokens;
+    return tokens == b->num_tokens && tokens <= e->max_step_tokens && msgl__states_valid(e, b);
 }
 
 static int32_t longest(const msgl_batch *b)

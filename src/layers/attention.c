@@ -32,6 +32,14 @@ static void norm_all(msgl_forward *f, const msgl_attention *a, void *qkv)
     f->k->norm.rms_norm(f->x, at_k, ld, a->k_norm, a->eps, at_k, ld, f->num_tokens, k);
 }
 
+static void gate_results(msgl_forward *f, const msgl_attention *a, const void *qkv, void *out)
+{
+    const int32_t heads = a->num_heads + 2 * a->num_kv_heads, q = a->num_heads * a->head_dim;
+    const void *gate =
+        (const char *)qkv + (size_t)(heads * a->head_dim) * msgl__dtype_size(f->x->act);
+    f->k->act.times_sigmoid(f->x, gate, (size_t)a->qkv.w.n, out, f->num_tokens, q);
+}
+
 void msgl__attention(msgl_forward *f, const msgl_attention *a, const msgl_norm *norm,
                      const void *in, const float *cos_sin, void *out)
 {
@@ -61,15 +69,16 @@ void msgl__attention(msgl_forward *f, const msgl_attention *a, const msgl_norm *
         msgl__linear(f, &a->qkv, norm, in, qkv, rope.tokens);
         if (a->norms_all) norm_all(f, a, qkv);
         msgl__attn_forward(&group->attn, f->x, &a->geometry, f->seqs, &both, out);
-    } else if (a->norms_all) {
+    } else if (a->norms_all || a->gated) {
         msgl__linear(f, &a->qkv, norm, in, qkv, rope.tokens);
-        norm_all(f, a, qkv);
+        if (a->norms_all) norm_all(f, a, qkv);
         f->k->rope.qk_norm_rope_store(f->x, &rope);
         attend(f, a, qkv, out);
     } else {
         msgl__linear_rope(f, &a->qkv, norm, in, &rope);
         attend(f, a, qkv, out);
     }
+    if (a->gated) gate_results(f, a, qkv, out);
     msgl__arena_reset(f->x->scratch);
     f->arena->used = mark;
 }

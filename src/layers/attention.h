@@ -8,9 +8,11 @@
 #include "layers/linear.h"
 
 typedef struct msgl_attention {
-    msgl_linear qkv;        // [(num_heads + 2 num_kv_heads) * head_dim, hidden]
+    // [(num_heads + 2 num_kv_heads) * head_dim, hidden]; gated: and num_heads * head_dim more
+    msgl_linear qkv;
     float *q_norm, *k_norm; // NULL, or [head_dim], or, with norms_all, [q heads] and [K heads]
     bool norms_all;         // one norm over all heads of q, one over all of K (OLMo 2)
+    bool gated;             // results times the sigmoid of what is behind V (Qwen3-Next)
     float eps;
     int32_t num_heads, num_kv_heads, head_dim;
     int32_t group; // of layers: msgl_forward.groups

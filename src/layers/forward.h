@@ -23,20 +23,27 @@ typedef struct msgl_cache_group {
     msgl_attn attn; // of a group that keeps K and V; else empty
 } msgl_cache_group;
 
+// Where the states of the requests of one msgl_seqs are, by number in the pool of a group that
+// keeps some (the live ones by row, then the checkpoints): as msgl_delta_call has them.
+typedef struct msgl_seq_states {
+    const int32_t *from, *to, *dev_from, *dev_to;
+    const msgl_delta_save *saves, *dev_saves;
+    const int32_t *save_start, *dev_save_start;
+} msgl_seq_states;
+
 typedef struct msgl_forward {
     msgl_exec *x;
     const msgl_kernels *k;
     msgl_comm *comm;
-    // What a layer of group g keeps goes to groups[g].pool: K and V to the slots of its span; a
-    // state stays at msgl__state_of_row(pool, table row of its sequence, layer), and a family with
-    // states copies there what load_state of the step's requests names (zeros for a request that
-    // begins) before its layers, and from there to the checkpoints that they want saved.
+    // What a layer of group g keeps goes to groups[g].pool: K and V to the slots of its span, a
+    // state to where `states` says.
     const msgl_cache_group *groups; // [num_groups]
     int32_t num_groups;
     int32_t num_tokens;    // of the step, padding included
     const msgl_seqs *seqs; // [num_seqs] they cover the step's tokens in order
-    int32_t num_seqs;      //
-    msgl_arena *arena;     // step arena
+    int32_t num_seqs;
+    const msgl_seq_states *states; // [num_seqs] of theirs; not set where no group keeps states
+    msgl_arena *arena;             // step arena
     // Token t is token_pool[id_index[t]]; its slot in each span goes to the same place of the
     // span's page table (NULL: the CPU). All of these are device memory.
     const int32_t *token_pool, *id_index;

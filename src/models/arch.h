@@ -17,8 +17,10 @@ typedef struct msgl_family {
     // reader.
     void (*configure)(msgl_json_reader *r, msgl_model_config *c);
     // What its layers keep of a request, by groups of layers that keep alike (kvcache/layout.h),
-    // with K and V of this dtype. A layer's place in its group is its place in the group's pool.
-    void (*caches)(const msgl_model_config *c, msgl_dtype dtype, msgl_cache_specs *out);
+    // with K and V of this dtype and activations of act. A layer's place in its group is its place
+    // in the group's pool.
+    void (*caches)(const msgl_model_config *c, msgl_dtype dtype, msgl_dtype act,
+                   msgl_cache_specs *out);
     // What the attention of a group's layers differs in.
     msgl_attn_variants (*variants)(const msgl_model_config *c, int32_t group);
     // Makes m->layers, whatever that is, of m->cfg and m->target. free takes what build has left.
@@ -49,7 +51,8 @@ struct msgl_arch {
     bool ties_by_default;
     // Not 0: heads may rotate in part; the share where partial_rotary_factor is missing.
     double rotary_factor;
-    bool local_rope; // layers with a window rotate by parameters of their own, ropes[1]
+    bool only_experts; // in all layers: there is no intermediate_size
+    bool local_rope;   // layers with a window rotate by parameters of their own, ropes[1]
     // Not NULL: the fields of its language model are in this object of config.json, and those
     // missing there are in this JSON object.
     const char *text_section, *text_defaults;

@@ -14,16 +14,48 @@ static int32_t window_of(const msgl_decoder_config *d, int32_t layer)
     return msgl__layer_has(d, layer, MSGL_LAYER_SLIDING) ? d->sliding_window - 1 : -1;
 }
 
-// Layers before `end` that have the window, or have it not.
+static bool is_delta(const msgl_decoder_config *d, int32_t layer)
+{
+    return msgl__layer_has(d, layer, MSGL_LAYER_DELTA);
+}
+
+// Layers of attention before `end` that have the window, or have it not.
 static int32_t count_layers(const msgl_decoder_config *d, int32_t end, bool window)
 {
     int32_t n = 0;
-    for (int32_t l = 0; l < end; l++) n += (window_of(d, l) >= 0) == window;
+    for (int32_t l = 0; l < end; l++) n += !is_delta(d, l) && (window_of(d, l) >= 0) == window;
     return n;
 }
 
-// A group of the layers that see all tokens, and one of those with the window.
-static void caches(const msgl_model_config *c, msgl_dtype dtype, msgl_cache_specs *out)
+static int32_t count_delta(const msgl_decoder_config *d, int32_t end)
+{
+    int32_t n = 0;
+    for (int32_t l = 0; l < end; l++) n += is_delta(d, l);
+    return n;
+}
+
+static msgl_delta delta_of(const msgl_decoder_config *d)
+{
+    return (msgl_delta){.eps = d->rms_eps,
+                        .k_heads = d->delta.k_heads,
+                        .v_heads = d->delta.v_heads,
+                        .k_dim = d->delta.k_dim,
+                        .v_dim = d->delta.v_dim};
+}
+
+// Of a layer of linear attention; a GPU moves states fastest where they begin at whole lines.
+static size_t state_bytes(const msgl_decoder_config *d, msgl_dtype act)
+{
+    enum { LINE = 128 };
+    const msgl_delta layer = delta_of(d);
+    const msgl_delta_call c = msgl__delta_call_of(&layer);
+    return msgl__round_up(msgl__delta_state_bytes(&c, act), LINE);
+}
+
+// A group of the layers that see all tokens, one of those with the window, and one of those with
+// states.
+static void caches(const msgl_model_config *c, msgl_dtype dtype, msgl_dtype act,
+                   msgl_cache_specs *out)
 {
     const msgl_decoder_config *d = &c->decoder;
     *out = (msgl_cache_specs){0};
@@ -48,13 +80,19 @@ static void caches(const msgl_model_config *c, msgl_dtype dtype, msgl_cache_spec
                                                    .v_dim = c->head_dim,
                                                    .dtype = dtype};
     }
+    const int32_t delta = count_delta(d, c->num_layers);
+    if (delta == 0) return;
+    out->all[out->count++] = (msgl_cache_spec){.kind = MSGL_CACHE_STATE,
+                                               .num_layers = delta,
+                                               .window = -1,
+                                               .state_bytes = state_bytes(d, act)};
 }
 
 static msgl_attn_variants variants(const msgl_model_config *c, int32_t group)
 {
     msgl_cache_specs specs;
     msgl_attn_variants v = {0};
-    caches(c, c->dtype, &specs);
+    caches(c, c->dtype, c->dtype, &specs);
     (void)msgl__attn_variants_add(&v, specs.all[group].window, c->decoder.attn_softcap, false);
     return v;
 }
@@ -67,6 +105,7 @@ static void build_attention(const msgl_model *m, int32_t index, msgl_attention *
     const msgl_decoder_config *d = &c->decoder;
     a->eps = d->rms_eps;
     a->norms_all = d->qk_norm == MSGL_QK_NORM_ALL;
+    a->gated = d->gated_attn;
     a->num_heads = c->num_heads;
     a->num_kv_heads = c->num_kv_heads;
     a->head_dim = c->head_dim;
@@ -104,6 +143,16 @@ static void build_latent(const msgl_model *m, int32_t index, msgl_weight *heads,
     };
 }
 
+// Behind the groups of attention.
+static void build_delta(const msgl_model *m, int32_t index, msgl_delta *layer)
+{
+    const msgl_decoder_config *d = &m->cfg.decoder;
+    const int32_t layers = m->cfg.num_layers;
+    *layer = delta_of(d);
+    layer->group = (count_layers(d, layers, false) > 0) + (count_layers(d, layers, true) > 0);
+    layer->layer = count_delta(d, index);
+}
+
 static msgl_norm norm_named(const msgl_model *m, const char *name)
 {
     return (msgl_norm){.eps = m->cfg.decoder.rms_eps, .dim = name != NULL ? m->cfg.hidden_size : 0};
@@ -134,9 +183,12 @@ static void build_layers(msgl_model *m, msgl_decoder *decoder)
         layer->ffn_norm = norm_named(m, names->ffn_norm);
         layer->ffn_post_norm = norm_named(m, names->ffn_post_norm);
         layer->out.row_parallel = true;
-        layer->latent = d->latent.rank > 0;
-        if (layer->latent) {
+        if (d->latent.rank > 0) {
+            layer->mixer = MSGL_MIX_LATENT;
             build_latent(m, l, decoder->heads + 2 * (size_t)l * heads, &layer->latent_attn);
+        } else if (is_delta(d, l)) {
+            layer->mixer = MSGL_MIX_DELTA;
+            build_delta(m, l, &layer->delta);
         } else {
             build_attention(m, l, &layer->attn);
         }
@@ -205,10 +257,10 @@ static void free_layers(msgl_model *m)
 
 // Activations of one step.
 typedef struct buffers {
-    float *cos_sin[MSGL_MAX_ROPES];  // [tokens, 2 half] each
-    void *residual;                  // [tokens, hidden]
-    void *attn;                      // [tokens, width of the attention's result]
-    void *rows_attn, *rows_residual; // the same of the rows that get logits
+    float *cos_sin[MSGL_MAX_ROPES];   // [tokens, 2 half] each
+    void *residual;                   // [tokens, hidden]
+    void *mixed;                      // [tokens, width of the layer's mixer's result]
+    void *rows_mixed, *rows_residual; // the same of the rows that get logits
 } buffers;
 
 // Parts of a row's sum of squares.
@@ -226,10 +278,25 @@ static size_t feed_bytes(const msgl_model_config *c, const msgl_kernels *k, msgl
            msgl__activation_bytes(rows, feed_parts(c), MSGL_F32);
 }
 
-// Columns of the results of the layers' attention.
-static int32_t attn_width(const msgl_decoder *d)
+// Most columns of a layer's mixer's result.
+static size_t mixed_width(const msgl_model *m)
 {
-    return d->layers->out.w.k;
+    const msgl_decoder_layer *layers = ((const msgl_decoder *)m->layers)->layers;
+    int32_t most = 0;
+    for (int32_t l = 0; l < m->cfg.num_layers; l++) {
+        if (layers[l].out.w.k > most) most = layers[l].out.w.k;
+    }
+    return (size_t)most;
+}
+
+static size_t mixer_workspace(const msgl_decoder_layer *l, msgl_dtype act, int32_t max_tokens)
+{
+    switch (l->mixer) {
+    case MSGL_MIX_LATENT: return msgl__latent_workspace(&l->latent_attn, act, max_tokens);
+    case MSGL_MIX_DELTA: return msgl__delta_workspace(&l->delta, act, max_tokens);
+    case MSGL_MIX_ATTENTION:
+    default: return msgl__attention_workspace(&l->attn, act, max_tokens);
+    }
 }
 
 // What a layer takes beside the step's buffers.
@@ -244,8 +311,7 @@ static size_t layer_bytes(const msgl_model *m, const msgl_decoder_layer *l, int3
     const size_t ffn = l->sparse ? msgl__moe_workspace(&l->moe, k, act, max_tokens)
                                  : msgl__mlp_workspace(&l->mlp, k, act, max_tokens);
     const size_t added = direct ? 0 : msgl__activation_bytes(t, hidden, act); // msgl__linear_add
-    const size_t mixer = l->latent ? msgl__latent_workspace(&l->latent_attn, act, max_tokens)
-                                   : msgl__attention_workspace(&l->attn, act, max_tokens);
+    const size_t mixer = mixer_workspace(l, act, max_tokens);
     return mixer > ffn + added ? mixer : ffn + added;
 }
 
@@ -255,7 +321,7 @@ static size_t workspace(const msgl_model *m, int32_t max_tokens, int32_t max_row
     const msgl_decoder *decoder = m->layers;
     const msgl_dtype act = m->target.act;
     const size_t t = (size_t)max_tokens, r = (size_t)max_rows, h = (size_t)c->hidden_size;
-    const size_t attn = (size_t)attn_width(decoder);
+    const size_t mixed = mixed_width(m);
     size_t layers = 0, angles = 0;
     for (int32_t l = 0; l < c->num_layers; l++) {
         const size_t need = layer_bytes(m, &decoder->layers[l], max_tokens);
@@ -264,8 +330,8 @@ static size_t workspace(const msgl_model *m, int32_t max_tokens, int32_t max_row
     for (int32_t i = 0; i < c->num_ropes; i++) {
         angles += msgl__activation_bytes(t, (size_t)c->ropes[i].dim, MSGL_F32);
     }
-    return angles + msgl__activation_bytes(t, h, act) + msgl__activation_bytes(t, attn, act) +
-           msgl__activation_bytes(r, attn, act) + msgl__activation_bytes(r, h, act) +
+    return angles + msgl__activation_bytes(t, h, act) + msgl__activation_bytes(t, mixed, act) +
+           msgl__activation_bytes(r, mixed, act) + msgl__activation_bytes(r, h, act) +
            feed_bytes(c, m->target.kernels, act, max_tokens) + layers;
 }
 
@@ -273,13 +339,13 @@ static bool take_buffers(const msgl_model *m, msgl_forward *f, int32_t num_rows,
 {
     const msgl_model_config *c = &m->cfg;
     const size_t t = (size_t)f->num_tokens, h = (size_t)c->hidden_size;
-    const size_t attn = (size_t)attn_width(m->layers);
+    const size_t mixed = mixed_width(m);
     for (int32_t i = 0; i < c->num_ropes; i++) {
         b->cos_sin[i] = msgl__take_rows(f, t, (size_t)c->ropes[i].dim, MSGL_F32);
     }
     b->residual = msgl__activation(f, t, h);
-    b->attn = msgl__activation(f, t, attn);
-    b->rows_attn = msgl__activation(f, (size_t)num_rows, attn);
+    b->mixed = msgl__activation(f, t, mixed);
+    b->rows_mixed = msgl__activation(f, (size_t)num_rows, mixed);
     b->rows_residual = msgl__activation(f, (size_t)num_rows, h);
     f->feed = (msgl_norm_feed){0};
     if (f->num_tokens <= f->k->gemm.feed_rows) {
@@ -289,24 +355,26 @@ static bool take_buffers(const msgl_model *m, msgl_forward *f, int32_t num_rows,
     return f->x->status == 0;
 }
 
-static void attend(msgl_forward *f, const msgl_decoder_layer *layer, const buffers *b)
+static void mix(msgl_forward *f, const msgl_decoder_layer *layer, const buffers *b)
 {
     const msgl_norm *norm = msgl__norm_or_null(&layer->attn_norm);
-    if (layer->latent) {
+    if (layer->mixer == MSGL_MIX_LATENT) {
         const msgl_latent_attention *a = &layer->latent_attn;
-        msgl__latent_attention(f, a, norm, b->residual, b->cos_sin[a->rope], b->attn);
+        msgl__latent_attention(f, a, norm, b->residual, b->cos_sin[a->rope], b->mixed);
+    } else if (layer->mixer == MSGL_MIX_DELTA) {
+        msgl__delta(f, &layer->delta, norm, b->residual, b->mixed);
     } else {
         const msgl_attention *a = &layer->attn;
-        msgl__attention(f, a, norm, b->residual, b->cos_sin[a->rope], b->attn);
+        msgl__attention(f, a, norm, b->residual, b->cos_sin[a->rope], b->mixed);
     }
 }
 
-// The layer behind its attention.
-static void finish_layer(msgl_forward *f, const msgl_decoder_layer *layer, const void *attn,
+// The layer behind its mixer.
+static void finish_layer(msgl_forward *f, const msgl_decoder_layer *layer, const void *mixed,
                          void *residual, int32_t rows)
 {
     const msgl_norm *norm = msgl__norm_or_null(&layer->ffn_norm);
-    msgl__linear_add(f, &layer->out, attn, residual, &layer->attn_join, rows);
+    msgl__linear_add(f, &layer->out, mixed, residual, &layer->attn_join, rows);
     if (layer->sparse) {
         msgl__moe(f, &layer->moe, norm, &layer->ffn_join, residual, rows);
     } else {
@@ -317,27 +385,27 @@ static void finish_layer(msgl_forward *f, const msgl_decoder_layer *layer, const
 static void *forward(const msgl_model *m, msgl_forward *f, const int32_t *rows, int32_t num_rows)
 {
     const msgl_model_config *c = &m->cfg;
-    const int32_t tokens = f->num_tokens, width = attn_width(m->layers);
+    const int32_t tokens = f->num_tokens;
     const msgl_decoder_layer *layers = ((const msgl_decoder *)m->layers)->layers;
     const msgl_decoder_layer *last = &layers[c->num_layers - 1];
     buffers b;
     if (!take_buffers(m, f, num_rows, &b)) return NULL;
     msgl__embed(f, &m->embed, c->decoder.embed_scale, b.residual, b.cos_sin);
     for (const msgl_decoder_layer *layer = layers; layer <= last; layer++) {
-        attend(f, layer, &b);
+        mix(f, layer, &b);
         if (layer == last) break;
-        finish_layer(f, layer, b.attn, b.residual, tokens);
+        finish_layer(f, layer, b.mixed, b.residual, tokens);
     }
     if (num_rows == 0) return NULL;
-    // Behind the last attention only rows that get logits are still of use. When those are all,
+    // Behind the last mixer only rows that get logits are still of use. When those are all,
     // they are in token order.
     const bool all = num_rows == tokens;
     if (!all) {
-        f->k->moe.gather(f->x, b.attn, rows, num_rows, 1, width, b.rows_attn);
+        f->k->moe.gather(f->x, b.mixed, rows, num_rows, 1, last->out.w.k, b.rows_mixed);
         f->k->moe.gather(f->x, b.residual, rows, num_rows, 1, c->hidden_size, b.rows_residual);
     }
     void *residual = all ? b.residual : b.rows_residual;
-    finish_layer(f, last, all ? b.attn : b.rows_attn, residual, num_rows);
+    finish_layer(f, last, all ? b.mixed : b.rows_mixed, residual, num_rows);
     return f->x->status == 0 ? residual : NULL;
 }
 

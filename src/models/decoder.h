@@ -1,12 +1,13 @@
 // SPDX-License-Identifier: Apache-2.0
 //
-// The decoder family: layers of rotary attention and a gated feed-forward block or experts on one
-// residual stream. Its architectures differ in options of these parts (decoder_config.h), each of
-// which its file sets.
+// The decoder family: layers of rotary or linear attention and a gated feed-forward block or
+// experts on one residual stream. Its architectures differ in options of these parts
+// (decoder_config.h), each of which its file sets.
 #ifndef MSGL_MODELS_DECODER_H
 #define MSGL_MODELS_DECODER_H
 
 #include "layers/attention.h"
+#include "layers/delta.h"
 #include "layers/latent_attention.h"
 #include "layers/mlp.h"
 #include "layers/moe.h"
@@ -14,16 +15,19 @@
 
 extern const msgl_family msgl__decoder_family;
 
+typedef enum msgl_mixer { MSGL_MIX_ATTENTION, MSGL_MIX_LATENT, MSGL_MIX_DELTA } msgl_mixer;
+
 // A norm that its architecture has not has dim 0.
 typedef struct msgl_decoder_layer {
     msgl_norm attn_norm, attn_post_norm, ffn_norm, ffn_post_norm;
     msgl_join attn_join, ffn_join;
-    bool latent;
-    union {
+    msgl_mixer mixer;
+    union { // by it
         msgl_attention attn;
-        msgl_latent_attention latent_attn; // when latent
+        msgl_latent_attention latent_attn;
+        msgl_delta delta;
     };
-    msgl_linear out; // [hidden, width of the attention's result]
+    msgl_linear out; // [hidden, width of the mixer's result]
     bool sparse;
     msgl_mlp mlp; // unless sparse
     msgl_moe moe; // when sparse
@@ -52,7 +56,8 @@ void msgl__decoder_declare(msgl_model *m, msgl_weight_plan *p);
 void msgl__decoder_configure(msgl_json_reader *r, msgl_model_config *c);
 
 // For `configure` of several architectures:
-// layer_types: which layers have the window. False: there is no such field.
+// layer_types: which layers have the window, or are linear attention where the architecture has
+// that. False: there is no such field.
 bool msgl__decoder_read_layer_types(msgl_json_reader *r, msgl_model_config *c);
 // Gives the window, if there is one, to the layers from `first` on.
 void msgl__decoder_slide(msgl_model_config *c, int32_t first);

@@ -1,5 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 #include <math.h>
+#include <stdio.h>
 #include <string.h>
 
 #include "core/attributes.h"
@@ -39,7 +40,9 @@ void msgl__decoder_configure(msgl_json_reader *r, msgl_model_config *c)
 {
     msgl_decoder_config *d = &c->decoder;
     d->names = LLAMA_NAMES;
-    d->intermediate_size = msgl__json_int(r, "intermediate_size", 1, MSGL_MAX_INTERMEDIATE);
+    if (!c->arch->only_experts) {
+        d->intermediate_size = msgl__json_int(r, "intermediate_size", 1, MSGL_MAX_INTERMEDIATE);
+    }
     d->rms_eps = (float)msgl__json_num_or(r, "rms_norm_eps", 0, 1, 1e-6);
     read_activation(r, c);
     d->attn_scale = 1.0f / sqrtf((float)c->head_dim);
@@ -48,6 +51,9 @@ void msgl__decoder_configure(msgl_json_reader *r, msgl_model_config *c)
 
 bool msgl__decoder_read_layer_types(msgl_json_reader *r, msgl_model_config *c)
 {
+    const bool delta = c->decoder.delta.v_heads > 0;
+    const char *const other = delta ? "linear_attention" : "sliding_attention";
+    const uint8_t flag = delta ? MSGL_LAYER_DELTA : MSGL_LAYER_SLIDING;
     const json_t *types = msgl__json_get(r, "layer_types");
     if (types == NULL) return false;
     if (!json_is_array(types) || json_array_size(types) != (size_t)c->num_layers) {
@@ -57,11 +63,12 @@ bool msgl__decoder_read_layer_types(msgl_json_reader *r, msgl_model_config *c)
     for (int32_t l = 0; l < c->num_layers; l++) {
         const json_t *v = json_array_get(types, (size_t)l);
         const char *name = json_is_string(v) ? json_string_value(v) : "";
-        if (strcmp(name, "sliding_attention") == 0) {
-            c->decoder.layer_flags[l] |= MSGL_LAYER_SLIDING;
+        if (strcmp(name, other) == 0) {
+            c->decoder.layer_flags[l] |= flag;
         } else if (strcmp(name, "full_attention") != 0) {
-            msgl__json_reject(r, MSGL_EUNSUPPORTED, "layer_types", v,
-                              "full_attention, sliding_attention");
+            char allowed[64];
+            snprintf(allowed, sizeof allowed, "full_attention, %s", other);
+            msgl__json_reject(r, MSGL_EUNSUPPORTED, "layer_types", v, allowed);
             return true;
         }
     }

@@ -17,6 +17,7 @@ enum {
     MSGL_LAYER_SLIDING = 1,
     MSGL_LAYER_SPARSE = 2,
     MSGL_LAYER_SECOND_ROPE = 4, // rotates by msgl_model_config.ropes[1]
+    MSGL_LAYER_DELTA = 8,       // linear attention
 };
 
 typedef enum msgl_qk_norm {
@@ -45,6 +46,14 @@ typedef struct msgl_latent_config {
     int32_t v_dim;
 } msgl_latent_config;
 
+// Linear attention by the gated delta rule (kernel/delta.h), in layers with MSGL_LAYER_DELTA.
+typedef struct msgl_delta_config {
+    int32_t k_heads, v_heads, k_dim, v_dim;
+    // in_proj_qkvz and in_proj_ba have what belongs to a k head side by side; otherwise
+    // in_proj_qkv, in_proj_z, in_proj_b and in_proj_a have heads in their order.
+    bool by_k_head;
+} msgl_delta_config;
+
 typedef struct msgl_decoder_config {
     msgl_decoder_names names; // Llama's, but where `configure` changes them
     int32_t intermediate_size;
@@ -53,8 +62,10 @@ typedef struct msgl_decoder_config {
     bool qkv_bias, o_bias, mlp_bias;
     bool interleaved; // pairs (2 i, 2 i + 1) of a head rotate, not (i, i + half)
     msgl_qk_norm qk_norm;
+    bool gated_attn; // q_proj has q and gate of a head side by side: heads' results times sigmoids
     msgl_activation activation;
     msgl_latent_config latent;
+    msgl_delta_config delta;
     float attn_scale;        // of scores
     float attn_softcap;      // 0: none
     float embed_scale;       // of embeddings

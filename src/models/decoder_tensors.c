@@ -55,6 +55,32 @@ static void declare_norm_of_stream(const declaring *d, msgl_norm *n, const char 
     if (name != NULL) declare_norm(d, &n->weight, n->dim, name);
 }
 
+// Rows [at, at + rows) of a tensor of `all` as rows of a projection, with its bias.
+static void declare_slice(const declaring *d, msgl_linear *l, int32_t row, int32_t rows, bool bias,
+                          int32_t all, int32_t at, const char *name)
+{
+    const char *const prefix = d->m->cfg.decoder.names.prefix;
+    msgl__plan_rows(d->p, &l->w, row, rows, "%slayers.%d.%s.weight", prefix, d->layer, name);
+    msgl__plan_slice(d->p, all, at, false);
+    if (!bias) return;
+    msgl__plan_elements(d->p, &l->bias, row, rows, 0, "%slayers.%d.%s.bias", prefix, d->layer,
+                        name);
+    msgl__plan_slice(d->p, all, at, false);
+}
+
+// q_proj with the gate of every head behind its q: all q in front, all gates behind K and V.
+static void declare_gated_q(const declaring *d, msgl_attention *a, int32_t q, int32_t kv)
+{
+    const bool bias = d->m->cfg.decoder.qkv_bias;
+    const int32_t head = a->head_dim;
+    for (int32_t h = 0; h < a->num_heads; h++) {
+        const int32_t row = h * head, at = 2 * row;
+        declare_slice(d, &a->qkv, row, head, bias, 2 * q, at, "self_attn.q_proj");
+        declare_slice(d, &a->qkv, q + 2 * kv + row, head, bias, 2 * q, at + head,
+                      "self_attn.q_proj");
+    }
+}
+
 static void declare_qkv(const declaring *d, msgl_attention *a, int32_t q, int32_t kv)
 {
     const msgl_decoder_config *c = &d->m->cfg.decoder;
@@ -64,21 +90,27 @@ static void declare_qkv(const declaring *d, msgl_attention *a, int32_t q, int32_
         return;
     }
     const int32_t head = a->head_dim, pairs = c->interleaved ? a->half : 0;
-    declare_heads(d, &a->qkv, 0, q, bias, head, 0, pairs, "self_attn.q_proj");
+    if (a->gated) {
+        declare_gated_q(d, a, q, kv);
+    } else {
+        declare_heads(d, &a->qkv, 0, q, bias, head, 0, pairs, "self_attn.q_proj");
+    }
     declare_heads(d, &a->qkv, q, kv, bias, head, 0, pairs, "self_attn.k_proj");
     declare_part(d, &a->qkv, q + kv, kv, bias, "self_attn.v_proj");
 }
 
-static void declare_out(const declaring *d, msgl_decoder_layer *layer, int32_t width)
+static void declare_out(const declaring *d, msgl_decoder_layer *layer, int32_t width, bool bias,
+                        const char *name)
 {
-    const bool bias = d->m->cfg.decoder.o_bias;
     const int32_t hidden = d->m->cfg.hidden_size;
     const msgl_linear_use use = {.adds =
                                      msgl__joins_directly(&layer->attn_join, d->m->target.ranks),
                                  .next = layer->attn_join.next};
     declare_linear(d, &layer->out, hidden, width, bias, &use);
-    declare_part(d, &layer->out, 0, hidden, bias, "self_attn.o_proj");
+    declare_part(d, &layer->out, 0, hidden, bias, name);
 }
+
+static const char OUT[] = "self_attn.o_proj";
 
 static void declare_attention(const declaring *d, msgl_decoder_layer *layer)
 {
@@ -87,10 +119,11 @@ static void declare_attention(const declaring *d, msgl_decoder_layer *layer)
     msgl_attention *a = &layer->attn;
     const int32_t q = c->num_heads * c->head_dim, kv = c->num_kv_heads * c->head_dim;
     const msgl_linear_use qkv_use = {.norm = msgl__norm_or_null(&layer->attn_norm),
-                                     .rotates = a->norms_all ? NULL : a};
-    declare_linear(d, &a->qkv, q + 2 * kv, c->hidden_size, dc->qkv_bias, &qkv_use);
+                                     .rotates = a->norms_all || a->gated ? NULL : a};
+    const int32_t rows = q + 2 * kv + (a->gated ? q : 0);
+    declare_linear(d, &a->qkv, rows, c->hidden_size, dc->qkv_bias, &qkv_use);
     declare_qkv(d, a, q, kv);
-    declare_out(d, layer, q);
+    declare_out(d, layer, q, dc->o_bias, OUT);
     if (dc->qk_norm != MSGL_QK_NORM_NONE) {
         declare_norm(d, &a->q_norm, a->norms_all ? q : c->head_dim, "self_attn.q_norm");
         declare_norm(d, &a->k_norm, a->norms_all ? kv : c->head_dim, "self_attn.k_norm");
@@ -139,7 +172,63 @@ static void declare_latent(const declaring *d, msgl_decoder_layer *layer)
     }
     declare_norm(d, &a->latent_norm, a->rank, "self_attn.kv_a_layernorm");
     declare_latent_heads(d, a);
-    declare_out(d, layer, a->num_heads * a->v_dim);
+    declare_out(d, layer, a->num_heads * a->v_dim, c->o_bias, OUT);
+}
+
+// The product in, from files that have what belongs to a k head side by side: of each its q, k, v
+// and z in one tensor, its b and a in another.
+static void declare_delta_by_k_head(const declaring *d, msgl_delta *l)
+{
+    const char *const qkvz = "linear_attn.in_proj_qkvz", *const ba = "linear_attn.in_proj_ba";
+    const int32_t share = l->v_heads / l->k_heads, k = l->k_dim, v = share * l->v_dim;
+    const int32_t keys = l->k_heads * k, values = l->k_heads * v, z = 2 * keys + values;
+    const int32_t b = z + values, a = b + l->v_heads, all = 2 * (keys + values);
+    for (int32_t h = 0; h < l->k_heads; h++) {
+        const int32_t at = h * 2 * (k + v), at_ba = h * 2 * share;
+        declare_slice(d, &l->in, h * k, k, false, all, at, qkvz);
+        declare_slice(d, &l->in, keys + h * k, k, false, all, at + k, qkvz);
+        declare_slice(d, &l->in, 2 * keys + h * v, v, false, all, at + 2 * k, qkvz);
+        declare_slice(d, &l->in, z + h * v, v, false, all, at + 2 * k + v, qkvz);
+        declare_slice(d, &l->in, b + h * share, share, false, 2 * l->v_heads, at_ba, ba);
+        declare_slice(d, &l->in, a + h * share, share, false, 2 * l->v_heads, at_ba + share, ba);
+    }
+}
+
+static void declare_delta_parts(const declaring *d, msgl_delta *l)
+{
+    const int32_t values = l->v_heads * l->v_dim, channels = 2 * l->k_heads * l->k_dim + values;
+    const int32_t b = channels + values;
+    declare_part(d, &l->in, 0, channels, false, "linear_attn.in_proj_qkv");
+    declare_part(d, &l->in, channels, values, false, "linear_attn.in_proj_z");
+    declare_part(d, &l->in, b, l->v_heads, false, "linear_attn.in_proj_b");
+    declare_part(d, &l->in, b + l->v_heads, l->v_heads, false, "linear_attn.in_proj_a");
+}
+
+static void declare_vector(const declaring *d, float **v, int32_t n, float dummy, const char *name)
+{
+    msgl__plan_vector(d->p, v, n);
+    msgl__plan_elements(d->p, v, 0, n, dummy, "%slayers.%d.linear_attn.%s",
+                        d->m->cfg.decoder.names.prefix, d->layer, name);
+}
+
+static void declare_delta(const declaring *d, msgl_decoder_layer *layer)
+{
+    msgl_delta *l = &layer->delta;
+    const msgl_linear_use use = {.norm = msgl__norm_or_null(&layer->attn_norm)};
+    const int32_t values = l->v_heads * l->v_dim, channels = 2 * l->k_heads * l->k_dim + values;
+    declare_linear(d, &l->in, msgl__delta_rows(l), d->m->cfg.hidden_size, false, &use);
+    if (d->m->cfg.decoder.delta.by_k_head) {
+        declare_delta_by_k_head(d, l);
+    } else {
+        declare_delta_parts(d, l);
+    }
+    d->m->products.delta = l;
+    declare_vector(d, &l->conv, channels * MSGL_DELTA_TAPS, 0.5f, "conv1d.weight");
+    msgl__plan_taps(d->p, MSGL_DELTA_TAPS);
+    declare_vector(d, &l->a_log, l->v_heads, 0, "A_log");
+    declare_vector(d, &l->dt_bias, l->v_heads, 1, "dt_bias");
+    declare_vector(d, &l->norm, l->v_dim, 1, "norm.weight"); // never as what is missing to 1
+    declare_out(d, layer, values, false, "linear_attn.out_proj");
 }
 
 // A feed-forward block whose tensors begin with `name`.
@@ -221,8 +310,10 @@ void msgl__decoder_declare(msgl_model *m, msgl_weight_plan *p)
         const declaring d = {.m = m, .p = p, .layer = l};
         const msgl_norm *ffn_norm = msgl__norm_or_null(&layer->ffn_norm);
         declare_norm_of_stream(&d, &layer->attn_norm, n->attn_norm);
-        if (layer->latent) {
+        if (layer->mixer == MSGL_MIX_LATENT) {
             declare_latent(&d, layer);
+        } else if (layer->mixer == MSGL_MIX_DELTA) {
+            declare_delta(&d, layer);
         } else {
             declare_attention(&d, layer);
         }

@@ -3,9 +3,10 @@
 
 #include "models/arch.h"
 
-void msgl__model_caches(const msgl_model_config *c, msgl_dtype dtype, msgl_cache_specs *out)
+void msgl__model_caches(const msgl_model_config *c, msgl_dtype dtype, msgl_dtype act,
+                        msgl_cache_specs *out)
 {
-    c->arch->family->caches(c, dtype, out);
+    c->arch->family->caches(c, dtype, act, out);
 }
 
 msgl_attn_variants msgl__model_variants(const msgl_model_config *c, int32_t group)

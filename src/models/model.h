@@ -31,7 +31,8 @@ typedef struct msgl_model {
 } msgl_model;
 
 // The family's functions of the same names (arch.h); they need the config only.
-void msgl__model_caches(const msgl_model_config *c, msgl_dtype dtype, msgl_cache_specs *out);
+void msgl__model_caches(const msgl_model_config *c, msgl_dtype dtype, msgl_dtype act,
+                        msgl_cache_specs *out);
 msgl_attn_variants msgl__model_variants(const msgl_model_config *c, int32_t group);
 
 // Builds the layers and declares the weights; m->plan.bytes is what they will take. m->cfg must be

@@ -105,7 +105,7 @@ static int32_t rows_of(const msgl_linear_use *u, int32_t step, int32_t block, in
 }
 
 size_t msgl__products_scratch(const msgl_products *p, const msgl_kernels *k, int32_t max_tokens,
-                              int32_t max_rows)
+                              int32_t max_requests, int32_t max_rows)
 {
     const int32_t block = msgl__ffn_rows(k, max_tokens);
     size_t most = 0;
@@ -120,6 +120,9 @@ size_t msgl__products_scratch(const msgl_products *p, const msgl_kernels *k, int
     }
     for (int32_t i = 0; i < p->num_experts; i++) {
         most = larger(most, experts_scratch(k, p->experts[i], block));
+    }
+    if (p->delta != NULL) {
+        most = larger(most, msgl__delta_scratch(p->delta, k, max_tokens, max_requests));
     }
     return most;
 }

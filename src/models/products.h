@@ -7,6 +7,7 @@
 #define MSGL_MODELS_PRODUCTS_H
 
 #include "layers/attention.h"
+#include "layers/delta.h"
 #include "layers/moe.h"
 
 // How many rows a call has at most.
@@ -49,7 +50,8 @@ typedef struct msgl_products {
     int32_t num_heads, heads_room;
     const msgl_moe **experts; // blocks, each with a router and grouped products
     int32_t num_experts, experts_room;
-    int status; // 0 or MSGL_ENOMEM
+    const msgl_delta *delta; // one of the layers of linear attention, which are alike, or NULL
+    int status;              // 0 or MSGL_ENOMEM
 } msgl_products;
 
 void msgl__products_add(msgl_products *p, const msgl_linear *l, const msgl_linear_use *use);
@@ -57,10 +59,10 @@ void msgl__products_add_heads(msgl_products *p, const msgl_weight *w, int32_t he
 void msgl__products_add_experts(msgl_products *p, const msgl_moe *m);
 void msgl__products_free(msgl_products *p);
 
-// Largest scratch that one call of any of them takes, with at most max_tokens tokens in a step and
-// max_rows rows that get logits at a time.
+// Largest scratch that one call of any of them takes, with at most max_tokens tokens of
+// max_requests requests in a step and max_rows rows that get logits at a time.
 size_t msgl__products_scratch(const msgl_products *p, const msgl_kernels *k, int32_t max_tokens,
-                              int32_t max_rows);
+                              int32_t max_requests, int32_t max_rows);
 
 // Lets the device choose kernels for them: decode steps of up to max_batch requests and steps of up
 // to max_tokens tokens, with a cache of kv. Weights must be loaded; `memory` is a step's arena;

@@ -12,6 +12,7 @@ static const msgl_arch *const ARCHS[] = {
     &msgl__arch_smollm3,     &msgl__arch_granite,       &msgl__arch_gemma2,
     &msgl__arch_gemma3,      &msgl__arch_gemma3_vision, &msgl__arch_glm4,
     &msgl__arch_deepseek_v2, &msgl__arch_deepseek_v3,   &msgl__arch_glm4_moe_lite,
+    &msgl__arch_qwen3_next,  &msgl__arch_qwen3_5,       &msgl__arch_qwen3_5_moe,
 };
 
 int msgl__arch_count(void)

@@ -136,6 +136,12 @@ void msgl__plan_pairs(msgl_weight_plan *p, int32_t head, int32_t unpaired, int32
     w->pairs = pairs;
 }
 
+void msgl__plan_taps(msgl_weight_plan *p, int32_t taps)
+{
+    if (p->status != 0) return;
+    p->wanted[p->num_wanted - 1].taps = taps;
+}
+
 void msgl__plan_slice(msgl_weight_plan *p, int32_t tensor_rows, int32_t first, bool transposed)
 {
     if (p->status != 0) return;
@@ -153,6 +159,18 @@ void msgl__weight_plan_place(msgl_weight_plan *p, void *region)
     }
 }
 
+// Dimensions that its tensor has to have; how many.
+static int32_t expected_shape(const msgl_wanted *w, int64_t dims[3])
+{
+    if (w->taps > 0) {
+        dims[0] = w->rows / w->taps, dims[1] = 1, dims[2] = w->taps;
+        return 3;
+    }
+    dims[0] = w->tensor_rows > 0 ? w->tensor_rows : w->rows;
+    dims[1] = w->transposed ? w->rows : w->cols;
+    return w->cols > 0 ? 2 : 1;
+}
+
 static int check_tensor(const msgl_wanted *w, const msgl_checkpoint *c, msgl_err *err)
 {
     const msgl_tensor *t = msgl__checkpoint_find(c, w->name);
@@ -162,10 +180,9 @@ static int check_tensor(const msgl_wanted *w, const msgl_checkpoint *c, msgl_err
                                : "checkpoint";
         return msgl__err_set(err, MSGL_EFORMAT, "%s: tensor %s: missing", file, w->name);
     }
-    const int32_t ndim = w->cols > 0 ? 2 : 1;
-    const int64_t expected[2] = {w->tensor_rows > 0 ? w->tensor_rows : w->rows,
-                                 w->transposed ? w->rows : w->cols};
-    if (t->ndim != ndim || t->dims[0] != expected[0] || (ndim == 2 && t->dims[1] != expected[1])) {
+    int64_t expected[3];
+    const int32_t ndim = expected_shape(w, expected);
+    if (t->ndim != ndim || memcmp(t->dims, expected, (size_t)ndim * sizeof *expected) != 0) {
         char found[80], want_shape[48];
         return msgl__err_set(err, MSGL_EFORMAT, "%s: tensor %s: shape: found %s, expected %s",
                              msgl__checkpoint_file(c, t), msgl__tensor_label(t),

@@ -110,6 +110,22 @@ static void check_decode(fixture *f, float *got, bool phases)
     expect_rows(f, got, 40, TOKENS, "prefill over decoded prefix of", 40);
 }
 
+// One prefill of all tokens before those that the requests are about to compute: a state cannot be
+// taken back, as K and V could.
+static void go_back(fixture *f, const msgl_batch_req *reqs, int32_t n)
+{
+    msgl_batch_req before[OTHERS + 1];
+    int32_t num = 0;
+    for (int32_t i = 0; i < n; i++) {
+        harness_tokens(&f->h, reqs[i].table_idx, f->ids, TOKENS);
+        if (reqs[i].cached_len == 0) continue;
+        before[num] = harness_req(reqs[i].table_idx, 0, reqs[i].cached_len);
+        before[num].prompt_len = reqs[i].prompt_len;
+        before[num++].sample = false;
+    }
+    harness_step(&f->h, MSGL_PREFILL, before, num);
+}
+
 // The request amid 31 others of other lengths and cached lengths.
 static void check_batch(fixture *f, float *got, bool phases)
 {
@@ -133,11 +149,11 @@ static void check_batch(fixture *f, float *got, bool phases)
 
     // Decode: all at other lengths; the request at position 39, its next token the prompt's.
     for (int32_t i = 0; i <= OTHERS; i++) {
-        harness_tokens(&f->h, i, f->ids, TOKENS);
         const int32_t len = i == 17 ? 40 : 1 + (i * 37) % TOKENS;
         reqs[i] = harness_req(i, len - 1, len);
         if (i == 17) reqs[i].prompt_len = TOKENS;
     }
+    go_back(f, reqs, OTHERS + 1);
     harness_step(&f->h, MSGL_DECODE, reqs, OTHERS + 1);
     memcpy((char *)got + 39 * f->row_bytes, harness_row(&f->h, 17), f->row_bytes);
     if (phases) {
@@ -147,7 +163,7 @@ static void check_batch(fixture *f, float *got, bool phases)
     // K and V of the positions before it come from one prefill here, as in decode_alone only up to
     // 20: compared with a decode alone over the same.
     float *alone = malloc(f->row_bytes);
-    harness_tokens(&f->h, 17, f->ids, TOKENS);
+    go_back(f, &reqs[17], 1);
     harness_step(&f->h, MSGL_DECODE, &reqs[17], 1);
     memcpy(alone, harness_row(&f->h, 0), f->row_bytes);
     if (memcmp(alone, (const char *)got + 39 * f->row_bytes, f->row_bytes) != 0) {

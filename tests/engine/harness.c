@@ -118,6 +118,7 @@ msgl_batch_req harness_req(int32_t row, int32_t cached_len, int32_t device_len)
         .device_len = device_len,
         .prompt_len = device_len,
         .logits_from = 0,
+        .load_state = -1,
         .sample = true,
         .sampling = msgl__sampling_params_default(),
     };

@@ -49,6 +49,10 @@ const char *const parity_models[] = {
     "deepseek_v2_wide",
     "deepseek_v3",
     "glm4_moe_lite",
+    "qwen3_next",
+    "qwen3_next_hd128",
+    "qwen3_5",
+    "qwen3_5_moe",
     NULL,
 };
 

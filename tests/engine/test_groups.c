@@ -294,9 +294,10 @@ static void test_page_size(void **state)
 
 static msgl_cache_spec made_up; // beside 2 layers of K and V
 
-static void made_up_caches(const msgl_model_config *c, msgl_dtype dtype, msgl_cache_specs *out)
+static void made_up_caches(const msgl_model_config *c, msgl_dtype dtype, msgl_dtype act,
+                           msgl_cache_specs *out)
 {
-    (void)c;
+    (void)c, (void)act;
     *out = (msgl_cache_specs){.count = 2,
                               .all = {{.kind = MSGL_CACHE_KV,
                                        .num_layers = 2,

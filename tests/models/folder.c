@@ -63,7 +63,8 @@ json_t *small_config(const char *architecture)
                           2, "head_dim", 8, "intermediate_size", 48, "max_position_embeddings", 64,
                           "torch_dtype", "bfloat16", "tie_word_embeddings", 1);
     assert_non_null(c);
-    if (strstr(architecture, "Moe") != NULL || strstr(architecture, "Mixtral") != NULL) {
+    if (strstr(architecture, "Moe") != NULL || strstr(architecture, "Mixtral") != NULL ||
+        strstr(architecture, "Next") != NULL) {
         set_field(c, "num_experts", "4");
         set_field(c, "num_experts_per_tok", "2");
         set_field(c, "moe_intermediate_size", "16");
@@ -88,6 +89,8 @@ json_t *small_config(const char *architecture)
             set_field(c, fields[i][0], fields[i][1]);
         }
     }
+    // Both kinds of layers; of Qwen3-Next, by default, linear attention alone.
+    if (strstr(architecture, "Qwen3_5") != NULL) set_field(c, "full_attention_interval", "2");
     if (strstr(architecture, "ConditionalGeneration") != NULL) {
         json_t *outer = json_pack("{s:[s], s:O}", "architectures", architecture, "text_config", c);
         assert_non_null(outer);

@@ -318,7 +318,7 @@ static int32_t sliding_layers(const msgl_model_config *c)
 static void expect_groups(const msgl_model_config *c, int32_t count, int32_t first, int32_t layers)
 {
     msgl_cache_specs s;
-    msgl__model_caches(c, MSGL_F16, &s);
+    msgl__model_caches(c, MSGL_F16, MSGL_F32, &s);
     assert_int_equal(s.count, count);
     assert_int_equal(s.all[0].num_layers, layers);
     if (count > 1) assert_int_equal(s.all[1].num_layers, c->num_layers - layers);
@@ -472,7 +472,7 @@ static void test_latent(void **state)
     msgl_err err = {0};
     msgl_cache_specs s;
     assert_int_equal(load_with("DeepseekV3ForCausalLM", NULL, NULL, c, &err), 0);
-    msgl__model_caches(c, MSGL_F16, &s);
+    msgl__model_caches(c, MSGL_F16, MSGL_F32, &s);
     assert_int_equal(s.count, 1);
     assert_int_equal(s.all[0].kind, MSGL_CACHE_LATENT);
     assert_int_equal(s.all[0].num_heads, 1);
@@ -531,6 +531,50 @@ static void test_refusals_by_architecture(void **state)
     refuse("DeepseekV3ForCausalLM", "topk_group", "5", "topk_group: found 5");
     refuse("DeepseekV3ForCausalLM", "num_experts_per_tok", "5", "no more than topk_group groups");
     refuse("DeepseekV3ForCausalLM", "n_routed_experts", "0", "n_routed_experts: found 0");
+    refuse("Qwen3_5ForCausalLM", "linear_num_value_heads", "24", "linear_num_key_heads 16");
+    refuse("Qwen3_5ForCausalLM", "linear_key_head_dim", "24", "a multiple of 16 up to 256");
+    refuse("Qwen3_5ForCausalLM", "linear_value_head_dim", "272", "1..256");
+    refuse("Qwen3_5ForCausalLM", "linear_conv_kernel_dim", "3", "found 3, allowed 4");
+    refuse("Qwen3_5ForCausalLM", "hidden_act", "\"gelu_pytorch_tanh\"", "linear attention");
+    refuse("Qwen3_5ForCausalLM", "layer_types", "[\"sliding_attention\", \"full_attention\"]",
+           "full_attention, linear_attention");
+    refuse("Qwen3NextForCausalLM", "intermediate_size", NULL, "intermediate_size: found nothing");
+}
+
+// Groups of layers of models with linear attention.
+static void test_delta(void **state)
+{
+    (void)state;
+    msgl_model_config *c = malloc(sizeof *c);
+    msgl_err err = {0};
+    msgl_cache_specs s;
+    assert_int_equal(load_with("Qwen3_5MoeForCausalLM", "intermediate_size", NULL, c, &err), 0);
+    const msgl_decoder_config *d = &c->decoder;
+    assert_int_equal(d->layer_flags[0], MSGL_LAYER_DELTA | MSGL_LAYER_SPARSE);
+    assert_int_equal(d->layer_flags[1], MSGL_LAYER_SPARSE);
+    assert_true(d->router.norm_topk && d->norm_plus_one && d->gated_attn && !d->delta.by_k_head);
+    assert_int_equal(c->ropes[0].dim, 2); // a quarter of a head
+    msgl__model_caches(c, MSGL_F16, MSGL_BF16, &s);
+    assert_int_equal(s.count, 2);
+    assert_int_equal(s.all[0].kind, MSGL_CACHE_KV);
+    assert_int_equal(s.all[0].num_layers, 1);
+    assert_int_equal(s.all[1].kind, MSGL_CACHE_STATE);
+    assert_int_equal(s.all[1].num_layers, 1);
+    // 32 heads of 128 x 128 in f32; inputs of 2 x 16 + 32 heads of 128, four tokens.
+    assert_int_equal(s.all[1].state_bytes, 32 * 128 * 128 * 4 + 64 * 128 * 4 * 2);
+    assert_int_equal(load_with("Qwen3_5ForCausalLM", "linear_value_head_dim", "16", c, &err), 0);
+    msgl__model_caches(c, MSGL_F16, MSGL_F32, &s);
+    assert_int_equal(s.all[1].state_bytes, 32 * 128 * 16 * 4 + (32 * 128 + 32 * 16) * 4 * 4);
+    const char *types = "[\"full_attention\", \"linear_attention\"]"; // wins over the interval
+    assert_int_equal(load_with("Qwen3NextForCausalLM", "layer_types", types, c, &err), 0);
+    assert_int_equal(d->layer_flags[0] & MSGL_LAYER_DELTA, 0);
+    assert_int_equal(d->layer_flags[1] & MSGL_LAYER_DELTA, MSGL_LAYER_DELTA);
+    assert_true(d->delta.by_k_head);
+    assert_int_equal(load_with("Qwen3NextForCausalLM", NULL, NULL, c, &err), 0);
+    msgl__model_caches(c, MSGL_F16, MSGL_F32, &s);
+    assert_int_equal(s.count, 1); // layers of linear attention alone
+    assert_int_equal(s.all[0].kind, MSGL_CACHE_STATE);
+    free(c);
 }
 
 static void test_registry(void **state)
@@ -564,6 +608,7 @@ int main(void)
         cmocka_unit_test(test_generation_config),
         cmocka_unit_test(test_registry),
         cmocka_unit_test(test_latent),
+        cmocka_unit_test(test_delta),
         cmocka_unit_test(test_defaults),
         cmocka_unit_test(test_refusals_by_architecture),
     };

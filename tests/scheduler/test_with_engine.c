@@ -36,6 +36,7 @@ typedef struct setting {
     const char *model; // NULL: qwen3
     const char *attention;
     int32_t page_size, max_prefill, max_running, num_pages;
+    int32_t interval, checkpoints; // of states, at most the engine's; 0: those
     msgl_cache_type cache;
     bool overlap, one_by_one, no_penalties;
     bool long_answers; // longer than answers were before
@@ -148,6 +149,9 @@ static void open_server(server *o, const setting *v, answer *answers)
                                 .no_prefix_sharing = info->no_prefix_sharing,
                                 .num_eos = info->num_eos,
                                 .tables = msgl__engine_page_tables(o->e)};
+    msgl_cache_span *last = &sc.cache.spans[sc.cache.num_spans - 1];
+    if (v->interval > 0) last->interval = v->interval;
+    if (v->checkpoints > 0) last->num_units = v->checkpoints;
     memcpy(sc.eos_ids, info->eos_ids, sizeof sc.eos_ids);
     memset(answers, 0, REQUESTS * sizeof *answers);
     const msgl_runner *runner = msgl__engine_runner(o->e);
@@ -319,6 +323,39 @@ static void test_windows(void **state)
     }
 }
 
+// Models that keep states: requests go on from checkpoints, of which there are few, leave and come
+// back. A chunk passes one multiple of the interval at most, more than the engine has room for
+// otherwise.
+static void test_states(void **state)
+{
+    (void)state;
+    static const char *const models[] = {"qwen3_next", "qwen3_5"};
+    for (int i = 0; i < 2; i++) {
+        setting v = together(MSGL_CACHE_RADIX, 8, 4, 4096);
+        v.model = models[i];
+        v.interval = 16;
+        v.max_prefill = 15;
+        v.overlap = true;
+        compare(&v);
+        v.one_by_one = true;
+        compare(&v);
+        v = together(MSGL_CACHE_RADIX, 6, 16, 20);
+        v.model = models[i];
+        v.interval = 16;
+        v.checkpoints = 3;
+        v.max_prefill = 7;
+        v.overlap = i == 0;
+        compare(&v);
+        v = together(MSGL_CACHE_RADIX, 6, 1, 220);
+        v.model = models[i];
+        v.interval = 8;
+        v.max_prefill = 7;
+        v.long_answers = true;
+        v.overlap = i == 1;
+        assert_true(compare(&v) > 2);
+    }
+}
+
 // A model that keeps latent vectors.
 static void test_latent(void **state)
 {
@@ -442,6 +479,7 @@ int main(void)
         cmocka_unit_test(test_small_chunks_and_a_tight_pool),
         cmocka_unit_test(test_sent_back),
         cmocka_unit_test(test_windows),
+        cmocka_unit_test(test_states),
         cmocka_unit_test(test_latent),
         cmocka_unit_test(test_page_64),
         cmocka_unit_test(test_penalties_of_others),

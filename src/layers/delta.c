@@ -1,0 +1,75 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "layers/delta.h"
+
+msgl_delta_call msgl__delta_call_of(const msgl_delta *d)
+{
+    return (msgl_delta_call){.k_heads = d->k_heads,
+                             .v_heads = d->v_heads,
+                             .k_dim = d->k_dim,
+                             .v_dim = d->v_dim,
+                             .conv = d->conv,
+                             .a_log = d->a_log,
+                             .dt_bias = d->dt_bias,
+                             .norm = d->norm,
+                             .norm_eps = d->eps};
+}
+
+int32_t msgl__delta_rows(const msgl_delta *d)
+{
+    const msgl_delta_call c = msgl__delta_call_of(d);
+    return msgl__delta_channels(&c) + d->v_heads * (d->v_dim + 2);
+}
+
+size_t msgl__delta_workspace(const msgl_delta *d, msgl_dtype act, int32_t max_tokens)
+{
+    return msgl__activation_bytes((size_t)max_tokens, (size_t)d->in.w.n, act);
+}
+
+size_t msgl__delta_scratch(const msgl_delta *d, const msgl_kernels *k, int32_t max_tokens,
+                           int32_t max_requests)
+{
+    const msgl_seqs chunks = {
+        .phase = MSGL_PREFILL, .size = max_requests, .num_tokens = max_tokens};
+    const msgl_seqs answers = {
+        .phase = MSGL_DECODE, .size = max_requests, .num_tokens = max_requests};
+    msgl_delta_call c = msgl__delta_call_of(d);
+    c.seqs = &chunks;
+    const size_t most = k->delta.scratch_size(&c);
+    c.seqs = &answers;
+    const size_t other = k->delta.scratch_size(&c);
+    return most > other ? most : other;
+}
+
+void msgl__delta(msgl_forward *f, const msgl_delta *d, const msgl_norm *norm, const void *in,
+                 void *out)
+{
+    const msgl_kv_pool *pool = &f->groups[d->group].pool;
+    const size_t mark = f->arena->used, ld = (size_t)d->in.w.n, elem = msgl__dtype_size(f->x->act);
+    const size_t values = (size_t)d->v_heads * (size_t)d->v_dim;
+    char *mixed = msgl__activation(f, (size_t)f->num_tokens, ld);
+    if (mixed == NULL) return;
+    msgl__linear(f, &d->in, norm, in, mixed, f->num_tokens);
+    msgl_delta_call c = msgl__delta_call_of(d);
+    const size_t channels = (size_t)msgl__delta_channels(&c);
+    c.ld_qkv = c.ld_z = c.ld_ab = ld;
+    c.ld_out = values;
+    c.states = msgl__state_of_row(pool, 0, d->layer);
+    c.state_stride = (size_t)pool->spec.num_layers * pool->spec.state_bytes;
+    for (int32_t i = 0; i < f->num_seqs; i++) {
+        const msgl_seq_states *s = &f->states[i];
+        const char *row = msgl__row(f, mixed, f->seqs[i].first_token, ld);
+        c.seqs = &f->seqs[i];
+        c.qkv = row;
+        c.z = row + channels * elem;
+        c.b = row + (channels + values) * elem;
+        c.a = row + (channels + values + (size_t)d->v_heads) * elem;
+        c.out = msgl__row(f, out, f->seqs[i].first_token, values);
+        c.from = s->from, c.dev_from = s->dev_from;
+        c.to = s->to, c.dev_to = s->dev_to;
+        c.saves = s->saves, c.dev_saves = s->dev_saves;
+        c.save_start = s->save_start, c.dev_save_start = s->dev_save_start;
+        f->k->delta.run(f->x, &c);
+        msgl__arena_reset(f->x->scratch);
+    }
+    f->arena->used = mark;
+}
