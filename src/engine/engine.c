@@ -364,6 +364,7 @@ static int build(msgl_engine *e, const msgl_options *o, struct msgl_heartbeat *h
         .dtype = e->info.dtype,
         .weights = weights,
         .act = e->device->kind == MSGL_DEVICE_CPU ? MSGL_F32 : e->info.dtype,
+        .capability = e->device->capability,
         .ranks = 1,
     };
     code = msgl__model_build(&e->model, &target, err);
@@ -395,6 +396,7 @@ int msgl__engine_create(const msgl_options *o, struct msgl_heartbeat *heartbeat,
         .max_flights = MSGL_ENGINE_FLIGHTS,
         // Rows that a product begins at once: of a packed panel, of a tile of tensor cores.
         .tile = e->device->kind == MSGL_DEVICE_CPU ? 8 : 128,
+        .cut = msgl__states_cut(e),
         .write_tokens = msgl__engine_write_tokens,
         .write_extra = msgl__engine_write_extra,
         .submit = msgl__engine_submit,

@@ -174,6 +174,7 @@ size_t msgl__step_io_bytes(const msgl_engine_step *s);
 // is possible. fill: requests [first, first + s->seqs[i].size) of s->batch, those behind its end
 // padding, as s->states[i].
 size_t msgl__states_bytes(const msgl_engine *e);
+int32_t msgl__states_cut(const msgl_engine *e); // msgl_runner.cut
 bool msgl__states_valid(const msgl_engine *e, const msgl_batch *b);
 void msgl__states_fill(const msgl_engine *e, msgl_engine_step *s, int32_t i, int32_t first);
 

@@ -34,6 +34,12 @@ size_t msgl__states_bytes(const msgl_engine *e)
     return 3 * stride(e) * sizeof(int32_t) + max_saves(e) * sizeof(msgl_delta_save);
 }
 
+int32_t msgl__states_cut(const msgl_engine *e)
+{
+    const bool on_host = e->device->kind == MSGL_DEVICE_CPU;
+    return on_host || state_span(e) == NULL ? 0 : MSGL_DELTA_CHUNK;
+}
+
 static bool request_valid(const msgl_batch_req *r, int32_t checkpoints)
 {
     if (r->load_state >= checkpoints || (r->load_state >= 0 && r->cached_len == 0)) return false;

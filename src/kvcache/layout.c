@@ -5,6 +5,7 @@
 
 #include "core/mem.h"
 #include "core/round.h"
+#include "kernel/delta.h"
 
 // The place of a window among those found so far, ascending.
 static void add_window(int32_t *windows, int32_t *count, int32_t window)
@@ -21,6 +22,19 @@ static void add_window(int32_t *windows, int32_t *count, int32_t window)
 static bool is_windowed(const msgl_cache_spec *s, int32_t max_seq_len)
 {
     return s->kind != MSGL_CACHE_STATE && s->window >= 0 && s->window < max_seq_len - 1;
+}
+
+// Whole pages, and whole chunks of the kernels that save.
+static int32_t state_interval(int32_t page_size)
+{
+    int32_t a = page_size, b = MSGL_DELTA_CHUNK;
+    while (b != 0) { // their greatest common divisor
+        const int32_t rest = a % b;
+        a = b;
+        b = rest;
+    }
+    const int32_t step = page_size / a * MSGL_DELTA_CHUNK;
+    return msgl__ceil_div(MSGL_STATE_INTERVAL, step) * step;
 }
 
 void msgl__cache_layout_of(const msgl_cache_specs *specs, int32_t max_seq_len, int32_t page_size,
@@ -44,9 +58,7 @@ void msgl__cache_layout_of(const msgl_cache_specs *specs, int32_t max_seq_len, i
     }
     if (states) {
         out->spans[out->num_spans++] = (msgl_cache_span){
-            .kind = MSGL_SPAN_STATE,
-            .window = -1,
-            .interval = msgl__ceil_div(MSGL_STATE_INTERVAL, page_size) * page_size};
+            .kind = MSGL_SPAN_STATE, .window = -1, .interval = state_interval(page_size)};
     }
     for (int32_t g = 0; g < specs->count; g++) {
         const msgl_cache_spec *s = &specs->all[g];

@@ -15,7 +15,8 @@
 
 enum { MSGL_MAX_GROUPS = 8, MSGL_MAX_SPANS = 4 };
 
-// Tokens between two checkpoints of states in the prefix cache, rounded up to whole pages.
+// Tokens between two checkpoints of states in the prefix cache, rounded up to whole pages and whole
+// chunks of kernels (MSGL_DELTA_CHUNK).
 enum { MSGL_STATE_INTERVAL = 512 };
 
 typedef enum msgl_cache_kind {

@@ -16,8 +16,10 @@ msgl_delta_call msgl__delta_call_of(const msgl_delta *d)
 
 int32_t msgl__delta_rows(const msgl_delta *d)
 {
+    enum { WHOLE = 8 }; // rows of 16 bytes, as GPUs load them
     const msgl_delta_call c = msgl__delta_call_of(d);
-    return msgl__delta_channels(&c) + d->v_heads * (d->v_dim + 2);
+    const int32_t rows = msgl__delta_channels(&c) + d->v_heads * (d->v_dim + 2);
+    return msgl__ceil_div(rows, WHOLE) * WHOLE;
 }
 
 size_t msgl__delta_workspace(const msgl_delta *d, msgl_dtype act, int32_t max_tokens)

@@ -8,7 +8,9 @@
 #include "layers/linear.h"
 
 typedef struct msgl_delta {
-    msgl_linear in;         // [q, k and v heads, z as many as v, b and a one a v head; hidden]
+    // [rows, hidden]: q, k and v heads, z as many as v, b and a one a v head, and a few without
+    // use.
+    msgl_linear in;
     float *conv;            // [channels of q, k and v, MSGL_DELTA_TAPS]
     float *a_log, *dt_bias; // [v_heads]
     float *norm;            // [v_dim]

@@ -215,9 +215,29 @@ static void build_layers(msgl_model *m, msgl_decoder *decoder)
     m->final_norm = (msgl_norm){.eps = d->rms_eps, .dim = m->cfg.hidden_size};
 }
 
+// Whether the device has kernels for the layers of linear attention.
+static int check_delta(const msgl_model *m, msgl_err *err)
+{
+    const msgl_decoder_config *d = &m->cfg.decoder;
+    const msgl_delta_kernels *k = &m->target.kernels->delta;
+    const msgl_delta layer = delta_of(d);
+    const msgl_delta_call dims = msgl__delta_call_of(&layer);
+    if (count_delta(d, m->cfg.num_layers) == 0 || k->supports == NULL ||
+        k->supports(m->target.capability, m->target.act, &dims)) {
+        return 0;
+    }
+    return msgl__err_set(err, MSGL_EUNSUPPORTED,
+                         "linear attention: keys and values of %d and %d in %s on compute "
+                         "capability %d.%d; allowed on GPUs: 128 in bfloat16 on 9.0",
+                         layer.k_dim, layer.v_dim, msgl__dtype_name(m->target.act),
+                         m->target.capability / 10, m->target.capability % 10);
+}
+
 static int build(msgl_model *m, msgl_err *err)
 {
     const msgl_decoder_config *d = &m->cfg.decoder;
+    const int code = check_delta(m, err);
+    if (code != 0) return code;
     size_t sparse = 0, latent = d->latent.rank > 0 ? (size_t)m->cfg.num_layers : 0;
     for (int32_t l = 0; l < m->cfg.num_layers; l++)
         sparse += msgl__layer_has(d, l, MSGL_LAYER_SPARSE);

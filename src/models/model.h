@@ -16,6 +16,7 @@ typedef struct msgl_model_target {
     msgl_dtype dtype;            // of weights on which choices depend
     const msgl_wformat *weights; // of all others
     msgl_dtype act;              // of activations, as in msgl_exec
+    int32_t capability;          // of the device, as in msgl_device
     int32_t ranks;               // that share the model
 } msgl_model_target;
 

@@ -83,17 +83,31 @@ static void add_answers(msgl_scheduler *s, msgl_flight *f)
     f->batch.num_decode = f->batch.size;
 }
 
-// The next chunk of r, at most `budget` tokens; how many it took.
+// Tokens of r's next chunk. One that is cut ends at a multiple of runner.cut; where the budget has
+// no room for that, the step's first chunk takes more, if any step could.
+static int32_t chunk_len(const msgl_scheduler *s, const msgl_flight *f, const msgl_req *r,
+                         int32_t budget)
+{
+    const int32_t rest = r->fill_len - r->device_len, cut = s->runner.cut;
+    if (rest <= budget || cut == 0) return rest < budget ? rest : budget;
+    const int32_t over = (r->device_len + budget) % cut;
+    if (over < budget) return budget - over;
+    if (f->batch.size > f->batch.num_decode) return 0;
+    const int32_t more = budget - over + cut, n = rest < more ? rest : more;
+    return n <= s->options.max_prefill_tokens ? n : budget;
+}
+
+// The next chunk of r; what is left of the budget, nothing behind one that was cut.
 static int32_t add_chunk(msgl_scheduler *s, msgl_flight *f, msgl_req *r, int32_t budget)
 {
-    const int32_t rest = r->fill_len - r->device_len;
-    const int32_t n = rest < budget ? rest : budget;
-    if (!msgl__sched_grow(s, r, r->device_len + n)) return 0;
+    const int32_t n = chunk_len(s, f, r, budget);
+    if (n == 0) return 0;
+    if (!msgl__sched_grow(s, r, r->device_len + n)) return budget;
     add(f, r, r->device_len + n);
     // From the next step on others can share what this step computes: steps run in order.
     msgl__cache_extend(s->cache, &r->hold, r->ids, r->device_len);
     add_saves(s, f, r, r->device_len);
-    return n;
+    return r->state == MSGL_REQ_PREFILL ? 0 : budget - n;
 }
 
 // Prompt tokens that could be computed now, were there no limit to a step; *first: of the first.
@@ -127,7 +141,7 @@ static int add_chunks(msgl_scheduler *s, msgl_flight *f)
     }
     for (msgl_req *r = s->running.head, *next; r != NULL && budget > 0; r = next) {
         next = r->next;
-        if (r->state == MSGL_REQ_PREFILL) budget -= add_chunk(s, f, r, budget);
+        if (r->state == MSGL_REQ_PREFILL) budget = add_chunk(s, f, r, budget);
     }
     while (budget > 0 && s->waiting.head != NULL) {
         msgl_req *r = s->waiting.head;
@@ -140,7 +154,7 @@ static int add_chunks(msgl_scheduler *s, msgl_flight *f)
             rc = s->runner.write_extra(s->runner.ctx, r->row, r->extra);
         }
         if (rc < 0) return rc;
-        budget -= add_chunk(s, f, r, budget);
+        budget = add_chunk(s, f, r, budget);
     }
     return 0;
 }

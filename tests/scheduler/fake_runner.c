@@ -201,6 +201,10 @@ static void check_batch(fake_runner *f, const msgl_batch *b, uint64_t now)
                 fault(f, "bad request in batch", r->uid, r->cached_len, r->device_len);
                 return;
             }
+            if (f->expects_cuts && i >= b->num_decode && !r->sample &&
+                r->device_len % f->runner.cut != 0) {
+                fault(f, "cut elsewhere", r->uid, r->cached_len, r->device_len);
+            }
             if (pass == 0) tokens += extend;
             use_slots(f, r, pass == 1, now);
             use_checkpoints(f, r, pass == 1, now);

@@ -59,6 +59,7 @@ typedef struct fake_runner {
     uint64_t noise;                                  // != 0: state of a generator for jitter
     uint64_t nan_uid;                                // this request's logits are NaN
     int32_t nan_from;                                // from this device_len on
+    bool expects_cuts;                               // chunks are cut where runner.cut says
     int fail_submit_at, fail_wait_at, fail_write_at; // 1 = the next call; 0 never
     // What it may look at:
     char fault[200];

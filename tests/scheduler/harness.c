@@ -87,6 +87,8 @@ void harness_init(harness *h, harness_options o)
     assert_true(o.max_seq_len <= HARNESS_LEN);
     const msgl_cache_layout layout = layout_of(&o);
     fake_init(&h->fake, o.max_running, o.max_seq_len, &layout, o.vocab_size, o.threaded);
+    h->fake.runner.cut = o.cut;
+    h->fake.expects_cuts = o.cut > 0 && o.cut <= o.max_prefill_tokens;
     h->options = (msgl_options){.cache_type = o.cache_type == MSGL_CACHE_NAIVE ? "naive" : "radix",
                                 .max_running = o.max_running,
                                 .max_prefill_tokens = o.max_prefill_tokens,

@@ -301,6 +301,7 @@ static void test_spans(void **state)
         // Answers that outgrow what was expected of them in a window that is wide, too.
         if (kinds & 2) o.second_window = k % 8 < 5 ? 37 : 110;
         if (kinds & 4) o.state_interval = 16;
+        if (kinds & 4 && k % 3 > 0) o.cut = k % 3 == 1 ? 8 : 16;
         for (int i = 0; i < 2; i++) {
             int32_t *const to = i == 0 ? &o.window_pages : &o.second_pages;
             const int32_t window = i == 0 ? o.window : o.second_window;

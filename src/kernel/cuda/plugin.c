@@ -64,6 +64,7 @@ static void fill_kernels(msgl_kernels *k)
     };
     k->delta = (msgl_delta_kernels){
         .run = msgl__cuda_delta,
+        .supports = msgl__cuda_delta_supports,
         .scratch_size = msgl__cuda_delta_scratch,
     };
 }

@@ -9,12 +9,18 @@ static bool at_16(const void *p, size_t stride_bytes)
     return ((uintptr_t)p | stride_bytes) % 16 == 0;
 }
 
+extern "C" bool msgl__cuda_delta_supports(int32_t capability, msgl_dtype act,
+                                          const msgl_delta_call *dims)
+{
+    return act == MSGL_BF16 && capability == 90 && dims->k_dim == MSGL_DELTA_DIM &&
+           dims->v_dim == MSGL_DELTA_DIM;
+}
+
 static bool supported(const msgl_exec *x, const msgl_delta_call *c)
 {
     const size_t size = sizeof(msgl_delta_act);
-    return x->act == MSGL_BF16 && msgl__cuda_device(x)->base.capability == 90 &&
-           c->k_dim == MSGL_DELTA_DIM && c->v_dim == MSGL_DELTA_DIM && c->k_heads > 0 &&
-           c->v_heads % c->k_heads == 0 && at_16(c->qkv, c->ld_qkv * size) &&
+    return msgl__cuda_delta_supports(msgl__cuda_device(x)->base.capability, x->act, c) &&
+           c->k_heads > 0 && c->v_heads % c->k_heads == 0 && at_16(c->qkv, c->ld_qkv * size) &&
            at_16(c->z, c->ld_z * size) && at_16(c->out, c->ld_out * size) &&
            at_16(c->states, c->state_stride) && at_16(c->conv, 0) && at_16(c->norm, 0);
 }

@@ -12,6 +12,7 @@ extern "C" {
 #include "kernel/delta.h"
 
 void msgl__cuda_delta(msgl_exec *x, const msgl_delta_call *c);
+bool msgl__cuda_delta_supports(int32_t capability, msgl_dtype act, const msgl_delta_call *dims);
 size_t msgl__cuda_delta_scratch(const msgl_delta_call *c);
 
 // Of the above the recurrence of one token a request. slices: blocks that share a v head, 1 or
