@@ -62,8 +62,26 @@ void parity_path(char *out, const char *model, const char *file)
              file[0] != '\0' ? "/" : "", file);
 }
 
-// Prefills the whole prompt and leaves its 64 rows of log-probabilities in the harness. False when
-// the backend cannot run the model; why is printed.
+// Positions from `from` on, one a step; their rows go to where a prefill leaves them.
+static void run_answers(harness *h, int32_t from, const int32_t *ids)
+{
+    const size_t vocab = (size_t)h->info->vocab_size;
+    float *rows = malloc(POSITIONS * vocab * sizeof *rows);
+    assert_non_null(rows);
+    memcpy(rows, h->logprobs, (size_t)from * vocab * sizeof *rows);
+    harness_tokens(h, 3, ids, POSITIONS); // the sampled token is not the one to go on with
+    for (int32_t t = from; t < POSITIONS; t++) {
+        msgl_batch_req req = harness_req(3, t, t + 1);
+        req.sample = false;
+        harness_step(h, MSGL_DECODE, &req, 1);
+        memcpy(rows + (size_t)t * vocab, harness_row(h, 0), vocab * sizeof *rows);
+    }
+    memcpy(h->logprobs, rows, POSITIONS * vocab * sizeof *rows);
+    free(rows);
+}
+
+// Computes the prompt and leaves its 64 rows of log-probabilities in the harness. False when the
+// backend cannot run the model; why is printed.
 static bool run_prompt(harness *h, const char *model, const char *dtype,
                        const harness_target *target)
 {
@@ -82,8 +100,10 @@ static bool run_prompt(harness *h, const char *model, const char *dtype,
     if (code != 0) fail_msg("%s: %s", model, err.text);
     harness_pages(h, 3, POSITIONS + 1);
     harness_tokens(h, 3, ids, POSITIONS);
-    msgl_batch_req req = harness_req(3, 0, POSITIONS);
+    const int32_t first = target->answers_from > 0 ? target->answers_from : POSITIONS;
+    msgl_batch_req req = harness_req(3, 0, first);
     harness_step(h, MSGL_PREFILL, &req, 1);
+    if (first < POSITIONS) run_answers(h, first, ids);
     return true;
 }
 

@@ -28,6 +28,19 @@ static void test_parity_f32(void **state)
     }
 }
 
+// Answers go on from the states of a prompt.
+static void test_parity_answers(void **state)
+{
+    (void)state;
+    static const char *const models[] = {"qwen3_next", "qwen3_5"};
+    for (size_t i = 0; i < MSGL_COUNT(models); i++) {
+        for (int32_t from = 1; from < 64; from += 31) {
+            const harness_target t = {.answers_from = from};
+            assert_true(parity_f32(models[i], &t));
+        }
+    }
+}
+
 static void test_parity_bf16(void **state)
 {
     (void)state;
@@ -122,9 +135,10 @@ static void test_spellings(void **state)
 int main(void)
 {
     const struct CMUnitTest tests[] = {
-        cmocka_unit_test(test_all_covered),     cmocka_unit_test(test_parity_f32),
-        cmocka_unit_test(test_parity_bf16),     cmocka_unit_test(test_parity_f16),
-        cmocka_unit_test(test_parity_backends), cmocka_unit_test(test_spellings),
+        cmocka_unit_test(test_all_covered),    cmocka_unit_test(test_parity_f32),
+        cmocka_unit_test(test_parity_answers), cmocka_unit_test(test_parity_bf16),
+        cmocka_unit_test(test_parity_f16),     cmocka_unit_test(test_parity_backends),
+        cmocka_unit_test(test_spellings),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }
