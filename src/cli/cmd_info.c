@@ -203,6 +203,22 @@ static void hardware(void)
            (double)sysconf(_SC_PHYS_PAGES) * (double)sysconf(_SC_PAGESIZE) / 1e9);
 }
 
+static void print_model(const char *dir, const msgl_model_config *c)
+{
+    msgl_cache_specs specs;
+    printf("model    %s: %s, %d layers, hidden %d, %d heads (%d KV) of %d, vocabulary %d, context "
+           "%d, %s\n",
+           dir, c->arch->name, c->num_layers, c->hidden_size, c->num_heads, c->num_kv_heads,
+           c->head_dim, c->vocab_size, msgl__model_config_context(c), msgl__dtype_name(c->dtype));
+    msgl__model_caches(c, c->dtype, c->dtype, &specs);
+    for (int32_t g = 0; g < specs.count; g++) {
+        const msgl_cache_spec *s = &specs.all[g];
+        if (s->kind != MSGL_CACHE_STATE) continue;
+        printf("states   %d layers of linear attention, %.2f MiB a request\n", s->num_layers,
+               (double)s->num_layers * (double)s->state_bytes / (1024.0 * 1024.0));
+    }
+}
+
 int msgl__cmd_info(const msgl_args *a)
 {
     msgl_err err;
@@ -223,12 +239,7 @@ int msgl__cmd_info(const msgl_args *a)
     gpus(&g, !table_only);
     if (!table_only) plugins();
     if (dir != NULL && !table_only) {
-        printf("model    %s: %s, %d layers, hidden %d, %d heads (%d KV) of %d, vocabulary %d, "
-               "context %d, "
-               "%s\n",
-               dir, config.arch->name, config.num_layers, config.hidden_size, config.num_heads,
-               config.num_kv_heads, config.head_dim, config.vocab_size,
-               msgl__model_config_context(&config), msgl__dtype_name(config.dtype));
+        print_model(dir, &config);
     }
     if (!table_only) printf("\n");
     const msgl_model_config *model = dir != NULL ? &config : NULL;

@@ -115,8 +115,8 @@ typedef struct msgl_runner {
     // Tokens that the products of a large step take at a time: steps of a multiple are the cheapest
     // ones; 0: any.
     int32_t tile;
-    // Where it is not 0: results do not depend on how prompts are cut into steps, if that is done at
-    // multiples of so many tokens of a request.
+    // Where it is not 0: results do not depend on how prompts are cut into steps, if that is done
+    // at multiples of so many tokens of a request.
     int32_t cut;
     // Puts ids[0, n) at positions [pos, pos + n) of row table_idx in the token pool, after the
     // steps already submitted. ids may be reused when the call returns.

@@ -162,6 +162,8 @@ for name in qwen3-f16.gguf one; do
 done
 expect "info of a file" 0 "Qwen3ForCausalLM, 1 layers, hidden 32, 4 heads (2 KV) of 16, vocabulary 260, context 128, float16" \
     "$minisgl" info --model "$gguf/qwen3-f16.gguf"
+expect "info of linear attention" 0 "states   2 layers of linear attention, 0.02 MiB a request" \
+    "$minisgl" info --model "$(dirname "$0")/../vectors/models/qwen3_next"
 cp "$gguf/llama-q8_0.gguf" "$dir/one"
 expect "two files" 1 "found 2 .gguf files, allowed one" "$minisgl" run --model "$dir/one" --prompt x
 head -c 20000 "$gguf/llama-q8_0.gguf" >"$dir/half.gguf"
