@@ -19,6 +19,7 @@ import tempfile
 from pathlib import Path
 
 import torch
+import transformers
 from model_vector_configs import EOT, IM_END, MODELS, VOCAB, without
 from safetensors.torch import load_file, save_file
 from transformers import AutoConfig, AutoModelForCausalLM
@@ -165,6 +166,22 @@ def name_as_hubs(folder):
     save_file(tensors, path, metadata={"format": "pt"})
 
 
+def stack_experts(folder):
+    """Files of Qwen3.5 have a layer's experts one behind the other in two tensors; transformers 5
+    writes a tensor for each."""
+    path = folder / "model.safetensors"
+    tensors = load_file(path)
+    for at in sorted({k[: k.index(".experts.") + 9] for k in tensors if ".experts." in k}):
+        count = len([k for k in tensors if k.startswith(at) and k.endswith(".down_proj.weight")])
+        parts = {
+            part: torch.stack([tensors.pop(f"{at}{i}.{part}_proj.weight") for i in range(count)])
+            for part in ("gate", "up", "down")
+        }
+        tensors[f"{at}gate_up_proj"] = torch.cat([parts["gate"], parts["up"]], dim=1)
+        tensors[f"{at}down_proj"] = parts["down"]
+    save_file(tensors, path, metadata={"format": "pt"})
+
+
 def add_prediction_layer(folder, hub, dtype):
     """Files of models that were trained to predict two tokens have one more layer, for that alone:
     a part of it here."""
@@ -178,7 +195,7 @@ def add_prediction_layer(folder, hub, dtype):
 
 def add_mtp(folder, hub, dtype):
     """What the files of Qwen3-Next and Qwen3.5 have for it: a part of it here."""
-    path, hidden = folder / "model.safetensors", hub["hidden_size"]
+    path, hidden = folder / "model.safetensors", hub.get("text_config", hub)["hidden_size"]
     tensors = load_file(path)
     tensors["mtp.fc.weight"] = torch.ones((hidden, 2 * hidden), dtype=dtype)
     tensors["mtp.norm.weight"] = torch.ones(hidden, dtype=dtype)
@@ -218,7 +235,8 @@ def save_model(folder, name, spec, seed):
     dtype = spec.get("dtype", torch.bfloat16)
     hub = spec["config"]
     config = parse(hub)
-    model = AutoModelForCausalLM.from_config(config, dtype=torch.float32)
+    whole = getattr(transformers, hub["architectures"][0])  # AutoModel may take a part of it
+    model = whole(config).float()
     randomise(model, config.tie_word_embeddings, seed, spec.get("gain", {}))
     corrections = {k: v.clone() for k, v in model.named_buffers() if k.endswith(CORRECTION)}
     model.to(dtype)
@@ -232,8 +250,10 @@ def save_model(folder, name, spec, seed):
         assert len(list(folder.glob("model-*.safetensors"))) == spec["shards"], name
     else:
         model.save_pretrained(folder)
-    if "vision_config" in hub:
+    if config.model_type == "gemma3":
         name_as_hubs(folder)
+    if config.model_type == "qwen3_5_moe":
+        stack_experts(folder)
     if hub.get("num_nextn_predict_layers"):
         add_prediction_layer(folder, hub, dtype)
     if spec.get("mtp"):

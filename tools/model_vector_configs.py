@@ -471,6 +471,37 @@ def qwen3_5_moe(**kw):
     return without(c, "full_attention_interval", "intermediate_size")
 
 
+
+def qwen3_5_conditional(text):
+    """The whole of a model that sees: what the files of Qwen3.5 have."""
+    moe = "Moe" in text["architectures"][0]
+    name = text["architectures"][0].replace("ForCausalLM", "ForConditionalGeneration")
+    return dict(
+        architectures=[name],
+        image_token_id=EOT,
+        model_type="qwen3_5_moe" if moe else "qwen3_5",
+        text_config=without(text, "architectures", "transformers_version"),
+        tie_word_embeddings=text["tie_word_embeddings"],
+        transformers_version="4.57.0.dev0",
+        video_token_id=EOT,
+        vision_config=dict(
+            depth=1,
+            hidden_size=8,
+            in_channels=3,
+            intermediate_size=8,
+            model_type="qwen3_5_moe" if moe else "qwen3_5",
+            num_heads=1,
+            num_position_embeddings=4,
+            out_hidden_size=text["hidden_size"],
+            patch_size=4,
+            spatial_merge_size=1,
+            temporal_patch_size=1,
+        ),
+        vision_end_token_id=EOT,
+        vision_start_token_id=EOT,
+    )
+
+
 # The embedding is scaled up on its way in, and not for the head.
 GEMMA_GAIN = {"embed_tokens": 0.2, "model.norm": 5}
 # Scores a few units wide; experts small enough that one chosen otherwise in bfloat16 does little.
@@ -769,5 +800,15 @@ MODELS = {
         config=qwen3_5_moe(),
         gain=DELTA_GAIN,
         off=dict(num_experts_per_tok=dict(num_experts_per_tok=1)),
+    ),
+    "qwen3_5_conditional": dict(
+        config=qwen3_5_conditional(
+            qwen3_5(hidden_size=32, num_hidden_layers=2, full_attention_interval=2)
+        ),
+        gain=DELTA_GAIN,
+        mtp=True,
+    ),
+    "qwen3_5_moe_conditional": dict(
+        config=qwen3_5_conditional(qwen3_5_moe(hidden_size=32)), gain=DELTA_GAIN
     ),
 }

@@ -28,7 +28,7 @@ static void find_arch(msgl_json_reader *r, msgl_model_config *c)
 {
     const json_t *list = msgl__json_get(r, "architectures");
     const json_t *first = json_array_get(list, 0);
-    char known[512];
+    char known[1024];
     msgl__arch_names(known, sizeof known);
     if (!json_is_array(list) || !json_is_string(first)) {
         msgl__json_reject(r, MSGL_EFORMAT, "architectures", list, "a list with one name");

@@ -35,6 +35,8 @@ typedef struct msgl_decoder_names {
     const char *qkv;                                 // q, k and v in one tensor
     const char *gate_up;                             // gate and up in one tensor
     const char *router, *experts, *gate, *up, *down; // experts: what stands before ".N.gate"
+    // Of all experts one behind the other: all of the name behind "layers.N.".
+    const char *stacked_gate_up, *stacked_down;
     const char *correction; // what the router adds to scores: all of the name behind "layers.N."
     const char *shared, *shared_gate;
 } msgl_decoder_names;

@@ -266,6 +266,17 @@ static void declare_expert(const declaring *d, msgl_moe *m, int32_t e)
     msgl_weight *down = (msgl_weight *)&m->experts.down[e];
     const char *const fmt = "%slayers.%d.%s.%d.%s.weight";
     msgl__plan_weight(d->p, gate_up, 2 * inter, hidden);
+    if (n->stacked_gate_up != NULL) {
+        const int32_t all = d->m->cfg.decoder.num_experts;
+        msgl__plan_rows(d->p, gate_up, 0, 2 * inter, "%slayers.%d.%s", n->prefix, d->layer,
+                        n->stacked_gate_up);
+        msgl__plan_stacked(d->p, all, e);
+        msgl__plan_weight(d->p, down, hidden, inter);
+        msgl__plan_rows(d->p, down, 0, hidden, "%slayers.%d.%s", n->prefix, d->layer,
+                        n->stacked_down);
+        msgl__plan_stacked(d->p, all, e);
+        return;
+    }
     msgl__plan_rows(d->p, gate_up, 0, inter, fmt, n->prefix, d->layer, n->experts, e, n->gate);
     msgl__plan_rows(d->p, gate_up, inter, inter, fmt, n->prefix, d->layer, n->experts, e, n->up);
     msgl__plan_weight(d->p, down, hidden, inter);

@@ -83,6 +83,26 @@ static void configure_5_moe(msgl_json_reader *r, msgl_model_config *c)
     if (r->status == 0) read_experts(r, c);
 }
 
+// The language half of a model that also sees; its other tensors are left.
+static void name_conditional(msgl_decoder_names *n)
+{
+    n->prefix = "model.language_model.";
+    n->stacked_gate_up = "mlp.experts.gate_up_proj";
+    n->stacked_down = "mlp.experts.down_proj";
+}
+
+static void configure_5_conditional(msgl_json_reader *r, msgl_model_config *c)
+{
+    configure(r, c);
+    name_conditional(&c->decoder.names);
+}
+
+static void configure_5_moe_conditional(msgl_json_reader *r, msgl_model_config *c)
+{
+    configure_5_moe(r, c);
+    name_conditional(&c->decoder.names);
+}
+
 #define QWEN                                                                                       \
     .family = &msgl__decoder_family, .default_head_dim = 256, .rotary_factor = 0.25,               \
     .ignored = {"mtp.", "model.visual."}
@@ -104,4 +124,27 @@ const msgl_arch msgl__arch_qwen3_5_moe = {
     .name = "Qwen3_5MoeForCausalLM",
     .only_experts = true,
     .configure = configure_5_moe,
+};
+
+const msgl_arch msgl__arch_qwen3_5_conditional = {
+    QWEN,
+    .name = "Qwen3_5ForConditionalGeneration",
+    .text_section = "text_config",
+    .text_defaults = "{\"vocab_size\": 248320, \"hidden_size\": 4096, \"intermediate_size\": 12288,"
+                     " \"num_hidden_layers\": 32, \"num_attention_heads\": 16,"
+                     " \"num_key_value_heads\": 4, \"max_position_embeddings\": 32768}",
+    .configure = configure_5_conditional,
+};
+
+const msgl_arch msgl__arch_qwen3_5_moe_conditional = {
+    QWEN,
+    .name = "Qwen3_5MoeForConditionalGeneration",
+    .only_experts = true,
+    .text_section = "text_config",
+    .text_defaults = "{\"vocab_size\": 248320, \"hidden_size\": 2048, \"num_hidden_layers\": 40,"
+                     " \"num_attention_heads\": 16, \"num_key_value_heads\": 2,"
+                     " \"max_position_embeddings\": 32768, \"moe_intermediate_size\": 512,"
+                     " \"shared_expert_intermediate_size\": 512, \"num_experts_per_tok\": 8,"
+                     " \"num_experts\": 256}",
+    .configure = configure_5_moe_conditional,
 };

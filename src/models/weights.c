@@ -136,6 +136,14 @@ void msgl__plan_pairs(msgl_weight_plan *p, int32_t head, int32_t unpaired, int32
     w->pairs = pairs;
 }
 
+void msgl__plan_stacked(msgl_weight_plan *p, int32_t count, int32_t which)
+{
+    if (p->status != 0) return;
+    msgl_wanted *w = &p->wanted[p->num_wanted - 1];
+    w->stacked = count;
+    w->first = which * w->rows;
+}
+
 void msgl__plan_taps(msgl_weight_plan *p, int32_t taps)
 {
     if (p->status != 0) return;
@@ -164,6 +172,10 @@ static int32_t expected_shape(const msgl_wanted *w, int64_t dims[3])
 {
     if (w->taps > 0) {
         dims[0] = w->rows / w->taps, dims[1] = 1, dims[2] = w->taps;
+        return 3;
+    }
+    if (w->stacked > 0) {
+        dims[0] = w->stacked, dims[1] = w->rows, dims[2] = w->cols;
         return 3;
     }
     dims[0] = w->tensor_rows > 0 ? w->tensor_rows : w->rows;

@@ -28,7 +28,8 @@ typedef struct msgl_wanted {
     // Of every `head` rows, behind `unpaired` ones, rows 2 i and 2 i + 1 of 2 * pairs become i and
     // pairs + i.
     int32_t head, unpaired, pairs;
-    int32_t taps; // not 0: the vector's tensor is [rows / taps, 1, taps]
+    int32_t stacked; // not 0: the tensor's rows are in so many equal parts, its first dimension
+    int32_t taps;    // not 0: the vector's tensor is [rows / taps, 1, taps]
 } msgl_wanted;
 
 // A piece of the region: where its address goes once there is one.
@@ -74,6 +75,8 @@ void msgl__plan_add_one(msgl_weight_plan *p);
 // neighbours (GLM, GPT-J): kernels rotate (i, pairs + i), and scores of q and K do not depend on
 // the order.
 void msgl__plan_pairs(msgl_weight_plan *p, int32_t head, int32_t unpaired, int32_t pairs);
+// It is the tensor of `count` alike weights one behind the other, of which this is number `which`.
+void msgl__plan_stacked(msgl_weight_plan *p, int32_t count, int32_t which);
 // It has the weights of a convolution by channel, so many a channel.
 void msgl__plan_taps(msgl_weight_plan *p, int32_t taps);
 // It has tensor_rows rows, of which those from `first` on are wanted; transposed: as columns.

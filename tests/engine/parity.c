@@ -53,6 +53,8 @@ const char *const parity_models[] = {
     "qwen3_next_hd128",
     "qwen3_5",
     "qwen3_5_moe",
+    "qwen3_5_conditional",
+    "qwen3_5_moe_conditional",
     NULL,
 };
 

@@ -580,7 +580,7 @@ static void test_delta(void **state)
 static void test_registry(void **state)
 {
     (void)state;
-    char names[512];
+    char names[1024];
     msgl__arch_names(names, sizeof names);
     assert_true(msgl__arch_count() >= 5);
     for (int i = 0; i < msgl__arch_count(); i++) {
