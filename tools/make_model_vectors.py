@@ -22,7 +22,7 @@ import torch
 import transformers
 from model_vector_configs import EOT, IM_END, MODELS, VOCAB, without
 from safetensors.torch import load_file, save_file
-from transformers import AutoConfig, AutoModelForCausalLM
+from transformers import AutoConfig, AutoModelForCausalLM, Mxfp4Config
 
 TEXT = "A small model with random weights still has to give every digit."
 SPECIALS = ["<|endoftext|>", "<|im_start|>", "<|im_end|>", "<|bos|>"]
@@ -95,7 +95,8 @@ def randomise(model, tied, seed, gain):
     unit = 1 if model.config.model_type.startswith(("gemma", "qwen3_next", "qwen3_5")) else 0
     for name, p in model.named_parameters():
         r = torch.randn(p.shape, generator=gen, dtype=torch.float32)
-        fan = 1 / math.sqrt(p.shape[-1])
+        columns_first = model.config.model_type == "gpt_oss" and p.ndim == 3  # [experts, in, out]
+        fan = 1 / math.sqrt(p.shape[-2 if columns_first else -1])
         if name.endswith(("q_norm.weight", "k_norm.weight")):
             r = 1.4 + 0.2 * r
         elif "norm" in name:
@@ -104,13 +105,13 @@ def randomise(model, tied, seed, gain):
             r *= 2.5 * fan if tied else 1.0
         elif "lm_head" in name:
             r *= 2.5 * fan
-        elif name.endswith((".bias", ".dt_bias")):
+        elif name.endswith((".bias", ".dt_bias", "_proj_bias", ".sinks")):
             r *= 0.5
         elif name.endswith(".A_log"):
             r -= 2
         elif any(part in name for part in ("q_proj", "k_proj", "qkv_proj")):
             r *= 1.5 * fan
-        elif name.endswith("mlp.gate.weight"):  # router
+        elif name.endswith(("mlp.gate.weight", "mlp.router.weight")):
             r *= 2.5 * fan
         else:
             r *= 1.2 * fan
@@ -124,8 +125,12 @@ def randomise(model, tied, seed, gain):
 
 def load(folder, dtype, config=None):
     kw = {} if config is None else dict(config=config)
+    given = json.loads((folder / "config.json").read_text())
+    mxfp4 = given.get("quantization_config", {}).get("quant_method") == "mxfp4"
+    if mxfp4:
+        kw["quantization_config"] = Mxfp4Config(dequantize=True)
     m = AutoModelForCausalLM.from_pretrained(folder, dtype=dtype, attn_implementation="eager", **kw)
-    return m.eval()
+    return m.to(dtype).eval() if mxfp4 else m.eval()  # what was expanded is bfloat16
 
 
 @torch.no_grad()
@@ -230,6 +235,39 @@ def quantise(folder):
         (folder / file).write_text(json.dumps(dict(sorted(config.items())), indent=2) + "\n")
 
 
+MXFP4 = dict(
+    modules_to_not_convert=[
+        "model.layers.*.self_attn",
+        "model.layers.*.mlp.router",
+        "model.embed_tokens",
+        "lm_head",
+    ],
+    quant_method="mxfp4",
+)
+FP4_VALUES = [0.0, 0.5, 1.0, 1.5, 2.0, 3.0, 4.0, 6.0]
+
+
+def quantise_mxfp4(folder):
+    """Experts as blocks of 32 e2m1 along the product's sum, the lower half of a byte first, and an
+    exponent for each block, the largest of it between 4 and 8; and config.json says so."""
+    path = folder / "model.safetensors"
+    tensors = load_file(path)
+    codes = torch.tensor(FP4_VALUES)
+    for name in [n for n, w in tensors.items() if ".experts." in n and w.ndim == 3]:
+        w = tensors.pop(name).float().transpose(1, 2)
+        w = w.reshape(*w.shape[:2], -1, 32)
+        exponent = torch.floor(torch.log2(w.abs().amax(-1))) - 2
+        nearest = (w / 2 ** exponent[..., None]).abs()[..., None] - codes
+        nibble = nearest.abs().argmin(-1) + 8 * (w < 0)
+        blocks = nibble[..., 0::2] + 16 * nibble[..., 1::2]
+        tensors[f"{name}_blocks"] = blocks.to(torch.uint8)
+        tensors[f"{name}_scales"] = (exponent + 127).to(torch.uint8)
+    save_file({k: v.contiguous() for k, v in tensors.items()}, path, metadata={"format": "pt"})
+    for file in ("config.json", "config.alt.json"):
+        config = json.loads((folder / file).read_text()) | dict(quantization_config=MXFP4)
+        (folder / file).write_text(json.dumps(dict(sorted(config.items())), indent=2) + "\n")
+
+
 def save_model(folder, name, spec, seed):
     """Writes weights and both config spellings; returns the model's transformers config."""
     dtype = spec.get("dtype", torch.bfloat16)
@@ -265,6 +303,8 @@ def save_model(folder, name, spec, seed):
     )
     if spec.get("fp8"):
         quantise(folder)
+    if spec.get("mxfp4"):
+        quantise_mxfp4(folder)
     if not spec.get("generation_config", True):
         (folder / "generation_config.json").unlink()
     return config

@@ -116,6 +116,43 @@ def mixtral(**kw):
     return without(c, "attention_bias", "head_dim", "mlp_bias", "pretraining_tp", "rope_scaling")
 
 
+def gpt_oss(**kw):
+    c = llama(
+        architectures=["GptOssForCausalLM"],
+        model_type="gpt_oss",
+        attention_bias=True,
+        experts_per_token=2,
+        initial_context_length=32,
+        intermediate_size=32,
+        layer_types=["sliding_attention", "full_attention"],
+        num_attention_heads=4,
+        num_experts_per_tok=2,
+        num_key_value_heads=2,
+        num_local_experts=4,
+        output_router_logits=False,
+        rope_scaling=gpt_oss_yarn(),
+        rope_theta=150000,
+        router_aux_loss_coef=0.9,
+        sliding_window=16,
+        swiglu_limit=7.0,
+    )
+    c.update(kw)
+    return without(c, "bos_token_id", "mlp_bias", "pretraining_tp")
+
+
+def gpt_oss_yarn(**kw):
+    c = dict(
+        beta_fast=32.0,
+        beta_slow=1.0,
+        factor=4.0,
+        original_max_position_embeddings=32,
+        rope_type="yarn",
+        truncate=False,
+    )
+    c.update(kw)
+    return c
+
+
 def qwen2_moe(**kw):
     c = qwen2(
         architectures=["Qwen2MoeForCausalLM"],
@@ -502,6 +539,8 @@ def qwen3_5_conditional(text):
     )
 
 
+# Gates and ups beyond the limit of 7, scores as wide as the sinks.
+GPT_OSS_GAIN = {"gate_up_proj": 2.5, "down_proj": 0.5, "q_proj": 1.3, "k_proj": 1.3}
 # The embedding is scaled up on its way in, and not for the head.
 GEMMA_GAIN = {"embed_tokens": 0.2, "model.norm": 5}
 # Scores a few units wide; experts small enough that one chosen otherwise in bfloat16 does little.
@@ -811,4 +850,18 @@ MODELS = {
     "qwen3_5_moe_conditional": dict(
         config=qwen3_5_conditional(qwen3_5_moe(hidden_size=32)), gain=DELTA_GAIN
     ),
+    "gpt_oss": dict(
+        config=gpt_oss(),
+        gain=GPT_OSS_GAIN,
+        steady=True,
+        off=dict(
+            window=dict(sliding_window=4096),
+            layers=dict(layer_types=["full_attention", "sliding_attention"]),
+            yarn=dict(rope_scaling=dict(rope_type="default")),
+            truncate=dict(rope_scaling=gpt_oss_yarn(truncate=True)),
+            attention_factor=dict(rope_scaling=gpt_oss_yarn(attention_factor=1.0)),
+            experts=dict(num_experts_per_tok=1),
+        ),
+    ),
+    "gpt_oss_mxfp4": dict(config=gpt_oss(), gain=GPT_OSS_GAIN, steady=True, mxfp4=True),
 }

@@ -19,10 +19,13 @@
 #include "kernel/wformat.h"
 
 // Of the gate in a feed-forward block: x sigmoid(x) (Shazeer 2020, SwiGLU), or x Phi(x) with the
-// normal distribution by a tanh (Hendrycks & Gimpel 2016, section 2).
+// normal distribution by a tanh (Hendrycks & Gimpel 2016, section 2). Both times up; gpt-oss has
+// min(x, 7) sigmoid(1.702 min(x, 7)) times (up + 1), up in [-7, 7] (openai/gpt-oss,
+// torch/model.py).
 typedef enum msgl_activation {
     MSGL_SILU,
     MSGL_GELU_TANH,
+    MSGL_SWIGLU_CLAMPED,
     MSGL_ACTIVATIONS,
 } msgl_activation;
 
@@ -72,7 +75,9 @@ typedef struct msgl_grouped_call {
     int32_t rows;           // offsets[num_experts], which the host knows
     const void *in;
     size_t ld_in;
-    bool gated; // as above, by silu
+    bool gated; // as above
+    msgl_activation activation;
+    const float *bias; // [num_experts, n], or NULL
     void *out;
     size_t ld_out;
     // Only where msgl_gemm_kernels.indexed says so. NULL, or: row j is row from[j] / from_per of

@@ -43,7 +43,8 @@ typedef struct plan {
     const msgl_gemm_micro *micro;
     const msgl_row_ops *row_ops;
     const msgl_weight *weights;
-    const float *bias, *in, *norm;
+    const float *bias; // [segments' experts, n], or NULL
+    const float *in, *norm;
     float norm_eps;
     bool gated, accumulate;
     msgl_activation activation;
@@ -172,7 +173,7 @@ static void product_task(void *arg, int ticket, int worker)
         .a_row_bytes = p->a_row_bytes,
         .rows = min(s->rows - at, p->row_block),
         .cols = min(n - col, cols),
-        .bias = p->bias == NULL ? NULL : p->bias + col,
+        .bias = p->bias == NULL ? NULL : p->bias + (size_t)s->expert * (size_t)w->n + col,
         .out = product_at(p, s, at) + col,
         .ld_out = p->ld_product,
         .add = p->fused && p->accumulate,
@@ -362,6 +363,8 @@ void msgl__gemm_grouped(const msgl_gemm_level *level, msgl_exec *x, const msgl_g
     p.in = c->in;
     p.ld_in = c->ld_in;
     p.gated = c->gated;
+    p.activation = c->activation;
+    p.bias = c->bias;
     p.out = c->out;
     p.ld_out = c->ld_out;
     const size_t mark = x->scratch->used;

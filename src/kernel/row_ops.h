@@ -11,7 +11,7 @@
 typedef struct msgl_row_ops {
     // out = in / sqrt(mean(in^2) + eps) * weight, all [dim]; out may be in.
     void (*rms_norm)(const float *in, const float *weight, float eps, float *out, int dim);
-    // out[i] = f(gate_up[i]) * gate_up[dim + i], by activation.
+    // out[i] of gate_up[i] and gate_up[dim + i], by activation.
     void (*gate[MSGL_ACTIVATIONS])(const float *gate_up, float *out, int dim);
 } msgl_row_ops;
 

@@ -115,6 +115,15 @@ MSGL_INLINE msgl_vf msgl__vf_gelu_mul(msgl_vf gate, msgl_vf up)
     const msgl_vf twice = gate * (linear + cubic * gate * gate);
     return gate / (msgl__vf_set(1) + msgl__vf_exp(-twice)) * up;
 }
+// gate sigmoid(1.702 gate) (up + 1), gate at most 7 and up in [-7, 7]; NaN stays NaN.
+MSGL_INLINE msgl_vf msgl__vf_swiglu_clamped(msgl_vf gate, msgl_vf up)
+{
+    const msgl_vf limit = msgl__vf_set(7);
+    gate = msgl__vf_select(gate > limit, limit, gate);
+    up = msgl__vf_select(up > limit, limit, msgl__vf_select(up < -limit, -limit, up));
+    const msgl_vf steep = gate * msgl__vf_set(1.702f);
+    return gate / (msgl__vf_set(1) + msgl__vf_exp(-steep)) * (up + msgl__vf_set(1));
+}
 // tanh(x) = 1 - 2 / (1 + exp(2 x))
 MSGL_INLINE msgl_vf msgl__vf_tanh(msgl_vf x)
 {

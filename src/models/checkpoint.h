@@ -32,7 +32,8 @@ typedef struct msgl_tensor {
     const uint8_t *data;                // in the mapping; not necessarily aligned
     size_t bytes;
     // Of a matrix whose elements are e4m3 (`blocks` and `dtype` say nothing then): another tensor,
-    // f32, a scale for each MSGL_SCALED x MSGL_SCALED of them; else NULL.
+    // f32, a scale for each MSGL_SCALED x MSGL_SCALED of them. With blocks: one of bytes, an e8m0
+    // for each block, by which its elements are multiplied. Else NULL.
     const struct msgl_tensor *scales;
     bool is_scales; // of another one
 } msgl_tensor;

@@ -314,7 +314,8 @@ static void expect_word(msgl_json_reader *r, const char *key, const char *usual,
     msgl__json_reject(r, MSGL_EUNSUPPORTED, key, msgl__json_get(r, key), allowed);
 }
 
-// FP8 as DeepSeek-V3 has it. What is stored like that, the files' tensors say by themselves.
+// FP8 as DeepSeek-V3 has it, MXFP4 as gpt-oss. What is stored like that, the files' tensors say by
+// themselves.
 static void check_quantization(msgl_json_reader *r)
 {
     const json_t *given = msgl__json_get(r, "quantization_config");
@@ -326,7 +327,8 @@ static void check_quantization(msgl_json_reader *r)
     msgl_json_reader sub = *r;
     sub.section = "quantization_config";
     sub.obj = given;
-    expect_word(&sub, "quant_method", "", "fp8", "fp8, or no quantization_config");
+    if (strcmp(msgl__json_str_or(&sub, "quant_method", ""), "mxfp4") == 0) return;
+    expect_word(&sub, "quant_method", "", "fp8", "fp8, mxfp4, or no quantization_config");
     expect_word(&sub, "fmt", "e4m3", "e4m3", "e4m3");
     expect_word(&sub, "activation_scheme", "dynamic", "dynamic", "dynamic");
     const json_t *size = msgl__json_get(&sub, "weight_block_size");

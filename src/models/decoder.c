@@ -93,7 +93,8 @@ static msgl_attn_variants variants(const msgl_model_config *c, int32_t group)
     msgl_cache_specs specs;
     msgl_attn_variants v = {0};
     caches(c, c->dtype, c->dtype, &specs);
-    (void)msgl__attn_variants_add(&v, specs.all[group].window, c->decoder.attn_softcap, false);
+    (void)msgl__attn_variants_add(&v, specs.all[group].window, c->decoder.attn_softcap,
+                                  c->decoder.sinks);
     return v;
 }
 
@@ -165,7 +166,8 @@ static void build_moe(const msgl_model *m, msgl_weight *experts, msgl_moe *moe)
     moe->experts = (msgl_moe_experts){.num_experts = d->num_experts,
                                       .router = d->router,
                                       .gate_up = experts,
-                                      .down = experts + d->num_experts};
+                                      .down = experts + d->num_experts,
+                                      .activation = d->activation};
     moe->has_shared = d->shared_intermediate_size > 0;
     moe->gates_shared = d->names.shared_gate != NULL;
 }

@@ -25,10 +25,10 @@ static void read_activation(msgl_json_reader *r, msgl_model_config *c)
     const msgl_arch *arch = c->arch;
     const char *key = arch->activation_key != NULL ? arch->activation_key : "hidden_act";
     const char *usual = arch->default_activation != NULL ? arch->default_activation : "silu";
-    static const char *const NAMES[MSGL_ACTIVATIONS] = {
+    static const char *const NAMES[] = {
         [MSGL_SILU] = "silu", [MSGL_GELU_TANH] = "gelu_pytorch_tanh"};
     const char *name = msgl__json_str_or(r, key, usual);
-    for (int a = 0; a < MSGL_ACTIVATIONS; a++) {
+    for (size_t a = 0; a < MSGL_COUNT(NAMES); a++) {
         if (strcmp(name, NAMES[a]) != 0) continue;
         c->decoder.activation = (msgl_activation)a;
         return;

@@ -35,10 +35,12 @@ typedef struct msgl_decoder_names {
     const char *qkv;                                 // q, k and v in one tensor
     const char *gate_up;                             // gate and up in one tensor
     const char *router, *experts, *gate, *up, *down; // experts: what stands before ".N.gate"
-    // Of all experts one behind the other: all of the name behind "layers.N.".
-    const char *stacked_gate_up, *stacked_down;
     const char *correction; // what the router adds to scores: all of the name behind "layers.N."
     const char *shared, *shared_gate;
+    // A tensor of all experts' gate and up, and one of their down, the names behind "layers.N.";
+    // NULL: each expert has its own. Biases: with _bias at the end.
+    const char *all_gate_up, *all_down;
+    bool all_by_columns; // [experts, in, out], gate and up alternate; else [experts, out, in]
 } msgl_decoder_names;
 
 // Multi-head latent attention: dimensions of latent vectors and of a head's parts; rank 0: none.
@@ -62,6 +64,8 @@ typedef struct msgl_decoder_config {
     float rms_eps;
     bool norm_plus_one; // norms multiply by 1 + weight
     bool qkv_bias, o_bias, mlp_bias;
+    bool router_bias, experts_bias;
+    bool sinks;       // of attention, a logit a head
     bool interleaved; // pairs (2 i, 2 i + 1) of a head rotate, not (i, i + half)
     msgl_qk_norm qk_norm;
     bool gated_attn; // q_proj has q and gate of a head side by side: heads' results times sigmoids

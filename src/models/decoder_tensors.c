@@ -124,6 +124,12 @@ static void declare_attention(const declaring *d, msgl_decoder_layer *layer)
     declare_linear(d, &a->qkv, rows, c->hidden_size, dc->qkv_bias, &qkv_use);
     declare_qkv(d, a, q, kv);
     declare_out(d, layer, q, dc->o_bias, OUT);
+    if (dc->sinks) {
+        float **sinks = (float **)&a->geometry.sinks; // backends only read them
+        msgl__plan_vector(d->p, sinks, c->num_heads);
+        msgl__plan_elements(d->p, sinks, 0, c->num_heads, 0, "%slayers.%d.self_attn.sinks",
+                            dc->names.prefix, d->layer);
+    }
     if (dc->qk_norm != MSGL_QK_NORM_NONE) {
         declare_norm(d, &a->q_norm, a->norms_all ? q : c->head_dim, "self_attn.q_norm");
         declare_norm(d, &a->k_norm, a->norms_all ? kv : c->head_dim, "self_attn.k_norm");
@@ -266,21 +272,31 @@ static void declare_expert(const declaring *d, msgl_moe *m, int32_t e)
     msgl_weight *down = (msgl_weight *)&m->experts.down[e];
     const char *const fmt = "%slayers.%d.%s.%d.%s.weight";
     msgl__plan_weight(d->p, gate_up, 2 * inter, hidden);
-    if (n->stacked_gate_up != NULL) {
-        const int32_t all = d->m->cfg.decoder.num_experts;
+    msgl__plan_weight(d->p, down, hidden, inter);
+    if (n->all_gate_up != NULL) {
+        const int32_t all = m->experts.num_experts;
         msgl__plan_rows(d->p, gate_up, 0, 2 * inter, "%slayers.%d.%s", n->prefix, d->layer,
-                        n->stacked_gate_up);
-        msgl__plan_stacked(d->p, all, e);
-        msgl__plan_weight(d->p, down, hidden, inter);
-        msgl__plan_rows(d->p, down, 0, hidden, "%slayers.%d.%s", n->prefix, d->layer,
-                        n->stacked_down);
-        msgl__plan_stacked(d->p, all, e);
+                        n->all_gate_up);
+        if (n->all_by_columns) msgl__plan_pairs(d->p, 2 * inter, 0, inter);
+        msgl__plan_expert(d->p, all, e, n->all_by_columns);
+        msgl__plan_rows(d->p, down, 0, hidden, "%slayers.%d.%s", n->prefix, d->layer, n->all_down);
+        msgl__plan_expert(d->p, all, e, n->all_by_columns);
         return;
     }
     msgl__plan_rows(d->p, gate_up, 0, inter, fmt, n->prefix, d->layer, n->experts, e, n->gate);
     msgl__plan_rows(d->p, gate_up, inter, inter, fmt, n->prefix, d->layer, n->experts, e, n->up);
-    msgl__plan_weight(d->p, down, hidden, inter);
     msgl__plan_rows(d->p, down, 0, hidden, fmt, n->prefix, d->layer, n->experts, e, n->down);
+}
+
+// [experts, n], of which each expert's are pairs of neighbours if `pairs` is not 0.
+static void declare_experts_bias(const declaring *d, float **v, int32_t experts, int32_t n,
+                                 int32_t pairs, const char *name)
+{
+    msgl__plan_vector(d->p, v, experts * n);
+    msgl__plan_elements(d->p, v, 0, experts * n, 0, "%slayers.%d.%s_bias",
+                        d->m->cfg.decoder.names.prefix, d->layer, name);
+    msgl__plan_pairs(d->p, n, 0, pairs);
+    msgl__plan_expert(d->p, experts, 0, false);
 }
 
 static void declare_moe(const declaring *d, msgl_moe *m, const msgl_norm *norm)
@@ -288,7 +304,8 @@ static void declare_moe(const declaring *d, msgl_moe *m, const msgl_norm *norm)
     const msgl_decoder_config *c = &d->m->cfg.decoder;
     const int32_t hidden = d->m->cfg.hidden_size;
     msgl__plan_exact_weight(d->p, &m->router.w, c->num_experts, hidden);
-    declare_part(d, &m->router, 0, c->num_experts, false, c->names.router);
+    if (c->router_bias) msgl__plan_vector(d->p, &m->router.bias, c->num_experts);
+    declare_part(d, &m->router, 0, c->num_experts, c->router_bias, c->names.router);
     if (c->names.correction != NULL) {
         float **correction = &m->experts.router.correction;
         msgl__plan_vector(d->p, correction, c->num_experts);
@@ -296,6 +313,13 @@ static void declare_moe(const declaring *d, msgl_moe *m, const msgl_norm *norm)
                             c->names.prefix, d->layer, c->names.correction);
     }
     for (int32_t e = 0; e < c->num_experts; e++) declare_expert(d, m, e);
+    if (c->experts_bias) {
+        const int32_t inter = c->moe_intermediate_size;
+        declare_experts_bias(d, &m->experts.gate_up_bias, c->num_experts, 2 * inter, inter,
+                             c->names.all_gate_up);
+        declare_experts_bias(d, &m->experts.down_bias, c->num_experts, hidden, 0,
+                             c->names.all_down);
+    }
     msgl__products_add_experts(&d->m->products, m);
     if (!m->has_shared) return;
     const msgl_linear_use gate_use = {.rows = MSGL_ROWS_BLOCK, .norm = norm, .f32_out = true};

@@ -84,6 +84,7 @@ static size_t experts_scratch(const msgl_kernels *k, const msgl_moe *m, int32_t 
                            .rows = block * e->router.top_k,
                            .ld_in = (size_t)e->gate_up->k,
                            .gated = true,
+                           .activation = e->activation,
                            .ld_out = (size_t)e->gate_up->n / 2};
     const size_t up = k->gemm.grouped_scratch(&c);
     c = (msgl_grouped_call){.experts = e->down,

@@ -29,6 +29,7 @@ static const msgl_arch *const ARCHS[] = {
     &msgl__arch_qwen3_5_moe,
     &msgl__arch_qwen3_5_conditional,
     &msgl__arch_qwen3_5_moe_conditional,
+    &msgl__arch_gpt_oss,
 };
 
 int msgl__arch_count(void)

@@ -14,6 +14,7 @@
 #include "models/config.h"
 #include "models/formats.h"
 #include "models/json_read.h"
+#include "models/source.h"
 #include "utils/file.h"
 #include "utils/json.h"
 
@@ -361,6 +362,62 @@ static int link_scales(msgl_checkpoint *c, msgl_err *err)
     return 0;
 }
 
+// Matrices of a mixture's experts as gpt-oss has them, MXFP4: X_blocks [experts, rows, blocks, 16]
+// and X_scales [experts, rows, blocks] are one tensor X [experts, rows, columns].
+static bool is_mxfp4(const msgl_tensor *t, size_t *name)
+{
+    static const char SUFFIX[] = "_blocks";
+    const size_t n = strlen(t->name), s = sizeof SUFFIX - 1;
+    *name = n > s ? n - s : 0;
+    return t->ndim == 4 && t->dims[3] == msgl__blocks_mxfp4.bytes && strcmp(t->type, "U8") == 0 &&
+           *name > 0 && strcmp(t->name + *name, SUFFIX) == 0;
+}
+
+static int name_mxfp4(msgl_checkpoint *c, msgl_err *err)
+{
+    bool any = false;
+    for (size_t i = 0, name; i < c->tensors.count; i++) {
+        msgl_tensor *t = &c->tensors.at[i];
+        if (!is_mxfp4(t, &name)) continue;
+        t->label = t->name;
+        t->name = msgl__strdup(t->label);
+        if (t->name == NULL) return msgl__err_set(err, MSGL_ENOMEM, "model: out of memory");
+        t->name[name] = '\0';
+        t->ndim = 3;
+        t->dims[2] *= msgl__blocks_mxfp4.elements;
+        t->blocks = &msgl__blocks_mxfp4;
+        any = true;
+    }
+    return any ? msgl__checkpoint_sort(c, err) : 0;
+}
+
+static int link_exponents(msgl_checkpoint *c, msgl_err *err)
+{
+    for (size_t i = 0; i < c->tensors.count; i++) {
+        msgl_tensor *t = &c->tensors.at[i];
+        char name[NAME_BYTES], shown[96], found[80], want[48];
+        if (t->blocks != &msgl__blocks_mxfp4) continue;
+        const int n = snprintf(name, sizeof name, "%s_scales", t->name);
+        const msgl_tensor *s = n < NAME_BYTES ? msgl__checkpoint_find(c, name) : NULL;
+        const int64_t grid[3] = {t->dims[0], t->dims[1], t->dims[2] / t->blocks->elements};
+        if (s == NULL || strcmp(s->type, "U8") != 0 || s->ndim != 3 ||
+            memcmp(s->dims, grid, sizeof grid) != 0) {
+            return msgl__err_set(err, MSGL_EUNSUPPORTED,
+                                 "%s: tensor %s: found scales %s %s, allowed U8 %s beside it",
+                                 msgl__checkpoint_file(c, t),
+                                 msgl__printable(msgl__tensor_label(t), shown, sizeof shown),
+                                 s != NULL ? s->type : "nowhere",
+                                 s != NULL ? msgl__shape_show(s->dims, s->ndim, found, sizeof found)
+                                           : "",
+                                 msgl__shape_show(grid, 3, want, sizeof want));
+        }
+        t->loadable = true;
+        t->scales = s;
+        c->tensors.at[s - c->tensors.at].is_scales = true;
+    }
+    return 0;
+}
+
 static int open_folder(const char *dir, msgl_checkpoint *c, msgl_err *err)
 {
     char index[PATH_BYTES];
@@ -368,8 +425,9 @@ static int open_folder(const char *dir, msgl_checkpoint *c, msgl_err *err)
     if (n < 0 || (size_t)n >= sizeof index) {
         return msgl__err_set(err, MSGL_EINVAL, "model folder: the path is too long");
     }
-    const int code =
-        access(index, F_OK) == 0 ? open_index(c, dir, index, err) : open_single(c, dir, err);
+    int code = access(index, F_OK) == 0 ? open_index(c, dir, index, err) : open_single(c, dir, err);
+    if (code == 0) code = name_mxfp4(c, err);
+    if (code == 0) code = link_exponents(c, err);
     return code != 0 ? code : link_scales(c, err);
 }
 
@@ -381,7 +439,8 @@ static bool is_folder(const char *path)
 
 const msgl_checkpoint_format msgl__format_safetensors = {
     .name = "safetensors",
-    .types = "F32, F16 or BF16, or F8_E4M3 of two dimensions beside its *_scale_inv",
+    .types = "F32, F16 or BF16, F8_E4M3 of two dimensions beside its *_scale_inv, or MXFP4 as "
+             "*_blocks and *_scales",
     .is = is_folder,
     .config = msgl__config_load_folder,
     .open = open_folder,

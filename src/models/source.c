@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "models/source.h"
 
+#include <math.h>
 #include <string.h>
 
 #include "core/round.h"
@@ -15,6 +16,24 @@ static void expand_q8_0(const uint8_t *block, float *values)
 }
 
 const msgl_blocks msgl__blocks_q8_0 = {.elements = 32, .bytes = 34, .expand = expand_q8_0};
+
+static void expand_mxfp4(const uint8_t *block, float *values)
+{
+    static const float E2M1[16] = {0,     0.5f,  1,  1.5f,  2,  3,  4,  6,
+                                   -0.0f, -0.5f, -1, -1.5f, -2, -3, -4, -6};
+    for (int i = 0; i < 16; i++) {
+        values[2 * i] = E2M1[block[i] & 15];
+        values[2 * i + 1] = E2M1[block[i] >> 4];
+    }
+}
+
+const msgl_blocks msgl__blocks_mxfp4 = {.elements = 32, .bytes = 16, .expand = expand_mxfp4};
+
+// 2^(b - 127), of 255 NaN (OCP Microscaling Formats v1.0, 5.4.1).
+static float e8m0_to_f32(uint8_t b)
+{
+    return b == 255 ? NAN : ldexpf(1, b - 127);
+}
 
 static bool expands(const msgl_tensor *t)
 {
@@ -40,14 +59,19 @@ size_t msgl__source_row_bytes(const msgl_source *s)
     return s->cols * msgl__dtype_size(msgl__source_dtype(s));
 }
 
-// Where the model's row (or element) i is in the file.
-static size_t stored_at(const msgl_source *s, size_t i)
+// Where the model's row (or element) i is in the file, behind the first.
+static size_t stored_behind(const msgl_source *s, size_t i)
 {
     const size_t pairs = (size_t)s->pairs, unpaired = (size_t)s->unpaired;
     const size_t in_head = pairs > 0 ? i % (size_t)s->head : 0;
-    const size_t at = s->first + i, j = in_head - unpaired;
-    if (in_head < unpaired || j >= 2 * pairs) return at;
-    return at - j + (j < pairs ? 2 * j : 2 * (j - pairs) + 1);
+    const size_t j = in_head - unpaired;
+    if (in_head < unpaired || j >= 2 * pairs) return i;
+    return i - j + (j < pairs ? 2 * j : 2 * (j - pairs) + 1);
+}
+
+static size_t stored_at(const msgl_source *s, size_t i)
+{
+    return s->first + stored_behind(s, i);
 }
 
 typedef struct filling {
@@ -60,7 +84,7 @@ typedef struct filling {
 // Elements of a row that are expanded at a time: a block, or what shares a scale.
 static size_t unit_of(const msgl_tensor *t)
 {
-    return t->scales != NULL ? MSGL_SCALED : (size_t)t->blocks->elements;
+    return t->blocks != NULL ? (size_t)t->blocks->elements : MSGL_SCALED;
 }
 
 // Those from `at` on of the tensor's row `row`, which has `cols` of them.
@@ -68,11 +92,15 @@ static void expand_unit(const filling *f, size_t row, size_t cols, size_t at, fl
 {
     const msgl_tensor *t = f->s->t;
     const size_t n = unit_of(t), units = (cols + n - 1) / n;
-    if (t->scales == NULL) {
-        t->blocks->expand(t->data + (row * units + at / n) * (size_t)t->blocks->bytes, values);
+    float scale;
+    if (t->blocks != NULL) {
+        const size_t block = row * units + at / n;
+        t->blocks->expand(t->data + block * (size_t)t->blocks->bytes, values);
+        if (t->scales == NULL) return;
+        scale = e8m0_to_f32(t->scales->data[block]);
+        for (size_t i = 0; i < n; i++) values[i] *= scale;
         return;
     }
-    float scale;
     memcpy(&scale, t->scales->data + (row / n * units + at / n) * sizeof scale, sizeof scale);
     const uint8_t *codes = t->data + row * cols;
     for (size_t i = at; i < at + n && i < cols; i++) values[i - at] = f->e4m3[codes[i]] * scale;
@@ -98,7 +126,7 @@ static void scatter(const filling *f, size_t col)
     const bool expanded = expands(s->t);
     const size_t n = expanded ? unit_of(s->t) : 1, end = (size_t)(f->first + f->rows);
     const size_t size = msgl__dtype_size(msgl__source_dtype(s));
-    const size_t row = s->first + col, cols = (size_t)s->t->dims[1];
+    const size_t row = s->first + col, cols = (size_t)s->t->dims[s->t->ndim - 1];
     for (size_t at = (size_t)f->first / n * n; at < end; at += n) {
         float values[MSGL_MAX_BLOCK];
         if (expanded) expand_unit(f, row, cols, at, values);
@@ -114,11 +142,27 @@ static void scatter(const filling *f, size_t col)
     }
 }
 
+// The same of rows in pairs, which nothing that is expanded has.
+static void scatter_pairs(const filling *f, size_t col)
+{
+    const msgl_source *s = f->s;
+    const size_t size = msgl__dtype_size(s->t->dtype), cols = (size_t)s->t->dims[s->t->ndim - 1];
+    const uint8_t *row = s->t->data + (s->first + col) * cols * size;
+    for (int32_t r = 0; r < f->rows; r++) {
+        memcpy(f->out + ((size_t)r * s->cols + col) * size,
+               row + stored_behind(s, (size_t)(f->first + r)) * size, size);
+    }
+}
+
 static void transpose_task(void *arg, int task, int worker)
 {
     (void)worker;
     const filling *f = arg;
-    scatter(f, (size_t)task);
+    if (f->s->pairs > 0) {
+        scatter_pairs(f, (size_t)task);
+    } else {
+        scatter(f, (size_t)task);
+    }
 }
 
 static void fill_task(void *arg, int task, int worker)
@@ -143,7 +187,7 @@ void msgl__source_rows(msgl_pool *pool, const msgl_source *s, int32_t first, int
                        void *out)
 {
     filling f = {.s = s, .first = first, .rows = rows, .out = out};
-    for (int i = 0; i < 256 && s->t->scales != NULL; i++) {
+    for (int i = 0; i < 256 && s->t->scales != NULL && s->t->blocks == NULL; i++) {
         f.e4m3[i] = msgl__e4m3_to_f32((uint8_t)i);
     }
     if (s->transposed) {

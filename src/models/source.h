@@ -20,6 +20,8 @@ struct msgl_blocks {
     void (*expand)(const uint8_t *block, float *values); // [elements], exact
 };
 extern const msgl_blocks msgl__blocks_q8_0;
+// e2m1 (OCP Microscaling Formats v1.0, 5.3.3), the lower half of a byte first.
+extern const msgl_blocks msgl__blocks_mxfp4;
 
 typedef struct msgl_source {
     const msgl_tensor *t;

@@ -136,14 +136,6 @@ void msgl__plan_pairs(msgl_weight_plan *p, int32_t head, int32_t unpaired, int32
     w->pairs = pairs;
 }
 
-void msgl__plan_stacked(msgl_weight_plan *p, int32_t count, int32_t which)
-{
-    if (p->status != 0) return;
-    msgl_wanted *w = &p->wanted[p->num_wanted - 1];
-    w->stacked = count;
-    w->first = which * w->rows;
-}
-
 void msgl__plan_taps(msgl_weight_plan *p, int32_t taps)
 {
     if (p->status != 0) return;
@@ -159,6 +151,15 @@ void msgl__plan_slice(msgl_weight_plan *p, int32_t tensor_rows, int32_t first, b
     w->transposed = transposed;
 }
 
+void msgl__plan_expert(msgl_weight_plan *p, int32_t experts, int32_t expert, bool by_columns)
+{
+    if (p->status != 0) return;
+    msgl_wanted *w = &p->wanted[p->num_wanted - 1];
+    w->experts = experts;
+    w->expert = expert;
+    w->by_columns = by_columns;
+}
+
 void msgl__weight_plan_place(msgl_weight_plan *p, void *region)
 {
     for (size_t i = 0; i < p->num_places; i++) {
@@ -167,19 +168,33 @@ void msgl__weight_plan_place(msgl_weight_plan *p, void *region)
     }
 }
 
+// Whether an expert's matrix in a tensor of all is as it is multiplied in a product x W. Blocks lie
+// along the sum always.
+static bool columns_first(const msgl_wanted *w, const msgl_tensor *t)
+{
+    return w->by_columns && t->blocks == NULL;
+}
+
 // Dimensions that its tensor has to have; how many.
-static int32_t expected_shape(const msgl_wanted *w, int64_t dims[3])
+static int32_t expected_shape(const msgl_wanted *w, const msgl_tensor *t, int64_t shape[3])
 {
     if (w->taps > 0) {
-        dims[0] = w->rows / w->taps, dims[1] = 1, dims[2] = w->taps;
+        shape[0] = w->rows / w->taps, shape[1] = 1, shape[2] = w->taps;
         return 3;
     }
-    if (w->stacked > 0) {
-        dims[0] = w->stacked, dims[1] = w->rows, dims[2] = w->cols;
+    if (w->experts > 0 && w->cols == 0) {
+        shape[0] = w->experts;
+        shape[1] = w->rows / w->experts;
+        return 2;
+    }
+    if (w->experts > 0) {
+        shape[0] = w->experts;
+        shape[1] = columns_first(w, t) ? w->cols : w->rows;
+        shape[2] = columns_first(w, t) ? w->rows : w->cols;
         return 3;
     }
-    dims[0] = w->tensor_rows > 0 ? w->tensor_rows : w->rows;
-    dims[1] = w->transposed ? w->rows : w->cols;
+    shape[0] = w->tensor_rows > 0 ? w->tensor_rows : w->rows;
+    shape[1] = w->transposed ? w->rows : w->cols;
     return w->cols > 0 ? 2 : 1;
 }
 
@@ -193,7 +208,7 @@ static int check_tensor(const msgl_wanted *w, const msgl_checkpoint *c, msgl_err
         return msgl__err_set(err, MSGL_EFORMAT, "%s: tensor %s: missing", file, w->name);
     }
     int64_t expected[3];
-    const int32_t ndim = expected_shape(w, expected);
+    const int32_t ndim = expected_shape(w, t, expected);
     if (t->ndim != ndim || memcmp(t->dims, expected, (size_t)ndim * sizeof *expected) != 0) {
         char found[80], want_shape[48];
         return msgl__err_set(err, MSGL_EFORMAT, "%s: tensor %s: shape: found %s, expected %s",
@@ -274,11 +289,13 @@ static msgl_source source_of(const msgl_load_item *it)
 {
     const msgl_wanted *w = it->want;
     const msgl_dtype dtype = w->weight != NULL ? w->weight->format->dtype : MSGL_F32;
+    const bool one = w->experts > 0 && w->cols > 0, columns = one && columns_first(w, it->tensor);
+    const int32_t expert_rows = columns ? w->cols : w->rows; // of the tensor
     return (msgl_source){.t = it->tensor,
                          .want = dtype < MSGL_DTYPE_COUNT ? dtype : MSGL_F32,
                          .cols = (size_t)w->cols,
-                         .first = (size_t)w->first,
-                         .transposed = w->transposed,
+                         .first = one ? (size_t)w->expert * (size_t)expert_rows : (size_t)w->first,
+                         .transposed = w->transposed || columns,
                          .head = w->head,
                          .unpaired = w->unpaired,
                          .pairs = w->pairs};

@@ -25,11 +25,15 @@ typedef struct msgl_wanted {
     // and its rows [first, first + cols) are the columns of these.
     int32_t tensor_rows, first;
     bool transposed;
+    // Not 0: the tensor has the elements of so many experts, its first dimension. A weight is those
+    // of one of them, which stand [rows, cols] there, or [cols, rows] by_columns and unless they
+    // are blocks of MXFP4; a vector is those of all.
+    int32_t experts, expert;
+    bool by_columns;
     // Of every `head` rows, behind `unpaired` ones, rows 2 i and 2 i + 1 of 2 * pairs become i and
     // pairs + i.
     int32_t head, unpaired, pairs;
-    int32_t stacked; // not 0: the tensor's rows are in so many equal parts, its first dimension
-    int32_t taps;    // not 0: the vector's tensor is [rows / taps, 1, taps]
+    int32_t taps; // not 0: the vector's tensor is [rows / taps, 1, taps]
 } msgl_wanted;
 
 // A piece of the region: where its address goes once there is one.
@@ -75,12 +79,13 @@ void msgl__plan_add_one(msgl_weight_plan *p);
 // neighbours (GLM, GPT-J): kernels rotate (i, pairs + i), and scores of q and K do not depend on
 // the order.
 void msgl__plan_pairs(msgl_weight_plan *p, int32_t head, int32_t unpaired, int32_t pairs);
-// It is the tensor of `count` alike weights one behind the other, of which this is number `which`.
-void msgl__plan_stacked(msgl_weight_plan *p, int32_t count, int32_t which);
 // It has the weights of a convolution by channel, so many a channel.
 void msgl__plan_taps(msgl_weight_plan *p, int32_t taps);
 // It has tensor_rows rows, of which those from `first` on are wanted; transposed: as columns.
 void msgl__plan_slice(msgl_weight_plan *p, int32_t tensor_rows, int32_t first, bool transposed);
+
+// It has one more dimension in front, of `experts`; see msgl_wanted.
+void msgl__plan_expert(msgl_weight_plan *p, int32_t experts, int32_t expert, bool by_columns);
 
 // Called with bytes of the checkpoint done and in all.
 typedef void (*msgl_load_progress)(void *ctx, uint64_t done, uint64_t total);

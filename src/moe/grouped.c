@@ -105,6 +105,8 @@ static void grouped_forward(msgl_exec *x, const msgl_kernels *k, msgl_arena *are
                                   .in = indexed ? b.normed : b.sorted,
                                   .ld_in = hidden,
                                   .gated = true,
+                                  .activation = e->activation,
+                                  .bias = e->gate_up_bias,
                                   .out = b.act,
                                   .ld_out = inter,
                                   .from = indexed ? b.source : NULL,
@@ -116,6 +118,7 @@ static void grouped_forward(msgl_exec *x, const msgl_kernels *k, msgl_arena *are
                                     .rows = c->rows * e->router.top_k,
                                     .in = b.act,
                                     .ld_in = inter,
+                                    .bias = e->down_bias,
                                     .out = b.result,
                                     .ld_out = hidden,
                                     .to = indexed ? b.source : NULL,
@@ -132,8 +135,9 @@ static void grouped_forward(msgl_exec *x, const msgl_kernels *k, msgl_arena *are
                                    .act = b.act,
                                    .accumulate = c->accumulate,
                                    .out = c->out};
+    const bool plain = e->activation == MSGL_SILU && e->gate_up_bias == NULL;
     choose(x, k, c, &b);
-    if (k->moe.experts != NULL && k->moe.experts(x, &few)) return;
+    if (plain && k->moe.experts != NULL && k->moe.experts(x, &few)) return;
     if (!indexed) {
         k->moe.gather(x, b.normed, b.source, c->rows, e->router.top_k, (int)hidden, b.sorted);
     }

@@ -13,6 +13,8 @@ typedef struct msgl_moe_experts {
     msgl_router router;
     const msgl_weight *gate_up; // [num_experts] of [2 intermediate, hidden]
     const msgl_weight *down;    // [num_experts] of [hidden, intermediate]
+    msgl_activation activation;
+    float *gate_up_bias, *down_bias; // [num_experts, rows of the weights], or NULL
 } msgl_moe_experts;
 
 typedef struct msgl_moe_call {

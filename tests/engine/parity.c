@@ -55,6 +55,8 @@ const char *const parity_models[] = {
     "qwen3_5_moe",
     "qwen3_5_conditional",
     "qwen3_5_moe_conditional",
+    "gpt_oss",
+    "gpt_oss_mxfp4",
     NULL,
 };
 

@@ -66,7 +66,7 @@ static void test_parity_backends(void **state)
     (void)state;
     const char *const models[] = {
         "qwen3",           "mistral_swa", "qwen2_gqa7", "llama_hd256", "llama_rope_linear",
-        "llama_rope_yarn", "gemma2",      "gemma3",     "qwen3_next"};
+        "llama_rope_yarn", "gemma2",      "gemma3",     "qwen3_next",  "gpt_oss"};
     int count;
     const msgl_attn_desc *const *backends = msgl__attn_backends(&count);
     for (int b = 0; b < count; b++) {

@@ -476,12 +476,12 @@ static void check_fused(checkkern *ck, msgl_wformat_id t)
     }
 }
 
-static void check_grouped_gate(checkkern *ck, msgl_wformat_id t, const int N)
+static void check_grouped_gate(checkkern *ck, msgl_wformat_id t, const int N, bool clamped)
 {
     enum { EXPERTS = 4, K = 40, M = 50 };
     static const int32_t OFFSETS[EXPERTS + 1] = {0, 3, 3, 45, M};
     if (!msgl__ck_func(ck, CK_FN(ck->cur->gemm.grouped), CK_PREV(ck, gemm.grouped),
-                       "grouped_%s_gated_%d", short_name(t), N))
+                       "grouped_%s_%s_%d", short_name(t), clamped ? "clamped" : "gated", N))
         return;
     const size_t size = (size_t)M * (size_t)N;
     msgl_weight w[EXPERTS];
@@ -501,6 +501,12 @@ static void check_grouped_gate(checkkern *ck, msgl_wformat_id t, const int N)
                            .gated = true,
                            .out = out.data,
                            .ld_out = out.ld};
+    if (clamped) {
+        float *bias = msgl__ck_alloc(ck, (size_t)(EXPERTS * N) * sizeof *bias);
+        for (int i = 0; i < EXPERTS * N; i++) bias[i] = 3 * msgl__ck_normal(ck);
+        c.bias = bias;
+        c.activation = MSGL_SWIGLU_CLAMPED;
+    }
     const size_t enough = ck->cur->gemm.grouped_scratch(&c);
     msgl_arena arena;
     msgl_exec x = *ck->exec;
@@ -508,11 +514,18 @@ static void check_grouped_gate(checkkern *ck, msgl_wformat_id t, const int N)
     msgl__arena_init(&arena, msgl__ck_alloc(ck, enough), enough);
     ck->cur->gemm.grouped(&x, &c);
     msgl__ck_true(ck, x.status == 0 && arena.used == 0, "grouped_scratch() is enough");
+    const float *bias = c.bias;
     c.gated = false;
+    c.bias = NULL;
     c.out = product;
     c.ld_out = (size_t)N;
     ck->cur->gemm.grouped(ck->exec, &c);
-    ck->cur->act.gate(ck->exec, MSGL_SILU, product, want, M, N / 2);
+    for (int e = 0; e < EXPERTS && bias != NULL; e++) {
+        for (int r = OFFSETS[e]; r < OFFSETS[e + 1]; r++) {
+            for (int i = 0; i < N; i++) product[r * N + i] += bias[e * N + i];
+        }
+    }
+    ck->cur->act.gate(ck->exec, c.activation, product, want, M, N / 2);
     for (int j = 0; j < M * (N / 2); j++) exact[j] = (double)want[j];
     msgl__ck_near(ck, "as one by one", &out, exact, (ck_tol){0, 0, 0});
     msgl__ck_reset(ck);
@@ -679,7 +692,8 @@ void msgl__check_gemm(checkkern *ck)
         check_grouped(ck, (msgl_wformat_id)t);
         check_heads(ck, (msgl_wformat_id)t);
         check_fused(ck, (msgl_wformat_id)t);
-        check_grouped_gate(ck, (msgl_wformat_id)t, 70);
-        check_grouped_gate(ck, (msgl_wformat_id)t, 64); // whole panels of gate and up
+        check_grouped_gate(ck, (msgl_wformat_id)t, 70, false);
+        check_grouped_gate(ck, (msgl_wformat_id)t, 64, false); // whole panels of gate and up
+        check_grouped_gate(ck, (msgl_wformat_id)t, 70, true);
     }
 }

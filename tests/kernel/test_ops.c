@@ -309,6 +309,26 @@ static void test_gate(void **state)
         if (k == f->kernels) memcpy(first, out, sizeof out);
         assert_memory_equal(first, out, sizeof out);
     }
+    fill(f, in, MSGL_COUNT(in), 12); // half of them beyond the limit
+    in[1] = -200;
+    in[2] = NAN;
+    FOR_LEVELS(f, k)
+    {
+        k->act.gate(&f->exec, MSGL_SWIGLU_CLAMPED, in, out, ROWS, DIM);
+        for (int r = 0; r < ROWS; r++) {
+            for (int i = 0; i < DIM; i++) {
+                const double given = (double)in[r * 2 * DIM + i],
+                             u = (double)in[r * 2 * DIM + DIM + i];
+                const double g = given > 7 ? 7 : given, up = u > 7 ? 7 : u < -7 ? -7 : u;
+                const double want = g / (1 + exp(-1.702 * g)) * (up + 1);
+                const double tolerance = (6e-7 + 3e-7 * fabs(g)) * fabs(want) + 1e-6;
+                const double got = (double)out[r * DIM + i];
+                assert_true(isnan(given) ? isnan(got) : fabs(got - want) <= tolerance);
+            }
+        }
+        if (k == f->kernels) memcpy(first, out, sizeof out);
+        assert_memory_equal(first, out, sizeof out);
+    }
 }
 
 static void test_times_sigmoid(void **state)

@@ -64,7 +64,7 @@ json_t *small_config(const char *architecture)
                           "torch_dtype", "bfloat16", "tie_word_embeddings", 1);
     assert_non_null(c);
     if (strstr(architecture, "Moe") != NULL || strstr(architecture, "Mixtral") != NULL ||
-        strstr(architecture, "Next") != NULL) {
+        strstr(architecture, "Next") != NULL || strstr(architecture, "GptOss") != NULL) {
         set_field(c, "num_experts", "4");
         set_field(c, "num_experts_per_tok", "2");
         set_field(c, "moe_intermediate_size", "16");

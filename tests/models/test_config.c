@@ -97,7 +97,8 @@ static const bad_field BAD[] = {
     {"dtype", "7", "a string"},
     {"tie_word_embeddings", "1", "true or false"},
     {"quantization_config", "{\"quant_method\": \"gptq\"}",
-     "quantization_config.quant_method: found \"gptq\", allowed fp8, or no quantization_config"},
+     "quantization_config.quant_method: found \"gptq\", allowed fp8, mxfp4, or no "
+     "quantization_config"},
     {"quantization_config", "{}", "quant_method: found nothing"},
     {"quantization_config", "7", "an object"},
     {"quantization_config", "{\"quant_method\": \"fp8\"}", "weight_block_size: found nothing"},
@@ -461,6 +462,18 @@ static void test_defaults(void **state)
     assert_true(c->decoder.qkv_bias && !c->decoder.router.norm_topk);
     assert_int_equal(load_with("MixtralForCausalLM", "sliding_window", NULL, c, &err), 0);
     assert_true(c->decoder.router.norm_topk && sliding_layers(c) == 0 && c->ropes[0].theta == 1e6);
+    static const char yarn[] = "{\"rope_type\": \"yarn\", \"factor\": 32, \"truncate\": false,"
+                               " \"original_max_position_embeddings\": 4096}";
+    if (load_with("GptOssForCausalLM", "rope_scaling", yarn, c, &err) != 0) {
+        fail_msg("%s", err.text);
+    }
+    assert_int_equal(sliding_layers(c), 1); // even ones
+    assert_int_equal(c->decoder.sliding_window, 128);
+    assert_true(c->decoder.sinks && c->decoder.qkv_bias && c->decoder.o_bias);
+    assert_true(c->ropes[0].theta == 150000 && !c->ropes[0].truncate);
+    const msgl_rope_config rope = c->ropes[0];
+    assert_int_equal(load_with("GptOssForCausalLM", "rope_scaling", NULL, c, &err), 0);
+    assert_memory_equal(&c->ropes[0], &rope, sizeof rope);
     free(c);
 }
 

@@ -164,7 +164,8 @@ static void test_slices(void **state)
     float plain[R * C];
     uint8_t blocks[R * C / 32 * 34];
     for (int i = 0; i < R * C; i++) plain[i] = (float)(i / C * 100 + i % C);
-    const msgl_tensor t = {.data = (const uint8_t *)plain, .dtype = MSGL_F32, .dims = {R, C}};
+    const msgl_tensor t = {
+        .data = (const uint8_t *)plain, .dtype = MSGL_F32, .ndim = 2, .dims = {R, C}};
     msgl_source s = {.t = &t, .want = MSGL_F32, .cols = C, .first = 2};
     assert_ptr_equal(msgl__source_direct(&s), plain + 2 * C);
     check_slice(&s, pool);
@@ -177,7 +178,7 @@ static void test_slices(void **state)
         blocks[b * 34 + 1] = 0x3c; // a scale of 1
         for (int i = 0; i < 32; i++) blocks[b * 34 + 2 + i] = (uint8_t)(b / 2 * 10 + i % 7);
     }
-    const msgl_tensor q = {.data = blocks, .blocks = &msgl__blocks_q8_0, .dims = {R, C}};
+    const msgl_tensor q = {.data = blocks, .blocks = &msgl__blocks_q8_0, .ndim = 2, .dims = {R, C}};
     s = (msgl_source){.t = &q, .want = MSGL_F32, .cols = 4, .first = 3, .transposed = true};
     float out[5 * 4];
     msgl__source_rows(pool, &s, 30, 5, out); // over the end of a block
@@ -323,8 +324,8 @@ static void test_fp8_refusals(void **state)
         const char *expect;
     } bad[] = {
         {"{" MATRIX "}", CODES,
-         "model.safetensors: tensor m: dtype: found F8_E4M3, expected F32, F16 or BF16, or F8_E4M3 "
-         "of two dimensions beside its *_scale_inv"},
+         "model.safetensors: tensor m: dtype: found F8_E4M3, expected F32, F16 or BF16, F8_E4M3 of "
+         "two dimensions beside its *_scale_inv, or MXFP4 as *_blocks and *_scales"},
         {GRID("F32", "[1,4]", "26216"), CODES + 16,
          "model.safetensors: tensor m_scale_inv: found F32 [1, 4], allowed F32 [2, 2]: a scale for "
          "each 128 x 128 elements"},
@@ -344,6 +345,150 @@ static void test_fp8_refusals(void **state)
     }
 }
 
+// MXFP4 of 2 experts of 3 x 64: blocks of all codes, exponents from the least to NaN.
+enum { EXPERTS = 2, ROWS4 = 3, COLS4 = 64, BLOCKS4 = EXPERTS * ROWS4 * COLS4 / 32 };
+
+#define BLOCKS4_OF(type, shape, end)                                                               \
+    "{\"m_blocks\":{\"dtype\":\"U8\",\"shape\":[2,3,2,16],\"data_offsets\":[0,192]}"               \
+    ",\"m_scales\":{\"dtype\":\"" type "\",\"shape\":" shape ",\"data_offsets\":[192," end "]}}"
+
+static uint8_t exponent_of(int block)
+{
+    static const uint8_t some[BLOCKS4] = {127, 0, 1, 20, 126, 128, 130, 119, 135, 200, 252, 255};
+    return some[block];
+}
+
+static int open_mxfp4(folder *f, const char *header, size_t bytes, msgl_checkpoint **c,
+                      msgl_err *err)
+{
+    static uint8_t data[BLOCKS4 * 17 + 16];
+    for (int i = 0; i < BLOCKS4 * 16; i++) data[i] = (uint8_t)(i * 37 + i / 16);
+    for (int b = 0; b < BLOCKS4; b++) data[BLOCKS4 * 16 + b] = exponent_of(b);
+    folder_make(f);
+    write_safetensors(f, "model.safetensors", header, data, bytes);
+    *c = NULL;
+    return msgl__checkpoint_open(f->dir, c, err);
+}
+
+// By the definition of e2m1: one bit of mantissa, exponents from 1 on with a bias of 1.
+static double value4(int element)
+{
+    const int byte = element / 2, code = (byte * 37 + byte / 16) >> element % 2 * 4 & 15;
+    const int exponent = code >> 1 & 3, mantissa = code & 1, e8m0 = exponent_of(element / 32);
+    const double v = exponent == 0 ? mantissa * 0.5 : ldexp(1 + mantissa / 2.0, exponent - 1);
+    return e8m0 == 255 ? NAN : ldexp(code < 8 ? v : -v, e8m0 - 127);
+}
+
+static void test_mxfp4(void **state)
+{
+    (void)state;
+    folder f;
+    msgl_checkpoint *c;
+    msgl_err err = {0};
+    if (open_mxfp4(&f, BLOCKS4_OF("U8", "[2,3,2]", "204"), BLOCKS4 * 17, &c, &err) != 0) {
+        fail_msg("%s", err.text);
+    }
+    msgl_kernels k;
+    msgl_weight m[EXPERTS];
+    msgl_weight_plan p;
+    msgl__kernels_init_cpu(&k, MSGL_CPU_REF);
+    msgl__weight_plan_init(&p, &k.gemm.formats[MSGL_W_F32], NULL, &err);
+    for (int e = 0; e < EXPERTS; e++) {
+        msgl__plan_weight(&p, &m[e], ROWS4, COLS4);
+        msgl__plan_rows(&p, &m[e], 0, ROWS4, "m");
+        msgl__plan_pairs(&p, ROWS4, 0, 1);
+        msgl__plan_expert(&p, EXPERTS, e);
+    }
+    if (msgl__weights_check(&p, c, &err) != 0) fail_msg("%s", err.text);
+    msgl__weight_plan_free(&p);
+    msgl_pool *pool;
+    assert_int_equal(msgl__pool_create(2, &pool, NULL), 0);
+    for (int e = 0; e < EXPERTS; e++) {
+        const msgl_source src = {.t = msgl__checkpoint_find(c, "m"),
+                                 .want = MSGL_F32,
+                                 .cols = COLS4,
+                                 .first = (size_t)(e * ROWS4)};
+        float out[ROWS4 * COLS4];
+        msgl__source_rows(pool, &src, 0, ROWS4, out);
+        for (int i = 0; i < ROWS4 * COLS4; i++) {
+            const float want = (float)value4(e * ROWS4 * COLS4 + i);
+            assert_true(isnan(want) ? isnan(out[i]) : out[i] == want);
+        }
+    }
+    msgl__pool_destroy(pool);
+    msgl__checkpoint_close(c);
+    folder_remove(&f);
+}
+
+static void test_mxfp4_refusals(void **state)
+{
+    (void)state;
+    static const struct {
+        const char *header;
+        size_t bytes;
+        const char *expect;
+    } bad[] = {
+        {"{\"m_blocks\":{\"dtype\":\"U8\",\"shape\":[2,3,2,16],\"data_offsets\":[0,192]}}", 192,
+         "tensor m_blocks: found scales nowhere , allowed U8 [2, 3, 2] beside it"},
+        {BLOCKS4_OF("U8", "[2,3,1]", "198"), 198, "found scales U8 [2, 3, 1], allowed U8"},
+        {BLOCKS4_OF("F8_E4M3", "[2,3,2]", "204"), 204, "found scales F8_E4M3 [2, 3, 2]"},
+    };
+    for (size_t i = 0; i < MSGL_COUNT(bad); i++) {
+        folder f;
+        msgl_checkpoint *c;
+        msgl_err err = {0};
+        assert_int_equal(open_mxfp4(&f, bad[i].header, bad[i].bytes, &c, &err), MSGL_EUNSUPPORTED);
+        if (strstr(err.text, bad[i].expect) == NULL) fail_msg("%s", err.text);
+        msgl__checkpoint_close(c);
+        folder_remove(&f);
+    }
+}
+
+// float32 of 2 experts of [columns, rows], rows in pairs; and a vector of both.
+static void test_experts(void **state)
+{
+    (void)state;
+    enum { R = 6, C = 5, ALL = EXPERTS * R * C, N2 = EXPERTS * R };
+    static const int stored[R] = {0, 2, 4, 1, 3, 5};
+    static const char header[] =
+        "{\"m\":{\"dtype\":\"F32\",\"shape\":[2,5,6],\"data_offsets\":[0,240]},"
+        "\"v\":{\"dtype\":\"F32\",\"shape\":[2,6],\"data_offsets\":[240,288]}}";
+    float data[ALL + N2];
+    for (int i = 0; i < ALL + N2; i++) data[i] = (float)i;
+    folder f;
+    msgl_checkpoint *c = NULL;
+    msgl_err err = {0};
+    folder_make(&f);
+    write_safetensors(&f, "model.safetensors", header, data, sizeof data);
+    if (msgl__checkpoint_open(f.dir, &c, &err) != 0) fail_msg("%s", err.text);
+    msgl_pool *pool;
+    assert_int_equal(msgl__pool_create(2, &pool, NULL), 0);
+    for (int first = 0; first < 4; first += 3) {
+        const msgl_source s = {.t = msgl__checkpoint_find(c, "m"),
+                               .want = MSGL_F32,
+                               .cols = C,
+                               .first = C, // of expert 1
+                               .head = R,
+                               .pairs = R / 2,
+                               .transposed = true};
+        float out[3 * C];
+        assert_null(msgl__source_direct(&s));
+        msgl__source_rows(pool, &s, first, 3, out);
+        for (int i = 0; i < 3 * C; i++) {
+            assert_true(out[i] == data[(C + i % C) * R + stored[first + i / C]]);
+        }
+    }
+    const msgl_source v = {
+        .t = msgl__checkpoint_find(c, "v"), .want = MSGL_F32, .head = R, .pairs = R / 2};
+    for (int i = 0; i < N2; i++) {
+        const float want = data[ALL + i / R * R + stored[i % R]];
+        assert_true(msgl__source_element(&v, (size_t)i) == want);
+    }
+    msgl__pool_destroy(pool);
+    msgl__checkpoint_close(c);
+    folder_remove(&f);
+}
+
 int main(void)
 {
     const struct CMUnitTest tests[] = {
@@ -351,6 +496,8 @@ int main(void)
         cmocka_unit_test(test_elements),     cmocka_unit_test(test_slices),
         cmocka_unit_test(test_pairs_behind), cmocka_unit_test(test_fp8),
         cmocka_unit_test(test_fp8_columns),  cmocka_unit_test(test_fp8_refusals),
+        cmocka_unit_test(test_mxfp4),        cmocka_unit_test(test_mxfp4_refusals),
+        cmocka_unit_test(test_experts),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }
