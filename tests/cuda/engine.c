@@ -127,6 +127,12 @@ static void add_backend(struct CMUnitTest *tests, int *n, const msgl_attn_desc *
     }
     add(tests, n, test_deterministic,
         (test_case){.model = "qwen3", .dtype = "auto", .desc = d, .weights = "int8"});
+    if (!d->sinks) return;
+    if ((d->kv_dtypes & 1u << MSGL_F32) != 0) {
+        add(tests, n, test_parity, (test_case){.model = "gpt_oss", .desc = d});
+    }
+    add(tests, n, test_parity, (test_case){"gpt_oss", "bfloat16", "expected_bf16.bin", .desc = d});
+    add(tests, n, test_deterministic, (test_case){.model = "gpt_oss", .dtype = "auto", .desc = d});
 }
 
 // Whether the backend was built and made for this GPU. All that is has kernels for the models here.
@@ -135,7 +141,7 @@ static bool is_there(const msgl_attn_desc *d, int32_t capability)
     msgl_err err = {0};
     if ((d->devices & 1u << MSGL_DEVICE_CUDA) == 0) return false;
     const bool latent = d->caches == 1u << MSGL_CACHE_LATENT;
-    if ((latent || strcmp(d->name, "trtllm") == 0) && capability / 10 != 9) {
+    if ((latent || strncmp(d->name, "trtllm", 6) == 0) && capability / 10 != 9) {
         msgl__err_set(&err, MSGL_EUNSUPPORTED, "it is for Hopper");
     } else if (d->plugin == NULL || msgl__plugin_open(d->plugin, NULL, &err) != NULL) {
         return true;

@@ -443,6 +443,60 @@ static void check_experts(bench_exec *e, family *f, msgl_dtype dtype, int rows, 
     }
 }
 
+// What comes behind a grouped product: bias and clamped gate, or a bias alone, in rows by index.
+static void check_biased(bench_exec *e, family *f, msgl_dtype dtype, int rows, int n, int experts,
+                         bool gated, uint64_t *seed)
+{
+    e->x.act = dtype;
+    const int columns = gated ? n / 2 : n;
+    array product = array_new(dtype, (size_t)rows * n, 6, seed);
+    array bias = array_new(MSGL_F32, (size_t)experts * n, 3, seed);
+    array out = array_new(dtype, (size_t)rows * columns, 0, seed);
+    int32_t *ints = (int32_t *)calloc((size_t)experts + 1 + rows, sizeof *ints);
+    int32_t *to = ints + experts + 1;
+    for (int x = 1; x < experts; x++)
+        ints[x] = x % 3 ? (int)((int64_t)rows * x / experts) : ints[x - 1];
+    ints[experts] = rows;
+    for (int r = 0; r < rows; r++) to[r] = rows - 1 - r;
+    int32_t *device = ints_upload(ints, (size_t)experts + 1 + rows);
+    const msgl_weight w = {NULL, n, 8, NULL};
+    msgl_grouped_call c = {};
+    c.experts = &w;
+    c.num_experts = experts;
+    c.offsets = device;
+    c.rows = rows;
+    c.gated = gated;
+    c.activation = MSGL_SWIGLU_CLAMPED;
+    c.bias = (float *)bias.dev;
+    c.out = gated ? out.dev : product.dev;
+    c.ld_out = (size_t)columns;
+    c.to = gated ? NULL : device + experts + 1;
+    msgl__cuda_finish_experts(&e->x, &c, product.dev, (size_t)n);
+    exec_sync(e);
+    float *before = (float *)malloc(sizeof(float) * rows * n);
+    memcpy(before, product.host, sizeof(float) * rows * n);
+    array *result = gated ? &out : &product;
+    array_download(result);
+    for (int r = 0, x = 0; r < rows; r++) {
+        while (ints[x + 1] <= r) x++;
+        const size_t row = (size_t)(gated ? r : to[r]);
+        for (int i = 0; i < columns; i++) {
+            double want = (double)before[row * n + i] + bias.host[(size_t)x * n + i];
+            if (gated) {
+                const int j = columns + i;
+                double u = (double)before[row * n + j] + bias.host[(size_t)x * n + j];
+                const double g = want > 7 ? 7 : want;
+                u = u > 7 ? 7 : u < -7 ? -7 : u;
+                want = g / (1 + exp(-1.702 * g)) * (u + 1);
+            }
+            expect_near(f, result->host[row * columns + i], want,
+                        dtype_error(dtype) * fabs(want) * 1.01 + 2e-5, "biased");
+        }
+    }
+    free(before), free(ints), cudaFree(device);
+    array_free(&product), array_free(&bias), array_free(&out);
+}
+
 int main(int argc, char **argv)
 {
     const options o = parse_options(argc, argv);
@@ -454,7 +508,7 @@ int main(int argc, char **argv)
     CUDA_OK(cudaMalloc(&blas.flags, MSGL_GEMM_FLAGS * sizeof(int32_t)));
     CUDA_OK(cudaMemset(blas.flags, 0, MSGL_GEMM_FLAGS * sizeof(int32_t)));
     family route = {"route"}, sort = {"sort"}, move = {"move"}, choose = {"choose"};
-    family few = {"experts"};
+    family few = {"experts"}, biased = {"biased"};
     const int shapes[][2] = {{1, 1},   {8, 2},   {32, 8},   {60, 4},   {64, 6},   {128, 8},
                              {200, 8}, {256, 8}, {384, 16}, {512, 10}, {1000, 7}, {1024, 64}};
     for (size_t i = 0; i < sizeof shapes / sizeof *shapes; i++) {
@@ -517,6 +571,13 @@ int main(int argc, char **argv)
             check_shared(&e, &move, dtypes[d], 37, 33, gated, &seed);
         }
     }
+    for (int d = 0; d < 3; d++) {
+        for (int gated = 0; gated < 2; gated++) {
+            check_biased(&e, &biased, dtypes[d], 1, 64, 4, gated, &seed);
+            check_biased(&e, &biased, dtypes[d], 37, 5760, 32, gated, &seed);
+            check_biased(&e, &biased, dtypes[d], 300, 70, 128, gated, &seed);
+        }
+    }
     const int mixtures[][5] = {{2, 520, 256, 12, 8}, {1, 2048, 768, 9, 8}, {1, 2056, 512, 11, 10},
                                {3, 4104, 256, 4, 1}, {4, 256, 1536, 8, 4}, {1, 40, 1280, 20, 16}};
     for (int i = 0; i < (o.quick ? 2 : 6); i++) {
@@ -530,5 +591,6 @@ int main(int argc, char **argv)
     failed |= family_end(&move);
     failed |= family_end(&choose);
     failed |= family_end(&few);
+    failed |= family_end(&biased);
     return failed;
 }

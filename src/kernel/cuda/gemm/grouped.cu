@@ -288,7 +288,13 @@ static void gather(msgl_exec *x, const msgl_grouped_call *c, msgl_grouped_args *
     g->from = NULL;
 }
 
-void msgl__cuda_grouped(msgl_exec *x, const msgl_grouped_call *c)
+// Bias or another gate than silu's come behind the product, which is then ungated.
+static bool has_more(const msgl_grouped_call *c)
+{
+    return c->bias != NULL || (c->gated && c->activation != MSGL_SILU);
+}
+
+static void run_product(msgl_exec *x, const msgl_grouped_call *c)
 {
     const msgl_weight *w = &c->experts[0];
     if (c->rows == 0 || x->status != 0) return;
@@ -340,9 +346,32 @@ void msgl__cuda_grouped(msgl_exec *x, const msgl_grouped_call *c)
     x->scratch->used = used;
 }
 
+void msgl__cuda_grouped(msgl_exec *x, const msgl_grouped_call *c)
+{
+    if (!has_more(c)) {
+        run_product(x, c);
+        return;
+    }
+    const size_t used = x->scratch->used;
+    msgl_grouped_call plain = *c;
+    plain.bias = NULL;
+    plain.gated = false;
+    if (c->gated) {
+        plain.ld_out = (size_t)c->experts[0].n;
+        plain.out = msgl__arena_alloc(x->scratch,
+                                      (size_t)c->rows * plain.ld_out * msgl__dtype_size(x->act));
+        if (plain.out == NULL) x->status = MSGL_ENOMEM;
+    }
+    run_product(x, &plain);
+    if (c->rows > 0 && x->status == 0) {
+        msgl__cuda_finish_experts(x, c, plain.out, plain.ld_out);
+    }
+    x->scratch->used = used;
+}
+
 size_t msgl__cuda_grouped_scratch(const msgl_grouped_call *c)
 {
     const msgl_weight *w = &c->experts[0];
-    if (!c->gated || w->format->dtype != MSGL_F32) return 0;
-    return (size_t)c->rows * w->n * sizeof(float) + 64;
+    if (!c->gated || (!has_more(c) && w->format->dtype != MSGL_F32)) return 0;
+    return (size_t)c->rows * w->n * msgl__dtype_size(w->format->dtype) + 64;
 }

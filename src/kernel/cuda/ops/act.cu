@@ -14,11 +14,16 @@ static __device__ __forceinline__ float sigmoid_of(float g, float by)
     return __fdividef(g, 1.0f + __expf(-by)); // -by above 88: division by infinity, which gives 0
 }
 
-// gelu: x / 2 (1 + tanh(u)) = x sigmoid(2 u), u = sqrt(2 / pi) (x + 0.044715 x^3).
-template <int F> static __device__ __forceinline__ float activated(float g)
+// gelu: x / 2 (1 + tanh(u)) = x sigmoid(2 u), u = sqrt(2 / pi) (x + 0.044715 x^3). A clamped value
+// that is NaN stays one.
+template <int F> static __device__ __forceinline__ float gated(float g, float u)
 {
-    const float root = 0.7978845608f;
-    return sigmoid_of(g, F == MSGL_SILU ? g : 2 * root * (g + 0.044715f * g * g * g));
+    const float root = 0.7978845608f, limit = 7;
+    if (F == MSGL_SILU) return sigmoid_of(g, g) * u;
+    if (F == MSGL_GELU_TANH) return sigmoid_of(g, 2 * root * (g + 0.044715f * g * g * g)) * u;
+    g = g > limit ? limit : g;
+    u = u > limit ? limit : u < -limit ? -limit : u;
+    return sigmoid_of(g, 1.702f * g) * (u + 1);
 }
 
 template <typename T, int F>
@@ -35,7 +40,7 @@ static __global__ void gate_kernel(const T *gate_up, T *out, int rows, int dim)
         load8(gate, g);
         load8(gate + dim, u);
 #pragma unroll
-        for (int j = 0; j < 8; j++) g[j] = activated<F>(g[j]) * u[j];
+        for (int j = 0; j < 8; j++) g[j] = gated<F>(g[j], u[j]);
         store8(dst, g);
     }
 }
@@ -50,7 +55,7 @@ static __global__ void gate_any_kernel(const T *gate_up, T *out, int rows, int d
     for (int r = (int)blockIdx.y; r < rows; r += (int)gridDim.y) {
         const T *gate = gate_up + (size_t)r * 2 * (size_t)dim + at;
         out[(size_t)r * (size_t)dim + at] =
-            from_f32<T>(activated<F>(to_f32(gate[0])) * to_f32(gate[dim]));
+            from_f32<T>(gated<F>(to_f32(gate[0]), to_f32(gate[dim])));
     }
 }
 
@@ -66,9 +71,11 @@ static void gate_typed(msgl_exec *x, msgl_activation f, const void *gate_up, voi
             : 128;
     const dim3 grid((items + threads - 1) / threads, rows < MAX_GRID_Y ? rows : MAX_GRID_Y);
     void (*const kernel)(const T *, T *, int, int) =
-        f == MSGL_SILU
-            ? (vector ? gate_kernel<T, MSGL_SILU> : gate_any_kernel<T, MSGL_SILU>)
-            : (vector ? gate_kernel<T, MSGL_GELU_TANH> : gate_any_kernel<T, MSGL_GELU_TANH>);
+        f == MSGL_SILU ? (vector ? gate_kernel<T, MSGL_SILU> : gate_any_kernel<T, MSGL_SILU>)
+        : f == MSGL_GELU_TANH
+            ? (vector ? gate_kernel<T, MSGL_GELU_TANH> : gate_any_kernel<T, MSGL_GELU_TANH>)
+            : (vector ? gate_kernel<T, MSGL_SWIGLU_CLAMPED>
+                      : gate_any_kernel<T, MSGL_SWIGLU_CLAMPED>);
     MSGL_CUDA_TRY(x, msgl__launch(kernel, grid, dim3(threads), 0, msgl__cuda_stream(x),
                                   (const T *)gate_up, (T *)out, rows, dim));
 }
@@ -120,6 +127,76 @@ extern "C" void msgl__cuda_times_sigmoid(msgl_exec *x, const void *gate, size_t 
                                          int rows, int dim)
 {
     if (rows > 0) MSGL_BY_DTYPE(x->act, times_sigmoid_typed, x, gate, ld_gate, p, rows, dim);
+}
+
+// Rows of a grouped product, a block a row, in the order of the experts.
+typedef struct experts_args {
+    const int32_t *offsets, *to; // to: NULL, or where row j is in product and out
+    const float *bias;           // [num_experts, n], or NULL
+    int32_t num_experts, n;
+    const void *product; // [rows, n], stride ld_product
+    size_t ld_product;
+    void *out; // [rows, n], or gated [rows, n / 2], stride ld_out; may be the product
+    size_t ld_out;
+} experts_args;
+
+// F: the gate's function, or -1 for the bias alone.
+template <typename T, int F> static __global__ void experts_kernel(const experts_args a)
+{
+    msgl__pdl_trigger();
+    msgl__pdl_wait();
+    const int row = (int)blockIdx.x;
+    int low = 0, high = a.num_experts; // of the row's expert
+    while (high - low > 1) {
+        const int middle = (low + high) / 2;
+        if (a.offsets[middle] <= row) {
+            low = middle;
+        } else {
+            high = middle;
+        }
+    }
+    const size_t at = (size_t)(a.to != NULL ? a.to[row] : row);
+    const T *in = (const T *)a.product + at * a.ld_product;
+    T *out = (T *)a.out + at * a.ld_out;
+    const float *bias = a.bias != NULL ? a.bias + (size_t)low * a.n : NULL;
+    const int half = a.n / 2, columns = F < 0 ? a.n : half;
+    for (int i = (int)threadIdx.x; i < columns; i += (int)blockDim.x) {
+        float v = to_f32(in[i]) + (bias != NULL ? bias[i] : 0.f);
+        if (F >= 0) {
+            const float u = to_f32(in[half + i]) + (bias != NULL ? bias[half + i] : 0.f);
+            v = gated<F>(v, u);
+        }
+        out[i] = from_f32<T>(v);
+    }
+}
+
+template <typename T> static void finish_typed(msgl_exec *x, int f, const experts_args &a, int rows)
+{
+    void (*const kernel)(experts_args) = f < 0            ? experts_kernel<T, -1>
+                                         : f == MSGL_SILU ? experts_kernel<T, MSGL_SILU>
+                                                          : experts_kernel<T, MSGL_SWIGLU_CLAMPED>;
+    MSGL_CUDA_TRY(
+        x, msgl__launch(kernel, dim3((unsigned)rows), dim3(256), 0, msgl__cuda_stream(x), a));
+}
+
+extern "C" void msgl__cuda_finish_experts(msgl_exec *x, const msgl_grouped_call *c,
+                                          const void *product, size_t ld_product)
+{
+    experts_args a = {};
+    a.offsets = c->offsets;
+    a.to = c->to;
+    a.bias = c->bias;
+    a.num_experts = c->num_experts;
+    a.n = c->experts[0].n;
+    a.product = product;
+    a.ld_product = ld_product;
+    a.out = c->out;
+    a.ld_out = c->ld_out;
+    if (c->gated && c->activation == MSGL_GELU_TANH) {
+        x->status = MSGL_EUNSUPPORTED; // no model has it
+        return;
+    }
+    MSGL_BY_DTYPE(x->act, finish_typed, x, c->gated ? (int)c->activation : -1, a, c->rows);
 }
 
 // tanhf, not a quicker form: logits are compared with the CPU's, and there are few of them.

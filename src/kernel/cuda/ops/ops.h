@@ -38,6 +38,10 @@ void msgl__cuda_gate(msgl_exec *x, msgl_activation f, const void *gate_up, void 
                      int dim);
 void msgl__cuda_times_sigmoid(msgl_exec *x, const void *gate, size_t ld_gate, void *p, int rows,
                               int dim);
+// What is left of a grouped call whose product, without bias and gate, is there (its rows where
+// `to` says): [rows, n], or c->out itself when it is not gated.
+void msgl__cuda_finish_experts(msgl_exec *x, const msgl_grouped_call *c, const void *product,
+                               size_t ld_product);
 void msgl__cuda_cap(msgl_exec *x, float *logits, size_t n, float scale, float cap);
 
 void msgl__cuda_moe_route(msgl_exec *x, const msgl_router *how, const float *logits, int rows,
