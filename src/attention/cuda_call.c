@@ -65,6 +65,7 @@ void msgl__cuda_attn_call(const msgl_attn_config *cfg, const msgl_attn_layer *la
         .softcap = layer->softcap,
         .out_scale = 1,
         .window = layer->window,
+        .sinks = layer->sinks,
         .batch = seqs->size,
         .cu_seqlens_q = seqs->dev_cu_seqlens_q,
         .seqlens_k = seqs->dev_seqlens_k,

@@ -81,6 +81,11 @@ static void *take(world *w, size_t bytes)
     return p;
 }
 
+static size_t sinks_bytes(const world *w)
+{
+    return (size_t)w->cfg.num_q_heads * sizeof *w->sinks;
+}
+
 // Everything queued on the GPU is done.
 static void finish(world *w)
 {
@@ -105,6 +110,7 @@ static void open_gpu(world *w)
     g->out_bytes = g->rows * w->out_ld * size;
     g->q = take(w, g->q_bytes);
     g->out = take(w, g->out_bytes);
+    if (w->sinks != NULL) w->layer.sinks = g->sinks = take(w, sinks_bytes(w));
     g->scratch = take(w, SCRATCH);
     g->mods = take(w, tables_bytes(w));
     g->tree = take(w, g->rows * sizeof *g->tree);
@@ -136,6 +142,7 @@ static void close_gpu(world *w)
     d->ops->free(d, g->scratch, SCRATCH);
     d->ops->free(d, g->mods, tables_bytes(w));
     d->ops->free(d, g->tree, g->rows * sizeof *g->tree);
+    if (g->sinks != NULL) d->ops->free(d, g->sinks, sinks_bytes(w));
     free(g->staging);
 }
 
@@ -507,6 +514,7 @@ void world_upload(world *w)
     d->ops->copy_in(d, g->pool.base, w->pool.base, w->pool.bytes);
     d->ops->copy_in(d, g->table, w->table.slots, g->table_bytes);
     d->ops->copy_in(d, g->q, g->staging, n * size);
+    if (g->sinks != NULL) d->ops->copy_in(d, g->sinks, w->sinks, sinks_bytes(w));
     d->ops->copy_in(d, g->out, poison, rows_of(w) * w->out_ld * size);
     d->ops->copy_in(d, g->lengths, w->lengths, 2 * msgl__seqs_bytes(MAX_REQS));
     if (w->tables != NULL) d->ops->copy_in(d, g->mods, w->tables, tables_bytes(w));

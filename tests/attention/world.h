@@ -41,6 +41,7 @@ typedef struct world_device {
     int32_t *table;
     char *lengths; // two blocks of core/seqs.h
     void *q, *out; // [rows, ld], [rows, out_ld] of exec.act
+    float *sinks;  // NULL: none
     void *scratch;
     void *mods; // the tables of world.mods
     uint64_t *tree;
@@ -68,7 +69,7 @@ typedef struct world {
     char *tables;
     int32_t *documents, *prefixes;
     float *slopes, *bias;
-    float *sinks; // [query heads] of the layer, NULL: none
+    float *sinks; // [query heads] of the layer, on the host; NULL: none
     msgl_attn attn;
     msgl_attn_backend *backend; // attn's, where one serves both phases
     world_req reqs[MAX_REQS];

@@ -62,6 +62,7 @@ typedef struct attn_world {
     void *q, *k, *v;     // host copies
     float *qf, *kf, *vf; // the same as f32, for the oracle: attn_decode
     void *q_dev, *k_dev, *v_dev, *out_dev;
+    float *sinks, *sinks_dev; // attn_sinks, else NULL
     float *lse_dev;
     int32_t *cu_dev, *lens_dev, *rows_dev, *table_dev;
     size_t row_bytes, q_bytes, kv_bytes, out_bytes;
@@ -175,8 +176,23 @@ static inline void attn_world_make(attn_world *w, attn_rng *rng, msgl_dtype dtyp
     c->lse = w->lse_dev;
 }
 
+// Sinks around the largest scores, a few far above or below them.
+static inline void attn_sinks(attn_world *w, attn_rng *rng)
+{
+    static const float far[] = {-300.f, 300.f, -INFINITY};
+    const int heads = w->call.num_q_heads;
+    w->sinks = (float *)malloc((size_t)heads * sizeof(float));
+    for (int h = 0; h < heads; h++) {
+        const int i = attn_range(rng, 0, 20);
+        w->sinks[h] = i < 3 ? far[i] : 4.f + 4.f * attn_uniform(rng);
+    }
+    w->sinks_dev = (float *)device_copy(w->sinks, (size_t)heads * sizeof(float));
+    w->call.sinks = w->sinks_dev;
+}
+
 static inline void attn_world_free(attn_world *w)
 {
+    free(w->sinks), cudaFree(w->sinks_dev);
     free(w->q_lens), free(w->k_lens), free(w->cu_q), free(w->rows), free(w->table);
     free(w->q), free(w->k), free(w->v), free(w->qf), free(w->kf), free(w->vf);
     cudaFree(w->q_dev), cudaFree(w->k_dev), cudaFree(w->v_dev), cudaFree(w->out_dev);
@@ -198,7 +214,8 @@ static inline void attn_poison(attn_world *w)
     CUDA_OK(cudaMemset(w->lse_dev, 0xff, (size_t)w->call.total_q * w->call.num_q_heads * 4));
 }
 
-// Exact attention of request req's query token t (of k_len keys), head h: o [dim], returns the LSE.
+// Exact attention of request req's query token t (of k_len keys), head h: o [dim], returns the LSE
+// of the keys alone.
 static inline double attn_exact(const attn_world *w, int req, int t, int k_len, int h, double *o)
 {
     const msgl_cuda_attn_call *c = &w->call;
@@ -227,7 +244,8 @@ static inline double attn_exact(const attn_world *w, int req, int t, int k_len, 
         l += e;
         for (int d = 0; d < dim; d++) o[d] += e * w->vf[at + (size_t)d];
     }
-    for (int d = 0; d < dim; d++) o[d] *= c->out_scale / l;
+    const double sink = w->sinks != NULL ? exp(w->sinks[h] - m) : 0;
+    for (int d = 0; d < dim; d++) o[d] *= c->out_scale / (l + sink);
     free(s);
     return m + log(l);
 }

@@ -122,6 +122,8 @@ static bool random_spec(world *rng, const msgl_attn_desc *d, msgl_dtype dtype, b
 {
     static const int dims[] = {64, 128, 80, 96, 256, 72}, pages[] = {1, 16, 32, 64, 128, 7};
     static const int groups[] = {1, 2, 4, 5, 8, 7, 16, 3}, windows[] = {-1, -1, 0, 5, 100, 300};
+    int num_pages = 0;
+    while (num_pages < MSGL_ATTN_MAX_SET && d->page_sizes[num_pages] != 0) num_pages++;
     for (int tries = 0; tries < 1000; tries++) {
         world_spec s = base_spec(d, world_int(rng, 0, 3) == 0);
         const bool usual = world_int(rng, 0, 1) == 0;
@@ -129,8 +131,10 @@ static bool random_spec(world *rng, const msgl_attn_desc *d, msgl_dtype dtype, b
         s.head_dim = pick(rng, dims, usual ? 2 : 6);
         s.group = pick(rng, groups, usual ? 5 : 8);
         s.num_kv_heads = world_int(rng, 1, usual ? 8 : 3);
-        s.page_size = d->page_rule == MSGL_PAGE_SET ? pick(rng, pages + 1, 4) : pick(rng, pages, 6);
+        s.page_size = d->page_rule == MSGL_PAGE_SET ? pick(rng, d->page_sizes, num_pages)
+                                                    : pick(rng, pages, 6);
         s.window = usual ? -1 : pick(rng, windows, 6);
+        s.sinks = d->sinks && world_int(rng, 0, 2) == 0;
         s.softcap = !usual && world_int(rng, 0, 2) == 0 ? 20 : 0;
         if (latent) random_latent(rng, &s);
         s.max_running = 8;
@@ -162,10 +166,10 @@ static void random_step(world *w, int answers, double *worst)
     if (error / allowed > *worst) *worst = error / allowed;
     if (error > allowed) {
         fail_msg("%s, %d answers of %d: error %g > %g (dtype %d, heads %d x %d, dim %d, page %d, "
-                 "window %d, cap %g, deterministic %d)",
+                 "window %d, cap %g%s, deterministic %d)",
                  s->desc->name, answers, n, error, allowed, (int)s->dtype, s->group,
                  s->num_kv_heads, s->head_dim, s->page_size, s->window, (double)s->softcap,
-                 s->deterministic);
+                 s->sinks ? ", sinks" : "", s->deterministic);
     }
 }
 

@@ -17,13 +17,14 @@ static double worst[2][MSGL_DTYPE_COUNT];
 
 static void one(attn_rng *rng, msgl_dtype dtype, int batch, const int32_t *q_lens,
                 const int32_t *k_lens, int q_heads, int kv_heads, int dim, int page, int window,
-                float softcap)
+                float softcap, bool sinks)
 {
     attn_world w;
     attn_world_make(&w, rng, dtype, batch, q_lens, k_lens, q_heads, kv_heads, dim, page);
     w.call.window = window;
     w.call.softcap = softcap;
     w.call.out_scale = 0.75f;
+    if (sinks) attn_sinks(&w, rng);
     for (int kernel = 0; kernel < (dtype == MSGL_F32 ? 1 : 2); kernel++) {
         attn_poison(&w);
         CUDA_OK(kernel == 0 ? msgl__cuda_attn_reference(&w.call, 0)
@@ -65,7 +66,7 @@ int main(int argc, char **argv)
             k[r] = q[r] + (r % 2 ? 0 : attn_range(&rng, 0, quick ? 60 : 400));
         }
         one(&rng, dtype, 6, q, k, groups[i % 5] * 2, 2, dims[i % 7], pages[i % 4],
-            windows[i / 2 % 5], i % 4 == 1 ? 5.f : 0.f);
+            windows[i / 2 % 5], i % 4 == 1 ? 5.f : 0.f, i % 8 > 3);
     }
     printf("attention reference: %d checks, worst err f32 %.2e f16 %.2e bf16 %.2e; sm80 prefill "
            "f16 %.2e bf16 %.2e%s\n",

@@ -28,6 +28,7 @@ typedef struct options {
     bool deterministic;
     int ctas, min_units; // 0: the launcher's choice
     bool many;           // the kernel for many requests, also for few
+    bool sinks;
 } options;
 
 static void launch(const msgl_cuda_attn_call *c, const options *o, cudaStream_t stream)
@@ -57,10 +58,11 @@ static void check(attn_world *w, const int32_t *lens, const char *what)
     const double tolerance = TOLERANCE[w->call.dtype];
     if (!(e <= tolerance) || (w->call.lse != NULL && !(l <= LSE_TOLERANCE))) {
         failures++;
-        printf(
-            "FAIL %s: dtype %d heads %d/%d dim %d page %d batch %d window %d: error %g, lse %g\n",
-            what, (int)w->call.dtype, w->call.num_q_heads, w->call.num_kv_heads, w->call.head_dim,
-            w->call.page_size, w->call.batch, w->call.window, e, l);
+        printf("FAIL %s: dtype %d heads %d/%d dim %d page %d batch %d window %d%s: error %g, "
+               "lse %g\n",
+               what, (int)w->call.dtype, w->call.num_q_heads, w->call.num_kv_heads,
+               w->call.head_dim, w->call.page_size, w->call.batch, w->call.window,
+               w->sinks != NULL ? " sinks" : "", e, l);
     }
 }
 
@@ -72,6 +74,7 @@ static void one(attn_rng *rng, msgl_dtype dtype, int batch, const int32_t *lens,
     attn_world w;
     attn_world_make(&w, rng, dtype, batch, ones, lens, q_heads, kv_heads, dim, page);
     set(&w, o);
+    if (o->sinks) attn_sinks(&w, rng);
     void *outs[2]; // the second launch finds the counters zero again
     for (int repeat = 0; repeat < 2; repeat++) {
         attn_poison(&w);
@@ -90,7 +93,7 @@ static void one(attn_rng *rng, msgl_dtype dtype, int batch, const int32_t *lens,
     attn_world_free(&w);
 }
 
-static const options PLAIN = {0, 1, -1, false, 0, 0, false};
+static const options PLAIN = {0, 1, -1, false, 0, 0, false, false};
 
 static void shapes(attn_rng *rng, bool quick)
 {
@@ -127,6 +130,7 @@ static void masks(attn_rng *rng, bool quick)
             o.out_scale = i % 3 ? 1.f : 0.5f;
             o.deterministic = t == 1;
             o.many = t == 2;
+            o.sinks = i % 2;
             one(rng, MSGL_BF16, 5, lens, 8, 2, 128, 16, &o, "window");
         }
     }
@@ -143,6 +147,7 @@ static void splits(attn_rng *rng, bool quick)
         o.ctas = attn_range(rng, 1, 200);
         o.min_units = attn_range(rng, 1, 30);
         o.deterministic = i % 3 == 2;
+        o.sinks = i % 2;
         one(rng, MSGL_BF16, batch, lens, 16, 4, 128, 1, &o, "split");
     }
 }
@@ -159,7 +164,9 @@ static void few(attn_rng *rng, bool quick)
         const msgl_dtype dtype = i % 2 ? MSGL_F16 : MSGL_BF16;
         for (int k = 0; k < 3; k++) {
             if (quick && k == 1) continue;
-            one(rng, dtype, 8, lens[k], 8 * group, 8, dim, i % 2 ? 16 : 1, &PLAIN, "few");
+            options o = PLAIN;
+            o.sinks = k == 2;
+            one(rng, dtype, 8, lens[k], 8 * group, 8, dim, i % 2 ? 16 : 1, &o, "few");
         }
         if (quick && i > 0) continue;
         options o = PLAIN;

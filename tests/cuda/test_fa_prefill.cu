@@ -23,7 +23,7 @@ typedef struct {
     msgl_dtype dtype;
     int hq, hkv, hd, page, window, batch;
     float softcap, out_scale;
-    bool lse, in_order; // in order: most pages follow one another
+    bool lse, sinks, in_order; // in order: most pages follow one another
     int q_len[MAX_BATCH], k_len[MAX_BATCH];
     uint32_t content[MAX_BATCH]; // what a request's q, k and v are made of
 } test_case;
@@ -112,13 +112,14 @@ __global__ static void reference(msgl_cuda_attn_call c, int request, double *out
     __syncthreads();
     sum = 0;
     for (int i = 0; i < 128; i++) sum += red[i];
+    const double all = sum + (c.sinks ? exp(c.sinks[head] - m) : 0);
     for (int d = tid; d < c.head_dim; d += 128) {
         double o = 0;
         for (int k = lo; k <= pos; k++) {
             const size_t at = ((size_t)table[k] * c.num_kv_heads + kv_head) * c.head_dim + d;
             o += s[k - lo] * (double)(float)((const T *)c.v)[at];
         }
-        out[((size_t)(q0 + row) * c.num_q_heads + head) * c.head_dim + d] = o / sum * c.out_scale;
+        out[((size_t)(q0 + row) * c.num_q_heads + head) * c.head_dim + d] = o / all * c.out_scale;
     }
     if (tid == 0) lse[(size_t)(q0 + row) * c.num_q_heads + head] = m + log(sum);
 }
@@ -223,6 +224,12 @@ static void build(const test_case *t, device_case *d)
     c->out = p;
     if (t->lse) CUDA_OK(cudaMalloc(&p, sizeof(float) * (cu[n] + 1) * t->hq));
     c->lse = t->lse ? (float *)p : NULL;
+    if (t->sinks) {
+        float sinks[64];
+        for (int h = 0; h < t->hq; h++) sinks[h] = 3 + 4 * value(7, 0, h, 0);
+        sinks[0] = 300;
+        c->sinks = (float *)device_copy(sinks, sizeof(float) * t->hq);
+    }
     if (t->dtype == MSGL_BF16)
         fill<__nv_bfloat16>(t, d, cu, by_request, stride);
     else
@@ -250,8 +257,8 @@ static void drop(device_case *d)
 {
     msgl_cuda_attn_call *c = &d->call;
     const void *all[] = {
-        c->k,         c->v,     c->q,         c->out, c->lse, d->plan, c->cu_seqlens_q,
-        c->seqlens_k, c->table, c->table_rows};
+        c->k,         c->v,     c->q,          c->out,  c->lse, d->plan, c->cu_seqlens_q,
+        c->seqlens_k, c->table, c->table_rows, c->sinks};
     for (const void *p : all)
         if (p) CUDA_OK(cudaFree((void *)p));
 }
@@ -276,9 +283,10 @@ static float to_float(uint16_t u, msgl_dtype dtype)
 
 static void describe(const test_case *t)
 {
-    printf("  %s heads %d/%d hd %d page %d%s window %d cap %g batch %d:",
+    printf("  %s heads %d/%d hd %d page %d%s window %d cap %g%s batch %d:",
            t->dtype == MSGL_BF16 ? "bf16" : "f16", t->hq, t->hkv, t->hd, t->page,
-           t->in_order ? " in order" : "", t->window, t->softcap, t->batch);
+           t->in_order ? " in order" : "", t->window, t->softcap, t->sinks ? " sinks" : "",
+           t->batch);
     for (int i = 0; i < t->batch && i < 12; i++) printf(" %d/%d", t->q_len[i], t->k_len[i]);
     printf("\n");
 }
@@ -376,6 +384,7 @@ static void random_case(test_case *t, int most)
     t->softcap = rnd() % 4 ? 0 : 5.f;
     t->out_scale = rnd() % 4 ? 1 : 0.5f;
     t->lse = rnd() % 2;
+    t->sinks = rnd() % 3 == 0;
     t->in_order = rnd() % 2;
     t->batch = 1 + (int)(rnd() % 7);
     for (int i = 0; i < t->batch; i++) {

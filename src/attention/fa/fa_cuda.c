@@ -224,6 +224,7 @@ const msgl_attn_desc msgl__attn_fa_cuda = {
     .kv_dtypes = 1u << MSGL_F32 | 1u << MSGL_F16 | 1u << MSGL_BF16,
     .sliding_window = true,
     .softcap = true,
+    .sinks = true,
     .graph = true,
     .supports = fa_supports,
     .create = fa_create,

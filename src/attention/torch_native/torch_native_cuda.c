@@ -52,6 +52,7 @@ const msgl_attn_desc msgl__attn_torch_native_cuda = {
     .kv_dtypes = 1u << MSGL_F32 | 1u << MSGL_F16 | 1u << MSGL_BF16,
     .sliding_window = true,
     .softcap = true,
+    .sinks = true,
     .graph = true,
     .supports = msgl__cuda_supports,
     .create = torch_create,

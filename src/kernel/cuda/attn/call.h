@@ -25,10 +25,11 @@ typedef struct msgl_cuda_attn_call {
     const void *k, *v; // this layer's pool [num_slots, num_kv_heads, head_dim]
     int32_t v_dim;     // of a head's V; below head_dim only in latent caches, whose V lies in K
     int64_t num_slots;
-    float scale;     // of q.k
-    float softcap;   // s = cap * tanh(s / cap) before masking; 0: off
-    float out_scale; // of the result; 1 in most cases
-    int32_t window;  // W: a query at position p sees keys in [p - W, p]; -1: all up to p
+    float scale;        // of q.k
+    float softcap;      // s = cap * tanh(s / cap) before masking; 0: off
+    float out_scale;    // of the result; 1 in most cases
+    int32_t window;     // W: a query at position p sees keys in [p - W, p]; -1: all up to p
+    const float *sinks; // [num_q_heads] attention/attention.h has the formula; NULL: none
 
     // Request i has query rows [cu_seqlens_q[i], cu_seqlens_q[i + 1]) and seqlens_k[i] keys; its
     // last query is at position seqlens_k[i] - 1 (causal, bottom-right aligned). Position p of it
@@ -47,7 +48,7 @@ typedef struct msgl_cuda_attn_call {
     bool deterministic; // a row's bits must not depend on the rest of the batch, chunking or pages
     const void *plan;   // what the kernel's planner made for this batch, device memory
     void *workspace;    // of the size that its planner asked for
-    float *lse;         // [total_q, num_q_heads] natural logarithm, or NULL
+    float *lse;         // [total_q, num_q_heads] natural logarithm, of keys alone, or NULL
 
     // Two calls of a step, one behind the other, that read nothing of each other. `first`: the
     // kernel lets the next one start only when what both read is there. `second`: so the kernel may

@@ -64,6 +64,7 @@ extern "C" int msgl__cuda_fa_decode_tuned(const msgl_cuda_attn_call *c,
     a.cap_log2 = c->softcap * log2e;
     a.scale_log2 = c->softcap > 0.f ? c->scale / c->softcap : c->scale * log2e;
     a.out_scale = c->out_scale;
+    a.sinks = c->sinks;
     a.split.batch = c->batch;
     a.split.window = c->window;
     a.split.overhead = UNITS_PER_REQUEST;

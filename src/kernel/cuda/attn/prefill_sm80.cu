@@ -8,6 +8,8 @@
 // Tiles lie at absolute positions, so a row's bits do not depend on the chunk that it came in.
 #include "kernel/cuda/attn/prefill_sm80.h"
 
+#include "kernel/cuda/attn/sink.cuh"
+
 #include "kernel/cuda/launch.cuh"
 #include "kernel/cuda/ptx/copy.cuh"
 #include "kernel/cuda/ptx/math.cuh"
@@ -192,7 +194,8 @@ static __device__ __forceinline__ void store(const msgl_cuda_attn_call &c, const
         l += __shfl_xor_sync(~0u, l, 1);
         l += __shfl_xor_sync(~0u, l, 2);
         if (row >= p.rows) continue;
-        const float scale = c.out_scale / l;
+        const float sink = c.sinks != NULL ? msgl__attn_sink(c.sinks[head], w->m[r]) : 0.f;
+        const float scale = c.out_scale / (l + sink);
         T *out = (T *)c.out + (size_t)(p.row + row) * c.ld_out + (size_t)head * c.head_dim +
                  lane % 4 * 2;
 #pragma unroll

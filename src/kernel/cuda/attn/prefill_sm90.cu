@@ -91,6 +91,7 @@ int msgl__cuda_fa_prefill_sm90(const msgl_cuda_attn_call *c, void *stream)
     p.cap_scale = cap ? 2 * log2_e * c->scale / c->softcap : 0;
     p.ln_scale = cap ? c->softcap : c->scale;
     p.out_scale = c->out_scale;
+    p.sinks = c->sinks;
     p.second = c->second;
 
     const bool gather = p.box_rows < 16;

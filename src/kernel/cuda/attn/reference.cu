@@ -139,10 +139,12 @@ __launch_bounds__(WARPS * 32) void attn_ref_kernel(const __grid_constant__ msgl_
             }
         }
     }
+    const float sink = c.sinks != NULL ? expf(c.sinks[head] - m) : 0.f;
+    const float scale = c.out_scale / (l + sink);
     T *out = (T *)c.out + (size_t)row * c.ld_out + (size_t)head * c.v_dim;
 #pragma unroll
     for (int i = 0; i < DIM / 32; i++) {
-        if (i * 32 + lane < c.v_dim) from_f32(out + i * 32 + lane, acc[i] * (c.out_scale / l));
+        if (i * 32 + lane < c.v_dim) from_f32(out + i * 32 + lane, acc[i] * scale);
     }
     if (c.lse != NULL && lane == 0) c.lse[(size_t)row * c.num_q_heads + head] = m + logf(l);
 }

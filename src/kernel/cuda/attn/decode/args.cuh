@@ -33,6 +33,7 @@ struct msgl_decode_args {
     float scale_log2; // scale * log2(e); with a soft cap: scale / cap
     float cap_log2;   // cap * log2(e), or 0
     float out_scale;
+    const float *sinks; // [q_heads], or NULL
     bool deterministic;
     bool first; // as in msgl_cuda_attn_call
     msgl_decode_rope rope;

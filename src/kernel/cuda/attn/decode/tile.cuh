@@ -12,6 +12,7 @@
 #define MSGL_KERNEL_CUDA_ATTN_DECODE_TILE_CUH
 
 #include "kernel/cuda/attn/decode/args.cuh"
+#include "kernel/cuda/attn/sink.cuh"
 #include "kernel/cuda/ptx/math.cuh"
 #include "kernel/cuda/ptx/mma.cuh"
 #include "kernel/cuda/ptx/shared.cuh"
@@ -291,14 +292,16 @@ static __device__ __forceinline__ void msgl_decode_put_rows(const msgl_decode_wa
     }
 }
 
-// The end of a row of one head: two elements of the result, and the log-sum-exp once.
+// The end of a row of one head, with all its keys: two elements of the result, and the log-sum-exp
+// once.
 template <typename T, int HD>
 static __device__ __forceinline__ void msgl_decode_store(const msgl_decode_args &a, int32_t req,
                                                          int32_t q_head, int32_t d, float2 sum,
                                                          float m, float l)
 {
     T *out = (T *)a.out + (size_t)req * a.ld_out + (size_t)q_head * HD + d;
-    const float scale = a.out_scale / l;
+    const float sink = a.sinks != NULL ? msgl__attn_sink(a.sinks[q_head], m) : 0.f;
+    const float scale = a.out_scale / (l + sink);
     *(uint32_t *)out = msgl__pack_two(sum.x * scale, sum.y * scale, T());
     if (a.lse != NULL && d == 0) {
         a.lse[(size_t)req * a.q_heads + q_head] = (m + log2f(l)) * 0.6931471805599453f;

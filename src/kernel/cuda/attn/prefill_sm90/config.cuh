@@ -45,7 +45,8 @@ struct msgl_fa_prefill_params {
     float cap_scale;      // of a raw score to tanh's argument times 2 log2(e)
     float ln_scale;       // of a raw or squashed score to the natural exponent
     float out_scale;
-    bool second; // as in msgl_cuda_attn_call
+    const float *sinks; // [num_q_heads], or NULL
+    bool second;        // as in msgl_cuda_attn_call
 };
 
 // What the producer tells the consumers about a tile; tokens == 0: no more.

@@ -12,6 +12,7 @@
 
 #include "kernel/cuda/attn/fragment_sm90.cuh"
 #include "kernel/cuda/attn/prefill_sm90/config.cuh"
+#include "kernel/cuda/attn/sink.cuh"
 #include "kernel/cuda/ptx/barrier.cuh"
 #include "kernel/cuda/ptx/math.cuh"
 #include "kernel/cuda/ptx/mma.cuh"
@@ -149,9 +150,11 @@ template <class C> struct msgl_fa_consumer {
 #pragma unroll
         for (int h = 0; h < 2; h++) {
             const float sum = rows.total(h);
-            const float inverse = sum > 0 ? p.out_scale * msgl__rcp(sum) : 0;
             const int r = row + 8 * h, token = token_of(r);
             const int q_head = head * p.pack + (r - token * p.pack);
+            float all = sum;
+            if (p.sinks) all += msgl__attn_sink(p.sinks[q_head], rows.max[h] * p.log2_scale);
+            const float inverse = sum > 0 ? p.out_scale * msgl__rcp(all) : 0;
             const bool valid = token < tokens;
             const int64_t at = row0 + token;
             typename C::T *out = (typename C::T *)p.out + at * p.ld_out + q_head * p.head_dim;
