@@ -20,6 +20,11 @@ int msgl__mla_cuda_supports(const msgl_attn_needs *n, msgl_err *err)
                              "latent attention: its kernel is for Hopper (9.0); this GPU has %d.%d",
                              (int)n->capability / 10, (int)n->capability % 10);
     }
+    for (int32_t i = 0; i < n->variants.count; i++) {
+        if (!n->variants.all[i].sinks) continue;
+        return msgl__err_set(err, MSGL_EUNSUPPORTED,
+                             "latent attention: its kernel has no attention sinks");
+    }
     if (n->head_dim == MSGL_MLA_ROW && n->v_dim == MSGL_MLA_LATENT && n->kv_dtype == MSGL_BF16 &&
         n->num_q_heads <= MSGL_MLA_MAX_HEADS) {
         return 0;

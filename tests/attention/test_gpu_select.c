@@ -33,6 +33,13 @@ static void set_plugins(bool fi, bool trtllm)
     plugins.trtllm = trtllm;
 }
 
+static bool takes_pages(const char *name, int32_t size)
+{
+    if (strncmp(name, "trtllm", 6) != 0) return true;
+    return size == 16 || size == 32 || size == 64 ||
+           (size == 128 && strcmp(name, "trtllm_mha") == 0);
+}
+
 // What backends promise in README.md and docs/internals, written down a second time.
 static bool can(const char *name, const msgl_attn_needs *n)
 {
@@ -41,12 +48,12 @@ static bool can(const char *name, const msgl_attn_needs *n)
                                  n->page_size};
         return plugins.fi && stub_fi_has(&s, MSGL_FI_TENSOR_CORES, n->capability);
     }
-    if (strcmp(name, "trtllm") == 0) {
+    if (strncmp(name, "trtllm", 6) == 0) {
         const msgl_xqa_shape s = {n->kv_dtype, n->num_q_heads, n->num_kv_heads, n->head_dim,
                                   n->page_size};
         bool softcap = false;
         for (int i = 0; i < n->variants.count; i++) softcap |= n->variants.all[i].softcap > 0;
-        const bool pages = n->page_size == 16 || n->page_size == 32 || n->page_size == 64;
+        const bool pages = takes_pages(name, n->page_size);
         return plugins.trtllm && n->capability == 90 && pages && !softcap && stub_xqa_page(&s) != 0;
     }
     return true; // fa, torch_native
@@ -128,8 +135,8 @@ static void check_named(const msgl_attn_needs *n, const char *prefill, const cha
     char spec[64], warning[256];
     snprintf(spec, sizeof spec, "%s,%s", prefill, decode);
     msgl_attn_needs at = *n; // the page size that trtllm asks for
-    const bool fixed = strcmp(prefill, "trtllm") == 0 || strcmp(decode, "trtllm") == 0;
-    if (fixed && n->page_size != 16 && n->page_size != 32 && n->page_size != 64) at.page_size = 64;
+    if (!takes_pages(prefill, n->page_size) || !takes_pages(decode, n->page_size))
+        at.page_size = 64;
     msgl_attn_choice c;
     msgl_err err = {0};
     const int rc = msgl__attn_select(spec, n, &c, warning, &err);
@@ -189,8 +196,9 @@ static void test_auto(void **unused)
 
 static void check_any_pair(const msgl_attn_needs *n)
 {
-    static const char *const names[] = {"fa", "fi", "trtllm", "torch_native"};
-    check_named(n, names[pick(4)], names[pick(4)]);
+    static const char *const names[] = {"fa", "fi", "trtllm", "trtllm_mha", "torch_native"};
+    const int count = (int)MSGL_COUNT(names);
+    check_named(n, names[pick(count)], names[pick(count)]);
 }
 
 static void test_named(void **unused)

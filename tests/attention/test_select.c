@@ -53,7 +53,7 @@ static void test_names(void **state)
     expect("auto,trtllm", "fa", "trtllm", "");
     expect("fi,auto", "fi", "fa", "");
     expect("fa,auto", "fa", "fa", "");
-    expect("torch_native,trtllm_mha", "torch_native", "trtllm", "");
+    expect("torch_native,trtllm_mha", "torch_native", "trtllm_mha", "");
     expect("fa,fa3", "fa", "fa",
            "attention backend \"fa,fa3\" names fa twice; using it for both phases");
     expect("auto", "fa", "fa", "");
@@ -67,8 +67,9 @@ static void expect_unknown(const char *spec, const char *name)
 {
     char text[256];
     snprintf(text, sizeof text,
-             "unknown attention backend \"%s\"; allowed: auto, fa, fi, trtllm, torch_native, "
-             "flashmla, trtllm_mla, cutlass_mla, flex_attention, fa4, or a pair \"PREFILL,DECODE\"",
+             "unknown attention backend \"%s\"; allowed: auto, fa, fi, trtllm, trtllm_mha, "
+             "torch_native, flashmla, trtllm_mla, cutlass_mla, flex_attention, fa4, or a pair "
+             "\"PREFILL,DECODE\"",
              name);
     expect_error(spec, &NEEDS, MSGL_EINVAL, text);
 }

@@ -96,9 +96,10 @@ static void check(xqa_case *x, const int32_t *lens, int every, const char *what)
     if (!(e <= worst)) worst = e;
     if (!(e <= TOLERANCE[c->shape.dtype])) {
         failures++;
-        printf("FAIL %s: dtype %d heads %d/%d dim %d page %d batch %d window %d splits %d: %g\n",
+        printf("FAIL %s: dtype %d heads %d/%d dim %d page %d batch %d window %d splits %d%s: %g\n",
                what, (int)c->shape.dtype, c->shape.num_q_heads, c->shape.num_kv_heads,
-               c->shape.head_dim, c->shape.page_size, c->batch, c->window, c->splits, e);
+               c->shape.head_dim, c->shape.page_size, c->batch, c->window, c->splits,
+               c->sinks != NULL ? " sinks" : "", e);
     }
 }
 
@@ -109,11 +110,13 @@ static void poison(xqa_case *x)
 
 static void one(attn_rng *rng, msgl_dtype dtype, int batch, const int32_t *lens, int q_heads,
                 int kv_heads, int dim, int page, int window, int splits, bool deterministic,
-                const char *what)
+                bool sinks, const char *what)
 {
     xqa_case x;
     if (!make(&x, rng, dtype, batch, lens, q_heads, kv_heads, dim, page)) return;
     x.call.window = x.w.call.window = window;
+    if (sinks) attn_sinks(&x.w, rng);
+    x.call.sinks = x.w.call.sinks;
     x.call.splits = splits;
     x.call.deterministic = deterministic;
     CUDA_OK(api->pages(&x.pages, 0));
@@ -143,7 +146,7 @@ static void shapes(attn_rng *rng, bool quick)
                 lens[k] = attn_range(rng, 1, attn_range(rng, 0, 2) ? 400 : 3000);
             }
             one(rng, i % 2 ? MSGL_F16 : MSGL_BF16, batch, lens, groups[g] * 2, 2, dims[i / 2],
-                pages[turn % 3], -1, 0, turn % 5 == 0, "shape");
+                pages[turn % 3], -1, 0, turn % 5 == 0, turn % 3 == 1, "shape");
             turn++;
         }
     }
@@ -156,7 +159,8 @@ static void windows(attn_rng *rng, bool quick)
         if (quick && i % 3 != 0) continue;
         int32_t lens[4];
         for (int k = 0; k < 4; k++) lens[k] = attn_range(rng, 1, 2500);
-        one(rng, MSGL_BF16, 4, lens, 8, 2, 128, 16, sizes[i], (int)i % 3 * 2, false, "window");
+        one(rng, MSGL_BF16, 4, lens, 8, 2, 128, 16, sizes[i], (int)i % 3 * 2, false, i % 2,
+            "window");
     }
 }
 

@@ -4,6 +4,8 @@
 
 #include "attention/table.h"
 
-extern const msgl_attn_desc msgl__attn_trtllm; // metadata: msgl_table_metadata
+// trtllm_mha: the same with pages of 128 too (SGLang's name and sizes).
+extern const msgl_attn_desc msgl__attn_trtllm,
+    msgl__attn_trtllm_mha; // metadata: msgl_table_metadata
 
 #endif

@@ -123,11 +123,12 @@ static int take_memory(trtllm_backend *b, msgl_err *err)
     return msgl__err_set(err, MSGL_ENOMEM, "trtllm: no memory for a workspace of %zu bytes", at);
 }
 
-static int trtllm_create(const msgl_attn_config *cfg, msgl_attn_backend **out, msgl_err *err)
+static int create(const msgl_attn_desc *desc, const msgl_attn_config *cfg, msgl_attn_backend **out,
+                  msgl_err *err)
 {
     trtllm_backend *b = msgl__calloc(1, sizeof *b);
     if (b == NULL) return msgl__err_set(err, MSGL_ENOMEM, "trtllm: out of memory");
-    b->base.desc = &msgl__attn_trtllm_cuda;
+    b->base.desc = desc;
     b->cfg = *cfg;
     b->shape = (msgl_xqa_shape){.dtype = cfg->pool->spec.dtype,
                                 .num_q_heads = cfg->num_q_heads,
@@ -144,6 +145,16 @@ static int trtllm_create(const msgl_attn_config *cfg, msgl_attn_backend **out, m
     }
     *out = &b->base;
     return 0;
+}
+
+static int trtllm_create(const msgl_attn_config *cfg, msgl_attn_backend **out, msgl_err *err)
+{
+    return create(&msgl__attn_trtllm_cuda, cfg, out, err);
+}
+
+static int trtllm_mha_create(const msgl_attn_config *cfg, msgl_attn_backend **out, msgl_err *err)
+{
+    return create(&msgl__attn_trtllm_mha_cuda, cfg, out, err);
 }
 
 static int trtllm_prepare(msgl_attn_backend *base, const msgl_seqs *seqs)
@@ -190,6 +201,7 @@ static void decode(const trtllm_backend *b, msgl_exec *x, const msgl_attn_layer 
                                 .bmm1_scale = layer->scale,
                                 .bmm2_scale = BMM2_SCALE,
                                 .window = layer->window,
+                                .sinks = layer->sinks,
                                 .seqlens_k = seqs->dev_seqlens_k,
                                 .pages = (const int32_t *)b->memory,
                                 .pages_stride = b->pages_stride,
@@ -212,28 +224,27 @@ static void trtllm_forward(msgl_attn_backend *base, msgl_exec *x, const msgl_att
     }
 }
 
+#define TRTLLM                                                                                     \
+    .aliases = {NULL}, .devices = 1u << MSGL_DEVICE_CUDA, .min_capability = 90,                    \
+    .page_rule = MSGL_PAGE_SET, .page_override = 64, .head_dims = {64, 128, 256}, .max_group = 16, \
+    .kv_dtypes = 1u << MSGL_F16 | 1u << MSGL_BF16, .sliding_window = true, .sinks = true,          \
+    .reads_behind_window = true, .graph = true, .plugin = "minisgl-attn-trtllm.so",                \
+    .plugin_hint = "make builds it where nvcc is found and FlashInfer's wheel can be downloaded",  \
+    .supports = trtllm_supports, .destroy = trtllm_destroy, .prepare = trtllm_prepare,             \
+    .copy_in = trtllm_copy_in, .begin = trtllm_begin, .forward = trtllm_forward
+
 const msgl_attn_desc msgl__attn_trtllm_cuda = {
+    TRTLLM,
     .name = "trtllm",
-    .aliases = {"trtllm_mha", NULL},
     .summary = "TensorRT-LLM: XQA decode on Hopper, prefill as fa",
-    .devices = 1u << MSGL_DEVICE_CUDA,
-    .min_capability = 90,
-    .page_rule = MSGL_PAGE_SET,
     .page_sizes = {16, 32, 64},
-    .page_override = 64,
-    .head_dims = {64, 128, 256},
-    .max_group = 16,
-    .kv_dtypes = 1u << MSGL_F16 | 1u << MSGL_BF16,
-    .sliding_window = true,
-    .reads_behind_window = true,
-    .graph = true,
-    .plugin = "minisgl-attn-trtllm.so",
-    .plugin_hint = "make builds it where nvcc is found and FlashInfer's wheel can be downloaded",
-    .supports = trtllm_supports,
     .create = trtllm_create,
-    .destroy = trtllm_destroy,
-    .prepare = trtllm_prepare,
-    .copy_in = trtllm_copy_in,
-    .begin = trtllm_begin,
-    .forward = trtllm_forward,
+};
+
+const msgl_attn_desc msgl__attn_trtllm_mha_cuda = {
+    TRTLLM,
+    .name = "trtllm_mha",
+    .summary = "trtllm with pages of 128 too",
+    .page_sizes = {16, 32, 64, 128},
+    .create = trtllm_mha_create,
 };

@@ -4,6 +4,7 @@
 
 #include "attention/cuda_call.h"
 
-extern const msgl_attn_desc msgl__attn_trtllm_cuda; // metadata: msgl_cuda_batch, its own or fa's
+extern const msgl_attn_desc msgl__attn_trtllm_cuda,
+    msgl__attn_trtllm_mha_cuda; // metadata: msgl_cuda_batch, its own or fa's
 
 #endif

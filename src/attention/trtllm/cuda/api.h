@@ -11,12 +11,12 @@
 
 #include "core/dtype.h"
 
-#define MSGL_TRTLLM_ABI 1
+#define MSGL_TRTLLM_ABI 2
 
 typedef struct msgl_xqa_shape {
     msgl_dtype dtype; // bf16 or f16, of q, k, v and out
     int32_t num_q_heads, num_kv_heads, head_dim;
-    int32_t page_size; // of the pool: 16, 32 or 64
+    int32_t page_size; // of the pool: 16, 32, 64 or 128
 } msgl_xqa_shape;
 
 typedef struct msgl_xqa_device { // what launches of a shape's kernel need to know
@@ -35,6 +35,7 @@ typedef struct msgl_xqa_call {
     float bmm1_scale;         // of q.k
     float bmm2_scale;         // of the result: 1, as there is no quantised KV
     int32_t window;           // W: keys in [p - W, p]; -1: all
+    const float *sinks;       // [num_q_heads] attention/attention.h has the formula; NULL: none
     const int32_t *seqlens_k; // [batch]
     const int32_t *pages;     // [batch, pages_stride] page numbers in units of kernel_page_size
     int32_t pages_stride;

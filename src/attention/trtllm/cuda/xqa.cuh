@@ -63,7 +63,7 @@ static int xqa_launch(const msgl_xqa_call *c, int32_t splits, cudaStream_t strea
     cfg.attrs = &early;
     cfg.numAttrs = c->pdl ? 1 : 0;
     return cudaLaunchKernelEx(&cfg, kernel_mha, heads, window, scale, (const float *)NULL,
-                              (OutputHead *)c->out, (const InputHead *)c->q, (const float *)NULL,
-                              cache, (uint32_t)c->batch, q_stride_bits, (const float *)NULL,
+                              (OutputHead *)c->out, (const InputHead *)c->q, c->sinks, cache,
+                              (uint32_t)c->batch, q_stride_bits, (const float *)NULL,
                               heads * TOKENS_PER_PAGE, heads, 1u, c->semaphores, c->scratch);
 }
