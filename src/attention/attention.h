@@ -34,6 +34,8 @@ typedef struct msgl_attn_layer {
     float scale;    // of q.k; head_dim^-0.5 unless the model says otherwise
     float softcap;  // s = cap * tanh(s / cap) before masking; 0: off
     int32_t window; // W: a query at position p sees keys in [p - W, p], W + 1 of them; -1: all
+    // Of a pool of E4M3, else not read: it holds K / k_scale and V / v_scale. LATENT has k_scale.
+    float k_scale, v_scale;
     // [num_q_heads] of this rank, in device memory: an attention sink of each head, a logit z that
     // is neither scaled nor capped and that only the softmax's denominator has: sum exp(s - m) +
     // exp(z - m). NULL: none.
@@ -42,6 +44,17 @@ typedef struct msgl_attn_layer {
     // three.
     const msgl_attn_mods *mods;
 } msgl_attn_layer;
+
+// What q.k and the result are multiplied by beside the layer's scale.
+static inline float msgl__attn_k_scale(const msgl_kv_pool *pool, const msgl_attn_layer *l)
+{
+    return pool->spec.dtype == MSGL_E4M3 ? l->k_scale : 1;
+}
+static inline float msgl__attn_v_scale(const msgl_kv_pool *pool, const msgl_attn_layer *l)
+{
+    if (pool->spec.dtype != MSGL_E4M3) return 1;
+    return pool->spec.kind == MSGL_CACHE_LATENT ? l->k_scale : l->v_scale;
+}
 
 // What layers of one model differ in, as in msgl_attn_layer.
 typedef struct msgl_attn_variant {

@@ -7,9 +7,15 @@
 int msgl__cuda_supports(const msgl_attn_needs *needs, msgl_err *err)
 {
     if (needs->act == needs->kv_dtype) return 0;
+    const bool e4m3 = needs->act == MSGL_BF16 && needs->kv_dtype == MSGL_E4M3;
+    if (e4m3 && needs->cache == MSGL_CACHE_KV) return 0;
+    if (e4m3) {
+        return msgl__err_set(err, MSGL_EUNSUPPORTED,
+                             "attention on a GPU: no kernel for latent vectors in fp8_e4m3");
+    }
     return msgl__err_set(err, MSGL_EUNSUPPORTED,
                          "attention on a GPU: activations are %s and the KV cache is %s; they have "
-                         "to be the same",
+                         "to be the same, or bfloat16 and fp8_e4m3",
                          msgl__dtype_name(needs->act), msgl__dtype_name(needs->kv_dtype));
 }
 
@@ -48,7 +54,8 @@ void msgl__cuda_attn_call(const msgl_attn_config *cfg, const msgl_attn_layer *la
 {
     const msgl_kv_pool *pool = cfg->pool;
     *c = (msgl_cuda_attn_call){
-        .dtype = pool->spec.dtype,
+        .dtype = msgl__cuda_attn_act(cfg),
+        .e4m3 = pool->spec.dtype == MSGL_E4M3,
         .num_q_heads = cfg->num_q_heads,
         .num_kv_heads = cfg->num_kv_heads,
         .head_dim = cfg->head_dim,
@@ -61,9 +68,9 @@ void msgl__cuda_attn_call(const msgl_attn_config *cfg, const msgl_attn_layer *la
         .v = msgl__kv_v(pool, layer->layer),
         .v_dim = pool->spec.v_dim,
         .num_slots = ((int64_t)pool->num_pages + 1) * pool->page_size,
-        .scale = layer->scale,
+        .scale = layer->scale * msgl__attn_k_scale(pool, layer),
         .softcap = layer->softcap,
-        .out_scale = 1,
+        .out_scale = msgl__attn_v_scale(pool, layer),
         .window = layer->window,
         .sinks = layer->sinks,
         .batch = seqs->size,
@@ -84,7 +91,7 @@ void msgl__cuda_attn_call(const msgl_attn_config *cfg, const msgl_attn_layer *la
 
 bool msgl__cuda_attn_dtype(msgl_exec *x, const msgl_attn_config *cfg)
 {
-    if (x->act == cfg->pool->spec.dtype) return true;
+    if (x->act == msgl__cuda_attn_act(cfg)) return true;
     if (x->status == 0) x->status = MSGL_EUNSUPPORTED;
     return false;
 }

@@ -11,8 +11,13 @@
 #include "kernel/cuda/attn/call.h"
 #include "kernel/device.h"
 
-// What holds for every CUDA backend: queries and output have the pool's dtype.
+// What holds for every CUDA backend: queries and output have the pool's dtype, or are bf16 beside
+// E4M3.
 int msgl__cuda_supports(const msgl_attn_needs *needs, msgl_err *err);
+static inline msgl_dtype msgl__cuda_attn_act(const msgl_attn_config *cfg)
+{
+    return cfg->pool->spec.dtype == MSGL_E4M3 ? MSGL_BF16 : cfg->pool->spec.dtype;
+}
 
 typedef struct msgl_cuda_plans {
     msgl_device *dev;
@@ -37,7 +42,7 @@ void msgl__cuda_attn_call(const msgl_attn_config *cfg, const msgl_attn_layer *la
                           const msgl_seqs *seqs, const msgl_attn_input *in, void *out,
                           msgl_cuda_attn_call *c);
 
-// False, with x->status set, if activations are not of the pool's dtype, which every kernel wants.
+// False, with x->status set, if activations are not what every kernel wants beside this pool.
 bool msgl__cuda_attn_dtype(msgl_exec *x, const msgl_attn_config *cfg);
 // A launcher's cudaError_t: kept as the device's fault, status becomes MSGL_EDEVICE.
 void msgl__cuda_attn_result(msgl_exec *x, const char *name, int code);

@@ -104,6 +104,21 @@ static int check_cache(const msgl_attn_desc *d, const msgl_attn_needs *n, msgl_e
                          d->name, (int)n->v_dim, (int)n->head_dim);
 }
 
+// "fa, trtllm" into text: those of list_names that take this dtype of the pool.
+static void list_takers(const msgl_attn_needs *n, char *text, size_t size)
+{
+    int count;
+    const msgl_attn_desc *const *all = msgl__attn_backends(&count);
+    size_t at = 0;
+    snprintf(text, size, "none");
+    for (int i = 0; i < count && at < size; i++) {
+        const uint32_t caches = all[i]->caches != 0 ? all[i]->caches : 1u << MSGL_CACHE_KV;
+        if ((all[i]->devices & 1u << n->device) == 0 || (caches & 1u << n->cache) == 0) continue;
+        if ((all[i]->kv_dtypes & 1u << n->kv_dtype) == 0) continue;
+        at += (size_t)snprintf(text + at, size - at, "%s%s", at > 0 ? ", " : "", all[i]->name);
+    }
+}
+
 static int check_heads(const msgl_attn_desc *d, const msgl_attn_needs *n, msgl_err *err)
 {
     const int rc = check_head_dim(d, n, err);
@@ -120,9 +135,13 @@ static int check_heads(const msgl_attn_desc *d, const msgl_attn_needs *n, msgl_e
                              d->name, (int)group, (int)d->max_group);
     }
     if ((d->kv_dtypes & 1u << n->kv_dtype) == 0) {
-        return msgl__err_set(err, MSGL_EUNSUPPORTED,
-                             "attention backend %s does not support a %s KV cache", d->name,
-                             msgl__dtype_name(n->kv_dtype));
+        char takers[96];
+        list_takers(n, takers, sizeof takers);
+        return msgl__err_set(
+            err, MSGL_EUNSUPPORTED,
+            "attention backend %s: no kernel for a KV cache of %s; those that have "
+            "one here: %s",
+            d->name, msgl__dtype_name(n->kv_dtype), takers);
     }
     return 0;
 }

@@ -135,8 +135,8 @@ void msgl__table_attend(const msgl_attn_backend *base, msgl_exec *x, const msgl_
     const msgl_attn_kernels *k = &b->cfg.kernels->attn;
     msgl_attn_call c;
     msgl__attn_call_init(&b->cfg, &b->ws, layer, seqs, in, out, &c);
-    c.scale = bmm1_scale;
-    c.out_scale = bmm2_scale;
+    c.scale = bmm1_scale * msgl__attn_k_scale(b->cfg.pool, layer);
+    c.out_scale = bmm2_scale * msgl__attn_v_scale(b->cfg.pool, layer);
     c.pages = md->page_table;
     c.page_stride = (size_t)md->table_width;
     c.page_size = b->cfg.page_size;

@@ -38,7 +38,8 @@ int msgl__table_prepare(msgl_attn_backend *base, const msgl_seqs *seqs);
 // forward by the layer's scale alone.
 void msgl__table_forward(msgl_attn_backend *base, msgl_exec *x, const msgl_attn_layer *layer,
                          const msgl_seqs *seqs, const msgl_attn_input *in, void *out);
-// forward, with q k^T times bmm1_scale before the softmax and its product with V times bmm2_scale.
+// forward, with q k^T times bmm1_scale before the softmax and its product with V times bmm2_scale,
+// both without the scales of an E4M3 pool, which come on top.
 void msgl__table_attend(const msgl_attn_backend *base, msgl_exec *x, const msgl_attn_layer *layer,
                         const msgl_seqs *seqs, const msgl_attn_input *in, float bmm1_scale,
                         float bmm2_scale, void *out);

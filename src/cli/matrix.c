@@ -57,12 +57,17 @@ static bool has_graph(const msgl_attn_desc *d)
     return d->graph;
 }
 
+static bool has_fp8(const msgl_attn_desc *d)
+{
+    return (d->kv_dtypes & 1u << MSGL_E4M3) != 0;
+}
+
 static const struct {
     const char *title;
     property has;
 } COLUMNS[] = {{"K, V", has_kv},     {"latent", has_latent}, {"window", has_window},
                {"cap", has_softcap}, {"sinks", has_sinks},   {"masks", has_mods},
-               {"trees", has_tree},  {"graph", has_graph}};
+               {"trees", has_tree},  {"FP8 cache", has_fp8}, {"graph", has_graph}};
 
 static void state(FILE *out, const pair *p)
 {

@@ -12,18 +12,20 @@ typedef enum msgl_dtype {
     MSGL_F32 = 0,
     MSGL_F16 = 1,
     MSGL_BF16 = 2,
-    MSGL_DTYPE_COUNT = 3,
+    MSGL_E4M3 = 3, // only KV caches have it, and matrices in files
+    MSGL_DTYPE_COUNT = 4,
 } msgl_dtype;
 
 static inline size_t msgl__dtype_size(msgl_dtype t)
 {
-    return t == MSGL_F32 ? 4 : 2;
+    return t == MSGL_F32 ? 4 : t == MSGL_E4M3 ? 1 : 2;
 }
 
-// "float32", "float16", "bfloat16": the spelling of config.json and of --dtype.
+// "float32", "float16", "bfloat16": the spelling of config.json and of --dtype; "fp8_e4m3": of
+// --kv-cache-dtype.
 const char *msgl__dtype_name(msgl_dtype t);
-// Accepts the names above, "torch."-prefixed ones and safetensors' F32/F16/BF16. Returns 0 or
-// MSGL_EUNSUPPORTED.
+// Accepts the names above, "torch."-prefixed ones, safetensors' F32/F16/BF16, and fp8 for fp8_e4m3.
+// Returns 0 or MSGL_EUNSUPPORTED.
 int msgl__dtype_parse(const char *name, msgl_dtype *out);
 
 static inline float msgl__bf16_to_f32(uint16_t h)
@@ -48,8 +50,9 @@ float msgl__f16_to_f32(uint16_t h);
 uint16_t msgl__f32_to_f16(float f);
 
 // E4M3 of the OCP 8-bit Floating Point Specification (2023): subnormals, no infinity, 0x7f and 0xff
-// are NaN. Only files have it.
+// are NaN. f32 -> E4M3 rounds to nearest even and saturates at +-448, infinities too; NaN is 0x7f.
 float msgl__e4m3_to_f32(uint8_t b);
+uint8_t msgl__f32_to_e4m3(float f);
 
 // Element i of an array of type t, as f32, and the reverse (rounding to nearest even).
 float msgl__load_f32(const void *p, msgl_dtype t, size_t i);

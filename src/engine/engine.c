@@ -277,15 +277,17 @@ static msgl_dtype dtype_of(const char *setting, msgl_dtype otherwise)
     return t;
 }
 
-// A GPU's attention wants keys and values in the activations' dtype.
+// A GPU's attention wants keys and values in the activations' dtype, or E4M3 beside bf16.
 static int choose_cache(msgl_engine *e, const msgl_options *o, msgl_err *err)
 {
     e->kv_dtype = dtype_of(o->kv_cache_dtype, e->info.dtype);
+    const bool bf16 = e->info.dtype == MSGL_BF16;
     if (e->device->kind == MSGL_DEVICE_CPU || e->kv_dtype == e->info.dtype) return 0;
+    if (e->kv_dtype == MSGL_E4M3 && bf16) return 0;
     const char *act = msgl__dtype_name(e->info.dtype);
     return msgl__err_set(err, MSGL_EUNSUPPORTED,
-                         "--kv-cache-dtype %s: not on this device with --dtype %s; allowed: %s",
-                         o->kv_cache_dtype, act, act);
+                         "--kv-cache-dtype %s: not on this device with --dtype %s; allowed: %s%s",
+                         o->kv_cache_dtype, act, act, bf16 ? " or fp8_e4m3" : "");
 }
 
 // Where --weight-dtype's format stands in the device's table. Of dtypes a GPU multiplies only equal

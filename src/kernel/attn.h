@@ -77,7 +77,7 @@ typedef struct msgl_attn_call {
     size_t ld_q;       // elements from token to token
     float *out;        // [num_tokens, num_q_heads, v_dim]
     size_t ld_out;
-    float scale, softcap; // softcap 0: off
+    float scale, softcap; // softcap 0: off; scale: of q.k as it is in the pool
     float out_scale;      // of the result; 1 in most cases
     const float *sinks;   // [num_q_heads] attention/attention.h has the formula; NULL: none
     int32_t window;       // W: keys in [p - W, p]; -1: all up to p
@@ -137,8 +137,10 @@ struct msgl__attn_ops; // attn_internal.h
 
 typedef struct msgl_attn_kernels {
     const char *name; // ISA level of this table, for reports
-    // The level's functions for a pool of each dtype, and for one where V lies in K.
+    // The level's functions for a pool of each dtype, and for one where V lies in K. Those of E4M3
+    // get tiles that `expand` has made bf16.
     const struct msgl__attn_ops *ops[MSGL_DTYPE_COUNT], *latent_ops[MSGL_DTYPE_COUNT];
+    void (*expand)(const uint8_t *from, uint16_t *to, int n);
     // Runs the work list over the pool: tasks (item, KV heads), handed out one by one in list
     // order.
     void (*paged)(const struct msgl_attn_kernels *k, msgl_exec *x, const msgl_attn_call *c);

@@ -165,8 +165,9 @@ typedef struct msgl_rope_call {
     const float *cos_sin; // [tokens, 2 half]: half cosines, then half sines
     int32_t half;         // pairs (i, i + half) rotate; 2 half <= head_dim
     msgl_dtype kv_dtype;
-    void *k_pool, *v_pool; // [slots, num_kv_heads, head_dim]
-    const int32_t *slots;  // [tokens]
+    float k_scale, v_scale; // > 0; of E4M3, which holds k / k_scale and v / v_scale, else not read
+    void *k_pool, *v_pool;  // [slots, num_kv_heads, head_dim]
+    const int32_t *slots;   // [tokens]
 } msgl_rope_call;
 
 // The same for multi-head latent attention (DeepSeek-V2, arXiv 2405.04434, section 2.1): one latent
@@ -185,6 +186,7 @@ typedef struct msgl_latent_rope_call {
     void *out;            // where it goes; may be q
     size_t ld_out, head_out;
     msgl_dtype dtype;     // of the pool
+    float scale;          // > 0; of E4M3: what is stored is divided by it
     void *pool;           // [slots, rank + 2 half]
     const int32_t *slots; // [tokens]
 } msgl_latent_rope_call;

@@ -60,6 +60,8 @@ void msgl__attention(msgl_forward *f, const msgl_attention *a, const msgl_norm *
         .cos_sin = cos_sin,
         .half = a->half,
         .kv_dtype = group->pool.spec.dtype,
+        .k_scale = a->geometry.k_scale,
+        .v_scale = a->geometry.v_scale,
         .k_pool = msgl__kv_k(&group->pool, a->geometry.layer),
         .v_pool = msgl__kv_v(&group->pool, a->geometry.layer),
         .slots = f->slots[group->span],

@@ -95,6 +95,7 @@ static void absorb(msgl_forward *f, const msgl_latent_attention *a, const void *
         .ld_out = ld,
         .head_out = head,
         .dtype = group->pool.spec.dtype,
+        .scale = a->geometry.k_scale,
         .pool = msgl__kv_k(&group->pool, a->geometry.layer),
         .slots = f->slots[group->span],
     };

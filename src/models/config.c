@@ -42,7 +42,7 @@ static void read_dtype(msgl_json_reader *r, msgl_model_config *c)
 {
     const char *key = msgl__json_get(r, "dtype") != NULL ? "dtype" : "torch_dtype";
     const char *name = msgl__json_str_or(r, key, "bfloat16");
-    if (msgl__dtype_parse(name, &c->dtype) != 0) {
+    if (msgl__dtype_parse(name, &c->dtype) != 0 || c->dtype == MSGL_E4M3) {
         msgl__json_reject(r, MSGL_EUNSUPPORTED, key, msgl__json_get(r, key),
                           "float32, float16, bfloat16");
     }

@@ -119,6 +119,8 @@ static void build_attention(const msgl_model *m, int32_t index, msgl_attention *
         .scale = d->attn_scale,
         .softcap = d->attn_softcap,
         .window = window,
+        .k_scale = 1,
+        .v_scale = 1,
     };
 }
 
@@ -140,7 +142,8 @@ static void build_latent(const msgl_model *m, int32_t index, msgl_weight *heads,
         .nope = d->latent.nope,
         .rotary = d->latent.rotary,
         .v_dim = d->latent.v_dim,
-        .geometry = {.layer = index, .scale = d->attn_scale, .window = -1},
+        .geometry =
+            {.layer = index, .scale = d->attn_scale, .window = -1, .k_scale = 1, .v_scale = 1},
     };
 }
 

@@ -112,6 +112,20 @@ static void declare_out(const declaring *d, msgl_decoder_layer *layer, int32_t w
 
 static const char OUT[] = "self_attn.o_proj";
 
+// By the names under which vLLM and SGLang find it: llm-compressor's, modelopt's, and those of
+// older compressed-tensors files.
+static void declare_scale(const declaring *d, float *scale, char k_or_v)
+{
+    const char *const prefix = d->m->cfg.decoder.names.prefix;
+    const char *const fmt = "%slayers.%d.self_attn.%c_%s";
+    static const char *const NAMES[] = {"scale", "proj.output_scale", "proj.k_scale",
+                                        "proj.v_scale"};
+    for (int i = 0; i < 3; i++) {
+        const char *name = NAMES[i == 2 && k_or_v == 'v' ? 3 : i];
+        msgl__plan_scale(d->p, scale, fmt, prefix, d->layer, k_or_v, name);
+    }
+}
+
 static void declare_attention(const declaring *d, msgl_decoder_layer *layer)
 {
     const msgl_model_config *c = &d->m->cfg;
@@ -123,6 +137,8 @@ static void declare_attention(const declaring *d, msgl_decoder_layer *layer)
     const int32_t rows = q + 2 * kv + (a->gated ? q : 0);
     declare_linear(d, &a->qkv, rows, c->hidden_size, dc->qkv_bias, &qkv_use);
     declare_qkv(d, a, q, kv);
+    declare_scale(d, &a->geometry.k_scale, 'k');
+    declare_scale(d, &a->geometry.v_scale, 'v');
     declare_out(d, layer, q, dc->o_bias, OUT);
     if (dc->sinks) {
         float **sinks = (float **)&a->geometry.sinks; // backends only read them
@@ -178,6 +194,7 @@ static void declare_latent(const declaring *d, msgl_decoder_layer *layer)
     }
     declare_norm(d, &a->latent_norm, a->rank, "self_attn.kv_a_layernorm");
     declare_latent_heads(d, a);
+    declare_scale(d, &a->geometry.k_scale, 'k');
     declare_out(d, layer, a->num_heads * a->v_dim, c->o_bias, OUT);
 }
 

@@ -205,7 +205,9 @@ static msgl_rope_call rope_of(const msgl_attention *a, msgl_dtype kv)
                             .k_weight = a->k_norm,
                             .eps = a->eps,
                             .half = a->half,
-                            .kv_dtype = kv};
+                            .kv_dtype = kv,
+                            .k_scale = 1,
+                            .v_scale = 1};
 }
 
 static int32_t kind_of(const kind *kinds, int32_t num, const msgl_product *p)

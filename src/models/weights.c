@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "models/weights.h"
 
+#include <math.h>
 #include <stdarg.h>
 #include <stdio.h>
 #include <stdlib.h>
@@ -27,6 +28,7 @@ void msgl__weight_plan_free(msgl_weight_plan *p)
 {
     msgl__free(p->wanted);
     msgl__free(p->places);
+    msgl__free(p->scales);
     *p = (msgl_weight_plan){0};
 }
 
@@ -160,6 +162,21 @@ void msgl__plan_expert(msgl_weight_plan *p, int32_t experts, int32_t expert, boo
     w->by_columns = by_columns;
 }
 
+void msgl__plan_scale(msgl_weight_plan *p, float *to, const char *fmt, ...)
+{
+    msgl_optional_scale s = {.to = to};
+    va_list ap;
+    va_start(ap, fmt);
+    const int length = vsnprintf(s.name, sizeof s.name, fmt, ap);
+    va_end(ap);
+    if (!grow(p, (void **)&p->scales, p->num_scales, &p->cap_scales, sizeof s)) return;
+    if (length >= (int)sizeof s.name) {
+        plan_fail(p, MSGL_EINTERNAL, "a tensor name is too long");
+        return;
+    }
+    p->scales[p->num_scales++] = s;
+}
+
 void msgl__weight_plan_place(msgl_weight_plan *p, void *region)
 {
     for (size_t i = 0; i < p->num_places; i++) {
@@ -228,6 +245,9 @@ static int check_tensor(const msgl_wanted *w, const msgl_checkpoint *c, msgl_err
 // for them.
 static bool harmless(const msgl_weight_plan *p, const char *name)
 {
+    for (size_t i = 0; i < p->num_scales; i++) {
+        if (strcmp(name, p->scales[i].name) == 0) return true;
+    }
     for (int32_t i = 0; i < p->num_ignored; i++) {
         const char *begin = p->ignored[i];
         if (begin != NULL && strncmp(name, begin, strlen(begin)) == 0) return true;
@@ -316,6 +336,24 @@ static void load_vector(const msgl_load_item *it, msgl_exec *x)
     msgl__free(host);
 }
 
+static int load_scales(const msgl_weight_plan *p, const msgl_checkpoint *c, msgl_err *err)
+{
+    for (size_t i = 0; i < p->num_scales; i++) {
+        const msgl_tensor *t = msgl__checkpoint_find(c, p->scales[i].name);
+        if (t == NULL) continue;
+        int64_t elements = 1;
+        for (int32_t d = 0; d < t->ndim; d++) elements *= t->dims[d];
+        const msgl_source s = {.t = t, .want = MSGL_F32};
+        const float scale = elements == 1 && t->loadable ? msgl__source_element(&s, 0) : 0;
+        if (!(scale > 0) || !isfinite(scale)) {
+            return msgl__err_set(err, MSGL_EFORMAT, "%s: tensor %s: expected one number above 0",
+                                 msgl__checkpoint_file(c, t), msgl__tensor_label(t));
+        }
+        *p->scales[i].to = scale;
+    }
+    return 0;
+}
+
 // Rows of a weight that its packer takes at a time: all from the file itself, or what the stage
 // holds.
 static int32_t rows_at_a_time(const msgl_source *s, int32_t rows)
@@ -373,6 +411,8 @@ size_t msgl__read_ahead(const msgl_load_item *items, size_t n, size_t first, uin
 int msgl__weights_load(const msgl_weight_plan *p, const msgl_checkpoint *c, msgl_exec *x,
                        msgl_load_progress progress, void *ctx, msgl_err *err)
 {
+    const int code = load_scales(p, c, err);
+    if (code != 0) return code;
     msgl_load_item *items = msgl__reallocarray(NULL, p->num_wanted + 1, sizeof *items);
     if (items == NULL) return msgl__err_set(err, MSGL_ENOMEM, "out of memory");
     uint64_t total = 0, done = 0, asked = 0;

@@ -36,6 +36,13 @@ typedef struct msgl_wanted {
     int32_t taps; // not 0: the vector's tensor is [rows / taps, 1, taps]
 } msgl_wanted;
 
+// A tensor of one element that the checkpoint may have, and the host's float that it then becomes:
+// the scale of a layer's quantised cache.
+typedef struct msgl_optional_scale {
+    char name[MSGL_TENSOR_NAME];
+    float *to;
+} msgl_optional_scale;
+
 // A piece of the region: where its address goes once there is one.
 typedef struct msgl_placement {
     void **where;
@@ -52,6 +59,8 @@ typedef struct msgl_weight_plan {
     size_t num_wanted, cap_wanted;
     msgl_placement *places;
     size_t num_places, cap_places;
+    msgl_optional_scale *scales;
+    size_t num_scales, cap_scales;
     size_t bytes; // of the region
     msgl_err *err;
     int status; // first failure
@@ -86,6 +95,11 @@ void msgl__plan_slice(msgl_weight_plan *p, int32_t tensor_rows, int32_t first, b
 
 // It has one more dimension in front, of `experts`; see msgl_wanted.
 void msgl__plan_expert(msgl_weight_plan *p, int32_t experts, int32_t expert, bool by_columns);
+
+// Declares a scale: *to, which must stay where it is, is overwritten if the checkpoint has the
+// tensor. It has to be finite and above 0.
+void msgl__plan_scale(msgl_weight_plan *p, float *to, const char *fmt, ...)
+    __attribute__((format(printf, 3, 4)));
 
 // Called with bytes of the checkpoint done and in all.
 typedef void (*msgl_load_progress)(void *ctx, uint64_t done, uint64_t total);

@@ -45,7 +45,9 @@ static world_spec random_spec(world *rng, const msgl_attn_desc *d, msgl_cpu_leve
                     .max_seq_len = 700,
                     .max_step_tokens = 2048,
                     .seed = world_random(rng)};
-    s.dtype = (msgl_dtype)world_int(rng, 0, 2);
+    do {
+        s.dtype = (msgl_dtype)world_int(rng, 0, MSGL_DTYPE_COUNT - 1);
+    } while ((d->kv_dtypes & 1u << s.dtype) == 0);
     s.group = world_int(rng, 1, 16);
     s.num_kv_heads = world_int(rng, 1, 3);
     s.head_dim = pick(rng, dims, 6);

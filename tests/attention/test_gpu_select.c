@@ -365,7 +365,7 @@ static void test_reasons(void **unused)
         {"fa",
          {.act = MSGL_F16},
          "attention on a GPU: activations are float16 and the KV cache is bfloat16; they have to "
-         "be the same"},
+         "be the same, or bfloat16 and fp8_e4m3"},
     };
     const msgl_attn_needs small = fake_latent_needs(90, 4, 32, 8, MSGL_BF16);
     const msgl_attn_needs ada = fake_latent_needs(89, 16, 512, 64, MSGL_BF16);
@@ -520,18 +520,39 @@ static void test_tensor_cores_elsewhere(void **unused)
     unsetenv(TENSOR_CORES);
 }
 
+// E4M3 beside bf16: fa and torch_native have kernels, so auto takes fa; the others say who has.
+static void test_e4m3(void **unused)
+{
+    (void)unused;
+    static const int capabilities[] = {80, 90, 100};
+    set_plugins(true, true);
+    for (size_t i = 0; i < MSGL_COUNT(capabilities); i++) {
+        fake_gpu_reset(capabilities[i]);
+        msgl_attn_needs n = fake_needs(capabilities[i], 4, 128, MSGL_BF16);
+        n.kv_dtype = MSGL_E4M3;
+        msgl_attn_choice c;
+        char warning[256];
+        msgl_err err = {0};
+        assert_int_equal(msgl__attn_select("auto", &n, &c, warning, &err), 0);
+        assert_string_equal(c.prefill->name, "fa");
+        assert_string_equal(c.decode->name, "fa");
+        create(&c, &n, "auto");
+        assert_int_equal(msgl__attn_select("fa,fi", &n, &c, warning, &err), MSGL_EUNSUPPORTED);
+        assert_string_equal(err.text, "attention backend fi: no kernel for a KV cache of fp8_e4m3; "
+                                      "those that have one here: fa, torch_native");
+        n.act = MSGL_F16;
+        assert_int_equal(msgl__attn_select("fa", &n, &c, warning, &err), MSGL_EUNSUPPORTED);
+    }
+}
+
 int main(void)
 {
     const struct CMUnitTest tests[] = {
-        cmocka_unit_test(test_auto),
-        cmocka_unit_test(test_named),
-        cmocka_unit_test(test_order),
-        cmocka_unit_test(test_latent),
-        cmocka_unit_test(test_latent_calls),
-        cmocka_unit_test(test_reasons),
-        cmocka_unit_test(test_faulty_plugins),
-        cmocka_unit_test(test_tensor_cores),
-        cmocka_unit_test(test_tensor_cores_elsewhere),
+        cmocka_unit_test(test_auto),           cmocka_unit_test(test_named),
+        cmocka_unit_test(test_order),          cmocka_unit_test(test_latent),
+        cmocka_unit_test(test_latent_calls),   cmocka_unit_test(test_reasons),
+        cmocka_unit_test(test_faulty_plugins), cmocka_unit_test(test_e4m3),
+        cmocka_unit_test(test_tensor_cores),   cmocka_unit_test(test_tensor_cores_elsewhere),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }

@@ -44,7 +44,7 @@ here 90 fa yes
 here 90 "fi" "attention backend fi: no kernel for head_dim 96"
 model 8 8 128 float32
 here 90 fa yes
-here 90 "fi" "attention backend fi does not support a float32 KV cache"
+here 90 "fi" "attention backend fi: no kernel for a KV cache of float32; those that have one here: fa, torch_native"
 cp "$2/minisgl-cuda.so" "$dir" && ln -s "$2/trtllm/minisgl-attn-trtllm.so" "$dir"
 plugins=$dir
 model 32 8 128 bfloat16

@@ -185,7 +185,9 @@ static void test_limits(void **state)
         {{.head_dim = 96}, "attention backend narrow: no kernel for head_dim 96"},
         {{.num_q_heads = 24},
          "attention backend narrow: 3 query heads per KV head; allowed: up to 2"},
-        {{.kv_dtype = MSGL_F16}, "attention backend narrow does not support a float16 KV cache"},
+        {{.kv_dtype = MSGL_F16},
+         "attention backend narrow: no kernel for a KV cache of float16; those that have one here: "
+         "fa, fi, trtllm, torch_native"},
         {{.variants = {2, {{.window = -1}, {.window = 100}}}},
          "attention backend narrow has no sliding window, which this model needs"},
         {{.variants = {1, {{.window = -1, .softcap = 30}}}},

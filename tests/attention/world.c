@@ -34,6 +34,11 @@ static int arrays(const world *w)
     return is_latent(w) ? 1 : 2;
 }
 
+msgl_dtype world_act(const world *w)
+{
+    return w->spec.dtype == MSGL_E4M3 ? MSGL_BF16 : w->spec.dtype;
+}
+
 static float normal(world *w) // sum of uniforms, variance 1
 {
     float s = 0;
@@ -99,7 +104,7 @@ static void open_gpu(world *w)
 {
     const world_spec *s = &w->spec;
     world_device *g = &w->gpu;
-    const size_t size = msgl__dtype_size(s->dtype);
+    const size_t size = msgl__dtype_size(world_act(w));
     g->pool = w->pool;
     g->pool.base = take(w, w->pool.bytes);
     g->table_bytes = ((size_t)s->max_running + 1) * (size_t)w->table.stride * sizeof(int32_t);
@@ -119,7 +124,7 @@ static void open_gpu(world *w)
     msgl__arena_init(&g->arena, g->scratch, SCRATCH);
     s->cuda->kernels(&w->kernels);
     w->exec.device = s->dev;
-    w->exec.act = s->dtype;
+    w->exec.act = world_act(w);
     w->exec.scratch = &g->arena;
     w->cfg.device = MSGL_DEVICE_CUDA;
     w->cfg.pool = &g->pool;
@@ -274,7 +279,9 @@ void world_open(world *w, const world_spec *spec)
     w->layer = (msgl_attn_layer){.layer = 1,
                                  .scale = 1 / sqrtf((float)spec->head_dim),
                                  .softcap = spec->softcap,
-                                 .window = spec->window};
+                                 .window = spec->window,
+                                 .k_scale = 0.75f,
+                                 .v_scale = 1.5f};
     if (spec->sinks) make_sinks(w, hq);
     msgl__attn_variants_add(&w->cfg.variants, spec->window, spec->softcap, spec->sinks);
     w->q_width = (size_t)hq * (size_t)spec->head_dim;
@@ -325,18 +332,20 @@ void world_close(world *w)
     free(w->pool.base);
 }
 
-static float *random_rows(world *w, size_t n, bool rounded)
+static float *random_rows(world *w, size_t n)
 {
     float *p = malloc(n * sizeof *p);
-    for (size_t i = 0; i < n; i++) {
-        p[i] = normal(w);
-        if (rounded) {
-            uint32_t cell;
-            msgl__store_f32(&cell, w->spec.dtype, 0, p[i]);
-            p[i] = msgl__load_f32(&cell, w->spec.dtype, 0);
-        }
-    }
+    for (size_t i = 0; i < n; i++) p[i] = normal(w);
     return p;
+}
+
+static void round_rows(float *p, size_t n, msgl_dtype dtype, float scale)
+{
+    for (size_t i = 0; i < n; i++) {
+        uint32_t cell;
+        msgl__store_f32(&cell, dtype, 0, p[i]);
+        p[i] = scale * msgl__load_f32(&cell, dtype, 0);
+    }
 }
 
 void world_request(world *w, int row, int len)
@@ -344,14 +353,20 @@ void world_request(world *w, int row, int len)
     world_req *r = &w->reqs[row];
     const size_t kv = msgl__kv_slot_stride(&w->pool);
     r->len = len;
-    r->q = random_rows(w, (size_t)len * w->q_width, w->spec.dev != NULL);
-    r->k = random_rows(w, (size_t)len * kv, true);
-    if (!is_latent(w)) r->v = random_rows(w, (size_t)len * kv, true);
+    const size_t n = (size_t)len * kv;
+    r->q = random_rows(w, (size_t)len * w->q_width);
+    if (w->spec.dev != NULL) round_rows(r->q, (size_t)len * w->q_width, world_act(w), 1);
+    r->k = random_rows(w, n);
+    if (!is_latent(w)) r->v = random_rows(w, n);
     for (int i = 0; i < arrays(w); i++) {
-        r->stored[i] = malloc((size_t)len * kv * msgl__dtype_size(w->spec.dtype));
-        for (size_t at = 0; at < (size_t)len * kv; at++) {
-            msgl__store_f32(r->stored[i], w->spec.dtype, at, i == 0 ? r->k[at] : r->v[at]);
+        float *values = i == 0 ? r->k : r->v;
+        r->stored[i] = malloc(n * msgl__dtype_size(w->spec.dtype));
+        for (size_t at = 0; at < n; at++) {
+            msgl__store_f32(r->stored[i], w->spec.dtype, at, values[at]);
         }
+        round_rows(values, n, w->spec.dtype,
+                   i == 0 ? msgl__attn_k_scale(&w->pool, &w->layer)
+                          : msgl__attn_v_scale(&w->pool, &w->layer));
     }
     int32_t *slots = msgl__page_table_row(&w->table, row);
     for (int p = 0; p < len; p++) {
@@ -506,10 +521,11 @@ void world_upload(world *w)
     msgl_device *d = w->spec.dev;
     if (d == NULL) return;
     const world_device *g = &w->gpu;
-    const size_t size = msgl__dtype_size(w->spec.dtype), n = rows_of(w) * w->ld;
+    const msgl_dtype act = world_act(w);
+    const size_t size = msgl__dtype_size(act), n = rows_of(w) * w->ld;
     char *poison = (char *)g->staging + g->q_bytes;
     if (rows_of(w) > g->rows) fail_msg("a step of %zu rows, room for %zu", rows_of(w), g->rows);
-    for (size_t i = 0; i < n; i++) msgl__store_f32(g->staging, w->spec.dtype, i, w->qkv[i]);
+    for (size_t i = 0; i < n; i++) msgl__store_f32(g->staging, act, i, w->qkv[i]);
     memset(poison, 0xff, rows_of(w) * w->out_ld * size); // NaN in every dtype
     d->ops->copy_in(d, g->pool.base, w->pool.base, w->pool.bytes);
     d->ops->copy_in(d, g->table, w->table.slots, g->table_bytes);
@@ -526,7 +542,7 @@ void world_upload(world *w)
 void world_attend(world *w)
 {
     const bool gpu = w->spec.dev != NULL;
-    const size_t size = gpu ? msgl__dtype_size(w->spec.dtype) : sizeof(float);
+    const size_t size = gpu ? msgl__dtype_size(world_act(w)) : sizeof(float);
     char *q = gpu ? w->gpu.q : (void *)w->qkv, *out = gpu ? w->gpu.out : (void *)w->out;
     for (int i = 0; i < w->num_seqs; i++) msgl__attn_begin(&w->attn, &w->exec, &w->seqs[i]);
     for (int i = 0; i < w->num_seqs; i++) {
@@ -546,11 +562,10 @@ void world_download(world *w)
     msgl_device *d = w->spec.dev;
     if (d == NULL) return;
     const size_t n = rows_of(w) * w->out_ld;
-    d->ops->copy_out(d, w->gpu.staging, w->gpu.out, n * msgl__dtype_size(w->spec.dtype));
+    const msgl_dtype act = world_act(w);
+    d->ops->copy_out(d, w->gpu.staging, w->gpu.out, n * msgl__dtype_size(act));
     finish(w);
-    for (size_t i = 0; i < n; i++) {
-        w->out[i] = msgl__load_f32(w->gpu.staging, w->spec.dtype, i);
-    }
+    for (size_t i = 0; i < n; i++) w->out[i] = msgl__load_f32(w->gpu.staging, act, i);
 }
 
 void world_forward(world *w)
@@ -719,7 +734,7 @@ double world_tolerance(const char *backend, msgl_dtype dtype)
 {
     if (strcmp(backend, "torch_native") == 0) return 2e-6;
     if (strcmp(backend, "flex_attention") == 0) return 4e-6;
-    if (dtype == MSGL_BF16) return 4e-3;
+    if (dtype == MSGL_BF16 || dtype == MSGL_E4M3) return 4e-3;
     return strcmp(backend, "fa4") == 0 ? 4e-6 : 2e-6;
 }
 
@@ -729,7 +744,8 @@ double world_tolerance(const char *backend, msgl_dtype dtype)
 // multiplied in) say so at their descriptor.
 double world_tolerance_gpu(const world_spec *spec)
 {
-    const double dtype = spec->dtype == MSGL_BF16 ? 4e-3 : spec->dtype == MSGL_F16 ? 5e-4 : 4e-6;
+    const bool bf16 = spec->dtype == MSGL_BF16 || spec->dtype == MSGL_E4M3;
+    const double dtype = bf16 ? 4e-3 : spec->dtype == MSGL_F16 ? 5e-4 : 4e-6;
     const bool approximate = spec->softcap > 0 && strcmp(spec->desc->name, "fi") == 0;
     return dtype + (approximate ? (double)spec->softcap * 0x1p-11 : 0);
 }

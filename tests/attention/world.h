@@ -6,7 +6,7 @@
 // in qkv are poison (NaN, -1).
 //
 // With a GPU the same data is copied to it before every step, and the result back; activations have
-// the pool's dtype there, and q is rounded to it.
+// the pool's dtype there (bf16 beside E4M3), and q is rounded to it.
 #ifndef MSGL_TESTS_ATTENTION_WORLD_H
 #define MSGL_TESTS_ATTENTION_WORLD_H
 
@@ -52,8 +52,9 @@ typedef struct world_device {
 
 typedef struct world_req {
     int len;
-    float *q, *k, *v; // [len, heads, dim], K and V rounded to the pool's dtype; V not if latent
-    void *stored[2];  // K and V as the pool holds them
+    // [len, heads, dim], K and V rounded to the pool's dtype and times its scales; V not if latent.
+    float *q, *k, *v;
+    void *stored[2]; // K and V as the pool holds them
 } world_req;
 
 typedef struct world {
@@ -122,6 +123,7 @@ void world_download(world *w);
 // Largest |out - exact| of the last step, over the largest |v| of the batch; fails on NaN. Of long
 // requests a sample of the positions is compared, the first and the last included.
 double world_error(const world *w, const step_req *reqs, int n);
+msgl_dtype world_act(const world *w);                          // of activations on a GPU
 double world_tolerance(const char *backend, msgl_dtype dtype); // on the CPU
 double world_tolerance_gpu(const world_spec *spec);
 

@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 //
-// A random paged batch on the GPU and what exact attention (f64, on the host) makes of it. Slots
+// A random paged batch on the GPU and what exact attention (f64, on the host) makes of it. dtype is
+// that of the pool; with E4M3 queries and outputs are bf16. Slots
 // that no request owns hold NaN, and so do the outputs before each launch; table entries beyond a
 // request's length point to such slots.
 #ifndef MSGL_TESTS_CUDA_ATTN_WORLD_CUH
@@ -44,14 +45,22 @@ static inline void attn_put(msgl_dtype t, void *p, size_t i, float f)
 {
     if (t == MSGL_F32) {
         ((float *)p)[i] = f;
+    } else if (t == MSGL_E4M3) {
+        ((uint8_t *)p)[i] = msgl__f32_to_e4m3(f);
     } else {
         ((uint16_t *)p)[i] = attn_encode(t, f);
     }
 }
 
+static inline msgl_dtype attn_act(msgl_dtype t) // of q and out
+{
+    return t == MSGL_E4M3 ? MSGL_BF16 : t;
+}
+
 static inline float attn_get(msgl_dtype t, const void *p, size_t i)
 {
     if (t == MSGL_F32) return ((const float *)p)[i];
+    if (t == MSGL_E4M3) return msgl__e4m3_to_f32(((const uint8_t *)p)[i]);
     const uint16_t h = ((const uint16_t *)p)[i];
     return t == MSGL_BF16 ? msgl__bf16_to_f32(h) : msgl__f16_to_f32(h);
 }
@@ -94,6 +103,8 @@ static inline void attn_world_make(attn_world *w, attn_rng *rng, msgl_dtype dtyp
     const int spare = pages / 8 + 2;
     const int total_pages = pages + spare;
     const size_t slots = (size_t)total_pages * page, es = msgl__dtype_size(dtype);
+    const msgl_dtype act = attn_act(dtype);
+    const size_t act_size = msgl__dtype_size(act);
     const size_t slot = (size_t)kv_heads * dim, stride = ((size_t)max_len + 31) / 32 * 32 + page;
     int32_t *perm = (int32_t *)malloc((size_t)total_pages * 4);
     for (int i = 0; i < total_pages; i++) perm[i] = i;
@@ -132,11 +143,11 @@ static inline void attn_world_make(attn_world *w, attn_rng *rng, msgl_dtype dtyp
     }
     free(perm);
     const size_t ld_q = (size_t)q_heads * dim + 2 * slot, ld_out = (size_t)q_heads * dim;
-    w->q_bytes = (size_t)total_q * ld_q * es;
-    w->out_bytes = (size_t)total_q * ld_out * es;
+    w->q_bytes = (size_t)total_q * ld_q * act_size;
+    w->out_bytes = (size_t)total_q * ld_out * act_size;
     w->q = malloc(w->q_bytes);
     for (size_t i = 0; i < (size_t)total_q * ld_q; i++) {
-        attn_put(dtype, w->q, i, i % ld_q < ld_out ? 2.f * attn_uniform(rng) : NAN);
+        attn_put(act, w->q, i, i % ld_q < ld_out ? 2.f * attn_uniform(rng) : NAN);
     }
     w->q_dev = device_copy(w->q, w->q_bytes);
     w->k_dev = device_copy(w->k, w->kv_bytes);
@@ -148,7 +159,8 @@ static inline void attn_world_make(attn_world *w, attn_rng *rng, msgl_dtype dtyp
     w->rows_dev = (int32_t *)device_copy(w->rows, n * 4);
     w->table_dev = (int32_t *)device_copy(w->table, (n + 2) * stride * 4);
     msgl_cuda_attn_call *c = &w->call;
-    c->dtype = dtype;
+    c->dtype = act;
+    c->e4m3 = dtype == MSGL_E4M3;
     c->num_q_heads = q_heads;
     c->num_kv_heads = kv_heads;
     c->head_dim = dim;
@@ -261,8 +273,9 @@ static inline void attn_compare(attn_world *w, const int32_t *k_lens, int every,
     double o[256];
     if (w->qf == NULL) {
         w->qf = attn_decode(c->dtype, w->q, w->q_bytes);
-        w->kf = attn_decode(c->dtype, w->k, w->kv_bytes);
-        w->vf = attn_decode(c->dtype, w->v, w->kv_bytes);
+        const msgl_dtype kv = c->e4m3 ? MSGL_E4M3 : c->dtype;
+        w->kf = attn_decode(kv, w->k, w->kv_bytes);
+        w->vf = attn_decode(kv, w->v, w->kv_bytes);
     }
     CUDA_OK(cudaMemcpy(out, w->out_dev, w->out_bytes, cudaMemcpyDeviceToHost));
     CUDA_OK(cudaMemcpy(lse, w->lse_dev, (size_t)c->total_q * c->num_q_heads * 4,

@@ -94,7 +94,7 @@ static int supports(const world_spec *s, msgl_err *err)
                          .head_dim = s->head_dim,
                          .page_size = s->page_size,
                          .v_dim = s->v_dim,
-                         .act = s->dtype,
+                         .act = s->dtype == MSGL_E4M3 ? MSGL_BF16 : s->dtype,
                          .kv_dtype = s->dtype,
                          .deterministic = s->deterministic};
     msgl__attn_variants_add(&n.variants, s->window, s->softcap, s->sinks);

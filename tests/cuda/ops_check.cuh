@@ -127,7 +127,16 @@ static inline void expect(family *f, bool ok, const char *what)
 // Half a unit in the last place of the dtype plus some f32 rounding, relative to `size`.
 static inline double dtype_error(msgl_dtype dtype)
 {
-    return dtype == MSGL_BF16 ? 0x1p-8 : dtype == MSGL_F16 ? 0x1p-11 : 0x1p-20;
+    return dtype == MSGL_E4M3   ? 0x1p-4
+           : dtype == MSGL_BF16 ? 0x1p-8
+           : dtype == MSGL_F16  ? 0x1p-11
+                                : 0x1p-20;
+}
+
+// What is allowed beside that: of E4M3, half of its smallest number.
+static inline double dtype_floor(msgl_dtype dtype)
+{
+    return dtype == MSGL_E4M3 ? 0x1p-10 * 1.01 : 4e-6;
 }
 
 static inline void expect_near(family *f, double got, double want, double allowed, const char *what)

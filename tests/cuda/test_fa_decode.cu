@@ -5,8 +5,8 @@
 
 #include "kernel/cuda/attn/decode.h"
 
-static const double TOLERANCE[MSGL_DTYPE_COUNT] = {0, 1.5e-3, 1e-2}; // |v| < 1; f16, bf16
-static const double LSE_TOLERANCE = 2e-4;                            // scores are f32
+static const double TOLERANCE[MSGL_DTYPE_COUNT] = {0, 1.5e-3, 1e-2, 5e-3}; // |v| < 1
+static const double LSE_TOLERANCE = 2e-4;                                  // scores are f32
 
 static int failures, checks;
 static bool clusters_of_two; // racecheck takes seconds for larger ones
@@ -55,14 +55,14 @@ static void check(attn_world *w, const int32_t *lens, const char *what)
     attn_compare(w, lens, 1, &e, &l);
     checks++;
     if (e > worst || e != e) worst = e;
-    const double tolerance = TOLERANCE[w->call.dtype];
+    const double tolerance = TOLERANCE[w->call.e4m3 ? MSGL_E4M3 : w->call.dtype];
     if (!(e <= tolerance) || (w->call.lse != NULL && !(l <= LSE_TOLERANCE))) {
         failures++;
-        printf("FAIL %s: dtype %d heads %d/%d dim %d page %d batch %d window %d%s: error %g, "
+        printf("FAIL %s: dtype %d%s heads %d/%d dim %d page %d batch %d window %d%s: error %g, "
                "lse %g\n",
-               what, (int)w->call.dtype, w->call.num_q_heads, w->call.num_kv_heads,
-               w->call.head_dim, w->call.page_size, w->call.batch, w->call.window,
-               w->sinks != NULL ? " sinks" : "", e, l);
+               what, (int)w->call.dtype, w->call.e4m3 ? ", e4m3" : "", w->call.num_q_heads,
+               w->call.num_kv_heads, w->call.head_dim, w->call.page_size, w->call.batch,
+               w->call.window, w->sinks != NULL ? " sinks" : "", e, l);
     }
 }
 
@@ -105,12 +105,16 @@ static void shapes(attn_rng *rng, bool quick)
     for (int d = 0; d < 4; d++) {
         for (size_t g = 0; g < sizeof groups / sizeof groups[0]; g++) {
             if (quick && g % 4 != 1) continue;
-            for (int t = 0; t < 4; t++) {
+            for (int t = 0; t < 5; t++) {
                 options o = PLAIN;
                 o.min_units = attn_range(rng, 1, 40);
                 o.many = t >= 2;
-                one(rng, t % 2 ? MSGL_F16 : MSGL_BF16, quick ? 6 : 12, lens + (quick ? 4 : 0),
-                    groups[g] * 2, 2, dims[d], pages[page++ % 4], &o, "shape");
+                one(rng,
+                    t == 4  ? MSGL_E4M3
+                    : t % 2 ? MSGL_F16
+                            : MSGL_BF16,
+                    quick ? 6 : 12, lens + (quick ? 4 : 0), groups[g] * 2, 2, dims[d],
+                    pages[page++ % 4], &o, "shape");
             }
         }
     }
@@ -132,6 +136,7 @@ static void masks(attn_rng *rng, bool quick)
             o.many = t == 2;
             o.sinks = i % 2;
             one(rng, MSGL_BF16, 5, lens, 8, 2, 128, 16, &o, "window");
+            one(rng, MSGL_E4M3, 5, lens, 8, 2, 128, 16, &o, "window");
         }
     }
 }
@@ -148,7 +153,7 @@ static void splits(attn_rng *rng, bool quick)
         o.min_units = attn_range(rng, 1, 30);
         o.deterministic = i % 3 == 2;
         o.sinks = i % 2;
-        one(rng, MSGL_BF16, batch, lens, 16, 4, 128, 1, &o, "split");
+        one(rng, i / 2 % 2 ? MSGL_E4M3 : MSGL_BF16, batch, lens, 16, 4, 128, 1, &o, "split");
     }
 }
 
@@ -234,7 +239,7 @@ static void same_bits(attn_rng *rng, bool quick)
 }
 
 // A captured launch follows the lengths in device memory.
-static void graph(attn_rng *rng, bool many)
+static void graph(attn_rng *rng, msgl_dtype dtype, bool many)
 {
     int32_t lens[7], ones[7];
     for (int i = 0; i < 7; i++) {
@@ -242,7 +247,7 @@ static void graph(attn_rng *rng, bool many)
         ones[i] = 1;
     }
     attn_world w;
-    attn_world_make(&w, rng, MSGL_BF16, 7, ones, lens, 16, 8, 128, 16);
+    attn_world_make(&w, rng, dtype, 7, ones, lens, 16, 8, 128, 16);
     options o = PLAIN;
     o.many = many;
     set(&w, &o);
@@ -285,8 +290,9 @@ int main(int argc, char **argv)
         for (int i = 0; i < 300; i++) many[i] = i % 3 ? 1 : attn_range(&rng, 1, 60);
         one(&rng, MSGL_BF16, 300, many, 4, 2, 64, 1, &PLAIN, "many");
     }
-    graph(&rng, false);
-    graph(&rng, true);
+    graph(&rng, MSGL_BF16, false);
+    graph(&rng, MSGL_BF16, true);
+    graph(&rng, MSGL_E4M3, true);
     printf("fa decode: %d checks, worst err %.2e%s\n", checks, worst, failures ? ", FAILED" : "");
     return failures ? 1 : 0;
 }

@@ -1,8 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
 //
-// Weight formats and the cache's dtype as settings: what int8 weights cost in quality on the model
-// that ships, teacher-forced, and in memory; that weights, activations and cache are chosen apart;
-// what a bad choice is told. tests/cuda runs the same on a GPU.
+// Weight formats and the cache's dtype as settings: what int8 weights and an E4M3 cache cost in
+// quality on the model that ships, teacher-forced, and in memory; that weights, activations and
+// cache are chosen apart; what a bad choice is told. tests/cuda runs the same on a GPU.
 #include <jansson.h>
 #include <math.h>
 #include <setjmp.h>
@@ -36,10 +36,11 @@ static msgl_options config(const char *dtype)
     return o;
 }
 
-static void open_demo(harness *h, const char *dtype, const char *weights)
+static void open_demo(harness *h, const char *dtype, const char *weights, const char *kv)
 {
     msgl_options o = config(dtype);
     o.weight_dtype = weights;
+    o.kv_cache_dtype = kv;
     o.max_seq_len = LONGEST + 1;
     o.max_prefill_tokens = LONGEST;
     o.max_running = 2;
@@ -80,12 +81,9 @@ static void add_rows(difference *d, const harness *a, const harness *b, const in
     }
 }
 
-// int8 against `dtype` on the first POSITIONS of the dialogues.
-static void check_quality(const char *dtype)
+// Both on the first POSITIONS of the dialogues.
+static difference compare(harness *plain, harness *other)
 {
-    harness plain, int8;
-    open_demo(&plain, dtype, "auto");
-    open_demo(&int8, dtype, "int8");
     json_t *root = json_load_file(DIALOGUES, 0, NULL);
     assert_non_null(root);
     const json_t *texts = json_object_get(root, "ids");
@@ -98,17 +96,35 @@ static void check_quality(const char *dtype)
         for (int32_t t = 0; t < n; t++) {
             ids[t] = (int32_t)json_integer_value(json_array_get(text, (size_t)t));
         }
-        force(&plain, ids, n);
-        force(&int8, ids, n);
-        add_rows(&d, &plain, &int8, ids, n);
+        force(plain, ids, n);
+        force(other, ids, n);
+        add_rows(&d, plain, other, ids, n);
     }
     json_decref(root);
-    const double mean = d.sum / d.positions, same = 100.0 * d.same_choice / d.positions;
-    const double bytes = (double)int8.info->weight_bytes / (double)plain.info->weight_bytes;
-    print_message("int8 against %s: %d positions, mean difference %.5f, same choice %.2f %%, "
-                  "%.3f of the bytes\n",
-                  dtype, d.positions, mean, same, bytes);
     assert_int_equal(d.positions, POSITIONS);
+    return d;
+}
+
+static double mean_of(const difference *d)
+{
+    return d->sum / d->positions;
+}
+
+static double percent_same(const difference *d)
+{
+    return 100.0 * d->same_choice / d->positions;
+}
+
+static void check_quality(const char *dtype)
+{
+    harness plain, int8;
+    open_demo(&plain, dtype, "auto", "auto");
+    open_demo(&int8, dtype, "int8", "auto");
+    const difference d = compare(&plain, &int8);
+    const double mean = mean_of(&d), same = percent_same(&d);
+    const double bytes = (double)int8.info->weight_bytes / (double)plain.info->weight_bytes;
+    print_message("int8 against %s: mean difference %.5f, same choice %.2f %%, %.3f of the bytes\n",
+                  dtype, mean, same, bytes);
     assert_true(mean > 0 && mean < 0.03);
     assert_true(same > 98);
     assert_true(bytes <= (strcmp(dtype, "float32") == 0 ? 0.275 : 0.55));
@@ -121,6 +137,23 @@ static void test_quality(void **state)
     (void)state;
     check_quality("bfloat16");
     check_quality("float32");
+}
+
+static void test_quality_of_cache(void **state)
+{
+    (void)state;
+    harness plain, e4m3;
+    open_demo(&plain, "bfloat16", "auto", "auto");
+    open_demo(&e4m3, "bfloat16", "auto", "fp8_e4m3");
+    const difference d = compare(&plain, &e4m3);
+    const double mean = mean_of(&d), same = percent_same(&d);
+    print_message("E4M3 cache against bfloat16: mean difference %.5f, same choice %.2f %%\n", mean,
+                  same);
+    assert_true(mean > 0 && mean < 0.05);
+    assert_true(same > 97);
+    assert_true(2 * e4m3.info->kv_bytes == plain.info->kv_bytes);
+    harness_close(&plain);
+    harness_close(&e4m3);
 }
 
 // Sizes of weights and cache of the demo model.
@@ -163,19 +196,20 @@ static void test_chosen_together(void **state)
             "allowed for this model: bfloat16");
     refuses(DEMO, "int8", "float16",
             "--kv-cache-dtype float16: not on this device with --dtype bfloat16; allowed: "
-            "bfloat16");
+            "bfloat16 or fp8_e4m3");
 }
 
 static void test_chosen_apart(void **state)
 {
     (void)state;
     static const char *const names[] = {"float32", "float16", "bfloat16", "int8"};
-    static const double per_weight[] = {4, 2, 2, 1.0625}, per_cached[] = {4, 2, 2};
+    static const double per_weight[] = {4, 2, 2, 1.0625}, per_cached[] = {4, 2, 2, 1, 1};
+    static const char *const caches[] = {"float32", "float16", "bfloat16", "fp8_e4m3", "fp8"};
     double want[2], got[2];
     sizes("bfloat16", "auto", "auto", want);
     for (int w = 0; w < 4; w++) {
-        for (int kv = 0; kv < 3; kv++) {
-            sizes("bfloat16", names[w], names[kv], got);
+        for (size_t kv = 0; kv < MSGL_COUNT(caches); kv++) {
+            sizes("bfloat16", names[w], caches[kv], got);
             // Norms' weights are f32 in all of them, so that the ratio is not quite the values'.
             assert_true(fabs(got[0] / want[0] / (per_weight[w] / 2) - 1) < 0.01);
             assert_true(got[1] == want[1] * per_cached[kv] / 2);
@@ -199,7 +233,7 @@ static void test_bad_spellings(void **state)
                  "weight_dtype is \"%s\"; allowed: auto|bfloat16|float16|float32|int8", bad[i]);
         assert_string_equal(err.text, line);
         o = harness_config(DEMO, "auto");
-        o.kv_cache_dtype = i == 0 ? "int8" : bad[i];
+        o.kv_cache_dtype = i == 0 ? "int8" : strcmp(bad[i], "fp8") == 0 ? "fp8_e5m2" : bad[i];
         assert_int_equal(msgl__options_check(&o, &err), MSGL_EINVAL);
     }
 }
@@ -208,11 +242,14 @@ int main(void)
 {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(test_quality),
+        cmocka_unit_test(test_quality_of_cache),
         cmocka_unit_test(test_bad_spellings),
         cmocka_unit_test(test_chosen_apart),
     };
     const struct CMUnitTest on_gpu[] = {
         cmocka_unit_test(test_quality),
+        cmocka_unit_test(test_quality_of_cache),
+        cmocka_unit_test(test_quality_of_cache),
         cmocka_unit_test(test_chosen_together),
     };
     msgl_device_choice choice;

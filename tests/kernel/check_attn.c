@@ -199,12 +199,12 @@ static memory make(checkkern *ck, const problem *p, int layers)
 }
 
 // Per dtype, of the largest |v|: products of f32 (f32, f16 pools) err by a few 2^-24 per key summed
-// like a random walk; with a bf16 pool, levels from AVX-512-BF16 on round q and probabilities to 8
-// bits.
+// like a random walk; with a bf16 pool, and E4M3, which becomes that, levels from AVX-512-BF16 on
+// round q and probabilities to 8 bits.
 static ck_tol tolerance(msgl_dtype dtype, double vmax)
 {
-    return dtype == MSGL_BF16 ? (ck_tol){.abs = 8e-3 * vmax, .nmse = 4e-5}
-                              : (ck_tol){.abs = 2e-6 * vmax, .nmse = 1e-11};
+    return dtype == MSGL_BF16 || dtype == MSGL_E4M3 ? (ck_tol){.abs = 8e-3 * vmax, .nmse = 4e-5}
+                                                    : (ck_tol){.abs = 2e-6 * vmax, .nmse = 1e-11};
 }
 
 static void check_one(checkkern *ck, const problem *p)
@@ -302,7 +302,7 @@ static void check_paged(checkkern *ck, msgl_dtype dtype)
         p.rows = 128;
         p.split = false;
         p.heads_per_task = 1;
-        time_one(ck, &p, dtype == MSGL_BF16 ? CK_LIMIT_BF16 : CK_LIMIT_F32);
+        time_one(ck, &p, dtype >= MSGL_BF16 ? CK_LIMIT_BF16 : CK_LIMIT_F32);
         msgl__ck_reset(ck);
     }
 }
@@ -350,6 +350,7 @@ static void check_store(checkkern *ck, msgl_dtype dtype)
         return;
     }
     enum { ROW = 64, TOKENS = 1024 };
+    static const float K_SCALE = 0.75f; // of E4M3
     const size_t n = (size_t)ROW * TOKENS, size = msgl__dtype_size(dtype);
     float *in = msgl__ck_alloc(ck, 2 * n * sizeof *in);
     int32_t *slots = msgl__ck_alloc(ck, TOKENS * sizeof *slots);
@@ -358,15 +359,17 @@ static void check_store(checkkern *ck, msgl_dtype dtype)
         const uint32_t low = (uint32_t)(msgl__ck_rand(ck) % 4) * 0x7fff + (uint32_t)(i & 1);
         const uint32_t bits = (uint32_t)(i % 65536) << 16 | (low & 0xffff);
         memcpy(&in[i], &bits, 4);
-        if (isnan(in[i])) in[i] = INFINITY;
+        if (isnan(in[i])) in[i] = dtype == MSGL_E4M3 ? NAN : INFINITY;
+        if (dtype == MSGL_E4M3 && i % 2 == 0) in[i] = msgl__ck_normal(ck) * (i % 4 ? 0.01f : 200);
         if (dtype == MSGL_F16 && i % 2 == 0) in[i] = msgl__ck_normal(ck) * 1e-5f;
     }
     for (int t = 0; t < TOKENS; t++) slots[t] = TOKENS - 1 - t;
     for (size_t t = 0; t < TOKENS; t++) {
         for (size_t i = 0; i < ROW; i++) {
             const size_t to = (size_t)slots[t] * ROW + i;
-            msgl__store_f32(want, dtype, to, in[2 * t * ROW + i]);
-            msgl__store_f32(want + n * size, dtype, to, in[(2 * t + 1) * ROW + i]);
+            const float k = in[2 * t * ROW + i], v = in[(2 * t + 1) * ROW + i];
+            msgl__store_f32(want, dtype, to, dtype == MSGL_E4M3 ? k * (1 / K_SCALE) : k);
+            msgl__store_f32(want + n * size, dtype, to, v);
         }
     }
     const msgl_rope_call c = {.qkv = in,
@@ -375,6 +378,8 @@ static void check_store(checkkern *ck, msgl_dtype dtype)
                               .num_kv_heads = 2,
                               .head_dim = ROW / 2,
                               .kv_dtype = dtype,
+                              .k_scale = K_SCALE,
+                              .v_scale = 1,
                               .k_pool = pool,
                               .v_pool = pool + n * size,
                               .slots = slots};

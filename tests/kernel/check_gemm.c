@@ -286,10 +286,11 @@ static void check_pack(checkkern *ck)
     if (!msgl__ck_func(ck, CK_FN(ck->cur->gemm.formats[MSGL_W_F32].pack),
                        CK_PREV(ck, gemm.formats[MSGL_W_F32].pack), "pack"))
         return;
-    const int each = MSGL_WFORMATS * MSGL_DTYPE_COUNT;
+    enum { SOURCES = MSGL_BF16 + 1 };
+    const int each = MSGL_WFORMATS * SOURCES;
     for (int c = 0; c < each * (int)MSGL_COUNT(SHAPES); c++) {
         const msgl_wformat_id t = (msgl_wformat_id)(c % MSGL_WFORMATS);
-        const msgl_dtype src = (msgl_dtype)(c / MSGL_WFORMATS % MSGL_DTYPE_COUNT);
+        const msgl_dtype src = (msgl_dtype)(c / MSGL_WFORMATS % SOURCES);
         const int n = SHAPES[c / each][0], k = SHAPES[c / each][1];
         const size_t size = (size_t)n * (size_t)k;
         operands o = {.w = new_weight(ck, t, n, k), .rows = msgl__ck_alloc(ck, size * 4)};

@@ -15,6 +15,7 @@
 #include <cmocka.h>
 
 #include "core/attributes.h"
+#include "kernel/device.h"
 #include "models/folder.h"
 #include "models/source.h"
 #include "models/weights.h"
@@ -202,6 +203,63 @@ static void test_pairs_behind(void **state)
     for (size_t i = 0; i < 14; i++) assert_true(msgl__source_element(&s, i) == want[i]);
 }
 
+// Loads a model that wants norm.weight [2] and may have a scale, from a file whose scale is of this
+// type, shape and bytes; *scale is 1 before.
+static int load_scale(const char *type, const char *shape, const void *bytes, int size,
+                      float *scale, msgl_err *err)
+{
+    char header[256];
+    snprintf(header, sizeof header,
+             "{\"norm.weight\":{\"dtype\":\"F32\",\"shape\":[2],\"data_offsets\":[0,8]},"
+             "\"a.k_scale\":{\"dtype\":\"%s\",\"shape\":%s,\"data_offsets\":[8,%d]}}",
+             type, shape, 8 + size);
+    uint8_t data[16] = {0};
+    memcpy(data + 8, bytes, (size_t)size);
+    folder f;
+    folder_make(&f);
+    write_safetensors(&f, "model.safetensors", header, data, 8 + (size_t)size);
+    msgl_checkpoint *c = NULL;
+    if (msgl__checkpoint_open(f.dir, &c, err) != 0) fail_msg("%s", err->text);
+    float *norm, place[16];
+    msgl_weight_plan p;
+    msgl__weight_plan_init(&p, NULL, NULL, err);
+    msgl__plan_vector(&p, &norm, 2);
+    msgl__plan_elements(&p, &norm, 0, 2, 1, "norm.weight");
+    *scale = 1;
+    float other = 1;
+    msgl__plan_scale(&p, scale, "%s.%c_scale", "a", 'k');
+    msgl__plan_scale(&p, &other, "a.v_scale"); // the file has none
+    msgl__weight_plan_place(&p, place);
+    msgl_exec x = {.act = MSGL_F32};
+    assert_int_equal(msgl__device_cpu_create(&x.device, err), 0);
+    int rc = msgl__weights_check(&p, c, err);
+    if (rc == 0) rc = msgl__weights_load(&p, c, &x, NULL, NULL, err);
+    x.device->ops->destroy(x.device);
+    assert_true(other == 1);
+    msgl__weight_plan_free(&p);
+    msgl__checkpoint_close(c);
+    folder_remove(&f);
+    return rc;
+}
+
+static void test_scales(void **state)
+{
+    (void)state;
+    msgl_err err = {0};
+    float scale, numbers[2] = {0.25f, 1}, none = 0;
+    const uint16_t bf16 = 0x4000; // 2
+    assert_int_equal(load_scale("F32", "[]", numbers, 4, &scale, &err), 0);
+    assert_true(scale == 0.25f);
+    assert_int_equal(load_scale("F32", "[1]", numbers, 4, &scale, &err), 0);
+    assert_true(scale == 0.25f);
+    assert_int_equal(load_scale("BF16", "[1]", &bf16, 2, &scale, &err), 0);
+    assert_true(scale == 2);
+    assert_int_equal(load_scale("F32", "[2]", numbers, 8, &scale, &err), MSGL_EFORMAT);
+    assert_non_null(strstr(err.text, "tensor a.k_scale: expected one number above 0"));
+    assert_int_equal(load_scale("F32", "[1]", &none, 4, &scale, &err), MSGL_EFORMAT);
+    assert_int_equal(load_scale("I8", "[1]", numbers, 1, &scale, &err), MSGL_EFORMAT);
+}
+
 // A matrix of e4m3 of 131 x 200, all codes in it, and its scales.
 enum { N = 131, K = 200, CODES = N * K };
 
@@ -258,7 +316,7 @@ static void test_fp8(void **state)
     assert_int_equal(msgl__pool_create(2, &pool, NULL), 0);
     static uint8_t out[4 * CODES];
     // In the file's order, and with heads of which the last one is in rows of other scales.
-    for (int i = 0; i < 2 * MSGL_DTYPE_COUNT; i++) {
+    for (int i = 0; i < 2 * (MSGL_BF16 + 1); i++) {
         const msgl_dtype want = (msgl_dtype)(i / 2);
         const int32_t head = 131, pairs = i % 2 != 0 ? 65 : 0;
         const msgl_source s = {.t = msgl__checkpoint_find(c, "m"),
@@ -492,11 +550,17 @@ static void test_experts(void **state)
 int main(void)
 {
     const struct CMUnitTest tests[] = {
-        cmocka_unit_test(test_surplus),      cmocka_unit_test(test_read_ahead),
-        cmocka_unit_test(test_elements),     cmocka_unit_test(test_slices),
-        cmocka_unit_test(test_pairs_behind), cmocka_unit_test(test_fp8),
-        cmocka_unit_test(test_fp8_columns),  cmocka_unit_test(test_fp8_refusals),
-        cmocka_unit_test(test_mxfp4),        cmocka_unit_test(test_mxfp4_refusals),
+        cmocka_unit_test(test_surplus),
+        cmocka_unit_test(test_read_ahead),
+        cmocka_unit_test(test_scales),
+        cmocka_unit_test(test_elements),
+        cmocka_unit_test(test_slices),
+        cmocka_unit_test(test_pairs_behind),
+        cmocka_unit_test(test_fp8),
+        cmocka_unit_test(test_fp8_columns),
+        cmocka_unit_test(test_fp8_refusals),
+        cmocka_unit_test(test_mxfp4),
+        cmocka_unit_test(test_mxfp4_refusals),
         cmocka_unit_test(test_experts),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);

@@ -5,8 +5,8 @@
 // keys by a fixed rule (tiles at absolute positions, see kernel/attn.h), so a request's output is
 // the same bits alone or in a batch, chunked or not, decoded or prefilled.
 //
-// Tolerance against exact attention (tests/attention/world.c), over the largest |v|: bf16 KV 4e-3
-// (levels from AVX-512-BF16 on round q and probabilities to bf16), f16 and f32 2e-6.
+// Tolerance against exact attention (tests/attention/world.c), over the largest |v|: bf16 and E4M3
+// KV 4e-3 (levels from AVX-512-BF16 on round q and probabilities to bf16), f16 and f32 2e-6.
 #include "attention/fa/fa.h"
 
 static int fa_create(const msgl_attn_config *cfg, msgl_attn_backend **out, msgl_err *err)
@@ -21,7 +21,7 @@ const msgl_attn_desc msgl__attn_fa = {
     .devices = 1u << MSGL_DEVICE_CPU,
     .page_rule = MSGL_PAGE_ANY,
     .caches = 1u << MSGL_CACHE_KV | 1u << MSGL_CACHE_LATENT,
-    .kv_dtypes = 1u << MSGL_F32 | 1u << MSGL_F16 | 1u << MSGL_BF16,
+    .kv_dtypes = 1u << MSGL_F32 | 1u << MSGL_F16 | 1u << MSGL_BF16 | 1u << MSGL_E4M3,
     .sliding_window = true,
     .softcap = true,
     .sinks = true,

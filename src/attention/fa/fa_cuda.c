@@ -124,9 +124,12 @@ static bool decodes(const fa_backend *b, const msgl_seqs *seqs)
     return seqs->phase == MSGL_DECODE || (seqs->max_seqlen_q <= 1 && !b->cfg.deterministic);
 }
 
+// (Of E4M3, 16 bytes have to be of one head.)
 static bool plans(const fa_backend *b, const msgl_seqs *seqs)
 {
-    return !is_latent(b) && !decodes(b, seqs) && b->cfg.pool->spec.dtype != MSGL_F32;
+    const msgl_dtype kv = b->cfg.pool->spec.dtype;
+    const bool has = kv == MSGL_E4M3 ? b->cfg.head_dim % 16 == 0 : kv != MSGL_F32;
+    return !is_latent(b) && !decodes(b, seqs) && has;
 }
 
 static int fa_prepare(msgl_attn_backend *base, const msgl_seqs *seqs)
@@ -196,6 +199,7 @@ static int32_t fa_short_seq_len(const msgl_attn_backend *base, int32_t size)
     const msgl_attn_config *cfg = &((const fa_backend *)base)->cfg;
     const int major = cfg->dev->capability / 10;
     const bool has = (major == 9 || major == 10) && !cfg->deterministic && cfg->head_dim <= 128 &&
+                     cfg->pool->spec.dtype != MSGL_E4M3 &&
                      msgl__fa_decode_fits(cfg->pool->spec.dtype, cfg->head_dim) &&
                      cfg->num_q_heads <= 8 * cfg->num_kv_heads && size * cfg->num_kv_heads <= ITEMS;
     return has ? MSGL_FA_FEW_LEN : 0;
@@ -210,7 +214,7 @@ static bool fa_takes_rope(const msgl_attn_backend *base, const msgl_seqs *seqs)
     const fa_backend *b = (const fa_backend *)base;
     const bool starts_early = seqs->max_seqlen_k <= fa_short_seq_len(base, seqs->size);
     return (starts_early || seqs->size > FEW) && decodes(b, seqs) &&
-           msgl__fa_decode_fits(b->cfg.pool->spec.dtype, b->cfg.head_dim);
+           msgl__fa_decode_fits(msgl__cuda_attn_act(&b->cfg), b->cfg.head_dim);
 }
 
 const msgl_attn_desc msgl__attn_fa_cuda = {
@@ -221,7 +225,7 @@ const msgl_attn_desc msgl__attn_fa_cuda = {
     .min_capability = 80,
     .page_rule = MSGL_PAGE_ANY,
     .caches = 1u << MSGL_CACHE_KV | 1u << MSGL_CACHE_LATENT,
-    .kv_dtypes = 1u << MSGL_F32 | 1u << MSGL_F16 | 1u << MSGL_BF16,
+    .kv_dtypes = 1u << MSGL_F32 | 1u << MSGL_F16 | 1u << MSGL_BF16 | 1u << MSGL_E4M3,
     .sliding_window = true,
     .softcap = true,
     .sinks = true,

@@ -10,7 +10,7 @@
 
 #include "attention/table.h"
 
-// Of quantised q and K, of which there are none here.
+// Of quantised q, of which there is none here, and of K, which the table knows.
 static const float Q_SCALE = 1, K_SCALE = 1, BMM2_SCALE = 1;
 
 static int create(const msgl_attn_config *cfg, msgl_attn_backend **out, msgl_err *err)
@@ -35,7 +35,7 @@ const msgl_attn_desc msgl__attn_trtllm_mla = {
     .page_sizes = {32, 64},
     .page_override = 64,
     .caches = 1u << MSGL_CACHE_LATENT,
-    .kv_dtypes = 1u << MSGL_F32 | 1u << MSGL_F16 | 1u << MSGL_BF16,
+    .kv_dtypes = 1u << MSGL_F32 | 1u << MSGL_F16 | 1u << MSGL_BF16 | 1u << MSGL_E4M3,
     .tree = true,
     .create = create,
     .destroy = msgl__table_destroy,

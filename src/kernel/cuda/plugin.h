@@ -12,7 +12,7 @@
 
 struct msgl_kernels; // kernel/kernel.h
 
-#define MSGL_CUDA_ABI 16 // changes with any struct that crosses the boundary
+#define MSGL_CUDA_ABI 17 // changes with any struct that crosses the boundary
 
 typedef struct msgl_cuda_props {
     char name[128];

@@ -2,7 +2,8 @@
 //
 // The driver of paged attention, the same at every ISA level: hands (work item, KV head) tasks to
 // the pool, walks an item's keys tile by tile, folds tiles into the item's state or writes them as
-// parts, and lets the last writer of a group fold its parts. Nothing here touches K or V.
+// parts, and lets the last writer of a group fold its parts. K and V are only touched to expand
+// tiles of E4M3.
 #include <math.h>
 #include <stdbool.h>
 #include <string.h>
@@ -25,9 +26,17 @@ typedef struct item_scratch {
     float O[]; // [MSGL_ATTN_MAX_ROWS, padded dim]
 } item_scratch;
 
+// Behind the ISA level's area, if the pool is of E4M3: a tile of one KV head as bf16.
+typedef struct expanded_tile {
+    int slots[MSGL_ATTN_TILE];        // key i is in row i
+    MSGL_ALIGNED(64) uint16_t rows[]; // [2, MSGL_ATTN_TILE, head_dim] K, then V
+} expanded_tile;
+
 typedef struct paged_args {
     const msgl_attn_call *call;
     const msgl__attn_ops *ops;
+    void (*expand)(const uint8_t *from, uint16_t *to, int n); // NULL: the pool is taken as it is
+    size_t expanded_at; // of an expanded_tile in a thread's scratch
 } paged_args;
 
 static size_t own_size(int v_dim)
@@ -43,10 +52,18 @@ static const msgl__attn_ops *ops_for(const msgl_attn_kernels *k, msgl_dtype dtyp
 }
 
 // V is never wider than K.
+static size_t expanded_at(const msgl__attn_ops *ops, int head_dim)
+{
+    return own_size(head_dim) + msgl__round_up(ops->scratch(head_dim), 64);
+}
+
 size_t msgl__attn_scratch_size(const msgl_attn_kernels *k, msgl_dtype dtype, int head_dim,
                                bool latent)
 {
-    return own_size(head_dim) + msgl__round_up(ops_for(k, dtype, latent)->scratch(head_dim), 64);
+    const size_t rows = sizeof(uint16_t) * 2 * MSGL_ATTN_TILE * (size_t)head_dim;
+    const size_t expanded =
+        dtype == MSGL_E4M3 ? msgl__round_up(sizeof(expanded_tile) + rows, 64) : 0;
+    return expanded_at(ops_for(k, dtype, latent), head_dim) + expanded;
 }
 
 // Slots of positions [tile * MSGL_ATTN_TILE + begin, ... + end), at their offsets in the tile.
@@ -228,6 +245,43 @@ static void visible(const msgl_attn_work *w, int tile, item_scratch *s, int *beg
     if (*end == 0) *begin = 0;
 }
 
+static expanded_tile *expanded_of(const paged_args *a, item_scratch *s)
+{
+    return (expanded_tile *)(void *)((char *)s + a->expanded_at);
+}
+
+// The visible keys of a tile of E4M3, one KV head of them, as a tile of bf16 in `to`. Those to come
+// in the pool are fetched a few rows ahead.
+static void expand_tile(const paged_args *a, const msgl__attn_keys *keys, expanded_tile *to,
+                        msgl__attn_keys *out)
+{
+    enum { AHEAD = 12 };
+    const msgl_attn_call *c = a->call;
+    const int dim = c->head_dim;
+    uint16_t *v = c->latent ? to->rows : to->rows + MSGL_ATTN_TILE * (size_t)dim;
+    for (int i = keys->begin; i < keys->end; i++) {
+        const size_t from = (size_t)keys->slots[i] * keys->slot_bytes, row = (size_t)(i * dim);
+        if (i + AHEAD < keys->end) {
+            const size_t next = (size_t)keys->slots[i + AHEAD] * keys->slot_bytes;
+            for (int d = 0; d < dim; d += 64) {
+                __builtin_prefetch(keys->k + next + d);
+                if (!c->latent) __builtin_prefetch(keys->v + next + d);
+            }
+        }
+        to->slots[i] = i;
+        a->expand((const uint8_t *)keys->k + from, to->rows + row, dim);
+        if (!c->latent) a->expand((const uint8_t *)keys->v + from, v + row, dim);
+    }
+    *out = *keys;
+    out->k = (const char *)to->rows;
+    out->v = (const char *)v;
+    out->slot_bytes = (size_t)dim * sizeof *v;
+    out->slots = to->slots;
+    out->num_next = 0;
+    out->prefetched = MSGL_ATTN_TILE;
+    out->next_head = false;
+}
+
 // The rows' runs [lo, hi) of a tile's keys, into the item's state, or into part `part` (>= 0),
 // which `first` says to begin.
 static void run_blocks(const paged_args *a, const msgl_attn_work *w, int kv_head, int part,
@@ -299,7 +353,9 @@ static void run_tiles(const paged_args *a, const msgl_attn_work *w, int kv_head,
         const int left = w->kv_end - (tile + 1) * MSGL_ATTN_TILE;
         keys->num_next = left < 0 ? 0 : left < MSGL_ATTN_NEXT ? left : MSGL_ATTN_NEXT;
         find_slots(c, w->req, tile + 1, 0, keys->num_next, s->next_slots);
-        run_tile(a, w, kv_head, tile, keys, s, isa);
+        msgl__attn_keys bf16;
+        if (a->expand != NULL) expand_tile(a, keys, expanded_of(a, s), &bf16);
+        run_tile(a, w, kv_head, tile, a->expand != NULL ? &bf16 : keys, s, isa);
         keys->prefetched = keys->num_next;
     }
 }
@@ -358,7 +414,7 @@ static void run_task(void *arg, int task, int worker)
     if (w->rows == 0) return; // padding of a captured plan
     item_scratch *s = (item_scratch *)(void *)(c->scratch + (size_t)worker * c->scratch_stride);
     void *isa = (char *)s + own_size(c->v_dim);
-    const int heads = a->ops->many_heads ? c->heads_per_task : 1;
+    const int heads = a->ops->many_heads && a->expand == NULL ? c->heads_per_task : 1;
     for (int h = 0; h < c->heads_per_task; h += heads) {
         run_item(a, w, kv_head + h, heads, h + heads < c->heads_per_task, s, isa);
     }
@@ -373,5 +429,9 @@ static void run_task(void *arg, int task, int worker)
 void msgl__attn_paged(const msgl_attn_kernels *k, msgl_exec *x, const msgl_attn_call *c)
 {
     paged_args a = {.call = c, .ops = ops_for(k, c->dtype, c->latent)};
+    if (c->dtype == MSGL_E4M3) {
+        a.expand = k->expand;
+        a.expanded_at = expanded_at(a.ops, c->head_dim);
+    }
     msgl__pool_run(x->pool, c->num_works * (c->num_kv_heads / c->heads_per_task), run_task, &a);
 }

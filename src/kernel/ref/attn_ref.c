@@ -28,7 +28,7 @@ static void ref_load_q(const msgl__attn_query *q, void *scratch)
 {
     ref_scratch *r = scratch;
     const size_t dim = (size_t)q->call->head_dim;
-    r->dtype = q->call->dtype;
+    r->dtype = q->call->dtype == MSGL_E4M3 ? MSGL_BF16 : q->call->dtype;
     for (int i = 0; i < q->work->rows; i++) {
         memcpy(r->q + (size_t)i * dim, msgl__attn_q_row(q, 0, i), dim * sizeof(float));
     }
@@ -113,8 +113,10 @@ static void ref_store_bf16(const float *from, void *to, int n)
     for (int i = 0; i < n; i++) half[i] = msgl__f32_to_bf16(from[i]);
 }
 
-const msgl_kv_store_fn msgl__kv_store_ref[MSGL_DTYPE_COUNT] = {
-    [MSGL_F32] = ref_store_f32, [MSGL_F16] = ref_store_f16, [MSGL_BF16] = ref_store_bf16};
+const msgl_kv_store_fn msgl__kv_store_ref[MSGL_DTYPE_COUNT] = {[MSGL_F32] = ref_store_f32,
+                                                               [MSGL_F16] = ref_store_f16,
+                                                               [MSGL_BF16] = ref_store_bf16,
+                                                               [MSGL_E4M3] = msgl__e4m3_store_ref};
 
 static const msgl__attn_ops REF = {.block = BLOCK,
                                    .scratch = ref_scratch_size,
@@ -130,6 +132,7 @@ void msgl__attn_init(msgl_attn_kernels *k, msgl_cpu_level level)
         .name = msgl__cpu_level_name(level),
         .ops = {[MSGL_F32] = &REF, [MSGL_F16] = &REF, [MSGL_BF16] = &REF},
         .latent_ops = {[MSGL_F32] = &REF, [MSGL_F16] = &REF, [MSGL_BF16] = &REF},
+        .expand = msgl__e4m3_expand_ref,
         .paged = msgl__attn_paged,
         .scratch_size = msgl__attn_scratch_size};
 #if defined(__x86_64__)
@@ -138,4 +141,7 @@ void msgl__attn_init(msgl_attn_kernels *k, msgl_cpu_level level)
     if (level >= MSGL_CPU_AVX512BF16) msgl__attn_init_avx512bf16(k);
     if (level >= MSGL_CPU_AMX) msgl__attn_init_amx(k);
 #endif
+    // The driver expands tiles to bf16.
+    k->ops[MSGL_E4M3] = k->ops[MSGL_BF16];
+    k->latent_ops[MSGL_E4M3] = k->latent_ops[MSGL_BF16];
 }

@@ -162,12 +162,16 @@ static inline __m128i to_bf16(__m256 x)
 #define SAVE(p, d, x) _mm_storeu_si128((__m128i *)(void *)((uint16_t *)(p) + (d)), to_bf16(x))
 #include "kernel/x86/attn_avx2_dtype.inc"
 
-const msgl_kv_store_fn msgl__kv_store_avx2[MSGL_DTYPE_COUNT] = {
-    [MSGL_F32] = f32_store, [MSGL_F16] = f16_store, [MSGL_BF16] = bf16_store};
+const msgl_kv_store_fn msgl__kv_store_avx2[MSGL_DTYPE_COUNT] = {[MSGL_F32] = f32_store,
+                                                                [MSGL_F16] = f16_store,
+                                                                [MSGL_BF16] = bf16_store,
+                                                                [MSGL_E4M3] =
+                                                                    msgl__e4m3_store_avx2};
 
 void msgl__attn_init_avx2(msgl_attn_kernels *k)
 {
     k->ops[MSGL_F32] = k->latent_ops[MSGL_F32] = &f32_ops;
     k->ops[MSGL_F16] = k->latent_ops[MSGL_F16] = &f16_ops;
     k->ops[MSGL_BF16] = k->latent_ops[MSGL_BF16] = &bf16_ops;
+    k->expand = msgl__e4m3_expand_avx2;
 }

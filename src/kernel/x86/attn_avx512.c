@@ -44,12 +44,16 @@ static void write_row(int v_dim, const float *o, float f, float *out)
 #define SAVE(p, d, k, x) _mm256_mask_storeu_epi16((uint16_t *)(p) + (d), k, msgl__to_bf16_avx512(x))
 #include "kernel/x86/attn_avx512_dtype.inc"
 
-const msgl_kv_store_fn msgl__kv_store_avx512[MSGL_DTYPE_COUNT] = {
-    [MSGL_F32] = f32_store, [MSGL_F16] = f16_store, [MSGL_BF16] = bf16_store};
+const msgl_kv_store_fn msgl__kv_store_avx512[MSGL_DTYPE_COUNT] = {[MSGL_F32] = f32_store,
+                                                                  [MSGL_F16] = f16_store,
+                                                                  [MSGL_BF16] = bf16_store,
+                                                                  [MSGL_E4M3] =
+                                                                      msgl__e4m3_store_avx512};
 
 void msgl__attn_init_avx512(msgl_attn_kernels *k)
 {
     k->ops[MSGL_F32] = k->latent_ops[MSGL_F32] = &f32_ops;
     k->ops[MSGL_F16] = k->latent_ops[MSGL_F16] = &f16_ops;
     k->ops[MSGL_BF16] = k->latent_ops[MSGL_BF16] = &bf16_ops;
+    k->expand = msgl__e4m3_expand_avx512;
 }

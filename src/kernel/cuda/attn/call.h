@@ -14,6 +14,7 @@
 
 typedef struct msgl_cuda_attn_call {
     msgl_dtype dtype; // of q, k, v and out
+    bool e4m3;        // K and V are E4M3 instead, dtype is bf16
     int32_t num_q_heads, num_kv_heads, head_dim;
     const void *q; // [total_q, num_q_heads, head_dim], token stride ld_q elements
     size_t ld_q;

@@ -15,8 +15,9 @@ static bool rope_fits(const msgl_cuda_attn_call *c)
     const uintptr_t bits = (uintptr_t)r->qkv | (uintptr_t)r->q_weight | (uintptr_t)r->k_weight |
                            (uintptr_t)r->cos_sin | (uintptr_t)r->k_pool | (uintptr_t)r->v_pool |
                            r->ld * 2;
-    return r->kv_dtype == c->dtype && r->half % 8 == 0 && 2 * r->half <= c->head_dim &&
-           r->tokens == c->total_q && r->tokens == c->batch && bits % 16 == 0;
+    return r->kv_dtype == (c->e4m3 ? MSGL_E4M3 : c->dtype) && r->half % 8 == 0 &&
+           2 * r->half <= c->head_dim && r->tokens == c->total_q && r->tokens == c->batch &&
+           bits % 16 == 0;
 }
 
 static msgl_decode_rope rope_args(const msgl_rope_call *r)
@@ -30,6 +31,8 @@ static msgl_decode_rope rope_args(const msgl_rope_call *r)
     a.eps = r->eps;
     a.k_pool = r->k_pool;
     a.v_pool = r->v_pool;
+    a.k_inverse = r->kv_dtype == MSGL_E4M3 ? 1 / r->k_scale : 1;
+    a.v_inverse = r->kv_dtype == MSGL_E4M3 ? 1 / r->v_scale : 1;
     a.slots = r->slots;
     return a;
 }
@@ -38,6 +41,7 @@ extern "C" int msgl__cuda_fa_decode_tuned(const msgl_cuda_attn_call *c,
                                           const msgl_fa_decode_tune *t, void *stream)
 {
     if (!msgl__fa_decode_fits(c->dtype, c->head_dim)) return cudaErrorNotSupported;
+    if (c->e4m3 && c->dtype != MSGL_BF16) return cudaErrorNotSupported;
     if (c->rope != NULL && !rope_fits(c)) return cudaErrorNotSupported;
     if (c->batch == 0) return cudaSuccess;
     const int32_t group = c->num_q_heads / c->num_kv_heads;
@@ -53,7 +57,7 @@ extern "C" int msgl__cuda_fa_decode_tuned(const msgl_cuda_attn_call *c,
     a.ld_q = c->ld_q;
     a.ld_out = c->ld_out;
     a.table_stride = c->table_stride;
-    a.slot_bytes = (uint32_t)c->num_kv_heads * (uint32_t)c->head_dim * 2;
+    a.slot_bytes = (uint32_t)c->num_kv_heads * (uint32_t)c->head_dim * (c->e4m3 ? 1 : 2);
     a.q_heads = c->num_q_heads;
     a.group = group;
     a.row_blocks = (group + MSGL_FA_MAX_PART_ROWS - 1) / MSGL_FA_MAX_PART_ROWS;
@@ -83,6 +87,7 @@ extern "C" int msgl__cuda_fa_decode_tuned(const msgl_cuda_attn_call *c,
     cudaError_t e = msgl__current_gpu(&gpu);
     if (e != cudaSuccess) return e;
     msgl_decode_gpu g = {gpu.sms, t->ctas, gpu.major == 9 || gpu.major == 10, (cudaStream_t)stream};
+    if (c->e4m3) return msgl__fa_decode_e4m3(&a, c->head_dim, &g);
     const bool is_short = c->max_seqlen_k <= MSGL_FA_FEW_LEN;
     if (is_short && msgl__fa_decode_few(&a, c->dtype, c->head_dim, &g, &e)) return e;
     return c->dtype == MSGL_BF16 ? msgl__fa_decode_bf16(&a, c->head_dim, &g)

@@ -6,21 +6,41 @@
 // filled up with zeros. Which request a CTA works for it finds from cu_seqlens_q.
 //
 // Tiles lie at absolute positions, so a row's bits do not depend on the chunk that it came in.
+//
+// K and V of E4M3 stay that in shared memory and become f16, which has their values, in registers;
+// queries do, too. As in decode/tile.cuh, which rows and columns of a product the four elements in
+// a register are is ours to choose.
 #include "kernel/cuda/attn/prefill_sm80.h"
 
 #include "kernel/cuda/attn/sink.cuh"
 
 #include "kernel/cuda/launch.cuh"
 #include "kernel/cuda/ptx/copy.cuh"
+#include "kernel/cuda/ptx/e4m3.cuh"
 #include "kernel/cuda/ptx/math.cuh"
 #include "kernel/cuda/ptx/mma.cuh"
 #include "kernel/cuda/ptx/shared.cuh"
 
 enum { ROWS = 64, WARPS = 4, THREADS = WARPS * 32 };
 
-template <int HD> struct shape {
+// What a kernel's T names: activations, what K and V are multiplied as, bytes of their elements.
+template <typename T> struct types {
+    typedef T act;
+    typedef T product;
+    static const int EACH = 2;
+};
+struct e4m3 { // beside bf16 activations
+};
+template <> struct types<e4m3> {
+    typedef __nv_bfloat16 act;
+    typedef __half product;
+    static const int EACH = 1;
+};
+
+template <typename T, int HD> struct shape {
+    static const int EACH = types<T>::EACH;
     static const int KEYS = HD > 128 ? 32 : 64;
-    static const int PITCH = HD * 2 + 16; // bytes; no bank conflicts
+    static const int PITCH = HD * EACH + 16; // bytes; no bank conflicts
     static const int STAGE = 2 * KEYS * PITCH;
     static const int BYTES = 2 * STAGE;
 };
@@ -49,19 +69,19 @@ static __device__ bool find_place(const msgl_cuda_attn_call &c, int32_t i, place
 
 // Keys [seen, len) of a tile, zeros where the others are: slots behind a window may be another
 // request's, and what a score is masked for could still be infinite.
-template <int HD>
+template <typename T, int HD>
 static __device__ __forceinline__ void load_tile(const msgl_cuda_attn_call &c, const char *k,
                                                  const char *v, const int32_t *table, int32_t key0,
                                                  int32_t seen, int32_t len, uint32_t stage)
 {
-    typedef shape<HD> S;
-    const int CHUNKS = HD / 8;
-    const size_t slot_bytes = (size_t)c.num_kv_heads * c.head_dim * 2;
+    typedef shape<T, HD> S;
+    const int CHUNKS = HD * S::EACH / 16, EACH = 16 / S::EACH; // elements of a chunk
+    const size_t slot_bytes = (size_t)c.num_kv_heads * c.head_dim * S::EACH;
 #pragma unroll
     for (int i = 0; i < S::KEYS * CHUNKS / THREADS; i++) {
         const int32_t at = i * THREADS + threadIdx.x, row = at / CHUNKS, chunk = at % CHUNKS;
         const int32_t key = key0 + row;
-        const bool inside = key >= seen && key < len && chunk * 8 < c.head_dim;
+        const bool inside = key >= seen && key < len && chunk * EACH < c.head_dim;
         const size_t src = inside ? (size_t)table[key] * slot_bytes + chunk * 16 : 0;
         const uint32_t dst = stage + row * S::PITCH + chunk * 16;
         msgl__copy_async_16(dst, k + src, inside);
@@ -72,6 +92,8 @@ static __device__ __forceinline__ void load_tile(const msgl_cuda_attn_call &c, c
 // State of a warp's 16 rows: this lane has rows lane / 4 and lane / 4 + 8.
 template <int HD> struct rows16 {
     uint32_t q[HD / 16][4];
+    // Elements 8 nb + 2 (lane % 4) and the next one; of E4M3, of blocks 2 i and 2 i + 1, every
+    // other one of the four from 16 i + 4 (lane % 4) on.
     float o[HD / 8][4];
     float m[2], l[2];
 };
@@ -81,15 +103,18 @@ static __device__ __forceinline__ void load_q(const msgl_cuda_attn_call &c, cons
                                               int32_t head, int32_t first, int32_t lane,
                                               rows16<HD> *w)
 {
+    const bool wide = types<T>::EACH == 2;
 #pragma unroll
     for (int ks = 0; ks < HD / 16; ks++) {
 #pragma unroll
         for (int i = 0; i < 4; i++) {
             const int32_t row = first + lane / 4 + (i & 1) * 8;
-            const int32_t d = ks * 16 + (i & 2) * 4 + lane % 4 * 2;
-            const T *q =
-                (const T *)c.q + (size_t)(p.row + row) * c.ld_q + (size_t)head * c.head_dim + d;
-            w->q[ks][i] = row < p.rows && d < c.head_dim ? *(const uint32_t *)q : 0u;
+            const int32_t d =
+                ks * 16 + (wide ? (i & 2) * 4 + lane % 4 * 2 : (i & 2) + lane % 4 * 4);
+            const uint16_t *q = (const uint16_t *)c.q + (size_t)(p.row + row) * c.ld_q +
+                                (size_t)head * c.head_dim + d;
+            const uint32_t two = row < p.rows && d < c.head_dim ? *(const uint32_t *)q : 0u;
+            w->q[ks][i] = wide ? two : msgl__bf16_to_f16(two);
         }
     }
 }
@@ -142,24 +167,53 @@ static __device__ __forceinline__ void softmax(const msgl_cuda_attn_call &c, flo
     }
 }
 
+// Fragments of two blocks of eight keys, from matrices [keys of a block][16 bytes of K] in pairs:
+// of both blocks, dims [16 ks, 16 ks + 16). r holds those of E4M3 for the odd ks behind.
+template <typename T, int PITCH>
+static __device__ __forceinline__ void load_k(uint32_t at, int ks, uint32_t r[4], uint32_t b[4])
+{
+    if constexpr (types<T>::EACH == 2) {
+        msgl__load_matrix_4(at + ks * 32, b);
+    } else {
+        if (ks % 2 == 0) msgl__load_matrix_4(at + ks * 16, r);
+        msgl__e4m3_to_f16(r[ks % 2], b);
+        msgl__e4m3_to_f16(r[ks % 2 + 2], b + 2);
+    }
+}
+
+// Fragments of two blocks of eight elements of V, sixteen from 16 db on, and 16 keys.
+template <typename T>
+static __device__ __forceinline__ void load_v(uint32_t at, int db, uint32_t r[4], uint32_t b[4])
+{
+    if constexpr (types<T>::EACH == 2) {
+        msgl__load_matrix_4_transposed(at + db * 32, b);
+    } else {
+        if (db % 2 == 0) msgl__load_matrix_4_transposed(at + db * 16, r);
+        msgl__e4m3_to_f16_by_element(r[db % 2 * 2], b[0], b[2]);
+        msgl__e4m3_to_f16_by_element(r[db % 2 * 2 + 1], b[1], b[3]);
+    }
+}
+
 template <typename T, int HD>
 static __device__ __forceinline__ void attend_tile(const msgl_cuda_attn_call &c, uint32_t stage,
                                                    const int32_t pos[2], int32_t key0, int32_t lane,
                                                    rows16<HD> *w)
 {
-    typedef shape<HD> S;
+    typedef shape<T, HD> S;
+    typedef typename types<T>::product product;
     const int NB = S::KEYS / 8;
     float s[NB][4] = {};
     const uint32_t k_at =
         stage + ((lane & 7) + (lane >> 4) * 8) * S::PITCH + ((lane >> 3) & 1) * 16;
+    uint32_t held[NB / 2][4];
 #pragma unroll
     for (int ks = 0; ks < HD / 16; ks++) {
 #pragma unroll
         for (int nb = 0; nb < NB; nb += 2) {
             uint32_t b[4];
-            msgl__load_matrix_4(k_at + nb * 8 * S::PITCH + ks * 32, b);
-            msgl__mma(s[nb], w->q[ks], b[0], b[1], T());
-            msgl__mma(s[nb + 1], w->q[ks], b[2], b[3], T());
+            load_k<T, S::PITCH>(k_at + nb * 8 * S::PITCH, ks, held[nb / 2], b);
+            msgl__mma(s[nb], w->q[ks], b[0], b[1], product());
+            msgl__mma(s[nb + 1], w->q[ks], b[2], b[3], product());
         }
     }
     softmax<HD, NB>(c, s, pos, key0, lane, w);
@@ -169,15 +223,38 @@ static __device__ __forceinline__ void attend_tile(const msgl_cuda_attn_call &c,
         uint32_t p[4];
 #pragma unroll
         for (int i = 0; i < 4; i++) {
-            p[i] =
-                msgl__pack_two(s[2 * kb + i / 2][i % 2 * 2], s[2 * kb + i / 2][i % 2 * 2 + 1], T());
+            p[i] = msgl__pack_two(s[2 * kb + i / 2][i % 2 * 2], s[2 * kb + i / 2][i % 2 * 2 + 1],
+                                  product());
         }
+        uint32_t r[4];
 #pragma unroll
         for (int db = 0; db < HD / 16; db++) {
             uint32_t b[4];
-            msgl__load_matrix_4_transposed(v_at + kb * 16 * S::PITCH + db * 32, b);
-            msgl__mma(w->o[2 * db], p, b[0], b[1], T());
-            msgl__mma(w->o[2 * db + 1], p, b[2], b[3], T());
+            load_v<T>(v_at + kb * 16 * S::PITCH, db, r, b);
+            msgl__mma(w->o[2 * db], p, b[0], b[1], product());
+            msgl__mma(w->o[2 * db + 1], p, b[2], b[3], product());
+        }
+    }
+}
+
+// A row's results times scale, half r of the fragments.
+template <typename T, int HD>
+static __device__ __forceinline__ void store_row(const float o[HD / 8][4], int r, float scale,
+                                                 int32_t dim, int32_t lane, uint16_t *out)
+{
+    typedef typename types<T>::act act;
+#pragma unroll
+    for (int nb = 0; nb < HD / 8; nb += types<T>::EACH == 2 ? 1 : 2) {
+        if (nb * 8 >= dim) break;
+        const float *x = o[nb] + 2 * r;
+        if constexpr (types<T>::EACH == 2) {
+            *(uint32_t *)(out + nb * 8 + lane % 4 * 2) =
+                msgl__pack_two(x[0] * scale, x[1] * scale, act());
+        } else {
+            const float *y = o[nb + 1] + 2 * r;
+            *(uint2 *)(out + nb * 8 + lane % 4 * 4) =
+                make_uint2(msgl__pack_two(x[0] * scale, y[0] * scale, act()),
+                           msgl__pack_two(x[1] * scale, y[1] * scale, act()));
         }
     }
 }
@@ -196,14 +273,9 @@ static __device__ __forceinline__ void store(const msgl_cuda_attn_call &c, const
         if (row >= p.rows) continue;
         const float sink = c.sinks != NULL ? msgl__attn_sink(c.sinks[head], w->m[r]) : 0.f;
         const float scale = c.out_scale / (l + sink);
-        T *out = (T *)c.out + (size_t)(p.row + row) * c.ld_out + (size_t)head * c.head_dim +
-                 lane % 4 * 2;
-#pragma unroll
-        for (int nb = 0; nb < HD / 8; nb++) {
-            if (nb * 8 >= c.head_dim) break;
-            *(uint32_t *)(out + nb * 8) =
-                msgl__pack_two(w->o[nb][2 * r] * scale, w->o[nb][2 * r + 1] * scale, T());
-        }
+        store_row<T, HD>(w->o, r, scale, c.head_dim, lane,
+                         (uint16_t *)c.out + (size_t)(p.row + row) * c.ld_out +
+                             (size_t)head * c.head_dim);
         if (c.lse != NULL && lane % 4 == 0) {
             c.lse[(size_t)(p.row + row) * c.num_q_heads + head] =
                 (w->m[r] + log2f(l)) * 0.6931471805599453f;
@@ -215,7 +287,7 @@ template <typename T, int HD>
 static __global__
 __launch_bounds__(THREADS) void fa_prefill_sm80(const __grid_constant__ msgl_cuda_attn_call c)
 {
-    typedef shape<HD> S;
+    typedef shape<T, HD> S;
     extern __shared__ __align__(128) char smem[];
     const int32_t warp = threadIdx.x / 32, lane = threadIdx.x % 32;
     const int32_t head = blockIdx.x, kv_head = head / (c.num_q_heads / c.num_kv_heads);
@@ -224,8 +296,8 @@ __launch_bounds__(THREADS) void fa_prefill_sm80(const __grid_constant__ msgl_cud
     place p;
     if (!find_place(c, gridDim.y - 1 - blockIdx.y, &p)) return; // the longest last rows first
     const int32_t *table = c.table + (size_t)c.table_rows[p.req] * c.table_stride;
-    const char *k = (const char *)c.k + (size_t)kv_head * c.head_dim * 2;
-    const char *v = (const char *)c.v + (size_t)kv_head * c.head_dim * 2;
+    const char *k = (const char *)c.k + (size_t)kv_head * c.head_dim * S::EACH;
+    const char *v = (const char *)c.v + (size_t)kv_head * c.head_dim * S::EACH;
     const int32_t first = warp * 16;
     rows16<HD> w = {};
     w.m[0] = w.m[1] = -INFINITY;
@@ -236,13 +308,13 @@ __launch_bounds__(THREADS) void fa_prefill_sm80(const __grid_constant__ msgl_cud
     const int32_t seen = c.window >= 0 && p.pos > c.window ? p.pos - c.window : 0;
     const int32_t begin = seen / S::KEYS, end = (len + S::KEYS - 1) / S::KEYS;
     const uint32_t ring = msgl__shared_address(smem);
-    load_tile<HD>(c, k, v, table, begin * S::KEYS, seen, len, ring);
+    load_tile<T, HD>(c, k, v, table, begin * S::KEYS, seen, len, ring);
     msgl__copy_async_commit();
     for (int32_t tile = begin; tile < end; tile++) {
         const uint32_t at = (tile - begin) & 1;
         if (tile + 1 < end) {
-            load_tile<HD>(c, k, v, table, (tile + 1) * S::KEYS, seen, len,
-                          ring + (at ^ 1) * S::STAGE);
+            load_tile<T, HD>(c, k, v, table, (tile + 1) * S::KEYS, seen, len,
+                             ring + (at ^ 1) * S::STAGE);
         }
         msgl__copy_async_commit();
         msgl__copy_async_wait<1>();
@@ -258,9 +330,9 @@ static cudaError_t launch(const msgl_cuda_attn_call &c, cudaStream_t stream)
 {
     const dim3 grid((unsigned)c.num_q_heads, (unsigned)(c.total_q / ROWS + c.batch));
     constexpr auto kernel = fa_prefill_sm80<T, HD>;
-    const cudaError_t e = msgl__allow_shared<kernel>(shape<HD>::BYTES);
+    const cudaError_t e = msgl__allow_shared<kernel>(shape<T, HD>::BYTES);
     if (e != cudaSuccess) return e;
-    return msgl__launch(kernel, grid, THREADS, shape<HD>::BYTES, stream, c);
+    return msgl__launch(kernel, grid, THREADS, shape<T, HD>::BYTES, stream, c);
 }
 
 template <typename T> static cudaError_t launch_dim(const msgl_cuda_attn_call &c, cudaStream_t s)
@@ -274,6 +346,10 @@ extern "C" int msgl__cuda_fa_prefill_sm80(const msgl_cuda_attn_call *c, void *st
 {
     if (c->head_dim < 8 || c->head_dim > 256 || c->head_dim % 8 != 0) return cudaErrorNotSupported;
     if (c->total_q == 0) return cudaSuccess;
+    if (c->e4m3) {
+        const bool fits = c->dtype == MSGL_BF16 && c->head_dim % 16 == 0;
+        return fits ? launch_dim<e4m3>(*c, (cudaStream_t)stream) : cudaErrorNotSupported;
+    }
     switch (c->dtype) {
     case MSGL_BF16: return launch_dim<__nv_bfloat16>(*c, (cudaStream_t)stream);
     case MSGL_F16: return launch_dim<__half>(*c, (cudaStream_t)stream);

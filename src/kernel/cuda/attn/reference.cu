@@ -10,6 +10,7 @@
 
 #include <cuda_bf16.h>
 #include <cuda_fp16.h>
+#include <cuda_fp8.h>
 
 #include "kernel/cuda/launch.cuh"
 
@@ -30,6 +31,11 @@ static __device__ __forceinline__ float to_f32(__half x)
 static __device__ __forceinline__ float to_f32(__nv_bfloat16 x)
 {
     return __bfloat162float(x);
+}
+
+static __device__ __forceinline__ float to_f32(__nv_fp8_e4m3 x)
+{
+    return (float)x;
 }
 
 static __device__ __forceinline__ void from_f32(float *p, float x)
@@ -74,14 +80,23 @@ static __device__ __forceinline__ int32_t find_request(const msgl_cuda_attn_call
     return lo;
 }
 
-// q.k of one key; 16 bytes at a time.
+// What holds eight elements of E4M3, or 16 bytes of others.
+template <typename T> struct packed_of {
+    typedef uint4 type;
+};
+template <> struct packed_of<__nv_fp8_e4m3> {
+    typedef uint2 type;
+};
+
+// q.k of one key.
 template <typename T>
 static __device__ __forceinline__ float dot(const float *q, const T *k, int32_t dim)
 {
-    const int N = 16 / sizeof(T);
+    typedef typename packed_of<T>::type pack;
+    const int N = sizeof(pack) / sizeof(T);
     float sum = 0.f;
     for (int32_t d = 0; d < dim; d += N) {
-        const uint4 packed = *(const uint4 *)(k + d);
+        const pack packed = *(const pack *)(k + d);
         const T *x = (const T *)&packed;
 #pragma unroll
         for (int i = 0; i < N; i++) sum = fmaf(q[d + i], to_f32(x[i]), sum);
@@ -90,7 +105,7 @@ static __device__ __forceinline__ float dot(const float *q, const T *k, int32_t 
 }
 
 // DIM: most elements of K and V, a multiple of 32.
-template <typename T, int DIM>
+template <typename T, typename KV, int DIM>
 static __global__
 __launch_bounds__(WARPS * 32) void attn_ref_kernel(const __grid_constant__ msgl_cuda_attn_call c)
 {
@@ -108,8 +123,8 @@ __launch_bounds__(WARPS * 32) void attn_ref_kernel(const __grid_constant__ msgl_
     const int32_t *table = c.table + (size_t)c.table_rows[req] * c.table_stride;
     const int32_t kv_head = head / (c.num_q_heads / c.num_kv_heads);
     const size_t slot_stride = (size_t)c.num_kv_heads * dim;
-    const T *k = (const T *)c.k + (size_t)kv_head * dim;
-    const T *v = (const T *)c.v + (size_t)kv_head * dim;
+    const KV *k = (const KV *)c.k + (size_t)kv_head * dim;
+    const KV *v = (const KV *)c.v + (size_t)kv_head * dim;
     const T *q = (const T *)c.q + (size_t)row * c.ld_q + (size_t)head * dim;
     for (int32_t d = lane; d < dim; d += 32) queries[warp][d] = to_f32(q[d]);
     __syncwarp();
@@ -132,7 +147,7 @@ __launch_bounds__(WARPS * 32) void attn_ref_kernel(const __grid_constant__ msgl_
         const int32_t to = pos - first < STEP - 1 ? pos - first : STEP - 1;
         for (int32_t j = from; j <= to; j++) {
             const float pj = __shfl_sync(~0u, p, j);
-            const T *vj = v + (size_t)__shfl_sync(~0u, slot, j) * slot_stride;
+            const KV *vj = v + (size_t)__shfl_sync(~0u, slot, j) * slot_stride;
 #pragma unroll
             for (int i = 0; i < DIM / 32; i++) {
                 if (i * 32 + lane < c.v_dim) acc[i] = fmaf(pj, to_f32(vj[i * 32 + lane]), acc[i]);
@@ -149,13 +164,14 @@ __launch_bounds__(WARPS * 32) void attn_ref_kernel(const __grid_constant__ msgl_
     if (c.lse != NULL && lane == 0) c.lse[(size_t)row * c.num_q_heads + head] = m + logf(l);
 }
 
-template <typename T> static cudaError_t launch(const msgl_cuda_attn_call &c, cudaStream_t stream)
+template <typename T, typename KV = T>
+static cudaError_t launch(const msgl_cuda_attn_call &c, cudaStream_t stream)
 {
     const int64_t units = (int64_t)c.total_q * c.num_q_heads;
     const dim3 grid((unsigned)((units + WARPS - 1) / WARPS)), block(WARPS * 32);
     return c.head_dim <= MAX_DIM
-               ? msgl__launch(attn_ref_kernel<T, MAX_DIM>, grid, block, 0, stream, c)
-               : msgl__launch(attn_ref_kernel<T, MAX_LATENT>, grid, block, 0, stream, c);
+               ? msgl__launch(attn_ref_kernel<T, KV, MAX_DIM>, grid, block, 0, stream, c)
+               : msgl__launch(attn_ref_kernel<T, KV, MAX_LATENT>, grid, block, 0, stream, c);
 }
 
 extern "C" int msgl__cuda_attn_reference(const msgl_cuda_attn_call *c, void *stream)
@@ -165,6 +181,10 @@ extern "C" int msgl__cuda_attn_reference(const msgl_cuda_attn_call *c, void *str
     }
     if (c->total_q == 0) return cudaSuccess;
     const cudaStream_t s = (cudaStream_t)stream;
+    if (c->e4m3) {
+        if (c->dtype != MSGL_BF16) return cudaErrorNotSupported;
+        return launch<__nv_bfloat16, __nv_fp8_e4m3>(*c, s);
+    }
     switch (c->dtype) {
     case MSGL_F32: return launch<float>(*c, s);
     case MSGL_F16: return launch<__half>(*c, s);

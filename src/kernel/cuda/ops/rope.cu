@@ -6,6 +6,7 @@
 #include "kernel/cuda/launch.cuh"
 #include "kernel/cuda/ops/ops.h"
 #include "kernel/cuda/ops/rope_head.cuh"
+#include "kernel/cuda/ptx/e4m3.cuh"
 
 static __global__ void table_kernel(const int32_t *positions, int tokens, const float *inv_freq,
                                     int half, float scale, float *cos_sin)
@@ -30,8 +31,33 @@ struct rope_args {
     const float *q_weight, *k_weight, *cos_sin;
     float eps;
     void *k_pool, *v_pool;
+    float k_inverse, v_inverse; // of a pool of E4M3: what K and V are multiplied by
     const int32_t *slots;
 };
+
+struct pool_e4m3 {
+    uint8_t code;
+};
+
+template <> __device__ __forceinline__ pool_e4m3 from_f32<pool_e4m3>(float v)
+{
+    return {(uint8_t)msgl__two_to_e4m3(v, 0)};
+}
+
+// A group of eight to the pool.
+template <typename KV>
+static __device__ __forceinline__ void store_group(KV *p, const float v[8], float)
+{
+    store8(p, v);
+}
+
+static __device__ __forceinline__ void store_group(pool_e4m3 *p, const float v[8], float inverse)
+{
+    float scaled[8];
+#pragma unroll
+    for (int i = 0; i < 8; i++) scaled[i] = __fmul_rn(v[i], inverse);
+    *(uint2 *)p = msgl__eight_to_e4m3(scaled);
+}
 
 template <typename KV>
 static __device__ __forceinline__ KV *pool_row(const rope_args &a, int head, int32_t slot)
@@ -104,8 +130,9 @@ static __global__ void __launch_bounds__(256) rope_kernel(const rope_args a)
         }
         if (h >= a.num_q_heads) {
             KV *dst = pool_row<KV>(a, h, slot);
-            if (has_first) store8(dst + first * 8, p);
-            if (has_second) store8(dst + second * 8, q);
+            const float inverse = is_v ? a.v_inverse : a.k_inverse;
+            if (has_first) store_group(dst + first * 8, p, inverse);
+            if (has_second) store_group(dst + second * 8, q, inverse);
         }
     }
 }
@@ -145,7 +172,8 @@ template <typename T, typename KV> static __global__ void rope_any_kernel(const 
     }
     if (h >= a.num_q_heads) {
         KV *dst = pool_row<KV>(a, h, a.slots[t]);
-        for (int i = lane; i < a.head_dim; i += 32) dst[i] = from_f32<KV>(head[i]);
+        const float inverse = is_v ? a.v_inverse : a.k_inverse;
+        for (int i = lane; i < a.head_dim; i += 32) dst[i] = from_f32<KV>(head[i] * inverse);
     }
 }
 
@@ -169,6 +197,8 @@ template <typename T, typename KV> static void rope(msgl_exec *x, const msgl_rop
                          .eps = c->eps,
                          .k_pool = c->k_pool,
                          .v_pool = c->v_pool,
+                         .k_inverse = c->kv_dtype == MSGL_E4M3 ? 1 / c->k_scale : 1,
+                         .v_inverse = c->kv_dtype == MSGL_E4M3 ? 1 / c->v_scale : 1,
                          .slots = c->slots};
     const unsigned tokens = (unsigned)c->tokens;
     const int heads = c->num_q_heads + 2 * c->num_kv_heads;
@@ -201,6 +231,8 @@ template <typename T> static void rope_act(msgl_exec *x, const msgl_rope_call *c
         rope<T, __nv_bfloat16>(x, c);
     } else if (c->kv_dtype == MSGL_F16) {
         rope<T, __half>(x, c);
+    } else if (c->kv_dtype == MSGL_E4M3) {
+        rope<T, pool_e4m3>(x, c);
     } else {
         rope<T, float>(x, c);
     }

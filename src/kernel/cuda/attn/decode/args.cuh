@@ -15,7 +15,23 @@ struct msgl_decode_rope {
     const float *q_weight, *k_weight, *cos_sin;
     float eps;
     void *k_pool, *v_pool;
+    float k_inverse, v_inverse; // of a pool of E4M3: what K and V are multiplied by
     const int32_t *slots;
+};
+
+// What the kernel's T names: activations, what K and V are multiplied as, and the bytes of their
+// elements in the pool. E4M3 becomes f16, which has its values: one conversion for two.
+template <typename T> struct msgl_decode_types {
+    typedef T act;
+    typedef T product;
+    static const int BYTES = 2;
+};
+struct msgl_decode_e4m3 { // beside bf16 activations
+};
+template <> struct msgl_decode_types<msgl_decode_e4m3> {
+    typedef __nv_bfloat16 act;
+    typedef __half product;
+    static const int BYTES = 1;
 };
 
 struct msgl_decode_args {
@@ -57,24 +73,29 @@ struct msgl_decode_args {
 // PAIR: two CTAs of half the size share an SM, so that one loads and multiplies while the other
 // merges. Best where items are many. Where they are fewer than SMs, one CTA has more warps for
 // each. ROPE: whether the kernel can rotate. One that cannot keeps q in registers from the start,
-// and takes the memory of the new tokens for tiles and for merging.
-template <int HD, int ROWS_, bool LARGE, bool PAIR, bool ROPE_> struct msgl_decode_shape {
+// and takes the memory of the new tokens for tiles and for merging. EACH: bytes of an element of
+// the pool.
+template <int HD, int ROWS_, bool LARGE, bool PAIR, bool ROPE_, int EACH_>
+struct msgl_decode_shape {
     static const bool ROPE = ROPE_;
     static const int ROWS = ROWS_; // query heads, padded
     static const int CTAS = PAIR ? 2 : 1;
     // By measurement (docs/internals/fa-decode.md, step 10).
     static const bool FEWER = MSGL_DECODE_HAS_PAIR(HD, ROWS, LARGE) && !PAIR && ROPE;
     static const int WARPS = (LARGE ? 8 : 4) / (HD > 128 || PAIR ? 2 : 1);
-    static const int STAGES = LARGE ? (HD > 96   ? 3
-                                       : HD > 64 ? 4
-                                                 : 5) -
-                                          FEWER
-                                    : (HD > 96   ? 2
-                                       : HD > 64 ? 3
-                                                 : 4);
+    static const int EACH = EACH_;
+    static const int STAGES_OF_16_BITS = LARGE ? (HD > 96   ? 3
+                                                  : HD > 64 ? 4
+                                                            : 5) -
+                                                     FEWER
+                                               : (HD > 96   ? 2
+                                                  : HD > 64 ? 3
+                                                            : 4);
+    static const int STAGES = EACH == 2 ? STAGES_OF_16_BITS : 2 * STAGES_OF_16_BITS - 1;
     static const int THREADS = WARPS * 32;
     static const int LANES = MSGL_HEAD_LANES(HD); // that norm and rotate a head
-    static const int PITCH = HD * 2 + 16;         // bytes
+    static const int PITCH = HD * EACH + 16;      // bytes, of a tile's rows
+    static const int INPUT_PITCH = HD * 2 + 16;   // of the new tokens'
     static const int STAGE = 2 * MSGL_FA_TILE * PITCH;
     static const int RING = STAGES * STAGE;    // of one warp
     static const int PASS_ROWS = ROPE ? 2 : 4; // merged at a time
@@ -82,7 +103,7 @@ template <int HD, int ROWS_, bool LARGE, bool PAIR, bool ROPE_> struct msgl_deco
     static const int MERGE = WARPS * PASS_ROWS * MERGE_PITCH * 4;
     static const int SUMS = WARPS * ROWS * 8; // maxima and sums
     // Of one piece: query heads, newest K and V.
-    static const int INPUT = ROPE ? (ROWS + 2) * PITCH : 0;
+    static const int INPUT = ROPE ? (ROWS + 2) * INPUT_PITCH : 0;
     static const int SLOTS = WARPS * STAGES * MSGL_FA_TILE; // table entries
     static const int TABLE = (SLOTS + WARPS * STAGES) * 4;  // and where their tiles are
     static const int BYTES = WARPS * RING + MERGE + SUMS + 2 * INPUT + TABLE;

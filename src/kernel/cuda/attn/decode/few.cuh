@@ -29,12 +29,14 @@ template <int HD> struct msgl_few_shape {
     // 12 tiles in 106 KB for 128 elements: the block of `o` (gemv.cu: 116 KB) leaves 110 free.
     static const int WARPS = 6, STAGES = 2, THREADS = WARPS * 32;
     static const int LANES = MSGL_HEAD_LANES(HD); // that norm and rotate a head
-    static const int PITCH = HD * 2 + 16;         // bytes
+    static const int EACH = 2;                    // bytes of an element of the pool
+    static const int PITCH = HD * EACH + 16;      // bytes
+    static const int INPUT_PITCH = PITCH;
     static const int STAGE = 2 * MSGL_FA_TILE * PITCH;
-    static const int RING = STAGES * STAGE;         // of one warp; then its part of the result
-    static const int MERGE_PITCH = HD + 8;          // floats
-    static const int PART = ROWS * MERGE_PITCH * 4; // bytes
-    static const int INPUT = (ROWS + 2) * PITCH;    // query heads, newest K and V
+    static const int RING = STAGES * STAGE;            // of one warp; then its part of the result
+    static const int MERGE_PITCH = HD + 8;             // floats
+    static const int PART = ROWS * MERGE_PITCH * 4;    // bytes
+    static const int INPUT = (ROWS + 2) * INPUT_PITCH; // query heads, newest K and V
     static const int SLOTS = WARPS * STAGES * MSGL_FA_TILE; // table entries
     static const int BYTES = WARPS * RING + INPUT + SLOTS * 4;
     static_assert(2 * PART <= RING, "a warp's part and the CTA's");
@@ -158,7 +160,8 @@ static __device__ __forceinline__ void msgl_few_run(const msgl_decode_args &a,
     const auto bring = [&](int32_t tile, int32_t at) {
         int32_t *entries = slots + at * MSGL_FA_TILE;
         if (tile < tiles) {
-            msgl_decode_issue<HD, S::PITCH, false>(a, lane, entries, where, ring + at * S::STAGE);
+            msgl_decode_issue<HD, S::EACH, S::PITCH, false>(a, lane, entries, where,
+                                                            ring + at * S::STAGE);
         }
         __syncwarp();
         // Behind the first key in any case: this warp has a tile before.

@@ -14,6 +14,7 @@
 #include "kernel/cuda/attn/decode/args.cuh"
 #include "kernel/cuda/ops/rope_head.cuh"
 #include "kernel/cuda/ptx/copy.cuh"
+#include "kernel/cuda/ptx/e4m3.cuh"
 
 // One lane's part of a head, on its way from global memory.
 struct msgl_decode_fetched {
@@ -52,6 +53,7 @@ static __device__ __forceinline__ void msgl_decode_fetch(const msgl_decode_args 
                                                          const msgl_fa_walk &walk, int32_t i,
                                                          msgl_decode_fetched *f)
 {
+    typedef typename msgl_decode_types<T>::act act;
     const int CHUNKS = HD / 8;
     const msgl_decode_head head = msgl_decode_find_head(a, walk.head);
     if (i >= msgl_decode_count_heads(a, walk, head)) return;
@@ -60,7 +62,7 @@ static __device__ __forceinline__ void msgl_decode_fetch(const msgl_decode_args 
     const int32_t kv_heads = a.q_heads / a.group;
     const int32_t from =
         i < head.rows ? head.first + i : a.q_heads + (i - head.rows) * kv_heads + head.kv_head;
-    const uint4 *row = (const uint4 *)((const T *)a.q + (size_t)walk.req * a.ld_q + from * HD);
+    const uint4 *row = (const uint4 *)((const act *)a.q + (size_t)walk.req * a.ld_q + from * HD);
     f->first = f->second = make_uint4(0, 0, 0, 0);
     if (l.first < CHUNKS) f->first = row[l.first];
     if (l.second < CHUNKS) f->second = row[l.second];
@@ -72,12 +74,31 @@ static __device__ __forceinline__ void msgl_decode_fetch(const msgl_decode_args 
     if (i >= head.rows) f->slot = a.rope.slots[walk.req];
 }
 
+// Groups p and q of a head to `row`: as activations, or as T's pool has them.
+template <int CHUNKS, typename T>
+static __device__ __forceinline__ void msgl_decode_put_head(const head_lane &l, const float p[8],
+                                                            const float q[8], char *row, T)
+{
+    if (l.first < CHUNKS) ((uint4 *)row)[l.first] = pack8(p, T());
+    if (l.second < CHUNKS) ((uint4 *)row)[l.second] = pack8(q, T());
+}
+
+template <int CHUNKS>
+static __device__ __forceinline__ void msgl_decode_put_head(const head_lane &l, const float p[8],
+                                                            const float q[8], char *row,
+                                                            msgl_decode_e4m3)
+{
+    if (l.first < CHUNKS) ((uint2 *)row)[l.first] = msgl__eight_to_e4m3(p);
+    if (l.second < CHUNKS) ((uint2 *)row)[l.second] = msgl__eight_to_e4m3(q);
+}
+
 // Norms and rotates head i of the piece and puts it where it is needed. All lanes of a warp call.
 template <typename T, int HD, typename S>
 static __device__ __forceinline__ void
 msgl_decode_prepare(const msgl_decode_args &a, const msgl_fa_walk &walk, int32_t i,
                     const msgl_decode_fetched &f, char *input)
 {
+    typedef typename msgl_decode_types<T>::act act;
     const int CHUNKS = HD / 8;
     const msgl_decode_head head = msgl_decode_find_head(a, walk.head);
     const int32_t heads = msgl_decode_count_heads(a, walk, head);
@@ -92,8 +113,8 @@ msgl_decode_prepare(const msgl_decode_args &a, const msgl_fa_walk &walk, int32_t
         if (l.second < CHUNKS) load8(weight + l.second * 8, w2);
     }
     if (i < heads) {
-        unpack8(f.first, p, T());
-        unpack8(f.second, q, T());
+        unpack8(f.first, p, act());
+        unpack8(f.second, q, act());
     }
     if (a.rope.q_weight != NULL || a.rope.k_weight != NULL) {
         const float sum = group_sum(head_squares(p, q), S::LANES);
@@ -105,17 +126,24 @@ msgl_decode_prepare(const msgl_decode_args &a, const msgl_fa_walk &walk, int32_t
     }
     if (i >= heads) return;
     if (l.rotates && !is_v) head_rotate(p, q, f.c, f.s);
-    const uint4 first = pack8(p, T()), second = pack8(q, T());
     const int32_t at = i < head.rows ? i : S::ROWS + i - head.rows;
-    uint4 *row = (uint4 *)(input + at * S::PITCH);
-    if (l.first < CHUNKS) row[l.first] = first;
-    if (l.second < CHUNKS) row[l.second] = second;
+    char *row = input + at * S::INPUT_PITCH;
+    if (i < head.rows) {
+        msgl_decode_put_head<CHUNKS>(l, p, q, row, act());
+        return;
+    }
+    if (S::EACH == 1) {
+        const float inverse = is_v ? a.rope.v_inverse : a.rope.k_inverse;
+#pragma unroll
+        for (int e = 0; e < 8; e++)
+            p[e] = __fmul_rn(p[e], inverse), q[e] = __fmul_rn(q[e], inverse);
+    }
+    msgl_decode_put_head<CHUNKS>(l, p, q, row, T());
     // Of several blocks of query rows, one stores.
-    if (i >= head.rows && head.first == head.kv_head * a.group) {
+    if (head.first == head.kv_head * a.group) {
         char *pool = (char *)(is_v ? a.rope.v_pool : a.rope.k_pool);
-        row = (uint4 *)(pool + (uint64_t)(uint32_t)f.slot * a.slot_bytes + head.kv_head * HD * 2);
-        if (l.first < CHUNKS) row[l.first] = first;
-        if (l.second < CHUNKS) row[l.second] = second;
+        row = pool + (uint64_t)(uint32_t)f.slot * a.slot_bytes + head.kv_head * HD * S::EACH;
+        msgl_decode_put_head<CHUNKS>(l, p, q, row, T());
     }
 }
 

@@ -81,7 +81,8 @@ msgl_decode_look_up(const msgl_decode_args &a, const msgl_fa_split &split, int32
     }
     if (lane == 0) {
         const int32_t head = a.row_blocks > 1 ? s->walk.head / a.row_blocks : s->walk.head;
-        *where = head * HD * 2 + (!msgl_decode_rotates<S>(a) && (tile + 1) * MSGL_FA_TILE >= len);
+        *where =
+            head * HD * S::EACH + (!msgl_decode_rotates<S>(a) && (tile + 1) * MSGL_FA_TILE >= len);
     }
 }
 
@@ -104,7 +105,7 @@ msgl_decode_fill(const msgl_decode_args &a, const msgl_fa_split &split, int32_t 
         int32_t *entries = slots + i * MSGL_FA_TILE;
         const int32_t at = where[i];
         if (at & 1) msgl__pdl_wait(); // (or there is none)
-        msgl_decode_issue<HD, S::PITCH, true>(a, lane, entries, at, ring + i * S::STAGE);
+        msgl_decode_issue<HD, S::EACH, S::PITCH, true>(a, lane, entries, at, ring + i * S::STAGE);
         __syncwarp();
         msgl_decode_look_up<HD, S, DET>(a, split, warp, lane, loads, entries, where + i);
         msgl__copy_async_commit();
@@ -288,11 +289,11 @@ msgl_decode_find_place(const msgl_decode_args &a, int32_t slice, msgl_fa_split *
 }
 
 template <typename T, int HD, int ROWS, bool LARGE, bool PAIR, bool ROPE, bool DET>
-__global__
-__launch_bounds__(msgl_decode_shape<HD, ROWS, LARGE, PAIR, ROPE>::THREADS,
-                  PAIR ? 2 : 1) void msgl_decode_kernel(const __grid_constant__ msgl_decode_args a)
+__global__ __launch_bounds__(
+    msgl_decode_shape<HD, ROWS, LARGE, PAIR, ROPE, msgl_decode_types<T>::BYTES>::THREADS,
+    PAIR ? 2 : 1) void msgl_decode_kernel(const __grid_constant__ msgl_decode_args a)
 {
-    typedef msgl_decode_shape<HD, ROWS, LARGE, PAIR, ROPE> S;
+    typedef msgl_decode_shape<HD, ROWS, LARGE, PAIR, ROPE, msgl_decode_types<T>::BYTES> S;
     const int WARPS = S::WARPS, STAGES = S::STAGES;
     if (LARGE != MSGL_DECODE_LARGE) return; // never launched here
     extern __shared__ __align__(128) char smem[];
@@ -335,7 +336,7 @@ __launch_bounds__(msgl_decode_shape<HD, ROWS, LARGE, PAIR, ROPE>::THREADS,
     if (more) msgl_decode_bring<T, HD, S>(a, walk, false, lane, &fetched, input, &w);
     if constexpr (ROPE) __syncthreads();
     while (more) {
-        if constexpr (ROPE) msgl_decode_load_q<T, HD, ROWS, S::PITCH>(input, lane, &w);
+        if constexpr (ROPE) msgl_decode_load_q<T, HD, ROWS, S::INPUT_PITCH>(input, lane, &w);
         // What the next piece needs of its new token is read while this one is computed, where
         // registers allow.
         msgl_fa_walk next = walk;
@@ -357,28 +358,30 @@ __launch_bounds__(msgl_decode_shape<HD, ROWS, LARGE, PAIR, ROPE>::THREADS,
             float s[2][ROWS / 8][4];
             msgl_decode_scores<T, HD, ROWS, S::PITCH>(stage, lane, w, s);
             const uint32_t v_at = msgl_decode_v_at<S::PITCH>(stage, lane);
-            uint32_t p[ROWS / 8][2], v[early ? HD / 16 : 1][4];
+            uint32_t p[ROWS / 8][2];
+            msgl_decode_v<T, HD> v;
             // Once all lanes have read the stage, the next tile goes there; once they have read
             // its table entries, those of the tile after it.
             const auto refill = [&] {
                 __syncwarp();
-                msgl_decode_issue<HD, S::PITCH, true>(a, lane, entries, where[at], stage);
+                msgl_decode_issue<HD, S::EACH, S::PITCH, true>(a, lane, entries, where[at], stage);
                 __syncwarp();
                 msgl_decode_look_up<HD, S, DET>(a, split, warp, lane, &loads, entries, where + at);
                 msgl__copy_async_commit();
             };
             if (early) {
-#pragma unroll
-                for (int db = 0; db < HD / 16; db++) {
-                    msgl__load_matrix_4_transposed(v_at + db * 32, v[early ? db : 0]);
-                }
+                msgl_decode_load_v<T, HD>(v_at, &v);
                 refill();
             }
             msgl_decode_softmax(a, s, lane, (walk.first + tile) * MSGL_FA_TILE, begin, len, &w, p);
 #pragma unroll
             for (int db = 0; db < HD / 16; db++) {
-                if (!early) msgl__load_matrix_4_transposed(v_at + db * 32, v[0]);
-                msgl_decode_pv(v[early ? db : 0], db, p, &w);
+                const int i = db * msgl_decode_types<T>::BYTES / 2;
+                const bool has = early || (db * msgl_decode_types<T>::BYTES) % 2 != 0;
+                if (!has) msgl__load_matrix_4_transposed(v_at + i * 32, v.r[i]);
+                uint32_t fragment[4];
+                msgl_decode_fragment<T>(v.r[i], db, fragment);
+                msgl_decode_pv(fragment, db, p, &w);
             }
             if (!early) refill();
             at = at == STAGES - 1 ? 0 : at + 1;

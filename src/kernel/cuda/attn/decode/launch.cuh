@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 //
-// Instantiation of the decode kernel for one dtype: included by one .cu file per dtype.
+// Instantiation of the decode kernel for one dtype (msgl_decode_types): included by one .cu file
+// per dtype.
 #ifndef MSGL_KERNEL_CUDA_ATTN_DECODE_LAUNCH_CUH
 #define MSGL_KERNEL_CUDA_ATTN_DECODE_LAUNCH_CUH
 
@@ -19,6 +20,7 @@ struct msgl_decode_gpu {
 
 cudaError_t msgl__fa_decode_bf16(const msgl_decode_args *a, int head_dim, const msgl_decode_gpu *g);
 cudaError_t msgl__fa_decode_f16(const msgl_decode_args *a, int head_dim, const msgl_decode_gpu *g);
+cudaError_t msgl__fa_decode_e4m3(const msgl_decode_args *a, int head_dim, const msgl_decode_gpu *g);
 
 // The kernel for few requests (few.cuh). false: this call is not for it.
 bool msgl__fa_decode_few(const msgl_decode_args *a, msgl_dtype dtype, int head_dim,
@@ -27,7 +29,7 @@ bool msgl__fa_decode_few(const msgl_decode_args *a, msgl_dtype dtype, int head_d
 template <typename T, int HD, int ROWS, bool LARGE, bool PAIR, bool ROPE, bool DET>
 static cudaError_t msgl_decode_launch(const msgl_decode_args &a, const msgl_decode_gpu &g)
 {
-    typedef msgl_decode_shape<HD, ROWS, LARGE, PAIR, ROPE> S;
+    typedef msgl_decode_shape<HD, ROWS, LARGE, PAIR, ROPE, msgl_decode_types<T>::BYTES> S;
     constexpr auto kernel = msgl_decode_kernel<T, HD, ROWS, LARGE, PAIR, ROPE, DET>;
     const cudaError_t e = msgl__allow_shared<kernel>(S::BYTES, true);
     if (e != cudaSuccess) return e;

@@ -8,11 +8,17 @@
 // (Milakov & Gimelshein 2018). Keys, then elements of V, are the 16 rows of m16n8k16, the query
 // heads its 8 columns, so that up to eight heads (padded) cost one mma, and scores and results are
 // held by all registers of a fragment.
+//
+// Of E4M3 a register that ldmatrix fills has four elements, of one key or of two, and which rows
+// and columns of a product they are is ours to choose. With t and g as below: of K, thread t's four
+// neighbours are its columns 2 t, 2 t + 1, 2 t + 8 and 2 t + 9 (so q's elements are read in that
+// order); of V, elements 2 g and 2 g + 1 are rows g and g + 8.
 #ifndef MSGL_KERNEL_CUDA_ATTN_DECODE_TILE_CUH
 #define MSGL_KERNEL_CUDA_ATTN_DECODE_TILE_CUH
 
 #include "kernel/cuda/attn/decode/args.cuh"
 #include "kernel/cuda/attn/sink.cuh"
+#include "kernel/cuda/ptx/e4m3.cuh"
 #include "kernel/cuda/ptx/math.cuh"
 #include "kernel/cuda/ptx/mma.cuh"
 #include "kernel/cuda/ptx/shared.cuh"
@@ -21,9 +27,16 @@
 template <typename T, int HD, int ROWS> struct msgl_decode_warp {
     static const int N = ROWS / 8; // octets of query heads
     uint32_t q[HD / 16][N][2];
-    float o[HD / 16][N][4]; // elements 16 i + g of both heads, then 16 i + g + 8
+    float o[HD / 16][N][4]; // elements 16 i + g of both heads, then 16 i + g + 8; or as below
     float m[N][2], l[N][2]; // l: of this thread's keys
 };
+
+// Of E4M3 these are 16 i + 2 g and the one behind it.
+template <typename T>
+static __device__ __forceinline__ int32_t msgl_decode_element(int32_t lane, int i)
+{
+    return msgl_decode_types<T>::BYTES == 2 ? i * 8 + lane / 4 : i / 2 * 16 + lane / 4 * 2 + i % 2;
+}
 
 // In place of where a tile's KV head is in a slot, and of a row's slot.
 enum {
@@ -61,21 +74,23 @@ static __device__ __forceinline__ void msgl_decode_copy_16(uint32_t dst, const v
 }
 
 // Fetches a tile. All slots are read before the first copy: one wait instead of one per row.
-template <int HD, int PITCH, bool FIRST>
+template <int HD, int EACH, int PITCH, bool FIRST>
 static __device__ __forceinline__ void msgl_decode_issue(const msgl_decode_args &a, int32_t lane,
                                                          const int32_t *slots, int32_t where,
                                                          uint32_t stage)
 {
-    const int CHUNKS = HD / 8; // of 16 bytes per row
+    const int CHUNKS = HD * EACH / 16; // of 16 bytes per row
     const int N = MSGL_FA_TILE * CHUNKS / 32;
     if (where == MSGL_DECODE_NO_TILE) return;
     const bool columns = 32 % CHUNKS == 0; // a lane has one column, N rows of it
     const int32_t first = columns ? lane / CHUNKS * N : 0;
     int32_t slot[N];
 #pragma unroll
-    for (int i = 0; i < N; i += columns ? 4 : 1) {
-        if (columns) {
+    for (int i = 0; i < N; i += !columns ? 1 : N % 4 == 0 ? 4 : 2) {
+        if (columns && N % 4 == 0) {
             *(int4 *)(slot + i) = *(const int4 *)(slots + first + i);
+        } else if (columns) {
+            *(int2 *)(slot + i) = *(const int2 *)(slots + first + i);
         } else {
             slot[i] = slots[(i * 32 + lane) / CHUNKS];
         }
@@ -96,6 +111,17 @@ template <typename T, int HD, int ROWS, int PITCH>
 static __device__ __forceinline__ void msgl_decode_load_q(const char *input, int32_t lane,
                                                           msgl_decode_warp<T, HD, ROWS> *w)
 {
+    if constexpr (msgl_decode_types<T>::BYTES == 1) {
+        const char *q = input + lane / 4 * PITCH + lane % 4 * 8;
+#pragma unroll
+        for (int i = 0; i < HD / 16 * (ROWS / 8); i++) {
+            const int n = i % (ROWS / 8), ks = i / (ROWS / 8);
+            const uint2 four = *(const uint2 *)(q + n * 8 * PITCH + ks * 32);
+            w->q[ks][n][0] = msgl__bf16_to_f16(four.x);
+            w->q[ks][n][1] = msgl__bf16_to_f16(four.y);
+        }
+        return;
+    }
     const uint32_t at = msgl__shared_address(input) + (lane & 7) * PITCH + (lane >> 3) * 16;
 #pragma unroll
     for (int ks = 0; ks < HD / 16; ks += 2) {
@@ -117,14 +143,17 @@ static __device__ __forceinline__ void msgl_decode_read_q(const msgl_decode_args
 {
     const int32_t g = lane / 4, t = lane % 4;
     const msgl_decode_head head = msgl_decode_find_head(a, walk.head);
-    const T *q = (const T *)a.q + (size_t)walk.req * a.ld_q + (size_t)(head.first + g) * HD + 2 * t;
+    const bool wide = msgl_decode_types<T>::BYTES == 2;
+    const uint16_t *q = (const uint16_t *)a.q + (size_t)walk.req * a.ld_q +
+                        (size_t)(head.first + g) * HD + (wide ? 2 : 4) * t;
 #pragma unroll
     for (int ks = 0; ks < HD / 16; ks++) {
 #pragma unroll
         for (int i = 0; i < ROWS / 4; i++) {
             const bool used = g + i / 2 * 8 < head.rows;
-            w->q[ks][i / 2][i % 2] =
-                used ? *(const uint32_t *)(q + i / 2 * 8 * HD + ks * 16 + i % 2 * 8) : 0u;
+            const int at = i / 2 * 8 * HD + ks * 16 + i % 2 * (wide ? 8 : 2);
+            const uint32_t two = used ? *(const uint32_t *)(q + at) : 0u;
+            w->q[ks][i / 2][i % 2] = wide ? two : msgl__bf16_to_f16(two);
         }
     }
 }
@@ -134,11 +163,11 @@ template <int HD, typename S>
 static __device__ __forceinline__ void msgl_decode_place_newest(char *stage, const char *input,
                                                                 int32_t row, int32_t lane)
 {
-    const int CHUNKS = HD / 8;
+    const int CHUNKS = HD * S::EACH / 16;
     for (int32_t i = lane; i < 2 * CHUNKS; i += 32) {
         const int32_t v = i / CHUNKS, at = i % CHUNKS * 16;
         *(uint4 *)(stage + (v * MSGL_FA_TILE + row) * S::PITCH + at) =
-            *(const uint4 *)(input + (S::ROWS + v) * S::PITCH + at);
+            *(const uint4 *)(input + (S::ROWS + v) * S::INPUT_PITCH + at);
     }
     __syncwarp();
 }
@@ -165,18 +194,31 @@ static __device__ __forceinline__ void msgl_decode_scores(uint32_t stage, int32_
     const uint32_t k_at = stage + (lane & 15) * PITCH + (lane >> 4) * 16;
 #pragma unroll
     for (int i = 0; i < 2 * (ROWS / 8) * 4; i++) s[i % 2][i / 8][i / 2 % 4] = 0.f;
+    const int STEPS = 3 - msgl_decode_types<T>::BYTES; // of 16 elements in four matrices
+    uint32_t r[4];
 #pragma unroll
     for (int ks = 0; ks < HD / 16; ks++) {
         uint32_t k[4];
-        msgl__load_matrix_4(k_at + ks * 32, k);
+        if (ks % STEPS == 0) msgl__load_matrix_4(k_at + ks / STEPS * 32, r);
+        if constexpr (STEPS == 1) {
+#pragma unroll
+            for (int i = 0; i < 4; i++) k[i] = r[i];
+        } else {
+            uint32_t low[2], high[2]; // keys g and g + 8
+            msgl__e4m3_to_f16(r[ks % 2 * 2], low);
+            msgl__e4m3_to_f16(r[ks % 2 * 2 + 1], high);
+            k[0] = low[0], k[1] = high[0], k[2] = low[1], k[3] = high[1];
+        }
 #pragma unroll
         for (int n = 0; n < ROWS / 8; n++) {
-            msgl__mma(s[ks & 1][n], k, w.q[ks][n][0], w.q[ks][n][1], T());
+            msgl__mma(s[ks & 1][n], k, w.q[ks][n][0], w.q[ks][n][1],
+                      typename msgl_decode_types<T>::product());
         }
     }
 }
 
-// Where this lane reads V of the tile in `stage`, and the results of 16 elements of it.
+// Where this lane reads V of the tile in `stage`; 16 bits: keys of lanes 0-7 and 16-23, then the
+// others, E4M3: the same halves of keys, 16 elements each. And the results of 16 elements of it.
 template <int PITCH>
 static __device__ __forceinline__ uint32_t msgl_decode_v_at(uint32_t stage, int32_t lane)
 {
@@ -189,7 +231,37 @@ static __device__ __forceinline__ void msgl_decode_pv(const uint32_t v[4], int d
                                                       msgl_decode_warp<T, HD, ROWS> *w)
 {
 #pragma unroll
-    for (int n = 0; n < ROWS / 8; n++) msgl__mma(w->o[db][n], v, p[n][0], p[n][1], T());
+    for (int n = 0; n < ROWS / 8; n++) {
+        msgl__mma(w->o[db][n], v, p[n][0], p[n][1], typename msgl_decode_types<T>::product());
+    }
+}
+
+// V of a tile in registers, four for each step of 16 elements, or two of E4M3.
+template <typename T, int HD> struct msgl_decode_v {
+    uint32_t r[HD / 16 * msgl_decode_types<T>::BYTES / 2][4];
+};
+
+template <typename T, int HD>
+static __device__ __forceinline__ void msgl_decode_load_v(uint32_t v_at, msgl_decode_v<T, HD> *v)
+{
+#pragma unroll
+    for (int i = 0; i < HD / 16 * msgl_decode_types<T>::BYTES / 2; i++) {
+        msgl__load_matrix_4_transposed(v_at + i * 32, v->r[i]);
+    }
+}
+
+// Of those, the fragment of elements [16 db, 16 db + 16).
+template <typename T>
+static __device__ __forceinline__ void msgl_decode_fragment(const uint32_t r[4], int db,
+                                                            uint32_t v[4])
+{
+    if constexpr (msgl_decode_types<T>::BYTES == 2) {
+#pragma unroll
+        for (int i = 0; i < 4; i++) v[i] = r[i];
+    } else {
+        msgl__e4m3_to_f16_by_element(r[db % 2], v[0], v[1]);
+        msgl__e4m3_to_f16_by_element(r[db % 2 + 2], v[2], v[3]);
+    }
 }
 
 // Softmax of one tile's scores: probabilities as fragments, o and l rescaled. keys [0, 16) from
@@ -244,8 +316,9 @@ msgl_decode_softmax(const msgl_decode_args &a, const float s[2][ROWS / 8][4], in
         for (int i = 0; i < 4; i++) x[i] = msgl__exp2(x[i] - m[i % 2]);
 #pragma unroll
         for (int h = 0; h < 2; h++) w->l[n][h] = w->l[n][h] * alpha[h] + (x[h] + x[2 + h]);
-        p[n][0] = msgl__transpose_8(msgl__pack_two(x[0], x[1], T()));
-        p[n][1] = msgl__transpose_8(msgl__pack_two(x[2], x[3], T()));
+        typedef typename msgl_decode_types<T>::product product;
+        p[n][0] = msgl__transpose_8(msgl__pack_two(x[0], x[1], product()));
+        p[n][1] = msgl__transpose_8(msgl__pack_two(x[2], x[3], product()));
     }
 }
 
@@ -286,9 +359,11 @@ static __device__ __forceinline__ void msgl_decode_put_rows(const msgl_decode_wa
     for (int h = 0; h < 2; h++) {
         const int32_t row = lane % 4 * 2 + h - first;
         if (row < 0 || row >= COUNT) continue;
-        float *dst = sums + row * PITCH + lane / 4;
+        float *dst = sums + row * PITCH;
 #pragma unroll
-        for (int i = 0; i < HD / 8; i++) dst[i * 8] = w.o[i / 2][n][i % 2 * 2 + h];
+        for (int i = 0; i < HD / 8; i++) {
+            dst[msgl_decode_element<T>(lane, i)] = w.o[i / 2][n][i % 2 * 2 + h];
+        }
     }
 }
 
@@ -299,10 +374,11 @@ static __device__ __forceinline__ void msgl_decode_store(const msgl_decode_args 
                                                          int32_t q_head, int32_t d, float2 sum,
                                                          float m, float l)
 {
-    T *out = (T *)a.out + (size_t)req * a.ld_out + (size_t)q_head * HD + d;
+    typedef typename msgl_decode_types<T>::act act;
+    act *out = (act *)a.out + (size_t)req * a.ld_out + (size_t)q_head * HD + d;
     const float sink = a.sinks != NULL ? msgl__attn_sink(a.sinks[q_head], m) : 0.f;
     const float scale = a.out_scale / (l + sink);
-    *(uint32_t *)out = msgl__pack_two(sum.x * scale, sum.y * scale, T());
+    *(uint32_t *)out = msgl__pack_two(sum.x * scale, sum.y * scale, act());
     if (a.lse != NULL && d == 0) {
         a.lse[(size_t)req * a.q_heads + q_head] = (m + log2f(l)) * 0.6931471805599453f;
     }
