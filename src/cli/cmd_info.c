@@ -215,7 +215,8 @@ static void print_model(const char *dir, const msgl_model_config *c)
     for (int32_t g = 0; g < specs.count; g++) {
         const msgl_cache_spec *s = &specs.all[g];
         if (s->kind != MSGL_CACHE_STATE) continue;
-        printf("states   %d layers of linear attention, %.2f MiB a request\n", s->num_layers,
+        printf("states   %d layer%s of linear attention, %.2f MiB a request\n", s->num_layers,
+               s->num_layers == 1 ? "" : "s",
                (double)s->num_layers * (double)s->state_bytes / (1024.0 * 1024.0));
     }
 }
