@@ -455,7 +455,7 @@ static void test_mxfp4(void **state)
         msgl__plan_weight(&p, &m[e], ROWS4, COLS4);
         msgl__plan_rows(&p, &m[e], 0, ROWS4, "m");
         msgl__plan_pairs(&p, ROWS4, 0, 1);
-        msgl__plan_expert(&p, EXPERTS, e);
+        msgl__plan_expert(&p, EXPERTS, e, true);
     }
     if (msgl__weights_check(&p, c, &err) != 0) fail_msg("%s", err.text);
     msgl__weight_plan_free(&p);
