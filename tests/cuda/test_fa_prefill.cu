@@ -5,6 +5,7 @@
 // poisoned; then equal bits of the same request alone, in a batch, in chunks and in other pages.
 #include <cuda_bf16.h>
 #include <cuda_fp16.h>
+#include <cuda_fp8.h>
 #include <cuda_runtime.h>
 #include <math.h>
 #include <stdio.h>
@@ -24,6 +25,7 @@ typedef struct {
     int hq, hkv, hd, page, window, batch;
     float softcap, out_scale;
     bool lse, sinks, in_order; // in order: most pages follow one another
+    bool e4m3;                 // K and V are, dtype is bf16
     int q_len[MAX_BATCH], k_len[MAX_BATCH];
     uint32_t content[MAX_BATCH]; // what a request's q, k and v are made of
 } test_case;
@@ -124,11 +126,30 @@ __global__ static void reference(msgl_cuda_attn_call c, int request, double *out
     if (tid == 0) lse[(size_t)(q0 + row) * c.num_q_heads + head] = m + log(sum);
 }
 
+// Codes of what the pool has, and the pool as the codes say.
+__global__ static void quantise(__nv_bfloat16 *pool, uint8_t *codes, size_t n)
+{
+    const size_t i = blockIdx.x * (size_t)blockDim.x + threadIdx.x;
+    if (i >= n) return;
+    const __nv_fp8_e4m3 code(pool[i]);
+    codes[i] = code.__x;
+    pool[i] = __float2bfloat16((float)code);
+}
+
 typedef struct {
     msgl_cuda_attn_call call;
     size_t pool_elems, out_elems;
-    void *plan;
+    void *plan, *k, *v; // k, v: the pool of 16-bit elements
 } device_case;
+
+static uint8_t *quantised(void *pool, size_t n)
+{
+    void *codes;
+    CUDA_OK(cudaMalloc(&codes, n));
+    quantise<<<(unsigned)((n + 255) / 256), 256>>>((__nv_bfloat16 *)pool, (uint8_t *)codes, n);
+    CUDA_OK(cudaDeviceSynchronize());
+    return (uint8_t *)codes;
+}
 
 template <class T>
 static void fill(const test_case *t, device_case *d, const int *cu, const int *table, int stride)
@@ -234,6 +255,13 @@ static void build(const test_case *t, device_case *d)
         fill<__nv_bfloat16>(t, d, cu, by_request, stride);
     else
         fill<__half>(t, d, cu, by_request, stride);
+    d->k = (void *)c->k;
+    d->v = (void *)c->v;
+    c->e4m3 = t->e4m3;
+    if (t->e4m3) {
+        c->k = quantised(d->k, d->pool_elems);
+        c->v = quantised(d->v, d->pool_elems);
+    }
 
     const size_t size = msgl__fa_plan_prefill_size(t->hq, t->hkv, n, cu[n]);
     void *host = malloc(size);
@@ -261,6 +289,9 @@ static void drop(device_case *d)
         c->seqlens_k, c->table, c->table_rows, c->sinks};
     for (const void *p : all)
         if (p) CUDA_OK(cudaFree((void *)p));
+    if (!c->e4m3) return;
+    CUDA_OK(cudaFree(d->k));
+    CUDA_OK(cudaFree(d->v));
 }
 
 static void run(device_case *d)
@@ -284,9 +315,11 @@ static float to_float(uint16_t u, msgl_dtype dtype)
 static void describe(const test_case *t)
 {
     printf("  %s heads %d/%d hd %d page %d%s window %d cap %g%s batch %d:",
-           t->dtype == MSGL_BF16 ? "bf16" : "f16", t->hq, t->hkv, t->hd, t->page,
-           t->in_order ? " in order" : "", t->window, t->softcap, t->sinks ? " sinks" : "",
-           t->batch);
+           t->e4m3                 ? "e4m3"
+           : t->dtype == MSGL_BF16 ? "bf16"
+                                   : "f16",
+           t->hq, t->hkv, t->hd, t->page, t->in_order ? " in order" : "", t->window, t->softcap,
+           t->sinks ? " sinks" : "", t->batch);
     for (int i = 0; i < t->batch && i < 12; i++) printf(" %d/%d", t->q_len[i], t->k_len[i]);
     printf("\n");
 }
@@ -309,13 +342,16 @@ static double check(const test_case *t, int *failures)
                                  cudaFuncAttributeMaxDynamicSharedMemorySize, 200 * 1024));
     CUDA_OK(cudaFuncSetAttribute(reference<__half>, cudaFuncAttributeMaxDynamicSharedMemorySize,
                                  200 * 1024));
+    msgl_cuda_attn_call exact = *c;
+    exact.k = d.k;
+    exact.v = d.v;
     for (int i = 0; i < t->batch; i++) {
         const dim3 grid((unsigned)t->q_len[i], (unsigned)t->hq);
         if (!t->q_len[i]) continue;
         if (t->dtype == MSGL_BF16)
-            reference<__nv_bfloat16><<<grid, 128, shared>>>(*c, i, ref, lse);
+            reference<__nv_bfloat16><<<grid, 128, shared>>>(exact, i, ref, lse);
         else
-            reference<__half><<<grid, 128, shared>>>(*c, i, ref, lse);
+            reference<__half><<<grid, 128, shared>>>(exact, i, ref, lse);
     }
     CUDA_OK(cudaDeviceSynchronize());
     CUDA_OK(cudaMemcpy(href, ref, rows * t->hd * 8, cudaMemcpyDeviceToHost));
@@ -386,6 +422,7 @@ static void random_case(test_case *t, int most)
     t->lse = rnd() % 2;
     t->sinks = rnd() % 3 == 0;
     t->in_order = rnd() % 2;
+    t->e4m3 = rnd() % 2 && t->dtype == MSGL_BF16 && t->hd <= 128 && t->softcap == 0;
     t->batch = 1 + (int)(rnd() % 7);
     for (int i = 0; i < t->batch; i++) {
         t->content[i] = rnd();
@@ -410,6 +447,7 @@ static void many_items(test_case *t, int i)
     t->dtype = i % 2 ? MSGL_F16 : MSGL_BF16;
     t->page = pages[i % 3];
     t->hd = dims[i / 2 % 3];
+    t->e4m3 = i % 4 == 0 && t->hd <= 128;
     t->hq = t->hkv = 64;
     t->window = -1;
     t->out_scale = 1;
@@ -463,6 +501,7 @@ static int check_bits(int rounds, int *failures)
         // Narrow rounding and tiles without a visible key show what bf16 hides.
         if (i % 2) {
             t.dtype = MSGL_F16;
+            t.e4m3 = false;
             t.window = pick(windows, 3);
         }
         for (int p = 0; p < 5; p++) {

@@ -12,7 +12,7 @@ extern "C" int msgl__cuda_fa_prefill(const msgl_cuda_attn_call *c, void *stream)
     msgl_gpu gpu;
     const cudaError_t e = msgl__current_gpu(&gpu);
     if (e != cudaSuccess) return e;
-    // Hopper's kernel has no way to make 16 bits of E4M3.
-    return gpu.major == 9 && !c->e4m3 ? msgl__cuda_fa_prefill_sm90(c, stream)
-                                      : msgl__cuda_fa_prefill_sm80(c, stream);
+    const bool takes = !c->e4m3 || msgl__fa_prefill_takes_e4m3(c);
+    return gpu.major == 9 && takes ? msgl__cuda_fa_prefill_sm90(c, stream)
+                                   : msgl__cuda_fa_prefill_sm80(c, stream);
 }

@@ -22,9 +22,12 @@ static bool encode(CUtensorMap *map, msgl_dtype dtype, const void *at, int dim, 
 static cudaError_t encode_maps(const msgl_cuda_attn_call *c, msgl_fa_prefill_params *p)
 {
     const size_t ld_kv = (size_t)p->kv_row_bytes / 2;
-    const bool done = encode(&p->q_map, c->dtype, c->q, c->head_dim, c->num_q_heads, c->total_q,
-                             c->ld_q, p->pack, MSGL_FA_PREFILL_ROWS / p->pack) &&
-                      encode(&p->k_map, c->dtype, c->k, c->head_dim, c->num_kv_heads, c->num_slots,
+    if (!encode(&p->q_map, c->dtype, c->q, c->head_dim, c->num_q_heads, c->total_q, c->ld_q,
+                p->pack, MSGL_FA_PREFILL_ROWS / p->pack)) {
+        return cudaErrorInvalidValue;
+    }
+    if (c->e4m3) return cudaSuccess; // K and V go through registers
+    const bool done = encode(&p->k_map, c->dtype, c->k, c->head_dim, c->num_kv_heads, c->num_slots,
                              ld_kv, 1, p->box_rows) &&
                       encode(&p->v_map, c->dtype, c->v, c->head_dim, c->num_kv_heads, c->num_slots,
                              ld_kv, 1, p->box_rows);
@@ -64,6 +67,7 @@ int msgl__cuda_fa_prefill_sm90(const msgl_cuda_attn_call *c, void *stream)
 {
     if (c->dtype == MSGL_F32 || c->head_dim > 256 || c->head_dim % 8 || !(c->scale > 0))
         return cudaErrorNotSupported;
+    if (c->e4m3 && !msgl__fa_prefill_takes_e4m3(c)) return cudaErrorNotSupported;
     if (((uintptr_t)c->out | c->ld_out * 2) % 16) return cudaErrorInvalidValue; // of q, k, v: TMA's
     if (c->total_q <= 0) return cudaSuccess;
     const bool cap = c->softcap > 0;
@@ -78,7 +82,7 @@ int msgl__cuda_fa_prefill_sm90(const msgl_cuda_attn_call *c, void *stream)
     p.table = c->table;
     p.table_stride = (int64_t)c->table_stride;
     p.ld_out = (int64_t)c->ld_out;
-    p.kv_row_bytes = c->num_kv_heads * c->head_dim * 2;
+    p.kv_row_bytes = c->num_kv_heads * c->head_dim * (c->e4m3 ? 1 : 2);
     p.num_q_heads = c->num_q_heads;
     p.head_dim = c->head_dim;
     p.pack = msgl__fa_prefill_pack(c->num_q_heads, c->num_kv_heads);
@@ -103,6 +107,10 @@ int msgl__cuda_fa_prefill_sm90(const msgl_cuda_attn_call *c, void *stream)
     if (code != cudaSuccess) return code;
     const int64_t most = most_items(c, p.pack);
     const int grid = most < gpu.sms ? (int)most : gpu.sms;
+    if (c->e4m3) {
+        return p.head_dim <= 64 ? msgl__fa_prefill_launch_e4m3<64>(p, grid, (cudaStream_t)stream)
+                                : msgl__fa_prefill_launch_e4m3<128>(p, grid, (cudaStream_t)stream);
+    }
     return c->dtype == MSGL_BF16 ? launch<__nv_bfloat16>(p, cap, gather, grid, (cudaStream_t)stream)
                                  : launch<__half>(p, cap, gather, grid, (cudaStream_t)stream);
 }

@@ -44,6 +44,13 @@ static inline int msgl__fa_prefill_pack(int num_q_heads, int num_kv_heads)
     return group <= MSGL_FA_PREFILL_ROWS / 2 && used >= MSGL_FA_PREFILL_ROWS * 7 / 8 ? group : 1;
 }
 
+// Whether there is a kernel for this call's K and V of E4M3.
+static inline bool msgl__fa_prefill_takes_e4m3(const msgl_cuda_attn_call *c)
+{
+    return c->dtype == MSGL_BF16 && c->head_dim <= 128 && c->head_dim % 16 == 0 &&
+           !(c->softcap > 0);
+}
+
 #ifdef __cplusplus
 extern "C" {
 #endif

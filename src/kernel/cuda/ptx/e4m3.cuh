@@ -5,6 +5,8 @@
 #ifndef MSGL_KERNEL_CUDA_PTX_E4M3_CUH
 #define MSGL_KERNEL_CUDA_PTX_E4M3_CUH
 
+#include <cuda_bf16.h>
+#include <cuda_fp16.h>
 #include <cuda_fp8.h>
 #include <stdint.h>
 
@@ -16,6 +18,19 @@ static __device__ __forceinline__ void msgl__e4m3_to_f16(uint32_t four, uint32_t
         const __nv_fp8x2_storage_t two = (__nv_fp8x2_storage_t)(four >> (16 * i));
         const __half2_raw h = __nv_cvt_fp8x2_to_halfraw2(two, __NV_E4M3);
         pairs[i] = (uint32_t)h.y << 16 | h.x;
+    }
+}
+
+// The same as pairs of bf16, which has every value, too.
+static __device__ __forceinline__ void msgl__e4m3_to_bf16(uint32_t four, uint32_t pairs[2])
+{
+    uint32_t halves[2];
+    msgl__e4m3_to_f16(four, halves);
+#pragma unroll
+    for (int i = 0; i < 2; i++) {
+        const float2 f = __half22float2(*(const __half2 *)&halves[i]);
+        const __nv_bfloat162 b = __floats2bfloat162_rn(f.x, f.y);
+        pairs[i] = *(const uint32_t *)&b;
     }
 }
 

@@ -11,11 +11,13 @@
 #include "kernel/cuda/attn/prefill_sm90.h"
 
 // T: __nv_bfloat16 or __half; HD: head_dim rounded up to 64, 128 or 256; GATHER: for pages of fewer
-// than 16 rows, whose slots are looked up row by row.
-template <class T_, int HD_, bool GATHER_, bool SOFTCAP_> struct msgl_fa_prefill_config {
+// than 16 rows, whose slots are looked up row by row, as those of E4M3 are: the loading warps make
+// T of that.
+template <class T_, int HD_, bool GATHER_, bool SOFTCAP_, bool E4M3_ = false>
+struct msgl_fa_prefill_config {
     using T = T_;
     static constexpr int HD = HD_;
-    static constexpr bool GATHER = GATHER_, SOFTCAP = SOFTCAP_;
+    static constexpr bool GATHER = GATHER_ || E4M3_, SOFTCAP = SOFTCAP_, E4M3 = E4M3_;
     static constexpr int M = MSGL_FA_PREFILL_ROWS;
     static constexpr int N = HD == 256 ? 64 : 128; // keys of a tile
     static constexpr int BLOCKS = HD / 64;         // of 64 columns (128 bytes)

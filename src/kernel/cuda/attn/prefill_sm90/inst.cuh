@@ -29,4 +29,12 @@ cudaError_t msgl__fa_prefill_launch(const msgl_fa_prefill_params &p, bool gather
                                                                                           stream);
 }
 
+template <int HD>
+cudaError_t msgl__fa_prefill_launch_e4m3(const msgl_fa_prefill_params &p, int grid,
+                                         cudaStream_t stream)
+{
+    return msgl__fa_prefill_start<msgl_fa_prefill_config<__nv_bfloat16, HD, true, false, true>>(
+        p, grid, stream);
+}
+
 #endif

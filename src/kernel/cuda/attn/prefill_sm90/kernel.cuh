@@ -42,15 +42,17 @@ __global__ void __launch_bounds__(C::THREADS, 1)
     if (threadIdx.x == 0) {
         msgl__fa_init_barriers<C>(s, loaders);
         msgl__tensor_prefetch(&p.q_map);
-        msgl__tensor_prefetch(&p.k_map);
-        msgl__tensor_prefetch(&p.v_map);
+        if (!C::E4M3) msgl__tensor_prefetch(&p.k_map);
+        if (!C::E4M3) msgl__tensor_prefetch(&p.v_map);
     }
     __syncthreads();
     msgl__pdl_trigger();
     if (!p.second) msgl__pdl_wait();
     if (threadIdx.x < 128) {
         msgl__registers_down<C::PRODUCER_REGISTERS>();
-        if constexpr (C::GATHER) {
+        if constexpr (C::E4M3) {
+            msgl_fa_producer<C, msgl_fa_e4m3_loader<C>>(p, s).run();
+        } else if constexpr (C::GATHER) {
             msgl_fa_producer<C, msgl_fa_rows_loader<C>>(p, s).run();
         } else if (threadIdx.x < loaders * 32) {
             msgl_fa_producer<C, msgl_fa_boxes<C>>(p, s).run();

@@ -9,6 +9,7 @@
 #include "kernel/cuda/attn/prefill_sm90/config.cuh"
 #include "kernel/cuda/ptx/barrier.cuh"
 #include "kernel/cuda/ptx/copy.cuh"
+#include "kernel/cuda/ptx/e4m3.cuh"
 #include "kernel/cuda/ptx/shared.cuh"
 #include "kernel/cuda/ptx/tma.cuh"
 
@@ -171,6 +172,79 @@ template <class C> struct msgl_fa_rows_loader {
                                     slot >= 0 && inside);
             }
         }
+    }
+};
+
+// The same of E4M3: rows go through registers, where they become bf16.
+template <class C> struct msgl_fa_e4m3_loader {
+    static constexpr int ROWS = C::GATHER_ROWS;
+    static constexpr int CHUNKS = C::HD / 16; // of 16 bytes, in a row
+    static constexpr int LOADS = ROWS * CHUNKS / 32, BATCH = 4;
+    static_assert(LOADS % BATCH == 0, "whole batches");
+    msgl_fa_ring<C::STAGES> ring;
+
+    __device__ __forceinline__ msgl_fa_e4m3_loader(const msgl_fa_prefill_params &)
+    {
+    }
+
+    __device__ __forceinline__ int slot(const msgl_fa_prefill_params &p, const int32_t *row,
+                                        int key_lo, int klen, int n) const
+    {
+        return msgl_fa_rows_loader<C>(p).slot(p, row, key_lo, klen, n);
+    }
+
+    __device__ __forceinline__ void load(const msgl_fa_prefill_params &p,
+                                         msgl_fa_prefill_smem<C> &s, bool is_k, int kv_head,
+                                         int slots)
+    {
+        const int lane = threadIdx.x & 31, chunk = lane % CHUNKS;
+        const char *from = (const char *)(is_k ? p.k : p.v) + kv_head * p.head_dim + chunk * 16;
+        unsigned char *dst = s.kv[ring.at] + (threadIdx.x >> 5) * ROWS * 128;
+        const bool inside = chunk * 16 < p.head_dim;
+        uint4 codes[BATCH];
+#pragma unroll
+        for (int first = 0; first < LOADS; first += BATCH) {
+#pragma unroll
+            for (int i = 0; i < BATCH; i++) {
+                const int slot = __shfl_sync(0xffffffff, slots, row_of(first + i));
+                codes[i] = make_uint4(0, 0, 0, 0);
+                if (slot >= 0 && inside) {
+                    codes[i] = *(const uint4 *)(from + (int64_t)slot * p.kv_row_bytes);
+                }
+            }
+            if (first == 0) {
+                msgl__mbarrier_wait<MSGL_FA_WAIT_NS>(msgl__shared_address(&s.kv_empty[ring.at]),
+                                                     ring.parity ^ 1);
+            }
+#pragma unroll
+            for (int i = 0; i < BATCH; i++) put(dst, row_of(first + i), chunk, codes[i]);
+        }
+        msgl__fence_async_proxy();
+        msgl__mbarrier_arrive(msgl__shared_address(&s.kv_full[ring.at]));
+        ring.next();
+    }
+
+    // The row of this warp's that this lane's load i is of.
+    static __device__ __forceinline__ int row_of(int i)
+    {
+        return i * (32 / CHUNKS) + (threadIdx.x & 31) / CHUNKS;
+    }
+
+    // Sixteen elements, as two pieces of a block's swizzled row. Lanes that write to the second one
+    // of two blocks, which share the banks, begin with the other piece.
+    static __device__ __forceinline__ void put(unsigned char *dst, int row, int chunk,
+                                               const uint4 &codes)
+    {
+        const uint32_t words[4] = {codes.x, codes.y, codes.z, codes.w};
+        uint32_t two[8];
+#pragma unroll
+        for (int i = 0; i < 4; i++) msgl__e4m3_to_bf16(words[i], two + 2 * i);
+        unsigned char *at = dst + chunk / 4 * C::N * 128 + row * 128;
+        const int piece = chunk % 4 * 2, odd = chunk / 4 & 1;
+        const uint4 low = make_uint4(two[0], two[1], two[2], two[3]);
+        const uint4 high = make_uint4(two[4], two[5], two[6], two[7]);
+        *(uint4 *)(at + ((piece + odd) ^ (row & 7)) * 16) = odd ? high : low;
+        *(uint4 *)(at + ((piece + 1 - odd) ^ (row & 7)) * 16) = odd ? low : high;
     }
 };
 
