@@ -187,7 +187,7 @@ static void test_limits(void **state)
          "attention backend narrow: 3 query heads per KV head; allowed: up to 2"},
         {{.kv_dtype = MSGL_F16},
          "attention backend narrow: no kernel for a KV cache of float16; those that have one here: "
-         "fa, fi, trtllm, torch_native"},
+         "fa, fi, trtllm, trtllm_mha, torch_native, flex_attention, fa4"},
         {{.variants = {2, {{.window = -1}, {.window = 100}}}},
          "attention backend narrow has no sliding window, which this model needs"},
         {{.variants = {1, {{.window = -1, .softcap = 30}}}},
