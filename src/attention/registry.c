@@ -12,6 +12,7 @@
 #include "attention/flashmla/flashmla.h"
 #include "attention/flashmla/flashmla_cuda.h"
 #include "attention/flex/flex.h"
+#include "attention/flex/flex_cuda.h"
 #include "attention/torch_native/torch_native.h"
 #include "attention/torch_native/torch_native_cuda.h"
 #include "attention/trtllm/trtllm.h"
@@ -29,7 +30,8 @@ static const msgl_attn_desc *const BACKENDS[] = {
     &msgl__attn_flashmla,     &msgl__attn_flashmla_cuda,
     &msgl__attn_trtllm_mla,   &msgl__attn_trtllm_mla_cuda,
     &msgl__attn_cutlass_mla,  &msgl__attn_cutlass_mla_cuda,
-    &msgl__attn_flex,         &msgl__attn_fa4,
+    &msgl__attn_flex,         &msgl__attn_flex_cuda,
+    &msgl__attn_fa4,          &msgl__attn_fa4_cuda,
 };
 
 const msgl_attn_desc *const *msgl__attn_backends(int *count)

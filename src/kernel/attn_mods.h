@@ -14,10 +14,12 @@
 #if defined(__CUDACC__)
 #define MSGL_MOD static __device__ __forceinline__
 #define MSGL_MOD_POPCOUNT(x) __popcll(x)
+#define MSGL_MOD_TANH(x) (1.f - __fdividef(2.f, 1.f + __expf(2.f * (x))))
 #else
 #include "core/attributes.h"
 #define MSGL_MOD static inline
 #define MSGL_MOD_POPCOUNT(x) MSGL_POPCOUNT64(x)
+#define MSGL_MOD_TANH(x) tanhf(x)
 #endif
 
 // X(name, text, expression): true where query `q` sees `key`. `a` is the layer's msgl_attn_mods,
@@ -32,7 +34,7 @@
 // X(name, text, expression): what becomes of score `s` of query head `head`, in this order. ALiBi:
 // Press, Smith & Lewis 2022; a bias for every distance: Raffel et al. 2020 (T5).
 #define MSGL_ATTN_SCORES(X)                                                                        \
-    X(SOFTCAP, "soft cap", a->softcap *tanhf(s / a->softcap))                                      \
+    X(SOFTCAP, "soft cap", a->softcap *MSGL_MOD_TANH(s / a->softcap))                              \
     X(ALIBI, "ALiBi", s - a->slopes[head] * (float)distance)                                       \
     X(BIAS, "relative bias", s + msgl__attn_bias(a, head, distance))
 
@@ -101,13 +103,35 @@ MSGL_MOD float msgl__attn_bias(const msgl_attn_mods *a, int32_t head, int32_t di
     return a->bias[(size_t)head * (size_t)(2 * r + 1) + (size_t)(d + r)];
 }
 
+// The functions by name; `distance` is msgl__attn_distance(q, key).
+#define X(name, text, expression)                                                                  \
+    MSGL_MOD bool msgl__attn_mask_##name(const msgl_attn_mods *a, const msgl_attn_query *q,        \
+                                         int32_t key, int32_t distance)                            \
+    {                                                                                              \
+        (void)a, (void)q, (void)key, (void)distance;                                               \
+        return (expression);                                                                       \
+    }
+MSGL_ATTN_MASKS(X)
+#undef X
+#define X(name, text, expression)                                                                  \
+    MSGL_MOD float msgl__attn_score_##name(const msgl_attn_mods *a, int32_t head,                  \
+                                           int32_t distance, float s)                              \
+    {                                                                                              \
+        (void)a, (void)head, (void)distance;                                                       \
+        return (expression);                                                                       \
+    }
+MSGL_ATTN_SCORES(X)
+#undef X
+
 // Whether the query sees `key`, one of its request's.
 MSGL_MOD bool msgl__attn_sees(const msgl_attn_mods *a, const msgl_attn_query *q, int32_t key)
 {
     const int32_t distance = msgl__attn_distance(q, key);
     bool seen = true;
 #define X(name, text, expression)                                                                  \
-    if ((a->masks & 1u << MSGL_MASK_##name) != 0) seen = seen && (expression);
+    if ((a->masks & 1u << MSGL_MASK_##name) != 0) {                                                \
+        seen = seen && msgl__attn_mask_##name(a, q, key, distance);                                \
+    }
     MSGL_ATTN_MASKS(X)
 #undef X
     return seen;
@@ -118,7 +142,9 @@ MSGL_MOD float msgl__attn_rescore(const msgl_attn_mods *a, const msgl_attn_query
 {
     const int32_t distance = msgl__attn_distance(q, key);
 #define X(name, text, expression)                                                                  \
-    if ((a->scores & 1u << MSGL_SCORE_##name) != 0) s = (expression);
+    if ((a->scores & 1u << MSGL_SCORE_##name) != 0) {                                              \
+        s = msgl__attn_score_##name(a, head, distance, s);                                         \
+    }
     MSGL_ATTN_SCORES(X)
 #undef X
     return s;

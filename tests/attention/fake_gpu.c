@@ -130,7 +130,11 @@ static const msgl_device_ops OPS = {.alloc = gpu_alloc,
                                     .host_alloc = gpu_host_alloc,
                                     .host_free = gpu_host_free,
                                     .copy_in = gpu_copy_in};
-static const msgl_cuda_attn ATTN = {gpu_attend, gpu_attend, gpu_attend, gpu_mla_plan, gpu_mla};
+static const msgl_cuda_attn ATTN = {.prefill = gpu_attend,
+                                    .decode = gpu_attend,
+                                    .reference = gpu_attend,
+                                    .mla_plan = gpu_mla_plan,
+                                    .mla = gpu_mla};
 const msgl_cuda_api FAKE_CUDA = {
     .abi = MSGL_CUDA_ABI, .stream = gpu_stream, .l2_bytes = gpu_l2_bytes, .attn = &ATTN};
 

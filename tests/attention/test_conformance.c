@@ -19,22 +19,6 @@ static int pick(world *w, const int *set, int n)
     return set[world_int(w, 0, n - 1)];
 }
 
-static bool in_half(world *rng)
-{
-    return world_int(rng, 0, 1) == 0;
-}
-
-// Mods with every function now and then; some let nothing through.
-static void random_mods(world *rng, world_spec *s)
-{
-    s->masks = 1u << (in_half(rng) ? MSGL_MASK_CAUSAL : MSGL_MASK_PREFIX);
-    if (in_half(rng)) s->masks |= 1u << MSGL_MASK_DOCUMENT;
-    if (s->window >= 0 || world_int(rng, 0, 9) == 0) s->masks |= 1u << MSGL_MASK_WINDOW;
-    if (s->softcap > 0) s->scores |= 1u << MSGL_SCORE_SOFTCAP;
-    if (in_half(rng)) s->scores |= 1u << MSGL_SCORE_ALIBI;
-    if (in_half(rng)) s->scores |= 1u << MSGL_SCORE_BIAS;
-}
-
 static world_spec random_spec(world *rng, const msgl_attn_desc *d, msgl_cpu_level level)
 {
     static const int dims[] = {64, 80, 96, 128, 256, 72}, pages[] = {1, 16, 32, 64, 7};
@@ -62,7 +46,7 @@ static world_spec random_spec(world *rng, const msgl_attn_desc *d, msgl_cpu_leve
     s.softcap = world_int(rng, 0, 2) == 0 ? 20 : 0;
     s.deterministic = world_int(rng, 0, 3) == 0;
     s.tree = d->tree && world_int(rng, 0, 2) == 0;
-    if (d->masks != 0 && world_int(rng, 0, 3) != 0) random_mods(rng, &s);
+    if (d->masks != 0 && world_int(rng, 0, 3) != 0) world_random_mods(rng, &s);
     const bool only = d->caches == 1u << MSGL_CACHE_LATENT;
     if (only || ((d->caches & 1u << MSGL_CACHE_LATENT) != 0 && world_int(rng, 0, 2) == 0)) {
         static const int latent[][2] = {{40, 32}, {72, 64}, {200, 136}, {576, 512}};

@@ -72,6 +72,7 @@ static void open_run(run *r, const char *backend, const model *m, const struct g
     n.deterministic = g->deterministic;
     n.variants = m->variants;
     const msgl_attn_desc *d = msgl__attn_find(backend, MSGL_DEVICE_CUDA);
+    if (d->page_override != 0) n.page_size = d->page_override;
     msgl_err err = {0};
     assert_int_equal(msgl__attn_supports(d, &n, &err), 0);
     fake_world_open(&r->w, &n);
@@ -344,6 +345,22 @@ static void test_fa_windows(void **state)
     for (int i = 0; i < 4; i++) free(plans[i]);
 }
 
+// fa4 has fa's kernel and plans for a model whose layers have no functions. (The fake GPU has none
+// of flex_attention.)
+static void test_fa4(void **state)
+{
+    (void)state;
+    run r;
+    open_run(&r, "fa4", &MODELS[2], &GPUS[2]);
+    const msgl_seqs seqs = seqs_of(&r, MSGL_PREFILL, 2, 300, 0);
+    forward(&r, &seqs);
+    assert_int_equal(FAKE_GPU.num_calls, num_layers(&r));
+    for (int32_t l = 0; l < num_layers(&r); l++) {
+        assert_true(fake_gpu_holds(FAKE_GPU.calls[l].plan, 1));
+    }
+    close_run(&r);
+}
+
 static void test_fa_in_flight(void **state)
 {
     (void)state;
@@ -417,13 +434,10 @@ static int set_up(void **state)
 int main(void)
 {
     const struct CMUnitTest tests[] = {
-        cmocka_unit_test(test_fi),
-        cmocka_unit_test(test_fi_in_flight),
-        cmocka_unit_test(test_fi_mixed),
-        cmocka_unit_test(test_fa),
-        cmocka_unit_test(test_fa_windows),
-        cmocka_unit_test(test_fa_in_flight),
-        cmocka_unit_test(test_unknown_window),
+        cmocka_unit_test(test_fi),           cmocka_unit_test(test_fi_in_flight),
+        cmocka_unit_test(test_fi_mixed),     cmocka_unit_test(test_fa),
+        cmocka_unit_test(test_fa_windows),   cmocka_unit_test(test_fa4),
+        cmocka_unit_test(test_fa_in_flight), cmocka_unit_test(test_unknown_window),
         cmocka_unit_test(test_variants),
     };
     return cmocka_run_group_tests(tests, set_up, NULL);

@@ -220,6 +220,21 @@ static void make_sinks(world *w, int heads)
     w->layer.sinks = w->sinks;
 }
 
+static bool in_half(world *rng)
+{
+    return world_int(rng, 0, 1) == 0;
+}
+
+void world_random_mods(world *rng, world_spec *s)
+{
+    s->masks = 1u << (in_half(rng) ? MSGL_MASK_CAUSAL : MSGL_MASK_PREFIX);
+    if (in_half(rng)) s->masks |= 1u << MSGL_MASK_DOCUMENT;
+    if (s->window >= 0 || world_int(rng, 0, 9) == 0) s->masks |= 1u << MSGL_MASK_WINDOW;
+    if (s->softcap > 0) s->scores |= 1u << MSGL_SCORE_SOFTCAP;
+    if (in_half(rng)) s->scores |= 1u << MSGL_SCORE_ALIBI;
+    if (in_half(rng)) s->scores |= 1u << MSGL_SCORE_BIAS;
+}
+
 void world_open(world *w, const world_spec *spec)
 {
     msgl_err err = {0};

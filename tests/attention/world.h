@@ -100,6 +100,9 @@ world_spec world_base(const msgl_attn_desc *desc, int max_running, int max_seq_l
                       int max_step_tokens);
 // What layers of its models keep: of a backend for latent caches alone these, pages that it takes.
 void world_suit(world_spec *s);
+// Mods with every function now and then, and the window and soft cap of s; some let nothing
+// through.
+void world_random_mods(world *rng, world_spec *s);
 void world_open(world *w, const world_spec *spec);
 void world_close(world *w);
 // A request of `len` tokens in table row `row`, with pages and poison-free data of its own.

@@ -2,6 +2,7 @@
 //
 // The plug-in's table.
 #include "kernel/cuda/attn/decode.h"
+#include "kernel/cuda/attn/flex.h"
 #include "kernel/cuda/attn/prefill.h"
 #include "kernel/cuda/attn/reference.h"
 #include "kernel/cuda/delta/delta.h"
@@ -14,6 +15,8 @@ static const msgl_cuda_attn ATTN = {
     .prefill = msgl__cuda_fa_prefill,
     .decode = msgl__cuda_fa_decode,
     .reference = msgl__cuda_attn_reference,
+    .flex_lists = msgl__cuda_flex_lists,
+    .flex_attend = msgl__cuda_flex_attend,
     .mla_plan = msgl__cuda_mla_plan,
     .mla = msgl__cuda_mla,
 };

@@ -10,9 +10,10 @@
 #include "kernel/cuda/attn/mla.h"
 #include "kernel/device.h"
 
-struct msgl_kernels; // kernel/kernel.h
+struct msgl_kernels;        // kernel/kernel.h
+struct msgl_cuda_flex_call; // kernel/cuda/attn/flex.h
 
-#define MSGL_CUDA_ABI 17 // changes with any struct that crosses the boundary
+#define MSGL_CUDA_ABI 18 // changes with any struct that crosses the boundary
 
 typedef struct msgl_cuda_props {
     char name[128];
@@ -29,6 +30,8 @@ typedef struct msgl_cuda_attn {
     int (*reference)(const msgl_cuda_attn_call *c, void *stream); // any dtype and head_dim, slow
     int (*mla_plan)(const msgl_mla_call *c, void *stream);        // once a step: attn/mla.h
     int (*mla)(const msgl_mla_call *c, void *stream);
+    int (*flex_lists)(const struct msgl_cuda_flex_call *c, void *stream); // attn/flex.h
+    int (*flex_attend)(const struct msgl_cuda_flex_call *c, void *stream);
 } msgl_cuda_attn;
 
 typedef struct msgl_cuda_api {
