@@ -2,7 +2,7 @@
 //
 // A CTA has 64 query tokens of one head, half a block, and walks the list of its block tile by
 // tile, the next one on its way while one is computed. Tiles that every query sees whole take a
-// path without mask, so that the functions of a mask cost something in partial blocks only.
+// path without mask, so that mask functions cost something in partial blocks only.
 #include "kernel/cuda/attn/flex.h"
 
 #include "kernel/cuda/attn/rows16.cuh"
@@ -52,22 +52,39 @@ static __device__ __forceinline__ msgl_attn_query query_at(const msgl_cuda_flex_
                                c.tree != NULL ? c.tree + p.row + token : NULL);
 }
 
-// A warp looks at the block's pair with keys [key0, key0 + B): its entry, or -1 if it is empty.
+// A warp looks at the block's pair with keys [key0, key0 + B), 32 queries at a time, a bit of
+// `seen` for each: the pair's entry, or -1 if it is empty.
 static __device__ int32_t look(const msgl_cuda_flex_call &c, const place &p, int32_t key0,
                                int32_t lane)
 {
     bool any = false, all = true;
-    for (int32_t t = 0; t < p.tokens; t++) {
-        const msgl_attn_query q = query_at(c, p, p.token + t);
-        for (int32_t key = key0 + lane; key < min(key0 + B, p.len); key += 32) {
-            const bool seen = msgl__attn_sees(&c.mods, &q, key);
-            any |= seen;
-            all &= seen;
-        }
+    for (int32_t first = 0; first < p.tokens; first += 32) {
+        const int32_t n = min(p.tokens - first, 32);
+        const uint32_t there = ~0u >> (32 - n);
+        uint32_t seen[B / 32];
+#pragma unroll
+        for (int i = 0; i < B / 32; i++) seen[i] = key0 + i * 32 + lane < p.len ? there : 0;
+#define X(name, text, expression)                                                                  \
+    for (int t = 0; t < n && (c.mods.masks & 1u << MSGL_MASK_##name) != 0; t++) {                  \
+        const msgl_attn_query q = query_at(c, p, p.token + first + t);                             \
+        _Pragma("unroll") for (int i = 0; i < B / 32; i++)                                         \
+        {                                                                                          \
+            const int32_t key = min(key0 + i * 32 + lane, p.len - 1);                              \
+            const int32_t distance = msgl__attn_distance(&q, key);                                 \
+            const bool sees = msgl__attn_mask_##name(&c.mods, &q, key, distance);                  \
+            seen[i] &= ~((uint32_t)!sees << t);                                                    \
+        }                                                                                          \
     }
-    any = __any_sync(~0u, any);
-    all = __all_sync(~0u, all);
-    return any ? key0 / B * 2 + !all : -1;
+        MSGL_ATTN_MASKS(X)
+#undef X
+#pragma unroll
+        for (int i = 0; i < B / 32; i++) {
+            any |= seen[i] != 0;
+            all &= seen[i] == there || key0 + i * 32 + lane >= p.len;
+        }
+        if (__any_sync(~0u, any) && !__all_sync(~0u, all)) return key0 / B * 2 + 1;
+    }
+    return __any_sync(~0u, any) ? key0 / B * 2 : -1;
 }
 
 // A CTA makes the list of one block of queries, a warp looks at every 32nd block of keys.
@@ -97,11 +114,70 @@ __launch_bounds__(LIST_WARPS * 32) void flex_lists(const __grid_constant__ msgl_
     if (threadIdx.x == 0) list[0] = n;
 }
 
-// Tile t of a list: where it begins, and whether its block is partial.
+// Where tile t of a list begins.
 template <int KEYS> static __device__ __forceinline__ int32_t tile_key(const int32_t *list, int t)
 {
     return list[1 + t / (B / KEYS)] / 2 * B + t % (B / KEYS) * KEYS;
 }
+
+// The functions of a tile whose first key is key0, function by function over all of the lane's
+// products.
+struct functions {
+    const msgl_cuda_flex_call &c;
+    const msgl_attn_query (&query)[2];
+    int32_t head, lane, key0, len;
+    bool whole; // every query sees every key
+
+    template <bool TREE> __device__ __forceinline__ int32_t distance(int i, int32_t key) const
+    {
+        return TREE ? msgl__attn_distance(&query[i / 2], key) : query[i / 2].pos - key;
+    }
+
+    template <bool TREE, int NB> __device__ __forceinline__ void apply(float (&s)[NB][4]) const
+    {
+#define X(name, text, expression)                                                                  \
+    if ((c.mods.scores & 1u << MSGL_SCORE_##name) != 0) {                                          \
+        _Pragma("unroll") for (int j = 0; j < NB * 4; j++)                                         \
+        {                                                                                          \
+            const int i = j % 4;                                                                   \
+            const int32_t key = min(key0 + j / 4 * 8 + lane % 4 * 2 + i % 2, len - 1);             \
+            s[j / 4][i] =                                                                          \
+                msgl__attn_score_##name(&c.mods, head, distance<TREE>(i, key), s[j / 4][i]);       \
+        }                                                                                          \
+    }
+        MSGL_ATTN_SCORES(X)
+#undef X
+        if (whole) return;
+#define X(name, text, expression)                                                                  \
+    if ((c.mods.masks & 1u << MSGL_MASK_##name) != 0) {                                            \
+        _Pragma("unroll") for (int j = 0; j < NB * 4; j++)                                         \
+        {                                                                                          \
+            const int i = j % 4;                                                                   \
+            const int32_t key = min(key0 + j / 4 * 8 + lane % 4 * 2 + i % 2, len - 1);             \
+            if (!msgl__attn_mask_##name(&c.mods, &query[i / 2], key, distance<TREE>(i, key))) {    \
+                s[j / 4][i] = -INFINITY;                                                           \
+            }                                                                                      \
+        }                                                                                          \
+    }
+        MSGL_ATTN_MASKS(X)
+#undef X
+#pragma unroll
+        for (int j = 0; j < NB * 4; j++) {
+            if (key0 + j / 4 * 8 + lane % 4 * 2 + j % 2 >= len) s[j / 4][j % 4] = -INFINITY;
+        }
+    }
+
+    template <int NB> __device__ __forceinline__ void operator()(float (&s)[NB][4]) const
+    {
+#pragma unroll
+        for (int j = 0; j < NB * 4; j++) s[j / 4][j % 4] *= c.attn.scale;
+        if (c.tree != NULL) {
+            apply<true>(s);
+        } else if (!whole || c.mods.scores != 0) {
+            apply<false>(s);
+        }
+    }
+};
 
 template <typename T, int HD>
 static __global__
@@ -140,7 +216,6 @@ __launch_bounds__(THREADS) void flex_attend(const __grid_constant__ msgl_cuda_fl
     const char *k = (const char *)a.k + (size_t)kv_head * a.head_dim * 2;
     const char *v = (const char *)a.v + (size_t)kv_head * a.head_dim * 2;
     const uint32_t ring = msgl__shared_address(smem);
-    const msgl_score plain = {a.scale, 0.f};
     if (tiles > 0) {
         msgl_rows16_load<HD, KEYS, THREADS>(k, v, slot_bytes, a.head_dim, slots,
                                             tile_key<KEYS>(list, 0), from, p.len, ring);
@@ -157,18 +232,9 @@ __launch_bounds__(THREADS) void flex_attend(const __grid_constant__ msgl_cuda_fl
         __syncthreads();
         const int32_t key0 = tile_key<KEYS>(list, t);
         const bool whole = list[1 + t / (B / KEYS)] % 2 == 0 && key0 + KEYS <= p.len;
-        if (whole && c.mods.scores == 0) {
-            const auto all = [](int, int32_t) { return true; };
-            msgl_rows16_attend<T, HD, KEYS>(plain, at, lane, all, &w);
-        } else if (key0 < p.len) {
-            const auto score = [&](int r, int32_t i, float x) {
-                return msgl__attn_rescore(&c.mods, &query[r], key0 + i, head, x * a.scale);
-            };
-            const auto sees = [&](int r, int32_t i) {
-                return whole || (key0 + i < p.len && msgl__attn_sees(&c.mods, &query[r], key0 + i));
-            };
-            msgl_rows16_attend<T, HD, KEYS>(score, at, lane, sees, &w);
-        }
+        const functions score = {c, query, head, lane, key0, p.len, whole};
+        const auto all = [](int, int32_t) { return true; };
+        if (key0 < p.len) msgl_rows16_attend<T, HD, KEYS>(score, at, lane, all, &w);
         __syncthreads();
     }
     msgl_rows16_sum(&w);

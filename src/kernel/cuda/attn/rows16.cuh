@@ -16,19 +16,22 @@ template <int HD> struct msgl_rows16_pitch {
     static const int BYTES = HD * 2 + 16;
 };
 
-// What becomes of q.k of the lane's row r and key `key` of the tile; any such function will do.
+// What becomes of the lane's products q.k of a tile, s[nb][i] that of row i / 2 and key nb * 8 +
+// lane % 4 * 2 + i % 2. Any such function will do, one that sets some to -inf too.
 struct msgl_score {
     float scale, softcap;
 
-    __device__ __forceinline__ float operator()(int r, int32_t key, float x) const
+    template <int NB> __device__ __forceinline__ void operator()(float (&s)[NB][4]) const
     {
-        (void)r, (void)key;
-        x *= scale;
-        if (softcap > 0.f) {
-            x *= 2.f / softcap;
-            x = softcap * (1.f - __fdividef(2.f, 1.f + __expf(x)));
+#pragma unroll
+        for (int i = 0; i < NB * 4; i++) {
+            float x = s[i / 4][i % 4] * scale;
+            if (softcap > 0.f) {
+                x *= 2.f / softcap;
+                x = softcap * (1.f - __fdividef(2.f, 1.f + __expf(x)));
+            }
+            s[i / 4][i % 4] = x;
         }
-        return x;
     }
 };
 
@@ -82,11 +85,12 @@ static __device__ __forceinline__ void msgl_rows16_start(const T *const row[2], 
 // Scores of a tile to probabilities, in place; o and l follow. sees(r, key): whether row r of the
 // lane sees key `key` of the tile.
 template <int HD, int NB, typename SCORE, typename SEES>
-static __device__ __forceinline__ void msgl_rows16_softmax(const SCORE &score, float s[NB][4],
+static __device__ __forceinline__ void msgl_rows16_softmax(const SCORE &score, float (&s)[NB][4],
                                                            int32_t lane, const SEES &sees,
                                                            msgl_rows16<HD> *w)
 {
     const float log2e = 1.4426950408889634f;
+    score(s);
 #pragma unroll
     for (int r = 0; r < 2; r++) {
         float m = w->m[r];
@@ -96,7 +100,7 @@ static __device__ __forceinline__ void msgl_rows16_softmax(const SCORE &score, f
             for (int i = 2 * r; i < 2 * r + 2; i++) {
                 const int32_t key = nb * 8 + lane % 4 * 2 + i % 2;
                 // (Rounded, so that tiles with and without a mask have the same bits.)
-                const float x = __fmul_rn(score(r, key, s[nb][i]), log2e);
+                const float x = __fmul_rn(s[nb][i], log2e);
                 s[nb][i] = sees(r, key) ? x : -INFINITY;
                 m = fmaxf(m, s[nb][i]);
             }
