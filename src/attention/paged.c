@@ -1,6 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "attention/paged.h"
 
+#include <string.h>
+
 #include "core/mem.h"
 #include "core/round.h"
 
@@ -93,6 +95,18 @@ void msgl__attn_workspace_destroy(msgl_attn_workspace *w)
 {
     msgl__pages_free(w->base, w->bytes);
     w->base = NULL;
+}
+
+void msgl__attn_list_slots(const msgl_page_table *table, const msgl_seqs *seqs, int32_t *indptr,
+                           int32_t *indices)
+{
+    indptr[0] = 0;
+    for (int32_t i = 0; i < seqs->size; i++) {
+        const int32_t len = seqs->seqlens_k[i];
+        memcpy(indices + indptr[i], msgl__page_table_row(table, seqs->table_rows[i]),
+               (size_t)len * sizeof *indices);
+        indptr[i + 1] = indptr[i] + len;
+    }
 }
 
 // Rows per item: large enough to use K and V well, small enough to give every thread some items.

@@ -54,6 +54,11 @@ void msgl__attn_call_init(const msgl_attn_config *cfg, const msgl_attn_workspace
                           const msgl_attn_layer *layer, const msgl_seqs *seqs,
                           const msgl_attn_input *in, void *out, msgl_attn_call *c);
 
+// Flattens pages: the slots of all requests' tokens end to end, request i's in indices [indptr[i],
+// indptr[i + 1]). indptr [size + 1].
+void msgl__attn_list_slots(const msgl_page_table *table, const msgl_seqs *seqs, int32_t *indptr,
+                           int32_t *indices);
+
 // Checks limits that every backend relies on; MSGL_EINVAL names the field.
 int msgl__attn_config_check(const msgl_attn_config *cfg, msgl_err *err);
 

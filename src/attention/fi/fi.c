@@ -12,8 +12,6 @@
 // (levels from AVX-512-BF16 on round q and probabilities to bf16), f16 and f32 2e-6.
 #include "attention/fi/fi.h"
 
-#include <string.h>
-
 #include "attention/fi/tensor_cores.h"
 #include "core/mem.h"
 #include "core/round.h"
@@ -149,18 +147,6 @@ fail:
     return rc;
 }
 
-static void list_indices(const fi_backend *b, const msgl_seqs *seqs, msgl_fi_metadata *md)
-{
-    md->kv_indptr[0] = 0;
-    for (int32_t i = 0; i < seqs->size; i++) {
-        md->kv_indptr[i + 1] = md->kv_indptr[i] + seqs->seqlens_k[i];
-        md->last_page_len[i] = 1;
-        memcpy(md->indices + md->kv_indptr[i],
-               msgl__page_table_row(b->cfg.page_table, seqs->table_rows[i]),
-               (size_t)seqs->seqlens_k[i] * sizeof(int32_t));
-    }
-}
-
 // The plan as work items: part and item have the same number, and the chunks of a query tile are
 // neighbours.
 static void list_works(const fi_backend *b, const msgl_seqs *seqs, msgl_fi_metadata *md)
@@ -194,7 +180,8 @@ static int fi_prepare(msgl_attn_backend *base, const msgl_seqs *seqs)
 {
     fi_backend *b = (fi_backend *)base;
     msgl_fi_metadata *md = &b->sets[seqs->flight];
-    list_indices(b, seqs, md);
+    msgl__attn_list_slots(b->cfg.page_table, seqs, md->kv_indptr, md->indices);
+    for (int32_t i = 0; i < seqs->size; i++) md->last_page_len[i] = 1;
     const int rc =
         msgl__fi_plan(&b->limits, seqs->size, seqs->cu_seqlens_q, md->kv_indptr, &md->plan);
     if (rc != 0) return rc;
