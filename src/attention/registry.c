@@ -15,6 +15,8 @@
 #include "attention/flex/flex_cuda.h"
 #include "attention/torch_native/torch_native.h"
 #include "attention/torch_native/torch_native_cuda.h"
+#include "attention/triton/triton.h"
+#include "attention/triton/triton_cuda.h"
 #include "attention/trtllm/trtllm.h"
 #include "attention/trtllm/trtllm_cuda.h"
 #include "attention/trtllm_mla/trtllm_mla.h"
@@ -27,6 +29,7 @@ static const msgl_attn_desc *const BACKENDS[] = {
     &msgl__attn_trtllm,       &msgl__attn_trtllm_cuda,
     &msgl__attn_trtllm_mha,   &msgl__attn_trtllm_mha_cuda,
     &msgl__attn_torch_native, &msgl__attn_torch_native_cuda,
+    &msgl__attn_triton,       &msgl__attn_triton_cuda,
     &msgl__attn_flashmla,     &msgl__attn_flashmla_cuda,
     &msgl__attn_trtllm_mla,   &msgl__attn_trtllm_mla_cuda,
     &msgl__attn_cutlass_mla,  &msgl__attn_cutlass_mla_cuda,

@@ -56,6 +56,7 @@ static bool can(const char *name, const msgl_attn_needs *n)
         const bool pages = takes_pages(name, n->page_size);
         return plugins.trtllm && n->capability == 90 && pages && !softcap && stub_xqa_page(&s) != 0;
     }
+    if (strcmp(name, "triton") == 0) return n->kv_dtype != MSGL_F32;
     return true; // fa, torch_native
 }
 
@@ -196,7 +197,8 @@ static void test_auto(void **unused)
 
 static void check_any_pair(const msgl_attn_needs *n)
 {
-    static const char *const names[] = {"fa", "fi", "trtllm", "trtllm_mha", "torch_native"};
+    static const char *const names[] = {"fa",         "fi",           "trtllm",
+                                        "trtllm_mha", "torch_native", "triton"};
     const int count = (int)MSGL_COUNT(names);
     check_named(n, names[pick(count)], names[pick(count)]);
 }

@@ -32,6 +32,7 @@ for capability in 80 89 90 100 120; do
     here $capability fa yes
     here $capability "fi" yes
     here $capability torch_native yes
+    here $capability triton yes
 done
 here 90 trtllm yes
 here 80 trtllm "attention backend trtllm needs compute capability 9.0; this GPU has 8.0"

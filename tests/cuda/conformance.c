@@ -104,7 +104,8 @@ static int supports(const world_spec *s, msgl_err *err)
                          .v_dim = s->v_dim,
                          .act = s->dtype == MSGL_E4M3 ? MSGL_BF16 : s->dtype,
                          .kv_dtype = s->dtype,
-                         .deterministic = s->deterministic};
+                         .deterministic = s->deterministic,
+                         .tree = s->tree};
     msgl__attn_variants_add(&n.variants, s->window, s->softcap, s->sinks);
     return msgl__attn_supports(s->desc, &n, err);
 }
@@ -146,6 +147,7 @@ static bool random_spec(world *rng, const msgl_attn_desc *d, msgl_dtype dtype, b
         s.sinks = d->sinks && world_int(rng, 0, 2) == 0;
         s.softcap = !usual && world_int(rng, 0, 2) == 0 ? 20 : 0;
         if (latent) random_latent(rng, &s);
+        s.tree = d->tree && world_int(rng, 0, 2) == 0;
         s.max_running = 8;
         s.max_seq_len = 700;
         s.max_step_tokens = 1700;

@@ -19,6 +19,9 @@ static const msgl_cuda_attn ATTN = {
     .flex_attend = msgl__cuda_flex_attend,
     .mla_plan = msgl__cuda_mla_plan,
     .mla = msgl__cuda_mla,
+    .triton_lists = msgl__cuda_triton_lists,
+    .triton_decode = msgl__cuda_triton_decode,
+    .triton_extend = msgl__cuda_triton_extend,
 };
 
 static void fill_kernels(msgl_kernels *k)

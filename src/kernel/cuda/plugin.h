@@ -8,6 +8,7 @@
 
 #include "kernel/cuda/attn/call.h"
 #include "kernel/cuda/attn/mla.h"
+#include "kernel/cuda/attn/triton.h"
 #include "kernel/device.h"
 
 struct msgl_kernels;        // kernel/kernel.h
@@ -32,6 +33,10 @@ typedef struct msgl_cuda_attn {
     int (*mla)(const msgl_mla_call *c, void *stream);
     int (*flex_lists)(const struct msgl_cuda_flex_call *c, void *stream); // attn/flex.h
     int (*flex_attend)(const struct msgl_cuda_flex_call *c, void *stream);
+    // triton's: kernel/cuda/attn/triton.h
+    int (*triton_lists)(const msgl_triton_lists_call *c, void *stream);
+    int (*triton_decode)(const msgl_triton_call *c, void *stream);
+    int (*triton_extend)(const msgl_triton_call *c, void *stream);
 } msgl_cuda_attn;
 
 typedef struct msgl_cuda_api {

@@ -1,0 +1,352 @@
+// SPDX-License-Identifier: Apache-2.0
+//
+// Answers, in two stages. Stage 1: block (heads, split, request) attends to one split of a
+// request's keys and leaves the result with the logarithm of its weight. Up to 16 query heads that
+// share a KV head go together, as the 16 rows of a tensor core's product, so that K and V are read
+// once for all of them; a head of its own takes dot products. Stage 2 merges a head's splits.
+//
+// Within a block the keys are dealt out once more, to warps or groups of lanes, whose parts are
+// merged by the same formula in shared memory.
+#include "kernel/cuda/attn/rows16.cuh"
+#include "kernel/cuda/attn/triton.h"
+#include "kernel/cuda/attn/triton/splits.h"
+#include "kernel/cuda/launch.cuh"
+#include "kernel/cuda/ptx/copy.cuh"
+#include "kernel/cuda/ptx/shared.cuh"
+
+static __device__ __forceinline__ msgl_triton_range keys_of(const msgl_triton_call &c, int32_t req,
+                                                            int32_t split)
+{
+    const int32_t len = c.attn.seqlens_k[req];
+    return msgl__triton_range(len, msgl__triton_seen(len, c.attn.window), c.num_kv_splits[req],
+                              split);
+}
+
+// Merges what PARTS parts of a block say of `rows` rows, in order, and writes it to the split's
+// place. o: [PARTS, ROWS, PITCH] sums of exp2(s - m) v; ml: [PARTS, ROWS] m and the sum of
+// exp2(s - m).
+template <int PARTS, int ROWS, int PITCH>
+static __device__ void merge_parts(const msgl_triton_call &c, const float *o, const float2 *ml,
+                                   int32_t req, int32_t head, int32_t rows, int32_t split)
+{
+    const int32_t pairs = c.attn.head_dim / 2;
+    for (int32_t i = threadIdx.x; i < rows * pairs; i += blockDim.x) {
+        const int32_t row = i / pairs, col = i % pairs * 2;
+        float m = -INFINITY, l = 0.f;
+#pragma unroll
+        for (int p = 0; p < PARTS; p++) m = fmaxf(m, ml[p * ROWS + row].x);
+        float2 sum = make_float2(0.f, 0.f);
+#pragma unroll
+        for (int p = 0; p < PARTS; p++) {
+            const float weight = msgl__exp2(ml[p * ROWS + row].x - m);
+            const float2 v = *(const float2 *)(o + (p * ROWS + row) * PITCH + col);
+            l += weight * ml[p * ROWS + row].y;
+            sum.x += weight * v.x;
+            sum.y += weight * v.y;
+        }
+        const size_t at =
+            ((size_t)req * c.attn.num_q_heads + head + row) * MSGL_TRITON_MAX_SPLITS + split;
+        *(float2 *)(c.attn_logits + at * c.attn.head_dim + col) = make_float2(sum.x / l, sum.y / l);
+        if (col == 0) c.attn_lse[at] = (m + log2f(l)) * 0.6931471805599453f;
+    }
+}
+
+// Stage 1 of groups. Each warp takes every WARPS-th tile of the split's keys and has a ring of
+// STAGES tiles of its own in shared memory, so that no warp waits for another until the end. FEW:
+// there are fewer blocks than multiprocessors, and each of them is twice as large.
+template <int HD, bool FEW> struct grouped {
+    static const int WARPS = (HD > 128 ? 2 : 4) * (FEW ? 2 : 1), THREADS = WARPS * 32, STAGES = 2;
+    static const int KEYS = 16; // of a tile
+    static const int PITCH = msgl_rows16_pitch<HD>::BYTES;
+    static const int TILE = 2 * KEYS * PITCH, RING = STAGES * TILE, BYTES = WARPS * RING;
+    static const int MERGE_PITCH = HD + 8; // floats
+    static_assert(WARPS * 16 * MERGE_PITCH * 4 <= BYTES, "parts are merged where the rings were");
+};
+
+// Brings a tile: lane i has the slot of key i % KEYS, negative where there is none.
+template <int HD>
+static __device__ __forceinline__ void bring_tile(const msgl_cuda_attn_call &a, int32_t kv_head,
+                                                  int32_t slot, int32_t lane, uint32_t to)
+{
+    typedef grouped<HD, false> S;
+    const int CHUNKS = HD / 8; // of 16 bytes, in a row
+    const size_t head_bytes = (size_t)a.head_dim * 2, slot_bytes = a.num_kv_heads * head_bytes;
+#pragma unroll
+    for (int i = 0; i < S::KEYS * CHUNKS / 32; i++) {
+        const int32_t row = (i * 32 + lane) / CHUNKS, chunk = (i * 32 + lane) % CHUNKS;
+        const int32_t from = __shfl_sync(~0u, slot, row);
+        const bool there = from >= 0 && chunk * 8 < a.head_dim;
+        const size_t src = there ? from * slot_bytes + kv_head * head_bytes + chunk * 16 : 0;
+        const uint32_t dst = to + row * S::PITCH + chunk * 16;
+        msgl__copy_async_16_line(dst, (const char *)a.k + src, there);
+        msgl__copy_async_16_line(dst + S::KEYS * S::PITCH, (const char *)a.v + src, there);
+    }
+}
+
+template <typename T, int HD, bool FEW>
+static __global__ __launch_bounds__(grouped<HD, FEW>::THREADS) void triton_stage1_grouped(
+    const __grid_constant__ msgl_triton_call c)
+{
+    typedef grouped<HD, FEW> S;
+    const int STAGES = S::STAGES;
+    extern __shared__ __align__(128) char smem[];
+    __shared__ float2 ml[S::WARPS * 16];
+    const msgl_cuda_attn_call &a = c.attn;
+    const int32_t group = a.num_q_heads / a.num_kv_heads;
+    const int32_t blocks = msgl__triton_div(group, MSGL_TRITON_HEADS);
+    const int32_t kv_head = blockIdx.x / blocks, block = blockIdx.x % blocks;
+    const int32_t head = kv_head * group + block * MSGL_TRITON_HEADS;
+    const int32_t rows = min(group - block * MSGL_TRITON_HEADS, MSGL_TRITON_HEADS);
+    const int32_t req = blockIdx.z, warp = threadIdx.x / 32, lane = threadIdx.x % 32;
+    msgl__pdl_wait();
+    msgl__pdl_trigger();
+    const msgl_triton_range keys = keys_of(c, req, blockIdx.y);
+    if (keys.begin == keys.end) return;
+
+    const int32_t *slots = c.kv_indices + c.kv_indptr[req];
+    const int32_t tiles = msgl__triton_div(keys.end - keys.begin, S::KEYS);
+    const uint32_t ring = msgl__shared_address(smem) + warp * S::RING;
+    const auto slot_of = [&](int32_t tile) { // read a tile ahead of where it is needed
+        const int32_t key = keys.begin + tile * S::KEYS + lane % S::KEYS;
+        return key < keys.end ? slots[key] : -1;
+    };
+    const auto bring = [&](int32_t tile, int32_t slot, int32_t stage) {
+        if (tile < tiles) bring_tile<HD>(a, kv_head, slot, lane, ring + stage * S::TILE);
+        msgl__copy_async_commit();
+    };
+    int32_t slot = slot_of(warp), stage = 0;
+#pragma unroll
+    for (int i = 0; i < STAGES; i++) {
+        bring(warp + i * S::WARPS, slot, i);
+        slot = slot_of(warp + (i + 1) * S::WARPS);
+    }
+    const T *q[2];
+#pragma unroll
+    for (int r = 0; r < 2; r++) {
+        const int32_t row = lane / 4 + r * 8;
+        q[r] =
+            row < rows ? (const T *)a.q + req * a.ld_q + (size_t)(head + row) * a.head_dim : NULL;
+    }
+    msgl_rows16<HD> w;
+    msgl_rows16_start(q, a.head_dim, lane, &w);
+    const msgl_score score = {a.scale, a.softcap};
+    for (int32_t tile = warp; tile < tiles; tile += S::WARPS) {
+        msgl__copy_async_wait<STAGES - 1>();
+        __syncwarp();
+        const int32_t left = keys.end - keys.begin - tile * S::KEYS;
+        const auto sees = [&](int, int32_t i) { return i < left; };
+        msgl_rows16_attend<T, HD, S::KEYS>(score, ring + stage * S::TILE, lane, sees, &w);
+        __syncwarp();
+        bring(tile + STAGES * S::WARPS, slot, stage);
+        slot = slot_of(tile + (STAGES + 1) * S::WARPS);
+        stage = stage + 1 < STAGES ? stage + 1 : 0;
+    }
+    msgl__copy_async_wait<0>();
+    __syncthreads(); // the rings are free
+    msgl_rows16_sum(&w);
+    float *o = (float *)smem;
+#pragma unroll
+    for (int r = 0; r < 2; r++) {
+        const int32_t row = warp * 16 + lane / 4 + r * 8;
+        if (lane % 4 == 0) ml[row] = make_float2(w.m[r], w.l[r]);
+#pragma unroll
+        for (int nb = 0; nb < HD / 8; nb++) {
+            *(float2 *)(o + row * S::MERGE_PITCH + nb * 8 + lane % 4 * 2) =
+                make_float2(w.o[nb][2 * r], w.o[nb][2 * r + 1]);
+        }
+    }
+    __syncthreads();
+    merge_parts<S::WARPS, 16, S::MERGE_PITCH>(c, o, ml, req, head, rows, blockIdx.y);
+}
+
+// Stage 1 of heads of their own. A key's row is spread over LANES lanes, 8 elements each, and a
+// block's PARTS groups of lanes take every PARTS-th key, AHEAD of them at a time.
+template <int HD> struct dots {
+    static const int THREADS = 128, LANES = HD / 8, PARTS = THREADS / LANES, AHEAD = 4;
+};
+
+template <typename T>
+static __device__ __forceinline__ void unpack8(const uint4 &packed, float x[8])
+{
+    const uint32_t pairs[4] = {packed.x, packed.y, packed.z, packed.w};
+#pragma unroll
+    for (int i = 0; i < 4; i++) {
+        const float2 two = msgl__unpack_two(pairs[i], T());
+        x[2 * i] = two.x;
+        x[2 * i + 1] = two.y;
+    }
+}
+
+// Of the lane's 8 elements, summed over the lanes of the row.
+template <int LANES>
+static __device__ __forceinline__ float dot8(const float q[8], const float k[8])
+{
+    float sum = 0.f;
+#pragma unroll
+    for (int i = 0; i < 8; i++) sum = fmaf(q[i], k[i], sum);
+#pragma unroll
+    for (int d = LANES / 2; d > 0; d /= 2) sum += __shfl_xor_sync(~0u, sum, d);
+    return sum;
+}
+
+template <typename T, int HD>
+static __global__ __launch_bounds__(dots<HD>::THREADS) void triton_stage1_dots(
+    const __grid_constant__ msgl_triton_call c)
+{
+    typedef dots<HD> S;
+    const int N = S::AHEAD;
+    __shared__ float o_parts[S::PARTS * HD];
+    __shared__ float2 ml[S::PARTS];
+    const msgl_cuda_attn_call &a = c.attn;
+    const int32_t head = blockIdx.x, req = blockIdx.z;
+    const int32_t part = threadIdx.x / S::LANES, column = threadIdx.x % S::LANES * 8;
+    msgl__pdl_wait();
+    msgl__pdl_trigger();
+    const msgl_triton_range keys = keys_of(c, req, blockIdx.y);
+    if (keys.begin == keys.end) return;
+
+    const bool has = column < a.head_dim;
+    const size_t slot_stride = (size_t)a.num_kv_heads * a.head_dim;
+    const T *k = (const T *)a.k + (size_t)head * a.head_dim + column;
+    const T *v = (const T *)a.v + (size_t)head * a.head_dim + column;
+    const uint4 zero = make_uint4(0, 0, 0, 0);
+    const int32_t *slots = c.kv_indices + c.kv_indptr[req];
+    const T *q_row = (const T *)a.q + req * a.ld_q + (size_t)head * a.head_dim + column;
+    float q[8], o[8] = {}, m = -INFINITY, l = 0.f;
+    unpack8<T>(has ? *(const uint4 *)q_row : zero, q);
+    const auto slot_of = [&](int32_t key) { return key < keys.end ? slots[key] : -1; };
+    int32_t slot[N];
+#pragma unroll
+    for (int i = 0; i < N; i++) slot[i] = slot_of(keys.begin + i * S::PARTS + part);
+    for (int32_t key0 = keys.begin; key0 < keys.end; key0 += N * S::PARTS) {
+        uint4 k_packed[N], v_packed[N];
+        float s[N], before = m;
+#pragma unroll
+        for (int i = 0; i < N; i++) {
+            const bool there = has && slot[i] >= 0;
+            const size_t at = there ? slot[i] * slot_stride : 0;
+            k_packed[i] = there ? msgl__read_once(k + at) : zero;
+            v_packed[i] = there ? msgl__read_once(v + at) : zero;
+        }
+#pragma unroll
+        for (int i = 0; i < N; i++) {
+            slot[i] = slot_of(key0 + (N + i) * S::PARTS + part);
+            float x[8];
+            unpack8<T>(k_packed[i], x);
+            s[i] = dot8<S::LANES>(q, x) * a.scale;
+            if (a.softcap > 0.f) s[i] = a.softcap * tanhf(s[i] / a.softcap);
+            s[i] *= 1.4426950408889634f; // to base 2
+            if (key0 + i * S::PARTS + part >= keys.end) s[i] = -INFINITY;
+            m = fmaxf(m, s[i]);
+        }
+        const float base = m == -INFINITY ? 0.f : m; // no key yet
+        const float rescale = msgl__exp2(before - base);
+        l *= rescale;
+#pragma unroll
+        for (int d = 0; d < 8; d++) o[d] *= rescale;
+#pragma unroll
+        for (int i = 0; i < N; i++) {
+            const float p = msgl__exp2(s[i] - base);
+            float x[8];
+            unpack8<T>(v_packed[i], x);
+            l += p;
+#pragma unroll
+            for (int d = 0; d < 8; d++) o[d] = fmaf(p, x[d], o[d]);
+        }
+    }
+    if (column == 0) ml[part] = make_float2(m, l);
+#pragma unroll
+    for (int d = 0; d < 8; d++) o_parts[part * HD + column + d] = o[d];
+    __syncthreads();
+    merge_parts<S::PARTS, 1, HD>(c, o_parts, ml, req, head, 1, blockIdx.y);
+}
+
+// Stage 2: block (head, request), two columns a thread. A sink is one more weight, without a value;
+// it belongs here, where it counts once.
+enum { MERGE_THREADS = 128 };
+
+template <typename T>
+static __global__
+__launch_bounds__(MERGE_THREADS) void triton_stage2(const __grid_constant__ msgl_triton_call c)
+{
+    const msgl_cuda_attn_call &a = c.attn;
+    const int32_t head = blockIdx.x, req = blockIdx.y, col = threadIdx.x * 2;
+    msgl__pdl_wait();
+    msgl__pdl_trigger();
+    if (col >= a.head_dim) return;
+    const size_t row = (size_t)req * a.num_q_heads + head;
+    const float *lse = c.attn_lse + row * MSGL_TRITON_MAX_SPLITS;
+    const float *part = c.attn_logits + row * MSGL_TRITON_MAX_SPLITS * a.head_dim + col;
+    const float sink = a.sinks != NULL ? a.sinks[head] : -INFINITY;
+    float weight[MSGL_TRITON_MAX_SPLITS], m = sink;
+    float2 v[MSGL_TRITON_MAX_SPLITS];
+#pragma unroll
+    for (int i = 0; i < MSGL_TRITON_MAX_SPLITS; i++) {
+        const msgl_triton_range keys = keys_of(c, req, i);
+        const bool there = keys.begin < keys.end;
+        weight[i] = there ? lse[i] : -INFINITY;
+        v[i] = there ? *(const float2 *)(part + i * a.head_dim) : make_float2(0.f, 0.f);
+        m = fmaxf(m, weight[i]);
+    }
+    float sum = expf(sink - m);
+    float2 o = make_float2(0.f, 0.f);
+#pragma unroll
+    for (int i = 0; i < MSGL_TRITON_MAX_SPLITS; i++) {
+        const float e = expf(weight[i] - m);
+        sum += e;
+        o.x += e * v[i].x;
+        o.y += e * v[i].y;
+    }
+    const float scale = a.out_scale / sum;
+    T *out = (T *)a.out + req * a.ld_out + (size_t)head * a.head_dim + col;
+    *(uint32_t *)out = msgl__pack_two(o.x * scale, o.y * scale, T());
+}
+
+template <typename T, int HD, bool FEW>
+static cudaError_t launch_grouped(const msgl_triton_call &c, dim3 grid, cudaStream_t s)
+{
+    typedef grouped<HD, FEW> S;
+    constexpr auto kernel = triton_stage1_grouped<T, HD, FEW>;
+    const cudaError_t e = msgl__allow_shared<kernel>(S::BYTES);
+    if (e != cudaSuccess) return e;
+    return msgl__launch(kernel, grid, S::THREADS, S::BYTES, s, c);
+}
+
+template <typename T, int HD> static cudaError_t launch(const msgl_triton_call &c, cudaStream_t s)
+{
+    const msgl_cuda_attn_call &a = c.attn;
+    const int32_t group = a.num_q_heads / a.num_kv_heads;
+    const int32_t blocks = a.num_kv_heads * msgl__triton_div(group, MSGL_TRITON_HEADS);
+    const dim3 grid((unsigned)blocks, MSGL_TRITON_MAX_SPLITS, (unsigned)a.batch);
+    msgl_gpu gpu;
+    cudaError_t e = msgl__current_gpu(&gpu);
+    if (e != cudaSuccess) return e;
+    const bool large = gpu.major == 9 || gpu.major == 10; // in shared memory
+    const bool few = large && !a.deterministic &&         // whose bits must not tell the batch
+                     (int64_t)blocks * MSGL_TRITON_MAX_SPLITS * a.batch <= gpu.sms;
+    e = group == 1 ? msgl__launch(triton_stage1_dots<T, HD>, grid, dots<HD>::THREADS, 0, s, c)
+        : few      ? launch_grouped<T, HD, true>(c, grid, s)
+                   : launch_grouped<T, HD, false>(c, grid, s);
+    if (e != cudaSuccess) return e;
+    const dim3 rows((unsigned)a.num_q_heads, (unsigned)a.batch);
+    return msgl__launch(triton_stage2<T>, rows, MERGE_THREADS, 0, s, c);
+}
+
+template <typename T> static cudaError_t launch_dim(const msgl_triton_call &c, cudaStream_t s)
+{
+    return c.attn.head_dim <= 64    ? launch<T, 64>(c, s)
+           : c.attn.head_dim <= 128 ? launch<T, 128>(c, s)
+                                    : launch<T, 256>(c, s);
+}
+
+extern "C" int msgl__cuda_triton_decode(const msgl_triton_call *c, void *stream)
+{
+    const int32_t dim = c->attn.head_dim;
+    if (dim < 8 || dim > 256 || dim % 8 != 0) return cudaErrorNotSupported;
+    if (c->attn.batch == 0) return cudaSuccess;
+    switch (c->attn.dtype) {
+    case MSGL_BF16: return launch_dim<__nv_bfloat16>(*c, (cudaStream_t)stream);
+    case MSGL_F16: return launch_dim<__half>(*c, (cudaStream_t)stream);
+    default: return cudaErrorNotSupported;
+    }
+}
