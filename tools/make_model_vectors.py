@@ -18,6 +18,7 @@ import sys
 import tempfile
 from pathlib import Path
 
+import dual_chunk_attention
 import torch
 import transformers
 from model_vector_configs import EOT, IM_END, MODELS, VOCAB, without
@@ -439,6 +440,7 @@ def make(folder, name, spec, seed):
 def main():
     root = Path(sys.argv[1])
     torch.manual_seed(0)
+    dual_chunk_attention.install()
     for index, (name, spec) in enumerate(MODELS.items()):
         if sys.argv[2:] and name not in sys.argv[2:]:
             continue

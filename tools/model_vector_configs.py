@@ -66,6 +66,10 @@ def qwen2(**kw):
     return without(c, "attention_bias", "mlp_bias", "pretraining_tp", "rope_scaling")
 
 
+def dual_chunk(**kw):
+    return dict(chunk_size=32, local_size=8, original_max_position_embeddings=12) | kw
+
+
 def qwen3(**kw):
     c = qwen2(
         architectures=["Qwen3ForCausalLM"],
@@ -864,4 +868,16 @@ MODELS = {
         ),
     ),
     "gpt_oss_mxfp4": dict(config=gpt_oss(), gain=GPT_OSS_GAIN, steady=True, mxfp4=True),
+    # Three chunks of 24 tokens (dual_chunk_attention.py); rotations that the scores feel.
+    "qwen2_dual_chunk": dict(
+        config=qwen2(
+            rope_theta=100.0,
+            dual_chunk_attention_config=dual_chunk(),
+        ),
+        off=dict(
+            dual_chunk=dict(dual_chunk_attention_config=None),
+            local=dict(dual_chunk_attention_config=dual_chunk(chunk_size=40, local_size=16)),
+            length=dict(dual_chunk_attention_config=dual_chunk(original_max_position_embeddings=0)),
+        ),
+    ),
 }

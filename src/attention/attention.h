@@ -81,12 +81,17 @@ typedef struct msgl_attn_needs { // what a group of layers and the machine ask o
     bool deterministic;
     bool tree; // steps whose new tokens form trees (msgl_seqs)
     msgl_attn_variants variants;
+    // Dual chunk attention (docs/internals/dual-chunk.md): every token has a query for keys of its
+    // own chunk of so many tokens, one for those of the chunk before, and one for earlier keys. 0:
+    // a token has one query.
+    int32_t dual_len;
 } msgl_attn_needs;
 
 // What one layer attends with. Row 0 is the sequences' first token.
 typedef struct msgl_attn_input {
     // [tokens, num_q_heads, head_dim] of exec->act, rotated; of LATENT groups absorbed: what a
-    // head's query has to do with the latent vector, then its rotary part.
+    // head's query has to do with the latent vector, then its rotary part. With dual_len as many
+    // elements for each of the three queries, one behind the other.
     const void *q;
     size_t ld; // elements from token to token, a multiple of head_dim
     // NULL, or the call that would have normed, rotated and stored these tokens before: attention
@@ -117,6 +122,7 @@ typedef struct msgl_attn_desc {
     bool sliding_window, softcap, sinks;
     bool tree;              // takes trees of new tokens; trivially so with one new token a request
     uint32_t masks, scores; // functions of a layer's mods that it has (attn_mods.h); 0: no mods
+    bool dual_chunk;        // of layers with dual_len, and of no others
     // Kernels read what lies behind a window and only mask its scores, so that what another request
     // has there would matter if it were infinite: groups of layers with a window keep all tokens.
     bool reads_behind_window;
@@ -176,6 +182,7 @@ struct msgl_attn_config { // of one group of layers
                         // the CPU)
     bool apart; // answers and chunks come as sequences of their own, whatever the backend could do
     msgl_attn_variants variants; // of the layers that forward will get
+    int32_t dual_len;            // as in msgl_attn_needs
     const msgl_kernels *kernels;
     const msgl_kv_pool *pool; // of whose v_dim a head's result is
     const msgl_page_table *page_table;

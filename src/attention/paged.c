@@ -54,13 +54,17 @@ int msgl__attn_config_check(const msgl_attn_config *cfg, msgl_err *err)
 void msgl__attn_workspace_limits(const msgl_attn_config *cfg, msgl_attn_workspace *w)
 {
     const int32_t group = cfg->num_q_heads / cfg->num_kv_heads;
-    const int64_t tiles = (int64_t)msgl__ceil_div(cfg->max_seq_len, MSGL_ATTN_TILE) *
+    const int32_t dual_len = cfg->dual_len;
+    const int32_t cut = dual_len > 0 ? MSGL_ATTN_RANGES - 1 : 0; // tiles at ends of ranges
+    const int64_t tiles = ((int64_t)msgl__ceil_div(cfg->max_seq_len, MSGL_ATTN_TILE) + cut) *
                           cfg->max_running * msgl__ceil_div(group, MSGL_ATTN_PART_ROWS);
     const int64_t row_tiles =
         (int64_t)cfg->max_step_tokens * group / MSGL_ATTN_PART_ROWS + cfg->max_running;
     *w = (msgl_attn_workspace){.part_rows = MSGL_ATTN_PART_ROWS};
+    // A dual chunk that ends inside of a step's rows makes one more item of them.
+    const int32_t ends = dual_len > 0 ? cfg->max_step_tokens / dual_len + cfg->max_running : 0;
     w->max_parts = (int32_t)(tiles < MAX_PARTS ? tiles : MAX_PARTS);
-    w->max_works = (int32_t)row_tiles + w->max_parts;
+    w->max_works = (int32_t)(row_tiles + ends) + w->max_parts;
     w->max_groups = w->max_parts;
 }
 
@@ -123,13 +127,23 @@ static int32_t choose_rows(const msgl_attn_config *cfg, int32_t bs, const int32_
     return MSGL_ATTN_PART_ROWS;
 }
 
-// Cuts an item into several of `unit` tiles each, every tile with its own part.
-static void add_item(const msgl_attn_workspace *w, msgl_attn_work item, int32_t unit,
-                     msgl_attn_plan *p)
+static int32_t tiles_of(int32_t begin, int32_t end)
 {
-    const int32_t tiles = msgl__ceil_div(item.kv_end, MSGL_ATTN_TILE);
-    const int32_t num_works = msgl__ceil_div(tiles, unit);
-    if (item.rows > w->part_rows || num_works == 1 || tiles > w->max_parts - p->num_parts) {
+    return begin < end ? msgl__ceil_div(end, MSGL_ATTN_TILE) - begin / MSGL_ATTN_TILE : 0;
+}
+
+// Cuts an item, whose keys are in these ranges, into several of `unit` tiles each, every tile with
+// its own part.
+static void add_item(const msgl_attn_workspace *w, msgl_attn_work item,
+                     const int32_t ends[MSGL_ATTN_RANGES], int32_t unit, msgl_attn_plan *p)
+{
+    int32_t tiles = 0, num_works = 0;
+    for (int i = 0, begin = 0; i < MSGL_ATTN_RANGES; begin = ends[i++]) {
+        const int32_t n = tiles_of(begin, ends[i]);
+        tiles += n;
+        num_works += msgl__ceil_div(n, unit);
+    }
+    if (item.rows > w->part_rows || tiles <= unit || tiles > w->max_parts - p->num_parts) {
         item.part = -1;
         p->works[p->num_works++] = item;
         return;
@@ -140,15 +154,34 @@ static void add_item(const msgl_attn_workspace *w, msgl_attn_work item, int32_t 
                                                  .part = p->num_parts,
                                                  .num_parts = tiles,
                                                  .num_works = num_works};
-    const int32_t kv_end = item.kv_end;
     item.group = p->num_groups++;
-    for (int32_t tile = 0; tile < tiles; tile += unit) {
-        item.kv_begin = tile * MSGL_ATTN_TILE;
-        item.kv_end = tile + unit < tiles ? (tile + unit) * MSGL_ATTN_TILE : kv_end;
-        item.part = p->num_parts + tile;
-        p->works[p->num_works++] = item;
+    for (int i = 0, begin = 0; i < MSGL_ATTN_RANGES; begin = ends[i++]) {
+        const int32_t first = begin / MSGL_ATTN_TILE, last = first + tiles_of(begin, ends[i]);
+        for (int32_t tile = first; tile < last; tile += unit) {
+            item.kv_begin = tile > first ? tile * MSGL_ATTN_TILE : begin;
+            item.kv_end = tile + unit < last ? (tile + unit) * MSGL_ATTN_TILE : ends[i];
+            item.part = p->num_parts + tile - first;
+            p->works[p->num_works++] = item;
+        }
+        p->num_parts += last - first;
     }
-    p->num_parts += tiles;
+}
+
+// Adds the items of packed rows [row, end) of a request, which lie in one dual chunk. Last rows
+// first: they see the most keys, and long tasks are best handed out early.
+static void add_rows(const msgl_attn_config *cfg, const msgl_attn_workspace *w, msgl_attn_work item,
+                     int32_t end, int32_t first_pos, int32_t rows, int32_t unit, msgl_attn_plan *p)
+{
+    const int32_t group = cfg->num_q_heads / cfg->num_kv_heads, begin = item.row;
+    int32_t at[MSGL_ATTN_RANGES];
+    msgl__attn_ranges(cfg->dual_len, first_pos + begin / group, at);
+    for (int32_t t = msgl__ceil_div(end - begin, rows) - 1; t >= 0; t--) {
+        item.row = begin + t * rows;
+        item.rows = end - item.row < rows ? end - item.row : rows;
+        item.kv_end = first_pos + (item.row + item.rows - 1) / group + 1;
+        const int32_t ends[MSGL_ATTN_RANGES] = {at[1], at[2], item.kv_end};
+        add_item(w, item, ends, unit, p);
+    }
 }
 
 void msgl__attn_plan_tiles(const msgl_attn_config *cfg, const msgl_attn_workspace *w, int32_t bs,
@@ -157,6 +190,7 @@ void msgl__attn_plan_tiles(const msgl_attn_config *cfg, const msgl_attn_workspac
 {
     (void)ints;
     const int32_t group = cfg->num_q_heads / cfg->num_kv_heads;
+    const int32_t dual_len = cfg->dual_len;
     const int32_t rows = choose_rows(cfg, bs, cu_seqlens_q);
     int64_t cost = 0; // in tiles, over all items and heads
     int32_t most = 0; // rows of an item
@@ -173,13 +207,13 @@ void msgl__attn_plan_tiles(const msgl_attn_config *cfg, const msgl_attn_workspac
     p->num_works = p->num_groups = p->num_parts = 0;
     for (int32_t i = 0; i < bs; i++) {
         const int32_t q_len = cu_seqlens_q[i + 1] - cu_seqlens_q[i];
-        const int32_t packed = q_len * group, first_pos = seqlens_k[i] - q_len;
-        // Last rows first: they see the most keys, and long tasks are best handed out early.
-        for (int32_t t = msgl__ceil_div(packed, rows) - 1; t >= 0; t--) {
-            msgl_attn_work item = {.req = i, .row = t * rows};
-            item.rows = packed - item.row < rows ? packed - item.row : rows;
-            item.kv_end = first_pos + (item.row + item.rows - 1) / group + 1;
-            add_item(w, item, unit > 1 ? (int32_t)unit : 1, p);
+        const int32_t first_pos = seqlens_k[i] - q_len;
+        // Dual chunks end pieces of rows; without them there is one piece.
+        for (int32_t to = q_len, from = 0; to > 0; to = from) {
+            from = dual_len > 0 ? (first_pos + to - 1) / dual_len * dual_len - first_pos : 0;
+            from = from > 0 ? from : 0;
+            const msgl_attn_work item = {.req = i, .row = from * group};
+            add_rows(cfg, w, item, to * group, first_pos, rows, unit > 1 ? (int32_t)unit : 1, p);
         }
     }
 }
@@ -205,6 +239,8 @@ void msgl__attn_call_init(const msgl_attn_config *cfg, const msgl_attn_workspace
                           .sinks = layer->sinks,
                           .out_scale = msgl__attn_v_scale(cfg->pool, layer),
                           .window = layer->window,
+                          .dual_len = cfg->dual_len,
+                          .q_next = (size_t)cfg->num_q_heads * (size_t)cfg->head_dim,
                           .cu_seqlens_q = seqs->cu_seqlens_q,
                           .seqlens_k = seqs->seqlens_k,
                           .tree = seqs->tree,

@@ -114,6 +114,7 @@ static void list_takers(const msgl_attn_needs *n, char *text, size_t size)
     for (int i = 0; i < count && at < size; i++) {
         const uint32_t caches = all[i]->caches != 0 ? all[i]->caches : 1u << MSGL_CACHE_KV;
         if ((all[i]->devices & 1u << n->device) == 0 || (caches & 1u << n->cache) == 0) continue;
+        if (all[i]->dual_chunk != (n->dual_len > 0)) continue;
         if ((all[i]->kv_dtypes & 1u << n->kv_dtype) == 0) continue;
         at += (size_t)snprintf(text + at, size - at, "%s%s", at > 0 ? ", " : "", all[i]->name);
     }
@@ -184,6 +185,18 @@ static int check_variants(const msgl_attn_desc *d, const msgl_attn_needs *n, msg
                              "attention backend %s has no %s, which this model needs", d->name,
                              lacks);
     }
+    if (n->dual_len > 0 && !d->dual_chunk) {
+        return msgl__err_set(err, MSGL_EUNSUPPORTED,
+                             "attention backend %s has no dual chunk attention, which this model "
+                             "needs",
+                             d->name);
+    }
+    if (n->dual_len == 0 && d->dual_chunk) {
+        return msgl__err_set(err, MSGL_EUNSUPPORTED,
+                             "attention backend %s is for models with dual_chunk_attention_config; "
+                             "this one has none",
+                             d->name);
+    }
     return 0;
 }
 
@@ -233,7 +246,7 @@ int msgl__attn_supports(const msgl_attn_desc *d, const msgl_attn_needs *n, msgl_
 static int find(const char *name, size_t len, msgl_device_kind device, const msgl_attn_desc **out,
                 msgl_err *err)
 {
-    char copy[MAX_NAME + 1], names[128];
+    char copy[MAX_NAME + 1], names[192];
     list_names(device, names, sizeof names);
     if (len <= MAX_NAME) {
         memcpy(copy, name, len);
@@ -282,9 +295,11 @@ static int choose_documented(const msgl_attn_needs *n, msgl_attn_choice *out, ms
         {MSGL_DEVICE_CUDA, 0, "fi", "fi"},
         {MSGL_DEVICE_CUDA, 0, "fa", "fa"},
         {MSGL_DEVICE_CUDA, 0, "torch_native", "torch_native"},
+        {MSGL_DEVICE_CUDA, 0, "dual_chunk_flash_attn", "dual_chunk_flash_attn"},
         {MSGL_DEVICE_CPU, 0, "fa", "fa"},
         {MSGL_DEVICE_CPU, 0, "fi", "fi"},
         {MSGL_DEVICE_CPU, 0, "torch_native", "torch_native"},
+        {MSGL_DEVICE_CPU, 0, "dual_chunk_flash_attn", "dual_chunk_flash_attn"},
     };
     msgl_err first = {0}; // the preferred one's reason is shown
     for (size_t i = 0; i < MSGL_COUNT(order); i++) {

@@ -77,7 +77,9 @@ static msgl_attn_needs needs_of(const msgl_attn_desc *d, const msgl_model_config
         n.head_dim = 576;
         n.v_dim = 512;
     }
+    if (model == NULL && d->dual_chunk) n.dual_len = 7168; // of Qwen2.5-Turbo's
     if (model == NULL) return n;
+    n.dual_len = model->ropes[0].dual.len;
     msgl_cache_specs specs;
     msgl__model_caches(model, dtype, n.act, &specs);
     n.cache = specs.all[group].kind;

@@ -202,7 +202,7 @@ static void fill_info(msgl_engine *e)
     }
     snprintf(i->architecture, sizeof i->architecture, "%s", m->arch->name);
     i->sampling = m->sampling;
-    i->no_prefix_sharing = msgl__rope_per_request(&m->ropes[0]);
+    i->no_prefix_sharing = msgl__rope_by_length(&m->ropes[0], e->info.max_seq_len);
 }
 
 // Where to keep algorithms chosen by measurement: $XDG_CACHE_HOME/minisgl or ~/.cache/minisgl, made

@@ -28,6 +28,7 @@ static msgl_attn_needs needs_of(const msgl_engine *e, int32_t group, int32_t pag
         .kv_dtype = spec->dtype,
         .deterministic = e->deterministic,
         .variants = msgl__model_variants(&e->model.cfg, group),
+        .dual_len = e->model.cfg.ropes[0].dual.len,
     };
 }
 
@@ -110,6 +111,7 @@ int msgl__groups_create_attention(msgl_engine *e, msgl_err *err)
         .deterministic = e->deterministic,
         .apart = e->apart,
         .num_q_heads = e->model.cfg.num_heads,
+        .dual_len = e->model.cfg.ropes[0].dual.len,
         .page_size = e->info.cache.page_size,
         .max_running = e->max_running,
         .max_seq_len = e->info.max_seq_len,

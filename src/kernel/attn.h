@@ -10,10 +10,10 @@
 //     M' = max(M, m);  L' = L exp2(M - M') + l exp2(m - M');  O' likewise;  result O / L
 // (the online softmax of Milakov & Gimelshein 2018, algorithm 3, with a tile as the element); the
 // sink of a head joins L once, behind the last tile. A tile's value for a row depends on that row's
-// q and on the visible keys only: masked keys are exact zeros in every sum. So it makes no
-// difference to the bits of the result how rows are grouped into work items, which pages hold the
-// keys, whether one item folds all tiles or each tile is a part of its own folded later, or how
-// many threads there are.
+// q and on the visible keys only: masked keys are exact zeros in every sum. (With dual chunks a
+// tile that lies in two ranges is two.) So it makes no difference to the bits of the result how
+// rows are grouped into work items, which pages hold the keys, whether one item folds all tiles or
+// each tile is a part of its own folded later, or how many threads there are.
 #ifndef MSGL_KERNEL_ATTN_H
 #define MSGL_KERNEL_ATTN_H
 
@@ -38,14 +38,28 @@
 #define MSGL_ATTN_FEW_HEADS 8
 #define MSGL_ATTN_FEW_COLUMNS 2048
 
+// Ranges of keys, ascending, that a row meets with a query of their own each.
+#define MSGL_ATTN_RANGES 3
+
+// Keys [at[i], at[i + 1]) of a row at position pos are range i, some of which are empty; the last
+// is open at its end, and is the only one without dual chunks. Its query: MSGL_ATTN_RANGES - 1 - i.
+static inline void msgl__attn_ranges(int32_t dual_len, int32_t pos, int32_t at[MSGL_ATTN_RANGES])
+{
+    const int32_t own = dual_len > 0 ? pos / dual_len * dual_len : 0;
+    at[0] = 0;
+    at[1] = own > dual_len ? own - dual_len : 0;
+    at[2] = own;
+}
+
 // A piece of the batch's attention, for every KV head: packed query rows [row, row + rows) of
 // request req against its keys [kv_begin, kv_end). Packed row r is token r / group and query head
 // kv_head * group + r % group, so that K and V are read once for all heads of a group.
 typedef struct msgl_attn_work {
     int32_t req;
-    int32_t row, rows;        // rows <= MSGL_ATTN_MAX_ROWS; 0: nothing to do
+    int32_t row, rows;        // rows <= MSGL_ATTN_MAX_ROWS; 0: nothing to do; of one dual chunk
     int32_t kv_begin, kv_end; // the causal rule and the window restrict further
-    int32_t part;             // first part that this item writes; -1: it writes out itself
+    int32_t part;             // first part that this item writes; -1: it writes out itself; keys
+                              // of an item with parts are in one range
     int32_t group;            // index into groups when part >= 0
 } msgl_attn_work;
 
@@ -81,6 +95,11 @@ typedef struct msgl_attn_call {
     float out_scale;      // of the result; 1 in most cases
     const float *sinks;   // [num_q_heads] attention/attention.h has the formula; NULL: none
     int32_t window;       // W: keys in [p - W, p]; -1: all up to p
+    // Dual chunk attention: keys of a row's own chunk of dual_len positions meet its first query,
+    // those of the chunk before it the second one, earlier keys the third, each q_next elements
+    // behind the one before. 0: a row has one query, for all keys.
+    int32_t dual_len;
+    size_t q_next;
 
     // Requests. Position p's K and V are in slot pages[start + p / page_size] * page_size + p %
     // page_size, where start = page_indptr[req], or req * page_stride when page_indptr is NULL.

@@ -94,8 +94,8 @@ typedef struct msgl_delta_kernels {
     // read `from` states before the kernel ahead of this call has ended: their last writer is of an
     // earlier step.
     void (*run)(msgl_exec *x, const msgl_delta_call *c);
-    // Whether calls of these dimensions run with activations of act on a GPU of this compute
-    // capability; NULL: always.
+    // Whether calls of these dimensions run with activations of act on this device (capability: a
+    // GPU's).
     bool (*supports)(int32_t capability, msgl_dtype act, const msgl_delta_call *dims);
     // Most scratch of a call with at most c->seqs->num_tokens rows of at most c->seqs->size
     // requests; only these, phase and dimensions are looked at.

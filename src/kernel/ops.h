@@ -13,6 +13,7 @@
 
 #include "core/batch.h"
 #include "kernel/calls.h"
+#include "kernel/dual_chunk.h"
 #include "kernel/exec.h"
 
 typedef struct msgl_norm_kernels {
@@ -37,6 +38,9 @@ typedef struct msgl_rope_kernels {
     void (*qk_norm_rope_store)(msgl_exec *x, const msgl_rope_call *c);
     // See msgl_latent_rope_call.
     void (*latent_rope_store)(msgl_exec *x, const msgl_latent_rope_call *c);
+    // See msgl_dual_table_call and msgl_dual_rope_call.
+    void (*dual_table)(msgl_exec *x, const msgl_dual_table_call *c);
+    void (*dual_rope_store)(msgl_exec *x, const msgl_dual_rope_call *c);
 } msgl_rope_kernels;
 
 typedef struct msgl_act_kernels {

@@ -16,10 +16,22 @@ void msgl__attend(const msgl_forward *f, int32_t group, const msgl_attn_layer *g
     }
 }
 
-static void attend(const msgl_forward *f, const msgl_attention *a, const void *qkv, void *out)
+static void attend(const msgl_forward *f, const msgl_attention *a, const void *q, size_t ld,
+                   void *out)
 {
-    msgl__attend(f, a->group, &a->geometry, qkv, (size_t)a->qkv.w.n, out,
-                 (size_t)a->num_heads * (size_t)a->head_dim);
+    msgl__attend(f, a->group, &a->geometry, q, ld, out, msgl__q_width(a));
+}
+
+// Behind the projection: rotation and attention with the queries of dual chunks.
+static void attend_dual(msgl_forward *f, const msgl_attention *a, const msgl_rope_call *rope,
+                        void *out)
+{
+    const size_t width = MSGL_DUAL_QUERIES * msgl__q_width(a);
+    void *queries = msgl__activation(f, (size_t)f->num_tokens, width);
+    if (queries == NULL) return;
+    const msgl_dual_rope_call dual = {.rope = *rope, .queries = queries};
+    f->k->rope.dual_rope_store(f->x, &dual);
+    attend(f, a, queries, width, out);
 }
 
 // Norms over all heads at once, in place.
@@ -71,14 +83,17 @@ void msgl__attention(msgl_forward *f, const msgl_attention *a, const msgl_norm *
         msgl__linear(f, &a->qkv, norm, in, qkv, rope.tokens);
         if (a->norms_all) norm_all(f, a, qkv);
         msgl__attn_forward(&group->attn, f->x, &a->geometry, f->seqs, &both, out);
+    } else if (a->dual) {
+        msgl__linear(f, &a->qkv, norm, in, qkv, rope.tokens);
+        attend_dual(f, a, &rope, out);
     } else if (a->norms_all || a->gated) {
         msgl__linear(f, &a->qkv, norm, in, qkv, rope.tokens);
         if (a->norms_all) norm_all(f, a, qkv);
         f->k->rope.qk_norm_rope_store(f->x, &rope);
-        attend(f, a, qkv, out);
+        attend(f, a, qkv, rope.ld, out);
     } else {
         msgl__linear_rope(f, &a->qkv, norm, in, &rope);
-        attend(f, a, qkv, out);
+        attend(f, a, qkv, rope.ld, out);
     }
     if (a->gated) gate_results(f, a, qkv, out);
     msgl__arena_reset(f->x->scratch);

@@ -18,18 +18,27 @@ typedef struct msgl_attention {
     int32_t group; // of layers: msgl_forward.groups
     int32_t rope;  // which of the step's
     int32_t half;  // rotated dimensions of a head / 2
+    bool dual;     // a token has MSGL_DUAL_QUERIES queries; then there are no norms
     msgl_attn_layer geometry;
 } msgl_attention;
+
+static inline size_t msgl__q_width(const msgl_attention *a)
+{
+    return (size_t)a->num_heads * (size_t)a->head_dim;
+}
 
 // Step arena bytes of msgl__attention for up to max_tokens tokens with activations of act.
 static inline size_t msgl__attention_workspace(const msgl_attention *a, msgl_dtype act,
                                                int32_t max_tokens)
 {
-    return msgl__activation_bytes((size_t)max_tokens, (size_t)a->qkv.w.n, act);
+    const size_t t = (size_t)max_tokens, queries = a->dual ? MSGL_DUAL_QUERIES : 0;
+    return msgl__activation_bytes(t, (size_t)a->qkv.w.n, act) +
+           msgl__activation_bytes(t, queries * msgl__q_width(a), act);
 }
 // in [num_tokens, hidden], before `norm` (or NULL) -> out [num_tokens, num_heads * head_dim],
 // before the output projection (which is the caller's: after the last layer only some rows need
-// it). Stores the tokens' K and V. cos_sin [num_tokens, 2 half] of its rope.
+// it). Stores the tokens' K and V. cos_sin [num_tokens, 2 half] of its rope, or that times
+// MSGL_DUAL_SETS.
 void msgl__attention(msgl_forward *f, const msgl_attention *a, const msgl_norm *norm,
                      const void *in, const float *cos_sin, void *out);
 

@@ -6,6 +6,18 @@
 static void rope_table(msgl_forward *f, const msgl_step_rope *r, float *cos_sin)
 {
     const size_t half = (size_t)r->half;
+    if (r->dual.len > 0) { // whose frequencies are the same for all requests
+        const msgl_dual_table_call c = {.positions = f->positions,
+                                        .lengths = f->lengths,
+                                        .tokens = f->num_tokens,
+                                        .inv_freq = r->inv_freq,
+                                        .half = r->half,
+                                        .scale = r->scale,
+                                        .dual = r->dual,
+                                        .cos_sin = cos_sin};
+        f->k->rope.dual_table(f->x, &c);
+        return;
+    }
     for (int32_t i = 0; i < r->num_segments; i++) {
         const msgl_rope_segment *s = &r->segments[i];
         f->k->rope.table(f->x, f->positions + s->first, s->count,
@@ -38,7 +50,8 @@ static void embed(msgl_forward *f, const msgl_weight *w, void *out, float *cos_s
         c.tables[i] = f->page_tables[i];
         c.slots[i] = f->slots[i];
     }
-    if (f->k->gemm.embed != NULL && r->num_segments == 1 && f->k->gemm.embed(f->x, &c)) return;
+    const bool fuses = f->k->gemm.embed != NULL && r->num_segments == 1 && r->dual.len == 0;
+    if (fuses && f->k->gemm.embed(f->x, &c)) return;
     msgl_device *d = f->x->device;
     for (int32_t i = 0; i < f->num_tables; i++) { // the ids come again with every further table
         if (i > 0 && f->page_tables[i] == NULL) break;

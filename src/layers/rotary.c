@@ -182,7 +182,8 @@ void msgl__ropes_prepare(const msgl_rope_config *ropes, int32_t num, const msgl_
 {
     for (int32_t i = 0; i < num; i++) {
         const int32_t half = ropes[i].dim / 2;
-        out[i] = (msgl_step_rope){.inv_freq = device, .segments = segments, .half = half};
+        out[i] = (msgl_step_rope){
+            .inv_freq = device, .segments = segments, .half = half, .dual = ropes[i].dual};
         out[i].num_segments =
             msgl__rope_prepare(&ropes[i], batch, inv_freq, segments, &out[i].scale);
         const size_t floats = (size_t)out[i].num_segments * (size_t)half;

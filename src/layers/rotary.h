@@ -11,6 +11,7 @@
 
 #include "core/batch.h"
 #include "core/err.h"
+#include "kernel/dual_chunk.h"
 
 typedef enum msgl_rope_type {
     MSGL_ROPE_DEFAULT,
@@ -43,6 +44,7 @@ typedef struct msgl_rope_config {
     bool truncate;                            // yarn: whole-numbered correction range
     // longrope: what frequencies are divided by, up to original_max positions and beyond.
     float short_factor[MSGL_MAX_LONGROPE], long_factor[MSGL_MAX_LONGROPE];
+    msgl_dual_chunk dual;
 } msgl_rope_config;
 
 // Fills inv_freq [cfg->dim / 2] for a prompt of prompt_len tokens (only dynamic scaling and
@@ -63,6 +65,14 @@ static inline bool msgl__rope_per_request(const msgl_rope_config *cfg)
            (cfg->type == MSGL_ROPE_LONGROPE && cfg->original_max < cfg->max_position);
 }
 
+// Whether hidden states of a prefix depend on the length of the prompt behind it, in requests of up
+// to max_seq_len tokens: by its frequencies, or by the scale of dual chunk attention.
+static inline bool msgl__rope_by_length(const msgl_rope_config *cfg, int32_t max_seq_len)
+{
+    const int32_t original = cfg->dual.original;
+    return msgl__rope_per_request(cfg) || (original > 0 && max_seq_len > original);
+}
+
 // Rows of inverse frequencies that a batch of max_requests can need.
 static inline int32_t msgl__rope_max_rows(const msgl_rope_config *cfg, int32_t max_requests)
 {
@@ -78,7 +88,14 @@ typedef struct msgl_step_rope {
     const msgl_rope_segment *segments;
     int32_t num_segments, half; // half: rotated dimensions / 2
     float scale;                // of cos and sin
+    msgl_dual_chunk dual;
 } msgl_step_rope;
+
+// Floats that a token has in the step's table of this rope.
+static inline int32_t msgl__rope_width(const msgl_rope_config *cfg)
+{
+    return cfg->dim * (cfg->dual.len > 0 ? MSGL_DUAL_SETS : 1);
+}
 
 // Host part of a step: fills inv_freq [rows used, dim / 2] and segments [at most
 // msgl__rope_max_rows], which cover the batch's tokens in order. Returns the number of segments.

@@ -112,6 +112,7 @@ static void build_attention(const msgl_model *m, int32_t index, msgl_attention *
     a->head_dim = c->head_dim;
     a->rope = msgl__layer_has(d, index, MSGL_LAYER_SECOND_ROPE) ? 1 : 0;
     a->half = c->ropes[a->rope].dim / 2;
+    a->dual = c->ropes[a->rope].dual.len > 0;
     const int32_t window = window_of(d, index);
     a->group = window >= 0 && count_layers(d, c->num_layers, false) > 0 ? 1 : 0;
     a->geometry = (msgl_attn_layer){
@@ -227,7 +228,7 @@ static int check_delta(const msgl_model *m, msgl_err *err)
     const msgl_delta_kernels *k = &m->target.kernels->delta;
     const msgl_delta layer = delta_of(d);
     const msgl_delta_call dims = msgl__delta_call_of(&layer);
-    if (count_delta(d, m->cfg.num_layers) == 0 || k->supports == NULL ||
+    if (count_delta(d, m->cfg.num_layers) == 0 ||
         k->supports(m->target.capability, m->target.act, &dims)) {
         return 0;
     }
@@ -353,7 +354,7 @@ static size_t workspace(const msgl_model *m, int32_t max_tokens, int32_t max_row
         if (need > layers) layers = need;
     }
     for (int32_t i = 0; i < c->num_ropes; i++) {
-        angles += msgl__activation_bytes(t, (size_t)c->ropes[i].dim, MSGL_F32);
+        angles += msgl__activation_bytes(t, (size_t)msgl__rope_width(&c->ropes[i]), MSGL_F32);
     }
     return angles + msgl__activation_bytes(t, h, act) + msgl__activation_bytes(t, mixed, act) +
            msgl__activation_bytes(r, mixed, act) + msgl__activation_bytes(r, h, act) +
@@ -366,7 +367,7 @@ static bool take_buffers(const msgl_model *m, msgl_forward *f, int32_t num_rows,
     const size_t t = (size_t)f->num_tokens, h = (size_t)c->hidden_size;
     const size_t mixed = mixed_width(m);
     for (int32_t i = 0; i < c->num_ropes; i++) {
-        b->cos_sin[i] = msgl__take_rows(f, t, (size_t)c->ropes[i].dim, MSGL_F32);
+        b->cos_sin[i] = msgl__take_rows(f, t, (size_t)msgl__rope_width(&c->ropes[i]), MSGL_F32);
     }
     b->residual = msgl__activation(f, t, h);
     b->mixed = msgl__activation(f, t, mixed);

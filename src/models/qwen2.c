@@ -1,14 +1,42 @@
 // SPDX-License-Identifier: Apache-2.0
 //
-// Qwen2 and Qwen2.5: Llama with biases on q, k and v; some layers may have a sliding window.
+// Qwen2 and Qwen2.5: Llama with biases on q, k and v; some layers may have a sliding window, or all
+// have dual chunk attention (Qwen2.5-1M).
 #include "models/archs.h"
 #include "models/decoder.h"
+
+// chunk_size counts the local_size tokens in front of a chunk that still see each other at their
+// true distance; the chunks themselves are the difference.
+static void read_dual_chunk(msgl_json_reader *r, msgl_model_config *c)
+{
+    static const char section[] = "dual_chunk_attention_config";
+    const json_t *given = msgl__json_get(r, section);
+    if (given == NULL || r->status != 0) return;
+    if (!json_is_object(given)) {
+        msgl__json_reject(r, MSGL_EFORMAT, section, given, "an object or null");
+        return;
+    }
+    if (c->decoder.sliding_window > 0 || msgl__rope_per_request(&c->ropes[0])) {
+        msgl__json_reject(r, MSGL_EUNSUPPORTED, section, given,
+                          "no sliding window and no rope scaling by length beside it");
+        return;
+    }
+    msgl_json_reader sub = *r;
+    sub.section = section;
+    sub.obj = given;
+    msgl_dual_chunk *d = &c->ropes[0].dual;
+    d->size = msgl__json_int_or(&sub, "chunk_size", 2, INT32_MAX / 4, 8192);
+    d->len = d->size - msgl__json_int_or(&sub, "local_size", 0, d->size - 1, 1024);
+    d->original = msgl__json_int_or(&sub, "original_max_position_embeddings", 0, INT32_MAX, 0);
+    r->status = sub.status;
+}
 
 static void configure(msgl_json_reader *r, msgl_model_config *c)
 {
     msgl_decoder_config *d = &c->decoder;
     d->qkv_bias = true;
     msgl__decoder_read_windows(r, c);
+    read_dual_chunk(r, c);
 }
 
 const msgl_arch msgl__arch_qwen2 = {

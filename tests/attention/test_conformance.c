@@ -47,6 +47,12 @@ static world_spec random_spec(world *rng, const msgl_attn_desc *d, msgl_cpu_leve
     s.deterministic = world_int(rng, 0, 3) == 0;
     s.tree = d->tree && world_int(rng, 0, 2) == 0;
     if (d->masks != 0 && world_int(rng, 0, 3) != 0) world_random_mods(rng, &s);
+    if (d->dual_chunk) {
+        static const int lens[] = {48, 160, 256, 300, 7};
+        s.dual_len = pick(rng, lens, 5);
+        s.window = -1;
+        s.softcap = 0;
+    }
     const bool only = d->caches == 1u << MSGL_CACHE_LATENT;
     if (only || ((d->caches & 1u << MSGL_CACHE_LATENT) != 0 && world_int(rng, 0, 2) == 0)) {
         static const int latent[][2] = {{40, 32}, {72, 64}, {200, 136}, {576, 512}};

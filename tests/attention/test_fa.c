@@ -10,6 +10,7 @@
 
 #include <cmocka.h>
 
+#include "attention/dual_chunk/dual_chunk.h"
 #include "attention/fa/fa.h"
 #include "attention/invariance.h"
 
@@ -107,6 +108,26 @@ static void test_metadata(void **state)
     world_close(&w);
 }
 
+// The same promise with dual chunks, whether or not they end where the kernel's tiles do.
+static void test_dual_chunk(void **state)
+{
+    (void)state;
+    static const int lens[] = {256, 100, 300};
+    for (int level = 0; level <= (int)msgl__cpu_level_detect(); level++) {
+        for (size_t i = 0; i < sizeof lens / sizeof lens[0]; i++) {
+            world_spec s = world_base(&msgl__attn_dual_chunk, 36, 1300, 4096);
+            s.level = (msgl_cpu_level)level;
+            s.group = 7;
+            s.dual_len = lens[i];
+            const invariance how = {.tolerance = world_tolerance(s.desc->name, s.dtype),
+                                    .phases = true,
+                                    .pages = {1, 64, 48},
+                                    .rounds = 6};
+            check_invariance(&s, level == MSGL_CPU_REF ? 320 : 1000, &how);
+        }
+    }
+}
+
 // A tree that is one path has the bits of a causal sequence, on both sides of a tile's end and
 // where the keys are split into parts.
 static void test_chain(void **state)
@@ -140,6 +161,7 @@ static void test_chain(void **state)
 int main(void)
 {
     const struct CMUnitTest tests[] = {
+        cmocka_unit_test(test_dual_chunk),
         cmocka_unit_test(test_one_arithmetic),
         cmocka_unit_test(test_chain),
         cmocka_unit_test(test_metadata),

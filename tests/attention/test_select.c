@@ -66,13 +66,31 @@ static void test_names(void **state)
 static void expect_unknown(const char *spec, const char *name)
 {
     char text[256];
-    snprintf(
-        text, sizeof text,
-        "unknown attention backend \"%s\"; allowed: auto, fa, fi, trtllm, trtllm_mha, "
-        "torch_native, triton, flashmla, trtllm_mla, cutlass_mla, flex_attention, fa4, or a pair "
-        "\"PREFILL,DECODE\"",
-        name);
+    snprintf(text, sizeof text,
+             "unknown attention backend \"%s\"; allowed: auto, fa, fi, trtllm, trtllm_mha, "
+             "torch_native, triton, flashmla, trtllm_mla, cutlass_mla, flex_attention, fa4, "
+             "dual_chunk_flash_attn, or a pair "
+             "\"PREFILL,DECODE\"",
+             name);
     expect_error(spec, &NEEDS, MSGL_EINVAL, text);
+}
+
+// `auto` finds the one backend of models with dual chunk attention, which is for no others.
+static void test_dual_chunk(void **state)
+{
+    (void)state;
+    msgl_attn_needs dual = NEEDS;
+    msgl_attn_choice c;
+    char warning[256];
+    dual.dual_len = 24;
+    assert_int_equal(msgl__attn_select("auto", &dual, &c, warning, NULL), 0);
+    assert_string_equal(c.prefill->name, "dual_chunk_flash_attn");
+    assert_ptr_equal(c.prefill, c.decode);
+    expect_error("fa", &dual, MSGL_EUNSUPPORTED,
+                 "attention backend fa has no dual chunk attention, which this model needs");
+    expect_error("dual_chunk_flash_attn", &NEEDS, MSGL_EUNSUPPORTED,
+                 "attention backend dual_chunk_flash_attn is for models with "
+                 "dual_chunk_attention_config; this one has none");
 }
 
 static void test_bad_names(void **state)
@@ -188,11 +206,14 @@ static void test_limits(void **state)
          "attention backend narrow: 3 query heads per KV head; allowed: up to 2"},
         {{.kv_dtype = MSGL_F16},
          "attention backend narrow: no kernel for a KV cache of float16; those that have one here: "
-         "fa, fi, trtllm, trtllm_mha, torch_native, flex_attention, fa4"},
+         "fa, fi, trtllm, trtllm_mha, torch_native, triton, flex_attention, "
+         "fa4"},
         {{.variants = {2, {{.window = -1}, {.window = 100}}}},
          "attention backend narrow has no sliding window, which this model needs"},
         {{.variants = {1, {{.window = -1, .softcap = 30}}}},
          "attention backend narrow has no logit soft cap, which this model needs"},
+        {{.dual_len = 24},
+         "attention backend narrow has no dual chunk attention, which this model needs"},
         {{.variants = {1, {{.mods = &(const msgl_attn_mods){.masks = 1u << MSGL_MASK_PREFIX}}}}},
          "attention backend narrow: no mask \"prefix-LM\", which this model needs"},
         {{.variants = {1, {{.mods = &(const msgl_attn_mods){.scores = 1u << MSGL_SCORE_ALIBI}}}}},
@@ -350,11 +371,11 @@ static void test_bad_config(void **state)
 int main(void)
 {
     const struct CMUnitTest tests[] = {
-        cmocka_unit_test(test_names),      cmocka_unit_test(test_bad_names),
-        cmocka_unit_test(test_cannot_run), cmocka_unit_test(test_latent),
-        cmocka_unit_test(test_limits),     cmocka_unit_test(test_measured),
-        cmocka_unit_test(test_page_size),  cmocka_unit_test(test_registry),
-        cmocka_unit_test(test_bad_config),
+        cmocka_unit_test(test_dual_chunk), cmocka_unit_test(test_names),
+        cmocka_unit_test(test_bad_names),  cmocka_unit_test(test_cannot_run),
+        cmocka_unit_test(test_latent),     cmocka_unit_test(test_limits),
+        cmocka_unit_test(test_measured),   cmocka_unit_test(test_page_size),
+        cmocka_unit_test(test_registry),   cmocka_unit_test(test_bad_config),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }

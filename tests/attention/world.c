@@ -197,12 +197,21 @@ world_spec world_base(const msgl_attn_desc *desc, int max_running, int max_seq_l
 
 void world_suit(world_spec *s)
 {
+    if (s->desc->dual_chunk) s->dual_len = 160;
     if (s->desc->caches != 1u << MSGL_CACHE_LATENT) return;
     s->group *= s->num_kv_heads;
     s->num_kv_heads = 1;
     s->head_dim = 72;
     s->v_dim = 64;
     s->page_size = s->desc->page_override;
+}
+
+// The query of a token at pos that meets the key at p: in the order of the contract.
+static size_t query_of(const world *w, int pos, int p)
+{
+    const int len = w->spec.dual_len;
+    const int apart = len > 0 ? pos / len - p / len : 0;
+    return (size_t)(apart < 2 ? apart : 2);
 }
 
 // Around the largest logit of some hundred keys, some of them far above or below. The data that
@@ -299,7 +308,8 @@ void world_open(world *w, const world_spec *spec)
                                  .v_scale = 1.5f};
     if (spec->sinks) make_sinks(w, hq);
     msgl__attn_variants_add(&w->cfg.variants, spec->window, spec->softcap, spec->sinks);
-    w->q_width = (size_t)hq * (size_t)spec->head_dim;
+    w->cfg.dual_len = spec->dual_len;
+    w->q_width = (size_t)hq * (size_t)spec->head_dim * (spec->dual_len > 0 ? 3 : 1);
     w->out_ld = (size_t)hq * (size_t)w->pool.spec.v_dim;
     w->ld = w->q_width + 2 * msgl__kv_slot_stride(&w->pool) + (size_t)spec->head_dim;
     w->lengths = malloc(2 * msgl__seqs_bytes(MAX_REQS));
@@ -663,12 +673,13 @@ static void oracle(const world *w, int row, int pos, const seen_key *keys, int n
     const int hkv = w->spec.num_kv_heads, hq = hkv * w->spec.group;
     double *s = malloc((size_t)(n + 1) * sizeof *s);
     for (int h = 0; h < hq; h++) {
-        const float *q = r->q + (size_t)pos * w->q_width + (size_t)h * (size_t)dim;
+        const float *first = r->q + (size_t)pos * w->q_width + (size_t)h * (size_t)dim;
         const int kh = h / w->spec.group;
         const double z = w->sinks != NULL ? (double)w->sinks[h] : -INFINITY;
         double m = z, l = 0;
         for (int p = 0; p < n; p++) {
             const float *k = r->k + ((size_t)keys[p].key * (size_t)hkv + (size_t)kh) * (size_t)dim;
+            const float *q = first + query_of(w, pos, keys[p].key) * (size_t)hq * (size_t)dim;
             double dot = 0;
             for (int d = 0; d < dim; d++) dot += (double)q[d] * (double)k[d];
             s[p] = rescore(w, h, keys[p].distance, dot * (double)w->layer.scale);

@@ -25,7 +25,8 @@ typedef struct world_spec {
     int max_running, max_seq_len, max_step_tokens;
     int threads;
     float softcap;
-    int window; // -1: off
+    int window;   // -1: off
+    int dual_len; // of dual chunk attention: tokens have three queries; 0: off
     bool sinks;
     bool deterministic, apart;
     bool tree; // new tokens form random trees; at most MSGL_MAX_TREE of a request in a step

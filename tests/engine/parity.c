@@ -26,6 +26,7 @@ const char *const parity_models[] = {
     "llama_f16",
     "mistral_swa",
     "qwen2_gqa7",
+    "qwen2_dual_chunk",
     "qwen3",
     "qwen3_tf5",
     "qwen3_f32",
@@ -86,15 +87,15 @@ static void run_answers(harness *h, int32_t from, const int32_t *ids)
 
 // Computes the prompt and leaves its 64 rows of log-probabilities in the harness. False when the
 // backend cannot run the model; why is printed.
-static bool run_prompt(harness *h, const char *model, const char *dtype,
+static bool run_prompt(harness *h, const char *dir, const char *model, const char *dtype,
                        const harness_target *target)
 {
-    char dir[PATH], prompt[PATH];
+    char prompt[PATH];
     int32_t ids[POSITIONS];
-    parity_path(dir, model, "");
     parity_path(prompt, model, "prompt.json");
     assert_int_equal(load_ids(prompt, "ids", ids, POSITIONS), POSITIONS);
-    const msgl_options cfg = harness_config_for(dir, dtype, target);
+    msgl_options cfg = harness_config_for(dir, dtype, target);
+    if (target->attention == NULL && strcmp(model, "qwen2_dual_chunk") == 0) cfg.attention = "auto";
     msgl_err err = {0};
     const int code = harness_try_open(h, &cfg, &err);
     if (code == MSGL_EUNSUPPORTED) {
@@ -120,9 +121,16 @@ static int32_t argmax(const float *v, int32_t n)
 
 bool parity_f32(const char *model, const harness_target *target)
 {
+    char dir[PATH];
+    parity_path(dir, model, "");
+    return parity_f32_in(dir, model, target);
+}
+
+bool parity_f32_in(const char *dir, const char *model, const harness_target *target)
+{
     harness h;
     char path[PATH];
-    if (!run_prompt(&h, model, "float32", target)) return false;
+    if (!run_prompt(&h, dir, model, "float32", target)) return false;
     const size_t n = (size_t)POSITIONS * (size_t)h.info->vocab_size;
     parity_path(path, model, "expected_f32.bin");
     float *want = load_floats(path, n);
@@ -153,8 +161,9 @@ bool parity_half(const char *model, const char *dtype, const char *file,
                  const harness_target *target)
 {
     harness h;
-    char path[PATH];
-    if (!run_prompt(&h, model, dtype, target)) return false;
+    char dir[PATH], path[PATH];
+    parity_path(dir, model, "");
+    if (!run_prompt(&h, dir, model, dtype, target)) return false;
     const int32_t vocab = h.info->vocab_size;
     const size_t n = (size_t)POSITIONS * (size_t)vocab;
     parity_path(path, model, "expected_f32.bin");

@@ -12,6 +12,8 @@ extern const char *const parity_models[]; // NULL-terminated
 // In float32: the largest difference stays below 1e-3. False, with the reason printed: the
 // backend cannot run the model.
 bool parity_f32(const char *model, const harness_target *target);
+// The same for a model in another folder, whose values are to be those of `model`.
+bool parity_f32_in(const char *dir, const char *model, const harness_target *target);
 // In half precision against f32, like transformers' own half-precision run in `file`: the mean
 // difference, and the same first choice wherever that run keeps it safely.
 bool parity_half(const char *model, const char *dtype, const char *file,

@@ -27,6 +27,12 @@ static void test_bit_equal(void **state)
         for (size_t i = 0; i < MSGL_COUNT(models); i++) {
             check_determinism(models[i], &base, true, others, MSGL_COUNT(others));
         }
+        const char *const dual = "dual_chunk_flash_attn";
+        const harness_target dual_base = {.level = level, .attention = dual};
+        const harness_target dual_others[] = {
+            {.level = level, .attention = dual, .page_size = 16, .threads = 2}};
+        check_determinism("qwen2_dual_chunk", &dual_base, true, dual_others,
+                          MSGL_COUNT(dual_others));
         const harness_target int8 = {.level = level, .weights = "int8"};
         const harness_target int8_others[] = {
             {.level = level, .weights = "int8", .page_size = 16, .threads = 2}};

@@ -10,6 +10,7 @@
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
+#include <unistd.h>
 
 #include <cmocka.h>
 
@@ -72,7 +73,8 @@ static void test_parity_backends(void **state)
     for (int b = 0; b < count; b++) {
         if ((backends[b]->devices & 1u << MSGL_DEVICE_CPU) == 0) continue;
         const harness_target t = {.attention = backends[b]->name};
-        const bool kv = backends[b]->caches != 1u << MSGL_CACHE_LATENT;
+        const bool dual = backends[b]->dual_chunk;
+        const bool kv = backends[b]->caches != 1u << MSGL_CACHE_LATENT && !dual;
         for (size_t i = 0; kv && i < MSGL_COUNT(models); i++) {
             if (!parity_f32(models[i], &t)) fail_msg("%s: %s did not run", models[i], t.attention);
         }
@@ -80,7 +82,31 @@ static void test_parity_backends(void **state)
         const bool latent = (backends[b]->caches & 1u << MSGL_CACHE_LATENT) != 0;
         assert_int_equal(parity_f32("deepseek_v2", &t), latent);
         assert_int_equal(parity_f32("deepseek_v2_lite", &t), latent);
+        assert_int_equal(parity_f32("qwen2_dual_chunk", &t), dual);
     }
+}
+
+// Within one chunk, and up to the original length, dual chunk attention is plain attention: the
+// model of qwen2_gqa7 gives transformers' values with it too.
+static void test_parity_one_dual_chunk(void **state)
+{
+    (void)state;
+    char from[512], weights[128];
+    folder f;
+    folder_make(&f);
+    parity_path(from, "qwen2_gqa7", "config.json");
+    json_t *c = json_load_file(from, 0, NULL);
+    json_object_set_new(c, "dual_chunk_attention_config",
+                        json_pack("{s:i, s:i, s:i}", "chunk_size", 80, "local_size", 16,
+                                  "original_max_position_embeddings", 64));
+    folder_write_json(&f, "config.json", c);
+    json_decref(c);
+    parity_path(from, "qwen2_gqa7", "model.safetensors");
+    folder_path(&f, "model.safetensors", weights, sizeof weights);
+    assert_int_equal(symlink(from, weights), 0);
+    const harness_target t = {.attention = "auto"};
+    assert_true(parity_f32_in(f.dir, "qwen2_gqa7", &t));
+    folder_remove(&f);
 }
 
 // An architecture that is registered has vectors here.
@@ -139,7 +165,7 @@ int main(void)
         cmocka_unit_test(test_all_covered),    cmocka_unit_test(test_parity_f32),
         cmocka_unit_test(test_parity_answers), cmocka_unit_test(test_parity_bf16),
         cmocka_unit_test(test_parity_f16),     cmocka_unit_test(test_parity_backends),
-        cmocka_unit_test(test_spellings),
+        cmocka_unit_test(test_spellings),      cmocka_unit_test(test_parity_one_dual_chunk),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }

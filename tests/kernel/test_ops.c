@@ -269,6 +269,84 @@ static void test_latent_rope(void **state)
     }
 }
 
+// The four rotations of a token, with and without a factor, against their definition; and what the
+// fused call makes of them.
+static void test_dual_rope(void **state)
+{
+    struct fixture *f = *state;
+    enum { TOKENS = 9, Q = 3, KV = 2, DIM = 80, HALF = 32, LD = (Q + 2 * KV) * DIM + 3 };
+    enum { SET = 2 * HALF, TABLE = MSGL_DUAL_SETS * SET, QUERIES = MSGL_DUAL_QUERIES * Q * DIM };
+    static float in[TOKENS * LD], got[TOKENS * LD], table[TOKENS * TABLE];
+    static float queries[TOKENS * QUERIES], first[TOKENS * QUERIES];
+    static float k_pool[TOKENS * KV * DIM], v_pool[TOKENS * KV * DIM];
+    const msgl_dual_chunk dual = {.len = 24, .size = 32, .original = 50};
+    int32_t positions[TOKENS], lengths[TOKENS], slots[TOKENS];
+    float inv_freq[HALF];
+    for (int i = 0; i < HALF; i++) inv_freq[i] = powf(100.0f, -(float)i / (float)HALF);
+    for (int t = 0; t < TOKENS; t++) {
+        positions[t] = t * 11;
+        lengths[t] = t % 2 == 0 ? 50 : 200;
+        slots[t] = (t * 4 + 1) % TOKENS;
+    }
+    fill(f, in, MSGL_COUNT(in), 2);
+    FOR_LEVELS(f, k)
+    {
+        const msgl_dual_table_call angles = {.positions = positions,
+                                             .lengths = lengths,
+                                             .tokens = TOKENS,
+                                             .inv_freq = inv_freq,
+                                             .half = HALF,
+                                             .scale = 1,
+                                             .dual = dual,
+                                             .cos_sin = table};
+        const msgl_dual_rope_call call = {.rope = {.qkv = got,
+                                                   .ld = LD,
+                                                   .tokens = TOKENS,
+                                                   .num_q_heads = Q,
+                                                   .num_kv_heads = KV,
+                                                   .head_dim = DIM,
+                                                   .cos_sin = table,
+                                                   .half = HALF,
+                                                   .kv_dtype = MSGL_F32,
+                                                   .k_pool = k_pool,
+                                                   .v_pool = v_pool,
+                                                   .slots = slots},
+                                          .queries = queries};
+        memcpy(got, in, sizeof in);
+        k->rope.dual_table(&f->exec, &angles);
+        k->rope.dual_rope_store(&f->exec, &call);
+        for (int t = 0; t < TOKENS; t++) {
+            const int own = positions[t] % 24;
+            const int at[MSGL_DUAL_SETS] = {own, own, own < 8 ? own + 24 : 32, 32};
+            const double factor = t % 2 == 0 ? 1 : 1 + 0.1 * log(4.0);
+            for (int s = 0; s < MSGL_DUAL_SETS; s++) {
+                const double scale = s == 0 ? 1 : factor * factor;
+                for (int i = 0; i < HALF; i++) {
+                    const double angle = (double)((float)at[s] * inv_freq[i]);
+                    const float *row = table + t * TABLE + s * SET;
+                    assert_true(fabs((double)row[i] - scale * cos(angle)) < 1e-6);
+                    assert_true(fabs((double)row[HALF + i] - scale * sin(angle)) < 1e-6);
+                }
+            }
+            const float *row = in + t * LD, *v = row + (Q + KV) * DIM;
+            for (int i = 0; i < (Q + KV) * DIM; i++) {
+                const float *head = row + i / DIM * DIM;
+                const int d = i % DIM;
+                for (int q = 0; q < MSGL_DUAL_QUERIES; q++) {
+                    const float *set = table + t * TABLE + (i < Q * DIM ? q + 1 : 0) * SET;
+                    const double want = d < SET ? rotated(head, set, HALF, d) : (double)head[d];
+                    const float to = i < Q * DIM ? queries[t * QUERIES + q * Q * DIM + i]
+                                                 : k_pool[slots[t] * KV * DIM + i - Q * DIM];
+                    assert_true(fabs((double)to - want) < 4e-6);
+                }
+            }
+            assert_memory_equal(v_pool + slots[t] * KV * DIM, v, KV * DIM * sizeof *v);
+        }
+        if (k == f->kernels) memcpy(first, queries, sizeof queries);
+        assert_memory_equal(first, queries, sizeof queries);
+    }
+}
+
 static void test_gate(void **state)
 {
     struct fixture *f = *state;
@@ -671,7 +749,7 @@ int main(void)
         cmocka_unit_test(test_times_sigmoid), cmocka_unit_test(test_moe),
         cmocka_unit_test(test_cap),           cmocka_unit_test(test_add_shared),
         cmocka_unit_test(test_distribution),  cmocka_unit_test(test_sampling_edges),
-        cmocka_unit_test(test_logprobs),
+        cmocka_unit_test(test_dual_rope),     cmocka_unit_test(test_logprobs),
     };
     return cmocka_run_group_tests(tests, setup, teardown);
 }

@@ -338,6 +338,28 @@ static void expect_groups(const msgl_model_config *c, int32_t count, int32_t fir
     }
 }
 
+static void test_dual_chunk(void **state)
+{
+    (void)state;
+    const char *const key = "dual_chunk_attention_config", *const arch = "Qwen2ForCausalLM";
+    static const char *const wrong[] = {"7", "{\"chunk_size\": 32, \"local_size\": 32}",
+                                        "{\"chunk_size\": 1}",
+                                        "{\"original_max_position_embeddings\": -1}"};
+    msgl_model_config *c = malloc(sizeof *c);
+    msgl_err err = {0};
+    assert_int_equal(load_with(arch, key, NULL, c, &err), 0);
+    assert_int_equal(c->ropes[0].dual.len, 0);
+    assert_int_equal(load_with(arch, key, "{}", c, &err), 0);
+    assert_int_equal(c->ropes[0].dual.len, 7168);
+    assert_int_equal(c->ropes[0].dual.size, 8192);
+    assert_int_equal(c->ropes[0].dual.original, 0);
+    for (size_t i = 0; i < MSGL_COUNT(wrong); i++) {
+        assert_int_equal(load_with(arch, key, wrong[i], c, &err), MSGL_EFORMAT);
+        assert_non_null(strstr(err.text, key));
+    }
+    free(c);
+}
+
 static void test_windows(void **state)
 {
     (void)state;
@@ -624,6 +646,7 @@ int main(void)
         cmocka_unit_test(test_delta),
         cmocka_unit_test(test_defaults),
         cmocka_unit_test(test_refusals_by_architecture),
+        cmocka_unit_test(test_dual_chunk),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }

@@ -97,11 +97,27 @@ static void test_segments(void **state)
     }
 }
 
+// Dual chunk attention scales scores by a prompt's length beyond the original one.
+static void test_by_length(void **state)
+{
+    (void)state;
+    msgl_rope_config c = BASE;
+    assert_false(msgl__rope_by_length(&c, 1 << 20));
+    c.dual = (msgl_dual_chunk){.len = 24, .size = 32, .original = 100};
+    assert_false(msgl__rope_by_length(&c, 100));
+    assert_true(msgl__rope_by_length(&c, 101));
+    c.dual.original = 0;
+    assert_false(msgl__rope_by_length(&c, 101));
+    c.type = MSGL_ROPE_DYNAMIC;
+    assert_true(msgl__rope_by_length(&c, 16));
+}
+
 int main(void)
 {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(test_formulas),
         cmocka_unit_test(test_segments),
+        cmocka_unit_test(test_by_length),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }

@@ -347,6 +347,7 @@ static void run_tiles(const paged_args *a, const msgl_attn_work *w, int kv_head,
     const int last = msgl__ceil_div(w->kv_end, MSGL_ATTN_TILE);
     keys->slots = s->slots;
     keys->next_slots = s->next_slots;
+    keys->prefetched = 0;
     for (int tile = first / MSGL_ATTN_TILE; tile < last; tile++) {
         visible(w, tile, s, &keys->begin, &keys->end);
         find_slots(c, w->req, tile, keys->begin, keys->end, s->slots);
@@ -368,12 +369,8 @@ static void run_item(const paged_args *a, const msgl_attn_work *w, int kv_head, 
     const size_t elem = msgl__dtype_size(c->dtype), dim = (size_t)c->head_dim;
     const int group = c->num_q_heads / c->num_kv_heads;
     const int q_first = c->cu_seqlens_q[w->req];
-    const msgl__attn_query q = {.call = c,
-                                .work = w,
-                                .kv_head = kv_head,
-                                .heads = heads,
-                                .q = c->q + (size_t)q_first * c->ld_q +
-                                     (size_t)kv_head * (size_t)group * dim};
+    msgl__attn_query q = {.call = c, .work = w, .kv_head = kv_head, .heads = heads};
+    const float *first_q = c->q + (size_t)q_first * c->ld_q + (size_t)kv_head * (size_t)group * dim;
     msgl__attn_keys keys = {.k = (const char *)c->k + (size_t)kv_head * dim * elem,
                             .v = (const char *)c->v + (size_t)kv_head * dim * elem,
                             .heads = heads,
@@ -383,7 +380,6 @@ static void run_item(const paged_args *a, const msgl_attn_work *w, int kv_head, 
                             .scale = c->scale,
                             .softcap = c->softcap,
                             .next_head = more};
-    a->ops->load_q(&q, isa);
     set_empty(s, w->rows * heads, padded(c));
     s->first_new = c->seqlens_k[w->req] - (c->cu_seqlens_q[w->req + 1] - q_first);
     for (int i = 0; i < w->rows; i++) {
@@ -394,7 +390,17 @@ static void run_item(const paged_args *a, const msgl_attn_work *w, int kv_head, 
             see_causal(c, token, i, s);
         }
     }
-    run_tiles(a, w, kv_head, &keys, s, isa);
+    int32_t at[MSGL_ATTN_RANGES];
+    msgl__attn_ranges(c->dual_len, s->first_new + w->row / group, at);
+    for (int i = 0; i < MSGL_ATTN_RANGES; i++) {
+        msgl_attn_work piece = *w;
+        if (piece.kv_begin < at[i]) piece.kv_begin = at[i];
+        if (i + 1 < MSGL_ATTN_RANGES && piece.kv_end > at[i + 1]) piece.kv_end = at[i + 1];
+        if (piece.kv_begin >= piece.kv_end) continue;
+        q.q = first_q + (size_t)(MSGL_ATTN_RANGES - 1 - i) * c->q_next;
+        a->ops->load_q(&q, isa);
+        run_tiles(a, &piece, kv_head, &keys, s, isa);
+    }
     for (int h = 0; h < heads; h++) {
         if (w->part < 0) {
             write_out(a, w->req, w->row, w->rows, kv_head + h, s, h * w->rows);
