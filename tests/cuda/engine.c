@@ -40,7 +40,8 @@ static harness_target target_of(const test_case *c)
     return t;
 }
 
-// Whether GPUs have kernels for the model: linear attention wants heads of 128 in bfloat16.
+// Whether GPUs have kernels for the model: linear attention wants heads of 128 in bfloat16, dual
+// chunk attention has none.
 static bool has_kernels(const char *model, const char *dtype)
 {
     char dir[512];
@@ -49,7 +50,9 @@ static bool has_kernels(const char *model, const char *dtype)
     parity_path(dir, model, "");
     if (msgl__model_config_load(dir, c, &err) != 0) fail_msg("%s", err.text);
     const msgl_delta_config delta = c->decoder.delta;
+    const bool dual = c->ropes[0].dual.len > 0;
     free(c);
+    if (dual) return false;
     const bool bf16 = dtype != NULL && strcmp(dtype, "bfloat16") == 0;
     return delta.v_heads == 0 || (bf16 && delta.k_dim == 128 && delta.v_dim == 128);
 }
