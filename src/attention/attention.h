@@ -26,6 +26,7 @@ typedef enum msgl_page_rule {
 } msgl_page_rule;
 
 typedef struct msgl_attn_backend msgl_attn_backend;
+typedef struct msgl_attn_desc msgl_attn_desc;
 typedef struct msgl_attn_config msgl_attn_config;
 
 // Geometry of one layer's attention.
@@ -103,7 +104,7 @@ typedef struct msgl_attn_input {
     bool first, second;
 } msgl_attn_input;
 
-typedef struct msgl_attn_desc {
+struct msgl_attn_desc {
     const char *name;
     const char *aliases[4]; // NULL-terminated
     const char *summary;    // one line for --help and the matrix
@@ -138,10 +139,11 @@ typedef struct msgl_attn_desc {
     // A remark for the user on the choice of this backend (a setting without effect here), or NULL;
     // the member too may be NULL.
     const char *(*remark)(void);
-    // Takes all memory that the backend will ever use. *out is owned by the caller (destroy). What
-    // supports has accepted fails for want of memory (lists beyond 32-bit indices are that too) or
-    // because the device failed, for nothing else.
-    int (*create)(const msgl_attn_config *cfg, msgl_attn_backend **out, msgl_err *err);
+    // Takes all memory that the backend will ever use; desc is this descriptor. *out is owned by
+    // the caller (destroy). What supports has accepted fails for want of memory (lists beyond
+    // 32-bit indices are that too) or because the device failed, for nothing else.
+    int (*create)(const msgl_attn_desc *desc, const msgl_attn_config *cfg, msgl_attn_backend **out,
+                  msgl_err *err);
     void (*destroy)(msgl_attn_backend *b);
     // Host work for a step's sequences, on the scheduler's thread: what the kernels need beside the
     // lengths (work lists, plans), into the memory of seqs->flight. A graph's plan fits every
@@ -164,7 +166,7 @@ typedef struct msgl_attn_desc {
     // Length up to which batches of `size` requests have kernels of their own, so that a graph for
     // them alone is worth having; 0 or NULL: none.
     int32_t (*short_seq_len)(const msgl_attn_backend *b, int32_t size);
-} msgl_attn_desc;
+};
 
 struct msgl_attn_backend { // first member of every backend's own struct
     const msgl_attn_desc *desc;
@@ -224,6 +226,8 @@ msgl_attn_choice msgl__attn_alone(const msgl_attn_desc *d, msgl_device_kind devi
 // Checks one backend against the needs, page size included: the descriptor's fields, that its
 // plug-in opens, then its supports. 0; MSGL_EUNSUPPORTED or MSGL_EINVAL, see there.
 int msgl__attn_supports(const msgl_attn_desc *d, const msgl_attn_needs *needs, msgl_err *err);
+// The descriptor's page rule alone; MSGL_EUNSUPPORTED with the sizes it allows.
+int msgl__attn_check_page_size(const msgl_attn_desc *d, int32_t size, msgl_err *err);
 // The page size that the choice works with: `wanted`, or an override (*warning names both; NULL:
 // nobody reads it).
 int32_t msgl__attn_page_size(const msgl_attn_choice *c, int32_t wanted, char warning[256]);

@@ -15,11 +15,11 @@ int msgl__attn_create(const msgl_attn_choice *c, const msgl_attn_config *cfg, ms
     *out = (msgl_attn){0};
     // A ragged backend prepares one set of sequences a step, so two are two backends.
     const bool two = c->decode != c->prefill || (cfg->apart && c->prefill->ragged);
-    int rc = c->prefill->create(cfg, &out->prefill, err);
+    int rc = c->prefill->create(c->prefill, cfg, &out->prefill, err);
     if (rc == 0 && !two) {
         out->decode = out->prefill;
     } else if (rc == 0) {
-        rc = c->decode->create(cfg, &out->decode, err);
+        rc = c->decode->create(c->decode, cfg, &out->decode, err);
     }
     if (rc != 0) msgl__attn_destroy(out);
     return rc;

@@ -318,7 +318,7 @@ static int create(bench *b, const msgl_attn_desc *backend, const msgl_attn_bench
         .device_table_stride = (size_t)b->table.stride,
         .variants = variants_of(s),
     };
-    return backend->create(&cfg, &b->backend, err);
+    return backend->create(backend, &cfg, &b->backend, err);
 }
 
 static void release(bench *b)

@@ -44,11 +44,11 @@ static int32_t kernel_page(int32_t page_size)
     return page;
 }
 
-int msgl__mla_cuda_open(const msgl_attn_config *cfg, const char *name, msgl_mla_cuda *m,
+int msgl__mla_cuda_open(const msgl_attn_desc *desc, const msgl_attn_config *cfg, msgl_mla_cuda *m,
                         msgl_err *err)
 {
     *m = (msgl_mla_cuda){.cfg = *cfg, .page_size = kernel_page(cfg->page_size)};
-    const int code = msgl__attn_config_check(cfg, err);
+    const int code = msgl__attn_config_check(desc, cfg, err);
     if (code != 0) return code;
     const msgl_device_ops *ops = cfg->dev->ops;
     const int32_t heads = cfg->num_q_heads;
@@ -63,7 +63,7 @@ int msgl__mla_cuda_open(const msgl_attn_config *cfg, const char *name, msgl_mla_
         all = all && m->phases[phase].plan != NULL;
     }
     if (all) return 0;
-    return msgl__err_set(err, MSGL_ENOMEM, "%s: no memory for a workspace of %zu bytes", name,
+    return msgl__err_set(err, MSGL_ENOMEM, "%s: no memory for a workspace of %zu bytes", desc->name,
                          bytes);
 }
 
@@ -129,7 +129,7 @@ int msgl__mla_cuda_create(const msgl_attn_desc *desc, const msgl_attn_config *cf
     mla_backend *b = msgl__calloc(1, sizeof *b);
     if (b == NULL) return msgl__err_set(err, MSGL_ENOMEM, "%s: out of memory", desc->name);
     b->base.desc = desc;
-    const int code = msgl__mla_cuda_open(cfg, desc->name, &b->mla, err);
+    const int code = msgl__mla_cuda_open(desc, cfg, &b->mla, err);
     if (code != 0) {
         msgl__mla_cuda_destroy(&b->base);
         return code;

@@ -23,11 +23,11 @@ typedef struct msgl_mla_cuda {
 // Whether the kernel takes these needs, which are of a latent cache.
 int msgl__mla_cuda_supports(const msgl_attn_needs *n, msgl_err *err);
 
-// name: the backend's, for errors. close takes what open has left half-made, and zeros.
-int msgl__mla_cuda_open(const msgl_attn_config *cfg, const char *name, msgl_mla_cuda *m,
+// desc: the backend's. close takes what open has left half-made, and zeros.
+int msgl__mla_cuda_open(const msgl_attn_desc *desc, const msgl_attn_config *cfg, msgl_mla_cuda *m,
                         msgl_err *err);
 void msgl__mla_cuda_close(msgl_mla_cuda *m);
-// As the descriptor's begin and forward; scale: of q.k.
+// As the descriptor's begin and forward; name: its, for errors; scale: of q.k.
 void msgl__mla_cuda_begin(const msgl_mla_cuda *m, const char *name, msgl_exec *x,
                           const msgl_seqs *seqs);
 void msgl__mla_cuda_attend(const msgl_mla_cuda *m, const char *name, msgl_exec *x,

@@ -11,7 +11,7 @@ enum {
     MAX_PARTS = 1024,     // 262,144 keys of split requests; more are walked by one item each
 };
 
-int msgl__attn_config_check(const msgl_attn_config *cfg, msgl_err *err)
+int msgl__attn_config_check(const msgl_attn_desc *desc, const msgl_attn_config *cfg, msgl_err *err)
 {
     const struct {
         const char *name;
@@ -48,7 +48,7 @@ int msgl__attn_config_check(const msgl_attn_config *cfg, msgl_err *err)
         return msgl__err_set(err, MSGL_EINVAL, "attention: %d tokens per step are too many",
                              (int)cfg->max_step_tokens);
     }
-    return 0;
+    return msgl__attn_check_page_size(desc, cfg->page_size, err);
 }
 
 void msgl__attn_workspace_limits(const msgl_attn_config *cfg, msgl_attn_workspace *w)

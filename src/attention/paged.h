@@ -59,8 +59,9 @@ void msgl__attn_call_init(const msgl_attn_config *cfg, const msgl_attn_workspace
 void msgl__attn_list_slots(const msgl_page_table *table, const msgl_seqs *seqs, int32_t *indptr,
                            int32_t *indices);
 
-// Checks limits that every backend relies on; MSGL_EINVAL names the field.
-int msgl__attn_config_check(const msgl_attn_config *cfg, msgl_err *err);
+// Checks limits that every backend relies on; MSGL_EINVAL names the field. And the page size, as
+// msgl__attn_check_page_size.
+int msgl__attn_config_check(const msgl_attn_desc *desc, const msgl_attn_config *cfg, msgl_err *err);
 
 // Carves size bytes (rounded up to 64) from *at.
 static inline void *msgl__attn_carve(char **at, size_t size)

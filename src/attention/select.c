@@ -220,13 +220,13 @@ static void list_page_sizes(const msgl_attn_desc *d, char *text, size_t size)
     }
 }
 
-static int check_page_size(const msgl_attn_desc *d, const msgl_attn_needs *n, msgl_err *err)
+int msgl__attn_check_page_size(const msgl_attn_desc *d, int32_t size, msgl_err *err)
 {
-    if (takes_page_size(d, n->page_size)) return 0;
+    if (takes_page_size(d, size)) return 0;
     char sizes[64];
     list_page_sizes(d, sizes, sizeof sizes);
     return msgl__err_set(err, MSGL_EUNSUPPORTED, "attention backend %s: page size %d; allowed: %s",
-                         d->name, (int)n->page_size, sizes);
+                         d->name, (int)size, sizes);
 }
 
 int msgl__attn_supports(const msgl_attn_desc *d, const msgl_attn_needs *n, msgl_err *err)
@@ -235,7 +235,7 @@ int msgl__attn_supports(const msgl_attn_desc *d, const msgl_attn_needs *n, msgl_
     if (rc == 0) rc = check_cache(d, n, err);
     if (rc == 0) rc = check_heads(d, n, err);
     if (rc == 0) rc = check_variants(d, n, err);
-    if (rc == 0) rc = check_page_size(d, n, err);
+    if (rc == 0) rc = msgl__attn_check_page_size(d, n->page_size, err);
     if (rc == 0) rc = check_plugin(d, err);
     if (rc == 0 && d->supports != NULL) rc = d->supports(n, err);
     return rc;

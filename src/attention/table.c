@@ -16,9 +16,9 @@ typedef struct msgl_table_backend {
     msgl_table_metadata *sets; // [max_flights]
 } msgl_table_backend;
 
-const msgl_table_rule msgl__table_tiles = {.limits = msgl__attn_workspace_limits,
-                                           .plan = msgl__attn_plan_tiles,
-                                           .part_kind = MSGL_ATTN_PART_TILE};
+static const msgl_table_rule TILES = {.limits = msgl__attn_workspace_limits,
+                                      .plan = msgl__attn_plan_tiles,
+                                      .part_kind = MSGL_ATTN_PART_TILE};
 
 static size_t ints_bytes(const msgl_table_backend *b)
 {
@@ -62,10 +62,10 @@ void msgl__table_destroy(msgl_attn_backend *base)
     msgl__free(b);
 }
 
-int msgl__table_create(const msgl_attn_desc *desc, const msgl_table_rule *rule,
-                       const msgl_attn_config *cfg, msgl_attn_backend **out, msgl_err *err)
+int msgl__table_create_by(const msgl_table_rule *rule, const msgl_attn_desc *desc,
+                          const msgl_attn_config *cfg, msgl_attn_backend **out, msgl_err *err)
 {
-    int rc = msgl__attn_config_check(cfg, err);
+    int rc = msgl__attn_config_check(desc, cfg, err);
     if (rc != 0) return rc;
     msgl_table_backend *b = msgl__calloc(1, sizeof *b);
     if (b == NULL) return msgl__err_set(err, MSGL_ENOMEM, "%s: out of memory", desc->name);
@@ -96,6 +96,12 @@ int msgl__table_create(const msgl_attn_desc *desc, const msgl_table_rule *rule,
 fail:
     msgl__table_destroy(&b->base);
     return rc;
+}
+
+int msgl__table_create(const msgl_attn_desc *desc, const msgl_attn_config *cfg,
+                       msgl_attn_backend **out, msgl_err *err)
+{
+    return msgl__table_create_by(&TILES, desc, cfg, out, err);
 }
 
 // Page numbers of one request from its row of slots: every page_size-th entry / page_size.

@@ -27,12 +27,12 @@ typedef struct msgl_table_rule {
     msgl_attn_part_kind part_kind;
 } msgl_table_rule;
 
-// By whole tiles, each a part of its own (paged.h).
-extern const msgl_table_rule msgl__table_tiles;
-
-// The descriptor's functions; create takes the descriptor to point to, and the rule.
-int msgl__table_create(const msgl_attn_desc *desc, const msgl_table_rule *rule,
-                       const msgl_attn_config *cfg, msgl_attn_backend **out, msgl_err *err);
+// The descriptor's functions, create by whole tiles, each a part of its own (paged.h), or by a
+// rule.
+int msgl__table_create(const msgl_attn_desc *desc, const msgl_attn_config *cfg,
+                       msgl_attn_backend **out, msgl_err *err);
+int msgl__table_create_by(const msgl_table_rule *rule, const msgl_attn_desc *desc,
+                          const msgl_attn_config *cfg, msgl_attn_backend **out, msgl_err *err);
 void msgl__table_destroy(msgl_attn_backend *base);
 int msgl__table_prepare(msgl_attn_backend *base, const msgl_seqs *seqs);
 // forward by the layer's scale alone.

@@ -196,7 +196,7 @@ static void test_failed_allocations(void **state)
             msgl_attn_backend *b = NULL;
             msgl_err err = {0};
             msgl__mem_fail_from(nth);
-            rc = all[i]->create(&cfg, &b, &err);
+            rc = all[i]->create(all[i], &cfg, &b, &err);
             msgl__mem_fail_from(0);
             if (rc == 0) {
                 b->desc->destroy(b);

@@ -76,7 +76,7 @@ static void open_run(run *r, const char *backend, const model *m, const struct g
     msgl_err err = {0};
     assert_int_equal(msgl__attn_supports(d, &n, &err), 0);
     fake_world_open(&r->w, &n);
-    if (d->create(&r->w.cfg, &r->b, &err) != 0) fail_msg("%s", err.text);
+    if (d->create(d, &r->w.cfg, &r->b, &err) != 0) fail_msg("%s", err.text);
     r->attn = (msgl_attn){.prefill = r->b, .decode = r->b};
     r->lengths = malloc(FAKE_FLIGHTS * msgl__seqs_bytes(FAKE_RUNNING));
 }

@@ -123,10 +123,17 @@ static bool takes(const msgl_attn_backend *b, const msgl_seqs *seqs)
     return true;
 }
 
-static int create_all(const msgl_attn_config *cfg, msgl_attn_backend **out, msgl_err *err);
-static int create_bare(const msgl_attn_config *cfg, msgl_attn_backend **out, msgl_err *err);
+static int create(const msgl_attn_desc *d, const msgl_attn_config *cfg, msgl_attn_backend **out,
+                  msgl_err *err)
+{
+    (void)cfg, (void)err;
+    probe *p = PROBES[0].base.desc == NULL ? &PROBES[0] : &PROBES[1];
+    *p = (probe){.base.desc = d};
+    *out = &p->base;
+    return 0;
+}
 
-static const msgl_attn_desc ALL = {.create = create_all,
+static const msgl_attn_desc ALL = {.create = create,
                                    .destroy = destroy,
                                    .prepare = prepare,
                                    .copy_in = copy_in,
@@ -134,31 +141,12 @@ static const msgl_attn_desc ALL = {.create = create_all,
                                    .forward = forward,
                                    .takes_rope = takes};
 // Without what is optional.
-static const msgl_attn_desc BARE = {.create = create_bare, .destroy = destroy, .forward = forward};
+static const msgl_attn_desc BARE = {.create = create, .destroy = destroy, .forward = forward};
 
-static int create_probe(const msgl_attn_desc *d, msgl_attn_backend **out)
+static int create_fails(const msgl_attn_desc *d, const msgl_attn_config *cfg,
+                        msgl_attn_backend **out, msgl_err *err)
 {
-    probe *p = PROBES[0].base.desc == NULL ? &PROBES[0] : &PROBES[1];
-    *p = (probe){.base.desc = d};
-    *out = &p->base;
-    return 0;
-}
-
-static int create_all(const msgl_attn_config *cfg, msgl_attn_backend **out, msgl_err *err)
-{
-    (void)cfg, (void)err;
-    return create_probe(&ALL, out);
-}
-
-static int create_bare(const msgl_attn_config *cfg, msgl_attn_backend **out, msgl_err *err)
-{
-    (void)cfg, (void)err;
-    return create_probe(&BARE, out);
-}
-
-static int create_fails(const msgl_attn_config *cfg, msgl_attn_backend **out, msgl_err *err)
-{
-    (void)cfg, (void)out;
+    (void)d, (void)cfg, (void)out;
     return msgl__err_set(err, MSGL_EUNSUPPORTED, "not here");
 }
 

@@ -340,6 +340,12 @@ static void test_registry(void **state)
     assert_null(msgl__attn_find("auto", MSGL_DEVICE_CPU));
 }
 
+static int create(const msgl_attn_desc *d, const msgl_attn_config *cfg, msgl_attn_backend **b,
+                  msgl_err *err)
+{
+    return d->create(d, cfg, b, err);
+}
+
 // A wrong configuration is refused with the name of the field.
 static void test_bad_config(void **state)
 {
@@ -357,15 +363,15 @@ static void test_bad_config(void **state)
                             .max_step_tokens = 8,
                             .max_flights = 1,
                             .num_threads = 1};
-    assert_int_equal(msgl__attn_trtllm.create(&cfg, &b, &err), MSGL_EINVAL);
-    assert_string_equal(err.text, "trtllm: page size 8; allowed: 16, 32, 64");
+    assert_int_equal(create(&msgl__attn_trtllm, &cfg, &b, &err), MSGL_EUNSUPPORTED);
+    assert_string_equal(err.text, "attention backend trtllm: page size 8; allowed: 16, 32, 64");
     cfg.num_kv_heads = 0;
-    assert_int_equal(msgl__attn_fa.create(&cfg, &b, &err), MSGL_EINVAL);
+    assert_int_equal(create(&msgl__attn_fa, &cfg, &b, &err), MSGL_EINVAL);
     assert_string_equal(err.text, "attention: num_kv_heads 0 is not in [1, 65536]");
     cfg.num_kv_heads = 1;
     cfg.max_seq_len = 1 << 28;
     cfg.max_running = 1 << 20;
-    assert_int_equal(msgl__attn_fi.create(&cfg, &b, &err), MSGL_ELIMIT);
+    assert_int_equal(create(&msgl__attn_fi, &cfg, &b, &err), MSGL_ELIMIT);
 }
 
 int main(void)

@@ -19,9 +19,10 @@ static void limits(const msgl_attn_config *cfg, msgl_attn_workspace *w)
 static const msgl_table_rule WHOLE = {
     .limits = limits, .plan = msgl__attn_plan_tiles, .part_kind = MSGL_ATTN_PART_TILE};
 
-static int create(const msgl_attn_config *cfg, msgl_attn_backend **out, msgl_err *err)
+static int create(const msgl_attn_desc *desc, const msgl_attn_config *cfg, msgl_attn_backend **out,
+                  msgl_err *err)
 {
-    return msgl__table_create(&msgl__attn_cutlass_mla, &WHOLE, cfg, out, err);
+    return msgl__table_create_by(&WHOLE, desc, cfg, out, err);
 }
 
 const msgl_attn_desc msgl__attn_cutlass_mla = {

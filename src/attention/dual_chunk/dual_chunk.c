@@ -10,11 +10,6 @@
 
 #include "attention/table.h"
 
-static int create(const msgl_attn_config *cfg, msgl_attn_backend **out, msgl_err *err)
-{
-    return msgl__table_create(&msgl__attn_dual_chunk, &msgl__table_tiles, cfg, out, err);
-}
-
 static void forward(msgl_attn_backend *base, msgl_exec *x, const msgl_attn_layer *layer,
                     const msgl_seqs *seqs, const msgl_attn_input *in, void *out)
 {
@@ -30,7 +25,7 @@ const msgl_attn_desc msgl__attn_dual_chunk = {
     .kv_dtypes = 1u << MSGL_F32 | 1u << MSGL_F16 | 1u << MSGL_BF16,
     .dual_chunk = true,
     .ragged = true,
-    .create = create,
+    .create = msgl__table_create,
     .destroy = msgl__table_destroy,
     .prepare = msgl__table_prepare,
     .forward = forward,

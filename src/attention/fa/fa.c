@@ -9,11 +9,6 @@
 // KV 4e-3 (levels from AVX-512-BF16 on round q and probabilities to bf16), f16 and f32 2e-6.
 #include "attention/fa/fa.h"
 
-static int fa_create(const msgl_attn_config *cfg, msgl_attn_backend **out, msgl_err *err)
-{
-    return msgl__table_create(&msgl__attn_fa, &msgl__table_tiles, cfg, out, err);
-}
-
 const msgl_attn_desc msgl__attn_fa = {
     .name = "fa",
     .aliases = {"fa3", NULL},
@@ -27,7 +22,7 @@ const msgl_attn_desc msgl__attn_fa = {
     .sinks = true,
     .tree = true,
     .ragged = true,
-    .create = fa_create,
+    .create = msgl__table_create,
     .destroy = msgl__table_destroy,
     .prepare = msgl__table_prepare,
     .forward = msgl__table_forward,

@@ -77,17 +77,18 @@ static int take_memory(fa_backend *b, msgl_err *err)
                          b->workspace_bytes);
 }
 
-static int fa_create(const msgl_attn_config *cfg, msgl_attn_backend **out, msgl_err *err)
+static int fa_create(const msgl_attn_desc *desc, const msgl_attn_config *cfg,
+                     msgl_attn_backend **out, msgl_err *err)
 {
     fa_backend *b = msgl__calloc(1, sizeof *b);
     if (b == NULL) return msgl__err_set(err, MSGL_ENOMEM, "fa: out of memory");
-    b->base.desc = &msgl__attn_fa_cuda;
+    b->base.desc = desc;
     b->cfg = *cfg;
     b->plans.dev = cfg->dev;
     b->l2_bytes = cfg->cuda->l2_bytes(cfg->dev);
-    int code = msgl__attn_config_check(cfg, err);
+    int code = msgl__attn_config_check(desc, cfg, err);
     if (code == 0) {
-        code = is_latent(b) ? msgl__mla_cuda_open(cfg, "fa", &b->mla, err) : take_memory(b, err);
+        code = is_latent(b) ? msgl__mla_cuda_open(desc, cfg, &b->mla, err) : take_memory(b, err);
     }
     if (code != 0) {
         fa_destroy(&b->base);

@@ -112,9 +112,10 @@ static const char *fi_remark(void)
                                        : NULL;
 }
 
-static int fi_create(const msgl_attn_config *cfg, msgl_attn_backend **out, msgl_err *err)
+static int fi_create(const msgl_attn_desc *desc, const msgl_attn_config *cfg,
+                     msgl_attn_backend **out, msgl_err *err)
 {
-    int rc = msgl__attn_config_check(cfg, err);
+    int rc = msgl__attn_config_check(desc, cfg, err);
     if (rc != 0) return rc;
     if ((int64_t)cfg->max_running * cfg->max_seq_len > INT32_MAX) {
         return msgl__err_set(err, MSGL_ELIMIT,
@@ -123,7 +124,7 @@ static int fi_create(const msgl_attn_config *cfg, msgl_attn_backend **out, msgl_
     }
     fi_backend *b = msgl__calloc(1, sizeof *b);
     if (b == NULL) return msgl__err_set(err, MSGL_ENOMEM, "fi: out of memory");
-    b->base.desc = &msgl__attn_fi;
+    b->base.desc = desc;
     b->cfg = *cfg;
     rc = set_limits(b, err);
     if (rc == 0) rc = msgl__attn_workspace_create(cfg, &b->ws, err);

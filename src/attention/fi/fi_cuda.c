@@ -165,11 +165,12 @@ static int take_memory(fi_backend *b, msgl_err *err)
                          b->num_pages * sizeof *b->pages + b->workspace_bytes);
 }
 
-static int fi_create(const msgl_attn_config *cfg, msgl_attn_backend **out, msgl_err *err)
+static int fi_create(const msgl_attn_desc *desc, const msgl_attn_config *cfg,
+                     msgl_attn_backend **out, msgl_err *err)
 {
     fi_backend *b = msgl__calloc(1, sizeof *b);
     if (b == NULL) return msgl__err_set(err, MSGL_ENOMEM, "fi: out of memory");
-    b->base.desc = &msgl__attn_fi_cuda;
+    b->base.desc = desc;
     b->cfg = *cfg;
     for (int i = 0; i < PHASES; i++) b->sets[i].dev = cfg->dev;
     b->shape = (msgl_fi_shape){.dtype = cfg->pool->spec.dtype,
@@ -177,7 +178,7 @@ static int fi_create(const msgl_attn_config *cfg, msgl_attn_backend **out, msgl_
                                .num_kv_heads = cfg->num_kv_heads,
                                .head_dim = cfg->head_dim,
                                .page_size = cfg->page_size};
-    int code = msgl__attn_config_check(cfg, err);
+    int code = msgl__attn_config_check(desc, cfg, err);
     if (code == 0 && (b->api = open_plugin(err)) == NULL) code = MSGL_EUNSUPPORTED;
     if (code == 0) code = choose_kernels(b, err);
     if (code == 0) code = take_memory(b, err);

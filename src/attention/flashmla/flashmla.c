@@ -97,9 +97,10 @@ static void plan(const msgl_attn_config *cfg, const msgl_attn_workspace *w, int3
 static const msgl_table_rule RULE = {
     .limits = limits, .ints = metadata_ints, .plan = plan, .part_kind = MSGL_ATTN_PART_LSE2};
 
-static int create(const msgl_attn_config *cfg, msgl_attn_backend **out, msgl_err *err)
+static int create(const msgl_attn_desc *desc, const msgl_attn_config *cfg, msgl_attn_backend **out,
+                  msgl_err *err)
 {
-    return msgl__table_create(&msgl__attn_flashmla, &RULE, cfg, out, err);
+    return msgl__table_create_by(&RULE, desc, cfg, out, err);
 }
 
 const msgl_attn_desc msgl__attn_flashmla = {

@@ -6,11 +6,6 @@
 
 #include "attention/mla_cuda.h"
 
-static int create(const msgl_attn_config *cfg, msgl_attn_backend **out, msgl_err *err)
-{
-    return msgl__mla_cuda_create(&msgl__attn_flashmla_cuda, cfg, out, err);
-}
-
 const msgl_attn_desc msgl__attn_flashmla_cuda = {
     .name = "flashmla",
     .aliases = {NULL},
@@ -25,7 +20,7 @@ const msgl_attn_desc msgl__attn_flashmla_cuda = {
     .kv_dtypes = 1u << MSGL_BF16,
     .graph = true,
     .supports = msgl__mla_cuda_supports,
-    .create = create,
+    .create = msgl__mla_cuda_create,
     .destroy = msgl__mla_cuda_destroy,
     .begin = msgl__mla_cuda_backend_begin,
     .forward = msgl__mla_cuda_forward,

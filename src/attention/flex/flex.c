@@ -60,10 +60,10 @@ static int take_memory(flex_backend *b, msgl_err *err)
     return 0;
 }
 
-static int create(const msgl_attn_desc *desc, const msgl_attn_config *cfg, msgl_attn_backend **out,
-                  msgl_err *err)
+static int flex_create(const msgl_attn_desc *desc, const msgl_attn_config *cfg,
+                       msgl_attn_backend **out, msgl_err *err)
 {
-    int rc = msgl__attn_config_check(cfg, err);
+    int rc = msgl__attn_config_check(desc, cfg, err);
     if (rc != 0) return rc;
     flex_backend *b = msgl__calloc(1, sizeof *b);
     if (b == NULL) return msgl__err_set(err, MSGL_ENOMEM, "%s: out of memory", desc->name);
@@ -77,16 +77,6 @@ static int create(const msgl_attn_desc *desc, const msgl_attn_config *cfg, msgl_
     }
     *out = &b->base;
     return 0;
-}
-
-static int flex_create(const msgl_attn_config *cfg, msgl_attn_backend **out, msgl_err *err)
-{
-    return create(&msgl__attn_flex, cfg, out, err);
-}
-
-static int fa4_create(const msgl_attn_config *cfg, msgl_attn_backend **out, msgl_err *err)
-{
-    return create(&msgl__attn_fa4, cfg, out, err);
 }
 
 // What a call has of the sequences and of block mask `mask`.
@@ -187,7 +177,7 @@ const msgl_attn_desc msgl__attn_fa4 = {
     .tree = true,
     .masks = MSGL_ALL_MASKS,
     .scores = MSGL_ALL_SCORES,
-    .create = fa4_create,
+    .create = flex_create,
     .destroy = flex_destroy,
     .begin = flex_begin,
     .forward = flex_forward,

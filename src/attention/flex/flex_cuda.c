@@ -52,10 +52,10 @@ static int take_memory(flex_backend *b, msgl_err *err)
                          b->bytes);
 }
 
-static int create(const msgl_attn_desc *desc, const msgl_attn_config *cfg, msgl_attn_backend **out,
-                  msgl_err *err)
+static int flex_create(const msgl_attn_desc *desc, const msgl_attn_config *cfg,
+                       msgl_attn_backend **out, msgl_err *err)
 {
-    int rc = msgl__attn_config_check(cfg, err);
+    int rc = msgl__attn_config_check(desc, cfg, err);
     if (rc != 0) return rc;
     flex_backend *b = msgl__calloc(1, sizeof *b);
     if (b == NULL) return msgl__err_set(err, MSGL_ENOMEM, "%s: out of memory", desc->name);
@@ -65,23 +65,13 @@ static int create(const msgl_attn_desc *desc, const msgl_attn_config *cfg, msgl_
     bool plain = desc == &msgl__attn_fa4_cuda;
     for (int32_t i = 0; i < b->masks.count; i++) plain &= b->masks.all[i].mods == NULL;
     rc = take_memory(b, err);
-    if (rc == 0 && plain) rc = msgl__attn_fa_cuda.create(cfg, &b->fa, err);
+    if (rc == 0 && plain) rc = msgl__attn_fa_cuda.create(&msgl__attn_fa_cuda, cfg, &b->fa, err);
     if (rc != 0) {
         flex_destroy(&b->base);
         return rc;
     }
     *out = &b->base;
     return 0;
-}
-
-static int flex_create(const msgl_attn_config *cfg, msgl_attn_backend **out, msgl_err *err)
-{
-    return create(&msgl__attn_flex_cuda, cfg, out, err);
-}
-
-static int fa4_create(const msgl_attn_config *cfg, msgl_attn_backend **out, msgl_err *err)
-{
-    return create(&msgl__attn_fa4_cuda, cfg, out, err);
 }
 
 // fa, if it serves these sequences.
@@ -192,7 +182,7 @@ const msgl_attn_desc msgl__attn_fa4_cuda = {
     .masks = MSGL_ALL_MASKS,
     .scores = MSGL_ALL_SCORES,
     .supports = msgl__cuda_supports,
-    .create = fa4_create,
+    .create = flex_create,
     .destroy = flex_destroy,
     .prepare = fa4_prepare,
     .copy_in = fa4_copy_in,

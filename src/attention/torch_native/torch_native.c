@@ -101,13 +101,14 @@ static int torch_supports(const msgl_attn_needs *needs, msgl_err *err)
     return rc;
 }
 
-static int torch_create(const msgl_attn_config *cfg, msgl_attn_backend **out, msgl_err *err)
+static int torch_create(const msgl_attn_desc *desc, const msgl_attn_config *cfg,
+                        msgl_attn_backend **out, msgl_err *err)
 {
-    int rc = msgl__attn_config_check(cfg, err);
+    int rc = msgl__attn_config_check(desc, cfg, err);
     if (rc != 0) return rc;
     torch_backend *b = msgl__calloc(1, sizeof *b);
     if (b == NULL) return msgl__err_set(err, MSGL_ENOMEM, "torch_native: out of memory");
-    b->base.desc = &msgl__attn_torch_native;
+    b->base.desc = desc;
     b->cfg = *cfg;
     rc = torch_memory(b, err);
     if (rc == 0) rc = open_library(&b->blas, err);

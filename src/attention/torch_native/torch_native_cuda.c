@@ -18,13 +18,14 @@ static void torch_destroy(msgl_attn_backend *base)
     msgl__free(base);
 }
 
-static int torch_create(const msgl_attn_config *cfg, msgl_attn_backend **out, msgl_err *err)
+static int torch_create(const msgl_attn_desc *desc, const msgl_attn_config *cfg,
+                        msgl_attn_backend **out, msgl_err *err)
 {
-    const int code = msgl__attn_config_check(cfg, err);
+    const int code = msgl__attn_config_check(desc, cfg, err);
     if (code != 0) return code;
     torch_backend *b = msgl__calloc(1, sizeof *b);
     if (b == NULL) return msgl__err_set(err, MSGL_ENOMEM, "torch_native: out of memory");
-    b->base.desc = &msgl__attn_torch_native_cuda;
+    b->base.desc = desc;
     b->cfg = *cfg;
     *out = &b->base;
     return 0;

@@ -92,9 +92,10 @@ static int take_memory(triton_backend *b, msgl_err *err)
     return 0;
 }
 
-static int triton_create(const msgl_attn_config *cfg, msgl_attn_backend **out, msgl_err *err)
+static int triton_create(const msgl_attn_desc *desc, const msgl_attn_config *cfg,
+                         msgl_attn_backend **out, msgl_err *err)
 {
-    int rc = msgl__attn_config_check(cfg, err);
+    int rc = msgl__attn_config_check(desc, cfg, err);
     if (rc != 0) return rc;
     if ((int64_t)cfg->max_running * cfg->max_seq_len > INT32_MAX) {
         return msgl__err_set(err, MSGL_ELIMIT,
@@ -103,7 +104,7 @@ static int triton_create(const msgl_attn_config *cfg, msgl_attn_backend **out, m
     }
     triton_backend *b = msgl__calloc(1, sizeof *b);
     if (b == NULL) return msgl__err_set(err, MSGL_ENOMEM, "triton: out of memory");
-    b->base.desc = &msgl__attn_triton;
+    b->base.desc = desc;
     b->cfg = *cfg;
     b->num_windows = msgl__attn_windows(&cfg->variants, b->windows);
     msgl__attn_workspace_limits(cfg, &b->ws);

@@ -49,9 +49,10 @@ static void carve(triton_backend *b, char **at)
     }
 }
 
-static int triton_create(const msgl_attn_config *cfg, msgl_attn_backend **out, msgl_err *err)
+static int triton_create(const msgl_attn_desc *desc, const msgl_attn_config *cfg,
+                         msgl_attn_backend **out, msgl_err *err)
 {
-    const int code = msgl__attn_config_check(cfg, err);
+    const int code = msgl__attn_config_check(desc, cfg, err);
     if (code != 0) return code;
     if ((int64_t)cfg->max_running * cfg->max_seq_len > INT32_MAX) {
         return msgl__err_set(err, MSGL_ELIMIT,
@@ -60,7 +61,7 @@ static int triton_create(const msgl_attn_config *cfg, msgl_attn_backend **out, m
     }
     triton_backend *b = msgl__calloc(1, sizeof *b);
     if (b == NULL) return msgl__err_set(err, MSGL_ENOMEM, "triton: out of memory");
-    b->base.desc = &msgl__attn_triton_cuda;
+    b->base.desc = desc;
     b->cfg = *cfg;
     b->num_windows = msgl__attn_windows(&cfg->variants, b->windows);
     char *at = NULL;

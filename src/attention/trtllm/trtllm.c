@@ -11,27 +11,6 @@
 
 static const float BMM2_SCALE = 1;
 
-static int create(const msgl_attn_desc *d, const char *sizes, const msgl_attn_config *cfg,
-                  msgl_attn_backend **out, msgl_err *err)
-{
-    for (int i = 0; i < MSGL_ATTN_MAX_SET && d->page_sizes[i] != 0; i++) {
-        if (d->page_sizes[i] != cfg->page_size) continue;
-        return msgl__table_create(d, &msgl__table_tiles, cfg, out, err);
-    }
-    return msgl__err_set(err, MSGL_EINVAL, "%s: page size %d; allowed: %s", d->name,
-                         (int)cfg->page_size, sizes);
-}
-
-static int trtllm_create(const msgl_attn_config *cfg, msgl_attn_backend **out, msgl_err *err)
-{
-    return create(&msgl__attn_trtllm, "16, 32, 64", cfg, out, err);
-}
-
-static int trtllm_mha_create(const msgl_attn_config *cfg, msgl_attn_backend **out, msgl_err *err)
-{
-    return create(&msgl__attn_trtllm_mha, "16, 32, 64, 128", cfg, out, err);
-}
-
 static void trtllm_forward(msgl_attn_backend *base, msgl_exec *x, const msgl_attn_layer *layer,
                            const msgl_seqs *seqs, const msgl_attn_input *in, void *out)
 {
@@ -44,14 +23,14 @@ static void trtllm_forward(msgl_attn_backend *base, msgl_exec *x, const msgl_att
     .page_override = 64,                                                                           \
     .kv_dtypes = 1u << MSGL_F32 | 1u << MSGL_F16 | 1u << MSGL_BF16 | 1u << MSGL_E4M3,              \
     .sliding_window = true, .softcap = true, .sinks = true, .tree = true, .ragged = true,          \
-    .destroy = msgl__table_destroy, .prepare = msgl__table_prepare, .forward = trtllm_forward
+    .create = msgl__table_create, .destroy = msgl__table_destroy, .prepare = msgl__table_prepare,  \
+    .forward = trtllm_forward
 
 const msgl_attn_desc msgl__attn_trtllm = {
     TRTLLM,
     .name = "trtllm",
     .summary = "TensorRT-LLM: page-granular block table, pages of 16, 32 or 64",
     .page_sizes = {16, 32, 64},
-    .create = trtllm_create,
 };
 
 const msgl_attn_desc msgl__attn_trtllm_mha = {
@@ -59,5 +38,4 @@ const msgl_attn_desc msgl__attn_trtllm_mha = {
     .name = "trtllm_mha",
     .summary = "trtllm with pages of 128 too",
     .page_sizes = {16, 32, 64, 128},
-    .create = trtllm_mha_create,
 };

@@ -110,7 +110,7 @@ static int take_memory(trtllm_backend *b, msgl_err *err)
 {
     const msgl_attn_config *cfg = &b->cfg;
     const size_t running = (size_t)cfg->max_running;
-    const int code = msgl__attn_fa_cuda.create(cfg, &b->prefill, err);
+    const int code = msgl__attn_fa_cuda.create(&msgl__attn_fa_cuda, cfg, &b->prefill, err);
     if (code != 0) return code;
     b->pages_stride = msgl__ceil_div(cfg->max_seq_len, b->kernel_page);
     size_t at = 0;
@@ -123,8 +123,8 @@ static int take_memory(trtllm_backend *b, msgl_err *err)
     return msgl__err_set(err, MSGL_ENOMEM, "trtllm: no memory for a workspace of %zu bytes", at);
 }
 
-static int create(const msgl_attn_desc *desc, const msgl_attn_config *cfg, msgl_attn_backend **out,
-                  msgl_err *err)
+static int trtllm_create(const msgl_attn_desc *desc, const msgl_attn_config *cfg,
+                         msgl_attn_backend **out, msgl_err *err)
 {
     trtllm_backend *b = msgl__calloc(1, sizeof *b);
     if (b == NULL) return msgl__err_set(err, MSGL_ENOMEM, "trtllm: out of memory");
@@ -135,7 +135,7 @@ static int create(const msgl_attn_desc *desc, const msgl_attn_config *cfg, msgl_
                                 .num_kv_heads = cfg->num_kv_heads,
                                 .head_dim = cfg->head_dim,
                                 .page_size = cfg->page_size};
-    int code = msgl__attn_config_check(cfg, err);
+    int code = msgl__attn_config_check(desc, cfg, err);
     if (code == 0 && (b->api = open_plugin(err)) == NULL) code = MSGL_EUNSUPPORTED;
     if (code == 0) code = load_kernel(b, err);
     if (code == 0) code = take_memory(b, err);
@@ -145,16 +145,6 @@ static int create(const msgl_attn_desc *desc, const msgl_attn_config *cfg, msgl_
     }
     *out = &b->base;
     return 0;
-}
-
-static int trtllm_create(const msgl_attn_config *cfg, msgl_attn_backend **out, msgl_err *err)
-{
-    return create(&msgl__attn_trtllm_cuda, cfg, out, err);
-}
-
-static int trtllm_mha_create(const msgl_attn_config *cfg, msgl_attn_backend **out, msgl_err *err)
-{
-    return create(&msgl__attn_trtllm_mha_cuda, cfg, out, err);
 }
 
 static int trtllm_prepare(msgl_attn_backend *base, const msgl_seqs *seqs)
@@ -230,15 +220,15 @@ static void trtllm_forward(msgl_attn_backend *base, msgl_exec *x, const msgl_att
     .kv_dtypes = 1u << MSGL_F16 | 1u << MSGL_BF16, .sliding_window = true, .sinks = true,          \
     .reads_behind_window = true, .graph = true, .plugin = "minisgl-attn-trtllm.so",                \
     .plugin_hint = "make builds it where nvcc is found and FlashInfer's wheel can be downloaded",  \
-    .supports = trtllm_supports, .destroy = trtllm_destroy, .prepare = trtllm_prepare,             \
-    .copy_in = trtllm_copy_in, .begin = trtllm_begin, .forward = trtllm_forward
+    .supports = trtllm_supports, .create = trtllm_create, .destroy = trtllm_destroy,               \
+    .prepare = trtllm_prepare, .copy_in = trtllm_copy_in, .begin = trtllm_begin,                   \
+    .forward = trtllm_forward
 
 const msgl_attn_desc msgl__attn_trtllm_cuda = {
     TRTLLM,
     .name = "trtllm",
     .summary = "TensorRT-LLM: XQA decode on Hopper, prefill as fa",
     .page_sizes = {16, 32, 64},
-    .create = trtllm_create,
 };
 
 const msgl_attn_desc msgl__attn_trtllm_mha_cuda = {
@@ -246,5 +236,4 @@ const msgl_attn_desc msgl__attn_trtllm_mha_cuda = {
     .name = "trtllm_mha",
     .summary = "trtllm with pages of 128 too",
     .page_sizes = {16, 32, 64, 128},
-    .create = trtllm_mha_create,
 };

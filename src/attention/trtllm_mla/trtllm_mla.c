@@ -13,11 +13,6 @@
 // Of quantised q, of which there is none here, and of K, which the table knows.
 static const float Q_SCALE = 1, K_SCALE = 1, BMM2_SCALE = 1;
 
-static int create(const msgl_attn_config *cfg, msgl_attn_backend **out, msgl_err *err)
-{
-    return msgl__table_create(&msgl__attn_trtllm_mla, &msgl__table_tiles, cfg, out, err);
-}
-
 static void forward(msgl_attn_backend *base, msgl_exec *x, const msgl_attn_layer *layer,
                     const msgl_seqs *seqs, const msgl_attn_input *in, void *out)
 {
@@ -37,7 +32,7 @@ const msgl_attn_desc msgl__attn_trtllm_mla = {
     .caches = 1u << MSGL_CACHE_LATENT,
     .kv_dtypes = 1u << MSGL_F32 | 1u << MSGL_F16 | 1u << MSGL_BF16 | 1u << MSGL_E4M3,
     .tree = true,
-    .create = create,
+    .create = msgl__table_create,
     .destroy = msgl__table_destroy,
     .prepare = msgl__table_prepare,
     .forward = forward,
