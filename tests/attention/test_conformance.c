@@ -167,30 +167,32 @@ static void test_failed_allocations(void **state)
     const msgl_attn_desc *const *all = msgl__attn_backends(&count);
     msgl_kernels kernels;
     msgl__kernels_init_cpu(&kernels, MSGL_CPU_REF);
-    const msgl_kv_pool pool = {.spec = {.kind = MSGL_CACHE_KV,
-                                        .num_layers = 1,
-                                        .window = -1,
-                                        .num_heads = 1,
-                                        .k_dim = 64,
-                                        .v_dim = 64,
-                                        .dtype = MSGL_F32},
-                               .num_pages = 4,
-                               .page_size = 16};
+    msgl_kv_pool pool = {.spec = {.kind = MSGL_CACHE_KV,
+                                  .num_layers = 1,
+                                  .window = -1,
+                                  .num_heads = 1,
+                                  .k_dim = 64,
+                                  .v_dim = 64,
+                                  .dtype = MSGL_F32},
+                         .num_pages = 4,
+                         .page_size = 16};
     const msgl_page_table table = {.max_running = 2, .stride = 64};
-    const msgl_attn_config cfg = {.num_q_heads = 2,
-                                  .num_kv_heads = 1,
-                                  .head_dim = 64,
-                                  .page_size = 16,
-                                  .max_running = 2,
-                                  .max_seq_len = 64,
-                                  .max_step_tokens = 64,
-                                  .max_flights = 2,
-                                  .kernels = &kernels,
-                                  .pool = &pool,
-                                  .page_table = &table,
-                                  .num_threads = 1};
+    msgl_attn_config cfg = {.num_q_heads = 2,
+                            .num_kv_heads = 1,
+                            .head_dim = 64,
+                            .page_size = 16,
+                            .max_running = 2,
+                            .max_seq_len = 64,
+                            .max_step_tokens = 64,
+                            .max_flights = 2,
+                            .kernels = &kernels,
+                            .pool = &pool,
+                            .page_table = &table,
+                            .num_threads = 1};
     for (int i = 0; i < count; i++) {
         if ((all[i]->devices & 1u << MSGL_DEVICE_CPU) == 0) continue;
+        const bool set = all[i]->page_rule == MSGL_PAGE_SET;
+        pool.page_size = cfg.page_size = set ? all[i]->page_override : 16;
         int rc = -1;
         for (uint64_t nth = 1; rc != 0 && nth < 20; nth++) {
             msgl_attn_backend *b = NULL;

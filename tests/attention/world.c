@@ -198,12 +198,12 @@ world_spec world_base(const msgl_attn_desc *desc, int max_running, int max_seq_l
 void world_suit(world_spec *s)
 {
     if (s->desc->dual_chunk) s->dual_len = 160;
+    if (s->desc->page_rule == MSGL_PAGE_SET) s->page_size = s->desc->page_override;
     if (s->desc->caches != 1u << MSGL_CACHE_LATENT) return;
     s->group *= s->num_kv_heads;
     s->num_kv_heads = 1;
     s->head_dim = 72;
     s->v_dim = 64;
-    s->page_size = s->desc->page_override;
 }
 
 // The query of a token at pos that meets the key at p: in the order of the contract.

@@ -12,7 +12,7 @@
 #include "core/round.h"
 #include "kernel/attn_internal.h"
 
-// Per thread, in this order, each on a 64-byte border; the ISA level's own area follows.
+// Per thread, on a 64-byte border as O in it is; the ISA level's own area follows, on one too.
 typedef struct item_scratch {
     float M[MSGL_ATTN_MAX_ROWS], L[MSGL_ATTN_MAX_ROWS];
     // Keys that each row may see are in [from, to); of the request's new tokens, the first of which
@@ -23,7 +23,7 @@ typedef struct item_scratch {
     int stop[MSGL_ATTN_MAX_ROWS]; // of the tile: where a row's runs of keys end
     int lo[MSGL_ATTN_MAX_ROWS], hi[MSGL_ATTN_MAX_ROWS];
     int slots[MSGL_ATTN_TILE], next_slots[MSGL_ATTN_TILE];
-    float O[]; // [MSGL_ATTN_MAX_ROWS, padded dim]
+    MSGL_ALIGNED(64) float O[]; // [MSGL_ATTN_MAX_ROWS, padded dim]
 } item_scratch;
 
 // Behind the ISA level's area, if the pool is of E4M3: a tile of one KV head as bf16.
