@@ -108,7 +108,9 @@ static int supports(const world_spec *s, msgl_err *err)
                          .kv_dtype = s->dtype,
                          .deterministic = s->deterministic,
                          .tree = s->tree};
-    msgl__attn_variants_add(&n.variants, s->window, s->softcap, s->sinks);
+    const msgl_attn_variant v = {
+        .window = s->window, .softcap = s->softcap, .sinks = s->sinks, .chunk = s->chunk};
+    msgl__attn_variants_add(&n.variants, v);
     return msgl__attn_supports(s->desc, &n, err);
 }
 
