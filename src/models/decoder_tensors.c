@@ -320,7 +320,8 @@ static void declare_experts_bias(const declaring *d, float **v, int32_t experts,
     msgl__plan_expert(d->p, experts, 0, false);
 }
 
-static void declare_moe(const declaring *d, msgl_moe *m, const msgl_norm *norm)
+static void declare_moe(const declaring *d, msgl_moe *m, const msgl_norm *norm,
+                        const msgl_join *join)
 {
     const msgl_decoder_config *c = &d->m->cfg.decoder;
     const int32_t hidden = d->m->cfg.hidden_size;
@@ -344,7 +345,8 @@ static void declare_moe(const declaring *d, msgl_moe *m, const msgl_norm *norm)
     msgl__products_add_experts(&d->m->products, m);
     if (!m->has_shared) return;
     const msgl_linear_use gate_use = {.rows = MSGL_ROWS_BLOCK, .norm = norm, .f32_out = true};
-    declare_mlp(d, &m->shared, c->shared_intermediate_size, norm, NULL, c->names.shared);
+    declare_mlp(d, &m->shared, c->shared_intermediate_size, norm, m->gates_shared ? NULL : join,
+                c->names.shared);
     if (!m->gates_shared) return;
     msgl__plan_exact_weight(d->p, &m->shared_gate.w, 1, hidden);
     msgl__products_add(&d->m->products, &m->shared_gate, &gate_use);
@@ -376,7 +378,7 @@ void msgl__decoder_declare(msgl_model *m, msgl_weight_plan *p)
         declare_norm_of_stream(&d, &layer->attn_post_norm, n->attn_post_norm);
         declare_norm_of_stream(&d, &layer->ffn_norm, n->ffn_norm);
         if (layer->sparse) {
-            declare_moe(&d, &layer->moe, ffn_norm);
+            declare_moe(&d, &layer->moe, ffn_norm, &layer->ffn_join);
         } else {
             declare_mlp(&d, &layer->mlp, c->decoder.intermediate_size, ffn_norm, &layer->ffn_join,
                         n->mlp);
