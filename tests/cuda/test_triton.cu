@@ -4,6 +4,10 @@
 // chunks against exact attention.
 #include "tests/cuda/attn_world.cuh"
 
+extern "C" {
+#include "kernel/cuda/attn/prefill.h"
+}
+#include "kernel/cuda/attn/reference.h"
 #include "kernel/cuda/attn/triton.h"
 #include "kernel/cuda/attn/triton/splits.h"
 #include "kernel/cuda/launch.cuh"
@@ -271,7 +275,8 @@ static void masks(attn_rng *rng, bool quick)
     }
 }
 
-// Drafts: up to 64 new tokens of a request that form trees.
+// Drafts: up to 64 new tokens of a request that form trees, by triton's kernel, fa's and the
+// reference.
 static void trees(attn_rng *rng, bool quick)
 {
     static const int windows[] = {-1, 2, 40, 300};
@@ -285,8 +290,21 @@ static void trees(attn_rng *rng, bool quick)
         o.tree = true;
         o.window = windows[i % 4];
         o.sinks = i % 3 == 0;
-        chunks(rng, i % 2 ? MSGL_F16 : MSGL_BF16, 5, q_lens, lens, 8, 2, i % 5 ? 128 : 64, 16, &o,
-               "trees");
+        const msgl_dtype dtype = i % 2 ? MSGL_F16 : MSGL_BF16;
+        step s;
+        step_make(&s, rng, dtype, 5, q_lens, lens, 8, 2, i % 5 ? 128 : 64, 16, &o);
+        s.lists.num_windows = 0;
+        for (int kernel = 0; kernel < 3; kernel++) {
+            static const char *const names[] = {"trees", "trees by fa", "trees by the reference"};
+            step_poison(&s);
+            CUDA_OK(msgl__cuda_triton_lists(&s.lists, 0));
+            CUDA_OK(kernel == 0   ? msgl__cuda_triton_extend(&s.call, 0)
+                    : kernel == 1 ? msgl__cuda_attn_tree(&s.call.attn, s.call.tree, 0)
+                                  : msgl__cuda_attn_reference_tree(&s.call.attn, s.call.tree, 0));
+            CUDA_OK(cudaDeviceSynchronize());
+            check(&s, lens, 1, names[kernel]);
+        }
+        step_free(&s);
     }
 }
 

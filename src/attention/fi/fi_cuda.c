@@ -9,14 +9,16 @@
 // Decode takes tensor cores when a KV head serves 4 query heads or more, or when there is no
 // CUDA-core kernel for the group (5, 6, 7, 16 ...); FLASHINFER_USE_TENSOR_CORES overrides.
 // Prefill takes the Hopper kernel where there is one and requests are long enough; layers with a
-// window or a soft cap take the other one. A step has a plan per kernel and window that the model's
-// layers use. Deterministic: tensor cores with fixed tiles and no splits for
-// everything, so that prefill and decode agree bit for bit too; layers with a window then read all
-// keys.
+// window or a soft cap take the other one. Drafts to be verified (trees) go by fa's kernel for
+// them: FlashInfer's mask is a list of bits for every query and key. A step has a plan per kernel
+// and window that the model's layers use. Deterministic: tensor cores with fixed tiles and no
+// splits for everything, so that prefill and decode agree bit for bit too; layers with a window
+// then read all keys.
 #include "attention/fi/fi_cuda.h"
 
 #include <string.h>
 
+#include "attention/cuda_call.h"
 #include "attention/fi/cuda/api.h"
 #include "attention/fi/tensor_cores.h"
 #include "attention/paged.h"
@@ -269,6 +271,7 @@ static int fi_prepare(msgl_attn_backend *base, const msgl_seqs *seqs)
     const fi_backend *b = (const fi_backend *)base;
     const msgl_attn_variants *v = &b->cfg.variants;
     const msgl_attn_variant plain = {.window = -1};
+    if (msgl__cuda_forks(seqs)) return 0;
     char *set = msgl__cuda_plan(&b->sets[seqs->phase], seqs->flight);
     fi_step *step = step_of(b, seqs);
     fill_pages(b, seqs, set, step);
@@ -283,6 +286,7 @@ static void fi_copy_in(msgl_attn_backend *base, msgl_exec *x, const msgl_seqs *s
 {
     const fi_backend *b = (const fi_backend *)base;
     (void)x;
+    if (msgl__cuda_forks(seqs)) return;
     msgl__cuda_plans_copy(&b->sets[seqs->phase], seqs->flight, 0, step_of(b, seqs)->used);
 }
 
@@ -298,6 +302,7 @@ static void fi_begin(msgl_attn_backend *base, msgl_exec *x, const msgl_seqs *seq
 {
     const fi_backend *b = (const fi_backend *)base;
     const int32_t page = b->shape.page_size;
+    if (msgl__cuda_forks(seqs)) return;
     const msgl_fi_pages_call p = {.batch = seqs->size,
                                   .page_size = page,
                                   .table = b->cfg.device_table,
@@ -315,6 +320,10 @@ static void fi_forward(msgl_attn_backend *base, msgl_exec *x, const msgl_attn_la
     const fi_backend *b = (const fi_backend *)base;
     const msgl_attn_config *cfg = &b->cfg;
     const msgl_attn_variant v = {.window = layer->window, .softcap = layer->softcap};
+    if (msgl__cuda_forks(seqs)) {
+        msgl__cuda_attn_tree(cfg, "fi", x, layer, seqs, in, out);
+        return;
+    }
     const fi_plan key = plan_key(b, seqs, &v), *plan = find_plan(step_of(b, seqs), &key);
     const char *set = b->sets[seqs->phase].device;
     if (!msgl__cuda_attn_dtype(x, cfg)) return;
@@ -355,6 +364,7 @@ const msgl_attn_desc msgl__attn_fi_cuda = {
     .sliding_window = true,
     .reads_behind_window = true,
     .softcap = true,
+    .tree = true,
     .graph = true,
     .plugin = "minisgl-attn-fi.so",
     .plugin_hint = "make builds it where nvcc is found and FlashInfer's wheel can be downloaded",
