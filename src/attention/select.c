@@ -294,6 +294,7 @@ static int choose_documented(const msgl_attn_needs *n, msgl_attn_choice *out, ms
         {MSGL_DEVICE_CUDA, 90, "fa", "fi"},
         {MSGL_DEVICE_CUDA, 0, "fi", "fi"},
         {MSGL_DEVICE_CUDA, 0, "fa", "fa"},
+        {MSGL_DEVICE_CUDA, 0, "triton", "triton"},
         {MSGL_DEVICE_CUDA, 0, "torch_native", "torch_native"},
         {MSGL_DEVICE_CUDA, 0, "dual_chunk_flash_attn", "dual_chunk_flash_attn"},
         {MSGL_DEVICE_CPU, 0, "fa", "fa"},
