@@ -272,8 +272,8 @@ static void test_latent(void **unused)
 }
 
 // One step of the backend: `answers` requests with a token each, then one chunk of 5 tokens unless
-// chunk is false.
-static void latent_step(const msgl_attn *a, fake_world *w, int answers, bool chunk)
+// chunk is false. tree: of the chunk's tokens, or NULL.
+static void step(const msgl_attn *a, fake_world *w, int answers, bool chunk, const uint64_t *tree)
 {
     msgl_batch_req reqs[3] = {{.device_len = 10, .cached_len = 9},
                               {.device_len = 30, .cached_len = 29},
@@ -289,13 +289,68 @@ static void latent_step(const msgl_attn *a, fake_world *w, int answers, bool chu
     for (int32_t i = 0; i < parts; i++) {
         msgl_seqs seqs;
         msgl__seqs_fill(&batch, i == 0 ? 0 : ends[0], ends[i], 0, 1, 2, block[i], block[i], &seqs);
+        if (seqs.phase == MSGL_PREFILL) seqs.tree = seqs.dev_tree = tree;
         const msgl_attn_input in = {.ld = 16 * 576};
         const msgl_attn_layer layer = {.scale = 0.5f, .window = -1};
         assert_int_equal(msgl__attn_prepare(a, &seqs), 0);
+        msgl__attn_copy_in(a, &w->exec, &seqs);
         msgl__attn_begin(a, &w->exec, &seqs);
         msgl__attn_forward(a, &w->exec, &layer, &seqs, &in, NULL);
     }
     assert_int_equal(w->exec.status, 0);
+}
+
+// Makes the backends of `spec`, which takes these needs.
+static void open_backend(const char *spec, const msgl_attn_needs *n, fake_world *w, msgl_attn *a)
+{
+    msgl_attn_choice c;
+    char warning[256];
+    msgl_err err = {0};
+    fake_gpu_reset(n->capability);
+    if (msgl__attn_select(spec, n, &c, warning, &err) != 0) fail_msg("%s: %s", spec, err.text);
+    fake_world_open(w, n);
+    w->cfg.apart = true;
+    if (msgl__attn_create(&c, &w->cfg, a, &err) != 0) fail_msg("%s: %s", spec, err.text);
+}
+
+static void close_backend(fake_world *w, msgl_attn *a)
+{
+    msgl__attn_destroy(a);
+    fake_world_close(w);
+    fake_gpu_check();
+}
+
+// Trees go by the kernel for them, those of latent caches by their own; answers and chunks do not.
+static void test_trees(void **unused)
+{
+    (void)unused;
+    static const char *const names[] = {"fa", "fi", "trtllm", "trtllm_mha"};
+    static const uint64_t tree[5] = {1, 3, 5, 11, 17};
+    set_plugins(true, true);
+    msgl_attn_needs n = hopper();
+    n.tree = true;
+    fake_world w;
+    msgl_attn a;
+    for (size_t i = 0; i < MSGL_COUNT(names); i++) {
+        open_backend(names[i], &n, &w, &a);
+        step(&a, &w, 1, true, NULL);
+        assert_int_equal(FAKE_GPU.num_trees, 0);
+        fake_fi()->num_runs = 0;
+        step(&a, &w, 0, true, tree);
+        assert_int_equal(FAKE_GPU.num_trees, 1);
+        assert_ptr_equal(FAKE_GPU.tree, tree);
+        assert_int_equal(fake_fi()->num_runs, 0);
+        close_backend(&w, &a);
+    }
+    n = fake_latent_needs(90, 16, 512, 64, MSGL_BF16);
+    n.tree = true;
+    n.page_size = 64;
+    open_backend("flashmla", &n, &w, &a);
+    step(&a, &w, 1, false, NULL);
+    assert_null(FAKE_GPU.mla.tree);
+    step(&a, &w, 0, true, tree);
+    assert_ptr_equal(FAKE_GPU.mla.tree, tree);
+    close_backend(&w, &a);
 }
 
 // What the kernel gets: answers whole, chunks ragged, each with a plan and memory of its own, the
@@ -308,16 +363,10 @@ static void test_latent_calls(void **unused)
         msgl_attn_needs n = fake_latent_needs(90, 16, 512, 64, MSGL_BF16);
         n.page_size = pages[i][0];
         n.deterministic = i % 2 != 0;
-        msgl_attn_choice c;
-        char warning[256];
-        fake_gpu_reset(90);
-        assert_int_equal(msgl__attn_select("fa", &n, &c, warning, NULL), 0);
         fake_world w;
-        fake_world_open(&w, &n);
-        w.cfg.apart = true;
         msgl_attn a;
-        assert_int_equal(msgl__attn_create(&c, &w.cfg, &a, NULL), 0);
-        latent_step(&a, &w, 2, false);
+        open_backend("fa", &n, &w, &a);
+        step(&a, &w, 2, false, NULL);
         const msgl_mla_call answers = FAKE_GPU.mla;
         assert_int_equal(FAKE_GPU.num_mla_plans, 1);
         assert_ptr_equal(FAKE_GPU.mla_plan.plan, answers.plan);
@@ -329,7 +378,7 @@ static void test_latent_calls(void **unused)
         assert_float_equal(answers.scale, 0.5f, 0);
         assert_int_equal(answers.deterministic, n.deterministic);
         assert_true(fake_gpu_holds(answers.plan, msgl__mla_plan_bytes(16, FAKE_RUNNING, 0)));
-        latent_step(&a, &w, 1, true);
+        step(&a, &w, 1, true, NULL);
         const msgl_mla_call chunk = FAKE_GPU.mla;
         assert_int_equal(FAKE_GPU.num_mla_plans, 3);
         assert_non_null(chunk.cu_seqlens_q);
@@ -340,9 +389,7 @@ static void test_latent_calls(void **unused)
         assert_true(
             fake_gpu_holds(chunk.plan, msgl__mla_plan_bytes(16, FAKE_RUNNING, FAKE_STEP_TOKENS)));
         assert_true(fake_gpu_holds(chunk.workspace, msgl__mla_workspace_bytes(16, 64)));
-        msgl__attn_destroy(&a);
-        fake_world_close(&w);
-        fake_gpu_check();
+        close_backend(&w, &a);
     }
 }
 
@@ -550,11 +597,17 @@ static void test_e4m3(void **unused)
 int main(void)
 {
     const struct CMUnitTest tests[] = {
-        cmocka_unit_test(test_auto),           cmocka_unit_test(test_named),
-        cmocka_unit_test(test_order),          cmocka_unit_test(test_latent),
-        cmocka_unit_test(test_latent_calls),   cmocka_unit_test(test_reasons),
-        cmocka_unit_test(test_faulty_plugins), cmocka_unit_test(test_e4m3),
-        cmocka_unit_test(test_tensor_cores),   cmocka_unit_test(test_tensor_cores_elsewhere),
+        cmocka_unit_test(test_auto),
+        cmocka_unit_test(test_named),
+        cmocka_unit_test(test_order),
+        cmocka_unit_test(test_latent),
+        cmocka_unit_test(test_latent_calls),
+        cmocka_unit_test(test_trees),
+        cmocka_unit_test(test_reasons),
+        cmocka_unit_test(test_faulty_plugins),
+        cmocka_unit_test(test_e4m3),
+        cmocka_unit_test(test_tensor_cores),
+        cmocka_unit_test(test_tensor_cores_elsewhere),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }
