@@ -44,8 +44,8 @@ static bool takes_pages(const char *name, int32_t size)
 static bool can(const char *name, const msgl_attn_needs *n)
 {
     if (strcmp(name, "fi") == 0) {
-        const msgl_fi_shape s = {n->kv_dtype, n->num_q_heads, n->num_kv_heads, n->head_dim,
-                                 n->page_size};
+        const msgl_fi_shape s = {n->kv_dtype, n->num_q_heads, n->num_kv_heads,
+                                 n->head_dim, n->head_dim,    n->page_size};
         return plugins.fi && stub_fi_has(&s, MSGL_FI_TENSOR_CORES, n->capability);
     }
     if (strncmp(name, "trtllm", 6) == 0) {
@@ -247,8 +247,8 @@ static void test_latent(void **unused)
         {"auto", fake_latent_needs(90, 20, 512, 64, MSGL_BF16), "fa", "fa", 16},
         {"auto", fake_latent_needs(90, 16, 512, 64, MSGL_F32), "torch_native", "torch_native", 16},
         {"auto", fake_latent_needs(90, 4, 32, 8, MSGL_BF16), "triton", "triton", 16},
-        {"auto", fake_latent_needs(80, 16, 512, 64, MSGL_BF16), "triton", "triton", 16},
-        {"auto", fake_latent_needs(100, 16, 512, 64, MSGL_F16), "triton", "triton", 16},
+        {"auto", fake_latent_needs(80, 16, 512, 64, MSGL_BF16), "fi", "fi", 16},
+        {"auto", fake_latent_needs(100, 16, 512, 64, MSGL_F16), "fi", "fi", 16},
         {"fa3", fake_latent_needs(90, 16, 512, 64, MSGL_BF16), "fa", "fa", 16},
         {"flashmla", fake_latent_needs(90, 16, 512, 64, MSGL_BF16), "fa", "flashmla", 64},
         {"trtllm_mla", fake_latent_needs(90, 16, 512, 64, MSGL_BF16), "fa", "trtllm_mla", 64},
@@ -351,6 +351,38 @@ static void test_trees(void **unused)
     step(&a, &w, 0, true, tree);
     assert_ptr_equal(FAKE_GPU.mla.tree, tree);
     close_backend(&w, &a);
+}
+
+// FlashInfer's kernels for latent caches, of both phases.
+static void test_latent_fi(void **unused)
+{
+    (void)unused;
+    static const int32_t capabilities[] = {80, 90, 100};
+    set_plugins(true, true);
+    for (size_t i = 0; i < MSGL_COUNT(capabilities); i++) {
+        const msgl_attn_needs n = fake_latent_needs(capabilities[i], 16, 512, 64, MSGL_BF16);
+        const bool hopper = capabilities[i] == 90;
+        stub_fi *fi = fake_fi();
+        fake_world w;
+        msgl_attn a;
+        open_backend("fi", &n, &w, &a);
+        fi->num_runs = 0;
+        step(&a, &w, 2, true, NULL);
+        assert_int_equal(fi->num_runs, 2);
+        for (int run = 0; run < 2; run++) {
+            assert_int_equal(fi->runs[run].plan->kernel,
+                             hopper ? MSGL_FI_LATENT_HOPPER : MSGL_FI_LATENT);
+            assert_int_equal(fi->runs[run].shape.v_dim, 512);
+        }
+        close_backend(&w, &a);
+    }
+    msgl_attn_needs n = fake_latent_needs(90, 16, 512, 64, MSGL_BF16);
+    msgl_err why = {0};
+    n.tree = true;
+    assert_int_equal(msgl__attn_supports(msgl__attn_find("fi", MSGL_DEVICE_CUDA), &n, &why),
+                     MSGL_EUNSUPPORTED);
+    assert_string_equal(why.text,
+                        "fi: latent attention: its kernel has no window, soft cap or trees");
 }
 
 // What the kernel gets: answers whole, chunks ragged, each with a plan and memory of its own, the
@@ -597,17 +629,12 @@ static void test_e4m3(void **unused)
 int main(void)
 {
     const struct CMUnitTest tests[] = {
-        cmocka_unit_test(test_auto),
-        cmocka_unit_test(test_named),
-        cmocka_unit_test(test_order),
-        cmocka_unit_test(test_latent),
-        cmocka_unit_test(test_latent_calls),
-        cmocka_unit_test(test_trees),
-        cmocka_unit_test(test_reasons),
-        cmocka_unit_test(test_faulty_plugins),
-        cmocka_unit_test(test_e4m3),
-        cmocka_unit_test(test_tensor_cores),
-        cmocka_unit_test(test_tensor_cores_elsewhere),
+        cmocka_unit_test(test_auto),           cmocka_unit_test(test_named),
+        cmocka_unit_test(test_order),          cmocka_unit_test(test_latent),
+        cmocka_unit_test(test_latent_calls),   cmocka_unit_test(test_trees),
+        cmocka_unit_test(test_latent_fi),      cmocka_unit_test(test_reasons),
+        cmocka_unit_test(test_faulty_plugins), cmocka_unit_test(test_e4m3),
+        cmocka_unit_test(test_tensor_cores),   cmocka_unit_test(test_tensor_cores_elsewhere),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }

@@ -53,7 +53,7 @@ typedef struct fi_backend {
     msgl_attn_config cfg;
     const msgl_fi_api *api;
     msgl_fi_shape shape;
-    msgl_fi_kernel decode_kernel;
+    msgl_fi_kernel decode_kernel, latent_kernel;
     bool hopper;
     int32_t max_plans; // of a step
     fi_step *steps;    // [max_flights, PHASES]
@@ -93,19 +93,38 @@ static const msgl_fi_api *open_plugin(msgl_err *err)
     return NULL;
 }
 
+static bool is_latent(const msgl_fi_shape *s)
+{
+    return s->v_dim < s->head_dim;
+}
+
 // Every batch that no other kernel takes goes by tensor cores.
 static int check_kernel(const msgl_fi_api *api, const msgl_fi_shape *shape, int32_t capability,
                         msgl_err *err)
 {
-    if (api->has(shape, MSGL_FI_TENSOR_CORES, capability)) return 0;
+    const msgl_fi_kernel kernel = is_latent(shape) ? MSGL_FI_LATENT : MSGL_FI_TENSOR_CORES;
+    if (api->has(shape, kernel, capability)) return 0;
     return msgl__err_set(err, MSGL_EUNSUPPORTED, "fi: no kernel for head_dim %d and %s",
                          (int)shape->head_dim, msgl__dtype_name(shape->dtype));
+}
+
+// What FlashInfer's kernel for latent caches lacks.
+static int check_latent(const msgl_attn_needs *n, msgl_err *err)
+{
+    bool plain = !n->tree;
+    for (int32_t i = 0; i < n->variants.count; i++) {
+        plain = plain && n->variants.all[i].window < 0 && n->variants.all[i].softcap <= 0;
+    }
+    if (n->cache != MSGL_CACHE_LATENT || plain) return 0;
+    return msgl__err_set(err, MSGL_EUNSUPPORTED,
+                         "fi: latent attention: its kernel has no window, soft cap or trees");
 }
 
 static int fi_supports(const msgl_attn_needs *n, msgl_err *err)
 {
     bool unused;
     int code = msgl__cuda_supports(n, err);
+    if (code == 0) code = check_latent(n, err);
     if (code == 0) code = msgl__fi_tensor_cores(&unused, err);
     if (code != 0) return code;
     const msgl_fi_api *api = open_plugin(err);
@@ -114,6 +133,7 @@ static int fi_supports(const msgl_attn_needs *n, msgl_err *err)
                                  .num_q_heads = n->num_q_heads,
                                  .num_kv_heads = n->num_kv_heads,
                                  .head_dim = n->head_dim,
+                                 .v_dim = n->v_dim > 0 ? n->v_dim : n->head_dim,
                                  .page_size = n->page_size};
     return check_kernel(api, &shape, n->capability, err);
 }
@@ -130,6 +150,8 @@ static int choose_kernels(fi_backend *b, msgl_err *err)
     const bool cores = b->api->has(&b->shape, MSGL_FI_CUDA_CORES, capability);
     b->decode_kernel =
         tensor || !cores || cfg->deterministic ? MSGL_FI_TENSOR_CORES : MSGL_FI_CUDA_CORES;
+    const bool wgmma = b->api->has(&b->shape, MSGL_FI_LATENT_HOPPER, capability);
+    b->latent_kernel = wgmma ? MSGL_FI_LATENT_HOPPER : MSGL_FI_LATENT;
     // Plans of tensor cores are for a window each, unless nothing is split.
     int32_t windows[MSGL_ATTN_MAX_VARIANTS];
     b->max_plans = cfg->deterministic ? 1 : msgl__attn_windows(&cfg->variants, windows) + b->hopper;
@@ -179,6 +201,7 @@ static int fi_create(const msgl_attn_desc *desc, const msgl_attn_config *cfg,
                                .num_q_heads = cfg->num_q_heads,
                                .num_kv_heads = cfg->num_kv_heads,
                                .head_dim = cfg->head_dim,
+                               .v_dim = cfg->pool->spec.v_dim,
                                .page_size = cfg->page_size};
     int code = msgl__attn_config_check(desc, cfg, err);
     if (code == 0 && (b->api = open_plugin(err)) == NULL) code = MSGL_EUNSUPPORTED;
@@ -214,6 +237,7 @@ static void fill_pages(const fi_backend *b, const msgl_seqs *seqs, char *set, fi
 
 static msgl_fi_kernel choose(const fi_backend *b, const msgl_seqs *seqs, const msgl_attn_variant *v)
 {
+    if (is_latent(&b->shape)) return b->latent_kernel;
     if (seqs->max_seqlen_q <= 1) return b->decode_kernel;
     const bool plain = v->window < 0 && v->softcap <= 0;
     const bool longer = seqs->num_tokens >= (int64_t)HOPPER_MIN_TOKENS * seqs->size;
@@ -359,7 +383,8 @@ const msgl_attn_desc msgl__attn_fi_cuda = {
     .devices = 1u << MSGL_DEVICE_CUDA,
     .min_capability = 80,
     .page_rule = MSGL_PAGE_ANY,
-    .head_dims = {64, 128, 256},
+    .head_dims = {64, 128, 256, 576},
+    .caches = 1u << MSGL_CACHE_KV | 1u << MSGL_CACHE_LATENT,
     .kv_dtypes = 1u << MSGL_F16 | 1u << MSGL_BF16,
     .sliding_window = true,
     .reads_behind_window = true,
