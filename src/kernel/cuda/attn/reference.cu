@@ -155,7 +155,8 @@ __launch_bounds__(WARPS * 32) void attn_ref_kernel(const __grid_constant__ msgl_
         if (c.softcap > 0.f) s = c.softcap * tanhf(s / c.softcap);
         if (!seen) s = -INFINITY;
         const float next = fmaxf(m, warp_max(s));
-        const float p = seen ? expf(s - next) : 0.f, rescale = expf(m - next);
+        const bool none = TREE && next == -INFINITY; // seen yet: a path may begin later
+        const float p = seen ? expf(s - next) : 0.f, rescale = none ? 1.f : expf(m - next);
         l = l * rescale + warp_sum(p);
         m = next;
 #pragma unroll
