@@ -2,6 +2,9 @@
 //
 // Absorbed latent attention: persistent blocks, in pairs where requests have more than 64 query
 // rows, walk lists of (query rows, keys) and merge parts at the end of the same launch.
+#ifndef MSGL_ATTENTION_FI_CUDA_LATENT_CUH
+#define MSGL_ATTENTION_FI_CUDA_LATENT_CUH
+
 #include <string.h>
 
 #include "attention/fi/cuda/wrap.cuh"
@@ -70,3 +73,5 @@ static int msgl_fi_latent_run(const msgl_fi_run_call *c, cudaStream_t stream)
                                        ROW - MSGL_FI_LATENT_DIM>(p, (uint32_t)info.num_blks_x,
                                                                  (uint32_t)info.num_blks_y, stream);
 }
+
+#endif
