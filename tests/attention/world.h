@@ -27,6 +27,7 @@ typedef struct world_spec {
     int threads;
     float softcap;
     int window;   // -1: off
+    int chunk;    // of local attention; 0: off
     int dual_len; // of dual chunk attention: tokens have three queries; 0: off
     // Double sparsity, of random channels; 0: off. q and K are then quarters, so that scores by
     // label are exact in f32, and often equal.
