@@ -340,6 +340,19 @@ static int choose_auto(const msgl_attn_needs *n, msgl_attn_choice *out, msgl_err
     return 0;
 }
 
+// Two backends, of which none may keep labels: those of the other's tokens would be missing.
+static int check_labels(const msgl_attn_choice *c, msgl_err *err)
+{
+    const msgl_attn_desc *half[] = {c->prefill, c->decode};
+    for (size_t i = 0; i < MSGL_COUNT(half); i++) {
+        if (half[i] == NULL || !half[i]->labels) continue;
+        return msgl__err_set(err, MSGL_EINVAL,
+                             "attention backend %s serves both phases or none; use \"%s\"",
+                             half[i]->name, half[i]->name);
+    }
+    return 0;
+}
+
 // Both halves of a pair, NULL for "auto".
 static int find_pair(const char *spec, msgl_device_kind device, msgl_attn_choice *out,
                      msgl_err *err)
@@ -370,6 +383,7 @@ static int find_pair(const char *spec, msgl_device_kind device, msgl_attn_choice
                              "attention backend %s serves prompts only; use \"%s,%s\"",
                              out->decode->name, out->decode->name, out->decode->decode_by);
     }
+    if (rc == 0 && out->prefill != out->decode) rc = check_labels(out, err);
     return rc;
 }
 
