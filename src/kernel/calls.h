@@ -124,7 +124,8 @@ typedef struct msgl_router {
 } msgl_router;
 
 // A mixture's experts behind their choice: out[r, :] = (or, with accumulate, +=) sum over c < top_k
-// of weights[r, c] * down(silu(gate in[r]) * up in[r]) of expert ids[r, c].
+// of weights[r, c] * down(silu(gate in[r]) * up in[r]) of expert ids[r, c]; and, with shared_up, of
+// the expert of all tokens with weight 1.
 typedef struct msgl_experts_call {
     const msgl_weight *gate_up, *down; // [num_experts], host arrays
     int32_t num_experts, top_k, rows;
@@ -135,6 +136,8 @@ typedef struct msgl_experts_call {
     void *act;             // [rows * top_k, inter], for what is between
     bool accumulate;
     void *out;
+    const msgl_weight *shared_up, *shared_down; // NULL: there is none
+    void *shared_act;                           // [rows, its inter]
 } msgl_experts_call;
 
 // What a mixture of experts begins with: rows of in are normed, the router gives each expert its
