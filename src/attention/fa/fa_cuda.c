@@ -8,6 +8,8 @@
 //
 // Latent caches have the kernel of mla_cuda.h in both phases.
 //
+// Drafts to be verified (trees) have a kernel that needs no plan.
+//
 // Deterministic: the phase alone chooses the kernel, since a row's bits must not depend on how many
 // other tokens its chunk has; otherwise single-token chunks take the decode kernel too.
 #include "attention/fa/fa_cuda.h"
@@ -148,13 +150,14 @@ static int fa_create(const msgl_attn_desc *desc, const msgl_attn_config *cfg,
 
 static int fa_supports(const msgl_attn_needs *n, msgl_err *err)
 {
-    if (n->cache != MSGL_CACHE_LATENT) return msgl__cuda_supports(n, err);
-    for (int32_t i = 0; i < n->variants.count; i++) {
+    const bool latent = n->cache == MSGL_CACHE_LATENT;
+    for (int32_t i = 0; i < n->variants.count && (latent || n->tree); i++) {
         if (n->variants.all[i].chunk == 0) continue;
         return msgl__err_set(err, MSGL_EUNSUPPORTED,
-                             "attention backend fa: no local attention over latent vectors");
+                             "attention backend fa: no local attention over latent vectors or in "
+                             "trees, on a GPU");
     }
-    return msgl__mla_cuda_supports(n, err);
+    return latent ? msgl__mla_cuda_supports(n, err) : msgl__cuda_supports(n, err);
 }
 
 // local: NULL, or what stands for the sequences' requests.
@@ -191,7 +194,7 @@ static bool plans(const fa_backend *b, const msgl_seqs *seqs)
 {
     const msgl_dtype kv = b->cfg.pool->spec.dtype;
     const bool has = kv == MSGL_E4M3 ? b->cfg.head_dim % 16 == 0 : kv != MSGL_F32;
-    return !is_latent(b) && !decodes(b, seqs) && has;
+    return !is_latent(b) && !decodes(b, seqs) && !msgl__cuda_forks(seqs) && has;
 }
 
 static int fa_prepare(msgl_attn_backend *base, const msgl_seqs *seqs)
@@ -271,6 +274,10 @@ static void fa_forward(msgl_attn_backend *base, msgl_exec *x, const msgl_attn_la
         msgl__mla_cuda_attend(&b->mla, "fa", x, layer, layer->scale, seqs, in, out);
         return;
     }
+    if (msgl__cuda_forks(seqs)) {
+        msgl__cuda_attn_tree(cfg, "fa", x, layer, seqs, in, out);
+        return;
+    }
     if (!msgl__cuda_attn_dtype(x, cfg)) return;
     msgl_cuda_attn_call c;
     msgl__cuda_attn_call(cfg, layer, seqs, in, out, &c);
@@ -331,6 +338,7 @@ const msgl_attn_desc msgl__attn_fa_cuda = {
     .local_chunks = true,
     .softcap = true,
     .sinks = true,
+    .tree = true,
     .graph = true,
     .supports = fa_supports,
     .create = fa_create,
