@@ -36,7 +36,7 @@ typedef struct test_case {
     bool latent;        // a latent cache
     bool deterministic; // graphs
     int variant;        // determinism
-    int window;         // graphs
+    int window, chunk;  // graphs
     char name[96];
 } test_case;
 
@@ -150,6 +150,10 @@ static bool random_spec(world *rng, const msgl_attn_desc *d, msgl_dtype dtype, b
         s.window = usual ? -1 : pick(rng, windows, 6);
         s.sinks = d->sinks && world_int(rng, 0, 2) == 0;
         s.softcap = !usual && world_int(rng, 0, 2) == 0 ? 20 : 0;
+        if (d->local_chunks && !latent && world_int(rng, 0, 2) == 0) {
+            static const int lens[] = {1, 7, 64, 256, 300, 1000};
+            s.chunk = pick(rng, lens, 6);
+        }
         if (latent) random_latent(rng, &s);
         s.tree = d->tree && world_int(rng, 0, 2) == 0;
         s.max_running = 8;
@@ -185,10 +189,11 @@ static void random_step(world *w, int answers, double *worst)
     if (error / allowed > *worst) *worst = error / allowed;
     if (error > allowed) {
         fail_msg("%s, %d answers of %d: error %g > %g (dtype %d, heads %d x %d, dim %d, page %d, "
-                 "window %d, cap %g%s, deterministic %d, tree %d, masks %x, scores %x)",
+                 "window %d, chunk %d, cap %g%s, deterministic %d, tree %d, masks %x, scores %x)",
                  s->desc->name, answers, n, error, allowed, (int)s->dtype, s->group,
-                 s->num_kv_heads, s->head_dim, s->page_size, s->window, (double)s->softcap,
-                 s->sinks ? ", sinks" : "", s->deterministic, s->tree, s->masks, s->scores);
+                 s->num_kv_heads, s->head_dim, s->page_size, s->window, s->chunk,
+                 (double)s->softcap, s->sinks ? ", sinks" : "", s->deterministic, s->tree, s->masks,
+                 s->scores);
     }
 }
 
@@ -234,6 +239,7 @@ static void test_graph(void **state)
     world_spec spec = base_spec(d, deterministic);
     spec.dtype = c->dtype;
     spec.window = c->window;
+    spec.chunk = c->chunk;
     spec.group = c->window >= 0 ? 4 : 2; // from 4 on fi decodes with tensor cores
     if (c->latent) make_latent(&spec);
     if (d->page_rule == MSGL_PAGE_SET) spec.page_size = d->page_override;
@@ -343,11 +349,14 @@ static void add_steps(test_case *cases, struct CMUnitTest *tests, int *n, test_c
         snprintf(c.name, sizeof c.name, "%s%s %s %s", name, kind, dtype, names[c.mix]);
         add(cases, tests, n, test_random, c);
     }
-    for (int i = 0; i < (c.latent ? 2 : 4); i++) {
+    const bool local = c.desc->local_chunks;
+    for (int i = 0; i < (c.latent ? 2 : local ? 6 : 4); i++) {
         c.deterministic = i % 2 != 0;
-        c.window = i / 2 != 0 ? 100 : -1;
-        snprintf(c.name, sizeof c.name, "%s%s %s graph%s%s", name, kind, dtype,
-                 c.window >= 0 ? ", window" : "", c.deterministic ? ", deterministic" : "");
+        c.window = i / 2 == 1 ? 100 : -1;
+        c.chunk = i / 2 == 2 ? 200 : 0;
+        snprintf(c.name, sizeof c.name, "%s%s %s graph%s%s%s", name, kind, dtype,
+                 c.window >= 0 ? ", window" : "", c.chunk > 0 ? ", local" : "",
+                 c.deterministic ? ", deterministic" : "");
         add(cases, tests, n, test_graph, c);
     }
 }

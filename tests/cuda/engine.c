@@ -163,9 +163,12 @@ static int add_all(struct CMUnitTest *tests, int32_t capability)
             (test_case){parity_models[m], "bfloat16", "expected_bf16.bin", .desc = NULL});
     }
     for (int graphs = 0; graphs < 2 && !quick; graphs++) {
-        add(tests, &n, test_parity,
-            (test_case){"qwen3_next_hd128", "bfloat16", "expected_bf16.bin", .desc = NULL,
-                        .answers_from = 20, .graph_max_bs = graphs ? 4 : 0});
+        const char *const models[] = {"qwen3_next_hd128", "llama4"};
+        for (size_t m = 0; m < MSGL_COUNT(models); m++) {
+            add(tests, &n, test_parity,
+                (test_case){models[m], "bfloat16", "expected_bf16.bin", .desc = NULL,
+                            .answers_from = 20, .graph_max_bs = graphs ? 4 : 0});
+        }
     }
     add(tests, &n, test_parity, (test_case){"llama_f16", "auto", "expected_f16.bin", .desc = NULL});
     for (int i = 0; i < count && !quick; i++) {

@@ -54,12 +54,17 @@ static void fill_kernels(msgl_kernels *k)
         .latent_rope_store = msgl__cuda_latent_rope_store,
     };
     k->act = (msgl_act_kernels){
-        .gate = msgl__cuda_gate, .times_sigmoid = msgl__cuda_times_sigmoid, .cap = msgl__cuda_cap};
+        .gate = msgl__cuda_gate,
+        .times_sigmoid = msgl__cuda_times_sigmoid,
+        .temper = msgl__cuda_temper,
+        .cap = msgl__cuda_cap,
+    };
     k->moe = (msgl_moe_kernels){
         .route = msgl__cuda_moe_route,
         .sort = msgl__cuda_moe_sort,
         .gather = msgl__cuda_moe_gather,
         .combine = msgl__cuda_moe_combine,
+        .weigh_input = msgl__cuda_moe_weigh_input,
         .add_shared = msgl__cuda_moe_add_shared,
         .choose = msgl__cuda_moe_choose,
         .experts = msgl__cuda_experts,
