@@ -7,13 +7,16 @@
 //
 // Tiles lie at absolute positions, so a row's bits do not depend on the chunk that it came in.
 //
+// Drafts to be verified, which form trees, have a kernel of their own, so that chunks do not pay
+// for the mask.
+//
 // K and V of E4M3 stay that in shared memory and become f16, which has their values, in registers;
 // queries do, too. As in decode/tile.cuh, which rows and columns of a product the four elements in
 // a register are is ours to choose.
 #include "kernel/cuda/attn/prefill_sm80.h"
 
+#include "core/batch.h"
 #include "kernel/cuda/attn/sink.cuh"
-
 #include "kernel/cuda/launch.cuh"
 #include "kernel/cuda/ptx/copy.cuh"
 #include "kernel/cuda/ptx/e4m3.cuh"
@@ -119,17 +122,57 @@ static __device__ __forceinline__ void load_q(const msgl_cuda_attn_call &c, cons
     }
 }
 
-// Scores of one tile to probabilities, in place; o and l follow. Row r of the lane is at position
-// pos[r] and sees keys [pos - window, pos].
-template <int HD, int NB>
+// Which keys the lane's rows see: row r is at position pos[r] and sees [pos - window, pos].
+struct causal_rows {
+    int32_t pos[2], window;
+
+    __device__ __forceinline__ causal_rows(const msgl_cuda_attn_call &c, const uint64_t *,
+                                           const place &p, int32_t first, int32_t lane)
+        : pos{p.pos + first + lane / 4, p.pos + first + lane / 4 + 8}, window(c.window)
+    {
+    }
+    __device__ __forceinline__ bool sees(int r, int32_t key) const
+    {
+        const int32_t from = window >= 0 ? pos[r] - window : 0;
+        return key >= from && key <= pos[r];
+    }
+};
+
+// In a tree, whose tokens are all in one CTA: the keys from from[r] up to the first new one, and of
+// the new ones path[r].
+struct tree_rows {
+    int32_t prefix, from[2];
+    uint64_t path[2];
+
+    __device__ __forceinline__ tree_rows(const msgl_cuda_attn_call &c, const uint64_t *tree,
+                                         const place &p, int32_t first, int32_t lane)
+        : prefix(p.pos)
+    {
+#pragma unroll
+        for (int r = 0; r < 2; r++) {
+            const int32_t row = first + lane / 4 + r * 8;
+            path[r] = row < p.rows ? tree[p.row + row] : 0;
+            from[r] = c.window >= 0 ? prefix + __popcll(path[r]) - 1 - c.window : 0;
+            // What the window has left behind of a path are its first tokens.
+            for (int32_t i = prefix; i < from[r]; i++) path[r] &= path[r] - 1;
+        }
+    }
+    __device__ __forceinline__ bool sees(int r, int32_t key) const
+    {
+        const int32_t token = key - prefix;
+        return key >= from[r] && (token < 0 || (token < MSGL_MAX_TREE && (path[r] >> token & 1)));
+    }
+};
+
+// Scores of one tile to probabilities, in place; o and l follow.
+template <int HD, int NB, typename SEES>
 static __device__ __forceinline__ void softmax(const msgl_cuda_attn_call &c, float s[NB][4],
-                                               const int32_t pos[2], int32_t key0, int32_t lane,
+                                               const SEES &rows, int32_t key0, int32_t lane,
                                                rows16<HD> *w)
 {
     const float log2e = 1.4426950408889634f;
 #pragma unroll
     for (int r = 0; r < 2; r++) {
-        const int32_t from = c.window >= 0 ? pos[r] - c.window : 0;
         float m = w->m[r];
 #pragma unroll
         for (int nb = 0; nb < NB; nb++) {
@@ -141,7 +184,7 @@ static __device__ __forceinline__ void softmax(const msgl_cuda_attn_call &c, flo
                     x = c.softcap * (1.f - __fdividef(2.f, 1.f + __expf(x)));
                 }
                 const int32_t key = key0 + nb * 8 + lane % 4 * 2 + i % 2;
-                s[nb][i] = key < from || key > pos[r] ? -INFINITY : x * log2e;
+                s[nb][i] = rows.sees(r, key) ? x * log2e : -INFINITY;
                 m = fmaxf(m, s[nb][i]);
             }
         }
@@ -194,9 +237,9 @@ static __device__ __forceinline__ void load_v(uint32_t at, int db, uint32_t r[4]
     }
 }
 
-template <typename T, int HD>
+template <typename T, int HD, typename SEES>
 static __device__ __forceinline__ void attend_tile(const msgl_cuda_attn_call &c, uint32_t stage,
-                                                   const int32_t pos[2], int32_t key0, int32_t lane,
+                                                   const SEES &rows, int32_t key0, int32_t lane,
                                                    rows16<HD> *w)
 {
     typedef shape<T, HD> S;
@@ -216,7 +259,7 @@ static __device__ __forceinline__ void attend_tile(const msgl_cuda_attn_call &c,
             msgl__mma(s[nb + 1], w->q[ks], b[2], b[3], product());
         }
     }
-    softmax<HD, NB>(c, s, pos, key0, lane, w);
+    softmax<HD, NB>(c, s, rows, key0, lane, w);
     const uint32_t v_at = stage + (S::KEYS + (lane & 15)) * S::PITCH + (lane >> 4) * 16;
 #pragma unroll
     for (int kb = 0; kb < NB / 2; kb++) {
@@ -283,9 +326,11 @@ static __device__ __forceinline__ void store(const msgl_cuda_attn_call &c, const
     }
 }
 
-template <typename T, int HD>
+// SEES: causal_rows or tree_rows.
+template <typename T, int HD, typename SEES>
 static __global__
-__launch_bounds__(THREADS) void fa_prefill_sm80(const __grid_constant__ msgl_cuda_attn_call c)
+__launch_bounds__(THREADS) void fa_prefill_sm80(const __grid_constant__ msgl_cuda_attn_call c,
+                                                const uint64_t *tree)
 {
     typedef shape<T, HD> S;
     extern __shared__ __align__(128) char smem[];
@@ -302,7 +347,7 @@ __launch_bounds__(THREADS) void fa_prefill_sm80(const __grid_constant__ msgl_cud
     rows16<HD> w = {};
     w.m[0] = w.m[1] = -INFINITY;
     load_q<T, HD>(c, p, head, first, lane, &w);
-    const int32_t pos[2] = {p.pos + first + lane / 4, p.pos + first + lane / 4 + 8};
+    const SEES rows(c, tree, p, first, lane);
 
     const int32_t len = p.pos + p.rows; // keys that the last row sees
     const int32_t seen = c.window >= 0 && p.pos > c.window ? p.pos - c.window : 0;
@@ -319,40 +364,53 @@ __launch_bounds__(THREADS) void fa_prefill_sm80(const __grid_constant__ msgl_cud
         msgl__copy_async_commit();
         msgl__copy_async_wait<1>();
         __syncthreads();
-        attend_tile<T, HD>(c, ring + at * S::STAGE, pos, tile * S::KEYS, lane, &w);
+        attend_tile<T, HD>(c, ring + at * S::STAGE, rows, tile * S::KEYS, lane, &w);
         __syncthreads();
     }
     store<T, HD>(c, p, head, first, lane, &w);
 }
 
-template <typename T, int HD>
-static cudaError_t launch(const msgl_cuda_attn_call &c, cudaStream_t stream)
+template <typename T, int HD, typename SEES>
+static cudaError_t launch(const msgl_cuda_attn_call &c, const uint64_t *tree, cudaStream_t stream)
 {
     const dim3 grid((unsigned)c.num_q_heads, (unsigned)(c.total_q / ROWS + c.batch));
-    constexpr auto kernel = fa_prefill_sm80<T, HD>;
+    constexpr auto kernel = fa_prefill_sm80<T, HD, SEES>;
     const cudaError_t e = msgl__allow_shared<kernel>(shape<T, HD>::BYTES);
     if (e != cudaSuccess) return e;
-    return msgl__launch(kernel, grid, THREADS, shape<T, HD>::BYTES, stream, c);
+    return msgl__launch(kernel, grid, THREADS, shape<T, HD>::BYTES, stream, c, tree);
 }
 
-template <typename T> static cudaError_t launch_dim(const msgl_cuda_attn_call &c, cudaStream_t s)
+template <typename T, typename SEES>
+static cudaError_t launch_dim(const msgl_cuda_attn_call &c, const uint64_t *tree, cudaStream_t s)
 {
-    return c.head_dim <= 64    ? launch<T, 64>(c, s)
-           : c.head_dim <= 128 ? launch<T, 128>(c, s)
-                               : launch<T, 256>(c, s);
+    return c.head_dim <= 64    ? launch<T, 64, SEES>(c, tree, s)
+           : c.head_dim <= 128 ? launch<T, 128, SEES>(c, tree, s)
+                               : launch<T, 256, SEES>(c, tree, s);
+}
+
+template <typename SEES>
+static cudaError_t launch_dtype(const msgl_cuda_attn_call &c, const uint64_t *tree, cudaStream_t s)
+{
+    if (c.head_dim < 8 || c.head_dim > 256 || c.head_dim % 8 != 0) return cudaErrorNotSupported;
+    if (c.total_q == 0) return cudaSuccess;
+    if (c.e4m3) {
+        const bool fits = c.dtype == MSGL_BF16 && c.head_dim % 16 == 0;
+        return fits ? launch_dim<e4m3, SEES>(c, tree, s) : cudaErrorNotSupported;
+    }
+    switch (c.dtype) {
+    case MSGL_BF16: return launch_dim<__nv_bfloat16, SEES>(c, tree, s);
+    case MSGL_F16: return launch_dim<__half, SEES>(c, tree, s);
+    default: return cudaErrorNotSupported;
+    }
 }
 
 extern "C" int msgl__cuda_fa_prefill_sm80(const msgl_cuda_attn_call *c, void *stream)
 {
-    if (c->head_dim < 8 || c->head_dim > 256 || c->head_dim % 8 != 0) return cudaErrorNotSupported;
-    if (c->total_q == 0) return cudaSuccess;
-    if (c->e4m3) {
-        const bool fits = c->dtype == MSGL_BF16 && c->head_dim % 16 == 0;
-        return fits ? launch_dim<e4m3>(*c, (cudaStream_t)stream) : cudaErrorNotSupported;
-    }
-    switch (c->dtype) {
-    case MSGL_BF16: return launch_dim<__nv_bfloat16>(*c, (cudaStream_t)stream);
-    case MSGL_F16: return launch_dim<__half>(*c, (cudaStream_t)stream);
-    default: return cudaErrorNotSupported;
-    }
+    return launch_dtype<causal_rows>(*c, NULL, (cudaStream_t)stream);
+}
+
+extern "C" int msgl__cuda_fa_tree_sm80(const msgl_cuda_attn_call *c, const uint64_t *tree,
+                                       void *stream)
+{
+    return launch_dtype<tree_rows>(*c, tree, (cudaStream_t)stream);
 }
