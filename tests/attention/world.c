@@ -233,9 +233,10 @@ static void make_sinks(world *w, int heads)
     w->layer.sinks = w->sinks;
 }
 
-// Other channels for every layer and head.
+// Other channels for every layer and head. The data that follow are the same with and without.
 static void make_channels(world *w)
 {
+    const uint64_t rng = w->rng;
     const world_spec *s = &w->spec;
     const int layers = w->pool.spec.num_layers, dim = s->head_dim;
     w->sparse = (msgl_attn_sparse){.dims = {.num_layers = layers,
@@ -253,6 +254,7 @@ static void make_channels(world *w)
             w->sparse.channels[r * s->heavy_channels + i] = (uint16_t)((first + 7 * i) % dim);
         }
     }
+    w->rng = rng;
     w->cfg.sparse = &w->sparse;
 }
 

@@ -168,38 +168,44 @@ static void weigh(const msgl_attn_sparse *s, const char *type, size_t layer, siz
     qsort(w, dim, sizeof *w, heavier);
 }
 
-static void write_member(FILE *f, const msgl_attn_sparse *s, int32_t layer, const char *type)
+// A layer's member; NULL: out of memory.
+static json_t *make_member(const msgl_attn_sparse *s, int32_t layer, const char *type)
 {
-    char name[64];
     weight w[MSGL_ATTN_MAX_DIM];
-    member_name(layer, type, name);
-    fprintf(f, "\"%s\": [", name);
-    for (int32_t h = 0; h < s->dims.num_kv_heads; h++) {
+    json_t *rows = json_array();
+    int failed = rows == NULL;
+    for (int32_t h = 0; h < s->dims.num_kv_heads && !failed; h++) {
+        json_t *row = json_array();
         weigh(s, type, (size_t)layer, (size_t)h, w);
-        fprintf(f, "%s[", h > 0 ? ", " : "");
-        for (int32_t c = 0; c < s->dims.head_dim; c++) {
-            fprintf(f, "%s%d", c > 0 ? ", " : "", (int)w[c].channel);
+        failed = json_array_append_new(rows, row);
+        for (int32_t c = 0; c < s->dims.head_dim && !failed; c++) {
+            failed = json_array_append_new(row, json_integer(w[c].channel));
         }
-        fprintf(f, "]");
     }
-    fprintf(f, "]");
+    if (!failed) return rows;
+    json_decref(rows);
+    return NULL;
 }
 
 int msgl__attn_channels_write(const char *path, const msgl_attn_sparse *s, msgl_err *err)
 {
-    FILE *f = fopen(path, "w");
-    if (f == NULL) return msgl__err_set(err, MSGL_EIO, "%.180s: %m", path);
-    fprintf(f, "{");
+    json_t *root = json_object();
+    int failed = root == NULL;
     for (int32_t l = 0; l < s->dims.num_layers; l++) {
-        for (size_t t = 0; t < MSGL_COUNT(TYPES); t++) {
-            fprintf(f, "%s", l > 0 || t > 0 ? ",\n" : "\n");
-            write_member(f, s, l, TYPES[t]);
+        for (size_t t = 0; t < MSGL_COUNT(TYPES) && !failed; t++) {
+            char name[64];
+            member_name(l, TYPES[t], name);
+            failed = json_object_set_new(root, name, make_member(s, l, TYPES[t]));
         }
     }
-    fprintf(f, "\n}\n");
-    const bool bad = ferror(f) != 0;
-    if (fclose(f) == 0 && !bad) return 0;
-    return msgl__err_set(err, MSGL_EIO, "%.180s: %m", path);
+    int rc = 0;
+    if (failed) {
+        rc = msgl__err_set(err, MSGL_ENOMEM, "channels: out of memory");
+    } else if (json_dump_file(root, path, 0) != 0) {
+        rc = msgl__err_set(err, MSGL_EIO, "%.180s: %m", path);
+    }
+    json_decref(root);
+    return rc;
 }
 
 void msgl__attn_sparse_free(msgl_attn_sparse *s)
