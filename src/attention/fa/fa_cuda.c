@@ -19,6 +19,7 @@
 #include "core/mem.h"
 #include "core/round.h"
 #include "kernel/cuda/attn/decode.h"
+#include "kernel/cuda/attn/prefill_sm80.h"
 #include "kernel/cuda/plugin.h"
 
 typedef struct fa_backend {
@@ -30,9 +31,10 @@ typedef struct fa_backend {
     size_t plan_bytes;
     size_t *used;    // [max_flights, num_windows] bytes of each plan; 0: none
     size_t l2_bytes; // of the GPU
-    void *workspace;
+    void *workspace; // of decode: counters, then parts
     size_t workspace_bytes;
-    msgl_mla_cuda mla; // of a latent cache, which needs nothing of the above
+    void *tree_workspace; // in place of these parts
+    msgl_mla_cuda mla;    // of a latent cache, which needs nothing of the above
 } fa_backend;
 
 static bool is_latent(const fa_backend *b)
@@ -73,8 +75,16 @@ static int take_memory(fa_backend *b, msgl_err *err)
     b->used = msgl__calloc((size_t)cfg->max_flights * windows, sizeof *b->used);
     b->workspace_bytes = msgl__fa_decode_workspace(
         cfg->num_q_heads, cfg->num_kv_heads, cfg->head_dim, cfg->max_running, cfg->deterministic);
+    const size_t parts = msgl__fa_decode_region(cfg->num_q_heads, cfg->num_kv_heads, cfg->head_dim,
+                                                cfg->deterministic)
+                             .part_ml;
+    const size_t tree = parts + msgl__attn_tree_workspace(cfg->head_dim);
+    if (b->workspace_bytes < tree && !cfg->deterministic) b->workspace_bytes = tree;
     b->workspace = cfg->dev->ops->alloc(cfg->dev, b->workspace_bytes);
-    if (b->used != NULL && b->workspace != NULL) return 0;
+    if (b->used != NULL && b->workspace != NULL) {
+        if (!cfg->deterministic) b->tree_workspace = (char *)b->workspace + parts;
+        return 0;
+    }
     return msgl__err_set(err, MSGL_ENOMEM, "fa: no memory for a workspace of %zu bytes",
                          b->workspace_bytes);
 }
@@ -175,7 +185,7 @@ static void fa_forward(msgl_attn_backend *base, msgl_exec *x, const msgl_attn_la
         return;
     }
     if (msgl__cuda_forks(seqs)) {
-        msgl__cuda_attn_tree(cfg, "fa", x, layer, seqs, in, out);
+        msgl__cuda_attn_tree(cfg, "fa", x, layer, seqs, in, out, b->tree_workspace);
         return;
     }
     if (!msgl__cuda_attn_dtype(x, cfg)) return;
