@@ -92,11 +92,12 @@ void msgl__cuda_attn_call(const msgl_attn_config *cfg, const msgl_attn_layer *la
 
 void msgl__cuda_attn_tree(const msgl_attn_config *cfg, const char *name, msgl_exec *x,
                           const msgl_attn_layer *layer, const msgl_seqs *seqs,
-                          const msgl_attn_input *in, void *out)
+                          const msgl_attn_input *in, void *out, void *workspace)
 {
     if (!msgl__cuda_attn_dtype(x, cfg)) return;
     msgl_cuda_attn_call c;
     msgl__cuda_attn_call(cfg, layer, seqs, in, out, &c);
+    c.workspace = workspace;
     void *stream = cfg->cuda->stream(x->device);
     msgl__cuda_attn_result(x, name, cfg->cuda->attn->tree(&c, seqs->dev_tree, stream));
 }

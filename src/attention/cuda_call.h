@@ -51,7 +51,7 @@ static inline bool msgl__cuda_forks(const msgl_seqs *seqs)
 // (attn/prefill.h); name: the backend's, for errors.
 void msgl__cuda_attn_tree(const msgl_attn_config *cfg, const char *name, msgl_exec *x,
                           const msgl_attn_layer *layer, const msgl_seqs *seqs,
-                          const msgl_attn_input *in, void *out);
+                          const msgl_attn_input *in, void *out, void *workspace);
 
 // False, with x->status set, if activations are not what every kernel wants beside this pool.
 bool msgl__cuda_attn_dtype(msgl_exec *x, const msgl_attn_config *cfg);

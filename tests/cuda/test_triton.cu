@@ -7,6 +7,7 @@
 extern "C" {
 #include "kernel/cuda/attn/prefill.h"
 }
+#include "kernel/cuda/attn/prefill_sm80.h"
 #include "kernel/cuda/attn/reference.h"
 #include "kernel/cuda/attn/triton.h"
 #include "kernel/cuda/attn/triton/splits.h"
@@ -275,8 +276,8 @@ static void masks(attn_rng *rng, bool quick)
     }
 }
 
-// Drafts: up to 64 new tokens of a request that form trees, by triton's kernel, fa's and the
-// reference.
+// Drafts: up to 64 new tokens of a request that form trees, by triton's kernel, fa's with keys
+// whole and split, and the reference.
 static void trees(attn_rng *rng, bool quick)
 {
     static const int windows[] = {-1, 2, 40, 300};
@@ -284,7 +285,7 @@ static void trees(attn_rng *rng, bool quick)
         int32_t lens[5], q_lens[5];
         for (int k = 0; k < 5; k++) {
             q_lens[k] = attn_range(rng, 1, 64);
-            lens[k] = q_lens[k] + attn_range(rng, 0, i % 3 ? 700 : 20);
+            lens[k] = q_lens[k] + attn_range(rng, 0, i % 3 ? 1500 : 20);
         }
         options o = PLAIN;
         o.tree = true;
@@ -294,16 +295,21 @@ static void trees(attn_rng *rng, bool quick)
         step s;
         step_make(&s, rng, dtype, 5, q_lens, lens, 8, 2, i % 5 ? 128 : 64, 16, &o);
         s.lists.num_windows = 0;
-        for (int kernel = 0; kernel < 3; kernel++) {
-            static const char *const names[] = {"trees", "trees by fa", "trees by the reference"};
+        void *workspace = device_copy(NULL, msgl__attn_tree_workspace(128));
+        CUDA_OK(cudaMemset(workspace, 0xff, msgl__attn_tree_workspace(128)));
+        for (int kernel = 0; kernel < 4; kernel++) {
+            static const char *const names[] = {"trees", "trees by fa", "trees by fa, split",
+                                                "trees by the reference"};
+            s.call.attn.workspace = kernel == 2 ? workspace : NULL;
             step_poison(&s);
             CUDA_OK(msgl__cuda_triton_lists(&s.lists, 0));
             CUDA_OK(kernel == 0   ? msgl__cuda_triton_extend(&s.call, 0)
-                    : kernel == 1 ? msgl__cuda_attn_tree(&s.call.attn, s.call.tree, 0)
+                    : kernel <= 2 ? msgl__cuda_attn_tree(&s.call.attn, s.call.tree, 0)
                                   : msgl__cuda_attn_reference_tree(&s.call.attn, s.call.tree, 0));
             CUDA_OK(cudaDeviceSynchronize());
-            check(&s, lens, 1, names[kernel]);
+            check(&s, lens, 3, names[kernel]);
         }
+        cudaFree(workspace);
         step_free(&s);
     }
 }

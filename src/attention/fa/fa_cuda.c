@@ -21,6 +21,7 @@
 #include "core/mem.h"
 #include "core/round.h"
 #include "kernel/cuda/attn/decode.h"
+#include "kernel/cuda/attn/prefill_sm80.h"
 #include "kernel/cuda/plugin.h"
 
 // Layers that share what a step prepares.
@@ -42,9 +43,10 @@ typedef struct fa_backend {
     size_t *used;         // [max_flights, num_kinds] bytes of each plan; 0: none
     msgl_fa_local *local; // [max_flights, num_kinds, PHASES], in host memory; of kinds with chunks
     size_t l2_bytes;      // of the GPU
-    void *workspace;
+    void *workspace;      // of decode: counters, then parts
     size_t workspace_bytes;
-    msgl_mla_cuda mla; // of a latent cache, which needs nothing of the above
+    void *tree_workspace; // in place of these parts
+    msgl_mla_cuda mla;    // of a latent cache, which needs nothing of the above
 } fa_backend;
 
 static bool is_latent(const fa_backend *b)
@@ -121,8 +123,16 @@ static int take_memory(fa_backend *b, msgl_err *err)
     b->local = msgl__calloc(sets * PHASES, sizeof *b->local);
     b->workspace_bytes = msgl__fa_decode_workspace(
         cfg->num_q_heads, cfg->num_kv_heads, cfg->head_dim, cfg->max_running, cfg->deterministic);
+    const size_t parts = msgl__fa_decode_region(cfg->num_q_heads, cfg->num_kv_heads, cfg->head_dim,
+                                                cfg->deterministic)
+                             .part_ml;
+    const size_t tree = parts + msgl__attn_tree_workspace(cfg->head_dim);
+    if (b->workspace_bytes < tree && !cfg->deterministic) b->workspace_bytes = tree;
     b->workspace = cfg->dev->ops->alloc(cfg->dev, b->workspace_bytes);
-    if (b->used != NULL && b->local != NULL && b->workspace != NULL) return 0;
+    if (b->used != NULL && b->local != NULL && b->workspace != NULL) {
+        if (!cfg->deterministic) b->tree_workspace = (char *)b->workspace + parts;
+        return 0;
+    }
     return msgl__err_set(err, MSGL_ENOMEM, "fa: no memory for a workspace of %zu bytes",
                          b->workspace_bytes);
 }
@@ -275,7 +285,7 @@ static void fa_forward(msgl_attn_backend *base, msgl_exec *x, const msgl_attn_la
         return;
     }
     if (msgl__cuda_forks(seqs)) {
-        msgl__cuda_attn_tree(cfg, "fa", x, layer, seqs, in, out);
+        msgl__cuda_attn_tree(cfg, "fa", x, layer, seqs, in, out, b->tree_workspace);
         return;
     }
     if (!msgl__cuda_attn_dtype(x, cfg)) return;

@@ -24,6 +24,7 @@
 #include "attention/paged.h"
 #include "core/mem.h"
 #include "core/round.h"
+#include "kernel/cuda/attn/prefill_sm80.h"
 #include "kernel/cuda/plugin.h"
 #include "kernel/cuda_loader.h"
 
@@ -170,6 +171,8 @@ static int take_memory(fi_backend *b, msgl_err *err)
     }
     b->api->sizes(&b->shape, cfg->max_running, cfg->max_step_tokens, &b->plan_bytes,
                   &b->workspace_bytes);
+    const size_t tree = is_latent(&b->shape) ? 0 : msgl__attn_tree_workspace(cfg->head_dim);
+    if (b->workspace_bytes < tree) b->workspace_bytes = tree;
     b->plan_bytes = msgl__round_up(b->plan_bytes, 64);
     b->ints = msgl__round_up(((size_t)cfg->max_running + 1) * sizeof(int32_t), 64);
     b->plan_at = 2 * b->ints;
@@ -345,7 +348,7 @@ static void fi_forward(msgl_attn_backend *base, msgl_exec *x, const msgl_attn_la
     const msgl_attn_config *cfg = &b->cfg;
     const msgl_attn_variant v = {.window = layer->window, .softcap = layer->softcap};
     if (msgl__cuda_forks(seqs)) {
-        msgl__cuda_attn_tree(cfg, "fi", x, layer, seqs, in, out);
+        msgl__cuda_attn_tree(cfg, "fi", x, layer, seqs, in, out, b->workspace);
         return;
     }
     const fi_plan key = plan_key(b, seqs, &v), *plan = find_plan(step_of(b, seqs), &key);

@@ -8,12 +8,14 @@
 // Tiles lie at absolute positions, so a row's bits do not depend on the chunk that it came in.
 //
 // Drafts to be verified, which form trees, have a kernel of their own, so that chunks do not pay
-// for the mask.
+// for the mask. As there are few of them, keys are split where CTAs are few, and the parts merged.
 //
 // K and V of E4M3 stay that in shared memory and become f16, which has their values, in registers;
 // queries do, too. As in decode/tile.cuh, which rows and columns of a product the four elements in
 // a register are is ours to choose.
 #include "kernel/cuda/attn/prefill_sm80.h"
+
+#include <algorithm>
 
 #include "core/batch.h"
 #include "kernel/cuda/attn/sink.cuh"
@@ -24,7 +26,7 @@
 #include "kernel/cuda/ptx/mma.cuh"
 #include "kernel/cuda/ptx/shared.cuh"
 
-enum { ROWS = 64, WARPS = 4, THREADS = WARPS * 32 };
+enum { ROWS = MSGL_TREE_ROWS, WARPS = 4, THREADS = WARPS * 32 };
 
 // What a kernel's T names: activations, what K and V are multiplied as, bytes of their elements.
 template <typename T> struct types {
@@ -46,6 +48,14 @@ template <typename T, int HD> struct shape {
     static const int PITCH = HD * EACH + 16; // bytes; no bank conflicts
     static const int STAGE = 2 * KEYS * PITCH;
     static const int BYTES = 2 * STAGE;
+};
+
+// Trees, and what their parts leave: of each (CTA of the grid's x and y, split) for its ROWS rows.
+struct tree_call {
+    const uint64_t *words;
+    int32_t splits;
+    float2 *ml; // [CTAs, splits, ROWS] maximum and sum
+    float *o;   // [CTAs, splits, ROWS, HD]
 };
 
 struct place { // of a CTA: query rows [row, row + rows), the first at position pos
@@ -124,6 +134,7 @@ static __device__ __forceinline__ void load_q(const msgl_cuda_attn_call &c, cons
 
 // Which keys the lane's rows see: row r is at position pos[r] and sees [pos - window, pos].
 struct causal_rows {
+    static const bool SPLITS = false;
     int32_t pos[2], window;
 
     __device__ __forceinline__ causal_rows(const msgl_cuda_attn_call &c, const uint64_t *,
@@ -141,6 +152,7 @@ struct causal_rows {
 // In a tree, whose tokens are all in one CTA: the keys from from[r] up to the first new one, and of
 // the new ones path[r].
 struct tree_rows {
+    static const bool SPLITS = true;
     int32_t prefix, from[2];
     uint64_t path[2];
 
@@ -326,11 +338,79 @@ static __device__ __forceinline__ void store(const msgl_cuda_attn_call &c, const
     }
 }
 
+// Where the CTA's part of row `row` lies, in rows.
+static __device__ __forceinline__ size_t part_row(const tree_call &t, int32_t split, int32_t row)
+{
+    const size_t cta = (size_t)blockIdx.y * gridDim.x + blockIdx.x;
+    return (cta * t.splits + split) * ROWS + row;
+}
+
+template <typename T, int HD>
+static __device__ __forceinline__ void leave_part(const tree_call &t, int32_t first, int32_t lane,
+                                                  const rows16<HD> &w)
+{
+#pragma unroll
+    for (int r = 0; r < 2; r++) {
+        float l = w.l[r];
+        l += __shfl_xor_sync(~0u, l, 1);
+        l += __shfl_xor_sync(~0u, l, 2);
+        const size_t at = part_row(t, blockIdx.z, first + lane / 4 + r * 8);
+        if (lane % 4 == 0) t.ml[at] = make_float2(w.m[r], l);
+#pragma unroll
+        for (int nb = 0; nb < HD / 8; nb += types<T>::EACH == 2 ? 1 : 2) {
+            const float *x = w.o[nb] + 2 * r;
+            float *to = t.o + at * HD + nb * 8;
+            if constexpr (types<T>::EACH == 2) {
+                *(float2 *)(to + lane % 4 * 2) = make_float2(x[0], x[1]);
+            } else {
+                const float *y = w.o[nb + 1] + 2 * r;
+                *(float4 *)(to + lane % 4 * 4) = make_float4(x[0], y[0], x[1], y[1]);
+            }
+        }
+    }
+}
+
+// A grid like that of the parts, without z.
+template <typename T, int HD>
+static __global__
+__launch_bounds__(THREADS) void fa_tree_merge(const __grid_constant__ msgl_cuda_attn_call c,
+                                              const tree_call t)
+{
+    typedef typename types<T>::act act;
+    const int32_t head = blockIdx.x, pairs = c.head_dim / 2;
+    msgl__pdl_wait();
+    msgl__pdl_trigger();
+    place p;
+    if (!find_place(c, gridDim.y - 1 - blockIdx.y, &p)) return;
+    for (int32_t i = threadIdx.x; i < p.rows * pairs; i += THREADS) {
+        const int32_t row = i / pairs, d = i % pairs * 2;
+        float m = -INFINITY, l = 0.f;
+        float2 o = make_float2(0.f, 0.f);
+        for (int32_t s = 0; s < t.splits; s++) m = fmaxf(m, t.ml[part_row(t, s, row)].x);
+        for (int32_t s = 0; s < t.splits; s++) {
+            const size_t at = part_row(t, s, row);
+            const float2 ml = t.ml[at], v = *(const float2 *)(t.o + at * HD + d);
+            const float weight = msgl__exp2(ml.x - m);
+            l += weight * ml.y;
+            o.x += weight * v.x;
+            o.y += weight * v.y;
+        }
+        const float sink = c.sinks != NULL ? msgl__attn_sink(c.sinks[head], m) : 0.f;
+        const float scale = c.out_scale / (l + sink);
+        act *out = (act *)c.out + (size_t)(p.row + row) * c.ld_out + (size_t)head * c.head_dim;
+        *(uint32_t *)(out + d) = msgl__pack_two(o.x * scale, o.y * scale, act());
+        if (c.lse != NULL && d == 0) {
+            c.lse[(size_t)(p.row + row) * c.num_q_heads + head] =
+                (m + log2f(l)) * 0.6931471805599453f;
+        }
+    }
+}
+
 // SEES: causal_rows or tree_rows.
 template <typename T, int HD, typename SEES>
 static __global__
 __launch_bounds__(THREADS) void fa_prefill_sm80(const __grid_constant__ msgl_cuda_attn_call c,
-                                                const uint64_t *tree)
+                                                const tree_call t)
 {
     typedef shape<T, HD> S;
     extern __shared__ __align__(128) char smem[];
@@ -347,11 +427,16 @@ __launch_bounds__(THREADS) void fa_prefill_sm80(const __grid_constant__ msgl_cud
     rows16<HD> w = {};
     w.m[0] = w.m[1] = -INFINITY;
     load_q<T, HD>(c, p, head, first, lane, &w);
-    const SEES rows(c, tree, p, first, lane);
+    const SEES rows(c, t.words, p, first, lane);
 
     const int32_t len = p.pos + p.rows; // keys that the last row sees
     const int32_t seen = c.window >= 0 && p.pos > c.window ? p.pos - c.window : 0;
-    const int32_t begin = seen / S::KEYS, end = (len + S::KEYS - 1) / S::KEYS;
+    int32_t begin = seen / S::KEYS, end = (len + S::KEYS - 1) / S::KEYS;
+    if constexpr (SEES::SPLITS) {
+        const int32_t each = (end - begin + t.splits - 1) / t.splits;
+        begin += (int32_t)blockIdx.z * each; // behind the end: a part without keys
+        end = min(begin + each, end);
+    }
     const uint32_t ring = msgl__shared_address(smem);
     load_tile<T, HD>(c, k, v, table, begin * S::KEYS, seen, len, ring);
     msgl__copy_async_commit();
@@ -367,39 +452,59 @@ __launch_bounds__(THREADS) void fa_prefill_sm80(const __grid_constant__ msgl_cud
         attend_tile<T, HD>(c, ring + at * S::STAGE, rows, tile * S::KEYS, lane, &w);
         __syncthreads();
     }
+    if constexpr (SEES::SPLITS) {
+        if (t.splits > 1) {
+            leave_part<T, HD>(t, first, lane, w);
+            return;
+        }
+    }
     store<T, HD>(c, p, head, first, lane, &w);
 }
 
 template <typename T, int HD, typename SEES>
-static cudaError_t launch(const msgl_cuda_attn_call &c, const uint64_t *tree, cudaStream_t stream)
+static cudaError_t launch(const msgl_cuda_attn_call &c, tree_call t, cudaStream_t stream)
 {
-    const dim3 grid((unsigned)c.num_q_heads, (unsigned)(c.total_q / ROWS + c.batch));
+    dim3 grid((unsigned)c.num_q_heads, (unsigned)(c.total_q / ROWS + c.batch));
     constexpr auto kernel = fa_prefill_sm80<T, HD, SEES>;
-    const cudaError_t e = msgl__allow_shared<kernel>(shape<T, HD>::BYTES);
+    cudaError_t e = msgl__allow_shared<kernel>(shape<T, HD>::BYTES);
     if (e != cudaSuccess) return e;
-    return msgl__launch(kernel, grid, THREADS, shape<T, HD>::BYTES, stream, c, tree);
+    if constexpr (SEES::SPLITS) {
+        enum { LEAST = 4, MOST = 8 }; // tiles of a split, splits
+        const int32_t ctas = (int32_t)(grid.x * grid.y);
+        const int32_t longest = c.max_seqlen_k / (LEAST * shape<T, HD>::KEYS);
+        t.splits = c.workspace == NULL || c.deterministic ? 1 : MSGL_TREE_PARTS / ctas;
+        t.splits = std::max(1, std::min({t.splits, longest, (int32_t)MOST}));
+        t.ml = (float2 *)c.workspace;
+        t.o = (float *)(t.ml + MSGL_TREE_PARTS * ROWS);
+        grid.z = (unsigned)t.splits;
+    }
+    e = msgl__launch(kernel, grid, THREADS, shape<T, HD>::BYTES, stream, c, t);
+    if (e != cudaSuccess || t.splits <= 1) return e;
+    grid.z = 1;
+    return msgl__launch(fa_tree_merge<T, HD>, grid, THREADS, 0, stream, c, t);
 }
 
 template <typename T, typename SEES>
-static cudaError_t launch_dim(const msgl_cuda_attn_call &c, const uint64_t *tree, cudaStream_t s)
+static cudaError_t launch_dim(const msgl_cuda_attn_call &c, const tree_call &t, cudaStream_t s)
 {
-    return c.head_dim <= 64    ? launch<T, 64, SEES>(c, tree, s)
-           : c.head_dim <= 128 ? launch<T, 128, SEES>(c, tree, s)
-                               : launch<T, 256, SEES>(c, tree, s);
+    return c.head_dim <= 64    ? launch<T, 64, SEES>(c, t, s)
+           : c.head_dim <= 128 ? launch<T, 128, SEES>(c, t, s)
+                               : launch<T, 256, SEES>(c, t, s);
 }
 
 template <typename SEES>
 static cudaError_t launch_dtype(const msgl_cuda_attn_call &c, const uint64_t *tree, cudaStream_t s)
 {
+    const tree_call t = {tree, 1, NULL, NULL};
     if (c.head_dim < 8 || c.head_dim > 256 || c.head_dim % 8 != 0) return cudaErrorNotSupported;
     if (c.total_q == 0) return cudaSuccess;
     if (c.e4m3) {
         const bool fits = c.dtype == MSGL_BF16 && c.head_dim % 16 == 0;
-        return fits ? launch_dim<e4m3, SEES>(c, tree, s) : cudaErrorNotSupported;
+        return fits ? launch_dim<e4m3, SEES>(c, t, s) : cudaErrorNotSupported;
     }
     switch (c.dtype) {
-    case MSGL_BF16: return launch_dim<__nv_bfloat16, SEES>(c, tree, s);
-    case MSGL_F16: return launch_dim<__half, SEES>(c, tree, s);
+    case MSGL_BF16: return launch_dim<__nv_bfloat16, SEES>(c, t, s);
+    case MSGL_F16: return launch_dim<__half, SEES>(c, t, s);
     default: return cudaErrorNotSupported;
     }
 }
