@@ -67,6 +67,7 @@ static world_spec base_spec(const msgl_attn_desc *d, bool deterministic)
                         .max_step_tokens = 2400,
                         .threads = 8, // of the exact answer
                         .window = -1,
+                        .dual_len = d->dual_chunk ? 160 : 0,
                         .deterministic = deterministic,
                         .seed = GPU.seed,
                         .dev = deterministic ? GPU.fixed : GPU.plain,
@@ -105,7 +106,8 @@ static int supports(const world_spec *s, msgl_err *err)
                          .act = s->dtype == MSGL_E4M3 ? MSGL_BF16 : s->dtype,
                          .kv_dtype = s->dtype,
                          .deterministic = s->deterministic,
-                         .tree = s->tree};
+                         .tree = s->tree,
+                         .dual_len = s->dual_len};
     msgl__attn_variants_add(&n.variants, s->window, s->softcap, s->sinks);
     return msgl__attn_supports(s->desc, &n, err);
 }
@@ -148,6 +150,7 @@ static bool random_spec(world *rng, const msgl_attn_desc *d, msgl_dtype dtype, b
         s.softcap = !usual && world_int(rng, 0, 2) == 0 ? 20 : 0;
         if (latent) random_latent(rng, &s);
         s.tree = d->tree && world_int(rng, 0, 2) == 0;
+        if (d->dual_chunk) s.dual_len = world_int(rng, 40, 400);
         s.max_running = 8;
         s.max_seq_len = 700;
         s.max_step_tokens = 1700;
@@ -340,6 +343,7 @@ static void add_steps(test_case *cases, struct CMUnitTest *tests, int *n, test_c
     for (int i = 0; i < (c.latent ? 2 : 4); i++) {
         c.deterministic = i % 2 != 0;
         c.window = i / 2 != 0 ? 100 : -1;
+        if (c.window >= 0 && !c.desc->sliding_window) continue;
         snprintf(c.name, sizeof c.name, "%s%s %s graph%s%s", name, kind, dtype,
                  c.window >= 0 ? ", window" : "", c.deterministic ? ", deterministic" : "");
         add(cases, tests, n, test_graph, c);
