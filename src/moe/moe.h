@@ -15,6 +15,9 @@ typedef struct msgl_moe_experts {
     const msgl_weight *down;    // [num_experts] of [hidden, intermediate]
     msgl_activation activation;
     float *gate_up_bias, *down_bias; // [num_experts, rows of the weights], or NULL
+    // An expert's weight multiplies what goes into it and not its result (Llama 4); then top_k
+    // is 1.
+    bool weighs_input;
 } msgl_moe_experts;
 
 typedef struct msgl_moe_call {

@@ -120,7 +120,7 @@ static void splits(attn_rng *rng, bool quick)
         for (int k = 0; k < batch; k++) lens[k] = attn_range(rng, 1, quick ? 1200 : 6000);
         const mla_shape t = {heads[i % 4], i % 5 == 4 ? 2 : 1, i % 3 ? 64 : 1, i % 2 == 0, 0};
         const msgl_mla_tune tune = {attn_range(rng, 1, 5), attn_range(rng, 1, 9),
-                                    attn_range(rng, 1, 4)};
+                                    attn_range(rng, 1, 4), attn_range(rng, 0, 12)};
         at_least(lens, lens, batch, t.q_len);
         one(rng, &t, batch, lens, &tune, "split");
     }

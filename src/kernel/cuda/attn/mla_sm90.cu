@@ -15,7 +15,7 @@ static msgl_mla_tune measured(const msgl_mla_call *c)
 {
     // The parts of few heads are merged sooner.
     const int32_t least = msgl__mla_row_groups(c->num_heads, c->q_len) < 4 ? 2 : 4;
-    return {least, least, least};
+    return {least, least, least, 8};
 }
 
 static __device__ __forceinline__ void init_barriers(msgl_mla_smem &s, msgl_mla_mode mode,
@@ -144,7 +144,7 @@ extern "C" int msgl__cuda_mla_plan_tuned(const msgl_mla_call *c, const msgl_mla_
     a.q_len = c->q_len;
     a.unit_rows = ragged ? unit_tiles(c) * MSGL_MLA_TILE : c->num_heads * c->q_len;
     a.tune = *t;
-    if (c->deterministic) a.tune.snap = INT32_MAX;
+    if (c->deterministic) a.tune.whole = INT32_MAX;
     msgl__mla_plan_kernel<<<1, MSGL_MLA_PLAN_THREADS, 0, (cudaStream_t)stream>>>(a);
     return cudaGetLastError();
 }
