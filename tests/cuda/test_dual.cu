@@ -238,24 +238,25 @@ static double rotated(const float *v, const float *cos_sin, int half, int i)
 }
 
 static void check_rope(bench_exec *e, family *f, msgl_dtype dtype, int dim, int half, int gap,
-                       uint64_t *seed)
+                       bool scaled_keys, uint64_t *seed)
 {
     enum { TOKENS = 9, Q = 6, KV = 2, SLOTS = TOKENS + 3 };
     const size_t width = Q * (size_t)dim, ld = (Q + 2 * KV) * (size_t)dim + (size_t)gap;
     const size_t set = 2 * (size_t)half, slot = KV * (size_t)dim;
-    const msgl_dual_chunk dual = {24, 32, 50};
-    int32_t positions[TOKENS], lengths[TOKENS], slots[TOKENS];
+    const msgl_dual_chunk dual = {24, 32, 50, scaled_keys};
+    int32_t positions[TOKENS], prompt_lens[TOKENS], slots[TOKENS];
     array qkv = array_new(dtype, TOKENS * ld, 1, seed), freq = array_new(MSGL_F32, half, 1, seed);
     array table = array_new(MSGL_F32, TOKENS * MSGL_DUAL_SETS * set, 0, seed);
     array queries = array_new(dtype, TOKENS * MSGL_DUAL_QUERIES * width, 0, seed);
     array k = array_new(dtype, SLOTS * slot, 0, seed), v = array_new(dtype, SLOTS * slot, 0, seed);
     for (int t = 0; t < TOKENS; t++) {
-        positions[t] = t * 11, lengths[t] = t % 2 ? 200 : 50, slots[t] = SLOTS - 1 - t;
+        positions[t] = t * 11, prompt_lens[t] = t % 2 ? 200 : 50, slots[t] = SLOTS - 1 - t;
     }
     int32_t *dev_positions = ints_upload(positions, TOKENS);
-    int32_t *dev_lengths = ints_upload(lengths, TOKENS), *dev_slots = ints_upload(slots, TOKENS);
+    int32_t *dev_prompt_lens = ints_upload(prompt_lens, TOKENS),
+            *dev_slots = ints_upload(slots, TOKENS);
     msgl_dual_table_call angles = {};
-    angles.positions = dev_positions, angles.lengths = dev_lengths, angles.tokens = TOKENS;
+    angles.positions = dev_positions, angles.prompt_lens = dev_prompt_lens, angles.tokens = TOKENS;
     angles.inv_freq = (const float *)freq.dev, angles.half = half, angles.scale = 0.5f;
     angles.dual = dual, angles.cos_sin = (float *)table.dev;
     msgl_dual_rope_call c = {};
@@ -273,12 +274,15 @@ static void check_rope(bench_exec *e, family *f, msgl_dtype dtype, int dim, int 
     array_download(&v);
     for (size_t t = 0; t < TOKENS; t++) {
         const int own = positions[t] % 24, at[] = {own, own, own < 8 ? own + 24 : 32, 32};
-        const double factor = lengths[t] > 50 ? 1 + 0.1 * log(4.0) : 1;
+        const bool answer = positions[t] >= prompt_lens[t];
+        const double n = answer ? positions[t] + 1 : prompt_lens[t];
+        const double factor = 1 + 0.1 * log(n / 50), key = scaled_keys && !answer ? factor : 1;
         const float *sets = table.host + t * MSGL_DUAL_SETS * set, *row = qkv.host + t * ld;
         for (size_t s = 0; s < MSGL_DUAL_SETS; s++) {
             for (int i = 0; i < half; i++) {
                 const double angle = (double)((float)at[s] * freq.host[i]);
-                const double scale = s == 0 ? 0.5 : 0.5 * factor * factor;
+                const double query = scaled_keys ? factor : factor * factor;
+                const double scale = 0.5 * (s == 0 ? key : query);
                 expect_near(f, sets[s * set + i], scale * cos(angle), 1e-5, "cosine");
                 expect_near(f, sets[s * set + half + i], scale * sin(angle), 1e-5, "sine");
             }
@@ -302,7 +306,7 @@ static void check_rope(bench_exec *e, family *f, msgl_dtype dtype, int dim, int 
         }
     }
     CUDA_OK(cudaFree(dev_positions));
-    CUDA_OK(cudaFree(dev_lengths));
+    CUDA_OK(cudaFree(dev_prompt_lens));
     CUDA_OK(cudaFree(dev_slots));
     array *const all[] = {&qkv, &freq, &table, &queries, &k, &v};
     for (array *a : all) array_free(a);
@@ -398,9 +402,9 @@ int main(int argc, char **argv)
     exec_open(&e, 1 << 20);
     for (int d = 0; d < 3; d++) {
         const msgl_dtype dtype = d == 0 ? MSGL_BF16 : d == 1 ? MSGL_F16 : MSGL_F32;
-        check_rope(&e, &rope, dtype, 128, 64, 8, &seed);
-        check_rope(&e, &rope, dtype, 80, 32, 0, &seed);
-        check_rope(&e, &rope, dtype, 40, 10, 3, &seed);
+        check_rope(&e, &rope, dtype, 128, 64, 8, false, &seed);
+        check_rope(&e, &rope, dtype, 80, 32, 0, true, &seed);
+        check_rope(&e, &rope, dtype, 40, 10, 3, false, &seed);
     }
     for (int i = 0; i < (args.quick ? 6 : 30); i++) check_prompts(&rng, &prompts, i, args.quick);
     for (int i = 0; i < (args.quick ? 1 : 6); i++) check_pieces(&rng, &pieces, i);

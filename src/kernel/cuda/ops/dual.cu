@@ -18,15 +18,18 @@ static __global__ void __launch_bounds__(THREADS) dual_table_kernel(const msgl_d
     msgl__pdl_wait();
     const int32_t own = c.positions[t] % d.len, next = min(own + d.len, d.size);
     const int32_t far = min(2 * d.len - 1, d.size);
+    const int32_t prompt = d.original > 0 ? c.prompt_lens[t] : 0;
+    const bool answer = c.positions[t] >= prompt;
+    const int32_t n = answer ? c.positions[t] + 1 : prompt;
     float factor = 1.f;
-    if (d.original > 0 && c.lengths[t] > d.original) {
-        factor += 0.1f * logf((float)c.lengths[t] / (float)d.original);
-    }
+    if (d.original > 0 && n > d.original) factor += 0.1f * logf((float)n / (float)d.original);
+    const float of_queries = c.scale * factor * (d.scaled_keys ? 1.f : factor);
+    const float of_key = d.scaled_keys && !answer ? c.scale * factor : c.scale;
     float *row = c.cos_sin + t * MSGL_DUAL_SETS * 2 * (size_t)c.half;
     for (int i = (int)threadIdx.x; i < MSGL_DUAL_SETS * c.half; i += THREADS) {
         const int set = i / c.half, pair = i % c.half;
         const int32_t at = set < 2 ? own : set == 2 ? next : far;
-        const float scale = set == 0 ? c.scale : c.scale * factor * factor;
+        const float scale = set == 0 ? of_key : of_queries;
         float sine, cosine;
         sincosf((float)at * c.inv_freq[pair], &sine, &cosine);
         row[(size_t)set * 2 * c.half + pair] = cosine * scale;
