@@ -66,7 +66,8 @@ static void run_block(msgl_forward *f, const msgl_moe *m, const msgl_norm *norm,
                                 .in = residual,
                                 .rows = rows,
                                 .accumulate = direct,
-                                .out = out};
+                                .out = out,
+                                .watch = f->watch};
     m->backend->forward(f->x, f->k, f->arena, &call);
     add_shared(f, m, &shared, join, out, rows);
     if (direct) return;

@@ -20,6 +20,12 @@ typedef struct msgl_moe_experts {
     bool weighs_input;
 } msgl_moe_experts;
 
+// Told where tokens go: offsets as msgl_moe_kernels.sort leaves them, on the device.
+typedef struct msgl_moe_watch {
+    void (*chosen)(void *ctx, const msgl_moe_experts *e, const int32_t *offsets);
+    void *ctx;
+} msgl_moe_watch;
+
 typedef struct msgl_moe_call {
     const msgl_moe_experts *experts;
     const float *norm; // [hidden] weight of the norm before the block
@@ -28,8 +34,9 @@ typedef struct msgl_moe_call {
     const float *router_bias;  // [num_experts], or NULL
     const void *in;            // [rows, hidden], dense
     int32_t rows;
-    bool accumulate; // out += instead of out =
-    void *out;       // [rows, hidden]; may be in
+    bool accumulate;             // out += instead of out =
+    void *out;                   // [rows, hidden]; may be in
+    const msgl_moe_watch *watch; // of the choice, when it is queued; NULL: nobody
 } msgl_moe_call;
 
 typedef struct msgl_moe_desc {

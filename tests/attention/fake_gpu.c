@@ -110,6 +110,14 @@ static int gpu_attend(const msgl_cuda_attn_call *c, void *stream)
     return 0;
 }
 
+static int gpu_tree(const msgl_cuda_attn_call *c, const uint64_t *tree, void *stream)
+{
+    (void)c, (void)stream;
+    FAKE_GPU.tree = tree;
+    FAKE_GPU.num_trees++;
+    return 0;
+}
+
 static int gpu_mla_plan(const msgl_mla_call *c, void *stream)
 {
     (void)stream;
@@ -133,6 +141,7 @@ static const msgl_device_ops OPS = {.alloc = gpu_alloc,
 static const msgl_cuda_attn ATTN = {.prefill = gpu_attend,
                                     .decode = gpu_attend,
                                     .reference = gpu_attend,
+                                    .tree = gpu_tree,
                                     .mla_plan = gpu_mla_plan,
                                     .mla = gpu_mla};
 const msgl_cuda_api FAKE_CUDA = {

@@ -162,7 +162,6 @@ static bool random_spec(world *rng, const msgl_attn_desc *d, msgl_dtype dtype, b
         // What only flex_attention's kernel has; fa4's answers are fa's.
         const bool own = d->masks != 0 && (d->decode_by == NULL || chunks);
         if (own && world_int(rng, 0, 3) != 0) world_random_mods(rng, &s);
-        s.tree = own && world_int(rng, 0, 2) == 0;
         *out = s;
         if (supports(&s, NULL) == 0) return true;
     }

@@ -7,6 +7,8 @@
 //
 // Latent caches have the kernel of mla_cuda.h in both phases.
 //
+// Drafts to be verified (trees) have a kernel that needs no plan.
+//
 // Deterministic: the phase alone chooses the kernel, since a row's bits must not depend on how many
 // other tokens its chunk has; otherwise single-token chunks take the decode kernel too.
 #include "attention/fa/fa_cuda.h"
@@ -130,7 +132,7 @@ static bool plans(const fa_backend *b, const msgl_seqs *seqs)
 {
     const msgl_dtype kv = b->cfg.pool->spec.dtype;
     const bool has = kv == MSGL_E4M3 ? b->cfg.head_dim % 16 == 0 : kv != MSGL_F32;
-    return !is_latent(b) && !decodes(b, seqs) && has;
+    return !is_latent(b) && !decodes(b, seqs) && !msgl__cuda_forks(seqs) && has;
 }
 
 static int fa_prepare(msgl_attn_backend *base, const msgl_seqs *seqs)
@@ -170,6 +172,10 @@ static void fa_forward(msgl_attn_backend *base, msgl_exec *x, const msgl_attn_la
     const msgl_cuda_attn *k = cfg->cuda->attn;
     if (is_latent(b)) {
         msgl__mla_cuda_attend(&b->mla, "fa", x, layer, layer->scale, seqs, in, out);
+        return;
+    }
+    if (msgl__cuda_forks(seqs)) {
+        msgl__cuda_attn_tree(cfg, "fa", x, layer, seqs, in, out);
         return;
     }
     if (!msgl__cuda_attn_dtype(x, cfg)) return;
@@ -230,6 +236,7 @@ const msgl_attn_desc msgl__attn_fa_cuda = {
     .sliding_window = true,
     .softcap = true,
     .sinks = true,
+    .tree = true,
     .graph = true,
     .supports = fa_supports,
     .create = fa_create,

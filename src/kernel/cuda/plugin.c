@@ -16,6 +16,7 @@ static const msgl_cuda_attn ATTN = {
     .prefill = msgl__cuda_fa_prefill,
     .decode = msgl__cuda_fa_decode,
     .reference = msgl__cuda_attn_reference,
+    .tree = msgl__cuda_attn_tree,
     .flex_lists = msgl__cuda_flex_lists,
     .flex_attend = msgl__cuda_flex_attend,
     .mla_plan = msgl__cuda_mla_plan,

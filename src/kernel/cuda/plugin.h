@@ -15,7 +15,7 @@
 struct msgl_kernels;        // kernel/kernel.h
 struct msgl_cuda_flex_call; // kernel/cuda/attn/flex.h
 
-#define MSGL_CUDA_ABI 20 // changes with any struct that crosses the boundary
+#define MSGL_CUDA_ABI 21 // changes with any struct that crosses the boundary
 
 typedef struct msgl_cuda_props {
     char name[128];
@@ -30,7 +30,9 @@ typedef struct msgl_cuda_attn {
     int (*prefill)(const msgl_cuda_attn_call *c, void *stream);
     int (*decode)(const msgl_cuda_attn_call *c, void *stream);
     int (*reference)(const msgl_cuda_attn_call *c, void *stream); // any dtype and head_dim, slow
-    int (*mla_plan)(const msgl_mla_call *c, void *stream);        // once a step: attn/mla.h
+    // Where new tokens form trees: attn/prefill.h.
+    int (*tree)(const msgl_cuda_attn_call *c, const uint64_t *tree, void *stream);
+    int (*mla_plan)(const msgl_mla_call *c, void *stream); // once a step: attn/mla.h
     int (*mla)(const msgl_mla_call *c, void *stream);
     int (*flex_lists)(const struct msgl_cuda_flex_call *c, void *stream); // attn/flex.h
     int (*flex_attend)(const struct msgl_cuda_flex_call *c, void *stream);

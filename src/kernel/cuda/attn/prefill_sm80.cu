@@ -6,8 +6,12 @@
 // filled up with zeros. Which request a CTA works for it finds from cu_seqlens_q.
 //
 // Tiles lie at absolute positions, so a row's bits do not depend on the chunk that it came in.
+//
+// Drafts to be verified, which form trees, have a kernel of their own, so that chunks do not pay
+// for the mask.
 #include "kernel/cuda/attn/prefill_sm80.h"
 
+#include "core/batch.h"
 #include "kernel/cuda/attn/rows16.cuh"
 #include "kernel/cuda/attn/sink.cuh"
 #include "kernel/cuda/launch.cuh"
@@ -42,9 +46,62 @@ static __device__ bool find_place(const msgl_cuda_attn_call &c, int32_t i, place
     return false;
 }
 
-template <typename T, int HD>
+// Which keys the lane's rows see: row r is at position pos[r] and sees [pos - window, pos].
+struct causal_rows {
+    int32_t pos[2], window;
+
+    __device__ __forceinline__ causal_rows(const msgl_cuda_attn_call &c, const uint64_t *,
+                                           const place &p, int32_t first, int32_t lane)
+        : pos{p.pos + first + lane / 4, p.pos + first + lane / 4 + 8}, window(c.window)
+    {
+    }
+    __device__ __forceinline__ bool sees(int r, int32_t key) const
+    {
+        const int32_t from = window >= 0 ? pos[r] - window : 0;
+        return key >= from && key <= pos[r];
+    }
+    // Keys before it are seen by all rows, but for the window.
+    static __device__ __forceinline__ int32_t all_to(const place &p)
+    {
+        return p.pos + 1;
+    }
+};
+
+// In a tree, whose tokens are all in one CTA: the keys from from[r] up to the first new one, and of
+// the new ones path[r].
+struct tree_rows {
+    int32_t prefix, from[2];
+    uint64_t path[2];
+
+    __device__ __forceinline__ tree_rows(const msgl_cuda_attn_call &c, const uint64_t *tree,
+                                         const place &p, int32_t first, int32_t lane)
+        : prefix(p.pos)
+    {
+#pragma unroll
+        for (int r = 0; r < 2; r++) {
+            const int32_t row = first + lane / 4 + r * 8;
+            path[r] = row < p.rows ? tree[p.row + row] : 0;
+            from[r] = c.window >= 0 ? prefix + __popcll(path[r]) - 1 - c.window : 0;
+            // What the window has left behind of a path are its first tokens.
+            for (int32_t i = prefix; i < from[r]; i++) path[r] &= path[r] - 1;
+        }
+    }
+    __device__ __forceinline__ bool sees(int r, int32_t key) const
+    {
+        const int32_t token = key - prefix;
+        return key >= from[r] && (token < 0 || (token < MSGL_MAX_TREE && (path[r] >> token & 1)));
+    }
+    static __device__ __forceinline__ int32_t all_to(const place &p)
+    {
+        return p.pos;
+    }
+};
+
+// SEES: causal_rows or tree_rows.
+template <typename T, int HD, typename SEES>
 static __global__
-__launch_bounds__(THREADS) void fa_prefill_sm80(const __grid_constant__ msgl_cuda_attn_call c)
+__launch_bounds__(THREADS) void fa_prefill_sm80(const __grid_constant__ msgl_cuda_attn_call c,
+                                                const uint64_t *tree)
 {
     typedef shape<T, HD> S;
     typedef typename msgl_pool_types<T>::act act;
@@ -74,12 +131,10 @@ __launch_bounds__(THREADS) void fa_prefill_sm80(const __grid_constant__ msgl_cud
     const int32_t from = c.window >= 0 ? max(p.pos - c.window, 0) : 0;
     const int32_t all_from = c.window >= 0 ? max(last - c.window, 0) : 0;
     const msgl_score score = {c.scale, c.softcap};
-    const auto sees = [&](int r, int32_t key) {
-        const int32_t pos = p.pos + row + r * 8;
-        return key <= pos && (c.window < 0 || key >= pos - c.window);
-    };
-    msgl_rows16_walk<T, HD, S::KEYS, THREADS>(keys, from, last + 1, all_from, p.pos + 1, score,
-                                              sees, msgl__shared_address(smem), lane, &w);
+    const SEES rows(c, tree, p, warp * 16, lane);
+    const auto sees = [&](int r, int32_t key) { return rows.sees(r, key); };
+    msgl_rows16_walk<T, HD, S::KEYS, THREADS>(keys, from, last + 1, all_from, SEES::all_to(p),
+                                              score, sees, msgl__shared_address(smem), lane, &w);
     msgl_rows16_sum(&w);
 #pragma unroll
     for (int r = 0; r < 2; r++) {
@@ -94,34 +149,47 @@ __launch_bounds__(THREADS) void fa_prefill_sm80(const __grid_constant__ msgl_cud
     }
 }
 
-template <typename T, int HD>
-static cudaError_t launch(const msgl_cuda_attn_call &c, cudaStream_t stream)
+template <typename T, int HD, typename SEES>
+static cudaError_t launch(const msgl_cuda_attn_call &c, const uint64_t *tree, cudaStream_t stream)
 {
     const dim3 grid((unsigned)c.num_q_heads, (unsigned)(c.total_q / ROWS + c.batch));
-    constexpr auto kernel = fa_prefill_sm80<T, HD>;
+    constexpr auto kernel = fa_prefill_sm80<T, HD, SEES>;
     const cudaError_t e = msgl__allow_shared<kernel>(shape<T, HD>::BYTES);
     if (e != cudaSuccess) return e;
-    return msgl__launch(kernel, grid, THREADS, shape<T, HD>::BYTES, stream, c);
+    return msgl__launch(kernel, grid, THREADS, shape<T, HD>::BYTES, stream, c, tree);
 }
 
-template <typename T> static cudaError_t launch_dim(const msgl_cuda_attn_call &c, cudaStream_t s)
+template <typename T, typename SEES>
+static cudaError_t launch_dim(const msgl_cuda_attn_call &c, const uint64_t *tree, cudaStream_t s)
 {
-    return c.head_dim <= 64    ? launch<T, 64>(c, s)
-           : c.head_dim <= 128 ? launch<T, 128>(c, s)
-                               : launch<T, 256>(c, s);
+    return c.head_dim <= 64    ? launch<T, 64, SEES>(c, tree, s)
+           : c.head_dim <= 128 ? launch<T, 128, SEES>(c, tree, s)
+                               : launch<T, 256, SEES>(c, tree, s);
+}
+
+template <typename SEES>
+static cudaError_t launch_dtype(const msgl_cuda_attn_call &c, const uint64_t *tree, cudaStream_t s)
+{
+    if (c.head_dim < 8 || c.head_dim > 256 || c.head_dim % 8 != 0) return cudaErrorNotSupported;
+    if (c.total_q == 0) return cudaSuccess;
+    if (c.e4m3) {
+        const bool fits = c.dtype == MSGL_BF16 && c.head_dim % 16 == 0;
+        return fits ? launch_dim<msgl_pool_e4m3, SEES>(c, tree, s) : cudaErrorNotSupported;
+    }
+    switch (c.dtype) {
+    case MSGL_BF16: return launch_dim<__nv_bfloat16, SEES>(c, tree, s);
+    case MSGL_F16: return launch_dim<__half, SEES>(c, tree, s);
+    default: return cudaErrorNotSupported;
+    }
 }
 
 extern "C" int msgl__cuda_fa_prefill_sm80(const msgl_cuda_attn_call *c, void *stream)
 {
-    if (c->head_dim < 8 || c->head_dim > 256 || c->head_dim % 8 != 0) return cudaErrorNotSupported;
-    if (c->total_q == 0) return cudaSuccess;
-    if (c->e4m3) {
-        const bool fits = c->dtype == MSGL_BF16 && c->head_dim % 16 == 0;
-        return fits ? launch_dim<msgl_pool_e4m3>(*c, (cudaStream_t)stream) : cudaErrorNotSupported;
-    }
-    switch (c->dtype) {
-    case MSGL_BF16: return launch_dim<__nv_bfloat16>(*c, (cudaStream_t)stream);
-    case MSGL_F16: return launch_dim<__half>(*c, (cudaStream_t)stream);
-    default: return cudaErrorNotSupported;
-    }
+    return launch_dtype<causal_rows>(*c, NULL, (cudaStream_t)stream);
+}
+
+extern "C" int msgl__cuda_fa_tree_sm80(const msgl_cuda_attn_call *c, const uint64_t *tree,
+                                       void *stream)
+{
+    return launch_dtype<tree_rows>(*c, tree, (cudaStream_t)stream);
 }

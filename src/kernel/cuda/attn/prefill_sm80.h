@@ -12,6 +12,8 @@ extern "C" {
 // sm_80 on, bf16 and f16, head_dim a multiple of 8 up to 256, no plan, no workspace. Returns a
 // cudaError_t; cudaErrorNotSupported for other dtypes and dimensions.
 int msgl__cuda_fa_prefill_sm80(const msgl_cuda_attn_call *c, void *stream);
+// The same where new tokens form trees: tree [total_q] is msgl_seqs' dev_tree.
+int msgl__cuda_fa_tree_sm80(const msgl_cuda_attn_call *c, const uint64_t *tree, void *stream);
 
 #ifdef __cplusplus
 }

@@ -4,11 +4,13 @@
 // request's keys and leaves the result with the logarithm of its weight. Up to 16 query heads that
 // share a KV head go together, as the 16 rows of a tensor core's product, so that K and V are read
 // once for all of them; a head of its own takes dot products. Stage 2 merges a head's splits.
+// (Stage 1 of latent caches: latent.cu.)
 //
 // Within a block the keys are dealt out once more, to warps or groups of lanes, whose parts are
 // merged by the same formula in shared memory.
 #include "kernel/cuda/attn/rows16.cuh"
 #include "kernel/cuda/attn/triton.h"
+#include "kernel/cuda/attn/triton/latent.h"
 #include "kernel/cuda/attn/triton/splits.h"
 #include "kernel/cuda/launch.cuh"
 #include "kernel/cuda/ptx/copy.cuh"
@@ -264,20 +266,20 @@ static __global__ __launch_bounds__(dots<HD>::THREADS) void triton_stage1_dots(
 
 // Stage 2: block (head, request), two columns a thread. A sink is one more weight, without a value;
 // it belongs here, where it counts once.
-enum { MERGE_THREADS = 128 };
+enum { MERGE_THREADS = 128, MAX_MERGE_THREADS = 256 };
 
 template <typename T>
 static __global__
-__launch_bounds__(MERGE_THREADS) void triton_stage2(const __grid_constant__ msgl_triton_call c)
+__launch_bounds__(MAX_MERGE_THREADS) void triton_stage2(const __grid_constant__ msgl_triton_call c)
 {
     const msgl_cuda_attn_call &a = c.attn;
     const int32_t head = blockIdx.x, req = blockIdx.y, col = threadIdx.x * 2;
     msgl__pdl_wait();
     msgl__pdl_trigger();
-    if (col >= a.head_dim) return;
+    if (col >= a.v_dim) return;
     const size_t row = (size_t)req * a.num_q_heads + head;
     const float *lse = c.attn_lse + row * MSGL_TRITON_MAX_SPLITS;
-    const float *part = c.attn_logits + row * MSGL_TRITON_MAX_SPLITS * a.head_dim + col;
+    const float *part = c.attn_logits + row * MSGL_TRITON_MAX_SPLITS * a.v_dim + col;
     const float sink = a.sinks != NULL ? a.sinks[head] : -INFINITY;
     float weight[MSGL_TRITON_MAX_SPLITS], m = sink;
     float2 v[MSGL_TRITON_MAX_SPLITS];
@@ -286,7 +288,7 @@ __launch_bounds__(MERGE_THREADS) void triton_stage2(const __grid_constant__ msgl
         const msgl_triton_range keys = keys_of(c, req, i);
         const bool there = keys.begin < keys.end;
         weight[i] = there ? lse[i] : -INFINITY;
-        v[i] = there ? *(const float2 *)(part + i * a.head_dim) : make_float2(0.f, 0.f);
+        v[i] = there ? *(const float2 *)(part + i * a.v_dim) : make_float2(0.f, 0.f);
         m = fmaxf(m, weight[i]);
     }
     float sum = expf(sink - m);
@@ -299,8 +301,15 @@ __launch_bounds__(MERGE_THREADS) void triton_stage2(const __grid_constant__ msgl
         o.y += e * v[i].y;
     }
     const float scale = a.out_scale / sum;
-    T *out = (T *)a.out + req * a.ld_out + (size_t)head * a.head_dim + col;
+    T *out = (T *)a.out + req * a.ld_out + (size_t)head * a.v_dim + col;
     *(uint32_t *)out = msgl__pack_two(o.x * scale, o.y * scale, T());
+}
+
+template <typename T> static cudaError_t launch_stage2(const msgl_triton_call &c, cudaStream_t s)
+{
+    const dim3 rows((unsigned)c.attn.num_q_heads, (unsigned)c.attn.batch);
+    const int threads = c.attn.v_dim > 2 * MERGE_THREADS ? MAX_MERGE_THREADS : MERGE_THREADS;
+    return msgl__launch(triton_stage2<T>, rows, threads, 0, s, c);
 }
 
 template <typename T, int HD, bool FEW>
@@ -328,9 +337,7 @@ template <typename T, int HD> static cudaError_t launch(const msgl_triton_call &
     e = group == 1 ? msgl__launch(triton_stage1_dots<T, HD>, grid, dots<HD>::THREADS, 0, s, c)
         : few      ? launch_grouped<T, HD, true>(c, grid, s)
                    : launch_grouped<T, HD, false>(c, grid, s);
-    if (e != cudaSuccess) return e;
-    const dim3 rows((unsigned)a.num_q_heads, (unsigned)a.batch);
-    return msgl__launch(triton_stage2<T>, rows, MERGE_THREADS, 0, s, c);
+    return e != cudaSuccess ? e : launch_stage2<T>(c, s);
 }
 
 template <typename T> static cudaError_t launch_dim(const msgl_triton_call &c, cudaStream_t s)
@@ -340,11 +347,20 @@ template <typename T> static cudaError_t launch_dim(const msgl_triton_call &c, c
                                     : launch<T, 256>(c, s);
 }
 
+static int decode_latent(const msgl_triton_call *c, cudaStream_t s)
+{
+    const int code = msgl__triton_latent_stage1(c, s);
+    if (code != cudaSuccess) return code;
+    return c->attn.dtype == MSGL_BF16 ? launch_stage2<__nv_bfloat16>(*c, s)
+                                      : launch_stage2<__half>(*c, s);
+}
+
 extern "C" int msgl__cuda_triton_decode(const msgl_triton_call *c, void *stream)
 {
     const int32_t dim = c->attn.head_dim;
-    if (dim < 8 || dim > 256 || dim % 8 != 0) return cudaErrorNotSupported;
     if (c->attn.batch == 0) return cudaSuccess;
+    if (msgl__triton_is_latent(c)) return decode_latent(c, (cudaStream_t)stream);
+    if (dim < 8 || dim > 256 || dim % 8 != 0) return cudaErrorNotSupported;
     switch (c->attn.dtype) {
     case MSGL_BF16: return launch_dim<__nv_bfloat16>(*c, (cudaStream_t)stream);
     case MSGL_F16: return launch_dim<__half>(*c, (cudaStream_t)stream);

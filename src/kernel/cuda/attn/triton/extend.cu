@@ -9,6 +9,8 @@
 #include "kernel/cuda/attn/rows16.cuh"
 #include "kernel/cuda/attn/sink.cuh"
 #include "kernel/cuda/attn/triton.h"
+#include "kernel/cuda/attn/triton/latent.h"
+#include "kernel/cuda/attn/triton/sight.cuh"
 #include "kernel/cuda/launch.cuh"
 #include "kernel/cuda/ptx/shared.cuh"
 
@@ -49,43 +51,32 @@ __launch_bounds__(THREADS) void triton_extend(const __grid_constant__ msgl_trito
     const int32_t len = a.seqlens_k[req], prefix = len - queries;
     const int32_t last = min(first + ROWS, queries) - 1;
 
-    // The lane's rows: new tokens row[r] of the request, which see keys [from[r], to[r]), and in a
-    // tree only their path of the new ones.
-    const bool in_tree = c.tree != NULL;
+    // The lane's rows.
     const T *q[2];
-    int32_t row[2], from[2], to[2];
-    uint64_t path[2];
+    int32_t row[2];
+    msgl_triton_sight sight(c, prefix);
 #pragma unroll
     for (int r = 0; r < 2; r++) {
         row[r] = first + warp * 16 + lane / 4 + r * 8;
-        to[r] = prefix + row[r] + 1;
-        path[r] = in_tree && row[r] <= last ? c.tree[a.cu_seqlens_q[req] + row[r]] : 0;
-        const int32_t pos = in_tree ? prefix + __popcll(path[r]) - 1 : to[r] - 1;
-        from[r] = a.window >= 0 ? pos - a.window : 0;
-        // What the window has left behind of a path are its first tokens.
-        for (int32_t i = prefix; in_tree && i < from[r]; i++) path[r] &= path[r] - 1;
+        const int32_t token = a.cu_seqlens_q[req] + row[r];
+        sight.look(c, r, row[r], token, row[r] <= last);
         q[r] = row[r] > last ? NULL
-                             : (const T *)a.q + (size_t)(a.cu_seqlens_q[req] + row[r]) * a.ld_q +
-                                   (size_t)head * a.head_dim;
+                             : (const T *)a.q + (size_t)token * a.ld_q + (size_t)head * a.head_dim;
     }
     msgl_rows16<HD> w;
     msgl_rows16_query<T>(q, a.head_dim, lane, &w);
     msgl_rows16_start(&w);
 
     // All keys that any row sees, and those that all rows see.
-    const int32_t least = in_tree ? prefix : prefix + first; // position of any row
+    const int32_t least = sight.in_tree ? prefix : prefix + first; // position of any row
     const int32_t any_from = a.window >= 0 ? max(least - a.window, 0) : 0;
     const int32_t any_to = prefix + last + 1;
     const int32_t all_from = a.window >= 0 ? max(prefix + last - a.window, 0) : 0;
-    const int32_t all_to = in_tree ? prefix : prefix + first + 1;
+    const int32_t all_to = sight.in_tree ? prefix : prefix + first + 1;
     const msgl_rows16_keys keys =
         msgl_rows16_keys_of<T>(a, kv_head, c.kv_indices + c.kv_indptr[req]);
     const msgl_score score = {a.scale, a.softcap};
-    const auto sees = [&](int r, int32_t key) {
-        const int32_t new_key = key - prefix;
-        return key >= from[r] && key < to[r] &&
-               (!in_tree || new_key < 0 || (path[r] >> new_key & 1) != 0);
-    };
+    const auto sees = [&](int r, int32_t key) { return sight.sees(r, key); };
     msgl_rows16_walk<T, HD, S::KEYS, THREADS>(keys, any_from, any_to, all_from, all_to, score, sees,
                                               msgl__shared_address(smem), lane, &w);
     msgl_rows16_sum(&w);
@@ -117,8 +108,9 @@ template <typename T> static cudaError_t launch_dim(const msgl_triton_call &c, c
 extern "C" int msgl__cuda_triton_extend(const msgl_triton_call *c, void *stream)
 {
     const int32_t dim = c->attn.head_dim;
-    if (dim < 8 || dim > 256 || dim % 8 != 0) return cudaErrorNotSupported;
     if (c->attn.batch == 0) return cudaSuccess;
+    if (msgl__triton_is_latent(c)) return msgl__triton_latent_extend(c, stream);
+    if (dim < 8 || dim > 256 || dim % 8 != 0) return cudaErrorNotSupported;
     switch (c->attn.dtype) {
     case MSGL_BF16: return launch_dim<__nv_bfloat16>(*c, (cudaStream_t)stream);
     case MSGL_F16: return launch_dim<__half>(*c, (cudaStream_t)stream);
