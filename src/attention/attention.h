@@ -99,7 +99,7 @@ typedef struct msgl_attn_needs { // what a group of layers and the machine ask o
 typedef struct msgl_attn_input {
     // [tokens, num_q_heads, head_dim] of exec->act, rotated; of LATENT groups absorbed: what a
     // head's query has to do with the latent vector, then its rotary part. With dual_len as many
-    // elements for each of the three queries, one behind the other.
+    // elements for each of the three queries, one behind the other, and nothing between tokens.
     const void *q;
     size_t ld; // elements from token to token, a multiple of head_dim
     // NULL, or the call that would have normed, rotated and stored these tokens before: attention

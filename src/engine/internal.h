@@ -28,7 +28,7 @@ typedef struct msgl_engine_io {
     msgl_sample_row *sample_rows;     // [num_samples]
     int32_t *sample_index;            // [num_samples] place in the token pool of the chosen token
     int32_t *positions;               // [num_tokens]
-    int32_t *lengths;                 // [num_tokens], or NULL: as in msgl_forward
+    int32_t *prompt_lens;             // [num_tokens], or NULL: as in msgl_forward
     int32_t *out_loc[MSGL_MAX_SPANS]; // [num_tokens] slots in each span with pages
     int32_t *id_index;                // [num_tokens] places of the input ids in the token pool
     int32_t *rows;                    // [num_rows] tokens of the step that get logits, ascending

@@ -353,7 +353,8 @@ void world_open(world *w, const world_spec *spec)
     w->cfg.dual_len = spec->dual_len;
     w->q_width = (size_t)hq * (size_t)spec->head_dim * (spec->dual_len > 0 ? 3 : 1);
     w->out_ld = (size_t)hq * (size_t)w->pool.spec.v_dim;
-    w->ld = w->q_width + 2 * msgl__kv_slot_stride(&w->pool) + (size_t)spec->head_dim;
+    w->ld = w->q_width;
+    if (spec->dual_len == 0) w->ld += 2 * msgl__kv_slot_stride(&w->pool) + (size_t)spec->head_dim;
     w->lengths = malloc(2 * msgl__seqs_bytes(MAX_REQS));
     if (spec->dev != NULL) open_gpu(w);
     if (spec->masks != 0) make_mods(w);

@@ -69,6 +69,7 @@ static world_spec base_spec(const msgl_attn_desc *d, bool deterministic)
                         .max_step_tokens = 2400,
                         .threads = 8, // of the exact answer
                         .window = -1,
+                        .dual_len = d->dual_chunk ? 160 : 0,
                         .deterministic = deterministic,
                         .seed = GPU.seed,
                         .dev = deterministic ? GPU.fixed : GPU.plain,
@@ -107,7 +108,8 @@ static int supports(const world_spec *s, msgl_err *err)
                          .act = s->dtype == MSGL_E4M3 ? MSGL_BF16 : s->dtype,
                          .kv_dtype = s->dtype,
                          .deterministic = s->deterministic,
-                         .tree = s->tree};
+                         .tree = s->tree,
+                         .dual_len = s->dual_len};
     const msgl_attn_variant v = {
         .window = s->window, .softcap = s->softcap, .sinks = s->sinks, .chunk = s->chunk};
     msgl__attn_variants_add(&n.variants, v);
@@ -156,6 +158,7 @@ static bool random_spec(world *rng, const msgl_attn_desc *d, msgl_dtype dtype, b
         }
         if (latent) random_latent(rng, &s);
         s.tree = d->tree && world_int(rng, 0, 2) == 0;
+        if (d->dual_chunk) s.dual_len = world_int(rng, 40, 400);
         s.max_running = 8;
         s.max_seq_len = 700;
         s.max_step_tokens = 1700;
@@ -354,6 +357,7 @@ static void add_steps(test_case *cases, struct CMUnitTest *tests, int *n, test_c
         c.deterministic = i % 2 != 0;
         c.window = i / 2 == 1 ? 100 : -1;
         c.chunk = i / 2 == 2 ? 200 : 0;
+        if (c.window >= 0 && !c.desc->sliding_window) continue;
         snprintf(c.name, sizeof c.name, "%s%s %s graph%s%s%s", name, kind, dtype,
                  c.window >= 0 ? ", window" : "", c.chunk > 0 ? ", local" : "",
                  c.deterministic ? ", deterministic" : "");

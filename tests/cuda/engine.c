@@ -41,7 +41,7 @@ static harness_target target_of(const test_case *c)
 }
 
 // Whether GPUs have kernels for the model: linear attention wants heads of 128 in bfloat16, dual
-// chunk attention has none.
+// chunk attention 16 bits.
 static bool has_kernels(const char *model, const char *dtype)
 {
     char dir[512];
@@ -52,7 +52,7 @@ static bool has_kernels(const char *model, const char *dtype)
     const msgl_delta_config delta = c->decoder.delta;
     const bool dual = c->ropes[0].dual.len > 0;
     free(c);
-    if (dual) return false;
+    if (dual) return dtype != NULL;
     const bool bf16 = dtype != NULL && strcmp(dtype, "bfloat16") == 0;
     return delta.v_heads == 0 || (bf16 && delta.k_dim == 128 && delta.v_dim == 128);
 }
@@ -113,6 +113,11 @@ static void add_backend(struct CMUnitTest *tests, int *n, const msgl_attn_desc *
 {
     if ((d->caches & 1u << MSGL_CACHE_LATENT) != 0) add_latent(tests, n, d);
     if (d->caches == 1u << MSGL_CACHE_LATENT) return;
+    if (d->dual_chunk) {
+        add(tests, n, test_deterministic,
+            (test_case){.model = "qwen2_dual_chunk", .dtype = "auto", .desc = d});
+        return;
+    }
     const char *const models[] = {"qwen3", "mistral_swa", "qwen2_gqa7", "llama_hd256"};
     const char *const fixed[] = {"qwen3",     "qwen3_f32",   "qwen2_gqa7",
                                  "llama_f16", "mistral_swa", "qwen3_moe_mixed"};

@@ -2,6 +2,7 @@
 //
 // The plug-in's table.
 #include "kernel/cuda/attn/decode.h"
+#include "kernel/cuda/attn/dual.h"
 #include "kernel/cuda/attn/flex.h"
 #include "kernel/cuda/attn/prefill.h"
 #include "kernel/cuda/attn/reference.h"
@@ -23,6 +24,9 @@ static const msgl_cuda_attn ATTN = {
     .triton_lists = msgl__cuda_triton_lists,
     .triton_decode = msgl__cuda_triton_decode,
     .triton_extend = msgl__cuda_triton_extend,
+    .dual_prefill = msgl__cuda_dual_prefill,
+    .dual_parts = msgl__cuda_dual_parts,
+    .dual_merge = msgl__cuda_dual_merge,
 };
 
 static void fill_kernels(msgl_kernels *k)
@@ -52,6 +56,8 @@ static void fill_kernels(msgl_kernels *k)
         .table = msgl__cuda_rope_table,
         .qk_norm_rope_store = msgl__cuda_qk_norm_rope_store,
         .latent_rope_store = msgl__cuda_latent_rope_store,
+        .dual_table = msgl__cuda_dual_table,
+        .dual_rope_store = msgl__cuda_dual_rope_store,
     };
     k->act = (msgl_act_kernels){
         .gate = msgl__cuda_gate,

@@ -18,6 +18,7 @@ extern "C" {
 
 #include "core/batch.h"
 #include "kernel/calls.h"
+#include "kernel/dual_chunk.h"
 #include "kernel/temper.h"
 #include "kernel/exec.h"
 
@@ -34,6 +35,8 @@ void msgl__cuda_rope_table(msgl_exec *x, const int32_t *positions, int tokens,
                            const float *inv_freq, int half, float scale, float *cos_sin);
 void msgl__cuda_qk_norm_rope_store(msgl_exec *x, const msgl_rope_call *c);
 void msgl__cuda_latent_rope_store(msgl_exec *x, const msgl_latent_rope_call *c);
+void msgl__cuda_dual_table(msgl_exec *x, const msgl_dual_table_call *c);
+void msgl__cuda_dual_rope_store(msgl_exec *x, const msgl_dual_rope_call *c);
 
 void msgl__cuda_gate(msgl_exec *x, msgl_activation f, const void *gate_up, void *out, int rows,
                      int dim);

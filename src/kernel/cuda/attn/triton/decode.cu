@@ -56,21 +56,21 @@ static __device__ void merge_parts(const msgl_triton_call &c, const float *o, co
 // Stage 1 of groups. Each warp takes every WARPS-th tile of the split's keys and has a ring of
 // STAGES tiles of its own in shared memory, so that no warp waits for another until the end. FEW:
 // there are fewer blocks than multiprocessors, and each of them is twice as large.
-template <int HD, bool FEW> struct grouped {
+template <typename T, int HD, bool FEW> struct grouped {
     static const int WARPS = (HD > 128 ? 2 : 4) * (FEW ? 2 : 1), THREADS = WARPS * 32, STAGES = 2;
     static const int KEYS = 16; // of a tile
-    static const int PITCH = msgl_rows16_pitch<HD>::BYTES;
+    static const int PITCH = msgl_rows16_pitch<T, HD>::BYTES;
     static const int TILE = 2 * KEYS * PITCH, RING = STAGES * TILE, BYTES = WARPS * RING;
     static const int MERGE_PITCH = HD + 8; // floats
     static_assert(WARPS * 16 * MERGE_PITCH * 4 <= BYTES, "parts are merged where the rings were");
 };
 
 // Brings a tile: lane i has the slot of key i % KEYS, negative where there is none.
-template <int HD>
+template <typename T, int HD>
 static __device__ __forceinline__ void bring_tile(const msgl_cuda_attn_call &a, int32_t kv_head,
                                                   int32_t slot, int32_t lane, uint32_t to)
 {
-    typedef grouped<HD, false> S;
+    typedef grouped<T, HD, false> S;
     const int CHUNKS = HD / 8; // of 16 bytes, in a row
     const size_t head_bytes = (size_t)a.head_dim * 2, slot_bytes = a.num_kv_heads * head_bytes;
 #pragma unroll
@@ -86,10 +86,10 @@ static __device__ __forceinline__ void bring_tile(const msgl_cuda_attn_call &a, 
 }
 
 template <typename T, int HD, bool FEW>
-static __global__ __launch_bounds__(grouped<HD, FEW>::THREADS) void triton_stage1_grouped(
+static __global__ __launch_bounds__(grouped<T, HD, FEW>::THREADS) void triton_stage1_grouped(
     const __grid_constant__ msgl_triton_call c)
 {
-    typedef grouped<HD, FEW> S;
+    typedef grouped<T, HD, FEW> S;
     const int STAGES = S::STAGES;
     extern __shared__ __align__(128) char smem[];
     __shared__ float2 ml[S::WARPS * 16];
@@ -113,7 +113,7 @@ static __global__ __launch_bounds__(grouped<HD, FEW>::THREADS) void triton_stage
         return key < keys.end ? slots[key] : -1;
     };
     const auto bring = [&](int32_t tile, int32_t slot, int32_t stage) {
-        if (tile < tiles) bring_tile<HD>(a, kv_head, slot, lane, ring + stage * S::TILE);
+        if (tile < tiles) bring_tile<T, HD>(a, kv_head, slot, lane, ring + stage * S::TILE);
         msgl__copy_async_commit();
     };
     int32_t slot = slot_of(warp), stage = 0;
@@ -130,7 +130,8 @@ static __global__ __launch_bounds__(grouped<HD, FEW>::THREADS) void triton_stage
             row < rows ? (const T *)a.q + req * a.ld_q + (size_t)(head + row) * a.head_dim : NULL;
     }
     msgl_rows16<HD> w;
-    msgl_rows16_start(q, a.head_dim, lane, &w);
+    msgl_rows16_query<T>(q, a.head_dim, lane, &w);
+    msgl_rows16_start(&w);
     const msgl_score score = {a.scale, a.softcap};
     for (int32_t tile = warp; tile < tiles; tile += S::WARPS) {
         msgl__copy_async_wait<STAGES - 1>();
@@ -314,7 +315,7 @@ template <typename T> static cudaError_t launch_stage2(const msgl_triton_call &c
 template <typename T, int HD, bool FEW>
 static cudaError_t launch_grouped(const msgl_triton_call &c, dim3 grid, cudaStream_t s)
 {
-    typedef grouped<HD, FEW> S;
+    typedef grouped<T, HD, FEW> S;
     constexpr auto kernel = triton_stage1_grouped<T, HD, FEW>;
     const cudaError_t e = msgl__allow_shared<kernel>(S::BYTES);
     if (e != cudaSuccess) return e;
