@@ -16,7 +16,7 @@ enum { FAKE_MAX_CALLS = 64 };
 typedef struct fake_gpu {
     msgl_device base;
     int32_t bad_copies;                        // from or to what was not allocated
-    msgl_cuda_attn_call calls[FAKE_MAX_CALLS]; // of fa's and torch_native's kernels
+    msgl_cuda_attn_call calls[FAKE_MAX_CALLS]; // of fa's kernels and the reference one
     int32_t num_calls;
     msgl_mla_call mla_plan, mla; // last calls
     int32_t num_mla_plans;

@@ -18,6 +18,7 @@
 #include <string.h>
 
 #include "attention/paged.h"
+#include "attention/torch_native/blocks.h"
 #include "core/mem.h"
 
 enum { ROWS = 64 }; // packed query rows per product
@@ -134,14 +135,6 @@ static void gather(const torch_call *c, int kv, const int32_t *slots, int len, i
     }
 }
 
-// The first key that a query at position pos sees.
-static int first_key(const msgl_attn_layer *layer, int pos)
-{
-    const int from = layer->window >= 0 && pos > layer->window ? pos - layer->window : 0;
-    const int chunk = layer->chunk > 0 ? pos / layer->chunk * layer->chunk : 0;
-    return from > chunk ? from : chunk;
-}
-
 // Scores [len] of a query of one head whose keys are [from, pos] to probabilities; masked keys get
 // 0.
 static void softmax(const msgl_attn_layer *layer, size_t head, int from, int pos, int len, float *s)
@@ -173,7 +166,7 @@ static void torch_task(void *arg, int task, int worker)
     const int v_dim = cfg->pool->spec.v_dim;
     const int first = seqs->cu_seqlens_q[req], tokens = seqs->cu_seqlens_q[req + 1] - first;
     const int rows = tokens * group, first_pos = seqs->seqlens_k[req] - tokens;
-    const int skip = first_key(c->layer, first_pos), len = seqs->seqlens_k[req] - skip;
+    const int skip = msgl__torch_first_key(c->layer, first_pos), len = seqs->seqlens_k[req] - skip;
     const int32_t *slots = msgl__page_table_row(cfg->page_table, seqs->table_rows[req]) + skip;
     float *k = (float *)c->b->scratch + (size_t)worker * c->b->scratch_floats;
     float *v = msgl__attn_latent(cfg) ? k : k + (size_t)len * (size_t)dim;
@@ -195,8 +188,9 @@ static void torch_task(void *arg, int task, int worker)
                          dim, k, dim, 0, s, len);
         for (int i = 0; i < n; i++) {
             const int pos = first_pos + (row + i) / group;
-            softmax(c->layer, head + (size_t)((row + i) % group), first_key(c->layer, pos) - skip,
-                    pos - skip, len, s + (size_t)i * (size_t)len);
+            softmax(c->layer, head + (size_t)((row + i) % group),
+                    msgl__torch_first_key(c->layer, pos) - skip, pos - skip, len,
+                    s + (size_t)i * (size_t)len);
         }
         c->b->blas.sgemm(CblasRowMajor, CblasNoTrans, CblasNoTrans, n, v_dim, len, 1, s, len, v,
                          dim, 0, o, v_dim);

@@ -4,6 +4,7 @@
 #include "kernel/cuda/attn/decode.h"
 #include "kernel/cuda/attn/dual.h"
 #include "kernel/cuda/attn/flex.h"
+#include "kernel/cuda/attn/native.h"
 #include "kernel/cuda/attn/prefill.h"
 #include "kernel/cuda/attn/reference.h"
 #include "kernel/cuda/delta/delta.h"
@@ -27,6 +28,10 @@ static const msgl_cuda_attn ATTN = {
     .dual_prefill = msgl__cuda_dual_prefill,
     .dual_parts = msgl__cuda_dual_parts,
     .dual_merge = msgl__cuda_dual_merge,
+    .native_gather = msgl__cuda_native_gather,
+    .native_copy = msgl__cuda_native_copy,
+    .native_softmax = msgl__cuda_native_softmax,
+    .native_product = msgl__cuda_native_product,
 };
 
 static void fill_kernels(msgl_kernels *k)

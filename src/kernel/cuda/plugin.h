@@ -9,13 +9,14 @@
 #include "kernel/cuda/attn/call.h"
 #include "kernel/cuda/attn/dual.h"
 #include "kernel/cuda/attn/mla.h"
+#include "kernel/cuda/attn/native.h"
 #include "kernel/cuda/attn/triton.h"
 #include "kernel/device.h"
 
 struct msgl_kernels;        // kernel/kernel.h
 struct msgl_cuda_flex_call; // kernel/cuda/attn/flex.h
 
-#define MSGL_CUDA_ABI 22 // changes with any struct that crosses the boundary
+#define MSGL_CUDA_ABI 23 // changes with any struct that crosses the boundary
 
 typedef struct msgl_cuda_props {
     char name[128];
@@ -46,6 +47,11 @@ typedef struct msgl_cuda_attn {
                       void *stream);
     int (*dual_merge)(const msgl_cuda_attn_call *c, int32_t dual_len, const void *results,
                       void *stream);
+    // torch_native's: attn/native.h
+    int (*native_gather)(const msgl_native_gather *g, void *stream);
+    int (*native_copy)(const msgl_native_copy *c, void *stream);
+    int (*native_softmax)(const msgl_native_softmax *s, void *stream);
+    void (*native_product)(msgl_exec *x, const msgl_native_product *p);
 } msgl_cuda_attn;
 
 typedef struct msgl_cuda_api {

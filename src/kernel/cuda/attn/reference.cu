@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 //
-// Attention as it is defined, for every dtype and shape: torch_native's kernel, and what the fast
-// ones are not made for (f32, odd head dimensions). All arithmetic is f32.
+// Attention as it is defined, for every dtype and shape: what the fast kernels are not made for
+// (f32, odd head dimensions, trees of these). All arithmetic is f32.
 //
 // One warp per query row and head. A step takes 32 keys: each lane the score of its own key, then
 // all lanes together the weighted sum of the 32 rows of V, each lane its own elements; the softmax

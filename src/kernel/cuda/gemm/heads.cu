@@ -182,15 +182,6 @@ template <typename T> static void launch_halves(msgl_exec *x, const heads_args *
     }
 }
 
-static bool set_batch(cublasLtMatrixLayoutOpaque_t *layout, int32_t heads, size_t stride)
-{
-    const int64_t offset = (int64_t)stride;
-    return cublasLtMatrixLayoutSetAttribute(layout, CUBLASLT_MATRIX_LAYOUT_BATCH_COUNT, &heads,
-                                            sizeof heads) == CUBLAS_STATUS_SUCCESS &&
-           cublasLtMatrixLayoutSetAttribute(layout, CUBLASLT_MATRIX_LAYOUT_STRIDED_BATCH_OFFSET,
-                                            &offset, sizeof offset) == CUBLAS_STATUS_SUCCESS;
-}
-
 // By the library, as a batch of products; false: it cannot.
 static bool run_library(msgl_exec *x, const msgl_heads_call *c, size_t stride)
 {
@@ -207,8 +198,9 @@ static bool run_library(msgl_exec *x, const msgl_heads_call *c, size_t stride)
     msgl_gemm_desc desc;
     cublasLtMatmulHeuristicResult_t first;
     return msgl__cuda_gemm_describe(&p, &desc) == CUBLAS_STATUS_SUCCESS &&
-           set_batch(&desc.w, c->heads, stride) && set_batch(&desc.in, c->heads, c->head_in) &&
-           set_batch(&desc.out, c->heads, c->head_out) &&
+           msgl__cuda_gemm_batch(&desc.w, c->heads, stride) &&
+           msgl__cuda_gemm_batch(&desc.in, c->heads, c->head_in) &&
+           msgl__cuda_gemm_batch(&desc.out, c->heads, c->head_out) &&
            msgl__cuda_gemm_propose(d, &key, &desc, 1, &first) == 1 &&
            msgl__cuda_gemm_launch(d, &p, &desc, &first.algo) == CUBLAS_STATUS_SUCCESS;
 }

@@ -114,14 +114,15 @@ msgl_gemm_key msgl__cuda_gemm_key(const msgl_cuda_device *d, const msgl_gemm_pro
 
 // --- the library -------------------------------------------------------------------------------
 
-static cudaDataType_t type_of(msgl_dtype t)
+cudaDataType_t msgl__cuda_gemm_type(msgl_dtype t)
 {
     return t == MSGL_F32 ? CUDA_R_32F : t == MSGL_F16 ? CUDA_R_16F : CUDA_R_16BF;
 }
 
 cublasStatus_t msgl__cuda_gemm_describe(const msgl_gemm_product *p, msgl_gemm_desc *desc)
 {
-    const cudaDataType_t in = type_of(p->w->format->dtype), out = type_of(p->out_type);
+    const cudaDataType_t in = msgl__cuda_gemm_type(p->w->format->dtype),
+                         out = msgl__cuda_gemm_type(p->out_type);
     const cublasOperation_t transposed = CUBLAS_OP_T;
     const uint64_t n = (uint64_t)p->w->n, k = (uint64_t)p->w->k, m = (uint64_t)p->m;
     cublasStatus_t s = cublasLtMatmulDescInit(&desc->op, CUBLAS_COMPUTE_32F, CUDA_R_32F);
@@ -150,6 +151,15 @@ cublasStatus_t msgl__cuda_gemm_describe(const msgl_gemm_product *p, msgl_gemm_de
         s = cublasLtMatrixLayoutInit(&desc->out, out, n, m, (int64_t)p->ld_out);
     }
     return s;
+}
+
+bool msgl__cuda_gemm_batch(cublasLtMatrixLayoutOpaque_t *layout, int32_t heads, size_t stride)
+{
+    const int64_t offset = (int64_t)stride;
+    return cublasLtMatrixLayoutSetAttribute(layout, CUBLASLT_MATRIX_LAYOUT_BATCH_COUNT, &heads,
+                                            sizeof heads) == CUBLAS_STATUS_SUCCESS &&
+           cublasLtMatrixLayoutSetAttribute(layout, CUBLASLT_MATRIX_LAYOUT_STRIDED_BATCH_OFFSET,
+                                            &offset, sizeof offset) == CUBLAS_STATUS_SUCCESS;
 }
 
 int msgl__cuda_gemm_propose(const msgl_cuda_device *d, const msgl_gemm_key *key,

@@ -44,6 +44,14 @@ typedef struct msgl_gemm_staging {
 
 enum { MSGL_GEMM_FLAGS = 4096 };
 
+// An algorithm of a product with a batch (batched.cu), for the product that the key spells out.
+enum { MSGL_BATCHED_KEY = 13, MSGL_BATCHED_CHOICES = 512 };
+
+typedef struct msgl_batched_choice {
+    int64_t key[MSGL_BATCHED_KEY]; // all 0: free
+    cublasLtMatmulAlgo_t algo;
+} msgl_batched_choice;
+
 // What tune has measured of one call; kernels by their place in the table (table.cuh).
 typedef struct msgl_tune_result {
     msgl_gemm_key key;
@@ -67,12 +75,16 @@ struct msgl_cuda_blas {
     msgl_tune_report report; // NULL but in benchmarks
     void *report_ctx;
     msgl_gemm_staging staging;
+    msgl_batched_choice batched[MSGL_BATCHED_CHOICES]; // by a hash of the key, the last one stays
 };
 
 // Of every row's first element, up to 16 bytes.
 uint8_t msgl__cuda_alignment(const void *p, size_t ld, size_t element);
 msgl_gemm_key msgl__cuda_gemm_key(const msgl_cuda_device *d, const msgl_gemm_product *p);
+cudaDataType_t msgl__cuda_gemm_type(msgl_dtype t);
 cublasStatus_t msgl__cuda_gemm_describe(const msgl_gemm_product *p, msgl_gemm_desc *desc);
+// Makes a matrix of `heads` of them, `stride` elements apart.
+bool msgl__cuda_gemm_batch(cublasLtMatrixLayoutOpaque_t *layout, int32_t heads, size_t stride);
 // Up to `max` proposals of the library, best guess first; returns how many.
 int msgl__cuda_gemm_propose(const msgl_cuda_device *d, const msgl_gemm_key *key,
                             msgl_gemm_desc *desc, int max, cublasLtMatmulHeuristicResult_t *out);
