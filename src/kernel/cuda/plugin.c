@@ -27,6 +27,8 @@ static const msgl_cuda_attn ATTN = {
     .dual_prefill = msgl__cuda_dual_prefill,
     .dual_parts = msgl__cuda_dual_parts,
     .dual_merge = msgl__cuda_dual_merge,
+    .sparse_workspace = msgl__cuda_sparse_workspace,
+    .sparse_prompt = msgl__cuda_sparse_prompt,
 };
 
 static void fill_kernels(msgl_kernels *k)

@@ -8,6 +8,7 @@
 
 #include "kernel/cuda/attn/call.h"
 #include "kernel/cuda/attn/dual.h"
+#include "kernel/cuda/attn/dual_sparse.h"
 #include "kernel/cuda/attn/mla.h"
 #include "kernel/cuda/attn/triton.h"
 #include "kernel/device.h"
@@ -15,7 +16,7 @@
 struct msgl_kernels;        // kernel/kernel.h
 struct msgl_cuda_flex_call; // kernel/cuda/attn/flex.h
 
-#define MSGL_CUDA_ABI 22 // changes with any struct that crosses the boundary
+#define MSGL_CUDA_ABI 23 // changes with any struct that crosses the boundary
 
 typedef struct msgl_cuda_props {
     char name[128];
@@ -41,11 +42,15 @@ typedef struct msgl_cuda_attn {
     int (*triton_decode)(const msgl_triton_call *c, void *stream);
     int (*triton_extend)(const msgl_triton_call *c, void *stream);
     // dual_chunk_flash_attn's: attn/dual.h
-    int (*dual_prefill)(const msgl_cuda_attn_call *c, int32_t dual_len, void *stream);
+    int (*dual_prefill)(const msgl_cuda_attn_call *c, int32_t dual_len, msgl_dual_sparse sparse,
+                        void *stream);
     int (*dual_parts)(const msgl_cuda_attn_call *c, int32_t dual_len, const msgl_dual_parts *to,
                       void *stream);
     int (*dual_merge)(const msgl_cuda_attn_call *c, int32_t dual_len, const void *results,
                       void *stream);
+    // attn/dual_sparse.h
+    size_t (*sparse_workspace)(int32_t num_q_heads, int32_t head_dim, int32_t max_seq_len);
+    int (*sparse_prompt)(const msgl_cuda_attn_call *c, const msgl_sparse_piece *p, void *stream);
 } msgl_cuda_attn;
 
 typedef struct msgl_cuda_api {
