@@ -342,9 +342,16 @@ static void check_sparse(attn_rng *rng, family *f, int i, bool quick)
 {
     static const int dims[] = {128, 64, 80, 256};
     sparse_world s = {};
-    int32_t q[3] = {attn_range(rng, 100, quick ? 200 : 900), 1, attn_range(rng, 1, 60)};
+    // Far: more keys than a block scores, and than it looks for at a time.
+    const bool far = i % 4 == 2;
+    const int32_t most = quick || far ? 200 : 900;
+    int32_t q[3] = {attn_range(rng, 100, most), 1, attn_range(rng, 1, 60)};
     int32_t k[3] = {q[0] + (i % 2 ? 0 : attn_range(rng, 0, 500)), 700, 100};
-    const int32_t len = attn_range(rng, 90, 300);
+    int32_t len = attn_range(rng, 90, 300);
+    if (far) {
+        k[0] += attn_range(rng, 9000, 12000);
+        len = attn_range(rng, 3000, 5500);
+    }
     dual_open(&s.d, rng, i % 2 ? MSGL_F16 : MSGL_BF16, 3, q, k, GROUPS[i % 3] * 2, 2, dims[i % 4],
               PAGES[i % 4], len);
     attn_world *w = &s.d.w;
@@ -364,7 +371,7 @@ static void check_sparse(attn_rng *rng, family *f, int i, bool quick)
         }
     }
     for (int h = 0; h < c->num_q_heads; h++) {
-        s.counts[h][0] = attn_range(rng, 0, h == 1 ? 2000 : 90);
+        s.counts[h][0] = attn_range(rng, 0, h == 1 ? 2000 : far ? 900 : 90);
         s.counts[h][1] = attn_range(rng, 1, h == 0 ? 2000 : 160);
     }
     p->counts = (const int32_t *)device_copy(s.counts, sizeof s.counts);
