@@ -77,12 +77,14 @@ int msgl__sparse_prompts_open(msgl_engine *e, const msgl_options *o, int32_t max
     if (rc != 0 || p->heads == NULL || prompts->threshold >= max_seq_len) return rc;
     // The last rows of a step's piece of a prompt choose for the others, so what else is in a step
     // has a say.
-    if (e->deterministic || e->device->kind != MSGL_DEVICE_CPU) {
-        char line[128];
+    const bool fits = prompts->last <= MSGL_SPARSE_LAST && max_seq_len <= MSGL_SPARSE_KEYS;
+    if (e->deterministic || (e->device->kind != MSGL_DEVICE_CPU && !fits)) {
+        char line[192];
         snprintf(line, sizeof line,
-                 "prompts of more than %d tokens: dense, since sparse ones are "
-                 "not for %s",
-                 (int)prompts->threshold, e->deterministic ? "--deterministic" : "GPUs yet");
+                 "prompts of more than %d tokens: dense, since sparse ones are not for %s",
+                 (int)prompts->threshold,
+                 e->deterministic ? "--deterministic"
+                                  : "GPUs with this model's sparse_attention_last_q or length");
         msgl__engine_print(o, line);
         return 0;
     }

@@ -26,6 +26,15 @@ typedef struct msgl_sparse_prompts {
     int32_t last;      // rows of a piece of a prompt that choose for all, the last ones
 } msgl_sparse_prompts;
 
+enum {
+    MSGL_SPARSE_FIRST_KEYS = 30, // columns that every head keeps
+    MSGL_SPARSE_NEAR_KEYS = 100, // distances that every head keeps
+    // A head that asks for FIRST_KEYS columns would get none of its own: these come on top.
+    MSGL_SPARSE_MORE_KEYS = 100,
+    MSGL_SPARSE_LAST = 64,      // rows that choose on GPUs, at most
+    MSGL_SPARSE_KEYS = 1 << 20, // of a request on GPUs, at most
+};
+
 enum { MSGL_DUAL_QUERIES = 3, MSGL_DUAL_SETS = 1 + MSGL_DUAL_QUERIES };
 
 // Their cosines and sines: of a token at position p, with r = p mod len, at

@@ -9,6 +9,7 @@
 #include "attention/dual_chunk/dual_chunk_cuda.h"
 
 #include "attention/cuda_call.h"
+#include "attention/dual_chunk/pattern.h"
 #include "attention/paged.h"
 #include "core/mem.h"
 #include "core/round.h"
@@ -24,7 +25,16 @@ typedef struct dual_backend {
     msgl_dual_parts parts; // of a step's answers
     float *lse;            // what a layer's parts leave
     void *results;
+    // With a pattern: its counts [layers, num_q_heads, 2] and turns, and a piece's workspace.
+    int32_t *counts;
+    float *turns;
+    void *sparse;
 } dual_backend;
+
+static size_t counts_bytes(const msgl_dual_pattern *p)
+{
+    return (size_t)p->num_layers * (size_t)p->num_q_heads * 2 * sizeof(int32_t);
+}
 
 static void dual_destroy(msgl_attn_backend *base)
 {
@@ -48,6 +58,29 @@ static void carve(dual_backend *b, char **at)
     b->parts.firsts = msgl__attn_carve(at, (size_t)parts * 4);
     b->lse = msgl__attn_carve(at, rows * sizeof *b->lse);
     b->results = msgl__attn_carve(at, rows * (size_t)cfg->head_dim * elem);
+    if (cfg->pattern == NULL) return;
+    b->counts = msgl__attn_carve(at, counts_bytes(cfg->pattern));
+    b->turns = msgl__attn_carve(at, 4 * (size_t)cfg->pattern->half * sizeof *b->turns);
+    b->sparse = msgl__attn_carve(
+        at, cfg->cuda->attn->sparse_workspace(cfg->num_q_heads, cfg->head_dim, cfg->max_seq_len));
+}
+
+// The pattern to the device.
+static int copy_pattern(const dual_backend *b, msgl_err *err)
+{
+    const msgl_dual_pattern *p = b->cfg.pattern;
+    const msgl_device_ops *ops = b->cfg.dev->ops;
+    const size_t n = (size_t)p->num_layers * (size_t)p->num_q_heads;
+    int32_t *counts = msgl__calloc(n, 2 * sizeof *counts);
+    if (counts == NULL) return msgl__err_set(err, MSGL_ENOMEM, "sparse prompts: out of memory");
+    for (size_t i = 0; i < n; i++) {
+        counts[2 * i] = msgl__dual_columns(&p->heads[i]);
+        counts[2 * i + 1] = p->heads[i].distances;
+    }
+    ops->copy_in(b->cfg.dev, b->counts, counts, counts_bytes(p));
+    ops->copy_in(b->cfg.dev, b->turns, p->turns, 4 * (size_t)p->half * sizeof *b->turns);
+    msgl__free(counts);
+    return 0;
 }
 
 static int dual_create(const msgl_attn_desc *desc, const msgl_attn_config *cfg,
@@ -77,6 +110,11 @@ static int dual_create(const msgl_attn_desc *desc, const msgl_attn_config *cfg,
     }
     at = b->memory;
     carve(b, &at);
+    const int copied = cfg->pattern != NULL ? copy_pattern(b, err) : 0;
+    if (copied != 0) {
+        dual_destroy(&b->base);
+        return copied;
+    }
     *out = &b->base;
     return 0;
 }
@@ -128,6 +166,39 @@ static int decode_parts(const dual_backend *b, const msgl_cuda_attn_call *c, voi
     return code != 0 ? code : k->dual_merge(&merge, len, b->results, stream);
 }
 
+// Chunks of prompts: by one kernel, but for sparse ones, which follow piece by piece.
+static int prefill(const dual_backend *b, const msgl_cuda_attn_call *c,
+                   const msgl_attn_layer *layer, const msgl_seqs *seqs, void *stream)
+{
+    const msgl_cuda_attn *k = b->cfg.cuda->attn;
+    const msgl_dual_pattern *p = b->cfg.pattern;
+    msgl_dual_sparse left_out = {INT32_MAX, INT32_MAX};
+    if (p != NULL) left_out = (msgl_dual_sparse){p->prompts.last, p->prompts.threshold};
+    int code = k->dual_prefill(c, b->cfg.dual_len, left_out, stream);
+    for (int32_t i = 0; i < seqs->size && code == 0; i++) {
+        const int32_t rows = seqs->cu_seqlens_q[i + 1] - seqs->cu_seqlens_q[i];
+        const int32_t len = seqs->seqlens_k[i], dual_len = b->cfg.dual_len;
+        if (!msgl__sparse_prompt(p, rows, len)) continue;
+        msgl_sparse_piece piece = {.req = i,
+                                   .row = seqs->cu_seqlens_q[i],
+                                   .dual_len = dual_len,
+                                   .last = p->prompts.last,
+                                   .counts = b->counts +
+                                             (size_t)layer->layer * (size_t)p->num_q_heads * 2,
+                                   .turns = b->turns,
+                                   .half = p->half,
+                                   .workspace = b->sparse};
+        for (int32_t at = len - rows; at < len && code == 0; at = piece.end) {
+            const int32_t chunk_end = (at / dual_len + 1) * dual_len;
+            piece.begin = at;
+            piece.end = chunk_end < len ? chunk_end : len;
+            code = k->sparse_prompt(c, &piece, stream);
+            piece.row += piece.end - at;
+        }
+    }
+    return code;
+}
+
 static void dual_forward(msgl_attn_backend *base, msgl_exec *x, const msgl_attn_layer *layer,
                          const msgl_seqs *seqs, const msgl_attn_input *in, void *out)
 {
@@ -144,7 +215,7 @@ static void dual_forward(msgl_attn_backend *base, msgl_exec *x, const msgl_attn_
     }
     c.workspace = b->workspace;
     c.first = c.second = false; // the merge reads what the decode kernel writes
-    const int code = seqs->phase != MSGL_DECODE ? k->dual_prefill(&c, cfg->dual_len, stream)
+    const int code = seqs->phase != MSGL_DECODE ? prefill(b, &c, layer, seqs, stream)
                      : has_parts(b, seqs)       ? decode_parts(b, &c, stream)
                                                 : k->decode(&c, stream);
     msgl__cuda_attn_result(x, "dual_chunk_flash_attn", code);

@@ -41,9 +41,23 @@ int msgl__dual_pattern_turns(msgl_dual_pattern *p, const msgl_dual_chunk *dual,
                              const float *inv_freq, int32_t half, msgl_err *err);
 void msgl__dual_pattern_free(msgl_dual_pattern *p);
 
+// Columns that a head gets.
+static inline int32_t msgl__dual_columns(const msgl_head_pattern *h)
+{
+    return h->columns + (h->columns == MSGL_SPARSE_FIRST_KEYS ? MSGL_SPARSE_MORE_KEYS : 0);
+}
+
 static inline const msgl_head_pattern *msgl__dual_heads(const msgl_dual_pattern *p, int32_t layer)
 {
     return p->heads + (size_t)layer * (size_t)p->num_q_heads;
+}
+
+// Whether num_rows new tokens of a request that has num_keys with them are sparse. Fewer rows than
+// choose would cost as much to choose by as to attend with.
+static inline bool msgl__sparse_prompt(const msgl_dual_pattern *p, int32_t num_rows,
+                                       int32_t num_keys)
+{
+    return p != NULL && num_rows > p->prompts.last && num_keys > p->prompts.threshold;
 }
 
 #endif

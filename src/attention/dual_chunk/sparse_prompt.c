@@ -11,11 +11,7 @@
 #include "utils/threadpool.h"
 
 enum {
-    BLOCK = 64,      // rows that attend together, and the keys that a distance is of each of them
-    FIRST_KEYS = 30, // columns that every head keeps
-    NEAR_KEYS = 100, // distances that every head keeps
-    // A head that asks for FIRST_KEYS columns would get none of its own: MORE_KEYS come on top.
-    MORE_KEYS = 100,
+    BLOCK = 64, // rows that attend together, and the keys that a distance is of each of them
     TILE = MSGL_TRITON_TILE,
 };
 
@@ -234,9 +230,10 @@ static void choose_pattern(void *arg, int head, int worker)
     }
     pass_keys(p, &w, head, false);
     pass_keys(p, &w, head, true);
-    const int32_t wanted = pattern->columns + (pattern->columns == FIRST_KEYS ? MORE_KEYS : 0);
-    choose_bits(w.columns, p->end, wanted, FIRST_KEYS, w.chosen, columns);
-    choose_bits(w.distances, p->end, pattern->distances, NEAR_KEYS, w.chosen, distances);
+    choose_bits(w.columns, p->end, msgl__dual_columns(pattern), MSGL_SPARSE_FIRST_KEYS, w.chosen,
+                columns);
+    choose_bits(w.distances, p->end, pattern->distances, MSGL_SPARSE_NEAR_KEYS, w.chosen,
+                distances);
 }
 
 // ---- attending by it ----

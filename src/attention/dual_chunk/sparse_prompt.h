@@ -23,14 +23,6 @@ typedef struct msgl_sparse_room {
 int msgl__sparse_room_create(const msgl_attn_config *cfg, msgl_sparse_room *room, msgl_err *err);
 void msgl__sparse_room_destroy(msgl_sparse_room *room);
 
-// Whether num_rows new tokens of a request that has num_keys with them are sparse. Fewer rows than
-// choose would cost as much to choose by as to attend with.
-static inline bool msgl__sparse_prompt(const msgl_dual_pattern *p, int32_t num_rows,
-                                       int32_t num_keys)
-{
-    return p != NULL && num_rows > p->prompts.last && num_keys > p->prompts.threshold;
-}
-
 // A layer's attention of request `req` of the step, whose prompt is sparse. q and out as in a
 // descriptor's forward.
 void msgl__sparse_prompt_attend(const msgl_attn_config *cfg, const msgl_sparse_room *room,

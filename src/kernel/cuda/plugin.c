@@ -32,6 +32,8 @@ static const msgl_cuda_attn ATTN = {
     .native_copy = msgl__cuda_native_copy,
     .native_softmax = msgl__cuda_native_softmax,
     .native_product = msgl__cuda_native_product,
+    .sparse_workspace = msgl__cuda_sparse_workspace,
+    .sparse_prompt = msgl__cuda_sparse_prompt,
 };
 
 static void fill_kernels(msgl_kernels *k)

@@ -8,6 +8,7 @@
 
 #include "kernel/cuda/attn/call.h"
 #include "kernel/cuda/attn/dual.h"
+#include "kernel/cuda/attn/dual_sparse.h"
 #include "kernel/cuda/attn/mla.h"
 #include "kernel/cuda/attn/native.h"
 #include "kernel/cuda/attn/triton.h"
@@ -42,7 +43,8 @@ typedef struct msgl_cuda_attn {
     int (*triton_decode)(const msgl_triton_call *c, void *stream);
     int (*triton_extend)(const msgl_triton_call *c, void *stream);
     // dual_chunk_flash_attn's: attn/dual.h
-    int (*dual_prefill)(const msgl_cuda_attn_call *c, int32_t dual_len, void *stream);
+    int (*dual_prefill)(const msgl_cuda_attn_call *c, int32_t dual_len, msgl_dual_sparse sparse,
+                        void *stream);
     int (*dual_parts)(const msgl_cuda_attn_call *c, int32_t dual_len, const msgl_dual_parts *to,
                       void *stream);
     int (*dual_merge)(const msgl_cuda_attn_call *c, int32_t dual_len, const void *results,
@@ -52,6 +54,9 @@ typedef struct msgl_cuda_attn {
     int (*native_copy)(const msgl_native_copy *c, void *stream);
     int (*native_softmax)(const msgl_native_softmax *s, void *stream);
     void (*native_product)(msgl_exec *x, const msgl_native_product *p);
+    // attn/dual_sparse.h
+    size_t (*sparse_workspace)(int32_t num_q_heads, int32_t head_dim, int32_t max_seq_len);
+    int (*sparse_prompt)(const msgl_cuda_attn_call *c, const msgl_sparse_piece *p, void *stream);
 } msgl_cuda_attn;
 
 typedef struct msgl_cuda_api {

@@ -62,7 +62,7 @@ static __device__ bool find_place(const msgl_cuda_attn_call &c, int32_t dual_len
 template <typename T, int HD>
 static __global__
 __launch_bounds__(THREADS) void dual_prefill(const __grid_constant__ msgl_cuda_attn_call c,
-                                             int32_t dual_len)
+                                             int32_t dual_len, msgl_dual_sparse sparse)
 {
     typedef shape<T, HD> S;
     extern __shared__ __align__(128) char smem[];
@@ -72,6 +72,10 @@ __launch_bounds__(THREADS) void dual_prefill(const __grid_constant__ msgl_cuda_a
     msgl__pdl_trigger();
     place p;
     if (!find_place(c, dual_len, gridDim.y - 1 - blockIdx.y, &p)) return; // the last rows first
+    if (c.cu_seqlens_q[p.req + 1] - c.cu_seqlens_q[p.req] > sparse.rows &&
+        c.seqlens_k[p.req] > sparse.keys) {
+        return;
+    }
     const msgl_rows16_keys keys =
         msgl_rows16_keys_of<T>(c, kv_head, c.table + (size_t)c.table_rows[p.req] * c.table_stride);
     const msgl_score score = {c.scale, c.softcap};
@@ -113,7 +117,8 @@ __launch_bounds__(THREADS) void dual_prefill(const __grid_constant__ msgl_cuda_a
 }
 
 template <typename T, int HD>
-static cudaError_t launch(const msgl_cuda_attn_call &c, int32_t dual_len, cudaStream_t stream)
+static cudaError_t launch(const msgl_cuda_attn_call &c, int32_t dual_len, msgl_dual_sparse sparse,
+                          cudaStream_t stream)
 {
     // Every chunk that ends inside of a request makes one more tile.
     const int32_t tiles = c.total_q / ROWS + c.total_q / dual_len + 2 * c.batch;
@@ -121,25 +126,27 @@ static cudaError_t launch(const msgl_cuda_attn_call &c, int32_t dual_len, cudaSt
     const cudaError_t e = msgl__allow_shared<kernel>(shape<T, HD>::BYTES);
     if (e != cudaSuccess) return e;
     const dim3 grid((unsigned)c.num_q_heads, (unsigned)tiles);
-    return msgl__launch(kernel, grid, THREADS, shape<T, HD>::BYTES, stream, c, dual_len);
+    return msgl__launch(kernel, grid, THREADS, shape<T, HD>::BYTES, stream, c, dual_len, sparse);
 }
 
 template <typename T>
-static cudaError_t launch_dim(const msgl_cuda_attn_call &c, int32_t dual_len, cudaStream_t s)
+static cudaError_t launch_dim(const msgl_cuda_attn_call &c, int32_t dual_len,
+                              msgl_dual_sparse sparse, cudaStream_t s)
 {
-    return c.head_dim <= 64    ? launch<T, 64>(c, dual_len, s)
-           : c.head_dim <= 128 ? launch<T, 128>(c, dual_len, s)
-                               : launch<T, 256>(c, dual_len, s);
+    return c.head_dim <= 64    ? launch<T, 64>(c, dual_len, sparse, s)
+           : c.head_dim <= 128 ? launch<T, 128>(c, dual_len, sparse, s)
+                               : launch<T, 256>(c, dual_len, sparse, s);
 }
 
-extern "C" int msgl__cuda_dual_prefill(const msgl_cuda_attn_call *c, int32_t dual_len, void *stream)
+extern "C" int msgl__cuda_dual_prefill(const msgl_cuda_attn_call *c, int32_t dual_len,
+                                       msgl_dual_sparse sparse, void *stream)
 {
     const bool fits = c->head_dim >= 8 && c->head_dim <= 256 && c->head_dim % 8 == 0;
     if (!fits || c->e4m3 || c->window >= 0 || c->sinks != NULL) return cudaErrorNotSupported;
     if (c->total_q == 0) return cudaSuccess;
     switch (c->dtype) {
-    case MSGL_BF16: return launch_dim<__nv_bfloat16>(*c, dual_len, (cudaStream_t)stream);
-    case MSGL_F16: return launch_dim<__half>(*c, dual_len, (cudaStream_t)stream);
+    case MSGL_BF16: return launch_dim<__nv_bfloat16>(*c, dual_len, sparse, (cudaStream_t)stream);
+    case MSGL_F16: return launch_dim<__half>(*c, dual_len, sparse, (cudaStream_t)stream);
     default: return cudaErrorNotSupported;
     }
 }

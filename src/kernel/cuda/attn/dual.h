@@ -21,11 +21,18 @@ typedef struct msgl_dual_parts {
     int32_t *firsts;    // [batch, MSGL_DUAL_QUERIES] place of a part's first token in the table
 } msgl_dual_parts;
 
+// Requests that prompts' kernel leaves out: of more than `rows` new tokens and, with them, more
+// than `keys` keys; INT32_MAX: none.
+typedef struct msgl_dual_sparse {
+    int32_t rows, keys;
+} msgl_dual_sparse;
+
 // All of them queue work on `stream` (a cudaStream_t) and return a cudaError_t.
 
 // Prefill, bf16 and f16, head_dim a multiple of 8 up to 256, without window and sinks; no plan, no
 // workspace. cudaErrorNotSupported for what it lacks.
-int msgl__cuda_dual_prefill(const msgl_cuda_attn_call *c, int32_t dual_len, void *stream);
+int msgl__cuda_dual_prefill(const msgl_cuda_attn_call *c, int32_t dual_len, msgl_dual_sparse sparse,
+                            void *stream);
 // Decode: the parts of c's requests (only lengths and rows of the table are read); and out = what
 // attention made of the parts, results [batch, MSGL_DUAL_QUERIES, num_q_heads, head_dim], weighted
 // by their log-sum-exp c->lse [batch, MSGL_DUAL_QUERIES, num_q_heads].

@@ -192,6 +192,29 @@ static __device__ __forceinline__ void msgl_rows16_v(uint32_t at, int db, uint32
     }
 }
 
+// Products q.k of a tile of NB * 8 keys, K of which is at `tile`.
+template <typename T, int HD, int NB>
+static __device__ __forceinline__ void
+msgl_rows16_scores(uint32_t tile, int32_t lane, const msgl_rows16<HD> &w, float (&s)[NB][4])
+{
+    typedef typename msgl_pool_types<T>::product product;
+    const int PITCH = msgl_rows16_pitch<T, HD>::BYTES;
+    const uint32_t at = tile + ((lane & 7) + (lane >> 4) * 8) * PITCH + ((lane >> 3) & 1) * 16;
+    uint32_t held[NB / 2][4];
+#pragma unroll
+    for (int nb = 0; nb < NB; nb++) s[nb][0] = s[nb][1] = s[nb][2] = s[nb][3] = 0.f;
+#pragma unroll
+    for (int ks = 0; ks < HD / 16; ks++) {
+#pragma unroll
+        for (int nb = 0; nb < NB; nb += 2) {
+            uint32_t b[4];
+            msgl_rows16_k<T>(at + nb * 8 * PITCH, ks, held[nb / 2], b);
+            msgl__mma(s[nb], w.q[ks], b[0], b[1], product());
+            msgl__mma(s[nb + 1], w.q[ks], b[2], b[3], product());
+        }
+    }
+}
+
 // A tile of KEYS keys, K at `tile`, V behind it: scores, their softmax, the product with V.
 template <typename T, int HD, int KEYS, typename SCORE, typename SEES>
 static __device__ __forceinline__ void msgl_rows16_attend(const SCORE &score, uint32_t tile,
@@ -200,19 +223,8 @@ static __device__ __forceinline__ void msgl_rows16_attend(const SCORE &score, ui
 {
     typedef typename msgl_pool_types<T>::product product;
     const int NB = KEYS / 8, PITCH = msgl_rows16_pitch<T, HD>::BYTES;
-    float s[NB][4] = {};
-    const uint32_t k_at = tile + ((lane & 7) + (lane >> 4) * 8) * PITCH + ((lane >> 3) & 1) * 16;
-    uint32_t held[NB / 2][4];
-#pragma unroll
-    for (int ks = 0; ks < HD / 16; ks++) {
-#pragma unroll
-        for (int nb = 0; nb < NB; nb += 2) {
-            uint32_t b[4];
-            msgl_rows16_k<T>(k_at + nb * 8 * PITCH, ks, held[nb / 2], b);
-            msgl__mma(s[nb], w->q[ks], b[0], b[1], product());
-            msgl__mma(s[nb + 1], w->q[ks], b[2], b[3], product());
-        }
-    }
+    float s[NB][4];
+    msgl_rows16_scores<T, HD, NB>(tile, lane, *w, s);
     msgl_rows16_softmax<HD, NB>(score, s, lane, sees, w);
     const uint32_t v_at = tile + (KEYS + (lane & 15)) * PITCH + (lane >> 4) * 16;
 #pragma unroll
