@@ -22,6 +22,9 @@ static const msgl_cuda_attn ATTN = {
     .triton_lists = msgl__cuda_triton_lists,
     .triton_decode = msgl__cuda_triton_decode,
     .triton_extend = msgl__cuda_triton_extend,
+    .sparse_begin = msgl__cuda_sparse_begin,
+    .sparse_labels = msgl__cuda_sparse_labels,
+    .sparse_decode = msgl__cuda_sparse_decode,
 };
 
 static void fill_kernels(msgl_kernels *k)

@@ -7,6 +7,7 @@
 #define MSGL_KERNEL_CUDA_PLUGIN_H
 
 #include "kernel/cuda/attn/call.h"
+#include "kernel/cuda/attn/double_sparsity.h"
 #include "kernel/cuda/attn/mla.h"
 #include "kernel/cuda/attn/triton.h"
 #include "kernel/device.h"
@@ -14,7 +15,7 @@
 struct msgl_kernels;        // kernel/kernel.h
 struct msgl_cuda_flex_call; // kernel/cuda/attn/flex.h
 
-#define MSGL_CUDA_ABI 19 // changes with any struct that crosses the boundary
+#define MSGL_CUDA_ABI 20 // changes with any struct that crosses the boundary
 
 typedef struct msgl_cuda_props {
     char name[128];
@@ -37,6 +38,10 @@ typedef struct msgl_cuda_attn {
     int (*triton_lists)(const msgl_triton_lists_call *c, void *stream);
     int (*triton_decode)(const msgl_triton_call *c, void *stream);
     int (*triton_extend)(const msgl_triton_call *c, void *stream);
+    // double_sparsity's: kernel/cuda/attn/double_sparsity.h
+    int (*sparse_begin)(const msgl_sparse_call *c, void *stream);
+    int (*sparse_labels)(const msgl_sparse_call *c, void *stream);
+    int (*sparse_decode)(const msgl_sparse_call *c, void *stream);
 } msgl_cuda_attn;
 
 typedef struct msgl_cuda_api {
