@@ -70,7 +70,7 @@ static void run(const pool *p, const int32_t *perm, const shape *s)
     msgl_sparse_call c = {};
     msgl_cuda_attn_call *a = &c.dense.attn;
     a->dtype = MSGL_BF16;
-    a->num_q_heads = Q_HEADS, a->num_kv_heads = KV_HEADS, a->head_dim = DIM;
+    a->num_q_heads = Q_HEADS, a->num_kv_heads = KV_HEADS, a->head_dim = a->v_dim = DIM;
     a->q = p->q, a->out = p->out, a->ld_q = a->ld_out = (size_t)Q_HEADS * DIM;
     a->k = p->k, a->v = p->v, a->num_slots = SLOTS;
     a->scale = 0.088f, a->out_scale = 1, a->window = -1, a->batch = s->batch;

@@ -71,8 +71,7 @@ typedef struct msgl_attn_variant {
 } msgl_attn_variant;
 
 // The different variants of a model's layers, so that a backend can refuse one before it is made,
-// and has room for what each needs in a step. None: one that has
-// none of these.
+// and has room for what each needs in a step. None: one without any of these.
 typedef struct msgl_attn_variants {
     int32_t count;
     msgl_attn_variant all[MSGL_ATTN_MAX_VARIANTS];
@@ -99,7 +98,7 @@ typedef struct msgl_attn_needs { // what a group of layers and the machine ask o
 typedef struct msgl_attn_input {
     // [tokens, num_q_heads, head_dim] of exec->act, rotated; of LATENT groups absorbed: what a
     // head's query has to do with the latent vector, then its rotary part. With dual_len as many
-    // elements for each of the three queries, one behind the other.
+    // elements for each of the three queries, one behind the other, and nothing between tokens.
     const void *q;
     size_t ld; // elements from token to token, a multiple of head_dim
     // NULL, or the call that would have normed, rotated and stored these tokens before: attention

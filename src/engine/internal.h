@@ -28,7 +28,7 @@ typedef struct msgl_engine_io {
     msgl_sample_row *sample_rows;     // [num_samples]
     int32_t *sample_index;            // [num_samples] place in the token pool of the chosen token
     int32_t *positions;               // [num_tokens]
-    int32_t *lengths;                 // [num_tokens], or NULL: as in msgl_forward
+    int32_t *prompt_lens;             // [num_tokens], or NULL: as in msgl_forward
     int32_t *out_loc[MSGL_MAX_SPANS]; // [num_tokens] slots in each span with pages
     int32_t *id_index;                // [num_tokens] places of the input ids in the token pool
     int32_t *rows;                    // [num_rows] tokens of the step that get logits, ascending
@@ -97,6 +97,16 @@ typedef struct msgl_token_write {
     };
 } msgl_token_write;
 
+// Which experts a layer's tokens go to.
+typedef struct msgl_expert_count {
+    msgl_expert_hits *hits; // by phase; NULL: nobody counts
+    msgl_phase phase;       // of the step that runs
+    const msgl_moe_experts *layer;
+    bool *hit;        // [experts] of the layer
+    int32_t *offsets; // [experts + 1] host memory, for the device's
+    msgl_moe_watch watch;
+} msgl_expert_count;
+
 typedef struct msgl_block { // memory to give back
     void *p;
     size_t bytes;
@@ -145,6 +155,7 @@ struct msgl_engine {
     msgl_logits_fn on_logits;
     void *on_logits_ctx;
     float *seen_logits; // host copy for the above; NULL where kernels write host memory
+    msgl_expert_count experts;
 };
 
 // engine.c: memory that lives as long as the engine, zeroed; NULL sets *code, and is what there is
@@ -217,6 +228,10 @@ void msgl__sample_step(msgl_engine *e, msgl_engine_step *s, msgl_forward *f, con
 void msgl__sample_block(msgl_engine *e, msgl_engine_step *s, int32_t first, int32_t end,
                         float *logits);
 void msgl__sample_late(msgl_engine *e, const msgl_engine_step *s, int32_t rows, float *logits);
+
+// expert_hits.c: who a step's layers tell what they chose, or NULL; at the step's start, on the
+// device's queue.
+const msgl_moe_watch *msgl__expert_watch(msgl_engine *e, const msgl_batch *b);
 
 // For tests and tools: called on the device's queue with every block of logits before it is
 // sampled; rows are tokens of the step. NULL: off. 0, or MSGL_ENOMEM, MSGL_ELIMIT: a GPU's logits

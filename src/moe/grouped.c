@@ -87,16 +87,19 @@ static void choose(msgl_exec *x, const msgl_kernels *k, const msgl_moe_call *c, 
 
 // Where products take rows by index, none are moved: `up` takes those of the tokens, `down` leaves
 // its results in the order of the choices.
-static void grouped_forward(msgl_exec *x, const msgl_kernels *k, msgl_arena *arena,
+static bool grouped_forward(msgl_exec *x, const msgl_kernels *k, msgl_arena *arena,
                             const msgl_moe_call *c)
 {
     const msgl_moe_experts *e = c->experts;
     const size_t hidden = (size_t)e->down[0].n, inter = (size_t)e->down[0].k;
     const bool indexed = k->gemm.indexed;
+    const msgl_moe_shared *shared = c->shared;
+    // By the product of a few rows, which gives it the rows that the others get.
+    const bool along = shared != NULL && !e->weighs_input;
     buffers b;
     if (!take(&b, x, arena, c)) {
         x->status = MSGL_EINTERNAL;
-        return;
+        return false;
     }
     const msgl_grouped_call up = {.experts = e->gate_up,
                                   .num_experts = e->num_experts,
@@ -134,11 +137,17 @@ static void grouped_forward(msgl_exec *x, const msgl_kernels *k, msgl_arena *are
                                    .source = b.source,
                                    .act = b.act,
                                    .accumulate = c->accumulate,
-                                   .out = c->out};
+                                   .out = c->out,
+                                   .shared_up = along ? shared->gate_up : NULL,
+                                   .shared_down = along ? shared->down : NULL,
+                                   .shared_act = along ? shared->act : NULL};
     const bool plain = e->activation == MSGL_SILU && e->gate_up_bias == NULL;
     choose(x, k, c, &b);
     if (e->weighs_input) k->moe.weigh_input(x, b.normed, b.weights, c->rows, (int)hidden);
-    if (plain && k->moe.experts != NULL && k->moe.experts(x, &few)) return;
+    if (c->watch != NULL) c->watch->chosen(c->watch->ctx, e, b.offsets);
+    if (shared != NULL && !along) shared->begin(shared->ctx);
+    if (plain && k->moe.experts != NULL && k->moe.experts(x, &few)) return along;
+    if (along) shared->begin(shared->ctx);
     if (!indexed) {
         k->moe.gather(x, b.normed, b.source, c->rows, e->router.top_k, (int)hidden, b.sorted);
     }
@@ -149,6 +158,7 @@ static void grouped_forward(msgl_exec *x, const msgl_kernels *k, msgl_arena *are
     k->moe.combine(x, b.result, indexed ? NULL : b.source, b.weights, c->rows, e->router.top_k,
                    (int)hidden, c->accumulate, c->out);
     msgl__arena_reset(x->scratch);
+    return false;
 }
 
 const msgl_moe_desc msgl__moe_grouped = {

@@ -4,10 +4,12 @@
 // request's keys and leaves the result with the logarithm of its weight. Up to 16 query heads that
 // share a KV head go together, as the 16 rows of a tensor core's product, so that K and V are read
 // once for all of them; a head of its own takes dot products. Stage 2 merges a head's splits.
+// (Stage 1 of latent caches: latent.cu.)
 //
 // Within a block the keys are dealt out once more, to warps or groups of lanes, whose parts are
 // merged by the same formula in shared memory.
 #include "kernel/cuda/attn/rows16.cuh"
+#include "kernel/cuda/attn/triton/latent.h"
 #include "kernel/cuda/attn/triton/stages.cuh"
 #include "kernel/cuda/launch.cuh"
 #include "kernel/cuda/ptx/copy.cuh"
@@ -24,21 +26,21 @@ static __device__ __forceinline__ msgl_triton_range keys_of(const msgl_triton_ca
 // Stage 1 of groups. Each warp takes every WARPS-th tile of the split's keys and has a ring of
 // STAGES tiles of its own in shared memory, so that no warp waits for another until the end. FEW:
 // there are fewer blocks than multiprocessors, and each of them is twice as large.
-template <int HD, bool FEW> struct grouped {
+template <typename T, int HD, bool FEW> struct grouped {
     static const int WARPS = (HD > 128 ? 2 : 4) * (FEW ? 2 : 1), THREADS = WARPS * 32, STAGES = 2;
     static const int KEYS = 16; // of a tile
-    static const int PITCH = msgl_rows16_pitch<HD>::BYTES;
+    static const int PITCH = msgl_rows16_pitch<T, HD>::BYTES;
     static const int TILE = 2 * KEYS * PITCH, RING = STAGES * TILE, BYTES = WARPS * RING;
     static const int MERGE_PITCH = HD + 8; // floats
     static_assert(WARPS * 16 * MERGE_PITCH * 4 <= BYTES, "parts are merged where the rings were");
 };
 
 // Brings a tile: lane i has the slot of key i % KEYS, negative where there is none.
-template <int HD>
+template <typename T, int HD>
 static __device__ __forceinline__ void bring_tile(const msgl_cuda_attn_call &a, int32_t kv_head,
                                                   int32_t slot, int32_t lane, uint32_t to)
 {
-    typedef grouped<HD, false> S;
+    typedef grouped<T, HD, false> S;
     const int CHUNKS = HD / 8; // of 16 bytes, in a row
     const size_t head_bytes = (size_t)a.head_dim * 2, slot_bytes = a.num_kv_heads * head_bytes;
 #pragma unroll
@@ -54,10 +56,10 @@ static __device__ __forceinline__ void bring_tile(const msgl_cuda_attn_call &a, 
 }
 
 template <typename T, int HD, bool FEW>
-static __global__ __launch_bounds__(grouped<HD, FEW>::THREADS) void triton_stage1_grouped(
+static __global__ __launch_bounds__(grouped<T, HD, FEW>::THREADS) void triton_stage1_grouped(
     const __grid_constant__ msgl_triton_call c)
 {
-    typedef grouped<HD, FEW> S;
+    typedef grouped<T, HD, FEW> S;
     const int STAGES = S::STAGES;
     extern __shared__ __align__(128) char smem[];
     __shared__ float2 ml[S::WARPS * 16];
@@ -81,7 +83,7 @@ static __global__ __launch_bounds__(grouped<HD, FEW>::THREADS) void triton_stage
         return key < keys.end ? slots[key] : -1;
     };
     const auto bring = [&](int32_t tile, int32_t slot, int32_t stage) {
-        if (tile < tiles) bring_tile<HD>(a, kv_head, slot, lane, ring + stage * S::TILE);
+        if (tile < tiles) bring_tile<T, HD>(a, kv_head, slot, lane, ring + stage * S::TILE);
         msgl__copy_async_commit();
     };
     int32_t slot = slot_of(warp), stage = 0;
@@ -98,7 +100,8 @@ static __global__ __launch_bounds__(grouped<HD, FEW>::THREADS) void triton_stage
             row < rows ? (const T *)a.q + req * a.ld_q + (size_t)(head + row) * a.head_dim : NULL;
     }
     msgl_rows16<HD> w;
-    msgl_rows16_start(q, a.head_dim, lane, &w);
+    msgl_rows16_query<T>(q, a.head_dim, lane, &w);
+    msgl_rows16_start(&w);
     const msgl_score score = {a.scale, a.softcap};
     for (int32_t tile = warp; tile < tiles; tile += S::WARPS) {
         msgl__copy_async_wait<STAGES - 1>();
@@ -131,10 +134,10 @@ static __global__ __launch_bounds__(grouped<HD, FEW>::THREADS) void triton_stage
 
 // Stage 1 of heads of their own.
 template <typename T, int HD>
-static __global__ __launch_bounds__(msgl_dots<HD>::THREADS) void triton_stage1_dots(
+static __global__ __launch_bounds__(MSGL_DOTS_THREADS) void triton_stage1_dots(
     const __grid_constant__ msgl_triton_call c)
 {
-    __shared__ msgl_dots_room<HD> room;
+    __shared__ msgl_dots_room<HD, MSGL_DOTS_THREADS> room;
     const int32_t head = blockIdx.x, req = blockIdx.z;
     msgl__pdl_wait();
     msgl__pdl_trigger();
@@ -145,9 +148,11 @@ static __global__ __launch_bounds__(msgl_dots<HD>::THREADS) void triton_stage1_d
 }
 
 // Stage 2: block (head, request). Requests without splits are left out.
+enum { MERGE_THREADS = 128, MAX_MERGE_THREADS = 256 };
+
 template <typename T>
 static __global__
-__launch_bounds__(MSGL_MERGE_THREADS) void triton_stage2(const __grid_constant__ msgl_triton_call c)
+__launch_bounds__(MAX_MERGE_THREADS) void triton_stage2(const __grid_constant__ msgl_triton_call c)
 {
     const int32_t head = blockIdx.x, req = blockIdx.y;
     msgl__pdl_wait();
@@ -159,10 +164,17 @@ __launch_bounds__(MSGL_MERGE_THREADS) void triton_stage2(const __grid_constant__
     });
 }
 
+template <typename T> static cudaError_t launch_stage2(const msgl_triton_call &c, cudaStream_t s)
+{
+    const dim3 rows((unsigned)c.attn.num_q_heads, (unsigned)c.attn.batch);
+    const int threads = c.attn.v_dim > 2 * MERGE_THREADS ? MAX_MERGE_THREADS : MERGE_THREADS;
+    return msgl__launch(triton_stage2<T>, rows, threads, 0, s, c);
+}
+
 template <typename T, int HD, bool FEW>
 static cudaError_t launch_grouped(const msgl_triton_call &c, dim3 grid, cudaStream_t s)
 {
-    typedef grouped<HD, FEW> S;
+    typedef grouped<T, HD, FEW> S;
     constexpr auto kernel = triton_stage1_grouped<T, HD, FEW>;
     const cudaError_t e = msgl__allow_shared<kernel>(S::BYTES);
     if (e != cudaSuccess) return e;
@@ -181,12 +193,10 @@ template <typename T, int HD> static cudaError_t launch(const msgl_triton_call &
     const bool large = gpu.major == 9 || gpu.major == 10; // in shared memory
     const bool few = large && !a.deterministic &&         // whose bits must not tell the batch
                      (int64_t)blocks * MSGL_TRITON_MAX_SPLITS * a.batch <= gpu.sms;
-    e = group == 1 ? msgl__launch(triton_stage1_dots<T, HD>, grid, msgl_dots<HD>::THREADS, 0, s, c)
+    e = group == 1 ? msgl__launch(triton_stage1_dots<T, HD>, grid, MSGL_DOTS_THREADS, 0, s, c)
         : few      ? launch_grouped<T, HD, true>(c, grid, s)
                    : launch_grouped<T, HD, false>(c, grid, s);
-    if (e != cudaSuccess) return e;
-    const dim3 rows((unsigned)a.num_q_heads, (unsigned)a.batch);
-    return msgl__launch(triton_stage2<T>, rows, MSGL_MERGE_THREADS, 0, s, c);
+    return e != cudaSuccess ? e : launch_stage2<T>(c, s);
 }
 
 template <typename T> static cudaError_t launch_dim(const msgl_triton_call &c, cudaStream_t s)
@@ -196,11 +206,20 @@ template <typename T> static cudaError_t launch_dim(const msgl_triton_call &c, c
                                     : launch<T, 256>(c, s);
 }
 
+static int decode_latent(const msgl_triton_call *c, cudaStream_t s)
+{
+    const int code = msgl__triton_latent_stage1(c, s);
+    if (code != cudaSuccess) return code;
+    return c->attn.dtype == MSGL_BF16 ? launch_stage2<__nv_bfloat16>(*c, s)
+                                      : launch_stage2<__half>(*c, s);
+}
+
 extern "C" int msgl__cuda_triton_decode(const msgl_triton_call *c, void *stream)
 {
     const int32_t dim = c->attn.head_dim;
-    if (dim < 8 || dim > 256 || dim % 8 != 0) return cudaErrorNotSupported;
     if (c->attn.batch == 0) return cudaSuccess;
+    if (msgl__triton_is_latent(c)) return decode_latent(c, (cudaStream_t)stream);
+    if (dim < 8 || dim > 256 || dim % 8 != 0) return cudaErrorNotSupported;
     switch (c->attn.dtype) {
     case MSGL_BF16: return launch_dim<__nv_bfloat16>(*c, (cudaStream_t)stream);
     case MSGL_F16: return launch_dim<__half>(*c, (cudaStream_t)stream);

@@ -42,8 +42,10 @@ static __device__ void msgl_merge_parts(const msgl_triton_call &c, const float *
 
 // A head of its own. A key's row is spread over LANES lanes, 8 elements each, and a
 // block's PARTS groups of lanes take every PARTS-th key, AHEAD of them at a time.
-template <int HD> struct msgl_dots {
-    static const int THREADS = 128, LANES = HD / 8, PARTS = THREADS / LANES, AHEAD = 4;
+enum { MSGL_DOTS_THREADS = 128 }; // of a block of triton's
+
+template <int HD, int THREADS> struct msgl_dots {
+    static const int LANES = HD / 8, PARTS = THREADS / LANES, AHEAD = 4;
 };
 
 template <typename T>
@@ -71,20 +73,20 @@ static __device__ __forceinline__ float msgl_dot8(const float q[8], const float 
 }
 
 // Shared memory of a block of msgl_dots_attend.
-template <int HD> struct msgl_dots_room {
-    float o[msgl_dots<HD>::PARTS * HD];
-    float2 ml[msgl_dots<HD>::PARTS];
+template <int HD, int THREADS> struct msgl_dots_room {
+    float o[msgl_dots<HD, THREADS>::PARTS * HD];
+    float2 ml[msgl_dots<HD, THREADS>::PARTS];
 };
 
 // Attends with query head `head` of request req to slots[keys.begin, keys.end), of which there is
-// one, and leaves the result as split `split`. By a whole block of msgl_dots<HD>::THREADS.
-template <typename T, int HD>
+// one, and leaves the result as split `split`. By a whole block of THREADS.
+template <typename T, int HD, int THREADS>
 static __device__ __forceinline__ void
 msgl_dots_attend(const msgl_triton_call &c, int32_t req, int32_t head, int32_t kv_head,
                  const int32_t *slots, msgl_triton_range keys, int32_t split,
-                 msgl_dots_room<HD> *room)
+                 msgl_dots_room<HD, THREADS> *room)
 {
-    typedef msgl_dots<HD> S;
+    typedef msgl_dots<HD, THREADS> S;
     const int N = S::AHEAD;
     const msgl_cuda_attn_call &a = c.attn;
     const int32_t part = threadIdx.x / S::LANES, column = threadIdx.x % S::LANES * 8;
@@ -151,10 +153,10 @@ static __device__ __forceinline__ void msgl_merge_splits(const msgl_triton_call 
 {
     const msgl_cuda_attn_call &a = c.attn;
     const int32_t col = threadIdx.x * 2;
-    if (col >= a.head_dim) return;
+    if (col >= a.v_dim) return;
     const size_t row = (size_t)req * a.num_q_heads + head;
     const float *lse = c.attn_lse + row * MSGL_TRITON_MAX_SPLITS;
-    const float *part = c.attn_logits + row * MSGL_TRITON_MAX_SPLITS * a.head_dim + col;
+    const float *part = c.attn_logits + row * MSGL_TRITON_MAX_SPLITS * a.v_dim + col;
     const float sink = a.sinks != NULL ? a.sinks[head] : -INFINITY;
     float weight[MSGL_TRITON_MAX_SPLITS], m = sink;
     float2 v[MSGL_TRITON_MAX_SPLITS];
@@ -162,7 +164,7 @@ static __device__ __forceinline__ void msgl_merge_splits(const msgl_triton_call 
     for (int i = 0; i < MSGL_TRITON_MAX_SPLITS; i++) {
         const bool there = has_keys(i);
         weight[i] = there ? lse[i] : -INFINITY;
-        v[i] = there ? *(const float2 *)(part + i * a.head_dim) : make_float2(0.f, 0.f);
+        v[i] = there ? *(const float2 *)(part + i * a.v_dim) : make_float2(0.f, 0.f);
         m = fmaxf(m, weight[i]);
     }
     float sum = expf(sink - m);
@@ -175,10 +177,8 @@ static __device__ __forceinline__ void msgl_merge_splits(const msgl_triton_call 
         o.y += e * v[i].y;
     }
     const float scale = a.out_scale / sum;
-    T *out = (T *)a.out + req * a.ld_out + (size_t)head * a.head_dim + col;
+    T *out = (T *)a.out + req * a.ld_out + (size_t)head * a.v_dim + col;
     *(uint32_t *)out = msgl__pack_two(o.x * scale, o.y * scale, T());
 }
-
-enum { MSGL_MERGE_THREADS = 128 };
 
 #endif
