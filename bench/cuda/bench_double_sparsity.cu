@@ -1,32 +1,37 @@
 // SPDX-License-Identifier: Apache-2.0
 //
-// Speed of double sparsity's answers beside triton's dense ones, on shuffled pages of 1, in a
-// captured graph over several sets of pages, so that L2 holds none of them. What is measured is one
-// layer: labels, triton's launches (empty for sparse requests) and the sparse ones. For 32 channels
-// and several numbers of tokens, whose differences say what attention takes and what the choice.
+// Speed of double sparsity's answers beside the dense ones of triton and fa, on shuffled pages of
+// 1, in a captured graph over several sets of pages, so that L2 holds none of them. What is
+// measured is one layer: triton's launches (empty for sparse requests) and the sparse ones. The
+// bytes are those of labels and of the chosen tokens' K and V, of each head its own.
 #include "bench/cuda/median.cuh"
 #include "tests/cuda/attn_world.cuh"
 
+#include "kernel/cuda/attn/decode.h"
 #include "kernel/cuda/attn/double_sparsity.h"
+#include "kernel/cuda/attn/double_sparsity/cut.h"
 #include "kernel/cuda/attn/triton/splits.h"
 
 enum {
     DIM = 128,
     KV_HEADS = 8,
     Q_HEADS = 32,
-    SLOTS = 1 << 20,
-    LAUNCHES = 8,
+    SLOTS = 4 << 20,
+    MOST_SETS = 32,
+    LEAST_LAUNCHES = 8,
     CHANNELS = 32,
-    MOST_TOKENS = 1024,
     MAX_BATCH = 64,
-    SCORE_BYTES = 64 << 20,
+    WORKSPACE = 256 << 20,
+    CANDIDATE_BYTES = 64 << 20, // of a round, as the backend has
 };
 
 typedef struct shape {
     int batch, len;
 } shape;
 
-static const shape SHAPES[] = {{1, 8192}, {1, 32768}, {16, 32768}, {64, 8192}};
+static const shape SHAPES[] = {{1, 8192},   {1, 32768}, {1, 65536},  {16, 8192}, {16, 32768},
+                               {16, 65536}, {64, 8192}, {64, 32768}, {64, 65536}};
+static const int TOKENS[] = {64, 256, 1024};
 
 __global__ static void fill(uint32_t *p, size_t n, uint32_t seed)
 {
@@ -41,30 +46,40 @@ __global__ static void fill(uint32_t *p, size_t n, uint32_t seed)
 }
 
 typedef struct pool {
-    void *k, *v, *q, *out, *labels;
+    void *k, *v, *q, *out, *labels, *candidates, *workspace;
     uint16_t *channels;
     float *logits, *lse;
-    uint32_t *scores;
-    int32_t *chosen, *splits;
+    int32_t *splits, *done;
 } pool;
 
-// Microseconds of one of LAUNCHES calls in a graph; call(i) queues on the stream.
-template <typename CALL> static double graph_us(cudaStream_t stream, CALL call)
+// Microseconds of one of several calls in a graph; call(i) queues on the stream.
+template <typename CALL> static double graph_us(cudaStream_t stream, int launches, CALL call)
 {
     call(0); // loaded outside the capture
     CUDA_OK(cudaStreamSynchronize(stream));
     const cudaGraphExec_t exec = cuda_capture(stream, [&] {
-        for (int i = 0; i < LAUNCHES; i++) call(i);
+        for (int i = 0; i < launches; i++) call(i);
     });
     const double ms = median_graph_ms(stream, exec, 2, 7);
     CUDA_OK(cudaGraphExecDestroy(exec));
-    return ms * 1e3 / LAUNCHES;
+    return ms * 1e3 / launches;
+}
+
+// As the backend does.
+static void size_round(const pool *p, msgl_sparse_call *c, int batch, int len)
+{
+    c->room = msgl__sparse_room(Q_HEADS / KV_HEADS, len, c->heavy_tokens);
+    const size_t each = Q_HEADS * c->room * 8;
+    c->round = std::min<int>(batch, std::max<int>(1, CANDIDATE_BYTES / each));
+    c->orders = (uint32_t *)p->candidates;
+    c->tokens = (int32_t *)c->orders + c->round * Q_HEADS * c->room;
 }
 
 static void run(const pool *p, const int32_t *perm, const shape *s)
 {
     const size_t need = (size_t)s->batch * s->len;
-    const int sets = (int)std::min<size_t>(LAUNCHES, SLOTS / need);
+    const int sets = (int)std::min<size_t>(MOST_SETS, SLOTS / need);
+    const int launches = std::max<int>(sets, LEAST_LAUNCHES);
     int32_t lens[MAX_BATCH], rows[MAX_BATCH], cu[MAX_BATCH + 1] = {0};
     for (int i = 0; i < s->batch; i++) lens[i] = s->len, rows[i] = i, cu[i + 1] = i + 1;
     msgl_sparse_call c = {};
@@ -81,14 +96,13 @@ static void run(const pool *p, const int32_t *perm, const shape *s)
     a->total_q = s->batch, a->max_seqlen_q = 1, a->max_seqlen_k = s->len;
     c.dense.attn_logits = p->logits, c.dense.attn_lse = p->lse;
     c.num_kv_splits = p->splits, c.labels = p->labels, c.channels = p->channels;
-    c.heavy_channels = CHANNELS, c.scores = p->scores, c.score_stride = s->len;
-    c.round = std::min<int>(s->batch, SCORE_BYTES / (Q_HEADS * 4 * s->len));
-    c.chosen = p->chosen;
+    c.heavy_channels = CHANNELS, c.done = p->done;
+    a->workspace = p->workspace;
     msgl_triton_lists_call l = {};
     l.batch = s->batch, l.num_q_heads = Q_HEADS, l.num_kv_heads = KV_HEADS;
     l.seqlens_k = a->seqlens_k, l.table_rows = a->table_rows, l.table_stride = s->len;
     l.max_seqlen_k = s->len, l.num_windows = 1, l.windows[0] = -1;
-    msgl_triton_lists lists[LAUNCHES];
+    msgl_triton_lists lists[MOST_SETS];
     cudaStream_t stream;
     CUDA_OK(cudaStreamCreate(&stream));
     for (int i = 0; i < sets; i++) {
@@ -104,31 +118,39 @@ static void run(const pool *p, const int32_t *perm, const shape *s)
         c.dense.kv_indices = lists[i % sets].kv_indices;
         a->table = perm + (size_t)(i % sets) * need;
     };
-    const double dense = graph_us(stream, [&](int i) {
+    const double triton = graph_us(stream, launches, [&](int i) {
         use(i);
         c.dense.num_kv_splits = lists[i % sets].num_kv_splits;
         CUDA_OK(msgl__cuda_triton_decode(&c.dense, stream));
     });
-    printf("%2d x %5d, rounds of %2d: triton %7.1f us %.2f TB/s | tokens", s->batch, s->len,
-           c.round, dense, need * KV_HEADS * DIM * 4. / dense * 1e-6);
-    for (int tokens = 64; tokens <= MOST_TOKENS; tokens *= 4) {
+    const double fa = graph_us(stream, launches, [&](int i) {
+        use(i);
+        CUDA_OK(msgl__cuda_fa_decode(a, stream));
+    });
+    const double dense = need * KV_HEADS * DIM * 4.;
+    printf("%2d x %5d: triton %7.1f us %.2f TB/s, fa %7.1f us %.2f TB/s | tokens", s->batch, s->len,
+           triton, dense / triton * 1e-6, fa, dense / fa * 1e-6);
+    c.dense.num_kv_splits = p->splits;
+    for (int tokens : TOKENS) {
         c.heavy_tokens = c.least = tokens;
-        c.dense.num_kv_splits = p->splits;
+        size_round(p, &c, s->batch, s->len);
         CUDA_OK(msgl__cuda_sparse_begin(&c, stream)); // all are sparse
-        const double us = graph_us(stream, [&](int i) {
+        const double us = graph_us(stream, launches, [&](int i) {
             use(i);
-            CUDA_OK(msgl__cuda_sparse_labels(&c, stream));
             CUDA_OK(msgl__cuda_triton_decode(&c.dense, stream));
             CUDA_OK(msgl__cuda_sparse_decode(&c, stream));
         });
-        printf(" %d: %7.1f us (%.2fx)", tokens, us, dense / us);
+        const double bytes =
+            need * KV_HEADS * CHANNELS * 2. + (double)s->batch * Q_HEADS * tokens * DIM * 4.;
+        printf(" %d: %6.1f us %.2f TB/s (%.2fx)", tokens, us, bytes / us * 1e-6,
+               std::min(triton, fa) / us);
     }
     c.least = INT32_MAX; // a graph's launches beside dense requests
-    const double idle = graph_us(stream, [&](int i) {
+    const double idle = graph_us(stream, launches, [&](int i) {
         use(i);
         CUDA_OK(msgl__cuda_sparse_decode(&c, stream));
     });
-    printf(" | launches without work %.1f us\n", idle);
+    printf(" | without work %.1f us\n", idle);
     fflush(stdout);
     for (int i = 0; i < sets; i++) {
         cudaFree(lists[i].kv_indptr), cudaFree(lists[i].kv_indices);
@@ -152,8 +174,11 @@ int main(void)
     const size_t rows = (size_t)MAX_BATCH * Q_HEADS;
     p.logits = (float *)device_copy(NULL, rows * MSGL_TRITON_MAX_SPLITS * DIM * 4);
     p.lse = (float *)device_copy(NULL, rows * MSGL_TRITON_MAX_SPLITS * 4);
-    p.scores = (uint32_t *)device_copy(NULL, SCORE_BYTES);
-    p.chosen = (int32_t *)device_copy(NULL, rows * MOST_TOKENS * 4);
+    p.candidates = device_copy(NULL, CANDIDATE_BYTES);
+    p.done = (int32_t *)device_copy(NULL, rows * 4);
+    CUDA_OK(cudaMemset(p.done, 0, rows * 4));
+    p.workspace = device_copy(NULL, WORKSPACE);
+    CUDA_OK(cudaMemset(p.workspace, 0, WORKSPACE));
     p.splits = (int32_t *)device_copy(NULL, MAX_BATCH * 4);
     uint16_t channels[KV_HEADS * CHANNELS];
     for (int i = 0; i < KV_HEADS * CHANNELS; i++) channels[i] = (uint16_t)(i * 37 % DIM);

@@ -1,10 +1,13 @@
 // SPDX-License-Identifier: Apache-2.0
 //
-// double_sparsity's kernels: which tokens are chosen, to the token, and attention to these in f64.
-// Queries and keys are quarters, so that scores are exact in f32, and often equal.
+// double_sparsity's kernels: attention to the tokens to choose in f64, and, to the token, which
+// ones are chosen: with a scale of 0 every chosen token has the same weight, and where V is 1 or -1
+// at random the sums over different tokens differ somewhere. Queries and keys are quarters, so that
+// scores are exact in f32, and often equal.
 #include "tests/cuda/attn_world.cuh"
 
 #include "kernel/cuda/attn/double_sparsity.h"
+#include "kernel/cuda/attn/double_sparsity/cut.h"
 #include "kernel/cuda/attn/triton/splits.h"
 
 static const double TOLERANCE[MSGL_DTYPE_COUNT] = {0, 1.5e-3, 1e-2}; // |v| < 1; f16, bf16
@@ -57,7 +60,7 @@ static void step_make(step *s, attn_rng *rng, const shape *f, int batch, const i
         // 7 divides no dimension.
         s->channels[i] = (uint16_t)((i / f->channels * 3 + i % f->channels * 7) % f->dim);
     }
-    const size_t rows = (size_t)batch * heads, stride = (w->max_len + 63) / 64 * 64;
+    const size_t rows = (size_t)batch * heads, round_rows = (size_t)f->round * heads;
     s->splits = (int32_t *)device_copy(NULL, batch * 4);
     msgl_sparse_call *c = &s->call;
     c->dense.attn = w->call;
@@ -71,9 +74,12 @@ static void step_make(step *s, attn_rng *rng, const shape *f, int batch, const i
     c->channels = (uint16_t *)device_copy(s->channels, n * 2);
     c->heavy_channels = f->channels, c->heavy_tokens = f->tokens;
     c->least = f->least > f->tokens ? f->least : f->tokens;
-    c->round = f->round, c->score_stride = stride;
-    c->scores = (uint32_t *)device_copy(NULL, (size_t)f->round * heads * stride * 4);
-    c->chosen = (int32_t *)device_copy(NULL, (size_t)f->round * heads * f->tokens * 4);
+    c->round = f->round;
+    c->room = msgl__sparse_room(f->group, w->max_len, f->tokens);
+    c->orders = (uint32_t *)device_copy(NULL, round_rows * c->room * 4);
+    c->tokens = (int32_t *)device_copy(NULL, round_rows * c->room * 4);
+    c->done = (int32_t *)device_copy(NULL, round_rows * 4);
+    CUDA_OK(cudaMemset(c->done, 0, round_rows * 4));
     msgl_triton_lists_call *l = &s->lists;
     l->lists.kv_indptr = (int32_t *)c->dense.kv_indptr;
     l->lists.kv_indices = (int32_t *)c->dense.kv_indices;
@@ -90,29 +96,65 @@ static void step_free(step *s)
     const msgl_sparse_call *c = &s->call;
     cudaFree((void *)c->dense.kv_indptr), cudaFree((void *)c->dense.kv_indices);
     cudaFree(c->dense.attn_logits), cudaFree(c->dense.attn_lse), cudaFree(c->labels);
-    cudaFree((void *)c->channels), cudaFree(c->scores), cudaFree(c->chosen);
+    cudaFree((void *)c->channels), cudaFree(c->orders), cudaFree(c->tokens), cudaFree(c->done);
     cudaFree(s->all_cu), cudaFree(s->splits);
     free(s->channels);
     attn_world_free(&s->w);
 }
 
-// Labels of all tokens, as of prompts; poison first.
-static void write_labels(step *s)
+static size_t label_width(const step *s)
+{
+    return (size_t)s->w.call.num_kv_heads * s->call.heavy_channels;
+}
+
+// Labels of all tokens, as of prompts, poison elsewhere; then, for answers, poison for the last
+// tokens again: these are new.
+static void write_labels(step *s, const int32_t *lens)
 {
     const attn_world *w = &s->w;
-    const size_t n = (size_t)w->call.num_slots * w->call.num_kv_heads * s->call.heavy_channels;
-    CUDA_OK(cudaMemset(s->call.labels, 0xff, n * 2));
+    const size_t bytes = label_width(s) * 2;
+    CUDA_OK(cudaMemset(s->call.labels, 0xff, w->call.num_slots * bytes));
     msgl_sparse_call c = s->call;
     c.dense.attn.cu_seqlens_q = s->all_cu;
     c.dense.attn.max_seqlen_q = w->max_len;
     CUDA_OK(msgl__cuda_sparse_labels(&c, 0));
+    for (int i = 0; i < w->call.batch; i++) {
+        const int32_t slot = w->table[(size_t)w->rows[i] * w->call.table_stride + lens[i] - 1];
+        CUDA_OK(cudaMemset((char *)s->call.labels + slot * bytes, 0xff, bytes));
+    }
+}
+
+// Labels are the keys' channels, of all tokens, and nothing elsewhere.
+static void check_labels(const step *s)
+{
+    const attn_world *w = &s->w;
+    const size_t width = label_width(s), n = w->call.num_slots * width;
+    uint16_t *got = (uint16_t *)malloc(n * 2), *want = (uint16_t *)malloc(n * 2);
+    CUDA_OK(cudaMemcpy(got, s->call.labels, n * 2, cudaMemcpyDeviceToHost));
+    memset(want, 0xff, n * 2);
+    for (int i = 0; i < w->call.batch; i++) {
+        for (int32_t p = 0; p < w->k_lens[i]; p++) {
+            const size_t slot = w->table[(size_t)w->rows[i] * w->call.table_stride + p];
+            for (size_t e = 0; e < width; e++) {
+                const size_t head = e / s->call.heavy_channels;
+                const uint16_t *k = (const uint16_t *)w->k +
+                                    (slot * w->call.num_kv_heads + head) * w->call.head_dim;
+                want[slot * width + e] = k[s->channels[e]];
+            }
+        }
+    }
+    checks++;
+    if (memcmp(got, want, n * 2) != 0) {
+        failures++;
+        printf("FAIL labels: %d x %d channels\n", w->call.num_kv_heads, s->call.heavy_channels);
+    }
+    free(got), free(want);
 }
 
 static void queue(const step *s, cudaStream_t stream)
 {
     CUDA_OK(msgl__cuda_triton_lists(&s->lists, stream));
     CUDA_OK(msgl__cuda_sparse_begin(&s->call, stream));
-    CUDA_OK(msgl__cuda_sparse_labels(&s->call, stream));
     CUDA_OK(msgl__cuda_triton_decode(&s->call.dense, stream));
     CUDA_OK(msgl__cuda_sparse_decode(&s->call, stream));
 }
@@ -189,18 +231,13 @@ static double attend_error(const step *s, const shape *f, int req, int h, const 
     return most;
 }
 
-// last: of the round that the device's choices are of, its first request.
 static void check(const step *s, const shape *f, const int32_t *lens, int every)
 {
     const attn_world *w = &s->w;
     const int heads = f->group * f->kv_heads, batch = w->call.batch;
-    const size_t chosen_bytes = (size_t)f->round * heads * f->tokens * 4;
     void *out = malloc(w->out_bytes);
-    int32_t *chosen = (int32_t *)malloc(chosen_bytes);
     scored *all = (scored *)malloc(((size_t)w->max_len + f->tokens) * sizeof *all);
     CUDA_OK(cudaMemcpy(out, w->out_dev, w->out_bytes, cudaMemcpyDeviceToHost));
-    CUDA_OK(cudaMemcpy(chosen, s->call.chosen, chosen_bytes, cudaMemcpyDeviceToHost));
-    const int last = (batch - 1) / f->round * f->round;
     for (int i = 0; i < batch; i++) {
         for (int h = i % every; h < heads; h += every) {
             const int n = chosen_of(s, f, i, lens[i], h, all);
@@ -208,26 +245,66 @@ static void check(const step *s, const shape *f, const int32_t *lens, int every)
             checks++;
             if (!(e <= worst)) worst = e;
             if (!(e <= TOLERANCE[f->dtype])) fail(f, "attention", i, lens[i], h, e);
-            if (i < last || lens[i] < s->call.least) continue;
-            const int32_t *got = chosen + ((size_t)(i - last) * heads + h) * f->tokens;
-            const int32_t *table = w->table + (size_t)w->rows[i] * w->call.table_stride;
+        }
+    }
+    free(out), free(all);
+}
+
+// V of 1 and -1, and all scores equal.
+static void make_votes(step *s, attn_rng *rng)
+{
+    attn_world *w = &s->w;
+    for (size_t i = 0; i < w->kv_bytes / 2; i++) {
+        w->vf[i] = attn_range(rng, 0, 1) ? 1.f : -1.f;
+        attn_put(w->call.dtype, w->v, i, w->vf[i]);
+    }
+    CUDA_OK(cudaMemcpy(w->v_dev, w->v, w->kv_bytes, cudaMemcpyHostToDevice));
+    s->call.dense.attn.scale = 0;
+}
+
+// Each sum of the chosen tokens' votes: another token would change some by 2.
+static void check_votes(const step *s, const shape *f, const int32_t *lens, int every)
+{
+    const attn_world *w = &s->w;
+    const int heads = f->group * f->kv_heads;
+    void *out = malloc(w->out_bytes);
+    scored *all = (scored *)malloc(((size_t)w->max_len + f->tokens) * sizeof *all);
+    CUDA_OK(cudaMemcpy(out, w->out_dev, w->out_bytes, cudaMemcpyDeviceToHost));
+    for (int i = 0; i < w->call.batch; i++) {
+        const int32_t *table = w->table + (size_t)w->rows[i] * w->call.table_stride;
+        for (int h = i % every; h < heads && lens[i] >= s->call.least; h += every) {
+            const int n = chosen_of(s, f, i, lens[i], h, all);
             int wrong = 0;
-            for (int k = 0; k < n; k++) wrong += got[k] != table[all[k].token];
+            for (int d = 0; d < f->dim; d++) {
+                const size_t at = (size_t)w->cu_q[i] * w->call.ld_out + (size_t)h * f->dim + d;
+                float sum = 0;
+                for (int k = 0; k < n; k++) {
+                    const size_t slot = table[all[k].token];
+                    sum += w->vf[(slot * f->kv_heads + h / f->group) * f->dim + d];
+                }
+                wrong += !(fabsf(attn_get(f->dtype, out, at) * n - sum) < 1);
+            }
+            checks++;
             if (wrong > 0) fail(f, "choice", i, lens[i], h, wrong);
         }
     }
-    free(out), free(chosen), free(all);
+    free(out), free(all);
 }
 
 static void run(attn_rng *rng, const shape *f, int batch, const int32_t *lens, int every)
 {
     step s;
     step_make(&s, rng, f, batch, lens);
-    write_labels(&s);
-    attn_poison(&s.w);
-    queue(&s, 0);
-    CUDA_OK(cudaDeviceSynchronize());
-    check(&s, f, lens, every);
+    s.call.dense.attn.deterministic = attn_range(rng, 0, 1) != 0;
+    for (int votes = 0; votes < 2; votes++) {
+        if (votes) make_votes(&s, rng);
+        write_labels(&s, lens);
+        attn_poison(&s.w);
+        queue(&s, 0);
+        CUDA_OK(cudaDeviceSynchronize());
+        check_labels(&s);
+        votes ? check_votes(&s, f, lens, every) : check(&s, f, lens, every);
+    }
     step_free(&s);
 }
 
@@ -238,7 +315,7 @@ static void graph(attn_rng *rng)
     const int32_t lens[5] = {2600, 2500, 2400, 2300, 2200};
     step s;
     step_make(&s, rng, &f, 5, lens);
-    write_labels(&s);
+    write_labels(&s, lens);
     cudaStream_t stream;
     CUDA_OK(cudaStreamCreate(&stream));
     const cudaGraphExec_t exec = cuda_capture(stream, [&] { queue(&s, stream); });
@@ -247,10 +324,13 @@ static void graph(attn_rng *rng)
         for (int i = 0; i < 5; i++) {
             now[i] = round == 0 ? 1 : attn_range(rng, 1, round % 2 ? 1000 : 2200);
         }
+        device_write(s.w.lens_dev, lens, sizeof lens);
+        write_labels(&s, now);
         device_write(s.w.lens_dev, now, sizeof now);
         attn_poison(&s.w);
         CUDA_OK(cudaGraphLaunch(exec, stream));
         CUDA_OK(cudaStreamSynchronize(stream));
+        check_labels(&s);
         check(&s, &f, now, 1);
     }
     CUDA_OK(cudaGraphExecDestroy(exec));
@@ -272,7 +352,9 @@ int main(int argc, char **argv)
                                    {MSGL_F16, 1, 3, 64, 1, 16, 64, 0, 3, 0},
                                    {MSGL_BF16, 5, 1, 96, 7, 8, 1, 0, 2, 0},
                                    {MSGL_BF16, 8, 1, 256, 64, 64, 700, 0, 64, 0},
-                                   {MSGL_F16, 20, 2, 128, 16, 40, 33, 1000, 1, 30}};
+                                   {MSGL_F16, 20, 2, 128, 16, 40, 33, 1000, 1, 30},
+                                   {MSGL_F16, 7, 6, 64, 16, 32, 100, 300, 64, 0},
+                                   {MSGL_BF16, 2, 2, 128, 1, 32, 512, 0, 64, 0}};
     const int32_t lens[] = {1, 31, 32, 33, 64, 255, 256, 257, 700, 1023, 1024, 1025, 3000};
     for (const shape &f : shapes) {
         run(&rng, &f, quick ? 11 : 13, lens, 1);

@@ -12,7 +12,7 @@
 #include "attention/paged.h"
 #include "attention/triton/triton_cuda.h"
 #include "core/mem.h"
-#include "core/round.h"
+#include "kernel/cuda/attn/double_sparsity/cut.h"
 #include "kernel/cuda/plugin.h"
 
 typedef struct sparse_backend {
@@ -20,13 +20,14 @@ typedef struct sparse_backend {
     msgl_attn_config cfg;
     msgl_attn_backend *dense; // triton
     int32_t least;            // keys of a sparse request
-    int32_t round;            // requests whose scores there is room for
+    int32_t round;            // requests whose candidates there is room for
     char *memory;             // of all that follows
     size_t memory_bytes;
     uint16_t *channels; // as in msgl_attn_sparse
-    uint32_t *scores;   // [round, num_q_heads, score_stride]
-    size_t score_stride;
-    int32_t *chosen; // [round, num_q_heads, heavy_tokens]
+    uint32_t *orders;   // [round, num_q_heads, room] of candidates
+    int32_t *tokens;    // the same
+    size_t room;
+    int32_t *done; // [round, num_q_heads]
 } sparse_backend;
 
 static void sparse_destroy(msgl_attn_backend *base)
@@ -50,8 +51,9 @@ static void carve(sparse_backend *b, char **at)
     const msgl_attn_config *cfg = &b->cfg;
     const size_t rows = (size_t)b->round * (size_t)cfg->num_q_heads;
     b->channels = msgl__attn_carve(at, channels_bytes(cfg->sparse));
-    b->scores = msgl__attn_carve(at, rows * b->score_stride * sizeof *b->scores);
-    b->chosen = msgl__attn_carve(at, rows * (size_t)cfg->sparse->heavy_tokens * sizeof *b->chosen);
+    b->orders = msgl__attn_carve(at, rows * b->room * sizeof *b->orders);
+    b->tokens = msgl__attn_carve(at, rows * b->room * sizeof *b->tokens);
+    b->done = msgl__attn_carve(at, rows * sizeof *b->done);
 }
 
 static int take_memory(sparse_backend *b, msgl_err *err)
@@ -80,8 +82,9 @@ static int sparse_create(const msgl_attn_desc *desc, const msgl_attn_config *cfg
     b->base.desc = desc;
     b->cfg = *cfg;
     b->least = s->heavy_tokens > s->threshold ? s->heavy_tokens : s->threshold;
-    b->round = msgl__sparse_round(cfg);
-    b->score_stride = msgl__round_up((size_t)cfg->max_seq_len, 64);
+    b->room = (size_t)msgl__sparse_room(cfg->num_q_heads / cfg->num_kv_heads, cfg->max_seq_len,
+                                        s->heavy_tokens);
+    b->round = msgl__sparse_round(cfg, b->room * (sizeof *b->orders + sizeof *b->tokens));
     int rc = msgl__attn_triton_cuda.create(&msgl__attn_triton_cuda, cfg, &b->dense, err);
     if (rc == 0) rc = take_memory(b, err);
     if (rc != 0) {
@@ -120,15 +123,14 @@ static void sparse_forward(msgl_attn_backend *base, msgl_exec *x, const msgl_att
                           .heavy_tokens = cfg->sparse->heavy_tokens,
                           .least = b->least,
                           .round = b->round,
-                          .scores = b->scores,
-                          .score_stride = b->score_stride,
-                          .chosen = b->chosen};
+                          .orders = b->orders,
+                          .tokens = b->tokens,
+                          .room = b->room,
+                          .done = b->done};
     msgl__triton_cuda_call(b->dense, layer, seqs, in, out, &c.dense);
-    int code = k->sparse_labels(&c, stream);
     b->dense->desc->forward(b->dense, x, layer, seqs, in, out);
-    if (code == 0 && seqs->phase == MSGL_DECODE && seqs->max_seqlen_k >= b->least) {
-        code = k->sparse_decode(&c, stream);
-    }
+    const bool sparse = seqs->phase == MSGL_DECODE && seqs->max_seqlen_k >= b->least;
+    const int code = sparse ? k->sparse_decode(&c, stream) : k->sparse_labels(&c, stream);
     msgl__cuda_attn_result(x, "double_sparsity", code);
 }
 

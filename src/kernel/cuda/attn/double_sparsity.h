@@ -20,18 +20,22 @@ typedef struct msgl_sparse_call {
     void *labels;             // [slots, num_kv_heads, heavy_channels] of attn.dtype
     const uint16_t *channels; // [num_kv_heads, heavy_channels]
     int32_t heavy_channels, heavy_tokens;
-    int32_t least;       // keys of a sparse request, >= heavy_tokens
-    int32_t round;       // requests at a time
-    uint32_t *scores;    // [round, num_q_heads, score_stride] in an order-preserving form
-    size_t score_stride; // a multiple of 4, >= attn.max_seqlen_k
-    int32_t *chosen;     // [round, num_q_heads, heavy_tokens] slots
+    int32_t least; // keys of a sparse request, >= heavy_tokens
+    int32_t round; // requests at a time
+    // Candidates of each query head, [round, num_q_heads, room]: their scores in an
+    // order-preserving form, and which tokens of the request they are. room: msgl__sparse_room
+    // (double_sparsity/cut.h) of the longest request that there may be.
+    uint32_t *orders;
+    int32_t *tokens;
+    size_t room;
+    int32_t *done; // [round, num_q_heads], 0 between launches
 } msgl_sparse_call;
 
 // Once a step of answers, behind triton's lists: num_kv_splits of sparse requests to 0.
 int msgl__cuda_sparse_begin(const msgl_sparse_call *c, void *stream);
-// Writes the labels of all new tokens, whose K is in the pool.
+// Writes the labels of all new tokens, whose K is in the pool: where sparse_decode does not.
 int msgl__cuda_sparse_labels(const msgl_sparse_call *c, void *stream);
-// Attends to the chosen tokens of sparse requests: answers.
+// Answers: writes the new tokens' labels, and attends to the chosen tokens of sparse requests.
 int msgl__cuda_sparse_decode(const msgl_sparse_call *c, void *stream);
 
 #ifdef __cplusplus

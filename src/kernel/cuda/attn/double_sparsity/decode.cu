@@ -1,315 +1,319 @@
 // SPDX-License-Identifier: Apache-2.0
 //
-// Sparse answers, four launches for every round of requests: scores by label, the choice of tokens,
-// attention to these in splits, and the merge of the splits (triton's stages). Blocks of requests
-// that are not sparse end at once.
+// Sparse answers in two launches for every round of requests. Pick: a block scores a split of a
+// request's keys by their labels, and keeps each query head's largest scores; those of all splits
+// are candidates, among which the head's largest ones are. Attend: a block finds these, takes its
+// part of them, and attends to it; who ends last of a head merges the parts. Blocks of requests
+// that are not sparse end at once, but for the new token's label.
 #include "kernel/cuda/attn/double_sparsity.h"
+#include "kernel/cuda/attn/double_sparsity/cut.h"
+#include "kernel/cuda/attn/double_sparsity/largest.cuh"
 #include "kernel/cuda/attn/triton/stages.cuh"
 #include "kernel/cuda/launch.cuh"
+#include "kernel/cuda/ptx/global.cuh"
 
 enum {
-    SCORE_THREADS = 256,
-    SCORE_WAVES = 16,  // blocks for a multiprocessor, about
-    SCORE_HEADS = 4,   // query heads at a time
-    SPLIT_TOKENS = 64, // of a split, where 8 splits are enough
-    DIGIT = 11,        // bits of a score that one pass of the choice looks at
+    PICK_THREADS = 512,
+    PICK_WARPS = PICK_THREADS / 32,
+    CHANNELS = 32,      // of a label that are read together: four lanes have 8 each
+    MAX_CHANNELS = 256, // a head's
+    ATTEND_THREADS = 256,
+    ATTEND_WARPS = ATTEND_THREADS / 32,
+    PART_TOKENS = 64,   // of a part, where so many parts are of use
+    MOST_TOKENS = 8192, // of a part, by its shared memory
 };
 
-// The round's first request.
+static_assert(MSGL_DIGITS * MSGL_BINS * 4 == MSGL_SPARSE_COUNT_BYTES, "");
+
+// What one round's launches are told.
 typedef struct sparse_round {
-    int32_t first;
+    int32_t first;  // request
+    int32_t splits; // of each request's keys, at most
+    int32_t part;   // tokens of a part; the last one has the rest
 } sparse_round;
 
-static __device__ __forceinline__ bool is_sparse(const msgl_sparse_call &c, int32_t req)
+static __device__ __forceinline__ bool is_sparse(const msgl_sparse_call &c, int32_t len)
 {
-    return c.dense.attn.seqlens_k[req] >= c.least;
+    return len >= c.least;
 }
 
-// Channels that scores are made of, with zeros behind the label's.
-static __host__ __device__ __forceinline__ int32_t padded(int32_t channels)
-{
-    return (channels + 31) / 32 * 32;
-}
+// What a pick block keeps of the queries, and of the new token's label. In dynamic shared memory it
+// has counts for the choice of each of its heads, and behind them each head's scores.
+typedef struct pick_room {
+    uint4 q[MAX_CHANNELS / CHANNELS][32]; // of lane / 4's head, the channels of lane % 4
+    uint4 newest[MAX_CHANNELS / 8];
+    uint16_t channels[MAX_CHANNELS];
+    int2 tallies[PICK_WARPS];
+} pick_room;
 
-// A number whose order is the score's, -0 and 0 being equal.
-static __device__ __forceinline__ uint32_t order_of(float score)
-{
-    const uint32_t bits = __float_as_uint(score + 0.f);
-    return (bits >> 31) != 0 ? ~bits : bits | 0x80000000u;
-}
+// A block's heads and keys.
+typedef struct pick_block {
+    int32_t req, kv_head, head, rows; // query heads [head, head + rows)
+    bool leads;                       // of the KV head's blocks the first
+    int32_t len, begin, count;        // keys [begin, begin + count) of the request's len
+    int32_t kept;                     // candidates of a split that others follow
+    const int32_t *slots;             // [len]
+} pick_block;
 
-// The sums of a key's products over four lanes, for four keys: lane i % 4 gets key i % 4's.
-static __device__ __forceinline__ float sum_keys(const float s[4], int32_t lane)
+static __device__ __forceinline__ pick_block block_of(const msgl_sparse_call &c,
+                                                      const sparse_round &round)
 {
-    const bool odd = (lane & 1) != 0, high = (lane & 2) != 0;
-    const float x = (odd ? s[1] : s[0]) + __shfl_xor_sync(~0u, odd ? s[0] : s[1], 1);
-    const float y = (odd ? s[3] : s[2]) + __shfl_xor_sync(~0u, odd ? s[2] : s[3], 1);
-    return (high ? y : x) + __shfl_xor_sync(~0u, high ? x : y, 2);
-}
-
-// Block (i, KV head, request of the round): every gridDim.x-th run of keys, 32 a warp. Four lanes
-// have four keys: each 8 of their labels' channels, of 32 at a time, so that labels are read in the
-// order of memory; they meet the group's queries, SCORE_HEADS of them at a time.
-template <typename T>
-static __global__
-__launch_bounds__(SCORE_THREADS) void sparse_scores(const __grid_constant__ msgl_sparse_call c,
-                                                    sparse_round round)
-{
-    extern __shared__ __align__(16) float q[]; // [group, n], zeros from heavy_channels on
     const msgl_cuda_attn_call &a = c.dense.attn;
-    const int32_t channels = c.heavy_channels, n = padded(channels);
-    const int32_t group = a.num_q_heads / a.num_kv_heads, lane = threadIdx.x % 32;
-    const int32_t kv_head = blockIdx.y, req = round.first + blockIdx.z;
-    msgl__pdl_wait();
-    msgl__pdl_trigger();
-    const int32_t len = a.seqlens_k[req];
-    if (!is_sparse(c, req) || (int32_t)blockIdx.x * SCORE_THREADS >= len) return;
-    const T *q_row = (const T *)a.q + req * a.ld_q + (size_t)kv_head * group * a.head_dim;
-    for (int32_t i = threadIdx.x; i < group * n; i += SCORE_THREADS) {
-        const int32_t ch = i % n;
-        q[i] = ch < channels
-                   ? (float)q_row[i / n * a.head_dim + c.channels[kv_head * channels + ch]]
-                   : 0.f;
-    }
-    __syncthreads();
-    const int32_t *slots = c.dense.kv_indices + c.dense.kv_indptr[req];
-    const size_t stride = (size_t)a.num_kv_heads * channels;
-    const T *labels = (const T *)c.labels + (size_t)kv_head * channels;
-    uint32_t *rows =
-        c.scores + ((size_t)blockIdx.z * a.num_q_heads + kv_head * group) * c.score_stride;
-    for (int32_t key = blockIdx.x * SCORE_THREADS + threadIdx.x; key - lane < len;
-         key += gridDim.x * SCORE_THREADS) {
-        const int32_t slot = key < len ? slots[key] : -1;
-        for (int32_t h0 = 0; h0 < group; h0 += SCORE_HEADS) {
-            float s[SCORE_HEADS][4] = {};
-            for (int32_t i = lane % 4 * 8; i < n; i += 32) {
-                float x[4][8];
-#pragma unroll
-                for (int k = 0; k < 4; k++) {
-                    const int32_t from = __shfl_sync(~0u, slot, lane / 4 * 4 + k);
-                    const bool there = from >= 0 && i < channels;
-                    const uint4 zero = make_uint4(0, 0, 0, 0);
-                    const T *label = labels + (there ? from * stride + i : 0);
-                    msgl_unpack8<T>(there ? *(const uint4 *)label : zero, x[k]);
-                }
-#pragma unroll
-                for (int h = 0; h < SCORE_HEADS; h++) {
-                    if (h0 + h >= group) break;
-                    const float4 *y = (const float4 *)(q + (h0 + h) * n + i);
-                    const float4 u = y[0], v = y[1];
-#pragma unroll
-                    for (int k = 0; k < 4; k++) {
-                        s[h][k] += x[k][0] * u.x + x[k][1] * u.y + x[k][2] * u.z + x[k][3] * u.w +
-                                   x[k][4] * v.x + x[k][5] * v.y + x[k][6] * v.z + x[k][7] * v.w;
-                    }
-                }
-            }
-#pragma unroll
-            for (int h = 0; h < SCORE_HEADS; h++) {
-                if (h0 + h >= group) break;
-                const float sum = sum_keys(s[h], lane);
-                if (key < len) rows[(h0 + h) * c.score_stride + key] = order_of(sum);
-            }
-        }
-    }
+    const int32_t group = a.num_q_heads / a.num_kv_heads;
+    const int32_t blocks = msgl__triton_div(group, MSGL_SPARSE_HEADS);
+    const int32_t first = blockIdx.x % blocks * MSGL_SPARSE_HEADS;
+    pick_block b;
+    b.req = round.first + blockIdx.z;
+    b.kv_head = blockIdx.x / blocks;
+    b.head = b.kv_head * group + first;
+    b.rows = msgl__sparse_rows(group - first);
+    b.leads = first == 0;
+    b.len = a.seqlens_k[b.req];
+    const msgl_sparse_cut cut = msgl__sparse_cut(b.len, round.splits, c.heavy_tokens);
+    b.begin = min((int32_t)blockIdx.y * cut.each, b.len);
+    b.count = min(cut.each, b.len - b.begin);
+    b.kept = cut.kept;
+    b.slots = a.table + (size_t)a.table_rows[b.req] * a.table_stride;
+    return b;
 }
 
-// The sum of x over the threads before this one, and of all in *all.
-template <int THREADS>
-static __device__ __forceinline__ int32_t sum_before(int32_t x, int32_t *warps, int32_t *all)
+static __device__ __forceinline__ int32_t padded(int32_t channels)
 {
-    const int32_t lane = threadIdx.x % 32, warp = threadIdx.x / 32;
-    int32_t sum = x;
-#pragma unroll
-    for (int d = 1; d < 32; d *= 2) {
-        const int32_t y = __shfl_up_sync(~0u, sum, d);
-        if (lane >= d) sum += y;
-    }
-    __syncthreads(); // warps may still be read
-    if (lane == 31) warps[warp] = sum;
-    __syncthreads();
-    int32_t before = 0, total = 0;
-    for (int i = 0; i < THREADS / 32; i++) {
-        if (i < warp) before += warps[i];
-        total += warps[i];
-    }
-    *all = total;
-    return before + sum - x;
+    return msgl__triton_div(channels, CHANNELS) * CHANNELS;
 }
 
-// The smallest order that is among the n largest, and how many equal to it are.
-typedef struct choice {
-    uint32_t least;
-    int32_t equal;
-} choice;
-
-// By radix, the highest digit first: the scores that have the digits found so far are counted by
-// the next one, and the n-th largest's is where the count from above reaches n.
-template <int THREADS>
-static __device__ choice find_least(const uint32_t *scores, int32_t len, int32_t n, int32_t *counts,
-                                    int32_t *warps)
+// The queries' channels, zeros where there are none. Elements are 16 bits, whatever they mean.
+static __device__ __forceinline__ void fill_queries(const msgl_sparse_call &c, const pick_block &b,
+                                                    pick_room *room)
 {
-    __shared__ choice found;
-    choice c = {0, n};
-    uint32_t known = 0;
-#pragma unroll
-    for (int shift = 32 - DIGIT; shift > -DIGIT; shift -= DIGIT) {
-        const int s = shift > 0 ? shift : 0;
-        const uint32_t mask = (1u << (shift > 0 ? DIGIT : DIGIT + shift)) - 1;
-        for (int i = threadIdx.x; i < 1 << DIGIT; i += THREADS) counts[i] = 0;
-        __syncthreads();
-        for (int32_t i = threadIdx.x * 4; i < len; i += THREADS * 4) {
-            const uint4 four = *(const uint4 *)(scores + i);
-            const uint32_t o[4] = {four.x, four.y, four.z, four.w};
-#pragma unroll
-            for (int j = 0; j < 4; j++) {
-                if (i + j < len && (o[j] & known) == c.least) {
-                    atomicAdd(&counts[o[j] >> s & mask], 1);
-                }
-            }
-        }
-        __syncthreads();
-        // Thread t has the t-th run of EACH digits from above.
-        const int EACH = (1 << DIGIT) / THREADS;
-        const int high = (1 << DIGIT) - 1 - EACH * threadIdx.x;
-        int32_t sum = 0, all;
-#pragma unroll
-        for (int i = 0; i < EACH; i++) sum += counts[high - i];
-        int32_t above = sum_before<THREADS>(sum, warps, &all);
-        if (above < c.equal && above + sum >= c.equal) {
-            int digit = high;
-            while (above + counts[digit] < c.equal) above += counts[digit--];
-            found.least = c.least | (uint32_t)digit << s;
-            found.equal = c.equal - above;
-        }
-        __syncthreads();
-        c = found;
-        known |= mask << s;
-    }
-    return c;
-}
-
-// Block (query head, request of the round): the slots of the heavy_tokens largest scores, in order
-// of the tokens; of equal ones the first. A warp lists an unbroken run of tokens.
-template <int THREADS>
-static __global__ __launch_bounds__(THREADS, 2048 / THREADS) void sparse_choose(
-    const __grid_constant__ msgl_sparse_call c, sparse_round round)
-{
-    __shared__ int32_t counts[1 << DIGIT], warps[THREADS / 32];
-    const int32_t req = round.first + blockIdx.y, lane = threadIdx.x % 32, warp = threadIdx.x / 32;
-    msgl__pdl_wait();
-    msgl__pdl_trigger();
-    if (!is_sparse(c, req)) return;
-    const int32_t len = c.dense.attn.seqlens_k[req];
-    const size_t row = (size_t)blockIdx.y * gridDim.x + blockIdx.x;
-    const uint32_t *scores = c.scores + row * c.score_stride;
-    const choice least = find_least<THREADS>(scores, len, c.heavy_tokens, counts, warps);
-    const int32_t run = msgl__triton_div(len, THREADS) * 32;
-    const int32_t begin = warp * run, end = min(begin + run, len);
-    int32_t larger = 0, equal = 0; // of the lane's tokens
-#pragma unroll 4
-    for (int32_t i = begin + lane; i < end; i += 32) {
-        larger += scores[i] > least.least;
-        equal += scores[i] == least.least;
-    }
-    // Of the warps before this one; lanes are of no meaning here.
-    int32_t all;
-    const int32_t larger_before = __shfl_sync(~0u, sum_before<THREADS>(larger, warps, &all), 0);
-    const int32_t equal_before = __shfl_sync(~0u, sum_before<THREADS>(equal, warps, &all), 0);
-    const int32_t *slots = c.dense.kv_indices + c.dense.kv_indptr[req];
-    int32_t *chosen = c.chosen + row * c.heavy_tokens;
-    const uint32_t before = (1u << lane) - 1;
-    int32_t l = larger_before, e = equal_before;
-    for (int32_t i0 = begin; i0 < end; i0 += 32) {
-        const uint32_t o = i0 + lane < end ? scores[i0 + lane] : 0;
-        const bool is_larger = i0 + lane < end && o > least.least;
-        const bool is_equal = i0 + lane < end && o == least.least;
-        const uint32_t larger_lanes = __ballot_sync(~0u, is_larger);
-        const uint32_t equal_lanes = __ballot_sync(~0u, is_equal);
-        const int32_t e_here = e + __popc(equal_lanes & before);
-        if (is_larger || (is_equal && e_here < least.equal)) {
-            const int32_t at = l + __popc(larger_lanes & before) + min(e_here, least.equal);
-            chosen[at] = slots[i0 + lane];
-        }
-        l += __popc(larger_lanes);
-        e += __popc(equal_lanes);
+    const msgl_cuda_attn_call &a = c.dense.attn;
+    const uint16_t *q = (const uint16_t *)a.q + b.req * a.ld_q + (size_t)b.head * a.head_dim;
+    const int32_t all = padded(c.heavy_channels) * MSGL_SPARSE_HEADS;
+    for (int32_t i = threadIdx.x; i < all; i += PICK_THREADS) {
+        const int32_t row = i / CHANNELS % MSGL_SPARSE_HEADS;
+        const int32_t at = i / CHANNELS / MSGL_SPARSE_HEADS * CHANNELS + i % CHANNELS;
+        const bool has = row < b.rows && at < c.heavy_channels;
+        ((uint16_t *)room->q)[i] = has ? q[row * a.head_dim + room->channels[at]] : 0;
     }
 }
 
-// Splits of a head's chosen tokens.
-static __host__ __device__ __forceinline__ int32_t splits_of(const msgl_sparse_call &c)
+// The new token's label, of which this step's K are the source: it need not be in the pool yet.
+static __device__ __forceinline__ void fill_newest(const msgl_sparse_call &c, const pick_block &b,
+                                                   pick_room *room)
 {
-    return msgl__triton_min(msgl__triton_div(c.heavy_tokens, SPLIT_TOKENS), MSGL_TRITON_MAX_SPLITS);
+    const msgl_cuda_attn_call &a = c.dense.attn;
+    const int32_t channels = c.heavy_channels;
+    const size_t at = (size_t)b.slots[b.len - 1] * a.num_kv_heads + b.kv_head;
+    const uint16_t *k = (const uint16_t *)a.k + at * a.head_dim;
+    uint16_t *label = (uint16_t *)c.labels + at * channels;
+    // From the last thread on: the first ones are busy with queries.
+    for (int32_t i = PICK_THREADS - 1 - threadIdx.x; i < padded(channels); i += PICK_THREADS) {
+        const uint16_t x = i < channels ? k[room->channels[i]] : 0;
+        ((uint16_t *)room->newest)[i] = x;
+        if (b.leads && i < channels) label[i] = x;
+    }
 }
 
-static __device__ __forceinline__ msgl_triton_range split_of(const msgl_sparse_call &c,
-                                                             int32_t split)
-{
-    return msgl__triton_range(c.heavy_tokens, c.heavy_tokens, splits_of(c), split);
-}
-
-// Block (query head, split, request of the round).
-template <typename T, int HD>
-static __global__ __launch_bounds__(msgl_dots<HD>::THREADS) void sparse_attend(
-    const __grid_constant__ msgl_sparse_call c, sparse_round round)
-{
-    __shared__ msgl_dots_room<HD> room;
-    const int32_t heads = c.dense.attn.num_q_heads, head = blockIdx.x;
-    const int32_t kv_head = head / (heads / c.dense.attn.num_kv_heads);
-    const int32_t req = round.first + blockIdx.z;
-    msgl__pdl_wait();
-    msgl__pdl_trigger();
-    const msgl_triton_range keys = split_of(c, blockIdx.y);
-    if (!is_sparse(c, req) || keys.begin == keys.end) return;
-    const int32_t *chosen = c.chosen + ((size_t)blockIdx.z * heads + head) * c.heavy_tokens;
-    msgl_dots_attend<T, HD>(c.dense, req, head, kv_head, chosen, keys, blockIdx.y, &room);
-}
-
-// Block (query head, request of the round).
+// Scores of all of the block's keys, 32 of a warp at a time: the rows of two products whose columns
+// are the heads. The order of channels in a product is of no meaning; a lane's are those that lie
+// together in a label. newest: the last key is the new token. There is a barrier inside, behind
+// which the room is used.
 template <typename T>
-static __global__
-__launch_bounds__(MSGL_MERGE_THREADS) void sparse_merge(const __grid_constant__ msgl_sparse_call c,
-                                                        sparse_round round)
+static __device__ __forceinline__ void score_keys(const msgl_sparse_call &c, const pick_block &b,
+                                                  int32_t slot, bool newest, int32_t pitch,
+                                                  const pick_room *room, uint32_t *orders)
 {
-    const int32_t req = round.first + blockIdx.y;
+    const int32_t lane = threadIdx.x % 32, first = threadIdx.x - lane;
+    const int32_t runs = padded(c.heavy_channels) / CHANNELS;
+    const int32_t last = newest ? b.count - 1 : -1;
+    const size_t stride = (size_t)c.dense.attn.num_kv_heads * c.heavy_channels;
+    const T *labels = (const T *)c.labels + (size_t)b.kv_head * c.heavy_channels;
+    const auto slot_of = [&](int32_t key) { return key < b.count ? b.slots[b.begin + key] : -1; };
+    uint4 x[4]; // of keys lane / 4 + 8 i
+    const auto load = [&](int32_t run) {
+        const int32_t channel = run * CHANNELS + lane % 4 * 8;
+#pragma unroll
+        for (int i = 0; i < 4; i++) {
+            const int32_t from = __shfl_sync(~0u, slot, lane / 4 + 8 * i);
+            const bool there = from >= 0 && channel < c.heavy_channels;
+            const T *label = labels + (there ? from * stride + channel : 0);
+            x[i] = there ? msgl__read_once(label) : make_uint4(0, 0, 0, 0);
+        }
+    };
+    load(0);
+    int32_t next = slot_of(first + PICK_THREADS + lane);
+    __syncthreads();
+    for (int32_t key0 = first; key0 < b.count; key0 += PICK_THREADS) {
+        float s[2][4] = {};
+        for (int32_t run = 0; run < runs; run++) {
+            if (run > 0) load(run);
+            const uint4 q = room->q[run][lane];
+#pragma unroll
+            for (int i = 0; i < 4; i++) {
+                if (key0 + lane / 4 + 8 * i == last) x[i] = room->newest[run * 4 + lane % 4];
+            }
+#pragma unroll
+            for (int i = 0; i < 2; i++) {
+                const uint4 u = x[2 * i], v = x[2 * i + 1];
+                const uint32_t low[4] = {u.x, v.x, u.y, v.y}, high[4] = {u.z, v.z, u.w, v.w};
+                msgl__mma(s[i], low, q.x, q.y, T());
+                msgl__mma(s[i], high, q.z, q.w, T());
+            }
+        }
+        slot = next;
+        next = slot_of(key0 + 2 * PICK_THREADS + lane);
+        load(0);
+#pragma unroll
+        for (int i = 0; i < 8; i++) {
+            const int32_t row = lane % 4 * 2 + i % 2, key = key0 + lane / 4 + i / 2 * 8;
+            if (row < b.rows) orders[row * pitch + key] = msgl_order_of(s[i / 4][i % 4]);
+        }
+    }
+}
+
+// Passes on the block's largest scores of each head, by a power of two of warps a head.
+static __device__ __forceinline__ void keep_largest(const msgl_sparse_call &c, const pick_block &b,
+                                                    const uint32_t *orders, int32_t pitch,
+                                                    int32_t *counts, pick_room *room)
+{
+    const int32_t warp = threadIdx.x / 32;
+    const int32_t warps = PICK_WARPS / (b.rows > 4 ? 8 : b.rows > 2 ? 4 : b.rows);
+    const int32_t row = min(warp / warps, b.rows - 1);
+    const int32_t len = warp / warps < b.rows ? b.count : 0;
+    const msgl_row r = {orders + row * pitch, len, warp % warps, warps};
+    msgl_least least = {0, b.count}; // all
+    if (b.count > c.heavy_tokens) {
+        least = msgl_find_least(r, c.heavy_tokens, counts + row * MSGL_DIGITS * MSGL_BINS);
+    }
+    const size_t rows = (size_t)blockIdx.z * c.dense.attn.num_q_heads + b.head + row;
+    const size_t at = rows * c.room + (size_t)blockIdx.y * b.kept;
+    msgl_list_largest(r, least, room->tallies + row * warps, [&](int32_t i, int32_t place) {
+        c.orders[at + place] = r.orders[i];
+        c.tokens[at + place] = b.begin + i;
+    });
+}
+
+// Block (KV head and up to 8 of its query heads, split, request of the round).
+template <typename T>
+static __global__ __launch_bounds__(PICK_THREADS,
+                                    2) void sparse_pick(const __grid_constant__ msgl_sparse_call c,
+                                                        sparse_round round, int32_t pitch)
+{
+    extern __shared__ __align__(16) int32_t counts[];
+    __shared__ pick_room room;
+    const pick_block b = block_of(c, round);
+    const bool sparse = is_sparse(c, b.len);
+    const bool newest =
+        sparse ? b.count > 0 && b.begin + b.count == b.len : b.leads && blockIdx.y == 0;
+    const int32_t slot = (int32_t)threadIdx.x < b.count ? b.slots[b.begin + threadIdx.x] : -1;
+    for (int32_t i = threadIdx.x; i < c.heavy_channels; i += PICK_THREADS) {
+        room.channels[i] = c.channels[b.kv_head * c.heavy_channels + i];
+    }
+    for (int32_t i = threadIdx.x; i < b.rows * MSGL_DIGITS * MSGL_BINS; i += PICK_THREADS) {
+        counts[i] = 0;
+    }
+    __syncthreads();
     msgl__pdl_wait();
     msgl__pdl_trigger();
-    if (!is_sparse(c, req)) return;
-    msgl_merge_splits<T>(c.dense, req, blockIdx.x, [&](int32_t split) {
-        const msgl_triton_range keys = split_of(c, split);
-        return keys.begin < keys.end;
+    if (newest) fill_newest(c, b, &room);
+    if (!sparse || b.count == 0) return;
+    fill_queries(c, b, &room);
+    uint32_t *orders = (uint32_t *)(counts + b.rows * MSGL_DIGITS * MSGL_BINS);
+    score_keys<T>(c, b, slot, newest, pitch, &room, orders);
+    __syncthreads();
+    keep_largest(c, b, orders, pitch, counts, &room);
+}
+
+// Whether this block is the last of the head's to come here, with what the others have written.
+static __device__ bool is_last(int32_t *done, int32_t parts)
+{
+    __shared__ bool last;
+    __syncthreads();
+    if (threadIdx.x == 0) {
+        last = msgl__count(done) == parts - 1;
+        if (last) msgl__store_relaxed(done, 0);
+    }
+    __syncthreads();
+    return last;
+}
+
+// Block (query head, part, request of the round).
+template <typename T, int HD>
+static __global__
+__launch_bounds__(ATTEND_THREADS) void sparse_attend(const __grid_constant__ msgl_sparse_call c,
+                                                     sparse_round round)
+{
+    extern __shared__ int32_t slots[]; // of the part's tokens
+    __shared__ __align__(16) int32_t counts[MSGL_DIGITS * MSGL_BINS];
+    __shared__ int2 tallies[ATTEND_WARPS];
+    __shared__ msgl_dots_room<HD, ATTEND_THREADS> room;
+    const msgl_cuda_attn_call &a = c.dense.attn;
+    const int32_t head = blockIdx.x, part = blockIdx.y, req = round.first + blockIdx.z;
+    const int32_t parts = gridDim.y, len = a.seqlens_k[req];
+    const int32_t *table = a.table + (size_t)a.table_rows[req] * a.table_stride;
+    for (int32_t i = threadIdx.x; i < MSGL_DIGITS * MSGL_BINS; i += ATTEND_THREADS) counts[i] = 0;
+    __syncthreads();
+    msgl__pdl_wait();
+    msgl__pdl_trigger();
+    if (!is_sparse(c, len)) return;
+
+    const size_t row = (size_t)blockIdx.z * a.num_q_heads + head;
+    const msgl_sparse_cut cut = msgl__sparse_cut(len, round.splits, c.heavy_tokens);
+    const int32_t warp = threadIdx.x / 32, candidates = msgl__sparse_candidates(cut, len);
+    const msgl_row r = {c.orders + row * c.room, candidates, warp, ATTEND_WARPS};
+    msgl_least least = {0, candidates}; // all
+    if (candidates > c.heavy_tokens) least = msgl_find_least(r, c.heavy_tokens, counts);
+    const int32_t first = part * round.part, n = min(round.part, c.heavy_tokens - first);
+    msgl_list_largest(r, least, tallies, [&](int32_t i, int32_t place) {
+        if (place >= first && place < first + n) slots[place - first] = i;
     });
+    __syncthreads();
+    const int32_t *tokens = c.tokens + row * c.room;
+    for (int32_t i = threadIdx.x; i < n; i += ATTEND_THREADS) slots[i] = table[tokens[slots[i]]];
+    __syncthreads();
+    const msgl_triton_range keys = {0, n};
+    const int32_t kv_head = head / (a.num_q_heads / a.num_kv_heads);
+    msgl_dots_attend<T, HD>(c.dense, req, head, kv_head, slots, keys, part, &room);
+    if (!is_last(c.done + row, parts)) return;
+    msgl_merge_splits<T>(c.dense, req, head, [&](int32_t split) { return split < parts; });
+}
+
+// Tokens of a part. Parts fill the processors where there are few heads, but not where bits must
+// not tell how many there are.
+static int32_t part_of(const msgl_sparse_call &c, int32_t requests, int32_t sms)
+{
+    const msgl_cuda_attn_call &a = c.dense.attn;
+    const bool few = a.deterministic || (int64_t)a.num_q_heads * requests < 2 * sms;
+    const int32_t n = c.heavy_tokens, least = msgl__triton_div(n, MOST_TOKENS);
+    const int32_t wanted = few ? msgl__triton_div(n, PART_TOKENS) : 1;
+    const int32_t parts = msgl__triton_min(wanted > least ? wanted : least, MSGL_TRITON_MAX_SPLITS);
+    return msgl__triton_div(msgl__triton_div(n, parts), 32) * 32;
 }
 
 template <typename T, int HD>
 static cudaError_t launch(const msgl_sparse_call &c, sparse_round round, cudaStream_t s)
 {
     const msgl_cuda_attn_call &a = c.dense.attn;
-    const unsigned heads = (unsigned)a.num_q_heads;
-    const unsigned n = (unsigned)msgl__triton_min(a.batch - round.first, c.round);
-    const int32_t group = a.num_q_heads / a.num_kv_heads;
-    const size_t q = (size_t)group * padded(c.heavy_channels) * sizeof(float);
+    const int32_t requests = msgl__triton_min(a.batch - round.first, c.round);
+    const int32_t group = a.num_q_heads / a.num_kv_heads, rows = msgl__sparse_rows(group);
+    const int32_t blocks = a.num_kv_heads * msgl__triton_div(group, MSGL_SPARSE_HEADS);
     msgl_gpu gpu;
     cudaError_t e = msgl__current_gpu(&gpu);
     if (e != cudaSuccess) return e;
-    const int32_t most = msgl__triton_div(SCORE_WAVES * gpu.sms, a.num_kv_heads * (int32_t)n);
-    const int32_t blocks = msgl__triton_min(msgl__triton_div(a.max_seqlen_k, SCORE_THREADS), most);
-    const dim3 score_grid((unsigned)blocks, (unsigned)a.num_kv_heads, n);
-    e = msgl__allow_shared<sparse_scores<T>>(q);
+    round.splits = msgl__sparse_splits(group, a.max_seqlen_k, (int64_t)blocks * requests, gpu.sms);
+    round.part = part_of(c, requests, gpu.sms);
+    const int32_t pitch = msgl__sparse_pitch(msgl__sparse_most_each(a.max_seqlen_k, round.splits));
+    const size_t bytes = (size_t)rows * (MSGL_SPARSE_COUNT_BYTES + (size_t)pitch * 4);
+    const unsigned z = (unsigned)requests,
+                   parts = (unsigned)msgl__triton_div(c.heavy_tokens, round.part);
+    e = msgl__allow_shared<sparse_pick<T>>(bytes);
     if (e == cudaSuccess) {
-        e = msgl__launch(sparse_scores<T>, score_grid, SCORE_THREADS, q, s, c, round);
-    }
-    if (e == cudaSuccess) {
-        const bool few = (int64_t)heads * n <= gpu.sms; // blocks
-        e = few ? msgl__launch(sparse_choose<1024>, dim3(heads, n), 1024, 0, s, c, round)
-                : msgl__launch(sparse_choose<512>, dim3(heads, n), 512, 0, s, c, round);
-    }
-    if (e == cudaSuccess) {
-        e = msgl__launch(sparse_attend<T, HD>, dim3(heads, (unsigned)splits_of(c), n),
-                         msgl_dots<HD>::THREADS, 0, s, c, round);
+        e = msgl__launch(sparse_pick<T>, dim3((unsigned)blocks, (unsigned)round.splits, z),
+                         PICK_THREADS, bytes, s, c, round, pitch);
     }
     if (e != cudaSuccess) return e;
-    return msgl__launch(sparse_merge<T>, dim3(heads, n), MSGL_MERGE_THREADS, 0, s, c, round);
+    return msgl__launch(sparse_attend<T, HD>, dim3((unsigned)a.num_q_heads, parts, z),
+                        ATTEND_THREADS, (size_t)round.part * 4, s, c, round);
 }
 
 template <typename T> static cudaError_t launch_rounds(const msgl_sparse_call &c, cudaStream_t s)
@@ -327,8 +331,9 @@ template <typename T> static cudaError_t launch_rounds(const msgl_sparse_call &c
 
 extern "C" int msgl__cuda_sparse_decode(const msgl_sparse_call *c, void *stream)
 {
-    const int32_t dim = c->dense.attn.head_dim;
+    const int32_t dim = c->dense.attn.head_dim, channels = c->heavy_channels;
     if (dim < 8 || dim > 256 || dim % 8 != 0) return cudaErrorNotSupported;
+    if (channels > MAX_CHANNELS || channels % 8 != 0) return cudaErrorNotSupported;
     switch (c->dense.attn.dtype) {
     case MSGL_BF16: return launch_rounds<__nv_bfloat16>(*c, (cudaStream_t)stream);
     case MSGL_F16: return launch_rounds<__half>(*c, (cudaStream_t)stream);
