@@ -6,6 +6,7 @@
 #include "attention/cutlass_mla/cutlass_mla.h"
 #include "attention/cutlass_mla/cutlass_mla_cuda.h"
 #include "attention/double_sparsity/double_sparsity.h"
+#include "attention/double_sparsity/double_sparsity_cuda.h"
 #include "attention/dual_chunk/dual_chunk.h"
 #include "attention/dual_chunk/dual_chunk_cuda.h"
 #include "attention/fa/fa.h"
@@ -39,7 +40,7 @@ static const msgl_attn_desc *const BACKENDS[] = {
     &msgl__attn_flex,         &msgl__attn_flex_cuda,
     &msgl__attn_fa4,          &msgl__attn_fa4_cuda,
     &msgl__attn_dual_chunk,   &msgl__attn_dual_chunk_cuda,
-    &msgl__attn_sparse,
+    &msgl__attn_sparse,       &msgl__attn_sparse_cuda,
 };
 
 const msgl_attn_desc *const *msgl__attn_backends(int *count)

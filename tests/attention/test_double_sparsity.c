@@ -2,7 +2,7 @@
 //
 // double_sparsity: what it computes is test_conformance.c's. Here: requests whose scores are made
 // in rounds, the length from which answers are sparse, that what is chosen by all channels is what
-// matters, and the file of channels, right and wrong.
+// matters, how a GPU cuts keys, and the file of channels, right and wrong.
 #include <math.h>
 #include <setjmp.h>
 #include <stdarg.h>
@@ -16,6 +16,7 @@
 #include "attention/double_sparsity/double_sparsity.h"
 #include "attention/world.h"
 #include "core/attributes.h"
+#include "kernel/cuda/attn/double_sparsity/cut.h"
 
 static world_spec spec_of(int heavy_channels, int heavy_tokens, int threshold)
 {
@@ -87,7 +88,7 @@ static void test_rounds(void **state)
 {
     (void)state;
     const msgl_attn_config cfg = {.num_q_heads = 32, .max_seq_len = 1 << 17, .max_running = 256};
-    assert_int_equal(msgl__sparse_round(&cfg), 4);
+    assert_int_equal(msgl__sparse_round(&cfg, (size_t)cfg.max_seq_len * 4), 4);
     world_spec s = spec_of(8, 40, 0);
     s.group = 16;
     s.max_seq_len = 1 << 18;
@@ -97,11 +98,11 @@ static void test_rounds(void **state)
     s.head_dim = 16;
     world w;
     world_open(&w, &s);
-    assert_int_equal(msgl__sparse_round(&w.cfg), 3);
+    assert_int_equal(msgl__sparse_round(&w.cfg, (size_t)w.cfg.max_seq_len * 4), 3);
     world_close(&w);
     s.group = 64;
     world_open(&w, &s);
-    assert_int_equal(msgl__sparse_round(&w.cfg), 1);
+    assert_int_equal(msgl__sparse_round(&w.cfg, (size_t)w.cfg.max_seq_len * 4), 1);
     for (int r = 0; r < 3; r++) world_request(&w, r, 300 + r);
     answer(&w, 3);
     world_close(&w);
@@ -233,12 +234,64 @@ static void test_write(void **state)
     unlink(path);
 }
 
+// A request of len keys, of those of which the longest has max_len, in `splits`: every key is in
+// one split, whose scores have room, and so have the candidates, which are enough.
+static void check_cut(int32_t group, int32_t max_len, int32_t splits, int32_t len, int32_t tokens)
+{
+    const msgl_sparse_cut c = msgl__sparse_cut(len, splits, tokens);
+    int32_t keys = 0, candidates = 0;
+    assert_int_equal(c.each % 32, 0);
+    assert_true(c.each <= msgl__sparse_most_each(max_len, splits));
+    for (int32_t i = 0; i < splits; i++) {
+        const int32_t begin = i * c.each < len ? i * c.each : len;
+        const int32_t count = len - begin < c.each ? len - begin : c.each;
+        const int32_t kept = count < tokens ? count : tokens;
+        if (count > 0) assert_int_equal(candidates, i * c.kept);
+        assert_int_equal(begin, keys);
+        keys += count;
+        candidates += kept;
+    }
+    assert_int_equal(keys, len);
+    assert_int_equal(candidates, msgl__sparse_candidates(c, len));
+    assert_true(candidates >= (len < tokens ? len : tokens));
+    assert_true(candidates <= msgl__sparse_room(group, max_len, tokens));
+}
+
+static void test_cut(void **state)
+{
+    (void)state;
+    static const int32_t groups[] = {1, 2, 3, 4, 5, 7, 8, 9, 20}, tokens[] = {1, 33, 256, 65536},
+                         max_lens[] = {1, 500, 513, 8192, 40000, 131072};
+    static const int64_t blocks[] = {1, 8, 40, 100000};
+    for (size_t at = 0; at < MSGL_COUNT(groups) * MSGL_COUNT(max_lens); at++) {
+        const int32_t group = groups[at % MSGL_COUNT(groups)];
+        const int32_t max_len = max_lens[at / MSGL_COUNT(groups)];
+        const int32_t most = msgl__sparse_most_keys(group), rows = msgl__sparse_rows(group);
+        assert_true(most > MSGL_SPARSE_LEAST_KEYS);
+        assert_true(rows * (msgl__sparse_pitch(most) * 4 + MSGL_SPARSE_COUNT_BYTES) <=
+                    MSGL_SPARSE_BYTES);
+        for (size_t i = 0; i < MSGL_COUNT(blocks); i++) {
+            const int32_t splits = msgl__sparse_splits(group, max_len, blocks[i], 132);
+            assert_true(msgl__sparse_most_each(max_len, splits) <= most);
+            for (int32_t len = 1; len <= max_len; len += 1 + len / 5) {
+                for (size_t t = 0; t < MSGL_COUNT(tokens); t++) {
+                    check_cut(group, max_len, splits, len, tokens[t]);
+                }
+            }
+            for (size_t t = 0; t < MSGL_COUNT(tokens); t++) {
+                check_cut(group, max_len, splits, max_len, tokens[t]);
+            }
+        }
+    }
+}
+
 int main(void)
 {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(test_mixed_lengths), cmocka_unit_test(test_alone),
         cmocka_unit_test(test_rounds),        cmocka_unit_test(test_load),
         cmocka_unit_test(test_bad_files),     cmocka_unit_test(test_write),
+        cmocka_unit_test(test_cut),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }

@@ -85,10 +85,20 @@ static void make_latent(world_spec *s)
     s->v_dim = 512;
 }
 
+// Of backends with labels.
+static void make_sparse(world_spec *s, int channels, int tokens, int threshold)
+{
+    if (!s->desc->labels) return;
+    s->heavy_channels = channels;
+    s->heavy_tokens = tokens;
+    s->threshold = threshold;
+}
+
 // What a backend is tested with: a latent cache if it takes nothing else.
 static world_spec usual_spec(const msgl_attn_desc *d, bool deterministic)
 {
     world_spec s = base_spec(d, deterministic);
+    make_sparse(&s, 32, 100, 200);
     if (d->caches != 1u << MSGL_CACHE_LATENT) return s;
     make_latent(&s);
     s.page_size = d->page_override;
@@ -110,6 +120,8 @@ static int supports(const world_spec *s, msgl_err *err)
                          .deterministic = s->deterministic,
                          .tree = s->tree,
                          .dual_len = s->dual_len};
+    const msgl_attn_sparse sparse = {.heavy_channels = s->heavy_channels};
+    if (s->heavy_channels > 0) n.sparse = &sparse;
     const msgl_attn_variant v = {
         .window = s->window, .softcap = s->softcap, .sinks = s->sinks, .chunk = s->chunk};
     msgl__attn_variants_add(&n.variants, v);
@@ -158,6 +170,10 @@ static bool random_spec(world *rng, const msgl_attn_desc *d, msgl_dtype dtype, b
         }
         if (latent) random_latent(rng, &s);
         s.tree = d->tree && world_int(rng, 0, 2) == 0;
+        static const int channels[] = {8, 32, 48}, tokens[] = {1, 20, 64, 100, 300, 600};
+        if (d->labels)
+            make_sparse(&s, pick(rng, channels, 3), pick(rng, tokens, 6),
+                        world_int(rng, 0, 1) * 150);
         if (d->dual_chunk) s.dual_len = world_int(rng, 40, 400);
         s.max_running = 8;
         s.max_seq_len = 700;
@@ -245,6 +261,7 @@ static void test_graph(void **state)
     spec.chunk = c->chunk;
     spec.group = c->window >= 0 ? 4 : 2; // from 4 on fi decodes with tensor cores
     if (c->latent) make_latent(&spec);
+    make_sparse(&spec, 32, 100, 200);
     if (d->page_rule == MSGL_PAGE_SET) spec.page_size = d->page_override;
     msgl_err err = {0};
     if (!d->graph) skip();
@@ -317,6 +334,7 @@ static void test_deterministic(void **state)
     s.dtype = VARIANTS[v].dtype;
     if (c->desc->page_rule == MSGL_PAGE_SET) s.page_size = page_size(c->desc, 1);
     if (c->latent) make_latent(&s);
+    make_sparse(&s, 16, 150, 300);
     msgl_err err = {0};
     if (supports(&s, &err) != 0) {
         print_message("%s\n", err.text);

@@ -52,10 +52,9 @@ typedef struct sparse_call {
     int32_t score_tasks;   // a request and KV head
 } sparse_call;
 
-int32_t msgl__sparse_round(const msgl_attn_config *cfg)
+int32_t msgl__sparse_round(const msgl_attn_config *cfg, size_t head_bytes)
 {
-    const size_t each = (size_t)cfg->num_q_heads * (size_t)cfg->max_seq_len * sizeof(float);
-    const size_t n = SCORE_BYTES / each;
+    const size_t n = SCORE_BYTES / ((size_t)cfg->num_q_heads * head_bytes);
     return n < 1 ? 1 : n < (size_t)cfg->max_running ? (int32_t)n : cfg->max_running;
 }
 
@@ -104,7 +103,7 @@ static int sparse_create(const msgl_attn_desc *desc, const msgl_attn_config *cfg
     }
     if (rc == 0) {
         char *at = NULL;
-        b->round = msgl__sparse_round(cfg);
+        b->round = msgl__sparse_round(cfg, (size_t)cfg->max_seq_len * sizeof *b->scores);
         carve(b, &at);
         b->memory_bytes = (size_t)(uintptr_t)at;
         at = b->memory = msgl__pages_alloc(b->memory_bytes);

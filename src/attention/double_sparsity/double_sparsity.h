@@ -8,9 +8,9 @@
 
 // Descriptor function of all devices: whether there are channels for these layers.
 int msgl__sparse_supports(const msgl_attn_needs *needs, msgl_err *err);
-// How many requests' scores, [num_q_heads, max_seq_len] f32 each, there is room for at once, in
-// [1, max_running]: more are attended to in rounds.
-int32_t msgl__sparse_round(const msgl_attn_config *cfg);
+// How many requests there is room for at once, in [1, max_running], where one takes `head_bytes`
+// for each query head's scores: more are attended to in rounds.
+int32_t msgl__sparse_round(const msgl_attn_config *cfg, size_t head_bytes);
 
 extern const msgl_attn_desc msgl__attn_sparse;
 

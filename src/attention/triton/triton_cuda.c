@@ -108,6 +108,26 @@ static void triton_begin(msgl_attn_backend *base, msgl_exec *x, const msgl_seqs 
     msgl__cuda_attn_result(x, "triton", cfg->cuda->attn->triton_lists(&c, stream));
 }
 
+void msgl__triton_cuda_call(const msgl_attn_backend *base, const msgl_attn_layer *layer,
+                            const msgl_seqs *seqs, const msgl_attn_input *in, void *out,
+                            msgl_triton_call *c)
+{
+    const triton_backend *b = (const triton_backend *)base;
+    const msgl_triton_lists *lists = &b->lists[seqs->phase];
+    *c = (msgl_triton_call){.kv_indptr = lists->kv_indptr,
+                            .kv_indices = lists->kv_indices,
+                            .num_kv_splits = lists->num_kv_splits,
+                            .attn_logits = b->attn_logits,
+                            .attn_lse = b->attn_lse,
+                            .tree = seqs->dev_tree};
+    msgl__cuda_attn_call(&b->cfg, layer, seqs, in, out, &c->attn);
+}
+
+int32_t *msgl__triton_cuda_splits(const msgl_attn_backend *base)
+{
+    return ((const triton_backend *)base)->lists[MSGL_DECODE].num_kv_splits;
+}
+
 static void triton_forward(msgl_attn_backend *base, msgl_exec *x, const msgl_attn_layer *layer,
                            const msgl_seqs *seqs, const msgl_attn_input *in, void *out)
 {
@@ -121,13 +141,9 @@ static void triton_forward(msgl_attn_backend *base, msgl_exec *x, const msgl_att
         if (x->status == 0) x->status = MSGL_EINVAL;
         return;
     }
-    msgl_triton_call c = {.kv_indptr = lists->kv_indptr,
-                          .kv_indices = lists->kv_indices,
-                          .num_kv_splits = lists->num_kv_splits + (size_t)w * lists->splits_stride,
-                          .attn_logits = b->attn_logits,
-                          .attn_lse = b->attn_lse,
-                          .tree = seqs->dev_tree};
-    msgl__cuda_attn_call(cfg, layer, seqs, in, out, &c.attn);
+    msgl_triton_call c;
+    msgl__triton_cuda_call(base, layer, seqs, in, out, &c);
+    c.num_kv_splits += (size_t)w * (size_t)lists->splits_stride;
     const msgl_cuda_attn *k = cfg->cuda->attn;
     void *stream = cfg->cuda->stream(x->device);
     const int code =

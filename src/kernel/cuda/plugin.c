@@ -34,6 +34,9 @@ static const msgl_cuda_attn ATTN = {
     .native_product = msgl__cuda_native_product,
     .sparse_workspace = msgl__cuda_sparse_workspace,
     .sparse_prompt = msgl__cuda_sparse_prompt,
+    .sparse_begin = msgl__cuda_sparse_begin,
+    .sparse_labels = msgl__cuda_sparse_labels,
+    .sparse_decode = msgl__cuda_sparse_decode,
 };
 
 static void fill_kernels(msgl_kernels *k)

@@ -7,6 +7,7 @@
 #define MSGL_KERNEL_CUDA_PLUGIN_H
 
 #include "kernel/cuda/attn/call.h"
+#include "kernel/cuda/attn/double_sparsity.h"
 #include "kernel/cuda/attn/dual.h"
 #include "kernel/cuda/attn/dual_sparse.h"
 #include "kernel/cuda/attn/mla.h"
@@ -57,6 +58,10 @@ typedef struct msgl_cuda_attn {
     // attn/dual_sparse.h
     size_t (*sparse_workspace)(int32_t num_q_heads, int32_t head_dim, int32_t max_seq_len);
     int (*sparse_prompt)(const msgl_cuda_attn_call *c, const msgl_sparse_piece *p, void *stream);
+    // double_sparsity's: kernel/cuda/attn/double_sparsity.h
+    int (*sparse_begin)(const msgl_sparse_call *c, void *stream);
+    int (*sparse_labels)(const msgl_sparse_call *c, void *stream);
+    int (*sparse_decode)(const msgl_sparse_call *c, void *stream);
 } msgl_cuda_attn;
 
 typedef struct msgl_cuda_api {
