@@ -852,7 +852,14 @@ MODELS = {
     # Latent vectors of the size that fast kernels are made for, which the published models have.
     "deepseek_v2_wide": dict(
         config=deepseek_v2(
-            kv_lora_rank=512, num_hidden_layers=2, q_lora_rank=None, qk_rope_head_dim=64
+            kv_lora_rank=512,
+            num_attention_heads=2,
+            num_hidden_layers=2,
+            num_key_value_heads=2,
+            q_lora_rank=None,
+            qk_nope_head_dim=128,
+            qk_rope_head_dim=64,
+            v_head_dim=128,
         ),
         gain=MLA_GAIN,
     ),

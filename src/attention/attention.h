@@ -78,6 +78,19 @@ typedef struct msgl_attn_variants {
     msgl_attn_variant all[MSGL_ATTN_MAX_VARIANTS];
 } msgl_attn_variants;
 
+// How prompts over a latent cache are computed: like answers, or with K and V of every head
+// expanded (attention/expand.h), always or where that takes fewer operations.
+typedef enum msgl_prompts {
+    MSGL_PROMPTS_ABSORBED,
+    MSGL_PROMPTS_CHEAPER,
+    MSGL_PROMPTS_EXPANDED,
+} msgl_prompts;
+
+typedef struct msgl_attn_expanded {
+    msgl_prompts prompts;
+    int32_t nope, v_dim; // of a head: of K without its rotary part, of V
+} msgl_attn_expanded;
+
 typedef struct msgl_attn_needs { // what a group of layers and the machine ask of a backend
     msgl_cache_kind cache;       // what the layers keep: MSGL_CACHE_KV or MSGL_CACHE_LATENT
     msgl_device_kind device;
@@ -134,6 +147,7 @@ struct msgl_attn_desc {
     // Keeps label_dim elements of its own beside each K of the pool, for which it has to see every
     // token, so it serves both phases or none.
     bool labels;
+    bool expands; // chunks of LATENT groups may be taken from it and expanded (expand.h)
     // Kernels read what lies behind a window and only mask its scores, so that what another request
     // has there would matter if it were infinite: groups of layers with a window keep all tokens.
     bool reads_behind_window;
@@ -196,6 +210,7 @@ struct msgl_attn_config { // of one group of layers
     msgl_attn_variants variants;    // of the layers that forward will get
     int32_t dual_len;               // as in msgl_attn_needs
     const msgl_attn_sparse *sparse; // the same; outlives the backend
+    msgl_attn_expanded expanded;    // of LATENT groups; then apart, if not absorbed
     // Of layers with dual_len: which keys long prompts see; NULL: all. Outlives the backend.
     const msgl_dual_pattern *pattern;
     const msgl_kernels *kernels;
@@ -248,6 +263,7 @@ int32_t msgl__attn_page_size(const msgl_attn_choice *c, int32_t wanted, char war
 // attn.c: the backends of a group of layers, and a step's way through them.
 typedef struct msgl_attn {
     msgl_attn_backend *prefill, *decode; // equal: one serves both
+    struct msgl_expand *expand; // takes chunks from prefill where it wants them (expand.h), or NULL
 } msgl_attn;
 
 // Whether a step's answers and chunks are sequences of their own for this choice: they go to

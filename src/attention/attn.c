@@ -2,7 +2,7 @@
 //
 // The backends of a group: one for both phases, or one for each. Sequences go to the one of their
 // phase; nothing of one backend is ever seen by the other.
-#include "attention/attention.h"
+#include "attention/expand.h"
 
 bool msgl__attn_apart(const msgl_attn_choice *c)
 {
@@ -21,6 +21,9 @@ int msgl__attn_create(const msgl_attn_choice *c, const msgl_attn_config *cfg, ms
     } else if (rc == 0) {
         rc = c->decode->create(c->decode, cfg, &out->decode, err);
     }
+    if (rc == 0 && cfg->expanded.prompts != MSGL_PROMPTS_ABSORBED) {
+        rc = msgl__expand_create(cfg, &out->expand, err);
+    }
     if (rc != 0) msgl__attn_destroy(out);
     return rc;
 }
@@ -29,6 +32,7 @@ void msgl__attn_destroy(msgl_attn *a)
 {
     if (a->decode != NULL && a->decode != a->prefill) a->decode->desc->destroy(a->decode);
     if (a->prefill != NULL) a->prefill->desc->destroy(a->prefill);
+    msgl__expand_destroy(a->expand);
     *a = (msgl_attn){0};
 }
 
@@ -49,18 +53,24 @@ static msgl_attn_backend *of(const msgl_attn *a, const msgl_seqs *seqs)
 int msgl__attn_prepare(const msgl_attn *a, const msgl_seqs *seqs)
 {
     msgl_attn_backend *b = of(a, seqs);
+    if (a->expand != NULL && msgl__expand_prepare(a->expand, seqs) > 0) return 0;
     return b->desc->prepare != NULL ? b->desc->prepare(b, seqs) : 0;
 }
 
 void msgl__attn_copy_in(const msgl_attn *a, msgl_exec *x, const msgl_seqs *seqs)
 {
     msgl_attn_backend *b = of(a, seqs);
-    if (b->desc->copy_in != NULL) b->desc->copy_in(b, x, seqs);
+    if (msgl__expand_passes(a->expand, seqs) > 0) {
+        msgl__expand_copy_in(a->expand, seqs);
+    } else if (b->desc->copy_in != NULL) {
+        b->desc->copy_in(b, x, seqs);
+    }
 }
 
 void msgl__attn_begin(const msgl_attn *a, msgl_exec *x, const msgl_seqs *seqs)
 {
     msgl_attn_backend *b = of(a, seqs);
+    if (msgl__expand_passes(a->expand, seqs) > 0) return;
     if (b->desc->begin != NULL) b->desc->begin(b, x, seqs);
 }
 

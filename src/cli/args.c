@@ -337,6 +337,8 @@ static const struct {
      "which of its decode kernels the GPU backend fi takes (default: by the group size)"},
     {"`MINISGL_DUAL_CHUNK_KEYS`", "`plain`, `scaled`",
      "how Qwen2.5-1M's keys are stored: `scaled` as its original does (default plain)"},
+    {"`MINISGL_LATENT_PROMPTS`", "`absorbed`, `expanded`",
+     "how prompts over latent caches are computed, for measurements (default: what is cheaper)"},
     {"`NO_COLOR`", "anything", "no colour on a terminal"},
 };
 

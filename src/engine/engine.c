@@ -114,15 +114,17 @@ static void warn_seq_len(const msgl_options *o, int32_t decided, int32_t context
     msgl__engine_print(o, line);
 }
 
+static int32_t wanted_seq_len(const msgl_engine *e, const msgl_options *o)
+{
+    return o->max_seq_len > 0 ? o->max_seq_len : msgl__model_config_context(&e->model.cfg);
+}
+
 // The parts that only compute sizes: nothing large is allocated yet.
 static int plan_memory(msgl_engine *e, const msgl_options *o, msgl_err *err)
 {
     const msgl_model_config *m = &e->model.cfg;
     const bool on_host = e->device->kind == MSGL_DEVICE_CPU;
     const int32_t context = msgl__model_config_context(m);
-    const int32_t max_seq_len = o->max_seq_len > 0 ? o->max_seq_len : context;
-    int code = msgl__groups_choose(e, o, max_seq_len, err);
-    if (code != 0) return code;
     msgl_memory_plan p = {
         .available = available(e),
         .weight_bytes = e->model.plan.bytes,
@@ -137,14 +139,14 @@ static int plan_memory(msgl_engine *e, const msgl_options *o, msgl_err *err)
         .max_prefill_tokens = e->info.max_prefill_tokens,
         .max_running = e->max_running,
         .max_step_tokens = e->max_step_tokens,
-        .max_seq_len = max_seq_len,
+        .max_seq_len = wanted_seq_len(e, o),
         .memory_ratio = o->memory_ratio > 0 ? o->memory_ratio
                         : on_host           ? 0.4
                                             : 0.9,
     };
     for (int32_t g = 0; g < e->specs.count; g++) p.span_of[g] = e->groups[g].span;
     p.cache.spans[0].num_units = o->num_pages;
-    code = msgl__memory_plan(&p, err);
+    const int code = msgl__memory_plan(&p, err);
     if (code != 0) return code;
     warn_seq_len(o, p.max_seq_len, context);
     if (o->log != NULL) msgl__memory_plan_print(&p, o->log, o->ctx);
@@ -345,6 +347,14 @@ static int check_experts(const msgl_engine *e, msgl_err *err)
                          t->weights->name, msgl__dtype_name(t->dtype));
 }
 
+// How prompts are computed is the backends' and decides on weights.
+static int build_model(msgl_engine *e, msgl_err *err)
+{
+    msgl_model_target target = e->model.target;
+    target.prompts = e->prompts;
+    return msgl__model_build(&e->model, &target, err);
+}
+
 static int build(msgl_engine *e, const msgl_options *o, struct msgl_heartbeat *heartbeat,
                  msgl_err *err)
 {
@@ -362,7 +372,7 @@ static int build(msgl_engine *e, const msgl_options *o, struct msgl_heartbeat *h
     code = choose_cache(e, o, err);
     if (code == 0) code = choose_weights(e, o, &weights, err);
     if (code != 0) return code;
-    const msgl_model_target target = {
+    e->model.target = (msgl_model_target){
         .kernels = &e->kernels,
         .moe = moe,
         .dtype = e->info.dtype,
@@ -371,7 +381,8 @@ static int build(msgl_engine *e, const msgl_options *o, struct msgl_heartbeat *h
         .capability = e->device->capability,
         .ranks = 1,
     };
-    code = msgl__model_build(&e->model, &target, err);
+    code = msgl__groups_choose(e, o, wanted_seq_len(e, o), err);
+    if (code == 0) code = build_model(e, err);
     if (code == 0) code = check_experts(e, err);
     if (code == 0) code = plan_memory(e, o, err);
     if (code != 0) return code;

@@ -3,8 +3,10 @@
 // The groups of the model's layers that keep the same of a request: which backends attend over
 // each, and their memory. Page size and sequences are the same for all.
 #include <stdio.h>
+#include <stdlib.h>
 #include <string.h>
 
+#include "attention/expand.h"
 #include "engine/internal.h"
 
 static bool attends(const msgl_engine *e, int32_t group)
@@ -33,6 +35,35 @@ static msgl_attn_needs needs_of(const msgl_engine *e, int32_t group, int32_t pag
     };
 }
 
+// How prompts are computed over a latent cache: expanded where a GPU's backend offers it, unless an
+// answer's bits must not depend on what was prompt. MINISGL_LATENT_PROMPTS, of tests and
+// measurements, says it for any device: absorbed, or expanded.
+static int choose_prompts(msgl_engine *e, const msgl_attn_needs *needs, const msgl_attn_desc *d,
+                          msgl_err *err)
+{
+    const char *const name = "MINISGL_LATENT_PROMPTS", *want = getenv(name);
+    const msgl_latent_config *l = &e->model.cfg.decoder.latent;
+    const msgl_attn_expanded expanded = {.nope = l->nope, .v_dim = l->v_dim};
+    const bool can = d->expands && msgl__expand_supports(needs, &expanded);
+    const bool gpu = needs->device != MSGL_DEVICE_CPU;
+    if (want == NULL) {
+        e->prompts = can && gpu && !e->deterministic ? MSGL_PROMPTS_CHEAPER : MSGL_PROMPTS_ABSORBED;
+    } else if (strcmp(want, "absorbed") == 0) {
+        e->prompts = MSGL_PROMPTS_ABSORBED;
+    } else if (strcmp(want, "expanded") != 0) {
+        return msgl__err_set(err, MSGL_EINVAL, "%s: \"%s\"; allowed: absorbed, expanded", name,
+                             want);
+    } else if (!can || e->deterministic) {
+        return msgl__err_set(err, MSGL_EUNSUPPORTED,
+                             "%s: attention backend %s cannot expand prompts of this model here%s",
+                             name, d->name, e->deterministic ? " and be deterministic" : "");
+    } else {
+        e->prompts = MSGL_PROMPTS_EXPANDED;
+    }
+    if (e->prompts != MSGL_PROMPTS_ABSORBED) e->apart = true;
+    return 0;
+}
+
 // *warnings: those of the group before, printed already.
 static int choose_backends(msgl_engine *e, const msgl_options *o, int32_t group, int32_t *page_size,
                            char warnings[2][256], msgl_err *err)
@@ -54,6 +85,10 @@ static int choose_backends(msgl_engine *e, const msgl_options *o, int32_t group,
         memcpy(warnings[i], now[i], sizeof now[i]);
     }
     if (msgl__attn_apart(choice)) e->apart = true;
+    if (needs.cache == MSGL_CACHE_LATENT) {
+        code = choose_prompts(e, &needs, choice->prefill, err);
+        if (code != 0) return code;
+    }
     if (choice->prefill->reads_behind_window || choice->decode->reads_behind_window) {
         e->specs.all[group].window = -1;
     }
@@ -122,6 +157,9 @@ int msgl__groups_create_attention(msgl_engine *e, msgl_err *err)
         .num_q_heads = e->model.cfg.num_heads,
         .dual_len = e->model.cfg.ropes[0].dual.len,
         .sparse = &e->sparse,
+        .expanded = {.prompts = e->prompts,
+                     .nope = e->model.cfg.decoder.latent.nope,
+                     .v_dim = e->model.cfg.decoder.latent.v_dim},
         .pattern = e->pattern.turns != NULL ? &e->pattern : NULL,
         .page_size = e->info.cache.page_size,
         .max_running = e->max_running,

@@ -25,6 +25,7 @@
 #include "core/dtype.h"
 #include "core/round.h"
 #include "kernel/exec.h"
+#include "kernel/expanded.h"
 
 #define MSGL_ATTN_TILE 256     // keys
 #define MSGL_ATTN_MAX_ROWS 256 // packed query rows of one work item
@@ -167,6 +168,9 @@ typedef struct msgl_attn_kernels {
     // Bytes of scratch that paged needs for each thread, a multiple of 64.
     size_t (*scratch_size)(const struct msgl_attn_kernels *k, msgl_dtype dtype, int head_dim,
                            bool latent);
+    // Of latent caches: kernel/expanded.h.
+    void (*gather)(msgl_exec *x, const msgl_gather_call *c);
+    void (*expanded)(msgl_exec *x, const msgl_expanded_call *c);
 } msgl_attn_kernels;
 
 #endif

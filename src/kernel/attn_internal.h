@@ -77,6 +77,10 @@ void msgl__attn_paged(const msgl_attn_kernels *k, msgl_exec *x, const msgl_attn_
 size_t msgl__attn_scratch_size(const msgl_attn_kernels *k, msgl_dtype dtype, int head_dim,
                                bool latent);
 
+// ref/attn_expanded.c: the same at every level.
+void msgl__attn_gather_ref(msgl_exec *x, const msgl_gather_call *c);
+void msgl__attn_expanded_ref(msgl_exec *x, const msgl_expanded_call *c);
+
 // x86/: what each level improves.
 void msgl__attn_init_avx2(msgl_attn_kernels *k);
 void msgl__attn_init_avx512(msgl_attn_kernels *k);

@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "layers/latent_attention.h"
 
+#include "attention/expand.h"
 #include "layers/attention.h"
 #include "layers/mlp.h"
 
@@ -15,15 +16,39 @@ static size_t absorbed_width(const msgl_latent_attention *a)
     return (size_t)a->num_heads * (size_t)(a->rank + a->rotary);
 }
 
+static size_t results_width(const msgl_latent_attention *a)
+{
+    return (size_t)a->num_heads * (size_t)a->v_dim;
+}
+
+static size_t absorbed_bytes(const msgl_latent_attention *a, msgl_dtype act, size_t t)
+{
+    return msgl__activation_bytes(t, absorbed_width(a), act) +
+           msgl__activation_bytes(t, (size_t)a->num_heads * (size_t)a->rank, act);
+}
+
+// What attend_expanded takes for passes of so many keys.
+static size_t expanded_bytes(const msgl_latent_attention *a, msgl_dtype act, size_t t, size_t keys)
+{
+    return msgl__activation_bytes(keys, (size_t)a->rank, act) +
+           msgl__activation_bytes(keys, (size_t)a->rotary, act) +
+           msgl__activation_bytes(keys, (size_t)a->kv_up.w.n, act) +
+           msgl__activation_bytes(t, results_width(a), act) +
+           2 * msgl__activation_bytes(t, (size_t)a->num_heads, MSGL_F32);
+}
+
 size_t msgl__latent_workspace(const msgl_latent_attention *a, msgl_dtype act, int32_t max_tokens)
 {
-    const size_t t = (size_t)max_tokens, rank = (size_t)a->rank;
+    const size_t t = (size_t)max_tokens;
     const size_t own_q = a->q_rank == 0 ? 0
                                         : msgl__activation_bytes(t, (size_t)a->q_rank, act) +
                                               msgl__activation_bytes(t, q_width(a), act);
+    const int32_t keys =
+        msgl__expand_keys(&a->expanded, a->num_heads, msgl__dtype_size(act), max_tokens);
+    const size_t absorbed = absorbed_bytes(a, act, t);
+    const size_t expanded = keys > 0 ? expanded_bytes(a, act, t, (size_t)keys) : 0;
     return own_q + msgl__activation_bytes(t, (size_t)a->down.w.n, act) +
-           msgl__activation_bytes(t, absorbed_width(a), act) +
-           msgl__activation_bytes(t, (size_t)a->num_heads * rank, act);
+           (absorbed > expanded ? absorbed : expanded);
 }
 
 // Rows of [heads, dim] elements, ld from token to token.
@@ -67,57 +92,117 @@ static head_rows make_queries(msgl_forward *f, const msgl_latent_attention *a, c
     return (head_rows){.at = q, .ld = q_width(a), .dim = dim};
 }
 
-// Queries to absorbed ones, and c and k_r to the pool.
-static void absorb(msgl_forward *f, const msgl_latent_attention *a, const void *down,
-                   const float *cos_sin, void *absorbed)
+// What the product down has made of the step's tokens.
+typedef struct latent_rows {
+    const void *down;
+    head_rows q;
+    const float *cos_sin;
+} latent_rows;
+
+// Of the tokens from `first` on: c and k_r to the pool, and the queries rotated where they are.
+static msgl_latent_rope_call rotation(const msgl_forward *f, const msgl_latent_attention *a,
+                                      const latent_rows *rows, int32_t first)
 {
     const msgl_cache_group *group = &f->groups[a->group];
-    const size_t elem = msgl__dtype_size(f->x->act);
+    const size_t elem = msgl__dtype_size(f->x->act), ld = (size_t)a->down.w.n;
     const size_t before = a->q_rank > 0 ? (size_t)a->q_rank : q_width(a);
-    const size_t head = (size_t)(a->rank + a->rotary), ld = absorbed_width(a);
-    const head_rows q = make_queries(f, a, down);
-    if (f->x->status != 0) return;
-    heads_product(f, a->k_up, a->num_heads, q, absorbed, ld, head);
-    const msgl_latent_rope_call c = {
-        .tokens = f->num_tokens,
+    char *const q = (char *)msgl__row(f, rows->q.at, first, rows->q.ld) + (size_t)a->nope * elem;
+    return (msgl_latent_rope_call){
+        .tokens = f->num_tokens - first,
         .num_heads = a->num_heads,
         .rank = a->rank,
         .half = a->rotary / 2,
-        .latent = (const char *)down + before * elem,
-        .ld_latent = (size_t)a->down.w.n,
+        .latent = (const char *)msgl__row(f, rows->down, first, ld) + before * elem,
+        .ld_latent = ld,
         .weight = a->latent_norm,
         .eps = a->eps,
-        .cos_sin = cos_sin,
-        .q = (const char *)q.at + (size_t)a->nope * elem,
-        .ld_q = q.ld,
-        .head_q = q.dim,
-        .out = (char *)absorbed + (size_t)a->rank * elem,
-        .ld_out = ld,
-        .head_out = head,
+        .cos_sin = rows->cos_sin + (size_t)first * (size_t)a->rotary,
+        .q = q,
+        .ld_q = rows->q.ld,
+        .head_q = rows->q.dim,
+        .out = q,
+        .ld_out = rows->q.ld,
+        .head_out = rows->q.dim,
         .dtype = group->pool.spec.dtype,
         .scale = a->geometry.k_scale,
         .pool = msgl__kv_k(&group->pool, a->geometry.layer),
-        .slots = f->slots[group->span],
+        .slots = f->slots[group->span] + first,
     };
-    f->k->rope.latent_rope_store(f->x, &c);
+}
+
+// The step's first f->num_tokens rows, of its first f->num_seqs sequences.
+static void attend_absorbed(msgl_forward *f, const msgl_latent_attention *a,
+                            const latent_rows *rows, void *out)
+{
+    const size_t t = (size_t)f->num_tokens, rank = (size_t)a->rank, heads = (size_t)a->num_heads;
+    const size_t head = rank + (size_t)a->rotary, ld = absorbed_width(a);
+    void *absorbed = msgl__activation(f, t, ld);
+    void *sums = msgl__activation(f, t, heads * rank);
+    if (f->x->status != 0) return;
+    heads_product(f, a->k_up, a->num_heads, rows->q, absorbed, ld, head);
+    msgl_latent_rope_call rope = rotation(f, a, rows, 0);
+    rope.out = (char *)absorbed + rank * msgl__dtype_size(f->x->act);
+    rope.ld_out = ld;
+    rope.head_out = head;
+    f->k->rope.latent_rope_store(f->x, &rope);
+    msgl__attend(f, a->group, &a->geometry, absorbed, ld, sums, heads * rank);
+    heads_product(f, a->v_up, a->num_heads, (head_rows){sums, heads * rank, rank}, out,
+                  results_width(a), (size_t)a->v_dim);
+}
+
+// The step's last sequences, which are chunks, in passes over their keys.
+static void attend_expanded(msgl_forward *f, const msgl_latent_attention *a, const msgl_seqs *seqs,
+                            const latent_rows *rows, void *out)
+{
+    const msgl_expand *e = f->groups[a->group].attn.expand;
+    const int32_t passes = msgl__expand_passes(e, seqs);
+    int32_t keys = 0;
+    for (int32_t i = 0; i < passes; i++) {
+        const int32_t n = msgl__expand_pass_keys(e, seqs, i);
+        keys = n > keys ? n : keys;
+    }
+    const size_t n = (size_t)keys, t = (size_t)seqs->num_tokens, heads = (size_t)a->num_heads;
+    void *latent = msgl__activation(f, n, (size_t)a->rank);
+    void *rotary_keys = msgl__activation(f, n, (size_t)a->rotary);
+    void *kv = msgl__activation(f, n, (size_t)a->kv_up.w.n);
+    const msgl_expand_io io = {
+        .q = msgl__row(f, rows->q.at, seqs->first_token, rows->q.ld),
+        .ld_q = rows->q.ld,
+        .kv = kv,
+        .rotary_keys = rotary_keys,
+        .out = msgl__row(f, out, seqs->first_token, results_width(a)),
+        .part = msgl__activation(f, t, results_width(a)),
+        .lse = msgl__take_rows(f, t, heads, MSGL_F32),
+        .part_lse = msgl__take_rows(f, t, heads, MSGL_F32),
+    };
+    if (f->x->status != 0) return;
+    const msgl_latent_rope_call rope = rotation(f, a, rows, seqs->first_token);
+    f->k->rope.latent_rope_store(f->x, &rope);
+    for (int32_t i = 0; i < passes; i++) {
+        msgl__expand_gather(e, f->x, &a->geometry, seqs, i, latent, rotary_keys);
+        msgl__linear(f, &a->kv_up, NULL, latent, kv, msgl__expand_pass_keys(e, seqs, i));
+        msgl__expand_attend(e, f->x, &a->geometry, seqs, i, &io);
+    }
 }
 
 void msgl__latent_attention(msgl_forward *f, const msgl_latent_attention *a, const msgl_norm *norm,
                             const void *in, const float *cos_sin, void *out)
 {
-    const size_t t = (size_t)f->num_tokens, mark = f->arena->used;
-    const size_t rank = (size_t)a->rank, heads = (size_t)a->num_heads, v_dim = (size_t)a->v_dim;
-    void *down = msgl__activation(f, t, (size_t)a->down.w.n);
-    void *absorbed = msgl__activation(f, t, absorbed_width(a));
-    void *sums = msgl__activation(f, t, heads * rank);
-    if (f->x->status == 0) {
-        msgl__linear(f, &a->down, norm, in, down, f->num_tokens);
-        absorb(f, a, down, cos_sin, absorbed);
+    const size_t mark = f->arena->used;
+    void *down = msgl__activation(f, (size_t)f->num_tokens, (size_t)a->down.w.n);
+    if (f->x->status != 0) return;
+    msgl__linear(f, &a->down, norm, in, down, f->num_tokens);
+    const latent_rows rows = {.down = down, .q = make_queries(f, a, down), .cos_sin = cos_sin};
+    const size_t behind_queries = f->arena->used;
+    const msgl_seqs *last = &f->seqs[f->num_seqs - 1];
+    const bool expands = msgl__expand_passes(f->groups[a->group].attn.expand, last) > 0;
+    msgl_forward absorbed = *f;
+    if (expands) {
+        absorbed.num_tokens = last->first_token;
+        absorbed.num_seqs--;
     }
-    if (f->x->status == 0) {
-        msgl__attend(f, a->group, &a->geometry, absorbed, absorbed_width(a), sums, heads * rank);
-        heads_product(f, a->v_up, a->num_heads, (head_rows){sums, heads * rank, rank}, out,
-                      heads * v_dim, v_dim);
-    }
+    if (absorbed.num_tokens > 0 && f->x->status == 0) attend_absorbed(&absorbed, a, &rows, out);
+    f->arena->used = behind_queries;
+    if (expands && f->x->status == 0) attend_expanded(f, a, last, &rows, out);
     f->arena->used = mark;
 }

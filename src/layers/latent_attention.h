@@ -6,6 +6,9 @@
 //     scale (q_h . W_UK_h c + q_r_h . k_r) = scale ([W_UK_h^T q_h, q_r_h] . [c, k_r])
 // and the result is W_UV_h sum_j p_j c_j: queries absorb W_UK, W_UV comes behind the sum, and
 // attention runs over the latent vectors as over one K head whose V is the beginning of its K.
+//
+// Chunks of prompts may be expanded instead (attention/expand.h): K and V of every head are made of
+// the latent vectors, which takes fewer operations where many queries share them.
 #ifndef MSGL_LAYERS_LATENT_ATTENTION_H
 #define MSGL_LAYERS_LATENT_ATTENTION_H
 
@@ -19,11 +22,13 @@ typedef struct msgl_latent_attention {
     msgl_linear q_up;         // [num_heads * (nope + rotary), q_rank], unless q_rank is 0
     float *latent_norm;       // [rank], of c
     msgl_weight *k_up, *v_up; // [num_heads] of W_UK_h^T [rank, nope], W_UV_h [v_dim, rank]
+    msgl_linear kv_up;        // [num_heads * (nope + v_dim), rank] both at once, if expanded
     float eps;                // of both norms
     int32_t num_heads, q_rank, rank, nope, rotary, v_dim;
     int32_t group; // of layers: msgl_forward.groups
     int32_t rope;  // which of the step's
     msgl_attn_layer geometry;
+    msgl_attn_expanded expanded; // whether chunks may be
 } msgl_latent_attention;
 
 // Step arena bytes of msgl__latent_attention for up to max_tokens tokens with activations of act.

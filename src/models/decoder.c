@@ -154,6 +154,9 @@ static void build_latent(const msgl_model *m, int32_t index, msgl_weight *heads,
         .v_dim = d->latent.v_dim,
         .geometry =
             {.layer = index, .scale = d->attn_scale, .window = -1, .k_scale = 1, .v_scale = 1},
+        .expanded = {.prompts = m->target.prompts,
+                     .nope = d->latent.nope,
+                     .v_dim = d->latent.v_dim},
     };
 }
 

@@ -172,6 +172,11 @@ static void declare_latent_heads(const declaring *d, msgl_latent_attention *a)
     }
     msgl__products_add_heads(&d->m->products, a->k_up, a->num_heads);
     msgl__products_add_heads(&d->m->products, a->v_up, a->num_heads);
+    if (a->expanded.prompts == MSGL_PROMPTS_ABSORBED) return;
+    const msgl_linear_use plain = {0};
+    msgl__plan_exact_weight(d->p, &a->kv_up.w, all, a->rank);
+    declare_part(d, &a->kv_up, 0, all, false, "self_attn.kv_b_proj");
+    msgl__products_add(&d->m->products, &a->kv_up, &plain);
 }
 
 static void declare_latent(const declaring *d, msgl_decoder_layer *layer)

@@ -18,6 +18,7 @@ typedef struct msgl_model_target {
     msgl_dtype act;              // of activations, as in msgl_exec
     int32_t capability;          // of the device, as in msgl_device
     int32_t ranks;               // that share the model
+    msgl_prompts prompts;        // over latent caches
 } msgl_model_target;
 
 typedef struct msgl_model {

@@ -134,6 +134,20 @@ static int gpu_mla(const msgl_mla_call *c, void *stream)
     return 0;
 }
 
+static int gpu_gather(const msgl_gather_call *c, void *stream)
+{
+    (void)stream;
+    FAKE_GPU.gather = *c;
+    return 0;
+}
+
+static int gpu_expanded(const msgl_expanded_call *c, void *stream)
+{
+    (void)stream;
+    FAKE_GPU.expanded = *c;
+    return 0;
+}
+
 static const msgl_device_ops OPS = {.alloc = gpu_alloc,
                                     .free = gpu_free,
                                     .host_alloc = gpu_host_alloc,
@@ -144,7 +158,9 @@ static const msgl_cuda_attn ATTN = {.prefill = gpu_attend,
                                     .reference = gpu_attend,
                                     .tree = gpu_tree,
                                     .mla_plan = gpu_mla_plan,
-                                    .mla = gpu_mla};
+                                    .mla = gpu_mla,
+                                    .gather = gpu_gather,
+                                    .expanded = gpu_expanded};
 const msgl_cuda_api FAKE_CUDA = {
     .abi = MSGL_CUDA_ABI, .stream = gpu_stream, .l2_bytes = gpu_l2_bytes, .attn = &ATTN};
 

@@ -26,6 +26,8 @@ typedef struct test_case {
     const msgl_attn_desc *desc;           // NULL: auto
     const char *weights;                  // NULL: as dtype
     int32_t answers_from, graph_max_bs;   // of harness_target
+    int32_t chunk;                        // the same
+    const char *prompts;                  // MINISGL_LATENT_PROMPTS, or NULL
     char name[96];
 } test_case;
 
@@ -63,8 +65,11 @@ static void test_parity(void **state)
     harness_target t = target_of(c);
     t.answers_from = c->answers_from;
     t.graph_max_bs = c->graph_max_bs;
+    t.chunk = c->chunk;
+    if (c->prompts != NULL) setenv("MINISGL_LATENT_PROMPTS", c->prompts, 1);
     const bool ran = c->dtype == NULL ? parity_f32(c->model, &t)
                                       : parity_half(c->model, c->dtype, c->expected, &t);
+    unsetenv("MINISGL_LATENT_PROMPTS");
     if (ran != has_kernels(c->model, c->dtype)) fail_msg("%s", ran ? "ran" : "did not run");
 }
 
@@ -90,11 +95,13 @@ static void add(struct CMUnitTest *tests, int *n, CMUnitTestFunction fn, test_ca
 {
     static test_case cases[MAX_CASES];
     if (*n == MAX_CASES) return;
-    snprintf(c.name, sizeof c.name, "%s %s, %s %s%s%s%s%s",
+    snprintf(c.name, sizeof c.name, "%s %s, %s %s%s%s%s%s%s%s%s",
              fn == test_deterministic ? "deterministic" : "parity",
              c.desc != NULL ? c.desc->name : "auto", c.model, c.dtype != NULL ? c.dtype : "float32",
              c.weights != NULL ? ", weights " : "", c.weights != NULL ? c.weights : "",
-             c.answers_from > 0 ? ", answers" : "", c.graph_max_bs > 0 ? " in graphs" : "");
+             c.answers_from > 0 ? ", answers" : "", c.graph_max_bs > 0 ? " in graphs" : "",
+             c.prompts != NULL ? ", " : "", c.prompts != NULL ? c.prompts : "",
+             c.chunk > 0 ? " in chunks" : "");
     cases[*n] = c;
     tests[*n] = (struct CMUnitTest){cases[*n].name, fn, NULL, NULL, &cases[*n]};
     (*n)++;
@@ -106,6 +113,14 @@ static void add_latent(struct CMUnitTest *tests, int *n, const msgl_attn_desc *d
     const char *model = "deepseek_v2_wide";
     add(tests, n, test_parity, (test_case){model, "bfloat16", "expected_bf16.bin", .desc = d});
     add(tests, n, test_deterministic, (test_case){.model = model, .dtype = "auto", .desc = d});
+    if (!d->expands) return;
+    const test_case expanded = {model, "bfloat16", "expected_bf16.bin", .desc = d,
+                                .prompts = "expanded"};
+    test_case others[] = {expanded, expanded, expanded, expanded};
+    others[0].prompts = "absorbed";
+    others[2].chunk = 27; // most keys of the last chunk are older
+    others[3].answers_from = 33;
+    for (size_t i = 0; i < MSGL_COUNT(others); i++) add(tests, n, test_parity, others[i]);
 }
 
 // Of one backend: a few models; all of them run on auto.

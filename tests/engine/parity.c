@@ -69,19 +69,22 @@ void parity_path(char *out, const char *model, const char *file)
              file[0] != '\0' ? "/" : "", file);
 }
 
-// Positions from `from` on, one a step; their rows go to where a prefill leaves them.
-static void run_answers(harness *h, int32_t from, const int32_t *ids)
+// Positions [from, to) in steps of up to n; their rows go to where a single prefill leaves them.
+static void run_steps(harness *h, msgl_phase phase, int32_t from, int32_t to, int32_t n,
+                      const int32_t *ids)
 {
     const size_t vocab = (size_t)h->info->vocab_size;
     float *rows = malloc(POSITIONS * vocab * sizeof *rows);
     assert_non_null(rows);
     memcpy(rows, h->logprobs, (size_t)from * vocab * sizeof *rows);
     harness_tokens(h, 3, ids, POSITIONS); // the sampled token is not the one to go on with
-    for (int32_t t = from; t < POSITIONS; t++) {
-        msgl_batch_req req = harness_req(3, t, t + 1);
+    for (int32_t t = from; t < to; t += n) {
+        const int32_t end = to - t < n ? to : t + n;
+        msgl_batch_req req = harness_req(3, t, end);
         req.sample = false;
-        harness_step(h, MSGL_DECODE, &req, 1);
-        memcpy(rows + (size_t)t * vocab, harness_row(h, 0), vocab * sizeof *rows);
+        harness_step(h, phase, &req, 1);
+        memcpy(rows + (size_t)t * vocab, harness_row(h, 0),
+               (size_t)(end - t) * vocab * sizeof *rows);
     }
     memcpy(h->logprobs, rows, POSITIONS * vocab * sizeof *rows);
     free(rows);
@@ -106,9 +109,11 @@ bool parity_prompt(harness *h, const char *dir, const char *model, const char *d
     harness_pages(h, 3, POSITIONS + 1);
     harness_tokens(h, 3, ids, POSITIONS);
     const int32_t first = target->answers_from > 0 ? target->answers_from : POSITIONS;
-    msgl_batch_req req = harness_req(3, 0, first);
+    const int32_t at_once = target->chunk > 0 && target->chunk < first ? target->chunk : first;
+    msgl_batch_req req = harness_req(3, 0, at_once);
     harness_step(h, MSGL_PREFILL, &req, 1);
-    if (first < POSITIONS) run_answers(h, first, ids);
+    if (at_once < first) run_steps(h, MSGL_PREFILL, at_once, first, at_once, ids);
+    if (first < POSITIONS) run_steps(h, MSGL_DECODE, first, POSITIONS, 1, ids);
     return true;
 }
 

@@ -42,6 +42,28 @@ static void test_parity_answers(void **state)
     }
 }
 
+// Prompts over latent caches with K and V of every head expanded: at once, in chunks (whose last
+// have most of their keys in the cache), and before answers, which are absorbed; from f32 and from
+// bf16 pools.
+static void test_parity_expanded(void **state)
+{
+    (void)state;
+    static const char *const models[] = {"deepseek_v2", "deepseek_v2_lite", "deepseek_v2_wide",
+                                         "deepseek_v3", "glm4_moe_lite"};
+    static const harness_target targets[] = {
+        {.device = "cpu"}, {.chunk = 27}, {.chunk = 1, .threads = 2}, {.answers_from = 33}};
+    assert_int_equal(setenv("MINISGL_LATENT_PROMPTS", "expanded", 1), 0);
+    for (size_t i = 0; i < MSGL_COUNT(models); i++) {
+        for (size_t t = 0; t < MSGL_COUNT(targets); t++) {
+            assert_true(parity_f32(models[i], &targets[t]));
+        }
+        assert_true(parity_half(models[i], "bfloat16", "expected_bf16.bin", &targets[1]));
+    }
+    const harness_target none = {.attention = "flashmla"};
+    assert_false(parity_f32("deepseek_v2", &none)); // it offers no expansion on a CPU
+    assert_int_equal(unsetenv("MINISGL_LATENT_PROMPTS"), 0);
+}
+
 static void test_parity_bf16(void **state)
 {
     (void)state;
@@ -216,15 +238,11 @@ static void test_spellings(void **state)
 int main(void)
 {
     const struct CMUnitTest tests[] = {
-        cmocka_unit_test(test_all_covered),
-        cmocka_unit_test(test_parity_f32),
-        cmocka_unit_test(test_parity_answers),
-        cmocka_unit_test(test_parity_bf16),
-        cmocka_unit_test(test_parity_f16),
-        cmocka_unit_test(test_parity_backends),
-        cmocka_unit_test(test_spellings),
-        cmocka_unit_test(test_parity_one_dual_chunk),
-        cmocka_unit_test(test_parity_sparse_prompt),
+        cmocka_unit_test(test_all_covered),           cmocka_unit_test(test_parity_f32),
+        cmocka_unit_test(test_parity_answers),        cmocka_unit_test(test_parity_expanded),
+        cmocka_unit_test(test_parity_bf16),           cmocka_unit_test(test_parity_f16),
+        cmocka_unit_test(test_parity_backends),       cmocka_unit_test(test_spellings),
+        cmocka_unit_test(test_parity_one_dual_chunk), cmocka_unit_test(test_parity_sparse_prompt),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }

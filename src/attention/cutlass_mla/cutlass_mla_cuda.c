@@ -17,6 +17,7 @@ const msgl_attn_desc msgl__attn_cutlass_mla_cuda = {
     .page_sizes = {128},
     .page_override = 128,
     .caches = 1u << MSGL_CACHE_LATENT,
+    .expands = true,
     .kv_dtypes = 1u << MSGL_BF16,
     .tree = true,
     .graph = true,

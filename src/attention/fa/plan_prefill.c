@@ -30,20 +30,25 @@ static int longest_first(const void *a, const void *b)
     return x->row0 < y->row0 ? -1 : 1;
 }
 
+static int keys_of(const msgl_fa_prefill_batch *b, int i)
+{
+    return b->keys != NULL ? b->keys[i] : b->seqlens_k[i];
+}
+
 // Tiles of request i, appended to out. Returns how many.
 static int cut_request(const msgl_fa_prefill_batch *b, int i, int tokens, tile *out)
 {
     const int row0 = b->cu_seqlens_q[i], rows = b->cu_seqlens_q[i + 1] - row0;
-    const int first = b->seqlens_k[i] - rows;
+    const int first = b->seqlens_k[i] - rows, keys = keys_of(b, i);
     int n = 0;
     for (int at = 0; at < rows; at += tokens) {
         tile *t = &out[n++];
         *t = (tile){.row0 = row0 + at,
                     .pos0 = first + at,
                     .tokens = rows - at < tokens ? rows - at : tokens,
-                    .klen = b->seqlens_k[i],
+                    .klen = keys,
                     .table_row = b->table_rows[i]};
-        t->key_hi = t->pos0 + t->tokens;
+        t->key_hi = t->pos0 + t->tokens < keys ? t->pos0 + t->tokens : keys;
         t->key_lo = b->window >= 0 && t->pos0 > b->window ? t->pos0 - b->window : 0;
     }
     return n;
@@ -77,10 +82,10 @@ size_t msgl__fa_plan_prefill(const msgl_fa_prefill_batch *b, void *out)
         int64_t bytes = 0;
         const bool last = list.count >= MSGL_FA_PREFILL_MAX_SECTIONS - b->num_kv_heads - 1;
         do {
-            bytes += key_bytes * b->seqlens_k[i];
+            bytes += key_bytes * keys_of(b, i);
             num_tiles += cut_request(b, i, tokens, tiles + num_tiles);
             i++;
-        } while (i < b->batch && (last || bytes + key_bytes * b->seqlens_k[i] <= budget));
+        } while (i < b->batch && (last || bytes + key_bytes * keys_of(b, i) <= budget));
         const int count = num_tiles - tile0;
         if (count == 0) continue;
         qsort(tiles + tile0, (size_t)count, sizeof(tile), longest_first);

@@ -17,6 +17,7 @@ const msgl_attn_desc msgl__attn_trtllm_mla_cuda = {
     .page_sizes = {32, 64},
     .page_override = 64,
     .caches = 1u << MSGL_CACHE_LATENT,
+    .expands = true,
     .kv_dtypes = 1u << MSGL_BF16,
     .tree = true,
     .graph = true,

@@ -3,6 +3,7 @@
 // The plug-in's table.
 #include "kernel/cuda/attn/decode.h"
 #include "kernel/cuda/attn/dual.h"
+#include "kernel/cuda/attn/expanded.h"
 #include "kernel/cuda/attn/flex.h"
 #include "kernel/cuda/attn/native.h"
 #include "kernel/cuda/attn/prefill.h"
@@ -18,6 +19,8 @@ static const msgl_cuda_attn ATTN = {
     .decode = msgl__cuda_fa_decode,
     .reference = msgl__cuda_attn_reference,
     .tree = msgl__cuda_attn_tree,
+    .gather = msgl__cuda_gather,
+    .expanded = msgl__cuda_expanded,
     .flex_lists = msgl__cuda_flex_lists,
     .flex_attend = msgl__cuda_flex_attend,
     .mla_plan = msgl__cuda_mla_plan,

@@ -14,6 +14,7 @@
 #include "kernel/cuda/attn/native.h"
 #include "kernel/cuda/attn/triton.h"
 #include "kernel/device.h"
+#include "kernel/expanded.h"
 
 struct msgl_kernels;        // kernel/kernel.h
 struct msgl_cuda_flex_call; // kernel/cuda/attn/flex.h
@@ -37,6 +38,8 @@ typedef struct msgl_cuda_attn {
     int (*tree)(const msgl_cuda_attn_call *c, const uint64_t *tree, void *stream);
     int (*mla_plan)(const msgl_mla_call *c, void *stream); // once a step: attn/mla.h
     int (*mla)(const msgl_mla_call *c, void *stream);
+    int (*gather)(const msgl_gather_call *c, void *stream); // attn/expanded.h
+    int (*expanded)(const msgl_expanded_call *c, void *stream);
     int (*flex_lists)(const struct msgl_cuda_flex_call *c, void *stream); // attn/flex.h
     int (*flex_attend)(const struct msgl_cuda_flex_call *c, void *stream);
     // triton's: kernel/cuda/attn/triton.h

@@ -134,7 +134,9 @@ void msgl__attn_init(msgl_attn_kernels *k, msgl_cpu_level level)
         .latent_ops = {[MSGL_F32] = &REF, [MSGL_F16] = &REF, [MSGL_BF16] = &REF},
         .expand = msgl__e4m3_expand_ref,
         .paged = msgl__attn_paged,
-        .scratch_size = msgl__attn_scratch_size};
+        .scratch_size = msgl__attn_scratch_size,
+        .gather = msgl__attn_gather_ref,
+        .expanded = msgl__attn_expanded_ref};
 #if defined(__x86_64__)
     if (level >= MSGL_CPU_AVX2) msgl__attn_init_avx2(k);
     if (level >= MSGL_CPU_AVX512) msgl__attn_init_avx512(k);

@@ -21,9 +21,11 @@ struct msgl_fa_prefill_config {
     using Product = std::conditional_t<E4M3_, __half, T_>; // of what is multiplied
     static constexpr int HD = HD_;
     static constexpr bool GATHER = GATHER_ || E4M3_, SOFTCAP = SOFTCAP_, E4M3 = E4M3_;
+    static constexpr bool EXPANDED = false;
     static constexpr int M = MSGL_FA_PREFILL_ROWS;
     static constexpr int N = HD == 256 ? 64 : 128; // keys of a tile
     static constexpr int BLOCKS = HD / 64;         // of 64 columns (128 bytes)
+    static constexpr int HD_V = HD, V_BLOCKS = BLOCKS;
     static constexpr int Q_BYTES = M * HD * 2, KV_BYTES = N * HD * 2;
     static constexpr int GATHER_ROWS = N / 4; // of a tile, for a loading warp
     static constexpr int Q_BUFFERS = HD == 256 ? 1 : 2;
@@ -36,15 +38,38 @@ struct msgl_fa_prefill_config {
     static constexpr int CONSUMER_REGISTERS = 224;
 };
 
+// Expanded latent attention (kernel/expanded.h): heads of Q and K have 192 columns, the last 64 of
+// K a rotary key that all heads share, and those of V 128. Keys lie one behind the other: in place
+// of a row of the page table a tile has the row of its request's first key.
+struct msgl_fa_expanded_config {
+    using T = __nv_bfloat16;
+    using Product = T;
+    static constexpr int HD = 192, HD_V = 128;
+    static constexpr bool GATHER = false, SOFTCAP = false, E4M3 = false, EXPANDED = true;
+    static constexpr int M = MSGL_FA_PREFILL_ROWS;
+    static constexpr int N = 128;
+    static constexpr int BLOCKS = HD / 64, V_BLOCKS = HD_V / 64;
+    static constexpr int Q_BYTES = M * HD * 2, KV_BYTES = N * HD * 2;
+    static constexpr int GATHER_ROWS = N / 4;
+    static constexpr int Q_BUFFERS = 1, STAGES = 3;
+    static constexpr int CODES_BYTES = 0;
+    static constexpr bool Q_REGISTERS = false;
+    static constexpr int CONSUMERS = 2;
+    static constexpr int THREADS = 128 * (1 + CONSUMERS);
+    static constexpr int PRODUCER_REGISTERS = 56;
+    static constexpr int CONSUMER_REGISTERS = 224;
+};
+
 struct msgl_fa_prefill_params {
     CUtensorMap q_map, k_map, v_map; // [tokens, heads, head_dim]; of k and v with slots as tokens
+    CUtensorMap rotary_map;          // expanded: [keys, 1, 64]
     const void *k, *v;
     void *out;
     float *lse;
     msgl_fa_prefill_plan *plan;
     const int32_t *table;
     int64_t table_stride, ld_out;
-    int32_t num_q_heads, head_dim, pack, heads_per_kv; // head groups per KV head
+    int32_t num_q_heads, head_dim, pack, heads_per_kv; // head_dim: of V; head groups per KV head
     int32_t num_slots, kv_row_bytes, box_rows, window;
     int32_t pack_inverse; // floor(2^16 / pack) + 1: r * it >> 16 is r / pack for a row of a tile
     float log2_scale;     // of a raw (or, with a soft cap, squashed) score to the exponent of 2

@@ -86,7 +86,7 @@ template <class C> struct msgl_fa_consumer {
         msgl__wgmma_commit();
     }
 
-    __device__ __forceinline__ void values(float (&o)[C::HD / 2], uint32_t (&prob)[C::N / 16][4],
+    __device__ __forceinline__ void values(float (&o)[C::HD_V / 2], uint32_t (&prob)[C::N / 16][4],
                                            int add)
     {
         const uint64_t b = msgl__wgmma_operand(msgl__shared_address(smem.kv[ring.at]), C::N * 128);
@@ -105,7 +105,7 @@ template <class C> struct msgl_fa_consumer {
         if (C::GATHER || tail_end <= tail || n != tail / C::N) return;
         const uint32_t at = msgl__shared_address(smem.kv[ring.at]);
         const int first = tail - n * C::N, chunks = (tail_end - tail) * 8;
-        for (int i = threadIdx.x & 127; i < chunks * C::BLOCKS; i += 128) {
+        for (int i = threadIdx.x & 127; i < chunks * C::V_BLOCKS; i += 128) {
             const int b = i / chunks, c = i - b * chunks;
             msgl__write_shared(at + (b * C::N + first) * 128 + c * 16, make_uint4(0, 0, 0, 0));
         }
@@ -148,7 +148,7 @@ template <class C> struct msgl_fa_consumer {
 
     // Normalises and stores the thread's rows: a quad's four threads exchange words so that each
     // stores 16 bytes of 64 consecutive ones.
-    __device__ __forceinline__ void store(float (&o)[C::HD / 2])
+    __device__ __forceinline__ void store(float (&o)[C::HD_V / 2])
     {
         const int t = threadIdx.x & 3;
 #pragma unroll
@@ -209,7 +209,7 @@ template <class C> struct msgl_fa_consumer {
     // stored.
     __device__ __forceinline__ void run()
     {
-        float s[C::N / 2], o[C::HD / 2], scale[2];
+        float s[C::N / 2], o[C::HD_V / 2], scale[2];
         uint32_t prob[C::N / 16][4], qa[C::HD / 16][4];
         if (!wait_tile()) return;
         load_q(qa, smem.q[q.at]);

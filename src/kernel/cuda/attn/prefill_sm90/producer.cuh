@@ -53,6 +53,17 @@ static __device__ __forceinline__ void msgl__fa_end_of_work(msgl_fa_prefill_plan
     }
 }
 
+// Where a request's keys are, by position: as the page table says, or one behind the other.
+struct msgl_fa_in_order {
+    int first;
+    __device__ __forceinline__ int operator[](int pos) const
+    {
+        return first + pos;
+    }
+};
+template <class C>
+using msgl_fa_slots = std::conditional_t<C::EXPANDED, msgl_fa_in_order, const int32_t *>;
+
 // TMA: every warp of the producer's warpgroup loads a run of a tile's boxes.
 template <class C> struct msgl_fa_boxes {
     msgl_fa_ring<C::STAGES> ring;
@@ -69,7 +80,7 @@ template <class C> struct msgl_fa_boxes {
 
     // First slot of this warp's box `lane` in tile n; a box without one of the keys [key_lo, klen)
     // gets one behind the pool, which TMA reads as zeros.
-    __device__ __forceinline__ int slot(const msgl_fa_prefill_params &p, const int32_t *row,
+    __device__ __forceinline__ int slot(const msgl_fa_prefill_params &p, msgl_fa_slots<C> row,
                                         int key_lo, int klen, int n) const
     {
         const int lane = threadIdx.x & 31, pos = n * C::N + (first + lane) * rows;
@@ -82,17 +93,21 @@ template <class C> struct msgl_fa_boxes {
     {
         const int lane = threadIdx.x & 31;
         const CUtensorMap *map = is_k ? &p.k_map : &p.v_map;
+        const int blocks = is_k ? C::BLOCKS : C::V_BLOCKS;
         const uint32_t bar = msgl__shared_address(&s.kv_full[ring.at]);
         uint32_t dst = msgl__shared_address(s.kv[ring.at]) + first * rows * 128;
         msgl__mbarrier_wait<MSGL_FA_WAIT_NS>(msgl__shared_address(&s.kv_empty[ring.at]),
                                              ring.parity ^ 1);
-        if (lane == 0) msgl__mbarrier_expect(bar, count * rows * 128 * C::BLOCKS);
+        if (lane == 0) msgl__mbarrier_expect(bar, count * rows * 128 * blocks);
         for (int i = 0; i < count; i++) {
             const int from = __shfl_sync(0xffffffff, slots, i);
             if (lane == 0) {
 #pragma unroll
-                for (int b = 0; b < C::BLOCKS; b++)
+                for (int b = 0; b < C::V_BLOCKS; b++)
                     msgl__tensor_load(dst + b * C::N * 128, map, b * 64, kv_head, from, bar);
+                if (C::EXPANDED && is_k)
+                    msgl__tensor_load(dst + C::V_BLOCKS * C::N * 128, &p.rotary_map, 0, 0, from,
+                                      bar);
             }
             dst += rows * 128;
         }
@@ -279,8 +294,8 @@ template <class C, class Loader> struct msgl_fa_producer {
     // Of the current item:
     int lo, hi, kv_head; // key tiles [lo, hi]; hi < 0: no item
     int key_lo, klen;    // slots of other keys may be another request's
-    const int32_t *row;  // of the table
-    int slots, below;    // of tile hi and of the one before it
+    msgl_fa_slots<C> row;
+    int slots, below; // of tile hi and of the one before it
 
     __device__ __forceinline__ msgl_fa_producer(const msgl_fa_prefill_params &params,
                                                 msgl_fa_prefill_smem<C> &smem)
@@ -326,7 +341,10 @@ template <class C, class Loader> struct msgl_fa_producer {
         lo = key_lo / C::N;
         klen = w.tile.klen;
         kv_head = w.head / p.heads_per_kv;
-        row = p.table + w.tile.table_row * p.table_stride;
+        if constexpr (C::EXPANDED)
+            row = {w.tile.table_row};
+        else
+            row = p.table + w.tile.table_row * p.table_stride;
         slots = loader.slot(p, row, key_lo, klen, hi);
         below = hi > lo ? loader.slot(p, row, key_lo, klen, hi - 1) : 0;
     }
