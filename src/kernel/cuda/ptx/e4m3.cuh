@@ -21,17 +21,12 @@ static __device__ __forceinline__ void msgl__e4m3_to_f16(uint32_t four, uint32_t
     }
 }
 
-// The same as pairs of bf16, which has every value, too.
-static __device__ __forceinline__ void msgl__e4m3_to_bf16(uint32_t four, uint32_t pairs[2])
+static __device__ __forceinline__ uint4 msgl__eight_to_f16(uint32_t first, uint32_t second)
 {
-    uint32_t halves[2];
-    msgl__e4m3_to_f16(four, halves);
-#pragma unroll
-    for (int i = 0; i < 2; i++) {
-        const float2 f = __half22float2(*(const __half2 *)&halves[i]);
-        const __nv_bfloat162 b = __floats2bfloat162_rn(f.x, f.y);
-        pairs[i] = *(const uint32_t *)&b;
-    }
+    uint32_t a[2], b[2];
+    msgl__e4m3_to_f16(first, a);
+    msgl__e4m3_to_f16(second, b);
+    return make_uint4(a[0], a[1], b[0], b[1]);
 }
 
 static __device__ __forceinline__ uint32_t msgl__two_to_e4m3(float lo, float hi)

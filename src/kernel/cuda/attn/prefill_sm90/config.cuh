@@ -8,14 +8,17 @@
 #include <cuda_bf16.h>
 #include <cuda_fp16.h>
 
+#include <type_traits>
+
 #include "kernel/cuda/attn/prefill_sm90.h"
 
 // T: __nv_bfloat16 or __half; HD: head_dim rounded up to 64, 128 or 256; GATHER: for pages of fewer
 // than 16 rows, whose slots are looked up row by row, as those of E4M3 are: the loading warps make
-// T of that.
+// f16 of that, which takes one instruction for two values (bf16 takes four).
 template <class T_, int HD_, bool GATHER_, bool SOFTCAP_, bool E4M3_ = false>
 struct msgl_fa_prefill_config {
-    using T = T_;
+    using T = T_;                                          // of q and out
+    using Product = std::conditional_t<E4M3_, __half, T_>; // of what is multiplied
     static constexpr int HD = HD_;
     static constexpr bool GATHER = GATHER_ || E4M3_, SOFTCAP = SOFTCAP_, E4M3 = E4M3_;
     static constexpr int M = MSGL_FA_PREFILL_ROWS;
@@ -24,9 +27,10 @@ struct msgl_fa_prefill_config {
     static constexpr int Q_BYTES = M * HD * 2, KV_BYTES = N * HD * 2;
     static constexpr int GATHER_ROWS = N / 4; // of a tile, for a loading warp
     static constexpr int Q_BUFFERS = HD == 256 ? 1 : 2;
-    static constexpr int STAGES = HD == 64 ? 8 : HD == 128 ? 5 : 4;
-    static constexpr bool Q_REGISTERS = HD <= 128; // Q as A operand from registers
-    static constexpr int CONSUMERS = 2;            // warpgroups of 64 rows
+    static constexpr int STAGES = (HD == 64 ? 8 : HD == 128 ? 5 : 4) - E4M3;
+    static constexpr int CODES_BYTES = E4M3 ? N * HD : 0; // of a tile of E4M3
+    static constexpr bool Q_REGISTERS = HD <= 128;        // Q as A operand from registers
+    static constexpr int CONSUMERS = 2;                   // warpgroups of 64 rows
     static constexpr int THREADS = 128 * (1 + CONSUMERS);
     static constexpr int PRODUCER_REGISTERS = 56;
     static constexpr int CONSUMER_REGISTERS = 224;
@@ -59,7 +63,13 @@ struct msgl_fa_prefill_work {
 
 enum { MSGL_FA_WORK_WORDS = sizeof(msgl_fa_prefill_work) / 4 };
 
-template <class C> struct msgl_fa_prefill_smem {
+template <int BYTES> struct msgl_fa_prefill_codes {
+    alignas(16) unsigned char codes[2][BYTES];
+};
+template <> struct msgl_fa_prefill_codes<0> {
+};
+
+template <class C> struct msgl_fa_prefill_smem : msgl_fa_prefill_codes<C::CODES_BYTES> {
     alignas(1024) unsigned char q[C::Q_BUFFERS][C::Q_BYTES];
     alignas(1024) unsigned char kv[C::STAGES][C::KV_BYTES];
     msgl_fa_prefill_work work[C::Q_BUFFERS];

@@ -14,6 +14,7 @@
 #include "kernel/cuda/attn/prefill_sm90/config.cuh"
 #include "kernel/cuda/attn/sink.cuh"
 #include "kernel/cuda/ptx/barrier.cuh"
+#include "kernel/cuda/ptx/e4m3.cuh"
 #include "kernel/cuda/ptx/math.cuh"
 #include "kernel/cuda/ptx/mma.cuh"
 #include "kernel/cuda/ptx/shared.cuh"
@@ -48,7 +49,7 @@ template <class C> struct msgl_fa_consumer {
                                              ring.parity);
         // cp.async wrote through the generic proxy. The fence is on this side since the producer
         // would wait in it for its later copies too.
-        if (C::GATHER) msgl__fence_async_proxy();
+        if (C::GATHER && !C::E4M3) msgl__fence_async_proxy();
     }
 
     // The warp's 16 rows of Q as A operands, if they stay in registers.
@@ -59,9 +60,12 @@ template <class C> struct msgl_fa_consumer {
                   r = group * 64 + (threadIdx.x / 32 & 3) * 16 + (lane & 15);
         const uint32_t at = msgl__shared_address(q) + r * 128;
 #pragma unroll
-        for (int k = 0; k < C::HD / 16; k++)
+        for (int k = 0; k < C::HD / 16; k++) {
             msgl__load_matrix_4(
                 at + k / 4 * C::M * 128 + ((k % 4 * 2 + (lane >> 4)) ^ (r & 7)) * 16, a[k]);
+#pragma unroll
+            for (int i = 0; C::E4M3 && i < 4; i++) a[k][i] = msgl__bf16_to_f16(a[k][i]);
+        }
     }
 
     __device__ __forceinline__ void scores(float (&s)[C::N / 2], uint32_t (&q)[C::HD / 16][4],
@@ -74,10 +78,10 @@ template <class C> struct msgl_fa_consumer {
         for (int k = 0; k < C::HD / 16; k++) {
             const uint64_t bk = b + (k / 4 * C::N * 128 + k % 4 * 32) / 16;
             if constexpr (C::Q_REGISTERS)
-                msgl__wgmma_registers<false>(s, q[k], bk, k > 0, typename C::T());
+                msgl__wgmma_registers<false>(s, q[k], bk, k > 0, typename C::Product());
             else
                 msgl__wgmma(s, a + (k / 4 * C::M * 128 + k % 4 * 32) / 16, bk, k > 0,
-                            typename C::T());
+                            typename C::Product());
         }
         msgl__wgmma_commit();
     }
@@ -90,7 +94,7 @@ template <class C> struct msgl_fa_consumer {
 #pragma unroll
         for (int k = 0; k < C::N / 16; k++)
             msgl__wgmma_registers<true>(o, prob[k], b + k * 2048 / 16, k > 0 ? 1 : add,
-                                        typename C::T());
+                                        typename C::Product());
         msgl__wgmma_commit();
     }
 
@@ -221,7 +225,7 @@ template <class C> struct msgl_fa_consumer {
             ring.next();
             mask(s, n);
             rows.softmax(s, scale, p.log2_scale);
-            msgl__fa_to_operand<typename C::T>(s, prob);
+            msgl__fa_to_operand<typename C::Product>(s, prob);
             int add = 0;
             wait_full(); // K(n - 1), or V(n) if there is none
             for (; n > lo; n--) {
@@ -244,7 +248,7 @@ template <class C> struct msgl_fa_consumer {
                 msgl__wgmma_wait<0>(o);
                 release(v_stage);
                 msgl__fa_rescale(o, scale);
-                msgl__fa_to_operand<typename C::T>(s, prob);
+                msgl__fa_to_operand<typename C::Product>(s, prob);
             }
             release_tile();
             const int v_stage = ring.at;

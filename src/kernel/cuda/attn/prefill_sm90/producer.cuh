@@ -175,15 +175,22 @@ template <class C> struct msgl_fa_rows_loader {
     }
 };
 
-// The same of E4M3: rows go through registers, where they become bf16.
+// The same of E4M3: cp.async brings a tile's codes to where the thread that asked for them makes
+// f16 of them, once the next tile's are on their way. With chunk = lane % CHUNKS a lane has 16
+// columns of every ROWS_AT_ONCE-th row.
 template <class C> struct msgl_fa_e4m3_loader {
     static constexpr int ROWS = C::GATHER_ROWS;
-    static constexpr int CHUNKS = C::HD / 16; // of 16 bytes, in a row
-    static constexpr int LOADS = ROWS * CHUNKS / 32, BATCH = 4;
+    static constexpr int CHUNKS = C::HD / 16; // of 16 codes, in a row
+    static constexpr int ROWS_AT_ONCE = 32 / CHUNKS;
+    static constexpr int LOADS = ROWS / ROWS_AT_ONCE;
+    static constexpr int BATCH = 4; // reads of shared memory in flight
     static_assert(LOADS % BATCH == 0, "whole batches");
     msgl_fa_ring<C::STAGES> ring;
+    int parity; // of the tile to come: where its codes go
+    bool waits; // the tile before has not been converted yet
 
     __device__ __forceinline__ msgl_fa_e4m3_loader(const msgl_fa_prefill_params &)
+        : parity(0), waits(false)
     {
     }
 
@@ -197,54 +204,68 @@ template <class C> struct msgl_fa_e4m3_loader {
                                          msgl_fa_prefill_smem<C> &s, bool is_k, int kv_head,
                                          int slots)
     {
-        const int lane = threadIdx.x & 31, chunk = lane % CHUNKS;
-        const char *from = (const char *)(is_k ? p.k : p.v) + kv_head * p.head_dim + chunk * 16;
-        unsigned char *dst = s.kv[ring.at] + (threadIdx.x >> 5) * ROWS * 128;
-        const bool inside = chunk * 16 < p.head_dim;
-        uint4 codes[BATCH];
+        const int lane = threadIdx.x & 31, column = lane % CHUNKS * 16;
+        const bool inside = column < p.head_dim;
+        const char *from =
+            (const char *)(is_k ? p.k : p.v) + kv_head * p.head_dim + (inside ? column : 0);
+        const uint32_t to = msgl__shared_address(s.codes[parity]) + threadIdx.x * 16;
 #pragma unroll
-        for (int first = 0; first < LOADS; first += BATCH) {
+        for (int i = 0; i < LOADS; i++) {
+            const int slot = __shfl_sync(0xffffffff, slots, i * ROWS_AT_ONCE + lane / CHUNKS);
+            msgl__copy_async_16(to + i * 2048, from + (int64_t)max(slot, 0) * p.kv_row_bytes,
+                                slot >= 0 && inside);
+        }
+        msgl__copy_async_commit();
+        parity ^= 1;
+        if (waits) {
+            msgl__copy_async_wait<1>();
+            convert(s, parity);
+        }
+        waits = true;
+    }
+
+    // The last tile.
+    __device__ __forceinline__ void finish(msgl_fa_prefill_smem<C> &s)
+    {
+        msgl__copy_async_wait<0>();
+        if (waits) convert(s, parity ^ 1);
+    }
+
+    // A lane's 16 codes become two pieces of a block's swizzled row. Lanes of the second one of two
+    // blocks, which share the banks, begin with the other piece.
+    __device__ __forceinline__ void convert(msgl_fa_prefill_smem<C> &s, int which)
+    {
+        const int lane = threadIdx.x & 31, chunk = lane % CHUNKS, row0 = lane / CHUNKS;
+        const int piece = chunk % 4 * 2;
+        const bool swap = chunk >= 4;
+        const uint32_t from = msgl__shared_address(s.codes[which]) + threadIdx.x * 16;
+        const uint32_t to = msgl__shared_address(s.kv[ring.at]) +
+                            ((threadIdx.x >> 5) * ROWS + chunk / 4 * C::N + row0) * 128;
+        const uint32_t first = ((piece + swap) ^ row0) << 4;
+        msgl__mbarrier_wait<MSGL_FA_WAIT_NS>(msgl__shared_address(&s.kv_empty[ring.at]),
+                                             ring.parity ^ 1);
 #pragma unroll
-            for (int i = 0; i < BATCH; i++) {
-                const int slot = __shfl_sync(0xffffffff, slots, row_of(first + i));
-                codes[i] = make_uint4(0, 0, 0, 0);
-                if (slot >= 0 && inside) {
-                    codes[i] = *(const uint4 *)(from + (int64_t)slot * p.kv_row_bytes);
-                }
+        for (int i = 0; i < LOADS; i += BATCH) {
+            uint4 codes[BATCH];
+#pragma unroll
+            for (int j = 0; j < BATCH; j++)
+                codes[j] = msgl__read_shared<uint4>(from + (i + j) * 2048);
+#pragma unroll
+            for (int j = 0; j < BATCH; j++) {
+                // ROWS_AT_ONCE is 4 or 8, so every second row may differ in the swizzle's third
+                // bit.
+                const uint32_t at = first ^ ((i + j) * ROWS_AT_ONCE & 4) << 4;
+                const uint32_t row = to + (i + j) * ROWS_AT_ONCE * 128;
+                const uint4 c = codes[j];
+                msgl__write_shared(row + at,
+                                   msgl__eight_to_f16(swap ? c.z : c.x, swap ? c.w : c.y));
+                msgl__write_shared(row + (at ^ 16),
+                                   msgl__eight_to_f16(swap ? c.x : c.z, swap ? c.y : c.w));
             }
-            if (first == 0) {
-                msgl__mbarrier_wait<MSGL_FA_WAIT_NS>(msgl__shared_address(&s.kv_empty[ring.at]),
-                                                     ring.parity ^ 1);
-            }
-#pragma unroll
-            for (int i = 0; i < BATCH; i++) put(dst, row_of(first + i), chunk, codes[i]);
         }
         msgl__fence_async_proxy();
         msgl__mbarrier_arrive(msgl__shared_address(&s.kv_full[ring.at]));
         ring.next();
-    }
-
-    // The row of this warp's that this lane's load i is of.
-    static __device__ __forceinline__ int row_of(int i)
-    {
-        return i * (32 / CHUNKS) + (threadIdx.x & 31) / CHUNKS;
-    }
-
-    // Sixteen elements, as two pieces of a block's swizzled row. Lanes that write to the second one
-    // of two blocks, which share the banks, begin with the other piece.
-    static __device__ __forceinline__ void put(unsigned char *dst, int row, int chunk,
-                                               const uint4 &codes)
-    {
-        const uint32_t words[4] = {codes.x, codes.y, codes.z, codes.w};
-        uint32_t two[8];
-#pragma unroll
-        for (int i = 0; i < 4; i++) msgl__e4m3_to_bf16(words[i], two + 2 * i);
-        unsigned char *at = dst + chunk / 4 * C::N * 128 + row * 128;
-        const int piece = chunk % 4 * 2, odd = chunk / 4 & 1;
-        const uint4 low = make_uint4(two[0], two[1], two[2], two[3]);
-        const uint4 high = make_uint4(two[4], two[5], two[6], two[7]);
-        *(uint4 *)(at + ((piece + odd) ^ (row & 7)) * 16) = odd ? high : low;
-        *(uint4 *)(at + ((piece + 1 - odd) ^ (row & 7)) * 16) = odd ? low : high;
     }
 };
 
@@ -328,6 +349,7 @@ template <class C, class Loader> struct msgl_fa_producer {
             loader.load(p, s, false, last_head, last);
             if (C::Q_BUFFERS == 1) advance();
         }
+        if constexpr (C::E4M3) loader.finish(s);
         if (C::GATHER) msgl__copy_async_wait_all();
         if (threadIdx.x == 0) msgl__fa_end_of_work(p.plan);
     }
