@@ -264,12 +264,13 @@ static int find(const char *name, size_t len, msgl_device_kind device, const msg
 }
 
 // The first of what was measured fastest on this kind of GPU that can run here; NULL: none was
-// measured.
+// measured, as with a pool of E4M3.
 static int choose_measured(const msgl_attn_needs *n, msgl_phase phase, const msgl_attn_desc **out,
                            msgl_err *err)
 {
     const char *const *names = msgl__attn_measured(n, phase);
     *out = NULL;
+    if (n->kv_dtype == MSGL_E4M3) names = NULL;
     for (int i = 0; names != NULL && i < MSGL_ATTN_AUTO_NAMES && names[i] != NULL; i++) {
         const msgl_attn_desc *d = msgl__attn_find(names[i], n->device);
         if (d == NULL) continue;
@@ -280,7 +281,7 @@ static int choose_measured(const msgl_attn_needs *n, msgl_phase phase, const msg
     return 0;
 }
 
-// The documented order where nothing was measured: 9.x "fa,fi"; other GPUs fi, then what
+// The documented order where nothing was measured: E4M3 fa; 9.x "fa,fi"; other GPUs fi, then what
 // minisgl-cuda.so has; CPU fa (the fastest in every shape of `minisgl bench attn`). The first whose
 // both halves can run here is taken.
 static int choose_documented(const msgl_attn_needs *n, msgl_attn_choice *out, msgl_err *err)
@@ -289,21 +290,24 @@ static int choose_documented(const msgl_attn_needs *n, msgl_attn_choice *out, ms
         msgl_device_kind device;
         int32_t min_capability;
         const char *prefill, *decode;
+        bool e4m3; // of such a pool only
     } order[] = {
-        {MSGL_DEVICE_CUDA, 100, "fi", "fi"},
-        {MSGL_DEVICE_CUDA, 90, "fa", "fi"},
-        {MSGL_DEVICE_CUDA, 0, "fi", "fi"},
-        {MSGL_DEVICE_CUDA, 0, "fa", "fa"},
-        {MSGL_DEVICE_CUDA, 0, "torch_native", "torch_native"},
-        {MSGL_DEVICE_CUDA, 0, "dual_chunk_flash_attn", "dual_chunk_flash_attn"},
-        {MSGL_DEVICE_CPU, 0, "fa", "fa"},
-        {MSGL_DEVICE_CPU, 0, "fi", "fi"},
-        {MSGL_DEVICE_CPU, 0, "torch_native", "torch_native"},
-        {MSGL_DEVICE_CPU, 0, "dual_chunk_flash_attn", "dual_chunk_flash_attn"},
+        {MSGL_DEVICE_CUDA, 0, "fa", "fa", true},
+        {MSGL_DEVICE_CUDA, 100, "fi", "fi", false},
+        {MSGL_DEVICE_CUDA, 90, "fa", "fi", false},
+        {MSGL_DEVICE_CUDA, 0, "fi", "fi", false},
+        {MSGL_DEVICE_CUDA, 0, "fa", "fa", false},
+        {MSGL_DEVICE_CUDA, 0, "torch_native", "torch_native", false},
+        {MSGL_DEVICE_CUDA, 0, "dual_chunk_flash_attn", "dual_chunk_flash_attn", false},
+        {MSGL_DEVICE_CPU, 0, "fa", "fa", false},
+        {MSGL_DEVICE_CPU, 0, "fi", "fi", false},
+        {MSGL_DEVICE_CPU, 0, "torch_native", "torch_native", false},
+        {MSGL_DEVICE_CPU, 0, "dual_chunk_flash_attn", "dual_chunk_flash_attn", false},
     };
     msgl_err first = {0}; // the preferred one's reason is shown
     for (size_t i = 0; i < MSGL_COUNT(order); i++) {
         if (order[i].device != n->device || n->capability < order[i].min_capability) continue;
+        if (order[i].e4m3 && n->kv_dtype != MSGL_E4M3) continue;
         const msgl_attn_desc *p = msgl__attn_find(order[i].prefill, n->device);
         const msgl_attn_desc *d = msgl__attn_find(order[i].decode, n->device);
         if (p == NULL || d == NULL) continue;

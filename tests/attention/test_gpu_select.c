@@ -522,7 +522,7 @@ static void test_tensor_cores_elsewhere(void **unused)
     unsetenv(TENSOR_CORES);
 }
 
-// E4M3 beside bf16: fa and torch_native have kernels, so auto takes fa; the others say who has.
+// E4M3 beside bf16: auto takes fa; trtllm on Hopper has kernels too, and the others say who has.
 static void test_e4m3(void **unused)
 {
     (void)unused;
@@ -539,9 +539,14 @@ static void test_e4m3(void **unused)
         assert_string_equal(c.prefill->name, "fa");
         assert_string_equal(c.decode->name, "fa");
         create(&c, &n, "auto");
-        assert_int_equal(msgl__attn_select("fa,fi", &n, &c, warning, &err), MSGL_EUNSUPPORTED);
-        assert_string_equal(err.text, "attention backend fi: no kernel for a KV cache of fp8_e4m3; "
-                                      "those that have one here: fa, torch_native");
+        const bool hopper = capabilities[i] == 90;
+        assert_int_equal(msgl__attn_select("trtllm", &n, &c, warning, &err),
+                         hopper ? 0 : MSGL_EUNSUPPORTED);
+        if (hopper) create(&c, &n, "trtllm");
+        assert_int_equal(msgl__attn_select("triton", &n, &c, warning, &err), MSGL_EUNSUPPORTED);
+        assert_string_equal(err.text,
+                            "attention backend triton: no kernel for a KV cache of fp8_e4m3; "
+                            "those that have one here: fa, trtllm, trtllm_mha, torch_native");
         n.act = MSGL_F16;
         assert_int_equal(msgl__attn_select("fa", &n, &c, warning, &err), MSGL_EUNSUPPORTED);
     }
