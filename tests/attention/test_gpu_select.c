@@ -522,7 +522,8 @@ static void test_tensor_cores_elsewhere(void **unused)
     unsetenv(TENSOR_CORES);
 }
 
-// E4M3 beside bf16: auto takes fa; trtllm on Hopper has kernels too, and the others say who has.
+// E4M3 beside bf16: auto takes fa; fi, and trtllm on Hopper, have kernels too, and the others say
+// who has.
 static void test_e4m3(void **unused)
 {
     (void)unused;
@@ -539,6 +540,8 @@ static void test_e4m3(void **unused)
         assert_string_equal(c.prefill->name, "fa");
         assert_string_equal(c.decode->name, "fa");
         create(&c, &n, "auto");
+        assert_int_equal(msgl__attn_select("fa,fi", &n, &c, warning, &err), 0);
+        create(&c, &n, "fa,fi");
         const bool hopper = capabilities[i] == 90;
         assert_int_equal(msgl__attn_select("trtllm", &n, &c, warning, &err),
                          hopper ? 0 : MSGL_EUNSUPPORTED);
@@ -546,7 +549,7 @@ static void test_e4m3(void **unused)
         assert_int_equal(msgl__attn_select("triton", &n, &c, warning, &err), MSGL_EUNSUPPORTED);
         assert_string_equal(err.text,
                             "attention backend triton: no kernel for a KV cache of fp8_e4m3; "
-                            "those that have one here: fa, trtllm, trtllm_mha, torch_native");
+                            "those that have one here: fa, fi, trtllm, trtllm_mha, torch_native");
         n.act = MSGL_F16;
         assert_int_equal(msgl__attn_select("fa", &n, &c, warning, &err), MSGL_EUNSUPPORTED);
     }

@@ -7,10 +7,10 @@
 // The kernel sees the pool's pages: larger ones are read up to 5 % faster than pages of 1.
 //
 // Decode takes tensor cores when a KV head serves 4 query heads or more, or when there is no
-// CUDA-core kernel for the group (5, 6, 7, 16 ...); FLASHINFER_USE_TENSOR_CORES overrides.
-// Prefill takes the Hopper kernel where there is one and requests are long enough; layers with a
-// window or a soft cap take the other one. A step has a plan per kernel and window that the model's
-// layers use. Deterministic: tensor cores with fixed tiles and no splits for
+// CUDA-core kernel for the group (5, 6, 7, 16 ...) or the pool (E4M3); FLASHINFER_USE_TENSOR_CORES
+// overrides. Prefill takes the Hopper kernel where there is one and requests are long enough;
+// layers with a window or a soft cap take the other one. A step has a plan per kernel and window
+// that the model's layers use. Deterministic: tensor cores with fixed tiles and no splits for
 // everything, so that prefill and decode agree bit for bit too; layers with a window then read all
 // keys.
 #include "attention/fi/fi_cuda.h"
@@ -331,8 +331,9 @@ static void fi_forward(msgl_attn_backend *base, msgl_exec *x, const msgl_attn_la
                                 .k = msgl__kv_k(cfg->pool, layer->layer),
                                 .v = msgl__kv_v(cfg->pool, layer->layer),
                                 .out = out,
-                                .scale = layer->scale,
+                                .scale = layer->scale * msgl__attn_k_scale(cfg->pool, layer),
                                 .softcap = layer->softcap,
+                                .out_scale = msgl__attn_v_scale(cfg->pool, layer),
                                 .window = layer->window,
                                 .qo_indptr = seqs->dev_cu_seqlens_q,
                                 .page_indptr = (const int32_t *)set,
@@ -351,7 +352,7 @@ const msgl_attn_desc msgl__attn_fi_cuda = {
     .min_capability = 80,
     .page_rule = MSGL_PAGE_ANY,
     .head_dims = {64, 128, 256},
-    .kv_dtypes = 1u << MSGL_F16 | 1u << MSGL_BF16,
+    .kv_dtypes = 1u << MSGL_F16 | 1u << MSGL_BF16 | 1u << MSGL_E4M3,
     .sliding_window = true,
     .reads_behind_window = true,
     .softcap = true,

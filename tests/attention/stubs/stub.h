@@ -33,6 +33,9 @@ typedef struct stub_trtllm {
 static inline bool stub_fi_has(const msgl_fi_shape *s, msgl_fi_kernel kernel, int32_t capability)
 {
     const int32_t group = s->num_q_heads / s->num_kv_heads;
+    if (s->dtype == MSGL_E4M3) {
+        return kernel == MSGL_FI_TENSOR_CORES && (s->head_dim == 64 || s->head_dim == 128);
+    }
     if (s->dtype != MSGL_BF16 && s->dtype != MSGL_F16) return false;
     if (kernel == MSGL_FI_HOPPER) {
         return capability == 90 && s->dtype == MSGL_BF16 &&
