@@ -290,7 +290,7 @@ static void latent_step(const msgl_attn *a, fake_world *w, int answers, bool chu
         msgl_seqs seqs;
         msgl__seqs_fill(&batch, i == 0 ? 0 : ends[0], ends[i], 0, 1, 2, block[i], block[i], &seqs);
         const msgl_attn_input in = {.ld = 16 * 576};
-        const msgl_attn_layer layer = {.scale = 0.5f, .window = -1};
+        const msgl_attn_layer layer = {.scale = 0.5f, .window = -1, .k_scale = 3};
         assert_int_equal(msgl__attn_prepare(a, &seqs), 0);
         msgl__attn_begin(a, &w->exec, &seqs);
         msgl__attn_forward(a, &w->exec, &layer, &seqs, &in, NULL);
@@ -308,6 +308,8 @@ static void test_latent_calls(void **unused)
         msgl_attn_needs n = fake_latent_needs(90, 16, 512, 64, MSGL_BF16);
         n.page_size = pages[i][0];
         n.deterministic = i % 2 != 0;
+        const bool e4m3 = i % 3 == 2;
+        if (e4m3) n.kv_dtype = MSGL_E4M3;
         msgl_attn_choice c;
         char warning[256];
         fake_gpu_reset(90);
@@ -326,7 +328,9 @@ static void test_latent_calls(void **unused)
         assert_int_equal(answers.q_len, 1);
         assert_int_equal(answers.page_size, pages[i][1]);
         assert_int_equal(answers.ld_out, 16 * 512);
-        assert_float_equal(answers.scale, 0.5f, 0);
+        assert_int_equal(answers.e4m3, e4m3);
+        assert_float_equal(answers.scale, e4m3 ? 1.5f : 0.5f, 0);
+        assert_float_equal(answers.out_scale, e4m3 ? 3 : 1, 0);
         assert_int_equal(answers.deterministic, n.deterministic);
         assert_true(fake_gpu_holds(answers.plan, msgl__mla_plan_bytes(16, FAKE_RUNNING, 0)));
         latent_step(&a, &w, 1, true);
@@ -376,7 +380,7 @@ static void test_reasons(void **unused)
                      MSGL_EUNSUPPORTED);
     assert_string_equal(why.text, "latent attention: no kernel for 4 query heads and vectors of 32 "
                                   "+ 8 bfloat16 elements; allowed: up to 128 heads, 512 + 64 "
-                                  "bfloat16 elements");
+                                  "bfloat16 or fp8_e4m3 elements");
     assert_int_equal(msgl__attn_supports(msgl__attn_find("fa", MSGL_DEVICE_CUDA), &ada, &why),
                      MSGL_EUNSUPPORTED);
     assert_string_equal(why.text,

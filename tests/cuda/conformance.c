@@ -367,9 +367,9 @@ static void add_backend(test_case *cases, struct CMUnitTest *tests, int *n, cons
         test_case c = {.desc = d, .latent = latent != 0};
         if ((caches & 1u << (latent ? MSGL_CACHE_LATENT : MSGL_CACHE_KV)) == 0) continue;
         for (int t = 0; t < MSGL_DTYPE_COUNT; t++) {
-            // Fast kernels are for bfloat16; all others are torch_native's.
-            const bool any = strcmp(d->name, "torch_native") == 0 && t != MSGL_E4M3;
-            const bool fits = !latent || t == MSGL_BF16 || any;
+            // Fast kernels are for bfloat16 and E4M3; all others are torch_native's.
+            const bool fast = t == MSGL_BF16 || t == MSGL_E4M3;
+            const bool fits = !latent || fast || strcmp(d->name, "torch_native") == 0;
             c.dtype = (msgl_dtype)t;
             if (fits && (d->kv_dtypes & 1u << t) != 0) add_steps(cases, tests, n, c);
         }

@@ -5,6 +5,7 @@
 #include "kernel/cuda/device.cuh"
 #include "kernel/cuda/launch.cuh"
 #include "kernel/cuda/ops/ops.h"
+#include "kernel/cuda/ops/pool_e4m3.cuh"
 #include "kernel/cuda/ops/rms.cuh"
 
 enum { THREADS = 256, PAIRS = 4 * THREADS }; // PAIRS: of q that a block rotates
@@ -24,15 +25,16 @@ static __device__ __forceinline__ void store_latent(const msgl_latent_rope_call 
     const T *row = (const T *)c.latent + t * c.ld_latent;
     KV *to = (KV *)c.pool + (size_t)c.slots[t] * (size_t)(c.rank + 2 * c.half);
     const float inv = 1.0f / root_mean_square(row, c.eps, c.rank);
+    const float scale = std::is_same<KV, pool_e4m3>::value ? 1 / c.scale : 1;
     for (int i = (int)threadIdx.x; i < c.rank; i += THREADS) {
-        to[i] = from_f32<KV>(to_f32(row[i]) * (inv * c.weight[i]));
+        to[i] = from_f32<KV>(to_f32(row[i]) * (inv * c.weight[i]) * scale);
     }
     row += c.rank;
     to += c.rank;
     for (int i = (int)threadIdx.x; i < c.half; i += THREADS) {
         const float2 v = rotated(to_f32(row[i]), to_f32(row[c.half + i]), cos_sin, c.half, i);
-        to[i] = from_f32<KV>(v.x);
-        to[c.half + i] = from_f32<KV>(v.y);
+        to[i] = from_f32<KV>(v.x * scale);
+        to[c.half + i] = from_f32<KV>(v.y * scale);
     }
 }
 
@@ -64,8 +66,9 @@ template <typename T> static void launch(msgl_exec *x, const msgl_latent_rope_ca
     const int blocks = 1 + (c->num_heads * c->half + PAIRS - 1) / PAIRS;
     void (*const fn)(msgl_latent_rope_call) = c->dtype == MSGL_BF16
                                                   ? latent_kernel<T, __nv_bfloat16>
-                                              : c->dtype == MSGL_F16 ? latent_kernel<T, __half>
-                                                                     : latent_kernel<T, float>;
+                                              : c->dtype == MSGL_F16  ? latent_kernel<T, __half>
+                                              : c->dtype == MSGL_E4M3 ? latent_kernel<T, pool_e4m3>
+                                                                      : latent_kernel<T, float>;
     MSGL_CUDA_TRY(x, msgl__launch(fn, dim3((unsigned)c->tokens, (unsigned)blocks), dim3(THREADS), 0,
                                   msgl__cuda_stream(x), *c));
 }

@@ -5,8 +5,8 @@
 #include "kernel/cuda/device.cuh"
 #include "kernel/cuda/launch.cuh"
 #include "kernel/cuda/ops/ops.h"
+#include "kernel/cuda/ops/pool_e4m3.cuh"
 #include "kernel/cuda/ops/rope_head.cuh"
-#include "kernel/cuda/ptx/e4m3.cuh"
 
 static __global__ void table_kernel(const int32_t *positions, int tokens, const float *inv_freq,
                                     int half, float scale, float *cos_sin)
@@ -34,15 +34,6 @@ struct rope_args {
     float k_inverse, v_inverse; // of a pool of E4M3: what K and V are multiplied by
     const int32_t *slots;
 };
-
-struct pool_e4m3 {
-    uint8_t code;
-};
-
-template <> __device__ __forceinline__ pool_e4m3 from_f32<pool_e4m3>(float v)
-{
-    return {(uint8_t)msgl__two_to_e4m3(v, 0)};
-}
 
 // A group of eight to the pool.
 template <typename KV>
