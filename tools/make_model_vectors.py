@@ -96,7 +96,8 @@ def randomise(model, tied, seed, gain):
     unit = 1 if model.config.model_type.startswith(("gemma", "qwen3_next", "qwen3_5")) else 0
     for name, p in model.named_parameters():
         r = torch.randn(p.shape, generator=gen, dtype=torch.float32)
-        columns_first = model.config.model_type == "gpt_oss" and p.ndim == 3  # [experts, in, out]
+        by_columns = model.config.model_type in ("gpt_oss", "llama4", "llama4_text")
+        columns_first = by_columns and p.ndim == 3  # [experts, in, out]
         fan = 1 / math.sqrt(p.shape[-2 if columns_first else -1])
         if name.endswith(("q_norm.weight", "k_norm.weight")):
             r = 1.4 + 0.2 * r
@@ -112,7 +113,7 @@ def randomise(model, tied, seed, gain):
             r -= 2
         elif any(part in name for part in ("q_proj", "k_proj", "qkv_proj")):
             r *= 1.5 * fan
-        elif name.endswith(("mlp.gate.weight", "mlp.router.weight")):
+        elif name.endswith(("mlp.gate.weight", "router.weight")):
             r *= 2.5 * fan
         else:
             r *= 1.2 * fan

@@ -157,6 +157,85 @@ def gpt_oss_yarn(**kw):
     return c
 
 
+def llama4(**kw):
+    c = llama(
+        architectures=["Llama4ForCausalLM"],
+        model_type="llama4_text",
+        attention_chunk_size=24,
+        attn_scale=0.5,
+        attn_temperature_tuning=True,
+        floor_scale=16,
+        head_dim=32,
+        hidden_size=32,
+        interleave_moe_layer_step=2,
+        intermediate_size=24,
+        intermediate_size_mlp=48,
+        no_rope_layer_interval=3,
+        no_rope_layers=[],
+        num_attention_heads=4,
+        num_experts_per_tok=1,
+        num_hidden_layers=4,
+        num_key_value_heads=2,
+        num_local_experts=4,
+        output_router_logits=False,
+        pad_token_id=EOT,
+        rope_scaling=dict(
+            factor=16.0,
+            high_freq_factor=1.0,
+            low_freq_factor=1.0,
+            original_max_position_embeddings=32,
+            rope_type="llama3",
+        ),
+        rope_theta=500000.0,
+        router_aux_loss_coef=0.001,
+        router_jitter_noise=0.0,
+        use_qk_norm=True,
+    )
+    c.update(kw)
+    return without(c, "mlp_bias", "pretraining_tp")
+
+
+def llama4_conditional():
+    """Without norms of q and k, and dense layers before sparse ones, as Maverick."""
+    return dict(
+        architectures=["Llama4ForConditionalGeneration"],
+        boi_token_index=200080,
+        eoi_token_index=200081,
+        eos_token_id=[EOT, IM_END],
+        image_token_index=200092,
+        model_type="llama4",
+        text_config=without(
+            llama4(
+                no_rope_layer_interval=2,
+                num_hidden_layers=2,
+                rope_scaling=None,
+                use_qk_norm=False,
+            ),
+            "architectures",
+            "torch_dtype",
+            "transformers_version",
+            "eos_token_id",
+            "tie_word_embeddings",
+        ),
+        tie_word_embeddings=False,
+        torch_dtype="bfloat16",
+        transformers_version="4.51.0.dev0",
+        vision_config=dict(
+            hidden_size=8,
+            image_size=4,
+            intermediate_size=8,
+            model_type="llama4_vision_model",
+            num_attention_heads=1,
+            num_hidden_layers=1,
+            patch_size=2,
+            pixel_shuffle_ratio=0.5,
+            projector_input_dim=8,
+            projector_output_dim=8,
+            vision_output_dim=8,
+        ),
+    )
+
+
 def qwen2_moe(**kw):
     c = qwen2(
         architectures=["Qwen2MoeForCausalLM"],
@@ -878,6 +957,25 @@ MODELS = {
             dual_chunk=dict(dual_chunk_attention_config=None),
             local=dict(dual_chunk_attention_config=dual_chunk(chunk_size=40, local_size=16)),
             length=dict(dual_chunk_attention_config=dual_chunk(original_max_position_embeddings=0)),
+        ),
+    ),
+    "llama4": dict(
+        config=llama4(),
+        steady=True,
+        off=dict(
+            chunk=dict(attention_chunk_size=4096),
+            no_rope=dict(no_rope_layers=[1, 1, 1, 1], layer_types=["chunked_attention"] * 4),
+            temper=dict(attn_temperature_tuning=False),
+            norm=dict(use_qk_norm=False),
+            scaling=dict(rope_scaling=None),
+        ),
+    ),
+    "llama4_conditional": dict(
+        config=llama4_conditional(),
+        steady=True,
+        off=dict(
+            chunk=dict(text_config=dict(attention_chunk_size=4096)),
+            temper=dict(text_config=dict(attn_temperature_tuning=False)),
         ),
     ),
 }

@@ -22,9 +22,10 @@ typedef struct shape {
 } shape;
 
 static const shape SHAPES[] = {
-    {1, 8192, 128, 31.1},    {16, 4096, 128, 49.8}, {64, 4096, 128, 123.8},
-    {128, 8192, 128, 547.0}, {1, 8192, 16, 32.4},   {16, 4096, 16, 41.9},
-    {64, 4096, 16, 99.4},    {256, 1024, 16, 93.9}, {128, 8192, 16, 289.2},
+    {1, 8192, 128, 31.1},   {16, 4096, 128, 49.8}, {64, 4096, 128, 123.8}, {128, 8192, 128, 547.0},
+    {1, 8192, 16, 32.4},    {16, 4096, 16, 41.9},  {64, 4096, 16, 99.4},   {256, 1024, 16, 93.9},
+    {128, 8192, 16, 289.2}, {1, 200, 16, 0},       {1, 500, 16, 0},        {1, 1000, 16, 0},
+    {1, 2000, 16, 0},       {8, 1000, 16, 0},      {64, 256, 16, 0},
 };
 
 typedef struct pool {
@@ -95,7 +96,8 @@ static void run(const pool *p, const shape *s, int page, bool in_order, const ms
            s->batch, s->len, s->heads, page, in_order ? " in order" : "", us, s->flashmla_us,
            s->flashmla_us / us, flops / us * 1e-6, flops / us * 1e8 / PEAK_FLOPS,
            (double)bytes / us * 1e-6, (double)bytes / us * 1e8 / PEAK_BYTES, alone, plan_us);
-    if (tune) printf(" | tune %d %d %d", tune->overhead, tune->min_tiles, tune->snap);
+    if (tune)
+        printf(" | tune %d %d %d %d", tune->overhead, tune->min_tiles, tune->snap, tune->whole);
     printf("\n");
     fflush(stdout);
     CUDA_OK(cudaGraphExecDestroy(exec));
@@ -153,7 +155,8 @@ static void run_prompts(const pool *p, const prompts *s, int page, const msgl_ml
     printf("%2dx%-4d after %-5d %3d heads page %-3d %8.1f us %6.1f TFLOP/s %3.0f%% | plan %4.1f us",
            s->batch, s->len, s->before, s->heads, page, us, flops / us * 1e-6,
            flops / us * 1e8 / PEAK_FLOPS, plan_us);
-    if (tune) printf(" | tune %d %d %d", tune->overhead, tune->min_tiles, tune->snap);
+    if (tune)
+        printf(" | tune %d %d %d %d", tune->overhead, tune->min_tiles, tune->snap, tune->whole);
     printf("\n");
     fflush(stdout);
     CUDA_OK(cudaGraphExecDestroy(exec));
@@ -196,10 +199,12 @@ int main(int argc, char **argv)
             run(&p, &s, page, false, NULL);
             if (page == 1) run(&p, &s, page, true, NULL);
         }
-        for (int overhead = 1; sweep && overhead <= 4; overhead *= 2) {
-            for (int least = 1; least <= 4; least *= 2) {
-                const msgl_mla_tune t = {overhead, least, 2};
-                run(&p, &s, 64, false, &t);
+        for (int overhead = 2; sweep && overhead <= 4; overhead *= 2) {
+            for (int least = 2; least <= 8; least *= 2) {
+                for (int whole = 0; whole <= 16; whole += 8) {
+                    const msgl_mla_tune t = {overhead, least, 2, whole};
+                    run(&p, &s, 64, false, &t);
+                }
             }
         }
     }
@@ -208,8 +213,8 @@ int main(int argc, char **argv)
         run_prompts(&p, &s, 64, NULL);
         for (int page = 1; pages && page <= 16; page *= 16) run_prompts(&p, &s, page, NULL);
         for (int overhead = 2; sweep && overhead <= 8; overhead *= 2) {
-            for (int snap = 4; snap <= 64; snap *= 4) {
-                const msgl_mla_tune t = {overhead, 4, snap};
+            for (int whole = 0; whole <= 32; whole += 8) {
+                const msgl_mla_tune t = {overhead, 4, 4, whole};
                 run_prompts(&p, &s, 64, &t);
             }
         }

@@ -35,14 +35,17 @@ typedef struct msgl_attn_layer {
     float scale;    // of q.k; head_dim^-0.5 unless the model says otherwise
     float softcap;  // s = cap * tanh(s / cap) before masking; 0: off
     int32_t window; // W: a query at position p sees keys in [p - W, p], W + 1 of them; -1: all
+    // C: of these only the ones of its own chunk, from p / C * C on (Llama 4's local attention); 0:
+    // there are no chunks.
+    int32_t chunk;
     // Of a pool of E4M3, else not read: it holds K / k_scale and V / v_scale. LATENT has k_scale.
     float k_scale, v_scale;
     // [num_q_heads] of this rank, in device memory: an attention sink of each head, a logit z that
     // is neither scaled nor capped and that only the softmax's denominator has: sum exp(s - m) +
     // exp(z - m). NULL: none.
     const float *sinks;
-    // NULL: causal, with the window and the soft cap above. Or functions that take the place of all
-    // three.
+    // NULL: causal, with the window, chunks and soft cap above. Or functions that take the place of
+    // all of these.
     const msgl_attn_mods *mods;
 } msgl_attn_layer;
 
@@ -63,10 +66,12 @@ typedef struct msgl_attn_variant {
     float softcap;
     bool sinks;                 // whether there are any
     const msgl_attn_mods *mods; // or NULL; outlives the backends
+    int32_t chunk;
 } msgl_attn_variant;
 
 // The different variants of a model's layers, so that a backend can refuse one before it is made,
-// and has room for what each needs in a step. None: one without window, soft cap and sinks.
+// and has room for what each needs in a step. None: one that has
+// none of these.
 typedef struct msgl_attn_variants {
     int32_t count;
     msgl_attn_variant all[MSGL_ATTN_MAX_VARIANTS];
@@ -120,7 +125,7 @@ struct msgl_attn_desc {
     uint32_t caches;                  // bit mask of 1u << msgl_cache_kind; 0: KV
     int32_t max_group;                // largest num_q_heads / num_kv_heads; 0: any
     uint32_t kv_dtypes;               // bit mask of 1u << msgl_dtype
-    bool sliding_window, softcap, sinks;
+    bool sliding_window, local_chunks, softcap, sinks;
     bool tree;              // takes trees of new tokens; trivially so with one new token a request
     uint32_t masks, scores; // functions of a layer's mods that it has (attn_mods.h); 0: no mods
     bool dual_chunk;        // of layers with dual_len, and of no others
@@ -209,7 +214,7 @@ typedef struct msgl_attn_choice {
 } msgl_attn_choice;
 
 // variants.c: adds one, unless it is there; false: full.
-bool msgl__attn_variants_add(msgl_attn_variants *v, int32_t window, float softcap, bool sinks);
+bool msgl__attn_variants_add(msgl_attn_variants *v, msgl_attn_variant variant);
 // The different windows, -1 (all keys) where none is listed; returns how many, at least 1.
 int32_t msgl__attn_windows(const msgl_attn_variants *v, int32_t windows[MSGL_ATTN_MAX_VARIANTS]);
 

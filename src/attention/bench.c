@@ -290,7 +290,8 @@ static void count_work(const msgl_attn_bench_shape *s, msgl_attn_bench_result *o
 static msgl_attn_variants variants_of(const msgl_attn_bench_shape *s)
 {
     msgl_attn_variants v = {0};
-    (void)msgl__attn_variants_add(&v, s->window, s->softcap, false);
+    const msgl_attn_variant variant = {.window = s->window, .softcap = s->softcap};
+    (void)msgl__attn_variants_add(&v, variant);
     return v;
 }
 

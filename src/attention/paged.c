@@ -239,6 +239,7 @@ void msgl__attn_call_init(const msgl_attn_config *cfg, const msgl_attn_workspace
                           .sinks = layer->sinks,
                           .out_scale = msgl__attn_v_scale(cfg->pool, layer),
                           .window = layer->window,
+                          .chunk = layer->chunk,
                           .dual_len = cfg->dual_len,
                           .q_next = (size_t)cfg->num_q_heads * (size_t)cfg->head_dim,
                           .cu_seqlens_q = seqs->cu_seqlens_q,

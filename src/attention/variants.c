@@ -3,14 +3,17 @@
 // The list of what a model's layers differ in.
 #include "attention/attention.h"
 
-bool msgl__attn_variants_add(msgl_attn_variants *v, int32_t window, float softcap, bool sinks)
+bool msgl__attn_variants_add(msgl_attn_variants *v, msgl_attn_variant variant)
 {
     for (int32_t i = 0; i < v->count; i++) {
         const msgl_attn_variant *a = &v->all[i];
-        if (a->window == window && a->softcap == softcap && a->sinks == sinks) return true;
+        if (a->window == variant.window && a->softcap == variant.softcap &&
+            a->sinks == variant.sinks && a->mods == variant.mods && a->chunk == variant.chunk) {
+            return true;
+        }
     }
     if (v->count == MSGL_ATTN_MAX_VARIANTS) return false;
-    v->all[v->count++] = (msgl_attn_variant){.window = window, .softcap = softcap, .sinks = sinks};
+    v->all[v->count++] = variant;
     return true;
 }
 

@@ -5,6 +5,7 @@
 #define MSGL_CLI_BENCH_H
 
 #include "cli/common.h"
+#include "engine/engine.h"
 
 int msgl__bench_step(const msgl_args *a);
 int msgl__bench_decode(const msgl_args *a);
@@ -33,6 +34,8 @@ int msgl__bench_job_run(msgl_llm *l, const msgl_bench_job *job, uint64_t *rng, d
 // flags say otherwise, this length and pool (in tokens; 0: as always).
 int msgl__bench_open(const msgl_args *a, int max_seq_len, int num_pages, msgl_llm **out,
                      msgl_err *err);
+// The column of models with experts: how many of a layer's the step's tokens go to, in the mean.
+msgl_cell msgl__cell_hits(const msgl_expert_hits *hits);
 // Closes; the exit code.
 int msgl__bench_end(msgl_llm *l, int rc, const msgl_err *err);
 

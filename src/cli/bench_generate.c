@@ -3,11 +3,13 @@
 // `minisgl bench decode` and `minisgl bench prefill`: the time of a step as users get it, through
 // scheduler, engine and callbacks, of batches whose requests are all alike. `minisgl bench step`
 // measures the engine alone.
+#include <string.h>
+
 #include "cli/bench.h"
-#include "core/attributes.h"
 #include "core/err.h"
 #include "core/mem.h"
 #include "core/round.h"
+#include "llm/llm.h"
 #include "utils/stats.h"
 
 enum { MAX_BATCHES = 64, MAX_BATCH = 4096, MAX_REPEAT = 1000 };
@@ -16,6 +18,7 @@ struct alike {
     msgl_llm *llm;
     int prompt[MAX_BATCH], output[MAX_BATCH];
     uint64_t rng;
+    msgl_expert_hits hits[2]; // by phase
 };
 
 // Seconds of `batch` requests with prompt_len tokens each and `output` tokens to generate.
@@ -30,6 +33,25 @@ static int run(struct alike *b, int batch, int prompt_len, int output, double *s
     const int rc = msgl__bench_job_run(b->llm, &job, &b->rng, seconds, NULL, err);
     if (rc == 0 && msgl__cli_interrupted) return msgl__err_set(err, MSGL_EABORTED, "interrupted");
     return rc;
+}
+
+// The row, for a model with experts with how many of them a layer's tokens go to in the mean:
+// counted in a run of its own that generates `output` tokens, in steps of `phase`.
+static int print_row(struct alike *b, int batch, int prompt_len, int output, msgl_phase phase,
+                     msgl_cell *cells, int n, msgl_rows *rows, msgl_err *err)
+{
+    msgl_engine *e = msgl__llm_engine(b->llm);
+    double seconds;
+    if (msgl__engine_info(e)->num_experts > 0) {
+        memset(b->hits, 0, sizeof b->hits);
+        int rc = msgl__engine_count_experts(e, b->hits, err);
+        if (rc == 0) rc = run(b, batch, prompt_len, output, &seconds, err);
+        if (rc == 0) rc = msgl__engine_count_experts(e, NULL, err);
+        if (rc != 0) return rc;
+        cells[n++] = msgl__cell_hits(&b->hits[phase]);
+    }
+    msgl__cli_row(rows, cells, n);
+    return 0;
 }
 
 // Runs whose only difference is their number of decode steps: what the rest costs falls out.
@@ -53,16 +75,15 @@ static int decode(struct alike *b, const msgl_args *a, int batch, int prompt_len
     const double slots = ((double)info.num_pages + 1) * info.page_size;
     const double bytes = (double)info.weight_bytes +
                          batch * (prompt_len + steps / 2.0) * (double)info.kv_bytes / slots;
-    const msgl_cell cells[] = {msgl__cell_text("phase", "decode"),
-                               msgl__cell_int("batch", batch),
-                               msgl__cell_int("context_from", prompt_len),
-                               msgl__cell_int("context_to", prompt_len + steps),
-                               msgl__cell_real("ms_per_step", median, 4),
-                               msgl__cell_real("best_ms", ms[0], 4),
-                               msgl__cell_real("tok_per_s", batch / median * 1e3, 1),
-                               msgl__cell_real("gb_per_s", bytes / median / 1e6, 1)};
-    msgl__cli_row(rows, cells, (int)MSGL_COUNT(cells));
-    return 0;
+    msgl_cell cells[9] = {msgl__cell_text("phase", "decode"),
+                          msgl__cell_int("batch", batch),
+                          msgl__cell_int("context_from", prompt_len),
+                          msgl__cell_int("context_to", prompt_len + steps),
+                          msgl__cell_real("ms_per_step", median, 4),
+                          msgl__cell_real("best_ms", ms[0], 4),
+                          msgl__cell_real("tok_per_s", batch / median * 1e3, 1),
+                          msgl__cell_real("gb_per_s", bytes / median / 1e6, 1)};
+    return print_row(b, batch, prompt_len, 3, MSGL_DECODE, cells, 8, rows, err);
 }
 
 // One token each: from submission to the last request's first token.
@@ -81,15 +102,14 @@ static int prefill(struct alike *b, const msgl_args *a, int batch, int prompt_le
     }
     if (rc != 0) return rc;
     const double median = msgl__median(ms, (size_t)repeat), tokens = (double)batch * prompt_len;
-    const msgl_cell cells[] = {msgl__cell_text("phase", "prefill"),
-                               msgl__cell_int("batch", batch),
-                               msgl__cell_int("prompt_len", prompt_len),
-                               msgl__cell_real("ms", median, 3),
-                               msgl__cell_real("best_ms", ms[0], 3),
-                               msgl__cell_real("tok_per_s", tokens / median * 1e3, 1),
-                               msgl__cell_real("best_tok_per_s", tokens / ms[0] * 1e3, 1)};
-    msgl__cli_row(rows, cells, (int)MSGL_COUNT(cells));
-    return 0;
+    msgl_cell cells[8] = {msgl__cell_text("phase", "prefill"),
+                          msgl__cell_int("batch", batch),
+                          msgl__cell_int("prompt_len", prompt_len),
+                          msgl__cell_real("ms", median, 3),
+                          msgl__cell_real("best_ms", ms[0], 3),
+                          msgl__cell_real("tok_per_s", tokens / median * 1e3, 1),
+                          msgl__cell_real("best_tok_per_s", tokens / ms[0] * 1e3, 1)};
+    return print_row(b, batch, prompt_len, 1, MSGL_PREFILL, cells, 7, rows, err);
 }
 
 typedef int (*measure_fn)(struct alike *b, const msgl_args *a, int batch, int prompt_len, int steps,

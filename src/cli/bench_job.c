@@ -131,6 +131,12 @@ int msgl__bench_open(const msgl_args *a, int max_seq_len, int num_pages, msgl_ll
     return rc;
 }
 
+msgl_cell msgl__cell_hits(const msgl_expert_hits *hits)
+{
+    const double layers = hits->layers > 0 ? (double)hits->layers : 1;
+    return msgl__cell_real("experts_hit", (double)hits->experts / layers, 2);
+}
+
 int msgl__bench_end(msgl_llm *l, int rc, const msgl_err *err)
 {
     msgl_close(l);

@@ -4,8 +4,9 @@
 // flight), on prompts of token 0.. with sampled continuations. No scheduler, no text. With --chunk
 // also steps in which a chunk of another prompt rides along with the answers.
 
+#include <string.h>
+
 #include "cli/bench.h"
-#include "core/attributes.h"
 #include "core/err.h"
 #include "core/mem.h"
 #include "core/round.h"
@@ -22,7 +23,8 @@ struct step_bench {
     const msgl_engine_info *info;
     msgl_batch_req *reqs[2]; // per slot, [max_running]
     int prompt_len, steps;
-    int chunk; // tokens of another prompt in each step of answers
+    int chunk;                // tokens of another prompt in each step of answers
+    msgl_expert_hits hits[2]; // by phase
 };
 
 // Row `request` of `batch` gets consecutive pages of every span, enough for `length` tokens; of a
@@ -147,16 +149,35 @@ static int decode(struct step_bench *b, int batch, double *seconds)
 }
 
 static void print_row(const struct step_bench *b, msgl_rows *rows, const char *phase, int batch,
-                      double ms, double tokens, double bytes)
+                      double ms, double tokens, double bytes, const msgl_expert_hits *hits)
 {
-    const msgl_cell cells[] = {msgl__cell_text("phase", phase),
-                               msgl__cell_int("batch", batch),
-                               msgl__cell_int("prompt_len", b->prompt_len),
-                               msgl__cell_int("chunk", b->chunk),
-                               msgl__cell_real("ms_per_step", ms, 3),
-                               msgl__cell_real("tok_per_s", tokens / ms * 1e3, 1),
-                               msgl__cell_real("gb_per_s", bytes / ms / 1e6, 1)};
-    msgl__cli_row(rows, cells, (int)MSGL_COUNT(cells));
+    msgl_cell cells[8] = {msgl__cell_text("phase", phase),
+                          msgl__cell_int("batch", batch),
+                          msgl__cell_int("prompt_len", b->prompt_len),
+                          msgl__cell_int("chunk", b->chunk),
+                          msgl__cell_real("ms_per_step", ms, 3),
+                          msgl__cell_real("tok_per_s", tokens / ms * 1e3, 1),
+                          msgl__cell_real("gb_per_s", bytes / ms / 1e6, 1)};
+    int n = 7;
+    if (b->info->num_experts > 0) cells[n++] = msgl__cell_hits(hits);
+    msgl__cli_row(rows, cells, n);
+}
+
+// Which experts are hit, in steps that are not timed: of prompts, and of answers with their chunk.
+static int count_experts(struct step_bench *b, int batch, msgl_expert_hits *prompts,
+                         msgl_expert_hits *answers)
+{
+    msgl_err err;
+    double seconds;
+    if (b->info->num_experts == 0) return 0;
+    memset(b->hits, 0, sizeof b->hits);
+    int rc = msgl__engine_count_experts(b->engine, b->hits, &err);
+    if (rc == 0) rc = prefill(b, batch, &seconds);
+    *prompts = b->hits[MSGL_PREFILL];
+    b->hits[MSGL_PREFILL] = (msgl_expert_hits){0};
+    if (rc == 0) rc = decode(b, batch, &seconds);
+    *answers = b->hits[b->chunk > 0 ? MSGL_PREFILL : MSGL_DECODE];
+    return rc == 0 ? msgl__engine_count_experts(b->engine, NULL, &err) : rc;
 }
 
 // Bytes of K and V, and of states, that a token behind `context` others reads.
@@ -188,17 +209,19 @@ static int measure(struct step_bench *b, const msgl_args *a, int batch, msgl_row
         if ((rc = decode(b, batch, &seconds)) != 0) break;
         decode_ms[i] = seconds * 1e3 / b->steps;
     }
+    msgl_expert_hits prompts = {0}, answers = {0};
+    if (rc == 0) rc = count_experts(b, batch, &prompts, &answers);
     if (rc != 0) return msgl__err_set(err, rc, "the engine failed: %s", msgl_status_text(rc));
     // What a decode step has to read: all weights once, and each request's K and V.
     const double kv = kv_read(b->info, b->prompt_len + WARM_STEPS + b->steps / 2.0);
     const double ms = msgl__median(prefill_ms, (size_t)repeat);
     if (b->chunk == 0) {
         print_row(b, rows, "prefill", batch, ms, (double)batch * b->prompt_len,
-                  (double)b->info->weight_bytes);
+                  (double)b->info->weight_bytes, &prompts);
     }
     print_row(b, rows, b->chunk > 0 ? "mixed" : "decode", batch,
               msgl__median(decode_ms, (size_t)repeat), batch,
-              (double)b->info->weight_bytes + batch * kv);
+              (double)b->info->weight_bytes + batch * kv, &answers);
     return 0;
 }
 

@@ -128,6 +128,7 @@ static void backends(const msgl_model_config *model, const gpu *g, msgl_device_k
             msgl__cell_text("head dim", dims),
             msgl__cell_text("latent", latent(d)),
             msgl__cell_text("window", d->sliding_window ? "yes" : "no"),
+            msgl__cell_text("local", d->local_chunks ? "yes" : "no"),
             msgl__cell_text("soft cap", d->softcap ? "yes" : "no"),
             msgl__cell_text("fp8 cache", (d->kv_dtypes & 1u << MSGL_E4M3) != 0 ? "yes" : "no"),
             msgl__cell_text("sinks", d->sinks ? "yes" : "no"),

@@ -32,6 +32,11 @@ static bool has_window(const msgl_attn_desc *d)
     return d->sliding_window;
 }
 
+static bool has_local(const msgl_attn_desc *d)
+{
+    return d->local_chunks;
+}
+
 static bool has_softcap(const msgl_attn_desc *d)
 {
     return d->softcap;
@@ -66,8 +71,9 @@ static const struct {
     const char *title;
     property has;
 } COLUMNS[] = {{"K, V", has_kv},     {"latent", has_latent}, {"window", has_window},
-               {"cap", has_softcap}, {"sinks", has_sinks},   {"masks", has_mods},
-               {"trees", has_tree},  {"FP8 cache", has_fp8}, {"graph", has_graph}};
+               {"local", has_local}, {"cap", has_softcap},   {"sinks", has_sinks},
+               {"masks", has_mods},  {"trees", has_tree},    {"FP8 cache", has_fp8},
+               {"graph", has_graph}};
 
 static void state(FILE *out, const pair *p)
 {

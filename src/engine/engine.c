@@ -191,6 +191,8 @@ static void fill_info(msgl_engine *e)
     i->max_running = e->max_running;
     i->num_pages = i->cache.spans[0].num_units;
     i->page_size = i->cache.page_size;
+    const msgl_products *products = &e->model.products;
+    i->num_experts = products->num_experts > 0 ? products->experts[0]->experts.num_experts : 0;
     i->num_eos = m->num_eos;
     memcpy(i->eos_ids, m->eos_ids, sizeof i->eos_ids);
     msgl__groups_describe(e, i->attention, sizeof i->attention);

@@ -21,6 +21,7 @@ typedef struct msgl_engine msgl_engine;
 typedef struct msgl_engine_info {
     int32_t vocab_size, max_seq_len, max_running, max_prefill_tokens;
     int32_t num_pages, page_size; // of cache's span 0
+    int32_t num_experts;          // of a layer that has some; 0: no layer has
     int32_t num_eos;
     int32_t eos_ids[8];
     char attention[96]; // what was chosen
@@ -46,5 +47,15 @@ const msgl_engine_info *msgl__engine_info(const msgl_engine *e);
 msgl_page_table *msgl__engine_page_tables(msgl_engine *e);
 // The interface that the scheduler drives (valid as long as the engine).
 const msgl_runner *msgl__engine_runner(msgl_engine *e);
+
+// Different experts that a layer's tokens went to, added up over layers and steps.
+typedef struct msgl_expert_hits {
+    int64_t experts, layers;
+} msgl_expert_hits;
+
+// For benchmarks, while no step runs: counts from here on, steps of answers alone into
+// hits[MSGL_DECODE], others into hits[MSGL_PREFILL]; NULL: no more. A step that is counted runs
+// without a graph and waits for the device in every layer. 0, or MSGL_ENOMEM.
+int msgl__engine_count_experts(msgl_engine *e, msgl_expert_hits *hits, msgl_err *err);
 
 #endif

@@ -96,6 +96,16 @@ typedef struct msgl_token_write {
     };
 } msgl_token_write;
 
+// Which experts a layer's tokens go to.
+typedef struct msgl_expert_count {
+    msgl_expert_hits *hits; // by phase; NULL: nobody counts
+    msgl_phase phase;       // of the step that runs
+    const msgl_moe_experts *layer;
+    bool *hit;        // [experts] of the layer
+    int32_t *offsets; // [experts + 1] host memory, for the device's
+    msgl_moe_watch watch;
+} msgl_expert_count;
+
 typedef struct msgl_block { // memory to give back
     void *p;
     size_t bytes;
@@ -143,6 +153,7 @@ struct msgl_engine {
     msgl_logits_fn on_logits;
     void *on_logits_ctx;
     float *seen_logits; // host copy for the above; NULL where kernels write host memory
+    msgl_expert_count experts;
 };
 
 // engine.c: memory that lives as long as the engine, zeroed; NULL sets *code, and is what there is
@@ -211,6 +222,10 @@ void msgl__sample_step(msgl_engine *e, msgl_engine_step *s, msgl_forward *f, con
 void msgl__sample_block(msgl_engine *e, msgl_engine_step *s, int32_t first, int32_t end,
                         float *logits);
 void msgl__sample_late(msgl_engine *e, const msgl_engine_step *s, int32_t rows, float *logits);
+
+// expert_hits.c: who a step's layers tell what they chose, or NULL; at the step's start, on the
+// device's queue.
+const msgl_moe_watch *msgl__expert_watch(msgl_engine *e, const msgl_batch *b);
 
 // For tests and tools: called on the device's queue with every block of logits before it is
 // sampled; rows are tokens of the step. NULL: off. 0, or MSGL_ENOMEM, MSGL_ELIMIT: a GPU's logits

@@ -223,6 +223,7 @@ static const void *forward(msgl_engine *e, msgl_engine_step *s, int32_t num_rows
         .positions = s->dev.positions,
         .lengths = s->dev.lengths,
         .num_ropes = e->model.cfg.num_ropes,
+        .watch = msgl__expert_watch(e, &s->batch),
     };
     for (int32_t k = 0; k < e->num_tables; k++) {
         f->page_tables[k] = e->dev.page_tables[k];
@@ -308,7 +309,7 @@ int msgl__engine_submit(void *engine, msgl_batch *b)
     stage_tokens(e, s);
     stage_rows(e, s);
     s->graph = NULL;
-    if (b->num_decode == b->size && s->num_rows == b->size) {
+    if (b->num_decode == b->size && s->num_rows == b->size && e->experts.hits == NULL) {
         s->graph = msgl__graphs_find(e, b->size, longest(b));
         if (s->graph != NULL) msgl__step_pad(e, s, b->size, s->graph->size);
     }

@@ -95,6 +95,7 @@ typedef struct msgl_attn_call {
     float out_scale;      // of the result; 1 in most cases
     const float *sinks;   // [num_q_heads] attention/attention.h has the formula; NULL: none
     int32_t window;       // W: keys in [p - W, p]; -1: all up to p
+    int32_t chunk;        // C: of these those from p / C * C on; 0: all
     // Dual chunk attention: keys of a row's own chunk of dual_len positions meet its first query,
     // those of the chunk before it the second one, earlier keys the third, each q_next elements
     // behind the one before. 0: a row has one query, for all keys.
@@ -109,8 +110,8 @@ typedef struct msgl_attn_call {
     int32_t page_size;
     const int32_t *cu_seqlens_q; // [requests + 1] first q row of each request
     const int32_t *seqlens_k;    // [requests]; the last query token is at position seqlens_k - 1
-    // NULL, or [q rows] whom a token sees of its request's new ones (msgl_seqs): window then counts
-    // along its path.
+    // NULL, or [q rows] whom a token sees of its request's new ones (msgl_seqs): window and chunks
+    // then count along its path.
     const uint64_t *tree;
 
     const msgl_attn_work *works;

@@ -154,6 +154,12 @@ typedef struct msgl_choose_call {
     int32_t *source;  // [rows * top_k]
 } msgl_choose_call;
 
+// Queries sharper with their distance from the start (Nakanishi 2025, as Llama 4 has it): of one at
+// position p multiplied by 1 + scale ln(1 + floor((p + 1) / every)).
+typedef struct msgl_temper {
+    float every, scale; // every 0: they are not
+} msgl_temper;
+
 // q and k heads are normed (q_weight, k_weight [head_dim], or NULL) and rotated in place; then k
 // and v of token t are stored, rounded to nearest even, at slot slots[t] of one layer's pool.
 typedef struct msgl_rope_call {

@@ -50,6 +50,9 @@ typedef struct msgl_act_kernels {
     // p[r, i] *= sigmoid(gate[r, i]); p [rows, dim], dense, gate with stride ld_gate.
     void (*times_sigmoid)(msgl_exec *x, const void *gate, size_t ld_gate, void *p, int rows,
                           int dim);
+    // p[r, i] *= msgl_temper's factor at positions[r]; p [rows, dim] with stride ld.
+    void (*temper)(msgl_exec *x, const msgl_temper *how, const int32_t *positions, void *p,
+                   size_t ld, int rows, int dim);
     // l = scale * l, then, with a cap, cap * tanh(l / cap); n values of f32.
     void (*cap)(msgl_exec *x, float *logits, size_t n, float scale, float cap);
 } msgl_act_kernels;
@@ -70,6 +73,8 @@ typedef struct msgl_moe_kernels {
     // weights[r, c] * in[place of (r, c), :]. source NULL: (r, c) is at r * top_k + c.
     void (*combine)(msgl_exec *x, const void *in, const int32_t *source, const float *weights,
                     int rows, int top_k, int dim, bool accumulate, void *out);
+    // p[r, :] *= weights[r], which becomes 1; p [rows, dim].
+    void (*weigh_input)(msgl_exec *x, void *p, float *weights, int rows, int dim);
     // out[r, :] += sigmoid(gate[r]) * in[r, :]; gate f32 [rows], or NULL: 1; in and out [rows,
     // dim].
     void (*add_shared)(msgl_exec *x, const void *in, const float *gate, int rows, int dim,

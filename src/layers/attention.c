@@ -78,7 +78,8 @@ void msgl__attention(msgl_forward *f, const msgl_attention *a, const msgl_norm *
         .v_pool = msgl__kv_v(&group->pool, a->geometry.layer),
         .slots = f->slots[group->span],
     };
-    if (f->num_seqs == 1 && msgl__attn_takes_rope(&group->attn, f->seqs)) {
+    const bool tempers = a->temper.every > 0;
+    if (!tempers && f->num_seqs == 1 && msgl__attn_takes_rope(&group->attn, f->seqs)) {
         const msgl_attn_input both = {.q = qkv, .ld = rope.ld, .rope = &rope};
         msgl__linear(f, &a->qkv, norm, in, qkv, rope.tokens);
         if (a->norms_all) norm_all(f, a, qkv);
@@ -86,10 +87,14 @@ void msgl__attention(msgl_forward *f, const msgl_attention *a, const msgl_norm *
     } else if (a->dual) {
         msgl__linear(f, &a->qkv, norm, in, qkv, rope.tokens);
         attend_dual(f, a, &rope, out);
-    } else if (a->norms_all || a->gated) {
+    } else if (msgl__rotates_apart(a)) {
         msgl__linear(f, &a->qkv, norm, in, qkv, rope.tokens);
         if (a->norms_all) norm_all(f, a, qkv);
         f->k->rope.qk_norm_rope_store(f->x, &rope);
+        if (tempers) {
+            f->k->act.temper(f->x, &a->temper, f->positions, qkv, rope.ld, rope.tokens,
+                             a->num_heads * a->head_dim);
+        }
         attend(f, a, qkv, rope.ld, out);
     } else {
         msgl__linear_rope(f, &a->qkv, norm, in, &rope);

@@ -19,8 +19,16 @@ typedef struct msgl_attention {
     int32_t rope;  // which of the step's
     int32_t half;  // rotated dimensions of a head / 2
     bool dual;     // a token has MSGL_DUAL_QUERIES queries; then there are no norms
+    msgl_temper temper;
     msgl_attn_layer geometry;
 } msgl_attention;
+
+// Whether something has to be done to q, K and V between projection and attention that no product
+// or backend does with them.
+static inline bool msgl__rotates_apart(const msgl_attention *a)
+{
+    return a->norms_all || a->gated || a->temper.every > 0;
+}
 
 static inline size_t msgl__q_width(const msgl_attention *a)
 {

@@ -14,6 +14,7 @@
 #include "distributed/communicator.h"
 #include "kernel/kernel.h"
 #include "layers/rotary.h"
+#include "moe/moe.h"
 
 // A group of layers that keep the same of a request (kvcache/layout.h): their memory, and who
 // attends over it.
@@ -60,6 +61,7 @@ typedef struct msgl_forward {
     // Between the product that finishes the residual stream and the next one. Empty when scaled is
     // NULL: this step has too many rows, or this device no use for it.
     msgl_norm_feed feed;
+    const msgl_moe_watch *watch; // of layers with experts; NULL: nobody
 } msgl_forward;
 
 // Bytes that rows of dim elements take in the step arena.

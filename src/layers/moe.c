@@ -16,28 +16,38 @@ size_t msgl__moe_workspace(const msgl_moe *m, const msgl_kernels *k, msgl_dtype 
            m->backend->workspace(&m->experts, act, rows);
 }
 
-// The expert of all tokens, before anything is added to the stream.
+// The expert of all tokens, until it is added to the stream.
 typedef struct shared_part {
-    void *result; // [rows, hidden]; NULL: there is none
-    float *gate;  // [rows]; NULL: it is added as it is
+    void *act;    // [rows, intermediate]; NULL: there is none
+    void *result; // [rows, hidden]; NULL: the product of act adds to the stream itself
+    float *gate;  // [rows]; NULL: the result is added as it is
 } shared_part;
 
-static shared_part run_shared(msgl_forward *f, const msgl_moe *m, const msgl_norm *norm,
-                              const void *in, int32_t rows)
+static shared_part begin_shared(msgl_forward *f, const msgl_moe *m, const msgl_norm *norm,
+                                const void *in, bool direct, int32_t rows)
 {
     const size_t n = (size_t)rows, hidden = (size_t)m->router.w.k;
     shared_part s = {0};
     if (!m->has_shared) return s;
-    s.result = msgl__activation(f, n, hidden);
+    s.act = msgl__activation(f, n, (size_t)m->shared.down.w.k);
+    if (m->gates_shared || !direct) s.result = msgl__activation(f, n, hidden);
     if (m->gates_shared) s.gate = msgl__take_rows(f, n, 1, MSGL_F32);
-    const size_t mark = f->arena->used;
-    void *act = msgl__activation(f, n, (size_t)m->shared.down.w.k);
     if (f->x->status != 0) return s;
-    msgl__linear_gated(f, &m->shared.gate_up, norm, m->shared.activation, in, act, rows);
-    msgl__linear(f, &m->shared.down, NULL, act, s.result, rows);
+    msgl__linear_gated(f, &m->shared.gate_up, norm, m->shared.activation, in, s.act, rows);
+    if (s.result != NULL) msgl__linear(f, &m->shared.down, NULL, s.act, s.result, rows);
     if (m->gates_shared) msgl__linear_f32(f, &m->shared_gate, norm, in, s.gate, rows);
-    f->arena->used = mark;
     return s;
+}
+
+// To out, which has what the other experts say.
+static void add_shared(msgl_forward *f, const msgl_moe *m, const shared_part *s,
+                       const msgl_join *join, void *out, int32_t rows)
+{
+    if (s->result != NULL) {
+        f->k->moe.add_shared(f->x, s->result, s->gate, rows, m->router.w.k, out);
+    } else if (s->act != NULL) {
+        msgl__linear_add(f, &m->shared.down, s->act, out, join, rows);
+    }
 }
 
 static void run_block(msgl_forward *f, const msgl_moe *m, const msgl_norm *norm,
@@ -45,7 +55,7 @@ static void run_block(msgl_forward *f, const msgl_moe *m, const msgl_norm *norm,
 {
     const size_t n = (size_t)rows, hidden = (size_t)m->router.w.k;
     const bool direct = msgl__joins_directly(join, f->comm->size);
-    const shared_part shared = run_shared(f, m, norm, residual, rows);
+    const shared_part shared = begin_shared(f, m, norm, residual, direct, rows);
     void *out = direct ? residual : msgl__activation(f, n, hidden);
     if (f->x->status != 0) return;
     const msgl_moe_call call = {.experts = &m->experts,
@@ -56,11 +66,10 @@ static void run_block(msgl_forward *f, const msgl_moe *m, const msgl_norm *norm,
                                 .in = residual,
                                 .rows = rows,
                                 .accumulate = direct,
-                                .out = out};
+                                .out = out,
+                                .watch = f->watch};
     m->backend->forward(f->x, f->k, f->arena, &call);
-    if (shared.result != NULL) {
-        f->k->moe.add_shared(f->x, shared.result, shared.gate, rows, (int32_t)hidden, out);
-    }
+    add_shared(f, m, &shared, join, out, rows);
     if (direct) return;
     if (f->comm->size > 1) f->comm->ops->all_reduce(f->comm, f->x, out, n * hidden);
     msgl__join(f, join, out, residual, rows, (int32_t)hidden);

@@ -21,7 +21,8 @@ typedef struct msgl_moe {
 // Step arena bytes of msgl__moe for up to max_rows rows with activations of act.
 size_t msgl__moe_workspace(const msgl_moe *m, const msgl_kernels *k, msgl_dtype act,
                            int32_t max_rows);
-// Joins the block of norm(residual) to residual [rows, hidden]; join->next is not looked at.
+// Joins the block of norm(residual) to residual [rows, hidden]; join->next is only looked at where
+// the expert of all tokens is the last to be added, by its product.
 void msgl__moe(msgl_forward *f, const msgl_moe *m, const msgl_norm *norm, const msgl_join *join,
                void *residual, int32_t rows);
 

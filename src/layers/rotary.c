@@ -40,7 +40,7 @@ static void llama3(const msgl_rope_config *c, float *inv_freq)
     for (int32_t i = 0; i < c->dim / 2; i++) {
         const double f = inv_freq[i], wavelen = TWO_PI / f;
         if (wavelen < high_wavelen) continue;
-        if (wavelen > low_wavelen) {
+        if (wavelen >= low_wavelen) { // the two may be one: then nothing is between
             inv_freq[i] = (float)(f / c->factor);
             continue;
         }

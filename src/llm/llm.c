@@ -60,6 +60,11 @@ struct msgl_llm {
     int cap_logprobs;
 };
 
+msgl_engine *msgl__llm_engine(msgl_llm *l)
+{
+    return l->engine;
+}
+
 static void push(msgl_llm *l, struct request *r, enum request_state state)
 {
     struct list *to = &l->requests[state];

@@ -51,7 +51,7 @@ struct msgl_arch {
     bool ties_by_default;
     // Not 0: heads may rotate in part; the share where partial_rotary_factor is missing.
     double rotary_factor;
-    bool only_experts; // in all layers: there is no intermediate_size
+    bool only_experts; // intermediate_size is none of a dense layer, if it is there
     bool local_rope;   // layers with a window rotate by parameters of their own, ropes[1]
     // Not NULL: the fields of its language model are in this object of config.json, and those
     // missing there are in this JSON object.

@@ -161,10 +161,10 @@ static void read_rope_scaling(msgl_json_reader *r, msgl_json_reader *top, msgl_r
     if (p->type == MSGL_ROPE_LLAMA3) {
         p->low_freq_factor = msgl__json_num_or(r, "low_freq_factor", 1e-6, MAX_FACTOR, 1);
         p->high_freq_factor = msgl__json_num_or(r, "high_freq_factor", 1e-6, MAX_FACTOR, 4);
-        if (!(p->high_freq_factor > p->low_freq_factor)) {
+        if (!(p->high_freq_factor >= p->low_freq_factor)) {
             msgl__json_reject(r, MSGL_EFORMAT, "high_freq_factor",
                               msgl__json_get(r, "high_freq_factor"),
-                              "a number above low_freq_factor");
+                              "a number of low_freq_factor or more");
         }
     }
     if (from_lengths) {

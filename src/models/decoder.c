@@ -8,7 +8,8 @@
 #include "core/mem.h"
 #include "layers/embedding.h"
 
-// A window of W keys includes the query's own; the contract counts those before it.
+// A window of W keys includes the query's own; the contract counts those before it. What a query
+// sees of its chunk is never more than a window of the chunk's length.
 static int32_t window_of(const msgl_decoder_config *d, int32_t layer)
 {
     return msgl__layer_has(d, layer, MSGL_LAYER_SLIDING) ? d->sliding_window - 1 : -1;
@@ -93,8 +94,13 @@ static msgl_attn_variants variants(const msgl_model_config *c, int32_t group)
     msgl_cache_specs specs;
     msgl_attn_variants v = {0};
     caches(c, c->dtype, c->dtype, &specs);
-    (void)msgl__attn_variants_add(&v, specs.all[group].window, c->decoder.attn_softcap,
-                                  c->decoder.sinks);
+    const int32_t window = specs.all[group].window;
+    const bool chunked = window >= 0 && c->decoder.chunked;
+    const msgl_attn_variant all = {.window = chunked ? -1 : window,
+                                   .softcap = c->decoder.attn_softcap,
+                                   .sinks = c->decoder.sinks,
+                                   .chunk = chunked ? c->decoder.sliding_window : 0};
+    (void)msgl__attn_variants_add(&v, all);
     return v;
 }
 
@@ -113,13 +119,16 @@ static void build_attention(const msgl_model *m, int32_t index, msgl_attention *
     a->rope = msgl__layer_has(d, index, MSGL_LAYER_SECOND_ROPE) ? 1 : 0;
     a->half = c->ropes[a->rope].dim / 2;
     a->dual = c->ropes[a->rope].dual.len > 0;
+    if (c->ropes[a->rope].type == MSGL_ROPE_NONE) a->temper = d->temper;
     const int32_t window = window_of(d, index);
+    const bool chunked = window >= 0 && d->chunked;
     a->group = window >= 0 && count_layers(d, c->num_layers, false) > 0 ? 1 : 0;
     a->geometry = (msgl_attn_layer){
         .layer = count_layers(d, index, window >= 0),
         .scale = d->attn_scale,
         .softcap = d->attn_softcap,
-        .window = window,
+        .window = chunked ? -1 : window,
+        .chunk = chunked ? d->sliding_window : 0,
         .k_scale = 1,
         .v_scale = 1,
     };
@@ -171,7 +180,8 @@ static void build_moe(const msgl_model *m, msgl_weight *experts, msgl_moe *moe)
                                       .router = d->router,
                                       .gate_up = experts,
                                       .down = experts + d->num_experts,
-                                      .activation = d->activation};
+                                      .activation = d->activation,
+                                      .weighs_input = d->weighs_input};
     moe->has_shared = d->shared_intermediate_size > 0;
     moe->gates_shared = d->names.shared_gate != NULL;
 }

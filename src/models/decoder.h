@@ -56,13 +56,16 @@ void msgl__decoder_declare(msgl_model *m, msgl_weight_plan *p);
 void msgl__decoder_configure(msgl_json_reader *r, msgl_model_config *c);
 
 // For `configure` of several architectures:
-// layer_types: which layers have the window, or are linear attention where the architecture has
-// that. False: there is no such field.
+// layer_types: which layers have the window or chunks, or are linear attention where the
+// architecture has that. False: there is no such field.
 bool msgl__decoder_read_layer_types(msgl_json_reader *r, msgl_model_config *c);
 // Gives the window, if there is one, to the layers from `first` on.
 void msgl__decoder_slide(msgl_model_config *c, int32_t first);
 // use_sliding_window, sliding_window, and layer_types or max_window_layers; of Qwen models.
 void msgl__decoder_read_windows(msgl_json_reader *r, msgl_model_config *c);
+// no_rope_layers, a list with 1 where a layer rotates, or no_rope_layer_interval, of which the last
+// layer does not: the second rope, of those layers, is none.
+void msgl__decoder_read_no_rope(msgl_json_reader *r, msgl_model_config *c);
 // num_experts, num_experts_per_tok, norm_topk_prob, and which layers are sparse
 // (decoder_sparse_step, mlp_only_layers). width: the field with the experts' intermediate size.
 void msgl__decoder_read_experts(msgl_json_reader *r, msgl_model_config *c, const char *width);

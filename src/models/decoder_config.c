@@ -13,6 +13,7 @@ static const msgl_decoder_names LLAMA_NAMES = {
     .ffn_norm = "post_attention_layernorm",
     .router = "mlp.gate",
     .experts = "mlp.experts",
+    .mlp = "mlp",
     .gate = "gate_proj",
     .up = "up_proj",
     .down = "down_proj",
@@ -52,7 +53,9 @@ void msgl__decoder_configure(msgl_json_reader *r, msgl_model_config *c)
 bool msgl__decoder_read_layer_types(msgl_json_reader *r, msgl_model_config *c)
 {
     const bool delta = c->decoder.delta.v_heads > 0;
-    const char *const other = delta ? "linear_attention" : "sliding_attention";
+    const char *const other = delta                ? "linear_attention"
+                              : c->decoder.chunked ? "chunked_attention"
+                                                   : "sliding_attention";
     const uint8_t flag = delta ? MSGL_LAYER_DELTA : MSGL_LAYER_SLIDING;
     const json_t *types = msgl__json_get(r, "layer_types");
     if (types == NULL) return false;
@@ -88,6 +91,37 @@ void msgl__decoder_read_windows(msgl_json_reader *r, msgl_model_config *c)
     c->decoder.sliding_window = msgl__json_int_or(r, "sliding_window", 1, INT32_MAX, 0);
     if (c->decoder.sliding_window == 0 || msgl__decoder_read_layer_types(r, c)) return;
     msgl__decoder_slide(c, msgl__json_int_or(r, "max_window_layers", 0, INT32_MAX, 28));
+}
+
+static void read_no_rope_layers(msgl_json_reader *r, msgl_model_config *c, const json_t *list)
+{
+    if (!json_is_array(list) || json_array_size(list) != (size_t)c->num_layers) {
+        msgl__json_reject(r, MSGL_EFORMAT, "no_rope_layers", list, "a list of num_hidden_layers");
+        return;
+    }
+    for (int32_t l = 0; l < c->num_layers; l++) {
+        const json_t *v = json_array_get(list, (size_t)l);
+        if (!json_is_integer(v) || json_integer_value(v) < 0 || json_integer_value(v) > 1) {
+            msgl__json_reject(r, MSGL_EFORMAT, "no_rope_layers", v, "0 or 1 for every layer");
+            return;
+        }
+        if (json_integer_value(v) == 0) c->decoder.layer_flags[l] |= MSGL_LAYER_SECOND_ROPE;
+    }
+}
+
+void msgl__decoder_read_no_rope(msgl_json_reader *r, msgl_model_config *c)
+{
+    const json_t *list = msgl__json_get(r, "no_rope_layers");
+    const int32_t every = msgl__json_int_or(r, "no_rope_layer_interval", 1, INT32_MAX, 4);
+    if (list != NULL && !(json_is_array(list) && json_array_size(list) == 0)) {
+        read_no_rope_layers(r, c, list);
+    } else {
+        for (int32_t l = every - 1; l < c->num_layers; l += every) {
+            c->decoder.layer_flags[l] |= MSGL_LAYER_SECOND_ROPE;
+        }
+    }
+    c->ropes[1] = (msgl_rope_config){.type = MSGL_ROPE_NONE, .dim = c->ropes[0].dim};
+    c->num_ropes = 2;
 }
 
 // Layer l is sparse when it is not in mlp_only_layers and decoder_sparse_step divides l + 1.

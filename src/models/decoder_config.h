@@ -24,6 +24,7 @@ typedef enum msgl_qk_norm {
     MSGL_QK_NORM_NONE,
     MSGL_QK_NORM_HEAD, // each head of q and k
     MSGL_QK_NORM_ALL,  // all heads of q, and all of k, as one vector each
+    MSGL_QK_NORM_UNIT, // each head of layers that rotate, without weights
 } msgl_qk_norm;
 
 // Names of tensors, without what they begin with (prefix and "layers.N."; the head with nothing)
@@ -34,13 +35,15 @@ typedef struct msgl_decoder_names {
     const char *ffn_norm, *ffn_post_norm;
     const char *qkv;                                 // q, k and v in one tensor
     const char *gate_up;                             // gate and up in one tensor
+    const char *mlp;                                 // the block of dense layers
     const char *router, *experts, *gate, *up, *down; // experts: what stands before ".N.gate"
     const char *correction; // what the router adds to scores: all of the name behind "layers.N."
     const char *shared, *shared_gate;
     // A tensor of all experts' gate and up, and one of their down, the names behind "layers.N.";
     // NULL: each expert has its own. Biases: with _bias at the end.
     const char *all_gate_up, *all_down;
-    bool all_by_columns; // [experts, in, out], gate and up alternate; else [experts, out, in]
+    bool all_by_columns; // [experts, in, out], else [experts, out, in]
+    bool all_alternate;  // gate and up; else all of gate comes first
 } msgl_decoder_names;
 
 // Multi-head latent attention: dimensions of latent vectors and of a head's parts; rank 0: none.
@@ -78,10 +81,13 @@ typedef struct msgl_decoder_config {
     bool rounds_embed_scale; // to the weights' dtype
     float residual_scale;    // of what a block adds to the stream
     int32_t sliding_window;  // keys that a query of a sliding layer sees, itself included; 0: none
+    bool chunked;            // sliding_window is the length of chunks (msgl_attn_layer)
+    msgl_temper temper;      // of layers that do not rotate
     uint8_t layer_flags[MSGL_MAX_LAYERS];
     // Mixture of experts, in layers with MSGL_LAYER_SPARSE.
     int32_t num_experts, moe_intermediate_size;
     msgl_router router; // but for its correction
+    bool weighs_input;  // of experts, not their results; then top_k is 1
     // An expert that every token has, its result scaled by the sigmoid of a product if that has a
     // name; 0: none.
     int32_t shared_intermediate_size;

@@ -133,7 +133,7 @@ static void declare_attention(const declaring *d, msgl_decoder_layer *layer)
     msgl_attention *a = &layer->attn;
     const int32_t q = c->num_heads * c->head_dim, kv = c->num_kv_heads * c->head_dim;
     const msgl_linear_use qkv_use = {.norm = msgl__norm_or_null(&layer->attn_norm),
-                                     .rotates = a->norms_all || a->gated ? NULL : a};
+                                     .rotates = msgl__rotates_apart(a) ? NULL : a};
     const int32_t rows = q + 2 * kv + (a->gated ? q : 0);
     declare_linear(d, &a->qkv, rows, c->hidden_size, dc->qkv_bias, &qkv_use);
     declare_qkv(d, a, q, kv);
@@ -146,7 +146,11 @@ static void declare_attention(const declaring *d, msgl_decoder_layer *layer)
         msgl__plan_elements(d->p, sinks, 0, c->num_heads, 0, "%slayers.%d.self_attn.sinks",
                             dc->names.prefix, d->layer);
     }
-    if (dc->qk_norm != MSGL_QK_NORM_NONE) {
+    if (dc->qk_norm == MSGL_QK_NORM_UNIT) {
+        if (c->ropes[a->rope].type == MSGL_ROPE_NONE) return;
+        msgl__plan_ones(d->p, &a->q_norm, c->head_dim);
+        msgl__plan_ones(d->p, &a->k_norm, c->head_dim);
+    } else if (dc->qk_norm != MSGL_QK_NORM_NONE) {
         declare_norm(d, &a->q_norm, a->norms_all ? q : c->head_dim, "self_attn.q_norm");
         declare_norm(d, &a->k_norm, a->norms_all ? kv : c->head_dim, "self_attn.k_norm");
     }
@@ -294,7 +298,7 @@ static void declare_expert(const declaring *d, msgl_moe *m, int32_t e)
         const int32_t all = m->experts.num_experts;
         msgl__plan_rows(d->p, gate_up, 0, 2 * inter, "%slayers.%d.%s", n->prefix, d->layer,
                         n->all_gate_up);
-        if (n->all_by_columns) msgl__plan_pairs(d->p, 2 * inter, 0, inter);
+        if (n->all_alternate) msgl__plan_pairs(d->p, 2 * inter, 0, inter);
         msgl__plan_expert(d->p, all, e, n->all_by_columns);
         msgl__plan_rows(d->p, down, 0, hidden, "%slayers.%d.%s", n->prefix, d->layer, n->all_down);
         msgl__plan_expert(d->p, all, e, n->all_by_columns);
@@ -316,7 +320,8 @@ static void declare_experts_bias(const declaring *d, float **v, int32_t experts,
     msgl__plan_expert(d->p, experts, 0, false);
 }
 
-static void declare_moe(const declaring *d, msgl_moe *m, const msgl_norm *norm)
+static void declare_moe(const declaring *d, msgl_moe *m, const msgl_norm *norm,
+                        const msgl_join *join)
 {
     const msgl_decoder_config *c = &d->m->cfg.decoder;
     const int32_t hidden = d->m->cfg.hidden_size;
@@ -332,15 +337,16 @@ static void declare_moe(const declaring *d, msgl_moe *m, const msgl_norm *norm)
     for (int32_t e = 0; e < c->num_experts; e++) declare_expert(d, m, e);
     if (c->experts_bias) {
         const int32_t inter = c->moe_intermediate_size;
-        declare_experts_bias(d, &m->experts.gate_up_bias, c->num_experts, 2 * inter, inter,
-                             c->names.all_gate_up);
+        declare_experts_bias(d, &m->experts.gate_up_bias, c->num_experts, 2 * inter,
+                             c->names.all_alternate ? inter : 0, c->names.all_gate_up);
         declare_experts_bias(d, &m->experts.down_bias, c->num_experts, hidden, 0,
                              c->names.all_down);
     }
     msgl__products_add_experts(&d->m->products, m);
     if (!m->has_shared) return;
     const msgl_linear_use gate_use = {.rows = MSGL_ROWS_BLOCK, .norm = norm, .f32_out = true};
-    declare_mlp(d, &m->shared, c->shared_intermediate_size, norm, NULL, c->names.shared);
+    declare_mlp(d, &m->shared, c->shared_intermediate_size, norm, m->gates_shared ? NULL : join,
+                c->names.shared);
     if (!m->gates_shared) return;
     msgl__plan_exact_weight(d->p, &m->shared_gate.w, 1, hidden);
     msgl__products_add(&d->m->products, &m->shared_gate, &gate_use);
@@ -372,10 +378,10 @@ void msgl__decoder_declare(msgl_model *m, msgl_weight_plan *p)
         declare_norm_of_stream(&d, &layer->attn_post_norm, n->attn_post_norm);
         declare_norm_of_stream(&d, &layer->ffn_norm, n->ffn_norm);
         if (layer->sparse) {
-            declare_moe(&d, &layer->moe, ffn_norm);
+            declare_moe(&d, &layer->moe, ffn_norm, &layer->ffn_join);
         } else {
             declare_mlp(&d, &layer->mlp, c->decoder.intermediate_size, ffn_norm, &layer->ffn_join,
-                        "mlp");
+                        n->mlp);
         }
         declare_norm_of_stream(&d, &layer->ffn_post_norm, n->ffn_post_norm);
     }

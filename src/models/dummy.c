@@ -33,17 +33,6 @@ static void draw_rows(const msgl_wanted *w, msgl_exec *x, uint64_t seed)
                                 dtype, (size_t)w->rows * cols, seed, 0.02f);
 }
 
-// A vector of one value.
-static void fill_vector(const msgl_wanted *w, msgl_exec *x)
-{
-    float host[64];
-    for (int i = 0; i < 64; i++) host[i] = w->dummy;
-    for (int32_t at = 0; at < w->rows; at += 64) {
-        const size_t n = w->rows - at < 64 ? (size_t)(w->rows - at) : 64;
-        x->device->ops->copy_in(x->device, *w->vector + w->row + at, host, n * sizeof *host);
-    }
-}
-
 static void fill_rows(const msgl_wanted *w, msgl_exec *x, const uint16_t *block, size_t block_len,
                       uint64_t *seed)
 {
@@ -71,7 +60,7 @@ int msgl__weights_dummy(const msgl_weight_plan *p, msgl_exec *x, msgl_load_progr
     for (size_t i = 0; i < p->num_wanted; i++) {
         const msgl_wanted *w = &p->wanted[i];
         if (w->weight == NULL) {
-            fill_vector(w, x);
+            msgl__fill_vector(*w->vector + w->row, w->rows, w->dummy, x);
         } else if (x->device->ops->fill_normal != NULL &&
                    w->weight->format->dtype < MSGL_DTYPE_COUNT) {
             draw_rows(w, x, ++seed);
@@ -81,6 +70,7 @@ int msgl__weights_dummy(const msgl_weight_plan *p, msgl_exec *x, msgl_load_progr
         done += (uint64_t)w->rows * (uint64_t)(w->cols + 1);
         if (progress != NULL) progress(ctx, done, total);
     }
+    msgl__fill_ones(p, x);
     msgl__free(block);
     return x->status == 0 ? 0 : msgl__err_set(err, x->status, "filling weights failed");
 }

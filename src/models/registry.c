@@ -30,6 +30,8 @@ static const msgl_arch *const ARCHS[] = {
     &msgl__arch_qwen3_5_conditional,
     &msgl__arch_qwen3_5_moe_conditional,
     &msgl__arch_gpt_oss,
+    &msgl__arch_llama4,
+    &msgl__arch_llama4_conditional,
 };
 
 int msgl__arch_count(void)

@@ -29,6 +29,7 @@ void msgl__weight_plan_free(msgl_weight_plan *p)
     msgl__free(p->wanted);
     msgl__free(p->places);
     msgl__free(p->scales);
+    msgl__free(p->ones);
     *p = (msgl_weight_plan){0};
 }
 
@@ -112,6 +113,13 @@ void msgl__plan_rows(msgl_weight_plan *p, msgl_weight *w, int32_t row, int32_t r
 void msgl__plan_vector(msgl_weight_plan *p, float **v, int32_t n)
 {
     place(p, (void **)v, (size_t)n * sizeof(float));
+}
+
+void msgl__plan_ones(msgl_weight_plan *p, float **v, int32_t n)
+{
+    if (!grow(p, (void **)&p->ones, p->num_ones, &p->cap_ones, sizeof *p->ones)) return;
+    msgl__plan_vector(p, v, n);
+    p->ones[p->num_ones++] = (msgl_ones){.vector = v, .n = n};
 }
 
 void msgl__plan_elements(msgl_weight_plan *p, float **v, int32_t at, int32_t n, float dummy,
@@ -408,6 +416,23 @@ size_t msgl__read_ahead(const msgl_load_item *items, size_t n, size_t first, uin
     return first;
 }
 
+void msgl__fill_vector(float *to, int32_t n, float value, msgl_exec *x)
+{
+    float host[64];
+    for (int i = 0; i < 64; i++) host[i] = value;
+    for (int32_t at = 0; at < n; at += 64) {
+        const size_t some = n - at < 64 ? (size_t)(n - at) : 64;
+        x->device->ops->copy_in(x->device, to + at, host, some * sizeof *host);
+    }
+}
+
+void msgl__fill_ones(const msgl_weight_plan *p, msgl_exec *x)
+{
+    for (size_t i = 0; i < p->num_ones; i++) {
+        msgl__fill_vector(*p->ones[i].vector, p->ones[i].n, 1, x);
+    }
+}
+
 int msgl__weights_load(const msgl_weight_plan *p, const msgl_checkpoint *c, msgl_exec *x,
                        msgl_load_progress progress, void *ctx, msgl_err *err)
 {
@@ -439,6 +464,7 @@ int msgl__weights_load(const msgl_weight_plan *p, const msgl_checkpoint *c, msgl
         msgl__tensor_drop(items[i].tensor);
         if (progress != NULL) progress(ctx, done, total);
     }
+    msgl__fill_ones(p, x);
     msgl__free(stage);
     msgl__free(items);
     return x->status == 0 ? 0 : msgl__err_set(err, x->status, "loading weights failed");

@@ -10,7 +10,7 @@
 #include "kernel/kernel.h"
 #include "models/checkpoint.h"
 
-#define MSGL_TENSOR_NAME 72
+#define MSGL_TENSOR_NAME 96
 
 // One tensor that the model wants: rows [row, row + rows) of a weight with cols columns, or
 // elements [row, row + rows) of an f32 vector (cols 0).
@@ -43,6 +43,12 @@ typedef struct msgl_optional_scale {
     float *to;
 } msgl_optional_scale;
 
+// A vector of n ones that no tensor says anything about.
+typedef struct msgl_ones {
+    float **vector;
+    int32_t n;
+} msgl_ones;
+
 // A piece of the region: where its address goes once there is one.
 typedef struct msgl_placement {
     void **where;
@@ -61,6 +67,8 @@ typedef struct msgl_weight_plan {
     size_t num_places, cap_places;
     msgl_optional_scale *scales;
     size_t num_scales, cap_scales;
+    msgl_ones *ones;
+    size_t num_ones, cap_ones;
     size_t bytes; // of the region
     msgl_err *err;
     int status; // first failure
@@ -80,6 +88,8 @@ void msgl__plan_rows(msgl_weight_plan *p, msgl_weight *w, int32_t row, int32_t r
                      const char *fmt, ...) __attribute__((format(printf, 5, 6)));
 // The same for an f32 vector of n elements.
 void msgl__plan_vector(msgl_weight_plan *p, float **v, int32_t n);
+// A vector that is always 1, in every checkpoint.
+void msgl__plan_ones(msgl_weight_plan *p, float **v, int32_t n);
 void msgl__plan_elements(msgl_weight_plan *p, float **v, int32_t at, int32_t n, float dummy,
                          const char *fmt, ...) __attribute__((format(printf, 6, 7)));
 // Of the tensor declared last. Its vector is stored as what is missing to 1 (norms of Gemma).
@@ -112,6 +122,11 @@ int msgl__weights_check(const msgl_weight_plan *p, const msgl_checkpoint *c, msg
 // Fills the placed weights from a checked checkpoint, in the order of the file.
 int msgl__weights_load(const msgl_weight_plan *p, const msgl_checkpoint *c, msgl_exec *x,
                        msgl_load_progress progress, void *ctx, msgl_err *err);
+// n elements of one value.
+void msgl__fill_vector(float *to, int32_t n, float value, msgl_exec *x);
+// Those of the plan that are 1.
+void msgl__fill_ones(const msgl_weight_plan *p, msgl_exec *x);
+
 // A wanted tensor with its source, in the order of the file.
 typedef struct msgl_load_item {
     const msgl_wanted *want;

@@ -137,6 +137,8 @@ static void grouped_forward(msgl_exec *x, const msgl_kernels *k, msgl_arena *are
                                    .out = c->out};
     const bool plain = e->activation == MSGL_SILU && e->gate_up_bias == NULL;
     choose(x, k, c, &b);
+    if (e->weighs_input) k->moe.weigh_input(x, b.normed, b.weights, c->rows, (int)hidden);
+    if (c->watch != NULL) c->watch->chosen(c->watch->ctx, e, b.offsets);
     if (plain && k->moe.experts != NULL && k->moe.experts(x, &few)) return;
     if (!indexed) {
         k->moe.gather(x, b.normed, b.source, c->rows, e->router.top_k, (int)hidden, b.sorted);

@@ -15,7 +15,16 @@ typedef struct msgl_moe_experts {
     const msgl_weight *down;    // [num_experts] of [hidden, intermediate]
     msgl_activation activation;
     float *gate_up_bias, *down_bias; // [num_experts, rows of the weights], or NULL
+    // An expert's weight multiplies what goes into it and not its result (Llama 4); then top_k
+    // is 1.
+    bool weighs_input;
 } msgl_moe_experts;
+
+// Told where tokens go: offsets as msgl_moe_kernels.sort leaves them, on the device.
+typedef struct msgl_moe_watch {
+    void (*chosen)(void *ctx, const msgl_moe_experts *e, const int32_t *offsets);
+    void *ctx;
+} msgl_moe_watch;
 
 typedef struct msgl_moe_call {
     const msgl_moe_experts *experts;
@@ -25,8 +34,9 @@ typedef struct msgl_moe_call {
     const float *router_bias;  // [num_experts], or NULL
     const void *in;            // [rows, hidden], dense
     int32_t rows;
-    bool accumulate; // out += instead of out =
-    void *out;       // [rows, hidden]; may be in
+    bool accumulate;             // out += instead of out =
+    void *out;                   // [rows, hidden]; may be in
+    const msgl_moe_watch *watch; // of the choice, when it is queued; NULL: nobody
 } msgl_moe_call;
 
 typedef struct msgl_moe_desc {

@@ -43,6 +43,10 @@ static world_spec random_spec(world *rng, const msgl_attn_desc *d, msgl_cpu_leve
     }
     s.threads = world_int(rng, 1, 3);
     s.window = pick(rng, windows, 8);
+    if (d->local_chunks && world_int(rng, 0, 2) == 0) {
+        static const int chunks[] = {1, 7, 64, 256, 300, 1000};
+        s.chunk = pick(rng, chunks, 6);
+    }
     s.softcap = world_int(rng, 0, 2) == 0 ? 20 : 0;
     s.deterministic = world_int(rng, 0, 3) == 0;
     s.tree = d->tree && world_int(rng, 0, 2) == 0;
@@ -62,6 +66,7 @@ static world_spec random_spec(world *rng, const msgl_attn_desc *d, msgl_cpu_leve
         s.group = dim[0] <= 72 && world_int(rng, 0, 2) == 0 ? 70 : world_int(rng, 1, 20);
         s.num_kv_heads = 1;
         s.window = -1;
+        s.chunk = 0;
         if (only) s.softcap = 0;
     }
     s.sinks = d->sinks && world_int(rng, 0, 2) == 0;
@@ -86,11 +91,12 @@ static void random_step(world *w, int answers)
     const double error = world_error(w, reqs, n);
     const double allowed = world_tolerance(w->spec.desc->name, w->spec.dtype);
     if (error > allowed) {
-        fail_msg("%s %s: error %g > %g (dtype %d, group %d, dim %d, page %d, window %d, cap %g, "
+        fail_msg("%s %s: error %g > %g (dtype %d, group %d, dim %d, page %d, window %d, chunk %d, "
+                 "cap %g, "
                  "tree %d%s, masks %x, scores %x)",
                  w->spec.desc->name, msgl__cpu_level_name(w->spec.level), error, allowed,
                  (int)w->spec.dtype, w->spec.group, w->spec.head_dim, w->spec.page_size,
-                 w->spec.window, (double)w->spec.softcap, w->spec.tree,
+                 w->spec.window, w->spec.chunk, (double)w->spec.softcap, w->spec.tree,
                  w->spec.sinks ? ", sinks" : "", w->spec.masks, w->spec.scores);
     }
 }
@@ -167,30 +173,32 @@ static void test_failed_allocations(void **state)
     const msgl_attn_desc *const *all = msgl__attn_backends(&count);
     msgl_kernels kernels;
     msgl__kernels_init_cpu(&kernels, MSGL_CPU_REF);
-    const msgl_kv_pool pool = {.spec = {.kind = MSGL_CACHE_KV,
-                                        .num_layers = 1,
-                                        .window = -1,
-                                        .num_heads = 1,
-                                        .k_dim = 64,
-                                        .v_dim = 64,
-                                        .dtype = MSGL_F32},
-                               .num_pages = 4,
-                               .page_size = 16};
+    msgl_kv_pool pool = {.spec = {.kind = MSGL_CACHE_KV,
+                                  .num_layers = 1,
+                                  .window = -1,
+                                  .num_heads = 1,
+                                  .k_dim = 64,
+                                  .v_dim = 64,
+                                  .dtype = MSGL_F32},
+                         .num_pages = 4,
+                         .page_size = 16};
     const msgl_page_table table = {.max_running = 2, .stride = 64};
-    const msgl_attn_config cfg = {.num_q_heads = 2,
-                                  .num_kv_heads = 1,
-                                  .head_dim = 64,
-                                  .page_size = 16,
-                                  .max_running = 2,
-                                  .max_seq_len = 64,
-                                  .max_step_tokens = 64,
-                                  .max_flights = 2,
-                                  .kernels = &kernels,
-                                  .pool = &pool,
-                                  .page_table = &table,
-                                  .num_threads = 1};
+    msgl_attn_config cfg = {.num_q_heads = 2,
+                            .num_kv_heads = 1,
+                            .head_dim = 64,
+                            .page_size = 16,
+                            .max_running = 2,
+                            .max_seq_len = 64,
+                            .max_step_tokens = 64,
+                            .max_flights = 2,
+                            .kernels = &kernels,
+                            .pool = &pool,
+                            .page_table = &table,
+                            .num_threads = 1};
     for (int i = 0; i < count; i++) {
         if ((all[i]->devices & 1u << MSGL_DEVICE_CPU) == 0) continue;
+        const bool set = all[i]->page_rule == MSGL_PAGE_SET;
+        pool.page_size = cfg.page_size = set ? all[i]->page_override : 16;
         int rc = -1;
         for (uint64_t nth = 1; rc != 0 && nth < 20; nth++) {
             msgl_attn_backend *b = NULL;

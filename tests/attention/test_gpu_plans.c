@@ -25,22 +25,23 @@ typedef struct model {
 } model;
 
 static const model MODELS[] = {
-    {"plain", {1, {{ALL, 0, false, NULL}}}},
-    {"mistral", {1, {{4095, 0, false, NULL}}}},
-    {"qwen", {2, {{ALL, 0, false, NULL}, {4095, 0, false, NULL}}}},
-    {"window first", {2, {{1023, 0, false, NULL}, {ALL, 0, false, NULL}}}},
-    {"gemma", {2, {{ALL, 50, false, NULL}, {4095, 50, false, NULL}}}},
-    {"cap in some", {3, {{ALL, 0, false, NULL}, {ALL, 30, false, NULL}, {100, 30, false, NULL}}}},
+    {"plain", {1, {{ALL, 0, false, NULL, 0}}}},
+    {"mistral", {1, {{4095, 0, false, NULL, 0}}}},
+    {"qwen", {2, {{ALL, 0, false, NULL, 0}, {4095, 0, false, NULL, 0}}}},
+    {"window first", {2, {{1023, 0, false, NULL, 0}, {ALL, 0, false, NULL, 0}}}},
+    {"gemma", {2, {{ALL, 50, false, NULL, 0}, {4095, 50, false, NULL, 0}}}},
+    {"cap in some",
+     {3, {{ALL, 0, false, NULL, 0}, {ALL, 30, false, NULL, 0}, {100, 30, false, NULL, 0}}}},
     {"eight",
      {8,
-      {{1, 0, false, NULL},
-       {2, 0, false, NULL},
-       {3, 0, false, NULL},
-       {ALL, 0, false, NULL},
-       {5, 0, false, NULL},
-       {6, 0, false, NULL},
-       {7, 0, false, NULL},
-       {8, 0, false, NULL}}}},
+      {{1, 0, false, NULL, 0},
+       {2, 0, false, NULL, 0},
+       {3, 0, false, NULL, 0},
+       {ALL, 0, false, NULL, 0},
+       {5, 0, false, NULL, 0},
+       {6, 0, false, NULL, 0},
+       {7, 0, false, NULL, 0},
+       {8, 0, false, NULL, 0}}}},
 };
 
 static const struct gpu {
@@ -332,9 +333,9 @@ static char *fa_plan(const model *m, int32_t layer, size_t bytes)
 static void test_fa_windows(void **state)
 {
     (void)state;
-    static const model two = {"two", {2, {{ALL, 0, false, NULL}, {99, 0, false, NULL}}}},
-                       all = {"all", {1, {{ALL, 0, false, NULL}}}},
-                       near = {"near", {1, {{99, 0, false, NULL}}}};
+    static const model two = {"two", {2, {{ALL, 0, false, NULL, 0}, {99, 0, false, NULL, 0}}}},
+                       all = {"all", {1, {{ALL, 0, false, NULL, 0}}}},
+                       near = {"near", {1, {{99, 0, false, NULL, 0}}}};
     const size_t bytes =
         msgl__fa_plan_prefill_size(2 * GPUS[2].group, 2, FAKE_RUNNING, FAKE_STEP_TOKENS);
     char *plans[] = {fa_plan(&two, 0, bytes), fa_plan(&two, 1, bytes), fa_plan(&all, 0, bytes),
@@ -412,15 +413,19 @@ static void test_variants(void **state)
     assert_int_equal(msgl__attn_windows(&v, windows), 1);
     assert_int_equal(windows[0], -1);
     for (int32_t i = 0; i < MSGL_ATTN_MAX_VARIANTS; i++) { // two of each window
-        assert_true(msgl__attn_variants_add(&v, i / 2, (float)(i % 2 * (i < 4)), i % 2 == 1));
-        assert_true(msgl__attn_variants_add(&v, 0, 0, false)); // there already
+        const msgl_attn_variant one = {
+            .window = i / 2, .softcap = (float)(i % 2 * (i < 4)), .sinks = i % 2 == 1};
+        assert_true(msgl__attn_variants_add(&v, one));
+        assert_true(msgl__attn_variants_add(&v, (msgl_attn_variant){0})); // there already
         assert_int_equal(v.count, i + 1);
         assert_int_equal(msgl__attn_windows(&v, windows), 1 + i / 2);
         for (int32_t k = 0; k <= i / 2; k++) assert_int_equal(windows[k], k);
     }
-    assert_false(msgl__attn_variants_add(&v, 77, 0, false));
-    assert_false(msgl__attn_variants_add(&v, 1, 1, false));
-    assert_true(msgl__attn_variants_add(&v, 1, 1, true));
+    assert_false(msgl__attn_variants_add(&v, (msgl_attn_variant){.window = 77}));
+    assert_false(msgl__attn_variants_add(&v, (msgl_attn_variant){.chunk = 77}));
+    assert_false(msgl__attn_variants_add(&v, (msgl_attn_variant){.window = 1, .softcap = 1}));
+    const msgl_attn_variant there = {.window = 1, .softcap = 1, .sinks = true};
+    assert_true(msgl__attn_variants_add(&v, there));
     assert_int_equal(v.count, MSGL_ATTN_MAX_VARIANTS);
 }
 

@@ -163,7 +163,9 @@ static void random_variants(msgl_attn_variants *v)
     const int count = pick(4) == 0 ? MSGL_ATTN_MAX_VARIANTS : 1 + pick(2);
     const bool softcap = pick(5) == 0;
     for (int i = 0; i < count; i++) {
-        msgl__attn_variants_add(v, pick(2) == 0 ? -1 : pick(5000), softcap ? 30 : 0, false);
+        const msgl_attn_variant one = {.window = pick(2) == 0 ? -1 : pick(5000),
+                                       .softcap = softcap ? 30 : 0};
+        msgl__attn_variants_add(v, one);
     }
 }
 

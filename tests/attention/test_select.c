@@ -210,6 +210,8 @@ static void test_limits(void **state)
          "fa4"},
         {{.variants = {2, {{.window = -1}, {.window = 100}}}},
          "attention backend narrow has no sliding window, which this model needs"},
+        {{.variants = {1, {{.window = -1, .chunk = 64}}}},
+         "attention backend narrow has no local attention by chunks, which this model needs"},
         {{.variants = {1, {{.window = -1, .softcap = 30}}}},
          "attention backend narrow has no logit soft cap, which this model needs"},
         {{.dual_len = 24},

@@ -198,12 +198,12 @@ world_spec world_base(const msgl_attn_desc *desc, int max_running, int max_seq_l
 void world_suit(world_spec *s)
 {
     if (s->desc->dual_chunk) s->dual_len = 160;
+    if (s->desc->page_rule == MSGL_PAGE_SET) s->page_size = s->desc->page_override;
     if (s->desc->caches != 1u << MSGL_CACHE_LATENT) return;
     s->group *= s->num_kv_heads;
     s->num_kv_heads = 1;
     s->head_dim = 72;
     s->v_dim = 64;
-    s->page_size = s->desc->page_override;
 }
 
 // The query of a token at pos that meets the key at p: in the order of the contract.
@@ -304,10 +304,15 @@ void world_open(world *w, const world_spec *spec)
                                  .scale = 1 / sqrtf((float)spec->head_dim),
                                  .softcap = spec->softcap,
                                  .window = spec->window,
+                                 .chunk = spec->chunk,
                                  .k_scale = 0.75f,
                                  .v_scale = 1.5f};
     if (spec->sinks) make_sinks(w, hq);
-    msgl__attn_variants_add(&w->cfg.variants, spec->window, spec->softcap, spec->sinks);
+    const msgl_attn_variant v = {.window = spec->window,
+                                 .softcap = spec->softcap,
+                                 .sinks = spec->sinks,
+                                 .chunk = spec->chunk};
+    msgl__attn_variants_add(&w->cfg.variants, v);
     w->cfg.dual_len = spec->dual_len;
     w->q_width = (size_t)hq * (size_t)spec->head_dim * (spec->dual_len > 0 ? 3 : 1);
     w->out_ld = (size_t)hq * (size_t)w->pool.spec.v_dim;
@@ -500,12 +505,14 @@ static void prepare(world *w, int num_decode, const step_req *reqs, int n)
         w->batch_reqs[i] = (msgl_batch_req){
             .table_idx = reqs[i].req, .cached_len = reqs[i].cached, .device_len = reqs[i].device};
         // Only what this and earlier steps stored is there, and of that nothing behind the window
-        // of the first query. On a GPU that is whole pages, as they are given back; the CPU's
-        // kernels promise more.
+        // or the chunk of the first query. On a GPU that is whole pages, as they are given back;
+        // the CPU's kernels promise more.
         const int grain = w->spec.dev != NULL ? w->spec.page_size : 1;
         const bool slides = w->spec.window >= 0 && !reads_behind_window(w);
         const int seen = slides ? reqs[i].cached - w->spec.window : 0;
-        const int from = seen > 0 ? seen / grain * grain : 0;
+        const int chunk = w->spec.chunk > 0 ? reqs[i].cached % w->spec.chunk : reqs[i].cached;
+        const int least = seen > reqs[i].cached - chunk ? seen : reqs[i].cached - chunk;
+        const int from = least > 0 ? least / grain * grain : 0;
         for (int p = 0; p < r->len; p++) {
             const world_req *kept = p >= from && p < reqs[i].device ? r : NULL;
             for (int kv = 0; kv < arrays(w); kv++) poke(w, kv, slots[p], kept, p);
@@ -612,9 +619,9 @@ void world_mixed(world *w, int num_decode, const step_req *reqs, int n)
     world_forward(w);
 }
 
-// A key that a query sees, and how many positions it lies before the query.
+// A key that a query sees, and how many positions it lies before the query, which is at pos.
 typedef struct seen_key {
-    int key, distance;
+    int key, distance, pos;
 } seen_key;
 
 // Whether the masks let a query at key `at` of row `row` see another key.
@@ -622,7 +629,10 @@ static bool let_through(const world *w, int row, int at, seen_key k)
 {
     const world_spec *s = &w->spec;
     const int32_t *documents = w->documents + (size_t)row * (size_t)w->table.stride;
-    if (s->masks == 0) return k.key <= at && (s->window < 0 || k.distance <= s->window);
+    if (s->masks == 0) {
+        const bool near = s->window < 0 || k.distance <= s->window;
+        return k.key <= at && near && (s->chunk == 0 || k.distance <= k.pos % s->chunk);
+    }
     if ((s->masks & 1u << MSGL_MASK_CAUSAL) != 0 && k.key > at) return false;
     if ((s->masks & 1u << MSGL_MASK_WINDOW) != 0 && k.distance > s->window) return false;
     if ((s->masks & 1u << MSGL_MASK_DOCUMENT) != 0 && documents[k.key] != documents[at]) {
@@ -642,10 +652,13 @@ static int visible_keys(const world *w, const step_req *q, int token, const uint
     for (int p = 0; p < q->device; p++) {
         const int j = p - q->cached;
         if (tree != NULL && j >= 0 && (j > token || (tree[token] >> j & 1) == 0)) continue;
-        keys[n++] = (seen_key){.key = p, .distance = at - p};
+        keys[n++] = (seen_key){.key = p, .distance = at - p, .pos = at};
     }
     for (int i = 0; i < n; i++) {
-        if (tree != NULL) keys[i].distance = n - 1 - i;
+        if (tree != NULL) {
+            keys[i].distance = n - 1 - i;
+            keys[i].pos = n - 1;
+        }
         if (let_through(w, q->req, at, keys[i])) keys[seen++] = keys[i];
     }
     return seen;

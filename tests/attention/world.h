@@ -26,6 +26,7 @@ typedef struct world_spec {
     int threads;
     float softcap;
     int window;   // -1: off
+    int chunk;    // of local attention; 0: off
     int dual_len; // of dual chunk attention: tokens have three queries; 0: off
     bool sinks;
     bool deterministic, apart;

@@ -66,6 +66,13 @@ expect "bench offline" 0 "output_tok_per_s" "$minisgl" bench offline --model "$m
 expect "bench decode" 0 "ms_per_step" "$minisgl" bench decode --model "$model" --batch 1,2 --prompt-len 4 \
     --steps 4 --repeat 1 -o json
 expect "bench prefill" 0 "best_tok_per_s" "$minisgl" bench prefill --model "$model" --batch 2 --prompt-len 8 -o csv
+experts="$(dirname "$0")/../vectors/models/qwen3_moe" # two of eight for each token
+expect "bench decode, experts" 0 '"experts_hit":2.00}' "$minisgl" bench decode --model "$experts" --dummy-weight \
+    --batch 1 --prompt-len 4 --steps 4 --repeat 1 -o json
+expect "bench prefill, experts" 0 '"experts_hit":2.00}' "$minisgl" bench prefill --model "$experts" --dummy-weight \
+    --batch 1 --prompt-len 1 --repeat 1 -o json
+expect "bench step, experts" 0 '"phase":"mixed",.*"experts_hit":[2-8][.]' "$minisgl" bench step --model "$experts" \
+    --dummy-weight --prompt-len 16 --batch 2 --chunk 8 --steps 4 --repeat 1 -o json
 "$minisgl" bench serve --model "$model" --num-pages 4096 --concurrency 1,3 --prompt-len 8 --max-tokens 4 \
     --temperature 1 --seed 7 -o json >"$dir/rows" 2>/dev/null
 expect "bench serve, a server of its own" 0 '"clients":1,"requests":4,"failed":0,.*"output_tokens":16,' cat "$dir/rows"

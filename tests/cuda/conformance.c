@@ -4,7 +4,9 @@
 // uses it: the CPU suite's worlds and exact answers (tests/attention), graphs, and the promise of
 // --deterministic. Exit code 77 without a GPU.
 //
-//     cuda_conformance [--quick] [--seed N] [--only PATTERN]     of names, with * and ?
+//     cuda_conformance [--quick] [--seed N] [--only PATTERN] [--part I/N]
+//
+// PATTERN: of names, with * and ?. Part I of N is every N-th case from the I-th on.
 #include <setjmp.h>
 #include <stdarg.h>
 #include <stdio.h>
@@ -39,7 +41,7 @@ typedef struct test_case {
 } test_case;
 
 enum { MIX_CHUNKS, MIX_ANSWERS, MIX_BOTH };
-enum { MAX_CASES = 256 };
+enum { MAX_CASES = 512 };
 
 static int pick(world *w, const int *set, int n)
 {
@@ -106,7 +108,9 @@ static int supports(const world_spec *s, msgl_err *err)
                          .kv_dtype = s->dtype,
                          .deterministic = s->deterministic,
                          .tree = s->tree};
-    msgl__attn_variants_add(&n.variants, s->window, s->softcap, s->sinks);
+    const msgl_attn_variant v = {
+        .window = s->window, .softcap = s->softcap, .sinks = s->sinks, .chunk = s->chunk};
+    msgl__attn_variants_add(&n.variants, v);
     return msgl__attn_supports(s->desc, &n, err);
 }
 
@@ -321,7 +325,10 @@ static void test_deterministic(void **state)
 static void add(test_case *cases, struct CMUnitTest *tests, int *n, CMUnitTestFunction fn,
                 test_case c)
 {
-    if (*n == MAX_CASES) return;
+    if (*n == MAX_CASES) {
+        fprintf(stderr, "more than %d cases\n", MAX_CASES);
+        exit(1);
+    }
     cases[*n] = c;
     tests[*n] = (struct CMUnitTest){cases[*n].name, fn, NULL, NULL, &cases[*n]};
     (*n)++;
@@ -399,10 +406,16 @@ int main(int argc, char **argv)
 {
     msgl_err err = {0};
     GPU.seed = 1234;
+    int part = 1, parts = 1;
     for (int i = 1; i < argc; i++) {
         if (strcmp(argv[i], "--quick") == 0) GPU.quick = true;
         if (strcmp(argv[i], "--seed") == 0 && i + 1 < argc) GPU.seed = strtoull(argv[++i], NULL, 0);
         if (strcmp(argv[i], "--only") == 0 && i + 1 < argc) cmocka_set_test_filter(argv[++i]);
+        if (strcmp(argv[i], "--part") == 0 && i + 1 < argc &&
+            (sscanf(argv[++i], "%d/%d", &part, &parts) != 2 || part < 1 || part > parts)) {
+            fprintf(stderr, "--part %s: I/N with 1 <= I <= N\n", argv[i]);
+            return 2;
+        }
     }
     GPU.api = msgl__cuda_api_open(&err);
     if (GPU.api == NULL || GPU.api->device_count(&err) == 0) {
@@ -416,8 +429,10 @@ int main(int argc, char **argv)
     }
     static test_case cases[MAX_CASES];
     static struct CMUnitTest tests[MAX_CASES];
-    const int n = add_all(cases, tests);
-    if (n == 0) return 1;
+    const int all = add_all(cases, tests);
+    if (all == 0) return 1;
+    int n = 0;
+    for (int i = part - 1; i < all; i += parts) tests[n++] = tests[i];
     const int failed = _cmocka_run_group_tests("conformance", tests, (size_t)n, NULL, NULL);
     GPU.plain->ops->destroy(GPU.plain);
     GPU.fixed->ops->destroy(GPU.fixed);

@@ -122,7 +122,7 @@ static void splits(attn_rng *rng, bool e4m3, bool quick)
         const mla_shape t = {heads[i % 4], i % 5 == 4 ? 2 : 1, i % 3 ? 64 : 1, i % 2 == 0, 0, NULL,
                              e4m3};
         const msgl_mla_tune tune = {attn_range(rng, 1, 5), attn_range(rng, 1, 9),
-                                    attn_range(rng, 1, 4)};
+                                    attn_range(rng, 1, 4), attn_range(rng, 0, 12)};
         at_least(lens, lens, batch, t.q_len);
         one(rng, &t, batch, lens, &tune, "split");
     }

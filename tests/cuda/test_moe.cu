@@ -578,9 +578,10 @@ int main(int argc, char **argv)
             check_biased(&e, &biased, dtypes[d], 300, 70, 128, gated, &seed);
         }
     }
-    const int mixtures[][5] = {{2, 520, 256, 12, 8}, {1, 2048, 768, 9, 8}, {1, 2056, 512, 11, 10},
-                               {3, 4104, 256, 4, 1}, {4, 256, 1536, 8, 4}, {1, 40, 1280, 20, 16}};
-    for (int i = 0; i < (o.quick ? 2 : 6); i++) {
+    const int mixtures[][5] = {{2, 264, 328, 9, 5},  {1, 2048, 1408, 7, 6},  {2, 520, 256, 12, 8},
+                               {1, 2048, 768, 9, 8}, {1, 2056, 512, 11, 10}, {3, 4104, 256, 4, 1},
+                               {4, 256, 1536, 8, 4}, {1, 40, 1280, 20, 16}};
+    for (int i = 0; i < (o.quick ? 3 : 8); i++) {
         const int *m = mixtures[i];
         for (int d = 0; d < 2; d++) {
             check_experts(&e, &few, dtypes[d], m[0], m[1], m[2], m[3], m[4], (i + d) & 1, &seed);

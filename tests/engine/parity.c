@@ -58,6 +58,8 @@ const char *const parity_models[] = {
     "qwen3_5_moe_conditional",
     "gpt_oss",
     "gpt_oss_mxfp4",
+    "llama4",
+    "llama4_conditional",
     NULL,
 };
 

@@ -16,7 +16,8 @@ static void test_bit_equal(void **state)
     (void)state;
     const char *const models[] = {
         "qwen3",     "qwen2_gqa7", "mistral_swa", "qwen3_moe_mixed", "llama_rope_dynamic",
-        "llama_f16", "qwen3_f32",  "deepseek_v3", "qwen3_next",      "qwen3_5"};
+        "llama_f16", "qwen3_f32",  "deepseek_v3", "qwen3_next",      "qwen3_5",
+        "llama4"};
     for (int l = 0; l <= (int)msgl__cpu_level_detect(); l++) {
         const char *level = msgl__cpu_level_name((msgl_cpu_level)l);
         const harness_target base = {.level = level};

@@ -267,8 +267,9 @@ static void test_greedy(void **state)
 {
     (void)state;
     // llama_rope_dynamic is not among them: transformers changes the base at every token there.
-    const char *const models[] = {"llama", "llama_rope_yarn", "mistral_swa",     "qwen2_gqa7",
-                                  "qwen3", "qwen3_moe",       "qwen3_moe_mixed", "llama_f16"};
+    const char *const models[] = {"llama",           "llama_rope_yarn", "mistral_swa",
+                                  "qwen2_gqa7",      "qwen3",           "qwen3_moe",
+                                  "qwen3_moe_mixed", "llama_f16",       "llama4"};
     for (size_t i = 0; i < MSGL_COUNT(models); i++) check_greedy(models[i]);
 }
 
@@ -342,6 +343,70 @@ static void test_dummy(void **state)
         }
         folder_remove(&f);
     }
+}
+
+// What the router chose, as its kernel left it on the CPU: an expert's bit for each layer's rows.
+static struct {
+    void (*route)(msgl_exec *x, const msgl_router *how, const float *logits, int rows, int experts,
+                  int32_t *ids, float *weights);
+    int64_t sum;
+    int32_t per_layer, rows; // of the layer so far
+    uint64_t seen;
+} routed;
+
+static void route_and_note(msgl_exec *x, const msgl_router *how, const float *logits, int rows,
+                           int experts, int32_t *ids, float *weights)
+{
+    routed.route(x, how, logits, rows, experts, ids, weights);
+    for (int32_t i = 0; i < rows * how->top_k; i++) routed.seen |= 1ull << ids[i];
+    routed.rows += rows;
+    if (routed.rows < routed.per_layer) return;
+    routed.sum += __builtin_popcountll(routed.seen);
+    routed.seen = 0;
+    routed.rows = 0;
+}
+
+// Experts are counted a layer and a phase, once however many blocks of rows a layer has, and by
+// nobody before and behind.
+static void test_expert_hits(void **state)
+{
+    (void)state;
+    enum { PROMPT = 40, REQS = 30 }; // 1,200 tokens: more than the CPU's blocks of rows
+    harness h;
+    msgl_err err = {0};
+    msgl_expert_hits hits[2] = {0};
+    int32_t ids[PROMPT];
+    msgl_batch_req reqs[REQS];
+    msgl_options cfg = harness_config(MODEL("qwen3_moe"), "auto");
+    cfg.dummy_weight = true;
+    harness_open(&h, &cfg);
+    assert_int_equal(h.info->num_experts, 8);
+    assert_true(PROMPT * REQS > h.e->kernels.gemm.block_rows);
+    routed.route = h.e->kernels.moe.route;
+    h.e->kernels.moe.route = route_and_note;
+    for (int32_t i = 0; i < REQS; i++) {
+        for (int32_t t = 0; t < PROMPT; t++) ids[t] = (i * 31 + t * 7) % 250;
+        harness_pages(&h, i, PROMPT + 2);
+        harness_tokens(&h, i, ids, PROMPT);
+        reqs[i] = harness_req(i, 0, PROMPT);
+    }
+    assert_int_equal(msgl__engine_count_experts(h.e, hits, &err), 0);
+    routed.per_layer = PROMPT * REQS;
+    harness_step(&h, MSGL_PREFILL, reqs, REQS);
+    assert_int_equal(hits[MSGL_PREFILL].layers, 2);
+    assert_int_equal(hits[MSGL_PREFILL].experts, routed.sum);
+    assert_int_equal(hits[MSGL_DECODE].layers, 0);
+    routed.sum = 0;
+    routed.per_layer = 3;
+    for (int32_t i = 0; i < 3; i++) reqs[i].cached_len = PROMPT, reqs[i].device_len = PROMPT + 1;
+    harness_step(&h, MSGL_DECODE, reqs, 3);
+    assert_int_equal(hits[MSGL_DECODE].layers, 2);
+    assert_int_equal(hits[MSGL_DECODE].experts, routed.sum);
+    assert_true(routed.sum >= 2 * 2 && routed.sum <= 2 * 6);
+    assert_int_equal(msgl__engine_count_experts(h.e, NULL, &err), 0);
+    harness_step(&h, MSGL_DECODE, reqs, 3);
+    assert_int_equal(hits[MSGL_DECODE].layers, 2);
+    harness_close(&h);
 }
 
 // After warm-up, decode steps do not touch the heap: not with log-probabilities, not when requests
@@ -467,11 +532,12 @@ static void test_plan(void **state)
 int main(void)
 {
     const struct CMUnitTest tests[] = {
-        cmocka_unit_test(test_flags),       cmocka_unit_test(test_too_large),
-        cmocka_unit_test(test_checkpoints), cmocka_unit_test(test_nan),
-        cmocka_unit_test(test_greedy),      cmocka_unit_test(test_logprobs),
-        cmocka_unit_test(test_dummy),       cmocka_unit_test(test_no_heap),
-        cmocka_unit_test(test_plan),        cmocka_unit_test(test_out_of_memory),
+        cmocka_unit_test(test_flags),         cmocka_unit_test(test_too_large),
+        cmocka_unit_test(test_checkpoints),   cmocka_unit_test(test_nan),
+        cmocka_unit_test(test_greedy),        cmocka_unit_test(test_logprobs),
+        cmocka_unit_test(test_dummy),         cmocka_unit_test(test_expert_hits),
+        cmocka_unit_test(test_no_heap),       cmocka_unit_test(test_plan),
+        cmocka_unit_test(test_out_of_memory),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }

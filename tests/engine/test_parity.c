@@ -29,11 +29,11 @@ static void test_parity_f32(void **state)
     }
 }
 
-// Answers go on from the states of a prompt.
+// Answers go on from the states, or inside the chunk, of a prompt.
 static void test_parity_answers(void **state)
 {
     (void)state;
-    static const char *const models[] = {"qwen3_next", "qwen3_5"};
+    static const char *const models[] = {"qwen3_next", "qwen3_5", "llama4"};
     for (size_t i = 0; i < MSGL_COUNT(models); i++) {
         for (int32_t from = 1; from < 64; from += 31) {
             const harness_target t = {.answers_from = from};
@@ -79,6 +79,7 @@ static void test_parity_backends(void **state)
             if (!parity_f32(models[i], &t)) fail_msg("%s: %s did not run", models[i], t.attention);
         }
         if (kv) assert_int_equal(parity_f32("gpt_oss", &t), backends[b]->sinks);
+        if (kv) assert_int_equal(parity_f32("llama4", &t), backends[b]->local_chunks);
         const bool latent = (backends[b]->caches & 1u << MSGL_CACHE_LATENT) != 0;
         assert_int_equal(parity_f32("deepseek_v2", &t), latent);
         assert_int_equal(parity_f32("deepseek_v2_lite", &t), latent);

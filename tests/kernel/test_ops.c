@@ -435,6 +435,48 @@ static void test_times_sigmoid(void **state)
     }
 }
 
+static void test_temper(void **state)
+{
+    struct fixture *f = *state;
+    enum { ROWS = 60, DIM = 397, LD = 411 };
+    static float in[ROWS * LD], out[ROWS * LD], first[ROWS * LD];
+    int32_t positions[ROWS];
+    const msgl_temper how = {.every = 16, .scale = 0.3f};
+    fill(f, in, MSGL_COUNT(in), 5);
+    for (int r = 0; r < ROWS; r++) positions[r] = r < 40 ? r : 1000 * r + 15;
+    FOR_LEVELS(f, k)
+    {
+        memcpy(out, in, sizeof in);
+        k->act.temper(&f->exec, &how, positions, out, LD, ROWS, DIM);
+        for (int i = 0; i < ROWS * LD; i++) {
+            const double steps = floor((positions[i / LD] + 1.0) / 16);
+            const double by = i % LD < DIM ? 1 + (double)how.scale * log(1 + steps) : 1;
+            const double want = (double)in[i] * by;
+            assert_true(fabs((double)out[i] - want) <= 4e-7 * fabs(want));
+        }
+        if (k == f->kernels) memcpy(first, out, sizeof out);
+        assert_memory_equal(first, out, sizeof out);
+    }
+}
+
+static void test_weigh_input(void **state)
+{
+    struct fixture *f = *state;
+    enum { ROWS = 21, DIM = 300 };
+    static float in[ROWS * DIM], out[ROWS * DIM];
+    float before[ROWS], weights[ROWS];
+    fill(f, in, MSGL_COUNT(in), 3);
+    fill(f, before, ROWS, 1);
+    FOR_LEVELS(f, k)
+    {
+        memcpy(out, in, sizeof out);
+        memcpy(weights, before, sizeof weights);
+        k->moe.weigh_input(&f->exec, out, weights, ROWS, DIM);
+        for (int i = 0; i < ROWS * DIM; i++) assert_true(out[i] == in[i] * before[i / DIM]);
+        for (int r = 0; r < ROWS; r++) assert_true(weights[r] == 1);
+    }
+}
+
 static void test_cap(void **state)
 {
     struct fixture *f = *state;
@@ -747,6 +789,7 @@ int main(void)
         cmocka_unit_test(test_rms_norm),      cmocka_unit_test(test_rope),
         cmocka_unit_test(test_latent_rope),   cmocka_unit_test(test_gate),
         cmocka_unit_test(test_times_sigmoid), cmocka_unit_test(test_moe),
+        cmocka_unit_test(test_temper),        cmocka_unit_test(test_weigh_input),
         cmocka_unit_test(test_cap),           cmocka_unit_test(test_add_shared),
         cmocka_unit_test(test_distribution),  cmocka_unit_test(test_sampling_edges),
         cmocka_unit_test(test_dual_rope),     cmocka_unit_test(test_logprobs),

@@ -89,6 +89,11 @@ json_t *small_config(const char *architecture)
             set_field(c, fields[i][0], fields[i][1]);
         }
     }
+    if (strstr(architecture, "Llama4") != NULL) {
+        set_field(c, "intermediate_size_mlp", "64");
+        set_field(c, "num_local_experts", "4");
+        set_field(c, "num_experts_per_tok", "1");
+    }
     // Both kinds of layers; of Qwen3-Next, by default, linear attention alone.
     if (strstr(architecture, "Qwen3_5") != NULL) set_field(c, "full_attention_interval", "2");
     if (strstr(architecture, "ConditionalGeneration") != NULL) {

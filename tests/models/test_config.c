@@ -84,8 +84,8 @@ static const bad_field BAD[] = {
     {"rope_scaling", "{\"type\": \"linear\", \"factor\": \"2\"}", "factor"},
     {"rope_scaling", "{\"rope_type\": 7}", "rope_scaling.rope_type"},
     {"rope_scaling",
-     "{\"rope_type\": \"llama3\", \"factor\": 8, \"low_freq_factor\": 4, \"high_freq_factor\": 4}",
-     "above low_freq_factor"},
+     "{\"rope_type\": \"llama3\", \"factor\": 8, \"low_freq_factor\": 5, \"high_freq_factor\": 4}",
+     "of low_freq_factor or more"},
     {"rope_scaling",
      "{\"rope_type\": \"yarn\", \"factor\": 2, "
      "\"original_max_position_embeddings\": 0}",
@@ -356,6 +356,45 @@ static void test_dual_chunk(void **state)
     for (size_t i = 0; i < MSGL_COUNT(wrong); i++) {
         assert_int_equal(load_with(arch, key, wrong[i], c, &err), MSGL_EFORMAT);
         assert_non_null(strstr(err.text, key));
+    }
+    free(c);
+}
+
+static void test_llama4(void **state)
+{
+    (void)state;
+    const char *const arch = "Llama4ForCausalLM";
+    const bad_field wrong[] = {
+        {"num_experts_per_tok", "2", "allowed 1"},
+        {"moe_layers", "[2]", "numbers of layers"},
+        {"moe_layers", "7", "a list"},
+        {"attention_chunk_size", "0", "found 0"},
+        {"layer_types", "[\"full_attention\", \"sliding_attention\"]", "chunked_attention"},
+        {"no_rope_layers", "[1]", "a list of num_hidden_layers"},
+        {"intermediate_size_mlp", NULL, "found nothing"},
+        {"rope_scaling", "{\"rope_type\": \"yarn\", \"factor\": 2}", "not yarn"},
+    };
+    msgl_model_config *c = malloc(sizeof *c);
+    const msgl_decoder_config *d = &c->decoder;
+    msgl_err err = {0};
+    for (size_t i = 0; i < MSGL_COUNT(wrong); i++) expect_refusal(arch, &wrong[i]);
+    assert_int_equal(load_with(arch, "no_rope_layer_interval", "2", c, &err), 0);
+    assert_true(d->chunked);
+    assert_int_equal(d->sliding_window, 8192);
+    assert_int_equal(d->layer_flags[0], MSGL_LAYER_SLIDING | MSGL_LAYER_SPARSE);
+    assert_int_equal(d->layer_flags[1], MSGL_LAYER_SECOND_ROPE | MSGL_LAYER_SPARSE);
+    assert_int_equal(d->intermediate_size, 64);
+    assert_int_equal(d->shared_intermediate_size, 48);
+    assert_int_equal(load_with(arch, "moe_layers", "[1]", c, &err), 0);
+    assert_int_equal(d->layer_flags[0] & MSGL_LAYER_SPARSE, 0);
+    assert_true((d->layer_flags[1] & MSGL_LAYER_SPARSE) != 0);
+    static const struct {
+        const char *value;
+        float every;
+    } tuning[] = {{NULL, 8192}, {"4", 8192}, {"true", 8192}, {"0", 0}, {"false", 0}};
+    for (size_t i = 0; i < MSGL_COUNT(tuning); i++) {
+        assert_int_equal(load_with(arch, "attn_temperature_tuning", tuning[i].value, c, &err), 0);
+        assert_true(d->temper.every == tuning[i].every);
     }
     free(c);
 }
@@ -635,6 +674,7 @@ int main(void)
 {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(test_refusals),
+        cmocka_unit_test(test_llama4),
         cmocka_unit_test(test_not_json),
         cmocka_unit_test(test_odd_numbers),
         cmocka_unit_test(test_fifo),

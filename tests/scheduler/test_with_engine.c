@@ -296,13 +296,14 @@ static void test_small_chunks_and_a_tight_pool(void **state)
     compare(&v);
 }
 
-// Models whose layers have windows of 16 tokens, or none: pages behind the window are another
-// request's while a request runs, prefixes are shared, and requests leave and come back.
+// Models whose layers have windows of 16 tokens or chunks of 24, or none: pages behind the window
+// are another request's while a request runs, prefixes are shared, and requests leave and come
+// back.
 static void test_windows(void **state)
 {
     (void)state;
-    static const char *const models[] = {"gemma2", "gemma3"};
-    for (int i = 0; i < 2; i++) {
+    static const char *const models[] = {"gemma2", "gemma3", "llama4"};
+    for (int i = 0; i < 3; i++) {
         setting v = together(MSGL_CACHE_RADIX, 8, 4, 4096);
         v.model = models[i];
         v.overlap = true;

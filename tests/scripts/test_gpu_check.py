@@ -12,7 +12,7 @@ import tempfile
 import unittest
 
 ROOT = pathlib.Path(__file__).resolve().parents[2]
-SECTIONS = ["conformance", "tests", "startup", "first", "decode", "prefill", "offline", "serve", "attn", "sanitize"]
+SECTIONS = ["tests", "startup", "first", "decode", "prefill", "offline", "serve", "attn", "sanitize"]
 PROGRAMS = "cuda_engine\ncuda_gemm\tmemcheck --quick\tracecheck --quick --own\ncuda_moe\tmemcheck --quick\n"
 # Rows of every `minisgl bench` command at once: a section reads the fields that it knows.
 ATTN = ('{"backend":"fa","phase":"decode","shape":"1x8192 32/8","page_size":16,"gb_per_s":1700,"graph_gb_per_s":0,'
@@ -167,7 +167,7 @@ class GpuCheck(unittest.TestCase):
         self.assertIn("| decode step | 0.6B bs=8 | 0.9 | 0.6 | ms | 0.75 | 1.57 | yes |", out)
 
     def test_wrong_words(self):
-        self.assertIn("there are conformance, tests, startup", self.call("nonsense", code=1))
+        self.assertIn("there are tests, startup", self.call("nonsense", code=1))
         self.csv.write_text("figure,value\n")
         self.assertIn("the first line is", self.call("status", "--csv", self.csv, code=1))
 

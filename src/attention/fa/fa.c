@@ -18,6 +18,7 @@ const msgl_attn_desc msgl__attn_fa = {
     .caches = 1u << MSGL_CACHE_KV | 1u << MSGL_CACHE_LATENT,
     .kv_dtypes = 1u << MSGL_F32 | 1u << MSGL_F16 | 1u << MSGL_BF16 | 1u << MSGL_E4M3,
     .sliding_window = true,
+    .local_chunks = true,
     .softcap = true,
     .sinks = true,
     .tree = true,

@@ -137,7 +137,9 @@ static void gather(const torch_call *c, int kv, const int32_t *slots, int len, i
 // The first key that a query at position pos sees.
 static int first_key(const msgl_attn_layer *layer, int pos)
 {
-    return layer->window >= 0 && pos > layer->window ? pos - layer->window : 0;
+    const int from = layer->window >= 0 && pos > layer->window ? pos - layer->window : 0;
+    const int chunk = layer->chunk > 0 ? pos / layer->chunk * layer->chunk : 0;
+    return from > chunk ? from : chunk;
 }
 
 // Scores [len] of a query of one head whose keys are [from, pos] to probabilities; masked keys get
@@ -223,6 +225,7 @@ const msgl_attn_desc msgl__attn_torch_native = {
     .caches = 1u << MSGL_CACHE_KV | 1u << MSGL_CACHE_LATENT,
     .kv_dtypes = 1u << MSGL_F32 | 1u << MSGL_F16 | 1u << MSGL_BF16,
     .sliding_window = true,
+    .local_chunks = true,
     .softcap = true,
     .sinks = true,
     .ragged = true,

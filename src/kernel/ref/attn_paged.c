@@ -12,7 +12,7 @@
 #include "core/round.h"
 #include "kernel/attn_internal.h"
 
-// Per thread, in this order, each on a 64-byte border; the ISA level's own area follows.
+// Per thread, on a 64-byte border as O in it is; the ISA level's own area follows, on one too.
 typedef struct item_scratch {
     float M[MSGL_ATTN_MAX_ROWS], L[MSGL_ATTN_MAX_ROWS];
     // Keys that each row may see are in [from, to); of the request's new tokens, the first of which
@@ -23,7 +23,7 @@ typedef struct item_scratch {
     int stop[MSGL_ATTN_MAX_ROWS]; // of the tile: where a row's runs of keys end
     int lo[MSGL_ATTN_MAX_ROWS], hi[MSGL_ATTN_MAX_ROWS];
     int slots[MSGL_ATTN_TILE], next_slots[MSGL_ATTN_TILE];
-    float O[]; // [MSGL_ATTN_MAX_ROWS, padded dim]
+    MSGL_ALIGNED(64) float O[]; // [MSGL_ATTN_MAX_ROWS, padded dim]
 } item_scratch;
 
 // Behind the ISA level's area, if the pool is of E4M3: a tile of one KV head as bf16.
@@ -184,20 +184,29 @@ static void fold_group(const paged_args *a, const msgl_attn_group *g, int kv_hea
     write_out(a, g->req, g->row, g->rows, kv_head, s, 0);
 }
 
+// The first key that a query at position pos may see.
+static int first_key(const msgl_attn_call *c, int pos)
+{
+    const int from = c->window >= 0 && pos > c->window ? pos - c->window : 0;
+    const int chunk = c->chunk > 0 ? pos / c->chunk * c->chunk : 0;
+    return from > chunk ? from : chunk;
+}
+
 // The keys that row i, new token `token` of its request, may see.
 static void see_causal(const msgl_attn_call *c, int token, int i, item_scratch *s)
 {
     const int pos = s->first_new + token;
-    s->from[i] = c->window >= 0 && pos > c->window ? pos - c->window : 0;
+    s->from[i] = first_key(c, pos);
     s->to[i] = pos + 1;
 }
 
-// The same in a tree. The window counts along the path, whose end is at position first_new + its
-// new tokens - 1; what it has left behind are the path's first ones, so the word's lowest bits.
+// The same in a tree. Window and chunks count along the path, whose end is at position first_new +
+// its new tokens - 1; what they have left behind are the path's first ones, so the word's lowest
+// bits.
 static void see_path(const msgl_attn_call *c, uint64_t tree, int token, int i, item_scratch *s)
 {
     const int end = s->first_new + MSGL_POPCOUNT64(tree);
-    int from = c->window >= 0 && end - 1 > c->window ? end - 1 - c->window : 0;
+    int from = first_key(c, end - 1);
     for (; from > s->first_new; from--) tree &= tree - 1;
     s->from[i] = from;
     s->to[i] = s->first_new + token + 1;

@@ -210,6 +210,28 @@ static void combine(msgl_exec *x, const void *in, const int32_t *source, const f
     x->scratch->used = used;
 }
 
+struct weigh_args {
+    float *p, *weights;
+    int rows, dim;
+};
+
+static void weigh_task(void *arg, int task, int worker)
+{
+    (void)worker;
+    const struct weigh_args *a = arg;
+    for (int r = task * MOE_ROWS_PER_TASK; r < (task + 1) * MOE_ROWS_PER_TASK && r < a->rows; r++) {
+        float *p = a->p + (size_t)r * (size_t)a->dim;
+        for (int d = 0; d < a->dim; d++) p[d] *= a->weights[r];
+        a->weights[r] = 1;
+    }
+}
+
+static void weigh_input(msgl_exec *x, void *p, float *weights, int rows, int dim)
+{
+    struct weigh_args a = {p, weights, rows, dim};
+    msgl__pool_run(x->pool, msgl__ceil_div(rows, MOE_ROWS_PER_TASK), weigh_task, &a);
+}
+
 struct shared_args {
     const float *in, *gate;
     float *out;
@@ -241,5 +263,6 @@ void msgl__moe_fill_ref(msgl_kernels *k)
                                 .sort = sort,
                                 .gather = gather,
                                 .combine = combine,
+                                .weigh_input = weigh_input,
                                 .add_shared = add_shared};
 }

@@ -71,7 +71,8 @@ typedef struct msgl_mla_call {
 typedef struct msgl_mla_tune {
     int32_t overhead;  // what a request costs besides its tiles of keys, in tiles
     int32_t min_tiles; // of a block's share; fewer are not worth another part to merge
-    int32_t snap;      // a request's ends shorter than this are not cut off
+    int32_t snap;      // a unit's ends shorter than this are not cut off
+    int32_t whole;     // units of up to so many tiles are not cut at all
 } msgl_mla_tune;
 
 // Blocks of query rows that a request has.

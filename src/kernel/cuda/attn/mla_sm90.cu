@@ -13,7 +13,7 @@ static msgl_mla_tune measured(const msgl_mla_call *c)
 {
     // The parts of few heads are merged sooner.
     const int32_t least = msgl__mla_row_groups(c->num_heads, c->q_len) < 4 ? 2 : 4;
-    return {least, least, least};
+    return {least, least, least, 8};
 }
 
 static_assert(sizeof(msgl_mla_plan) == 12 * sizeof(int32_t) * MSGL_MLA_MAX_CTAS &&
@@ -74,7 +74,7 @@ extern "C" int msgl__cuda_mla_plan_tuned(const msgl_mla_call *c, const msgl_mla_
     a.q_len = c->q_len;
     a.unit_rows = ragged ? unit_tiles(c) * MSGL_MLA_TILE : c->num_heads * c->q_len;
     a.tune = *t;
-    if (c->deterministic) a.tune.snap = INT32_MAX;
+    if (c->deterministic) a.tune.whole = INT32_MAX;
     msgl__mla_plan_kernel<<<1, MSGL_MLA_PLAN_THREADS, 0, (cudaStream_t)stream>>>(a);
     return cudaGetLastError();
 }

@@ -167,8 +167,8 @@ static __global__ void __launch_bounds__(THREADS, 1) experts_up(const experts_ar
 // --- down ---------------------------------------------------------------------------------------
 
 // Asks for pieces [first, first + DOWN_PIECES) of the rows of all chosen experts that make output
-// `output`: `per` pieces each. expert: lane c's is choice c.
-template <typename T>
+// `output`: `per` pieces each, the last one of a row whole if EVEN. expert: lane c's is choice c.
+template <typename T, bool EVEN>
 static __device__ __forceinline__ void ask_down(const experts_args &g, int output, int first,
                                                 int per, int32_t expert, uint4 (&w)[DOWN_PIECES])
 {
@@ -176,12 +176,14 @@ static __device__ __forceinline__ void ask_down(const experts_args &g, int outpu
     const int lane = (int)threadIdx.x % 32, choice = (first + lane) / per;
     const uint32_t begin =
         (uint32_t)__shfl_sync(MSGL_FULL_MASK, expert, choice % 32) * (uint32_t)(g.down_stride / 8);
-    const uint32_t place = begin + (uint32_t)(first + lane - choice * per) * (PIECE / 8);
+    const int piece = first + lane - choice * per, room = g.inter - piece * PIECE;
+    const uint32_t place = begin + (uint32_t)piece * (PIECE / 8);
     const T *from = (const T *)g.down + (size_t)output * (size_t)g.inter + lane * 8;
 #pragma unroll
     for (int i = 0; i < DOWN_PIECES; i++) {
         const T *at = from + (size_t)__shfl_sync(MSGL_FULL_MASK, place, i) * 8;
-        const bool there = first + i < g.top_k * per && output < g.hidden;
+        const int end = EVEN ? PIECE : __shfl_sync(MSGL_FULL_MASK, room, i);
+        const bool there = first + i < g.top_k * per && output < g.hidden && lane * 8 < end;
         w[i] = there ? msgl__read_once(at) : make_uint4(0, 0, 0, 0);
     }
 }
@@ -189,7 +191,7 @@ static __device__ __forceinline__ void ask_down(const experts_args &g, int outpu
 // Pieces of shared memory, whole passes: zeros behind the end.
 static __host__ __device__ __forceinline__ int down_pieces(const experts_args &g)
 {
-    const int pieces = g.top_k * (g.inter / PIECE);
+    const int pieces = g.top_k * ((g.inter + PIECE - 1) / PIECE);
     return (pieces + DOWN_PIECES - 1) / DOWN_PIECES * DOWN_PIECES;
 }
 
@@ -203,8 +205,9 @@ static __device__ __forceinline__ void keep_act(const experts_args &g, int row, 
 #pragma unroll 1
     for (int i = warp; i < down_pieces(g); i += WARPS) {
         uint4 u = make_uint4(0, 0, 0, 0);
-        if (i < pieces) u = __ldcg((const uint4 *)(in + i * PIECE) + lane);
-        const float by = __shfl_sync(MSGL_FULL_MASK, weight, i / per % 32);
+        const int choice = i / per, at = (i - choice * per) * PIECE + lane * 8;
+        if (i < pieces && at < g.inter) u = __ldcg((const uint4 *)(in + choice * g.inter + at));
+        const float by = __shfl_sync(MSGL_FULL_MASK, weight, choice % 32);
         float v[8];
         unpack8(u, v, T());
 #pragma unroll
@@ -214,7 +217,7 @@ static __device__ __forceinline__ void keep_act(const experts_args &g, int row, 
 }
 
 // per: pieces of an expert's row.
-template <typename T>
+template <typename T, bool EVEN>
 static __global__ void __launch_bounds__(DOWN_BOUND) experts_down(const experts_args g, int per)
 {
     extern __shared__ __align__(16) float act[];
@@ -228,7 +231,7 @@ static __global__ void __launch_bounds__(DOWN_BOUND) experts_down(const experts_
         weight = __ldcg(g.weights + row * g.top_k + lane);
     }
     uint4 w[DOWN_PIECES];
-    ask_down<T>(g, output, 0, per, expert, w);
+    ask_down<T, EVEN>(g, output, 0, per, expert, w);
     msgl__pdl_wait();
     T *out = (T *)g.out + (size_t)row * (size_t)g.hidden + output;
     const bool finishes = lane == 0 && output < g.hidden;
@@ -246,7 +249,7 @@ static __global__ void __launch_bounds__(DOWN_BOUND) experts_down(const experts_
         }
         first += DOWN_PIECES;
         if (first >= pieces) break;
-        ask_down<T>(g, output, first, per, expert, w);
+        ask_down<T, EVEN>(g, output, first, per, expert, w);
     }
     sum = group_sum(sum, 32);
     if (finishes) *out = from_f32<T>(sum + old);
@@ -265,16 +268,21 @@ static size_t down_bytes(const experts_args &g)
     return (size_t)down_pieces(g) * PIECE * sizeof(float);
 }
 
+template <typename T, bool EVEN> static void launch_down(msgl_exec *x, const experts_args &g)
+{
+    const dim3 tiles((unsigned)((g.hidden + WARPS - 1) / WARPS), (unsigned)g.rows);
+    MSGL_CUDA_TRY(x, (msgl__allow_shared<experts_down<T, EVEN>>(down_bytes(g), true)));
+    MSGL_CUDA_TRY(x, (msgl__launch(experts_down<T, EVEN>, tiles, dim3(THREADS), down_bytes(g),
+                                   msgl__cuda_stream(x), g, (g.inter + PIECE - 1) / PIECE)));
+}
+
 template <typename T> static void launch(msgl_exec *x, const experts_args &g)
 {
     const msgl_cuda_device *d = msgl__cuda_device(x);
-    const dim3 tiles((unsigned)((g.hidden + WARPS - 1) / WARPS), (unsigned)g.rows);
     MSGL_CUDA_TRY(x, msgl__allow_shared<experts_up<T>>(up_bytes(g), true));
-    MSGL_CUDA_TRY(x, msgl__allow_shared<experts_down<T>>(down_bytes(g), true));
     MSGL_CUDA_TRY(x, msgl__launch(experts_up<T>, dim3((unsigned)d->sm_count), dim3(THREADS),
                                   up_bytes(g), d->stream, g));
-    MSGL_CUDA_TRY(x, msgl__launch(experts_down<T>, tiles, dim3(THREADS), down_bytes(g), d->stream,
-                                  g, g.inter / PIECE));
+    g.inter % PIECE == 0 ? launch_down<T, true>(x, g) : launch_down<T, false>(x, g);
 }
 
 bool msgl__cuda_experts(msgl_exec *x, const msgl_experts_call *c)
@@ -303,7 +311,7 @@ bool msgl__cuda_experts(msgl_exec *x, const msgl_experts_call *c)
         up->format->dtype != x->act || down->format->dtype != x->act || g.gate_up_stride % 8 != 0 ||
         g.gate_up_stride == 0 || g.down_stride % 8 != 0 || g.down_stride == 0 ||
         g.down_stride / 8 * (size_t)c->num_experts > UINT32_MAX || g.hidden % 8 != 0 ||
-        g.inter % PIECE != 0 || bits % 16 != 0 || up_bytes(g) > MAX_SHARED ||
+        g.inter % 8 != 0 || bits % 16 != 0 || up_bytes(g) > MAX_SHARED ||
         down_bytes(g) > MAX_SHARED) {
         return false;
     }

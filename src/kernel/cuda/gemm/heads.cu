@@ -1,12 +1,14 @@
 // SPDX-License-Identifier: Apache-2.0
 //
-// A product a head (msgl_heads_call): 16-bit weights and activations by mma.sync, a block for a
-// tile of one head's result, with tiles of 16 rows where there are few and of 64 where there are
-// many; anything else a thread an element. k of latent attention is 128 and 512, so that a block
-// takes one to four steps of 128 through two stages.
+// A product a head (msgl_heads_call). 16-bit weights and activations: many rows by cuBLASLt, unless
+// deterministic, else by mma.sync, a block for a tile of one head's result, with tiles of 16 rows
+// where there are few and of 64 where there are more; anything else a thread an element. k of
+// latent attention is 128 and 512, so that a block takes one to four steps of 128 through two
+// stages.
 #include "kernel/cuda/device.cuh"
 #include "kernel/cuda/gemm/gemm.h"
 #include "kernel/cuda/gemm/grouped.cuh"
+#include "kernel/cuda/gemm/lt.cuh"
 #include "kernel/cuda/launch.cuh"
 #include "kernel/cuda/ops/vec8.cuh"
 #include "kernel/cuda/ptx/copy.cuh"
@@ -18,6 +20,8 @@ enum {
     UNITS = STEP / 8, // of 16 bytes in a row of a stage
     STAGES = 2,
     FEW_ROWS = 32, // up to which tiles are small
+    // From which the library is asked: its choice takes the host tens of microseconds.
+    MANY_ROWS = 512,
 };
 
 struct heads_args {
@@ -166,6 +170,37 @@ template <typename T> static void launch_halves(msgl_exec *x, const heads_args *
     }
 }
 
+static bool set_batch(cublasLtMatrixLayoutOpaque_t *layout, int32_t heads, size_t stride)
+{
+    const int64_t offset = (int64_t)stride;
+    return cublasLtMatrixLayoutSetAttribute(layout, CUBLASLT_MATRIX_LAYOUT_BATCH_COUNT, &heads,
+                                            sizeof heads) == CUBLAS_STATUS_SUCCESS &&
+           cublasLtMatrixLayoutSetAttribute(layout, CUBLASLT_MATRIX_LAYOUT_STRIDED_BATCH_OFFSET,
+                                            &offset, sizeof offset) == CUBLAS_STATUS_SUCCESS;
+}
+
+// By the library, as a batch of products; false: it cannot.
+static bool run_library(msgl_exec *x, const msgl_heads_call *c, size_t stride)
+{
+    const msgl_cuda_device *d = msgl__cuda_device(x);
+    msgl_gemm_product p = {};
+    p.w = c->w;
+    p.in = c->in;
+    p.out = c->out;
+    p.ld_in = c->ld_in;
+    p.ld_out = c->ld_out;
+    p.m = c->m;
+    p.out_type = x->act;
+    const msgl_gemm_key key = msgl__cuda_gemm_key(d, &p);
+    msgl_gemm_desc desc;
+    cublasLtMatmulHeuristicResult_t first;
+    return msgl__cuda_gemm_describe(&p, &desc) == CUBLAS_STATUS_SUCCESS &&
+           set_batch(&desc.w, c->heads, stride) && set_batch(&desc.in, c->heads, c->head_in) &&
+           set_batch(&desc.out, c->heads, c->head_out) &&
+           msgl__cuda_gemm_propose(d, &key, &desc, 1, &first) == 1 &&
+           msgl__cuda_gemm_launch(d, &p, &desc, &first.algo) == CUBLAS_STATUS_SUCCESS;
+}
+
 static bool aligned(const void *p, size_t a, size_t b, size_t to)
 {
     return (uintptr_t)p % to == 0 && a % to == 0 && b % to == 0;
@@ -195,6 +230,9 @@ void msgl__cuda_heads(msgl_exec *x, const msgl_heads_call *c)
     const bool tiles = size == 2 && c->w->k % 8 == 0 &&
                        aligned(c->in, c->ld_in * size, c->head_in * size, 16) &&
                        aligned(c->w->data, a.w_stride * size, 16, 16);
+    const bool many = tiles && c->m >= MANY_ROWS && !msgl__cuda_device(x)->deterministic &&
+                      aligned(c->out, c->ld_out * size, c->head_out * size, 16);
+    if (many && run_library(x, c, a.w_stride)) return;
     if (!tiles) {
         MSGL_BY_DTYPE(dtype, launch_any, x, &a, c->heads);
     } else if (dtype == MSGL_BF16) {

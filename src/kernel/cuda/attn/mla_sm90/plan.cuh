@@ -102,8 +102,10 @@ static __device__ __forceinline__ msgl_mla_bound msgl__mla_plan_at(const msgl_ml
     if (x >= a.sums[units]) return {units, 0};
     const int32_t i = msgl__mla_plan_find(a.sums, units, x);
     const int32_t tile = x - a.sums[i] - a.tune.overhead;
-    if (tile <= 0 || tile < a.tune.snap) return {i, 0};
-    if (msgl__mla_tiles(a.units[i].len) - tile < a.tune.snap) return {i + 1, 0};
+    const int32_t tiles = msgl__mla_tiles(a.units[i].len);
+    const int32_t snap = tiles <= a.tune.whole ? (tiles + 1) / 2 : a.tune.snap;
+    if (tile <= 0 || tile < snap) return {i, 0};
+    if (tiles - tile < snap || tiles <= a.tune.whole) return {i + 1, 0};
     return {i, tile};
 }
 
