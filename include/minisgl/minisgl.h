@@ -91,7 +91,16 @@ typedef struct msgl_options {
     msgl_line_fn log;  // the memory plan and warnings; NULL: dropped
     msgl_progress_fn progress; // loading; NULL: none
     void *ctx;                 // passed to both
-    void *reserved[8];
+    // Double sparsity: attention "double_sparsity", or double_sparsity 1 with "triton". The file
+    // that says which channels of K are heavy, and of which of its types, "q", "k" or "qk".
+    const char *ds_channel_config_path, *ds_heavy_channel_type;
+    int double_sparsity;
+    int ds_heavy_channel_num;       // of them, a multiple of 8
+    int ds_heavy_token_num;         // tokens that a head attends to
+    int ds_sparse_decode_threshold; // shorter requests attend to all their tokens
+    int ds_calibrate;               // 1: nothing is sparse; msgl_write_channels makes the file
+    int ds_reserved;
+    void *reserved[3];
 } msgl_options;
 
 MSGL_API void msgl_options_init(msgl_options *o);
@@ -195,6 +204,8 @@ MSGL_API int msgl_abort(msgl_llm *l, uint64_t id);
 // work is left.
 MSGL_API int msgl_run(msgl_llm *l, msgl_err *err);
 MSGL_API int msgl_step(msgl_llm *l, msgl_err *err);
+// Of a model opened with ds_calibrate: writes which channels were heavy in all that was computed.
+MSGL_API int msgl_write_channels(msgl_llm *l, const char *path, msgl_err *err);
 // Drops the prefix cache.
 MSGL_API void msgl_flush_cache(msgl_llm *l);
 

@@ -28,6 +28,7 @@ typedef enum msgl_page_rule {
 typedef struct msgl_attn_backend msgl_attn_backend;
 typedef struct msgl_attn_desc msgl_attn_desc;
 typedef struct msgl_attn_config msgl_attn_config;
+typedef struct msgl_attn_sparse msgl_attn_sparse; // double_sparsity/channels.h
 
 // Geometry of one layer's attention.
 typedef struct msgl_attn_layer {
@@ -91,13 +92,14 @@ typedef struct msgl_attn_needs { // what a group of layers and the machine ask o
     // own chunk of so many tokens, one for those of the chunk before, and one for earlier keys. 0:
     // a token has one query.
     int32_t dual_len;
+    const msgl_attn_sparse *sparse; // of backends with labels; NULL: no file says which channels
 } msgl_attn_needs;
 
 // What one layer attends with. Row 0 is the sequences' first token.
 typedef struct msgl_attn_input {
     // [tokens, num_q_heads, head_dim] of exec->act, rotated; of LATENT groups absorbed: what a
     // head's query has to do with the latent vector, then its rotary part. With dual_len as many
-    // elements for each of the three queries, one behind the other.
+    // elements for each of the three queries, one behind the other, and nothing between tokens.
     const void *q;
     size_t ld; // elements from token to token, a multiple of head_dim
     // NULL, or the call that would have normed, rotated and stored these tokens before: attention
@@ -129,6 +131,9 @@ struct msgl_attn_desc {
     bool tree;              // takes trees of new tokens; trivially so with one new token a request
     uint32_t masks, scores; // functions of a layer's mods that it has (attn_mods.h); 0: no mods
     bool dual_chunk;        // of layers with dual_len, and of no others
+    // Keeps label_dim elements of its own beside each K of the pool, for which it has to see every
+    // token, so it serves both phases or none.
+    bool labels;
     // Kernels read what lies behind a window and only mask its scores, so that what another request
     // has there would matter if it were infinite: groups of layers with a window keep all tokens.
     bool reads_behind_window;
@@ -188,8 +193,9 @@ struct msgl_attn_config { // of one group of layers
     bool deterministic; // results of a request must not depend on the batch (always so for fa on
                         // the CPU)
     bool apart; // answers and chunks come as sequences of their own, whatever the backend could do
-    msgl_attn_variants variants; // of the layers that forward will get
-    int32_t dual_len;            // as in msgl_attn_needs
+    msgl_attn_variants variants;    // of the layers that forward will get
+    int32_t dual_len;               // as in msgl_attn_needs
+    const msgl_attn_sparse *sparse; // the same; outlives the backend
     const msgl_kernels *kernels;
     const msgl_kv_pool *pool; // of whose v_dim a head's result is
     const msgl_page_table *page_table;

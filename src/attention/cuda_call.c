@@ -3,6 +3,7 @@
 
 #include "core/mem.h"
 #include "core/round.h"
+#include "kernel/cuda/plugin.h"
 
 int msgl__cuda_supports(const msgl_attn_needs *needs, msgl_err *err)
 {
@@ -82,6 +83,18 @@ void msgl__cuda_attn_call(const msgl_attn_config *cfg, const msgl_attn_layer *la
         .first = in->first,
         .second = in->second,
     };
+}
+
+void msgl__cuda_attn_tree(const msgl_attn_config *cfg, const char *name, msgl_exec *x,
+                          const msgl_attn_layer *layer, const msgl_seqs *seqs,
+                          const msgl_attn_input *in, void *out, void *workspace)
+{
+    if (!msgl__cuda_attn_dtype(x, cfg)) return;
+    msgl_cuda_attn_call c;
+    msgl__cuda_attn_call(cfg, layer, seqs, in, out, &c);
+    c.workspace = workspace;
+    void *stream = cfg->cuda->stream(x->device);
+    msgl__cuda_attn_result(x, name, cfg->cuda->attn->tree(&c, seqs->dev_tree, stream));
 }
 
 bool msgl__cuda_attn_dtype(msgl_exec *x, const msgl_attn_config *cfg)

@@ -42,6 +42,17 @@ void msgl__cuda_attn_call(const msgl_attn_config *cfg, const msgl_attn_layer *la
                           const msgl_seqs *seqs, const msgl_attn_input *in, void *out,
                           msgl_cuda_attn_call *c);
 
+// Whether there is more to trees than one token of each request.
+static inline bool msgl__cuda_forks(const msgl_seqs *seqs)
+{
+    return seqs->tree != NULL && seqs->max_seqlen_q > 1;
+}
+// Attends where msgl__cuda_forks, by the kernel that all backends of K and V share
+// (attn/prefill.h); name: the backend's, for errors.
+void msgl__cuda_attn_tree(const msgl_attn_config *cfg, const char *name, msgl_exec *x,
+                          const msgl_attn_layer *layer, const msgl_seqs *seqs,
+                          const msgl_attn_input *in, void *out, void *workspace);
+
 // False, with x->status set, if activations are not what every kernel wants beside this pool.
 bool msgl__cuda_attn_dtype(msgl_exec *x, const msgl_attn_config *cfg);
 // A launcher's cudaError_t: kept as the device's fault, status becomes MSGL_EDEVICE.

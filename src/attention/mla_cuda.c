@@ -94,6 +94,7 @@ static msgl_mla_call make_call(const msgl_mla_cuda *m, const msgl_seqs *seqs)
                            .page_size = m->page_size,
                            .cu_seqlens_q = answers ? NULL : seqs->dev_cu_seqlens_q,
                            .total_q = seqs->num_tokens,
+                           .tree = answers ? NULL : seqs->dev_tree,
                            .deterministic = cfg->deterministic,
                            .plan = m->phases[seqs->phase].plan,
                            .workspace = m->workspace};

@@ -5,7 +5,9 @@
 
 #include "attention/cutlass_mla/cutlass_mla.h"
 #include "attention/cutlass_mla/cutlass_mla_cuda.h"
+#include "attention/double_sparsity/double_sparsity.h"
 #include "attention/dual_chunk/dual_chunk.h"
+#include "attention/dual_chunk/dual_chunk_cuda.h"
 #include "attention/fa/fa.h"
 #include "attention/fa/fa_cuda.h"
 #include "attention/fi/fi.h"
@@ -36,7 +38,8 @@ static const msgl_attn_desc *const BACKENDS[] = {
     &msgl__attn_cutlass_mla,  &msgl__attn_cutlass_mla_cuda,
     &msgl__attn_flex,         &msgl__attn_flex_cuda,
     &msgl__attn_fa4,          &msgl__attn_fa4_cuda,
-    &msgl__attn_dual_chunk,
+    &msgl__attn_dual_chunk,   &msgl__attn_dual_chunk_cuda,
+    &msgl__attn_sparse,
 };
 
 const msgl_attn_desc *const *msgl__attn_backends(int *count)

@@ -283,33 +283,36 @@ static int choose_measured(const msgl_attn_needs *n, msgl_phase phase, const msg
     return 0;
 }
 
-// The documented order where nothing was measured: E4M3 fa; 9.x "fa,fi"; other GPUs fi, then what
-// minisgl-cuda.so has; CPU fa (the fastest in every shape of `minisgl bench attn`). The first whose
-// both halves can run here is taken.
+// The documented order where nothing was measured: E4M3 fa; 9.x "fa,fi", of latent caches fa; other
+// GPUs fi, then what minisgl-cuda.so has; CPU fa (the fastest in every shape of `minisgl bench
+// attn`). The first whose both halves can run here is taken.
 static int choose_documented(const msgl_attn_needs *n, msgl_attn_choice *out, msgl_err *err)
 {
     static const struct {
         msgl_device_kind device;
         int32_t min_capability;
         const char *prefill, *decode;
-        bool e4m3; // of such a pool only
+        bool e4m3, latent; // for such caches alone
     } order[] = {
-        {MSGL_DEVICE_CUDA, 0, "fa", "fa", true},
-        {MSGL_DEVICE_CUDA, 100, "fi", "fi", false},
-        {MSGL_DEVICE_CUDA, 90, "fa", "fi", false},
-        {MSGL_DEVICE_CUDA, 0, "fi", "fi", false},
-        {MSGL_DEVICE_CUDA, 0, "fa", "fa", false},
-        {MSGL_DEVICE_CUDA, 0, "torch_native", "torch_native", false},
-        {MSGL_DEVICE_CUDA, 0, "dual_chunk_flash_attn", "dual_chunk_flash_attn", false},
-        {MSGL_DEVICE_CPU, 0, "fa", "fa", false},
-        {MSGL_DEVICE_CPU, 0, "fi", "fi", false},
-        {MSGL_DEVICE_CPU, 0, "torch_native", "torch_native", false},
-        {MSGL_DEVICE_CPU, 0, "dual_chunk_flash_attn", "dual_chunk_flash_attn", false},
+        {MSGL_DEVICE_CUDA, 0, "fa", "fa", true, false},
+        {MSGL_DEVICE_CUDA, 90, "fa", "fa", false, true},
+        {MSGL_DEVICE_CUDA, 100, "fi", "fi", false, false},
+        {MSGL_DEVICE_CUDA, 90, "fa", "fi", false, false},
+        {MSGL_DEVICE_CUDA, 0, "fi", "fi", false, false},
+        {MSGL_DEVICE_CUDA, 0, "fa", "fa", false, false},
+        {MSGL_DEVICE_CUDA, 0, "triton", "triton", false, false},
+        {MSGL_DEVICE_CUDA, 0, "torch_native", "torch_native", false, false},
+        {MSGL_DEVICE_CUDA, 0, "dual_chunk_flash_attn", "dual_chunk_flash_attn", false, false},
+        {MSGL_DEVICE_CPU, 0, "fa", "fa", false, false},
+        {MSGL_DEVICE_CPU, 0, "fi", "fi", false, false},
+        {MSGL_DEVICE_CPU, 0, "torch_native", "torch_native", false, false},
+        {MSGL_DEVICE_CPU, 0, "dual_chunk_flash_attn", "dual_chunk_flash_attn", false, false},
     };
     msgl_err first = {0}; // the preferred one's reason is shown
     for (size_t i = 0; i < MSGL_COUNT(order); i++) {
         if (order[i].device != n->device || n->capability < order[i].min_capability) continue;
         if (order[i].e4m3 && n->kv_dtype != MSGL_E4M3) continue;
+        if (order[i].latent && n->cache != MSGL_CACHE_LATENT) continue;
         const msgl_attn_desc *p = msgl__attn_find(order[i].prefill, n->device);
         const msgl_attn_desc *d = msgl__attn_find(order[i].decode, n->device);
         if (p == NULL || d == NULL) continue;
@@ -337,6 +340,19 @@ static int choose_auto(const msgl_attn_needs *n, msgl_attn_choice *out, msgl_err
     if (rc != 0) return rc;
     if (p != NULL) out->prefill = p;
     if (d != NULL) out->decode = d;
+    return 0;
+}
+
+// Two backends, of which none may keep labels: those of the other's tokens would be missing.
+static int check_labels(const msgl_attn_choice *c, msgl_err *err)
+{
+    const msgl_attn_desc *half[] = {c->prefill, c->decode};
+    for (size_t i = 0; i < MSGL_COUNT(half); i++) {
+        if (half[i] == NULL || !half[i]->labels) continue;
+        return msgl__err_set(err, MSGL_EINVAL,
+                             "attention backend %s serves both phases or none; use \"%s\"",
+                             half[i]->name, half[i]->name);
+    }
     return 0;
 }
 
@@ -370,6 +386,7 @@ static int find_pair(const char *spec, msgl_device_kind device, msgl_attn_choice
                              "attention backend %s serves prompts only; use \"%s,%s\"",
                              out->decode->name, out->decode->name, out->decode->decode_by);
     }
+    if (rc == 0 && out->prefill != out->decode) rc = check_labels(out, err);
     return rc;
 }
 

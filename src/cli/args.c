@@ -335,6 +335,8 @@ static const struct {
      "~/.cache/huggingface)"},
     {"`FLASHINFER_USE_TENSOR_CORES`", "`0`, `1`, `false`, `true`, `off`, `on`",
      "which of its decode kernels the GPU backend fi takes (default: by the group size)"},
+    {"`MINISGL_DUAL_CHUNK_KEYS`", "`plain`, `scaled`",
+     "how Qwen2.5-1M's keys are stored: `scaled` as its original does (default plain)"},
     {"`NO_COLOR`", "anything", "no colour on a terminal"},
 };
 

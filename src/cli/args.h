@@ -35,7 +35,7 @@ typedef struct msgl_args {
     int port, num_tokenizer, request_memory, shell;
     // requests
     msgl_list prompts, stop;
-    const char *input, *output, *system;
+    const char *input, *output, *system, *text;
     msgl_sampling_params sampling; // what msgl__sampling_settings has
     int max_tokens, logprobs, chat, stream;
     int64_t seed;

@@ -77,6 +77,7 @@ msgl_cell msgl__cell_real(const char *name, double value, int digits);
 int msgl__cli_int_list(const char *flag, const char *text, int max_value, int *out, int cap,
                        msgl_err *err);
 
+int msgl__cmd_calibrate(const msgl_args *a);
 int msgl__cmd_serve(const msgl_args *a);
 int msgl__cmd_chat(const msgl_args *a);
 int msgl__cmd_run(const msgl_args *a);

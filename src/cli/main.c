@@ -27,6 +27,8 @@ static const msgl_command COMMANDS[] = {
     {"info", MSGL_CMD_INFO, "[--model PATH]",
      "Show the hardware, the attention backends and why one cannot run here, and a model's shape.",
      msgl__cmd_info},
+    {"calibrate", MSGL_CMD_CALIBRATE, "--model PATH --text FILE -o FILE [options]",
+     "Find the heavy channels of K on a text, for --attn double_sparsity.", msgl__cmd_calibrate},
     {"tokenize", MSGL_CMD_TOKENIZE, "--model PATH [--decode]",
      "Text on standard input, a JSON array of token ids out; or the reverse.", msgl__cmd_tokenize},
     {"template", MSGL_CMD_TEMPLATE, "--model PATH",

@@ -143,13 +143,22 @@ static const msgl_setting ROWS[] = {
                 "HTTP}, or OpenAI's batch form; - is standard input (docs/batch.md)",
     },
     {
-        .name = "output",
-        MSGL_TEXT(msgl_args, output),
-        .by_default = ": standard output",
-        .commands = MSGL_CMD_RUN,
+        .name = "text",
+        MSGL_TEXT(msgl_args, text),
+        .commands = MSGL_CMD_CALIBRATE,
         .group = "requests",
         .metavar = "FILE",
-        .help = "where the JSON lines go: text, token_ids, finish_reason, line",
+        .help = "text such as the model will read, cut into prompts as long as it may get them",
+    },
+    {
+        .name = "output",
+        MSGL_TEXT(msgl_args, output),
+        .by_default = ": standard output; calibrate: none",
+        .commands = MSGL_CMD_RUN | MSGL_CMD_CALIBRATE,
+        .group = "requests",
+        .metavar = "FILE",
+        .help = "where the JSON lines go: text, token_ids, finish_reason, line; calibrate: the "
+                "channels of every layer and head, in the form that SGLang reads",
     },
     {
         .name = "chat",
@@ -392,6 +401,7 @@ static const struct {
     {"num-tokenizer", "--tokenizer-count"},
     {"shell-mode", "--shell"},
     {"format", "-o"},
+    {"output", "-o"},
     {"help", "-h"},
 };
 

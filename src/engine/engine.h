@@ -45,6 +45,8 @@ void msgl__engine_destroy(msgl_engine *e); // after all steps have been waited f
 const msgl_engine_info *msgl__engine_info(const msgl_engine *e);
 // One for each span of info->cache that has pages; the last of a model with states is empty.
 msgl_page_table *msgl__engine_page_tables(msgl_engine *e);
+// With o->ds_calibrate, after all steps have been waited for: writes double sparsity's channels.
+int msgl__engine_write_channels(const msgl_engine *e, const char *path, msgl_err *err);
 // The interface that the scheduler drives (valid as long as the engine).
 const msgl_runner *msgl__engine_runner(msgl_engine *e);
 

@@ -29,6 +29,7 @@ static msgl_attn_needs needs_of(const msgl_engine *e, int32_t group, int32_t pag
         .deterministic = e->deterministic,
         .variants = msgl__model_variants(&e->model.cfg, group),
         .dual_len = e->model.cfg.ropes[0].dual.len,
+        .sparse = e->sparse.heavy_channels > 0 ? &e->sparse : NULL,
     };
 }
 
@@ -39,8 +40,13 @@ static int choose_backends(msgl_engine *e, const msgl_options *o, int32_t group,
     const msgl_attn_needs needs = needs_of(e, group, o->page_size);
     msgl_attn_choice *choice = &e->attn_choices[group];
     char now[2][256] = {"", ""};
-    const int code = msgl__attn_select(o->attention, &needs, choice, now[0], err);
+    const char *attention;
+    int code = msgl__sparse_spec(o, &attention, err);
+    if (code == 0) code = msgl__attn_select(attention, &needs, choice, now[0], err);
     if (code != 0) return code;
+    if (choice->decode->labels && e->sparse.channels != NULL) {
+        e->specs.all[group].label_dim = e->sparse.heavy_channels;
+    }
     // Only a backend that is named changes it, and a name is for all groups.
     *page_size = msgl__attn_page_size(choice, o->page_size, now[1]);
     for (int i = 0; i < 2; i++) {
@@ -59,6 +65,8 @@ int msgl__groups_choose(msgl_engine *e, const msgl_options *o, int32_t max_seq_l
     int32_t page_size = o->page_size, span_of[MSGL_MAX_GROUPS];
     char warnings[2][256] = {"", ""};
     msgl__model_caches(&e->model.cfg, e->kv_dtype, e->model.target.act, &e->specs);
+    const int sparse = msgl__sparse_open(e, o, err);
+    if (sparse != 0) return sparse;
     for (int32_t g = 0; g < e->specs.count; g++) {
         if (!attends(e, g)) {
             e->apart = true; // a token's state has a kernel of its own
@@ -112,6 +120,7 @@ int msgl__groups_create_attention(msgl_engine *e, msgl_err *err)
         .apart = e->apart,
         .num_q_heads = e->model.cfg.num_heads,
         .dual_len = e->model.cfg.ropes[0].dual.len,
+        .sparse = &e->sparse,
         .page_size = e->info.cache.page_size,
         .max_running = e->max_running,
         .max_seq_len = e->info.max_seq_len,
@@ -139,6 +148,7 @@ void msgl__groups_destroy(msgl_engine *e)
 {
     for (int32_t g = 0; g < MSGL_MAX_GROUPS; g++) msgl__attn_destroy(&e->groups[g].attn);
     for (int32_t i = 0; i < MSGL_MAX_SPANS; i++) msgl__page_table_destroy(&e->page_tables[i]);
+    msgl__attn_sparse_free(&e->sparse);
 }
 
 void msgl__groups_describe(const msgl_engine *e, char *text, size_t size)

@@ -7,6 +7,7 @@
 #define MSGL_ENGINE_INTERNAL_H
 
 #include "kernel/device.h"
+#include "attention/double_sparsity/channels.h"
 #include "core/req_extra.h"
 #include "engine/engine.h"
 #include "engine/plan.h"
@@ -27,7 +28,7 @@ typedef struct msgl_engine_io {
     msgl_sample_row *sample_rows;     // [num_samples]
     int32_t *sample_index;            // [num_samples] place in the token pool of the chosen token
     int32_t *positions;               // [num_tokens]
-    int32_t *lengths;                 // [num_tokens], or NULL: as in msgl_forward
+    int32_t *prompt_lens;             // [num_tokens], or NULL: as in msgl_forward
     int32_t *out_loc[MSGL_MAX_SPANS]; // [num_tokens] slots in each span with pages
     int32_t *id_index;                // [num_tokens] places of the input ids in the token pool
     int32_t *rows;                    // [num_rows] tokens of the step that get logits, ascending
@@ -134,7 +135,8 @@ struct msgl_engine {
     msgl_cache_group groups[MSGL_MAX_GROUPS];
     msgl_attn_choice attn_choices[MSGL_MAX_GROUPS]; // none for states
     bool apart;                                     // answers and chunks, for attention
-    msgl_page_table page_tables[MSGL_MAX_SPANS];    // of the first num_tables spans
+    msgl_attn_sparse sparse; // double sparsity's; heavy_channels 0: nothing says which channels
+    msgl_page_table page_tables[MSGL_MAX_SPANS]; // of the first num_tables spans
     int32_t num_tables;
     msgl_exec exec;
     msgl_arena arena, scratch;
@@ -170,6 +172,10 @@ int msgl__groups_choose(msgl_engine *e, const msgl_options *o, int32_t max_seq_l
 int msgl__groups_create_memory(msgl_engine *e, msgl_err *err);
 int msgl__groups_create_attention(msgl_engine *e, msgl_err *err);
 void msgl__groups_destroy(msgl_engine *e);
+// sparse.c: reads e->sparse, or makes it for a calibration, where the options say so. attention: of
+// o, with what --enable-double-sparsity makes of it.
+int msgl__sparse_open(msgl_engine *e, const msgl_options *o, msgl_err *err);
+int msgl__sparse_spec(const msgl_options *o, const char **attention, msgl_err *err);
 // What was chosen, as text.
 void msgl__groups_describe(const msgl_engine *e, char *text, size_t size);
 

@@ -37,8 +37,8 @@ static size_t cut_io(const msgl_engine *e, size_t tokens, void *base, msgl_engin
     io->seqs[0] = cut(&c, msgl__seqs_bytes(e->max_running), 1);
     io->states[0] = cut(&c, msgl__states_bytes(e), 1);
     io->positions = cut(&c, tokens, sizeof *io->positions);
-    io->lengths = NULL;
-    if (m->ropes[0].dual.original > 0) io->lengths = cut(&c, tokens, sizeof *io->lengths);
+    io->prompt_lens = NULL;
+    if (m->ropes[0].dual.original > 0) io->prompt_lens = cut(&c, tokens, sizeof *io->prompt_lens);
     for (int32_t i = 0; i < e->num_tables; i++) {
         io->out_loc[i] = cut(&c, tokens, sizeof *io->out_loc[i]);
     }

@@ -29,9 +29,7 @@ static void stage_tokens(msgl_engine *e, msgl_engine_step *s)
         }
         for (int32_t p = r->cached_len; p < r->device_len; p++, t++) {
             s->io.positions[t] = p;
-            if (s->io.lengths != NULL) {
-                s->io.lengths[t] = p + 1 > r->prompt_len ? p + 1 : r->prompt_len;
-            }
+            if (s->io.prompt_lens != NULL) s->io.prompt_lens[t] = r->prompt_len;
             s->io.id_index[t] = token_place(e, r, p);
         }
     }
@@ -170,7 +168,7 @@ void msgl__step_pad(const msgl_engine *e, msgl_engine_step *s, int32_t from, int
 {
     for (int32_t i = from; i < to; i++) {
         s->io.positions[i] = 0;
-        if (s->io.lengths != NULL) s->io.lengths[i] = 1;
+        if (s->io.prompt_lens != NULL) s->io.prompt_lens[i] = 1;
         for (int32_t k = 0; k < e->num_tables; k++) { // of the dummy pages
             s->io.out_loc[k][i] = e->info.cache.spans[k].num_units * e->info.cache.page_size;
         }
@@ -221,7 +219,7 @@ static const void *forward(msgl_engine *e, msgl_engine_step *s, int32_t num_rows
         .num_tables = e->num_tables,
         .ids = e->dev.ids,
         .positions = s->dev.positions,
-        .lengths = s->dev.lengths,
+        .prompt_lens = s->dev.prompt_lens,
         .num_ropes = e->model.cfg.num_ropes,
         .watch = msgl__expert_watch(e, &s->batch),
     };

@@ -124,7 +124,8 @@ typedef struct msgl_router {
 } msgl_router;
 
 // A mixture's experts behind their choice: out[r, :] = (or, with accumulate, +=) sum over c < top_k
-// of weights[r, c] * down(silu(gate in[r]) * up in[r]) of expert ids[r, c].
+// of weights[r, c] * down(silu(gate in[r]) * up in[r]) of expert ids[r, c]; and, with shared_up, of
+// the expert of all tokens with weight 1.
 typedef struct msgl_experts_call {
     const msgl_weight *gate_up, *down; // [num_experts], host arrays
     int32_t num_experts, top_k, rows;
@@ -135,6 +136,8 @@ typedef struct msgl_experts_call {
     void *act;             // [rows * top_k, inter], for what is between
     bool accumulate;
     void *out;
+    const msgl_weight *shared_up, *shared_down; // NULL: there is none
+    void *shared_act;                           // [rows, its inter]
 } msgl_experts_call;
 
 // What a mixture of experts begins with: rows of in are normed, the router gives each expert its
@@ -153,12 +156,6 @@ typedef struct msgl_choose_call {
     int32_t *offsets; // [experts + 1]
     int32_t *source;  // [rows * top_k]
 } msgl_choose_call;
-
-// Queries sharper with their distance from the start (Nakanishi 2025, as Llama 4 has it): of one at
-// position p multiplied by 1 + scale ln(1 + floor((p + 1) / every)).
-typedef struct msgl_temper {
-    float every, scale; // every 0: they are not
-} msgl_temper;
 
 // q and k heads are normed (q_weight, k_weight [head_dim], or NULL) and rotated in place; then k
 // and v of token t are stored, rounded to nearest even, at slot slots[t] of one layer's pool.

@@ -14,16 +14,21 @@ typedef struct msgl_dual_chunk {
     // Scores of a sequence of n tokens are multiplied by max(1, 0.1 ln(n / original) + 1)^2 (Peng
     // et al. 2023, eq. 21 and 22, whose t is its inverse); 0: they are not.
     int32_t original;
+    // A prompt's keys are multiplied by the square root of that factor and all queries by the same,
+    // instead of queries by the factor (docs/internals/dual-chunk.md says who does that).
+    bool scaled_keys;
 } msgl_dual_chunk;
 
 enum { MSGL_DUAL_QUERIES = 3, MSGL_DUAL_SETS = 1 + MSGL_DUAL_QUERIES };
 
 // Their cosines and sines: of a token at position p, with r = p mod len, at
 //   r for its key, and r, min(r + len, size), min(2 len - 1, size) for its queries,
-// those of queries multiplied by the factor of scores.
+// those of queries multiplied by the factor of scores (or as scaled_keys says).
 typedef struct msgl_dual_table_call {
     const int32_t *positions; // [tokens]
-    const int32_t *lengths;   // [tokens] n of the token's sequence; NULL: original is 0
+    // [tokens] length of the token's prompt: n, or where the token is of the answer the tokens up
+    // to this one. NULL: original is 0.
+    const int32_t *prompt_lens;
     int32_t tokens;
     const float *inv_freq; // [half]
     int32_t half;

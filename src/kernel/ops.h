@@ -15,6 +15,7 @@
 #include "kernel/calls.h"
 #include "kernel/dual_chunk.h"
 #include "kernel/exec.h"
+#include "kernel/temper.h"
 
 typedef struct msgl_norm_kernels {
     // out = in / sqrt(mean(in^2) + eps) * weight over the last dimension (Zhang & Sennrich 2019,

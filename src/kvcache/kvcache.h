@@ -16,7 +16,8 @@
 
 // The memory of one group of layers (layout.h).
 //
-// KV: K of all layers, [num_layers, num_pages + 1, page_size, num_heads, k_dim], then V with v_dim.
+// KV: K of all layers, [num_layers, num_pages + 1, page_size, num_heads, k_dim], then V with v_dim,
+// then labels with label_dim.
 // LATENT: the same without V, as V lies in K.
 // STATE: [max_running + 1 + num_checkpoints, num_layers, state_bytes]: live states by row of the
 // page table, the dummy request's the last of them, then checkpoints. A state of all layers is one
@@ -36,14 +37,15 @@ static inline size_t msgl__kv_slot_stride(const msgl_kv_pool *p)
 {
     return (size_t)p->spec.num_heads * (size_t)p->spec.k_dim;
 }
-// K or V (kv 1) of the group's layer `layer`: [slots, num_heads, k_dim or v_dim]. LATENT has K.
+// K, V (kv 1) or labels (kv 2) of the group's layer `layer`: [slots, num_heads, k_dim, v_dim or
+// label_dim]. LATENT has K.
 static inline void *msgl__kv_layer(const msgl_kv_pool *p, int kv, int layer)
 {
     const size_t slots = ((size_t)p->num_pages + 1) * (size_t)p->page_size;
-    const size_t heads = slots * (size_t)p->spec.num_heads;
-    const size_t k = heads * (size_t)p->spec.k_dim, v = heads * (size_t)p->spec.v_dim;
-    const size_t elements =
-        kv == 0 ? (size_t)layer * k : (size_t)p->spec.num_layers * k + (size_t)layer * v;
+    const size_t heads = slots * (size_t)p->spec.num_heads, layers = (size_t)p->spec.num_layers;
+    const size_t dims[] = {(size_t)p->spec.k_dim, (size_t)p->spec.v_dim, (size_t)p->spec.label_dim};
+    size_t elements = (size_t)layer * heads * dims[kv];
+    for (int i = 0; i < kv; i++) elements += layers * heads * dims[i];
     return (char *)p->base + elements * msgl__dtype_size(p->spec.dtype);
 }
 static inline void *msgl__kv_k(const msgl_kv_pool *p, int layer)
@@ -53,6 +55,10 @@ static inline void *msgl__kv_k(const msgl_kv_pool *p, int layer)
 static inline void *msgl__kv_v(const msgl_kv_pool *p, int layer)
 {
     return msgl__kv_layer(p, p->spec.kind == MSGL_CACHE_LATENT ? 0 : 1, layer);
+}
+static inline void *msgl__kv_labels(const msgl_kv_pool *p, int layer)
+{
+    return msgl__kv_layer(p, 2, layer);
 }
 // STATE: the state of a row of the page table, and a checkpoint, in the group's layer `layer`.
 static inline void *msgl__state_of_row(const msgl_kv_pool *p, int32_t row, int layer)

@@ -73,11 +73,12 @@ size_t msgl__cache_unit_bytes(const msgl_cache_spec *s, int32_t page_size)
 {
     size_t n = (size_t)s->num_layers;
     if (s->kind == MSGL_CACHE_STATE) return msgl__size_mul(n, s->state_bytes, &n) == 0 ? n : 0;
-    if (s->num_layers < 1 || s->num_heads < 1 || s->k_dim < 1 || s->v_dim < 0 || page_size < 1) {
+    if (s->num_layers < 1 || s->num_heads < 1 || s->k_dim < 1 || s->v_dim < 0 || s->label_dim < 0 ||
+        page_size < 1) {
         return 0;
     }
     const size_t v = s->kind == MSGL_CACHE_LATENT ? 0 : (size_t)s->v_dim; // lies in K
-    const size_t dims = ((size_t)s->k_dim + v) * msgl__dtype_size(s->dtype);
+    const size_t dims = ((size_t)s->k_dim + v + (size_t)s->label_dim) * msgl__dtype_size(s->dtype);
     if (msgl__size_mul(n, dims, &n) != 0 || msgl__size_mul(n, (size_t)s->num_heads, &n) != 0 ||
         msgl__size_mul(n, (size_t)page_size, &n) != 0) {
         return 0;

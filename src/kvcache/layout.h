@@ -34,6 +34,8 @@ typedef struct msgl_cache_spec {
     // KV: elements of K and of V a token and head. LATENT: one head of k_dim elements, the first
     // v_dim of which are its V.
     int32_t num_heads, k_dim, v_dim;
+    // KV: elements of a label a token and head (docs/internals/double-sparsity.md); 0: none.
+    int32_t label_dim;
     msgl_dtype dtype;
     size_t state_bytes; // STATE: of one request
 } msgl_cache_spec;

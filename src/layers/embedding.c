@@ -8,7 +8,7 @@ static void rope_table(msgl_forward *f, const msgl_step_rope *r, float *cos_sin)
     const size_t half = (size_t)r->half;
     if (r->dual.len > 0) { // whose frequencies are the same for all requests
         const msgl_dual_table_call c = {.positions = f->positions,
-                                        .lengths = f->lengths,
+                                        .prompt_lens = f->prompt_lens,
                                         .tokens = f->num_tokens,
                                         .inv_freq = r->inv_freq,
                                         .half = r->half,

@@ -53,9 +53,9 @@ typedef struct msgl_forward {
     const int32_t *slots[MSGL_MAX_SPANS]; // [num_tokens] each
     int32_t *ids;                         // [num_tokens], room for the ids
     const int32_t *positions;             // [num_tokens]
-    // [num_tokens] of a token's request: its prompt, or the tokens up to this one if they are more.
-    // NULL unless a rope's dual.original wants them.
-    const int32_t *lengths;
+    // [num_tokens] length of the prompt of a token's request. NULL unless a rope's dual.original
+    // wants it.
+    const int32_t *prompt_lens;
     msgl_step_rope ropes[MSGL_MAX_ROPES]; // of this step
     int32_t num_ropes;
     // Between the product that finishes the residual stream and the next one. Empty when scaled is

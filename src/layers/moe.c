@@ -18,25 +18,35 @@ size_t msgl__moe_workspace(const msgl_moe *m, const msgl_kernels *k, msgl_dtype 
 
 // The expert of all tokens, until it is added to the stream.
 typedef struct shared_part {
+    msgl_forward *f;
+    const msgl_moe *m;
+    const msgl_norm *norm;
+    const void *in;
+    int32_t rows;
     void *act;    // [rows, intermediate]; NULL: there is none
     void *result; // [rows, hidden]; NULL: the product of act adds to the stream itself
     float *gate;  // [rows]; NULL: the result is added as it is
 } shared_part;
 
-static shared_part begin_shared(msgl_forward *f, const msgl_moe *m, const msgl_norm *norm,
-                                const void *in, bool direct, int32_t rows)
+static void take_shared(shared_part *s, bool direct)
 {
-    const size_t n = (size_t)rows, hidden = (size_t)m->router.w.k;
-    shared_part s = {0};
-    if (!m->has_shared) return s;
-    s.act = msgl__activation(f, n, (size_t)m->shared.down.w.k);
-    if (m->gates_shared || !direct) s.result = msgl__activation(f, n, hidden);
-    if (m->gates_shared) s.gate = msgl__take_rows(f, n, 1, MSGL_F32);
-    if (f->x->status != 0) return s;
-    msgl__linear_gated(f, &m->shared.gate_up, norm, m->shared.activation, in, s.act, rows);
-    if (s.result != NULL) msgl__linear(f, &m->shared.down, NULL, s.act, s.result, rows);
-    if (m->gates_shared) msgl__linear_f32(f, &m->shared_gate, norm, in, s.gate, rows);
-    return s;
+    msgl_forward *f = s->f;
+    const size_t n = (size_t)s->rows, hidden = (size_t)s->m->router.w.k;
+    if (!s->m->has_shared) return;
+    s->act = msgl__activation(f, n, (size_t)s->m->shared.down.w.k);
+    if (s->m->gates_shared || !direct) s->result = msgl__activation(f, n, hidden);
+    if (s->m->gates_shared) s->gate = msgl__take_rows(f, n, 1, MSGL_F32);
+}
+
+static void begin_shared(void *ctx)
+{
+    const shared_part *s = ctx;
+    const msgl_mlp *mlp = &s->m->shared;
+    msgl__linear_gated(s->f, &mlp->gate_up, s->norm, mlp->activation, s->in, s->act, s->rows);
+    if (s->result != NULL) msgl__linear(s->f, &mlp->down, NULL, s->act, s->result, s->rows);
+    if (s->gate != NULL) {
+        msgl__linear_f32(s->f, &s->m->shared_gate, s->norm, s->in, s->gate, s->rows);
+    }
 }
 
 // To out, which has what the other experts say.
@@ -55,9 +65,16 @@ static void run_block(msgl_forward *f, const msgl_moe *m, const msgl_norm *norm,
 {
     const size_t n = (size_t)rows, hidden = (size_t)m->router.w.k;
     const bool direct = msgl__joins_directly(join, f->comm->size);
-    const shared_part shared = begin_shared(f, m, norm, residual, direct, rows);
+    shared_part part = {.f = f, .m = m, .norm = norm, .in = residual, .rows = rows};
+    take_shared(&part, direct);
     void *out = direct ? residual : msgl__activation(f, n, hidden);
     if (f->x->status != 0) return;
+    const msgl_moe_shared shared = {.gate_up = &m->shared.gate_up.w,
+                                    .down = &m->shared.down.w,
+                                    .act = part.act,
+                                    .begin = begin_shared,
+                                    .ctx = &part};
+    if (part.gate != NULL) begin_shared(&part); // not the backend's matter
     const msgl_moe_call call = {.experts = &m->experts,
                                 .norm = norm->weight,
                                 .norm_eps = norm->eps,
@@ -67,9 +84,10 @@ static void run_block(msgl_forward *f, const msgl_moe *m, const msgl_norm *norm,
                                 .rows = rows,
                                 .accumulate = direct,
                                 .out = out,
+                                .shared = m->has_shared && !m->gates_shared ? &shared : NULL,
                                 .watch = f->watch};
-    m->backend->forward(f->x, f->k, f->arena, &call);
-    add_shared(f, m, &shared, join, out, rows);
+    const bool added = m->backend->forward(f->x, f->k, f->arena, &call);
+    if (!added) add_shared(f, m, &part, join, out, rows);
     if (direct) return;
     if (f->comm->size > 1) f->comm->ops->all_reduce(f->comm, f->x, out, n * hidden);
     msgl__join(f, join, out, residual, rows, (int32_t)hidden);

@@ -547,6 +547,11 @@ int msgl_run(msgl_llm *l, msgl_err *err)
     return rc;
 }
 
+int msgl_write_channels(msgl_llm *l, const char *path, msgl_err *err)
+{
+    return msgl__engine_write_channels(l->engine, path, err);
+}
+
 void msgl_flush_cache(msgl_llm *l)
 {
     msgl__scheduler_flush(l->scheduler);

@@ -9,6 +9,7 @@
 #include <stdint.h>
 
 #include "kernel/calls.h"
+#include "kernel/temper.h"
 
 #define MSGL_MAX_LAYERS 1024
 

@@ -87,16 +87,17 @@ static void choose(msgl_exec *x, const msgl_kernels *k, const msgl_moe_call *c, 
 
 // Where products take rows by index, none are moved: `up` takes those of the tokens, `down` leaves
 // its results in the order of the choices.
-static void grouped_forward(msgl_exec *x, const msgl_kernels *k, msgl_arena *arena,
+static bool grouped_forward(msgl_exec *x, const msgl_kernels *k, msgl_arena *arena,
                             const msgl_moe_call *c)
 {
     const msgl_moe_experts *e = c->experts;
     const size_t hidden = (size_t)e->down[0].n, inter = (size_t)e->down[0].k;
     const bool indexed = k->gemm.indexed;
+    const msgl_moe_shared *shared = c->shared;
     buffers b;
     if (!take(&b, x, arena, c)) {
         x->status = MSGL_EINTERNAL;
-        return;
+        return false;
     }
     const msgl_grouped_call up = {.experts = e->gate_up,
                                   .num_experts = e->num_experts,
@@ -134,12 +135,16 @@ static void grouped_forward(msgl_exec *x, const msgl_kernels *k, msgl_arena *are
                                    .source = b.source,
                                    .act = b.act,
                                    .accumulate = c->accumulate,
-                                   .out = c->out};
+                                   .out = c->out,
+                                   .shared_up = shared != NULL ? shared->gate_up : NULL,
+                                   .shared_down = shared != NULL ? shared->down : NULL,
+                                   .shared_act = shared != NULL ? shared->act : NULL};
     const bool plain = e->activation == MSGL_SILU && e->gate_up_bias == NULL;
     choose(x, k, c, &b);
     if (e->weighs_input) k->moe.weigh_input(x, b.normed, b.weights, c->rows, (int)hidden);
     if (c->watch != NULL) c->watch->chosen(c->watch->ctx, e, b.offsets);
-    if (plain && k->moe.experts != NULL && k->moe.experts(x, &few)) return;
+    if (plain && k->moe.experts != NULL && k->moe.experts(x, &few)) return true;
+    if (shared != NULL) shared->begin(shared->ctx);
     if (!indexed) {
         k->moe.gather(x, b.normed, b.source, c->rows, e->router.top_k, (int)hidden, b.sorted);
     }
@@ -150,6 +155,7 @@ static void grouped_forward(msgl_exec *x, const msgl_kernels *k, msgl_arena *are
     k->moe.combine(x, b.result, indexed ? NULL : b.source, b.weights, c->rows, e->router.top_k,
                    (int)hidden, c->accumulate, c->out);
     msgl__arena_reset(x->scratch);
+    return false;
 }
 
 const msgl_moe_desc msgl__moe_grouped = {

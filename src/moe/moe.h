@@ -20,6 +20,14 @@ typedef struct msgl_moe_experts {
     bool weighs_input;
 } msgl_moe_experts;
 
+// The expert of all tokens, where nothing gates it.
+typedef struct msgl_moe_shared {
+    const msgl_weight *gate_up, *down; // [2 its intermediate, hidden], [hidden, its intermediate]
+    void *act;                         // [rows, its intermediate], for what is between
+    void (*begin)(void *ctx); // computes from call.in what is to be added, wherever it is kept
+    void *ctx;
+} msgl_moe_shared;
+
 // Told where tokens go: offsets as msgl_moe_kernels.sort leaves them, on the device.
 typedef struct msgl_moe_watch {
     void (*chosen)(void *ctx, const msgl_moe_experts *e, const int32_t *offsets);
@@ -34,9 +42,10 @@ typedef struct msgl_moe_call {
     const float *router_bias;  // [num_experts], or NULL
     const void *in;            // [rows, hidden], dense
     int32_t rows;
-    bool accumulate;             // out += instead of out =
-    void *out;                   // [rows, hidden]; may be in
-    const msgl_moe_watch *watch; // of the choice, when it is queued; NULL: nobody
+    bool accumulate;               // out += instead of out =
+    void *out;                     // [rows, hidden]; may be in
+    const msgl_moe_shared *shared; // NULL: none, or not the backend's matter
+    const msgl_moe_watch *watch;   // of the choice, when it is queued; NULL: nobody
 } msgl_moe_call;
 
 typedef struct msgl_moe_desc {
@@ -44,8 +53,9 @@ typedef struct msgl_moe_desc {
     const char *summary; // one line for --help
     // Step arena bytes for `rows` rows with activations of act.
     size_t (*workspace)(const msgl_moe_experts *e, msgl_dtype act, int32_t rows);
-    // A row's result depends on that row only. Failures go to x->status.
-    void (*forward)(msgl_exec *x, const msgl_kernels *k, msgl_arena *arena, const msgl_moe_call *c);
+    // A row's result depends on that row only. Failures go to x->status. True: what c->shared says
+    // is added too; else its begin has been called, while `in` was as it was given.
+    bool (*forward)(msgl_exec *x, const msgl_kernels *k, msgl_arena *arena, const msgl_moe_call *c);
 } msgl_moe_desc;
 
 // registry.c: by name, or "auto" (the first). MSGL_EINVAL lists the names.

@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "attention/fake_gpu.h"
 
+#include <malloc.h>
 #include <setjmp.h>
 #include <stdarg.h>
 #include <stdio.h>
@@ -110,6 +111,14 @@ static int gpu_attend(const msgl_cuda_attn_call *c, void *stream)
     return 0;
 }
 
+static int gpu_tree(const msgl_cuda_attn_call *c, const uint64_t *tree, void *stream)
+{
+    (void)c, (void)stream;
+    FAKE_GPU.tree = tree;
+    FAKE_GPU.num_trees++;
+    return 0;
+}
+
 static int gpu_mla_plan(const msgl_mla_call *c, void *stream)
 {
     (void)stream;
@@ -133,6 +142,7 @@ static const msgl_device_ops OPS = {.alloc = gpu_alloc,
 static const msgl_cuda_attn ATTN = {.prefill = gpu_attend,
                                     .decode = gpu_attend,
                                     .reference = gpu_attend,
+                                    .tree = gpu_tree,
                                     .mla_plan = gpu_mla_plan,
                                     .mla = gpu_mla};
 const msgl_cuda_api FAKE_CUDA = {
@@ -140,6 +150,7 @@ const msgl_cuda_api FAKE_CUDA = {
 
 void fake_gpu_reset(int32_t capability)
 {
+    mallopt(M_MMAP_THRESHOLD, 1 << 20); // workspaces that nobody touches cost nothing
     FAKE_GPU =
         (fake_gpu){.base = {.ops = &OPS, .kind = MSGL_DEVICE_CUDA, .capability = capability}};
 }

@@ -20,6 +20,8 @@ typedef struct fake_gpu {
     int32_t num_calls;
     msgl_mla_call mla_plan, mla; // last calls
     int32_t num_mla_plans;
+    int32_t num_trees;    // calls of `tree`,
+    const uint64_t *tree; // of the last one
 } fake_gpu;
 
 extern fake_gpu FAKE_GPU; // the only one

@@ -57,6 +57,14 @@ static world_spec random_spec(world *rng, const msgl_attn_desc *d, msgl_cpu_leve
         s.window = -1;
         s.softcap = 0;
     }
+    if (d->labels) {
+        static const int channels[] = {8, 16, 32, 64}, tokens[] = {1, 16, 64, 100, 300, 700};
+        static const int thresholds[] = {0, 0, 100, 400};
+        s.heavy_channels = pick(rng, channels, 4);
+        s.heavy_tokens = pick(rng, tokens, 6);
+        s.threshold = pick(rng, thresholds, 4);
+        s.window = -1;
+    }
     const bool only = d->caches == 1u << MSGL_CACHE_LATENT;
     if (only || ((d->caches & 1u << MSGL_CACHE_LATENT) != 0 && world_int(rng, 0, 2) == 0)) {
         static const int latent[][2] = {{40, 32}, {72, 64}, {200, 136}, {576, 512}};
@@ -183,6 +191,7 @@ static void test_failed_allocations(void **state)
                          .num_pages = 4,
                          .page_size = 16};
     const msgl_page_table table = {.max_running = 2, .stride = 64};
+    const msgl_attn_sparse sparse = {.heavy_channels = 16, .heavy_tokens = 32};
     msgl_attn_config cfg = {.num_q_heads = 2,
                             .num_kv_heads = 1,
                             .head_dim = 64,
@@ -194,6 +203,7 @@ static void test_failed_allocations(void **state)
                             .kernels = &kernels,
                             .pool = &pool,
                             .page_table = &table,
+                            .sparse = &sparse,
                             .num_threads = 1};
     for (int i = 0; i < count; i++) {
         if ((all[i]->devices & 1u << MSGL_DEVICE_CPU) == 0) continue;

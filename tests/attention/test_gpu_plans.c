@@ -12,6 +12,7 @@
 
 #include <cmocka.h>
 
+#include "attention/fa/local.h"
 #include "attention/fa/plan_prefill.h"
 #include "attention/fake_gpu.h"
 #include "core/attributes.h"
@@ -142,7 +143,7 @@ static void layers(run *r, const msgl_seqs *seqs)
     for (int32_t l = 0; l < num_layers(r); l++) {
         const msgl_attn_variant *v = &r->m->variants.all[l % r->m->variants.count];
         const msgl_attn_layer layer = {
-            .layer = l, .scale = 1, .softcap = v->softcap, .window = v->window};
+            .layer = l, .scale = 1, .softcap = v->softcap, .window = v->window, .chunk = v->chunk};
         msgl__attn_forward(&r->attn, &r->w.exec, &layer, seqs, &in, NULL);
     }
     if (r->w.exec.status != 0) fail_msg("%s: status %d", r->m->name, r->w.exec.status);
@@ -346,6 +347,84 @@ static void test_fa_windows(void **state)
     for (int i = 0; i < 4; i++) free(plans[i]);
 }
 
+static void expect_ints(const int32_t *got, const int32_t *want, int32_t n)
+{
+    assert_true(fake_gpu_holds(got, (size_t)n * sizeof *got));
+    assert_memory_equal(got, want, (size_t)n * sizeof *got);
+}
+
+// Layers of fa with local chunks have requests of their own, and a plan of these; the others keep
+// theirs. Answers stay one request each, in graphs too.
+static void test_fa_local(void **state)
+{
+    (void)state;
+    static const model both = {"both", {2, {{ALL, 0, false, NULL, 0}, {ALL, 0, false, NULL, 200}}}};
+    run r;
+    open_run(&r, "fa", &both, &GPUS[2]);
+    const int32_t row = (int32_t)r.w.cfg.device_table_stride;
+    for (int32_t step = 0; step < 3; step++) {
+        msgl_seqs seqs = seqs_of(&r, MSGL_PREFILL, 2, 450, 0);
+        forward(&r, &seqs);
+        const msgl_cuda_attn_call *all = &FAKE_GPU.calls[0], *near = &FAKE_GPU.calls[1];
+        assert_int_equal(all->batch, 2);
+        assert_int_equal(all->page_size, 16);
+        assert_int_equal(near->batch, 6);
+        assert_int_equal(near->table_stride, 1);
+        assert_int_equal(near->page_size, 8); // of both 16 and 200
+        assert_int_equal(near->max_seqlen_q, 200);
+        assert_int_equal(near->max_seqlen_k, 200);
+        expect_ints(near->cu_seqlens_q, (int32_t[]){0, 200, 400, 450, 650, 850, 900}, 7);
+        expect_ints(near->seqlens_k, (int32_t[]){200, 200, 50, 200, 200, 50}, 6);
+        expect_ints(near->table_rows, (int32_t[]){0, 200, 400, row, row + 200, row + 400}, 6);
+        assert_true(all->plan != near->plan && fake_gpu_holds(near->plan, 1));
+        seqs = seqs_of(&r, MSGL_DECODE, 2, 601 - step, step == 2 ? 4 : 0);
+        forward(&r, &seqs);
+        assert_int_equal(near->batch, step == 2 ? 4 : 2);
+        assert_int_equal(near->max_seqlen_k, 200);
+        const int32_t first = step == 0 ? 600 : 400, len = 601 - step - first;
+        expect_ints(near->seqlens_k, (int32_t[]){len, len, 1, 1}, near->batch);
+        expect_ints(near->table_rows, (int32_t[]){first, row + first}, 2);
+        expect_ints(near->cu_seqlens_q, (int32_t[]){0, 1, 2}, 3);
+    }
+    close_run(&r);
+}
+
+// A chunk of a prompt that begins within a local chunk, and one token beyond its end.
+static void test_cut(void **state)
+{
+    (void)state;
+    const int32_t cu[] = {0, 5, 6, 7}, lens[] = {13, 16, 17}, rows[] = {3, 0, 1};
+    const msgl_seqs seqs = {.size = 3,
+                            .cu_seqlens_q = cu,
+                            .seqlens_k = lens,
+                            .table_rows = rows,
+                            .max_seqlen_q = 5,
+                            .max_seqlen_k = 17};
+    const int32_t most = msgl__fa_local_most(4, 3, 7);
+    char *lists = malloc(msgl__fa_local_bytes(most));
+    msgl_fa_local got;
+    msgl__fa_local_place(lists, most, &got);
+    msgl__fa_local_cut(&seqs, 4, 100, &got);
+    assert_int_equal(got.size, 4); // positions 8 to 11 and 12, 15, 16
+    assert_int_equal(got.max_seqlen_q, 4);
+    assert_int_equal(got.max_seqlen_k, 4);
+    const int32_t want_cu[] = {0, 4, 5, 6, 7}, want_k[] = {4, 1, 4, 1};
+    const int32_t want_rows[] = {308, 312, 12, 116};
+    assert_memory_equal(got.cu_seqlens_q, want_cu, sizeof want_cu);
+    assert_memory_equal(got.seqlens_k, want_k, sizeof want_k);
+    assert_memory_equal(got.table_rows, want_rows, sizeof want_rows);
+    for (int32_t chunk = 1; chunk < 20; chunk++) {
+        const int32_t room = msgl__fa_local_most(chunk, 3, 7);
+        char *own = malloc(msgl__fa_local_bytes(room));
+        msgl__fa_local_place(own, room, &got);
+        msgl__fa_local_cut(&seqs, chunk, 100, &got);
+        assert_true(got.size <= room);
+        assert_int_equal(got.cu_seqlens_q[got.size], 7);
+        free(own);
+    }
+    free(lists);
+}
+
 // fa4 has fa's kernel and plans for a model whose layers have no functions. (The fake GPU has none
 // of flex_attention.)
 static void test_fa4(void **state)
@@ -441,6 +520,7 @@ int main(void)
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(test_fi),           cmocka_unit_test(test_fi_in_flight),
         cmocka_unit_test(test_fi_mixed),     cmocka_unit_test(test_fa),
+        cmocka_unit_test(test_fa_local),     cmocka_unit_test(test_cut),
         cmocka_unit_test(test_fa_windows),   cmocka_unit_test(test_fa4),
         cmocka_unit_test(test_fa_in_flight), cmocka_unit_test(test_unknown_window),
         cmocka_unit_test(test_variants),

@@ -44,8 +44,8 @@ static bool takes_pages(const char *name, int32_t size)
 static bool can(const char *name, const msgl_attn_needs *n)
 {
     if (strcmp(name, "fi") == 0) {
-        const msgl_fi_shape s = {n->kv_dtype, n->num_q_heads, n->num_kv_heads, n->head_dim,
-                                 n->page_size};
+        const msgl_fi_shape s = {n->kv_dtype, n->num_q_heads, n->num_kv_heads,
+                                 n->head_dim, n->head_dim,    n->page_size};
         return plugins.fi && stub_fi_has(&s, MSGL_FI_TENSOR_CORES, n->capability);
     }
     if (strncmp(name, "trtllm", 6) == 0) {
@@ -248,9 +248,9 @@ static void test_latent(void **unused)
         {"auto", fake_latent_needs(90, 128, 512, 64, MSGL_BF16), "fa", "fa", 16},
         {"auto", fake_latent_needs(90, 20, 512, 64, MSGL_BF16), "fa", "fa", 16},
         {"auto", fake_latent_needs(90, 16, 512, 64, MSGL_F32), "torch_native", "torch_native", 16},
-        {"auto", fake_latent_needs(90, 4, 32, 8, MSGL_BF16), "torch_native", "torch_native", 16},
-        {"auto", fake_latent_needs(80, 16, 512, 64, MSGL_BF16), "torch_native", "torch_native", 16},
-        {"auto", fake_latent_needs(100, 16, 512, 64, MSGL_F16), "torch_native", "torch_native", 16},
+        {"auto", fake_latent_needs(90, 4, 32, 8, MSGL_BF16), "triton", "triton", 16},
+        {"auto", fake_latent_needs(80, 16, 512, 64, MSGL_BF16), "fi", "fi", 16},
+        {"auto", fake_latent_needs(100, 16, 512, 64, MSGL_F16), "fi", "fi", 16},
         {"fa3", fake_latent_needs(90, 16, 512, 64, MSGL_BF16), "fa", "fa", 16},
         {"flashmla", fake_latent_needs(90, 16, 512, 64, MSGL_BF16), "fa", "flashmla", 64},
         {"trtllm_mla", fake_latent_needs(90, 16, 512, 64, MSGL_BF16), "fa", "trtllm_mla", 64},
@@ -274,8 +274,8 @@ static void test_latent(void **unused)
 }
 
 // One step of the backend: `answers` requests with a token each, then one chunk of 5 tokens unless
-// chunk is false.
-static void latent_step(const msgl_attn *a, fake_world *w, int answers, bool chunk)
+// chunk is false. tree: of the chunk's tokens, or NULL.
+static void step(const msgl_attn *a, fake_world *w, int answers, bool chunk, const uint64_t *tree)
 {
     msgl_batch_req reqs[3] = {{.device_len = 10, .cached_len = 9},
                               {.device_len = 30, .cached_len = 29},
@@ -291,13 +291,108 @@ static void latent_step(const msgl_attn *a, fake_world *w, int answers, bool chu
     for (int32_t i = 0; i < parts; i++) {
         msgl_seqs seqs;
         msgl__seqs_fill(&batch, i == 0 ? 0 : ends[0], ends[i], 0, 1, 2, block[i], block[i], &seqs);
+        if (seqs.phase == MSGL_PREFILL) seqs.tree = seqs.dev_tree = tree;
         const msgl_attn_input in = {.ld = 16 * 576};
         const msgl_attn_layer layer = {.scale = 0.5f, .window = -1, .k_scale = 3};
         assert_int_equal(msgl__attn_prepare(a, &seqs), 0);
+        msgl__attn_copy_in(a, &w->exec, &seqs);
         msgl__attn_begin(a, &w->exec, &seqs);
         msgl__attn_forward(a, &w->exec, &layer, &seqs, &in, NULL);
     }
     assert_int_equal(w->exec.status, 0);
+}
+
+// Makes the backends of `spec`, which takes these needs.
+static void open_backend(const char *spec, const msgl_attn_needs *n, fake_world *w, msgl_attn *a)
+{
+    msgl_attn_choice c;
+    char warning[256];
+    msgl_err err = {0};
+    fake_gpu_reset(n->capability);
+    if (msgl__attn_select(spec, n, &c, warning, &err) != 0) fail_msg("%s: %s", spec, err.text);
+    fake_world_open(w, n);
+    w->cfg.apart = true;
+    if (msgl__attn_create(&c, &w->cfg, a, &err) != 0) fail_msg("%s: %s", spec, err.text);
+}
+
+static void close_backend(fake_world *w, msgl_attn *a)
+{
+    msgl__attn_destroy(a);
+    fake_world_close(w);
+    fake_gpu_check();
+}
+
+// Trees go by the kernel for them, those of latent caches by their own; answers and chunks do not.
+static void test_trees(void **unused)
+{
+    (void)unused;
+    static const char *const names[] = {"fa", "fi", "trtllm", "trtllm_mha"};
+    static const uint64_t tree[5] = {1, 3, 5, 11, 17};
+    set_plugins(true, true);
+    msgl_attn_needs n = hopper();
+    n.tree = true;
+    fake_world w;
+    msgl_attn a;
+    for (size_t i = 0; i < 2 * MSGL_COUNT(names); i++) {
+        n.kv_dtype = i % 2 != 0 ? MSGL_E4M3 : MSGL_BF16;
+        open_backend(names[i / 2], &n, &w, &a);
+        step(&a, &w, 1, true, NULL);
+        assert_int_equal(FAKE_GPU.num_trees, 0);
+        fake_fi()->num_runs = 0;
+        step(&a, &w, 0, true, tree);
+        assert_int_equal(FAKE_GPU.num_trees, 1);
+        assert_ptr_equal(FAKE_GPU.tree, tree);
+        assert_int_equal(fake_fi()->num_runs, 0);
+        close_backend(&w, &a);
+    }
+    n = fake_latent_needs(90, 16, 512, 64, MSGL_BF16);
+    n.tree = true;
+    n.page_size = 64;
+    for (int i = 0; i < 2; i++) {
+        n.kv_dtype = i == 1 ? MSGL_E4M3 : MSGL_BF16;
+        open_backend("flashmla", &n, &w, &a);
+        step(&a, &w, 1, false, NULL);
+        assert_null(FAKE_GPU.mla.tree);
+        step(&a, &w, 0, true, tree);
+        assert_ptr_equal(FAKE_GPU.mla.tree, tree);
+        close_backend(&w, &a);
+    }
+}
+
+// FlashInfer's kernels for latent caches, of both phases.
+static void test_latent_fi(void **unused)
+{
+    (void)unused;
+    static const int32_t capabilities[] = {80, 90, 100};
+    set_plugins(true, true);
+    for (size_t i = 0; i < MSGL_COUNT(capabilities); i++) {
+        const msgl_attn_needs n = fake_latent_needs(capabilities[i], 16, 512, 64, MSGL_BF16);
+        const bool hopper = capabilities[i] == 90;
+        stub_fi *fi = fake_fi();
+        fake_world w;
+        msgl_attn a;
+        open_backend("fi", &n, &w, &a);
+        fi->num_runs = 0;
+        step(&a, &w, 2, true, NULL);
+        assert_int_equal(fi->num_runs, 2);
+        for (int run = 0; run < 2; run++) {
+            assert_int_equal(fi->runs[run].plan->kernel,
+                             hopper ? MSGL_FI_LATENT_HOPPER : MSGL_FI_LATENT);
+            assert_int_equal(fi->runs[run].shape.v_dim, 512);
+        }
+        close_backend(&w, &a);
+    }
+    const msgl_attn_desc *fi = msgl__attn_find("fi", MSGL_DEVICE_CUDA);
+    msgl_attn_needs n = fake_latent_needs(90, 16, 512, 64, MSGL_BF16);
+    msgl_err why = {0};
+    n.tree = true;
+    assert_int_equal(msgl__attn_supports(fi, &n, &why), MSGL_EUNSUPPORTED);
+    assert_string_equal(why.text,
+                        "fi: latent attention: its kernel has no window, soft cap or trees");
+    n.tree = false;
+    n.kv_dtype = MSGL_E4M3;
+    assert_int_equal(msgl__attn_supports(fi, &n, &why), MSGL_EUNSUPPORTED);
+    assert_string_equal(why.text, "fi: latent attention: its kernel has no fp8_e4m3 cache");
 }
 
 // What the kernel gets: answers whole, chunks ragged, each with a plan and memory of its own, the
@@ -312,16 +407,10 @@ static void test_latent_calls(void **unused)
         n.deterministic = i % 2 != 0;
         const bool e4m3 = i % 3 == 2;
         if (e4m3) n.kv_dtype = MSGL_E4M3;
-        msgl_attn_choice c;
-        char warning[256];
-        fake_gpu_reset(90);
-        assert_int_equal(msgl__attn_select("fa", &n, &c, warning, NULL), 0);
         fake_world w;
-        fake_world_open(&w, &n);
-        w.cfg.apart = true;
         msgl_attn a;
-        assert_int_equal(msgl__attn_create(&c, &w.cfg, &a, NULL), 0);
-        latent_step(&a, &w, 2, false);
+        open_backend("fa", &n, &w, &a);
+        step(&a, &w, 2, false, NULL);
         const msgl_mla_call answers = FAKE_GPU.mla;
         assert_int_equal(FAKE_GPU.num_mla_plans, 1);
         assert_ptr_equal(FAKE_GPU.mla_plan.plan, answers.plan);
@@ -335,7 +424,7 @@ static void test_latent_calls(void **unused)
         assert_float_equal(answers.out_scale, e4m3 ? 3 : 1, 0);
         assert_int_equal(answers.deterministic, n.deterministic);
         assert_true(fake_gpu_holds(answers.plan, msgl__mla_plan_bytes(16, FAKE_RUNNING, 0)));
-        latent_step(&a, &w, 1, true);
+        step(&a, &w, 1, true, NULL);
         const msgl_mla_call chunk = FAKE_GPU.mla;
         assert_int_equal(FAKE_GPU.num_mla_plans, 3);
         assert_non_null(chunk.cu_seqlens_q);
@@ -346,9 +435,7 @@ static void test_latent_calls(void **unused)
         assert_true(
             fake_gpu_holds(chunk.plan, msgl__mla_plan_bytes(16, FAKE_RUNNING, FAKE_STEP_TOKENS)));
         assert_true(fake_gpu_holds(chunk.workspace, msgl__mla_workspace_bytes(16, 64)));
-        msgl__attn_destroy(&a);
-        fake_world_close(&w);
-        fake_gpu_check();
+        close_backend(&w, &a);
     }
 }
 
@@ -528,8 +615,8 @@ static void test_tensor_cores_elsewhere(void **unused)
     unsetenv(TENSOR_CORES);
 }
 
-// E4M3 beside bf16: auto takes fa; fi, and trtllm on Hopper, have kernels too, and the others say
-// who has.
+// E4M3 beside bf16: auto takes fa, of latent caches where it has a kernel; fi, and trtllm on
+// Hopper, have kernels too, and the others say who has.
 static void test_e4m3(void **unused)
 {
     (void)unused;
@@ -558,6 +645,11 @@ static void test_e4m3(void **unused)
                             "those that have one here: fa, fi, trtllm, trtllm_mha, torch_native");
         n.act = MSGL_F16;
         assert_int_equal(msgl__attn_select("fa", &n, &c, warning, &err), MSGL_EUNSUPPORTED);
+        n = fake_latent_needs(capabilities[i], 16, 512, 64, MSGL_BF16);
+        n.kv_dtype = MSGL_E4M3;
+        assert_int_equal(msgl__attn_select("auto", &n, &c, warning, &err), 0);
+        assert_string_equal(c.prefill->name, hopper ? "fa" : "torch_native");
+        assert_string_equal(c.decode->name, hopper ? "fa" : "torch_native");
     }
 }
 
@@ -566,7 +658,8 @@ int main(void)
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(test_auto),           cmocka_unit_test(test_named),
         cmocka_unit_test(test_order),          cmocka_unit_test(test_latent),
-        cmocka_unit_test(test_latent_calls),   cmocka_unit_test(test_reasons),
+        cmocka_unit_test(test_latent_calls),   cmocka_unit_test(test_trees),
+        cmocka_unit_test(test_latent_fi),      cmocka_unit_test(test_reasons),
         cmocka_unit_test(test_faulty_plugins), cmocka_unit_test(test_e4m3),
         cmocka_unit_test(test_tensor_cores),   cmocka_unit_test(test_tensor_cores_elsewhere),
     };

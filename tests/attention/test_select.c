@@ -9,6 +9,7 @@
 
 #include <cmocka.h>
 
+#include "attention/double_sparsity/channels.h"
 #include "attention/fa/fa.h"
 #include "attention/fi/fi.h"
 #include "attention/trtllm/trtllm.h"
@@ -69,7 +70,7 @@ static void expect_unknown(const char *spec, const char *name)
     snprintf(text, sizeof text,
              "unknown attention backend \"%s\"; allowed: auto, fa, fi, trtllm, trtllm_mha, "
              "torch_native, triton, flashmla, trtllm_mla, cutlass_mla, flex_attention, fa4, "
-             "dual_chunk_flash_attn, or a pair "
+             "dual_chunk_flash_attn, double_sparsity, or a pair "
              "\"PREFILL,DECODE\"",
              name);
     expect_error(spec, &NEEDS, MSGL_EINVAL, text);
@@ -91,6 +92,31 @@ static void test_dual_chunk(void **state)
     expect_error("dual_chunk_flash_attn", &NEEDS, MSGL_EUNSUPPORTED,
                  "attention backend dual_chunk_flash_attn is for models with "
                  "dual_chunk_attention_config; this one has none");
+}
+
+// Labels are of all tokens, so the backend that keeps them shares its layers with no other.
+static void test_labels(void **state)
+{
+    (void)state;
+    msgl_attn_needs n = NEEDS;
+    msgl_attn_sparse sparse = {.heavy_channels = 32};
+    expect_error("double_sparsity", &n, MSGL_EUNSUPPORTED,
+                 "attention backend double_sparsity: which channels are heavy? `minisgl calibrate "
+                 "--model DIR --text FILE -o CHANNELS` finds out, then --ds-channel-config-path "
+                 "CHANNELS");
+    n.sparse = &sparse;
+    static const char *const pairs[] = {"fa,double_sparsity", "double_sparsity,triton",
+                                        "auto,double_sparsity"};
+    for (size_t i = 0; i < sizeof pairs / sizeof pairs[0]; i++) {
+        expect_error(pairs[i], &n, MSGL_EINVAL,
+                     "attention backend double_sparsity serves both phases or none; use "
+                     "\"double_sparsity\"");
+    }
+    msgl_attn_choice c;
+    char warning[256];
+    assert_int_equal(msgl__attn_select("double_sparsity", &n, &c, warning, NULL), 0);
+    assert_ptr_equal(c.prefill, c.decode);
+    assert_true(msgl__attn_apart(&c));
 }
 
 static void test_bad_names(void **state)
@@ -207,7 +233,7 @@ static void test_limits(void **state)
         {{.kv_dtype = MSGL_F16},
          "attention backend narrow: no kernel for a KV cache of float16; those that have one here: "
          "fa, fi, trtllm, trtllm_mha, torch_native, triton, flex_attention, "
-         "fa4"},
+         "fa4, double_sparsity"},
         {{.variants = {2, {{.window = -1}, {.window = 100}}}},
          "attention backend narrow has no sliding window, which this model needs"},
         {{.variants = {1, {{.window = -1, .chunk = 64}}}},
@@ -336,7 +362,8 @@ static void test_registry(void **state)
         assert_non_null(d->forward);
         assert_true(d->copy_in == NULL || d->prepare != NULL);
         const bool both = d->prefill_by == NULL && d->decode_by == NULL;
-        assert_int_equal(d->ragged, both && (d->devices & 1u << MSGL_DEVICE_CPU) != 0);
+        const bool both_at_once = both && !d->labels;
+        assert_int_equal(d->ragged, both_at_once && (d->devices & 1u << MSGL_DEVICE_CPU) != 0);
         assert_int_equal(d->page_rule == MSGL_PAGE_SET, d->page_override != 0);
     }
     assert_null(msgl__attn_find("auto", MSGL_DEVICE_CPU));
@@ -379,11 +406,12 @@ static void test_bad_config(void **state)
 int main(void)
 {
     const struct CMUnitTest tests[] = {
-        cmocka_unit_test(test_dual_chunk), cmocka_unit_test(test_names),
-        cmocka_unit_test(test_bad_names),  cmocka_unit_test(test_cannot_run),
-        cmocka_unit_test(test_latent),     cmocka_unit_test(test_limits),
-        cmocka_unit_test(test_measured),   cmocka_unit_test(test_page_size),
-        cmocka_unit_test(test_registry),   cmocka_unit_test(test_bad_config),
+        cmocka_unit_test(test_labels),     cmocka_unit_test(test_dual_chunk),
+        cmocka_unit_test(test_names),      cmocka_unit_test(test_bad_names),
+        cmocka_unit_test(test_cannot_run), cmocka_unit_test(test_latent),
+        cmocka_unit_test(test_limits),     cmocka_unit_test(test_measured),
+        cmocka_unit_test(test_page_size),  cmocka_unit_test(test_registry),
+        cmocka_unit_test(test_bad_config),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }

@@ -199,6 +199,10 @@ void world_suit(world_spec *s)
 {
     if (s->desc->dual_chunk) s->dual_len = 160;
     if (s->desc->page_rule == MSGL_PAGE_SET) s->page_size = s->desc->page_override;
+    if (s->desc->labels) {
+        s->heavy_channels = 16;
+        s->heavy_tokens = 64;
+    }
     if (s->desc->caches != 1u << MSGL_CACHE_LATENT) return;
     s->group *= s->num_kv_heads;
     s->num_kv_heads = 1;
@@ -229,6 +233,37 @@ static void make_sinks(world *w, int heads)
     w->layer.sinks = w->sinks;
 }
 
+// Other channels for every layer and head. The data that follow are the same with and without.
+static void make_channels(world *w)
+{
+    const uint64_t rng = w->rng;
+    const world_spec *s = &w->spec;
+    const int layers = w->pool.spec.num_layers, dim = s->head_dim;
+    w->sparse = (msgl_attn_sparse){.dims = {.num_layers = layers,
+                                            .num_q_heads = s->num_kv_heads * s->group,
+                                            .num_kv_heads = s->num_kv_heads,
+                                            .head_dim = dim},
+                                   .heavy_channels = s->heavy_channels,
+                                   .heavy_tokens = s->heavy_tokens,
+                                   .threshold = s->threshold};
+    const int rows = layers * s->num_kv_heads;
+    w->sparse.channels = malloc((size_t)(rows * s->heavy_channels) * sizeof *w->sparse.channels);
+    for (int r = 0; r < rows; r++) {
+        const int first = world_int(w, 0, dim - 1);
+        for (int i = 0; i < s->heavy_channels; i++) { // different ones: 7 divides no dim
+            w->sparse.channels[r * s->heavy_channels + i] = (uint16_t)((first + 7 * i) % dim);
+        }
+    }
+    w->rng = rng;
+    w->cfg.sparse = &w->sparse;
+}
+
+// Arrays that requests have something in: K, V, labels.
+static bool has_array(const world *w, int kv)
+{
+    return kv < arrays(w) || (kv == 2 && w->spec.heavy_channels > 0);
+}
+
 static bool in_half(world *rng)
 {
     return world_int(rng, 0, 1) == 0;
@@ -257,6 +292,7 @@ void world_open(world *w, const world_spec *spec)
                                       .num_heads = hkv,
                                       .k_dim = spec->head_dim,
                                       .v_dim = is_latent(w) ? spec->v_dim : spec->head_dim,
+                                      .label_dim = spec->heavy_channels,
                                       .dtype = spec->dtype},
                              .num_pages = pages_each * spec->max_running,
                              .page_size = spec->page_size};
@@ -308,6 +344,7 @@ void world_open(world *w, const world_spec *spec)
                                  .k_scale = 0.75f,
                                  .v_scale = 1.5f};
     if (spec->sinks) make_sinks(w, hq);
+    if (spec->heavy_channels > 0) make_channels(w);
     const msgl_attn_variant v = {.window = spec->window,
                                  .softcap = spec->softcap,
                                  .sinks = spec->sinks,
@@ -316,7 +353,8 @@ void world_open(world *w, const world_spec *spec)
     w->cfg.dual_len = spec->dual_len;
     w->q_width = (size_t)hq * (size_t)spec->head_dim * (spec->dual_len > 0 ? 3 : 1);
     w->out_ld = (size_t)hq * (size_t)w->pool.spec.v_dim;
-    w->ld = w->q_width + 2 * msgl__kv_slot_stride(&w->pool) + (size_t)spec->head_dim;
+    w->ld = w->q_width;
+    if (spec->dual_len == 0) w->ld += 2 * msgl__kv_slot_stride(&w->pool) + (size_t)spec->head_dim;
     w->lengths = malloc(2 * msgl__seqs_bytes(MAX_REQS));
     if (spec->dev != NULL) open_gpu(w);
     if (spec->masks != 0) make_mods(w);
@@ -339,6 +377,7 @@ static void free_step(world *w)
 
 static void free_request(world_req *r)
 {
+    free(r->stored[2]);
     free(r->q);
     free(r->k);
     free(r->v);
@@ -356,6 +395,7 @@ void world_close(world *w)
     for (int i = 0; i < MAX_REQS; i++) free_request(&w->reqs[i]);
     free(w->tables);
     free(w->sinks);
+    free(w->sparse.channels);
     free(w->lengths);
     free(w->free_pages);
     free(w->table.slots);
@@ -366,7 +406,23 @@ static float *random_rows(world *w, size_t n)
 {
     float *p = malloc(n * sizeof *p);
     for (size_t i = 0; i < n; i++) p[i] = normal(w);
+    for (size_t i = 0; i < n && w->spec.heavy_channels > 0; i++) p[i] = roundf(p[i] * 4) / 4;
     return p;
+}
+
+// What double sparsity keeps of K.
+static void make_labels(const world *w, world_req *r)
+{
+    const size_t n = (size_t)w->spec.heavy_channels, dim = (size_t)w->spec.head_dim;
+    const size_t heads = (size_t)w->spec.num_kv_heads, rows = (size_t)r->len * heads;
+    const uint16_t *channels = msgl__attn_channels(&w->sparse, w->layer.layer);
+    r->stored[2] = malloc(rows * n * msgl__dtype_size(w->spec.dtype));
+    for (size_t row = 0; row < rows; row++) {
+        for (size_t i = 0; i < n; i++) {
+            const size_t c = channels[row % heads * n + i];
+            msgl__store_f32(r->stored[2], w->spec.dtype, row * n + i, r->k[row * dim + c]);
+        }
+    }
 }
 
 static void round_rows(float *p, size_t n, msgl_dtype dtype, float scale)
@@ -398,6 +454,7 @@ void world_request(world *w, int row, int len)
                    i == 0 ? msgl__attn_k_scale(&w->pool, &w->layer)
                           : msgl__attn_v_scale(&w->pool, &w->layer));
     }
+    if (w->spec.heavy_channels > 0) make_labels(w, r);
     int32_t *slots = msgl__page_table_row(&w->table, row);
     for (int p = 0; p < len; p++) {
         if (p % w->spec.page_size == 0) {
@@ -410,10 +467,12 @@ void world_request(world *w, int row, int len)
     }
 }
 
-// One slot of K or V: token p of the request, or poison.
+// One slot of K, V or labels: token p of the request, or poison.
 static void poke(world *w, int kv, int slot, const world_req *r, int p)
 {
-    const size_t n = msgl__kv_slot_stride(&w->pool), size = msgl__dtype_size(w->spec.dtype);
+    const size_t label = (size_t)w->spec.num_kv_heads * (size_t)w->spec.heavy_channels;
+    const size_t n = kv < 2 ? msgl__kv_slot_stride(&w->pool) : label;
+    const size_t size = msgl__dtype_size(w->spec.dtype);
     char *to = (char *)msgl__kv_layer(&w->pool, kv, 1) + (size_t)slot * n * size;
     if (r != NULL) {
         memcpy(to, (const char *)r->stored[kv] + (size_t)p * n * size, n * size);
@@ -427,7 +486,9 @@ void world_release(world *w, int row)
     world_req *r = &w->reqs[row];
     int32_t *slots = msgl__page_table_row(&w->table, row);
     for (int p = 0; p < r->len; p++) {
-        for (int kv = 0; kv < arrays(w); kv++) poke(w, kv, slots[p], NULL, p);
+        for (int kv = 0; kv < 3; kv++) {
+            if (has_array(w, kv)) poke(w, kv, slots[p], NULL, p);
+        }
         if (p % w->spec.page_size == 0) {
             w->free_pages[w->num_free++] = slots[p] / w->spec.page_size;
         }
@@ -516,6 +577,8 @@ static void prepare(world *w, int num_decode, const step_req *reqs, int n)
         for (int p = 0; p < r->len; p++) {
             const world_req *kept = p >= from && p < reqs[i].device ? r : NULL;
             for (int kv = 0; kv < arrays(w); kv++) poke(w, kv, slots[p], kept, p);
+            // Labels of new tokens are the backend's to write.
+            if (has_array(w, 2)) poke(w, 2, slots[p], p < reqs[i].cached ? r : NULL, p);
         }
         for (int p = reqs[i].cached; p < reqs[i].device; p++, t++) {
             float *row = w->qkv + (size_t)t * w->ld;
@@ -677,25 +740,54 @@ static double rescore(const world *w, int head, int distance, double s)
     return s;
 }
 
-// Exact attention of query position pos of request row to n keys, [num_q_heads, v_dim].
-static void oracle(const world *w, int row, int pos, const seen_key *keys, int n, double *out)
+// Whether a query head of a sparse answer does not attend to each of its keys: those with the
+// heavy_tokens largest scores by label are chosen, of equal ones the first.
+static void leave_out(const world *w, const float *q, const world_req *r, int kv_head, int n,
+                      bool *out)
+{
+    const size_t dim = (size_t)w->spec.head_dim, heads = (size_t)w->spec.num_kv_heads;
+    const uint16_t *channels =
+        msgl__attn_channels(&w->sparse, w->layer.layer) + kv_head * w->spec.heavy_channels;
+    double *s = malloc((size_t)n * sizeof *s);
+    for (int p = 0; p < n; p++) {
+        const float *k = r->k + ((size_t)p * heads + (size_t)kv_head) * dim;
+        s[p] = 0;
+        for (int i = 0; i < w->spec.heavy_channels; i++) {
+            s[p] += (double)q[channels[i]] * (double)k[channels[i]];
+        }
+    }
+    for (int p = 0; p < n; p++) {
+        int before = 0;
+        for (int j = 0; j < n; j++) before += s[j] > s[p] || (s[j] == s[p] && j < p);
+        out[p] = before >= w->spec.heavy_tokens;
+    }
+    free(s);
+}
+
+// Exact attention of query position pos of request row to n keys, [num_q_heads, v_dim]; sparse: to
+// the chosen ones of them.
+static void oracle(const world *w, int row, int pos, const seen_key *keys, int n, bool sparse,
+                   double *out)
 {
     const world_req *r = &w->reqs[row];
     const int dim = w->spec.head_dim, v_dim = w->pool.spec.v_dim;
     const float *values = is_latent(w) ? r->k : r->v;
     const int hkv = w->spec.num_kv_heads, hq = hkv * w->spec.group;
     double *s = malloc((size_t)(n + 1) * sizeof *s);
+    bool *left_out = calloc((size_t)n + 1, sizeof *left_out);
     for (int h = 0; h < hq; h++) {
         const float *first = r->q + (size_t)pos * w->q_width + (size_t)h * (size_t)dim;
         const int kh = h / w->spec.group;
         const double z = w->sinks != NULL ? (double)w->sinks[h] : -INFINITY;
         double m = z, l = 0;
+        if (sparse) leave_out(w, first, r, kh, n, left_out);
         for (int p = 0; p < n; p++) {
             const float *k = r->k + ((size_t)keys[p].key * (size_t)hkv + (size_t)kh) * (size_t)dim;
             const float *q = first + query_of(w, pos, keys[p].key) * (size_t)hq * (size_t)dim;
             double dot = 0;
             for (int d = 0; d < dim; d++) dot += (double)q[d] * (double)k[d];
             s[p] = rescore(w, h, keys[p].distance, dot * (double)w->layer.scale);
+            if (left_out[p]) s[p] = -INFINITY;
             m = s[p] > m ? s[p] : m;
         }
         double *o = out + (size_t)h * (size_t)v_dim;
@@ -710,6 +802,7 @@ static void oracle(const world *w, int row, int pos, const seen_key *keys, int n
         if (n > 0) l += exp(z - m);
         for (int d = 0; d < v_dim && n > 0; d++) o[d] /= l;
     }
+    free(left_out);
     free(s);
 }
 
@@ -734,7 +827,9 @@ static void error_task(void *arg, int i, int worker)
     for (int p = q->cached; p < q->device; p++, t++) {
         if ((p - q->cached) % stride != 0 && p + 1 < q->device) continue;
         const int n = visible_keys(w, q, p - q->cached, tree, keys);
-        oracle(w, q->req, p, keys, n, exact);
+        const bool sparse = w->spec.heavy_channels > 0 && i < w->batch.num_decode &&
+                            n >= w->spec.heavy_tokens && n >= w->spec.threshold;
+        oracle(w, q->req, p, keys, n, sparse, exact);
         for (size_t j = 0; j < w->out_ld; j++) {
             const double error = fabs((double)w->out[t * w->out_ld + j] - exact[j]);
             worst = isnan(error) || error > worst ? error : worst;

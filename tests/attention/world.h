@@ -11,6 +11,7 @@
 #define MSGL_TESTS_ATTENTION_WORLD_H
 
 #include "attention/attention.h"
+#include "attention/double_sparsity/channels.h"
 #include "kernel/cuda/plugin.h"
 
 #define MAX_REQS 40
@@ -28,6 +29,9 @@ typedef struct world_spec {
     int window;   // -1: off
     int chunk;    // of local attention; 0: off
     int dual_len; // of dual chunk attention: tokens have three queries; 0: off
+    // Double sparsity, of random channels; 0: off. q and K are then quarters, so that scores by
+    // label are exact in f32, and often equal.
+    int heavy_channels, heavy_tokens, threshold;
     bool sinks;
     bool deterministic, apart;
     bool tree; // new tokens form random trees; at most MSGL_MAX_TREE of a request in a step
@@ -56,7 +60,7 @@ typedef struct world_req {
     int len;
     // [len, heads, dim], K and V rounded to the pool's dtype and times its scales; V not if latent.
     float *q, *k, *v;
-    void *stored[2]; // K and V as the pool holds them
+    void *stored[3]; // K, V and labels as the pool holds them
 } world_req;
 
 typedef struct world {
@@ -73,6 +77,7 @@ typedef struct world {
     int32_t *documents, *prefixes;
     float *slopes, *bias;
     float *sinks; // [query heads] of the layer, on the host; NULL: none
+    msgl_attn_sparse sparse;
     msgl_attn attn;
     msgl_attn_backend *backend; // attn's, where one serves both phases
     world_req reqs[MAX_REQS];

@@ -49,6 +49,17 @@ expect "malformed pair" 1 "PREFILL,DECODE" "$minisgl" run --model "$model" --att
 expect "unknown level" 1 "avx2" env MINISGL_CPU=sse9 "$minisgl" run --model "$model" --prompt x
 expect "prompt too long" 1 "tokens" "$minisgl" run --model "$model" --max-seq-len-override 8 --prompt \
     "one two three four five six seven eight nine ten eleven twelve"
+expect "calibrate without a text" 2 "\-\-text FILE, -o FILE" "$minisgl" calibrate --model "$model"
+expect "calibrate on no file" 1 "none.txt" "$minisgl" calibrate --model "$model" --text "$dir/none.txt" -o "$dir/channels"
+echo "a few words of text, and some more of it, to look at" >"$dir/text"
+expect "calibrate" 0 "channels: channels from [0-9]* tokens" "$minisgl" calibrate --model "$model" --text "$dir/text" \
+    -o "$dir/channels" --num-pages 4096 --max-seq-len-override 9
+expect "the channels' form" 0 '"model.layers.0.self_attn.qk_proj": \[\[[0-9]*, ' cat "$dir/channels"
+expect "double sparsity without channels" 1 "minisgl calibrate --model DIR" "$minisgl" run --model "$model" \
+    --attn double_sparsity --prompt x
+expect "double sparsity" 0 '"token_ids":' "$minisgl" run --model "$model" --attn triton --enable-double-sparsity \
+    --ds-channel-config-path "$dir/channels" --ds-heavy-channel-num 8 --ds-heavy-token-num 2 \
+    --ds-sparse-decode-threshold 0 --prompt "a few words of text" --max-tokens 4 --num-pages 4096
 expect "info" 0 "torch_native" "$minisgl" info --model "$model"
 expect "bench step" 0 '"phase":"decode"' "$minisgl" bench step --model "$model" --prompt-len 16 \
     --batch 1,2 --steps 4 --repeat 1 -o json

@@ -36,7 +36,7 @@ typedef struct test_case {
     bool latent;        // a latent cache
     bool deterministic; // graphs
     int variant;        // determinism
-    int window;         // graphs
+    int window, chunk;  // graphs
     char name[96];
 } test_case;
 
@@ -69,6 +69,7 @@ static world_spec base_spec(const msgl_attn_desc *d, bool deterministic)
                         .max_step_tokens = 2400,
                         .threads = 8, // of the exact answer
                         .window = -1,
+                        .dual_len = d->dual_chunk ? 160 : 0,
                         .deterministic = deterministic,
                         .seed = GPU.seed,
                         .dev = deterministic ? GPU.fixed : GPU.plain,
@@ -107,7 +108,8 @@ static int supports(const world_spec *s, msgl_err *err)
                          .act = s->dtype == MSGL_E4M3 ? MSGL_BF16 : s->dtype,
                          .kv_dtype = s->dtype,
                          .deterministic = s->deterministic,
-                         .tree = s->tree};
+                         .tree = s->tree,
+                         .dual_len = s->dual_len};
     const msgl_attn_variant v = {
         .window = s->window, .softcap = s->softcap, .sinks = s->sinks, .chunk = s->chunk};
     msgl__attn_variants_add(&n.variants, v);
@@ -150,8 +152,13 @@ static bool random_spec(world *rng, const msgl_attn_desc *d, msgl_dtype dtype, b
         s.window = usual ? -1 : pick(rng, windows, 6);
         s.sinks = d->sinks && world_int(rng, 0, 2) == 0;
         s.softcap = !usual && world_int(rng, 0, 2) == 0 ? 20 : 0;
+        if (d->local_chunks && !latent && world_int(rng, 0, 2) == 0) {
+            static const int lens[] = {1, 7, 64, 256, 300, 1000};
+            s.chunk = pick(rng, lens, 6);
+        }
         if (latent) random_latent(rng, &s);
         s.tree = d->tree && world_int(rng, 0, 2) == 0;
+        if (d->dual_chunk) s.dual_len = world_int(rng, 40, 400);
         s.max_running = 8;
         s.max_seq_len = 700;
         s.max_step_tokens = 1700;
@@ -159,7 +166,6 @@ static bool random_spec(world *rng, const msgl_attn_desc *d, msgl_dtype dtype, b
         // What only flex_attention's kernel has; fa4's answers are fa's.
         const bool own = d->masks != 0 && (d->decode_by == NULL || chunks);
         if (own && world_int(rng, 0, 3) != 0) world_random_mods(rng, &s);
-        s.tree = own && world_int(rng, 0, 2) == 0;
         *out = s;
         if (supports(&s, NULL) == 0) return true;
     }
@@ -186,10 +192,11 @@ static void random_step(world *w, int answers, double *worst)
     if (error / allowed > *worst) *worst = error / allowed;
     if (error > allowed) {
         fail_msg("%s, %d answers of %d: error %g > %g (dtype %d, heads %d x %d, dim %d, page %d, "
-                 "window %d, cap %g%s, deterministic %d, tree %d, masks %x, scores %x)",
+                 "window %d, chunk %d, cap %g%s, deterministic %d, tree %d, masks %x, scores %x)",
                  s->desc->name, answers, n, error, allowed, (int)s->dtype, s->group,
-                 s->num_kv_heads, s->head_dim, s->page_size, s->window, (double)s->softcap,
-                 s->sinks ? ", sinks" : "", s->deterministic, s->tree, s->masks, s->scores);
+                 s->num_kv_heads, s->head_dim, s->page_size, s->window, s->chunk,
+                 (double)s->softcap, s->sinks ? ", sinks" : "", s->deterministic, s->tree, s->masks,
+                 s->scores);
     }
 }
 
@@ -235,6 +242,7 @@ static void test_graph(void **state)
     world_spec spec = base_spec(d, deterministic);
     spec.dtype = c->dtype;
     spec.window = c->window;
+    spec.chunk = c->chunk;
     spec.group = c->window >= 0 ? 4 : 2; // from 4 on fi decodes with tensor cores
     if (c->latent) make_latent(&spec);
     if (d->page_rule == MSGL_PAGE_SET) spec.page_size = d->page_override;
@@ -344,11 +352,15 @@ static void add_steps(test_case *cases, struct CMUnitTest *tests, int *n, test_c
         snprintf(c.name, sizeof c.name, "%s%s %s %s", name, kind, dtype, names[c.mix]);
         add(cases, tests, n, test_random, c);
     }
-    for (int i = 0; i < (c.latent ? 2 : 4); i++) {
+    const bool local = c.desc->local_chunks;
+    for (int i = 0; i < (c.latent ? 2 : local ? 6 : 4); i++) {
         c.deterministic = i % 2 != 0;
-        c.window = i / 2 != 0 ? 100 : -1;
-        snprintf(c.name, sizeof c.name, "%s%s %s graph%s%s", name, kind, dtype,
-                 c.window >= 0 ? ", window" : "", c.deterministic ? ", deterministic" : "");
+        c.window = i / 2 == 1 ? 100 : -1;
+        c.chunk = i / 2 == 2 ? 200 : 0;
+        if (c.window >= 0 && !c.desc->sliding_window) continue;
+        snprintf(c.name, sizeof c.name, "%s%s %s graph%s%s%s", name, kind, dtype,
+                 c.window >= 0 ? ", window" : "", c.chunk > 0 ? ", local" : "",
+                 c.deterministic ? ", deterministic" : "");
         add(cases, tests, n, test_graph, c);
     }
 }
@@ -366,6 +378,18 @@ static void add_deterministic(test_case *cases, struct CMUnitTest *tests, int *n
     }
 }
 
+// Whether it has a kernel for this kind of cache of this dtype: descriptors list them apart.
+static bool has_cache(const test_case *c)
+{
+    msgl_err why = {0};
+    world_spec s = base_spec(c->desc, false);
+    s.dtype = c->dtype;
+    if (c->latent) make_latent(&s);
+    if (supports(&s, &why) == 0) return true;
+    printf("%s not checked: %s\n", c->desc->name, why.text);
+    return false;
+}
+
 // The cases of one backend.
 static void add_backend(test_case *cases, struct CMUnitTest *tests, int *n, const msgl_attn_desc *d)
 {
@@ -378,7 +402,8 @@ static void add_backend(test_case *cases, struct CMUnitTest *tests, int *n, cons
             const bool fast = t == MSGL_BF16 || t == MSGL_E4M3;
             const bool fits = !latent || fast || strcmp(d->name, "torch_native") == 0;
             c.dtype = (msgl_dtype)t;
-            if (fits && (d->kv_dtypes & 1u << t) != 0) add_steps(cases, tests, n, c);
+            if (!fits || (d->kv_dtypes & 1u << t) == 0) continue;
+            if (has_cache(&c)) add_steps(cases, tests, n, c);
         }
         add_deterministic(cases, tests, n, c);
     }

@@ -73,7 +73,7 @@ static inline void fi_case_make(fi_case *f, const msgl_fi_api *api, attn_world *
     f->shape.dtype = c->e4m3 ? MSGL_E4M3 : c->dtype;
     f->shape.num_q_heads = c->num_q_heads;
     f->shape.num_kv_heads = c->num_kv_heads;
-    f->shape.head_dim = c->head_dim;
+    f->shape.head_dim = f->shape.v_dim = c->head_dim;
     f->shape.page_size = kernel_page;
     const size_t n = (size_t)c->batch;
     f->page_indptr = (int32_t *)calloc(n + 1, 4);

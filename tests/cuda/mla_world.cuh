@@ -17,6 +17,7 @@ typedef struct mla_shape {
     int pad;               // elements between tokens of q and of out
     const int32_t *q_lens; // ragged: query tokens of each request, q_len the most; or NULL
     bool e4m3;             // the pool
+    bool tree;             // query tokens form random trees: at most 64 of a request
 } mla_shape;
 
 typedef struct mla_world {
@@ -24,6 +25,7 @@ typedef struct mla_world {
     int batch;
     int32_t *rows, *table; // host
     int32_t *cu_q;         // host, [batch + 1], ragged or not
+    uint64_t *tree;        // host, of tokens that form trees; or NULL
     float *q, *kv;         // host, as the device's bf16 or E4M3
     uint16_t *out;         // host, of the last mla_fetch
     float *lse;
@@ -57,6 +59,20 @@ static inline float mla_value(attn_rng *rng, bool e4m3)
 {
     const float x = attn_uniform(rng);
     return e4m3 ? msgl__e4m3_to_f32(msgl__f32_to_e4m3(x)) : mla_round(x);
+}
+
+// Each token's parent is one of the few before it.
+static inline uint64_t *mla_make_tree(attn_rng *rng, int batch, const int32_t *cu_q)
+{
+    uint64_t *tree = (uint64_t *)malloc((size_t)cu_q[batch] * sizeof *tree);
+    for (int i = 0; i < batch; i++) {
+        uint64_t *words = tree + cu_q[i];
+        for (int t = 0; t < cu_q[i + 1] - cu_q[i]; t++) {
+            const int parent = attn_range(rng, t < 3 ? -1 : t - 3, t - 1);
+            words[t] = (parent >= 0 ? words[parent] : 0) | (uint64_t)1 << t;
+        }
+    }
+    return tree;
 }
 
 // room [batch]: keys that each request may have.
@@ -137,6 +153,10 @@ static inline void mla_world_make(mla_world *w, attn_rng *rng, const mla_shape *
     c->total_q = (int32_t)tokens;
     if (t->q_lens != NULL)
         c->cu_seqlens_q = (int32_t *)device_copy(w->cu_q, ((size_t)batch + 1) * 4);
+    if (t->tree) {
+        w->tree = mla_make_tree(rng, batch, w->cu_q);
+        c->tree = (const uint64_t *)device_copy(w->tree, tokens * sizeof *w->tree);
+    }
     const int32_t ragged = t->q_lens != NULL ? (int32_t)tokens : 0;
     c->plan = device_copy(NULL, msgl__mla_plan_bytes(t->heads, batch, ragged));
     const size_t bytes = msgl__mla_workspace_bytes(t->heads, t->q_len);
@@ -146,12 +166,12 @@ static inline void mla_world_make(mla_world *w, attn_rng *rng, const mla_shape *
 
 static inline void mla_world_free(mla_world *w)
 {
-    free(w->rows), free(w->table), free(w->cu_q);
+    free(w->rows), free(w->table), free(w->cu_q), free(w->tree);
     free(w->q), free(w->kv), free(w->out), free(w->lse);
     const msgl_mla_call *c = &w->call;
     const void *device[] = {c->q,         c->out,          c->lse,   c->kv,
                             c->seqlens_k, c->cu_seqlens_q, c->table, c->table_rows,
-                            c->plan,      c->workspace};
+                            c->plan,      c->workspace,    c->tree};
     for (const void *p : device) CUDA_OK(cudaFree((void *)p));
 }
 
@@ -168,8 +188,8 @@ static inline void mla_fetch(mla_world *w)
     CUDA_OK(cudaMemcpy(w->lse, w->call.lse, w->lse_bytes, cudaMemcpyDeviceToHost));
 }
 
-// Exact attention of one head of query token t of request i, which sees `keys` keys: o [512],
-// returns the LSE.
+// Exact attention of one head of query token t of request i, which sees `keys` keys, or of them its
+// path: o [512], returns the LSE.
 static inline double mla_exact(const mla_world *w, int i, int t, int head, int keys, double *o)
 {
     const msgl_mla_call *c = &w->call;
@@ -178,9 +198,12 @@ static inline double mla_exact(const mla_world *w, int i, int t, int head, int k
     memset(o, 0, MSGL_MLA_LATENT * sizeof *o);
     if (keys <= 0) return -INFINITY;
     double *s = (double *)malloc((size_t)keys * sizeof *s), max = -INFINITY, sum = 0;
+    const uint64_t path = w->tree != NULL ? w->tree[w->cu_q[i] + t] : 0;
     for (int k = 0; k < keys; k++) {
-        const int in_page = k % c->page_size;
+        const int in_page = k % c->page_size, token = k - (keys - 1 - t);
         const float *row = w->kv + (size_t)(table[k - in_page] + in_page) * MSGL_MLA_ROW;
+        s[k] = -INFINITY;
+        if (w->tree != NULL && token >= 0 && (path >> token & 1) == 0) continue;
         double x[4] = {0, 0, 0, 0};
         for (int e = 0; e < MSGL_MLA_ROW; e += 4)
             for (int j = 0; j < 4; j++) x[j] += (double)q[e + j] * row[e + j];

@@ -3,6 +3,7 @@
 // What surrounds latent attention on a GPU, against f64: products a head, and the kernel that
 // rotates and stores. cuda_latent [--seed N] [--quick].
 #include "kernel/cuda/gemm/gemm.h"
+#include "kernel/cuda/gemm/lt.cuh"
 #include "tests/cuda/ops_check.cuh"
 
 enum { MAX_HEADS = 128 };
@@ -162,6 +163,14 @@ int main(int argc, char **argv)
     family products = {"heads"}, rotations = {"rotation"};
     static bench_exec e;
     exec_open(&e, 1 << 20);
+    static msgl_cuda_blas blas; // the library and its memory, for many rows
+    blas.workspace_bytes = 32 << 20;
+    CUDA_OK(cudaMalloc(&blas.workspace, blas.workspace_bytes));
+    if (cublasLtCreate(&blas.lt) != CUBLAS_STATUS_SUCCESS) {
+        printf("no cuBLASLt\n");
+        return 1;
+    }
+    e.device.blas = &blas;
     for (int d = 0; d < 3; d++) {
         const msgl_wformat *format = &msgl__cuda_formats[d == 0   ? MSGL_W_BF16
                                                          : d == 1 ? MSGL_W_F16

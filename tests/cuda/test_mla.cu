@@ -149,6 +149,26 @@ static void ragged(attn_rng *rng, bool e4m3, bool quick)
     }
 }
 
+// Drafts to be verified, in every way that rows arrive: pairs of tiles, boxes, rows.
+static void trees(attn_rng *rng, bool e4m3, bool quick)
+{
+    static const int heads[] = {16, 128, 20, 64, 5}, pages[] = {64, 64, 1, 16, 128};
+    for (int i = 0; i < (quick ? 3 : 15); i++) {
+        int32_t lens[6], q_lens[6], most = 1;
+        for (int k = 0; k < 6; k++) {
+            q_lens[k] = attn_range(rng, 1, k == 0 ? 64 : 12);
+            lens[k] = q_lens[k] + attn_range(rng, 0, k % 3 == 0 ? 3 : 700);
+            if (q_lens[k] > most) most = q_lens[k];
+        }
+        mla_shape t = {heads[i % 5], most, pages[(i + i / 5) % 5], i % 4 == 0, 0, q_lens,
+                       e4m3,         true};
+        one(rng, &t, 6, lens, NULL, "tree");
+        t.q_len = 1 + i % 8, t.q_lens = NULL;
+        at_least(lens, lens, 6, t.q_len);
+        one(rng, &t, 6, lens, NULL, "tree, not ragged");
+    }
+}
+
 // The n rows from `at` on of request 0 of *w in every form that they may come in (pairs of tiles,
 // tiles, an answer), compared with `want`.
 static void forms(mla_world *w, int32_t at, int32_t n, const uint16_t *want, const msgl_mla_call *c)
@@ -247,6 +267,8 @@ int main(int argc, char **argv)
         through(e4m3 ? "splits 8" : "splits");
         ragged(&rng, e4m3, quick);
         through(e4m3 ? "ragged 8" : "ragged");
+        trees(&rng, e4m3, quick);
+        through(e4m3 ? "trees 8" : "trees");
         whole(&rng, 16, e4m3);
         whole(&rng, 20, e4m3);
         if (!quick) whole(&rng, 128, e4m3);

@@ -357,14 +357,42 @@ static void check_alone(bench_exec *e, family *f, int rows, int dim, int experts
     array_free(&in), array_free(&router), array_free(&norm);
 }
 
-// Both products and the combination of a few rows, in f64. Two inputs take turns, so that each
-// kernel has to wait for the one before it.
+// sum and size [hidden] += what an expert gives for x, by `weight`: the values and their squares.
+static void add_expert(const float *gate, const float *down, int inter, int hidden, const float *x,
+                       double weight, double *sum, double *size)
+{
+    double *a = (double *)malloc(sizeof(double) * inter);
+    for (int o = 0; o < inter; o++) {
+        double g = 0, u = 0;
+        for (int k = 0; k < hidden; k++) {
+            g += (double)gate[(size_t)o * hidden + k] * x[k];
+            u += (double)gate[(size_t)(inter + o) * hidden + k] * x[k];
+        }
+        a[o] = g / (1 + exp(-g)) * u * weight;
+    }
+    for (int o = 0; o < hidden; o++) {
+        for (int k = 0; k < inter; k++) {
+            const double v = a[k] * down[(size_t)o * inter + k];
+            sum[o] += v, size[o] += v * v;
+        }
+    }
+    free(a);
+}
+
+// Both products and the combination of a few rows, in f64; shared: the intermediate size of an
+// expert of all tokens, or 0. Two inputs take turns, so that each kernel has to wait for the one
+// before it.
 static void check_experts(bench_exec *e, family *f, msgl_dtype dtype, int rows, int hidden,
-                          int inter, int experts, int top_k, bool accumulate, uint64_t *seed)
+                          int inter, int experts, int top_k, int shared, bool accumulate,
+                          uint64_t *seed)
 {
     enum { SETS = 2, TURNS = 5 };
     e->x.act = dtype;
     const int n = rows * top_k;
+    const size_t shared_size = (size_t)hidden * (shared > 0 ? shared : 8);
+    array shared_up = array_new(dtype, 2 * shared_size, 1 / sqrtf((float)hidden), seed);
+    array shared_down = array_new(dtype, shared_size, 1 / sqrtf((float)inter), seed);
+    array shared_act = array_new(dtype, (size_t)rows * (shared > 0 ? shared : 8), 0, seed);
     const size_t up_size = (size_t)2 * inter * hidden, down_size = (size_t)hidden * inter;
     array up = array_new(dtype, experts * up_size, 1 / sqrtf((float)hidden), seed);
     array down = array_new(dtype, experts * down_size, 1 / sqrtf((float)inter), seed);
@@ -375,6 +403,8 @@ static void check_experts(bench_exec *e, family *f, msgl_dtype dtype, int rows, 
         w[i] = {format, 2 * inter, hidden, (char *)up.dev + i * up_size * 2};
         w[experts + i] = {format, hidden, inter, (char *)down.dev + i * down_size * 2};
     }
+    const msgl_weight both[] = {{format, 2 * shared, hidden, shared_up.dev},
+                                {format, hidden, shared, shared_down.dev}};
     array in[SETS], weights[SETS], out[SETS];
     float *old[SETS];
     int32_t *ids[SETS], *ints[SETS];
@@ -396,12 +426,14 @@ static void check_experts(bench_exec *e, family *f, msgl_dtype dtype, int rows, 
         c[s] = {w,           w + experts, experts,    top_k,
                 rows,        in[s].dev,   ints[s],    (float *)weights[s].dev,
                 ints[s] + n, act.dev,     accumulate, out[s].dev};
+        c[s].shared_up = shared > 0 ? &both[0] : NULL;
+        c[s].shared_down = shared > 0 ? &both[1] : NULL;
+        c[s].shared_act = shared_act.dev;
     }
     for (int i = 0; i < (accumulate ? SETS : TURNS * SETS); i++) {
         expect(f, msgl__cuda_experts(&e->x, &c[i % SETS]), "taken");
     }
     exec_sync(e);
-    double *a = (double *)malloc(sizeof(double) * inter);
     for (int s = 0; s < SETS; s++) {
         array_download(&out[s]);
         for (int r = 0; r < rows; r++) {
@@ -409,23 +441,10 @@ static void check_experts(bench_exec *e, family *f, msgl_dtype dtype, int rows, 
             const float *x = in[s].host + (size_t)r * hidden;
             for (int t = 0; t < top_k; t++) {
                 const int expert = ids[s][r * top_k + t];
-                const float *gate = up.host + expert * up_size;
-                for (int o = 0; o < inter; o++) {
-                    double g = 0, u = 0;
-                    for (int k = 0; k < hidden; k++) {
-                        g += (double)gate[(size_t)o * hidden + k] * x[k];
-                        u += (double)gate[(size_t)(inter + o) * hidden + k] * x[k];
-                    }
-                    a[o] = g / (1 + exp(-g)) * u * weights[s].host[r * top_k + t];
-                }
-                for (int o = 0; o < hidden; o++) {
-                    const float *d = down.host + expert * down_size + (size_t)o * inter;
-                    for (int k = 0; k < inter; k++) {
-                        const double v = a[k] * d[k];
-                        sum[o] += v, size[o] += v * v;
-                    }
-                }
+                add_expert(up.host + expert * up_size, down.host + expert * down_size, inter,
+                           hidden, x, weights[s].host[r * top_k + t], sum, size);
             }
+            add_expert(shared_up.host, shared_down.host, shared, hidden, x, 1, sum, size);
             for (int o = 0; o < hidden; o++) {
                 const size_t at = (size_t)r * hidden + o;
                 const double want = sum[o] + (accumulate ? old[s][at] : 0);
@@ -436,7 +455,8 @@ static void check_experts(bench_exec *e, family *f, msgl_dtype dtype, int rows, 
             free(sum);
         }
     }
-    free(a), free(w), array_free(&up), array_free(&down), array_free(&act);
+    free(w), array_free(&up), array_free(&down), array_free(&act);
+    array_free(&shared_up), array_free(&shared_down), array_free(&shared_act);
     for (int s = 0; s < SETS; s++) {
         array_free(&in[s]), array_free(&weights[s]), array_free(&out[s]);
         free(old[s]), free(ids[s]), cudaFree(ints[s]);
@@ -578,13 +598,16 @@ int main(int argc, char **argv)
             check_biased(&e, &biased, dtypes[d], 300, 70, 128, gated, &seed);
         }
     }
-    const int mixtures[][5] = {{2, 264, 328, 9, 5},  {1, 2048, 1408, 7, 6},  {2, 520, 256, 12, 8},
-                               {1, 2048, 768, 9, 8}, {1, 2056, 512, 11, 10}, {3, 4104, 256, 4, 1},
-                               {4, 256, 1536, 8, 4}, {1, 40, 1280, 20, 16}};
-    for (int i = 0; i < (o.quick ? 3 : 8); i++) {
+    const int mixtures[][6] = {
+        {2, 264, 328, 9, 5, 88},     {1, 2048, 1408, 7, 6, 2816}, {2, 520, 256, 12, 8, 0},
+        {2, 264, 328, 9, 5, 0},      {1, 2048, 1408, 7, 6, 0},    {1, 2048, 768, 9, 8, 0},
+        {2, 2048, 1408, 7, 6, 2816}, {1, 2056, 512, 11, 10, 512}, {3, 4104, 256, 4, 1, 264},
+        {4, 256, 1536, 8, 4, 0},     {1, 40, 1280, 20, 16, 8}};
+    for (int i = 0; i < (o.quick ? 3 : (int)(sizeof mixtures / sizeof mixtures[0])); i++) {
         const int *m = mixtures[i];
         for (int d = 0; d < 2; d++) {
-            check_experts(&e, &few, dtypes[d], m[0], m[1], m[2], m[3], m[4], (i + d) & 1, &seed);
+            check_experts(&e, &few, dtypes[d], m[0], m[1], m[2], m[3], m[4], m[5], (i + d) & 1,
+                          &seed);
         }
     }
     int failed = family_end(&route);

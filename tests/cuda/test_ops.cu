@@ -136,6 +136,49 @@ static void check_times_sigmoid(bench_exec *e, family *f, msgl_dtype dtype, int 
     array_free(&gate), array_free(&p);
 }
 
+// As positions of a step, and weights of a router: one value a row.
+static void check_rows(bench_exec *e, family *f, msgl_dtype dtype, int rows, int dim, int pad,
+                       uint64_t *seed)
+{
+    e->x.act = dtype;
+    const msgl_temper how = {16, 0.3f};
+    const size_t ld = (size_t)dim + pad, n = (size_t)rows * ld;
+    array p = array_new(dtype, n, 5, seed), weights = array_new(MSGL_F32, rows, 1, seed);
+    int32_t *positions;
+    CUDA_OK(cudaMalloc(&positions, (size_t)rows * sizeof *positions));
+    int32_t *at = (int32_t *)malloc((size_t)rows * sizeof *at);
+    float *before = (float *)malloc(n * sizeof(float));
+    float *by = (float *)malloc((size_t)rows * sizeof(float));
+    for (int r = 0; r < rows; r++) at[r] = r < 40 ? r : 97 * r;
+    CUDA_OK(cudaMemcpy(positions, at, (size_t)rows * sizeof *at, cudaMemcpyHostToDevice));
+    memcpy(before, p.host, n * sizeof(float));
+    memcpy(by, weights.host, (size_t)rows * sizeof(float));
+    msgl__cuda_temper(&e->x, &how, positions, p.dev, ld, rows, dim);
+    exec_sync(e);
+    array_download(&p);
+    for (size_t i = 0; i < n; i++) {
+        const double factor = 1 + 0.3f * log(1 + floor((at[i / ld] + 1.0) / 16));
+        const double want = before[i] * (i % ld < (size_t)dim ? factor : 1);
+        expect_near(f, p.host[i], want, fabs(want) * (dtype_error(dtype) * 1.01 + 1e-6), "temper");
+    }
+    if (pad == 0) {
+        memcpy(before, p.host, n * sizeof(float));
+        msgl__cuda_moe_weigh_input(&e->x, p.dev, (float *)weights.dev, rows, dim);
+        exec_sync(e);
+        array_download(&p);
+        array_download(&weights);
+        for (size_t i = 0; i < n; i++) {
+            const double want = (double)before[i] * by[i / dim];
+            expect_near(f, p.host[i], want, fabs(want) * (dtype_error(dtype) * 1.01 + 1e-6),
+                        "weigh input");
+        }
+        for (int r = 0; r < rows; r++) expect_near(f, weights.host[r], 1, 0, "weight");
+    }
+    cudaFree(positions);
+    free(at), free(before), free(by);
+    array_free(&p), array_free(&weights);
+}
+
 struct rope_case {
     int tokens, q, kv, head_dim, half, pad;
     bool norm;
@@ -358,6 +401,8 @@ int main(int argc, char **argv)
         check_times_sigmoid(&e, &act, DTYPES[d], 5, 2048, 512, &seed);
         check_times_sigmoid(&e, &act, DTYPES[d], 3, 96, 3, &seed);
         check_times_sigmoid(&e, &act, DTYPES[d], 70000, 8, 8, &seed);
+        check_rows(&e, &act, DTYPES[d], 60, 5120, 0, &seed);
+        check_rows(&e, &act, DTYPES[d], 3, 97, 13, &seed);
     }
     const rope_case cases[] = {
         {1, 16, 8, 128, 64, 0, true},   {3, 40, 8, 128, 64, 8, true},  {5, 32, 8, 64, 32, 0, false},

@@ -2,8 +2,13 @@
 //
 // triton's kernels: a step's lists against what the host makes of the same lengths, answers and
 // chunks against exact attention.
-#include "tests/cuda/attn_world.cuh"
+#include "tests/cuda/mla_world.cuh"
 
+extern "C" {
+#include "kernel/cuda/attn/prefill.h"
+}
+#include "kernel/cuda/attn/prefill_sm80.h"
+#include "kernel/cuda/attn/reference.h"
 #include "kernel/cuda/attn/triton.h"
 #include "kernel/cuda/attn/triton/splits.h"
 #include "kernel/cuda/launch.cuh"
@@ -271,7 +276,8 @@ static void masks(attn_rng *rng, bool quick)
     }
 }
 
-// Drafts: up to 64 new tokens of a request that form trees.
+// Drafts: up to 64 new tokens of a request that form trees, by triton's kernel, fa's with keys
+// whole and split, and the reference.
 static void trees(attn_rng *rng, bool quick)
 {
     static const int windows[] = {-1, 2, 40, 300};
@@ -279,14 +285,102 @@ static void trees(attn_rng *rng, bool quick)
         int32_t lens[5], q_lens[5];
         for (int k = 0; k < 5; k++) {
             q_lens[k] = attn_range(rng, 1, 64);
-            lens[k] = q_lens[k] + attn_range(rng, 0, i % 3 ? 700 : 20);
+            lens[k] = q_lens[k] + attn_range(rng, 0, i % 3 ? 1500 : 20);
         }
         options o = PLAIN;
         o.tree = true;
         o.window = windows[i % 4];
         o.sinks = i % 3 == 0;
-        chunks(rng, i % 2 ? MSGL_F16 : MSGL_BF16, 5, q_lens, lens, 8, 2, i % 5 ? 128 : 64, 16, &o,
-               "trees");
+        const msgl_dtype dtype = i % 2 ? MSGL_F16 : MSGL_BF16;
+        step s;
+        step_make(&s, rng, dtype, 5, q_lens, lens, 8, 2, i % 5 ? 128 : 64, 16, &o);
+        s.lists.num_windows = 0;
+        void *workspace = device_copy(NULL, msgl__attn_tree_workspace(128));
+        CUDA_OK(cudaMemset(workspace, 0xff, msgl__attn_tree_workspace(128)));
+        for (int kernel = 0; kernel < 4; kernel++) {
+            static const char *const names[] = {"trees", "trees by fa", "trees by fa, split",
+                                                "trees by the reference"};
+            s.call.attn.workspace = kernel == 2 ? workspace : NULL;
+            step_poison(&s);
+            CUDA_OK(msgl__cuda_triton_lists(&s.lists, 0));
+            CUDA_OK(kernel == 0   ? msgl__cuda_triton_extend(&s.call, 0)
+                    : kernel <= 2 ? msgl__cuda_attn_tree(&s.call.attn, s.call.tree, 0)
+                                  : msgl__cuda_attn_reference_tree(&s.call.attn, s.call.tree, 0));
+            CUDA_OK(cudaDeviceSynchronize());
+            check(&s, lens, 3, names[kernel]);
+        }
+        cudaFree(workspace);
+        step_free(&s);
+    }
+}
+
+// A latent cache: answers if q_lens is NULL, else chunks.
+static void latent(attn_rng *rng, int heads, int batch, const int32_t *q_lens, const int32_t *lens,
+                   bool tree, bool deterministic)
+{
+    mla_world w;
+    int32_t most = 1, longest = 1;
+    for (int i = 0; i < batch; i++) {
+        if (q_lens != NULL && q_lens[i] > most) most = q_lens[i];
+        if (lens[i] > longest) longest = lens[i];
+    }
+    const mla_shape t = {heads, most, 1, false, 0, q_lens, false, tree};
+    mla_world_make(&w, rng, &t, batch, lens);
+    const msgl_mla_call *m = &w.call;
+    const size_t rows = (size_t)batch * heads * MSGL_TRITON_MAX_SPLITS;
+    msgl_triton_lists_call l = {};
+    l.lists.kv_indptr = (int32_t *)device_copy(NULL, (batch + 1) * 4);
+    l.lists.kv_indices = (int32_t *)device_copy(NULL, (size_t)batch * longest * 4);
+    l.lists.num_kv_splits = (int32_t *)device_copy(NULL, batch * 4);
+    l.lists.splits_stride = batch;
+    l.batch = batch, l.num_q_heads = heads, l.num_kv_heads = 1;
+    l.seqlens_k = m->seqlens_k, l.table = m->table, l.table_rows = m->table_rows;
+    l.table_stride = m->table_stride, l.max_seqlen_k = longest;
+    l.num_windows = q_lens == NULL, l.windows[0] = -1;
+    l.deterministic = deterministic;
+    msgl_triton_call c = {};
+    msgl_cuda_attn_call *a = &c.attn;
+    a->dtype = MSGL_BF16;
+    a->num_q_heads = heads, a->num_kv_heads = 1;
+    a->head_dim = MSGL_MLA_ROW, a->v_dim = MSGL_MLA_LATENT;
+    a->q = m->q, a->ld_q = m->ld_q, a->out = m->out, a->ld_out = m->ld_out;
+    a->k = a->v = m->kv;
+    a->scale = m->scale, a->out_scale = 1, a->window = -1;
+    a->batch = batch, a->seqlens_k = m->seqlens_k, a->cu_seqlens_q = m->cu_seqlens_q;
+    a->total_q = m->total_q, a->max_seqlen_q = most, a->max_seqlen_k = longest;
+    c.kv_indptr = l.lists.kv_indptr, c.kv_indices = l.lists.kv_indices;
+    c.num_kv_splits = l.lists.num_kv_splits;
+    c.attn_logits = (float *)device_copy(NULL, rows * MSGL_MLA_LATENT * 4);
+    c.attn_lse = (float *)device_copy(NULL, rows * 4);
+    c.tree = m->tree;
+    CUDA_OK(cudaMemset(c.attn_logits, 0xff, rows * MSGL_MLA_LATENT * 4));
+    mla_poison(&w);
+    CUDA_OK(msgl__cuda_triton_lists(&l, 0));
+    CUDA_OK(q_lens == NULL ? msgl__cuda_triton_decode(&c, 0) : msgl__cuda_triton_extend(&c, 0));
+    CUDA_OK(cudaDeviceSynchronize());
+    mla_fetch(&w);
+    const double error = mla_compare(&w, lens, m->total_q * heads > 1500 ? 13 : 1).out;
+    checks++;
+    if (!(error <= worst)) worst = error;
+    if (!(error <= TOLERANCE[MSGL_BF16])) {
+        failures++;
+        printf("FAIL latent: %d heads, batch %d%s%s: error %g\n", heads, batch,
+               q_lens != NULL ? ", chunks" : "", tree ? ", tree" : "", error);
+    }
+    cudaFree(l.lists.kv_indptr), cudaFree(l.lists.kv_indices), cudaFree(l.lists.num_kv_splits);
+    cudaFree(c.attn_logits), cudaFree(c.attn_lse);
+    mla_world_free(&w);
+}
+
+static void latents(attn_rng *rng, bool quick)
+{
+    static const int heads[] = {16, 128, 1, 20, 33, 64};
+    const int32_t lens[] = {1, 31, 33, 64, 300, 1500, 700}, q_lens[] = {1, 30, 7, 64, 3, 70, 2};
+    for (int i = 0; i < (quick ? 2 : 6); i++) {
+        const int n = quick ? 5 : 7;
+        latent(rng, heads[i], n, NULL, lens, false, i % 2 != 0);
+        latent(rng, heads[i], n, q_lens, lens, false, false);
+        latent(rng, heads[i], 5, q_lens, lens, true, false);
     }
 }
 
@@ -334,6 +428,7 @@ int main(int argc, char **argv)
     shapes(&rng, quick);
     masks(&rng, quick);
     trees(&rng, quick);
+    latents(&rng, quick);
     if (!quick) {
         int32_t many[300]; // more requests than threads in a block
         for (int i = 0; i < 300; i++) many[i] = i % 3 ? 1 : attn_range(&rng, 1, 60);

@@ -271,28 +271,28 @@ static void test_latent_rope(void **state)
 
 // The four rotations of a token, with and without a factor, against their definition; and what the
 // fused call makes of them.
-static void test_dual_rope(void **state)
+static void check_dual_rope(struct fixture *f, bool scaled_keys)
 {
-    struct fixture *f = *state;
     enum { TOKENS = 9, Q = 3, KV = 2, DIM = 80, HALF = 32, LD = (Q + 2 * KV) * DIM + 3 };
     enum { SET = 2 * HALF, TABLE = MSGL_DUAL_SETS * SET, QUERIES = MSGL_DUAL_QUERIES * Q * DIM };
     static float in[TOKENS * LD], got[TOKENS * LD], table[TOKENS * TABLE];
     static float queries[TOKENS * QUERIES], first[TOKENS * QUERIES];
     static float k_pool[TOKENS * KV * DIM], v_pool[TOKENS * KV * DIM];
-    const msgl_dual_chunk dual = {.len = 24, .size = 32, .original = 50};
-    int32_t positions[TOKENS], lengths[TOKENS], slots[TOKENS];
+    const msgl_dual_chunk dual = {
+        .len = 24, .size = 32, .original = 50, .scaled_keys = scaled_keys};
+    int32_t positions[TOKENS], prompt_lens[TOKENS], slots[TOKENS];
     float inv_freq[HALF];
     for (int i = 0; i < HALF; i++) inv_freq[i] = powf(100.0f, -(float)i / (float)HALF);
     for (int t = 0; t < TOKENS; t++) {
         positions[t] = t * 11;
-        lengths[t] = t % 2 == 0 ? 50 : 200;
+        prompt_lens[t] = t % 2 == 0 ? 50 : 200; // tokens 6 and 8 are of answers
         slots[t] = (t * 4 + 1) % TOKENS;
     }
     fill(f, in, MSGL_COUNT(in), 2);
     FOR_LEVELS(f, k)
     {
         const msgl_dual_table_call angles = {.positions = positions,
-                                             .lengths = lengths,
+                                             .prompt_lens = prompt_lens,
                                              .tokens = TOKENS,
                                              .inv_freq = inv_freq,
                                              .half = HALF,
@@ -318,9 +318,12 @@ static void test_dual_rope(void **state)
         for (int t = 0; t < TOKENS; t++) {
             const int own = positions[t] % 24;
             const int at[MSGL_DUAL_SETS] = {own, own, own < 8 ? own + 24 : 32, 32};
-            const double factor = t % 2 == 0 ? 1 : 1 + 0.1 * log(4.0);
+            const bool answer = t == 6 || t == 8;
+            const double n = answer ? positions[t] + 1 : prompt_lens[t];
+            const double factor = 1 + 0.1 * log(n / 50);
             for (int s = 0; s < MSGL_DUAL_SETS; s++) {
-                const double scale = s == 0 ? 1 : factor * factor;
+                const double key = scaled_keys && !answer ? factor : 1;
+                const double scale = s == 0 ? key : scaled_keys ? factor : factor * factor;
                 for (int i = 0; i < HALF; i++) {
                     const double angle = (double)((float)at[s] * inv_freq[i]);
                     const float *row = table + t * TABLE + s * SET;
@@ -345,6 +348,12 @@ static void test_dual_rope(void **state)
         if (k == f->kernels) memcpy(first, queries, sizeof queries);
         assert_memory_equal(first, queries, sizeof queries);
     }
+}
+
+static void test_dual_rope(void **state)
+{
+    check_dual_rope(*state, false);
+    check_dual_rope(*state, true);
 }
 
 static void test_gate(void **state)

@@ -357,6 +357,14 @@ static void test_dual_chunk(void **state)
         assert_int_equal(load_with(arch, key, wrong[i], c, &err), MSGL_EFORMAT);
         assert_non_null(strstr(err.text, key));
     }
+    assert_false(c->ropes[0].dual.scaled_keys);
+    setenv("MINISGL_DUAL_CHUNK_KEYS", "scaled", 1);
+    assert_int_equal(load_with(arch, key, "{}", c, &err), 0);
+    assert_true(c->ropes[0].dual.scaled_keys);
+    setenv("MINISGL_DUAL_CHUNK_KEYS", "both", 1);
+    assert_int_equal(load_with(arch, key, "{}", c, &err), MSGL_EINVAL);
+    assert_non_null(strstr(err.text, "found \"both\""));
+    unsetenv("MINISGL_DUAL_CHUNK_KEYS");
     free(c);
 }
 

@@ -9,19 +9,22 @@
 // Decode takes tensor cores when a KV head serves 4 query heads or more, or when there is no
 // CUDA-core kernel for the group (5, 6, 7, 16 ...) or the pool (E4M3); FLASHINFER_USE_TENSOR_CORES
 // overrides. Prefill takes the Hopper kernel where there is one and requests are long enough;
-// layers with a window or a soft cap take the other one. A step has a plan per kernel and window
-// that the model's layers use. Deterministic: tensor cores with fixed tiles and no splits for
-// everything, so that prefill and decode agree bit for bit too; layers with a window then read all
-// keys.
+// layers with a window or a soft cap take the other one. Drafts to be verified (trees) go by fa's
+// kernel for them: FlashInfer's mask is a list of bits for every query and key. A step has a plan
+// per kernel and window that the model's layers use. Deterministic: tensor cores with fixed tiles
+// and no splits for everything, so that prefill and decode agree bit for bit too; layers with a
+// window then read all keys.
 #include "attention/fi/fi_cuda.h"
 
 #include <string.h>
 
+#include "attention/cuda_call.h"
 #include "attention/fi/cuda/api.h"
 #include "attention/fi/tensor_cores.h"
 #include "attention/paged.h"
 #include "core/mem.h"
 #include "core/round.h"
+#include "kernel/cuda/attn/prefill_sm80.h"
 #include "kernel/cuda/plugin.h"
 #include "kernel/cuda_loader.h"
 
@@ -51,7 +54,7 @@ typedef struct fi_backend {
     msgl_attn_config cfg;
     const msgl_fi_api *api;
     msgl_fi_shape shape;
-    msgl_fi_kernel decode_kernel;
+    msgl_fi_kernel decode_kernel, latent_kernel;
     bool hopper;
     int32_t max_plans; // of a step
     fi_step *steps;    // [max_flights, PHASES]
@@ -91,19 +94,38 @@ static const msgl_fi_api *open_plugin(msgl_err *err)
     return NULL;
 }
 
+static bool is_latent(const msgl_fi_shape *s)
+{
+    return s->v_dim < s->head_dim;
+}
+
 // Every batch that no other kernel takes goes by tensor cores.
 static int check_kernel(const msgl_fi_api *api, const msgl_fi_shape *shape, int32_t capability,
                         msgl_err *err)
 {
-    if (api->has(shape, MSGL_FI_TENSOR_CORES, capability)) return 0;
+    const msgl_fi_kernel kernel = is_latent(shape) ? MSGL_FI_LATENT : MSGL_FI_TENSOR_CORES;
+    if (api->has(shape, kernel, capability)) return 0;
     return msgl__err_set(err, MSGL_EUNSUPPORTED, "fi: no kernel for head_dim %d and %s",
                          (int)shape->head_dim, msgl__dtype_name(shape->dtype));
+}
+
+// What FlashInfer's kernel for latent caches lacks.
+static int check_latent(const msgl_attn_needs *n, msgl_err *err)
+{
+    bool plain = !n->tree;
+    for (int32_t i = 0; i < n->variants.count; i++) {
+        plain = plain && n->variants.all[i].window < 0 && n->variants.all[i].softcap <= 0;
+    }
+    if (n->cache != MSGL_CACHE_LATENT || (plain && n->kv_dtype != MSGL_E4M3)) return 0;
+    return msgl__err_set(err, MSGL_EUNSUPPORTED, "fi: latent attention: its kernel has no %s",
+                         plain ? "fp8_e4m3 cache" : "window, soft cap or trees");
 }
 
 static int fi_supports(const msgl_attn_needs *n, msgl_err *err)
 {
     bool unused;
     int code = msgl__cuda_supports(n, err);
+    if (code == 0) code = check_latent(n, err);
     if (code == 0) code = msgl__fi_tensor_cores(&unused, err);
     if (code != 0) return code;
     const msgl_fi_api *api = open_plugin(err);
@@ -112,6 +134,7 @@ static int fi_supports(const msgl_attn_needs *n, msgl_err *err)
                                  .num_q_heads = n->num_q_heads,
                                  .num_kv_heads = n->num_kv_heads,
                                  .head_dim = n->head_dim,
+                                 .v_dim = n->v_dim > 0 ? n->v_dim : n->head_dim,
                                  .page_size = n->page_size};
     return check_kernel(api, &shape, n->capability, err);
 }
@@ -128,6 +151,8 @@ static int choose_kernels(fi_backend *b, msgl_err *err)
     const bool cores = b->api->has(&b->shape, MSGL_FI_CUDA_CORES, capability);
     b->decode_kernel =
         tensor || !cores || cfg->deterministic ? MSGL_FI_TENSOR_CORES : MSGL_FI_CUDA_CORES;
+    const bool wgmma = b->api->has(&b->shape, MSGL_FI_LATENT_HOPPER, capability);
+    b->latent_kernel = wgmma ? MSGL_FI_LATENT_HOPPER : MSGL_FI_LATENT;
     // Plans of tensor cores are for a window each, unless nothing is split.
     int32_t windows[MSGL_ATTN_MAX_VARIANTS];
     b->max_plans = cfg->deterministic ? 1 : msgl__attn_windows(&cfg->variants, windows) + b->hopper;
@@ -146,6 +171,8 @@ static int take_memory(fi_backend *b, msgl_err *err)
     }
     b->api->sizes(&b->shape, cfg->max_running, cfg->max_step_tokens, &b->plan_bytes,
                   &b->workspace_bytes);
+    const size_t tree = is_latent(&b->shape) ? 0 : msgl__attn_tree_workspace(cfg->head_dim);
+    if (b->workspace_bytes < tree) b->workspace_bytes = tree;
     b->plan_bytes = msgl__round_up(b->plan_bytes, 64);
     b->ints = msgl__round_up(((size_t)cfg->max_running + 1) * sizeof(int32_t), 64);
     b->plan_at = 2 * b->ints;
@@ -177,6 +204,7 @@ static int fi_create(const msgl_attn_desc *desc, const msgl_attn_config *cfg,
                                .num_q_heads = cfg->num_q_heads,
                                .num_kv_heads = cfg->num_kv_heads,
                                .head_dim = cfg->head_dim,
+                               .v_dim = cfg->pool->spec.v_dim,
                                .page_size = cfg->page_size};
     int code = msgl__attn_config_check(desc, cfg, err);
     if (code == 0 && (b->api = open_plugin(err)) == NULL) code = MSGL_EUNSUPPORTED;
@@ -212,6 +240,7 @@ static void fill_pages(const fi_backend *b, const msgl_seqs *seqs, char *set, fi
 
 static msgl_fi_kernel choose(const fi_backend *b, const msgl_seqs *seqs, const msgl_attn_variant *v)
 {
+    if (is_latent(&b->shape)) return b->latent_kernel;
     if (seqs->max_seqlen_q <= 1) return b->decode_kernel;
     const bool plain = v->window < 0 && v->softcap <= 0;
     const bool longer = seqs->num_tokens >= (int64_t)HOPPER_MIN_TOKENS * seqs->size;
@@ -269,6 +298,7 @@ static int fi_prepare(msgl_attn_backend *base, const msgl_seqs *seqs)
     const fi_backend *b = (const fi_backend *)base;
     const msgl_attn_variants *v = &b->cfg.variants;
     const msgl_attn_variant plain = {.window = -1};
+    if (msgl__cuda_forks(seqs)) return 0;
     char *set = msgl__cuda_plan(&b->sets[seqs->phase], seqs->flight);
     fi_step *step = step_of(b, seqs);
     fill_pages(b, seqs, set, step);
@@ -283,6 +313,7 @@ static void fi_copy_in(msgl_attn_backend *base, msgl_exec *x, const msgl_seqs *s
 {
     const fi_backend *b = (const fi_backend *)base;
     (void)x;
+    if (msgl__cuda_forks(seqs)) return;
     msgl__cuda_plans_copy(&b->sets[seqs->phase], seqs->flight, 0, step_of(b, seqs)->used);
 }
 
@@ -298,6 +329,7 @@ static void fi_begin(msgl_attn_backend *base, msgl_exec *x, const msgl_seqs *seq
 {
     const fi_backend *b = (const fi_backend *)base;
     const int32_t page = b->shape.page_size;
+    if (msgl__cuda_forks(seqs)) return;
     const msgl_fi_pages_call p = {.batch = seqs->size,
                                   .page_size = page,
                                   .table = b->cfg.device_table,
@@ -315,6 +347,10 @@ static void fi_forward(msgl_attn_backend *base, msgl_exec *x, const msgl_attn_la
     const fi_backend *b = (const fi_backend *)base;
     const msgl_attn_config *cfg = &b->cfg;
     const msgl_attn_variant v = {.window = layer->window, .softcap = layer->softcap};
+    if (msgl__cuda_forks(seqs)) {
+        msgl__cuda_attn_tree(cfg, "fi", x, layer, seqs, in, out, b->workspace);
+        return;
+    }
     const fi_plan key = plan_key(b, seqs, &v), *plan = find_plan(step_of(b, seqs), &key);
     const char *set = b->sets[seqs->phase].device;
     if (!msgl__cuda_attn_dtype(x, cfg)) return;
@@ -351,11 +387,13 @@ const msgl_attn_desc msgl__attn_fi_cuda = {
     .devices = 1u << MSGL_DEVICE_CUDA,
     .min_capability = 80,
     .page_rule = MSGL_PAGE_ANY,
-    .head_dims = {64, 128, 256},
+    .head_dims = {64, 128, 256, 576},
+    .caches = 1u << MSGL_CACHE_KV | 1u << MSGL_CACHE_LATENT,
     .kv_dtypes = 1u << MSGL_F16 | 1u << MSGL_BF16 | 1u << MSGL_E4M3,
     .sliding_window = true,
     .reads_behind_window = true,
     .softcap = true,
+    .tree = true,
     .graph = true,
     .plugin = "minisgl-attn-fi.so",
     .plugin_hint = "make builds it where nvcc is found and FlashInfer's wheel can be downloaded",

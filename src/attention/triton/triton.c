@@ -17,10 +17,9 @@
 #include <math.h>
 #include <string.h>
 
+#include "attention/triton/softmax.h"
 #include "core/mem.h"
 #include "kernel/cuda/attn/triton/splits.h"
-
-enum { TILE = 32 }; // keys converted to f32 at a time
 
 typedef struct triton_backend {
     msgl_attn_backend base;
@@ -62,7 +61,7 @@ static void carve(triton_backend *b, char **at)
     const msgl_attn_config *cfg = &b->cfg;
     const size_t running = (size_t)cfg->max_running, v_dim = (size_t)cfg->pool->spec.v_dim;
     const size_t splits = running * (size_t)cfg->num_q_heads * MSGL_TRITON_MAX_SPLITS;
-    const size_t tile = TILE * ((size_t)cfg->head_dim + v_dim);
+    const size_t tile = MSGL_TRITON_TILE * ((size_t)cfg->head_dim + v_dim);
     b->attn_logits = msgl__attn_carve(at, splits * v_dim * sizeof(float));
     b->attn_lse = msgl__attn_carve(at, splits * sizeof(float));
     b->tiles = msgl__attn_carve(at, (size_t)cfg->num_threads * tile * sizeof(float));
@@ -155,83 +154,6 @@ static int triton_prepare(msgl_attn_backend *base, const msgl_seqs *seqs)
     return 0;
 }
 
-// n elements from element `at` on, as f32.
-static void to_f32(const void *from, msgl_dtype dtype, size_t at, int n, float *to)
-{
-    switch (dtype) {
-    case MSGL_BF16:
-        for (int d = 0; d < n; d++) to[d] = msgl__bf16_to_f32(((const uint16_t *)from)[at + d]);
-        break;
-    case MSGL_F16:
-        for (int d = 0; d < n; d++) to[d] = msgl__f16_to_f32(((const uint16_t *)from)[at + d]);
-        break;
-    default: memcpy(to, (const float *)from + at, (size_t)n * sizeof *to);
-    }
-}
-
-// Four elements as a compiler's vector, which every CPU has.
-typedef float float4 __attribute__((vector_size(16)));
-
-static float4 load4(const float *p)
-{
-    float4 v;
-    memcpy(&v, p, sizeof v);
-    return v;
-}
-
-// n is a multiple of 8, here and below.
-static float dot(const float *a, const float *b, int n)
-{
-    float4 s = {0}, t = {0};
-    for (int d = 0; d < n; d += 8) {
-        s += load4(a + d) * load4(b + d);
-        t += load4(a + d + 4) * load4(b + d + 4);
-    }
-    s += t;
-    return (s[0] + s[2]) + (s[1] + s[3]);
-}
-
-// to = f to + p v
-static void scale_add(float *to, float f, float p, const float *v, int n)
-{
-    for (int d = 0; d < n; d += 4) {
-        const float4 sum = f * load4(to + d) + p * load4(v + d);
-        memcpy(to + d, &sum, sizeof sum);
-    }
-}
-
-// A head's state while its keys go by: maximum m of the scores so far, sum l of their exp(s - m),
-// and acc, the sum of exp(s - m) v.
-typedef struct head_state {
-    float m, l;
-    float *acc;
-} head_state;
-
-// The online softmax over a tile of n keys: when a larger score appears, what was summed before is
-// scaled to it.
-static void attend_tile(const triton_call *c, const float *q, const float *k, const float *v, int n,
-                        head_state *h)
-{
-    const int dim = c->b->cfg.head_dim, v_dim = c->b->cfg.pool->spec.v_dim;
-    const size_t v_stride = (size_t)dim; // V's rows are as far apart as K's: it may lie in them
-    const float cap = c->layer->softcap;
-    float s[TILE], m = h->m;
-    for (int j = 0; j < n; j++) {
-        s[j] = dot(q, k + (size_t)j * (size_t)dim, dim) * c->layer->scale;
-        if (cap > 0) s[j] = cap * tanhf(s[j] / cap);
-        m = s[j] > m || isnan(s[j]) ? s[j] : m;
-    }
-    float rescale = expf(h->m - m);
-    h->m = m;
-    h->l *= rescale;
-    for (int j = 0; j < n; j++) {
-        const float p = expf(s[j] - m);
-        h->l += p;
-        scale_add(h->acc, rescale, p, v + (size_t)j * v_stride, v_dim);
-        rescale = 1; // once
-    }
-}
-
 // Stage 1: a block of up to 16 heads of one KV head, one split of one request's keys.
 static void stage1(void *arg, int task, int worker)
 {
@@ -255,27 +177,33 @@ static void stage1(void *arg, int task, int worker)
     const int32_t *slots = c->md->kv_indices + c->md->kv_indptr[req];
     const void *k_pool = msgl__kv_k(pool, c->layer->layer);
     const void *v_pool = msgl__kv_v(pool, c->layer->layer);
-    float *k = c->b->tiles + (size_t)worker * TILE * (size_t)(dim + v_dim);
-    float *v = latent ? k : k + (size_t)TILE * (size_t)dim;
-    head_state state[MSGL_TRITON_HEADS];
+    float *k = c->b->tiles + (size_t)worker * MSGL_TRITON_TILE * (size_t)(dim + v_dim);
+    float *v = latent ? k : k + (size_t)MSGL_TRITON_TILE * (size_t)dim;
+    msgl_softmax state[MSGL_TRITON_HEADS];
     for (int h = 0; h < heads; h++) {
         const size_t at = ((size_t)req * (size_t)cfg->num_q_heads + (size_t)(first + h)) *
                               MSGL_TRITON_MAX_SPLITS +
                           (size_t)split;
-        state[h] = (head_state){.m = -INFINITY, .acc = c->b->attn_logits + at * (size_t)v_dim};
+        state[h] = (msgl_softmax){.dim = dim,
+                                  .v_dim = v_dim,
+                                  .scale = c->layer->scale,
+                                  .softcap = c->layer->softcap,
+                                  .m = -INFINITY,
+                                  .acc = c->b->attn_logits + at * (size_t)v_dim};
         memset(state[h].acc, 0, (size_t)v_dim * sizeof(float));
     }
-    for (int32_t key = keys.begin; key < keys.end; key += TILE) {
-        const int n = keys.end - key < TILE ? keys.end - key : TILE;
+    for (int32_t key = keys.begin; key < keys.end; key += MSGL_TRITON_TILE) {
+        const int n = msgl__triton_min(keys.end - key, MSGL_TRITON_TILE);
         for (int j = 0; j < n; j++) {
             const size_t at =
                 (size_t)slots[key + j] * msgl__kv_slot_stride(pool) + (size_t)kv_head * (size_t)dim;
-            to_f32(k_pool, pool->spec.dtype, at, dim, k + (size_t)j * (size_t)dim);
-            if (!latent) to_f32(v_pool, pool->spec.dtype, at, dim, v + (size_t)j * (size_t)dim);
+            msgl__to_f32(k_pool, pool->spec.dtype, at, dim, k + (size_t)j * (size_t)dim);
+            if (latent) continue;
+            msgl__to_f32(v_pool, pool->spec.dtype, at, dim, v + (size_t)j * (size_t)dim);
         }
         for (int h = 0; h < heads; h++) {
             const float *q = c->q + (size_t)req * c->ld + (size_t)(first + h) * (size_t)dim;
-            attend_tile(c, q, k, v, n, &state[h]);
+            msgl__softmax_tile(&state[h], q, k, v, n);
         }
     }
     for (int h = 0; h < heads; h++) {
@@ -300,6 +228,7 @@ static void stage2(void *arg, int row, int worker)
     float *out = c->out + (size_t)row * (size_t)v_dim;
     const float sink =
         c->layer->sinks != NULL ? c->layer->sinks[row % cfg->num_q_heads] : -INFINITY;
+    if (c->num_kv_splits[req] == 0) return;
     float weight[MSGL_TRITON_MAX_SPLITS], m = sink, sum;
     int n = 0; // splits that have keys: the first so many
     while (n < MSGL_TRITON_MAX_SPLITS) {
@@ -315,7 +244,7 @@ static void stage2(void *arg, int row, int worker)
     }
     memset(out, 0, (size_t)v_dim * sizeof *out);
     for (int i = 0; i < n; i++) {
-        scale_add(out, 1, weight[i] / sum, part + (size_t)i * (size_t)v_dim, v_dim);
+        msgl__scale_add(out, 1, weight[i] / sum, part + (size_t)i * (size_t)v_dim, v_dim);
     }
 }
 

@@ -38,7 +38,7 @@ static void carve(triton_backend *b, char **at)
     const msgl_attn_config *cfg = &b->cfg;
     const size_t running = (size_t)cfg->max_running;
     const size_t splits = running * (size_t)cfg->num_q_heads * MSGL_TRITON_MAX_SPLITS;
-    b->attn_logits = msgl__attn_carve(at, splits * (size_t)cfg->head_dim * sizeof(float));
+    b->attn_logits = msgl__attn_carve(at, splits * (size_t)cfg->pool->spec.v_dim * sizeof(float));
     b->attn_lse = msgl__attn_carve(at, splits * sizeof(float));
     for (int phase = 0; phase < 2; phase++) {
         msgl_triton_lists *l = &b->lists[phase];
@@ -77,6 +77,15 @@ static int triton_create(const msgl_attn_desc *desc, const msgl_attn_config *cfg
     carve(b, &at);
     *out = &b->base;
     return 0;
+}
+
+static int triton_supports(const msgl_attn_needs *n, msgl_err *err)
+{
+    const int code = msgl__cuda_supports(n, err);
+    if (code != 0 || n->cache != MSGL_CACHE_LATENT || n->v_dim <= MSGL_TRITON_MAX_V_DIM)
+        return code;
+    return msgl__err_set(err, MSGL_EUNSUPPORTED, "triton: no kernel for latent vectors of %d + %d",
+                         (int)n->v_dim, (int)(n->head_dim - n->v_dim));
 }
 
 static void triton_begin(msgl_attn_backend *base, msgl_exec *x, const msgl_seqs *seqs)
@@ -133,13 +142,14 @@ const msgl_attn_desc msgl__attn_triton_cuda = {
     .devices = 1u << MSGL_DEVICE_CUDA,
     .min_capability = 80,
     .page_rule = MSGL_PAGE_FLATTENED,
+    .caches = 1u << MSGL_CACHE_KV | 1u << MSGL_CACHE_LATENT,
     .kv_dtypes = 1u << MSGL_F16 | 1u << MSGL_BF16,
     .sliding_window = true,
     .softcap = true,
     .sinks = true,
     .tree = true,
     .graph = true,
-    .supports = msgl__cuda_supports,
+    .supports = triton_supports,
     .create = triton_create,
     .destroy = triton_destroy,
     .begin = triton_begin,

@@ -216,7 +216,8 @@ static void trtllm_forward(msgl_attn_backend *base, msgl_exec *x, const msgl_att
     .aliases = {NULL}, .devices = 1u << MSGL_DEVICE_CUDA, .min_capability = 90,                    \
     .page_rule = MSGL_PAGE_SET, .page_override = 64, .head_dims = {64, 128, 256}, .max_group = 16, \
     .kv_dtypes = 1u << MSGL_F16 | 1u << MSGL_BF16 | 1u << MSGL_E4M3, .sliding_window = true,       \
-    .sinks = true, .reads_behind_window = true, .graph = true, .plugin = "minisgl-attn-trtllm.so", \
+    .sinks = true, .reads_behind_window = true, .tree = true, .graph = true,                       \
+    .plugin = "minisgl-attn-trtllm.so",                                                            \
     .plugin_hint = "make builds it where nvcc is found and FlashInfer's wheel can be downloaded",  \
     .supports = trtllm_supports, .create = trtllm_create, .destroy = trtllm_destroy,               \
     .prepare = trtllm_prepare, .copy_in = trtllm_copy_in, .begin = trtllm_begin,                   \

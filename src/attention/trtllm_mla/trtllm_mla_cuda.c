@@ -18,6 +18,7 @@ const msgl_attn_desc msgl__attn_trtllm_mla_cuda = {
     .page_override = 64,
     .caches = 1u << MSGL_CACHE_LATENT,
     .kv_dtypes = 1u << MSGL_BF16 | 1u << MSGL_E4M3,
+    .tree = true,
     .graph = true,
     .supports = msgl__mla_cuda_supports,
     .create = msgl__mla_cuda_create,

@@ -2,6 +2,7 @@
 //
 // The plug-in's table.
 #include "kernel/cuda/attn/decode.h"
+#include "kernel/cuda/attn/dual.h"
 #include "kernel/cuda/attn/flex.h"
 #include "kernel/cuda/attn/prefill.h"
 #include "kernel/cuda/attn/reference.h"
@@ -15,6 +16,7 @@ static const msgl_cuda_attn ATTN = {
     .prefill = msgl__cuda_fa_prefill,
     .decode = msgl__cuda_fa_decode,
     .reference = msgl__cuda_attn_reference,
+    .tree = msgl__cuda_attn_tree,
     .flex_lists = msgl__cuda_flex_lists,
     .flex_attend = msgl__cuda_flex_attend,
     .mla_plan = msgl__cuda_mla_plan,
@@ -22,6 +24,9 @@ static const msgl_cuda_attn ATTN = {
     .triton_lists = msgl__cuda_triton_lists,
     .triton_decode = msgl__cuda_triton_decode,
     .triton_extend = msgl__cuda_triton_extend,
+    .dual_prefill = msgl__cuda_dual_prefill,
+    .dual_parts = msgl__cuda_dual_parts,
+    .dual_merge = msgl__cuda_dual_merge,
 };
 
 static void fill_kernels(msgl_kernels *k)
@@ -51,14 +56,21 @@ static void fill_kernels(msgl_kernels *k)
         .table = msgl__cuda_rope_table,
         .qk_norm_rope_store = msgl__cuda_qk_norm_rope_store,
         .latent_rope_store = msgl__cuda_latent_rope_store,
+        .dual_table = msgl__cuda_dual_table,
+        .dual_rope_store = msgl__cuda_dual_rope_store,
     };
     k->act = (msgl_act_kernels){
-        .gate = msgl__cuda_gate, .times_sigmoid = msgl__cuda_times_sigmoid, .cap = msgl__cuda_cap};
+        .gate = msgl__cuda_gate,
+        .times_sigmoid = msgl__cuda_times_sigmoid,
+        .temper = msgl__cuda_temper,
+        .cap = msgl__cuda_cap,
+    };
     k->moe = (msgl_moe_kernels){
         .route = msgl__cuda_moe_route,
         .sort = msgl__cuda_moe_sort,
         .gather = msgl__cuda_moe_gather,
         .combine = msgl__cuda_moe_combine,
+        .weigh_input = msgl__cuda_moe_weigh_input,
         .add_shared = msgl__cuda_moe_add_shared,
         .choose = msgl__cuda_moe_choose,
         .experts = msgl__cuda_experts,

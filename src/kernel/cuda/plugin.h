@@ -7,6 +7,7 @@
 #define MSGL_KERNEL_CUDA_PLUGIN_H
 
 #include "kernel/cuda/attn/call.h"
+#include "kernel/cuda/attn/dual.h"
 #include "kernel/cuda/attn/mla.h"
 #include "kernel/cuda/attn/triton.h"
 #include "kernel/device.h"
@@ -14,7 +15,7 @@
 struct msgl_kernels;        // kernel/kernel.h
 struct msgl_cuda_flex_call; // kernel/cuda/attn/flex.h
 
-#define MSGL_CUDA_ABI 20 // changes with any struct that crosses the boundary
+#define MSGL_CUDA_ABI 23 // changes with any struct that crosses the boundary
 
 typedef struct msgl_cuda_props {
     char name[128];
@@ -29,7 +30,9 @@ typedef struct msgl_cuda_attn {
     int (*prefill)(const msgl_cuda_attn_call *c, void *stream);
     int (*decode)(const msgl_cuda_attn_call *c, void *stream);
     int (*reference)(const msgl_cuda_attn_call *c, void *stream); // any dtype and head_dim, slow
-    int (*mla_plan)(const msgl_mla_call *c, void *stream);        // once a step: attn/mla.h
+    // Where new tokens form trees: attn/prefill.h.
+    int (*tree)(const msgl_cuda_attn_call *c, const uint64_t *tree, void *stream);
+    int (*mla_plan)(const msgl_mla_call *c, void *stream); // once a step: attn/mla.h
     int (*mla)(const msgl_mla_call *c, void *stream);
     int (*flex_lists)(const struct msgl_cuda_flex_call *c, void *stream); // attn/flex.h
     int (*flex_attend)(const struct msgl_cuda_flex_call *c, void *stream);
@@ -37,6 +40,12 @@ typedef struct msgl_cuda_attn {
     int (*triton_lists)(const msgl_triton_lists_call *c, void *stream);
     int (*triton_decode)(const msgl_triton_call *c, void *stream);
     int (*triton_extend)(const msgl_triton_call *c, void *stream);
+    // dual_chunk_flash_attn's: attn/dual.h
+    int (*dual_prefill)(const msgl_cuda_attn_call *c, int32_t dual_len, void *stream);
+    int (*dual_parts)(const msgl_cuda_attn_call *c, int32_t dual_len, const msgl_dual_parts *to,
+                      void *stream);
+    int (*dual_merge)(const msgl_cuda_attn_call *c, int32_t dual_len, const void *results,
+                      void *stream);
 } msgl_cuda_attn;
 
 typedef struct msgl_cuda_api {

@@ -37,6 +37,10 @@ static inline bool stub_fi_has(const msgl_fi_shape *s, msgl_fi_kernel kernel, in
         return kernel == MSGL_FI_TENSOR_CORES && (s->head_dim == 64 || s->head_dim == 128);
     }
     if (s->dtype != MSGL_BF16 && s->dtype != MSGL_F16) return false;
+    if (kernel == MSGL_FI_LATENT || kernel == MSGL_FI_LATENT_HOPPER) {
+        const bool wgmma = capability == 90 && s->dtype == MSGL_BF16;
+        return s->head_dim == 576 && s->v_dim == 512 && (wgmma || kernel == MSGL_FI_LATENT);
+    }
     if (kernel == MSGL_FI_HOPPER) {
         return capability == 90 && s->dtype == MSGL_BF16 &&
                (s->head_dim == 64 || s->head_dim == 128);

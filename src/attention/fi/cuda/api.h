@@ -15,18 +15,21 @@
 
 struct msgl_err; // core/err.h; the kernels, slow to compile, are not made to depend on it
 
-#define MSGL_FI_ABI 3
+#define MSGL_FI_ABI 4
 
 typedef enum msgl_fi_kernel {
-    MSGL_FI_CUDA_CORES,   // decode: one warp group per KV head and chunk
-    MSGL_FI_TENSOR_CORES, // prefill, and decode with the query heads of a KV head as rows
-    MSGL_FI_HOPPER,       // prefill with WGMMA
+    MSGL_FI_CUDA_CORES,    // decode: one warp group per KV head and chunk
+    MSGL_FI_TENSOR_CORES,  // prefill, and decode with the query heads of a KV head as rows
+    MSGL_FI_HOPPER,        // prefill with WGMMA
+    MSGL_FI_LATENT,        // latent caches, tensor cores
+    MSGL_FI_LATENT_HOPPER, // the same with WGMMA
     MSGL_FI_NUM_KERNELS,
 } msgl_fi_kernel;
 
 typedef struct msgl_fi_shape {
     msgl_dtype dtype; // bf16 or f16, of q, k, v and out; or E4M3, of k and v: q and out are bf16
     int32_t num_q_heads, num_kv_heads, head_dim;
+    int32_t v_dim;     // head_dim, or less in latent caches, whose V lies in K
     int32_t page_size; // of the kernel's view: it divides the pool's
 } msgl_fi_shape;
 
@@ -39,7 +42,7 @@ typedef struct msgl_fi_plan_call {
     const int32_t *qo_indptr, *page_indptr, *kv_len;
     int32_t window; // that the plan is for; any, where kernels do not skip keys (CUDA cores)
     bool graph;     // decode whose grid and layout must not depend on the lengths
-    bool fixed;     // tensor cores: tiles and splits that do not depend on the batch
+    bool fixed;     // tensor cores, latent: tiles and splits that do not depend on the batch
     bool whole;     // tensor cores: keys are never split
     size_t float_bytes;
     void *staging; // takes the plan, 64-byte aligned
@@ -52,7 +55,7 @@ typedef struct msgl_fi_planned {
     msgl_fi_kernel kernel;
     bool fixed;
     size_t bytes; // used of the staging memory
-    int64_t info[16];
+    int64_t info[18];
 } msgl_fi_planned;
 
 typedef struct msgl_fi_run_call {
@@ -62,7 +65,7 @@ typedef struct msgl_fi_run_call {
     const void *q; // [total_q, num_q_heads, head_dim], token stride ld_q elements
     size_t ld_q;
     const void *k, *v; // one layer's pool [slots, num_kv_heads, head_dim]
-    void *out;         // [total_q, num_q_heads, head_dim]
+    void *out;         // [total_q, num_q_heads, v_dim]
     float *lse;        // [total_q, num_q_heads] base 2, or NULL
     float scale, softcap;
     float out_scale; // of the result; 1 unless KV is E4M3

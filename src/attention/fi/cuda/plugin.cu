@@ -45,9 +45,16 @@ static const msgl_fi_entry *find(const msgl_fi_shape *s, msgl_fi_kernel kernel, 
     return other != NULL && other->general ? other : NULL;
 }
 
+static bool is_latent(msgl_fi_kernel kernel)
+{
+    return kernel == MSGL_FI_LATENT || kernel == MSGL_FI_LATENT_HOPPER;
+}
+
 static bool plugin_has(const msgl_fi_shape *s, msgl_fi_kernel kernel, int32_t capability)
 {
-    if (kernel == MSGL_FI_HOPPER && capability != 90) return false;
+    const bool hopper = kernel == MSGL_FI_HOPPER || kernel == MSGL_FI_LATENT_HOPPER;
+    if (hopper && capability != 90) return false;
+    if (is_latent(kernel) && s->v_dim != MSGL_FI_LATENT_DIM) return false;
     if (kernel == MSGL_FI_CUDA_CORES) {
         const int32_t group = s->num_q_heads / s->num_kv_heads;
         if (group != 1 && group != 2 && group != 3 && group != 4 && group != 8) return false;
@@ -77,8 +84,10 @@ static int plugin_plan(const msgl_fi_plan_call *c, msgl_fi_planned *out, msgl_er
             code = e->plan(c, out);
         } else if (c->kernel == MSGL_FI_TENSOR_CORES) {
             code = msgl__fi_plan_tensor_cores(c, out);
-        } else {
+        } else if (c->kernel == MSGL_FI_HOPPER) {
             code = msgl__fi_plan_hopper(c, out);
+        } else {
+            code = msgl__fi_plan_latent(c, out);
         }
     } catch (const std::exception &x) {
         return fail(err, MSGL_EDEVICE, x.what());
@@ -91,8 +100,9 @@ static int plugin_plan(const msgl_fi_plan_call *c, msgl_fi_planned *out, msgl_er
 
 static int plugin_run(const msgl_fi_run_call *c, void *stream)
 {
-    const msgl_fi_entry *e =
-        find(&c->shape, c->plan->kernel, c->window >= 0 || c->softcap > 0 || c->plan->fixed);
+    const msgl_fi_kernel kernel = c->plan->kernel;
+    const bool fixed = c->plan->fixed && !is_latent(kernel);
+    const msgl_fi_entry *e = find(&c->shape, kernel, c->window >= 0 || c->softcap > 0 || fixed);
     if (e == NULL) return cudaErrorNotSupported;
     try {
         return e->run(c, (cudaStream_t)stream);

@@ -11,7 +11,10 @@ extern "C" {
 #include "attention/fi/cuda/api.h"
 }
 
-enum { MSGL_FI_FIXED_TILE = 64 }; // rows of a tile in plans that do not depend on the batch
+enum {
+    MSGL_FI_FIXED_TILE = 64,  // rows of a tile in plans that do not depend on the batch
+    MSGL_FI_LATENT_DIM = 512, // of a latent cache's rows what is V too
+};
 
 // FlashInfer can launch its kernels with programmatic dependence, but waits for the kernel before
 // only in code compiled for sm_90 and later, and these come from sm_80's PTX: they would read q,

@@ -11,9 +11,9 @@
 
 enum { B = MSGL_FLEX_BLOCK, ROWS = 64, WARPS = 4, THREADS = WARPS * 32, LIST_WARPS = 32 };
 
-template <int HD> struct shape {
+template <typename T, int HD> struct shape {
     static const int KEYS = HD > 128 ? 32 : 64;
-    static const int STAGE = 2 * KEYS * msgl_rows16_pitch<HD>::BYTES;
+    static const int STAGE = 2 * KEYS * msgl_rows16_pitch<T, HD>::BYTES;
     static const int BYTES = 2 * STAGE;
 };
 
@@ -183,7 +183,7 @@ template <typename T, int HD>
 static __global__
 __launch_bounds__(THREADS) void flex_attend(const __grid_constant__ msgl_cuda_flex_call c)
 {
-    typedef shape<HD> S;
+    typedef shape<T, HD> S;
     const int KEYS = S::KEYS;
     extern __shared__ __align__(128) char smem[];
     const msgl_cuda_attn_call &a = c.attn;
@@ -203,7 +203,8 @@ __launch_bounds__(THREADS) void flex_attend(const __grid_constant__ msgl_cuda_fl
         query[r] = query_at(c, p, token);
     }
     msgl_rows16<HD> w;
-    msgl_rows16_start(rows, a.head_dim, lane, &w);
+    msgl_rows16_query<T>(rows, a.head_dim, lane, &w);
+    msgl_rows16_start(&w);
 
     // What lies behind the window of all of these queries is not the request's any more.
     const int32_t first = c.tree != NULL ? p.first_new : p.first_new + p.token;
@@ -211,21 +212,18 @@ __launch_bounds__(THREADS) void flex_attend(const __grid_constant__ msgl_cuda_fl
     const int32_t from = slides ? max(first - c.mods.window, 0) : 0;
     const int32_t *list = c.lists + (size_t)p.block * c.lists_ld;
     const int32_t tiles = list[0] * (B / KEYS);
-    const int32_t *slots = a.table + (size_t)a.table_rows[p.req] * a.table_stride;
-    const size_t slot_bytes = (size_t)a.num_kv_heads * a.head_dim * 2;
-    const char *k = (const char *)a.k + (size_t)kv_head * a.head_dim * 2;
-    const char *v = (const char *)a.v + (size_t)kv_head * a.head_dim * 2;
+    const msgl_rows16_keys keys =
+        msgl_rows16_keys_of<T>(a, kv_head, a.table + (size_t)a.table_rows[p.req] * a.table_stride);
     const uint32_t ring = msgl__shared_address(smem);
     if (tiles > 0) {
-        msgl_rows16_load<HD, KEYS, THREADS>(k, v, slot_bytes, a.head_dim, slots,
-                                            tile_key<KEYS>(list, 0), from, p.len, ring);
+        msgl_rows16_load<T, HD, KEYS, THREADS>(keys, tile_key<KEYS>(list, 0), from, p.len, ring);
     }
     msgl__copy_async_commit();
     for (int32_t t = 0; t < tiles; t++) {
         const uint32_t at = ring + t % 2 * S::STAGE, next = ring + (t + 1) % 2 * S::STAGE;
         if (t + 1 < tiles) {
-            msgl_rows16_load<HD, KEYS, THREADS>(k, v, slot_bytes, a.head_dim, slots,
-                                                tile_key<KEYS>(list, t + 1), from, p.len, next);
+            msgl_rows16_load<T, HD, KEYS, THREADS>(keys, tile_key<KEYS>(list, t + 1), from, p.len,
+                                                   next);
         }
         msgl__copy_async_commit();
         msgl__copy_async_wait<1>();
@@ -243,10 +241,10 @@ __launch_bounds__(THREADS) void flex_attend(const __grid_constant__ msgl_cuda_fl
         if (rows[r] == NULL) continue;
         const size_t row = (size_t)(p.row + p.token + warp * 16 + lane / 4 + r * 8);
         const float scale = w.l[r] == 0.f ? 0.f : a.out_scale / w.l[r];
-        msgl_rows16_store(w, r, scale, a.head_dim, lane,
-                          (T *)a.out + row * a.ld_out + (size_t)head * a.head_dim);
+        msgl_rows16_store<T>(w, r, scale, a.head_dim, lane,
+                             (T *)a.out + row * a.ld_out + (size_t)head * a.head_dim);
         if (a.lse != NULL && lane % 4 == 0) {
-            a.lse[row * a.num_q_heads + head] = (w.m[r] + log2f(w.l[r])) * 0.6931471805599453f;
+            a.lse[row * a.num_q_heads + head] = msgl_rows16_lse(w, r);
         }
     }
 }
@@ -256,9 +254,9 @@ static cudaError_t launch(const msgl_cuda_flex_call &c, cudaStream_t stream)
 {
     const dim3 grid((unsigned)c.attn.num_q_heads, (unsigned)(c.attn.total_q / ROWS + c.attn.batch));
     constexpr auto kernel = flex_attend<T, HD>;
-    const cudaError_t e = msgl__allow_shared<kernel>(shape<HD>::BYTES);
+    const cudaError_t e = msgl__allow_shared<kernel>(shape<T, HD>::BYTES);
     if (e != cudaSuccess) return e;
-    return msgl__launch(kernel, grid, THREADS, shape<HD>::BYTES, stream, c);
+    return msgl__launch(kernel, grid, THREADS, shape<T, HD>::BYTES, stream, c);
 }
 
 template <typename T> static cudaError_t launch_dim(const msgl_cuda_flex_call &c, cudaStream_t s)

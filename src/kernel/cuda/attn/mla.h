@@ -59,6 +59,10 @@ typedef struct msgl_mla_call {
     const int32_t *cu_seqlens_q; // [batch + 1]
     int32_t total_q;
 
+    // NULL, or [tokens]: the query tokens of a request, at most 64 of them, form trees, and bit j
+    // of its token t is set where it sees token j. (msgl_seqs' dev_tree; the planner does without.)
+    const uint64_t *tree;
+
     // A row's bits do not depend on the rest of the batch, on chunks, or on pages: the keys of a
     // row are not shared out.
     bool deterministic;

@@ -146,6 +146,7 @@ extern "C" int msgl__cuda_mla(const msgl_mla_call *c, void *stream)
     p.plan = (const msgl_mla_plan *)c->plan;
     p.units = units_of(c);
     p.table = c->table;
+    p.tree = c->tree;
     p.ld_q = c->ld_q;
     p.ld_out = c->ld_out;
     p.table_stride = c->table_stride;

@@ -104,10 +104,22 @@ static __device__ __forceinline__ float dot(const float *q, const T *k, int32_t 
     return sum;
 }
 
-// DIM: most elements of K and V, a multiple of 32.
-template <typename T, typename KV, int DIM>
+// Whether a new token whose path in a tree is `path` sees a key that is no later, of which `prefix`
+// are older than the step: distances count along the path.
+static __device__ __forceinline__ bool tree_sees(uint64_t path, int32_t prefix, int32_t window,
+                                                 int32_t key)
+{
+    const int32_t token = key - prefix;
+    if (token >= 0 && (path >> token & 1) == 0) return false;
+    const int32_t before = token < 0 ? key : prefix + __popcll(path & ((1ull << token) - 1));
+    return window < 0 || prefix + __popcll(path) - 1 - before <= window;
+}
+
+// DIM: most elements of K and V, a multiple of 32. TREE: new tokens form trees.
+template <typename T, typename KV, int DIM, bool TREE>
 static __global__
-__launch_bounds__(WARPS * 32) void attn_ref_kernel(const __grid_constant__ msgl_cuda_attn_call c)
+__launch_bounds__(WARPS * 32) void attn_ref_kernel(const __grid_constant__ msgl_cuda_attn_call c,
+                                                   const uint64_t *tree)
 {
     __shared__ float queries[WARPS][DIM];
     const int32_t warp = threadIdx.x / 32, lane = threadIdx.x % 32, dim = c.head_dim;
@@ -119,7 +131,11 @@ __launch_bounds__(WARPS * 32) void attn_ref_kernel(const __grid_constant__ msgl_
 
     const int32_t req = find_request(c, row);
     const int32_t pos = c.seqlens_k[req] - c.cu_seqlens_q[req + 1] + row; // of the query
-    const int32_t begin = c.window >= 0 && pos > c.window ? pos - c.window : 0;
+    const int32_t prefix = pos - (row - c.cu_seqlens_q[req]);
+    const uint64_t path = TREE ? tree[row] : 0;
+    // First key; in a tree of those that a window may leave.
+    const int32_t least = TREE ? prefix + __popcll(path) - 1 : pos;
+    const int32_t begin = c.window >= 0 && least > c.window ? least - c.window : 0;
     const int32_t *table = c.table + (size_t)c.table_rows[req] * c.table_stride;
     const int32_t kv_head = head / (c.num_q_heads / c.num_kv_heads);
     const size_t slot_stride = (size_t)c.num_kv_heads * dim;
@@ -132,13 +148,15 @@ __launch_bounds__(WARPS * 32) void attn_ref_kernel(const __grid_constant__ msgl_
     float acc[DIM / 32] = {}, m = -INFINITY, l = 0.f;
     for (int32_t first = begin / STEP * STEP; first <= pos; first += STEP) {
         const int32_t key = first + lane;
-        const bool seen = key >= begin && key <= pos;
+        const bool seen =
+            key >= begin && key <= pos && (!TREE || tree_sees(path, prefix, c.window, key));
         const int32_t slot = table[key > pos ? pos : key < begin ? begin : key];
         float s = dot(queries[warp], k + (size_t)slot * slot_stride, dim) * c.scale;
         if (c.softcap > 0.f) s = c.softcap * tanhf(s / c.softcap);
         if (!seen) s = -INFINITY;
         const float next = fmaxf(m, warp_max(s));
-        const float p = seen ? expf(s - next) : 0.f, rescale = expf(m - next);
+        const bool none = TREE && next == -INFINITY; // seen yet: a path may begin later
+        const float p = seen ? expf(s - next) : 0.f, rescale = none ? 1.f : expf(m - next);
         l = l * rescale + warp_sum(p);
         m = next;
 #pragma unroll
@@ -164,17 +182,25 @@ __launch_bounds__(WARPS * 32) void attn_ref_kernel(const __grid_constant__ msgl_
     if (c.lse != NULL && lane == 0) c.lse[(size_t)row * c.num_q_heads + head] = m + logf(l);
 }
 
-template <typename T, typename KV = T>
-static cudaError_t launch(const msgl_cuda_attn_call &c, cudaStream_t stream)
+template <typename T, typename KV, int DIM>
+static cudaError_t launch_dim(const msgl_cuda_attn_call &c, const uint64_t *tree, cudaStream_t s)
 {
     const int64_t units = (int64_t)c.total_q * c.num_q_heads;
     const dim3 grid((unsigned)((units + WARPS - 1) / WARPS)), block(WARPS * 32);
-    return c.head_dim <= MAX_DIM
-               ? msgl__launch(attn_ref_kernel<T, KV, MAX_DIM>, grid, block, 0, stream, c)
-               : msgl__launch(attn_ref_kernel<T, KV, MAX_LATENT>, grid, block, 0, stream, c);
+    return tree != NULL
+               ? msgl__launch(attn_ref_kernel<T, KV, DIM, true>, grid, block, 0, s, c, tree)
+               : msgl__launch(attn_ref_kernel<T, KV, DIM, false>, grid, block, 0, s, c, tree);
 }
 
-extern "C" int msgl__cuda_attn_reference(const msgl_cuda_attn_call *c, void *stream)
+template <typename T, typename KV = T>
+static cudaError_t launch(const msgl_cuda_attn_call &c, const uint64_t *tree, cudaStream_t s)
+{
+    return c.head_dim <= MAX_DIM ? launch_dim<T, KV, MAX_DIM>(c, tree, s)
+                                 : launch_dim<T, KV, MAX_LATENT>(c, tree, s);
+}
+
+extern "C" int msgl__cuda_attn_reference_tree(const msgl_cuda_attn_call *c, const uint64_t *tree,
+                                              void *stream)
 {
     if (c->head_dim < 8 || c->head_dim > MAX_LATENT || c->head_dim % 8 != 0) {
         return cudaErrorNotSupported;
@@ -183,12 +209,17 @@ extern "C" int msgl__cuda_attn_reference(const msgl_cuda_attn_call *c, void *str
     const cudaStream_t s = (cudaStream_t)stream;
     if (c->e4m3) {
         if (c->dtype != MSGL_BF16) return cudaErrorNotSupported;
-        return launch<__nv_bfloat16, __nv_fp8_e4m3>(*c, s);
+        return launch<__nv_bfloat16, __nv_fp8_e4m3>(*c, tree, s);
     }
     switch (c->dtype) {
-    case MSGL_F32: return launch<float>(*c, s);
-    case MSGL_F16: return launch<__half>(*c, s);
-    case MSGL_BF16: return launch<__nv_bfloat16>(*c, s);
+    case MSGL_F32: return launch<float>(*c, tree, s);
+    case MSGL_F16: return launch<__half>(*c, tree, s);
+    case MSGL_BF16: return launch<__nv_bfloat16>(*c, tree, s);
     default: return cudaErrorNotSupported;
     }
+}
+
+extern "C" int msgl__cuda_attn_reference(const msgl_cuda_attn_call *c, void *stream)
+{
+    return msgl__cuda_attn_reference_tree(c, NULL, stream);
 }

@@ -13,6 +13,9 @@ extern "C" {
 // workspace. c->total_q rows are computed. A row's result depends on its own request only. Returns
 // a cudaError_t.
 int msgl__cuda_attn_reference(const msgl_cuda_attn_call *c, void *stream);
+// The same where new tokens form trees: tree [total_q] is msgl_seqs' dev_tree.
+int msgl__cuda_attn_reference_tree(const msgl_cuda_attn_call *c, const uint64_t *tree,
+                                   void *stream);
 
 #ifdef __cplusplus
 }

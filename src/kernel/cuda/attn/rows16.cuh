@@ -4,16 +4,23 @@
 // lie in shared memory, rows of PITCH bytes, V behind K; queries, sums and probabilities stay in
 // registers. Softmax is online (Milakov & Gimelshein 2018), in base 2. Lane i has rows i / 4 and
 // i / 4 + 8. Dimensions from head_dim to HD are zeros.
+//
+// K and V of E4M3 stay that in shared memory and become f16, which has their values, in registers;
+// queries do, too. As in decode/tile.cuh, which rows and columns of a product the four elements in
+// a register are is ours to choose.
 #ifndef MSGL_KERNEL_CUDA_ATTN_ROWS16_CUH
 #define MSGL_KERNEL_CUDA_ATTN_ROWS16_CUH
 
+#include "kernel/cuda/attn/call.h"
+#include "kernel/cuda/attn/pool_types.cuh"
 #include "kernel/cuda/ptx/copy.cuh"
+#include "kernel/cuda/ptx/e4m3.cuh"
 #include "kernel/cuda/ptx/math.cuh"
 #include "kernel/cuda/ptx/mma.cuh"
 
 // Bytes from row to row of a tile, so that reads of fragments have no bank conflicts.
-template <int HD> struct msgl_rows16_pitch {
-    static const int BYTES = HD * 2 + 16;
+template <typename T, int HD> struct msgl_rows16_pitch {
+    static const int BYTES = HD * msgl_pool_types<T>::BYTES + 16;
 };
 
 // What becomes of the lane's products q.k of a tile, s[nb][i] that of row i / 2 and key nb * 8 +
@@ -35,47 +42,76 @@ struct msgl_score {
     }
 };
 
+// A request's K and V of one KV head.
+struct msgl_rows16_keys {
+    const char *k, *v; // of slot 0
+    size_t slot_bytes; // from one slot to the next
+    int32_t head_dim;
+    const int32_t *slots; // of the request's keys
+};
+
+template <typename T>
+static __device__ __forceinline__ msgl_rows16_keys msgl_rows16_keys_of(const msgl_cuda_attn_call &c,
+                                                                       int32_t kv_head,
+                                                                       const int32_t *slots)
+{
+    const size_t head_bytes = (size_t)c.head_dim * msgl_pool_types<T>::BYTES;
+    return {(const char *)c.k + kv_head * head_bytes, (const char *)c.v + kv_head * head_bytes,
+            c.num_kv_heads * head_bytes, c.head_dim, slots};
+}
+
 // Queues the copies of keys [key0, key0 + KEYS) to a tile, K and behind it V; zeros for keys
 // outside [from, to), whose slots may be another request's: what a score is masked for could still
 // be infinite.
-template <int HD, int KEYS, int THREADS>
-static __device__ __forceinline__ void
-msgl_rows16_load(const char *k, const char *v, size_t slot_bytes, int32_t head_dim,
-                 const int32_t *slots, int32_t key0, int32_t from, int32_t to, uint32_t tile)
+template <typename T, int HD, int KEYS, int THREADS>
+static __device__ __forceinline__ void msgl_rows16_load(const msgl_rows16_keys &keys, int32_t key0,
+                                                        int32_t from, int32_t to, uint32_t tile)
 {
-    const int CHUNKS = HD / 8, PITCH = msgl_rows16_pitch<HD>::BYTES;
+    const int BYTES = msgl_pool_types<T>::BYTES, PITCH = msgl_rows16_pitch<T, HD>::BYTES;
+    const int CHUNKS = HD * BYTES / 16; // of 16 bytes, in a row
 #pragma unroll
     for (int i = 0; i < KEYS * CHUNKS / THREADS; i++) {
         const int32_t at = i * THREADS + threadIdx.x, row = at / CHUNKS, chunk = at % CHUNKS;
         const int32_t key = key0 + row;
-        const bool inside = key >= from && key < to && chunk * 8 < head_dim;
-        const size_t src = inside ? (size_t)slots[key] * slot_bytes + chunk * 16 : 0;
+        const bool inside = key >= from && key < to && chunk * 16 / BYTES < keys.head_dim;
+        const size_t src = inside ? (size_t)keys.slots[key] * keys.slot_bytes + chunk * 16 : 0;
         const uint32_t dst = tile + row * PITCH + chunk * 16;
-        msgl__copy_async_16(dst, k + src, inside);
-        msgl__copy_async_16(dst + KEYS * PITCH, v + src, inside);
+        msgl__copy_async_16(dst, keys.k + src, inside);
+        msgl__copy_async_16(dst + KEYS * PITCH, keys.v + src, inside);
     }
 }
 
 template <int HD> struct msgl_rows16 {
     uint32_t q[HD / 16][4];
-    float o[HD / 8][4]; // sums of exp2(s - m) v
-    float m[2], l[2];   // largest score; this lane's share of the sum of exp2(s - m)
+    // Sums of exp2(s - m) v, elements 8 nb + 2 (lane % 4) and the next one; of E4M3, of blocks 2 i
+    // and 2 i + 1, every other one of the four from 16 i + 4 (lane % 4) on.
+    float o[HD / 8][4];
+    float m[2], l[2]; // largest score; this lane's share of the sum of exp2(s - m)
 };
 
-// row: the lane's two rows of head_dim elements, or NULL for zeros.
+// Takes queries. row: the lane's two rows of head_dim elements, or NULL for zeros.
 template <typename T, int HD>
-static __device__ __forceinline__ void msgl_rows16_start(const T *const row[2], int32_t head_dim,
-                                                         int32_t lane, msgl_rows16<HD> *w)
+static __device__ __forceinline__ void
+msgl_rows16_query(const typename msgl_pool_types<T>::act *const row[2], int32_t head_dim,
+                  int32_t lane, msgl_rows16<HD> *w)
 {
+    const bool wide = msgl_pool_types<T>::BYTES == 2;
 #pragma unroll
     for (int ks = 0; ks < HD / 16; ks++) {
 #pragma unroll
         for (int i = 0; i < 4; i++) {
-            const int32_t d = ks * 16 + (i & 2) * 4 + lane % 4 * 2;
+            const int32_t d =
+                ks * 16 + (wide ? (i & 2) * 4 + lane % 4 * 2 : (i & 2) + lane % 4 * 4);
             const bool there = row[i & 1] != NULL && d < head_dim;
-            w->q[ks][i] = there ? *(const uint32_t *)(row[i & 1] + d) : 0u;
+            const uint32_t two = there ? *(const uint32_t *)(row[i & 1] + d) : 0u;
+            w->q[ks][i] = wide ? two : msgl__bf16_to_f16(two);
         }
     }
+}
+
+// Before the first tile.
+template <int HD> static __device__ __forceinline__ void msgl_rows16_start(msgl_rows16<HD> *w)
+{
 #pragma unroll
     for (int nb = 0; nb < HD / 8; nb++) w->o[nb][0] = w->o[nb][1] = w->o[nb][2] = w->o[nb][3] = 0.f;
     w->m[0] = w->m[1] = -INFINITY;
@@ -127,42 +163,107 @@ static __device__ __forceinline__ void msgl_rows16_softmax(const SCORE &score, f
     }
 }
 
+// Fragments of two blocks of eight keys, from matrices [keys of a block][16 bytes of K] in pairs:
+// of both blocks, dims [16 ks, 16 ks + 16). r holds those of E4M3 for the odd ks behind.
+template <typename T>
+static __device__ __forceinline__ void msgl_rows16_k(uint32_t at, int ks, uint32_t r[4],
+                                                     uint32_t b[4])
+{
+    if constexpr (msgl_pool_types<T>::BYTES == 2) {
+        msgl__load_matrix_4(at + ks * 32, b);
+    } else {
+        if (ks % 2 == 0) msgl__load_matrix_4(at + ks * 16, r);
+        msgl__e4m3_to_f16(r[ks % 2], b);
+        msgl__e4m3_to_f16(r[ks % 2 + 2], b + 2);
+    }
+}
+
+// Fragments of two blocks of eight elements of V, sixteen from 16 db on, and 16 keys.
+template <typename T>
+static __device__ __forceinline__ void msgl_rows16_v(uint32_t at, int db, uint32_t r[4],
+                                                     uint32_t b[4])
+{
+    if constexpr (msgl_pool_types<T>::BYTES == 2) {
+        msgl__load_matrix_4_transposed(at + db * 32, b);
+    } else {
+        if (db % 2 == 0) msgl__load_matrix_4_transposed(at + db * 16, r);
+        msgl__e4m3_to_f16_by_element(r[db % 2 * 2], b[0], b[2]);
+        msgl__e4m3_to_f16_by_element(r[db % 2 * 2 + 1], b[1], b[3]);
+    }
+}
+
 // A tile of KEYS keys, K at `tile`, V behind it: scores, their softmax, the product with V.
 template <typename T, int HD, int KEYS, typename SCORE, typename SEES>
 static __device__ __forceinline__ void msgl_rows16_attend(const SCORE &score, uint32_t tile,
                                                           int32_t lane, const SEES &sees,
                                                           msgl_rows16<HD> *w)
 {
-    const int NB = KEYS / 8, PITCH = msgl_rows16_pitch<HD>::BYTES;
+    typedef typename msgl_pool_types<T>::product product;
+    const int NB = KEYS / 8, PITCH = msgl_rows16_pitch<T, HD>::BYTES;
     float s[NB][4] = {};
     const uint32_t k_at = tile + ((lane & 7) + (lane >> 4) * 8) * PITCH + ((lane >> 3) & 1) * 16;
+    uint32_t held[NB / 2][4];
 #pragma unroll
     for (int ks = 0; ks < HD / 16; ks++) {
 #pragma unroll
         for (int nb = 0; nb < NB; nb += 2) {
             uint32_t b[4];
-            msgl__load_matrix_4(k_at + nb * 8 * PITCH + ks * 32, b);
-            msgl__mma(s[nb], w->q[ks], b[0], b[1], T());
-            msgl__mma(s[nb + 1], w->q[ks], b[2], b[3], T());
+            msgl_rows16_k<T>(k_at + nb * 8 * PITCH, ks, held[nb / 2], b);
+            msgl__mma(s[nb], w->q[ks], b[0], b[1], product());
+            msgl__mma(s[nb + 1], w->q[ks], b[2], b[3], product());
         }
     }
     msgl_rows16_softmax<HD, NB>(score, s, lane, sees, w);
     const uint32_t v_at = tile + (KEYS + (lane & 15)) * PITCH + (lane >> 4) * 16;
 #pragma unroll
     for (int kb = 0; kb < NB / 2; kb++) {
-        uint32_t p[4];
+        uint32_t p[4], r[4];
 #pragma unroll
         for (int i = 0; i < 4; i++) {
-            p[i] =
-                msgl__pack_two(s[2 * kb + i / 2][i % 2 * 2], s[2 * kb + i / 2][i % 2 * 2 + 1], T());
+            p[i] = msgl__pack_two(s[2 * kb + i / 2][i % 2 * 2], s[2 * kb + i / 2][i % 2 * 2 + 1],
+                                  product());
         }
 #pragma unroll
         for (int db = 0; db < HD / 16; db++) {
             uint32_t b[4];
-            msgl__load_matrix_4_transposed(v_at + kb * 16 * PITCH + db * 32, b);
-            msgl__mma(w->o[2 * db], p, b[0], b[1], T());
-            msgl__mma(w->o[2 * db + 1], p, b[2], b[3], T());
+            msgl_rows16_v<T>(v_at + kb * 16 * PITCH, db, r, b);
+            msgl__mma(w->o[2 * db], p, b[0], b[1], product());
+            msgl__mma(w->o[2 * db + 1], p, b[2], b[3], product());
         }
+    }
+}
+
+// Keys [from, to) in tiles at absolute positions, the next one on its way while one is computed,
+// by all of a block's THREADS threads. Of tiles within [all_from, all_to) every row sees all keys;
+// of the others sees(r, key) says whether the lane's row r sees that key, which may lie outside
+// [from, to). ring: two tiles in shared memory, free again behind the call.
+template <typename T, int HD, int KEYS, int THREADS, typename SCORE, typename SEES>
+static __device__ __forceinline__ void
+msgl_rows16_walk(const msgl_rows16_keys &keys, int32_t from, int32_t to, int32_t all_from,
+                 int32_t all_to, const SCORE &score, const SEES &sees, uint32_t ring, int32_t lane,
+                 msgl_rows16<HD> *w)
+{
+    const int TILE = 2 * KEYS * msgl_rows16_pitch<T, HD>::BYTES;
+    const int32_t begin = from / KEYS, end = (to + KEYS - 1) / KEYS;
+    msgl_rows16_load<T, HD, KEYS, THREADS>(keys, begin * KEYS, from, to, ring);
+    msgl__copy_async_commit();
+    for (int32_t tile = begin; tile < end; tile++) {
+        const int32_t key0 = tile * KEYS, at = (tile - begin) & 1;
+        if (tile + 1 < end) {
+            msgl_rows16_load<T, HD, KEYS, THREADS>(keys, key0 + KEYS, from, to,
+                                                   ring + (at ^ 1) * TILE);
+        }
+        msgl__copy_async_commit();
+        msgl__copy_async_wait<1>();
+        __syncthreads();
+        if (key0 >= all_from && key0 + KEYS <= all_to) {
+            const auto all = [](int, int32_t) { return true; };
+            msgl_rows16_attend<T, HD, KEYS>(score, ring + at * TILE, lane, all, w);
+        } else {
+            const auto some = [&](int r, int32_t i) { return sees(r, key0 + i); };
+            msgl_rows16_attend<T, HD, KEYS>(score, ring + at * TILE, lane, some, w);
+        }
+        __syncthreads();
     }
 }
 
@@ -176,17 +277,33 @@ template <int HD> static __device__ __forceinline__ void msgl_rows16_sum(msgl_ro
     }
 }
 
+// And the logarithm of the sum of row r's exp(s), natural.
+template <int HD>
+static __device__ __forceinline__ float msgl_rows16_lse(const msgl_rows16<HD> &w, int r)
+{
+    return (w.m[r] + log2f(w.l[r])) * 0.6931471805599453f;
+}
+
 // Row r's result times `scale`, to head_dim elements from `out` on.
 template <typename T, int HD>
-static __device__ __forceinline__ void msgl_rows16_store(const msgl_rows16<HD> &w, int r,
-                                                         float scale, int32_t head_dim,
-                                                         int32_t lane, T *out)
+static __device__ __forceinline__ void
+msgl_rows16_store(const msgl_rows16<HD> &w, int r, float scale, int32_t head_dim, int32_t lane,
+                  typename msgl_pool_types<T>::act *out)
 {
+    typedef typename msgl_pool_types<T>::act act;
 #pragma unroll
-    for (int nb = 0; nb < HD / 8; nb++) {
+    for (int nb = 0; nb < HD / 8; nb += 3 - msgl_pool_types<T>::BYTES) {
         if (nb * 8 >= head_dim) break;
-        *(uint32_t *)(out + nb * 8 + lane % 4 * 2) =
-            msgl__pack_two(w.o[nb][2 * r] * scale, w.o[nb][2 * r + 1] * scale, T());
+        const float *x = w.o[nb] + 2 * r;
+        if constexpr (msgl_pool_types<T>::BYTES == 2) {
+            *(uint32_t *)(out + nb * 8 + lane % 4 * 2) =
+                msgl__pack_two(x[0] * scale, x[1] * scale, act());
+        } else {
+            const float *y = w.o[nb + 1] + 2 * r;
+            *(uint2 *)(out + nb * 8 + lane % 4 * 4) =
+                make_uint2(msgl__pack_two(x[0] * scale, y[0] * scale, act()),
+                           msgl__pack_two(x[1] * scale, y[1] * scale, act()));
+        }
     }
 }
 

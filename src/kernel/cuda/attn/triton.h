@@ -1,7 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
 //
 // The triton backend's kernels (docs/internals/triton.md), for every GPU from sm_80 on: bf16 and
-// f16, head_dim a multiple of 8 up to 256. All only queue work on `stream` (a cudaStream_t) and
+// f16, head_dim a multiple of 8 up to 256, or a latent cache of up to 576, of which up to 512 are V
+// (v_dim < head_dim, one KV head). All only queue work on `stream` (a cudaStream_t) and
 // return a cudaError_t: cudaErrorNotSupported for other dtypes and dimensions. Nothing of a launch
 // depends on lengths, but for upper bounds.
 #ifndef MSGL_KERNEL_CUDA_ATTN_TRITON_H
@@ -13,7 +14,10 @@
 extern "C" {
 #endif
 
-enum { MSGL_TRITON_MAX_WINDOWS = 8 };
+enum {
+    MSGL_TRITON_MAX_WINDOWS = 8,
+    MSGL_TRITON_MAX_V_DIM = 512, // of latent caches
+};
 
 // A step's metadata, device memory, with SGLang's names.
 typedef struct msgl_triton_lists {
@@ -42,7 +46,7 @@ typedef struct msgl_triton_call {
     const int32_t *kv_indptr, *kv_indices;
     const int32_t *num_kv_splits; // [batch] of the layer's window; answers
     // What stage 1 of answers leaves for stage 2: [batch, num_q_heads, MSGL_TRITON_MAX_SPLITS,
-    // head_dim], and without head_dim the natural logarithm of each split's weight. Splits without
+    // v_dim], and without v_dim the natural logarithm of each split's weight. Splits without
     // keys are not written.
     float *attn_logits, *attn_lse;
     const uint64_t *tree; // [total_q] as msgl_seqs' dev_tree, or NULL; chunks

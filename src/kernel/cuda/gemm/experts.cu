@@ -44,6 +44,10 @@ typedef struct experts_args {
     void *act; // [rows * top_k, inter]
     void *out;
     bool accumulate;
+    // The expert of all tokens; inter 0: there is none.
+    const void *shared_up, *shared_down;
+    void *shared_act; // [rows, shared_inter]
+    int32_t shared_inter;
 } experts_args;
 
 // Activations as floats: of a piece first the lanes' first four, then their second four, so that
@@ -73,21 +77,34 @@ static __device__ __forceinline__ void take_eight(const float *piece, int lane, 
 
 // --- gate and up --------------------------------------------------------------------------------
 
-// What a warp does next: UP_PASS elements of an assignment's output.
+// What a warp does next: UP_PASS elements of an output.
 typedef struct up_item {
-    int32_t place; // of the assignment in the order of experts
+    int32_t place; // of the assignment in the order of experts; of the shared expert: row - rows
     int32_t output, k;
 } up_item;
 
-// Asks for the item's part of the gate's row and of the up's.
+// To the output that it has, counted on from its place's first one.
+static __device__ __forceinline__ void find_place(const experts_args &g, up_item *item)
+{
+#pragma unroll 1
+    for (;;) {
+        const int32_t inter = item->place < 0 ? g.shared_inter : g.inter;
+        if (item->output < inter) return;
+        item->output -= inter, item->place++;
+    }
+}
+
+// Asks for the item's part of the gate's row and of the up's; expert: of its assignment.
 template <typename T>
 static __device__ __forceinline__ void ask_up(const experts_args &g, const up_item &item,
                                               int32_t expert, uint4 (&w)[2][UP_PIECES])
 {
     const int k = item.k + (int)threadIdx.x % 32 * 8;
-    const T *gate = (const T *)g.gate_up + (size_t)expert * g.gate_up_stride +
-                    (size_t)item.output * (size_t)g.hidden + k;
-    const T *up = gate + (size_t)g.inter * (size_t)g.hidden;
+    const bool shared = item.place < 0;
+    const T *const first =
+        shared ? (const T *)g.shared_up : (const T *)g.gate_up + (size_t)expert * g.gate_up_stride;
+    const T *gate = first + (size_t)item.output * (size_t)g.hidden + k;
+    const T *up = gate + (size_t)(shared ? g.shared_inter : g.inter) * (size_t)g.hidden;
 #pragma unroll
     for (int i = 0; i < UP_PIECES; i++) {
         const bool there = k + i * PIECE < g.hidden;
@@ -123,21 +140,27 @@ static __global__ void __launch_bounds__(THREADS, 1) experts_up(const experts_ar
     extern __shared__ __align__(16) float rows[];
     const int warp = (int)threadIdx.x / 32, lane = (int)threadIdx.x % 32;
     const int n = g.rows * g.top_k, padded = (g.hidden + UP_PASS - 1) / UP_PASS * UP_PASS;
-    up_item item = {0, warp * (int)gridDim.x + (int)blockIdx.x, 0};
+    up_item item = {g.shared_inter > 0 ? -g.rows : 0, warp * (int)gridDim.x + (int)blockIdx.x, 0};
+    uint4 w[2][UP_PIECES];
+    find_place(g, &item);
+    // Weights of the shared expert are on their way while the others are chosen.
+    const bool early = item.place < 0;
+    if (early) ask_up<T>(g, item, 0, w);
     msgl__pdl_wait();
     msgl__pdl_trigger(); // not before: the kernel behind knows then what was chosen
     const int32_t source = lane < n ? __ldcg(g.source + lane) : 0;
     const int32_t id = lane < n ? __ldcg(g.ids + lane) : 0;
     const int32_t expert = __shfl_sync(MSGL_FULL_MASK, id, source), row = source / g.top_k;
-    uint4 w[2][UP_PIECES];
-    while (item.output >= g.inter) item.output -= g.inter, item.place++;
-    if (item.place < n) ask_up<T>(g, item, __shfl_sync(MSGL_FULL_MASK, expert, item.place), w);
+    if (!early && item.place < n) {
+        ask_up<T>(g, item, __shfl_sync(MSGL_FULL_MASK, expert, item.place), w);
+    }
     keep_rows<T>(g, padded, rows);
     __syncthreads();
     float gate = 0, up = 0;
 #pragma unroll 1
     while (item.place < n) {
-        const float *x = rows + __shfl_sync(MSGL_FULL_MASK, row, item.place) * padded + item.k;
+        const int32_t in = __shfl_sync(MSGL_FULL_MASK, row, item.place & 31);
+        const float *x = rows + (item.place < 0 ? item.place + g.rows : in) * padded + item.k;
 #pragma unroll
         for (int i = 0; i < UP_PIECES; i++) {
             float v[8];
@@ -150,40 +173,54 @@ static __global__ void __launch_bounds__(THREADS, 1) experts_up(const experts_ar
         if (item.k >= g.hidden) {
             item.k = 0;
             item.output += WARPS * (int)gridDim.x;
-            while (item.output >= g.inter) item.output -= g.inter, item.place++;
+            find_place(g, &item);
         }
-        if (item.place < n) ask_up<T>(g, item, __shfl_sync(MSGL_FULL_MASK, expert, item.place), w);
+        const int32_t next = __shfl_sync(MSGL_FULL_MASK, expert, item.place & 31);
+        if (item.place < n) ask_up<T>(g, item, next, w);
         if (item.k > 0) continue;
         gate = group_sum(gate, 32), up = group_sum(up, 32);
-        const int32_t to = __shfl_sync(MSGL_FULL_MASK, source, done.place);
-        if (lane == 0) {
-            ((T *)g.act)[(size_t)to * (size_t)g.inter + (size_t)done.output] =
-                from_f32<T>(msgl__silu(gate) * up);
-        }
+        const int32_t to = __shfl_sync(MSGL_FULL_MASK, source, done.place & 31);
+        T *act = done.place < 0
+                     ? (T *)g.shared_act + (done.place + g.rows) * g.shared_inter + done.output
+                     : (T *)g.act + (size_t)to * (size_t)g.inter + (size_t)done.output;
+        if (lane == 0) *act = from_f32<T>(msgl__silu(gate) * up);
         gate = up = 0;
     }
 }
 
 // --- down ---------------------------------------------------------------------------------------
 
+// Pieces of a row of the shared expert's W.
+static __host__ __device__ __forceinline__ int shared_pieces(const experts_args &g)
+{
+    return (g.shared_inter + PIECE - 1) / PIECE;
+}
+
 // Asks for pieces [first, first + DOWN_PIECES) of the rows of all chosen experts that make output
-// `output`: `per` pieces each, the last one of a row whole if EVEN. expert: lane c's is choice c.
+// `output`, `per` pieces each, and behind them of the shared one's: the last one of a row whole if
+// EVEN. expert: lane c's is choice c.
 template <typename T, bool EVEN>
 static __device__ __forceinline__ void ask_down(const experts_args &g, int output, int first,
                                                 int per, int32_t expert, uint4 (&w)[DOWN_PIECES])
 {
     // Where a piece is, in eights of elements, a lane one of them.
-    const int lane = (int)threadIdx.x % 32, choice = (first + lane) / per;
+    const int lane = (int)threadIdx.x % 32, chosen = g.top_k * per;
+    const int choice = (first + lane) / per, shared = first + lane - chosen;
     const uint32_t begin =
         (uint32_t)__shfl_sync(MSGL_FULL_MASK, expert, choice % 32) * (uint32_t)(g.down_stride / 8);
-    const int piece = first + lane - choice * per, room = g.inter - piece * PIECE;
-    const uint32_t place = begin + (uint32_t)piece * (PIECE / 8);
+    const int piece = shared < 0 ? first + lane - choice * per : shared;
+    const int room = (shared < 0 ? g.inter : g.shared_inter) - piece * PIECE;
+    const uint32_t place = (shared < 0 ? begin : 0) + (uint32_t)piece * (PIECE / 8);
     const T *from = (const T *)g.down + (size_t)output * (size_t)g.inter + lane * 8;
+    const T *from_shared =
+        (const T *)g.shared_down + (size_t)output * (size_t)g.shared_inter + lane * 8;
+    const int pieces = output < g.hidden ? chosen + shared_pieces(g) : 0;
 #pragma unroll
     for (int i = 0; i < DOWN_PIECES; i++) {
-        const T *at = from + (size_t)__shfl_sync(MSGL_FULL_MASK, place, i) * 8;
+        const T *at = (first + i < chosen ? from : from_shared) +
+                      (size_t)__shfl_sync(MSGL_FULL_MASK, place, i) * 8;
         const int end = EVEN ? PIECE : __shfl_sync(MSGL_FULL_MASK, room, i);
-        const bool there = first + i < g.top_k * per && output < g.hidden && lane * 8 < end;
+        const bool there = first + i < pieces && lane * 8 < end;
         w[i] = there ? msgl__read_once(at) : make_uint4(0, 0, 0, 0);
     }
 }
@@ -191,7 +228,7 @@ static __device__ __forceinline__ void ask_down(const experts_args &g, int outpu
 // Pieces of shared memory, whole passes: zeros behind the end.
 static __host__ __device__ __forceinline__ int down_pieces(const experts_args &g)
 {
-    const int pieces = g.top_k * ((g.inter + PIECE - 1) / PIECE);
+    const int pieces = g.top_k * ((g.inter + PIECE - 1) / PIECE) + shared_pieces(g);
     return (pieces + DOWN_PIECES - 1) / DOWN_PIECES * DOWN_PIECES;
 }
 
@@ -200,14 +237,18 @@ template <typename T>
 static __device__ __forceinline__ void keep_act(const experts_args &g, int row, int per,
                                                 float weight, float *act)
 {
-    const int warp = (int)threadIdx.x / 32, lane = (int)threadIdx.x % 32, pieces = g.top_k * per;
+    const int warp = (int)threadIdx.x / 32, lane = (int)threadIdx.x % 32, chosen = g.top_k * per;
     const T *in = (const T *)g.act + (size_t)row * (size_t)g.top_k * (size_t)g.inter;
+    const T *shared_in = (const T *)g.shared_act + (size_t)row * (size_t)g.shared_inter;
 #pragma unroll 1
     for (int i = warp; i < down_pieces(g); i += WARPS) {
         uint4 u = make_uint4(0, 0, 0, 0);
-        const int choice = i / per, at = (i - choice * per) * PIECE + lane * 8;
-        if (i < pieces && at < g.inter) u = __ldcg((const uint4 *)(in + choice * g.inter + at));
-        const float by = __shfl_sync(MSGL_FULL_MASK, weight, choice % 32);
+        const int choice = i / per, piece = i < chosen ? i - choice * per : i - chosen;
+        const int at = piece * PIECE + lane * 8;
+        const T *from = i < chosen ? in + choice * g.inter : shared_in;
+        if (at < (i < chosen ? g.inter : g.shared_inter)) u = __ldcg((const uint4 *)(from + at));
+        const float chosen_by = __shfl_sync(MSGL_FULL_MASK, weight, choice % 32);
+        const float by = i < chosen ? chosen_by : 1.0f;
         float v[8];
         unpack8(u, v, T());
 #pragma unroll
@@ -222,7 +263,8 @@ static __global__ void __launch_bounds__(DOWN_BOUND) experts_down(const experts_
 {
     extern __shared__ __align__(16) float act[];
     const int lane = (int)threadIdx.x % 32, row = (int)blockIdx.y;
-    const int output = (int)blockIdx.x * WARPS + (int)threadIdx.x / 32, pieces = g.top_k * per;
+    const int output = (int)blockIdx.x * WARPS + (int)threadIdx.x / 32;
+    const int pieces = g.top_k * per + shared_pieces(g);
     msgl__pdl_trigger();
     int32_t expert = 0;
     float weight = 0;
@@ -282,7 +324,8 @@ template <typename T> static void launch(msgl_exec *x, const experts_args &g)
     MSGL_CUDA_TRY(x, msgl__allow_shared<experts_up<T>>(up_bytes(g), true));
     MSGL_CUDA_TRY(x, msgl__launch(experts_up<T>, dim3((unsigned)d->sm_count), dim3(THREADS),
                                   up_bytes(g), d->stream, g));
-    g.inter % PIECE == 0 ? launch_down<T, true>(x, g) : launch_down<T, false>(x, g);
+    (g.inter | g.shared_inter) % PIECE == 0 ? launch_down<T, true>(x, g)
+                                            : launch_down<T, false>(x, g);
 }
 
 bool msgl__cuda_experts(msgl_exec *x, const msgl_experts_call *c)
@@ -304,14 +347,23 @@ bool msgl__cuda_experts(msgl_exec *x, const msgl_experts_call *c)
     g.act = c->act;
     g.out = c->out;
     g.accumulate = c->accumulate;
-    const uintptr_t bits =
-        (uintptr_t)g.gate_up | (uintptr_t)g.down | (uintptr_t)g.in | (uintptr_t)g.act;
+    uintptr_t bits = (uintptr_t)g.gate_up | (uintptr_t)g.down | (uintptr_t)g.in | (uintptr_t)g.act;
+    if (c->shared_up != NULL) {
+        if (c->shared_up->format->dtype != x->act || c->shared_down->format->dtype != x->act) {
+            return false;
+        }
+        g.shared_up = c->shared_up->data;
+        g.shared_down = c->shared_down->data;
+        g.shared_act = c->shared_act;
+        g.shared_inter = c->shared_down->k;
+        bits |= (uintptr_t)g.shared_up | (uintptr_t)g.shared_down | (uintptr_t)g.shared_act;
+    }
     if (msgl__cuda_device(x)->deterministic || c->rows <= 0 ||
         c->rows * c->top_k > MAX_ASSIGNMENTS || (x->act != MSGL_BF16 && x->act != MSGL_F16) ||
         up->format->dtype != x->act || down->format->dtype != x->act || g.gate_up_stride % 8 != 0 ||
         g.gate_up_stride == 0 || g.down_stride % 8 != 0 || g.down_stride == 0 ||
         g.down_stride / 8 * (size_t)c->num_experts > UINT32_MAX || g.hidden % 8 != 0 ||
-        g.inter % 8 != 0 || bits % 16 != 0 || up_bytes(g) > MAX_SHARED ||
+        g.inter % 8 != 0 || g.shared_inter % 8 != 0 || bits % 16 != 0 || up_bytes(g) > MAX_SHARED ||
         down_bytes(g) > MAX_SHARED) {
         return false;
     }

@@ -3,8 +3,8 @@
 // A product a head (msgl_heads_call). 16-bit weights and activations: many rows by cuBLASLt, unless
 // deterministic, else by mma.sync, a block for a tile of one head's result, with tiles of 16 rows
 // where there are few and of 64 where there are more; anything else a thread an element. k of
-// latent attention is 128 and 512, so that a block takes one to four steps of 128 through two
-// stages.
+// latent attention is 128 and 512, one or four steps of 128: of few rows all weights are asked for
+// before the kernel waits for the one in front, of more rows a step ahead.
 #include "kernel/cuda/device.cuh"
 #include "kernel/cuda/gemm/gemm.h"
 #include "kernel/cuda/gemm/grouped.cuh"
@@ -18,6 +18,7 @@ enum {
     WARPS = 4,
     STEP = 128,       // of k
     UNITS = STEP / 8, // of 16 bytes in a row of a stage
+    FEW_STAGES = 5,
     STAGES = 2,
     FEW_ROWS = 32, // up to which tiles are small
     // From which the library is asked: its choice takes the host tens of microseconds.
@@ -70,11 +71,12 @@ static __device__ __forceinline__ void store_two(const heads_args &a, int row, i
 }
 
 // blockIdx: x columns, y rows, z head.
-template <typename T, int TM, int TN>
+template <typename T, int TM, int TN, int RING>
 static __global__ void __launch_bounds__(WARPS * 32) heads_kernel(const heads_args a)
 {
     constexpr int ACROSS = WARPS / (TM / 16), COLS = TN / ACROSS, TILES = COLS / 8; // of a warp
     constexpr uint32_t A_BYTES = TM * STEP * 2, B_BYTES = TN * STEP * 2;
+    constexpr int AHEAD = RING - 1;
     extern __shared__ __align__(128) char shared[];
     const uint32_t base = msgl__shared_address(shared);
     const int warp = (int)threadIdx.x / 32, lane = (int)threadIdx.x % 32;
@@ -85,19 +87,28 @@ static __global__ void __launch_bounds__(WARPS * 32) heads_kernel(const heads_ar
     float acc[TILES][4] = {};
     msgl__pdl_trigger();
     // Weights are no earlier kernel's.
-    load_tile<T, TN>(base + A_BYTES, w, (size_t)a.k, col0, a.n, 0, a.k);
+#pragma unroll 1
+    for (int s = 0; s < AHEAD && s < steps; s++) {
+        const uint32_t to = base + (uint32_t)s * (A_BYTES + B_BYTES) + A_BYTES;
+        load_tile<T, TN>(to, w, (size_t)a.k, col0, a.n, s * STEP, a.k);
+    }
     msgl__pdl_wait();
-    load_tile<T, TM>(base, in, a.ld_in, row0, a.m, 0, a.k);
-    msgl__copy_async_commit();
+#pragma unroll 1
+    for (int s = 0; s < AHEAD; s++) {
+        const uint32_t to = base + (uint32_t)s * (A_BYTES + B_BYTES);
+        if (s < steps) load_tile<T, TM>(to, in, a.ld_in, row0, a.m, s * STEP, a.k);
+        msgl__copy_async_commit();
+    }
     for (int step = 0; step < steps; step++) {
-        const uint32_t stage = base + (uint32_t)(step % STAGES) * (A_BYTES + B_BYTES);
-        if (step + 1 < steps) {
-            const uint32_t next = base + (uint32_t)((step + 1) % STAGES) * (A_BYTES + B_BYTES);
-            load_tile<T, TM>(next, in, a.ld_in, row0, a.m, (step + 1) * STEP, a.k);
-            load_tile<T, TN>(next + A_BYTES, w, (size_t)a.k, col0, a.n, (step + 1) * STEP, a.k);
+        const uint32_t stage = base + (uint32_t)(step % RING) * (A_BYTES + B_BYTES);
+        const int later = step + AHEAD;
+        if (later < steps) {
+            const uint32_t next = base + (uint32_t)(later % RING) * (A_BYTES + B_BYTES);
+            load_tile<T, TM>(next, in, a.ld_in, row0, a.m, later * STEP, a.k);
+            load_tile<T, TN>(next + A_BYTES, w, (size_t)a.k, col0, a.n, later * STEP, a.k);
         }
         msgl__copy_async_commit();
-        msgl__copy_async_wait<1>();
+        msgl__copy_async_wait<AHEAD>();
         __syncthreads();
         const int row = warp / ACROSS * 16, col = warp % ACROSS * COLS;
 #pragma unroll
@@ -143,14 +154,15 @@ template <typename T> static __global__ void any_kernel(const heads_args a)
         from_f32<T>(sum);
 }
 
-template <typename T, int TM, int TN>
+template <typename T, int TM, int TN, int RING>
 static void launch_tiles(msgl_exec *x, const heads_args *a, int heads)
 {
-    constexpr size_t bytes = (size_t)STAGES * (TM + TN) * STEP * 2;
+    const int steps = (a->k + STEP - 1) / STEP;
+    const size_t bytes = (size_t)(steps < RING ? steps : RING) * (TM + TN) * STEP * 2;
     const dim3 grid((unsigned)((a->n + TN - 1) / TN), (unsigned)((a->m + TM - 1) / TM),
                     (unsigned)heads);
-    MSGL_CUDA_TRY(x, (msgl__allow_shared<heads_kernel<T, TM, TN>>(bytes)));
-    MSGL_CUDA_TRY(x, msgl__launch(heads_kernel<T, TM, TN>, grid, dim3(WARPS * 32), bytes,
+    MSGL_CUDA_TRY(x, (msgl__allow_shared<heads_kernel<T, TM, TN, RING>>(bytes)));
+    MSGL_CUDA_TRY(x, msgl__launch(heads_kernel<T, TM, TN, RING>, grid, dim3(WARPS * 32), bytes,
                                   msgl__cuda_stream(x), *a));
 }
 
@@ -164,9 +176,9 @@ template <typename T> static void launch_halves(msgl_exec *x, const heads_args *
 {
     // The tile is the rows' alone: a row's sums run over k in the same order in both.
     if (a->m <= FEW_ROWS) {
-        launch_tiles<T, 16, 32>(x, a, heads);
+        launch_tiles<T, 16, 32, FEW_STAGES>(x, a, heads);
     } else {
-        launch_tiles<T, 64, 64>(x, a, heads);
+        launch_tiles<T, 64, 64, STAGES>(x, a, heads);
     }
 }
 

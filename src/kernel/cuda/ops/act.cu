@@ -129,6 +129,34 @@ extern "C" void msgl__cuda_times_sigmoid(msgl_exec *x, const void *gate, size_t 
     if (rows > 0) MSGL_BY_DTYPE(x->act, times_sigmoid_typed, x, gate, ld_gate, p, rows, dim);
 }
 
+template <typename T>
+static __global__ void temper_kernel(msgl_temper how, const int32_t *positions, T *p, size_t ld,
+                                     int dim)
+{
+    msgl__pdl_trigger();
+    msgl__pdl_wait();
+    const float steps = floorf(((float)positions[blockIdx.x] + 1) / how.every);
+    const float by = 1 + how.scale * log1pf(steps);
+    T *row = p + (size_t)blockIdx.x * ld;
+    for (int i = (int)threadIdx.x; i < dim; i += (int)blockDim.x) {
+        row[i] = from_f32<T>(to_f32(row[i]) * by);
+    }
+}
+
+template <typename T>
+static void temper_typed(msgl_exec *x, const msgl_temper *how, const int32_t *positions, void *p,
+                         size_t ld, int rows, int dim)
+{
+    MSGL_CUDA_TRY(x, msgl__launch(temper_kernel<T>, dim3((unsigned)rows), dim3(256), 0,
+                                  msgl__cuda_stream(x), *how, positions, (T *)p, ld, dim));
+}
+
+extern "C" void msgl__cuda_temper(msgl_exec *x, const msgl_temper *how, const int32_t *positions,
+                                  void *p, size_t ld, int rows, int dim)
+{
+    if (rows > 0) MSGL_BY_DTYPE(x->act, temper_typed, x, how, positions, p, ld, rows, dim);
+}
+
 // Rows of a grouped product, a block a row, in the order of the experts.
 typedef struct experts_args {
     const int32_t *offsets, *to; // to: NULL, or where row j is in product and out

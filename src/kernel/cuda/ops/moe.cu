@@ -364,6 +364,31 @@ extern "C" void msgl__cuda_moe_combine(msgl_exec *x, const void *in, const int32
     x->scratch->used = used;
 }
 
+template <typename T> static __global__ void weigh_input_kernel(T *p, float *weights, int dim)
+{
+    msgl__pdl_trigger();
+    msgl__pdl_wait();
+    T *row = p + (size_t)blockIdx.x * (size_t)dim;
+    const float by = weights[blockIdx.x];
+    for (int i = (int)threadIdx.x; i < dim; i += (int)blockDim.x) {
+        row[i] = from_f32<T>(to_f32(row[i]) * by);
+    }
+    __syncthreads(); // all have read the weight
+    if (threadIdx.x == 0) weights[blockIdx.x] = 1;
+}
+
+template <typename T>
+static void weigh_input(msgl_exec *x, void *p, float *weights, int rows, int dim)
+{
+    MSGL_CUDA_TRY(x, msgl__launch(weigh_input_kernel<T>, dim3((unsigned)rows), dim3(256), 0,
+                                  msgl__cuda_stream(x), (T *)p, weights, dim));
+}
+
+extern "C" void msgl__cuda_moe_weigh_input(msgl_exec *x, void *p, float *weights, int rows, int dim)
+{
+    if (rows > 0) MSGL_BY_DTYPE(x->act, weigh_input, x, p, weights, rows, dim);
+}
+
 template <typename T>
 static __global__ void add_shared_kernel(const T *in, const float *gate, int dim, T *out)
 {

@@ -18,6 +18,8 @@ extern "C" {
 
 #include "core/batch.h"
 #include "kernel/calls.h"
+#include "kernel/dual_chunk.h"
+#include "kernel/temper.h"
 #include "kernel/exec.h"
 
 void msgl__cuda_rms_norm(msgl_exec *x, const void *in, size_t ld_in, const float *weight, float eps,
@@ -33,11 +35,15 @@ void msgl__cuda_rope_table(msgl_exec *x, const int32_t *positions, int tokens,
                            const float *inv_freq, int half, float scale, float *cos_sin);
 void msgl__cuda_qk_norm_rope_store(msgl_exec *x, const msgl_rope_call *c);
 void msgl__cuda_latent_rope_store(msgl_exec *x, const msgl_latent_rope_call *c);
+void msgl__cuda_dual_table(msgl_exec *x, const msgl_dual_table_call *c);
+void msgl__cuda_dual_rope_store(msgl_exec *x, const msgl_dual_rope_call *c);
 
 void msgl__cuda_gate(msgl_exec *x, msgl_activation f, const void *gate_up, void *out, int rows,
                      int dim);
 void msgl__cuda_times_sigmoid(msgl_exec *x, const void *gate, size_t ld_gate, void *p, int rows,
                               int dim);
+void msgl__cuda_temper(msgl_exec *x, const msgl_temper *how, const int32_t *positions, void *p,
+                       size_t ld, int rows, int dim);
 // What is left of a grouped call whose product, without bias and gate, is there (its rows where
 // `to` says): [rows, n], or c->out itself when it is not gated.
 void msgl__cuda_finish_experts(msgl_exec *x, const msgl_grouped_call *c, const void *product,
@@ -54,6 +60,7 @@ void msgl__cuda_moe_gather(msgl_exec *x, const void *in, const int32_t *source, 
 void msgl__cuda_moe_combine(msgl_exec *x, const void *in, const int32_t *source,
                             const float *weights, int rows, int top_k, int dim, bool accumulate,
                             void *out);
+void msgl__cuda_moe_weigh_input(msgl_exec *x, void *p, float *weights, int rows, int dim);
 void msgl__cuda_moe_add_shared(msgl_exec *x, const void *in, const float *gate, int rows, int dim,
                                void *out);
 

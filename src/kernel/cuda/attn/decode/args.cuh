@@ -6,6 +6,7 @@
 
 #include "kernel/cuda/attn/decode.h"
 #include "kernel/cuda/attn/decode/split.h"
+#include "kernel/cuda/attn/pool_types.cuh"
 #include "kernel/cuda/ops/rope_head.cuh"
 
 // Norm and rotation of the new tokens, and where K and V go: as msgl_rope_call.
@@ -19,20 +20,9 @@ struct msgl_decode_rope {
     const int32_t *slots;
 };
 
-// What the kernel's T names: activations, what K and V are multiplied as, and the bytes of their
-// elements in the pool. E4M3 becomes f16, which has its values: one conversion for two.
-template <typename T> struct msgl_decode_types {
-    typedef T act;
-    typedef T product;
-    static const int BYTES = 2;
-};
-struct msgl_decode_e4m3 { // beside bf16 activations
-};
-template <> struct msgl_decode_types<msgl_decode_e4m3> {
-    typedef __nv_bfloat16 act;
-    typedef __half product;
-    static const int BYTES = 1;
-};
+// What the kernel's T names.
+template <typename T> using msgl_decode_types = msgl_pool_types<T>;
+typedef msgl_pool_e4m3 msgl_decode_e4m3;
 
 struct msgl_decode_args {
     const void *q, *k, *v; // q: with rope, the projection's output

@@ -85,6 +85,7 @@ struct msgl_mla_params {
     const msgl_mla_plan *plan;
     const msgl_mla_unit *units;
     const int32_t *table;
+    const uint64_t *tree; // or NULL
     size_t ld_q, ld_out, table_stride;
     int32_t *counters; // 2 of each (share, row tile): msgl_mla_open
     float2 *part_ml;   // maximum and sum of each row of each part

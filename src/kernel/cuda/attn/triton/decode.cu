@@ -4,11 +4,13 @@
 // request's keys and leaves the result with the logarithm of its weight. Up to 16 query heads that
 // share a KV head go together, as the 16 rows of a tensor core's product, so that K and V are read
 // once for all of them; a head of its own takes dot products. Stage 2 merges a head's splits.
+// (Stage 1 of latent caches: latent.cu.)
 //
 // Within a block the keys are dealt out once more, to warps or groups of lanes, whose parts are
 // merged by the same formula in shared memory.
 #include "kernel/cuda/attn/rows16.cuh"
 #include "kernel/cuda/attn/triton.h"
+#include "kernel/cuda/attn/triton/latent.h"
 #include "kernel/cuda/attn/triton/splits.h"
 #include "kernel/cuda/launch.cuh"
 #include "kernel/cuda/ptx/copy.cuh"
@@ -54,21 +56,21 @@ static __device__ void merge_parts(const msgl_triton_call &c, const float *o, co
 // Stage 1 of groups. Each warp takes every WARPS-th tile of the split's keys and has a ring of
 // STAGES tiles of its own in shared memory, so that no warp waits for another until the end. FEW:
 // there are fewer blocks than multiprocessors, and each of them is twice as large.
-template <int HD, bool FEW> struct grouped {
+template <typename T, int HD, bool FEW> struct grouped {
     static const int WARPS = (HD > 128 ? 2 : 4) * (FEW ? 2 : 1), THREADS = WARPS * 32, STAGES = 2;
     static const int KEYS = 16; // of a tile
-    static const int PITCH = msgl_rows16_pitch<HD>::BYTES;
+    static const int PITCH = msgl_rows16_pitch<T, HD>::BYTES;
     static const int TILE = 2 * KEYS * PITCH, RING = STAGES * TILE, BYTES = WARPS * RING;
     static const int MERGE_PITCH = HD + 8; // floats
     static_assert(WARPS * 16 * MERGE_PITCH * 4 <= BYTES, "parts are merged where the rings were");
 };
 
 // Brings a tile: lane i has the slot of key i % KEYS, negative where there is none.
-template <int HD>
+template <typename T, int HD>
 static __device__ __forceinline__ void bring_tile(const msgl_cuda_attn_call &a, int32_t kv_head,
                                                   int32_t slot, int32_t lane, uint32_t to)
 {
-    typedef grouped<HD, false> S;
+    typedef grouped<T, HD, false> S;
     const int CHUNKS = HD / 8; // of 16 bytes, in a row
     const size_t head_bytes = (size_t)a.head_dim * 2, slot_bytes = a.num_kv_heads * head_bytes;
 #pragma unroll
@@ -84,10 +86,10 @@ static __device__ __forceinline__ void bring_tile(const msgl_cuda_attn_call &a, 
 }
 
 template <typename T, int HD, bool FEW>
-static __global__ __launch_bounds__(grouped<HD, FEW>::THREADS) void triton_stage1_grouped(
+static __global__ __launch_bounds__(grouped<T, HD, FEW>::THREADS) void triton_stage1_grouped(
     const __grid_constant__ msgl_triton_call c)
 {
-    typedef grouped<HD, FEW> S;
+    typedef grouped<T, HD, FEW> S;
     const int STAGES = S::STAGES;
     extern __shared__ __align__(128) char smem[];
     __shared__ float2 ml[S::WARPS * 16];
@@ -111,7 +113,7 @@ static __global__ __launch_bounds__(grouped<HD, FEW>::THREADS) void triton_stage
         return key < keys.end ? slots[key] : -1;
     };
     const auto bring = [&](int32_t tile, int32_t slot, int32_t stage) {
-        if (tile < tiles) bring_tile<HD>(a, kv_head, slot, lane, ring + stage * S::TILE);
+        if (tile < tiles) bring_tile<T, HD>(a, kv_head, slot, lane, ring + stage * S::TILE);
         msgl__copy_async_commit();
     };
     int32_t slot = slot_of(warp), stage = 0;
@@ -128,7 +130,8 @@ static __global__ __launch_bounds__(grouped<HD, FEW>::THREADS) void triton_stage
             row < rows ? (const T *)a.q + req * a.ld_q + (size_t)(head + row) * a.head_dim : NULL;
     }
     msgl_rows16<HD> w;
-    msgl_rows16_start(q, a.head_dim, lane, &w);
+    msgl_rows16_query<T>(q, a.head_dim, lane, &w);
+    msgl_rows16_start(&w);
     const msgl_score score = {a.scale, a.softcap};
     for (int32_t tile = warp; tile < tiles; tile += S::WARPS) {
         msgl__copy_async_wait<STAGES - 1>();
@@ -263,20 +266,20 @@ static __global__ __launch_bounds__(dots<HD>::THREADS) void triton_stage1_dots(
 
 // Stage 2: block (head, request), two columns a thread. A sink is one more weight, without a value;
 // it belongs here, where it counts once.
-enum { MERGE_THREADS = 128 };
+enum { MERGE_THREADS = 128, MAX_MERGE_THREADS = 256 };
 
 template <typename T>
 static __global__
-__launch_bounds__(MERGE_THREADS) void triton_stage2(const __grid_constant__ msgl_triton_call c)
+__launch_bounds__(MAX_MERGE_THREADS) void triton_stage2(const __grid_constant__ msgl_triton_call c)
 {
     const msgl_cuda_attn_call &a = c.attn;
     const int32_t head = blockIdx.x, req = blockIdx.y, col = threadIdx.x * 2;
     msgl__pdl_wait();
     msgl__pdl_trigger();
-    if (col >= a.head_dim) return;
+    if (col >= a.v_dim) return;
     const size_t row = (size_t)req * a.num_q_heads + head;
     const float *lse = c.attn_lse + row * MSGL_TRITON_MAX_SPLITS;
-    const float *part = c.attn_logits + row * MSGL_TRITON_MAX_SPLITS * a.head_dim + col;
+    const float *part = c.attn_logits + row * MSGL_TRITON_MAX_SPLITS * a.v_dim + col;
     const float sink = a.sinks != NULL ? a.sinks[head] : -INFINITY;
     float weight[MSGL_TRITON_MAX_SPLITS], m = sink;
     float2 v[MSGL_TRITON_MAX_SPLITS];
@@ -285,7 +288,7 @@ __launch_bounds__(MERGE_THREADS) void triton_stage2(const __grid_constant__ msgl
         const msgl_triton_range keys = keys_of(c, req, i);
         const bool there = keys.begin < keys.end;
         weight[i] = there ? lse[i] : -INFINITY;
-        v[i] = there ? *(const float2 *)(part + i * a.head_dim) : make_float2(0.f, 0.f);
+        v[i] = there ? *(const float2 *)(part + i * a.v_dim) : make_float2(0.f, 0.f);
         m = fmaxf(m, weight[i]);
     }
     float sum = expf(sink - m);
@@ -298,14 +301,21 @@ __launch_bounds__(MERGE_THREADS) void triton_stage2(const __grid_constant__ msgl
         o.y += e * v[i].y;
     }
     const float scale = a.out_scale / sum;
-    T *out = (T *)a.out + req * a.ld_out + (size_t)head * a.head_dim + col;
+    T *out = (T *)a.out + req * a.ld_out + (size_t)head * a.v_dim + col;
     *(uint32_t *)out = msgl__pack_two(o.x * scale, o.y * scale, T());
+}
+
+template <typename T> static cudaError_t launch_stage2(const msgl_triton_call &c, cudaStream_t s)
+{
+    const dim3 rows((unsigned)c.attn.num_q_heads, (unsigned)c.attn.batch);
+    const int threads = c.attn.v_dim > 2 * MERGE_THREADS ? MAX_MERGE_THREADS : MERGE_THREADS;
+    return msgl__launch(triton_stage2<T>, rows, threads, 0, s, c);
 }
 
 template <typename T, int HD, bool FEW>
 static cudaError_t launch_grouped(const msgl_triton_call &c, dim3 grid, cudaStream_t s)
 {
-    typedef grouped<HD, FEW> S;
+    typedef grouped<T, HD, FEW> S;
     constexpr auto kernel = triton_stage1_grouped<T, HD, FEW>;
     const cudaError_t e = msgl__allow_shared<kernel>(S::BYTES);
     if (e != cudaSuccess) return e;
@@ -327,9 +337,7 @@ template <typename T, int HD> static cudaError_t launch(const msgl_triton_call &
     e = group == 1 ? msgl__launch(triton_stage1_dots<T, HD>, grid, dots<HD>::THREADS, 0, s, c)
         : few      ? launch_grouped<T, HD, true>(c, grid, s)
                    : launch_grouped<T, HD, false>(c, grid, s);
-    if (e != cudaSuccess) return e;
-    const dim3 rows((unsigned)a.num_q_heads, (unsigned)a.batch);
-    return msgl__launch(triton_stage2<T>, rows, MERGE_THREADS, 0, s, c);
+    return e != cudaSuccess ? e : launch_stage2<T>(c, s);
 }
 
 template <typename T> static cudaError_t launch_dim(const msgl_triton_call &c, cudaStream_t s)
@@ -339,11 +347,20 @@ template <typename T> static cudaError_t launch_dim(const msgl_triton_call &c, c
                                     : launch<T, 256>(c, s);
 }
 
+static int decode_latent(const msgl_triton_call *c, cudaStream_t s)
+{
+    const int code = msgl__triton_latent_stage1(c, s);
+    if (code != cudaSuccess) return code;
+    return c->attn.dtype == MSGL_BF16 ? launch_stage2<__nv_bfloat16>(*c, s)
+                                      : launch_stage2<__half>(*c, s);
+}
+
 extern "C" int msgl__cuda_triton_decode(const msgl_triton_call *c, void *stream)
 {
     const int32_t dim = c->attn.head_dim;
-    if (dim < 8 || dim > 256 || dim % 8 != 0) return cudaErrorNotSupported;
     if (c->attn.batch == 0) return cudaSuccess;
+    if (msgl__triton_is_latent(c)) return decode_latent(c, (cudaStream_t)stream);
+    if (dim < 8 || dim > 256 || dim % 8 != 0) return cudaErrorNotSupported;
     switch (c->attn.dtype) {
     case MSGL_BF16: return launch_dim<__nv_bfloat16>(*c, (cudaStream_t)stream);
     case MSGL_F16: return launch_dim<__half>(*c, (cudaStream_t)stream);

@@ -78,7 +78,8 @@ MSGL_TRITON_FN int32_t msgl__triton_fixed_splits(int32_t len)
 }
 
 // Keys [begin, end) of split `split` of n, of a request of len keys of which its query sees `seen`;
-// empty where rounding leaves nothing for the last splits.
+// empty where rounding leaves nothing for the last splits. A request with n = 0 is left out: its
+// result is somebody else's (double sparsity).
 typedef struct msgl_triton_range {
     int32_t begin, end;
 } msgl_triton_range;
@@ -87,11 +88,12 @@ MSGL_TRITON_FN msgl_triton_range msgl__triton_range(int32_t len, int32_t seen, i
                                                     int32_t split)
 {
     const int32_t unit = MSGL_TRITON_SPLIT_UNIT;
-    const int32_t each = msgl__triton_div(msgl__triton_div(seen, n), unit) * unit;
     msgl_triton_range r;
+    r.begin = r.end = len;
+    if (split >= n) return r;
+    const int32_t each = msgl__triton_div(msgl__triton_div(seen, n), unit) * unit;
     r.begin = len - seen + msgl__triton_min(split * each, seen);
     r.end = len - seen + msgl__triton_min((split + 1) * each, seen);
-    if (split >= n) r.begin = r.end = len;
     return r;
 }
 

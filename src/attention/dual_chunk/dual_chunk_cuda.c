@@ -1,0 +1,176 @@
+// SPDX-License-Identifier: Apache-2.0
+//
+// dual_chunk_flash_attn on GPUs. Prompts have a kernel of their own that takes a row's queries in
+// turn. To fa's decode kernel an answer is three requests, one for each part of its keys, whose
+// tables begin with the part and whose queries lie one behind the other as they do anyway; their
+// results are merged by log-sum-exp. Lengths and beginnings of the parts are made on the device
+// once a step, so a captured graph only needs new lengths. A step, or graph, whose requests are all
+// within their first chunk calls the decode kernel as fa does.
+#include "attention/dual_chunk/dual_chunk_cuda.h"
+
+#include "attention/cuda_call.h"
+#include "attention/paged.h"
+#include "core/mem.h"
+#include "core/round.h"
+#include "kernel/cuda/attn/decode.h"
+#include "kernel/cuda/plugin.h"
+
+typedef struct dual_backend {
+    msgl_attn_backend base;
+    msgl_attn_config cfg;
+    char *memory; // of all that follows
+    size_t memory_bytes;
+    void *workspace;       // of the decode kernel
+    msgl_dual_parts parts; // of a step's answers
+    float *lse;            // what a layer's parts leave
+    void *results;
+} dual_backend;
+
+static void dual_destroy(msgl_attn_backend *base)
+{
+    dual_backend *b = (dual_backend *)base;
+    if (b == NULL) return;
+    if (b->memory != NULL) b->cfg.dev->ops->free(b->cfg.dev, b->memory, b->memory_bytes);
+    msgl__free(b);
+}
+
+// Gives all arrays their places from *at on; with at counting from NULL, measures them.
+static void carve(dual_backend *b, char **at)
+{
+    const msgl_attn_config *cfg = &b->cfg;
+    const int32_t parts = cfg->max_running * MSGL_DUAL_QUERIES;
+    const size_t rows = (size_t)parts * (size_t)cfg->num_q_heads;
+    const size_t elem = msgl__dtype_size(cfg->pool->spec.dtype);
+    b->workspace =
+        msgl__attn_carve(at, msgl__fa_decode_workspace(cfg->num_q_heads, cfg->num_kv_heads,
+                                                       cfg->head_dim, parts, cfg->deterministic));
+    b->parts.seqlens_k = msgl__attn_carve(at, (size_t)parts * 4);
+    b->parts.firsts = msgl__attn_carve(at, (size_t)parts * 4);
+    b->lse = msgl__attn_carve(at, rows * sizeof *b->lse);
+    b->results = msgl__attn_carve(at, rows * (size_t)cfg->head_dim * elem);
+}
+
+static int dual_create(const msgl_attn_desc *desc, const msgl_attn_config *cfg,
+                       msgl_attn_backend **out, msgl_err *err)
+{
+    const int code = msgl__attn_config_check(desc, cfg, err);
+    if (code != 0) return code;
+    if ((cfg->max_running + INT64_C(1)) * (int64_t)cfg->device_table_stride > INT32_MAX) {
+        return msgl__err_set(err, MSGL_ELIMIT,
+                             "dual_chunk_flash_attn: %d requests of %d tokens exceed its 32-bit "
+                             "index",
+                             (int)cfg->max_running, (int)cfg->max_seq_len);
+    }
+    dual_backend *b = msgl__calloc(1, sizeof *b);
+    if (b == NULL) return msgl__err_set(err, MSGL_ENOMEM, "dual_chunk_flash_attn: out of memory");
+    b->base.desc = desc;
+    b->cfg = *cfg;
+    char *at = NULL;
+    carve(b, &at);
+    b->memory_bytes = (size_t)(uintptr_t)at;
+    b->memory = cfg->dev->ops->alloc(cfg->dev, b->memory_bytes);
+    if (b->memory == NULL) {
+        msgl__err_set(err, MSGL_ENOMEM, "dual_chunk_flash_attn: no memory for %zu bytes",
+                      b->memory_bytes);
+        dual_destroy(&b->base);
+        return MSGL_ENOMEM;
+    }
+    at = b->memory;
+    carve(b, &at);
+    *out = &b->base;
+    return 0;
+}
+
+static int dual_supports(const msgl_attn_needs *needs, msgl_err *err)
+{
+    const int code = msgl__cuda_supports(needs, err);
+    if (code != 0) return code;
+    if (msgl__fa_decode_fits(needs->kv_dtype, needs->head_dim)) return 0;
+    return msgl__err_set(err, MSGL_EUNSUPPORTED,
+                         "attention backend dual_chunk_flash_attn: no kernel for head_dim %d in %s",
+                         (int)needs->head_dim, msgl__dtype_name(needs->kv_dtype));
+}
+
+// Whether a request of these answers may have keys beyond its own chunk.
+static bool has_parts(const dual_backend *b, const msgl_seqs *seqs)
+{
+    return seqs->phase == MSGL_DECODE && seqs->max_seqlen_k > b->cfg.dual_len;
+}
+
+static void dual_begin(msgl_attn_backend *base, msgl_exec *x, const msgl_seqs *seqs)
+{
+    const dual_backend *b = (const dual_backend *)base;
+    const msgl_cuda_api *cuda = b->cfg.cuda;
+    if (!has_parts(b, seqs)) return;
+    const msgl_cuda_attn_call c = {.batch = seqs->size,
+                                   .seqlens_k = seqs->dev_seqlens_k,
+                                   .table_rows = seqs->dev_table_rows,
+                                   .table_stride = b->cfg.device_table_stride};
+    msgl__cuda_attn_result(
+        x, "dual_chunk_flash_attn",
+        cuda->attn->dual_parts(&c, b->cfg.dual_len, &b->parts, cuda->stream(x->device)));
+}
+
+static int decode_parts(const dual_backend *b, const msgl_cuda_attn_call *c, void *stream)
+{
+    const msgl_cuda_attn *k = b->cfg.cuda->attn;
+    const int32_t len = b->cfg.dual_len, earlier = c->max_seqlen_k - len;
+    msgl_cuda_attn_call parts = *c, merge = *c;
+    parts.ld_q = parts.ld_out = (size_t)c->num_q_heads * (size_t)c->head_dim;
+    parts.out = b->results;
+    parts.lse = merge.lse = b->lse;
+    parts.batch = parts.total_q = c->batch * MSGL_DUAL_QUERIES;
+    parts.seqlens_k = b->parts.seqlens_k;
+    parts.table_rows = b->parts.firsts;
+    parts.table_stride = 1;
+    parts.max_seqlen_k = earlier > len ? earlier : len;
+    const int code = k->decode(&parts, stream);
+    return code != 0 ? code : k->dual_merge(&merge, len, b->results, stream);
+}
+
+static void dual_forward(msgl_attn_backend *base, msgl_exec *x, const msgl_attn_layer *layer,
+                         const msgl_seqs *seqs, const msgl_attn_input *in, void *out)
+{
+    const dual_backend *b = (const dual_backend *)base;
+    const msgl_attn_config *cfg = &b->cfg;
+    const msgl_cuda_attn *k = cfg->cuda->attn;
+    void *stream = cfg->cuda->stream(x->device);
+    if (!msgl__cuda_attn_dtype(x, cfg)) return;
+    msgl_cuda_attn_call c;
+    msgl__cuda_attn_call(cfg, layer, seqs, in, out, &c);
+    if (in->ld != MSGL_DUAL_QUERIES * c.ld_out) { // queries as the contract has them
+        if (x->status == 0) x->status = MSGL_EINVAL;
+        return;
+    }
+    c.workspace = b->workspace;
+    c.first = c.second = false; // the merge reads what the decode kernel writes
+    const int code = seqs->phase != MSGL_DECODE ? k->dual_prefill(&c, cfg->dual_len, stream)
+                     : has_parts(b, seqs)       ? decode_parts(b, &c, stream)
+                                                : k->decode(&c, stream);
+    msgl__cuda_attn_result(x, "dual_chunk_flash_attn", code);
+}
+
+// Requests within their first chunk need neither parts nor merge.
+static int32_t dual_short_seq_len(const msgl_attn_backend *base, int32_t size)
+{
+    (void)size;
+    return ((const dual_backend *)base)->cfg.dual_len;
+}
+
+const msgl_attn_desc msgl__attn_dual_chunk_cuda = {
+    .name = "dual_chunk_flash_attn",
+    .aliases = {NULL},
+    .summary = "dual chunk attention of Qwen2.5-1M: own prefill, answers by fa's decode in parts",
+    .devices = 1u << MSGL_DEVICE_CUDA,
+    .min_capability = 80,
+    .page_rule = MSGL_PAGE_ANY,
+    .kv_dtypes = 1u << MSGL_F16 | 1u << MSGL_BF16,
+    .dual_chunk = true,
+    .graph = true,
+    .supports = dual_supports,
+    .create = dual_create,
+    .destroy = dual_destroy,
+    .begin = dual_begin,
+    .forward = dual_forward,
+    .short_seq_len = dual_short_seq_len,
+};

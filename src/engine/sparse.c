@@ -1,0 +1,62 @@
+// SPDX-License-Identifier: Apache-2.0
+//
+// Double sparsity's settings: from the options to what its backend asks for.
+#include <string.h>
+
+#include "engine/internal.h"
+
+static const char NAME[] = "double_sparsity";
+
+int msgl__sparse_spec(const msgl_options *o, const char **attention, msgl_err *err)
+{
+    *attention = o->attention;
+    if (!o->double_sparsity && !o->ds_calibrate) return 0;
+    static const char *const fitting[] = {NAME, "triton", "auto"};
+    *attention = NAME;
+    for (size_t i = 0; i < sizeof fitting / sizeof fitting[0]; i++) {
+        if (strcmp(o->attention, fitting[i]) == 0) return 0;
+    }
+    return msgl__err_set(err, MSGL_EINVAL,
+                         "--enable-double-sparsity: not with --attn %.64s; allowed: triton, %s",
+                         o->attention, NAME);
+}
+
+int msgl__sparse_open(msgl_engine *e, const msgl_options *o, msgl_err *err)
+{
+    const char *attention, *path = o->ds_channel_config_path;
+    const int code = msgl__sparse_spec(o, &attention, err);
+    if (code != 0 || (path == NULL && !o->ds_calibrate)) return code;
+    if (strcmp(attention, NAME) != 0) {
+        return msgl__err_set(err, MSGL_EINVAL,
+                             "--ds-channel-config-path: not with --attn %.64s; allowed: %s",
+                             attention, NAME);
+    }
+    if (o->ds_calibrate && e->device->kind != MSGL_DEVICE_CPU) {
+        return msgl__err_set(err, MSGL_EUNSUPPORTED, "calibrating is for --device cpu only");
+    }
+    // Layers of the file are the model's, those of a pool its group's.
+    if (e->specs.count != 1) {
+        return msgl__err_set(err, MSGL_EUNSUPPORTED,
+                             "attention backend %s: not all layers of this model keep K and V of "
+                             "all tokens",
+                             NAME);
+    }
+    const msgl_cache_spec *spec = &e->specs.all[0];
+    e->sparse = (msgl_attn_sparse){.dims = {.num_layers = spec->num_layers,
+                                            .num_q_heads = e->model.cfg.num_heads,
+                                            .num_kv_heads = spec->num_heads,
+                                            .head_dim = spec->k_dim},
+                                   .heavy_channels = o->ds_heavy_channel_num,
+                                   .heavy_tokens = o->ds_heavy_token_num,
+                                   .threshold = o->ds_sparse_decode_threshold};
+    if (o->ds_calibrate) return msgl__attn_sums_create(&e->sparse, err);
+    return msgl__attn_channels_load(path, o->ds_heavy_channel_type, &e->sparse, err);
+}
+
+int msgl__engine_write_channels(const msgl_engine *e, const char *path, msgl_err *err)
+{
+    if (e->sparse.sums.q == NULL) {
+        return msgl__err_set(err, MSGL_EINVAL, "the model was opened without ds_calibrate");
+    }
+    return msgl__attn_channels_write(path, &e->sparse, err);
+}

@@ -1,0 +1,11 @@
+// SPDX-License-Identifier: Apache-2.0
+#ifndef MSGL_KERNEL_TEMPER_H
+#define MSGL_KERNEL_TEMPER_H
+
+// Queries sharper with their distance from the start (Nakanishi 2025, as Llama 4 has it): of one at
+// position p multiplied by 1 + scale ln(1 + floor((p + 1) / every)).
+typedef struct msgl_temper {
+    float every, scale; // every 0: they are not
+} msgl_temper;
+
+#endif

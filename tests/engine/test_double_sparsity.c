@@ -1,0 +1,236 @@
+// SPDX-License-Identifier: Apache-2.0
+//
+// Double sparsity in the engine: channels from a calibration, and labels that are where K is,
+// whoever computed it: prompts whole and in chunks, pages that another request filled, pages of any
+// size, answers beside chunks.
+#include <math.h>
+#include <setjmp.h>
+#include <stdarg.h>
+#include <stddef.h>
+#include <stdint.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <unistd.h>
+
+#include <cmocka.h>
+
+#include "core/attributes.h"
+#include "engine/harness.h"
+
+#define MODEL MSGL_SOURCE_DIR "/tests/vectors/models/qwen3"
+
+enum { LEN = 100, TOKENS = 24 }; // of the request; that a head attends to
+
+static char channels[] = "/tmp/msgl_channels_XXXXXX";
+
+static msgl_options config(int32_t page_size)
+{
+    msgl_options c = harness_config(MODEL, "float32");
+    c.attention = "double_sparsity";
+    c.ds_channel_config_path = channels;
+    c.ds_heavy_channel_num = 8;
+    c.ds_heavy_token_num = TOKENS;
+    c.ds_sparse_decode_threshold = 0;
+    c.page_size = page_size;
+    c.num_pages = 2048 / page_size + 1;
+    c.threads = 2;
+    return c;
+}
+
+static void fill_ids(int32_t *ids, int32_t vocab)
+{
+    for (int32_t i = 0; i < LEN; i++) ids[i] = (i * 7919 + i / 3) % vocab;
+}
+
+static void open_with_row(harness *h, const msgl_options *c)
+{
+    int32_t ids[LEN];
+    harness_open(h, c);
+    fill_ids(ids, h->info->vocab_size);
+    for (int32_t row = 0; row < 3; row++) {
+        harness_pages(h, row, 128);
+        harness_tokens(h, row, ids, LEN);
+    }
+}
+
+// Tokens [from, to) of a row; what follows is given, not chosen.
+static msgl_batch_req tokens_of(int32_t row, int32_t from, int32_t to)
+{
+    msgl_batch_req r = harness_req(row, from, to);
+    r.sample = false;
+    return r;
+}
+
+static void chunk(harness *h, int32_t row, int32_t from, int32_t to)
+{
+    msgl_batch_req r = tokens_of(row, from, to);
+    harness_step(h, MSGL_PREFILL, &r, 1);
+}
+
+// Log-probabilities behind the last token of a row, computed as an answer; freed by the caller.
+static float *answer(harness *h, int32_t row)
+{
+    msgl_batch_req r = tokens_of(row, LEN - 1, LEN);
+    harness_step(h, MSGL_DECODE, &r, 1);
+    const size_t bytes = (size_t)h->info->vocab_size * sizeof(float);
+    float *out = malloc(bytes);
+    memcpy(out, harness_row(h, 0), bytes);
+    return out;
+}
+
+static double distance(const harness *h, const float *a, const float *b)
+{
+    double worst = 0;
+    for (int32_t i = 0; i < h->info->vocab_size; i++) {
+        const double d = fabs((double)a[i] - (double)b[i]);
+        worst = d > worst || isnan(d) ? d : worst;
+    }
+    return worst;
+}
+
+static int calibrate(void **state)
+{
+    (void)state;
+    msgl_options c = config(1);
+    c.ds_calibrate = 1;
+    c.ds_channel_config_path = NULL;
+    const int fd = mkstemp(channels);
+    harness h;
+    msgl_err err = {0};
+    assert_true(fd >= 0);
+    close(fd);
+    open_with_row(&h, &c);
+    chunk(&h, 0, 0, 60);
+    chunk(&h, 0, 60, LEN);
+    if (msgl__engine_write_channels(h.e, channels, &err) != 0) fail_msg("%s", err.text);
+    harness_close(&h);
+    return 0;
+}
+
+static int forget(void **state)
+{
+    (void)state;
+    return unlink(channels);
+}
+
+// However the tokens came into the pool, the answer is the same, and is not what all tokens give.
+static void test_same_answer(void **state)
+{
+    (void)state;
+    float *first = NULL, *behind_first = NULL;
+    static const int32_t sizes[] = {1, 16, 7};
+    for (size_t i = 0; i < MSGL_COUNT(sizes); i++) {
+        harness h;
+        const msgl_options c = config(sizes[i]);
+        open_with_row(&h, &c);
+        assert_int_equal(h.e->specs.all[0].label_dim, 8);
+        chunk(&h, 0, 0, LEN - 1); // whole
+        float *all[4] = {answer(&h, 0)};
+        chunk(&h, 1, 0, 33); // in chunks
+        chunk(&h, 1, 33, 90);
+        chunk(&h, 1, 90, LEN - 1);
+        all[1] = answer(&h, 1);
+        for (int32_t at = 90; at < LEN - 1; at++) { // the last tokens as sparse answers
+            msgl_batch_req r = tokens_of(1, at, at + 1);
+            harness_step(&h, MSGL_DECODE, &r, 1);
+        }
+        float *behind = answer(&h, 1);
+        if (i == 0) behind_first = behind;
+        assert_true(distance(&h, behind_first, behind) < 1e-4);
+        if (i > 0) free(behind);
+        // Row 2 has the first pages of row 0, as from the prefix cache, and a chunk for the rest.
+        int32_t *rows[2];
+        for (int r = 0; r < 2; r++) rows[r] = msgl__page_table_row(h.e->page_tables, 2 * r);
+        const int32_t shared = 56 - 56 % sizes[i];
+        memcpy(rows[1], rows[0], (size_t)shared * sizeof *rows[0]);
+        chunk(&h, 2, shared, LEN - 1);
+        all[2] = answer(&h, 2);
+        // An answer beside a chunk.
+        harness_pages(&h, 1, 128);
+        msgl_batch_req both[2] = {tokens_of(0, LEN - 1, LEN), tokens_of(1, 0, 50)};
+        harness_mixed(&h, 1, both, 2);
+        all[3] = malloc((size_t)h.info->vocab_size * sizeof(float));
+        memcpy(all[3], harness_row(&h, 0), (size_t)h.info->vocab_size * sizeof(float));
+        for (int k = 0; k < 4; k++) {
+            if (first == NULL) first = all[0];
+            if (distance(&h, first, all[k]) > 1e-4) {
+                fail_msg("pages of %d, case %d: %g", sizes[i], k, distance(&h, first, all[k]));
+            }
+            if (all[k] != first) free(all[k]);
+        }
+        harness_close(&h);
+    }
+    harness h;
+    msgl_options c = config(1);
+    c.attention = "triton";
+    c.ds_channel_config_path = NULL;
+    open_with_row(&h, &c);
+    assert_int_equal(h.e->specs.all[0].label_dim, 0);
+    chunk(&h, 0, 0, LEN - 1);
+    float *dense = answer(&h, 0);
+    assert_true(distance(&h, first, dense) > 1e-3);
+    harness_close(&h);
+    // All tokens chosen, and a request that is too short: triton's answer.
+    static const int tokens[][2] = {{LEN, 0}, {LEN + 1, 0}, {TOKENS, LEN + 1}, {LEN - 1, LEN}};
+    for (size_t i = 0; i < MSGL_COUNT(tokens); i++) {
+        c = config(16);
+        c.attention = i % 2 == 0 ? "triton" : "auto";
+        c.double_sparsity = 1;
+        c.ds_heavy_token_num = tokens[i][0];
+        c.ds_sparse_decode_threshold = tokens[i][1];
+        open_with_row(&h, &c);
+        chunk(&h, 0, 0, LEN - 1);
+        float *got = answer(&h, 0);
+        const double d = distance(&h, got, dense);
+        if (i < 3 ? d > 1e-4 : d == 0) fail_msg("case %zu: %g", i, d);
+        free(got);
+        harness_close(&h);
+    }
+    free(dense);
+    free(first);
+    free(behind_first);
+}
+
+static void expect_error(const msgl_options *c, const char *what)
+{
+    harness h;
+    msgl_err err = {0};
+    assert_int_not_equal(harness_try_open(&h, c, &err), 0);
+    if (strstr(err.text, what) == NULL) fail_msg("%s", err.text);
+}
+
+static void test_errors(void **state)
+{
+    (void)state;
+    msgl_options c = config(1);
+    c.ds_channel_config_path = NULL;
+    expect_error(&c, "`minisgl calibrate --model DIR --text FILE -o CHANNELS` finds out");
+    c = config(1);
+    c.ds_channel_config_path = "/nowhere/channels.json";
+    expect_error(&c, "/nowhere/channels.json");
+    c = config(1);
+    c.attention = "fa";
+    expect_error(&c, "--ds-channel-config-path: not with --attn fa; allowed: double_sparsity");
+    c.double_sparsity = 1;
+    expect_error(&c, "--enable-double-sparsity: not with --attn fa; allowed: triton, "
+                     "double_sparsity");
+    c = config(1);
+    c.model_dir = MSGL_SOURCE_DIR "/tests/vectors/models/gemma2";
+    expect_error(&c, "not all layers of this model keep K and V of all tokens");
+    c = config(1);
+    c.kv_cache_dtype = "fp8_e4m3";
+    expect_error(&c, "attention backend double_sparsity: no kernel for a KV cache of fp8_e4m3");
+    c = config(1);
+    c.ds_heavy_channel_num = 12;
+    expect_error(&c, "--ds-heavy-channel-num 12; allowed: multiples of 8 up to");
+}
+
+int main(void)
+{
+    const struct CMUnitTest tests[] = {
+        cmocka_unit_test(test_same_answer),
+        cmocka_unit_test(test_errors),
+    };
+    return cmocka_run_group_tests(tests, calibrate, forget);
+}
