@@ -71,8 +71,7 @@ typedef struct msgl_attn_variant {
 } msgl_attn_variant;
 
 // The different variants of a model's layers, so that a backend can refuse one before it is made,
-// and has room for what each needs in a step. None: one that has
-// none of these.
+// and has room for what each needs in a step. None: one without any of these.
 typedef struct msgl_attn_variants {
     int32_t count;
     msgl_attn_variant all[MSGL_ATTN_MAX_VARIANTS];

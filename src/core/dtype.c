@@ -29,20 +29,6 @@ int msgl__dtype_parse(const char *name, msgl_dtype *out)
     return MSGL_EUNSUPPORTED;
 }
 
-float msgl__f16_to_f32(uint16_t h)
-{
-    const int sign = h >> 15, exponent = (h >> 10) & 31, mantissa = h & 1023;
-    float v;
-    if (exponent == 0) {
-        v = ldexpf((float)mantissa, -24);
-    } else if (exponent == 31) {
-        v = mantissa ? NAN : INFINITY;
-    } else {
-        v = ldexpf((float)(mantissa | 1024), exponent - 25);
-    }
-    return sign ? -v : v;
-}
-
 uint16_t msgl__f32_to_f16(float f)
 {
     uint32_t u;
@@ -58,20 +44,6 @@ uint16_t msgl__f32_to_f16(float f)
     }
     const uint32_t rounded = u + 0xfffu + ((u >> 13) & 1u);
     return sign | (uint16_t)((rounded - 0x38000000u) >> 13);
-}
-
-float msgl__e4m3_to_f32(uint8_t b)
-{
-    const int exponent = (b >> 3) & 15, mantissa = b & 7;
-    float v;
-    if (exponent == 0) {
-        v = ldexpf((float)mantissa, -9);
-    } else if (exponent == 15 && mantissa == 7) {
-        v = NAN;
-    } else {
-        v = ldexpf((float)(mantissa | 8), exponent - 10);
-    }
-    return b >> 7 ? -v : v;
 }
 
 uint8_t msgl__f32_to_e4m3(float f)

@@ -45,13 +45,33 @@ static inline uint16_t msgl__f32_to_bf16(float f)
     return (uint16_t)((u + 0x7fffu + ((u >> 16) & 1u)) >> 16);
 }
 
+// The f32 of a smaller format whose exponent and mantissa `bits` hold, in f32's places. The
+// multiplication by 2 to the difference of the exponents' biases is exact and normalizes
+// subnormals.
+static inline float msgl__rebias(uint32_t bits, float scale, uint32_t sign)
+{
+    float f;
+    memcpy(&f, &bits, 4);
+    f *= scale;
+    return sign ? -f : f;
+}
+
 // IEEE binary16, subnormals and specials included; f32 -> f16 rounds to nearest even.
-float msgl__f16_to_f32(uint16_t h);
+static inline float msgl__f16_to_f32(uint16_t h)
+{
+    const uint32_t bits = (h & 0x7fffu) << 13, special = (h & 0x7c00u) == 0x7c00u;
+    return special ? msgl__rebias(bits | 0x7f800000u, 1, h & 0x8000u)
+                   : msgl__rebias(bits, 0x1p112f, h & 0x8000u);
+}
 uint16_t msgl__f32_to_f16(float f);
 
 // E4M3 of the OCP 8-bit Floating Point Specification (2023): subnormals, no infinity, 0x7f and 0xff
 // are NaN. f32 -> E4M3 rounds to nearest even and saturates at +-448, infinities too; NaN is 0x7f.
-float msgl__e4m3_to_f32(uint8_t b);
+static inline float msgl__e4m3_to_f32(uint8_t b)
+{
+    const uint32_t bits = (b & 0x7fu) << 20, nan = (b & 0x7fu) == 0x7fu;
+    return msgl__rebias(nan ? 0x7fc00000u : bits, nan ? 1 : 0x1p120f, b & 0x80u);
+}
 uint8_t msgl__f32_to_e4m3(float f);
 
 // Element i of an array of type t, as f32, and the reverse (rounding to nearest even).

@@ -94,6 +94,8 @@ static bool grouped_forward(msgl_exec *x, const msgl_kernels *k, msgl_arena *are
     const size_t hidden = (size_t)e->down[0].n, inter = (size_t)e->down[0].k;
     const bool indexed = k->gemm.indexed;
     const msgl_moe_shared *shared = c->shared;
+    // By the product of a few rows, which gives it the rows that the others get.
+    const bool along = shared != NULL && !e->weighs_input;
     buffers b;
     if (!take(&b, x, arena, c)) {
         x->status = MSGL_EINTERNAL;
@@ -136,15 +138,16 @@ static bool grouped_forward(msgl_exec *x, const msgl_kernels *k, msgl_arena *are
                                    .act = b.act,
                                    .accumulate = c->accumulate,
                                    .out = c->out,
-                                   .shared_up = shared != NULL ? shared->gate_up : NULL,
-                                   .shared_down = shared != NULL ? shared->down : NULL,
-                                   .shared_act = shared != NULL ? shared->act : NULL};
+                                   .shared_up = along ? shared->gate_up : NULL,
+                                   .shared_down = along ? shared->down : NULL,
+                                   .shared_act = along ? shared->act : NULL};
     const bool plain = e->activation == MSGL_SILU && e->gate_up_bias == NULL;
     choose(x, k, c, &b);
     if (e->weighs_input) k->moe.weigh_input(x, b.normed, b.weights, c->rows, (int)hidden);
     if (c->watch != NULL) c->watch->chosen(c->watch->ctx, e, b.offsets);
-    if (plain && k->moe.experts != NULL && k->moe.experts(x, &few)) return true;
-    if (shared != NULL) shared->begin(shared->ctx);
+    if (shared != NULL && !along) shared->begin(shared->ctx);
+    if (plain && k->moe.experts != NULL && k->moe.experts(x, &few)) return along;
+    if (along) shared->begin(shared->ctx);
     if (!indexed) {
         k->moe.gather(x, b.normed, b.source, c->rows, e->router.top_k, (int)hidden, b.sorted);
     }

@@ -54,7 +54,8 @@ typedef struct msgl_moe_desc {
     // Step arena bytes for `rows` rows with activations of act.
     size_t (*workspace)(const msgl_moe_experts *e, msgl_dtype act, int32_t rows);
     // A row's result depends on that row only. Failures go to x->status. True: what c->shared says
-    // is added too; else its begin has been called, while `in` was as it was given.
+    // is added too; else its begin, if there is one, has been called while `in` was as it was
+    // given.
     bool (*forward)(msgl_exec *x, const msgl_kernels *k, msgl_arena *arena, const msgl_moe_call *c);
 } msgl_moe_desc;
 

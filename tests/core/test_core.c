@@ -40,6 +40,24 @@ static void test_half_round_trip(void **state)
     }
 }
 
+// Sign, five bits of exponent, ten of mantissa; the same steps of 2^-24 below and above 2^-14.
+static void test_f16(void **state)
+{
+    (void)state;
+    for (int h = 0; h < 65536; h++) {
+        const float got = msgl__f16_to_f32((uint16_t)h);
+        assert_int_equal(signbit(got) != 0, h >= 0x8000);
+        const int steps = h % 0x8000, exponent = steps / 1024;
+        if (exponent == 31) {
+            assert_true(steps % 1024 == 0 ? isinf(got) : isnan(got));
+            continue;
+        }
+        const double want =
+            exponent == 0 ? steps * 0x1p-24 : pow(2, exponent - 15) * (1 + steps % 1024 / 1024.0);
+        assert_true(fabs((double)got) == want);
+    }
+}
+
 // Between two neighbouring halves, f32 rounds to the nearer one and, at the middle, to the even
 // one.
 static void test_half_rounding(void **state)
@@ -314,17 +332,12 @@ static void test_rounding(void **state)
 int main(void)
 {
     const struct CMUnitTest tests[] = {
-        cmocka_unit_test(test_half_round_trip),
-        cmocka_unit_test(test_half_rounding),
-        cmocka_unit_test(test_e4m3),
-        cmocka_unit_test(test_dtype_names),
-        cmocka_unit_test(test_sizes_and_failing),
-        cmocka_unit_test(test_errors),
-        cmocka_unit_test(test_req_extra),
-        cmocka_unit_test(test_penalty_ranges),
-        cmocka_unit_test(test_seqs),
-        cmocka_unit_test(test_seqs_sizes),
-        cmocka_unit_test(test_rounding),
+        cmocka_unit_test(test_half_round_trip), cmocka_unit_test(test_f16),
+        cmocka_unit_test(test_half_rounding),   cmocka_unit_test(test_e4m3),
+        cmocka_unit_test(test_dtype_names),     cmocka_unit_test(test_sizes_and_failing),
+        cmocka_unit_test(test_errors),          cmocka_unit_test(test_req_extra),
+        cmocka_unit_test(test_penalty_ranges),  cmocka_unit_test(test_seqs),
+        cmocka_unit_test(test_seqs_sizes),      cmocka_unit_test(test_rounding),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }

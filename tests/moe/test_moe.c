@@ -241,6 +241,62 @@ static void test_memory(void **state)
     done(&f);
 }
 
+// What the products of a few rows have been given, and whether the expert of all tokens had begun.
+static struct {
+    const msgl_weight *shared_up;
+    int begun, begun_before;
+} FEW;
+
+static bool few_rows(msgl_exec *x, const msgl_experts_call *c)
+{
+    (void)x;
+    FEW.shared_up = c->shared_up;
+    FEW.begun_before = FEW.begun;
+    return true;
+}
+
+static void begin(void *ctx)
+{
+    (void)ctx;
+    FEW.begun++;
+}
+
+// Products of a few rows take the expert of all tokens along, and the layer is told so: not one
+// that is not theirs (a gate's, c->shared NULL), nor where they get rows times their weights, which
+// it must not see.
+static void test_shared(void **state)
+{
+    (void)state;
+    const msgl_moe_desc *moe;
+    assert_int_equal(msgl__moe_select("grouped", &moe, NULL), 0);
+    static fixture f;
+    init(&f, MSGL_CPU_REF, NORMED);
+    f.k.moe.experts = few_rows;
+    const msgl_moe_shared shared = {.gate_up = &f.w_up[0], .down = &f.w_down[0], .begin = begin};
+    char *base = msgl__pages_alloc(ARENA);
+    for (int i = 0; i < 3; i++) {
+        float out[HIDDEN];
+        memset(&FEW, 0, sizeof FEW);
+        msgl_arena arena;
+        msgl__arena_init(&arena, base, ARENA);
+        f.experts.weighs_input = i == 2;
+        const msgl_moe_call c = {.experts = &f.experts,
+                                 .norm = f.norm,
+                                 .norm_eps = 1e-6f,
+                                 .router = &f.w_router,
+                                 .in = f.in,
+                                 .rows = 1,
+                                 .out = out,
+                                 .shared = i > 0 ? &shared : NULL};
+        assert_int_equal(moe->forward(&f.x, &f.k, &arena, &c), i == 1);
+        assert_ptr_equal(FEW.shared_up, i == 1 ? &f.w_up[0] : NULL);
+        assert_int_equal(FEW.begun, i == 2);
+        assert_int_equal(FEW.begun_before, FEW.begun);
+    }
+    msgl__pages_free(base, ARENA);
+    done(&f);
+}
+
 static void test_names(void **state)
 {
     (void)state;
@@ -256,9 +312,8 @@ static void test_names(void **state)
 int main(void)
 {
     const struct CMUnitTest tests[] = {
-        cmocka_unit_test(test_formula),
-        cmocka_unit_test(test_rows_are_independent),
-        cmocka_unit_test(test_memory),
+        cmocka_unit_test(test_formula), cmocka_unit_test(test_rows_are_independent),
+        cmocka_unit_test(test_memory),  cmocka_unit_test(test_shared),
         cmocka_unit_test(test_names),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);

@@ -122,7 +122,19 @@ static void work(msgl_scheduler *s)
 typedef struct server {
     msgl_engine *e;
     msgl_scheduler *s;
+    msgl_runner runner;
 } server;
+
+static int (*g_wait)(void *ctx, int32_t flight, msgl_step_result *out);
+
+// Measured times decide how many prompt tokens ride with answers, and so which requests leave when
+// a pool is tight: where those are counted, every step takes as long.
+static int wait_as_long(void *ctx, int32_t flight, msgl_step_result *out)
+{
+    const int rc = g_wait(ctx, flight, out);
+    out->compute_ns = 1000000;
+    return rc;
+}
 
 static void open_server(server *o, const setting *v, answer *answers)
 {
@@ -154,8 +166,10 @@ static void open_server(server *o, const setting *v, answer *answers)
     if (v->checkpoints > 0) last->num_units = v->checkpoints;
     memcpy(sc.eos_ids, info->eos_ids, sizeof sc.eos_ids);
     memset(answers, 0, REQUESTS * sizeof *answers);
-    const msgl_runner *runner = msgl__engine_runner(o->e);
-    if (msgl__scheduler_create(&ec, &sc, runner, on_events, answers, &o->s, &err) != 0) {
+    o->runner = *msgl__engine_runner(o->e);
+    g_wait = o->runner.wait;
+    if (v->long_answers) o->runner.wait = wait_as_long;
+    if (msgl__scheduler_create(&ec, &sc, &o->runner, on_events, answers, &o->s, &err) != 0) {
         fail_msg("%s", err.text);
     }
 }
@@ -239,15 +253,26 @@ static bool same_row(const msgl_token_logprobs *a, const msgl_token_logprobs *b)
            memcmp(a->top_logprobs, b->top_logprobs, n * sizeof a->top_logprobs[0]) == 0;
 }
 
-static uint64_t compare(const setting *v)
+// The answers of a setting's model to requests that run alone; kept until another's are asked for.
+static const answer *answers_alone(const setting *v)
 {
-    answer *expected = calloc(REQUESTS, sizeof *expected), *got = calloc(REQUESTS, sizeof *got);
-    assert_non_null(expected);
-    assert_non_null(got);
+    static answer kept[REQUESTS];
+    static char of[32];
+    char key[32];
     setting one = alone;
     one.model = v->model;
     one.long_answers = v->long_answers;
-    (void)run(&one, expected);
+    snprintf(key, sizeof key, "%s %d", v->model != NULL ? v->model : "", v->long_answers);
+    if (strcmp(key, of) != 0) (void)run(&one, kept);
+    memcpy(of, key, sizeof of);
+    return kept;
+}
+
+static uint64_t compare(const setting *v)
+{
+    answer *got = calloc(REQUESTS, sizeof *got);
+    assert_non_null(got);
+    const answer *expected = answers_alone(v);
     const uint64_t sent_back = run(v, got);
     int hits = 0;
     for (int i = 0; i < REQUESTS; i++) {
@@ -261,7 +286,6 @@ static uint64_t compare(const setting *v)
         hits += got[i].cached > 0;
     }
     assert_int_equal(hits > 0, v->cache == MSGL_CACHE_RADIX);
-    free(expected);
     free(got);
     return sent_back;
 }
