@@ -47,7 +47,7 @@ static __device__ __forceinline__ void store_group(pool_e4m3 *p, const float v[8
     float scaled[8];
 #pragma unroll
     for (int i = 0; i < 8; i++) scaled[i] = __fmul_rn(v[i], inverse);
-    *(uint2 *)p = msgl__eight_to_e4m3(scaled);
+    store8(p, scaled);
 }
 
 template <typename KV>
