@@ -105,6 +105,8 @@ static void shapes(attn_rng *rng, bool e4m3, bool quick)
     for (int page = 2; page <= 32; page *= 2) {
         const mla_shape t = {e4m3 ? 30 : 40, 1, page, page % 4 == 0, 0, NULL, e4m3};
         one(rng, &t, quick ? 4 : 14, EDGES, NULL, "page");
+        const mla_shape few = {14, 1, page, page % 4 == 0, 0, NULL, e4m3};
+        one(rng, &few, quick ? 4 : 14, EDGES, NULL, "page, few heads");
     }
     const mla_shape most = {128, 8, 64, false, 0, NULL, e4m3};
     const int32_t lens[] = {8, 200, 71};
@@ -274,12 +276,12 @@ int main(int argc, char **argv)
         if (!quick) whole(&rng, 128, e4m3);
         through(e4m3 ? "whole 8" : "whole");
     }
-    if (!quick) {
+    for (int e4m3 = 0; e4m3 < 2 && !quick; e4m3++) {
         int32_t many[700]; // more requests than threads of the planner, and than shares
         for (int i = 0; i < 700; i++) many[i] = i % 3 ? i % 2 : attn_range(&rng, 1, 90);
-        const mla_shape t = {4, 1, 16, false, 0};
+        const mla_shape t = {4, 1, e4m3 ? 64 : 16, false, 0, NULL, e4m3 != 0};
         one(&rng, &t, 700, many, NULL, "many");
-        through("many");
+        through(e4m3 ? "many 8" : "many");
     }
     graph(&rng, 16, 1, false, quick ? 2 : 6);
     graph(&rng, 128, 64, false, quick ? 2 : 6);

@@ -105,7 +105,7 @@ static bool map_queries(const msgl_mla_call *c, msgl_mla_params *p)
     return msgl__tensor_map_encode(&p->q_map, MSGL_BF16, c->q, 3, dims, strides, box);
 }
 
-// The pool's rows; codes land as they are, what is multiplied is swizzled.
+// The pool's rows, 64 columns of which are swizzled.
 static bool map_rows(const msgl_mla_call *c, msgl_mla_params *p)
 {
     if (!c->e4m3) {
@@ -116,7 +116,7 @@ static bool map_rows(const msgl_mla_call *c, msgl_mla_params *p)
                      strides[1] = {MSGL_MLA_ROW};
     const cuuint32_t box[2] = {64, (cuuint32_t)p->box_rows};
     return msgl__tensor_map_encode(&p->kv_map, MSGL_E4M3, c->kv, 2, dims, strides, box,
-                                   CU_TENSOR_MAP_SWIZZLE_NONE);
+                                   CU_TENSOR_MAP_SWIZZLE_64B);
 }
 
 extern "C" int msgl__cuda_mla(const msgl_mla_call *c, void *stream)
@@ -165,6 +165,8 @@ extern "C" int msgl__cuda_mla(const msgl_mla_call *c, void *stream)
     p.ln_scale = c->scale;
     p.out_scale = c->out_scale;
     p.codes_in_q = p.rows <= MSGL_MLA_TILE / 2 && p.q_box_rows <= MSGL_MLA_TILE / 2;
+    // Other sums than a prompt's tiles have.
+    p.rows16 = c->e4m3 && p.row_groups == 1 && !c->deterministic;
     const int ctas = shares * p.row_tiles;
     const msgl_mla_mode mode = gather ? MSGL_MLA_GATHER : pairs ? MSGL_MLA_PAIRS : MSGL_MLA_BOXES;
     return c->e4m3 ? msgl__mla_launch<true>(p, mode, ctas, (cudaStream_t)stream)

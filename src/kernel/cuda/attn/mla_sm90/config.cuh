@@ -99,6 +99,7 @@ struct msgl_mla_params {
     float ln_scale;                                    // of a raw score to the natural exponent
     float out_scale;
     bool codes_in_q; // E4M3: query rows from MSGL_MLA_TILE / 2 on are none; codes land there
+    bool rows16;     // E4M3: by rows16.cuh
 };
 
 struct msgl_mla_smem {

@@ -5,10 +5,11 @@
 // as a new prompt's do, they are a box, else rows are copied in 16-byte pieces. The query rows, in
 // boxes or pieces, by all four.
 //
-// Of E4M3 codes arrive, and the warp makes f16 of its part of them. Where a block has no more than
-// half of its query rows, codes land in the other half's place, so that the next tile is under way
-// once this one is converted. Else they land in the stage itself, in the second half of the part's
-// place: when a batch of codes has been read, what it becomes ends before the codes behind it.
+// Of E4M3 codes arrive, swizzled by 64 bytes, and the warp makes f16 of its part of them (for few
+// query rows see rows16.cuh). Where a block has no more than half of its query rows, codes land in
+// the other half's place, so that the next tile is under way once this one is converted. Else they
+// land in the stage itself, in the second half of the part's place: when a batch of codes has been
+// read, what it becomes ends before the codes behind it.
 #ifndef MSGL_KERNEL_CUDA_ATTN_MLA_SM90_PRODUCER_CUH
 #define MSGL_KERNEL_CUDA_ATTN_MLA_SM90_PRODUCER_CUH
 
@@ -131,7 +132,8 @@ template <msgl_mla_mode MODE, bool E4M3> struct msgl_mla_producer {
             const int r = i * (512 / ROW) + row0;
             const int32_t slot = __shfl_sync(0xffffffff, slots, r);
             const char *src = from + (int64_t)max(slot, 0) * (MSGL_MLA_CHUNKS * ROW);
-            const uint32_t at = to + r * ROW + ((E4M3 ? piece : piece ^ (r & 7)) << 4);
+            const int swizzle = E4M3 ? r >> 1 & 3 : r & 7;
+            const uint32_t at = to + r * ROW + ((piece ^ swizzle) << 4);
             msgl__copy_async_16(at, src, slot >= 0);
             msgl__copy_async_16(at + stride, src + ROW, slot >= 0);
             if (chunks > 2) msgl__copy_async_16(at + 2 * stride, src + 2 * ROW, slot >= 0);
@@ -185,7 +187,8 @@ template <msgl_mla_mode MODE, bool E4M3> struct msgl_mla_producer {
         enum { BATCH = 4 }; // reads in flight, of 8 rows each
         int stride;
         const uint32_t from = codes_of(stage, &stride) + lane * 16;
-        const int row_in_8 = lane >> 2, piece = (lane & 3) * 2 ^ row_in_8;
+        const int row_in_8 = lane >> 2, in_row = (lane & 3) ^ (row_in_8 >> 1);
+        const int piece = (in_row * 2) ^ row_in_8;
         const uint32_t to = msgl__shared_address(s.kv[stage] + chunk * MSGL_MLA_CHUNK) +
                             row_in_8 * 128 + piece * 16;
         msgl__mla_wait(&s.codes[stage][part], phases.of(stage));
@@ -252,20 +255,22 @@ template <msgl_mla_mode MODE, bool E4M3> struct msgl_mla_producer {
         if (wait) msgl__pdl_wait();
         if (!has_q) load_q(it);
     }
-
-    __device__ __forceinline__ void run(int share)
-    {
-        msgl_mla_walk walk(p, share);
-        bool first = true;
-        while (walk.more()) {
-            const msgl_mla_item it = walk.take();
-            if (it.begin == it.end) continue;
-            load(it, first);
-            first = false;
-        }
-        if (first) msgl__pdl_wait();
-        msgl__copy_async_wait_all();
-    }
 };
+
+// A share's items, by a loading warp.
+template <typename PRODUCER>
+static __device__ __forceinline__ void msgl__mla_load_share(PRODUCER producer, int share)
+{
+    msgl_mla_walk walk(producer.p, share);
+    bool first = true;
+    while (walk.more()) {
+        const msgl_mla_item it = walk.take();
+        if (it.begin == it.end) continue;
+        producer.load(it, first);
+        first = false;
+    }
+    if (first) msgl__pdl_wait();
+    msgl__copy_async_wait_all();
+}
 
 #endif
