@@ -266,13 +266,12 @@ static int find(const char *name, size_t len, msgl_device_kind device, const msg
 }
 
 // The first of what was measured fastest on this kind of GPU that can run here; NULL: none was
-// measured, as with a pool of E4M3.
+// measured.
 static int choose_measured(const msgl_attn_needs *n, msgl_phase phase, const msgl_attn_desc **out,
                            msgl_err *err)
 {
     const char *const *names = msgl__attn_measured(n, phase);
     *out = NULL;
-    if (n->kv_dtype == MSGL_E4M3) names = NULL;
     for (int i = 0; names != NULL && i < MSGL_ATTN_AUTO_NAMES && names[i] != NULL; i++) {
         const msgl_attn_desc *d = msgl__attn_find(names[i], n->device);
         if (d == NULL) continue;
