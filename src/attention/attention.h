@@ -28,7 +28,8 @@ typedef enum msgl_page_rule {
 typedef struct msgl_attn_backend msgl_attn_backend;
 typedef struct msgl_attn_desc msgl_attn_desc;
 typedef struct msgl_attn_config msgl_attn_config;
-typedef struct msgl_attn_sparse msgl_attn_sparse; // double_sparsity/channels.h
+typedef struct msgl_attn_sparse msgl_attn_sparse;   // double_sparsity/channels.h
+typedef struct msgl_dual_pattern msgl_dual_pattern; // dual_chunk/pattern.h
 
 // Geometry of one layer's attention.
 typedef struct msgl_attn_layer {
@@ -195,6 +196,8 @@ struct msgl_attn_config { // of one group of layers
     msgl_attn_variants variants;    // of the layers that forward will get
     int32_t dual_len;               // as in msgl_attn_needs
     const msgl_attn_sparse *sparse; // the same; outlives the backend
+    // Of layers with dual_len: which keys long prompts see; NULL: all. Outlives the backend.
+    const msgl_dual_pattern *pattern;
     const msgl_kernels *kernels;
     const msgl_kv_pool *pool; // of whose v_dim a head's result is
     const msgl_page_table *page_table;

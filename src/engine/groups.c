@@ -65,7 +65,8 @@ int msgl__groups_choose(msgl_engine *e, const msgl_options *o, int32_t max_seq_l
     int32_t page_size = o->page_size, span_of[MSGL_MAX_GROUPS];
     char warnings[2][256] = {"", ""};
     msgl__model_caches(&e->model.cfg, e->kv_dtype, e->model.target.act, &e->specs);
-    const int sparse = msgl__sparse_open(e, o, err);
+    int sparse = msgl__sparse_open(e, o, err);
+    if (sparse == 0) sparse = msgl__sparse_prompts_open(e, o, max_seq_len, err);
     if (sparse != 0) return sparse;
     for (int32_t g = 0; g < e->specs.count; g++) {
         if (!attends(e, g)) {
@@ -121,6 +122,7 @@ int msgl__groups_create_attention(msgl_engine *e, msgl_err *err)
         .num_q_heads = e->model.cfg.num_heads,
         .dual_len = e->model.cfg.ropes[0].dual.len,
         .sparse = &e->sparse,
+        .pattern = e->pattern.turns != NULL ? &e->pattern : NULL,
         .page_size = e->info.cache.page_size,
         .max_running = e->max_running,
         .max_seq_len = e->info.max_seq_len,
@@ -149,6 +151,7 @@ void msgl__groups_destroy(msgl_engine *e)
     for (int32_t g = 0; g < MSGL_MAX_GROUPS; g++) msgl__attn_destroy(&e->groups[g].attn);
     for (int32_t i = 0; i < MSGL_MAX_SPANS; i++) msgl__page_table_destroy(&e->page_tables[i]);
     msgl__attn_sparse_free(&e->sparse);
+    msgl__dual_pattern_free(&e->pattern);
 }
 
 void msgl__groups_describe(const msgl_engine *e, char *text, size_t size)

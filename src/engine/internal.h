@@ -8,6 +8,7 @@
 
 #include "kernel/device.h"
 #include "attention/double_sparsity/channels.h"
+#include "attention/dual_chunk/pattern.h"
 #include "core/req_extra.h"
 #include "engine/engine.h"
 #include "engine/plan.h"
@@ -135,7 +136,8 @@ struct msgl_engine {
     msgl_cache_group groups[MSGL_MAX_GROUPS];
     msgl_attn_choice attn_choices[MSGL_MAX_GROUPS]; // none for states
     bool apart;                                     // answers and chunks, for attention
-    msgl_attn_sparse sparse; // double sparsity's; heavy_channels 0: nothing says which channels
+    msgl_attn_sparse sparse;   // double sparsity's; heavy_channels 0: nothing says which channels
+    msgl_dual_pattern pattern; // of sparse prompts; no heads: none
     msgl_page_table page_tables[MSGL_MAX_SPANS]; // of the first num_tables spans
     int32_t num_tables;
     msgl_exec exec;
@@ -176,6 +178,10 @@ void msgl__groups_destroy(msgl_engine *e);
 // o, with what --enable-double-sparsity makes of it.
 int msgl__sparse_open(msgl_engine *e, const msgl_options *o, msgl_err *err);
 int msgl__sparse_spec(const msgl_options *o, const char **attention, msgl_err *err);
+// Reads e->pattern, where the model has one and requests of up to max_seq_len tokens, the device
+// and the options let it be used.
+int msgl__sparse_prompts_open(msgl_engine *e, const msgl_options *o, int32_t max_seq_len,
+                              msgl_err *err);
 // What was chosen, as text.
 void msgl__groups_describe(const msgl_engine *e, char *text, size_t size);
 

@@ -1,6 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
 //
-// Double sparsity's settings: from the options to what its backend asks for.
+// What is sparse: double sparsity's settings, from the options to what its backend asks for, and
+// the pattern of a model's long prompts.
+#include <stdio.h>
 #include <string.h>
 
 #include "engine/internal.h"
@@ -59,4 +61,32 @@ int msgl__engine_write_channels(const msgl_engine *e, const char *path, msgl_err
         return msgl__err_set(err, MSGL_EINVAL, "the model was opened without ds_calibrate");
     }
     return msgl__attn_channels_write(path, &e->sparse, err);
+}
+
+int msgl__sparse_prompts_open(msgl_engine *e, const msgl_options *o, int32_t max_seq_len,
+                              msgl_err *err)
+{
+    const msgl_model_config *c = &e->model.cfg;
+    const msgl_rope_config *rope = &c->ropes[0];
+    const msgl_sparse_prompts *prompts = &c->decoder.sparse_prompts;
+    msgl_dual_pattern *p = &e->pattern;
+    if (rope->dual.len == 0) return 0;
+    p->num_layers = c->num_layers;
+    p->num_q_heads = c->num_heads;
+    const int rc = msgl__dual_pattern_load(o->model_dir, prompts, p, err);
+    if (rc != 0 || p->heads == NULL || prompts->threshold >= max_seq_len) return rc;
+    // The last rows of a step's piece of a prompt choose for the others, so what else is in a step
+    // has a say.
+    if (e->deterministic || e->device->kind != MSGL_DEVICE_CPU) {
+        char line[128];
+        snprintf(line, sizeof line,
+                 "prompts of more than %d tokens: dense, since sparse ones are "
+                 "not for %s",
+                 (int)prompts->threshold, e->deterministic ? "--deterministic" : "GPUs yet");
+        msgl__engine_print(o, line);
+        return 0;
+    }
+    float inv_freq[MSGL_MAX_HEAD_DIM / 2];
+    (void)msgl__rope_inv_freq(rope, 0, inv_freq);
+    return msgl__dual_pattern_turns(p, &rope->dual, inv_freq, rope->dim / 2, err);
 }

@@ -19,6 +19,13 @@ typedef struct msgl_dual_chunk {
     bool scaled_keys;
 } msgl_dual_chunk;
 
+// When a model with a pattern for it (attention/dual_chunk/pattern.h) has sparse prompts.
+typedef struct msgl_sparse_prompts {
+    bool enabled;
+    int32_t threshold; // tokens; shorter prompts are dense
+    int32_t last;      // rows of a piece of a prompt that choose for all, the last ones
+} msgl_sparse_prompts;
+
 enum { MSGL_DUAL_QUERIES = 3, MSGL_DUAL_SETS = 1 + MSGL_DUAL_QUERIES };
 
 // Their cosines and sines: of a token at position p, with r = p mod len, at

@@ -9,6 +9,7 @@
 #include <stdint.h>
 
 #include "kernel/calls.h"
+#include "kernel/dual_chunk.h"
 #include "kernel/temper.h"
 
 #define MSGL_MAX_LAYERS 1024
@@ -84,6 +85,7 @@ typedef struct msgl_decoder_config {
     int32_t sliding_window;  // keys that a query of a sliding layer sees, itself included; 0: none
     bool chunked;            // sliding_window is the length of chunks (msgl_attn_layer)
     msgl_temper temper;      // of layers that do not rotate
+    msgl_sparse_prompts sparse_prompts; // with dual chunks
     uint8_t layer_flags[MSGL_MAX_LAYERS];
     // Mixture of experts, in layers with MSGL_LAYER_SPARSE.
     int32_t num_experts, moe_intermediate_size;

@@ -46,6 +46,10 @@ static void read_dual_chunk(msgl_json_reader *r, msgl_model_config *c)
     d->len = d->size - msgl__json_int_or(&sub, "local_size", 0, d->size - 1, 1024);
     d->original = msgl__json_int_or(&sub, "original_max_position_embeddings", 0, INT32_MAX, 0);
     d->scaled_keys = wants_scaled_keys(&sub);
+    msgl_sparse_prompts *sparse = &c->decoder.sparse_prompts;
+    sparse->enabled = msgl__json_bool_or(&sub, "sparse_attention_enabled", true);
+    sparse->threshold = msgl__json_int_or(&sub, "sparse_attention_threshold", 0, INT32_MAX, 32768);
+    sparse->last = msgl__json_int_or(&sub, "sparse_attention_last_q", 1, 1024, 64);
     r->status = sub.status;
 }
 

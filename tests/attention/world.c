@@ -352,6 +352,7 @@ void world_open(world *w, const world_spec *spec)
                                  .chunk = spec->chunk};
     msgl__attn_variants_add(&w->cfg.variants, v);
     w->cfg.dual_len = spec->dual_len;
+    w->cfg.pattern = spec->pattern;
     w->q_width = (size_t)hq * (size_t)spec->head_dim * (spec->dual_len > 0 ? 3 : 1);
     w->out_ld = (size_t)hq * (size_t)w->pool.spec.v_dim;
     w->ld = w->q_width;

@@ -12,6 +12,7 @@
 
 #include "attention/attention.h"
 #include "attention/double_sparsity/channels.h"
+#include "attention/dual_chunk/pattern.h"
 #include "kernel/cuda/plugin.h"
 
 #define MAX_REQS 40
@@ -29,6 +30,8 @@ typedef struct world_spec {
     int window;   // -1: off
     int chunk;    // of local attention; 0: off
     int dual_len; // of dual chunk attention: tokens have three queries; 0: off
+    // Of sparse prompts with them, which world_error does not know; outlives the world.
+    const msgl_dual_pattern *pattern;
     // Double sparsity, of random channels; 0: off. q and K are then quarters, so that scores by
     // label are exact in f32, and often equal.
     int heavy_channels, heavy_tokens, threshold;

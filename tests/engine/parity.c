@@ -87,10 +87,8 @@ static void run_answers(harness *h, int32_t from, const int32_t *ids)
     free(rows);
 }
 
-// Computes the prompt and leaves its 64 rows of log-probabilities in the harness. False when the
-// backend cannot run the model; why is printed.
-static bool run_prompt(harness *h, const char *dir, const char *model, const char *dtype,
-                       const harness_target *target)
+bool parity_prompt(harness *h, const char *dir, const char *model, const char *dtype,
+                   const harness_target *target)
 {
     char prompt[PATH];
     int32_t ids[POSITIONS];
@@ -132,7 +130,7 @@ bool parity_f32_in(const char *dir, const char *model, const harness_target *tar
 {
     harness h;
     char path[PATH];
-    if (!run_prompt(&h, dir, model, "float32", target)) return false;
+    if (!parity_prompt(&h, dir, model, "float32", target)) return false;
     const size_t n = (size_t)POSITIONS * (size_t)h.info->vocab_size;
     parity_path(path, model, "expected_f32.bin");
     float *want = load_floats(path, n);
@@ -165,7 +163,7 @@ bool parity_half(const char *model, const char *dtype, const char *file,
     harness h;
     char dir[PATH], path[PATH];
     parity_path(dir, model, "");
-    if (!run_prompt(&h, dir, model, dtype, target)) return false;
+    if (!parity_prompt(&h, dir, model, dtype, target)) return false;
     const int32_t vocab = h.info->vocab_size;
     const size_t n = (size_t)POSITIONS * (size_t)vocab;
     parity_path(path, model, "expected_f32.bin");

@@ -14,6 +14,10 @@ extern const char *const parity_models[]; // NULL-terminated
 bool parity_f32(const char *model, const harness_target *target);
 // The same for a model in another folder, whose values are to be those of `model`.
 bool parity_f32_in(const char *dir, const char *model, const harness_target *target);
+// Opens the model in `dir`, computes the prompt of `model` and leaves its 64 rows of
+// log-probabilities in the harness. False when the backend cannot run the model; why is printed.
+bool parity_prompt(harness *h, const char *dir, const char *model, const char *dtype,
+                   const harness_target *target);
 // In half precision against f32, like transformers' own half-precision run in `file`: the mean
 // difference, and the same first choice wherever that run keeps it safely.
 bool parity_half(const char *model, const char *dtype, const char *file,

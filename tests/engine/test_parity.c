@@ -111,6 +111,58 @@ static void test_parity_one_dual_chunk(void **state)
     folder_remove(&f);
 }
 
+// A folder with the dual chunk model, whose prompts are sparse from 21 tokens on and keep so many
+// distances in every head.
+static void make_sparse(folder *f, int distances)
+{
+    char from[512], weights[128];
+    folder_make(f);
+    parity_path(from, "qwen2_dual_chunk", "config.json");
+    json_t *c = json_load_file(from, 0, NULL);
+    json_object_update_new(
+        json_object_get(c, "dual_chunk_attention_config"),
+        json_pack("{s:i, s:i}", "sparse_attention_threshold", 20, "sparse_attention_last_q", 4));
+    folder_write_json(f, "config.json", c);
+    json_decref(c);
+    json_t *list = json_array();
+    for (int layer = 0; layer < 2; layer++) {
+        json_array_append_new(list, json_pack("{s:[siif], s:[siif]}", "0", "vertical_and_slash", 0,
+                                              distances, 1.0, "1", "vertical_and_slash", 0,
+                                              distances, 0.5));
+    }
+    folder_write_json(f, "sparse_attention_config.json", list);
+    json_decref(list);
+    parity_path(from, "qwen2_dual_chunk", "model.safetensors");
+    folder_path(f, "model.safetensors", weights, sizeof weights);
+    assert_int_equal(symlink(from, weights), 0);
+}
+
+// Sparse prompts that keep every distance are dense ones; those that keep one, each row's to
+// itself, are the same in the first chunk, which a block holds, and not behind it.
+static void test_parity_sparse_prompt(void **state)
+{
+    (void)state;
+    const harness_target t = {.attention = "auto"};
+    folder f;
+    harness dense, sparse;
+    make_sparse(&f, 64);
+    assert_true(parity_f32_in(f.dir, "qwen2_dual_chunk", &t));
+    assert_true(parity_prompt(&dense, f.dir, "qwen2_dual_chunk", "float32", &t));
+    folder_remove(&f);
+    make_sparse(&f, 1);
+    assert_true(parity_prompt(&sparse, f.dir, "qwen2_dual_chunk", "float32", &t));
+    folder_remove(&f);
+    const int32_t vocab = dense.info->vocab_size;
+    for (int32_t p = 0; p < 64; p++) {
+        const float *a = harness_row(&dense, p), *b = harness_row(&sparse, p);
+        double most = 0;
+        for (int32_t i = 0; i < vocab; i++) most = fmax(most, fabs((double)a[i] - (double)b[i]));
+        assert_int_equal(most < 1e-3, p < 24);
+    }
+    harness_close(&dense);
+    harness_close(&sparse);
+}
+
 // An architecture that is registered has vectors here.
 static void test_all_covered(void **state)
 {
@@ -164,10 +216,15 @@ static void test_spellings(void **state)
 int main(void)
 {
     const struct CMUnitTest tests[] = {
-        cmocka_unit_test(test_all_covered),    cmocka_unit_test(test_parity_f32),
-        cmocka_unit_test(test_parity_answers), cmocka_unit_test(test_parity_bf16),
-        cmocka_unit_test(test_parity_f16),     cmocka_unit_test(test_parity_backends),
-        cmocka_unit_test(test_spellings),      cmocka_unit_test(test_parity_one_dual_chunk),
+        cmocka_unit_test(test_all_covered),
+        cmocka_unit_test(test_parity_f32),
+        cmocka_unit_test(test_parity_answers),
+        cmocka_unit_test(test_parity_bf16),
+        cmocka_unit_test(test_parity_f16),
+        cmocka_unit_test(test_parity_backends),
+        cmocka_unit_test(test_spellings),
+        cmocka_unit_test(test_parity_one_dual_chunk),
+        cmocka_unit_test(test_parity_sparse_prompt),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }

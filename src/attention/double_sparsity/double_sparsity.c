@@ -16,6 +16,7 @@
 #include <string.h>
 
 #include "attention/double_sparsity/channels.h"
+#include "attention/largest.h"
 #include "attention/triton/softmax.h"
 #include "attention/triton/triton.h"
 #include "core/mem.h"
@@ -23,8 +24,6 @@
 enum {
     SCORE_BYTES = 64 << 20, // of scores at once, if that holds one request's
     SCORE_KEYS = 1024,      // that one task scores
-    DIGIT = 11,             // bits of a score that one pass of the choice looks at
-    DIGITS = 3,
 };
 
 typedef struct sparse_backend {
@@ -239,43 +238,6 @@ static void score(void *arg, int task, int worker)
     }
 }
 
-// A number whose order is the score's, -0 and 0 being equal.
-static uint32_t order_of(float score)
-{
-    const float f = score + 0.0f;
-    uint32_t bits;
-    memcpy(&bits, &f, sizeof bits);
-    return (bits >> 31) != 0 ? ~bits : bits | 1u << 31;
-}
-
-// The indices of the n largest of len scores, ascending; of equal ones the first. A digit a pass,
-// the highest first: those that have so far what the n-th largest has are counted by their next
-// digit, and the digit of the n-th largest is where the count from above reaches n.
-static void choose(const float *scores, int32_t len, int32_t n, int32_t *tokens)
-{
-    int32_t counts[1 << DIGIT];
-    uint32_t prefix = 0, known = 0; // of the n-th largest; which bits are
-    int32_t left = n;               // to take of those that have the prefix
-    for (int pass = 0; pass < DIGITS; pass++) {
-        const int shift = 32 - DIGIT * (pass + 1) > 0 ? 32 - DIGIT * (pass + 1) : 0;
-        const int bits = pass < DIGITS - 1 ? DIGIT : 32 - DIGIT * (DIGITS - 1);
-        memset(counts, 0, sizeof counts);
-        for (int32_t i = 0; i < len; i++) {
-            const uint32_t o = order_of(scores[i]);
-            if ((o & known) == prefix) counts[o >> shift & ((1u << bits) - 1)]++;
-        }
-        uint32_t digit = (1u << bits) - 1;
-        while (counts[digit] < left) left -= counts[digit--];
-        prefix |= digit << shift;
-        known |= ((1u << bits) - 1) << shift;
-    }
-    for (int32_t i = 0, taken = 0; taken < n; i++) {
-        const uint32_t o = order_of(scores[i]);
-        if (o < prefix || (o == prefix && left-- <= 0)) continue;
-        tokens[taken++] = i;
-    }
-}
-
 // Chooses a head's tokens and attends to them. Task: request of the round, query head.
 static void attend(void *arg, int task, int worker)
 {
@@ -299,7 +261,7 @@ static void attend(void *arg, int task, int worker)
                       .softcap = c->layer->softcap,
                       .m = -INFINITY,
                       .acc = c->out + row * (size_t)dim};
-    choose(scores_of(c, index, head), c->seqs->seqlens_k[req], n, tokens);
+    msgl__attn_largest(scores_of(c, index, head), c->seqs->seqlens_k[req], n, tokens);
     memset(s.acc, 0, (size_t)dim * sizeof *s.acc);
     for (int32_t at = 0; at < n; at += MSGL_TRITON_TILE) {
         const int keys = n - at < MSGL_TRITON_TILE ? n - at : MSGL_TRITON_TILE;
