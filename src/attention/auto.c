@@ -19,6 +19,7 @@ const char *const *msgl__attn_measured(const msgl_attn_needs *n, msgl_phase phas
 {
     const int32_t group = n->num_kv_heads > 0 ? n->num_q_heads / n->num_kv_heads : 1;
     const struct row *best = NULL;
+    if (n->kv_dtype == MSGL_E4M3) return NULL; // the table is of caches of 16 bits
     for (const struct row *r = TABLE; r->capability != 0; r++) {
         if (n->device != MSGL_DEVICE_CUDA || r->capability != n->capability || r->phase != phase ||
             r->head_dim != n->head_dim || r->page_size > n->page_size) {

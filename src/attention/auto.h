@@ -10,8 +10,8 @@
 enum { MSGL_ATTN_AUTO_NAMES = 4 };
 
 // The names of backends, fastest first, NULL-terminated unless full; NULL: this GPU and head_dim
-// have not been measured. The row is that of the nearest group and of the largest measured page
-// size that is not above the wanted one.
+// have not been measured, nor has any cache of E4M3. The row is that of the nearest group and of
+// the largest measured page size that is not above the wanted one.
 const char *const *msgl__attn_measured(const msgl_attn_needs *n, msgl_phase phase);
 
 #endif

@@ -8,12 +8,7 @@
 int msgl__cuda_supports(const msgl_attn_needs *needs, msgl_err *err)
 {
     if (needs->act == needs->kv_dtype) return 0;
-    const bool e4m3 = needs->act == MSGL_BF16 && needs->kv_dtype == MSGL_E4M3;
-    if (e4m3 && needs->cache == MSGL_CACHE_KV) return 0;
-    if (e4m3) {
-        return msgl__err_set(err, MSGL_EUNSUPPORTED,
-                             "attention on a GPU: no kernel for latent vectors in fp8_e4m3");
-    }
+    if (needs->act == MSGL_BF16 && needs->kv_dtype == MSGL_E4M3) return 0;
     return msgl__err_set(err, MSGL_EUNSUPPORTED,
                          "attention on a GPU: activations are %s and the KV cache is %s; they have "
                          "to be the same, or bfloat16 and fp8_e4m3",

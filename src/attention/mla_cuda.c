@@ -25,15 +25,17 @@ int msgl__mla_cuda_supports(const msgl_attn_needs *n, msgl_err *err)
         return msgl__err_set(err, MSGL_EUNSUPPORTED,
                              "latent attention: its kernel has no attention sinks");
     }
-    if (n->head_dim == MSGL_MLA_ROW && n->v_dim == MSGL_MLA_LATENT && n->kv_dtype == MSGL_BF16 &&
+    const bool dtype = n->kv_dtype == MSGL_BF16 || n->kv_dtype == MSGL_E4M3;
+    if (n->head_dim == MSGL_MLA_ROW && n->v_dim == MSGL_MLA_LATENT && dtype &&
         n->num_q_heads <= MSGL_MLA_MAX_HEADS) {
         return 0;
     }
-    return msgl__err_set(err, MSGL_EUNSUPPORTED,
-                         "latent attention: no kernel for %d query heads and vectors of %d + %d "
-                         "%s elements; allowed: up to %d heads, 512 + 64 bfloat16 elements",
-                         (int)n->num_q_heads, (int)n->v_dim, (int)(n->head_dim - n->v_dim),
-                         msgl__dtype_name(n->kv_dtype), (int)MSGL_MLA_MAX_HEADS);
+    return msgl__err_set(
+        err, MSGL_EUNSUPPORTED,
+        "latent attention: no kernel for %d query heads and vectors of %d + %d "
+        "%s elements; allowed: up to %d heads, 512 + 64 bfloat16 or fp8_e4m3 elements",
+        (int)n->num_q_heads, (int)n->v_dim, (int)(n->head_dim - n->v_dim),
+        msgl__dtype_name(n->kv_dtype), (int)MSGL_MLA_MAX_HEADS);
 }
 
 // The largest power of two that divides the pool's: within a page slots follow one another.
@@ -120,7 +122,9 @@ void msgl__mla_cuda_attend(const msgl_mla_cuda *m, const char *name, msgl_exec *
     c.ld_out = (size_t)cfg->num_q_heads * MSGL_MLA_LATENT;
     c.kv = msgl__kv_k(pool, layer->layer);
     c.num_slots = ((int64_t)pool->num_pages + 1) * pool->page_size;
-    c.scale = scale;
+    c.e4m3 = pool->spec.dtype == MSGL_E4M3;
+    c.scale = scale * msgl__attn_k_scale(pool, layer);
+    c.out_scale = msgl__attn_v_scale(pool, layer);
     msgl__cuda_attn_result(x, name, cfg->cuda->attn->mla(&c, cfg->cuda->stream(x->device)));
 }
 

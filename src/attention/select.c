@@ -282,33 +282,35 @@ static int choose_measured(const msgl_attn_needs *n, msgl_phase phase, const msg
     return 0;
 }
 
-// The documented order where nothing was measured: 9.x "fa,fi", of latent caches fa; other GPUs fi,
-// then what minisgl-cuda.so has; CPU fa (the fastest in every shape of `minisgl bench attn`). The
-// first whose both halves can run here is taken.
+// The documented order where nothing was measured: E4M3 fa; 9.x "fa,fi", of latent caches fa; other
+// GPUs fi, then what minisgl-cuda.so has; CPU fa (the fastest in every shape of `minisgl bench
+// attn`). The first whose both halves can run here is taken.
 static int choose_documented(const msgl_attn_needs *n, msgl_attn_choice *out, msgl_err *err)
 {
     static const struct {
         msgl_device_kind device;
         int32_t min_capability;
         const char *prefill, *decode;
-        bool latent; // for latent caches alone
+        bool e4m3, latent; // for such caches alone
     } order[] = {
-        {MSGL_DEVICE_CUDA, 90, "fa", "fa", true},
-        {MSGL_DEVICE_CUDA, 100, "fi", "fi", false},
-        {MSGL_DEVICE_CUDA, 90, "fa", "fi", false},
-        {MSGL_DEVICE_CUDA, 0, "fi", "fi", false},
-        {MSGL_DEVICE_CUDA, 0, "fa", "fa", false},
-        {MSGL_DEVICE_CUDA, 0, "triton", "triton", false},
-        {MSGL_DEVICE_CUDA, 0, "torch_native", "torch_native", false},
-        {MSGL_DEVICE_CUDA, 0, "dual_chunk_flash_attn", "dual_chunk_flash_attn", false},
-        {MSGL_DEVICE_CPU, 0, "fa", "fa", false},
-        {MSGL_DEVICE_CPU, 0, "fi", "fi", false},
-        {MSGL_DEVICE_CPU, 0, "torch_native", "torch_native", false},
-        {MSGL_DEVICE_CPU, 0, "dual_chunk_flash_attn", "dual_chunk_flash_attn", false},
+        {MSGL_DEVICE_CUDA, 0, "fa", "fa", true, false},
+        {MSGL_DEVICE_CUDA, 90, "fa", "fa", false, true},
+        {MSGL_DEVICE_CUDA, 100, "fi", "fi", false, false},
+        {MSGL_DEVICE_CUDA, 90, "fa", "fi", false, false},
+        {MSGL_DEVICE_CUDA, 0, "fi", "fi", false, false},
+        {MSGL_DEVICE_CUDA, 0, "fa", "fa", false, false},
+        {MSGL_DEVICE_CUDA, 0, "triton", "triton", false, false},
+        {MSGL_DEVICE_CUDA, 0, "torch_native", "torch_native", false, false},
+        {MSGL_DEVICE_CUDA, 0, "dual_chunk_flash_attn", "dual_chunk_flash_attn", false, false},
+        {MSGL_DEVICE_CPU, 0, "fa", "fa", false, false},
+        {MSGL_DEVICE_CPU, 0, "fi", "fi", false, false},
+        {MSGL_DEVICE_CPU, 0, "torch_native", "torch_native", false, false},
+        {MSGL_DEVICE_CPU, 0, "dual_chunk_flash_attn", "dual_chunk_flash_attn", false, false},
     };
     msgl_err first = {0}; // the preferred one's reason is shown
     for (size_t i = 0; i < MSGL_COUNT(order); i++) {
         if (order[i].device != n->device || n->capability < order[i].min_capability) continue;
+        if (order[i].e4m3 && n->kv_dtype != MSGL_E4M3) continue;
         if (order[i].latent && n->cache != MSGL_CACHE_LATENT) continue;
         const msgl_attn_desc *p = msgl__attn_find(order[i].prefill, n->device);
         const msgl_attn_desc *d = msgl__attn_find(order[i].decode, n->device);

@@ -293,7 +293,7 @@ static void step(const msgl_attn *a, fake_world *w, int answers, bool chunk, con
         msgl__seqs_fill(&batch, i == 0 ? 0 : ends[0], ends[i], 0, 1, 2, block[i], block[i], &seqs);
         if (seqs.phase == MSGL_PREFILL) seqs.tree = seqs.dev_tree = tree;
         const msgl_attn_input in = {.ld = 16 * 576};
-        const msgl_attn_layer layer = {.scale = 0.5f, .window = -1};
+        const msgl_attn_layer layer = {.scale = 0.5f, .window = -1, .k_scale = 3};
         assert_int_equal(msgl__attn_prepare(a, &seqs), 0);
         msgl__attn_copy_in(a, &w->exec, &seqs);
         msgl__attn_begin(a, &w->exec, &seqs);
@@ -333,8 +333,9 @@ static void test_trees(void **unused)
     n.tree = true;
     fake_world w;
     msgl_attn a;
-    for (size_t i = 0; i < MSGL_COUNT(names); i++) {
-        open_backend(names[i], &n, &w, &a);
+    for (size_t i = 0; i < 2 * MSGL_COUNT(names); i++) {
+        n.kv_dtype = i % 2 != 0 ? MSGL_E4M3 : MSGL_BF16;
+        open_backend(names[i / 2], &n, &w, &a);
         step(&a, &w, 1, true, NULL);
         assert_int_equal(FAKE_GPU.num_trees, 0);
         fake_fi()->num_runs = 0;
@@ -347,12 +348,15 @@ static void test_trees(void **unused)
     n = fake_latent_needs(90, 16, 512, 64, MSGL_BF16);
     n.tree = true;
     n.page_size = 64;
-    open_backend("flashmla", &n, &w, &a);
-    step(&a, &w, 1, false, NULL);
-    assert_null(FAKE_GPU.mla.tree);
-    step(&a, &w, 0, true, tree);
-    assert_ptr_equal(FAKE_GPU.mla.tree, tree);
-    close_backend(&w, &a);
+    for (int i = 0; i < 2; i++) {
+        n.kv_dtype = i == 1 ? MSGL_E4M3 : MSGL_BF16;
+        open_backend("flashmla", &n, &w, &a);
+        step(&a, &w, 1, false, NULL);
+        assert_null(FAKE_GPU.mla.tree);
+        step(&a, &w, 0, true, tree);
+        assert_ptr_equal(FAKE_GPU.mla.tree, tree);
+        close_backend(&w, &a);
+    }
 }
 
 // FlashInfer's kernels for latent caches, of both phases.
@@ -378,13 +382,17 @@ static void test_latent_fi(void **unused)
         }
         close_backend(&w, &a);
     }
+    const msgl_attn_desc *fi = msgl__attn_find("fi", MSGL_DEVICE_CUDA);
     msgl_attn_needs n = fake_latent_needs(90, 16, 512, 64, MSGL_BF16);
     msgl_err why = {0};
     n.tree = true;
-    assert_int_equal(msgl__attn_supports(msgl__attn_find("fi", MSGL_DEVICE_CUDA), &n, &why),
-                     MSGL_EUNSUPPORTED);
+    assert_int_equal(msgl__attn_supports(fi, &n, &why), MSGL_EUNSUPPORTED);
     assert_string_equal(why.text,
                         "fi: latent attention: its kernel has no window, soft cap or trees");
+    n.tree = false;
+    n.kv_dtype = MSGL_E4M3;
+    assert_int_equal(msgl__attn_supports(fi, &n, &why), MSGL_EUNSUPPORTED);
+    assert_string_equal(why.text, "fi: latent attention: its kernel has no fp8_e4m3 cache");
 }
 
 // What the kernel gets: answers whole, chunks ragged, each with a plan and memory of its own, the
@@ -397,6 +405,8 @@ static void test_latent_calls(void **unused)
         msgl_attn_needs n = fake_latent_needs(90, 16, 512, 64, MSGL_BF16);
         n.page_size = pages[i][0];
         n.deterministic = i % 2 != 0;
+        const bool e4m3 = i % 3 == 2;
+        if (e4m3) n.kv_dtype = MSGL_E4M3;
         fake_world w;
         msgl_attn a;
         open_backend("fa", &n, &w, &a);
@@ -409,7 +419,9 @@ static void test_latent_calls(void **unused)
         assert_int_equal(answers.q_len, 1);
         assert_int_equal(answers.page_size, pages[i][1]);
         assert_int_equal(answers.ld_out, 16 * 512);
-        assert_float_equal(answers.scale, 0.5f, 0);
+        assert_int_equal(answers.e4m3, e4m3);
+        assert_float_equal(answers.scale, e4m3 ? 1.5f : 0.5f, 0);
+        assert_float_equal(answers.out_scale, e4m3 ? 3 : 1, 0);
         assert_int_equal(answers.deterministic, n.deterministic);
         assert_true(fake_gpu_holds(answers.plan, msgl__mla_plan_bytes(16, FAKE_RUNNING, 0)));
         step(&a, &w, 1, true, NULL);
@@ -457,7 +469,7 @@ static void test_reasons(void **unused)
                      MSGL_EUNSUPPORTED);
     assert_string_equal(why.text, "latent attention: no kernel for 4 query heads and vectors of 32 "
                                   "+ 8 bfloat16 elements; allowed: up to 128 heads, 512 + 64 "
-                                  "bfloat16 elements");
+                                  "bfloat16 or fp8_e4m3 elements");
     assert_int_equal(msgl__attn_supports(msgl__attn_find("fa", MSGL_DEVICE_CUDA), &ada, &why),
                      MSGL_EUNSUPPORTED);
     assert_string_equal(why.text,
@@ -603,7 +615,8 @@ static void test_tensor_cores_elsewhere(void **unused)
     unsetenv(TENSOR_CORES);
 }
 
-// E4M3 beside bf16: fa and torch_native have kernels, so auto takes fa; the others say who has.
+// E4M3 beside bf16: auto takes fa, of latent caches where it has a kernel; fi, and trtllm on
+// Hopper, have kernels too, and the others say who has.
 static void test_e4m3(void **unused)
 {
     (void)unused;
@@ -620,11 +633,23 @@ static void test_e4m3(void **unused)
         assert_string_equal(c.prefill->name, "fa");
         assert_string_equal(c.decode->name, "fa");
         create(&c, &n, "auto");
-        assert_int_equal(msgl__attn_select("fa,fi", &n, &c, warning, &err), MSGL_EUNSUPPORTED);
-        assert_string_equal(err.text, "attention backend fi: no kernel for a KV cache of fp8_e4m3; "
-                                      "those that have one here: fa, torch_native");
+        assert_int_equal(msgl__attn_select("fa,fi", &n, &c, warning, &err), 0);
+        create(&c, &n, "fa,fi");
+        const bool hopper = capabilities[i] == 90;
+        assert_int_equal(msgl__attn_select("trtllm", &n, &c, warning, &err),
+                         hopper ? 0 : MSGL_EUNSUPPORTED);
+        if (hopper) create(&c, &n, "trtllm");
+        assert_int_equal(msgl__attn_select("triton", &n, &c, warning, &err), MSGL_EUNSUPPORTED);
+        assert_string_equal(err.text,
+                            "attention backend triton: no kernel for a KV cache of fp8_e4m3; "
+                            "those that have one here: fa, fi, trtllm, trtllm_mha, torch_native");
         n.act = MSGL_F16;
         assert_int_equal(msgl__attn_select("fa", &n, &c, warning, &err), MSGL_EUNSUPPORTED);
+        n = fake_latent_needs(capabilities[i], 16, 512, 64, MSGL_BF16);
+        n.kv_dtype = MSGL_E4M3;
+        assert_int_equal(msgl__attn_select("auto", &n, &c, warning, &err), 0);
+        assert_string_equal(c.prefill->name, hopper ? "fa" : "torch_native");
+        assert_string_equal(c.decode->name, hopper ? "fa" : "torch_native");
     }
 }
 

@@ -24,7 +24,7 @@ static bool quick; // cmocka's tests take no argument
 typedef struct test_case {
     const char *model, *dtype, *expected; // dtype NULL: float32
     const msgl_attn_desc *desc;           // NULL: auto
-    const char *weights;                  // NULL: as dtype
+    const char *weights, *kv;             // NULL: as dtype
     int32_t answers_from, graph_max_bs;   // of harness_target
     int32_t chunk;                        // the same
     const char *prompts;                  // MINISGL_LATENT_PROMPTS, or NULL
@@ -82,6 +82,7 @@ static void test_deterministic(void **state)
     const harness_target base = {.device = "cuda",
                                  .attention = name,
                                  .weights = c->weights,
+                                 .kv = c->kv,
                                  .page_size = 16,
                                  .deterministic = true};
     harness_target others[] = {base, base};
@@ -95,10 +96,11 @@ static void add(struct CMUnitTest *tests, int *n, CMUnitTestFunction fn, test_ca
 {
     static test_case cases[MAX_CASES];
     if (*n == MAX_CASES) return;
-    snprintf(c.name, sizeof c.name, "%s %s, %s %s%s%s%s%s%s%s%s",
+    snprintf(c.name, sizeof c.name, "%s %s, %s %s%s%s%s%s%s%s%s%s%s",
              fn == test_deterministic ? "deterministic" : "parity",
              c.desc != NULL ? c.desc->name : "auto", c.model, c.dtype != NULL ? c.dtype : "float32",
              c.weights != NULL ? ", weights " : "", c.weights != NULL ? c.weights : "",
+             c.kv != NULL ? ", cache " : "", c.kv != NULL ? c.kv : "",
              c.answers_from > 0 ? ", answers" : "", c.graph_max_bs > 0 ? " in graphs" : "",
              c.prompts != NULL ? ", " : "", c.prompts != NULL ? c.prompts : "",
              c.chunk > 0 ? " in chunks" : "");
@@ -107,12 +109,20 @@ static void add(struct CMUnitTest *tests, int *n, CMUnitTestFunction fn, test_ca
     (*n)++;
 }
 
+static void add_e4m3(struct CMUnitTest *tests, int *n, const char *model, const msgl_attn_desc *d)
+{
+    if ((d->kv_dtypes & 1u << MSGL_E4M3) == 0) return;
+    add(tests, n, test_deterministic,
+        (test_case){.model = model, .dtype = "auto", .desc = d, .kv = "fp8_e4m3"});
+}
+
 // Of one for latent caches: the model with vectors of 512 + 64, which fast kernels are made for.
 static void add_latent(struct CMUnitTest *tests, int *n, const msgl_attn_desc *d)
 {
     const char *model = "deepseek_v2_wide";
     add(tests, n, test_parity, (test_case){model, "bfloat16", "expected_bf16.bin", .desc = d});
     add(tests, n, test_deterministic, (test_case){.model = model, .dtype = "auto", .desc = d});
+    if (strcmp(d->name, "fi") != 0) add_e4m3(tests, n, model, d); // it has no such kernel
     if (!d->expands) return;
     const test_case expanded = {model, "bfloat16", "expected_bf16.bin", .desc = d,
                                 .prompts = "expanded"};
@@ -150,6 +160,7 @@ static void add_backend(struct CMUnitTest *tests, int *n, const msgl_attn_desc *
     }
     add(tests, n, test_deterministic,
         (test_case){.model = "qwen3", .dtype = "auto", .desc = d, .weights = "int8"});
+    add_e4m3(tests, n, "qwen3", d);
     if (!d->sinks) return;
     if ((d->kv_dtypes & 1u << MSGL_F32) != 0) {
         add(tests, n, test_parity, (test_case){.model = "gpt_oss", .desc = d});

@@ -70,7 +70,7 @@ static inline void fi_case_make(fi_case *f, const msgl_fi_api *api, attn_world *
     const msgl_cuda_attn_call *c = &w->call;
     f->api = api;
     f->w = w;
-    f->shape.dtype = c->dtype;
+    f->shape.dtype = c->e4m3 ? MSGL_E4M3 : c->dtype;
     f->shape.num_q_heads = c->num_q_heads;
     f->shape.num_kv_heads = c->num_kv_heads;
     f->shape.head_dim = f->shape.v_dim = c->head_dim;
@@ -162,6 +162,7 @@ static inline void fi_case_run(const fi_case *f, cudaStream_t stream)
     r.lse = c->lse;
     r.scale = c->scale;
     r.softcap = c->softcap;
+    r.out_scale = c->out_scale;
     r.window = c->window;
     r.qo_indptr = c->cu_seqlens_q;
     r.page_indptr = f->page_indptr_dev;

@@ -16,7 +16,8 @@ typedef struct mla_shape {
     bool in_order;         // slots follow one another
     int pad;               // elements between tokens of q and of out
     const int32_t *q_lens; // ragged: query tokens of each request, q_len the most; or NULL
-    bool tree;             // they form random trees: at most 64 of a request
+    bool e4m3;             // the pool
+    bool tree;             // query tokens form random trees: at most 64 of a request
 } mla_shape;
 
 typedef struct mla_world {
@@ -25,7 +26,7 @@ typedef struct mla_world {
     int32_t *rows, *table; // host
     int32_t *cu_q;         // host, [batch + 1], ragged or not
     uint64_t *tree;        // host, of tokens that form trees; or NULL
-    float *q, *kv;         // host, as the device's bf16
+    float *q, *kv;         // host, as the device's bf16 or E4M3
     uint16_t *out;         // host, of the last mla_fetch
     float *lse;
     size_t out_bytes, lse_bytes;
@@ -43,6 +44,21 @@ static inline void *mla_upload(const float *p, size_t n)
     void *d = device_copy(h, n * 2);
     free(h);
     return d;
+}
+
+static inline void *mla_upload_codes(const float *p, size_t n)
+{
+    uint8_t *h = (uint8_t *)malloc(n);
+    for (size_t i = 0; i < n; i++) h[i] = msgl__f32_to_e4m3(p[i]);
+    void *d = device_copy(h, n);
+    free(h);
+    return d;
+}
+
+static inline float mla_value(attn_rng *rng, bool e4m3)
+{
+    const float x = attn_uniform(rng);
+    return e4m3 ? msgl__e4m3_to_f32(msgl__f32_to_e4m3(x)) : mla_round(x);
 }
 
 // Each token's parent is one of the few before it.
@@ -95,7 +111,7 @@ static inline void mla_world_make(mla_world *w, attn_rng *rng, const mla_shape *
             const int32_t first = perm[next + k / t->page] * t->page;
             if (k % t->page == 0) w->table[(size_t)w->rows[i] * stride + k] = first;
             float *row = w->kv + (size_t)(first + k % t->page) * MSGL_MLA_ROW;
-            for (int e = 0; e < MSGL_MLA_ROW; e++) row[e] = mla_round(attn_uniform(rng));
+            for (int e = 0; e < MSGL_MLA_ROW; e++) row[e] = mla_value(rng, t->e4m3);
         }
         next += (room[i] + t->page - 1) / t->page;
     }
@@ -121,9 +137,12 @@ static inline void mla_world_make(mla_world *w, attn_rng *rng, const mla_shape *
     c->out = device_copy(NULL, w->out_bytes);
     c->ld_out = ld_out;
     c->lse = (float *)device_copy(NULL, w->lse_bytes);
-    c->kv = mla_upload(w->kv, slots * MSGL_MLA_ROW);
+    c->kv = t->e4m3 ? mla_upload_codes(w->kv, slots * MSGL_MLA_ROW)
+                    : mla_upload(w->kv, slots * MSGL_MLA_ROW);
+    c->e4m3 = t->e4m3;
     c->num_slots = (int64_t)slots;
     c->scale = 0.07216878f;
+    c->out_scale = t->e4m3 ? 0.75f : 1.f;
     c->batch = batch;
     c->q_len = t->q_len;
     c->seqlens_k = (int32_t *)device_copy(room, (size_t)batch * 4);
@@ -198,7 +217,7 @@ static inline double mla_exact(const mla_world *w, int i, int t, int head, int k
         sum += p;
         for (int e = 0; e < MSGL_MLA_LATENT; e++) o[e] += p * row[e];
     }
-    for (int e = 0; e < MSGL_MLA_LATENT; e++) o[e] /= sum;
+    for (int e = 0; e < MSGL_MLA_LATENT; e++) o[e] *= c->out_scale / sum;
     free(s);
     return max + log(sum);
 }

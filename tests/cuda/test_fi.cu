@@ -54,6 +54,7 @@ static void one(attn_rng *rng, msgl_dtype dtype, int batch, const int32_t *q_len
     attn_world_make(&w, rng, dtype, batch, q_lens, k_lens, q_heads, kv_heads, dim, page);
     w.call.window = o->window;
     w.call.softcap = o->softcap;
+    if (dtype == MSGL_E4M3) w.call.out_scale = 0.75f;
     fi_case_make(&f, api, &w, o->kernel_page ? o->kernel_page : page);
     if (api->has(&f.shape, kernel, capability)) {
         attn_poison(&w);
@@ -93,6 +94,9 @@ static void decode(attn_rng *rng, bool quick)
                     one(rng, t ? MSGL_F16 : MSGL_BF16, batch, ones, lens, groups[g] * 2, 2, dims[d],
                         page, (msgl_fi_kernel)kernel, &o, "decode");
                 }
+                if (t == 0)
+                    one(rng, MSGL_E4M3, batch, ones, lens, groups[g] * 2, 2, dims[d], page,
+                        MSGL_FI_TENSOR_CORES, &o, "decode");
             }
         }
     }
@@ -108,7 +112,7 @@ static void masks(attn_rng *rng, bool quick)
             lens[k] = attn_range(rng, 1, 1500);
             news[k] = attn_range(rng, 1, lens[k] < 150 ? lens[k] : 150);
         }
-        const msgl_dtype dtype = i % 4 < 2 ? MSGL_BF16 : MSGL_F16;
+        const msgl_dtype dtype = i % 4 < 2 ? MSGL_BF16 : i % 4 == 2 ? MSGL_F16 : MSGL_E4M3;
         for (int kernel = 0; kernel < 2; kernel++) {
             if (kernel == 0 && o.fixed) continue;
             one(rng, dtype, 5, ones, lens, 8, 2, 128, 16, (msgl_fi_kernel)kernel, &o,
@@ -135,7 +139,8 @@ static void prefill(attn_rng *rng, bool quick)
         }
         const options o = {-1, 0, i % 4 == 3, 0, 3};
         const int group = groups[i % 5], dim = dims[i % 3], page = pages[attn_range(rng, 0, 3)];
-        const msgl_dtype dtype = attn_range(rng, 0, 1) ? MSGL_F16 : MSGL_BF16;
+        static const msgl_dtype dtypes[] = {MSGL_F16, MSGL_BF16, MSGL_E4M3};
+        const msgl_dtype dtype = dtypes[attn_range(rng, 0, 2)];
         one(rng, dtype, batch, news, lens, group * 2, 2, dim, page, MSGL_FI_TENSOR_CORES, &o,
             "prefill");
         if (!o.fixed) {

@@ -47,9 +47,9 @@ static void check(mla_world *w, const int32_t *lens, const char *what)
     if (!(e.out <= TOLERANCE) || !(e.lse <= LSE_TOLERANCE) || !(noise <= NOISE_TOLERANCE)) {
         failures++;
         printf(
-            "FAIL %s: heads %d q_len %d page %d batch %d length %d: error %g, noise %g, lse %g\n",
-            what, w->call.num_heads, w->call.q_len, w->call.page_size, w->batch, (int)lens[0],
-            e.out, noise, e.lse);
+            "FAIL %s%s: heads %d q_len %d page %d batch %d length %d: error %g, noise %g, lse %g\n",
+            what, w->call.e4m3 ? " e4m3" : "", w->call.num_heads, w->call.q_len, w->call.page_size,
+            w->batch, (int)lens[0], e.out, noise, e.lse);
         if (failures > 20) exit(1);
     }
 }
@@ -85,40 +85,44 @@ static void at_least(int32_t *to, const int32_t *from, int n, int q_len)
     for (int i = 0; i < n; i++) to[i] = from[i] > 0 && from[i] < q_len ? q_len : from[i];
 }
 
-static void shapes(attn_rng *rng, bool quick)
+static void shapes(attn_rng *rng, bool e4m3, bool quick)
 {
     static const int heads[] = {1, 16, 20, 128}, pages[] = {1, 16, 64, 128};
     int turn = 0;
     for (int h = 0; h < 4; h++) {
         for (int g = 0; g < 4; g++, turn++) {
             if (quick && turn % 5 != 0) continue;
-            const mla_shape t = {heads[h], 1, pages[g], false, g % 2 ? 8 : 0};
+            const mla_shape t = {heads[h], 1, pages[g], false, g % 2 ? 8 : 0, NULL, e4m3};
             one(rng, &t, 1, EDGES, NULL, "one");
             one(rng, &t, 14, EDGES, NULL, "shape");
-            const mla_shape verify = {heads[h], 2 + turn % 3, pages[g], turn % 2 == 0, 16};
+            const mla_shape verify = {heads[h], 2 + turn % 3, pages[g], turn % 2 == 0,
+                                      16,       NULL,         e4m3};
             int32_t lens[14];
             at_least(lens, EDGES, 14, verify.q_len);
             one(rng, &verify, 14, lens, NULL, "verify");
         }
     }
     for (int page = 2; page <= 32; page *= 2) {
-        const mla_shape t = {40, 1, page, page % 4 == 0, 0};
+        const mla_shape t = {e4m3 ? 30 : 40, 1, page, page % 4 == 0, 0, NULL, e4m3};
         one(rng, &t, quick ? 4 : 14, EDGES, NULL, "page");
+        const mla_shape few = {14, 1, page, page % 4 == 0, 0, NULL, e4m3};
+        one(rng, &few, quick ? 4 : 14, EDGES, NULL, "page, few heads");
     }
-    const mla_shape most = {128, 8, 64, false, 0};
+    const mla_shape most = {128, 8, 64, false, 0, NULL, e4m3};
     const int32_t lens[] = {8, 200, 71};
     one(rng, &most, quick ? 1 : 3, lens, NULL, "most");
 }
 
 // Long requests in few and many parts.
-static void splits(attn_rng *rng, bool quick)
+static void splits(attn_rng *rng, bool e4m3, bool quick)
 {
     static const int heads[] = {16, 128, 8, 64};
     for (int i = 0; i < (quick ? 3 : 16); i++) {
         const int batch = attn_range(rng, 1, 6);
         int32_t lens[6];
         for (int k = 0; k < batch; k++) lens[k] = attn_range(rng, 1, quick ? 1200 : 6000);
-        const mla_shape t = {heads[i % 4], i % 5 == 4 ? 2 : 1, i % 3 ? 64 : 1, i % 2 == 0, 0};
+        const mla_shape t = {heads[i % 4], i % 5 == 4 ? 2 : 1, i % 3 ? 64 : 1, i % 2 == 0, 0, NULL,
+                             e4m3};
         const msgl_mla_tune tune = {attn_range(rng, 1, 5), attn_range(rng, 1, 9),
                                     attn_range(rng, 1, 4), attn_range(rng, 0, 12)};
         at_least(lens, lens, batch, t.q_len);
@@ -128,7 +132,7 @@ static void splits(attn_rng *rng, bool quick)
 
 // Chunks of any length behind what a request has already, whole prompts and single tokens, with and
 // without gaps between tokens.
-static void ragged(attn_rng *rng, bool quick)
+static void ragged(attn_rng *rng, bool e4m3, bool quick)
 {
     static const int heads[] = {16, 128, 20, 1, 64, 7}, pages[] = {64, 1, 16, 128, 32, 4};
     for (int i = 0; i < (quick ? 4 : 18); i++) {
@@ -142,12 +146,13 @@ static void ragged(attn_rng *rng, bool quick)
         }
         mla_shape t = {heads[i % 6], most, pages[(i + i / 6) % 6], i % 4 == 0, i % 3 == 1 ? 16 : 0};
         t.q_lens = q_lens;
+        t.e4m3 = e4m3;
         one(rng, &t, batch, lens, NULL, "ragged");
     }
 }
 
 // Drafts to be verified, in every way that rows arrive: pairs of tiles, boxes, rows.
-static void trees(attn_rng *rng, bool quick)
+static void trees(attn_rng *rng, bool e4m3, bool quick)
 {
     static const int heads[] = {16, 128, 20, 64, 5}, pages[] = {64, 64, 1, 16, 128};
     for (int i = 0; i < (quick ? 3 : 15); i++) {
@@ -157,7 +162,8 @@ static void trees(attn_rng *rng, bool quick)
             lens[k] = q_lens[k] + attn_range(rng, 0, k % 3 == 0 ? 3 : 700);
             if (q_lens[k] > most) most = q_lens[k];
         }
-        mla_shape t = {heads[i % 5], most, pages[(i + i / 5) % 5], i % 4 == 0, 0, q_lens, true};
+        mla_shape t = {heads[i % 5], most, pages[(i + i / 5) % 5], i % 4 == 0, 0, q_lens,
+                       e4m3,         true};
         one(rng, &t, 6, lens, NULL, "tree");
         t.q_len = 1 + i % 8, t.q_lens = NULL;
         at_least(lens, lens, 6, t.q_len);
@@ -190,13 +196,13 @@ static void forms(mla_world *w, int32_t at, int32_t n, const uint16_t *want, con
 
 // The rows of a prompt in one chunk have, if deterministic, the bits that they have in other
 // chunks, alone, as an answer, and with other pages.
-static void whole(attn_rng *rng, int heads)
+static void whole(attn_rng *rng, int heads, bool e4m3)
 {
     enum { LEN = 150 };
     static const int32_t q_lens[] = {LEN, 200, 70}, lens[] = {LEN, 333, 70};
     static const int32_t cuts[] = {97, 1, 8, 30, 14};
     mla_world w;
-    const mla_shape t = {heads, 200, 64, false, 0, q_lens};
+    const mla_shape t = {heads, 200, 64, false, 0, q_lens, e4m3};
     mla_world_make(&w, rng, &t, 3, lens);
     const size_t stride = w.call.table_stride;
     for (size_t i = 0; i < 5 * stride; i++)
@@ -218,11 +224,11 @@ static void whole(attn_rng *rng, int heads)
 }
 
 // A captured plan and launch follow the lengths in device memory.
-static void graph(attn_rng *rng, int heads, int page, int rounds)
+static void graph(attn_rng *rng, int heads, int page, bool e4m3, int rounds)
 {
     int32_t room[7];
     for (int i = 0; i < 7; i++) room[i] = 2600 - 100 * i;
-    const mla_shape t = {heads, 1, page, false, 0};
+    const mla_shape t = {heads, 1, page, false, 0, NULL, e4m3};
     mla_world w;
     mla_world_make(&w, rng, &t, 7, room);
     cudaStream_t stream;
@@ -256,27 +262,30 @@ int main(int argc, char **argv)
         }
     }
     through("start");
-    shapes(&rng, quick);
-    through("shapes");
-    splits(&rng, quick);
-    through("splits");
-    ragged(&rng, quick);
-    through("ragged");
-    trees(&rng, quick);
-    through("trees");
-    whole(&rng, 16);
-    whole(&rng, 20);
-    if (!quick) whole(&rng, 128);
-    through("whole");
-    if (!quick) {
+    for (int e4m3 = 0; e4m3 < 2; e4m3++) {
+        shapes(&rng, e4m3, quick);
+        through(e4m3 ? "shapes 8" : "shapes");
+        splits(&rng, e4m3, quick);
+        through(e4m3 ? "splits 8" : "splits");
+        ragged(&rng, e4m3, quick);
+        through(e4m3 ? "ragged 8" : "ragged");
+        trees(&rng, e4m3, quick);
+        through(e4m3 ? "trees 8" : "trees");
+        whole(&rng, 16, e4m3);
+        whole(&rng, 20, e4m3);
+        if (!quick) whole(&rng, 128, e4m3);
+        through(e4m3 ? "whole 8" : "whole");
+    }
+    for (int e4m3 = 0; e4m3 < 2 && !quick; e4m3++) {
         int32_t many[700]; // more requests than threads of the planner, and than shares
         for (int i = 0; i < 700; i++) many[i] = i % 3 ? i % 2 : attn_range(&rng, 1, 90);
-        const mla_shape t = {4, 1, 16, false, 0};
+        const mla_shape t = {4, 1, e4m3 ? 64 : 16, false, 0, NULL, e4m3 != 0};
         one(&rng, &t, 700, many, NULL, "many");
-        through("many");
+        through(e4m3 ? "many 8" : "many");
     }
-    graph(&rng, 16, 1, quick ? 2 : 6);
-    graph(&rng, 128, 64, quick ? 2 : 6);
+    graph(&rng, 16, 1, false, quick ? 2 : 6);
+    graph(&rng, 128, 64, false, quick ? 2 : 6);
+    graph(&rng, 16, 64, true, quick ? 2 : 6);
     through("graph");
     printf("mla: %d checks, worst err %.2e%s\n", checks, worst, failures ? ", FAILED" : "");
     return failures ? 1 : 0;

@@ -324,7 +324,7 @@ static void latent(attn_rng *rng, int heads, int batch, const int32_t *q_lens, c
         if (q_lens != NULL && q_lens[i] > most) most = q_lens[i];
         if (lens[i] > longest) longest = lens[i];
     }
-    const mla_shape t = {heads, most, 1, false, 0, q_lens, tree};
+    const mla_shape t = {heads, most, 1, false, 0, q_lens, false, tree};
     mla_world_make(&w, rng, &t, batch, lens);
     const msgl_mla_call *m = &w.call;
     const size_t rows = (size_t)batch * heads * MSGL_TRITON_MAX_SPLITS;

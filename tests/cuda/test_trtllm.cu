@@ -9,7 +9,11 @@ extern "C" {
 #include "attention/trtllm/cuda/api.h"
 }
 
-static const double TOLERANCE[MSGL_DTYPE_COUNT] = {0, 2e-3, 1.2e-2}; // |v| < 1; f16, bf16
+// |v| < 1
+static double tolerance(msgl_dtype dtype)
+{
+    return dtype == MSGL_F16 ? 2e-3 : 1.2e-2;
+}
 
 static const msgl_trtllm_api *api;
 static int failures, checks;
@@ -56,7 +60,7 @@ static bool make(xqa_case *x, attn_rng *rng, msgl_dtype dtype, int batch, const 
     c->k = w->k;
     c->v = w->v;
     c->bmm1_scale = w->scale;
-    c->bmm2_scale = 1;
+    c->bmm2_scale = x->w.call.out_scale = dtype == MSGL_E4M3 ? 0.8f : 1.f;
     c->window = -1;
     c->seqlens_k = w->seqlens_k;
     c->pages_stride = pages;
@@ -94,7 +98,7 @@ static void check(xqa_case *x, const int32_t *lens, int every, const char *what)
     attn_compare(&x->w, lens, every, &e, &l);
     checks++;
     if (!(e <= worst)) worst = e;
-    if (!(e <= TOLERANCE[c->shape.dtype])) {
+    if (!(e <= tolerance(c->shape.dtype))) {
         failures++;
         printf("FAIL %s: dtype %d heads %d/%d dim %d page %d batch %d window %d splits %d%s: %g\n",
                what, (int)c->shape.dtype, c->shape.num_q_heads, c->shape.num_kv_heads,
@@ -147,6 +151,10 @@ static void shapes(attn_rng *rng, bool quick)
             }
             one(rng, i % 2 ? MSGL_F16 : MSGL_BF16, batch, lens, groups[g] * 2, 2, dims[i / 2],
                 pages[turn % 3], -1, 0, turn % 5 == 0, turn % 3 == 1, "shape");
+            if (i < 4)
+                one(rng, MSGL_E4M3, batch, lens, groups[g] * 2, 2, dims[i / 2],
+                    pages[(turn + i) % 3], i == 3 ? 300 : -1, 0, turn % 5 == 0, turn % 3 == 1,
+                    "e4m3");
             turn++;
         }
     }

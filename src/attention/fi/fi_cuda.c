@@ -7,13 +7,13 @@
 // The kernel sees the pool's pages: larger ones are read up to 5 % faster than pages of 1.
 //
 // Decode takes tensor cores when a KV head serves 4 query heads or more, or when there is no
-// CUDA-core kernel for the group (5, 6, 7, 16 ...); FLASHINFER_USE_TENSOR_CORES overrides.
-// Prefill takes the Hopper kernel where there is one and requests are long enough; layers with a
-// window or a soft cap take the other one. Drafts to be verified (trees) go by fa's kernel for
-// them: FlashInfer's mask is a list of bits for every query and key. A step has a plan per kernel
-// and window that the model's layers use. Deterministic: tensor cores with fixed tiles and no
-// splits for everything, so that prefill and decode agree bit for bit too; layers with a window
-// then read all keys.
+// CUDA-core kernel for the group (5, 6, 7, 16 ...) or the pool (E4M3); FLASHINFER_USE_TENSOR_CORES
+// overrides. Prefill takes the Hopper kernel where there is one and requests are long enough;
+// layers with a window or a soft cap take the other one. Drafts to be verified (trees) go by fa's
+// kernel for them: FlashInfer's mask is a list of bits for every query and key. A step has a plan
+// per kernel and window that the model's layers use. Deterministic: tensor cores with fixed tiles
+// and no splits for everything, so that prefill and decode agree bit for bit too; layers with a
+// window then read all keys.
 #include "attention/fi/fi_cuda.h"
 
 #include <string.h>
@@ -116,9 +116,9 @@ static int check_latent(const msgl_attn_needs *n, msgl_err *err)
     for (int32_t i = 0; i < n->variants.count; i++) {
         plain = plain && n->variants.all[i].window < 0 && n->variants.all[i].softcap <= 0;
     }
-    if (n->cache != MSGL_CACHE_LATENT || plain) return 0;
-    return msgl__err_set(err, MSGL_EUNSUPPORTED,
-                         "fi: latent attention: its kernel has no window, soft cap or trees");
+    if (n->cache != MSGL_CACHE_LATENT || (plain && n->kv_dtype != MSGL_E4M3)) return 0;
+    return msgl__err_set(err, MSGL_EUNSUPPORTED, "fi: latent attention: its kernel has no %s",
+                         plain ? "fp8_e4m3 cache" : "window, soft cap or trees");
 }
 
 static int fi_supports(const msgl_attn_needs *n, msgl_err *err)
@@ -367,8 +367,9 @@ static void fi_forward(msgl_attn_backend *base, msgl_exec *x, const msgl_attn_la
                                 .k = msgl__kv_k(cfg->pool, layer->layer),
                                 .v = msgl__kv_v(cfg->pool, layer->layer),
                                 .out = out,
-                                .scale = layer->scale,
+                                .scale = layer->scale * msgl__attn_k_scale(cfg->pool, layer),
                                 .softcap = layer->softcap,
+                                .out_scale = msgl__attn_v_scale(cfg->pool, layer),
                                 .window = layer->window,
                                 .qo_indptr = seqs->dev_cu_seqlens_q,
                                 .page_indptr = (const int32_t *)set,
@@ -388,7 +389,7 @@ const msgl_attn_desc msgl__attn_fi_cuda = {
     .page_rule = MSGL_PAGE_ANY,
     .head_dims = {64, 128, 256, 576},
     .caches = 1u << MSGL_CACHE_KV | 1u << MSGL_CACHE_LATENT,
-    .kv_dtypes = 1u << MSGL_F16 | 1u << MSGL_BF16,
+    .kv_dtypes = 1u << MSGL_F16 | 1u << MSGL_BF16 | 1u << MSGL_E4M3,
     .sliding_window = true,
     .reads_behind_window = true,
     .softcap = true,

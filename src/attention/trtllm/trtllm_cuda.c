@@ -2,8 +2,8 @@
 //
 // trtllm on Hopper: TensorRT-LLM's decode kernel there, XQA, from minisgl-attn-trtllm.so, over a
 // block table made on the device as a pass begins. TensorRT-LLM's own prefill kernels are
-// binaries for other GPUs; prefill is fa's, over the same pages. bmm1_scale is the layer's,
-// bmm2_scale is 1, as KV is not quantised.
+// binaries for other GPUs; prefill is fa's, over the same pages. bmm1_scale is the layer's
+// with that of K, bmm2_scale that of V.
 #include "attention/trtllm/trtllm_cuda.h"
 
 #include <string.h>
@@ -15,8 +15,6 @@
 #include "core/round.h"
 #include "kernel/cuda/plugin.h"
 #include "kernel/cuda_loader.h"
-
-static const float BMM2_SCALE = 1;
 
 typedef struct trtllm_backend {
     msgl_attn_backend base;
@@ -188,8 +186,8 @@ static void decode(const trtllm_backend *b, msgl_exec *x, const msgl_attn_layer 
                                 .out = out,
                                 .k = msgl__kv_k(cfg->pool, layer->layer),
                                 .v = msgl__kv_v(cfg->pool, layer->layer),
-                                .bmm1_scale = layer->scale,
-                                .bmm2_scale = BMM2_SCALE,
+                                .bmm1_scale = layer->scale * msgl__attn_k_scale(cfg->pool, layer),
+                                .bmm2_scale = msgl__attn_v_scale(cfg->pool, layer),
                                 .window = layer->window,
                                 .sinks = layer->sinks,
                                 .seqlens_k = seqs->dev_seqlens_k,
@@ -217,8 +215,9 @@ static void trtllm_forward(msgl_attn_backend *base, msgl_exec *x, const msgl_att
 #define TRTLLM                                                                                     \
     .aliases = {NULL}, .devices = 1u << MSGL_DEVICE_CUDA, .min_capability = 90,                    \
     .page_rule = MSGL_PAGE_SET, .page_override = 64, .head_dims = {64, 128, 256}, .max_group = 16, \
-    .kv_dtypes = 1u << MSGL_F16 | 1u << MSGL_BF16, .sliding_window = true, .sinks = true,          \
-    .reads_behind_window = true, .tree = true, .graph = true, .plugin = "minisgl-attn-trtllm.so",  \
+    .kv_dtypes = 1u << MSGL_F16 | 1u << MSGL_BF16 | 1u << MSGL_E4M3, .sliding_window = true,       \
+    .sinks = true, .reads_behind_window = true, .tree = true, .graph = true,                       \
+    .plugin = "minisgl-attn-trtllm.so",                                                            \
     .plugin_hint = "make builds it where nvcc is found and FlashInfer's wheel can be downloaded",  \
     .supports = trtllm_supports, .create = trtllm_create, .destroy = trtllm_destroy,               \
     .prepare = trtllm_prepare, .copy_in = trtllm_copy_in, .begin = trtllm_begin,                   \

@@ -33,6 +33,9 @@ typedef struct stub_trtllm {
 static inline bool stub_fi_has(const msgl_fi_shape *s, msgl_fi_kernel kernel, int32_t capability)
 {
     const int32_t group = s->num_q_heads / s->num_kv_heads;
+    if (s->dtype == MSGL_E4M3) {
+        return kernel == MSGL_FI_TENSOR_CORES && (s->head_dim == 64 || s->head_dim == 128);
+    }
     if (s->dtype != MSGL_BF16 && s->dtype != MSGL_F16) return false;
     if (kernel == MSGL_FI_LATENT || kernel == MSGL_FI_LATENT_HOPPER) {
         const bool wgmma = capability == 90 && s->dtype == MSGL_BF16;
@@ -50,13 +53,14 @@ static inline bool stub_fi_has(const msgl_fi_shape *s, msgl_fi_kernel kernel, in
 static inline int32_t stub_xqa_page(const msgl_xqa_shape *s)
 {
     const int32_t group = s->num_q_heads / s->num_kv_heads;
-    if (s->dtype != MSGL_BF16 && s->dtype != MSGL_F16) return 0;
-    const bool wide = s->head_dim == 256 && (group <= 2 || group == 4 || group == 8);
+    if (s->dtype != MSGL_BF16 && s->dtype != MSGL_F16 && s->dtype != MSGL_E4M3) return 0;
+    const bool wide =
+        s->head_dim == 256 && s->dtype != MSGL_E4M3 && (group <= 2 || group == 4 || group == 8);
     const bool usual = (s->head_dim == 64 || s->head_dim == 128) && (group <= 8 || group == 16);
     if (!wide && !usual) return 0;
-    return usual && s->dtype == MSGL_BF16 && s->page_size % 64 == 0 ? 64
-           : s->page_size % 16 == 0                                 ? 16
-                                                                    : 0;
+    return usual && s->dtype != MSGL_F16 && s->page_size % 64 == 0 ? 64
+           : s->page_size % 16 == 0                                ? 16
+                                                                   : 0;
 }
 
 #endif

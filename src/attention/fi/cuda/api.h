@@ -15,7 +15,7 @@
 
 struct msgl_err; // core/err.h; the kernels, slow to compile, are not made to depend on it
 
-#define MSGL_FI_ABI 3
+#define MSGL_FI_ABI 4
 
 typedef enum msgl_fi_kernel {
     MSGL_FI_CUDA_CORES,    // decode: one warp group per KV head and chunk
@@ -27,7 +27,7 @@ typedef enum msgl_fi_kernel {
 } msgl_fi_kernel;
 
 typedef struct msgl_fi_shape {
-    msgl_dtype dtype; // bf16 or f16, of q, k, v and out
+    msgl_dtype dtype; // bf16 or f16, of q, k, v and out; or E4M3, of k and v: q and out are bf16
     int32_t num_q_heads, num_kv_heads, head_dim;
     int32_t v_dim;     // head_dim, or less in latent caches, whose V lies in K
     int32_t page_size; // of the kernel's view: it divides the pool's
@@ -68,6 +68,7 @@ typedef struct msgl_fi_run_call {
     void *out;         // [total_q, num_q_heads, v_dim]
     float *lse;        // [total_q, num_q_heads] base 2, or NULL
     float scale, softcap;
+    float out_scale; // of the result; 1 unless KV is E4M3
     int32_t window;
     const int32_t *qo_indptr, *page_indptr, *last_page_len; // device
     const int32_t *pages;                                   // device, ragged page numbers

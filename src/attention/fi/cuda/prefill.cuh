@@ -17,17 +17,28 @@
 
 #include "attention/fi/cuda/variant.cuh"
 
-template <typename T, uint32_t DIM, typename VARIANT>
+// FlashInfer multiplies results by v_scale where parameters have one.
+template <typename T, typename KV>
+struct msgl_fi_scaled_params : flashinfer::BatchPrefillPagedParams<T, KV, T, int32_t> {
+    float v_scale;
+};
+
+// T: of q and out, and of K and V unless KV is E4M3.
+template <typename T, typename KV, uint32_t DIM, typename VARIANT>
 static int msgl_fi_prefill_run(const msgl_fi_run_call *c, cudaStream_t stream)
 {
     using namespace flashinfer;
     PrefillPlanInfo info;
     memcpy(&info, c->plan->info, sizeof info);
-    BatchPrefillPagedParams<T, T, T, int32_t> p;
+    constexpr bool SCALED = !std::is_same<T, KV>::value;
+    std::conditional_t<SCALED, msgl_fi_scaled_params<T, KV>,
+                       BatchPrefillPagedParams<T, KV, T, int32_t>>
+        p;
+    if constexpr (SCALED) p.v_scale = c->out_scale;
     p.q = (T *)c->q;
-    p.paged_kv = paged_kv_t<T, int32_t>(c->shape.num_kv_heads, c->shape.page_size, DIM, c->batch,
-                                        QKVLayout::kNHD, (T *)c->k, (T *)c->v, (int32_t *)c->pages,
-                                        (int32_t *)c->page_indptr, (int32_t *)c->last_page_len);
+    p.paged_kv = paged_kv_t<KV, int32_t>(
+        c->shape.num_kv_heads, c->shape.page_size, DIM, c->batch, QKVLayout::kNHD, (KV *)c->k,
+        (KV *)c->v, (int32_t *)c->pages, (int32_t *)c->page_indptr, (int32_t *)c->last_page_len);
     p.q_indptr = (int32_t *)c->qo_indptr;
     p.o = (T *)c->out;
     p.lse = c->lse;

@@ -11,10 +11,10 @@
 
 #include "core/dtype.h"
 
-#define MSGL_TRTLLM_ABI 2
+#define MSGL_TRTLLM_ABI 3
 
 typedef struct msgl_xqa_shape {
-    msgl_dtype dtype; // bf16 or f16, of q, k, v and out
+    msgl_dtype dtype; // bf16 or f16, of q, k, v and out; or E4M3, of k and v: q and out are bf16
     int32_t num_q_heads, num_kv_heads, head_dim;
     int32_t page_size; // of the pool: 16, 32, 64 or 128
 } msgl_xqa_shape;
@@ -33,7 +33,7 @@ typedef struct msgl_xqa_call {
     void *out;                // [batch, num_q_heads, head_dim]
     const void *k, *v;        // one layer's pool [slots, num_kv_heads, head_dim]
     float bmm1_scale;         // of q.k
-    float bmm2_scale;         // of the result: 1, as there is no quantised KV
+    float bmm2_scale;         // of the result; 1 unless KV is E4M3
     int32_t window;           // W: keys in [p - W, p]; -1: all
     const float *sinks;       // [num_q_heads] attention/attention.h has the formula; NULL: none
     const int32_t *seqlens_k; // [batch]

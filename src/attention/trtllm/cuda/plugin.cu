@@ -79,7 +79,8 @@ static size_t plugin_scratch_bytes(const msgl_xqa_shape *shape, const msgl_xqa_d
 static int plugin_decode(const msgl_xqa_call *c, void *stream)
 {
     const msgl_xqa_entry *e = find(&c->shape);
-    if (e == NULL || c->bmm2_scale != 1) return cudaErrorNotSupported;
+    const bool scales = c->shape.dtype == MSGL_E4M3;
+    if (e == NULL || (c->bmm2_scale != 1 && !scales)) return cudaErrorNotSupported;
     return e->launch(c, choose_splits(c), (cudaStream_t)stream);
 }
 

@@ -4,15 +4,12 @@
 // group and page size (the generated files set them). Its own launchers are renamed, as every
 // instance defines them, and not used: they look shared memory up in a static initializer, which
 // needs a driver when the plug-in is opened and a current device that is the right one.
-#include <string.h>
-
 #include "attention/trtllm/cuda/entry.cuh"
 
 #define NDEBUG 1
 #define BEAM_WIDTH 1
 #define USE_INPUT_KV 0
 #define USE_CUSTOM_BARRIER 1
-#define CACHE_ELEM_ENUM 0 // as the query
 #define SLIDING_WINDOW 1
 #define LOW_PREC_OUTPUT 0
 #define SPEC_DEC 0
@@ -46,12 +43,12 @@ static int xqa_launch(const msgl_xqa_call *c, int32_t splits, cudaStream_t strea
 {
     const KVCacheList<true> cache = {(GMemCacheHead *)c->k, (GMemCacheHead *)c->v, c->pages,
                                      (const uint32_t *)c->seqlens_k, (uint32_t)c->pages_stride};
-    const uint32_t heads = (uint32_t)c->shape.num_kv_heads, q_stride = (uint32_t)c->ld_q;
-    // The kernel multiplies by head_dim^-0.5 itself.
-    const float scale = c->bmm1_scale * sqrtf((float)HEAD_ELEMS);
+    const uint32_t heads = (uint32_t)c->shape.num_kv_heads;
+    // The kernel multiplies by head_dim^-0.5 itself, and q.k of E4M3 by what the result is
+    // multiplied by: it has one scale for K and V.
+    const float q_scale = CACHE_ELEM_ENUM != 0 ? 1 / c->bmm2_scale : 1;
+    const float scale = c->bmm1_scale * sqrtf((float)HEAD_ELEMS) * q_scale;
     const uint32_t window = c->window >= 0 ? (uint32_t)c->window + 1 : UINT32_MAX;
-    float q_stride_bits;
-    memcpy(&q_stride_bits, &q_stride, sizeof q_stride);
     cudaLaunchAttribute early = {};
     early.id = cudaLaunchAttributeProgrammaticStreamSerialization;
     early.val.programmaticStreamSerializationAllowed = 1;
@@ -64,6 +61,6 @@ static int xqa_launch(const msgl_xqa_call *c, int32_t splits, cudaStream_t strea
     cfg.numAttrs = c->pdl ? 1 : 0;
     return cudaLaunchKernelEx(&cfg, kernel_mha, heads, window, scale, (const float *)NULL,
                               (OutputHead *)c->out, (const InputHead *)c->q, c->sinks, cache,
-                              (uint32_t)c->batch, q_stride_bits, (const float *)NULL,
+                              (uint32_t)c->batch, c->bmm2_scale, (const float *)c->ld_q,
                               heads * TOKENS_PER_PAGE, heads, 1u, c->semaphores, c->scratch);
 }

@@ -3,7 +3,7 @@
 // Absorbed multi-head latent attention, answers and prompts, as plain data for its kernel (Hopper
 // only). A token's cache row is 512 latent values c and 64 rotary ones; all heads share it, and its
 // first 512 values are V. Per query row q [576], that is token and head:
-//     s = scale * q.row, out = sum softmax(s) c [512]
+//     s = scale * q.row, out = out_scale * sum softmax(s) c [512]
 // All pointers are device memory; the launchers only queue work on `stream` (a cudaStream_t), may
 // be captured in a graph, and return a cudaError_t as int.
 #ifndef MSGL_KERNEL_CUDA_ATTN_MLA_H
@@ -36,9 +36,11 @@ typedef struct msgl_mla_call {
     void *out; // bf16 [tokens, num_heads, 512], token stride ld_out elements
     size_t ld_out;
     float *lse;     // [tokens, num_heads] natural logarithm, or NULL
-    const void *kv; // bf16, this layer's pool [num_slots, 576]
+    const void *kv; // bf16, or E4M3 if `e4m3`, this layer's pool [num_slots, 576]
+    bool e4m3;
     int64_t num_slots;
-    float scale; // of q.row; above 0
+    float scale;     // of q.row; above 0
+    float out_scale; // of the result
 
     // Each request has q_len query tokens, its last ones: query token t of request i sees keys
     // [0, seqlens_k[i] - q_len + t]. One without a visible key: zeros, LSE -inf. Key p of request i

@@ -1,10 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
 //
-// MLA decode for Hopper: a persistent block of one loading and two computing warpgroups per SM, its
-// work shared out by a plan on the device, parts of requests merged in the same launch.
-#include "kernel/cuda/attn/mla_sm90/consumer.cuh"
+// MLA decode for Hopper: the plan's launch, checks, tensor maps and the choice of the kernel.
+#include "kernel/cuda/attn/mla_sm90/launch.cuh"
 #include "kernel/cuda/attn/mla_sm90/plan.cuh"
-#include "kernel/cuda/attn/mla_sm90/producer.cuh"
 #include "kernel/cuda/launch.cuh"
 #include "kernel/cuda/tensor_map.cuh"
 
@@ -17,74 +15,6 @@ static msgl_mla_tune measured(const msgl_mla_call *c)
     const int32_t least = msgl__mla_row_groups(c->num_heads, c->q_len) < 4 ? 2 : 4;
     return {least, least, least, 8};
 }
-
-static __device__ __forceinline__ void init_barriers(msgl_mla_smem &s, msgl_mla_mode mode,
-                                                     bool q_box)
-{
-    const uint32_t full = mode == MSGL_MLA_GATHER ? 64 : 1, empty = mode == MSGL_MLA_PAIRS ? 8 : 4;
-    msgl__mbarrier_init(msgl__shared_address(&s.q_full), q_box ? 4 : 128);
-    msgl__mbarrier_init(msgl__shared_address(&s.q_empty), 8);
-    msgl__mbarrier_init(msgl__shared_address(&s.left), 8);
-    msgl__mbarrier_init(msgl__shared_address(&s.merge), 2);
-    for (int stage = 0; stage < 2; stage++) {
-        for (int part = 0; part < MSGL_MLA_PARTS; part++) {
-            msgl__mbarrier_init(msgl__shared_address(&s.full[stage][part]), full);
-            msgl__mbarrier_init(msgl__shared_address(&s.empty[stage][part]), empty);
-        }
-    }
-    msgl__mbarrier_init_done();
-}
-
-// Query rows that no request has are zero for the whole launch.
-static __device__ __forceinline__ void clear_q(msgl_mla_smem &s, int rows)
-{
-    for (int i = rows * 8 + (int)threadIdx.x; i < MSGL_MLA_TILE * 8; i += MSGL_MLA_THREADS) {
-        for (int c = 0; c < MSGL_MLA_CHUNKS; c++)
-            msgl__write_shared(msgl__shared_address(s.q) + c * MSGL_MLA_CHUNK + i * 16,
-                               make_uint4(0, 0, 0, 0));
-    }
-    msgl__fence_async_proxy();
-}
-
-template <msgl_mla_mode MODE>
-static __global__ void __launch_bounds__(MSGL_MLA_THREADS, 1)
-    mla_kernel(const __grid_constant__ msgl_mla_params p)
-{
-    extern __shared__ unsigned char raw[];
-    const uint32_t base = msgl__shared_address(raw);
-    msgl_mla_smem &s = *(msgl_mla_smem *)(raw + ((base + 1023) / 1024 * 1024 - base));
-    const int share = blockIdx.x / p.row_tiles, row_tile = blockIdx.x - share * p.row_tiles;
-    if (threadIdx.x == 0) {
-        init_barriers(s, MODE, p.q_box_rows > 0);
-        msgl__tensor_prefetch(&p.kv_map);
-    }
-    clear_q(s, p.rows - row_tile * MSGL_MLA_TILE);
-    if (MODE == MSGL_MLA_PAIRS)
-        msgl__cluster_sync();
-    else
-        __syncthreads();
-    msgl__pdl_trigger();
-    if (threadIdx.x < 128) {
-        msgl__registers_down<MSGL_MLA_LOADER_REGISTERS>();
-        msgl_mla_producer<MODE>(p, s, row_tile).run(share);
-        __syncwarp();
-        if (MODE == MSGL_MLA_PAIRS) msgl__cluster_arrive_done();
-        if (threadIdx.x < 32) msgl__mla_meet(p, s, share, row_tile);
-    } else {
-        msgl__registers_up<MSGL_MLA_COMPUTE_REGISTERS>();
-        msgl__pdl_wait();
-        if (threadIdx.x < 256)
-            msgl_mla_consumer<0, MODE>(p, s, share, row_tile).run();
-        else
-            msgl_mla_consumer<1, MODE>(p, s, share, row_tile).run();
-        msgl_mla_merger(p, s, share, row_tile).run();
-    }
-    // The other block of the pair may still report, here, what it has used.
-    __syncwarp();
-    if (MODE == MSGL_MLA_PAIRS) msgl__cluster_wait();
-}
-
-// --- host ---------------------------------------------------------------------------------------
 
 static_assert(sizeof(msgl_mla_plan) == 12 * sizeof(int32_t) * MSGL_MLA_MAX_CTAS &&
                   sizeof(msgl_mla_unit) == 8 * sizeof(int32_t),
@@ -155,19 +85,6 @@ extern "C" int msgl__cuda_mla_plan(const msgl_mla_call *c, void *stream)
     return msgl__cuda_mla_plan_tuned(c, &t, stream);
 }
 
-template <msgl_mla_mode MODE>
-static cudaError_t launch(const msgl_mla_params &p, int ctas, cudaStream_t stream)
-{
-    constexpr auto kernel = mla_kernel<MODE>;
-    const size_t bytes = sizeof(msgl_mla_smem) + 1024;
-    const cudaError_t code = msgl__allow_shared<kernel>(bytes);
-    if (code != cudaSuccess) return code;
-    const dim3 grid((unsigned)ctas), block(MSGL_MLA_THREADS);
-    if (MODE == MSGL_MLA_PAIRS)
-        return msgl__launch_clusters(kernel, dim3(2), grid, block, bytes, stream, p);
-    return msgl__launch(kernel, grid, block, bytes, stream, p);
-}
-
 // A tile's query rows as boxes, if all are of one token, or if tokens follow one another without a
 // gap; false: no such map.
 static bool map_queries(const msgl_mla_call *c, msgl_mla_params *p)
@@ -186,6 +103,20 @@ static bool map_queries(const msgl_mla_call *c, msgl_mla_params *p)
     const cuuint64_t strides[2] = {MSGL_MLA_ROW * 2, (cuuint64_t)c->ld_q * 2};
     const cuuint32_t box[3] = {64, (cuuint32_t)p->q_box_rows, 1};
     return msgl__tensor_map_encode(&p->q_map, MSGL_BF16, c->q, 3, dims, strides, box);
+}
+
+// The pool's rows, 64 columns of which are swizzled.
+static bool map_rows(const msgl_mla_call *c, msgl_mla_params *p)
+{
+    if (!c->e4m3) {
+        return msgl__tensor_map(&p->kv_map, MSGL_BF16, c->kv, (int)c->num_slots, MSGL_MLA_ROW,
+                                MSGL_MLA_ROW, p->box_rows);
+    }
+    const cuuint64_t dims[2] = {MSGL_MLA_ROW, (cuuint64_t)c->num_slots},
+                     strides[1] = {MSGL_MLA_ROW};
+    const cuuint32_t box[2] = {64, (cuuint32_t)p->box_rows};
+    return msgl__tensor_map_encode(&p->kv_map, MSGL_E4M3, c->kv, 2, dims, strides, box,
+                                   CU_TENSOR_MAP_SWIZZLE_64B);
 }
 
 extern "C" int msgl__cuda_mla(const msgl_mla_call *c, void *stream)
@@ -207,10 +138,7 @@ extern "C" int msgl__cuda_mla(const msgl_mla_call *c, void *stream)
     p.box_rows = gather ? (int)MSGL_MLA_GATHER_ROWS : c->page_size;
     if (p.box_rows > MSGL_MLA_TILE) p.box_rows = MSGL_MLA_TILE;
     while (1 << p.box_shift < p.box_rows) p.box_shift++;
-    if (!msgl__tensor_map(&p.kv_map, MSGL_BF16, c->kv, (int)c->num_slots, MSGL_MLA_ROW,
-                          MSGL_MLA_ROW, p.box_rows) ||
-        !map_queries(c, &p))
-        return cudaErrorInvalidValue;
+    if (!map_rows(c, &p) || !map_queries(c, &p)) return cudaErrorInvalidValue;
     p.q = (const __nv_bfloat16 *)c->q;
     p.out = (__nv_bfloat16 *)c->out;
     p.lse = c->lse;
@@ -235,8 +163,12 @@ extern "C" int msgl__cuda_mla(const msgl_mla_call *c, void *stream)
     p.num_slots = (int32_t)c->num_slots;
     p.log2_scale = c->scale * log2_e;
     p.ln_scale = c->scale;
+    p.out_scale = c->out_scale;
+    p.codes_in_q = p.rows <= MSGL_MLA_TILE / 2 && p.q_box_rows <= MSGL_MLA_TILE / 2;
+    // Other sums than a prompt's tiles have.
+    p.rows16 = c->e4m3 && p.row_groups == 1 && !c->deterministic;
     const int ctas = shares * p.row_tiles;
-    if (gather) return launch<MSGL_MLA_GATHER>(p, ctas, (cudaStream_t)stream);
-    return pairs ? launch<MSGL_MLA_PAIRS>(p, ctas, (cudaStream_t)stream)
-                 : launch<MSGL_MLA_BOXES>(p, ctas, (cudaStream_t)stream);
+    const msgl_mla_mode mode = gather ? MSGL_MLA_GATHER : pairs ? MSGL_MLA_PAIRS : MSGL_MLA_BOXES;
+    return c->e4m3 ? msgl__mla_launch<true>(p, mode, ctas, (cudaStream_t)stream)
+                   : msgl__mla_launch<false>(p, mode, ctas, (cudaStream_t)stream);
 }

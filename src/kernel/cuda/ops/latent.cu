@@ -6,6 +6,7 @@
 #include "kernel/cuda/device.cuh"
 #include "kernel/cuda/launch.cuh"
 #include "kernel/cuda/ops/ops.h"
+#include "kernel/cuda/ops/pool_e4m3.cuh"
 #include "kernel/cuda/ops/rms.cuh"
 
 enum {
@@ -19,18 +20,18 @@ enum {
 
 // --- by warps -----------------------------------------------------------------------------------
 
-// Pairs [i, i + 8) of a head.
+// Pairs [i, i + 8) of a head, times `factor`.
 template <typename T, typename O>
 static __device__ __forceinline__ void rotate_eight(const T *from, O *to, const float *cos_sin,
-                                                    int half, int i)
+                                                    int half, int i, float factor)
 {
     float a[8], b[8], c[8], s[8], x[8], y[8];
     load8(from + i, a), load8(from + half + i, b);
     load8(cos_sin + i, c), load8(cos_sin + half + i, s);
 #pragma unroll
     for (int j = 0; j < 8; j++) {
-        x[j] = a[j] * c[j] - b[j] * s[j];
-        y[j] = b[j] * c[j] + a[j] * s[j];
+        x[j] = (a[j] * c[j] - b[j] * s[j]) * factor;
+        y[j] = (b[j] * c[j] + a[j] * s[j]) * factor;
     }
     store8(to + i, x), store8(to + half + i, y);
 }
@@ -50,6 +51,7 @@ static __device__ __forceinline__ void store_by_warp(const msgl_latent_rope_call
 #pragma unroll
         for (int j = 0; j < 8; j++) sum += v[i][j] * v[i][j];
     }
+    const float factor = pool_factor<KV>(c.scale);
     const float inv = 1.0f / sqrtf(group_sum(sum, 32) / (float)c.rank + c.eps);
 #pragma unroll
     for (int i = 0; i < MAX_RANK / WARP_PAIRS; i++) {
@@ -57,10 +59,10 @@ static __device__ __forceinline__ void store_by_warp(const msgl_latent_rope_call
         float weight[8];
         load8(c.weight + at + i * WARP_PAIRS, weight);
 #pragma unroll
-        for (int j = 0; j < 8; j++) v[i][j] *= inv * weight[j];
+        for (int j = 0; j < 8; j++) v[i][j] *= inv * weight[j] * factor;
         store8(to + at + i * WARP_PAIRS, v[i]);
     }
-    if (at < c.half) rotate_eight(row + c.rank, to + c.rank, cos_sin, c.half, at);
+    if (at < c.half) rotate_eight(row + c.rank, to + c.rank, cos_sin, c.half, at, factor);
 }
 
 // per: warps of a token.
@@ -82,7 +84,7 @@ static __global__ void __launch_bounds__(THREADS)
     if (p >= c.num_heads * c.half) return;
     const size_t head = (size_t)(p / c.half);
     rotate_eight((const T *)c.q + t * c.ld_q + head * c.head_q,
-                 (T *)c.out + t * c.ld_out + head * c.head_out, cos_sin, c.half, p % c.half);
+                 (T *)c.out + t * c.ld_out + head * c.head_out, cos_sin, c.half, p % c.half, 1);
 }
 
 static bool in_eights(const msgl_latent_rope_call *c)
@@ -111,15 +113,16 @@ static __device__ __forceinline__ void store_latent(const msgl_latent_rope_call 
     const T *row = (const T *)c.latent + t * c.ld_latent;
     KV *to = (KV *)c.pool + (size_t)c.slots[t] * (size_t)(c.rank + 2 * c.half);
     const float inv = 1.0f / root_mean_square(row, c.eps, c.rank);
+    const float factor = pool_factor<KV>(c.scale);
     for (int i = (int)threadIdx.x; i < c.rank; i += THREADS) {
-        to[i] = from_f32<KV>(to_f32(row[i]) * (inv * c.weight[i]));
+        to[i] = from_f32<KV>(to_f32(row[i]) * (inv * c.weight[i]) * factor);
     }
     row += c.rank;
     to += c.rank;
     for (int i = (int)threadIdx.x; i < c.half; i += THREADS) {
         const float2 v = rotated(to_f32(row[i]), to_f32(row[c.half + i]), cos_sin, c.half, i);
-        to[i] = from_f32<KV>(v.x);
-        to[c.half + i] = from_f32<KV>(v.y);
+        to[i] = from_f32<KV>(v.x * factor);
+        to[c.half + i] = from_f32<KV>(v.y * factor);
     }
 }
 
@@ -151,9 +154,10 @@ template <typename T> static void launch_warps(msgl_exec *x, const msgl_latent_r
     const int per = 1 + (c->num_heads * c->half + WARP_PAIRS - 1) / WARP_PAIRS;
     const unsigned blocks = (unsigned)(((int64_t)c->tokens * per + WARPS - 1) / WARPS);
     void (*const fn)(msgl_latent_rope_call, int) =
-        c->dtype == MSGL_BF16  ? latent_by_warps<T, __nv_bfloat16>
-        : c->dtype == MSGL_F16 ? latent_by_warps<T, __half>
-                               : latent_by_warps<T, float>;
+        c->dtype == MSGL_BF16   ? latent_by_warps<T, __nv_bfloat16>
+        : c->dtype == MSGL_F16  ? latent_by_warps<T, __half>
+        : c->dtype == MSGL_E4M3 ? latent_by_warps<T, pool_e4m3>
+                                : latent_by_warps<T, float>;
     MSGL_CUDA_TRY(x,
                   msgl__launch(fn, dim3(blocks), dim3(THREADS), 0, msgl__cuda_stream(x), *c, per));
 }
@@ -167,8 +171,9 @@ template <typename T> static void launch(msgl_exec *x, const msgl_latent_rope_ca
     const int blocks = 1 + (c->num_heads * c->half + PAIRS - 1) / PAIRS;
     void (*const fn)(msgl_latent_rope_call) = c->dtype == MSGL_BF16
                                                   ? latent_kernel<T, __nv_bfloat16>
-                                              : c->dtype == MSGL_F16 ? latent_kernel<T, __half>
-                                                                     : latent_kernel<T, float>;
+                                              : c->dtype == MSGL_F16  ? latent_kernel<T, __half>
+                                              : c->dtype == MSGL_E4M3 ? latent_kernel<T, pool_e4m3>
+                                                                      : latent_kernel<T, float>;
     MSGL_CUDA_TRY(x, msgl__launch(fn, dim3((unsigned)c->tokens, (unsigned)blocks), dim3(THREADS), 0,
                                   msgl__cuda_stream(x), *c));
 }

@@ -5,8 +5,8 @@
 #include "kernel/cuda/device.cuh"
 #include "kernel/cuda/launch.cuh"
 #include "kernel/cuda/ops/ops.h"
+#include "kernel/cuda/ops/pool_e4m3.cuh"
 #include "kernel/cuda/ops/rope_head.cuh"
-#include "kernel/cuda/ptx/e4m3.cuh"
 
 static __global__ void table_kernel(const int32_t *positions, int tokens, const float *inv_freq,
                                     int half, float scale, float *cos_sin)
@@ -35,15 +35,6 @@ struct rope_args {
     const int32_t *slots;
 };
 
-struct pool_e4m3 {
-    uint8_t code;
-};
-
-template <> __device__ __forceinline__ pool_e4m3 from_f32<pool_e4m3>(float v)
-{
-    return {(uint8_t)msgl__two_to_e4m3(v, 0)};
-}
-
 // A group of eight to the pool.
 template <typename KV>
 static __device__ __forceinline__ void store_group(KV *p, const float v[8], float)
@@ -56,7 +47,7 @@ static __device__ __forceinline__ void store_group(pool_e4m3 *p, const float v[8
     float scaled[8];
 #pragma unroll
     for (int i = 0; i < 8; i++) scaled[i] = __fmul_rn(v[i], inverse);
-    *(uint2 *)p = msgl__eight_to_e4m3(scaled);
+    store8(p, scaled);
 }
 
 template <typename KV>

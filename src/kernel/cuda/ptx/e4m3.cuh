@@ -13,12 +13,22 @@
 // Four, the first in the lowest byte, as two pairs of f16.
 static __device__ __forceinline__ void msgl__e4m3_to_f16(uint32_t four, uint32_t pairs[2])
 {
+#if defined(__CUDA_ARCH__) && __CUDA_ARCH__ >= 890
+    // (The function below would shift: the instruction takes either half.)
+    asm("{\n.reg .b16 lo, hi;\n"
+        "mov.b32 {lo, hi}, %2;\n"
+        "cvt.rn.f16x2.e4m3x2 %0, lo;\n"
+        "cvt.rn.f16x2.e4m3x2 %1, hi;\n}"
+        : "=r"(pairs[0]), "=r"(pairs[1])
+        : "r"(four));
+#else
 #pragma unroll
     for (int i = 0; i < 2; i++) {
         const __nv_fp8x2_storage_t two = (__nv_fp8x2_storage_t)(four >> (16 * i));
         const __half2_raw h = __nv_cvt_fp8x2_to_halfraw2(two, __NV_E4M3);
         pairs[i] = (uint32_t)h.y << 16 | h.x;
     }
+#endif
 }
 
 static __device__ __forceinline__ uint4 msgl__eight_to_f16(uint32_t first, uint32_t second)

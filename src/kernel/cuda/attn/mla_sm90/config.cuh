@@ -11,6 +11,9 @@
 
 #include <cuda.h>
 #include <cuda_bf16.h>
+#include <cuda_fp16.h>
+
+#include <type_traits>
 
 #include "kernel/cuda/attn/mla.h"
 #include "kernel/cuda/ptx/barrier.cuh"
@@ -21,6 +24,7 @@ enum {
     MSGL_MLA_CHUNKS = MSGL_MLA_ROW / 64, // of 64 columns: 128 bytes
     MSGL_MLA_CHUNK = MSGL_MLA_TILE * 128,
     MSGL_MLA_TILE_BYTES = MSGL_MLA_CHUNKS * MSGL_MLA_CHUNK,
+    MSGL_MLA_CODES = MSGL_MLA_TILE * 64, // bytes of a chunk as E4M3
     MSGL_MLA_PARTS = 4, // of a tile that is loaded: two chunks each, the last one three
     MSGL_MLA_HALF_SUMS = MSGL_MLA_LATENT / 4,
     MSGL_MLA_PAIRS_PAGE = 16,  // least page of pairs
@@ -43,6 +47,9 @@ enum {
 // row by row. PAIRS: boxes; the blocks of two tiles of query rows are a cluster, and each loads
 // half for both.
 enum msgl_mla_mode { MSGL_MLA_BOXES, MSGL_MLA_GATHER, MSGL_MLA_PAIRS };
+
+// What is multiplied: of E4M3 f16, which has every value of it and takes the fewest instructions.
+template <bool E4M3> using msgl_mla_product = std::conditional_t<E4M3, __half, __nv_bfloat16>;
 
 // What the plan says of a unit.
 struct alignas(16) msgl_mla_unit {
@@ -90,6 +97,9 @@ struct msgl_mla_params {
     int32_t page_mask, box_rows, box_shift, num_slots; // box_rows = 1 << box_shift
     float log2_scale;                                  // of a raw score to the exponent of 2
     float ln_scale;                                    // of a raw score to the natural exponent
+    float out_scale;
+    bool codes_in_q; // E4M3: query rows from MSGL_MLA_TILE / 2 on are none; codes land there
+    bool rows16;     // E4M3: by rows16.cuh
 };
 
 struct msgl_mla_smem {
@@ -101,6 +111,7 @@ struct msgl_mla_smem {
     uint64_t q_full, q_empty;
     uint64_t left, merge; // this block's parts are in memory, all blocks' are
     uint64_t full[2][MSGL_MLA_PARTS], empty[2][MSGL_MLA_PARTS]; // [stage]
+    uint64_t codes[2][MSGL_MLA_PARTS]; // E4M3: have landed, and are not yet what is multiplied
 };
 
 // What a share has of a unit: tiles [begin, end) of its keys.

@@ -18,6 +18,8 @@
 #include "kernel/cuda/attn/fragment_sm90.cuh"
 #include "kernel/cuda/attn/mla_sm90/config.cuh"
 #include "kernel/cuda/attn/mla_sm90/merge.cuh"
+#include "kernel/cuda/attn/mla_sm90/sight.cuh"
+#include "kernel/cuda/ptx/e4m3.cuh"
 #include "kernel/cuda/ptx/wgmma.cuh"
 
 typedef uint32_t msgl_mla_prob[MSGL_MLA_TILE / 16][4];
@@ -25,14 +27,14 @@ typedef float msgl_mla_scores[MSGL_MLA_TILE / 2];
 typedef float msgl_mla_sums[2][MSGL_MLA_HALF_SUMS / 2]; // of 128 columns each
 
 // GROUP: the warpgroup.
-template <int GROUP, msgl_mla_mode MODE> struct msgl_mla_consumer {
+template <int GROUP, msgl_mla_mode MODE, bool E4M3> struct msgl_mla_consumer {
+    using Product = msgl_mla_product<E4M3>;
     const msgl_mla_params &p;
     msgl_mla_smem &smem;
     const int share, row_tile;
     const int lane, warp, row; // row: the thread's first one of the tile
-    int keys_end[2];           // of the two rows in the current unit; in a tree, their tokens
-    int sure_end;              // keys up to here are seen by all rows; in a tree, the older ones
-    msgl_mla_phases phases;    // of the stages; bit 2: of q
+    msgl_mla_sight sight;
+    msgl_mla_phases phases; // of the stages; bit 2: of q
     msgl_fa_rows<MSGL_MLA_TILE> rows;
     float scale[2]; // of what is in o when the next product is added
 
@@ -91,7 +93,7 @@ template <int GROUP, msgl_mla_mode MODE> struct msgl_mla_consumer {
                 msgl__wgmma_fence();
             }
             const int at = (k / 4 * MSGL_MLA_CHUNK + k % 4 * 32) / 16;
-            msgl__wgmma(s, a + at, b + at, k > 0, __nv_bfloat16());
+            msgl__wgmma(s, a + at, b + at, k > 0, Product());
         }
         msgl__wgmma_commit();
         msgl__wgmma_wait<0>(s);
@@ -107,8 +109,7 @@ template <int GROUP, msgl_mla_mode MODE> struct msgl_mla_consumer {
             const uint64_t b = msgl__wgmma_operand(msgl__shared_address(from), MSGL_MLA_CHUNK);
 #pragma unroll
             for (int k = 0; k < MSGL_MLA_TILE / 16; k++)
-                msgl__wgmma_registers<true>(o[part], prob[k], b + k * 2048 / 16, 1,
-                                            __nv_bfloat16());
+                msgl__wgmma_registers<true>(o[part], prob[k], b + k * 2048 / 16, 1, Product());
             msgl__wgmma_commit();
         }
     }
@@ -147,41 +148,6 @@ template <int GROUP, msgl_mla_mode MODE> struct msgl_mla_consumer {
         }
         msgl__fence_async_proxy();
         msgl__named_barrier_sync(MSGL_MLA_BAR_GROUP + GROUP, 128);
-    }
-
-    // The keys of a tile, not all of which are older, that a token in a tree sees, a bit each.
-    __device__ __forceinline__ uint64_t path(int token, int base) const
-    {
-        const uint64_t word = p.tree[token];
-        const int old = sure_end - base; // in the tile
-        return old <= 0 ? word >> -old : word << old | ((1ull << old) - 1);
-    }
-
-    __device__ __forceinline__ void mask(msgl_mla_scores &s, int tile) const
-    {
-        const int base = tile * MSGL_MLA_TILE;
-        if (base + MSGL_MLA_TILE <= sure_end) return;
-        if (p.tree != NULL) {
-#pragma unroll
-            for (int h = 0; h < 2; h++) {
-                const uint64_t seen = path(keys_end[h], base) >> 2 * (lane & 3);
-#pragma unroll
-                for (int j = 0; j < MSGL_MLA_TILE / 8; j++) {
-                    if ((seen >> 8 * j & 1) == 0) s[4 * j + 2 * h] = -INFINITY;
-                    if ((seen >> 8 * j & 2) == 0) s[4 * j + 2 * h + 1] = -INFINITY;
-                }
-            }
-            return;
-        }
-#pragma unroll
-        for (int h = 0; h < 2; h++) {
-            const int end = keys_end[h] - base - 2 * (lane & 3);
-#pragma unroll
-            for (int j = 0; j < MSGL_MLA_TILE / 8; j++) {
-                if (8 * j >= end) s[4 * j + 2 * h] = -INFINITY;
-                if (8 * j + 1 >= end) s[4 * j + 2 * h + 1] = -INFINITY;
-            }
-        }
     }
 
     // Hands the own tile's probabilities and maxima to the other warpgroup's thread of this place.
@@ -224,9 +190,9 @@ template <int GROUP, msgl_mla_mode MODE> struct msgl_mla_consumer {
         msgl_mla_prob prob;
         scores(s, 0);
         if (t + 2 >= end) release_q();
-        mask(s, t);
+        sight.mask(p, s, t);
         rows.softmax(s, scale, p.log2_scale);
-        msgl__fa_to_operand<__nv_bfloat16>(s, prob);
+        msgl__fa_to_operand<Product>(s, prob);
         hand_over(prob);
         rescale(o);
         clear_tail(0, t, len);
@@ -255,9 +221,9 @@ template <int GROUP, msgl_mla_mode MODE> struct msgl_mla_consumer {
             wait_half(0);
             clear_tail(0, t, len);
             values(o, even, 0);
-            mask(s, t + 1);
+            sight.mask(p, s, t + 1);
             rows.softmax(s, scale, p.log2_scale);
-            msgl__fa_to_operand<__nv_bfloat16>(s, odd);
+            msgl__fa_to_operand<Product>(s, odd);
             // Over for long. But ptxas moves the next wait up as far as its block goes, before the
             // softmax.
             wait_half(1);
@@ -278,20 +244,29 @@ template <int GROUP, msgl_mla_mode MODE> struct msgl_mla_consumer {
         }
     }
 
+    // The item's query rows, where they lie; both warpgroups share them.
+    __device__ __forceinline__ void convert_q(const msgl_mla_item &it) const
+    {
+        const int rows = min(it.unit.rows - row_tile * MSGL_MLA_TILE, (int)MSGL_MLA_TILE);
+        const uint32_t at = msgl__shared_address(smem.q);
+        for (int i = GROUP * 128 + (threadIdx.x & 127); i < rows * 8; i += 256) {
+#pragma unroll
+            for (int c = 0; c < MSGL_MLA_CHUNKS; c++) {
+                const uint32_t piece = at + c * MSGL_MLA_CHUNK + i * 16;
+                const uint4 v = msgl__read_shared<uint4>(piece);
+                msgl__write_shared(piece,
+                                   make_uint4(msgl__bf16_to_f16(v.x), msgl__bf16_to_f16(v.y),
+                                              msgl__bf16_to_f16(v.z), msgl__bf16_to_f16(v.w)));
+            }
+        }
+        msgl__fence_async_proxy();
+        msgl__named_barrier_sync(MSGL_MLA_BAR_BOTH, 256);
+    }
+
     // The item's rows of this thread, and that their first key has not come yet.
     __device__ __forceinline__ void begin(const msgl_mla_item &it, msgl_mla_sums &o)
     {
-        const int first = it.unit.first_row % p.heads + row_tile * MSGL_MLA_TILE + row;
-        sure_end = it.unit.seen;
-#pragma unroll
-        for (int h = 0; h < 2; h++) keys_end[h] = sure_end + (first + 8 * h) / p.heads;
-        if (p.tree != NULL) {
-            const int token = it.unit.first_row / p.heads; // of the first row
-            const int last = (it.unit.first_row + it.unit.rows - 1) / p.heads;
-#pragma unroll
-            for (int h = 0; h < 2; h++) keys_end[h] = min(keys_end[h] - sure_end + token, last);
-            sure_end = it.unit.old;
-        }
+        sight.begin(p, it.unit, row_tile * MSGL_MLA_TILE + row);
         rows.begin();
 #pragma unroll
         for (int i = 0; i < MSGL_MLA_HALF_SUMS / 2; i++) o[0][i] = o[1][i] = 0;
@@ -317,7 +292,7 @@ template <int GROUP, msgl_mla_mode MODE> struct msgl_mla_consumer {
         for (int h = 0; h < 2; h++) {
             const msgl_mla_place at(p, it.unit.first_row, it.unit.rows,
                                     row_tile * MSGL_MLA_TILE + row + 8 * h);
-            const float inverse = total[h] > 0 ? msgl__rcp(total[h]) : 0;
+            const float inverse = total[h] > 0 ? p.out_scale * msgl__rcp(total[h]) : 0;
 #pragma unroll
             for (int part = 0; part < 2; part++)
                 msgl__fa_store_row(at.out + (2 * GROUP + part) * 128, o[part], h, inverse, at.valid,
@@ -359,6 +334,7 @@ template <int GROUP, msgl_mla_mode MODE> struct msgl_mla_consumer {
                 msgl__mla_wait(&smem.q_full, phases.of(2));
                 phases.flip(2);
                 msgl__fence_async_proxy(); // it may come by cp.async
+                if (E4M3) convert_q(it);
             }
             for (int t = it.begin; t < it.end; t += 2) {
                 if (GROUP == 0)

@@ -183,7 +183,7 @@ struct msgl_mla_merger {
         const msgl_mla_place at(p, o.first_row, o.rows, row_tile * MSGL_MLA_TILE + r);
         const int64_t place = at.valid ? (at.out - p.out) / 8 : -1;
         ml[o.parts * MSGL_MLA_TILE + r] =
-            make_float2(sum > 0 ? msgl__rcp(sum) : 0, __int_as_float((int)place));
+            make_float2(sum > 0 ? p.out_scale * msgl__rcp(sum) : 0, __int_as_float((int)place));
         if (share == o.first_share) at.store_lse(p, max, sum);
     }
 

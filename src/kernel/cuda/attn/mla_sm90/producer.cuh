@@ -4,16 +4,24 @@
 // pages TMA boxes; with small ones the warp looks up each row's slot: where 32 follow one another,
 // as a new prompt's do, they are a box, else rows are copied in 16-byte pieces. The query rows, in
 // boxes or pieces, by all four.
+//
+// Of E4M3 codes arrive, swizzled by 64 bytes, and the warp makes f16 of its part of them (for few
+// query rows see rows16.cuh). Where a block has no more than half of its query rows, codes land in
+// the other half's place, so that the next tile is under way once this one is converted. Else they
+// land in the stage itself, in the second half of the part's place: when a batch of codes has been
+// read, what it becomes ends before the codes behind it.
 #ifndef MSGL_KERNEL_CUDA_ATTN_MLA_SM90_PRODUCER_CUH
 #define MSGL_KERNEL_CUDA_ATTN_MLA_SM90_PRODUCER_CUH
 
 #include "kernel/cuda/attn/mla_sm90/config.cuh"
 #include "kernel/cuda/launch.cuh"
 #include "kernel/cuda/ptx/copy.cuh"
+#include "kernel/cuda/ptx/e4m3.cuh"
 #include "kernel/cuda/ptx/tma.cuh"
 
-template <msgl_mla_mode MODE> struct msgl_mla_producer {
+template <msgl_mla_mode MODE, bool E4M3> struct msgl_mla_producer {
     static constexpr bool GATHER = MODE == MSGL_MLA_GATHER, PAIRS = MODE == MSGL_MLA_PAIRS;
+    static constexpr int ROW = E4M3 ? 64 : 128; // bytes of a chunk's row in memory
     const msgl_mla_params &p;
     msgl_mla_smem &s;
     const int row_tile, lane, part;
@@ -84,17 +92,17 @@ template <msgl_mla_mode MODE> struct msgl_mla_producer {
         return f;
     }
 
-    // Boxes of 64 columns x box_rows. One without a key comes from behind the pool, which TMA reads
-    // as zeros. The blocks of a pair take turns.
-    __device__ __forceinline__ void load_boxes(uint32_t to, uint32_t bar, int32_t slots)
+    // Boxes of 64 columns x box_rows; stride: from chunk to chunk. One without a key comes from
+    // behind the pool, which TMA reads as zeros. The blocks of a pair take turns.
+    __device__ __forceinline__ void load_boxes(uint32_t to, int stride, uint32_t bar, int32_t slots)
     {
         const int per_chunk = MSGL_MLA_TILE >> p.box_shift, count = per_chunk * chunks;
-        if (lane == 0) msgl__mbarrier_expect(bar, (uint32_t)(chunks * MSGL_MLA_CHUNK));
+        if (lane == 0) msgl__mbarrier_expect(bar, (uint32_t)(chunks * MSGL_MLA_TILE * ROW));
         for (int i = PAIRS ? (int)msgl__cluster_rank() : 0; i < count; i += PAIRS ? 2 : 1) {
             const int box = i & (per_chunk - 1), c = i / per_chunk;
             const int32_t found = __shfl_sync(0xffffffff, slots, box);
             const int32_t slot = found < 0 ? p.num_slots : found;
-            const uint32_t at = to + c * MSGL_MLA_CHUNK + (box << p.box_shift) * 128;
+            const uint32_t at = to + c * stride + (box << p.box_shift) * ROW;
             if (lane != 0) continue;
             if (PAIRS)
                 msgl__tensor_load_multicast(at, &p.kv_map, (chunk + c) * 64, slot, bar, 3);
@@ -104,7 +112,7 @@ template <msgl_mla_mode MODE> struct msgl_mla_producer {
     }
 
     // 32 rows, a lane's slot each.
-    __device__ __forceinline__ void load_rows(uint32_t to, uint32_t bar, int32_t slots)
+    __device__ __forceinline__ void load_rows(uint32_t to, int stride, uint32_t bar, int32_t slots)
     {
         const int32_t first = __shfl_sync(0xffffffff, slots, 0);
         if (__all_sync(0xffffffff, first >= 0 && slots == first + lane)) {
@@ -112,38 +120,99 @@ template <msgl_mla_mode MODE> struct msgl_mla_producer {
                 msgl__mbarrier_arrive(bar);
                 return;
             }
-            msgl__mbarrier_expect(bar, (uint32_t)(chunks * MSGL_MLA_GATHER_ROWS * 128));
+            msgl__mbarrier_expect(bar, (uint32_t)(chunks * MSGL_MLA_GATHER_ROWS * ROW));
             for (int c = 0; c < chunks; c++)
-                msgl__tensor_load(to + c * MSGL_MLA_CHUNK, &p.kv_map, (chunk + c) * 64, first, bar);
+                msgl__tensor_load(to + c * stride, &p.kv_map, (chunk + c) * 64, first, bar);
             return;
         }
-        const int piece = lane & 7, row0 = lane >> 3;
-        const char *from = p.kv + chunk * 128 + piece * 16;
+        const int piece = lane % (ROW / 16), row0 = lane / (ROW / 16);
+        const char *from = p.kv + chunk * ROW + piece * 16;
 #pragma unroll
-        for (int i = 0; i < MSGL_MLA_GATHER_ROWS / 4; i++) {
-            const int r = i * 4 + row0;
+        for (int i = 0; i < ROW / 16; i++) {
+            const int r = i * (512 / ROW) + row0;
             const int32_t slot = __shfl_sync(0xffffffff, slots, r);
-            const char *src = from + (int64_t)max(slot, 0) * (MSGL_MLA_ROW * 2);
-            const uint32_t at = to + r * 128 + ((piece ^ (r & 7)) << 4);
+            const char *src = from + (int64_t)max(slot, 0) * (MSGL_MLA_CHUNKS * ROW);
+            const int swizzle = E4M3 ? r >> 1 & 3 : r & 7;
+            const uint32_t at = to + r * ROW + ((piece ^ swizzle) << 4);
             msgl__copy_async_16(at, src, slot >= 0);
-            msgl__copy_async_16(at + MSGL_MLA_CHUNK, src + 128, slot >= 0);
-            if (chunks > 2) msgl__copy_async_16(at + 2 * MSGL_MLA_CHUNK, src + 256, slot >= 0);
+            msgl__copy_async_16(at + stride, src + ROW, slot >= 0);
+            if (chunks > 2) msgl__copy_async_16(at + 2 * stride, src + 2 * ROW, slot >= 0);
         }
         msgl__copy_async_arrive(bar);
     }
 
+    __device__ __forceinline__ void load_part(uint32_t to, int stride, uint32_t bar, const found &f)
+    {
+        if constexpr (GATHER) {
+            load_rows(to, stride, bar, f.slot[0]);
+            load_rows(to + MSGL_MLA_GATHER_ROWS * ROW, stride, bar, f.slot[1]);
+        } else {
+            load_boxes(to, stride, bar, f.slot[0]);
+        }
+    }
+
+    __device__ __forceinline__ void wait_empty(int stage)
+    {
+        msgl__mla_wait(&s.empty[stage][part], phases.of(stage) ^ 1);
+    }
+
     __device__ __forceinline__ void load_tile(int stage, const found &f)
     {
-        const uint32_t to = msgl__shared_address(s.kv[stage] + chunk * MSGL_MLA_CHUNK);
-        const uint32_t bar = msgl__shared_address(&s.full[stage][part]);
-        msgl__mla_wait(&s.empty[stage][part], phases.of(stage) ^ 1);
+        wait_empty(stage);
         phases.flip(stage);
-        if constexpr (GATHER) {
-            load_rows(to, bar, f.slot[0]);
-            load_rows(to + MSGL_MLA_GATHER_ROWS * 128, bar, f.slot[1]);
-        } else {
-            load_boxes(to, bar, f.slot[0]);
+        load_part(msgl__shared_address(s.kv[stage] + chunk * MSGL_MLA_CHUNK), MSGL_MLA_CHUNK,
+                  msgl__shared_address(&s.full[stage][part]), f);
+    }
+
+    // Where a tile's codes of the part land; stride: from chunk to chunk.
+    __device__ __forceinline__ uint32_t codes_of(int stage, int *stride) const
+    {
+        *stride = p.codes_in_q ? MSGL_MLA_CHUNK : MSGL_MLA_CODES;
+        if (p.codes_in_q)
+            return msgl__shared_address(s.q + chunk * MSGL_MLA_CHUNK) + MSGL_MLA_TILE / 2 * 128;
+        return msgl__shared_address(s.kv[stage] + chunk * MSGL_MLA_CHUNK) + chunks * MSGL_MLA_CODES;
+    }
+
+    __device__ __forceinline__ void fetch_codes(int stage, const found &f)
+    {
+        int stride;
+        const uint32_t to = codes_of(stage, &stride);
+        if (!p.codes_in_q) wait_empty(stage);
+        load_part(to, stride, msgl__shared_address(&s.codes[stage][part]), f);
+    }
+
+    // Sixteen codes of a lane at a time: two pieces of a swizzled row.
+    __device__ __forceinline__ void convert(int stage)
+    {
+        enum { BATCH = 4 }; // reads in flight, of 8 rows each
+        int stride;
+        const uint32_t from = codes_of(stage, &stride) + lane * 16;
+        const int row_in_8 = lane >> 2, in_row = (lane & 3) ^ (row_in_8 >> 1);
+        const int piece = (in_row * 2) ^ row_in_8;
+        const uint32_t to = msgl__shared_address(s.kv[stage] + chunk * MSGL_MLA_CHUNK) +
+                            row_in_8 * 128 + piece * 16;
+        msgl__mla_wait(&s.codes[stage][part], phases.of(stage));
+        if (p.codes_in_q) wait_empty(stage);
+        phases.flip(stage);
+        for (int c = 0; c < chunks; c++) {
+#pragma unroll
+            for (int i = 0; i < MSGL_MLA_TILE / 8; i += BATCH) {
+                uint4 codes[BATCH];
+#pragma unroll
+                for (int j = 0; j < BATCH; j++)
+                    codes[j] = msgl__read_shared<uint4>(from + c * stride + (i + j) * 512);
+                __syncwarp(); // what is written next may lie where others have read
+#pragma unroll
+                for (int j = 0; j < BATCH; j++) {
+                    const uint32_t at = to + c * MSGL_MLA_CHUNK + (i + j) * 1024;
+                    msgl__write_shared(at, msgl__eight_to_f16(codes[j].x, codes[j].y));
+                    msgl__write_shared(at ^ 16, msgl__eight_to_f16(codes[j].z, codes[j].w));
+                }
+            }
         }
+        msgl__fence_async_proxy();
+        __syncwarp();
+        if (lane == 0) msgl__mbarrier_arrive(msgl__shared_address(&s.full[stage][part]));
     }
 
     // Starts bringing a pair's tile to the L2 before its turn, so that a stage waits for the L2
@@ -154,8 +223,8 @@ template <msgl_mla_mode MODE> struct msgl_mla_producer {
         const int32_t first = __shfl_sync(0xffffffff, f.slot[0], r >> p.box_shift);
         if (first < 0) return;
         const int64_t slot = first + (r & (p.box_rows - 1));
-        const char *from = p.kv + slot * (MSGL_MLA_ROW * 2) + chunk * 128;
-        for (int c = 0; c < chunks; c++) msgl__prefetch_l2(from + c * 128);
+        const char *from = p.kv + (slot * MSGL_MLA_CHUNKS + chunk) * ROW;
+        for (int c = 0; c < chunks; c++) msgl__prefetch_l2(from + c * ROW);
     }
 
     // An item; of the share's first one the keys that are older than the step before the kernel
@@ -165,33 +234,43 @@ template <msgl_mla_mode MODE> struct msgl_mla_producer {
         row = p.table + (size_t)it.unit.table_row * p.table_stride;
         len = it.unit.len;
         found now = look_up(it.begin), next = look_up(it.begin + 1), after = look_up(it.begin + 2);
+        const int ahead = E4M3 && p.codes_in_q ? 1 : 0; // tiles whose codes are asked for early
         bool wait = first, has_q = false;
         for (int t = it.begin; t < it.end; t++) {
-            const bool old = (t + 1) * MSGL_MLA_TILE <= it.unit.old;
+            const bool old = (min(t + ahead, it.end - 1) + 1) * MSGL_MLA_TILE <= it.unit.old;
             if (wait && (!old || t == it.begin + 2)) msgl__pdl_wait(), wait = false;
             if (!wait && !has_q) load_q(it), has_q = true;
             const found further = look_up(t + 3);
-            load_tile((t - it.begin) & 1, now);
+            const int stage = (t - it.begin) & 1;
+            if constexpr (E4M3) {
+                if (ahead == 0 || t == it.begin) fetch_codes(stage, now);
+                convert(stage);
+                if (ahead > 0 && t + 1 < it.end) fetch_codes(stage ^ 1, next);
+            } else {
+                load_tile(stage, now);
+            }
             if (PAIRS && t + 2 < it.end) prefetch(after);
             now = next, next = after, after = further;
         }
         if (wait) msgl__pdl_wait();
         if (!has_q) load_q(it);
     }
-
-    __device__ __forceinline__ void run(int share)
-    {
-        msgl_mla_walk walk(p, share);
-        bool first = true;
-        while (walk.more()) {
-            const msgl_mla_item it = walk.take();
-            if (it.begin == it.end) continue;
-            load(it, first);
-            first = false;
-        }
-        if (first) msgl__pdl_wait();
-        msgl__copy_async_wait_all();
-    }
 };
+
+// A share's items, by a loading warp.
+template <typename PRODUCER>
+static __device__ __forceinline__ void msgl__mla_load_share(PRODUCER producer, int share)
+{
+    msgl_mla_walk walk(producer.p, share);
+    bool first = true;
+    while (walk.more()) {
+        const msgl_mla_item it = walk.take();
+        if (it.begin == it.end) continue;
+        producer.load(it, first);
+        first = false;
+    }
+    if (first) msgl__pdl_wait();
+    msgl__copy_async_wait_all();
+}
 
 #endif
