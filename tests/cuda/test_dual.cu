@@ -376,8 +376,8 @@ static void check_sparse(attn_rng *rng, family *f, int i, bool quick)
     }
     p->counts = (const int32_t *)device_copy(s.counts, sizeof s.counts);
     p->turns = (const float *)device_copy(turns, sizeof turns);
-    CUDA_OK(
-        cudaMalloc(&p->workspace, msgl__cuda_sparse_workspace(c->num_q_heads, c->head_dim, k[0])));
+    CUDA_OK(cudaMalloc(&p->workspace,
+                       msgl__cuda_dual_sparse_workspace(c->num_q_heads, c->head_dim, k[0])));
     decode_world(w);
     attn_poison(w);
     const msgl_dual_sparse left_out = {p->last, q[0] > p->last ? k[0] - 1 : INT32_MAX};
@@ -386,7 +386,7 @@ static void check_sparse(attn_rng *rng, family *f, int i, bool quick)
         p->row = at - (k[0] - q[0]);
         p->begin = at;
         p->end = (at / len + 1) * len < k[0] ? (at / len + 1) * len : k[0];
-        CUDA_OK(msgl__cuda_sparse_prompt(c, p, 0));
+        CUDA_OK(msgl__cuda_dual_sparse_prompt(c, p, 0));
         CUDA_OK(cudaDeviceSynchronize());
         check_piece(&s, f);
     }
@@ -556,7 +556,7 @@ static void sparse_prompt(const dual_world *d, msgl_sparse_piece *s)
     const int32_t n = d->w.call.total_q;
     for (s->begin = s->row = 0; s->begin < n; s->begin = s->row = s->end) {
         s->end = s->begin + s->dual_len < n ? s->begin + s->dual_len : n;
-        CUDA_OK(msgl__cuda_sparse_prompt(&d->w.call, s, 0));
+        CUDA_OK(msgl__cuda_dual_sparse_prompt(&d->w.call, s, 0));
     }
 }
 
@@ -576,7 +576,7 @@ static void bench(attn_rng *rng)
     s.half = DIM / 2;
     s.counts = (const int32_t *)device_copy(counts, sizeof counts);
     s.turns = (const float *)device_copy(turns, sizeof turns);
-    CUDA_OK(cudaMalloc(&s.workspace, msgl__cuda_sparse_workspace(HEADS, DIM, 65536)));
+    CUDA_OK(cudaMalloc(&s.workspace, msgl__cuda_dual_sparse_workspace(HEADS, DIM, 65536)));
     for (int i = 0; i < 3; i++) {
         const int32_t one[1] = {1}, n[1] = {i == 0 ? 4096 : i == 1 ? 16384 : 65536};
         const double flops = 2.0 * HEADS * DIM * (double)n[0] * (double)n[0];

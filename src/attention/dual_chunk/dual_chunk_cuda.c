@@ -61,8 +61,8 @@ static void carve(dual_backend *b, char **at)
     if (cfg->pattern == NULL) return;
     b->counts = msgl__attn_carve(at, counts_bytes(cfg->pattern));
     b->turns = msgl__attn_carve(at, 4 * (size_t)cfg->pattern->half * sizeof *b->turns);
-    b->sparse = msgl__attn_carve(
-        at, cfg->cuda->attn->sparse_workspace(cfg->num_q_heads, cfg->head_dim, cfg->max_seq_len));
+    b->sparse = msgl__attn_carve(at, cfg->cuda->attn->dual_sparse_workspace(
+                                         cfg->num_q_heads, cfg->head_dim, cfg->max_seq_len));
 }
 
 // The pattern to the device.
@@ -192,7 +192,7 @@ static int prefill(const dual_backend *b, const msgl_cuda_attn_call *c,
             const int32_t chunk_end = (at / dual_len + 1) * dual_len;
             piece.begin = at;
             piece.end = chunk_end < len ? chunk_end : len;
-            code = k->sparse_prompt(c, &piece, stream);
+            code = k->dual_sparse_prompt(c, &piece, stream);
             piece.row += piece.end - at;
         }
     }

@@ -59,8 +59,9 @@ typedef struct msgl_cuda_attn {
     int (*native_softmax)(const msgl_native_softmax *s, void *stream);
     void (*native_product)(msgl_exec *x, const msgl_native_product *p);
     // attn/dual_sparse.h
-    size_t (*sparse_workspace)(int32_t num_q_heads, int32_t head_dim, int32_t max_seq_len);
-    int (*sparse_prompt)(const msgl_cuda_attn_call *c, const msgl_sparse_piece *p, void *stream);
+    size_t (*dual_sparse_workspace)(int32_t num_q_heads, int32_t head_dim, int32_t max_seq_len);
+    int (*dual_sparse_prompt)(const msgl_cuda_attn_call *c, const msgl_sparse_piece *p,
+                              void *stream);
     // double_sparsity's: kernel/cuda/attn/double_sparsity.h
     int (*sparse_begin)(const msgl_sparse_call *c, void *stream);
     int (*sparse_labels)(const msgl_sparse_call *c, void *stream);

@@ -585,15 +585,15 @@ template <typename T> static cudaError_t launch_dim(const piece &a, cudaStream_t
                                  : launch<T, 256>(a, s);
 }
 
-extern "C" size_t msgl__cuda_sparse_workspace(int32_t num_q_heads, int32_t head_dim,
-                                              int32_t max_seq_len)
+extern "C" size_t msgl__cuda_dual_sparse_workspace(int32_t num_q_heads, int32_t head_dim,
+                                                   int32_t max_seq_len)
 {
     room unused;
     return cut(num_q_heads, head_dim, max_seq_len, NULL, &unused);
 }
 
-extern "C" int msgl__cuda_sparse_prompt(const msgl_cuda_attn_call *c, const msgl_sparse_piece *p,
-                                        void *stream)
+extern "C" int msgl__cuda_dual_sparse_prompt(const msgl_cuda_attn_call *c,
+                                             const msgl_sparse_piece *p, void *stream)
 {
     const bool fits = c->head_dim >= 8 && c->head_dim <= 256 && c->head_dim % 8 == 0;
     if (!fits || c->e4m3 || p->last > MSGL_SPARSE_LAST || p->end > MSGL_SPARSE_KEYS) {

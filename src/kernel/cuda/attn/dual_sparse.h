@@ -23,17 +23,17 @@ typedef struct msgl_sparse_piece {
     // chunk before and for earlier ones.
     const float *turns;
     int32_t half;
-    // Of msgl__cuda_sparse_workspace bytes, aligned to 256. Begins with what was chosen, as bits:
-    // [num_q_heads, 2, words] of columns and of distances, in words of 32 for `end` keys.
+    // Of msgl__cuda_dual_sparse_workspace bytes, aligned to 256. Begins with what was chosen, as
+    // bits: [num_q_heads, 2, words] of columns and of distances, in words of 32 for `end` keys.
     void *workspace;
 } msgl_sparse_piece;
 
 // For requests of up to max_seq_len keys.
-size_t msgl__cuda_sparse_workspace(int32_t num_q_heads, int32_t head_dim, int32_t max_seq_len);
+size_t msgl__cuda_dual_sparse_workspace(int32_t num_q_heads, int32_t head_dim, int32_t max_seq_len);
 // Queues the attention of one piece, bf16 and f16, head_dim a multiple of 8 up to 256; returns a
 // cudaError_t. c: of the whole step.
-int msgl__cuda_sparse_prompt(const msgl_cuda_attn_call *c, const msgl_sparse_piece *p,
-                             void *stream);
+int msgl__cuda_dual_sparse_prompt(const msgl_cuda_attn_call *c, const msgl_sparse_piece *p,
+                                  void *stream);
 
 #ifdef __cplusplus
 }
