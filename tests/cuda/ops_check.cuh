@@ -11,6 +11,7 @@
 #include "kernel/cuda/device.cuh"
 #include "kernel/cuda/ops/ops.h"
 #include "tests/cuda/cuda_check.cuh"
+#include "tests/cuda/family.cuh"
 
 extern "C" {
 #include "core/dtype.h"
@@ -112,18 +113,6 @@ static inline int32_t *ints_upload(const int32_t *host, size_t n)
     return (int32_t *)device_copy(host, n * sizeof *host);
 }
 
-struct family {
-    const char *name;
-    long checks, failures;
-    double worst; // error as a share of what is allowed
-};
-
-static inline void expect(family *f, bool ok, const char *what)
-{
-    f->checks++;
-    if (!ok && f->failures++ < 5) printf("%s: FAILED: %s\n", f->name, what);
-}
-
 // Half a unit in the last place of the dtype plus some f32 rounding, relative to `size`.
 static inline double dtype_error(msgl_dtype dtype)
 {
@@ -137,41 +126,6 @@ static inline double dtype_error(msgl_dtype dtype)
 static inline double dtype_floor(msgl_dtype dtype)
 {
     return dtype == MSGL_E4M3 ? 0x1p-10 * 1.01 : 4e-6;
-}
-
-static inline void expect_near(family *f, double got, double want, double allowed, const char *what)
-{
-    const double share = fabs(got - want) / allowed;
-    f->checks++;
-    if (share > f->worst) f->worst = share;
-    if (!(share <= 1) && f->failures++ < 5) {
-        printf("%s: FAILED: %s: got %.9g, want %.9g, allowed %.3g\n", f->name, what, got, want,
-               allowed);
-    }
-}
-
-// A family that compared nothing has failed too.
-static inline int family_end(const family *f)
-{
-    const bool ok = f->failures == 0 && f->checks > 0;
-    printf("%-12s %s: %ld checks, worst error %.3f of the allowed, %ld failures\n", f->name,
-           ok ? "ok" : "FAILED", f->checks, f->worst, f->failures);
-    return !ok;
-}
-
-struct options {
-    uint64_t seed;
-    bool quick;
-};
-
-static inline options parse_options(int argc, char **argv)
-{
-    options o = {20261121, false};
-    for (int i = 1; i < argc; i++) {
-        if (strcmp(argv[i], "--quick") == 0) o.quick = true;
-        if (strcmp(argv[i], "--seed") == 0 && i + 1 < argc) o.seed = strtoull(argv[++i], NULL, 0);
-    }
-    return o;
 }
 
 #endif

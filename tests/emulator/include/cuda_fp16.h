@@ -1,0 +1,27 @@
+// SPDX-License-Identifier: Apache-2.0
+#ifndef MSGL_TESTS_EMULATOR_CUDA_FP16_H
+#define MSGL_TESTS_EMULATOR_CUDA_FP16_H
+
+#include "emulator.h"
+
+struct __half {
+    uint16_t bits;
+    __half() = default;
+    explicit __half(float f) : bits(msgl__f32_to_f16(f))
+    {
+    }
+    operator float() const
+    {
+        return msgl__f16_to_f32(bits);
+    }
+};
+static inline float __half2float(__half v)
+{
+    return v;
+}
+static inline __half __float2half_rn(float f)
+{
+    return __half(f);
+}
+
+#endif
