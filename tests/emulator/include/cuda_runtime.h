@@ -47,9 +47,18 @@ static inline cudaError_t cudaStreamSynchronize(cudaStream_t)
 
 // Times here say nothing.
 typedef void *cudaEvent_t;
-static inline cudaError_t cudaEventCreate(cudaEvent_t *) { return cudaSuccess; }
-static inline cudaError_t cudaEventRecord(cudaEvent_t) { return cudaSuccess; }
-static inline cudaError_t cudaEventDestroy(cudaEvent_t) { return cudaSuccess; }
+static inline cudaError_t cudaEventCreate(cudaEvent_t *)
+{
+    return cudaSuccess;
+}
+static inline cudaError_t cudaEventRecord(cudaEvent_t)
+{
+    return cudaSuccess;
+}
+static inline cudaError_t cudaEventDestroy(cudaEvent_t)
+{
+    return cudaSuccess;
+}
 static inline cudaError_t cudaEventElapsedTime(float *ms, cudaEvent_t, cudaEvent_t)
 {
     *ms = 0;
