@@ -122,7 +122,7 @@ int msgl__groups_create_attention(msgl_engine *e, msgl_err *err)
         .num_q_heads = e->model.cfg.num_heads,
         .dual_len = e->model.cfg.ropes[0].dual.len,
         .sparse = &e->sparse,
-        .pattern = e->pattern.turns != NULL ? &e->pattern : NULL,
+        .pattern = e->pattern.heads != NULL ? &e->pattern : NULL,
         .page_size = e->info.cache.page_size,
         .max_running = e->max_running,
         .max_seq_len = e->info.max_seq_len,

@@ -137,7 +137,7 @@ struct msgl_engine {
     msgl_attn_choice attn_choices[MSGL_MAX_GROUPS]; // none for states
     bool apart;                                     // answers and chunks, for attention
     msgl_attn_sparse sparse;   // double sparsity's; heavy_channels 0: nothing says which channels
-    msgl_dual_pattern pattern; // of sparse prompts; no heads: none
+    msgl_dual_pattern pattern; // of sparse prompts; no heads: all are dense
     msgl_page_table page_tables[MSGL_MAX_SPANS]; // of the first num_tables spans
     int32_t num_tables;
     msgl_exec exec;
