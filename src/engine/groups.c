@@ -160,7 +160,7 @@ int msgl__groups_create_attention(msgl_engine *e, msgl_err *err)
         .expanded = {.prompts = e->prompts,
                      .nope = e->model.cfg.decoder.latent.nope,
                      .v_dim = e->model.cfg.decoder.latent.v_dim},
-        .pattern = e->pattern.turns != NULL ? &e->pattern : NULL,
+        .pattern = e->pattern.heads != NULL ? &e->pattern : NULL,
         .page_size = e->info.cache.page_size,
         .max_running = e->max_running,
         .max_seq_len = e->info.max_seq_len,

@@ -138,7 +138,7 @@ struct msgl_engine {
     bool apart;                                     // answers and chunks, for attention
     msgl_prompts prompts;                           // over latent caches
     msgl_attn_sparse sparse;   // double sparsity's; heavy_channels 0: nothing says which channels
-    msgl_dual_pattern pattern; // of sparse prompts; no heads: none
+    msgl_dual_pattern pattern; // of sparse prompts; no heads: all are dense
     msgl_page_table page_tables[MSGL_MAX_SPANS]; // of the first num_tables spans
     int32_t num_tables;
     msgl_exec exec;

@@ -70,11 +70,11 @@ int msgl__sparse_prompts_open(msgl_engine *e, const msgl_options *o, int32_t max
     const msgl_rope_config *rope = &c->ropes[0];
     const msgl_sparse_prompts *prompts = &c->decoder.sparse_prompts;
     msgl_dual_pattern *p = &e->pattern;
-    if (rope->dual.len == 0) return 0;
+    if (rope->dual.len == 0 || prompts->threshold >= max_seq_len) return 0;
     p->num_layers = c->num_layers;
     p->num_q_heads = c->num_heads;
     const int rc = msgl__dual_pattern_load(o->model_dir, prompts, p, err);
-    if (rc != 0 || p->heads == NULL || prompts->threshold >= max_seq_len) return rc;
+    if (rc != 0 || p->heads == NULL) return rc;
     // The last rows of a step's piece of a prompt choose for the others, so what else is in a step
     // has a say.
     const bool fits = prompts->last <= MSGL_SPARSE_LAST && max_seq_len <= MSGL_SPARSE_KEYS;
@@ -86,6 +86,7 @@ int msgl__sparse_prompts_open(msgl_engine *e, const msgl_options *o, int32_t max
                  e->deterministic ? "--deterministic"
                                   : "GPUs with this model's sparse_attention_last_q or length");
         msgl__engine_print(o, line);
+        msgl__dual_pattern_free(p);
         return 0;
     }
     float inv_freq[MSGL_MAX_HEAD_DIM / 2];

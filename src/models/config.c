@@ -15,15 +15,6 @@
 
 enum { CONFIG_MAX_BYTES = 16 << 20, PATH_BYTES = 4096 };
 
-static int join(const char *dir, const char *file, char path[PATH_BYTES], msgl_err *err)
-{
-    const int n = snprintf(path, PATH_BYTES, "%s/%s", dir, file);
-    if (n < 0 || n >= PATH_BYTES) {
-        return msgl__err_set(err, MSGL_EINVAL, "model folder: the path is too long");
-    }
-    return 0;
-}
-
 static void find_arch(msgl_json_reader *r, msgl_model_config *c)
 {
     const json_t *list = msgl__json_get(r, "architectures");
@@ -383,7 +374,7 @@ int msgl__config_load_folder(const char *dir, msgl_model_config *out, msgl_err *
 {
     char path[PATH_BYTES];
     json_t *root;
-    int code = join(dir, "config.json", path, err);
+    int code = msgl__path_join(dir, "config.json", path, sizeof path, err);
     if (code == 0) code = msgl__json_load(path, CONFIG_MAX_BYTES, 0, &root, err);
     if (code != 0) return code;
     msgl_json_reader r = {.file = msgl__path_tail(path), .section = "", .obj = root, .err = err};
@@ -391,7 +382,7 @@ int msgl__config_load_folder(const char *dir, msgl_model_config *out, msgl_err *
     json_decref(root);
     if (code != 0) return code;
 
-    code = join(dir, "generation_config.json", path, err);
+    code = msgl__path_join(dir, "generation_config.json", path, sizeof path, err);
     if (code == 0) code = msgl__json_load(path, CONFIG_MAX_BYTES, 0, &root, err);
     if (code != 0) return code == MSGL_ENOENT ? 0 : code;
     r = (msgl_json_reader){.file = msgl__path_tail(path), .section = "", .obj = root, .err = err};

@@ -218,11 +218,8 @@ int msgl__safetensors_parse(const uint8_t *bytes, size_t size, const char *file_
 static int add_shard(msgl_checkpoint *c, const char *dir, const char *file, msgl_err *err)
 {
     char path[PATH_BYTES];
-    const int n = snprintf(path, sizeof path, "%s/%s", dir, file);
-    if (n < 0 || (size_t)n >= sizeof path) {
-        return msgl__err_set(err, MSGL_EINVAL, "model folder: the path is too long");
-    }
-    const int code = msgl__checkpoint_map(c, path, err);
+    int code = msgl__path_join(dir, file, path, sizeof path, err);
+    if (code == 0) code = msgl__checkpoint_map(c, path, err);
     if (code != 0) return code;
     const msgl_checkpoint_file *f = &c->files[c->num_files - 1];
     return msgl__safetensors_parse(f->map, f->size, msgl__path_tail(path), c->num_files - 1,
@@ -421,11 +418,9 @@ static int link_exponents(msgl_checkpoint *c, msgl_err *err)
 static int open_folder(const char *dir, msgl_checkpoint *c, msgl_err *err)
 {
     char index[PATH_BYTES];
-    const int n = snprintf(index, sizeof index, "%s/model.safetensors.index.json", dir);
-    if (n < 0 || (size_t)n >= sizeof index) {
-        return msgl__err_set(err, MSGL_EINVAL, "model folder: the path is too long");
-    }
-    int code = access(index, F_OK) == 0 ? open_index(c, dir, index, err) : open_single(c, dir, err);
+    int code = msgl__path_join(dir, "model.safetensors.index.json", index, sizeof index, err);
+    if (code != 0) return code;
+    code = access(index, F_OK) == 0 ? open_index(c, dir, index, err) : open_single(c, dir, err);
     if (code == 0) code = name_mxfp4(c, err);
     if (code == 0) code = link_exponents(c, err);
     return code != 0 ? code : link_scales(c, err);

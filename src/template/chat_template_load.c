@@ -20,18 +20,11 @@ struct msgl_chat_templates {
     json_t *tokens; // bos_token, eos_token ..., and what variables are when the client sends none
 };
 
-static int join_path(const char *dir, const char *name, char *out, size_t size, msgl_err *err)
-{
-    const int n = snprintf(out, size, "%s/%s", dir, name);
-    if (n >= 0 && (size_t)n < size) return 0;
-    return msgl__err_set(err, MSGL_ELIMIT, "the path of the model folder is too long");
-}
-
 // *out NULL when there is no such file.
 static int read_json(const char *dir, const char *name, json_t **out, msgl_err *err)
 {
     char path[4096];
-    int rc = join_path(dir, name, path, sizeof path, err);
+    int rc = msgl__path_join(dir, name, path, sizeof path, err);
     if (rc == 0) rc = msgl__json_load(path, MAX_FILE, JSON_ALLOW_NUL, out, err);
     return rc == MSGL_ENOENT ? 0 : rc;
 }
@@ -54,7 +47,7 @@ static int load_jinja(const char *dir, const char *name, msgl_chat_template **ou
 {
     char path[4096], *text;
     size_t len;
-    int rc = join_path(dir, name, path, sizeof path, err);
+    int rc = msgl__path_join(dir, name, path, sizeof path, err);
     if (rc == 0) rc = msgl__file_read(path, MAX_FILE, &text, &len, err);
     if (rc == MSGL_ENOENT) return 0;
     if (rc != 0) return rc;

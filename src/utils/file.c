@@ -3,6 +3,7 @@
 
 #include <errno.h>
 #include <fcntl.h>
+#include <stdio.h>
 #include <string.h>
 #include <sys/mman.h>
 #include <sys/stat.h>
@@ -85,6 +86,13 @@ int msgl__file_map(const char *path, void **map, size_t *size, msgl_err *err)
     }
     close(fd);
     return code;
+}
+
+int msgl__path_join(const char *dir, const char *file, char *out, size_t size, msgl_err *err)
+{
+    const int n = snprintf(out, size, "%s/%s", dir, file);
+    if (n >= 0 && (size_t)n < size) return 0;
+    return msgl__err_set(err, MSGL_EINVAL, "model folder: the path is too long");
 }
 
 const char *msgl__path_tail(const char *path)

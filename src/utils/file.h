@@ -21,6 +21,8 @@ int msgl__file_read(const char *path, size_t max_bytes, char **data, size_t *len
 // empty one.
 int msgl__file_map(const char *path, void **map, size_t *size, msgl_err *err);
 
+// DIR/FILE to out. MSGL_EINVAL: it is too long.
+int msgl__path_join(const char *dir, const char *file, char *out, size_t size, msgl_err *err);
 // The end of a path, at most 80 bytes of it from the start of a component, so that a message still
 // has room for what is wrong.
 const char *msgl__path_tail(const char *path);

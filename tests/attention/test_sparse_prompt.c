@@ -8,7 +8,6 @@
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
-#include <unistd.h>
 
 #include <cmocka.h>
 
@@ -16,6 +15,7 @@
 #include "attention/dual_chunk/pattern.h"
 #include "attention/world.h"
 #include "core/attributes.h"
+#include "models/folder.h"
 
 enum { DIM = 64, HEADS = 4, LAST = 8, LEN = 150, SIZE = 180, THRESHOLD = 260, KEYS = 700 };
 
@@ -212,26 +212,14 @@ static void test_definition(void **state)
 // Loads the pattern of a model of two layers of two heads from a folder with these files.
 static int load(const char *list, const char *config, msgl_dual_pattern *p, msgl_err *err)
 {
-    static const char *const names[] = {"sparse_attention_config.json", "config.json"};
-    const char *const texts[] = {list, config};
     const msgl_sparse_prompts prompts = {.enabled = true, .threshold = 5, .last = 64};
-    char dir[] = "/tmp/minisgl-pattern-XXXXXX", path[128];
-    assert_non_null(mkdtemp(dir));
-    for (int i = 0; i < 2; i++) {
-        snprintf(path, sizeof path, "%s/%s", dir, names[i]);
-        if (texts[i] == NULL) continue;
-        FILE *f = fopen(path, "w");
-        assert_non_null(f);
-        fputs(texts[i], f);
-        fclose(f);
-    }
+    folder f;
+    folder_make(&f);
+    if (list != NULL) folder_write(&f, "sparse_attention_config.json", list, strlen(list));
+    folder_write(&f, "config.json", config, strlen(config));
     *p = (msgl_dual_pattern){.num_layers = 2, .num_q_heads = 2};
-    const int rc = msgl__dual_pattern_load(dir, &prompts, p, err);
-    for (int i = 0; i < 2; i++) {
-        snprintf(path, sizeof path, "%s/%s", dir, names[i]);
-        unlink(path);
-    }
-    rmdir(dir);
+    const int rc = msgl__dual_pattern_load(f.dir, &prompts, p, err);
+    folder_remove(&f);
     return rc;
 }
 

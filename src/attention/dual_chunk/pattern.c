@@ -25,13 +25,10 @@ typedef struct reading {
 // Parses DIR/name, whatever its top level is; a file that is missing leaves root NULL.
 static int parse(const char *dir, const char *name, reading *r, msgl_err *err)
 {
-    const int n = snprintf(r->path, sizeof r->path, "%s/%s", dir, name);
-    if (n < 0 || (size_t)n >= sizeof r->path) {
-        return msgl__err_set(err, MSGL_EINVAL, "model path: %zu bytes are too long", strlen(dir));
-    }
     char *text = NULL;
     size_t len = 0;
-    int rc = msgl__file_read(r->path, MAX_BYTES, &text, &len, err);
+    int rc = msgl__path_join(dir, name, r->path, sizeof r->path, err);
+    if (rc == 0) rc = msgl__file_read(r->path, MAX_BYTES, &text, &len, err);
     if (rc == MSGL_ENOENT) return 0;
     if (rc == 0) rc = msgl__json_parse(msgl__path_tail(r->path), text, len, 0, &r->root, err);
     msgl__free(text);

@@ -60,26 +60,30 @@ static worker_room room_of(const piece *p, int worker)
     return cut_room(p->cfg, &at);
 }
 
+// Gives all arrays their places from *at on; with at counting from NULL, measures them.
+static void carve(const msgl_attn_config *cfg, msgl_sparse_room *room, char **at)
+{
+    char *worker = NULL;
+    (void)cut_room(cfg, &worker);
+    room->stride = (size_t)(uintptr_t)worker;
+    room->words = ((size_t)cfg->max_seq_len + 63) / 64;
+    const size_t bits = (size_t)cfg->num_q_heads * room->words * sizeof *room->columns;
+    room->columns = msgl__attn_carve(at, bits);
+    room->distances = msgl__attn_carve(at, bits);
+    room->workers = msgl__attn_carve(at, (size_t)cfg->num_threads * room->stride);
+}
+
 int msgl__sparse_room_create(const msgl_attn_config *cfg, msgl_sparse_room *room, msgl_err *err)
 {
     char *at = NULL;
-    (void)cut_room(cfg, &at);
-    room->stride = (size_t)(uintptr_t)at;
-    room->words = ((size_t)cfg->max_seq_len + 63) / 64;
-    const size_t bits = (size_t)cfg->num_q_heads * room->words * sizeof *room->columns;
-    for (int pass = 0; pass < 2; pass++) { // measures, then cuts
-        at = room->base;
-        room->columns = msgl__attn_carve(&at, bits);
-        room->distances = msgl__attn_carve(&at, bits);
-        room->workers = msgl__attn_carve(&at, (size_t)cfg->num_threads * room->stride);
-        if (pass > 0) break;
-        room->bytes = (size_t)(uintptr_t)at;
-        room->base = msgl__pages_alloc(room->bytes);
-        if (room->base == NULL) {
-            return msgl__err_set(err, MSGL_ENOMEM, "sparse prompts: no memory for %zu bytes",
-                                 room->bytes);
-        }
+    carve(cfg, room, &at);
+    room->bytes = (size_t)(uintptr_t)at;
+    at = room->base = msgl__pages_alloc(room->bytes);
+    if (room->base == NULL) {
+        return msgl__err_set(err, MSGL_ENOMEM, "sparse prompts: no memory for %zu bytes",
+                             room->bytes);
     }
+    carve(cfg, room, &at);
     return 0;
 }
 
@@ -101,7 +105,7 @@ static const float *query_of(const piece *p, int32_t row, int range, int head)
     return (const float *)p->in->q + (size_t)row * p->in->ld + (set * heads + (size_t)head) * dim;
 }
 
-// K of n keys of a head's group from `key` on, and V where it is wanted.
+// K of keys[0, n) of a head's group, and V where it is wanted.
 static void load_keys(const piece *p, int head, const int32_t *keys, int n, float *k, float *v)
 {
     const msgl_attn_config *cfg = p->cfg;
@@ -148,7 +152,7 @@ static void turn_queries(const piece *p, int head, const worker_room *w)
     }
 }
 
-// A row's scores of `n` keys from `key` on, whose K are in w->k.
+// Scores that choosing row i gives to n keys of a range, whose K are in w->k.
 static void score_row(const piece *p, const worker_room *w, int head, int range, int i, int n,
                       float *scores)
 {
@@ -164,36 +168,55 @@ static void score_row(const piece *p, const worker_room *w, int head, int range,
     }
 }
 
-// One of two passes over all keys: the first finds the rows' maxima and sums, the second adds what
-// they give to each key and distance. Two passes cost less than [last, keys] of memory.
-static void pass_keys(const piece *p, const worker_room *w, int head, bool second)
+// What a pass does with the scores of choosing row i, at position pos, for n keys from `key` on.
+typedef void (*row_fn)(const worker_room *w, int i, int32_t pos, int32_t key, const float *s,
+                       int n);
+
+// First pass: the row's maximum, and its sum of exponentials.
+static void sum_row(const worker_room *w, int i, int32_t pos, int32_t key, const float *s, int n)
+{
+    (void)pos;
+    (void)key;
+    float m = w->max[i];
+    for (int j = 0; j < n; j++) m = s[j] > m ? s[j] : m;
+    w->sum[i] *= expf(w->max[i] - m);
+    w->max[i] = m;
+    for (int j = 0; j < n; j++) w->sum[i] += expf(s[j] - m);
+}
+
+// Second pass: what the row gives to each key and distance. To do it in one, [last, keys] of scores
+// would have to be kept.
+static void share_row(const worker_room *w, int i, int32_t pos, int32_t key, const float *s, int n)
+{
+    for (int j = 0; j < n; j++) {
+        const float share = expf(s[j] - w->max[i]) / w->sum[i];
+        w->columns[key + j] += share;
+        w->distances[pos - key - j] += share;
+    }
+}
+
+static void pass_tile(const piece *p, const worker_room *w, int head, int range, int32_t key, int n,
+                      row_fn fn)
 {
     const int32_t rows = choosing_rows(p);
     int32_t keys[TILE];
     float s[TILE];
+    for (int j = 0; j < n; j++) keys[j] = key + j;
+    load_keys(p, head, keys, n, w->k, NULL);
+    for (int32_t i = 0; i < rows; i++) {
+        const int32_t pos = p->end - rows + i, visible = at_most(n, pos + 1 - key);
+        if (visible <= 0) continue;
+        score_row(p, w, head, range, i, visible, s);
+        fn(w, i, pos, key, s, visible);
+    }
+}
+
+static void pass_keys(const piece *p, const worker_room *w, int head, row_fn fn)
+{
     for (int range = 0; range < MSGL_ATTN_RANGES; range++) {
-        for (int32_t key = p->ranges[range]; key < p->ranges[range + 1]; key += TILE) {
-            const int n = at_most(TILE, p->ranges[range + 1] - key);
-            for (int j = 0; j < n; j++) keys[j] = key + j;
-            load_keys(p, head, keys, n, w->k, NULL);
-            for (int32_t i = 0; i < rows; i++) {
-                const int32_t pos = p->end - rows + i, visible = at_most(n, pos + 1 - key);
-                if (visible <= 0) continue;
-                score_row(p, w, head, range, i, visible, s);
-                float m = w->max[i];
-                for (int j = 0; j < visible && !second; j++) m = s[j] > m ? s[j] : m;
-                if (!second) w->sum[i] *= expf(w->max[i] - m);
-                w->max[i] = m;
-                for (int j = 0; j < visible; j++) {
-                    const float e = expf(s[j] - m);
-                    if (!second) {
-                        w->sum[i] += e;
-                        continue;
-                    }
-                    w->columns[key + j] += e / w->sum[i];
-                    w->distances[pos - key - j] += e / w->sum[i];
-                }
-            }
+        const int32_t to = p->ranges[range + 1];
+        for (int32_t key = p->ranges[range]; key < to; key += TILE) {
+            pass_tile(p, w, head, range, key, at_most(TILE, to - key), fn);
         }
     }
 }
@@ -218,9 +241,10 @@ static void choose_pattern(void *arg, int head, int worker)
     uint64_t *distances = p->room->distances + (size_t)head * p->room->words;
     const size_t bytes = (size_t)(p->end + 63) / 64 * sizeof *columns;
     const int32_t rows = choosing_rows(p);
+    const bool all = rows == p->end - p->begin; // no rows but those that would choose
     memset(distances, 0, bytes);
-    memset(columns, rows == p->end - p->begin ? 255 : 0, bytes);
-    if (rows == p->end - p->begin) return; // no rows but those that would choose: they see all
+    memset(columns, all ? 255 : 0, bytes);
+    if (all) return;
     turn_queries(p, head, &w);
     memset(w.columns, 0, (size_t)p->end * sizeof *w.columns);
     memset(w.distances, 0, (size_t)p->end * sizeof *w.distances);
@@ -228,8 +252,8 @@ static void choose_pattern(void *arg, int head, int worker)
         w.max[i] = -INFINITY;
         w.sum[i] = 0;
     }
-    pass_keys(p, &w, head, false);
-    pass_keys(p, &w, head, true);
+    pass_keys(p, &w, head, sum_row);
+    pass_keys(p, &w, head, share_row);
     choose_bits(w.columns, p->end, msgl__dual_columns(pattern), MSGL_SPARSE_FIRST_KEYS, w.chosen,
                 columns);
     choose_bits(w.distances, p->end, pattern->distances, MSGL_SPARSE_NEAR_KEYS, w.chosen,
