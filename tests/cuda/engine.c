@@ -5,6 +5,7 @@
 // any chunks, with any pages, with graphs and without. Exit code 77 without a GPU.
 //
 //     cuda_engine [--quick] [--only PATTERN]     of names, with * and ?
+#include <math.h>
 #include <setjmp.h>
 #include <stdarg.h>
 #include <stdio.h>
@@ -15,6 +16,7 @@
 
 #include "core/attributes.h"
 #include "engine/determinism.h"
+#include "engine/dual_models.h"
 #include "engine/parity.h"
 #include "kernel/cuda_loader.h"
 
@@ -71,6 +73,43 @@ static void test_parity(void **state)
                                       : parity_half(c->model, c->dtype, c->expected, &t);
     unsetenv("MINISGL_LATENT_PROMPTS");
     if (ran != has_kernels(c->model, c->dtype)) fail_msg("%s", ran ? "ran" : "did not run");
+}
+
+// Mean difference of log-probabilities of the positions behind the first chunk of 24.
+static double apart(const harness *a, const harness *b)
+{
+    const int32_t vocab = a->info->vocab_size;
+    double sum = 0;
+    for (int32_t p = 24; p < 64; p++) {
+        const float *x = harness_row(a, p), *y = harness_row(b, p);
+        for (int32_t i = 0; i < vocab; i++) sum += fabs((double)x[i] - (double)y[i]);
+    }
+    return sum / (40.0 * vocab);
+}
+
+// Sparse prompts are the CPU's, not the same model's dense ones.
+static void test_sparse_prompt(void **state)
+{
+    (void)state;
+    const char *model = "qwen2_dual_chunk";
+    const harness_target cpu = {.attention = "auto"};
+    const harness_target gpu = {.device = "cuda", .attention = "auto", .page_size = 16};
+    char dir[512];
+    folder f;
+    harness dense, want, got;
+    parity_path(dir, model, "");
+    dual_make_sparse(&f, 1);
+    assert_true(parity_prompt(&dense, dir, model, "float32", &cpu));
+    assert_true(parity_prompt(&want, f.dir, model, "float32", &cpu));
+    assert_true(parity_prompt(&got, f.dir, model, "bfloat16", &gpu));
+    folder_remove(&f);
+    const double near = apart(&got, &want), far = apart(&got, &dense);
+    print_message("mean difference from the CPU's %.4f, from dense %.4f\n", near, far);
+    assert_true(near < 0.05);
+    assert_true(far > 3 * near);
+    harness_close(&dense);
+    harness_close(&want);
+    harness_close(&got);
 }
 
 // Decode steps are launched kernel by kernel at first and compared with those in graphs.
@@ -141,6 +180,7 @@ static void add_backend(struct CMUnitTest *tests, int *n, const msgl_attn_desc *
     if (d->dual_chunk) {
         add(tests, n, test_deterministic,
             (test_case){.model = "qwen2_dual_chunk", .dtype = "auto", .desc = d});
+        tests[(*n)++] = (struct CMUnitTest)cmocka_unit_test(test_sparse_prompt);
         return;
     }
     const char *const models[] = {"qwen3", "mistral_swa", "qwen2_gqa7", "llama_hd256"};

@@ -10,11 +10,11 @@
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
-#include <unistd.h>
 
 #include <cmocka.h>
 
 #include "core/attributes.h"
+#include "engine/dual_models.h"
 #include "engine/parity.h"
 #include "models/folder.h"
 
@@ -110,53 +110,18 @@ static void test_parity_backends(void **state)
     }
 }
 
-// A folder with the weights of `model`, and its config.json with these members of
-// dual_chunk_attention_config, which it may have or not. Takes dual.
-static void make_dual(folder *f, const char *model, json_t *dual)
-{
-    char from[512], weights[128];
-    folder_make(f);
-    parity_path(from, model, "config.json");
-    json_t *c = json_load_file(from, 0, NULL), *given = json_object();
-    json_object_update(given, json_object_get(c, "dual_chunk_attention_config"));
-    json_object_update_new(given, dual);
-    json_object_set_new(c, "dual_chunk_attention_config", given);
-    folder_write_json(f, "config.json", c);
-    json_decref(c);
-    parity_path(from, model, "model.safetensors");
-    folder_path(f, "model.safetensors", weights, sizeof weights);
-    assert_int_equal(symlink(from, weights), 0);
-}
-
 // Within one chunk, and up to the original length, dual chunk attention is plain attention: the
 // model of qwen2_gqa7 gives transformers' values with it too.
 static void test_parity_one_dual_chunk(void **state)
 {
     (void)state;
     folder f;
-    make_dual(&f, "qwen2_gqa7",
+    dual_make(&f, "qwen2_gqa7",
               json_pack("{s:i, s:i, s:i}", "chunk_size", 80, "local_size", 16,
                         "original_max_position_embeddings", 64));
     const harness_target t = {.attention = "auto"};
     assert_true(parity_f32_in(f.dir, "qwen2_gqa7", &t));
     folder_remove(&f);
-}
-
-// The dual chunk model, whose prompts are sparse from 21 tokens on and keep so many distances in
-// every head.
-static void make_sparse(folder *f, int distances)
-{
-    make_dual(
-        f, "qwen2_dual_chunk",
-        json_pack("{s:i, s:i}", "sparse_attention_threshold", 20, "sparse_attention_last_q", 4));
-    json_t *list = json_array();
-    for (int layer = 0; layer < 2; layer++) {
-        json_array_append_new(list, json_pack("{s:[siif], s:[siif]}", "0", "vertical_and_slash", 0,
-                                              distances, 1.0, "1", "vertical_and_slash", 0,
-                                              distances, 0.5));
-    }
-    folder_write_json(f, "sparse_attention_config.json", list);
-    json_decref(list);
 }
 
 // Sparse prompts that keep every distance are dense ones; those that keep one, each row's to
@@ -167,11 +132,11 @@ static void test_parity_sparse_prompt(void **state)
     const harness_target t = {.attention = "auto"};
     folder f;
     harness dense, sparse;
-    make_sparse(&f, 64);
+    dual_make_sparse(&f, 64);
     assert_true(parity_f32_in(f.dir, "qwen2_dual_chunk", &t));
     assert_true(parity_prompt(&dense, f.dir, "qwen2_dual_chunk", "float32", &t));
     folder_remove(&f);
-    make_sparse(&f, 1);
+    dual_make_sparse(&f, 1);
     assert_true(parity_prompt(&sparse, f.dir, "qwen2_dual_chunk", "float32", &t));
     folder_remove(&f);
     const int32_t vocab = dense.info->vocab_size;
