@@ -176,7 +176,7 @@ static void add_latent(struct CMUnitTest *tests, int *n, const msgl_attn_desc *d
 static void add_backend(struct CMUnitTest *tests, int *n, const msgl_attn_desc *d)
 {
     if ((d->caches & 1u << MSGL_CACHE_LATENT) != 0) add_latent(tests, n, d);
-    if (d->caches == 1u << MSGL_CACHE_LATENT) return;
+    if (d->caches == 1u << MSGL_CACHE_LATENT || d->labels) return; // labels: test_double_sparsity.c
     if (d->dual_chunk) {
         add(tests, n, test_deterministic,
             (test_case){.model = "qwen2_dual_chunk", .dtype = "auto", .desc = d});

@@ -16,10 +16,10 @@ typedef struct msgl_fa_prefill_batch {
     int32_t batch;               // requests
     const int32_t *cu_seqlens_q; // [batch + 1], host
     const int32_t *seqlens_k;    // [batch], host
+    const int32_t *table_rows;   // [batch], host
     // NULL, or [batch], host: a request's keys end there, though its queries are behind: multiples
     // of a tile of keys, unless seqlens_k.
     const int32_t *keys;
-    const int32_t *table_rows; // [batch], host
 } msgl_fa_prefill_batch;
 
 // Bytes that a plan takes at most for up to `batch` requests with `total_q` queries together.
