@@ -53,14 +53,20 @@ static void fill_ids(int32_t *ids, int32_t vocab)
     for (int32_t i = 0; i < LEN; i++) ids[i] = (i * 7919 + i / 3) % vocab;
 }
 
-static void open_with_row(harness *h, const msgl_options *c)
+// The request's tokens in a row whose pages were set; a GPU's table gets these with them.
+static void write_row(harness *h, int32_t row)
 {
     int32_t ids[LEN];
-    harness_open(h, c);
     fill_ids(ids, h->info->vocab_size);
+    harness_tokens(h, row, ids, LEN);
+}
+
+static void open_with_row(harness *h, const msgl_options *c)
+{
+    harness_open(h, c);
     for (int32_t row = 0; row < 3; row++) {
         harness_pages(h, row, 128);
-        harness_tokens(h, row, ids, LEN);
+        write_row(h, row);
     }
 }
 
@@ -156,10 +162,12 @@ static void test_same_answer(void **state)
         for (int r = 0; r < 2; r++) rows[r] = msgl__page_table_row(h.e->page_tables, 2 * r);
         const int32_t shared = 56 - 56 % sizes[i];
         memcpy(rows[1], rows[0], (size_t)shared * sizeof *rows[0]);
+        write_row(&h, 2);
         chunk(&h, 2, shared, LEN - 1);
         all[2] = answer(&h, 2);
         // An answer beside a chunk.
         harness_pages(&h, 1, 128);
+        write_row(&h, 1);
         msgl_batch_req both[2] = {tokens_of(0, LEN - 1, LEN), tokens_of(1, 0, 50)};
         harness_mixed(&h, 1, both, 2);
         all[3] = malloc((size_t)h.info->vocab_size * sizeof(float));

@@ -12,7 +12,8 @@
 // up to MSGL_TORCH_ROWS tokens queries, results, scores (f32) and probabilities; of scores SCORES,
 // or what one token has over max_seq_len keys, if that is more.
 //
-// Tolerance against exact attention (world_tolerance_gpu in tests/attention/world.c).
+// Tolerance against exact attention (world_tolerance_gpu in tests/attention/world.c): that of two
+// roundings, of probabilities after they are normalised and of the result.
 #include "attention/torch_native/torch_native_cuda.h"
 
 #include "attention/paged.h"

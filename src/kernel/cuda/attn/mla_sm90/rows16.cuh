@@ -216,15 +216,10 @@ template <msgl_mla_mode MODE> struct msgl_mla_rows16_consumer {
     // An item's tiles, the first of which is the ring's next.
     __device__ __forceinline__ void tiles(const msgl_mla_item &it)
     {
-        uint32_t stage = ring.stage();
-        uint32_t codes = ring.codes();
-        score();
         for (int t = it.begin; t < it.end; t++) {
-            const uint32_t stage_after = ring.stage();
-            const uint32_t codes_after = ring.codes();
-            // All scores of this tile are there, and those of the one before are read.
+            const uint32_t stage = ring.stage(), codes = ring.codes();
+            score();
             msgl__named_barrier_sync(MSGL_MLA_BAR_BOTH, 256);
-            if (t + 1 < it.end) score();
             float s[MSGL_MLA_TILE / 2], scale[2];
 #pragma unroll
             for (int j = 0; j < MSGL_MLA_TILE / 8; j++) {
@@ -241,7 +236,6 @@ template <msgl_mla_mode MODE> struct msgl_mla_rows16_consumer {
             values(codes, prob);
             __syncwarp();
             if (lane == 0) msgl__mbarrier_arrive(msgl__shared_address(&smem.empty[0][stage]));
-            stage = stage_after, codes = codes_after;
         }
     }
 
