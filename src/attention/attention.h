@@ -131,6 +131,8 @@ struct msgl_attn_desc {
     uint32_t devices;       // bit mask of 1u << msgl_device_kind
     // Not NULL: this one does not serve that phase, that backend does.
     const char *prefill_by, *decode_by;
+    // Not NULL: layers with a soft cap are that backend's work, which auto takes itself for them.
+    const char *softcap_by;
     int32_t min_capability; // CUDA: 80, 90 ...; 0 on the CPU
     msgl_page_rule page_rule;
     int32_t page_sizes[MSGL_ATTN_MAX_SET]; // MSGL_PAGE_SET: allowed, 0-terminated

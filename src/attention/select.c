@@ -265,6 +265,13 @@ static int find(const char *name, size_t len, msgl_device_kind device, const msg
                          len <= MAX_NAME ? (int)len : MAX_NAME, name, names);
 }
 
+static bool has_softcap(const msgl_attn_needs *n)
+{
+    bool has = false;
+    for (int32_t i = 0; i < n->variants.count; i++) has |= n->variants.all[i].softcap > 0;
+    return has;
+}
+
 // The first of what was measured fastest on this kind of GPU that can run here; NULL: none was
 // measured.
 static int choose_measured(const msgl_attn_needs *n, msgl_phase phase, const msgl_attn_desc **out,
@@ -274,7 +281,7 @@ static int choose_measured(const msgl_attn_needs *n, msgl_phase phase, const msg
     *out = NULL;
     for (int i = 0; names != NULL && i < MSGL_ATTN_AUTO_NAMES && names[i] != NULL; i++) {
         const msgl_attn_desc *d = msgl__attn_find(names[i], n->device);
-        if (d == NULL) continue;
+        if (d == NULL || (d->softcap_by != NULL && has_softcap(n))) continue;
         const int rc = msgl__attn_supports(d, n, err);
         if (rc == 0) *out = d;
         if (rc != MSGL_EUNSUPPORTED) return rc;

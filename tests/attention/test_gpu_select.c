@@ -51,13 +51,19 @@ static bool can(const char *name, const msgl_attn_needs *n)
     if (strncmp(name, "trtllm", 6) == 0) {
         const msgl_xqa_shape s = {n->kv_dtype, n->num_q_heads, n->num_kv_heads, n->head_dim,
                                   n->page_size};
-        bool softcap = false;
-        for (int i = 0; i < n->variants.count; i++) softcap |= n->variants.all[i].softcap > 0;
         const bool pages = takes_pages(name, n->page_size);
-        return plugins.trtllm && n->capability == 90 && pages && !softcap && stub_xqa_page(&s) != 0;
+        return plugins.trtllm && n->capability == 90 && pages && stub_xqa_page(&s) != 0;
     }
     if (strcmp(name, "triton") == 0) return n->kv_dtype != MSGL_F32;
     return true; // fa, torch_native
+}
+
+// Answers of capped layers are fa's there.
+static bool gains(const char *name, const msgl_attn_needs *n)
+{
+    bool softcap = false;
+    for (int i = 0; i < n->variants.count; i++) softcap |= n->variants.all[i].softcap > 0;
+    return !softcap || strncmp(name, "trtllm", 6) != 0;
 }
 
 // The fastest that can run of the nearest measured row; NULL: nothing was measured.
@@ -85,7 +91,7 @@ static const char *measured(const msgl_attn_needs *n, msgl_phase phase)
         }
     }
     for (int i = 0; best != NULL && i < 4 && best[i] != NULL; i++) {
-        if (can(best[i], n)) return best[i];
+        if (can(best[i], n) && gains(best[i], n)) return best[i];
     }
     return NULL;
 }

@@ -2,8 +2,8 @@
 //
 // trtllm on Hopper: TensorRT-LLM's decode kernel there, XQA, from minisgl-attn-trtllm.so, over a
 // block table made on the device as a pass begins. TensorRT-LLM's own prefill kernels are
-// binaries for other GPUs; prefill is fa's, over the same pages. bmm1_scale is the layer's
-// with that of K, bmm2_scale that of V.
+// binaries for other GPUs; prefill is fa's, over the same pages, and so are answers of layers with
+// a soft cap, which XQA lacks. bmm1_scale is the layer's with that of K, bmm2_scale that of V.
 #include "attention/trtllm/trtllm_cuda.h"
 
 #include <string.h>
@@ -19,7 +19,7 @@
 typedef struct trtllm_backend {
     msgl_attn_backend base;
     msgl_attn_config cfg;
-    msgl_attn_backend *prefill; // fa
+    msgl_attn_backend *fa;
     const msgl_trtllm_api *api;
     msgl_xqa_shape shape;
     msgl_xqa_device device;
@@ -33,7 +33,7 @@ static void trtllm_destroy(msgl_attn_backend *base)
     trtllm_backend *b = (trtllm_backend *)base;
     if (b == NULL) return;
     msgl_device *d = b->cfg.dev;
-    if (b->prefill != NULL) b->prefill->desc->destroy(b->prefill);
+    if (b->fa != NULL) b->fa->desc->destroy(b->fa);
     if (b->memory != NULL) d->ops->free(d, b->memory, b->memory_bytes);
     msgl__free(b);
 }
@@ -108,7 +108,7 @@ static int take_memory(trtllm_backend *b, msgl_err *err)
 {
     const msgl_attn_config *cfg = &b->cfg;
     const size_t running = (size_t)cfg->max_running;
-    const int code = msgl__attn_fa_cuda.create(&msgl__attn_fa_cuda, cfg, &b->prefill, err);
+    const int code = msgl__attn_fa_cuda.create(&msgl__attn_fa_cuda, cfg, &b->fa, err);
     if (code != 0) return code;
     b->pages_stride = msgl__ceil_div(cfg->max_seq_len, b->kernel_page);
     size_t at = 0;
@@ -147,14 +147,14 @@ static int trtllm_create(const msgl_attn_desc *desc, const msgl_attn_config *cfg
 
 static int trtllm_prepare(msgl_attn_backend *base, const msgl_seqs *seqs)
 {
-    msgl_attn_backend *prefill = ((trtllm_backend *)base)->prefill;
-    return seqs->phase == MSGL_PREFILL ? prefill->desc->prepare(prefill, seqs) : 0;
+    msgl_attn_backend *fa = ((trtllm_backend *)base)->fa;
+    return seqs->phase == MSGL_PREFILL ? fa->desc->prepare(fa, seqs) : 0; // answers need nothing
 }
 
 static void trtllm_copy_in(msgl_attn_backend *base, msgl_exec *x, const msgl_seqs *seqs)
 {
-    msgl_attn_backend *prefill = ((trtllm_backend *)base)->prefill;
-    if (seqs->phase == MSGL_PREFILL) prefill->desc->copy_in(prefill, x, seqs);
+    msgl_attn_backend *fa = ((trtllm_backend *)base)->fa;
+    if (seqs->phase == MSGL_PREFILL) fa->desc->copy_in(fa, x, seqs);
 }
 
 // The block table of a decode pass.
@@ -205,8 +205,8 @@ static void trtllm_forward(msgl_attn_backend *base, msgl_exec *x, const msgl_att
                            const msgl_seqs *seqs, const msgl_attn_input *in, void *out)
 {
     const trtllm_backend *b = (const trtllm_backend *)base;
-    if (seqs->phase == MSGL_PREFILL) {
-        b->prefill->desc->forward(b->prefill, x, layer, seqs, in, out);
+    if (seqs->phase == MSGL_PREFILL || layer->softcap > 0) {
+        b->fa->desc->forward(b->fa, x, layer, seqs, in, out);
     } else if (msgl__cuda_attn_dtype(x, &b->cfg)) {
         decode(b, x, layer, seqs, in, out);
     }
@@ -216,8 +216,8 @@ static void trtllm_forward(msgl_attn_backend *base, msgl_exec *x, const msgl_att
     .aliases = {NULL}, .devices = 1u << MSGL_DEVICE_CUDA, .min_capability = 90,                    \
     .page_rule = MSGL_PAGE_SET, .page_override = 64, .head_dims = {64, 128, 256}, .max_group = 16, \
     .kv_dtypes = 1u << MSGL_F16 | 1u << MSGL_BF16 | 1u << MSGL_E4M3, .sliding_window = true,       \
-    .sinks = true, .reads_behind_window = true, .tree = true, .graph = true,                       \
-    .plugin = "minisgl-attn-trtllm.so",                                                            \
+    .softcap = true, .softcap_by = "fa", .sinks = true, .reads_behind_window = true, .tree = true, \
+    .graph = true, .plugin = "minisgl-attn-trtllm.so",                                             \
     .plugin_hint = "make builds it where nvcc is found and FlashInfer's wheel can be downloaded",  \
     .supports = trtllm_supports, .create = trtllm_create, .destroy = trtllm_destroy,               \
     .prepare = trtllm_prepare, .copy_in = trtllm_copy_in, .begin = trtllm_begin,                   \
