@@ -2,7 +2,8 @@
 //
 // `minisgl bench attn --write-table FILE`: which backend `auto` takes on this kind of GPU. In every
 // cell of the grid the backends are ranked by the geometric mean of their times over a few shapes;
-// decode by its time inside a captured graph, which is how it runs.
+// decode by its time inside a captured graph, which is how it runs. Of latent caches answers alone:
+// their prompts are fa's, which has them expanded.
 #include <math.h>
 #include <stdlib.h>
 #include <string.h>
@@ -14,6 +15,19 @@
 #include "utils/strbuf.h"
 
 static const int HEAD_DIMS[] = {64, 128}, GROUPS[] = {1, 2, 4, 5, 8}, PAGES[] = {1, 16, 64};
+static const int LATENT_HEADS[] = {16, 128};
+
+enum {
+    LATENT_DIM = 576,
+    V_DIM = 512,
+    GROUP_CELLS = 2 * MSGL_COUNT(HEAD_DIMS) * MSGL_COUNT(GROUPS),
+    CELLS = (GROUP_CELLS + MSGL_COUNT(LATENT_HEADS)) * MSGL_COUNT(PAGES),
+};
+
+typedef struct cell {
+    msgl_phase phase;
+    int head_dim, group, page; // head_dim LATENT_DIM: a latent cache
+} cell;
 
 static const struct {
     msgl_phase phase;
@@ -37,29 +51,31 @@ static int by_time(const void *a, const void *b)
 }
 
 // Mean logarithm of the times of one backend in one cell; MSGL_EUNSUPPORTED if it cannot run it.
-static int time_cell(const msgl_attn_bench_env *env, const msgl_attn_desc *d, msgl_phase phase,
-                     int head_dim, int group, int page, double *log_ms, msgl_err *err)
+static int time_cell(const msgl_attn_bench_env *env, const msgl_attn_desc *d, const cell *c,
+                     double *log_ms, msgl_err *err)
 {
-    enum { KV_HEADS = 8 };
+    const bool latent = c->head_dim == LATENT_DIM;
+    const int kv_heads = latent ? 1 : 8;
     int n = 0;
     *log_ms = 0;
     for (size_t i = 0; i < MSGL_COUNT(SHAPES); i++) {
-        if (SHAPES[i].phase != phase) continue;
-        const msgl_attn_bench_shape s = {.phase = phase,
+        if (SHAPES[i].phase != c->phase) continue;
+        const msgl_attn_bench_shape s = {.phase = c->phase,
                                          .batch = SHAPES[i].batch,
                                          .cached_len = SHAPES[i].cached,
                                          .extend_len = SHAPES[i].extend,
-                                         .num_q_heads = group * KV_HEADS,
-                                         .num_kv_heads = KV_HEADS,
-                                         .head_dim = head_dim,
-                                         .page_size = page,
+                                         .num_q_heads = c->group * kv_heads,
+                                         .num_kv_heads = kv_heads,
+                                         .head_dim = c->head_dim,
+                                         .v_dim = latent ? V_DIM : 0,
+                                         .page_size = c->page,
                                          .kv_dtype = MSGL_BF16,
                                          .window = -1,
                                          .shuffled = true};
         msgl_attn_bench_result r;
         const int rc = msgl__attn_bench(d, &s, env, 0.02, &r, err);
         if (rc != 0) return rc;
-        *log_ms += log(phase == MSGL_DECODE && r.graph_ms > 0 ? r.graph_ms : r.forward_ms);
+        *log_ms += log(c->phase == MSGL_DECODE && r.graph_ms > 0 ? r.graph_ms : r.forward_ms);
         n++;
     }
     *log_ms /= n;
@@ -79,20 +95,21 @@ static bool own_plugin(const msgl_attn_desc *d)
     return d->plugin == NULL || strcmp(d->plugin, "minisgl-cuda.so") == 0;
 }
 
-static int add_row(const msgl_args *a, const msgl_attn_bench_env *env, msgl_phase phase,
-                   int head_dim, int group, int page, msgl_strbuf *out, msgl_err *err)
+static int add_row(const msgl_args *a, const msgl_attn_bench_env *env, const cell *c,
+                   msgl_strbuf *out, msgl_err *err)
 {
     struct ranked ranked[16];
     int count, n = 0;
     const msgl_attn_desc *const *all = msgl__attn_backends(&count);
     for (int i = 0; i < count && n < 16; i++) {
         const msgl_attn_desc *d = all[i];
-        if ((d->devices & 1u << MSGL_DEVICE_CUDA) == 0 || !takes_page(d, page) ||
+        if ((d->devices & 1u << MSGL_DEVICE_CUDA) == 0 || !takes_page(d, c->page) ||
+            d->caches == 1u << MSGL_CACHE_LATENT || // they have fa's kernels
             !msgl__bench_wanted(a->backends, d->name)) {
             continue;
         }
         ranked[n].name = d->name;
-        const int rc = time_cell(env, d, phase, head_dim, group, page, &ranked[n].log_ms, err);
+        const int rc = time_cell(env, d, c, &ranked[n].log_ms, err);
         // One that needs another plug-in has to be 2 % faster: less is noise.
         ranked[n].key = ranked[n].log_ms + (own_plugin(d) ? 0 : log(1.02));
         if (rc == 0) n++;
@@ -102,8 +119,8 @@ static int add_row(const msgl_args *a, const msgl_attn_bench_env *env, msgl_phas
     qsort(ranked, (size_t)n, sizeof *ranked, by_time);
     if (n > MSGL_ATTN_AUTO_NAMES) n = MSGL_ATTN_AUTO_NAMES;
     int rc = msgl__strbuf_addf(out, "{%d, %s, %d, %d, %d, {", (int)env->device->capability,
-                               phase == MSGL_DECODE ? "MSGL_DECODE" : "MSGL_PREFILL", head_dim,
-                               group, page);
+                               c->phase == MSGL_DECODE ? "MSGL_DECODE" : "MSGL_PREFILL",
+                               c->head_dim, c->group, c->page);
     for (int i = 0; rc == 0 && i < n; i++) {
         rc = msgl__strbuf_addf(out, "%s\"%s\"", i > 0 ? ", " : "", ranked[i].name);
     }
@@ -138,23 +155,26 @@ static int write_file(const char *path, msgl_strbuf *text, msgl_err *err)
     return ok ? 0 : msgl__err_set(err, MSGL_EIO, "--write-table %.180s: %m", path);
 }
 
+static cell cell_at(int i)
+{
+    const int page = PAGES[i % (int)MSGL_COUNT(PAGES)], k = i / (int)MSGL_COUNT(PAGES);
+    if (k >= GROUP_CELLS) {
+        return (cell){MSGL_DECODE, LATENT_DIM, LATENT_HEADS[k - GROUP_CELLS], page};
+    }
+    const int groups = (int)MSGL_COUNT(GROUPS), dims = (int)MSGL_COUNT(HEAD_DIMS);
+    return (cell){k < GROUP_CELLS / 2 ? MSGL_PREFILL : MSGL_DECODE, HEAD_DIMS[k / groups % dims],
+                  GROUPS[k % groups], page};
+}
+
 int msgl__bench_attn_table(const msgl_args *a, const msgl_attn_bench_env *env, const char *path,
                            msgl_err *err)
 {
-    enum { CELLS = 2 * MSGL_COUNT(HEAD_DIMS) * MSGL_COUNT(GROUPS) * MSGL_COUNT(PAGES) };
     msgl_strbuf text;
     msgl__strbuf_init(&text, (size_t)1 << 20);
     int rc = keep_others(path, env->device->capability, &text, err);
     for (int i = 0; rc == 0 && i < CELLS && !msgl__cli_interrupted; i++) {
-        int k = i;
-        const int page = PAGES[k % (int)MSGL_COUNT(PAGES)];
-        k /= (int)MSGL_COUNT(PAGES);
-        const int group = GROUPS[k % (int)MSGL_COUNT(GROUPS)];
-        k /= (int)MSGL_COUNT(GROUPS);
-        const int head_dim = HEAD_DIMS[k % (int)MSGL_COUNT(HEAD_DIMS)];
-        k /= (int)MSGL_COUNT(HEAD_DIMS);
-        rc =
-            add_row(a, env, k == 0 ? MSGL_PREFILL : MSGL_DECODE, head_dim, group, page, &text, err);
+        const cell c = cell_at(i);
+        rc = add_row(a, env, &c, &text, err);
         msgl__cli_bar("cells", (uint64_t)i + 1, CELLS, "");
     }
     msgl__cli_bar_clear();
