@@ -14,29 +14,11 @@ from pathlib import Path
 import torch
 from transformers.models.qwen3_next import modeling_qwen3_next as qwen
 
+from splitmix import Random
+
 TOKENS, K_HEADS, V_HEADS, K_DIM, V_DIM = 70, 2, 4, 16, 32
 KEYS, VALUES = K_HEADS * K_DIM, V_HEADS * V_DIM
 CHANNELS = 2 * KEYS + VALUES
-
-
-class Random:
-    """utils/random.h: uniform in [0, 1), multiples of 2^-24."""
-
-    def __init__(self, seed):
-        self.state = seed
-
-    def unit(self):
-        mask = (1 << 64) - 1
-        self.state = (self.state + 0x9E3779B97F4A7C15) & mask
-        z = self.state
-        z = ((z ^ z >> 30) * 0xBF58476D1CE4E5B9) & mask
-        z = ((z ^ z >> 27) * 0x94D049BB133111EB) & mask
-        return ((z ^ z >> 31) >> 40) * 2.0**-24
-
-    def tensor(self, low, high, *shape):
-        n = torch.Size(shape).numel()
-        values = torch.tensor([self.unit() for _ in range(n)], dtype=torch.float32)
-        return (low + (high - low) * values).reshape(shape)
 
 
 def main():

@@ -1,7 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
 //
 // Sparse prompts of dual chunk attention against their definition in f64, said once more and
-// without any blocks of keys, and the files that patterns come from.
+// without any blocks of keys, and against what SGLang makes of a prompt; the files that patterns
+// come from.
 #include <math.h>
 #include <setjmp.h>
 #include <stdarg.h>
@@ -16,6 +17,7 @@
 #include "attention/world.h"
 #include "core/attributes.h"
 #include "models/folder.h"
+#include "utils/random.h"
 
 enum { DIM = 64, HEADS = 4, LAST = 8, LEN = 150, SIZE = 180, THRESHOLD = 260, KEYS = 700 };
 
@@ -209,6 +211,51 @@ static void test_definition(void **state)
     msgl__dual_pattern_free(&pattern);
 }
 
+static void fill(float *to, size_t n, void *stored, uint64_t *rng)
+{
+    for (size_t i = 0; i < n; i++) to[i] = -2 + 4 * msgl__random_unit(rng);
+    if (stored != NULL) memcpy(stored, to, n * sizeof *to);
+}
+
+// What SGLang makes of a prompt (tools/make_sparse_prompt_vectors.py).
+static void test_sglang(void **state)
+{
+    enum { STEP = 23, ROWS = (KEYS + STEP - 1) / STEP, WIDTH = HEADS * DIM };
+    (void)state;
+    msgl_dual_pattern pattern;
+    float inv_freq[DIM / 2];
+    make_pattern(&pattern, inv_freq);
+    world_spec s = world_base(&msgl__attn_dual_chunk, 5, KEYS, 2048);
+    s.dual_len = LEN;
+    s.pattern = &pattern;
+    s.dtype = MSGL_F32;
+    world w;
+    world_open(&w, &s);
+    world_request(&w, 0, KEYS);
+    const world_req *r = &w.reqs[0];
+    uint64_t rng = 1;
+    fill(r->q, (size_t)KEYS * w.q_width, NULL, &rng);
+    fill(r->k, (size_t)KEYS * 2 * DIM, r->stored[0], &rng);
+    fill(r->v, (size_t)KEYS * 2 * DIM, r->stored[1], &rng);
+    const step_req step = {0, 0, KEYS};
+    world_mixed(&w, 0, &step, 1);
+    FILE *f = fopen(MSGL_SOURCE_DIR "/tests/vectors/sparse_prompt.bin", "rb");
+    assert_non_null(f);
+    double worst = 0;
+    for (int row = 0; row < ROWS; row++) {
+        float want[WIDTH];
+        assert_int_equal(fread(want, sizeof *want, WIDTH, f), WIDTH);
+        const float *got = w.out + (size_t)(row * STEP) * w.out_ld;
+        for (int i = 0; i < WIDTH; i++) worst = fmax(worst, fabs((double)(got[i] - want[i])));
+    }
+    fclose(f);
+    print_message("largest difference from SGLang's %.2e\n", worst);
+    assert_true(worst < 4e-6); // of values up to 2, as the tolerance says
+    world_close(&w);
+    pattern.heads = NULL;
+    msgl__dual_pattern_free(&pattern);
+}
+
 // Loads the pattern of a model of two layers of two heads from a folder with these files.
 static int load(const char *list, const char *config, msgl_dual_pattern *p, msgl_err *err)
 {
@@ -285,7 +332,7 @@ static void test_bad_files(void **state)
 int main(void)
 {
     const struct CMUnitTest tests[] = {cmocka_unit_test(test_definition),
-                                       cmocka_unit_test(test_files),
+                                       cmocka_unit_test(test_sglang), cmocka_unit_test(test_files),
                                        cmocka_unit_test(test_bad_files)};
     return cmocka_run_group_tests(tests, NULL, NULL);
 }
