@@ -5,6 +5,7 @@
 // measured is one layer: triton's launches (empty for sparse requests) and the sparse ones. The
 // bytes are those of labels and of the chosen tokens' K and V, of each head its own.
 #include "bench/cuda/median.cuh"
+#include "bench/cuda/noise.cuh"
 #include "tests/cuda/attn_world.cuh"
 
 #include "kernel/cuda/attn/decode.h"
@@ -33,37 +34,12 @@ static const shape SHAPES[] = {{1, 8192},   {1, 32768}, {1, 65536},  {16, 8192},
                                {16, 65536}, {64, 8192}, {64, 32768}, {64, 65536}};
 static const int TOKENS[] = {64, 256, 1024};
 
-__global__ static void fill(uint32_t *p, size_t n, uint32_t seed)
-{
-    for (size_t i = blockIdx.x * (size_t)blockDim.x + threadIdx.x; i < n;
-         i += (size_t)gridDim.x * blockDim.x) {
-        uint32_t x = (uint32_t)i * 2654435761u + seed;
-        x ^= x >> 15;
-        x *= 2246822519u;
-        x ^= x >> 13;
-        p[i] = (x & 0x80ff80ffu) | 0x3f003f00u; // two bf16 of magnitude [0.5, 2)
-    }
-}
-
 typedef struct pool {
     void *k, *v, *q, *out, *labels, *candidates, *workspace;
     uint16_t *channels;
     float *logits, *lse;
     int32_t *splits, *done;
 } pool;
-
-// Microseconds of one of several calls in a graph; call(i) queues on the stream.
-template <typename CALL> static double graph_us(cudaStream_t stream, int launches, CALL call)
-{
-    call(0); // loaded outside the capture
-    CUDA_OK(cudaStreamSynchronize(stream));
-    const cudaGraphExec_t exec = cuda_capture(stream, [&] {
-        for (int i = 0; i < launches; i++) call(i);
-    });
-    const double ms = median_graph_ms(stream, exec, 2, 7);
-    CUDA_OK(cudaGraphExecDestroy(exec));
-    return ms * 1e3 / launches;
-}
 
 // As the backend does.
 static void size_round(const pool *p, msgl_sparse_call *c, int batch, int len)
@@ -183,10 +159,10 @@ int main(void)
     uint16_t channels[KV_HEADS * CHANNELS];
     for (int i = 0; i < KV_HEADS * CHANNELS; i++) channels[i] = (uint16_t)(i * 37 % DIM);
     p.channels = (uint16_t *)device_copy(channels, sizeof channels);
-    fill<<<1024, 256>>>((uint32_t *)p.k, kv / 4, 1);
-    fill<<<1024, 256>>>((uint32_t *)p.v, kv / 4, 2);
-    fill<<<1024, 256>>>((uint32_t *)p.q, q / 4, 3);
-    fill<<<1024, 256>>>((uint32_t *)p.labels, labels / 4, 4);
+    noise_pairs<<<1024, 256>>>((uint32_t *)p.k, kv / 4, NOISE_TO_TWO, 1);
+    noise_pairs<<<1024, 256>>>((uint32_t *)p.v, kv / 4, NOISE_TO_TWO, 2);
+    noise_pairs<<<1024, 256>>>((uint32_t *)p.q, q / 4, NOISE_TO_TWO, 3);
+    noise_pairs<<<1024, 256>>>((uint32_t *)p.labels, labels / 4, NOISE_TO_TWO, 4);
     int32_t *perm = (int32_t *)malloc((size_t)SLOTS * 4);
     attn_rng rng = {7};
     for (int32_t i = 0; i < SLOTS; i++) perm[i] = i;

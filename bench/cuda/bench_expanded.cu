@@ -14,7 +14,7 @@ extern "C" {
 }
 #include "kernel/cuda/attn/expanded.h"
 
-enum { ROUNDS = 7, LAUNCHES = 12, RANK = 512, HEAD = MSGL_EXPANDED_NOPE + MSGL_EXPANDED_ROTARY };
+enum { LAUNCHES = 12, RANK = 512, HEAD = MSGL_EXPANDED_NOPE + MSGL_EXPANDED_ROTARY };
 static const double PEAK_FLOPS = 990e12; // per second, nominal
 
 typedef struct prompts {
@@ -56,16 +56,6 @@ static void *plan_of(const prompts *s)
     return plan;
 }
 
-template <typename LAUNCH> static double graph_us(cudaStream_t stream, LAUNCH launch)
-{
-    const cudaGraphExec_t exec = cuda_capture(stream, [&] {
-        for (int i = 0; i < LAUNCHES; i++) launch();
-    });
-    const double us = median_graph_ms(stream, exec, 1, ROUNDS) * 1e3 / LAUNCHES;
-    CUDA_OK(cudaGraphExecDestroy(exec));
-    return us;
-}
-
 static void run(const prompts *s, cudaStream_t stream)
 {
     const int all = s->len + s->before, tokens = s->batch * s->len, keys = s->batch * all;
@@ -99,9 +89,12 @@ static void run(const prompts *s, cudaStream_t stream)
     c.part_lse = (float *)device_copy(NULL, (size_t)tokens * heads * 4);
     c.plan = plan_of(s);
     CUDA_OK(cudaDeviceSynchronize());
-    const double gather = graph_us(stream, [&] { CUDA_OK(msgl__cuda_gather(&g, stream)); });
-    const double attend = graph_us(stream, [&] { CUDA_OK(msgl__cuda_expanded(&c, stream)); });
-    const double merge = graph_us(stream, [&] { CUDA_OK(msgl__cuda_expanded_merge(&c, stream)); });
+    const double gather =
+        graph_us(stream, LAUNCHES, [&](int) { CUDA_OK(msgl__cuda_gather(&g, stream)); });
+    const double attend =
+        graph_us(stream, LAUNCHES, [&](int) { CUDA_OK(msgl__cuda_expanded(&c, stream)); });
+    const double merge =
+        graph_us(stream, LAUNCHES, [&](int) { CUDA_OK(msgl__cuda_expanded_merge(&c, stream)); });
     const double pairs = (double)tokens * (s->before + (s->len + 1) / 2.);
     const double flops = 2. * (HEAD + MSGL_EXPANDED_V) * s->heads * pairs;
     printf("%2dx%-5d after %-5d %3d heads: gather %6.1f us, attention %8.1f us %6.1f TFLOP/s "

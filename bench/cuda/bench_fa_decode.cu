@@ -7,6 +7,7 @@
 #include <algorithm>
 
 #include "bench/cuda/median.cuh"
+#include "bench/cuda/noise.cuh"
 #include "tests/cuda/attn_world.cuh"
 #include "tests/cuda/ops_check.cuh"
 
@@ -25,18 +26,6 @@ static const shape SHAPES[] = {
     {8, 288, 40},   {64, 288, 40},  {256, 288, 40},  {1, 1024, 16},   {1, 8192, 32},
     {16, 1024, 32}, {64, 1024, 16}, {256, 1024, 16}, {256, 1024, 40}, {64, 8192, 32},
 };
-
-__global__ void fill(uint32_t *p, size_t n, uint32_t seed)
-{
-    for (size_t i = blockIdx.x * (size_t)blockDim.x + threadIdx.x; i < n;
-         i += (size_t)gridDim.x * blockDim.x) {
-        uint32_t x = (uint32_t)i * 2654435761u + seed;
-        x ^= x >> 15;
-        x *= 2246822519u;
-        x ^= x >> 13;
-        p[i] = (x & 0x807f807fu) | 0x3f003f00u; // two bf16 of magnitude [0.5, 1)
-    }
-}
 
 typedef struct pool {
     size_t slots;
@@ -192,10 +181,10 @@ int main(int argc, char **argv)
     p.floats = (float *)device_copy(NULL, 256 * DIM * 4);
     p.out = device_copy(NULL, 256 * 64 * DIM * 2);
     p.workspace = device_copy(NULL, p.workspace_bytes);
-    fill<<<1024, 256>>>((uint32_t *)p.k, bytes / 4, 1);
-    fill<<<1024, 256>>>((uint32_t *)p.v, bytes / 4, 2);
-    fill<<<64, 256>>>((uint32_t *)p.q, 256 * 64 * DIM / 2, 3);
-    fill<<<64, 256>>>((uint32_t *)p.floats, 256 * DIM, 4);
+    noise_pairs<<<1024, 256>>>((uint32_t *)p.k, bytes / 4, NOISE_TO_ONE, 1);
+    noise_pairs<<<1024, 256>>>((uint32_t *)p.v, bytes / 4, NOISE_TO_ONE, 2);
+    noise_pairs<<<64, 256>>>((uint32_t *)p.q, 256 * 64 * DIM / 2, NOISE_TO_ONE, 3);
+    noise_pairs<<<64, 256>>>((uint32_t *)p.floats, 256 * DIM, NOISE_TO_ONE, 4);
     CUDA_OK(cudaDeviceSynchronize());
     bool sweep = false;
     const char *only = NULL; // BATCHxLEN

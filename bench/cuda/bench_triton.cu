@@ -4,6 +4,7 @@
 // and V read, chunks in TFLOP/s (half of the square counted), in a captured graph over several sets
 // of pages, so that L2 holds none of them. The step's lists apart.
 #include "bench/cuda/median.cuh"
+#include "bench/cuda/noise.cuh"
 #include "tests/cuda/attn_world.cuh"
 
 #include "kernel/cuda/attn/decode.h"
@@ -23,35 +24,10 @@ static const shape SHAPES[] = {
     {16, 4096, 8, false}, {16, 1024, 16, true},  {1, 8192, 32, true},
 };
 
-__global__ static void fill(uint32_t *p, size_t n, uint32_t seed)
-{
-    for (size_t i = blockIdx.x * (size_t)blockDim.x + threadIdx.x; i < n;
-         i += (size_t)gridDim.x * blockDim.x) {
-        uint32_t x = (uint32_t)i * 2654435761u + seed;
-        x ^= x >> 15;
-        x *= 2246822519u;
-        x ^= x >> 13;
-        p[i] = (x & 0x807f807fu) | 0x3f003f00u; // two bf16 of magnitude [0.5, 1)
-    }
-}
-
 typedef struct pool {
     void *k, *v, *q, *out, *workspace;
     float *logits, *lse;
 } pool;
-
-// Microseconds of one of LAUNCHES calls in a graph; call(i) queues on the stream.
-template <typename CALL> static double graph_us(cudaStream_t stream, CALL call)
-{
-    call(0); // loaded outside the capture
-    CUDA_OK(cudaStreamSynchronize(stream));
-    const cudaGraphExec_t exec = cuda_capture(stream, [&] {
-        for (int i = 0; i < LAUNCHES; i++) call(i);
-    });
-    const double ms = median_graph_ms(stream, exec, 2, 7);
-    CUDA_OK(cudaGraphExecDestroy(exec));
-    return ms * 1e3 / LAUNCHES;
-}
 
 static void run(const pool *p, const int32_t *perm, const shape *s)
 {
@@ -90,17 +66,17 @@ static void run(const pool *p, const int32_t *perm, const shape *s)
         l.lists = lists[i], l.table = perm + (size_t)i * need;
         CUDA_OK(msgl__cuda_triton_lists(&l, stream));
     }
-    const double plan = graph_us(stream, [&](int i) {
+    const double plan = graph_us(stream, LAUNCHES, [&](int i) {
         l.lists = lists[i % sets], l.table = perm + (size_t)(i % sets) * need;
         CUDA_OK(msgl__cuda_triton_lists(&l, stream));
     });
-    const double own = graph_us(stream, [&](int i) {
+    const double own = graph_us(stream, LAUNCHES, [&](int i) {
         c.kv_indptr = lists[i % sets].kv_indptr, c.kv_indices = lists[i % sets].kv_indices;
         c.num_kv_splits = lists[i % sets].num_kv_splits;
         CUDA_OK(s->chunk ? msgl__cuda_triton_extend(&c, stream)
                          : msgl__cuda_triton_decode(&c, stream));
     });
-    const double fa = graph_us(stream, [&](int i) {
+    const double fa = graph_us(stream, LAUNCHES, [&](int i) {
         a->table = perm + (size_t)(i % sets) * need;
         CUDA_OK(s->chunk ? msgl__cuda_fa_prefill_sm80(a, stream) : msgl__cuda_fa_decode(a, stream));
     });
@@ -133,9 +109,9 @@ int main(void)
     const size_t parts = (size_t)64 * 32 * MSGL_TRITON_MAX_SPLITS;
     p.logits = (float *)device_copy(NULL, parts * DIM * 4);
     p.lse = (float *)device_copy(NULL, parts * 4);
-    fill<<<1024, 256>>>((uint32_t *)p.k, kv / 4, 1);
-    fill<<<1024, 256>>>((uint32_t *)p.v, kv / 4, 2);
-    fill<<<1024, 256>>>((uint32_t *)p.q, q / 4, 3);
+    noise_pairs<<<1024, 256>>>((uint32_t *)p.k, kv / 4, NOISE_TO_ONE, 1);
+    noise_pairs<<<1024, 256>>>((uint32_t *)p.v, kv / 4, NOISE_TO_ONE, 2);
+    noise_pairs<<<1024, 256>>>((uint32_t *)p.q, q / 4, NOISE_TO_ONE, 3);
     int32_t *perm = (int32_t *)malloc((size_t)SLOTS * 4);
     attn_rng rng = {7};
     for (int32_t i = 0; i < SLOTS; i++) perm[i] = i;

@@ -40,4 +40,17 @@ static inline float median_graph_ms(cudaStream_t stream, cudaGraphExec_t graph, 
     return median_ms(stream, warm, rounds, [&] { CUDA_OK(cudaGraphLaunch(graph, stream)); });
 }
 
+// Microseconds of one of several calls in a graph; call(i) queues on the stream.
+template <typename CALL> static inline double graph_us(cudaStream_t stream, int launches, CALL call)
+{
+    call(0); // loaded outside the capture
+    CUDA_OK(cudaStreamSynchronize(stream));
+    const cudaGraphExec_t exec = cuda_capture(stream, [&] {
+        for (int i = 0; i < launches; i++) call(i);
+    });
+    const double ms = median_graph_ms(stream, exec, 2, 7);
+    CUDA_OK(cudaGraphExecDestroy(exec));
+    return ms * 1e3 / launches;
+}
+
 #endif
