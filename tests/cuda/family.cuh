@@ -47,9 +47,9 @@ struct options {
     bool quick;
 };
 
-static inline options parse_options(int argc, char **argv)
+static inline options parse_options(int argc, char **argv, uint64_t seed = 20261121)
 {
-    options o = {20261121, false};
+    options o = {seed, false};
     for (int i = 1; i < argc; i++) {
         if (strcmp(argv[i], "--quick") == 0) o.quick = true;
         if (strcmp(argv[i], "--seed") == 0 && i + 1 < argc) o.seed = strtoull(argv[++i], NULL, 0);

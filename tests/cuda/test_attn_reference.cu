@@ -3,6 +3,7 @@
 // The reference attention kernel, and the tensor-core prefill kernel for every architecture,
 // against exact attention.
 #include "tests/cuda/attn_world.cuh"
+#include "tests/cuda/family.cuh"
 
 #include "kernel/cuda/attn/prefill_sm80.h"
 #include "kernel/cuda/attn/reference.h"
@@ -48,14 +49,9 @@ static void one(attn_rng *rng, msgl_dtype dtype, int batch, const int32_t *q_len
 
 int main(int argc, char **argv)
 {
-    bool quick = false;
-    attn_rng rng = {1};
-    for (int i = 1; i < argc; i++) {
-        if (strcmp(argv[i], "--quick") == 0) quick = true;
-        if (strcmp(argv[i], "--seed") == 0 && i + 1 < argc) {
-            rng.state = strtoull(argv[++i], NULL, 10);
-        }
-    }
+    const options o = parse_options(argc, argv, 1);
+    const bool quick = o.quick;
+    attn_rng rng = {o.seed};
     static const int dims[] = {8, 64, 80, 96, 128, 200, 256};
     static const int groups[] = {1, 2, 5, 7, 16};
     static const int pages[] = {1, 16, 64, 128};

@@ -5,6 +5,7 @@
 // at random the sums over different tokens differ somewhere. Queries and keys are quarters, so that
 // scores are exact in f32, and often equal.
 #include "tests/cuda/attn_world.cuh"
+#include "tests/cuda/family.cuh"
 
 #include "kernel/cuda/attn/double_sparsity.h"
 #include "kernel/cuda/attn/double_sparsity/cut.h"
@@ -340,14 +341,9 @@ static void graph(attn_rng *rng)
 
 int main(int argc, char **argv)
 {
-    bool quick = false;
-    attn_rng rng = {1};
-    for (int i = 1; i < argc; i++) {
-        if (strcmp(argv[i], "--quick") == 0) quick = true;
-        if (strcmp(argv[i], "--seed") == 0 && i + 1 < argc) {
-            rng.state = strtoull(argv[++i], NULL, 0);
-        }
-    }
+    const options o = parse_options(argc, argv, 1);
+    const bool quick = o.quick;
+    attn_rng rng = {o.seed};
     static const shape shapes[] = {{MSGL_BF16, 4, 2, 128, 16, 32, 256, 0, 64, 0},
                                    {MSGL_F16, 1, 3, 64, 1, 16, 64, 0, 3, 0},
                                    {MSGL_BF16, 5, 1, 96, 7, 8, 1, 0, 2, 0},

@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 //
 // The MLA kernel against exact attention.
+#include "tests/cuda/family.cuh"
 #include "tests/cuda/mla_world.cuh"
 
 #include <time.h>
@@ -253,14 +254,9 @@ static void graph(attn_rng *rng, int heads, int page, bool e4m3, int rounds)
 
 int main(int argc, char **argv)
 {
-    bool quick = false;
-    attn_rng rng = {1};
-    for (int i = 1; i < argc; i++) {
-        if (strcmp(argv[i], "--quick") == 0) quick = true;
-        if (strcmp(argv[i], "--seed") == 0 && i + 1 < argc) {
-            rng.state = strtoull(argv[++i], NULL, 10);
-        }
-    }
+    const options o = parse_options(argc, argv, 1);
+    const bool quick = o.quick;
+    attn_rng rng = {o.seed};
     through("start");
     for (int e4m3 = 0; e4m3 < 2; e4m3++) {
         shapes(&rng, e4m3, quick);

@@ -2,6 +2,7 @@
 //
 // triton's kernels: a step's lists against what the host makes of the same lengths, answers and
 // chunks against exact attention.
+#include "tests/cuda/family.cuh"
 #include "tests/cuda/mla_world.cuh"
 
 extern "C" {
@@ -417,14 +418,9 @@ static void graph(attn_rng *rng, int group)
 
 int main(int argc, char **argv)
 {
-    bool quick = false;
-    attn_rng rng = {1};
-    for (int i = 1; i < argc; i++) {
-        if (strcmp(argv[i], "--quick") == 0) quick = true;
-        if (strcmp(argv[i], "--seed") == 0 && i + 1 < argc) {
-            rng.state = strtoull(argv[++i], NULL, 10);
-        }
-    }
+    const options o = parse_options(argc, argv, 1);
+    const bool quick = o.quick;
+    attn_rng rng = {o.seed};
     shapes(&rng, quick);
     masks(&rng, quick);
     trees(&rng, quick);
