@@ -15,7 +15,7 @@ enum {
     KV_MIB = 128,    // of K and V that a pass has at most
     PLAN_ALIGN = 64, // bytes
     GPU_HEAD = 128,  // of the GPU's kernel: of K without its rotary part, and of V
-    GPU_ROTARY = 64, //
+    GPU_ROTARY = 64,
 };
 
 // Requests [first, first + size) of the sequences: all of their keys, or keys [from, from + keys)
