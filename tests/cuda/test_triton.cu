@@ -19,13 +19,13 @@ static const double TOLERANCE[MSGL_DTYPE_COUNT] = {0, 1.5e-3, 1e-2}; // |v| < 1;
 static int failures, checks;
 static double worst;
 
-typedef struct options {
+typedef struct variant {
     float softcap, out_scale;
     int32_t window;
     bool deterministic, sinks, tree;
-} options;
+} variant;
 
-static const options PLAIN = {0, 1, -1, false, false, false};
+static const variant PLAIN = {0, 1, -1, false, false, false};
 
 // A world with the step's metadata and stage buffers beside it, filled with NaN and -1.
 typedef struct step {
@@ -38,7 +38,7 @@ typedef struct step {
 
 static void step_make(step *s, attn_rng *rng, msgl_dtype dtype, int batch, const int32_t *q_lens,
                       const int32_t *k_lens, int q_heads, int kv_heads, int dim, int page,
-                      const options *o)
+                      const variant *o)
 {
     memset(s, 0, sizeof *s);
     attn_world_make(&s->w, rng, dtype, batch, q_lens, k_lens, q_heads, kv_heads, dim, page);
@@ -201,7 +201,7 @@ static void check_lists(step *s, const int32_t *lens)
 }
 
 static void answers(attn_rng *rng, msgl_dtype dtype, int batch, const int32_t *lens, int q_heads,
-                    int kv_heads, int dim, int page, const options *o, const char *what)
+                    int kv_heads, int dim, int page, const variant *o, const char *what)
 {
     int32_t ones[512];
     for (int i = 0; i < batch; i++) ones[i] = 1;
@@ -218,7 +218,7 @@ static void answers(attn_rng *rng, msgl_dtype dtype, int batch, const int32_t *l
 
 static void chunks(attn_rng *rng, msgl_dtype dtype, int batch, const int32_t *q_lens,
                    const int32_t *k_lens, int q_heads, int kv_heads, int dim, int page,
-                   const options *o, const char *what)
+                   const variant *o, const char *what)
 {
     step s;
     step_make(&s, rng, dtype, batch, q_lens, k_lens, q_heads, kv_heads, dim, page, o);
@@ -241,7 +241,7 @@ static void shapes(attn_rng *rng, bool quick)
     for (int d = 0; d < 5; d++) {
         for (size_t g = 0; g < sizeof groups / sizeof groups[0]; g++) {
             if (quick && (g + d) % 4 != 0) continue;
-            options o = PLAIN;
+            variant o = PLAIN;
             o.deterministic = g % 3 == 2;
             o.sinks = g % 2 == 1;
             const msgl_dtype dtype = g % 2 ? MSGL_F16 : MSGL_BF16;
@@ -266,7 +266,7 @@ static void masks(attn_rng *rng, bool quick)
                 lens[k] = attn_range(rng, 1, quick ? 300 : 2500);
                 q_lens[k] = attn_range(rng, 1, lens[k] < 150 ? lens[k] : 150);
             }
-            options o = PLAIN;
+            variant o = PLAIN;
             o.window = windows[i];
             o.softcap = i % 2 ? 0.f : 3.f;
             o.out_scale = i % 3 ? 1.f : 0.5f;
@@ -288,7 +288,7 @@ static void trees(attn_rng *rng, bool quick)
             q_lens[k] = attn_range(rng, 1, 64);
             lens[k] = q_lens[k] + attn_range(rng, 0, i % 3 ? 1500 : 20);
         }
-        options o = PLAIN;
+        variant o = PLAIN;
         o.tree = true;
         o.window = windows[i % 4];
         o.sinks = i % 3 == 0;
