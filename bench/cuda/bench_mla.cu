@@ -199,7 +199,7 @@ int main(int argc, char **argv)
             run(&p, &s, page, false, NULL);
             if (page == 1) run(&p, &s, page, true, NULL);
         }
-        for (int overhead = 2; sweep && overhead <= 4; overhead *= 2) {
+        for (int overhead = 0; sweep && overhead <= 4; overhead += overhead + !overhead) {
             for (int least = 2; least <= 8; least *= 2) {
                 for (int whole = 0; whole <= 16; whole += 8) {
                     const msgl_mla_tune t = {overhead, least, 2, whole};

@@ -95,6 +95,7 @@ static msgl_mla_call make_call(const msgl_mla_cuda *m, const msgl_seqs *seqs)
                            .cu_seqlens_q = answers ? NULL : seqs->dev_cu_seqlens_q,
                            .total_q = seqs->num_tokens,
                            .tree = answers ? NULL : seqs->dev_tree,
+                           .e4m3 = cfg->pool->spec.dtype == MSGL_E4M3,
                            .deterministic = cfg->deterministic,
                            .plan = m->phases[seqs->phase].plan,
                            .workspace = m->workspace};
@@ -122,7 +123,6 @@ void msgl__mla_cuda_attend(const msgl_mla_cuda *m, const char *name, msgl_exec *
     c.ld_out = (size_t)cfg->num_q_heads * MSGL_MLA_LATENT;
     c.kv = msgl__kv_k(pool, layer->layer);
     c.num_slots = ((int64_t)pool->num_pages + 1) * pool->page_size;
-    c.e4m3 = pool->spec.dtype == MSGL_E4M3;
     c.scale = scale * msgl__attn_k_scale(pool, layer);
     c.out_scale = msgl__attn_v_scale(pool, layer);
     msgl__cuda_attn_result(x, name, cfg->cuda->attn->mla(&c, cfg->cuda->stream(x->device)));

@@ -131,6 +131,30 @@ static void splits(attn_rng *rng, bool e4m3, bool quick)
     }
 }
 
+// Up to MSGL_MLA_FEW_BATCH answers of at most 16 query rows each: keys that are no whole eights,
+// one cluster's and several ones'; trees.
+static void few(attn_rng *rng, bool quick)
+{
+    static const int heads[] = {16, 8, 5, 1, 16, 3}, q_lens[] = {1, 2, 3, 8, 1, 5};
+    static const int pages[] = {64, 1, 16, 128, 32, 4}, edges[] = {0, 1, 7, 8, 9, 512, 513, 1025};
+    for (int i = 0; i < (quick ? 6 : 48); i++) {
+        const mla_shape t = {heads[i % 6], q_lens[i % 6], pages[(i + i / 6) % 6],
+                             i % 4 == 0,   i % 3 * 8,     NULL,
+                             false,        i % 5 == 1};
+        const int batch = 1 + i % MSGL_MLA_FEW_BATCH;
+        int32_t lens[MSGL_MLA_FEW_BATCH];
+        for (int k = 0; k < batch; k++) {
+            const bool edge = attn_range(rng, 0, 1) == 0;
+            lens[k] = edge ? edges[attn_range(rng, 0, 7)] : attn_range(rng, 1, quick ? 900 : 5000);
+            if (t.tree && lens[k] == 0) lens[k] = t.q_len;
+        }
+        at_least(lens, lens, batch, t.q_len);
+        const msgl_mla_tune tune = {attn_range(rng, 0, 4), attn_range(rng, 1, 9),
+                                    attn_range(rng, 1, 4), attn_range(rng, 0, 16)};
+        one(rng, &t, batch, lens, i % 2 ? &tune : NULL, "few");
+    }
+}
+
 // Chunks of any length behind what a request has already, whole prompts and single tokens, with and
 // without gaps between tokens.
 static void ragged(attn_rng *rng, bool e4m3, bool quick)
@@ -263,6 +287,10 @@ int main(int argc, char **argv)
         through(e4m3 ? "shapes 8" : "shapes");
         splits(&rng, e4m3, quick);
         through(e4m3 ? "splits 8" : "splits");
+        if (!e4m3) {
+            few(&rng, quick);
+            through("few");
+        }
         ragged(&rng, e4m3, quick);
         through(e4m3 ? "ragged 8" : "ragged");
         trees(&rng, e4m3, quick);

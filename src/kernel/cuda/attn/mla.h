@@ -27,6 +27,7 @@ enum {
     MSGL_MLA_MAX_HEADS = 128,
     MSGL_MLA_TILE = 64,      // query rows, and keys, that a block computes at a time
     MSGL_MLA_MAX_CTAS = 160, // of one launch
+    MSGL_MLA_FEW_BATCH = 8,  // answers up to so many have a kernel of their own
 };
 
 typedef struct msgl_mla_call {
@@ -134,7 +135,7 @@ static inline size_t msgl__mla_workspace_bytes(int32_t num_heads, int32_t q_len)
 }
 
 // Shares out the keys of a step's requests among the blocks of the launches that follow: once a
-// step, before its layers. Reads of the call only num_heads, batch, lengths, page_size,
+// step, before its layers. Reads of the call only num_heads, batch, lengths, page_size, e4m3,
 // deterministic and plan.
 int msgl__cuda_mla_plan(const msgl_mla_call *c, void *stream);
 int msgl__cuda_mla_plan_tuned(const msgl_mla_call *c, const msgl_mla_tune *t, void *stream);

@@ -8,9 +8,16 @@
 
 static const float log2_e = 1.4426950408889634f;
 
+// What a call becomes.
+struct msgl_mla_way {
+    int shares; // of the keys; 0: this GPU is no Hopper
+    bool few;   // by few.cuh, whose shares are clusters
+};
+
 // Measured: docs/internals/mla.md.
-static msgl_mla_tune measured(const msgl_mla_call *c)
+static msgl_mla_tune measured(const msgl_mla_call *c, bool few)
 {
+    if (few) return {0, 4, 2, 8};
     // The parts of few heads are merged sooner.
     const int32_t least = msgl__mla_row_groups(c->num_heads, c->q_len) < 4 ? 2 : 4;
     return {least, least, least, 8};
@@ -35,14 +42,20 @@ static int unit_tiles(const msgl_mla_call *c)
     return tiles > 1 && c->page_size >= MSGL_MLA_PAIRS_PAGE ? 2 : 1;
 }
 
-// Shares of a launch on this GPU; 0: it is no Hopper.
-static cudaError_t count_shares(const msgl_mla_call *c, int *shares)
+// The same for a call's plan and its launches.
+static cudaError_t find_way(const msgl_mla_call *c, msgl_mla_way *way)
 {
+    *way = {};
     msgl_gpu gpu;
-    const cudaError_t code = msgl__current_gpu(&gpu);
-    if (code != cudaSuccess) return code;
-    const int ctas = gpu.sms < MSGL_MLA_MAX_CTAS ? gpu.sms : (int)MSGL_MLA_MAX_CTAS;
-    *shares = gpu.major == 9 ? ctas / unit_tiles(c) : 0;
+    cudaError_t code = msgl__current_gpu(&gpu);
+    if (code != cudaSuccess || gpu.major != 9) return code;
+    if (c->cu_seqlens_q == NULL && c->batch <= MSGL_MLA_FEW_BATCH && !c->e4m3 &&
+        c->num_heads * c->q_len <= MSGL_MLA_FEW_ROWS && !c->deterministic) {
+        code = msgl__mla_few_shares(&gpu, &way->shares);
+        way->few = way->shares > 0;
+        if (code != cudaSuccess || way->few) return code;
+    }
+    way->shares = (gpu.sms < MSGL_MLA_MAX_CTAS ? gpu.sms : (int)MSGL_MLA_MAX_CTAS) / unit_tiles(c);
     return cudaSuccess;
 }
 
@@ -54,12 +67,13 @@ static msgl_mla_unit *units_of(const msgl_mla_call *c)
 extern "C" int msgl__cuda_mla_plan_tuned(const msgl_mla_call *c, const msgl_mla_tune *t,
                                          void *stream)
 {
-    msgl_mla_plan_args a = {};
+    msgl_mla_way way;
     if (!fits(c)) return cudaErrorNotSupported;
-    const cudaError_t code = count_shares(c, &a.shares);
+    const cudaError_t code = find_way(c, &way);
     if (code != cudaSuccess) return code;
-    if (a.shares == 0) return cudaErrorNotSupported;
+    if (way.shares == 0) return cudaErrorNotSupported;
     if (c->batch == 0) return cudaSuccess;
+    msgl_mla_plan_args a = {};
     const bool ragged = c->cu_seqlens_q != NULL;
     const int32_t units = msgl__mla_units(c->num_heads, c->batch, ragged ? c->total_q : 0);
     a.plan = (msgl_mla_plan *)c->plan;
@@ -72,6 +86,7 @@ extern "C" int msgl__cuda_mla_plan_tuned(const msgl_mla_call *c, const msgl_mla_
     a.batch = c->batch;
     a.heads = c->num_heads;
     a.q_len = c->q_len;
+    a.shares = way.shares;
     a.unit_rows = ragged ? unit_tiles(c) * MSGL_MLA_TILE : c->num_heads * c->q_len;
     a.tune = *t;
     if (c->deterministic) a.tune.whole = INT32_MAX;
@@ -81,7 +96,10 @@ extern "C" int msgl__cuda_mla_plan_tuned(const msgl_mla_call *c, const msgl_mla_
 
 extern "C" int msgl__cuda_mla_plan(const msgl_mla_call *c, void *stream)
 {
-    const msgl_mla_tune t = measured(c);
+    msgl_mla_way way;
+    const cudaError_t code = find_way(c, &way);
+    if (code != cudaSuccess) return code;
+    const msgl_mla_tune t = measured(c, way.few);
     return msgl__cuda_mla_plan_tuned(c, &t, stream);
 }
 
@@ -119,56 +137,68 @@ static bool map_rows(const msgl_mla_call *c, msgl_mla_params *p)
                                    CU_TENSOR_MAP_SWIZZLE_64B);
 }
 
-extern "C" int msgl__cuda_mla(const msgl_mla_call *c, void *stream)
+// What all kernels read.
+static void common_params(const msgl_mla_call *c, msgl_mla_params *p)
 {
-    int shares;
-    if (!fits(c)) return cudaErrorNotSupported;
-    const cudaError_t code = count_shares(c, &shares);
-    if (code != cudaSuccess) return code;
-    if (shares == 0) return cudaErrorNotSupported;
-    if (c->batch == 0) return cudaSuccess;
-    const uintptr_t bits = (uintptr_t)c->q | (uintptr_t)c->out | (uintptr_t)c->kv |
-                           (uintptr_t)c->workspace | (uintptr_t)c->plan | c->ld_q * 2 |
-                           c->ld_out * 2;
-    if (bits % 16 != 0) return cudaErrorInvalidValue;
-    const int row_tiles = unit_tiles(c);
-    const bool pairs = row_tiles % 2 == 0;
+    p->q = (const __nv_bfloat16 *)c->q;
+    p->out = (__nv_bfloat16 *)c->out;
+    p->lse = c->lse;
+    p->kv = (const char *)c->kv;
+    p->plan = (const msgl_mla_plan *)c->plan;
+    p->units = units_of(c);
+    p->table = c->table;
+    p->tree = c->tree;
+    p->ld_q = c->ld_q;
+    p->ld_out = c->ld_out;
+    p->table_stride = c->table_stride;
+    const msgl_mla_workspace w = msgl__mla_workspace_layout(c->num_heads, c->q_len);
+    p->counters = (int32_t *)c->workspace;
+    p->part_ml = (float2 *)((char *)c->workspace + w.part_ml);
+    p->part_o = (float4 *)((char *)c->workspace + w.part_o);
+    p->heads = c->num_heads;
+    p->row_groups = msgl__mla_row_groups(c->num_heads, c->q_len);
+    p->page_mask = c->page_size - 1;
+    p->num_slots = (int32_t)c->num_slots;
+    p->log2_scale = c->scale * log2_e;
+    p->ln_scale = c->scale;
+    p->out_scale = c->out_scale;
+}
+
+static cudaError_t launch_boxes(const msgl_mla_call *c, int shares, msgl_mla_params p,
+                                cudaStream_t stream)
+{
+    p.row_tiles = unit_tiles(c);
+    const bool pairs = p.row_tiles % 2 == 0;
     const bool gather = c->page_size < (pairs ? (int)MSGL_MLA_PAIRS_PAGE : 32);
-    msgl_mla_params p = {};
     p.box_rows = gather ? (int)MSGL_MLA_GATHER_ROWS : c->page_size;
     if (p.box_rows > MSGL_MLA_TILE) p.box_rows = MSGL_MLA_TILE;
     while (1 << p.box_shift < p.box_rows) p.box_shift++;
     if (!map_rows(c, &p) || !map_queries(c, &p)) return cudaErrorInvalidValue;
-    p.q = (const __nv_bfloat16 *)c->q;
-    p.out = (__nv_bfloat16 *)c->out;
-    p.lse = c->lse;
-    p.kv = (const char *)c->kv;
-    p.plan = (const msgl_mla_plan *)c->plan;
-    p.units = units_of(c);
-    p.table = c->table;
-    p.tree = c->tree;
-    p.ld_q = c->ld_q;
-    p.ld_out = c->ld_out;
-    p.table_stride = c->table_stride;
-    const msgl_mla_workspace w = msgl__mla_workspace_layout(c->num_heads, c->q_len);
-    p.counters = (int32_t *)c->workspace;
-    p.part_ml = (float2 *)((char *)c->workspace + w.part_ml);
-    p.part_o = (float4 *)((char *)c->workspace + w.part_o);
-    p.heads = c->num_heads;
-    p.row_tiles = row_tiles;
     p.rows = c->num_heads * c->q_len;
-    if (p.rows > row_tiles * MSGL_MLA_TILE) p.rows = row_tiles * MSGL_MLA_TILE;
-    p.row_groups = msgl__mla_row_groups(c->num_heads, c->q_len);
-    p.page_mask = c->page_size - 1;
-    p.num_slots = (int32_t)c->num_slots;
-    p.log2_scale = c->scale * log2_e;
-    p.ln_scale = c->scale;
-    p.out_scale = c->out_scale;
+    if (p.rows > p.row_tiles * MSGL_MLA_TILE) p.rows = p.row_tiles * MSGL_MLA_TILE;
     p.codes_in_q = p.rows <= MSGL_MLA_TILE / 2 && p.q_box_rows <= MSGL_MLA_TILE / 2;
     // Other sums than a prompt's tiles have.
     p.rows16 = c->e4m3 && p.row_groups == 1 && !c->deterministic;
     const int ctas = shares * p.row_tiles;
     const msgl_mla_mode mode = gather ? MSGL_MLA_GATHER : pairs ? MSGL_MLA_PAIRS : MSGL_MLA_BOXES;
-    return c->e4m3 ? msgl__mla_launch<true>(p, mode, ctas, (cudaStream_t)stream)
-                   : msgl__mla_launch<false>(p, mode, ctas, (cudaStream_t)stream);
+    return c->e4m3 ? msgl__mla_launch<true>(p, mode, ctas, stream)
+                   : msgl__mla_launch<false>(p, mode, ctas, stream);
+}
+
+extern "C" int msgl__cuda_mla(const msgl_mla_call *c, void *stream)
+{
+    msgl_mla_way way;
+    if (!fits(c)) return cudaErrorNotSupported;
+    const cudaError_t code = find_way(c, &way);
+    if (code != cudaSuccess) return code;
+    if (way.shares == 0) return cudaErrorNotSupported;
+    if (c->batch == 0) return cudaSuccess;
+    const uintptr_t bits = (uintptr_t)c->q | (uintptr_t)c->out | (uintptr_t)c->kv |
+                           (uintptr_t)c->workspace | (uintptr_t)c->plan | c->ld_q * 2 |
+                           c->ld_out * 2;
+    if (bits % 16 != 0) return cudaErrorInvalidValue;
+    msgl_mla_params p = {};
+    common_params(c, &p);
+    return way.few ? msgl__mla_few_launch(p, way.shares, (cudaStream_t)stream)
+                   : launch_boxes(c, way.shares, p, (cudaStream_t)stream);
 }

@@ -190,7 +190,7 @@ template <int GROUP, msgl_mla_mode MODE, bool E4M3> struct msgl_mla_consumer {
         msgl_mla_prob prob;
         scores(s, 0);
         if (t + 2 >= end) release_q();
-        sight.mask(p, s, t);
+        sight.mask(p, s, t * MSGL_MLA_TILE);
         rows.softmax(s, scale, p.log2_scale);
         msgl__fa_to_operand<Product>(s, prob);
         hand_over(prob);
@@ -221,7 +221,7 @@ template <int GROUP, msgl_mla_mode MODE, bool E4M3> struct msgl_mla_consumer {
             wait_half(0);
             clear_tail(0, t, len);
             values(o, even, 0);
-            sight.mask(p, s, t + 1);
+            sight.mask(p, s, (t + 1) * MSGL_MLA_TILE);
             rows.softmax(s, scale, p.log2_scale);
             msgl__fa_to_operand<Product>(s, odd);
             // Over for long. But ptxas moves the next wait up as far as its block goes, before the

@@ -1,15 +1,21 @@
 // SPDX-License-Identifier: Apache-2.0
 //
-// The MLA kernel's instantiations, each compiled in a file of its own: rows of bf16, and of E4M3.
+// The MLA kernels, each compiled in a file of its own: rows of bf16, of E4M3, and few answers.
 #ifndef MSGL_KERNEL_CUDA_ATTN_MLA_SM90_LAUNCH_CUH
 #define MSGL_KERNEL_CUDA_ATTN_MLA_SM90_LAUNCH_CUH
 
 #include <cuda_runtime.h>
 
 #include "kernel/cuda/attn/mla_sm90/config.cuh"
+#include "kernel/cuda/launch.cuh"
 
 template <bool E4M3>
 cudaError_t msgl__mla_launch(const msgl_mla_params &p, msgl_mla_mode mode, int ctas,
                              cudaStream_t stream);
+
+// few.cuh. Shares, which are clusters there: all of a launch run at once, as parts of a unit are
+// waited for; 0: this GPU has none.
+cudaError_t msgl__mla_few_shares(const msgl_gpu *gpu, int *shares);
+cudaError_t msgl__mla_few_launch(const msgl_mla_params &p, int shares, cudaStream_t stream);
 
 #endif

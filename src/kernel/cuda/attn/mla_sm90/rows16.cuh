@@ -226,7 +226,7 @@ template <msgl_mla_mode MODE> struct msgl_mla_rows16_consumer {
                 const float4 v = msgl__read_shared<float4>(scores_at(stage) + j * 512);
                 s[4 * j] = v.x, s[4 * j + 1] = v.y, s[4 * j + 2] = v.z, s[4 * j + 3] = v.w;
             }
-            sight.mask(p, s, t);
+            sight.mask(p, s, t * MSGL_MLA_TILE);
             rows.softmax(s, scale, p.log2_scale);
             uint32_t prob[MSGL_MLA_TILE / 16][4];
             msgl__fa_to_operand<__half>(s, prob);

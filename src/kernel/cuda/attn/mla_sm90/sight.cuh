@@ -35,11 +35,11 @@ struct msgl_mla_sight {
         return old <= 0 ? word >> -old : word << old | ((1ull << old) - 1);
     }
 
-    // Scores as msgl_fa_rows has them.
+    // Scores of the keys from `base` on, as msgl_fa_rows has them.
     __device__ __forceinline__ void mask(const msgl_mla_params &p, float (&s)[MSGL_MLA_TILE / 2],
-                                         int tile) const
+                                         int base) const
     {
-        const int base = tile * MSGL_MLA_TILE, pair = 2 * (threadIdx.x & 3);
+        const int pair = 2 * (threadIdx.x & 3);
         if (base + MSGL_MLA_TILE <= sure_end) return;
         if (p.tree != NULL) {
 #pragma unroll
