@@ -32,8 +32,8 @@ enum {
     MSGL_MLA_THREADS = 384,
     MSGL_MLA_LOADER_REGISTERS = 56,
     MSGL_MLA_COMPUTE_REGISTERS = 224,
-    MSGL_MLA_FEW_SHARES = 16, // of few.cuh, at most
-    MSGL_MLA_FEW_ROWS = 16,   // query rows of a request there, at most
+    MSGL_MLA_FEW_SHARES = 16,    // of few.cuh, at most
+    MSGL_MLA_FEW_ROWS = 16,      // query rows of a request there, at most
     MSGL_MLA_WAIT_NS = 10000000, // that a thread may sleep at a time until a barrier's phase ends
 };
 
