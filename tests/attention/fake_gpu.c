@@ -148,6 +148,14 @@ static int gpu_expanded(const msgl_expanded_call *c, void *stream)
     return 0;
 }
 
+static int gpu_sink(const msgl_sink_call *c, void *stream)
+{
+    (void)stream;
+    FAKE_GPU.sink = *c;
+    FAKE_GPU.num_sinks++;
+    return 0;
+}
+
 static const msgl_device_ops OPS = {.alloc = gpu_alloc,
                                     .free = gpu_free,
                                     .host_alloc = gpu_host_alloc,
@@ -157,6 +165,7 @@ static const msgl_cuda_attn ATTN = {.prefill = gpu_attend,
                                     .decode = gpu_attend,
                                     .reference = gpu_attend,
                                     .tree = gpu_tree,
+                                    .sink = gpu_sink,
                                     .mla_plan = gpu_mla_plan,
                                     .mla = gpu_mla,
                                     .gather = gpu_gather,

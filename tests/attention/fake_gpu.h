@@ -22,6 +22,8 @@ typedef struct fake_gpu {
     int32_t num_mla_plans;
     msgl_gather_call gather; // last calls of expanded attention
     msgl_expanded_call expanded;
+    msgl_sink_call sink;
+    int32_t num_sinks;
     int32_t num_trees;    // calls of `tree`,
     const uint64_t *tree; // of the last one
 } fake_gpu;

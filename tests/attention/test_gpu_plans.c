@@ -466,6 +466,49 @@ static void test_fa_in_flight(void **state)
     close_run(&r);
 }
 
+// Sinks follow the kernel of their layers alone, by the LSE that it leaves in memory of the
+// backend's.
+static void test_fi_sinks(void **state)
+{
+    (void)state;
+    static const model sinks = {"sinks", {2, {{.window = 7, .sinks = true}, {.window = ALL}}}};
+    run r;
+    open_run(&r, "fi", &sinks, &GPUS[2]);
+    for (int phase = 0; phase < 2; phase++) {
+        const msgl_seqs seqs = seqs_of(&r, (msgl_phase)phase, 2, 300, 0);
+        const float z[64] = {0};
+        const msgl_attn_input in = {0};
+        char out[1];
+        r.fi->num_runs = FAKE_GPU.num_sinks = 0;
+        msgl_attn_layer layer = {.layer = 0, .scale = 1, .window = ALL};
+        msgl__attn_forward(&r.attn, &r.w.exec, &layer, &seqs, &in, out);
+        assert_null(r.fi->runs[0].lse);
+        assert_int_equal(FAKE_GPU.num_sinks, 0);
+        layer = (msgl_attn_layer){.layer = 1, .scale = 1, .window = 7, .sinks = z};
+        msgl__attn_forward(&r.attn, &r.w.exec, &layer, &seqs, &in, out);
+        assert_int_equal(r.w.exec.status, 0);
+        assert_int_equal(FAKE_GPU.num_sinks, 1);
+        const msgl_sink_call *s = &FAKE_GPU.sink;
+        const size_t rows = (size_t)seqs.num_tokens * (size_t)s->num_q_heads;
+        assert_ptr_equal(s->lse, r.fi->runs[1].lse);
+        assert_true(fake_gpu_holds(s->lse, rows * sizeof *s->lse));
+        assert_ptr_equal(s->out, out);
+        assert_ptr_equal(s->sinks, z);
+        assert_int_equal(s->tokens, seqs.num_tokens);
+        assert_int_equal(s->num_q_heads, r.w.cfg.num_q_heads);
+        assert_int_equal(s->head_dim, r.w.cfg.head_dim);
+    }
+    close_run(&r);
+    open_run(&r, "fi", &MODELS[0], &GPUS[2]); // without sinks, so without that memory
+    const msgl_seqs seqs = seqs_of(&r, MSGL_PREFILL, 2, 300, 0);
+    const msgl_attn_layer layer = {
+        .layer = 0, .scale = 1, .window = ALL, .sinks = (const float[64]){0}};
+    const msgl_attn_input in = {0};
+    msgl__attn_forward(&r.attn, &r.w.exec, &layer, &seqs, &in, NULL);
+    assert_int_equal(r.w.exec.status, MSGL_EINVAL);
+    close_run(&r);
+}
+
 // A layer that the config did not announce is an error of the step, not a write behind the buffers.
 static void test_unknown_window(void **state)
 {
@@ -518,11 +561,17 @@ static int set_up(void **state)
 int main(void)
 {
     const struct CMUnitTest tests[] = {
-        cmocka_unit_test(test_fi),           cmocka_unit_test(test_fi_in_flight),
-        cmocka_unit_test(test_fi_mixed),     cmocka_unit_test(test_fa),
-        cmocka_unit_test(test_fa_local),     cmocka_unit_test(test_cut),
-        cmocka_unit_test(test_fa_windows),   cmocka_unit_test(test_fa4),
-        cmocka_unit_test(test_fa_in_flight), cmocka_unit_test(test_unknown_window),
+        cmocka_unit_test(test_fi),
+        cmocka_unit_test(test_fi_in_flight),
+        cmocka_unit_test(test_fi_mixed),
+        cmocka_unit_test(test_fi_sinks),
+        cmocka_unit_test(test_fa),
+        cmocka_unit_test(test_fa_local),
+        cmocka_unit_test(test_cut),
+        cmocka_unit_test(test_fa_windows),
+        cmocka_unit_test(test_fa4),
+        cmocka_unit_test(test_fa_in_flight),
+        cmocka_unit_test(test_unknown_window),
         cmocka_unit_test(test_variants),
     };
     return cmocka_run_group_tests(tests, set_up, NULL);

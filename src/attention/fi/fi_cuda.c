@@ -13,7 +13,7 @@
 // kernel for them: FlashInfer's mask is a list of bits for every query and key. A step has a plan
 // per kernel and window that the model's layers use. Deterministic: tensor cores with fixed tiles
 // and no splits for everything, so that prefill and decode agree bit for bit too; layers with a
-// window then read all keys.
+// window then read all keys. Attention sinks go into the results afterwards, by their LSE.
 #include "attention/fi/fi_cuda.h"
 
 #include <string.h>
@@ -66,6 +66,8 @@ typedef struct fi_backend {
     size_t num_pages;  // that it has room for
     void *workspace;   // partial results, device
     size_t workspace_bytes;
+    float *lse; // [max_step_tokens, num_q_heads], device; NULL: no layer has sinks
+    size_t lse_bytes;
 } fi_backend;
 
 static void fi_destroy(msgl_attn_backend *base)
@@ -75,6 +77,7 @@ static void fi_destroy(msgl_attn_backend *base)
     msgl_device *d = b->cfg.dev;
     if (b->pages != NULL) d->ops->free(d, b->pages, b->num_pages * sizeof *b->pages);
     if (b->workspace != NULL) d->ops->free(d, b->workspace, b->workspace_bytes);
+    if (b->lse != NULL) d->ops->free(d, b->lse, b->lse_bytes);
     for (int i = 0; i < PHASES; i++) msgl__cuda_plans_destroy(&b->sets[i]);
     msgl__free(b->steps);
     msgl__free(b);
@@ -114,11 +117,12 @@ static int check_latent(const msgl_attn_needs *n, msgl_err *err)
 {
     bool plain = !n->tree;
     for (int32_t i = 0; i < n->variants.count; i++) {
-        plain = plain && n->variants.all[i].window < 0 && n->variants.all[i].softcap <= 0;
+        const msgl_attn_variant *v = &n->variants.all[i];
+        plain = plain && v->window < 0 && v->softcap <= 0 && !v->sinks;
     }
     if (n->cache != MSGL_CACHE_LATENT || (plain && n->kv_dtype != MSGL_E4M3)) return 0;
     return msgl__err_set(err, MSGL_EUNSUPPORTED, "fi: latent attention: its kernel has no %s",
-                         plain ? "fp8_e4m3 cache" : "window, soft cap or trees");
+                         plain ? "fp8_e4m3 cache" : "window, soft cap, sinks or trees");
 }
 
 static int fi_supports(const msgl_attn_needs *n, msgl_err *err)
@@ -159,6 +163,13 @@ static int choose_kernels(fi_backend *b, msgl_err *err)
     return 0;
 }
 
+static bool any_sinks(const msgl_attn_variants *v)
+{
+    bool any = false;
+    for (int32_t i = 0; i < v->count; i++) any = any || v->all[i].sinks;
+    return any;
+}
+
 static int take_memory(fi_backend *b, msgl_err *err)
 {
     const msgl_attn_config *cfg = &b->cfg;
@@ -186,10 +197,16 @@ static int take_memory(fi_backend *b, msgl_err *err)
     b->steps = msgl__calloc((size_t)cfg->max_flights * PHASES, sizeof *b->steps);
     b->pages = d->ops->alloc(d, b->num_pages * sizeof *b->pages);
     b->workspace = d->ops->alloc(d, b->workspace_bytes);
-    if (b->steps != NULL && b->pages != NULL && b->workspace != NULL) return 0;
+    b->lse_bytes = any_sinks(&cfg->variants)
+                       ? (size_t)cfg->max_step_tokens * (size_t)cfg->num_q_heads * sizeof *b->lse
+                       : 0;
+    if (b->lse_bytes > 0) b->lse = d->ops->alloc(d, b->lse_bytes);
+    const bool all =
+        b->pages != NULL && b->workspace != NULL && (b->lse != NULL) == (b->lse_bytes > 0);
+    if (b->steps != NULL && all) return 0;
     return msgl__err_set(err, MSGL_ENOMEM,
                          "fi: no memory for %zu bytes of page lists and workspace",
-                         b->num_pages * sizeof *b->pages + b->workspace_bytes);
+                         b->num_pages * sizeof *b->pages + b->workspace_bytes + b->lse_bytes);
 }
 
 static int fi_create(const msgl_attn_desc *desc, const msgl_attn_config *cfg,
@@ -341,6 +358,20 @@ static void fi_begin(msgl_attn_backend *base, msgl_exec *x, const msgl_seqs *seq
     msgl__cuda_attn_result(x, "fi", b->api->pages(&p, b->cfg.cuda->stream(x->device)));
 }
 
+// FlashInfer's kernels know no sinks but tell the LSE of their rows.
+static void add_sinks(const fi_backend *b, msgl_exec *x, const msgl_attn_layer *layer,
+                      const msgl_seqs *seqs, void *out, void *stream)
+{
+    const msgl_sink_call c = {.dtype = msgl__cuda_attn_act(&b->cfg),
+                              .tokens = seqs->num_tokens,
+                              .num_q_heads = b->shape.num_q_heads,
+                              .head_dim = b->shape.head_dim,
+                              .out = out,
+                              .lse = b->lse,
+                              .sinks = layer->sinks};
+    msgl__cuda_attn_result(x, "fi", b->cfg.cuda->attn->sink(&c, stream));
+}
+
 static void fi_forward(msgl_attn_backend *base, msgl_exec *x, const msgl_attn_layer *layer,
                        const msgl_seqs *seqs, const msgl_attn_input *in, void *out)
 {
@@ -354,7 +385,8 @@ static void fi_forward(msgl_attn_backend *base, msgl_exec *x, const msgl_attn_la
     const fi_plan key = plan_key(b, seqs, &v), *plan = find_plan(step_of(b, seqs), &key);
     const char *set = b->sets[seqs->phase].device;
     if (!msgl__cuda_attn_dtype(x, cfg)) return;
-    if (plan == NULL) { // a layer that the configuration does not list
+    const bool sinks = layer->sinks != NULL;
+    if (plan == NULL || (sinks && b->lse == NULL)) { // a layer that the configuration does not list
         if (x->status == 0) x->status = MSGL_EINVAL;
         return;
     }
@@ -367,6 +399,7 @@ static void fi_forward(msgl_attn_backend *base, msgl_exec *x, const msgl_attn_la
                                 .k = msgl__kv_k(cfg->pool, layer->layer),
                                 .v = msgl__kv_v(cfg->pool, layer->layer),
                                 .out = out,
+                                .lse = sinks ? b->lse : NULL,
                                 .scale = layer->scale * msgl__attn_k_scale(cfg->pool, layer),
                                 .softcap = layer->softcap,
                                 .out_scale = msgl__attn_v_scale(cfg->pool, layer),
@@ -377,7 +410,10 @@ static void fi_forward(msgl_attn_backend *base, msgl_exec *x, const msgl_attn_la
                                 .pages = pages_of(b, seqs),
                                 .plan_arrays = set + plan->at,
                                 .float_workspace = b->workspace};
-    msgl__cuda_attn_result(x, "fi", b->api->run(&r, cfg->cuda->stream(x->device)));
+    void *stream = cfg->cuda->stream(x->device);
+    const int code = b->api->run(&r, stream);
+    msgl__cuda_attn_result(x, "fi", code);
+    if (sinks && code == 0) add_sinks(b, x, layer, seqs, out, stream);
 }
 
 const msgl_attn_desc msgl__attn_fi_cuda = {
@@ -393,6 +429,7 @@ const msgl_attn_desc msgl__attn_fi_cuda = {
     .sliding_window = true,
     .reads_behind_window = true,
     .softcap = true,
+    .sinks = true,
     .tree = true,
     .graph = true,
     .plugin = "minisgl-attn-fi.so",

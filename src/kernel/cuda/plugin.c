@@ -6,6 +6,7 @@
 #include "kernel/cuda/attn/expanded.h"
 #include "kernel/cuda/attn/flex.h"
 #include "kernel/cuda/attn/native.h"
+#include "kernel/cuda/attn/sink.h"
 #include "kernel/cuda/attn/prefill.h"
 #include "kernel/cuda/attn/reference.h"
 #include "kernel/cuda/delta/delta.h"
@@ -31,6 +32,7 @@ static const msgl_cuda_attn ATTN = {
     .dual_prefill = msgl__cuda_dual_prefill,
     .dual_parts = msgl__cuda_dual_parts,
     .dual_merge = msgl__cuda_dual_merge,
+    .sink = msgl__cuda_sink,
     .native_gather = msgl__cuda_native_gather,
     .native_copy = msgl__cuda_native_copy,
     .native_softmax = msgl__cuda_native_softmax,

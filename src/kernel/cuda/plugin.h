@@ -12,6 +12,7 @@
 #include "kernel/cuda/attn/dual_sparse.h"
 #include "kernel/cuda/attn/mla.h"
 #include "kernel/cuda/attn/native.h"
+#include "kernel/cuda/attn/sink.h"
 #include "kernel/cuda/attn/triton.h"
 #include "kernel/device.h"
 #include "kernel/expanded.h"
@@ -19,7 +20,7 @@
 struct msgl_kernels;        // kernel/kernel.h
 struct msgl_cuda_flex_call; // kernel/cuda/attn/flex.h
 
-#define MSGL_CUDA_ABI 23 // changes with any struct that crosses the boundary
+#define MSGL_CUDA_ABI 24 // changes with any struct that crosses the boundary
 
 typedef struct msgl_cuda_props {
     char name[128];
@@ -36,6 +37,7 @@ typedef struct msgl_cuda_attn {
     int (*reference)(const msgl_cuda_attn_call *c, void *stream); // any dtype and head_dim, slow
     // Where new tokens form trees: attn/prefill.h.
     int (*tree)(const msgl_cuda_attn_call *c, const uint64_t *tree, void *stream);
+    int (*sink)(const msgl_sink_call *c, void *stream); // fi's: attn/sink.h
     int (*mla_plan)(const msgl_mla_call *c, void *stream); // once a step: attn/mla.h
     int (*mla)(const msgl_mla_call *c, void *stream);
     int (*gather)(const msgl_gather_call *c, void *stream); // attn/expanded.h
