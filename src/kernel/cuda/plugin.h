@@ -37,7 +37,7 @@ typedef struct msgl_cuda_attn {
     int (*reference)(const msgl_cuda_attn_call *c, void *stream); // any dtype and head_dim, slow
     // Where new tokens form trees: attn/prefill.h.
     int (*tree)(const msgl_cuda_attn_call *c, const uint64_t *tree, void *stream);
-    int (*sink)(const msgl_sink_call *c, void *stream); // fi's: attn/sink.h
+    int (*sink)(const msgl_sink_call *c, void *stream);    // fi's: attn/sink.h
     int (*mla_plan)(const msgl_mla_call *c, void *stream); // once a step: attn/mla.h
     int (*mla)(const msgl_mla_call *c, void *stream);
     int (*gather)(const msgl_gather_call *c, void *stream); // attn/expanded.h
