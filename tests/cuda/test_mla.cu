@@ -131,21 +131,23 @@ static void splits(attn_rng *rng, bool e4m3, bool quick)
     }
 }
 
-// Up to MSGL_MLA_FEW_BATCH answers of at most 16 query rows each: keys that are no whole eights,
+// Answers of at most 16 query rows each, in every size of cluster: keys that are no whole eights,
 // one cluster's and several ones'; trees.
 static void few(attn_rng *rng, bool quick)
 {
     static const int heads[] = {16, 8, 5, 1, 16, 3}, q_lens[] = {1, 2, 3, 8, 1, 5};
     static const int pages[] = {64, 1, 16, 128, 32, 4}, edges[] = {0, 1, 7, 8, 9, 512, 513, 1025};
-    for (int i = 0; i < (quick ? 6 : 48); i++) {
+    static const int batches[] = {1, 3, 8, 20, 50, 70, 150},
+                     most[] = {5000, 5000, 3000, 900, 300, 200, 90};
+    for (int i = 0; i < (quick ? 7 : 49); i++) {
         const mla_shape t = {heads[i % 6], q_lens[i % 6], pages[(i + i / 6) % 6],
                              i % 4 == 0,   i % 3 * 8,     NULL,
                              false,        i % 5 == 1};
-        const int batch = 1 + i % MSGL_MLA_FEW_BATCH;
-        int32_t lens[MSGL_MLA_FEW_BATCH];
+        const int batch = batches[i % 7];
+        int32_t lens[150];
         for (int k = 0; k < batch; k++) {
             const bool edge = attn_range(rng, 0, 1) == 0;
-            lens[k] = edge ? edges[attn_range(rng, 0, 7)] : attn_range(rng, 1, quick ? 900 : 5000);
+            lens[k] = edge ? edges[attn_range(rng, 0, 7)] : attn_range(rng, 1, most[i % 7]);
             if (t.tree && lens[k] == 0) lens[k] = t.q_len;
         }
         at_least(lens, lens, batch, t.q_len);

@@ -17,7 +17,8 @@ struct msgl_mla_way {
 // Measured: docs/internals/mla.md.
 static msgl_mla_tune measured(const msgl_mla_call *c, bool few)
 {
-    if (few) return {0, 4, 2, 8};
+    // Parts of a request, merged through the L2, pay where there are clusters to spare.
+    if (few) return {1, 2, 2, c->batch < 4 ? 8 : 16};
     // The parts of few heads are merged sooner.
     const int32_t least = msgl__mla_row_groups(c->num_heads, c->q_len) < 4 ? 2 : 4;
     return {least, least, least, 8};

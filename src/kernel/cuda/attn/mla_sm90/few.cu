@@ -2,14 +2,19 @@
 #include "kernel/cuda/attn/mla_sm90/few.cuh"
 
 #include "kernel/cuda/attn/mla_sm90/launch.cuh"
-#include "kernel/cuda/launch.cuh"
 
 static __global__ void __launch_bounds__(MSGL_MLA_FEW_THREADS, 1)
     few_kernel(const __grid_constant__ msgl_mla_params p)
 {
     extern __shared__ __align__(128) unsigned char few_smem[];
+    msgl_mla_few_smem &s = *(msgl_mla_few_smem *)few_smem;
+    if (threadIdx.x == 0) {
+        msgl__mbarrier_init(msgl__shared_address(&s.q_full), MSGL_MLA_FEW_THREADS);
+        msgl__mbarrier_init_done();
+    }
+    __syncthreads();
     msgl__pdl_trigger();
-    msgl_mla_few(p, *(msgl_mla_few_smem *)few_smem, blockIdx.x / MSGL_MLA_FEW_CLUSTER).run();
+    msgl_mla_few(p, s, blockIdx.x / MSGL_MLA_FEW_CLUSTER).run();
 }
 
 // Asked once per device.

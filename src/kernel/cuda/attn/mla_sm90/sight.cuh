@@ -36,17 +36,17 @@ struct msgl_mla_sight {
     }
 
     // Scores of the keys from `base` on, as msgl_fa_rows has them.
-    __device__ __forceinline__ void mask(const msgl_mla_params &p, float (&s)[MSGL_MLA_TILE / 2],
-                                         int base) const
+    template <int N>
+    __device__ __forceinline__ void mask(const msgl_mla_params &p, float (&s)[N], int base) const
     {
         const int pair = 2 * (threadIdx.x & 3);
-        if (base + MSGL_MLA_TILE <= sure_end) return;
+        if (base + 2 * N <= sure_end) return;
         if (p.tree != NULL) {
 #pragma unroll
             for (int h = 0; h < 2; h++) {
                 const uint64_t seen = path(p, keys_end[h], base) >> pair;
 #pragma unroll
-                for (int j = 0; j < MSGL_MLA_TILE / 8; j++) {
+                for (int j = 0; j < N / 4; j++) {
                     if ((seen >> 8 * j & 1) == 0) s[4 * j + 2 * h] = -INFINITY;
                     if ((seen >> 8 * j & 2) == 0) s[4 * j + 2 * h + 1] = -INFINITY;
                 }
@@ -57,7 +57,7 @@ struct msgl_mla_sight {
         for (int h = 0; h < 2; h++) {
             const int end = keys_end[h] - base - pair;
 #pragma unroll
-            for (int j = 0; j < MSGL_MLA_TILE / 8; j++) {
+            for (int j = 0; j < N / 4; j++) {
                 if (8 * j >= end) s[4 * j + 2 * h] = -INFINITY;
                 if (8 * j + 1 >= end) s[4 * j + 2 * h + 1] = -INFINITY;
             }
