@@ -324,7 +324,7 @@ static const msgl_setting ROWS[] = {
         .commands = MSGL_CMD_BENCH | MSGL_BENCH_ATTN,
         .group = "bench",
         .metavar = "LIST",
-        .help = "attn: backends to compare",
+        .help = "attn: backends to compare; delta is linear attention",
     },
     {
         .name = "write-table",
