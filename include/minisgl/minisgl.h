@@ -99,7 +99,7 @@ typedef struct msgl_options {
     int ds_heavy_token_num;         // tokens that a head attends to
     int ds_sparse_decode_threshold; // shorter requests attend to all their tokens
     int ds_calibrate;               // 1: nothing is sparse; msgl_write_channels makes the file
-    int ds_reserved;
+    int collapsed_routing;          // 1, with dummy_weight: all tokens go to the same experts
     void *reserved[3];
 } msgl_options;
 

@@ -2,8 +2,8 @@
 #include "attention/bench.h"
 
 #include <math.h>
-#include <string.h>
 
+#include "attention/bench_calls.h"
 #include "core/mem.h"
 #include "core/round.h"
 #include "core/seqs.h"
@@ -11,11 +11,7 @@
 #include "utils/random.h"
 #include "utils/stats.h"
 
-enum { MAX_SAMPLES = 4096, MIN_SAMPLES = 5, MIN_SAMPLES_GPU = 20, MAX_LAYERS = 64 };
-
-static const double WARM_SECONDS_GPU = 0.02; // until its clocks are up
-
-static const size_t POOL_BYTES = (size_t)512 << 20;
+enum { MAX_LAYERS = 64 };
 
 typedef struct bench {
     const msgl_attn_bench_shape *shape;
@@ -31,23 +27,7 @@ typedef struct bench {
     void *lengths, *device_lengths; // what seqs points to
     void *q, *out;                  // of exec.act
     size_t q_bytes, q_row;
-    double *samples;
 } bench;
-
-static void *take(const bench *b, size_t bytes)
-{
-    return b->device != NULL ? b->device->ops->alloc(b->device, bytes) : msgl__pages_alloc(bytes);
-}
-
-static void give(const bench *b, void *p, size_t bytes)
-{
-    if (p == NULL) return;
-    if (b->device != NULL) {
-        b->device->ops->free(b->device, p, bytes);
-    } else {
-        msgl__pages_free(p, bytes);
-    }
-}
 
 static int check_shape(const msgl_attn_bench_shape *s, msgl_err *err)
 {
@@ -63,30 +43,16 @@ static int check_shape(const msgl_attn_bench_shape *s, msgl_err *err)
     return 0;
 }
 
-static float next_unit(uint64_t *state)
-{
-    return 2 * msgl__random_unit(state) - 1;
-}
-
-static void fill(const bench *b, void *p, size_t bytes, msgl_dtype dtype, uint64_t seed)
-{
-    const size_t size = msgl__dtype_size(dtype), n = bytes / size;
-    if (b->device != NULL) {
-        b->device->ops->fill_normal(b->device, p, dtype, n, seed, 1);
-        return;
-    }
-    // A random stretch, repeated: drawing every element would take longer than the measurement.
-    const size_t stretch = n < 65536 ? n : 65536;
-    for (size_t i = 0; i < stretch; i++) msgl__store_f32(p, dtype, i, next_unit(&seed));
-    for (size_t at = stretch; at < n; at += stretch) {
-        const size_t m = n - at < stretch ? n - at : stretch;
-        memcpy((char *)p + at * size, p, m * size);
-    }
-}
-
 static msgl_cache_kind kind_of(const msgl_attn_bench_shape *s)
 {
     return s->v_dim > 0 ? MSGL_CACHE_LATENT : MSGL_CACHE_KV;
+}
+
+// A GPU's activations are what its cache is, but for one of 8 bits.
+static msgl_dtype act_of(const msgl_attn_bench_shape *s, bool gpu)
+{
+    if (!gpu) return MSGL_F32;
+    return s->kv_dtype == MSGL_E4M3 ? MSGL_BF16 : s->kv_dtype;
 }
 
 static int make_memory(bench *b, msgl_err *err)
@@ -105,25 +71,26 @@ static int make_memory(bench *b, msgl_err *err)
                              .page_size = s->page_size};
     const size_t layer = msgl__kv_pool_bytes(&b->pool);
     if (layer == 0) return msgl__err_set(err, MSGL_ELIMIT, "bench attn: KV pool too large");
-    const size_t layers = POOL_BYTES / layer;
+    const size_t layers = MSGL_BENCH_BYTES / layer;
     b->pool.spec.num_layers = layers < 1 ? 1 : layers > MAX_LAYERS ? MAX_LAYERS : (int32_t)layers;
     b->pool.bytes = msgl__kv_pool_bytes(&b->pool);
-    b->pool.base = take(b, b->pool.bytes);
+    b->pool.base = msgl__bench_take(b->device, b->pool.bytes);
     const size_t tokens = (size_t)s->batch * (size_t)s->extend_len;
     b->q_row = (size_t)s->num_q_heads * (size_t)s->head_dim;
     b->q_bytes = tokens * b->q_row * msgl__dtype_size(b->exec.act);
-    b->q = take(b, b->q_bytes);
-    b->out = take(b, b->q_bytes);
+    b->q = msgl__bench_take(b->device, b->q_bytes);
+    b->out = msgl__bench_take(b->device, b->q_bytes);
     b->batch.reqs = msgl__calloc((size_t)s->batch, sizeof *b->batch.reqs);
     b->lengths = msgl__calloc(1, msgl__seqs_bytes(s->batch));
-    b->samples = msgl__calloc(MAX_SAMPLES, sizeof *b->samples);
     if (b->pool.base == NULL || b->q == NULL || b->out == NULL || b->batch.reqs == NULL ||
-        b->lengths == NULL || b->samples == NULL) {
+        b->lengths == NULL) {
         return msgl__err_set(err, MSGL_ENOMEM, "bench attn: no memory for a KV pool of %zu bytes",
                              b->pool.bytes);
     }
-    fill(b, b->pool.base, b->pool.bytes, b->pool.spec.dtype, 1);
-    fill(b, b->q, b->q_bytes, b->exec.act, 2);
+    const size_t elements = b->pool.bytes / msgl__dtype_size(s->kv_dtype);
+    int rc = msgl__bench_fill(b->device, b->pool.base, s->kv_dtype, elements, 1, err);
+    if (rc == 0) rc = msgl__bench_fill(b->device, b->q, b->exec.act, tokens * b->q_row, 2, err);
+    if (rc != 0) return rc;
     return msgl__page_table_create(s->batch, len, b->pool.num_pages * s->page_size, &b->table, err);
 }
 
@@ -134,12 +101,10 @@ static int copy_table(bench *b, msgl_err *err)
     const msgl_device_ops *ops = b->device->ops;
     ops->copy_in(b->device, b->device_lengths, b->lengths, msgl__seqs_bytes(b->shape->batch));
     b->table_bytes = ((size_t)b->table.max_running + 1) * (size_t)b->table.stride * 4;
-    b->device_table = take(b, b->table_bytes);
+    b->device_table = msgl__bench_take(b->device, b->table_bytes);
     if (b->device_table == NULL) return msgl__err_set(err, MSGL_ENOMEM, "bench attn: no memory");
     ops->copy_in(b->device, b->device_table, msgl__page_table_row(&b->table, 0), b->table_bytes);
-    ops->record(b->device, 0);
-    if (ops->wait(b->device, 0) == 0) return 0;
-    return msgl__err_set(err, MSGL_EDEVICE, "%s", b->device->fault.text);
+    return msgl__bench_wait(b->device, err);
 }
 
 static int fill_table(bench *b, msgl_err *err)
@@ -169,7 +134,7 @@ static int fill_table(bench *b, msgl_err *err)
     b->batch.size = s->batch;
     b->batch.num_decode = s->phase == MSGL_DECODE ? s->batch : 0;
     const size_t bytes = msgl__seqs_bytes(s->batch);
-    b->device_lengths = b->device != NULL ? take(b, bytes) : b->lengths;
+    b->device_lengths = b->device != NULL ? msgl__bench_take(b->device, bytes) : b->lengths;
     if (b->device_lengths == NULL) return msgl__err_set(err, MSGL_ENOMEM, "bench attn: no memory");
     msgl__seqs_fill(&b->batch, 0, s->batch, 0, s->batch, s->batch, b->lengths, b->device_lengths,
                     &b->seqs);
@@ -183,17 +148,11 @@ static void forward(void *ctx, int64_t call)
     const msgl_attn_layer layer = {.layer = (int32_t)(call % b->pool.spec.num_layers),
                                    .scale = 1 / sqrtf((float)s->head_dim),
                                    .softcap = s->softcap,
-                                   .window = s->window};
+                                   .window = s->window,
+                                   .k_scale = 1,
+                                   .v_scale = 1};
     const msgl_attn_input in = {.q = b->q, .ld = b->q_row};
     b->backend->desc->forward(b->backend, &b->exec, &layer, &b->seqs, &in, b->out);
-}
-
-static double time_ms(bench *b, msgl_work_fn fn, void *ctx, int64_t arg)
-{
-    if (b->device != NULL) return b->device->ops->time_ms(b->device, fn, ctx, arg);
-    const uint64_t t = msgl__now_ns();
-    fn(ctx, arg);
-    return (double)(msgl__now_ns() - t) * 1e-6;
 }
 
 static int measure_prepare(bench *b, msgl_attn_bench_result *out)
@@ -212,64 +171,16 @@ static int measure_prepare(bench *b, msgl_attn_bench_result *out)
     return b->exec.status;
 }
 
-// Median over calls of fn(ctx, 0), (ctx, 1) ... for about `seconds`.
-static int sample(bench *b, msgl_work_fn fn, void *ctx, double seconds, double *ms)
-{
-    const int at_least = b->device != NULL ? MIN_SAMPLES_GPU : MIN_SAMPLES;
-    const double warm = b->device != NULL ? WARM_SECONDS_GPU : 0;
-    const uint64_t start = msgl__now_ns();
-    int n = 0;
-    for (int64_t call = 0; n < MAX_SAMPLES; call++) { // the first call warms up
-        const double took = time_ms(b, fn, ctx, call);
-        const double so_far = (double)(msgl__now_ns() - start) * 1e-9;
-        if (b->exec.status != 0 || took < 0)
-            return b->exec.status != 0 ? b->exec.status : MSGL_EDEVICE;
-        if (call > 0 && so_far > warm) b->samples[n++] = took;
-        if (n >= at_least && so_far > warm + seconds) break;
-        if (n >= 3 && so_far > warm + 5 * seconds)
-            break; // far slower than what it is compared with
-    }
-    *ms = msgl__median(b->samples, (size_t)n);
-    return 0;
-}
-
-typedef struct captured {
-    msgl_device *device;
-    msgl_graph *graph;
-} captured;
-
-static void launch(void *ctx, int64_t arg)
-{
-    (void)arg;
-    const captured *c = ctx;
-    c->device->ops->graph_launch(c->device, c->graph);
-}
-
-// Several layers' calls as one graph: what a call costs where launching is free.
-static int measure_graph(bench *b, double seconds, msgl_attn_bench_result *out, msgl_err *err)
-{
-    enum { CALLS = 8 };
-    if (b->device == NULL || !b->backend->desc->graph) return 0;
-    captured c = {.device = b->device};
-    b->device->ops->graph_begin(b->device);
-    for (int i = 0; i < CALLS; i++) forward(b, i);
-    c.graph = b->device->ops->graph_end(b->device, err);
-    if (c.graph == NULL) return MSGL_EDEVICE;
-    const int rc = sample(b, launch, &c, seconds, &out->graph_ms);
-    out->graph_ms /= CALLS;
-    b->device->ops->graph_destroy(b->device, c.graph);
-    return rc;
-}
-
 static int measure(bench *b, double seconds, msgl_attn_bench_result *out, msgl_err *err)
 {
+    enum { GRAPH_CALLS = 8 };
+    const msgl_bench_calls calls = {.exec = &b->exec, .run = forward, .ctx = b};
     int rc = measure_prepare(b, out);
-    if (rc == 0) rc = sample(b, forward, b, seconds, &out->forward_ms);
-    if (rc == 0 && b->shape->phase == MSGL_DECODE) rc = measure_graph(b, seconds, out, err);
-    if (rc == 0) return 0;
-    const bool fault = b->device != NULL && b->device->fault.code != 0;
-    return msgl__err_set(err, rc, "bench attn: %s",
-                         fault ? b->device->fault.text : msgl__status_text(rc));
+    if (rc != 0) return msgl__bench_failed(&b->exec, rc, err);
+    rc = msgl__bench_time(&calls, seconds, &out->forward_ms, err);
+    if (rc != 0 || b->device == NULL || b->shape->phase != MSGL_DECODE) return rc;
+    if (!b->backend->desc->graph) return 0;
+    return msgl__bench_graph(&calls, GRAPH_CALLS, seconds, &out->graph_ms, err);
 }
 
 static void count_work(const msgl_attn_bench_shape *s, msgl_attn_bench_result *out)
@@ -326,14 +237,14 @@ static void release(bench *b)
 {
     if (b->backend != NULL) b->backend->desc->destroy(b->backend);
     msgl__page_table_destroy(&b->table);
-    msgl__free(b->samples);
-    if (b->device != NULL) give(b, b->device_lengths, msgl__seqs_bytes(b->shape->batch));
+    if (b->device != NULL)
+        msgl__bench_give(b->device, b->device_lengths, msgl__seqs_bytes(b->shape->batch));
     msgl__free(b->lengths);
     msgl__free(b->batch.reqs);
-    give(b, b->device_table, b->table_bytes);
-    give(b, b->out, b->q_bytes);
-    give(b, b->q, b->q_bytes);
-    give(b, b->pool.base, b->pool.bytes);
+    msgl__bench_give(b->device, b->device_table, b->table_bytes);
+    msgl__bench_give(b->device, b->out, b->q_bytes);
+    msgl__bench_give(b->device, b->q, b->q_bytes);
+    msgl__bench_give(b->device, b->pool.base, b->pool.bytes);
 }
 
 int msgl__attn_bench(const msgl_attn_desc *backend, const msgl_attn_bench_shape *shape,
@@ -343,9 +254,7 @@ int msgl__attn_bench(const msgl_attn_desc *backend, const msgl_attn_bench_shape 
     const bool gpu = env->device != NULL;
     bench b = {.shape = shape,
                .device = env->device,
-               .exec = {.device = env->device,
-                        .act = gpu ? shape->kv_dtype : MSGL_F32,
-                        .pool = env->threads}};
+               .exec = {.device = env->device, .act = act_of(shape, gpu), .pool = env->threads}};
     *out = (msgl_attn_bench_result){0};
     int rc = check_shape(shape, err);
     const msgl_attn_needs needs = {.cache = kind_of(shape),

@@ -170,22 +170,55 @@ static int read_environment(const msgl_command *cmd, msgl_args *out, msgl_err *e
     return 0;
 }
 
-// The only benchmark that reads an option; NULL: there are others, or none does.
-static const char *benchmark_of(const msgl_setting *o)
+// The benchmarks that read an option, if not all or none do: NULL then.
+static const char *benchmarks_of(const msgl_setting *o)
 {
     return (o->commands & MSGL_BENCH_STEP) != 0      ? "step"
            : (o->commands & MSGL_BENCH_OFFLINE) != 0 ? "offline"
            : (o->commands & MSGL_BENCH_SERVE) != 0   ? "serve"
            : (o->commands & MSGL_BENCH_ATTN) != 0    ? "attn"
+           : (o->commands & MSGL_BENCH_ENGINE) != 0  ? "step, decode, prefill, offline"
                                                      : NULL;
 }
 
-// An option of one benchmark must not be given to another in silence. own: one of its own, or NULL.
-static int check_benchmark(const msgl_setting *own, const char *sub, msgl_err *err)
+static bool is_one_of(const char *sub, const char *list)
 {
-    if (own == NULL || strcmp(benchmark_of(own), sub) == 0) return 0;
-    return msgl__err_set(err, MSGL_EINVAL, "bench %.40s does not read --%s; bench %s does", sub,
-                         own->name, benchmark_of(own));
+    const size_t n = strlen(sub);
+    for (const char *p = list; p != NULL; p = strchr(p, ',')) {
+        p += strspn(p, ", ");
+        if (strncmp(p, sub, n) == 0 && (p[n] == ',' || p[n] == '\0')) return true;
+    }
+    return false;
+}
+
+// An option of some benchmarks must not be given to another in silence. o: one of those, or NULL.
+static int check_benchmark(const msgl_setting *o, const char *sub, msgl_err *err)
+{
+    if (o == NULL || is_one_of(sub, benchmarks_of(o))) return 0;
+    const char *list = benchmarks_of(o);
+    return msgl__err_set(err, MSGL_EINVAL, "bench %.40s does not read --%s; bench %s %s", sub,
+                         o->name, list, strchr(list, ',') != NULL ? "do" : "does");
+}
+
+// Options of some benchmarks that have been read: the first that is one benchmark's, and the last
+// that is several's.
+struct own_options {
+    const msgl_setting *one, *several;
+};
+
+static int add_option(struct own_options *own, const msgl_setting *o, const char *sub,
+                      msgl_err *err)
+{
+    if (benchmarks_of(o) == NULL) return 0;
+    if (sub != NULL) return check_benchmark(o, sub, err);
+    if (strchr(benchmarks_of(o), ',') != NULL) {
+        own->several = o;
+    } else if (own->one == NULL) {
+        own->one = o;
+    }
+    if (own->one == NULL) return 0;
+    const int rc = check_benchmark(o, benchmarks_of(own->one), err);
+    return rc != 0 ? rc : check_benchmark(own->several, benchmarks_of(own->one), err);
 }
 
 int msgl__args_parse(const msgl_command *cmd, int argc, char **argv, msgl_args *out, msgl_err *err)
@@ -196,7 +229,7 @@ int msgl__args_parse(const msgl_command *cmd, int argc, char **argv, msgl_args *
     }
     int rc = read_environment(cmd, out, err);
     bool lists_from_argv = false;
-    const msgl_setting *own = NULL; // the first option that is one benchmark's own
+    struct own_options own = {0};
     for (int i = 0; rc == 0 && i < argc; i++) {
         char name[64];
         const char *equals = strchr(argv[i], '=');
@@ -204,7 +237,8 @@ int msgl__args_parse(const msgl_command *cmd, int argc, char **argv, msgl_args *
         if (argv[i][0] != '-') {
             if (cmd->bit == MSGL_CMD_BENCH && out->sub == NULL) {
                 out->sub = argv[i];
-                rc = check_benchmark(own, out->sub, err);
+                rc = check_benchmark(own.one, out->sub, err);
+                if (rc == 0) rc = check_benchmark(own.several, out->sub, err);
                 continue;
             }
             return msgl__err_set(err, MSGL_EINVAL,
@@ -232,9 +266,7 @@ int msgl__args_parse(const msgl_command *cmd, int argc, char **argv, msgl_args *
             lists_from_argv = true;
         }
         rc = store(at, name, value, out, err);
-        if (rc != 0 || benchmark_of(o) == NULL) continue;
-        if (own == NULL) own = o;
-        rc = check_benchmark(o, out->sub != NULL ? out->sub : benchmark_of(own), err);
+        if (rc == 0) rc = add_option(&own, o, out->sub, err);
     }
     return rc;
 }

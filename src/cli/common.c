@@ -169,6 +169,7 @@ int msgl__cli_options(const msgl_args *a, msgl_options *out, char **dir, char at
     out->model_dir = *dir;
     out->attention = msgl__cli_attention(a, attention);
     out->cpu_level = msgl__cli_cpu_level();
+    out->collapsed_routing = strcmp(a->routing, "collapsed") == 0;
     out->log = print_log;
     out->progress = print_progress;
     return 0;

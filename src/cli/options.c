@@ -293,6 +293,17 @@ static const msgl_setting ROWS[] = {
                 "bench/lengths.csv, or 16 if --prompt-len or --max-tokens is given)",
     },
     {
+        .name = "routing",
+        MSGL_TEXT(msgl_args, routing),
+        .choices = "even|collapsed",
+        .preset_text = "even",
+        .commands = MSGL_CMD_BENCH | MSGL_BENCH_ENGINE,
+        .group = "bench",
+        .metavar = "HOW",
+        .help = "step, decode, prefill, offline, with --dummy-weight: which experts random "
+                "routers choose: each token others, or all the same ones",
+    },
+    {
         .name = "concurrency",
         MSGL_TEXT(msgl_args, concurrency),
         .preset_text = "8",
@@ -324,7 +335,7 @@ static const msgl_setting ROWS[] = {
         .commands = MSGL_CMD_BENCH | MSGL_BENCH_ATTN,
         .group = "bench",
         .metavar = "LIST",
-        .help = "attn: backends to compare",
+        .help = "attn: backends to compare; delta is linear attention",
     },
     {
         .name = "write-table",

@@ -148,6 +148,9 @@ static const msgl_setting ROWS[] = {
         MSGL_FLAG(msgl_options, ds_calibrate),
     },
     {
+        MSGL_FLAG(msgl_options, collapsed_routing),
+    },
+    {
         .name = "moe-backend",
         MSGL_TEXT(msgl_options, moe_backend),
         .choices = "auto|grouped",

@@ -159,5 +159,11 @@ int msgl__options_check(const msgl_options *o, msgl_err *err)
     if (o->model_dir == NULL || o->model_dir[0] == '\0') {
         return msgl__err_set(err, MSGL_EINVAL, "model_dir is not set");
     }
-    return msgl__settings_check(&msgl__engine_settings, o, err);
+    const int rc = msgl__settings_check(&msgl__engine_settings, o, err);
+    if (rc == 0 && o->collapsed_routing && !o->dummy_weight) {
+        return msgl__err_set(err, MSGL_EINVAL,
+                             "collapsed routing is of random weights alone: it needs "
+                             "--dummy-weight");
+    }
+    return rc;
 }

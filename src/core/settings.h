@@ -37,11 +37,13 @@ enum {
     MSGL_CMD_ALL = 255 | MSGL_CMD_CALIBRATE,
     MSGL_CMD_ENGINE =
         MSGL_CMD_SERVE | MSGL_CMD_CHAT | MSGL_CMD_RUN | MSGL_CMD_BENCH | MSGL_CMD_CALIBRATE,
-    // With MSGL_CMD_BENCH: the only benchmark that reads it.
+    // With MSGL_CMD_BENCH: the only benchmark that reads it; ENGINE: those of an engine of their
+    // own.
     MSGL_BENCH_STEP = 256,
     MSGL_BENCH_OFFLINE = 512,
     MSGL_BENCH_SERVE = 1024,
     MSGL_BENCH_ATTN = 2048,
+    MSGL_BENCH_ENGINE = 8192,
 };
 
 typedef struct msgl_setting {

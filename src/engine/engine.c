@@ -179,6 +179,10 @@ static int load_weights(msgl_engine *e, const msgl_options *o, msgl_err *err)
     int code = 0;
     void *region = msgl__engine_take(e, 1, e->model.plan.bytes, false, &code, err);
     if (code != 0) return code;
+    if (o->collapsed_routing && e->model.products.num_experts == 0) {
+        return msgl__err_set(err, MSGL_EINVAL, "collapsed routing: the model has no experts");
+    }
+    e->model.plan.collapsed = o->collapsed_routing;
     load_progress p = {.options = o};
     code = msgl__model_load(&e->model, region, o->dummy_weight ? NULL : o->model_dir, &e->exec,
                             o->progress != NULL ? on_load : NULL, &p, err);

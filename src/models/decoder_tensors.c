@@ -333,6 +333,7 @@ static void declare_moe(const declaring *d, msgl_moe *m, const msgl_norm *norm,
     msgl__plan_exact_weight(d->p, &m->router.w, c->num_experts, hidden);
     if (c->router_bias) msgl__plan_vector(d->p, &m->router.bias, c->num_experts);
     declare_part(d, &m->router, 0, c->num_experts, c->router_bias, c->names.router);
+    msgl__plan_router(d->p);
     if (c->names.correction != NULL) {
         float **correction = &m->experts.router.correction;
         msgl__plan_vector(d->p, correction, c->num_experts);

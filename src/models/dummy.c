@@ -61,6 +61,8 @@ int msgl__weights_dummy(const msgl_weight_plan *p, msgl_exec *x, msgl_load_progr
         const msgl_wanted *w = &p->wanted[i];
         if (w->weight == NULL) {
             msgl__fill_vector(*w->vector + w->row, w->rows, w->dummy, x);
+        } else if (w->router && p->collapsed) {
+            ++seed; // 0 as the region was; the others are what they would be
         } else if (x->device->ops->fill_normal != NULL &&
                    w->weight->format->dtype < MSGL_DTYPE_COUNT) {
             draw_rows(w, x, ++seed);

@@ -170,6 +170,14 @@ void msgl__plan_expert(msgl_weight_plan *p, int32_t experts, int32_t expert, boo
     w->by_columns = by_columns;
 }
 
+void msgl__plan_router(msgl_weight_plan *p)
+{
+    if (p->status != 0) return;
+    size_t i = p->num_wanted - 1;
+    while (p->wanted[i].weight == NULL) i--; // its bias comes behind it
+    p->wanted[i].router = true;
+}
+
 void msgl__plan_scale(msgl_weight_plan *p, float *to, const char *fmt, ...)
 {
     msgl_optional_scale s = {.to = to};

@@ -34,6 +34,7 @@ typedef struct msgl_wanted {
     // pairs + i.
     int32_t head, unpaired, pairs;
     int32_t taps; // not 0: the vector's tensor is [rows / taps, 1, taps]
+    bool router;  // experts are chosen by these rows
 } msgl_wanted;
 
 // A tensor of one element that the checkpoint may have, and the host's float that it then becomes:
@@ -70,6 +71,8 @@ typedef struct msgl_weight_plan {
     msgl_ones *ones;
     size_t num_ones, cap_ones;
     size_t bytes; // of the region
+    bool
+        collapsed; // without a checkpoint: routers are 0, so that all tokens go to the same experts
     msgl_err *err;
     int status; // first failure
 } msgl_weight_plan;
@@ -106,6 +109,9 @@ void msgl__plan_slice(msgl_weight_plan *p, int32_t tensor_rows, int32_t first, b
 // It has one more dimension in front, of `experts`; see msgl_wanted.
 void msgl__plan_expert(msgl_weight_plan *p, int32_t experts, int32_t expert, bool by_columns);
 
+// The weight whose rows were declared last is a router's.
+void msgl__plan_router(msgl_weight_plan *p);
+
 // Declares a scale: *to, which must stay where it is, is overwritten if the checkpoint has the
 // tensor. It has to be finite and above 0.
 void msgl__plan_scale(msgl_weight_plan *p, float *to, const char *fmt, ...)
@@ -140,7 +146,8 @@ typedef struct msgl_load_item {
 size_t msgl__read_ahead(const msgl_load_item *items, size_t n, size_t first, uint64_t done,
                         uint64_t *asked);
 
-// Fills them with deterministic random values of standard deviation 0.02 (norms: 1, biases: 0).
+// Fills them with deterministic random values of standard deviation 0.02 (norms: 1, biases: 0;
+// p->collapsed: routers 0, which makes all scores equal, and of equal ones the first are chosen).
 int msgl__weights_dummy(const msgl_weight_plan *p, msgl_exec *x, msgl_load_progress progress,
                         void *ctx, msgl_err *err);
 

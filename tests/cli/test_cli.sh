@@ -84,6 +84,31 @@ expect "bench prefill, experts" 0 '"experts_hit":2[.]0}' "$minisgl" bench prefil
     --batch 1 --prompt-len 1 --repeat 1 -o json
 expect "bench step, experts" 0 '"phase":"mixed",.*"experts_hit":[2-8][.]' "$minisgl" bench step --model "$experts" \
     --dummy-weight --prompt-len 16 --batch 2 --chunk 8 --steps 4 --repeat 1 -o json
+for bench in decode prefill; do # 64 tokens go to all eight, or to the first two
+    expect "bench $bench, collapsed routing" 0 '"experts_hit":2[.]0}' "$minisgl" bench $bench --model "$experts" \
+        --dummy-weight --routing collapsed --batch 8 --prompt-len 8 --steps 4 --repeat 1 -o json
+    expect "bench $bench, even routing" 0 '"experts_hit":[3-8][.]' "$minisgl" bench $bench --model "$experts" \
+        --dummy-weight --routing even --batch 8 --prompt-len 8 --steps 4 --repeat 1 -o json
+done
+expect "bench step, collapsed routing" 0 '"phase":"mixed",.*"experts_hit":2[.]0}' "$minisgl" bench step \
+    --model "$experts" --dummy-weight --routing collapsed --prompt-len 16 --batch 2 --chunk 8 --steps 4 --repeat 1 -o json
+expect "routing of a checkpoint" 1 "it needs --dummy-weight" "$minisgl" bench prefill --model "$experts" --routing collapsed
+expect "routing without experts" 1 "the model has no experts" "$minisgl" bench prefill --model "$model" --dummy-weight \
+    --routing collapsed
+expect "routing that is none" 2 "allowed: even|collapsed" "$minisgl" bench prefill --model "$experts" --dummy-weight \
+    --routing odd
+expect "routing of another process" 2 "bench serve does not read --routing; bench step, decode, prefill, offline do" \
+    "$minisgl" bench --routing collapsed serve --model "$experts"
+expect "routing beside another's option" 2 "bench attn does not read --routing" "$minisgl" bench --routing even \
+    --backends fa
+"$minisgl" bench attn --backends delta -o json >"$dir/rows" 2>&1
+expect "bench attn, linear attention, answers" 0 '"backend":"delta","phase":"decode","shape":"16","page_size":0,' \
+    cat "$dir/rows"
+expect "bench attn, linear attention, prompts" 0 '"delta","phase":"prefill","shape":"1x512",.*"layer_ms":[0-9.]*[1-9]' \
+    cat "$dir/rows"
+expect "bench attn, linear attention alone" 0 "^3$" grep -c '"backend":"delta"' "$dir/rows"
+expect "bench attn, no backend" 1 "none of these; .minisgl info. lists them, and delta is linear" "$minisgl" bench attn \
+    --backends dlta
 "$minisgl" bench serve --model "$model" --num-pages 4096 --concurrency 1,3 --prompt-len 8 --max-tokens 4 \
     --temperature 1 --seed 7 -o json >"$dir/rows" 2>/dev/null
 expect "bench serve, a server of its own" 0 '"clients":1,"requests":4,"failed":0,.*"output_tokens":16,' cat "$dir/rows"

@@ -15,16 +15,20 @@ ROOT = pathlib.Path(__file__).resolve().parents[2]
 SECTIONS = ["tests", "startup", "first", "decode", "prefill", "offline", "serve", "attn", "sanitize"]
 PROGRAMS = "cuda_engine\ncuda_gemm\tmemcheck --quick\tracecheck --quick --own\ncuda_moe\tmemcheck --quick\n"
 # Rows of every `minisgl bench` command at once: a section reads the fields that it knows.
-ATTN = ('{"backend":"fa","phase":"decode","shape":"1x8192 32/8","page_size":16,"gb_per_s":1700,"graph_gb_per_s":0,'
-        '"tflop_per_s":1,"graph_tflop_per_s":0}')
+ATTN = "\n".join('{"backend":"%s","phase":"%s","shape":"%s","page_size":%d,"layer_ms":%g,"graph_ms":%g,"gb_per_s":1700,'
+                 '"graph_gb_per_s":0,"tflop_per_s":1,"graph_tflop_per_s":0}' % row for row in (
+                     ("fa", "decode", "1x8192 32/8", 16, 0.1, 0), ("fa", "decode", "64x8192 32/8", 16, 1.9, 1.8),
+                     ("fa", "decode", "64x8192 32/8 fp8", 16, 9, 1), ("fi", "decode", "64x8192 32/8 fp8", 16, 9, 1),
+                     ("delta", "prefill", "1x4096", 0, 0.29, 0), ("delta", "decode", "1", 0, 0.01, 0.0025)))
 ROW = ('{"median_s":0.5,"max_s":1,"ms":1,"batch":8,"ms_per_step":MS,"best_tok_per_s":7,"tok_per_s":6,'
        '"output_tok_per_s":5,"clients":8,"ttft_p50_ms":100,"ttft_p99_ms":300,"gap_p50_ms":7,"gap_p99_ms":8,'
-       '"gap_max_ms":9,"client_core_pct":2}')
+       '"gap_max_ms":9,"client_core_pct":2,"experts_hit":64}')
 MINISGL = f"""#!/bin/sh
 case "$*" in
 "bench serve"*--open-ended*) echo '{ROW}' | sed 's/"clients":8/"clients":64/; s/"output_tok_per_s":5/"output_tok_per_s":4/' ;;
 "bench serve"*) echo '{ROW}'; echo '{ROW}' | sed 's/"clients":8/"clients":64/' ;;
-"bench attn"*) echo '{ATTN}' ;;
+"bench attn"*delta*) echo '{ATTN}' ;;
+"bench prefill"*v2-lite*--routing\ collapsed*) echo '{ROW}' | sed 's/"ms":1/"ms":2.4/; s/"experts_hit":64/"experts_hit":6/' ;;
 bench*) echo '{ROW}' ;;
 *) echo "the same answer" ;;
 esac
@@ -81,6 +85,13 @@ class GpuCheck(unittest.TestCase):
         self.assertIn("| serve | 14B 8 clients, first token p50 | 100 | ms | 110 | 174 | yes |", out)
         self.assertIn("| serve | 14B 8 clients, first token p99 | 300 | ms | 220 | 213 | NO |", out)
         self.assertIn("| serve | 14B 64 clients without max_tokens, share of the tok/s with it | 80 | % | 90 |  | NO |", out)
+        self.assertIn("| first token | V2-Lite 1x128, collapsed | 2.4 | ms | 2.5 | 7.7 | yes |", out)
+        self.assertIn("| experts a layer | V2-Lite 1x128, collapsed | 6 | experts |", out)
+        self.assertIn("| linear attention | delta prefill 1x4096 | 290 | us | 300 | 614 | yes |", out)
+        self.assertIn("| linear attention | delta decode 1 | 2.5 | us | 1.9 | 1.9 | NO |", out)
+        self.assertIn("| FP8 cache, times bf16's speed | fa 64x8192 32/8 page=16 | 1.8 | x | 1.7 |  | yes |", out)
+        self.assertNotIn("speed | fi", out)  # without a row of bf16 beside it
+        self.assertNotIn("best of fa, fi 64x8192 32/8 fp8", out)
         out = self.status(code=0)
         for section in SECTIONS:
             self.assertRegex(out, rf"{section} +20.*green")
