@@ -394,7 +394,7 @@ static void test_latent_fi(void **unused)
     n.tree = true;
     assert_int_equal(msgl__attn_supports(fi, &n, &why), MSGL_EUNSUPPORTED);
     assert_string_equal(why.text,
-                        "fi: latent attention: its kernel has no window, soft cap or trees");
+                        "fi: latent attention: its kernel has no window, soft cap, sinks or trees");
     n.tree = false;
     n.kv_dtype = MSGL_E4M3;
     assert_int_equal(msgl__attn_supports(fi, &n, &why), MSGL_EUNSUPPORTED);
