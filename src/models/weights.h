@@ -70,9 +70,8 @@ typedef struct msgl_weight_plan {
     size_t num_scales, cap_scales;
     msgl_ones *ones;
     size_t num_ones, cap_ones;
-    size_t bytes; // of the region
-    bool
-        collapsed; // without a checkpoint: routers are 0, so that all tokens go to the same experts
+    size_t bytes;   // of the region
+    bool collapsed; // without a checkpoint: routers are 0, and all tokens go to the same experts
     msgl_err *err;
     int status; // first failure
 } msgl_weight_plan;
