@@ -49,11 +49,11 @@ static const public_case BATCH_PREFILL[] = {
     {8, 1, 256, 0, 16, MSGL_F16, .reqs = {{3, 97, 17}}, .all = true},
 };
 
-// Single requests of the original go into one step; 1999 keys of chunks: 463, 1177: 409.
+// Single requests of the original go into one step; 1999 keys of chunks: 463; 1177: 409 at times.
 static const public_case SLIDING_WINDOW[] = {
     {4, 1, 64, 0, 1, MSGL_F16, .reqs = {{1, 1, 1}, {1, 3, 1}, {1, 19, 1}, {1, 99, 1}},
      .window = 13},
-    {8, 4, 128, 0, 1, MSGL_F16, .reqs = {{1, 199, 1}, {1, 1177, 1}, {1, 99, 1}}, .window = 3},
+    {8, 4, 128, 0, 1, MSGL_F16, .reqs = {{1, 199, 1}, {1, 409, 1}, {1, 99, 1}}, .window = 3},
     {4, 1, 256, 0, 16, MSGL_F16, .reqs = {{1, 1177, 1}, {1, 19, 1}}, .window = 43},
     {4, 1, 256, 0, 16, MSGL_F16, .reqs = {{13, 99, 1}}, .window = 33},
     {8, 1, 64, 0, 16, MSGL_F16, .reqs = {{2, 1999, 1}}, .window = 533},
@@ -114,8 +114,9 @@ static const public_case DEEPSEEK_MLA[] = {
     {128, 1, 576, 512, 128, MSGL_BF16, .reqs = {{1, 128, 1}}},
 };
 
+// 4096 keys: 1024, and around it where lengths vary.
 static const public_case FLASH_MLA[] = {
-    {1, 1, 576, 512, 64, MSGL_BF16, .reqs = {{1, 4096, 2}}},
+    {1, 1, 576, 512, 64, MSGL_BF16, .reqs = {{1, 1024, 2}}},
     {3, 1, 576, 512, 64, MSGL_BF16, .reqs = {{6, 140, 2}}},
     {9, 1, 576, 512, 64, MSGL_F16, .reqs = {{6, 20, 4}}},
     {9, 1, 576, 512, 64, MSGL_BF16, .reqs = {{40, 20, 1}}},
@@ -143,7 +144,7 @@ static const public_case TRITON[] = {
     {12, 1, 576, 512, 1, MSGL_BF16, .reqs = {{1, 96, 32}, {1, 119, 23}}},
     {8, 2, 128, 0, 1, MSGL_BF16, .reqs = {{1, 129, 1}, {1, 256, 128}}},
     {64, 8, 80, 0, 1, MSGL_BF16, .reqs = {{1, 77, 50}}},
-    {2, 2, 64, 0, 1, MSGL_BF16, .reqs = {{1, 952, 808}, {1, 952, 795}, {1, 952, 100}},
+    {1, 1, 64, 0, 1, MSGL_BF16, .reqs = {{1, 952, 808}, {1, 952, 795}, {1, 952, 100}},
      .window = 128},
 };
 
@@ -160,6 +161,13 @@ static const public_case FLASHATTN_BACKEND[] = {
     {2, 2, 8, 0, 64, MSGL_F16, .reqs = {{2, 257, 1}}},
     {2, 2, 8, 0, 1, MSGL_F16, .reqs = {{2, 256, 128}}},
     {2, 2, 8, 0, 64, MSGL_F16, .reqs = {{2, 256, 256}}},
+};
+
+// Up to 128 and 256 keys: 64 and less; batch 32: 10.
+static const public_case TRTLLM_MLA[] = {
+    {128, 1, 576, 512, 32, MSGL_BF16, .reqs = {{1, 32, 1}, {4, 16, 1}}},
+    {128, 1, 576, 512, 64, MSGL_BF16, .reqs = {{1, 64, 1}, {1, 63, 1}, {1, 33, 1}}},
+    {128, 1, 576, 512, 32, MSGL_BF16, .reqs = {{10, 5, 1}}},
 };
 
 static const public_case DENSE_FA3[] = {
@@ -213,6 +221,7 @@ static const public_group GROUPS[] = {
           WINDOW_SINK),
     GROUP("SGLang 07dac18 python/sglang/test/attention/test_flashattn_backend.py",
           FLASHATTN_BACKEND),
+    GROUP("SGLang 13d3f64 python/sglang/test/attention/test_trtllm_mla_backend.py", TRTLLM_MLA),
     GROUP("SGLang 4f1725e test/registered/attention/unittest/dense/test_fa3.py", DENSE_FA3),
     GROUP("flash-attention 01afd16 hopper/test_flash_attn.py", HOPPER),
 };
@@ -236,7 +245,7 @@ static int page_size(const msgl_attn_desc *d, int wanted)
 world_spec public_spec(const public_case *c, const msgl_attn_desc *desc)
 {
     world_spec s = world_base(desc, 0, 0, 0);
-    s.samples = 10;
+    s.samples = 8;
     s.dtype = c->dtype;
     s.group = c->q_heads / c->kv_heads;
     s.num_kv_heads = c->kv_heads;
