@@ -211,6 +211,35 @@ void world_suit(world_spec *s)
     s->v_dim = 64;
 }
 
+int world_supports(const world_spec *s, msgl_err *err)
+{
+    const bool gpu = s->dev != NULL;
+    const msgl_dtype act = s->dtype == MSGL_E4M3 ? MSGL_BF16 : s->dtype;
+    msgl_attn_needs n = {.cache = s->v_dim != 0 ? MSGL_CACHE_LATENT : MSGL_CACHE_KV,
+                         .device = gpu ? MSGL_DEVICE_CUDA : MSGL_DEVICE_CPU,
+                         .capability = gpu ? s->dev->capability : 0,
+                         .num_q_heads = s->group * s->num_kv_heads,
+                         .num_kv_heads = s->num_kv_heads,
+                         .head_dim = s->head_dim,
+                         .page_size = s->page_size,
+                         .v_dim = s->v_dim,
+                         .act = gpu ? act : MSGL_F32,
+                         .kv_dtype = s->dtype,
+                         .deterministic = s->deterministic,
+                         .tree = s->tree,
+                         .dual_len = s->dual_len};
+    const msgl_attn_sparse sparse = {.heavy_channels = s->heavy_channels};
+    if (s->heavy_channels > 0) n.sparse = &sparse;
+    const msgl_attn_mods mods = {.masks = s->masks, .scores = s->scores};
+    const msgl_attn_variant v = {.window = s->window,
+                                 .softcap = s->softcap,
+                                 .sinks = s->sinks,
+                                 .mods = s->masks != 0 ? &mods : NULL,
+                                 .chunk = s->chunk};
+    msgl__attn_variants_add(&n.variants, v);
+    return msgl__attn_supports(s->desc, &n, err);
+}
+
 // The query of a token at pos that meets the key at p: in the order of the contract.
 static size_t query_of(const world *w, int pos, int p)
 {
@@ -412,6 +441,18 @@ static float *random_rows(world *w, size_t n)
     return p;
 }
 
+// [len, q_width] of which the last `asked` tokens have any.
+static float *random_queries(world *w, int len, int asked)
+{
+    if (asked == len) return random_rows(w, (size_t)len * w->q_width);
+    float *q = calloc((size_t)len * w->q_width, sizeof *q);
+    float *last = random_rows(w, (size_t)asked * w->q_width);
+    const size_t n = (size_t)asked * w->q_width;
+    memcpy(q + (size_t)len * w->q_width - n, last, n * sizeof *q);
+    free(last);
+    return q;
+}
+
 // What double sparsity keeps of K.
 static void make_labels(const world *w, world_req *r)
 {
@@ -442,7 +483,8 @@ void world_request(world *w, int row, int len)
     const size_t kv = msgl__kv_slot_stride(&w->pool);
     r->len = len;
     const size_t n = (size_t)len * kv;
-    r->q = random_rows(w, (size_t)len * w->q_width);
+    const int asked = w->spec.most_new > 0 && w->spec.most_new < len ? w->spec.most_new : len;
+    r->q = random_queries(w, len, asked);
     if (w->spec.dev != NULL) round_rows(r->q, (size_t)len * w->q_width, world_act(w), 1);
     r->k = random_rows(w, n);
     if (!is_latent(w)) r->v = random_rows(w, n);
@@ -766,6 +808,29 @@ static void leave_out(const world *w, const float *q, const world_req *r, int kv
     free(s);
 }
 
+// Of four sums, so that an addition need not wait for the one before; n is a multiple of 4.
+static double product(const float *a, const float *b, int n)
+{
+    double s0 = 0, s1 = 0, s2 = 0, s3 = 0;
+    for (int d = 0; d < n; d += 4) {
+        s0 += (double)a[d] * (double)b[d];
+        s1 += (double)a[d + 1] * (double)b[d + 1];
+        s2 += (double)a[d + 2] * (double)b[d + 2];
+        s3 += (double)a[d + 3] * (double)b[d + 3];
+    }
+    return (s0 + s1) + (s2 + s3);
+}
+
+static void add_times(double *restrict sum, double e, const float *restrict v, int n)
+{
+    for (int d = 0; d < n; d += 4) {
+        sum[d] += e * (double)v[d];
+        sum[d + 1] += e * (double)v[d + 1];
+        sum[d + 2] += e * (double)v[d + 2];
+        sum[d + 3] += e * (double)v[d + 3];
+    }
+}
+
 // Exact attention of query position pos of request row to n keys, [num_q_heads, v_dim]; sparse: to
 // the chosen ones of them.
 static void oracle(const world *w, int row, int pos, const seen_key *keys, int n, bool sparse,
@@ -786,8 +851,7 @@ static void oracle(const world *w, int row, int pos, const seen_key *keys, int n
         for (int p = 0; p < n; p++) {
             const float *k = r->k + ((size_t)keys[p].key * (size_t)hkv + (size_t)kh) * (size_t)dim;
             const float *q = first + query_of(w, pos, keys[p].key) * (size_t)hq * (size_t)dim;
-            double dot = 0;
-            for (int d = 0; d < dim; d++) dot += (double)q[d] * (double)k[d];
+            const double dot = product(q, k, dim);
             s[p] = rescore(w, h, keys[p].distance, dot * (double)w->layer.scale);
             if (left_out[p]) s[p] = -INFINITY;
             m = s[p] > m ? s[p] : m;
@@ -799,7 +863,7 @@ static void oracle(const world *w, int row, int pos, const seen_key *keys, int n
                 values + ((size_t)keys[p].key * (size_t)hkv + (size_t)kh) * (size_t)dim;
             const double e = exp(s[p] - m);
             l += e;
-            for (int d = 0; d < v_dim; d++) o[d] += e * (double)v[d];
+            add_times(o, e, v, v_dim);
         }
         if (n > 0) l += exp(z - m);
         for (int d = 0; d < v_dim && n > 0; d++) o[d] /= l;
@@ -825,7 +889,8 @@ static void error_task(void *arg, int i, int worker)
     size_t t = 0;
     for (int j = 0; j < i; j++) t += (size_t)(a->reqs[j].device - a->reqs[j].cached);
     const uint64_t *tree = w->tree != NULL ? w->tree + t : NULL;
-    const int stride = 1 + (q->device - q->cached) / 24;
+    const int samples = w->spec.samples > 0 ? w->spec.samples : 24;
+    const int stride = 1 + (q->device - q->cached) / samples;
     for (int p = q->cached; p < q->device; p++, t++) {
         if ((p - q->cached) % stride != 0 && p + 1 < q->device) continue;
         const int n = visible_keys(w, q, p - q->cached, tree, keys);

@@ -25,7 +25,9 @@ typedef struct world_spec {
     int group, num_kv_heads, head_dim, page_size;
     int v_dim; // not 0: a latent cache with one K head, the first v_dim elements of which are V
     int max_running, max_seq_len, max_step_tokens;
+    int most_new; // only the last so many tokens of a request are ever asked for; 0: any may be
     int threads;
+    int samples; // positions of a request that world_error compares, about so many; 0: 24
     float softcap;
     int window;   // -1: off
     int chunk;    // of local attention; 0: off
@@ -110,6 +112,8 @@ world_spec world_base(const msgl_attn_desc *desc, int max_running, int max_seq_l
                       int max_step_tokens);
 // What layers of its models keep: of a backend for latent caches alone these, pages that it takes.
 void world_suit(world_spec *s);
+// Whether its backend can have such a world: 0, or MSGL_EUNSUPPORTED with the reason.
+int world_supports(const world_spec *s, msgl_err *err);
 // Mods with every function now and then, and the window and soft cap of s; some let nothing
 // through.
 void world_random_mods(world *rng, world_spec *s);

@@ -4,9 +4,10 @@
 // uses it: the CPU suite's worlds and exact answers (tests/attention), graphs, and the promise of
 // --deterministic. Exit code 77 without a GPU.
 //
-//     cuda_conformance [--quick] [--seed N] [--only PATTERN] [--part I/N]
+//     cuda_conformance [--quick] [--seed N] [--only PATTERN] [--part I/N] [--public]
 //
-// PATTERN: of names, with * and ?. Part I of N is every N-th case from the I-th on.
+// PATTERN: of names, with * and ?. Part I of N is every N-th case from the I-th on. --public: the
+// shapes of the originals' public tests (attention/public_cases.h) instead of the others.
 #include <setjmp.h>
 #include <stdarg.h>
 #include <stdio.h>
@@ -16,6 +17,7 @@
 #include <cmocka.h>
 
 #include "attention/invariance.h"
+#include "attention/public_cases.h"
 #include "core/attributes.h"
 #include "kernel/cuda_loader.h"
 
@@ -37,7 +39,8 @@ typedef struct test_case {
     bool deterministic; // graphs
     int variant;        // determinism
     int window, chunk;  // graphs
-    char name[96];
+    const public_group *group;
+    char name[128];
 } test_case;
 
 enum { MIX_CHUNKS, MIX_ANSWERS, MIX_BOTH };
@@ -105,29 +108,6 @@ static world_spec usual_spec(const msgl_attn_desc *d, bool deterministic)
     return s;
 }
 
-static int supports(const world_spec *s, msgl_err *err)
-{
-    msgl_attn_needs n = {.cache = s->v_dim != 0 ? MSGL_CACHE_LATENT : MSGL_CACHE_KV,
-                         .device = MSGL_DEVICE_CUDA,
-                         .capability = s->dev->capability,
-                         .num_q_heads = s->group * s->num_kv_heads,
-                         .num_kv_heads = s->num_kv_heads,
-                         .head_dim = s->head_dim,
-                         .page_size = s->page_size,
-                         .v_dim = s->v_dim,
-                         .act = s->dtype == MSGL_E4M3 ? MSGL_BF16 : s->dtype,
-                         .kv_dtype = s->dtype,
-                         .deterministic = s->deterministic,
-                         .tree = s->tree,
-                         .dual_len = s->dual_len};
-    const msgl_attn_sparse sparse = {.heavy_channels = s->heavy_channels};
-    if (s->heavy_channels > 0) n.sparse = &sparse;
-    const msgl_attn_variant v = {
-        .window = s->window, .softcap = s->softcap, .sinks = s->sinks, .chunk = s->chunk};
-    msgl__attn_variants_add(&n.variants, v);
-    return msgl__attn_supports(s->desc, &n, err);
-}
-
 // Heads and vectors of a latent cache.
 static void random_latent(world *rng, world_spec *s)
 {
@@ -183,7 +163,7 @@ static bool random_spec(world *rng, const msgl_attn_desc *d, msgl_dtype dtype, b
         const bool own = d->masks != 0 && (d->decode_by == NULL || chunks);
         if (own && world_int(rng, 0, 3) != 0) world_random_mods(rng, &s);
         *out = s;
-        if (supports(&s, NULL) == 0) return true;
+        if (world_supports(&s, NULL) == 0) return true;
     }
     return false;
 }
@@ -265,7 +245,7 @@ static void test_graph(void **state)
     if (d->page_rule == MSGL_PAGE_SET) spec.page_size = d->page_override;
     msgl_err err = {0};
     if (!d->graph) skip();
-    if (supports(&spec, &err) != 0) fail_msg("%s", err.text);
+    if (world_supports(&spec, &err) != 0) fail_msg("%s", err.text);
     world w;
     world_open(&w, &spec);
     for (int i = 0; i < SIZE; i++) world_request(&w, i, world_int(&w, 1, 1200));
@@ -336,7 +316,7 @@ static void test_deterministic(void **state)
     if (c->latent) make_latent(&s);
     make_sparse(&s, 16, 150, 300);
     msgl_err err = {0};
-    if (supports(&s, &err) != 0) {
+    if (world_supports(&s, &err) != 0) {
         print_message("%s\n", err.text);
         skip();
     }
@@ -396,6 +376,46 @@ static void add_deterministic(test_case *cases, struct CMUnitTest *tests, int *n
     }
 }
 
+// What the backend has kernels for of a public test's cases.
+static void test_public(void **state)
+{
+    const test_case *c = *state;
+    int runs = 0;
+    double worst = 0;
+    for (int i = 0; i < c->group->count; i++) {
+        world_spec s = public_spec(&c->group->cases[i], c->desc);
+        s.threads = 8; // of the exact answer
+        s.dev = GPU.plain;
+        s.cuda = GPU.api;
+        if (world_supports(&s, NULL) != 0) continue;
+        const double error = public_run(&c->group->cases[i], &s);
+        const double allowed = world_tolerance_gpu(&s);
+        if (error > allowed) fail_msg("case %d: error %g > %g", i, error, allowed);
+        if (error / allowed > worst) worst = error / allowed;
+        runs++;
+    }
+    if (runs == 0) skip();
+    print_message("%d of %d cases, largest error %.2f of what is allowed\n", runs, c->group->count,
+                  worst);
+}
+
+// Every backend, with each group of public cases.
+static int add_public(test_case *cases, struct CMUnitTest *tests)
+{
+    int count, num_groups, n = 0;
+    const msgl_attn_desc *const *all = msgl__attn_backends(&count);
+    const public_group *groups = public_groups(&num_groups);
+    for (int i = 0; i < count; i++) {
+        if ((all[i]->devices & 1u << MSGL_DEVICE_CUDA) == 0) continue;
+        for (int g = 0; g < num_groups; g++) {
+            test_case c = {.desc = all[i], .group = &groups[g]};
+            snprintf(c.name, sizeof c.name, "%s: %s", all[i]->name, groups[g].source);
+            add(cases, tests, &n, test_public, c);
+        }
+    }
+    return n;
+}
+
 // Whether it has a kernel for this kind of cache of this dtype: descriptors list them apart.
 static bool has_cache(const test_case *c)
 {
@@ -403,7 +423,7 @@ static bool has_cache(const test_case *c)
     world_spec s = base_spec(c->desc, false);
     s.dtype = c->dtype;
     if (c->latent) make_latent(&s);
-    if (supports(&s, &why) == 0) return true;
+    if (world_supports(&s, &why) == 0) return true;
     printf("%s not checked: %s\n", c->desc->name, why.text);
     return false;
 }
@@ -436,7 +456,7 @@ static int add_all(test_case *cases, struct CMUnitTest *tests)
         if ((all[i]->devices & 1u << MSGL_DEVICE_CUDA) == 0) continue;
         msgl_err why = {0};
         const world_spec s = usual_spec(all[i], false);
-        if (supports(&s, &why) != 0) {
+        if (world_supports(&s, &why) != 0) {
             printf("%s not checked: %s\n", all[i]->name, why.text);
         } else {
             add_backend(cases, tests, &n, all[i]);
@@ -450,8 +470,10 @@ int main(int argc, char **argv)
     msgl_err err = {0};
     GPU.seed = 1234;
     int part = 1, parts = 1;
+    bool shapes = false;
     for (int i = 1; i < argc; i++) {
         if (strcmp(argv[i], "--quick") == 0) GPU.quick = true;
+        if (strcmp(argv[i], "--public") == 0) shapes = true;
         if (strcmp(argv[i], "--seed") == 0 && i + 1 < argc) GPU.seed = strtoull(argv[++i], NULL, 0);
         if (strcmp(argv[i], "--only") == 0 && i + 1 < argc) cmocka_set_test_filter(argv[++i]);
         if (strcmp(argv[i], "--part") == 0 && i + 1 < argc &&
@@ -472,7 +494,7 @@ int main(int argc, char **argv)
     }
     static test_case cases[MAX_CASES];
     static struct CMUnitTest tests[MAX_CASES];
-    const int all = add_all(cases, tests);
+    const int all = shapes ? add_public(cases, tests) : add_all(cases, tests);
     if (all == 0) return 1;
     int n = 0;
     for (int i = part - 1; i < all; i += parts) tests[n++] = tests[i];

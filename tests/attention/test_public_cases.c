@@ -1,0 +1,60 @@
+// SPDX-License-Identifier: Apache-2.0
+//
+// The shapes of the originals' public tests (public_cases.c) by every CPU backend that has them,
+// against exact attention in f64.
+#include <setjmp.h>
+#include <stdarg.h>
+#include <stdlib.h>
+
+#include <cmocka.h>
+
+#include "attention/public_cases.h"
+
+// How many backends ran it.
+static int run_case(const public_group *g, int index)
+{
+    int count, ran = 0;
+    const public_case *c = &g->cases[index];
+    const msgl_attn_desc *const *all = msgl__attn_backends(&count);
+    for (int i = 0; i < count; i++) {
+        if ((all[i]->devices & 1u << MSGL_DEVICE_CPU) == 0) continue;
+        const world_spec spec = public_spec(c, all[i]);
+        if (world_supports(&spec, NULL) != 0) continue;
+        const double error = public_run(c, &spec);
+        const double allowed = world_tolerance(all[i]->name, c->dtype);
+        if (error > allowed) {
+            fail_msg("%s, case %d of %s: error %g > %g", all[i]->name, index, g->source, error,
+                     allowed);
+        }
+        ran++;
+    }
+    return ran;
+}
+
+static void test_group(void **state)
+{
+    const public_group *g = *state;
+    int runs = 0;
+    for (int i = 0; i < g->count; i++) {
+        const int ran = run_case(g, i);
+        // flex_attention and fa4 have masks, fa and torch_native local attention.
+        const int least = g->cases[i].all || g->cases[i].chunk > 0 ? 2 : 4;
+        if (ran < least) fail_msg("case %d of %s: by %d backends only", i, g->source, ran);
+        runs += ran;
+    }
+    print_message("%d cases, %d runs\n", g->count, runs);
+}
+
+int main(void)
+{
+    enum { MOST = 32 };
+    struct CMUnitTest tests[MOST];
+    int count;
+    const public_group *groups = public_groups(&count);
+    for (int i = 0; i < count && i < MOST; i++) {
+        tests[i] = (struct CMUnitTest){groups[i].source, test_group, NULL, NULL,
+                                       (void *)(uintptr_t)&groups[i]};
+    }
+    if (count > MOST) return 1;
+    return _cmocka_run_group_tests("public cases", tests, (size_t)count, NULL, NULL);
+}
