@@ -382,11 +382,16 @@ static __global__ void __launch_bounds__(WARPS * 32, 2)
         for (int i = (int)threadIdx.x; i < DIM * DIM / 4; i += WARPS * 32) {
             ((float4 *)smem.s)[i] = make_float4(0, 0, 0, 0);
         }
-    } else if (threadIdx.x == 0) {
-        msgl__mbarrier_init(full, 1);
-        msgl__mbarrier_init_done();
-        msgl__mbarrier_expect(full, bytes);
-        msgl__bulk_load(msgl__shared_address(smem.s), p.matrix(at.from, at.head), bytes, full);
+    } else {
+        if (threadIdx.x == 0) {
+            msgl__mbarrier_init(full, 1);
+            msgl__mbarrier_init_done();
+        }
+        __syncthreads(); // for racecheck, to which one thread's two lines above and below race
+        if (threadIdx.x == 0) {
+            msgl__mbarrier_expect(full, bytes);
+            msgl__bulk_load(msgl__shared_address(smem.s), p.matrix(at.from, at.head), bytes, full);
+        }
     }
     const float4 norm = *(const float4 *)(p.norm + me.column);
     decode_inputs in;

@@ -207,6 +207,7 @@ static __global__ void __launch_bounds__(THREADS, 5)
         msgl__mbarrier_init(full, 1);
         msgl__mbarrier_init_done();
     }
+    __syncthreads(); // for racecheck, as in decode_sm90.cu
     msgl__pdl_wait();
     const int head = (int)blockIdx.x, index = (int)blockIdx.y, warp = (int)threadIdx.x / 32;
     if (index >= chunks) {
