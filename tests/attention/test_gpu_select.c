@@ -251,7 +251,7 @@ static void test_latent(void **unused)
         const char *prefill, *decode;
         int32_t page_size;
     } rows[] = {
-        {"auto", fake_latent_needs(90, 128, 512, 64, MSGL_BF16), "fa", "fa", 16},
+        {"auto", fake_latent_needs(90, 128, 512, 64, MSGL_BF16), "fa", "fi", 16}, // measured
         {"auto", fake_latent_needs(90, 20, 512, 64, MSGL_BF16), "fa", "fa", 16},
         {"auto", fake_latent_needs(90, 16, 512, 64, MSGL_F32), "torch_native", "torch_native", 16},
         {"auto", fake_latent_needs(90, 4, 32, 8, MSGL_BF16), "triton", "triton", 16},

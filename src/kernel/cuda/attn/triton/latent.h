@@ -12,7 +12,7 @@ extern "C" {
 
 static inline bool msgl__triton_is_latent(const msgl_triton_call *c)
 {
-    return c->attn.v_dim < c->attn.head_dim;
+    return c->attn.v == c->attn.k;
 }
 
 // Stage 1 of answers, and chunks; as their callers in triton.h.
