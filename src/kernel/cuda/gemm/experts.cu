@@ -9,6 +9,9 @@
 // In the second kernel a warp has an output of a token: the rows that its experts have for it, one
 // behind the other, as one long row, times their activations, each by its choice's weight. Who the
 // experts are is known before the first kernel has ended, so that weights are asked for meanwhile.
+// There are two of that one. With one token a block stands alone on its SM, and registers hold what
+// is on its way, which leaves shared memory to the product behind. With more two blocks stand
+// there, and each has a ring in shared memory that is never empty.
 //
 // docs/internals/gemm.md has the figures.
 #include "kernel/cuda/device.cuh"
@@ -18,6 +21,7 @@
 #include "kernel/cuda/launch.cuh"
 #include "kernel/cuda/ops/vec8.cuh"
 #include "kernel/cuda/ptx/copy.cuh"
+#include "kernel/cuda/ptx/shared.cuh"
 
 enum {
     WARPS = 16,
@@ -26,6 +30,8 @@ enum {
     UP_PIECES = 8, // of each of two rows, on their way at a time
     UP_PASS = UP_PIECES * PIECE,
     DOWN_PIECES = 12,
+    DOWN_RING = 8, // pieces of an output on their way, of more than one token
+    DOWN_PIECE_BYTES = PIECE * 2,
     // Threads that the compiler saves registers for: with 80 a block of `down` stands beside one of
     // the product behind it, which loads its weights meanwhile.
     DOWN_BOUND = 768,
@@ -297,6 +303,111 @@ static __global__ void __launch_bounds__(DOWN_BOUND) experts_down(const experts_
     if (finishes) *out = from_f32<T>(sum + old);
 }
 
+// --- down, of more than one token ---------------------------------------------------------------
+
+// Pieces of an output's weights, `per` of each expert's row.
+static __host__ __device__ __forceinline__ int row_pieces(const experts_args &g, int per)
+{
+    return g.top_k * per + shared_pieces(g);
+}
+
+// What a warp knows of 32 pieces of an output's weights, a lane of one: those of the chosen
+// experts' rows one behind the other, `per` pieces each, then of the shared one's.
+template <typename T> struct ring_pieces {
+    const T *at;
+    int room; // elements that are left of its row; below 1: it is none
+    float by; // what its choice counts
+
+    // expert, weight: of choice `lane`.
+    __device__ __forceinline__ void find(const experts_args &g, int output, int first, int per,
+                                         int32_t expert, float weight)
+    {
+        const int lane = (int)threadIdx.x % 32, chosen = g.top_k * per, piece = first + lane;
+        const int choice = piece / per, id = __shfl_sync(MSGL_FULL_MASK, expert, choice % 32);
+        const float chosen_by = __shfl_sync(MSGL_FULL_MASK, weight, choice % 32);
+        const bool shared = piece >= chosen;
+        const int k = (shared ? piece - chosen : piece - choice * per) * PIECE;
+        const int inter = shared ? g.shared_inter : g.inter;
+        const T *rows =
+            shared ? (const T *)g.shared_down : (const T *)g.down + (size_t)id * g.down_stride;
+        at = rows + (size_t)output * (size_t)inter + k;
+        room = output < g.hidden ? inter - k : 0;
+        by = shared ? 1.f : chosen_by;
+    }
+};
+
+// The activations of row `row` as they are to shared memory, PIECE of them a piece: zeros behind a
+// row's end.
+template <typename T>
+static __device__ __forceinline__ void keep_raw(const experts_args &g, int row, int per, T *act)
+{
+    const int warp = (int)threadIdx.x / 32, lane = (int)threadIdx.x % 32, chosen = g.top_k * per;
+    const T *in = (const T *)g.act + (size_t)row * (size_t)g.top_k * (size_t)g.inter;
+    const T *shared_in = (const T *)g.shared_act + (size_t)row * (size_t)g.shared_inter;
+#pragma unroll 1
+    for (int i = warp; i < row_pieces(g, per); i += WARPS) {
+        const int choice = i / per, piece = i < chosen ? i - choice * per : i - chosen;
+        const int at = piece * PIECE + lane * 8;
+        const T *from = i < chosen ? in + choice * g.inter : shared_in;
+        uint4 u = make_uint4(0, 0, 0, 0);
+        if (at < (i < chosen ? g.inter : g.shared_inter)) u = __ldcg((const uint4 *)(from + at));
+        *(uint4 *)(act + i * PIECE + lane * 8) = u;
+    }
+}
+
+// per: pieces of an expert's row.
+template <typename T>
+static __global__ void __launch_bounds__(THREADS) experts_down_ring(const experts_args g, int per)
+{
+    extern __shared__ __align__(16) unsigned char down_shared[];
+    const int lane = (int)threadIdx.x % 32, warp = (int)threadIdx.x / 32, row = (int)blockIdx.y;
+    const int output = (int)blockIdx.x * WARPS + warp, pieces = row_pieces(g, per);
+    msgl__pdl_trigger();
+    int32_t expert = 0;
+    float weight = 0;
+    if (lane < g.top_k) {
+        expert = __ldcg(g.ids + row * g.top_k + lane);
+        weight = __ldcg(g.weights + row * g.top_k + lane);
+    }
+    T *act = (T *)(down_shared + WARPS * DOWN_RING * DOWN_PIECE_BYTES);
+    // This lane's 16 bytes of each piece of its warp's ring.
+    const uint32_t ring = msgl__shared_address(down_shared) +
+                          (uint32_t)(warp * DOWN_RING * DOWN_PIECE_BYTES + lane * 16);
+    ring_pieces<T> asked, used;
+    const auto ask = [&](int i) {
+        if (i % 32 == 0) asked.find(g, output, i, per, expert, weight);
+        const int room = __shfl_sync(MSGL_FULL_MASK, asked.room, i % 32);
+        const T *at = (const T *)__shfl_sync(MSGL_FULL_MASK, (uint64_t)asked.at, i % 32);
+        if (i < pieces) {
+            msgl__copy_async_16(ring + (uint32_t)(i % DOWN_RING) * DOWN_PIECE_BYTES, at + lane * 8,
+                                lane * 8 < room);
+        }
+        msgl__copy_async_commit();
+    };
+    for (int i = 0; i < DOWN_RING; i++) ask(i);
+    msgl__pdl_wait();
+    T *out = (T *)g.out + (size_t)row * (size_t)g.hidden + output;
+    const bool finishes = lane == 0 && output < g.hidden;
+    const float old = g.accumulate && finishes ? to_f32(*out) : 0;
+    keep_raw(g, row, per, act);
+    __syncthreads();
+    float sum = 0;
+#pragma unroll 4
+    for (int i = 0; i < pieces; i++) {
+        if (i % 32 == 0) used.find(g, output, i, per, expert, weight);
+        msgl__copy_async_wait<DOWN_RING - 1>();
+        const uint4 w =
+            msgl__read_shared<uint4>(ring + (uint32_t)(i % DOWN_RING) * DOWN_PIECE_BYTES);
+        ask(i + DOWN_RING);
+        float x[8];
+        unpack8(*(const uint4 *)(act + i * PIECE + lane * 8), x, T());
+        const float by = __shfl_sync(MSGL_FULL_MASK, used.by, i % 32);
+        sum = fmaf(add_eight<T>(0, w, x), by, sum);
+    }
+    sum = group_sum(sum, 32);
+    if (finishes) *out = from_f32<T>(sum + old);
+}
+
 // --- host ---------------------------------------------------------------------------------------
 
 static size_t up_bytes(const experts_args &g)
@@ -310,6 +421,12 @@ static size_t down_bytes(const experts_args &g)
     return (size_t)down_pieces(g) * PIECE * sizeof(float);
 }
 
+static size_t ring_bytes(const experts_args &g)
+{
+    const int pieces = WARPS * DOWN_RING + row_pieces(g, (g.inter + PIECE - 1) / PIECE);
+    return (size_t)pieces * DOWN_PIECE_BYTES;
+}
+
 template <typename T, bool EVEN> static void launch_down(msgl_exec *x, const experts_args &g)
 {
     const dim3 tiles((unsigned)((g.hidden + WARPS - 1) / WARPS), (unsigned)g.rows);
@@ -318,14 +435,25 @@ template <typename T, bool EVEN> static void launch_down(msgl_exec *x, const exp
                                    msgl__cuda_stream(x), g, (g.inter + PIECE - 1) / PIECE)));
 }
 
+template <typename T> static void launch_ring(msgl_exec *x, const experts_args &g)
+{
+    const dim3 tiles((unsigned)((g.hidden + WARPS - 1) / WARPS), (unsigned)g.rows);
+    MSGL_CUDA_TRY(x, msgl__allow_shared<experts_down_ring<T>>(ring_bytes(g), true));
+    MSGL_CUDA_TRY(x, msgl__launch(experts_down_ring<T>, tiles, dim3(THREADS), ring_bytes(g),
+                                  msgl__cuda_stream(x), g, (g.inter + PIECE - 1) / PIECE));
+}
+
 template <typename T> static void launch(msgl_exec *x, const experts_args &g)
 {
     const msgl_cuda_device *d = msgl__cuda_device(x);
     MSGL_CUDA_TRY(x, msgl__allow_shared<experts_up<T>>(up_bytes(g), true));
     MSGL_CUDA_TRY(x, msgl__launch(experts_up<T>, dim3((unsigned)d->sm_count), dim3(THREADS),
                                   up_bytes(g), d->stream, g));
-    (g.inter | g.shared_inter) % PIECE == 0 ? launch_down<T, true>(x, g)
-                                            : launch_down<T, false>(x, g);
+    if (g.rows > 1 && ring_bytes(g) <= MAX_SHARED)
+        launch_ring<T>(x, g);
+    else
+        (g.inter | g.shared_inter) % PIECE == 0 ? launch_down<T, true>(x, g)
+                                                : launch_down<T, false>(x, g);
 }
 
 bool msgl__cuda_experts(msgl_exec *x, const msgl_experts_call *c)
