@@ -35,23 +35,27 @@ static int run(struct alike *b, int batch, int prompt_len, int output, double *s
     return rc;
 }
 
-// The row, for a model with experts with how many of them a layer's tokens go to in the mean:
-// counted in a run of its own that generates `output` tokens, in steps of `phase`.
-static int print_row(struct alike *b, int batch, int prompt_len, int output, msgl_phase phase,
-                     msgl_cell *cells, int n, msgl_rows *rows, msgl_err *err)
+// Of a model with experts: which ones are hit in steps of `phase`, by a run of its own that
+// generates `output` tokens.
+static int count_hits(struct alike *b, int batch, int prompt_len, int output, msgl_phase phase,
+                      msgl_expert_hits *hits, msgl_err *err)
 {
     msgl_engine *e = msgl__llm_engine(b->llm);
     double seconds;
-    if (msgl__engine_info(e)->num_experts > 0) {
-        memset(b->hits, 0, sizeof b->hits);
-        int rc = msgl__engine_count_experts(e, b->hits, err);
-        if (rc == 0) rc = run(b, batch, prompt_len, output, &seconds, err);
-        if (rc == 0) rc = msgl__engine_count_experts(e, NULL, err);
-        if (rc != 0) return rc;
-        cells[n++] = msgl__cell_hits(&b->hits[phase]);
-    }
+    *hits = (msgl_expert_hits){0};
+    if (msgl__engine_info(e)->num_experts == 0) return 0;
+    memset(b->hits, 0, sizeof b->hits);
+    int rc = msgl__engine_count_experts(e, b->hits, err);
+    if (rc == 0) rc = run(b, batch, prompt_len, output, &seconds, err);
+    if (rc == 0) rc = msgl__engine_count_experts(e, NULL, err);
+    *hits = b->hits[phase];
+    return rc;
+}
+
+static void print_row(const msgl_expert_hits *hits, msgl_cell *cells, int n, msgl_rows *rows)
+{
+    if (hits->layers > 0) cells[n++] = msgl__cell_hits(hits);
     msgl__cli_row(rows, cells, n);
-    return 0;
 }
 
 // Runs whose only difference is their number of decode steps: what the rest costs falls out.
@@ -68,12 +72,14 @@ static int decode(struct alike *b, const msgl_args *a, int batch, int prompt_len
         if (rc == 0) rc = run(b, batch, prompt_len, steps + 2, &many, err);
         if (rc == 0) ms[i] = (many - few) * 1e3 / steps;
     }
+    msgl_expert_hits hits;
+    if (rc == 0) rc = count_hits(b, batch, prompt_len, 3, MSGL_DECODE, &hits, err);
     if (rc != 0) return rc;
     msgl_info info;
     msgl_get_info(b->llm, &info);
     const double median = msgl__median(ms, (size_t)repeat);
     const double slots = ((double)info.num_pages + 1) * info.page_size;
-    const double bytes = (double)info.weight_bytes +
+    const double bytes = msgl__bench_weights(info.weight_bytes, &hits) +
                          batch * (prompt_len + steps / 2.0) * (double)info.kv_bytes / slots;
     msgl_cell cells[9] = {msgl__cell_text("phase", "decode"),
                           msgl__cell_int("batch", batch),
@@ -83,7 +89,8 @@ static int decode(struct alike *b, const msgl_args *a, int batch, int prompt_len
                           msgl__cell_real("best_ms", ms[0], 4),
                           msgl__cell_real("tok_per_s", batch / median * 1e3, 1),
                           msgl__cell_real("gb_per_s", bytes / median / 1e6, 1)};
-    return print_row(b, batch, prompt_len, 3, MSGL_DECODE, cells, 8, rows, err);
+    print_row(&hits, cells, 8, rows);
+    return 0;
 }
 
 // One token each: from submission to the last request's first token.
@@ -100,6 +107,8 @@ static int prefill(struct alike *b, const msgl_args *a, int batch, int prompt_le
         rc = run(b, batch, prompt_len, 1, &seconds, err);
         ms[i] = seconds * 1e3;
     }
+    msgl_expert_hits hits;
+    if (rc == 0) rc = count_hits(b, batch, prompt_len, 1, MSGL_PREFILL, &hits, err);
     if (rc != 0) return rc;
     const double median = msgl__median(ms, (size_t)repeat), tokens = (double)batch * prompt_len;
     msgl_cell cells[8] = {msgl__cell_text("phase", "prefill"),
@@ -109,7 +118,8 @@ static int prefill(struct alike *b, const msgl_args *a, int batch, int prompt_le
                           msgl__cell_real("best_ms", ms[0], 3),
                           msgl__cell_real("tok_per_s", tokens / median * 1e3, 1),
                           msgl__cell_real("best_tok_per_s", tokens / ms[0] * 1e3, 1)};
-    return print_row(b, batch, prompt_len, 1, MSGL_PREFILL, cells, 7, rows, err);
+    print_row(&hits, cells, 7, rows);
+    return 0;
 }
 
 typedef int (*measure_fn)(struct alike *b, const msgl_args *a, int batch, int prompt_len, int steps,

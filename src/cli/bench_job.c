@@ -131,6 +131,12 @@ int msgl__bench_open(const msgl_args *a, int max_seq_len, int num_pages, msgl_ll
     return rc;
 }
 
+double msgl__bench_weights(size_t weight_bytes, const msgl_expert_hits *hits)
+{
+    const double steps = hits->steps > 0 ? (double)hits->steps : 1;
+    return (double)weight_bytes - hits->unread_bytes / steps;
+}
+
 msgl_cell msgl__cell_hits(const msgl_expert_hits *hits)
 {
     const double layers = hits->layers > 0 ? (double)hits->layers : 1;

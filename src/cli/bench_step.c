@@ -212,16 +212,16 @@ static int measure(struct step_bench *b, const msgl_args *a, int batch, msgl_row
     msgl_expert_hits prompts = {0}, answers = {0};
     if (rc == 0) rc = count_experts(b, batch, &prompts, &answers);
     if (rc != 0) return msgl__err_set(err, rc, "the engine failed: %s", msgl_status_text(rc));
-    // What a decode step has to read: all weights once, and each request's K and V.
+    // What a decode step has to read: weights once, and each request's K and V.
     const double kv = kv_read(b->info, b->prompt_len + WARM_STEPS + b->steps / 2.0);
     const double ms = msgl__median(prefill_ms, (size_t)repeat);
     if (b->chunk == 0) {
         print_row(b, rows, "prefill", batch, ms, (double)batch * b->prompt_len,
-                  (double)b->info->weight_bytes, &prompts);
+                  msgl__bench_weights(b->info->weight_bytes, &prompts), &prompts);
     }
     print_row(b, rows, b->chunk > 0 ? "mixed" : "decode", batch,
               msgl__median(decode_ms, (size_t)repeat), batch,
-              (double)b->info->weight_bytes + batch * kv, &answers);
+              msgl__bench_weights(b->info->weight_bytes, &answers) + batch * kv, &answers);
     return 0;
 }
 

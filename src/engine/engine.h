@@ -50,9 +50,11 @@ int msgl__engine_write_channels(const msgl_engine *e, const char *path, msgl_err
 // The interface that the scheduler drives (valid as long as the engine).
 const msgl_runner *msgl__engine_runner(msgl_engine *e);
 
-// Different experts that a layer's tokens went to, added up over layers and steps.
+// Different experts that a layer's tokens went to, added up over layers and steps, and the bytes of
+// the weights of the others.
 typedef struct msgl_expert_hits {
-    int64_t experts, layers;
+    int64_t experts, layers, steps;
+    double unread_bytes;
 } msgl_expert_hits;
 
 // For benchmarks, while no step runs: counts from here on, steps of answers alone into

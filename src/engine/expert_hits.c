@@ -15,9 +15,12 @@ static void add_chosen(void *ctx, const msgl_moe_experts *layer, const int32_t *
     const msgl_device_ops *ops = e->device->ops;
     const int32_t event = MSGL_DEVICE_MAX_EVENTS - 1;
     const size_t n = (size_t)layer->num_experts;
+    const double bytes = (double)msgl__weight_bytes(&layer->gate_up[0]) +
+                         (double)msgl__weight_bytes(&layer->down[0]);
     if (layer != c->layer) {
         c->layer = layer;
         hits->layers++;
+        hits->unread_bytes += (double)n * bytes;
         memset(c->hit, 0, n * sizeof *c->hit);
     }
     ops->copy_out(e->device, c->offsets, offsets, (n + 1) * sizeof *offsets);
@@ -27,6 +30,7 @@ static void add_chosen(void *ctx, const msgl_moe_experts *layer, const int32_t *
         if (c->hit[i] || c->offsets[i] == c->offsets[i + 1]) continue;
         c->hit[i] = true;
         hits->experts++;
+        hits->unread_bytes -= bytes;
     }
 }
 
@@ -36,6 +40,7 @@ const msgl_moe_watch *msgl__expert_watch(msgl_engine *e, const msgl_batch *b)
     if (c->hits == NULL) return NULL;
     c->phase = b->num_decode == b->size ? MSGL_DECODE : MSGL_PREFILL;
     c->layer = NULL;
+    c->hits[c->phase].steps++;
     return &c->watch;
 }
 

@@ -403,6 +403,12 @@ static void test_expert_hits(void **state)
     assert_int_equal(hits[MSGL_DECODE].layers, 2);
     assert_int_equal(hits[MSGL_DECODE].experts, routed.sum);
     assert_true(routed.sum >= 2 * 2 && routed.sum <= 2 * 6);
+    // Two layers of eight experts, of which the rest was not read.
+    const double each = hits[MSGL_DECODE].unread_bytes / (double)(2 * 8 - routed.sum);
+    assert_int_equal(hits[MSGL_DECODE].steps, 1);
+    assert_true(each > 0 && 16 * each < (double)h.info->weight_bytes);
+    assert_true(hits[MSGL_PREFILL].unread_bytes ==
+                each * (double)(2 * 8 - hits[MSGL_PREFILL].experts));
     assert_int_equal(msgl__engine_count_experts(h.e, NULL, &err), 0);
     harness_step(&h, MSGL_DECODE, reqs, 3);
     assert_int_equal(hits[MSGL_DECODE].layers, 2);
