@@ -51,6 +51,8 @@ for name, least, peer in (("1x8192 32/8", 1.6, 0.98), ("16x1024 32/8", 2.2, 1.62
                           ("256x1024 16/8", 3.95, 3.89), ("256x1024 40/8", 3.95, 3.82),
                           ("64x8192 32/8", 4.25, 4.27)):
     ASKED["decode attention", f"best of fa, fi {name} page=16"] = (least, peer, HIGHER)
+for batch in (64, 256):
+    ASKED["decode step, share of 4.2 TB/s", f"V2-Lite bs={batch}"] = (0.85, None, HIGHER)
 # 16 q and k heads, 32 v heads of 128; the peer is vLLM 0.24's Triton kernels, of answers the recurrence alone.
 for name, most, peer in (("prefill 1x4096", 300, 614), ("prefill 1x16384", 800, 1439), ("prefill 16x1024", 450, 1305),
                          ("prefill 64x256", 450, 1426), ("decode 1", 1.9, 1.9), ("decode 16", 17, 19.6),

@@ -22,7 +22,7 @@ ATTN = "\n".join('{"backend":"%s","phase":"%s","shape":"%s","page_size":%d,"laye
                      ("delta", "prefill", "1x4096", 0, 0.29, 0), ("delta", "decode", "1", 0, 0.01, 0.0025)))
 ROW = ('{"median_s":0.5,"max_s":1,"ms":1,"batch":8,"ms_per_step":MS,"best_tok_per_s":7,"tok_per_s":6,'
        '"output_tok_per_s":5,"clients":8,"ttft_p50_ms":100,"ttft_p99_ms":300,"gap_p50_ms":7,"gap_p99_ms":8,'
-       '"gap_max_ms":9,"client_core_pct":2,"experts_hit":64}')
+       '"gap_max_ms":9,"client_core_pct":2,"gb_per_s":3570,"experts_hit":64}')
 MINISGL = f"""#!/bin/sh
 case "$*" in
 "bench serve"*--open-ended*) echo '{ROW}' | sed 's/"clients":8/"clients":64/; s/"output_tok_per_s":5/"output_tok_per_s":4/' ;;
@@ -82,6 +82,8 @@ class GpuCheck(unittest.TestCase):
         out = self.check(self.bundle("aaaaaaa11"))
         self.assertIn("| decode step | 0.6B bs=8 | 0.6 | ms | 0.75 | 1.57 | yes |", out)
         self.assertIn("| decode step | 30B-A3B bs=8 | 0.6 | ms | 7 | 9.29 | yes |", out)
+        self.assertIn("| decode step, share of 4.2 TB/s | V2-Lite bs=8 | 0.85 |", out)
+        self.assertIn("| experts a layer | V2-Lite bs=8 | 64 | experts |", out)
         self.assertIn("| serve | 14B 8 clients, first token p50 | 100 | ms | 110 | 174 | yes |", out)
         self.assertIn("| serve | 14B 8 clients, first token p99 | 300 | ms | 220 | 213 | NO |", out)
         self.assertIn("| serve | 14B 64 clients without max_tokens, share of the tok/s with it | 80 | % | 90 |  | NO |", out)
