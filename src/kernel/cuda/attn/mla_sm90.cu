@@ -10,7 +10,7 @@ static const float log2_e = 1.4426950408889634f;
 
 // What a call becomes.
 struct msgl_mla_way {
-    int shares; // of the keys; 0: this GPU is no Hopper
+    int shares; // of the keys
     bool few;   // by few.cuh, whose shares are clusters
 };
 
@@ -43,13 +43,15 @@ static int unit_tiles(const msgl_mla_call *c)
     return tiles > 1 && c->page_size >= MSGL_MLA_PAIRS_PAGE ? 2 : 1;
 }
 
-// The same for a call's plan and its launches.
+// The same for a call's plan and its launches. cudaErrorNotSupported: as msgl__cuda_mla.
 static cudaError_t find_way(const msgl_mla_call *c, msgl_mla_way *way)
 {
-    *way = {};
     msgl_gpu gpu;
+    *way = {};
+    if (!fits(c)) return cudaErrorNotSupported;
     cudaError_t code = msgl__current_gpu(&gpu);
-    if (code != cudaSuccess || gpu.major != 9) return code;
+    if (code != cudaSuccess) return code;
+    if (gpu.major != 9) return cudaErrorNotSupported;
     if (c->cu_seqlens_q == NULL && c->batch <= MSGL_MLA_FEW_BATCH && !c->e4m3 &&
         c->num_heads * c->q_len <= MSGL_MLA_FEW_ROWS && !c->deterministic) {
         code = msgl__mla_few_shares(&gpu, &way->shares);
@@ -65,14 +67,9 @@ static msgl_mla_unit *units_of(const msgl_mla_call *c)
     return (msgl_mla_unit *)((msgl_mla_plan *)c->plan + 1);
 }
 
-extern "C" int msgl__cuda_mla_plan_tuned(const msgl_mla_call *c, const msgl_mla_tune *t,
-                                         void *stream)
+static cudaError_t share_out(const msgl_mla_call *c, int shares, const msgl_mla_tune &t,
+                             cudaStream_t stream)
 {
-    msgl_mla_way way;
-    if (!fits(c)) return cudaErrorNotSupported;
-    const cudaError_t code = find_way(c, &way);
-    if (code != cudaSuccess) return code;
-    if (way.shares == 0) return cudaErrorNotSupported;
     if (c->batch == 0) return cudaSuccess;
     msgl_mla_plan_args a = {};
     const bool ragged = c->cu_seqlens_q != NULL;
@@ -87,12 +84,20 @@ extern "C" int msgl__cuda_mla_plan_tuned(const msgl_mla_call *c, const msgl_mla_
     a.batch = c->batch;
     a.heads = c->num_heads;
     a.q_len = c->q_len;
-    a.shares = way.shares;
+    a.shares = shares;
     a.unit_rows = ragged ? unit_tiles(c) * MSGL_MLA_TILE : c->num_heads * c->q_len;
-    a.tune = *t;
+    a.tune = t;
     if (c->deterministic) a.tune.whole = INT32_MAX;
-    msgl__mla_plan_kernel<<<1, MSGL_MLA_PLAN_THREADS, 0, (cudaStream_t)stream>>>(a);
+    msgl__mla_plan_kernel<<<1, MSGL_MLA_PLAN_THREADS, 0, stream>>>(a);
     return cudaGetLastError();
+}
+
+extern "C" int msgl__cuda_mla_plan_tuned(const msgl_mla_call *c, const msgl_mla_tune *t,
+                                         void *stream)
+{
+    msgl_mla_way way;
+    const cudaError_t code = find_way(c, &way);
+    return code != cudaSuccess ? code : share_out(c, way.shares, *t, (cudaStream_t)stream);
 }
 
 extern "C" int msgl__cuda_mla_plan(const msgl_mla_call *c, void *stream)
@@ -100,8 +105,7 @@ extern "C" int msgl__cuda_mla_plan(const msgl_mla_call *c, void *stream)
     msgl_mla_way way;
     const cudaError_t code = find_way(c, &way);
     if (code != cudaSuccess) return code;
-    const msgl_mla_tune t = measured(c, way.few);
-    return msgl__cuda_mla_plan_tuned(c, &t, stream);
+    return share_out(c, way.shares, measured(c, way.few), (cudaStream_t)stream);
 }
 
 // A tile's query rows as boxes, if all are of one token, or if tokens follow one another without a
@@ -189,11 +193,8 @@ static cudaError_t launch_boxes(const msgl_mla_call *c, int shares, msgl_mla_par
 extern "C" int msgl__cuda_mla(const msgl_mla_call *c, void *stream)
 {
     msgl_mla_way way;
-    if (!fits(c)) return cudaErrorNotSupported;
     const cudaError_t code = find_way(c, &way);
-    if (code != cudaSuccess) return code;
-    if (way.shares == 0) return cudaErrorNotSupported;
-    if (c->batch == 0) return cudaSuccess;
+    if (code != cudaSuccess || c->batch == 0) return code;
     const uintptr_t bits = (uintptr_t)c->q | (uintptr_t)c->out | (uintptr_t)c->kv |
                            (uintptr_t)c->workspace | (uintptr_t)c->plan | c->ld_q * 2 |
                            c->ld_out * 2;

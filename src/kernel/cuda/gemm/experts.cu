@@ -202,6 +202,46 @@ static __host__ __device__ __forceinline__ int shared_pieces(const experts_args 
     return (g.shared_inter + PIECE - 1) / PIECE;
 }
 
+// Pieces of an expert's row.
+static __host__ __device__ __forceinline__ int expert_pieces(const experts_args &g)
+{
+    return (g.inter + PIECE - 1) / PIECE;
+}
+
+// Pieces of an output's weights, `per` of each expert's row.
+static __host__ __device__ __forceinline__ int row_pieces(const experts_args &g, int per)
+{
+    return g.top_k * per + shared_pieces(g);
+}
+
+// Lane c's is choice c of a row: its expert and what that one counts.
+struct choices {
+    int32_t expert;
+    float weight;
+
+    __device__ __forceinline__ choices(const experts_args &g, int row) : expert(0), weight(0)
+    {
+        const int lane = (int)threadIdx.x % 32;
+        if (lane >= g.top_k) return;
+        expert = __ldcg(g.ids + row * g.top_k + lane);
+        weight = __ldcg(g.weights + row * g.top_k + lane);
+    }
+};
+
+// This lane's eight activations of piece i of row `row`: zeros behind a row's end.
+template <typename T>
+static __device__ __forceinline__ uint4 read_act(const experts_args &g, int row, int per, int i)
+{
+    const int lane = (int)threadIdx.x % 32, chosen = g.top_k * per;
+    const T *in = (const T *)g.act + (size_t)row * (size_t)g.top_k * (size_t)g.inter;
+    const T *shared_in = (const T *)g.shared_act + (size_t)row * (size_t)g.shared_inter;
+    const int choice = i / per, piece = i < chosen ? i - choice * per : i - chosen;
+    const int at = piece * PIECE + lane * 8;
+    const T *from = i < chosen ? in + choice * g.inter : shared_in;
+    if (at >= (i < chosen ? g.inter : g.shared_inter)) return make_uint4(0, 0, 0, 0);
+    return __ldcg((const uint4 *)(from + at));
+}
+
 // Asks for pieces [first, first + DOWN_PIECES) of the rows of all chosen experts that make output
 // `output`, `per` pieces each, and behind them of the shared one's: the last one of a row whole if
 // EVEN. expert: lane c's is choice c.
@@ -220,7 +260,7 @@ static __device__ __forceinline__ void ask_down(const experts_args &g, int outpu
     const T *from = (const T *)g.down + (size_t)output * (size_t)g.inter + lane * 8;
     const T *from_shared =
         (const T *)g.shared_down + (size_t)output * (size_t)g.shared_inter + lane * 8;
-    const int pieces = output < g.hidden ? chosen + shared_pieces(g) : 0;
+    const int pieces = output < g.hidden ? row_pieces(g, per) : 0;
 #pragma unroll
     for (int i = 0; i < DOWN_PIECES; i++) {
         const T *at = (first + i < chosen ? from : from_shared) +
@@ -234,7 +274,7 @@ static __device__ __forceinline__ void ask_down(const experts_args &g, int outpu
 // Pieces of shared memory, whole passes: zeros behind the end.
 static __host__ __device__ __forceinline__ int down_pieces(const experts_args &g)
 {
-    const int pieces = g.top_k * ((g.inter + PIECE - 1) / PIECE) + shared_pieces(g);
+    const int pieces = row_pieces(g, expert_pieces(g));
     return (pieces + DOWN_PIECES - 1) / DOWN_PIECES * DOWN_PIECES;
 }
 
@@ -244,19 +284,12 @@ static __device__ __forceinline__ void keep_act(const experts_args &g, int row, 
                                                 float weight, float *act)
 {
     const int warp = (int)threadIdx.x / 32, lane = (int)threadIdx.x % 32, chosen = g.top_k * per;
-    const T *in = (const T *)g.act + (size_t)row * (size_t)g.top_k * (size_t)g.inter;
-    const T *shared_in = (const T *)g.shared_act + (size_t)row * (size_t)g.shared_inter;
 #pragma unroll 1
     for (int i = warp; i < down_pieces(g); i += WARPS) {
-        uint4 u = make_uint4(0, 0, 0, 0);
-        const int choice = i / per, piece = i < chosen ? i - choice * per : i - chosen;
-        const int at = piece * PIECE + lane * 8;
-        const T *from = i < chosen ? in + choice * g.inter : shared_in;
-        if (at < (i < chosen ? g.inter : g.shared_inter)) u = __ldcg((const uint4 *)(from + at));
-        const float chosen_by = __shfl_sync(MSGL_FULL_MASK, weight, choice % 32);
+        const float chosen_by = __shfl_sync(MSGL_FULL_MASK, weight, i / per % 32);
         const float by = i < chosen ? chosen_by : 1.0f;
         float v[8];
-        unpack8(u, v, T());
+        unpack8(read_act<T>(g, row, per, i), v, T());
 #pragma unroll
         for (int j = 0; j < 8; j++) v[j] *= by;
         keep_eight(act + i * PIECE, lane, v);
@@ -270,21 +303,16 @@ static __global__ void __launch_bounds__(DOWN_BOUND) experts_down(const experts_
     extern __shared__ __align__(16) float act[];
     const int lane = (int)threadIdx.x % 32, row = (int)blockIdx.y;
     const int output = (int)blockIdx.x * WARPS + (int)threadIdx.x / 32;
-    const int pieces = g.top_k * per + shared_pieces(g);
+    const int pieces = row_pieces(g, per);
     msgl__pdl_trigger();
-    int32_t expert = 0;
-    float weight = 0;
-    if (lane < g.top_k) {
-        expert = __ldcg(g.ids + row * g.top_k + lane);
-        weight = __ldcg(g.weights + row * g.top_k + lane);
-    }
+    const choices chosen(g, row);
     uint4 w[DOWN_PIECES];
-    ask_down<T, EVEN>(g, output, 0, per, expert, w);
+    ask_down<T, EVEN>(g, output, 0, per, chosen.expert, w);
     msgl__pdl_wait();
     T *out = (T *)g.out + (size_t)row * (size_t)g.hidden + output;
     const bool finishes = lane == 0 && output < g.hidden;
     const float old = g.accumulate && finishes ? to_f32(*out) : 0;
-    keep_act<T>(g, row, per, weight, act);
+    keep_act<T>(g, row, per, chosen.weight, act);
     __syncthreads();
     float sum = 0;
 #pragma unroll 1
@@ -297,19 +325,13 @@ static __global__ void __launch_bounds__(DOWN_BOUND) experts_down(const experts_
         }
         first += DOWN_PIECES;
         if (first >= pieces) break;
-        ask_down<T, EVEN>(g, output, first, per, expert, w);
+        ask_down<T, EVEN>(g, output, first, per, chosen.expert, w);
     }
     sum = group_sum(sum, 32);
     if (finishes) *out = from_f32<T>(sum + old);
 }
 
 // --- down, of more than one token ---------------------------------------------------------------
-
-// Pieces of an output's weights, `per` of each expert's row.
-static __host__ __device__ __forceinline__ int row_pieces(const experts_args &g, int per)
-{
-    return g.top_k * per + shared_pieces(g);
-}
 
 // What a warp knows of 32 pieces of an output's weights, a lane of one: those of the chosen
 // experts' rows one behind the other, `per` pieces each, then of the shared one's.
@@ -318,13 +340,12 @@ template <typename T> struct ring_pieces {
     int room; // elements that are left of its row; below 1: it is none
     float by; // what its choice counts
 
-    // expert, weight: of choice `lane`.
     __device__ __forceinline__ void find(const experts_args &g, int output, int first, int per,
-                                         int32_t expert, float weight)
+                                         const choices &c)
     {
         const int lane = (int)threadIdx.x % 32, chosen = g.top_k * per, piece = first + lane;
-        const int choice = piece / per, id = __shfl_sync(MSGL_FULL_MASK, expert, choice % 32);
-        const float chosen_by = __shfl_sync(MSGL_FULL_MASK, weight, choice % 32);
+        const int choice = piece / per, id = __shfl_sync(MSGL_FULL_MASK, c.expert, choice % 32);
+        const float chosen_by = __shfl_sync(MSGL_FULL_MASK, c.weight, choice % 32);
         const bool shared = piece >= chosen;
         const int k = (shared ? piece - chosen : piece - choice * per) * PIECE;
         const int inter = shared ? g.shared_inter : g.inter;
@@ -336,25 +357,6 @@ template <typename T> struct ring_pieces {
     }
 };
 
-// The activations of row `row` as they are to shared memory, PIECE of them a piece: zeros behind a
-// row's end.
-template <typename T>
-static __device__ __forceinline__ void keep_raw(const experts_args &g, int row, int per, T *act)
-{
-    const int warp = (int)threadIdx.x / 32, lane = (int)threadIdx.x % 32, chosen = g.top_k * per;
-    const T *in = (const T *)g.act + (size_t)row * (size_t)g.top_k * (size_t)g.inter;
-    const T *shared_in = (const T *)g.shared_act + (size_t)row * (size_t)g.shared_inter;
-#pragma unroll 1
-    for (int i = warp; i < row_pieces(g, per); i += WARPS) {
-        const int choice = i / per, piece = i < chosen ? i - choice * per : i - chosen;
-        const int at = piece * PIECE + lane * 8;
-        const T *from = i < chosen ? in + choice * g.inter : shared_in;
-        uint4 u = make_uint4(0, 0, 0, 0);
-        if (at < (i < chosen ? g.inter : g.shared_inter)) u = __ldcg((const uint4 *)(from + at));
-        *(uint4 *)(act + i * PIECE + lane * 8) = u;
-    }
-}
-
 // per: pieces of an expert's row.
 template <typename T>
 static __global__ void __launch_bounds__(THREADS) experts_down_ring(const experts_args g, int per)
@@ -363,19 +365,14 @@ static __global__ void __launch_bounds__(THREADS) experts_down_ring(const expert
     const int lane = (int)threadIdx.x % 32, warp = (int)threadIdx.x / 32, row = (int)blockIdx.y;
     const int output = (int)blockIdx.x * WARPS + warp, pieces = row_pieces(g, per);
     msgl__pdl_trigger();
-    int32_t expert = 0;
-    float weight = 0;
-    if (lane < g.top_k) {
-        expert = __ldcg(g.ids + row * g.top_k + lane);
-        weight = __ldcg(g.weights + row * g.top_k + lane);
-    }
+    const choices chosen(g, row);
     T *act = (T *)(down_shared + WARPS * DOWN_RING * DOWN_PIECE_BYTES);
     // This lane's 16 bytes of each piece of its warp's ring.
     const uint32_t ring = msgl__shared_address(down_shared) +
                           (uint32_t)(warp * DOWN_RING * DOWN_PIECE_BYTES + lane * 16);
     ring_pieces<T> asked, used;
     const auto ask = [&](int i) {
-        if (i % 32 == 0) asked.find(g, output, i, per, expert, weight);
+        if (i % 32 == 0) asked.find(g, output, i, per, chosen);
         const int room = __shfl_sync(MSGL_FULL_MASK, asked.room, i % 32);
         const T *at = (const T *)__shfl_sync(MSGL_FULL_MASK, (uint64_t)asked.at, i % 32);
         if (i < pieces) {
@@ -389,12 +386,14 @@ static __global__ void __launch_bounds__(THREADS) experts_down_ring(const expert
     T *out = (T *)g.out + (size_t)row * (size_t)g.hidden + output;
     const bool finishes = lane == 0 && output < g.hidden;
     const float old = g.accumulate && finishes ? to_f32(*out) : 0;
-    keep_raw(g, row, per, act);
+#pragma unroll 1
+    for (int i = warp; i < pieces; i += WARPS)
+        *(uint4 *)(act + i * PIECE + lane * 8) = read_act<T>(g, row, per, i);
     __syncthreads();
     float sum = 0;
 #pragma unroll 4
     for (int i = 0; i < pieces; i++) {
-        if (i % 32 == 0) used.find(g, output, i, per, expert, weight);
+        if (i % 32 == 0) used.find(g, output, i, per, chosen);
         msgl__copy_async_wait<DOWN_RING - 1>();
         const uint4 w =
             msgl__read_shared<uint4>(ring + (uint32_t)(i % DOWN_RING) * DOWN_PIECE_BYTES);
@@ -423,24 +422,17 @@ static size_t down_bytes(const experts_args &g)
 
 static size_t ring_bytes(const experts_args &g)
 {
-    const int pieces = WARPS * DOWN_RING + row_pieces(g, (g.inter + PIECE - 1) / PIECE);
+    const int pieces = WARPS * DOWN_RING + row_pieces(g, expert_pieces(g));
     return (size_t)pieces * DOWN_PIECE_BYTES;
 }
 
-template <typename T, bool EVEN> static void launch_down(msgl_exec *x, const experts_args &g)
+// KERNEL with `bytes` of shared memory.
+template <auto KERNEL> static void launch_down(msgl_exec *x, const experts_args &g, size_t bytes)
 {
     const dim3 tiles((unsigned)((g.hidden + WARPS - 1) / WARPS), (unsigned)g.rows);
-    MSGL_CUDA_TRY(x, (msgl__allow_shared<experts_down<T, EVEN>>(down_bytes(g), true)));
-    MSGL_CUDA_TRY(x, (msgl__launch(experts_down<T, EVEN>, tiles, dim3(THREADS), down_bytes(g),
-                                   msgl__cuda_stream(x), g, (g.inter + PIECE - 1) / PIECE)));
-}
-
-template <typename T> static void launch_ring(msgl_exec *x, const experts_args &g)
-{
-    const dim3 tiles((unsigned)((g.hidden + WARPS - 1) / WARPS), (unsigned)g.rows);
-    MSGL_CUDA_TRY(x, msgl__allow_shared<experts_down_ring<T>>(ring_bytes(g), true));
-    MSGL_CUDA_TRY(x, msgl__launch(experts_down_ring<T>, tiles, dim3(THREADS), ring_bytes(g),
-                                  msgl__cuda_stream(x), g, (g.inter + PIECE - 1) / PIECE));
+    MSGL_CUDA_TRY(x, msgl__allow_shared<KERNEL>(bytes, true));
+    MSGL_CUDA_TRY(x, msgl__launch(KERNEL, tiles, dim3(THREADS), bytes, msgl__cuda_stream(x), g,
+                                  expert_pieces(g)));
 }
 
 template <typename T> static void launch(msgl_exec *x, const experts_args &g)
@@ -449,11 +441,13 @@ template <typename T> static void launch(msgl_exec *x, const experts_args &g)
     MSGL_CUDA_TRY(x, msgl__allow_shared<experts_up<T>>(up_bytes(g), true));
     MSGL_CUDA_TRY(x, msgl__launch(experts_up<T>, dim3((unsigned)d->sm_count), dim3(THREADS),
                                   up_bytes(g), d->stream, g));
-    if (g.rows > 1 && ring_bytes(g) <= MAX_SHARED)
-        launch_ring<T>(x, g);
-    else
-        (g.inter | g.shared_inter) % PIECE == 0 ? launch_down<T, true>(x, g)
-                                                : launch_down<T, false>(x, g);
+    if (g.rows > 1 && ring_bytes(g) <= MAX_SHARED) {
+        launch_down<experts_down_ring<T>>(x, g, ring_bytes(g));
+    } else if ((g.inter | g.shared_inter) % PIECE == 0) {
+        launch_down<experts_down<T, true>>(x, g, down_bytes(g));
+    } else {
+        launch_down<experts_down<T, false>>(x, g, down_bytes(g));
+    }
 }
 
 bool msgl__cuda_experts(msgl_exec *x, const msgl_experts_call *c)

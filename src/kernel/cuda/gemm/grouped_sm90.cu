@@ -123,7 +123,7 @@ static __device__ __forceinline__ int loaded_of(int rows)
 }
 
 // That are multiplied. An expert's rows are cut into equal parts, most of which end within the
-// last 64: in steps of 16 there, a tenth of the product's time less (docs/internals/gemm.md).
+// last 64: in steps of 16 there (what that gains: docs/internals/gemm.md).
 static __device__ __forceinline__ int columns_of(int rows)
 {
     return rows > 192 ? (rows + 15) & ~15 : (rows + 63) & ~63;

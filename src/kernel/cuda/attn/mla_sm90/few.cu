@@ -43,14 +43,13 @@ cudaError_t msgl__mla_few_shares(const msgl_gpu *gpu, int *shares)
     return cudaSuccess;
 }
 
-cudaError_t msgl__mla_few_launch(const msgl_mla_params &p, int shares, cudaStream_t stream)
+cudaError_t msgl__mla_few_launch(msgl_mla_params p, int shares, cudaStream_t stream)
 {
-    msgl_mla_params q = p;
-    q.row_tiles = MSGL_MLA_FEW_CLUSTER; // for msgl_mla_opens: counters of each rank
+    p.row_tiles = MSGL_MLA_FEW_CLUSTER; // for msgl_mla_opens: counters of each rank
     const size_t bytes = sizeof(msgl_mla_few_smem);
     const cudaError_t code = msgl__allow_shared<few_kernel>(bytes);
     if (code != cudaSuccess) return code;
     return msgl__launch_clusters(few_kernel, dim3(MSGL_MLA_FEW_CLUSTER),
                                  dim3((unsigned)(shares * MSGL_MLA_FEW_CLUSTER)),
-                                 dim3(MSGL_MLA_FEW_THREADS), bytes, stream, q);
+                                 dim3(MSGL_MLA_FEW_THREADS), bytes, stream, p);
 }

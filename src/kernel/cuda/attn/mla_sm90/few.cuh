@@ -20,8 +20,8 @@
 // product's inner dimension a lane has is ours to choose: pieces 4 c + t of key and of query are
 // thread t's, read as they lie.
 //
-// Short code, too: a layer's attention runs it once, so it comes from memory. Two tiles a step make
-// long contexts 15 % faster and a step of DeepSeek-V2-Lite 1.5 % slower.
+// The code is short, too: a layer's attention runs it once, so it comes from memory.
+// docs/internals/mla.md has the figures.
 #ifndef MSGL_KERNEL_CUDA_ATTN_MLA_SM90_FEW_CUH
 #define MSGL_KERNEL_CUDA_ATTN_MLA_SM90_FEW_CUH
 
@@ -169,7 +169,6 @@ struct msgl_mla_few_rows {
 };
 
 struct msgl_mla_few {
-
     const msgl_mla_params &p;
     msgl_mla_few_smem &smem;
     const int share, rank, lane, warp;
@@ -384,16 +383,14 @@ struct msgl_mla_few {
         __stcg(ml + 8, make_float2(r.max[1], r.sum[1]));
     }
 
-    // Blocks of this rank tell each other that their parts are there. As msgl__mla_meet.
+    // Blocks of this rank tell each other that their parts are there.
     __device__ __forceinline__ void meet(const msgl_mla_opens &opens) const
     {
         __syncthreads();
         if ((int)threadIdx.x < opens.count) {
             const msgl_mla_open o = msgl__mla_choose(threadIdx.x == 0, opens.at[0], opens.at[1]);
-            msgl__count(o.counters);
-            while (msgl__load_acquire(o.counters) < o.parts) {
-            }
-            if (msgl__count(o.counters + 1) == o.parts - 1) o.counters[0] = o.counters[1] = 0;
+            msgl__mla_wait_parts(o);
+            msgl__mla_seen_parts(o);
         }
         __syncthreads();
     }

@@ -16,6 +16,6 @@ cudaError_t msgl__mla_launch(const msgl_mla_params &p, msgl_mla_mode mode, int c
 // few.cuh. Shares, which are clusters there: all of a launch run at once, as parts of a unit are
 // waited for; 0: this GPU has none.
 cudaError_t msgl__mla_few_shares(const msgl_gpu *gpu, int *shares);
-cudaError_t msgl__mla_few_launch(const msgl_mla_params &p, int shares, cudaStream_t stream);
+cudaError_t msgl__mla_few_launch(msgl_mla_params p, int shares, cudaStream_t stream);
 
 #endif

@@ -100,6 +100,20 @@ static __device__ __forceinline__ msgl_mla_open msgl__mla_choose(bool c, const m
             c ? a.parts : b.parts,           c ? a.counters : b.counters};
 }
 
+// By a thread whose block's part of a unit is in memory: tells the others, and waits for theirs.
+static __device__ __forceinline__ void msgl__mla_wait_parts(const msgl_mla_open &o)
+{
+    msgl__count(o.counters);
+    while (msgl__load_acquire(o.counters) < o.parts) {
+    }
+}
+
+// Behind that wait. The last one leaves the counters as the next launch wants them.
+static __device__ __forceinline__ void msgl__mla_seen_parts(const msgl_mla_open &o)
+{
+    if (msgl__count(o.counters + 1) == o.parts - 1) o.counters[0] = o.counters[1] = 0;
+}
+
 // By one loading warp: once this block's parts are in memory, tells the others, waits for theirs,
 // and tells the computing warps. The last one leaves the counters as the next launch wants them.
 static __device__ __forceinline__ void msgl__mla_meet(const msgl_mla_params &p, msgl_mla_smem &s,
@@ -111,11 +125,9 @@ static __device__ __forceinline__ void msgl__mla_meet(const msgl_mla_params &p, 
     if (lane < opens.count) {
         const msgl_mla_open o = msgl__mla_choose(lane == 0, opens.at[0], opens.at[1]);
         msgl__mla_wait(&s.left, 0);
-        msgl__count(o.counters);
-        while (msgl__load_acquire(o.counters) < o.parts) {
-        }
+        msgl__mla_wait_parts(o);
         msgl__mbarrier_arrive(msgl__shared_address(&s.merge));
-        if (msgl__count(o.counters + 1) == o.parts - 1) o.counters[0] = o.counters[1] = 0;
+        msgl__mla_seen_parts(o);
     } else {
         msgl__mbarrier_arrive(msgl__shared_address(&s.merge));
     }
