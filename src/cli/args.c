@@ -181,12 +181,12 @@ static const char *benchmarks_of(const msgl_setting *o)
                                                      : NULL;
 }
 
-static bool is_one_of(const char *sub, const char *list)
+bool msgl__cli_lists(const char *list, const char *name)
 {
-    const size_t n = strlen(sub);
+    const size_t n = strlen(name);
     for (const char *p = list; p != NULL; p = strchr(p, ',')) {
         p += strspn(p, ", ");
-        if (strncmp(p, sub, n) == 0 && (p[n] == ',' || p[n] == '\0')) return true;
+        if (strncmp(p, name, n) == 0 && (p[n] == ',' || p[n] == '\0')) return true;
     }
     return false;
 }
@@ -194,7 +194,7 @@ static bool is_one_of(const char *sub, const char *list)
 // An option of some benchmarks must not be given to another in silence. o: one of those, or NULL.
 static int check_benchmark(const msgl_setting *o, const char *sub, msgl_err *err)
 {
-    if (o == NULL || is_one_of(sub, benchmarks_of(o))) return 0;
+    if (o == NULL || msgl__cli_lists(benchmarks_of(o), sub)) return 0;
     const char *list = benchmarks_of(o);
     return msgl__err_set(err, MSGL_EINVAL, "bench %.40s does not read --%s; bench %s %s", sub,
                          o->name, list, strchr(list, ',') != NULL ? "do" : "does");

@@ -79,4 +79,7 @@ void msgl__option_env(const msgl_setting *o, char out[64]);
 void msgl__help_command(const msgl_command *cmd, FILE *out);
 void msgl__help_markdown(const msgl_command *commands, int n, FILE *out);
 
+// Whether `name` stands in a list with commas, spaces behind which do not count.
+bool msgl__cli_lists(const char *list, const char *name);
+
 #endif

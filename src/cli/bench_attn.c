@@ -5,7 +5,6 @@
 // backend `delta`. On a GPU the shapes are those of the public comparison with FlashInfer and
 // FlashAttention, timed by events, launch included; decode also inside a captured graph, as it runs
 // in the engine.
-#include <string.h>
 #include <time.h>
 
 #include "attention/bench.h"
@@ -191,12 +190,7 @@ static int measure_delta(const msgl_attn_bench_env *env, const struct delta_shap
 
 bool msgl__bench_wanted(const char *list, const char *name)
 {
-    const size_t n = strlen(name);
-    for (const char *p = list; p != NULL; p = strchr(p, ',')) {
-        if (*p == ',') p++;
-        if (strncmp(p, name, n) == 0 && (p[n] == ',' || p[n] == '\0')) return true;
-    }
-    return list == NULL;
+    return list == NULL || msgl__cli_lists(list, name);
 }
 
 // Linear attention; nothing without --backends wanting it or a kernel for it.
