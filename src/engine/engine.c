@@ -177,11 +177,11 @@ static void on_load(void *ctx, uint64_t done, uint64_t total)
 static int load_weights(msgl_engine *e, const msgl_options *o, msgl_err *err)
 {
     int code = 0;
-    void *region = msgl__engine_take(e, 1, e->model.plan.bytes, false, &code, err);
-    if (code != 0) return code;
     if (o->collapsed_routing && e->model.products.num_experts == 0) {
         return msgl__err_set(err, MSGL_EINVAL, "collapsed routing: the model has no experts");
     }
+    void *region = msgl__engine_take(e, 1, e->model.plan.bytes, false, &code, err);
+    if (code != 0) return code;
     e->model.plan.collapsed = o->collapsed_routing;
     load_progress p = {.options = o};
     code = msgl__model_load(&e->model, region, o->dummy_weight ? NULL : o->model_dir, &e->exec,
