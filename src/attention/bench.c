@@ -4,6 +4,7 @@
 #include <math.h>
 
 #include "attention/bench_calls.h"
+#include "attention/double_sparsity/channels.h"
 #include "core/mem.h"
 #include "core/round.h"
 #include "core/seqs.h"
@@ -11,7 +12,13 @@
 #include "utils/random.h"
 #include "utils/stats.h"
 
-enum { MAX_LAYERS = 64 };
+enum {
+    MAX_LAYERS = 64,
+    // SGLang's defaults of double sparsity.
+    HEAVY_CHANNELS = 32,
+    HEAVY_TOKENS = 256,
+    SPARSE_THRESHOLD = 4096,
+};
 
 typedef struct bench {
     const msgl_attn_bench_shape *shape;
@@ -21,7 +28,10 @@ typedef struct bench {
     msgl_page_table table;
     int32_t *device_table; // GPU
     size_t table_bytes;
+    const msgl_attn_desc *desc;
     msgl_attn_backend *backend;
+    msgl_attn_sparse sparse; // of backends with labels
+    int32_t dual_len;        // of backends for dual chunks, else 0
     msgl_batch batch;
     msgl_seqs seqs;
     void *lengths, *device_lengths; // what seqs points to
@@ -55,6 +65,35 @@ static msgl_dtype act_of(const msgl_attn_bench_shape *s, bool gpu)
     return s->kv_dtype == MSGL_E4M3 ? MSGL_BF16 : s->kv_dtype;
 }
 
+// A quarter of the sequence, so that there are keys of all three kinds.
+static int32_t dual_len_of(const msgl_attn_desc *d, const msgl_attn_bench_shape *s)
+{
+    const int32_t quarter = (s->cached_len + s->extend_len) / 4;
+    return !d->dual_chunk ? 0 : quarter > 0 ? quarter : 1;
+}
+
+// Labels of channels that lie evenly in a head. Random K and labels choose random tokens, as far
+// apart as real ones can be.
+static int choose_channels(bench *b, msgl_err *err)
+{
+    const msgl_attn_bench_shape *s = b->shape;
+    const int32_t n = s->head_dim < HEAVY_CHANNELS ? 8 : HEAVY_CHANNELS;
+    const size_t heads = (size_t)MAX_LAYERS * (size_t)s->num_kv_heads;
+    b->sparse =
+        (msgl_attn_sparse){.dims = {MAX_LAYERS, s->num_q_heads, s->num_kv_heads, s->head_dim},
+                           .heavy_channels = n,
+                           .heavy_tokens = HEAVY_TOKENS,
+                           .threshold = SPARSE_THRESHOLD};
+    b->sparse.channels = msgl__calloc(heads * (size_t)n, sizeof *b->sparse.channels);
+    if (b->sparse.channels == NULL) {
+        return msgl__err_set(err, MSGL_ENOMEM, "bench attn: out of memory");
+    }
+    for (size_t i = 0; i < heads * (size_t)n; i++) {
+        b->sparse.channels[i] = (uint16_t)((int32_t)(i % (size_t)n) * s->head_dim / n);
+    }
+    return 0;
+}
+
 static int make_memory(bench *b, msgl_err *err)
 {
     const msgl_attn_bench_shape *s = b->shape;
@@ -66,6 +105,7 @@ static int make_memory(bench *b, msgl_err *err)
                                       .num_heads = s->num_kv_heads,
                                       .k_dim = s->head_dim,
                                       .v_dim = s->v_dim > 0 ? s->v_dim : s->head_dim,
+                                      .label_dim = b->desc->labels ? b->sparse.heavy_channels : 0,
                                       .dtype = s->kv_dtype},
                              .num_pages = pages_each * s->batch,
                              .page_size = s->page_size};
@@ -76,7 +116,8 @@ static int make_memory(bench *b, msgl_err *err)
     b->pool.bytes = msgl__kv_pool_bytes(&b->pool);
     b->pool.base = msgl__bench_take(b->device, b->pool.bytes);
     const size_t tokens = (size_t)s->batch * (size_t)s->extend_len;
-    b->q_row = (size_t)s->num_q_heads * (size_t)s->head_dim;
+    const size_t queries = b->dual_len > 0 ? MSGL_DUAL_QUERIES : 1;
+    b->q_row = queries * (size_t)s->num_q_heads * (size_t)s->head_dim;
     b->q_bytes = tokens * b->q_row * msgl__dtype_size(b->exec.act);
     b->q = msgl__bench_take(b->device, b->q_bytes);
     b->out = msgl__bench_take(b->device, b->q_bytes);
@@ -206,8 +247,7 @@ static msgl_attn_variants variants_of(const msgl_attn_bench_shape *s)
     return v;
 }
 
-static int create(bench *b, const msgl_attn_desc *backend, const msgl_attn_bench_env *env,
-                  msgl_err *err)
+static int create(bench *b, const msgl_attn_bench_env *env, msgl_err *err)
 {
     const msgl_attn_bench_shape *s = b->shape;
     const msgl_attn_config cfg = {
@@ -229,8 +269,10 @@ static int create(bench *b, const msgl_attn_desc *backend, const msgl_attn_bench
         .device_table = b->device_table,
         .device_table_stride = (size_t)b->table.stride,
         .variants = variants_of(s),
+        .dual_len = b->dual_len,
+        .sparse = b->desc->labels ? &b->sparse : NULL,
     };
-    return backend->create(backend, &cfg, &b->backend, err);
+    return b->desc->create(b->desc, &cfg, &b->backend, err);
 }
 
 static void release(bench *b)
@@ -241,6 +283,7 @@ static void release(bench *b)
         msgl__bench_give(b->device, b->device_lengths, msgl__seqs_bytes(b->shape->batch));
     msgl__free(b->lengths);
     msgl__free(b->batch.reqs);
+    msgl__attn_sparse_free(&b->sparse);
     msgl__bench_give(b->device, b->device_table, b->table_bytes);
     msgl__bench_give(b->device, b->out, b->q_bytes);
     msgl__bench_give(b->device, b->q, b->q_bytes);
@@ -254,6 +297,8 @@ int msgl__attn_bench(const msgl_attn_desc *backend, const msgl_attn_bench_shape 
     const bool gpu = env->device != NULL;
     bench b = {.shape = shape,
                .device = env->device,
+               .desc = backend,
+               .dual_len = dual_len_of(backend, shape),
                .exec = {.device = env->device, .act = act_of(shape, gpu), .pool = env->threads}};
     *out = (msgl_attn_bench_result){0};
     int rc = check_shape(shape, err);
@@ -267,7 +312,9 @@ int msgl__attn_bench(const msgl_attn_desc *backend, const msgl_attn_bench_shape 
                                    .page_size = shape->page_size,
                                    .act = b.exec.act,
                                    .kv_dtype = shape->kv_dtype,
-                                   .variants = variants_of(shape)};
+                                   .variants = variants_of(shape),
+                                   .dual_len = b.dual_len,
+                                   .sparse = backend->labels ? &b.sparse : NULL};
     const bool decode = shape->phase == MSGL_DECODE;
     const char *by = decode ? backend->decode_by : backend->prefill_by;
     if (rc == 0 && by != NULL) {
@@ -275,10 +322,11 @@ int msgl__attn_bench(const msgl_attn_desc *backend, const msgl_attn_bench_shape 
                            backend->name, decode ? "answers" : "prompts", by);
     }
     if (rc == 0) rc = msgl__attn_supports(backend, &needs, err);
+    if (rc == 0 && backend->labels) rc = choose_channels(&b, err);
     if (rc == 0) rc = make_memory(&b, err);
     if (rc == 0) rc = fill_table(&b, err);
     if (rc == 0) rc = copy_table(&b, err);
-    if (rc == 0) rc = create(&b, backend, env, err);
+    if (rc == 0) rc = create(&b, env, err);
     if (rc == 0) rc = measure(&b, seconds, out, err);
     if (rc == 0) count_work(shape, out);
     release(&b);

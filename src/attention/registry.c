@@ -30,6 +30,7 @@
 static const msgl_attn_desc *const BACKENDS[] = {
     &msgl__attn_fa,           &msgl__attn_fa_cuda,
     &msgl__attn_fi,           &msgl__attn_fi_cuda,
+    &msgl__attn_flashinfer,   &msgl__attn_flashinfer_cuda,
     &msgl__attn_trtllm,       &msgl__attn_trtllm_cuda,
     &msgl__attn_trtllm_mha,   &msgl__attn_trtllm_mha_cuda,
     &msgl__attn_torch_native, &msgl__attn_torch_native_cuda,

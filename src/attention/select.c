@@ -136,7 +136,7 @@ static int check_heads(const msgl_attn_desc *d, const msgl_attn_needs *n, msgl_e
                              d->name, (int)group, (int)d->max_group);
     }
     if ((d->kv_dtypes & 1u << n->kv_dtype) == 0) {
-        char takers[96];
+        char takers[160];
         list_takers(n, takers, sizeof takers);
         return msgl__err_set(
             err, MSGL_EUNSUPPORTED,
@@ -248,7 +248,7 @@ int msgl__attn_supports(const msgl_attn_desc *d, const msgl_attn_needs *n, msgl_
 static int find(const char *name, size_t len, msgl_device_kind device, const msgl_attn_desc **out,
                 msgl_err *err)
 {
-    char copy[MAX_NAME + 1], names[192];
+    char copy[MAX_NAME + 1], names[224];
     list_names(device, names, sizeof names);
     if (len <= MAX_NAME) {
         memcpy(copy, name, len);

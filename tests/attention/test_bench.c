@@ -1,7 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
 //
 // What `minisgl bench attn` times, on a fake GPU: caches of E4M3 hold numbers and are read with
-// their scale; each call of linear attention has states that its neighbours have not.
+// their scale; each call of linear attention has states that its neighbours have not. And on the
+// CPU: every backend of K and V runs, those with queries or caches of their own too.
 #include <math.h>
 #include <setjmp.h>
 #include <stdarg.h>
@@ -167,6 +168,69 @@ static void test_e4m3(void **state)
     fake_gpu_check();
 }
 
+// What a backend's own forward is called with, looked at on the way.
+static struct {
+    const msgl_attn_desc *of;
+    int calls;
+    size_t ld;
+} seen;
+
+static void look(msgl_attn_backend *b, msgl_exec *x, const msgl_attn_layer *layer,
+                 const msgl_seqs *seqs, const msgl_attn_input *in, void *out)
+{
+    seen.calls++;
+    seen.ld = in->ld;
+    seen.of->forward(b, x, layer, seqs, in, out);
+    assert_int_equal(x->status, 0);
+}
+
+static void test_every_backend(void **state)
+{
+    (void)state;
+    msgl_kernels k;
+    msgl_pool *pool = NULL;
+    msgl_err err = {0};
+    assert_int_equal(msgl__pool_create(1, &pool, &err), 0);
+    msgl__kernels_init_cpu(&k, MSGL_CPU_REF);
+    const msgl_attn_bench_env env = {.kernels = &k, .threads = pool};
+    int count, ran = 0;
+    const msgl_attn_desc *const *all = msgl__attn_backends(&count);
+    for (int i = 0; i < 2 * count; i++) {
+        if ((all[i / 2]->devices & 1u << MSGL_DEVICE_CPU) == 0) continue;
+        const bool decode = i % 2 != 0;
+        msgl_attn_bench_shape s = {.phase = decode ? MSGL_DECODE : MSGL_PREFILL,
+                                   .batch = 2,
+                                   .cached_len = decode ? 4100 : 30, // answers are sparse
+                                   .extend_len = decode ? 1 : 9,
+                                   .num_q_heads = 4,
+                                   .num_kv_heads = 2,
+                                   .head_dim = 32,
+                                   .page_size = 16,
+                                   .kv_dtype = MSGL_F16,
+                                   .window = -1,
+                                   .shuffled = true};
+        msgl_attn_desc d = *all[i / 2];
+        if (d.page_override > 0) s.page_size = d.page_override;
+        seen.of = all[i / 2];
+        seen.calls = 0;
+        d.forward = look;
+        msgl_attn_bench_result r;
+        const int rc = msgl__attn_bench(&d, &s, &env, 0.0001, &r, &err);
+        const bool others = (decode ? d.decode_by : d.prefill_by) != NULL;
+        const bool latent = d.caches != 0 && (d.caches & 1u << MSGL_CACHE_KV) == 0;
+        if (others || latent) {
+            assert_int_equal(rc, MSGL_EUNSUPPORTED);
+            continue;
+        }
+        if (rc != 0) fail_msg("%s: %s", d.name, err.text);
+        assert_true(seen.calls > 0 && r.forward_ms > 0);
+        assert_int_equal(seen.ld, (d.dual_chunk ? 3 : 1) * 4 * 32);
+        ran++;
+    }
+    assert_int_equal(ran, 2 * 10 + 1); // fa4 has prompts alone
+    msgl__pool_destroy(pool);
+}
+
 static const msgl_delta_bench_shape ANSWERS = {
     .phase = MSGL_DECODE, .batch = 64, .tokens = 1, 16, 32, 128, 128};
 
@@ -249,8 +313,9 @@ static void test_shapes(void **state)
 int main(void)
 {
     const struct CMUnitTest tests[] = {
-        cmocka_unit_test(test_codes), cmocka_unit_test(test_e4m3),   cmocka_unit_test(test_answers),
-        cmocka_unit_test(test_calls), cmocka_unit_test(test_shapes),
+        cmocka_unit_test(test_codes),   cmocka_unit_test(test_e4m3),
+        cmocka_unit_test(test_answers), cmocka_unit_test(test_calls),
+        cmocka_unit_test(test_shapes),  cmocka_unit_test(test_every_backend),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }

@@ -166,6 +166,77 @@ static void test_empty_parts(void **state)
     }
 }
 
+// flashinfer: no item of a step with chunks has keys of both sides, together they have every key of
+// every row once, and the items of a query tile are one group.
+static void check_in_two(const world *w, const msgl_fi_metadata *md)
+{
+    const msgl_seqs *q = &w->seqs[0];
+    const int32_t group = w->spec.group;
+    int64_t pairs = 0, expected = 0;
+    int32_t part = 0;
+    for (int32_t n = 0; n < md->num_works; n++) {
+        const msgl_attn_work *k = &md->works[n];
+        const int32_t tokens = q->cu_seqlens_q[k->req + 1] - q->cu_seqlens_q[k->req];
+        const int32_t prefix = q->seqlens_k[k->req] - tokens;
+        assert_true(k->kv_begin < k->kv_end && k->rows > 0);
+        assert_true(k->kv_end <= prefix || k->kv_begin >= prefix);
+        assert_true(k->kv_end <= q->seqlens_k[k->req] && k->row + k->rows <= tokens * group);
+        pairs += (int64_t)k->rows * (k->kv_end - k->kv_begin);
+        if (n > 0 && k[-1].req == k->req && k[-1].row == k->row) {
+            assert_int_equal(k->kv_begin, k[-1].kv_end);
+        } else {
+            assert_int_equal(k->kv_begin, 0);
+        }
+        if (k->part < 0) { // alone
+            assert_int_equal(k->kv_end, q->seqlens_k[k->req]);
+            continue;
+        }
+        const msgl_attn_group *g = &md->groups[k->group];
+        assert_int_equal(k->part, part++);
+        assert_in_range(k->part, g->part, g->part + g->num_parts - 1);
+        assert_true(g->req == k->req && g->row == k->row && g->rows == k->rows);
+        assert_int_equal(g->num_parts, g->num_works);
+    }
+    for (int32_t i = 0; i < q->size; i++) {
+        const int64_t tokens = q->cu_seqlens_q[i + 1] - q->cu_seqlens_q[i];
+        expected += tokens * group * q->seqlens_k[i];
+    }
+    assert_int_equal(pairs, expected);
+}
+
+static void test_in_two(void **state)
+{
+    (void)state;
+    world_spec spec = base_spec();
+    spec.desc = &msgl__attn_flashinfer;
+    for (int window = -1; window < 700; window += 300) {
+        spec.window = window;
+        world w;
+        world_open(&w, &spec);
+        world_request(&w, 0, 3000);
+        world_request(&w, 1, 400);
+        world_request(&w, 2, 30);
+        static const step_req steps[][3] = {
+            {{0, 2700, 2900}, {1, 0, 100}, {2, 29, 30}}, // long prefix, none, an answer
+            {{0, 2999, 3000}, {1, 300, 400}, {2, 3, 30}},
+            {{0, 1, 300}, {1, 0, 1}, {2, 0, 30}},
+            {{0, 0, 130}, {1, 0, 257}, {2, 0, 30}}, // no prefix at all
+        };
+        for (size_t i = 0; i < sizeof steps / sizeof steps[0]; i++) {
+            world_step(&w, MSGL_PREFILL, steps[i], 3);
+            const msgl_fi_metadata *md = msgl__fi_metadata(w.backend, w.seqs[0].flight);
+            assert_true(md->in_two);
+            check_in_two(&w, md);
+            assert_true(world_error(&w, steps[i], 3) < world_tolerance("flashinfer", spec.dtype));
+        }
+        const step_req answers[] = {{0, 2999, 3000}, {1, 399, 400}, {2, 29, 30}};
+        world_step(&w, MSGL_DECODE, answers, 3);
+        assert_false(msgl__fi_metadata(w.backend, w.seqs[0].flight)->in_two);
+        assert_true(world_error(&w, answers, 3) < world_tolerance("flashinfer", spec.dtype));
+        world_close(&w);
+    }
+}
+
 // Deterministic: no cuts, so alone and in a batch give the same bits.
 static void test_deterministic(void **state)
 {
@@ -190,9 +261,8 @@ static void test_deterministic(void **state)
 int main(void)
 {
     const struct CMUnitTest tests[] = {
-        cmocka_unit_test(test_plan),
-        cmocka_unit_test(test_prepared),
-        cmocka_unit_test(test_empty_parts),
+        cmocka_unit_test(test_plan),          cmocka_unit_test(test_prepared),
+        cmocka_unit_test(test_empty_parts),   cmocka_unit_test(test_in_two),
         cmocka_unit_test(test_deterministic),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);

@@ -509,11 +509,100 @@ static void test_fi_sinks(void **state)
     close_run(&r);
 }
 
+// flashinfer: a chunk's new tokens from rows, the prefix from pages, merged, and then the sink;
+// without a prefix the first alone; layers with a window as fi.
+static void test_flashinfer(void **state)
+{
+    (void)state;
+    static const model m = {"flashinfer", {2, {{.window = 7}, {.window = ALL, .sinks = true}}}};
+    for (size_t i = 0; i < MSGL_COUNT(GPUS); i++) {
+        run r;
+        open_run(&r, "flashinfer", &m, &GPUS[i]);
+        const bool wgmma =
+            GPUS[i].capability == 90 && GPUS[i].dtype == MSGL_BF16 && GPUS[i].head_dim <= 128;
+        const int32_t page = r.w.needs.page_size;
+        for (int32_t with = 0; with < 3; with++) { // none has a prefix, one, all
+            for (int32_t k = 0; k < 2; k++) {
+                int32_t *row = msgl__page_table_row(&r.w.table, k);
+                for (int32_t p = 0; p < FAKE_SEQ_LEN; p++) row[p] = k * FAKE_SEQ_LEN + p;
+                r.reqs[k] = (msgl_batch_req){.table_idx = k,
+                                             .device_len = 700 + 10 * k,
+                                             .cached_len = k < with ? 50 + 100 * k : 0};
+            }
+            const msgl_batch batch = {.size = 2, .reqs = r.reqs, .flight = with % FAKE_FLIGHTS};
+            msgl_seqs seqs;
+            msgl__seqs_fill(&batch, 0, 2, 0, FAKE_RUNNING, FAKE_RUNNING, r.lengths, r.lengths,
+                            &seqs);
+            assert_int_equal(msgl__attn_prepare(&r.attn, &seqs), 0);
+            copy_in(&r, &seqs);
+            msgl__attn_begin(&r.attn, &r.w.exec, &seqs);
+            stub_fi *fi = r.fi;
+            fi->num_runs = fi->num_rows = fi->num_merges = FAKE_GPU.num_sinks = 0;
+            const float z[64] = {0};
+            char q[1], out[1];
+            const msgl_attn_input in = {.q = q, .ld = 77};
+            msgl_attn_layer layer = {.layer = 1, .scale = 0.5f, .window = 7};
+            msgl__attn_forward(&r.attn, &r.w.exec, &layer, &seqs, &in, out);
+            assert_int_equal(fi->num_runs, 1);
+            assert_int_equal(fi->runs[0].plan->kernel, MSGL_FI_TENSOR_CORES);
+            assert_int_equal(fi->num_rows, 0);
+            layer = (msgl_attn_layer){.layer = 1, .scale = 0.5f, .window = ALL, .sinks = z};
+            msgl__attn_forward(&r.attn, &r.w.exec, &layer, &seqs, &in, out);
+            assert_int_equal(r.w.exec.status, 0);
+            assert_int_equal(FAKE_GPU.num_sinks, 1);
+            if (GPUS[i].deterministic) { // fi's one call
+                assert_int_equal(fi->num_runs, 2);
+                assert_int_equal(fi->num_rows + fi->num_merges, 0);
+                continue;
+            }
+            assert_int_equal(fi->num_runs, with > 0 ? 3 : 2);
+            const msgl_fi_run_call *fresh = &fi->runs[1], *prefix = &fi->runs[2];
+            assert_int_equal(fresh->plan->kernel, wgmma ? MSGL_FI_RAGGED_HOPPER : MSGL_FI_RAGGED);
+            assert_int_equal(fresh->shape.page_size, 1);
+            assert_ptr_equal(fresh->out, out);
+            assert_int_equal(fresh->ld_q, 77);
+            const size_t bytes = (size_t)seqs.num_tokens * fi->rows.row_bytes;
+            assert_ptr_equal(fresh->k, fi->rows.k_rows);
+            assert_ptr_equal(fresh->v, fi->rows.v_rows);
+            assert_true(fake_gpu_holds(fresh->k, bytes) && fake_gpu_holds(fresh->v, bytes));
+            assert_ptr_equal(fi->rows.k, msgl__kv_k(r.w.cfg.pool, 1));
+            assert_ptr_equal(fi->rows.v, msgl__kv_v(r.w.cfg.pool, 1));
+            assert_ptr_equal(FAKE_GPU.sink.lse, fresh->lse);
+            assert_ptr_equal(FAKE_GPU.sink.out, out);
+            assert_int_equal(fi->num_merges, with > 0);
+            if (with == 0) continue;
+            assert_int_equal(prefix->plan->kernel, wgmma ? MSGL_FI_PREFIX_HOPPER : MSGL_FI_PREFIX);
+            assert_int_equal(prefix->window, ALL);
+            assert_true(prefix->out != out && prefix->lse != fresh->lse);
+            assert_ptr_equal(fi->merge.out, out);
+            assert_ptr_equal(fi->merge.lse, fresh->lse);
+            assert_ptr_equal(fi->merge.other, prefix->out);
+            assert_ptr_equal(fi->merge.other_lse, prefix->lse);
+            const size_t rows = (size_t)fi->merge.rows;
+            assert_int_equal(rows, seqs.num_tokens * r.w.cfg.num_q_heads);
+            assert_true(fake_gpu_holds(prefix->out, rows * (size_t)r.w.cfg.head_dim * 2));
+            assert_true(fake_gpu_holds(prefix->lse, rows * sizeof(float)));
+            int32_t at = 0;
+            for (int32_t k = 0; k < 2; k++) { // the prefix's pages alone
+                const int32_t len = r.reqs[k].cached_len, n = (len + page - 1) / page;
+                assert_int_equal(prefix->page_indptr[k], at);
+                if (n > 0) assert_int_equal(prefix->last_page_len[k], len - (n - 1) * page);
+                for (int32_t j = 0; j < n; j++) {
+                    assert_int_equal(prefix->pages[at + j], k * (FAKE_SEQ_LEN / page) + j);
+                }
+                at += n;
+            }
+            assert_int_equal(prefix->page_indptr[2], at);
+        }
+        close_run(&r);
+    }
+}
+
 // A layer that the config did not announce is an error of the step, not a write behind the buffers.
 static void test_unknown_window(void **state)
 {
     (void)state;
-    static const char *const backends[] = {"fi", "fa"};
+    static const char *const backends[] = {"fi", "flashinfer", "fa"};
     for (size_t i = 0; i < MSGL_COUNT(backends); i++) {
         run r;
         open_run(&r, backends[i], &MODELS[2], &GPUS[0]);
@@ -561,17 +650,12 @@ static int set_up(void **state)
 int main(void)
 {
     const struct CMUnitTest tests[] = {
-        cmocka_unit_test(test_fi),
-        cmocka_unit_test(test_fi_in_flight),
-        cmocka_unit_test(test_fi_mixed),
-        cmocka_unit_test(test_fi_sinks),
-        cmocka_unit_test(test_fa),
-        cmocka_unit_test(test_fa_local),
-        cmocka_unit_test(test_cut),
-        cmocka_unit_test(test_fa_windows),
-        cmocka_unit_test(test_fa4),
-        cmocka_unit_test(test_fa_in_flight),
-        cmocka_unit_test(test_unknown_window),
+        cmocka_unit_test(test_fi),           cmocka_unit_test(test_fi_in_flight),
+        cmocka_unit_test(test_fi_mixed),     cmocka_unit_test(test_fi_sinks),
+        cmocka_unit_test(test_flashinfer),   cmocka_unit_test(test_fa),
+        cmocka_unit_test(test_fa_local),     cmocka_unit_test(test_cut),
+        cmocka_unit_test(test_fa_windows),   cmocka_unit_test(test_fa4),
+        cmocka_unit_test(test_fa_in_flight), cmocka_unit_test(test_unknown_window),
         cmocka_unit_test(test_variants),
     };
     return cmocka_run_group_tests(tests, set_up, NULL);

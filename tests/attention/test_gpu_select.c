@@ -43,7 +43,7 @@ static bool takes_pages(const char *name, int32_t size)
 // What backends promise in README.md and docs/internals, written down a second time.
 static bool can(const char *name, const msgl_attn_needs *n)
 {
-    if (strcmp(name, "fi") == 0) {
+    if (strcmp(name, "fi") == 0 || strcmp(name, "flashinfer") == 0) {
         const msgl_fi_shape s = {n->kv_dtype, n->num_q_heads, n->num_kv_heads,
                                  n->head_dim, n->head_dim,    n->page_size};
         return plugins.fi && stub_fi_has(&s, MSGL_FI_TENSOR_CORES, n->capability);
@@ -205,7 +205,7 @@ static void test_auto(void **unused)
 
 static void check_any_pair(const msgl_attn_needs *n)
 {
-    static const char *const names[] = {"fa",         "fi",           "trtllm",
+    static const char *const names[] = {"fa",         "fi",           "flashinfer", "trtllm",
                                         "trtllm_mha", "torch_native", "triton"};
     const int count = (int)MSGL_COUNT(names);
     check_named(n, names[pick(count)], names[pick(count)]);
@@ -332,7 +332,7 @@ static void close_backend(fake_world *w, msgl_attn *a)
 static void test_trees(void **unused)
 {
     (void)unused;
-    static const char *const names[] = {"fa", "fi", "trtllm", "trtllm_mha"};
+    static const char *const names[] = {"fa", "fi", "flashinfer", "trtllm", "trtllm_mha"};
     static const uint64_t tree[5] = {1, 3, 5, 11, 17};
     set_plugins(true, true);
     msgl_attn_needs n = hopper();
@@ -615,9 +615,9 @@ static void test_tensor_cores_elsewhere(void **unused)
         assert_int_equal(msgl__attn_select(specs[i], &cpu, &c, warning, NULL), 0);
         assert_string_equal(warning, TENSOR_CORES " has no effect on the CPU");
     }
-    assert_int_equal(msgl__attn_select("fi,flashinfer", &cpu, &c, warning, NULL), 0);
-    assert_string_equal(warning, "attention backend \"fi,flashinfer\" names fi twice; using it for "
-                                 "both phases; " TENSOR_CORES " has no effect on the CPU");
+    assert_int_equal(msgl__attn_select("fi,fi", &cpu, &c, warning, NULL), 0);
+    assert_string_equal(warning, "attention backend \"fi,fi\" names fi twice; using it for both "
+                                 "phases; " TENSOR_CORES " has no effect on the CPU");
     unsetenv(TENSOR_CORES);
 }
 
@@ -646,9 +646,10 @@ static void test_e4m3(void **unused)
                          hopper ? 0 : MSGL_EUNSUPPORTED);
         if (hopper) create(&c, &n, "trtllm");
         assert_int_equal(msgl__attn_select("triton", &n, &c, warning, &err), MSGL_EUNSUPPORTED);
-        assert_string_equal(err.text,
-                            "attention backend triton: no kernel for a KV cache of fp8_e4m3; "
-                            "those that have one here: fa, fi, trtllm, trtllm_mha, torch_native");
+        assert_string_equal(
+            err.text,
+            "attention backend triton: no kernel for a KV cache of fp8_e4m3; "
+            "those that have one here: fa, fi, flashinfer, trtllm, trtllm_mha, torch_native");
         n.act = MSGL_F16;
         assert_int_equal(msgl__attn_select("fa", &n, &c, warning, &err), MSGL_EUNSUPPORTED);
         n = fake_latent_needs(capabilities[i], 16, 512, 64, MSGL_BF16);

@@ -49,7 +49,8 @@ static void test_names(void **state)
     (void)state;
     expect("fa", "fa", "fa", "");
     expect("fa3", "fa", "fa", "");
-    expect("flashinfer", "fi", "fi", "");
+    expect("flashinfer", "flashinfer", "flashinfer", "");
+    expect("flashinfer,fi", "flashinfer", "fi", "");
     expect("fa,fi", "fa", "fi", "");
     expect("auto,trtllm", "fa", "trtllm", "");
     expect("fi,auto", "fi", "fa", "");
@@ -67,12 +68,13 @@ static void test_names(void **state)
 static void expect_unknown(const char *spec, const char *name)
 {
     char text[256];
-    snprintf(text, sizeof text,
-             "unknown attention backend \"%s\"; allowed: auto, fa, fi, trtllm, trtllm_mha, "
-             "torch_native, triton, flashmla, trtllm_mla, cutlass_mla, flex_attention, fa4, "
-             "dual_chunk_flash_attn, double_sparsity, or a pair "
-             "\"PREFILL,DECODE\"",
-             name);
+    snprintf(
+        text, sizeof text,
+        "unknown attention backend \"%s\"; allowed: auto, fa, fi, flashinfer, trtllm, trtllm_mha, "
+        "torch_native, triton, flashmla, trtllm_mla, cutlass_mla, flex_attention, fa4, "
+        "dual_chunk_flash_attn, double_sparsity, or a pair "
+        "\"PREFILL,DECODE\"",
+        name);
     expect_error(spec, &NEEDS, MSGL_EINVAL, text);
 }
 
@@ -232,7 +234,7 @@ static void test_limits(void **state)
          "attention backend narrow: 3 query heads per KV head; allowed: up to 2"},
         {{.kv_dtype = MSGL_F16},
          "attention backend narrow: no kernel for a KV cache of float16; those that have one here: "
-         "fa, fi, trtllm, trtllm_mha, torch_native, triton, flex_attention, "
+         "fa, fi, flashinfer, trtllm, trtllm_mha, torch_native, triton, flex_attention, "
          "fa4, double_sparsity"},
         {{.variants = {2, {{.window = -1}, {.window = 100}}}},
          "attention backend narrow has no sliding window, which this model needs"},

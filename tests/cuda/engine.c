@@ -161,7 +161,8 @@ static void add_latent(struct CMUnitTest *tests, int *n, const msgl_attn_desc *d
     const char *model = "deepseek_v2_wide";
     add(tests, n, test_parity, (test_case){model, "bfloat16", "expected_bf16.bin", .desc = d});
     add(tests, n, test_deterministic, (test_case){.model = model, .dtype = "auto", .desc = d});
-    if (strcmp(d->name, "fi") != 0) add_e4m3(tests, n, model, d); // it has no such kernel
+    const bool fi = strcmp(d->name, "fi") == 0 || strcmp(d->name, "flashinfer") == 0;
+    if (!fi) add_e4m3(tests, n, model, d); // it has no such kernel
     if (!d->expands) return;
     const test_case expanded = {model, "bfloat16", "expected_bf16.bin", .desc = d,
                                 .prompts = "expanded"};

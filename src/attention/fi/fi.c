@@ -5,6 +5,10 @@
 // are merged by log-sum-exp in base 2. The batch decides the cuts, so results depend on it in the
 // last bits, unless `deterministic` (no cuts).
 //
+// flashinfer, as SGLang's backend of that name: chunks are planned twice, new tokens among
+// themselves and the prefix, which all of them see; both sides' parts are merged together. Answers,
+// trees, latent caches and `deterministic` have fi's one plan.
+//
 // On a GPU the number of workers is SM count times occupancy; here it is threads times
 // WORKERS_PER_THREAD.
 //
@@ -26,6 +30,7 @@ typedef struct fi_backend {
     msgl_attn_config cfg;
     msgl_attn_workspace ws;
     msgl_fi_plan_limits limits;
+    bool merges;  // chunks are planned in two
     void *memory; // metadata of all sets
     size_t memory_bytes;
     msgl_fi_metadata *sets; // [max_flights]
@@ -36,6 +41,7 @@ static void carve(const fi_backend *b, int32_t max_bs, int32_t max_len, int32_t 
                   uintptr_t *at, msgl_fi_metadata *md)
 {
     const size_t works = (size_t)b->limits.max_works, bs = (size_t)max_bs;
+    const size_t sides = b->merges ? 2 : 1;
     const struct {
         void **to;
         size_t size;
@@ -47,11 +53,19 @@ static void carve(const fi_backend *b, int32_t max_bs, int32_t max_len, int32_t 
         {(void **)&md->plan.kv_tile_indices, works * 4},
         {(void **)&md->plan.o_indptr, (bs + 1) * 4},
         {(void **)&md->plan.merge_indptr, ((size_t)max_tokens + 1) * 4},
-        {(void **)&md->works, works * sizeof *md->works},
+        {(void **)&md->works, sides * works * sizeof *md->works},
         {(void **)&md->groups, works * sizeof *md->groups},
         {(void **)&md->indices, bs * (size_t)max_len * 4},
+        // Of merges alone.
+        {(void **)&md->fresh.request_indices, works * 4},
+        {(void **)&md->fresh.qo_tile_indices, works * 4},
+        {(void **)&md->fresh.kv_tile_indices, works * 4},
+        {(void **)&md->fresh.o_indptr, (bs + 1) * 4},
+        {(void **)&md->fresh.merge_indptr, ((size_t)max_tokens + 1) * 4},
+        {(void **)&md->prefix_indptr, (bs + 1) * 4},
     };
-    for (size_t i = 0; i < sizeof arrays / sizeof arrays[0]; i++) {
+    const size_t count = sizeof arrays / sizeof arrays[0], own = 6;
+    for (size_t i = 0; i < (b->merges ? count : count - own); i++) {
         *arrays[i].to = (void *)*at;
         *at += msgl__round_up(arrays[i].size, 64);
     }
@@ -75,6 +89,15 @@ static void fi_destroy(msgl_attn_backend *base)
     msgl__free(b);
 }
 
+// Rows of partial results in one side of a step in two: all query tiles, if keys are not split.
+static int64_t max_tiles(const msgl_attn_config *cfg)
+{
+    const int64_t rows = (int64_t)cfg->max_step_tokens * (cfg->num_q_heads / cfg->num_kv_heads);
+    // A tile is as long as half of what requests have on average (plan.c), so smaller ones are few.
+    const int64_t tiles = rows / (cfg->head_dim < 256 ? MSGL_FI_MAX_Q_TILE : 64) + cfg->max_running;
+    return tiles > 2 * (int64_t)cfg->max_running ? tiles : 2 * (int64_t)cfg->max_running;
+}
+
 static int set_limits(fi_backend *b, msgl_err *err)
 {
     const msgl_attn_config *cfg = &b->cfg;
@@ -85,15 +108,16 @@ static int set_limits(fi_backend *b, msgl_err *err)
                                       .fixed_chunk = cfg->deterministic ? cfg->max_seq_len : 0};
     const int64_t works = msgl__fi_max_works(&b->limits, cfg->max_running, cfg->max_step_tokens);
     if (works > INT32_MAX / 64) {
-        return msgl__err_set(err, MSGL_ELIMIT, "fi: %d tokens per step are too many",
-                             (int)cfg->max_step_tokens);
+        return msgl__err_set(err, MSGL_ELIMIT, "%s: %d tokens per step are too many",
+                             b->base.desc->name, (int)cfg->max_step_tokens);
     }
     b->limits.max_works = (int32_t)works;
     // Only a split list writes parts, and it has at most this many items.
-    const int32_t split = b->limits.max_grid / cfg->num_kv_heads;
-    b->ws = (msgl_attn_workspace){.max_works = (int32_t)works,
+    int64_t parts = b->limits.max_grid / cfg->num_kv_heads;
+    if (b->merges) parts = 2 * (parts > max_tiles(cfg) ? parts : max_tiles(cfg));
+    b->ws = (msgl_attn_workspace){.max_works = (int32_t)works * (b->merges ? 2 : 1),
                                   .max_groups = (int32_t)works,
-                                  .max_parts = split > 1 ? split : 1,
+                                  .max_parts = parts > 1 ? (int32_t)parts : 1,
                                   .part_rows = MSGL_FI_MAX_Q_TILE};
     return 0;
 }
@@ -119,13 +143,14 @@ static int fi_create(const msgl_attn_desc *desc, const msgl_attn_config *cfg,
     if (rc != 0) return rc;
     if ((int64_t)cfg->max_running * cfg->max_seq_len > INT32_MAX) {
         return msgl__err_set(err, MSGL_ELIMIT,
-                             "fi: %d requests of %d tokens exceed its 32-bit index",
+                             "%s: %d requests of %d tokens exceed its 32-bit index", desc->name,
                              (int)cfg->max_running, (int)cfg->max_seq_len);
     }
     fi_backend *b = msgl__calloc(1, sizeof *b);
-    if (b == NULL) return msgl__err_set(err, MSGL_ENOMEM, "fi: out of memory");
+    if (b == NULL) return msgl__err_set(err, MSGL_ENOMEM, "%s: out of memory", desc->name);
     b->base.desc = desc;
     b->cfg = *cfg;
+    b->merges = desc == &msgl__attn_flashinfer && !cfg->deterministic && !msgl__attn_latent(cfg);
     rc = set_limits(b, err);
     if (rc == 0) rc = msgl__attn_workspace_create(cfg, &b->ws, err);
     if (rc != 0) goto fail;
@@ -134,7 +159,8 @@ static int fi_create(const msgl_attn_desc *desc, const msgl_attn_config *cfg,
     b->sets = msgl__calloc((size_t)cfg->max_flights, sizeof *b->sets);
     b->memory = msgl__pages_alloc(b->memory_bytes);
     if (b->sets == NULL || b->memory == NULL) {
-        rc = msgl__err_set(err, MSGL_ENOMEM, "fi: no memory for %zu bytes", b->memory_bytes);
+        rc = msgl__err_set(err, MSGL_ENOMEM, "%s: no memory for %zu bytes", desc->name,
+                           b->memory_bytes);
         goto fail;
     }
     for (int32_t i = 0; i < cfg->max_flights; i++) {
@@ -148,33 +174,84 @@ fail:
     return rc;
 }
 
-// The plan as work items: part and item have the same number, and the chunks of a query tile are
-// neighbours.
-static void list_works(const fi_backend *b, const msgl_seqs *seqs, msgl_fi_metadata *md)
+// A plan on its way into the list: over so many keys of each request.
+typedef struct side {
+    const msgl_fi_plan *plan;
+    const int32_t *indptr; // [size + 1]
+    int32_t next;          // item
+} side;
+
+// The chunks of the plan's next query tile, which are neighbours, as work items at w; their first
+// key is the request's `from`-th. Returns how many.
+static int32_t add_tile(side *s, const msgl_seqs *seqs, int32_t group, int32_t from,
+                        msgl_attn_work *w)
 {
-    const msgl_fi_plan *p = &md->plan;
-    int32_t group = -1;
-    for (int32_t n = 0; n < p->num_works; n++) {
-        msgl_attn_work *w = &md->works[n];
-        *w = (msgl_attn_work){.part = -1};
-        const int32_t i = p->request_indices[n], chunk = p->kv_tile_indices[n];
-        const int32_t rows = (seqs->cu_seqlens_q[i + 1] - seqs->cu_seqlens_q[i]) * b->limits.group;
-        const int32_t left = seqs->seqlens_k[i] - chunk * p->kv_chunk_size;
-        w->req = i;
-        w->row = p->qo_tile_indices[n] * p->q_tile;
-        w->rows = rows - w->row < p->q_tile ? rows - w->row : p->q_tile;
-        w->kv_begin = chunk * p->kv_chunk_size;
-        w->kv_end = w->kv_begin + (left < p->kv_chunk_size ? left : p->kv_chunk_size);
-        if (seqs->seqlens_k[i] <= p->kv_chunk_size) continue; // the only chunk writes the output
-        if (chunk == 0) {
-            md->groups[++group] =
-                (msgl_attn_group){.req = i, .row = w->row, .rows = w->rows, .part = n};
-        }
-        md->groups[group].num_parts++;
-        md->groups[group].num_works++;
-        w->part = n;
-        w->group = group;
+    const msgl_fi_plan *p = s->plan;
+    const int32_t i = p->request_indices[s->next], tile = p->qo_tile_indices[s->next];
+    const int32_t row = tile * p->q_tile, keys = s->indptr[i + 1] - s->indptr[i];
+    const int32_t rows = (seqs->cu_seqlens_q[i + 1] - seqs->cu_seqlens_q[i]) * group - row;
+    int32_t n = 0;
+    for (; s->next < p->num_works && p->request_indices[s->next] == i &&
+           p->qo_tile_indices[s->next] == tile;
+         s->next++) {
+        const int32_t begin = p->kv_tile_indices[s->next] * p->kv_chunk_size, left = keys - begin;
+        w[n++] = (msgl_attn_work){.req = i,
+                                  .row = row,
+                                  .rows = rows < p->q_tile ? rows : p->q_tile,
+                                  .kv_begin = from + begin,
+                                  .kv_end = from + begin +
+                                            (left < p->kv_chunk_size ? left : p->kv_chunk_size),
+                                  .part = -1};
     }
+    return n;
+}
+
+// The plans of a step, whose keys lie behind each other, as one list. A query tile's only item
+// writes the output; several write parts, which are merged. Query tiles are the same in all plans.
+static void list_works(const fi_backend *b, const msgl_seqs *seqs, side *sides, int32_t count,
+                       msgl_fi_metadata *md)
+{
+    int32_t group = 0, part = 0;
+    md->num_works = 0;
+    while (sides[0].next < sides[0].plan->num_works) {
+        const int32_t i = sides[0].plan->request_indices[sides[0].next];
+        msgl_attn_work *w = &md->works[md->num_works];
+        int32_t n = 0, from = 0;
+        for (int32_t k = 0; k < count; k++) {
+            const int32_t keys = sides[k].indptr[i + 1] - sides[k].indptr[i];
+            const int32_t added = add_tile(&sides[k], seqs, b->limits.group, from, w + n);
+            if (keys > 0 || count == 1) n += added; // a request may have no prefix
+            from += keys;
+        }
+        md->num_works += n;
+        if (n == 1) continue;
+        md->groups[group] = (msgl_attn_group){
+            .req = i, .row = w->row, .rows = w->rows, .part = part, .num_parts = n, .num_works = n};
+        for (int32_t k = 0; k < n; k++) {
+            w[k].part = part++;
+            w[k].group = group;
+        }
+        group++;
+    }
+}
+
+// Plans and list of the step; md->kv_indptr is there.
+static int plan_step(const fi_backend *b, const msgl_seqs *seqs, msgl_fi_metadata *md)
+{
+    const msgl_fi_plan_limits *l = &b->limits;
+    const int32_t *qo = seqs->cu_seqlens_q, *keys = md->kv_indptr;
+    md->in_two = b->merges && seqs->max_seqlen_q > 1 && seqs->tree == NULL;
+    if (md->in_two) {
+        for (int32_t i = 0; i <= seqs->size; i++) md->prefix_indptr[i] = md->kv_indptr[i] - qo[i];
+        keys = md->prefix_indptr;
+        const int rc = msgl__fi_plan(l, seqs->size, qo, qo, &md->fresh);
+        if (rc != 0) return rc;
+    }
+    const int rc = msgl__fi_plan(l, seqs->size, qo, keys, &md->plan);
+    if (rc != 0) return rc;
+    side sides[2] = {{.plan = &md->plan, .indptr = keys}, {.plan = &md->fresh, .indptr = qo}};
+    list_works(b, seqs, sides, md->in_two ? 2 : 1, md);
+    return 0;
 }
 
 static int fi_prepare(msgl_attn_backend *base, const msgl_seqs *seqs)
@@ -183,20 +260,18 @@ static int fi_prepare(msgl_attn_backend *base, const msgl_seqs *seqs)
     msgl_fi_metadata *md = &b->sets[seqs->flight];
     msgl__attn_list_slots(b->cfg.page_table, seqs, md->kv_indptr, md->indices);
     for (int32_t i = 0; i < seqs->size; i++) md->last_page_len[i] = 1;
-    const int rc =
-        msgl__fi_plan(&b->limits, seqs->size, seqs->cu_seqlens_q, md->kv_indptr, &md->plan);
+    const int rc = plan_step(b, seqs, md);
     if (rc != 0) return rc;
-    list_works(b, seqs, md);
     // Few rows: tasks of several KV heads, which read K and V in the order of memory, as long as
     // every thread gets some.
     int32_t rows = 0;
-    for (int32_t n = 0; n < md->plan.num_works; n++) {
+    for (int32_t n = 0; n < md->num_works; n++) {
         if (md->works[n].rows > rows) rows = md->works[n].rows;
     }
     const int64_t tasks = (int64_t)TASKS_PER_THREAD * b->cfg.num_threads;
-    md->heads_per_task = msgl__attn_heads_per_task(
-        (int32_t)(md->plan.num_works * (int64_t)b->cfg.num_kv_heads / tasks), b->cfg.num_kv_heads,
-        rows, b->cfg.head_dim);
+    md->heads_per_task =
+        msgl__attn_heads_per_task((int32_t)(md->num_works * (int64_t)b->cfg.num_kv_heads / tasks),
+                                  b->cfg.num_kv_heads, rows, b->cfg.head_dim);
     return 0;
 }
 
@@ -212,7 +287,7 @@ static void fi_forward(msgl_attn_backend *base, msgl_exec *x, const msgl_attn_la
     c.page_size = 1;
     c.works = md->works;
     c.groups = md->groups;
-    c.num_works = md->plan.num_works;
+    c.num_works = md->num_works;
     c.heads_per_task = md->heads_per_task;
     c.part_kind = MSGL_ATTN_PART_LSE2;
     const msgl_attn_kernels *k = &b->cfg.kernels->attn;
@@ -224,23 +299,22 @@ msgl_fi_metadata *msgl__fi_metadata(msgl_attn_backend *base, int32_t flight)
     return &((fi_backend *)base)->sets[flight];
 }
 
+#define FI                                                                                         \
+    .aliases = {NULL}, .devices = 1u << MSGL_DEVICE_CPU, .page_rule = MSGL_PAGE_FLATTENED,         \
+    .caches = 1u << MSGL_CACHE_KV | 1u << MSGL_CACHE_LATENT,                                       \
+    .kv_dtypes = 1u << MSGL_F32 | 1u << MSGL_F16 | 1u << MSGL_BF16 | 1u << MSGL_E4M3,              \
+    .sliding_window = true, .softcap = true, .sinks = true, .tree = true, .ragged = true,          \
+    .supports = fi_supports, .remark = fi_remark, .create = fi_create, .destroy = fi_destroy,      \
+    .prepare = fi_prepare, .forward = fi_forward
+
 const msgl_attn_desc msgl__attn_fi = {
+    FI,
     .name = "fi",
-    .aliases = {"flashinfer", NULL},
     .summary = "FlashInfer: ragged token indices, balanced split-KV plan per batch",
-    .devices = 1u << MSGL_DEVICE_CPU,
-    .page_rule = MSGL_PAGE_FLATTENED,
-    .caches = 1u << MSGL_CACHE_KV | 1u << MSGL_CACHE_LATENT,
-    .kv_dtypes = 1u << MSGL_F32 | 1u << MSGL_F16 | 1u << MSGL_BF16 | 1u << MSGL_E4M3,
-    .sliding_window = true,
-    .softcap = true,
-    .sinks = true,
-    .tree = true,
-    .ragged = true,
-    .supports = fi_supports,
-    .remark = fi_remark,
-    .create = fi_create,
-    .destroy = fi_destroy,
-    .prepare = fi_prepare,
-    .forward = fi_forward,
+};
+
+const msgl_attn_desc msgl__attn_flashinfer = {
+    FI,
+    .name = "flashinfer",
+    .summary = "fi, chunks as ragged new tokens and paged prefix, merged",
 };

@@ -18,8 +18,6 @@
 
 #include <string.h>
 
-#include "attention/cuda_call.h"
-#include "attention/fi/cuda/api.h"
 #include "attention/fi/tensor_cores.h"
 #include "attention/paged.h"
 #include "core/mem.h"
@@ -29,7 +27,6 @@
 #include "kernel/cuda_loader.h"
 
 enum {
-    HOPPER_MIN_TOKENS = 512, // new tokens per request, on average, from which Hopper's kernel wins
     TENSOR_CORE_GROUP = 4,
     MAX_PLANS = MSGL_ATTN_MAX_VARIANTS + 1, // a window each, and the Hopper kernel's
     PHASES = 2,
@@ -83,8 +80,7 @@ static void fi_destroy(msgl_attn_backend *base)
     msgl__free(b);
 }
 
-// The plug-in's table; NULL sets *err.
-static const msgl_fi_api *open_plugin(msgl_err *err)
+const msgl_fi_api *msgl__fi_open(msgl_err *err)
 {
     void *symbol = msgl__plugin_open(msgl__attn_fi_cuda.plugin, "msgl_fi_plugin", err);
     if (symbol == NULL) return NULL;
@@ -132,7 +128,7 @@ static int fi_supports(const msgl_attn_needs *n, msgl_err *err)
     if (code == 0) code = check_latent(n, err);
     if (code == 0) code = msgl__fi_tensor_cores(&unused, err);
     if (code != 0) return code;
-    const msgl_fi_api *api = open_plugin(err);
+    const msgl_fi_api *api = msgl__fi_open(err);
     if (api == NULL) return MSGL_EUNSUPPORTED;
     const msgl_fi_shape shape = {.dtype = n->kv_dtype,
                                  .num_q_heads = n->num_q_heads,
@@ -224,7 +220,7 @@ static int fi_create(const msgl_attn_desc *desc, const msgl_attn_config *cfg,
                                .v_dim = cfg->pool->spec.v_dim,
                                .page_size = cfg->page_size};
     int code = msgl__attn_config_check(desc, cfg, err);
-    if (code == 0 && (b->api = open_plugin(err)) == NULL) code = MSGL_EUNSUPPORTED;
+    if (code == 0 && (b->api = msgl__fi_open(err)) == NULL) code = MSGL_EUNSUPPORTED;
     if (code == 0) code = choose_kernels(b, err);
     if (code == 0) code = take_memory(b, err);
     if (code != 0) {
@@ -260,8 +256,7 @@ static msgl_fi_kernel choose(const fi_backend *b, const msgl_seqs *seqs, const m
     if (is_latent(&b->shape)) return b->latent_kernel;
     if (seqs->max_seqlen_q <= 1) return b->decode_kernel;
     const bool plain = v->window < 0 && v->softcap <= 0;
-    const bool longer = seqs->num_tokens >= (int64_t)HOPPER_MIN_TOKENS * seqs->size;
-    return b->hopper && plain && longer ? MSGL_FI_HOPPER : MSGL_FI_TENSOR_CORES;
+    return b->hopper && plain && msgl__fi_hopper_wins(seqs) ? MSGL_FI_HOPPER : MSGL_FI_TENSOR_CORES;
 }
 
 // Kernel and window of the plan that a layer takes.
@@ -418,7 +413,7 @@ static void fi_forward(msgl_attn_backend *base, msgl_exec *x, const msgl_attn_la
 
 const msgl_attn_desc msgl__attn_fi_cuda = {
     .name = "fi",
-    .aliases = {"flashinfer", NULL},
+    .aliases = {NULL},
     .summary = "FlashInfer: its kernels, planned per batch",
     .devices = 1u << MSGL_DEVICE_CUDA,
     .min_capability = 80,

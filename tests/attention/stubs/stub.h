@@ -23,6 +23,9 @@ typedef struct stub_fi {
     int32_t num_plans; // made so far
     int32_t num_runs;
     msgl_fi_run_call runs[STUB_MAX_RUNS];
+    int32_t num_rows, num_merges;
+    msgl_fi_rows_call rows;   // the last one
+    msgl_fi_merge_call merge; // the last one
 } stub_fi;
 
 typedef struct stub_trtllm {
@@ -41,7 +44,8 @@ static inline bool stub_fi_has(const msgl_fi_shape *s, msgl_fi_kernel kernel, in
         const bool wgmma = capability == 90 && s->dtype == MSGL_BF16;
         return s->head_dim == 576 && s->v_dim == 512 && (wgmma || kernel == MSGL_FI_LATENT);
     }
-    if (kernel == MSGL_FI_HOPPER) {
+    if (kernel == MSGL_FI_HOPPER || kernel == MSGL_FI_RAGGED_HOPPER ||
+        kernel == MSGL_FI_PREFIX_HOPPER) {
         return capability == 90 && s->dtype == MSGL_BF16 &&
                (s->head_dim == 64 || s->head_dim == 128);
     }

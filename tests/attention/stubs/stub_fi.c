@@ -54,8 +54,24 @@ static int pages(const msgl_fi_pages_call *c, void *stream)
     return 0;
 }
 
+static int rows(const msgl_fi_rows_call *c, void *stream)
+{
+    (void)stream;
+    stub.rows = *c;
+    stub.num_rows++;
+    return 0;
+}
+
+static int merge(const msgl_fi_merge_call *c, void *stream)
+{
+    (void)stream;
+    stub.merge = *c;
+    stub.num_merges++;
+    return 0;
+}
+
 __attribute__((visibility("default"))) stub_fi stub = {
-    .api = {MSGL_FI_ABI, "stub", has, sizes, plan, run, pages},
+    .api = {MSGL_FI_ABI, "stub", has, sizes, plan, run, pages, rows, merge},
     .kernels = (1u << MSGL_FI_NUM_KERNELS) - 1,
 };
 

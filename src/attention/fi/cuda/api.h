@@ -15,7 +15,7 @@
 
 struct msgl_err; // core/err.h; the kernels, slow to compile, are not made to depend on it
 
-#define MSGL_FI_ABI 4
+#define MSGL_FI_ABI 5
 
 typedef enum msgl_fi_kernel {
     MSGL_FI_CUDA_CORES,    // decode: one warp group per KV head and chunk
@@ -23,6 +23,12 @@ typedef enum msgl_fi_kernel {
     MSGL_FI_HOPPER,        // prefill with WGMMA
     MSGL_FI_LATENT,        // latent caches, tensor cores
     MSGL_FI_LATENT_HOPPER, // the same with WGMMA
+    // The two sides of a chunk behind a prefix, each with its LSE: new tokens among themselves,
+    // causal, K and V in rows of their own; and the prefix in pages, all of which every query sees.
+    MSGL_FI_RAGGED,        // tensor cores
+    MSGL_FI_RAGGED_HOPPER, // WGMMA
+    MSGL_FI_PREFIX,
+    MSGL_FI_PREFIX_HOPPER,
     MSGL_FI_NUM_KERNELS,
 } msgl_fi_kernel;
 
@@ -34,7 +40,8 @@ typedef struct msgl_fi_shape {
 } msgl_fi_shape;
 
 // A request has qo_indptr[i + 1] - qo_indptr[i] new tokens and kv_len[i] keys in
-// page_indptr[i + 1] - page_indptr[i] pages. All host memory.
+// page_indptr[i + 1] - page_indptr[i] pages; ragged kernels: page_indptr is qo_indptr, kv_len the
+// numbers of new tokens and the page size 1. All host memory.
 typedef struct msgl_fi_plan_call {
     msgl_fi_shape shape;
     msgl_fi_kernel kernel;
@@ -64,9 +71,11 @@ typedef struct msgl_fi_run_call {
     int32_t batch, total_q;
     const void *q; // [total_q, num_q_heads, head_dim], token stride ld_q elements
     size_t ld_q;
-    const void *k, *v; // one layer's pool [slots, num_kv_heads, head_dim]
-    void *out;         // [total_q, num_q_heads, v_dim]
-    float *lse;        // [total_q, num_q_heads] base 2, or NULL
+    // One layer's pool [slots, num_kv_heads, head_dim]; ragged kernels: of the new tokens [total_q,
+    // num_kv_heads, head_dim], and there are no pages.
+    const void *k, *v;
+    void *out;  // [total_q, num_q_heads, v_dim]
+    float *lse; // [total_q, num_q_heads] base 2, or NULL
     float scale, softcap;
     float out_scale; // of the result; 1 unless KV is E4M3
     int32_t window;
@@ -87,6 +96,31 @@ typedef struct msgl_fi_pages_call {
     int32_t *pages;
 } msgl_fi_pages_call;
 
+// K and V of the new tokens out of one layer's pool: k_rows[t] = k[table[table_rows[i] * stride +
+// kv_len[i] - n + j]] for token t = qo_indptr[i] + j of the n of request i. Device memory.
+typedef struct msgl_fi_rows_call {
+    int32_t batch, total_q;
+    size_t row_bytes; // of a token's K, and of its V; a multiple of 16
+    const int32_t *table;
+    size_t table_stride;
+    const int32_t *table_rows, *qo_indptr, *kv_len;
+    const void *k, *v;
+    void *k_rows, *v_rows;
+} msgl_fi_rows_call;
+
+// Two results of the same queries over different keys become the one over all of them:
+//     L = log2(2^l + 2^m),  out = out 2^(l - L) + other 2^(m - L),  lse = L
+// Device memory; rows of bf16 or f16.
+typedef struct msgl_fi_merge_call {
+    msgl_dtype dtype;
+    int64_t rows;     // tokens times query heads
+    int32_t head_dim; // a multiple of 8
+    void *out;        // [rows, head_dim]
+    float *lse;       // [rows]
+    const void *other;
+    const float *other_lse;
+} msgl_fi_merge_call;
+
 typedef struct msgl_fi_api {
     uint32_t abi;
     const char *build; // version of FlashInfer and architectures
@@ -101,6 +135,8 @@ typedef struct msgl_fi_api {
     int (*plan)(const msgl_fi_plan_call *c, msgl_fi_planned *out, struct msgl_err *err);
     int (*run)(const msgl_fi_run_call *c, void *stream);
     int (*pages)(const msgl_fi_pages_call *c, void *stream);
+    int (*rows)(const msgl_fi_rows_call *c, void *stream);
+    int (*merge)(const msgl_fi_merge_call *c, void *stream);
 } msgl_fi_api;
 
 // The only exported symbol: "msgl_fi_plugin".

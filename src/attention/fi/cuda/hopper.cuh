@@ -1,55 +1,10 @@
 // SPDX-License-Identifier: Apache-2.0
 //
-// Paged causal prefill with WGMMA, one work list per CTA. Neither window nor soft cap: those layers
-// take the tensor-core kernel.
-#include <string.h>
-
-#include "attention/fi/cuda/wrap.cuh"
-
-#include <flashinfer/attention/hopper/prefill_sm90.cuh>
-
-#include <flashinfer/attention/hopper/default_params.cuh>
-#include <flashinfer/attention/hopper/variants.cuh>
-
-#define cudaMemcpyAsync msgl_fi_note_copy
-#include <flashinfer/attention/scheduler.cuh>
-#undef cudaMemcpyAsync
+// Paged causal prefill with WGMMA.
+#include "attention/fi/cuda/hopper_fill.cuh"
 
 template <typename T, uint32_t DIM, typename VARIANT>
 static int msgl_fi_hopper_run(const msgl_fi_run_call *c, cudaStream_t stream)
 {
-    using namespace flashinfer;
-    PrefillPlanSM90Info info;
-    memcpy(&info, c->plan->info, sizeof info);
-    const int64_t token = (int64_t)c->shape.num_kv_heads * DIM;
-    BatchPrefillPagedParams<T, T, T, int32_t> p = {};
-    p.q_ptr = (T *)c->q;
-    p.k_ptr = (T *)c->k;
-    p.v_ptr = (T *)c->v;
-    p.o_ptr = (T *)c->out;
-    p.lse_ptr = c->lse;
-    p.q_stride_n = (int64_t)c->ld_q;
-    p.q_stride_h = p.k_stride_h = p.v_stride_h = p.o_stride_h = DIM;
-    p.o_stride_n = (int64_t)c->shape.num_q_heads * DIM;
-    p.k_stride_n = p.v_stride_n = token;
-    p.k_page_stride = p.v_page_stride = token * c->shape.page_size;
-    p.nnz_qo = c->total_q;
-    p.num_qo_heads = c->shape.num_q_heads;
-    p.num_kv_heads = c->shape.num_kv_heads;
-    p.group_size = c->shape.num_q_heads / c->shape.num_kv_heads;
-    p.page_size = c->shape.page_size;
-    p.window_left = -1;
-    p.causal = true;
-    p.additional_params.sm_scale = c->scale;
-    p.qo_tile_indices = msgl_fi_at<int32_t>(c->plan_arrays, info.qo_tile_indices_offset);
-    p.qo_indptr = msgl_fi_at<int32_t>(c->plan_arrays, info.qo_indptr_offset);
-    p.kv_indptr = msgl_fi_at<int32_t>(c->plan_arrays, info.kv_indptr_offset);
-    p.qo_lens = msgl_fi_at<int32_t>(c->plan_arrays, info.qo_len_offset);
-    p.kv_lens = msgl_fi_at<int32_t>(c->plan_arrays, info.kv_len_offset);
-    p.head_indices = msgl_fi_at<int32_t>(c->plan_arrays, info.head_indices_offset);
-    p.work_indptr = msgl_fi_at<int32_t>(c->plan_arrays, info.work_indptr_offset);
-    p.batch_indices = msgl_fi_at<int32_t>(c->plan_arrays, info.batch_indices_offset);
-    p.kv_indices = (int32_t *)c->pages;
-    return BatchPrefillWithPagedKVCacheDispatched<DIM, DIM, MaskMode::kCausal, false, false,
-                                                  VARIANT>(p, MSGL_FI_EARLY, stream);
+    return msgl_fi_hopper_paged<T, DIM, VARIANT, flashinfer::MaskMode::kCausal>(c, stream);
 }

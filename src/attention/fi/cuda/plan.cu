@@ -106,7 +106,7 @@ int msgl__fi_plan_hopper(const msgl_fi_plan_call *c, msgl_fi_planned *out)
         c->staging, c->float_bytes, c->staging, c->staging, c->staging_bytes, info,
         (int32_t *)c->qo_indptr, (int32_t *)c->page_indptr, (int32_t *)c->kv_len,
         c->qo_indptr[c->batch], c->batch, s->num_q_heads, s->num_kv_heads, s->head_dim, s->head_dim,
-        s->page_size, true, false, 2, 0);
+        s->page_size, c->kernel != MSGL_FI_PREFIX_HOPPER, false, 2, 0);
     // Beyond 4,096 tiles per head FlashInfer uses another schedule, which is not compiled here.
     if (code == cudaSuccess && info.same_schedule_for_all_heads) return cudaErrorNotSupported;
     const size_t last = offsetof(PrefillPlanSM90Info, same_schedule_for_all_heads);

@@ -7,6 +7,7 @@
 #include <exception>
 
 #include "attention/fi/cuda/plan.cuh"
+#include "attention/fi/cuda/rows.cuh"
 
 extern "C" {
 #include "core/err.h"
@@ -50,10 +51,16 @@ static bool is_latent(msgl_fi_kernel kernel)
     return kernel == MSGL_FI_LATENT || kernel == MSGL_FI_LATENT_HOPPER;
 }
 
+static bool is_hopper(msgl_fi_kernel kernel)
+{
+    return kernel == MSGL_FI_HOPPER || kernel == MSGL_FI_RAGGED_HOPPER ||
+           kernel == MSGL_FI_PREFIX_HOPPER;
+}
+
 static bool plugin_has(const msgl_fi_shape *s, msgl_fi_kernel kernel, int32_t capability)
 {
-    const bool hopper = kernel == MSGL_FI_HOPPER || kernel == MSGL_FI_LATENT_HOPPER;
-    if (hopper && capability != 90) return false;
+    const bool wgmma = is_hopper(kernel) || kernel == MSGL_FI_LATENT_HOPPER;
+    if (wgmma && capability != 90) return false;
     if (is_latent(kernel) && s->v_dim != MSGL_FI_LATENT_DIM) return false;
     if (kernel == MSGL_FI_CUDA_CORES) {
         const int32_t group = s->num_q_heads / s->num_kv_heads;
@@ -82,12 +89,12 @@ static int plugin_plan(const msgl_fi_plan_call *c, msgl_fi_planned *out, msgl_er
     try {
         if (c->kernel == MSGL_FI_CUDA_CORES) {
             code = e->plan(c, out);
-        } else if (c->kernel == MSGL_FI_TENSOR_CORES) {
-            code = msgl__fi_plan_tensor_cores(c, out);
-        } else if (c->kernel == MSGL_FI_HOPPER) {
+        } else if (is_hopper(c->kernel)) {
             code = msgl__fi_plan_hopper(c, out);
-        } else {
+        } else if (is_latent(c->kernel)) {
             code = msgl__fi_plan_latent(c, out);
+        } else {
+            code = msgl__fi_plan_tensor_cores(c, out);
         }
     } catch (const std::exception &x) {
         return fail(err, MSGL_EDEVICE, x.what());
@@ -113,7 +120,8 @@ static int plugin_run(const msgl_fi_run_call *c, void *stream)
 }
 
 static const msgl_fi_api API = {
-    MSGL_FI_ABI, MSGL_FI_BUILD, plugin_has, msgl__fi_sizes, plugin_plan, plugin_run, plugin_pages,
+    MSGL_FI_ABI, MSGL_FI_BUILD, plugin_has,    msgl__fi_sizes, plugin_plan,
+    plugin_run,  plugin_pages,  msgl__fi_rows, msgl__fi_merge,
 };
 
 extern "C" __attribute__((visibility("default"))) const msgl_fi_api *msgl_fi_plugin(void)
