@@ -37,7 +37,8 @@ extern "C" {
     X(EABORTED, -10, "aborted")                                                                    \
     X(ENUMERIC, -11, "numerical failure")                                                          \
     X(EINTERNAL, -12, "internal error")                                                            \
-    X(EDEVICE, -13, "device failure")
+    X(EDEVICE, -13, "device failure")                                                              \
+    X(EPEER, -14, "another rank failed")
 
 enum {
 #define MSGL_STATUS_ENUM(name, value, text) MSGL_##name = (value),
