@@ -20,11 +20,23 @@ static void self_broadcast(msgl_comm *c, struct msgl_exec *x, void *buf, size_t 
     (void)c, (void)x, (void)buf, (void)bytes, (void)root;
 }
 
+static void self_barrier(msgl_comm *c, struct msgl_exec *x)
+{
+    (void)c, (void)x;
+}
+
+static void self_destroy(msgl_comm *c)
+{
+    (void)c;
+}
+
 static const msgl_comm_ops SELF_OPS = {
     .name = "self",
     .all_reduce = self_all_reduce,
     .all_gather = self_all_gather,
     .broadcast = self_broadcast,
+    .barrier = self_barrier,
+    .destroy = self_destroy,
 };
 
 void msgl__comm_self_init(msgl_comm *c)

@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 //
-// The group of one rank: what it combines is what it has. (Layers shared by several ranks are in
-// tests/layers.)
+// The group of one rank: what it combines is what it has. (Several ranks: test_shm.c; layers
+// shared by them: tests/layers.)
 #include <setjmp.h>
 #include <stdarg.h>
 #include <stddef.h>

@@ -1,0 +1,211 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "distributed/group.h"
+
+#include <assert.h>
+#include <pthread.h>
+#include <signal.h>
+#include <stdbool.h>
+#include <string.h>
+#include <sys/eventfd.h>
+#include <sys/mman.h>
+#include <unistd.h>
+
+#include "core/mem.h"
+#include "distributed/internal.h"
+#include "utils/clock.h"
+
+enum { PAGE = 4096 };
+
+struct msgl_group_member {
+    msgl_group *group;
+    int rank;
+    int fd; // eventfd: somebody is to blame
+    pthread_t thread;
+    pthread_mutex_t lock; // of stop
+    pthread_cond_t wake;
+    bool stop;
+    msgl_watch watch; // the thread's
+};
+
+static size_t header_bytes(void)
+{
+    return (sizeof(msgl_group) + PAGE - 1) / PAGE * PAGE;
+}
+
+int msgl__group_create(int size, msgl_group **out, msgl_err *err)
+{
+    *out = NULL;
+    if (size < MSGL_GROUP_MIN_SIZE || size > MSGL_GROUP_MAX_SIZE) {
+        return msgl__err_set(err, MSGL_EINVAL, "group of %d ranks; allowed: %d to %d", size,
+                             MSGL_GROUP_MIN_SIZE, MSGL_GROUP_MAX_SIZE);
+    }
+    const size_t bytes = header_bytes() + (size_t)size * MSGL_GROUP_SLOTS * MSGL_GROUP_SLOT_BYTES;
+    void *p = mmap(NULL, bytes, PROT_READ | PROT_WRITE, MAP_SHARED | MAP_ANONYMOUS, -1, 0);
+    if (p == MAP_FAILED) {
+        return msgl__err_set(err, MSGL_ENOMEM, "no memory for %d ranks to share", size);
+    }
+    msgl_group *g = p; // zero: no rank has joined, nobody is to blame
+    g->size = size;
+    g->bytes = bytes;
+    *out = g;
+    return 0;
+}
+
+void msgl__group_destroy(msgl_group *g)
+{
+    if (g != NULL) munmap(g, g->bytes);
+}
+
+int msgl__group_size(const msgl_group *g)
+{
+    return g->size;
+}
+
+void *msgl__group_slot(msgl_group *g, int rank, unsigned slot)
+{
+    const size_t index = (size_t)rank * MSGL_GROUP_SLOTS + slot;
+    return (char *)g + header_bytes() + index * MSGL_GROUP_SLOT_BYTES;
+}
+
+void msgl__group_blame(msgl_group *g, int rank)
+{
+    assert(rank >= 0 && rank < g->size);
+    if (atomic_load(&g->ranks[rank].state) == MSGL_RANK_LEFT) return;
+    unsigned nobody = 0;
+    atomic_compare_exchange_strong(&g->blame, &nobody, (unsigned)rank + 1);
+}
+
+int msgl__group_blamed(const msgl_group *g)
+{
+    return (int)atomic_load(&g->blame) - 1;
+}
+
+void msgl__watch_look(msgl_watch *w, msgl_group *g, int rank, uint64_t now)
+{
+    atomic_fetch_add_explicit(&g->ranks[rank].beats, 1, memory_order_relaxed);
+    const bool late = w->last == 0 || now - w->last > MSGL_WATCH_LATE_NS;
+    w->last = now;
+    for (int r = 0; r < g->size; r++) {
+        const msgl_rank_place *p = &g->ranks[r];
+        const unsigned beats = atomic_load_explicit(&p->beats, memory_order_relaxed);
+        const bool judged = r != rank && atomic_load(&p->state) == MSGL_RANK_JOINED;
+        if (late || !judged || beats != w->seen[r]) {
+            w->seen[r] = beats;
+            w->since[r] = now;
+        } else if (now - w->since[r] >= MSGL_WATCH_STILL_NS) {
+            msgl__group_blame(g, r);
+        }
+    }
+}
+
+// Until the next tick; false: the member leaves.
+static bool wait_tick(msgl_group_member *m, uint64_t until)
+{
+    const struct timespec t = {.tv_sec = (time_t)(until / 1000000000u),
+                               .tv_nsec = (long)(until % 1000000000u)};
+    pthread_mutex_lock(&m->lock);
+    int rc = 0;
+    while (!m->stop && rc == 0) rc = pthread_cond_timedwait(&m->wake, &m->lock, &t);
+    const bool on = !m->stop;
+    pthread_mutex_unlock(&m->lock);
+    return on;
+}
+
+static void *watch_main(void *arg)
+{
+    msgl_group_member *m = arg;
+    bool told = false;
+    uint64_t now = msgl__now_ns();
+    do {
+        msgl__watch_look(&m->watch, m->group, m->rank, now);
+        if (!told && msgl__group_blamed(m->group) >= 0) {
+            told = eventfd_write(m->fd, 1) == 0;
+        }
+    } while (wait_tick(m, now + MSGL_WATCH_TICK_NS) && (now = msgl__now_ns()) != 0);
+    return NULL;
+}
+
+static int start_watch(msgl_group_member *m)
+{
+    pthread_condattr_t attr;
+    pthread_condattr_init(&attr);
+    pthread_condattr_setclock(&attr, CLOCK_MONOTONIC); // msgl__now_ns's
+    pthread_mutex_init(&m->lock, NULL);
+    pthread_cond_init(&m->wake, &attr);
+    pthread_condattr_destroy(&attr);
+    sigset_t all, old;
+    sigfillset(&all);
+    pthread_sigmask(SIG_SETMASK, &all, &old); // signals belong to the program's own threads
+    const int rc = pthread_create(&m->thread, NULL, watch_main, m);
+    if (rc == 0) pthread_setname_np(m->thread, "msgl-watch");
+    pthread_sigmask(SIG_SETMASK, &old, NULL);
+    return rc;
+}
+
+static void member_free(msgl_group_member *m)
+{
+    pthread_cond_destroy(&m->wake);
+    pthread_mutex_destroy(&m->lock);
+    close(m->fd);
+    msgl__free(m);
+}
+
+int msgl__group_join(msgl_group *g, int rank, msgl_group_member **out, msgl_err *err)
+{
+    *out = NULL;
+    if (rank < 0 || rank >= g->size) {
+        return msgl__err_set(err, MSGL_EINVAL, "rank %d of %d", rank, g->size);
+    }
+    msgl_group_member *m = msgl__calloc(1, sizeof *m);
+    if (m == NULL) return msgl__err_set(err, MSGL_ENOMEM, "out of memory for rank %d", rank);
+    m->group = g;
+    m->rank = rank;
+    m->fd = eventfd(0, EFD_CLOEXEC | EFD_NONBLOCK);
+    if (m->fd < 0) {
+        msgl__free(m);
+        return msgl__err_set(err, MSGL_EINTERNAL, "no descriptor for rank %d", rank);
+    }
+    unsigned state = MSGL_RANK_NEW;
+    if (!atomic_compare_exchange_strong(&g->ranks[rank].state, &state, MSGL_RANK_JOINED)) {
+        close(m->fd);
+        msgl__free(m);
+        return msgl__err_set(err, MSGL_EBUSY, "rank %d has joined before", rank);
+    }
+    const int rc = start_watch(m);
+    if (rc != 0) {
+        atomic_store(&g->ranks[rank].state, MSGL_RANK_NEW);
+        member_free(m);
+        return msgl__err_set(err, MSGL_EINTERNAL, "cannot start the watch of rank %d: %s", rank,
+                             strerror(rc));
+    }
+    *out = m;
+    return 0;
+}
+
+void msgl__group_leave(msgl_group_member *m)
+{
+    if (m == NULL) return;
+    // Before the last beat, so that nobody sees a joined rank without one.
+    atomic_store(&m->group->ranks[m->rank].state, MSGL_RANK_LEFT);
+    pthread_mutex_lock(&m->lock);
+    m->stop = true;
+    pthread_cond_signal(&m->wake);
+    pthread_mutex_unlock(&m->lock);
+    pthread_join(m->thread, NULL);
+    member_free(m);
+}
+
+int msgl__group_rank(const msgl_group_member *m)
+{
+    return m->rank;
+}
+
+msgl_group *msgl__group_of(const msgl_group_member *m)
+{
+    return m->group;
+}
+
+int msgl__group_fd(const msgl_group_member *m)
+{
+    return m->fd;
+}

@@ -1,0 +1,291 @@
+// SPDX-License-Identifier: Apache-2.0
+//
+// The communicator of ranks on one host's CPUs, over the memory that their group shares. A call
+// computes before it returns, on the calling thread.
+//
+// Data cross in pieces of a slot. A rank writes a piece into one of its two slots, arrives at a
+// barrier, and reads the others' slots; the next piece takes the other slot. Who writes to a slot
+// again has passed the barrier of the piece between, at which everybody arrived after reading, so
+// one barrier a piece is enough.
+//
+// A barrier is a counter a rank: a rank counts its own up and waits for those of the others, first
+// spinning, then in a futex on the counter that is behind. Beside the counter stands which call the
+// rank is in; ranks in different calls (which is a bug of who made them) see that at their next
+// barrier and end, instead of taking each other's data for something else.
+#include <assert.h>
+#include <linux/futex.h>
+#include <stdbool.h>
+#include <string.h>
+#include <sys/syscall.h>
+#include <time.h>
+#include <unistd.h>
+
+#include "core/attributes.h"
+#include "core/mem.h"
+#include "distributed/communicator.h"
+#include "distributed/internal.h"
+#include "distributed/sum.h"
+#include "kernel/exec.h"
+#include "utils/clock.h"
+
+#ifndef MSGL_SHM_SPIN_NS
+#define MSGL_SHM_SPIN_NS 20000
+#endif
+#ifndef MSGL_SHM_ONE_SHOT
+#define MSGL_SHM_ONE_SHOT 16384
+#endif
+enum {
+    SPIN_NS = MSGL_SHM_SPIN_NS,
+    SPINS_PER_CLOCK = 16,
+    SLEEP_NS = 50000000, // at most, until a waiting rank looks whether it waits in vain
+    // Up to so many bytes every rank sums all parts; above, each sums its share of them for all,
+    // which reads less and takes a second barrier (docs/internals/ranks.md).
+    ONE_SHOT_BYTES = MSGL_SHM_ONE_SHOT,
+    LINE = 64,
+    PIECE = MSGL_GROUP_SLOT_BYTES / sizeof(float), // elements of a slot
+};
+
+enum { OP_ALL_REDUCE = 1, OP_ALL_GATHER, OP_BROADCAST, OP_BARRIER };
+
+typedef struct shm_comm {
+    msgl_comm base;
+    msgl_group *group;
+    msgl_rank_place *own;
+    msgl_rank_call call; // the current one
+    uint32_t barriers;   // passed, or arrived at
+    unsigned slot;       // of the current piece
+    int failed;          // 0, or why every call ends at once
+} shm_comm;
+
+static bool reached(const msgl_rank_place *p, uint32_t barrier)
+{
+    const uint32_t at = atomic_load_explicit(&p->arrived, memory_order_acquire);
+    return (int32_t)(at - barrier) >= 0;
+}
+
+// Whether somebody is to blame, or has left and will never arrive.
+static bool in_vain(const shm_comm *c)
+{
+    if (msgl__group_blamed(c->group) >= 0) return true;
+    for (int r = 0; r < c->base.size; r++) {
+        const msgl_rank_place *p = &c->group->ranks[r];
+        if (atomic_load(&p->state) == MSGL_RANK_LEFT && !reached(p, c->barriers)) return true;
+    }
+    return false;
+}
+
+static bool spin_until_reached(const msgl_rank_place *p, uint32_t barrier)
+{
+    if (reached(p, barrier)) return true;
+    const uint64_t end = msgl__now_ns() + SPIN_NS;
+    do {
+        for (int i = 0; i < SPINS_PER_CLOCK; i++) {
+            if (reached(p, barrier)) return true;
+            MSGL_CPU_RELAX();
+        }
+    } while (msgl__now_ns() < end);
+    return false;
+}
+
+// False: it will not arrive any more.
+static bool wait_for(const shm_comm *c, msgl_rank_place *p)
+{
+    if (spin_until_reached(p, c->barriers)) return true;
+    // Sequentially consistent with `arrived`: either the other rank sees us and wakes us, or the
+    // futex sees its new count.
+    atomic_fetch_add(&p->waiters, 1);
+    bool ok;
+    for (;;) {
+        const unsigned seen = atomic_load(&p->arrived);
+        ok = (int32_t)(seen - c->barriers) >= 0;
+        // Looked at again after: who left had arrived before.
+        if (ok || (in_vain(c) && !(ok = reached(p, c->barriers)))) break;
+        const struct timespec t = {.tv_nsec = SLEEP_NS};
+        syscall(SYS_futex, &p->arrived, FUTEX_WAIT, seen, &t, NULL, 0);
+    }
+    atomic_fetch_sub(&p->waiters, 1);
+    return ok;
+}
+
+static bool same_call(const msgl_rank_call *a, const msgl_rank_call *b)
+{
+    return a->count == b->count && a->op == b->op && a->root == b->root;
+}
+
+// Everybody finds the same rank: the first whose call is not rank 0's.
+static bool check_calls(shm_comm *c)
+{
+    const msgl_rank_place *ranks = c->group->ranks;
+    const unsigned at = c->barriers % 2;
+    for (int r = 1; r < c->base.size; r++) {
+        if (same_call(&ranks[r].calls[at], &ranks[0].calls[at])) continue;
+        msgl__group_blame(c->group, r);
+        c->failed = MSGL_EINTERNAL;
+        return false;
+    }
+    return true;
+}
+
+// What ranks wrote before it can be read by all after it. False: the call ends here.
+static bool meet(shm_comm *c)
+{
+    c->barriers++;
+    c->own->calls[c->barriers % 2] = c->call;
+    atomic_store(&c->own->arrived, c->barriers);
+    if (atomic_load(&c->own->waiters) > 0) {
+        syscall(SYS_futex, &c->own->arrived, FUTEX_WAKE, c->base.size, NULL, NULL, 0);
+    }
+    for (int r = 0; r < c->base.size; r++) {
+        if (wait_for(c, &c->group->ranks[r])) continue;
+        c->failed = MSGL_EPEER;
+        return false;
+    }
+    return check_calls(c);
+}
+
+// Begins a call; false: the group is over.
+static bool begin(shm_comm *c, int op, int root, size_t count)
+{
+    if (c->failed == 0 && msgl__group_blamed(c->group) >= 0) c->failed = MSGL_EPEER;
+    if (c->failed != 0) return false;
+    c->call = (msgl_rank_call){.op = (uint32_t)op, .root = (uint32_t)root, .count = count};
+    return true;
+}
+
+static void end(const shm_comm *c, msgl_exec *x)
+{
+    if (c->failed != 0 && x->status == 0) x->status = c->failed;
+}
+
+static void *slot_of(const shm_comm *c, int rank)
+{
+    return msgl__group_slot(c->group, rank, c->slot);
+}
+
+static size_t least(size_t a, size_t b)
+{
+    return a < b ? a : b;
+}
+
+// Every rank sums all parts of a piece.
+static bool reduce_one_shot(shm_comm *c, float *buf, size_t n)
+{
+    const float *rows[MSGL_GROUP_MAX_SIZE];
+    for (int r = 0; r < c->base.size; r++) rows[r] = slot_of(c, r);
+    if (n > 0) memcpy(slot_of(c, c->base.rank), buf, n * sizeof *buf);
+    if (!meet(c)) return false;
+    msgl__sum_rows(rows, c->base.size, n, buf);
+    return true;
+}
+
+// Each rank sums its share of a piece, [rank * share, ...), and leaves it in its slot. The shares
+// are whole cache lines, so that nobody writes to a line that another one writes to.
+static bool reduce_two_shot(shm_comm *c, float *buf, size_t n)
+{
+    const int size = c->base.size, rank = c->base.rank;
+    const size_t line = LINE / sizeof *buf;
+    const size_t share = (n + line * (size_t)size - 1) / (line * (size_t)size) * line;
+    const size_t from = least(n, (size_t)rank * share), to = least(n, from + share);
+    float *own = slot_of(c, rank);
+    memcpy(own, buf, from * sizeof *buf); // what others sum
+    memcpy(own + to, buf + to, (n - to) * sizeof *buf);
+    if (!meet(c)) return false;
+    const float *rows[MSGL_GROUP_MAX_SIZE];
+    for (int r = 0; r < size; r++) {
+        rows[r] = (r == rank ? buf : (const float *)slot_of(c, r)) + from;
+    }
+    msgl__sum_rows(rows, size, to - from, own + from);
+    if (!meet(c)) return false;
+    for (int r = 0; r < size; r++) {
+        const size_t at = least(n, (size_t)r * share), m = least(n, at + share) - at;
+        memcpy(buf + at, (const float *)slot_of(c, r) + at, m * sizeof *buf);
+    }
+    return true;
+}
+
+static void shm_all_reduce(msgl_comm *base, msgl_exec *x, void *buf, size_t n)
+{
+    shm_comm *c = (shm_comm *)base;
+    bool ok = begin(c, OP_ALL_REDUCE, 0, n);
+    const bool one_shot = n * sizeof(float) <= ONE_SHOT_BYTES;
+    float *at = buf;
+    for (size_t left = n, m; ok; left -= m, at += m) {
+        m = least(left, PIECE);
+        ok = one_shot ? reduce_one_shot(c, at, m) : reduce_two_shot(c, at, m);
+        c->slot ^= 1;
+        if (left == m) break; // a call of nothing meets the others too
+    }
+    end(c, x);
+}
+
+static void shm_all_gather(msgl_comm *base, msgl_exec *x, const float *in, size_t n, float *out)
+{
+    shm_comm *c = (shm_comm *)base;
+    bool ok = begin(c, OP_ALL_GATHER, 0, n);
+    for (size_t done = 0, m; ok; done += m) {
+        m = least(n - done, PIECE);
+        if (m > 0) memcpy(slot_of(c, base->rank), in + done, m * sizeof *in);
+        ok = meet(c);
+        for (int r = 0; r < base->size && ok && m > 0; r++) {
+            float *row = out + (size_t)r * n;
+            if (r != base->rank)
+                memcpy(row + done, slot_of(c, r), m * sizeof *in);
+            else if (row != in)
+                memcpy(row + done, in + done, m * sizeof *in);
+        }
+        c->slot ^= 1;
+        if (done + m == n) break;
+    }
+    end(c, x);
+}
+
+static void shm_broadcast(msgl_comm *base, msgl_exec *x, void *buf, size_t bytes, int root)
+{
+    shm_comm *c = (shm_comm *)base;
+    assert(root >= 0 && root < base->size);
+    bool ok = begin(c, OP_BROADCAST, root, bytes);
+    char *at = buf;
+    for (size_t left = bytes, m; ok; left -= m, at += m) {
+        m = least(left, MSGL_GROUP_SLOT_BYTES);
+        if (base->rank == root && m > 0) memcpy(slot_of(c, root), at, m);
+        ok = meet(c);
+        if (ok && base->rank != root && m > 0) memcpy(at, slot_of(c, root), m);
+        c->slot ^= 1;
+        if (left == m) break;
+    }
+    end(c, x);
+}
+
+static void shm_barrier(msgl_comm *base, msgl_exec *x)
+{
+    shm_comm *c = (shm_comm *)base;
+    if (begin(c, OP_BARRIER, 0, 0)) meet(c);
+    end(c, x);
+}
+
+static void shm_destroy(msgl_comm *base)
+{
+    msgl__free(base);
+}
+
+static const msgl_comm_ops SHM_OPS = {
+    .name = "shm",
+    .all_reduce = shm_all_reduce,
+    .all_gather = shm_all_gather,
+    .broadcast = shm_broadcast,
+    .barrier = shm_barrier,
+    .destroy = shm_destroy,
+};
+
+int msgl__comm_shm_create(msgl_group_member *m, msgl_comm **out, msgl_err *err)
+{
+    *out = NULL;
+    shm_comm *c = msgl__calloc(1, sizeof *c);
+    if (c == NULL) return msgl__err_set(err, MSGL_ENOMEM, "out of memory for a communicator");
+    c->group = msgl__group_of(m);
+    c->base = (msgl_comm){
+        .ops = &SHM_OPS, .rank = msgl__group_rank(m), .size = msgl__group_size(c->group)};
+    c->own = &c->group->ranks[c->base.rank];
+    *out = &c->base;
+    return 0;
+}
