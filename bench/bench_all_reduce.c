@@ -1,0 +1,123 @@
+// SPDX-License-Identifier: Apache-2.0
+//
+// How long an all_reduce of ranks on this host takes, beside a memcpy of as many bytes.
+//   bench_all_reduce [RANKS [SECONDS]]
+// RANKS processes (default 2) sum f32 for about SECONDS (default 0.5) a size. The table has rank
+// 0's median of 20 rounds and its best one, us a call; GB/s are bytes of the buffer by the median.
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <sys/wait.h>
+#include <unistd.h>
+
+#include "core/mem.h"
+#include "distributed/communicator.h"
+#include "kernel/exec.h"
+#include "utils/clock.h"
+
+enum { ROUNDS = 20 };
+
+static const size_t SIZES[] = {64, 4096, 16384, 65536, 262144, 1 << 20, 16 << 20};
+
+typedef struct job {
+    msgl_comm *comm; // NULL: memcpy
+    msgl_exec *x;
+    float *buf, *other;
+} job;
+
+static void call(const job *j, size_t bytes)
+{
+    if (j->comm != NULL)
+        j->comm->ops->all_reduce(j->comm, j->x, j->buf, bytes / sizeof(float));
+    else
+        memcpy(j->other, j->buf, bytes);
+}
+
+static int by_value(const void *a, const void *b)
+{
+    const double x = *(const double *)a, y = *(const double *)b;
+    return (x > y) - (x < y);
+}
+
+// us a call, median and best. All ranks have to make the same number of calls: it comes from the
+// size alone.
+static void measure(const job *j, size_t bytes, double seconds, double *median, double *best)
+{
+    const double guess = 2e-6 + (double)bytes / 3e9;
+    int calls = (int)(seconds / ROUNDS / guess);
+    if (calls < 1) calls = 1;
+    double us[ROUNDS];
+    call(j, bytes);
+    for (int r = 0; r < ROUNDS; r++) {
+        if (j->comm != NULL) j->comm->ops->barrier(j->comm, j->x);
+        const uint64_t from = msgl__now_ns();
+        for (int i = 0; i < calls; i++) call(j, bytes);
+        us[r] = (double)(msgl__now_ns() - from) / 1e3 / calls;
+    }
+    qsort(us, ROUNDS, sizeof us[0], by_value);
+    *median = us[ROUNDS / 2];
+    *best = us[0];
+}
+
+static int run_rank(msgl_group *g, int rank, double seconds)
+{
+    msgl_err err;
+    msgl_group_member *m = NULL;
+    msgl_exec x = {.act = MSGL_F32};
+    job reduce = {.x = &x};
+    const size_t most = SIZES[sizeof SIZES / sizeof SIZES[0] - 1];
+    reduce.buf = msgl__pages_alloc(most);
+    reduce.other = msgl__pages_alloc(most);
+    if (reduce.buf == NULL || reduce.other == NULL) return 1;
+    memset(reduce.other, 1, most);
+    memset(reduce.buf, 0, most); // sums of zeros stay finite
+    if (msgl__group_join(g, rank, &m, &err) != 0 ||
+        msgl__comm_shm_create(m, &reduce.comm, &err) != 0) {
+        fprintf(stderr, "%s\n", err.text);
+        return 1;
+    }
+    job copy = reduce;
+    copy.comm = NULL;
+    const msgl_comm_ops *ops = reduce.comm->ops;
+    for (size_t i = 0; i < sizeof SIZES / sizeof SIZES[0]; i++) {
+        double median, best, copied, least;
+        measure(&reduce, SIZES[i], seconds, &median, &best);
+        if (rank == 0) {
+            measure(&copy, SIZES[i], seconds / 4, &copied, &least);
+            const double gb = (double)SIZES[i] / 1e3;
+            printf("%9zu B  all_reduce %9.2f us (best %9.2f) %6.2f GB/s   memcpy %9.2f us %6.2f "
+                   "GB/s\n",
+                   SIZES[i], median, best, gb / median, copied, gb / copied);
+            fflush(stdout);
+        }
+        ops->barrier(reduce.comm, &x);
+    }
+    const int status = x.status;
+    ops->destroy(reduce.comm);
+    msgl__group_leave(m);
+    return status != 0;
+}
+
+int main(int argc, char **argv)
+{
+    const int ranks = argc > 1 ? (int)strtol(argv[1], NULL, 10) : 2;
+    const double seconds = argc > 2 ? strtod(argv[2], NULL) : 0.5;
+    msgl_err err;
+    msgl_group *g;
+    if (msgl__group_create(ranks, &g, &err) != 0) {
+        fprintf(stderr, "%s\nusage: bench_all_reduce [RANKS [SECONDS]]\n", err.text);
+        return 2;
+    }
+    for (int r = 1; r < ranks; r++) {
+        const pid_t pid = fork();
+        if (pid == 0) _exit(run_rank(g, r, seconds));
+        if (pid < 0) {
+            perror("fork");
+            return 1;
+        }
+    }
+    int failed = run_rank(g, 0, seconds), status;
+    while (wait(&status) > 0) failed |= status != 0;
+    msgl__group_destroy(g);
+    return failed;
+}
