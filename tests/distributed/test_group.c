@@ -135,6 +135,7 @@ static void test_standing_still(void **state)
     assert_int_equal(msgl__group_blamed(g), 2);
     // The first blame stays.
     msgl__group_blame(g, 1);
+    assert_int_equal(msgl__group_blamed(g), 2);
     for (int i = 0; i < 30; i++, now += 100 * MS) msgl__watch_look(&w, g, 0, now);
     assert_int_equal(msgl__group_blamed(g), 2);
     msgl__group_destroy(g);

@@ -309,21 +309,30 @@ static void test_one_leaves(void **state)
     for (int size = 2; size <= MAX_RANKS; size++) assert_int_equal(with_ranks(size, leaves), -1);
 }
 
-// All wait for rank 1, which is blamed meanwhile.
+// All wait for rank 1, which is blamed meanwhile, and does not leave before they are free.
+static atomic_int freed;
+
 static void blamed(rank *r)
 {
+    const struct timespec moment = {.tv_nsec = 30000000};
     if (r->index == 1) {
-        nanosleep(&(struct timespec){.tv_nsec = 30000000}, NULL); // the others sleep by now
+        nanosleep(&moment, NULL); // the others sleep by now
         msgl__group_blame(r->group, 1);
+        for (int i = 0; i < 100 && atomic_load(&freed) < r->size - 1; i++) nanosleep(&moment, NULL);
+        EXPECT(r, atomic_load(&freed) == r->size - 1);
     }
     r->comm->ops->all_reduce(r->comm, &r->x, r->buf, 10);
     EXPECT(r, r->x.status == MSGL_EPEER);
+    atomic_fetch_add(&freed, 1);
 }
 
 static void test_blamed(void **state)
 {
     (void)state;
-    for (int size = 2; size <= MAX_RANKS; size++) assert_int_equal(with_ranks(size, blamed), 1);
+    for (int size = 2; size <= MAX_RANKS; size++) {
+        atomic_store(&freed, 0);
+        assert_int_equal(with_ranks(size, blamed), 1);
+    }
 }
 
 int main(void)
