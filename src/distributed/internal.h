@@ -11,6 +11,8 @@
 #include "core/attributes.h"
 #include "distributed/group.h"
 
+_Static_assert(ATOMIC_INT_LOCK_FREE == 2, "counters that processes share");
+
 // A rank takes part in the group from new to joined to left, and never back.
 enum { MSGL_RANK_NEW, MSGL_RANK_JOINED, MSGL_RANK_LEFT };
 
@@ -42,9 +44,7 @@ struct msgl_group {
 
 // Data that a rank shows to the others: two slots, so that the next piece is written while others
 // still read this one.
-#ifndef MSGL_GROUP_SLOT_BYTES
 #define MSGL_GROUP_SLOT_BYTES ((size_t)256 << 10)
-#endif
 enum { MSGL_GROUP_SLOTS = 2 };
 
 void *msgl__group_slot(msgl_group *g, int rank, unsigned slot);

@@ -28,19 +28,13 @@
 #include "kernel/exec.h"
 #include "utils/clock.h"
 
-#ifndef MSGL_SHM_SPIN_NS
-#define MSGL_SHM_SPIN_NS 20000
-#endif
-#ifndef MSGL_SHM_ONE_SHOT
-#define MSGL_SHM_ONE_SHOT 16384
-#endif
 enum {
-    SPIN_NS = MSGL_SHM_SPIN_NS,
+    SPIN_NS = 20000,
     SPINS_PER_CLOCK = 16,
     SLEEP_NS = 50000000, // at most, until a waiting rank looks whether it waits in vain
-    // Up to so many bytes every rank sums all parts; above, each sums its share of them for all,
-    // which reads less and takes a second barrier (docs/internals/ranks.md).
-    ONE_SHOT_BYTES = MSGL_SHM_ONE_SHOT,
+    // Up to so many bytes, and with two ranks, every rank sums all parts; else each sums its share
+    // of them for all, which reads less and takes a second barrier (docs/internals/ranks.md).
+    ONE_SHOT_BYTES = 16384,
     LINE = 64,
     PIECE = MSGL_GROUP_SLOT_BYTES / sizeof(float), // elements of a slot
 };
@@ -54,6 +48,7 @@ typedef struct shm_comm {
     msgl_rank_call call; // the current one
     uint32_t barriers;   // passed, or arrived at
     unsigned slot;       // of the current piece
+    uint64_t spin_ns;    // before it sleeps
     int failed;          // 0, or why every call ends at once
 } shm_comm;
 
@@ -74,13 +69,13 @@ static bool in_vain(const shm_comm *c)
     return false;
 }
 
-static bool spin_until_reached(const msgl_rank_place *p, uint32_t barrier)
+static bool spin_until_reached(const shm_comm *c, const msgl_rank_place *p)
 {
-    if (reached(p, barrier)) return true;
-    const uint64_t end = msgl__now_ns() + SPIN_NS;
+    if (reached(p, c->barriers)) return true;
+    const uint64_t end = msgl__now_ns() + c->spin_ns;
     do {
         for (int i = 0; i < SPINS_PER_CLOCK; i++) {
-            if (reached(p, barrier)) return true;
+            if (reached(p, c->barriers)) return true;
             MSGL_CPU_RELAX();
         }
     } while (msgl__now_ns() < end);
@@ -90,7 +85,7 @@ static bool spin_until_reached(const msgl_rank_place *p, uint32_t barrier)
 // False: it will not arrive any more.
 static bool wait_for(const shm_comm *c, msgl_rank_place *p)
 {
-    if (spin_until_reached(p, c->barriers)) return true;
+    if (spin_until_reached(c, p)) return true;
     // Sequentially consistent with `arrived`: either the other rank sees us and wakes us, or the
     // futex sees its new count.
     atomic_fetch_add(&p->waiters, 1);
@@ -207,7 +202,7 @@ static void shm_all_reduce(msgl_comm *base, msgl_exec *x, void *buf, size_t n)
 {
     shm_comm *c = (shm_comm *)base;
     bool ok = begin(c, OP_ALL_REDUCE, 0, n);
-    const bool one_shot = n * sizeof(float) <= ONE_SHOT_BYTES;
+    const bool one_shot = base->size == 2 || n * sizeof(float) <= ONE_SHOT_BYTES;
     float *at = buf;
     for (size_t left = n, m; ok; left -= m, at += m) {
         m = least(left, PIECE);
@@ -286,6 +281,8 @@ int msgl__comm_shm_create(msgl_group_member *m, msgl_comm **out, msgl_err *err)
     c->base = (msgl_comm){
         .ops = &SHM_OPS, .rank = msgl__group_rank(m), .size = msgl__group_size(c->group)};
     c->own = &c->group->ranks[c->base.rank];
+    // With fewer processors than ranks, spinning takes one from the rank that is waited for.
+    c->spin_ns = sysconf(_SC_NPROCESSORS_ONLN) < c->base.size ? 0 : SPIN_NS;
     *out = &c->base;
     return 0;
 }
