@@ -31,6 +31,7 @@ typedef struct msgl_rank_place {
     // all have left barrier k, so that what was said for k is read before it is written over.
     MSGL_ALIGNED(64) atomic_uint arrived;
     atomic_uint waiters; // ranks that are, or are about to be, in the futex
+    atomic_int cpu;      // where it arrived
     msgl_rank_call calls[2];
 } msgl_rank_place;
 

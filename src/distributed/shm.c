@@ -14,6 +14,7 @@
 // barrier and end, instead of taking each other's data for something else.
 #include <assert.h>
 #include <linux/futex.h>
+#include <sched.h>
 #include <stdbool.h>
 #include <string.h>
 #include <sys/syscall.h>
@@ -72,6 +73,9 @@ static bool in_vain(const shm_comm *c)
 static bool spin_until_reached(const shm_comm *c, const msgl_rank_place *p)
 {
     if (reached(p, c->barriers)) return true;
+    // It cannot run where we spin. The scheduler puts who is woken beside who woke it, often.
+    const int cpu = atomic_load_explicit(&c->own->cpu, memory_order_relaxed);
+    if (atomic_load_explicit(&p->cpu, memory_order_relaxed) == cpu) return false;
     const uint64_t end = msgl__now_ns() + c->spin_ns;
     do {
         for (int i = 0; i < SPINS_PER_CLOCK; i++) {
@@ -126,6 +130,7 @@ static bool meet(shm_comm *c)
 {
     c->barriers++;
     c->own->calls[c->barriers % 2] = c->call;
+    atomic_store_explicit(&c->own->cpu, sched_getcpu(), memory_order_relaxed);
     atomic_store(&c->own->arrived, c->barriers);
     if (atomic_load(&c->own->waiters) > 0) {
         syscall(SYS_futex, &c->own->arrived, FUTEX_WAKE, c->base.size, NULL, NULL, 0);
