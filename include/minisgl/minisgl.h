@@ -101,6 +101,9 @@ typedef struct msgl_options {
     int ds_sparse_decode_threshold; // shorter requests attend to all their tokens
     int ds_calibrate;               // 1: nothing is sparse; msgl_write_channels makes the file
     int collapsed_routing;          // 1, with dummy_weight: all tokens go to the same experts
+    // Processes that share the model, each with its part of every layer; 1: this one alone. The
+    // others are forked by msgl_open, before which the process must have no threads; CPU only.
+    int tp_size;
     void *reserved[3];
 } msgl_options;
 

@@ -29,7 +29,6 @@ typedef struct msgl_args {
     const char *model_source;
     // engine
     const char *prefill_attention, *decode_attention;
-    int tp_size;
     // server
     const char *host, *allowed_hosts, *unknown_fields;
     int port, num_tokenizer, request_memory, shell;

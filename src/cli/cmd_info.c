@@ -81,7 +81,7 @@ static msgl_attn_needs needs_of(const msgl_attn_desc *d, const msgl_model_config
     if (model == NULL) return n;
     n.dual_len = model->ropes[0].dual.len;
     msgl_cache_specs specs;
-    msgl__model_caches(model, dtype, n.act, &specs);
+    msgl__model_caches(model, 1, dtype, n.act, &specs);
     n.cache = specs.all[group].kind;
     n.num_kv_heads = specs.all[group].num_heads;
     n.head_dim = specs.all[group].k_dim;
@@ -95,7 +95,7 @@ static bool supports(const msgl_attn_desc *d, const msgl_model_config *model, co
                      msgl_device_kind kind, msgl_err *why)
 {
     msgl_cache_specs specs = {.count = 1};
-    if (model != NULL) msgl__model_caches(model, model->dtype, model->dtype, &specs);
+    if (model != NULL) msgl__model_caches(model, 1, model->dtype, model->dtype, &specs);
     for (int32_t i = 0; i < specs.count; i++) {
         const msgl_attn_needs needs = needs_of(d, model, i, g, kind);
         if (needs.cache == MSGL_CACHE_STATE) continue;
@@ -214,7 +214,7 @@ static void print_model(const char *dir, const msgl_model_config *c)
            "%d, %s\n",
            dir, c->arch->name, c->num_layers, c->hidden_size, c->num_heads, c->num_kv_heads,
            c->head_dim, c->vocab_size, msgl__model_config_context(c), msgl__dtype_name(c->dtype));
-    msgl__model_caches(c, c->dtype, c->dtype, &specs);
+    msgl__model_caches(c, 1, c->dtype, c->dtype, &specs);
     for (int32_t g = 0; g < specs.count; g++) {
         const msgl_cache_spec *s = &specs.all[g];
         if (s->kind != MSGL_CACHE_STATE) continue;

@@ -42,18 +42,6 @@ static const msgl_setting ROWS[] = {
         .help = "replaces the decode half of --attention-backend",
     },
     {
-        .name = "tp-size",
-        MSGL_INT(msgl_args, tp_size),
-        .min = 1,
-        .max = 1,
-        .preset = 1,
-        .commands = MSGL_CMD_ENGINE,
-        .group = "engine",
-        .metavar = "N",
-        .help = "tensor parallel ranks; 1 for now",
-    },
-
-    {
         .name = "host",
         MSGL_TEXT(msgl_args, host),
         .preset_text = "127.0.0.1",

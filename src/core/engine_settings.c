@@ -249,6 +249,17 @@ static const msgl_setting ROWS[] = {
         .help = "GPU: largest decode batch that is captured as a graph; 0: none",
     },
     {
+        .name = "tp-size",
+        MSGL_INT(msgl_options, tp_size),
+        .min = 1,
+        .max = 64,
+        .preset = 1,
+        .commands = MSGL_CMD_ENGINE,
+        .group = "engine",
+        .metavar = "N",
+        .help = "processes that share the model, each with its part of every layer (CPU)",
+    },
+    {
         .name = "deterministic",
         MSGL_FLAG(msgl_options, deterministic),
         .commands = MSGL_CMD_ENGINE,

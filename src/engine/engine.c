@@ -124,9 +124,12 @@ static int plan_memory(msgl_engine *e, const msgl_options *o, msgl_err *err)
 {
     const msgl_model_config *m = &e->model.cfg;
     const bool on_host = e->device->kind == MSGL_DEVICE_CPU;
-    const int32_t context = msgl__model_config_context(m);
+    const int32_t context = msgl__model_config_context(m), ranks = e->model.target.ranks;
+    msgl_rank_plan of_all = {.num_pages = o->num_pages, .available = available(e) / (size_t)ranks};
+    const int heard = e->place.rank > 0 ? msgl__ranks_hear_plan(&e->place, &of_all, err) : 0;
+    if (heard != 0) return heard;
     msgl_memory_plan p = {
-        .available = available(e),
+        .available = of_all.available,
         .weight_bytes = e->model.plan.bytes,
         .weight_format = e->model.target.weights->name,
         .step_bytes = arena_bytes(e) + scratch_bytes(e) + msgl__staging_device_bytes(e),
@@ -145,8 +148,15 @@ static int plan_memory(msgl_engine *e, const msgl_options *o, msgl_err *err)
                                             : 0.9,
     };
     for (int32_t g = 0; g < e->specs.count; g++) p.span_of[g] = e->groups[g].span;
-    p.cache.spans[0].num_units = o->num_pages;
-    const int code = msgl__memory_plan(&p, err);
+    p.cache.spans[0].num_units = of_all.num_pages;
+    int code = msgl__memory_plan(&p, err);
+    if (code == 0 && e->place.others != NULL) {
+        of_all.num_pages = p.cache.spans[0].num_units;
+        of_all.max_seq_len = p.max_seq_len;
+        code = msgl__ranks_tell_plan(&e->place, &of_all, err);
+    } else if (code == 0 && e->place.rank > 0 && p.max_seq_len != of_all.max_seq_len) {
+        code = msgl__err_set(err, MSGL_EINTERNAL, "rank 0 plans for other lengths");
+    }
     if (code != 0) return code;
     warn_seq_len(o, p.max_seq_len, context);
     if (o->log != NULL) msgl__memory_plan_print(&p, o->log, o->ctx);
@@ -255,8 +265,13 @@ static int open_device(msgl_engine *e, const msgl_options *o, struct msgl_heartb
     if (code != 0) return code;
     msgl__engine_print(o, choice.note);
     const bool on_host = choice.kind == MSGL_DEVICE_CPU;
-    int threads = o->threads > 0 ? o->threads : msgl__physical_cores();
-    if (!on_host) threads = 1; // the GPU computes
+    const int32_t ranks = e->model.target.ranks;
+    int threads = o->threads > 0 ? o->threads : msgl__physical_cores() / ranks;
+    if (!on_host && ranks > 1) {
+        return msgl__err_set(err, MSGL_EUNSUPPORTED, "--tp-size %d: on GPUs allowed: 1",
+                             (int)ranks);
+    }
+    if (!on_host || threads < 1) threads = 1; // the GPU computes
     code = msgl__pool_create(threads, &e->threads, err);
     if (code != 0) return code;
     msgl__pool_set_heartbeat(e->threads, heartbeat);
@@ -359,6 +374,31 @@ static int build_model(msgl_engine *e, msgl_err *err)
     return msgl__model_build(&e->model, &target, err);
 }
 
+// Which rank this is; rank 0 starts the others as soon as the model is known to be one that they
+// can share, and while this process has no threads.
+static int take_place(msgl_engine *e, const msgl_options *o, msgl_err *err)
+{
+    e->model.target.ranks = e->place.size > 0 ? e->place.size : o->tp_size;
+    const int32_t ranks = e->model.target.ranks;
+    const int code = msgl__model_check_ranks(&e->model.cfg, ranks, err);
+    if (code != 0 || ranks == 1 || e->place.size > 0) return code;
+    return msgl__ranks_start(o, &e->place, err);
+}
+
+// The ranks' communicator.
+static int join(msgl_engine *e, msgl_err *err)
+{
+    msgl__comm_self_init(&e->alone);
+    e->comm = &e->alone;
+    if (e->place.size <= 1) return 0;
+    const int code = msgl__group_join(e->place.group, e->place.rank, &e->member, err);
+    if (code != 0) return code;
+    msgl_comm *shared;
+    const int made = msgl__comm_shm_create(e->member, &shared, err);
+    if (made == 0) e->comm = shared;
+    return made;
+}
+
 static int build(msgl_engine *e, const msgl_options *o, struct msgl_heartbeat *heartbeat,
                  msgl_err *err)
 {
@@ -368,6 +408,7 @@ static int build(msgl_engine *e, const msgl_options *o, struct msgl_heartbeat *h
     if (code == 0) code = msgl__moe_select(o->moe_backend, &moe, err);
     if (code == 0) e->info.dtype = dtype_of(o->dtype, e->model.cfg.dtype);
     e->deterministic = o->deterministic;
+    if (code == 0) code = take_place(e, o, err);
     if (code == 0) code = open_device(e, o, heartbeat, err);
     if (code != 0) return code;
     choose_limits(e, o);
@@ -383,28 +424,32 @@ static int build(msgl_engine *e, const msgl_options *o, struct msgl_heartbeat *h
         .weights = weights,
         .act = e->device->kind == MSGL_DEVICE_CPU ? MSGL_F32 : e->info.dtype,
         .capability = e->device->capability,
-        .ranks = 1,
+        .rank = e->place.rank,
+        .ranks = e->model.target.ranks,
     };
     code = msgl__groups_choose(e, o, wanted_seq_len(e, o), err);
     if (code == 0) code = build_model(e, err);
     if (code == 0) code = check_experts(e, err);
     if (code == 0) code = plan_memory(e, o, err);
     if (code != 0) return code;
-    msgl__comm_self_init(&e->comm);
+    code = join(e, err);
+    if (code != 0) return code;
     e->exec = (msgl_exec){.device = e->device,
                           .act = e->model.target.act,
                           .pool = e->threads,
                           .scratch = &e->scratch};
     code = explain_no_memory(e, take_memory(e, o, err), err);
+    if (code == 0 && e->place.others != NULL) code = msgl__ranks_wait_ready(&e->place, err);
     if (code == 0) fill_info(e);
     return code;
 }
 
-int msgl__engine_create(const msgl_options *o, struct msgl_heartbeat *heartbeat, msgl_engine **out,
-                        msgl_err *err)
+static int create(const msgl_options *o, struct msgl_heartbeat *heartbeat,
+                  const msgl_rank_place *place, msgl_engine **out, msgl_err *err)
 {
     msgl_engine *e = msgl__calloc(1, sizeof *e);
     if (e == NULL) return msgl__err_set(err, MSGL_ENOMEM, "engine: out of memory");
+    if (place != NULL) e->place = *place;
     const int code = build(e, o, heartbeat, err);
     if (code != 0) {
         msgl__engine_destroy(e);
@@ -426,9 +471,24 @@ int msgl__engine_create(const msgl_options *o, struct msgl_heartbeat *heartbeat,
     return 0;
 }
 
+int msgl__engine_create(const msgl_options *o, struct msgl_heartbeat *heartbeat, msgl_engine **out,
+                        msgl_err *err)
+{
+    return create(o, heartbeat, NULL, out, err);
+}
+
+int msgl__engine_create_rank(const msgl_options *o, const msgl_rank_place *place, msgl_engine **out,
+                             msgl_err *err)
+{
+    return create(o, NULL, place, out, err);
+}
+
 void msgl__engine_destroy(msgl_engine *e)
 {
     if (e == NULL) return;
+    if (e->comm != NULL) e->comm->ops->destroy(e->comm);
+    msgl__group_leave(e->member);
+    msgl__ranks_stop(&e->place);
     msgl__graphs_destroy(e);
     msgl__groups_destroy(e);
     for (int32_t i = e->num_blocks - 1; i >= 0; i--) {

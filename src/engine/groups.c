@@ -21,7 +21,7 @@ static msgl_attn_needs needs_of(const msgl_engine *e, int32_t group, int32_t pag
         .cache = spec->kind,
         .device = e->device->kind,
         .capability = e->device->capability,
-        .num_q_heads = e->model.cfg.num_heads,
+        .num_q_heads = e->model.cfg.num_heads / e->model.target.ranks,
         .num_kv_heads = spec->num_heads,
         .head_dim = spec->k_dim,
         .v_dim = spec->v_dim,
@@ -99,7 +99,8 @@ int msgl__groups_choose(msgl_engine *e, const msgl_options *o, int32_t max_seq_l
 {
     int32_t page_size = o->page_size, span_of[MSGL_MAX_GROUPS];
     char warnings[2][256] = {"", ""};
-    msgl__model_caches(&e->model.cfg, e->kv_dtype, e->model.target.act, &e->specs);
+    msgl__model_caches(&e->model.cfg, e->model.target.ranks, e->kv_dtype, e->model.target.act,
+                       &e->specs);
     int sparse = msgl__sparse_open(e, o, err);
     if (sparse == 0) sparse = msgl__sparse_prompts_open(e, o, max_seq_len, err);
     if (sparse != 0) return sparse;
@@ -154,7 +155,7 @@ int msgl__groups_create_attention(msgl_engine *e, msgl_err *err)
         .device_table_stride = (size_t)e->token_stride,
         .deterministic = e->deterministic,
         .apart = e->apart,
-        .num_q_heads = e->model.cfg.num_heads,
+        .num_q_heads = e->model.cfg.num_heads / e->model.target.ranks,
         .dual_len = e->model.cfg.ropes[0].dual.len,
         .sparse = &e->sparse,
         .expanded = {.prompts = e->prompts,

@@ -12,6 +12,7 @@
 #include "core/req_extra.h"
 #include "engine/engine.h"
 #include "engine/plan.h"
+#include "engine/ranks.h"
 #include "kernel/cuda_loader.h"
 #include "models/arch.h"
 
@@ -122,7 +123,10 @@ struct msgl_engine {
     msgl_runner runner;
     msgl_kernels kernels;
     msgl_pool *threads;
-    msgl_comm comm;
+    msgl_rank_place place; // of several ranks; else size 0
+    msgl_group_member *member;
+    msgl_comm alone, *comm;
+    char rank_fault[64];
     msgl_device *device;
     const msgl_cuda_api *cuda; // NULL on the CPU
     int ordinal;               // of the GPU
@@ -166,6 +170,10 @@ struct msgl_engine {
 void *msgl__engine_take(msgl_engine *e, size_t count, size_t size, bool host, int *code,
                         msgl_err *err);
 void msgl__engine_print(const msgl_options *o, const char *line);
+
+// engine.c: msgl__engine_create for one rank of several, which o->tp_size is not read for.
+int msgl__engine_create_rank(const msgl_options *o, const msgl_rank_place *place, msgl_engine **out,
+                             msgl_err *err);
 
 // groups.c: what the model's groups of layers keep, and who attends over it. choose: specs, spans
 // (info.cache, without their sizes), page size and backends, from sizes only; create_memory: pools

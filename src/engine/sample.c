@@ -6,7 +6,8 @@
 size_t msgl__logits_bytes(const msgl_engine *e)
 {
     const int32_t rows = e->logits_rows < e->max_step_tokens ? e->logits_rows : e->max_step_tokens;
-    return msgl__activation_bytes((size_t)rows, (size_t)e->model.cfg.vocab_size, MSGL_F32);
+    return msgl__activation_bytes((size_t)rows, (size_t)e->model.cfg.vocab_size, MSGL_F32) +
+           msgl__model_logits_bytes(&e->model, rows);
 }
 
 // The end of the run of rows from `r` on whose `of` has consecutive numbers.

@@ -4,6 +4,7 @@
 // device needs in the batch's staging set, then queues the work; run (device's queue) copies the
 // staging in, computes, and copies the results out; wait hands them over. The host never looks at
 // device memory, and the device never at the scheduler's.
+#include <stdio.h>
 #include <string.h>
 
 #include "core/mem.h"
@@ -206,7 +207,7 @@ static const void *forward(msgl_engine *e, msgl_engine_step *s, int32_t num_rows
     *f = (msgl_forward){
         .x = &e->exec,
         .k = &e->kernels,
-        .comm = &e->comm,
+        .comm = e->comm,
         .groups = e->groups,
         .num_groups = e->specs.count,
         .num_tokens = s->batch.num_tokens,
@@ -299,6 +300,10 @@ int msgl__engine_submit(void *engine, msgl_batch *b)
 {
     msgl_engine *e = engine;
     if (!batch_valid(e, b)) return MSGL_EINVAL;
+    if (e->place.others != NULL) {
+        const int told = msgl__ranks_submit(e->place.others, e->page_tables, e->num_tables, b);
+        if (told != 0) return told;
+    }
     msgl_engine_step *s = &e->steps[b->flight];
     memcpy(s->reqs, b->reqs, (size_t)b->size * sizeof *s->reqs);
     msgl__step_bind(e, s, b->num_tokens);
@@ -361,8 +366,13 @@ int msgl__engine_wait(void *engine, int32_t flight, msgl_step_result *out)
 
 const char *msgl__engine_fault(void *engine)
 {
-    const msgl_engine *e = engine;
-    return e->device->fault.code != 0 ? e->device->fault.text : NULL;
+    msgl_engine *e = engine;
+    const int blamed = e->member != NULL ? msgl__group_blamed(e->place.group) : -1;
+    if (e->device->fault.code != 0) return e->device->fault.text;
+    if (blamed < 0) return NULL;
+    snprintf(e->rank_fault, sizeof e->rank_fault, "rank %d of %d failed", blamed,
+             (int)e->place.size);
+    return e->rank_fault;
 }
 
 // Copies a write's ids to the token pool, and the slots that a page table has for them.
@@ -426,6 +436,11 @@ int msgl__engine_write_tokens(void *engine, int32_t table_idx, int32_t pos, cons
         n > e->token_stride - pos) {
         return MSGL_EINVAL;
     }
+    if (e->place.others != NULL) {
+        const int told = msgl__ranks_write_tokens(e->place.others, e->page_tables, e->num_tables,
+                                                  table_idx, pos, ids, n);
+        if (told != 0) return told;
+    }
     for (int32_t i = 0; i < n; i += MSGL_WRITE_IDS) {
         const int32_t count = n - i < MSGL_WRITE_IDS ? n - i : MSGL_WRITE_IDS;
         for (int32_t k = 0; k < e->num_tables; k++) {
@@ -450,6 +465,10 @@ int msgl__engine_write_extra(void *engine, int32_t table_idx, const msgl_req_ext
 {
     msgl_engine *e = engine;
     if (table_idx < 0 || table_idx >= e->max_running) return MSGL_EINVAL;
+    if (e->place.others != NULL) {
+        const int told = msgl__ranks_write_extra(e->place.others, table_idx, extra);
+        if (told != 0) return told;
+    }
     msgl_token_write *w;
     const int code = claim_write(e, &w);
     if (code != 0) return code;

@@ -482,10 +482,14 @@ static void gather_task(void *arg, int task, int worker)
     (void)worker;
     const gathering *g = arg;
     const msgl_weight *w = g->w;
-    const int lane = g->ids[task] % MSGL_GEMM_LANES;
-    const char *panel = (const char *)w->data +
-                        (size_t)(g->ids[task] / MSGL_GEMM_LANES) * msgl__gemm_panel_bytes(w);
+    const int row = g->ids[task] - w->first, lane = row % MSGL_GEMM_LANES;
     float *out = g->out + (size_t)task * (size_t)w->k;
+    if (row < 0 || row >= w->n) {
+        memset(out, 0, (size_t)w->k * sizeof *out);
+        return;
+    }
+    const char *panel =
+        (const char *)w->data + (size_t)(row / MSGL_GEMM_LANES) * msgl__gemm_panel_bytes(w);
     if (w->format->id == MSGL_W_INT8) {
         msgl__int8_expand(panel, lane, w->k, out);
     } else if (w->format->id == MSGL_W_BF16) {

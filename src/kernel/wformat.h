@@ -30,6 +30,7 @@ typedef struct msgl_weight {
     const msgl_wformat *format;
     int n, k;   // [n, k]: out features, in features
     void *data; // device memory of packed_size bytes, 64-byte aligned, owner: loader
+    int first;  // for gather: these are rows [first, first + n) of a matrix that ranks share
 } msgl_weight;
 
 struct msgl_wformat {
@@ -44,7 +45,8 @@ struct msgl_wformat {
     // data must be zeroed.
     void (*pack)(msgl_exec *x, msgl_weight *w, int row, int rows, const void *src,
                  msgl_dtype src_dtype, size_t ld_src);
-    // out[i, 0..k) = w[ids[i], :] as exec->act, for i < rows. ids on the device, each in [0, n).
+    // out[i, 0..k) = w[ids[i] - w->first, :] as exec->act, for i < rows; zeros where the id is not
+    // among w's rows, which only happens to a part of a matrix. ids on the device.
     void (*gather)(msgl_exec *x, const msgl_weight *w, const int32_t *ids, int rows, void *out);
     bool dense_only; // grouped products (experts) do not take it
 };

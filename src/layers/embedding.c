@@ -66,6 +66,9 @@ void msgl__embed(msgl_forward *f, const msgl_weight *w, float scale, void *out,
                  float *const cos_sin[MSGL_MAX_ROPES])
 {
     embed(f, w, out, cos_sin[0]);
+    if (f->comm->size > 1) { // each has some of the vocabulary's rows
+        f->comm->ops->all_reduce(f->comm, f->x, out, (size_t)f->num_tokens * (size_t)w->k);
+    }
     for (int32_t i = 1; i < f->num_ropes; i++) rope_table(f, &f->ropes[i], cos_sin[i]);
     if (scale != 1) f->k->norm.scale(f->x, out, scale, (size_t)f->num_tokens * (size_t)w->k);
     // Only now the device's page tables have the slots of the new tokens, which lists of pages

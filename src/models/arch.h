@@ -17,10 +17,13 @@ typedef struct msgl_family {
     // reader.
     void (*configure)(msgl_json_reader *r, msgl_model_config *c);
     // What its layers keep of a request, by groups of layers that keep alike (kvcache/layout.h),
-    // with K and V of this dtype and activations of act. A layer's place in its group is its place
-    // in the group's pool.
-    void (*caches)(const msgl_model_config *c, msgl_dtype dtype, msgl_dtype act,
+    // with K and V of this dtype and activations of act, on each of so many ranks. A layer's place
+    // in its group is its place in the group's pool.
+    void (*caches)(const msgl_model_config *c, int32_t ranks, msgl_dtype dtype, msgl_dtype act,
                    msgl_cache_specs *out);
+    // Whether so many ranks, 2 or more, can share the model: 0, or MSGL_EUNSUPPORTED naming what
+    // does not divide.
+    int (*check_ranks)(const msgl_model_config *c, int32_t ranks, msgl_err *err);
     // What the attention of a group's layers differs in.
     msgl_attn_variants (*variants)(const msgl_model_config *c, int32_t group);
     // Makes m->layers, whatever that is, of m->cfg and m->target. free takes what build has left.

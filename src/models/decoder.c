@@ -35,27 +35,28 @@ static int32_t count_delta(const msgl_decoder_config *d, int32_t end)
     return n;
 }
 
-static msgl_delta delta_of(const msgl_decoder_config *d)
+// On each of so many ranks.
+static msgl_delta delta_of(const msgl_decoder_config *d, int32_t ranks)
 {
     return (msgl_delta){.eps = d->rms_eps,
-                        .k_heads = d->delta.k_heads,
-                        .v_heads = d->delta.v_heads,
+                        .k_heads = d->delta.k_heads / ranks,
+                        .v_heads = d->delta.v_heads / ranks,
                         .k_dim = d->delta.k_dim,
                         .v_dim = d->delta.v_dim};
 }
 
 // Of a layer of linear attention; a GPU moves states fastest where they begin at whole lines.
-static size_t state_bytes(const msgl_decoder_config *d, msgl_dtype act)
+static size_t state_bytes(const msgl_decoder_config *d, int32_t ranks, msgl_dtype act)
 {
     enum { LINE = 128 };
-    const msgl_delta layer = delta_of(d);
+    const msgl_delta layer = delta_of(d, ranks);
     const msgl_delta_call c = msgl__delta_call_of(&layer);
     return msgl__round_up(msgl__delta_state_bytes(&c, act), LINE);
 }
 
 // A group of the layers that see all tokens, one of those with the window, and one of those with
 // states.
-static void caches(const msgl_model_config *c, msgl_dtype dtype, msgl_dtype act,
+static void caches(const msgl_model_config *c, int32_t ranks, msgl_dtype dtype, msgl_dtype act,
                    msgl_cache_specs *out)
 {
     const msgl_decoder_config *d = &c->decoder;
@@ -70,13 +71,14 @@ static void caches(const msgl_model_config *c, msgl_dtype dtype, msgl_dtype act,
                                                    .dtype = dtype};
         return;
     }
+    const int32_t kv_heads = c->num_kv_heads >= ranks ? c->num_kv_heads / ranks : 1;
     for (int window = 0; window < 2; window++) {
         const int32_t num_layers = count_layers(d, c->num_layers, window);
         if (num_layers == 0) continue;
         out->all[out->count++] = (msgl_cache_spec){.kind = MSGL_CACHE_KV,
                                                    .num_layers = num_layers,
                                                    .window = window ? d->sliding_window - 1 : -1,
-                                                   .num_heads = c->num_kv_heads,
+                                                   .num_heads = kv_heads,
                                                    .k_dim = c->head_dim,
                                                    .v_dim = c->head_dim,
                                                    .dtype = dtype};
@@ -86,14 +88,48 @@ static void caches(const msgl_model_config *c, msgl_dtype dtype, msgl_dtype act,
     out->all[out->count++] = (msgl_cache_spec){.kind = MSGL_CACHE_STATE,
                                                .num_layers = delta,
                                                .window = -1,
-                                               .state_bytes = state_bytes(d, act)};
+                                               .state_bytes = state_bytes(d, ranks, act)};
+}
+
+// Fewer KV heads than ranks are kept by several.
+static int check_ranks(const msgl_model_config *c, int32_t ranks, msgl_err *err)
+{
+    const msgl_decoder_config *d = &c->decoder;
+    const bool sparse = d->num_experts > 0, latent = d->latent.rank > 0;
+    const struct {
+        const char *name;
+        int32_t n;
+        bool repeats; // may be fewer, of which each rank has one
+    } shared[] = {
+        {"num_attention_heads", c->num_heads, false},
+        {"num_key_value_heads", latent ? 0 : c->num_kv_heads, true},
+        {"intermediate_size", d->intermediate_size, false},
+        {"moe_intermediate_size", sparse ? d->moe_intermediate_size : 0, false},
+        {"shared_expert_intermediate_size", d->shared_intermediate_size, false},
+        {"linear_num_key_heads", d->delta.k_heads, false},
+        {"linear_num_value_heads", d->delta.v_heads, false},
+    };
+    for (size_t i = 0; i < sizeof shared / sizeof shared[0]; i++) {
+        const int32_t n = shared[i].n;
+        if (n % ranks == 0 || (shared[i].repeats && ranks % n == 0)) continue;
+        return msgl__err_set(err, MSGL_EUNSUPPORTED, "--tp-size %d: %s is %d%s", (int)ranks,
+                             shared[i].name, (int)n,
+                             shared[i].repeats ? "; allowed: a divisor or a multiple of it"
+                                               : "; allowed: a divisor of it");
+    }
+    const char *missing = d->qk_norm == MSGL_QK_NORM_ALL ? "norms over all heads of q and k"
+                          : c->ropes[0].dual.len > 0     ? "dual chunk attention"
+                                                         : NULL;
+    if (missing == NULL) return 0;
+    return msgl__err_set(err, MSGL_EUNSUPPORTED, "--tp-size %d: not for models with %s; allowed: 1",
+                         (int)ranks, missing);
 }
 
 static msgl_attn_variants variants(const msgl_model_config *c, int32_t group)
 {
     msgl_cache_specs specs;
     msgl_attn_variants v = {0};
-    caches(c, c->dtype, c->dtype, &specs);
+    caches(c, 1, c->dtype, c->dtype, &specs);
     const int32_t window = specs.all[group].window;
     const bool chunked = window >= 0 && c->decoder.chunked;
     const msgl_attn_variant all = {.window = chunked ? -1 : window,
@@ -113,8 +149,8 @@ static void build_attention(const msgl_model *m, int32_t index, msgl_attention *
     a->eps = d->rms_eps;
     a->norms_all = d->qk_norm == MSGL_QK_NORM_ALL;
     a->gated = d->gated_attn;
-    a->num_heads = c->num_heads;
-    a->num_kv_heads = c->num_kv_heads;
+    a->num_heads = msgl__share(&m->target, c->num_heads).count;
+    a->num_kv_heads = msgl__share(&m->target, c->num_kv_heads).count;
     a->head_dim = c->head_dim;
     a->rope = msgl__layer_has(d, index, MSGL_LAYER_SECOND_ROPE) ? 1 : 0;
     a->half = c->ropes[a->rope].dim / 2;
@@ -146,7 +182,7 @@ static void build_latent(const msgl_model *m, int32_t index, msgl_weight *heads,
         .k_up = heads,
         .v_up = heads + m->cfg.num_heads,
         .eps = LATENT_EPS,
-        .num_heads = m->cfg.num_heads,
+        .num_heads = msgl__share(&m->target, m->cfg.num_heads).count,
         .q_rank = d->latent.q_rank,
         .rank = d->latent.rank,
         .nope = d->latent.nope,
@@ -165,7 +201,7 @@ static void build_delta(const msgl_model *m, int32_t index, msgl_delta *layer)
 {
     const msgl_decoder_config *d = &m->cfg.decoder;
     const int32_t layers = m->cfg.num_layers;
-    *layer = delta_of(d);
+    *layer = delta_of(d, m->target.ranks);
     layer->group = (count_layers(d, layers, false) > 0) + (count_layers(d, layers, true) > 0);
     layer->layer = count_delta(d, index);
 }
@@ -239,7 +275,7 @@ static int check_delta(const msgl_model *m, msgl_err *err)
 {
     const msgl_decoder_config *d = &m->cfg.decoder;
     const msgl_delta_kernels *k = &m->target.kernels->delta;
-    const msgl_delta layer = delta_of(d);
+    const msgl_delta layer = delta_of(d, m->target.ranks);
     const msgl_delta_call dims = msgl__delta_call_of(&layer);
     if (count_delta(d, m->cfg.num_layers) == 0 ||
         k->supports(m->target.capability, m->target.act, &dims)) {
@@ -451,6 +487,7 @@ static void *forward(const msgl_model *m, msgl_forward *f, const int32_t *rows, 
 const msgl_family msgl__decoder_family = {
     .configure = msgl__decoder_configure,
     .caches = caches,
+    .check_ranks = check_ranks,
     .variants = variants,
     .build = build,
     .free = free_layers,

@@ -45,6 +45,14 @@ static inline bool msgl__layer_has(const msgl_decoder_config *d, int32_t layer, 
     return (d->layer_flags[layer] & flag) != 0;
 }
 
+// One rank's part of `all` heads, columns or the like, which the ranks share evenly; of KV heads
+// that are fewer than ranks, the one that its query heads belong to.
+static inline msgl_range msgl__share(const msgl_model_target *t, int32_t all)
+{
+    const int32_t count = all >= t->ranks ? all / t->ranks : 1;
+    return (msgl_range){.from = (int32_t)((int64_t)t->rank * all / t->ranks), .count = count};
+}
+
 static inline const msgl_norm *msgl__norm_or_null(const msgl_norm *n)
 {
     return n->dim > 0 ? n : NULL;

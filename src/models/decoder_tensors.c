@@ -13,12 +13,57 @@ typedef struct declaring {
     int32_t layer;
 } declaring;
 
+static const msgl_model_target *target(const declaring *d)
+{
+    return &d->m->target;
+}
+
+static int32_t count(const msgl_range *ranges, int32_t num)
+{
+    int32_t n = 0;
+    for (int32_t i = 0; i < num; i++) n += ranges[i].count;
+    return n;
+}
+
+// A range of `unit` rows each, behind `at` others.
+static msgl_range rows_of(msgl_range r, int32_t unit, int32_t at)
+{
+    return (msgl_range){.from = at + r.from * unit, .count = r.count * unit};
+}
+
+// A weight that every rank has whole.
 static void declare_linear(const declaring *d, msgl_linear *l, int32_t n, int32_t k, bool bias,
                            const msgl_linear_use *use)
 {
     msgl__plan_weight(d->p, &l->w, n, k);
     if (bias) msgl__plan_vector(d->p, &l->bias, n);
     msgl__products_add(&d->m->products, l, use);
+}
+
+// Of a weight, or of a vector by its elements, the ranges rows [num], of every `period` rows if
+// that is not 0.
+static void keep_rows(const declaring *d, const void *what, const msgl_range *rows, int32_t num,
+                      int32_t period)
+{
+    msgl_kept kept = {.num_rows = num, .period = period};
+    for (int32_t i = 0; i < num; i++) kept.rows[i] = rows[i];
+    if (target(d)->ranks > 1) msgl__plan_keep(d->p, what, &kept);
+}
+
+// One of whose rows, and results, a rank has the ranges rows [num] (column-parallel).
+static void declare_shared_rows(const declaring *d, msgl_linear *l, const msgl_range *rows,
+                                int32_t num, int32_t k, bool bias, const msgl_linear_use *use)
+{
+    keep_rows(d, &l->w, rows, num, 0);
+    keep_rows(d, &l->bias, rows, num, 0);
+    declare_linear(d, l, count(rows, num), k, bias, use);
+}
+
+// One of whose `all` columns a rank has those: its results are added up (row-parallel).
+static void keep_columns(const declaring *d, const msgl_weight *w, msgl_range cols, int32_t all)
+{
+    const msgl_kept kept = {.cols = cols, .all_cols = all};
+    if (target(d)->ranks > 1) msgl__plan_keep(d->p, w, &kept);
 }
 
 // Rows of a projection that come from one tensor, with its bias. pairs: of neighbours behind
@@ -73,7 +118,7 @@ static void declare_gated_q(const declaring *d, msgl_attention *a, int32_t q, in
 {
     const bool bias = d->m->cfg.decoder.qkv_bias;
     const int32_t head = a->head_dim;
-    for (int32_t h = 0; h < a->num_heads; h++) {
+    for (int32_t h = 0; h < d->m->cfg.num_heads; h++) {
         const int32_t row = h * head, at = 2 * row;
         declare_slice(d, &a->qkv, row, head, bias, 2 * q, at, "self_attn.q_proj");
         declare_slice(d, &a->qkv, q + 2 * kv + row, head, bias, 2 * q, at + head,
@@ -99,13 +144,16 @@ static void declare_qkv(const declaring *d, msgl_attention *a, int32_t q, int32_
     declare_part(d, &a->qkv, q + kv, kv, bias, "self_attn.v_proj");
 }
 
+// width: of the mixer's result on one rank.
 static void declare_out(const declaring *d, msgl_decoder_layer *layer, int32_t width, bool bias,
                         const char *name)
 {
+    const msgl_range cols = {.from = target(d)->rank * width, .count = width};
     const int32_t hidden = d->m->cfg.hidden_size;
     const msgl_linear_use use = {.adds =
                                      msgl__joins_directly(&layer->attn_join, d->m->target.ranks),
                                  .next = layer->attn_join.next};
+    keep_columns(d, &layer->out.w, cols, target(d)->ranks * width);
     declare_linear(d, &layer->out, hidden, width, bias, &use);
     declare_part(d, &layer->out, 0, hidden, bias, name);
 }
@@ -134,15 +182,20 @@ static void declare_attention(const declaring *d, msgl_decoder_layer *layer)
     const int32_t q = c->num_heads * c->head_dim, kv = c->num_kv_heads * c->head_dim;
     const msgl_linear_use qkv_use = {.norm = msgl__norm_or_null(&layer->attn_norm),
                                      .rotates = msgl__rotates_apart(a) ? NULL : a};
-    const int32_t rows = q + 2 * kv + (a->gated ? q : 0);
-    declare_linear(d, &a->qkv, rows, c->hidden_size, dc->qkv_bias, &qkv_use);
+    const msgl_range heads = msgl__share(target(d), c->num_heads);
+    const msgl_range kv_heads = msgl__share(target(d), c->num_kv_heads);
+    const msgl_range rows[] = {rows_of(heads, c->head_dim, 0), rows_of(kv_heads, c->head_dim, q),
+                               rows_of(kv_heads, c->head_dim, q + kv),
+                               rows_of(heads, c->head_dim, q + 2 * kv)};
+    declare_shared_rows(d, &a->qkv, rows, a->gated ? 4 : 3, c->hidden_size, dc->qkv_bias, &qkv_use);
     declare_qkv(d, a, q, kv);
     declare_scale(d, &a->geometry.k_scale, 'k');
     declare_scale(d, &a->geometry.v_scale, 'v');
-    declare_out(d, layer, q, dc->o_bias, OUT);
+    declare_out(d, layer, heads.count * c->head_dim, dc->o_bias, OUT);
     if (dc->sinks) {
         float **sinks = (float **)&a->geometry.sinks; // backends only read them
-        msgl__plan_vector(d->p, sinks, c->num_heads);
+        keep_rows(d, sinks, &heads, 1, 0);
+        msgl__plan_vector(d->p, sinks, heads.count);
         msgl__plan_elements(d->p, sinks, 0, c->num_heads, 0, "%slayers.%d.self_attn.sinks",
                             dc->names.prefix, d->layer);
     }
@@ -161,20 +214,24 @@ static void declare_latent_heads(const declaring *d, msgl_latent_attention *a)
 {
     const char *const fmt = "%slayers.%d.self_attn.kv_b_proj.weight";
     const char *const prefix = d->m->cfg.decoder.names.prefix;
-    const int32_t head = a->nope + a->v_dim, all = a->num_heads * head;
+    const msgl_range heads = msgl__share(target(d), d->m->cfg.num_heads);
+    const msgl_range rows = rows_of(heads, a->nope + a->v_dim, 0);
+    const int32_t head = a->nope + a->v_dim, all = d->m->cfg.num_heads * head;
     for (int32_t h = 0; h < a->num_heads; h++) {
+        const int32_t at = (heads.from + h) * head;
         msgl__plan_exact_weight(d->p, &a->k_up[h], a->rank, a->nope);
         msgl__plan_rows(d->p, &a->k_up[h], 0, a->rank, fmt, prefix, d->layer);
-        msgl__plan_slice(d->p, all, h * head, true);
+        msgl__plan_slice(d->p, all, at, true);
         msgl__plan_exact_weight(d->p, &a->v_up[h], a->v_dim, a->rank);
         msgl__plan_rows(d->p, &a->v_up[h], 0, a->v_dim, fmt, prefix, d->layer);
-        msgl__plan_slice(d->p, all, h * head + a->nope, false);
+        msgl__plan_slice(d->p, all, at + a->nope, false);
     }
     msgl__products_add_heads(&d->m->products, a->k_up, a->num_heads);
     msgl__products_add_heads(&d->m->products, a->v_up, a->num_heads);
     if (a->expanded.prompts == MSGL_PROMPTS_ABSORBED) return;
     const msgl_linear_use plain = {0};
-    msgl__plan_exact_weight(d->p, &a->kv_up.w, all, a->rank);
+    keep_rows(d, &a->kv_up.w, &rows, 1, 0);
+    msgl__plan_exact_weight(d->p, &a->kv_up.w, rows.count, a->rank);
     declare_part(d, &a->kv_up, 0, all, false, "self_attn.kv_b_proj");
     msgl__products_add(&d->m->products, &a->kv_up, &plain);
 }
@@ -185,11 +242,14 @@ static void declare_latent(const declaring *d, msgl_decoder_layer *layer)
     msgl_latent_attention *a = &layer->latent_attn;
     const msgl_linear_use down_use = {.norm = msgl__norm_or_null(&layer->attn_norm)};
     const msgl_linear_use plain = {0};
-    const int32_t head = a->nope + a->rotary, q = a->num_heads * head;
+    const int32_t head = a->nope + a->rotary, q = d->m->cfg.num_heads * head;
+    const msgl_range heads = msgl__share(target(d), d->m->cfg.num_heads);
+    const msgl_range q_rows = rows_of(heads, head, 0);
     const int32_t pairs = c->interleaved ? a->rotary / 2 : 0;
     const int32_t first = a->q_rank > 0 ? a->q_rank : q, kv = a->rank + a->rotary;
     const bool bias = c->qkv_bias;
-    declare_linear(d, &a->down, first + kv, d->m->cfg.hidden_size, bias, &down_use);
+    const msgl_range down[] = {a->q_rank > 0 ? (msgl_range){0, first} : q_rows, {first, kv}};
+    declare_shared_rows(d, &a->down, down, 2, d->m->cfg.hidden_size, bias, &down_use);
     if (a->q_rank > 0) {
         declare_part(d, &a->down, 0, first, bias, "self_attn.q_a_proj");
     } else {
@@ -198,7 +258,7 @@ static void declare_latent(const declaring *d, msgl_decoder_layer *layer)
     declare_heads(d, &a->down, first, kv, bias, kv, a->rank, pairs, "self_attn.kv_a_proj_with_mqa");
     if (a->q_rank > 0) {
         declare_norm(d, &a->q_norm, a->q_rank, "self_attn.q_a_layernorm");
-        declare_linear(d, &a->q_up, q, a->q_rank, false, &plain);
+        declare_shared_rows(d, &a->q_up, &q_rows, 1, a->q_rank, false, &plain);
         declare_heads(d, &a->q_up, 0, q, false, head, a->nope, pairs, "self_attn.q_b_proj");
     }
     declare_norm(d, &a->latent_norm, a->rank, "self_attn.kv_a_layernorm");
@@ -209,58 +269,77 @@ static void declare_latent(const declaring *d, msgl_decoder_layer *layer)
 
 // The product in, from files that have what belongs to a k head side by side: of each its q, k, v
 // and z in one tensor, its b and a in another.
-static void declare_delta_by_k_head(const declaring *d, msgl_delta *l)
+static void declare_delta_by_k_head(const declaring *d, const msgl_delta_config *c, msgl_delta *l)
 {
     const char *const qkvz = "linear_attn.in_proj_qkvz", *const ba = "linear_attn.in_proj_ba";
-    const int32_t share = l->v_heads / l->k_heads, k = l->k_dim, v = share * l->v_dim;
-    const int32_t keys = l->k_heads * k, values = l->k_heads * v, z = 2 * keys + values;
-    const int32_t b = z + values, a = b + l->v_heads, all = 2 * (keys + values);
-    for (int32_t h = 0; h < l->k_heads; h++) {
+    const int32_t share = c->v_heads / c->k_heads, k = c->k_dim, v = share * c->v_dim;
+    const int32_t keys = c->k_heads * k, values = c->k_heads * v, z = 2 * keys + values;
+    const int32_t b = z + values, a = b + c->v_heads, all = 2 * (keys + values);
+    for (int32_t h = 0; h < c->k_heads; h++) {
         const int32_t at = h * 2 * (k + v), at_ba = h * 2 * share;
         declare_slice(d, &l->in, h * k, k, false, all, at, qkvz);
         declare_slice(d, &l->in, keys + h * k, k, false, all, at + k, qkvz);
         declare_slice(d, &l->in, 2 * keys + h * v, v, false, all, at + 2 * k, qkvz);
         declare_slice(d, &l->in, z + h * v, v, false, all, at + 2 * k + v, qkvz);
-        declare_slice(d, &l->in, b + h * share, share, false, 2 * l->v_heads, at_ba, ba);
-        declare_slice(d, &l->in, a + h * share, share, false, 2 * l->v_heads, at_ba + share, ba);
+        declare_slice(d, &l->in, b + h * share, share, false, 2 * c->v_heads, at_ba, ba);
+        declare_slice(d, &l->in, a + h * share, share, false, 2 * c->v_heads, at_ba + share, ba);
     }
 }
 
-static void declare_delta_parts(const declaring *d, msgl_delta *l)
+static void declare_delta_parts(const declaring *d, const msgl_delta_config *c, msgl_delta *l)
 {
-    const int32_t values = l->v_heads * l->v_dim, channels = 2 * l->k_heads * l->k_dim + values;
+    const int32_t values = c->v_heads * c->v_dim, channels = 2 * c->k_heads * c->k_dim + values;
     const int32_t b = channels + values;
     declare_part(d, &l->in, 0, channels, false, "linear_attn.in_proj_qkv");
     declare_part(d, &l->in, channels, values, false, "linear_attn.in_proj_z");
-    declare_part(d, &l->in, b, l->v_heads, false, "linear_attn.in_proj_b");
-    declare_part(d, &l->in, b + l->v_heads, l->v_heads, false, "linear_attn.in_proj_a");
+    declare_part(d, &l->in, b, c->v_heads, false, "linear_attn.in_proj_b");
+    declare_part(d, &l->in, b + c->v_heads, c->v_heads, false, "linear_attn.in_proj_a");
 }
 
-static void declare_vector(const declaring *d, float **v, int32_t n, float dummy, const char *name)
+// Of its `all` elements a rank has the ranges kept [num].
+static void declare_vector(const declaring *d, float **v, int32_t all, const msgl_range *kept,
+                           int32_t num, float dummy, const char *name)
 {
-    msgl__plan_vector(d->p, v, n);
-    msgl__plan_elements(d->p, v, 0, n, dummy, "%slayers.%d.linear_attn.%s",
+    keep_rows(d, v, kept, num, 0);
+    msgl__plan_vector(d->p, v, count(kept, num));
+    msgl__plan_elements(d->p, v, 0, all, dummy, "%slayers.%d.linear_attn.%s",
                         d->m->cfg.decoder.names.prefix, d->layer, name);
 }
 
 static void declare_delta(const declaring *d, msgl_decoder_layer *layer)
 {
+    const msgl_delta_config *c = &d->m->cfg.decoder.delta;
     msgl_delta *l = &layer->delta;
     const msgl_linear_use use = {.norm = msgl__norm_or_null(&layer->attn_norm)};
-    const int32_t values = l->v_heads * l->v_dim, channels = 2 * l->k_heads * l->k_dim + values;
+    const int32_t keys = c->k_heads * c->k_dim, values = c->v_heads * c->v_dim;
+    const int32_t channels = 2 * keys + values, b = channels + values;
+    const msgl_range k_heads = msgl__share(target(d), c->k_heads);
+    const msgl_range v_heads = msgl__share(target(d), c->v_heads);
+    // q, k, v, z, b, a, and behind them rows without use.
+    const msgl_range rows[] = {rows_of(k_heads, c->k_dim, 0),
+                               rows_of(k_heads, c->k_dim, keys),
+                               rows_of(v_heads, c->v_dim, 2 * keys),
+                               rows_of(v_heads, c->v_dim, channels),
+                               rows_of(v_heads, 1, b),
+                               rows_of(v_heads, 1, b + c->v_heads)};
+    msgl_range taps[3];
+    for (int i = 0; i < 3; i++) taps[i] = rows_of(rows[i], MSGL_DELTA_TAPS, 0);
+    keep_rows(d, &l->in.w, rows, 6, 0);
     declare_linear(d, &l->in, msgl__delta_rows(l), d->m->cfg.hidden_size, false, &use);
-    if (d->m->cfg.decoder.delta.by_k_head) {
-        declare_delta_by_k_head(d, l);
+    if (c->by_k_head) {
+        declare_delta_by_k_head(d, c, l);
     } else {
-        declare_delta_parts(d, l);
+        declare_delta_parts(d, c, l);
     }
     d->m->products.delta = l;
-    declare_vector(d, &l->conv, channels * MSGL_DELTA_TAPS, 0.5f, "conv1d.weight");
+    const msgl_range all = {0, c->v_dim};
+    declare_vector(d, &l->conv, channels * MSGL_DELTA_TAPS, taps, 3, 0.5f, "conv1d.weight");
     msgl__plan_taps(d->p, MSGL_DELTA_TAPS);
-    declare_vector(d, &l->a_log, l->v_heads, 0, "A_log");
-    declare_vector(d, &l->dt_bias, l->v_heads, 1, "dt_bias");
-    declare_vector(d, &l->norm, l->v_dim, 1, "norm.weight"); // never as what is missing to 1
-    declare_out(d, layer, values, false, "linear_attn.out_proj");
+    declare_vector(d, &l->a_log, c->v_heads, &v_heads, 1, 0, "A_log");
+    declare_vector(d, &l->dt_bias, c->v_heads, &v_heads, 1, 1, "dt_bias");
+    // Never as what is missing to 1.
+    declare_vector(d, &l->norm, c->v_dim, &all, 1, 1, "norm.weight");
+    declare_out(d, layer, v_heads.count * c->v_dim, false, "linear_attn.out_proj");
 }
 
 // A feed-forward block whose tensors begin with `name`.
@@ -275,7 +354,9 @@ static void declare_mlp(const declaring *d, msgl_mlp *m, int32_t inter, const ms
     const msgl_linear_use down_use = {
         .rows = MSGL_ROWS_BLOCK, .adds = adds, .next = adds ? join->next : NULL};
     char tensor[64];
-    declare_linear(d, &m->gate_up, 2 * inter, hidden, c->mlp_bias, &up_use);
+    const msgl_range share = msgl__share(target(d), inter);
+    const msgl_range rows[] = {share, rows_of(share, 1, inter)};
+    declare_shared_rows(d, &m->gate_up, rows, 2, hidden, c->mlp_bias, &up_use);
     if (c->names.gate_up != NULL) {
         declare_part(d, &m->gate_up, 0, 2 * inter, c->mlp_bias, c->names.gate_up);
     } else {
@@ -284,7 +365,8 @@ static void declare_mlp(const declaring *d, msgl_mlp *m, int32_t inter, const ms
         snprintf(tensor, sizeof tensor, "%s.up_proj", name);
         declare_part(d, &m->gate_up, inter, inter, c->mlp_bias, tensor);
     }
-    declare_linear(d, &m->down, hidden, inter, c->mlp_bias, &down_use);
+    keep_columns(d, &m->down.w, share, inter);
+    declare_linear(d, &m->down, hidden, share.count, c->mlp_bias, &down_use);
     snprintf(tensor, sizeof tensor, "%s.down_proj", name);
     declare_part(d, &m->down, 0, hidden, c->mlp_bias, tensor);
 }
@@ -297,8 +379,12 @@ static void declare_expert(const declaring *d, msgl_moe *m, int32_t e)
     msgl_weight *gate_up = (msgl_weight *)&m->experts.gate_up[e];
     msgl_weight *down = (msgl_weight *)&m->experts.down[e];
     const char *const fmt = "%slayers.%d.%s.%d.%s.weight";
-    msgl__plan_weight(d->p, gate_up, 2 * inter, hidden);
-    msgl__plan_weight(d->p, down, hidden, inter);
+    const msgl_range share = msgl__share(target(d), inter);
+    const msgl_range rows[] = {share, rows_of(share, 1, inter)};
+    keep_rows(d, gate_up, rows, 2, 0);
+    keep_columns(d, down, share, inter);
+    msgl__plan_weight(d->p, gate_up, 2 * share.count, hidden);
+    msgl__plan_weight(d->p, down, hidden, share.count);
     if (n->all_gate_up != NULL) {
         const int32_t all = m->experts.num_experts;
         msgl__plan_rows(d->p, gate_up, 0, 2 * inter, "%slayers.%d.%s", n->prefix, d->layer,
@@ -314,11 +400,14 @@ static void declare_expert(const declaring *d, msgl_moe *m, int32_t e)
     msgl__plan_rows(d->p, down, 0, hidden, fmt, n->prefix, d->layer, n->experts, e, n->down);
 }
 
-// [experts, n], of which each expert's are pairs of neighbours if `pairs` is not 0.
+// [experts, n], of which each expert's are pairs of neighbours if `pairs` is not 0. Of each
+// expert's a rank has the ranges kept [num], in room for `room` elements.
 static void declare_experts_bias(const declaring *d, float **v, int32_t experts, int32_t n,
-                                 int32_t pairs, const char *name)
+                                 const msgl_range *kept, int32_t num, int32_t room, int32_t pairs,
+                                 const char *name)
 {
-    msgl__plan_vector(d->p, v, experts * n);
+    keep_rows(d, v, kept, num, n);
+    msgl__plan_vector(d->p, v, experts * room);
     msgl__plan_elements(d->p, v, 0, experts * n, 0, "%slayers.%d.%s_bias",
                         d->m->cfg.decoder.names.prefix, d->layer, name);
     msgl__plan_pairs(d->p, n, 0, pairs);
@@ -343,9 +432,14 @@ static void declare_moe(const declaring *d, msgl_moe *m, const msgl_norm *norm,
     for (int32_t e = 0; e < c->num_experts; e++) declare_expert(d, m, e);
     if (c->experts_bias) {
         const int32_t inter = c->moe_intermediate_size;
-        declare_experts_bias(d, &m->experts.gate_up_bias, c->num_experts, 2 * inter,
-                             c->names.all_alternate ? inter : 0, c->names.all_gate_up);
-        declare_experts_bias(d, &m->experts.down_bias, c->num_experts, hidden, 0,
+        const msgl_range share = msgl__share(target(d), inter);
+        const msgl_range up[] = {share, rows_of(share, 1, inter)};
+        // What all ranks add up has one bias: the others have zeros in its place.
+        const msgl_range down = {0, target(d)->rank == 0 ? hidden : 0};
+        declare_experts_bias(d, &m->experts.gate_up_bias, c->num_experts, 2 * inter, up, 2,
+                             2 * share.count, c->names.all_alternate ? inter : 0,
+                             c->names.all_gate_up);
+        declare_experts_bias(d, &m->experts.down_bias, c->num_experts, hidden, &down, 1, hidden, 0,
                              c->names.all_down);
     }
     msgl__products_add_experts(&d->m->products, m);

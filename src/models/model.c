@@ -1,12 +1,20 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "models/model.h"
 
+#include <string.h>
+
+#include "core/round.h"
 #include "models/arch.h"
 
-void msgl__model_caches(const msgl_model_config *c, msgl_dtype dtype, msgl_dtype act,
+void msgl__model_caches(const msgl_model_config *c, int32_t ranks, msgl_dtype dtype, msgl_dtype act,
                         msgl_cache_specs *out)
 {
-    c->arch->family->caches(c, dtype, act, out);
+    c->arch->family->caches(c, ranks, dtype, act, out);
+}
+
+int msgl__model_check_ranks(const msgl_model_config *c, int32_t ranks, msgl_err *err)
+{
+    return ranks == 1 ? 0 : c->arch->family->check_ranks(c, ranks, err);
 }
 
 msgl_attn_variants msgl__model_variants(const msgl_model_config *c, int32_t group)
@@ -38,13 +46,32 @@ void msgl__model_free(msgl_model *m)
     if (m->cfg.arch != NULL) m->cfg.arch->family->free(m);
 }
 
+// The rows of embedding and head that a rank has: as many for each, fewer for the last.
+static int32_t vocab_share(const msgl_model *m)
+{
+    return msgl__ceil_div(m->cfg.vocab_size, m->target.ranks);
+}
+
+static msgl_range vocab_of(const msgl_model *m, int32_t rank)
+{
+    const int32_t share = vocab_share(m), from = rank * share, left = m->cfg.vocab_size - from;
+    return (msgl_range){.from = from, .count = left < share ? left : share};
+}
+
 void msgl__model_declare_ends(msgl_model *m, msgl_weight_plan *p, const char *embed,
                               const char *norm, const char *head, bool norm_plus_one)
 {
     const msgl_model_config *c = &m->cfg;
     const msgl_linear_use logits = {
         .rows = MSGL_ROWS_LOGITS, .norm = &m->final_norm, .f32_out = true};
-    msgl__plan_weight(p, &m->embed, c->vocab_size, c->hidden_size);
+    const msgl_range vocab = vocab_of(m, m->target.rank);
+    const msgl_kept kept = {.rows = {vocab}, .num_rows = 1};
+    if (m->target.ranks > 1) {
+        msgl__plan_keep(p, &m->embed, &kept);
+        msgl__plan_keep(p, &m->lm_head.w, &kept);
+    }
+    msgl__plan_weight(p, &m->embed, vocab.count, c->hidden_size);
+    m->embed.first = vocab.from;
     msgl__plan_rows(p, &m->embed, 0, c->vocab_size, "%s", embed);
     msgl__plan_vector(p, &m->final_norm.weight, c->hidden_size);
     msgl__plan_elements(p, &m->final_norm.weight, 0, c->hidden_size, 1, "%s", norm);
@@ -52,7 +79,7 @@ void msgl__model_declare_ends(msgl_model *m, msgl_weight_plan *p, const char *em
     if (c->tie_embeddings) {
         m->lm_head.w = m->embed; // its place comes with the weights
     } else {
-        msgl__plan_weight(p, &m->lm_head.w, c->vocab_size, c->hidden_size);
+        msgl__plan_weight(p, &m->lm_head.w, vocab.count, c->hidden_size);
         msgl__plan_rows(p, &m->lm_head.w, 0, c->vocab_size, "%s", head);
     }
     msgl__products_add(&m->products, &m->lm_head, &logits);
@@ -77,11 +104,46 @@ int msgl__model_load(msgl_model *m, void *region, const char *dir, msgl_exec *x,
     return code;
 }
 
+size_t msgl__model_logits_bytes(const msgl_model *m, int32_t rows)
+{
+    const int32_t ranks = m->target.ranks, columns = vocab_share(m);
+    if (ranks == 1) return 0;
+    return msgl__activation_bytes((size_t)rows, (size_t)columns, MSGL_F32) +
+           msgl__activation_bytes((size_t)rows * (size_t)ranks, (size_t)columns, MSGL_F32);
+}
+
+// Each rank's columns, side by side in every row. On the CPU: ranks on GPUs are not there yet.
+static void gather_logits(const msgl_model *m, msgl_forward *f, const void *hidden, int32_t rows,
+                          float *logits)
+{
+    const size_t share = (size_t)vocab_share(m), n = (size_t)rows * share;
+    const size_t mark = f->arena->used, vocab = (size_t)m->cfg.vocab_size;
+    float *own = msgl__take_rows(f, (size_t)rows, share, MSGL_F32);
+    float *all = msgl__take_rows(f, (size_t)rows * (size_t)m->target.ranks, share, MSGL_F32);
+    if (own == NULL || all == NULL) return;
+    memset(own, 0, n * sizeof *own);
+    msgl__linear_f32(f, &m->lm_head, &m->final_norm, hidden, own, rows);
+    f->comm->ops->all_gather(f->comm, f->x, own, n, all);
+    for (int32_t r = 0; r < m->target.ranks; r++) {
+        const msgl_range of = vocab_of(m, r);
+        const size_t columns = (size_t)of.count;
+        for (size_t i = 0; i < (size_t)rows; i++) {
+            memcpy(logits + i * vocab + of.from, all + (size_t)r * n + i * columns,
+                   columns * sizeof *logits);
+        }
+    }
+    f->arena->used = mark;
+}
+
 void msgl__model_logits(const msgl_model *m, msgl_forward *f, const void *hidden, int32_t rows,
                         float *logits)
 {
     const msgl_model_config *c = &m->cfg;
-    msgl__linear_f32(f, &m->lm_head, &m->final_norm, hidden, logits, rows);
+    if (m->target.ranks > 1) {
+        gather_logits(m, f, hidden, rows, logits);
+    } else {
+        msgl__linear_f32(f, &m->lm_head, &m->final_norm, hidden, logits, rows);
+    }
     if (c->logit_scale == 1 && c->logit_cap == 0) return;
     f->k->act.cap(f->x, logits, (size_t)rows * (size_t)c->vocab_size, c->logit_scale, c->logit_cap);
 }

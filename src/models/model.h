@@ -17,7 +17,7 @@ typedef struct msgl_model_target {
     const msgl_wformat *weights; // of all others
     msgl_dtype act;              // of activations, as in msgl_exec
     int32_t capability;          // of the device, as in msgl_device
-    int32_t ranks;               // that share the model
+    int32_t rank, ranks;         // which of how many that share the model
     msgl_prompts prompts;        // over latent caches
 } msgl_model_target;
 
@@ -33,9 +33,12 @@ typedef struct msgl_model {
 } msgl_model;
 
 // The family's functions of the same names (arch.h); they need the config only.
-void msgl__model_caches(const msgl_model_config *c, msgl_dtype dtype, msgl_dtype act,
+void msgl__model_caches(const msgl_model_config *c, int32_t ranks, msgl_dtype dtype, msgl_dtype act,
                         msgl_cache_specs *out);
 msgl_attn_variants msgl__model_variants(const msgl_model_config *c, int32_t group);
+
+// Whether so many ranks can share the model; MSGL_EUNSUPPORTED names what does not divide.
+int msgl__model_check_ranks(const msgl_model_config *c, int32_t ranks, msgl_err *err);
 
 // Builds the layers and declares the weights; m->plan.bytes is what they will take. m->cfg must be
 // loaded.
@@ -52,7 +55,9 @@ void msgl__model_declare_ends(msgl_model *m, msgl_weight_plan *p, const char *em
 int msgl__model_load(msgl_model *m, void *region, const char *dir, msgl_exec *x,
                      msgl_load_progress progress, void *ctx, msgl_err *err);
 
-// hidden [rows, hidden_size], before the final norm -> logits [rows, vocab_size].
+// hidden [rows, hidden_size], before the final norm -> logits [rows, vocab_size], the same on all
+// ranks. With several it takes from the step arena what msgl__model_logits_bytes says.
+size_t msgl__model_logits_bytes(const msgl_model *m, int32_t rows);
 void msgl__model_logits(const msgl_model *m, msgl_forward *f, const void *hidden, int32_t rows,
                         float *logits);
 

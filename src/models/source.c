@@ -35,16 +35,21 @@ static float e8m0_to_f32(uint8_t b)
     return b == 255 ? NAN : ldexpf(1, b - 127);
 }
 
+static size_t tensor_cols(const msgl_source *s)
+{
+    return s->all_cols > 0 ? s->all_cols : s->cols;
+}
+
 static bool expands(const msgl_tensor *t)
 {
     return t->blocks != NULL || t->scales != NULL;
 }
 
-const void *msgl__source_direct(const msgl_source *s)
+const void *msgl__source_direct(const msgl_source *s, size_t skip)
 {
     if (expands(s->t) || s->pairs > 0 || s->transposed) return NULL;
     const size_t size = msgl__dtype_size(s->t->dtype);
-    const uint8_t *rows = s->t->data + s->first * s->cols * size;
+    const uint8_t *rows = s->t->data + ((s->first + skip) * tensor_cols(s) + s->first_col) * size;
     // Formats align little, but everyone writes aligned files; the others are copied.
     return (uintptr_t)rows % size == 0 ? rows : NULL;
 }
@@ -109,12 +114,12 @@ static void expand_unit(const filling *f, size_t row, size_t cols, size_t at, fl
 static void expand_row(const filling *f, size_t row, char *out)
 {
     const msgl_source *s = f->s;
-    const size_t n = unit_of(s->t);
-    for (size_t at = 0; at < s->cols; at += n) {
+    const size_t n = unit_of(s->t), begin = s->first_col, end = begin + s->cols;
+    for (size_t at = begin / n * n; at < end; at += n) {
         float values[MSGL_MAX_BLOCK];
-        expand_unit(f, row, s->cols, at, values);
-        for (size_t i = 0; i < n && at + i < s->cols; i++) {
-            msgl__store_f32(out, s->want, at + i, values[i]);
+        expand_unit(f, row, tensor_cols(s), at, values);
+        for (size_t i = at < begin ? begin - at : 0; i < n && at + i < end; i++) {
+            msgl__store_f32(out, s->want, at + i - begin, values[i]);
         }
     }
 }
@@ -126,7 +131,7 @@ static void scatter(const filling *f, size_t col)
     const bool expanded = expands(s->t);
     const size_t n = expanded ? unit_of(s->t) : 1, end = (size_t)(f->first + f->rows);
     const size_t size = msgl__dtype_size(msgl__source_dtype(s));
-    const size_t row = s->first + col, cols = (size_t)s->t->dims[s->t->ndim - 1];
+    const size_t row = s->first + s->first_col + col, cols = (size_t)s->t->dims[s->t->ndim - 1];
     for (size_t at = (size_t)f->first / n * n; at < end; at += n) {
         float values[MSGL_MAX_BLOCK];
         if (expanded) expand_unit(f, row, cols, at, values);
@@ -147,7 +152,7 @@ static void scatter_pairs(const filling *f, size_t col)
 {
     const msgl_source *s = f->s;
     const size_t size = msgl__dtype_size(s->t->dtype), cols = (size_t)s->t->dims[s->t->ndim - 1];
-    const uint8_t *row = s->t->data + (s->first + col) * cols * size;
+    const uint8_t *row = s->t->data + (s->first + s->first_col + col) * cols * size;
     for (int32_t r = 0; r < f->rows; r++) {
         memcpy(f->out + ((size_t)r * s->cols + col) * size,
                row + stored_behind(s, (size_t)(f->first + r)) * size, size);
@@ -170,7 +175,7 @@ static void fill_task(void *arg, int task, int worker)
     (void)worker;
     const filling *f = arg;
     const msgl_source *s = f->s;
-    const size_t bytes = msgl__source_row_bytes(s);
+    const size_t bytes = msgl__source_row_bytes(s), element = msgl__dtype_size(s->t->dtype);
     const int32_t begin = task * TASK_ROWS;
     for (int32_t r = begin; r < f->rows && r < begin + TASK_ROWS; r++) {
         const size_t row = stored_at(s, (size_t)f->first + (size_t)r);
@@ -178,7 +183,7 @@ static void fill_task(void *arg, int task, int worker)
         if (expands(s->t)) {
             expand_row(f, row, out);
         } else {
-            memcpy(out, s->t->data + row * bytes, bytes);
+            memcpy(out, s->t->data + (row * tensor_cols(s) + s->first_col) * element, bytes);
         }
     }
 }

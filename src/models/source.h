@@ -27,13 +27,16 @@ typedef struct msgl_source {
     const msgl_tensor *t;
     msgl_dtype want; // that what is expanded becomes at once; the rest stays as it is
     size_t cols;     // of a row; 0: the tensor has one dimension
-    size_t first;    // and order of rows or elements: as in msgl_wanted (models/weights.h)
+    // Not 0: the tensor's rows have so many, and these are those from first_col on.
+    size_t all_cols, first_col;
+    size_t first; // and order of rows or elements: as in msgl_wanted (models/weights.h)
     int32_t head, unpaired, pairs;
     bool transposed;
 } msgl_source;
 
 // The rows as they stand in the file, or NULL when they have to be written by msgl__source_rows.
-const void *msgl__source_direct(const msgl_source *s);
+// From the model's row `skip` on; rows are the tensor's columns apart.
+const void *msgl__source_direct(const msgl_source *s, size_t skip);
 msgl_dtype msgl__source_dtype(const msgl_source *s); // of the rows
 size_t msgl__source_row_bytes(const msgl_source *s);
 // Writes the model's rows [first, first + rows).

@@ -30,6 +30,7 @@ void msgl__weight_plan_free(msgl_weight_plan *p)
     msgl__free(p->places);
     msgl__free(p->scales);
     msgl__free(p->ones);
+    msgl__free(p->kept);
     *p = (msgl_weight_plan){0};
 }
 
@@ -69,14 +70,77 @@ static void place(msgl_weight_plan *p, void **where, size_t bytes)
     }
 }
 
-static void want(msgl_weight_plan *p, msgl_wanted w, const char *fmt, va_list ap)
+// What this rank keeps of a weight or vector.
+typedef struct msgl_plan_kept {
+    const void *what;
+    msgl_kept kept;
+} msgl_plan_kept;
+
+void msgl__plan_keep(msgl_weight_plan *p, const void *what, const msgl_kept *kept)
+{
+    if (!grow(p, (void **)&p->kept, p->num_kept, &p->cap_kept, sizeof *p->kept)) return;
+    p->kept[p->num_kept++] = (msgl_plan_kept){.what = what, .kept = *kept};
+}
+
+// NULL: all of it. What is declared was mostly announced just before.
+static const msgl_kept *kept_of(const msgl_weight_plan *p, const void *what)
+{
+    for (size_t i = p->num_kept; i > 0; i--) {
+        if (p->kept[i - 1].what == what) return &p->kept[i - 1].kept;
+    }
+    return NULL;
+}
+
+static void push(msgl_weight_plan *p, const msgl_wanted *w)
 {
     if (!grow(p, (void **)&p->wanted, p->num_wanted, &p->cap_wanted, sizeof *p->wanted)) return;
+    p->wanted[p->num_wanted++] = *w;
+}
+
+// The rows of w that lie in what is kept, each run as a piece of its own.
+static void push_kept(msgl_weight_plan *p, const msgl_kept *kept, const msgl_wanted *w)
+{
+    const int32_t end = w->row + w->rows, period = kept->period > 0 ? kept->period : end;
+    int32_t before = 0; // rows kept of those in front
+    for (int32_t base = 0; base < end; base += period) {
+        for (int32_t i = 0; i < kept->num_rows; i++) {
+            const int32_t from = base + kept->rows[i].from, to = from + kept->rows[i].count;
+            const int32_t first = from > w->row ? from : w->row, last = to < end ? to : end;
+            if (first < last) {
+                msgl_wanted piece = *w;
+                piece.row = before + first - from;
+                piece.rows = last - first;
+                piece.skip = first - w->row;
+                push(p, &piece);
+            }
+            before += kept->rows[i].count;
+        }
+    }
+    if (p->num_wanted > p->declared) return;
+    msgl_wanted none = *w; // of other ranks alone
+    none.row = none.rows = 0;
+    push(p, &none);
+}
+
+static void want(msgl_weight_plan *p, const void *what, msgl_wanted w, const char *fmt, va_list ap)
+{
+    const msgl_kept *kept = kept_of(p, what);
     if (vsnprintf(w.name, sizeof w.name, fmt, ap) >= (int)sizeof w.name) {
         plan_fail(p, MSGL_EINTERNAL, "a tensor name is too long");
         return;
     }
-    p->wanted[p->num_wanted++] = w;
+    p->declared = p->num_wanted;
+    w.part_rows = w.rows;
+    w.all_cols = w.cols;
+    if (kept != NULL && kept->cols.count > 0) {
+        w.all_cols = kept->all_cols;
+        w.first_col = kept->cols.from;
+    }
+    if (kept != NULL && kept->num_rows > 0) {
+        push_kept(p, kept, &w);
+    } else {
+        push(p, &w);
+    }
 }
 
 static void plan_weight(msgl_weight_plan *p, msgl_weight *w, const msgl_wformat *f, int32_t n,
@@ -106,7 +170,7 @@ void msgl__plan_rows(msgl_weight_plan *p, msgl_weight *w, int32_t row, int32_t r
 {
     va_list ap;
     va_start(ap, fmt);
-    want(p, (msgl_wanted){.weight = w, .row = row, .rows = rows, .cols = w->k}, fmt, ap);
+    want(p, w, (msgl_wanted){.weight = w, .row = row, .rows = rows, .cols = w->k}, fmt, ap);
     va_end(ap);
 }
 
@@ -127,47 +191,53 @@ void msgl__plan_elements(msgl_weight_plan *p, float **v, int32_t at, int32_t n, 
 {
     va_list ap;
     va_start(ap, fmt);
-    want(p, (msgl_wanted){.vector = v, .row = at, .rows = n, .dummy = dummy}, fmt, ap);
+    want(p, v, (msgl_wanted){.vector = v, .row = at, .rows = n, .dummy = dummy}, fmt, ap);
     va_end(ap);
 }
 
 void msgl__plan_add_one(msgl_weight_plan *p)
 {
     if (p->status != 0) return;
-    p->wanted[p->num_wanted - 1].add = 1;
+    for (size_t i = p->declared; i < p->num_wanted; i++) p->wanted[i].add = 1;
 }
 
 void msgl__plan_pairs(msgl_weight_plan *p, int32_t head, int32_t unpaired, int32_t pairs)
 {
     if (p->status != 0) return;
-    msgl_wanted *w = &p->wanted[p->num_wanted - 1];
-    w->head = head;
-    w->unpaired = unpaired;
-    w->pairs = pairs;
+    for (size_t i = p->declared; i < p->num_wanted; i++) {
+        msgl_wanted *w = &p->wanted[i];
+        w->head = head;
+        w->unpaired = unpaired;
+        w->pairs = pairs;
+    }
 }
 
 void msgl__plan_taps(msgl_weight_plan *p, int32_t taps)
 {
     if (p->status != 0) return;
-    p->wanted[p->num_wanted - 1].taps = taps;
+    for (size_t i = p->declared; i < p->num_wanted; i++) p->wanted[i].taps = taps;
 }
 
 void msgl__plan_slice(msgl_weight_plan *p, int32_t tensor_rows, int32_t first, bool transposed)
 {
     if (p->status != 0) return;
-    msgl_wanted *w = &p->wanted[p->num_wanted - 1];
-    w->tensor_rows = tensor_rows;
-    w->first = first;
-    w->transposed = transposed;
+    for (size_t i = p->declared; i < p->num_wanted; i++) {
+        msgl_wanted *w = &p->wanted[i];
+        w->tensor_rows = tensor_rows;
+        w->first = first;
+        w->transposed = transposed;
+    }
 }
 
 void msgl__plan_expert(msgl_weight_plan *p, int32_t experts, int32_t expert, bool by_columns)
 {
     if (p->status != 0) return;
-    msgl_wanted *w = &p->wanted[p->num_wanted - 1];
-    w->experts = experts;
-    w->expert = expert;
-    w->by_columns = by_columns;
+    for (size_t i = p->declared; i < p->num_wanted; i++) {
+        msgl_wanted *w = &p->wanted[i];
+        w->experts = experts;
+        w->expert = expert;
+        w->by_columns = by_columns;
+    }
 }
 
 void msgl__plan_router(msgl_weight_plan *p)
@@ -212,22 +282,22 @@ static bool columns_first(const msgl_wanted *w, const msgl_tensor *t)
 static int32_t expected_shape(const msgl_wanted *w, const msgl_tensor *t, int64_t shape[3])
 {
     if (w->taps > 0) {
-        shape[0] = w->rows / w->taps, shape[1] = 1, shape[2] = w->taps;
+        shape[0] = w->part_rows / w->taps, shape[1] = 1, shape[2] = w->taps;
         return 3;
     }
     if (w->experts > 0 && w->cols == 0) {
         shape[0] = w->experts;
-        shape[1] = w->rows / w->experts;
+        shape[1] = w->part_rows / w->experts;
         return 2;
     }
     if (w->experts > 0) {
         shape[0] = w->experts;
-        shape[1] = columns_first(w, t) ? w->cols : w->rows;
-        shape[2] = columns_first(w, t) ? w->rows : w->cols;
+        shape[1] = columns_first(w, t) ? w->all_cols : w->part_rows;
+        shape[2] = columns_first(w, t) ? w->part_rows : w->all_cols;
         return 3;
     }
-    shape[0] = w->tensor_rows > 0 ? w->tensor_rows : w->rows;
-    shape[1] = w->transposed ? w->rows : w->cols;
+    shape[0] = w->tensor_rows > 0 ? w->tensor_rows : w->part_rows;
+    shape[1] = w->transposed ? w->part_rows : w->all_cols;
     return w->cols > 0 ? 2 : 1;
 }
 
@@ -326,10 +396,12 @@ static msgl_source source_of(const msgl_load_item *it)
     const msgl_wanted *w = it->want;
     const msgl_dtype dtype = w->weight != NULL ? w->weight->format->dtype : MSGL_F32;
     const bool one = w->experts > 0 && w->cols > 0, columns = one && columns_first(w, it->tensor);
-    const int32_t expert_rows = columns ? w->cols : w->rows; // of the tensor
+    const int32_t expert_rows = columns ? w->all_cols : w->part_rows; // of the tensor
     return (msgl_source){.t = it->tensor,
                          .want = dtype < MSGL_DTYPE_COUNT ? dtype : MSGL_F32,
                          .cols = (size_t)w->cols,
+                         .all_cols = (size_t)w->all_cols,
+                         .first_col = (size_t)w->first_col,
                          .first = one ? (size_t)w->expert * (size_t)expert_rows : (size_t)w->first,
                          .transposed = w->transposed || columns,
                          .head = w->head,
@@ -347,7 +419,9 @@ static void load_vector(const msgl_load_item *it, msgl_exec *x)
         x->status = MSGL_ENOMEM;
         return;
     }
-    for (size_t i = 0; i < n; i++) host[i] = msgl__source_element(&s, i) + w->add;
+    for (size_t i = 0; i < n; i++) {
+        host[i] = msgl__source_element(&s, (size_t)w->skip + i) + w->add;
+    }
     x->device->ops->copy_in(x->device, *w->vector + w->row, host, n * sizeof *host);
     msgl__free(host);
 }
@@ -375,7 +449,7 @@ static int load_scales(const msgl_weight_plan *p, const msgl_checkpoint *c, msgl
 static int32_t rows_at_a_time(const msgl_source *s, int32_t rows)
 {
     const size_t fit = STAGE_BYTES / msgl__source_row_bytes(s);
-    if (msgl__source_direct(s) != NULL || fit >= (size_t)rows) return rows;
+    if (msgl__source_direct(s, 0) != NULL || fit >= (size_t)rows) return rows;
     return fit > 0 ? (int32_t)fit : 1;
 }
 
@@ -385,7 +459,7 @@ static size_t stage_bytes(const msgl_load_item *items, size_t n)
     size_t most = 0;
     for (size_t i = 0; i < n; i++) {
         const msgl_source s = source_of(&items[i]);
-        if (items[i].want->weight == NULL || msgl__source_direct(&s) != NULL) continue;
+        if (items[i].want->weight == NULL || msgl__source_direct(&s, 0) != NULL) continue;
         const size_t rows = (size_t)rows_at_a_time(&s, items[i].want->rows);
         const size_t bytes = rows * msgl__source_row_bytes(&s);
         most = bytes > most ? bytes : most;
@@ -397,13 +471,13 @@ static void load_rows(const msgl_load_item *it, void *stage, msgl_exec *x)
 {
     const msgl_wanted *w = it->want;
     const msgl_source s = source_of(it);
-    const void *direct = msgl__source_direct(&s);
+    const void *direct = msgl__source_direct(&s, (size_t)w->skip);
     const int32_t step = rows_at_a_time(&s, w->rows);
     for (int32_t r = 0; r < w->rows && x->status == 0; r += step) {
         const int32_t n = w->rows - r < step ? w->rows - r : step;
-        if (direct == NULL) msgl__source_rows(x->pool, &s, r, n, stage);
+        if (direct == NULL) msgl__source_rows(x->pool, &s, w->skip + r, n, stage);
         w->weight->format->pack(x, w->weight, w->row + r, n, direct != NULL ? direct : stage,
-                                msgl__source_dtype(&s), s.cols);
+                                msgl__source_dtype(&s), direct != NULL ? s.all_cols : s.cols);
         msgl__arena_reset(x->scratch);
     }
 }
@@ -462,7 +536,9 @@ int msgl__weights_load(const msgl_weight_plan *p, const msgl_checkpoint *c, msgl
     for (size_t i = 0, ahead = 0; i < p->num_wanted && x->status == 0; i++) {
         const size_t end = msgl__read_ahead(items, p->num_wanted, ahead, done, &asked);
         while (ahead < end) msgl__tensor_will_need(items[ahead++].tensor);
-        if (items[i].want->weight == NULL) {
+        if (items[i].want->rows == 0) {
+            // another rank's
+        } else if (items[i].want->weight == NULL) {
             load_vector(&items[i], x);
         } else {
             load_rows(&items[i], stage, x);

@@ -12,6 +12,23 @@
 
 #define MSGL_TENSOR_NAME 96
 
+// So many from there on.
+typedef struct msgl_range {
+    int32_t from, count;
+} msgl_range;
+
+#define MSGL_MAX_KEPT 8
+
+// What one rank of several keeps of a weight's rows and columns, or of a vector's elements; the
+// others are left out, and those kept move together.
+typedef struct msgl_kept {
+    msgl_range rows[MSGL_MAX_KEPT]; // [num_rows] ascending; of every `period` rows
+    int32_t num_rows;               // 0: all are kept
+    int32_t period;                 // 0: all the weight has
+    msgl_range cols;                // count 0: all are kept
+    int32_t all_cols;               // that the whole weight has
+} msgl_kept;
+
 // One tensor that the model wants: rows [row, row + rows) of a weight with cols columns, or
 // elements [row, row + rows) of an f32 vector (cols 0).
 typedef struct msgl_wanted {
@@ -21,6 +38,9 @@ typedef struct msgl_wanted {
     float dummy; // value that a vector gets without a checkpoint
     float add;   // to the elements of a vector
     int32_t row, rows, cols;
+    // Of several ranks each wants a part: of the part_rows x all_cols that one rank would want,
+    // rows from `skip` on and columns from first_col on. No rows: the tensor only has to be there.
+    int32_t part_rows, skip, all_cols, first_col;
     // Not 0: the tensor has so many rows, and these are its rows from `first` on; or transposed,
     // and its rows [first, first + cols) are the columns of these.
     int32_t tensor_rows, first;
@@ -57,6 +77,9 @@ typedef struct msgl_placement {
 } msgl_placement;
 
 typedef struct msgl_weight_plan {
+    struct msgl_plan_kept *kept; // by weight or vector
+    size_t num_kept, cap_kept;
+    size_t declared;                    // first of the wanted that were declared last
     const msgl_wformat *format, *exact; // of msgl__plan_weight and msgl__plan_exact_weight
     const char *const
         *ignored; // [num_ignored] beginnings of names that are someone else's, or NULL
@@ -80,6 +103,11 @@ typedef struct msgl_weight_plan {
 void msgl__weight_plan_init(msgl_weight_plan *p, const msgl_wformat *format,
                             const msgl_wformat *exact, msgl_err *err);
 void msgl__weight_plan_free(msgl_weight_plan *p);
+
+// Of the weight (msgl_weight *) or vector (float **) `what`, of which this rank only has what is
+// kept: msgl__plan_weight and msgl__plan_vector are given its size, all that follows counts rows,
+// elements and columns of the whole. Before what follows.
+void msgl__plan_keep(msgl_weight_plan *p, const void *what, const msgl_kept *kept);
 
 // Declares a packed weight [n, k], and the tensor that holds some of its rows. w must stay where it
 // is until the plan was placed.

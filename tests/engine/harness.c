@@ -53,6 +53,7 @@ msgl_options harness_config_for(const char *dir, const char *dtype, const harnes
     if (target->attention != NULL) c.attention = target->attention;
     if (target->page_size > 0) c.page_size = target->page_size;
     if (target->threads > 0) c.threads = target->threads;
+    if (target->ranks > 0) c.tp_size = target->ranks;
     c.num_pages = 20480 / c.page_size + 1; // of which windows get an eighth
     c.cpu_level = target->level;
     if (target->weights != NULL) c.weight_dtype = target->weights;

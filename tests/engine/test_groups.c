@@ -301,10 +301,10 @@ static void test_page_size(void **state)
 
 static msgl_cache_spec made_up; // beside 2 layers of K and V
 
-static void made_up_caches(const msgl_model_config *c, msgl_dtype dtype, msgl_dtype act,
-                           msgl_cache_specs *out)
+static void made_up_caches(const msgl_model_config *c, int32_t ranks, msgl_dtype dtype,
+                           msgl_dtype act, msgl_cache_specs *out)
 {
-    (void)c, (void)act;
+    (void)c, (void)ranks, (void)act;
     *out = (msgl_cache_specs){.count = 2,
                               .all = {{.kind = MSGL_CACHE_KV,
                                        .num_layers = 2,
@@ -334,6 +334,7 @@ static msgl_engine *open_made_up(void)
     e->model.cfg.num_heads = 4;
     e->kv_dtype = MSGL_BF16;
     e->max_running = 3;
+    e->model.target.ranks = 1;
     return e;
 }
 

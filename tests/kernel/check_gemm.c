@@ -96,7 +96,7 @@ static void pack_in_pieces(checkkern *ck, operands *o, msgl_dtype src_dtype)
 
 static msgl_weight new_weight(checkkern *ck, msgl_wformat_id format, int n, int k)
 {
-    msgl_weight w = {&ck->cur->gemm.formats[format], n, k, NULL};
+    msgl_weight w = {.format = &ck->cur->gemm.formats[format], .n = n, .k = k};
     w.data = msgl__ck_alloc(ck, msgl__weight_bytes(&w));
     return w;
 }
@@ -275,7 +275,8 @@ static void check_scratch(checkkern *ck)
         ck->cur->gemm.linear(ck->exec, &c);
         msgl__ck_true(ck, ((char *)none)[0] == 0x55, "m = 0 writes nothing");
     }
-    const msgl_weight large = {&ck->cur->gemm.formats[MSGL_W_F32], INT32_MAX, INT32_MAX, NULL};
+    const msgl_weight large = {
+        .format = &ck->cur->gemm.formats[MSGL_W_F32], .n = INT32_MAX, .k = INT32_MAX};
     msgl__ck_true(ck, msgl__weight_bytes(&large) == 0, "packed_size() reports overflow");
 }
 
@@ -574,7 +575,8 @@ static void bench_shapes(checkkern *ck, msgl_wformat_id t, char *base)
     static const int ROWS[] = {1, 8, 16, 512};
     for (size_t s = 0; s < MSGL_COUNT(SHAPES); s++) {
         const int n = SHAPES[s][0], k = SHAPES[s][1];
-        bench b = {.ck = ck, .w = {&ck->cur->gemm.formats[t], n, k, NULL}, .base = base};
+        bench b = {
+            .ck = ck, .w = {.format = &ck->cur->gemm.formats[t], .n = n, .k = k}, .base = base};
         const size_t size = msgl__weight_bytes(&b.w);
         b.copies = (int)(BENCH_BYTES / size);
         for (size_t i = 0; i < MSGL_COUNT(ROWS); i++) {
@@ -638,7 +640,8 @@ static void bench_moe(checkkern *ck, char *base, int rows)
     if (!msgl__ck_func(ck, CK_FN(ck->cur->gemm.grouped), CK_PREV(ck, gemm.grouped),
                        "grouped_bf16_%dx%dx%d_m%d", BENCH_EXPERTS, BENCH_N, BENCH_K, rows))
         return;
-    const msgl_weight one = {&ck->cur->gemm.formats[MSGL_W_BF16], BENCH_N, BENCH_K, NULL};
+    const msgl_weight one = {
+        .format = &ck->cur->gemm.formats[MSGL_W_BF16], .n = BENCH_N, .k = BENCH_K};
     const size_t size = msgl__weight_bytes(&one);
     moe_bench *b = msgl__ck_alloc(ck, sizeof *b);
     int count[BENCH_EXPERTS] = {0}, active = 0;

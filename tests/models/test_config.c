@@ -319,7 +319,7 @@ static int32_t sliding_layers(const msgl_model_config *c)
 static void expect_groups(const msgl_model_config *c, int32_t count, int32_t first, int32_t layers)
 {
     msgl_cache_specs s;
-    msgl__model_caches(c, MSGL_F16, MSGL_F32, &s);
+    msgl__model_caches(c, 1, MSGL_F16, MSGL_F32, &s);
     assert_int_equal(s.count, count);
     assert_int_equal(s.all[0].num_layers, layers);
     if (count > 1) assert_int_equal(s.all[1].num_layers, c->num_layers - layers);
@@ -554,7 +554,7 @@ static void test_latent(void **state)
     msgl_err err = {0};
     msgl_cache_specs s;
     assert_int_equal(load_with("DeepseekV3ForCausalLM", NULL, NULL, c, &err), 0);
-    msgl__model_caches(c, MSGL_F16, MSGL_F32, &s);
+    msgl__model_caches(c, 1, MSGL_F16, MSGL_F32, &s);
     assert_int_equal(s.count, 1);
     assert_int_equal(s.all[0].kind, MSGL_CACHE_LATENT);
     assert_int_equal(s.all[0].num_heads, 1);
@@ -636,7 +636,7 @@ static void test_delta(void **state)
     assert_int_equal(d->layer_flags[1], MSGL_LAYER_SPARSE);
     assert_true(d->router.norm_topk && d->norm_plus_one && d->gated_attn && !d->delta.by_k_head);
     assert_int_equal(c->ropes[0].dim, 2); // a quarter of a head
-    msgl__model_caches(c, MSGL_F16, MSGL_BF16, &s);
+    msgl__model_caches(c, 1, MSGL_F16, MSGL_BF16, &s);
     assert_int_equal(s.count, 2);
     assert_int_equal(s.all[0].kind, MSGL_CACHE_KV);
     assert_int_equal(s.all[0].num_layers, 1);
@@ -645,7 +645,7 @@ static void test_delta(void **state)
     // 32 heads of 128 x 128 in f32; inputs of 2 x 16 + 32 heads of 128, four tokens.
     assert_int_equal(s.all[1].state_bytes, 32 * 128 * 128 * 4 + 64 * 128 * 4 * 2);
     assert_int_equal(load_with("Qwen3_5ForCausalLM", "linear_value_head_dim", "16", c, &err), 0);
-    msgl__model_caches(c, MSGL_F16, MSGL_F32, &s);
+    msgl__model_caches(c, 1, MSGL_F16, MSGL_F32, &s);
     assert_int_equal(s.all[1].state_bytes, 32 * 128 * 16 * 4 + (32 * 128 + 32 * 16) * 4 * 4);
     const char *types = "[\"full_attention\", \"linear_attention\"]"; // wins over the interval
     assert_int_equal(load_with("Qwen3NextForCausalLM", "layer_types", types, c, &err), 0);
@@ -653,7 +653,7 @@ static void test_delta(void **state)
     assert_int_equal(d->layer_flags[1] & MSGL_LAYER_DELTA, MSGL_LAYER_DELTA);
     assert_true(d->delta.by_k_head);
     assert_int_equal(load_with("Qwen3NextForCausalLM", NULL, NULL, c, &err), 0);
-    msgl__model_caches(c, MSGL_F16, MSGL_F32, &s);
+    msgl__model_caches(c, 1, MSGL_F16, MSGL_F32, &s);
     assert_int_equal(s.count, 1); // layers of linear attention alone
     assert_int_equal(s.all[0].kind, MSGL_CACHE_STATE);
     free(c);

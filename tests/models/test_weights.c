@@ -127,7 +127,7 @@ static void test_elements(void **state)
     const msgl_source s = {.t = &t, .head = 6, .pairs = 2};
     static const float want[] = {0, 2, 1, 3, 4, 5, 6, 8, 7, 9, 10, 11};
     for (size_t i = 0; i < 12; i++) assert_true(msgl__source_element(&s, i) == want[i]);
-    assert_null(msgl__source_direct(&s));
+    assert_null(msgl__source_direct(&s, 0));
     // Q8_0: scale 0.5 and an i8 in each block.
     uint8_t blocks[68] = {0};
     blocks[1] = blocks[35] = 0x38;
@@ -168,10 +168,10 @@ static void test_slices(void **state)
     const msgl_tensor t = {
         .data = (const uint8_t *)plain, .dtype = MSGL_F32, .ndim = 2, .dims = {R, C}};
     msgl_source s = {.t = &t, .want = MSGL_F32, .cols = C, .first = 2};
-    assert_ptr_equal(msgl__source_direct(&s), plain + 2 * C);
+    assert_ptr_equal(msgl__source_direct(&s, 0), plain + 2 * C);
     check_slice(&s, pool);
     s = (msgl_source){.t = &t, .want = MSGL_F32, .cols = 4, .first = 3, .transposed = true};
-    assert_null(msgl__source_direct(&s));
+    assert_null(msgl__source_direct(&s, 0));
     check_slice(&s, pool);
     // In blocks: element (r, c) is 10 r + c % 32 % 7.
     for (int b = 0; b < R * C / 32; b++) {
@@ -324,7 +324,7 @@ static void test_fp8(void **state)
                                .cols = K,
                                .head = head,
                                .pairs = pairs};
-        assert_null(msgl__source_direct(&s));
+        assert_null(msgl__source_direct(&s, 0));
         assert_int_equal(msgl__source_dtype(&s), want);
         assert_int_equal(msgl__source_row_bytes(&s), K * msgl__dtype_size(want));
         const int first = 3;
@@ -530,7 +530,7 @@ static void test_experts(void **state)
                                .pairs = R / 2,
                                .transposed = true};
         float out[3 * C];
-        assert_null(msgl__source_direct(&s));
+        assert_null(msgl__source_direct(&s, 0));
         msgl__source_rows(pool, &s, first, 3, out);
         for (int i = 0; i < 3 * C; i++) {
             assert_true(out[i] == data[(C + i % C) * R + stored[first + i / C]]);

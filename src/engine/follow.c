@@ -1,0 +1,157 @@
+// SPDX-License-Identifier: Apache-2.0
+//
+// A rank that follows rank 0: its engine does what the scheduler told rank 0's, in the same order.
+#include <string.h>
+
+#include "core/mem.h"
+#include "engine/internal.h"
+#include "engine/rank_wire.h"
+
+typedef struct follower {
+    const msgl_rank_place *place;
+    msgl_engine *e;
+    const msgl_runner *runner;
+    msgl_wire w;
+    bool in_flight[MSGL_ENGINE_FLIGHTS];
+    int32_t *ids;            // of a message
+    msgl_batch_req *reqs;    // [max_running] of the next step
+    msgl_req_extra **extras; // [max_running] of each row
+} follower;
+
+// Bytes of the message where they lie; NULL: it has no more so many.
+static const void *take(follower *f, size_t bytes)
+{
+    if (bytes > f->w.used - f->w.at) return NULL;
+    const void *p = f->w.bytes + f->w.at;
+    f->w.at += bytes;
+    return p;
+}
+
+static int take_slots(follower *f, int32_t row, int32_t from, int32_t to)
+{
+    for (int32_t k = 0; k < f->e->num_tables; k++) {
+        msgl_page_table *table = &f->e->page_tables[k];
+        const int32_t end = to < table->stride ? to : table->stride;
+        if (from >= end) continue;
+        if (!msgl__wire_get(&f->w, msgl__page_table_row(table, row) + from,
+                            (size_t)(end - from) * sizeof(int32_t))) {
+            return MSGL_EINTERNAL;
+        }
+    }
+    return 0;
+}
+
+static bool is_row(const follower *f, int32_t row)
+{
+    return row >= 0 && row < f->e->max_running;
+}
+
+static int follow_tokens(follower *f)
+{
+    msgl_wire_tokens t;
+    if (!msgl__wire_get(&f->w, &t, sizeof t) || !is_row(f, t.table_idx) || t.n < 0 ||
+        t.n > f->e->token_stride || t.pos < 0 ||
+        !msgl__wire_get(&f->w, f->ids, (size_t)t.n * sizeof *f->ids)) {
+        return MSGL_EINTERNAL;
+    }
+    const int code = take_slots(f, t.table_idx, t.pos, t.pos + t.n);
+    if (code != 0) return code;
+    return f->runner->write_tokens(f->e, t.table_idx, t.pos, f->ids, t.n);
+}
+
+static int follow_extra(follower *f)
+{
+    msgl_wire_extra x;
+    msgl_err err;
+    if (!msgl__wire_get(&f->w, &x, sizeof x) || !is_row(f, x.table_idx)) return MSGL_EINTERNAL;
+    const msgl_bias *bias = take(f, (size_t)x.num_bias * sizeof *bias);
+    if (bias == NULL) return MSGL_EINTERNAL;
+    msgl_req_extra **mine = &f->extras[x.table_idx];
+    msgl__req_extra_unref(*mine);
+    *mine = NULL;
+    const int code = msgl__req_extra_create(bias, x.num_bias, f->e->info.vocab_size, mine, &err);
+    if (code != 0 || *mine == NULL) return code;
+    return f->runner->write_extra(f->e, x.table_idx, *mine);
+}
+
+static int wait_for(follower *f, int32_t flight)
+{
+    msgl_step_result unused;
+    if (!f->in_flight[flight]) return 0;
+    f->in_flight[flight] = false;
+    return f->runner->wait(f->e, flight, &unused);
+}
+
+static int follow_submit(follower *f)
+{
+    msgl_batch b;
+    if (!msgl__wire_get(&f->w, &b, sizeof b) || b.size < 1 || b.size > f->e->max_running ||
+        b.flight < 0 || b.flight >= MSGL_ENGINE_FLIGHTS ||
+        !msgl__wire_get(&f->w, f->reqs, (size_t)b.size * sizeof *f->reqs)) {
+        return MSGL_EINTERNAL;
+    }
+    b.reqs = f->reqs;
+    for (int32_t i = 0; i < b.size; i++) {
+        msgl_batch_req *q = &f->reqs[i];
+        if (!is_row(f, q->table_idx) || q->num_saves < 0) return MSGL_EINTERNAL;
+        // Aligned: everything in the message is a multiple of 4 bytes, and a save two of them.
+        q->saves = take(f, (size_t)q->num_saves * sizeof *q->saves);
+        if (q->saves == NULL) return MSGL_EINTERNAL;
+        if (q->extra != NULL) q->extra = f->extras[q->table_idx];
+        const int code = take_slots(f, q->table_idx, q->cached_len, q->device_len);
+        if (code != 0) return code;
+    }
+    const int code = wait_for(f, b.flight);
+    if (code != 0) return code;
+    f->in_flight[b.flight] = true;
+    return f->runner->submit(f->e, &b);
+}
+
+static int follow(follower *f)
+{
+    int code = 0;
+    while (code == 0) {
+        const int kind = msgl__wire_receive(&f->w, f->place->fd);
+        if (kind == MSGL_EPEER) return 0; // rank 0 is gone, on purpose or not
+        if (kind == MSGL_WIRE_TOKENS) {
+            code = follow_tokens(f);
+        } else if (kind == MSGL_WIRE_EXTRA) {
+            code = follow_extra(f);
+        } else if (kind == MSGL_WIRE_SUBMIT) {
+            code = follow_submit(f);
+        } else {
+            code = kind < 0 ? kind : MSGL_EINTERNAL;
+        }
+    }
+    return code;
+}
+
+static int prepare(follower *f, const msgl_options *o, msgl_err *err)
+{
+    msgl_options mine = *o;
+    mine.log = NULL;
+    mine.progress = NULL;
+    const int code = msgl__engine_create_rank(&mine, f->place, &f->e, err);
+    if (code != 0) return code;
+    const size_t rows = (size_t)f->e->max_running;
+    f->runner = &f->e->runner;
+    f->ids = msgl__calloc((size_t)f->e->token_stride, sizeof *f->ids);
+    f->reqs = msgl__calloc(rows, sizeof *f->reqs);
+    f->extras = msgl__calloc(rows, sizeof *f->extras);
+    if (f->ids != NULL && f->reqs != NULL && f->extras != NULL) return 0;
+    return msgl__err_set(err, MSGL_ENOMEM, "out of memory");
+}
+
+int msgl__ranks_follow(const msgl_options *o, const msgl_rank_place *place)
+{
+    follower f = {.place = place};
+    msgl_err err = {0};
+    int code = prepare(&f, o, &err);
+    err.code = code;
+    msgl__wire_begin(&f.w, MSGL_WIRE_READY);
+    msgl__wire_put(&f.w, &err, sizeof err);
+    if (msgl__wire_send(&f.w, place->fd) == 0 && code == 0) code = follow(&f);
+    // Steps in flight end, or fail with the group.
+    for (int32_t i = 0; f.e != NULL && i < MSGL_ENGINE_FLIGHTS; i++) (void)wait_for(&f, i);
+    return code;
+}

@@ -1,0 +1,96 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "engine/rank_wire.h"
+
+#include <errno.h>
+#include <string.h>
+#include <sys/socket.h>
+#include <unistd.h>
+
+#include "core/mem.h"
+
+typedef struct head {
+    uint32_t kind, unused;
+    uint64_t bytes; // behind it
+} head;
+
+static bool reserve(msgl_wire *w, size_t bytes)
+{
+    if (bytes <= w->room) return true;
+    const size_t room = bytes < 4096 ? 4096 : 2 * bytes;
+    char *grown = msgl__reallocarray(w->bytes, room, 1);
+    if (grown == NULL) {
+        w->failed = true;
+        return false;
+    }
+    w->bytes = grown;
+    w->room = room;
+    return true;
+}
+
+void msgl__wire_begin(msgl_wire *w, msgl_wire_kind kind)
+{
+    const head h = {.kind = kind};
+    w->used = w->at = 0;
+    w->failed = false;
+    msgl__wire_put(w, &h, sizeof h);
+}
+
+void msgl__wire_put(msgl_wire *w, const void *p, size_t bytes)
+{
+    if (bytes == 0 || !reserve(w, w->used + bytes)) return;
+    memcpy(w->bytes + w->used, p, bytes);
+    w->used += bytes;
+}
+
+int msgl__wire_send(msgl_wire *w, int fd)
+{
+    if (w->failed) return MSGL_ENOMEM;
+    head h;
+    memcpy(&h, w->bytes, sizeof h);
+    h.bytes = w->used - sizeof h;
+    memcpy(w->bytes, &h, sizeof h);
+    for (size_t at = 0; at < w->used;) {
+        const ssize_t n = send(fd, w->bytes + at, w->used - at, MSG_NOSIGNAL);
+        if (n < 0 && errno == EINTR) continue;
+        if (n <= 0) return MSGL_EPEER;
+        at += (size_t)n;
+    }
+    return 0;
+}
+
+static bool receive_all(int fd, void *to, size_t bytes)
+{
+    for (size_t at = 0; at < bytes;) {
+        const ssize_t n = recv(fd, (char *)to + at, bytes - at, 0);
+        if (n < 0 && errno == EINTR) continue;
+        if (n <= 0) return false;
+        at += (size_t)n;
+    }
+    return true;
+}
+
+int msgl__wire_receive(msgl_wire *w, int fd)
+{
+    head h;
+    w->used = w->at = 0;
+    w->failed = false;
+    if (!receive_all(fd, &h, sizeof h)) return MSGL_EPEER;
+    if (!reserve(w, h.bytes)) return MSGL_ENOMEM;
+    if (!receive_all(fd, w->bytes, h.bytes)) return MSGL_EPEER;
+    w->used = h.bytes;
+    return (int)h.kind;
+}
+
+bool msgl__wire_get(msgl_wire *w, void *p, size_t bytes)
+{
+    if (bytes > w->used - w->at) return false;
+    if (bytes > 0) memcpy(p, w->bytes + w->at, bytes);
+    w->at += bytes;
+    return true;
+}
+
+void msgl__wire_free(msgl_wire *w)
+{
+    msgl__free(w->bytes);
+    *w = (msgl_wire){0};
+}

@@ -1,0 +1,53 @@
+// SPDX-License-Identifier: Apache-2.0
+//
+// What rank 0 says to the others of its host: bytes behind a kind and a length, both ends being one
+// program. Structs go as they are; pointers in them mean nothing and are set anew.
+#ifndef MSGL_ENGINE_RANK_WIRE_H
+#define MSGL_ENGINE_RANK_WIRE_H
+
+#include <stdbool.h>
+#include <stddef.h>
+#include <stdint.h>
+
+#include "core/err.h"
+
+struct msgl_rank_place; // engine/ranks.h
+
+typedef enum msgl_wire_kind {
+    MSGL_WIRE_PLAN = 1, // msgl_rank_plan
+    MSGL_WIRE_READY,    // msgl_err, code 0: can follow; from the others
+    MSGL_WIRE_TOKENS,   // msgl_wire_tokens, ids, then slots of each table
+    MSGL_WIRE_EXTRA,    // msgl_wire_extra, msgl_bias
+    MSGL_WIRE_SUBMIT,   // msgl_batch, its requests, then saves and slots of each
+} msgl_wire_kind;
+
+typedef struct msgl_wire_tokens {
+    int32_t table_idx, pos, n;
+} msgl_wire_tokens;
+
+typedef struct msgl_wire_extra {
+    int32_t table_idx, num_bias;
+} msgl_wire_extra;
+
+typedef struct msgl_wire { // {0}: empty; memory grows to the longest message
+    char *bytes;
+    size_t used, at, room;
+    bool failed; // no memory: sending it is refused
+} msgl_wire;
+
+void msgl__wire_begin(msgl_wire *w, msgl_wire_kind kind);
+void msgl__wire_put(msgl_wire *w, const void *p, size_t bytes);
+// The whole message; blocks while the other end does not read. MSGL_EPEER: it is gone;
+// MSGL_ENOMEM.
+int msgl__wire_send(msgl_wire *w, int fd);
+// The next message, whole, and its kind; MSGL_EPEER: the other end is gone; MSGL_ENOMEM.
+int msgl__wire_receive(msgl_wire *w, int fd);
+// The next bytes of a message received; false: it has no more so many.
+bool msgl__wire_get(msgl_wire *w, void *p, size_t bytes);
+void msgl__wire_free(msgl_wire *w);
+
+// follow.c: a rank other than 0, from its engine to the end of rank 0. 0, or a MSGL_E code that
+// rank 0 was told.
+int msgl__ranks_follow(const msgl_options *o, const struct msgl_rank_place *place);
+
+#endif

@@ -1,0 +1,209 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "engine/ranks.h"
+
+#include <errno.h>
+#include <poll.h>
+#include <signal.h>
+#include <stdio.h>
+#include <string.h>
+#include <sys/prctl.h>
+#include <sys/socket.h>
+#include <sys/wait.h>
+#include <unistd.h>
+
+#include "core/mem.h"
+#include "core/req_extra.h"
+#include "engine/rank_wire.h"
+
+struct msgl_ranks {
+    msgl_group *group;
+    int32_t count; // of the others
+    int fds[MSGL_GROUP_MAX_SIZE];
+    pid_t pids[MSGL_GROUP_MAX_SIZE];
+    msgl_wire message; // that is being made
+};
+
+enum { STOP_MS = 2000 }; // for the others to end by themselves
+
+// --- start and end -----------------------------------------------------------------------------
+
+// The other rank's process: nothing of its parent but the mapping, its end of the socket and the
+// standard streams. Keyboard and supervisor speak to rank 0, which ends the others.
+static _Noreturn void become(const msgl_options *o, int32_t rank, msgl_group *group, int fd,
+                             bool by_main)
+{
+    // The end of the thread that forked; a stopped process sees no socket close.
+    if (by_main) prctl(PR_SET_PDEATHSIG, SIGKILL);
+    signal(SIGINT, SIG_IGN);
+    signal(SIGTERM, SIG_IGN);
+    signal(SIGPIPE, SIG_IGN);
+    if (fd != 3) {
+        dup2(fd, 3);
+        close(fd);
+    }
+    close_range(4, ~0U, 0);
+    const msgl_rank_place place = {.rank = rank, .size = o->tp_size, .group = group, .fd = 3};
+    _exit(msgl__ranks_follow(o, &place) == 0 ? 0 : 1);
+}
+
+static int fork_rank(const msgl_options *o, msgl_group *group, msgl_ranks *r, msgl_err *err)
+{
+    int pair[2];
+    if (socketpair(AF_UNIX, SOCK_STREAM | SOCK_CLOEXEC, 0, pair) != 0) {
+        return msgl__err_set(err, MSGL_EINTERNAL, "ranks: no socket: %s", strerror(errno));
+    }
+    const bool by_main = gettid() == getpid();
+    const pid_t pid = fork();
+    if (pid == 0) become(o, r->count + 1, group, pair[1], by_main);
+    close(pair[1]);
+    if (pid < 0) {
+        close(pair[0]);
+        return msgl__err_set(err, MSGL_ENOMEM, "ranks: no process: %s", strerror(errno));
+    }
+    r->fds[r->count] = pair[0];
+    r->pids[r->count++] = pid;
+    return 0;
+}
+
+int msgl__ranks_start(const msgl_options *o, msgl_rank_place *out, msgl_err *err)
+{
+    msgl_ranks *r = msgl__calloc(1, sizeof *r);
+    *out = (msgl_rank_place){.rank = 0, .size = o->tp_size, .others = r, .fd = -1};
+    if (r == NULL) return msgl__err_set(err, MSGL_ENOMEM, "ranks: out of memory");
+    int code = msgl__group_create(o->tp_size, &out->group, err);
+    r->group = out->group;
+    while (code == 0 && r->count + 1 < o->tp_size) code = fork_rank(o, out->group, r, err);
+    if (code != 0) msgl__ranks_stop(out);
+    return code;
+}
+
+static bool ended(pid_t pid, int milliseconds)
+{
+    for (int i = 0; i <= milliseconds; i++) {
+        if (waitpid(pid, NULL, WNOHANG) != 0) return true;
+        usleep(1000);
+    }
+    return false;
+}
+
+void msgl__ranks_stop(msgl_rank_place *place)
+{
+    msgl_ranks *r = place->others;
+    if (r != NULL) {
+        for (int32_t i = 0; i < r->count; i++) close(r->fds[i]); // the sign to end
+        for (int32_t i = 0; i < r->count; i++) {
+            if (ended(r->pids[i], STOP_MS)) continue;
+            kill(r->pids[i], SIGKILL);
+            waitpid(r->pids[i], NULL, 0);
+        }
+        msgl__wire_free(&r->message);
+        msgl__free(r);
+    }
+    if (place->others != NULL) msgl__group_destroy(place->group);
+    *place = (msgl_rank_place){0};
+}
+
+// --- before the first step ---------------------------------------------------------------------
+
+static int gone(const msgl_rank_place *place, int32_t rank, msgl_err *err)
+{
+    return msgl__err_set(err, MSGL_EPEER, "rank %d of %d ended unexpectedly", (int)rank,
+                         (int)place->size);
+}
+
+int msgl__ranks_tell_plan(const msgl_rank_place *place, const msgl_rank_plan *plan, msgl_err *err)
+{
+    msgl_ranks *r = place->others;
+    msgl__wire_begin(&r->message, MSGL_WIRE_PLAN);
+    msgl__wire_put(&r->message, plan, sizeof *plan);
+    for (int32_t i = 0; i < r->count; i++) {
+        if (msgl__wire_send(&r->message, r->fds[i]) != 0) return gone(place, i + 1, err);
+    }
+    return 0;
+}
+
+int msgl__ranks_hear_plan(const msgl_rank_place *place, msgl_rank_plan *plan, msgl_err *err)
+{
+    msgl_wire w = {0};
+    const int kind = msgl__wire_receive(&w, place->fd);
+    const bool whole = kind == MSGL_WIRE_PLAN && msgl__wire_get(&w, plan, sizeof *plan);
+    msgl__wire_free(&w);
+    return whole ? 0 : msgl__err_set(err, MSGL_EPEER, "rank 0 ended");
+}
+
+int msgl__ranks_wait_ready(const msgl_rank_place *place, msgl_err *err)
+{
+    const msgl_ranks *r = place->others;
+    for (int32_t i = 0; i < r->count; i++) {
+        msgl_wire w = {0};
+        msgl_err why;
+        const int kind = msgl__wire_receive(&w, r->fds[i]);
+        const bool whole = kind == MSGL_WIRE_READY && msgl__wire_get(&w, &why, sizeof why);
+        msgl__wire_free(&w);
+        if (!whole) return gone(place, i + 1, err);
+        if (why.code != 0) {
+            return msgl__err_set(err, why.code, "rank %d: %.240s", (int)(i + 1), why.text);
+        }
+    }
+    return 0;
+}
+
+// --- what the scheduler says -------------------------------------------------------------------
+
+static int send_all(msgl_ranks *r)
+{
+    int code = 0;
+    for (int32_t i = 0; i < r->count; i++) {
+        const int one = msgl__wire_send(&r->message, r->fds[i]);
+        if (one == MSGL_EPEER) msgl__group_blame(r->group, i + 1);
+        if (code == 0) code = one;
+    }
+    return code;
+}
+
+// Slots [from, to) of a row in every table, as far as it goes.
+static void put_slots(msgl_wire *w, const msgl_page_table *tables, int32_t num_tables, int32_t row,
+                      int32_t from, int32_t to)
+{
+    for (int32_t k = 0; k < num_tables; k++) {
+        const int32_t end = to < tables[k].stride ? to : tables[k].stride;
+        if (from >= end) continue;
+        msgl__wire_put(w, msgl__page_table_row(&tables[k], row) + from,
+                       (size_t)(end - from) * sizeof(int32_t));
+    }
+}
+
+int msgl__ranks_write_tokens(msgl_ranks *r, const msgl_page_table *tables, int32_t num_tables,
+                             int32_t table_idx, int32_t pos, const int32_t *ids, int32_t n)
+{
+    const msgl_wire_tokens head = {.table_idx = table_idx, .pos = pos, .n = n};
+    msgl__wire_begin(&r->message, MSGL_WIRE_TOKENS);
+    msgl__wire_put(&r->message, &head, sizeof head);
+    msgl__wire_put(&r->message, ids, (size_t)n * sizeof *ids);
+    put_slots(&r->message, tables, num_tables, table_idx, pos, pos + n);
+    return send_all(r);
+}
+
+int msgl__ranks_write_extra(msgl_ranks *r, int32_t table_idx, const msgl_req_extra *extra)
+{
+    const msgl_wire_extra head = {.table_idx = table_idx, .num_bias = extra->num_bias};
+    msgl__wire_begin(&r->message, MSGL_WIRE_EXTRA);
+    msgl__wire_put(&r->message, &head, sizeof head);
+    msgl__wire_put(&r->message, extra->bias, (size_t)extra->num_bias * sizeof *extra->bias);
+    return send_all(r);
+}
+
+int msgl__ranks_submit(msgl_ranks *r, const msgl_page_table *tables, int32_t num_tables,
+                       const msgl_batch *b)
+{
+    msgl_wire *w = &r->message;
+    msgl__wire_begin(w, MSGL_WIRE_SUBMIT);
+    msgl__wire_put(w, b, sizeof *b);
+    msgl__wire_put(w, b->reqs, (size_t)b->size * sizeof *b->reqs);
+    for (int32_t i = 0; i < b->size; i++) {
+        const msgl_batch_req *q = &b->reqs[i];
+        msgl__wire_put(w, q->saves, (size_t)q->num_saves * sizeof *q->saves);
+        put_slots(w, tables, num_tables, q->table_idx, q->cached_len, q->device_len);
+    }
+    return send_all(r);
+}

@@ -1,0 +1,54 @@
+// SPDX-License-Identifier: Apache-2.0
+//
+// A model that several processes of one host share, each with an engine of its own (a rank). Rank 0
+// is the process that makes the engine: it forks the others and sends each of them what the
+// scheduler tells it, before it does that itself. They do the same steps on their parts of the
+// weights, meet in the communicator (distributed/group.h) and choose the same tokens, so nothing
+// comes back but a failure. Rank 0 decides everything that depends on time or free memory.
+#ifndef MSGL_ENGINE_RANKS_H
+#define MSGL_ENGINE_RANKS_H
+
+#include "core/batch.h"
+#include "core/err.h"
+#include "distributed/group.h"
+#include "engine/engine.h"
+#include "kvcache/kvcache.h"
+
+typedef struct msgl_ranks msgl_ranks;
+
+// Of an engine that is one rank of several: who it is, and for rank 0 the way to the others.
+typedef struct msgl_rank_place {
+    int32_t rank, size;
+    msgl_group *group;
+    msgl_ranks *others; // of rank 0
+    int fd;             // of the others: to rank 0
+} msgl_rank_place;
+
+// What rank 0's memory plan has decided for all.
+typedef struct msgl_rank_plan {
+    int32_t num_pages, max_seq_len;
+    size_t available; // bytes for each
+} msgl_rank_plan;
+
+// Forks ranks [1, o->tp_size), which make their engines with options of their own and follow until
+// rank 0 is gone; they never return from here. To be called before the process has threads that
+// hold locks. *out is the caller's, until msgl__ranks_stop.
+int msgl__ranks_start(const msgl_options *o, msgl_rank_place *out, msgl_err *err);
+// Ends the others and gives back what start took; place->size 0 or 1: nothing.
+void msgl__ranks_stop(msgl_rank_place *place);
+
+// Rank 0 tells the others; they wait for it.
+int msgl__ranks_tell_plan(const msgl_rank_place *place, const msgl_rank_plan *plan, msgl_err *err);
+int msgl__ranks_hear_plan(const msgl_rank_place *place, msgl_rank_plan *plan, msgl_err *err);
+// Rank 0 waits until all others can follow; the first failure, with its rank, is *err.
+int msgl__ranks_wait_ready(const msgl_rank_place *place, msgl_err *err);
+
+// What the runner's functions of the same names do, sent to all others with the slots that their
+// page tables (num_tables of them) need. 0, or MSGL_EPEER: one of them is gone.
+int msgl__ranks_write_tokens(msgl_ranks *r, const msgl_page_table *tables, int32_t num_tables,
+                             int32_t table_idx, int32_t pos, const int32_t *ids, int32_t n);
+int msgl__ranks_write_extra(msgl_ranks *r, int32_t table_idx, const msgl_req_extra *extra);
+int msgl__ranks_submit(msgl_ranks *r, const msgl_page_table *tables, int32_t num_tables,
+                       const msgl_batch *b);
+
+#endif
