@@ -1,9 +1,11 @@
 // SPDX-License-Identifier: Apache-2.0
 //
 // How long an all_reduce of ranks on this host takes, beside a memcpy of as many bytes.
-//   bench_all_reduce [RANKS [SECONDS]]
-// RANKS processes (default 2) sum f32 for about SECONDS (default 0.5) a size. The table has rank
-// 0's median of 20 rounds and its best one, us a call; GB/s are bytes of the buffer by the median.
+//   bench_all_reduce [RANKS [SECONDS [free]]]
+// RANKS processes (default 2), each bound to a processor where there are as many, unless `free`,
+// sum f32 for about SECONDS (default 0.5) a size. The table has rank 0's median of 20 rounds and
+// its best one, us a call; GB/s are bytes of the buffer by the median.
+#include <sched.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
@@ -59,8 +61,17 @@ static void measure(const job *j, size_t bytes, double seconds, double *median, 
     *best = us[0];
 }
 
-static int run_rank(msgl_group *g, int rank, double seconds)
+static void bind_to(int cpu)
 {
+    cpu_set_t set;
+    CPU_ZERO(&set);
+    CPU_SET(cpu, &set);
+    if (sched_setaffinity(0, sizeof set, &set) != 0) perror("sched_setaffinity");
+}
+
+static int run_rank(msgl_group *g, int rank, double seconds, int bound)
+{
+    if (bound) bind_to(rank);
     msgl_err err;
     msgl_group_member *m = NULL;
     msgl_exec x = {.act = MSGL_F32};
@@ -102,21 +113,22 @@ int main(int argc, char **argv)
 {
     const int ranks = argc > 1 ? (int)strtol(argv[1], NULL, 10) : 2;
     const double seconds = argc > 2 ? strtod(argv[2], NULL) : 0.5;
+    const int bound = argc < 4 && ranks <= sysconf(_SC_NPROCESSORS_ONLN);
     msgl_err err;
     msgl_group *g;
     if (msgl__group_create(ranks, &g, &err) != 0) {
-        fprintf(stderr, "%s\nusage: bench_all_reduce [RANKS [SECONDS]]\n", err.text);
+        fprintf(stderr, "%s\nusage: bench_all_reduce [RANKS [SECONDS [free]]]\n", err.text);
         return 2;
     }
     for (int r = 1; r < ranks; r++) {
         const pid_t pid = fork();
-        if (pid == 0) _exit(run_rank(g, r, seconds));
+        if (pid == 0) _exit(run_rank(g, r, seconds, bound));
         if (pid < 0) {
             perror("fork");
             return 1;
         }
     }
-    int failed = run_rank(g, 0, seconds), status;
+    int failed = run_rank(g, 0, seconds, bound), status;
     while (wait(&status) > 0) failed |= status != 0;
     msgl__group_destroy(g);
     return failed;

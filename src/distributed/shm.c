@@ -49,7 +49,6 @@ typedef struct shm_comm {
     msgl_rank_call call; // the current one
     uint32_t barriers;   // passed, or arrived at
     unsigned slot;       // of the current piece
-    uint64_t spin_ns;    // before it sleeps
     int failed;          // 0, or why every call ends at once
 } shm_comm;
 
@@ -76,7 +75,7 @@ static bool spin_until_reached(const shm_comm *c, const msgl_rank_place *p)
     // It cannot run where we spin. The scheduler puts who is woken beside who woke it, often.
     const int cpu = atomic_load_explicit(&c->own->cpu, memory_order_relaxed);
     if (atomic_load_explicit(&p->cpu, memory_order_relaxed) == cpu) return false;
-    const uint64_t end = msgl__now_ns() + c->spin_ns;
+    const uint64_t end = msgl__now_ns() + SPIN_NS;
     do {
         for (int i = 0; i < SPINS_PER_CLOCK; i++) {
             if (reached(p, c->barriers)) return true;
@@ -286,8 +285,6 @@ int msgl__comm_shm_create(msgl_group_member *m, msgl_comm **out, msgl_err *err)
     c->base = (msgl_comm){
         .ops = &SHM_OPS, .rank = msgl__group_rank(m), .size = msgl__group_size(c->group)};
     c->own = &c->group->ranks[c->base.rank];
-    // With fewer processors than ranks, spinning takes one from the rank that is waited for.
-    c->spin_ns = sysconf(_SC_NPROCESSORS_ONLN) < c->base.size ? 0 : SPIN_NS;
     *out = &c->base;
     return 0;
 }
