@@ -150,7 +150,7 @@ int msgl__ranks_follow(const msgl_options *o, const msgl_rank_place *place)
     err.code = code;
     msgl__wire_begin(&f.w, MSGL_WIRE_READY);
     msgl__wire_put(&f.w, &err, sizeof err);
-    if (msgl__wire_send(&f.w, place->fd) == 0 && code == 0) code = follow(&f);
+    if (msgl__wire_send(&f.w, place->fd, place->group) == 0 && code == 0) code = follow(&f);
     // Steps in flight end, or fail with the group.
     for (int32_t i = 0; f.e != NULL && i < MSGL_ENGINE_FLIGHTS; i++) (void)wait_for(&f, i);
     return code;

@@ -2,6 +2,7 @@
 #include "engine/rank_wire.h"
 
 #include <errno.h>
+#include <poll.h>
 #include <string.h>
 #include <sys/socket.h>
 #include <unistd.h>
@@ -42,7 +43,18 @@ void msgl__wire_put(msgl_wire *w, const void *p, size_t bytes)
     w->used += bytes;
 }
 
-int msgl__wire_send(msgl_wire *w, int fd)
+// Until the other end has read something; false: it is of no use any more.
+static bool can_send(int fd, const msgl_group *group)
+{
+    enum { LOOK_MS = 50 };
+    struct pollfd p = {.fd = fd, .events = POLLOUT};
+    while (poll(&p, 1, LOOK_MS) <= 0) {
+        if (group != NULL && msgl__group_blamed(group) >= 0) return false;
+    }
+    return true;
+}
+
+int msgl__wire_send(msgl_wire *w, int fd, const msgl_group *group)
 {
     if (w->failed) return MSGL_ENOMEM;
     head h;
@@ -50,8 +62,9 @@ int msgl__wire_send(msgl_wire *w, int fd)
     h.bytes = w->used - sizeof h;
     memcpy(w->bytes, &h, sizeof h);
     for (size_t at = 0; at < w->used;) {
-        const ssize_t n = send(fd, w->bytes + at, w->used - at, MSG_NOSIGNAL);
+        const ssize_t n = send(fd, w->bytes + at, w->used - at, MSG_NOSIGNAL | MSG_DONTWAIT);
         if (n < 0 && errno == EINTR) continue;
+        if (n < 0 && errno == EAGAIN && can_send(fd, group)) continue;
         if (n <= 0) return MSGL_EPEER;
         at += (size_t)n;
     }

@@ -10,6 +10,7 @@
 #include <stdint.h>
 
 #include "core/err.h"
+#include "distributed/group.h"
 
 struct msgl_rank_place; // engine/ranks.h
 
@@ -37,9 +38,9 @@ typedef struct msgl_wire { // {0}: empty; memory grows to the longest message
 
 void msgl__wire_begin(msgl_wire *w, msgl_wire_kind kind);
 void msgl__wire_put(msgl_wire *w, const void *p, size_t bytes);
-// The whole message; blocks while the other end does not read. MSGL_EPEER: it is gone;
-// MSGL_ENOMEM.
-int msgl__wire_send(msgl_wire *w, int fd);
+// The whole message; blocks while the other end does not read, unless a rank of the group (or NULL)
+// is to blame. MSGL_EPEER: it is gone, or of no use any more; MSGL_ENOMEM.
+int msgl__wire_send(msgl_wire *w, int fd, const msgl_group *group);
 // The next message, whole, and its kind; MSGL_EPEER: the other end is gone; MSGL_ENOMEM.
 int msgl__wire_receive(msgl_wire *w, int fd);
 // The next bytes of a message received; false: it has no more so many.

@@ -2,7 +2,6 @@
 #include "engine/ranks.h"
 
 #include <errno.h>
-#include <poll.h>
 #include <signal.h>
 #include <stdio.h>
 #include <string.h>
@@ -117,7 +116,7 @@ int msgl__ranks_tell_plan(const msgl_rank_place *place, const msgl_rank_plan *pl
     msgl__wire_begin(&r->message, MSGL_WIRE_PLAN);
     msgl__wire_put(&r->message, plan, sizeof *plan);
     for (int32_t i = 0; i < r->count; i++) {
-        if (msgl__wire_send(&r->message, r->fds[i]) != 0) return gone(place, i + 1, err);
+        if (msgl__wire_send(&r->message, r->fds[i], r->group) != 0) return gone(place, i + 1, err);
     }
     return 0;
 }
@@ -154,8 +153,8 @@ static int send_all(msgl_ranks *r)
 {
     int code = 0;
     for (int32_t i = 0; i < r->count; i++) {
-        const int one = msgl__wire_send(&r->message, r->fds[i]);
-        if (one == MSGL_EPEER) msgl__group_blame(r->group, i + 1);
+        const int one = msgl__wire_send(&r->message, r->fds[i], r->group);
+        if (one == MSGL_EPEER) msgl__group_blame(r->group, i + 1); // if nobody was yet
         if (code == 0) code = one;
     }
     return code;

@@ -3,13 +3,16 @@
 // Models on several ranks of this host: the log-probabilities that one rank gives, for every
 // architecture, and what cannot be shared is refused.
 #include <errno.h>
+#include <pthread.h>
 #include <setjmp.h>
 #include <signal.h>
 #include <stdarg.h>
 #include <stddef.h>
 #include <stdint.h>
 #include <stdio.h>
+#include <stdlib.h>
 #include <string.h>
+#include <sys/socket.h>
 #include <sys/wait.h>
 #include <unistd.h>
 
@@ -17,6 +20,7 @@
 
 #include "core/attributes.h"
 #include "engine/parity.h"
+#include "engine/rank_wire.h"
 #include "utils/clock.h"
 
 // Not there yet, with what is said about it.
@@ -124,12 +128,60 @@ static void test_refused(void **state)
     assert_int_equal(errno, ECHILD);
 }
 
+static void *blame_later(void *group)
+{
+    usleep(200000);
+    msgl__group_blame(group, 1);
+    return NULL;
+}
+
+// Rank 0 does not wait for one that reads no more, and messages come whole.
+static void test_wire(void **state)
+{
+    (void)state;
+    enum { LONG = 8 << 20 };
+    int pair[2];
+    char *data = calloc(1, LONG);
+    msgl_group *g;
+    msgl_err err = {0};
+    msgl_wire w = {0}, got = {0};
+    pthread_t thread;
+    assert_non_null(data);
+    assert_int_equal(msgl__group_create(2, &g, &err), 0);
+    assert_int_equal(socketpair(AF_UNIX, SOCK_STREAM, 0, pair), 0);
+    for (int i = 0; i < 3; i++) {
+        int32_t number = i, back = -1;
+        msgl__wire_begin(&w, MSGL_WIRE_EXTRA);
+        msgl__wire_put(&w, data, (size_t)i * 1000);
+        msgl__wire_put(&w, &number, sizeof number);
+        assert_int_equal(msgl__wire_send(&w, pair[0], g), 0);
+        assert_int_equal(msgl__wire_receive(&got, pair[1]), MSGL_WIRE_EXTRA);
+        assert_true(msgl__wire_get(&got, data, (size_t)i * 1000));
+        assert_true(msgl__wire_get(&got, &back, sizeof back));
+        assert_int_equal(back, i);
+        assert_false(msgl__wire_get(&got, &back, 1));
+    }
+    msgl__wire_begin(&w, MSGL_WIRE_EXTRA);
+    msgl__wire_put(&w, data, LONG);
+    assert_int_equal(pthread_create(&thread, NULL, blame_later, g), 0);
+    assert_int_equal(msgl__wire_send(&w, pair[0], g), MSGL_EPEER);
+    pthread_join(thread, NULL);
+    close(pair[1]);
+    assert_int_equal(msgl__wire_send(&w, pair[0], NULL), MSGL_EPEER);
+    close(pair[0]);
+    msgl__wire_free(&w);
+    msgl__wire_free(&got);
+    msgl__group_destroy(g);
+    free(data);
+}
+
 int main(void)
 {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(test_parity),
         cmocka_unit_test(test_failing_rank),
         cmocka_unit_test(test_refused),
+        cmocka_unit_test(test_wire),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }
