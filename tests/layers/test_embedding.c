@@ -55,8 +55,11 @@ static void check(bool fused, bool device, int32_t num_tables, int want_taken)
                                        {.attn = {.prefill = &backend, .decode = &backend}}};
     int32_t tables[2];
     const msgl_seqs seqs[] = {{.phase = MSGL_DECODE}, {.phase = MSGL_PREFILL}};
+    msgl_comm alone;
+    msgl__comm_self_init(&alone);
     msgl_forward f = {.x = &exec,
                       .k = &kernels,
+                      .comm = &alone,
                       .groups = groups,
                       .num_groups = 3,
                       .num_tables = num_tables,
