@@ -36,6 +36,11 @@ int msgl__sparse_open(msgl_engine *e, const msgl_options *o, msgl_err *err)
     if (o->ds_calibrate && e->device->kind != MSGL_DEVICE_CPU) {
         return msgl__err_set(err, MSGL_EUNSUPPORTED, "calibrating is for --device cpu only");
     }
+    if (e->model.target.ranks > 1) {
+        return msgl__err_set(err, MSGL_EUNSUPPORTED,
+                             "attention backend %s: not with --tp-size %d; allowed: 1", NAME,
+                             (int)e->model.target.ranks);
+    }
     // Layers of the file are the model's, those of a pool its group's.
     if (e->specs.count != 1) {
         return msgl__err_set(err, MSGL_EUNSUPPORTED,
@@ -63,6 +68,17 @@ int msgl__engine_write_channels(const msgl_engine *e, const char *path, msgl_err
     return msgl__attn_channels_write(path, &e->sparse, err);
 }
 
+// Of every layer's heads those of this rank.
+static void keep_heads(msgl_dual_pattern *p, int32_t rank, int32_t ranks)
+{
+    const size_t all = (size_t)p->num_q_heads, own = all / (size_t)ranks;
+    for (size_t l = 0; l < (size_t)p->num_layers; l++) {
+        memmove(p->heads + l * own, p->heads + l * all + (size_t)rank * own,
+                own * sizeof *p->heads);
+    }
+    p->num_q_heads = (int32_t)own;
+}
+
 int msgl__sparse_prompts_open(msgl_engine *e, const msgl_options *o, int32_t max_seq_len,
                               msgl_err *err)
 {
@@ -75,6 +91,7 @@ int msgl__sparse_prompts_open(msgl_engine *e, const msgl_options *o, int32_t max
     p->num_q_heads = c->num_heads;
     const int rc = msgl__dual_pattern_load(o->model_dir, prompts, p, err);
     if (rc != 0 || p->heads == NULL) return rc;
+    keep_heads(p, e->model.target.rank, e->model.target.ranks);
     // The last rows of a step's piece of a prompt choose for the others, so what else is in a step
     // has a say.
     const bool fits = prompts->last <= MSGL_SPARSE_LAST && max_seq_len <= MSGL_SPARSE_KEYS;

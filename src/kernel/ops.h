@@ -22,6 +22,13 @@ typedef struct msgl_norm_kernels {
     // eq. 4). in, out [rows, dim] with strides; weight [dim].
     void (*rms_norm)(msgl_exec *x, const void *in, size_t ld_in, const float *weight, float eps,
                      void *out, size_t ld_out, int rows, int dim);
+    // The same where ranks share the dimension: sums[r * ld_sums] becomes in[r]'s sum of squares,
+    // and with those added up over the ranks, of `all` elements, the rows are normed in place. CPU
+    // only.
+    void (*sum_squares)(msgl_exec *x, const void *in, size_t ld_in, int rows, int dim, float *sums,
+                        size_t ld_sums);
+    void (*norm_by_sums)(msgl_exec *x, void *p, size_t ld, const float *weight, float eps,
+                         const float *sums, size_t ld_sums, int all, int rows, int dim);
     // dst += scale * src; with a weight [dim] dst += scale * norm(src). [rows, dim], dense.
     void (*add)(msgl_exec *x, void *dst, const void *src, const float *weight, float eps,
                 float scale, int rows, int dim);

@@ -34,9 +34,31 @@ static void attend_dual(msgl_forward *f, const msgl_attention *a, const msgl_rop
     attend(f, a, queries, width, out);
 }
 
+// The same with heads on several ranks, whose sums of squares are added up.
+static void norm_shared(msgl_forward *f, const msgl_attention *a, void *qkv)
+{
+    const msgl_norm_kernels *k = &f->k->norm;
+    const int32_t q = a->num_heads * a->head_dim, kv = a->num_kv_heads * a->head_dim;
+    const int ranks = f->comm->size;
+    const size_t ld = (size_t)a->qkv.w.n;
+    char *const at_k = (char *)qkv + (size_t)q * msgl__dtype_size(f->x->act);
+    float *sums = msgl__take_rows(f, (size_t)f->num_tokens, 2, MSGL_F32);
+    if (sums == NULL) return;
+    k->sum_squares(f->x, qkv, ld, f->num_tokens, q, sums, 2);
+    k->sum_squares(f->x, at_k, ld, f->num_tokens, kv, sums + 1, 2);
+    f->comm->ops->all_reduce(f->comm, f->x, sums, 2 * (size_t)f->num_tokens);
+    k->norm_by_sums(f->x, qkv, ld, a->q_norm, a->eps, sums, 2, q * ranks, f->num_tokens, q);
+    // KV heads that several ranks keep are counted as often, in sum and number.
+    k->norm_by_sums(f->x, at_k, ld, a->k_norm, a->eps, sums + 1, 2, kv * ranks, f->num_tokens, kv);
+}
+
 // Norms over all heads at once, in place.
 static void norm_all(msgl_forward *f, const msgl_attention *a, void *qkv)
 {
+    if (f->comm->size > 1) {
+        norm_shared(f, a, qkv);
+        return;
+    }
     const int32_t q = a->num_heads * a->head_dim, k = a->num_kv_heads * a->head_dim;
     const size_t ld = (size_t)a->qkv.w.n;
     char *const at_k = (char *)qkv + (size_t)q * msgl__dtype_size(f->x->act);

@@ -41,7 +41,8 @@ static inline size_t msgl__attention_workspace(const msgl_attention *a, msgl_dty
 {
     const size_t t = (size_t)max_tokens, queries = a->dual ? MSGL_DUAL_QUERIES : 0;
     return msgl__activation_bytes(t, (size_t)a->qkv.w.n, act) +
-           msgl__activation_bytes(t, queries * msgl__q_width(a), act);
+           msgl__activation_bytes(t, queries * msgl__q_width(a), act) +
+           (a->norms_all ? msgl__activation_bytes(t, 2, MSGL_F32) : 0);
 }
 // in [num_tokens, hidden], before `norm` (or NULL) -> out [num_tokens, num_heads * head_dim],
 // before the output projection (which is the caller's: after the last layer only some rows need

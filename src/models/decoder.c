@@ -117,12 +117,7 @@ static int check_ranks(const msgl_model_config *c, int32_t ranks, msgl_err *err)
                              shared[i].repeats ? "; allowed: a divisor or a multiple of it"
                                                : "; allowed: a divisor of it");
     }
-    const char *missing = d->qk_norm == MSGL_QK_NORM_ALL ? "norms over all heads of q and k"
-                          : c->ropes[0].dual.len > 0     ? "dual chunk attention"
-                                                         : NULL;
-    if (missing == NULL) return 0;
-    return msgl__err_set(err, MSGL_EUNSUPPORTED, "--tp-size %d: not for models with %s; allowed: 1",
-                         (int)ranks, missing);
+    return 0;
 }
 
 static msgl_attn_variants variants(const msgl_model_config *c, int32_t group)

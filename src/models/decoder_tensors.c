@@ -174,6 +174,23 @@ static void declare_scale(const declaring *d, float *scale, char k_or_v)
     }
 }
 
+// Of a head, or over all `n` elements of the heads of q or k, of which this rank has `own`; they
+// are counted behind `before` others.
+static void declare_head_norm(const declaring *d, float **v, const msgl_range *own, int32_t before,
+                              int32_t n, const char *name)
+{
+    if (own == NULL) {
+        declare_norm(d, v, d->m->cfg.head_dim, name);
+        return;
+    }
+    const msgl_range kept = {own->from - before, own->count};
+    const msgl_decoder_config *c = &d->m->cfg.decoder;
+    keep_rows(d, v, &kept, 1, 0);
+    msgl__plan_vector(d->p, v, kept.count);
+    msgl__plan_elements(d->p, v, 0, n, 1, "%slayers.%d.%s.weight", c->names.prefix, d->layer, name);
+    if (c->norm_plus_one) msgl__plan_add_one(d->p);
+}
+
 static void declare_attention(const declaring *d, msgl_decoder_layer *layer)
 {
     const msgl_model_config *c = &d->m->cfg;
@@ -204,8 +221,8 @@ static void declare_attention(const declaring *d, msgl_decoder_layer *layer)
         msgl__plan_ones(d->p, &a->q_norm, c->head_dim);
         msgl__plan_ones(d->p, &a->k_norm, c->head_dim);
     } else if (dc->qk_norm != MSGL_QK_NORM_NONE) {
-        declare_norm(d, &a->q_norm, a->norms_all ? q : c->head_dim, "self_attn.q_norm");
-        declare_norm(d, &a->k_norm, a->norms_all ? kv : c->head_dim, "self_attn.k_norm");
+        declare_head_norm(d, &a->q_norm, a->norms_all ? &rows[0] : NULL, 0, q, "self_attn.q_norm");
+        declare_head_norm(d, &a->k_norm, a->norms_all ? &rows[1] : NULL, q, kv, "self_attn.k_norm");
     }
 }
 
