@@ -2,6 +2,7 @@
 #include "distributed/group.h"
 
 #include <assert.h>
+#include <poll.h>
 #include <pthread.h>
 #include <signal.h>
 #include <stdbool.h>
@@ -21,10 +22,11 @@ struct msgl_group_member {
     int rank;
     int fd; // eventfd: somebody is to blame
     pthread_t thread;
-    pthread_mutex_t lock; // of stop
+    pthread_mutex_t lock; // of stop and sockets
     pthread_cond_t wake;
     bool stop;
-    msgl_watch watch; // the thread's
+    int sockets[MSGL_GROUP_MAX_SIZE]; // 1 + those that tell of an end; 0: none
+    msgl_watch watch;                 // the thread's
 };
 
 static size_t header_bytes(void)
@@ -86,7 +88,7 @@ void msgl__watch_look(msgl_watch *w, msgl_group *g, int rank, uint64_t now)
     const bool late = w->last == 0 || now - w->last > MSGL_WATCH_LATE_NS;
     w->last = now;
     for (int r = 0; r < g->size; r++) {
-        const msgl_rank_place *p = &g->ranks[r];
+        const msgl_rank_line *p = &g->ranks[r];
         const unsigned beats = atomic_load_explicit(&p->beats, memory_order_relaxed);
         const bool judged = r != rank && atomic_load(&p->state) == MSGL_RANK_JOINED;
         if (late || !judged || beats != w->seen[r]) {
@@ -96,6 +98,27 @@ void msgl__watch_look(msgl_watch *w, msgl_group *g, int rank, uint64_t now)
             msgl__group_blame(g, r);
         }
     }
+}
+
+// The ranks whose sockets are closed at the other end.
+static void look_at_sockets(msgl_group_member *m)
+{
+    pthread_mutex_lock(&m->lock);
+    for (int r = 0; r < m->group->size; r++) {
+        struct pollfd p = {.fd = m->sockets[r] - 1};
+        if (p.fd >= 0 && poll(&p, 1, 0) > 0 && (p.revents & (POLLHUP | POLLERR)) != 0) {
+            msgl__group_blame(m->group, r);
+        }
+    }
+    pthread_mutex_unlock(&m->lock);
+}
+
+void msgl__group_watch(msgl_group_member *m, int rank, int fd)
+{
+    assert(rank >= 0 && rank < m->group->size);
+    pthread_mutex_lock(&m->lock);
+    m->sockets[rank] = fd + 1;
+    pthread_mutex_unlock(&m->lock);
 }
 
 // Until the next tick; false: the member leaves.
@@ -118,6 +141,7 @@ static void *watch_main(void *arg)
     uint64_t now = msgl__now_ns();
     do {
         msgl__watch_look(&m->watch, m->group, m->rank, now);
+        look_at_sockets(m);
         if (!told && msgl__group_blamed(m->group) >= 0) {
             told = eventfd_write(m->fd, 1) == 0;
         }

@@ -44,6 +44,11 @@ msgl_group *msgl__group_of(const msgl_group_member *m);
 // to blame: for ranks that wait in poll(). Owned by m; not to be read from.
 int msgl__group_fd(const msgl_group_member *m);
 
+// Also blames `rank` within 0.1 s of the end of a stream socket that only its process has the other
+// end of: that is how an end is seen that was none on purpose, long before its beats are missed. fd
+// stays the caller's and open until m leaves. Once for each rank.
+void msgl__group_watch(msgl_group_member *m, int rank, int fd);
+
 // Says that `rank` failed: by whoever reaps it, or who knows it otherwise. Any process that has the
 // mapping may. Without effect if somebody is to blame already or the rank has left.
 void msgl__group_blame(msgl_group *g, int rank);

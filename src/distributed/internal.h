@@ -22,7 +22,7 @@ typedef struct msgl_rank_call {
     uint32_t op, root;
 } msgl_rank_call;
 
-typedef struct msgl_rank_place {
+typedef struct msgl_rank_line {
     // Written by the watch and rarely.
     MSGL_ALIGNED(64) atomic_uint state; // MSGL_RANK_*
     atomic_uint beats;
@@ -33,13 +33,13 @@ typedef struct msgl_rank_place {
     atomic_uint waiters; // ranks that are, or are about to be, in the futex
     atomic_int cpu;      // where it arrived
     msgl_rank_call calls[2];
-} msgl_rank_place;
+} msgl_rank_line;
 
 struct msgl_group {
     int size;
     size_t bytes;      // of the mapping
     atomic_uint blame; // 0, or 1 + the rank to blame
-    msgl_rank_place ranks[MSGL_GROUP_MAX_SIZE];
+    msgl_rank_line ranks[MSGL_GROUP_MAX_SIZE];
     // Behind it, at the next page: MSGL_GROUP_SLOTS slots of each rank, one after another.
 };
 

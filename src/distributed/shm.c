@@ -45,14 +45,14 @@ enum { OP_ALL_REDUCE = 1, OP_ALL_GATHER, OP_BROADCAST, OP_BARRIER };
 typedef struct shm_comm {
     msgl_comm base;
     msgl_group *group;
-    msgl_rank_place *own;
+    msgl_rank_line *own;
     msgl_rank_call call; // the current one
     uint32_t barriers;   // passed, or arrived at
     unsigned slot;       // of the current piece
     int failed;          // 0, or why every call ends at once
 } shm_comm;
 
-static bool reached(const msgl_rank_place *p, uint32_t barrier)
+static bool reached(const msgl_rank_line *p, uint32_t barrier)
 {
     const uint32_t at = atomic_load_explicit(&p->arrived, memory_order_acquire);
     return (int32_t)(at - barrier) >= 0;
@@ -63,13 +63,13 @@ static bool in_vain(const shm_comm *c)
 {
     if (msgl__group_blamed(c->group) >= 0) return true;
     for (int r = 0; r < c->base.size; r++) {
-        const msgl_rank_place *p = &c->group->ranks[r];
+        const msgl_rank_line *p = &c->group->ranks[r];
         if (atomic_load(&p->state) == MSGL_RANK_LEFT && !reached(p, c->barriers)) return true;
     }
     return false;
 }
 
-static bool spin_until_reached(const shm_comm *c, const msgl_rank_place *p)
+static bool spin_until_reached(const shm_comm *c, const msgl_rank_line *p)
 {
     if (reached(p, c->barriers)) return true;
     // It cannot run where we spin. The scheduler puts who is woken beside who woke it, often.
@@ -86,7 +86,7 @@ static bool spin_until_reached(const shm_comm *c, const msgl_rank_place *p)
 }
 
 // False: it will not arrive any more.
-static bool wait_for(const shm_comm *c, msgl_rank_place *p)
+static bool wait_for(const shm_comm *c, msgl_rank_line *p)
 {
     if (spin_until_reached(c, p)) return true;
     // Sequentially consistent with `arrived`: either the other rank sees us and wakes us, or the
@@ -113,7 +113,7 @@ static bool same_call(const msgl_rank_call *a, const msgl_rank_call *b)
 // Everybody finds the same rank: the first whose call is not rank 0's.
 static bool check_calls(shm_comm *c)
 {
-    const msgl_rank_place *ranks = c->group->ranks;
+    const msgl_rank_line *ranks = c->group->ranks;
     const unsigned at = c->barriers % 2;
     for (int r = 1; r < c->base.size; r++) {
         if (same_call(&ranks[r].calls[at], &ranks[0].calls[at])) continue;

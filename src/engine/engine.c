@@ -393,6 +393,7 @@ static int join(msgl_engine *e, msgl_err *err)
     if (e->place.size <= 1) return 0;
     const int code = msgl__group_join(e->place.group, e->place.rank, &e->member, err);
     if (code != 0) return code;
+    msgl__ranks_watch(&e->place, e->member);
     msgl_comm *shared;
     const int made = msgl__comm_shm_create(e->member, &shared, err);
     if (made == 0) e->comm = shared;

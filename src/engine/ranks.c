@@ -102,6 +102,14 @@ void msgl__ranks_stop(msgl_rank_place *place)
     *place = (msgl_rank_place){0};
 }
 
+void msgl__ranks_watch(const msgl_rank_place *place, msgl_group_member *member)
+{
+    if (place->rank > 0) msgl__group_watch(member, 0, place->fd);
+    for (int32_t i = 0; place->others != NULL && i < place->others->count; i++) {
+        msgl__group_watch(member, i + 1, place->others->fds[i]);
+    }
+}
+
 // --- before the first step ---------------------------------------------------------------------
 
 static int gone(const msgl_rank_place *place, int32_t rank, msgl_err *err)

@@ -43,6 +43,9 @@ int msgl__ranks_hear_plan(const msgl_rank_place *place, msgl_rank_plan *plan, ms
 // Rank 0 waits until all others can follow; the first failure, with its rank, is *err.
 int msgl__ranks_wait_ready(const msgl_rank_place *place, msgl_err *err);
 
+// This rank's watch looks at the ways to the others, which close when they end.
+void msgl__ranks_watch(const msgl_rank_place *place, msgl_group_member *member);
+
 // What the runner's functions of the same names do, sent to all others with the slots that their
 // page tables (num_tables of them) need. 0, or MSGL_EPEER: one of them is gone.
 int msgl__ranks_write_tokens(msgl_ranks *r, const msgl_page_table *tables, int32_t num_tables,
