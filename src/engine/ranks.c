@@ -89,9 +89,12 @@ void msgl__ranks_stop(msgl_rank_place *place)
 {
     msgl_ranks *r = place->others;
     if (r != NULL) {
+        // A rank that is to blame may be one that is stopped.
+        const bool failed = place->group != NULL && msgl__group_blamed(place->group) >= 0;
+        const int patience = failed ? 0 : STOP_MS;
         for (int32_t i = 0; i < r->count; i++) close(r->fds[i]); // the sign to end
         for (int32_t i = 0; i < r->count; i++) {
-            if (ended(r->pids[i], STOP_MS)) continue;
+            if (ended(r->pids[i], patience)) continue;
             kill(r->pids[i], SIGKILL);
             waitpid(r->pids[i], NULL, 0);
         }
@@ -100,6 +103,11 @@ void msgl__ranks_stop(msgl_rank_place *place)
     }
     if (place->others != NULL) msgl__group_destroy(place->group);
     *place = (msgl_rank_place){0};
+}
+
+pid_t msgl__ranks_process(const msgl_rank_place *place, int32_t rank)
+{
+    return place->others->pids[rank - 1];
 }
 
 void msgl__ranks_watch(const msgl_rank_place *place, msgl_group_member *member)

@@ -8,6 +8,8 @@
 #ifndef MSGL_ENGINE_RANKS_H
 #define MSGL_ENGINE_RANKS_H
 
+#include <sys/types.h>
+
 #include "core/batch.h"
 #include "core/err.h"
 #include "distributed/group.h"
@@ -42,6 +44,9 @@ int msgl__ranks_tell_plan(const msgl_rank_place *place, const msgl_rank_plan *pl
 int msgl__ranks_hear_plan(const msgl_rank_place *place, msgl_rank_plan *plan, msgl_err *err);
 // Rank 0 waits until all others can follow; the first failure, with its rank, is *err.
 int msgl__ranks_wait_ready(const msgl_rank_place *place, msgl_err *err);
+
+// The process of another rank, asked for on rank 0.
+pid_t msgl__ranks_process(const msgl_rank_place *place, int32_t rank);
 
 // This rank's watch looks at the ways to the others, which close when they end.
 void msgl__ranks_watch(const msgl_rank_place *place, msgl_group_member *member);

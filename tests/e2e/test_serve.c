@@ -408,8 +408,9 @@ static void test_too_long(void **state)
     expect_idle(s);
 }
 
-// The server's child that was started first: its engine. (Not every kernel lists children.)
-static pid_t engine_of(const server *s)
+// The child of a process that was started first: of the server its engine, of that its second rank.
+// skip: that one aside. (Not every kernel lists children.)
+static pid_t first_child(pid_t of, pid_t skip)
 {
     DIR *proc = opendir("/proc");
     assert_non_null(proc);
@@ -431,7 +432,7 @@ static pid_t engine_of(const server *s)
                    ") %*c %d %*d %*d %*d %*d %*u %*u %*u %*u %*u %*u %*u %*d %*d %*d %*d %*d %*d "
                    "%llu",
                    &parent, &started) == 2 &&
-            parent == s->pid && started < first) {
+            parent == of && started < first && atoi(d->d_name) != skip) {
             first = started;
             engine = (pid_t)atoi(d->d_name);
         }
@@ -511,33 +512,73 @@ static void test_large_requests(void **state)
     expect_idle(s);
 }
 
+static void await_health(server *s)
+{
+    int status = 503;
+    for (int i = 0; i < 1000 && status == 503; i++) {
+        usleep(20000);
+        response r = client_request(&s->at, "GET", "/health", NULL);
+        status = r.status;
+        response_free(&r);
+    }
+    assert_int_equal(status, 200);
+}
+
+// A process of the engine gets a signal while an answer streams, whose client hears of it; then the
+// server is healthy again.
+static void fail_and_return(server *s, pid_t who, int signal)
+{
+    const int fd = client_open(&s->at);
+    char *body = long_body(5, 300, ",\"stream\":true");
+    client_post(fd, "/v1/completions", body);
+    msgl__free(body);
+    kill(who, signal);
+    response r = client_read(fd);
+    assert_non_null(strstr(r.body, "engine"));
+    response_free(&r);
+    close(fd);
+    await_health(s);
+}
+
 static void test_engine_killed(void **state)
 {
     server *s = *state;
     char before[1024], after[1024];
     ask(s, before);
-    const pid_t engine = engine_of(s);
+    const pid_t engine = first_child(s->pid, 0);
     assert_true(engine > 0);
-    const int fd = client_open(&s->at);
-    char *body = long_body(5, 300, ",\"stream\":true");
-    client_post(fd, "/v1/completions", body);
-    msgl__free(body);
-    kill(engine, SIGKILL);
-    response r = client_read(fd);
-    assert_non_null(strstr(r.body, "engine"));
-    response_free(&r);
-    close(fd);
-    int status = 503;
-    for (int i = 0; i < 1000 && status == 503; i++) {
-        usleep(20000);
-        r = client_request(&s->at, "GET", "/health", NULL);
-        status = r.status;
-        response_free(&r);
-    }
-    assert_int_equal(status, 200);
+    fail_and_return(s, engine, SIGKILL);
     ask(s, after);
     assert_string_equal(before, after);
     expect_idle(s);
+}
+
+// With two ranks: each of them ends, or the second stops, while an answer streams.
+static void test_ranks_killed(void **state)
+{
+    (void)state;
+    server s;
+    char before[1024], after[1024];
+    static const struct {
+        int rank, signal;
+    } cases[] = {{1, SIGKILL}, {0, SIGKILL}, {1, SIGSTOP}};
+    start(&s, (const char *const[]){"--tp-size", "2", "--threads", "1", NULL});
+    ask(&s, before);
+    const pid_t engine = first_child(s.pid, 0), front = first_child(s.pid, engine);
+    for (size_t i = 0; i < sizeof cases / sizeof cases[0]; i++) {
+        const pid_t ranks[2] = {first_child(s.pid, front),
+                                first_child(first_child(s.pid, front), 0)};
+        assert_true(ranks[0] > 0 && ranks[1] > 0);
+        fail_and_return(&s, ranks[cases[i].rank], cases[i].signal);
+        // All of them are new; the first may take a moment to end, and a second to be replaced.
+        for (int k = 0; k < 500 && first_child(s.pid, front) == ranks[0]; k++) usleep(20000);
+        assert_int_not_equal(first_child(s.pid, front), ranks[0]);
+        await_health(&s);
+        ask(&s, after);
+        assert_string_equal(before, after);
+    }
+    expect_idle(&s);
+    stop(&s);
 }
 
 static int status_for(server *s, const char *headers, const char *body)
@@ -631,17 +672,12 @@ int main(int argc, char **argv)
     program = argv[1];
     model = argv[2];
     const struct CMUnitTest tests[] = {
-        cmocka_unit_test(test_answers),
-        cmocka_unit_test(test_penalties),
-        cmocka_unit_test(test_disconnects),
-        cmocka_unit_test(test_hostile_requests),
-        cmocka_unit_test(test_too_long),
-        cmocka_unit_test(test_large_requests),
-        cmocka_unit_test(test_bench_open_ended),
-        cmocka_unit_test(test_engine_killed),
-        cmocka_unit_test(test_options),
-        cmocka_unit_test(test_config),
-        cmocka_unit_test(test_gguf),
+        cmocka_unit_test(test_answers),          cmocka_unit_test(test_penalties),
+        cmocka_unit_test(test_disconnects),      cmocka_unit_test(test_hostile_requests),
+        cmocka_unit_test(test_too_long),         cmocka_unit_test(test_large_requests),
+        cmocka_unit_test(test_bench_open_ended), cmocka_unit_test(test_engine_killed),
+        cmocka_unit_test(test_ranks_killed),     cmocka_unit_test(test_options),
+        cmocka_unit_test(test_config),           cmocka_unit_test(test_gguf),
     };
     return cmocka_run_group_tests(tests, setup, teardown);
 }

@@ -57,19 +57,6 @@ static void test_sparse_prompts(void **state)
     folder_remove(&f);
 }
 
-// The process of rank `rank`, which is the rank-th child of this one, forked in order.
-static pid_t process_of(int32_t rank)
-{
-    char path[64];
-    snprintf(path, sizeof path, "/proc/self/task/%d/children", (int)getpid());
-    FILE *f = fopen(path, "r");
-    assert_non_null(f);
-    int pid = 0;
-    for (int32_t i = 0; i < rank; i++) assert_int_equal(fscanf(f, "%d", &pid), 1);
-    fclose(f);
-    return (pid_t)pid;
-}
-
 static int one_step(harness *h, int32_t from, int32_t to)
 {
     msgl_batch_req req = harness_req(3, from, to);
@@ -99,7 +86,7 @@ static void test_failing_rank(void **state)
         assert_int_equal(one_step(&h, 0, 40), 0);
         assert_null(h.r->fault(h.r->ctx));
         const uint64_t begin = msgl__now_ns();
-        kill(process_of(bad), signals[i / 2]);
+        kill(msgl__ranks_process(&h.e->place, bad), signals[i / 2]);
         int code = 0; // of a step or the one behind it: what was sent may not have been read
         for (int32_t at = 40; at < 44 && code == 0; at++) code = one_step(&h, at, at + 1);
         const double seconds = (double)(msgl__now_ns() - begin) * 1e-9;
