@@ -136,8 +136,9 @@ static const char *fi_remark(void)
                                        : NULL;
 }
 
-static int fi_create(const msgl_attn_desc *desc, const msgl_attn_config *cfg,
-                     msgl_attn_backend **out, msgl_err *err)
+// merges: chunks are planned in two where that can be.
+static int create(const msgl_attn_desc *desc, const msgl_attn_config *cfg, bool merges,
+                  msgl_attn_backend **out, msgl_err *err)
 {
     int rc = msgl__attn_config_check(desc, cfg, err);
     if (rc != 0) return rc;
@@ -150,7 +151,7 @@ static int fi_create(const msgl_attn_desc *desc, const msgl_attn_config *cfg,
     if (b == NULL) return msgl__err_set(err, MSGL_ENOMEM, "%s: out of memory", desc->name);
     b->base.desc = desc;
     b->cfg = *cfg;
-    b->merges = desc == &msgl__attn_flashinfer && !cfg->deterministic && !msgl__attn_latent(cfg);
+    b->merges = merges && !cfg->deterministic && !msgl__attn_latent(cfg);
     rc = set_limits(b, err);
     if (rc == 0) rc = msgl__attn_workspace_create(cfg, &b->ws, err);
     if (rc != 0) goto fail;
@@ -172,6 +173,18 @@ static int fi_create(const msgl_attn_desc *desc, const msgl_attn_config *cfg,
 fail:
     fi_destroy(&b->base);
     return rc;
+}
+
+static int fi_create(const msgl_attn_desc *desc, const msgl_attn_config *cfg,
+                     msgl_attn_backend **out, msgl_err *err)
+{
+    return create(desc, cfg, false, out, err);
+}
+
+static int flashinfer_create(const msgl_attn_desc *desc, const msgl_attn_config *cfg,
+                             msgl_attn_backend **out, msgl_err *err)
+{
+    return create(desc, cfg, true, out, err);
 }
 
 // A plan on its way into the list: over so many keys of each request.
@@ -304,17 +317,19 @@ msgl_fi_metadata *msgl__fi_metadata(msgl_attn_backend *base, int32_t flight)
     .caches = 1u << MSGL_CACHE_KV | 1u << MSGL_CACHE_LATENT,                                       \
     .kv_dtypes = 1u << MSGL_F32 | 1u << MSGL_F16 | 1u << MSGL_BF16 | 1u << MSGL_E4M3,              \
     .sliding_window = true, .softcap = true, .sinks = true, .tree = true, .ragged = true,          \
-    .supports = fi_supports, .remark = fi_remark, .create = fi_create, .destroy = fi_destroy,      \
-    .prepare = fi_prepare, .forward = fi_forward
+    .supports = fi_supports, .remark = fi_remark, .destroy = fi_destroy, .prepare = fi_prepare,    \
+    .forward = fi_forward
 
 const msgl_attn_desc msgl__attn_fi = {
     FI,
     .name = "fi",
     .summary = "FlashInfer: ragged token indices, balanced split-KV plan per batch",
+    .create = fi_create,
 };
 
 const msgl_attn_desc msgl__attn_flashinfer = {
     FI,
     .name = "flashinfer",
     .summary = "fi, chunks as ragged new tokens and paged prefix, merged",
+    .create = flashinfer_create,
 };

@@ -93,6 +93,16 @@ const msgl_fi_api *msgl__fi_open(msgl_err *err)
     return NULL;
 }
 
+msgl_fi_shape msgl__fi_shape(const msgl_attn_config *cfg)
+{
+    return (msgl_fi_shape){.dtype = cfg->pool->spec.dtype,
+                           .num_q_heads = cfg->num_q_heads,
+                           .num_kv_heads = cfg->num_kv_heads,
+                           .head_dim = cfg->head_dim,
+                           .v_dim = cfg->pool->spec.v_dim,
+                           .page_size = cfg->page_size};
+}
+
 static bool is_latent(const msgl_fi_shape *s)
 {
     return s->v_dim < s->head_dim;
@@ -213,12 +223,7 @@ static int fi_create(const msgl_attn_desc *desc, const msgl_attn_config *cfg,
     b->base.desc = desc;
     b->cfg = *cfg;
     for (int i = 0; i < PHASES; i++) b->sets[i].dev = cfg->dev;
-    b->shape = (msgl_fi_shape){.dtype = cfg->pool->spec.dtype,
-                               .num_q_heads = cfg->num_q_heads,
-                               .num_kv_heads = cfg->num_kv_heads,
-                               .head_dim = cfg->head_dim,
-                               .v_dim = cfg->pool->spec.v_dim,
-                               .page_size = cfg->page_size};
+    b->shape = msgl__fi_shape(cfg);
     int code = msgl__attn_config_check(desc, cfg, err);
     if (code == 0 && (b->api = msgl__fi_open(err)) == NULL) code = MSGL_EUNSUPPORTED;
     if (code == 0) code = choose_kernels(b, err);
@@ -236,16 +241,21 @@ static fi_step *step_of(const fi_backend *b, const msgl_seqs *seqs)
     return &b->steps[seqs->flight * PHASES + (int32_t)seqs->phase];
 }
 
+void msgl__fi_count_pages(const int32_t *lens, int32_t n, int32_t page, int32_t *indptr,
+                          int32_t *last)
+{
+    indptr[0] = 0;
+    for (int32_t i = 0; i < n; i++) {
+        const int32_t pages = msgl__ceil_div(lens[i], page);
+        indptr[i + 1] = indptr[i] + pages;
+        last[i] = pages > 0 ? lens[i] - (pages - 1) * page : 0;
+    }
+}
+
 static void fill_pages(const fi_backend *b, const msgl_seqs *seqs, char *set, fi_step *step)
 {
-    const int32_t page = b->shape.page_size;
     int32_t *indptr = (int32_t *)set, *last = (int32_t *)(set + b->ints);
-    indptr[0] = 0;
-    for (int32_t i = 0; i < seqs->size; i++) {
-        const int32_t pages = msgl__ceil_div(seqs->seqlens_k[i], page);
-        indptr[i + 1] = indptr[i] + pages;
-        last[i] = seqs->seqlens_k[i] - (pages - 1) * page;
-    }
+    msgl__fi_count_pages(seqs->seqlens_k, seqs->size, b->shape.page_size, indptr, last);
     step->num_pages = indptr[seqs->size];
     step->num_plans = 0;
     step->used = b->plan_at;
@@ -337,34 +347,40 @@ static int32_t *pages_of(const fi_backend *b, const msgl_seqs *seqs)
     return seqs->phase == MSGL_DECODE ? b->pages : b->pages + (b->num_pages - own);
 }
 
+void msgl__fi_list_pages(const msgl_fi_api *api, const msgl_attn_backend *b,
+                         const msgl_attn_config *cfg, msgl_exec *x, const msgl_seqs *seqs,
+                         const int32_t *indptr, int32_t *pages)
+{
+    const msgl_fi_pages_call p = {.batch = seqs->size,
+                                  .page_size = cfg->page_size,
+                                  .table = cfg->device_table,
+                                  .table_stride = cfg->device_table_stride,
+                                  .table_rows = seqs->dev_table_rows,
+                                  .page_indptr = indptr,
+                                  .max_pages = msgl__ceil_div(seqs->max_seqlen_k, cfg->page_size),
+                                  .pages = pages};
+    msgl__cuda_attn_result(x, b->desc->name, api->pages(&p, cfg->cuda->stream(x->device)));
+}
+
 static void fi_begin(msgl_attn_backend *base, msgl_exec *x, const msgl_seqs *seqs)
 {
     const fi_backend *b = (const fi_backend *)base;
-    const int32_t page = b->shape.page_size;
     if (msgl__cuda_forks(seqs)) return;
-    const msgl_fi_pages_call p = {.batch = seqs->size,
-                                  .page_size = page,
-                                  .table = b->cfg.device_table,
-                                  .table_stride = b->cfg.device_table_stride,
-                                  .table_rows = seqs->dev_table_rows,
-                                  .page_indptr = (const int32_t *)b->sets[seqs->phase].device,
-                                  .max_pages = msgl__ceil_div(seqs->max_seqlen_k, page),
-                                  .pages = pages_of(b, seqs)};
-    msgl__cuda_attn_result(x, "fi", b->api->pages(&p, b->cfg.cuda->stream(x->device)));
+    msgl__fi_list_pages(b->api, base, &b->cfg, x, seqs,
+                        (const int32_t *)b->sets[seqs->phase].device, pages_of(b, seqs));
 }
 
-// FlashInfer's kernels know no sinks but tell the LSE of their rows.
-static void add_sinks(const fi_backend *b, msgl_exec *x, const msgl_attn_layer *layer,
-                      const msgl_seqs *seqs, void *out, void *stream)
+int msgl__fi_add_sinks(const msgl_attn_config *cfg, const msgl_attn_layer *layer,
+                       const msgl_seqs *seqs, const float *lse, void *out, void *stream)
 {
-    const msgl_sink_call c = {.dtype = msgl__cuda_attn_act(&b->cfg),
+    const msgl_sink_call c = {.dtype = msgl__cuda_attn_act(cfg),
                               .tokens = seqs->num_tokens,
-                              .num_q_heads = b->shape.num_q_heads,
-                              .head_dim = b->shape.head_dim,
+                              .num_q_heads = cfg->num_q_heads,
+                              .head_dim = cfg->head_dim,
                               .out = out,
-                              .lse = b->lse,
+                              .lse = lse,
                               .sinks = layer->sinks};
-    msgl__cuda_attn_result(x, "fi", b->cfg.cuda->attn->sink(&c, stream));
+    return cfg->cuda->attn->sink(&c, stream);
 }
 
 static void fi_forward(msgl_attn_backend *base, msgl_exec *x, const msgl_attn_layer *layer,
@@ -406,29 +422,15 @@ static void fi_forward(msgl_attn_backend *base, msgl_exec *x, const msgl_attn_la
                                 .plan_arrays = set + plan->at,
                                 .float_workspace = b->workspace};
     void *stream = cfg->cuda->stream(x->device);
-    const int code = b->api->run(&r, stream);
+    int code = b->api->run(&r, stream);
+    if (sinks && code == 0) code = msgl__fi_add_sinks(cfg, layer, seqs, b->lse, out, stream);
     msgl__cuda_attn_result(x, "fi", code);
-    if (sinks && code == 0) add_sinks(b, x, layer, seqs, out, stream);
 }
 
 const msgl_attn_desc msgl__attn_fi_cuda = {
+    MSGL_FI_CUDA,
     .name = "fi",
-    .aliases = {NULL},
     .summary = "FlashInfer: its kernels, planned per batch",
-    .devices = 1u << MSGL_DEVICE_CUDA,
-    .min_capability = 80,
-    .page_rule = MSGL_PAGE_ANY,
-    .head_dims = {64, 128, 256, 576},
-    .caches = 1u << MSGL_CACHE_KV | 1u << MSGL_CACHE_LATENT,
-    .kv_dtypes = 1u << MSGL_F16 | 1u << MSGL_BF16 | 1u << MSGL_E4M3,
-    .sliding_window = true,
-    .reads_behind_window = true,
-    .softcap = true,
-    .sinks = true,
-    .tree = true,
-    .graph = true,
-    .plugin = "minisgl-attn-fi.so",
-    .plugin_hint = "make builds it where nvcc is found and FlashInfer's wheel can be downloaded",
     .supports = fi_supports,
     .create = fi_create,
     .destroy = fi_destroy,

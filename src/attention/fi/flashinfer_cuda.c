@@ -10,6 +10,7 @@
 // --deterministic, layers with a window (where the prefix's end would be another key for each
 // query), latent caches and E4M3.
 #include "attention/fi/fi_cuda.h"
+#include "attention/paged.h"
 #include "core/mem.h"
 #include "core/round.h"
 #include "kernel/cuda/plugin.h"
@@ -88,32 +89,23 @@ static void choose(flashinfer *b)
                 b->api->has(&b->shape, MSGL_FI_PREFIX_HOPPER, capability);
 }
 
-// Carves the device memory from at; returns its end.
-static uintptr_t carve(const flashinfer *b, uintptr_t at, memory *m)
+// Gives all device memory its places from *at on; with at counting from NULL, measures it.
+static void carve(flashinfer *b, char **at)
 {
     const msgl_attn_config *cfg = &b->cfg;
+    memory *m = &b->m;
     const size_t tokens = (size_t)cfg->max_step_tokens, dim = (size_t)cfg->head_dim;
     const size_t element = msgl__dtype_size(b->shape.dtype);
     const size_t rows = tokens * (size_t)cfg->num_q_heads;
     const size_t kv = tokens * (size_t)cfg->num_kv_heads * dim * element;
     const size_t pages = (size_t)msgl__ceil_div(cfg->max_seq_len, cfg->page_size);
-    const struct {
-        void **to;
-        size_t size;
-    } arrays[] = {
-        {&m->k_rows, kv},
-        {&m->v_rows, kv},
-        {&m->other, rows * dim * element},
-        {&m->workspace, b->workspace_bytes},
-        {(void **)&m->lse, rows * sizeof(float)},
-        {(void **)&m->other_lse, rows * sizeof(float)},
-        {(void **)&m->pages, (size_t)cfg->max_running * pages * sizeof(int32_t)},
-    };
-    for (size_t i = 0; i < sizeof arrays / sizeof arrays[0]; i++) {
-        *arrays[i].to = (void *)at;
-        at += msgl__round_up(arrays[i].size, 256);
-    }
-    return at;
+    m->k_rows = msgl__attn_carve(at, kv);
+    m->v_rows = msgl__attn_carve(at, kv);
+    m->other = msgl__attn_carve(at, rows * dim * element);
+    m->workspace = msgl__attn_carve(at, b->workspace_bytes);
+    m->lse = msgl__attn_carve(at, rows * sizeof *m->lse);
+    m->other_lse = msgl__attn_carve(at, rows * sizeof *m->other_lse);
+    m->pages = msgl__attn_carve(at, (size_t)cfg->max_running * pages * sizeof *m->pages);
 }
 
 static int take_memory(flashinfer *b, msgl_err *err)
@@ -128,14 +120,17 @@ static int take_memory(flashinfer *b, msgl_err *err)
         msgl__cuda_plans_create(cfg, "flashinfer", 4 * b->ints + 2 * b->plan_bytes, &b->sets, err);
     if (code != 0) return code;
     b->steps = msgl__calloc((size_t)cfg->max_flights, sizeof *b->steps);
-    b->block_bytes = (size_t)carve(b, 0, &b->m);
+    char *at = NULL;
+    carve(b, &at);
+    b->block_bytes = (size_t)(uintptr_t)at;
     b->block = d->ops->alloc(d, b->block_bytes);
     if (b->steps == NULL || b->block == NULL) {
         return msgl__err_set(err, MSGL_ENOMEM,
                              "flashinfer: no memory for %zu bytes of rows and partial results",
                              b->block_bytes);
     }
-    carve(b, (uintptr_t)b->block, &b->m);
+    at = b->block;
+    carve(b, &at);
     return 0;
 }
 
@@ -147,12 +142,7 @@ static int flashinfer_create(const msgl_attn_desc *desc, const msgl_attn_config 
     b->base.desc = desc;
     b->cfg = *cfg;
     b->sets.dev = cfg->dev;
-    b->shape = (msgl_fi_shape){.dtype = cfg->pool->spec.dtype,
-                               .num_q_heads = cfg->num_q_heads,
-                               .num_kv_heads = cfg->num_kv_heads,
-                               .head_dim = cfg->head_dim,
-                               .v_dim = cfg->pool->spec.v_dim,
-                               .page_size = cfg->page_size};
+    b->shape = msgl__fi_shape(cfg);
     b->ragged = b->shape;
     b->ragged.page_size = 1;
     int code = msgl__attn_fi_cuda.create(&msgl__attn_fi_cuda, cfg, &b->fi, err);
@@ -183,14 +173,11 @@ static void fill_lengths(const flashinfer *b, const msgl_seqs *seqs, int32_t *se
 {
     const size_t ints = b->ints / sizeof(int32_t);
     int32_t *prefix = set, *fresh = set + ints, *indptr = set + 2 * ints, *last = set + 3 * ints;
-    indptr[0] = 0;
     for (int32_t i = 0; i < seqs->size; i++) {
         fresh[i] = seqs->cu_seqlens_q[i + 1] - seqs->cu_seqlens_q[i];
         prefix[i] = seqs->seqlens_k[i] - fresh[i];
-        const int32_t pages = msgl__ceil_div(prefix[i], b->shape.page_size);
-        indptr[i + 1] = indptr[i] + pages;
-        last[i] = pages > 0 ? prefix[i] - (pages - 1) * b->shape.page_size : 0;
     }
+    msgl__fi_count_pages(prefix, seqs->size, b->shape.page_size, indptr, last);
     s->any_prefix = indptr[seqs->size] > 0;
     s->used = 4 * b->ints;
 }
@@ -250,18 +237,10 @@ static void flashinfer_copy_in(msgl_attn_backend *base, msgl_exec *x, const msgl
 static void flashinfer_begin(msgl_attn_backend *base, msgl_exec *x, const msgl_seqs *seqs)
 {
     const flashinfer *b = (const flashinfer *)base;
-    const int32_t page = b->shape.page_size;
     if (needs_fi(b, seqs)) b->fi->desc->begin(b->fi, x, seqs);
     if (!in_two(b, seqs) || !b->steps[seqs->flight].any_prefix) return;
-    const msgl_fi_pages_call p = {.batch = seqs->size,
-                                  .page_size = page,
-                                  .table = b->cfg.device_table,
-                                  .table_stride = b->cfg.device_table_stride,
-                                  .table_rows = seqs->dev_table_rows,
-                                  .page_indptr = (const int32_t *)(b->sets.device + 2 * b->ints),
-                                  .max_pages = msgl__ceil_div(seqs->max_seqlen_k, page),
-                                  .pages = b->m.pages};
-    msgl__cuda_attn_result(x, "flashinfer", b->api->pages(&p, b->cfg.cuda->stream(x->device)));
+    msgl__fi_list_pages(b->api, base, &b->cfg, x, seqs,
+                        (const int32_t *)(b->sets.device + 2 * b->ints), b->m.pages);
 }
 
 // New tokens among themselves, into out and m.lse; *r is left for the other side to change.
@@ -350,36 +329,15 @@ static void flashinfer_forward(msgl_attn_backend *base, msgl_exec *x, const msgl
     int code = run_fresh(b, seqs, s, &r, stream);
     if (code == 0 && s->any_prefix) code = run_prefix(b, s, &r, stream);
     if (code == 0 && layer->sinks != NULL) {
-        const msgl_sink_call sink = {.dtype = b->shape.dtype,
-                                     .tokens = seqs->num_tokens,
-                                     .num_q_heads = b->shape.num_q_heads,
-                                     .head_dim = b->shape.head_dim,
-                                     .out = out,
-                                     .lse = b->m.lse,
-                                     .sinks = layer->sinks};
-        code = cfg->cuda->attn->sink(&sink, stream);
+        code = msgl__fi_add_sinks(cfg, layer, seqs, b->m.lse, out, stream);
     }
     msgl__cuda_attn_result(x, "flashinfer", code);
 }
 
 const msgl_attn_desc msgl__attn_flashinfer_cuda = {
+    MSGL_FI_CUDA,
     .name = "flashinfer",
-    .aliases = {NULL},
     .summary = "fi, chunks as ragged new tokens and paged prefix, merged",
-    .devices = 1u << MSGL_DEVICE_CUDA,
-    .min_capability = 80,
-    .page_rule = MSGL_PAGE_ANY,
-    .head_dims = {64, 128, 256, 576},
-    .caches = 1u << MSGL_CACHE_KV | 1u << MSGL_CACHE_LATENT,
-    .kv_dtypes = 1u << MSGL_F16 | 1u << MSGL_BF16 | 1u << MSGL_E4M3,
-    .sliding_window = true,
-    .reads_behind_window = true,
-    .softcap = true,
-    .sinks = true,
-    .tree = true,
-    .graph = true,
-    .plugin = "minisgl-attn-fi.so",
-    .plugin_hint = "make builds it where nvcc is found and FlashInfer's wheel can be downloaded",
     .supports = flashinfer_supports,
     .create = flashinfer_create,
     .destroy = flashinfer_destroy,
