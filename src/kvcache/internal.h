@@ -6,7 +6,7 @@
 #define MSGL_KVCACHE_INTERNAL_H
 
 #include "kvcache/cache.h"
-#include "kvcache/lru.h"
+#include "utils/lru.h"
 
 typedef struct msgl_free_list { // a stack
     int32_t *units;

@@ -17,6 +17,11 @@ typedef enum msgl_beater { MSGL_BEAT_SCHEDULER, MSGL_BEAT_COMPUTE, MSGL_NUM_BEAT
 
 typedef struct msgl_heartbeat {
     _Atomic uint64_t beats[MSGL_NUM_BEATERS];
+    // Of an engine of several ranks: its watch counts, whatever the engine does; 0: there is none.
+    _Atomic uint64_t alive;
+    // Steps that the scheduler has begun and ended, and what the one under way is expected to take;
+    // 0: nobody knows.
+    _Atomic uint64_t begun, ended, expected_ns;
 } msgl_heartbeat;
 
 // Shared with the processes that are forked from here on.
@@ -39,6 +44,29 @@ static inline void msgl__beat(msgl_heartbeat *h, msgl_beater who)
     if (h == NULL) return;
     const uint64_t n = atomic_load_explicit(&h->beats[who], memory_order_relaxed);
     atomic_store_explicit(&h->beats[who], n + 1, memory_order_relaxed);
+}
+
+static inline void msgl__heartbeat_begin(msgl_heartbeat *h, uint64_t expected_ns)
+{
+    if (h == NULL) return;
+    atomic_store_explicit(&h->expected_ns, expected_ns, memory_order_relaxed);
+    const uint64_t n = atomic_load_explicit(&h->begun, memory_order_relaxed);
+    atomic_store_explicit(&h->begun, n + 1, memory_order_release);
+}
+
+// Whatever has begun.
+static inline void msgl__heartbeat_end(msgl_heartbeat *h)
+{
+    if (h == NULL) return;
+    const uint64_t n = atomic_load_explicit(&h->begun, memory_order_relaxed);
+    atomic_store_explicit(&h->ended, n, memory_order_release);
+}
+
+// For another engine: no process beats any more.
+static inline void msgl__heartbeat_reset(msgl_heartbeat *h)
+{
+    atomic_store(&h->alive, 0);
+    atomic_store(&h->ended, atomic_load(&h->begun));
 }
 
 // Differs from an earlier result when there was a beat between.

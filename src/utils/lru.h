@@ -1,8 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
 //
 // A list of numbered things in order of last use, over memory of the caller's.
-#ifndef MSGL_KVCACHE_LRU_H
-#define MSGL_KVCACHE_LRU_H
+#ifndef MSGL_UTILS_LRU_H
+#define MSGL_UTILS_LRU_H
 
 #include <stdint.h>
 
