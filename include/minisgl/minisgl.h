@@ -66,7 +66,7 @@ typedef void (*msgl_progress_fn)(void *ctx, const char *stage, uint64_t done, ui
 typedef struct msgl_options {
     // Required: folder with config.json, *.safetensors, tokenizer.json; or a GGUF file.
     const char *model_dir;
-    const char *device;         // "auto", "cpu", "cuda" or "cuda:N"
+    const char *device;         // "auto", "cpu", "cuda", "cuda:N", "cuda:N,N" for two ranks, ...
     const char *dtype;          // "auto", "bfloat16", "float16", "float32"
     const char *weight_dtype;   // those, or "int8"; auto: as dtype
     const char *kv_cache_dtype; // as dtype's; auto: as dtype
@@ -102,9 +102,19 @@ typedef struct msgl_options {
     int ds_calibrate;               // 1: nothing is sparse; msgl_write_channels makes the file
     int collapsed_routing;          // 1, with dummy_weight: all tokens go to the same experts
     // Processes that share the model, each with its part of every layer; 1: this one alone. The
-    // others are forked by msgl_open, before which the process must have no threads; CPU only.
+    // others are forked by msgl_open, before which the process must have no threads.
     int tp_size;
-    void *reserved[3];
+    const char *nccl_path; // libnccl.so.2 for ranks on GPUs; "auto": looked for; "none": without
+    int ep_size; // parts that experts are shared out in, which divide tp_size; 0: as is best
+    // 1: the tp_size processes are those of an MPI job, which mpirun or srun has started. Rank 0
+    // opens the model, each of the others calls msgl_follow instead. None has set up MPI itself.
+    int mpi;
+    const char *dist_init_addr; // where rank 0 listens for ranks of other hosts, "HOST:PORT"; NULL:
+                                // at the name of its host
+    // Engines of this model on this machine, and which of them this is: it takes its share of the
+    // cores and of the free memory. 1 and 0: this one alone.
+    int dp_size, dp_rank;
+    void *reserved[2];
 } msgl_options;
 
 MSGL_API void msgl_options_init(msgl_options *o);
@@ -116,6 +126,11 @@ typedef struct msgl_llm msgl_llm;
 MSGL_API int msgl_open(const msgl_options *o, msgl_llm **out, msgl_err *err);
 // Ends all requests (without callbacks) and frees everything. NULL is allowed.
 MSGL_API void msgl_close(msgl_llm *l);
+// What a process of an MPI job (o->mpi) does that is not its rank 0: it works for rank 0's model
+// until that is closed. Of o only model_dir, device, threads and cpu_level count. 0, or
+// MSGL_ECLOSED: rank 0 failed, or was told why this rank cannot go on, and says so; else a failure
+// that rank 0 does not know of. A process can do this, or open a model with o->mpi, once.
+MSGL_API int msgl_follow(const msgl_options *o, msgl_err *err);
 
 typedef struct msgl_info {
     int vocab_size, max_seq_len, max_running, num_pages, page_size;

@@ -37,7 +37,7 @@ void msgl__setting_put(const msgl_setting *s, double v, void *values)
     }
 }
 
-static void put_text(const msgl_setting *s, const char *text, void *values)
+void msgl__setting_put_text(const msgl_setting *s, const char *text, void *values)
 {
     *(const char **)(void *)((char *)values + s->offset) = text;
 }
@@ -114,7 +114,7 @@ int msgl__setting_parse(const msgl_setting *s, const char *source, const char *t
     double v;
     if (s->type == MSGL_SETTING_TEXT) {
         if (!allows_text(s, text)) return refuse(s, source, text, err);
-        put_text(s, text, values);
+        msgl__setting_put_text(s, text, values);
         return 0;
     }
     if (!read_number(s, text, &v) || !allows_number(s, v)) return refuse(s, source, text, err);
@@ -127,7 +127,7 @@ void msgl__settings_default(const msgl_setting_table *t, void *values)
     for (int i = 0; i < t->count; i++) {
         const msgl_setting *s = &t->rows[i];
         if (s->type == MSGL_SETTING_TEXT) {
-            put_text(s, s->preset_text, values);
+            msgl__setting_put_text(s, s->preset_text, values);
         } else if (s->type != MSGL_SETTING_LIST) {
             msgl__setting_put(s, s->preset, values);
         }
@@ -160,6 +160,10 @@ int msgl__options_check(const msgl_options *o, msgl_err *err)
         return msgl__err_set(err, MSGL_EINVAL, "model_dir is not set");
     }
     const int rc = msgl__settings_check(&msgl__engine_settings, o, err);
+    if (rc == 0 && o->dp_rank >= o->dp_size) {
+        return msgl__err_set(err, MSGL_EINVAL, "dp_rank is %d; allowed: less than dp_size, %d",
+                             o->dp_rank, o->dp_size);
+    }
     if (rc == 0 && o->collapsed_routing && !o->dummy_weight) {
         return msgl__err_set(err, MSGL_EINVAL,
                              "collapsed routing is of random weights alone: it needs "

@@ -34,7 +34,8 @@ enum {
     MSGL_CMD_TEMPLATE = 64,
     MSGL_CMD_HELP = 128,
     MSGL_CMD_CALIBRATE = 4096,
-    MSGL_CMD_ALL = 255 | MSGL_CMD_CALIBRATE,
+    MSGL_CMD_SIMULATE = 16384,
+    MSGL_CMD_ALL = 255 | MSGL_CMD_CALIBRATE | MSGL_CMD_SIMULATE,
     MSGL_CMD_ENGINE =
         MSGL_CMD_SERVE | MSGL_CMD_CHAT | MSGL_CMD_RUN | MSGL_CMD_BENCH | MSGL_CMD_CALIBRATE,
     // With MSGL_CMD_BENCH: the only benchmark that reads it; ENGINE: those of an engine of their
@@ -99,5 +100,6 @@ int msgl__setting_parse(const msgl_setting *s, const char *source, const char *t
 double msgl__setting_number(const msgl_setting *s, const void *values);
 void msgl__setting_put(const msgl_setting *s, double value, void *values);
 const char *msgl__setting_text(const msgl_setting *s, const void *values);
+void msgl__setting_put_text(const msgl_setting *s, const char *text, void *values); // borrows it
 
 #endif
