@@ -2,6 +2,8 @@
 //
 // How long an all_reduce of ranks on this host takes, beside a memcpy of as many bytes.
 //   bench_all_reduce [RANKS [SECONDS [free]]]
+//   mpirun --bind-to none -np RANKS bench_all_reduce [RANKS [SECONDS [free]]]
+// The first is over shared memory, the second over MPI.
 // RANKS processes (default 2), each bound to a processor where there are as many, unless `free`,
 // sum f32 for about SECONDS (default 0.5) a size. The table has rank 0's median of 20 rounds and
 // its best one, us a call; GB/s are bytes of the buffer by the median.
@@ -14,6 +16,7 @@
 
 #include "core/mem.h"
 #include "distributed/communicator.h"
+#include "distributed/mpi/plugin.h"
 #include "kernel/exec.h"
 #include "utils/clock.h"
 
@@ -30,7 +33,7 @@ typedef struct job {
 static void call(const job *j, size_t bytes)
 {
     if (j->comm != NULL)
-        j->comm->ops->all_reduce(j->comm, j->x, j->buf, bytes / sizeof(float));
+        j->comm->ops->all_reduce(j->comm, j->x, MSGL_F32, j->buf, bytes / sizeof(float));
     else
         memcpy(j->other, j->buf, bytes);
 }
@@ -51,7 +54,7 @@ static void measure(const job *j, size_t bytes, double seconds, double *median, 
     double us[ROUNDS];
     call(j, bytes);
     for (int r = 0; r < ROUNDS; r++) {
-        if (j->comm != NULL) j->comm->ops->barrier(j->comm, j->x);
+        if (j->comm != NULL) j->comm->ops->all_reduce(j->comm, j->x, MSGL_F32, j->buf, 0);
         const uint64_t from = msgl__now_ns();
         for (int i = 0; i < calls; i++) call(j, bytes);
         us[r] = (double)(msgl__now_ns() - from) / 1e3 / calls;
@@ -69,7 +72,8 @@ static void bind_to(int cpu)
     if (sched_setaffinity(0, sizeof set, &set) != 0) perror("sched_setaffinity");
 }
 
-static int run_rank(msgl_group *g, int rank, double seconds, int bound)
+// api: of an MPI job's processes; NULL: over the group's memory.
+static int run_rank(msgl_group *g, const msgl_mpi_api *api, int rank, double seconds, int bound)
 {
     if (bound) bind_to(rank);
     msgl_err err;
@@ -83,7 +87,8 @@ static int run_rank(msgl_group *g, int rank, double seconds, int bound)
     memset(reduce.other, 1, most);
     memset(reduce.buf, 0, most); // sums of zeros stay finite
     if (msgl__group_join(g, rank, &m, &err) != 0 ||
-        msgl__comm_shm_create(m, &reduce.comm, &err) != 0) {
+        (api != NULL ? msgl__comm_mpi_create(m, api, &reduce.comm, &err)
+                     : msgl__comm_shm_create(m, &reduce.comm, &err)) != 0) {
         fprintf(stderr, "%s\n", err.text);
         return 1;
     }
@@ -101,7 +106,7 @@ static int run_rank(msgl_group *g, int rank, double seconds, int bound)
                    SIZES[i], median, best, gb / median, copied, gb / copied);
             fflush(stdout);
         }
-        ops->barrier(reduce.comm, &x);
+        ops->all_reduce(reduce.comm, &x, MSGL_F32, reduce.buf, 0);
     }
     const int status = x.status;
     ops->destroy(reduce.comm);
@@ -109,11 +114,31 @@ static int run_rank(msgl_group *g, int rank, double seconds, int bound)
     return status != 0;
 }
 
+// One rank of a job that mpirun has started.
+static int run_mpi(double seconds, int free_ranks)
+{
+    msgl_err err;
+    msgl_mpi_job world;
+    msgl_group *g;
+    const msgl_mpi_api *api = msgl__mpi_open(&err);
+    if (api == NULL || api->init(&world, &err) != 0 ||
+        msgl__group_create(world.size, &g, &err) != 0) {
+        fprintf(stderr, "%s\n", err.text);
+        return 2;
+    }
+    const int bound = !free_ranks && world.size <= sysconf(_SC_NPROCESSORS_ONLN);
+    const int failed = run_rank(g, api, world.rank, seconds, bound);
+    msgl__group_destroy(g);
+    if (!failed) api->finish();
+    return failed;
+}
+
 int main(int argc, char **argv)
 {
     const int ranks = argc > 1 ? (int)strtol(argv[1], NULL, 10) : 2;
     const double seconds = argc > 2 ? strtod(argv[2], NULL) : 0.5;
     const int bound = argc < 4 && ranks <= sysconf(_SC_NPROCESSORS_ONLN);
+    if (getenv("OMPI_COMM_WORLD_RANK") != NULL) return run_mpi(seconds, argc > 3);
     msgl_err err;
     msgl_group *g;
     if (msgl__group_create(ranks, &g, &err) != 0) {
@@ -122,13 +147,13 @@ int main(int argc, char **argv)
     }
     for (int r = 1; r < ranks; r++) {
         const pid_t pid = fork();
-        if (pid == 0) _exit(run_rank(g, r, seconds, bound));
+        if (pid == 0) _exit(run_rank(g, NULL, r, seconds, bound));
         if (pid < 0) {
             perror("fork");
             return 1;
         }
     }
-    int failed = run_rank(g, 0, seconds, bound), status;
+    int failed = run_rank(g, NULL, 0, seconds, bound), status;
     while (wait(&status) > 0) failed |= status != 0;
     msgl__group_destroy(g);
     return failed;

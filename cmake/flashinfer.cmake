@@ -9,44 +9,6 @@ set(MSGL_FLASHINFER_WHEEL "$ENV{MSGL_FLASHINFER_WHEEL}" CACHE FILEPATH
 
 set(msgl_flashinfer_root ${PROJECT_BINARY_DIR}/flashinfer)
 
-# msgl_flashinfer_download(VARIABLE): path of the wheel, or empty after a message.
-function(msgl_flashinfer_download result)
-  set(name flashinfer_python-${MSGL_FLASHINFER_VERSION}-py3-none-any.whl)
-  set(${result} "" PARENT_SCOPE)
-  if(MSGL_FLASHINFER_WHEEL)
-    set(wheel ${MSGL_FLASHINFER_WHEEL})
-    if(NOT EXISTS ${wheel})
-      message(FATAL_ERROR "MSGL_FLASHINFER_WHEEL: there is no file ${wheel}")
-    endif()
-  else()
-    set(wheel ${msgl_flashinfer_root}/${name})
-    if(NOT EXISTS ${wheel})
-      message(STATUS "FlashInfer ${MSGL_FLASHINFER_VERSION}: downloading the wheel (14 MB)")
-      file(MAKE_DIRECTORY ${msgl_flashinfer_root})
-      execute_process(
-        COMMAND python3 -m pip download --quiet --no-deps --only-binary=:all:
-                --dest ${msgl_flashinfer_root} flashinfer-python==${MSGL_FLASHINFER_VERSION}
-        RESULT_VARIABLE code OUTPUT_QUIET ERROR_VARIABLE text TIMEOUT 300)
-      if(NOT code EQUAL 0 OR NOT EXISTS ${wheel})
-        string(STRIP "${text}" text)
-        string(REGEX REPLACE ".*\n" "" text "${text}")
-        if(text STREQUAL "")
-          set(text "${code}")
-        endif()
-        message(STATUS "FlashInfer: pip could not download it (${text}). Plug-ins fi and trtllm: "
-                       "off. -DMSGL_FLASHINFER_WHEEL=FILE takes a copy of ${name}")
-        return()
-      endif()
-    endif()
-  endif()
-  file(SHA256 ${wheel} sum)
-  if(NOT sum STREQUAL MSGL_FLASHINFER_SHA256)
-    message(FATAL_ERROR "${wheel}: SHA-256 is ${sum}, expected ${MSGL_FLASHINFER_SHA256} "
-                        "(flashinfer-python ${MSGL_FLASHINFER_VERSION}); delete or replace the file")
-  endif()
-  set(${result} ${wheel} PARENT_SCOPE)
-endfunction()
-
 # msgl_flashinfer_fetch(VARIABLE): TRUE when the headers are in the build folder.
 function(msgl_flashinfer_fetch result)
   set(${result} FALSE PARENT_SCOPE)
@@ -57,7 +19,9 @@ function(msgl_flashinfer_fetch result)
       return()
     endif()
     set_property(GLOBAL PROPERTY MSGL_FLASHINFER_TRIED TRUE)
-    msgl_flashinfer_download(wheel)
+    msgl_wheel(wheel flashinfer-python ${MSGL_FLASHINFER_VERSION} py3-none-any
+               ${MSGL_FLASHINFER_SHA256} MSGL_FLASHINFER_WHEEL ${msgl_flashinfer_root} "14 MB"
+               "Plug-ins fi and trtllm: off")
     if(NOT wheel)
       return()
     endif()

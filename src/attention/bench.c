@@ -8,17 +8,12 @@
 #include "core/mem.h"
 #include "core/round.h"
 #include "core/seqs.h"
+#include "core/settings.h"
 #include "utils/clock.h"
 #include "utils/random.h"
 #include "utils/stats.h"
 
-enum {
-    MAX_LAYERS = 64,
-    // SGLang's defaults of double sparsity.
-    HEAVY_CHANNELS = 32,
-    HEAVY_TOKENS = 256,
-    SPARSE_THRESHOLD = 4096,
-};
+enum { MAX_LAYERS = 64 };
 
 typedef struct bench {
     const msgl_attn_bench_shape *shape;
@@ -72,18 +67,20 @@ static int32_t dual_len_of(const msgl_attn_desc *d, const msgl_attn_bench_shape 
     return !d->dual_chunk ? 0 : quarter > 0 ? quarter : 1;
 }
 
-// Labels of channels that lie evenly in a head. Random K and labels choose random tokens, as far
-// apart as real ones can be.
+// Labels, by the settings' defaults, of channels that lie evenly in a head. Random K and labels
+// choose random tokens, as far apart as real ones can be.
 static int choose_channels(bench *b, msgl_err *err)
 {
     const msgl_attn_bench_shape *s = b->shape;
-    const int32_t n = s->head_dim < HEAVY_CHANNELS ? 8 : HEAVY_CHANNELS;
+    msgl_options o = {0};
+    msgl__settings_default(&msgl__engine_settings, &o);
+    const int32_t n = s->head_dim < o.ds_heavy_channel_num ? 8 : o.ds_heavy_channel_num;
     const size_t heads = (size_t)MAX_LAYERS * (size_t)s->num_kv_heads;
     b->sparse =
         (msgl_attn_sparse){.dims = {MAX_LAYERS, s->num_q_heads, s->num_kv_heads, s->head_dim},
                            .heavy_channels = n,
-                           .heavy_tokens = HEAVY_TOKENS,
-                           .threshold = SPARSE_THRESHOLD};
+                           .heavy_tokens = o.ds_heavy_token_num,
+                           .threshold = o.ds_sparse_decode_threshold};
     b->sparse.channels = msgl__calloc(heads * (size_t)n, sizeof *b->sparse.channels);
     if (b->sparse.channels == NULL) {
         return msgl__err_set(err, MSGL_ENOMEM, "bench attn: out of memory");

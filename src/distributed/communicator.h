@@ -12,26 +12,51 @@
 #ifndef MSGL_DISTRIBUTED_COMMUNICATOR_H
 #define MSGL_DISTRIBUTED_COMMUNICATOR_H
 
+#include <stdbool.h>
 #include <stddef.h>
+#include <stdint.h>
 
+#include "core/dtype.h"
 #include "core/err.h"
 #include "distributed/group.h"
 
-struct msgl_exec; // kernel/exec.h: where work is queued
+struct msgl_exec;      // kernel/exec.h: where work is queued
+struct msgl_norm_feed; // kernel/calls.h
+struct msgl_mpi_api;   // distributed/mpi/plugin.h
 
 typedef struct msgl_comm msgl_comm;
 
+// residual += scale * (the sum over ranks of `in`), both [rows, dim] of exec->act, dense.
+typedef struct msgl_reduce_add {
+    const void *in;
+    void *residual;
+    float scale;
+    int32_t rows, dim;
+    // NULL, or an empty feed that may be filled for the norm behind, whose weight this is.
+    const float *next_norm;
+    struct msgl_norm_feed *feed;
+} msgl_reduce_add;
+
 typedef struct msgl_comm_ops {
     const char *name;
-    // buf[0, n) = the sum over ranks, added in rank order and in f32. Device memory, elements of
-    // exec->act, in place.
-    void (*all_reduce)(msgl_comm *c, struct msgl_exec *x, void *buf, size_t n);
+    // buf[0, n) = the sum over ranks, the same bits for all of them. Device memory, in place. On
+    // the CPU dtype is f32, sums are in rank order, and with n 0 no rank goes on before all have
+    // come here. Sums of other types may be rounded on their way from rank to rank.
+    void (*all_reduce)(msgl_comm *c, struct msgl_exec *x, msgl_dtype dtype, void *buf, size_t n);
+    // The same bits as an all_reduce and an addition. NULL, or false: not done, nor anything else.
+    bool (*all_reduce_add)(msgl_comm *c, struct msgl_exec *x, const msgl_reduce_add *a);
     // out [size, n]: rank r's in [n] in row r. in may be its own row of out.
     void (*all_gather)(msgl_comm *c, struct msgl_exec *x, const float *in, size_t n, float *out);
-    // buf [bytes] of rank `root` to all ranks.
+    // out = what each rank, in their order, has for this one; in: what this one has for each of
+    // them. counts [size, size], host memory, the same on all ranks: elements of exec->act from
+    // rank r to rank s at r * size + s. in and out do not overlap. NULL: on GPUs there is none.
+    void (*all_to_all)(msgl_comm *c, struct msgl_exec *x, const void *in, const size_t *counts,
+                       void *out);
+    // buf [bytes] of rank `root` to all ranks. NULL: likewise.
     void (*broadcast)(msgl_comm *c, struct msgl_exec *x, void *buf, size_t bytes, int root);
-    // No rank goes on before all have come here.
-    void (*barrier)(msgl_comm *c, struct msgl_exec *x);
+    // From any thread, when a rank is to blame: calls that wait on the device end. NULL: they see
+    // it.
+    void (*abort)(msgl_comm *c);
     // Frees what the communicator itself took, after its last call; the group stays.
     void (*destroy)(msgl_comm *c);
 } msgl_comm_ops;
@@ -48,5 +73,13 @@ void msgl__comm_self_init(msgl_comm *c);
 // before they return, on the calling thread, which is the same for all calls. A rank has one; m
 // outlives it. On success *out is the caller's, until its destroy. MSGL_ENOMEM.
 int msgl__comm_shm_create(msgl_group_member *m, msgl_comm **out, msgl_err *err);
+
+// Of the processes of an MPI job, which are the ranks of m's group in this order; the same sums as
+// shm's, bit by bit. Elements and calls as there. api: set up (distributed/mpi/plugin.h), for this
+// communicator alone. When a call fails, MPI may go on writing what it was to receive.
+int msgl__comm_mpi_create(msgl_group_member *m, const struct msgl_mpi_api *api, msgl_comm **out,
+                          msgl_err *err);
+// minisgl-mpi.so's table, its version checked. NULL sets *err.
+const struct msgl_mpi_api *msgl__mpi_open(msgl_err *err);
 
 #endif

@@ -7,26 +7,29 @@
 #include <signal.h>
 #include <stdbool.h>
 #include <string.h>
-#include <sys/eventfd.h>
 #include <sys/mman.h>
-#include <unistd.h>
 
 #include "core/mem.h"
 #include "distributed/internal.h"
+#include "distributed/link.h"
 #include "utils/clock.h"
+#include "utils/heartbeat.h"
 
 enum { PAGE = 4096 };
 
 struct msgl_group_member {
     msgl_group *group;
     int rank;
-    int fd; // eventfd: somebody is to blame
     pthread_t thread;
-    pthread_mutex_t lock; // of stop and sockets
+    pthread_mutex_t lock; // of stop, sockets, links, heartbeat and on_blame
     pthread_cond_t wake;
     bool stop;
     int sockets[MSGL_GROUP_MAX_SIZE]; // 1 + those that tell of an end; 0: none
-    msgl_watch watch;                 // the thread's
+    msgl_links links;
+    msgl_heartbeat *heartbeat;   // or NULL
+    void (*on_blame)(void *ctx); // NULL: nobody asked, or was told
+    void *on_blame_ctx;
+    msgl_watch watch; // the thread's
 };
 
 static size_t header_bytes(void)
@@ -100,16 +103,27 @@ void msgl__watch_look(msgl_watch *w, msgl_group *g, int rank, uint64_t now)
     }
 }
 
-// The ranks whose sockets are closed at the other end.
-static void look_at_sockets(msgl_group_member *m)
+// Beats for who looks from outside, and blames ranks whose sockets are closed at the other end.
+static void look_outside(msgl_group_member *m)
 {
     pthread_mutex_lock(&m->lock);
+    if (m->heartbeat != NULL) atomic_fetch_add(&m->heartbeat->alive, 1);
     for (int r = 0; r < m->group->size; r++) {
         struct pollfd p = {.fd = m->sockets[r] - 1};
         if (p.fd >= 0 && poll(&p, 1, 0) > 0 && (p.revents & (POLLHUP | POLLERR)) != 0) {
             msgl__group_blame(m->group, r);
         }
     }
+    msgl__links_look(&m->links, m->group);
+    pthread_mutex_unlock(&m->lock);
+}
+
+void msgl__group_link(msgl_group_member *m, int rank, int beats, int way)
+{
+    assert(rank >= 0 && rank < m->group->size);
+    pthread_mutex_lock(&m->lock);
+    m->links.beats[rank] = beats + 1;
+    m->links.ways[rank] = way + 1;
     pthread_mutex_unlock(&m->lock);
 }
 
@@ -118,6 +132,31 @@ void msgl__group_watch(msgl_group_member *m, int rank, int fd)
     assert(rank >= 0 && rank < m->group->size);
     pthread_mutex_lock(&m->lock);
     m->sockets[rank] = fd + 1;
+    pthread_mutex_unlock(&m->lock);
+}
+
+static void tell_of_blame(msgl_group_member *m)
+{
+    if (msgl__group_blamed(m->group) < 0) return;
+    pthread_mutex_lock(&m->lock);
+    void (*fn)(void *ctx) = m->on_blame;
+    m->on_blame = NULL;
+    pthread_mutex_unlock(&m->lock);
+    if (fn != NULL) fn(m->on_blame_ctx);
+}
+
+void msgl__group_on_blame(msgl_group_member *m, void (*fn)(void *ctx), void *ctx)
+{
+    pthread_mutex_lock(&m->lock);
+    m->on_blame_ctx = ctx;
+    m->on_blame = fn;
+    pthread_mutex_unlock(&m->lock);
+}
+
+void msgl__group_beat(msgl_group_member *m, msgl_heartbeat *h)
+{
+    pthread_mutex_lock(&m->lock);
+    m->heartbeat = h;
     pthread_mutex_unlock(&m->lock);
 }
 
@@ -137,14 +176,11 @@ static bool wait_tick(msgl_group_member *m, uint64_t until)
 static void *watch_main(void *arg)
 {
     msgl_group_member *m = arg;
-    bool told = false;
     uint64_t now = msgl__now_ns();
     do {
         msgl__watch_look(&m->watch, m->group, m->rank, now);
-        look_at_sockets(m);
-        if (!told && msgl__group_blamed(m->group) >= 0) {
-            told = eventfd_write(m->fd, 1) == 0;
-        }
+        look_outside(m);
+        tell_of_blame(m);
     } while (wait_tick(m, now + MSGL_WATCH_TICK_NS) && (now = msgl__now_ns()) != 0);
     return NULL;
 }
@@ -170,7 +206,6 @@ static void member_free(msgl_group_member *m)
 {
     pthread_cond_destroy(&m->wake);
     pthread_mutex_destroy(&m->lock);
-    close(m->fd);
     msgl__free(m);
 }
 
@@ -184,14 +219,8 @@ int msgl__group_join(msgl_group *g, int rank, msgl_group_member **out, msgl_err 
     if (m == NULL) return msgl__err_set(err, MSGL_ENOMEM, "out of memory for rank %d", rank);
     m->group = g;
     m->rank = rank;
-    m->fd = eventfd(0, EFD_CLOEXEC | EFD_NONBLOCK);
-    if (m->fd < 0) {
-        msgl__free(m);
-        return msgl__err_set(err, MSGL_EINTERNAL, "no descriptor for rank %d", rank);
-    }
     unsigned state = MSGL_RANK_NEW;
     if (!atomic_compare_exchange_strong(&g->ranks[rank].state, &state, MSGL_RANK_JOINED)) {
-        close(m->fd);
         msgl__free(m);
         return msgl__err_set(err, MSGL_EBUSY, "rank %d has joined before", rank);
     }
@@ -216,6 +245,8 @@ void msgl__group_leave(msgl_group_member *m)
     pthread_cond_signal(&m->wake);
     pthread_mutex_unlock(&m->lock);
     pthread_join(m->thread, NULL);
+    msgl__links_leave(&m->links, m->group);
+    if (m->heartbeat != NULL) atomic_store(&m->heartbeat->alive, 0);
     member_free(m);
 }
 
@@ -227,9 +258,4 @@ int msgl__group_rank(const msgl_group_member *m)
 msgl_group *msgl__group_of(const msgl_group_member *m)
 {
     return m->group;
-}
-
-int msgl__group_fd(const msgl_group_member *m)
-{
-    return m->fd;
 }

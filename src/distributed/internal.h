@@ -5,6 +5,7 @@
 #define MSGL_DISTRIBUTED_INTERNAL_H
 
 #include <stdatomic.h>
+#include <stdbool.h>
 #include <stddef.h>
 #include <stdint.h>
 

@@ -2,10 +2,12 @@
 #include <string.h>
 
 #include "distributed/communicator.h"
+#include "kernel/exec.h"
 
-static void self_all_reduce(msgl_comm *c, struct msgl_exec *x, void *buf, size_t n)
+static void self_all_reduce(msgl_comm *c, struct msgl_exec *x, msgl_dtype dtype, void *buf,
+                            size_t n)
 {
-    (void)c, (void)x, (void)buf, (void)n;
+    (void)c, (void)x, (void)dtype, (void)buf, (void)n;
 }
 
 static void self_all_gather(msgl_comm *c, struct msgl_exec *x, const float *in, size_t n,
@@ -15,14 +17,16 @@ static void self_all_gather(msgl_comm *c, struct msgl_exec *x, const float *in, 
     if (in != out) memcpy(out, in, n * sizeof *out);
 }
 
+static void self_all_to_all(msgl_comm *c, struct msgl_exec *x, const void *in, const size_t *counts,
+                            void *out)
+{
+    (void)c;
+    if (counts[0] > 0) memcpy(out, in, counts[0] * msgl__dtype_size(x->act));
+}
+
 static void self_broadcast(msgl_comm *c, struct msgl_exec *x, void *buf, size_t bytes, int root)
 {
     (void)c, (void)x, (void)buf, (void)bytes, (void)root;
-}
-
-static void self_barrier(msgl_comm *c, struct msgl_exec *x)
-{
-    (void)c, (void)x;
 }
 
 static void self_destroy(msgl_comm *c)
@@ -34,8 +38,8 @@ static const msgl_comm_ops SELF_OPS = {
     .name = "self",
     .all_reduce = self_all_reduce,
     .all_gather = self_all_gather,
+    .all_to_all = self_all_to_all,
     .broadcast = self_broadcast,
-    .barrier = self_barrier,
     .destroy = self_destroy,
 };
 

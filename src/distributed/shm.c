@@ -28,6 +28,7 @@
 #include "distributed/sum.h"
 #include "kernel/exec.h"
 #include "utils/clock.h"
+#include "utils/hash.h"
 
 enum {
     SPIN_NS = 20000,
@@ -40,7 +41,7 @@ enum {
     PIECE = MSGL_GROUP_SLOT_BYTES / sizeof(float), // elements of a slot
 };
 
-enum { OP_ALL_REDUCE = 1, OP_ALL_GATHER, OP_BROADCAST, OP_BARRIER };
+enum { OP_ALL_REDUCE = 1, OP_ALL_GATHER, OP_ALL_TO_ALL, OP_BROADCAST };
 
 typedef struct shm_comm {
     msgl_comm base;
@@ -202,8 +203,9 @@ static bool reduce_two_shot(shm_comm *c, float *buf, size_t n)
     return true;
 }
 
-static void shm_all_reduce(msgl_comm *base, msgl_exec *x, void *buf, size_t n)
+static void shm_all_reduce(msgl_comm *base, msgl_exec *x, msgl_dtype dtype, void *buf, size_t n)
 {
+    assert(dtype == MSGL_F32);
     shm_comm *c = (shm_comm *)base;
     bool ok = begin(c, OP_ALL_REDUCE, 0, n);
     const bool one_shot = base->size == 2 || n * sizeof(float) <= ONE_SHOT_BYTES;
@@ -238,6 +240,80 @@ static void shm_all_gather(msgl_comm *base, msgl_exec *x, const float *in, size_
     end(c, x);
 }
 
+// Where what rank `from` has for `to` begins among what it shows: what it has for the others, in
+// their order. to == size: how much that is.
+static size_t shown(const size_t *counts, int size, int from, int to)
+{
+    size_t n = 0;
+    for (int r = 0; r < to; r++) n += r == from ? 0 : counts[from * size + r];
+    return n;
+}
+
+// Where elements [at, at + n) of what is shown meet the piece from `done` on: returns how many do,
+// and the first of them.
+static size_t in_piece(size_t at, size_t n, size_t done, size_t *first)
+{
+    const size_t end = least(at + n, done + PIECE);
+    *first = at > done ? at : done;
+    return end > *first ? end - *first : 0;
+}
+
+// Of what this rank shows, the piece from `done` on.
+static void write_piece(const shm_comm *c, const float *in, const size_t *counts, size_t done)
+{
+    const int size = c->base.size, rank = c->base.rank;
+    const size_t *own = counts + rank * size;
+    for (int to = 0; to < size; in += own[to++]) {
+        const size_t at = shown(counts, size, rank, to);
+        size_t first;
+        const size_t m = to == rank ? 0 : in_piece(at, own[to], done, &first);
+        float *slot = slot_of(c, rank);
+        if (m > 0) memcpy(slot + (first - done), in + (first - at), m * sizeof *in);
+    }
+}
+
+// What is for this rank in the others' pieces from `done` on.
+static void read_piece(const shm_comm *c, const size_t *counts, size_t done, float *out)
+{
+    const int size = c->base.size, rank = c->base.rank;
+    for (int from = 0; from < size; out += counts[from++ * size + rank]) {
+        const size_t n = counts[from * size + rank], at = shown(counts, size, from, rank);
+        size_t first;
+        const size_t m = from == rank ? 0 : in_piece(at, n, done, &first);
+        const float *slot = slot_of(c, from);
+        if (m > 0) memcpy(out + (first - at), slot + (first - done), m * sizeof *out);
+    }
+}
+
+static void shm_all_to_all(msgl_comm *base, msgl_exec *x, const void *in, const size_t *counts,
+                           void *out)
+{
+    shm_comm *c = (shm_comm *)base;
+    const int size = base->size, rank = base->rank;
+    const size_t keeps = counts[rank * size + rank];
+    size_t most = 0, before = 0, behind = 0; // of what is kept: in `in`, in `out`
+    for (int r = 0; r < size; r++) {
+        const size_t n = shown(counts, size, r, size);
+        most = n > most ? n : most;
+    }
+    for (int r = 0; r < rank; r++) {
+        before += counts[rank * size + r];
+        behind += counts[r * size + rank];
+    }
+    if (keeps > 0) memcpy((float *)out + behind, (const float *)in + before, keeps * sizeof(float));
+    const uint64_t same =
+        msgl__hash(MSGL_HASH_START, counts, (size_t)size * (size_t)size * sizeof *counts);
+    bool ok = begin(c, OP_ALL_TO_ALL, 0, same);
+    for (size_t done = 0; ok; done += PIECE) {
+        write_piece(c, in, counts, done);
+        ok = meet(c);
+        if (ok) read_piece(c, counts, done, out);
+        c->slot ^= 1;
+        if (most <= done + PIECE) break;
+    }
+    end(c, x);
+}
+
 static void shm_broadcast(msgl_comm *base, msgl_exec *x, void *buf, size_t bytes, int root)
 {
     shm_comm *c = (shm_comm *)base;
@@ -255,13 +331,6 @@ static void shm_broadcast(msgl_comm *base, msgl_exec *x, void *buf, size_t bytes
     end(c, x);
 }
 
-static void shm_barrier(msgl_comm *base, msgl_exec *x)
-{
-    shm_comm *c = (shm_comm *)base;
-    if (begin(c, OP_BARRIER, 0, 0)) meet(c);
-    end(c, x);
-}
-
 static void shm_destroy(msgl_comm *base)
 {
     msgl__free(base);
@@ -271,8 +340,8 @@ static const msgl_comm_ops SHM_OPS = {
     .name = "shm",
     .all_reduce = shm_all_reduce,
     .all_gather = shm_all_gather,
+    .all_to_all = shm_all_to_all,
     .broadcast = shm_broadcast,
-    .barrier = shm_barrier,
     .destroy = shm_destroy,
 };
 

@@ -86,40 +86,78 @@ const msgl_cuda_api *msgl__cuda_api_open(msgl_err *err)
     return api;
 }
 
-// "cuda" or "cuda:N"; -1 for anything else.
-static int parse_ordinal(const char *spec)
+// Of "cuda" or "cuda:A,B,...": the ordinal of `rank`'s GPU, how many are named (0: any) and how
+// many of them are that one. False: it is something else.
+static bool parse_gpus(const char *spec, int rank, int *ordinal, int *named, int *sharing)
 {
-    if (strcmp(spec, "cuda") == 0) return 0;
-    if (strncmp(spec, "cuda:", 5) != 0) return -1;
-    const size_t digits = strspn(spec + 5, "0123456789");
-    if (digits == 0 || digits > 3 || spec[5 + digits] != '\0') return -1;
-    return (int)strtol(spec + 5, NULL, 10);
+    int all[64];
+    *named = 0;
+    *sharing = 1;
+    *ordinal = rank;
+    if (strcmp(spec, "cuda") == 0) return true;
+    if (strncmp(spec, "cuda:", 5) != 0) return false;
+    const char *at = spec + 4; // before a number: ':' or ','
+    do {
+        const size_t digits = strspn(at + 1, "0123456789");
+        if (digits == 0 || digits > 3 || *named == 64) return false;
+        all[(*named)++] = (int)strtol(at + 1, NULL, 10);
+        at += 1 + digits;
+    } while (*at == ',');
+    if (*at != '\0') return false;
+    if (rank >= *named) return true; // there are too few: the caller says so
+    *ordinal = all[rank];
+    *sharing = 0;
+    for (int i = 0; i < *named; i++) *sharing += all[i] == *ordinal;
+    return true;
 }
 
-int msgl__device_choose(const char *spec, msgl_device_choice *out, msgl_err *err)
+static int too_few(const char *spec, int count, int named, int ranks, msgl_err *err)
 {
+    if (named > 0 && named != ranks) {
+        return msgl__err_set(err, MSGL_EINVAL,
+                             "--device %.40s: %d GPU%s named; allowed with %d processes "
+                             "(--tp-size times --dp-size): %d",
+                             spec, named, named == 1 ? " is" : "s are", ranks, ranks);
+    }
+    char there[64];
+    snprintf(there, sizeof there, count == 1 ? "cuda:0" : "cuda:0..%d", count - 1);
+    if (ranks > count && named == 0) {
+        return msgl__err_set(
+            err, MSGL_EINVAL,
+            "--tp-size times --dp-size: found %d, but %d GPU%s (%s); allowed: up to %d, or "
+            "--device cpu",
+            ranks, count, count == 1 ? "" : "s", there, count);
+    }
+    return msgl__err_set(err, MSGL_EINVAL, "--device: found \"%.40s\", allowed %s", spec, there);
+}
+
+int msgl__device_choose(const char *spec, int rank, int ranks, msgl_device_choice *out,
+                        msgl_err *err)
+{
+    int ordinal = rank, named = 0, sharing = 1;
     *out = (msgl_device_choice){.kind = MSGL_DEVICE_CPU};
     const bool any = spec == NULL || strcmp(spec, "auto") == 0;
     if (!any && strcmp(spec, "cpu") == 0) return 0;
-    const int ordinal = any ? 0 : parse_ordinal(spec);
-    if (ordinal < 0) {
+    if (!any && !parse_gpus(spec, rank, &ordinal, &named, &sharing)) {
         return msgl__err_set(err, MSGL_EINVAL,
-                             "--device: found \"%.40s\", allowed auto, cpu, cuda, cuda:N", spec);
+                             "--device: found \"%.40s\", allowed auto, cpu, cuda, cuda:N or, for "
+                             "several ranks, cuda:N,N",
+                             spec);
     }
     msgl_err why = {0};
     const msgl_cuda_api *api = msgl__cuda_api_open(&why);
     const int count = api != NULL ? api->device_count(&why) : 0;
-    if (ordinal < count) {
-        *out = (msgl_device_choice){.kind = MSGL_DEVICE_CUDA, .ordinal = ordinal, .api = api};
-        return 0;
-    }
-    if (any) {
+    if (count == 0 && any) {
         snprintf(out->note, sizeof out->note, "running on the CPU: %.220s", why.text);
         return 0;
     }
-    if (count > 0) {
-        return msgl__err_set(err, MSGL_EINVAL, "--device: found \"%.40s\", allowed cuda:0..%d",
-                             spec, count - 1);
+    if (count == 0) {
+        return msgl__err_set(err, MSGL_EUNSUPPORTED, "--device %.40s: %.180s", spec, why.text);
     }
-    return msgl__err_set(err, MSGL_EUNSUPPORTED, "--device %.40s: %.180s", spec, why.text);
+    if (ordinal >= count || (named > 0 ? named != ranks : ranks > count)) {
+        return too_few(any ? "auto" : spec, count, named, ranks, err);
+    }
+    *out = (msgl_device_choice){
+        .kind = MSGL_DEVICE_CUDA, .ordinal = ordinal, .sharing = sharing, .api = api};
+    return 0;
 }

@@ -22,12 +22,15 @@ const msgl_cuda_api *msgl__cuda_api_open(msgl_err *err);
 typedef struct msgl_device_choice {
     msgl_device_kind kind;
     int ordinal;              // of the GPU
+    int sharing;              // ranks that use it, this one included
     const msgl_cuda_api *api; // NULL on the CPU
     char note[256];           // "auto" fell back to the CPU: why, one line; else ""
 } msgl_device_choice;
 
-// spec: "auto" (or NULL: a GPU if there is one, else the CPU), "cpu", "cuda", "cuda:N". Errors name
-// what is missing, or what is allowed.
-int msgl__device_choose(const char *spec, msgl_device_choice *out, msgl_err *err);
+// For process `rank` of `ranks` that each want a GPU. spec: "auto" (or NULL: GPUs if there are any,
+// else the CPU), "cpu", "cuda" (GPU 0 for rank 0, and so on), or "cuda:A,B" with a GPU for each
+// rank, which may be the same for several. Errors name what is missing, or what is allowed.
+int msgl__device_choose(const char *spec, int rank, int ranks, msgl_device_choice *out,
+                        msgl_err *err);
 
 #endif

@@ -357,21 +357,21 @@ void msgl__gemm_linear(const msgl_gemm_level *level, msgl_exec *x, const msgl_li
 
 void msgl__gemm_grouped(const msgl_gemm_level *level, msgl_exec *x, const msgl_grouped_call *c)
 {
-    const int m = c->num_experts > 0 ? c->offsets[c->num_experts] : 0;
+    const int begin = c->offsets[0], m = c->offsets[c->num_experts] - begin;
     if (m <= 0) return;
     plan p = make_plan(level, c->experts);
-    p.in = c->in;
+    p.in = (const float *)c->in + (size_t)begin * c->ld_in;
     p.ld_in = c->ld_in;
     p.gated = c->gated;
     p.activation = c->activation;
     p.bias = c->bias;
-    p.out = c->out;
+    p.out = (float *)c->out + (size_t)begin * c->ld_out;
     p.ld_out = c->ld_out;
     const size_t mark = x->scratch->used;
     segment *s = scratch(x, (size_t)(m < c->num_experts ? m : c->num_experts) * sizeof *s);
     if (s != NULL && take_scratch(&p, x, m)) {
         for (int e = 0; e < c->num_experts; e++) {
-            const int first = c->offsets[e], rows = c->offsets[e + 1] - first;
+            const int first = c->offsets[e] - begin, rows = c->offsets[e + 1] - begin - first;
             if (rows > 0) {
                 s[p.num_segments++] = (segment){.expert = e,
                                                 .row = first,

@@ -23,8 +23,7 @@ typedef struct msgl_norm_kernels {
     void (*rms_norm)(msgl_exec *x, const void *in, size_t ld_in, const float *weight, float eps,
                      void *out, size_t ld_out, int rows, int dim);
     // The same where ranks share the dimension: sums[r * ld_sums] becomes in[r]'s sum of squares,
-    // and with those added up over the ranks, of `all` elements, the rows are normed in place. CPU
-    // only.
+    // and with those added up over the ranks, of `all` elements, the rows are normed in place.
     void (*sum_squares)(msgl_exec *x, const void *in, size_t ld_in, int rows, int dim, float *sums,
                         size_t ld_sums);
     void (*norm_by_sums)(msgl_exec *x, void *p, size_t ld, const float *weight, float eps,
@@ -61,6 +60,11 @@ typedef struct msgl_act_kernels {
     // p[r, i] *= msgl_temper's factor at positions[r]; p [rows, dim] with stride ld.
     void (*temper)(msgl_exec *x, const msgl_temper *how, const int32_t *positions, void *p,
                    size_t ld, int rows, int dim);
+    // Columns that ranks have, side by side: out[i, r * share + j] = part r's [i, j]. Part r is
+    // [rows, columns of it], dense, at parts + r * rows * share; each has `share` columns, the last
+    // ones fewer, `dim` in all.
+    void (*join_columns)(msgl_exec *x, const float *parts, int share, int rows, int dim,
+                         float *out);
     // l = scale * l, then, with a cap, cap * tanh(l / cap); n values of f32.
     void (*cap)(msgl_exec *x, float *logits, size_t n, float scale, float cap);
 } msgl_act_kernels;
@@ -77,8 +81,11 @@ typedef struct msgl_moe_kernels {
     // out[j, :] = in[source[j] / top_k, :] for j < rows * top_k.
     void (*gather)(msgl_exec *x, const void *in, const int32_t *source, int rows, int top_k,
                    int dim, void *out);
+    // The weights of the n choices ids that are not of experts [first, first + own) become 0.
+    void (*keep_own)(msgl_exec *x, const int32_t *ids, int n, int first, int own, float *weights);
     // out[r, :] = (or, with accumulate, +=) sum over c < top_k, in that order and in f32, of
-    // weights[r, c] * in[place of (r, c), :]. source NULL: (r, c) is at r * top_k + c.
+    // weights[r, c] * in[place of (r, c), :]. source NULL: (r, c) is at r * top_k + c. What has
+    // weight 0 need not be there.
     void (*combine)(msgl_exec *x, const void *in, const int32_t *source, const float *weights,
                     int rows, int top_k, int dim, bool accumulate, void *out);
     // p[r, :] *= weights[r], which becomes 1; p [rows, dim].
@@ -93,6 +100,7 @@ typedef struct msgl_moe_kernels {
     // Both products and the combination, where another way than by experts is faster: for a few
     // rows. false, and nothing done, elsewhere. NULL: never.
     bool (*experts)(msgl_exec *x, const msgl_experts_call *c);
+    bool ids_on_host; // what route has chosen can be looked at as soon as it returns
 } msgl_moe_kernels;
 
 typedef struct msgl_sample_kernels {

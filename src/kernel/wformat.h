@@ -46,8 +46,7 @@ struct msgl_wformat {
     void (*pack)(msgl_exec *x, msgl_weight *w, int row, int rows, const void *src,
                  msgl_dtype src_dtype, size_t ld_src);
     // out[i, 0..k) = w[ids[i] - w->first, :] as exec->act, for i < rows; zeros where the id is not
-    // among w's rows, which only happens to a part of a matrix. ids on the device, whose formats
-    // on a GPU take whole matrices (first 0) for now.
+    // among w's rows, which only happens to a part of a matrix. ids on the device.
     void (*gather)(msgl_exec *x, const msgl_weight *w, const int32_t *ids, int rows, void *out);
     bool dense_only; // grouped products (experts) do not take it
 };

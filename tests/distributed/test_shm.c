@@ -107,7 +107,7 @@ static void sums(rank *r)
             r->buf[i] = value(r->index, k, i);
         }
         if (n < MOST) r->buf[n] = 7;
-        r->comm->ops->all_reduce(r->comm, &r->x, r->buf, n);
+        r->comm->ops->all_reduce(r->comm, &r->x, MSGL_F32, r->buf, n);
         EXPECT(r, memcmp(r->buf, r->want, n * sizeof(float)) == 0);
         EXPECT(r, n == MOST || r->buf[n] == 7);
     }
@@ -132,7 +132,7 @@ static void many_sums(rank *r)
             nanosleep(&(struct timespec){.tv_nsec = 100000}, NULL);
         }
         for (size_t i = 0; i < n; i++) r->buf[i] = (float)((size_t)r->index + i % 64 + k);
-        r->comm->ops->all_reduce(r->comm, &r->x, r->buf, n);
+        r->comm->ops->all_reduce(r->comm, &r->x, MSGL_F32, r->buf, n);
         const size_t size = (size_t)r->size;
         size_t wrong = 0;
         for (size_t i = 0; i < n; i++) {
@@ -166,6 +166,54 @@ static void gathers(rank *r)
         EXPECT(r, wrong == 0);
     }
     EXPECT(r, r->x.status == 0);
+}
+
+// Elements from rank `from` to rank `to` of call k: none, all to one rank, as many to each, any.
+static size_t exchanged(int size, size_t k, int from, int to)
+{
+    static const size_t even[] = {1, 33, PIECE / 3, PIECE / 3 + 1, PIECE / 2 + 9};
+    switch (k) {
+    case 0: return 0;
+    case 1: return to == 0 ? (size_t)(from + 1) * 1000 : 0;
+    case 2: return from == size - 1 ? PIECE / 2 : 0;
+    case 3: return from == to ? 77 : 0;
+    default: break;
+    }
+    if (k < 4 + MSGL_COUNT(even)) return even[k - 4];
+    const uint64_t z = msgl__mix_bits((uint64_t)k << 32 | (uint64_t)from << 16 | (uint64_t)to);
+    return z % 3 == 0 ? 0 : z % 3 == 1 ? z >> 8 & 255 : (z >> 8) % (MOST / MAX_RANKS);
+}
+
+static void exchanges(rank *r)
+{
+    const int size = r->size;
+    for (size_t k = 0; k < 40; k++) {
+        size_t counts[MAX_RANKS * MAX_RANKS], n = 0, in = 0, wrong = 0;
+        for (int i = 0; i < size * size; i++) counts[i] = exchanged(size, k, i / size, i % size);
+        for (int to = 0; to < size; to++) {
+            for (size_t i = 0; i < counts[r->index * size + to]; i++) {
+                r->buf[in++] = value(r->index * MAX_RANKS + to, k, i);
+            }
+        }
+        for (int from = 0; from < size; from++) n += counts[from * size + r->index];
+        memset(r->want, 0xff, (n + 1) * sizeof(float));
+        r->want[n] = 7;
+        r->comm->ops->all_to_all(r->comm, &r->x, r->buf, counts, r->want);
+        const float *out = r->want;
+        for (int from = 0; from < size; from++) {
+            for (size_t i = 0; i < counts[from * size + r->index]; i++) {
+                wrong += *out++ != value(from * MAX_RANKS + r->index, k, i);
+            }
+        }
+        EXPECT(r, wrong == 0 && *out == 7);
+    }
+    EXPECT(r, r->x.status == 0);
+}
+
+static void test_exchange(void **state)
+{
+    (void)state;
+    for (int size = 2; size <= MAX_RANKS; size++) assert_int_equal(with_ranks(size, exchanges), -1);
 }
 
 static void broadcasts(rank *r)
@@ -206,26 +254,26 @@ static void test_gather_and_broadcast(void **state)
     }
 }
 
-// Nobody is behind a barrier before all were at it.
-static atomic_int at_barrier;
+// Nobody is behind a sum of nothing before all were at it.
+static atomic_int at_sum;
 
-static void barriers(rank *r)
+static void meetings(rank *r)
 {
     for (int k = 1; k <= 300; k++) {
         if (k % 7 == r->index) nanosleep(&(struct timespec){.tv_nsec = 50000}, NULL);
-        atomic_fetch_add(&at_barrier, 1);
-        r->comm->ops->barrier(r->comm, &r->x);
-        EXPECT(r, atomic_load(&at_barrier) >= k * r->size);
+        atomic_fetch_add(&at_sum, 1);
+        r->comm->ops->all_reduce(r->comm, &r->x, MSGL_F32, r->buf, 0);
+        EXPECT(r, atomic_load(&at_sum) >= k * r->size);
     }
     EXPECT(r, r->x.status == 0);
 }
 
-static void test_barrier(void **state)
+static void test_meetings(void **state)
 {
     (void)state;
     for (int size = 2; size <= MAX_RANKS; size++) {
-        atomic_store(&at_barrier, 0);
-        assert_int_equal(with_ranks(size, barriers), -1);
+        atomic_store(&at_sum, 0);
+        assert_int_equal(with_ranks(size, meetings), -1);
     }
 }
 
@@ -234,7 +282,7 @@ static void failed_before(rank *r)
 {
     if (r->index == 1) r->x.status = MSGL_ENUMERIC;
     r->buf[0] = 2;
-    r->comm->ops->all_reduce(r->comm, &r->x, r->buf, 1);
+    r->comm->ops->all_reduce(r->comm, &r->x, MSGL_F32, r->buf, 1);
     EXPECT(r, r->buf[0] == 2 * (float)r->size);
     EXPECT(r, r->x.status == (r->index == 1 ? MSGL_ENUMERIC : 0));
 }
@@ -251,39 +299,45 @@ static int how_different;
 static void different(rank *r)
 {
     const bool odd = r->index == r->size - 1;
+    const size_t counts[MAX_RANKS * MAX_RANKS] = {odd ? 1 : 2, odd ? 2 : 1};
     msgl_comm *c = r->comm;
     memset(r->buf, 0, MOST * sizeof *r->buf);
     memset(r->want, 0, MOST * sizeof *r->want);
-    c->ops->all_reduce(c, &r->x, r->buf, 100);
+    c->ops->all_reduce(c, &r->x, MSGL_F32, r->buf, 100);
     EXPECT(r, r->x.status == 0);
     switch (how_different) {
-    case 0: c->ops->all_reduce(c, &r->x, r->buf, odd ? 200 : 100); break;
-    case 1: c->ops->all_reduce(c, &r->x, r->buf, odd ? 100 : MOST); break; // other barriers, too
+    case 0: c->ops->all_reduce(c, &r->x, MSGL_F32, r->buf, odd ? 200 : 100); break;
+    case 1:
+        c->ops->all_reduce(c, &r->x, MSGL_F32, r->buf, odd ? 100 : MOST);
+        break; // other barriers, too
     case 2: c->ops->broadcast(c, &r->x, r->buf, 8, odd ? 1 : 0); break;
     case 3: c->ops->all_gather(c, &r->x, r->buf, odd ? 5 : 4, r->want); break;
     case 4:
         if (odd)
             c->ops->all_gather(c, &r->x, r->buf, 100, r->want);
         else
-            c->ops->all_reduce(c, &r->x, r->buf, 100);
+            c->ops->all_reduce(c, &r->x, MSGL_F32, r->buf, 100);
+        break;
+    case 5: // as many in all
+        c->ops->all_to_all(c, &r->x, r->buf, counts, r->want);
         break;
     default: // a call that the others do not make
         if (odd)
-            c->ops->barrier(c, &r->x);
+            c->ops->all_gather(c, &r->x, r->buf, 0, r->want);
         else
-            c->ops->all_reduce(c, &r->x, r->buf, 0);
+            c->ops->all_reduce(c, &r->x, MSGL_F32, r->buf, 0);
         break;
     }
     EXPECT(r, r->x.status == MSGL_EINTERNAL);
     r->x.status = 0; // every later call ends at once, in all ranks
-    c->ops->barrier(c, &r->x);
+    c->ops->all_reduce(c, &r->x, MSGL_F32, r->buf, 0);
     EXPECT(r, r->x.status == MSGL_EINTERNAL);
 }
 
 static void test_different_calls(void **state)
 {
     (void)state;
-    for (how_different = 0; how_different < 6; how_different++) {
+    for (how_different = 0; how_different < 7; how_different++) {
         for (int size = 2; size <= MAX_RANKS; size++) {
             assert_int_equal(with_ranks(size, different), size - 1);
         }
@@ -293,13 +347,13 @@ static void test_different_calls(void **state)
 // A rank that leaves frees those that wait for it, and is not to blame.
 static void leaves(rank *r)
 {
-    r->comm->ops->barrier(r->comm, &r->x);
+    r->comm->ops->all_reduce(r->comm, &r->x, MSGL_F32, r->buf, 0);
     EXPECT(r, r->x.status == 0);
     if (r->index == 1) return;
-    r->comm->ops->all_reduce(r->comm, &r->x, r->buf, 10);
+    r->comm->ops->all_reduce(r->comm, &r->x, MSGL_F32, r->buf, 10);
     EXPECT(r, r->x.status == MSGL_EPEER);
     r->x.status = MSGL_ENUMERIC;
-    r->comm->ops->all_reduce(r->comm, &r->x, r->buf, 10);
+    r->comm->ops->all_reduce(r->comm, &r->x, MSGL_F32, r->buf, 10);
     EXPECT(r, r->x.status == MSGL_ENUMERIC);
 }
 
@@ -321,7 +375,7 @@ static void blamed(rank *r)
         for (int i = 0; i < 100 && atomic_load(&freed) < r->size - 1; i++) nanosleep(&moment, NULL);
         EXPECT(r, atomic_load(&freed) == r->size - 1);
     }
-    r->comm->ops->all_reduce(r->comm, &r->x, r->buf, 10);
+    r->comm->ops->all_reduce(r->comm, &r->x, MSGL_F32, r->buf, 10);
     EXPECT(r, r->x.status == MSGL_EPEER);
     atomic_fetch_add(&freed, 1);
 }
@@ -341,7 +395,8 @@ int main(void)
         cmocka_unit_test(test_sums),
         cmocka_unit_test(test_many_sums),
         cmocka_unit_test(test_gather_and_broadcast),
-        cmocka_unit_test(test_barrier),
+        cmocka_unit_test(test_meetings),
+        cmocka_unit_test(test_exchange),
         cmocka_unit_test(test_failed_before),
         cmocka_unit_test(test_different_calls),
         cmocka_unit_test(test_one_leaves),

@@ -373,6 +373,19 @@ static void check_grouped(checkkern *ck, msgl_wformat_id t)
         call.out = out.data;
         ck->cur->gemm.grouped(ck->exec1, &call);
         msgl__ck_same(ck, "one thread", out.data, other.data, (size_t)m * all.ld_out);
+        // The last experts alone leave the rows of the others as they are.
+        const int last = 4;
+        const size_t before = (size_t)offsets[last] * all.ld_out;
+        const ck_buf none = msgl__ck_buf(ck, m, N, all.ld_out);
+        out = msgl__ck_buf(ck, m, N, all.ld_out);
+        call.out = out.data;
+        call.experts = w + last;
+        call.num_experts = EXPERTS - last;
+        call.offsets = offsets + last;
+        ck->cur->gemm.grouped(ck->exec, &call);
+        msgl__ck_same(ck, "before the last experts", out.data, none.data, before);
+        msgl__ck_same(ck, "the last experts", out.data + before, other.data + before,
+                      (size_t)m * all.ld_out - before);
         msgl__ck_reset(ck);
     }
 }

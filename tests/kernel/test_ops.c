@@ -128,6 +128,59 @@ static void test_rms_norm(void **state)
     }
 }
 
+// A row that two ranks share, cut anywhere: each rank's sum of squares, and its part normed by
+// both.
+static void test_shared_norm(void **state)
+{
+    struct fixture *f = *state;
+    enum { ROWS = 9, MAX = 1100, LD = MAX + 3 };
+    static const int dims[] = {2, 17, 64, 300, MAX};
+    static float in[ROWS * LD], out[ROWS * LD], weight[MAX], first[ROWS * LD];
+    for (size_t d = 0; d < MSGL_COUNT(dims); d++) {
+        const int dim = dims[d], cut = dim / 3 + 1, parts[2] = {cut, dim - cut};
+        fill(f, in, MSGL_COUNT(in), 3);
+        fill(f, weight, (size_t)dim, 2);
+        FOR_LEVELS(f, k)
+        {
+            float sums[ROWS * 3], both[ROWS * 2];
+            for (int i = 0; i < ROWS * 3; i++) sums[i] = -1;
+            memcpy(out, in, sizeof in);
+            for (int p = 0; p < 2; p++) {
+                k->norm.sum_squares(&f->exec, in + p * cut, LD, ROWS, parts[p], sums + p, 3);
+            }
+            for (int r = 0; r < ROWS; r++) {
+                double exact[2] = {0, 0};
+                for (int i = 0; i < dim; i++) {
+                    exact[i >= cut] += (double)in[r * LD + i] * (double)in[r * LD + i];
+                }
+                for (int p = 0; p < 2; p++) {
+                    assert_true(fabs((double)sums[r * 3 + p] - exact[p]) <= 1e-6 * exact[p]);
+                }
+                assert_true(sums[r * 3 + 2] == -1); // nobody's
+                both[r * 2] = both[r * 2 + 1] = (float)(exact[0] + exact[1]);
+            }
+            for (int p = 0; p < 2; p++) {
+                k->norm.norm_by_sums(&f->exec, out + p * cut, LD, weight + p * cut, 1e-6f, both + p,
+                                     2, dim, ROWS, parts[p]);
+            }
+            for (int r = 0; r < ROWS; r++) {
+                const float *row = in + r * LD;
+                double squares = 0;
+                for (int i = 0; i < dim; i++) squares += (double)row[i] * (double)row[i];
+                for (int i = 0; i < dim; i++) {
+                    const double want =
+                        (double)row[i] / sqrt(squares / dim + 1e-6) * (double)weight[i];
+                    assert_true(fabs((double)out[r * LD + i] - want) <= 1e-6 * fabs(want) + 1e-12);
+                }
+                // Beside the row nothing is written.
+                assert_memory_equal(out + r * LD + dim, row + dim, sizeof *in * (size_t)(LD - dim));
+            }
+            if (k == f->kernels) memcpy(first, out, sizeof out);
+            assert_memory_equal(first, out, sizeof out);
+        }
+    }
+}
+
 static void test_rope(void **state)
 {
     struct fixture *f = *state;
@@ -536,10 +589,38 @@ static void test_add_shared(void **state)
     }
 }
 
+enum { TOKENS = 40, EXPERTS = 8, CHOICES = 3, WIDTH = 300 };
+
+// Of experts [2, 5) alone: what the others say is not read.
+static void check_own(struct fixture *f, const int32_t *ids, const int32_t *source,
+                      const int32_t *offsets, const float *weights, const float *in)
+{
+    enum { FIRST = 2, OWN = 3 };
+    static float own[TOKENS * CHOICES], sorted[TOKENS * CHOICES * WIDTH], out[TOKENS * WIDTH];
+    const msgl_moe_kernels *m = &f->kernels[0].moe;
+    memcpy(own, weights, sizeof own);
+    m->keep_own(&f->exec, ids, TOKENS * CHOICES, FIRST, OWN, own);
+    m->gather(&f->exec, in, source, TOKENS, CHOICES, WIDTH, sorted);
+    for (int j = 0; j < TOKENS * CHOICES; j++) {
+        if (j >= offsets[FIRST] && j < offsets[FIRST + OWN]) continue;
+        for (int i = 0; i < WIDTH; i++) sorted[j * WIDTH + i] = NAN;
+    }
+    m->combine(&f->exec, sorted, source, own, TOKENS, CHOICES, WIDTH, false, out);
+    for (int r = 0; r < TOKENS; r++) {
+        double sum = 0;
+        for (int c = r * CHOICES; c < r * CHOICES + CHOICES; c++) {
+            if (ids[c] >= FIRST && ids[c] < FIRST + OWN) sum += (double)weights[c];
+        }
+        for (int i = r * WIDTH; i < r * WIDTH + WIDTH; i++) {
+            assert_true(fabs((double)out[i] - sum * (double)in[i]) < 1e-5);
+        }
+    }
+}
+
 static void test_moe(void **state)
 {
     struct fixture *f = *state;
-    enum { ROWS = 40, E = 8, K = 3, DIM = 300 };
+    enum { ROWS = TOKENS, E = EXPERTS, K = CHOICES, DIM = WIDTH };
     static float logits[ROWS * E], weights[ROWS * K], in[ROWS * DIM], sorted[ROWS * K * DIM],
         out[ROWS * DIM], added[ROWS * DIM];
     int32_t ids[ROWS * K], offsets[E + 1], source[ROWS * K];
@@ -572,6 +653,7 @@ static void test_moe(void **state)
         }
         m->combine(&f->exec, sorted, NULL, weights, ROWS, K, DIM, false, added);
         assert_memory_equal(added, out, sizeof out);
+        check_own(f, ids, source, offsets, weights, in);
         for (int r = 0; r < ROWS; r++) {
             double sum = 0, all = 0, kept = 0;
             for (int e = 0; e < E; e++) all += exp((double)logits[r * E + e]);
@@ -795,13 +877,21 @@ static void test_logprobs(void **state)
 int main(void)
 {
     const struct CMUnitTest tests[] = {
-        cmocka_unit_test(test_rms_norm),      cmocka_unit_test(test_rope),
-        cmocka_unit_test(test_latent_rope),   cmocka_unit_test(test_gate),
-        cmocka_unit_test(test_times_sigmoid), cmocka_unit_test(test_moe),
-        cmocka_unit_test(test_temper),        cmocka_unit_test(test_weigh_input),
-        cmocka_unit_test(test_cap),           cmocka_unit_test(test_add_shared),
-        cmocka_unit_test(test_distribution),  cmocka_unit_test(test_sampling_edges),
-        cmocka_unit_test(test_dual_rope),     cmocka_unit_test(test_logprobs),
+        cmocka_unit_test(test_rms_norm),
+        cmocka_unit_test(test_shared_norm),
+        cmocka_unit_test(test_rope),
+        cmocka_unit_test(test_latent_rope),
+        cmocka_unit_test(test_gate),
+        cmocka_unit_test(test_times_sigmoid),
+        cmocka_unit_test(test_moe),
+        cmocka_unit_test(test_temper),
+        cmocka_unit_test(test_weigh_input),
+        cmocka_unit_test(test_cap),
+        cmocka_unit_test(test_add_shared),
+        cmocka_unit_test(test_distribution),
+        cmocka_unit_test(test_sampling_edges),
+        cmocka_unit_test(test_dual_rope),
+        cmocka_unit_test(test_logprobs),
     };
     return cmocka_run_group_tests(tests, setup, teardown);
 }

@@ -64,6 +64,8 @@ static void fill_kernels(msgl_kernels *k)
     };
     k->norm = (msgl_norm_kernels){
         .rms_norm = msgl__cuda_rms_norm,
+        .sum_squares = msgl__cuda_sum_squares,
+        .norm_by_sums = msgl__cuda_norm_by_sums,
         .add = msgl__cuda_add,
         .scale = msgl__cuda_scale,
     };
@@ -78,12 +80,14 @@ static void fill_kernels(msgl_kernels *k)
         .gate = msgl__cuda_gate,
         .times_sigmoid = msgl__cuda_times_sigmoid,
         .temper = msgl__cuda_temper,
+        .join_columns = msgl__cuda_join_columns,
         .cap = msgl__cuda_cap,
     };
     k->moe = (msgl_moe_kernels){
         .route = msgl__cuda_moe_route,
         .sort = msgl__cuda_moe_sort,
         .gather = msgl__cuda_moe_gather,
+        .keep_own = msgl__cuda_moe_keep_own,
         .combine = msgl__cuda_moe_combine,
         .weigh_input = msgl__cuda_moe_weigh_input,
         .add_shared = msgl__cuda_moe_add_shared,
@@ -111,6 +115,8 @@ static const msgl_cuda_api API = {
     .stream = msgl__cuda_device_stream,
     .l2_bytes = msgl__cuda_device_l2_bytes,
     .kernels = fill_kernels,
+    .comm = msgl__cuda_comm_create,
+    .share_choices = msgl__cuda_gemm_share,
     .attn = &ATTN,
 };
 

@@ -14,13 +14,14 @@
 #include "kernel/cuda/attn/native.h"
 #include "kernel/cuda/attn/sink.h"
 #include "kernel/cuda/attn/triton.h"
+#include "kernel/cuda/ranks.h"
 #include "kernel/device.h"
 #include "kernel/expanded.h"
 
 struct msgl_kernels;        // kernel/kernel.h
 struct msgl_cuda_flex_call; // kernel/cuda/attn/flex.h
 
-#define MSGL_CUDA_ABI 25 // changes with any struct that crosses the boundary
+#define MSGL_CUDA_ABI 26 // changes with any struct that crosses the boundary
 
 typedef struct msgl_cuda_props {
     char name[128];
@@ -84,6 +85,10 @@ typedef struct msgl_cuda_api {
     size_t (*l2_bytes)(const msgl_device *d);
     void (*kernels)(struct msgl_kernels *k); // fills gemm, norm, rope, act, moe and sample
     const msgl_cuda_attn *attn;
+    // kernel/cuda/ranks.h
+    int (*comm)(msgl_device *d, const msgl_cuda_ranks *ranks, struct msgl_comm **out, char *note,
+                size_t note_size, msgl_err *err);
+    int (*share_choices)(msgl_device *d, const msgl_cuda_ranks *ranks, msgl_err *err);
 } msgl_cuda_api;
 
 // The only exported symbol: "msgl_cuda_plugin".

@@ -171,6 +171,7 @@ static void combine_columns(const struct moe_args *a, int row, int first, int n)
         const size_t i = (size_t)row * (size_t)a->top_k + (size_t)c;
         const float *in = a->in + (size_t)a->source[i] * (size_t)a->dim + first;
         const float w = a->weights[i];
+        if (w == 0) continue;
         for (int d = 0; d < n; d++) sum[d] += w * in[d];
     }
     for (int d = 0; d < n; d++) out[d] = a->accumulate ? out[d] + sum[d] : sum[d];
@@ -208,6 +209,14 @@ static void combine(msgl_exec *x, const void *in, const int32_t *source, const f
                          .accumulate = accumulate};
     msgl__pool_run(x->pool, msgl__ceil_div(rows, MOE_ROWS_PER_TASK), combine_task, &a);
     x->scratch->used = used;
+}
+
+static void keep_own(msgl_exec *x, const int32_t *ids, int n, int first, int own, float *weights)
+{
+    (void)x;
+    for (int i = 0; i < n; i++) {
+        if (ids[i] < first || ids[i] >= first + own) weights[i] = 0;
+    }
 }
 
 struct weigh_args {
@@ -262,6 +271,8 @@ void msgl__moe_fill_ref(msgl_kernels *k)
     k->moe = (msgl_moe_kernels){.route = route,
                                 .sort = sort,
                                 .gather = gather,
+                                .keep_own = keep_own,
+                                .ids_on_host = true,
                                 .combine = combine,
                                 .weigh_input = weigh_input,
                                 .add_shared = add_shared};

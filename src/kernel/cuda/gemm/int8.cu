@@ -108,13 +108,15 @@ void msgl__cuda_int8_quantize(msgl_exec *x, msgl_weight *w, size_t row, size_t r
 
 template <typename D>
 static __global__ void gather(const uint8_t *values, const float *scales, int groups, int k,
-                              const int32_t *ids, D *out)
+                              const int32_t *ids, int first, int n, D *out)
 {
-    const size_t row = (size_t)ids[blockIdx.x] * (size_t)groups;
+    const int id = ids[blockIdx.x] - first;
+    const bool there = (unsigned)id < (unsigned)n;
+    const size_t row = (size_t)(there ? id : 0) * (size_t)groups;
     D *const to = out + (size_t)blockIdx.x * (size_t)k;
     for (int i = threadIdx.x; i < k; i += blockDim.x) {
         const float q = (float)((int)values[row * GROUP + (size_t)i] - 128);
-        to[i] = D(scales[row + (size_t)(i / GROUP)] * q);
+        to[i] = D(there ? scales[row + (size_t)(i / GROUP)] * q : 0.0f);
     }
 }
 
@@ -127,11 +129,14 @@ void msgl__cuda_int8_gather(msgl_exec *x, const msgl_weight *w, const int32_t *i
     cudaStream_t s = msgl__cuda_stream(x);
     if (rows <= 0 || x->status != 0) return;
     if (x->act == MSGL_F32) {
-        gather<<<rows, 256, 0, s>>>(values, scales, groups, w->k, ids, (float *)out);
+        gather<<<rows, 256, 0, s>>>(values, scales, groups, w->k, ids, w->first, w->n,
+                                    (float *)out);
     } else if (x->act == MSGL_F16) {
-        gather<<<rows, 256, 0, s>>>(values, scales, groups, w->k, ids, (__half *)out);
+        gather<<<rows, 256, 0, s>>>(values, scales, groups, w->k, ids, w->first, w->n,
+                                    (__half *)out);
     } else {
-        gather<<<rows, 256, 0, s>>>(values, scales, groups, w->k, ids, (__nv_bfloat16 *)out);
+        gather<<<rows, 256, 0, s>>>(values, scales, groups, w->k, ids, w->first, w->n,
+                                    (__nv_bfloat16 *)out);
     }
     MSGL_CUDA_LAUNCHED(x);
 }

@@ -4,6 +4,7 @@
 #include <stdio.h>
 #include <string.h>
 
+#include "kernel/cuda/ranks.h"
 #include "kernel/cuda/device_api.h"
 #include "kernel/cuda/gemm/table.cuh"
 
@@ -86,6 +87,29 @@ void msgl__cuda_gemm_save(const msgl_cuda_device *d)
     if (b->cache_path == NULL) return;
     msgl__choices_save(&b->choices, b->cache_path, b->gpu, cublasLtGetVersion(),
                        msgl__cuda_product_names());
+}
+
+extern "C" int msgl__cuda_gemm_share(msgl_device *base, const msgl_cuda_ranks *ranks, msgl_err *err)
+{
+    msgl_gemm_choices *t = &((msgl_cuda_device *)base)->blas->choices;
+    int32_t own = (int32_t)t->capacity, sizes[64];
+    if (!ranks->exchange(ranks->ctx, &own, sizeof own, sizes)) {
+        return msgl__err_set(err, MSGL_EPEER, "another rank ended");
+    }
+    const size_t slots = (size_t)sizes[0], bytes = slots * sizeof *t->slots;
+    char *memory = (char *)msgl__calloc((size_t)ranks->size + 1, bytes);
+    if (memory == NULL) return msgl__err_set(err, MSGL_ENOMEM, "choices of kernels: no memory");
+    if (ranks->rank == 0) memcpy(memory, t->slots, bytes);
+    bool ok = ranks->exchange(ranks->ctx, memory, bytes, memory + bytes);
+    int code = ok ? 0 : msgl__err_set(err, MSGL_EPEER, "another rank ended");
+    const msgl_gemm_choice *first = (const msgl_gemm_choice *)(memory + bytes);
+    for (size_t i = 0; i < slots && code == 0 && ranks->rank > 0; i++) {
+        if (first[i].source == MSGL_GEMM_MEASURED && !msgl__choices_put(t, &first[i])) {
+            code = msgl__err_set(err, MSGL_ENOMEM, "choices of kernels: no memory");
+        }
+    }
+    msgl__free(memory);
+    return code;
 }
 
 // --- choices -----------------------------------------------------------------------------------

@@ -145,35 +145,50 @@ void msgl__cuda_pack(msgl_exec *x, msgl_weight *w, int row, int rows, const void
     }
 }
 
+// Of the whole matrix w has rows [first, first + n); the others are zeros here.
+struct gathered_rows {
+    const int32_t *ids;
+    int first, n;
+};
+
+// -1: not among them.
+__device__ __forceinline__ int row_of(const gathered_rows &r)
+{
+    const int row = r.ids[blockIdx.x] - r.first;
+    return (unsigned)row < (unsigned)r.n ? row : -1;
+}
+
 // One block per row; 16 bytes per access where the row allows it.
 template <typename S, typename D>
-__global__ void gather_rows(const S *w, const int32_t *ids, int k, D *out)
+__global__ void gather_rows(const S *w, const gathered_rows r, int k, D *out)
 {
-    const S *src = w + (size_t)ids[blockIdx.x] * (size_t)k;
+    const int row = row_of(r);
+    const S *src = w + (size_t)max(row, 0) * (size_t)k;
     D *dst = out + (size_t)blockIdx.x * (size_t)k;
-    for (int i = threadIdx.x; i < k; i += blockDim.x) dst[i] = D(as_f32(src[i]));
+    for (int i = threadIdx.x; i < k; i += blockDim.x) dst[i] = D(row >= 0 ? as_f32(src[i]) : 0.0f);
 }
 
 // Launched without programmatic dependence, where ops/embed.cu leaves the work to it: the layers
 // behind it may read what the step's first kernels wrote (the page table) without waiting for those
 // themselves.
-__global__ void gather_16(const uint4 *w, const int32_t *ids, int row16, uint4 *out)
+__global__ void gather_16(const uint4 *w, const gathered_rows r, int row16, uint4 *out)
 {
-    const uint4 *src = w + (size_t)ids[blockIdx.x] * (size_t)row16;
+    const int row = row_of(r);
+    const uint4 *src = w + (size_t)max(row, 0) * (size_t)row16;
     uint4 *dst = out + (size_t)blockIdx.x * (size_t)row16;
-    for (int i = threadIdx.x; i < row16; i += blockDim.x) dst[i] = src[i];
+    for (int i = threadIdx.x; i < row16; i += blockDim.x) dst[i] = row >= 0 ? src[i] : uint4();
 }
 
 template <typename S>
-static void gather_as(msgl_exec *x, const S *w, const int32_t *ids, int rows, int k, void *out)
+static void gather_as(msgl_exec *x, const S *w, const gathered_rows &r, int rows, int k, void *out)
 {
     cudaStream_t stream = msgl__cuda_stream(x);
     if (x->act == MSGL_F32) {
-        gather_rows<<<rows, BLOCK, 0, stream>>>(w, ids, k, (float *)out);
+        gather_rows<<<rows, BLOCK, 0, stream>>>(w, r, k, (float *)out);
     } else if (x->act == MSGL_F16) {
-        gather_rows<<<rows, BLOCK, 0, stream>>>(w, ids, k, (__half *)out);
+        gather_rows<<<rows, BLOCK, 0, stream>>>(w, r, k, (__half *)out);
     } else {
-        gather_rows<<<rows, BLOCK, 0, stream>>>(w, ids, k, (__nv_bfloat16 *)out);
+        gather_rows<<<rows, BLOCK, 0, stream>>>(w, r, k, (__nv_bfloat16 *)out);
     }
 }
 
@@ -181,18 +196,19 @@ void msgl__cuda_gemm_gather(msgl_exec *x, const msgl_weight *w, const int32_t *i
                             void *out)
 {
     const size_t row_bytes = (size_t)w->k * msgl__dtype_size(w->format->dtype);
+    const gathered_rows r = {ids, w->first, w->n};
     if (rows <= 0 || x->status != 0) return;
     if (w->format->dtype == x->act && row_bytes % 16 == 0) {
         const int row16 = (int)(row_bytes / 16),
                   threads = row16 < 512 ? (row16 + 31) / 32 * 32 : 512;
-        gather_16<<<rows, threads, 0, msgl__cuda_stream(x)>>>((const uint4 *)w->data, ids, row16,
+        gather_16<<<rows, threads, 0, msgl__cuda_stream(x)>>>((const uint4 *)w->data, r, row16,
                                                               (uint4 *)out);
     } else if (w->format->dtype == MSGL_F32) {
-        gather_as(x, (const float *)w->data, ids, rows, w->k, out);
+        gather_as(x, (const float *)w->data, r, rows, w->k, out);
     } else if (w->format->dtype == MSGL_F16) {
-        gather_as(x, (const __half *)w->data, ids, rows, w->k, out);
+        gather_as(x, (const __half *)w->data, r, rows, w->k, out);
     } else {
-        gather_as(x, (const __nv_bfloat16 *)w->data, ids, rows, w->k, out);
+        gather_as(x, (const __nv_bfloat16 *)w->data, r, rows, w->k, out);
     }
     MSGL_CUDA_LAUNCHED(x);
 }

@@ -17,6 +17,7 @@ struct embed_args {
     int32_t *tables[MSGL_EMBED_TABLES];
     const int32_t *slots[MSGL_EMBED_TABLES];
     const uint4 *w;
+    int first, rows; // of the whole matrix w has rows [first, first + rows)
     uint4 *out;
     int vectors; // of a row
     const float *inv_freq;
@@ -29,10 +30,15 @@ struct embed_args {
 static __device__ __forceinline__ void take_row(const embed_args &a, size_t t, int32_t at,
                                                 const int32_t *const (&slots)[MSGL_EMBED_TABLES])
 {
-    const uint4 *const from = a.w + (size_t)a.pool[at] * (size_t)a.vectors;
+    const int row = a.pool[at] - a.first;
     uint4 *const to = a.out + t * (size_t)a.vectors;
+    if ((unsigned)row < (unsigned)a.rows) {
+        const uint4 *const from = a.w + (size_t)row * (size_t)a.vectors;
 #pragma unroll 4
-    for (int i = (int)threadIdx.x; i < a.vectors; i += ROW_THREADS) to[i] = from[i];
+        for (int i = (int)threadIdx.x; i < a.vectors; i += ROW_THREADS) to[i] = from[i];
+    } else { // another rank's
+        for (int i = (int)threadIdx.x; i < a.vectors; i += ROW_THREADS) to[i] = uint4();
+    }
     if (threadIdx.x != 0) return;
 #pragma unroll
     for (int i = 0; i < MSGL_EMBED_TABLES; i++) {
@@ -98,6 +104,7 @@ extern "C" bool msgl__cuda_embed(msgl_exec *x, const msgl_embed_call *c)
     a.num_tables = c->num_tables;
     for (int i = 0; i < c->num_tables; i++) a.tables[i] = c->tables[i], a.slots[i] = c->slots[i];
     a.w = (const uint4 *)c->w->data;
+    a.first = c->w->first, a.rows = c->w->n;
     a.out = (uint4 *)c->out;
     a.vectors = (int)(bytes / sizeof(uint4));
     a.inv_freq = c->inv_freq;

@@ -188,6 +188,7 @@ static __global__ void __launch_bounds__(COMBINE_THREADS)
         } else {
             v[0] = to_f32(*src);
         }
+        if (w == 0) continue; // another rank's expert: nobody wrote the row
 #pragma unroll
         for (int i = 0; i < N; i++) sum[i] += w * v[i];
     }
@@ -247,6 +248,7 @@ static __global__ void __launch_bounds__(COMBINE_THREADS)
 #pragma unroll 4
         for (int u = 0; u < num; u++) {
             load8(rows[u][t], v);
+            if (kept[u][t] == 0) continue; // as above
 #pragma unroll
             for (int i = 0; i < 8; i++) sum[i] += kept[u][t] * v[i];
         }
@@ -340,6 +342,23 @@ static void combine(msgl_exec *x, const void *in, const int32_t *place, const fl
                                    : combine_kernel<T, 8>;
     MSGL_CUDA_TRY(x, msgl__launch(kernel, grid, dim3(COMBINE_THREADS), 0, msgl__cuda_stream(x),
                                   (const T *)in, place, weights, top_k, dim, accumulate, (T *)out));
+}
+
+static __global__ void keep_own_kernel(const int32_t *ids, int n, int first, int own,
+                                       float *weights)
+{
+    msgl__pdl_trigger();
+    const int i = (int)(blockIdx.x * blockDim.x + threadIdx.x);
+    msgl__pdl_wait();
+    if (i < n && (unsigned)(ids[i] - first) >= (unsigned)own) weights[i] = 0;
+}
+
+extern "C" void msgl__cuda_moe_keep_own(msgl_exec *x, const int32_t *ids, int n, int first, int own,
+                                        float *weights)
+{
+    if (n <= 0) return;
+    MSGL_CUDA_TRY(x, msgl__launch(keep_own_kernel, dim3((unsigned)(n + 255) / 256), dim3(256), 0,
+                                  msgl__cuda_stream(x), ids, n, first, own, weights));
 }
 
 extern "C" void msgl__cuda_moe_combine(msgl_exec *x, const void *in, const int32_t *source,

@@ -117,6 +117,47 @@ static void norm(msgl_exec *x, const void *in, size_t ld_in, const float *weight
                                   ld_in, weight, eps, dst, ld_out, rows, dim));
 }
 
+// A block per row, as the two halves of a norm whose rows ranks share.
+template <typename T>
+static __global__ void sum_squares_kernel(const T *in, size_t ld, int dim, float *sums,
+                                          size_t ld_sums)
+{
+    msgl__pdl_trigger();
+    msgl__pdl_wait();
+    const float sum = sum_of_squares(in + (size_t)blockIdx.x * ld, dim);
+    if (threadIdx.x == 0) sums[(size_t)blockIdx.x * ld_sums] = sum;
+}
+
+template <typename T>
+static __global__ void norm_by_sums_kernel(T *p, size_t ld, const float *weight, float eps,
+                                           const float *sums, size_t ld_sums, int all, int dim)
+{
+    msgl__pdl_trigger();
+    msgl__pdl_wait();
+    p += (size_t)blockIdx.x * ld;
+    const float inv = 1.0f / sqrtf(sums[(size_t)blockIdx.x * ld_sums] / (float)all + eps);
+    for (int i = (int)threadIdx.x; i < dim; i += (int)blockDim.x) {
+        p[i] = from_f32<T>(to_f32(p[i]) * (inv * weight[i]));
+    }
+}
+
+template <typename T>
+static void sum_squares(msgl_exec *x, const void *in, size_t ld, int rows, int dim, float *sums,
+                        size_t ld_sums)
+{
+    MSGL_CUDA_TRY(x, msgl__launch(sum_squares_kernel<T>, dim3(rows), dim3(256), 0,
+                                  msgl__cuda_stream(x), (const T *)in, ld, dim, sums, ld_sums));
+}
+
+template <typename T>
+static void norm_by_sums(msgl_exec *x, void *p, size_t ld, const float *weight, float eps,
+                         const float *sums, size_t ld_sums, int all, int rows, int dim)
+{
+    MSGL_CUDA_TRY(x, msgl__launch(norm_by_sums_kernel<T>, dim3(rows), dim3(256), 0,
+                                  msgl__cuda_stream(x), (T *)p, ld, weight, eps, sums, ld_sums, all,
+                                  dim));
+}
+
 template <typename T> static __global__ void add_kernel(T *dst, const T *src, float scale, size_t n)
 {
     msgl__pdl_trigger();
@@ -186,6 +227,21 @@ extern "C" void msgl__cuda_rms_norm(msgl_exec *x, const void *in, size_t ld_in, 
                                     float eps, void *out, size_t ld_out, int rows, int dim)
 {
     if (rows > 0) MSGL_BY_DTYPE(x->act, norm, x, in, ld_in, weight, eps, out, ld_out, rows, dim);
+}
+
+extern "C" void msgl__cuda_sum_squares(msgl_exec *x, const void *in, size_t ld_in, int rows,
+                                       int dim, float *sums, size_t ld_sums)
+{
+    if (rows > 0) MSGL_BY_DTYPE(x->act, sum_squares, x, in, ld_in, rows, dim, sums, ld_sums);
+}
+
+extern "C" void msgl__cuda_norm_by_sums(msgl_exec *x, void *p, size_t ld, const float *weight,
+                                        float eps, const float *sums, size_t ld_sums, int all,
+                                        int rows, int dim)
+{
+    if (rows > 0) {
+        MSGL_BY_DTYPE(x->act, norm_by_sums, x, p, ld, weight, eps, sums, ld_sums, all, rows, dim);
+    }
 }
 
 extern "C" void msgl__cuda_add(msgl_exec *x, void *dst, const void *src, const float *weight,

@@ -24,6 +24,10 @@ extern "C" {
 
 void msgl__cuda_rms_norm(msgl_exec *x, const void *in, size_t ld_in, const float *weight, float eps,
                          void *out, size_t ld_out, int rows, int dim);
+void msgl__cuda_sum_squares(msgl_exec *x, const void *in, size_t ld_in, int rows, int dim,
+                            float *sums, size_t ld_sums);
+void msgl__cuda_norm_by_sums(msgl_exec *x, void *p, size_t ld, const float *weight, float eps,
+                             const float *sums, size_t ld_sums, int all, int rows, int dim);
 void msgl__cuda_add(msgl_exec *x, void *dst, const void *src, const float *weight, float eps,
                     float scale, int rows, int dim);
 void msgl__cuda_scale(msgl_exec *x, void *p, float factor, size_t n);
@@ -48,6 +52,8 @@ void msgl__cuda_temper(msgl_exec *x, const msgl_temper *how, const int32_t *posi
 // `to` says): [rows, n], or c->out itself when it is not gated.
 void msgl__cuda_finish_experts(msgl_exec *x, const msgl_grouped_call *c, const void *product,
                                size_t ld_product);
+void msgl__cuda_join_columns(msgl_exec *x, const float *parts, int share, int rows, int dim,
+                             float *out);
 void msgl__cuda_cap(msgl_exec *x, float *logits, size_t n, float scale, float cap);
 
 void msgl__cuda_moe_route(msgl_exec *x, const msgl_router *how, const float *logits, int rows,
@@ -57,6 +63,8 @@ void msgl__cuda_moe_sort(msgl_exec *x, const int32_t *ids, int rows, int top_k, 
 bool msgl__cuda_moe_choose(msgl_exec *x, const msgl_choose_call *c);
 void msgl__cuda_moe_gather(msgl_exec *x, const void *in, const int32_t *source, int rows, int top_k,
                            int dim, void *out);
+void msgl__cuda_moe_keep_own(msgl_exec *x, const int32_t *ids, int n, int first, int own,
+                             float *weights);
 void msgl__cuda_moe_combine(msgl_exec *x, const void *in, const int32_t *source,
                             const float *weights, int rows, int top_k, int dim, bool accumulate,
                             void *out);

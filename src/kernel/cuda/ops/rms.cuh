@@ -6,9 +6,8 @@
 
 #include "kernel/cuda/ops/vec8.cuh"
 
-// Of a row, by the whole block, once: sqrt(mean of squares + eps).
-template <typename T>
-static __device__ __forceinline__ float root_mean_square(const T *row, float eps, int dim)
+// Of a row, by the whole block, once.
+template <typename T> static __device__ __forceinline__ float sum_of_squares(const T *row, int dim)
 {
     __shared__ float part[32];
     float sum = 0;
@@ -20,8 +19,14 @@ static __device__ __forceinline__ float root_mean_square(const T *row, float eps
     if (threadIdx.x % 32 == 0) part[threadIdx.x / 32] = sum;
     __syncthreads();
     const int l = (int)threadIdx.x % 32;
-    sum = group_sum(l < (int)blockDim.x / 32 ? part[l] : 0, 32);
-    return sqrtf(sum / (float)dim + eps);
+    return group_sum(l < (int)blockDim.x / 32 ? part[l] : 0, 32);
+}
+
+// The same: sqrt(mean of squares + eps).
+template <typename T>
+static __device__ __forceinline__ float root_mean_square(const T *row, float eps, int dim)
+{
+    return sqrtf(sum_of_squares(row, dim) / (float)dim + eps);
 }
 
 #endif

@@ -100,7 +100,7 @@ static __device__ __forceinline__ float group_sum(float v, int lanes)
         }                                                                                          \
     } while (0)
 
-static inline int aligned16(const void *p)
+static __host__ __device__ __forceinline__ bool aligned16(const void *p)
 {
     return ((uintptr_t)p & 15) == 0;
 }

@@ -1,0 +1,315 @@
+// SPDX-License-Identifier: Apache-2.0
+//
+// Sums and gathers over peer memory, for messages that are so short that it counts how often ranks
+// meet. A block of a rank works with the blocks of the same index of the others: it writes its part
+// to its rank's slot, says so to each of them, waits for theirs and reads their slots. Nobody waits
+// for a whole grid, and nothing has to be reset: what blocks say is the number of the call.
+//
+// Two slots take turns. When a block writes to a slot again, all ranks have arrived at the call
+// between, hence their kernels of the call before that one have ended, and with them all reading.
+//
+// Sums are in rank order, so that all ranks have the same bits. Up to two ranks, or for short
+// messages, everybody sums everything (one shot); else a rank sums its share of each tile and the
+// others read it (two shots), which moves 2 (p - 1) / p instead of p - 1 messages.
+#include "distributed/cuda/comm.h"
+#include "kernel/cuda/launch.cuh"
+#include "kernel/cuda/ops/vec8.cuh"
+
+enum {
+    THREADS = 128,
+    TILE = THREADS * 8, // elements that a block takes at a time
+    ONE_SHOT_BYTES = 256 << 10,
+    POLLS = 256, // of peers, until the host's word is looked at, which takes a microsecond
+};
+
+struct meeting {
+    uint32_t call;
+    size_t slot; // of this call, in everybody's memory
+};
+
+// Behind it the block may write to its own slot.
+static __device__ __forceinline__ meeting open_call(const msgl_peers &p)
+{
+    meeting m;
+    m.call = p.of[p.rank]->epoch + 1;
+    m.slot = sizeof(msgl_peer_shared) + (m.call % MSGL_PEER_SLOTS) * MSGL_PEER_SLOT_BYTES;
+    return m;
+}
+
+template <typename T>
+static __device__ __forceinline__ T *slot_of(const msgl_peers &p, const meeting &m, int rank)
+{
+    return (T *)((char *)p.of[rank] + m.slot);
+}
+
+static __device__ __forceinline__ void say(uint32_t *to, uint32_t call)
+{
+    asm volatile("st.release.sys.global.u32 [%0], %1;" ::"l"(to), "r"(call) : "memory");
+}
+
+static __device__ __forceinline__ uint32_t hear(const uint32_t *from)
+{
+    uint32_t v;
+    asm volatile("ld.acquire.sys.global.u32 %0, [%1];" : "=r"(v) : "l"(from) : "memory");
+    return v;
+}
+
+// What the block's threads wrote before it can be read by the same block of every rank behind it.
+// A rank that is over is not waited for: what comes out is then undefined.
+static __device__ __forceinline__ void meet(const msgl_peers &p, const meeting &m, bool again)
+{
+    __syncthreads();
+    const int peer = (int)threadIdx.x;
+    if (peer < p.size && peer != p.rank) {
+        msgl_peer_shared *theirs = p.of[peer], *own = p.of[p.rank];
+        say(&(again ? theirs->reduced : theirs->arrived)[p.rank][blockIdx.x], m.call);
+        const uint32_t *word = &(again ? own->reduced : own->arrived)[peer][blockIdx.x];
+        for (int polls = 1; (int32_t)(hear(word) - m.call) < 0; polls++) {
+            if (polls % POLLS == 0 && *p.over != 0) break;
+        }
+    }
+    __syncthreads();
+}
+
+// The last block counts the call.
+static __device__ __forceinline__ void close_call(const msgl_peers &p, const meeting &m)
+{
+    if (threadIdx.x != 0) return;
+    msgl_peer_shared *own = p.of[p.rank];
+    if (atomicAdd(&own->ticket, 1) + 1 < gridDim.x) return;
+    own->ticket = 0;
+    own->epoch = m.call;
+}
+
+struct reduce_args {
+    msgl_peers peers;
+    const void *in;
+    void *out, *residual;
+    float scale;
+    size_t rows, dim;
+    int parts; // tiles of a row
+    const float *next_norm;
+    void *scaled;
+    float *sums;
+};
+
+// Past the L1, which may keep what a slot held two calls ago.
+template <typename T> static __device__ __forceinline__ void load_slot(const T *p, float v[8])
+{
+    unpack8(__ldcg((const uint4 *)p), v, T());
+}
+template <> __device__ __forceinline__ void load_slot<float>(const float *p, float v[8])
+{
+    const float4 a = __ldcg((const float4 *)p), b = __ldcg((const float4 *)p + 1);
+    v[0] = a.x, v[1] = a.y, v[2] = a.z, v[3] = a.w;
+    v[4] = b.x, v[5] = b.y, v[6] = b.z, v[7] = b.w;
+}
+
+// Elements [at, at + 8) of all slots, summed in rank order.
+template <typename T>
+static __device__ __forceinline__ void sum_slots(const msgl_peers &p, const meeting &m, size_t at,
+                                                 float v[8])
+{
+    load_slot(slot_of<const T>(p, m, 0) + at, v);
+    for (int r = 1; r < p.size; r++) {
+        float w[8];
+        load_slot(slot_of<const T>(p, m, r) + at, w);
+#pragma unroll
+        for (int j = 0; j < 8; j++) v[j] += w[j];
+    }
+}
+
+// Eight elements from column `at` of a tile's row, fewer at its end; slots have whole eights.
+template <typename T>
+static __device__ __forceinline__ void load_some(const T *row, size_t at, size_t dim, float v[8])
+{
+    if (at + 8 <= dim && aligned16(row + at)) {
+        load8(row + at, v);
+        return;
+    }
+#pragma unroll
+    for (int j = 0; j < 8; j++) v[j] = at + (size_t)j < dim ? to_f32(row[at + (size_t)j]) : 0;
+}
+
+template <typename T>
+static __device__ __forceinline__ void store_some(T *row, size_t at, size_t dim, const float v[8])
+{
+    if (at + 8 <= dim && aligned16(row + at)) {
+        store8(row + at, v);
+        return;
+    }
+#pragma unroll
+    for (int j = 0; j < 8; j++) {
+        if (at + (size_t)j < dim) row[at + (size_t)j] = from_f32<T>(v[j]);
+    }
+}
+
+// A tile's sum to where it is wanted. Row and column of its first element for this thread.
+template <typename T>
+static __device__ __forceinline__ void finish_tile(const reduce_args &a, size_t row, size_t part,
+                                                   size_t at, const float v[8])
+{
+    if (a.residual == NULL) {
+        if (at < a.dim) store_some((T *)a.out, at, a.dim, v);
+        return;
+    }
+    float x[8], squares = 0;
+    if (at < a.dim) {
+        T *const to = (T *)a.residual + row * a.dim;
+        load_some(to, at, a.dim, x);
+#pragma unroll
+        for (int j = 0; j < 8; j++) {
+            // Rounded as a sum in memory would be: the same bits as in two steps.
+            x[j] = to_f32(from_f32<T>(x[j] + a.scale * to_f32(from_f32<T>(v[j]))));
+            squares += x[j] * x[j];
+        }
+        store_some(to, at, a.dim, x);
+    }
+    if (a.scaled == NULL) return;
+    if (at < a.dim) {
+        float w[8];
+        load_some(a.next_norm, at, a.dim, w);
+#pragma unroll
+        for (int j = 0; j < 8; j++) w[j] *= x[j];
+        store_some((T *)a.scaled + row * a.dim, at, a.dim, w);
+    }
+    __shared__ float warps[THREADS / 32];
+    squares = group_sum(squares, 32);
+    if (threadIdx.x % 32 == 0) warps[threadIdx.x / 32] = squares;
+    __syncthreads();
+    if (threadIdx.x == 0) {
+        float all = 0;
+        for (int i = 0; i < THREADS / 32; i++) all += warps[i];
+        a.sums[part * a.rows + row] = all;
+    }
+    __syncthreads();
+}
+
+// TWO_SHOT: thread t of a tile sums its eight elements for all ranks if t % size is its rank.
+template <typename T, bool TWO_SHOT>
+static __global__ void __launch_bounds__(THREADS)
+    reduce_kernel(const __grid_constant__ reduce_args a)
+{
+    const msgl_peers &p = a.peers;
+    msgl__pdl_trigger();
+    msgl__pdl_wait();
+    const meeting m = open_call(p);
+    const size_t tiles = a.rows * (size_t)a.parts, eight = threadIdx.x * 8;
+    const size_t width = (size_t)a.parts * TILE; // of a row in a slot
+    T *const own = slot_of<T>(p, m, p.rank);
+    for (size_t t = blockIdx.x; t < tiles; t += gridDim.x) {
+        const size_t row = t / a.parts, at = t % a.parts * TILE + eight;
+        float v[8];
+        if (at >= a.dim) continue;
+        load_some((const T *)a.in + row * a.dim, at, a.dim, v);
+        store8(own + row * width + at, v);
+    }
+    meet(p, m, false);
+    if (TWO_SHOT) {
+        for (size_t t = blockIdx.x; t < tiles; t += gridDim.x) {
+            const size_t row = t / a.parts, at = t % a.parts * TILE + eight;
+            float v[8];
+            if (at >= a.dim || (int)threadIdx.x % p.size != p.rank) continue;
+            sum_slots<T>(p, m, row * width + at, v);
+            store8(own + row * width + at, v);
+        }
+        meet(p, m, true);
+    }
+    for (size_t t = blockIdx.x; t < tiles; t += gridDim.x) {
+        const size_t row = t / a.parts, part = t % a.parts, at = part * TILE + eight;
+        float v[8] = {0};
+        if (at < a.dim) {
+            const size_t in_slot = row * width + at;
+            if (TWO_SHOT) {
+                load_slot(slot_of<const T>(p, m, (int)threadIdx.x % p.size) + in_slot, v);
+            } else {
+                sum_slots<T>(p, m, in_slot, v);
+            }
+        }
+        finish_tile<T>(a, row, part, at, v);
+    }
+    close_call(p, m);
+}
+
+template <typename T>
+static void launch_reduce(const reduce_args &a, size_t bytes, cudaStream_t stream, cudaError_t *e)
+{
+    const size_t tiles = a.rows * (size_t)a.parts;
+    const unsigned blocks = tiles < MSGL_PEER_BLOCKS ? (unsigned)tiles : MSGL_PEER_BLOCKS;
+    const bool one = a.peers.size == 2 || bytes <= ONE_SHOT_BYTES;
+    *e = msgl__launch(one ? reduce_kernel<T, false> : reduce_kernel<T, true>, dim3(blocks),
+                      dim3(THREADS), 0, stream, a);
+}
+
+static size_t parts_of(size_t dim)
+{
+    return (dim + TILE - 1) / TILE;
+}
+
+bool msgl__peer_can_add(msgl_dtype dtype, size_t rows, size_t dim)
+{
+    return rows * parts_of(dim) * TILE * msgl__dtype_size(dtype) <= MSGL_PEER_SLOT_BYTES;
+}
+
+int msgl__peer_feed_parts(size_t dim)
+{
+    return (int)parts_of(dim);
+}
+
+cudaError_t msgl__peer_reduce(const msgl_peers *p, const msgl_peer_reduce *c, cudaStream_t stream)
+{
+    reduce_args a = {};
+    a.peers = *p;
+    a.in = c->in, a.out = c->out, a.residual = c->residual;
+    a.scale = c->scale;
+    a.rows = c->rows, a.dim = c->dim;
+    a.parts = (int)parts_of(c->dim);
+    a.next_norm = c->next_norm;
+    a.scaled = c->scaled, a.sums = c->sums;
+    cudaError_t e = cudaSuccess;
+    const size_t bytes = c->rows * c->dim * msgl__dtype_size(c->dtype);
+    if (bytes > 0) MSGL_BY_DTYPE(c->dtype, launch_reduce, a, bytes, stream, &e);
+    return e;
+}
+
+// V: float, or four of them where all addresses allow it. n, stride: of V.
+template <typename V>
+static __global__ void __launch_bounds__(THREADS)
+    gather_kernel(const __grid_constant__ msgl_peers p, const V *in, size_t n, size_t stride,
+                  V *out)
+{
+    msgl__pdl_trigger();
+    msgl__pdl_wait();
+    const meeting m = open_call(p);
+    const size_t first = (size_t)blockIdx.x * THREADS + threadIdx.x;
+    const size_t step = (size_t)gridDim.x * THREADS;
+    V *const own = slot_of<V>(p, m, p.rank);
+    for (size_t i = first; i < n; i += step) own[i] = in[i];
+    meet(p, m, false);
+    for (int r = 0; r < p.size; r++) {
+        const V *from = slot_of<const V>(p, m, r);
+        V *to = out + (size_t)r * stride;
+        for (size_t i = first; i < n; i += step) to[i] = __ldcg(from + i);
+    }
+    close_call(p, m);
+}
+
+template <typename V>
+static cudaError_t launch_gather(const msgl_peers *p, const float *in, size_t n, size_t stride,
+                                 float *out, cudaStream_t stream)
+{
+    const size_t per = sizeof(V) / sizeof(float), count = n / per;
+    const size_t blocks = (count + THREADS - 1) / THREADS;
+    return msgl__launch(gather_kernel<V>,
+                        dim3(blocks < MSGL_PEER_BLOCKS ? (unsigned)blocks : MSGL_PEER_BLOCKS),
+                        dim3(THREADS), 0, stream, *p, (const V *)in, count, stride / per, (V *)out);
+}
+
+cudaError_t msgl__peer_gather(const msgl_peers *p, const float *in, size_t n, size_t stride,
+                              float *out, cudaStream_t stream)
+{
+    if (n == 0) return cudaSuccess;
+    const bool fours = (n | stride) % 4 == 0 && aligned16(in) && aligned16(out);
+    return fours ? launch_gather<float4>(p, in, n, stride, out, stream)
+                 : launch_gather<float>(p, in, n, stride, out, stream);
+}
