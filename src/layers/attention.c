@@ -46,7 +46,7 @@ static void norm_shared(msgl_forward *f, const msgl_attention *a, void *qkv)
     if (sums == NULL) return;
     k->sum_squares(f->x, qkv, ld, f->num_tokens, q, sums, 2);
     k->sum_squares(f->x, at_k, ld, f->num_tokens, kv, sums + 1, 2);
-    f->comm->ops->all_reduce(f->comm, f->x, sums, 2 * (size_t)f->num_tokens);
+    f->comm->ops->all_reduce(f->comm, f->x, MSGL_F32, sums, 2 * (size_t)f->num_tokens);
     k->norm_by_sums(f->x, qkv, ld, a->q_norm, a->eps, sums, 2, q * ranks, f->num_tokens, q);
     // KV heads that several ranks keep are counted as often, in sum and number.
     k->norm_by_sums(f->x, at_k, ld, a->k_norm, a->eps, sums + 1, 2, kv * ranks, f->num_tokens, kv);

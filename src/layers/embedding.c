@@ -67,7 +67,8 @@ void msgl__embed(msgl_forward *f, const msgl_weight *w, float scale, void *out,
 {
     embed(f, w, out, cos_sin[0]);
     if (f->comm->size > 1) { // each has some of the vocabulary's rows
-        f->comm->ops->all_reduce(f->comm, f->x, out, (size_t)f->num_tokens * (size_t)w->k);
+        f->comm->ops->all_reduce(f->comm, f->x, f->x->act, out,
+                                 (size_t)f->num_tokens * (size_t)w->k);
     }
     for (int32_t i = 1; i < f->num_ropes; i++) rope_table(f, &f->ropes[i], cos_sin[i]);
     if (scale != 1) f->k->norm.scale(f->x, out, scale, (size_t)f->num_tokens * (size_t)w->k);

@@ -61,10 +61,31 @@ void msgl__linear_gated(msgl_forward *f, const msgl_linear *l, const msgl_norm *
     run(f, &c);
 }
 
-void msgl__join(msgl_forward *f, const msgl_join *j, const void *result, void *residual,
+// In one go, where the communicator can.
+static bool sum_and_add(msgl_forward *f, const msgl_join *j, const void *part, void *residual,
+                        int32_t rows, int32_t dim)
+{
+    const msgl_comm_ops *ops = f->comm->ops;
+    if (ops->all_reduce_add == NULL || j->norm != NULL) return false;
+    const bool feeds = j->next != NULL && f->feed.scaled != NULL;
+    const msgl_reduce_add a = {.in = part,
+                               .residual = residual,
+                               .scale = j->scale,
+                               .rows = rows,
+                               .dim = dim,
+                               .next_norm = feeds ? j->next->weight : NULL,
+                               .feed = feeds ? &f->feed : NULL};
+    return ops->all_reduce_add(f->comm, f->x, &a);
+}
+
+void msgl__join(msgl_forward *f, const msgl_join *j, bool shared, void *result, void *residual,
                 int32_t rows, int32_t dim)
 {
     const msgl_norm *n = j->norm;
+    if (shared && f->comm->size > 1) {
+        if (sum_and_add(f, j, result, residual, rows, dim)) return;
+        f->comm->ops->all_reduce(f->comm, f->x, f->x->act, result, (size_t)rows * (size_t)dim);
+    }
     f->k->norm.add(f->x, residual, result, n != NULL ? n->weight : NULL, n != NULL ? n->eps : 0,
                    j->scale, rows, dim);
 }
@@ -89,7 +110,6 @@ void msgl__linear_add(msgl_forward *f, const msgl_linear *l, const void *in, voi
     c.out = msgl__activation(f, (size_t)rows, (size_t)l->w.n);
     if (c.out == NULL) return;
     run(f, &c);
-    if (ranks > 1) f->comm->ops->all_reduce(f->comm, f->x, c.out, (size_t)rows * (size_t)l->w.n);
-    msgl__join(f, join, c.out, residual, rows, l->w.n);
+    msgl__join(f, join, l->row_parallel, c.out, residual, rows, l->w.n);
     f->arena->used = mark;
 }

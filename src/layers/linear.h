@@ -27,8 +27,9 @@ static inline bool msgl__joins_directly(const msgl_join *j, int ranks)
     return ranks == 1 && j->norm == NULL && j->scale == 1;
 }
 
-// Adds a result that no product has added; both [rows, dim], dense.
-void msgl__join(msgl_forward *f, const msgl_join *j, const void *result, void *residual,
+// Adds a result that no product has added; both [rows, dim], dense. shared: it is this rank's part
+// of a sum, and is overwritten.
+void msgl__join(msgl_forward *f, const msgl_join *j, bool shared, void *result, void *residual,
                 int32_t rows, int32_t dim);
 
 // All operands are dense. norm NULL: x is `in` itself.

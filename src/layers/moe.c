@@ -1,6 +1,15 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "layers/moe.h"
 
+#include "layers/expert_sum.h"
+
+// Ranks have parts of the expert of all tokens: then all have something of every row. Who has what
+// is counted on the host, so not on GPUs.
+static bool exchanges(const msgl_moe *m, const msgl_kernels *k)
+{
+    return k->moe.ids_on_host && !m->has_shared && msgl__experts_exchange(&m->experts);
+}
+
 size_t msgl__moe_workspace(const msgl_moe *m, const msgl_kernels *k, msgl_dtype act,
                            int32_t max_rows)
 {
@@ -12,7 +21,12 @@ size_t msgl__moe_workspace(const msgl_moe *m, const msgl_kernels *k, msgl_dtype 
                  (m->gates_shared ? msgl__activation_bytes(n, 1, MSGL_F32) : 0) +
                  msgl__mlp_workspace(&m->shared, k, act, max_rows);
     }
-    return msgl__activation_bytes(n, hidden, act) + shared +
+    size_t sum = 0;
+    if (exchanges(m, k)) {
+        sum = msgl__round_up(n * (size_t)m->experts.router.top_k * sizeof(int32_t), 64) +
+              msgl__expert_sum_bytes(&m->experts, rows);
+    }
+    return msgl__activation_bytes(n, hidden, act) + shared + sum +
            m->backend->workspace(&m->experts, act, rows);
 }
 
@@ -68,6 +82,11 @@ static void run_block(msgl_forward *f, const msgl_moe *m, const msgl_norm *norm,
     shared_part part = {.f = f, .m = m, .norm = norm, .in = residual, .rows = rows};
     take_shared(&part, direct);
     void *out = direct ? residual : msgl__activation(f, n, hidden);
+    int32_t *ids = NULL;
+    if (exchanges(m, f->k)) {
+        ids = msgl__arena_alloc(f->arena, n * (size_t)m->experts.router.top_k * sizeof *ids);
+        if (ids == NULL) f->x->status = MSGL_EINTERNAL;
+    }
     if (f->x->status != 0) return;
     const msgl_moe_shared shared = {.gate_up = &m->shared.gate_up.w,
                                     .down = &m->shared.down.w,
@@ -84,13 +103,14 @@ static void run_block(msgl_forward *f, const msgl_moe *m, const msgl_norm *norm,
                                 .rows = rows,
                                 .accumulate = direct,
                                 .out = out,
+                                .ids = ids,
                                 .shared = m->has_shared && !m->gates_shared ? &shared : NULL,
                                 .watch = f->watch};
     const bool added = m->backend->forward(f->x, f->k, f->arena, &call);
     if (!added) add_shared(f, m, &part, join, out, rows);
     if (direct) return;
-    if (f->comm->size > 1) f->comm->ops->all_reduce(f->comm, f->x, out, n * hidden);
-    msgl__join(f, join, out, residual, rows, (int32_t)hidden);
+    void *sum = ids != NULL ? msgl__expert_sum(f, &m->experts, ids, out, rows) : NULL;
+    msgl__join(f, join, sum == NULL, sum != NULL ? sum : out, residual, rows, (int32_t)hidden);
 }
 
 void msgl__moe(msgl_forward *f, const msgl_moe *m, const msgl_norm *norm, const msgl_join *join,

@@ -21,9 +21,9 @@ typedef struct msgl_family {
     // in its group is its place in the group's pool.
     void (*caches)(const msgl_model_config *c, int32_t ranks, msgl_dtype dtype, msgl_dtype act,
                    msgl_cache_specs *out);
-    // Whether so many ranks, 2 or more, can share the model: 0, or MSGL_EUNSUPPORTED naming what
-    // does not divide.
-    int (*check_ranks)(const msgl_model_config *c, int32_t ranks, msgl_err *err);
+    // msgl__model_check_ranks.
+    int (*check_ranks)(const msgl_model_config *c, int32_t ranks, int32_t *expert_ranks,
+                       msgl_err *err);
     // What the attention of a group's layers differs in.
     msgl_attn_variants (*variants)(const msgl_model_config *c, int32_t group);
     // Makes m->layers, whatever that is, of m->cfg and m->target. free takes what build has left.

@@ -148,24 +148,24 @@ const char *msgl__shape_show(const int64_t *dims, int32_t ndim, char *buf, size_
     return buf;
 }
 
-// The whole pages inside [data, data + bytes): a page shared with a neighbour is left alone.
-static void advise(const msgl_tensor *t, int advice, bool outward)
+// The pages of [data, data + bytes): outward all of them, else only those that no neighbour shares.
+static void advise(const uint8_t *data, size_t bytes, int advice, bool outward)
 {
     const uintptr_t page = (uintptr_t)sysconf(_SC_PAGESIZE);
-    uintptr_t from = (uintptr_t)t->data, to = from + t->bytes;
+    uintptr_t from = (uintptr_t)data, to = from + bytes;
     from = outward ? from & ~(page - 1) : msgl__round_up(from, page);
     to = outward ? to : to & ~(page - 1);
     if (to > from) madvise((void *)from, to - from, advice);
 }
 
-void msgl__tensor_will_need(const msgl_tensor *t)
+void msgl__tensor_will_need(const msgl_tensor *t, size_t from, size_t bytes)
 {
-    advise(t, MADV_WILLNEED, true);
-    if (t->scales != NULL) advise(t->scales, MADV_WILLNEED, true);
+    advise(t->data + from, bytes, MADV_WILLNEED, true);
+    if (t->scales != NULL) advise(t->scales->data, t->scales->bytes, MADV_WILLNEED, true);
 }
 
 void msgl__tensor_drop(const msgl_tensor *t)
 {
-    advise(t, MADV_DONTNEED, false);
-    if (t->scales != NULL) advise(t->scales, MADV_DONTNEED, false);
+    advise(t->data, t->bytes, MADV_DONTNEED, false);
+    if (t->scales != NULL) advise(t->scales->data, t->scales->bytes, MADV_DONTNEED, false);
 }

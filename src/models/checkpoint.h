@@ -90,10 +90,10 @@ const char *msgl__checkpoint_file(const msgl_checkpoint *c,
 const char *msgl__tensor_label(const msgl_tensor *t);    // for messages
 // "[3, 4]" in buf, which it returns.
 const char *msgl__shape_show(const int64_t *dims, int32_t ndim, char *buf, size_t size);
-// Starts reading the tensor's bytes, and those of its scales, from disk; and gives its pages back
-// once they were used, so that the mapped file does not count as resident beside the packed
-// weights.
-void msgl__tensor_will_need(const msgl_tensor *t);
+// Starts reading `bytes` of the tensor from `from` on, and its scales, from disk; and gives its
+// pages back once they were used, so that the mapped file does not count as resident beside the
+// packed weights.
+void msgl__tensor_will_need(const msgl_tensor *t, size_t from, size_t bytes);
 void msgl__tensor_drop(const msgl_tensor *t);
 
 // For formats: maps PATH as the next file of c. Its bytes are c->files[c->num_files - 1].

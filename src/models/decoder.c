@@ -39,8 +39,8 @@ static int32_t count_delta(const msgl_decoder_config *d, int32_t end)
 static msgl_delta delta_of(const msgl_decoder_config *d, int32_t ranks)
 {
     return (msgl_delta){.eps = d->rms_eps,
-                        .k_heads = d->delta.k_heads / ranks,
-                        .v_heads = d->delta.v_heads / ranks,
+                        .k_heads = msgl__share_count(d->delta.k_heads, ranks),
+                        .v_heads = msgl__share_count(d->delta.v_heads, ranks),
                         .k_dim = d->delta.k_dim,
                         .v_dim = d->delta.v_dim};
 }
@@ -71,17 +71,17 @@ static void caches(const msgl_model_config *c, int32_t ranks, msgl_dtype dtype, 
                                                    .dtype = dtype};
         return;
     }
-    const int32_t kv_heads = c->num_kv_heads >= ranks ? c->num_kv_heads / ranks : 1;
     for (int window = 0; window < 2; window++) {
         const int32_t num_layers = count_layers(d, c->num_layers, window);
         if (num_layers == 0) continue;
-        out->all[out->count++] = (msgl_cache_spec){.kind = MSGL_CACHE_KV,
-                                                   .num_layers = num_layers,
-                                                   .window = window ? d->sliding_window - 1 : -1,
-                                                   .num_heads = kv_heads,
-                                                   .k_dim = c->head_dim,
-                                                   .v_dim = c->head_dim,
-                                                   .dtype = dtype};
+        out->all[out->count++] =
+            (msgl_cache_spec){.kind = MSGL_CACHE_KV,
+                              .num_layers = num_layers,
+                              .window = window ? d->sliding_window - 1 : -1,
+                              .num_heads = msgl__share_count(c->num_kv_heads, ranks),
+                              .k_dim = c->head_dim,
+                              .v_dim = c->head_dim,
+                              .dtype = dtype};
     }
     const int32_t delta = count_delta(d, c->num_layers);
     if (delta == 0) return;
@@ -91,11 +91,45 @@ static void caches(const msgl_model_config *c, int32_t ranks, msgl_dtype dtype, 
                                                .state_bytes = state_bytes(d, ranks, act)};
 }
 
+static int refuse_experts(int32_t expert_ranks, const char *what, int32_t n, msgl_err *err)
+{
+    return msgl__err_set(err, MSGL_EUNSUPPORTED, "--ep-size %d: %s is %d; allowed: a divisor of it",
+                         (int)expert_ranks, what, (int)n);
+}
+
+// By column, as other layers, where that divides: a step takes as long as its slowest rank, and
+// tokens do not choose as many experts of one as of another.
+static int check_experts(const msgl_decoder_config *d, int32_t ranks, int32_t *expert_ranks,
+                         msgl_err *err)
+{
+    const int32_t inter = d->moe_intermediate_size;
+    if (*expert_ranks == 0) {
+        const bool whole = d->num_experts > 0 && inter % ranks != 0 && d->num_experts % ranks == 0;
+        *expert_ranks = whole ? ranks : 1;
+    }
+    const int32_t each = ranks / *expert_ranks;
+    if (ranks % *expert_ranks != 0) return refuse_experts(*expert_ranks, "--tp-size", ranks, err);
+    if (d->num_experts == 0 && *expert_ranks > 1) {
+        return msgl__err_set(err, MSGL_EUNSUPPORTED,
+                             "--ep-size %d: the model has no experts; allowed: 1",
+                             (int)*expert_ranks);
+    }
+    if (d->num_experts % *expert_ranks != 0) {
+        return refuse_experts(*expert_ranks, "num_experts", d->num_experts, err);
+    }
+    if (d->num_experts == 0 || inter % each == 0) return 0;
+    return msgl__err_set(err, MSGL_EUNSUPPORTED,
+                         "--tp-size %d, --ep-size %d: %d ranks share an expert, whose "
+                         "moe_intermediate_size is %d; allowed: a divisor of it",
+                         (int)ranks, (int)*expert_ranks, (int)each, (int)inter);
+}
+
 // Fewer KV heads than ranks are kept by several.
-static int check_ranks(const msgl_model_config *c, int32_t ranks, msgl_err *err)
+static int check_ranks(const msgl_model_config *c, int32_t ranks, int32_t *expert_ranks,
+                       msgl_err *err)
 {
     const msgl_decoder_config *d = &c->decoder;
-    const bool sparse = d->num_experts > 0, latent = d->latent.rank > 0;
+    const bool latent = d->latent.rank > 0;
     const struct {
         const char *name;
         int32_t n;
@@ -104,7 +138,6 @@ static int check_ranks(const msgl_model_config *c, int32_t ranks, msgl_err *err)
         {"num_attention_heads", c->num_heads, false},
         {"num_key_value_heads", latent ? 0 : c->num_kv_heads, true},
         {"intermediate_size", d->intermediate_size, false},
-        {"moe_intermediate_size", sparse ? d->moe_intermediate_size : 0, false},
         {"shared_expert_intermediate_size", d->shared_intermediate_size, false},
         {"linear_num_key_heads", d->delta.k_heads, false},
         {"linear_num_value_heads", d->delta.v_heads, false},
@@ -117,7 +150,7 @@ static int check_ranks(const msgl_model_config *c, int32_t ranks, msgl_err *err)
                              shared[i].repeats ? "; allowed: a divisor or a multiple of it"
                                                : "; allowed: a divisor of it");
     }
-    return 0;
+    return check_experts(d, ranks, expert_ranks, err);
 }
 
 static msgl_attn_variants variants(const msgl_model_config *c, int32_t group)
@@ -144,8 +177,8 @@ static void build_attention(const msgl_model *m, int32_t index, msgl_attention *
     a->eps = d->rms_eps;
     a->norms_all = d->qk_norm == MSGL_QK_NORM_ALL;
     a->gated = d->gated_attn;
-    a->num_heads = msgl__share(&m->target, c->num_heads).count;
-    a->num_kv_heads = msgl__share(&m->target, c->num_kv_heads).count;
+    a->num_heads = msgl__share_count(c->num_heads, m->target.ranks);
+    a->num_kv_heads = msgl__share_count(c->num_kv_heads, m->target.ranks);
     a->head_dim = c->head_dim;
     a->rope = msgl__layer_has(d, index, MSGL_LAYER_SECOND_ROPE) ? 1 : 0;
     a->half = c->ropes[a->rope].dim / 2;
@@ -177,7 +210,7 @@ static void build_latent(const msgl_model *m, int32_t index, msgl_weight *heads,
         .k_up = heads,
         .v_up = heads + m->cfg.num_heads,
         .eps = LATENT_EPS,
-        .num_heads = msgl__share(&m->target, m->cfg.num_heads).count,
+        .num_heads = msgl__share_count(m->cfg.num_heads, m->target.ranks),
         .q_rank = d->latent.q_rank,
         .rank = d->latent.rank,
         .nope = d->latent.nope,
@@ -206,14 +239,18 @@ static msgl_norm norm_named(const msgl_model *m, const char *name)
     return (msgl_norm){.eps = m->cfg.decoder.rms_eps, .dim = name != NULL ? m->cfg.hidden_size : 0};
 }
 
+// experts: 2 * num_experts of them, gate_up and down, those of other ranks without a place.
 static void build_moe(const msgl_model *m, msgl_weight *experts, msgl_moe *moe)
 {
     const msgl_decoder_config *d = &m->cfg.decoder;
     moe->backend = m->target.moe;
+    const msgl_range own = msgl__own_experts(&m->target, d->num_experts);
     moe->experts = (msgl_moe_experts){.num_experts = d->num_experts,
+                                      .first = own.from,
+                                      .own = own.count,
                                       .router = d->router,
-                                      .gate_up = experts,
-                                      .down = experts + d->num_experts,
+                                      .gate_up = experts + own.from,
+                                      .down = experts + d->num_experts + own.from,
                                       .activation = d->activation,
                                       .weighs_input = d->weighs_input};
     moe->has_shared = d->shared_intermediate_size > 0;

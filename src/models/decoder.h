@@ -45,12 +45,35 @@ static inline bool msgl__layer_has(const msgl_decoder_config *d, int32_t layer, 
     return (d->layer_flags[layer] & flag) != 0;
 }
 
-// One rank's part of `all` heads, columns or the like, which the ranks share evenly; of KV heads
-// that are fewer than ranks, the one that its query heads belong to.
+// How many of `all` heads, columns or the like each of so many ranks has, which share them evenly;
+// of KV heads that are fewer than ranks, the one that its query heads belong to.
+static inline int32_t msgl__share_count(int32_t all, int32_t ranks)
+{
+    return all > 0 && all < ranks ? 1 : all / ranks;
+}
+
+// Which of them those of one rank are.
+static inline msgl_range msgl__share_of(int32_t all, int32_t rank, int32_t ranks)
+{
+    return (msgl_range){.from = (int32_t)((int64_t)rank * all / ranks),
+                        .count = msgl__share_count(all, ranks)};
+}
+
 static inline msgl_range msgl__share(const msgl_model_target *t, int32_t all)
 {
-    const int32_t count = all >= t->ranks ? all / t->ranks : 1;
-    return (msgl_range){.from = (int32_t)((int64_t)t->rank * all / t->ranks), .count = count};
+    return msgl__share_of(all, t->rank, t->ranks);
+}
+
+// Which experts a rank has, and of each of them which columns.
+static inline msgl_range msgl__own_experts(const msgl_model_target *t, int32_t all)
+{
+    return msgl__share_of(all, t->rank / (t->ranks / t->expert_ranks), t->expert_ranks);
+}
+
+static inline msgl_range msgl__own_columns(const msgl_model_target *t, int32_t all)
+{
+    const int32_t ranks = t->ranks / t->expert_ranks;
+    return msgl__share_of(all, t->rank % ranks, ranks);
 }
 
 static inline const msgl_norm *msgl__norm_or_null(const msgl_norm *n)

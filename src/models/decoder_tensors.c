@@ -40,12 +40,12 @@ static void declare_linear(const declaring *d, msgl_linear *l, int32_t n, int32_
     msgl__products_add(&d->m->products, l, use);
 }
 
-// Of a weight, or of a vector by its elements, the ranges rows [num], of every `period` rows if
-// that is not 0.
-static void keep_rows(const declaring *d, const void *what, const msgl_range *rows, int32_t num,
-                      int32_t period)
+static const msgl_range NOTHING[] = {{0, 0}};
+
+// Of a weight, or of a vector by its elements, the ranges rows [num].
+static void keep_rows(const declaring *d, const void *what, const msgl_range *rows, int32_t num)
 {
-    msgl_kept kept = {.num_rows = num, .period = period};
+    msgl_kept kept = {.num_rows = num};
     for (int32_t i = 0; i < num; i++) kept.rows[i] = rows[i];
     if (target(d)->ranks > 1) msgl__plan_keep(d->p, what, &kept);
 }
@@ -54,8 +54,8 @@ static void keep_rows(const declaring *d, const void *what, const msgl_range *ro
 static void declare_shared_rows(const declaring *d, msgl_linear *l, const msgl_range *rows,
                                 int32_t num, int32_t k, bool bias, const msgl_linear_use *use)
 {
-    keep_rows(d, &l->w, rows, num, 0);
-    keep_rows(d, &l->bias, rows, num, 0);
+    keep_rows(d, &l->w, rows, num);
+    keep_rows(d, &l->bias, rows, num);
     declare_linear(d, l, count(rows, num), k, bias, use);
 }
 
@@ -86,13 +86,21 @@ static void declare_part(const declaring *d, msgl_linear *l, int32_t row, int32_
     declare_heads(d, l, row, rows, bias, 0, 0, 0, name);
 }
 
-static void declare_norm(const declaring *d, float **v, int32_t dim, const char *name)
+// Of its `all` elements a rank has those.
+static void declare_norm_part(const declaring *d, float **v, msgl_range kept, int32_t all,
+                              const char *name)
 {
     const msgl_decoder_config *c = &d->m->cfg.decoder;
-    msgl__plan_vector(d->p, v, dim);
-    msgl__plan_elements(d->p, v, 0, dim, 1, "%slayers.%d.%s.weight", c->names.prefix, d->layer,
+    keep_rows(d, v, &kept, 1);
+    msgl__plan_vector(d->p, v, kept.count);
+    msgl__plan_elements(d->p, v, 0, all, 1, "%slayers.%d.%s.weight", c->names.prefix, d->layer,
                         name);
     if (c->norm_plus_one) msgl__plan_add_one(d->p);
+}
+
+static void declare_norm(const declaring *d, float **v, int32_t dim, const char *name)
+{
+    declare_norm_part(d, v, (msgl_range){0, dim}, dim, name);
 }
 
 static void declare_norm_of_stream(const declaring *d, msgl_norm *n, const char *name)
@@ -183,12 +191,7 @@ static void declare_head_norm(const declaring *d, float **v, const msgl_range *o
         declare_norm(d, v, d->m->cfg.head_dim, name);
         return;
     }
-    const msgl_range kept = {own->from - before, own->count};
-    const msgl_decoder_config *c = &d->m->cfg.decoder;
-    keep_rows(d, v, &kept, 1, 0);
-    msgl__plan_vector(d->p, v, kept.count);
-    msgl__plan_elements(d->p, v, 0, n, 1, "%slayers.%d.%s.weight", c->names.prefix, d->layer, name);
-    if (c->norm_plus_one) msgl__plan_add_one(d->p);
+    declare_norm_part(d, v, (msgl_range){own->from - before, own->count}, n, name);
 }
 
 static void declare_attention(const declaring *d, msgl_decoder_layer *layer)
@@ -211,7 +214,7 @@ static void declare_attention(const declaring *d, msgl_decoder_layer *layer)
     declare_out(d, layer, heads.count * c->head_dim, dc->o_bias, OUT);
     if (dc->sinks) {
         float **sinks = (float **)&a->geometry.sinks; // backends only read them
-        keep_rows(d, sinks, &heads, 1, 0);
+        keep_rows(d, sinks, &heads, 1);
         msgl__plan_vector(d->p, sinks, heads.count);
         msgl__plan_elements(d->p, sinks, 0, c->num_heads, 0, "%slayers.%d.self_attn.sinks",
                             dc->names.prefix, d->layer);
@@ -247,7 +250,7 @@ static void declare_latent_heads(const declaring *d, msgl_latent_attention *a)
     msgl__products_add_heads(&d->m->products, a->v_up, a->num_heads);
     if (a->expanded.prompts == MSGL_PROMPTS_ABSORBED) return;
     const msgl_linear_use plain = {0};
-    keep_rows(d, &a->kv_up.w, &rows, 1, 0);
+    keep_rows(d, &a->kv_up.w, &rows, 1);
     msgl__plan_exact_weight(d->p, &a->kv_up.w, rows.count, a->rank);
     declare_part(d, &a->kv_up, 0, all, false, "self_attn.kv_b_proj");
     msgl__products_add(&d->m->products, &a->kv_up, &plain);
@@ -317,7 +320,7 @@ static void declare_delta_parts(const declaring *d, const msgl_delta_config *c, 
 static void declare_vector(const declaring *d, float **v, int32_t all, const msgl_range *kept,
                            int32_t num, float dummy, const char *name)
 {
-    keep_rows(d, v, kept, num, 0);
+    keep_rows(d, v, kept, num);
     msgl__plan_vector(d->p, v, count(kept, num));
     msgl__plan_elements(d->p, v, 0, all, dummy, "%slayers.%d.linear_attn.%s",
                         d->m->cfg.decoder.names.prefix, d->layer, name);
@@ -341,7 +344,7 @@ static void declare_delta(const declaring *d, msgl_decoder_layer *layer)
                                rows_of(v_heads, 1, b + c->v_heads)};
     msgl_range taps[3];
     for (int i = 0; i < 3; i++) taps[i] = rows_of(rows[i], MSGL_DELTA_TAPS, 0);
-    keep_rows(d, &l->in.w, rows, 6, 0);
+    keep_rows(d, &l->in.w, rows, 6);
     declare_linear(d, &l->in, msgl__delta_rows(l), d->m->cfg.hidden_size, false, &use);
     if (c->by_k_head) {
         declare_delta_by_k_head(d, c, l);
@@ -393,15 +396,18 @@ static void declare_expert(const declaring *d, msgl_moe *m, int32_t e)
     const int32_t inter = d->m->cfg.decoder.moe_intermediate_size, hidden = d->m->cfg.hidden_size;
     const msgl_decoder_names *n = &d->m->cfg.decoder.names;
     // The experts' arrays belong to the model; only reading them is everyone's.
-    msgl_weight *gate_up = (msgl_weight *)&m->experts.gate_up[e];
-    msgl_weight *down = (msgl_weight *)&m->experts.down[e];
+    const int32_t at = e - m->experts.first;
+    msgl_weight *gate_up = (msgl_weight *)m->experts.gate_up + at;
+    msgl_weight *down = (msgl_weight *)m->experts.down + at;
     const char *const fmt = "%slayers.%d.%s.%d.%s.weight";
-    const msgl_range share = msgl__share(target(d), inter);
+    const msgl_range share = msgl__own_columns(target(d), inter);
     const msgl_range rows[] = {share, rows_of(share, 1, inter)};
-    keep_rows(d, gate_up, rows, 2, 0);
-    keep_columns(d, down, share, inter);
-    msgl__plan_weight(d->p, gate_up, 2 * share.count, hidden);
-    msgl__plan_weight(d->p, down, hidden, share.count);
+    const bool own = at >= 0 && at < m->experts.own;
+    keep_rows(d, gate_up, own ? rows : NOTHING, own ? 2 : 1);
+    const msgl_kept kept_down = {.cols = share, .all_cols = inter, .num_rows = own ? 0 : 1};
+    if (target(d)->ranks > 1) msgl__plan_keep(d->p, down, &kept_down);
+    msgl__plan_weight(d->p, gate_up, own ? 2 * share.count : 0, hidden);
+    msgl__plan_weight(d->p, down, own ? hidden : 0, share.count);
     if (n->all_gate_up != NULL) {
         const int32_t all = m->experts.num_experts;
         msgl__plan_rows(d->p, gate_up, 0, 2 * inter, "%slayers.%d.%s", n->prefix, d->layer,
@@ -417,18 +423,20 @@ static void declare_expert(const declaring *d, msgl_moe *m, int32_t e)
     msgl__plan_rows(d->p, down, 0, hidden, fmt, n->prefix, d->layer, n->experts, e, n->down);
 }
 
-// [experts, n], of which each expert's are pairs of neighbours if `pairs` is not 0. Of each
-// expert's a rank has the ranges kept [num], in room for `room` elements.
-static void declare_experts_bias(const declaring *d, float **v, int32_t experts, int32_t n,
-                                 const msgl_range *kept, int32_t num, int32_t room, int32_t pairs,
-                                 const char *name)
+// [experts, n], of which each expert's are pairs of neighbours if `pairs` is not 0. Of each of its
+// experts' a rank has the ranges kept [num], in room for `room` elements.
+static void declare_experts_bias(const declaring *d, float **v, const msgl_moe_experts *e,
+                                 int32_t n, const msgl_range *kept, int32_t num, int32_t room,
+                                 int32_t pairs, const char *name)
 {
-    keep_rows(d, v, kept, num, n);
-    msgl__plan_vector(d->p, v, experts * room);
-    msgl__plan_elements(d->p, v, 0, experts * n, 0, "%slayers.%d.%s_bias",
+    msgl_kept of_each = {.num_rows = num, .period = n, .periods = {e->first, e->own}};
+    for (int32_t i = 0; i < num; i++) of_each.rows[i] = kept[i];
+    if (target(d)->ranks > 1) msgl__plan_keep(d->p, v, &of_each);
+    msgl__plan_vector(d->p, v, e->own * room);
+    msgl__plan_elements(d->p, v, 0, e->num_experts * n, 0, "%slayers.%d.%s_bias",
                         d->m->cfg.decoder.names.prefix, d->layer, name);
     msgl__plan_pairs(d->p, n, 0, pairs);
-    msgl__plan_expert(d->p, experts, 0, false);
+    msgl__plan_expert(d->p, e->num_experts, 0, false);
 }
 
 static void declare_moe(const declaring *d, msgl_moe *m, const msgl_norm *norm,
@@ -449,14 +457,14 @@ static void declare_moe(const declaring *d, msgl_moe *m, const msgl_norm *norm,
     for (int32_t e = 0; e < c->num_experts; e++) declare_expert(d, m, e);
     if (c->experts_bias) {
         const int32_t inter = c->moe_intermediate_size;
-        const msgl_range share = msgl__share(target(d), inter);
+        const msgl_range share = msgl__own_columns(target(d), inter);
         const msgl_range up[] = {share, rows_of(share, 1, inter)};
-        // What all ranks add up has one bias: the others have zeros in its place.
-        const msgl_range down = {0, target(d)->rank == 0 ? hidden : 0};
-        declare_experts_bias(d, &m->experts.gate_up_bias, c->num_experts, 2 * inter, up, 2,
+        // What several ranks add up has one bias: the others have zeros in its place.
+        const msgl_range down = {0, share.from == 0 ? hidden : 0};
+        declare_experts_bias(d, &m->experts.gate_up_bias, &m->experts, 2 * inter, up, 2,
                              2 * share.count, c->names.all_alternate ? inter : 0,
                              c->names.all_gate_up);
-        declare_experts_bias(d, &m->experts.down_bias, c->num_experts, hidden, &down, 1, hidden, 0,
+        declare_experts_bias(d, &m->experts.down_bias, &m->experts, hidden, &down, 1, hidden, 0,
                              c->names.all_down);
     }
     msgl__products_add_experts(&d->m->products, m);

@@ -5,10 +5,12 @@
 // every group of rows is packed from another place in it. A device that can draw numbers itself
 // does, if the weight holds a dtype.
 #include <math.h>
+#include <string.h>
 
 #include "core/mem.h"
 #include "kernel/device.h"
 #include "models/weights.h"
+#include "utils/hash.h"
 #include "utils/random.h"
 
 enum { BLOCK = 1 << 21 }; // elements
@@ -33,15 +35,21 @@ static void draw_rows(const msgl_wanted *w, msgl_exec *x, uint64_t seed)
                                 dtype, (size_t)w->rows * cols, seed, 0.02f);
 }
 
-static void fill_rows(const msgl_wanted *w, msgl_exec *x, const uint16_t *block, size_t block_len,
-                      uint64_t *seed)
+// What is drawn is said by what it is for, so that ranks have the same of what all of them have.
+static uint64_t seed_of(const msgl_wanted *w)
+{
+    const int32_t part[] = {w->expert, w->first, w->skip};
+    return msgl__hash(msgl__hash(MSGL_HASH_START, w->name, strlen(w->name)), part, sizeof part);
+}
+
+static void fill_rows(const msgl_wanted *w, msgl_exec *x, const uint16_t *block, size_t block_len)
 {
     const size_t cols = (size_t)w->cols;
     const int32_t step = (int32_t)(BLOCK / 2 / cols > 0 ? BLOCK / 2 / cols : 1);
     for (int32_t r = 0; r < w->rows; r += step) {
         const int32_t rows = w->rows - r < step ? w->rows - r : step;
         const size_t room = block_len - (size_t)rows * cols;
-        const size_t at = msgl__mix_bits(++*seed) % (room + 1);
+        const size_t at = msgl__mix_bits(seed_of(w) + (uint64_t)r) % (room + 1);
         w->weight->format->pack(x, w->weight, w->row + r, rows, block + at, MSGL_BF16, cols);
         msgl__arena_reset(x->scratch);
     }
@@ -53,7 +61,7 @@ int msgl__weights_dummy(const msgl_weight_plan *p, msgl_exec *x, msgl_load_progr
     uint16_t *block = msgl__reallocarray(NULL, BLOCK, sizeof *block);
     if (block == NULL) return msgl__err_set(err, MSGL_ENOMEM, "out of memory");
     draw(block, BLOCK);
-    uint64_t seed = 0, total = 0, done = 0;
+    uint64_t total = 0, done = 0;
     for (size_t i = 0; i < p->num_wanted; i++) {
         total += (uint64_t)p->wanted[i].rows * (uint64_t)(p->wanted[i].cols + 1);
     }
@@ -62,12 +70,12 @@ int msgl__weights_dummy(const msgl_weight_plan *p, msgl_exec *x, msgl_load_progr
         if (w->weight == NULL) {
             msgl__fill_vector(*w->vector + w->row, w->rows, w->dummy, x);
         } else if (w->router && p->collapsed) {
-            ++seed; // 0 as the region was; the others are what they would be
+            // 0 as the region was
         } else if (x->device->ops->fill_normal != NULL &&
                    w->weight->format->dtype < MSGL_DTYPE_COUNT) {
-            draw_rows(w, x, ++seed);
+            draw_rows(w, x, seed_of(w));
         } else {
-            fill_rows(w, x, block, BLOCK, &seed);
+            fill_rows(w, x, block, BLOCK);
         }
         done += (uint64_t)w->rows * (uint64_t)(w->cols + 1);
         if (progress != NULL) progress(ctx, done, total);

@@ -12,9 +12,10 @@ void msgl__model_caches(const msgl_model_config *c, int32_t ranks, msgl_dtype dt
     c->arch->family->caches(c, ranks, dtype, act, out);
 }
 
-int msgl__model_check_ranks(const msgl_model_config *c, int32_t ranks, msgl_err *err)
+int msgl__model_check_ranks(const msgl_model_config *c, int32_t ranks, int32_t *expert_ranks,
+                            msgl_err *err)
 {
-    return ranks == 1 ? 0 : c->arch->family->check_ranks(c, ranks, err);
+    return c->arch->family->check_ranks(c, ranks, expert_ranks, err);
 }
 
 msgl_attn_variants msgl__model_variants(const msgl_model_config *c, int32_t group)
@@ -112,26 +113,19 @@ size_t msgl__model_logits_bytes(const msgl_model *m, int32_t rows)
            msgl__activation_bytes((size_t)rows * (size_t)ranks, (size_t)columns, MSGL_F32);
 }
 
-// Each rank's columns, side by side in every row. On the CPU: ranks on GPUs are not there yet.
+// Each rank's columns, side by side in every row. The last rank has fewer, and what is behind them
+// in its part is sent and not looked at.
 static void gather_logits(const msgl_model *m, msgl_forward *f, const void *hidden, int32_t rows,
                           float *logits)
 {
     const size_t share = (size_t)vocab_share(m), n = (size_t)rows * share;
-    const size_t mark = f->arena->used, vocab = (size_t)m->cfg.vocab_size;
+    const size_t mark = f->arena->used;
     float *own = msgl__take_rows(f, (size_t)rows, share, MSGL_F32);
     float *all = msgl__take_rows(f, (size_t)rows * (size_t)m->target.ranks, share, MSGL_F32);
     if (own == NULL || all == NULL) return;
-    memset(own, 0, n * sizeof *own);
     msgl__linear_f32(f, &m->lm_head, &m->final_norm, hidden, own, rows);
     f->comm->ops->all_gather(f->comm, f->x, own, n, all);
-    for (int32_t r = 0; r < m->target.ranks; r++) {
-        const msgl_range of = vocab_of(m, r);
-        const size_t columns = (size_t)of.count;
-        for (size_t i = 0; i < (size_t)rows; i++) {
-            memcpy(logits + i * vocab + of.from, all + (size_t)r * n + i * columns,
-                   columns * sizeof *logits);
-        }
-    }
+    f->k->act.join_columns(f->x, all, vocab_share(m), rows, m->cfg.vocab_size, logits);
     f->arena->used = mark;
 }
 

@@ -18,7 +18,10 @@ typedef struct msgl_model_target {
     msgl_dtype act;              // of activations, as in msgl_exec
     int32_t capability;          // of the device, as in msgl_device
     int32_t rank, ranks;         // which of how many that share the model
-    msgl_prompts prompts;        // over latent caches
+    // Of them: a divisor of ranks. Experts are shared out in so many parts, and each expert is
+    // shared by ranks / expert_ranks neighbours, as other layers are by all.
+    int32_t expert_ranks;
+    msgl_prompts prompts; // over latent caches
 } msgl_model_target;
 
 typedef struct msgl_model {
@@ -37,8 +40,10 @@ void msgl__model_caches(const msgl_model_config *c, int32_t ranks, msgl_dtype dt
                         msgl_cache_specs *out);
 msgl_attn_variants msgl__model_variants(const msgl_model_config *c, int32_t group);
 
-// Whether so many ranks can share the model; MSGL_EUNSUPPORTED names what does not divide.
-int msgl__model_check_ranks(const msgl_model_config *c, int32_t ranks, msgl_err *err);
+// Whether so many ranks can share the model, and its experts *expert_ranks of them, where 0 becomes
+// what is best; MSGL_EUNSUPPORTED names what does not divide.
+int msgl__model_check_ranks(const msgl_model_config *c, int32_t ranks, int32_t *expert_ranks,
+                            msgl_err *err);
 
 // Builds the layers and declares the weights; m->plan.bytes is what they will take. m->cfg must be
 // loaded.

@@ -80,7 +80,7 @@ static size_t experts_scratch(const msgl_kernels *k, const msgl_moe *m, int32_t 
 {
     const msgl_moe_experts *e = &m->experts;
     msgl_grouped_call c = {.experts = e->gate_up,
-                           .num_experts = e->num_experts,
+                           .num_experts = e->own,
                            .rows = block * e->router.top_k,
                            .ld_in = (size_t)e->gate_up->k,
                            .gated = true,
@@ -88,13 +88,13 @@ static size_t experts_scratch(const msgl_kernels *k, const msgl_moe *m, int32_t 
                            .ld_out = (size_t)e->gate_up->n / 2};
     const size_t up = k->gemm.grouped_scratch(&c);
     c = (msgl_grouped_call){.experts = e->down,
-                            .num_experts = e->num_experts,
+                            .num_experts = e->own,
                             .rows = block * e->router.top_k,
                             .ld_in = (size_t)e->down->k,
                             .ld_out = (size_t)e->down->n};
     const size_t down = k->gemm.grouped_scratch(&c);
     // Sorting and combining number the assignments, and count them by expert; routing takes less.
-    const size_t places = ((size_t)c.rows + (size_t)c.num_experts + 64) * 2 * sizeof(int32_t);
+    const size_t places = ((size_t)c.rows + (size_t)e->num_experts + 64) * 2 * sizeof(int32_t);
     const msgl_linear_use plain = {.rows = MSGL_ROWS_BLOCK};
     const size_t router = linear_scratch(k, &m->router, &plain, block);
     return larger(larger(up, down), larger(places, router));

@@ -79,6 +79,33 @@ static size_t stored_at(const msgl_source *s, size_t i)
     return s->first + stored_behind(s, i);
 }
 
+// Bytes of the first n elements of a tensor whose rows are whole blocks.
+static size_t bytes_of(const msgl_tensor *t, size_t n)
+{
+    if (t->blocks == NULL) return n * (t->scales != NULL ? 1 : msgl__dtype_size(t->dtype));
+    const size_t elements = (size_t)t->blocks->elements;
+    return (n + elements - 1) / elements * (size_t)t->blocks->bytes;
+}
+
+void msgl__source_span(const msgl_source *s, size_t skip, size_t rows, size_t *from, size_t *bytes)
+{
+    size_t cols = s->cols == 0 ? 1 : tensor_cols(s), begin = skip, end = skip + rows;
+    if (s->transposed) {
+        cols = (size_t)s->t->dims[s->t->ndim - 1];
+        begin = s->first_col;
+        end = begin + s->cols;
+    } else if (s->pairs > 0) { // rows change their places within a head
+        const size_t head = (size_t)s->head;
+        begin = begin / head * head;
+        end = (end + head - 1) / head * head;
+    }
+    begin = (s->first + begin) * cols;
+    end = (s->first + end) * cols;
+    const size_t unit = s->t->blocks != NULL ? (size_t)s->t->blocks->elements : 1;
+    *from = bytes_of(s->t, begin / unit * unit);
+    *bytes = bytes_of(s->t, end) - *from;
+}
+
 typedef struct filling {
     const msgl_source *s;
     int32_t first, rows;

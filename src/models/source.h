@@ -39,6 +39,9 @@ typedef struct msgl_source {
 const void *msgl__source_direct(const msgl_source *s, size_t skip);
 msgl_dtype msgl__source_dtype(const msgl_source *s); // of the rows
 size_t msgl__source_row_bytes(const msgl_source *s);
+// The bytes of the tensor that the model's rows [skip, skip + rows) are made of, or with cols 0 its
+// elements: from *from on, *bytes of them. Of some columns: whole rows, as a disk reads pages.
+void msgl__source_span(const msgl_source *s, size_t skip, size_t rows, size_t *from, size_t *bytes);
 // Writes the model's rows [first, first + rows).
 void msgl__source_rows(msgl_pool *pool, const msgl_source *s, int32_t first, int32_t rows,
                        void *out);

@@ -98,11 +98,13 @@ static void push(msgl_weight_plan *p, const msgl_wanted *w)
 }
 
 // The rows of w that lie in what is kept, each run as a piece of its own.
-static void push_kept(msgl_weight_plan *p, const msgl_kept *kept, const msgl_wanted *w)
+static void push_kept(msgl_weight_plan *plan, const msgl_kept *kept, const msgl_wanted *w)
 {
     const int32_t end = w->row + w->rows, period = kept->period > 0 ? kept->period : end;
+    const msgl_range some = kept->periods;
     int32_t before = 0; // rows kept of those in front
-    for (int32_t base = 0; base < end; base += period) {
+    for (int32_t p = 0, base = 0; base < end; base += period, p++) {
+        if (some.count > 0 && (p < some.from || p >= some.from + some.count)) continue;
         for (int32_t i = 0; i < kept->num_rows; i++) {
             const int32_t from = base + kept->rows[i].from, to = from + kept->rows[i].count;
             const int32_t first = from > w->row ? from : w->row, last = to < end ? to : end;
@@ -111,15 +113,15 @@ static void push_kept(msgl_weight_plan *p, const msgl_kept *kept, const msgl_wan
                 piece.row = before + first - from;
                 piece.rows = last - first;
                 piece.skip = first - w->row;
-                push(p, &piece);
+                push(plan, &piece);
             }
             before += kept->rows[i].count;
         }
     }
-    if (p->num_wanted > p->declared) return;
+    if (plan->num_wanted > plan->declared) return;
     msgl_wanted none = *w; // of other ranks alone
     none.row = none.rows = 0;
-    push(p, &none);
+    push(plan, &none);
 }
 
 static void want(msgl_weight_plan *p, const void *what, msgl_wanted w, const char *fmt, va_list ap)
@@ -147,6 +149,7 @@ static void plan_weight(msgl_weight_plan *p, msgl_weight *w, const msgl_wformat 
                         int32_t k)
 {
     *w = (msgl_weight){.format = f, .n = n, .k = k};
+    if (n == 0) return;
     const size_t bytes = msgl__weight_bytes(w);
     if (bytes == 0) {
         plan_fail(p, MSGL_ELIMIT, "a weight is too large");
@@ -388,7 +391,9 @@ static int by_place(const void *a, const void *b)
     const msgl_tensor *x = ((const msgl_load_item *)a)->tensor;
     const msgl_tensor *y = ((const msgl_load_item *)b)->tensor;
     if (x->file != y->file) return x->file < y->file ? -1 : 1;
-    return x->data < y->data ? -1 : x->data > y->data;
+    if (x != y) return x->data < y->data ? -1 : 1;
+    const size_t from = ((const msgl_load_item *)a)->from, to = ((const msgl_load_item *)b)->from;
+    return from < to ? -1 : from > to;
 }
 
 static msgl_source source_of(const msgl_load_item *it)
@@ -482,6 +487,23 @@ static void load_rows(const msgl_load_item *it, void *stage, msgl_exec *x)
     }
 }
 
+uint64_t msgl__load_items(const msgl_weight_plan *p, const msgl_checkpoint *c,
+                          msgl_load_item *items)
+{
+    uint64_t total = 0;
+    for (size_t i = 0; i < p->num_wanted; i++) {
+        msgl_load_item *it = &items[i];
+        const msgl_wanted *w = &p->wanted[i];
+        *it = (msgl_load_item){.want = w, .tensor = msgl__checkpoint_find(c, w->name)};
+        if (w->rows == 0) continue; // another rank's
+        const msgl_source s = source_of(it);
+        msgl__source_span(&s, (size_t)w->skip, (size_t)w->rows, &it->from, &it->bytes);
+        total += it->bytes;
+    }
+    qsort(items, p->num_wanted, sizeof *items, by_place);
+    return total;
+}
+
 // Whether item i of n is the last that its tensor is needed for.
 static bool ends_tensor(const msgl_load_item *items, size_t n, size_t i)
 {
@@ -492,8 +514,7 @@ size_t msgl__read_ahead(const msgl_load_item *items, size_t n, size_t first, uin
                         uint64_t *asked)
 {
     while (first < n && *asked < done + MSGL_READ_AHEAD) {
-        if (ends_tensor(items, n, first)) *asked += items[first].tensor->bytes;
-        first++;
+        *asked += items[first++].bytes;
     }
     return first;
 }
@@ -522,20 +543,16 @@ int msgl__weights_load(const msgl_weight_plan *p, const msgl_checkpoint *c, msgl
     if (code != 0) return code;
     msgl_load_item *items = msgl__reallocarray(NULL, p->num_wanted + 1, sizeof *items);
     if (items == NULL) return msgl__err_set(err, MSGL_ENOMEM, "out of memory");
-    uint64_t total = 0, done = 0, asked = 0;
-    for (size_t i = 0; i < p->num_wanted; i++) {
-        const msgl_tensor *t = msgl__checkpoint_find(c, p->wanted[i].name);
-        items[i] = (msgl_load_item){.want = &p->wanted[i], .tensor = t};
-    }
-    qsort(items, p->num_wanted, sizeof *items, by_place);
-    for (size_t i = 0; i < p->num_wanted; i++) {
-        if (ends_tensor(items, p->num_wanted, i)) total += items[i].tensor->bytes;
-    }
+    const uint64_t total = msgl__load_items(p, c, items);
+    uint64_t done = 0, asked = 0;
     void *stage = msgl__malloc(stage_bytes(items, p->num_wanted));
     if (stage == NULL) x->status = MSGL_ENOMEM;
     for (size_t i = 0, ahead = 0; i < p->num_wanted && x->status == 0; i++) {
         const size_t end = msgl__read_ahead(items, p->num_wanted, ahead, done, &asked);
-        while (ahead < end) msgl__tensor_will_need(items[ahead++].tensor);
+        for (; ahead < end; ahead++) {
+            const msgl_load_item *it = &items[ahead];
+            if (it->bytes > 0) msgl__tensor_will_need(it->tensor, it->from, it->bytes);
+        }
         if (items[i].want->rows == 0) {
             // another rank's
         } else if (items[i].want->weight == NULL) {
@@ -543,8 +560,8 @@ int msgl__weights_load(const msgl_weight_plan *p, const msgl_checkpoint *c, msgl
         } else {
             load_rows(&items[i], stage, x);
         }
+        done += items[i].bytes;
         if (!ends_tensor(items, p->num_wanted, i)) continue;
-        done += items[i].tensor->bytes;
         msgl__tensor_drop(items[i].tensor);
         if (progress != NULL) progress(ctx, done, total);
     }

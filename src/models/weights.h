@@ -25,6 +25,7 @@ typedef struct msgl_kept {
     msgl_range rows[MSGL_MAX_KEPT]; // [num_rows] ascending; of every `period` rows
     int32_t num_rows;               // 0: all are kept
     int32_t period;                 // 0: all the weight has
+    msgl_range periods;             // count 0: of all of them; else of none of the others
     msgl_range cols;                // count 0: all are kept
     int32_t all_cols;               // that the whole weight has
 } msgl_kept;
@@ -110,7 +111,8 @@ void msgl__weight_plan_free(msgl_weight_plan *p);
 void msgl__plan_keep(msgl_weight_plan *p, const void *what, const msgl_kept *kept);
 
 // Declares a packed weight [n, k], and the tensor that holds some of its rows. w must stay where it
-// is until the plan was placed.
+// is until the plan was placed. n 0: another rank's, which has no place; its tensors have to be
+// there.
 void msgl__plan_weight(msgl_weight_plan *p, msgl_weight *w, int32_t n, int32_t k);
 // The same for a small one on which choices depend, such as a router.
 void msgl__plan_exact_weight(msgl_weight_plan *p, msgl_weight *w, int32_t n, int32_t k);
@@ -164,7 +166,12 @@ void msgl__fill_ones(const msgl_weight_plan *p, msgl_exec *x);
 typedef struct msgl_load_item {
     const msgl_wanted *want;
     const msgl_tensor *tensor;
+    size_t from, bytes; // of the tensor, that are read
 } msgl_load_item;
+
+// items [p->num_wanted] of a checked checkpoint; returns how many bytes they read.
+uint64_t msgl__load_items(const msgl_weight_plan *p, const msgl_checkpoint *c,
+                          msgl_load_item *items);
 
 // Far enough ahead to keep a disk busy, near enough to stay in the page cache.
 #define MSGL_READ_AHEAD ((uint64_t)64 << 20)

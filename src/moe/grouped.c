@@ -2,7 +2,8 @@
 //
 // Sorted grouped experts: assignments (token, expert) are sorted by expert, so that each expert
 // that has any token multiplies them all at once and no other expert is touched. The combination
-// adds a token's experts in the order of the router's choice, whatever else is in the batch.
+// adds a token's experts in the order of the router's choice, whatever else is in the batch. Where
+// other ranks have some of the experts, it adds what this one has, and they are added up elsewhere.
 #include "moe/backends.h"
 
 #include "core/err.h"
@@ -39,7 +40,7 @@ static bool take(buffers *b, const msgl_exec *x, msgl_arena *arena, const msgl_m
     const size_t hidden = (size_t)e->down[0].n, inter = (size_t)e->down[0].k;
     b->normed = msgl__arena_alloc(arena, rows * hidden * size);
     b->logits = msgl__arena_alloc(arena, rows * (size_t)e->num_experts * sizeof *b->logits);
-    b->ids = msgl__arena_alloc(arena, n * sizeof *b->ids);
+    b->ids = c->ids != NULL ? c->ids : msgl__arena_alloc(arena, n * sizeof *b->ids);
     b->weights = msgl__arena_alloc(arena, n * sizeof *b->weights);
     b->source = msgl__arena_alloc(arena, n * sizeof *b->source);
     b->offsets = msgl__arena_alloc(arena, ((size_t)e->num_experts + 1) * sizeof *b->offsets);
@@ -102,8 +103,8 @@ static bool grouped_forward(msgl_exec *x, const msgl_kernels *k, msgl_arena *are
         return false;
     }
     const msgl_grouped_call up = {.experts = e->gate_up,
-                                  .num_experts = e->num_experts,
-                                  .offsets = b.offsets,
+                                  .num_experts = e->own,
+                                  .offsets = b.offsets + e->first,
                                   .rows = c->rows * e->router.top_k,
                                   .in = indexed ? b.normed : b.sorted,
                                   .ld_in = hidden,
@@ -116,8 +117,8 @@ static bool grouped_forward(msgl_exec *x, const msgl_kernels *k, msgl_arena *are
                                   .from_per = e->router.top_k,
                                   .gathered = b.sorted};
     const msgl_grouped_call down = {.experts = e->down,
-                                    .num_experts = e->num_experts,
-                                    .offsets = b.offsets,
+                                    .num_experts = e->own,
+                                    .offsets = b.offsets + e->first,
                                     .rows = c->rows * e->router.top_k,
                                     .in = b.act,
                                     .ld_in = inter,
@@ -141,9 +142,13 @@ static bool grouped_forward(msgl_exec *x, const msgl_kernels *k, msgl_arena *are
                                    .shared_up = along ? shared->gate_up : NULL,
                                    .shared_down = along ? shared->down : NULL,
                                    .shared_act = along ? shared->act : NULL};
-    const bool plain = e->activation == MSGL_SILU && e->gate_up_bias == NULL;
+    const bool all = e->own == e->num_experts;
+    const bool plain = e->activation == MSGL_SILU && e->gate_up_bias == NULL && all;
     choose(x, k, c, &b);
     if (e->weighs_input) k->moe.weigh_input(x, b.normed, b.weights, c->rows, (int)hidden);
+    if (!all) {
+        k->moe.keep_own(x, b.ids, c->rows * e->router.top_k, e->first, e->own, b.weights);
+    }
     if (c->watch != NULL) c->watch->chosen(c->watch->ctx, e, b.offsets);
     if (shared != NULL && !along) shared->begin(shared->ctx);
     if (plain && k->moe.experts != NULL && k->moe.experts(x, &few)) return along;

@@ -9,12 +9,13 @@
 #include "kernel/kernel.h"
 
 typedef struct msgl_moe_experts {
-    int32_t num_experts;
+    int32_t num_experts; // that tokens are sent to
+    int32_t first, own;  // of them those that are computed here; other ranks have the others
     msgl_router router;
-    const msgl_weight *gate_up; // [num_experts] of [2 intermediate, hidden]
-    const msgl_weight *down;    // [num_experts] of [hidden, intermediate]
+    const msgl_weight *gate_up; // [own] of [2 intermediate, hidden]
+    const msgl_weight *down;    // [own] of [hidden, intermediate]
     msgl_activation activation;
-    float *gate_up_bias, *down_bias; // [num_experts, rows of the weights], or NULL
+    float *gate_up_bias, *down_bias; // [own, rows of the weights], or NULL
     // An expert's weight multiplies what goes into it and not its result (Llama 4); then top_k
     // is 1.
     bool weighs_input;
@@ -44,6 +45,7 @@ typedef struct msgl_moe_call {
     int32_t rows;
     bool accumulate;               // out += instead of out =
     void *out;                     // [rows, hidden]; may be in
+    int32_t *ids;                  // NULL, or [rows, top_k] becomes the experts; device memory
     const msgl_moe_shared *shared; // NULL: none, or not the backend's matter
     const msgl_moe_watch *watch;   // of the choice, when it is queued; NULL: nobody
 } msgl_moe_call;

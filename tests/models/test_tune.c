@@ -92,7 +92,8 @@ static void run(tiny *t, json_t *config, int32_t ranks)
                                       .dtype = MSGL_BF16,
                                       .weights = &FORMATS[MSGL_W_BF16],
                                       .act = MSGL_BF16,
-                                      .ranks = ranks};
+                                      .ranks = ranks,
+                                      .expert_ranks = 1};
     if (msgl__model_build(&t->m, &target, &err) != 0) fail_msg("%s", err.text);
     t->region = calloc(1, t->m.plan.bytes);
     assert_non_null(t->region);

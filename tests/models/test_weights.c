@@ -70,16 +70,14 @@ static void test_surplus(void **state)
 }
 
 // Loads items of these sizes as msgl__weights_load does: what is asked for stays MSGL_READ_AHEAD
-// ahead, by one tensor at most more, and everything is asked for once, in order.
+// ahead, by one item at most more, and everything is asked for once, in order.
 static void check_read_ahead(const size_t *sizes, size_t n)
 {
-    msgl_tensor *tensors = calloc(n, sizeof *tensors);
     msgl_load_item *items = calloc(n, sizeof *items);
-    assert_true(tensors != NULL && items != NULL);
+    assert_non_null(items);
     uint64_t total = 0, done = 0, asked = 0;
     for (size_t i = 0; i < n; i++) {
-        tensors[i].bytes = sizes[i];
-        items[i].tensor = &tensors[i];
+        items[i].bytes = sizes[i];
         total += sizes[i];
     }
     size_t ahead = 0;
@@ -95,7 +93,6 @@ static void check_read_ahead(const size_t *sizes, size_t n)
     }
     assert_int_equal(ahead, n);
     assert_int_equal(asked, total);
-    free(tensors);
     free(items);
 }
 
@@ -137,6 +134,126 @@ static void test_elements(void **state)
     const msgl_source e = {.t = &q};
     assert_true(msgl__source_element(&e, 31) == -64.0f);
     assert_true(msgl__source_element(&e, 32) == 1.5f);
+}
+
+// What rows and elements are made of is inside of the span and nothing outside: with its bytes
+// alone the result is the same.
+static void check_span(const msgl_source *s, msgl_pool *pool, int32_t skip, int32_t rows,
+                       size_t expected_from, size_t expected_bytes)
+{
+    float whole[512], part[512];
+    size_t from, bytes;
+    assert_true((size_t)rows * (s->cols > 0 ? s->cols : 1) <= MSGL_COUNT(whole));
+    msgl__source_span(s, (size_t)skip, (size_t)rows, &from, &bytes);
+    assert_int_equal(from, expected_from);
+    assert_int_equal(bytes, expected_bytes);
+    assert_true(from + bytes <= s->t->bytes);
+    uint8_t *copy = malloc(s->t->bytes);
+    assert_non_null(copy);
+    memset(copy, 0x31, s->t->bytes);
+    memcpy(copy + from, s->t->data + from, bytes);
+    msgl_tensor t = *s->t;
+    t.data = copy;
+    msgl_source other = *s;
+    other.t = &t;
+    if (s->cols > 0) {
+        msgl__source_rows(pool, s, skip, rows, whole);
+        msgl__source_rows(pool, &other, skip, rows, part);
+    }
+    for (int32_t i = 0; s->cols == 0 && i < rows; i++) {
+        whole[i] = msgl__source_element(s, (size_t)(skip + i));
+        part[i] = msgl__source_element(&other, (size_t)(skip + i));
+    }
+    assert_memory_equal(whole, part, (size_t)rows * (s->cols > 0 ? s->cols : 1) * sizeof *whole);
+    free(copy);
+}
+
+static void test_spans(void **state)
+{
+    (void)state;
+    enum { R = 12, C = 64 };
+    msgl_err err;
+    msgl_pool *pool;
+    assert_int_equal(msgl__pool_create(2, &pool, &err), 0);
+    float plain[R * C];
+    uint8_t coded[R * C], blocks[R * C / 32 * 34];
+    for (int i = 0; i < R * C; i++) plain[i] = (float)i;
+    for (int i = 0; i < R * C; i++) coded[i] = (uint8_t)(i % 97);
+    for (size_t i = 0; i < sizeof blocks; i++) blocks[i] = (uint8_t)(i % 34 < 2 ? 0x3c : i % 120);
+    const float scale = 0.5f;
+    const msgl_tensor t = {.data = (const uint8_t *)plain,
+                           .bytes = sizeof plain,
+                           .dtype = MSGL_F32,
+                           .ndim = 2,
+                           .dims = {R, C}};
+    const msgl_tensor one = {.data = (const uint8_t *)&scale, .bytes = sizeof scale};
+    const msgl_tensor e4m3 = {
+        .data = coded, .bytes = sizeof coded, .ndim = 2, .dims = {R, C}, .scales = &one};
+    const msgl_tensor q8 = {.data = blocks,
+                            .bytes = sizeof blocks,
+                            .blocks = &msgl__blocks_q8_0,
+                            .ndim = 2,
+                            .dims = {R, C}};
+    const size_t row = C * sizeof(float);
+    msgl_source s = {.t = &t, .want = MSGL_F32, .cols = C, .first = 2};
+    check_span(&s, pool, 3, 4, 5 * row, 4 * row);
+    s.first = 0, s.all_cols = C, s.cols = 16, s.first_col = 32; // columns: of all rows
+    check_span(&s, pool, 2, 5, 2 * row, 5 * row);
+    s = (msgl_source){.t = &t, .want = MSGL_F32, .cols = C, .head = 6, .pairs = 2};
+    check_span(&s, pool, 7, 2, 6 * row, 6 * row); // pairs: of whole heads
+    s = (msgl_source){.t = &t, .want = MSGL_F32, .cols = 4, .first = 3, .transposed = true};
+    check_span(&s, pool, 10, 20, 3 * row, 4 * row); // the model's columns: whatever rows it takes
+    s = (msgl_source){.t = &e4m3, .want = MSGL_F32, .cols = C, .first = 1};
+    check_span(&s, pool, 2, 3, 3 * C, 3 * C);
+    s = (msgl_source){.t = &q8, .want = MSGL_F32, .cols = C, .first = 1};
+    check_span(&s, pool, 2, 3, 3 * 2 * 34, 3 * 2 * 34);
+    s = (msgl_source){.t = &t, .want = MSGL_F32};
+    check_span(&s, pool, 5, 9, 5 * sizeof(float), 9 * sizeof(float));
+    s = (msgl_source){.t = &q8, .want = MSGL_F32}; // elements of blocks: whole blocks
+    check_span(&s, pool, 33, 40, 34, 2 * 34);
+    msgl__pool_destroy(pool);
+}
+
+// Ranks that share a matrix by rows ask for halves of it, and for all of what both need.
+static void test_items_of_ranks(void **state)
+{
+    (void)state;
+    enum { N = 8, K = 16, BYTES = N * K * 4 + N * 4 };
+    const char *header = "{\"w\":{\"dtype\":\"F32\",\"shape\":[8,16],\"data_offsets\":[0,512]},"
+                         "\"v\":{\"dtype\":\"F32\",\"shape\":[8],\"data_offsets\":[512,544]}}";
+    const uint8_t data[BYTES] = {0};
+    folder f;
+    folder_make(&f);
+    write_safetensors(&f, "model.safetensors", header, data, sizeof data);
+    msgl_err err;
+    msgl_checkpoint *c = NULL;
+    msgl_kernels kernels;
+    msgl__kernels_init_cpu(&kernels, MSGL_CPU_REF);
+    const msgl_wformat *format = &kernels.gemm.formats[MSGL_W_F32];
+    assert_int_equal(msgl__checkpoint_open(f.dir, &c, &err), 0);
+    for (int32_t rank = 0; rank < 2; rank++) {
+        msgl_weight w;
+        float *v;
+        msgl_weight_plan p;
+        msgl_load_item items[2];
+        const msgl_range half = {.from = rank * N / 2, .count = N / 2};
+        msgl__weight_plan_init(&p, format, format, &err);
+        msgl__plan_weight(&p, &w, N / 2, K);
+        msgl__plan_keep(&p, &w, &(msgl_kept){.rows = {half}, .num_rows = 1});
+        msgl__plan_rows(&p, &w, 0, N, "w");
+        msgl__plan_vector(&p, &v, N);
+        msgl__plan_elements(&p, &v, 0, N, 1, "v");
+        assert_int_equal(p.status, 0);
+        assert_int_equal(msgl__weights_check(&p, c, &err), 0);
+        assert_int_equal(msgl__load_items(&p, c, items), N * K * 4 / 2 + N * 4);
+        assert_int_equal(items[0].from, (size_t)rank * N * K * 4 / 2);
+        assert_int_equal(items[0].bytes, N * K * 4 / 2);
+        assert_int_equal(items[1].from, 0);
+        assert_int_equal(items[1].bytes, N * 4);
+        msgl__weight_plan_free(&p);
+    }
+    msgl__checkpoint_close(c);
+    folder_remove(&f);
 }
 
 // Some rows of a tensor, as rows and as columns: of a matrix whose element (r, c) is 100 r + c.
@@ -552,6 +669,8 @@ int main(void)
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(test_surplus),
         cmocka_unit_test(test_read_ahead),
+        cmocka_unit_test(test_spans),
+        cmocka_unit_test(test_items_of_ranks),
         cmocka_unit_test(test_scales),
         cmocka_unit_test(test_elements),
         cmocka_unit_test(test_slices),

@@ -113,6 +113,7 @@ static void init(fixture *f, msgl_cpu_level level, router_kind kind)
         pack(f, &f->w_down[e], HIDDEN, INTER, f->down[e]);
     }
     f->experts = (msgl_moe_experts){.num_experts = EXPERTS,
+                                    .own = EXPERTS,
                                     .router = router_of(f, kind),
                                     .gate_up = f->w_up,
                                     .down = f->w_down};
@@ -137,6 +138,7 @@ static int forward(fixture *f, const msgl_moe_desc *moe, int first, int n, bool 
     const size_t bytes = moe->workspace(&f->experts, MSGL_F32, n);
     char *base = msgl__pages_alloc(bytes);
     assert_non_null(base);
+    memset(base, 0xff, bytes); // NaN, where it is read before it is written
     msgl_arena arena;
     msgl__arena_init(&arena, base, bytes - less);
     f->x.status = 0;
@@ -206,6 +208,42 @@ static void test_formula(void **state)
                 assert_true(fabs((double)out[r * HIDDEN + c] - want) <= most);
                 const double added = (double)f.before[r * HIDDEN + c] + want;
                 assert_true(fabs((double)sum[r * HIDDEN + c] - added) <= most);
+            }
+        }
+        done(&f);
+    }
+}
+
+// Ranks that have parts of the experts have together what one that has them all has; one whose
+// experts nobody chose has zeros.
+static void test_parts(void **state)
+{
+    (void)state;
+    static const int cuts[][4] = {{0, 2, 4, EXPERTS}, {0, 1, EXPERTS - 1, EXPERTS}, {0, 3, 6, 6}};
+    const msgl_moe_desc *moe;
+    assert_int_equal(msgl__moe_select("grouped", &moe, NULL), 0);
+    static fixture f;
+    for (size_t i = 0; i < ROUTERS * MSGL_COUNT(cuts); i++) {
+        const int *cut = cuts[i / ROUTERS];
+        init(&f, msgl__cpu_level_detect(), (router_kind)(i % ROUTERS));
+        float out[ROWS * HIDDEN], sum[ROWS * HIDDEN] = {0};
+        for (int p = 0; p < 3 && cut[p] < EXPERTS; p++) {
+            f.experts.first = cut[p];
+            f.experts.own = cut[p + 1] - cut[p];
+            f.experts.gate_up = f.w_up + cut[p];
+            f.experts.down = f.w_down + cut[p];
+            assert_int_equal(forward(&f, moe, 0, ROWS, false, 0, out), 0);
+            assert_int_equal(forward(&f, moe, 0, ROWS, true, 0, sum), 0);
+            for (int j = 0; j < ROWS * HIDDEN && cut[p] == EXPERTS - 1; j++) {
+                assert_true(out[j] == 0);
+            }
+        }
+        for (int r = 0; r < ROWS; r++) {
+            for (int c = 0; c < HIDDEN; c++) {
+                double scale;
+                const double want = expected(&f, r, c, &scale);
+                const double most = 2 * (HIDDEN + INTER) * (double)FLT_EPSILON * scale;
+                assert_true(fabs((double)sum[r * HIDDEN + c] - want) <= most);
             }
         }
         done(&f);
@@ -313,8 +351,8 @@ int main(void)
 {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(test_formula), cmocka_unit_test(test_rows_are_independent),
-        cmocka_unit_test(test_memory),  cmocka_unit_test(test_shared),
-        cmocka_unit_test(test_names),
+        cmocka_unit_test(test_parts),   cmocka_unit_test(test_memory),
+        cmocka_unit_test(test_shared),  cmocka_unit_test(test_names),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }
