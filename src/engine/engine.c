@@ -10,6 +10,7 @@
 #include "core/mem.h"
 #include "core/settings.h"
 #include "engine/internal.h"
+#include "utils/file.h"
 
 void msgl__engine_print(const msgl_options *o, const char *line)
 {
@@ -32,6 +33,12 @@ void *msgl__engine_take(msgl_engine *e, size_t count, size_t size, bool host, in
     }
     *code = msgl__err_set(err, MSGL_ENOMEM, "engine: no memory for %zu x %zu bytes", count, size);
     return NULL;
+}
+
+// Ranks that share this host.
+static int32_t ranks_here(const msgl_engine *e)
+{
+    return e->place.local > 0 ? e->place.local : 1;
 }
 
 static size_t available(const msgl_engine *e)
@@ -119,15 +126,39 @@ static int32_t wanted_seq_len(const msgl_engine *e, const msgl_options *o)
     return o->max_seq_len > 0 ? o->max_seq_len : msgl__model_config_context(&e->model.cfg);
 }
 
+// Every rank opens the model's files itself: they have to be rank 0's.
+static int check_files(const msgl_engine *e, const msgl_options *o, msgl_rank_plan *of_all,
+                       msgl_err *err)
+{
+    if (e->model.target.ranks == 1) return 0;
+    msgl_model_digest own;
+    const int code = msgl__model_digest(o->model_dir, !o->dummy_weight, &own, err);
+    if (code != 0) return code;
+    if (e->place.rank == 0) of_all->files = own;
+    const char *differs = own.config != of_all->files.config     ? "config.json differs"
+                          : own.weights != of_all->files.weights ? "weights differ"
+                                                                 : NULL;
+    if (differs == NULL) return 0;
+    return msgl__err_set(err, MSGL_EFORMAT, "%s: found another model than rank 0: %s",
+                         msgl__path_tail(o->model_dir), differs);
+}
+
 // The parts that only compute sizes: nothing large is allocated yet.
 static int plan_memory(msgl_engine *e, const msgl_options *o, msgl_err *err)
 {
     const msgl_model_config *m = &e->model.cfg;
     const bool on_host = e->device->kind == MSGL_DEVICE_CPU;
-    const int32_t context = msgl__model_config_context(m), ranks = e->model.target.ranks;
-    msgl_rank_plan of_all = {.num_pages = o->num_pages, .available = available(e) / (size_t)ranks};
-    const int heard = e->place.rank > 0 ? msgl__ranks_hear_plan(&e->place, &of_all, err) : 0;
-    if (heard != 0) return heard;
+    const int32_t context = msgl__model_config_context(m);
+    const size_t sharing = (size_t)(on_host ? ranks_here(e) * o->dp_size : e->sharing);
+    msgl_rank_plan of_all = {.num_pages = o->num_pages, .available = available(e) / sharing};
+    int code = 0;
+    int32_t least = 0; // rank with the least memory
+    if (e->place.size > 1) {
+        code = msgl__ranks_least_memory(&e->place, &of_all.available, &least, err);
+    }
+    if (code == 0 && e->place.rank > 0) code = msgl__ranks_hear_plan(&e->place, &of_all, err);
+    if (code == 0) code = check_files(e, o, &of_all, err);
+    if (code != 0) return code;
     msgl_memory_plan p = {
         .available = of_all.available,
         .weight_bytes = e->model.plan.bytes,
@@ -149,7 +180,11 @@ static int plan_memory(msgl_engine *e, const msgl_options *o, msgl_err *err)
     };
     for (int32_t g = 0; g < e->specs.count; g++) p.span_of[g] = e->groups[g].span;
     p.cache.spans[0].num_units = of_all.num_pages;
-    int code = msgl__memory_plan(&p, err);
+    code = msgl__memory_plan(&p, err);
+    if (code == MSGL_ENOMEM && e->place.others != NULL && least > 0) {
+        const msgl_err what = *err;
+        return msgl__err_set(err, code, "rank %d: %.300s", (int)least, what.text);
+    }
     if (code == 0 && e->place.others != NULL) {
         of_all.num_pages = p.cache.spans[0].num_units;
         of_all.max_seq_len = p.max_seq_len;
@@ -244,6 +279,7 @@ static int open_gpu(msgl_engine *e, const msgl_device_choice *choice, msgl_err *
     char cache[512];
     e->cuda = choice->api;
     e->ordinal = choice->ordinal;
+    e->sharing = choice->sharing;
     const int code =
         e->cuda->open(e->ordinal, e->deterministic,
                       cache_folder(cache, sizeof cache) ? cache : NULL, &e->device, &props, err);
@@ -260,16 +296,19 @@ static int open_device(msgl_engine *e, const msgl_options *o, struct msgl_heartb
 {
     msgl_device_choice choice;
     msgl_cpu_level level = MSGL_CPU_REF;
-    int code = msgl__device_choose(o->device, &choice, err);
+    const int32_t ranks = e->model.target.ranks;
+    // Engines beside this one take GPUs before it, or behind it.
+    int code = msgl__device_choose(o->device, o->dp_rank * ranks + e->place.rank,
+                                   o->dp_size * ranks, &choice, err);
     if (code == 0) code = msgl__cpu_level_select(o->cpu_level, &level, err);
     if (code != 0) return code;
     msgl__engine_print(o, choice.note);
     const bool on_host = choice.kind == MSGL_DEVICE_CPU;
-    const int32_t ranks = e->model.target.ranks;
-    int threads = o->threads > 0 ? o->threads : msgl__physical_cores() / ranks;
-    if (!on_host && ranks > 1) {
-        return msgl__err_set(err, MSGL_EUNSUPPORTED, "--tp-size %d: on GPUs allowed: 1",
-                             (int)ranks);
+    int threads =
+        o->threads > 0 ? o->threads : msgl__physical_cores() / (ranks_here(e) * o->dp_size);
+    if (!on_host && e->place.mpi != NULL) {
+        return msgl__err_set(err, MSGL_EUNSUPPORTED,
+                             "--device: the ranks of an MPI job compute on the CPU; allowed: cpu");
     }
     if (!on_host || threads < 1) threads = 1; // the GPU computes
     code = msgl__pool_create(threads, &e->threads, err);
@@ -338,9 +377,14 @@ static int choose_weights(const msgl_engine *e, const msgl_options *o, const msg
 static int warm_up(msgl_engine *e, msgl_err *err)
 {
     if (e->device->kind == MSGL_DEVICE_CPU) return 0;
+    const int32_t rank = e->place.rank, ranks = e->model.target.ranks;
+    int code = ranks > 1 && rank > 0 ? msgl__engine_share_choices(e, err) : 0;
+    if (code != 0) return code;
     msgl__products_tune(&e->model.products, &e->kernels, &e->exec, &e->arena, e->kv_dtype,
                         e->graph_max_bs, e->info.max_prefill_tokens);
     if (e->exec.status != 0) return msgl__err_set(err, e->exec.status, "%s", e->device->fault.text);
+    if (ranks > 1 && rank == 0) code = msgl__engine_share_choices(e, err);
+    if (code != 0) return code;
     return msgl__graphs_capture(e, e->graph_max_bs, err);
 }
 
@@ -358,7 +402,17 @@ static int take_memory(msgl_engine *e, const msgl_options *o, msgl_err *err)
 // The model's experts want grouped products, which a device may not have for the weights' format.
 static int check_experts(const msgl_engine *e, msgl_err *err)
 {
+    enum { COLUMNS = 8 }; // that kernels of a GPU read at once
     const msgl_model_target *t = &e->model.target;
+    const msgl_products *products = &e->model.products;
+    for (int32_t i = 0; i < products->num_experts && t->dtype != MSGL_F32 && e->cuda != NULL; i++) {
+        const int32_t columns = products->experts[i]->experts.down[0].k;
+        if (columns % COLUMNS == 0) continue;
+        return msgl__err_set(err, MSGL_EUNSUPPORTED,
+                             "experts with %d intermediate values on each of %d ranks: allowed on "
+                             "GPUs in %s: a multiple of %d",
+                             (int)columns, (int)t->ranks, msgl__dtype_name(t->dtype), COLUMNS);
+    }
     if (!t->weights->dense_only || e->model.products.num_experts == 0) return 0;
     return msgl__err_set(err, MSGL_EUNSUPPORTED,
                          "--weight-dtype %s: this device has no products of experts with such "
@@ -374,30 +428,29 @@ static int build_model(msgl_engine *e, msgl_err *err)
     return msgl__model_build(&e->model, &target, err);
 }
 
+static void say_experts(const msgl_engine *e, const msgl_options *o)
+{
+    const int32_t parts = e->model.target.expert_ranks;
+    char line[96];
+    if (o->ep_size > 0 || e->model.cfg.decoder.num_experts == 0) return;
+    snprintf(line, sizeof line, "experts: each process has %s (--ep-size %d)",
+             parts > 1 ? "whole ones" : "a part of every one", (int)parts);
+    msgl__engine_print(o, line);
+}
+
 // Which rank this is; rank 0 starts the others as soon as the model is known to be one that they
 // can share, and while this process has no threads.
 static int take_place(msgl_engine *e, const msgl_options *o, msgl_err *err)
 {
     e->model.target.ranks = e->place.size > 0 ? e->place.size : o->tp_size;
     const int32_t ranks = e->model.target.ranks;
-    const int code = msgl__model_check_ranks(&e->model.cfg, ranks, err);
+    e->model.target.expert_ranks = o->ep_size;
+    const int code =
+        msgl__model_check_ranks(&e->model.cfg, ranks, &e->model.target.expert_ranks, err);
     if (code != 0 || ranks == 1 || e->place.size > 0) return code;
+    say_experts(e, o);
+    if (o->mpi) return msgl__job_start(o, &e->place, err);
     return msgl__ranks_start(o, &e->place, err);
-}
-
-// The ranks' communicator.
-static int join(msgl_engine *e, msgl_err *err)
-{
-    msgl__comm_self_init(&e->alone);
-    e->comm = &e->alone;
-    if (e->place.size <= 1) return 0;
-    const int code = msgl__group_join(e->place.group, e->place.rank, &e->member, err);
-    if (code != 0) return code;
-    msgl__ranks_watch(&e->place, e->member);
-    msgl_comm *shared;
-    const int made = msgl__comm_shm_create(e->member, &shared, err);
-    if (made == 0) e->comm = shared;
-    return made;
 }
 
 static int build(msgl_engine *e, const msgl_options *o, struct msgl_heartbeat *heartbeat,
@@ -427,13 +480,15 @@ static int build(msgl_engine *e, const msgl_options *o, struct msgl_heartbeat *h
         .capability = e->device->capability,
         .rank = e->place.rank,
         .ranks = e->model.target.ranks,
+        .expert_ranks = e->model.target.expert_ranks,
     };
     code = msgl__groups_choose(e, o, wanted_seq_len(e, o), err);
     if (code == 0) code = build_model(e, err);
     if (code == 0) code = check_experts(e, err);
     if (code == 0) code = plan_memory(e, o, err);
     if (code != 0) return code;
-    code = join(e, err);
+    code = msgl__engine_connect(e, o, heartbeat, err);
+    if (code == MSGL_EPEER && e->place.others != NULL) code = msgl__ranks_explain(&e->place, err);
     if (code != 0) return code;
     e->exec = (msgl_exec){.device = e->device,
                           .act = e->model.target.act,
@@ -487,9 +542,7 @@ int msgl__engine_create_rank(const msgl_options *o, const msgl_rank_place *place
 void msgl__engine_destroy(msgl_engine *e)
 {
     if (e == NULL) return;
-    if (e->comm != NULL) e->comm->ops->destroy(e->comm);
-    msgl__group_leave(e->member);
-    msgl__ranks_stop(&e->place);
+    msgl__engine_disconnect(e);
     msgl__graphs_destroy(e);
     msgl__groups_destroy(e);
     for (int32_t i = e->num_blocks - 1; i >= 0; i--) {

@@ -41,6 +41,8 @@ typedef struct msgl_engine_info {
 // that the engine is alive, or NULL.
 int msgl__engine_create(const msgl_options *o, struct msgl_heartbeat *heartbeat, msgl_engine **out,
                         msgl_err *err);
+// msgl_follow (minisgl.h).
+int msgl__engine_follow(const msgl_options *o, msgl_err *err);
 void msgl__engine_destroy(msgl_engine *e); // after all steps have been waited for
 const msgl_engine_info *msgl__engine_info(const msgl_engine *e);
 // One for each span of info->cache that has pages; the last of a model with states is empty.

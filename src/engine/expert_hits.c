@@ -20,7 +20,7 @@ static void add_chosen(void *ctx, const msgl_moe_experts *layer, const int32_t *
     if (layer != c->layer) {
         c->layer = layer;
         hits->layers++;
-        hits->unread_bytes += (double)n * bytes;
+        hits->unread_bytes += (double)layer->own * bytes;
         memset(c->hit, 0, n * sizeof *c->hit);
     }
     ops->copy_out(e->device, c->offsets, offsets, (n + 1) * sizeof *offsets);
@@ -30,7 +30,8 @@ static void add_chosen(void *ctx, const msgl_moe_experts *layer, const int32_t *
         if (c->hit[i] || c->offsets[i] == c->offsets[i + 1]) continue;
         c->hit[i] = true;
         hits->experts++;
-        hits->unread_bytes -= bytes;
+        const int32_t at = (int32_t)i - layer->first; // of this rank's
+        if (at >= 0 && at < layer->own) hits->unread_bytes -= bytes;
     }
 }
 

@@ -2,6 +2,7 @@
 //
 // A rank that follows rank 0: its engine does what the scheduler told rank 0's, in the same order.
 #include <string.h>
+#include <unistd.h>
 
 #include "core/mem.h"
 #include "engine/internal.h"
@@ -17,15 +18,6 @@ typedef struct follower {
     msgl_batch_req *reqs;    // [max_running] of the next step
     msgl_req_extra **extras; // [max_running] of each row
 } follower;
-
-// Bytes of the message where they lie; NULL: it has no more so many.
-static const void *take(follower *f, size_t bytes)
-{
-    if (bytes > f->w.used - f->w.at) return NULL;
-    const void *p = f->w.bytes + f->w.at;
-    f->w.at += bytes;
-    return p;
-}
 
 static int take_slots(follower *f, int32_t row, int32_t from, int32_t to)
 {
@@ -64,7 +56,7 @@ static int follow_extra(follower *f)
     msgl_wire_extra x;
     msgl_err err;
     if (!msgl__wire_get(&f->w, &x, sizeof x) || !is_row(f, x.table_idx)) return MSGL_EINTERNAL;
-    const msgl_bias *bias = take(f, (size_t)x.num_bias * sizeof *bias);
+    const msgl_bias *bias = msgl__wire_take(&f->w, (size_t)x.num_bias * sizeof *bias);
     if (bias == NULL) return MSGL_EINTERNAL;
     msgl_req_extra **mine = &f->extras[x.table_idx];
     msgl__req_extra_unref(*mine);
@@ -95,7 +87,7 @@ static int follow_submit(follower *f)
         msgl_batch_req *q = &f->reqs[i];
         if (!is_row(f, q->table_idx) || q->num_saves < 0) return MSGL_EINTERNAL;
         // Aligned: everything in the message is a multiple of 4 bytes, and a save two of them.
-        q->saves = take(f, (size_t)q->num_saves * sizeof *q->saves);
+        q->saves = msgl__wire_take(&f->w, (size_t)q->num_saves * sizeof *q->saves);
         if (q->saves == NULL) return MSGL_EINTERNAL;
         if (q->extra != NULL) q->extra = f->extras[q->table_idx];
         const int code = take_slots(f, q->table_idx, q->cached_len, q->device_len);
@@ -112,7 +104,7 @@ static int follow(follower *f)
     int code = 0;
     while (code == 0) {
         const int kind = msgl__wire_receive(&f->w, f->place->fd);
-        if (kind == MSGL_EPEER) return 0; // rank 0 is gone, on purpose or not
+        if (kind == MSGL_WIRE_END) return 0;
         if (kind == MSGL_WIRE_TOKENS) {
             code = follow_tokens(f);
         } else if (kind == MSGL_WIRE_EXTRA) {
@@ -142,6 +134,24 @@ static int prepare(follower *f, const msgl_options *o, msgl_err *err)
     return msgl__err_set(err, MSGL_ENOMEM, "out of memory");
 }
 
+// Rank 0 is gone; whether on purpose, the watch says at its next look.
+static void await_blame(const msgl_group *group)
+{
+    for (int i = 0; i < 25 && msgl__group_blamed(group) < 0; i++) usleep(10000);
+}
+
+static void free_all(follower *f)
+{
+    for (int32_t i = 0; f->extras != NULL && i < f->e->max_running; i++) {
+        msgl__req_extra_unref(f->extras[i]);
+    }
+    msgl__free(f->extras);
+    msgl__free(f->reqs);
+    msgl__free(f->ids);
+    msgl__wire_free(&f->w);
+    msgl__engine_destroy(f->e);
+}
+
 int msgl__ranks_follow(const msgl_options *o, const msgl_rank_place *place)
 {
     follower f = {.place = place};
@@ -150,8 +160,13 @@ int msgl__ranks_follow(const msgl_options *o, const msgl_rank_place *place)
     err.code = code;
     msgl__wire_begin(&f.w, MSGL_WIRE_READY);
     msgl__wire_put(&f.w, &err, sizeof err);
-    if (msgl__wire_send(&f.w, place->fd, place->group) == 0 && code == 0) code = follow(&f);
+    if (msgl__wire_send(&f.w, place->fd, place->group) == 0 && code == 0) {
+        code = follow(&f);
+        if (code != 0 && code != MSGL_EPEER) msgl__group_blame(place->group, place->rank);
+    }
     // Steps in flight end, or fail with the group.
     for (int32_t i = 0; f.e != NULL && i < MSGL_ENGINE_FLIGHTS; i++) (void)wait_for(&f, i);
+    if (code == MSGL_EPEER && place->mpi != NULL) await_blame(place->group);
+    free_all(&f);
     return code;
 }

@@ -125,11 +125,13 @@ struct msgl_engine {
     msgl_pool *threads;
     msgl_rank_place place; // of several ranks; else size 0
     msgl_group_member *member;
-    msgl_comm alone, *comm;
+    msgl_comm alone, *comm; // one of: alone, host, the device's own
+    msgl_comm *host;        // of several ranks, over their memory
     char rank_fault[64];
     msgl_device *device;
     const msgl_cuda_api *cuda; // NULL on the CPU
     int ordinal;               // of the GPU
+    int sharing;               // ranks on the GPU
     char device_name[128];     // of the GPU
     bool large_gpu;            // more than 80 GB free at the start
     bool deterministic;
@@ -174,6 +176,12 @@ void msgl__engine_print(const msgl_options *o, const char *line);
 // engine.c: msgl__engine_create for one rank of several, which o->tp_size is not read for.
 int msgl__engine_create_rank(const msgl_options *o, const msgl_rank_place *place, msgl_engine **out,
                              msgl_err *err);
+
+// connect.c: the ranks' communicator, their GPUs' choices of kernels, which rank 0 makes.
+int msgl__engine_connect(msgl_engine *e, const msgl_options *o, struct msgl_heartbeat *heartbeat,
+                         msgl_err *err);
+int msgl__engine_share_choices(msgl_engine *e, msgl_err *err);
+void msgl__engine_disconnect(msgl_engine *e);
 
 // groups.c: what the model's groups of layers keep, and who attends over it. choose: specs, spans
 // (info.cache, without their sizes), page size and backends, from sizes only; create_memory: pools

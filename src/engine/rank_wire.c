@@ -9,6 +9,8 @@
 
 #include "core/mem.h"
 
+#define MAX_BYTES ((uint64_t)1 << 30)
+
 typedef struct head {
     uint32_t kind, unused;
     uint64_t bytes; // behind it
@@ -88,17 +90,26 @@ int msgl__wire_receive(msgl_wire *w, int fd)
     w->used = w->at = 0;
     w->failed = false;
     if (!receive_all(fd, &h, sizeof h)) return MSGL_EPEER;
+    if (h.bytes > MAX_BYTES) return MSGL_ELIMIT;
     if (!reserve(w, h.bytes)) return MSGL_ENOMEM;
     if (!receive_all(fd, w->bytes, h.bytes)) return MSGL_EPEER;
     w->used = h.bytes;
     return (int)h.kind;
 }
 
+const void *msgl__wire_take(msgl_wire *w, size_t bytes)
+{
+    if (bytes > w->used - w->at) return NULL;
+    const void *p = w->bytes + w->at;
+    w->at += bytes;
+    return p;
+}
+
 bool msgl__wire_get(msgl_wire *w, void *p, size_t bytes)
 {
-    if (bytes > w->used - w->at) return false;
-    if (bytes > 0) memcpy(p, w->bytes + w->at, bytes);
-    w->at += bytes;
+    const void *from = msgl__wire_take(w, bytes);
+    if (from == NULL) return false;
+    memcpy(p, from, bytes);
     return true;
 }
 

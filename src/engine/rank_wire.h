@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 //
-// What rank 0 says to the others of its host: bytes behind a kind and a length, both ends being one
+// What rank 0 says to the others: bytes behind a kind and a length, both ends being one
 // program. Structs go as they are; pointers in them mean nothing and are set anew.
 #ifndef MSGL_ENGINE_RANK_WIRE_H
 #define MSGL_ENGINE_RANK_WIRE_H
@@ -8,6 +8,7 @@
 #include <stdbool.h>
 #include <stddef.h>
 #include <stdint.h>
+#include <sys/types.h>
 
 #include "core/err.h"
 #include "distributed/group.h"
@@ -16,10 +17,13 @@ struct msgl_rank_place; // engine/ranks.h
 
 typedef enum msgl_wire_kind {
     MSGL_WIRE_PLAN = 1, // msgl_rank_plan
+    MSGL_WIRE_MEMORY,   // size_t: bytes that a rank can take; from the others
     MSGL_WIRE_READY,    // msgl_err, code 0: can follow; from the others
     MSGL_WIRE_TOKENS,   // msgl_wire_tokens, ids, then slots of each table
     MSGL_WIRE_EXTRA,    // msgl_wire_extra, msgl_bias
     MSGL_WIRE_SUBMIT,   // msgl_batch, its requests, then saves and slots of each
+    MSGL_WIRE_OPTIONS,  // rank 0's, for those that it has not forked
+    MSGL_WIRE_END,      // to them: rank 0 ends on purpose
 } msgl_wire_kind;
 
 typedef struct msgl_wire_tokens {
@@ -36,19 +40,33 @@ typedef struct msgl_wire { // {0}: empty; memory grows to the longest message
     bool failed; // no memory: sending it is refused
 } msgl_wire;
 
+// Rank 0's ways to the others.
+struct msgl_ranks {
+    msgl_group *group;
+    int32_t count; // of the others
+    int fds[MSGL_GROUP_MAX_SIZE];
+    pid_t pids[MSGL_GROUP_MAX_SIZE]; // of those that it has forked
+    int beats[MSGL_GROUP_MAX_SIZE];  // of those that it has not: between the watches
+    msgl_wire message;               // that is being made
+};
+
 void msgl__wire_begin(msgl_wire *w, msgl_wire_kind kind);
 void msgl__wire_put(msgl_wire *w, const void *p, size_t bytes);
 // The whole message; blocks while the other end does not read, unless a rank of the group (or NULL)
 // is to blame. MSGL_EPEER: it is gone, or of no use any more; MSGL_ENOMEM.
 int msgl__wire_send(msgl_wire *w, int fd, const msgl_group *group);
-// The next message, whole, and its kind; MSGL_EPEER: the other end is gone; MSGL_ENOMEM.
+// The next message, whole, and its kind; MSGL_EPEER: the other end is gone; MSGL_ENOMEM;
+// MSGL_ELIMIT: longer than any is.
 int msgl__wire_receive(msgl_wire *w, int fd);
-// The next bytes of a message received; false: it has no more so many.
+// The next bytes of a message received, where they lie until the next one is; the first is aligned
+// as malloc's memory. NULL: it has no more so many.
+const void *msgl__wire_take(msgl_wire *w, size_t bytes);
+// The same, copied; false: it has no more so many.
 bool msgl__wire_get(msgl_wire *w, void *p, size_t bytes);
 void msgl__wire_free(msgl_wire *w);
 
-// follow.c: a rank other than 0, from its engine to the end of rank 0. 0, or a MSGL_E code that
-// rank 0 was told.
+// follow.c: a rank other than 0, from its engine to the end of rank 0. 0: rank 0 ended on purpose
+// and said so; MSGL_EPEER: it, or another rank, is gone; else what rank 0 was told.
 int msgl__ranks_follow(const msgl_options *o, const struct msgl_rank_place *place);
 
 #endif

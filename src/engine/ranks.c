@@ -2,6 +2,7 @@
 #include "engine/ranks.h"
 
 #include <errno.h>
+#include <poll.h>
 #include <signal.h>
 #include <stdio.h>
 #include <string.h>
@@ -13,14 +14,6 @@
 #include "core/mem.h"
 #include "core/req_extra.h"
 #include "engine/rank_wire.h"
-
-struct msgl_ranks {
-    msgl_group *group;
-    int32_t count; // of the others
-    int fds[MSGL_GROUP_MAX_SIZE];
-    pid_t pids[MSGL_GROUP_MAX_SIZE];
-    msgl_wire message; // that is being made
-};
 
 enum { STOP_MS = 2000 }; // for the others to end by themselves
 
@@ -41,7 +34,8 @@ static _Noreturn void become(const msgl_options *o, int32_t rank, msgl_group *gr
         close(fd);
     }
     close_range(4, ~0U, 0);
-    const msgl_rank_place place = {.rank = rank, .size = o->tp_size, .group = group, .fd = 3};
+    const msgl_rank_place place = {
+        .rank = rank, .size = o->tp_size, .local = o->tp_size, .group = group, .fd = 3};
     _exit(msgl__ranks_follow(o, &place) == 0 ? 0 : 1);
 }
 
@@ -67,7 +61,8 @@ static int fork_rank(const msgl_options *o, msgl_group *group, msgl_ranks *r, ms
 int msgl__ranks_start(const msgl_options *o, msgl_rank_place *out, msgl_err *err)
 {
     msgl_ranks *r = msgl__calloc(1, sizeof *r);
-    *out = (msgl_rank_place){.rank = 0, .size = o->tp_size, .others = r, .fd = -1};
+    *out = (msgl_rank_place){
+        .rank = 0, .size = o->tp_size, .local = o->tp_size, .others = r, .fd = -1};
     if (r == NULL) return msgl__err_set(err, MSGL_ENOMEM, "ranks: out of memory");
     int code = msgl__group_create(o->tp_size, &out->group, err);
     r->group = out->group;
@@ -88,7 +83,9 @@ static bool ended(pid_t pid, int milliseconds)
 void msgl__ranks_stop(msgl_rank_place *place)
 {
     msgl_ranks *r = place->others;
-    if (r != NULL) {
+    if (place->mpi != NULL) {
+        msgl__job_leave(place);
+    } else if (r != NULL) {
         // A rank that is to blame may be one that is stopped.
         const bool failed = place->group != NULL && msgl__group_blamed(place->group) >= 0;
         const int patience = failed ? 0 : STOP_MS;
@@ -98,10 +95,12 @@ void msgl__ranks_stop(msgl_rank_place *place)
             kill(r->pids[i], SIGKILL);
             waitpid(r->pids[i], NULL, 0);
         }
+    }
+    if (r != NULL) {
         msgl__wire_free(&r->message);
         msgl__free(r);
+        msgl__group_destroy(place->group);
     }
-    if (place->others != NULL) msgl__group_destroy(place->group);
     *place = (msgl_rank_place){0};
 }
 
@@ -112,18 +111,75 @@ pid_t msgl__ranks_process(const msgl_rank_place *place, int32_t rank)
 
 void msgl__ranks_watch(const msgl_rank_place *place, msgl_group_member *member)
 {
-    if (place->rank > 0) msgl__group_watch(member, 0, place->fd);
-    for (int32_t i = 0; place->others != NULL && i < place->others->count; i++) {
-        msgl__group_watch(member, i + 1, place->others->fds[i]);
+    const msgl_ranks *r = place->others;
+    const bool linked = place->mpi != NULL;
+    if (r == NULL && linked) msgl__group_link(member, 0, place->beats, place->fd);
+    if (r == NULL && !linked) msgl__group_watch(member, 0, place->fd);
+    for (int32_t i = 0; r != NULL && i < r->count; i++) {
+        if (linked) {
+            msgl__group_link(member, i + 1, r->beats[i], r->fds[i]);
+        } else {
+            msgl__group_watch(member, i + 1, r->fds[i]);
+        }
     }
 }
 
 // --- before the first step ---------------------------------------------------------------------
 
-static int gone(const msgl_rank_place *place, int32_t rank, msgl_err *err)
+// What rank `rank` sends next: a message of this kind, or why it can send none.
+static int hear(const msgl_rank_place *place, int32_t rank, msgl_wire_kind kind, void *p,
+                size_t bytes, msgl_err *err)
 {
+    msgl_wire w = {0};
+    msgl_err why;
+    const int got = msgl__wire_receive(&w, place->others->fds[rank - 1]);
+    const bool failed = got == MSGL_WIRE_READY && msgl__wire_get(&w, &why, sizeof why);
+    const bool whole = !failed && got == (int)kind && msgl__wire_get(&w, p, bytes);
+    msgl__wire_free(&w);
+    if (failed && why.code != 0) {
+        return msgl__err_set(err, why.code, "rank %d: %.240s", (int)rank, why.text);
+    }
+    if (whole || (failed && kind == MSGL_WIRE_READY)) return 0;
     return msgl__err_set(err, MSGL_EPEER, "rank %d of %d ended unexpectedly", (int)rank,
                          (int)place->size);
+}
+
+int msgl__ranks_least_memory(const msgl_rank_place *place, size_t *available, int32_t *whose,
+                             msgl_err *err)
+{
+    *whose = place->rank;
+    if (place->rank > 0) {
+        msgl_wire w = {0};
+        msgl__wire_begin(&w, MSGL_WIRE_MEMORY);
+        msgl__wire_put(&w, available, sizeof *available);
+        const int code = msgl__wire_send(&w, place->fd, place->group);
+        msgl__wire_free(&w);
+        return code == 0 ? 0 : msgl__err_set(err, code, "rank 0 ended");
+    }
+    for (int32_t i = 1; i < place->size; i++) {
+        size_t theirs = 0;
+        const int code = hear(place, i, MSGL_WIRE_MEMORY, &theirs, sizeof theirs, err);
+        if (code != 0) return code;
+        if (theirs >= *available) continue;
+        *available = theirs;
+        *whose = i;
+    }
+    return 0;
+}
+
+int msgl__ranks_explain(const msgl_rank_place *place, msgl_err *err)
+{
+    enum { MOMENT_MS = 200 };
+    for (int32_t i = 1; i < place->size; i++) {
+        struct pollfd p = {.fd = place->others->fds[i - 1], .events = POLLIN};
+        msgl_err why = {0};
+        if (poll(&p, 1, MOMENT_MS) <= 0) continue;
+        const int code = hear(place, i, MSGL_WIRE_READY, NULL, 0, &why);
+        if (code == 0 || code == MSGL_EPEER) continue; // it knows no more than we do
+        *err = why;
+        break;
+    }
+    return err->code;
 }
 
 int msgl__ranks_tell_plan(const msgl_rank_place *place, const msgl_rank_plan *plan, msgl_err *err)
@@ -132,7 +188,10 @@ int msgl__ranks_tell_plan(const msgl_rank_place *place, const msgl_rank_plan *pl
     msgl__wire_begin(&r->message, MSGL_WIRE_PLAN);
     msgl__wire_put(&r->message, plan, sizeof *plan);
     for (int32_t i = 0; i < r->count; i++) {
-        if (msgl__wire_send(&r->message, r->fds[i], r->group) != 0) return gone(place, i + 1, err);
+        if (msgl__wire_send(&r->message, r->fds[i], r->group) == 0) continue;
+        const int code = hear(place, i + 1, MSGL_WIRE_READY, NULL, 0,
+                              err); // it has ended, with a word or without
+        return code != 0 ? code : MSGL_EPEER;
     }
     return 0;
 }
@@ -146,21 +205,14 @@ int msgl__ranks_hear_plan(const msgl_rank_place *place, msgl_rank_plan *plan, ms
     return whole ? 0 : msgl__err_set(err, MSGL_EPEER, "rank 0 ended");
 }
 
-int msgl__ranks_wait_ready(const msgl_rank_place *place, msgl_err *err)
+int msgl__ranks_wait_ready(msgl_rank_place *place, msgl_err *err)
 {
-    const msgl_ranks *r = place->others;
-    for (int32_t i = 0; i < r->count; i++) {
-        msgl_wire w = {0};
-        msgl_err why;
-        const int kind = msgl__wire_receive(&w, r->fds[i]);
-        const bool whole = kind == MSGL_WIRE_READY && msgl__wire_get(&w, &why, sizeof why);
-        msgl__wire_free(&w);
-        if (!whole) return gone(place, i + 1, err);
-        if (why.code != 0) {
-            return msgl__err_set(err, why.code, "rank %d: %.240s", (int)(i + 1), why.text);
-        }
+    int code = 0;
+    for (int32_t i = 1; i < place->size && code == 0; i++) {
+        code = hear(place, i, MSGL_WIRE_READY, NULL, 0, err);
     }
-    return 0;
+    place->ready = code == 0;
+    return code;
 }
 
 // --- what the scheduler says -------------------------------------------------------------------

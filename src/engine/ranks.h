@@ -1,13 +1,15 @@
 // SPDX-License-Identifier: Apache-2.0
 //
-// A model that several processes of one host share, each with an engine of its own (a rank). Rank 0
-// is the process that makes the engine: it forks the others and sends each of them what the
-// scheduler tells it, before it does that itself. They do the same steps on their parts of the
+// A model that several processes share, each with an engine of its own (a rank). Rank 0 is the
+// process that makes the engine: it forks the others, or mpirun has started them, maybe on other
+// hosts (rank_job.c), and sends each of them what the scheduler tells it, before it does that
+// itself. They do the same steps on their parts of the
 // weights, meet in the communicator (distributed/group.h) and choose the same tokens, so nothing
 // comes back but a failure. Rank 0 decides everything that depends on time or free memory.
 #ifndef MSGL_ENGINE_RANKS_H
 #define MSGL_ENGINE_RANKS_H
 
+#include <stdbool.h>
 #include <sys/types.h>
 
 #include "core/batch.h"
@@ -15,21 +17,28 @@
 #include "distributed/group.h"
 #include "engine/engine.h"
 #include "kvcache/kvcache.h"
+#include "models/digest.h"
 
 typedef struct msgl_ranks msgl_ranks;
 
 // Of an engine that is one rank of several: who it is, and for rank 0 the way to the others.
 typedef struct msgl_rank_place {
-    int32_t rank, size;
+    int32_t rank, size, local; // local: ranks of this host
     msgl_group *group;
     msgl_ranks *others; // of rank 0
     int fd;             // of the others: to rank 0
+    // Of an MPI job's process: MPI, and of the others the connection between the watches. NULL:
+    // rank 0 has forked the others.
+    const struct msgl_mpi_api *mpi;
+    int beats;
+    bool ready; // of rank 0: the others follow
 } msgl_rank_place;
 
 // What rank 0's memory plan has decided for all.
 typedef struct msgl_rank_plan {
     int32_t num_pages, max_seq_len;
-    size_t available; // bytes for each
+    size_t available;        // bytes for each
+    msgl_model_digest files; // that all have to have
 } msgl_rank_plan;
 
 // Forks ranks [1, o->tp_size), which make their engines with options of their own and follow until
@@ -39,11 +48,26 @@ int msgl__ranks_start(const msgl_options *o, msgl_rank_place *out, msgl_err *err
 // Ends the others and gives back what start took; place->size 0 or 1: nothing.
 void msgl__ranks_stop(msgl_rank_place *place);
 
+// The others say how much memory they can take; on rank 0 *available becomes the least of all, and
+// *whose who has it. Errors of ranks that failed before, with their number.
+int msgl__ranks_least_memory(const msgl_rank_place *place, size_t *available, int32_t *whose,
+                             msgl_err *err);
+// rank_job.c. The same where o->mpi: the others are the job's other processes, which wait for it in
+// msgl__engine_follow (engine.h). MSGL_EINVAL: the job is of another size, or this is not its first
+// process.
+int msgl__job_start(const msgl_options *o, msgl_rank_place *out, msgl_err *err);
+// What msgl__ranks_stop does then: the others end, and MPI with them.
+void msgl__job_leave(msgl_rank_place *place);
+
 // Rank 0 tells the others; they wait for it.
 int msgl__ranks_tell_plan(const msgl_rank_place *place, const msgl_rank_plan *plan, msgl_err *err);
 int msgl__ranks_hear_plan(const msgl_rank_place *place, msgl_rank_plan *plan, msgl_err *err);
 // Rank 0 waits until all others can follow; the first failure, with its rank, is *err.
-int msgl__ranks_wait_ready(const msgl_rank_place *place, msgl_err *err);
+int msgl__ranks_wait_ready(msgl_rank_place *place, msgl_err *err);
+
+// On rank 0, when calls end because another rank has failed: what that one says of it takes *err's
+// place, if it says something within a moment. The code of *err.
+int msgl__ranks_explain(const msgl_rank_place *place, msgl_err *err);
 
 // The process of another rank, asked for on rank 0.
 pid_t msgl__ranks_process(const msgl_rank_place *place, int32_t rank);

@@ -23,6 +23,22 @@ int msgl__sparse_spec(const msgl_options *o, const char **attention, msgl_err *e
                          o->attention, NAME);
 }
 
+// Of every layer's KV heads those of this rank, `own` of them; where there are fewer than ranks,
+// several have one.
+static void keep_channels(msgl_attn_sparse *s, int32_t own, int32_t rank, int32_t ranks)
+{
+    msgl_channel_dims *d = &s->dims;
+    const size_t of_head = (size_t)s->heavy_channels, of_rank = (size_t)own * of_head;
+    const size_t all = (size_t)d->num_kv_heads * of_head;
+    const size_t from = (size_t)((int64_t)rank * d->num_kv_heads / ranks) * of_head;
+    for (size_t l = 0; l < (size_t)d->num_layers; l++) {
+        memmove(s->channels + l * of_rank, s->channels + l * all + from,
+                of_rank * sizeof *s->channels);
+    }
+    d->num_q_heads /= ranks;
+    d->num_kv_heads = own;
+}
+
 int msgl__sparse_open(msgl_engine *e, const msgl_options *o, msgl_err *err)
 {
     const char *attention, *path = o->ds_channel_config_path;
@@ -36,10 +52,10 @@ int msgl__sparse_open(msgl_engine *e, const msgl_options *o, msgl_err *err)
     if (o->ds_calibrate && e->device->kind != MSGL_DEVICE_CPU) {
         return msgl__err_set(err, MSGL_EUNSUPPORTED, "calibrating is for --device cpu only");
     }
-    if (e->model.target.ranks > 1) {
+    const int32_t ranks = e->model.target.ranks;
+    if (o->ds_calibrate && ranks > 1) {
         return msgl__err_set(err, MSGL_EUNSUPPORTED,
-                             "attention backend %s: not with --tp-size %d; allowed: 1", NAME,
-                             (int)e->model.target.ranks);
+                             "calibrating: not with --tp-size %d; allowed: 1", (int)ranks);
     }
     // Layers of the file are the model's, those of a pool its group's.
     if (e->specs.count != 1) {
@@ -51,13 +67,15 @@ int msgl__sparse_open(msgl_engine *e, const msgl_options *o, msgl_err *err)
     const msgl_cache_spec *spec = &e->specs.all[0];
     e->sparse = (msgl_attn_sparse){.dims = {.num_layers = spec->num_layers,
                                             .num_q_heads = e->model.cfg.num_heads,
-                                            .num_kv_heads = spec->num_heads,
+                                            .num_kv_heads = e->model.cfg.num_kv_heads,
                                             .head_dim = spec->k_dim},
                                    .heavy_channels = o->ds_heavy_channel_num,
                                    .heavy_tokens = o->ds_heavy_token_num,
                                    .threshold = o->ds_sparse_decode_threshold};
     if (o->ds_calibrate) return msgl__attn_sums_create(&e->sparse, err);
-    return msgl__attn_channels_load(path, o->ds_heavy_channel_type, &e->sparse, err);
+    const int loaded = msgl__attn_channels_load(path, o->ds_heavy_channel_type, &e->sparse, err);
+    if (loaded == 0) keep_channels(&e->sparse, spec->num_heads, e->model.target.rank, ranks);
+    return loaded;
 }
 
 int msgl__engine_write_channels(const msgl_engine *e, const char *path, msgl_err *err)

@@ -347,6 +347,8 @@ int msgl__engine_wait(void *engine, int32_t flight, msgl_step_result *out)
     const int code = e->device->ops->wait(e->device, flight);
     s->in_flight = false;
     if (code != 0) return code;
+    // What a GPU computed without a rank is nothing.
+    if (e->member != NULL && msgl__group_blamed(e->place.group) >= 0) return MSGL_EPEER;
     if (s->failure != 0) return s->failure;
     const int32_t *status = s->sampled + e->max_running;
     for (int32_t i = 0; i < s->num_samples; i++) {

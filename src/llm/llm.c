@@ -165,6 +165,13 @@ int msgl_open(const msgl_options *o, msgl_llm **out, msgl_err *err)
     return 0;
 }
 
+int msgl_follow(const msgl_options *o, msgl_err *err)
+{
+    if (o == NULL) return msgl__err_set(err, MSGL_EINVAL, "a NULL argument");
+    const int rc = msgl__options_check(o, err);
+    return rc == 0 ? msgl__engine_follow(o, err) : rc;
+}
+
 void msgl_close(msgl_llm *l)
 {
     if (l == NULL) return;
@@ -533,7 +540,10 @@ int msgl_step(msgl_llm *l, msgl_err *err)
     hand_over(l);
     if (msgl__scheduler_has_work(l->scheduler)) {
         const int rc = msgl__scheduler_step(l->scheduler);
-        if (rc != 0) return msgl__err_set(err, rc, "the engine failed: %s", msgl__status_text(rc));
+        const msgl_runner *runner = msgl__engine_runner(l->engine);
+        const char *why = rc != 0 ? runner->fault(runner->ctx) : NULL;
+        if (why == NULL) why = msgl__status_text(rc);
+        if (rc != 0) return msgl__err_set(err, rc, "the engine failed: %.200s", why);
     }
     return l->requests[QUEUED].first != NULL || l->requests[ABORTED].first != NULL ||
            msgl__scheduler_has_work(l->scheduler);

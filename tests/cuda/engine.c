@@ -98,7 +98,7 @@ static void test_sparse_prompt(void **state)
     folder f;
     harness dense, want, got;
     parity_path(dir, model, "");
-    dual_make_sparse(&f, 1);
+    dual_make_sparse(&f, 1, 1);
     assert_true(parity_prompt(&dense, dir, model, "float32", &cpu));
     assert_true(parity_prompt(&want, f.dir, model, "float32", &cpu));
     assert_true(parity_prompt(&got, f.dir, model, "bfloat16", &gpu));
@@ -257,7 +257,7 @@ int main(int argc, char **argv)
         quick |= strcmp(argv[i], "--quick") == 0;
         if (strcmp(argv[i], "--only") == 0 && i + 1 < argc) cmocka_set_test_filter(argv[++i]);
     }
-    if (msgl__device_choose("cuda", &choice, &err) != 0) {
+    if (msgl__device_choose("cuda", 0, 1, &choice, &err) != 0) {
         fprintf(stderr, "skipped: %s\n", err.text);
         return 77;
     }

@@ -369,7 +369,7 @@ static void test_bad_ordinal(void **state)
     (void)state;
     msgl_err err = {0};
     msgl_device_choice choice;
-    assert_int_equal(msgl__device_choose("cuda:999", &choice, &err), MSGL_EINVAL);
+    assert_int_equal(msgl__device_choose("cuda:999", 0, 1, &choice, &err), MSGL_EINVAL);
     assert_non_null(strstr(err.text, "cuda:0"));
 }
 

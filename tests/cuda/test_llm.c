@@ -587,7 +587,7 @@ static void test_full_gpu(const char *device)
     msgl_err err = {0};
     msgl_device_choice choice;
     msgl_device *d = NULL;
-    if (msgl__device_choose(device, &choice, &err) != 0 ||
+    if (msgl__device_choose(device, 0, 1, &choice, &err) != 0 ||
         choice.api->open(choice.ordinal, 0, NULL, &d, NULL, &err) != 0) {
         check(0, "%s", err.text);
         return;

@@ -29,16 +29,16 @@ void dual_make(folder *f, const char *model, json_t *dual)
     free(real);
 }
 
-void dual_make_sparse(folder *f, int distances)
+void dual_make_sparse(folder *f, int first, int second)
 {
     dual_make(
         f, "qwen2_dual_chunk",
         json_pack("{s:i, s:i}", "sparse_attention_threshold", 20, "sparse_attention_last_q", 4));
     json_t *list = json_array();
     for (int layer = 0; layer < 2; layer++) {
-        json_array_append_new(list, json_pack("{s:[siif], s:[siif]}", "0", "vertical_and_slash", 0,
-                                              distances, 1.0, "1", "vertical_and_slash", 0,
-                                              distances, 0.5));
+        json_array_append_new(list,
+                              json_pack("{s:[siif], s:[siif]}", "0", "vertical_and_slash", 0, first,
+                                        1.0, "1", "vertical_and_slash", 0, second, 0.5));
     }
     folder_write_json(f, "sparse_attention_config.json", list);
     json_decref(list);

@@ -10,7 +10,7 @@
 // dual_chunk_attention_config, which it may have or not. Takes dual.
 void dual_make(folder *f, const char *model, json_t *dual);
 // The dual chunk model, whose prompts are sparse from 21 tokens on and keep so many distances in
-// every head.
-void dual_make_sparse(folder *f, int distances);
+// the first and the second of its two heads.
+void dual_make_sparse(folder *f, int first, int second);
 
 #endif

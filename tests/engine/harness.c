@@ -54,12 +54,14 @@ msgl_options harness_config_for(const char *dir, const char *dtype, const harnes
     if (target->page_size > 0) c.page_size = target->page_size;
     if (target->threads > 0) c.threads = target->threads;
     if (target->ranks > 0) c.tp_size = target->ranks;
+    c.ep_size = target->expert_ranks;
     c.num_pages = 20480 / c.page_size + 1; // of which windows get an eighth
     c.cpu_level = target->level;
     if (target->weights != NULL) c.weight_dtype = target->weights;
     if (target->kv != NULL) c.kv_cache_dtype = target->kv;
     c.graph_max_bs = target->graph_max_bs;
     c.deterministic = target->deterministic;
+    c.mpi = target->mpi;
     return c;
 }
 

@@ -26,9 +26,11 @@ typedef struct harness_target {
     const char *device, *level, *attention, *weights, *kv; // weights, kv: dtypes, or NULL: auto
     int32_t page_size, threads, graph_max_bs;
     int32_t ranks;        // 0: one
+    int32_t expert_ranks; // as --ep-size
     int32_t answers_from; // of parity.h: tokens from here on are computed as answers; 0: none
     int32_t chunk;        // of parity.h: tokens of the prompt that are computed at once; 0: all
     bool deterministic;
+    bool mpi; // the ranks are an MPI job's processes
 } harness_target;
 msgl_options harness_config_for(const char *dir, const char *dtype, const harness_target *target);
 // Creates the engine, failing the test with the error's text.

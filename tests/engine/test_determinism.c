@@ -42,8 +42,27 @@ static void test_bit_equal(void **state)
     }
 }
 
+// At a given number of ranks, too.
+static void test_ranks_bit_equal(void **state)
+{
+    (void)state;
+    static const struct {
+        const char *model;
+        int32_t ranks;
+    } cases[] = {{"qwen3_next_hd128", 2}, {"deepseek_v3", 4}};
+    for (size_t i = 0; i < MSGL_COUNT(cases); i++) {
+        const int32_t ranks = cases[i].ranks;
+        const harness_target base = {.ranks = ranks, .deterministic = true};
+        const harness_target others[] = {
+            {.ranks = ranks, .deterministic = true},
+            {.ranks = ranks, .deterministic = true, .page_size = 16, .threads = 2}};
+        check_determinism(cases[i].model, &base, true, others, MSGL_COUNT(others));
+    }
+}
+
 int main(void)
 {
-    const struct CMUnitTest tests[] = {cmocka_unit_test(test_bit_equal)};
+    const struct CMUnitTest tests[] = {cmocka_unit_test(test_bit_equal),
+                                       cmocka_unit_test(test_ranks_bit_equal)};
     return cmocka_run_group_tests(tests, NULL, NULL);
 }

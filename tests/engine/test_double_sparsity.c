@@ -17,10 +17,12 @@
 
 #include "core/attributes.h"
 #include "engine/harness.h"
+#include "models/folder.h"
 
 #ifndef TEST_DEVICE
 #define TEST_DEVICE "cpu"
 #define TEST_DTYPE "float32"
+#define TEST_RANKS
 #define OTHER_KERNEL 1e-4 // its log-probabilities differ by less
 #else
 #define TEST_DTYPE "bfloat16"
@@ -105,24 +107,30 @@ static double distance(const harness *h, const float *a, const float *b)
     return worst;
 }
 
-static int calibrate(void **state)
+static void calibrate_for(const char *model)
 {
-    (void)state;
     msgl_options c = config(1);
+    c.model_dir = model;
     c.device = "cpu";
     c.deterministic = 0;
     c.ds_calibrate = 1;
     c.ds_channel_config_path = NULL;
-    const int fd = mkstemp(channels);
     harness h;
     msgl_err err = {0};
-    assert_true(fd >= 0);
-    close(fd);
     open_with_row(&h, &c);
     chunk(&h, 0, 0, 60);
     chunk(&h, 0, 60, LEN);
     if (msgl__engine_write_channels(h.e, channels, &err) != 0) fail_msg("%s", err.text);
     harness_close(&h);
+}
+
+static int calibrate(void **state)
+{
+    (void)state;
+    const int fd = mkstemp(channels);
+    assert_true(fd >= 0);
+    close(fd);
+    calibrate_for(MODEL);
     return 0;
 }
 
@@ -212,6 +220,71 @@ static void test_same_answer(void **state)
     free(behind_first);
 }
 
+#ifdef TEST_RANKS
+#define MODELS MSGL_SOURCE_DIR "/tests/vectors/models/"
+
+// The model without its window, which no request of this test is as long as.
+static void make_without_window(folder *f, const char *model)
+{
+    char from[256], to[256];
+    folder_make(f);
+    snprintf(from, sizeof from, MODELS "%s/config.json", model);
+    json_t *config = json_load_file(from, 0, NULL);
+    assert_non_null(config);
+    set_field(config, "sliding_window", "null");
+    folder_write_json(f, "config.json", config);
+    json_decref(config);
+    snprintf(from, sizeof from, MODELS "%s/model.safetensors", model);
+    folder_path(f, "model.safetensors", to, sizeof to);
+    assert_int_equal(symlink(from, to), 0);
+}
+
+// Opens h for so many ranks; the answer, which chooses tokens unless it is dense.
+static float *shared_answer(harness *h, const char *model, int ranks, bool dense)
+{
+    msgl_options c = config(1);
+    c.model_dir = model;
+    c.tp_size = ranks;
+    if (dense) c.ds_heavy_token_num = LEN;
+    open_with_row(h, &c);
+    assert_int_equal(h->e->specs.all[0].label_dim, 8);
+    chunk(h, 0, 0, LEN - 1);
+    return answer(h, 0);
+}
+
+// Ranks know the channels of their KV heads: one of several, or one that several ranks keep.
+static void test_ranks(void **state)
+{
+    (void)state;
+    static const struct {
+        const char *model;
+        int ranks;
+    } shared[] = {{"qwen3", 2},
+                  {"phi3_longrope_short", 2},
+                  {"phi3_longrope_long", 2},
+                  {"phi3_longrope_long", 4}};
+    for (size_t i = 0; i < MSGL_COUNT(shared); i++) {
+        harness h;
+        folder f;
+        make_without_window(&f, shared[i].model);
+        calibrate_for(f.dir);
+        float *dense = shared_answer(&h, f.dir, 1, true);
+        harness_close(&h);
+        float *several = shared_answer(&h, f.dir, shared[i].ranks, false);
+        harness_close(&h);
+        float *one = shared_answer(&h, f.dir, 1, false);
+        assert_true(distance(&h, one, several) < 1e-4);
+        assert_true(distance(&h, one, dense) > 1e-3); // it matters which tokens
+        harness_close(&h);
+        free(one);
+        free(dense);
+        free(several);
+        folder_remove(&f);
+    }
+    calibrate_for(MODEL);
+}
+#endif
+
 static void expect_error(const msgl_options *c, const char *what)
 {
     harness h;
@@ -241,6 +314,13 @@ static void test_errors(void **state)
     c = config(1);
     c.kv_cache_dtype = "fp8_e4m3";
     expect_error(&c, "attention backend double_sparsity: no kernel for a KV cache of fp8_e4m3");
+#ifdef TEST_RANKS
+    c = config(1);
+    c.ds_channel_config_path = NULL;
+    c.ds_calibrate = 1;
+    c.tp_size = 2;
+    expect_error(&c, "calibrating: not with --tp-size 2; allowed: 1");
+#endif
     c = config(1);
     c.ds_heavy_channel_num = 12;
     expect_error(&c, "--ds-heavy-channel-num 12; allowed: multiples of 8 up to");
@@ -250,11 +330,15 @@ int main(void)
 {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(test_same_answer),
+#ifdef TEST_RANKS
+        cmocka_unit_test(test_ranks),
+#endif
         cmocka_unit_test(test_errors),
     };
     msgl_device_choice choice;
     msgl_err err = {0};
-    if (strcmp(TEST_DEVICE, "cpu") != 0 && msgl__device_choose(TEST_DEVICE, &choice, &err) != 0) {
+    if (strcmp(TEST_DEVICE, "cpu") != 0 &&
+        msgl__device_choose(TEST_DEVICE, 0, 1, &choice, &err) != 0) {
         fprintf(stderr, "skipped: %s\n", err.text);
         return 77;
     }

@@ -132,11 +132,11 @@ static void test_parity_sparse_prompt(void **state)
     const harness_target t = {.attention = "auto"};
     folder f;
     harness dense, sparse;
-    dual_make_sparse(&f, 64);
+    dual_make_sparse(&f, 64, 64);
     assert_true(parity_f32_in(f.dir, "qwen2_dual_chunk", &t));
     assert_true(parity_prompt(&dense, f.dir, "qwen2_dual_chunk", "float32", &t));
     folder_remove(&f);
-    dual_make_sparse(&f, 1);
+    dual_make_sparse(&f, 1, 1);
     assert_true(parity_prompt(&sparse, f.dir, "qwen2_dual_chunk", "float32", &t));
     folder_remove(&f);
     const int32_t vocab = dense.info->vocab_size;
