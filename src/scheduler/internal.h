@@ -9,6 +9,7 @@
 
 #include "scheduler/pace.h"
 #include "scheduler/scheduler.h"
+#include "scheduler/step_times.h"
 #include "utils/uids.h"
 
 typedef enum msgl_req_state {
@@ -53,6 +54,7 @@ typedef struct msgl_flight {
     msgl_req **owners;      // [batch.size]
     msgl_state_save *saves; // [max_saves], those of the batch's requests one after the other
     int32_t num_saves;
+    uint64_t expected_ns; // 0: nobody knows
 } msgl_flight;
 
 enum { MSGL_MAX_FLIGHTS = 2 };
@@ -78,6 +80,7 @@ struct msgl_scheduler {
     int32_t depth, num_flights, next_flight; // ring of flights
     msgl_token_event *events;                // [max_running]
     msgl_pace pace;
+    msgl_step_times times;
     int broken;     // the engine's failure; nothing runs any more
     uint8_t *marks; // [units of the largest span], for the check
     msgl_msg_stats stats;

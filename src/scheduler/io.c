@@ -14,6 +14,7 @@ typedef struct server {
     msgl_channel *channel;
     msgl_scheduler *scheduler;
     msgl_heartbeat *heartbeat;
+    const msgl_runner *runner;
     int send_rc; // of the first send that failed
 } server;
 
@@ -67,15 +68,17 @@ static int turn(server *v, msgl_err *err)
     }
     if (!msgl__scheduler_has_work(v->scheduler)) return 1;
     const int rc = msgl__scheduler_step(v->scheduler);
-    if (rc < 0) return msgl__err_set(err, rc, "the engine has failed: %s", msgl__status_text(rc));
-    return 1;
+    if (rc >= 0) return 1;
+    const char *fault = v->runner->fault != NULL ? v->runner->fault(v->runner->ctx) : NULL;
+    return msgl__err_set(err, rc, "the engine has failed: %s",
+                         fault != NULL ? fault : msgl__status_text(rc));
 }
 
 int msgl__scheduler_serve(const msgl_options *o, const msgl_scheduler_config *cfg,
                           const msgl_runner *runner, const msgl_msg_ready *ready,
                           msgl_channel *channel, msgl_err *err)
 {
-    server v = {.channel = channel, .heartbeat = cfg->heartbeat};
+    server v = {.channel = channel, .heartbeat = cfg->heartbeat, .runner = runner};
     msgl_err own;
     int rc = msgl__scheduler_create(o, cfg, runner, send_tokens, &v, &v.scheduler, &own);
     if (rc == 0) {

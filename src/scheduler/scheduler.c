@@ -10,6 +10,7 @@
 #include "core/attributes.h"
 #include "core/mem.h"
 #include "scheduler/internal.h"
+#include "utils/heartbeat.h"
 
 // Expected length of an answer before any was seen, in tokens.
 enum { FIRST_ANSWER = 256 };
@@ -199,6 +200,20 @@ static int break_down(msgl_scheduler *s, int code)
     return code;
 }
 
+// Says what is under way: the steps in flight, and `more`, which is about to be submitted.
+static void tell_steps(const msgl_scheduler *s, const msgl_flight *more)
+{
+    uint64_t sum = 1;
+    bool known = more == NULL || more->expected_ns > 0;
+    if (more != NULL) sum += more->expected_ns;
+    for (int32_t i = 0; i < s->num_flights; i++) {
+        const msgl_flight *f = &s->flights[(s->next_flight + s->depth - 1 - i) % s->depth];
+        known = known && f->expected_ns > 0;
+        sum += f->expected_ns;
+    }
+    msgl__heartbeat_begin(s->cfg.heartbeat, known ? sum : 0);
+}
+
 // Chooses and submits a step. 1: did; 0: nothing to run; negative: the engine failed.
 static int start_step(msgl_scheduler *s)
 {
@@ -208,6 +223,8 @@ static int start_step(msgl_scheduler *s)
     f->batch = (msgl_batch){.reqs = reqs, .flight = s->next_flight};
     const int n = msgl__sched_build(s, f);
     if (n <= 0) return n;
+    f->expected_ns = msgl__step_expect(&s->times, &f->batch);
+    tell_steps(s, f);
     const int rc = s->runner.submit(s->runner.ctx, &f->batch);
     if (rc < 0) return rc;
     s->next_flight = (s->next_flight + 1) % s->depth;
@@ -225,9 +242,9 @@ static int finish_step(msgl_scheduler *s)
     return msgl__sched_handle(s, f, &res);
 }
 
-int msgl__scheduler_step(msgl_scheduler *s)
+static int turn(msgl_scheduler *s)
 {
-    if (s->broken != 0) return s->broken;
+    tell_steps(s, NULL); // what is sent to other ranks may wait for those, too
     const int started = start_step(s);
     if (started < 0) return break_down(s, started);
     // Something is always in flight while there is work: with nothing running, all pages are free
@@ -237,8 +254,16 @@ int msgl__scheduler_step(msgl_scheduler *s)
         const int rc = finish_step(s);
         if (rc < 0) return break_down(s, rc);
     }
-#ifdef MSGL_CHECK_STEPS
-    assert(msgl__scheduler_check(s, NULL) == 0);
-#endif
     return 0;
+}
+
+int msgl__scheduler_step(msgl_scheduler *s)
+{
+    if (s->broken != 0) return s->broken;
+    const int rc = turn(s);
+    msgl__heartbeat_end(s->cfg.heartbeat);
+#ifdef MSGL_CHECK_STEPS
+    assert(rc < 0 || msgl__scheduler_check(s, NULL) == 0);
+#endif
+    return rc;
 }

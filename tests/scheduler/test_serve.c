@@ -264,13 +264,51 @@ static void test_idle_beats(void **state)
     msgl__heartbeat_destroy(life);
 }
 
+// Whoever looks sees that a step is under way as long as it is, and what it is expected to take.
+static void test_steps_are_told(void **state)
+{
+    (void)state;
+    served v;
+    msgl_heartbeat *life;
+    start(&v, true);
+    assert_int_equal(msgl__heartbeat_create(&life, NULL), 0);
+    v.cfg.heartbeat = life;
+    v.fake.decode_ns = 3000000;
+    go(&v);
+    int32_t tokens[3] = {0};
+    msgl_finish ends[3] = {0};
+    const struct timespec pause = {.tv_nsec = 5000000};
+    send_request(&v, 1, 10, 30);
+    collect(&v, 1, tokens, ends);
+    while (atomic_load(&life->ended) != atomic_load(&life->begun)) nanosleep(&pause, NULL);
+    assert_true(atomic_load(&life->ended) >= 30);
+    pthread_mutex_lock(&v.fake.mutex); // the engine hangs
+    send_request(&v, 2, 1, 3);
+    const uint64_t before = atomic_load(&life->ended);
+    for (int i = 0; i < 2000 && atomic_load(&life->begun) == before; i++) nanosleep(&pause, NULL);
+    for (int i = 0; i < 20; i++) {
+        assert_int_equal(atomic_load(&life->ended), before);
+        assert_int_not_equal(atomic_load(&life->begun), before);
+        nanosleep(&pause, NULL);
+    }
+    pthread_mutex_unlock(&v.fake.mutex);
+    collect(&v, 1, tokens, ends);
+    while (atomic_load(&life->ended) != atomic_load(&life->begun)) nanosleep(&pause, NULL);
+    // The last turns had one or two answers in flight, which take 3 ms each.
+    const uint64_t expected = atomic_load(&life->expected_ns);
+    assert_in_range(expected, 1, 2 * 3000000 + 1);
+    post(&v, (msgl_msg){.type = MSGL_MSG_EXIT});
+    finish(&v);
+    msgl__heartbeat_destroy(life);
+}
+
 int main(void)
 {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(test_requests),   cmocka_unit_test(test_abort),
         cmocka_unit_test(test_front_dies), cmocka_unit_test(test_engine_failure),
         cmocka_unit_test(test_bad_config), cmocka_unit_test(test_idle_sleeps),
-        cmocka_unit_test(test_idle_beats),
+        cmocka_unit_test(test_idle_beats), cmocka_unit_test(test_steps_are_told),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }
