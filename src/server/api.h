@@ -28,7 +28,11 @@
     X(MODELS, models)                                                                              \
     X(MODEL, model)                                                                                \
     X(V1, v1)                                                                                      \
+    X(GET_MODEL_INFO, get_model_info)                                                              \
+    X(MODEL_INFO, model_info)                                                                      \
+    X(GET_SERVER_INFO, get_server_info)                                                            \
     X(SERVER_INFO, server_info)                                                                    \
+    X(GET_LOAD, get_load)                                                                          \
     X(FLUSH_CACHE, flush_cache)
 
 typedef enum msgl_api_kind {

@@ -19,6 +19,12 @@ typedef enum msgl_prompt_source {
     MSGL_PROMPT_CHAT, // req.chat_vars through the chat template
 } msgl_prompt_source;
 
+// What one engine said of itself.
+typedef struct msgl_replica_stats {
+    enum { MSGL_STATS_NONE, MSGL_STATS_ASKED, MSGL_STATS_GIVEN } state; // NONE: it is not there
+    msgl_msg_stats stats;
+} msgl_replica_stats;
+
 // All put_ functions append to *out and return 0 or the buffer's failure, which the client gets as
 // an error instead.
 typedef struct msgl_endpoint {
@@ -34,9 +40,9 @@ typedef struct msgl_endpoint {
     // 1. At once. rest: the path behind a prefix. *status is 200 before.
     int (*put_now)(const msgl_front *f, const char *rest, int *status, msgl_strbuf *out);
 
-    // 2. From the engine's answer to `ask` (MSGL_MSG_GET_STATS or MSGL_MSG_FLUSH).
+    // 2. From the engines' answers to `ask` (MSGL_MSG_GET_STATS or MSGL_MSG_FLUSH), one a replica.
     msgl_msg_type ask;
-    int (*put_stats)(const msgl_front *f, const msgl_msg_stats *s, msgl_strbuf *out);
+    int (*put_stats)(const msgl_front *f, const msgl_replica_stats *all, msgl_strbuf *out);
 
     // 3. and 4. By a job: the body is parsed and its prompts become ids, in a worker.
     // The typed request of the body o into *out (with cfg's sampling defaults in it). 0, or

@@ -1,7 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
 //
 // The front process: an event loop that owns the HTTP connections, every request's state, and one
-// end of the channel to the engine. Tokenizer workers do the slow text work beside it.
+// end of the channel to each engine. Tokenizer workers do the slow text work beside it. Engines are
+// replicas of one model; a request's choices go where routing says (src/routing).
 //
 // A request's errors stay its own: everything it brings is checked before the engine sees it, and
 // whatever fails later answers only the connection that it came from.
@@ -9,6 +10,7 @@
 #define MSGL_SERVER_FRONT_H
 
 #include "message/message.h"
+#include "routing/router.h"
 #include "server/guard.h"
 #include "server/http.h"
 #include "server/job.h"
@@ -25,16 +27,21 @@ typedef struct msgl_front_config {
     size_t max_request_memory;            // bytes that all requests may hold here; beyond: 429
     bool refuse_unknown;                  // fields: 400; else named in the log, once each
     int stop_timeout_ms;                  // requests in flight may end for this long
-    const msgl_heartbeat *heartbeat;      // of a ready engine; NULL: never looked at
-    int max_silence_s;                    // without a beat: /health says 503
+    int num_replicas;                     // engines, 1 to MSGL_FRONT_MAX_REPLICAS
+    msgl_routing routing;                 // between them
+    double balance;                       // of routing by cached prefix (msgl_router_config)
+    msgl_heartbeat *const *heartbeats;    // [num_replicas] of ready engines; NULL: never looked at
+    int max_silence_s;                    // without a beat: the engine gets no requests
     msgl_guard guard;                     // nobody is refused by default
     msgl_http_config http;
     const char *info_json; // an object for /get_server_info's "config", or NULL
     const msgl_log *log;   // NULL: none
     void *ctx;
-    void (*on_ready)(void *ctx, const msgl_msg_ready *ready); // each time; NULL allowed
-    void (*on_lost)(void *ctx, const char *fatal); // the engine is gone; its last words or NULL
+    void (*on_ready)(void *ctx, int replica, const msgl_msg_ready *ready); // each time; or NULL
+    void (*on_lost)(void *ctx, int replica, const char *fatal); // it is gone; last words or NULL
 } msgl_front_config;
+
+enum { MSGL_FRONT_MAX_REPLICAS = 64 };
 
 msgl_front_config msgl__front_config_default(void);
 
@@ -44,13 +51,13 @@ typedef struct msgl_front msgl_front;
 int msgl__front_create(const msgl_front_config *cfg, int listen_fd, msgl_front **out,
                        msgl_err *err);
 void msgl__front_destroy(msgl_front *f);
-// The channel to a (new) engine, taken over; requests are answered 503 until its READY. Loop's
-// thread, or before it runs.
-int msgl__front_set_channel(msgl_front *f, msgl_channel *ch);
+// The channel to a (new) engine, taken over; it gets no requests before its READY, and while there
+// is no ready engine they are answered 503. Loop's thread, or before it runs.
+int msgl__front_set_channel(msgl_front *f, int replica, msgl_channel *ch);
 // Runs until stopped. SIGPIPE is blocked in the calling thread.
 int msgl__front_run(msgl_front *f);
 // Graceful stop: no new connections, requests in flight end or are aborted after stop_timeout_ms,
-// the engine is told to exit, run returns. From any thread.
+// the engines are told to exit, run returns. From any thread.
 void msgl__front_stop(msgl_front *f);
 struct event_base *msgl__front_base(msgl_front *f);
 

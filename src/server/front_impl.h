@@ -1,14 +1,16 @@
 // SPDX-License-Identifier: Apache-2.0
 //
-// The front's parts: front.c (life, engine channel), routes.c (from a path to its endpoint),
-// stats.c (what the engine says of itself), gen.c (requests with a job), turn.c (whose choice the
-// engine gets next).
+// The front's parts: front.c (life), replica.c (an engine: channel, signs of life), routes.c (from
+// a path to its endpoint), stats.c (what the engines say of themselves), gen.c (requests with a
+// job), turn.c (whose choice an engine gets next).
 #ifndef MSGL_SERVER_FRONT_IMPL_H
 #define MSGL_SERVER_FRONT_IMPL_H
 
 #include "server/endpoint.h"
 #include "server/front.h"
 #include "utils/uids.h"
+
+enum { ROUTE_BLOCK = 16 }; // tokens that routing compares prompts by
 
 // What a connection's open request is, as its user pointer.
 typedef enum client_kind { CLIENT_GEN, CLIENT_STATS } client_kind;
@@ -20,20 +22,34 @@ typedef struct client {
 
 typedef struct gen gen;
 
-// One choice: waits for its turn, then is in the engine until it ends.
-typedef struct choice {
+// One choice: routed to a replica, it waits for its turn, then is in the engine until it ends.
+typedef struct choice choice;
+struct choice {
     msgl_uid uid; // first, in the front's `uids`; id 0: not in the engine
     msgl_sequence seq;
     size_t seq_bytes; // of seq, claimed
     gen *owner;
+    choice *next;     // of its part, while it waits for its turn
+    msgl_route route; // where it goes and counts
+    bool sent;        // it had its turn
     bool waiting;     // in the engine, no event yet
     int32_t prompt;   // tokens
     uint64_t sent_ns; // when it was handed to the engine
     int32_t tokens;   // that the engine is expected to keep for it: prompt and answer
     int32_t most;     // that it may have
     int32_t to_start; // prompt tokens that the engine has to compute for it
-    int64_t ahead;    // of its request, its own included, when it was handed over
-} choice;
+    int64_t ahead;    // of its request there, its own included, when it was handed over
+};
+
+// A request's choices of one replica.
+typedef struct part {
+    gen *owner;
+    choice *first, *last;     // those that wait for their turn, in the request's order
+    struct part *prev, *next; // of the replica's ring, while there are any; else NULL
+    // Of those in the engine:
+    int in_engine;
+    int64_t tokens, to_start;
+} part;
 
 // A request with a job, from its body to the last byte of its answer.
 struct gen {
@@ -47,21 +63,41 @@ struct gen {
     msgl_job *job;  // its claim is the request's: everything it holds, but for unsent bytes
     choice *choices;
     int num_choices, num_left; // all, and those that have not ended
-    int num_sent;              // choices[0, num_sent) had their turn
-    // Of those in the engine:
-    int in_engine;
-    int64_t tokens, to_start;
-    bool in_turn;
-    gen *turn_prev, *turn_next;
+    int num_sent;              // choices that had their turn
+    part *parts;               // [num_replicas]
     char id[48];
     int64_t created;
 };
 
-// A request that waits for the engine's MSGL_MSG_STATS; answered in the order of asking.
+// An engine as the front sees it.
+typedef struct replica {
+    msgl_front *front;
+    int index;
+    char name[16]; // in the log: "engine", one of several "engine 3"
+    msgl_channel *chan;
+    struct event *chan_read, *chan_write;
+    bool ready;
+    uint64_t beats;        // seen last
+    int silence_s;         // seconds, of the timer, without a beat while ready
+    msgl_msg_ready engine; // its strings are ours
+    char *attention, *device;
+    char *fatal;
+    // What it has been given:
+    part *turn;            // ring of those with choices that wait for their turn; the next one
+    int in_engine;         // choices
+    int64_t tokens;        // that the engine is expected to keep for them
+    int64_t start_max;     // prompt tokens of one request that may be in the engine and not started
+    int queued;            // choices that wait for their turn here
+    int64_t queued_tokens; // of their prompts
+} replica;
+
+// A request that waits for the engines' MSGL_MSG_STATS; each answers in the order of asking.
 typedef struct stats_wait {
     client base;
     struct stats_wait *next;
     const msgl_endpoint *ep;
+    int num_left;             // that have still to answer
+    msgl_replica_stats all[]; // [num_replicas]
 } stats_wait;
 
 struct msgl_front {
@@ -72,27 +108,21 @@ struct msgl_front {
     msgl_workers *workers;
     int done_fd, stop_fd;
     struct event *done_event, *stop_event, *stop_timer, *second_timer;
-    struct event *chan_read, *chan_write;
-    msgl_channel *chan;
-    bool ready, stopping;
-    uint64_t beats;        // of the engine, seen last
-    int silence_s;         // seconds, of the timer, without a beat of a ready engine
-    msgl_msg_ready engine; // its strings are ours
-    char *attention, *device;
-    char *fatal;
+    bool stopping;
+    replica *replicas; // [cfg.num_replicas]
+    msgl_router *router;
+    uint64_t route_seed;
+    uint64_t *route_keys; // scratch, of one prompt
+    size_t cap_route_keys;
 
     gen *gens, *dirty;
     int num_gens;
     stats_wait *stats_first, **stats_last;
-    msgl_uids uids; // choices in the engine
+    msgl_uids uids; // choices in engines
     uint64_t last_uid;
     int waiting;        // jobs with workers and choices without an event
     msgl_budget budget; // of memory, for everything that requests hold
-    gen *turn;          // ring of those with choices that wait for their turn; the next one
-    int in_engine;      // choices
-    int64_t tokens;     // that the engine is expected to keep for them
     int32_t answer_len; // of answers so far, smoothed, in 1/16 tokens
-    int64_t start_max;  // prompt tokens of one request that may be in the engine and not started
     msgl_strbuf out;    // scratch of one answer
     uint64_t id_base, next_id;
     char *unknown[64]; // names of fields that the log has told of
@@ -100,9 +130,18 @@ struct msgl_front {
 };
 
 // front.c
-int msgl__front_post(msgl_front *f, const msgl_msg *m); // to the engine
-void msgl__front_idle_check(msgl_front *f);             // while stopping: are we done?
-bool msgl__front_engine_hangs(const msgl_front *f);
+void msgl__front_idle_check(msgl_front *f); // while stopping: are we done?
+
+// replica.c
+void msgl__replica_init(msgl_front *f, int index);
+void msgl__replica_free(replica *r);
+int msgl__replica_post(replica *r, const msgl_msg *m); // to its engine
+void msgl__replica_look_for_beats(replica *r);         // once a second
+bool msgl__replica_hangs(const replica *r);
+bool msgl__replica_serves(const replica *r); // ready, and does not hang
+int msgl__front_num_serving(const msgl_front *f);
+// Some ready engine's description, the first one's if it is; before any is ready an empty one.
+const msgl_msg_ready *msgl__front_engine(const msgl_front *f);
 
 // routes.c
 void msgl__route(void *front, msgl_http_conn *c, msgl_http_parser *p);
@@ -117,28 +156,35 @@ void msgl__front_reply(msgl_front *f, const msgl_endpoint *ep, msgl_http_conn *c
 
 // stats.c
 void msgl__stats_open(msgl_front *f, const msgl_endpoint *ep, msgl_http_conn *c);
-void msgl__stats_arrived(msgl_front *f, const msgl_msg_stats *s);
-void msgl__stats_fail_all(msgl_front *f); // the engine is gone
+void msgl__stats_arrived(replica *r, const msgl_msg_stats *s);
+void msgl__stats_lost(replica *r); // the engine is gone
 
 // turn.c
-void msgl__turn_join(msgl_front *f, gen *g);
-void msgl__turn_leave(msgl_front *f, gen *g); // not in the ring: nothing happens
+void msgl__turn_join(replica *r, part *p);
+void msgl__turn_leave(replica *r, part *p); // not in the ring: nothing happens
 // The choice was handed to the engine; had its first event; left the engine.
 void msgl__turn_sent(msgl_front *f, choice *c);
 void msgl__turn_started(msgl_front *f, choice *c);
 void msgl__turn_grown(msgl_front *f, choice *c); // and any later event
 void msgl__turn_left(msgl_front *f, choice *c);
-// The request whose next choice the engine may have now, moved to the end of the ring, or NULL.
-gen *msgl__turn_next(msgl_front *f);
+// How many tokens answers have had lately, about.
+int32_t msgl__turn_usual_answer(const msgl_front *f);
+// The part whose first choice the engine may have now, moved to the end of the ring, or NULL.
+part *msgl__turn_next(replica *r);
 
 // gen.c
 void msgl__gen_open(msgl_front *f, msgl_api_kind kind, msgl_http_conn *c, msgl_http_parser *p);
 void msgl__gen_gone(msgl_front *f, gen *g);
 void msgl__gen_jobs_done(msgl_front *f);
 void msgl__gen_tokens(msgl_front *f, const msgl_msg_tokens *t);
-void msgl__gen_turns(msgl_front *f);   // gives the engine what it may have now
-bool msgl__gen_can_send(const gen *g); // its next choice does not wait for another of its own
-// Ends all requests that the engine has (or had) with this error.
+void msgl__gen_turns(msgl_front *f);      // gives the engines what they may have now
+bool msgl__gen_can_send(const choice *c); // it does not wait for another of its request
+// Ends all requests that engines have (or had) with this error.
 void msgl__gen_fail_all(msgl_front *f, const msgl_api_error *e);
+// The engine is gone: ends the requests that it had with this error, and those that wait for it
+// unless another one takes them.
+void msgl__gen_replica_lost(replica *r, const msgl_api_error *e);
+// The engine does not answer: those that wait for it go to another one if there is one.
+void msgl__gen_move(replica *r);
 
 #endif

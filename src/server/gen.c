@@ -1,9 +1,9 @@
 // SPDX-License-Identifier: Apache-2.0
 //
-// The way of a request with a job: body to a worker, ids to the engine (one engine request per
-// choice), token events back into text, text to the client; or from the worker to the client, if
-// the endpoint ends there. It ends in one of three ways: answered, failed, or its client left; in
-// each, every choice that the engine still has is aborted at once.
+// The way of a request with a job: body to a worker, ids to the engines (one engine request per
+// choice, where routing says), token events back into text, text to the client; or from the worker
+// to the client, if the endpoint ends there. It ends in one of three ways: answered, failed, or its
+// client left; in each, every choice that an engine still has is aborted at once.
 #include <inttypes.h>
 #include <stdio.h>
 #include <string.h>
@@ -27,24 +27,48 @@ static void choice_leave(msgl_front *f, choice *c, bool abort_it)
     if (c->uid.id == 0) return;
     if (abort_it) {
         const msgl_msg m = {.type = MSGL_MSG_ABORT, .u.abort_uid = c->uid.id};
-        (void)msgl__front_post(f, &m);
+        (void)msgl__replica_post(&f->replicas[c->route.replica], &m);
     }
     msgl__uids_remove(&f->uids, &c->uid);
     c->uid.id = 0;
     msgl__turn_left(f, c);
+    msgl__router_ended(f->router, &c->route);
     if (c->waiting) f->waiting--;
     c->waiting = false;
     c->owner->num_left--;
 }
 
+static void queue_left(replica *r, const choice *c)
+{
+    r->queued--;
+    r->queued_tokens -= c->prompt;
+}
+
+// The part's choices wait no longer, and count nowhere. Returns the list of them.
+static choice *part_empty(msgl_front *f, part *p)
+{
+    choice *all = p->first;
+    replica *r = &f->replicas[p - p->owner->parts];
+    for (choice *c = all; c != NULL; c = c->next) {
+        msgl__router_ended(f->router, &c->route);
+        queue_left(r, c);
+    }
+    msgl__turn_leave(r, p);
+    p->first = p->last = NULL;
+    return all;
+}
+
 static void gen_free(msgl_front *f, gen *g)
 {
-    msgl__turn_leave(f, g);
     f->waiting -= g->num_choices - g->num_sent;
-    for (int i = 0; i < g->num_sent; i++) {
+    for (int i = 0; i < f->cfg.num_replicas && g->parts != NULL; i++) {
+        (void)part_empty(f, &g->parts[i]);
+    }
+    for (int i = 0; i < g->num_choices; i++) {
         choice_leave(f, &g->choices[i], true);
         msgl__sequence_free(&g->choices[i].seq);
     }
+    msgl__free(g->parts);
     msgl__free(g->choices);
     msgl__job_free(g->job);
     if (g->prev != NULL) g->prev->next = g->next;
@@ -160,7 +184,7 @@ static gen *gen_create(msgl_front *f, msgl_http_parser *p, msgl_api_kind kind, m
     j->owner = g;
     j->kind = kind;
     j->config = f->api;
-    j->max_seq_len = f->engine.max_seq_len;
+    j->max_seq_len = msgl__front_engine(f)->max_seq_len;
     j->body = p->body; // taken over
     msgl__strbuf_init(&p->body, p->body.max);
     j->claim = p->claim;
@@ -179,7 +203,7 @@ void msgl__gen_open(msgl_front *f, msgl_api_kind kind, msgl_http_conn *c, msgl_h
     const msgl_endpoint *ep = msgl__endpoint(kind);
     msgl_api_error e;
     gen *g = NULL;
-    if (f->stopping || !f->ready) {
+    if (f->stopping || msgl__front_num_serving(f) == 0) {
         (void)msgl__api_fail(&e, 503, NULL, f->stopping ? "server_stopping" : "engine_not_ready",
                              f->stopping ? "The server is stopping."
                                          : "The engine is not ready; try again soon.");
@@ -207,7 +231,7 @@ void msgl__gen_open(msgl_front *f, msgl_api_kind kind, msgl_http_conn *c, msgl_h
     msgl__workers_submit(f->workers, g->job);
 }
 
-// --- ids to engine ---
+// --- ids to engines ---
 
 // Log-probabilities of a prompt are computed once: its first choice asks for them, the others wait
 // until they are there.
@@ -216,13 +240,17 @@ static bool shares_prompt(const msgl_gen_request *r)
     return r->n > 1 && r->sampling.prompt_logprobs >= 0;
 }
 
-bool msgl__gen_can_send(const gen *g)
+static int copy_of(const choice *c)
 {
-    const msgl_gen_request *r = &g->job->req;
-    const int copy = g->num_sent % r->n;
-    if (copy == 0 || !shares_prompt(r)) return true;
-    const msgl_sequence *first = &g->choices[g->num_sent - copy].seq;
-    return msgl__sequence_prompt_done(first) || first->finish != NULL;
+    return (int)(c - c->owner->choices) % c->owner->job->req.n;
+}
+
+bool msgl__gen_can_send(const choice *c)
+{
+    const int copy = copy_of(c);
+    if (copy == 0 || !shares_prompt(&c->owner->job->req)) return true;
+    const choice *first = c - copy;
+    return first->sent && (msgl__sequence_prompt_done(&first->seq) || first->seq.finish != NULL);
 }
 
 // Claims what the choice's buffers have grown by.
@@ -239,26 +267,36 @@ static int choice_claim(gen *g, choice *c)
     return rc;
 }
 
-static int choice_start(msgl_front *f, gen *g)
+// The first choice of a part goes to the part's engine.
+static int choice_start(msgl_front *f, part *p)
 {
-    const int index = g->num_sent++;
+    gen *g = p->owner;
+    choice *c = p->first;
+    replica *r = &f->replicas[c->route.replica];
+    p->first = c->next;
+    queue_left(r, c);
+    if (p->first == NULL) {
+        p->last = NULL;
+        msgl__turn_leave(r, p);
+    }
     const msgl_gen_request *req = &g->job->req;
-    choice *c = &g->choices[index];
-    const int prompt = index / req->n, copy = index % req->n;
+    const int copy = copy_of(c), prompt = (int)(c - g->choices) / req->n;
     const msgl_ids *ids = &g->job->ids[prompt];
-    f->waiting--;
+    c->sent = true;
+    g->num_sent++;
     int rc = msgl__sequence_init(&c->seq, req, prompt, ids, f->cfg.tokenizer);
     if (rc == 0 && shares_prompt(req)) {
         c->seq.keep_prompt = copy == 0;
-        if (copy > 0) {
-            rc = msgl__sequence_share_prompt(&c->seq, &g->choices[index - copy].seq);
-        }
+        if (copy > 0) rc = msgl__sequence_share_prompt(&c->seq, &(c - copy)->seq);
     }
-    if (rc != 0) return rc;
+    if (rc != 0) {
+        f->waiting--;
+        msgl__router_ended(f->router, &c->route);
+        return rc;
+    }
     c->uid.id = ++f->last_uid;
     msgl__uids_put(&f->uids, &c->uid);
     c->waiting = true;
-    f->waiting++;
     msgl__turn_sent(f, c);
     msgl_msg m = {.type = MSGL_MSG_REQUEST};
     m.u.request = (msgl_msg_request){.uid = c->uid.id,
@@ -269,36 +307,135 @@ static int choice_start(msgl_front *f, gen *g)
     m.u.request.sampling.seed += (uint64_t)copy;
     m.u.request.sampling.max_tokens = c->most - c->prompt;
     if (copy > 0 && shares_prompt(req)) m.u.request.sampling.prompt_logprobs = -1;
-    return msgl__front_post(f, &m);
+    rc = msgl__replica_post(r, &m);
+    return rc == 0 ? choice_claim(g, c) : rc;
 }
 
 void msgl__gen_turns(msgl_front *f)
 {
-    for (gen *g; f->ready && (g = msgl__turn_next(f)) != NULL;) {
-        choice *c = &g->choices[g->num_sent];
-        int rc = choice_start(f, g);
-        if (rc == 0) rc = choice_claim(g, c);
-        if (g->num_sent == g->num_choices) msgl__turn_leave(f, g);
-        if (rc != 0) gen_fail_status(f, g, rc);
+    for (int i = 0; i < f->cfg.num_replicas; i++) {
+        replica *r = &f->replicas[i];
+        for (part *p; r->ready && (p = msgl__turn_next(r)) != NULL;) {
+            gen *g = p->owner;
+            const int rc = choice_start(f, p);
+            if (rc != 0) gen_fail_status(f, g, rc);
+        }
     }
+}
+
+// Names of a prompt's blocks, in the front's scratch; NULL without memory, or for the only replica:
+// then they are not compared.
+static const uint64_t *route_keys(msgl_front *f, const msgl_ids *ids)
+{
+    const size_t n = ids->len / ROUTE_BLOCK;
+    if (f->cfg.num_replicas == 1) return NULL;
+    if (n > f->cap_route_keys) {
+        uint64_t *more = msgl__reallocarray(f->route_keys, n, sizeof *more);
+        if (more == NULL) return NULL;
+        f->route_keys = more;
+        f->cap_route_keys = n;
+    }
+    if (n > 0) {
+        (void)msgl__router_keys(ids->data, (int32_t)ids->len, ROUTE_BLOCK, f->route_seed,
+                                f->route_keys);
+    }
+    return f->route_keys;
+}
+
+// Routes a choice and has it wait there, before later ones of its request. keys: of its prompt.
+// MSGL_ECLOSED.
+static int choice_route(msgl_front *f, choice *c, const uint64_t *keys)
+{
+    gen *g = c->owner;
+    const int32_t max = g->job->req.max_tokens, usual = msgl__turn_usual_answer(f);
+    const int rc = msgl__router_choose(f->router, keys, c->prompt,
+                                       max > 0 && max < usual ? max : usual, &c->route);
+    if (rc != 0) return rc;
+    replica *r = &f->replicas[c->route.replica];
+    r->queued++;
+    r->queued_tokens += c->prompt;
+    const int32_t rest = r->engine.max_seq_len > c->prompt ? r->engine.max_seq_len - c->prompt : 1;
+    c->most = c->prompt + (max > 0 && max < rest ? max : rest);
+    part *p = &g->parts[c->route.replica];
+    choice **at = &p->first;
+    if (p->last != NULL && p->last < c) at = &p->last->next;
+    while (*at != NULL && *at < c) at = &(*at)->next;
+    c->next = *at;
+    *at = c;
+    if (c->next == NULL) p->last = c;
+    return 0;
 }
 
 static int gen_choices(msgl_front *f, gen *g, int n)
 {
+    const size_t parts = (size_t)f->cfg.num_replicas;
     g->choices = msgl__calloc((size_t)n, sizeof *g->choices);
-    if (g->choices == NULL) return MSGL_ENOMEM;
+    g->parts = msgl__calloc(parts, sizeof *g->parts);
+    if (g->choices == NULL || g->parts == NULL) return MSGL_ENOMEM;
     g->num_choices = g->num_left = n;
+    for (size_t i = 0; i < parts; i++) g->parts[i].owner = g;
     const msgl_gen_request *req = &g->job->req;
+    const uint64_t *keys = NULL;
     for (int i = 0; i < n; i++) {
         choice *c = &g->choices[i];
-        const int32_t ids = (int32_t)g->job->ids[i / req->n].len;
-        const int32_t rest = f->engine.max_seq_len - ids;
+        const msgl_ids *ids = &g->job->ids[i / req->n];
+        const int32_t len = (int32_t)ids->len;
+        if (i % req->n == 0) keys = route_keys(f, ids);
         c->owner = g;
-        c->prompt = ids;
-        c->most = ids + (req->max_tokens > 0 && req->max_tokens < rest ? req->max_tokens : rest);
-        c->to_start = i % req->n == 0 || ids < SHARED_TO_START ? ids : SHARED_TO_START;
+        c->prompt = len;
+        c->to_start = i % req->n == 0 || len < SHARED_TO_START ? len : SHARED_TO_START;
+        const int rc = choice_route(f, c, keys);
+        if (rc != 0) return rc;
     }
     return 0;
+}
+
+// Its parts wait for their turns.
+static void gen_join(msgl_front *f, gen *g)
+{
+    for (int i = 0; i < f->cfg.num_replicas; i++) {
+        if (g->parts[i].first != NULL) msgl__turn_join(&f->replicas[i], &g->parts[i]);
+    }
+}
+
+// Routes what waits in a part anew, its replica being down and another one up.
+static void part_move(msgl_front *f, part *p)
+{
+    gen *g = p->owner;
+    int prompt = -1;
+    const uint64_t *keys = NULL;
+    for (choice *c = part_empty(f, p), *next; c != NULL; c = next) {
+        next = c->next;
+        const int own = (int)(c - g->choices) / g->job->req.n;
+        if (own != prompt) keys = route_keys(f, &g->job->ids[prompt = own]);
+        (void)choice_route(f, c, keys);
+    }
+    gen_join(f, g);
+}
+
+void msgl__gen_move(replica *r)
+{
+    msgl_front *f = r->front;
+    if (msgl__front_num_serving(f) == 0) return;
+    for (gen *g = f->gens; g != NULL; g = g->next) {
+        if (g->parts != NULL && g->parts[r->index].first != NULL) {
+            part_move(f, &g->parts[r->index]);
+        }
+    }
+    msgl__gen_turns(f);
+}
+
+void msgl__gen_replica_lost(replica *r, const msgl_api_error *e)
+{
+    msgl_front *f = r->front;
+    const bool others = msgl__front_num_serving(f) > 0;
+    for (gen *g = f->gens, *next; g != NULL; g = next) {
+        next = g->next;
+        if (g->parts == NULL) continue; // with a worker
+        const part *p = &g->parts[r->index];
+        if (p->in_engine > 0 || (p->first != NULL && !others)) gen_fail(f, g, e);
+    }
+    msgl__gen_move(r);
 }
 
 // The request has one place in the queue, for the first of its choices.
@@ -306,7 +443,7 @@ static void gen_start(msgl_front *f, gen *g)
 {
     const int n = g->job->req.n * g->job->req.num_prompts;
     msgl_api_error e;
-    if (!f->ready) {
+    if (msgl__front_num_serving(f) == 0) {
         f->waiting--;
         gen_fail_status(f, g, MSGL_ECLOSED);
         return;
@@ -316,14 +453,16 @@ static void gen_start(msgl_front *f, gen *g)
         gen_fail(f, g, &e);
         return;
     }
-    int rc = msgl__claim_add(&g->job->claim, MSGL_BUDGET_PROMPT, (size_t)n * sizeof *g->choices);
+    const size_t bytes =
+        (size_t)n * sizeof *g->choices + (size_t)f->cfg.num_replicas * sizeof *g->parts;
+    int rc = msgl__claim_add(&g->job->claim, MSGL_BUDGET_PROMPT, bytes);
     if (rc == 0) rc = gen_choices(f, g, n);
     if (rc != 0) {
-        f->waiting -= n;
+        f->waiting -= n - g->num_choices; // freeing it gives the places of its choices back
         gen_fail_status(f, g, rc);
         return;
     }
-    msgl__turn_join(f, g);
+    gen_join(f, g);
 }
 
 // What the worker has written.
@@ -492,6 +631,7 @@ static void token_event(msgl_front *f, const msgl_token_event *e)
     if (c->waiting) {
         f->waiting--;
         msgl__turn_started(f, c);
+        msgl__router_started(f->router, &c->route);
     }
     c->waiting = false;
     if (e->finish == MSGL_FINISH_ERROR) {

@@ -6,17 +6,25 @@
 static int put_health(const msgl_front *f, const char *rest, int *status, msgl_strbuf *out)
 {
     (void)rest;
-    const bool hangs = msgl__front_engine_hangs(f) && !f->stopping;
-    const bool ok = f->ready && !f->stopping && !hangs;
-    if (!ok) *status = 503;
-    if (hangs) {
-        return msgl__strbuf_addf(out, "{\"status\":\"engine does not respond\",\"silent_s\":%d}",
-                                 f->silence_s);
+    const int n = f->cfg.num_replicas, serving = msgl__front_num_serving(f);
+    int silent = -1; // the first that hangs
+    for (int i = n; i-- > 0;) {
+        if (msgl__replica_hangs(&f->replicas[i])) silent = i;
     }
-    return msgl__strbuf_addf(out, "{\"status\":\"%s\"}",
-                             ok            ? "ok"
-                             : f->stopping ? "stopping"
-                                           : "engine not ready");
+    const bool ok = serving > 0 && !f->stopping;
+    if (!ok) *status = 503;
+    int rc = msgl__strbuf_addf(out, "{\"status\":\"%s\"",
+                               ok            ? "ok"
+                               : f->stopping ? "stopping"
+                               : silent >= 0 ? "engine does not respond"
+                                             : "engine not ready");
+    if (rc == 0 && !ok && !f->stopping && silent >= 0) {
+        rc = msgl__strbuf_addf(out, ",\"silent_s\":%d", f->replicas[silent].silence_s);
+    }
+    if (rc == 0 && n > 1) {
+        rc = msgl__strbuf_addf(out, ",\"replicas\":%d,\"serving\":%d", n, serving);
+    }
+    return rc == 0 ? msgl__strbuf_addc(out, '}') : rc;
 }
 
 static int put_v1(const msgl_front *f, const char *rest, int *status, msgl_strbuf *out)

@@ -1,8 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
 //
-// Supervisor and front talk over a packet socket, one letter and a payload per packet:
-//   front -> supervisor   R  the engine is ready
-//                         L  the engine is gone; text: its last words
+// Supervisor and front talk over a packet socket, one letter, a replica and a payload per packet:
+//   front -> supervisor   R  the replica's engine is ready
+//                         L  it is gone; text: its last words
 //                         X  the front cannot start; text: why
 //   supervisor -> front   C  here is the channel to a new engine (with the descriptor)
 //                         T  stop gracefully
@@ -24,6 +24,7 @@
 #include <unistd.h>
 
 #include "core/mem.h"
+#include "server/watchdog.h"
 #include "utils/clock.h"
 
 enum {
@@ -39,6 +40,7 @@ msgl_serve_config msgl__serve_config_default(void)
     return (msgl_serve_config){.host = "127.0.0.1",
                                .port = 1919,
                                .front = msgl__front_config_default(),
+                               .watchdog_timeout_s = 10,
                                .restart_delay_ms = 500,
                                .min_life_ms = 10000,
                                .max_failed_starts = 5};
@@ -46,10 +48,10 @@ msgl_serve_config msgl__serve_config_default(void)
 
 // --- control packets ---
 
-static int control_send(int fd, char letter, const char *text, int pass_fd)
+static int control_send(int fd, char letter, int replica, const char *text, int pass_fd)
 {
-    char kind = letter;
-    struct iovec iov[2] = {{&kind, 1}, {(void *)(uintptr_t)text, text == NULL ? 0 : strlen(text)}};
+    char head[2] = {letter, (char)replica};
+    struct iovec iov[2] = {{head, 2}, {(void *)(uintptr_t)text, text == NULL ? 0 : strlen(text)}};
     if (iov[1].iov_len > TEXT_MAX) iov[1].iov_len = TEXT_MAX;
     union {
         struct cmsghdr align;
@@ -73,10 +75,10 @@ static int control_send(int fd, char letter, const char *text, int pass_fd)
 }
 
 // The letter, or 0 when there is none now, or -1 at the end. text: TEXT_MAX + 1 bytes.
-static int control_recv(int fd, char *text, int *passed_fd)
+static int control_recv(int fd, int *replica, char *text, int *passed_fd)
 {
-    char kind = 0;
-    struct iovec iov[2] = {{&kind, 1}, {text, TEXT_MAX}};
+    char head[2] = {0};
+    struct iovec iov[2] = {{head, 2}, {text, TEXT_MAX}};
     union {
         struct cmsghdr align;
         char buf[CMSG_SPACE(sizeof(int))];
@@ -91,13 +93,14 @@ static int control_recv(int fd, char *text, int *passed_fd)
         n = recvmsg(fd, &msg, MSG_DONTWAIT | MSG_CMSG_CLOEXEC);
     } while (n < 0 && errno == EINTR);
     if (n < 0) return errno == EAGAIN || errno == EWOULDBLOCK ? 0 : -1;
-    if (n == 0) return -1;
-    text[n - 1] = '\0';
+    if (n < 2) return -1;
+    text[n - 2] = '\0';
+    *replica = head[1];
     const struct cmsghdr *c = CMSG_FIRSTHDR(&msg);
     if (c != NULL && c->cmsg_level == SOL_SOCKET && c->cmsg_type == SCM_RIGHTS) {
         memcpy(passed_fd, CMSG_DATA(c), sizeof(int));
     }
-    return kind;
+    return head[0];
 }
 
 // --- the front process ---
@@ -108,47 +111,62 @@ static void close_fd(int *fd)
     *fd = -1;
 }
 
+// What the front's process keeps of an engine.
+typedef struct front_engine {
+    bool ready;
+    // Descriptors kept for the channel to the next engine, which has a socket, an eventfd and an
+    // epoll: clients may hold all others. -1: not kept now.
+    int spare[CHANNEL_FILES];
+    bool used; // its channel has them
+} front_engine;
+
 typedef struct front_process {
     const msgl_serve_config *cfg;
     msgl_front_config front_cfg;
     msgl_front *front;
     int control, port;
-    // Descriptors kept for the channel to the next engine, which has a socket, an eventfd and an
-    // epoll: clients may hold all others. -1: free to be used.
-    int spare[CHANNEL_FILES];
+    front_engine engines[MSGL_FRONT_MAX_REPLICAS];
     bool announced;
 } front_process;
 
 static void keep_spares(front_process *p)
 {
-    for (int i = 0; i < CHANNEL_FILES; i++) {
-        if (p->spare[i] < 0) p->spare[i] = fcntl(p->control, F_DUPFD_CLOEXEC, 0);
+    for (int i = 0; i < p->front_cfg.num_replicas; i++) {
+        front_engine *e = &p->engines[i];
+        for (int k = 0; k < CHANNEL_FILES && !e->used; k++) {
+            if (e->spare[k] < 0) e->spare[k] = fcntl(p->control, F_DUPFD_CLOEXEC, 0);
+        }
     }
 }
 
 static void use_spares(front_process *p)
 {
-    for (int i = 0; i < CHANNEL_FILES; i++) close_fd(&p->spare[i]);
+    for (int i = 0; i < p->front_cfg.num_replicas; i++) {
+        for (int k = 0; k < CHANNEL_FILES; k++) close_fd(&p->engines[i].spare[k]);
+    }
 }
 
-static void front_ready(void *ctx, const msgl_msg_ready *ready)
+static void front_ready(void *ctx, int replica, const msgl_msg_ready *ready)
 {
     front_process *p = ctx;
-    (void)control_send(p->control, 'R', NULL, -1);
-    if (!p->announced && p->cfg->on_ready != NULL) {
-        p->cfg->on_ready(p->cfg->ctx, p->cfg->host, p->port, ready);
-    }
+    bool all = true;
+    p->engines[replica].ready = true;
+    for (int i = 0; i < p->front_cfg.num_replicas; i++) all = all && p->engines[i].ready;
+    (void)control_send(p->control, 'R', replica, NULL, -1);
+    if (!all || p->announced) return;
+    if (p->cfg->on_ready != NULL) p->cfg->on_ready(p->cfg->ctx, p->cfg->host, p->port, ready);
     p->announced = true;
 }
 
-static void front_lost(void *ctx, const char *fatal)
+static void front_lost(void *ctx, int replica, const char *fatal)
 {
     front_process *p = ctx;
+    p->engines[replica].ready = p->engines[replica].used = false;
     keep_spares(p); // the channel's are free now
-    (void)control_send(p->control, 'L', fatal, -1);
+    (void)control_send(p->control, 'L', replica, fatal, -1);
 }
 
-static int use_engine(front_process *p, int fd, msgl_err *err)
+static int use_engine(front_process *p, int replica, int fd, msgl_err *err)
 {
     msgl_channel *ch = NULL;
     const int rc = msgl__channel_from_fd(fd, &ch, err);
@@ -156,7 +174,7 @@ static int use_engine(front_process *p, int fd, msgl_err *err)
         close(fd);
         return rc;
     }
-    if (msgl__front_set_channel(p->front, ch) == 0) return 0;
+    if (msgl__front_set_channel(p->front, replica, ch) == 0) return 0;
     return msgl__err_set(err, MSGL_ENOMEM, "front: cannot watch the engine");
 }
 
@@ -165,21 +183,23 @@ static void on_control(evutil_socket_t fd, short what, void *arg)
     (void)what;
     front_process *p = arg;
     char text[TEXT_MAX + 1];
-    int passed;
+    int passed, replica = 0;
     use_spares(p);
-    const int kind = control_recv((int)fd, text, &passed);
-    if (passed < 0) keep_spares(p);
+    const int kind = control_recv((int)fd, &replica, text, &passed);
     if (kind == 'C' && passed >= 0) {
         msgl_err err;
-        if (use_engine(p, passed, &err) != 0) {
+        p->engines[replica].used = true;
+        if (use_engine(p, replica, passed, &err) != 0) {
             msgl__log(p->front_cfg.log, MSGL_LOG_ERROR, "%s", err.text);
-            front_lost(p, err.text);
+            front_lost(p, replica, err.text);
         }
-    } else if (kind == 'C') { // the engine sees its channel closed and ends
+    }
+    keep_spares(p);
+    if (kind == 'C' && passed < 0) { // the engine sees its channel closed and ends
         static const char why[] = "the front could not take the engine's channel: no descriptor "
                                   "free (ulimit -n)";
         msgl__log(p->front_cfg.log, MSGL_LOG_ERROR, "%s", why);
-        front_lost(p, why);
+        front_lost(p, replica, why);
     } else if (kind == 'T' || kind < 0) {
         msgl__front_stop(p->front);
     }
@@ -190,14 +210,16 @@ static void raise_file_limit(msgl_front_config *cfg)
 {
     struct rlimit lim;
     if (getrlimit(RLIMIT_NOFILE, &lim) != 0) return;
-    const rlim_t want = (rlim_t)cfg->http.max_connections + 128;
+    // 128 are enough with one engine.
+    const int more = 2 * CHANNEL_FILES * (cfg->num_replicas - 1);
+    const rlim_t want = (rlim_t)cfg->http.max_connections + 128 + (rlim_t)more;
     if (lim.rlim_cur < want) {
         lim.rlim_cur = lim.rlim_max < want ? lim.rlim_max : want;
         if (setrlimit(RLIMIT_NOFILE, &lim) != 0) (void)getrlimit(RLIMIT_NOFILE, &lim);
     }
     if (lim.rlim_cur >= want) return;
     // What is kept back is for the engine's channel, workers, files and a connection to refuse.
-    const int room = (int)lim.rlim_cur;
+    const int room = (int)lim.rlim_cur > more ? (int)lim.rlim_cur - more : 0;
     const int most = room > 256 ? room - 128 : room > 64 ? room - 48 : room / 4;
     if (cfg->http.max_connections > most) cfg->http.max_connections = most;
 }
@@ -217,7 +239,8 @@ static int front_load(front_process *p, msgl_tokenizer **tokenizer, msgl_chat_te
     return rc;
 }
 
-static int front_serve(front_process *p, int listen_fd, int engine_fd, msgl_err *err)
+// Takes over listen_fd and the channels' descriptors.
+static int front_serve(front_process *p, int listen_fd, const int *engine_fds, msgl_err *err)
 {
     msgl_tokenizer *tokenizer = NULL;
     msgl_chat_templates *templates = NULL;
@@ -232,7 +255,9 @@ static int front_serve(front_process *p, int listen_fd, int engine_fd, msgl_err 
     p->front_cfg.on_lost = front_lost;
     rc = msgl__front_create(&p->front_cfg, listen_fd, &p->front, err);
     if (rc != 0) goto out;
-    rc = use_engine(p, engine_fd, err);
+    for (int i = 0; i < p->front_cfg.num_replicas && rc == 0; i++) {
+        rc = use_engine(p, i, engine_fds[i], err);
+    }
     if (rc != 0) goto out;
     control =
         event_new(msgl__front_base(p->front), p->control, EV_READ | EV_PERSIST, on_control, p);
@@ -251,21 +276,35 @@ out:
 
 // --- the supervisor ---
 
+// An engine's process, and how its starts went.
+typedef struct engine_process {
+    int index;
+    pid_t pid;                 // 0: not running
+    int front_fd;              // the front's end of its channel until the front has it, or -1
+    msgl_heartbeat *heartbeat; // for front and watchdog; the same for every engine of this replica
+    msgl_watchdog watchdog;
+    bool ready, ever_ready;
+    bool lost; // the front says so
+    int failed_starts, delay_ms;
+    uint64_t ready_at, restart_at; // ns; restart_at 0: none
+    char last_words[TEXT_MAX + 1];
+} engine_process;
+
 typedef struct supervisor {
     const msgl_serve_config *cfg;
     const msgl_log *log;
-    pid_t self, front, engine; // 0: not running
+    pid_t self, front; // 0: not running
+    int num_engines;
+    engine_process engines[MSGL_FRONT_MAX_REPLICAS];
+    msgl_heartbeat *heartbeats[MSGL_FRONT_MAX_REPLICAS]; // of them
     int listen_fd, port;
-    int control[2];            // [0] ours, [1] the front's
-    msgl_heartbeat *heartbeat; // the engine's, for the front; the same for every engine
+    int control[2]; // [0] ours, [1] the front's
     int signals;
     sigset_t old_mask;
-    bool engine_ready, ever_ready, stopping;
+    bool stopping;
     bool control_closed; // the front is gone; its end comes as SIGCHLD, too
-    int failed_starts, delay_ms;
-    uint64_t ready_at;             // ns; of this engine
-    uint64_t restart_at, deadline; // ns; 0: none
-    char last_words[TEXT_MAX + 1];
+    uint64_t deadline;   // ns; 0: none
+    msgl_err failure;    // why it is stopping, if not on request; code 0: none
 } supervisor;
 
 static uint64_t in_ms(int ms)
@@ -286,68 +325,73 @@ static void child_begin(supervisor *s)
     close_fd(&s->control[0]);
 }
 
-static _Noreturn void engine_child(supervisor *s, int fd, int peer_fd)
+static _Noreturn void engine_child(supervisor *s, engine_process *e, int fd)
 {
     child_begin(s);
     close_fd(&s->control[1]);
     close_fd(&s->listen_fd);
-    close(peer_fd); // else the front's death would not be seen
+    // Else the front's death would not be seen.
+    for (int i = 0; i < s->num_engines; i++) close_fd(&s->engines[i].front_fd);
     msgl_channel *ch = NULL;
     int rc = msgl__channel_from_fd(fd, &ch, NULL);
-    if (rc == 0) rc = s->cfg->engine_main(ch, s->heartbeat, s->cfg->ctx);
+    if (rc == 0) rc = s->cfg->engine_main(ch, e->heartbeat, e->index, s->cfg->ctx);
     msgl__channel_destroy(ch);
     fflush(NULL);
     _exit(rc == 0 ? 0 : 1);
 }
 
-static _Noreturn void front_child(supervisor *s, int engine_fd)
+static _Noreturn void front_child(supervisor *s)
 {
+    static front_process p; // too large for the stack
     child_begin(s);
-    front_process p = {.cfg = s->cfg,
-                       .front_cfg = s->cfg->front,
-                       .control = s->control[1],
-                       .port = s->port,
-                       .spare = {-1, -1, -1}};
+    p = (front_process){
+        .cfg = s->cfg, .front_cfg = s->cfg->front, .control = s->control[1], .port = s->port};
+    int fds[MSGL_FRONT_MAX_REPLICAS];
+    for (int i = 0; i < s->num_engines; i++) {
+        fds[i] = s->engines[i].front_fd;
+        for (int k = 0; k < CHANNEL_FILES; k++) p.engines[i].spare[k] = -1;
+    }
     keep_spares(&p);
     p.front_cfg.guard.local = msgl__guard_is_local(s->listen_fd);
     p.front_cfg.guard.host = s->cfg->host;
-    p.front_cfg.heartbeat = s->heartbeat;
+    p.front_cfg.heartbeats = s->heartbeats;
     msgl_err err = {0};
-    const int rc = front_serve(&p, s->listen_fd, engine_fd, &err);
-    if (rc != 0) (void)control_send(p.control, 'X', err.text, -1);
+    const int rc = front_serve(&p, s->listen_fd, fds, &err);
+    if (rc != 0) (void)control_send(p.control, 'X', 0, err.text, -1);
     fflush(NULL);
     _exit(rc == 0 ? 0 : 1);
 }
 
-// Forks an engine; *front_fd is the front's end of its channel.
-static int start_engine(supervisor *s, int *front_fd, msgl_err *err)
+// Forks an engine; its front_fd is the front's end of its channel.
+static int start_engine(supervisor *s, engine_process *e, msgl_err *err)
 {
     int fd[2];
     if (socketpair(AF_UNIX, SOCK_STREAM | SOCK_CLOEXEC, 0, fd) != 0) {
         return msgl__err_set(err, MSGL_EIO, "socketpair: %s", strerror(errno));
     }
     fflush(NULL); // what is buffered must not be written twice
-    s->engine_ready = false;
-    s->engine = fork();
-    if (s->engine == 0) engine_child(s, fd[1], fd[0]);
+    e->ready = e->lost = false;
+    e->front_fd = fd[0];
+    msgl__heartbeat_reset(e->heartbeat);
+    e->pid = fork();
+    if (e->pid == 0) engine_child(s, e, fd[1]);
     close(fd[1]);
-    if (s->engine < 0) {
-        s->engine = 0;
-        close(fd[0]);
+    if (e->pid < 0) {
+        e->pid = 0;
+        close_fd(&e->front_fd);
         return msgl__err_set(err, MSGL_EIO, "fork: %s", strerror(errno));
     }
-    *front_fd = fd[0];
     return 0;
 }
 
 static int start_all(supervisor *s, msgl_err *err)
 {
-    int engine_fd;
-    int rc = start_engine(s, &engine_fd, err);
+    int rc = 0;
+    for (int i = 0; i < s->num_engines && rc == 0; i++) rc = start_engine(s, &s->engines[i], err);
     if (rc != 0) return rc;
     s->front = fork();
-    if (s->front == 0) front_child(s, engine_fd);
-    close(engine_fd);
+    if (s->front == 0) front_child(s);
+    for (int i = 0; i < s->num_engines; i++) close_fd(&s->engines[i].front_fd);
     close_fd(&s->control[1]);
     close_fd(&s->listen_fd);
     if (s->front < 0) {
@@ -362,26 +406,34 @@ static void kill_child(pid_t pid)
     if (pid > 0) kill(pid, SIGKILL);
 }
 
+// Waits for one that was killed.
+static void end_child(pid_t *pid)
+{
+    while (*pid > 0 && waitpid(*pid, NULL, 0) < 0 && errno == EINTR) {
+    }
+    *pid = 0;
+}
+
 // Kills and reaps whatever is left.
 static void end_children(supervisor *s)
 {
     kill_child(s->front);
-    kill_child(s->engine);
-    while (s->front > 0 && waitpid(s->front, NULL, 0) < 0 && errno == EINTR) {
-    }
-    while (s->engine > 0 && waitpid(s->engine, NULL, 0) < 0 && errno == EINTR) {
-    }
-    s->front = s->engine = 0;
+    for (int i = 0; i < s->num_engines; i++) kill_child(s->engines[i].pid);
+    end_child(&s->front);
+    for (int i = 0; i < s->num_engines; i++) end_child(&s->engines[i].pid);
 }
 
 static void begin_stop(supervisor *s)
 {
     s->stopping = true;
-    s->restart_at = 0;
     s->deadline = in_ms(s->cfg->front.stop_timeout_ms + ENGINE_EXIT_MS);
-    // An engine that is still loading listens to nobody, and nothing is in flight.
-    if (!s->engine_ready) kill_child(s->engine);
-    if (control_send(s->control[0], 'T', NULL, -1) != 0) kill_child(s->front);
+    for (int i = 0; i < s->num_engines; i++) {
+        engine_process *e = &s->engines[i];
+        e->restart_at = 0;
+        // An engine that is still loading listens to nobody, and has nothing in flight.
+        if (!e->ready) kill_child(e->pid);
+    }
+    if (control_send(s->control[0], 'T', 0, NULL, -1) != 0) kill_child(s->front);
 }
 
 // 0, or MSGL_EABORTED for the second signal.
@@ -390,6 +442,8 @@ static int on_signals(supervisor *s)
     struct signalfd_siginfo info;
     while (read(s->signals, &info, sizeof info) == (ssize_t)sizeof info) {
         if (info.ssi_signo == SIGCHLD) continue; // children are looked at anyway
+        // Who started the ranks ends them all when one has ended: no second signal of a user's.
+        if (s->failure.code != 0) continue;
         if (s->stopping) return MSGL_EABORTED;
         begin_stop(s);
     }
@@ -400,14 +454,16 @@ static int on_signals(supervisor *s)
 static int on_packets(supervisor *s, msgl_err *err)
 {
     char text[TEXT_MAX + 1];
-    int passed;
-    int kind;
-    while ((kind = control_recv(s->control[0], text, &passed)) > 0) {
+    int passed, kind, replica;
+    while ((kind = control_recv(s->control[0], &replica, text, &passed)) > 0) {
+        engine_process *e = &s->engines[replica];
         if (kind == 'R') {
-            s->engine_ready = s->ever_ready = true;
-            s->ready_at = msgl__now_ns();
+            e->ready = e->ever_ready = true;
+            e->ready_at = msgl__now_ns();
+            e->watchdog = (msgl_watchdog){0};
         } else if (kind == 'L') {
-            memcpy(s->last_words, text, sizeof s->last_words);
+            e->lost = true;
+            memcpy(e->last_words, text, sizeof e->last_words);
         } else if (kind == 'X') {
             return msgl__err_set(err, MSGL_EINTERNAL, "%s", text);
         }
@@ -428,64 +484,91 @@ static const char *how_it_ended(int status, char buf[64])
 
 // The engine's last words come by way of the front and may be later than its death. 0, or why the
 // front cannot start.
-static int await_last_words(supervisor *s, msgl_err *err)
+static int await_last_words(supervisor *s, const engine_process *e, msgl_err *err)
 {
     const uint64_t until = in_ms(LAST_WORDS_MS);
-    while (s->last_words[0] == '\0' && s->front > 0 && msgl__now_ns() < until) {
+    while (!e->lost && s->front > 0 && !s->control_closed && msgl__now_ns() < until) {
         struct pollfd p = {.fd = s->control[0], .events = POLLIN};
         (void)poll(&p, 1, 50);
         const int rc = on_packets(s, err);
         if (rc != 0) return rc;
-        if (p.revents != 0 && s->last_words[0] == '\0') break; // lost without a word
     }
     return 0;
 }
 
 // Why the server ends with an engine that does not start.
-static int give_up(const supervisor *s, const char *how, msgl_err *err)
+static int give_up(const engine_process *e, const char *how, msgl_err *err)
 {
-    const char *words = s->last_words;
-    if (s->ever_ready) {
+    const char *words = e->last_words;
+    if (e->ever_ready) {
         return msgl__err_set(err, MSGL_EINTERNAL,
                              "the engine ended %d times in a row soon after its start (%s)%s%s",
-                             s->failed_starts, how, words[0] == '\0' ? "" : ": ", words);
+                             e->failed_starts, how, words[0] == '\0' ? "" : ": ", words);
     }
     if (words[0] != '\0') return msgl__err_set(err, MSGL_EINTERNAL, "%s", words);
     return msgl__err_set(err, MSGL_EINTERNAL, "the engine ended while it started (%s)", how);
 }
 
-static int on_engine_end(supervisor *s, int status, msgl_err *err)
+// The end of an engine that is not started again. The front says so to whoever waits, and ends.
+static int end_with_engine(supervisor *s, engine_process *e, const char *how, msgl_err *err)
+{
+    const int rc = await_last_words(s, e, err);
+    if (rc != 0) return rc;
+    const bool told = e->last_words[0] != '\0';
+    msgl__err_set(&s->failure, MSGL_EINTERNAL, "the engine ended (%s)%s%.180s", how,
+                  told ? ": " : "", e->last_words);
+    e->ready = false;
+    if (!s->stopping) begin_stop(s);
+    return 0;
+}
+
+static bool any_ready(const supervisor *s)
+{
+    bool any = false;
+    for (int i = 0; i < s->num_engines; i++) any = any || s->engines[i].ready;
+    return any;
+}
+
+static int on_engine_end(supervisor *s, engine_process *e, int status, msgl_err *err)
 {
     char buf[64];
     const char *how = how_it_ended(status, buf);
     const uint64_t least = (uint64_t)s->cfg->min_life_ms * 1000000u;
-    s->engine = 0;
+    e->pid = 0;
+    if (s->cfg->engine_once && status != 0 && e->ever_ready) {
+        return end_with_engine(s, e, how, err);
+    }
     if (s->stopping) return 0;
-    if (!s->engine_ready) { // or its READY is still under way
-        const int rc = await_last_words(s, err);
+    if (!e->ready) { // or its READY is still under way
+        const int rc = await_last_words(s, e, err);
         if (rc != 0) return rc;
     }
-    if (!s->ever_ready) return give_up(s, how, err);
-    if (s->engine_ready && msgl__now_ns() - s->ready_at >= least) {
-        s->failed_starts = 0;
-        s->delay_ms = s->cfg->restart_delay_ms;
-    } else if (++s->failed_starts >= s->cfg->max_failed_starts) {
-        return give_up(s, how, err);
+    if (!e->ever_ready) return give_up(e, how, err);
+    const bool lived = e->ready && msgl__now_ns() - e->ready_at >= least;
+    e->ready = false;
+    if (lived) {
+        e->failed_starts = 0;
+        e->delay_ms = s->cfg->restart_delay_ms;
+    } else if (++e->failed_starts >= s->cfg->max_failed_starts && !any_ready(s)) {
+        return give_up(e, how, err);
     }
-    s->engine_ready = false;
-    msgl__log(s->log, MSGL_LOG_ERROR, "engine ended (%s); starting it again in %d ms", how,
-              s->delay_ms);
-    s->restart_at = in_ms(s->delay_ms);
-    s->delay_ms = 2 * s->delay_ms < RESTART_DELAY_MAX_MS ? 2 * s->delay_ms : RESTART_DELAY_MAX_MS;
+    char which[16] = "";
+    if (s->num_engines > 1) (void)snprintf(which, sizeof which, " %d", e->index);
+    msgl__log(s->log, MSGL_LOG_ERROR, "engine%s ended (%s); starting it again in %d ms", which, how,
+              e->delay_ms);
+    e->restart_at = in_ms(e->delay_ms);
+    e->delay_ms = 2 * e->delay_ms < RESTART_DELAY_MAX_MS ? 2 * e->delay_ms : RESTART_DELAY_MAX_MS;
     return 0;
 }
 
 static int reap(supervisor *s, msgl_err *err)
 {
     int status, rc = 0;
-    if (s->engine > 0 && waitpid(s->engine, &status, WNOHANG) == s->engine) {
+    for (int i = 0; i < s->num_engines && rc == 0; i++) {
+        engine_process *e = &s->engines[i];
+        if (e->pid <= 0 || waitpid(e->pid, &status, WNOHANG) != e->pid) continue;
         rc = on_packets(s, err); // a READY or last words that were sent before
-        if (rc == 0) rc = on_engine_end(s, status, err);
+        if (rc == 0) rc = on_engine_end(s, e, status, err);
     }
     if (rc == 0 && s->front > 0 && waitpid(s->front, &status, WNOHANG) == s->front) {
         s->front = 0;
@@ -495,22 +578,72 @@ static int reap(supervisor *s, msgl_err *err)
             rc = msgl__err_set(err, MSGL_EINTERNAL, "the front process ended (%s)",
                                how_it_ended(status, buf));
         }
-        // It told the engine to exit, and closed the channel; no long wait for that.
+        // It told the engines to exit, and closed the channels; no long wait for that.
         s->deadline = in_ms(ENGINE_EXIT_MS);
     }
     return rc;
 }
 
-static int restart(supervisor *s, msgl_err *err)
+static int restart(supervisor *s, engine_process *e, msgl_err *err)
 {
-    int front_fd;
-    s->restart_at = 0;
-    s->last_words[0] = '\0';
-    int rc = start_engine(s, &front_fd, err);
+    e->restart_at = 0;
+    e->last_words[0] = '\0';
+    int rc = start_engine(s, e, err);
     if (rc != 0) return rc;
-    rc = control_send(s->control[0], 'C', NULL, front_fd);
-    close(front_fd);
+    rc = control_send(s->control[0], 'C', e->index, NULL, e->front_fd);
+    close_fd(&e->front_fd);
     return rc == 0 ? 0 : msgl__err_set(err, rc, "the front process does not listen");
+}
+
+// Of a server that has stopped: 0, or why it did.
+static int end_of(const supervisor *s, msgl_err *err)
+{
+    if (s->failure.code != 0 && err != NULL) *err = s->failure;
+    return s->failure.code;
+}
+
+// Ends engines that hang; their deaths then come as any other's. Whether it is to look again.
+static bool watch_engines(supervisor *s)
+{
+    char why[160];
+    bool watches = false;
+    for (int i = 0; i < s->num_engines; i++) {
+        engine_process *e = &s->engines[i];
+        // An engine that is the only one is watched to its end: its job may end all others first.
+        if (!e->ready || (s->stopping && !s->cfg->engine_once)) continue;
+        watches = true;
+        if (!msgl__watchdog_look(&e->watchdog, e->heartbeat, s->cfg->watchdog_timeout_s,
+                                 msgl__now_ns(), why)) {
+            continue;
+        }
+        char which[32] = "";
+        if (s->num_engines > 1) (void)snprintf(which, sizeof which, "engine %d: ", i);
+        msgl__log(s->log, MSGL_LOG_ERROR, "%s%s: ending it", which, why);
+        kill_child(e->pid);
+        e->watchdog = (msgl_watchdog){0};
+    }
+    return watches;
+}
+
+// Starts the engines whose pause is over; *next: when the next one's is, or the stop's deadline, or
+// 0.
+static int restart_due(supervisor *s, uint64_t now, uint64_t *next, msgl_err *err)
+{
+    int rc = 0;
+    *next = s->stopping ? s->deadline : 0;
+    for (int i = 0; i < s->num_engines && rc == 0; i++) {
+        engine_process *e = &s->engines[i];
+        if (e->restart_at != 0 && now >= e->restart_at) rc = restart(s, e, err);
+        if (e->restart_at != 0 && (*next == 0 || e->restart_at < *next)) *next = e->restart_at;
+    }
+    return rc;
+}
+
+static bool all_ended(const supervisor *s)
+{
+    bool any = s->front != 0;
+    for (int i = 0; i < s->num_engines; i++) any = any || s->engines[i].pid != 0;
+    return !any;
 }
 
 static int supervise(supervisor *s, msgl_err *err)
@@ -518,18 +651,18 @@ static int supervise(supervisor *s, msgl_err *err)
     for (;;) {
         int rc = reap(s, err);
         if (rc != 0) return rc;
-        if (s->stopping && s->front == 0 && s->engine == 0) return 0;
+        if (s->stopping && all_ended(s)) return end_of(s, err);
         const uint64_t now = msgl__now_ns();
-        if (s->restart_at != 0 && now >= s->restart_at) {
-            rc = restart(s, err);
-            if (rc != 0) return rc;
-        }
+        uint64_t next;
+        rc = restart_due(s, now, &next, err);
+        if (rc != 0) return rc;
         if (s->stopping && now >= s->deadline) {
             msgl__log(s->log, MSGL_LOG_WARN, "not everything stopped in time");
-            return 0;
+            return end_of(s, err);
         }
-        const uint64_t next = s->restart_at != 0 ? s->restart_at : s->stopping ? s->deadline : 0;
-        const int wait = next == 0 ? -1 : next <= now ? 0 : (int)((next - now) / 1000000u) + 1;
+        int wait = next == 0 ? -1 : next <= now ? 0 : (int)((next - now) / 1000000u) + 1;
+        const bool watches = watch_engines(s);
+        if (watches && (wait < 0 || wait > MSGL_WATCHDOG_TICK_MS)) wait = MSGL_WATCHDOG_TICK_MS;
         struct pollfd p[2] = {{.fd = s->signals, .events = POLLIN},
                               {.fd = s->control_closed ? -1 : s->control[0], .events = POLLIN}};
         if (poll(p, 2, wait) < 0 && errno != EINTR) {
@@ -544,13 +677,22 @@ static int supervise(supervisor *s, msgl_err *err)
 
 int msgl__serve(const msgl_serve_config *cfg, msgl_err *err)
 {
+    const int num_engines = cfg->front.num_replicas;
+    if (num_engines < 1 || num_engines > MSGL_FRONT_MAX_REPLICAS) {
+        return msgl__err_set(err, MSGL_EINVAL, "%d replicas; allowed: 1 to %d", num_engines,
+                             MSGL_FRONT_MAX_REPLICAS);
+    }
     supervisor s = {.cfg = cfg,
                     .log = cfg->front.log,
                     .self = getpid(),
+                    .num_engines = num_engines,
                     .listen_fd = -1,
                     .control = {-1, -1},
-                    .signals = -1,
-                    .delay_ms = cfg->restart_delay_ms};
+                    .signals = -1};
+    for (int i = 0; i < num_engines; i++) {
+        s.engines[i] =
+            (engine_process){.index = i, .front_fd = -1, .delay_ms = cfg->restart_delay_ms};
+    }
     sigset_t mask;
     sigemptyset(&mask);
     sigaddset(&mask, SIGINT);
@@ -570,11 +712,17 @@ int msgl__serve(const msgl_serve_config *cfg, msgl_err *err)
     if (s.signals < 0 || socketpair(AF_UNIX, SOCK_SEQPACKET | SOCK_CLOEXEC, 0, s.control) != 0) {
         rc = msgl__err_set(err, MSGL_EIO, "cannot set up the supervisor: %s", strerror(errno));
     }
-    if (rc == 0) rc = msgl__heartbeat_create(&s.heartbeat, err);
+    for (int i = 0; i < num_engines && rc == 0; i++) {
+        rc = msgl__heartbeat_create(&s.heartbeats[i], err);
+        s.engines[i].heartbeat = s.heartbeats[i];
+    }
     if (rc == 0) rc = start_all(&s, err);
     if (rc == 0) rc = supervise(&s, err);
     end_children(&s);
-    msgl__heartbeat_destroy(s.heartbeat);
+    for (int i = 0; i < num_engines; i++) {
+        msgl__heartbeat_destroy(s.heartbeats[i]);
+        close_fd(&s.engines[i].front_fd);
+    }
     close_fd(&s.listen_fd);
     close_fd(&s.control[0]);
     close_fd(&s.control[1]);

@@ -1,9 +1,10 @@
 // SPDX-License-Identifier: Apache-2.0
 //
-// `minisgl serve` without its command line: three processes. The caller's becomes the supervisor,
-// which stays small and single-threaded, so that it can fork at any time: it starts the engine and
-// the front, starts the engine again when it dies, passes signals on, and reaps. The engine is
-// forked before any thread or device context exists. Either child dies with the supervisor.
+// `minisgl serve` without its command line: three processes, or more with several replicas. The
+// caller's becomes the supervisor, which stays small and single-threaded, so that it can fork at
+// any time: it starts an engine for each replica and the front, starts an engine again when it
+// dies, passes signals on, and reaps. Engines are forked before any thread or device context
+// exists. All children die with the supervisor.
 #ifndef MSGL_SERVER_LAUNCH_H
 #define MSGL_SERVER_LAUNCH_H
 
@@ -15,16 +16,22 @@ typedef struct msgl_serve_config {
     const char *model_dir; // tokenizer and chat template are loaded from here, by the front
     // Tokenizer, templates and the callbacks in it are filled in by msgl__serve.
     msgl_front_config front;
-    // The engine process: serve the channel until it ends; the result is its exit status. Errors
-    // go to the front as MSGL_MSG_FATAL.
-    int (*engine_main)(msgl_channel *ch, msgl_heartbeat *heartbeat, void *ctx);
-    // The first time that requests can be served. Runs in the front process.
+    // An engine process: serve the channel until it ends; the result is its exit status. Errors
+    // go to the front as MSGL_MSG_FATAL. replica: 0 to front.num_replicas - 1.
+    int (*engine_main)(msgl_channel *ch, msgl_heartbeat *heartbeat, int replica, void *ctx);
+    // The first time that all engines are ready. Runs in the front process.
     void (*on_ready)(void *ctx, const char *host, int port, const msgl_msg_ready *ready);
     void *ctx;
+    // A step may take so long, s, or ten times what it is expected to (watchdog.h); 0: for ever.
+    int watchdog_timeout_s;
     // An engine that ends before it was ready for min_life_ms has failed to start, whatever it
     // said. Each such end doubles the pause before the next start, from restart_delay_ms up to 30
-    // s, and that many in a row end the server: what starts it (systemd, Kubernetes) then sees it.
+    // s, and that many in a row end the server unless another engine is ready: what starts it
+    // (systemd, Kubernetes) then sees it.
     int restart_delay_ms, min_life_ms, max_failed_starts;
+    // The engine cannot be started again (a process of an MPI job): when it ends, requests in
+    // flight get their error, then the server ends with the engine's last words.
+    bool engine_once;
 } msgl_serve_config;
 
 msgl_serve_config msgl__serve_config_default(void);

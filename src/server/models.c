@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 //
-// GET /v1/models and /v1/models/NAME: the one model there is.
+// GET /v1/models, /v1/models/NAME and, as SGLang has it, /get_model_info: the one model there is.
 #include <string.h>
 
 #include "server/front_impl.h"
@@ -16,9 +16,8 @@ static int put_model(const msgl_front *f, msgl_strbuf *out)
             out, ",\"object\":\"model\",\"created\":0,\"owned_by\":\"minisgl\",\"root\":");
     }
     if (rc == 0) rc = msgl__json_put_str(out, path, strlen(path));
-    if (rc == 0 && f->ready) {
-        rc = msgl__strbuf_addf(out, ",\"max_model_len\":%d", f->engine.max_seq_len);
-    }
+    const int32_t len = msgl__front_engine(f)->max_seq_len;
+    if (rc == 0 && len > 0) rc = msgl__strbuf_addf(out, ",\"max_model_len\":%d", len);
     return rc == 0 ? msgl__strbuf_addc(out, '}') : rc;
 }
 
@@ -41,6 +40,23 @@ static int put_named(const msgl_front *f, const char *name, int *status, msgl_st
     return msgl__api_error_put(&e, out);
 }
 
+static int put_info(const msgl_front *f, const char *rest, int *status, msgl_strbuf *out)
+{
+    (void)rest, (void)status;
+    const char *name = f->cfg.model_name, *path = f->cfg.model_path;
+    int rc = msgl__strbuf_adds(out, "{\"model_path\":");
+    if (rc == 0) rc = msgl__json_put_str(out, path, strlen(path));
+    if (rc == 0) rc = msgl__strbuf_adds(out, ",\"tokenizer_path\":");
+    if (rc == 0) rc = msgl__json_put_str(out, path, strlen(path));
+    if (rc == 0) rc = msgl__strbuf_adds(out, ",\"served_model_name\":");
+    if (rc == 0) rc = msgl__json_put_str(out, name, strlen(name));
+    return rc == 0 ? msgl__strbuf_adds(out, ",\"is_generation\":true}") : rc;
+}
+
+const msgl_endpoint msgl__endpoint_get_model_info = {
+    .path = "/get_model_info", .method = MSGL_HTTP_GET, .put_now = put_info};
+const msgl_endpoint msgl__endpoint_model_info = {
+    .path = "/model_info", .method = MSGL_HTTP_GET, .put_now = put_info};
 const msgl_endpoint msgl__endpoint_models = {
     .path = "/v1/models", .method = MSGL_HTTP_GET, .put_now = put_models};
 const msgl_endpoint msgl__endpoint_model = {

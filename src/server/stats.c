@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 //
-// Requests that the engine answers with its counters, and two of them: GET /get_server_info and
-// POST /flush_cache.
+// Requests that the engines answer with their counters: GET /get_server_info, GET /get_load and
+// POST /flush_cache. Counters of several engines are added up, and said of each.
 #include <inttypes.h>
 #include <string.h>
 
@@ -9,62 +9,90 @@
 #include "server/front_impl.h"
 #include "server/json.h"
 
+static void reply_not_ready(msgl_front *f, const msgl_endpoint *ep, msgl_http_conn *c)
+{
+    msgl_api_error e;
+    (void)msgl__api_fail(&e, 503, NULL, "engine_not_ready", "The engine is not ready.");
+    msgl__front_reply_error(f, ep, c, &e);
+}
+
+// What every engine has to do (drop its cache) waits for none that hangs, and is not done by half.
+static bool can_ask(const msgl_front *f, const msgl_endpoint *ep)
+{
+    bool hangs = false;
+    for (int i = 0; i < f->cfg.num_replicas; i++) {
+        hangs = hangs || msgl__replica_hangs(&f->replicas[i]);
+    }
+    return msgl__front_num_serving(f) > 0 && !(hangs && ep->ask == MSGL_MSG_FLUSH);
+}
+
 void msgl__stats_open(msgl_front *f, const msgl_endpoint *ep, msgl_http_conn *c)
 {
     const msgl_msg m = {.type = ep->ask};
-    const bool up = f->ready && !msgl__front_engine_hangs(f);
-    stats_wait *w = msgl__calloc(1, sizeof *w);
-    const int rc = w == NULL ? MSGL_ENOMEM : !up ? MSGL_ECLOSED : msgl__front_post(f, &m);
-    if (rc != 0) {
+    const int n = f->cfg.num_replicas;
+    stats_wait *w = msgl__calloc(1, sizeof *w + (size_t)n * sizeof w->all[0]);
+    for (int i = 0; i < n && w != NULL && can_ask(f, ep); i++) {
+        replica *r = &f->replicas[i];
+        if (!msgl__replica_serves(r) || msgl__replica_post(r, &m) != 0) continue;
+        if (ep->ask == MSGL_MSG_FLUSH) msgl__router_forget(f->router, i);
+        w->all[i].state = MSGL_STATS_ASKED;
+        w->num_left++;
+    }
+    if (w == NULL || w->num_left == 0) {
         msgl__free(w);
-        msgl_api_error e;
-        (void)msgl__api_fail(&e, 503, NULL, "engine_not_ready", "The engine is not ready.");
-        msgl__front_reply_error(f, ep, c, &e);
+        reply_not_ready(f, ep, c);
         return;
     }
-    *w = (stats_wait){.base = {.kind = CLIENT_STATS, .conn = c}, .ep = ep};
+    w->base = (client){.kind = CLIENT_STATS, .conn = c};
+    w->ep = ep;
     *f->stats_last = w;
     f->stats_last = &w->next;
     msgl__http_conn_set_user(c, &w->base);
 }
 
-static stats_wait *stats_pop(msgl_front *f)
+// One engine less to wait for: s, or NULL if it is gone. `at` holds the request that waits.
+static void arrived(msgl_front *f, stats_wait **at, int index, const msgl_msg_stats *s)
 {
-    stats_wait *w = f->stats_first;
-    if (w == NULL) return NULL;
-    f->stats_first = w->next;
-    if (f->stats_first == NULL) f->stats_last = &f->stats_first;
-    return w;
-}
-
-void msgl__stats_arrived(msgl_front *f, const msgl_msg_stats *s)
-{
-    stats_wait *w = stats_pop(f);
-    if (w == NULL) return;
-    if (w->base.conn != NULL) {
+    stats_wait *w = *at;
+    msgl_replica_stats *one = &w->all[index];
+    one->state = s == NULL ? MSGL_STATS_NONE : MSGL_STATS_GIVEN;
+    if (s != NULL) one->stats = *s;
+    if (--w->num_left > 0) return;
+    *at = w->next;
+    if (*at == NULL) f->stats_last = at;
+    bool any = false;
+    for (int i = 0; i < f->cfg.num_replicas; i++) any |= w->all[i].state == MSGL_STATS_GIVEN;
+    if (w->base.conn != NULL && f->http != NULL && any) {
         msgl__strbuf_clear(&f->out);
-        msgl__front_reply(f, w->ep, w->base.conn, 200, w->ep->put_stats(f, s, &f->out));
+        msgl__front_reply(f, w->ep, w->base.conn, 200, w->ep->put_stats(f, w->all, &f->out));
+    } else if (w->base.conn != NULL && f->http != NULL) {
+        reply_not_ready(f, w->ep, w->base.conn);
     }
     msgl__free(w);
 }
 
-void msgl__stats_fail_all(msgl_front *f)
+void msgl__stats_arrived(replica *r, const msgl_msg_stats *s)
 {
-    msgl_api_error e;
-    (void)msgl__api_fail(&e, 503, NULL, "engine_not_ready", "The engine is not ready.");
-    for (stats_wait *w; (w = stats_pop(f)) != NULL;) {
-        if (w->base.conn != NULL && f->http != NULL) {
-            msgl__front_reply_error(f, w->ep, w->base.conn, &e);
-        }
-        msgl__free(w);
+    msgl_front *f = r->front;
+    stats_wait **at = &f->stats_first;
+    while (*at != NULL && (*at)->all[r->index].state != MSGL_STATS_ASKED) at = &(*at)->next;
+    if (*at != NULL) arrived(f, at, r->index, s);
+}
+
+void msgl__stats_lost(replica *r)
+{
+    msgl_front *f = r->front;
+    for (stats_wait **at = &f->stats_first; *at != NULL;) {
+        const stats_wait *w = *at;
+        if (w->all[r->index].state == MSGL_STATS_ASKED) arrived(f, at, r->index, NULL);
+        if (*at == w) at = &(*at)->next;
     }
 }
 
 // --- endpoints ---
 
-static int put_stats(const msgl_front *f, const msgl_msg_stats *s, msgl_strbuf *out)
+static int put_one(const msgl_msg_stats *s, msgl_strbuf *out)
 {
-    (void)f;
     return msgl__strbuf_addf(
         out,
         "{\"step\":%" PRIu64 ",\"running\":%d,\"waiting\":%d,\"free_pages\":%d,"
@@ -76,6 +104,50 @@ static int put_stats(const msgl_front *f, const msgl_msg_stats *s, msgl_strbuf *
         s->requests_aborted, s->requests_retracted);
 }
 
+static void add(msgl_msg_stats *sum, const msgl_msg_stats *s)
+{
+    sum->step += s->step;
+    sum->running += s->running;
+    sum->waiting += s->waiting;
+    sum->free_pages += s->free_pages;
+    sum->cached_pages += s->cached_pages;
+    sum->used_pages += s->used_pages;
+    sum->total_pages += s->total_pages;
+    sum->prompt_tokens += s->prompt_tokens;
+    sum->generated_tokens += s->generated_tokens;
+    sum->cached_tokens += s->cached_tokens;
+    sum->requests_done += s->requests_done;
+    sum->requests_aborted += s->requests_aborted;
+    sum->requests_retracted += s->requests_retracted;
+}
+
+static int put_stats(const msgl_front *f, const msgl_replica_stats *all, msgl_strbuf *out)
+{
+    msgl_msg_stats sum = {0};
+    for (int i = 0; i < f->cfg.num_replicas; i++) {
+        if (all[i].state == MSGL_STATS_GIVEN) add(&sum, &all[i].stats);
+    }
+    return put_one(&sum, out);
+}
+
+// [{"serving":true,"load":tokens,"stats":{...}}, ...]: of one that does not answer no stats.
+static int put_replicas(const msgl_front *f, const msgl_replica_stats *all, msgl_strbuf *out)
+{
+    int rc = msgl__strbuf_adds(out, ",\"replicas\":[");
+    for (int i = 0; i < f->cfg.num_replicas && rc == 0; i++) {
+        const replica *r = &f->replicas[i];
+        rc = msgl__strbuf_addf(out, "%s{\"serving\":%s,\"load\":%" PRId64, i == 0 ? "" : ",",
+                               msgl__replica_serves(r) ? "true" : "false",
+                               msgl__router_load(f->router, i));
+        if (rc == 0 && all[i].state == MSGL_STATS_GIVEN) {
+            rc = msgl__strbuf_adds(out, ",\"stats\":");
+            if (rc == 0) rc = put_one(&all[i].stats, out);
+        }
+        if (rc == 0) rc = msgl__strbuf_addc(out, '}');
+    }
+    return rc == 0 ? msgl__strbuf_addc(out, ']') : rc;
+}
+
 static int put_str_field(msgl_strbuf *out, const char *name, const char *value)
 {
     int rc = msgl__strbuf_addf(out, "\"%s\":", name);
@@ -83,11 +155,12 @@ static int put_str_field(msgl_strbuf *out, const char *name, const char *value)
     return rc == 0 ? msgl__strbuf_addc(out, ',') : rc;
 }
 
-static int put_info(const msgl_front *f, const msgl_msg_stats *s, msgl_strbuf *out)
+static int put_info(const msgl_front *f, const msgl_replica_stats *all, msgl_strbuf *out)
 {
-    const msgl_msg_ready *r = &f->engine;
+    const msgl_msg_ready *r = msgl__front_engine(f);
     int rc = msgl__strbuf_addf(out, "{\"version\":\"%s\",", MSGL_VERSION);
     if (rc == 0) rc = put_str_field(out, "model", f->cfg.model_name);
+    if (rc == 0) rc = put_str_field(out, "served_model_name", f->cfg.model_name);
     if (rc == 0) rc = put_str_field(out, "model_path", f->cfg.model_path);
     if (rc == 0) rc = put_str_field(out, "attention", r->attention);
     if (rc == 0) rc = put_str_field(out, "device", r->device);
@@ -101,14 +174,37 @@ static int put_info(const msgl_front *f, const msgl_msg_stats *s, msgl_strbuf *o
             msgl__http_server_connections(f->http), f->num_gens, f->waiting,
             atomic_load(&f->budget.used), f->cfg.info_json == NULL ? "{}" : f->cfg.info_json);
     }
-    if (rc == 0) rc = put_stats(f, s, out);
+    if (rc == 0) rc = put_stats(f, all, out);
+    if (rc == 0) rc = put_replicas(f, all, out);
     return rc == 0 ? msgl__strbuf_addc(out, '}') : rc;
 }
 
-const msgl_endpoint msgl__endpoint_server_info = {.path = "/get_server_info",
-                                                  .method = MSGL_HTTP_GET,
-                                                  .ask = MSGL_MSG_GET_STATS,
-                                                  .put_stats = put_info};
+// As SGLang's, an object for each engine: what it has and what waits for it, here or there.
+static int put_load(const msgl_front *f, const msgl_replica_stats *all, msgl_strbuf *out)
+{
+    int rc = msgl__strbuf_addc(out, '['), n = 0;
+    for (int i = 0; i < f->cfg.num_replicas && rc == 0; i++) {
+        const replica *r = &f->replicas[i];
+        const msgl_msg_stats *s = &all[i].stats;
+        if (all[i].state != MSGL_STATS_GIVEN) continue;
+        const int waiting = s->waiting + r->queued;
+        rc = msgl__strbuf_addf(out,
+                               "%s{\"dp_rank\":%d,\"num_reqs\":%d,\"num_waiting_reqs\":%d,"
+                               "\"num_tokens\":%" PRId64 "}",
+                               n++ == 0 ? "" : ",", i, s->running + waiting, waiting,
+                               r->tokens + r->queued_tokens);
+    }
+    return rc == 0 ? msgl__strbuf_addc(out, ']') : rc;
+}
+
+#define INFO(where)                                                                                \
+    {                                                                                              \
+        .path = where, .method = MSGL_HTTP_GET, .ask = MSGL_MSG_GET_STATS, .put_stats = put_info   \
+    }
+const msgl_endpoint msgl__endpoint_get_server_info = INFO("/get_server_info");
+const msgl_endpoint msgl__endpoint_server_info = INFO("/server_info");
+const msgl_endpoint msgl__endpoint_get_load = {
+    .path = "/get_load", .method = MSGL_HTTP_GET, .ask = MSGL_MSG_GET_STATS, .put_stats = put_load};
 const msgl_endpoint msgl__endpoint_flush_cache = {.path = "/flush_cache",
                                                   .method = MSGL_HTTP_POST,
                                                   .ask = MSGL_MSG_FLUSH,

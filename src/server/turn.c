@@ -1,8 +1,9 @@
 // SPDX-License-Identifier: Apache-2.0
 //
-// Whose choice the engine gets next. The engine's queue is first come, first served; so it is kept
-// short here: it gets what it can run and a little more, and requests take turns, one choice at a
-// time. A connection has one open request, so these are turns between connections.
+// Whose choice an engine gets next, of those that were routed to it. The engine's queue is first
+// come, first served; so it is kept short here: it gets what it can run and a little more, and
+// requests take turns, one choice at a time. A connection has one open request, so these are turns
+// between connections.
 //
 // A request that has nothing in the engine only waits for its turn. One that has leaves room for
 // others: of rows and of tokens it may hold seven times what is left after it took, so that one
@@ -22,27 +23,42 @@ enum {
     ANSWER_MIN = 256, // tokens that an answer counts as at least, if it may have them
 };
 
-void msgl__turn_join(msgl_front *f, gen *g)
+static replica *replica_of(msgl_front *f, const choice *c)
 {
-    g->in_turn = true;
-    if (f->turn == NULL) {
-        g->turn_prev = g->turn_next = g;
-        f->turn = g;
-        return;
-    }
-    g->turn_next = f->turn;
-    g->turn_prev = f->turn->turn_prev;
-    g->turn_prev->turn_next = g;
-    f->turn->turn_prev = g;
+    return &f->replicas[c->route.replica];
 }
 
-void msgl__turn_leave(msgl_front *f, gen *g)
+static part *part_of(const choice *c)
 {
-    if (!g->in_turn) return;
-    g->in_turn = false;
-    g->turn_prev->turn_next = g->turn_next;
-    g->turn_next->turn_prev = g->turn_prev;
-    if (f->turn == g) f->turn = g->turn_next == g ? NULL : g->turn_next;
+    return &c->owner->parts[c->route.replica];
+}
+
+void msgl__turn_join(replica *r, part *p)
+{
+    if (p->next != NULL) return;
+    if (r->turn == NULL) {
+        p->prev = p->next = p;
+        r->turn = p;
+        return;
+    }
+    p->next = r->turn;
+    p->prev = r->turn->prev;
+    p->prev->next = p;
+    r->turn->prev = p;
+}
+
+void msgl__turn_leave(replica *r, part *p)
+{
+    if (p->next == NULL) return;
+    p->prev->next = p->next;
+    p->next->prev = p->prev;
+    if (r->turn == p) r->turn = p->next == p ? NULL : p->next;
+    p->prev = p->next = NULL;
+}
+
+int32_t msgl__turn_usual_answer(const msgl_front *f)
+{
+    return f->answer_len > 0 ? f->answer_len / 16 : ANSWER_MIN;
 }
 
 static int32_t expected(const msgl_front *f, const choice *c)
@@ -54,26 +70,28 @@ static int32_t expected(const msgl_front *f, const choice *c)
 
 void msgl__turn_sent(msgl_front *f, choice *c)
 {
-    gen *g = c->owner;
+    replica *r = replica_of(f, c);
+    part *p = part_of(c);
     c->tokens = expected(f, c);
-    f->in_engine++;
-    g->in_engine++;
-    f->tokens += c->tokens;
-    g->tokens += c->tokens;
-    g->to_start += c->to_start;
+    r->in_engine++;
+    p->in_engine++;
+    r->tokens += c->tokens;
+    p->tokens += c->tokens;
+    p->to_start += c->to_start;
     c->sent_ns = msgl__now_ns();
-    c->ahead = g->to_start;
+    c->ahead = p->to_start;
 }
 
 void msgl__turn_started(msgl_front *f, choice *c)
 {
+    replica *r = replica_of(f, c);
     const int64_t ns = (int64_t)(msgl__now_ns() - c->sent_ns) + 1;
     const int64_t rate = (int64_t)((double)c->ahead * START_NS / (double)ns);
     // Few tokens in a short time only show what a step costs.
-    if (rate > f->start_max || ns > START_NS / 2) f->start_max += (rate - f->start_max) / 4;
-    if (f->start_max < START_MIN) f->start_max = START_MIN;
-    if (f->start_max > START_MAX) f->start_max = START_MAX;
-    c->owner->to_start -= c->to_start;
+    if (rate > r->start_max || ns > START_NS / 2) r->start_max += (rate - r->start_max) / 4;
+    if (r->start_max < START_MIN) r->start_max = START_MIN;
+    if (r->start_max > START_MAX) r->start_max = START_MAX;
+    part_of(c)->to_start -= c->to_start;
     c->to_start = 0;
 }
 
@@ -83,51 +101,52 @@ void msgl__turn_grown(msgl_front *f, choice *c)
     if (now <= c->tokens) return;
     const int32_t more = c->most - c->tokens < now / 2 ? c->most - c->tokens : now / 2;
     c->tokens += more;
-    c->owner->tokens += more;
-    f->tokens += more;
+    part_of(c)->tokens += more;
+    replica_of(f, c)->tokens += more;
 }
 
 void msgl__turn_left(msgl_front *f, choice *c)
 {
-    gen *g = c->owner;
+    replica *r = replica_of(f, c);
+    part *p = part_of(c);
     if (c->seq.finish != NULL) {
         f->answer_len += (16 * c->seq.completion_tokens - f->answer_len) / 16;
     }
-    f->in_engine--;
-    g->in_engine--;
-    f->tokens -= c->tokens;
-    g->tokens -= c->tokens;
-    g->to_start -= c->to_start;
+    r->in_engine--;
+    p->in_engine--;
+    r->tokens -= c->tokens;
+    p->tokens -= c->tokens;
+    p->to_start -= c->to_start;
 }
 
 // Room for requests that have nothing in the engine; what cannot run yet is at hand there when
 // something ends.
-static int room(const msgl_front *f)
+static int room(const replica *r)
 {
-    return f->engine.max_running + 1 + f->engine.max_running / 8 - f->in_engine;
+    return r->engine.max_running + 1 + r->engine.max_running / 8 - r->in_engine;
 }
 
-static bool may_take(const msgl_front *f, const gen *g)
+static bool may_take(const replica *r, const part *p)
 {
-    const choice *c = &g->choices[g->num_sent];
-    if (!msgl__gen_can_send(g)) return false;
-    if (g->in_engine == 0) return true;
-    const int64_t rows = f->engine.max_running - f->in_engine - 1;
-    const int64_t all = (int64_t)f->engine.num_pages * f->engine.page_size;
-    const int32_t more = expected(f, c);
-    const int64_t tokens = all - f->tokens - more;
-    return g->in_engine + 1 <= SHARE * rows && g->tokens + more <= SHARE * tokens &&
-           g->to_start + c->to_start <= f->start_max;
+    const choice *c = p->first;
+    if (!msgl__gen_can_send(c)) return false;
+    if (p->in_engine == 0) return true;
+    const int64_t rows = r->engine.max_running - r->in_engine - 1;
+    const int64_t all = (int64_t)r->engine.num_pages * r->engine.page_size;
+    const int32_t more = expected(r->front, c);
+    const int64_t tokens = all - r->tokens - more;
+    return p->in_engine + 1 <= SHARE * rows && p->tokens + more <= SHARE * tokens &&
+           p->to_start + c->to_start <= r->start_max;
 }
 
-gen *msgl__turn_next(msgl_front *f)
+part *msgl__turn_next(replica *r)
 {
-    if (f->turn == NULL || room(f) <= 0) return NULL;
-    const gen *first = f->turn;
+    if (r->turn == NULL || room(r) <= 0) return NULL;
+    const part *first = r->turn;
     do {
-        gen *g = f->turn;
-        f->turn = g->turn_next;
-        if (may_take(f, g)) return g;
-    } while (f->turn != first);
+        part *p = r->turn;
+        r->turn = p->next;
+        if (may_take(r, p)) return p;
+    } while (r->turn != first);
     return NULL;
 }

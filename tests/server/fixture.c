@@ -153,9 +153,23 @@ void server_open(server_fixture *s, const msgl_front_config *cfg, bool ready)
     assert_int_equal(msgl__http_listen("127.0.0.1", 0, &fd, &s->port, &err), 0);
     assert_int_equal(msgl__front_create(&s->cfg, fd, &s->front, &err), 0);
     assert_int_equal(msgl__channel_pair_local(&ours, &s->engine, &err), 0);
-    assert_int_equal(msgl__front_set_channel(s->front, ours), 0);
+    assert_int_equal(msgl__front_set_channel(s->front, 0, ours), 0);
+    for (int i = 1; i < s->cfg.num_replicas; i++) {
+        assert_int_equal(msgl__channel_pair_local(&ours, &s->others[i - 1], &err), 0);
+        assert_int_equal(msgl__front_set_channel(s->front, i, ours), 0);
+    }
     assert_int_equal(pthread_create(&s->thread, NULL, run_front, s->front), 0);
     if (ready) engine_say_ready(s);
+}
+
+// Engines that are there (not NULL) are told to exit.
+static void expect_exit(msgl_channel *engine)
+{
+    msgl_msg m;
+    bool seen = false;
+    if (engine == NULL) return;
+    while (msgl__channel_recv(engine, 0, &m) == 1) seen = seen || m.type == MSGL_MSG_EXIT;
+    assert_true(seen);
 }
 
 void server_close(server_fixture *s)
@@ -164,17 +178,11 @@ void server_close(server_fixture *s)
     void *rc;
     assert_int_equal(pthread_join(s->thread, &rc), 0);
     assert_null(rc);
-    if (s->engine != NULL) {
-        msgl_msg m;
-        int got;
-        bool exit_seen = false;
-        while ((got = msgl__channel_recv(s->engine, 0, &m)) == 1) {
-            exit_seen = exit_seen || m.type == MSGL_MSG_EXIT;
-        }
-        assert_true(exit_seen);
-    }
+    expect_exit(s->engine);
+    for (int i = 0; i < s->cfg.num_replicas - 1; i++) expect_exit(s->others[i]);
     msgl__front_destroy(s->front);
     msgl__channel_destroy(s->engine);
+    for (int i = 0; i < s->cfg.num_replicas - 1; i++) msgl__channel_destroy(s->others[i]);
     text_close(&s->text);
 }
 

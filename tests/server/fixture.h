@@ -27,7 +27,9 @@ typedef struct server_fixture {
     msgl_front_config cfg;
     msgl_front *front;
     pthread_t thread;
-    msgl_channel *engine; // our end
+    msgl_channel *engine; // our end; functions that begin with engine_ speak for this one
+    // Of replicas 1, 2, ...: to speak for one, copy the fixture and make this the copy's engine.
+    msgl_channel *others[7];
     int port;
 } server_fixture;
 

@@ -99,8 +99,9 @@ static const msgl_endpoint chat_ids = {.path = "/test/chat",
                                        .prompt_field = "question",
                                        .put_job = put_ids};
 
-static int put_counters(const msgl_front *f, const msgl_msg_stats *s, msgl_strbuf *out)
+static int put_counters(const msgl_front *f, const msgl_replica_stats *all, msgl_strbuf *out)
 {
+    const msgl_msg_stats *s = &all[0].stats; // of the only one
     (void)f;
     return msgl__strbuf_addf(out, "running %d\nwaiting %d\n", s->running, s->waiting);
 }

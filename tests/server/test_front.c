@@ -585,6 +585,8 @@ static void test_methods_and_models(void **state)
         {"GET", "/v1/models/", 404},
         {"GET", "/v1/models?x=1", 200},
         {"GET", "/v1", 200},
+        {"GET", "/get_model_info", 200},
+        {"GET", "/model_info", 200},
         {"GET", "/", 404},
     };
     for (size_t i = 0; i < sizeof cases / sizeof cases[0]; i++) {

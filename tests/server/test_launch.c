@@ -4,6 +4,7 @@
 // and that nothing is left behind. The test is the subreaper of the server, so that a process that
 // the server forgot would show up here.
 #include <errno.h>
+#include <pthread.h>
 #include <setjmp.h>
 #include <signal.h>
 #include <stdarg.h>
@@ -30,7 +31,9 @@ typedef enum behaviour {
     NEVER_READY,
     FAILS,
     FAILS_LATER, // the second engine and all after it do
+    ONE_FAILS,   // of two replicas the second, but for its first engine
     ENDS_EARLY,  // says that it is ready, and ends
+    BEATS,       // ANSWERS, and a thread beats as the watch of several ranks does
 } behaviour;
 
 // What the server's processes report to the test.
@@ -76,13 +79,36 @@ static void take_long(msgl_heartbeat *heartbeat)
     }
 }
 
-static int engine_main(msgl_channel *ch, msgl_heartbeat *heartbeat, void *ctx)
+// A step that never ends; steps of its kind have taken 10 ms.
+static void hang(msgl_heartbeat *heartbeat)
+{
+    msgl__heartbeat_begin(heartbeat, 10000000);
+    for (;;) {
+        msgl__beat(heartbeat, MSGL_BEAT_COMPUTE);
+        usleep(10000);
+    }
+}
+
+static void *beat(void *arg)
+{
+    msgl_heartbeat *heartbeat = arg;
+    for (;;) {
+        atomic_fetch_add(&heartbeat->alive, 1);
+        usleep(100000);
+    }
+    return NULL;
+}
+
+static int engine_main(msgl_channel *ch, msgl_heartbeat *heartbeat, int replica, void *ctx)
 {
     const plan *p = ctx;
-    tell(p->out, 'E', (int)getpid(), "");
+    pthread_t thread;
+    if (p->how == BEATS && pthread_create(&thread, NULL, beat, heartbeat) != 0) _exit(9);
+    tell(p->out, 'E', (int)getpid(), replica == 0 ? "0" : "1");
     if (p->how == NEVER_READY) pause();
-    const bool first = atomic_fetch_add(p->starts, 1) == 0;
-    if (p->how == FAILS || (p->how == FAILS_LATER && !first)) {
+    const int before = atomic_fetch_add(p->starts, 1);
+    if (p->how == FAILS || (p->how == FAILS_LATER && before > 0) ||
+        (p->how == ONE_FAILS && before > 1 && replica == 1)) {
         const msgl_msg m = {.type = MSGL_MSG_FATAL, .u.fatal = "weights: too heavy"};
         (void)msgl__channel_send(ch, &m);
         return MSGL_EFORMAT;
@@ -96,6 +122,7 @@ static int engine_main(msgl_channel *ch, msgl_heartbeat *heartbeat, void *ctx)
         msgl__beat(heartbeat, MSGL_BEAT_SCHEDULER);
         if (rc == 0 || m.type != MSGL_MSG_REQUEST) continue;
         if (m.u.request.ids[0] == 'l') take_long(heartbeat);
+        if (m.u.request.ids[0] == 's') hang(heartbeat);
         answer(ch, &m.u.request);
     }
     return 0;
@@ -297,6 +324,145 @@ static void test_engine_killed(void **state)
     finish(&r, false);
 }
 
+// One that cannot be started again: who waits gets an error, new requests none of their own, and
+// the server ends and says why. Signals meanwhile, of what ends the job, change nothing.
+static void test_engine_once(void **state)
+{
+    (void)state;
+    for (int signals = 0; signals < 2; signals++) {
+        running r;
+        msgl_serve_config cfg = config();
+        cfg.engine_once = true;
+        start_with(&r, ANSWERS, &cfg);
+        const int engine = expect_report(&r, 'E');
+        r.client.port = expect_report(&r, 'P');
+        expect_answer(&r);
+        const int fd = client_open(&r.client);
+        client_post(fd, "/v1/completions", "{\"prompt\":\"hang\"}");
+        usleep(50000);
+        kill(engine, SIGKILL);
+        if (signals) kill(r.pid, SIGTERM);
+        response a = client_read(fd);
+        assert_int_equal(a.status, 500);
+        assert_non_null(strstr(a.body, "engine_stopped"));
+        response_free(&a);
+        close(fd);
+        const report rep = next_report(&r);
+        assert_int_equal(rep.kind, 'X'); // and no second engine
+        assert_int_equal(rep.value, MSGL_EINTERNAL);
+        assert_string_equal(rep.text, "the engine ended (killed by signal 9)");
+        finish(&r, false);
+    }
+}
+
+// The processes of two replicas' engines, in the order of replicas.
+static void expect_engines(running *r, int pid[2])
+{
+    for (int i = 0; i < 2; i++) {
+        const report rep = next_report(r);
+        assert_int_equal(rep.kind, 'E');
+        pid[rep.text[0] - '0'] = rep.value;
+    }
+}
+
+static void await_health(running *r, const char *text)
+{
+    for (int i = 0;; i++) {
+        response a = client_request(&r->client, "GET", "/health", NULL);
+        const bool same = strstr(a.body, text) != NULL;
+        if (i == 1000) fail_msg("%s instead of %s", a.body, text);
+        response_free(&a);
+        if (same) return;
+        usleep(10000);
+    }
+}
+
+// Two replicas: each dies and comes back by itself, with the requests that it had.
+static void test_replicas(void **state)
+{
+    (void)state;
+    running r;
+    msgl_serve_config cfg = config();
+    cfg.front.num_replicas = 2;
+    cfg.front.routing = MSGL_ROUTING_ROUND_ROBIN;
+    start_with(&r, ANSWERS, &cfg);
+    int pid[2];
+    expect_engines(&r, pid);
+    r.client.port = expect_report(&r, 'P');
+    for (int round = 0; round < 4; round++) {
+        const int victim = round % 2;
+        int fd[2]; // both engines hang on one
+        for (int i = 0; i < 2; i++) {
+            fd[i] = client_open(&r.client);
+            client_post(fd[i], "/v1/completions", "{\"prompt\":\"hang\"}");
+            usleep(30000);
+        }
+        kill(pid[victim], SIGKILL);
+        const report rep = next_report(&r);
+        assert_int_equal(rep.kind, 'E');
+        assert_int_equal(rep.text[0] - '0', victim);
+        assert_int_not_equal(rep.value, pid[victim]);
+        pid[victim] = rep.value;
+        await_health(&r, "\"serving\":2");
+        // One has failed, the other one still waits.
+        int failed = 0;
+        for (int i = 0; i < 2; i++) {
+            struct timeval soon = {0, 200000};
+            char c;
+            setsockopt(fd[i], SOL_SOCKET, SO_RCVTIMEO, &soon, sizeof soon);
+            if (recv(fd[i], &c, 1, MSG_PEEK) != 1) continue;
+            response a = client_read(fd[i]);
+            assert_int_equal(a.status, 500);
+            assert_non_null(strstr(a.body, "engine_stopped"));
+            response_free(&a);
+            failed++;
+        }
+        assert_int_equal(failed, 1);
+        for (int i = 0; i < 2; i++) close(fd[i]);
+        for (int i = 0; i < 2; i++) expect_answer(&r);
+    }
+    kill(r.pid, SIGTERM);
+    assert_int_equal(expect_report(&r, 'X'), 0);
+    finish(&r, false);
+}
+
+// A replica that does not come back is tried again and again while another one serves; one that
+// never was ready ends the server.
+static void test_replica_fails(void **state)
+{
+    (void)state;
+    running r;
+    msgl_serve_config cfg = config();
+    cfg.front.num_replicas = 2;
+    cfg.max_failed_starts = 2;
+    start_with(&r, ONE_FAILS, &cfg);
+    int pid[2];
+    expect_engines(&r, pid);
+    r.client.port = expect_report(&r, 'P');
+    kill(pid[1], SIGKILL);
+    for (int i = 0; i < 4; i++) {
+        const report rep = next_report(&r);
+        assert_int_equal(rep.kind, 'E');
+        assert_int_equal(rep.text[0], '1');
+        expect_answer(&r);
+    }
+    kill(r.pid, SIGTERM);
+    report rep;
+    do {
+        rep = next_report(&r);
+    } while (rep.kind == 'E');
+    assert_int_equal(rep.kind, 'X');
+    assert_int_equal(rep.value, 0);
+    finish(&r, false);
+    start_with(&r, FAILS_LATER, &cfg);
+    do {
+        rep = next_report(&r);
+    } while (rep.kind == 'E');
+    assert_int_equal(rep.value, MSGL_EINTERNAL);
+    assert_non_null(strstr(rep.text, "weights: too heavy"));
+    finish(&r, false);
+}
+
 static void expect_failure(running *r, int rc, const char *text)
 {
     report rep = next_report(r);
@@ -439,6 +605,46 @@ static void test_hung_engine(void **state)
     finish(&r, false);
 }
 
+// An engine whose step does not end, and one that stands still though several ranks need it, are
+// ended in time: the client hears of it, and another engine serves.
+static void test_watchdog(void **state)
+{
+    (void)state;
+    static const behaviour how[] = {ANSWERS, BEATS};
+    for (int i = 0; i < 2; i++) {
+        running r;
+        char body[128];
+        msgl_serve_config cfg = config();
+        cfg.watchdog_timeout_s = 1;
+        start_with(&r, how[i], &cfg);
+        const int engine = expect_report(&r, 'E');
+        r.client.port = expect_report(&r, 'P');
+        const int fd = client_open(&r.client);
+        client_post(fd, "/v1/completions", "{\"prompt\":\"long\",\"max_tokens\":1}");
+        response a = client_read(fd); // 4 s, no step begun: nobody minds
+        assert_int_equal(a.status, 200);
+        response_free(&a);
+        const double before = now_ms();
+        client_post(fd, "/v1/completions",
+                    how[i] == BEATS ? "{\"prompt\":\"hang\"}" : "{\"prompt\":\"step\"}");
+        if (how[i] == BEATS) kill(engine, SIGSTOP);
+        a = client_read(fd);
+        const double ms = now_ms() - before;
+        assert_int_equal(a.status, 500);
+        assert_non_null(strstr(a.body, "engine_stopped"));
+        assert_true(ms >= (how[i] == BEATS ? 1400 : 1000));
+        if (ms > 2000) print_message("the client heard after %.0f ms\n", ms);
+        response_free(&a);
+        close(fd);
+        assert_int_not_equal(expect_report(&r, 'E'), engine);
+        while (health(&r, body) != 200) usleep(20000);
+        expect_answer(&r);
+        kill(r.pid, SIGTERM);
+        assert_int_equal(expect_report(&r, 'X'), 0);
+        finish(&r, false);
+    }
+}
+
 // With few descriptors, clients that take all they can get leave the one that a new engine needs.
 static void test_few_descriptors(void **state)
 {
@@ -521,12 +727,32 @@ static void test_supervisor_killed(void **state)
 int main(void)
 {
     const struct CMUnitTest tests[] = {
-        cmocka_unit_test(test_start_and_stop),     cmocka_unit_test(test_foreign_pages),
-        cmocka_unit_test(test_engine_killed),      cmocka_unit_test(test_failed_starts),
-        cmocka_unit_test(test_gives_up),           cmocka_unit_test(test_a_life_resets_the_count),
-        cmocka_unit_test(test_hung_engine),        cmocka_unit_test(test_few_descriptors),
-        cmocka_unit_test(test_stop_while_loading), cmocka_unit_test(test_second_signal),
+        cmocka_unit_test(test_start_and_stop),
+        cmocka_unit_test(test_foreign_pages),
+        cmocka_unit_test(test_engine_killed),
+        cmocka_unit_test(test_engine_once),
+        cmocka_unit_test(test_failed_starts),
+        cmocka_unit_test(test_gives_up),
+        cmocka_unit_test(test_a_life_resets_the_count),
+        cmocka_unit_test(test_hung_engine),
+        cmocka_unit_test(test_watchdog),
+        cmocka_unit_test(test_few_descriptors),
+        cmocka_unit_test(test_stop_while_loading),
+        cmocka_unit_test(test_second_signal),
         cmocka_unit_test(test_supervisor_killed),
+        cmocka_unit_test(test_start_and_stop),
+        cmocka_unit_test(test_foreign_pages),
+        cmocka_unit_test(test_engine_killed),
+        cmocka_unit_test(test_failed_starts),
+        cmocka_unit_test(test_gives_up),
+        cmocka_unit_test(test_a_life_resets_the_count),
+        cmocka_unit_test(test_hung_engine),
+        cmocka_unit_test(test_few_descriptors),
+        cmocka_unit_test(test_stop_while_loading),
+        cmocka_unit_test(test_second_signal),
+        cmocka_unit_test(test_supervisor_killed),
+        cmocka_unit_test(test_replicas),
+        cmocka_unit_test(test_replica_fails),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }
