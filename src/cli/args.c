@@ -359,7 +359,7 @@ static const struct {
     {"`MINISGL_CPU`", "`ref`, `avx2`, `avx512`, `avx512vnni`, `avx512bf16`, `amx`",
      "the CPU kernels to use (default: the best that the machine has)"},
     {"`MINISGL_PLUGIN_DIR`", "a folder",
-     "where the GPU plug-ins are (default: beside the program, else in ../lib/minisgl)"},
+     "where the plug-ins are (default: beside the program, else in ../lib/minisgl)"},
     {"`XDG_CACHE_HOME`", "a folder",
      "minisgl/ in it keeps the GPU's measured algorithms (default ~/.cache)"},
     {"`HF_HUB_CACHE`, `HF_HOME`", "a folder",
@@ -371,6 +371,9 @@ static const struct {
      "how Qwen2.5-1M's keys are stored: `scaled` as its original does (default plain)"},
     {"`MINISGL_LATENT_PROMPTS`", "`absorbed`, `expanded`",
      "how prompts over latent caches are computed, for measurements (default: what is cheaper)"},
+    {"`OMPI_COMM_WORLD_RANK` and `OMPI_COMM_WORLD_SIZE`; `SLURM_PROCID` and "
+     "`SLURM_STEP_NUM_TASKS`; `PMI_RANK` and `PMI_SIZE`",
+     "numbers", "set by mpirun and srun: which of the ranks of a model this process is"},
     {"`NO_COLOR`", "anything", "no colour on a terminal"},
 };
 

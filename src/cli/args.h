@@ -30,8 +30,9 @@ typedef struct msgl_args {
     // engine
     const char *prefill_attention, *decode_attention;
     // server
-    const char *host, *allowed_hosts, *unknown_fields;
-    int port, num_tokenizer, request_memory, shell;
+    const char *host, *allowed_hosts, *unknown_fields, *routing_policy;
+    double balance; // of routing
+    int port, num_tokenizer, request_memory, watchdog_timeout, shell;
     // requests
     msgl_list prompts, stop;
     const char *input, *output, *system, *text;
@@ -41,7 +42,11 @@ typedef struct msgl_args {
     // bench
     const char *format, *url, *batch, *chunk, *concurrency, *backends, *lengths, *write_table;
     const char *routing;
-    int prompt_len, steps, requests, repeat, open_ended;
+    int prompt_len, steps, requests, repeat, open_ended, grid;
+    // simulate
+    const char *step_table, *trace, *replicas;
+    int trace_block, clients;
+    double price;
     // tokenize
     int decode;
     // help

@@ -8,6 +8,7 @@
 #include "engine/engine.h"
 
 int msgl__bench_step(const msgl_args *a);
+int msgl__bench_grid(const msgl_args *a); // of bench step
 int msgl__bench_decode(const msgl_args *a);
 int msgl__bench_prefill(const msgl_args *a);
 int msgl__bench_offline(const msgl_args *a);

@@ -308,7 +308,7 @@ int msgl__bench_attn_cmd(const msgl_args *a)
 {
     msgl_err err;
     msgl_device_choice choice;
-    int rc = msgl__device_choose(a->engine.device, &choice, &err);
+    int rc = msgl__device_choose(a->engine.device, 0, 1, &choice, &err);
     if (rc == 0 && choice.kind == MSGL_DEVICE_CUDA) {
         rc = on_gpu(a, &choice, &err);
     } else if (rc == 0 && a->write_table != NULL) {

@@ -227,6 +227,7 @@ static int measure(struct step_bench *b, const msgl_args *a, int batch, msgl_row
 
 int msgl__bench_step(const msgl_args *a)
 {
+    if (a->grid) return msgl__bench_grid(a);
     msgl_err err;
     int batches[64], chunks[64] = {0}, num_chunks = 0;
     const int n = msgl__cli_int_list("--batch", a->batch, 4096, batches, 64, &err);

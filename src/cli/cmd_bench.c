@@ -10,11 +10,12 @@
 static const struct {
     const char *name;
     int (*run)(const msgl_args *a);
+    bool opens_model; // in this process
 } SUBS[] = {
-    {"step", msgl__bench_step},       {"decode", msgl__bench_decode},
-    {"prefill", msgl__bench_prefill}, {"offline", msgl__bench_offline},
-    {"serve", msgl__bench_serve_cmd}, {"attn", msgl__bench_attn_cmd},
-    {"startup", msgl__bench_startup}, {"limits", msgl__bench_limits},
+    {"step", msgl__bench_step, true},        {"decode", msgl__bench_decode, true},
+    {"prefill", msgl__bench_prefill, true},  {"offline", msgl__bench_offline, true},
+    {"serve", msgl__bench_serve_cmd, false}, {"attn", msgl__bench_attn_cmd, false},
+    {"startup", msgl__bench_startup, false}, {"limits", msgl__bench_limits, false},
 };
 
 int msgl__bench_limits(const msgl_args *a)
@@ -39,6 +40,14 @@ int msgl__bench_limits(const msgl_args *a)
         msgl__cli_row(&rows, cells, (int)MSGL_COUNT(cells));
     }
     return MSGL_EXIT_OK;
+}
+
+bool msgl__bench_opens_model(const char *sub)
+{
+    for (size_t i = 0; sub != NULL && i < MSGL_COUNT(SUBS); i++) {
+        if (strcmp(sub, SUBS[i].name) == 0) return SUBS[i].opens_model;
+    }
+    return false;
 }
 
 int msgl__cmd_bench(const msgl_args *a)

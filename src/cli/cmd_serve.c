@@ -24,12 +24,18 @@ static int tell_fatal(msgl_channel *ch, const msgl_err *err)
 }
 
 // Runs in the engine's process until the front is gone or says EXIT.
-static int engine_main(msgl_channel *ch, msgl_heartbeat *heartbeat, void *ctx)
+static int engine_main(msgl_channel *ch, msgl_heartbeat *heartbeat, int replica, void *ctx)
 {
     const struct serve *s = ctx;
+    msgl_options options = *s->options;
+    options.dp_rank = replica;
+    if (replica > 0) { // the first one's plan and progress are everybody's
+        options.log = NULL;
+        options.progress = NULL;
+    }
     msgl_err err;
     msgl_engine *engine = NULL;
-    int rc = msgl__engine_create(s->options, heartbeat, &engine, &err);
+    int rc = msgl__engine_create(&options, heartbeat, &engine, &err);
     if (rc != 0) return tell_fatal(ch, &err);
     const msgl_engine_info *info = msgl__engine_info(engine);
     const msgl_msg_ready ready = {.max_seq_len = info->max_seq_len,
@@ -42,7 +48,7 @@ static int engine_main(msgl_channel *ch, msgl_heartbeat *heartbeat, void *ctx)
     msgl_scheduler_config cfg;
     msgl__scheduler_config_of(engine, &cfg);
     cfg.heartbeat = heartbeat;
-    rc = msgl__scheduler_serve(s->options, &cfg, msgl__engine_runner(engine), &ready, ch, &err);
+    rc = msgl__scheduler_serve(&options, &cfg, msgl__engine_runner(engine), &ready, ch, &err);
     msgl__engine_destroy(engine);
     return rc == 0 || rc == MSGL_ECLOSED ? MSGL_EXIT_OK : MSGL_EXIT_FAILED;
 }
@@ -52,8 +58,11 @@ static void on_ready(void *ctx, const char *host, int port, const msgl_msg_ready
     const struct serve *s = ctx;
     msgl__cli_bar_clear();
     const bool v6 = strchr(host, ':') != NULL; // an address that URLs put into brackets
-    printf("minisgl is ready: http://%s%s%s:%d/v1 serves %s (attention %s, %s)\n", v6 ? "[" : "",
-           host, v6 ? "]" : "", port, s->model_name, ready->attention, ready->device);
+    char replicas[32] = "";
+    const int n = s->options->dp_size;
+    if (n > 1) (void)snprintf(replicas, sizeof replicas, "%d replicas, each ", n);
+    printf("minisgl is ready: http://%s%s%s:%d/v1 serves %s (%sattention %s, %s)\n", v6 ? "[" : "",
+           host, v6 ? "]" : "", port, s->model_name, replicas, ready->attention, ready->device);
     fflush(stdout);
 }
 
@@ -117,9 +126,14 @@ int msgl__cmd_serve(const msgl_args *a)
     cfg.front.max_request_memory = (size_t)a->request_memory << 20;
     cfg.front.refuse_unknown = strcmp(a->unknown_fields, "refuse") == 0;
     cfg.front.log = &log;
+    cfg.front.num_replicas = options.dp_size;
+    (void)msgl__routing_of(a->routing_policy, &cfg.front.routing); // one of the option's choices
+    cfg.front.balance = a->balance;
     cfg.front.guard.allowed = a->allowed_hosts;
     char *json = info_json(&options);
     cfg.front.info_json = json;
+    cfg.engine_once = options.mpi != 0;
+    cfg.watchdog_timeout_s = a->watchdog_timeout;
     cfg.engine_main = engine_main;
     cfg.on_ready = on_ready;
     cfg.ctx = &s;

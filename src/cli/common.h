@@ -80,8 +80,10 @@ int msgl__cli_int_list(const char *flag, const char *text, int max_value, int *o
 int msgl__cmd_calibrate(const msgl_args *a);
 int msgl__cmd_serve(const msgl_args *a);
 int msgl__cmd_chat(const msgl_args *a);
+int msgl__cmd_simulate(const msgl_args *a);
 int msgl__cmd_run(const msgl_args *a);
 int msgl__cmd_bench(const msgl_args *a);
+bool msgl__bench_opens_model(const char *sub); // in the program's own process
 int msgl__cmd_info(const msgl_args *a);
 int msgl__cmd_tokenize(const msgl_args *a);
 int msgl__cmd_template(const msgl_args *a);

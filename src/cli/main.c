@@ -8,6 +8,7 @@
 
 #include "cli/args.h"
 #include "cli/common.h"
+#include "cli/job.h"
 #include "core/attributes.h"
 
 static int cmd_help(const msgl_args *a);
@@ -24,6 +25,10 @@ static const msgl_command COMMANDS[] = {
      "start, "
      "this machine's limits.",
      msgl__cmd_bench},
+    {"simulate", MSGL_CMD_SIMULATE,
+     "--step-table FILE --trace FILE --num-pages N [--replicas LIST] [options]",
+     "Predict what replicas of a server do with a trace, from steps that were measured.",
+     msgl__cmd_simulate},
     {"info", MSGL_CMD_INFO, "[--model PATH]",
      "Show the hardware, the attention backends and why one cannot run here, and a model's shape.",
      msgl__cmd_info},
@@ -68,6 +73,12 @@ static int finish(int code)
     return msgl__cli_fail(MSGL_EXIT_FAILED, &err);
 }
 
+static bool opens_model(const msgl_command *cmd, const msgl_args *a)
+{
+    if (cmd->bit == MSGL_CMD_BENCH) return msgl__bench_opens_model(a->sub);
+    return (cmd->bit & MSGL_CMD_ENGINE) != 0;
+}
+
 int main(int argc, char **argv)
 {
     setlocale(LC_CTYPE, ""); // line editing of UTF-8; numbers stay in the C locale
@@ -93,12 +104,16 @@ int main(int argc, char **argv)
     }
     static msgl_args args; // some lists of pointers: not for the stack
     msgl_err err;
-    if (msgl__args_parse(cmd, argc - skip, argv + skip, &args, &err) != 0) {
-        return msgl__cli_fail(MSGL_EXIT_USAGE, &err);
-    }
+    msgl_cli_job job;
+    int rc = msgl__cli_job(&job, &err);
+    if (rc == 0) rc = msgl__args_parse(cmd, argc - skip, argv + skip, &args, &err);
+    if (rc == 0) rc = msgl__cli_take_job(&job, &args, &err);
+    // What is wrong with arguments that all processes of a job have is said once.
+    if (rc != 0) return job.rank > 0 ? MSGL_EXIT_USAGE : msgl__cli_fail(MSGL_EXIT_USAGE, &err);
     if (args.help) {
         msgl__help_command(cmd, stdout);
         return finish(MSGL_EXIT_OK);
     }
+    if (job.rank > 0 && opens_model(cmd, &args)) return msgl__cli_follow(&job, &args);
     return finish(cmd->run(&args));
 }

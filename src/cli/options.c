@@ -6,6 +6,7 @@
 
 #include "cli/args.h"
 #include "core/attributes.h"
+#include "routing/router.h"
 
 #define SAMPLING (MSGL_CMD_CHAT | MSGL_CMD_RUN)
 #define MSGL_LIST(T, f)                                                                            \
@@ -72,6 +73,31 @@ static const msgl_setting ROWS[] = {
                 "web pages of which may use it; * is any",
     },
     {
+        .name = "load-balance-method",
+        MSGL_TEXT(msgl_args, routing_policy),
+        .choices = MSGL_ROUTING_NAMES,
+        .preset_text = "cache_aware",
+        .commands = MSGL_CMD_SERVE | MSGL_CMD_SIMULATE,
+        .group = "server",
+        .metavar = "NAME",
+        .help = "which of --dp-size engines, or simulated replicas, gets a request: the one that "
+                "has most of the prompt in "
+                "its cache unless it is too busy, the one with the fewest tokens to compute, or "
+                "each in turn",
+    },
+    {
+        .name = "balance-rel-threshold",
+        MSGL_REAL(msgl_args, balance),
+        .min = 1,
+        .max = 1e6,
+        .preset = MSGL_ROUTER_BALANCE,
+        .commands = MSGL_CMD_SERVE | MSGL_CMD_SIMULATE,
+        .group = "server",
+        .metavar = "X",
+        .help = "cache_aware: an engine is too busy that has more to compute than X times the "
+                "least busy one and the tokens that are cached (docs/replicas.md)",
+    },
+    {
         .name = "num-tokenizer",
         MSGL_INT(msgl_args, num_tokenizer),
         .max = 64,
@@ -93,6 +119,17 @@ static const msgl_setting ROWS[] = {
         .help = "memory that all requests together may hold in the server process, in MiB: bodies, "
                 "prompts that wait, answers that are not sent; beyond it requests are answered "
                 "429, and one that needs more than a quarter of it 413",
+    },
+    {
+        .name = "watchdog-timeout",
+        MSGL_INT(msgl_args, watchdog_timeout),
+        .max = 86400,
+        .preset = 10,
+        .commands = MSGL_CMD_SERVE,
+        .group = "server",
+        .metavar = "SECONDS",
+        .help = "end and start the engine again when a step takes longer than this and than ten "
+                "times what the steps before it let expect; 0: never",
     },
     {
         .name = "unknown-fields",
@@ -244,6 +281,16 @@ static const msgl_setting ROWS[] = {
         .help = "step: also steps with so many tokens of another prompt beside the answers",
     },
     {
+        .name = "grid",
+        MSGL_FLAG(msgl_args, grid),
+        .commands = MSGL_CMD_BENCH | MSGL_BENCH_STEP,
+        .group = "bench",
+        .help = "step: instead, the steps that `minisgl simulate` interpolates between: --batch "
+                "answers (default 1,2,4,8,16), chunks of --chunk prompt tokens (default "
+                "1,16,64,256,1024) and both together, behind up to --prompt-len tokens (default "
+                "1024); what the KV pool has no room for is left out",
+    },
+    {
         .name = "steps",
         MSGL_INT(msgl_args, steps),
         .min = 1,
@@ -345,11 +392,69 @@ static const msgl_setting ROWS[] = {
         .help = "serve: the OpenAI endpoint to load",
     },
     {
+        .name = "step-table",
+        MSGL_TEXT(msgl_args, step_table),
+        .commands = MSGL_CMD_SIMULATE,
+        .group = "bench",
+        .metavar = "FILE",
+        .help = "how long steps take: what `minisgl bench step --grid -o json` prints",
+    },
+    {
+        .name = "trace",
+        MSGL_TEXT(msgl_args, trace),
+        .commands = MSGL_CMD_SIMULATE,
+        .group = "bench",
+        .metavar = "FILE",
+        .help = "requests, as JSON lines (docs/simulation.md)",
+    },
+    {
+        .name = "trace-block",
+        MSGL_INT(msgl_args, trace_block),
+        .min = 1,
+        .max = 1 << 20,
+        .preset = 512,
+        .commands = MSGL_CMD_SIMULATE,
+        .group = "bench",
+        .metavar = "N",
+        .help = "tokens that one of a request's hash_ids stands for",
+    },
+    {
+        .name = "replicas",
+        MSGL_TEXT(msgl_args, replicas),
+        .preset_text = "1",
+        .commands = MSGL_CMD_SIMULATE,
+        .group = "bench",
+        .metavar = "LIST",
+        .help = "servers, one row for each number, such as 1,10,100; up to 10000",
+    },
+    {
+        .name = "clients",
+        MSGL_INT(msgl_args, clients),
+        .max = 1 << 20,
+        .by_default = ": requests come when the trace says",
+        .commands = MSGL_CMD_SIMULATE,
+        .group = "bench",
+        .metavar = "N",
+        .help = "so many clients begin at once, and each begins the trace's next conversation when "
+                "its last one has ended, as bench serve's do; timestamps are not used",
+    },
+    {
+        .name = "price",
+        MSGL_REAL(msgl_args, price),
+        .max = 1e9,
+        .by_default = ": no cost is printed",
+        .commands = MSGL_CMD_SIMULATE,
+        .group = "bench",
+        .metavar = "X",
+        .help = "what a replica costs an hour, in any currency: cost per million tokens, of "
+                "answers and of all",
+    },
+    {
         .name = "format",
         MSGL_TEXT(msgl_args, format),
         .choices = "md|csv|json",
         .preset_text = "md",
-        .commands = MSGL_CMD_BENCH | MSGL_CMD_INFO,
+        .commands = MSGL_CMD_BENCH | MSGL_CMD_INFO | MSGL_CMD_SIMULATE,
         .group = "bench",
         .metavar = "FORMAT",
         .help = "how rows are printed",
@@ -397,6 +502,8 @@ static const struct {
     {"max-prefill-length", "--max-extend-length"},
     {"cuda-graph-max-bs", "--graph"},
     {"tp-size", "--tensor-parallel-size"},
+    {"ep-size", "--expert-parallel-size"},
+    {"dp-size", "--data-parallel-size"},
     {"num-tokenizer", "--tokenizer-count"},
     {"shell-mode", "--shell"},
     {"format", "-o"},

@@ -231,6 +231,9 @@ static void test_limits_agree(void **state)
         const bool engine = i < msgl__engine_settings.count; // they come first
         char bad[3][32], allowed[200] = "1 or 0";
         bad_values(o, bad);
+        if (o->name == NULL && o->type == MSGL_SETTING_INT) {
+            snprintf(allowed, sizeof allowed, "a whole number from %.0f to %.0f", o->min, o->max);
+        }
         for (int k = 0; k < 3 && bad[k][0] != '\0'; k++, checked++) {
             if (o->name != NULL) refused_by_commands(o, bad[k], allowed);
             if (engine) expect_line(opened_with(o, bad[k]), o->field, bad[k], allowed);

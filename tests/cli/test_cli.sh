@@ -67,6 +67,36 @@ expect "bench step, mixed" 0 '"phase":"mixed","batch":2,"prompt_len":16,"chunk":
     --model "$model" --prompt-len 16 --batch 2 --chunk 8,16 --steps 4 --repeat 1 -o json
 expect "bench step, chunk beyond the prompt" 2 "chunk is \"17\"; allowed: up to 63 numbers from 1 to 16" \
     "$minisgl" bench step --model "$model" --prompt-len 16 --chunk 17
+expect "bench step, grid" 0 '"phase":"mixed","batch":2,"context":8,"chunk":4,"prefix":0,"tile":8,"ms_per_step":' "$minisgl" bench step \
+    --model "$model" --grid --prompt-len 16 --batch 1,2 --chunk 4,8 --repeat 1 -o json
+cp "$dir/out" "$dir/grid" && grep '^{' "$dir/grid" >"$dir/steps.jsonl"
+expect "the grid is a table of all three kinds" 0 "^16$" grep -c '"phase":"\(decode\|prefill\|mixed\)"' "$dir/steps.jsonl"
+for turn in 1 2 3; do
+    for session in a b c; do
+        echo "{\"timestamp\":5,\"input_length\":100,\"output_length\":$turn,\"session_id\":\"$session\"}"
+    done
+done >"$dir/trace.jsonl"
+# Prompts of 100, 201 and 303 tokens, of which the cache has all but the last of the turn before.
+simulated='"requests":9,"failed":0,.*"prompt_tokens":1812,"cached_tokens":906,"output_tokens":18,"cache_hit_pct":50.0,'
+expect "simulate" 0 "\"replicas\":1,\"routing\":\"cache_aware\",$simulated" "$minisgl" simulate --step-table "$dir/steps.jsonl" \
+    --trace "$dir/trace.jsonl" --num-pages 4096 -o json
+expect "simulate with clients and a price" 0 "$simulated.*cost_per_m_output_tokens" "$minisgl" simulate \
+    --step-table "$dir/steps.jsonl" --trace "$dir/trace.jsonl" --num-pages 4096 --clients 1 --price 2.5 -o json
+expect "simulate, one row for each number" 0 "^| 3 | total_tokens | 9 | 0 |" "$minisgl" simulate --step-table "$dir/steps.jsonl" \
+    --trace "$dir/trace.jsonl" --num-pages 4096 --replicas 1,3 --load-balance-method total_tokens
+expect "simulate without files" 2 "give \-\-step-table FILE and \-\-trace FILE" "$minisgl" simulate
+expect "simulate without pages" 2 "give \-\-num-pages N" "$minisgl" simulate --step-table "$dir/steps.jsonl" --trace "$dir/trace.jsonl"
+expect "simulate, no such file" 1 "none.jsonl" "$minisgl" simulate --step-table "$dir/none.jsonl" --trace "$dir/trace.jsonl" --num-pages 1
+expect "simulate, a trace as a table" 1 "trace.jsonl: line 1: phase is missing" "$minisgl" simulate --step-table "$dir/trace.jsonl" \
+    --trace "$dir/trace.jsonl" --num-pages 1
+expect "simulate, too many replicas" 2 "replicas is \"20000\"; allowed: up to 32 numbers from 1 to 10000" "$minisgl" simulate \
+    --step-table "$dir/steps.jsonl" --trace "$dir/trace.jsonl" --num-pages 1 --replicas 20000
+expect "simulate, unknown routing" 2 "cache_aware, total_tokens\|cache_aware|total_tokens" "$minisgl" simulate --load-balance-method best
+expect "simulate, too few pages" 1 "9 of 9 requests failed, the first with: prompt has 100 tokens" "$minisgl" simulate \
+    --step-table "$dir/steps.jsonl" --trace "$dir/trace.jsonl" --num-pages 50
+echo '{"timestamp":6,"input_length":0,"output_length":1}' >>"$dir/trace.jsonl"
+expect "simulate, a bad line" 1 "trace.jsonl: line 10: input_length is 0; allowed: 1 to 16777216" "$minisgl" simulate \
+    --step-table "$dir/steps.jsonl" --trace "$dir/trace.jsonl" --num-pages 4096
 expect "bench decode, another one's option" 2 "bench decode does not read --chunk; bench step does" \
     "$minisgl" bench decode --model "$model" --chunk 8
 expect "bench decode, another one's option in front" 2 "bench decode does not read --url; bench serve does" \

@@ -3,7 +3,7 @@
 // `minisgl serve` as a user starts it, with the model that ships: what clients see whole and
 // streamed; that clients who vanish in any phase leave nothing behind in the KV pool; that hostile
 // requests neither stop it nor change a neighbour's greedy answer by a byte; that it survives its
-// engine; that it ends with status 0. argv: the program, the model folder.
+// engine, or one of several; that it ends with status 0. argv: the program, the model folder.
 #include <dirent.h>
 #include <limits.h>
 #include <setjmp.h>
@@ -25,6 +25,7 @@
 #include "core/mem.h"
 #include "server/bench_serve.h"
 #include "server/fixture.h"
+#include "utils/clock.h"
 
 static const char *program, *model;
 
@@ -524,18 +525,22 @@ static void await_health(server *s)
     assert_int_equal(status, 200);
 }
 
-// A process of the engine gets a signal while an answer streams, whose client hears of it; then the
-// server is healthy again.
-static void fail_and_return(server *s, pid_t who, int signal)
+// A process of the engine gets a signal while an answer streams, whose client hears of it within
+// `limit_ms`; then the server is healthy again.
+static void fail_and_return(server *s, pid_t who, int signal, int limit_ms)
 {
     const int fd = client_open(&s->at);
-    char *body = long_body(5, 300, ",\"stream\":true");
-    client_post(fd, "/v1/completions", body);
-    msgl__free(body);
+    client_post(fd, "/v1/completions", // for seconds
+                "{\"prompt\":[1,2,3],\"max_tokens\":2000,\"ignore_eos\":true,\"stream\":true}");
+    msgl_strbuf seen;
+    msgl__strbuf_init(&seen, 1 << 20);
+    client_read_until(fd, &seen, "data: ");
+    const uint64_t begin = msgl__now_ns();
     kill(who, signal);
-    response r = client_read(fd);
-    assert_non_null(strstr(r.body, "engine"));
-    response_free(&r);
+    client_read_until(fd, &seen, "engine"); // of the error
+    const int ms = (int)((msgl__now_ns() - begin) / 1000000);
+    if (ms > limit_ms) fail_msg("the client heard of signal %d after %d ms", signal, ms);
+    msgl__strbuf_free(&seen);
     close(fd);
     await_health(s);
 }
@@ -547,13 +552,24 @@ static void test_engine_killed(void **state)
     ask(s, before);
     const pid_t engine = first_child(s->pid, 0);
     assert_true(engine > 0);
-    fail_and_return(s, engine, SIGKILL);
+    fail_and_return(s, engine, SIGKILL, 2000);
     ask(s, after);
     assert_string_equal(before, after);
     expect_idle(s);
 }
 
-// With two ranks: each of them ends, or the second stops, while an answer streams.
+// Nothing of this process has a name in /dev/shm, which its end would leave behind.
+static void expect_no_names(pid_t pid)
+{
+    char path[64], line[512];
+    (void)snprintf(path, sizeof path, "/proc/%d/maps", (int)pid);
+    FILE *f = fopen(path, "re");
+    assert_non_null(f);
+    while (fgets(line, sizeof line, f) != NULL) assert_null(strstr(line, "/dev/shm"));
+    assert_int_equal(fclose(f), 0);
+}
+
+// With two ranks: each of them ends or stops while an answer streams. None outlives the set.
 static void test_ranks_killed(void **state)
 {
     (void)state;
@@ -561,15 +577,18 @@ static void test_ranks_killed(void **state)
     char before[1024], after[1024];
     static const struct {
         int rank, signal;
-    } cases[] = {{1, SIGKILL}, {0, SIGKILL}, {1, SIGSTOP}};
+    } cases[] = {{1, SIGKILL}, {0, SIGKILL}, {1, SIGSTOP}, {0, SIGSTOP}};
+    enum { CASES = sizeof cases / sizeof cases[0] };
+    pid_t old[2 * CASES + 1];
     start(&s, (const char *const[]){"--tp-size", "2", "--threads", "1", NULL});
     ask(&s, before);
     const pid_t engine = first_child(s.pid, 0), front = first_child(s.pid, engine);
-    for (size_t i = 0; i < sizeof cases / sizeof cases[0]; i++) {
+    for (int i = 0; i < CASES; i++) {
         const pid_t ranks[2] = {first_child(s.pid, front),
                                 first_child(first_child(s.pid, front), 0)};
         assert_true(ranks[0] > 0 && ranks[1] > 0);
-        fail_and_return(&s, ranks[cases[i].rank], cases[i].signal);
+        for (int r = 0; r < 2; r++) expect_no_names(old[2 * i + r] = ranks[r]);
+        fail_and_return(&s, ranks[cases[i].rank], cases[i].signal, 2000);
         // All of them are new; the first may take a moment to end, and a second to be replaced.
         for (int k = 0; k < 500 && first_child(s.pid, front) == ranks[0]; k++) usleep(20000);
         assert_int_not_equal(first_child(s.pid, front), ranks[0]);
@@ -578,6 +597,115 @@ static void test_ranks_killed(void **state)
         assert_string_equal(before, after);
     }
     expect_idle(&s);
+    old[2 * CASES] = first_child(first_child(s.pid, front), 0);
+    stop(&s);
+    for (int i = 0; i <= 2 * CASES; i++) assert_int_equal(kill(old[i], 0), -1);
+    int fd, port;
+    msgl_err err;
+    assert_int_equal(msgl__http_listen("127.0.0.1", s.at.port, &fd, &port, &err), 0);
+    close(fd);
+}
+
+// --- several engines ---
+
+// Of one engine: a counter of it, or -1 while it does not serve.
+static json_int_t counter_of(server *s, size_t replica, const char *name)
+{
+    response r = client_request(&s->at, "GET", "/get_server_info", NULL);
+    json_t *j = json_loadb(r.body, r.len, 0, NULL);
+    const json_t *one = json_array_get(json_object_get(j, "replicas"), replica);
+    const json_t *v = json_object_get(json_object_get(one, "stats"), name);
+    const json_int_t value = json_is_integer(v) ? json_integer_value(v) : -1;
+    json_decref(j);
+    response_free(&r);
+    return value;
+}
+
+static void await_counter(server *s, size_t replica, const char *name, json_int_t value)
+{
+    for (int i = 0; counter_of(s, replica, name) != value; i++) {
+        if (i == 1500) {
+            fail_msg("engine %zu: %s is %lld", replica, name,
+                     (long long)counter_of(s, replica, name));
+        }
+        usleep(20000);
+    }
+}
+
+// The prompt's cached tokens.
+static json_int_t cached_by(server *s, int k, int n)
+{
+    char *body = long_body(k, n, ",\"temperature\":0");
+    json_t *j = post(s, "/v1/completions", body, 200);
+    const json_t *u = json_object_get(json_object_get(j, "usage"), "prompt_tokens_details");
+    const json_int_t cached = json_integer_value(json_object_get(u, "cached_tokens"));
+    msgl__free(body);
+    json_decref(j);
+    return cached;
+}
+
+// Four conversations on two engines, each growing by 100 tokens a turn: what was there the turn
+// before is cached where the next one goes.
+static void test_replicas_cache(void **state)
+{
+    (void)state;
+    enum { TALKS = 4, TURNS = 3, MORE = 100 };
+    server s;
+    start(&s, (const char *const[]){"--dp-size", "2", "--threads", "1", NULL});
+    for (int turn = 1; turn <= TURNS; turn++) {
+        for (int talk = 0; talk < TALKS; talk++) {
+            const json_int_t cached = cached_by(&s, 1 + 31 * talk, turn * MORE);
+            assert_in_range(cached, (turn - 1) * MORE, turn * MORE - 1);
+        }
+    }
+    for (size_t i = 0; i < 2; i++) {
+        assert_int_equal(counter_of(&s, i, "requests_done"), TALKS / 2 * TURNS);
+    }
+    stop(&s);
+}
+
+// One engine of two ends while both stream: its clients hear of it, the others get what they would
+// have got, and it comes back.
+static void test_replica_killed(void **state)
+{
+    (void)state;
+    enum { CLIENTS = 6 };
+    server s;
+    start(&s, (const char *const[]){"--dp-size", "2", "--threads", "1", NULL});
+    char before[1024], after[1024];
+    ask(&s, before);
+    const pid_t first = first_child(s.pid, 0);
+    assert_true(first > 0);
+    int fd[CLIENTS];
+    for (int i = 0; i < CLIENTS; i++) {
+        fd[i] = client_open(&s.at);
+        char *body = long_body(1 + 31 * i, 300, ",\"stream\":true");
+        client_post(fd[i], "/v1/completions", body);
+        msgl__free(body);
+    }
+    for (size_t i = 0; i < 2; i++) await_counter(&s, i, "running", CLIENTS / 2);
+    kill(first, SIGKILL);
+    int whole = 0, cut = 0;
+    for (int i = 0; i < CLIENTS; i++) {
+        response r = client_read(fd[i]);
+        const bool failed = strstr(r.body, "engine_stopped") != NULL;
+        cut += failed;
+        whole += strstr(r.body, "\"finish_reason\":\"length\"") != NULL;
+        // An answer of which nothing had been sent is an error as a whole.
+        assert_true(r.status == 200 || (failed && r.status == 500));
+        assert_int_equal(strstr(r.body, "data: [DONE]") != NULL, r.status == 200);
+        response_free(&r);
+        close(fd[i]);
+    }
+    assert_int_equal(cut, CLIENTS / 2);
+    assert_int_equal(whole, CLIENTS / 2);
+    await_counter(&s, 0, "requests_done", 0); // it is a new one
+    ask(&s, after);
+    assert_string_equal(before, after);
+    // An answer that its client has may still hold its pages for a step.
+    for (size_t i = 0; i < 2; i++) await_counter(&s, i, "used_pages", 0);
+    expect_status(client_request(&s.at, "POST", "/flush_cache", ""), 200);
+    for (size_t i = 0; i < 2; i++) await_counter(&s, i, "cached_pages", 0);
     stop(&s);
 }
 
@@ -601,7 +729,7 @@ static void test_options(void **state)
 {
     server *plain = *state, s;
     start(&s, (const char *const[]){"--unknown-fields", "refuse", "--allowed-hosts", "box.lan",
-                                    "--max-request-memory", "16", NULL});
+                                    "--max-request-memory", "16", "--watchdog-timeout", "1", NULL});
     const char *local = "Host: localhost\r\n", *box = "Host: box.lan\r\n";
     const char *known = "{\"prompt\":\"x\",\"max_tokens\":1}";
     const char *unknown = "{\"prompt\":\"x\",\"max_tokens\":1,\"top_a\":0.1}";
@@ -617,6 +745,7 @@ static void test_options(void **state)
     json_decref(post(plain, "/v1/completions", b.data, 200));
     json_decref(post(&s, "/v1/completions", b.data, 413));
     msgl__strbuf_free(&b);
+    fail_and_return(&s, first_child(s.pid, 0), SIGSTOP, 30000); // in a step
     stop(&s);
 }
 
@@ -678,6 +807,7 @@ int main(int argc, char **argv)
         cmocka_unit_test(test_bench_open_ended), cmocka_unit_test(test_engine_killed),
         cmocka_unit_test(test_ranks_killed),     cmocka_unit_test(test_options),
         cmocka_unit_test(test_config),           cmocka_unit_test(test_gguf),
+        cmocka_unit_test(test_replicas_cache),   cmocka_unit_test(test_replica_killed),
     };
     return cmocka_run_group_tests(tests, setup, teardown);
 }
