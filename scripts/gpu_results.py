@@ -69,6 +69,14 @@ for clients, asked, peer in (
             (HIGHER, LOWER, LOWER, LOWER, LOWER), asked, peer):
         ASKED["serve", f"14B {clients} clients, {what}"] = (least, theirs, way)
 ASKED["serve", "14B 64 clients without max_tokens, share of the tok/s with it"] = (90, None, HIGHER)
+# Two GPUs, against one of them in the same run.
+for what, times in (("decode step, 14B bs=1, 2 GPUs", 1.7), ("decode step, 14B bs=64, 2 GPUs", 1.65),
+                    ("decode step, 14B bs=256, 2 GPUs", 1.65), ("decode step, 32B, 1k before bs=64, 2 GPUs", 1.7),
+                    ("prefill, 14B 16x1024 bs=16, 2 GPUs", 1.7), ("serve, 14B 256 clients, 2 GPUs", 1.6)):
+    ASKED["times one GPU's speed", what] = (times, None, HIGHER)
+for size, most in ((10240, 6), (655360, 9)):
+    ASKED["all_reduce in a graph", f"{size} bytes on 2 ranks, peer memory"] = (most, None, LOWER)
+ASKED["start to ready", "14B, 2 GPUs"] = (6, None, LOWER)
 
 
 def met(figure, variant, value):

@@ -5,9 +5,10 @@
 // are killed or stopped. Two ranks share one GPU where there are no more, which needs peer memory
 // alone: NCCL refuses it. Every test is a process, since what has used CUDA cannot fork ranks.
 //
-//     cuda_ranks [--quick] [--device cuda:A,B] [--bench] [--only PATTERN]
+//     cuda_ranks [--quick] [--device cuda:A,B] [--bench] [--only PATTERN] [--part I/N]
 //
-// --bench: microseconds of sums in a graph, for GPUs of their own.
+// --bench: microseconds of sums in a graph, for GPUs of their own. --part: every N-th case, of
+// those from I on, so that several processes share them out.
 #include <fnmatch.h>
 #include <math.h>
 #include <setjmp.h>
@@ -30,6 +31,14 @@ enum { RANKS = 2, SKIPPED = 77 };
 
 static const char *device = "cuda:0,0";
 
+// How ranks may be connected.
+typedef struct way {
+    const char *name, *nccl;
+    bool no_peers;
+} way;
+static const way BOTH = {"as it is", "auto", false}, PEERS = {"peer memory alone", "none", false},
+                 NCCL = {"NCCL alone", "auto", true};
+
 // --- the communicator --------------------------------------------------------------------------
 
 typedef struct rank {
@@ -48,7 +57,7 @@ static bool exchange(void *ctx, const void *own, size_t bytes, void *all)
     return x.status == 0;
 }
 
-static void open_rank(rank *r, msgl_group *g, int index, int size, const char *where)
+static void open_rank(rank *r, msgl_group *g, int index, int size, const char *where, const way *by)
 {
     msgl_err err = {0};
     msgl_device_choice choice;
@@ -63,11 +72,19 @@ static void open_rank(rank *r, msgl_group *g, int index, int size, const char *w
     if (msgl__device_choose(where, index, size, &choice, &err) != 0) fail_msg("%s", err.text);
     const msgl_cuda_api *api = choice.api;
     if (api->open(choice.ordinal, false, NULL, &r->d, NULL, &err) != 0) fail_msg("%s", err.text);
-    const msgl_cuda_ranks ranks = {
-        .rank = index, .size = size, .exchange = exchange, .ctx = r, .nccl = "auto"};
-    if (api->comm(r->d, &ranks, &r->comm, r->note, sizeof r->note, &err) != 0) {
-        fail_msg("%s", err.text);
+    const msgl_cuda_ranks ranks = {.rank = index,
+                                   .size = size,
+                                   .exchange = exchange,
+                                   .ctx = r,
+                                   .nccl = by->nccl,
+                                   .no_peers = by->no_peers};
+    const int code = api->comm(r->d, &ranks, &r->comm, r->note, sizeof r->note, &err);
+    // NCCL wants GPUs of their own; what is then said names both.
+    if (code == MSGL_EUNSUPPORTED && by->no_peers) {
+        if (index == 0) print_message("%s\n", err.text);
+        _exit(SKIPPED);
     }
+    if (code != 0) fail_msg("%s", err.text);
     r->x = (msgl_exec){.device = r->d, .act = MSGL_F32};
     if (index == 0) print_message("%s\n", r->note);
 }
@@ -247,14 +264,16 @@ static void check_communicator(rank *r, int size)
     static const msgl_dtype types[] = {MSGL_F32, MSGL_F16, MSGL_BF16};
     for (size_t t = 0; t < MSGL_COUNT(types); t++) check_sums(r, size, types[t]);
     check_gathers(r, size);
+    if (r->comm->ops->all_reduce_add == NULL || strstr(r->note, "peer memory") == NULL) return;
     check_adding(r, size, MSGL_BF16, 1, 5120);
+    check_adding(r, size, MSGL_BF16, 512, 5120);
     check_adding(r, size, MSGL_BF16, 64, 5120);
     check_adding(r, size, MSGL_F32, 3, 1000);
     check_adding(r, size, MSGL_F16, 5, 7168);
 }
 
 // The other ranks of `size` are this process's children; they end with its asserts.
-static void with_ranks(int size, const char *where, void (*body)(rank *r, int size))
+static void with_ranks(int size, const char *where, const way *by, void (*body)(rank *r, int size))
 {
     msgl_err err = {0};
     msgl_group *g = NULL;
@@ -265,12 +284,12 @@ static void with_ranks(int size, const char *where, void (*body)(rank *r, int si
         fflush(NULL);
         others[i] = fork();
         if (others[i] != 0) continue;
-        open_rank(&r, g, i, size, where);
+        open_rank(&r, g, i, size, where, by);
         body(&r, size);
         close_rank(&r);
         _exit(0);
     }
-    open_rank(&r, g, 0, size, where);
+    open_rank(&r, g, 0, size, where, by);
     body(&r, size);
     close_rank(&r);
     for (int i = 1; i < size; i++) {
@@ -283,15 +302,14 @@ static void with_ranks(int size, const char *where, void (*body)(rank *r, int si
 
 static void test_communicator(void **state)
 {
-    (void)state;
-    with_ranks(RANKS, device, check_communicator);
+    with_ranks(RANKS, device, *state, check_communicator);
 }
 
 // What of NCCL one GPU can show: it is found, and long messages go through it.
 static void test_one_rank(void **state)
 {
     (void)state;
-    with_ranks(1, "cuda", check_communicator);
+    with_ranks(1, "cuda", &BOTH, check_communicator);
 }
 
 // --- times -------------------------------------------------------------------------------------
@@ -309,28 +327,30 @@ static void launch(void *ctx, int64_t times)
 
 static void time_sums(rank *r, int size)
 {
-    enum { CALLS = 64, GRAPHS = 20, ROUNDS = 7 };
-    static const size_t bytes[] = {10240, 655360, 16 << 20};
+    enum { ROUNDS = 7 };
+    static const size_t bytes[] = {10240,   81920,    655360,   2621440,
+                                   8 << 20, 16 << 20, 64 << 20, 160 << 20};
     const msgl_device_ops *ops = r->d->ops;
     msgl_err err = {0};
     for (size_t l = 0; l < MSGL_COUNT(bytes); l++) {
+        const int calls = bytes[l] > 4 << 20 ? 8 : 64, graphs = bytes[l] > 32 << 20 ? 4 : 20;
         void *buf = ops->alloc(r->d, bytes[l]);
         double best = 0;
         r->comm->ops->all_reduce(r->comm, &r->x, MSGL_BF16, buf, bytes[l] / 2);
         settle(r);
         ops->graph_begin(r->d);
-        for (int i = 0; i < CALLS; i++) {
+        for (int i = 0; i < calls; i++) {
             r->comm->ops->all_reduce(r->comm, &r->x, MSGL_BF16, buf, bytes[l] / 2);
         }
         timed t = {r, ops->graph_end(r->d, &err)};
         if (t.graph == NULL) fail_msg("%s", err.text);
         for (int i = 0; i < ROUNDS; i++) {
-            const double us = ops->time_ms(r->d, launch, &t, GRAPHS) * 1e3 / (CALLS * GRAPHS);
+            const double us = ops->time_ms(r->d, launch, &t, graphs) * 1e3 / (calls * graphs);
             if (i == 1 || (i > 1 && us < best)) best = us;
         }
         if (r->comm->rank == 0) {
-            print_message("all_reduce, %d ranks, %zu bytes: %.1f us, %.1f GB/s\n", size, bytes[l],
-                          best, (double)bytes[l] / best * 1e-3);
+            print_message("%s: all_reduce of %zu bytes on %d ranks: %.1f us, %.1f GB/s\n", r->note,
+                          bytes[l], size, best, (double)bytes[l] / best * 1e-3);
         }
         ops->graph_destroy(r->d, t.graph);
         ops->free(r->d, buf, bytes[l]);
@@ -460,7 +480,10 @@ static void add_model(all_cases *a, model_case c)
 static void add_all(all_cases *a, bool quick)
 {
     static int signals[] = {SIGKILL, SIGSTOP};
-    add_plain(a, "communicator", test_communicator, NULL);
+    static const way *ways[] = {&BOTH, &PEERS, &NCCL};
+    add_plain(a, "communicator", test_communicator, &ways[0]);
+    add_plain(a, "communicator by peer memory alone", test_communicator, &ways[1]);
+    add_plain(a, "communicator by NCCL alone", test_communicator, &ways[2]);
     add_plain(a, "communicator of one rank", test_one_rank, NULL);
     add_plain(a, "refused", test_refused, NULL);
     add_plain(a, "killed rank", test_failing, &signals[0]);
@@ -511,36 +534,46 @@ static void test_there(void **state)
 
 static void test_times(void **state)
 {
-    (void)state;
-    with_ranks(RANKS, device, time_sums);
+    with_ranks(RANKS, device, *state, time_sums);
 }
 
 int main(int argc, char **argv)
 {
     static all_cases a;
     const struct CMUnitTest there = {"a GPU", test_there, NULL, NULL, NULL};
-    const struct CMUnitTest times = {"times", test_times, NULL, NULL, NULL};
+    static const way *ways[] = {&PEERS, &NCCL};
     const char *only = "*";
+    int part = 1, parts = 1;
     bool quick = false, bench = false;
     for (int i = 1; i < argc; i++) {
         quick |= strcmp(argv[i], "--quick") == 0;
         bench |= strcmp(argv[i], "--bench") == 0;
         if (strcmp(argv[i], "--only") == 0 && i + 1 < argc) only = argv[++i];
         if (strcmp(argv[i], "--device") == 0 && i + 1 < argc) device = argv[++i];
+        if (strcmp(argv[i], "--part") == 0 && i + 1 < argc &&
+            (sscanf(argv[++i], "%d/%d", &part, &parts) != 2 || part < 1 || part > parts)) {
+            fprintf(stderr, "--part %s: allowed I/N, I from 1 to N\n", argv[i]);
+            return 2;
+        }
     }
     const int code = run_case(&there);
     if (code != 0) return code;
-    if (bench) return run_case(&times);
+    for (size_t i = 0; bench && i < MSGL_COUNT(ways); i++) {
+        const struct CMUnitTest times = {ways[i]->name, test_times, NULL, NULL, &ways[i]};
+        if (run_case(&times) == 1) return 1;
+    }
+    if (bench) return 0;
     add_all(&a, quick);
-    int failed = 0, skipped = 0;
-    for (int i = 0; i < a.count; i++) {
+    int failed = 0, skipped = 0, run = 0;
+    for (int i = part - 1; i < a.count; i += parts) {
         if (fnmatch(only, a.tests[i].name, 0) != 0) continue;
         const int one = run_case(&a.tests[i]);
+        run++;
         skipped += one == SKIPPED;
         if (one == 0 || one == SKIPPED) continue;
         failed++;
         fprintf(stderr, "FAILED: %s\n", a.tests[i].name);
     }
-    printf("%d cases, %d failed, %d not possible here\n", a.count, failed, skipped);
+    printf("%d cases, %d failed, %d not possible here\n", run, failed, skipped);
     return failed > 0;
 }

@@ -99,6 +99,27 @@ class GpuCheck(unittest.TestCase):
             self.assertRegex(out, rf"{section} +20.*green")
         self.assertIn("offline, 14B: 5", out)  # a figure missed is named, and no failure
 
+    def test_two_gpus_against_one(self):
+        tree = self.dir / "two"
+        self.script(tree / "minisgl", f"""#!/bin/sh
+case "$*" in
+*"--tp-size 2"*) echo '{ROW}' | sed 's/MS/0.5/; s/"tok_per_s":6/"tok_per_s":9/' ;;
+*) echo '{ROW}' | sed 's/MS/0.8/' ;;
+esac
+""")
+        self.script(tree / "cuda_ranks", """#!/bin/sh
+case "$*" in
+*--bench*) echo "ranks: peer memory: all_reduce of 10240 bytes on 2 ranks: 5.5 us, 1.9 GB/s" ;;
+esac
+""")
+        out = self.call("--build", tree, "--csv", self.csv, "ranks")
+        self.assertIn("| all_reduce in a graph | 10240 bytes on 2 ranks, peer memory | 5.5 | us | 6 |  | yes |", out)
+        self.assertIn("| decode step | 14B bs=8, 2 GPUs | 0.5 | ms |", out)
+        self.assertIn("| times one GPU's speed | decode step, 14B bs=8, 2 GPUs | 1.6 | x |", out)
+        self.assertIn("| times one GPU's speed | prefill, 14B 16x1024 bs=8, 2 GPUs | 1.5 | x |", out)
+        self.assertIn("| times one GPU's speed | decode step, 30B-A3B bs=8, 2 GPUs, whole experts | 1.6 | x |", out)
+        self.assertRegex(self.status(code=1), "tests +not run")  # it is of no section that a single GPU has
+
     def test_sections_alone_add_up(self):
         bundle = self.bundle("aaaaaaa11")
         for i, section in enumerate(SECTIONS):

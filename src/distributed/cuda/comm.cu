@@ -235,7 +235,7 @@ static int meet_all(cuda_comm *c, const msgl_cuda_ranks *ranks, char *note, size
     int32_t sees[64], mine;
     cudaDeviceProp props;
     if (cudaGetDeviceProperties(&props, c->device->ordinal) == cudaSuccess) own.gpu = props.uuid;
-    own.shows = take_memory(c, &own);
+    own.shows = !ranks->no_peers && take_memory(c, &own);
     own.nccl = msgl__nccl_open(ranks->nccl, &no_nccl);
     if (!ranks->exchange(ranks->ctx, &own, sizeof own, all)) return peer_gone(err);
     mine = open_peers(c, all, &no_peers);

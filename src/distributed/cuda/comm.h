@@ -23,10 +23,10 @@ extern "C" {
 
 enum {
     MSGL_PEER_RANKS = 8,    // at most
-    MSGL_PEER_BLOCKS = 512, // of a kernel at most
+    MSGL_PEER_BLOCKS = 4096, // of a kernel at most
     MSGL_PEER_SLOTS = 2,
 };
-#define MSGL_PEER_SLOT_BYTES ((size_t)8 << 20)
+#define MSGL_PEER_SLOT_BYTES ((size_t)16 << 20)
 
 // What lies in the memory that a rank shows to the others.
 typedef struct msgl_peer_shared {

@@ -1,16 +1,20 @@
 // SPDX-License-Identifier: Apache-2.0
 //
 // Sums and gathers over peer memory, for messages that are so short that it counts how often ranks
-// meet. A block of a rank works with the blocks of the same index of the others: it writes its part
-// to its rank's slot, says so to each of them, waits for theirs and reads their slots. Nobody waits
-// for a whole grid, and nothing has to be reset: what blocks say is the number of the call.
+// meet. A block of a rank works with the blocks of the same index of the others: it writes its
+// part, says so to each of them, waits for theirs and reads it. Nobody waits for a whole grid, and
+// nothing has to be reset: what blocks say is the number of the call. A block waits for none that
+// is behind its own index, and blocks start in the order of their indices, so that a grid may have
+// more blocks than the GPU holds: while first ones wait, later ones write.
 //
 // Two slots take turns. When a block writes to a slot again, all ranks have arrived at the call
 // between, hence their kernels of the call before that one have ended, and with them all reading.
 //
 // Sums are in rank order, so that all ranks have the same bits. Up to two ranks, or for short
-// messages, everybody sums everything (one shot); else a rank sums its share of each tile and the
-// others read it (two shots), which moves 2 (p - 1) / p instead of p - 1 messages.
+// messages, everybody sums everything (one shot), and a part is written into the memory of those
+// that need it: a link's writes need no answer, its reads do, and no rank copies its part for
+// itself. Else a rank sums its share of each tile and the others read it (two shots), which moves 2
+// (p - 1) / p instead of p - 1 messages.
 #include "distributed/cuda/comm.h"
 #include "kernel/cuda/launch.cuh"
 #include "kernel/cuda/ops/vec8.cuh"
@@ -18,7 +22,7 @@
 enum {
     THREADS = 128,
     TILE = THREADS * 8, // elements that a block takes at a time
-    ONE_SHOT_BYTES = 256 << 10,
+    ONE_SHOT_BYTES = 256 << 10, // times 7 others: less than a slot
     POLLS = 256, // of peers, until the host's word is looked at, which takes a microsecond
 };
 
@@ -119,6 +123,15 @@ static __device__ __forceinline__ void sum_slots(const msgl_peers &p, const meet
     }
 }
 
+// Where rank `from` writes its part of a sum in one shot: a slot has a region for each of the
+// others.
+template <typename T>
+static __device__ __forceinline__ T *region_of(const msgl_peers &p, const meeting &m, int rank,
+                                               int from, size_t elements)
+{
+    return slot_of<T>(p, m, rank) + (size_t)(from < rank ? from : from - 1) * elements;
+}
+
 // Eight elements from column `at` of a tile's row, fewer at its end; slots have whole eights.
 template <typename T>
 static __device__ __forceinline__ void load_some(const T *row, size_t at, size_t dim, float v[8])
@@ -185,10 +198,50 @@ static __device__ __forceinline__ void finish_tile(const reduce_args &a, size_t 
     __syncthreads();
 }
 
-// TWO_SHOT: thread t of a tile sums its eight elements for all ranks if t % size is its rank.
-template <typename T, bool TWO_SHOT>
+template <typename T>
 static __global__ void __launch_bounds__(THREADS)
-    reduce_kernel(const __grid_constant__ reduce_args a)
+    one_shot_kernel(const __grid_constant__ reduce_args a)
+{
+    const msgl_peers &p = a.peers;
+    msgl__pdl_trigger();
+    msgl__pdl_wait();
+    const meeting m = open_call(p);
+    const size_t tiles = a.rows * (size_t)a.parts, eight = threadIdx.x * 8;
+    const size_t width = (size_t)a.parts * TILE; // of a row in a region
+    const size_t region = a.rows * width;
+    for (size_t t = blockIdx.x; t < tiles; t += gridDim.x) {
+        const size_t row = t / a.parts, at = t % a.parts * TILE + eight;
+        float v[8];
+        if (at >= a.dim) continue;
+        load_some((const T *)a.in + row * a.dim, at, a.dim, v);
+        for (int i = 1; i < p.size; i++) { // every rank begins with another one
+            const int to = (p.rank + i) % p.size;
+            store8(region_of<T>(p, m, to, p.rank, region) + row * width + at, v);
+        }
+    }
+    meet(p, m, false);
+    for (size_t t = blockIdx.x; t < tiles; t += gridDim.x) {
+        const size_t row = t / a.parts, part = t % a.parts, at = part * TILE + eight;
+        float v[8] = {0};
+        for (int r = 0; r < p.size && at < a.dim; r++) {
+            float w[8];
+            if (r == p.rank) {
+                load_some((const T *)a.in + row * a.dim, at, a.dim, w);
+            } else {
+                load_slot(region_of<const T>(p, m, p.rank, r, region) + row * width + at, w);
+            }
+#pragma unroll
+            for (int j = 0; j < 8; j++) v[j] = r == 0 ? w[j] : v[j] + w[j];
+        }
+        finish_tile<T>(a, row, part, at, v);
+    }
+    close_call(p, m);
+}
+
+// Thread t of a tile sums its eight elements for all ranks if t % size is its rank.
+template <typename T>
+static __global__ void __launch_bounds__(THREADS)
+    two_shot_kernel(const __grid_constant__ reduce_args a)
 {
     const msgl_peers &p = a.peers;
     msgl__pdl_trigger();
@@ -205,26 +258,19 @@ static __global__ void __launch_bounds__(THREADS)
         store8(own + row * width + at, v);
     }
     meet(p, m, false);
-    if (TWO_SHOT) {
-        for (size_t t = blockIdx.x; t < tiles; t += gridDim.x) {
-            const size_t row = t / a.parts, at = t % a.parts * TILE + eight;
-            float v[8];
-            if (at >= a.dim || (int)threadIdx.x % p.size != p.rank) continue;
-            sum_slots<T>(p, m, row * width + at, v);
-            store8(own + row * width + at, v);
-        }
-        meet(p, m, true);
+    for (size_t t = blockIdx.x; t < tiles; t += gridDim.x) {
+        const size_t row = t / a.parts, at = t % a.parts * TILE + eight;
+        float v[8];
+        if (at >= a.dim || (int)threadIdx.x % p.size != p.rank) continue;
+        sum_slots<T>(p, m, row * width + at, v);
+        store8(own + row * width + at, v);
     }
+    meet(p, m, true);
     for (size_t t = blockIdx.x; t < tiles; t += gridDim.x) {
         const size_t row = t / a.parts, part = t % a.parts, at = part * TILE + eight;
         float v[8] = {0};
         if (at < a.dim) {
-            const size_t in_slot = row * width + at;
-            if (TWO_SHOT) {
-                load_slot(slot_of<const T>(p, m, (int)threadIdx.x % p.size) + in_slot, v);
-            } else {
-                sum_slots<T>(p, m, in_slot, v);
-            }
+            load_slot(slot_of<const T>(p, m, (int)threadIdx.x % p.size) + row * width + at, v);
         }
         finish_tile<T>(a, row, part, at, v);
     }
@@ -232,13 +278,13 @@ static __global__ void __launch_bounds__(THREADS)
 }
 
 template <typename T>
-static void launch_reduce(const reduce_args &a, size_t bytes, cudaStream_t stream, cudaError_t *e)
+static void launch_reduce(const reduce_args &a, cudaStream_t stream, cudaError_t *e)
 {
-    const size_t tiles = a.rows * (size_t)a.parts;
+    const size_t tiles = a.rows * (size_t)a.parts, bytes = tiles * TILE * sizeof(T);
     const unsigned blocks = tiles < MSGL_PEER_BLOCKS ? (unsigned)tiles : MSGL_PEER_BLOCKS;
     const bool one = a.peers.size == 2 || bytes <= ONE_SHOT_BYTES;
-    *e = msgl__launch(one ? reduce_kernel<T, false> : reduce_kernel<T, true>, dim3(blocks),
-                      dim3(THREADS), 0, stream, a);
+    *e = msgl__launch(one ? one_shot_kernel<T> : two_shot_kernel<T>, dim3(blocks), dim3(THREADS), 0,
+                      stream, a);
 }
 
 static size_t parts_of(size_t dim)
@@ -267,8 +313,7 @@ cudaError_t msgl__peer_reduce(const msgl_peers *p, const msgl_peer_reduce *c, cu
     a.next_norm = c->next_norm;
     a.scaled = c->scaled, a.sums = c->sums;
     cudaError_t e = cudaSuccess;
-    const size_t bytes = c->rows * c->dim * msgl__dtype_size(c->dtype);
-    if (bytes > 0) MSGL_BY_DTYPE(c->dtype, launch_reduce, a, bytes, stream, &e);
+    if (c->rows > 0 && c->dim > 0) MSGL_BY_DTYPE(c->dtype, launch_reduce, a, stream, &e);
     return e;
 }
 
