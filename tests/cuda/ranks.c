@@ -36,8 +36,8 @@ typedef struct way {
     const char *name, *nccl;
     bool no_peers;
 } way;
-static const way BOTH = {"as it is", "auto", false}, PEERS = {"peer memory alone", "none", false},
-                 NCCL = {"NCCL alone", "auto", true};
+static way BOTH = {"as it is", "auto", false}, PEERS = {"peer memory alone", "none", false},
+           NCCL = {"NCCL alone", "auto", true};
 
 // --- the communicator --------------------------------------------------------------------------
 
@@ -480,10 +480,9 @@ static void add_model(all_cases *a, model_case c)
 static void add_all(all_cases *a, bool quick)
 {
     static int signals[] = {SIGKILL, SIGSTOP};
-    static const way *ways[] = {&BOTH, &PEERS, &NCCL};
-    add_plain(a, "communicator", test_communicator, &ways[0]);
-    add_plain(a, "communicator by peer memory alone", test_communicator, &ways[1]);
-    add_plain(a, "communicator by NCCL alone", test_communicator, &ways[2]);
+    add_plain(a, "communicator", test_communicator, &BOTH);
+    add_plain(a, "communicator by peer memory alone", test_communicator, &PEERS);
+    add_plain(a, "communicator by NCCL alone", test_communicator, &NCCL);
     add_plain(a, "communicator of one rank", test_one_rank, NULL);
     add_plain(a, "refused", test_refused, NULL);
     add_plain(a, "killed rank", test_failing, &signals[0]);
@@ -541,7 +540,7 @@ int main(int argc, char **argv)
 {
     static all_cases a;
     const struct CMUnitTest there = {"a GPU", test_there, NULL, NULL, NULL};
-    static const way *ways[] = {&PEERS, &NCCL};
+    static way *const ways[] = {&PEERS, &NCCL};
     const char *only = "*";
     int part = 1, parts = 1;
     bool quick = false, bench = false;
@@ -559,7 +558,7 @@ int main(int argc, char **argv)
     const int code = run_case(&there);
     if (code != 0) return code;
     for (size_t i = 0; bench && i < MSGL_COUNT(ways); i++) {
-        const struct CMUnitTest times = {ways[i]->name, test_times, NULL, NULL, &ways[i]};
+        const struct CMUnitTest times = {ways[i]->name, test_times, NULL, NULL, ways[i]};
         if (run_case(&times) == 1) return 1;
     }
     if (bench) return 0;
