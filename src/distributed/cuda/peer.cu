@@ -21,7 +21,7 @@
 
 enum {
     THREADS = 128,
-    TILE = THREADS * 8, // elements that a block takes at a time
+    TILE = THREADS * 8,         // elements that a block takes at a time
     ONE_SHOT_BYTES = 256 << 10, // times 7 others: less than a slot
     POLLS = 256, // of peers, until the host's word is looked at, which takes a microsecond
 };
