@@ -542,8 +542,8 @@ int msgl__engine_create_rank(const msgl_options *o, const msgl_rank_place *place
 void msgl__engine_destroy(msgl_engine *e)
 {
     if (e == NULL) return;
+    msgl__graphs_destroy(e); // first: NCCL does not end while a graph has its calls
     msgl__engine_disconnect(e);
-    msgl__graphs_destroy(e);
     msgl__groups_destroy(e);
     for (int32_t i = e->num_blocks - 1; i >= 0; i--) {
         const msgl_block *b = &e->blocks[i];

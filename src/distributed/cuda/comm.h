@@ -22,7 +22,7 @@ extern "C" {
 // --- peer.cu: kernels over peer memory ---------------------------------------------------------
 
 enum {
-    MSGL_PEER_RANKS = 8,    // at most
+    MSGL_PEER_RANKS = 8,     // at most
     MSGL_PEER_BLOCKS = 4096, // of a kernel at most
     MSGL_PEER_SLOTS = 2,
 };
@@ -87,9 +87,10 @@ const char *msgl__nccl_all_reduce(msgl_nccl *n, msgl_dtype dtype, void *buf, siz
                                   cudaStream_t stream);
 const char *msgl__nccl_all_gather(msgl_nccl *n, const float *in, size_t count, float *out,
                                   cudaStream_t stream);
-void msgl__nccl_abort(msgl_nccl *n); // from any thread: calls in flight end
-void msgl__nccl_destroy(msgl_nccl *n);
-const char *msgl__nccl_version(void); // "2.28.9"
+// From any thread: calls in flight end. Returns when no graph has calls of n any more.
+void msgl__nccl_abort(msgl_nccl *n);
+void msgl__nccl_destroy(msgl_nccl *n); // behind the last call, and the end of all graphs with some
+const char *msgl__nccl_version(void);  // "2.28.9"
 
 #ifdef __cplusplus
 }

@@ -21,7 +21,6 @@ _Static_assert(sizeof(ncclUniqueId) == MSGL_NCCL_ID_BYTES, "comm.h");
     X(GetUniqueId)                                                                                 \
     X(CommInitRank)                                                                                \
     X(CommAbort)                                                                                   \
-    X(CommDestroy)                                                                                 \
     X(AllReduce)                                                                                   \
     X(AllGather)                                                                                   \
     X(GetErrorString)                                                                              \
@@ -175,7 +174,6 @@ void msgl__nccl_abort(msgl_nccl *n)
 
 void msgl__nccl_destroy(msgl_nccl *n)
 {
-    ncclComm_t comm = __atomic_exchange_n(&n->comm, NULL, __ATOMIC_ACQ_REL);
-    if (comm != NULL) (void)lib.CommDestroy(comm);
+    msgl__nccl_abort(n); // not ncclCommDestroy: nobody waits for ranks that may have ended
     msgl__free(n);
 }
