@@ -60,7 +60,8 @@ static void test_experts(void **state)
     assert_true(runs[0] >= 17 && runs[1] == 0 && runs[2] >= 8 && runs[3] >= 8);
 }
 
-// The rows of two targets' prompts, which may be computed in another order.
+// The rows of two targets' prompts, which may be computed in another order. Several ranks come
+// first: they are forked while this process has no threads.
 static void compare(const char *dir, const char *model, const harness_target targets[2])
 {
     harness h[2];
@@ -134,15 +135,14 @@ static void test_uneven_experts(void **state)
     folder_remove(&f);
     parity_path(dir, "qwen3_moe", "");
     compare(dir, "qwen3_moe",
-            (const harness_target[]){{.weights = "int8"},
-                                     {.weights = "int8", .ranks = 2, .expert_ranks = 2}});
+            (const harness_target[]){{.weights = "int8", .ranks = 2, .expert_ranks = 2},
+                                     {.weights = "int8"}});
 }
 
 // Long prompts of a model whose heads keep few distances: each rank knows its heads' pattern.
 static void test_sparse_prompts(void **state)
 {
     (void)state;
-    // Several ranks first: they are forked while this process has no threads.
     const harness_target targets[] = {{.attention = "auto", .ranks = 2}, {.attention = "auto"}};
     folder f;
     dual_make_sparse(&f, 1, 64);
