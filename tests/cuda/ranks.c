@@ -25,6 +25,7 @@
 #include "core/attributes.h"
 #include "engine/parity.h"
 #include "kernel/cuda_loader.h"
+#include "models/folder.h"
 #include "utils/clock.h"
 
 enum { RANKS = 2, SKIPPED = 77 };
@@ -434,6 +435,32 @@ static void test_failing(void **state)
     assert_int_equal(waitpid(-1, NULL, WNOHANG), -1);
 }
 
+// Graphs whose logits are gathered by NCCL, as they are too long for peer memory's slots: NCCL's
+// end waits for them.
+static void test_graphs_end(void **state)
+{
+    (void)state;
+    const harness_target t = {
+        .device = device, .attention = "auto", .page_size = 16, .graph_max_bs = 32, .ranks = RANKS};
+    json_t *c = small_config("Qwen3ForCausalLM");
+    folder f;
+    harness h;
+    set_field(c, "vocab_size", "300000");
+    set_field(c, "head_dim", "64");
+    set_field(c, "hidden_size", "128");
+    set_field(c, "intermediate_size", "128");
+    folder_make(&f);
+    folder_write_json(&f, "config.json", c);
+    json_decref(c);
+    msgl_options o = harness_config_for(f.dir, "bfloat16", &t);
+    o.dummy_weight = 1;
+    harness_open(&h, &o);
+    alarm(30);
+    harness_close(&h);
+    alarm(0);
+    folder_remove(&f);
+}
+
 // What names too few GPUs, or more than there are.
 static void test_refused(void **state)
 {
@@ -484,6 +511,7 @@ static void add_all(all_cases *a, bool quick)
     add_plain(a, "communicator by peer memory alone", test_communicator, &PEERS);
     add_plain(a, "communicator by NCCL alone", test_communicator, &NCCL);
     add_plain(a, "communicator of one rank", test_one_rank, NULL);
+    add_plain(a, "graphs with NCCL end", test_graphs_end, NULL);
     add_plain(a, "refused", test_refused, NULL);
     add_plain(a, "killed rank", test_failing, &signals[0]);
     add_plain(a, "stopped rank", test_failing, &signals[1]);

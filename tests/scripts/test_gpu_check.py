@@ -103,6 +103,8 @@ class GpuCheck(unittest.TestCase):
         tree = self.dir / "two"
         self.script(tree / "minisgl", f"""#!/bin/sh
 case "$*" in
+"bench step"*"--tp-size 2"*) echo '{ROW}' | sed 's/MS,/2,"phase":"mixed",/' ;;
+"bench step"*) echo '{ROW}' | sed 's/MS,/3,"phase":"mixed",/' ;;
 *"--tp-size 2"*) echo '{ROW}' | sed 's/MS/0.5/; s/"tok_per_s":6/"tok_per_s":9/' ;;
 *) echo '{ROW}' | sed 's/MS/0.8/' ;;
 esac

@@ -8,9 +8,9 @@
 
 #include "kernel/cuda/device.cuh"
 
-// Longest sums over peer memory where NCCL is there too, which needs fewer of the GPU's blocks to
-// move much. By the number of ranks, as other systems measured them on such GPUs (docs/internals/
-// ranks.md); not measured here, where one GPU was to be had.
+// Longest sums over peer memory where NCCL is there too. Two H100: as long as a slot this is
+// faster, from four slots on NCCL is (docs/internals/ranks.md). More than two ranks: not measured;
+// NCCL needs fewer of the GPU's blocks to move much, and with more than four it moves less.
 static size_t longest_peer_sum(int ranks)
 {
     return ranks <= 4 ? MSGL_PEER_SLOT_BYTES : (size_t)512 << 10;
