@@ -229,7 +229,8 @@ static const msgl_setting ROWS[] = {
         .commands = SAMPLING | MSGL_CMD_BENCH,
         .group = "requests",
         .metavar = "N",
-        .help = "makes sampling repeatable; bench serve: also chooses the prompts",
+        .help = "makes sampling repeatable; bench serve: also chooses the prompts, which are else "
+                "the same in every run",
     },
     {
         .name = "stop",
