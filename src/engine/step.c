@@ -346,9 +346,10 @@ int msgl__engine_wait(void *engine, int32_t flight, msgl_step_result *out)
     msgl_engine_step *s = &e->steps[flight];
     const int code = e->device->ops->wait(e->device, flight);
     s->in_flight = false;
-    if (code != 0) return code;
-    // What a GPU computed without a rank is nothing.
+    // What a GPU computed without a rank is nothing, and an error of its aborted calls a
+    // consequence.
     if (e->member != NULL && msgl__group_blamed(e->place.group) >= 0) return MSGL_EPEER;
+    if (code != 0) return code;
     if (s->failure != 0) return s->failure;
     const int32_t *status = s->sampled + e->max_running;
     for (int32_t i = 0; i < s->num_samples; i++) {
@@ -370,7 +371,8 @@ const char *msgl__engine_fault(void *engine)
 {
     msgl_engine *e = engine;
     const int blamed = e->member != NULL ? msgl__group_blamed(e->place.group) : -1;
-    if (e->device->fault.code != 0) return e->device->fault.text;
+    const bool another = blamed >= 0 && blamed != e->place.rank;
+    if (e->device->fault.code != 0 && !another) return e->device->fault.text;
     if (blamed < 0) return NULL;
     snprintf(e->rank_fault, sizeof e->rank_fault, "rank %d of %d failed", blamed,
              (int)e->place.size);
