@@ -134,10 +134,32 @@ void harness_step(harness *h, msgl_phase phase, msgl_batch_req *reqs, int32_t n)
     harness_mixed(h, phase == MSGL_DECODE ? n : 0, reqs, n);
 }
 
+// No two tokens of a step are stored at one slot, as with a scheduler: which of them stays would be
+// chance.
+static void check_slots(const harness *h, const msgl_batch *b)
+{
+    const msgl_cache_layout *c = &h->info->cache;
+    for (int32_t s = 0; s < c->num_spans && c->spans[s].kind != MSGL_SPAN_STATE; s++) {
+        bool *taken = calloc((size_t)c->spans[s].num_units * (size_t)c->page_size, sizeof *taken);
+        assert_non_null(taken);
+        for (int32_t i = 0; i < b->size; i++) {
+            const msgl_batch_req *r = &b->reqs[i];
+            const int32_t *slots =
+                msgl__page_table_row(&msgl__engine_page_tables(h->e)[s], r->table_idx);
+            for (int32_t t = r->cached_len; t < r->device_len; t++) {
+                if (taken[slots[t]]) fail_msg("span %d: slot %d is two tokens'", s, slots[t]);
+                taken[slots[t]] = true;
+            }
+        }
+        free(taken);
+    }
+}
+
 void harness_mixed(harness *h, int32_t num_decode, msgl_batch_req *reqs, int32_t n)
 {
     msgl_batch b = {.size = n, .num_decode = num_decode, .reqs = reqs, .flight = 0};
     for (int32_t i = 0; i < n; i++) b.num_tokens += msgl__extend_len(&reqs[i]);
+    check_slots(h, &b);
     assert_int_equal(h->r->submit(h->r->ctx, &b), 0);
     assert_int_equal(h->r->wait(h->r->ctx, 0, &h->result), 0);
 }

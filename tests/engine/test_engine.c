@@ -430,7 +430,7 @@ static void check_no_heap(const char *model)
     for (int32_t round = 0; round < 3; round++) {
         if (round == 1) before = msgl__mem_allocs();
         for (int32_t i = 0; i < 16; i++) {
-            harness_pages(&h, i, TOKENS);
+            harness_pages(&h, i, 20 + i + 8);
             harness_tokens(&h, i, ids, 20 + i);
             reqs[i] = harness_req(i, 0, 20 + i);
         }
