@@ -110,7 +110,11 @@ typedef struct msgl_options {
     // opens the model, each of the others calls msgl_follow instead. None has set up MPI itself.
     int mpi;
     const char *dist_init_addr; // where rank 0 listens for ranks of other hosts, "HOST:PORT"; NULL:
-                                // at the name of its host
+                                // with mpi at the name of its host
+    // The tp_size processes are on so many hosts, as many on each, and this is host node_rank. Host
+    // 0's first process opens the model, on each other one a process calls msgl_follow instead,
+    // with the same tp_size, nnodes and dist_init_addr. 1 and 0: this host alone.
+    int nnodes, node_rank;
     // Engines of this model on this machine, and which of them this is: it takes its share of the
     // cores and of the free memory. 1 and 0: this one alone.
     int dp_size, dp_rank;
@@ -126,10 +130,12 @@ typedef struct msgl_llm msgl_llm;
 MSGL_API int msgl_open(const msgl_options *o, msgl_llm **out, msgl_err *err);
 // Ends all requests (without callbacks) and frees everything. NULL is allowed.
 MSGL_API void msgl_close(msgl_llm *l);
-// What a process of an MPI job (o->mpi) does that is not its rank 0: it works for rank 0's model
-// until that is closed. Of o only model_dir, device, threads and cpu_level count. 0, or
-// MSGL_ECLOSED: rank 0 failed, or was told why this rank cannot go on, and says so; else a failure
-// that rank 0 does not know of. A process can do this, or open a model with o->mpi, once.
+// What a process of an MPI job (o->mpi) does that is not its rank 0, or another host's than the
+// first (o->node_rank), which forks its ranks: it works for rank 0's model until that is closed. Of
+// o only model_dir, device, threads, cpu_level and what says how to meet count. 0, or MSGL_ECLOSED:
+// rank 0 failed, or was told why this rank cannot go on, and says so; else a failure that rank 0
+// does not know of. A process can do this, or open a model with o->mpi, once; but a host's ranks
+// start again, and wait for rank 0 to, when they had begun to work and one of all ranks fails.
 MSGL_API int msgl_follow(const msgl_options *o, msgl_err *err);
 
 typedef struct msgl_info {

@@ -62,6 +62,22 @@ int msgl__cli_take_job(const msgl_cli_job *job, msgl_args *a, msgl_err *err)
     return 0;
 }
 
+// Another host's terminal, where rank 0 says nothing.
+int msgl__cli_follow_node(const msgl_args *a)
+{
+    msgl_err err, said;
+    msgl_options o;
+    char *dir = NULL, attention[128];
+    int rc = msgl__cli_options(a, &o, &dir, attention, &err);
+    if (rc == 0) rc = msgl_follow(&o, &err);
+    msgl_free(dir);
+    if (rc == 0) return MSGL_EXIT_OK;
+    if (rc != MSGL_ECLOSED) return msgl__cli_fail(MSGL_EXIT_FAILED, &err);
+    msgl__err_set(&said, rc, "host %d of %d: the ranks cannot start; rank 0 says why",
+                  a->engine.node_rank, a->engine.nnodes);
+    return msgl__cli_fail(MSGL_EXIT_FAILED, &said);
+}
+
 int msgl__cli_follow(const msgl_cli_job *job, const msgl_args *a)
 {
     msgl_err err, said;

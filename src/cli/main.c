@@ -115,5 +115,6 @@ int main(int argc, char **argv)
         return finish(MSGL_EXIT_OK);
     }
     if (job.rank > 0 && opens_model(cmd, &args)) return msgl__cli_follow(&job, &args);
+    if (args.engine.node_rank > 0 && opens_model(cmd, &args)) return msgl__cli_follow_node(&args);
     return finish(cmd->run(&args));
 }

@@ -242,7 +242,7 @@ static const msgl_setting ROWS[] = {
         MSGL_INT(msgl_options, graph_max_bs),
         .max = 1024,
         .preset = -1,
-        .by_default = ": 256, or 160 where less than 80 GB are free",
+        .by_default = ": 256, or 160 where less than 40 GB are free",
         .commands = MSGL_CMD_ENGINE,
         .group = "engine",
         .metavar = "N",
@@ -287,9 +287,31 @@ static const msgl_setting ROWS[] = {
         .commands = MSGL_CMD_ENGINE,
         .group = "engine",
         .metavar = "HOST:PORT",
-        .by_default = ": the name of its host, any port",
-        .help = "under mpirun or srun, where the processes are on several hosts: the address at "
-                "which rank 0 listens for the others; port 0: any",
+        .by_default = ": under mpirun or srun the name of its host, any port",
+        .help = "where the processes are on several hosts: the address, of the first host, at "
+                "which rank 0 listens for the others; port 0, under mpirun or srun alone: any",
+    },
+    {
+        .name = "nnodes",
+        MSGL_INT(msgl_options, nnodes),
+        .min = 1,
+        .max = 64,
+        .preset = 1,
+        .commands = MSGL_CMD_ENGINE,
+        .group = "engine",
+        .metavar = "N",
+        .help = "hosts that the --tp-size processes are on, as many on each; the same command is "
+                "started on each host, with its --node-rank",
+    },
+    {
+        .name = "node-rank",
+        MSGL_INT(msgl_options, node_rank),
+        .max = 63,
+        .commands = MSGL_CMD_ENGINE,
+        .group = "engine",
+        .metavar = "N",
+        .help = "which of the --nnodes hosts this is; 0 is the one with --dist-init-addr, which "
+                "serves, or prints",
     },
     {
         MSGL_FLAG(msgl_options, mpi),

@@ -154,16 +154,48 @@ int msgl__settings_check(const msgl_setting_table *t, const void *values, msgl_e
     return rc;
 }
 
+static int check_nodes(const msgl_options *o, msgl_err *err)
+{
+    const bool named = o->dist_init_addr != NULL && o->dist_init_addr[0] != '\0';
+    if (o->node_rank >= o->nnodes) {
+        return msgl__err_set(err, MSGL_EINVAL, "--node-rank is %d; allowed: less than --nnodes, %d",
+                             o->node_rank, o->nnodes);
+    }
+    if (o->nnodes == 1) return 0;
+    if (o->tp_size % o->nnodes != 0) {
+        return msgl__err_set(err, MSGL_EINVAL,
+                             "--tp-size is %d; allowed: a multiple of --nnodes, %d", o->tp_size,
+                             o->nnodes);
+    }
+    if (o->mpi || o->dp_size > 1) {
+        return msgl__err_set(err, MSGL_EINVAL, "--nnodes is %d with %s; allowed: either", o->nnodes,
+                             o->mpi ? "mpirun or srun" : "--dp-size");
+    }
+    const char *port = named ? strrchr(o->dist_init_addr, ':') : NULL;
+    if (port == NULL || strtol(port + 1, NULL, 10) > 0) {
+        if (named) return 0; // whose form is checked where it is used
+        return msgl__err_set(err, MSGL_EINVAL,
+                             "--nnodes is %d without --dist-init-addr; it is wanted: HOST:PORT of "
+                             "the first host, the same on all",
+                             o->nnodes);
+    }
+    return msgl__err_set(err, MSGL_EINVAL,
+                         "--dist-init-addr is \"%.100s\"; allowed with --nnodes: a port that all "
+                         "hosts know, 1 to 65535",
+                         o->dist_init_addr);
+}
+
 int msgl__options_check(const msgl_options *o, msgl_err *err)
 {
     if (o->model_dir == NULL || o->model_dir[0] == '\0') {
         return msgl__err_set(err, MSGL_EINVAL, "model_dir is not set");
     }
-    const int rc = msgl__settings_check(&msgl__engine_settings, o, err);
+    int rc = msgl__settings_check(&msgl__engine_settings, o, err);
     if (rc == 0 && o->dp_rank >= o->dp_size) {
         return msgl__err_set(err, MSGL_EINVAL, "dp_rank is %d; allowed: less than dp_size, %d",
                              o->dp_rank, o->dp_size);
     }
+    if (rc == 0) rc = check_nodes(o, err);
     if (rc == 0 && o->collapsed_routing && !o->dummy_weight) {
         return msgl__err_set(err, MSGL_EINVAL,
                              "collapsed routing is of random weights alone: it needs "

@@ -49,7 +49,7 @@ typedef struct msgl_comm_ops {
     void (*all_gather)(msgl_comm *c, struct msgl_exec *x, const float *in, size_t n, float *out);
     // out = what each rank, in their order, has for this one; in: what this one has for each of
     // them. counts [size, size], host memory, the same on all ranks: elements of exec->act from
-    // rank r to rank s at r * size + s. in and out do not overlap. NULL: on GPUs there is none.
+    // rank r to rank s at r * size + s. in and out do not overlap. NULL: on GPUs, and over TCP.
     void (*all_to_all)(msgl_comm *c, struct msgl_exec *x, const void *in, const size_t *counts,
                        void *out);
     // buf [bytes] of rank `root` to all ranks. NULL: likewise.
@@ -79,6 +79,9 @@ int msgl__comm_shm_create(msgl_group_member *m, msgl_comm **out, msgl_err *err);
 // communicator alone. When a call fails, MPI may go on writing what it was to receive.
 int msgl__comm_mpi_create(msgl_group_member *m, const struct msgl_mpi_api *api, msgl_comm **out,
                           msgl_err *err);
+// Of ranks on hosts that have nothing but TCP: fds [size] are rank 0's connections to the others,
+// of which [0] is unused, or those' to rank 0 at [0]; the caller's. The same sums as shm's.
+int msgl__comm_tcp_create(msgl_group_member *m, const int *fds, msgl_comm **out, msgl_err *err);
 // minisgl-mpi.so's table, its version checked. NULL sets *err.
 const struct msgl_mpi_api *msgl__mpi_open(msgl_err *err);
 

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 //
-// A rank that comes sends a `hello` on each of its two connections, and rank 0 answers it with a
+// A rank that comes sends a `hello` on each of its connections, and rank 0 answers it with a
 // `welcome` or with why not, both of fixed size. Whoever connects and says something else, or
 // nothing in time, is a stranger: it is hung up on, and rank 0 waits on.
 #include "distributed/hosts.h"
@@ -30,7 +30,7 @@ enum {
 
 static const char MAGIC[8] = "minisgl";
 
-typedef enum purpose { FOR_WAY, FOR_BEATS, PURPOSES } purpose;
+typedef enum purpose { FOR_WAY, FOR_BEATS, FOR_DATA } purpose;
 
 typedef struct hello {
     char magic[8];
@@ -132,11 +132,17 @@ void msgl__hosts_close(msgl_hosts_link *l)
 {
     close_fd(&l->way);
     close_fd(&l->beats);
+    close_fd(&l->data);
+}
+
+static int purposes(const msgl_hosts_job *job)
+{
+    return job->data ? FOR_DATA + 1 : FOR_DATA;
 }
 
 static int *end_of(msgl_hosts_link *l, purpose p)
 {
-    return p == FOR_WAY ? &l->way : &l->beats;
+    return p == FOR_WAY ? &l->way : p == FOR_BEATS ? &l->beats : &l->data;
 }
 
 // --- rank 0 ------------------------------------------------------------------------------------
@@ -195,7 +201,8 @@ static int admit(reception *r, visitor *v)
         close_fd(&v->fd);
         return msgl__err_set(r->err, code, "rank %d was refused: %s", (int)h->rank, why);
     }
-    const bool known = h->rank > 0 && h->rank < h->size && h->purpose >= 0 && h->purpose < PURPOSES;
+    const bool known =
+        h->rank > 0 && h->rank < h->size && h->purpose >= 0 && h->purpose < purposes(r->job);
     int *end = known ? end_of(&r->links[h->rank], (purpose)h->purpose) : NULL;
     if (end == NULL || *end >= 0) {
         snprintf(why, sizeof why, "there is a rank %d already", (int)h->rank);
@@ -256,7 +263,9 @@ static int name_missing(const reception *r, int timeout_ms)
     char list[128] = "";
     for (int32_t i = 1; i < r->job->size; i++) {
         const size_t used = strlen(list);
-        if (r->links[i].way >= 0 && r->links[i].beats >= 0) continue;
+        bool all = true;
+        for (int p = 0; p < purposes(r->job); p++) all = all && *end_of(&r->links[i], p) >= 0;
+        if (all) continue;
         snprintf(list + used, sizeof list - used, "%s%d", used > 0 ? ", " : "", (int)i);
     }
     return msgl__err_set(r->err, MSGL_EPEER, "not all ranks came within %d s; missing of %d: %s",
@@ -266,10 +275,11 @@ static int name_missing(const reception *r, int timeout_ms)
 int msgl__hosts_accept(int fd, const msgl_hosts_job *job, int timeout_ms, msgl_hosts_link *links,
                        msgl_err *err)
 {
-    reception r = {.job = job, .links = links, .missing = PURPOSES * (job->size - 1), .err = err};
+    reception r = {
+        .job = job, .links = links, .missing = purposes(job) * (job->size - 1), .err = err};
     const int64_t until = ms_now() + timeout_ms;
     int code = 0;
-    for (int32_t i = 0; i < job->size; i++) links[i] = (msgl_hosts_link){-1, -1};
+    for (int32_t i = 0; i < job->size; i++) links[i] = (msgl_hosts_link){-1, -1, -1};
     while (code == 0 && r.missing > 0) {
         code = one_look(&r, fd);
         if (code == 0 && r.missing > 0 && ms_now() >= until) code = name_missing(&r, timeout_ms);
@@ -362,11 +372,11 @@ int msgl__hosts_connect(const char *address, const msgl_hosts_job *job, int time
                         msgl_hosts_link *out, msgl_err *err)
 {
     struct addrinfo *list;
-    *out = (msgl_hosts_link){-1, -1};
+    *out = (msgl_hosts_link){-1, -1, -1};
     int code = resolve(address, false, &list, err);
     if (code != 0) return code;
     const int64_t until = ms_now() + timeout_ms;
-    for (int p = 0; p < PURPOSES && code == 0; p++) {
+    for (int p = 0; p < purposes(job) && code == 0; p++) {
         while ((code = join(list, address, job, (purpose)p, until, end_of(out, (purpose)p), err)) >
                    0 &&
                ms_now() < until) {

@@ -1,13 +1,15 @@
 // SPDX-License-Identifier: Apache-2.0
 //
 // How ranks of several hosts find each other: rank 0 listens at one address, the others connect,
-// and each of them has two TCP connections to it then: a way for what rank 0 says (engine/ranks.h),
-// and one for beats (msgl__group_link). A handshake says who comes, so that neither a stranger nor
-// a rank of another job or version is let in by accident. It keeps nobody out on purpose: what goes
-// over the connections is not encrypted, so the network has to be one that is trusted.
+// and each of them has TCP connections to it then: a way for what rank 0 says (engine/ranks.h), one
+// for beats (msgl__group_link), and if nothing else carries the data, one for those
+// (communicator.h). A handshake says who comes, so that neither a stranger nor a rank of another
+// job or version is let in by accident. It keeps nobody out on purpose: what goes over the
+// connections is not encrypted, so the network has to be one that is trusted.
 #ifndef MSGL_DISTRIBUTED_HOSTS_H
 #define MSGL_DISTRIBUTED_HOSTS_H
 
+#include <stdbool.h>
 #include <stdint.h>
 
 #include "core/err.h"
@@ -21,10 +23,11 @@ typedef struct msgl_hosts_job {
     int32_t rank;   // the caller's
     uint64_t token; // of the job
     uint64_t build; // of the program: what is sent are its structs
+    bool data;      // with connections for data
 } msgl_hosts_job;
 
 typedef struct msgl_hosts_link {
-    int way, beats; // -1: none
+    int way, beats, data; // -1: none
 } msgl_hosts_link;
 
 // Listens at `address`, "HOST:PORT" or "[HOST]:PORT", and there only; port 0: any free one. On

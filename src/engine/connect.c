@@ -1,21 +1,37 @@
 // SPDX-License-Identifier: Apache-2.0
 //
-// How a rank finds the others: through the memory of their host at first, on GPUs with that into a
-// communicator of their own.
+// How a rank finds the others: what it has to tell them at first goes by way of rank 0. On the CPU
+// the communicator is of the memory of their host, of MPI or of TCP; on GPUs it is one of their
+// own.
 #include "engine/internal.h"
+
+// Whose ranks exchange, and what went wrong.
+typedef struct meeting {
+    const msgl_engine *e;
+    msgl_err why;
+} meeting;
 
 static bool exchange(void *ctx, const void *own, size_t bytes, void *all)
 {
-    const msgl_engine *e = ctx;
-    msgl_exec x = {0};
-    e->host->ops->all_gather(e->host, &x, own, bytes / sizeof(float), all); // as it is
-    return x.status == 0;
+    meeting *m = ctx;
+    return msgl__ranks_exchange(&m->e->place, own, bytes, all, &m->why) == 0;
 }
 
-static msgl_cuda_ranks ranks_of(msgl_engine *e, const char *nccl)
+static msgl_cuda_ranks ranks_of(meeting *m, const char *nccl)
 {
-    return (msgl_cuda_ranks){
-        .rank = e->place.rank, .size = e->place.size, .exchange = exchange, .ctx = e, .nccl = nccl};
+    return (msgl_cuda_ranks){.rank = m->e->place.rank,
+                             .size = m->e->place.size,
+                             .exchange = exchange,
+                             .ctx = m,
+                             .nccl = nccl};
+}
+
+// What a rank said that could not go on counts more than that the others noticed.
+static int explain(int code, const meeting *m, msgl_err *err)
+{
+    if (code == 0 || m->why.code == 0) return code;
+    *err = m->why;
+    return err->code;
 }
 
 static void abort_calls(void *ctx)
@@ -26,15 +42,28 @@ static void abort_calls(void *ctx)
 
 static int connect_gpus(msgl_engine *e, const msgl_options *o, msgl_err *err)
 {
-    const msgl_cuda_ranks ranks = ranks_of(e, o->nccl_path);
+    meeting m = {.e = e};
+    const msgl_cuda_ranks ranks = ranks_of(&m, o->nccl_path);
     char note[128] = "";
     msgl_comm *of_gpus;
     const int code = e->cuda->comm(e->device, &ranks, &of_gpus, note, sizeof note, err);
-    if (code != 0) return code;
+    if (code != 0) return explain(code, &m, err);
     e->comm = of_gpus;
     msgl__group_on_blame(e->member, abort_calls, of_gpus);
     msgl__engine_print(o, note);
     return 0;
+}
+
+static int connect_hosts(const msgl_engine *e, msgl_comm **out, msgl_err *err)
+{
+    const msgl_rank_place *p = &e->place;
+    if (p->mpi != NULL) return msgl__comm_mpi_create(e->member, p->mpi, out, err);
+    if (p->linked) {
+        int fds[MSGL_GROUP_MAX_SIZE];
+        msgl__ranks_data(p, fds);
+        return msgl__comm_tcp_create(e->member, fds, out, err);
+    }
+    return msgl__comm_shm_create(e->member, out, err);
 }
 
 int msgl__engine_connect(msgl_engine *e, const msgl_options *o, struct msgl_heartbeat *heartbeat,
@@ -47,25 +76,27 @@ int msgl__engine_connect(msgl_engine *e, const msgl_options *o, struct msgl_hear
     if (code != 0) return code;
     msgl__ranks_watch(&e->place, e->member);
     msgl__group_beat(e->member, heartbeat);
-    code = e->place.mpi != NULL ? msgl__comm_mpi_create(e->member, e->place.mpi, &e->host, err)
-                                : msgl__comm_shm_create(e->member, &e->host, err);
-    if (code == 0) e->comm = e->host;
-    if (code == 0 && e->cuda != NULL) code = connect_gpus(e, o, err);
+    if (e->cuda != NULL) return connect_gpus(e, o, err);
+    msgl_comm *comm;
+    code = connect_hosts(e, &comm, err);
+    if (code == 0) e->comm = comm;
     return code;
 }
 
 int msgl__engine_share_choices(msgl_engine *e, msgl_err *err)
 {
-    const msgl_cuda_ranks ranks = ranks_of(e, "none");
-    return e->cuda->share_choices(e->device, &ranks, err);
+    meeting m = {.e = e};
+    const msgl_cuda_ranks ranks = ranks_of(&m, "none");
+    return explain(e->cuda->share_choices(e->device, &ranks, err), &m, err);
 }
 
 void msgl__engine_disconnect(msgl_engine *e)
 {
-    msgl_comm *const of_gpus = e->comm != e->host ? e->comm : NULL;
-    if (e->host != NULL) e->host->ops->destroy(e->host);
+    msgl_comm *const comm = e->comm;
+    const bool on_host = e->cuda == NULL;
+    if (on_host && comm != NULL) comm->ops->destroy(comm);
     msgl__group_leave(e->member);
     msgl__ranks_stop(&e->place);
     // Behind the ends of the others: they may have read what this rank shows them.
-    if (of_gpus != NULL) of_gpus->ops->destroy(of_gpus);
+    if (!on_host && comm != NULL) comm->ops->destroy(comm);
 }

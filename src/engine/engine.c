@@ -285,7 +285,7 @@ static int open_gpu(msgl_engine *e, const msgl_device_choice *choice, msgl_err *
                       cache_folder(cache, sizeof cache) ? cache : NULL, &e->device, &props, err);
     if (code != 0) return code;
     snprintf(e->device_name, sizeof e->device_name, "%s", props.name);
-    e->large_gpu = props.free_bytes > (size_t)80 << 30;
+    e->large_gpu = props.free_bytes > (size_t)40 << 30;
     e->cuda->kernels(&e->kernels);
     return 0;
 }
@@ -296,20 +296,15 @@ static int open_device(msgl_engine *e, const msgl_options *o, struct msgl_heartb
 {
     msgl_device_choice choice;
     msgl_cpu_level level = MSGL_CPU_REF;
-    const int32_t ranks = e->model.target.ranks;
     // Engines beside this one take GPUs before it, or behind it.
-    int code = msgl__device_choose(o->device, o->dp_rank * ranks + e->place.rank,
-                                   o->dp_size * ranks, &choice, err);
+    const int32_t here = ranks_here(e);
+    int code = msgl__device_choose(o->device, o->dp_rank * here + e->place.local_rank,
+                                   o->dp_size * here, &choice, err);
     if (code == 0) code = msgl__cpu_level_select(o->cpu_level, &level, err);
     if (code != 0) return code;
     msgl__engine_print(o, choice.note);
     const bool on_host = choice.kind == MSGL_DEVICE_CPU;
-    int threads =
-        o->threads > 0 ? o->threads : msgl__physical_cores() / (ranks_here(e) * o->dp_size);
-    if (!on_host && e->place.mpi != NULL) {
-        return msgl__err_set(err, MSGL_EUNSUPPORTED,
-                             "--device: the ranks of an MPI job compute on the CPU; allowed: cpu");
-    }
+    int threads = o->threads > 0 ? o->threads : msgl__physical_cores() / (here * o->dp_size);
     if (!on_host || threads < 1) threads = 1; // the GPU computes
     code = msgl__pool_create(threads, &e->threads, err);
     if (code != 0) return code;
@@ -325,7 +320,8 @@ static void choose_limits(msgl_engine *e, const msgl_options *o)
     e->max_running = o->max_running;
     e->info.max_prefill_tokens = o->max_prefill_tokens;
     e->max_step_tokens = o->max_prefill_tokens + o->max_running; // chunks beside answers
-    // Mini-SGLang's defaults.
+    // Mini-SGLang's defaults, but for its 80 GB: a card of 80 GB has less, and 256 clients need
+    // them.
     e->graph_max_bs = o->graph_max_bs >= 0 ? o->graph_max_bs : e->large_gpu ? 256 : 160;
     e->logits_rows = on_host ? 64 : 256;
     if (!on_host && e->graph_max_bs > e->logits_rows) e->logits_rows = e->graph_max_bs;
@@ -449,7 +445,6 @@ static int take_place(msgl_engine *e, const msgl_options *o, msgl_err *err)
         msgl__model_check_ranks(&e->model.cfg, ranks, &e->model.target.expert_ranks, err);
     if (code != 0 || ranks == 1 || e->place.size > 0) return code;
     say_experts(e, o);
-    if (o->mpi) return msgl__job_start(o, &e->place, err);
     return msgl__ranks_start(o, &e->place, err);
 }
 

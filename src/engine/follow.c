@@ -103,7 +103,7 @@ static int follow(follower *f)
 {
     int code = 0;
     while (code == 0) {
-        const int kind = msgl__wire_receive(&f->w, f->place->fd);
+        const int kind = msgl__wire_receive(&f->w, f->place->fd, f->place->group);
         if (kind == MSGL_WIRE_END) return 0;
         if (kind == MSGL_WIRE_TOKENS) {
             code = follow_tokens(f);
@@ -152,7 +152,7 @@ static void free_all(follower *f)
     msgl__engine_destroy(f->e);
 }
 
-int msgl__ranks_follow(const msgl_options *o, const msgl_rank_place *place)
+int msgl__ranks_follow(const msgl_options *o, msgl_rank_place *place)
 {
     follower f = {.place = place};
     msgl_err err = {0};
@@ -161,12 +161,13 @@ int msgl__ranks_follow(const msgl_options *o, const msgl_rank_place *place)
     msgl__wire_begin(&f.w, MSGL_WIRE_READY);
     msgl__wire_put(&f.w, &err, sizeof err);
     if (msgl__wire_send(&f.w, place->fd, place->group) == 0 && code == 0) {
+        place->ready = true;
         code = follow(&f);
         if (code != 0 && code != MSGL_EPEER) msgl__group_blame(place->group, place->rank);
     }
     // Steps in flight end, or fail with the group.
     for (int32_t i = 0; f.e != NULL && i < MSGL_ENGINE_FLIGHTS; i++) (void)wait_for(&f, i);
-    if (code == MSGL_EPEER && place->mpi != NULL) await_blame(place->group);
+    if (code == MSGL_EPEER && place->linked) await_blame(place->group);
     free_all(&f);
     return code;
 }

@@ -125,15 +125,14 @@ struct msgl_engine {
     msgl_pool *threads;
     msgl_rank_place place; // of several ranks; else size 0
     msgl_group_member *member;
-    msgl_comm alone, *comm; // one of: alone, host, the device's own
-    msgl_comm *host;        // of several ranks, over their memory
+    msgl_comm alone, *comm; // alone, or of several ranks
     char rank_fault[64];
     msgl_device *device;
     const msgl_cuda_api *cuda; // NULL on the CPU
     int ordinal;               // of the GPU
     int sharing;               // ranks on the GPU
     char device_name[128];     // of the GPU
-    bool large_gpu;            // more than 80 GB free at the start
+    bool large_gpu;            // more than 40 GB free at the start
     bool deterministic;
     int32_t graph_max_bs;
     msgl_model model;

@@ -45,11 +45,11 @@ void msgl__wire_put(msgl_wire *w, const void *p, size_t bytes)
     w->used += bytes;
 }
 
-// Until the other end has read something; false: it is of no use any more.
-static bool can_send(int fd, const msgl_group *group)
+// Until the other end has read or sent something; false: it is of no use any more.
+static bool await(int fd, short what, const msgl_group *group)
 {
     enum { LOOK_MS = 50 };
-    struct pollfd p = {.fd = fd, .events = POLLOUT};
+    struct pollfd p = {.fd = fd, .events = what};
     while (poll(&p, 1, LOOK_MS) <= 0) {
         if (group != NULL && msgl__group_blamed(group) >= 0) return false;
     }
@@ -66,33 +66,34 @@ int msgl__wire_send(msgl_wire *w, int fd, const msgl_group *group)
     for (size_t at = 0; at < w->used;) {
         const ssize_t n = send(fd, w->bytes + at, w->used - at, MSG_NOSIGNAL | MSG_DONTWAIT);
         if (n < 0 && errno == EINTR) continue;
-        if (n < 0 && errno == EAGAIN && can_send(fd, group)) continue;
+        if (n < 0 && errno == EAGAIN && await(fd, POLLOUT, group)) continue;
         if (n <= 0) return MSGL_EPEER;
         at += (size_t)n;
     }
     return 0;
 }
 
-static bool receive_all(int fd, void *to, size_t bytes)
+static bool receive_all(int fd, void *to, size_t bytes, const msgl_group *group)
 {
     for (size_t at = 0; at < bytes;) {
-        const ssize_t n = recv(fd, (char *)to + at, bytes - at, 0);
+        const ssize_t n = recv(fd, (char *)to + at, bytes - at, MSG_DONTWAIT);
         if (n < 0 && errno == EINTR) continue;
+        if (n < 0 && errno == EAGAIN && await(fd, POLLIN, group)) continue;
         if (n <= 0) return false;
         at += (size_t)n;
     }
     return true;
 }
 
-int msgl__wire_receive(msgl_wire *w, int fd)
+int msgl__wire_receive(msgl_wire *w, int fd, const msgl_group *group)
 {
     head h;
     w->used = w->at = 0;
     w->failed = false;
-    if (!receive_all(fd, &h, sizeof h)) return MSGL_EPEER;
+    if (!receive_all(fd, &h, sizeof h, group)) return MSGL_EPEER;
     if (h.bytes > MAX_BYTES) return MSGL_ELIMIT;
     if (!reserve(w, h.bytes)) return MSGL_ENOMEM;
-    if (!receive_all(fd, w->bytes, h.bytes)) return MSGL_EPEER;
+    if (!receive_all(fd, w->bytes, h.bytes, group)) return MSGL_EPEER;
     w->used = h.bytes;
     return (int)h.kind;
 }

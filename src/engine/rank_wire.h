@@ -18,6 +18,7 @@ struct msgl_rank_place; // engine/ranks.h
 typedef enum msgl_wire_kind {
     MSGL_WIRE_PLAN = 1, // msgl_rank_plan
     MSGL_WIRE_MEMORY,   // size_t: bytes that a rank can take; from the others
+    MSGL_WIRE_EXCHANGE, // what ranks tell each other before they are ready; to and from the others
     MSGL_WIRE_READY,    // msgl_err, code 0: can follow; from the others
     MSGL_WIRE_TOKENS,   // msgl_wire_tokens, ids, then slots of each table
     MSGL_WIRE_EXTRA,    // msgl_wire_extra, msgl_bias
@@ -45,9 +46,11 @@ struct msgl_ranks {
     msgl_group *group;
     int32_t count; // of the others
     int fds[MSGL_GROUP_MAX_SIZE];
-    pid_t pids[MSGL_GROUP_MAX_SIZE]; // of those that it has forked
-    int beats[MSGL_GROUP_MAX_SIZE];  // of those that it has not: between the watches
-    msgl_wire message;               // that is being made
+    int num_forked;
+    pid_t pids[MSGL_GROUP_MAX_SIZE]; // of the first ones, which it has forked
+    // Of ranks that have met over TCP: between the watches, and for data (-1: none).
+    int beats[MSGL_GROUP_MAX_SIZE], data[MSGL_GROUP_MAX_SIZE];
+    msgl_wire message; // that is being made
 };
 
 void msgl__wire_begin(msgl_wire *w, msgl_wire_kind kind);
@@ -55,9 +58,10 @@ void msgl__wire_put(msgl_wire *w, const void *p, size_t bytes);
 // The whole message; blocks while the other end does not read, unless a rank of the group (or NULL)
 // is to blame. MSGL_EPEER: it is gone, or of no use any more; MSGL_ENOMEM.
 int msgl__wire_send(msgl_wire *w, int fd, const msgl_group *group);
-// The next message, whole, and its kind; MSGL_EPEER: the other end is gone; MSGL_ENOMEM;
-// MSGL_ELIMIT: longer than any is.
-int msgl__wire_receive(msgl_wire *w, int fd);
+// The next message, whole, and its kind; blocks as sending does, and takes first what has come.
+// MSGL_EPEER: the other end is gone, or of no use any more; MSGL_ENOMEM; MSGL_ELIMIT: longer than
+// any is.
+int msgl__wire_receive(msgl_wire *w, int fd, const msgl_group *group);
 // The next bytes of a message received, where they lie until the next one is; the first is aligned
 // as malloc's memory. NULL: it has no more so many.
 const void *msgl__wire_take(msgl_wire *w, size_t bytes);
@@ -67,6 +71,6 @@ void msgl__wire_free(msgl_wire *w);
 
 // follow.c: a rank other than 0, from its engine to the end of rank 0. 0: rank 0 ended on purpose
 // and said so; MSGL_EPEER: it, or another rank, is gone; else what rank 0 was told.
-int msgl__ranks_follow(const msgl_options *o, const struct msgl_rank_place *place);
+int msgl__ranks_follow(const msgl_options *o, struct msgl_rank_place *place);
 
 #endif

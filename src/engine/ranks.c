@@ -13,6 +13,7 @@
 
 #include "core/mem.h"
 #include "core/req_extra.h"
+#include "engine/rank_meet.h"
 #include "engine/rank_wire.h"
 
 enum { STOP_MS = 2000 }; // for the others to end by themselves
@@ -34,8 +35,12 @@ static _Noreturn void become(const msgl_options *o, int32_t rank, msgl_group *gr
         close(fd);
     }
     close_range(4, ~0U, 0);
-    const msgl_rank_place place = {
-        .rank = rank, .size = o->tp_size, .local = o->tp_size, .group = group, .fd = 3};
+    msgl_rank_place place = {.rank = rank,
+                             .size = o->tp_size,
+                             .local = o->tp_size,
+                             .local_rank = rank,
+                             .group = group,
+                             .fd = 3};
     _exit(msgl__ranks_follow(o, &place) == 0 ? 0 : 1);
 }
 
@@ -53,8 +58,8 @@ static int fork_rank(const msgl_options *o, msgl_group *group, msgl_ranks *r, ms
         close(pair[0]);
         return msgl__err_set(err, MSGL_ENOMEM, "ranks: no process: %s", strerror(errno));
     }
-    r->fds[r->count] = pair[0];
-    r->pids[r->count++] = pid;
+    r->fds[r->count++] = pair[0];
+    r->pids[r->num_forked++] = pid;
     return 0;
 }
 
@@ -62,11 +67,16 @@ int msgl__ranks_start(const msgl_options *o, msgl_rank_place *out, msgl_err *err
 {
     msgl_ranks *r = msgl__calloc(1, sizeof *r);
     *out = (msgl_rank_place){
-        .rank = 0, .size = o->tp_size, .local = o->tp_size, .others = r, .fd = -1};
+        .size = o->tp_size, .local = o->tp_size, .others = r, .fd = -1, .beats = -1, .data = -1};
     if (r == NULL) return msgl__err_set(err, MSGL_ENOMEM, "ranks: out of memory");
     int code = msgl__group_create(o->tp_size, &out->group, err);
     r->group = out->group;
-    while (code == 0 && r->count + 1 < o->tp_size) code = fork_rank(o, out->group, r, err);
+    const bool meet = o->mpi || o->nnodes > 1;
+    if (code == 0 && o->mpi) code = msgl__job_start(o, out, err);
+    if (code == 0 && !o->mpi && meet) code = msgl__nodes_start(o, out, err);
+    while (code == 0 && !meet && r->count + 1 < o->tp_size) {
+        code = fork_rank(o, out->group, r, err);
+    }
     if (code != 0) msgl__ranks_stop(out);
     return code;
 }
@@ -80,23 +90,27 @@ static bool ended(pid_t pid, int milliseconds)
     return false;
 }
 
+void msgl__ranks_reap(const pid_t *pids, int32_t count, int milliseconds)
+{
+    for (int32_t i = 0; i < count; i++) {
+        if (ended(pids[i], milliseconds)) continue;
+        kill(pids[i], SIGKILL);
+        waitpid(pids[i], NULL, 0);
+    }
+}
+
 void msgl__ranks_stop(msgl_rank_place *place)
 {
     msgl_ranks *r = place->others;
-    if (place->mpi != NULL) {
-        msgl__job_leave(place);
+    if (place->linked) {
+        msgl__meet_part(place);
     } else if (r != NULL) {
-        // A rank that is to blame may be one that is stopped.
-        const bool failed = place->group != NULL && msgl__group_blamed(place->group) >= 0;
-        const int patience = failed ? 0 : STOP_MS;
         for (int32_t i = 0; i < r->count; i++) close(r->fds[i]); // the sign to end
-        for (int32_t i = 0; i < r->count; i++) {
-            if (ended(r->pids[i], patience)) continue;
-            kill(r->pids[i], SIGKILL);
-            waitpid(r->pids[i], NULL, 0);
-        }
     }
     if (r != NULL) {
+        // A rank that is to blame may be one that is stopped.
+        const bool failed = place->group != NULL && msgl__group_blamed(place->group) >= 0;
+        msgl__ranks_reap(r->pids, r->num_forked, failed ? 0 : STOP_MS);
         msgl__wire_free(&r->message);
         msgl__free(r);
         msgl__group_destroy(place->group);
@@ -112,7 +126,7 @@ pid_t msgl__ranks_process(const msgl_rank_place *place, int32_t rank)
 void msgl__ranks_watch(const msgl_rank_place *place, msgl_group_member *member)
 {
     const msgl_ranks *r = place->others;
-    const bool linked = place->mpi != NULL;
+    const bool linked = place->linked;
     if (r == NULL && linked) msgl__group_link(member, 0, place->beats, place->fd);
     if (r == NULL && !linked) msgl__group_watch(member, 0, place->fd);
     for (int32_t i = 0; r != NULL && i < r->count; i++) {
@@ -124,6 +138,14 @@ void msgl__ranks_watch(const msgl_rank_place *place, msgl_group_member *member)
     }
 }
 
+void msgl__ranks_data(const msgl_rank_place *place, int *fds)
+{
+    fds[0] = place->data;
+    for (int32_t i = 1; i < place->size && place->others != NULL; i++) {
+        fds[i] = place->others->data[i - 1];
+    }
+}
+
 // --- before the first step ---------------------------------------------------------------------
 
 // What rank `rank` sends next: a message of this kind, or why it can send none.
@@ -132,7 +154,7 @@ static int hear(const msgl_rank_place *place, int32_t rank, msgl_wire_kind kind,
 {
     msgl_wire w = {0};
     msgl_err why;
-    const int got = msgl__wire_receive(&w, place->others->fds[rank - 1]);
+    const int got = msgl__wire_receive(&w, place->others->fds[rank - 1], place->group);
     const bool failed = got == MSGL_WIRE_READY && msgl__wire_get(&w, &why, sizeof why);
     const bool whole = !failed && got == (int)kind && msgl__wire_get(&w, p, bytes);
     msgl__wire_free(&w);
@@ -167,6 +189,50 @@ int msgl__ranks_least_memory(const msgl_rank_place *place, size_t *available, in
     return 0;
 }
 
+// A message of rank 0 to all others. The first that is gone has said why, or not.
+static int tell_all(const msgl_rank_place *place, msgl_err *err)
+{
+    msgl_ranks *r = place->others;
+    for (int32_t i = 0; i < r->count; i++) {
+        if (msgl__wire_send(&r->message, r->fds[i], r->group) == 0) continue;
+        const int code = hear(place, i + 1, MSGL_WIRE_READY, NULL, 0, err);
+        if (code != 0) return code;
+        return msgl__err_set(err, MSGL_EPEER, "rank %d of %d ended unexpectedly", (int)(i + 1),
+                             (int)place->size);
+    }
+    return 0;
+}
+
+static int exchange_with_0(const msgl_rank_place *place, const void *own, size_t bytes, void *all,
+                           msgl_err *err)
+{
+    msgl_wire w = {0};
+    msgl__wire_begin(&w, MSGL_WIRE_EXCHANGE);
+    msgl__wire_put(&w, own, bytes);
+    int code = msgl__wire_send(&w, place->fd, place->group);
+    if (code == 0 && (msgl__wire_receive(&w, place->fd, place->group) != MSGL_WIRE_EXCHANGE ||
+                      !msgl__wire_get(&w, all, bytes * (size_t)place->size))) {
+        code = MSGL_EPEER;
+    }
+    msgl__wire_free(&w);
+    return code == 0 ? 0 : msgl__err_set(err, code, "rank 0 ended");
+}
+
+int msgl__ranks_exchange(const msgl_rank_place *place, const void *own, size_t bytes, void *all,
+                         msgl_err *err)
+{
+    if (place->rank > 0) return exchange_with_0(place, own, bytes, all, err);
+    memcpy(all, own, bytes);
+    for (int32_t i = 1; i < place->size; i++) {
+        const int code =
+            hear(place, i, MSGL_WIRE_EXCHANGE, (char *)all + (size_t)i * bytes, bytes, err);
+        if (code != 0) return code;
+    }
+    msgl__wire_begin(&place->others->message, MSGL_WIRE_EXCHANGE);
+    msgl__wire_put(&place->others->message, all, bytes * (size_t)place->size);
+    return tell_all(place, err);
+}
+
 int msgl__ranks_explain(const msgl_rank_place *place, msgl_err *err)
 {
     enum { MOMENT_MS = 200 };
@@ -187,19 +253,13 @@ int msgl__ranks_tell_plan(const msgl_rank_place *place, const msgl_rank_plan *pl
     msgl_ranks *r = place->others;
     msgl__wire_begin(&r->message, MSGL_WIRE_PLAN);
     msgl__wire_put(&r->message, plan, sizeof *plan);
-    for (int32_t i = 0; i < r->count; i++) {
-        if (msgl__wire_send(&r->message, r->fds[i], r->group) == 0) continue;
-        const int code = hear(place, i + 1, MSGL_WIRE_READY, NULL, 0,
-                              err); // it has ended, with a word or without
-        return code != 0 ? code : MSGL_EPEER;
-    }
-    return 0;
+    return tell_all(place, err);
 }
 
 int msgl__ranks_hear_plan(const msgl_rank_place *place, msgl_rank_plan *plan, msgl_err *err)
 {
     msgl_wire w = {0};
-    const int kind = msgl__wire_receive(&w, place->fd);
+    const int kind = msgl__wire_receive(&w, place->fd, place->group);
     const bool whole = kind == MSGL_WIRE_PLAN && msgl__wire_get(&w, plan, sizeof *plan);
     msgl__wire_free(&w);
     return whole ? 0 : msgl__err_set(err, MSGL_EPEER, "rank 0 ended");

@@ -1,11 +1,11 @@
 // SPDX-License-Identifier: Apache-2.0
 //
 // A model that several processes share, each with an engine of its own (a rank). Rank 0 is the
-// process that makes the engine: it forks the others, or mpirun has started them, maybe on other
-// hosts (rank_job.c), and sends each of them what the scheduler tells it, before it does that
-// itself. They do the same steps on their parts of the
-// weights, meet in the communicator (distributed/group.h) and choose the same tokens, so nothing
-// comes back but a failure. Rank 0 decides everything that depends on time or free memory.
+// process that makes the engine: it forks the others, or mpirun has started them (rank_job.c), or
+// minisgl on other hosts (rank_nodes.c). It sends each of them what the scheduler tells it, before
+// it does that itself. They do the same steps on their parts of the weights, meet in the
+// communicator (distributed/group.h) and choose the same tokens, so nothing comes back but a
+// failure. Rank 0 decides everything that depends on time or free memory.
 #ifndef MSGL_ENGINE_RANKS_H
 #define MSGL_ENGINE_RANKS_H
 
@@ -23,15 +23,18 @@ typedef struct msgl_ranks msgl_ranks;
 
 // Of an engine that is one rank of several: who it is, and for rank 0 the way to the others.
 typedef struct msgl_rank_place {
-    int32_t rank, size, local; // local: ranks of this host
+    int32_t rank, size;
+    int32_t local, local_rank; // ranks of this host, and which of them this is
     msgl_group *group;
     msgl_ranks *others; // of rank 0
     int fd;             // of the others: to rank 0
-    // Of an MPI job's process: MPI, and of the others the connection between the watches. NULL:
-    // rank 0 has forked the others.
-    const struct msgl_mpi_api *mpi;
-    int beats;
-    bool ready; // of rank 0: the others follow
+    // The ranks have met over TCP (rank_meet.h), and each has a group's memory of its own. Then of
+    // the others: the connection of the watches, and the one for data (-1: none).
+    bool linked;
+    int beats, data;
+    const struct msgl_mpi_api *mpi; // of an MPI job's process
+    bool ready;                     // of rank 0: the others follow; of the others: this one does
+    int32_t blamed;                 // of the others behind their end: who failed, or -1
 } msgl_rank_place;
 
 // What rank 0's memory plan has decided for all.
@@ -41,9 +44,12 @@ typedef struct msgl_rank_plan {
     msgl_model_digest files; // that all have to have
 } msgl_rank_plan;
 
-// Forks ranks [1, o->tp_size), which make their engines with options of their own and follow until
-// rank 0 is gone; they never return from here. To be called before the process has threads that
-// hold locks. *out is the caller's, until msgl__ranks_stop.
+// Starts or finds the others. Forks ranks [1, o->tp_size), which make their engines with options of
+// their own and follow until rank 0 is gone; they never return from here. To be called before the
+// process has threads that hold locks. *out is the caller's, until msgl__ranks_stop. Where o->mpi,
+// the others are the job's other processes (MSGL_EINVAL: it is of another size, or this is not its
+// first process), and with o->nnodes those of the other hosts too: they come in msgl__engine_follow
+// (engine.h).
 int msgl__ranks_start(const msgl_options *o, msgl_rank_place *out, msgl_err *err);
 // Ends the others and gives back what start took; place->size 0 or 1: nothing.
 void msgl__ranks_stop(msgl_rank_place *place);
@@ -52,18 +58,16 @@ void msgl__ranks_stop(msgl_rank_place *place);
 // *whose who has it. Errors of ranks that failed before, with their number.
 int msgl__ranks_least_memory(const msgl_rank_place *place, size_t *available, int32_t *whose,
                              msgl_err *err);
-// rank_job.c. The same where o->mpi: the others are the job's other processes, which wait for it in
-// msgl__engine_follow (engine.h). MSGL_EINVAL: the job is of another size, or this is not its first
-// process.
-int msgl__job_start(const msgl_options *o, msgl_rank_place *out, msgl_err *err);
-// What msgl__ranks_stop does then: the others end, and MPI with them.
-void msgl__job_leave(msgl_rank_place *place);
-
 // Rank 0 tells the others; they wait for it.
 int msgl__ranks_tell_plan(const msgl_rank_place *place, const msgl_rank_plan *plan, msgl_err *err);
 int msgl__ranks_hear_plan(const msgl_rank_place *place, msgl_rank_plan *plan, msgl_err *err);
 // Rank 0 waits until all others can follow; the first failure, with its rank, is *err.
 int msgl__ranks_wait_ready(msgl_rank_place *place, msgl_err *err);
+
+// all [size, bytes]: everybody's `own`, by rank. All ranks call it as often, in the same order,
+// before they are ready. Errors as msgl__ranks_least_memory's.
+int msgl__ranks_exchange(const msgl_rank_place *place, const void *own, size_t bytes, void *all,
+                         msgl_err *err);
 
 // On rank 0, when calls end because another rank has failed: what that one says of it takes *err's
 // place, if it says something within a moment. The code of *err.
@@ -74,6 +78,10 @@ pid_t msgl__ranks_process(const msgl_rank_place *place, int32_t rank);
 
 // This rank's watch looks at the ways to the others, which close when they end.
 void msgl__ranks_watch(const msgl_rank_place *place, msgl_group_member *member);
+
+// fds [size]: the connections for data of ranks that have met over TCP, as msgl__comm_tcp_create
+// takes them.
+void msgl__ranks_data(const msgl_rank_place *place, int *fds);
 
 // What the runner's functions of the same names do, sent to all others with the slots that their
 // page tables (num_tables of them) need. 0, or MSGL_EPEER: one of them is gone.

@@ -121,6 +121,7 @@ void *msgl__expert_sum(msgl_forward *f, const msgl_moe_experts *e, const int32_t
                   .rows = rows,
                   .share = msgl__ceil_div(rows, c->size),
                   .hidden = (size_t)e->down[0].n};
+    if (c->ops->all_to_all == NULL) return NULL;
     // Of a step that has failed nobody knows the experts.
     if (rows < c->size || c->size != parts(e) || f->x->status != 0) return NULL;
     if (!take(&x) || !find_rows(&x, e, ids)) return NULL;

@@ -12,29 +12,19 @@ where they cannot be made (they take root), that part says so and is left out.
 import http.client
 import json
 import os
-import pathlib
 import re
 import signal
 import subprocess
 import sys
-import tempfile
 import threading
 import time
-import uuid
+
+from rank_jobs import (ENV, HOSTS, LIMIT_S, MARK, NET, TEMP, WIRES, check, check_nothing_left, clean, inside, ip, make_hosts,
+                       messages, parent, processes, run, shared_files, stream, until, watching)
 
 MINISGL, MODEL, MPIRUN = sys.argv[1:4]
-MARK = "MINISGL_TEST_JOB=" + uuid.uuid4().hex
 PROMPT = ["--prompt", "What is 27 + 58?", "--chat", "--temperature", "0", "--max-tokens", "40"]
 OPTIONS = ["--model", MODEL, "--device", "cpu", "--num-pages", "6000", "--threads", "1"]
-TEMP = tempfile.mkdtemp(prefix="minisgl-mpi-")
-ENV = dict(os.environ, TMPDIR=TEMP, **dict([MARK.split("=")]))
-LIMIT_S = 3  # of the 2 s that a failure may go unseen, and for a machine that does other things
-
-
-def check(condition, what):
-    if not condition:
-        raise AssertionError(what)
-    print("ok:", what, flush=True)
 
 
 def mpirun(ranks, *args, before=()):
@@ -46,47 +36,7 @@ def pretend(*variables):
     return ["env", *variables, MINISGL, "run", *OPTIONS, *PROMPT]
 
 
-def until(condition, seconds):
-    end = time.monotonic() + seconds
-    while not condition() and time.monotonic() < end:
-        time.sleep(0.02)
-    return condition()
-
-
-def processes():
-    """Those of this test's jobs, and what their environment says: {pid: {name: value}}."""
-    found = {}
-    for p in pathlib.Path("/proc").glob("[0-9]*"):
-        try:
-            lines = (p / "environ").read_bytes().decode(errors="replace").split("\0")
-            if MARK in lines and "minisgl" in os.readlink(p / "exe"):
-                found[int(p.name)] = dict(line.split("=", 1) for line in lines if "=" in line)
-        except OSError:
-            pass
-    return found
-
-
-def shared_files():
-    return {f for f in os.listdir("/dev/shm") if f.startswith(("vader", "minisgl", "ompi", "osc"))}
-
-
-def check_nothing_left(before, what):
-    gone = until(lambda: not processes() and not os.listdir(TEMP) and shared_files() <= before, 10)
-    if not gone:
-        print(processes().keys(), os.listdir(TEMP), shared_files() - before)
-    check(gone, what + ": nothing is left")
-
-
-def messages(text):
-    return [line for line in text.splitlines() if line.startswith("minisgl: ")]
-
-
 # ---- run ----
-
-
-def run(command):
-    p = subprocess.run(command, env=ENV, capture_output=True, text=True, timeout=120)
-    return p.returncode, p.stdout, p.stderr
 
 
 def check_text():
@@ -159,24 +109,15 @@ class Job:
     def process(self, rank):
         """Of rank 0 the engine, which is a child of what mpirun started."""
         for pid, env in processes().items():
-            threads = [t.read_text() for t in pathlib.Path("/proc/%d/task" % pid).glob("*/comm")]
-            if env["OMPI_COMM_WORLD_RANK"] == str(rank) and "msgl-watch\n" in threads:
+            if env["OMPI_COMM_WORLD_RANK"] == str(rank) and watching(pid):
                 return pid
         raise AssertionError("no process of rank %d" % rank)
 
     def supervisor(self):
-        return int(pathlib.Path("/proc/%d/stat" % self.process(0)).read_text().split()[3])
+        return parent(self.process(0))
 
     def stream(self, tokens):
-        """A response of which some tokens have come."""
-        c = http.client.HTTPConnection("127.0.0.1", self.port, timeout=30)
-        c.request("POST", "/v1/completions", json.dumps({
-            "model": "demo", "prompt": "Tell me a story", "max_tokens": tokens, "stream": True, "ignore_eos": True}),
-            {"Content-Type": "application/json"})
-        r = c.getresponse()
-        for _ in range(20):
-            r.readline()
-        return r
+        return stream(self.port, tokens)
 
     def end(self):
         code = self.starter.wait(30)
@@ -230,41 +171,6 @@ def check_drain():
 
 # ---- two hosts ----
 
-NET = "10.213.77."
-HOSTS = ["minisgl-%d-%d" % (os.getpid(), i) for i in (1, 2)]
-WIRES = ["mw%d-%d" % (os.getpid() % 100000, i) for i in (1, 2)]
-
-
-def ip(*args):
-    return subprocess.run(["ip", *args], capture_output=True, text=True)
-
-
-def make_hosts():
-    """Two network namespaces with a wire between them; why not, if not."""
-    steps = [["netns", "add", HOSTS[0]], ["netns", "add", HOSTS[1]],
-             ["link", "add", WIRES[0], "netns", HOSTS[0], "type", "veth", "peer", "name", WIRES[1], "netns", HOSTS[1]]]
-    for i in (0, 1):
-        steps += [["-n", HOSTS[i], "addr", "add", NET + "%d/24" % (i + 1), "dev", WIRES[i]],
-                  ["-n", HOSTS[i], "link", "set", WIRES[i], "up"], ["-n", HOSTS[i], "link", "set", "lo", "up"]]
-    for step in steps:
-        try:
-            done = ip(*step)
-        except OSError as e:
-            return "ip: %s" % e
-        if done.returncode != 0:
-            return done.stderr.strip()
-    for i in (0, 1):  # with names of their own, by which MPI tells hosts apart
-        done = subprocess.run(inside(i, "hostname"), capture_output=True, text=True)
-        if done.stdout.strip() != "host%d" % (i + 1):
-            return done.stderr.strip() or "no names of hosts"
-    return None
-
-
-def inside(host, command):
-    return ["ip", "netns", "exec", HOSTS[host], "unshare", "--uts", "sh", "-c",
-            "hostname host%d && exec %s" % (host + 1, command)]
-
-
 def over_hosts(*args):
     agent = os.path.join(TEMP, "agent")  # what mpirun starts instead of ssh: HOST COMMAND...
     with open(agent, "w") as f:
@@ -294,8 +200,7 @@ def check_hosts():
         f.write('{"prompt": "Tell me a story", "max_tokens": 1900, "ignore_eos": true}\n' * 20)
     job = subprocess.Popen(over_hosts("run", *OPTIONS, *here, "--input", lines), env=ENV, text=True,
                            stdout=subprocess.DEVNULL, stderr=subprocess.PIPE)
-    ready = until(lambda: len([p for p in processes() if "msgl-watch\n" in [
-        t.read_text() for t in pathlib.Path("/proc/%d/task" % p).glob("*/comm")]]) == 2, 30)
+    ready = until(lambda: len([p for p in processes() if watching(p)]) == 2, 30)
     check(ready, "two hosts work")
     time.sleep(1)
     begin = time.monotonic()
@@ -317,11 +222,4 @@ try:
     check_drain()
     check_hosts()
 finally:
-    for left in processes():
-        os.kill(left, signal.SIGKILL)
-    for namespace in HOSTS:
-        try:
-            ip("netns", "del", namespace)
-        except OSError:
-            pass
-    subprocess.run(["rm", "-rf", TEMP])
+    clean()

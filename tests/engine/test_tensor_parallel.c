@@ -536,7 +536,7 @@ static void test_wire(void **state)
         msgl__wire_put(&w, data, (size_t)i * 1000);
         msgl__wire_put(&w, &number, sizeof number);
         assert_int_equal(msgl__wire_send(&w, pair[0], g), 0);
-        assert_int_equal(msgl__wire_receive(&got, pair[1]), MSGL_WIRE_EXTRA);
+        assert_int_equal(msgl__wire_receive(&got, pair[1], NULL), MSGL_WIRE_EXTRA);
         assert_true(msgl__wire_get(&got, data, (size_t)i * 1000));
         assert_true(msgl__wire_get(&got, &back, sizeof back));
         assert_int_equal(back, i);

@@ -139,9 +139,19 @@ static const msgl_comm_ops OPS = {
 struct introduction {
     cudaIpcMemHandle_t handle;
     cudaUUID_t gpu;
+    char host[40]; // handles are of this host alone
     int32_t shows; // the handle is there
     int32_t nccl;
 };
+
+// The host's, as long as it runs; "": unknown.
+static void name_host(char (&out)[40])
+{
+    FILE *f = fopen("/proc/sys/kernel/random/boot_id", "re");
+    if (f == NULL) return;
+    if (fgets(out, sizeof out, f) == NULL) out[0] = '\0';
+    fclose(f);
+}
 
 static int peer_gone(msgl_err *err)
 {
@@ -174,6 +184,10 @@ static bool open_peers(cuda_comm *c, const introduction *all, const char **why)
         if (r == c->base.rank) continue;
         if (!all[r].shows) {
             *why = "a rank has no memory to show";
+            return false;
+        }
+        if (memcmp(all[r].host, all[c->base.rank].host, sizeof all[r].host) != 0) {
+            *why = "a rank is on another host";
             return false;
         }
         void *memory = NULL;
@@ -235,6 +249,7 @@ static int meet_all(cuda_comm *c, const msgl_cuda_ranks *ranks, char *note, size
     int32_t sees[64], mine;
     cudaDeviceProp props;
     if (cudaGetDeviceProperties(&props, c->device->ordinal) == cudaSuccess) own.gpu = props.uuid;
+    name_host(own.host);
     own.shows = !ranks->no_peers && take_memory(c, &own);
     own.nccl = msgl__nccl_open(ranks->nccl, &no_nccl);
     if (!ranks->exchange(ranks->ctx, &own, sizeof own, all)) return peer_gone(err);

@@ -23,12 +23,13 @@ static int explain(msgl_err *err, const char *what, int rc)
     return msgl__err_set(err, MSGL_EUNSUPPORTED, "MPI: %s: %.200s", what, text);
 }
 
-static int count_local(int *out)
+static int count_local(msgl_mpi_job *out)
 {
     MPI_Comm local;
     const int rc = MPI_Comm_split_type(g_mpi.comm, MPI_COMM_TYPE_SHARED, 0, MPI_INFO_NULL, &local);
     if (rc != MPI_SUCCESS) return rc;
-    MPI_Comm_size(local, out);
+    MPI_Comm_size(local, &out->local);
+    MPI_Comm_rank(local, &out->local_rank);
     return MPI_Comm_free(&local);
 }
 
@@ -47,7 +48,7 @@ static int mpi_init(msgl_mpi_job *out, msgl_err *err)
     }
     MPI_Comm_set_errhandler(MPI_COMM_WORLD, MPI_ERRORS_RETURN);
     rc = MPI_Comm_dup(MPI_COMM_WORLD, &g_mpi.comm);
-    if (rc == MPI_SUCCESS) rc = count_local(&out->local);
+    if (rc == MPI_SUCCESS) rc = count_local(out);
     if (rc != MPI_SUCCESS) return explain(err, "no communicator", rc);
     MPI_Comm_rank(g_mpi.comm, &out->rank);
     MPI_Comm_size(g_mpi.comm, &out->size);

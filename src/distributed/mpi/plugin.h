@@ -15,11 +15,11 @@
 
 #include "core/err.h"
 
-#define MSGL_MPI_ABI 1u // changes with any struct that crosses the boundary
+#define MSGL_MPI_ABI 2u // changes with any struct that crosses the boundary
 
-// As the job has it. local: processes of it on this host, this one among them.
+// As the job has it. local: processes of it on this host, this one, local_rank, among them.
 typedef struct msgl_mpi_job {
-    int rank, size, local;
+    int rank, size, local, local_rank;
 } msgl_mpi_job;
 
 typedef struct msgl_mpi_part { // less than 2 GiB, from or to another rank
