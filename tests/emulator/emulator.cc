@@ -12,6 +12,7 @@
 
 dim3 threadIdx, blockIdx, blockDim, gridDim;
 uint64_t emulator_seed = 1;
+bool emulator_in_order;
 emulator_graph *emulator_capture;
 std::vector<std::vector<emulator_copy>> emulator_copies[EMULATOR_THREADS];
 
@@ -160,6 +161,16 @@ void emulator_fail(const char *what, const char *where)
     abort();
 }
 
+uint64_t emulator_draw()
+{
+    return next_random();
+}
+
+void emulator_yield()
+{
+    stop(READY, "a look");
+}
+
 void emulator_barrier(const char *where)
 {
     stop(AT_BARRIER, where);
@@ -185,7 +196,7 @@ void emulator_run(dim3 grid, dim3 block, const std::function<void()> &fn)
     gridDim = grid;
     std::vector<unsigned> ids;
     for (unsigned i = 0; i < grid.x * grid.y * grid.z; i++) ids.push_back(i);
-    shuffle(&ids);
+    if (!emulator_in_order) shuffle(&ids);
     for (unsigned i : ids) {
         blockIdx = dim3(i % grid.x, i / grid.x % grid.y, i / grid.x / grid.y);
         run_block();

@@ -165,7 +165,7 @@ static bool take_memory(cuda_comm *c, introduction *own)
     cudaError_t e = cudaMalloc(&memory, MSGL_PEER_BYTES);
     if (e == cudaSuccess) {
         c->peers.of[c->base.rank] = (msgl_peer_shared *)memory;
-        e = cudaMemset(memory, 0, MSGL_PEER_BYTES);
+        e = msgl__peer_prepare(c->peers.of[c->base.rank], NULL);
     }
     if (e == cudaSuccess) e = cudaDeviceSynchronize();
     if (e == cudaSuccess) e = cudaIpcGetMemHandle(&own->handle, memory);

@@ -23,7 +23,7 @@ extern "C" {
 
 enum {
     MSGL_PEER_RANKS = 8,     // at most
-    MSGL_PEER_BLOCKS = 4096, // of a kernel at most
+    MSGL_PEER_BLOCKS = 4096, // of a kernel whose blocks say something to each other, at most
     MSGL_PEER_SLOTS = 2,
 };
 #define MSGL_PEER_SLOT_BYTES ((size_t)16 << 20)
@@ -34,19 +34,25 @@ typedef struct msgl_peer_shared {
     uint32_t arrived[MSGL_PEER_RANKS][MSGL_PEER_BLOCKS];
     // The second time within a call.
     uint32_t reduced[MSGL_PEER_RANKS][MSGL_PEER_BLOCKS];
-    uint32_t epoch;  // calls done; the rank's own
+    uint32_t epoch;  // calls done but for sums in one shot; the rank's own
+    uint32_t pushed; // sums in one shot done; the rank's own
     uint32_t ticket; // blocks of the current call that are done; the rank's own
-    uint32_t unused[62];
-    // Behind it: MSGL_PEER_SLOTS slots.
+    uint32_t unused[61];
+    // Behind it: MSGL_PEER_SLOTS slots that the rank writes and the others read, then as many that
+    // the others write and it reads.
 } msgl_peer_shared;
 
-#define MSGL_PEER_BYTES (sizeof(msgl_peer_shared) + MSGL_PEER_SLOTS * MSGL_PEER_SLOT_BYTES)
+#define MSGL_PEER_PUSHED (sizeof(msgl_peer_shared) + MSGL_PEER_SLOTS * MSGL_PEER_SLOT_BYTES)
+#define MSGL_PEER_BYTES (MSGL_PEER_PUSHED + MSGL_PEER_SLOTS * MSGL_PEER_SLOT_BYTES)
 
 typedef struct msgl_peers {
     int rank, size;
     msgl_peer_shared *of[MSGL_PEER_RANKS]; // everybody's, as this rank's GPU sees it
     const volatile uint32_t *over; // pinned host memory: not 0 when nobody need be waited for
 } msgl_peers;
+
+// memory [MSGL_PEER_BYTES] as it has to be before the first call, in which others write to it.
+cudaError_t msgl__peer_prepare(msgl_peer_shared *memory, cudaStream_t stream);
 
 // out[r, i] = sum over ranks of in[r, i], rounded to dtype, for a matrix of at most
 // MSGL_PEER_SLOT_BYTES; in may be out. With residual (of the same dtype): residual += scale * that

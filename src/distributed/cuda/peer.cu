@@ -1,30 +1,39 @@
 // SPDX-License-Identifier: Apache-2.0
 //
 // Sums and gathers over peer memory, for messages that are so short that it counts how often ranks
-// meet. A block of a rank works with the blocks of the same index of the others: it writes its
-// part, says so to each of them, waits for theirs and reads it. Nobody waits for a whole grid, and
-// nothing has to be reset: what blocks say is the number of the call. A block waits for none that
-// is behind its own index, and blocks start in the order of their indices, so that a grid may have
-// more blocks than the GPU holds: while first ones wait, later ones write.
+// meet. A block of a rank works with the blocks of the same index of the others. Nobody waits for a
+// whole grid; a block waits for none that is behind its own index, and blocks start in the order of
+// their indices, so that a grid may have more blocks than the GPU holds: while first ones wait,
+// later ones write. Sums are in rank order, so that all ranks have the same bits.
 //
-// Two slots take turns. When a block writes to a slot again, all ranks have arrived at the call
-// between, hence their kernels of the call before that one have ended, and with them all reading.
+// One shot, for two ranks, or for short messages: everybody sums everything. A rank writes its part
+// into the memory of those that need it (a link's writes need no answer, its reads do), and who
+// waits for it looks at the data themselves: a word that has not come is EMPTY, which is minus zero
+// in every dtype, and minus zeros are sent as zeros. So there is nothing to be said, no fence that
+// the link would have to drain for, and threads do not wait for each other; what has been read is
+// made EMPTY again. (Lamport's queue of one reader and one writer; TensorRT-LLM's sums for few
+// tokens are alike.) Words come whole, and that is all that is asked of the link.
 //
-// Sums are in rank order, so that all ranks have the same bits. Up to two ranks, or for short
-// messages, everybody sums everything (one shot), and a part is written into the memory of those
-// that need it: a link's writes need no answer, its reads do, and no rank copies its part for
-// itself. Else a rank sums its share of each tile and the others read it (two shots), which moves 2
-// (p - 1) / p instead of p - 1 messages.
+// Two shots: a rank sums its share of each tile and the others read it, which moves 2 (p - 1) / p
+// instead of p - 1 messages. There, and in gathers, a block writes to its rank's own memory, says
+// so to the same block of the others, waits for theirs and reads it. What blocks say is the number
+// of the call, so that nothing has to be reset.
+//
+// Either has two slots that take turns. When a block writes to a slot again, all ranks have arrived
+// at the call between, hence their kernels of the call before that one have ended, and with them
+// all reading, and emptying.
 #include "distributed/cuda/comm.h"
 #include "kernel/cuda/launch.cuh"
 #include "kernel/cuda/ops/vec8.cuh"
+#include "kernel/cuda/ptx/global.cuh"
 
 enum {
     THREADS = 128,
     TILE = THREADS * 8,         // elements that a block takes at a time
     ONE_SHOT_BYTES = 256 << 10, // times 7 others: less than a slot
-    POLLS = 256, // of peers, until the host's word is looked at, which takes a microsecond
+    POLLS = 1024, // of peers, until the host's word is looked at, which takes a microsecond
 };
+static const uint32_t EMPTY = 0x80000000u;
 
 struct meeting {
     uint32_t call;
@@ -46,18 +55,6 @@ static __device__ __forceinline__ T *slot_of(const msgl_peers &p, const meeting 
     return (T *)((char *)p.of[rank] + m.slot);
 }
 
-static __device__ __forceinline__ void say(uint32_t *to, uint32_t call)
-{
-    asm volatile("st.release.sys.global.u32 [%0], %1;" ::"l"(to), "r"(call) : "memory");
-}
-
-static __device__ __forceinline__ uint32_t hear(const uint32_t *from)
-{
-    uint32_t v;
-    asm volatile("ld.acquire.sys.global.u32 %0, [%1];" : "=r"(v) : "l"(from) : "memory");
-    return v;
-}
-
 // What the block's threads wrote before it can be read by the same block of every rank behind it.
 // A rank that is over is not waited for: what comes out is then undefined.
 static __device__ __forceinline__ void meet(const msgl_peers &p, const meeting &m, bool again)
@@ -66,23 +63,27 @@ static __device__ __forceinline__ void meet(const msgl_peers &p, const meeting &
     const int peer = (int)threadIdx.x;
     if (peer < p.size && peer != p.rank) {
         msgl_peer_shared *theirs = p.of[peer], *own = p.of[p.rank];
-        say(&(again ? theirs->reduced : theirs->arrived)[p.rank][blockIdx.x], m.call);
+        msgl__store_release_sys(&(again ? theirs->reduced : theirs->arrived)[p.rank][blockIdx.x],
+                                m.call);
         const uint32_t *word = &(again ? own->reduced : own->arrived)[peer][blockIdx.x];
-        for (int polls = 1; (int32_t)(hear(word) - m.call) < 0; polls++) {
+        for (int polls = 1; (int32_t)(msgl__load_acquire_sys(word) - m.call) < 0; polls++) {
+            msgl__polled();
             if (polls % POLLS == 0 && *p.over != 0) break;
         }
     }
     __syncthreads();
 }
 
-// The last block counts the call.
-static __device__ __forceinline__ void close_call(const msgl_peers &p, const meeting &m)
+// The last block counts the call. Behind all that the block's threads read of the count.
+static __device__ __forceinline__ void close_call(const msgl_peers &p, uint32_t *count,
+                                                  uint32_t call)
 {
+    __syncthreads();
     if (threadIdx.x != 0) return;
     msgl_peer_shared *own = p.of[p.rank];
-    if (atomicAdd(&own->ticket, 1) + 1 < gridDim.x) return;
+    if (atomicAdd(&own->ticket, 1u) + 1 < gridDim.x) return;
     own->ticket = 0;
-    own->epoch = m.call;
+    *count = call;
 }
 
 struct reduce_args {
@@ -123,13 +124,44 @@ static __device__ __forceinline__ void sum_slots(const msgl_peers &p, const meet
     }
 }
 
-// Where rank `from` writes its part of a sum in one shot: a slot has a region for each of the
-// others.
-template <typename T>
-static __device__ __forceinline__ T *region_of(const msgl_peers &p, const meeting &m, int rank,
-                                               int from, size_t elements)
+// Eight elements, 16 bytes of bf16 and f16, 32 of f32, to another rank's memory.
+template <typename T> static __device__ __forceinline__ void push(T *to, const float v[8])
 {
-    return slot_of<T>(p, m, rank) + (size_t)(from < rank ? from : from - 1) * elements;
+    msgl__store_relaxed_sys_4((uint4 *)to, pack8(v, T()));
+}
+template <> __device__ __forceinline__ void push<float>(float *to, const float v[8])
+{
+    const uint32_t *w = (const uint32_t *)v;
+    msgl__store_relaxed_sys_4((uint4 *)to, make_uint4(w[0], w[1], w[2], w[3]));
+    msgl__store_relaxed_sys_4((uint4 *)to + 1, make_uint4(w[4], w[5], w[6], w[7]));
+}
+
+// Waits until 16 bytes are there, and makes them EMPTY. From a rank that is over: whatever is
+// there.
+static __device__ __forceinline__ uint4 pull_16(uint4 *from, const volatile uint32_t *over)
+{
+    uint4 u = msgl__load_relaxed_sys_4(from);
+    for (int polls = 1; u.x == EMPTY || u.y == EMPTY || u.z == EMPTY || u.w == EMPTY; polls++) {
+        if (polls % POLLS == 0 && *over != 0) break;
+        msgl__polled();
+        u = msgl__load_relaxed_sys_4(from);
+    }
+    *from = make_uint4(EMPTY, EMPTY, EMPTY, EMPTY);
+    return u;
+}
+
+template <typename T>
+static __device__ __forceinline__ void pull(T *from, const volatile uint32_t *over, float v[8])
+{
+    unpack8(pull_16((uint4 *)from, over), v, T());
+}
+template <>
+__device__ __forceinline__ void pull<float>(float *from, const volatile uint32_t *over, float v[8])
+{
+    const uint4 a = pull_16((uint4 *)from, over), b = pull_16((uint4 *)from + 1, over);
+    const uint32_t w[8] = {a.x, a.y, a.z, a.w, b.x, b.y, b.z, b.w};
+#pragma unroll
+    for (int j = 0; j < 8; j++) v[j] = __uint_as_float(w[j]);
 }
 
 // Eight elements from column `at` of a tile's row, fewer at its end; slots have whole eights.
@@ -198,6 +230,33 @@ static __device__ __forceinline__ void finish_tile(const reduce_args &a, size_t 
     __syncthreads();
 }
 
+// Eight elements of every rank's, summed in rank order; v: this one's. offset: of them in a region
+// of a slot, which has one for each of the others. Every rank begins to send to another one.
+template <typename T>
+static __device__ __forceinline__ void sum_pushed(const msgl_peers &p, uint32_t call, size_t region,
+                                                  size_t offset, float v[8])
+{
+    const size_t slot = MSGL_PEER_PUSHED + call % MSGL_PEER_SLOTS * MSGL_PEER_SLOT_BYTES;
+    float own[8];
+#pragma unroll
+    for (int j = 0; j < 8; j++) own[j] = v[j] + 0.0f; // minus zero is EMPTY's
+    for (int i = 1; i < p.size; i++) {
+        const int to = (p.rank + i) % p.size, at = p.rank < to ? p.rank : p.rank - 1;
+        push((T *)((char *)p.of[to] + slot) + at * region + offset, own);
+    }
+    for (int r = 0; r < p.size; r++) {
+        float w[8];
+        const int at = r < p.rank ? r : r - 1;
+        if (r != p.rank) pull((T *)((char *)p.of[p.rank] + slot) + at * region + offset, p.over, w);
+#pragma unroll
+        for (int j = 0; j < 8; j++) {
+            const float part = r == p.rank ? own[j] : w[j];
+            v[j] = r == 0 ? part : v[j] + part;
+        }
+    }
+}
+
+// A tile to a block.
 template <typename T>
 static __global__ void __launch_bounds__(THREADS)
     one_shot_kernel(const __grid_constant__ reduce_args a)
@@ -205,37 +264,17 @@ static __global__ void __launch_bounds__(THREADS)
     const msgl_peers &p = a.peers;
     msgl__pdl_trigger();
     msgl__pdl_wait();
-    const meeting m = open_call(p);
-    const size_t tiles = a.rows * (size_t)a.parts, eight = threadIdx.x * 8;
-    const size_t width = (size_t)a.parts * TILE; // of a row in a region
-    const size_t region = a.rows * width;
-    for (size_t t = blockIdx.x; t < tiles; t += gridDim.x) {
-        const size_t row = t / a.parts, at = t % a.parts * TILE + eight;
-        float v[8];
-        if (at >= a.dim) continue;
+    uint32_t *const count = &p.of[p.rank]->pushed;
+    const uint32_t call = *count + 1;
+    const size_t row = blockIdx.x / (unsigned)a.parts, part = blockIdx.x % (unsigned)a.parts;
+    const size_t at = part * TILE + threadIdx.x * 8, width = (size_t)a.parts * TILE;
+    float v[8] = {0};
+    if (at < a.dim) {
         load_some((const T *)a.in + row * a.dim, at, a.dim, v);
-        for (int i = 1; i < p.size; i++) { // every rank begins with another one
-            const int to = (p.rank + i) % p.size;
-            store8(region_of<T>(p, m, to, p.rank, region) + row * width + at, v);
-        }
+        sum_pushed<T>(p, call, a.rows * width, row * width + at, v);
     }
-    meet(p, m, false);
-    for (size_t t = blockIdx.x; t < tiles; t += gridDim.x) {
-        const size_t row = t / a.parts, part = t % a.parts, at = part * TILE + eight;
-        float v[8] = {0};
-        for (int r = 0; r < p.size && at < a.dim; r++) {
-            float w[8];
-            if (r == p.rank) {
-                load_some((const T *)a.in + row * a.dim, at, a.dim, w);
-            } else {
-                load_slot(region_of<const T>(p, m, p.rank, r, region) + row * width + at, w);
-            }
-#pragma unroll
-            for (int j = 0; j < 8; j++) v[j] = r == 0 ? w[j] : v[j] + w[j];
-        }
-        finish_tile<T>(a, row, part, at, v);
-    }
-    close_call(p, m);
+    finish_tile<T>(a, row, part, at, v);
+    close_call(p, count, call);
 }
 
 // Thread t of a tile sums its eight elements for all ranks if t % size is its rank.
@@ -274,15 +313,15 @@ static __global__ void __launch_bounds__(THREADS)
         }
         finish_tile<T>(a, row, part, at, v);
     }
-    close_call(p, m);
+    close_call(p, &p.of[p.rank]->epoch, m.call);
 }
 
 template <typename T>
 static void launch_reduce(const reduce_args &a, cudaStream_t stream, cudaError_t *e)
 {
     const size_t tiles = a.rows * (size_t)a.parts, bytes = tiles * TILE * sizeof(T);
-    const unsigned blocks = tiles < MSGL_PEER_BLOCKS ? (unsigned)tiles : MSGL_PEER_BLOCKS;
     const bool one = a.peers.size == 2 || bytes <= ONE_SHOT_BYTES;
+    const unsigned blocks = one || tiles < MSGL_PEER_BLOCKS ? (unsigned)tiles : MSGL_PEER_BLOCKS;
     *e = msgl__launch(one ? one_shot_kernel<T> : two_shot_kernel<T>, dim3(blocks), dim3(THREADS), 0,
                       stream, a);
 }
@@ -317,6 +356,20 @@ cudaError_t msgl__peer_reduce(const msgl_peers *p, const msgl_peer_reduce *c, cu
     return e;
 }
 
+static __global__ void __launch_bounds__(THREADS) empty_kernel(uint4 *pushed)
+{
+    pushed[(size_t)blockIdx.x * THREADS + threadIdx.x] = make_uint4(EMPTY, EMPTY, EMPTY, EMPTY);
+}
+
+cudaError_t msgl__peer_prepare(msgl_peer_shared *memory, cudaStream_t stream)
+{
+    const cudaError_t e = cudaMemsetAsync(memory, 0, MSGL_PEER_PUSHED, stream);
+    const size_t bytes = MSGL_PEER_BYTES - MSGL_PEER_PUSHED;
+    if (e != cudaSuccess) return e;
+    return msgl__launch(empty_kernel, dim3((unsigned)(bytes / (THREADS * sizeof(uint4)))),
+                        dim3(THREADS), 0, stream, (uint4 *)((char *)memory + MSGL_PEER_PUSHED));
+}
+
 // V: float, or four of them where all addresses allow it. n, stride: of V.
 template <typename V>
 static __global__ void __launch_bounds__(THREADS)
@@ -336,7 +389,7 @@ static __global__ void __launch_bounds__(THREADS)
         V *to = out + (size_t)r * stride;
         for (size_t i = first; i < n; i += step) to[i] = __ldcg(from + i);
     }
-    close_call(p, m);
+    close_call(p, &p.of[p.rank]->epoch, m.call);
 }
 
 template <typename V>

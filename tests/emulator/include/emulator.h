@@ -10,7 +10,8 @@
 // What mma.sync, ldmatrix and cp.async compute is in kernel/cuda/ptx beside this file, which has
 // the headers of that name in src/ replaced. There is nothing of clusters, TMA, mbarriers and
 // WGMMA: kernels for Hopper alone are not for it. Every block ends before the next one begins, so
-// blocks that wait for each other never end.
+// blocks of a grid that wait for each other never end; those of two GPUs, which are two processes
+// here, can, one for the one of its index.
 #ifndef MSGL_TESTS_EMULATOR_H
 #define MSGL_TESTS_EMULATOR_H
 
@@ -86,12 +87,15 @@ extern dim3 threadIdx, blockIdx, blockDim, gridDim;
 // ---- the scheduler ----
 
 extern uint64_t emulator_seed; // of all orders; not 0
+extern bool emulator_in_order; // blocks begin by their indices
+uint64_t emulator_draw();
 
 [[noreturn]] void emulator_fail(const char *what, const char *where);
 // Runs the blocks of a grid; fn is the kernel with its arguments. Dynamic shared memory is what the
 // kernel declares itself.
 void emulator_run(dim3 grid, dim3 block, const std::function<void()> &fn);
 void emulator_barrier(const char *where);
+void emulator_yield(); // other threads of the block may run
 // Waits until all lanes of the warp are here, each with n <= EMULATOR_WORDS words: [32][n] of them.
 enum { EMULATOR_WORDS = 12 };
 const uint32_t (*emulator_exchange(const char *where, const uint32_t *words,
@@ -206,6 +210,10 @@ static inline uint32_t __float_as_uint(float f)
     uint32_t u;
     memcpy(&u, &f, 4);
     return u;
+}
+template <typename T> static inline T __ldcg(const T *p)
+{
+    return *p;
 }
 static inline float __uint_as_float(uint32_t u)
 {

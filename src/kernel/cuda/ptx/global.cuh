@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 //
-// Words in global memory by which blocks tell each other something.
+// Words in global memory by which blocks tell each other something; _sys: also those of other GPUs.
 #ifndef MSGL_KERNEL_CUDA_PTX_GLOBAL_CUH
 #define MSGL_KERNEL_CUDA_PTX_GLOBAL_CUH
 
@@ -42,6 +42,41 @@ static __device__ __forceinline__ int4 msgl__load_relaxed_4(const int32_t *p)
                  : "l"(p)
                  : "memory");
     return v;
+}
+
+static __device__ __forceinline__ void msgl__store_release_sys(uint32_t *p, uint32_t v)
+{
+    asm volatile("st.release.sys.global.u32 [%0], %1;" ::"l"(p), "r"(v) : "memory");
+}
+
+static __device__ __forceinline__ uint32_t msgl__load_acquire_sys(const uint32_t *p)
+{
+    uint32_t v;
+    asm volatile("ld.acquire.sys.global.u32 %0, [%1];" : "=r"(v) : "l"(p) : "memory");
+    return v;
+}
+
+// Four words, each for itself.
+static __device__ __forceinline__ void msgl__store_relaxed_sys_4(uint4 *p, uint4 v)
+{
+    asm volatile("st.relaxed.sys.global.v4.u32 [%0], {%1, %2, %3, %4};" ::"l"(p), "r"(v.x),
+                 "r"(v.y), "r"(v.z), "r"(v.w)
+                 : "memory");
+}
+
+static __device__ __forceinline__ uint4 msgl__load_relaxed_sys_4(const uint4 *p)
+{
+    uint4 v;
+    asm volatile("ld.relaxed.sys.global.v4.u32 {%0, %1, %2, %3}, [%4];"
+                 : "=r"(v.x), "=r"(v.y), "=r"(v.z), "=r"(v.w)
+                 : "l"(p)
+                 : "memory");
+    return v;
+}
+
+// Between two looks at a word of another GPU's.
+static __device__ __forceinline__ void msgl__polled(void)
+{
 }
 
 #endif
