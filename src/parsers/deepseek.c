@@ -1,23 +1,18 @@
 // SPDX-License-Identifier: Apache-2.0
 //
-// DeepSeek, in a block <｜tool▁calls▁begin｜> ... <｜tool▁calls▁end｜> behind content. V3 and R1:
-// <｜tool▁call▁begin｜>function<｜tool▁sep｜>f\n```json\n{...}\n```<｜tool▁call▁end｜>; V3.1
-// (variant 1): <｜tool▁call▁begin｜>f<｜tool▁sep｜>{...}<｜tool▁call▁end｜>.
+// DeepSeek. Behind content comes a block of calls between CALLS and CALLS_END. Each is, of V3 and
+// R1, CALL function SEP f\n```json\n{...}\n``` CALL_END, and of V3.1 (variant 1) CALL f SEP {...}
+// CALL_END.
 #include <string.h>
 
 #include "parsers/internal.h"
 
 enum { BLOCK = MSGL_FORM_TEXT + 1, HEAD, LINE, FENCE, ARGS, CLOSE };
 
-#define CALLS_BEGIN "<｜tool▁calls▁begin｜>"
-#define CALLS_END "<｜tool▁calls▁end｜>"
-#define CALL_BEGIN "<｜tool▁call▁begin｜>"
-#define CALL_END "<｜tool▁call▁end｜>"
-
-static const char *const OPEN[] = {CALLS_BEGIN, CALL_BEGIN, NULL};
-static const char *const IN_BLOCK[] = {CALLS_END, CALL_BEGIN, NULL};
-static const char *const SEP[] = {"<｜tool▁sep｜>", NULL};
-static const char *const ENDS[] = {CALL_END, CALLS_END, NULL};
+static const char *const OPEN[] = {MSGL_DEEPSEEK_CALLS, MSGL_DEEPSEEK_CALL, NULL};
+static const char *const IN_BLOCK[] = {MSGL_DEEPSEEK_CALLS_END, MSGL_DEEPSEEK_CALL, NULL};
+static const char *const SEP[] = {MSGL_DEEPSEEK_SEP, NULL};
+static const char *const ENDS[] = {MSGL_DEEPSEEK_CALL_END, MSGL_DEEPSEEK_CALLS_END, NULL};
 
 static void open_call(msgl_parser *p)
 {
@@ -50,7 +45,7 @@ static int head(msgl_parser *p, char c)
     for (int i = 0; i < n; i++) {
         if (!msgl__is_name_char(plain[i])) return msgl__give_back(p);
     }
-    if (p->name.len > MSGL_NAME_MAX) return msgl__give_back(p);
+    if (p->name.len > MSGL_TOOL_NAME_MAX) return msgl__give_back(p);
     if (rc == 0) rc = msgl__hold(p, c);
     if (mark < 0 || rc != 0) return rc;
     const bool line = p->form->variant == 0 && strcmp(msgl__strbuf_str(&p->name), "function") == 0;
@@ -62,7 +57,7 @@ static int head(msgl_parser *p, char c)
 // V3's name, up to the line's end.
 static int line(msgl_parser *p, char c)
 {
-    if (c != '\n' && (!msgl__is_name_char(c) || p->name.len >= MSGL_NAME_MAX)) {
+    if (c != '\n' && (!msgl__is_name_char(c) || p->name.len >= MSGL_TOOL_NAME_MAX)) {
         return msgl__give_back(p);
     }
     if (c == '\n') p->state = FENCE;

@@ -11,9 +11,9 @@ enum { ID_LEN = 24 };
 
 static const char *const HARMONY_TOKENS[] = {"<|start|>", "<|channel|>", "<|message|>",   "<|end|>",
                                              "<|call|>",  "<|return|>",  "<|constrain|>", NULL};
-static const char *const DEEPSEEK_TOKENS[] = {"<｜tool▁calls▁begin｜>", "<｜tool▁calls▁end｜>",
-                                              "<｜tool▁call▁begin｜>",  "<｜tool▁call▁end｜>",
-                                              "<｜tool▁sep｜>",         NULL};
+static const char *const DEEPSEEK_TOKENS[] = {MSGL_DEEPSEEK_CALLS, MSGL_DEEPSEEK_CALLS_END,
+                                              MSGL_DEEPSEEK_CALL,  MSGL_DEEPSEEK_CALL_END,
+                                              MSGL_DEEPSEEK_SEP,   NULL};
 static const char *const LLAMA_TOKENS[] = {"<|python_tag|>", "<|python_start|>", "<|python_end|>",
                                            "<|eom_id|>", NULL};
 static const char *const MISTRAL_TOKENS[] = {"[TOOL_CALLS]", "[ARGS]", "[CALL_ID]", NULL};
@@ -33,23 +33,23 @@ static const msgl_tool_form TOOLS[] = {
      .behind = " <|constrain|>json<|message|>",
      .any = "<|channel|>commentary to=functions."},
     {.name = "deepseek_v3",
-     .signs = SIGNS("<｜tool▁calls▁begin｜>", "<｜tool▁call▁begin｜>"),
+     .signs = SIGNS(MSGL_DEEPSEEK_CALLS, MSGL_DEEPSEEK_CALL),
      .also = "```json",
      .tokens = DEEPSEEK_TOKENS,
      .step = msgl__deepseek_step,
      .finish = msgl__deepseek_finish,
-     .before = "<｜tool▁calls▁begin｜><｜tool▁call▁begin｜>function<｜tool▁sep｜>",
+     .before = MSGL_DEEPSEEK_CALLS MSGL_DEEPSEEK_CALL "function" MSGL_DEEPSEEK_SEP,
      .behind = "\n```json\n",
-     .any = "<｜tool▁calls▁begin｜><｜tool▁call▁begin｜>function<｜tool▁sep｜>"},
+     .any = MSGL_DEEPSEEK_CALLS MSGL_DEEPSEEK_CALL "function" MSGL_DEEPSEEK_SEP},
     {.name = "deepseek_v31",
-     .signs = SIGNS("<｜tool▁calls▁begin｜>", "<｜tool▁call▁begin｜>"),
+     .signs = SIGNS(MSGL_DEEPSEEK_CALLS, MSGL_DEEPSEEK_CALL),
      .tokens = DEEPSEEK_TOKENS,
      .variant = 1,
      .step = msgl__deepseek_step,
      .finish = msgl__deepseek_finish,
-     .before = "<｜tool▁calls▁begin｜><｜tool▁call▁begin｜>",
-     .behind = "<｜tool▁sep｜>",
-     .any = "<｜tool▁calls▁begin｜><｜tool▁call▁begin｜>"},
+     .before = MSGL_DEEPSEEK_CALLS MSGL_DEEPSEEK_CALL,
+     .behind = MSGL_DEEPSEEK_SEP,
+     .any = MSGL_DEEPSEEK_CALLS MSGL_DEEPSEEK_CALL},
     {.name = "glm45",
      .signs = SIGNS("<arg_key>"),
      .tokens = XML_TOKENS,
@@ -113,7 +113,7 @@ static const msgl_reasoning_form REASONING[] = {
      .close = "[/THINK]",
      .tokens = MISTRAL_THINK_TOKENS},
     {.name = "glm45", .signs = SIGNS("<arg_key>"), .also = "think>", THINK},
-    {.name = "deepseek-v3", .signs = SIGNS("<｜tool▁calls▁begin｜>"), .also = "thinking", THINK},
+    {.name = "deepseek-v3", .signs = SIGNS(MSGL_DEEPSEEK_CALLS), .also = "thinking", THINK},
     {.name = "deepseek-r1", .signs = SIGNS("<｜Assistant｜>"), .also = "think>", THINK},
     {.name = "qwen3", .signs = SIGNS("<think>", "</think>"), THINK},
 };

@@ -46,7 +46,7 @@ static int begin_body(msgl_parser *p)
     const char *name;
     const size_t n = p->cfg.tools == NULL ? 0 : recipient(&p->key, &name);
     msgl__strbuf_clear(&p->held);
-    if (n > 0 && n <= MSGL_NAME_MAX) {
+    if (n > 0 && n <= MSGL_TOOL_NAME_MAX) {
         p->state = CALL;
         p->marked = true;
         msgl__strbuf_clear(&p->name);

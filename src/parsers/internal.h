@@ -12,9 +12,14 @@
 #include "parsers/parser.h"
 
 enum {
-    MSGL_NAME_MAX = 256, // bytes of a tool's name; what is longer is none
-    MSGL_FORM_TEXT = 0,  // state of every form: content, in which calls may begin
+    MSGL_FORM_TEXT = 0, // state of every form: content, in which calls may begin
 };
+
+#define MSGL_DEEPSEEK_CALLS "<｜tool▁calls▁begin｜>"
+#define MSGL_DEEPSEEK_CALLS_END "<｜tool▁calls▁end｜>"
+#define MSGL_DEEPSEEK_CALL "<｜tool▁call▁begin｜>"
+#define MSGL_DEEPSEEK_CALL_END "<｜tool▁call▁end｜>"
+#define MSGL_DEEPSEEK_SEP "<｜tool▁sep｜>"
 
 struct msgl_tool_form {
     const char *name;

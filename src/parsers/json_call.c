@@ -98,7 +98,7 @@ static bool is_key(const msgl_parser *p, const char *name)
 // The call begins. *fail: its name is none.
 static int commit(msgl_parser *p, bool *fail)
 {
-    *fail = p->name.len == 0 || p->name.len > MSGL_NAME_MAX ||
+    *fail = p->name.len == 0 || p->name.len > MSGL_TOOL_NAME_MAX ||
             memchr(p->name.data, '\0', p->name.len) != NULL ||
             (!p->marked && !msgl__tool_set_has(p->cfg.known, p->name.data, p->name.len));
     return *fail ? 0 : msgl__call_begin(p);

@@ -84,7 +84,7 @@ static int name(msgl_parser *p, char c)
     const int mark = msgl__match_add(&p->match, in_name ? BEHIND_NAME : BEHIND_ID, c, plain, &n);
     for (int i = 0; i < n; i++) {
         const bool fits = msgl__is_name_char(plain[i]) || (msgl__is_space(plain[i]) && !in_name);
-        if (!fits || p->name.len >= MSGL_NAME_MAX) return msgl__give_back(p);
+        if (!fits || p->name.len >= MSGL_TOOL_NAME_MAX) return msgl__give_back(p);
         const int rc = in_name ? msgl__strbuf_addc(&p->name, plain[i]) : 0;
         if (rc != 0) return rc;
     }

@@ -21,6 +21,8 @@
 typedef struct msgl_tool_form msgl_tool_form;
 typedef struct msgl_reasoning_form msgl_reasoning_form;
 
+enum { MSGL_TOOL_NAME_MAX = 256 }; // bytes of a tool's name; what is longer is none
+
 // Values of --tool-call-parser and --reasoning-parser.
 #define MSGL_TOOL_FORM_NAMES                                                                       \
     "auto|none|deepseek_v3|deepseek_v31|glm45|gpt-oss|hermes|llama3|mistral|pythonic|qwen|"        \

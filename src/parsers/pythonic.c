@@ -37,7 +37,7 @@ static int name(msgl_parser *p, char c)
     }
     const bool fits = (c >= 'a' && c <= 'z') || (c >= 'A' && c <= 'Z') || (c >= '0' && c <= '9') ||
                       c == '_' || c == '.' || c == '-';
-    if (!fits || p->name.len >= MSGL_NAME_MAX) return msgl__give_back(p);
+    if (!fits || p->name.len >= MSGL_TOOL_NAME_MAX) return msgl__give_back(p);
     const int rc = msgl__strbuf_addc(&p->name, c);
     return rc == 0 ? msgl__hold(p, c) : rc;
 }

@@ -67,7 +67,7 @@ static int before_call(msgl_parser *p, char c)
     const int mark = msgl__match_add(&p->match, in_name ? t->name : t->before_name, c, plain, &n);
     for (int i = 0; i < n; i++) {
         const bool fits = in_name && msgl__is_name_char(plain[i]);
-        if (!fits || p->name.len >= MSGL_NAME_MAX) return msgl__give_back(p);
+        if (!fits || p->name.len >= MSGL_TOOL_NAME_MAX) return msgl__give_back(p);
         const int rc = msgl__strbuf_addc(&p->name, plain[i]);
         if (rc != 0) return rc;
     }

@@ -22,7 +22,7 @@ except ImportError:
 server = None
 if len(sys.argv) == 3:
     server = subprocess.Popen([sys.argv[1], "serve", "--model", sys.argv[2], "--port", "0", "--num-pages", "6000",
-                               "--device", "cpu"], stdout=subprocess.PIPE, text=True)
+                               "--device", "cpu", "--tool-call-parser", "glm45"], stdout=subprocess.PIPE, text=True)
     line = server.stdout.readline()
     start = line.find("http://")
     if start < 0:
@@ -112,6 +112,31 @@ def completions():
     check(ids.usage.prompt_tokens == 3 and ids.usage.completion_tokens == 2, "token ids")
 
 
+def tools():
+    """A call by name: its beginning is the server's, so that any model calls (in this form at once)."""
+    tool = {"type": "function", "function": {"name": "look", "parameters": {"type": "object", "properties": {
+        "city": {"type": "string"}}}}}
+    kw = dict(model=MODEL, messages=HELLO, tools=[tool], temperature=0, max_tokens=16, seed=1,
+              tool_choice={"type": "function", "function": {"name": "look"}})
+    message = client.chat.completions.create(**kw).choices[0].message
+    check(len(message.tool_calls) == 1 and message.tool_calls[0].function.name == "look", "a tool is called")
+    content, calls = "", {}
+    for chunk in client.chat.completions.create(stream=True, **kw):
+        for c in chunk.choices:
+            content += c.delta.content or ""
+            for t in c.delta.tool_calls or []:
+                if t.id:
+                    calls[t.index] = [t.id, t.function.name, ""]
+                calls[t.index][2] += t.function.arguments or ""
+    check([c[1:] for c in calls.values()] == [["look", message.tool_calls[0].function.arguments]]
+          and content == (message.content or ""), "the stream's deltas are the call and the text")
+    call = message.tool_calls[0]
+    r = client.chat.completions.create(model=MODEL, tools=[tool], max_tokens=4, messages=HELLO + [
+        message.model_dump(exclude_none=True),
+        {"role": "tool", "tool_call_id": call.id, "content": "sunny"}])
+    check(r.choices[0].finish_reason in ("stop", "length"), "the call and its result go back")
+
+
 def refusals():
     for kw, param in (
         ({"max_tokens": -1}, "max_tokens"),
@@ -156,6 +181,7 @@ try:
     chat()
     sampling()
     completions()
+    tools()
     refusals()
     asyncio.run(concurrent())
     if server:
