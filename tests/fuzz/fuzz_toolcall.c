@@ -72,6 +72,15 @@ int LLVMFuzzerTestOneInput(const uint8_t *data, size_t size)
         whole.count == pieces.count && whole.bytes.len == pieces.bytes.len &&
         (whole.bytes.len == 0 || memcmp(whole.bytes.data, pieces.bytes.data, whole.bytes.len) == 0);
     if (!same) __builtin_trap();
+    // Without reasoning and calls not a byte is lost.
+    bool all_text = cfg.reasoning == NULL && data[0] % NUM_FORMS != 8;
+    for (size_t i = 0; i < whole.count; i++) {
+        all_text = all_text && whole.items[i].kind == MSGL_PART_TEXT;
+    }
+    if (all_text &&
+        (whole.bytes.len != size || memcmp(msgl__strbuf_str(&whole.bytes), text, size))) {
+        __builtin_trap();
+    }
     // A string of JSON may take six bytes for one.
     if (whole.bytes.len > 8 * size + 64) __builtin_trap();
     msgl__parts_free(&whole);

@@ -22,7 +22,7 @@ static const char chat_template[] =
     "{{ m.content }}<|im_end|>\n{% endfor %}"
     "{% if add_generation_prompt %}<|im_start|>assistant\n{% endif %}"
     // Not as one text, by which the form of the model's thoughts would be chosen.
-    "{% if enable_thinking %}{{ '<thi' ~ 'nk>\\n' }}{% endif %}"
+    "{% if enable_thinking %}{{ '<thi' ~ 'nk>\\n' }}{% endif %}{{ tail }}"
     "{% if messages[0].content == 'boom' %}{{ raise_exception('no booms here') }}{% endif %}";
 
 // GPT-2's printable stand-in for each byte, as UTF-8.
