@@ -31,6 +31,7 @@ typedef struct msgl_args {
     const char *prefill_attention, *decode_attention;
     // server
     const char *host, *allowed_hosts, *unknown_fields, *routing_policy;
+    const char *tool_parser, *reasoning_parser;
     double balance; // of routing
     int port, num_tokenizer, request_memory, watchdog_timeout, shell;
     // requests

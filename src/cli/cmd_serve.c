@@ -125,6 +125,8 @@ int msgl__cmd_serve(const msgl_args *a)
     cfg.front.num_workers = a->num_tokenizer > 0 ? a->num_tokenizer : 1;
     cfg.front.max_request_memory = (size_t)a->request_memory << 20;
     cfg.front.refuse_unknown = strcmp(a->unknown_fields, "refuse") == 0;
+    cfg.front.tool_parser = a->tool_parser;
+    cfg.front.reasoning_parser = a->reasoning_parser;
     cfg.front.log = &log;
     cfg.front.num_replicas = options.dp_size;
     (void)msgl__routing_of(a->routing_policy, &cfg.front.routing); // one of the option's choices

@@ -6,6 +6,7 @@
 
 #include "cli/args.h"
 #include "core/attributes.h"
+#include "parsers/parser.h"
 #include "routing/router.h"
 
 #define SAMPLING (MSGL_CMD_CHAT | MSGL_CMD_RUN)
@@ -141,6 +142,30 @@ static const msgl_setting ROWS[] = {
         .metavar = "WHAT",
         .help = "what happens to a request's field that is not read here: the log names it once, "
                 "or the request is answered 400; what looks like a typing error always is",
+    },
+    {
+        .name = "tool-call-parser",
+        MSGL_TEXT(msgl_args, tool_parser),
+        .choices = MSGL_TOOL_FORM_NAMES,
+        .preset_text = "auto",
+        .by_default = ": by the markers in the chat template",
+        .commands = MSGL_CMD_SERVE,
+        .group = "server",
+        .metavar = "NAME",
+        .help = "the form of the model's tool calls, which become tool_calls in chat answers; none "
+                "leaves them in the text",
+    },
+    {
+        .name = "reasoning-parser",
+        MSGL_TEXT(msgl_args, reasoning_parser),
+        .choices = MSGL_REASONING_FORM_NAMES,
+        .preset_text = "auto",
+        .by_default = ": by the markers in the chat template",
+        .commands = MSGL_CMD_SERVE,
+        .group = "server",
+        .metavar = "NAME",
+        .help = "the form of the model's thoughts, which become reasoning_content in chat answers; "
+                "none leaves them in the text",
     },
     {
         .name = "shell-mode",

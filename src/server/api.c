@@ -10,7 +10,10 @@
 #include "server/fields.h"
 #include "server/json.h"
 
-enum { UNKNOWN_BYTES = 1024 }; // of a request's unknown names
+enum {
+    UNKNOWN_BYTES = 1024, // of a request's unknown names
+    PREFILL_BYTES = 4096,
+};
 
 static const char *error_type(int status)
 {
@@ -64,6 +67,8 @@ void msgl__gen_request_free(msgl_gen_request *r)
     json_decref(r->chat_vars);
     json_decref(r->root);
     msgl__req_extra_unref(r->extra);
+    msgl__tool_set_free(r->tools);
+    msgl__strbuf_free(&r->prefill);
     msgl__free(r->text);
     msgl__strbuf_free(&r->unknown);
     *r = (msgl_gen_request){0};
@@ -104,6 +109,7 @@ int msgl__gen_request_settle(msgl_gen_request *r)
     json_decref(r->chat_vars);
     json_decref(r->root);
     r->chat_vars = r->root = NULL;
+    r->force_name = NULL;
     return 0;
 }
 
@@ -162,6 +168,7 @@ int msgl__api_parse(msgl_api_kind kind, const char *body, size_t len, const msgl
     out->root = msgl__json_parse_object(body, len, &out->room, &err);
     if (out->root == NULL) return msgl__json_fail(&err, e);
     msgl__strbuf_init(&out->unknown, UNKNOWN_BYTES);
+    msgl__strbuf_init(&out->prefill, PREFILL_BYTES);
     int rc = check_model(out->root, cfg, e);
     if (rc == 0) rc = ep->parse(out->root, cfg, out, e);
     if (rc < 0) msgl__gen_request_free(out);

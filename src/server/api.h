@@ -14,6 +14,7 @@
 #include "core/err.h"
 #include "core/req_extra.h"
 #include "core/sampling_params.h"
+#include "parsers/parser.h"
 #include "server/json.h"
 #include "text/stop.h"
 #include "utils/strbuf.h"
@@ -67,11 +68,13 @@ int msgl__api_error_put(const msgl_api_error *e, msgl_strbuf *out);
 
 // What the model and the operator fix.
 typedef struct msgl_api_config {
-    const char *model_name;        // served name
-    const char *model_path;        // also accepted, as is its last component
-    msgl_sampling_params defaults; // of what a request leaves out: the model's own
-    int32_t vocab_size;            // ids of a prompt and stop ids are below it
-    bool refuse_unknown;           // fields that are not read here are refused, not noted
+    const char *model_name;                    // served name
+    const char *model_path;                    // also accepted, as is its last component
+    msgl_sampling_params defaults;             // of what a request leaves out: the model's own
+    int32_t vocab_size;                        // ids of a prompt and stop ids are below it
+    const msgl_tool_form *tool_form;           // of the model; NULL: calls stay text
+    const msgl_reasoning_form *reasoning_form; // the same of thoughts
+    bool refuse_unknown; // fields that are not read here are refused, not noted
 } msgl_api_config;
 
 typedef struct msgl_prompt {
@@ -95,11 +98,17 @@ typedef struct msgl_gen_request {
     msgl_req_extra *extra; // a reference, or NULL
     const char *stops[MSGL_MAX_STOPS];
     int num_stops;
-    json_t *chat_vars;    // of a chat: variables of the template
-    msgl_prompt *prompts; // of no chat; settled: with echo only
-    int num_prompts;      // of a chat: 1
-    msgl_strbuf unknown;  // names of fields that are not read here, each with a NUL behind it
-    char *text;           // settled: what stops and prompts point into
+    json_t *chat_vars; // of a chat: variables of the template
+    // Of a chat: what its answers' text is split by. `thinking` is known when the prompt is.
+    msgl_parser_config split;
+    msgl_tool_set *tools;   // what split.known is; owned
+    bool force_call;        // the answer has to begin with a call ...
+    const char *force_name; // ... of this tool, NULL: of any; until msgl__gen_request_settle
+    msgl_strbuf prefill;    // what the prompt ends in for that reason, and the answer begins with
+    msgl_prompt *prompts;   // of no chat; settled: with echo only
+    int num_prompts;        // of a chat: 1
+    msgl_strbuf unknown;    // names of fields that are not read here, each with a NUL behind it
+    char *text;             // settled: what stops and prompts point into
     size_t text_len;
 } msgl_gen_request;
 

@@ -5,6 +5,7 @@
 #include <stdio.h>
 #include <string.h>
 
+#include "server/chat_answer.h"
 #include "server/endpoint.h"
 #include "server/fields.h"
 #include "server/json.h"
@@ -18,6 +19,8 @@ static const char *const names[] = {"messages",
                                     "chat_template_kwargs",
                                     "add_generation_prompt",
                                     "reasoning_effort",
+                                    "parallel_tool_calls",
+                                    "separate_reasoning",
                                     NULL};
 static const msgl_fields fields = {.read = names, .also = &msgl__request_fields};
 static const msgl_fields *const objects[] = {&fields, NULL};
@@ -151,21 +154,9 @@ static int parse_messages(const json_t *o, msgl_json_room *room, msgl_api_error 
     return 0;
 }
 
-// *tools: borrowed, or NULL when there are none or they are not to be used.
-static int parse_tools(const json_t *o, json_t **tools, msgl_api_error *e)
+// Each is {"type": "function", "function": {"name": ...}}.
+static int check_tools(const json_t *v, msgl_api_error *e)
 {
-    *tools = NULL;
-    json_t *v = json_object_get(o, "tools");
-    const json_t *choice = json_object_get(o, "tool_choice");
-    const char *word = json_string_value(choice);
-    const bool absent = choice == NULL || json_is_null(choice);
-    const bool none = word != NULL && strcmp(word, "none") == 0;
-    if (!absent && !none && (word == NULL || strcmp(word, "auto") != 0)) {
-        return msgl__api_fail(e, 400, "tool_choice", "unsupported_parameter",
-                              "'tool_choice' must be \"auto\" or \"none\"; forcing a call is not "
-                              "supported by this server.");
-    }
-    if (v == NULL || json_is_null(v)) return 0;
     if (!json_is_array(v)) {
         return msgl__api_fail(e, 400, "tools", "invalid_type",
                               "'tools' is %s; it must be an array.", msgl__json_type_name(v));
@@ -181,7 +172,90 @@ static int parse_tools(const json_t *o, json_t **tools, msgl_api_error *e)
                                   i);
         }
     }
-    if (!none && json_array_size(v) > 0) *tools = v;
+    return 0;
+}
+
+// "tool_choice": *none, or a call that is forced (out->force_call). The tools are in split.known.
+static int parse_tool_choice(const json_t *o, bool *none, msgl_gen_request *out, msgl_api_error *e)
+{
+    const json_t *choice = msgl__field(o, "tool_choice");
+    const char *word = json_string_value(choice);
+    const char *type = json_string_value(json_object_get(choice, "type"));
+    const char *name =
+        json_string_value(json_object_get(json_object_get(choice, "function"), "name"));
+    const bool named = type != NULL && strcmp(type, "function") == 0 && name != NULL;
+    const bool required = word != NULL && strcmp(word, "required") == 0;
+    *none = word != NULL && strcmp(word, "none") == 0;
+    if (choice == NULL || *none || (word != NULL && strcmp(word, "auto") == 0)) return 0;
+    if (!named && !required) {
+        return msgl__api_fail(e, 400, "tool_choice", "invalid_value",
+                              "'tool_choice' must be \"auto\", \"none\", \"required\" or "
+                              "{\"type\": \"function\", \"function\": {\"name\": string}}.");
+    }
+    out->force_call = true;
+    out->force_name = name;
+    return 0;
+}
+
+// Whether this model can be made to call: its form says how a call begins.
+static int check_forced(msgl_gen_request *out, const msgl_api_config *cfg, msgl_api_error *e)
+{
+    const char *name = out->force_name;
+    if (out->tools == NULL) {
+        return msgl__api_fail(e, 400, "tool_choice", "invalid_value",
+                              "'tool_choice' asks for a call, but there are no 'tools'.");
+    }
+    if (name != NULL && (strlen(name) > MSGL_TOOL_NAME_MAX ||
+                         !msgl__tool_set_has(out->tools, name, strlen(name)))) {
+        return msgl__api_fail(e, 400, "tool_choice", "invalid_value",
+                              "'tool_choice' names '%.100s', which is none of the 'tools'.", name);
+    }
+    if (cfg->tool_form != NULL && (name == NULL || msgl__tool_form_can_open(cfg->tool_form))) {
+        return 0;
+    }
+    return msgl__api_fail(e, 400, "tool_choice", "unsupported_parameter",
+                          "'tool_choice' must be \"auto\" or \"none\" here: how this model begins "
+                          "a call%s is not known (--tool-call-parser).",
+                          name != NULL && cfg->tool_form != NULL ? " of a given function" : "");
+}
+
+// *tools: borrowed, or NULL when there are none or they are not to be used.
+static int parse_tools(const json_t *o, const msgl_api_config *cfg, json_t **tools,
+                       msgl_gen_request *out, msgl_api_error *e)
+{
+    json_t *v = msgl__field(o, "tools");
+    bool none, parallel = true;
+    *tools = NULL;
+    int rc = v == NULL ? 0 : check_tools(v, e);
+    if (rc == 0) rc = msgl__field_bool(o, "parallel_tool_calls", &parallel, e);
+    if (rc >= 0) rc = parse_tool_choice(o, &none, out, e);
+    if (rc < 0) return rc;
+    if (json_array_size(v) > 0 && !none) {
+        *tools = v;
+        if (msgl__tool_set_create(v, &out->tools) != 0) return oom(e);
+    }
+    if (out->force_call && (rc = check_forced(out, cfg, e)) != 0) return rc;
+    // With one tool, any is this one.
+    if (out->force_call && json_array_size(v) == 1 && msgl__tool_form_can_open(cfg->tool_form)) {
+        const json_t *function = json_object_get(json_array_get(v, 0), "function");
+        out->force_name = json_string_value(json_object_get(function, "name"));
+    }
+    if (out->tools == NULL) return 0;
+    out->split.tools = cfg->tool_form;
+    out->split.known = out->tools;
+    out->split.max_calls = json_is_object(json_object_get(o, "tool_choice")) || !parallel ? 1 : 0;
+    return 0;
+}
+
+// Thoughts are apart unless the client wants them in the content.
+static int parse_reasoning(const json_t *o, const msgl_api_config *cfg, msgl_gen_request *out,
+                           msgl_api_error *e)
+{
+    bool apart = true;
+    const int rc = msgl__field_bool(o, "separate_reasoning", &apart, e);
+    if (rc < 0) return rc;
+    out->split.reasoning = cfg->reasoning_form;
+    out->split.keep_reasoning = !apart;
     return 0;
 }
 
@@ -240,72 +314,10 @@ static int parse(const json_t *o, const msgl_api_config *cfg, msgl_gen_request *
     if (rc < 0) return rc;
     if (rc > 0) out->max_tokens = (int32_t)num;
     json_t *tools = NULL;
-    rc = parse_tools(o, &tools, e);
+    rc = parse_tools(o, cfg, &tools, out, e);
+    if (rc == 0) rc = parse_reasoning(o, cfg, out, e);
     if (rc == 0) rc = parse_logprobs(o, out, e);
     return rc == 0 ? make_vars(o, tools, out, e) : rc;
-}
-
-// --- answers ---
-
-static const char chunk_object[] = "chat.completion.chunk";
-
-static int put_begin(const msgl_reply *r, msgl_strbuf *out)
-{
-    return msgl__reply_begin(r, "chat.completion", out);
-}
-
-static int put_choice(const msgl_reply *r, int index, msgl_sequence *s, msgl_strbuf *out)
-{
-    (void)r;
-    int rc =
-        msgl__strbuf_addf(out, "%s{\"index\":%d,\"message\":{\"role\":\"assistant\",\"content\":",
-                          index == 0 ? "" : ",", index);
-    if (rc == 0) rc = msgl__json_put_str(out, msgl__strbuf_str(&s->text), s->text.len);
-    if (rc == 0) rc = msgl__strbuf_adds(out, ",\"refusal\":null}");
-    if (rc == 0) rc = msgl__reply_logprobs(s, out);
-    if (rc == 0) rc = msgl__reply_finish(s->finish, out);
-    return rc == 0 ? msgl__strbuf_addc(out, '}') : rc;
-}
-
-// An event without text.
-static int put_delta(const msgl_reply *r, int index, const msgl_sequence *s, const char *delta,
-                     const char *finish, msgl_strbuf *out)
-{
-    int rc = msgl__reply_chunk_begin(r, chunk_object, index, out);
-    if (rc == 0) rc = msgl__strbuf_addf(out, ",\"delta\":%s,\"logprobs\":null", delta);
-    if (rc == 0) rc = msgl__reply_finish(finish, out);
-    return rc == 0 ? msgl__reply_chunk_end(r, s, out) : rc;
-}
-
-static int put_content(const msgl_reply *r, int index, msgl_sequence *s, msgl_strbuf *out)
-{
-    int rc = msgl__reply_chunk_begin(r, chunk_object, index, out);
-    if (rc == 0) rc = msgl__strbuf_adds(out, ",\"delta\":{\"content\":");
-    if (rc == 0) rc = msgl__json_put_str(out, msgl__strbuf_str(&s->text), s->text.len);
-    if (rc == 0) rc = msgl__strbuf_addc(out, '}');
-    if (rc == 0) rc = msgl__reply_logprobs(s, out);
-    if (rc == 0) rc = msgl__reply_finish(NULL, out);
-    msgl__strbuf_clear(&s->text);
-    return rc == 0 ? msgl__reply_chunk_end(r, s, out) : rc;
-}
-
-static int put_chunk(const msgl_reply *r, int index, msgl_sequence *s, bool silent,
-                     msgl_strbuf *out)
-{
-    int rc = 0;
-    const bool news = s->text.len > 0 || s->logprobs.count > 0;
-    if (!s->first_shown) {
-        rc = put_delta(r, index, s, "{\"role\":\"assistant\",\"content\":\"\"}", NULL, out);
-    }
-    // The role's event is one already.
-    if (rc == 0 && (news || (silent && s->first_shown))) rc = put_content(r, index, s, out);
-    if (rc == 0 && s->finish != NULL) rc = put_delta(r, index, s, "{}", s->finish, out);
-    return rc;
-}
-
-static int put_stream_end(const msgl_reply *r, int64_t cached, int64_t completion, msgl_strbuf *out)
-{
-    return msgl__reply_stream_end(r, chunk_object, cached, completion, out);
 }
 
 const msgl_endpoint msgl__endpoint_chat = {
@@ -317,10 +329,10 @@ const msgl_endpoint msgl__endpoint_chat = {
     .prompt_field = "messages",
     .id_prefix = "chatcmpl",
     .logprobs = &msgl__logprobs_content,
-    .put_begin = put_begin,
-    .put_choice = put_choice,
+    .put_begin = msgl__chat_put_begin,
+    .put_choice = msgl__chat_put_choice,
     .put_end = msgl__reply_end,
-    .put_chunk = put_chunk,
-    .put_stream_end = put_stream_end,
+    .put_chunk = msgl__chat_put_chunk,
+    .put_stream_end = msgl__chat_put_stream_end,
     .put_stream_error = msgl__reply_stream_error,
 };

@@ -141,6 +141,21 @@ static int front_replicas(msgl_front *f, msgl_err *err)
     return msgl__router_create(&cfg, &f->router, err);
 }
 
+// How the model writes calls and thoughts.
+static void front_forms(msgl_front *f)
+{
+    const msgl_front_config *cfg = &f->cfg;
+    const char *text = cfg->templates == NULL ? NULL : msgl__chat_templates_text(cfg->templates);
+    const char *tool = cfg->tool_parser == NULL ? "auto" : cfg->tool_parser;
+    const char *reasoning = cfg->reasoning_parser == NULL ? "auto" : cfg->reasoning_parser;
+    f->api.tool_form = msgl__tool_form(tool, text);
+    f->api.reasoning_form = msgl__reasoning_form(reasoning, text);
+    if (f->api.tool_form == NULL && f->api.reasoning_form == NULL) return;
+    msgl__log(cfg->log, MSGL_LOG_INFO, "answers are read as: tool calls %s, reasoning %s",
+              msgl__tool_form_name(f->api.tool_form),
+              msgl__reasoning_form_name(f->api.reasoning_form));
+}
+
 int msgl__front_create(const msgl_front_config *cfg, int listen_fd, msgl_front **out, msgl_err *err)
 {
     msgl_front *f = msgl__calloc(1, sizeof *f);
@@ -156,6 +171,7 @@ int msgl__front_create(const msgl_front_config *cfg, int listen_fd, msgl_front *
                                .defaults = cfg->defaults,
                                .vocab_size = msgl__tokenizer_vocab_size(cfg->tokenizer),
                                .refuse_unknown = cfg->refuse_unknown};
+    front_forms(f);
     f->done_fd = f->stop_fd = -1;
     f->stats_last = &f->stats_first;
     msgl__strbuf_init(&f->out, (size_t)1 << 30);

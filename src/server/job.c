@@ -72,6 +72,39 @@ static int encode(msgl_job *j, const msgl_tokenizer *tokenizer, const char *para
     return rc == 0 ? 0 : text_fail(j, rc, param, &err);
 }
 
+// A call that is asked for is begun for the model: the prompt goes on with its first bytes, in
+// which the name is the client's.
+static int prefill(msgl_job *j, msgl_rendered *r)
+{
+    msgl_gen_request *req = &j->req;
+    msgl_strbuf *out = &req->prefill;
+    size_t at = 0;
+    int rc = 0;
+    if (req->split.thinking) {
+        rc = msgl__strbuf_addf(out, "\n%s\n\n", msgl__reasoning_close(req->split.reasoning));
+    }
+    if (rc == 0) rc = msgl__tool_form_opening(req->split.tools, req->force_name, out, &at);
+    const size_t before = r->text.len, n = req->force_name == NULL ? 0 : strlen(req->force_name);
+    if (rc == 0) rc = msgl__strbuf_add(&r->text, out->data, out->len);
+    if (rc != 0 || n == 0) return rc;
+    msgl_text_span *spans = msgl__reallocarray(r->untrusted, r->num_untrusted + 1, sizeof *spans);
+    if (spans == NULL) return MSGL_ENOMEM;
+    r->untrusted = spans;
+    spans[r->num_untrusted++] = (msgl_text_span){before + at, before + at + n};
+    return 0;
+}
+
+// What the prompt says of the answer: whether it has begun the thoughts (a client's text cannot).
+static int begin_answer(msgl_job *j, msgl_rendered *r)
+{
+    msgl_parser_config *split = &j->req.split;
+    const size_t from = r->num_untrusted == 0 ? 0 : r->untrusted[r->num_untrusted - 1].end;
+    split->thinking = msgl__reasoning_opened(split->reasoning, msgl__strbuf_str(&r->text) + from,
+                                             r->text.len - from);
+    if (!j->req.force_call || prefill(j, r) == 0) return 0;
+    return msgl__api_fail(&j->error, 500, NULL, NULL, "Out of memory.");
+}
+
 static int encode_chat(msgl_job *j, const msgl_tokenizer *tokenizer,
                        const msgl_chat_templates *templates, const char *field, size_t max_ids)
 {
@@ -85,7 +118,7 @@ static int encode_chat(msgl_job *j, const msgl_tokenizer *tokenizer,
     int rc = msgl__chat_templates_render(templates, j->req.chat_vars, &limits, &r, &err);
     if (rc != 0) {
         rc = text_fail(j, rc, field, &err);
-    } else {
+    } else if ((rc = begin_answer(j, &r)) == 0) {
         // The template writes BOS and the like itself: nothing is added. What came from the client
         // is text, whatever it spells.
         const msgl_encode_opts opts = {
@@ -125,7 +158,8 @@ static int check_length(msgl_job *j, const char *param, size_t n)
 static size_t settled_bytes(const msgl_job *j)
 {
     const msgl_gen_request *r = &j->req;
-    size_t n = sizeof *j + r->text_len + msgl__req_extra_bytes(r->extra) + j->answer.cap;
+    size_t n = sizeof *j + r->text_len + msgl__req_extra_bytes(r->extra) + j->answer.cap +
+               msgl__tool_set_bytes(r->tools) + r->prefill.cap;
     for (int i = 0; i < r->num_prompts && j->ids != NULL; i++) {
         n += sizeof j->ids[i] + j->ids[i].cap * sizeof j->ids[i].data[0] + sizeof(msgl_prompt);
     }

@@ -135,7 +135,6 @@ static const char *const foreign[] = {
     "no_logs",
     "return_bytes",
     "return_cached_tokens_details",
-    "separate_reasoning",
     "stream_interval",
     "stream_reasoning",
     // Ollama, OpenAI's newer fields, routers and libraries in front of all of them
@@ -152,7 +151,6 @@ static const char *const foreign[] = {
     "num_ctx",
     "num_predict",
     "options",
-    "parallel_tool_calls",
     "plugins",
     "preset",
     "provider",

@@ -27,6 +27,22 @@ static int echo_init(msgl_sequence *s, const msgl_prompt *p)
     return rc;
 }
 
+// What reads the answer, and what it needs to see: it begins with what the prompt was prefilled
+// with.
+static int parser_init(msgl_sequence *s)
+{
+    const msgl_parser_config *cfg = &s->req->split;
+    if (cfg->tools == NULL && cfg->reasoning == NULL) return 0;
+    int rc = msgl__parser_create(cfg, &s->parser);
+    if (rc == 0 && s->req->skip_special) {
+        rc = msgl__text_keep_special(&s->answer, s->tokenizer, msgl__tool_form_tokens(cfg->tools),
+                                     msgl__reasoning_form_tokens(cfg->reasoning));
+    }
+    const msgl_strbuf *prefill = &s->req->prefill;
+    if (rc == 0) rc = msgl__parser_feed(s->parser, prefill->data, prefill->len, &s->parts);
+    return rc;
+}
+
 int msgl__sequence_init(msgl_sequence *s, const msgl_gen_request *req, int prompt_index,
                         const msgl_ids *prompt, const msgl_tokenizer *tokenizer)
 {
@@ -34,11 +50,13 @@ int msgl__sequence_init(msgl_sequence *s, const msgl_gen_request *req, int promp
     s->want_logprobs = req->sampling.logprobs >= 0;
     msgl__strbuf_init(&s->text, TEXT_MAX);
     msgl__strbuf_init(&s->echo_piece, TEXT_MAX);
+    msgl__parts_init(&s->parts, TEXT_MAX);
     const msgl_logprobs_form *form = msgl__endpoint(req->kind)->logprobs;
     msgl__logprobs_init(&s->logprobs, form);
     msgl__logprobs_init(&s->prompt_entries, form);
     int rc = msgl__text_init(&s->answer, tokenizer, req->skip_special,
                              (const char *const *)req->stops, req->num_stops);
+    if (rc == 0) rc = parser_init(s);
     if (rc == 0 && req->echo) rc = echo_init(s, &req->prompts[prompt_index]);
     if (rc != 0) msgl__sequence_free(s);
     return rc;
@@ -48,6 +66,8 @@ void msgl__sequence_free(msgl_sequence *s)
 {
     msgl__text_free(&s->answer);
     msgl__text_free(&s->echoed);
+    msgl__parser_free(s->parser);
+    msgl__parts_free(&s->parts);
     msgl__strbuf_free(&s->text);
     msgl__strbuf_free(&s->echo_piece);
     msgl__logprobs_free(&s->logprobs);
@@ -89,9 +109,11 @@ int msgl__sequence_share_prompt(msgl_sequence *s, const msgl_sequence *first)
 
 size_t msgl__sequence_bytes(const msgl_sequence *s)
 {
-    return s->text.cap + s->echo_piece.cap + msgl__text_bytes(&s->answer) +
-           msgl__text_bytes(&s->echoed) + msgl__logprobs_bytes(&s->logprobs) +
-           msgl__logprobs_bytes(&s->prompt_entries) + (size_t)s->cap_pending * sizeof *s->pending;
+    const size_t parser = s->parser == NULL ? 0 : msgl__parser_bytes(s->parser);
+    return parser + msgl__parts_bytes(&s->parts) + s->text.cap + s->echo_piece.cap +
+           msgl__text_bytes(&s->answer) + msgl__text_bytes(&s->echoed) +
+           msgl__logprobs_bytes(&s->logprobs) + msgl__logprobs_bytes(&s->prompt_entries) +
+           (size_t)s->cap_pending * sizeof *s->pending;
 }
 
 static int pending_add(msgl_sequence *s, const msgl_token_logprobs *row, size_t offset)
@@ -141,6 +163,18 @@ static int token_in(msgl_sequence *s, const msgl_token_event *e, int32_t t,
     return rc;
 }
 
+// New text goes to the parts.
+static int split(msgl_sequence *s)
+{
+    int rc = msgl__parser_feed(s->parser, s->text.data, s->text.len, &s->parts);
+    msgl__strbuf_clear(&s->text);
+    if (rc != 0 || s->finish == NULL) return rc;
+    rc = msgl__parser_finish(s->parser, &s->parts);
+    const bool stopped = strcmp(s->finish, "stop") == 0;
+    if (stopped && msgl__parser_calls(s->parser) > 0) s->finish = "tool_calls";
+    return rc;
+}
+
 int msgl__sequence_event(msgl_sequence *s, const msgl_token_event *e)
 {
     if (s->finish != NULL) return 0;
@@ -162,5 +196,6 @@ int msgl__sequence_event(msgl_sequence *s, const msgl_token_event *e)
         const bool has_row = t < e->num_tokens && i < e->num_logprobs;
         rc = token_in(s, e, t, has_row ? &e->logprobs[i++] : NULL);
     }
+    if (rc == 0 && s->parser != NULL) rc = split(s);
     return rc == 0 ? pending_release(s) : rc;
 }

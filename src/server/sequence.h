@@ -15,11 +15,14 @@ typedef struct msgl_sequence {
     const msgl_ids *prompt; // borrowed
     msgl_text_stream answer;
     msgl_strbuf text;       // shown text that the caller has not taken (cleared) yet
+    msgl_parser *parser;    // NULL: text is all there is
+    msgl_parts parts;       // else what the text was split into, in its place
+    int calls_shown;        // the caller's: calls that the client was told of
     msgl_logprobs logprobs; // the same of log-probabilities
     bool want_logprobs;
     int32_t cached_tokens, completion_tokens;
     bool started;                   // an event has come
-    const char *finish;             // "stop", "length"; NULL: not finished
+    const char *finish;             // "stop", "length", "tool_calls"; NULL: not finished
     bool first_shown, finish_shown; // the caller's: what the client was told
     int32_t tokens_shown;           // the same: completion tokens that it has heard of
 

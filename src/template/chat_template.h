@@ -33,6 +33,8 @@ void msgl__chat_template_free(msgl_chat_template *t);
 typedef struct msgl_chat_templates msgl_chat_templates;
 int msgl__chat_templates_load(const char *dir, msgl_chat_templates **out, msgl_err *err);
 void msgl__chat_templates_free(msgl_chat_templates *t);
+// Their source, one behind the other: what markers a model was taught. As long as *t.
+const char *msgl__chat_templates_text(const msgl_chat_templates *t);
 
 typedef struct msgl_render_limits {
     size_t max_steps;  // evaluated nodes, loop iterations, and work that takes as long; 0: default

@@ -17,6 +17,7 @@ enum { MAX_FILE = 64 << 20 };
 
 struct msgl_chat_templates {
     msgl_chat_template *dflt, *tool_use; // either may be NULL, not both
+    msgl_strbuf text;                    // of both
     json_t *tokens; // bos_token, eos_token ..., and what variables are when the client sends none
 };
 
@@ -29,21 +30,27 @@ static int read_json(const char *dir, const char *name, json_t **out, msgl_err *
     return rc == MSGL_ENOENT ? 0 : rc;
 }
 
-static int parse_into(const char *file, const char *text, size_t len, msgl_chat_template **out,
-                      msgl_err *err)
+// out: the member of t that it is.
+static int parse_into(msgl_chat_templates *t, const char *file, const char *text, size_t len,
+                      msgl_chat_template **out, msgl_err *err)
 {
     if (*out != NULL) return 0; // an earlier source wins
     const int rc = msgl__chat_template_parse(text, len, out, err);
-    return rc == 0 ? 0 : msgl__err_prefix(err, rc, "%s", file);
+    if (rc != 0) return msgl__err_prefix(err, rc, "%s", file);
+    if (msgl__strbuf_add(&t->text, text, len) == 0 && msgl__strbuf_addc(&t->text, '\n') == 0) {
+        return 0;
+    }
+    return msgl__err_set(err, MSGL_ENOMEM, "out of memory for the chat templates");
 }
 
-static int parse_json_string(const char *file, const json_t *j, msgl_chat_template **out,
-                             msgl_err *err)
+static int parse_json_string(msgl_chat_templates *t, const char *file, const json_t *j,
+                             msgl_chat_template **out, msgl_err *err)
 {
-    return parse_into(file, json_string_value(j), json_string_length(j), out, err);
+    return parse_into(t, file, json_string_value(j), json_string_length(j), out, err);
 }
 
-static int load_jinja(const char *dir, const char *name, msgl_chat_template **out, msgl_err *err)
+static int load_jinja(msgl_chat_templates *t, const char *dir, const char *name,
+                      msgl_chat_template **out, msgl_err *err)
 {
     char path[4096], *text;
     size_t len;
@@ -51,7 +58,7 @@ static int load_jinja(const char *dir, const char *name, msgl_chat_template **ou
     if (rc == 0) rc = msgl__file_read(path, MAX_FILE, &text, &len, err);
     if (rc == MSGL_ENOENT) return 0;
     if (rc != 0) return rc;
-    rc = parse_into(path, text, len, out, err);
+    rc = parse_into(t, path, text, len, out, err);
     msgl__free(text);
     return rc;
 }
@@ -62,7 +69,7 @@ static int load_field(msgl_chat_templates *t, const char *file, const json_t *co
     const json_t *ct = json_object_get(conf, "chat_template"), *entry;
     size_t i;
     if (ct == NULL || json_is_null(ct)) return 0;
-    if (json_is_string(ct)) return parse_json_string(file, ct, &t->dflt, err);
+    if (json_is_string(ct)) return parse_json_string(t, file, ct, &t->dflt, err);
     if (!json_is_array(ct)) {
         return msgl__err_set(err, MSGL_EFORMAT, "%s: chat_template: expected a string or a list",
                              file);
@@ -81,7 +88,7 @@ static int load_field(msgl_chat_templates *t, const char *file, const json_t *co
                                         ? &t->tool_use
                                         : NULL;
         if (slot == NULL) continue;
-        const int rc = parse_json_string(file, text, slot, err);
+        const int rc = parse_json_string(t, file, text, slot, err);
         if (rc != 0) return rc;
     }
     return 0;
@@ -189,10 +196,10 @@ static int load(const char *dir, msgl_chat_templates *t, msgl_err *err)
     if (gguf != 0) return gguf < 0 ? gguf : load_gguf(path, t, err);
 
     json_t *conf = NULL, *map = NULL, *legacy = NULL;
-    int rc = load_jinja(dir, "chat_template.jinja", &t->dflt, err);
+    int rc = load_jinja(t, dir, "chat_template.jinja", &t->dflt, err);
     const bool from_files = t->dflt != NULL;
     if (rc == 0) {
-        rc = load_jinja(dir, "additional_chat_templates/tool_use.jinja", &t->tool_use, err);
+        rc = load_jinja(t, dir, "additional_chat_templates/tool_use.jinja", &t->tool_use, err);
     }
     if (rc == 0) rc = read_json(dir, "tokenizer_config.json", &conf, err);
     if (rc == 0) rc = read_json(dir, "special_tokens_map.json", &map, err);
@@ -218,6 +225,7 @@ int msgl__chat_templates_load(const char *dir, msgl_chat_templates **out, msgl_e
     *out = NULL;
     msgl_chat_templates *t = msgl__calloc(1, sizeof *t);
     if (t != NULL) t->tokens = json_object();
+    if (t != NULL) msgl__strbuf_init(&t->text, 2 * MAX_FILE);
     if (t == NULL || t->tokens == NULL) {
         msgl__chat_templates_free(t);
         return msgl__err_set(err, MSGL_ENOMEM, "out of memory for the chat templates");
@@ -241,8 +249,14 @@ void msgl__chat_templates_free(msgl_chat_templates *t)
     if (t == NULL) return;
     msgl__chat_template_free(t->dflt);
     msgl__chat_template_free(t->tool_use);
+    msgl__strbuf_free(&t->text);
     json_decref(t->tokens);
     msgl__free(t);
+}
+
+const char *msgl__chat_templates_text(const msgl_chat_templates *t)
+{
+    return msgl__strbuf_str(&t->text);
 }
 
 int msgl__chat_templates_render(const msgl_chat_templates *t, json_t *vars,

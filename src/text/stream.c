@@ -1,6 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "text/stream.h"
 
+#include <string.h>
+
 #include "core/err.h"
 #include "utils/utf8.h"
 
@@ -12,6 +14,47 @@ int msgl__text_init(msgl_text_stream *s, const msgl_tokenizer *t, bool skip_spec
     if (rc != 0 || t == NULL) return rc;
     s->detok = msgl__detok_create(t, skip_special);
     return s->detok == NULL ? MSGL_ENOMEM : 0;
+}
+
+// Whether the tokenizer has one of these as a special token.
+static bool any_special(const msgl_tokenizer *t, const char *const *list)
+{
+    for (; list != NULL && *list != NULL; list++) {
+        const int32_t id = msgl__tokenizer_id(t, *list);
+        if (id >= 0 && msgl__tokenizer_is_special(t, id)) return true;
+    }
+    return false;
+}
+
+int msgl__text_keep_special(msgl_text_stream *s, const msgl_tokenizer *t, const char *const *a,
+                            const char *const *b)
+{
+    if (t == NULL || (!any_special(t, a) && !any_special(t, b))) return 0;
+    msgl_detok *all = msgl__detok_create(t, 0);
+    if (all == NULL) return MSGL_ENOMEM;
+    msgl__detok_destroy(s->detok);
+    s->detok = all;
+    s->keeps_of = t;
+    s->keep[0] = a;
+    s->keep[1] = b;
+    return 0;
+}
+
+// Whether it is a special token that is not kept.
+static bool is_left_out(const msgl_text_stream *s, int32_t id)
+{
+    char text[64];
+    if (s->keeps_of == NULL || id < 0 || id >= msgl__tokenizer_vocab_size(s->keeps_of) ||
+        !msgl__tokenizer_is_special(s->keeps_of, id)) {
+        return false;
+    }
+    const int n = msgl__tokenizer_token_bytes(s->keeps_of, id, text, sizeof text);
+    for (int i = 0; i < 2 && n >= 0 && n < (int)sizeof text; i++) {
+        for (const char *const *k = s->keep[i]; k != NULL && *k != NULL; k++) {
+            if (strlen(*k) == (size_t)n && memcmp(*k, text, (size_t)n) == 0) return false;
+        }
+    }
+    return true;
 }
 
 void msgl__text_free(msgl_text_stream *s)
@@ -45,7 +88,7 @@ static int pass(msgl_text_stream *s, size_t before, msgl_strbuf *out)
 
 int msgl__text_token(msgl_text_stream *s, int32_t id, msgl_strbuf *out)
 {
-    if (s->detok == NULL || s->stopped) return 0;
+    if (s->detok == NULL || s->stopped || is_left_out(s, id)) return 0;
     const size_t before = s->stop.held.len;
     const int rc = msgl__detok_push(s->detok, id, &s->stop.held);
     return rc != 0 && rc != MSGL_EINVAL ? rc : pass(s, before, out);

@@ -14,6 +14,9 @@
 
 typedef struct msgl_text_stream {
     msgl_detok *detok; // NULL: no token has text
+    // Of these special tokens there is text, of others not; t NULL: as the detokenizer was told.
+    const msgl_tokenizer *keeps_of;
+    const char *const *keep[2];
     msgl_stop stop;
     bool stopped; // a stop string is complete: nothing is shown any more
     size_t made;  // bytes of text that the tokens so far made
@@ -26,6 +29,11 @@ typedef struct msgl_text_stream {
 int msgl__text_init(msgl_text_stream *s, const msgl_tokenizer *t, bool skip_special,
                     const char *const *stops, int num_stops);
 void msgl__text_free(msgl_text_stream *s);
+// Special tokens are not shown but for those with these texts (lists with a NULL behind them, or
+// NULL; borrowed): markers that the answer's reader waits for. Before the first token. 0 or
+// MSGL_ENOMEM.
+int msgl__text_keep_special(msgl_text_stream *s, const msgl_tokenizer *t, const char *const *a,
+                            const char *const *b);
 // Characters are counted from behind this text (an echoed prompt).
 void msgl__text_begin_behind(msgl_text_stream *s, const char *text, size_t len);
 // Heap bytes that grow with the text.

@@ -9,6 +9,7 @@ Exits 77 (skipped) when the package (`pip install openai`) is not there. `make c
 .ci/run installs it. The same exchanges are tested with a scripted engine in tests/server.
 """
 import asyncio
+import json
 import signal
 import subprocess
 import sys
@@ -112,6 +113,37 @@ def completions():
     check(ids.usage.prompt_tokens == 3 and ids.usage.completion_tokens == 2, "token ids")
 
 
+WEATHER = {"type": "function", "function": {
+    "name": "get_weather", "description": "weather of a city",
+    "parameters": {"type": "object", "properties": {"city": {"type": "string"}}}}}
+
+
+def tools(choice, what):
+    """The demo model calls a tool when it is asked for the weather; a named one it has to call anyway."""
+    question = [{"role": "user", "content": "What is the weather in Paris?"}]
+    kw = dict(model=MODEL, messages=question, tools=[WEATHER], temperature=0, max_tokens=64, tool_choice=choice)
+    whole = client.chat.completions.create(**kw).choices[0]
+    message = whole.message
+    check(len(message.tool_calls) == 1 and message.tool_calls[0].function.name == "get_weather", what)
+    check(isinstance(json.loads(message.tool_calls[0].function.arguments), dict), "its arguments are an object")
+    content, calls, finish = "", {}, None
+    for chunk in client.chat.completions.create(stream=True, **kw):
+        for c in chunk.choices:
+            content += c.delta.content or ""
+            finish = c.finish_reason or finish
+            for t in c.delta.tool_calls or []:
+                if t.id:
+                    calls[t.index] = [t.function.name, ""]
+                calls[t.index][1] += t.function.arguments or ""
+    check(list(calls.values()) == [["get_weather", message.tool_calls[0].function.arguments]] and
+          content == (message.content or ""), "the stream's deltas are the call and the text")
+    check(finish == whole.finish_reason == "tool_calls", "finish_reason tool_calls")
+    r = client.chat.completions.create(model=MODEL, tools=[WEATHER], max_tokens=4, messages=question + [
+        message.model_dump(exclude_none=True),
+        {"role": "tool", "tool_call_id": message.tool_calls[0].id, "content": "sunny"}])
+    check(r.choices[0].finish_reason in ("stop", "length"), "the call and its result go back")
+
+
 def refusals():
     for kw, param in (
         ({"max_tokens": -1}, "max_tokens"),
@@ -156,6 +188,8 @@ try:
     chat()
     sampling()
     completions()
+    tools("auto", "the model calls a tool")
+    tools({"type": "function", "function": {"name": "get_weather"}}, "a named tool is called")
     refusals()
     asyncio.run(concurrent())
     if server:

@@ -16,7 +16,9 @@ static void parse_body(const char *body, size_t len)
     const msgl_api_config cfg = {.model_name = "m",
                                  .model_path = "/models/m",
                                  .defaults = msgl__sampling_params_default(),
-                                 .vocab_size = 1000};
+                                 .vocab_size = 1000,
+                                 .tool_form = msgl__tool_form("hermes", NULL),
+                                 .reasoning_form = msgl__reasoning_form("qwen3", NULL)};
     for (int kind = MSGL_API_CHAT; kind <= MSGL_API_GENERATE; kind++) {
         msgl_gen_request r;
         msgl_api_error e = {0};

@@ -17,8 +17,12 @@
 #include "core/mem.h"
 
 static const char chat_template[] =
-    "{% for m in messages %}<|im_start|>{{ m.role }}\n{{ m.content }}<|im_end|>\n{% endfor %}"
+    "{% for m in messages %}<|im_start|>{{ m.role }}\n"
+    "{% if m.reasoning_content %}({{ m.reasoning_content }}){% endif %}"
+    "{{ m.content }}<|im_end|>\n{% endfor %}"
     "{% if add_generation_prompt %}<|im_start|>assistant\n{% endif %}"
+    // Not as one text, by which the form of the model's thoughts would be chosen.
+    "{% if enable_thinking %}{{ '<thi' ~ 'nk>\\n' }}{% endif %}{{ tail }}"
     "{% if messages[0].content == 'boom' %}{{ raise_exception('no booms here') }}{% endif %}";
 
 // GPT-2's printable stand-in for each byte, as UTF-8.

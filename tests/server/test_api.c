@@ -430,6 +430,12 @@ static void test_refused_fields(void **state)
         {"\"logprobs\":5", "logprobs"},
         {"\"tool_choice\":\"required\"", "tool_choice"},
         {"\"tool_choice\":{\"type\":\"function\"}", "tool_choice"},
+        {"\"tool_choice\":\"any\"", "tool_choice"},
+        {"\"tools\":[{\"type\":\"function\",\"function\":{\"name\":\"f\"}}],\"tool_choice\":"
+         "\"required\"",
+         "tool_choice"}, // the form of this model's calls is not known
+        {"\"parallel_tool_calls\":1", "parallel_tool_calls"},
+        {"\"separate_reasoning\":\"no\"", "separate_reasoning"},
         {"\"tools\":{}", "tools"},
         {"\"tools\":[{}]", "tools"},
         {"\"tools\":[{\"type\":\"function\",\"function\":{}}]", "tools"},

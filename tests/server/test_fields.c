@@ -91,7 +91,6 @@ static void test_foreign_names(void **state)
 {
     (void)state;
     static const char *const names[] = {
-        "parallel_tool_calls",
         "grammar",
         "repeat_last_n",
         "n_predict",
@@ -121,7 +120,7 @@ static void test_foreign_names(void **state)
         "session_params",
         "custom_params",
         "return_hidden_states",
-        "separate_reasoning",
+        "stream_reasoning",
         "guided_decoding_backend",
         "kv_transfer_params",
         "vllm_xargs",

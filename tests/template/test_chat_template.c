@@ -467,6 +467,10 @@ static void test_folders(void **state)
     expect_folder(dir, "{}", 0, "D");
     expect_folder(dir, "{\"tools\": null}", 0, "D");
     expect_folder(dir, "{\"tools\": [1]}", 0, "T1");
+    msgl_chat_templates *t;
+    assert_int_equal(msgl__chat_templates_load(dir, &t, NULL), 0);
+    assert_string_equal(msgl__chat_templates_text(t), "D\nT{{ tools|length }}\n");
+    msgl__chat_templates_free(t);
     put(dir, "chat_template.jinja", "F{{ bos_token }}\n");
     expect_folder(dir, "{\"tools\": [1]}", 0, "Fno");
     snprintf(sub, sizeof sub, "%s/additional_chat_templates", dir);

@@ -218,6 +218,22 @@ static void test_no_text(void **state)
     assert_string_equal(msgl__strbuf_str(&out), "<|im_end|>");
     msgl__text_free(&s);
 
+    // One special token is shown, others are not.
+    const char *const keep[] = {"<|im_end|>", "<|im", "no token", NULL};
+    const int32_t start = msgl__tokenizer_id(tok, "<|im_start|>");
+    assert_true(start >= 0 && start != eos);
+    msgl__strbuf_clear(&out);
+    assert_int_equal(msgl__text_init(&s, tok, true, NULL, 0), 0);
+    assert_int_equal(msgl__text_keep_special(&s, tok, NULL, keep), 0);
+    assert_int_equal(msgl__text_token(&s, start, &out), 0);
+    assert_int_equal(msgl__text_token(&s, a, &out), 0);
+    assert_int_equal(msgl__text_token(&s, eos, &out), 0);
+    assert_int_equal(msgl__text_token(&s, vocab, &out), 0);
+    assert_string_equal(msgl__strbuf_str(&out), "a<|im_end|>");
+    msgl__text_free(&s);
+    msgl__strbuf_clear(&out);
+    assert_int_equal(msgl__strbuf_adds(&out, "<|im_end|>"), 0);
+
     assert_int_equal(msgl__text_init(&s, NULL, true, NULL, 0), 0);
     assert_int_equal(msgl__text_event(&s, &e, 0, &out), 0);
     assert_int_equal(msgl__text_event(&s, &e, 3, &out), 0);

@@ -1,0 +1,208 @@
+// SPDX-License-Identifier: Apache-2.0
+//
+// The tables of forms, in the order in which a template is asked for their signs.
+#include <string.h>
+
+#include "parsers/internal.h"
+
+enum { ID_LEN = 24 };
+
+#define SIGNS(...) ((const char *const[]){__VA_ARGS__, NULL})
+
+static const char *const HARMONY_TOKENS[] = {"<|start|>", "<|channel|>", "<|message|>",   "<|end|>",
+                                             "<|call|>",  "<|return|>",  "<|constrain|>", NULL};
+static const char *const DEEPSEEK_TOKENS[] = {MSGL_DEEPSEEK_CALLS, MSGL_DEEPSEEK_CALLS_END,
+                                              MSGL_DEEPSEEK_CALL,  MSGL_DEEPSEEK_CALL_END,
+                                              MSGL_DEEPSEEK_SEP,   NULL};
+static const char *const LLAMA_TOKENS[] = {"<|python_tag|>", "<|python_start|>", "<|python_end|>",
+                                           "<|eom_id|>", NULL};
+static const char *const MISTRAL_TOKENS[] = {"[TOOL_CALLS]", "[ARGS]", "[CALL_ID]", NULL};
+static const char *const XML_TOKENS[] = {"<tool_call>", "</tool_call>", "<arg_key>", "</arg_key>",
+                                         "<arg_value>", "</arg_value>", NULL};
+static const char *const THINK_TOKENS[] = {"<think>", "</think>", NULL};
+static const char *const MISTRAL_THINK_TOKENS[] = {"[THINK]", "[/THINK]", NULL};
+
+static const msgl_tool_form TOOLS[] = {
+    {.name = "gpt-oss",
+     .signs = SIGNS("<|channel|>"),
+     .tokens = HARMONY_TOKENS,
+     .whole = true,
+     .step = msgl__harmony_step,
+     .finish = msgl__harmony_finish,
+     .before = "<|channel|>commentary to=functions.",
+     .behind = " <|constrain|>json<|message|>",
+     .any = "<|channel|>commentary to=functions."},
+    {.name = "deepseek_v3",
+     .signs = SIGNS(MSGL_DEEPSEEK_CALLS, MSGL_DEEPSEEK_CALL),
+     .also = "```json",
+     .tokens = DEEPSEEK_TOKENS,
+     .step = msgl__deepseek_step,
+     .finish = msgl__deepseek_finish,
+     .before = MSGL_DEEPSEEK_CALLS MSGL_DEEPSEEK_CALL "function" MSGL_DEEPSEEK_SEP,
+     .behind = "\n```json\n",
+     .any = MSGL_DEEPSEEK_CALLS MSGL_DEEPSEEK_CALL "function" MSGL_DEEPSEEK_SEP},
+    {.name = "deepseek_v31",
+     .signs = SIGNS(MSGL_DEEPSEEK_CALLS, MSGL_DEEPSEEK_CALL),
+     .tokens = DEEPSEEK_TOKENS,
+     .variant = 1,
+     .step = msgl__deepseek_step,
+     .finish = msgl__deepseek_finish,
+     .before = MSGL_DEEPSEEK_CALLS MSGL_DEEPSEEK_CALL,
+     .behind = MSGL_DEEPSEEK_SEP,
+     .any = MSGL_DEEPSEEK_CALLS MSGL_DEEPSEEK_CALL},
+    {.name = "glm45",
+     .signs = SIGNS("<arg_key>"),
+     .tokens = XML_TOKENS,
+     .step = msgl__tagged_step,
+     .finish = msgl__tagged_finish,
+     .before = "<tool_call>",
+     .behind = "\n",
+     .any = "<tool_call>"},
+    {.name = "qwen3_coder",
+     .signs = SIGNS("<function="),
+     .also = "<tool_call>",
+     .tokens = XML_TOKENS,
+     .variant = 1,
+     .step = msgl__tagged_step,
+     .finish = msgl__tagged_finish,
+     .before = "<tool_call>\n<function=",
+     .behind = ">\n",
+     .any = "<tool_call>\n<function="},
+    {.name = "mistral",
+     .signs = SIGNS("[TOOL_CALLS]"),
+     .tokens = MISTRAL_TOKENS,
+     .id_len = 9,
+     .step = msgl__mistral_step,
+     .finish = msgl__mistral_finish,
+     .any = "[TOOL_CALLS]"},
+    {.name = "hermes",
+     .signs = SIGNS("<tool_call>"),
+     .tokens = XML_TOKENS,
+     .step = msgl__hermes_step,
+     .finish = msgl__hermes_finish,
+     .before = "<tool_call>\n{\"name\": \"",
+     .behind = "\", \"arguments\":",
+     .any = "<tool_call>\n{\"name\": \""},
+    {.name = "pythonic",
+     .signs = SIGNS("func_name1("),
+     .tokens = LLAMA_TOKENS,
+     .start = 1,
+     .step = msgl__pythonic_step,
+     .finish = msgl__pythonic_finish,
+     .before = "[",
+     .behind = "(",
+     .any = "["},
+    {.name = "llama3",
+     .signs = SIGNS("<|python_tag|>", "<|python_start|>", "{\"name\": function name"),
+     .tokens = LLAMA_TOKENS,
+     .start = 1,
+     .step = msgl__llama_step,
+     .finish = msgl__llama_finish,
+     .before = "{\"name\": \"",
+     .behind = "\", \"parameters\":",
+     .any = "{\"name\": \""},
+};
+
+#define THINK .open = "<think>", .close = "</think>", .tokens = THINK_TOKENS
+
+static const msgl_reasoning_form REASONING[] = {
+    {.name = "gpt-oss", .signs = SIGNS("<|channel|>"), .tokens = HARMONY_TOKENS},
+    {.name = "mistral",
+     .signs = SIGNS("[THINK]"),
+     .open = "[THINK]",
+     .close = "[/THINK]",
+     .tokens = MISTRAL_THINK_TOKENS},
+    {.name = "glm45", .signs = SIGNS("<arg_key>"), .also = "think>", THINK},
+    {.name = "deepseek-v3", .signs = SIGNS(MSGL_DEEPSEEK_CALLS), .also = "thinking", THINK},
+    {.name = "deepseek-r1", .signs = SIGNS("<｜Assistant｜>"), .also = "think>", THINK},
+    {.name = "qwen3", .signs = SIGNS("<think>", "</think>"), THINK},
+};
+
+enum {
+    NUM_TOOLS = sizeof TOOLS / sizeof TOOLS[0],
+    NUM_REASONING = sizeof REASONING / sizeof REASONING[0],
+};
+
+static bool is_meant(const char *const *signs, const char *also, const char *text)
+{
+    if (text == NULL || (also != NULL && strstr(text, also) == NULL)) return false;
+    for (; *signs != NULL; signs++) {
+        if (strstr(text, *signs) != NULL) return true;
+    }
+    return false;
+}
+
+const msgl_tool_form *msgl__tool_form(const char *name, const char *templates)
+{
+    const bool by_sign = strcmp(name, "auto") == 0;
+    if (strcmp(name, "qwen") == 0) name = "hermes"; // one form, with SGLang's name and vLLM's
+    for (int i = 0; i < NUM_TOOLS; i++) {
+        const msgl_tool_form *f = &TOOLS[i];
+        if (by_sign ? is_meant(f->signs, f->also, templates) : strcmp(f->name, name) == 0) return f;
+    }
+    return NULL;
+}
+
+const msgl_reasoning_form *msgl__reasoning_form(const char *name, const char *templates)
+{
+    const bool by_sign = strcmp(name, "auto") == 0;
+    for (int i = 0; i < NUM_REASONING; i++) {
+        const msgl_reasoning_form *f = &REASONING[i];
+        if (by_sign ? is_meant(f->signs, f->also, templates) : strcmp(f->name, name) == 0) return f;
+    }
+    return NULL;
+}
+
+const char *msgl__tool_form_name(const msgl_tool_form *f)
+{
+    return f == NULL ? "none" : f->name;
+}
+
+const char *msgl__reasoning_form_name(const msgl_reasoning_form *f)
+{
+    return f == NULL ? "none" : f->name;
+}
+
+int msgl__tool_form_id_len(const msgl_tool_form *f)
+{
+    return f == NULL || f->id_len == 0 ? ID_LEN : f->id_len;
+}
+
+const char *const *msgl__tool_form_tokens(const msgl_tool_form *f)
+{
+    return f == NULL ? NULL : f->tokens;
+}
+
+const char *const *msgl__reasoning_form_tokens(const msgl_reasoning_form *f)
+{
+    return f == NULL ? NULL : f->tokens;
+}
+
+int msgl__tool_form_opening(const msgl_tool_form *f, const char *name, msgl_strbuf *out,
+                            size_t *name_at)
+{
+    *name_at = out->len;
+    if (name == NULL) return msgl__strbuf_adds(out, f->any);
+    int rc = msgl__strbuf_adds(out, f->before);
+    *name_at = out->len;
+    if (rc == 0) rc = msgl__strbuf_adds(out, name);
+    return rc == 0 ? msgl__strbuf_adds(out, f->behind) : rc;
+}
+
+bool msgl__tool_form_can_open(const msgl_tool_form *f)
+{
+    return f->before != NULL;
+}
+
+bool msgl__reasoning_opened(const msgl_reasoning_form *f, const char *prompt, size_t len)
+{
+    if (f == NULL || f->open == NULL) return false;
+    while (len > 0 && msgl__is_space(prompt[len - 1])) len--;
+    const size_t n = strlen(f->open);
+    return len >= n && memcmp(prompt + len - n, f->open, n) == 0;
+}
+
+const char *msgl__reasoning_close(const msgl_reasoning_form *f)
+{
+    return f == NULL || f->close == NULL ? "" : f->close;
+}

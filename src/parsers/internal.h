@@ -1,0 +1,135 @@
+// SPDX-License-Identifier: Apache-2.0
+//
+// What the forms share. A form is a state machine over bytes: its step gets one, and whatever the
+// pieces were that it came in, the parts are the same. A step that finds that the text is no call
+// gives back what was held and asks for the same byte again as content.
+#ifndef MSGL_PARSERS_INTERNAL_H
+#define MSGL_PARSERS_INTERNAL_H
+
+#include "core/err.h"
+#include "parsers/json_call.h"
+#include "parsers/marks.h"
+#include "parsers/parser.h"
+
+enum {
+    MSGL_FORM_TEXT = 0, // state of every form: content, in which calls may begin
+};
+
+#define MSGL_DEEPSEEK_CALLS "<｜tool▁calls▁begin｜>"
+#define MSGL_DEEPSEEK_CALLS_END "<｜tool▁calls▁end｜>"
+#define MSGL_DEEPSEEK_CALL "<｜tool▁call▁begin｜>"
+#define MSGL_DEEPSEEK_CALL_END "<｜tool▁call▁end｜>"
+#define MSGL_DEEPSEEK_SEP "<｜tool▁sep｜>"
+
+struct msgl_tool_form {
+    const char *name;
+    // It is meant by a template with one of these texts. Rows are asked in their order.
+    const char *const *signs;
+    const char *also;          // ... and with this one, too; NULL: any
+    const char *const *tokens; // special tokens; NULL: none
+    int id_len;                // 0: the usual one
+    bool whole;                // it takes the answer as it is: reasoning is its own
+    int variant;               // the step's
+    int start;                 // state that an answer begins in
+    int (*step)(msgl_parser *p, char c);
+    int (*finish)(msgl_parser *p); // in any state but MSGL_FORM_TEXT
+    // An opening: before the name and behind it, NULL where models of the form differ; and without
+    // a name.
+    const char *before, *behind, *any;
+};
+
+struct msgl_reasoning_form {
+    const char *name;
+    const char *const *signs;
+    const char *also;
+    const char *open, *close;  // NULL: of a form that is `whole`
+    const char *const *tokens; // special tokens; NULL: none
+};
+
+struct msgl_parser {
+    msgl_parser_config cfg;
+    const msgl_tool_form *form; // cfg.tools, or what reads a `whole` form's answer; NULL: none
+    msgl_parts *out;            // of the call of feed or finish
+    int think;                  // state of what splits reasoning off
+    msgl_match think_match;
+    msgl_strbuf think_space; // white space that may be the last before the end of thoughts
+    bool thought;            // some was told
+
+    int state;     // of the form
+    bool again;    // the step wants the same byte again
+    bool trim;     // white space that comes now is not content
+    bool marked;   // a marker came before the call: it means to be one
+    bool in_call;  // a call began and did not end
+    bool mute;     // that call is left out
+    bool has_args; // that call has arguments
+    int calls;
+    msgl_match match;
+    msgl_strbuf space; // white space before what may be a call
+    msgl_strbuf held;  // what may turn out to be content
+    msgl_strbuf name;  // of the call
+    msgl_strbuf key, value;
+    msgl_json_call json;
+    size_t mark_at; // harmony: where the channel is in `key`
+    int body;       // harmony: what a message is
+    int depth;      // pythonic: brackets; tagged: arguments
+    char quote;     // pythonic: of the string, or 0
+    bool escaped;   // pythonic
+};
+
+// Content: white space is held until something follows it.
+int msgl__put_text(msgl_parser *p, const char *data, size_t len);
+int msgl__put_text_char(msgl_parser *p, char c);
+int msgl__put_reasoning(msgl_parser *p, const char *data, size_t len);
+// Content up to one of the marks: the mark's index, and what it may be is held; or -1.
+int msgl__text_until(msgl_parser *p, const char *const *marks, char c, int *rc);
+
+// What is held is content after all, and so is, or may be, this byte: state TEXT.
+int msgl__give_back(msgl_parser *p);
+// The byte belongs to what may be a call.
+static inline int msgl__hold(msgl_parser *p, char c)
+{
+    return msgl__strbuf_addc(&p->held, c);
+}
+
+// A call of p->name; p->held is forgotten.
+int msgl__call_begin(msgl_parser *p);
+int msgl__call_arguments(msgl_parser *p, const char *data, size_t len);
+int msgl__call_end(msgl_parser *p); // without arguments so far: they are {}
+// The call's end, and content may follow: state TEXT.
+int msgl__call_done(msgl_parser *p);
+
+static inline bool msgl__is_space(char c)
+{
+    return c == ' ' || c == '\n' || c == '\t' || c == '\r';
+}
+// A byte that tools' names may have where nothing says where they end.
+bool msgl__is_name_char(char c);
+
+// Appends a string literal of JSON; bytes that are not UTF-8 stay what they are.
+int msgl__put_json_string(msgl_strbuf *out, const char *s, size_t len);
+
+// A value of a form without types: text as it is where JSON can read it and it is not known to be
+// a string, else as a string.
+int msgl__put_untyped(msgl_strbuf *out, const char *s, size_t len, bool is_string);
+
+// Python's keyword arguments, text[0, len) between the parentheses, as a JSON object behind *out.
+// MSGL_EFORMAT: they are something else, and *out is as before.
+int msgl__python_arguments(const char *text, size_t len, msgl_strbuf *out);
+
+// The forms' steps and ends.
+int msgl__hermes_step(msgl_parser *p, char c);
+int msgl__hermes_finish(msgl_parser *p);
+int msgl__llama_step(msgl_parser *p, char c);
+int msgl__llama_finish(msgl_parser *p);
+int msgl__pythonic_step(msgl_parser *p, char c);
+int msgl__pythonic_finish(msgl_parser *p);
+int msgl__mistral_step(msgl_parser *p, char c);
+int msgl__mistral_finish(msgl_parser *p);
+int msgl__deepseek_step(msgl_parser *p, char c);
+int msgl__deepseek_finish(msgl_parser *p);
+int msgl__tagged_step(msgl_parser *p, char c);
+int msgl__tagged_finish(msgl_parser *p);
+int msgl__harmony_step(msgl_parser *p, char c);
+int msgl__harmony_finish(msgl_parser *p);
+
+#endif

@@ -1,0 +1,298 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "parsers/parser.h"
+
+#include <string.h>
+
+#include "core/mem.h"
+#include "parsers/internal.h"
+
+enum { HELD_MAX = 1 << 28 };
+
+// Of what splits reasoning off.
+enum { THINK_BEFORE, THINK_IN, THINK_BEHIND };
+
+// --- life ---
+
+int msgl__parser_create(const msgl_parser_config *cfg, msgl_parser **out)
+{
+    msgl_parser *p = msgl__calloc(1, sizeof *p);
+    *out = p;
+    if (p == NULL) return MSGL_ENOMEM;
+    p->cfg = *cfg;
+    p->form = cfg->tools;
+    if (cfg->reasoning != NULL && cfg->reasoning->close == NULL) {
+        // Thoughts and calls are told apart by the same reader.
+        p->form = msgl__tool_form(cfg->reasoning->name, NULL);
+    }
+    const bool splits = cfg->reasoning != NULL && cfg->reasoning->close != NULL;
+    p->think = splits ? THINK_BEFORE : THINK_BEHIND;
+    p->state = p->form == NULL ? MSGL_FORM_TEXT : p->form->start;
+    msgl_strbuf *const all[] = {&p->think_space, &p->space, &p->held, &p->name, &p->key, &p->value};
+    for (size_t i = 0; i < sizeof all / sizeof all[0]; i++) msgl__strbuf_init(all[i], HELD_MAX);
+    return 0;
+}
+
+void msgl__parser_free(msgl_parser *p)
+{
+    if (p == NULL) return;
+    msgl__strbuf_free(&p->think_space);
+    msgl__strbuf_free(&p->space);
+    msgl__strbuf_free(&p->held);
+    msgl__strbuf_free(&p->name);
+    msgl__strbuf_free(&p->key);
+    msgl__strbuf_free(&p->value);
+    msgl__free(p);
+}
+
+int msgl__parser_calls(const msgl_parser *p)
+{
+    return p->calls;
+}
+
+size_t msgl__parser_bytes(const msgl_parser *p)
+{
+    return sizeof *p + p->think_space.cap + p->space.cap + p->held.cap + p->name.cap + p->key.cap +
+           p->value.cap;
+}
+
+// --- what steps say ---
+
+int msgl__put_text(msgl_parser *p, const char *data, size_t len)
+{
+    int rc = 0;
+    for (size_t i = 0; i < len && rc == 0; i++) rc = msgl__put_text_char(p, data[i]);
+    return rc;
+}
+
+int msgl__put_text_char(msgl_parser *p, char c)
+{
+    if (msgl__is_space(c)) return p->trim ? 0 : msgl__strbuf_addc(&p->space, c);
+    p->trim = false;
+    int rc = msgl__parts_add(p->out, MSGL_PART_TEXT, p->space.data, p->space.len);
+    msgl__strbuf_clear(&p->space);
+    if (rc == 0) rc = msgl__parts_add(p->out, MSGL_PART_TEXT, &c, 1);
+    return rc;
+}
+
+int msgl__put_reasoning(msgl_parser *p, const char *data, size_t len)
+{
+    p->thought = p->thought || len > 0;
+    return msgl__parts_add(p->out, p->cfg.keep_reasoning ? MSGL_PART_TEXT : MSGL_PART_REASONING,
+                           data, len);
+}
+
+int msgl__text_until(msgl_parser *p, const char *const *marks, char c, int *rc)
+{
+    char plain[MSGL_MARK_MAX];
+    int n;
+    const int mark = msgl__match_add(&p->match, marks, c, plain, &n);
+    *rc = msgl__put_text(p, plain, (size_t)n);
+    if (mark >= 0 && *rc == 0) *rc = msgl__strbuf_adds(&p->held, marks[mark]);
+    return mark;
+}
+
+int msgl__give_back(msgl_parser *p)
+{
+    p->state = MSGL_FORM_TEXT;
+    p->again = true;
+    p->marked = false;
+    p->match.len = 0; // what began a marker is in held, too
+    const int rc = msgl__put_text(p, p->held.data, p->held.len);
+    msgl__strbuf_clear(&p->held);
+    return rc;
+}
+
+int msgl__call_begin(msgl_parser *p)
+{
+    msgl__strbuf_clear(&p->held);
+    msgl__strbuf_clear(&p->space);
+    p->in_call = true;
+    p->has_args = false;
+    p->mute = p->cfg.max_calls > 0 && p->calls >= p->cfg.max_calls;
+    if (p->mute) return 0;
+    p->calls++;
+    return msgl__parts_add(p->out, MSGL_PART_CALL, p->name.data, p->name.len);
+}
+
+int msgl__call_arguments(msgl_parser *p, const char *data, size_t len)
+{
+    p->has_args = p->has_args || len > 0;
+    return p->mute ? 0 : msgl__parts_add(p->out, MSGL_PART_ARGUMENTS, data, len);
+}
+
+int msgl__call_end(msgl_parser *p)
+{
+    int rc = p->has_args ? 0 : msgl__call_arguments(p, "{}", 2);
+    if (rc == 0 && !p->mute) rc = msgl__parts_add(p->out, MSGL_PART_CALL_END, NULL, 0);
+    p->in_call = p->mute = false;
+    p->trim = true;
+    return rc;
+}
+
+int msgl__call_done(msgl_parser *p)
+{
+    const int rc = p->in_call ? msgl__call_end(p) : 0;
+    msgl__strbuf_clear(&p->held);
+    p->state = MSGL_FORM_TEXT;
+    p->marked = false;
+    return rc;
+}
+
+bool msgl__is_name_char(char c)
+{
+    return (unsigned char)c > ' ' && c != 0x7f && strchr("\"'`<>{}[]()", c) == NULL;
+}
+
+int msgl__put_json_string(msgl_strbuf *out, const char *s, size_t len)
+{
+    int rc = msgl__strbuf_addc(out, '"');
+    for (size_t i = 0; i < len && rc == 0; i++) {
+        const char c = s[i];
+        if (c == '"' || c == '\\') {
+            rc = msgl__strbuf_addf(out, "\\%c", c);
+        } else if (c == '\n') {
+            rc = msgl__strbuf_adds(out, "\\n");
+        } else if ((unsigned char)c < ' ') {
+            rc = msgl__strbuf_addf(out, "\\u%04x", (unsigned)c);
+        } else {
+            rc = msgl__strbuf_addc(out, c);
+        }
+    }
+    return rc == 0 ? msgl__strbuf_addc(out, '"') : rc;
+}
+
+int msgl__put_untyped(msgl_strbuf *out, const char *s, size_t len, bool is_string)
+{
+    size_t from = 0, to = len;
+    while (from < to && msgl__is_space(s[from])) from++;
+    while (to > from && msgl__is_space(s[to - 1])) to--;
+    json_t *j =
+        is_string || from == to ? NULL : json_loadb(s + from, to - from, JSON_DECODE_ANY, NULL);
+    if (j == NULL) return msgl__put_json_string(out, s, len);
+    json_decref(j);
+    return msgl__strbuf_add(out, s + from, to - from);
+}
+
+// --- the text's way ---
+
+// A byte behind the reasoning.
+static int content(msgl_parser *p, char c)
+{
+    if (p->form == NULL) {
+        if (p->trim && msgl__is_space(c)) return 0;
+        p->trim = false;
+        return msgl__parts_add(p->out, MSGL_PART_TEXT, &c, 1);
+    }
+    int rc;
+    do {
+        p->again = false;
+        rc = p->form->step(p, c);
+    } while (p->again && rc == 0);
+    return rc;
+}
+
+// A byte of thoughts: those end in no white space, unless nothing comes behind it.
+static int thought(msgl_parser *p, char c)
+{
+    if (p->cfg.keep_reasoning) return msgl__put_reasoning(p, &c, 1);
+    if (msgl__is_space(c)) return p->thought ? msgl__strbuf_addc(&p->think_space, c) : 0;
+    int rc = msgl__put_reasoning(p, p->think_space.data, p->think_space.len);
+    msgl__strbuf_clear(&p->think_space);
+    return rc == 0 ? msgl__put_reasoning(p, &c, 1) : rc;
+}
+
+static int byte(msgl_parser *p, char c);
+
+// No opening marker: the prompt had it, or there are no thoughts. The bytes so far go their way.
+static int think_decide(msgl_parser *p, const char *plain, int n)
+{
+    p->think = p->cfg.thinking ? THINK_IN : THINK_BEHIND;
+    msgl_strbuf space = p->think_space;
+    msgl__strbuf_init(&p->think_space, HELD_MAX);
+    int rc = 0;
+    for (size_t i = 0; i < space.len && rc == 0; i++) rc = byte(p, space.data[i]);
+    for (int i = 0; i < n && rc == 0; i++) rc = byte(p, plain[i]);
+    msgl__strbuf_free(&space);
+    return rc;
+}
+
+static int think_before(msgl_parser *p, char c)
+{
+    const char *const marks[] = {p->cfg.reasoning->open, NULL};
+    char plain[MSGL_MARK_MAX];
+    int n, rc = 0;
+    if (p->think_match.len == 0 && msgl__is_space(c)) return msgl__strbuf_addc(&p->think_space, c);
+    if (msgl__match_add(&p->think_match, marks, c, plain, &n) >= 0) {
+        p->think = THINK_IN;
+        if (p->cfg.keep_reasoning) rc = msgl__put_reasoning(p, marks[0], strlen(marks[0]));
+        msgl__strbuf_clear(&p->think_space);
+        return rc;
+    }
+    if (n == 0) return 0;
+    // What still begins a marker may begin another one, too.
+    char rest[MSGL_MARK_MAX];
+    const int more = p->think_match.len;
+    memcpy(rest, p->think_match.buf, (size_t)more);
+    p->think_match.len = 0;
+    rc = think_decide(p, plain, n);
+    for (int i = 0; i < more && rc == 0; i++) rc = byte(p, rest[i]);
+    return rc;
+}
+
+static int think_in(msgl_parser *p, char c)
+{
+    const char *const marks[] = {p->cfg.reasoning->close, NULL};
+    char plain[MSGL_MARK_MAX];
+    int n, rc = 0;
+    const int mark = msgl__match_add(&p->think_match, marks, c, plain, &n);
+    for (int i = 0; i < n && rc == 0; i++) rc = thought(p, plain[i]);
+    if (mark < 0 || rc != 0) return rc;
+    p->think = THINK_BEHIND;
+    msgl__strbuf_clear(&p->think_space);
+    if (p->cfg.keep_reasoning) return msgl__put_reasoning(p, marks[0], strlen(marks[0]));
+    p->trim = true;
+    return 0;
+}
+
+static int byte(msgl_parser *p, char c)
+{
+    switch (p->think) {
+    case THINK_BEFORE: return think_before(p, c);
+    case THINK_IN: return think_in(p, c);
+    default: return content(p, c);
+    }
+}
+
+int msgl__parser_feed(msgl_parser *p, const char *text, size_t len, msgl_parts *out)
+{
+    p->out = out;
+    int rc = 0;
+    for (size_t i = 0; i < len && rc == 0; i++) rc = byte(p, text[i]);
+    return rc;
+}
+
+static int think_finish(msgl_parser *p)
+{
+    int rc = 0;
+    msgl_match m = p->think_match;
+    p->think_match.len = 0;
+    if (p->think == THINK_BEFORE) {
+        rc = think_decide(p, m.buf, m.len);
+        m = p->think_match; // the end of thoughts that the prompt had opened
+        p->think_match.len = 0;
+    }
+    if (p->think != THINK_IN) return rc;
+    for (int i = 0; i < m.len && rc == 0; i++) rc = thought(p, m.buf[i]);
+    return rc == 0 ? msgl__put_reasoning(p, p->think_space.data, p->think_space.len) : rc;
+}
+
+int msgl__parser_finish(msgl_parser *p, msgl_parts *out)
+{
+    p->out = out;
+    int rc = think_finish(p);
+    if (rc != 0 || p->form == NULL) return rc;
+    if (p->state != MSGL_FORM_TEXT) rc = p->form->finish(p);
+    if (rc == 0) rc = msgl__put_text(p, p->match.buf, (size_t)p->match.len);
+    p->match.len = 0;
+    return rc == 0 ? msgl__parts_add(out, MSGL_PART_TEXT, p->space.data, p->space.len) : rc;
+}

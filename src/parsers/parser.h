@@ -1,0 +1,83 @@
+// SPDX-License-Identifier: Apache-2.0
+//
+// From an answer's text to its parts while it comes: what the model thought, what it says, and the
+// tools that it calls, in the form that its chat template taught it. The parts of a text are the
+// same whatever pieces it is fed in; every byte is looked at a bounded number of times; what is
+// held back is at most the text since a marker.
+//
+// A call is one from where its arguments begin. What is wrong before that is content, with the
+// markers, as is all that only looks like a call. Arguments that are wrong themselves reach the
+// client as the model wrote them, up to the call's end: it can tell the model.
+#ifndef MSGL_PARSERS_PARSER_H
+#define MSGL_PARSERS_PARSER_H
+
+#include <stdbool.h>
+#include <stddef.h>
+
+#include "parsers/parts.h"
+#include "parsers/tool_set.h"
+
+// How a family of models writes calls; how it marks its thoughts. Const, in the tables of forms.c.
+typedef struct msgl_tool_form msgl_tool_form;
+typedef struct msgl_reasoning_form msgl_reasoning_form;
+
+enum { MSGL_TOOL_NAME_MAX = 256 }; // bytes of a tool's name; what is longer is none
+
+// Values of --tool-call-parser and --reasoning-parser.
+#define MSGL_TOOL_FORM_NAMES                                                                       \
+    "auto|none|deepseek_v3|deepseek_v31|glm45|gpt-oss|hermes|llama3|mistral|pythonic|qwen|"        \
+    "qwen3_coder"
+#define MSGL_REASONING_FORM_NAMES "auto|none|deepseek-r1|deepseek-v3|glm45|gpt-oss|mistral|qwen3"
+
+// The form of this name, or NULL: "none", and names that there are not. "auto": the form whose
+// markers `templates`, the text of a chat template (NULL: there is none), contains.
+const msgl_tool_form *msgl__tool_form(const char *name, const char *templates);
+const msgl_reasoning_form *msgl__reasoning_form(const char *name, const char *templates);
+const char *msgl__tool_form_name(const msgl_tool_form *f);           // NULL: "none"
+const char *msgl__reasoning_form_name(const msgl_reasoning_form *f); // NULL: "none"
+
+// Letters and digits of a call's id, behind "call_"; 9: the id has no "call_" and exactly nine,
+// which is what Mistral's templates insist on.
+int msgl__tool_form_id_len(const msgl_tool_form *f);
+
+// Writes how a call of `name` (NULL: of any tool) begins, up to where the model has to go on:
+// what an answer is prefilled with to force a call. [*name_at, *name_at + strlen(name)) of what is
+// appended is the name. 0 or the buffer's failure.
+int msgl__tool_form_opening(const msgl_tool_form *f, const char *name, msgl_strbuf *out,
+                            size_t *name_at);
+// Whether the form determines how a call of a given name begins.
+bool msgl__tool_form_can_open(const msgl_tool_form *f);
+
+// Whether a prompt with this end has the model think: it ends in the opening marker.
+bool msgl__reasoning_opened(const msgl_reasoning_form *f, const char *prompt, size_t len);
+// What ends thoughts: before an opening is prefilled to a prompt that has begun them. "": nothing.
+const char *msgl__reasoning_close(const msgl_reasoning_form *f);
+
+typedef struct msgl_parser_config {
+    const msgl_tool_form *tools;          // NULL: calls are text
+    const msgl_reasoning_form *reasoning; // NULL: thoughts are text
+    bool thinking;                        // the prompt has opened the thoughts
+    bool keep_reasoning;                  // thoughts are text, but no calls are looked for in them
+    int max_calls;                        // further ones are left out; 0: any number
+    const msgl_tool_set *known;           // borrowed; NULL: no tool is known
+} msgl_parser_config;
+
+typedef struct msgl_parser msgl_parser;
+
+// Neither form: all is text. 0 or MSGL_ENOMEM.
+int msgl__parser_create(const msgl_parser_config *cfg, msgl_parser **out);
+void msgl__parser_free(msgl_parser *p); // NULL allowed
+// Appends what text[0, len) turns out to be, perhaps nothing yet. Text of any bytes is fine. 0,
+// MSGL_ENOMEM, MSGL_ELIMIT (*out is full); after a failure the parser can only be freed.
+int msgl__parser_feed(msgl_parser *p, const char *text, size_t len, msgl_parts *out);
+// The text has ended: appends what was held back. Once.
+int msgl__parser_finish(msgl_parser *p, msgl_parts *out);
+int msgl__parser_calls(const msgl_parser *p); // calls that are in the parts so far
+size_t msgl__parser_bytes(const msgl_parser *p);
+
+// Texts of special tokens that the forms are made of, a NULL behind them; what the detokenizer has
+// to give to this parser although special tokens are not shown.
+const char *const *msgl__tool_form_tokens(const msgl_tool_form *f);           // f NULL: NULL
+const char *const *msgl__reasoning_form_tokens(const msgl_reasoning_form *f); // f NULL: NULL
+
+#endif

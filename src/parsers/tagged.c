@@ -1,0 +1,179 @@
+// SPDX-License-Identifier: Apache-2.0
+//
+// Forms that tag each argument. GLM-4.5:
+// <tool_call>f\n<arg_key>a</arg_key>\n<arg_value>x</arg_value>
+// ...\n</tool_call>; Qwen3-Coder: <tool_call>\n<function=f>\n<parameter=a>\nx\n</parameter>
+// ...\n</function>\n</tool_call>. Values have no types: the tool's schema says what is a string. An
+// argument is handed on when it is complete.
+#include <string.h>
+
+#include "parsers/internal.h"
+
+enum { BEFORE_NAME = MSGL_FORM_TEXT + 1, NAME, BETWEEN, KEY, BEFORE_VALUE, VALUE };
+
+// Each list is what may come in a state, a NULL behind it.
+typedef struct tags {
+    const char *before_name[2]; // [0] NULL: the name comes at once
+    const char *name[4];        // what ends a name ...
+    int state[3];               // ... and where it leads
+    const char *between[4];     // the next argument; what ends the call; what is read over
+    const char *key[2];
+    const char *before_value[2]; // [0] NULL: the value comes at once
+    const char *value[2];
+    bool lines; // a line break behind a value's tag and before the closing one are the form's
+} tags;
+
+// NAME's last one ends the call.
+static const tags FORMS[] = {
+    {.before_name = {NULL},
+     .name = {"\n", "<arg_key>", "</tool_call>", NULL},
+     .state = {BETWEEN, KEY, MSGL_FORM_TEXT},
+     .between = {"<arg_key>", "</tool_call>", NULL},
+     .key = {"</arg_key>", NULL},
+     .before_value = {"<arg_value>", NULL},
+     .value = {"</arg_value>", NULL}},
+    {.before_name = {"<function=", NULL},
+     .name = {">", NULL},
+     .state = {BETWEEN},
+     .between = {"<parameter=", "</tool_call>", "</function>", NULL},
+     .key = {">", NULL},
+     .before_value = {NULL},
+     .value = {"</parameter>", NULL},
+     .lines = true},
+};
+
+static const char *const OPEN[] = {"<tool_call>", NULL};
+
+static const tags *tags_of(const msgl_parser *p)
+{
+    return &FORMS[p->form->variant];
+}
+
+static void open_name(msgl_parser *p)
+{
+    p->state = NAME;
+    msgl__strbuf_clear(&p->name);
+}
+
+// Before the call begins: the name, and the tag before it.
+static int before_call(msgl_parser *p, char c)
+{
+    const tags *t = tags_of(p);
+    const bool in_name = p->state == NAME;
+    const bool space = msgl__is_space(c) && p->match.len == 0 && p->name.len == 0;
+    if (space && (!in_name || t->before_name[0] == NULL)) return msgl__hold(p, c);
+    char plain[MSGL_MARK_MAX];
+    int n;
+    const int mark = msgl__match_add(&p->match, in_name ? t->name : t->before_name, c, plain, &n);
+    for (int i = 0; i < n; i++) {
+        const bool fits = in_name && msgl__is_name_char(plain[i]);
+        if (!fits || p->name.len >= MSGL_TOOL_NAME_MAX) return msgl__give_back(p);
+        const int rc = msgl__strbuf_addc(&p->name, plain[i]);
+        if (rc != 0) return rc;
+    }
+    if (mark >= 0 && in_name && p->name.len == 0) return msgl__give_back(p);
+    int rc = msgl__hold(p, c);
+    if (mark < 0 || rc != 0) return rc;
+    if (!in_name) {
+        open_name(p);
+        return 0;
+    }
+    p->state = t->state[mark];
+    p->depth = 0;
+    msgl__strbuf_clear(&p->key);
+    rc = msgl__call_begin(p);
+    if (rc == 0 && p->state == MSGL_FORM_TEXT) rc = msgl__call_done(p);
+    return rc;
+}
+
+// The call is complete, as far as it came.
+static int end(msgl_parser *p)
+{
+    const int rc = p->depth > 0 ? msgl__call_arguments(p, "}", 1) : 0;
+    return rc == 0 ? msgl__call_done(p) : rc;
+}
+
+static int argument(msgl_parser *p)
+{
+    const char *s = msgl__strbuf_str(&p->value);
+    size_t len = p->value.len;
+    if (tags_of(p)->lines && len > 0 && s[len - 1] == '\n') len--;
+    if (tags_of(p)->lines && len > 0 && s[0] == '\n') {
+        s++;
+        len--;
+    }
+    const bool is_string = msgl__tool_set_is_string(p->cfg.known, msgl__strbuf_str(&p->name),
+                                                    msgl__strbuf_str(&p->key));
+    msgl_strbuf *out = &p->held; // empty in a call
+    msgl__strbuf_clear(out);
+    int rc = msgl__strbuf_adds(out, p->depth++ == 0 ? "{" : ", ");
+    if (rc == 0) rc = msgl__put_json_string(out, msgl__strbuf_str(&p->key), p->key.len);
+    if (rc == 0) rc = msgl__strbuf_adds(out, ": ");
+    if (rc == 0) rc = msgl__put_untyped(out, s, len, is_string);
+    if (rc == 0) rc = msgl__call_arguments(p, msgl__strbuf_str(out), out->len);
+    msgl__strbuf_clear(out);
+    return rc;
+}
+
+// A tag is complete.
+static int tag(msgl_parser *p, int mark)
+{
+    const tags *t = tags_of(p);
+    switch (p->state) {
+    case BETWEEN:
+        if (mark == 1) return end(p);
+        if (mark == 0) p->state = KEY;
+        msgl__strbuf_clear(&p->key);
+        return 0;
+    case KEY: p->state = t->before_value[0] == NULL ? VALUE : BEFORE_VALUE; break;
+    case BEFORE_VALUE: p->state = VALUE; break;
+    default: p->state = BETWEEN; return argument(p);
+    }
+    msgl__strbuf_clear(&p->value);
+    return 0;
+}
+
+static int in_call(msgl_parser *p, char c)
+{
+    const tags *t = tags_of(p);
+    const bool in_key = p->state == KEY, in_value = p->state == VALUE;
+    if (!in_key && !in_value && p->match.len == 0 && msgl__is_space(c)) return 0;
+    const char *const *marks = in_key                ? t->key
+                               : in_value            ? t->value
+                               : p->state == BETWEEN ? t->between
+                                                     : t->before_value;
+    char plain[MSGL_MARK_MAX];
+    int n;
+    const int mark = msgl__match_add(&p->match, marks, c, plain, &n);
+    int rc = 0;
+    if (n > 0 && !in_key && !in_value) { // neither an argument nor the end
+        rc = end(p);
+        return rc == 0 ? msgl__put_text(p, plain, (size_t)n) : rc;
+    }
+    if (n > 0) rc = msgl__strbuf_add(in_key ? &p->key : &p->value, plain, (size_t)n);
+    return rc == 0 && mark >= 0 ? tag(p, mark) : rc;
+}
+
+int msgl__tagged_step(msgl_parser *p, char c)
+{
+    int rc = 0;
+    if (p->state == BEFORE_NAME || p->state == NAME) return before_call(p, c);
+    if (p->state != MSGL_FORM_TEXT) return in_call(p, c);
+    if (msgl__text_until(p, OPEN, c, &rc) >= 0) {
+        p->state = BEFORE_NAME;
+        p->marked = true;
+        msgl__strbuf_clear(&p->name);
+        if (tags_of(p)->before_name[0] == NULL) open_name(p);
+    }
+    return rc;
+}
+
+// An argument that the end has cut is left out, and the object has no end then: it shows.
+int msgl__tagged_finish(msgl_parser *p)
+{
+    if (!p->in_call) return msgl__give_back(p);
+    p->match.len = 0;
+    if (p->state == BETWEEN) return end(p);
+    const int rc = p->depth == 0 ? msgl__call_arguments(p, "{", 1) : 0;
+    return rc == 0 ? msgl__call_done(p) : rc;
+}

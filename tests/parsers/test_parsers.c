@@ -1,0 +1,584 @@
+// SPDX-License-Identifier: Apache-2.0
+//
+// Answers of each form and what they are: parts that are the same for every cut into pieces, and
+// content for everything that is no call.
+#include <setjmp.h>
+#include <stdarg.h>
+#include <stddef.h>
+#include <stdint.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <time.h>
+
+#include <cmocka.h>
+
+#include "core/err.h"
+#include "parsers/parser.h"
+
+static const char tools_json[] =
+    "[{\"type\":\"function\",\"function\":{\"name\":\"f\",\"parameters\":{\"type\":\"object\","
+    "\"properties\":{\"s\":{\"type\":\"string\"},\"e\":{\"enum\":[\"1\",\"2\"]},\"n\":{\"type\":"
+    "\"integer\"}}}}},{\"type\":\"function\",\"function\":{\"name\":\"get.w-2\"}},{\"type\":"
+    "\"function\",\"function\":{\"name\":\"odd\",\"parameters\":{\"properties\":[1,{}]}}}]";
+
+static msgl_tool_set *make_tools(void)
+{
+    json_t *j = json_loads(tools_json, 0, NULL);
+    msgl_tool_set *set;
+    assert_non_null(j);
+    assert_int_equal(msgl__tool_set_create(j, &set), 0);
+    json_decref(j);
+    return set;
+}
+
+// Parts as one line: content as it is, <think: ...>, <call NAME ARGUMENTS>.
+static void show(const msgl_parts *parts, msgl_strbuf *out)
+{
+    const char *at = msgl__strbuf_str(&parts->bytes);
+    msgl_part_kind last = MSGL_PART_TEXT;
+    for (size_t i = 0; i < parts->count; i++) {
+        const msgl_part *p = &parts->items[i];
+        if (last == MSGL_PART_REASONING) msgl__strbuf_adds(out, ">");
+        switch (p->kind) {
+        case MSGL_PART_TEXT: assert_true(p->len > 0); break;
+        case MSGL_PART_REASONING: msgl__strbuf_adds(out, "<think: "); break;
+        case MSGL_PART_CALL: msgl__strbuf_adds(out, "<call "); break;
+        case MSGL_PART_ARGUMENTS:
+            assert_int_equal(last, MSGL_PART_CALL);
+            msgl__strbuf_adds(out, " ");
+            break;
+        case MSGL_PART_CALL_END:
+            assert_int_equal(last, MSGL_PART_ARGUMENTS);
+            msgl__strbuf_adds(out, ">");
+            break;
+        }
+        msgl__strbuf_add(out, at, p->len);
+        at += p->len;
+        last = p->kind;
+    }
+    if (last == MSGL_PART_REASONING) msgl__strbuf_adds(out, ">");
+    assert_true(last != MSGL_PART_CALL && last != MSGL_PART_ARGUMENTS);
+}
+
+typedef struct sample {
+    const char *text, *want;
+} sample;
+
+// Feeds text[0, cut) and the rest, or byte by byte for cut 0.
+static void run(const msgl_parser_config *cfg, const char *text, size_t len, size_t cut,
+                msgl_strbuf *out)
+{
+    msgl_parser *p;
+    msgl_parts parts;
+    assert_int_equal(msgl__parser_create(cfg, &p), 0);
+    msgl__parts_init(&parts, SIZE_MAX / 2);
+    if (cut > 0) {
+        assert_int_equal(msgl__parser_feed(p, text, cut, &parts), 0);
+        assert_int_equal(msgl__parser_feed(p, text + cut, len - cut, &parts), 0);
+    } else {
+        for (size_t i = 0; i < len; i++) {
+            assert_int_equal(msgl__parser_feed(p, text + i, 1, &parts), 0);
+        }
+    }
+    assert_int_equal(msgl__parser_finish(p, &parts), 0);
+    msgl__strbuf_clear(out);
+    show(&parts, out);
+    msgl__parts_free(&parts);
+    msgl__parser_free(p);
+}
+
+// The text, whole, cut at each place, and byte by byte. And so is each beginning of it, whatever
+// that is.
+static void check(const msgl_parser_config *cfg, const char *text, const char *want)
+{
+    msgl_strbuf a, b;
+    msgl__strbuf_init(&a, SIZE_MAX / 2);
+    msgl__strbuf_init(&b, SIZE_MAX / 2);
+    const size_t len = strlen(text);
+    run(cfg, text, len, len, &a);
+    if (strcmp(msgl__strbuf_str(&a), want) != 0) {
+        fail_msg("%s of\n%s\nis\n%s\nnot\n%s", msgl__tool_form_name(cfg->tools), text,
+                 msgl__strbuf_str(&a), want);
+    }
+    for (size_t end = 1; end <= len; end++) {
+        run(cfg, text, end, end, &a);
+        // Without a call not a byte is lost, or there twice; gpt-oss always has markers.
+        const char *got = msgl__strbuf_str(&a);
+        const bool marks = strcmp(msgl__tool_form_name(cfg->tools), "gpt-oss") == 0;
+        const bool all_text = cfg->reasoning == NULL && !marks && strstr(got, "<call ") == NULL;
+        if (all_text && (a.len != end || memcmp(got, text, end) != 0)) {
+            fail_msg("%.*s\nis\n%s", (int)end, text, got);
+        }
+        for (size_t cut = 0; cut < end; cut++) {
+            if (end < len && cut > 0 && cut % 7 != end % 7) continue; // a part of them
+            run(cfg, text, end, cut, &b);
+            if (strcmp(msgl__strbuf_str(&a), msgl__strbuf_str(&b)) != 0) {
+                fail_msg("%.*s\ncut at %zu is\n%s\nnot\n%s", (int)end, text, cut,
+                         msgl__strbuf_str(&b), msgl__strbuf_str(&a));
+            }
+        }
+    }
+    msgl__strbuf_free(&a);
+    msgl__strbuf_free(&b);
+}
+
+static void check_all(const char *tools, const char *reasoning, const sample *samples)
+{
+    msgl_tool_set *set = make_tools();
+    const msgl_parser_config cfg = {.tools = msgl__tool_form(tools, NULL),
+                                    .reasoning = msgl__reasoning_form(reasoning, NULL),
+                                    .known = set};
+    assert_string_equal(msgl__tool_form_name(cfg.tools), tools);
+    for (; samples->text != NULL; samples++) check(&cfg, samples->text, samples->want);
+    msgl__tool_set_free(set);
+}
+
+static void test_hermes(void **state)
+{
+    (void)state;
+    static const sample samples[] = {
+        {"", ""},
+        {"Hello,\n world. \n", "Hello,\n world. \n"},
+        {"<tool_call>\n{\"name\": \"f\", \"arguments\": {\"s\": \"x\"}}\n</tool_call>",
+         "<call f {\"s\": \"x\"}>"},
+        {"Look: \n<tool_call>\n{\"name\": \"f\", \"arguments\": {\"a\": [1, {\"b\": \"}\"}]}}\n"
+         "</tool_call>\n<tool_call>{\"name\":\"other\",\"arguments\":{}}</tool_call>\n\nDone.\n",
+         "Look:<call f {\"a\": [1, {\"b\": \"}\"}]}><call other {}>Done.\n"},
+        // Keys in another order, others, none, and names for them.
+        {"<tool_call>{\"id\": {\"name\": 5}, \"arguments\": {\"s\": 1}, \"x\":-1.5e3, \"name\": "
+         "\"f\", \"y\": null}</tool_call>",
+         "<call f {\"s\": 1}>"},
+        {"<tool_call>{\"name\": \"f\"}</tool_call>", "<call f {}>"},
+        {"<tool_call>{\"name\": \"f\", \"arguments\": null}</tool_call>", "<call f {}>"},
+        {"<tool_call>{\"name\": \"f\", \"parameters\": {}}</tool_call>", "<call f {}>"},
+        {"<tool_call>{\"name\": \"f\\u00e9\\n\", \"arguments\": {}}</tool_call>",
+         "<call f\xc3\xa9\n {}>"},
+        // Arguments as a text of JSON.
+        {"<tool_call>{\"name\": \"f\", \"arguments\": \"{\\\"s\\\": \\\"\\\\\\\"\\\"}\"}"
+         "</tool_call>",
+         "<call f {\"s\": \"\\\"\"}>"},
+        // Markers in strings are strings.
+        {"<tool_call>{\"name\": \"f\", \"arguments\": {\"s\": \"</tool_call>\\\"<tool_call>\"}}"
+         "</tool_call>",
+         "<call f {\"s\": \"</tool_call>\\\"<tool_call>\"}>"},
+        // No closing marker, a bracket too many, one too few, or two.
+        {"<tool_call>{\"name\": \"f\", \"arguments\": {}}", "<call f {}>"},
+        {"<tool_call>{\"name\": \"f\", \"arguments\": {}}}\n</tool_call>x", "<call f {}>x"},
+        {"<tool_call>{\"name\": \"f\", \"arguments\": {\"s\": 1}\n</tool_call> x",
+         "<call f {\"s\": 1}>x"},
+        {"<tool_call>{\"name\": \"f\", \"arguments\": {\"s\": 1\n</tool_call>x",
+         "<call f {\"s\": 1\n>x"},
+        {"<tool_call>{\"name\": \"f\", \"arguments\": {}}\n<tool_call>{\"name\": \"g\"}",
+         "<call f {}><call g {}>"},
+        {"<tool_call>{\"name\": \"f\", \"arguments\": {}} and <more", "<call f {}>and <more"},
+        {"<tool_call>{\"name\": \"f\", \"arguments\": {\"s\": <tool>}}</tool_call>",
+         "<call f {\"s\": <tool>}>"},
+        // No calls.
+        {"<tool_call>", "<tool_call>"},
+        {"a <tool_call>\nb</tool_call> c", "a <tool_call>\nb</tool_call> c"},
+        {"<tool_call><tool_call>{\"name\": \"f\"}</tool_call>", "<tool_call><call f {}>"},
+        {"<tool_call>{\"nam\": \"f\", \"arguments\": {}}</tool_call>",
+         "<tool_call>{\"nam\": \"f\", \"arguments\": {}}</tool_call>"},
+        {"<tool_call>{\"name\": 5}</tool_call>", "<tool_call>{\"name\": 5}</tool_call>"},
+        {"<tool_call>{\"name\": \"\", \"arguments\": {}}", "<tool_call>{\"name\": \"\", "
+                                                           "\"arguments\": {}}"},
+        {"<tool_call>{\"name\": \"f\", \"arguments\": [1]}", "<tool_call>{\"name\": \"f\", "
+                                                             "\"arguments\": [1]}"},
+        {"<tool_call>{\"name\": \"f\", \"arguments\": \"x\"}", "<tool_call>{\"name\": \"f\", "
+                                                               "\"arguments\": \"x\"}"},
+        {"<tool_call>{\"name\": \"\\q\"}", "<tool_call>{\"name\": \"\\q\"}"},
+        {"<tool_call>{\"name\" \"f\"}", "<tool_call>{\"name\" \"f\"}"},
+        {"<<tool_call>{\"name\": \"f\"}</tool_call><", "<<call f {}><"},
+        {"<tool_call <tool_cal", "<tool_call <tool_cal"},
+        {NULL, NULL},
+    };
+    check_all("hermes", "none", samples);
+}
+
+static void test_llama(void **state)
+{
+    (void)state;
+    static const sample samples[] = {
+        {"Hi {\"name\": \"f\"}", "Hi {\"name\": \"f\"}"},
+        {"{\"name\": \"f\", \"parameters\": {\"s\": \"x\"}}", "<call f {\"s\": \"x\"}>"},
+        {" \n{\"type\": \"function\", \"name\": \"f\", \"parameters\": {}}", "<call f {}>"},
+        {"{\"name\": \"f\", \"parameters\": {}}; {\"name\": \"get.w-2\", \"arguments\": {}}",
+         "<call f {}><call get.w-2 {}>"},
+        {"{\"name\": \"f\", \"parameters\": {}}\n{\"name\": \"f\"}", "<call f {}><call f {}>"},
+        {"<|python_tag|>{\"name\": \"any\", \"parameters\": {\"a\": 1}}<|eom_id|>",
+         "<call any {\"a\": 1}>"},
+        {"Let me see.<|python_start|>{\"name\": \"any\"}<|python_end|> Well.",
+         "Let me see.<call any {}>Well."},
+        // JSON that is an answer.
+        {"{\"name\": \"Ann\", \"parameters\": {}}", "{\"name\": \"Ann\", \"parameters\": {}}"},
+        {"{\"name\": \"f\", \"age\": 5, \"parameters\": {}", "<call f {}>"},
+        {"{\"a\": 1}", "{\"a\": 1}"},
+        {"  { }\n", "  { }\n"},
+        {"<|python_tag|>print(1)", "<|python_tag|>print(1)"},
+        {"{\"name\": \"f\", \"parameters\": {}} That is all.", "<call f {}>That is all."},
+        {"{\"name\": \"f\"}; {\"name\": \"Ann\"} x", "<call f {}>; {\"name\": \"Ann\"} x"},
+        {NULL, NULL},
+    };
+    check_all("llama3", "none", samples);
+}
+
+static void test_pythonic(void **state)
+{
+    (void)state;
+    static const sample samples[] = {
+        {"[1, 2]", "[1, 2]"},
+        {"[f](x)", "[f](x)"},
+        {"[f(s=\"x\", n=-3)]", "<call f {\"s\": \"x\", \"n\": -3}>"},
+        {"[f()]", "<call f {}>"},
+        {" [f( a = [1, 2.5e3, (True,), None, ], b={'k': \"it's\", \"\": {}} ), get.w-2(x='\\'\\n"
+         "\\x41\\u00e9\\U0001f600\\d')]\n",
+         "<call f {\"a\": [1, 2.5e3, [true], null], \"b\": {\"k\": \"it's\", \"\": {}}}><call "
+         "get.w-2 {\"x\": \"'\\u000aA\\u00e9\\ud83d\\ude00\\\\d\"}>"},
+        {"[f(s=\")]\")]", "<call f {\"s\": \")]\"}>"},
+        {"[other(s=1)]", "[other(s=1)]"},
+        {"<|python_start|>[other(s=1)]<|python_end|>ok", "<call other {\"s\": 1}>ok"},
+        {"[f(s=x)]", "[f(s=x)]"},
+        {"[f(1)]", "[f(1)]"},
+        {"[f(s=\"x)]", "[f(s=\"x)]"},
+        {"[f(s=1]", "[f(s=1]"},
+        {"[f(s=01)]", "[f(s=01)]"},
+        {"[f(s={1: 2})]", "[f(s={1: 2})]"},
+        {"[f(s=1), f(2)] x", "<call f {\"s\": 1}>, f(2)] x"},
+        {"[f(s=1) f(s=2)]", "<call f {\"s\": 1}>f(s=2)]"},
+        {"Hi [f()]", "Hi [f()]"},
+        {NULL, NULL},
+    };
+    check_all("pythonic", "none", samples);
+}
+
+static void test_mistral(void **state)
+{
+    (void)state;
+    static const sample samples[] = {
+        {"[TOOL_CALLS] [{\"name\": \"f\", \"arguments\": {\"s\": \"]\"}}, {\"name\": \"g\", "
+         "\"arguments\": {}, \"id\": \"abcdefghi\"}]",
+         "<call f {\"s\": \"]\"}><call g {}>"},
+        {"Well.[TOOL_CALLS]f{\"s\": 1}[TOOL_CALLS]g[ARGS]{}",
+         "Well.<call f {\"s\": 1}><call g {}>"},
+        {"[TOOL_CALLS]f[CALL_ID]123456789[ARGS] {\"a\": {}}", "<call f {\"a\": {}}>"},
+        {"[TOOL_CALLS]{\"name\": \"f\", \"arguments\": {}} x", "<call f {}>x"},
+        {"[TOOL_CALLS]", "[TOOL_CALLS]"},
+        {"[TOOL_CALLS]f", "[TOOL_CALLS]f"},
+        {"[TOOL_CALLS]f x", "[TOOL_CALLS]f x"},
+        {"[TOOL_CALLS][ARGS]{}", "[TOOL_CALLS][ARGS]{}"},
+        {"[TOOL_CALLS]f[ARGS]5", "[TOOL_CALLS]f[ARGS]5"},
+        {"[TOOL_CALLS] [5]", "[TOOL_CALLS] [5]"},
+        {"[TOOL_CALLS] [{\"name\": \"f\"}, 5] x", "<call f {}>, 5] x"},
+        {"a [TOOL b", "a [TOOL b"},
+        {NULL, NULL},
+    };
+    check_all("mistral", "none", samples);
+}
+
+#define D_BEGIN "<｜tool▁calls▁begin｜>"
+#define D_END "<｜tool▁calls▁end｜>"
+#define D_CALL "<｜tool▁call▁begin｜>"
+#define D_CLOSE "<｜tool▁call▁end｜>"
+#define D_SEP "<｜tool▁sep｜>"
+
+static void test_deepseek(void **state)
+{
+    (void)state;
+    static const sample v3[] = {
+        {"Ok.\n" D_BEGIN D_CALL "function" D_SEP "f\n```json\n{\"s\": \"<\"}\n```" D_CLOSE
+         "\n" D_CALL "function" D_SEP "g\n```json\n{}\n```" D_CLOSE D_END,
+         "Ok.<call f {\"s\": \"<\"}><call g {}>"},
+        {D_CALL "function" D_SEP "f\n{\"a\":[1}\n```" D_CLOSE D_END "x",
+         "<call f {\"a\":[1}\n```>x"},
+        {D_BEGIN D_CALL "function" D_SEP "f\n```json\n{\"a\": 1\n```" D_CLOSE D_END "x",
+         "<call f {\"a\": 1\n```>x"},
+        {D_BEGIN "x", D_BEGIN "x"},
+        {D_BEGIN D_CALL "function" D_SEP "f g\n", D_BEGIN D_CALL "function" D_SEP "f g\n"},
+        {D_BEGIN D_CALL "function" D_SEP "f\n```json\n[]",
+         D_BEGIN D_CALL "function" D_SEP "f\n```json\n[]"},
+        {D_BEGIN D_CALL "fun ction", D_BEGIN D_CALL "fun ction"},
+        {"a<｜b" D_BEGIN, "a<｜b" D_BEGIN},
+        {NULL, NULL},
+    };
+    static const sample v31[] = {
+        {D_BEGIN D_CALL "f" D_SEP "{\"s\": 1}" D_CLOSE D_CALL "function" D_SEP "{}" D_CLOSE D_END
+                        "\nHm.",
+         "<call f {\"s\": 1}><call function {}>Hm."},
+        {D_BEGIN D_CALL "f" D_SEP "{\"s\": 1}" D_CLOSE "Hm.", "<call f {\"s\": 1}>Hm."},
+        {D_BEGIN D_CALL "f" D_SEP "{\"s\": 1}", "<call f {\"s\": 1}>"},
+        {D_BEGIN D_CALL D_SEP "{}", D_BEGIN D_CALL D_SEP "{}"},
+        {NULL, NULL},
+    };
+    check_all("deepseek_v3", "none", v3);
+    check_all("deepseek_v31", "none", v31);
+}
+
+static void test_tagged(void **state)
+{
+    (void)state;
+    static const sample glm[] = {
+        {"Hm.\n<tool_call>f\n<arg_key>s</arg_key>\n<arg_value>5</arg_value>\n<arg_key>n</arg_key>"
+         "\n<arg_value>5</arg_value>\n</tool_call>\n<tool_call>g<arg_key>a</arg_key><arg_value>"
+         "{\"x\": [1]}</arg_value><arg_key>b</arg_key><arg_value>a \"b\"\n</arg_value>"
+         "</tool_call>",
+         "Hm.<call f {\"s\": \"5\", \"n\": 5}><call g {\"a\": {\"x\": [1]}, \"b\": \"a \\\"b\\\"\\n"
+         "\"}>"},
+        {"<tool_call>f</tool_call>x", "<call f {}>x"},
+        {"<tool_call>f\n</tool_call>", "<call f {}>"},
+        {"<tool_call>f\n<arg_key>e</arg_key><arg_value>1</arg_value>", "<call f {\"e\": \"1\"}>"},
+        {"<tool_call>f\n<arg_key>e</arg_key><arg_value>1</arg", "<call f {>"},
+        {"<tool_call>f\n<arg_key>e</arg_key>oops</tool_call>", "<call f {}>oops</tool_call>"},
+        {"<tool_call>\n{\"name\": \"f\"}", "<tool_call>\n{\"name\": \"f\"}"},
+        {"<tool_call></tool_call>", "<tool_call></tool_call>"},
+        {"<tool_call>f g", "<tool_call>f g"},
+        {NULL, NULL},
+    };
+    static const sample coder[] = {
+        {"I do.\n<tool_call>\n<function=f>\n<parameter=s>\nline\n two\n\n</parameter>\n<parameter="
+         "n>\n7\n</parameter>\n</function>\n</tool_call>",
+         "I do.<call f {\"s\": \"line\\n two\\n\", \"n\": 7}>"},
+        {"<tool_call>\n<function=f>\n</function>\n</tool_call>\nx", "<call f {}>x"},
+        {"<tool_call>\n<functio=f>", "<tool_call>\n<functio=f>"},
+        {"<tool_call>\n<function=>", "<tool_call>\n<function=>"},
+        {"<tool_call>\nf", "<tool_call>\nf"},
+        {NULL, NULL},
+    };
+    check_all("glm45", "none", glm);
+    check_all("qwen3_coder", "none", coder);
+}
+
+static void test_harmony(void **state)
+{
+    (void)state;
+    static const sample samples[] = {
+        {"<|channel|>analysis<|message|>User asks.\nSo.<|end|><|start|>assistant<|channel|>final"
+         "<|message|>Hello!\n",
+         "<think: User asks.\nSo.>Hello!\n"},
+        {"<|channel|>analysis<|message|>A<|end|><|start|>assistant<|channel|>commentary "
+         "to=functions.get.w-2 <|constrain|>json<|message|>{\"a\": \"<|b|>\"}",
+         "<think: A><call get.w-2 {\"a\": \"<|b|>\"}>"},
+        {"<|channel|>commentary<|message|>First I look.<|end|><|start|>assistant to=functions.f"
+         "<|channel|>commentary json<|message|> {} <|call|><|start|>assistant<|channel|>"
+         "commentary to=functions.g<|message|>{\"x\": 1<|call|>",
+         "First I look.<call f {}><call g {\"x\": 1>"},
+        {"<|channel|>analysis<|message|>A<|end|><|start|>assistant<|channel|>analysis<|message|>B",
+         "<think: A\nB>"},
+        {"<|channel|>commentary to=functions.f<|message|>oops<|call|>", "oops"},
+        {"<|channel|>commentary to=functions.f<|message|><|call|>", ""},
+        {"<|channel|>commentary to=browser.open<|message|>{}<|call|>", "{}"},
+        {"No channel at all", "No channel at all"},
+        {"<|message|>A<|return|>B", "A"},
+        {"<|channel|>fin", ""},
+        {NULL, NULL},
+    };
+    check_all("gpt-oss", "gpt-oss", samples);
+    // Without tools a call is content.
+    const msgl_parser_config plain = {.reasoning = msgl__reasoning_form("gpt-oss", NULL)};
+    check(&plain,
+          "<|channel|>analysis<|message|>A<|end|><|start|>assistant<|channel|>commentary "
+          "to=functions.f<|message|>{}",
+          "<think: A>{}");
+}
+
+static void test_reasoning(void **state)
+{
+    (void)state;
+    static const sample samples[] = {
+        {"<think>\nSo be it.\n\n</think>\n\nYes.", "<think: So be it.>Yes."},
+        {"\n<think> a <b </thin> </think>c", "<think: a <b </thin>>c"},
+        {"<think>\n\n</think>\n\nYes.", "Yes."},
+        {"<think>cut </th", "<think: cut </th>"},
+        {"<think>cut \n", "<think: cut \n>"},
+        {"Yes. <think>no</think>", "Yes. <think>no</think>"},
+        {" <thi", " <thi"},
+        {" <<think>", " <<think>"},
+        {"<think>\n<tool_call>{\"name\": \"f\"}</tool_call>\n</think>\n\n<tool_call>{\"name\": "
+         "\"f\"}</tool_call>",
+         "<think: <tool_call>{\"name\": \"f\"}</tool_call>><call f {}>"},
+        {NULL, NULL},
+    };
+    check_all("hermes", "qwen3", samples);
+    msgl_parser_config cfg = {.reasoning = msgl__reasoning_form("deepseek-r1", NULL),
+                              .thinking = true};
+    check(&cfg, "\nI think.\n</think>\n\nSo: </think>\n", "<think: I think.>So: </think>\n");
+    check(&cfg, "\n<think>again</think>x", "<think: again>x");
+    check(&cfg, "</think>x", "x");
+    check(&cfg, "</thi", "<think: </thi>");
+    check(&cfg, "\n <thi", "<think: <thi>");
+    check(&cfg, "\n", "");
+    // Thoughts as content, but no calls in them.
+    msgl_tool_set *set = make_tools();
+    cfg = (msgl_parser_config){.tools = msgl__tool_form("hermes", NULL),
+                               .reasoning = msgl__reasoning_form("qwen3", NULL),
+                               .keep_reasoning = true,
+                               .known = set};
+    check(&cfg,
+          "<think>\n<tool_call>{\"name\": \"f\"} </think>\n\n<tool_call>{\"name\": \"f\"}"
+          "</tool_call>",
+          "<think>\n<tool_call>{\"name\": \"f\"} </think><call f {}>");
+    cfg.tools = NULL;
+    check(&cfg, "<think>\na </think>\n\nb", "<think>\na </think>\n\nb");
+    cfg = (msgl_parser_config){.reasoning = msgl__reasoning_form("mistral", NULL)};
+    check(&cfg, "[THINK]a[/THINK]b", "<think: a>b");
+    cfg = (msgl_parser_config){0};
+    check(&cfg, "<think>a</think> b\n", "<think>a</think> b\n");
+    msgl__tool_set_free(set);
+}
+
+static void test_one_call(void **state)
+{
+    (void)state;
+    const msgl_parser_config cfg = {.tools = msgl__tool_form("qwen", NULL), .max_calls = 1};
+    check(&cfg,
+          "a<tool_call>{\"name\": \"f\", \"arguments\": {\"s\": 1}}</tool_call>\n<tool_call>{"
+          "\"name\": \"g\", \"arguments\": {\"s\": 2}}</tool_call> b",
+          "a<call f {\"s\": 1}>b");
+}
+
+static void test_choice(void **state)
+{
+    (void)state;
+    static const char *const by_text[][3] = {
+        {"{{ '<|channel|>analysis' }} <tool_call>", "gpt-oss", "gpt-oss"},
+        {"<｜Assistant｜>" D_BEGIN "'\\n```json\\n' <think>", "deepseek_v3", "deepseek-r1"},
+        {"<｜Assistant｜>" D_BEGIN "{% if thinking %}<think>", "deepseek_v31", "deepseek-v3"},
+        {"<tool_call>{n}<arg_key> </think>", "glm45", "glm45"},
+        {"<tool_call>\n<function=x>\n", "qwen3_coder", "none"},
+        {"[AVAILABLE_TOOLS] [TOOL_CALLS] [THINK]", "mistral", "mistral"},
+        {"<tool_call>\\n{\\\"name\\\": <function-name>", "hermes", "none"},
+        {"<tool_call> '<think>\\n'", "hermes", "qwen3"},
+        {"[func_name1(a=b)] <|python_tag|>", "pythonic", "none"},
+        {"Respond in the format {\"name\": function name, \"parameters\": x}", "llama3", "none"},
+        {"{{ messages }}", "none", "none"},
+    };
+    for (size_t i = 0; i < sizeof by_text / sizeof by_text[0]; i++) {
+        const char *t = by_text[i][0];
+        assert_string_equal(msgl__tool_form_name(msgl__tool_form("auto", t)), by_text[i][1]);
+        assert_string_equal(msgl__reasoning_form_name(msgl__reasoning_form("auto", t)),
+                            by_text[i][2]);
+    }
+    assert_null(msgl__tool_form("auto", NULL));
+    assert_null(msgl__tool_form("none", by_text[0][0]));
+    assert_null(msgl__reasoning_form("none", by_text[0][0]));
+    // Each name that the options have is one.
+    static const char *const lists[] = {MSGL_TOOL_FORM_NAMES, MSGL_REASONING_FORM_NAMES};
+    for (int l = 0; l < 2; l++) {
+        char names[256], *rest = names;
+        (void)snprintf(names, sizeof names, "%s", lists[l]);
+        for (char *name; (name = strtok_r(rest, "|", &rest)) != NULL;) {
+            if (strcmp(name, "auto") == 0 || strcmp(name, "none") == 0) continue;
+            if (l == 0) assert_non_null(msgl__tool_form(name, NULL));
+            if (l == 1) assert_non_null(msgl__reasoning_form(name, NULL));
+        }
+    }
+}
+
+// An opening that is prefilled begins the call that it names, wherever that is determined.
+static void test_opening(void **state)
+{
+    (void)state;
+    static const char *const rows[][3] = {
+        {"hermes", " {\"s\": 1}}\n</tool_call>", "<call f {\"s\": 1}>"},
+        {"llama3", " {\"s\": 1}}", "<call f {\"s\": 1}>"},
+        {"pythonic", "s=1)]", "<call f {\"s\": 1}>"},
+        {"deepseek_v3", "{\"s\": 1}\n```" D_CLOSE D_END, "<call f {\"s\": 1}>"},
+        {"deepseek_v31", "{\"s\": 1}" D_CLOSE D_END, "<call f {\"s\": 1}>"},
+        {"glm45", "<arg_key>n</arg_key>\n<arg_value>1</arg_value>\n</tool_call>",
+         "<call f {\"n\": 1}>"},
+        {"qwen3_coder", "<parameter=n>\n1\n</parameter>\n</function>\n</tool_call>",
+         "<call f {\"n\": 1}>"},
+        {"gpt-oss", "{\"s\": 1}", "<call f {\"s\": 1}>"},
+    };
+    msgl_tool_set *set = make_tools();
+    msgl_strbuf b;
+    msgl__strbuf_init(&b, 1000);
+    for (size_t i = 0; i < sizeof rows / sizeof rows[0]; i++) {
+        const msgl_parser_config cfg = {.tools = msgl__tool_form(rows[i][0], NULL), .known = set};
+        size_t at;
+        assert_true(msgl__tool_form_can_open(cfg.tools));
+        msgl__strbuf_clear(&b);
+        assert_int_equal(msgl__tool_form_opening(cfg.tools, "f", &b, &at), 0);
+        assert_int_equal(b.data[at], 'f');
+        assert_int_equal(msgl__strbuf_adds(&b, rows[i][1]), 0);
+        check(&cfg, msgl__strbuf_str(&b), rows[i][2]);
+    }
+    assert_false(msgl__tool_form_can_open(msgl__tool_form("mistral", NULL)));
+    assert_int_equal(msgl__tool_form_id_len(msgl__tool_form("mistral", NULL)), 9);
+    const msgl_reasoning_form *r = msgl__reasoning_form("qwen3", NULL);
+    assert_true(msgl__reasoning_opened(r, "x<think>\n", 9));
+    assert_false(msgl__reasoning_opened(r, "x<think>\n\n</think>\n", 19));
+    assert_false(msgl__reasoning_opened(r, "think>", 6));
+    assert_false(msgl__reasoning_opened(NULL, "<think>", 7));
+    msgl__strbuf_free(&b);
+    msgl__tool_set_free(set);
+}
+
+static const char *const all_forms[] = {"hermes",  "llama3",      "pythonic",
+                                        "mistral", "deepseek_v3", "deepseek_v31",
+                                        "glm45",   "qwen3_coder", "gpt-oss"};
+
+// What a form might be slow at costs no more for each byte when there is more of it.
+static void test_linear(void **state)
+{
+    (void)state;
+    static const char *const units[] = {"<tool_call>", "<",  "{\"name\":", "[", "[TOOL_CALLS]",
+                                        D_CALL,        "(",  "<|start|>",  " ", "<arg_key>",
+                                        "[f(a=",       "\"", "<think>"};
+    enum { N = 100000 };
+    msgl_tool_set *set = make_tools();
+    msgl_parts parts;
+    msgl__parts_init(&parts, SIZE_MAX / 2);
+    char *text = malloc(N * 32);
+    for (size_t f = 0; f < sizeof all_forms / sizeof all_forms[0]; f++) {
+        for (size_t u = 0; u < sizeof units / sizeof units[0]; u++) {
+            const msgl_parser_config cfg = {.tools = msgl__tool_form(all_forms[f], NULL),
+                                            .reasoning = msgl__reasoning_form("qwen3", NULL),
+                                            .known = set};
+            const size_t n = strlen(units[u]);
+            for (size_t i = 0; i < N; i++) memcpy(text + i * n, units[u], n);
+            msgl_parser *p;
+            assert_int_equal(msgl__parser_create(&cfg, &p), 0);
+            const clock_t start = clock();
+            assert_int_equal(msgl__parser_feed(p, text, N * n, &parts), 0);
+            assert_int_equal(msgl__parser_finish(p, &parts), 0);
+            assert_true(clock() - start < 5 * CLOCKS_PER_SEC); // squared it would be minutes
+            assert_true(msgl__parser_bytes(p) < 8 * N * n + 4096);
+            assert_true(parts.bytes.len <= N * n + 2);
+            msgl__parts_clear(&parts);
+            msgl__parser_free(p);
+        }
+    }
+    free(text);
+    msgl__parts_free(&parts);
+    msgl__tool_set_free(set);
+}
+
+// A full buffer is an error, and no more.
+static void test_limit(void **state)
+{
+    (void)state;
+    msgl_parts parts;
+    msgl_parser *p;
+    const msgl_parser_config cfg = {.tools = msgl__tool_form("hermes", NULL)};
+    msgl__parts_init(&parts, 10);
+    assert_int_equal(msgl__parser_create(&cfg, &p), 0);
+    assert_int_equal(msgl__parser_feed(p, "0123456789ab", 12, &parts), MSGL_ELIMIT);
+    msgl__parser_free(p);
+    msgl__parser_free(NULL);
+    msgl__parts_free(&parts);
+}
+
+int main(void)
+{
+    const struct CMUnitTest tests[] = {
+        cmocka_unit_test(test_hermes),   cmocka_unit_test(test_llama),
+        cmocka_unit_test(test_pythonic), cmocka_unit_test(test_mistral),
+        cmocka_unit_test(test_deepseek), cmocka_unit_test(test_tagged),
+        cmocka_unit_test(test_harmony),  cmocka_unit_test(test_reasoning),
+        cmocka_unit_test(test_one_call), cmocka_unit_test(test_choice),
+        cmocka_unit_test(test_opening),  cmocka_unit_test(test_linear),
+        cmocka_unit_test(test_limit),
+    };
+    return cmocka_run_group_tests(tests, NULL, NULL);
+}
