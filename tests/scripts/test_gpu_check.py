@@ -103,6 +103,8 @@ class GpuCheck(unittest.TestCase):
         tree = self.dir / "two"
         self.script(tree / "minisgl", f"""#!/bin/sh
 case "$*" in
+run*"--nnodes 2"*) echo "$TWO_HOSTS" ;;
+run*) echo "the same answer" ;;
 "bench step"*"--tp-size 2"*) echo '{ROW}' | sed 's/MS,/2,"phase":"mixed",/' ;;
 "bench step"*) echo '{ROW}' | sed 's/MS,/3,"phase":"mixed",/' ;;
 *"--tp-size 2"*) echo '{ROW}' | sed 's/MS/0.5/; s/"tok_per_s":6/"tok_per_s":9/' ;;
@@ -114,7 +116,10 @@ case "$*" in
 *--bench*) echo "ranks: peer memory: all_reduce of 10240 bytes on 2 ranks: 5.5 us, 1.9 GB/s" ;;
 esac
 """)
-        out = self.call("--build", tree, "--csv", self.csv, "ranks")
+        ranks = ["--build", tree, "--csv", self.csv, "ranks"]
+        out = self.call(*ranks, code=1, env={"TWO_HOSTS": "another"})
+        self.assertIn("two hosts: one GPU says the same answer, two hosts say another", out)
+        out = self.call(*ranks, env={"TWO_HOSTS": "the same answer"})
         self.assertIn("| all_reduce in a graph | 10240 bytes on 2 ranks, peer memory | 5.5 | us | 6 |  | yes |", out)
         self.assertIn("| decode step | 14B bs=8, 2 GPUs | 0.5 | ms |", out)
         self.assertIn("| times one GPU's speed | decode step, 14B bs=8, 2 GPUs | 1.6 | x |", out)
