@@ -87,6 +87,7 @@ int32_t msgl__json_char(msgl_gx_builder *b)
 static int32_t once(msgl_gx_builder *b, msgl_json_rules *r, int32_t *rule, const char *name,
                     int32_t (*body)(msgl_gx_builder *, msgl_json_rules *))
 {
+    if (b->rc != 0) return -1; // rules refer to each other: after a failure none begins another
     if (*rule < 0) {
         *rule = msgl__gx_rule_new(b, name, strlen(name));
         msgl__gx_rule_set(b, *rule, body(b, r));

@@ -263,6 +263,7 @@ static int fill(walk *w, msgl_local *l)
     }
     if (rc == 0 && !w->too_large) rc = gather(w);
     l->too_large = w->too_large;
+    l->depth = w->p->unknown_depth;
     if (rc == 0 && !l->too_large) rc = build_rest(w, &l->rest, states);
     if (rc == 0 && !l->too_large) rc = keep_tokens(w, l);
     l->bytes += sizeof *l + (size_t)l->num_key * sizeof *l->key + (size_t)w->num_pairs * 4 +

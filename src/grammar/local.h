@@ -27,6 +27,7 @@ typedef struct msgl_local {
     msgl_local_key *key;
     bool no_long;   // the long tokens are not in it: counts were made one
     bool too_large; // nothing is in it: too many tokens pop the stack in too many places
+    int32_t depth;  // of the stack that its tokens build at most
     uint32_t *bits; // [ceil(vocab / 32)], or NULL: list instead
     int32_t *list;
     int32_t num_list;

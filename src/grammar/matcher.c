@@ -132,7 +132,8 @@ static int fill_group(msgl_matcher *m, int32_t at, int32_t n, bool *want_long, u
     const bool clamped = msgl__local_make_key(&m->p, m->p.configs + at, n, m->key);
     const msgl_local *l = local_of(m, n, clamped);
     if (l == NULL) return m->rc;
-    if (l->too_large) {
+    // Where the stack's limit is near, what the limit leaves out is not what the part leaves out.
+    if (l->too_large || m->p.frames[frame].depth + l->depth >= m->g->limits.stack_depth) {
         const int32_t whole = msgl__pda_state(&m->p, m->p.configs + at, n);
         if (m->p.rc != 0) return m->rc = m->p.rc;
         for (int k = 0; k < 2 && m->rc == 0; k++) {

@@ -85,7 +85,10 @@ static int32_t push_frame(msgl_pda *p, int32_t node, int32_t count, int32_t pare
              sizeof *p->frames) != 0) {
         return -1;
     }
-    p->frames[p->num_frames] = (msgl_frame){node, count, parent, depth, MSGL_STATE_NEW};
+    const bool over_unknown = p->frames[parent].over_unknown;
+    p->frames[p->num_frames] =
+        (msgl_frame){node, count, parent, over_unknown, depth, MSGL_STATE_NEW};
+    if (over_unknown && depth > p->unknown_depth) p->unknown_depth = depth;
     p->frame_set.slot[k] = ++p->num_frames;
     p->frame_set.n++;
     return p->num_frames - 1;
@@ -323,7 +326,9 @@ int msgl__pda_init(msgl_pda *p, const msgl_nfa *a, const msgl_grammar_limits *l)
 {
     *p = (msgl_pda){.a = a, .limits = l, .effort = MSGL_PDA_EFFORT};
     if (room(p, (void **)&p->frames, &p->cap_frames, 2, sizeof *p->frames) != 0) return p->rc;
-    for (int i = 0; i < 2; i++) p->frames[i] = (msgl_frame){0, 0, -1, 0, MSGL_STATE_NEW};
+    for (int i = 0; i < 2; i++) {
+        p->frames[i] = (msgl_frame){0, 0, -1, i == MSGL_FRAME_UNKNOWN, 0, MSGL_STATE_NEW};
+    }
     p->num_frames = 2;
     if (close_work(p) == 0) intern(p, 0); // the dead state is number 0
     return p->rc;

@@ -23,6 +23,7 @@ typedef struct msgl_config {
 
 typedef struct msgl_frame {
     int32_t node, count, parent; // where to go on
+    bool over_unknown;           // its chain ends in MSGL_FRAME_UNKNOWN
     int32_t depth, popped;       // state after popping it, MSGL_STATE_NEW: not known yet
 } msgl_frame;
 
@@ -55,8 +56,9 @@ typedef struct msgl_pda {
     uint8_t *entered; // of work[i]: it went into a counted body without a byte
     int32_t cap_entered;
     msgl_hash_set seen;
-    int64_t effort; // configurations that may still be closed before the next msgl__pda_rest
-    int rc;         // MSGL_ELIMIT, MSGL_ENOMEM: the state asked for is not known
+    int32_t unknown_depth; // of the deepest frame over MSGL_FRAME_UNKNOWN so far
+    int64_t effort;        // configurations that may still be closed before the next msgl__pda_rest
+    int rc;                // MSGL_ELIMIT, MSGL_ENOMEM: the state asked for is not known
 } msgl_pda;
 
 int msgl__pda_init(msgl_pda *p, const msgl_nfa *a, const msgl_grammar_limits *l);

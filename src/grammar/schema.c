@@ -221,6 +221,14 @@ static bool only_notes_beside(json_t *schema, const char *keyword)
 
 json_t *msgl__schema_keep(msgl_schema *s, json_t *made)
 {
+    if (made != NULL && json_array_size(s->made) >= MSGL_SCHEMA_MADE) {
+        json_decref(made);
+        msgl__gx_fail(s->b, MSGL_ELIMIT,
+                      "json_schema: allOf, anyOf and $ref combine to more than %d schemas "
+                      "(limit: schemas)",
+                      MSGL_SCHEMA_MADE);
+        return NULL;
+    }
     if (made == NULL || json_array_append_new(s->made, made) != 0) {
         msgl__gx_fail(s->b, MSGL_ENOMEM, "out of memory for a grammar");
         return NULL;

@@ -10,9 +10,10 @@
 
 #include "grammar/json_text.h"
 
-#define MSGL_SCHEMA_DEPTH 100 // schemas inside schemas
-#define MSGL_SCHEMA_PLACE 160 // bytes of a place that are kept for messages
-#define MSGL_SCHEMA_REFS 100  // $ref to $ref to ...
+#define MSGL_SCHEMA_MADE 10000 // schemas that merging may make
+#define MSGL_SCHEMA_DEPTH 100  // schemas inside schemas
+#define MSGL_SCHEMA_PLACE 160  // bytes of a place that are kept for messages
+#define MSGL_SCHEMA_REFS 100   // $ref to $ref to ...
 
 typedef struct msgl_schema_rule {
     const json_t *schema;
