@@ -107,14 +107,10 @@ static int note_out(walk *w, int32_t node, int tree)
     return 0;
 }
 
-static int walk_tree(walk *w, int tree, int32_t start, int32_t *states)
+// base: the tokens that are plain are in the bits already, as many characters as `start` allows.
+static int walk_tree(walk *w, int tree, int32_t start, bool base, int32_t *states)
 {
     const msgl_trie *t = &w->v->trie[tree];
-    int32_t f = facts(w, start);
-    if (t->plain[0] <= (f & 0xff)) { // a tree without tokens, or one of plain ones only
-        set_range(t, 0, t->first[t->num_nodes], w->bits);
-        return w->p->rc;
-    }
     states[0] = start;
     for (int32_t i = 1; i < t->num_nodes && !w->too_large;) {
         const int32_t depth = t->depth[i];
@@ -124,9 +120,11 @@ static int walk_tree(walk *w, int tree, int32_t start, int32_t *states)
             i += t->size[i];
             continue;
         }
-        f = facts(w, to);
+        const int32_t f = facts(w, to);
         if (t->plain[i] <= (f & 0xff)) {
-            set_range(t, t->first[i], t->first[i + t->size[i]], w->bits);
+            if (!base || !t->from_root[i]) {
+                set_range(t, t->first[i], t->first[i + t->size[i]], w->bits);
+            }
             i += t->size[i];
             continue;
         }
@@ -136,6 +134,25 @@ static int walk_tree(walk *w, int tree, int32_t start, int32_t *states)
         i++;
     }
     return w->p->rc;
+}
+
+// A string's beginning: tokens of as many plain characters as it takes are known, and most of the
+// others are in a tree of their own.
+static int walk_all(walk *w, int32_t start, bool with_long, int32_t *states)
+{
+    const size_t words = ((size_t)w->v->size + 31) / 32;
+    const int32_t n = facts(w, start) & 0xff;
+    int32_t short_tree = 0;
+    if (n > 0) {
+        const int32_t k = n < MSGL_VOCAB_SHORT ? n : MSGL_VOCAB_SHORT;
+        memcpy(w->bits, w->v->plain + (size_t)k * words, words * sizeof *w->bits);
+        for (int i = MSGL_VOCAB_TREES - 1; i >= 0; i--) {
+            if (n >= MSGL_VOCAB_PLAIN(i)) short_tree = 2 + i;
+        }
+    }
+    int rc = walk_tree(w, short_tree, start, n > 0, states);
+    if (rc == 0 && with_long) rc = walk_tree(w, 1, start, false, states);
+    return rc;
 }
 
 // What is left of the tokens behind the places where they popped the stack. Those that are allowed
@@ -258,8 +275,7 @@ static int fill(walk *w, msgl_local *l)
         }
         const int32_t start = msgl__pda_state(w->p, c, l->num_key);
         rc = w->p->rc;
-        if (rc == 0) rc = walk_tree(w, 0, start, states);
-        if (rc == 0 && !l->no_long) rc = walk_tree(w, 1, start, states);
+        if (rc == 0) rc = walk_all(w, start, !l->no_long, states);
     }
     if (rc == 0 && !w->too_large) rc = gather(w);
     l->too_large = w->too_large;

@@ -196,6 +196,32 @@ static void emit_copies(msgl_nfa_builder *x, int32_t kid, int32_t min, int32_t m
     }
 }
 
+// A small rule that may be empty is written out where it is used: white space with a stack of its
+// own would pop it after every blank.
+static bool inlined(const msgl_nfa_builder *x, int32_t rule)
+{
+    const int32_t e = x->b->rules[rule].expr;
+    return e >= 0 && x->b->ex[e].simple && nullable(x, e) && cost(x, e) <= UNROLL_NODES / 2;
+}
+
+// Whether a repetition would need a count of its own below.
+static bool has_count(const msgl_nfa_builder *x, int32_t id)
+{
+    const msgl_gx *e = &x->b->ex[id];
+    switch (e->kind) {
+    case MSGL_GX_LEN: return true;
+    case MSGL_GX_REP: return e->min > UNROLL_TIMES || e->max > UNROLL_TIMES || has_count(x, e->at);
+    case MSGL_GX_SEQ:
+    case MSGL_GX_ALT:
+        for (int32_t i = 0; i < e->n; i++) {
+            if (has_count(x, x->b->kids[e->at + i])) return true;
+        }
+        return false;
+    case MSGL_GX_REF: return inlined(x, e->at) && has_count(x, x->b->rules[e->at].expr);
+    default: return false;
+    }
+}
+
 static int32_t new_region(msgl_nfa_builder *x, int32_t min, int32_t max)
 {
     if (msgl__gx_room(x->b, (void **)&x->regions, &x->cap_regions, (int64_t)x->num_regions + 1,
@@ -217,7 +243,13 @@ static void emit_counted(msgl_nfa_builder *x, int32_t kid, int32_t min, int32_t 
     msgl__nfa_go(x, from, MSGL_EPS_GO, head, 0);
     msgl__nfa_go(x, head, MSGL_EPS_ENTER, body, region);
     const bool plain = x->b->rc == 0 && takes_plain(x, kid);
-    emit(x, kid, body, end);
+    if (has_count(x, kid)) {
+        // What is counted becomes a rule as a whole: its parts, white space among them, then have
+        // one stack, and only its end pops it.
+        msgl__nfa_go(x, body, MSGL_EPS_CALL, end, new_rule(x, -2 - kid));
+    } else {
+        emit(x, kid, body, end);
+    }
     if (plain && x->b->rc == 0) {
         x->nodes[body].plain = max == MSGL_GX_INF ? MSGL_PLAIN_ANY : MSGL_PLAIN_COUNTED;
     }
@@ -320,6 +352,11 @@ static void emit(msgl_nfa_builder *x, int32_t id, int32_t from, int32_t to)
     case MSGL_GX_ALT: emit_alt(x, id, from, to); break;
     case MSGL_GX_REP: emit_rep(x, id, from, to); break;
     case MSGL_GX_REF: {
+        const int32_t inner = x->b->rules[e.at].expr;
+        if (inlined(x, e.at) && (!has_count(x, inner) || (x->region < 0 && !x->ticking))) {
+            emit(x, inner, from, to);
+            break;
+        }
         const int32_t rule = rule_number(x, e.at);
         msgl__nfa_go(x, from, MSGL_EPS_CALL, to, rule);
         break;

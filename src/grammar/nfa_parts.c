@@ -266,7 +266,8 @@ void msgl__nfa_except(msgl_nfa_builder *x, const msgl_gx *e, int32_t from, int32
     if (x->b->rc == 0) {
         qsort(j.names, (size_t)n, sizeof *j.names, lit_order);
         j.loop = free_key(x, to);
-        except_push(&j, (except_item){from, 0, n, 0});
+        if (n == 0) msgl__nfa_go(x, from, MSGL_EPS_GO, j.loop, 0);
+        if (n > 0) except_push(&j, (except_item){from, 0, n, 0});
     }
     while (j.num_items > 0 && x->b->rc == 0) except_node(&j, j.items[--j.num_items]);
     for (int32_t i = 0; i < n; i++) msgl__free((char *)(uintptr_t)j.names[i].p);

@@ -80,6 +80,31 @@ static int find_plain(msgl_trie *t)
     return 0;
 }
 
+// Down from the root; u: room for a state per byte of the longest token.
+static void find_from_root(msgl_trie *t, int32_t *u)
+{
+    u[0] = U_START;
+    t->from_root[0] = 1;
+    for (int32_t i = 1; i < t->num_nodes; i++) {
+        const int d = t->depth[i];
+        u[d] = u[d - 1] == U_BAD ? U_BAD : plain_step(u[d - 1], t->byte[i]);
+        t->from_root[i] = u[d] == U_START;
+    }
+}
+
+// Characters of a token, -1 where one of them is not plain. Half a character at the end counts.
+static int32_t plain_chars(const char *p, int32_t n)
+{
+    int u = U_START;
+    int32_t sum = 0;
+    for (int32_t i = 0; i < n; i++) {
+        sum += u == U_START;
+        u = plain_step(u, (uint8_t)p[i]);
+        if (u == U_BAD) return -1;
+    }
+    return sum;
+}
+
 static void trie_free(msgl_trie *t)
 {
     msgl__free(t->byte);
@@ -87,6 +112,7 @@ static void trie_free(msgl_trie *t)
     msgl__free(t->size);
     msgl__free(t->first);
     msgl__free(t->plain);
+    msgl__free(t->from_root);
     msgl__free(t->tokens);
     *t = (msgl_trie){0};
 }
@@ -98,9 +124,10 @@ static int trie_alloc(msgl_trie *t, size_t nodes, size_t tokens)
     t->size = msgl__reallocarray(NULL, nodes, sizeof *t->size);
     t->first = msgl__reallocarray(NULL, nodes + 1, sizeof *t->first);
     t->plain = msgl__malloc(nodes);
+    t->from_root = msgl__malloc(nodes);
     t->tokens = msgl__reallocarray(NULL, tokens + 1, sizeof *t->tokens);
     return t->byte == NULL || t->depth == NULL || t->size == NULL || t->first == NULL ||
-                   t->plain == NULL || t->tokens == NULL
+                   t->plain == NULL || t->from_root == NULL || t->tokens == NULL
                ? MSGL_ENOMEM
                : 0;
 }
@@ -135,6 +162,7 @@ static int trie_build(msgl_trie *t, const sorted_token *toks, int32_t n, int32_t
     }
     for (; open >= 0; open--) t->size[path[open]] = t->num_nodes - path[open];
     t->first[t->num_nodes] = n;
+    find_from_root(t, path);
     return find_plain(t);
 }
 
@@ -177,26 +205,52 @@ static int copy_text(msgl_grammar_vocab *v, const msgl_grammar_token *tokens)
     return 0;
 }
 
+// Whether a token is in a tree of msgl_grammar_vocab.trie.
+static bool belongs(const char *p, int32_t len, int tree)
+{
+    const bool is_long = chars(p, (size_t)len) > MSGL_VOCAB_SHORT;
+    if (tree < 2) return is_long == (tree == 1);
+    const int32_t n = plain_chars(p, len);
+    return !is_long && (n < 0 || n > MSGL_VOCAB_PLAIN(tree - 2));
+}
+
 static int build_tries(msgl_grammar_vocab *v)
 {
     sorted_token *toks = msgl__reallocarray(NULL, (size_t)v->size + 1, sizeof *toks);
     int32_t *path = msgl__reallocarray(NULL, (size_t)v->max_depth + 1, sizeof *path);
     int rc = toks == NULL || path == NULL ? MSGL_ENOMEM : 0;
-    for (int k = 0; k < 2 && rc == 0; k++) {
+    for (int k = 0; k < 2 + MSGL_VOCAB_TREES && rc == 0; k++) {
+        msgl_trie *t = &v->trie[k];
         int32_t n = 0;
         for (int32_t i = 0; i < v->size; i++) {
             const char *p = v->text + v->at[i];
             const int32_t len = v->at[i + 1] - v->at[i];
-            if (len == 0 || (chars(p, (size_t)len) > MSGL_VOCAB_SHORT) != k) continue;
+            if (len == 0 || !belongs(p, len, k)) continue;
             toks[n++] = (sorted_token){(const unsigned char *)p, len, i};
         }
         if (n > 0) qsort(toks, (size_t)n, sizeof *toks, token_order);
-        rc = trie_build(&v->trie[k], toks, n, path);
-        v->bytes += (size_t)v->trie[k].num_nodes * 12 + (size_t)n * 4;
+        rc = trie_build(t, toks, n, path);
+        v->bytes += (size_t)t->num_nodes * 13 + (size_t)n * 4;
     }
     msgl__free(toks);
     msgl__free(path);
     return rc;
+}
+
+static int build_plain(msgl_grammar_vocab *v)
+{
+    const size_t words = ((size_t)v->size + 31) / 32;
+    v->plain = msgl__calloc(MSGL_VOCAB_SHORT + 1, words * sizeof *v->plain);
+    if (v->plain == NULL) return MSGL_ENOMEM;
+    v->bytes += (MSGL_VOCAB_SHORT + 1) * words * sizeof *v->plain;
+    for (int32_t i = 0; i < v->size; i++) {
+        const int32_t len = v->at[i + 1] - v->at[i];
+        const int32_t n = len > 0 ? plain_chars(v->text + v->at[i], len) : -1;
+        for (int32_t k = n; k >= 0 && k <= MSGL_VOCAB_SHORT; k++) {
+            msgl__bit_set(v->plain + (size_t)k * words, i);
+        }
+    }
+    return 0;
 }
 
 int msgl__grammar_vocab_create(const msgl_grammar_token *tokens, int32_t vocab_size,
@@ -225,6 +279,7 @@ int msgl__grammar_vocab_create(const msgl_grammar_token *tokens, int32_t vocab_s
     if (rc == 0 && num_eos > 0) memcpy(v->eos, eos, (size_t)num_eos * sizeof *eos);
     if (rc == 0) rc = copy_text(v, tokens);
     if (rc == 0) rc = build_tries(v);
+    if (rc == 0) rc = build_plain(v);
     if (rc != 0) {
         msgl__grammar_vocab_unref(v);
         return msgl__err_set(err, rc, "vocabulary: %s", msgl__status_text(rc));
@@ -283,7 +338,8 @@ msgl_grammar_vocab *msgl__grammar_vocab_ref(msgl_grammar_vocab *v)
 void msgl__grammar_vocab_unref(msgl_grammar_vocab *v)
 {
     if (v == NULL || atomic_fetch_sub_explicit(&v->refs, 1, memory_order_acq_rel) != 1) return;
-    for (int k = 0; k < 2; k++) trie_free(&v->trie[k]);
+    for (int k = 0; k < 2 + MSGL_VOCAB_TREES; k++) trie_free(&v->trie[k]);
+    msgl__free(v->plain);
     msgl__free(v->eos);
     msgl__free(v->at);
     msgl__free(v->text);
