@@ -298,11 +298,10 @@ static int32_t digits_from(const fraction *f, int p, bool tight_lo, bool tight_h
     msgl_gx_list l = {0};
     const int dl = past_lo ? 0 : f->lo[p] - '0';
     const int dh = !tight_hi ? 9 : past_hi ? 0 : f->hi[p] - '0';
-    // Ending here is the bound's beginning with zeros behind: below lo, unless lo ends here too;
-    // below hi, since hi has more digits (which end in none that is 0) or ends here.
+    // Ending here is the bound's beginning with zeros behind: below lo unless lo ends here too, and
+    // below hi, which has more digits (the last one is not 0).
     const bool end_lo = !tight_lo || (past_lo && !f->open_lo);
-    const bool end_hi = !tight_hi || !past_hi || !f->open_hi;
-    if (may_end && end_lo && end_hi) msgl__gx_list_add(b, &l, msgl__gx_str(b, ""));
+    if (may_end && end_lo) msgl__gx_list_add(b, &l, msgl__gx_str(b, ""));
     for (int d = dl; d <= dh && b->rc == 0; d++) {
         const int32_t next[2] = {digit_class(b, d, d), digits_from(f, p + 1, tight_lo && d == dl,
                                                                    tight_hi && d == dh, true)};

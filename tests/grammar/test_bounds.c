@@ -123,9 +123,13 @@ static void test_large_enum(void **state)
 static void test_explosion(void **state)
 {
     (void)state;
-    static const char *const PATTERNS[] = {"(a+)+b",           "(a|a)*b",
-                                           "(a|aa){1,9000}b",  "(a*)*b",
-                                           "(.*a){1,400}b",    "((a{1,90}){1,90}){1,90}b",
+    static const char *const PATTERNS[] = {"(a?){1,9000}b",
+                                           "(a+)+b",
+                                           "(a|a)*b",
+                                           "(a|aa){1,9000}b",
+                                           "(a*)*b",
+                                           "(.*a){1,400}b",
+                                           "((a{1,90}){1,90}){1,90}b",
                                            "(a|b)*a(a|b){300}"};
     msgl_grammar_vocab *v = fixture_vocab(300, 1);
     uint32_t *bits = msgl__calloc((size_t)msgl__grammar_vocab_size(v) / 32 + 1, sizeof *bits);
@@ -139,6 +143,8 @@ static void test_explosion(void **state)
             if (k % 100 == 0) rc = msgl__matcher_fill_mask(m, bits);
             if (rc == 0) rc = msgl__matcher_accept_bytes(m, "a", 1);
         }
+        // Rounds that may be empty are no alternatives of their own.
+        if (i == 0 && rc != 0) fail_msg("%s: %d", PATTERNS[i], rc);
         if (rc != 0 && rc != MSGL_ELIMIT && rc != MSGL_EINVAL) fail_msg("%s: %d", PATTERNS[i], rc);
         msgl__matcher_destroy(m);
         msgl__grammar_unref(g);

@@ -4,6 +4,7 @@
 // end, with a vocabulary small enough for that.
 #include <setjmp.h>
 #include <stdarg.h>
+#include <pthread.h>
 #include <stddef.h>
 #include <stdint.h>
 #include <string.h>
@@ -11,6 +12,7 @@
 #include <cmocka.h>
 
 #include "core/attributes.h"
+#include "core/mem.h"
 #include "grammar/fixture.h"
 
 enum { WAYS = 6, TOKENS = 25 };
@@ -82,12 +84,70 @@ static void test_json_object_masks(void **state)
     }
 }
 
+typedef struct worker {
+    msgl_grammar *g;
+    msgl_grammar_vocab *v;
+    uint64_t sum;
+    int rc;
+} worker;
+
+// An answer of the lowest allowed token each time; sum is of all masks' words.
+static void *work(void *ctx)
+{
+    worker *w = ctx;
+    const int32_t size = msgl__grammar_vocab_size(w->v);
+    uint32_t *bits = msgl__calloc(((size_t)size + 31) / 32, sizeof *bits);
+    msgl_matcher *m = msgl__matcher_create(w->g, w->v);
+    for (int step = 0; step < 200 && w->rc == 0; step++) {
+        w->rc = msgl__matcher_fill_mask(m, bits);
+        int32_t pick = -1, last = 0;
+        for (int32_t i = 0; i < (size + 31) / 32; i++) w->sum = w->sum * 31 + bits[i];
+        for (int32_t t = 1; t < size; t++) {
+            if ((bits[t >> 5] >> (t & 31) & 1) == 0) continue;
+            last = t;
+            if (pick < 0 && t % 7 == step % 7) pick = t;
+        }
+        if (w->rc == 0 && last > 0) w->rc = msgl__matcher_accept(m, pick > 0 ? pick : last);
+    }
+    msgl__matcher_destroy(m);
+    msgl__free(bits);
+    return NULL;
+}
+
+// Matchers of one grammar on several threads fill its cache together and see the same masks.
+static void test_threads(void **state)
+{
+    (void)state;
+    enum { THREADS = 4 };
+    msgl_err err;
+    msgl_grammar *g = NULL;
+    msgl_grammar_limits limits;
+    msgl__grammar_limits_init(&limits);
+    limits.cache_bytes = 20000; // which is emptied now and then
+    assert_int_equal(msgl__grammar_json_object(&limits, &g, &err), 0);
+    msgl_grammar_vocab *v = fixture_vocab(500, 9);
+    pthread_t id[THREADS];
+    worker w[THREADS];
+    for (int i = 0; i < THREADS; i++) {
+        w[i] = (worker){.g = g, .v = v};
+        assert_int_equal(pthread_create(&id[i], NULL, work, &w[i]), 0);
+    }
+    for (int i = 0; i < THREADS; i++) {
+        pthread_join(id[i], NULL);
+        assert_int_equal(w[i].rc, 0);
+        assert_int_equal(w[i].sum, w[0].sum);
+    }
+    msgl__grammar_vocab_unref(v);
+    msgl__grammar_unref(g);
+}
+
 int main(void)
 {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(test_regex_masks),
         cmocka_unit_test(test_choice_masks),
         cmocka_unit_test(test_json_object_masks),
+        cmocka_unit_test(test_threads),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }

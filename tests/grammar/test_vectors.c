@@ -12,6 +12,7 @@
 #include <cmocka.h>
 #include <jansson.h>
 
+#include "core/attributes.h"
 #include "grammar/fixture.h"
 
 static json_t *load(const char *name)
@@ -125,12 +126,72 @@ static void test_patterns(void **state)
     json_decref(all);
 }
 
+typedef struct range_case {
+    const char *schema;
+    double lo, hi;
+    bool open_lo, open_hi, integer;
+} range_case;
+
+static bool in_range(const range_case *c, double v)
+{
+    return (c->open_lo ? v > c->lo : v >= c->lo) && (c->open_hi ? v < c->hi : v <= c->hi);
+}
+
+// Every integer around the bounds, and decimals on a grid that has them: by comparison of doubles.
+static void test_ranges(void **state)
+{
+    (void)state;
+    static const range_case CASES[] = {
+        {"{\"type\":\"integer\",\"minimum\":-37,\"maximum\":1204}", -37, 1204, false, false, true},
+        {"{\"type\":\"integer\",\"exclusiveMinimum\":-1,\"exclusiveMaximum\":100}", -1, 100, true,
+         true, true},
+        {"{\"type\":\"integer\",\"exclusiveMinimum\":99}", 99, 1e18, true, false, true},
+        {"{\"type\":\"integer\",\"maximum\":-100}", -1e18, -100, false, false, true},
+        {"{\"type\":\"integer\",\"minimum\":1.5,\"maximum\":9.5}", 1.5, 9.5, false, false, true},
+        {"{\"type\":\"number\",\"minimum\":0,\"maximum\":1}", 0, 1, false, false, false},
+        {"{\"type\":\"number\",\"exclusiveMinimum\":0,\"exclusiveMaximum\":1}", 0, 1, true, true,
+         false},
+        {"{\"type\":\"number\",\"exclusiveMinimum\":-2.5,\"exclusiveMaximum\":10.25}", -2.5, 10.25,
+         true, true, false},
+        {"{\"type\":\"number\",\"minimum\":3.14,\"maximum\":3.15}", 3.14, 3.15, false, false,
+         false},
+        {"{\"type\":\"number\",\"maximum\":-0.5}", -1e18, -0.5, false, false, false},
+        {"{\"type\":\"number\",\"exclusiveMaximum\":0}", -1e18, 0, false, true, false},
+        {"{\"type\":\"number\",\"minimum\":0.125}", 0.125, 1e18, false, false, false},
+    };
+    msgl_grammar_vocab *v = fixture_vocab(0, 1);
+    for (size_t i = 0; i < MSGL_COUNT(CASES); i++) {
+        msgl_grammar *g = NULL;
+        msgl_err err = {0};
+        const char *schema = CASES[i].schema;
+        if (msgl__grammar_json_schema(schema, strlen(schema), NULL, &g, &err) != 0) {
+            fail_msg("%s: %s", schema, err.text);
+        }
+        char text[64];
+        for (int k = -1500; k <= 1500; k++) {
+            const int n = snprintf(text, sizeof text, "%d", k);
+            if (fixture_accepts(g, v, text, (size_t)n) != in_range(&CASES[i], k)) {
+                fail_msg("%s: %s", schema, text);
+            }
+        }
+        for (int k = -2600; k <= 11000 && !CASES[i].integer; k++) {
+            const int n = snprintf(text, sizeof text, "%.*f", k % 2 ? 3 : 5, k / 1000.0);
+            if (fixture_accepts(g, v, text, (size_t)n) != in_range(&CASES[i], k / 1000.0)) {
+                fail_msg("%s: %s", schema, text);
+            }
+        }
+        msgl__grammar_unref(g);
+    }
+    msgl__grammar_vocab_unref(v);
+}
+
 int main(void)
 {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(test_schemas),
         cmocka_unit_test(test_schema_masks),
         cmocka_unit_test(test_patterns),
+        cmocka_unit_test(test_ranges),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }
