@@ -64,6 +64,8 @@ SCHEMAS = {
     "deep": {"type": "object", "properties": {"a": {"type": "object", "properties": {"b": {"type": "object", "properties": {
              "c": {"type": "array", "items": {"$ref": "#/properties/a/properties/b"}, "maxItems": 2}}, "additionalProperties": False}},
              "additionalProperties": False}}, "additionalProperties": False},
+    "escapes 1": {"type": "string", "pattern": "^[\n\"a-c]*$", "minLength": 2, "maxLength": 4},
+    "escapes 2": {"type": "string", "pattern": "b", "minLength": 3, "maxLength": 5},
     "optional": {"type": "object", "properties": {c: {"type": "integer"} for c in "abcdefgh"}, "required": ["c", "f"],
                  "additionalProperties": False},
 }
@@ -103,6 +105,7 @@ FORMS = {"date": lambda: "%04d-%02d-%02d" % (R.randint(0, 9999), R.randint(1, 12
 FORMS["date-time"] = lambda: FORMS["date"]() + "T" + FORMS["time"]()
 MADE = {"^[0-9]{5}(-[0-9]{4})?$": ["12345", "12345-6789"], "ab+c": ["abc", "x abbbc\n", "\"abc\""],
         "^\"[^\\\\\"]{0,3}\"$": ["\"\"", "\"a\n1\""], "^(x|yz)*$": ["xxx", "xyz", "yzyzyz", "xxxxxx"],
+        "^[\n\"a-c]*$": ["\n\n", "\"\"\"\"", "a\nb", "cc\n"], "b": ["b\n\\", "\"b\"cd", "bbb", "\n\n\n\nb"],
         "^[a-z]{2,4}$": ["ab", "abcd"], "^x_[a-z]+$": ["x_a", "x_abc"]}
 
 

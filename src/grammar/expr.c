@@ -237,6 +237,11 @@ int32_t msgl__gx_len(msgl_gx_builder *b, int32_t kid, int32_t min, int32_t max)
     return with_bounds(b, MSGL_GX_LEN, kid, min, max);
 }
 
+int32_t msgl__gx_one(msgl_gx_builder *b, int32_t kid)
+{
+    return with_bounds(b, MSGL_GX_ONE, kid, 1, 1);
+}
+
 int32_t msgl__gx_ref(msgl_gx_builder *b, int32_t rule)
 {
     if (rule < 0) return -1;

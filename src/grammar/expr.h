@@ -25,6 +25,7 @@ typedef enum msgl_gx_kind {
     MSGL_GX_REP, // min to max times
     MSGL_GX_REF, // a rule
     MSGL_GX_LEN, // the child's text if it has min to max characters; no references below
+    MSGL_GX_ONE, // the child, which counts as one character (an escape)
     // The characters of a JSON string and its closing quote, if they are none of some names.
     MSGL_GX_EXCEPT,
 } msgl_gx_kind;
@@ -80,6 +81,7 @@ int32_t msgl__gx_alt(msgl_gx_builder *b, const int32_t *kids, int32_t n);
 int32_t msgl__gx_rep(msgl_gx_builder *b, int32_t kid, int32_t min, int32_t max);
 int32_t msgl__gx_ref(msgl_gx_builder *b, int32_t rule);
 int32_t msgl__gx_len(msgl_gx_builder *b, int32_t kid, int32_t min, int32_t max);
+int32_t msgl__gx_one(msgl_gx_builder *b, int32_t kid);
 // names: literals whose bytes are names as UTF-8, not escaped.
 int32_t msgl__gx_except(msgl_gx_builder *b, const int32_t *names, int32_t n);
 // A new rule without a body; name (copied) is for messages and may be NULL.

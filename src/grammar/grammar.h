@@ -83,10 +83,10 @@ size_t msgl__grammar_vocab_bytes(const msgl_grammar_vocab *v);
 msgl_matcher *msgl__matcher_create(msgl_grammar *g, msgl_grammar_vocab *v);
 void msgl__matcher_destroy(msgl_matcher *m); // NULL allowed
 // Sets bit t of bits[ceil(vocab_size / 32)] for each token t that may come next and clears all
-// others; after the end, of none but the ids that end an answer. There is always one: a state from
-// which no text leads to an end does not exist, but a vocabulary without the tokens for it may.
-// MSGL_ELIMIT: more alternatives are open than the grammar's limit, MSGL_ENOMEM; the mask is then
-// undefined and the answer has to end.
+// others; after the end, of none but the ids that end an answer. There is one for every grammar
+// whose stack stays below its limit, if the vocabulary has all bytes; else a mask may be empty, and
+// the answer has to end. MSGL_ELIMIT: more alternatives are open than the grammar's limit,
+// MSGL_ENOMEM; the mask is then undefined and the answer has to end.
 int msgl__matcher_fill_mask(msgl_matcher *m, uint32_t *bits);
 // Goes on by a token. MSGL_EINVAL: it is not allowed here, and nothing changed; MSGL_ELIMIT,
 // MSGL_ENOMEM as above.

@@ -79,7 +79,8 @@ int32_t msgl__json_char(msgl_gx_builder *b)
                                    'f', 'f', 'n', 'n', 'r',  'r',  't', 't'};
     const int32_t escaped[2] = {msgl__gx_str(b, "\\"), msgl__gx_class(b, short_ones, 8, false)};
     const int32_t ways[3] = {msgl__gx_class(b, msgl__plain_pairs, MSGL_PLAIN_PAIRS, false),
-                             msgl__gx_seq(b, escaped, 2), unicode_escape(b)};
+                             msgl__gx_one(b, msgl__gx_seq(b, escaped, 2)),
+                             msgl__gx_one(b, unicode_escape(b))};
     return msgl__gx_alt(b, ways, 3);
 }
 
@@ -227,7 +228,8 @@ int32_t msgl__json_class(msgl_gx_builder *b, const uint32_t *pairs, int32_t n)
         for (uint32_t c = pairs[2 * i]; c <= pairs[2 * i + 1] && c <= '\\'; c++) {
             char text[8];
             if (c >= 0x20 && c != '"' && c != '\\') continue;
-            msgl__gx_list_add(b, &ways, msgl__gx_lit(b, text, msgl__json_put_char(c, text)));
+            const int32_t lit = msgl__gx_lit(b, text, msgl__json_put_char(c, text));
+            msgl__gx_list_add(b, &ways, msgl__gx_one(b, lit));
         }
     }
     const int32_t e = msgl__gx_alt(b, ways.at, ways.n);

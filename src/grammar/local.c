@@ -356,7 +356,7 @@ bool msgl__local_make_key(const msgl_pda *p, const msgl_config *c, int32_t n, ms
     for (int32_t i = 0; i < n; i++) {
         key[i] = (msgl_local_key){c[i].node, c[i].count};
         const int32_t region = p->a->nodes[c[i].node].region;
-        if (region < 0) continue;
+        if (region < 0 || p->a->regions[region].is_len) continue; // there each count differs
         key[i].count = stand_in(&p->a->regions[region], c[i].count);
         changed |= key[i].count != c[i].count;
         // The stand-in itself: it is the same for long tokens only by chance.

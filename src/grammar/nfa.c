@@ -228,7 +228,7 @@ static int32_t new_region(msgl_nfa_builder *x, int32_t min, int32_t max)
                       sizeof *x->regions) != 0) {
         return -1;
     }
-    x->regions[x->num_regions] = (msgl_nfa_region){min, max};
+    x->regions[x->num_regions] = (msgl_nfa_region){.min = min, .max = max};
     return x->num_regions++;
 }
 
@@ -299,6 +299,10 @@ static void emit_len(msgl_nfa_builder *x, int32_t id, int32_t from, int32_t to)
     msgl__nfa_go(x, end, MSGL_EPS_EXIT, to, region);
     x->ticking = false;
     x->region = -1;
+    if (x->b->rc != 0) return;
+    x->regions[region].is_len = true;
+    x->regions[region].first = body;
+    x->regions[region].end = x->num_nodes;
 }
 
 static void emit_alt(msgl_nfa_builder *x, int32_t id, int32_t from, int32_t to)
@@ -320,6 +324,19 @@ static void emit_alt(msgl_nfa_builder *x, int32_t id, int32_t from, int32_t to)
     }
     if (n > 0 && x->b->rc == 0) msgl__nfa_lits(x, lits, n, from, to);
     msgl__free(lits);
+}
+
+static void emit_one(msgl_nfa_builder *x, int32_t kid, int32_t from, int32_t to)
+{
+    if (!x->ticking) {
+        emit(x, kid, from, to);
+        return;
+    }
+    const int32_t tick = msgl__nfa_node(x);
+    x->ticking = false;
+    emit(x, kid, from, tick);
+    x->ticking = true;
+    msgl__nfa_go(x, tick, MSGL_EPS_TICK, to, x->region);
 }
 
 static void emit_class(msgl_nfa_builder *x, const msgl_gx *e, int32_t from, int32_t to)
@@ -362,6 +379,7 @@ static void emit(msgl_nfa_builder *x, int32_t id, int32_t from, int32_t to)
         break;
     }
     case MSGL_GX_LEN: emit_len(x, id, from, to); break;
+    case MSGL_GX_ONE: emit_one(x, e.at, from, to); break;
     case MSGL_GX_EXCEPT: msgl__nfa_except(x, &e, from, to); break;
     default: break;
     }
@@ -470,6 +488,7 @@ int msgl__nfa_build(msgl_gx_builder *b, int32_t root, msgl_nfa *out)
         emit_rules(&x, root);
     }
     if (b->rc == 0) pack(&x, out);
+    if (b->rc == 0) msgl__nfa_lengths(b, out);
     if (b->rc == 0) msgl__nfa_check(b, out, x.queue);
     if (b->rc == 0) classify(out);
     msgl__free(x.nodes);
@@ -492,6 +511,7 @@ void msgl__nfa_free(msgl_nfa *a)
     msgl__free(a->eps);
     msgl__free(a->regions);
     msgl__free(a->sets);
+    msgl__free(a->alive);
     msgl__free(a->starts);
     *a = (msgl_nfa){0};
 }

@@ -31,6 +31,10 @@ typedef struct msgl_nfa_eps {
 
 typedef struct msgl_nfa_region {
     int32_t min, max; // max MSGL_GX_INF: none, and the count stays at min
+    // Of MSGL_GX_LEN: its nodes [first, end), which begin with the entry; rows of `words` words
+    // from msgl_nfa.alive + alive on, a bit per count with which the node leads out.
+    bool is_len;
+    int32_t first, end, words, alive;
 } msgl_nfa_region;
 
 // How many plain characters (any but quote, backslash and what is below 0x20) may come at a node
@@ -66,6 +70,8 @@ typedef struct msgl_nfa {
     int32_t num_edges, num_eps;
     msgl_nfa_region *regions;
     int32_t num_regions;
+    uint64_t *alive;
+    int32_t num_alive;
     msgl_byte_set *sets;
     int32_t num_sets;
     int32_t *starts; // of each rule; rule 0 is the grammar's
@@ -84,5 +90,16 @@ void msgl__nfa_free(msgl_nfa *a);
 // nfa_check.c, the last step of building: cuts what leads to no end, refuses left recursion and a
 // grammar without texts, finds tail calls.
 int msgl__nfa_check(msgl_gx_builder *b, msgl_nfa *a, const int32_t *rule_ids);
+
+// nfa_len.c, before it: which counts lead out of the regions of MSGL_GX_LEN.
+int msgl__nfa_lengths(msgl_gx_builder *b, msgl_nfa *a);
+
+static inline bool msgl__nfa_alive(const msgl_nfa *a, int32_t node, int32_t count)
+{
+    const int32_t region = a->nodes[node].region;
+    if (region < 0 || !a->regions[region].is_len) return true;
+    const msgl_nfa_region *r = &a->regions[region];
+    return a->alive[r->alive + (node - r->first) * r->words + count / 64] >> (count % 64) & 1;
+}
 
 #endif

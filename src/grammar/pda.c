@@ -97,6 +97,7 @@ static int32_t push_frame(msgl_pda *p, int32_t node, int32_t count, int32_t pare
 // Adds a configuration to the closure, once.
 static void add(msgl_pda *p, int32_t node, int32_t count, int32_t frame, bool entered)
 {
+    if (node >= 0 && !msgl__nfa_alive(p->a, node, count)) return;
     if (p->rc != 0 || set_room(p, &p->seen, work_hash) != 0) return;
     const msgl_config c = {node, count, frame};
     uint32_t k = (uint32_t)config_hash(&c, entered) & p->seen.mask;

@@ -116,7 +116,7 @@ static int matches(msgl_schema *s, const char *pattern, const char *name)
 }
 
 // The member of patternProperties: one pattern, which must match none of the names.
-static int32_t by_pattern(msgl_schema *s, json_t *schema, json_t *patterns)
+static int32_t by_pattern(msgl_schema *s, json_t *names, json_t *patterns)
 {
     if (!json_is_object(patterns) || json_object_size(patterns) != 1) {
         return msgl__schema_fail(s, MSGL_EUNSUPPORTED, "patternProperties",
@@ -126,7 +126,7 @@ static int32_t by_pattern(msgl_schema *s, json_t *schema, json_t *patterns)
     json_t *value = json_object_get(patterns, pattern);
     const char *name;
     json_t *v;
-    json_object_foreach(json_object_get(schema, "properties"), name, v)
+    json_object_foreach(names, name, v)
     {
         const int found = matches(s, pattern, name);
         if (found < 0) return -1;
@@ -150,7 +150,7 @@ static int32_t other_member(msgl_schema *s, json_t *schema, json_t *names)
 {
     json_t *more = json_object_get(schema, "additionalProperties");
     json_t *patterns = json_object_get(schema, "patternProperties");
-    if (patterns != NULL && json_object_size(patterns) > 0) return by_pattern(s, schema, patterns);
+    if (patterns != NULL && json_object_size(patterns) > 0) return by_pattern(s, names, patterns);
     if (more != NULL && !json_is_object(more) && !json_is_boolean(more)) {
         return msgl__schema_fail(s, MSGL_EFORMAT, "additionalProperties", "has to be a schema");
     }
