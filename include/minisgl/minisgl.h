@@ -130,12 +130,13 @@ typedef struct msgl_llm msgl_llm;
 MSGL_API int msgl_open(const msgl_options *o, msgl_llm **out, msgl_err *err);
 // Ends all requests (without callbacks) and frees everything. NULL is allowed.
 MSGL_API void msgl_close(msgl_llm *l);
-// What a process of an MPI job (o->mpi) does that is not its rank 0, or another host's than the
-// first (o->node_rank), which forks its ranks: it works for rank 0's model until that is closed. Of
-// o only model_dir, device, threads, cpu_level and what says how to meet count. 0, or MSGL_ECLOSED:
-// rank 0 failed, or was told why this rank cannot go on, and says so; else a failure that rank 0
-// does not know of. A process can do this, or open a model with o->mpi, once; but a host's ranks
-// start again, and wait for rank 0 to, when they had begun to work and one of all ranks fails.
+// What a process of an MPI job (o->mpi) does that is not its rank 0, or one of another host than
+// the first (o->node_rank), which forks its ranks and must have no threads: it works for rank 0's
+// model until that is closed. Of o only model_dir, device, threads, cpu_level and what says how to
+// meet count. 0, or MSGL_ECLOSED: rank 0 failed, or was told why this rank cannot go on, and says
+// so; else a failure that rank 0 does not know of. A process can do this, or open a model with
+// o->mpi, once; but a host's ranks start again, and wait for rank 0 to, when they had begun to work
+// and one of all ranks fails.
 MSGL_API int msgl_follow(const msgl_options *o, msgl_err *err);
 
 typedef struct msgl_info {
