@@ -30,8 +30,7 @@ static msgl_cuda_ranks ranks_of(meeting *m, const char *nccl)
 static int explain(int code, const meeting *m, msgl_err *err)
 {
     if (code == 0 || m->why.code == 0) return code;
-    *err = m->why;
-    return err->code;
+    return msgl__err_set(err, m->why.code, "%s", m->why.text);
 }
 
 static void abort_calls(void *ctx)

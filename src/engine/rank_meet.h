@@ -30,7 +30,11 @@ int msgl__meet_rank_0(msgl_rank_place *place, const char *address, uint64_t toke
 // Rank 0 tells the others, if all follow, that this is the end, and closes the connections.
 void msgl__meet_part(msgl_rank_place *place);
 
-// Ends processes that have not ended after so long each.
+// What a forked rank keeps of its parent: descriptors below first_closed. Keyboard and supervisor
+// speak to the parent, which ends its ranks; by_main: that its end is theirs, as its main thread
+// forked.
+void msgl__ranks_detach(bool by_main, unsigned first_closed);
+// Ends processes that have not ended after so long each; 0: has ended.
 void msgl__ranks_reap(const pid_t *pids, int32_t count, int milliseconds);
 
 #endif

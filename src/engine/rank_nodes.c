@@ -5,15 +5,12 @@
 // forks all of them and watches them. All but rank 0 connect to it, those of its own host too, so
 // that there is one way in which ranks follow, stop and fail.
 #include <poll.h>
-#include <signal.h>
 #include <stdio.h>
 #include <string.h>
 #include <sys/mman.h>
-#include <sys/prctl.h>
 #include <sys/wait.h>
 #include <unistd.h>
 
-#include "core/mem.h"
 #include "distributed/hosts.h"
 #include "engine/internal.h"
 #include "engine/rank_meet.h"
@@ -34,15 +31,10 @@ typedef struct outcome {
 } outcome;
 
 // The process of a rank that is not rank 0: nothing of its parent but the standard streams.
-// Keyboard and supervisor speak to the parent, which ends its ranks.
 static _Noreturn void become(const msgl_options *o, int32_t local_rank, const char *address,
                              bool by_main, outcome *out)
 {
-    if (by_main) prctl(PR_SET_PDEATHSIG, SIGKILL);
-    signal(SIGINT, SIG_IGN);
-    signal(SIGTERM, SIG_IGN);
-    signal(SIGPIPE, SIG_IGN);
-    close_range(3, ~0U, 0);
+    msgl__ranks_detach(by_main, 3);
     const int32_t local = o->tp_size / o->nnodes;
     out->place = (msgl_rank_place){.rank = o->node_rank * local + local_rank,
                                    .size = o->tp_size,
@@ -60,16 +52,6 @@ static int fork_rank(const msgl_options *o, int32_t local_rank, const char *addr
     *pid = fork();
     if (*pid == 0) become(o, local_rank, address, by_main, out);
     return *pid > 0 ? 0 : msgl__err_set(err, MSGL_ENOMEM, "ranks: no process");
-}
-
-// Shared with the ranks that are forked from here on. NULL: *err.
-static outcome *share_outcomes(int32_t count, msgl_err *err)
-{
-    void *p = mmap(NULL, (size_t)count * sizeof(outcome), PROT_READ | PROT_WRITE,
-                   MAP_SHARED | MAP_ANONYMOUS, -1, 0);
-    if (p != MAP_FAILED) return p;
-    msgl__err_set(err, MSGL_ENOMEM, "ranks: no memory");
-    return NULL;
 }
 
 // --- rank 0 ------------------------------------------------------------------------------------
@@ -93,14 +75,12 @@ int msgl__nodes_start(const msgl_options *o, msgl_rank_place *out, msgl_err *err
                              "--node-rank is %d: that host opens no model, it follows the first",
                              o->node_rank);
     }
-    outcome *unused = share_outcomes(out->local, err); // rank 0 hears from its ranks itself
-    if (unused == NULL) return err->code;
+    outcome unused = {0}; // rank 0 hears from its ranks itself
     int code = msgl__hosts_listen(o->dist_init_addr, &fd, address, err);
     for (int32_t i = 1; i < out->local && code == 0; i++) {
-        code = fork_rank(o, i, address, &unused[i], &r->pids[r->num_forked], err);
+        code = fork_rank(o, i, address, &unused, &r->pids[r->num_forked], err);
         if (code == 0) r->num_forked++;
     }
-    munmap(unused, (size_t)out->local * sizeof *unused);
     if (code == 0) say_waiting(o, address);
     if (code == 0) code = msgl__meet_others(out, fd, TOKEN, true, MEET_MS, o, err);
     if (fd >= 0) close(fd);
@@ -153,9 +133,7 @@ static int run_ranks(node *n, outcome *out, msgl_err *err)
         if (code == 0) started++;
     }
     while (code == 0 && (first = first_ended(n)) < 0) (void)poll(NULL, 0, LOOK_MS);
-    for (int32_t i = 0; i < started; i++) {
-        if (n->pids[i] > 0) msgl__ranks_reap(&n->pids[i], 1, STOP_MS);
-    }
+    msgl__ranks_reap(n->pids, started, STOP_MS);
     if (code != 0) return code;
     *out = n->outcomes[first];
     for (int32_t i = 0; i < n->count; i++) out->place.ready |= n->outcomes[i].place.ready;
@@ -173,8 +151,10 @@ static void say(const msgl_options *o, const char *what)
 int msgl__nodes_follow(const msgl_options *o, msgl_err *err)
 {
     node n = {.o = o, .count = o->tp_size / o->nnodes};
-    n.outcomes = share_outcomes(n.count, err);
-    if (n.outcomes == NULL) return err->code;
+    // Shared with the ranks that are forked.
+    const size_t bytes = (size_t)n.count * sizeof *n.outcomes;
+    n.outcomes = mmap(NULL, bytes, PROT_READ | PROT_WRITE, MAP_SHARED | MAP_ANONYMOUS, -1, 0);
+    if (n.outcomes == MAP_FAILED) return msgl__err_set(err, MSGL_ENOMEM, "ranks: no memory");
     outcome last = {0};
     int code;
     say(o, "connecting to");
@@ -183,9 +163,9 @@ int msgl__nodes_follow(const msgl_options *o, msgl_err *err)
         snprintf(what, sizeof what, "%.200s; going back to", last.err.text);
         say(o, what);
     }
-    if (code == 0 && last.code != 0) *err = last.err;
-    munmap(n.outcomes, (size_t)n.count * sizeof *n.outcomes);
-    return code != 0 ? code : last.code;
+    munmap(n.outcomes, bytes);
+    if (code != 0 || last.code == 0) return code;
+    return msgl__err_set(err, last.code, "%s", last.err.text);
 }
 
 int msgl__engine_follow(const msgl_options *o, msgl_err *err)

@@ -20,21 +20,26 @@ enum { STOP_MS = 2000 }; // for the others to end by themselves
 
 // --- start and end -----------------------------------------------------------------------------
 
-// The other rank's process: nothing of its parent but the mapping, its end of the socket and the
-// standard streams. Keyboard and supervisor speak to rank 0, which ends the others.
-static _Noreturn void become(const msgl_options *o, int32_t rank, msgl_group *group, int fd,
-                             bool by_main)
+void msgl__ranks_detach(bool by_main, unsigned first_closed)
 {
     // The end of the thread that forked; a stopped process sees no socket close.
     if (by_main) prctl(PR_SET_PDEATHSIG, SIGKILL);
     signal(SIGINT, SIG_IGN);
     signal(SIGTERM, SIG_IGN);
     signal(SIGPIPE, SIG_IGN);
+    close_range(first_closed, ~0U, 0);
+}
+
+// The other rank's process: nothing of its parent but the mapping, its end of the socket and the
+// standard streams.
+static _Noreturn void become(const msgl_options *o, int32_t rank, msgl_group *group, int fd,
+                             bool by_main)
+{
     if (fd != 3) {
         dup2(fd, 3);
         close(fd);
     }
-    close_range(4, ~0U, 0);
+    msgl__ranks_detach(by_main, 4);
     msgl_rank_place place = {.rank = rank,
                              .size = o->tp_size,
                              .local = o->tp_size,
@@ -71,11 +76,12 @@ int msgl__ranks_start(const msgl_options *o, msgl_rank_place *out, msgl_err *err
     if (r == NULL) return msgl__err_set(err, MSGL_ENOMEM, "ranks: out of memory");
     int code = msgl__group_create(o->tp_size, &out->group, err);
     r->group = out->group;
-    const bool meet = o->mpi || o->nnodes > 1;
-    if (code == 0 && o->mpi) code = msgl__job_start(o, out, err);
-    if (code == 0 && !o->mpi && meet) code = msgl__nodes_start(o, out, err);
-    while (code == 0 && !meet && r->count + 1 < o->tp_size) {
-        code = fork_rank(o, out->group, r, err);
+    if (code == 0 && o->mpi) {
+        code = msgl__job_start(o, out, err);
+    } else if (code == 0 && o->nnodes > 1) {
+        code = msgl__nodes_start(o, out, err);
+    } else {
+        while (code == 0 && r->count + 1 < o->tp_size) code = fork_rank(o, out->group, r, err);
     }
     if (code != 0) msgl__ranks_stop(out);
     return code;
@@ -93,7 +99,7 @@ static bool ended(pid_t pid, int milliseconds)
 void msgl__ranks_reap(const pid_t *pids, int32_t count, int milliseconds)
 {
     for (int32_t i = 0; i < count; i++) {
-        if (ended(pids[i], milliseconds)) continue;
+        if (pids[i] == 0 || ended(pids[i], milliseconds)) continue;
         kill(pids[i], SIGKILL);
         waitpid(pids[i], NULL, 0);
     }
