@@ -62,34 +62,29 @@ int msgl__cli_take_job(const msgl_cli_job *job, msgl_args *a, msgl_err *err)
     return 0;
 }
 
-// Another host's terminal, where rank 0 says nothing.
-int msgl__cli_follow_node(const msgl_args *a)
+int msgl__cli_follow(const msgl_cli_job *job, const msgl_args *a)
 {
-    msgl_err err, said;
+    msgl_err err = {0}, said;
     msgl_options o;
     char *dir = NULL, attention[128];
+    const bool another_host = a->engine.node_rank > 0; // on whose terminal rank 0 says nothing
     int rc = msgl__cli_options(a, &o, &dir, attention, &err);
+    if (rc != 0 && !another_host) {
+        // Without a folder, too, rank 0 is told, which says what is wrong.
+        o = a->engine;
+        rc = o.model_dir != NULL ? 0 : MSGL_ECLOSED;
+    }
     if (rc == 0) rc = msgl_follow(&o, &err);
     msgl_free(dir);
     if (rc == 0) return MSGL_EXIT_OK;
-    if (rc != MSGL_ECLOSED) return msgl__cli_fail(MSGL_EXIT_FAILED, &err);
-    msgl__err_set(&said, rc, "host %d of %d: the ranks cannot start; rank 0 says why",
-                  a->engine.node_rank, a->engine.nnodes);
-    return msgl__cli_fail(MSGL_EXIT_FAILED, &said);
-}
-
-int msgl__cli_follow(const msgl_cli_job *job, const msgl_args *a)
-{
-    msgl_err err, said;
-    msgl_options o;
-    char *dir = NULL, attention[128];
-    // Without a folder, too, rank 0 is told, which says what is wrong.
-    if (msgl__cli_options(a, &o, &dir, attention, &err) != 0) o = a->engine;
-    const int rc = o.model_dir != NULL ? msgl_follow(&o, &err) : MSGL_ECLOSED;
-    msgl_free(dir);
-    if (rc == 0) return MSGL_EXIT_OK;
-    if (rc == MSGL_ECLOSED) return MSGL_EXIT_FAILED;
-    if (rc == MSGL_EPEER) return msgl__cli_fail(MSGL_EXIT_FAILED, &err); // it names a rank
-    msgl__err_set(&said, rc, "rank %d: %.240s", job->rank, err.text);
+    if (rc == MSGL_ECLOSED && !another_host) return MSGL_EXIT_FAILED;
+    if (rc == MSGL_ECLOSED) {
+        msgl__err_set(&said, rc, "host %d of %d: the ranks cannot start; rank 0 says why",
+                      a->engine.node_rank, a->engine.nnodes);
+    } else if (rc == MSGL_EPEER || another_host) {
+        said = err; // it names a rank
+    } else {
+        msgl__err_set(&said, rc, "rank %d: %.240s", job->rank, err.text);
+    }
     return msgl__cli_fail(MSGL_EXIT_FAILED, &said);
 }

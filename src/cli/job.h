@@ -17,10 +17,8 @@ int msgl__cli_job(msgl_cli_job *out, msgl_err *err);
 // Makes the job's processes the ranks of the model that a->engine is about. MSGL_EINVAL: --tp-size
 // says otherwise.
 int msgl__cli_take_job(const msgl_cli_job *job, msgl_args *a, msgl_err *err);
-// What a process that is not rank 0 does instead of a command that opens a model. Its exit code;
-// rank 0 tells what fails, if it can.
+// What a process that is not rank 0, or of a host that is not the first of --nnodes, does instead
+// of a command that opens a model. Its exit code; rank 0 tells what fails, if it can.
 int msgl__cli_follow(const msgl_cli_job *job, const msgl_args *a);
-// The same on a host that is not the first of --nnodes: the host's ranks work until rank 0 ends.
-int msgl__cli_follow_node(const msgl_args *a);
 
 #endif

@@ -114,7 +114,7 @@ int main(int argc, char **argv)
         msgl__help_command(cmd, stdout);
         return finish(MSGL_EXIT_OK);
     }
-    if (job.rank > 0 && opens_model(cmd, &args)) return msgl__cli_follow(&job, &args);
-    if (args.engine.node_rank > 0 && opens_model(cmd, &args)) return msgl__cli_follow_node(&args);
+    const bool follows = job.rank > 0 || args.engine.node_rank > 0;
+    if (follows && opens_model(cmd, &args)) return msgl__cli_follow(&job, &args);
     return finish(cmd->run(&args));
 }

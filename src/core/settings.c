@@ -171,14 +171,14 @@ static int check_nodes(const msgl_options *o, msgl_err *err)
         return msgl__err_set(err, MSGL_EINVAL, "--nnodes is %d with %s; allowed: either", o->nnodes,
                              o->mpi ? "mpirun or srun" : "--dp-size");
     }
-    const char *port = named ? strrchr(o->dist_init_addr, ':') : NULL;
-    if (port == NULL || strtol(port + 1, NULL, 10) > 0) {
-        if (named) return 0; // whose form is checked where it is used
+    if (!named) {
         return msgl__err_set(err, MSGL_EINVAL,
                              "--nnodes is %d without --dist-init-addr; it is wanted: HOST:PORT of "
                              "the first host, the same on all",
                              o->nnodes);
     }
+    const char *port = strrchr(o->dist_init_addr, ':');
+    if (port == NULL || strtol(port + 1, NULL, 10) > 0) return 0; // its form: where it is used
     return msgl__err_set(err, MSGL_EINVAL,
                          "--dist-init-addr is \"%.100s\"; allowed with --nnodes: a port that all "
                          "hosts know, 1 to 65535",
