@@ -91,7 +91,7 @@ int msgl__grammar_json_object(const msgl_grammar_limits *limits, msgl_grammar **
     msgl_json_rules rules;
     msgl__json_rules_init(&rules);
     const int32_t root = msgl__gx_rule_new(&b, "json", 4);
-    msgl__gx_rule_set(&b, root, msgl__json_object(&b, &rules));
+    msgl__gx_rule_set(&b, root, msgl__json_rule(&b, &rules, MSGL_JSON_OBJECT));
     return msgl__grammar_finish(&b, root, out);
 }
 

@@ -35,7 +35,8 @@ size_t msgl__json_put_char(uint32_t cp, char out[8])
 
 void msgl__json_rules_init(msgl_json_rules *r)
 {
-    *r = (msgl_json_rules){-1, -1, -1, -1, -1, -1, -1, -1};
+    r->space = -1;
+    for (int i = 0; i < MSGL_JSON_RULES; i++) r->rules[i] = -1;
 }
 
 // Nothing, a space, or a line break and indentation: what JSON writers put between tokens, and not
@@ -82,18 +83,6 @@ int32_t msgl__json_char(msgl_gx_builder *b)
                              msgl__gx_one(b, msgl__gx_seq(b, escaped, 2)),
                              msgl__gx_one(b, unicode_escape(b))};
     return msgl__gx_alt(b, ways, 3);
-}
-
-// A reference to *rule, which is made by `body` when it is -1.
-static int32_t once(msgl_gx_builder *b, msgl_json_rules *r, int32_t *rule, const char *name,
-                    int32_t (*body)(msgl_gx_builder *, msgl_json_rules *))
-{
-    if (b->rc != 0) return -1; // rules refer to each other: after a failure none begins another
-    if (*rule < 0) {
-        *rule = msgl__gx_rule_new(b, name, strlen(name));
-        msgl__gx_rule_set(b, *rule, body(b, r));
-    }
-    return msgl__gx_ref(b, *rule);
 }
 
 static int32_t string_body(msgl_gx_builder *b, msgl_json_rules *r)
@@ -156,58 +145,48 @@ static int32_t listed(msgl_gx_builder *b, msgl_json_rules *r, const char *open, 
 
 static int32_t object_body(msgl_gx_builder *b, msgl_json_rules *r)
 {
-    const int32_t member[4] = {msgl__json_key(b, r), msgl__gx_str(b, ":"), msgl__json_space(b, r),
-                               msgl__json_value(b, r)};
+    const int32_t member[4] = {msgl__json_rule(b, r, MSGL_JSON_KEY), msgl__gx_str(b, ":"),
+                               msgl__json_space(b, r), msgl__json_rule(b, r, MSGL_JSON_VALUE)};
     return listed(b, r, "{", msgl__gx_seq(b, member, 4), "}");
 }
 
 static int32_t array_body(msgl_gx_builder *b, msgl_json_rules *r)
 {
-    return listed(b, r, "[", msgl__json_value(b, r), "]");
+    return listed(b, r, "[", msgl__json_rule(b, r, MSGL_JSON_VALUE), "]");
 }
 
 static int32_t value_body(msgl_gx_builder *b, msgl_json_rules *r)
 {
-    const int32_t ways[7] = {msgl__json_object(b, r), msgl__json_array(b, r),
-                             msgl__json_string(b, r), msgl__json_number(b, r),
-                             msgl__gx_str(b, "true"), msgl__gx_str(b, "false"),
+    const int32_t ways[7] = {msgl__json_rule(b, r, MSGL_JSON_OBJECT),
+                             msgl__json_rule(b, r, MSGL_JSON_ARRAY),
+                             msgl__json_rule(b, r, MSGL_JSON_STRING),
+                             msgl__json_rule(b, r, MSGL_JSON_NUMBER),
+                             msgl__gx_str(b, "true"),
+                             msgl__gx_str(b, "false"),
                              msgl__gx_str(b, "null")};
     return msgl__gx_alt(b, ways, 7);
 }
 
-int32_t msgl__json_string(msgl_gx_builder *b, msgl_json_rules *r)
-{
-    return once(b, r, &r->string, "string", string_body);
-}
+// The rules, by msgl_json_rule.
+static const struct {
+    const char *name;
+    int32_t (*body)(msgl_gx_builder *b, msgl_json_rules *r);
+} RULES[MSGL_JSON_RULES] = {
+    [MSGL_JSON_STRING] = {"string", string_body}, [MSGL_JSON_KEY] = {"key", key_body},
+    [MSGL_JSON_NUMBER] = {"number", number_body}, [MSGL_JSON_INTEGER] = {"integer", integer_body},
+    [MSGL_JSON_VALUE] = {"value", value_body},    [MSGL_JSON_OBJECT] = {"object", object_body},
+    [MSGL_JSON_ARRAY] = {"array", array_body},
+};
 
-int32_t msgl__json_key(msgl_gx_builder *b, msgl_json_rules *r)
+int32_t msgl__json_rule(msgl_gx_builder *b, msgl_json_rules *r, msgl_json_rule which)
 {
-    return once(b, r, &r->key, "key", key_body);
-}
-
-int32_t msgl__json_number(msgl_gx_builder *b, msgl_json_rules *r)
-{
-    return once(b, r, &r->number, "number", number_body);
-}
-
-int32_t msgl__json_integer(msgl_gx_builder *b, msgl_json_rules *r)
-{
-    return once(b, r, &r->integer, "integer", integer_body);
-}
-
-int32_t msgl__json_value(msgl_gx_builder *b, msgl_json_rules *r)
-{
-    return once(b, r, &r->value, "value", value_body);
-}
-
-int32_t msgl__json_object(msgl_gx_builder *b, msgl_json_rules *r)
-{
-    return once(b, r, &r->object, "object", object_body);
-}
-
-int32_t msgl__json_array(msgl_gx_builder *b, msgl_json_rules *r)
-{
-    return once(b, r, &r->array, "array", array_body);
+    if (b->rc != 0) return -1; // rules refer to each other: after a failure none begins another
+    int32_t *const rule = &r->rules[which];
+    if (*rule < 0) {
+        *rule = msgl__gx_rule_new(b, RULES[which].name, strlen(RULES[which].name));
+        msgl__gx_rule_set(b, *rule, RULES[which].body(b, r));
+    }
+    return msgl__gx_ref(b, *rule);
 }
 
 int32_t msgl__json_class(msgl_gx_builder *b, const uint32_t *pairs, int32_t n)

@@ -19,23 +19,26 @@ int msgl__json_short_escape(uint32_t cp); // index, or -1
 // The text of a character inside a JSON string to out; returns its length, at most 6.
 size_t msgl__json_put_char(uint32_t cp, char out[8]);
 
-// Rules that are made when first asked for.
+typedef enum msgl_json_rule {
+    MSGL_JSON_STRING,
+    MSGL_JSON_KEY, // any key with its quotes
+    MSGL_JSON_NUMBER,
+    MSGL_JSON_INTEGER,
+    MSGL_JSON_VALUE,
+    MSGL_JSON_OBJECT,
+    MSGL_JSON_ARRAY,
+    MSGL_JSON_RULES
+} msgl_json_rule;
+
 typedef struct msgl_json_rules {
-    int32_t space;  // expression: what may stand between tokens
-    int32_t string; // rules, -1: not made yet
-    int32_t number, integer, value, object, array;
-    int32_t key; // any key with its quotes
+    int32_t space;                  // expression: what may stand between tokens
+    int32_t rules[MSGL_JSON_RULES]; // -1: not made yet
 } msgl_json_rules;
 void msgl__json_rules_init(msgl_json_rules *r);
-int32_t msgl__json_space(msgl_gx_builder *b, msgl_json_rules *r);  // expressions
-int32_t msgl__json_char(msgl_gx_builder *b);                       // one character of a string
-int32_t msgl__json_string(msgl_gx_builder *b, msgl_json_rules *r); // references
-int32_t msgl__json_key(msgl_gx_builder *b, msgl_json_rules *r);
-int32_t msgl__json_number(msgl_gx_builder *b, msgl_json_rules *r);
-int32_t msgl__json_integer(msgl_gx_builder *b, msgl_json_rules *r);
-int32_t msgl__json_value(msgl_gx_builder *b, msgl_json_rules *r);
-int32_t msgl__json_object(msgl_gx_builder *b, msgl_json_rules *r);
-int32_t msgl__json_array(msgl_gx_builder *b, msgl_json_rules *r);
+int32_t msgl__json_space(msgl_gx_builder *b, msgl_json_rules *r); // expressions
+int32_t msgl__json_char(msgl_gx_builder *b);                      // one character of a string
+// A reference to the rule, which is made when first asked for.
+int32_t msgl__json_rule(msgl_gx_builder *b, msgl_json_rules *r, msgl_json_rule which);
 // A class of characters as a JSON string writes them: themselves, or their shortest escape.
 int32_t msgl__json_class(msgl_gx_builder *b, const uint32_t *pairs, int32_t n);
 // A literal with quotes and escapes.

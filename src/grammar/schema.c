@@ -540,7 +540,7 @@ static json_t *all_of(msgl_schema *s, json_t *schema)
 
 static int32_t body(msgl_schema *s, json_t *schema)
 {
-    if (json_is_true(schema)) return msgl__json_value(s->b, &s->json);
+    if (json_is_true(schema)) return msgl__json_rule(s->b, &s->json, MSGL_JSON_VALUE);
     if (json_is_false(schema)) return msgl__gx_never(s->b);
     schema = msgl__schema_resolve(s, schema);
     if (schema == NULL) return -1;
@@ -563,7 +563,7 @@ static int32_t body(msgl_schema *s, json_t *schema)
     const int types = types_of(s, schema);
     if (types == 0) return -1;
     if (types == MSGL_T_ALL && json_object_get(schema, "type") == NULL) {
-        return msgl__json_value(s->b, &s->json);
+        return msgl__json_rule(s->b, &s->json, MSGL_JSON_VALUE);
     }
     return by_types(s, schema, types);
 }
@@ -613,7 +613,7 @@ int32_t msgl__schema_at(msgl_schema *s, json_t *schema, const char *key, int ind
         schema = msgl__schema_resolve(s, schema);
         if (schema == NULL) return -1;
     }
-    if (json_is_true(schema)) return msgl__json_value(s->b, &s->json);
+    if (json_is_true(schema)) return msgl__json_rule(s->b, &s->json, MSGL_JSON_VALUE);
     if (json_is_false(schema)) return msgl__gx_never(s->b);
     msgl_schema_rule *r = find_rule(s, schema);
     if (r->schema != NULL) return msgl__gx_ref(s->b, r->rule);

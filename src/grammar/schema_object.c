@@ -155,7 +155,7 @@ static int32_t other_member(msgl_schema *s, json_t *schema, json_t *names)
         return msgl__schema_fail(s, MSGL_EFORMAT, "additionalProperties", "has to be a schema");
     }
     if (json_is_false(more)) return -1;
-    const int32_t value = more == NULL ? msgl__json_value(s->b, &s->json)
+    const int32_t value = more == NULL ? msgl__json_rule(s->b, &s->json, MSGL_JSON_VALUE)
                                        : msgl__schema_at(s, more, "additionalProperties", -1);
     json_t *only = json_object_get(schema, "propertyNames");
     if (only != NULL) {
@@ -167,7 +167,8 @@ static int32_t other_member(msgl_schema *s, json_t *schema, json_t *names)
         json_t *sum = string != NULL ? msgl__schema_merge(s, string, only) : NULL;
         return with_key(s, msgl__schema_at(s, sum, "propertyNames", -1), value);
     }
-    if (json_object_size(names) == 0) return with_key(s, msgl__json_key(s->b, &s->json), value);
+    if (json_object_size(names) == 0)
+        return with_key(s, msgl__json_rule(s->b, &s->json, MSGL_JSON_KEY), value);
     msgl_gx_list l = {0};
     const char *name;
     json_t *v;
@@ -348,7 +349,7 @@ int32_t msgl__schema_array(msgl_schema *s, json_t *schema)
     }
     s->place[before] = '\0';
     int32_t item = -1;
-    if (items == NULL) item = msgl__json_value(s->b, &s->json);
+    if (items == NULL) item = msgl__json_rule(s->b, &s->json, MSGL_JSON_VALUE);
     if (items != NULL && !json_is_false(items)) item = msgl__schema_at(s, items, "items", -1);
     const int32_t e = s->b->rc == 0 ? array_of(s, prefix.at, prefix.n, item, min, max) : -1;
     msgl__gx_list_free(&prefix);

@@ -94,7 +94,8 @@ int32_t msgl__schema_string(msgl_schema *s, const json_t *schema)
                                  "beside a format it is not supported");
     }
     if (pattern == NULL && format == NULL) {
-        if (min == 0 && max == MSGL_GX_INF) return msgl__json_string(s->b, &s->json);
+        if (min == 0 && max == MSGL_GX_INF)
+            return msgl__json_rule(s->b, &s->json, MSGL_JSON_STRING);
         return quoted(s, msgl__gx_rep(s->b, msgl__json_char(s->b), min, max));
     }
     char where[MSGL_SCHEMA_PLACE + 64];
@@ -253,7 +254,8 @@ static int32_t integer_in(msgl_schema *s, const bounds *r)
         if ((near.has_lo && near.lo > most) || (near.has_hi && near.hi < -most)) {
             return msgl__schema_fail(s, MSGL_ELIMIT, "minimum", "beyond 9e15 (limit: bounds)");
         }
-        return near.has_lo || near.has_hi ? integer_in(s, &near) : msgl__json_integer(b, &s->json);
+        return near.has_lo || near.has_hi ? integer_in(s, &near)
+                                          : msgl__json_rule(b, &s->json, MSGL_JSON_INTEGER);
     }
     int64_t lo = (int64_t)ceil(r->lo), hi = (int64_t)floor(r->hi);
     if (r->open_lo && (double)lo == r->lo) lo++;
@@ -444,13 +446,13 @@ static int32_t multiple_of(msgl_schema *s, const json_t *schema, const bounds *r
         return msgl__schema_fail(s, MSGL_EUNSUPPORTED, "multipleOf",
                                  "beside bounds it is not supported");
     }
-    if (m == 1) return msgl__json_integer(s->b, &s->json);
+    if (m == 1) return msgl__json_rule(s->b, &s->json, MSGL_JSON_INTEGER);
     if (m == floor(m) && m <= 100) return divisible(s->b, (int)m);
     static const double TENTHS[] = {1, 0.1, 0.01, 0.001, 0.0001, 0.00001, 0.000001};
     for (int k = 1; k <= 6 && !integer; k++) {
         if (m != TENTHS[k]) continue;
         const int32_t part[2] = {msgl__gx_str(s->b, "."), any_digits(s->b, 1, k)};
-        const int32_t all[2] = {msgl__json_integer(s->b, &s->json),
+        const int32_t all[2] = {msgl__json_rule(s->b, &s->json, MSGL_JSON_INTEGER),
                                 msgl__gx_rep(s->b, msgl__gx_seq(s->b, part, 2), 0, 1)};
         return msgl__gx_seq(s->b, all, 2);
     }
@@ -468,7 +470,8 @@ int32_t msgl__schema_number(msgl_schema *s, const json_t *schema, bool integer)
         return msgl__gx_never(s->b);
     }
     if (!r.has_lo && !r.has_hi) {
-        return integer ? msgl__json_integer(s->b, &s->json) : msgl__json_number(s->b, &s->json);
+        return integer ? msgl__json_rule(s->b, &s->json, MSGL_JSON_INTEGER)
+                       : msgl__json_rule(s->b, &s->json, MSGL_JSON_NUMBER);
     }
     return integer ? integer_in(s, &r) : number_in(s, &r);
 }
