@@ -82,6 +82,8 @@ int msgl__put_text_char(msgl_parser *p, char c);
 int msgl__put_reasoning(msgl_parser *p, const char *data, size_t len);
 // Content up to one of the marks: the mark's index, and what it may be is held; or -1.
 int msgl__text_until(msgl_parser *p, const char *const *marks, char c, int *rc);
+// The same, and a mark begins what means to be a call: state `opened`.
+int msgl__text_or_call(msgl_parser *p, const char *const *marks, char c, int opened);
 
 // What is held is content after all, and so is, or may be, this byte: state TEXT.
 int msgl__give_back(msgl_parser *p);

@@ -60,18 +60,12 @@ static int after(msgl_parser *p, char c)
 
 int msgl__llama_step(msgl_parser *p, char c)
 {
-    int rc = 0;
     switch (p->state) {
     case START: return start(p, c);
     case CALL: return call(p, c);
     case AFTER: return after(p, c);
-    default: break;
+    default: return msgl__text_or_call(p, OPEN, c, START);
     }
-    if (msgl__text_until(p, OPEN, c, &rc) >= 0) {
-        p->state = START;
-        p->marked = true;
-    }
-    return rc;
 }
 
 int msgl__llama_finish(msgl_parser *p)

@@ -105,7 +105,6 @@ static int arguments(msgl_parser *p, char c)
 
 int msgl__mistral_step(msgl_parser *p, char c)
 {
-    int rc = 0;
     switch (p->state) {
     case OPENED: return opened(p, c);
     case LIST: return list(p, c);
@@ -114,13 +113,8 @@ int msgl__mistral_step(msgl_parser *p, char c)
     case NAME:
     case ID: return name(p, c);
     case ARGS: return arguments(p, c);
-    default: break;
+    default: return msgl__text_or_call(p, OPEN, c, OPENED);
     }
-    if (msgl__text_until(p, OPEN, c, &rc) >= 0) {
-        p->state = OPENED;
-        p->marked = true;
-    }
-    return rc;
 }
 
 int msgl__mistral_finish(msgl_parser *p)

@@ -91,6 +91,16 @@ int msgl__text_until(msgl_parser *p, const char *const *marks, char c, int *rc)
     return mark;
 }
 
+int msgl__text_or_call(msgl_parser *p, const char *const *marks, char c, int opened)
+{
+    int rc;
+    if (msgl__text_until(p, marks, c, &rc) >= 0) {
+        p->state = opened;
+        p->marked = true;
+    }
+    return rc;
+}
+
 int msgl__give_back(msgl_parser *p)
 {
     p->state = MSGL_FORM_TEXT;

@@ -104,7 +104,6 @@ static int after(msgl_parser *p, char c)
 
 int msgl__pythonic_step(msgl_parser *p, char c)
 {
-    int rc = 0;
     switch (p->state) {
     case START: return start(p, c);
     case LIST:
@@ -112,13 +111,8 @@ int msgl__pythonic_step(msgl_parser *p, char c)
     case ARGS: return arguments(p, c);
     case NEXT: return next(p, c);
     case AFTER: return after(p, c);
-    default: break;
+    default: return msgl__text_or_call(p, OPEN, c, START);
     }
-    if (msgl__text_until(p, OPEN, c, &rc) >= 0) {
-        p->state = START;
-        p->marked = true;
-    }
-    return rc;
 }
 
 int msgl__pythonic_finish(msgl_parser *p)
