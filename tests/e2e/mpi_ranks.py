@@ -13,13 +13,14 @@ import http.client
 import json
 import os
 import re
+import shutil
 import signal
 import subprocess
 import sys
 import threading
 import time
 
-from rank_jobs import (ENV, HOSTS, LIMIT_S, MARK, NET, TEMP, WIRES, check, check_nothing_left, clean, inside, ip, make_hosts,
+from rank_jobs import (ENV, HOSTS, LIMIT_S, MARK, NET, TEMP, WIRES, another_model, check, check_nothing_left, clean, inside, ip, make_hosts,
                        messages, parent, processes, run, shared_files, stream, until, watching)
 
 MINISGL, MODEL, MPIRUN = sys.argv[1:4]
@@ -52,14 +53,7 @@ def check_text():
 
 
 def check_refused():
-    other = os.path.join(TEMP, "other")
-    os.mkdir(other)
-    for name in os.listdir(MODEL):
-        if name != "config.json":
-            os.symlink(os.path.join(os.path.abspath(MODEL), name), os.path.join(other, name))
-    config = json.load(open(os.path.join(MODEL, "config.json")))
-    config["rms_norm_eps"] *= 2
-    json.dump(config, open(os.path.join(other, "config.json"), "w"))
+    other = another_model(MODEL)
     two_models = mpirun(1, "run", *OPTIONS, *PROMPT) + [":", "-np", "1", MINISGL, "run", *OPTIONS, *PROMPT, "--model", other]
     cases = [
         (mpirun(2, "run", *OPTIONS, *PROMPT, "--tp-size", "3"),
@@ -81,9 +75,7 @@ def check_refused():
         if len(said) != 1 or not said[0].startswith(want):
             print(errors)
         check(code != 0 and len(said) == 1 and said[0].startswith(want), want)
-    for name in os.listdir(other):
-        os.remove(os.path.join(other, name))
-    os.rmdir(other)
+    shutil.rmtree(other)
 
 
 # ---- serve ----

@@ -13,6 +13,7 @@ import http.client
 import json
 import os
 import re
+import shutil
 import signal
 import socket
 import subprocess
@@ -20,7 +21,7 @@ import sys
 import threading
 import time
 
-from rank_jobs import (ENV, LIMIT_S, NET, HOSTS, TEMP, WIRES, check, check_nothing_left, clean, inside, ip, make_hosts,
+from rank_jobs import (ENV, LIMIT_S, NET, HOSTS, WIRES, another_model, check, check_nothing_left, clean, inside, ip, make_hosts,
                        messages, parent, processes, run, shared_files, stream, until, watching)
 
 MINISGL, MODEL = sys.argv[1:3]
@@ -134,16 +135,7 @@ def refused(name, node_0, node_1, want_0, want_1):
 
 
 def check_refused():
-    other = os.path.join(TEMP, "other")
-    os.mkdir(other)
-    for name in os.listdir(MODEL):
-        if name != "config.json":
-            os.symlink(os.path.join(os.path.abspath(MODEL), name), os.path.join(other, name))
-    config = json.load(open(os.path.join(MODEL, "config.json")))
-    config["rms_norm_eps"] *= 2
-    json.dump(config, open(os.path.join(other, "config.json"), "w"))
-    kept = os.path.join("/tmp", os.path.basename(TEMP) + "-other")  # TEMP is looked at for what jobs leave
-    os.rename(other, kept)
+    kept = another_model(MODEL)
     try:
         refused("another model", [], ["--model", kept],
                 "minisgl: rank 1: %s: found another model than rank 0: config.json differs" % re.escape(kept),
@@ -152,7 +144,7 @@ def check_refused():
                 "minisgl: rank [23] was refused: it is one of 4 ranks, rank 0 one of 2",
                 "minisgl: rank [23] was refused at .*: it is one of 4 ranks, rank 0 one of 2")
     finally:
-        subprocess.run(["rm", "-rf", kept])
+        shutil.rmtree(kept)
 
 
 # ---- serve ----

@@ -75,6 +75,20 @@ def run(command):
     return p.returncode, p.stdout, p.stderr
 
 
+def another_model(model):
+    """A folder with a model that differs from this one, not where tests look for what jobs leave."""
+    other = tempfile.mkdtemp(prefix="minisgl-other-")
+    for name in os.listdir(model):
+        if name != "config.json":
+            os.symlink(os.path.join(os.path.abspath(model), name), os.path.join(other, name))
+    with open(os.path.join(model, "config.json")) as f:
+        config = json.load(f)
+    config["rms_norm_eps"] *= 2
+    with open(os.path.join(other, "config.json"), "w") as f:
+        json.dump(config, f)
+    return other
+
+
 def stream(port, tokens, host="127.0.0.1"):
     """A response of which some tokens have come."""
     c = http.client.HTTPConnection(host, port, timeout=30)
