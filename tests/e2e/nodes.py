@@ -4,7 +4,7 @@
 
     nodes.py MINISGL MODEL
 
-The same text as from one process, whichever host is started first; one message for what is wrong; ranks of a server
+The same text as from one process, whichever host is started first, and of whole experts; one message for what is wrong; ranks of a server
 that are killed or stopped while an answer streams, whole hosts too: the request ends with an error in time and the set
 comes back; SIGTERM ends it everywhere, and nothing is left. Then two hosts, which are network namespaces here, and the
 wire between them is cut and mended; where they cannot be made (they take root), that part says so and is left out.
@@ -97,6 +97,19 @@ def check_text():
         ends = [o.end() for o in others]
         check(all(c == 0 and not messages(t) for c, t in ends), name + ": the other hosts end with the first")
         check_nothing_left(before, name)
+
+
+def check_experts():
+    """Whole experts on four ranks, whose rows are exchanged where there is all_to_all, and added up over TCP."""
+    model = os.path.join(os.path.dirname(os.path.abspath(__file__)), "..", "vectors", "models", "gpt_oss")
+    ask = ["run", "--model", model, "--device", "cpu", "--num-pages", "2000", "--threads", "1", "--dtype", "float32",
+           "--temperature", "0", "--max-tokens", "8", "--prompt", "hello", "--prompt", "one two three four"]
+    code, forked, _ = run([MINISGL, *ask, "--tp-size", "4", "--ep-size", "4"])
+    check(code == 0 and forked.count("\n") == 2, "whole experts on four forked ranks")
+    at = "127.0.0.1:%d" % free_port()
+    other = Node(1, [MINISGL, *ask, *spread(4, 2, 1, at), "--ep-size", "4"])
+    code, text, _ = run([MINISGL, *ask, *spread(4, 2, 0, at), "--ep-size", "4"])
+    check(code == 0 and text == forked and other.end()[0] == 0, "whole experts on four ranks of two hosts: the same text")
 
 
 def check_arguments():
@@ -271,6 +284,7 @@ def check_hosts():
 
 try:
     check_text()
+    check_experts()
     check_arguments()
     check_refused()
     check_failures()
