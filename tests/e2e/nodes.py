@@ -4,10 +4,11 @@
 
     nodes.py MINISGL MODEL
 
-The same text as from one process, whichever host is started first, and of whole experts; one message for what is wrong; ranks of a server
-that are killed or stopped while an answer streams, whole hosts too: the request ends with an error in time and the set
-comes back; SIGTERM ends it everywhere, and nothing is left. Then two hosts, which are network namespaces here, and the
-wire between them is cut and mended; where they cannot be made (they take root), that part says so and is left out.
+The same text as from one process, whichever host is started first, and of whole experts; one message for what is
+wrong; ranks of a server that are killed or stopped while an answer streams, whole hosts too: the request ends with an
+error in time and the set comes back; SIGTERM ends it everywhere, and nothing is left. Then two hosts, which are network
+namespaces here, and the wire between them is cut and mended; where they cannot be made (they take root), that part says
+so and is left out.
 """
 import http.client
 import json
