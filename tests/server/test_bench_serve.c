@@ -335,7 +335,7 @@ static void test_events_without_text_are_timed(void **state)
                          "data: {\"choices\":[{\"text\":\"\"}]}\n\n",
                          "data: {\"choices\":[],\"usage\":{\"prompt_tokens\":7}}\n\n",
                          "data: [DONE]\n\n"},
-              .pause_ms = 40,
+              .pause_ms = 200,
               .hangs_up = true};
     msgl_bench_serve_config cfg = msgl__bench_serve_config_default();
     msgl_bench_serve_result r;
@@ -344,7 +344,10 @@ static void test_events_without_text_are_timed(void **state)
     if (bench_stub(&s, &cfg, &r, &err) != 0) fail_msg("%s", err.text);
     assert_int_equal(r.output_tokens, 3); // no completion_tokens: the events
     assert_int_equal(r.prompt_tokens, 7);
-    assert_true(r.ttft.p50 >= 39 && r.gap.p50 >= 39 && r.e2e.p50 >= 199);
+    assert_true(r.ttft.p50 >= 199 && r.e2e.p50 >= 999);
+    // A reader that was late for the event before sees a shorter gap: on a busy machine by more
+    // than the 1 ms of 40 that there was room for once.
+    assert_true(r.gap.p50 >= 39);
     assert_true(r.e2e.p50 >= r.ttft.p50 + 2 * 39 + 2 * 39);
 }
 
