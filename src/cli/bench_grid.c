@@ -178,6 +178,8 @@ static int open_engine(grid *g, const msgl_args *a, msgl_err *err)
     const int length = g->longest + largest(g->chunks, g->num_chunks);
     int rc = msgl__cli_options(a, &o, &dir, attention, err);
     if (rc == 0 && o.max_seq_len == 0) o.max_seq_len = length;
+    // The request of a chunk beside as many answers as run by default.
+    if (rc == 0 && o.max_running == largest(g->batches, g->num_batches)) o.max_running++;
     if (rc == 0) rc = msgl__engine_create(&o, NULL, &g->engine, err);
     msgl_free(dir);
     if (rc != 0) return rc;

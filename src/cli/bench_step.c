@@ -247,6 +247,8 @@ int msgl__bench_step(const msgl_args *a)
         o.num_pages = (largest + (num_chunks > 0)) * msgl__ceil_div(length, o.page_size);
     }
     if (rc == 0 && o.max_seq_len == 0) o.max_seq_len = length;
+    // The request of a chunk beside as many answers as run by default.
+    if (rc == 0 && o.max_running == largest) o.max_running += num_chunks > 0;
     if (rc == 0) rc = msgl__engine_create(&o, NULL, &b.engine, &err);
     msgl_free(dir);
     if (rc == 0) {

@@ -77,8 +77,10 @@ static int wait_for(follower *f, int32_t flight)
 static int follow_submit(follower *f)
 {
     msgl_batch b;
-    if (!msgl__wire_get(&f->w, &b, sizeof b) || b.size < 1 || b.size > f->e->max_running ||
-        b.flight < 0 || b.flight >= MSGL_ENGINE_FLIGHTS ||
+    int32_t whole;
+    if (!msgl__wire_get(&f->w, &whole, sizeof whole) || !msgl__wire_get(&f->w, &b, sizeof b) ||
+        b.size < 1 || b.size > f->e->max_running || b.flight < 0 ||
+        b.flight >= MSGL_ENGINE_FLIGHTS ||
         !msgl__wire_get(&f->w, f->reqs, (size_t)b.size * sizeof *f->reqs)) {
         return MSGL_EINTERNAL;
     }
@@ -96,6 +98,7 @@ static int follow_submit(follower *f)
     const int code = wait_for(f, b.flight);
     if (code != 0) return code;
     f->in_flight[b.flight] = true;
+    f->e->whole_rows = whole != 0;
     return f->runner->submit(f->e, &b);
 }
 

@@ -31,6 +31,7 @@ static void dummy_batch(msgl_engine *e, msgl_engine_step *s, int32_t size)
         s->reqs[i] = (msgl_batch_req){.table_idx = e->max_running, .device_len = 1};
     }
     s->num_rows = s->num_samples = s->num_records = 0;
+    s->whole_rows = false;
     *s->io.late = (msgl_sample_late){0};
     msgl__ropes_prepare(e->model.cfg.ropes, e->model.cfg.num_ropes, &s->batch, s->io.inv_freq,
                         s->dev.inv_freq, s->segments, s->ropes);
@@ -51,15 +52,13 @@ static int capture(msgl_engine *e, msgl_decode_graph *out, msgl_err *err)
     e->exec.status = 0;
     // Once for real: libraries and kernels load themselves at their first use, which a capture
     // cannot contain.
-    float *logits = msgl__step_forward(e, s);
-    if (logits != NULL) {
+    if (msgl__step_forward(e, s, &out->logits)) {
         d->ops->graph_begin(d);
-        logits = msgl__step_forward(e, s);
+        (void)msgl__step_forward(e, s, &out->logits);
         out->graph = d->ops->graph_end(d, err);
     }
     if (e->exec.status != 0) return msgl__err_set(err, e->exec.status, "%s", d->fault.text);
     if (out->graph == NULL) return MSGL_EDEVICE;
-    out->logits = logits;
     d->ops->record(d, 0);
     code = d->ops->wait(d, 0); // the staging is used again for the next size
     return code == 0 ? 0 : msgl__err_set(err, code, "%s", d->fault.text);

@@ -43,7 +43,7 @@ typedef struct msgl_decode_graph {
     int32_t size;        // requests, dummies included
     int32_t max_seq_len; // of any of them
     msgl_graph *graph;
-    float *logits; // [size, vocab], where the graph leaves them
+    msgl_logits logits; // of `size` rows: where the graph leaves them
 } msgl_decode_graph;
 
 // One step. All but `dev` is host memory; the io, results and records are pinned on a GPU.
@@ -59,10 +59,11 @@ typedef struct msgl_engine_step {
     msgl_rope_segment *segments;
     msgl_step_rope ropes[MSGL_MAX_ROPES];
     int32_t num_rows, num_samples, num_records;
-    int32_t *row_sample;         // [num_rows] which of the sampled rows it is, -1: not sampled
-    int32_t *row_record;         // [num_rows] which of the records it is, -1: none wanted
-    int32_t *sample_req;         // [num_samples] request in the batch, ascending
-    bool any_random, any_filter; // of the sampled rows
+    int32_t *row_sample; // [num_rows] which of the sampled rows it is, -1: not sampled
+    int32_t *row_record; // [num_rows] which of the records it is, -1: none wanted
+    int32_t *sample_req; // [num_samples] request in the batch, ascending
+    bool any_random, any_filter, any_adjust; // of the sampled rows
+    bool whole_rows;                         // somebody looks at them
     msgl_token_logprobs *records;
     // Results
     int32_t *sampled; // [2, max_running] tokens of the samples, then their status, by the kernel
@@ -163,6 +164,7 @@ struct msgl_engine {
     msgl_logits_fn on_logits;
     void *on_logits_ctx;
     float *seen_logits; // host copy for the above; NULL where kernels write host memory
+    bool whole_rows; // of the next step somebody looks at whole rows: the above, here or on rank 0
     msgl_expert_count experts;
 };
 
@@ -233,7 +235,7 @@ int msgl__step_seqs(msgl_engine *e, msgl_engine_step *s, const msgl_decode_graph
 // On the device's queue: the staging; and what is captured, everything from ids to the logits of
 // all tokens and the tokens chosen from them, as far as io.late wants them.
 void msgl__step_copy_in(msgl_engine *e, const msgl_engine_step *s);
-float *msgl__step_forward(msgl_engine *e, msgl_engine_step *s);
+bool msgl__step_forward(msgl_engine *e, msgl_engine_step *s, msgl_logits *out);
 
 // graph.c: captures decode steps of up to max_size requests where the device and the attention
 // backend can; the smallest captured one that holds `size` requests of lengths up to `seq_len`, or
@@ -248,8 +250,9 @@ void msgl__graphs_destroy(msgl_engine *e);
 size_t msgl__logits_bytes(const msgl_engine *e);
 void msgl__sample_step(msgl_engine *e, msgl_engine_step *s, msgl_forward *f, const void *hidden);
 void msgl__sample_block(msgl_engine *e, msgl_engine_step *s, int32_t first, int32_t end,
-                        float *logits);
-void msgl__sample_late(msgl_engine *e, const msgl_engine_step *s, int32_t rows, float *logits);
+                        const msgl_logits *l);
+void msgl__sample_late(msgl_engine *e, const msgl_engine_step *s, int32_t rows,
+                       const msgl_logits *l);
 
 // expert_hits.c: who a step's layers tell what they chose, or NULL; at the step's start, on the
 // device's queue.

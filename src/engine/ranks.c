@@ -327,10 +327,12 @@ int msgl__ranks_write_extra(msgl_ranks *r, int32_t table_idx, const msgl_req_ext
 }
 
 int msgl__ranks_submit(msgl_ranks *r, const msgl_page_table *tables, int32_t num_tables,
-                       const msgl_batch *b)
+                       const msgl_batch *b, bool whole_rows)
 {
     msgl_wire *w = &r->message;
+    const int32_t whole = whole_rows;
     msgl__wire_begin(w, MSGL_WIRE_SUBMIT);
+    msgl__wire_put(w, &whole, sizeof whole);
     msgl__wire_put(w, b, sizeof *b);
     msgl__wire_put(w, b->reqs, (size_t)b->size * sizeof *b->reqs);
     for (int32_t i = 0; i < b->size; i++) {

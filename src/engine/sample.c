@@ -6,8 +6,7 @@
 size_t msgl__logits_bytes(const msgl_engine *e)
 {
     const int32_t rows = e->logits_rows < e->max_step_tokens ? e->logits_rows : e->max_step_tokens;
-    return msgl__activation_bytes((size_t)rows, (size_t)e->model.cfg.vocab_size, MSGL_F32) +
-           msgl__model_logits_bytes(&e->model, rows);
+    return msgl__model_logits_bytes(&e->model, rows);
 }
 
 // The end of the run of rows from `r` on whose `of` has consecutive numbers.
@@ -18,11 +17,29 @@ static int32_t run_end(const int32_t *of, int32_t r, int32_t end)
     return to;
 }
 
+// The call's rows from each rank's own columns: only what they chose is exchanged.
+static void draw_apart(msgl_engine *e, msgl_sample_call call, int32_t first, const msgl_logits *l)
+{
+    const msgl_sample_kernels *k = &e->kernels.sample;
+    const size_t rows = (size_t)call.num_rows, own = (size_t)l->own_tokens.count;
+    uint64_t *all = l->keys + rows;
+    call.logits = l->own + (size_t)first * own;
+    call.ld = own;
+    call.vocab = l->own_tokens.count;
+    call.first = l->own_tokens.from;
+    call.keys = l->keys;
+    k->draw(&e->exec, &call);
+    e->comm->ops->all_gather(e->comm, &e->exec, (const float *)l->keys, 2 * rows, (float *)all);
+    call.keys = all;
+    k->pick(&e->exec, &call, e->comm->size);
+}
+
 // Inside a graph the kernel starts while the last of the logits are being computed.
-void msgl__sample_late(msgl_engine *e, const msgl_engine_step *s, int32_t rows, float *logits)
+void msgl__sample_late(msgl_engine *e, const msgl_engine_step *s, int32_t rows,
+                       const msgl_logits *l)
 {
     const msgl_sample_call call = {
-        .logits = logits,
+        .logits = l->whole,
         .ld = (size_t)e->model.cfg.vocab_size,
         .num_rows = rows,
         .vocab = e->model.cfg.vocab_size,
@@ -35,13 +52,17 @@ void msgl__sample_late(msgl_engine *e, const msgl_engine_step *s, int32_t rows, 
         .bias_saved = e->dev.bias_saved,
         .saved = e->dev.saved,
     };
-    e->kernels.sample.sample(&e->exec, &call);
+    if (msgl__model_draws_apart(&e->model)) {
+        draw_apart(e, call, 0, l);
+    } else {
+        e->kernels.sample.sample(&e->exec, &call);
+    }
     msgl__arena_reset(&e->scratch);
 }
 
-// Tokens of the rows [first, end) that are sampled.
+// Tokens of the rows [first, end) that are sampled; apart: by draw_apart.
 static void sample_rows(msgl_engine *e, const msgl_engine_step *s, int32_t first, int32_t end,
-                        float *logits)
+                        const msgl_logits *l, bool apart)
 {
     const int32_t vocab = e->model.cfg.vocab_size;
     for (int32_t r = first; r < end;) {
@@ -51,7 +72,7 @@ static void sample_rows(msgl_engine *e, const msgl_engine_step *s, int32_t first
         }
         const int32_t to = run_end(s->row_sample, r, end), at = s->row_sample[r];
         const msgl_sample_call call = {
-            .logits = logits + (size_t)(r - first) * (size_t)vocab,
+            .logits = l->whole + (size_t)(r - first) * (size_t)vocab,
             .ld = (size_t)vocab,
             .num_rows = to - r,
             .vocab = vocab,
@@ -66,7 +87,11 @@ static void sample_rows(msgl_engine *e, const msgl_engine_step *s, int32_t first
             .bias_saved = e->dev.bias_saved,
             .saved = e->dev.saved,
         };
-        e->kernels.sample.sample(&e->exec, &call);
+        if (apart) {
+            draw_apart(e, call, r - first, l);
+        } else {
+            e->kernels.sample.sample(&e->exec, &call);
+        }
         msgl__arena_reset(&e->scratch);
         r = to;
     }
@@ -112,23 +137,30 @@ static void show_logits(msgl_engine *e, const msgl_engine_step *s, int32_t first
 }
 
 void msgl__sample_block(msgl_engine *e, msgl_engine_step *s, int32_t first, int32_t end,
-                        float *logits)
+                        const msgl_logits *l)
 {
-    if (e->on_logits != NULL) show_logits(e, s, first, end, logits);
-    if (s->io.late->num_rows == 0) sample_rows(e, s, first, end, logits);
-    record_rows(e, s, first, end, logits);
+    if (e->on_logits != NULL) show_logits(e, s, first, end, l->whole);
+    if (s->io.late->num_rows == 0) sample_rows(e, s, first, end, l, false);
+    record_rows(e, s, first, end, l->whole);
 }
 
 void msgl__sample_step(msgl_engine *e, msgl_engine_step *s, msgl_forward *f, const void *hidden)
 {
-    const size_t dim = (size_t)e->model.cfg.hidden_size, vocab = (size_t)e->model.cfg.vocab_size;
+    const size_t dim = (size_t)e->model.cfg.hidden_size;
     const int32_t block = s->num_rows < e->logits_rows ? s->num_rows : e->logits_rows;
-    float *logits = msgl__take_rows(f, (size_t)block, vocab, MSGL_F32);
-    if (logits == NULL) return;
+    const bool apart = msgl__model_draws_apart(&e->model) && !s->any_filter && !s->any_adjust &&
+                       !s->whole_rows && s->num_records == 0;
+    msgl_logits l;
+    if (!msgl__model_take_logits(&e->model, f, block, &l)) return;
     for (int32_t r = 0; r < s->num_rows; r += block) {
         const int32_t n = s->num_rows - r < block ? s->num_rows - r : block;
-        msgl__model_logits(&e->model, f, msgl__row(f, hidden, r, dim), n, logits);
-        msgl__sample_block(e, s, r, r + n, logits);
+        msgl__model_logits(&e->model, f, msgl__row(f, hidden, r, dim), n, &l);
+        if (apart) {
+            sample_rows(e, s, r, r + n, &l, true);
+        } else {
+            msgl__model_join_logits(&e->model, f, n, &l);
+            msgl__sample_block(e, s, r, r + n, &l);
+        }
     }
 }
 

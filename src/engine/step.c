@@ -37,7 +37,8 @@ static void stage_tokens(msgl_engine *e, msgl_engine_step *s)
 }
 
 // What the request's own tokens and its bias do to its logits.
-static void stage_adjusts(const msgl_engine *e, const msgl_batch_req *r, msgl_sample_row *row)
+static void stage_adjusts(const msgl_engine *e, msgl_engine_step *s, const msgl_batch_req *r,
+                          msgl_sample_row *row)
 {
     const msgl_sampling_params *p = &r->sampling;
     const int32_t num_bias = r->extra != NULL ? r->extra->num_bias : 0;
@@ -45,7 +46,7 @@ static void stage_adjusts(const msgl_engine *e, const msgl_batch_req *r, msgl_sa
         p->presence_penalty == 0) {
         return;
     }
-    row->adjusts = true;
+    row->adjusts = s->any_adjust = true;
     row->repetition = p->repetition_penalty;
     row->frequency = p->frequency_penalty;
     row->presence = p->presence_penalty;
@@ -68,7 +69,7 @@ static void stage_sample(msgl_engine *e, msgl_engine_step *s, int32_t req)
         .seed = p->seed,
         .position = r->device_len,
     };
-    stage_adjusts(e, r, &s->io.sample_rows[s->num_samples]);
+    stage_adjusts(e, s, r, &s->io.sample_rows[s->num_samples]);
     if (p->temperature > 0) {
         s->any_random = true;
         if (p->top_k > 0 || p->top_p < 1 || p->min_p > 0) s->any_filter = true;
@@ -103,7 +104,7 @@ static void stage_row(msgl_engine *e, msgl_engine_step *s, int32_t req, int32_t 
 static void stage_rows(msgl_engine *e, msgl_engine_step *s)
 {
     s->num_rows = s->num_samples = s->num_records = 0;
-    s->any_random = s->any_filter = false;
+    s->any_random = s->any_filter = s->any_adjust = false;
     int32_t first = 0;
     for (int32_t i = 0; i < s->batch.size; i++) {
         const msgl_batch_req *r = &s->reqs[i];
@@ -154,14 +155,16 @@ int msgl__step_seqs(msgl_engine *e, msgl_engine_step *s, const msgl_decode_graph
 }
 
 // The graph chooses tokens when all its rows want one and none has filters, whose kernel is another
-// and stays outside; nor does it when someone looks at the logits first.
+// and stays outside; nor does it when someone looks at the logits first, or where ranks choose from
+// their own columns and a row adjusts.
 static void stage_late(const msgl_engine *e, msgl_engine_step *s)
 {
     const bool all = s->graph != NULL && s->num_samples == s->num_rows;
+    const bool adjusts = s->any_adjust && msgl__model_draws_apart(&e->model);
     *s->io.late = (msgl_sample_late){
         .tokens = s->sampled,
         .status = s->sampled + e->max_running,
-        .num_rows = all && !s->any_filter && e->on_logits == NULL ? s->num_rows : 0,
+        .num_rows = all && !s->any_filter && !adjusts && !s->whole_rows ? s->num_rows : 0,
     };
 }
 
@@ -232,17 +235,28 @@ static const void *forward(msgl_engine *e, msgl_engine_step *s, int32_t num_rows
     return e->model.cfg.arch->family->forward(&e->model, f, s->dev.rows, num_rows);
 }
 
-float *msgl__step_forward(msgl_engine *e, msgl_engine_step *s)
+bool msgl__step_forward(msgl_engine *e, msgl_engine_step *s, msgl_logits *out)
 {
     msgl_forward f;
     const int32_t rows = s->batch.num_tokens;
     const void *hidden = forward(e, s, rows, &f);
-    const size_t vocab = (size_t)e->model.cfg.vocab_size;
-    float *logits = hidden == NULL ? NULL : msgl__take_rows(&f, (size_t)rows, vocab, MSGL_F32);
-    if (logits == NULL) return NULL;
-    msgl__model_logits(&e->model, &f, hidden, rows, logits);
-    msgl__sample_late(e, s, rows, logits);
-    return logits;
+    if (hidden == NULL || !msgl__model_take_logits(&e->model, &f, rows, out)) return false;
+    msgl__model_logits(&e->model, &f, hidden, rows, out);
+    if (!msgl__model_draws_apart(&e->model)) msgl__model_join_logits(&e->model, &f, rows, out);
+    msgl__sample_late(e, s, rows, out);
+    return true;
+}
+
+// What the graph has left to do: of rows that are chosen from, or recorded, as a whole.
+static void behind_graph(msgl_engine *e, msgl_engine_step *s)
+{
+    const msgl_logits *l = &s->graph->logits;
+    if (s->io.late->num_rows > 0 && s->num_records == 0) return;
+    if (msgl__model_draws_apart(&e->model)) {
+        msgl_forward f = {.x = &e->exec, .k = &e->kernels, .comm = e->comm};
+        msgl__model_join_logits(&e->model, &f, s->graph->size, l);
+    }
+    msgl__sample_block(e, s, 0, s->num_rows, l);
 }
 
 static void run_step(void *ctx, int64_t flight)
@@ -253,7 +267,7 @@ static void run_step(void *ctx, int64_t flight)
     e->exec.status = 0;
     if (s->graph != NULL) {
         replay(e, s);
-        msgl__sample_block(e, s, 0, s->num_rows, s->graph->logits);
+        behind_graph(e, s);
     } else {
         msgl_forward f;
         msgl__step_copy_in(e, s);
@@ -300,11 +314,14 @@ int msgl__engine_submit(void *engine, msgl_batch *b)
 {
     msgl_engine *e = engine;
     if (!batch_valid(e, b)) return MSGL_EINVAL;
+    if (e->place.rank == 0) e->whole_rows = e->on_logits != NULL;
     if (e->place.others != NULL) {
-        const int told = msgl__ranks_submit(e->place.others, e->page_tables, e->num_tables, b);
+        const int told =
+            msgl__ranks_submit(e->place.others, e->page_tables, e->num_tables, b, e->whole_rows);
         if (told != 0) return told;
     }
     msgl_engine_step *s = &e->steps[b->flight];
+    s->whole_rows = e->whole_rows;
     memcpy(s->reqs, b->reqs, (size_t)b->size * sizeof *s->reqs);
     msgl__step_bind(e, s, b->num_tokens);
     s->batch = *b;

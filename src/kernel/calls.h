@@ -260,6 +260,12 @@ typedef struct msgl_sample_call {
     // token could be chosen. pool_index [num_rows], on the device.
     int32_t *pool;
     const int32_t *pool_index;
+    // Of `draw`: the logits' columns are the tokens [first, first + vocab), a multiple of 4, and
+    // what is chosen of them is a key, of which the largest of all columns is the row's:
+    // [num_rows], two words each. tokens, status and pool are not written. No row may adjust or
+    // have filters.
+    int32_t first;
+    uint64_t *keys;
     // For rows that adjust, else not read: the pairs, and room for the logits that they had, for
     // those of tokens at the places of the pool. No two rows share a place.
     const msgl_bias *bias;

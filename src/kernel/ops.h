@@ -105,6 +105,10 @@ typedef struct msgl_moe_kernels {
 
 typedef struct msgl_sample_kernels {
     void (*sample)(msgl_exec *x, const msgl_sample_call *c); // see msgl_sample_call
+    // The same in two halves, for ranks that have a part of each row: draw leaves keys, and pick
+    // finishes a call whose keys are [parts, num_rows], from all of them. NULL: not on this device.
+    void (*draw)(msgl_exec *x, const msgl_sample_call *c);
+    void (*pick)(msgl_exec *x, const msgl_sample_call *c, int parts);
     // out[r].logprob of out[r].token and the out[r].num_top most likely (ties: lowest id first),
     // from the raw logits; req and position are left alone. A NaN row gives NaN and num_top 0.
     void (*logprobs)(msgl_exec *x, const float *logits, size_t ld, int num_rows, int vocab,

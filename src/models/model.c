@@ -107,37 +107,53 @@ int msgl__model_load(msgl_model *m, void *region, const char *dir, msgl_exec *x,
 
 size_t msgl__model_logits_bytes(const msgl_model *m, int32_t rows)
 {
-    const int32_t ranks = m->target.ranks, columns = vocab_share(m);
-    if (ranks == 1) return 0;
-    return msgl__activation_bytes((size_t)rows, (size_t)columns, MSGL_F32) +
-           msgl__activation_bytes((size_t)rows * (size_t)ranks, (size_t)columns, MSGL_F32);
+    const size_t ranks = (size_t)m->target.ranks, columns = (size_t)vocab_share(m),
+                 n = (size_t)rows;
+    const size_t whole = msgl__activation_bytes(n, (size_t)m->cfg.vocab_size, MSGL_F32);
+    if (ranks == 1) return whole;
+    return whole + msgl__activation_bytes(n, columns, MSGL_F32) +
+           msgl__activation_bytes(n * ranks, columns, MSGL_F32) +
+           msgl__activation_bytes(n, 2 * (1 + ranks), MSGL_F32);
 }
 
-// Each rank's columns, side by side in every row. The last rank has fewer, and what is behind them
-// in its part is sent and not looked at.
-static void gather_logits(const msgl_model *m, msgl_forward *f, const void *hidden, int32_t rows,
-                          float *logits)
+bool msgl__model_take_logits(const msgl_model *m, msgl_forward *f, int32_t rows, msgl_logits *out)
 {
-    const size_t share = (size_t)vocab_share(m), n = (size_t)rows * share;
-    const size_t mark = f->arena->used;
-    float *own = msgl__take_rows(f, (size_t)rows, share, MSGL_F32);
-    float *all = msgl__take_rows(f, (size_t)rows * (size_t)m->target.ranks, share, MSGL_F32);
-    if (own == NULL || all == NULL) return;
-    msgl__linear_f32(f, &m->lm_head, &m->final_norm, hidden, own, rows);
-    f->comm->ops->all_gather(f->comm, f->x, own, n, all);
-    f->k->act.join_columns(f->x, all, vocab_share(m), rows, m->cfg.vocab_size, logits);
-    f->arena->used = mark;
+    const size_t ranks = (size_t)m->target.ranks, columns = (size_t)vocab_share(m),
+                 n = (size_t)rows;
+    *out = (msgl_logits){
+        .whole = msgl__take_rows(f, n, (size_t)m->cfg.vocab_size, MSGL_F32),
+        .own_tokens = vocab_of(m, m->target.rank),
+    };
+    out->own = out->whole;
+    if (ranks == 1) return out->whole != NULL;
+    out->own = msgl__take_rows(f, n, columns, MSGL_F32);
+    out->all = msgl__take_rows(f, n * ranks, columns, MSGL_F32);
+    out->keys = msgl__take_rows(f, n, 2 * (1 + ranks), MSGL_F32);
+    return out->whole != NULL && out->own != NULL && out->all != NULL && out->keys != NULL;
 }
 
 void msgl__model_logits(const msgl_model *m, msgl_forward *f, const void *hidden, int32_t rows,
-                        float *logits)
+                        const msgl_logits *l)
 {
     const msgl_model_config *c = &m->cfg;
-    if (m->target.ranks > 1) {
-        gather_logits(m, f, hidden, rows, logits);
-    } else {
-        msgl__linear_f32(f, &m->lm_head, &m->final_norm, hidden, logits, rows);
-    }
+    msgl__linear_f32(f, &m->lm_head, &m->final_norm, hidden, l->own, rows);
     if (c->logit_scale == 1 && c->logit_cap == 0) return;
-    f->k->act.cap(f->x, logits, (size_t)rows * (size_t)c->vocab_size, c->logit_scale, c->logit_cap);
+    f->k->act.cap(f->x, l->own, (size_t)rows * (size_t)l->own_tokens.count, c->logit_scale,
+                  c->logit_cap);
+}
+
+// Side by side in every row. The last rank has fewer columns, and what is behind them in its part
+// is sent and not looked at.
+void msgl__model_join_logits(const msgl_model *m, msgl_forward *f, int32_t rows,
+                             const msgl_logits *l)
+{
+    const size_t n = (size_t)rows * (size_t)vocab_share(m);
+    if (m->target.ranks == 1) return;
+    f->comm->ops->all_gather(f->comm, f->x, l->own, n, l->all);
+    f->k->act.join_columns(f->x, l->all, vocab_share(m), rows, m->cfg.vocab_size, l->whole);
+}
+
+bool msgl__model_draws_apart(const msgl_model *m)
+{
+    return m->target.ranks > 1 && m->target.kernels->sample.draw != NULL && vocab_share(m) % 4 == 0;
 }

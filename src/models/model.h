@@ -60,10 +60,27 @@ void msgl__model_declare_ends(msgl_model *m, msgl_weight_plan *p, const char *em
 int msgl__model_load(msgl_model *m, void *region, const char *dir, msgl_exec *x,
                      msgl_load_progress progress, void *ctx, msgl_err *err);
 
-// hidden [rows, hidden_size], before the final norm -> logits [rows, vocab_size], the same on all
-// ranks. With several it takes from the step arena what msgl__model_logits_bytes says.
+// Where the logits of some rows are, in the step arena.
+typedef struct msgl_logits {
+    float *whole; // [rows, vocab_size]
+    // With several ranks each makes the columns of its own tokens; with one these are all.
+    float *own; // [rows, own_tokens.count]
+    msgl_range own_tokens;
+    float *all;     // several ranks: all their own, one after the other
+    uint64_t *keys; // several ranks: [1 + ranks, rows], msgl_sample_call's
+} msgl_logits;
+
 size_t msgl__model_logits_bytes(const msgl_model *m, int32_t rows);
+// From the step arena, for up to so many rows. false sets f->x->status.
+bool msgl__model_take_logits(const msgl_model *m, msgl_forward *f, int32_t rows, msgl_logits *out);
+// hidden [rows, hidden_size], before the final norm -> l->own.
 void msgl__model_logits(const msgl_model *m, msgl_forward *f, const void *hidden, int32_t rows,
-                        float *logits);
+                        const msgl_logits *l);
+// l->own of all ranks -> l->whole, the same on all of them, which call this together. Of f only
+// what computes and communicates is used.
+void msgl__model_join_logits(const msgl_model *m, msgl_forward *f, int32_t rows,
+                             const msgl_logits *l);
+// Whether ranks can choose tokens from their own columns (msgl_sample_kernels.draw).
+bool msgl__model_draws_apart(const msgl_model *m);
 
 #endif

@@ -117,6 +117,52 @@ static void make_row(float *l, int vocab, int kind, uint64_t *seed)
     if (kind == 1 && vocab > 2) l[1] = -0.0f, l[2] = 0.0f;
 }
 
+// Drawn from columns that are apart, as ranks have them: the tokens of whole rows.
+static void check_parts(bench_exec *e, family *f, int rows, int vocab, int parts, uint64_t *seed)
+{
+    const int share = ((vocab + parts - 1) / parts + 3) / 4 * 4;
+    array l = array_new(MSGL_F32, (size_t)rows * vocab, 0, seed);
+    msgl_sample_row *p = (msgl_sample_row *)malloc(sizeof *p * rows), *d_rows;
+    for (int r = 0; r < rows; r++) {
+        make_row(l.host + (size_t)r * vocab, vocab, r % 5, seed);
+        if (r % 7 == 3) l.host[(size_t)r * vocab + rng_next(seed) % vocab] = NAN;
+        p[r] = plain_row(r % 2 ? 0.9f : 0, 11, r);
+    }
+    array_upload(&l);
+    draws want = draw(e, (const float *)l.dev, vocab, vocab, p, rows);
+    int32_t *out = (int32_t *)malloc(sizeof(int32_t) * 2 * rows),
+            *d_out = ints_upload(out, 2 * rows);
+    uint64_t *d_keys;
+    float *d_part;
+    CUDA_OK(cudaMalloc((void **)&d_rows, sizeof *p * rows));
+    CUDA_OK(cudaMalloc((void **)&d_keys, sizeof *d_keys * rows * parts));
+    CUDA_OK(cudaMalloc((void **)&d_part, sizeof(float) * rows * share));
+    device_write(d_rows, p, sizeof *p * rows);
+    msgl_sample_call c = {};
+    c.num_rows = rows, c.rows = d_rows, c.any_random = true;
+    for (int i = 0; i < parts; i++) {
+        const int first = i * share, columns = vocab - first < share ? vocab - first : share;
+        CUDA_OK(cudaMemcpy2D(d_part, columns * sizeof(float), (const float *)l.dev + first,
+                             vocab * sizeof(float), columns * sizeof(float), rows,
+                             cudaMemcpyDeviceToDevice));
+        c.logits = d_part, c.ld = columns, c.vocab = columns, c.first = first;
+        c.keys = d_keys + (size_t)i * rows;
+        msgl__cuda_draw(&e->x, &c);
+        exec_sync(e);
+    }
+    c.keys = d_keys, c.tokens = d_out, c.status = d_out + rows;
+    msgl__cuda_pick(&e->x, &c, parts);
+    exec_sync(e);
+    CUDA_OK(cudaMemcpy(out, d_out, sizeof(int32_t) * 2 * rows, cudaMemcpyDeviceToHost));
+    for (int r = 0; r < rows; r++) {
+        expect(f, out[r] == want.tokens[r], "a token from parts");
+        expect(f, out[rows + r] == want.status[r], "a status from parts");
+    }
+    cudaFree(d_out), cudaFree(d_rows), cudaFree(d_keys), cudaFree(d_part);
+    free(out), free(p);
+    draws_free(&want), array_free(&l);
+}
+
 // A captured call's late part: the first rows get the tokens of a plain call, the others and what
 // the call itself names stay as they were.
 static void check_late(bench_exec *e, family *f, int rows, int vocab, uint64_t *seed)
@@ -478,7 +524,7 @@ int main(int argc, char **argv)
     static bench_exec e;
     exec_open(&e, 1 << 20);
     family greedy = {"greedy"}, draws = {"draws"}, mixed = {"mixed"}, logprobs = {"logprobs"};
-    family late = {"late"}, adjusts = {"adjusts"};
+    family late = {"late"}, adjusts = {"adjusts"}, parts = {"parts"};
     const int big = o.quick ? 5003 : 151936;
     check_greedy(&e, &greedy, SOME, 1, 1, &seed);
     check_greedy(&e, &greedy, MANY, 7, 7, &seed);
@@ -489,6 +535,11 @@ int main(int argc, char **argv)
         check_greedy(&e, &greedy, 2, 300007, 300007, &seed);
         check_greedy(&e, &greedy, 300, 32000, 32000, &seed);
     }
+
+    check_parts(&e, &parts, SOME, 777, 2, &seed);
+    check_parts(&e, &parts, MANY, 778, 3, &seed);
+    if (!o.quick) check_parts(&e, &parts, 1, big, 2, &seed);
+    if (!o.quick) check_parts(&e, &parts, 64, big, 4, &seed);
 
     check_late(&e, &late, SOME, 777, &seed);
     if (!o.quick) check_late(&e, &late, 1, big, &seed);
@@ -574,6 +625,7 @@ int main(int argc, char **argv)
     int failed = family_end(&greedy);
     failed |= family_end(&late);
     failed |= family_end(&adjusts);
+    failed |= family_end(&parts);
     failed |= family_end(&draws);
     failed |= family_end(&mixed);
     failed |= family_end(&logprobs);

@@ -103,7 +103,7 @@ template <typename T> static void check_addition(size_t rows, size_t dim, int ca
     c.scale = 0.5f;
     c.rows = rows, c.dim = dim;
     c.next_norm = weight.data(), c.scaled = scaled.data(), c.sums = sums.data();
-    CHECK(msgl__peer_can_add(c.dtype, rows, dim));
+    CHECK(rows <= msgl__peer_most_rows(c.dtype, dim));
     CHECK(msgl__peer_reduce(&peers, &c, NULL) == cudaSuccess);
     CHECK(same(residual, want) && same(scaled, wanted));
     for (size_t row = 0; row < rows; row++) {

@@ -8,12 +8,13 @@
 
 #include "kernel/cuda/device.cuh"
 
-// Longest sums over peer memory where NCCL is there too. Two H100: as long as a slot this is
-// faster, from four slots on NCCL is (docs/internals/ranks.md). More than two ranks: not measured;
-// NCCL needs fewer of the GPU's blocks to move much, and with more than four it moves less.
+// Longest sums over peer memory where NCCL is there too. On two H200 this is faster at any length;
+// what is longer than a slot goes in pieces (docs/internals/ranks.md). More than two ranks: not
+// measured; NCCL needs fewer of the GPU's blocks to move much, and with more than four it moves
+// less.
 static size_t longest_peer_sum(int ranks)
 {
-    return ranks <= 4 ? MSGL_PEER_SLOT_BYTES : (size_t)512 << 10;
+    return ranks == 2 ? SIZE_MAX : ranks <= 4 ? MSGL_PEER_SLOT_BYTES : (size_t)512 << 10;
 }
 
 struct cuda_comm {
@@ -63,31 +64,40 @@ static void cuda_all_reduce(msgl_comm *base, msgl_exec *x, msgl_dtype dtype, voi
     }
 }
 
+static void fill_feed(const msgl_reduce_add *a, msgl_peer_reduce *call)
+{
+    msgl_norm_feed *feed = a->feed;
+    call->next_norm = a->next_norm;
+    call->scaled = feed->scaled, call->sums = feed->sums;
+    feed->parts = msgl__peer_feed_parts(call->dim);
+    feed->x = a->residual;
+    feed->weight = a->next_norm;
+    feed->m = a->rows;
+}
+
 static bool cuda_all_reduce_add(msgl_comm *base, msgl_exec *x, const msgl_reduce_add *a)
 {
     cuda_comm *c = of(base);
     const size_t rows = (size_t)a->rows, dim = (size_t)a->dim;
-    if (!takes_peers(c, rows * dim * msgl__dtype_size(x->act)) ||
-        !msgl__peer_can_add(x->act, rows, dim)) {
-        return false;
-    }
-    // Kernels for few rows read feeds, which a deterministic engine does not use.
-    msgl_norm_feed *feed = a->next_norm == NULL || c->device->deterministic ? NULL : a->feed;
+    const size_t row_bytes = dim * msgl__dtype_size(x->act);
+    const size_t most = msgl__peer_most_rows(x->act, dim);
+    if (!takes_peers(c, rows * row_bytes) || most == 0) return false;
+    const size_t pieces = (rows + most - 1) / most;
     msgl_peer_reduce call = {};
     call.dtype = x->act;
-    call.in = a->in;
-    call.residual = a->residual;
     call.scale = a->scale;
-    call.rows = rows, call.dim = dim;
-    if (feed != NULL) {
-        call.next_norm = a->next_norm;
-        call.scaled = feed->scaled, call.sums = feed->sums;
-        feed->parts = msgl__peer_feed_parts(dim);
-        feed->x = a->residual;
-        feed->weight = a->next_norm;
-        feed->m = a->rows;
+    call.dim = dim;
+    for (size_t done = 0; done < rows; done += call.rows) {
+        const size_t piece = (rows + pieces - 1) / pieces;
+        call.rows = rows - done < piece ? rows - done : piece;
+        call.in = (const char *)a->in + done * row_bytes;
+        call.residual = (char *)a->residual + done * row_bytes;
+        if (call.rows == rows) {
+            // Kernels for few rows read feeds, which a deterministic engine does not use.
+            if (a->next_norm != NULL && !c->device->deterministic) fill_feed(a, &call);
+        }
+        MSGL_CUDA_TRY(x, msgl__peer_reduce(&c->peers, &call, msgl__cuda_stream(x)));
     }
-    MSGL_CUDA_TRY(x, msgl__peer_reduce(&c->peers, &call, msgl__cuda_stream(x)));
     return true;
 }
 

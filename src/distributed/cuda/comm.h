@@ -69,8 +69,8 @@ typedef struct msgl_peer_reduce {
     float *sums;  // [parts, rows]
 } msgl_peer_reduce;
 
-// Whether a reduction with residual of rows of dim elements can be done.
-bool msgl__peer_can_add(msgl_dtype dtype, size_t rows, size_t dim);
+// Of a reduction with residual, at once.
+size_t msgl__peer_most_rows(msgl_dtype dtype, size_t dim);
 int msgl__peer_feed_parts(size_t dim);
 cudaError_t msgl__peer_reduce(const msgl_peers *p, const msgl_peer_reduce *c, cudaStream_t stream);
 // out + r * stride = rank r's in [n], n * 4 <= MSGL_PEER_SLOT_BYTES.

@@ -96,6 +96,8 @@ static void fill_kernels(msgl_kernels *k)
     };
     k->sample = (msgl_sample_kernels){
         .sample = msgl__cuda_sample,
+        .draw = msgl__cuda_draw,
+        .pick = msgl__cuda_pick,
         .logprobs = msgl__cuda_logprobs,
         .scratch_size = msgl__cuda_sample_scratch,
     };

@@ -26,6 +26,8 @@ struct sample_args { // of sample_kernel
     const msgl_bias *bias;
     float *saved, *bias_saved;
     int keep; // steps of a row that a block's shared memory takes
+    int first;
+    uint64_t *keys; // NULL: all of each row is here
 };
 
 // The row of this block's cluster. Everything is found anew, so that the kernel itself, which

@@ -73,6 +73,8 @@ void msgl__cuda_moe_add_shared(msgl_exec *x, const void *in, const float *gate, 
                                void *out);
 
 void msgl__cuda_sample(msgl_exec *x, const msgl_sample_call *c);
+void msgl__cuda_draw(msgl_exec *x, const msgl_sample_call *c);
+void msgl__cuda_pick(msgl_exec *x, const msgl_sample_call *c, int parts);
 void msgl__cuda_logprobs(msgl_exec *x, const float *logits, size_t ld, int num_rows, int vocab,
                          msgl_token_logprobs *out);
 size_t msgl__cuda_sample_scratch(int num_rows, int vocab);

@@ -51,6 +51,7 @@ struct draw {
     float score; // of the best token so far
     int id;
     float low; // a token that cannot exceed this has lost: below the block's best score
+    int first; // token of the row's first column
 };
 
 static __device__ __forceinline__ float noise_of(const msgl_sample_row &p)
@@ -200,7 +201,7 @@ static __device__ __forceinline__ row_pair draw_pass(row_search *r, draw d, cons
 #pragma unroll
         for (int u = 0; u < ROW_BATCH; u++) {
             if (k + u >= r->steps) break;
-            const int id = row_group(*r, k + u) * 4;
+            const int id = d.first + row_group(*r, k + u) * 4;
             if (FILTERS && f.on) {
                 if (!filter_group(f, v[u], id)) continue;
             } else {
@@ -330,7 +331,8 @@ static __device__ __forceinline__ void choose(row_search *r, const sample_args &
                                               const msgl_sample_row &p, const token_place &at)
 {
     const bool random = p.temperature >= GREEDY_BELOW && p.top_k != 1;
-    const draw d = {noise_of(p), p.seed, (uint32_t)p.position, -CUDART_INF_F, 0, -CUDART_INF_F};
+    const draw d = {noise_of(p),   p.seed, (uint32_t)p.position, -CUDART_INF_F, a.first,
+                    -CUDART_INF_F, a.first};
     row_filter f = {false, ROW_ALL, -CUDART_INF_F, 0, LOG2_E / p.temperature, 0};
     uint64_t key;
     if (FILTERS) {
@@ -352,7 +354,12 @@ static __device__ __forceinline__ void choose(row_search *r, const sample_args &
     } else {
         key = draw_pass<false>(r, d, f, random, 0).a;
     }
-    if (r->rank == 0 && threadIdx.x == 0) put_token(at, key);
+    if (r->rank != 0 || threadIdx.x != 0) return;
+    if (FILTERS || a.keys == NULL) {
+        put_token(at, key);
+    } else {
+        a.keys[(int)blockIdx.x / cluster_size()] = key;
+    }
 }
 
 // The rows' parameters, and where their tokens go, are inputs of the step: no kernel that may still
@@ -378,6 +385,21 @@ static __global__ void __launch_bounds__(ROW_THREADS)
     if (p.adjusts) adjust_row(&a);
     choose<FILTERS>(&r, a, p, at);
     if (p.adjusts) restore_row(&a);
+}
+
+// A thread per row: the largest of the keys [parts, rows], all of which have one.
+static __global__ void pick_kernel(const __grid_constant__ sample_args a, int rows, int parts)
+{
+    msgl__pdl_trigger();
+    msgl__pdl_wait();
+    const int row = (int)(blockIdx.x * blockDim.x + threadIdx.x);
+    if (row >= (a.late == NULL ? rows : a.late->num_rows)) return;
+    uint64_t best = 0;
+    for (int part = 0; part < parts; part++) {
+        const uint64_t key = __ldcg(a.keys + (size_t)part * rows + row);
+        best = key > best ? key : best;
+    }
+    put_token(find_place(a, row), best);
 }
 
 static __global__ void __launch_bounds__(ROW_THREADS)
@@ -499,30 +521,61 @@ static void launch_rows(msgl_exec *x, const row_launch &l, int rows, Args... arg
     MSGL_CUDA_TRY(x, cudaLaunchKernelEx(&config, KERNEL, args...));
 }
 
+static sample_args args_of(const msgl_sample_call *c, int keep)
+{
+    return {.logits = c->logits,
+            .ld = c->ld,
+            .vocab = c->vocab,
+            .rows = c->rows,
+            .late = c->late,
+            .tokens = c->tokens,
+            .status = c->status,
+            .pool = c->pool,
+            .pool_index = c->pool_index,
+            .bias = c->bias,
+            .saved = c->saved,
+            .bias_saved = c->bias_saved,
+            .keep = keep,
+            .first = 0,
+            .keys = NULL};
+}
+
+// To start beside the product that makes the logits.
+static void launch_unfiltered(msgl_exec *x, const row_launch &l, int rows, const sample_args &a)
+{
+    MSGL_CUDA_TRY(x, msgl__allow_shared<sample_kernel<false>>(1, true));
+    launch_rows<sample_kernel<false>>(x, l, rows, a);
+}
+
+extern "C" void msgl__cuda_draw(msgl_exec *x, const msgl_sample_call *c)
+{
+    if (c->num_rows <= 0) return;
+    const row_launch l = plan_rows(msgl__cuda_device(x), c->num_rows, c->vocab, false);
+    sample_args a = args_of(c, 0);
+    a.first = c->first;
+    a.keys = c->keys;
+    launch_unfiltered(x, l, c->num_rows, a);
+}
+
+extern "C" void msgl__cuda_pick(msgl_exec *x, const msgl_sample_call *c, int parts)
+{
+    if (c->num_rows <= 0) return;
+    sample_args a = args_of(c, 0);
+    a.keys = c->keys;
+    MSGL_CUDA_TRY(x, msgl__launch(pick_kernel, dim3((unsigned)(c->num_rows + 127) / 128), dim3(128),
+                                  0, msgl__cuda_stream(x), a, c->num_rows, parts));
+}
+
 extern "C" void msgl__cuda_sample(msgl_exec *x, const msgl_sample_call *c)
 {
     if (c->num_rows <= 0) return;
     const row_launch l = plan_rows(msgl__cuda_device(x), c->num_rows, c->vocab, c->any_filter);
-    const sample_args a = {.logits = c->logits,
-                           .ld = c->ld,
-                           .vocab = c->vocab,
-                           .rows = c->rows,
-                           .late = c->late,
-                           .tokens = c->tokens,
-                           .status = c->status,
-                           .pool = c->pool,
-                           .pool_index = c->pool_index,
-                           .bias = c->bias,
-                           .saved = c->saved,
-                           .bias_saved = c->bias_saved,
-                           .keep = l.keep};
+    const sample_args a = args_of(c, l.keep);
     if (c->any_filter) {
         launch_rows<sample_kernel<true>>(x, l, c->num_rows, a);
         return;
     }
-    // To start beside the product that makes the logits.
-    MSGL_CUDA_TRY(x, msgl__allow_shared<sample_kernel<false>>(1, true));
-    launch_rows<sample_kernel<false>>(x, l, c->num_rows, a);
+    launch_unfiltered(x, l, c->num_rows, a);
 }
 
 extern "C" void msgl__cuda_logprobs(msgl_exec *x, const float *logits, size_t ld, int num_rows,
