@@ -113,6 +113,7 @@ esac
 """)
         self.script(tree / "cuda_ranks", """#!/bin/sh
 case "$*" in
+*communicator*) exit "${SUMS_WRONG:-0}" ;;
 *--bench*) echo "ranks: peer memory: all_reduce of 10240 bytes on 2 ranks: 5.5 us, 1.9 GB/s" ;;
 esac
 """)
@@ -125,6 +126,8 @@ esac
         self.assertIn("| times one GPU's speed | decode step, 14B bs=8, 2 GPUs | 1.6 | x |", out)
         self.assertIn("| times one GPU's speed | prefill, 14B 16x1024 bs=8, 2 GPUs | 1.5 | x |", out)
         self.assertIn("| times one GPU's speed | decode step, 30B-A3B bs=8, 2 GPUs, whole experts | 1.6 | x |", out)
+        out = self.call(*ranks, code=1, env={"SUMS_WRONG": "1"})
+        self.assertNotIn("--bench", out)
         self.assertRegex(self.status(code=1), "tests +not run")  # it is of no section that a single GPU has
 
     def test_sections_alone_add_up(self):
