@@ -23,7 +23,8 @@ typedef struct grid {
     msgl_batch_req *reqs[FLIGHTS]; // [max_running]
     int batches[MAX_LIST], chunks[MAX_LIST];
     int num_batches, num_chunks;
-    int longest; // context and prefix
+    int longest;  // context and prefix
+    int32_t *ids; // [longest and the longest chunk]
     int repeat;
     msgl_rows rows;
 } grid;
@@ -33,6 +34,11 @@ typedef struct shape {
     int answers, context, chunk, prefix;
 } shape;
 
+static int length_of(const shape *s, int request)
+{
+    return request < s->answers ? s->context + 1 : s->prefix + s->chunk;
+}
+
 // Pages of each request's own, one after the other. False: the pool has too few.
 static bool place(const grid *g, const shape *s)
 {
@@ -41,7 +47,7 @@ static bool place(const grid *g, const shape *s)
         if (c->spans[span].kind == MSGL_SPAN_STATE) continue;
         int64_t page = 0;
         for (int r = 0; r < s->answers + (s->chunk > 0); r++) {
-            const int length = r < s->answers ? s->context + 1 : s->prefix + s->chunk;
+            const int length = length_of(s, r);
             int32_t *row = msgl__page_table_row(&msgl__engine_page_tables(g->engine)[span], r);
             const int64_t pages = msgl__ceil_div(length, c->page_size);
             if (page + pages > c->spans[span].num_units) {
@@ -54,6 +60,22 @@ static bool place(const grid *g, const shape *s)
         }
     }
     return true;
+}
+
+// The requests' tokens, and with them where their pages are: a GPU has a page table of its own,
+// and reads one place again and again where it has nothing. Any ids will do that are in the
+// vocabulary.
+static int write_requests(const grid *g, const shape *s)
+{
+    int rc = 0;
+    for (int r = 0; rc == 0 && r < s->answers + (s->chunk > 0); r++) {
+        const int length = length_of(s, r);
+        for (int i = 0; i < length; i++) {
+            g->ids[i] = (int32_t)(((int64_t)i * 7919 + r * 104729) % g->info->vocab_size);
+        }
+        rc = g->runner->write_tokens(g->runner->ctx, r, 0, g->ids, length);
+    }
+    return rc;
 }
 
 static int submit(const grid *g, const shape *s, int flight)
@@ -101,8 +123,9 @@ static int measure(grid *g, const shape *s, msgl_err *err)
     enum { MAX_REPEAT = 1000 };
     static double ms[MAX_REPEAT];
     if (s->answers + (s->chunk > 0) > g->info->max_running || !place(g, s)) return 0;
-    double once;
-    int rc = run(g, s, FLIGHTS, &once); // warms up, and says how many are worth measuring
+    double once = 1;
+    int rc = write_requests(g, s);
+    if (rc == 0) rc = run(g, s, FLIGHTS, &once); // warms up; says how many are worth measuring
     const double many = rc == 0 ? ENOUGH_MS / once + 1 : 1;
     const int steps = many < MAX_STEPS ? (int)many : MAX_STEPS;
     for (int i = 0; rc == 0 && i < g->repeat; i++) rc = run(g, s, steps, &ms[i]);
@@ -148,22 +171,6 @@ static int measure_all(grid *g, msgl_err *err)
     return rc;
 }
 
-// Any ids will do, but not those that a vocabulary lacks.
-static int write_ids(grid *g, int rows, int length, msgl_err *err)
-{
-    int32_t *ids = msgl__reallocarray(NULL, (size_t)length, sizeof *ids);
-    if (ids == NULL) return msgl__err_set(err, MSGL_ENOMEM, "out of memory");
-    int rc = 0;
-    for (int r = 0; rc == 0 && r < rows && r < g->info->max_running; r++) {
-        for (int i = 0; i < length; i++) {
-            ids[i] = (int32_t)(((int64_t)i * 7919 + r * 104729) % g->info->vocab_size);
-        }
-        rc = g->runner->write_tokens(g->runner->ctx, r, 0, ids, length);
-    }
-    msgl__free(ids);
-    return rc == 0 ? 0 : msgl__err_set(err, rc, "the engine refused the prompt");
-}
-
 static int largest(const int *list, int n)
 {
     int most = 0;
@@ -194,7 +201,8 @@ static int open_engine(grid *g, const msgl_args *a, msgl_err *err)
         g->reqs[i] = msgl__calloc((size_t)g->info->max_running, sizeof *g->reqs[i]);
         if (g->reqs[i] == NULL) return msgl__err_set(err, MSGL_ENOMEM, "out of memory");
     }
-    return write_ids(g, largest(g->batches, g->num_batches) + 1, length, err);
+    g->ids = msgl__calloc((size_t)length, sizeof *g->ids);
+    return g->ids != NULL ? 0 : msgl__err_set(err, MSGL_ENOMEM, "out of memory");
 }
 
 int msgl__bench_grid(const msgl_args *a)
@@ -213,5 +221,6 @@ int msgl__bench_grid(const msgl_args *a)
     if (rc == 0) rc = measure_all(&g, &err);
     if (g.engine != NULL) msgl__engine_destroy(g.engine);
     for (int i = 0; i < FLIGHTS; i++) msgl__free(g.reqs[i]);
+    msgl__free(g.ids);
     return rc == 0 ? MSGL_EXIT_OK : msgl__cli_fail(MSGL_EXIT_FAILED, &err);
 }
