@@ -435,8 +435,8 @@ static void test_failing(void **state)
     assert_int_equal(waitpid(-1, NULL, WNOHANG), -1);
 }
 
-// Graphs whose logits are gathered by NCCL, as they are too long for peer memory's slots: NCCL's
-// end waits for them.
+// Graphs end before the communicator: NCCL's end waits for those that have its calls. Two ranks
+// have such graphs only where they have no peer memory; then this is what the alarm is for.
 static void test_graphs_end(void **state)
 {
     (void)state;

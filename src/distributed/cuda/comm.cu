@@ -82,20 +82,19 @@ static bool cuda_all_reduce_add(msgl_comm *base, msgl_exec *x, const msgl_reduce
     const size_t row_bytes = dim * msgl__dtype_size(x->act);
     const size_t most = msgl__peer_most_rows(x->act, dim);
     if (!takes_peers(c, rows * row_bytes) || most == 0) return false;
-    const size_t pieces = (rows + most - 1) / most;
+    if (rows == 0) return true;
+    const size_t pieces = (rows + most - 1) / most, piece = (rows + pieces - 1) / pieces;
     msgl_peer_reduce call = {};
     call.dtype = x->act;
     call.scale = a->scale;
     call.dim = dim;
     for (size_t done = 0; done < rows; done += call.rows) {
-        const size_t piece = (rows + pieces - 1) / pieces;
         call.rows = rows - done < piece ? rows - done : piece;
         call.in = (const char *)a->in + done * row_bytes;
         call.residual = (char *)a->residual + done * row_bytes;
-        if (call.rows == rows) {
-            // Kernels for few rows read feeds, which a deterministic engine does not use.
-            if (a->next_norm != NULL && !c->device->deterministic) fill_feed(a, &call);
-        }
+        // Kernels for few rows read feeds, which a deterministic engine does not use.
+        const bool feeds = pieces == 1 && a->next_norm != NULL && !c->device->deterministic;
+        if (feeds) fill_feed(a, &call);
         MSGL_CUDA_TRY(x, msgl__peer_reduce(&c->peers, &call, msgl__cuda_stream(x)));
     }
     return true;

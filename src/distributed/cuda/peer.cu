@@ -277,7 +277,8 @@ static __device__ __forceinline__ void sum_pushed(const msgl_peers &p, uint32_t 
 }
 
 // A tile to a block. Ten blocks on each of 132 SMs run 256 rows of 5,120 columns at once, for which
-// 16 bytes of a thread are spilled: 12.0 us between products instead of 12.3.
+// 16 bytes of a thread are spilled. (Between products 12.0 us; with nine and no spills 12.3, but in
+// another run and with the stream read behind the others' parts.)
 template <typename T>
 static __global__ void __launch_bounds__(THREADS, 10)
     one_shot_kernel(const __grid_constant__ reduce_args a)

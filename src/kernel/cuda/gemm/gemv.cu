@@ -63,8 +63,8 @@ template <typename T, int COLUMNS> static bool choose(msgl_exec *x, const gemv_p
         return launch<T, COLUMNS, 1, 1, 6, false>(x, p) || launch<T, COLUMNS, 1, 1, 3, false>(x, p);
     }
     // Without a norm it is o: two of its blocks on one multiprocessor leave the next product's no
-    // room there, which go two on another one, and so on down the chain (a step of 14B on two
-    // ranks: 4.7 ms, with this 4.2).
+    // room there, which go two on another one, and so on down the chain. (One answer of 14B on two
+    // ranks: 4.7 ms a step; 4.2 with this and with sums that start beside products, peer.cu.)
     const size_t alone = p->norm == NULL ? HALF : 0;
     // With 16 columns a queue of two is slower than norm and library.
     const size_t least = p->much && act > 12 << 10 ? HALF : 0;

@@ -25,8 +25,8 @@ struct sample_args { // of sample_kernel
     const int32_t *pool_index;
     const msgl_bias *bias;
     float *saved, *bias_saved;
-    int keep; // steps of a row that a block's shared memory takes
-    int first;
+    int keep;       // steps of a row that a block's shared memory takes
+    int first;      // token of the first column
     uint64_t *keys; // NULL: all of each row is here
 };
 
