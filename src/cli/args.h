@@ -30,7 +30,7 @@ typedef struct msgl_args {
     // engine
     const char *prefill_attention, *decode_attention;
     // server
-    const char *host, *allowed_hosts, *unknown_fields, *routing_policy;
+    const char *host, *allowed_hosts, *unknown_fields, *routing_policy, *metrics_compat;
     const char *tool_parser, *reasoning_parser;
     double balance; // of routing
     int port, num_tokenizer, request_memory, watchdog_timeout, shell;

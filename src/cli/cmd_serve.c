@@ -125,6 +125,10 @@ int msgl__cmd_serve(const msgl_args *a)
     cfg.front.num_workers = a->num_tokenizer > 0 ? a->num_tokenizer : 1;
     cfg.front.max_request_memory = (size_t)a->request_memory << 20;
     cfg.front.refuse_unknown = strcmp(a->unknown_fields, "refuse") == 0;
+    const char *compat = a->metrics_compat; // one of the option's choices
+    cfg.front.metrics_compat = strcmp(compat, "vllm") == 0     ? MSGL_METRICS_VLLM
+                               : strcmp(compat, "sglang") == 0 ? MSGL_METRICS_SGLANG
+                                                               : MSGL_METRICS_NONE;
     cfg.front.tool_parser = a->tool_parser;
     cfg.front.reasoning_parser = a->reasoning_parser;
     cfg.front.log = &log;

@@ -8,6 +8,7 @@
 #include "core/attributes.h"
 #include "parsers/parser.h"
 #include "routing/router.h"
+#include "server/metrics.h"
 
 #define SAMPLING (MSGL_CMD_CHAT | MSGL_CMD_RUN)
 #define MSGL_LIST(T, f)                                                                            \
@@ -142,6 +143,17 @@ static const msgl_setting ROWS[] = {
         .metavar = "WHAT",
         .help = "what happens to a request's field that is not read here: the log names it once, "
                 "or the request is answered 400; what looks like a typing error always is",
+    },
+    {
+        .name = "metrics-compat",
+        MSGL_TEXT(msgl_args, metrics_compat),
+        .choices = MSGL_METRICS_COMPAT_NAMES,
+        .preset_text = "none",
+        .commands = MSGL_CMD_SERVE,
+        .group = "server",
+        .metavar = "NAME",
+        .help = "whose names of metrics /metrics has beside its own, for dashboards that exist "
+                "(docs/metrics.md)",
     },
     {
         .name = "tool-call-parser",

@@ -16,6 +16,7 @@ struct msgl_cache {
     void *impl;
     msgl_cache_store store;
     int32_t states; // span of those that are kept, 0: none
+    uint64_t evicted[MSGL_MAX_SPANS];
 };
 
 static int check_layout(const msgl_cache_layout *l, int32_t row_len, msgl_err *err)
@@ -107,7 +108,8 @@ msgl_cache_counts msgl__cache_count(const msgl_cache *c, int32_t span)
     msgl_cache_counts n = {.total = c->store.layout.spans[span].num_units,
                            .free = c->store.free[span].count,
                            .cached = u->num_cached,
-                           .evictable = u->unheld.count};
+                           .evictable = u->unheld.count,
+                           .evicted = c->evicted[span]};
     if (span == 0) c->ops->count(c->impl, &n);
     return n;
 }
@@ -144,7 +146,10 @@ void msgl__cache_loaded(msgl_cache *c, msgl_cache_hold *h)
 
 static int32_t evict(msgl_cache *c, int32_t span, int32_t n)
 {
-    return span == 0 ? c->ops->evict(c->impl, n) : msgl__units_evict(&c->store, span, n);
+    const int32_t done =
+        span == 0 ? c->ops->evict(c->impl, n) : msgl__units_evict(&c->store, span, n);
+    c->evicted[span] += (uint64_t)done;
+    return done;
 }
 
 // At least n free units in a span; false: there are not as many to be had.
@@ -221,7 +226,7 @@ void msgl__cache_extend(msgl_cache *c, msgl_cache_hold *h, const int32_t *ids, i
 static int32_t take_checkpoint(msgl_cache *c)
 {
     msgl_free_list *l = &c->store.free[c->states];
-    if (l->count == 0 && msgl__units_evict(&c->store, c->states, 1) == 0) return -1;
+    if (l->count == 0 && evict(c, c->states, 1) == 0) return -1;
     return l->units[--l->count];
 }
 

@@ -47,6 +47,7 @@ typedef struct msgl_cache_counts {
     int32_t total, free, cached;
     int32_t evictable; // of the cached ones, those that nobody holds
     int32_t locks;     // on prefixes that are not empty; span 0 only
+    uint64_t evicted;  // so far, for want of room
 } msgl_cache_counts;
 
 typedef struct msgl_cache msgl_cache;

@@ -216,6 +216,25 @@ static void put_stats(msgpack_packer *pk, const msgl_msg_stats *s)
     msgpack_pack_uint64(pk, s->requests_retracted);
 }
 
+static void put_report(msgpack_packer *pk, const msgl_msg_report *m)
+{
+    msgpack_pack_array(pk, 6);
+    put_stats(pk, &m->stats);
+    msgpack_pack_uint64(pk, m->process.memory);
+    msgpack_pack_uint64(pk, m->process.cpu_us);
+    msgpack_pack_uint64(pk, m->steps.sum_ns);
+    msgpack_pack_array(pk, MSGL_DURATION_BOUNDS + 1);
+    for (int i = 0; i <= MSGL_DURATION_BOUNDS; i++) msgpack_pack_uint64(pk, m->steps.counts[i]);
+    msgpack_pack_array(pk, (size_t)m->num_groups);
+    for (int i = 0; i < m->num_groups; i++) {
+        msgpack_pack_array(pk, 4);
+        msgpack_pack_int32(pk, m->groups[i].total);
+        msgpack_pack_int32(pk, m->groups[i].free);
+        msgpack_pack_int32(pk, m->groups[i].cached);
+        msgpack_pack_uint64(pk, m->groups[i].evicted);
+    }
+}
+
 static int put_fields(msgpack_packer *pk, const msgl_msg *m)
 {
     switch (m->type) {
@@ -227,6 +246,12 @@ static int put_fields(msgpack_packer *pk, const msgl_msg *m)
     case MSGL_MSG_READY: put_ready(pk, &m->u.ready); return 0;
     case MSGL_MSG_TOKENS: return put_tokens(pk, &m->u.tokens);
     case MSGL_MSG_STATS: put_stats(pk, &m->u.stats); return 0;
+    case MSGL_MSG_REPORT:
+        if (m->u.report.num_groups < 0 || m->u.report.num_groups > MSGL_MAX_REPORT_GROUPS) {
+            return MSGL_EINVAL;
+        }
+        put_report(pk, &m->u.report);
+        return 0;
     case MSGL_MSG_FATAL:
         if (m->u.fatal == NULL) return MSGL_EINVAL;
         put_str(pk, m->u.fatal);
@@ -586,6 +611,28 @@ static void rd_stats(reader *r, msgl_msg_stats *s)
     s->requests_retracted = rd_u64(r, "stats.requests_retracted");
 }
 
+static void rd_report(reader *r, msgl_msg_report *m)
+{
+    *m = (msgl_msg_report){0};
+    rd_tuple(r, 6, "report");
+    rd_stats(r, &m->stats);
+    m->process.memory = rd_u64(r, "report.memory");
+    m->process.cpu_us = rd_u64(r, "report.cpu_us");
+    m->steps.sum_ns = rd_u64(r, "report.step_ns");
+    rd_tuple(r, MSGL_DURATION_BOUNDS + 1, "report.steps");
+    for (int i = 0; i <= MSGL_DURATION_BOUNDS; i++) {
+        m->steps.counts[i] = rd_u64(r, "report.steps");
+    }
+    m->num_groups = (int32_t)rd_array(r, 5, MSGL_MAX_REPORT_GROUPS, "report.groups");
+    for (int i = 0; i < m->num_groups && r->rc == 0; i++) {
+        rd_tuple(r, 4, "report.group");
+        m->groups[i].total = rd_i32(r, 0, INT32_MAX, "report.total");
+        m->groups[i].free = rd_i32(r, 0, INT32_MAX, "report.free");
+        m->groups[i].cached = rd_i32(r, 0, INT32_MAX, "report.cached");
+        m->groups[i].evicted = rd_u64(r, "report.evicted");
+    }
+}
+
 int msgl__msg_decode(const void *data, size_t len, msgl_msg_mem *mem, msgl_msg *out, msgl_err *err)
 {
     msgl__msg_mem_reset(mem);
@@ -606,6 +653,7 @@ int msgl__msg_decode(const void *data, size_t len, msgl_msg_mem *mem, msgl_msg *
     case MSGL_MSG_READY: rd_ready(&r, &out->u.ready); break;
     case MSGL_MSG_TOKENS: rd_tokens(&r, &out->u.tokens); break;
     case MSGL_MSG_STATS: rd_stats(&r, &out->u.stats); break;
+    case MSGL_MSG_REPORT: rd_report(&r, &out->u.report); break;
     case MSGL_MSG_FATAL: out->u.fatal = rd_str(&r, false, "fatal"); break;
     }
     if (r.rc == 0 && r.p != r.end) rd_fail(&r, MSGL_EFORMAT, "message", "trailing bytes");

@@ -15,6 +15,8 @@
 #include "core/err.h"
 #include "core/req_extra.h"
 #include "core/sampling_params.h"
+#include "utils/durations.h"
+#include "utils/process.h"
 
 typedef enum msgl_msg_type {
     MSGL_MSG_REQUEST = 1, // front -> engine
@@ -25,6 +27,7 @@ typedef enum msgl_msg_type {
     MSGL_MSG_READY,       // engine -> front, once
     MSGL_MSG_TOKENS,      // engine -> front, one per step
     MSGL_MSG_STATS,       // engine -> front
+    MSGL_MSG_REPORT,      // engine -> front, unasked, about once a second
     MSGL_MSG_FATAL,       // engine -> front: start-up or run-time failure; the engine ends after it
 } msgl_msg_type;
 
@@ -77,6 +80,22 @@ typedef struct msgl_msg_stats {
     uint64_t requests_retracted; // sent back to the queue for want of pages; they continued later
 } msgl_msg_stats;
 
+enum { MSGL_MAX_REPORT_GROUPS = 8 };
+
+// What an engine says of itself for /metrics; counters begin with the process.
+typedef struct msgl_msg_report {
+    msgl_msg_stats stats;
+    msgl_process_use process;
+    msgl_durations steps; // how long they took to compute
+    // Groups of layers that keep their cache equally long: the first for every token, then windows,
+    // then states, of which checkpoints are counted instead of pages.
+    int32_t num_groups;
+    struct {
+        int32_t total, free, cached;
+        uint64_t evicted; // taken from the prefix cache for want of room
+    } groups[MSGL_MAX_REPORT_GROUPS];
+} msgl_msg_report;
+
 typedef struct msgl_msg {
     msgl_msg_type type;
     union {
@@ -85,6 +104,7 @@ typedef struct msgl_msg {
         msgl_msg_ready ready;
         msgl_msg_tokens tokens;
         msgl_msg_stats stats;
+        msgl_msg_report report;
         const char *fatal;
     } u;
 } msgl_msg;

@@ -84,6 +84,7 @@ struct msgl_scheduler {
     int broken;     // the engine's failure; nothing runs any more
     uint8_t *marks; // [units of the largest span], for the check
     msgl_msg_stats stats;
+    msgl_durations step_ns;
 };
 
 // scheduler.c: frees what the finished request r holds, then r itself.

@@ -3,19 +3,23 @@
 // The scheduler behind a channel: sleeps while there is nothing to do, looks for messages between
 // steps while there is.
 #include "scheduler/internal.h"
+#include "utils/clock.h"
 #include "utils/heartbeat.h"
 
 // Messages taken between two steps, so that a flood of them cannot stop the steps.
 enum { MAX_MESSAGES = 1024 };
 // Sleep with nothing to do, from one sign of life to the next.
 enum { IDLE_MS = 1000 };
+// Between two reports of counters.
+static const uint64_t REPORT_NS = 1000000000u;
 
 typedef struct server {
     msgl_channel *channel;
     msgl_scheduler *scheduler;
     msgl_heartbeat *heartbeat;
     const msgl_runner *runner;
-    int send_rc; // of the first send that failed
+    uint64_t report_at; // ns
+    int send_rc;        // of the first send that failed
 } server;
 
 static void send_message(server *v, const msgl_msg *m)
@@ -33,6 +37,18 @@ static void send_stats(server *v)
 {
     msgl_msg m = {.type = MSGL_MSG_STATS};
     msgl__scheduler_stats(v->scheduler, &m.u.stats);
+    send_message(v, &m);
+}
+
+// What /metrics shows, when it is time; no decision depends on this clock.
+static void report(server *v)
+{
+    const uint64_t now = msgl__now_ns();
+    if (now < v->report_at) return;
+    v->report_at = now + REPORT_NS;
+    msgl_msg m = {.type = MSGL_MSG_REPORT};
+    msgl__scheduler_report(v->scheduler, &m.u.report);
+    m.u.report.process = msgl__process_use();
     send_message(v, &m);
 }
 
@@ -66,6 +82,7 @@ static int turn(server *v, msgl_err *err)
         if (rc == 0) break;
         if (!handle_message(v, &m)) return 0;
     }
+    report(v);
     if (!msgl__scheduler_has_work(v->scheduler)) return 1;
     const int rc = msgl__scheduler_step(v->scheduler);
     if (rc >= 0) return 1;
@@ -83,6 +100,7 @@ int msgl__scheduler_serve(const msgl_options *o, const msgl_scheduler_config *cf
     int rc = msgl__scheduler_create(o, cfg, runner, send_tokens, &v, &v.scheduler, &own);
     if (rc == 0) {
         send_message(&v, &(msgl_msg){.type = MSGL_MSG_READY, .u.ready = *ready});
+        v.report_at = msgl__now_ns() + REPORT_NS;
         do {
             rc = turn(&v, &own);
         } while (rc > 0 && v.send_rc == 0);

@@ -72,6 +72,7 @@ int msgl__sched_handle(msgl_scheduler *s, msgl_flight *f, const msgl_step_result
     if (res->size != b->size) return MSGL_EINTERNAL;
     msgl__pace_observe(&s->pace, b->num_decode, b->num_tokens - b->num_decode, res->compute_ns);
     msgl__step_observe(&s->times, b, res->compute_ns);
+    msgl__durations_observe(&s->step_ns, res->compute_ns);
     int32_t num_events = 0, row = 0;
     for (int32_t i = 0; i < b->size; i++) {
         msgl_req *r = f->owners[i];

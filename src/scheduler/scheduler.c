@@ -171,6 +171,20 @@ void msgl__scheduler_stats(const msgl_scheduler *s, msgl_msg_stats *out)
     out->used_pages = n.total - n.free - n.cached;
 }
 
+void msgl__scheduler_report(const msgl_scheduler *s, msgl_msg_report *out)
+{
+    *out = (msgl_msg_report){.steps = s->step_ns};
+    msgl__scheduler_stats(s, &out->stats);
+    while (out->num_groups < s->cfg.cache.num_spans) {
+        const int32_t i = out->num_groups++;
+        const msgl_cache_counts n = msgl__cache_count(s->cache, i);
+        out->groups[i].total = n.total;
+        out->groups[i].free = n.free;
+        out->groups[i].cached = n.cached;
+        out->groups[i].evicted = n.evicted;
+    }
+}
+
 // Ends everything after a failure of the engine; returns its code.
 static int break_down(msgl_scheduler *s, int code)
 {

@@ -51,6 +51,8 @@ bool msgl__scheduler_has_work(const msgl_scheduler *s);
 // this one. Returns 0 or the engine's failure, after which every request has had an error event.
 int msgl__scheduler_step(msgl_scheduler *s);
 void msgl__scheduler_stats(const msgl_scheduler *s, msgl_msg_stats *out);
+// The same and more, all but what the process takes.
+void msgl__scheduler_report(const msgl_scheduler *s, msgl_msg_report *out);
 // free + cached + used = total pages, lock counts, page table rows: 0 or MSGL_EINTERNAL.
 int msgl__scheduler_check(const msgl_scheduler *s, msgl_err *err);
 

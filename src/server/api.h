@@ -34,7 +34,8 @@
     X(GET_SERVER_INFO, get_server_info)                                                            \
     X(SERVER_INFO, server_info)                                                                    \
     X(GET_LOAD, get_load)                                                                          \
-    X(FLUSH_CACHE, flush_cache)
+    X(FLUSH_CACHE, flush_cache)                                                                    \
+    X(METRICS, metrics)
 
 typedef enum msgl_api_kind {
 #define MSGL_API_ENUM(NAME, name) MSGL_API_##NAME,

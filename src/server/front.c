@@ -188,6 +188,7 @@ int msgl__front_create(const msgl_front_config *cfg, int listen_fd, msgl_front *
     const msgl_http_handlers handlers = {.ctx = f,
                                          .on_request = msgl__route,
                                          .on_gone = msgl__route_gone,
+                                         .on_answer = msgl__route_answer,
                                          .write_error = msgl__route_write_error};
     if (rc == 0) {
         rc = msgl__http_server_create(f->base, listen_fd, &f->cfg.http, &handlers, &f->http, err);

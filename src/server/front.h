@@ -14,6 +14,7 @@
 #include "server/guard.h"
 #include "server/http.h"
 #include "server/job.h"
+#include "server/metrics.h"
 #include "utils/heartbeat.h"
 #include "utils/log.h"
 
@@ -34,7 +35,8 @@ typedef struct msgl_front_config {
     double balance;                    // of routing by cached prefix (msgl_router_config)
     msgl_heartbeat *const *heartbeats; // [num_replicas] of ready engines; NULL: never looked at
     int max_silence_s;                 // without a beat: the engine gets no requests
-    msgl_guard guard;                  // nobody is refused by default
+    msgl_metrics_compat metrics_compat;
+    msgl_guard guard; // nobody is refused by default
     msgl_http_config http;
     const char *info_json; // an object for /get_server_info's "config", or NULL
     const msgl_log *log;   // NULL: none

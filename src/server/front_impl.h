@@ -35,6 +35,7 @@ struct choice {
     bool waiting;     // in the engine, no event yet
     int32_t prompt;   // tokens
     uint64_t sent_ns; // when it was handed to the engine
+    uint64_t last_ns; // when its last tokens came; 0: none yet
     int32_t tokens;   // that the engine is expected to keep for it: prompt and answer
     int32_t most;     // that it may have
     int32_t to_start; // prompt tokens that the engine has to compute for it
@@ -67,6 +68,8 @@ struct gen {
     part *parts;               // [num_replicas]
     char id[48];
     int64_t created;
+    uint64_t arrived_ns;
+    bool first_seen; // a token of it
 };
 
 // An engine as the front sees it.
@@ -82,6 +85,7 @@ typedef struct replica {
     msgl_msg_ready engine; // its strings are ours
     char *attention, *device;
     char *fatal;
+    msgl_msg_report report; // the engine's last; zero: none yet
     // What it has been given:
     part *turn;            // ring of those with choices that wait for their turn; the next one
     int in_engine;         // choices
@@ -127,6 +131,7 @@ struct msgl_front {
     uint64_t id_base, next_id;
     char *unknown[64]; // names of fields that the log has told of
     int num_unknown;
+    msgl_metrics metrics;
 };
 
 // front.c
@@ -146,6 +151,7 @@ const msgl_msg_ready *msgl__front_engine(const msgl_front *f);
 // routes.c
 void msgl__route(void *front, msgl_http_conn *c, msgl_http_parser *p);
 void msgl__route_gone(void *front, msgl_http_conn *c);
+void msgl__route_answer(void *front, msgl_http_conn *c, int status);
 void msgl__route_write_error(void *front, int status, const char *reason, msgl_strbuf *out);
 // ep: whose form the error has; NULL: OpenAI's.
 void msgl__front_reply_error(msgl_front *f, const msgl_endpoint *ep, msgl_http_conn *c,

@@ -13,6 +13,7 @@
 
 #include "core/mem.h"
 #include "server/front_impl.h"
+#include "utils/clock.h"
 
 enum {
     OUT_KEEP = 1 << 20,  // a larger scratch buffer is not kept
@@ -108,6 +109,7 @@ static void gen_fail(msgl_front *f, gen *g, const msgl_api_error *e)
         msgl__front_reply_error(f, g->ep, c, e);
     } else if (c != NULL) {
         const msgl_reply r = reply_of(f, g);
+        msgl__metrics_error(&f->metrics, e);
         msgl__strbuf_clear(&f->out);
         (void)g->ep->put_stream_error(&r, e, &f->out);
         (void)msgl__http_stream_write(c, msgl__strbuf_str(&f->out), f->out.len);
@@ -147,6 +149,7 @@ void msgl__gen_fail_all(msgl_front *f, const msgl_api_error *e)
 
 void msgl__gen_gone(msgl_front *f, gen *g)
 {
+    f->metrics.clients_gone++;
     if (g->in_worker && g->job != NULL) {
         atomic_store(&g->job->cancelled, true);
     } else {
@@ -219,6 +222,7 @@ void msgl__gen_open(msgl_front *f, msgl_api_kind kind, msgl_http_conn *c, msgl_h
     g->base = (client){.kind = CLIENT_GEN, .conn = c};
     g->in_worker = true;
     g->created = (int64_t)time(NULL);
+    g->arrived_ns = msgl__now_ns();
     if (ep->id_prefix != NULL) {
         (void)snprintf(g->id, sizeof g->id, "%s-%016" PRIx64 "%08" PRIx64, ep->id_prefix,
                        f->id_base, ++f->next_id);
@@ -567,6 +571,7 @@ static void gen_answer_whole(msgl_front *f, gen *g)
     } else {
         msgl_http_conn *c = g->base.conn;
         g->base.conn = NULL;
+        msgl__durations_observe(&f->metrics.latency, msgl__now_ns() - g->arrived_ns);
         msgl__http_reply_buffer(c, 200, msgl__endpoint_type(g->ep), body);
         gen_free(f, g);
     }
@@ -609,6 +614,7 @@ static void gen_stream(msgl_front *f, gen *g)
     }
     if (g->num_left > 0) return;
     g->base.conn = NULL;
+    msgl__durations_observe(&f->metrics.latency, msgl__now_ns() - g->arrived_ns);
     msgl__http_stream_end(c);
     gen_free(f, g);
 }
@@ -623,7 +629,19 @@ static void engine_error(msgl_front *f, gen *g, const msgl_token_event *e)
     gen_fail(f, g, &api);
 }
 
-static void token_event(msgl_front *f, const msgl_token_event *e)
+// Tokens of a choice have come.
+static void observe(msgl_front *f, choice *c, uint64_t now_ns)
+{
+    gen *g = c->owner;
+    if (!g->first_seen) {
+        msgl__durations_observe(&f->metrics.first_token, now_ns - g->arrived_ns);
+    }
+    if (c->last_ns != 0) msgl__durations_observe(&f->metrics.gap, now_ns - c->last_ns);
+    g->first_seen = true;
+    c->last_ns = now_ns;
+}
+
+static void token_event(msgl_front *f, const msgl_token_event *e, uint64_t now_ns)
 {
     choice *c = (choice *)msgl__uids_find(&f->uids, e->uid);
     if (c == NULL) return; // aborted in the meantime
@@ -634,6 +652,7 @@ static void token_event(msgl_front *f, const msgl_token_event *e)
         msgl__router_started(f->router, &c->route);
     }
     c->waiting = false;
+    if (e->num_tokens > 0) observe(f, c, now_ns);
     if (e->finish == MSGL_FINISH_ERROR) {
         choice_leave(f, c, false);
         engine_error(f, g, e);
@@ -656,7 +675,8 @@ static void token_event(msgl_front *f, const msgl_token_event *e)
 
 void msgl__gen_tokens(msgl_front *f, const msgl_msg_tokens *t)
 {
-    for (int32_t i = 0; i < t->num_events; i++) token_event(f, &t->events[i]);
+    const uint64_t now_ns = msgl__now_ns();
+    for (int32_t i = 0; i < t->num_events; i++) token_event(f, &t->events[i], now_ns);
     // One write per client and step, however many of its choices moved.
     while (f->dirty != NULL) {
         gen *g = f->dirty;

@@ -41,6 +41,7 @@ struct msgl_http_conn {
     msgl_http_parser parser;
     conn_state state;
     void *user;
+    int label; // of the open request
     size_t lingered;
     msgl_claim buffers; // what is in bev's
     int watch_ms;       // CONN_OPEN without reading: until the next look; 0: reading
@@ -83,6 +84,7 @@ const char *msgl__http_status_text(int status)
     } all[] = {{200, "OK"},
                {204, "No Content"},
                {400, "Bad Request"},
+               {401, "Unauthorized"},
                {403, "Forbidden"},
                {404, "Not Found"},
                {405, "Method Not Allowed"},
@@ -207,6 +209,8 @@ static void put_head(msgl_http_conn *c, int status, const char *type, const char
                      const char *framing)
 {
     struct evbuffer *out = bufferevent_get_output(c->bev);
+    const msgl_http_handlers *h = &c->server->handlers;
+    if (h->on_answer != NULL) h->on_answer(h->ctx, c, status);
     evbuffer_add_printf(out, "HTTP/1.1 %d %s\r\n", status, msgl__http_status_text(status));
     if (type != NULL) evbuffer_add_printf(out, "Content-Type: %s\r\n", type);
     if (status == 429 || status == 503) evbuffer_add_printf(out, "Retry-After: 1\r\n");
@@ -220,6 +224,7 @@ static void conn_process(msgl_http_conn *c);
 static void answered(msgl_http_conn *c)
 {
     c->user = NULL;
+    c->label = 0;
     c->streaming = c->probed = false;
     if (c->state == CONN_DEAD) return;
     if (c->cut) {
@@ -311,6 +316,16 @@ void msgl__http_conn_set_user(msgl_http_conn *c, void *user)
 void *msgl__http_conn_user(const msgl_http_conn *c)
 {
     return c->user;
+}
+
+void msgl__http_conn_set_label(msgl_http_conn *c, int label)
+{
+    c->label = label;
+}
+
+int msgl__http_conn_label(const msgl_http_conn *c)
+{
+    return c->label;
 }
 
 // --- reading ---

@@ -43,6 +43,8 @@ typedef struct msgl_http_handlers {
     void (*on_request)(void *ctx, msgl_http_conn *c, msgl_http_parser *p);
     // The client left before its answer was complete. c must not be used any more.
     void (*on_gone)(void *ctx, msgl_http_conn *c);
+    // An answer with this status begins: one a request, refused ones included. NULL allowed.
+    void (*on_answer)(void *ctx, msgl_http_conn *c, int status);
     // The body of an error answer that the connection layer gives itself (400, 408, 413, ...).
     void (*write_error)(void *ctx, int status, const char *reason, msgl_strbuf *out);
 } msgl_http_handlers;
@@ -59,6 +61,9 @@ int msgl__http_server_connections(const msgl_http_server *s);
 
 void msgl__http_conn_set_user(msgl_http_conn *c, void *user);
 void *msgl__http_conn_user(const msgl_http_conn *c);
+// What the open request is, for on_answer; 0: nobody has said.
+void msgl__http_conn_set_label(msgl_http_conn *c, int label);
+int msgl__http_conn_label(const msgl_http_conn *c);
 
 // A whole answer; 429 and 503 say Retry-After. headers: further lines, each ending in CR LF, or
 // NULL.

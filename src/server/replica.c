@@ -74,6 +74,7 @@ static void engine_lost(replica *r)
     msgl_front *f = r->front;
     const bool was_ready = r->ready;
     channel_close(r);
+    r->report = (msgl_msg_report){0}; // the next engine counts from zero
     msgl__log(f->cfg.log, f->stopping ? MSGL_LOG_INFO : MSGL_LOG_ERROR, "%s is gone%s%s", r->name,
               r->fatal == NULL ? "" : ": ", r->fatal == NULL ? "" : r->fatal);
     msgl_api_error e;
@@ -125,6 +126,7 @@ static void on_channel(evutil_socket_t fd, short what, void *arg)
         switch (m.type) {
         case MSGL_MSG_READY: engine_ready(r, &m.u.ready); break;
         case MSGL_MSG_TOKENS: msgl__gen_tokens(r->front, &m.u.tokens); break;
+        case MSGL_MSG_REPORT: r->report = m.u.report; break;
         case MSGL_MSG_STATS: msgl__stats_arrived(r, &m.u.stats); break;
         case MSGL_MSG_FATAL:
             msgl__free(r->fatal);

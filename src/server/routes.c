@@ -11,6 +11,7 @@ static void reply_error(msgl_front *f, const msgl_endpoint *ep, msgl_http_conn *
                         const char *headers, const msgl_api_error *e)
 {
     const bool own = ep != NULL && ep->put_error != NULL;
+    msgl__metrics_error(&f->metrics, e);
     msgl__strbuf_clear(&f->out);
     if ((own ? ep->put_error : msgl__api_error_put)(e, &f->out) != 0) msgl__strbuf_clear(&f->out);
     msgl__http_reply(c, e->status, json_mime, headers, msgl__strbuf_str(&f->out), f->out.len);
@@ -37,10 +38,11 @@ void msgl__front_reply(msgl_front *f, const msgl_endpoint *ep, msgl_http_conn *c
 
 void msgl__route_write_error(void *front, int status, const char *reason, msgl_strbuf *out)
 {
-    (void)front;
+    msgl_front *f = front;
     msgl_api_error e;
     const char *code = status == 413 ? "request_too_large" : status == 429 ? "queue_full" : NULL;
     (void)msgl__api_fail(&e, status, NULL, code, "%s", reason);
+    msgl__metrics_error(&f->metrics, &e);
     (void)msgl__api_error_put(&e, out);
 }
 
@@ -79,6 +81,7 @@ void msgl__route(void *front, msgl_http_conn *c, msgl_http_parser *p)
     const msgl_endpoint *ep = msgl__endpoint(kind);
     const msgl_http_method method = p->method == MSGL_HTTP_HEAD ? MSGL_HTTP_GET : p->method;
     msgl_api_error e;
+    msgl__http_conn_set_label(c, ep == NULL ? 0 : (int)kind + 1);
     if (msgl__guard_check(&f->cfg.guard, p, &e) != 0) {
         msgl__front_reply_error(f, ep, c, &e);
     } else if (ep == NULL) {
@@ -105,4 +108,10 @@ void msgl__route_gone(void *front, msgl_http_conn *c)
     if (cl == NULL) return;
     cl->conn = NULL;
     if (cl->kind == CLIENT_GEN) msgl__gen_gone(front, (gen *)cl);
+}
+
+void msgl__route_answer(void *front, msgl_http_conn *c, int status)
+{
+    msgl_front *f = front;
+    msgl__metrics_answer(&f->metrics, msgl__http_conn_label(c), status);
 }

@@ -204,6 +204,24 @@ static void test_small_types(void **state)
     assert_memory_equal(&d.u.stats, &m.u.stats, sizeof m.u.stats);
     msgl__strbuf_free(&b);
 
+    const msgl_msg_stats counters = m.u.stats;
+    m = (msgl_msg){.type = MSGL_MSG_REPORT};
+    m.u.report = (msgl_msg_report){.stats = counters,
+                                   .process = {1u << 30, UINT64_MAX},
+                                   .steps = {.counts = {1, 2, [MSGL_DURATION_BOUNDS] = 3}, 4},
+                                   .num_groups = 2};
+    m.u.report.groups[1].total = 5;
+    m.u.report.groups[1].evicted = 6;
+    b = enc(&m);
+    assert_int_equal(msgl__msg_decode(b.data, b.len, &mem, &d, NULL), 0);
+    assert_memory_equal(&d.u.report, &m.u.report, sizeof m.u.report);
+    msgl__strbuf_free(&b);
+    m.u.report.num_groups = MSGL_MAX_REPORT_GROUPS + 1;
+    msgl_strbuf none;
+    msgl__strbuf_init(&none, 1 << 16);
+    assert_int_equal(msgl__msg_encode(&m, &none), MSGL_EINVAL);
+    msgl__strbuf_free(&none);
+
     m = (msgl_msg){.type = MSGL_MSG_FATAL, .u.fatal = "weights: no such file"};
     b = enc(&m);
     assert_int_equal(msgl__msg_decode(b.data, b.len, &mem, &d, NULL), 0);

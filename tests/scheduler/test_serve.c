@@ -88,10 +88,18 @@ static void send_request(served *v, uint64_t uid, int32_t n, int32_t max_tokens)
                        .u.request = {.uid = uid, .num_ids = n, .ids = ids, .sampling = p}});
 }
 
-static msgl_msg receive(served *v)
+static msgl_msg receive_any(served *v)
 {
     msgl_msg m;
     assert_int_equal(msgl__channel_recv(v->front, WAIT_MS, &m), 1);
+    return m;
+}
+
+// What it says of its own accord, once a second, may stand between any two answers.
+static msgl_msg receive(served *v)
+{
+    msgl_msg m = receive_any(v);
+    while (m.type == MSGL_MSG_REPORT) m = receive_any(v);
     return m;
 }
 
@@ -150,6 +158,34 @@ static void test_requests(void **state)
         finish(&v);
         assert_int_equal(v.rc, 0);
     }
+}
+
+// Reports come without being asked for, with what the steps so far have counted.
+static void test_report(void **state)
+{
+    (void)state;
+    served v;
+    start(&v, true);
+    go(&v);
+    int32_t tokens[20] = {0};
+    msgl_finish ends[20] = {0};
+    send_request(&v, 1, 40, 9);
+    collect(&v, 1, tokens, ends);
+    msgl_msg m = receive_any(&v);
+    while (m.type == MSGL_MSG_REPORT && m.u.report.stats.requests_done == 0) m = receive_any(&v);
+    assert_int_equal(m.type, MSGL_MSG_REPORT);
+    const msgl_msg_report *r = &m.u.report;
+    uint64_t steps = 0;
+    for (int i = 0; i <= MSGL_DURATION_BOUNDS; i++) steps += r->steps.counts[i];
+    assert_int_equal(r->stats.requests_done, 1);
+    assert_int_equal(r->stats.generated_tokens, 9);
+    assert_true(steps == r->stats.step && steps >= 9);
+    assert_int_equal(r->num_groups, 1);
+    assert_int_equal(r->groups[0].total, 128);
+    assert_int_equal(r->groups[0].cached, r->stats.cached_pages);
+    assert_true(r->process.memory > 0 && r->process.cpu_us > 0);
+    post(&v, (msgl_msg){.type = MSGL_MSG_EXIT});
+    finish(&v);
 }
 
 static void test_abort(void **state)
@@ -305,10 +341,11 @@ static void test_steps_are_told(void **state)
 int main(void)
 {
     const struct CMUnitTest tests[] = {
-        cmocka_unit_test(test_requests),   cmocka_unit_test(test_abort),
-        cmocka_unit_test(test_front_dies), cmocka_unit_test(test_engine_failure),
-        cmocka_unit_test(test_bad_config), cmocka_unit_test(test_idle_sleeps),
-        cmocka_unit_test(test_idle_beats), cmocka_unit_test(test_steps_are_told),
+        cmocka_unit_test(test_requests),       cmocka_unit_test(test_report),
+        cmocka_unit_test(test_abort),          cmocka_unit_test(test_front_dies),
+        cmocka_unit_test(test_engine_failure), cmocka_unit_test(test_bad_config),
+        cmocka_unit_test(test_idle_sleeps),    cmocka_unit_test(test_idle_beats),
+        cmocka_unit_test(test_steps_are_told),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }

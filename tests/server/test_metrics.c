@@ -1,0 +1,275 @@
+// SPDX-License-Identifier: Apache-2.0
+//
+// /metrics with a scripted engine: the format line by line, what each number counts, and the names
+// that dashboards of others look for.
+#include <ctype.h>
+#include <setjmp.h>
+#include <stdarg.h>
+#include <stddef.h>
+#include <stdint.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <unistd.h>
+
+#include <cmocka.h>
+
+#include "server/fixture.h"
+
+// The number behind a sample's name and labels; fails if there is none.
+static double value_of(const char *page, const char *sample)
+{
+    const size_t n = strlen(sample);
+    for (const char *s = page; s != NULL && *s != '\0'; s = strchr(s, '\n'), s += s != NULL) {
+        if (strncmp(s, sample, n) == 0 && s[n] == ' ') return strtod(s + n, NULL);
+    }
+    fail_msg("no sample %s in:\n%s", sample, page);
+    return 0;
+}
+
+static bool has(const char *page, const char *text)
+{
+    return strstr(page, text) != NULL;
+}
+
+static response scrape(const server_fixture *s)
+{
+    response r = client_request(s, "GET", "/metrics", NULL);
+    char buf[256];
+    assert_int_equal(r.status, 200);
+    assert_string_equal(header_of(&r, "Content-Type", buf),
+                        "text/plain; version=0.0.4; charset=utf-8");
+    return r;
+}
+
+// Every family is described once, in front of its samples, and every sample is a number behind a
+// name that belongs to the family.
+static void check_format(const char *page)
+{
+    char family[128] = "", type[16] = "";
+    while (*page != '\0') {
+        const char *end = strchr(page, '\n');
+        assert_non_null(end);
+        char line[512];
+        assert_true((size_t)(end - page) < sizeof line);
+        (void)snprintf(line, sizeof line, "%.*s", (int)(end - page), page);
+        page = end + 1;
+        if (strncmp(line, "# HELP ", 7) == 0) {
+            char again[160];
+            assert_int_equal(sscanf(line, "# HELP %127s", family), 1);
+            (void)snprintf(again, sizeof again, "# HELP %s ", family);
+            if (has(page, again)) fail_msg("%s is described twice", family);
+            continue;
+        }
+        if (strncmp(line, "# TYPE ", 7) == 0) {
+            char name[128];
+            assert_int_equal(sscanf(line, "# TYPE %127s %15s", name, type), 2);
+            assert_string_equal(name, family);
+            continue;
+        }
+        const size_t n = strlen(family), len = strcspn(line, "{ ");
+        const char *rest = line + n;
+        if (strncmp(line, family, n) != 0) fail_msg("%s is not of %s", line, family);
+        if (strcmp(type, "histogram") == 0) {
+            assert_true(strncmp(rest, "_bucket{", 8) == 0 || strncmp(rest, "_sum", 4) == 0 ||
+                        strncmp(rest, "_count", 6) == 0);
+        } else {
+            assert_int_equal(len, n);
+        }
+        if (strcmp(type, "counter") == 0 && strncmp(line + len - 6, "_total", 6) != 0) {
+            fail_msg("the counter %s has no _total", family);
+        }
+        char *after;
+        const char *number = strrchr(line, ' ');
+        assert_non_null(number);
+        (void)strtod(number + 1, &after);
+        if (*after != '\0' || !isdigit((unsigned char)number[1])) fail_msg("%s", line);
+    }
+}
+
+static msgl_msg a_report(void)
+{
+    msgl_msg m = {.type = MSGL_MSG_REPORT};
+    m.u.report = (msgl_msg_report){.stats = {7, 1, 2, 900, 60, 40, 1000, 100, 12, 25, 14, 15, 16},
+                                   .process = {1 << 20, 2500000},
+                                   .num_groups = 2};
+    msgl__durations_observe(&m.u.report.steps, 100000);              // just 100 us
+    msgl__durations_observe(&m.u.report.steps, 100001);              // more
+    msgl__durations_observe(&m.u.report.steps, UINT64_C(200) << 30); // more than all bounds
+    m.u.report.groups[0].total = 1000;
+    m.u.report.groups[0].free = 900;
+    m.u.report.groups[0].cached = 60;
+    m.u.report.groups[0].evicted = 5;
+    m.u.report.groups[1].total = 30;
+    m.u.report.groups[1].free = 10;
+    return m;
+}
+
+// The report has been read when the page shows it.
+static response scrape_reported(server_fixture *s, const char *sample)
+{
+    const msgl_msg m = a_report();
+    assert_int_equal(msgl__channel_send(s->engine, &m), 0);
+    for (int i = 0; i < 500; i++) {
+        response r = scrape(s);
+        if (has(r.body, sample)) return r;
+        response_free(&r);
+        usleep(10000);
+    }
+    fail_msg("the report did not come");
+    return (response){0};
+}
+
+static void test_engine_numbers(void **state)
+{
+    (void)state;
+    server_fixture s;
+    server_open(&s, NULL, true);
+    response r = scrape_reported(&s, "minisgl_evictions_total{group=\"0\"} 5\n");
+    static const struct {
+        const char *sample;
+        double value;
+    } want[] = {{"minisgl_engine_up", 1},
+                {"minisgl_requests_running", 1},
+                {"minisgl_requests_waiting", 2},
+                {"minisgl_prompt_tokens_total", 100},
+                {"minisgl_generation_tokens_total", 12},
+                {"minisgl_cached_tokens_total", 25},
+                {"minisgl_engine_requests_done_total", 14},
+                {"minisgl_engine_requests_aborted_total", 15},
+                {"minisgl_engine_requests_retracted_total", 16},
+                {"minisgl_engine_resident_memory_bytes", 1 << 20},
+                {"minisgl_engine_cpu_seconds_total", 2.5},
+                {"minisgl_pool_pages{group=\"0\"}", 1000},
+                {"minisgl_pool_pages_used{group=\"0\"}", 40},
+                {"minisgl_pool_pages_cached{group=\"0\"}", 60},
+                {"minisgl_pool_pages{group=\"1\"}", 30},
+                {"minisgl_pool_pages_used{group=\"1\"}", 20},
+                {"minisgl_step_seconds_bucket{le=\"0.0001\"}", 1},
+                {"minisgl_step_seconds_bucket{le=\"0.0002\"}", 2},
+                {"minisgl_step_seconds_bucket{le=\"100\"}", 2},
+                {"minisgl_step_seconds_bucket{le=\"+Inf\"}", 3},
+                {"minisgl_step_seconds_count", 3}};
+    for (size_t i = 0; i < sizeof want / sizeof want[0]; i++) {
+        const double v = value_of(r.body, want[i].sample);
+        if (v != want[i].value) fail_msg("%s is %g", want[i].sample, v);
+    }
+    assert_true(value_of(r.body, "process_resident_memory_bytes") > 1e6);
+    assert_true(value_of(r.body, "process_cpu_seconds_total") > 0);
+    assert_false(has(r.body, "vllm:") || has(r.body, "sglang:") || has(r.body, "replica"));
+    check_format(r.body);
+    response_free(&r);
+    server_close(&s);
+}
+
+// An answer, a stream, a refusal, a client that leaves: each counts where it belongs, once.
+static void test_front_numbers(void **state)
+{
+    (void)state;
+    server_fixture s;
+    server_open(&s, NULL, true);
+    uint64_t uid;
+    int fd = client_ask(&s, "{\"prompt\":\"x\",\"n\":1}", &uid);
+    engine_text(&s, uid, "abc");
+    engine_token(&s, uid, ID_EOS, MSGL_FINISH_STOP);
+    expect_status(client_read(fd), 200);
+    close(fd);
+    fd = client_ask(&s, "{\"prompt\":\"x\",\"stream\":true}", &uid);
+    engine_text(&s, uid, "ab");
+    engine_token(&s, uid, ID_EOS, MSGL_FINISH_STOP);
+    expect_status(client_read(fd), 200);
+    close(fd);
+    expect_status(client_request(&s, "POST", "/v1/completions", "{\"model\":\"other\"}"), 404);
+    expect_status(client_request(&s, "GET", "/nowhere", NULL), 404);
+    fd = client_open(&s);
+    client_send(fd, "nonsense\r\n\r\n");
+    expect_status(client_read(fd), 400);
+    close(fd);
+    fd = client_ask(&s, "{\"prompt\":\"x\"}", &uid);
+    close(fd);
+    assert_int_equal(engine_expect(&s, MSGL_MSG_ABORT).u.abort_uid, uid);
+    response r = scrape(&s);
+    static const struct {
+        const char *sample;
+        double value;
+    } want[] = {
+        {"minisgl_http_requests_total{path=\"/v1/completions\",code=\"200\"}", 2},
+        {"minisgl_http_requests_total{path=\"/v1/completions\",code=\"404\"}", 1},
+        {"minisgl_http_requests_total{path=\"none\",code=\"404\"}", 1},
+        {"minisgl_http_requests_total{path=\"none\",code=\"400\"}", 1},
+        {"minisgl_errors_total{code=\"model_not_found\"}", 1},
+        {"minisgl_requests_aborted_total", 1},
+        {"minisgl_requests_open", 0},
+        {"minisgl_time_to_first_token_seconds_count", 2},
+        {"minisgl_time_to_first_token_seconds_bucket{le=\"+Inf\"}", 2},
+        {"minisgl_inter_token_seconds_count", 3 + 2},
+        {"minisgl_e2e_request_latency_seconds_count", 2},
+    };
+    for (size_t i = 0; i < sizeof want / sizeof want[0]; i++) {
+        const double v = value_of(r.body, want[i].sample);
+        if (v != want[i].value) fail_msg("%s is %g", want[i].sample, v);
+    }
+    check_format(r.body);
+    response_free(&r);
+    server_close(&s);
+}
+
+static void test_replicas(void **state)
+{
+    (void)state;
+    msgl_front_config cfg = msgl__front_config_default();
+    cfg.num_replicas = 2;
+    cfg.stop_timeout_ms = 2000;
+    server_fixture s;
+    server_open(&s, &cfg, true);
+    response r = scrape_reported(&s, "minisgl_evictions_total{replica=\"0\",group=\"0\"} 5\n");
+    assert_true(value_of(r.body, "minisgl_engine_up{replica=\"0\"}") == 1);
+    assert_true(value_of(r.body, "minisgl_engine_up{replica=\"1\"}") == 0);
+    assert_true(value_of(r.body, "minisgl_step_seconds_count{replica=\"0\"}") == 3);
+    assert_true(value_of(r.body, "minisgl_step_seconds_bucket{replica=\"1\",le=\"+Inf\"}") == 0);
+    check_format(r.body);
+    response_free(&r);
+    server_close(&s);
+}
+
+static void test_compat(void **state)
+{
+    (void)state;
+    msgl_front_config cfg = msgl__front_config_default();
+    cfg.stop_timeout_ms = 2000;
+    cfg.metrics_compat = MSGL_METRICS_VLLM;
+    server_fixture s;
+    server_open(&s, &cfg, true);
+    response r = scrape_reported(&s, "minisgl_evictions_total{group=\"0\"} 5\n");
+#define VLLM "{model_name=\"test-model\",engine=\"0\"}"
+    assert_true(value_of(r.body, "vllm:num_requests_running" VLLM) == 1);
+    assert_true(value_of(r.body, "vllm:kv_cache_usage_perc" VLLM) == 0.04);
+    assert_true(value_of(r.body, "vllm:prefix_cache_hits_total" VLLM) == 25);
+    assert_true(
+        has(r.body, "vllm:time_to_first_token_seconds_bucket{model_name=\"test-model\",le="));
+    check_format(r.body);
+    response_free(&r);
+    server_close(&s);
+    cfg.metrics_compat = MSGL_METRICS_SGLANG;
+    server_open(&s, &cfg, true);
+    r = scrape_reported(&s, "minisgl_evictions_total{group=\"0\"} 5\n");
+#define SGLANG "{model_name=\"test-model\",engine=\"0\"}"
+    assert_true(value_of(r.body, "sglang:num_queue_reqs" SGLANG) == 2);
+    assert_true(value_of(r.body, "sglang:token_usage" SGLANG) == 0.04);
+    assert_true(value_of(r.body, "sglang:num_used_tokens" SGLANG) == 640);
+    assert_true(value_of(r.body, "sglang:cache_hit_rate" SGLANG) == 0.25);
+    check_format(r.body);
+    response_free(&r);
+    server_close(&s);
+}
+
+int main(void)
+{
+    const struct CMUnitTest tests[] = {
+        cmocka_unit_test(test_engine_numbers),
+        cmocka_unit_test(test_front_numbers),
+        cmocka_unit_test(test_replicas),
+        cmocka_unit_test(test_compat),
+    };
+    return cmocka_run_group_tests(tests, NULL, NULL);
+}
