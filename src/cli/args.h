@@ -30,12 +30,13 @@ typedef struct msgl_args {
     // engine
     const char *prefill_attention, *decode_attention;
     // server
-    const char *host, *allowed_hosts, *unknown_fields, *routing_policy, *metrics_compat;
+    const char *host, *allowed_hosts, *unknown_fields, *routing_policy, *metrics_compat,
+        *api_key_file;
     const char *tool_parser, *reasoning_parser;
     double balance; // of routing
-    int port, num_tokenizer, request_memory, watchdog_timeout, shell;
+    int port, num_tokenizer, request_memory, watchdog_timeout, shell, insecure;
     // requests
-    msgl_list prompts, stop;
+    msgl_list prompts, stop, api_keys;
     const char *input, *output, *system, *text;
     msgl_sampling_params sampling; // what msgl__sampling_settings has
     int max_tokens, logprobs, chat, stream;

@@ -76,6 +76,16 @@ static int read_defaults(const char *dir, msgl_sampling_params *p, msgl_err *err
     return 0;
 }
 
+// Keys of the command line, or the environment, and of the file.
+static int read_keys(const msgl_args *a, msgl_keys *keys, msgl_err *err)
+{
+    int rc = 0;
+    for (int i = 0; i < a->api_keys.count && rc == 0; i++) {
+        rc = msgl__keys_add(keys, a->api_keys.items[i], strlen(a->api_keys.items[i]), err);
+    }
+    return rc == 0 && a->api_key_file != NULL ? msgl__keys_read(keys, a->api_key_file, err) : rc;
+}
+
 static json_t *setting_json(const msgl_setting *s, const msgl_options *o)
 {
     if (s->type == MSGL_SETTING_TEXT) return json_string(msgl__setting_text(s, o));
@@ -111,7 +121,9 @@ int msgl__cmd_serve(const msgl_args *a)
     msgl_serve_config cfg = msgl__serve_config_default();
     int rc = msgl__cli_options(a, &options, &dir, attention, &err);
     if (rc == 0) rc = read_defaults(dir, &cfg.front.defaults, &err);
+    if (rc == 0) rc = read_keys(a, &cfg.front.guard.keys, &err);
     if (rc != 0) {
+        msgl__keys_free(&cfg.front.guard.keys);
         msgl_free(dir);
         return msgl__cli_fail(MSGL_EXIT_FAILED, &err);
     }
@@ -143,7 +155,9 @@ int msgl__cmd_serve(const msgl_args *a)
     cfg.engine_main = engine_main;
     cfg.on_ready = on_ready;
     cfg.ctx = &s;
+    cfg.insecure = a->insecure != 0;
     rc = msgl__serve(&cfg, &err);
+    msgl__keys_free(&cfg.front.guard.keys);
     msgl_free(json);
     msgl_free(dir);
     if (rc == MSGL_EABORTED) return MSGL_EXIT_INTERRUPTED;

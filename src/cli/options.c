@@ -145,6 +145,32 @@ static const msgl_setting ROWS[] = {
                 "or the request is answered 400; what looks like a typing error always is",
     },
     {
+        .name = "api-key",
+        MSGL_LIST(msgl_args, api_keys),
+        .by_default = ": none is needed",
+        .commands = MSGL_CMD_SERVE,
+        .group = "server",
+        .metavar = "KEY",
+        .help = "a key that requests have to bring as Authorization: Bearer KEY, for every path "
+                "but /health; may be given several times; others on this machine see it in the "
+                "list of processes, unlike the variable and the file",
+    },
+    {
+        .name = "api-key-file",
+        MSGL_TEXT(msgl_args, api_key_file),
+        .commands = MSGL_CMD_SERVE,
+        .group = "server",
+        .metavar = "FILE",
+        .help = "more such keys, one a line; lines that begin with # are comments",
+    },
+    {
+        .name = "insecure",
+        MSGL_FLAG(msgl_args, insecure),
+        .commands = MSGL_CMD_SERVE,
+        .group = "server",
+        .help = "listen on a --host that other machines reach, though no key is needed",
+    },
+    {
         .name = "metrics-compat",
         MSGL_TEXT(msgl_args, metrics_compat),
         .choices = MSGL_METRICS_COMPAT_NAMES,

@@ -30,6 +30,7 @@ typedef struct msgl_replica_stats {
 typedef struct msgl_endpoint {
     const char *path;
     bool prefix;             // path and at least one character behind it
+    bool open;               // needs no API key
     msgl_http_method method; // MSGL_HTTP_GET (and HEAD), or MSGL_HTTP_POST
     const char *type;        // of a whole answer; NULL: application/json
     // The body of an error; NULL: OpenAI's (msgl__api_error_put).

@@ -34,5 +34,5 @@ static int put_v1(const msgl_front *f, const char *rest, int *status, msgl_strbu
 }
 
 const msgl_endpoint msgl__endpoint_health = {
-    .path = "/health", .method = MSGL_HTTP_GET, .put_now = put_health};
+    .path = "/health", .open = true, .method = MSGL_HTTP_GET, .put_now = put_health};
 const msgl_endpoint msgl__endpoint_v1 = {.path = "/v1", .method = MSGL_HTTP_GET, .put_now = put_v1};

@@ -675,6 +675,26 @@ static int supervise(supervisor *s, msgl_err *err)
     }
 }
 
+// Beyond this machine a server without keys is open to all: somebody has to want that.
+static int check_reach(const supervisor *s, msgl_err *err)
+{
+    const msgl_guard *g = &s->cfg->front.guard;
+    const char *host = s->cfg->host;
+    if (msgl__guard_is_local(s->listen_fd) || g->keys.count > 0) return 0;
+    if (!s->cfg->insecure) {
+        return msgl__err_set(err, MSGL_EINVAL,
+                             "everyone who can reach %.100s could use this server: --api-key-file "
+                             "FILE makes them need a key, --insecure lets them",
+                             host);
+    }
+    msgl__log(s->log, MSGL_LOG_WARN,
+              "everyone who can reach %s may use this server: there is no key%s", host,
+              g->allowed != NULL
+                  ? ""
+                  : ", and web pages of any origin are served (--allowed-hosts says whose)");
+    return 0;
+}
+
 int msgl__serve(const msgl_serve_config *cfg, msgl_err *err)
 {
     const int num_engines = cfg->front.num_replicas;
@@ -700,12 +720,10 @@ int msgl__serve(const msgl_serve_config *cfg, msgl_err *err)
     sigaddset(&mask, SIGCHLD);
     int rc = msgl__http_listen(cfg->host, cfg->port, &s.listen_fd, &s.port, err);
     if (rc != 0) return rc;
-    if (!msgl__guard_is_local(s.listen_fd)) {
-        msgl__log(s.log, MSGL_LOG_WARN,
-                  "everyone who can reach %s may use this server: there is no key%s", cfg->host,
-                  cfg->front.guard.allowed != NULL
-                      ? ""
-                      : ", and web pages of any origin are served (--allowed-hosts says whose)");
+    rc = check_reach(&s, err);
+    if (rc != 0) {
+        close_fd(&s.listen_fd);
+        return rc;
     }
     sigprocmask(SIG_BLOCK, &mask, &s.old_mask);
     s.signals = signalfd(-1, &mask, SFD_CLOEXEC | SFD_NONBLOCK);

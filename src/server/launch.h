@@ -15,6 +15,7 @@ typedef struct msgl_serve_config {
     int port;              // 0: any free one
     const char *model_dir; // tokenizer and chat template are loaded from here, by the front
     // Tokenizer, templates and the callbacks in it are filled in by msgl__serve.
+    bool insecure; // serve everybody who can reach a host beyond loopback, without keys
     msgl_front_config front;
     // An engine process: serve the channel until it ends; the result is its exit status. Errors
     // go to the front as MSGL_MSG_FATAL. replica: 0 to front.num_replicas - 1.

@@ -84,6 +84,11 @@ void msgl__route(void *front, msgl_http_conn *c, msgl_http_parser *p)
     msgl__http_conn_set_label(c, ep == NULL ? 0 : (int)kind + 1);
     if (msgl__guard_check(&f->cfg.guard, p, &e) != 0) {
         msgl__front_reply_error(f, ep, c, &e);
+    } else if (method != MSGL_HTTP_OPTIONS && (ep == NULL || !ep->open) &&
+               msgl__guard_key(&f->cfg.guard, p, &e) != 0) {
+        // What there is at which path is told to none without a key; OPTIONS, which browsers send
+        // without one, tells of methods only.
+        reply_error(f, ep, c, "WWW-Authenticate: Bearer\r\n", &e);
     } else if (ep == NULL) {
         (void)msgl__api_fail(&e, 404, NULL, NULL, "There is nothing at '%.200s'.",
                              msgl__strbuf_str(&p->path));

@@ -37,6 +37,9 @@ expect "no command" 2 "usage: minisgl COMMAND" "$minisgl"
 expect "help" 0 "usage: minisgl COMMAND" "$minisgl" --help
 expect "help of a command" 0 "MINISGL_MAX_TOKENS" "$minisgl" run --help
 expect "version" 0 "^minisgl [0-9]" "$minisgl" --version
+expect "open to all" 1 "api-key-file FILE makes them need a key, --insecure lets them" \
+    "$minisgl" serve --model "$model" --host 0.0.0.0 --port 0
+expect "a key that is none" 1 "API key 1 is not valid" "$minisgl" serve --model "$model" --port 0 --api-key "a b"
 expect "unknown command" 2 "unknown command \"serv\"" "$minisgl" serv
 expect "mistyped flag" 2 "did you mean --model?" "$minisgl" run --modle x
 expect "no model" 1 "\-\-model PATH is needed" "$minisgl" run --prompt x

@@ -6,6 +6,7 @@
 #include <stddef.h>
 #include <stdint.h>
 #include <stdio.h>
+#include <stdlib.h>
 #include <string.h>
 #include <unistd.h>
 
@@ -108,6 +109,49 @@ static void test_reachable(void **state)
     assert_int_equal(status_of(&any, "POST", "Host: a\r\nOrigin: http://b.example\r\n" JSON), 0);
 }
 
+// A key as it comes in, from a file as well; whatever is nearly one is none.
+static void test_keys(void **state)
+{
+    (void)state;
+    char path[] = "/tmp/msgl-keys-XXXXXX";
+    const int fd = mkstemp(path);
+    static const char text[] = "# ours\n\n  sk-file \r\nlast";
+    assert_true(fd >= 0);
+    assert_int_equal(write(fd, text, sizeof text - 1), sizeof text - 1);
+    msgl_guard g = {0};
+    msgl_err err;
+    assert_int_equal(msgl__keys_add(&g.keys, "sk-1", 4, &err), 0);
+    assert_int_equal(msgl__keys_read(&g.keys, path, &err), 0);
+    assert_int_equal(g.keys.count, 3);
+    static const struct {
+        const char *value;
+        bool accepted;
+    } cases[] = {{"Bearer sk-1", true},   {"bearer  sk-1", true},     {"Bearer sk-file", true},
+                 {"Bearer last", true},   {"Bearer sk-2", false},     {"Bearer sk-", false},
+                 {"Bearer sk-11", false}, {"Bearer ", false},         {"Bearer", false},
+                 {"sk-1", false},         {"Basic sk-1", false},      {"", false},
+                 {"Bearer #", false},     {"Bearer sk-1,last", false}};
+    for (size_t i = 0; i < sizeof cases / sizeof cases[0]; i++) {
+        const bool yes = msgl__keys_accept(&g.keys, cases[i].value, strlen(cases[i].value));
+        if (yes != cases[i].accepted) fail_msg("%s", cases[i].value);
+    }
+    assert_false(msgl__keys_accept(&g.keys, NULL, 0));
+    assert_false(msgl__keys_accept(&g.keys, "Bearer sk-1\0", 12));
+    // Not valid, and never shown.
+    static const char *const bad[] = {"", "sk secret", "sk\tsecret", "sk-secret\xc3\xa9"};
+    for (size_t i = 0; i < sizeof bad / sizeof bad[0]; i++) {
+        assert_int_equal(msgl__keys_add(&g.keys, bad[i], strlen(bad[i]), &err), MSGL_EINVAL);
+        assert_null(strstr(err.text, "secret"));
+    }
+    assert_int_equal(ftruncate(fd, 7), 0);
+    assert_int_equal(msgl__keys_read(&g.keys, path, &err), MSGL_EINVAL);
+    unlink(path);
+    assert_int_equal(msgl__keys_read(&g.keys, path, &err), MSGL_ENOENT);
+    close(fd);
+    assert_int_equal(g.keys.count, 3);
+    msgl__keys_free(&g.keys);
+}
+
 static void test_which_sockets_are_local(void **state)
 {
     (void)state;
@@ -133,6 +177,7 @@ int main(void)
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(test_local),
         cmocka_unit_test(test_reachable),
+        cmocka_unit_test(test_keys),
         cmocka_unit_test(test_which_sockets_are_local),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);

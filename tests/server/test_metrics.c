@@ -263,13 +263,49 @@ static void test_compat(void **state)
     server_close(&s);
 }
 
+// With keys every path but /health needs one, also one where nothing is.
+static void test_api_key(void **state)
+{
+    (void)state;
+    msgl_front_config cfg = msgl__front_config_default();
+    msgl_err err;
+    cfg.stop_timeout_ms = 2000;
+    assert_int_equal(msgl__keys_add(&cfg.guard.keys, "sk-test", 7, &err), 0);
+    server_fixture s;
+    server_open(&s, &cfg, true); // by /health
+    static const char *const paths[] = {"/metrics",         "/v1/models", "/v1",
+                                        "/get_server_info", "/nowhere",   "/health/"};
+    for (size_t i = 0; i < sizeof paths / sizeof paths[0]; i++) {
+        char buf[256];
+        response r = client_request(&s, "GET", paths[i], NULL);
+        if (r.status != 401) fail_msg("%s: %d", paths[i], r.status);
+        assert_string_equal(header_of(&r, "WWW-Authenticate", buf), "Bearer");
+        assert_null(strstr(r.body, "sk-test"));
+        expect_error(&r, 401, "invalid_api_key");
+    }
+    response refused = client_request(&s, "POST", "/v1/completions", "{\"prompt\":\"x\"}");
+    expect_error(&refused, 401, "invalid_api_key");
+    engine_expect_nothing(&s);
+    const int fd = client_open(&s);
+    client_send(fd, "GET /metrics HTTP/1.1\r\nHost: localhost\r\nAuthorization: Bearer sk-test"
+                    "\r\n\r\n");
+    response r = client_read(fd);
+    assert_int_equal(r.status, 200);
+    assert_true(value_of(r.body, "minisgl_errors_total{code=\"invalid_api_key\"}") == 7);
+    response_free(&r);
+    client_send(fd, "OPTIONS /v1/models HTTP/1.1\r\nHost: localhost\r\n\r\n");
+    expect_status(client_read(fd), 204);
+    close(fd);
+    server_close(&s);
+    msgl__keys_free(&cfg.guard.keys);
+}
+
 int main(void)
 {
     const struct CMUnitTest tests[] = {
-        cmocka_unit_test(test_engine_numbers),
-        cmocka_unit_test(test_front_numbers),
-        cmocka_unit_test(test_replicas),
-        cmocka_unit_test(test_compat),
+        cmocka_unit_test(test_engine_numbers), cmocka_unit_test(test_front_numbers),
+        cmocka_unit_test(test_replicas),       cmocka_unit_test(test_compat),
+        cmocka_unit_test(test_api_key),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }
