@@ -4,16 +4,19 @@
 #include <errno.h>
 #include <event2/buffer.h>
 #include <event2/bufferevent.h>
+#include <inttypes.h>
 #include <netdb.h>
 #include <netinet/in.h>
 #include <netinet/tcp.h>
 #include <poll.h>
 #include <stdio.h>
 #include <string.h>
+#include <sys/random.h>
 #include <sys/socket.h>
 #include <unistd.h>
 
 #include "core/mem.h"
+#include "utils/clock.h"
 
 enum {
     PIPELINE_MAX = 256 * 1024, // unread bytes while a request is open
@@ -63,6 +66,7 @@ struct msgl_http_server {
     msgl_http_conn *conns;
     int count;
     bool draining;
+    uint64_t id_base, last_id; // of requests that bring no id
 };
 
 msgl_http_config msgl__http_config_default(void)
@@ -205,6 +209,30 @@ static void conn_finish(msgl_http_conn *c)
 
 // --- answering ---
 
+// Whether it may stand in a header and in a log as it is.
+static bool is_request_id(const msgl_http_value *v)
+{
+    static const char allowed[] =
+        "ABCDEFGHIJKLMNOPQRSTUVWXYZabcdefghijklmnopqrstuvwxyz0123456789._:-";
+    if (v->at == NULL || v->len < 1 || v->len > MSGL_HTTP_ID_MAX) return false;
+    for (size_t i = 0; i < v->len; i++) {
+        if (memchr(allowed, v->at[i], sizeof allowed - 1) == NULL) return false;
+    }
+    return true;
+}
+
+static void put_request_id(msgl_http_conn *c, struct evbuffer *out)
+{
+    msgl_http_server *s = c->server;
+    const msgl_http_value *v = &c->parser.request_id;
+    if (is_request_id(v)) {
+        evbuffer_add_printf(out, "X-Request-Id: %.*s\r\n", (int)v->len, v->at);
+    } else {
+        evbuffer_add_printf(out, "X-Request-Id: %016" PRIx64 "%08" PRIx64 "\r\n", s->id_base,
+                            ++s->last_id);
+    }
+}
+
 static void put_head(msgl_http_conn *c, int status, const char *type, const char *headers,
                      const char *framing)
 {
@@ -212,6 +240,7 @@ static void put_head(msgl_http_conn *c, int status, const char *type, const char
     const msgl_http_handlers *h = &c->server->handlers;
     if (h->on_answer != NULL) h->on_answer(h->ctx, c, status);
     evbuffer_add_printf(out, "HTTP/1.1 %d %s\r\n", status, msgl__http_status_text(status));
+    put_request_id(c, out);
     if (type != NULL) evbuffer_add_printf(out, "Content-Type: %s\r\n", type);
     if (status == 429 || status == 503) evbuffer_add_printf(out, "Retry-After: 1\r\n");
     evbuffer_add_printf(out, "%s%sConnection: %s\r\n\r\n", headers == NULL ? "" : headers, framing,
@@ -535,6 +564,7 @@ int msgl__http_server_create(struct event_base *base, int listen_fd, const msgl_
     s->cfg = *cfg;
     s->handlers = *handlers;
     s->listen_fd = listen_fd;
+    if (getrandom(&s->id_base, sizeof s->id_base, 0) < 0) s->id_base = msgl__now_ns();
     evutil_make_socket_nonblocking(listen_fd);
     s->accept_event = event_new(base, listen_fd, EV_READ | EV_PERSIST, on_accept, s);
     s->accept_retry = event_new(base, -1, 0, on_accept_retry, s);

@@ -65,6 +65,10 @@ void *msgl__http_conn_user(const msgl_http_conn *c);
 void msgl__http_conn_set_label(msgl_http_conn *c, int label);
 int msgl__http_conn_label(const msgl_http_conn *c);
 
+// Every answer has a header X-Request-Id: the request's own if that has 1 to MSGL_HTTP_ID_MAX
+// letters, digits, '.', '_', ':' and '-', else one made up here that no other answer has.
+enum { MSGL_HTTP_ID_MAX = 128 };
+
 // A whole answer; 429 and 503 say Retry-After. headers: further lines, each ending in CR LF, or
 // NULL.
 void msgl__http_reply(msgl_http_conn *c, int status, const char *type, const char *headers,

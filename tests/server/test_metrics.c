@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 //
-// /metrics with a scripted engine: the format line by line, what each number counts, and the names
-// that dashboards of others look for.
+// What operators see, with a scripted engine: /metrics line by line, what each number counts, and
+// the names that dashboards of others look for; API keys; ids of requests.
 #include <ctype.h>
 #include <setjmp.h>
 #include <stdarg.h>
@@ -300,12 +300,75 @@ static void test_api_key(void **state)
     msgl__keys_free(&cfg.guard.keys);
 }
 
+// The id of an answer to a request with these header lines.
+static void id_of(const server_fixture *s, const char *method, const char *path,
+                  const char *headers, int status, char id[256])
+{
+    char text[1024];
+    const int fd = client_open(s);
+    (void)snprintf(text, sizeof text, "%s %s HTTP/1.1\r\nHost: localhost\r\n%s\r\n", method, path,
+                   headers);
+    client_send(fd, text);
+    response r = client_read(fd);
+    assert_int_equal(r.status, status);
+    assert_non_null(header_of(&r, "X-Request-Id", id));
+    assert_null(strstr(r.head, "secret"));
+    response_free(&r);
+    close(fd);
+}
+
+// Every answer has an id: the request's if it can be shown as it is, else one of its own.
+static void test_request_ids(void **state)
+{
+    (void)state;
+    server_fixture s;
+    char id[256], other[256], longest[200] = "X-Request-Id: ";
+    server_open(&s, NULL, true);
+    id_of(&s, "GET", "/health", "x-request-id:  a.B-c_9:z \r\n", 200, id);
+    assert_string_equal(id, "a.B-c_9:z");
+    id_of(&s, "GET", "/nowhere", "X-Request-Id: one\r\nX-Request-Id: two\r\n", 404, id);
+    assert_string_equal(id, "one");
+    // Refused by the connection itself, with the head complete.
+    id_of(&s, "POST", "/health", "X-Request-Id: big\r\nContent-Length: 99999999999\r\n", 413, id);
+    assert_string_equal(id, "big");
+    const size_t n = strlen(longest);
+    memset(longest + n, 'x', MSGL_HTTP_ID_MAX);
+    memcpy(longest + n + MSGL_HTTP_ID_MAX, "\r\n", 3);
+    id_of(&s, "GET", "/health", longest, 200, id);
+    assert_int_equal(strlen(id), MSGL_HTTP_ID_MAX);
+    static const char *const made_up[] = {"", "X-Request-Id:\r\n", "X-Request-Id: a secret\r\n",
+                                          "X-Request-Id: secret\"\r\n",
+                                          "X-Request-Id: secret\xc3\xa9\r\n"};
+    (void)snprintf(other, sizeof other, "-");
+    for (size_t i = 0; i < sizeof made_up / sizeof made_up[0]; i++) {
+        id_of(&s, "GET", "/health", made_up[i], 200, id);
+        assert_int_equal(strlen(id), 24);
+        assert_int_equal(strspn(id, "0123456789abcdef"), 24);
+        assert_string_not_equal(id, other);
+        (void)snprintf(other, sizeof other, "%s", id);
+    }
+    // A stream's is in its head; the next request of the connection has another.
+    uint64_t uid;
+    const int fd = client_ask(&s, "{\"prompt\":\"x\",\"stream\":true}", &uid);
+    engine_token(&s, uid, ID_EOS, MSGL_FINISH_STOP);
+    response r = client_read(fd);
+    assert_non_null(header_of(&r, "X-Request-Id", id));
+    response_free(&r);
+    client_send(fd, "GET /health HTTP/1.1\r\nHost: x\r\n\r\n");
+    r = client_read(fd);
+    assert_non_null(header_of(&r, "X-Request-Id", other));
+    assert_string_not_equal(id, other);
+    response_free(&r);
+    close(fd);
+    server_close(&s);
+}
+
 int main(void)
 {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(test_engine_numbers), cmocka_unit_test(test_front_numbers),
         cmocka_unit_test(test_replicas),       cmocka_unit_test(test_compat),
-        cmocka_unit_test(test_api_key),
+        cmocka_unit_test(test_api_key),        cmocka_unit_test(test_request_ids),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }
