@@ -128,6 +128,12 @@ int msgl__cmd_serve(const msgl_args *a)
         return msgl__cli_fail(MSGL_EXIT_FAILED, &err);
     }
     struct serve s = {.options = &options, .model_name = msgl__cli_model_name(dir)};
+    const msgl_list *names = &a->served_names;
+    if (names->count > 0) {
+        s.model_name = names->items[0];
+        cfg.front.more_names = names->items + 1;
+        cfg.front.num_more_names = names->count - 1;
+    }
     const msgl_log log = msgl__log_default();
     cfg.host = a->host;
     cfg.port = a->port;

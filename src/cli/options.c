@@ -145,6 +145,16 @@ static const msgl_setting ROWS[] = {
                 "or the request is answered 400; what looks like a typing error always is",
     },
     {
+        .name = "served-model-name",
+        MSGL_LIST(msgl_args, served_names),
+        .by_default = ": the last part of --model",
+        .commands = MSGL_CMD_SERVE,
+        .group = "server",
+        .metavar = "NAME",
+        .help = "the model's name in answers and /v1/models; may be given several times: requests "
+                "may use each of them, as they may --model and its last part",
+    },
+    {
         .name = "api-key",
         MSGL_LIST(msgl_args, api_keys),
         .by_default = ": none is needed",

@@ -122,6 +122,10 @@ static size_t strip_slashes(const char *s)
 
 bool msgl__api_model_known(const msgl_api_config *cfg, const char *name, size_t len)
 {
+    for (int i = 0; i < cfg->num_more_names; i++) {
+        const char *other = cfg->more_names[i];
+        if (len == strlen(other) && memcmp(name, other, len) == 0) return true;
+    }
     while (len > 1 && name[len - 1] == '/') len--;
     const size_t path_len = strip_slashes(cfg->model_path);
     const char *base = memrchr(cfg->model_path, '/', path_len);

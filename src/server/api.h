@@ -70,6 +70,8 @@ int msgl__api_error_put(const msgl_api_error *e, msgl_strbuf *out);
 // What the model and the operator fix.
 typedef struct msgl_api_config {
     const char *model_name;                    // served name
+    const char *const *more_names;             // [num_more_names] that mean it as well
+    int num_more_names;                        //
     const char *model_path;                    // also accepted, as is its last component
     msgl_sampling_params defaults;             // of what a request leaves out: the model's own
     int32_t vocab_size;                        // ids of a prompt and stop ids are below it

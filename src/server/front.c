@@ -167,6 +167,8 @@ int msgl__front_create(const msgl_front_config *cfg, int listen_fd, msgl_front *
     msgl__budget_init(&f->budget, cfg->max_request_memory);
     f->cfg.http.limits.budget = &f->budget;
     f->api = (msgl_api_config){.model_name = cfg->model_name,
+                               .more_names = cfg->more_names,
+                               .num_more_names = cfg->num_more_names,
                                .model_path = cfg->model_path,
                                .defaults = cfg->defaults,
                                .vocab_size = msgl__tokenizer_vocab_size(cfg->tokenizer),

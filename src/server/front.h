@@ -20,6 +20,8 @@
 
 typedef struct msgl_front_config {
     const char *model_name, *model_path;
+    const char *const *more_names; // of the model, [num_more_names]
+    int num_more_names;
     const msgl_tokenizer *tokenizer;
     const msgl_chat_templates *templates; // NULL: the model has none
     msgl_sampling_params defaults;        // generation_config.json's; max_tokens is not used

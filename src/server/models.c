@@ -1,14 +1,15 @@
 // SPDX-License-Identifier: Apache-2.0
 //
-// GET /v1/models, /v1/models/NAME and, as SGLang has it, /get_model_info: the one model there is.
+// GET /v1/models, /v1/models/NAME and, as SGLang has it, /get_model_info: the one model there is,
+// by each of its served names.
 #include <string.h>
 
 #include "server/front_impl.h"
 #include "server/json.h"
 
-static int put_model(const msgl_front *f, msgl_strbuf *out)
+static int put_model(const msgl_front *f, const char *name, msgl_strbuf *out)
 {
-    const char *name = f->cfg.model_name, *path = f->cfg.model_path;
+    const char *path = f->cfg.model_path;
     int rc = msgl__strbuf_adds(out, "{\"id\":");
     if (rc == 0) rc = msgl__json_put_str(out, name, strlen(name));
     if (rc == 0) {
@@ -25,13 +26,22 @@ static int put_models(const msgl_front *f, const char *rest, int *status, msgl_s
 {
     (void)rest, (void)status;
     int rc = msgl__strbuf_adds(out, "{\"object\":\"list\",\"data\":[");
-    if (rc == 0) rc = put_model(f, out);
+    if (rc == 0) rc = put_model(f, f->cfg.model_name, out);
+    for (int i = 0; i < f->cfg.num_more_names && rc == 0; i++) {
+        rc = msgl__strbuf_addc(out, ',');
+        if (rc == 0) rc = put_model(f, f->cfg.more_names[i], out);
+    }
     return rc == 0 ? msgl__strbuf_adds(out, "]}") : rc;
 }
 
 static int put_named(const msgl_front *f, const char *name, int *status, msgl_strbuf *out)
 {
-    if (msgl__api_model_known(&f->api, name, strlen(name))) return put_model(f, out);
+    for (int i = 0; i < f->cfg.num_more_names; i++) {
+        if (strcmp(name, f->cfg.more_names[i]) == 0) return put_model(f, name, out);
+    }
+    if (msgl__api_model_known(&f->api, name, strlen(name))) {
+        return put_model(f, f->cfg.model_name, out);
+    }
     msgl_api_error e;
     (void)msgl__api_fail(&e, 404, "model", "model_not_found",
                          "The model '%.100s' does not exist; this server has '%.100s'.", name,

@@ -13,6 +13,7 @@
 #include <unistd.h>
 
 #include <cmocka.h>
+#include <jansson.h>
 
 #include "server/fixture.h"
 
@@ -232,6 +233,79 @@ static void test_replicas(void **state)
     server_close(&s);
 }
 
+// examples/grafana-minisgl.json asks for nothing that is not there.
+static void test_dashboard(void **state)
+{
+    (void)state;
+    static char text[1 << 17];
+    FILE *file = fopen(MSGL_SOURCE_DIR "/examples/grafana-minisgl.json", "r");
+    assert_non_null(file);
+    const size_t len = fread(text, 1, sizeof text - 1, file);
+    assert_true(len > 0 && len < sizeof text - 1);
+    (void)fclose(file);
+    json_t *dashboard = json_loadb(text, len, 0, NULL);
+    assert_non_null(json_object_get(dashboard, "panels"));
+    json_decref(dashboard);
+    server_fixture s;
+    server_open(&s, NULL, true);
+    response r = scrape_reported(&s, "minisgl_evictions_total{group=\"0\"} 5\n");
+    int names = 0;
+    static const char letters[] = "abcdefghijklmnopqrstuvwxyz0123456789_";
+    for (const char *at = text; *at != '\0';) {
+        const size_t n = strspn(at, letters);
+        if (strncmp(at, "minisgl_", 8) == 0 || strncmp(at, "process_", 8) == 0) {
+            char type[160];
+            size_t m = n;
+            if (m > 7 && strncmp(at + m - 7, "_bucket", 7) == 0) m -= 7;
+            (void)snprintf(type, sizeof type, "# TYPE %.*s ", (int)m, at);
+            if (!has(r.body, type)) fail_msg("/metrics has no %.*s", (int)m, at);
+            names++;
+        }
+        at += n > 0 ? n : 1;
+    }
+    assert_true(names >= 25);
+    response_free(&r);
+    server_close(&s);
+}
+
+// Each served name is listed and means the model; answers have the first.
+static void test_served_names(void **state)
+{
+    (void)state;
+    static const char *const more[] = {"gpt-4o", "org/other"};
+    msgl_front_config cfg = msgl__front_config_default();
+    cfg.stop_timeout_ms = 2000;
+    cfg.more_names = more;
+    cfg.num_more_names = 2;
+    server_fixture s;
+    server_open(&s, &cfg, true);
+    response r = client_request(&s, "GET", "/v1/models", NULL);
+    json_t *j = json_loadb(r.body, r.len, 0, NULL);
+    const json_t *data = json_object_get(j, "data");
+    static const char *const names[] = {"test-model", "gpt-4o", "org/other"};
+    assert_int_equal(json_array_size(data), 3);
+    for (size_t i = 0; i < 3; i++) {
+        const json_t *id = json_object_get(json_array_get(data, i), "id");
+        assert_string_equal(json_string_value(id), names[i]);
+    }
+    json_decref(j);
+    response_free(&r);
+    r = client_request(&s, "GET", "/v1/models/org/other", NULL);
+    assert_true(r.status == 200 && has(r.body, "\"id\":\"org/other\""));
+    response_free(&r);
+    expect_status(client_request(&s, "GET", "/v1/models/org", NULL), 404);
+    static const char unknown[] = "{\"prompt\":\"x\",\"model\":\"o\"}";
+    expect_status(client_request(&s, "POST", "/v1/completions", unknown), 404);
+    uint64_t uid;
+    const int fd = client_ask(&s, "{\"prompt\":\"x\",\"model\":\"gpt-4o\"}", &uid);
+    engine_token(&s, uid, ID_EOS, MSGL_FINISH_STOP);
+    r = client_read(fd);
+    assert_true(r.status == 200 && has(r.body, "\"model\":\"test-model\""));
+    response_free(&r);
+    close(fd);
+    server_close(&s);
+}
+
 static void test_compat(void **state)
 {
     (void)state;
@@ -367,7 +441,8 @@ int main(void)
 {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(test_engine_numbers), cmocka_unit_test(test_front_numbers),
-        cmocka_unit_test(test_replicas),       cmocka_unit_test(test_compat),
+        cmocka_unit_test(test_replicas),       cmocka_unit_test(test_dashboard),
+        cmocka_unit_test(test_served_names),   cmocka_unit_test(test_compat),
         cmocka_unit_test(test_api_key),        cmocka_unit_test(test_request_ids),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
