@@ -263,7 +263,7 @@ int msgl__args_parse(const msgl_command *cmd, int argc, char **argv, msgl_args *
         if (o->type == MSGL_SETTING_LIST &&
             !lists_from_argv) { // flags replace a list from the environment
             out->prompts.count = out->stop.count = out->api_keys.count = 0;
-            out->served_names.count = 0;
+            out->served_names.count = out->cors_origins.count = 0;
             lists_from_argv = true;
         }
         rc = store(at, name, value, out, err);

@@ -36,7 +36,7 @@ typedef struct msgl_args {
     double balance; // of routing
     int port, num_tokenizer, request_memory, watchdog_timeout, shell, insecure;
     // requests
-    msgl_list prompts, stop, api_keys, served_names;
+    msgl_list prompts, stop, api_keys, served_names, cors_origins;
     const char *input, *output, *system, *text;
     msgl_sampling_params sampling; // what msgl__sampling_settings has
     int max_tokens, logprobs, chat, stream;

@@ -161,6 +161,8 @@ int msgl__cmd_serve(const msgl_args *a)
     cfg.engine_main = engine_main;
     cfg.on_ready = on_ready;
     cfg.ctx = &s;
+    cfg.front.guard.cors = a->cors_origins.items;
+    cfg.front.guard.num_cors = a->cors_origins.count;
     cfg.insecure = a->insecure != 0;
     rc = msgl__serve(&cfg, &err);
     msgl__keys_free(&cfg.front.guard.keys);

@@ -155,6 +155,18 @@ static const msgl_setting ROWS[] = {
                 "may use each of them, as they may --model and its last part",
     },
     {
+        .name = "cors-origin",
+        MSGL_LIST(msgl_args, cors_origins),
+        .by_default = ": none",
+        .commands = MSGL_CMD_SERVE,
+        .group = "server",
+        .metavar = "ORIGIN",
+        .help =
+            "an origin, such as https://app.example.org, whose web pages may use the server and "
+            "read its answers in a browser; may be given several times; * is any page, which "
+            "wants an API key beside it",
+    },
+    {
         .name = "api-key",
         MSGL_LIST(msgl_args, api_keys),
         .by_default = ": none is needed",

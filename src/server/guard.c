@@ -64,6 +64,19 @@ static bool is_json(const msgl_http_value *type)
     return same(type->at, n, "application/json");
 }
 
+bool msgl__guard_shares(const msgl_guard *g, const msgl_http_parser *p, bool *any)
+{
+    const msgl_http_value *o = &p->origin;
+    bool found = false;
+    *any = false;
+    if (o->at == NULL) return false;
+    for (int i = 0; i < g->num_cors; i++) {
+        if (strcmp(g->cors[i], "*") == 0) *any = true;
+        found = found || same(o->at, o->len, g->cors[i]);
+    }
+    return found || *any;
+}
+
 int msgl__guard_check(const msgl_guard *g, const msgl_http_parser *p, msgl_api_error *e)
 {
     const msgl_http_value *host = &p->host, *origin = &p->origin;
@@ -75,10 +88,11 @@ int msgl__guard_check(const msgl_guard *g, const msgl_http_parser *p, msgl_api_e
                               (int)(host->len < 100 ? host->len : 100), host->at);
     }
     if (origin->at == NULL) return 0;
-    if (checked && !origin_is_ours(g, origin->at, origin->len)) {
+    bool any;
+    if (checked && !msgl__guard_shares(g, p, &any) && !origin_is_ours(g, origin->at, origin->len)) {
         return msgl__api_fail(e, 403, NULL, "foreign_origin",
                               "The Origin '%.*s' may not use this server; allowed: pages of this "
-                              "machine and of --allowed-hosts.",
+                              "machine, of --allowed-hosts and --cors-origin.",
                               (int)(origin->len < 100 ? origin->len : 100), origin->at);
     }
     if (p->method == MSGL_HTTP_POST && !is_json(&p->content_type)) {

@@ -18,12 +18,19 @@ typedef struct msgl_guard {
     bool local;          // only this machine can connect: Host and Origin must be local
     const char *host;    // that the server was told to listen on, also a name of it; NULL: none
     const char *allowed; // more names, or whole origins, separated by commas; "*": any; NULL: none
-    msgl_keys keys;      // borrowed; with any, a request has to bring one
+    // Origins, such as https://app.example, whose pages may use the server and read its answers;
+    // "*": any page's.
+    const char *const *cors;
+    int num_cors;
+    msgl_keys keys; // borrowed; with any, a request has to bring one
 } msgl_guard;
 
 // 0, or MSGL_EINVAL with *e: 403 for a foreign Host or Origin, 415 for a page's body that is not
 // JSON. Where others can connect, Host and Origin are checked only when `allowed` is given.
 int msgl__guard_check(const msgl_guard *g, const msgl_http_parser *p, msgl_api_error *e);
+
+// Whether a request's Origin is one of `cors`; *any: every one is.
+bool msgl__guard_shares(const msgl_guard *g, const msgl_http_parser *p, bool *any);
 
 // 0, or MSGL_EINVAL with *e: 401, since there are keys and the request has none of them.
 int msgl__guard_key(const msgl_guard *g, const msgl_http_parser *p, msgl_api_error *e);

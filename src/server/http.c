@@ -45,6 +45,7 @@ struct msgl_http_conn {
     conn_state state;
     void *user;
     int label; // of the open request
+    bool share_origin, share_any;
     size_t lingered;
     msgl_claim buffers; // what is in bev's
     int watch_ms;       // CONN_OPEN without reading: until the next look; 0: reading
@@ -233,6 +234,18 @@ static void put_request_id(msgl_http_conn *c, struct evbuffer *out)
     }
 }
 
+static void put_sharing(const msgl_http_conn *c, struct evbuffer *out)
+{
+    const msgl_http_value *origin = &c->parser.origin;
+    evbuffer_add_printf(out, "Access-Control-Expose-Headers: X-Request-Id, Retry-After\r\n");
+    if (c->share_any) {
+        evbuffer_add_printf(out, "Access-Control-Allow-Origin: *\r\n");
+    } else {
+        evbuffer_add_printf(out, "Access-Control-Allow-Origin: %.*s\r\nVary: Origin\r\n",
+                            (int)origin->len, origin->at);
+    }
+}
+
 static void put_head(msgl_http_conn *c, int status, const char *type, const char *headers,
                      const char *framing)
 {
@@ -241,6 +254,7 @@ static void put_head(msgl_http_conn *c, int status, const char *type, const char
     if (h->on_answer != NULL) h->on_answer(h->ctx, c, status);
     evbuffer_add_printf(out, "HTTP/1.1 %d %s\r\n", status, msgl__http_status_text(status));
     put_request_id(c, out);
+    if (c->share_origin || c->share_any) put_sharing(c, out);
     if (type != NULL) evbuffer_add_printf(out, "Content-Type: %s\r\n", type);
     if (status == 429 || status == 503) evbuffer_add_printf(out, "Retry-After: 1\r\n");
     evbuffer_add_printf(out, "%s%sConnection: %s\r\n\r\n", headers == NULL ? "" : headers, framing,
@@ -254,6 +268,7 @@ static void answered(msgl_http_conn *c)
 {
     c->user = NULL;
     c->label = 0;
+    c->share_origin = c->share_any = false;
     c->streaming = c->probed = false;
     if (c->state == CONN_DEAD) return;
     if (c->cut) {
@@ -345,6 +360,12 @@ void msgl__http_conn_set_user(msgl_http_conn *c, void *user)
 void *msgl__http_conn_user(const msgl_http_conn *c)
 {
     return c->user;
+}
+
+void msgl__http_conn_share(msgl_http_conn *c, bool any)
+{
+    c->share_origin = c->parser.origin.at != NULL;
+    c->share_any = any;
 }
 
 void msgl__http_conn_set_label(msgl_http_conn *c, int label)

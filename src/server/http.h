@@ -61,6 +61,8 @@ int msgl__http_server_connections(const msgl_http_server *s);
 
 void msgl__http_conn_set_user(msgl_http_conn *c, void *user);
 void *msgl__http_conn_user(const msgl_http_conn *c);
+// Of the open request: its answer lets the page of its Origin, or any page, read it.
+void msgl__http_conn_share(msgl_http_conn *c, bool any);
 // What the open request is, for on_answer; 0: nobody has said.
 void msgl__http_conn_set_label(msgl_http_conn *c, int label);
 int msgl__http_conn_label(const msgl_http_conn *c);

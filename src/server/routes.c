@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 //
 // From a path to its endpoint, and the bodies of errors.
+#include <stdio.h>
 #include <string.h>
 
 #include "server/front_impl.h"
@@ -74,6 +75,20 @@ static void answer(msgl_front *f, msgl_api_kind kind, msgl_http_conn *c, msgl_ht
     }
 }
 
+// What browsers ask in front of a page's request; without an Origin that is shared with, a plain
+// answer.
+static void reply_options(msgl_http_conn *c, const char *allow, bool shares)
+{
+    char headers[256];
+    (void)snprintf(headers, sizeof headers, "%s%s", allow,
+                   shares ? "Access-Control-Allow-Methods: GET, POST\r\n"
+                            "Access-Control-Allow-Headers: Authorization, Content-Type, "
+                            "X-Request-Id\r\n"
+                            "Access-Control-Max-Age: 600\r\n"
+                          : "");
+    msgl__http_reply(c, 204, NULL, headers, NULL, 0);
+}
+
 void msgl__route(void *front, msgl_http_conn *c, msgl_http_parser *p)
 {
     msgl_front *f = front;
@@ -82,6 +97,9 @@ void msgl__route(void *front, msgl_http_conn *c, msgl_http_parser *p)
     const msgl_http_method method = p->method == MSGL_HTTP_HEAD ? MSGL_HTTP_GET : p->method;
     msgl_api_error e;
     msgl__http_conn_set_label(c, ep == NULL ? 0 : (int)kind + 1);
+    bool any;
+    const bool shares = msgl__guard_shares(&f->cfg.guard, p, &any);
+    if (shares) msgl__http_conn_share(c, any);
     if (msgl__guard_check(&f->cfg.guard, p, &e) != 0) {
         msgl__front_reply_error(f, ep, c, &e);
     } else if (method != MSGL_HTTP_OPTIONS && (ep == NULL || !ep->open) &&
@@ -99,7 +117,7 @@ void msgl__route(void *front, msgl_http_conn *c, msgl_http_parser *p)
         const bool get = ep->method == MSGL_HTTP_GET;
         const char *allow = get ? "Allow: GET, HEAD, OPTIONS\r\n" : "Allow: POST, OPTIONS\r\n";
         if (method == MSGL_HTTP_OPTIONS) {
-            msgl__http_reply(c, 204, NULL, allow, NULL, 0);
+            reply_options(c, allow, shares);
             return;
         }
         (void)msgl__api_fail(&e, 405, NULL, NULL, "'%s' takes %s.", ep->path, get ? "GET" : "POST");

@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 //
 // What operators see, with a scripted engine: /metrics line by line, what each number counts, and
-// the names that dashboards of others look for; API keys; ids of requests.
+// the names that dashboards of others look for; API keys; ids of requests; what web pages may read.
 #include <ctype.h>
 #include <setjmp.h>
 #include <stdarg.h>
@@ -437,13 +437,70 @@ static void test_request_ids(void **state)
     server_close(&s);
 }
 
+// An answer's Access-Control-Allow-Origin, "" for none; frees nothing but its own.
+static void share_of(const server_fixture *s, const char *request, int status, char value[256])
+{
+    const int fd = client_open(s);
+    client_send(fd, request);
+    response r = client_read(fd);
+    if (r.status != status) fail_msg("%d: %s", r.status, request);
+    if (header_of(&r, "Access-Control-Allow-Origin", value) == NULL) value[0] = '\0';
+    const bool preflight = has(r.head, "Access-Control-Allow-Headers: Authorization");
+    assert_true(preflight == (strncmp(request, "OPTIONS", 7) == 0 && value[0] != '\0'));
+    response_free(&r);
+    close(fd);
+}
+
+// Pages of a listed origin read whatever they are answered, refusals too; those of others do not.
+static void test_cors(void **state)
+{
+    (void)state;
+    static const char *const origins[] = {"https://app.example", "http://b.example:3000"},
+                             *any = "*";
+    msgl_front_config cfg = msgl__front_config_default();
+    cfg.stop_timeout_ms = 2000;
+    cfg.guard.local = true;
+    cfg.guard.cors = origins;
+    cfg.guard.num_cors = 2;
+    server_fixture s;
+    char value[256];
+    server_open(&s, &cfg, true);
+#define ASK(line, origin) line " HTTP/1.1\r\nHost: localhost\r\nOrigin: " origin "\r\n\r\n"
+    share_of(&s, ASK("GET /v1/models", "https://app.example"), 200, value);
+    assert_string_equal(value, "https://app.example");
+    share_of(&s, ASK("GET /nowhere", "http://b.example:3000"), 404, value);
+    assert_string_equal(value, "http://b.example:3000");
+    share_of(&s, ASK("OPTIONS /v1/completions", "https://app.example"), 204, value);
+    assert_string_equal(value, "https://app.example");
+    share_of(&s, ASK("POST /v1/completions", "https://app.example"), 415, value);
+    assert_string_equal(value, "https://app.example");
+    share_of(&s, ASK("GET /v1/models", "https://app.example.evil"), 403, value);
+    assert_string_equal(value, "");
+    share_of(&s, ASK("GET /v1/models", "http://b.example"), 403, value);
+    assert_string_equal(value, "");
+    share_of(&s, ASK("GET /v1/models", "http://localhost"), 200, value);
+    assert_string_equal(value, "");
+    share_of(&s, ASK("OPTIONS /v1/models", "http://localhost"), 204, value);
+    assert_string_equal(value, "");
+    server_close(&s);
+    cfg.guard.cors = &any;
+    cfg.guard.num_cors = 1;
+    server_open(&s, &cfg, true);
+    share_of(&s, ASK("GET /v1/models", "https://any.example"), 200, value);
+    assert_string_equal(value, "*");
+    share_of(&s, "GET /v1/models HTTP/1.1\r\nHost: localhost\r\n\r\n", 200, value);
+    assert_string_equal(value, "");
+    server_close(&s);
+}
+
 int main(void)
 {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(test_engine_numbers), cmocka_unit_test(test_front_numbers),
         cmocka_unit_test(test_replicas),       cmocka_unit_test(test_dashboard),
         cmocka_unit_test(test_served_names),   cmocka_unit_test(test_compat),
-        cmocka_unit_test(test_api_key),        cmocka_unit_test(test_request_ids),
+        cmocka_unit_test(test_cors),           cmocka_unit_test(test_api_key),
+        cmocka_unit_test(test_request_ids),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }
