@@ -154,6 +154,17 @@ typedef struct msgl_bias {
     float value; // -100 to 100
 } msgl_bias;
 
+// What msgl_params.grammar is.
+typedef enum msgl_grammar_kind {
+    MSGL_GRAMMAR_NONE,
+    MSGL_GRAMMAR_JSON_OBJECT, // any JSON object
+    MSGL_GRAMMAR_JSON_SCHEMA,
+    MSGL_GRAMMAR_REGEX,  // of the whole answer
+    MSGL_GRAMMAR_CHOICE, // a JSON array of strings: one of them
+    MSGL_GRAMMAR_GBNF,   // llama.cpp's, from the rule root
+    MSGL_GRAMMAR_LARK,   // from the rule start
+} msgl_grammar_kind;
+
 typedef struct msgl_params {
     float temperature; // 0: greedy. msgl_params_init takes the model's own defaults for the first
                        // five
@@ -177,7 +188,11 @@ typedef struct msgl_params {
     int num_stop_token_ids;
     const msgl_bias *logit_bias; // copied; at most 1,024, of different tokens
     int num_logit_bias;
-    void *reserved[8];
+    // What the answer has to be: NULL, or a text of this kind (copied; of MSGL_GRAMMAR_JSON_OBJECT
+    // any). The answer then ends where the grammar does, with MSGL_STOP.
+    const char *grammar;
+    msgl_grammar_kind grammar_kind;
+    void *reserved[6];
 } msgl_params;
 
 MSGL_API void msgl_params_init(const msgl_llm *l, msgl_params *p);

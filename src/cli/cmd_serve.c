@@ -48,6 +48,7 @@ static int engine_main(msgl_channel *ch, msgl_heartbeat *heartbeat, int replica,
     msgl_scheduler_config cfg;
     msgl__scheduler_config_of(engine, &cfg);
     cfg.heartbeat = heartbeat;
+    cfg.model_dir = options.model_dir;
     rc = msgl__scheduler_serve(&options, &cfg, msgl__engine_runner(engine), &ready, ch, &err);
     msgl__engine_destroy(engine);
     return rc == 0 || rc == MSGL_ECLOSED ? MSGL_EXIT_OK : MSGL_EXIT_FAILED;

@@ -83,6 +83,8 @@ static void take_params(msgl_run_line *r)
     if (q->extra != NULL) {
         p->logit_bias = q->extra->bias;
         p->num_logit_bias = q->extra->num_bias;
+        p->grammar = q->extra->grammar;
+        p->grammar_kind = q->extra->grammar_kind;
     }
     if (json_is_integer(json_object_get(q->root, "seed"))) {
         p->seed = s->seed;

@@ -46,6 +46,9 @@ typedef struct msgl_batch_req {
     bool sample; // choose a token from the last row and write it to the token pool at device_len
     msgl_sampling_params sampling;
     const msgl_req_extra *extra; // or NULL; the scheduler's, until the step's result is handled
+    // NULL, or [mask_words]: the token to choose is one of those whose bits are set, as if the
+    // others' logits were -inf before anything else. The scheduler's, as extra is; read by submit.
+    const uint32_t *mask;
 } msgl_batch_req;
 
 // Requests of a step whose tokens are neighbours, as attention and every other mixer over sequences
@@ -75,6 +78,7 @@ typedef struct msgl_batch {
     int32_t size;         // requests
     int32_t num_decode;   // the first so many are answers with one new token each, then come chunks
     int32_t num_tokens;   // sum of extend_len
+    int32_t mask_words;   // of each request's mask: ceil(vocab_size / 32)
     msgl_batch_req *reqs; // [size]
     int32_t flight;       // which of the steps in flight this is: its staging set (a ring)
 } msgl_batch;

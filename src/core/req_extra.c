@@ -41,19 +41,33 @@ static int check_bias(const msgl_bias *sorted, int32_t n, int vocab_size, msgl_e
 int msgl__req_extra_create(const msgl_bias *bias, int64_t num_bias, int vocab_size,
                            msgl_req_extra **out, msgl_err *err)
 {
+    return msgl__req_extra_create_with(bias, num_bias, vocab_size, MSGL_GRAMMAR_NONE, NULL, out,
+                                       err);
+}
+
+int msgl__req_extra_create_with(const msgl_bias *bias, int64_t num_bias, int vocab_size,
+                                msgl_grammar_kind kind, const char *grammar, msgl_req_extra **out,
+                                msgl_err *err)
+{
     *out = NULL;
-    if (num_bias == 0) return 0;
+    if (num_bias == 0 && kind == MSGL_GRAMMAR_NONE) return 0;
     if (num_bias < 0 || num_bias > MSGL_MAX_LOGIT_BIAS) {
         return msgl__err_set(err, MSGL_EINVAL, "logit_bias has %lld entries; allowed: at most %d",
                              (long long)num_bias, MSGL_MAX_LOGIT_BIAS);
     }
     const size_t n = (size_t)num_bias;
-    msgl_req_extra *x = msgl__malloc(sizeof *x + n * sizeof x->bias[0]);
+    const size_t len = kind == MSGL_GRAMMAR_NONE || grammar == NULL ? 0 : strlen(grammar);
+    msgl_req_extra *x = msgl__malloc(sizeof *x + n * sizeof x->bias[0] + len + 1);
     if (x == NULL) return msgl__err_set(err, MSGL_ENOMEM, "out of memory for logit_bias");
+    char *text = (char *)&x->bias[n];
+    if (len > 0) memcpy(text, grammar, len);
+    text[len] = '\0';
+    x->grammar_kind = kind;
+    x->grammar = text;
     atomic_init(&x->refs, 1);
     x->num_bias = (int32_t)num_bias;
-    memcpy(x->bias, bias, n * sizeof x->bias[0]);
-    qsort(x->bias, n, sizeof x->bias[0], token_order);
+    if (n > 0) memcpy(x->bias, bias, n * sizeof x->bias[0]);
+    if (n > 1) qsort(x->bias, n, sizeof x->bias[0], token_order);
     const int rc = check_bias(x->bias, x->num_bias, vocab_size, err);
     if (rc != 0) {
         msgl__free(x);
@@ -65,13 +79,14 @@ int msgl__req_extra_create(const msgl_bias *bias, int64_t num_bias, int vocab_si
 
 int msgl__req_extra_check(const msgl_req_extra *x, int vocab_size, msgl_err *err)
 {
-    if (x == NULL) return 0;
+    if (x == NULL || x->num_bias == 0) return 0;
     return check_token(x->bias[x->num_bias - 1].token, vocab_size, err);
 }
 
 size_t msgl__req_extra_bytes(const msgl_req_extra *x)
 {
-    return x == NULL ? 0 : sizeof *x + (size_t)x->num_bias * sizeof x->bias[0];
+    if (x == NULL) return 0;
+    return sizeof *x + (size_t)x->num_bias * sizeof x->bias[0] + strlen(x->grammar) + 1;
 }
 
 msgl_req_extra *msgl__req_extra_ref(msgl_req_extra *x)

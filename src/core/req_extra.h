@@ -19,6 +19,8 @@
 typedef struct msgl_req_extra {
     atomic_int refs;
     int32_t num_bias;
+    msgl_grammar_kind grammar_kind; // MSGL_GRAMMAR_NONE: the answer may be anything
+    const char *grammar;            // in this block, NUL-terminated; "" with MSGL_GRAMMAR_NONE
     msgl_bias bias[]; // ascending tokens, each once; values within +-MSGL_LOGIT_BIAS_RANGE
 } msgl_req_extra;
 
@@ -27,6 +29,10 @@ typedef struct msgl_req_extra {
 // twice, a value out of range (NaN is); MSGL_ENOMEM.
 int msgl__req_extra_create(const msgl_bias *bias, int64_t num_bias, int vocab_size,
                            msgl_req_extra **out, msgl_err *err);
+// The same with a grammar, whose text (NULL: "") is copied and not looked at.
+int msgl__req_extra_create_with(const msgl_bias *bias, int64_t num_bias, int vocab_size,
+                                msgl_grammar_kind kind, const char *grammar, msgl_req_extra **out,
+                                msgl_err *err);
 // Whether a block that was made without knowing the vocabulary (INT32_MAX) fits it: 0 or
 // MSGL_EINVAL.
 int msgl__req_extra_check(const msgl_req_extra *x, int vocab_size, msgl_err *err);

@@ -94,6 +94,10 @@ static int follow_submit(follower *f)
         if (q->extra != NULL) q->extra = f->extras[q->table_idx];
         const int code = take_slots(f, q->table_idx, q->cached_len, q->device_len);
         if (code != 0) return code;
+        if (q->mask == NULL) continue;
+        if (b.mask_words != msgl__mask_words(f->e)) return MSGL_EINTERNAL;
+        q->mask = msgl__wire_take(&f->w, (size_t)b.mask_words * sizeof *q->mask);
+        if (q->mask == NULL) return MSGL_EINTERNAL;
     }
     const int code = wait_for(f, b.flight);
     if (code != 0) return code;

@@ -59,9 +59,12 @@ typedef struct msgl_engine_step {
     msgl_rope_segment *segments;
     msgl_step_rope ropes[MSGL_MAX_ROPES];
     int32_t num_rows, num_samples, num_records;
-    int32_t *row_sample; // [num_rows] which of the sampled rows it is, -1: not sampled
-    int32_t *row_record; // [num_rows] which of the records it is, -1: none wanted
-    int32_t *sample_req; // [num_samples] request in the batch, ascending
+    int32_t *row_sample;  // [num_rows] which of the sampled rows it is, -1: not sampled
+    int32_t *row_record;  // [num_rows] which of the records it is, -1: none wanted
+    int32_t *sample_req;  // [num_samples] request in the batch, ascending
+    int32_t *sample_mask; // [num_samples] which of the masks it has, -1: none
+    uint32_t *masks;      // [num_masks, words], as the scheduler made them
+    int32_t num_masks;
     bool any_random, any_filter, any_adjust; // of the sampled rows
     bool whole_rows;                         // somebody looks at them
     msgl_token_logprobs *records;
@@ -83,6 +86,7 @@ typedef struct msgl_engine_dev {
     float *saved;                         // the same shape: see msgl_sample_call
     msgl_bias *bias;                      // [max_running + 1, MSGL_MAX_LOGIT_BIAS]
     float *bias_saved;                    // the same shape
+    uint32_t *masks;                      // [max_running, words] of a step
 } msgl_engine_dev;
 
 // Ids on their way into the token pool and slots into the device's page table of a span (the ids
@@ -243,6 +247,11 @@ bool msgl__step_forward(msgl_engine *e, msgl_engine_step *s, msgl_logits *out);
 int msgl__graphs_capture(msgl_engine *e, int32_t max_size, msgl_err *err);
 const msgl_decode_graph *msgl__graphs_find(const msgl_engine *e, int32_t size, int32_t seq_len);
 void msgl__graphs_destroy(msgl_engine *e);
+
+// Words of a request's mask; bytes of the scratch for masked copies of logits.
+int32_t msgl__mask_words(const msgl_engine *e);
+size_t msgl__masked_bytes(const msgl_engine *e);
+void msgl__step_copy_masks(msgl_engine *e, const msgl_engine_step *s); // on the device's queue
 
 // sample.c, on the device's queue. Bytes of the step arena that logits take; logits of all rows of
 // a step in blocks, then what sample_block does: tokens, unless the graph has chosen them, and

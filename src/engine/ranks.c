@@ -339,6 +339,7 @@ int msgl__ranks_submit(msgl_ranks *r, const msgl_page_table *tables, int32_t num
         const msgl_batch_req *q = &b->reqs[i];
         msgl__wire_put(w, q->saves, (size_t)q->num_saves * sizeof *q->saves);
         put_slots(w, tables, num_tables, q->table_idx, q->cached_len, q->device_len);
+        if (q->mask != NULL) msgl__wire_put(w, q->mask, (size_t)b->mask_words * sizeof *q->mask);
     }
     return send_all(r);
 }

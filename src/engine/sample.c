@@ -1,4 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
+#include <assert.h>
+
 #include "core/attributes.h"
 #include "core/mem.h"
 #include "engine/internal.h"
@@ -34,6 +36,25 @@ static void draw_apart(msgl_engine *e, msgl_sample_call call, int32_t first, con
     k->pick(&e->exec, &call, e->comm->size);
 }
 
+enum { MASKED_ROWS = 8 }; // at a time: their logits are copied
+
+int32_t msgl__mask_words(const msgl_engine *e)
+{
+    return (e->model.cfg.vocab_size + 31) / 32;
+}
+
+size_t msgl__masked_bytes(const msgl_engine *e)
+{
+    return msgl__activation_bytes(MASKED_ROWS, (size_t)e->model.cfg.vocab_size, MSGL_F32);
+}
+
+void msgl__step_copy_masks(msgl_engine *e, const msgl_engine_step *s)
+{
+    if (s->num_masks == 0) return;
+    e->device->ops->copy_in(e->device, e->dev.masks, s->masks,
+                            (size_t)s->num_masks * (size_t)msgl__mask_words(e) * sizeof *s->masks);
+}
+
 // Inside a graph the kernel starts while the last of the logits are being computed.
 void msgl__sample_late(msgl_engine *e, const msgl_engine_step *s, int32_t rows,
                        const msgl_logits *l)
@@ -60,6 +81,32 @@ void msgl__sample_late(msgl_engine *e, const msgl_engine_step *s, int32_t rows,
     msgl__arena_reset(&e->scratch);
 }
 
+// Rows from r on, of the sampled ones [r, end), that have masks or have none as r does, as many as
+// are sampled together.
+static int32_t alike_end(const msgl_engine_step *s, int32_t r, int32_t end)
+{
+    const bool has = s->sample_mask[s->row_sample[r]] >= 0;
+    int32_t to = r + 1;
+    while (to < end && (s->sample_mask[s->row_sample[to]] >= 0) == has &&
+           (!has || to - r < MASKED_ROWS)) {
+        to++;
+    }
+    return to;
+}
+
+// A copy of rows' logits with -inf where their masks say so, in the scratch: log-probabilities are
+// those of the logits themselves. Only rows with masks pay for it.
+static float *masked(msgl_engine *e, const msgl_engine_step *s, int32_t at, int32_t rows,
+                     const float *logits)
+{
+    const size_t vocab = (size_t)e->model.cfg.vocab_size;
+    float *copy = msgl__arena_alloc(&e->scratch, (size_t)rows * vocab * sizeof *copy);
+    assert(copy != NULL);
+    const uint32_t *masks = e->dev.masks + (size_t)s->sample_mask[at] * (size_t)msgl__mask_words(e);
+    e->kernels.sample.mask(&e->exec, logits, vocab, masks, rows, (int)vocab, copy);
+    return copy;
+}
+
 // Tokens of the rows [first, end) that are sampled; apart: by draw_apart.
 static void sample_rows(msgl_engine *e, const msgl_engine_step *s, int32_t first, int32_t end,
                         const msgl_logits *l, bool apart)
@@ -70,9 +117,11 @@ static void sample_rows(msgl_engine *e, const msgl_engine_step *s, int32_t first
             r++;
             continue;
         }
-        const int32_t to = run_end(s->row_sample, r, end), at = s->row_sample[r];
+        const int32_t at = s->row_sample[r];
+        const int32_t to = alike_end(s, r, run_end(s->row_sample, r, end));
+        float *of_run = l->whole + (size_t)(r - first) * (size_t)vocab;
         const msgl_sample_call call = {
-            .logits = l->whole + (size_t)(r - first) * (size_t)vocab,
+            .logits = s->sample_mask[at] < 0 ? of_run : masked(e, s, at, to - r, of_run),
             .ld = (size_t)vocab,
             .num_rows = to - r,
             .vocab = vocab,
@@ -149,7 +198,7 @@ void msgl__sample_step(msgl_engine *e, msgl_engine_step *s, msgl_forward *f, con
     const size_t dim = (size_t)e->model.cfg.hidden_size;
     const int32_t block = s->num_rows < e->logits_rows ? s->num_rows : e->logits_rows;
     const bool apart = msgl__model_draws_apart(&e->model) && !s->any_filter && !s->any_adjust &&
-                       !s->whole_rows && s->num_records == 0;
+                       !s->whole_rows && s->num_records == 0 && s->num_masks == 0;
     msgl_logits l;
     if (!msgl__model_take_logits(&e->model, f, block, &l)) return;
     for (int32_t r = 0; r < s->num_rows; r += block) {

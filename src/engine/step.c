@@ -70,6 +70,11 @@ static void stage_sample(msgl_engine *e, msgl_engine_step *s, int32_t req)
         .position = r->device_len,
     };
     stage_adjusts(e, s, r, &s->io.sample_rows[s->num_samples]);
+    s->sample_mask[s->num_samples] = r->mask == NULL ? -1 : s->num_masks;
+    if (r->mask != NULL) {
+        const size_t words = (size_t)msgl__mask_words(e);
+        memcpy(s->masks + (size_t)s->num_masks++ * words, r->mask, words * sizeof *s->masks);
+    }
     if (p->temperature > 0) {
         s->any_random = true;
         if (p->top_k > 0 || p->top_p < 1 || p->min_p > 0) s->any_filter = true;
@@ -103,7 +108,7 @@ static void stage_row(msgl_engine *e, msgl_engine_step *s, int32_t req, int32_t 
 
 static void stage_rows(msgl_engine *e, msgl_engine_step *s)
 {
-    s->num_rows = s->num_samples = s->num_records = 0;
+    s->num_rows = s->num_samples = s->num_records = s->num_masks = 0;
     s->any_random = s->any_filter = s->any_adjust = false;
     int32_t first = 0;
     for (int32_t i = 0; i < s->batch.size; i++) {
@@ -155,11 +160,11 @@ int msgl__step_seqs(msgl_engine *e, msgl_engine_step *s, const msgl_decode_graph
 }
 
 // The graph chooses tokens when all its rows want one and none has filters, whose kernel is another
-// and stays outside; nor does it when someone looks at the logits first, or where ranks choose from
-// their own columns and a row adjusts.
+// and stays outside; nor does it with masks, or when someone looks at the logits first, or where
+// ranks choose from their own columns and a row adjusts.
 static void stage_late(const msgl_engine *e, msgl_engine_step *s)
 {
-    const bool all = s->graph != NULL && s->num_samples == s->num_rows;
+    const bool all = s->graph != NULL && s->num_samples == s->num_rows && s->num_masks == 0;
     const bool adjusts = s->any_adjust && msgl__model_draws_apart(&e->model);
     *s->io.late = (msgl_sample_late){
         .tokens = s->sampled,
@@ -267,10 +272,12 @@ static void run_step(void *ctx, int64_t flight)
     e->exec.status = 0;
     if (s->graph != NULL) {
         replay(e, s);
+        msgl__step_copy_masks(e, s);
         behind_graph(e, s);
     } else {
         msgl_forward f;
         msgl__step_copy_in(e, s);
+        msgl__step_copy_masks(e, s);
         const void *hidden = forward(e, s, s->num_rows, &f);
         if (hidden != NULL) msgl__sample_step(e, s, &f, hidden);
     }
@@ -293,7 +300,8 @@ static bool batch_valid(const msgl_engine *e, const msgl_batch *b)
         const msgl_batch_req *r = &b->reqs[i];
         if (r->table_idx < 0 || r->table_idx >= e->max_running || r->cached_len < 0 ||
             r->device_len <= r->cached_len || r->device_len > e->info.max_seq_len ||
-            r->logits_from < 0 || (i < b->num_decode && msgl__extend_len(r) != 1)) {
+            r->logits_from < 0 || (r->mask != NULL && b->mask_words != msgl__mask_words(e)) ||
+            (i < b->num_decode && msgl__extend_len(r) != 1)) {
             return false;
         }
         tokens += msgl__extend_len(r);

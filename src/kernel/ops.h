@@ -113,6 +113,10 @@ typedef struct msgl_sample_kernels {
     // from the raw logits; req and position are left alone. A NaN row gives NaN and num_top 0.
     void (*logprobs)(msgl_exec *x, const float *logits, size_t ld, int num_rows, int vocab,
                      msgl_token_logprobs *out);
+    // out[r, t] = logits[r, t] (stride ld) where bit t of masks[r, 0..ceil(vocab / 32)) is set,
+    // else -inf. out: [num_rows, vocab].
+    void (*mask)(msgl_exec *x, const float *logits, size_t ld, const uint32_t *masks, int num_rows,
+                 int vocab, float *out);
     // Bytes that sample and logprobs take from exec->scratch for num_rows rows.
     size_t (*scratch_size)(int num_rows, int vocab);
 } msgl_sample_kernels;

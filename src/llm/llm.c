@@ -50,6 +50,7 @@ struct list {
 struct msgl_llm {
     msgl_engine *engine;
     msgl_scheduler *scheduler;
+    char *model_dir;                // where grammars find the tokenizer
     msgl_tokenizer *tokenizer;      // NULL with dummy weights and no tokenizer.json
     msgl_chat_templates *templates; // NULL: the model has none
     msgl_uids uids;                 // of all requests
@@ -144,6 +145,11 @@ static int open_parts(const msgl_options *o, msgl_llm *l, msgl_err *err)
     if (rc != 0) return rc;
     msgl_scheduler_config cfg;
     msgl__scheduler_config_of(l->engine, &cfg);
+    const size_t len = strlen(o->model_dir) + 1;
+    l->model_dir = msgl__malloc(len);
+    if (l->model_dir == NULL) return msgl__err_set(err, MSGL_ENOMEM, "out of memory");
+    memcpy(l->model_dir, o->model_dir, len);
+    cfg.model_dir = l->model_dir;
     return msgl__scheduler_create(o, &cfg, msgl__engine_runner(l->engine), on_tokens, l,
                                   &l->scheduler, err);
 }
@@ -185,6 +191,7 @@ void msgl_close(msgl_llm *l)
     msgl__free(l->logprobs);
     msgl__chat_templates_free(l->templates);
     msgl__tokenizer_free(l->tokenizer);
+    msgl__free(l->model_dir);
     msgl__free(l);
 }
 
@@ -271,8 +278,9 @@ static int request_init(const msgl_llm *l, struct request *r, const msgl_params 
     if (r->ids.len == 0) return msgl__err_set(err, MSGL_EINVAL, "the prompt is empty");
     int rc = sampling_of(l, params, r->ids.len, &r->sampling, err);
     if (rc == 0) {
-        rc = msgl__req_extra_create(params->logit_bias, params->num_logit_bias,
-                                    msgl__engine_info(l->engine)->vocab_size, &r->extra, err);
+        rc = msgl__req_extra_create_with(params->logit_bias, params->num_logit_bias,
+                                         msgl__engine_info(l->engine)->vocab_size,
+                                         params->grammar_kind, params->grammar, &r->extra, err);
     }
     if (rc != 0) return rc;
     rc = msgl__text_init(&r->text, l->tokenizer, true, params->stop, params->num_stop);

@@ -12,6 +12,7 @@
 // With overlap the results of the step before are not known yet; an answer that turns out to have
 // ended there computes one token too many, which is dropped. One that reaches its maximum length is
 // left out beforehand, so the surplus token never needs a slot beyond it.
+#include "core/req_extra.h"
 #include "scheduler/internal.h"
 
 // Rows of r's next chunk from which logits are wanted: the last one when it completes what is
@@ -48,6 +49,11 @@ static void add_saves(msgl_scheduler *s, msgl_flight *f, msgl_req *r, int32_t de
     }
 }
 
+static bool has_bias(const msgl_req *r)
+{
+    return r->extra != NULL && r->extra->num_bias > 0;
+}
+
 static void add(msgl_flight *f, msgl_req *r, int32_t device_len)
 {
     const bool last = device_len >= r->fill_len;
@@ -63,7 +69,8 @@ static void add(msgl_flight *f, msgl_req *r, int32_t device_len)
         .load_state = r->device_len == r->begin_len ? r->hold.loads : -1,
         .sample = last,
         .sampling = r->sampling,
-        .extra = r->extra,
+        .extra = has_bias(r) ? r->extra : NULL,
+        .mask = last && r->constraint != NULL ? msgl__constraint_mask(r->constraint) : NULL,
     };
     b->num_tokens += device_len - r->device_len;
     r->device_len = device_len;
@@ -76,6 +83,7 @@ static void add_answers(msgl_scheduler *s, msgl_flight *f)
     for (msgl_req *r = s->running.head, *next; r != NULL; r = next) {
         next = r->next; // r may leave
         if (r->state != MSGL_REQ_DECODE || r->device_len + 1 >= r->max_len) continue;
+        if (r->constraint != NULL && (r->inflight > 0 || !msgl__sched_may_choose(r))) continue;
         if (!msgl__sched_grow(s, r, r->device_len + 1)) continue;
         add(f, r, r->device_len + 1);
         add_saves(s, f, r, r->device_len);
@@ -102,6 +110,8 @@ static int32_t add_chunk(msgl_scheduler *s, msgl_flight *f, msgl_req *r, int32_t
 {
     const int32_t n = chunk_len(s, f, r, budget);
     if (n == 0) return 0;
+    // Back from the queue, and its mask is not there yet.
+    if (r->device_len + n >= r->fill_len && !msgl__sched_may_choose(r)) return budget;
     if (!msgl__sched_grow(s, r, r->device_len + n)) return budget;
     add(f, r, r->device_len + n);
     // From the next step on others can share what this step computes: steps run in order.
@@ -150,7 +160,7 @@ static int add_chunks(msgl_scheduler *s, msgl_flight *f)
         msgl__req_push(&s->running, r);
         r->state = MSGL_REQ_PREFILL;
         int rc = s->runner.write_tokens(s->runner.ctx, r->row, 0, r->ids, r->fill_len);
-        if (rc == 0 && r->extra != NULL) {
+        if (rc == 0 && has_bias(r)) {
             rc = s->runner.write_extra(s->runner.ctx, r->row, r->extra);
         }
         if (rc < 0) return rc;

@@ -7,12 +7,14 @@
 #ifndef MSGL_SCHEDULER_INTERNAL_H
 #define MSGL_SCHEDULER_INTERNAL_H
 
+#include "grammar/constrain.h"
 #include "scheduler/pace.h"
 #include "scheduler/scheduler.h"
 #include "scheduler/step_times.h"
 #include "utils/uids.h"
 
 typedef enum msgl_req_state {
+    MSGL_REQ_HELD,    // in `held`, until its grammar is compiled; owns nothing
     MSGL_REQ_WAITING, // in `waiting`; owns nothing
     MSGL_REQ_PREFILL, // in `running`, with a row and pages; prompt not submitted to its end
     MSGL_REQ_DECODE,  // prompt submitted, first token sampled or on its way
@@ -22,10 +24,11 @@ typedef enum msgl_req_state {
 
 typedef struct msgl_req {
     msgl_uid uid;                 // first, in `uids`; not while DONE
-    struct msgl_req *prev, *next; // in `waiting` or `running`
+    struct msgl_req *prev, *next; // in `held`, `waiting` or `running`
     uint64_t arrival;             // the smaller, the older
     msgl_sampling_params sampling;
-    msgl_req_extra *extra; // a reference, or NULL
+    msgl_req_extra *extra;       // a reference, or NULL
+    msgl_constraint *constraint; // or NULL: the answer may be anything
     msgl_req_state state;
     bool keep_kv;       // its K and V may go to the prefix cache at the end
     int32_t prompt_len; //
@@ -66,7 +69,8 @@ struct msgl_scheduler {
     msgl_emit_fn emit;
     void *emit_ctx;
     msgl_cache *cache;
-    msgl_req_list waiting, running;
+    msgl_req_list held, waiting, running;
+    msgl_constrainer *constrainer; // NULL: no request had a grammar yet
     msgl_uids uids;
     int32_t *free_rows; // stack
     int32_t num_free_rows;
@@ -97,6 +101,15 @@ void msgl__req_unlink(msgl_req_list *l, msgl_req *r);
 void msgl__req_free(msgl_req *r);
 void msgl__sched_emit_error(msgl_scheduler *s, uint64_t uid, int32_t prompt_len, int status,
                             const char *text);
+
+void msgl__sched_emit_end(msgl_scheduler *s, uint64_t uid, int32_t prompt_len, msgl_finish finish,
+                          int status, const char *text);
+
+// constrain.c: opens r's constraint, if it has a grammar; whether there is what r's next token can
+// be chosen by; and what has come of the grammars meanwhile.
+int msgl__sched_constrain(msgl_scheduler *s, msgl_req *r, msgl_err *err);
+bool msgl__sched_may_choose(const msgl_req *r);
+void msgl__sched_constraints(msgl_scheduler *s);
 
 // table.c: rows, pages, and what requests share.
 int32_t msgl__sched_pages_for(const msgl_scheduler *s, int32_t len);

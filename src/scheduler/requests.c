@@ -51,12 +51,13 @@ void msgl__req_unlink(msgl_req_list *l, msgl_req *r)
 
 void msgl__req_free(msgl_req *r)
 {
+    msgl__constraint_close(r->constraint);
     msgl__req_extra_unref(r->extra);
     msgl__free(r);
 }
 
-static void emit_end(msgl_scheduler *s, uint64_t uid, int32_t prompt_len, msgl_finish finish,
-                     int status, const char *text)
+void msgl__sched_emit_end(msgl_scheduler *s, uint64_t uid, int32_t prompt_len, msgl_finish finish,
+                          int status, const char *text)
 {
     const msgl_token_event e = {
         .uid = uid, .finish = finish, .prompt_tokens = prompt_len, .status = status, .text = text};
@@ -66,7 +67,7 @@ static void emit_end(msgl_scheduler *s, uint64_t uid, int32_t prompt_len, msgl_f
 void msgl__sched_emit_error(msgl_scheduler *s, uint64_t uid, int32_t prompt_len, int status,
                             const char *text)
 {
-    emit_end(s, uid, prompt_len, MSGL_FINISH_ERROR, status, text);
+    msgl__sched_emit_end(s, uid, prompt_len, MSGL_FINISH_ERROR, status, text);
 }
 
 // Whether the request can ever run; *max_tokens is what it may generate.
@@ -141,8 +142,15 @@ void msgl__scheduler_add(msgl_scheduler *s, const msgl_msg_request *q)
                     .cached_tokens = -1,
                     .row = -1};
     memcpy(r->ids, q->ids, (size_t)q->num_ids * sizeof r->ids[0]);
+    rc = msgl__sched_constrain(s, r, &err);
+    if (rc != 0) {
+        msgl__req_free(r);
+        msgl__sched_emit_error(s, q->uid, q->num_ids, rc, err.text);
+        return;
+    }
     msgl__uids_put(&s->uids, &r->uid);
-    msgl__req_push(&s->waiting, r);
+    if (r->constraint == NULL) r->state = MSGL_REQ_WAITING;
+    msgl__req_push(r->constraint == NULL ? &s->waiting : &s->held, r);
     s->stats.prompt_tokens += (uint64_t)r->prompt_len;
 }
 
@@ -153,7 +161,10 @@ void msgl__scheduler_abort(msgl_scheduler *s, uint64_t uid)
     const int32_t prompt_len = r->prompt_len;
     s->stats.requests_aborted++;
     msgl__uids_remove(&s->uids, &r->uid);
-    if (r->state == MSGL_REQ_WAITING) {
+    if (r->state == MSGL_REQ_HELD) {
+        msgl__req_unlink(&s->held, r);
+        msgl__req_free(r);
+    } else if (r->state == MSGL_REQ_WAITING) {
         msgl__req_unlink(&s->waiting, r);
         s->stuck = false;
         msgl__req_free(r);
@@ -161,5 +172,5 @@ void msgl__scheduler_abort(msgl_scheduler *s, uint64_t uid)
         r->state = MSGL_REQ_DONE;
         if (r->inflight == 0) msgl__sched_retire(s, r);
     }
-    emit_end(s, uid, prompt_len, MSGL_FINISH_ABORT, 0, NULL);
+    msgl__sched_emit_end(s, uid, prompt_len, MSGL_FINISH_ABORT, 0, NULL);
 }

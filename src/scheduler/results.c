@@ -5,7 +5,8 @@
 
 static bool is_stop(const msgl_scheduler *s, const msgl_req *r, int32_t token)
 {
-    if (!r->sampling.ignore_eos) {
+    if (!r->sampling.ignore_eos ||
+        r->constraint != NULL) { // which has it where the grammar may end
         for (int32_t i = 0; i < s->cfg.num_eos; i++) {
             if (s->cfg.eos_ids[i] == token) return true;
         }
@@ -61,6 +62,8 @@ static bool make_event(msgl_scheduler *s, const msgl_batch_req *b, msgl_req *r,
             finish(s, r, e, MSGL_FINISH_STOP);
         } else if (r->num_ids == r->max_len) {
             finish(s, r, e, MSGL_FINISH_LENGTH);
+        } else if (r->constraint != NULL) {
+            msgl__constraint_accept(r->constraint, token);
         }
     }
     return true;

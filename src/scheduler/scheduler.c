@@ -14,6 +14,8 @@
 
 // Expected length of an answer before any was seen, in tokens.
 enum { FIRST_ANSWER = 256 };
+// For masks, with nothing else to do but look for messages.
+enum { MASK_WAIT_MS = 5 };
 
 static int check_config(const msgl_options *o, const msgl_scheduler_config *c,
                         const msgl_runner *runner, msgl_err *err)
@@ -122,7 +124,7 @@ void msgl__scheduler_destroy(msgl_scheduler *s)
 {
     if (s == NULL) return;
     drain(s);
-    msgl_req_list *lists[] = {&s->waiting, &s->running};
+    msgl_req_list *lists[] = {&s->held, &s->waiting, &s->running};
     for (size_t i = 0; i < MSGL_COUNT(lists); i++) {
         for (msgl_req *r = lists[i]->head, *next; r != NULL; r = next) {
             next = r->next;
@@ -134,6 +136,7 @@ void msgl__scheduler_destroy(msgl_scheduler *s)
         msgl__free(s->flights[i].owners);
         msgl__free(s->flights[i].saves);
     }
+    msgl__constrainer_destroy(s->constrainer);
     msgl__cache_destroy(s->cache);
     msgl__uids_free(&s->uids);
     msgl__free(s->marks);
@@ -156,7 +159,7 @@ void msgl__scheduler_flush(msgl_scheduler *s)
 
 bool msgl__scheduler_has_work(const msgl_scheduler *s)
 {
-    return s->waiting.head != NULL || s->running.head != NULL;
+    return s->held.head != NULL || s->waiting.head != NULL || s->running.head != NULL;
 }
 
 void msgl__scheduler_stats(const msgl_scheduler *s, msgl_msg_stats *out)
@@ -164,7 +167,7 @@ void msgl__scheduler_stats(const msgl_scheduler *s, msgl_msg_stats *out)
     const msgl_cache_counts n = msgl__cache_count(s->cache, 0);
     *out = s->stats;
     out->running = s->running.count;
-    out->waiting = s->waiting.count;
+    out->waiting = s->waiting.count + s->held.count;
     out->total_pages = n.total;
     out->free_pages = n.free;
     out->cached_pages = n.cached;
@@ -194,8 +197,11 @@ static int break_down(msgl_scheduler *s, int code)
                   fault != NULL ? fault : msgl__status_text(code));
     s->broken = code;
     drain(s);
-    while (s->running.head != NULL || s->waiting.head != NULL) {
-        msgl_req *r = s->running.head != NULL ? s->running.head : s->waiting.head;
+    while (msgl__scheduler_has_work(s)) {
+        msgl_req_list *l = s->running.head != NULL   ? &s->running
+                           : s->waiting.head != NULL ? &s->waiting
+                                                     : &s->held;
+        msgl_req *r = l->head;
         const uint64_t uid = r->uid.id;
         const int32_t prompt_len = r->prompt_len;
         const bool told = r->state == MSGL_REQ_DONE;
@@ -204,7 +210,7 @@ static int break_down(msgl_scheduler *s, int code)
             r->keep_kv = false;
             msgl__sched_retire(s, r);
         } else {
-            msgl__req_unlink(&s->waiting, r);
+            msgl__req_unlink(l, r);
             msgl__req_free(r);
         }
         if (!told) {
@@ -234,7 +240,8 @@ static int start_step(msgl_scheduler *s)
     msgl_flight *f = &s->flights[s->next_flight];
     msgl_batch_req *reqs = f->batch.reqs;
     msgl__cache_next_step(s->cache);
-    f->batch = (msgl_batch){.reqs = reqs, .flight = s->next_flight};
+    f->batch = (msgl_batch){
+        .reqs = reqs, .flight = s->next_flight, .mask_words = (s->cfg.vocab_size + 31) / 32};
     const int n = msgl__sched_build(s, f);
     if (n <= 0) return n;
     f->expected_ns = msgl__step_expect(&s->times, &f->batch);
@@ -258,12 +265,17 @@ static int finish_step(msgl_scheduler *s)
 
 static int turn(msgl_scheduler *s)
 {
+    msgl__sched_constraints(s);
     tell_steps(s, NULL); // what is sent to other ranks may wait for those, too
     const int started = start_step(s);
     if (started < 0) return break_down(s, started);
-    // Something is always in flight while there is work: with nothing running, all pages are free
-    // or evictable, and the head of the queue fits.
-    assert(s->num_flights > 0 || !msgl__scheduler_has_work(s));
+    // Something is always in flight while there is work, or answers wait for their masks: with
+    // nothing running, all pages are free or evictable, and the head of the queue fits.
+    assert(s->num_flights > 0 || !msgl__scheduler_has_work(s) || s->constrainer != NULL);
+    if (s->num_flights == 0 && s->constrainer != NULL && msgl__scheduler_has_work(s)) {
+        msgl__constrainer_wait(s->constrainer, MASK_WAIT_MS);
+        return 0;
+    }
     if (s->num_flights == s->depth || (started == 0 && s->num_flights > 0)) {
         const int rc = finish_step(s);
         if (rc < 0) return break_down(s, rc);

@@ -9,6 +9,7 @@
 
 #include "core/batch.h"
 #include "core/err.h"
+#include "grammar/grammar.h"
 #include "kvcache/cache.h"
 #include "kvcache/kvcache.h"
 #include "kvcache/layout.h"
@@ -22,6 +23,11 @@ typedef struct msgl_scheduler_config {
     bool no_prefix_sharing; // the naive cache, whatever is asked for
     int32_t num_eos;
     int32_t eos_ids[8];
+    // Where answers with a grammar find their tokenizer, read when the first of them comes;
+    // borrowed until the scheduler is destroyed. NULL: they are refused, unless there is a
+    // vocabulary (tests).
+    const char *model_dir;
+    msgl_grammar_vocab *grammar_vocab;
     msgl_page_table *tables;          // [cache.num_spans], borrowed; the scheduler writes them
     struct msgl_heartbeat *heartbeat; // of msgl__scheduler_serve; NULL: nobody looks
 } msgl_scheduler_config;

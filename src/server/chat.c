@@ -234,6 +234,11 @@ static int parse_tools(const json_t *o, const msgl_api_config *cfg, json_t **too
         *tools = v;
         if (msgl__tool_set_create(v, &out->tools) != 0) return oom(e);
     }
+    if (out->force_call && out->extra != NULL && out->extra->grammar_kind != MSGL_GRAMMAR_NONE) {
+        return msgl__api_fail(e, 400, "tool_choice", "invalid_value",
+                              "'tool_choice' asks for a call, and another field for an answer of "
+                              "a given form; allowed: one of them.");
+    }
     if (out->force_call && (rc = check_forced(out, cfg, e)) != 0) return rc;
     // With one tool, any is this one.
     if (out->force_call && json_array_size(v) == 1 && msgl__tool_form_can_open(cfg->tool_form)) {

@@ -83,6 +83,7 @@ static int prefill(msgl_job *j, msgl_rendered *r)
     if (req->split.thinking) {
         rc = msgl__strbuf_addf(out, "\n%s\n\n", msgl__reasoning_close(req->split.reasoning));
     }
+    if (rc == 0 && !req->force_call) return msgl__strbuf_add(&r->text, out->data, out->len);
     if (rc == 0) rc = msgl__tool_form_opening(req->split.tools, req->force_name, out, &at);
     const size_t before = r->text.len, n = req->force_name == NULL ? 0 : strlen(req->force_name);
     if (rc == 0) rc = msgl__strbuf_add(&r->text, out->data, out->len);
@@ -101,7 +102,11 @@ static int begin_answer(msgl_job *j, msgl_rendered *r)
     const size_t from = r->num_untrusted == 0 ? 0 : r->untrusted[r->num_untrusted - 1].end;
     split->thinking = msgl__reasoning_opened(split->reasoning, msgl__strbuf_str(&r->text) + from,
                                              r->text.len - from);
-    if (!j->req.force_call || prefill(j, r) == 0) return 0;
+    // A grammar is of the answer, not of the thoughts before it: there are none.
+    const msgl_req_extra *x = j->req.extra;
+    const bool constrained = x != NULL && x->grammar_kind != MSGL_GRAMMAR_NONE;
+    const bool begins = j->req.force_call || (constrained && split->thinking);
+    if (!begins || prefill(j, r) == 0) return 0;
     return msgl__api_fail(&j->error, 500, NULL, NULL, "Out of memory.");
 }
 

@@ -5,6 +5,7 @@
 #include <sys/random.h>
 
 #include "core/settings.h"
+#include "server/constraint.h"
 #include "server/fields.h"
 #include "server/logit_bias.h"
 
@@ -23,6 +24,16 @@ static const char *const sampling_names[] = {"temperature",
                                              "stop_token_ids",
                                              "ignore_eos",
                                              "skip_special_tokens",
+                                             "response_format",
+                                             "structured_outputs",
+                                             "guided_json",
+                                             "guided_regex",
+                                             "guided_choice",
+                                             "guided_grammar",
+                                             "json_schema",
+                                             "regex",
+                                             "ebnf",
+                                             "grammar",
                                              NULL};
 static const char *const request_names[] = {"model", "stream", "stream_options", "max_tokens",
                                             NULL};
@@ -137,12 +148,29 @@ static int parse_numbers(const json_t *o, msgl_gen_request *out, msgl_api_error 
     return rc < 0 ? rc : 0;
 }
 
-static int parse_bias(const json_t *o, const msgl_api_config *cfg, msgl_gen_request *out,
-                      msgl_api_error *e)
+// The parts of a request that vary in size.
+static int parse_extra(const json_t *o, const msgl_api_config *cfg, msgl_gen_request *out,
+                       msgl_api_error *e)
 {
     msgl_err err;
-    const int rc = msgl__logit_bias_parse(json_object_get(o, "logit_bias"), cfg->vocab_size,
-                                          &out->extra, &err);
+    msgl_req_extra *bias = NULL;
+    msgl_constraint_text c = {0};
+    int rc = msgl__logit_bias_parse(json_object_get(o, "logit_bias"), cfg->vocab_size, &bias, &err);
+    if (rc == 0 && (rc = msgl__constraint_parse(o, &c, e)) != 0) {
+        msgl__req_extra_unref(bias);
+        return rc;
+    }
+    if (rc == 0 && c.kind == MSGL_GRAMMAR_NONE) {
+        out->extra = bias;
+        return 0;
+    }
+    if (rc == 0) {
+        rc = msgl__req_extra_create_with(bias == NULL ? NULL : bias->bias,
+                                         bias == NULL ? 0 : bias->num_bias, cfg->vocab_size, c.kind,
+                                         c.text, &out->extra, &err);
+    }
+    msgl__req_extra_unref(bias);
+    msgl__constraint_text_free(&c);
     if (rc == MSGL_ENOMEM) return msgl__api_fail(e, 500, NULL, NULL, "Out of memory.");
     return rc == 0 ? 0 : msgl__api_fail(e, 400, "logit_bias", "invalid_value", "%s.", err.text);
 }
@@ -172,7 +200,7 @@ int msgl__parse_sampling(const json_t *o, const msgl_api_config *cfg, msgl_gen_r
     int64_t num;
     int rc = parse_settings(o, &out->sampling, e);
     if (rc == 0) rc = parse_numbers(o, out, e);
-    if (rc == 0) rc = parse_bias(o, cfg, out, e);
+    if (rc == 0) rc = parse_extra(o, cfg, out, e);
     if (rc == 0) rc = parse_stop(o, out, e);
     if (rc == 0) rc = parse_stop_ids(o, cfg, out, e);
     if (rc == 0) rc = parse_streaming(o, out, e);

@@ -99,6 +99,7 @@ static void fill_kernels(msgl_kernels *k)
         .draw = msgl__cuda_draw,
         .pick = msgl__cuda_pick,
         .logprobs = msgl__cuda_logprobs,
+        .mask = msgl__cuda_mask,
         .scratch_size = msgl__cuda_sample_scratch,
     };
     k->delta = (msgl_delta_kernels){

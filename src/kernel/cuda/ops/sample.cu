@@ -586,6 +586,28 @@ extern "C" void msgl__cuda_logprobs(msgl_exec *x, const float *logits, size_t ld
     launch_rows<logprobs_kernel>(x, l, num_rows, logits, ld, vocab, out, l.keep);
 }
 
+// One thread a logit.
+static __global__ void mask_kernel(const float *logits, size_t ld, const uint32_t *masks, int vocab,
+                                   float *out)
+{
+    const int t = (int)(blockIdx.x * blockDim.x + threadIdx.x), row = (int)blockIdx.y;
+    msgl__pdl_trigger();
+    msgl__pdl_wait();
+    if (t >= vocab) return;
+    const uint32_t word = masks[(size_t)row * ((vocab + 31) / 32) + t / 32];
+    out[(size_t)row * vocab + t] =
+        word >> (t % 32) & 1 ? logits[(size_t)row * ld + t] : -CUDART_INF_F;
+}
+
+extern "C" void msgl__cuda_mask(msgl_exec *x, const float *logits, size_t ld, const uint32_t *masks,
+                                int num_rows, int vocab, float *out)
+{
+    if (num_rows <= 0) return;
+    const dim3 grid((unsigned)(vocab + 255) / 256, (unsigned)num_rows);
+    mask_kernel<<<grid, 256, 0, msgl__cuda_device(x)->stream>>>(logits, ld, masks, vocab, out);
+    MSGL_CUDA_TRY(x, cudaGetLastError());
+}
+
 // Clusters share their partial results in shared memory: nothing is taken from the arena.
 extern "C" size_t msgl__cuda_sample_scratch(int num_rows, int vocab)
 {
