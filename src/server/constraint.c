@@ -1,7 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "server/constraint.h"
 
-#include <stdlib.h>
 #include <string.h>
 
 #include "core/attributes.h"
@@ -78,11 +77,17 @@ static int put(reader *r, const char *name, msgl_grammar_kind kind, const char *
 
 static int put_json(reader *r, const char *name, msgl_grammar_kind kind, const json_t *v)
 {
-    char *text = json_dumps(v, JSON_COMPACT | JSON_ENCODE_ANY);
+    const size_t flags = JSON_COMPACT | JSON_ENCODE_ANY;
+    if (r->out->kind != MSGL_GRAMMAR_NONE) return put(r, name, kind, NULL); // which refuses it
+    const size_t n = json_dumpb(v, NULL, 0, flags);
+    char *text = n == 0 ? NULL : msgl__malloc(n + 1);
     if (text == NULL) return oom(r->e);
-    const int rc = put(r, name, kind, text);
-    free(text);
-    return rc;
+    (void)json_dumpb(v, text, n, flags);
+    text[n] = '\0';
+    r->name = name;
+    r->out->kind = kind;
+    r->out->text = text;
+    return 0;
 }
 
 // A schema: as JSON, or as a string that is one.

@@ -150,7 +150,7 @@ def refusals():
         ({"temperature": -1}, "temperature"),
         ({"frequency_penalty": 2.5}, "frequency_penalty"),
         ({"logit_bias": {"1": 101}}, "logit_bias"),
-        ({"response_format": {"type": "json_object"}}, "response_format"),
+        ({"response_format": {"type": "xml"}}, "response_format"),
         ({"n": 100000}, "n"),
     ):
         try:

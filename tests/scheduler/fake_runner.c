@@ -29,6 +29,16 @@ static int32_t choose(uint64_t sum, int32_t vocab_size)
     return (int32_t)(mix(sum, 7) % (uint64_t)vocab_size);
 }
 
+// The next token, in a circle, that the mask allows.
+static int32_t allowed(const uint32_t *mask, int32_t token, int32_t vocab_size)
+{
+    for (int32_t i = 0; mask != NULL && i < vocab_size; i++) {
+        if (mask[token / 32] >> (token % 32) & 1) break;
+        token = (token + 1) % vocab_size;
+    }
+    return token;
+}
+
 static float to_logprob(uint64_t sum)
 {
     return -(float)(mix(sum, 9) % 1000) / 100.0f;
@@ -281,7 +291,7 @@ static void run_request(fake_runner *f, fake_step *s, int32_t i)
         }
     }
     if (!r->sample || s->status[i] != 0) return;
-    const int32_t token = choose(sum, f->vocab_size);
+    const int32_t token = allowed(r->mask, choose(sum, f->vocab_size), f->vocab_size);
     s->tokens[s->cu_tokens[i + 1]++] = token;
     ids[r->device_len] = token;
     if (r->sampling.logprobs >= 0) add_logprob(s, i, r->device_len, token, sum);

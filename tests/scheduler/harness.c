@@ -99,6 +99,7 @@ void harness_init(harness *h, harness_options o)
                                      .vocab_size = o.vocab_size,
                                      .no_prefix_sharing = o.no_prefix_sharing,
                                      .num_eos = 1,
+                                     .grammar_vocab = o.grammar_vocab,
                                      .eos_ids = {HARNESS_EOS},
                                      .tables = h->fake.tables};
     msgl_err err;

@@ -40,6 +40,7 @@ typedef struct harness_options {
     int32_t cut; // of the runner
     msgl_cache_type cache_type;
     bool overlap, threaded, prefill_first, no_prefix_sharing;
+    msgl_grammar_vocab *grammar_vocab; // borrowed
 } harness_options;
 
 void harness_init(harness *h, harness_options o);

@@ -383,14 +383,14 @@ static void test_refused_fields(void **state)
         {"\"logit_bias\":[[4294967301,1]]", "logit_bias"},
         {"\"logit_bias\":[[5,1],[6,2],[5,1]]", "logit_bias"},
         {"\"logit_bias\":[{\"5\":1}]", "logit_bias"},
-        {"\"response_format\":{\"type\":\"json_object\"}", "response_format"},
+        {"\"response_format\":{\"type\":\"xml\"}", "response_format"},
         {"\"response_format\":\"text\"", "response_format"},
         {"\"min_tokens\":1000000000", "min_tokens"},
         {"\"suffix\":\"x\"", "suffix"},
         {"\"chat_template\":\"{{ 1 }}\"", "chat_template"},
         {"\"prompt_embeds\":\"AAAA\"", "prompt_embeds"},
         {"\"allowed_token_ids\":[1]", "allowed_token_ids"},
-        {"\"guided_regex\":\"(a+)+b\"", "guided_regex"},
+        {"\"guided_regex\":\"(?=a)b\"", "guided_regex"},
         {"\"use_beam_search\":true", "use_beam_search"},
         {"\"top_p\":0", "top_p"},
         {"\"top_p\":1e-300", "top_p"},
@@ -457,6 +457,61 @@ static void test_refused_fields(void **state)
         char body[512];
         with_field(MSGL_API_COMPLETION, completion_only[i][0], body, sizeof body);
         refused(MSGL_API_COMPLETION, body, 400, completion_only[i][1]);
+    }
+}
+
+// What an answer has to be: of no known form, two of them, what is not supported.
+static void test_refused_constraints(void **state)
+{
+    (void)state;
+    static const char *const fields[][2] = {
+        {"\"response_format\":{\"type\":\"json_schema\"}", "response_format.json_schema.schema"},
+        {"\"response_format\":{\"type\":\"json_object\"},\"guided_regex\":\"a\"", "guided_regex"},
+        {"\"guided_json\":{\"not\":{}}", "guided_json"},
+        {"\"guided_choice\":[]", "guided_choice"},
+        {"\"guided_choice\":[1]", "guided_choice"},
+        {"\"structured_outputs\":{\"structural_tag\":\"x\"}", "structured_outputs"},
+        {"\"grammar\":\"root ::= x\"", "grammar"},
+    };
+    for (size_t i = 0; i < sizeof fields / sizeof fields[0]; i++) {
+        char body[512];
+        with_field(MSGL_API_COMPLETION, fields[i][0], body, sizeof body);
+        refused(MSGL_API_COMPLETION, body, 400, fields[i][1]);
+    }
+}
+
+// The grammar's kind and text, from each way to say it.
+static void test_constraints(void **state)
+{
+    (void)state;
+    static const struct {
+        const char *field;
+        msgl_grammar_kind kind;
+        const char *text;
+    } cases[] = {
+        {"\"response_format\":{\"type\":\"text\"}", MSGL_GRAMMAR_NONE, ""},
+        {"\"response_format\":{\"type\":\"json_object\"}", MSGL_GRAMMAR_JSON_OBJECT, ""},
+        {"\"response_format\":{\"type\":\"json_schema\",\"json_schema\":{\"schema\":{\"type\": "
+         "\"null\"}}}",
+         MSGL_GRAMMAR_JSON_SCHEMA, "{\"type\":\"null\"}"},
+        {"\"guided_json\":\"true\"", MSGL_GRAMMAR_JSON_SCHEMA, "true"},
+        {"\"guided_choice\":[\"a\",\"b\"]", MSGL_GRAMMAR_CHOICE, "[\"a\",\"b\"]"},
+        {"\"regex\":\"a+\"", MSGL_GRAMMAR_REGEX, "a+"},
+        {"\"ebnf\":\"root ::= \\\"a\\\"\"", MSGL_GRAMMAR_GBNF, "root ::= \"a\""},
+        {"\"grammar\":\"start: \\\"a\\\"\"", MSGL_GRAMMAR_LARK, "start: \"a\""},
+        {"\"structured_outputs\":{\"json_object\":true}", MSGL_GRAMMAR_JSON_OBJECT, ""},
+        {"\"structured_outputs\":{\"json\":{}}", MSGL_GRAMMAR_JSON_SCHEMA, "{}"},
+    };
+    for (size_t i = 0; i < sizeof cases / sizeof cases[0]; i++) {
+        char body[512];
+        msgl_gen_request r;
+        msgl_api_error e;
+        with_field(MSGL_API_COMPLETION, cases[i].field, body, sizeof body);
+        assert_int_equal(parse(MSGL_API_COMPLETION, body, &r, &e), 0);
+        assert_int_equal(r.extra == NULL ? MSGL_GRAMMAR_NONE : r.extra->grammar_kind,
+                         cases[i].kind);
+        if (r.extra != NULL) assert_string_equal(r.extra->grammar, cases[i].text);
+        msgl__gen_request_free(&r);
     }
 }
 
@@ -797,6 +852,8 @@ int main(void)
         cmocka_unit_test(test_bias_limit),
         cmocka_unit_test(test_ranges_of_settings),
         cmocka_unit_test(test_refused_fields),
+        cmocka_unit_test(test_refused_constraints),
+        cmocka_unit_test(test_constraints),
         cmocka_unit_test(test_messages),
         cmocka_unit_test(test_template_variables),
         cmocka_unit_test(test_models),

@@ -1,0 +1,166 @@
+// SPDX-License-Identifier: Apache-2.0
+//
+// Answers with a grammar over the fake runner: they stay inside it and end with it, and those
+// beside them get exactly the tokens that they would get alone.
+#include <setjmp.h>
+#include <stdarg.h>
+#include <stddef.h>
+#include <stdint.h>
+#include <stdio.h>
+#include <string.h>
+
+#include <cmocka.h>
+
+#include "core/req_extra.h"
+#include "harness.h"
+
+enum { VOCAB = 16, LIMIT = 100000 };
+
+// Token i is the letter 'a' + i; HARNESS_EOS has none.
+static msgl_grammar_vocab *letters(void)
+{
+    static const char text[] = "abcdefghijklmnop";
+    msgl_grammar_token tokens[VOCAB];
+    const int32_t eos = HARNESS_EOS;
+    msgl_grammar_vocab *v = NULL;
+    for (int i = 0; i < VOCAB; i++) {
+        tokens[i] = (msgl_grammar_token){.data = text + i, .len = i == HARNESS_EOS ? 0 : 1};
+    }
+    assert_int_equal(msgl__grammar_vocab_create(tokens, VOCAB, &eos, 1, &v, NULL), 0);
+    return v;
+}
+
+static harness_options options(msgl_grammar_vocab *v, bool overlap, bool threaded)
+{
+    return (harness_options){.max_running = 8,
+                             .max_seq_len = 256,
+                             .max_prefill_tokens = 16,
+                             .num_pages = 256,
+                             .page_size = 4,
+                             .vocab_size = VOCAB,
+                             .cache_type = MSGL_CACHE_RADIX,
+                             .overlap = overlap,
+                             .threaded = threaded,
+                             .grammar_vocab = v};
+}
+
+static void add(harness *h, uint64_t uid, int32_t n, int32_t m, const char *regex)
+{
+    int32_t ids[HARNESS_LEN];
+    record *r = &h->records[uid];
+    memset(r, 0, sizeof *r);
+    for (int32_t i = 0; i < n; i++) ids[i] = r->prompt[i] = (int32_t)(uid + (uint64_t)i) % VOCAB;
+    r->prompt_len = n;
+    r->sampling = msgl__sampling_params_default();
+    r->sampling.max_tokens = m;
+    r->sampling.ignore_eos = uid % 2 == 0; // does not matter
+    msgl_req_extra *x = NULL;
+    assert_int_equal(
+        msgl__req_extra_create_with(NULL, 0, VOCAB, MSGL_GRAMMAR_REGEX, regex, &x, NULL), 0);
+    msgl__scheduler_add(
+        h->s, &(msgl_msg_request){
+                  .uid = uid, .num_ids = n, .ids = ids, .sampling = r->sampling, .extra = x});
+    msgl__req_extra_unref(x);
+}
+
+static void expect_letters(const harness *h, uint64_t uid, int32_t n, char from, char to)
+{
+    const record *r = &h->records[uid];
+    assert_int_equal(r->ends, 1);
+    assert_int_equal(r->finish, MSGL_FINISH_STOP);
+    assert_int_equal(r->num_tokens, n);
+    for (int32_t i = 0; i < n; i++) assert_in_range(r->tokens[i], from - 'a', to - 'a');
+}
+
+static void test_beside_others(void **state)
+{
+    (void)state;
+    msgl_grammar_vocab *v = letters();
+    for (int kind = 0; kind < 4; kind++) {
+        harness h;
+        harness_init(&h, options(v, kind % 2 == 0, kind >= 2));
+        for (uint64_t uid = 1; uid <= 3; uid++) harness_add_simple(&h, uid, 40, 30, uid);
+        for (uint64_t uid = 4; uid <= 12; uid++) add(&h, uid, 20, 50, "[d-f]{9}");
+        harness_run(&h, LIMIT);
+        for (uint64_t uid = 1; uid <= 3; uid++) harness_expect(&h, uid);
+        for (uint64_t uid = 4; uid <= 12; uid++) expect_letters(&h, uid, 9, 'd', 'f');
+        assert_int_equal(harness_stats(&h).used_pages, 0);
+        assert_string_equal(h.fake.fault, "");
+        harness_free(&h);
+    }
+    msgl__grammar_vocab_unref(v);
+}
+
+// The pool holds little more than one of them: they are sent back to the queue and go on there.
+static void test_sent_back(void **state)
+{
+    (void)state;
+    msgl_grammar_vocab *v = letters();
+    harness_options o = options(v, true, false);
+    o.num_pages = 24;
+    harness h;
+    harness_init(&h, o);
+    for (uint64_t uid = 1; uid <= 6; uid++) add(&h, uid, 10, 80, "[d-f]{60}");
+    harness_run(&h, LIMIT);
+    for (uint64_t uid = 1; uid <= 6; uid++) expect_letters(&h, uid, 60, 'd', 'f');
+    harness_free(&h);
+    msgl__grammar_vocab_unref(v);
+}
+
+static void test_ends(void **state)
+{
+    (void)state;
+    msgl_grammar_vocab *v = letters();
+    harness h;
+    harness_init(&h, options(v, true, false));
+    add(&h, 1, 10, 20, "(");      // no regex
+    add(&h, 2, 10, 20, "d{3}Z");  // a letter that no token has
+    add(&h, 3, 10, 4, "d{50}");   // cut
+    add(&h, 4, 10, 20, "d{3}e?"); // may end before it must
+    add(&h, 5, 10, 20, "");       // the only answer is the empty one
+    harness_add_simple(&h, 6, 10, 10, 6);
+    harness_run(&h, LIMIT);
+    assert_int_equal(h.records[1].finish, MSGL_FINISH_ERROR);
+    assert_int_equal(h.records[1].status, MSGL_EFORMAT);
+    assert_int_equal(h.records[2].finish, MSGL_FINISH_ERROR);
+    assert_int_equal(h.records[2].status, MSGL_EINVAL);
+    assert_string_equal(h.records[2].text, "grammar: no token of this model can go on");
+    assert_int_equal(h.records[3].finish, MSGL_FINISH_LENGTH);
+    assert_int_equal(h.records[3].num_tokens, 4);
+    expect_letters(&h, 4, h.records[4].num_tokens, 'a', 'e'); // 'a' is EOS
+    assert_int_equal(h.records[4].num_tokens, 4);
+    expect_letters(&h, 5, 0, 'a', 'a');
+    harness_expect(&h, 6);
+    harness_free(&h);
+    msgl__grammar_vocab_unref(v);
+}
+
+static void test_abort(void **state)
+{
+    (void)state;
+    msgl_grammar_vocab *v = letters();
+    harness h;
+    harness_init(&h, options(v, true, false));
+    for (uint64_t uid = 1; uid <= 8; uid++) {
+        add(&h, uid, 20, 100, "[d-f]{90}");
+        for (uint64_t i = 0; i + 1 < uid && msgl__scheduler_has_work(h.s); i++) harness_step(&h);
+        msgl__scheduler_abort(h.s, uid); // held, waiting, running, in flight
+        assert_int_equal(h.records[uid].finish, MSGL_FINISH_ABORT);
+    }
+    harness_run(&h, LIMIT);
+    assert_int_equal(harness_stats(&h).used_pages, 0);
+    add(&h, 9, 20, 100, "[d-f]{90}"); // destroyed with work
+    harness_free(&h);
+    msgl__grammar_vocab_unref(v);
+}
+
+int main(void)
+{
+    const struct CMUnitTest tests[] = {
+        cmocka_unit_test(test_beside_others),
+        cmocka_unit_test(test_sent_back),
+        cmocka_unit_test(test_ends),
+        cmocka_unit_test(test_abort),
+    };
+    return cmocka_run_group_tests(tests, NULL, NULL);
+}
