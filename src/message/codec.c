@@ -141,9 +141,9 @@ static int put_request(msgpack_packer *pk, const msgl_msg_request *r)
     msgpack_pack_int32(pk, p->logprobs);
     msgpack_pack_int32(pk, p->prompt_logprobs);
     put_ids(pk, p->stop_ids, p->num_stop_ids);
-    put_bias(pk, r->extra);
     msgpack_pack_int32(pk, r->extra == NULL ? 0 : (int32_t)r->extra->grammar_kind);
     put_str(pk, r->extra == NULL ? "" : r->extra->grammar);
+    put_bias(pk, r->extra);
     return 0;
 }
 
@@ -491,6 +491,8 @@ static const int32_t *rd_ids(reader *r, int32_t least, int32_t *n, const char *f
 static msgl_req_extra *rd_extra(reader *r)
 {
     static const char field[] = "request.logit_bias";
+    const int32_t kind = rd_i32(r, MSGL_GRAMMAR_NONE, MSGL_GRAMMAR_LARK, "request.grammar");
+    const char *grammar = rd_str(r, false, "request.grammar");
     const size_t n = rd_array(r, 7, MSGL_MAX_LOGIT_BIAS, field);
     msgl_bias *bias = n == 0 || r->rc != 0 ? NULL : rd_alloc(r, n, sizeof *bias, field);
     for (size_t i = 0; i < n && r->rc == 0; i++) {
@@ -498,8 +500,6 @@ static msgl_req_extra *rd_extra(reader *r)
         bias[i].token = rd_i32(r, 0, INT32_MAX - 1, field);
         bias[i].value = rd_f32(r, field);
     }
-    const int32_t kind = rd_i32(r, MSGL_GRAMMAR_NONE, MSGL_GRAMMAR_LARK, "request.grammar");
-    const char *grammar = rd_str(r, false, "request.grammar");
     if (r->rc != 0) return NULL;
     const int rc = msgl__req_extra_create_with(bias, (int64_t)n, INT32_MAX, (msgl_grammar_kind)kind,
                                                grammar, &r->mem->extra, NULL);

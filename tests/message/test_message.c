@@ -373,6 +373,31 @@ static void test_bad_bias(void **state)
     msgl__msg_mem_free(&mem);
 }
 
+// A grammar goes with its kind, with and without a bias beside it.
+static void test_grammar(void **state)
+{
+    (void)state;
+    const int32_t id = 7;
+    const msgl_bias bias = {3, -1};
+    for (int n = 0; n < 2; n++) {
+        msgl_msg m = request_message(&id, 1), d;
+        msgl_msg_mem mem = {0};
+        assert_int_equal(msgl__req_extra_create_with(&bias, n, 10, MSGL_GRAMMAR_REGEX, "a+",
+                                                     &m.u.request.extra, NULL),
+                         0);
+        msgl_strbuf b = enc(&m);
+        assert_int_equal(msgl__msg_decode(b.data, b.len, &mem, &d, NULL), 0);
+        assert_int_equal(d.u.request.extra->grammar_kind, MSGL_GRAMMAR_REGEX);
+        assert_string_equal(d.u.request.extra->grammar, "a+");
+        assert_int_equal(d.u.request.extra->num_bias, n);
+        decode_all_truncations(&b);
+        decode_mutations(&b);
+        msgl__strbuf_free(&b);
+        msgl__msg_mem_free(&mem);
+        msgl__req_extra_unref(m.u.request.extra);
+    }
+}
+
 #define BYTES(...) (const uint8_t[]){__VA_ARGS__}, sizeof((const uint8_t[]){__VA_ARGS__})
 
 static void test_hostile_frames(void **state)
@@ -394,9 +419,9 @@ static void test_hostile_frames(void **state)
         {BYTES(0x93, 1, 7, 0xdd, 0xff, 0xff, 0xff, 0xff)},      // 2^32 - 1 events
         {BYTES(0x93, 1, 9, 0xdb, 0xff, 0xff, 0xff, 0xff, 'x')}, // 4 GiB string
         {BYTES(0x93, 1, 9, 0xa3, 'a', 0, 'b')},                 // NUL inside
-        {BYTES(0x93, 1, 1, 0xdc, 0, 16, 1, 0x90, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0,
+        {BYTES(0x93, 1, 1, 0xdc, 0, 18, 1, 0x90, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0,
                0)}, // empty prompt
-        {BYTES(0x93, 1, 1, 0xdc, 0, 16, 1, 0xdd, 0x7f, 0xff, 0xff, 0xff, 0, 0, 0, 0, 0, 0, 0, 0, 0,
+        {BYTES(0x93, 1, 1, 0xdc, 0, 18, 1, 0xdd, 0x7f, 0xff, 0xff, 0xff, 0, 0, 0, 0, 0, 0, 0, 0, 0,
                0, 0, 0, 0, 0)},          // 2^31 ids
         {BYTES(0xdd, 0, 0, 0, 3, 1, 3)}, // nothing left
     };
@@ -500,15 +525,11 @@ static void test_out_of_memory(void **state)
 int main(void)
 {
     const struct CMUnitTest tests[] = {
-        cmocka_unit_test(test_request),
-        cmocka_unit_test(test_tokens),
-        cmocka_unit_test(test_bias),
-        cmocka_unit_test(test_bad_bias),
-        cmocka_unit_test(test_small_types),
-        cmocka_unit_test(test_encode_refuses),
-        cmocka_unit_test(test_hostile_variants),
-        cmocka_unit_test(test_hostile_frames),
-        cmocka_unit_test(test_no_heap_when_warm),
+        cmocka_unit_test(test_request),        cmocka_unit_test(test_tokens),
+        cmocka_unit_test(test_bias),           cmocka_unit_test(test_bad_bias),
+        cmocka_unit_test(test_grammar),        cmocka_unit_test(test_small_types),
+        cmocka_unit_test(test_encode_refuses), cmocka_unit_test(test_hostile_variants),
+        cmocka_unit_test(test_hostile_frames), cmocka_unit_test(test_no_heap_when_warm),
         cmocka_unit_test(test_out_of_memory),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
