@@ -83,6 +83,7 @@ bool msgl__keys_accept(const msgl_keys *k, const char *authorization, size_t len
     const char *given = authorization + n;
     len -= n;
     while (len > 0 && *given == ' ') given++, len--;
+    if (len > MSGL_KEY_MAX_LEN) return false; // no key is, and each would be compared
     unsigned found = 0;
     for (int i = 0; i < k->count; i++) found |= differs(k->all[i], given, len) == 0;
     return found != 0;

@@ -135,6 +135,12 @@ static void test_keys(void **state)
         const bool yes = msgl__keys_accept(&g.keys, cases[i].value, strlen(cases[i].value));
         if (yes != cases[i].accepted) fail_msg("%s", cases[i].value);
     }
+    // One as long as can be is accepted; what is longer is none, however it begins.
+    char longest[8 + MSGL_KEY_MAX_LEN] = "Bearer ";
+    memset(longest + 7, 'k', MSGL_KEY_MAX_LEN + 1);
+    assert_int_equal(msgl__keys_add(&g.keys, longest + 7, MSGL_KEY_MAX_LEN, &err), 0);
+    assert_true(msgl__keys_accept(&g.keys, longest, sizeof longest - 1));
+    assert_false(msgl__keys_accept(&g.keys, longest, sizeof longest));
     assert_false(msgl__keys_accept(&g.keys, NULL, 0));
     assert_false(msgl__keys_accept(&g.keys, "Bearer sk-1\0", 12));
     // Not valid, and never shown.
@@ -148,7 +154,7 @@ static void test_keys(void **state)
     unlink(path);
     assert_int_equal(msgl__keys_read(&g.keys, path, &err), MSGL_ENOENT);
     close(fd);
-    assert_int_equal(g.keys.count, 3);
+    assert_int_equal(g.keys.count, 4);
     msgl__keys_free(&g.keys);
 }
 
