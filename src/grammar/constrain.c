@@ -185,7 +185,9 @@ static int fill(msgl_constraint *x)
     uint32_t any = 0;
     const int rc = msgl__matcher_fill_mask(x->matcher, x->mask);
     if (rc != 0) {
-        return msgl__err_set(&x->err, rc, "grammar: the answer has got too ambiguous to go on");
+        // MSGL_ELIMIT would be an answer that is too long for the model.
+        return msgl__err_set(&x->err, rc == MSGL_ELIMIT ? MSGL_EINVAL : rc,
+                             "grammar: the answer has got too ambiguous to go on");
     }
     for (size_t i = 0; i < words; i++) any |= x->mask[i];
     if (any != 0) return 0;
