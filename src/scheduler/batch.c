@@ -69,7 +69,7 @@ static void add(msgl_flight *f, msgl_req *r, int32_t device_len)
         .load_state = r->device_len == r->begin_len ? r->hold.loads : -1,
         .sample = last,
         .sampling = r->sampling,
-        .extra = has_bias(r) ? r->extra : NULL,
+        .extra = has_bias(r) ? r->extra : NULL, // as write_extra: the engine reads no grammar
         .mask = last && r->constraint != NULL ? msgl__constraint_mask(r->constraint) : NULL,
     };
     b->num_tokens += device_len - r->device_len;

@@ -2,8 +2,9 @@
 //
 // The scheduler's state, shared by its files. Everything here belongs to one thread.
 //
-// Every decision is a function of the calls made (add, abort, flush, in their order) and of the
-// step results (tokens, status, compute_ns): ranks that are fed the same do the same.
+// Every decision is a function of the calls made (add, abort, flush, in their order), of the step
+// results (tokens, status, compute_ns), and of when the masks of answers with a grammar are there.
+// Rank 0 alone decides; the other ranks get its batches.
 #ifndef MSGL_SCHEDULER_INTERNAL_H
 #define MSGL_SCHEDULER_INTERNAL_H
 

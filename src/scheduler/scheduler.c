@@ -14,7 +14,8 @@
 
 // Expected length of an answer before any was seen, in tokens.
 enum { FIRST_ANSWER = 256 };
-// For masks, with nothing else to do but look for messages.
+// For masks, with nothing else to do: what a message may have to wait before it is looked at. One
+// that is done ends the wait.
 enum { MASK_WAIT_MS = 5 };
 
 static int check_config(const msgl_options *o, const msgl_scheduler_config *c,
@@ -178,6 +179,7 @@ void msgl__scheduler_report(const msgl_scheduler *s, msgl_msg_report *out)
 {
     *out = (msgl_msg_report){.steps = s->step_ns};
     msgl__scheduler_stats(s, &out->stats);
+    _Static_assert(MSGL_MAX_SPANS <= (int)MSGL_MAX_REPORT_GROUPS, "a group each");
     while (out->num_groups < s->cfg.cache.num_spans) {
         const int32_t i = out->num_groups++;
         const msgl_cache_counts n = msgl__cache_count(s->cache, i);
@@ -263,6 +265,16 @@ static int finish_step(msgl_scheduler *s)
     return msgl__sched_handle(s, f, &res);
 }
 
+// Whether some answer may have to wait for its mask, or for its grammar.
+static bool may_wait(const msgl_scheduler *s)
+{
+    bool may = s->held.head != NULL;
+    for (const msgl_req *r = s->running.head; r != NULL && !may; r = r->next) {
+        may = r->constraint != NULL;
+    }
+    return may;
+}
+
 static int turn(msgl_scheduler *s)
 {
     msgl__sched_constraints(s);
@@ -271,9 +283,9 @@ static int turn(msgl_scheduler *s)
     if (started < 0) return break_down(s, started);
     // Something is always in flight while there is work, or answers wait for their masks: with
     // nothing running, all pages are free or evictable, and the head of the queue fits.
-    assert(s->num_flights > 0 || !msgl__scheduler_has_work(s) || s->constrainer != NULL);
-    if (s->num_flights == 0 && s->constrainer != NULL && msgl__scheduler_has_work(s)) {
-        msgl__constrainer_wait(s->constrainer, MASK_WAIT_MS);
+    if (s->num_flights == 0 && msgl__scheduler_has_work(s)) {
+        assert(may_wait(s));
+        if (s->constrainer != NULL) msgl__constrainer_wait(s->constrainer, MASK_WAIT_MS);
         return 0;
     }
     if (s->num_flights == s->depth || (started == 0 && s->num_flights > 0)) {
