@@ -151,7 +151,6 @@ void msgl__scheduler_add(msgl_scheduler *s, const msgl_msg_request *q)
     msgl__uids_put(&s->uids, &r->uid);
     if (r->constraint == NULL) r->state = MSGL_REQ_WAITING;
     msgl__req_push(r->constraint == NULL ? &s->waiting : &s->held, r);
-    s->stats.prompt_tokens += (uint64_t)r->prompt_len;
 }
 
 void msgl__scheduler_abort(msgl_scheduler *s, uint64_t uid)

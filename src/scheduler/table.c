@@ -134,6 +134,7 @@ bool msgl__sched_admit(msgl_scheduler *s, msgl_req *r)
     if (r->cached_tokens < 0) { // what it finds when it comes back is its own
         r->cached_tokens = p.len;
         s->stats.cached_tokens += (uint64_t)p.len;
+        s->stats.prompt_tokens += (uint64_t)r->prompt_len;
     }
     return true;
 }
