@@ -26,6 +26,7 @@
     X(COMPLETION, completion)                                                                      \
     X(GENERATE, generate)                                                                          \
     X(HEALTH, health)                                                                              \
+    X(READY, ready)                                                                                \
     X(MODELS, models)                                                                              \
     X(MODEL, model)                                                                                \
     X(V1, v1)                                                                                      \

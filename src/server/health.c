@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 //
-// GET /health: whether requests can be served now. GET /v1: whether anybody listens.
+// GET /health: whether requests can be served now. GET /ready: whether one more would be taken now.
+// GET /v1: whether anybody listens.
 #include "server/front_impl.h"
 
 static int put_health(const msgl_front *f, const char *rest, int *status, msgl_strbuf *out)
@@ -27,6 +28,13 @@ static int put_health(const msgl_front *f, const char *rest, int *status, msgl_s
     return rc == 0 ? msgl__strbuf_addc(out, '}') : rc;
 }
 
+static int put_ready(const msgl_front *f, const char *rest, int *status, msgl_strbuf *out)
+{
+    if (f->waiting < f->cfg.max_waiting) return put_health(f, rest, status, out);
+    *status = 503;
+    return msgl__strbuf_adds(out, "{\"status\":\"queue full\"}");
+}
+
 static int put_v1(const msgl_front *f, const char *rest, int *status, msgl_strbuf *out)
 {
     (void)f, (void)rest, (void)status;
@@ -35,4 +43,6 @@ static int put_v1(const msgl_front *f, const char *rest, int *status, msgl_strbu
 
 const msgl_endpoint msgl__endpoint_health = {
     .path = "/health", .open = true, .method = MSGL_HTTP_GET, .put_now = put_health};
+const msgl_endpoint msgl__endpoint_ready = {
+    .path = "/ready", .open = true, .method = MSGL_HTTP_GET, .put_now = put_ready};
 const msgl_endpoint msgl__endpoint_v1 = {.path = "/v1", .method = MSGL_HTTP_GET, .put_now = put_v1};

@@ -337,7 +337,7 @@ static void test_compat(void **state)
     server_close(&s);
 }
 
-// With keys every path but /health needs one, also one where nothing is.
+// With keys every path but /health and /ready needs one, also one where nothing is.
 static void test_api_key(void **state)
 {
     (void)state;
