@@ -31,10 +31,11 @@ typedef struct msgl_args {
     const char *prefill_attention, *decode_attention;
     // server
     const char *host, *allowed_hosts, *unknown_fields, *routing_policy, *metrics_compat,
-        *api_key_file;
+        *api_key_file, *log_format;
     const char *tool_parser, *reasoning_parser;
     double balance; // of routing
-    int port, num_tokenizer, request_memory, watchdog_timeout, shell, insecure;
+    int port, num_tokenizer, request_memory, watchdog_timeout, shell, insecure, access_log,
+        log_stats_interval;
     // requests
     msgl_list prompts, stop, api_keys, served_names, cors_origins;
     const char *input, *output, *system, *text;

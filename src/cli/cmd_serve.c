@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 //
 // `minisgl serve`: from arguments to the launcher's config, and what the engine process does.
+#include <stdlib.h>
 #include <string.h>
 
 #include "cli/common.h"
@@ -14,7 +15,15 @@
 struct serve {
     const msgl_options *options;
     const char *model_name;
+    msgl_log log;
 };
+
+// Lines of an engine's start, where the log is JSON.
+static void log_line(void *ctx, const char *line)
+{
+    const struct serve *s = ctx;
+    msgl__log(&s->log, MSGL_LOG_INFO, "%s", line);
+}
 
 static int tell_fatal(msgl_channel *ch, const msgl_err *err)
 {
@@ -113,6 +122,39 @@ static char *info_json(const msgl_options *o)
     return text;
 }
 
+// Where the log goes and how it looks, to the processes that are forked as well.
+static void set_log(const msgl_args *a, struct serve *s, msgl_options *o)
+{
+    setenv("MINISGL_LOG_FORMAT", a->log_format, 1);
+    s->log = msgl__log_default();
+    if (!s->log.json) return;
+    o->log = log_line;
+    o->ctx = s;
+    o->progress = NULL; // a bar, at a terminal
+}
+
+// The front's settings that are arguments as they stand.
+static void set_front(const msgl_args *a, msgl_front_config *f)
+{
+    f->model_path = a->engine.model_dir;
+    f->num_workers = a->num_tokenizer > 0 ? a->num_tokenizer : 1;
+    f->max_request_memory = (size_t)a->request_memory << 20;
+    f->refuse_unknown = strcmp(a->unknown_fields, "refuse") == 0;
+    const char *compat = a->metrics_compat; // one of the option's choices
+    f->metrics_compat = strcmp(compat, "vllm") == 0     ? MSGL_METRICS_VLLM
+                        : strcmp(compat, "sglang") == 0 ? MSGL_METRICS_SGLANG
+                                                        : MSGL_METRICS_NONE;
+    f->tool_parser = a->tool_parser;
+    f->reasoning_parser = a->reasoning_parser;
+    f->access_log = a->access_log != 0;
+    f->log_stats_interval_s = a->log_stats_interval;
+    (void)msgl__routing_of(a->routing_policy, &f->routing); // one of the option's choices
+    f->balance = a->balance;
+    f->guard.allowed = a->allowed_hosts;
+    f->guard.cors = a->cors_origins.items;
+    f->guard.num_cors = a->cors_origins.count;
+}
+
 int msgl__cmd_serve(const msgl_args *a)
 {
     if (a->shell) return msgl__cmd_chat(a);
@@ -135,36 +177,22 @@ int msgl__cmd_serve(const msgl_args *a)
         cfg.front.more_names = names->items + 1;
         cfg.front.num_more_names = names->count - 1;
     }
-    const msgl_log log = msgl__log_default();
+    set_log(a, &s, &options);
+    set_front(a, &cfg.front);
+    char *json = info_json(&options);
     cfg.host = a->host;
     cfg.port = a->port;
+    cfg.insecure = a->insecure != 0;
     cfg.model_dir = dir;
     cfg.front.model_name = s.model_name;
-    cfg.front.model_path = a->engine.model_dir;
-    cfg.front.num_workers = a->num_tokenizer > 0 ? a->num_tokenizer : 1;
-    cfg.front.max_request_memory = (size_t)a->request_memory << 20;
-    cfg.front.refuse_unknown = strcmp(a->unknown_fields, "refuse") == 0;
-    const char *compat = a->metrics_compat; // one of the option's choices
-    cfg.front.metrics_compat = strcmp(compat, "vllm") == 0     ? MSGL_METRICS_VLLM
-                               : strcmp(compat, "sglang") == 0 ? MSGL_METRICS_SGLANG
-                                                               : MSGL_METRICS_NONE;
-    cfg.front.tool_parser = a->tool_parser;
-    cfg.front.reasoning_parser = a->reasoning_parser;
-    cfg.front.log = &log;
+    cfg.front.log = &s.log;
     cfg.front.num_replicas = options.dp_size;
-    (void)msgl__routing_of(a->routing_policy, &cfg.front.routing); // one of the option's choices
-    cfg.front.balance = a->balance;
-    cfg.front.guard.allowed = a->allowed_hosts;
-    char *json = info_json(&options);
     cfg.front.info_json = json;
     cfg.engine_once = options.mpi != 0;
     cfg.watchdog_timeout_s = a->watchdog_timeout;
     cfg.engine_main = engine_main;
     cfg.on_ready = on_ready;
     cfg.ctx = &s;
-    cfg.front.guard.cors = a->cors_origins.items;
-    cfg.front.guard.num_cors = a->cors_origins.count;
-    cfg.insecure = a->insecure != 0;
     rc = msgl__serve(&cfg, &err);
     msgl__keys_free(&cfg.front.guard.keys);
     msgl_free(json);

@@ -145,6 +145,36 @@ static const msgl_setting ROWS[] = {
                 "or the request is answered 400; what looks like a typing error always is",
     },
     {
+        .name = "access-log",
+        MSGL_FLAG(msgl_args, access_log),
+        .commands = MSGL_CMD_SERVE,
+        .group = "server",
+        .help = "log a line for each request: method, path, status, milliseconds, X-Request-Id and "
+                "the client's address; never what was asked or answered",
+    },
+    {
+        .name = "log-format",
+        MSGL_TEXT(msgl_args, log_format),
+        .choices = "text|json",
+        .preset_text = "text",
+        .commands = MSGL_CMD_SERVE,
+        .group = "server",
+        .metavar = "NAME",
+        .help = "how the log's lines on standard error look; json: an object a line "
+                "(docs/logs.md)",
+    },
+    {
+        .name = "log-stats-interval",
+        MSGL_INT(msgl_args, log_stats_interval),
+        .max = 86400,
+        .preset = 10,
+        .commands = MSGL_CMD_SERVE,
+        .group = "server",
+        .metavar = "SECONDS",
+        .help = "between lines of the log about an engine that has something to do: requests, "
+                "tokens a second, cache; 0: none",
+    },
+    {
         .name = "served-model-name",
         MSGL_LIST(msgl_args, served_names),
         .by_default = ": the last part of --model",
@@ -174,7 +204,8 @@ static const msgl_setting ROWS[] = {
         .group = "server",
         .metavar = "KEY",
         .help = "a key that requests have to bring as Authorization: Bearer KEY, for every path "
-                "but /health; may be given several times; others on this machine see it in the "
+                "but /health and /ready; may be given several times; others on this machine see it "
+                "in the "
                 "list of processes, unlike the variable and the file",
     },
     {

@@ -97,6 +97,7 @@ static void on_second(evutil_socket_t fd, short what, void *arg)
     for (int i = 0; i < f->cfg.num_replicas && f->cfg.heartbeats != NULL; i++) {
         msgl__replica_look_for_beats(&f->replicas[i]);
     }
+    msgl__status_second(f);
     if (msgl__budget_trim_due(&f->budget)) msgl__workers_trim(f->workers);
 }
 
@@ -191,6 +192,7 @@ int msgl__front_create(const msgl_front_config *cfg, int listen_fd, msgl_front *
                                          .on_request = msgl__route,
                                          .on_gone = msgl__route_gone,
                                          .on_answer = msgl__route_answer,
+                                         .on_done = cfg->access_log ? msgl__access_log : NULL,
                                          .write_error = msgl__route_write_error};
     if (rc == 0) {
         rc = msgl__http_server_create(f->base, listen_fd, &f->cfg.http, &handlers, &f->http, err);

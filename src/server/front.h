@@ -40,8 +40,10 @@ typedef struct msgl_front_config {
     msgl_metrics_compat metrics_compat;
     msgl_guard guard; // nobody is refused by default
     msgl_http_config http;
-    const char *info_json; // an object for /get_server_info's "config", or NULL
-    const msgl_log *log;   // NULL: none
+    const char *info_json;    // an object for /get_server_info's "config", or NULL
+    const msgl_log *log;      // NULL: none
+    bool access_log;          // a line in it for each request
+    int log_stats_interval_s; // between lines about engines that have something to do; 0: none
     void *ctx;
     void (*on_ready)(void *ctx, int replica, const msgl_msg_ready *ready); // each time; or NULL
     void (*on_lost)(void *ctx, int replica, const char *fatal); // it is gone; last words or NULL

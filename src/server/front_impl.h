@@ -1,8 +1,9 @@
 // SPDX-License-Identifier: Apache-2.0
 //
 // The front's parts: front.c (life), replica.c (an engine: channel, signs of life), routes.c (from
-// a path to its endpoint), stats.c (what the engines say of themselves), gen.c (requests with a
-// job), turn.c (whose choice an engine gets next).
+// a path to its endpoint), stats.c (what the engines say of themselves), status.c and access.c
+// (what the log says of them and of requests), gen.c (requests with a job), turn.c (whose choice an
+// engine gets next).
 #ifndef MSGL_SERVER_FRONT_IMPL_H
 #define MSGL_SERVER_FRONT_IMPL_H
 
@@ -85,7 +86,9 @@ typedef struct replica {
     msgl_msg_ready engine; // its strings are ours
     char *attention, *device;
     char *fatal;
-    msgl_msg_report report; // the engine's last; zero: none yet
+    msgl_msg_report report;        // the engine's last; zero: none yet
+    msgl_msg_report told;          // the one that the log's last line about it knew
+    uint64_t reported_ns, told_ns; // when they came; before, when it was ready
     // What it has been given:
     part *turn;            // ring of those with choices that wait for their turn; the next one
     int in_engine;         // choices
@@ -132,6 +135,7 @@ struct msgl_front {
     char *unknown[64]; // names of fields that the log has told of
     int num_unknown;
     msgl_metrics metrics;
+    int status_seconds; // since the log's last lines about engines
 };
 
 // front.c
@@ -159,6 +163,12 @@ void msgl__front_reply_error(msgl_front *f, const msgl_endpoint *ep, msgl_http_c
 // The front's scratch as an endpoint's whole answer, or 500 if rc says that it is none.
 void msgl__front_reply(msgl_front *f, const msgl_endpoint *ep, msgl_http_conn *c, int status,
                        int rc);
+
+// access.c
+void msgl__access_log(void *front, const msgl_http_done *d);
+
+// status.c
+void msgl__status_second(msgl_front *f); // once a second
 
 // stats.c
 void msgl__stats_open(msgl_front *f, const msgl_endpoint *ep, msgl_http_conn *c);

@@ -2,6 +2,7 @@
 #include "server/http.h"
 
 #include <errno.h>
+#include <arpa/inet.h>
 #include <event2/buffer.h>
 #include <event2/bufferevent.h>
 #include <inttypes.h>
@@ -44,7 +45,12 @@ struct msgl_http_conn {
     msgl_http_parser parser;
     conn_state state;
     void *user;
-    int label; // of the open request
+    // Of the open request:
+    int label;
+    uint64_t opened_ns;
+    int status; // of its answer, 0: none yet
+    char id[MSGL_HTTP_ID_MAX + 1];
+    char client[INET6_ADDRSTRLEN + 16]; // address and port
     bool share_origin, share_any;
     size_t lingered;
     msgl_claim buffers; // what is in bev's
@@ -132,10 +138,37 @@ static void conn_timer(msgl_http_conn *c, int ms)
     event_add(c->timer, &tv);
 }
 
+// The open request is over.
+static void conn_done(msgl_http_conn *c, bool whole)
+{
+    const msgl_http_handlers *h = &c->server->handlers;
+    if (h->on_done == NULL) return;
+    static const struct {
+        msgl_http_method method;
+        const char *name;
+    } names[] = {{0, "-"},
+                 {MSGL_HTTP_GET, "GET"},
+                 {MSGL_HTTP_HEAD, "HEAD"},
+                 {MSGL_HTTP_POST, "POST"},
+                 {MSGL_HTTP_OPTIONS, "OPTIONS"}};
+    msgl_http_done d = {.method = "OTHER",
+                        .path = msgl__strbuf_str(&c->parser.path),
+                        .status = c->status == 0 ? MSGL_HTTP_GONE : c->status,
+                        .whole = whole,
+                        .ns = msgl__now_ns() - c->opened_ns,
+                        .id = c->id,
+                        .client = c->client};
+    for (size_t i = 0; i < sizeof names / sizeof names[0]; i++) {
+        if (c->parser.method == names[i].method) d.method = names[i].name;
+    }
+    h->on_done(h->ctx, &d);
+}
+
 // The client is gone: whoever answers it is told, unless nothing was open.
 static void conn_gone(msgl_http_conn *c)
 {
     if (c->state == CONN_OPEN) {
+        conn_done(c, false);
         c->state = CONN_DEAD;
         c->server->handlers.on_gone(c->server->handlers.ctx, c);
     }
@@ -222,15 +255,15 @@ static bool is_request_id(const msgl_http_value *v)
     return true;
 }
 
-static void put_request_id(msgl_http_conn *c, struct evbuffer *out)
+// The request's own, or a new one.
+static void choose_id(msgl_http_conn *c)
 {
     msgl_http_server *s = c->server;
     const msgl_http_value *v = &c->parser.request_id;
     if (is_request_id(v)) {
-        evbuffer_add_printf(out, "X-Request-Id: %.*s\r\n", (int)v->len, v->at);
+        (void)snprintf(c->id, sizeof c->id, "%.*s", (int)v->len, v->at);
     } else {
-        evbuffer_add_printf(out, "X-Request-Id: %016" PRIx64 "%08" PRIx64 "\r\n", s->id_base,
-                            ++s->last_id);
+        (void)snprintf(c->id, sizeof c->id, "%016" PRIx64 "%08" PRIx64, s->id_base, ++s->last_id);
     }
 }
 
@@ -251,9 +284,10 @@ static void put_head(msgl_http_conn *c, int status, const char *type, const char
 {
     struct evbuffer *out = bufferevent_get_output(c->bev);
     const msgl_http_handlers *h = &c->server->handlers;
+    c->status = status;
     if (h->on_answer != NULL) h->on_answer(h->ctx, c, status);
     evbuffer_add_printf(out, "HTTP/1.1 %d %s\r\n", status, msgl__http_status_text(status));
-    put_request_id(c, out);
+    evbuffer_add_printf(out, "X-Request-Id: %s\r\n", c->id);
     if (c->share_origin || c->share_any) put_sharing(c, out);
     if (type != NULL) evbuffer_add_printf(out, "Content-Type: %s\r\n", type);
     if (status == 429 || status == 503) evbuffer_add_printf(out, "Retry-After: 1\r\n");
@@ -266,8 +300,9 @@ static void conn_process(msgl_http_conn *c);
 // The open request has its whole answer.
 static void answered(msgl_http_conn *c)
 {
+    conn_done(c, !c->cut);
     c->user = NULL;
-    c->label = 0;
+    c->label = c->status = 0;
     c->share_origin = c->share_any = false;
     c->streaming = c->probed = false;
     if (c->state == CONN_DEAD) return;
@@ -380,8 +415,16 @@ int msgl__http_conn_label(const msgl_http_conn *c)
 
 // --- reading ---
 
+// A request is to be answered from here on.
+static void begin(msgl_http_conn *c)
+{
+    choose_id(c);
+    c->opened_ns = msgl__now_ns();
+}
+
 static void conn_refuse(msgl_http_conn *c, int status, const char *reason)
 {
+    begin(c);
     msgl_strbuf body;
     msgl__strbuf_init(&body, 4096);
     c->server->handlers.write_error(c->server->handlers.ctx, status, reason, &body);
@@ -415,6 +458,7 @@ static void conn_open_request(msgl_http_conn *c)
     event_del(c->timer);
     c->head_deadline = c->body_deadline = false;
     c->state = CONN_OPEN;
+    begin(c);
     c->head_only = c->parser.method == MSGL_HTTP_HEAD;
     c->keep_alive = c->parser.keep_alive && !s->draining;
     s->handlers.on_request(s->handlers.ctx, c, &c->parser);
@@ -508,7 +552,26 @@ static void on_timer(evutil_socket_t fd, short what, void *arg)
 
 // --- the listener ---
 
-static void conn_add(msgl_http_server *s, evutil_socket_t fd)
+typedef union peer {
+    struct sockaddr any;
+    struct sockaddr_in v4;
+    struct sockaddr_in6 v6;
+    struct sockaddr_storage whatever;
+} peer;
+
+// "192.0.2.1:40000", "[2001:db8::1]:40000".
+static void put_peer(const peer *p, char *out, size_t size)
+{
+    char at[INET6_ADDRSTRLEN] = "";
+    const bool v6 = p->any.sa_family == AF_INET6;
+    const void *addr = v6 ? (const void *)&p->v6.sin6_addr : &p->v4.sin_addr;
+    if (!v6 && p->any.sa_family != AF_INET) return;
+    (void)inet_ntop(p->any.sa_family, addr, at, sizeof at);
+    (void)snprintf(out, size, v6 ? "[%s]:%d" : "%s:%d", at,
+                   ntohs(v6 ? p->v6.sin6_port : p->v4.sin_port));
+}
+
+static void conn_add(msgl_http_server *s, evutil_socket_t fd, const peer *p)
 {
     msgl_http_conn *c = msgl__calloc(1, sizeof *c);
     if (c == NULL) {
@@ -516,6 +579,7 @@ static void conn_add(msgl_http_server *s, evutil_socket_t fd)
         return;
     }
     c->server = s;
+    if (s->handlers.on_done != NULL) put_peer(p, c->client, sizeof c->client);
     msgl__http_parser_init(&c->parser, &s->cfg.limits);
     c->next = s->conns;
     if (c->next != NULL) c->next->prev = c;
@@ -560,9 +624,11 @@ static void on_accept(evutil_socket_t fd, short what, void *arg)
     (void)what;
     msgl_http_server *s = arg;
     for (int i = 0; i < 64; i++) {
-        const int conn = accept4((int)fd, NULL, NULL, SOCK_NONBLOCK | SOCK_CLOEXEC);
+        peer p = {0};
+        socklen_t len = sizeof p;
+        const int conn = accept4((int)fd, &p.any, &len, SOCK_NONBLOCK | SOCK_CLOEXEC);
         if (conn >= 0) {
-            conn_add(s, conn);
+            conn_add(s, conn, &p);
         } else if (errno == EMFILE || errno == ENFILE || errno == ENOBUFS || errno == ENOMEM) {
             // Out of descriptors: not listening for a moment beats spinning.
             const struct timeval tv = {0, 200000};

@@ -37,6 +37,19 @@ typedef struct msgl_http_config {
 
 msgl_http_config msgl__http_config_default(void);
 
+// A request that is over; the texts are the connection's, for the call.
+typedef struct msgl_http_done {
+    const char *method; // "OTHER": none that is served; "-": it was refused before it was known
+    const char *path;   // percent-decoded, without query, any bytes; empty: not known
+    int status;         // of the answer; MSGL_HTTP_GONE: there was none
+    bool whole;         // the answer was complete when the client left, or it did not leave
+    uint64_t ns;        // since all of the request was here
+    const char *id;     // X-Request-Id of the answer
+    const char *client; // address and port
+} msgl_http_done;
+
+enum { MSGL_HTTP_GONE = 499 }; // as nginx logs a client that left without an answer
+
 typedef struct msgl_http_handlers {
     void *ctx;
     // p has the request; it is valid during the call (take p->body by swapping it out).
@@ -45,6 +58,9 @@ typedef struct msgl_http_handlers {
     void (*on_gone)(void *ctx, msgl_http_conn *c);
     // An answer with this status begins: one a request, refused ones included. NULL allowed.
     void (*on_answer)(void *ctx, msgl_http_conn *c, int status);
+    // It has its whole answer, or its client has left; behind on_answer, before on_gone. None for
+    // what is open when the server is destroyed. NULL allowed.
+    void (*on_done)(void *ctx, const msgl_http_done *d);
     // The body of an error answer that the connection layer gives itself (400, 408, 413, ...).
     void (*write_error)(void *ctx, int status, const char *reason, msgl_strbuf *out);
 } msgl_http_handlers;

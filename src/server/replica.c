@@ -6,6 +6,7 @@
 
 #include "core/mem.h"
 #include "server/front_impl.h"
+#include "utils/clock.h"
 
 enum { MESSAGES_PER_TURN = 64 };
 
@@ -74,7 +75,7 @@ static void engine_lost(replica *r)
     msgl_front *f = r->front;
     const bool was_ready = r->ready;
     channel_close(r);
-    r->report = (msgl_msg_report){0}; // the next engine counts from zero
+    r->report = r->told = (msgl_msg_report){0}; // the next engine counts from zero
     msgl__log(f->cfg.log, f->stopping ? MSGL_LOG_INFO : MSGL_LOG_ERROR, "%s is gone%s%s", r->name,
               r->fatal == NULL ? "" : ": ", r->fatal == NULL ? "" : r->fatal);
     msgl_api_error e;
@@ -101,6 +102,7 @@ static void engine_ready(replica *r, const msgl_msg_ready *ready)
     f->api.vocab_size = ready->vocab_size;
     r->ready = true;
     r->silence_s = 0;
+    r->reported_ns = r->told_ns = msgl__now_ns();
     msgl__router_set_cache(f->router, r->index, (int64_t)ready->num_pages * ready->page_size);
     msgl__router_set_up(f->router, r->index, true);
     msgl__log(f->cfg.log, MSGL_LOG_INFO, "%s is ready: attention %s, %s", r->name,
@@ -126,7 +128,10 @@ static void on_channel(evutil_socket_t fd, short what, void *arg)
         switch (m.type) {
         case MSGL_MSG_READY: engine_ready(r, &m.u.ready); break;
         case MSGL_MSG_TOKENS: msgl__gen_tokens(r->front, &m.u.tokens); break;
-        case MSGL_MSG_REPORT: r->report = m.u.report; break;
+        case MSGL_MSG_REPORT:
+            r->report = m.u.report;
+            r->reported_ns = msgl__now_ns();
+            break;
         case MSGL_MSG_STATS: msgl__stats_arrived(r, &m.u.stats); break;
         case MSGL_MSG_FATAL:
             msgl__free(r->fatal);

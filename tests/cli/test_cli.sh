@@ -213,6 +213,19 @@ expect "service link" 1 "warning: MINISGL_PORT=tcp://10.0.0.1:1919 is the addres
     env MINISGL_PORT=tcp://10.0.0.1:1919 "$minisgl" serve --model "$dir/none"
 expect "port that is none" 2 "MINISGL_PORT is \"80a\"" env MINISGL_PORT=80a "$minisgl" serve --model "$dir/none"
 
+# A log of objects, from the engine's start to the server's end.
+"$minisgl" serve --model "$model" --num-pages 4096 --port 0 --access-log --log-format json >"$dir/ready" 2>"$dir/log" &
+server=$!
+for _ in $(seq 100); do
+    grep -q "is ready" "$dir/ready" && break
+    sleep 0.1
+done
+kill $server
+wait $server
+expect "log as JSON" 0 '"level":"info","message":"engine is ready:' cat "$dir/log"
+expect "nothing but objects" 1 "^0$" grep -vc '^{"time":"[-0-9T:.]*Z","level":"[a-z]*","message":".*"}$' "$dir/log"
+expect "format of the log" 2 "allowed: text|json" "$minisgl" serve --model "$model" --log-format xml
+
 # Text there and back, byte for byte.
 printf 'Grüße, 世界! 12 + 34\n\n  <|im_end|> \t end' >"$dir/text"
 "$minisgl" tokenize --model "$model" <"$dir/text" >"$dir/ids"
