@@ -192,6 +192,9 @@ typedef struct msgl_params {
     // any). The answer then ends where the grammar does, with MSGL_STOP.
     const char *grammar;
     msgl_grammar_kind grammar_kind;
+    // Tokens that the answer has at least: before, no end token is chosen, and stop strings are not
+    // looked for. Not beside a grammar.
+    int min_tokens;
     void *reserved[6];
 } msgl_params;
 

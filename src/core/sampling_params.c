@@ -95,6 +95,16 @@ static const msgl_setting ROWS[] = {
         .group = "requests",
         .help = "go on after the model's end token",
     },
+    {
+        .name = "min-tokens",
+        MSGL_INT(msgl_sampling_params, min_tokens),
+        .max = INT32_MAX,
+        .commands = FLAGS,
+        .group = "requests",
+        .metavar = "N",
+        .help = "tokens that an answer has at least: before, no end token is chosen, and stop "
+                "strings are not looked for",
+    },
 };
 const msgl_setting_table msgl__sampling_settings = {ROWS, MSGL_COUNT(ROWS)};
 
@@ -123,6 +133,11 @@ int msgl__sampling_params_check(const msgl_sampling_params *p, int vocab_size, m
     if (p->max_tokens < 1) {
         return msgl__err_set(err, MSGL_EINVAL, "max_tokens is %d; allowed: 1 or more",
                              p->max_tokens);
+    }
+    if (p->min_tokens > p->max_tokens) {
+        return msgl__err_set(err, MSGL_EINVAL,
+                             "min_tokens is %d; allowed: at most max_tokens, which is %d",
+                             p->min_tokens, p->max_tokens);
     }
     if (p->logprobs < -1 || p->logprobs > MSGL_MAX_LOGPROBS || p->prompt_logprobs < -1 ||
         p->prompt_logprobs > MSGL_MAX_LOGPROBS) {

@@ -15,7 +15,7 @@
 #define MSGL_MAX_LOGPROBS 20
 #define MSGL_USUAL_MAX_TOKENS 16 // OpenAI's default of completions
 
-// msgl__sampling_settings (core/settings.h) has the limits of the fields up to ignore_eos.
+// msgl__sampling_settings (core/settings.h) has the limits of the fields up to min_tokens.
 typedef struct msgl_sampling_params {
     float temperature; // 0: greedy; else logits are divided by it
     float top_p;       // (0, 1]; 1: off
@@ -27,6 +27,7 @@ typedef struct msgl_sampling_params {
     // off.
     float repetition_penalty, frequency_penalty, presence_penalty;
     bool ignore_eos;
+    int32_t min_tokens; // as long as the answer has fewer, nothing that ends it is chosen
     uint64_t seed;      // with the token's position, determines the random number used for it
     int32_t max_tokens; // >= 1 tokens to generate at most
     int32_t logprobs;   // -1: none; 0..20: of the chosen token, and this many of the most likely

@@ -223,6 +223,7 @@ void msgl__params_to_sampling(const msgl_params *p, msgl_sampling_params *out)
     out->frequency_penalty = p->frequency_penalty;
     out->presence_penalty = p->presence_penalty;
     out->ignore_eos = p->ignore_eos != 0;
+    out->min_tokens = p->min_tokens;
 }
 
 void msgl__params_from_sampling(const msgl_sampling_params *s, msgl_params *out)
@@ -235,6 +236,7 @@ void msgl__params_from_sampling(const msgl_sampling_params *s, msgl_params *out)
     out->frequency_penalty = s->frequency_penalty;
     out->presence_penalty = s->presence_penalty;
     out->ignore_eos = s->ignore_eos;
+    out->min_tokens = s->min_tokens;
 }
 
 void msgl_params_init(const msgl_llm *l, msgl_params *p)
@@ -284,6 +286,7 @@ static int request_init(const msgl_llm *l, struct request *r, const msgl_params 
     }
     if (rc != 0) return rc;
     rc = msgl__text_init(&r->text, l->tokenizer, true, params->stop, params->num_stop);
+    msgl__text_stop_behind(&r->text, params->min_tokens);
     if (rc == MSGL_EINVAL) {
         return msgl__err_set(err, rc, "stop strings: at most %d, each of 1 to %d bytes",
                              MSGL_MAX_STOPS, MSGL_MAX_STOP_BYTES);

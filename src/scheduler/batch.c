@@ -54,6 +54,13 @@ static bool has_bias(const msgl_req *r)
     return r->extra != NULL && r->extra->num_bias > 0;
 }
 
+// What r's next token, which gets to position `at`, is chosen from; NULL: all.
+static const uint32_t *mask_at(const msgl_req *r, int32_t at)
+{
+    if (r->constraint != NULL) return msgl__constraint_mask(r->constraint);
+    return at - r->prompt_len < r->sampling.min_tokens ? r->early_mask : NULL;
+}
+
 static void add(msgl_flight *f, msgl_req *r, int32_t device_len)
 {
     const bool last = device_len >= r->fill_len;
@@ -70,7 +77,7 @@ static void add(msgl_flight *f, msgl_req *r, int32_t device_len)
         .sample = last,
         .sampling = r->sampling,
         .extra = has_bias(r) ? r->extra : NULL, // as write_extra: the engine reads no grammar
-        .mask = last && r->constraint != NULL ? msgl__constraint_mask(r->constraint) : NULL,
+        .mask = last ? mask_at(r, device_len) : NULL,
     };
     b->num_tokens += device_len - r->device_len;
     r->device_len = device_len;

@@ -30,6 +30,7 @@ typedef struct msgl_req {
     msgl_sampling_params sampling;
     msgl_req_extra *extra;       // a reference, or NULL
     msgl_constraint *constraint; // or NULL: the answer may be anything
+    uint32_t *early_mask; // of its first min_tokens tokens: those that do not end it; or NULL
     msgl_req_state state;
     bool keep_kv;       // its K and V may go to the prefix cache at the end
     int32_t prompt_len; //

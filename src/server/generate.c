@@ -25,11 +25,14 @@ static const msgl_refused_field both_refused[] = {
     {NULL, MSGL_NEUTRAL_NULL},
 };
 static const char *const sglang_names[] = {"model", "stream", NULL};
-static const char *const params_names[] = {"max_new_tokens", "sampling_seed", NULL};
+static const char *const params_names[] = {"max_new_tokens", "min_new_tokens", "sampling_seed",
+                                           NULL};
 static const msgl_refused_field params_refused[] = {
-    {"min_new_tokens", MSGL_NEUTRAL_OFF}, {"structural_tag", MSGL_NEUTRAL_OFF},
-    {"stop_regex", MSGL_NEUTRAL_OFF},     {"no_stop_trim", MSGL_NEUTRAL_OFF},
-    {"custom_params", MSGL_NEUTRAL_OFF},  {NULL, MSGL_NEUTRAL_NULL},
+    {"structural_tag", MSGL_NEUTRAL_OFF},
+    {"stop_regex", MSGL_NEUTRAL_OFF},
+    {"no_stop_trim", MSGL_NEUTRAL_OFF},
+    {"custom_params", MSGL_NEUTRAL_OFF},
+    {NULL, MSGL_NEUTRAL_NULL},
 };
 static const char *const old_names[] = {"max_tokens", NULL}; // of max_new_tokens
 
@@ -93,12 +96,17 @@ static int parse_params(json_t *p, const msgl_api_config *cfg, msgl_gen_request 
                         msgl_api_error *e)
 {
     int rc = msgl__check_fields(p, &params, true, NULL, e);
-    json_t *seed = msgl__field(p, "sampling_seed");
-    if (rc == 0 && seed != NULL && json_object_set(p, "seed", seed) != 0) {
+    // Read under their own names first, which errors have.
+    int64_t num = 0;
+    if (rc == 0) rc = msgl__field_int(p, "min_new_tokens", 0, INT32_MAX, &num, e);
+    if (rc < 0) return rc;
+    json_t *seed = msgl__field(p, "sampling_seed"), *least = msgl__field(p, "min_new_tokens");
+    if ((seed != NULL && json_object_set(p, "seed", seed) != 0) ||
+        (least != NULL && json_object_set(p, "min_tokens", least) != 0)) {
         return msgl__api_fail(e, 500, NULL, NULL, "Out of memory.");
     }
-    if (rc == 0) rc = msgl__parse_sampling(p, cfg, out, e);
-    int64_t num = 128; // SGLang's default
+    rc = msgl__parse_sampling(p, cfg, out, e);
+    num = 128; // SGLang's default
     if (rc == 0) rc = msgl__field_int(p, "max_new_tokens", 1, INT32_MAX, &num, e);
     out->max_tokens = (int32_t)num;
     return rc < 0 ? rc : 0;

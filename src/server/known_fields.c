@@ -14,7 +14,6 @@ enum {
 
 // Refused wherever they stand and are not read.
 static const msgl_refused_field everywhere[] = {
-    {"min_tokens", MSGL_NEUTRAL_ZERO},
     {"typical_p", MSGL_NEUTRAL_ONE},
     {"suffix", MSGL_NEUTRAL_EMPTY},
     {"use_beam_search", MSGL_NEUTRAL_FALSE},

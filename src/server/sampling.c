@@ -23,6 +23,7 @@ static const char *const sampling_names[] = {"temperature",
                                              "stop",
                                              "stop_token_ids",
                                              "ignore_eos",
+                                             "min_tokens",
                                              "skip_special_tokens",
                                              "response_format",
                                              "structured_outputs",
@@ -163,6 +164,14 @@ static int parse_extra(const json_t *o, const msgl_api_config *cfg, msgl_gen_req
     if (rc == 0 && c.kind == MSGL_GRAMMAR_NONE) {
         out->extra = bias;
         return 0;
+    }
+    if (out->sampling.min_tokens > 0) {
+        msgl__req_extra_unref(bias);
+        msgl__constraint_text_free(&c);
+        return msgl__api_fail(
+            e, 400, "min_tokens", "invalid_value",
+            "'min_tokens' is given, and a form that the answer has to have, which "
+            "may be shorter; allowed: one of them.");
     }
     if (rc == 0) {
         rc = msgl__req_extra_create_with(bias == NULL ? NULL : bias->bias,

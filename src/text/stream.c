@@ -64,6 +64,11 @@ void msgl__text_free(msgl_text_stream *s)
     *s = (msgl_text_stream){0};
 }
 
+void msgl__text_stop_behind(msgl_text_stream *s, int32_t tokens)
+{
+    s->unstopped = tokens;
+}
+
 void msgl__text_begin_behind(msgl_text_stream *s, const char *text, size_t len)
 {
     s->chars = msgl__utf8_count(text, len);
@@ -76,22 +81,25 @@ size_t msgl__text_bytes(const msgl_text_stream *s)
 
 // What the detokenizer has put behind the first `before` bytes held is counted, and all of it goes
 // on to *out as far as it may be shown.
-static int pass(msgl_text_stream *s, size_t before, msgl_strbuf *out)
+static int pass(msgl_text_stream *s, size_t before, bool checked, msgl_strbuf *out)
 {
     const size_t n = s->stop.held.len - before, shown = out->len;
     s->made += n;
     s->chars += msgl__utf8_count(msgl__strbuf_str(&s->stop.held) + before, n);
-    const int rc = msgl__stop_release(&s->stop, out, &s->stopped);
+    const int rc =
+        checked ? msgl__stop_release(&s->stop, out, &s->stopped) : msgl__stop_finish(&s->stop, out);
     s->shown += out->len - shown;
     return rc;
 }
 
 int msgl__text_token(msgl_text_stream *s, int32_t id, msgl_strbuf *out)
 {
+    const bool checked = s->unstopped <= 0;
+    if (!checked) s->unstopped--;
     if (s->detok == NULL || s->stopped || is_left_out(s, id)) return 0;
     const size_t before = s->stop.held.len;
     const int rc = msgl__detok_push(s->detok, id, &s->stop.held);
-    return rc != 0 && rc != MSGL_EINVAL ? rc : pass(s, before, out);
+    return rc != 0 && rc != MSGL_EINVAL ? rc : pass(s, before, checked, out);
 }
 
 // The answer ends without a stop string: nothing has to be held back any more.
@@ -100,7 +108,7 @@ static int end(msgl_text_stream *s, msgl_strbuf *out)
     if (s->detok == NULL || s->stopped) return 0;
     const size_t before = s->stop.held.len;
     int rc = msgl__detok_finish(s->detok, &s->stop.held);
-    if (rc == 0) rc = pass(s, before, out);
+    if (rc == 0) rc = pass(s, before, s->unstopped <= 0, out);
     if (rc != 0) return rc;
     const size_t shown = out->len;
     rc = msgl__stop_finish(&s->stop, out);

@@ -18,10 +18,11 @@ typedef struct msgl_text_stream {
     const msgl_tokenizer *keeps_of;
     const char *const *keep[2];
     msgl_stop stop;
-    bool stopped; // a stop string is complete: nothing is shown any more
-    size_t made;  // bytes of text that the tokens so far made
-    size_t shown; // bytes of it that were shown
-    size_t chars; // characters before the next token's text
+    int32_t unstopped; // tokens to come in whose text stop strings are not looked for
+    bool stopped;      // a stop string is complete: nothing is shown any more
+    size_t made;       // bytes of text that the tokens so far made
+    size_t shown;      // bytes of it that were shown
+    size_t chars;      // characters before the next token's text
 } msgl_text_stream;
 
 // t NULL: there is no tokenizer, and no text. stops must outlive *s. 0; MSGL_EINVAL for stop
@@ -34,6 +35,8 @@ void msgl__text_free(msgl_text_stream *s);
 // MSGL_ENOMEM.
 int msgl__text_keep_special(msgl_text_stream *s, const msgl_tokenizer *t, const char *const *a,
                             const char *const *b);
+// Stop strings are not looked for in the text of the first `tokens` tokens.
+void msgl__text_stop_behind(msgl_text_stream *s, int32_t tokens);
 // Characters are counted from behind this text (an echoed prompt).
 void msgl__text_begin_behind(msgl_text_stream *s, const char *text, size_t len);
 // Heap bytes that grow with the text.

@@ -457,6 +457,25 @@ static void test_hostile_requests(void **state)
     expect_idle(s);
 }
 
+// A token that the bias makes certain ends the answer as soon as it may, and not before.
+static void test_min_tokens(void **state)
+{
+    server *s = *state;
+    static const int least[] = {0, 1, 5};
+    for (int i = 0; i < 3; i++) {
+        char body[200];
+        (void)snprintf(body, sizeof body,
+                       "{\"prompt\":[1,2,3],\"max_tokens\":8,\"min_tokens\":%d,\"temperature\":0,"
+                       "\"stop_token_ids\":[7],\"logit_bias\":{\"7\":100}}",
+                       least[i]);
+        json_t *j = post(s, "/v1/completions", body, 200);
+        const json_t *n = json_object_get(json_object_get(j, "usage"), "completion_tokens");
+        assert_int_equal(json_integer_value(n), least[i] + 1);
+        json_decref(j);
+    }
+    expect_idle(s);
+}
+
 // What can never fit is refused at once, and does not hold up those behind it.
 static void test_too_long(void **state)
 {
@@ -864,21 +883,14 @@ int main(int argc, char **argv)
     program = argv[1];
     model = argv[2];
     const struct CMUnitTest tests[] = {
-        cmocka_unit_test(test_answers),
-        cmocka_unit_test(test_penalties),
-        cmocka_unit_test(test_constrained),
-        cmocka_unit_test(test_disconnects),
-        cmocka_unit_test(test_hostile_requests),
-        cmocka_unit_test(test_too_long),
-        cmocka_unit_test(test_large_requests),
-        cmocka_unit_test(test_bench_open_ended),
-        cmocka_unit_test(test_engine_killed),
-        cmocka_unit_test(test_ranks_killed),
-        cmocka_unit_test(test_options),
-        cmocka_unit_test(test_config),
-        cmocka_unit_test(test_gguf),
-        cmocka_unit_test(test_replicas_cache),
-        cmocka_unit_test(test_replica_killed),
+        cmocka_unit_test(test_answers),          cmocka_unit_test(test_penalties),
+        cmocka_unit_test(test_constrained),      cmocka_unit_test(test_min_tokens),
+        cmocka_unit_test(test_disconnects),      cmocka_unit_test(test_hostile_requests),
+        cmocka_unit_test(test_too_long),         cmocka_unit_test(test_large_requests),
+        cmocka_unit_test(test_bench_open_ended), cmocka_unit_test(test_engine_killed),
+        cmocka_unit_test(test_ranks_killed),     cmocka_unit_test(test_options),
+        cmocka_unit_test(test_config),           cmocka_unit_test(test_gguf),
+        cmocka_unit_test(test_replicas_cache),   cmocka_unit_test(test_replica_killed),
     };
     return cmocka_run_group_tests(tests, setup, teardown);
 }

@@ -14,6 +14,7 @@
 #include <cmocka.h>
 
 #include "core/attributes.h"
+#include "core/settings.h"
 #include "engine/dual_models.h"
 #include "engine/parity.h"
 #include "models/folder.h"
@@ -192,7 +193,16 @@ static void test_spellings(void **state)
         if (msgl__model_config_load(dir, a, &err) != 0) fail_msg("%s", err.text);
         if (msgl__model_config_load(f.dir, b, &err) != 0) fail_msg("%s", err.text);
         folder_remove(&f);
-        if (memcmp(a, b, sizeof *a) != 0) fail_msg("%s: spellings differ", parity_models[i]);
+        bool same = true; // of the samplings the settings: there are gaps between their members
+        for (int k = 0; k < msgl__sampling_settings.count; k++) {
+            const msgl_setting *row = &msgl__sampling_settings.rows[k];
+            same = same && msgl__setting_number(row, &a->sampling) ==
+                               msgl__setting_number(row, &b->sampling);
+        }
+        memcpy(&a->sampling, &b->sampling, sizeof a->sampling);
+        if (!same || memcmp(a, b, sizeof *a) != 0) {
+            fail_msg("%s: spellings differ", parity_models[i]);
+        }
         pairs++;
     }
     assert_true(pairs >= 24);

@@ -38,6 +38,7 @@ static msgl_msg request_message(const int32_t *ids, int32_t n)
                                                   .seed = 0x8000000000000000u,
                                                   .max_tokens = INT32_MAX,
                                                   .ignore_eos = true,
+                                                  .min_tokens = 3,
                                                   .logprobs = 20,
                                                   .prompt_logprobs = -1,
                                                   .num_stop_ids = 3,

@@ -154,13 +154,72 @@ static void test_abort(void **state)
     msgl__grammar_vocab_unref(v);
 }
 
+// Every eighth token would end an answer: none does before min_tokens, and any may then.
+static void test_min_tokens(void **state)
+{
+    (void)state;
+    enum { REQUESTS = 100, OTHER = 3 };
+    for (int kind = 0; kind < 4; kind++) {
+        harness h;
+        harness_options o = options(NULL, kind % 2 == 0, kind >= 2);
+        o.num_pages = 128; // some are sent back meanwhile
+        harness_init(&h, o);
+        for (uint64_t uid = 1; uid <= REQUESTS; uid++) {
+            int32_t ids[20];
+            for (int32_t i = 0; i < 20; i++) ids[i] = (int32_t)(uid * 7 + (uint64_t)i) % VOCAB;
+            msgl_sampling_params p = msgl__sampling_params_default();
+            p.max_tokens = 100;
+            p.min_tokens = (int32_t)uid;
+            p.ignore_eos = uid % 3 == 0;
+            p.stop_ids[p.num_stop_ids++] = OTHER;
+            harness_add(&h, uid, ids, 20, &p);
+        }
+        harness_run(&h, LIMIT);
+        int32_t shortest = VOCAB * 100;
+        for (uint64_t uid = 1; uid <= REQUESTS; uid++) {
+            const record *r = &h.records[uid];
+            const int32_t least = (int32_t)uid;
+            assert_int_equal(r->ends, 1);
+            assert_true(r->num_tokens >= least);
+            for (int32_t i = 0; i < least; i++) {
+                assert_int_not_equal(r->tokens[i], OTHER);
+                if (uid % 3 != 0) assert_int_not_equal(r->tokens[i], HARNESS_EOS);
+            }
+            if (r->finish == MSGL_FINISH_STOP && r->num_tokens - least < shortest) {
+                shortest = r->num_tokens - least;
+            }
+        }
+        assert_int_equal(shortest, 1);
+        assert_int_equal(harness_stats(&h).used_pages, 0);
+        harness_free(&h);
+    }
+    // More than there may be, and beside a grammar, which may end earlier.
+    harness h;
+    harness_init(&h, options(NULL, true, false));
+    msgl_sampling_params p = msgl__sampling_params_default();
+    const int32_t ids[] = {1, 2};
+    p.min_tokens = p.max_tokens + 1;
+    harness_add(&h, 1, ids, 2, &p);
+    assert_int_equal(h.records[1].status, MSGL_EINVAL);
+    assert_string_equal(h.records[1].text,
+                        "min_tokens is 17; allowed: at most max_tokens, which is 16");
+    p.min_tokens = 1;
+    msgl_req_extra *x = NULL;
+    assert_int_equal(msgl__req_extra_create_with(NULL, 0, VOCAB, MSGL_GRAMMAR_REGEX, "d", &x, NULL),
+                     0);
+    msgl__scheduler_add(
+        h.s, &(msgl_msg_request){.uid = 2, .num_ids = 2, .ids = ids, .sampling = p, .extra = x});
+    msgl__req_extra_unref(x);
+    assert_int_equal(h.records[2].status, MSGL_EINVAL);
+    harness_free(&h);
+}
+
 int main(void)
 {
     const struct CMUnitTest tests[] = {
-        cmocka_unit_test(test_beside_others),
-        cmocka_unit_test(test_sent_back),
-        cmocka_unit_test(test_ends),
-        cmocka_unit_test(test_abort),
+        cmocka_unit_test(test_beside_others), cmocka_unit_test(test_sent_back),
+        cmocka_unit_test(test_ends),          cmocka_unit_test(test_abort),
+        cmocka_unit_test(test_min_tokens),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }

@@ -102,7 +102,8 @@ static void test_fields(void **state)
         "\"temperature\":"
         "1e-9,\"top_p\":0.5,\"top_k\":-1,\"min_p\":0.25,\"seed\":-1,\"max_tokens\":5,"
         "\"max_completion_tokens\":7,\"n\":3,\"stop\":[\"a\",\"bc\"],\"stop_token_ids\":[0,999],"
-        "\"ignore_eos\":true,\"logprobs\":true,\"top_logprobs\":20,\"stream\":true,"
+        "\"ignore_eos\":true,\"min_tokens\":4,\"logprobs\":true,\"top_logprobs\":20,\"stream\":"
+        "true,"
         "\"stream_options\":{\"include_usage\":true},\"user\":\"u\",\"store\":true,\"metadata\":{},"
         "\"frequency_penalty\":0,\"presence_penalty\":0.0,\"logit_bias\":{},\"response_format\":"
         "{\"type\":\"text\"},\"parallel_tool_calls\":false,\"service_tier\":\"auto\",\"functions\":"
@@ -118,6 +119,7 @@ static void test_fields(void **state)
     assert_int_equal(r.sampling.num_stop_ids, 2);
     assert_int_equal(r.sampling.stop_ids[1], 999);
     assert_true(r.sampling.ignore_eos && r.stream && r.include_usage);
+    assert_int_equal(r.sampling.min_tokens, 4);
     assert_int_equal(r.sampling.logprobs, 20);
     assert_int_equal(r.sampling.prompt_logprobs, -1);
     msgl__gen_request_free(&r);
@@ -385,7 +387,9 @@ static void test_refused_fields(void **state)
         {"\"logit_bias\":[{\"5\":1}]", "logit_bias"},
         {"\"response_format\":{\"type\":\"xml\"}", "response_format"},
         {"\"response_format\":\"text\"", "response_format"},
-        {"\"min_tokens\":1000000000", "min_tokens"},
+        {"\"min_tokens\":-1", "min_tokens"},
+        {"\"min_tokens\":1.5", "min_tokens"},
+        {"\"min_tokens\":1,\"response_format\":{\"type\":\"json_object\"}", "min_tokens"},
         {"\"suffix\":\"x\"", "suffix"},
         {"\"chat_template\":\"{{ 1 }}\"", "chat_template"},
         {"\"prompt_embeds\":\"AAAA\"", "prompt_embeds"},

@@ -290,7 +290,7 @@ static void test_sglang_fields(void **state)
               "{\"text\":\"The fox\",\"sampling_params\":{\"temperature\":1.5,\"top_p\":0.5,"
               "\"top_k\":7,\"min_p\":0.25,\"max_new_tokens\":3,\"stop\":[\"a\",\"b\"],"
               "\"stop_token_ids\":[5],\"ignore_eos\":true,\"n\":2,\"sampling_seed\":9,"
-              "\"skip_special_tokens\":false}}",
+              "\"min_new_tokens\":2,\"skip_special_tokens\":false}}",
               &r, &e) != 0) {
         fail_msg("%s", e.message);
     }
@@ -304,6 +304,7 @@ static void test_sglang_fields(void **state)
     assert_int_equal(r.sampling.stop_ids[0], 5);
     assert_int_equal(r.n, 2);
     assert_true(r.sampling.seed == 9);
+    assert_int_equal(r.sampling.min_tokens, 2);
     msgl__gen_request_free(&r);
     // Defaults are SGLang's: the model's sampling, 128 tokens.
     assert_int_equal(parse(MSGL_API_GENERATE, false,
@@ -325,7 +326,7 @@ static void test_sglang_fields(void **state)
         {"\"sampling_params\":{\"unheard_of\":1}", "sampling_params.unheard_of"},
         {"\"sampling_params\":{\"regex\":\"(\"}", "sampling_params.regex"},
         {"\"sampling_params\":{\"json_schema\":\"{\"}", "sampling_params.json_schema"},
-        {"\"sampling_params\":{\"min_new_tokens\":4}", "sampling_params.min_new_tokens"},
+        {"\"sampling_params\":{\"min_new_tokens\":-4}", "sampling_params.min_new_tokens"},
         {"\"sampling_params\":{\"structural_tag\":\"{\"}", "sampling_params.structural_tag"},
         {"\"sampling_params\":{\"n\":1000}", "sampling_params.n"},
         {"\"sampling_params\":{},\"temperature\":1", "temperature"},

@@ -47,16 +47,17 @@ static void feed(msgl_sequence *s, int index, int32_t token, msgl_finish finish)
 }
 
 // Where the text is cut: the first moment at which a stop string is complete, and then before the
-// earliest of those complete. len when there is none. *taken: how much of the text that needs.
+// earliest of those complete that do not begin before `from`. len when there is none. *taken: how
+// much of the text that needs.
 static size_t oracle_cut(const char *text, size_t len, const char *const *stops, int count,
-                         size_t *taken)
+                         size_t from, size_t *taken)
 {
     *taken = len;
     for (size_t k = 1; k <= len; k++) {
         size_t cut = len + 1;
         for (int i = 0; i < count; i++) {
             const size_t n = strlen(stops[i]);
-            if (n <= k && memcmp(text + k - n, stops[i], n) == 0 && k - n < cut) cut = k - n;
+            if (n + from <= k && memcmp(text + k - n, stops[i], n) == 0 && k - n < cut) cut = k - n;
         }
         if (cut <= len) {
             *taken = k;
@@ -88,8 +89,10 @@ static void test_stop_strings(void **state)
             req.stops[i] = stop_text[i];
         }
         size_t taken;
-        const size_t cut =
-            oracle_cut(text, len, (const char *const *)req.stops, req.num_stops, &taken);
+        const int least = round % 4 == 1 ? (int)msgl__random_below(&seed, 20) : 0; // tokens, bytes
+        req.sampling.min_tokens = least;
+        const size_t cut = oracle_cut(text, len, (const char *const *)req.stops, req.num_stops,
+                                      (size_t)least, &taken);
         msgl_sequence s;
         assert_int_equal(msgl__sequence_init(&s, &req, 0, &prompt, t.tokenizer), 0);
         msgl_strbuf shown;
