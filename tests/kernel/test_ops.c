@@ -874,6 +874,34 @@ static void test_logprobs(void **state)
     }
 }
 
+// Bits decide, of each row its own; nothing is written beyond the last token, and -inf and NaN
+// pass.
+static void test_mask(void **state)
+{
+    struct fixture *f = *state;
+    enum { VOCAB = 1003, LD = 1010, ROWS = 3, WORDS = (VOCAB + 31) / 32 };
+    static float l[ROWS * LD], out[ROWS * VOCAB + 1];
+    uint32_t masks[ROWS * WORDS];
+    fill(f, l, MSGL_COUNT(l), 3);
+    l[7] = -INFINITY;
+    l[LD + 8] = NAN;
+    for (size_t i = 0; i < MSGL_COUNT(masks); i++) masks[i] = (uint32_t)i * 2654435761u;
+    masks[0] |= 1u << 7;
+    masks[WORDS] |= 1u << 8;
+    FOR_LEVELS(f, k)
+    {
+        for (size_t i = 0; i < MSGL_COUNT(out); i++) out[i] = 5;
+        k->sample.mask(&f->exec, l, LD, masks, ROWS, VOCAB, out);
+        for (int i = 0; i < ROWS * VOCAB; i++) {
+            const int r = i / VOCAB, t = i % VOCAB;
+            const bool in = masks[r * WORDS + t / 32] >> t % 32 & 1;
+            const float want = in ? l[r * LD + t] : -INFINITY;
+            assert_memory_equal(&out[i], &want, sizeof want);
+        }
+        assert_true(out[ROWS * VOCAB] == 5);
+    }
+}
+
 int main(void)
 {
     const struct CMUnitTest tests[] = {
@@ -892,6 +920,7 @@ int main(void)
         cmocka_unit_test(test_sampling_edges),
         cmocka_unit_test(test_dual_rope),
         cmocka_unit_test(test_logprobs),
+        cmocka_unit_test(test_mask),
     };
     return cmocka_run_group_tests(tests, setup, teardown);
 }
