@@ -189,6 +189,7 @@ int msgl__front_create(const msgl_front_config *cfg, int listen_fd, msgl_front *
                                   cfg->templates, &f->budget, f->done_fd, &f->workers, err);
     }
     const msgl_http_handlers handlers = {.ctx = f,
+                                         .on_head = msgl__route_head,
                                          .on_request = msgl__route,
                                          .on_gone = msgl__route_gone,
                                          .on_answer = msgl__route_answer,

@@ -153,6 +153,8 @@ int msgl__front_num_serving(const msgl_front *f);
 const msgl_msg_ready *msgl__front_engine(const msgl_front *f);
 
 // routes.c
+const char *msgl__route_head(void *front, msgl_http_conn *c, const msgl_http_parser *p,
+                             int *status);
 void msgl__route(void *front, msgl_http_conn *c, msgl_http_parser *p);
 void msgl__route_gone(void *front, msgl_http_conn *c);
 void msgl__route_answer(void *front, msgl_http_conn *c, int status);

@@ -103,15 +103,12 @@ int msgl__guard_check(const msgl_guard *g, const msgl_http_parser *p, msgl_api_e
     return 0;
 }
 
-int msgl__guard_key(const msgl_guard *g, const msgl_http_parser *p, msgl_api_error *e)
+const char *msgl__guard_key(const msgl_guard *g, const msgl_http_parser *p)
 {
     const msgl_http_value *a = &p->authorization;
-    if (g->keys.count == 0 || msgl__keys_accept(&g->keys, a->at, a->len)) return 0;
-    return msgl__api_fail(e, 401, NULL, "invalid_api_key",
-                          a->at == NULL
-                              ? "An API key is needed: 'Authorization: Bearer KEY'."
-                              : "The API key is not valid; it is sent as 'Authorization: Bearer "
-                                "KEY'.");
+    if (g->keys.count == 0 || msgl__keys_accept(&g->keys, a->at, a->len)) return NULL;
+    return a->at == NULL ? "An API key is needed: 'Authorization: Bearer KEY'."
+                         : "The API key is not valid; it is sent as 'Authorization: Bearer KEY'.";
 }
 
 bool msgl__guard_is_local(int listen_fd)

@@ -32,8 +32,9 @@ int msgl__guard_check(const msgl_guard *g, const msgl_http_parser *p, msgl_api_e
 // Whether a request's Origin is one of `cors`; *any: every one is.
 bool msgl__guard_shares(const msgl_guard *g, const msgl_http_parser *p, bool *any);
 
-// 0, or MSGL_EINVAL with *e: 401, since there are keys and the request has none of them.
-int msgl__guard_key(const msgl_guard *g, const msgl_http_parser *p, msgl_api_error *e);
+// NULL, or why there is a 401: there are keys, and the request has none of them.
+const char *msgl__guard_key(const msgl_guard *g, const msgl_http_parser *p);
+#define MSGL_GUARD_KEY_CODE "invalid_api_key"
 
 // Whether a listening socket can be reached from this machine only.
 bool msgl__guard_is_local(int listen_fd);

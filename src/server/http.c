@@ -62,6 +62,7 @@ struct msgl_http_conn {
     bool head_only, keep_alive, chunked, streaming;
     bool processing; // inside conn_process: an answer given there must not start another
     bool head_deadline, body_deadline;
+    bool head_seen; // of the request that is coming in
 };
 
 struct msgl_http_server {
@@ -290,6 +291,7 @@ static void put_head(msgl_http_conn *c, int status, const char *type, const char
     evbuffer_add_printf(out, "X-Request-Id: %s\r\n", c->id);
     if (c->share_origin || c->share_any) put_sharing(c, out);
     if (type != NULL) evbuffer_add_printf(out, "Content-Type: %s\r\n", type);
+    if (status == 401) evbuffer_add_printf(out, "WWW-Authenticate: Bearer\r\n");
     if (status == 429 || status == 503) evbuffer_add_printf(out, "Retry-After: 1\r\n");
     evbuffer_add_printf(out, "%s%sConnection: %s\r\n\r\n", headers == NULL ? "" : headers, framing,
                         c->keep_alive ? "keep-alive" : "close");
@@ -456,12 +458,24 @@ static void conn_open_request(msgl_http_conn *c)
 {
     msgl_http_server *s = c->server;
     event_del(c->timer);
-    c->head_deadline = c->body_deadline = false;
+    c->head_deadline = c->body_deadline = c->head_seen = false;
     c->state = CONN_OPEN;
     begin(c);
     c->head_only = c->parser.method == MSGL_HTTP_HEAD;
     c->keep_alive = c->parser.keep_alive && !s->draining;
     s->handlers.on_request(s->handlers.ctx, c, &c->parser);
+}
+
+// Whether the request whose body comes in is refused for its head, and is now.
+static bool refuse_head(msgl_http_conn *c)
+{
+    const msgl_http_handlers *h = &c->server->handlers;
+    int status = 400;
+    if (c->head_seen || h->on_head == NULL || !msgl__http_parser_in_body(&c->parser)) return false;
+    c->head_seen = true;
+    const char *reason = h->on_head(h->ctx, c, &c->parser, &status);
+    if (reason != NULL) conn_refuse(c, status, reason);
+    return reason != NULL;
 }
 
 // Parses what has come, one request after the other, until one stays open.
@@ -478,6 +492,8 @@ static void conn_process(msgl_http_conn *c)
         evbuffer_drain(in, used);
         if (e == MSGL_HTTP_BAD) {
             conn_refuse(c, c->parser.status, c->parser.reason);
+        } else if (e != MSGL_HTTP_DONE && refuse_head(c)) {
+            break;
         } else if (e == MSGL_HTTP_CONTINUE) {
             bufferevent_write(c->bev, "HTTP/1.1 100 Continue\r\n\r\n", 25);
         } else if (e == MSGL_HTTP_DONE) {

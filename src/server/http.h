@@ -54,6 +54,9 @@ typedef struct msgl_http_handlers {
     void *ctx;
     // p has the request; it is valid during the call (take p->body by swapping it out).
     void (*on_request)(void *ctx, msgl_http_conn *c, msgl_http_parser *p);
+    // A request's head, when its body has still to come: NULL, or a sentence that says why it is
+    // refused (*status) without reading the body. NULL allowed.
+    const char *(*on_head)(void *ctx, msgl_http_conn *c, const msgl_http_parser *p, int *status);
     // The client left before its answer was complete. c must not be used any more.
     void (*on_gone)(void *ctx, msgl_http_conn *c);
     // An answer with this status begins: one a request, refused ones included. NULL allowed.
@@ -87,8 +90,8 @@ int msgl__http_conn_label(const msgl_http_conn *c);
 // letters, digits, '.', '_', ':' and '-', else one made up here that no other answer has.
 enum { MSGL_HTTP_ID_MAX = 128 };
 
-// A whole answer; 429 and 503 say Retry-After. headers: further lines, each ending in CR LF, or
-// NULL.
+// A whole answer; 429 and 503 say Retry-After, 401 WWW-Authenticate. headers: further lines, each
+// ending in CR LF, or NULL.
 void msgl__http_reply(msgl_http_conn *c, int status, const char *type, const char *headers,
                       const void *body, size_t len);
 // The same, moving the body out of `body`.

@@ -41,7 +41,10 @@ void msgl__route_write_error(void *front, int status, const char *reason, msgl_s
 {
     msgl_front *f = front;
     msgl_api_error e;
-    const char *code = status == 413 ? "request_too_large" : status == 429 ? "queue_full" : NULL;
+    const char *code = status == 401   ? MSGL_GUARD_KEY_CODE
+                       : status == 413 ? "request_too_large"
+                       : status == 429 ? "queue_full"
+                                       : NULL;
     (void)msgl__api_fail(&e, status, NULL, code, "%s", reason);
     msgl__metrics_error(&f->metrics, &e);
     (void)msgl__api_error_put(&e, out);
@@ -89,24 +92,53 @@ static void reply_options(msgl_http_conn *c, const char *allow, bool shares)
     msgl__http_reply(c, 204, NULL, headers, NULL, 0);
 }
 
+// What there is at which path is told to none without a key; OPTIONS, which browsers send without
+// one, tells of methods only. NULL: go on; else why not.
+static const char *lacks_key(const msgl_front *f, const msgl_endpoint *ep,
+                             const msgl_http_parser *p)
+{
+    if (p->method == MSGL_HTTP_OPTIONS || (ep != NULL && ep->open)) return NULL;
+    return msgl__guard_key(&f->cfg.guard, p);
+}
+
+// What the open request is, and whether a web page may read its answer.
+static const msgl_endpoint *find_endpoint(const msgl_front *f, msgl_http_conn *c,
+                                          const msgl_http_parser *p, msgl_api_kind *kind,
+                                          bool *shares)
+{
+    *kind = kind_at(&p->path);
+    const msgl_endpoint *ep = msgl__endpoint(*kind);
+    msgl__http_conn_set_label(c, ep == NULL ? 0 : (int)*kind + 1);
+    bool any;
+    *shares = msgl__guard_shares(&f->cfg.guard, p, &any);
+    if (*shares) msgl__http_conn_share(c, any);
+    return ep;
+}
+
+const char *msgl__route_head(void *front, msgl_http_conn *c, const msgl_http_parser *p, int *status)
+{
+    const msgl_front *f = front;
+    msgl_api_kind kind;
+    bool shares;
+    const msgl_endpoint *ep = find_endpoint(f, c, p, &kind, &shares);
+    *status = 401;
+    return lacks_key(f, ep, p);
+}
+
 void msgl__route(void *front, msgl_http_conn *c, msgl_http_parser *p)
 {
     msgl_front *f = front;
-    const msgl_api_kind kind = kind_at(&p->path);
-    const msgl_endpoint *ep = msgl__endpoint(kind);
     const msgl_http_method method = p->method == MSGL_HTTP_HEAD ? MSGL_HTTP_GET : p->method;
+    msgl_api_kind kind;
     msgl_api_error e;
-    msgl__http_conn_set_label(c, ep == NULL ? 0 : (int)kind + 1);
-    bool any;
-    const bool shares = msgl__guard_shares(&f->cfg.guard, p, &any);
-    if (shares) msgl__http_conn_share(c, any);
+    bool shares;
+    const msgl_endpoint *ep = find_endpoint(f, c, p, &kind, &shares);
+    const char *lacks;
     if (msgl__guard_check(&f->cfg.guard, p, &e) != 0) {
         msgl__front_reply_error(f, ep, c, &e);
-    } else if (method != MSGL_HTTP_OPTIONS && (ep == NULL || !ep->open) &&
-               msgl__guard_key(&f->cfg.guard, p, &e) != 0) {
-        // What there is at which path is told to none without a key; OPTIONS, which browsers send
-        // without one, tells of methods only.
-        reply_error(f, ep, c, "WWW-Authenticate: Bearer\r\n", &e);
+    } else if ((lacks = lacks_key(f, ep, p)) != NULL) {
+        (void)msgl__api_fail(&e, 401, NULL, MSGL_GUARD_KEY_CODE, "%s", lacks);
+        msgl__front_reply_error(f, ep, c, &e);
     } else if (ep == NULL) {
         (void)msgl__api_fail(&e, 404, NULL, NULL, "There is nothing at '%.200s'.",
                              msgl__strbuf_str(&p->path));

@@ -360,12 +360,33 @@ static void test_api_key(void **state)
     response refused = client_request(&s, "POST", "/v1/completions", "{\"prompt\":\"x\"}");
     expect_error(&refused, 401, "invalid_api_key");
     engine_expect_nothing(&s);
+    // A body that none may send is not waited for, nor asked for.
+    static const char *const heads[] = {"Content-Length: 20000000\r\n\r\n{",
+                                        "Transfer-Encoding: chunked\r\n\r\n",
+                                        "Content-Length: 20000000\r\nExpect: 100-continue\r\n\r\n"};
+    for (size_t i = 0; i < sizeof heads / sizeof heads[0]; i++) {
+        const int early = client_open(&s);
+        client_send(early, "POST /v1/completions HTTP/1.1\r\nHost: localhost\r\n");
+        client_send(early, heads[i]);
+        refused = client_read(early);
+        assert_int_equal(strncmp(refused.head, "HTTP/1.1 401 ", 13), 0);
+        expect_error(&refused, 401, "invalid_api_key");
+        assert_true(client_closed(early));
+        close(early);
+    }
+    const int late = client_open(&s);
+    client_send(late, "POST /v1/completions HTTP/1.1\r\nHost: localhost\r\nContent-Length: 2\r\n"
+                      "Authorization: Bearer sk-test\r\n\r\n{");
+    usleep(50000);
+    client_send(late, "}");
+    expect_status(client_read(late), 400); // it has no prompt
+    close(late);
     const int fd = client_open(&s);
     client_send(fd, "GET /metrics HTTP/1.1\r\nHost: localhost\r\nAuthorization: Bearer sk-test"
                     "\r\n\r\n");
     response r = client_read(fd);
     assert_int_equal(r.status, 200);
-    assert_true(value_of(r.body, "minisgl_errors_total{code=\"invalid_api_key\"}") == 7);
+    assert_true(value_of(r.body, "minisgl_errors_total{code=\"invalid_api_key\"}") == 10);
     response_free(&r);
     client_send(fd, "OPTIONS /v1/models HTTP/1.1\r\nHost: localhost\r\n\r\n");
     expect_status(client_read(fd), 204);
