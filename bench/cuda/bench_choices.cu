@@ -6,7 +6,7 @@
 // norm's feed is there, "R": with the rope kernel behind it, "+": with the product behind it, which
 // the feed is for.
 //
-//   bench_choices [--cache DIR] [0.6B] [4B] [14B]
+//   bench_choices [--cache DIR] [0.6B] [4B] [14B] [14B/2]
 //
 // --cache: reads and writes the engine's file there; what it holds is not measured again.
 #include <stdio.h>
@@ -27,8 +27,12 @@ typedef struct model {
     int hidden, heads, inter;
 } model;
 
-static const model MODELS[] = {
-    {"0.6B", 1024, 16, 3072}, {"4B", 2560, 32, 9728}, {"14B", 5120, 40, 17408}};
+// The last one: what each of two ranks has of 14B, but for K and V.
+static const model MODELS[] = {{"0.6B", 1024, 16, 3072},
+                               {"4B", 2560, 32, 9728},
+                               {"14B", 5120, 40, 17408},
+                               {"14B/2", 5120, 20, 8704}};
+enum { NUM_MODELS = sizeof MODELS / sizeof MODELS[0] };
 static const int32_t ROWS[] = {1,   4,   8,    16,   32,   48,   64,   96,   128,
                                160, 192, 224,  256,  320,  384,  448,  512,  640,
                                768, 896, 1024, 1280, 1536, 1792, 2048, 4096, 8192};
@@ -152,11 +156,11 @@ int main(int argc, char **argv)
 {
     static bench b;
     const char *cache = NULL;
-    bool wanted[3] = {false, false, false}, any = false;
+    bool wanted[NUM_MODELS] = {}, any = false;
     (void)setvbuf(stdout, NULL, _IOLBF, 0);
     for (int i = 1; i < argc; i++) {
         if (strcmp(argv[i], "--cache") == 0 && i + 1 < argc) cache = argv[++i];
-        for (int m = 0; m < 3; m++) wanted[m] |= strcmp(argv[i], MODELS[m].name) == 0;
+        for (int m = 0; m < NUM_MODELS; m++) wanted[m] |= strcmp(argv[i], MODELS[m].name) == 0;
     }
     for (bool w : wanted) any |= w;
     msgl_err err;
@@ -177,7 +181,7 @@ int main(int argc, char **argv)
     CUDA_OK(cudaDeviceSynchronize());
     ((msgl_cuda_device *)b.device)->blas->report = print_result;
     ((msgl_cuda_device *)b.device)->blas->report_ctx = &b;
-    for (int m = 0; m < 3; m++) {
+    for (int m = 0; m < NUM_MODELS; m++) {
         if (wanted[m] || !any) tune(&b, &MODELS[m]);
     }
     b.device->ops->destroy(b.device);

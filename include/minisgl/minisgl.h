@@ -105,6 +105,7 @@ typedef struct msgl_options {
     // others are forked by msgl_open, before which the process must have no threads.
     int tp_size;
     const char *nccl_path; // libnccl.so.2 for ranks on GPUs; "auto": looked for; "none": without
+    int disable_custom_all_reduce; // 1: ranks on GPUs exchange everything through NCCL
     int ep_size; // parts that experts are shared out in, which divide tp_size; 0: as is best
     // 1: the tp_size processes are those of an MPI job, which mpirun or srun has started. Rank 0
     // opens the model, each of the others calls msgl_follow instead. None has set up MPI itself.

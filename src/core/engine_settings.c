@@ -271,6 +271,13 @@ static const msgl_setting ROWS[] = {
         .help = "libnccl.so.2 for ranks on GPUs, auto, or none",
     },
     {
+        .name = "disable-custom-all-reduce",
+        MSGL_FLAG(msgl_options, disable_custom_all_reduce),
+        .commands = MSGL_CMD_ENGINE,
+        .group = "engine",
+        .help = "ranks on GPUs exchange everything through NCCL, nothing over peer memory",
+    },
+    {
         .name = "ep-size",
         MSGL_INT(msgl_options, ep_size),
         .max = 64,

@@ -23,6 +23,7 @@
 struct msgl_exec;      // kernel/exec.h: where work is queued
 struct msgl_norm_feed; // kernel/calls.h
 struct msgl_mpi_api;   // distributed/mpi/plugin.h
+struct msgl_peer_sum;  // kernel/cuda/peer_sum.h
 
 typedef struct msgl_comm msgl_comm;
 
@@ -45,6 +46,9 @@ typedef struct msgl_comm_ops {
     void (*all_reduce)(msgl_comm *c, struct msgl_exec *x, msgl_dtype dtype, void *buf, size_t n);
     // The same bits as an all_reduce and an addition. NULL, or false: not done, nor anything else.
     bool (*all_reduce_add)(msgl_comm *c, struct msgl_exec *x, const msgl_reduce_add *a);
+    // Where the parts of one sum of n elements meet, for a product that adds them itself
+    // (msgl_linear_call.sum); the communicator's. NULL, or returns NULL: nowhere.
+    const struct msgl_peer_sum *(*meeting)(msgl_comm *c, size_t n);
     // out [size, n]: rank r's in [n] in row r. in may be its own row of out.
     void (*all_gather)(msgl_comm *c, struct msgl_exec *x, const float *in, size_t n, float *out);
     // out = what each rank, in their order, has for this one; in: what this one has for each of

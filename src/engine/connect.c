@@ -17,13 +17,14 @@ static bool exchange(void *ctx, const void *own, size_t bytes, void *all)
     return msgl__ranks_exchange(&m->e->place, own, bytes, all, &m->why) == 0;
 }
 
-static msgl_cuda_ranks ranks_of(meeting *m, const char *nccl)
+static msgl_cuda_ranks ranks_of(meeting *m, const char *nccl, bool no_peers)
 {
     return (msgl_cuda_ranks){.rank = m->e->place.rank,
                              .size = m->e->place.size,
                              .exchange = exchange,
                              .ctx = m,
-                             .nccl = nccl};
+                             .nccl = nccl,
+                             .no_peers = no_peers};
 }
 
 // What a rank said that could not go on counts more than that the others noticed.
@@ -42,7 +43,7 @@ static void abort_calls(void *ctx)
 static int connect_gpus(msgl_engine *e, const msgl_options *o, msgl_err *err)
 {
     meeting m = {.e = e};
-    const msgl_cuda_ranks ranks = ranks_of(&m, o->nccl_path);
+    const msgl_cuda_ranks ranks = ranks_of(&m, o->nccl_path, o->disable_custom_all_reduce != 0);
     char note[128] = "";
     msgl_comm *of_gpus;
     const int code = e->cuda->comm(e->device, &ranks, &of_gpus, note, sizeof note, err);
@@ -85,7 +86,7 @@ int msgl__engine_connect(msgl_engine *e, const msgl_options *o, struct msgl_hear
 int msgl__engine_share_choices(msgl_engine *e, msgl_err *err)
 {
     meeting m = {.e = e};
-    const msgl_cuda_ranks ranks = ranks_of(&m, "none");
+    const msgl_cuda_ranks ranks = ranks_of(&m, "none", false);
     return explain(e->cuda->share_choices(e->device, &ranks, err), &m, err);
 }
 

@@ -29,6 +29,8 @@ typedef enum msgl_activation {
     MSGL_ACTIVATIONS,
 } msgl_activation;
 
+struct msgl_peer_sum; // kernel/cuda/peer_sum.h
+
 // What a product that adds to the residual stream x leaves for the norm behind it, so that the
 // product behind that finds half of the norm done: what is left is a factor per row.
 typedef struct msgl_norm_feed {
@@ -64,6 +66,9 @@ typedef struct msgl_linear_call {
     // that can do that leaves what serves the norm behind. Not both.
     msgl_norm_feed *feed;
     const float *next_norm; // [w->n] weight of the norm behind, or NULL
+    // NULL, or, with accumulate: the product is this rank's part of a sum over two ranks, which
+    // meets the other's there: out += the sum. For msgl_gemm_kernels.linear_sum alone.
+    const struct msgl_peer_sum *sum;
 } msgl_linear_call;
 
 // Expert e multiplies rows [offsets[e], offsets[e + 1]) of in and writes the same rows of out. All

@@ -24,6 +24,7 @@ typedef struct msgl_tune_product {
     // Weights and flags of calls that differ in their weights only; no m, activations and feed.
     const msgl_linear_call *calls;
     int32_t num_calls;
+    bool summed; // they are made by linear_sum
     // NULL, or: projections to q, K and V, which linear_rope may be called with; heads and weights.
     const msgl_rope_call *rope;
     // NULL, or: the product that the norm behind is for. tune has been given it before.
@@ -49,6 +50,10 @@ typedef struct msgl_gemm_kernels {
     // output, whose columns of K and V it may leave as they were. NULL: never. Scratch as for
     // linear.
     bool (*linear_rope)(msgl_exec *x, const msgl_linear_call *c, const msgl_rope_call *rope);
+    // A call with `sum`; false, and nothing done, where the fastest kernel cannot add the ranks'
+    // parts: always the same on all ranks. NULL: never. Like a communicator's call it is made, and
+    // done, whatever exec->status says.
+    bool (*linear_sum)(msgl_exec *x, const msgl_linear_call *c);
     // Largest scratch that these take from exec->scratch for a call of this shape (pointers to
     // activations are not looked at).
     size_t (*linear_scratch)(const msgl_linear_call *c);

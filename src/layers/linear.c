@@ -90,6 +90,27 @@ void msgl__join(msgl_forward *f, const msgl_join *j, bool shared, void *result, 
                    j->scale, rows, dim);
 }
 
+static void feed_next(msgl_forward *f, const msgl_join *join, msgl_linear_call *c)
+{
+    if (join->next == NULL || f->feed.scaled == NULL) return;
+    c->feed = &f->feed;
+    c->next_norm = join->next->weight;
+}
+
+// By the product's own kernel, where one can.
+static bool sum_in_product(msgl_forward *f, const msgl_join *join, msgl_linear_call c)
+{
+    const msgl_comm_ops *ops = f->comm->ops;
+    if (ops->meeting == NULL || f->k->gemm.linear_sum == NULL) return false;
+    c.sum = ops->meeting(f->comm, (size_t)c.m * (size_t)c.w->n);
+    if (c.sum == NULL) return false;
+    c.accumulate = true;
+    feed_next(f, join, &c);
+    const bool done = f->k->gemm.linear_sum(f->x, &c);
+    msgl__arena_reset(f->x->scratch);
+    return done;
+}
+
 void msgl__linear_add(msgl_forward *f, const msgl_linear *l, const void *in, void *residual,
                       const msgl_join *join, int32_t rows)
 {
@@ -99,13 +120,11 @@ void msgl__linear_add(msgl_forward *f, const msgl_linear *l, const void *in, voi
     if (rows == 0) return;
     if (msgl__joins_directly(join, ranks)) {
         c.accumulate = true;
-        if (join->next != NULL && f->feed.scaled != NULL) {
-            c.feed = &f->feed;
-            c.next_norm = join->next->weight;
-        }
+        feed_next(f, join, &c);
         run(f, &c);
         return;
     }
+    if (l->row_parallel && msgl__joins_directly(join, 1) && sum_in_product(f, join, c)) return;
     const size_t mark = f->arena->used;
     c.out = msgl__activation(f, (size_t)rows, (size_t)l->w.n);
     if (c.out == NULL) return;

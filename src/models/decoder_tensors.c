@@ -40,6 +40,21 @@ static void declare_linear(const declaring *d, msgl_linear *l, int32_t n, int32_
     msgl__products_add(&d->m->products, l, use);
 }
 
+// One that makes a block's result; join NULL: which is only stored. Of several ranks' parts the
+// product may be stored or, by a kernel that can do that, added up.
+static void declare_joined(const declaring *d, msgl_linear *l, int32_t k, bool bias,
+                           const msgl_join *join, msgl_use_rows rows)
+{
+    const int32_t ranks = target(d)->ranks;
+    const bool could = join != NULL && msgl__joins_directly(join, 1), adds = could && ranks == 1;
+    msgl_linear_use use = {.rows = rows, .adds = adds, .next = adds ? join->next : NULL};
+    declare_linear(d, l, d->m->cfg.hidden_size, k, bias, &use);
+    if (!could || adds) return;
+    use.adds = use.sums = true;
+    use.next = join->next;
+    msgl__products_add(&d->m->products, l, &use);
+}
+
 static const msgl_range NOTHING[] = {{0, 0}};
 
 // Of a weight, or of a vector by its elements, the ranges rows [num].
@@ -157,13 +172,9 @@ static void declare_out(const declaring *d, msgl_decoder_layer *layer, int32_t w
                         const char *name)
 {
     const msgl_range cols = {.from = target(d)->rank * width, .count = width};
-    const int32_t hidden = d->m->cfg.hidden_size;
-    const msgl_linear_use use = {.adds =
-                                     msgl__joins_directly(&layer->attn_join, d->m->target.ranks),
-                                 .next = layer->attn_join.next};
     keep_columns(d, &layer->out.w, cols, target(d)->ranks * width);
-    declare_linear(d, &layer->out, hidden, width, bias, &use);
-    declare_part(d, &layer->out, 0, hidden, bias, name);
+    declare_joined(d, &layer->out, width, bias, &layer->attn_join, MSGL_ROWS_STEP);
+    declare_part(d, &layer->out, 0, d->m->cfg.hidden_size, bias, name);
 }
 
 static const char OUT[] = "self_attn.o_proj";
@@ -370,9 +381,6 @@ static void declare_mlp(const declaring *d, msgl_mlp *m, int32_t inter, const ms
     const msgl_decoder_config *c = &d->m->cfg.decoder;
     const msgl_linear_use up_use = {
         .rows = MSGL_ROWS_BLOCK, .norm = norm, .gated = true, .activation = m->activation};
-    const bool adds = join != NULL && msgl__joins_directly(join, d->m->target.ranks);
-    const msgl_linear_use down_use = {
-        .rows = MSGL_ROWS_BLOCK, .adds = adds, .next = adds ? join->next : NULL};
     char tensor[64];
     const msgl_range share = msgl__share(target(d), inter);
     const msgl_range rows[] = {share, rows_of(share, 1, inter)};
@@ -386,7 +394,7 @@ static void declare_mlp(const declaring *d, msgl_mlp *m, int32_t inter, const ms
         declare_part(d, &m->gate_up, inter, inter, c->mlp_bias, tensor);
     }
     keep_columns(d, &m->down.w, share, inter);
-    declare_linear(d, &m->down, hidden, share.count, c->mlp_bias, &down_use);
+    declare_joined(d, &m->down, share.count, c->mlp_bias, join, MSGL_ROWS_BLOCK);
     snprintf(tensor, sizeof tensor, "%s.down_proj", name);
     declare_part(d, &m->down, 0, hidden, c->mlp_bias, tensor);
 }

@@ -166,11 +166,11 @@ static bool same_kind(const msgl_product *a, const msgl_product *b)
            (a->linear->bias != NULL) == (b->linear->bias != NULL) && u->rows == v->rows &&
            (u->norm != NULL) == (v->norm != NULL) && u->gated == v->gated &&
            u->activation == v->activation && u->f32_out == v->f32_out && u->adds == v->adds &&
-           same_heads(u->rotates, v->rotates);
+           u->sums == v->sums && same_heads(u->rotates, v->rotates);
 }
 
 enum {
-    KINDS = 16,       // of products of one model; those beyond are not measured
+    KINDS = 24,       // of products of one model; those beyond are not measured
     TUNED_LAYERS = 8, // of a kind: their weights do not stay in a cache from one use to the next
 };
 
@@ -226,7 +226,7 @@ static int32_t take_kinds(const msgl_products *p, msgl_dtype kv, kind *kinds)
         if (at == KINDS) continue;
         kind *k = &kinds[at];
         if (at == num) {
-            *k = (kind){.first = one, .tune = {.calls = k->calls}};
+            *k = (kind){.first = one, .tune = {.calls = k->calls, .summed = one->use.sums}};
             num++;
             if (one->use.rotates != NULL) {
                 k->rope = rope_of(one->use.rotates, kv);

@@ -25,6 +25,7 @@ typedef struct msgl_linear_use {
     msgl_activation activation;
     bool f32_out; // msgl__linear_f32
     bool adds;    // msgl__linear_add, straight to the residual stream
+    bool sums;    // with adds: of ranks' parts; declared behind the same product without adds
     // With adds: the norm of the product that is declared next, or NULL.
     const msgl_norm *next;
     const msgl_attention *rotates; // msgl__linear_rope of this attention, or NULL

@@ -23,8 +23,10 @@
 #include <cmocka.h>
 
 #include "core/attributes.h"
+#include "core/mem.h"
 #include "engine/parity.h"
 #include "kernel/cuda_loader.h"
+#include "kernel/kernel.h"
 #include "models/folder.h"
 #include "utils/clock.h"
 
@@ -47,6 +49,8 @@ typedef struct rank {
     msgl_comm *host, *comm;
     msgl_device *d;
     msgl_exec x;
+    msgl_kernels kernels;
+    msgl_arena scratch;
     char note[128];
 } rank;
 
@@ -86,7 +90,8 @@ static void open_rank(rank *r, msgl_group *g, int index, int size, const char *w
         _exit(SKIPPED);
     }
     if (code != 0) fail_msg("%s", err.text);
-    r->x = (msgl_exec){.device = r->d, .act = MSGL_F32};
+    r->x = (msgl_exec){.device = r->d, .act = MSGL_F32, .scratch = &r->scratch};
+    api->kernels(&r->kernels);
     if (index == 0) print_message("%s\n", r->note);
 }
 
@@ -260,6 +265,170 @@ static void check_adding(rank *r, int size, msgl_dtype t, size_t rows, size_t di
     for (size_t i = 0; i < MSGL_COUNT(device_memory); i++) ops->free(r->d, device_memory[i], 0);
 }
 
+// --- products that add their ranks' sums -------------------------------------------------------
+
+typedef struct product {
+    msgl_weight w;
+    size_t rows;
+    void *in, *stream, *scaled; // device; stream: what is added to
+    float *weight, *sums;
+    msgl_norm_feed feed;
+} product;
+
+// -1, 0 or 1, so that sums are exact in every type.
+static float weight_at(size_t row, size_t col, int who)
+{
+    const uint32_t z = (uint32_t)(row * 2654435761u + col * 40503u + (size_t)who * 69069u);
+    return (float)(((z ^ z >> 15) * 2246822519u >> 16) % 3) - 1;
+}
+
+// Of a row every 251st is not 0.
+static float input_at(size_t row, size_t col, int who)
+{
+    return col % 251 == row % 61 ? weight_at(row + 7, col, who + 2) : 0;
+}
+
+static float two(size_t row, size_t col, int who)
+{
+    (void)row, (void)col, (void)who;
+    return 2;
+}
+
+static void *device_matrix(rank *r, msgl_dtype t, size_t rows, size_t cols,
+                           float (*at)(size_t row, size_t col, int who))
+{
+    const msgl_device_ops *ops = r->d->ops;
+    const size_t bytes = rows * cols * msgl__dtype_size(t);
+    char *host = ops->host_alloc(r->d, bytes);
+    void *dev = ops->alloc(r->d, bytes);
+    assert_true(host != NULL && dev != NULL);
+    for (size_t i = 0; i < rows * cols; i++) {
+        msgl__store_f32(host, t, i, at(i / cols, i % cols, r->comm->rank));
+    }
+    ops->copy_in(r->d, dev, host, bytes);
+    settle(r);
+    ops->host_free(r->d, host, bytes);
+    return dev;
+}
+
+static bool add_product(rank *r, product *p)
+{
+    const size_t n = (size_t)p->w.n;
+    msgl_linear_call c = {.w = &p->w,
+                          .in = p->in,
+                          .ld_in = (size_t)p->w.k,
+                          .m = (int32_t)p->rows,
+                          .accumulate = true,
+                          .out = p->stream,
+                          .ld_out = n,
+                          .feed = &p->feed,
+                          .next_norm = p->weight,
+                          .sum = r->comm->ops->meeting(r->comm, p->rows * n)};
+    p->feed = (msgl_norm_feed){.scaled = p->scaled, .sums = p->sums};
+    assert_non_null(c.sum);
+    return r->kernels.gemm.linear_sum(&r->x, &c);
+}
+
+// The sum over ranks of an output, in f64.
+static double product_at(const product *p, size_t row, size_t o, int size)
+{
+    double all = 0;
+    for (int who = 0; who < size; who++) {
+        for (size_t i = row % 61; i < (size_t)p->w.k; i += 251) {
+            all += (double)input_at(row, i, who) * weight_at(o, i, who);
+        }
+    }
+    return all;
+}
+
+// After `times` products: the stream, and what they left for the norm behind.
+static void check_product_sums(rank *r, const product *p, int size, int times)
+{
+    const msgl_device_ops *ops = r->d->ops;
+    const msgl_dtype t = p->w.format->dtype;
+    const size_t n = (size_t)p->w.n, elements = p->rows * n, bytes = elements * 2;
+    char *host = ops->host_alloc(r->d, 2 * bytes);
+    float *sums = ops->host_alloc(r->d, p->rows * (n / MSGL_FEED_COLUMNS + 1) * sizeof *sums);
+    ops->copy_out(r->d, host, p->stream, bytes);
+    ops->copy_out(r->d, host + bytes, p->scaled, bytes);
+    ops->copy_out(r->d, sums, p->sums, p->rows * (size_t)p->feed.parts * sizeof *sums);
+    settle(r);
+    for (size_t row = 0; row < p->rows; row++) {
+        double squares = 0, got = 0;
+        for (size_t o = 0; o < n; o++) {
+            const double want = 2 + times * product_at(p, row, o, size);
+            const float is = msgl__load_f32(host, t, row * n + o);
+            if (is != (float)want) {
+                fail_msg("%zu rows, %d x %d: %g, not %g at %zu, %zu", p->rows, p->w.n, p->w.k, is,
+                         want, row, o);
+            }
+            squares += want * want;
+            if (p->feed.parts > 0) {
+                assert_float_equal(msgl__load_f32(host + bytes, t, row * n + o), 2 * want, 0);
+            }
+        }
+        for (int part = 0; part < p->feed.parts; part++) got += sums[(size_t)part * p->rows + row];
+        if (p->feed.parts > 0) assert_true(fabs(got - squares) <= 1e-5 * squares);
+    }
+    ops->host_free(r->d, host, 0);
+    ops->host_free(r->d, sums, 0);
+}
+
+// Launched, and in a graph, which runs often.
+static void check_product(rank *r, int size, msgl_dtype t, size_t rows, int n, int k)
+{
+    const msgl_device_ops *ops = r->d->ops;
+    msgl_err err = {0};
+    product p = {.w = {.format = &r->kernels.gemm.formats[t], .n = n, .k = k}, .rows = rows};
+    r->x.act = t;
+    p.w.data = device_matrix(r, t, (size_t)n, (size_t)k, weight_at);
+    p.in = device_matrix(r, t, rows, (size_t)k, input_at);
+    p.stream = device_matrix(r, t, rows, (size_t)n, two);
+    p.scaled = device_matrix(r, t, rows, (size_t)n, two);
+    p.weight = device_matrix(r, MSGL_F32, 1, (size_t)n, two);
+    p.sums = ops->alloc(r->d, rows * ((size_t)n / MSGL_FEED_COLUMNS + 1) * sizeof *p.sums);
+    const bool done = add_product(r, &p);
+    if (r->comm->rank == 0) {
+        print_message("%zu rows, %d x %d: %s\n", rows, n, k,
+                      !done              ? "not by a product"
+                      : p.feed.parts > 0 ? "with a feed"
+                                         : "alone");
+    }
+    if (done) {
+        check_product_sums(r, &p, size, 1);
+        ops->graph_begin(r->d);
+        assert_true(add_product(r, &p));
+        // Sums of the other kind between, which share the slots.
+        r->comm->ops->all_reduce(r->comm, &r->x, MSGL_F32, p.sums, 8);
+        assert_true(add_product(r, &p));
+        msgl_graph *g = ops->graph_end(r->d, &err);
+        if (g == NULL) fail_msg("%s", err.text);
+        for (int i = 0; i < 2; i++) ops->graph_launch(r->d, g);
+        check_product_sums(r, &p, size, 5);
+        ops->graph_destroy(r->d, g);
+    }
+    r->x.act = MSGL_F32;
+    void *const memory[] = {p.w.data, p.in, p.stream, p.scaled, p.weight, p.sums};
+    for (size_t i = 0; i < MSGL_COUNT(memory); i++) ops->free(r->d, memory[i], 0);
+}
+
+static void check_products(rank *r, int size)
+{
+    static const struct {
+        size_t rows;
+        int n, k;
+    } shapes[] = {
+        {1, 5120, 2560},  {1, 5120, 8704},  {3, 1000, 512},  {8, 2560, 4864},  {1, 1024, 1536},
+        {7, 2048, 3072},  {8, 24, 64},      {9, 5120, 2560}, {33, 1024, 1536}, {64, 5120, 8704},
+        {64, 5120, 2560}, {50, 4096, 6144}, {64, 264, 96},
+    };
+    if (size != 2 || r->kernels.gemm.linear_sum == NULL) return;
+    for (size_t i = 0; i < MSGL_COUNT(shapes); i++) {
+        check_product(r, size, MSGL_BF16, shapes[i].rows, shapes[i].n, shapes[i].k);
+    }
+    check_product(r, size, MSGL_F16, 4, 5120, 2560);
+}
+
 static void check_communicator(rank *r, int size)
 {
     static const msgl_dtype types[] = {MSGL_F32, MSGL_F16, MSGL_BF16};
@@ -271,6 +440,7 @@ static void check_communicator(rank *r, int size)
     check_adding(r, size, MSGL_BF16, 64, 5120);
     check_adding(r, size, MSGL_F32, 3, 1000);
     check_adding(r, size, MSGL_F16, 5, 7168);
+    check_products(r, size);
 }
 
 // The other ranks of `size` are this process's children; they end with its asserts.
@@ -379,7 +549,21 @@ typedef struct model_case {
     int32_t page_size, graph_max_bs;
     bool deterministic;
     int32_t expert_ranks;
+    bool no_peers;
 } model_case;
+
+// Without peer memory ranks need NCCL, and a GPU each.
+static void skip_without_nccl(void)
+{
+    msgl_device_choice choice[RANKS];
+    msgl_err err = {0};
+    for (int i = 0; i < RANKS; i++) {
+        if (msgl__device_choose(device, i, RANKS, &choice[i], &err) != 0) fail_msg("%s", err.text);
+    }
+    if (choice[0].ordinal != choice[1].ordinal) return;
+    print_message("NCCL allows one rank a GPU\n");
+    exit(SKIPPED);
+}
 
 static void test_model(void **state)
 {
@@ -392,7 +576,9 @@ static void test_model(void **state)
                                   c->graph_max_bs > 0 && answers_as_prompts(c->model) ? 40 : 0,
                               .deterministic = c->deterministic,
                               .expert_ranks = c->expert_ranks,
+                              .no_peers = c->no_peers,
                               .ranks = RANKS};
+    if (c->no_peers) skip_without_nccl();
     const bool ran = c->dtype == NULL ? parity_f32(c->model, &t)
                                       : parity_half(c->model, c->dtype, c->expected, &t);
     if (!ran) exit(SKIPPED); // not on this GPU, or too few heads; the reason is printed
@@ -435,13 +621,18 @@ static void test_failing(void **state)
     assert_int_equal(waitpid(-1, NULL, WNOHANG), -1);
 }
 
-// Graphs end before the communicator: NCCL's end waits for those that have its calls. Two ranks
-// have such graphs only where they have no peer memory; then this is what the alarm is for.
+// Graphs end before the communicator: NCCL's end waits for those that have its calls, which two
+// ranks have where they have no peer memory.
 static void test_graphs_end(void **state)
 {
     (void)state;
-    const harness_target t = {
-        .device = device, .attention = "auto", .page_size = 16, .graph_max_bs = 32, .ranks = RANKS};
+    const harness_target t = {.device = device,
+                              .attention = "auto",
+                              .page_size = 16,
+                              .graph_max_bs = 32,
+                              .no_peers = true,
+                              .ranks = RANKS};
+    skip_without_nccl();
     json_t *c = small_config("Qwen3ForCausalLM");
     folder f;
     harness h;
@@ -497,10 +688,10 @@ static void add_model(all_cases *a, model_case c)
     model_case *kept = &a->models[a->num_models];
     char *name = a->names[a->num_models++];
     *kept = c;
-    snprintf(name, sizeof a->names[0], "%s %s, pages of %d%s%s%s", c.model,
+    snprintf(name, sizeof a->names[0], "%s %s, pages of %d%s%s%s%s", c.model,
              c.dtype != NULL ? c.dtype : "float32", (int)c.page_size,
              c.graph_max_bs > 0 ? ", graphs" : "", c.deterministic ? ", deterministic" : "",
-             c.expert_ranks > 1 ? ", experts" : "");
+             c.expert_ranks > 1 ? ", experts" : "", c.no_peers ? ", NCCL alone" : "");
     add_plain(a, name, test_model, kept);
 }
 
@@ -525,12 +716,15 @@ static void add_all(all_cases *a, bool quick)
                                   .graph_max_bs = 4});
     }
     add_model(a, (model_case){"qwen3", "bfloat16", "expected_bf16.bin", 64, .graph_max_bs = 0});
-    add_model(a, (model_case){"qwen3", "bfloat16", "expected_bf16.bin", 16, 4, true, 1});
+    add_model(a, (model_case){"qwen3", "bfloat16", "expected_bf16.bin", 16, 4,
+                              .deterministic = true, .expert_ranks = 1});
+    add_model(a, (model_case){"qwen3", .page_size = 16, .no_peers = true});
+    add_model(a, (model_case){"qwen3", "bfloat16", "expected_bf16.bin", 16, 4, .no_peers = true});
     static const char *const mixtures[] = {"qwen3_moe", "mixtral", "gpt_oss", "deepseek_v3"};
     for (size_t m = 0; m < MSGL_COUNT(mixtures); m++) {
         add_model(a, (model_case){mixtures[m], .page_size = 16, .expert_ranks = RANKS});
-        add_model(a,
-                  (model_case){mixtures[m], "bfloat16", "expected_bf16.bin", 16, 4, false, RANKS});
+        add_model(a, (model_case){mixtures[m], "bfloat16", "expected_bf16.bin", 16, 4,
+                                  .expert_ranks = RANKS});
     }
 }
 

@@ -19,13 +19,14 @@ static void check(bench_exec *e, family *f, const fed_case *c, uint64_t *seed,
 
 static void test_plans(bench_exec *e, const options *opt)
 {
-    static const int PLAIN[] = {32, 64}, GATED[] = {48, 64, 96};
+    static const int PLAIN[] = {32, 64}, GATED[] = {48, 64, 96, 144, 208};
     family f = {"plans", 0, 0, 0};
     uint64_t seed = opt->seed;
     for (int i = 0; i < (opt->quick ? 12 : 60); i++) {
         const fed_case c = random_case(&seed);
         msgl_mid_plan plan = {}, *p = &plan;
-        p->columns = c.gated ? GATED[below(&seed, 3)] : PLAIN[below(&seed, 2)];
+        p->columns = c.gated ? GATED[below(&seed, 5)] : PLAIN[below(&seed, 2)];
+        if (c.accumulate && below(&seed, 2) == 0) p->columns = 80;
         const int steps = (c.k + 63) / 64, most = steps < 8 ? steps : 8;
         p->splits = opt->quick || c.gated ? 1 : 1 + below(&seed, most);
         p->shared = (below(&seed, 2) == 0 ? 113 : 226) << 10;
@@ -43,6 +44,17 @@ static void test_chosen(bench_exec *e, const options *opt)
     family f = {"chosen", 0, 0, 0};
     uint64_t seed = opt->seed;
     check_chosen(opt, MS, MORE, [&](const fed_case *c) { check(e, &f, c, &seed, NULL); });
+    for (int m : MS) { // large weights
+        fed_case c = {};
+        c.m = m, c.n = 5120, c.k = 2560;
+        c.accumulate = c.feed = true;
+        c.bias = m % 2 == 1;
+        if (!opt->quick) check(e, &f, &c, &seed, NULL);
+        c.n = 17408, c.k = 1536;
+        c.gated = c.norm = true;
+        c.accumulate = c.feed = false;
+        if (!opt->quick) check(e, &f, &c, &seed, NULL);
+    }
     check_other_feeds(&f, 17, [&](const msgl_linear_call *call) {
         return msgl__cuda_mid_sm90(&e->x, call, NULL);
     });

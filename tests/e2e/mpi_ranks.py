@@ -155,7 +155,10 @@ def check_drain():
     stream = job.stream(200)
     os.kill(job.supervisor(), signal.SIGTERM)
     rest = stream.read().decode()
-    check('"finish_reason":"length"' in rest and "error" not in rest, "SIGTERM of rank 0: the request ends as it would")
+    whole = '"finish_reason":"length"' in rest and "error" not in rest
+    if not whole:
+        print(rest[-1000:])
+    check(whole, "SIGTERM of rank 0: the request ends as it would")
     code, text = job.end()
     check(code == 0 and not messages(text), "SIGTERM of rank 0: the job ends")
     check_nothing_left(job.before, "SIGTERM of rank 0")

@@ -212,7 +212,10 @@ class Set:
         s = stream(self.nodes[0].port, 200)
         self.nodes[0].starter.send_signal(signal.SIGTERM)
         rest = s.read().decode()
-        check('"finish_reason":"length"' in rest and "error" not in rest, "SIGTERM of host 0: the request ends as it would")
+        whole = '"finish_reason":"length"' in rest and "error" not in rest
+        if not whole:
+            print(rest[-1000:], self.nodes[0].text(), self.nodes[1].text())
+        check(whole, "SIGTERM of host 0: the request ends as it would")
         ends = [n.end() for n in self.nodes]
         if any(code != 0 for code, _ in ends):
             print(ends)

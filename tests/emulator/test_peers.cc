@@ -10,7 +10,9 @@
 #include <vector>
 
 #include "distributed/cuda/comm.h"
+#include "kernel/cuda/launch.cuh"
 #include "kernel/cuda/ops/vec8.cuh"
+#include "kernel/cuda/peer_sum.cuh"
 
 #define CHECK(cond)                                                                                \
     do {                                                                                           \
@@ -127,11 +129,53 @@ static void check_gather(size_t n, int call)
     }
 }
 
+// The end of a product of two ranks, whose parts are words or pairs of them.
+template <typename V>
+static __global__ void product_end(const msgl_peer_sum s, const V *parts, V *theirs, int n)
+{
+    const int i = (int)(blockIdx.x * blockDim.x + threadIdx.x);
+    msgl__pdl_wait();
+    const msgl_peer_slot slot = msgl__peer_open(s);
+    if (i < n) msgl__peer_push(slot.theirs + (size_t)i * sizeof(V), parts[i]);
+    __syncthreads();
+    if (threadIdx.x == 0) msgl__peer_count(s.count, s.ticket, slot.call, gridDim.x);
+    if (i >= n) return;
+    msgl__peer_look(slot.own + (size_t)i * sizeof(V), &theirs[i]);
+    msgl__peer_take(slot.own + (size_t)i * sizeof(V), s.over, &theirs[i]);
+}
+
+static uint32_t word(int i, int who, int call)
+{
+    const float v = value((size_t)i, who, call) + 0.0f;
+    uint32_t bits;
+    memcpy(&bits, &v, 4);
+    return bits;
+}
+
+template <typename V> static void check_product(int n, int call)
+{
+    constexpr int WORDS = sizeof(V) / 4;
+    std::vector<V> own(n), theirs(n);
+    msgl_peer_shared *mine = peers.of[peers.rank], *other = peers.of[1 - peers.rank];
+    const msgl_peer_sum s = {(char *)other + MSGL_PEER_PUSHED, (char *)mine + MSGL_PEER_PUSHED,
+                             &mine->pushed, &mine->ticket, peers.over};
+    for (int i = 0; i < n * WORDS; i++) ((uint32_t *)own.data())[i] = word(i, peers.rank, call);
+    CHECK(msgl__launch(product_end<V>, dim3((unsigned)(n + 63) / 64), dim3(64), 0, NULL, s,
+                       (const V *)own.data(), theirs.data(), n) == cudaSuccess);
+    for (int i = 0; i < n * WORDS; i++) {
+        CHECK(((const uint32_t *)theirs.data())[i] == word(i, 1 - peers.rank, call));
+    }
+}
+
 template <typename T> static void check_type(int *call)
 {
     static const size_t lengths[] = {1, 7, 8, 9, 1000, 1023, 1024, 5120, 3 * 5120 + 24, 130};
     for (int round = 0; round < 2; round++) {
         for (size_t n : lengths) check_sum<T>(n, ++*call);
+        for (int n = 1; n < 2000 && peers.size == 2; n = 3 * n + 40) {
+            check_product<uint32_t>(n, ++*call);
+            check_product<uint2>(n, ++*call);
+        }
         check_addition<T>(3, 1040, ++*call);
         check_addition<T>(1, 24, ++*call);
         check_gather(round == 0 ? 1001 : 1000, ++*call);

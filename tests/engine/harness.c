@@ -55,6 +55,7 @@ msgl_options harness_config_for(const char *dir, const char *dtype, const harnes
     if (target->threads > 0) c.threads = target->threads;
     if (target->ranks > 0) c.tp_size = target->ranks;
     c.ep_size = target->expert_ranks;
+    c.disable_custom_all_reduce = target->no_peers;
     c.num_pages = 20480 / c.page_size + 1; // of which windows get an eighth
     c.cpu_level = target->level;
     if (target->weights != NULL) c.weight_dtype = target->weights;

@@ -27,6 +27,7 @@ typedef struct harness_target {
     int32_t page_size, threads, graph_max_bs;
     int32_t ranks;        // 0: one
     int32_t expert_ranks; // as --ep-size
+    bool no_peers;        // as --disable-custom-all-reduce
     int32_t answers_from; // of parity.h: tokens from here on are computed as answers; 0: none
     int32_t chunk;        // of parity.h: tokens of the prompt that are computed at once; 0: all
     bool deterministic;

@@ -104,6 +104,9 @@ class GpuCheck(unittest.TestCase):
         self.script(tree / "minisgl", f"""#!/bin/sh
 case "$*" in
 run*"--nnodes 2"*) echo "$TWO_HOSTS" ;;
+run*"--cache-type radix"*"--tp-size 2"*) for i in 1 2 3; do echo '{{"token_ids":['$CACHED'],"cached_tokens":16}}'; done ;;
+run*"--cache-type radix"*) for i in 1 2 3; do echo '{{"token_ids":[5],"cached_tokens":16}}'; done ;;
+run*"--cache-type naive"*) for i in 1 2 3; do echo '{{"token_ids":[5],"cached_tokens":0}}'; done ;;
 run*) echo "the same answer" ;;
 "bench step"*"--tp-size 2"*) echo '{ROW}' | sed 's/MS,/2,"phase":"mixed",/' ;;
 "bench step"*) echo '{ROW}' | sed 's/MS,/3,"phase":"mixed",/' ;;
@@ -118,9 +121,11 @@ case "$*" in
 esac
 """)
         ranks = ["--build", tree, "--csv", self.csv, "ranks"]
-        out = self.call(*ranks, code=1, env={"TWO_HOSTS": "another"})
+        out = self.call(*ranks, code=1, env={"TWO_HOSTS": "another", "CACHED": "6"})
         self.assertIn("two hosts: one GPU says the same answer, two hosts say another", out)
-        out = self.call(*ranks, env={"TWO_HOSTS": "the same answer"})
+        self.assertIn("prefix cache: the texts differ: {'radix cache, 1 GPU': [[5], [5], [5]], "
+                      "'radix cache, 2 GPU': [[6], [6], [6]]", out)
+        out = self.call(*ranks, env={"TWO_HOSTS": "the same answer", "CACHED": "5"})
         self.assertIn("| all_reduce in a graph | 10240 bytes on 2 ranks, peer memory | 5.5 | us | 6 |  | yes |", out)
         self.assertIn("| decode step | 14B bs=8, 2 GPUs | 0.5 | ms |", out)
         self.assertIn("| times one GPU's speed | decode step, 14B bs=8, 2 GPUs | 1.6 | x |", out)

@@ -21,6 +21,7 @@ struct cuda_comm {
     msgl_comm base;
     msgl_cuda_device *device;
     msgl_peers peers;
+    msgl_peer_sum sum; // of two ranks
     bool has_peers;
     bool opened[MSGL_PEER_RANKS]; // peers.of of another process
     uint32_t *over;               // pinned
@@ -100,6 +101,13 @@ static bool cuda_all_reduce_add(msgl_comm *base, msgl_exec *x, const msgl_reduce
     return true;
 }
 
+static const msgl_peer_sum *cuda_meeting(msgl_comm *base, size_t n)
+{
+    const cuda_comm *c = of(base);
+    const bool fits = n * sizeof(float) <= MSGL_PEER_SLOT_BYTES;
+    return c->has_peers && base->size == 2 && fits ? &c->sum : NULL;
+}
+
 static void cuda_all_gather(msgl_comm *base, msgl_exec *x, const float *in, size_t n, float *out)
 {
     cuda_comm *c = of(base);
@@ -137,9 +145,10 @@ static void cuda_destroy(msgl_comm *base)
 }
 
 static const msgl_comm_ops OPS = {
-    "cuda",          cuda_all_reduce,       cuda_all_reduce_add,
-    cuda_all_gather, NULL /* all_to_all */, NULL /* broadcast */,
-    cuda_abort,      cuda_destroy,
+    "cuda",     cuda_all_reduce, cuda_all_reduce_add, cuda_meeting, cuda_all_gather,
+    NULL, // all_to_all
+    NULL, // broadcast
+    cuda_abort, cuda_destroy,
 };
 
 // --- finding each other ------------------------------------------------------------------------
@@ -213,6 +222,17 @@ static bool open_peers(cuda_comm *c, const introduction *all, const char **why)
     return true;
 }
 
+static void meet_for_sums(cuda_comm *c)
+{
+    msgl_peer_shared *const own = c->peers.of[c->base.rank];
+    msgl_peer_shared *const theirs = c->peers.of[1 - c->base.rank];
+    c->sum.theirs = (char *)theirs + MSGL_PEER_PUSHED;
+    c->sum.own = (char *)own + MSGL_PEER_PUSHED;
+    c->sum.count = &own->pushed;
+    c->sum.ticket = &own->ticket;
+    c->sum.over = c->over;
+}
+
 static bool all_of(const int32_t *said, int size)
 {
     for (int r = 0; r < size; r++) {
@@ -254,7 +274,7 @@ static int meet_all(cuda_comm *c, const msgl_cuda_ranks *ranks, char *note, size
 {
     introduction own = {}, all[64];
     msgl_err no_nccl = {};
-    const char *no_peers = "";
+    const char *no_peers = "switched off";
     int32_t sees[64], mine;
     cudaDeviceProp props;
     if (cudaGetDeviceProperties(&props, c->device->ordinal) == cudaSuccess) own.gpu = props.uuid;
@@ -262,9 +282,10 @@ static int meet_all(cuda_comm *c, const msgl_cuda_ranks *ranks, char *note, size
     own.shows = !ranks->no_peers && take_memory(c, &own);
     own.nccl = msgl__nccl_open(ranks->nccl, &no_nccl);
     if (!ranks->exchange(ranks->ctx, &own, sizeof own, all)) return peer_gone(err);
-    mine = open_peers(c, all, &no_peers);
+    mine = !ranks->no_peers && open_peers(c, all, &no_peers);
     if (!ranks->exchange(ranks->ctx, &mine, sizeof mine, sees)) return peer_gone(err);
     c->has_peers = all_of(sees, ranks->size);
+    if (c->has_peers && ranks->size == 2) meet_for_sums(c);
     const bool nccl = can_nccl(all, ranks->size);
     if (!nccl && no_nccl.code == 0) {
         msgl__err_set(&no_nccl, MSGL_EUNSUPPORTED,

@@ -17,6 +17,7 @@ extern "C" {
 #include "core/err.h"
 #include "distributed/communicator.h"
 #include "kernel/calls.h"
+#include "kernel/cuda/peer_sum.h"
 #include "kernel/cuda/ranks.h"
 
 // --- peer.cu: kernels over peer memory ---------------------------------------------------------
@@ -24,9 +25,7 @@ extern "C" {
 enum {
     MSGL_PEER_RANKS = 8,     // at most
     MSGL_PEER_BLOCKS = 4096, // of a kernel whose blocks say something to each other, at most
-    MSGL_PEER_SLOTS = 2,
 };
-#define MSGL_PEER_SLOT_BYTES ((size_t)16 << 20)
 
 // What lies in the memory that a rank shows to the others.
 typedef struct msgl_peer_shared {

@@ -25,15 +25,15 @@
 #include "distributed/cuda/comm.h"
 #include "kernel/cuda/launch.cuh"
 #include "kernel/cuda/ops/vec8.cuh"
+#include "kernel/cuda/peer_sum.cuh"
 #include "kernel/cuda/ptx/global.cuh"
 
 enum {
     THREADS = 128,
     TILE = THREADS * 8,         // elements that a block takes at a time
     ONE_SHOT_BYTES = 256 << 10, // times 7 others: less than a slot
-    POLLS = 1024, // of peers, until the host's word is looked at, which takes a microsecond
 };
-static const uint32_t EMPTY = 0x80000000u;
+static const uint32_t EMPTY = MSGL_PEER_EMPTY;
 
 struct meeting {
     uint32_t call;
@@ -68,7 +68,7 @@ static __device__ __forceinline__ void meet(const msgl_peers &p, const meeting &
         const uint32_t *word = &(again ? own->reduced : own->arrived)[peer][blockIdx.x];
         for (int polls = 1; (int32_t)(msgl__load_acquire_sys(word) - m.call) < 0; polls++) {
             msgl__polled();
-            if (polls % POLLS == 0 && *p.over != 0) break;
+            if (msgl__peer_over(p.over, polls)) break;
         }
     }
     __syncthreads();
@@ -79,11 +79,7 @@ static __device__ __forceinline__ void close_call(const msgl_peers &p, uint32_t 
                                                   uint32_t call)
 {
     __syncthreads();
-    if (threadIdx.x != 0) return;
-    msgl_peer_shared *own = p.of[p.rank];
-    if (atomicAdd(&own->ticket, 1u) + 1 < gridDim.x) return;
-    own->ticket = 0;
-    *count = call;
+    if (threadIdx.x == 0) msgl__peer_count(count, &p.of[p.rank]->ticket, call, gridDim.x);
 }
 
 struct reduce_args {
@@ -136,17 +132,12 @@ template <> __device__ __forceinline__ void push<float>(float *to, const float v
     msgl__store_relaxed_sys_4((uint4 *)to + 1, make_uint4(w[4], w[5], w[6], w[7]));
 }
 
-// Waits until 16 bytes are there, and makes them EMPTY. From a rank that is over: whatever is
-// there.
+// Waits until 16 bytes are there, and makes them EMPTY.
 static __device__ __forceinline__ uint4 pull_16(uint4 *from, const volatile uint32_t *over)
 {
-    uint4 u = msgl__load_relaxed_sys_4(from);
-    for (int polls = 1; u.x == EMPTY || u.y == EMPTY || u.z == EMPTY || u.w == EMPTY; polls++) {
-        if (polls % POLLS == 0 && *over != 0) break;
-        msgl__polled();
-        u = msgl__load_relaxed_sys_4(from);
-    }
-    *from = make_uint4(EMPTY, EMPTY, EMPTY, EMPTY);
+    uint4 u;
+    msgl__peer_look((const char *)from, &u);
+    msgl__peer_take((char *)from, over, &u);
     return u;
 }
 
@@ -297,10 +288,11 @@ static __global__ void __launch_bounds__(THREADS, 10)
         for (int j = 0; j < 8; j++) v[j] += 0.0f; // minus zero is EMPTY's
         push_all<T>(p, call, a.rows * width, row * width + at, v);
         load_stream<T>(a, row, at, x); // while the others' come
-        sum_pushed<T>(p, call, a.rows * width, row * width + at, v);
     }
+    __syncthreads();
+    if (threadIdx.x == 0) msgl__peer_count(count, &p.of[p.rank]->ticket, call, gridDim.x);
+    if (at < a.dim) sum_pushed<T>(p, call, a.rows * width, row * width + at, v);
     finish_tile<T>(a, row, part, at, v, x);
-    close_call(p, count, call);
 }
 
 // Thread t of a tile sums its eight elements for all ranks if t % size is its rank.
@@ -401,7 +393,7 @@ cudaError_t msgl__peer_prepare(msgl_peer_shared *memory, cudaStream_t stream)
                         dim3(THREADS), 0, stream, (uint4 *)((char *)memory + MSGL_PEER_PUSHED));
 }
 
-// V: float, or four of them where all addresses allow it. n, stride: of V.
+// n, stride: of V.
 template <typename V>
 static __global__ void __launch_bounds__(THREADS)
     gather_kernel(const __grid_constant__ msgl_peers p, const V *in, size_t n, size_t stride,
@@ -423,13 +415,52 @@ static __global__ void __launch_bounds__(THREADS)
     close_call(p, &p.of[p.rank]->epoch, m.call);
 }
 
+static __device__ __forceinline__ uint32_t sent(uint32_t word)
+{
+    return word == EMPTY ? 0 : word;
+}
+static __device__ __forceinline__ uint4 sent(uint4 v)
+{
+    return make_uint4(sent(v.x), sent(v.y), sent(v.z), sent(v.w));
+}
+
+// The same of two ranks, in one shot.
+template <typename V>
+static __global__ void __launch_bounds__(THREADS)
+    pushed_gather_kernel(const __grid_constant__ msgl_peers p, const V *in, size_t n, size_t stride,
+                         V *out)
+{
+    msgl__pdl_trigger();
+    msgl__pdl_wait();
+    uint32_t *const count = &p.of[p.rank]->pushed;
+    const uint32_t call = *count + 1;
+    const size_t first = (size_t)blockIdx.x * THREADS + threadIdx.x;
+    const size_t step = (size_t)gridDim.x * THREADS;
+    const int other = 1 - p.rank;
+    V *const theirs = pushed_at<V>(p, call, 0, p.rank, other);
+    V *const own = pushed_at<V>(p, call, 0, other, p.rank);
+    for (size_t i = first; i < n; i += step) {
+        const V v = sent(in[i]);
+        msgl__peer_push((char *)(theirs + i), v);
+        out[(size_t)p.rank * stride + i] = v;
+    }
+    close_call(p, count, call);
+    for (size_t i = first; i < n; i += step) {
+        V v;
+        msgl__peer_look((const char *)(own + i), &v);
+        msgl__peer_take((char *)(own + i), p.over, &v);
+        out[(size_t)other * stride + i] = v;
+    }
+}
+
+// V: a word, or four of them where all addresses allow it. n, stride: of words.
 template <typename V>
 static cudaError_t launch_gather(const msgl_peers *p, const float *in, size_t n, size_t stride,
                                  float *out, cudaStream_t stream)
 {
     const size_t per = sizeof(V) / sizeof(float), count = n / per;
     const size_t blocks = (count + THREADS - 1) / THREADS;
-    return msgl__launch(gather_kernel<V>,
+    return msgl__launch(p->size == 2 ? pushed_gather_kernel<V> : gather_kernel<V>,
                         dim3(blocks < MSGL_PEER_BLOCKS ? (unsigned)blocks : MSGL_PEER_BLOCKS),
                         dim3(THREADS), 0, stream, *p, (const V *)in, count, stride / per, (V *)out);
 }
@@ -439,6 +470,6 @@ cudaError_t msgl__peer_gather(const msgl_peers *p, const float *in, size_t n, si
 {
     if (n == 0) return cudaSuccess;
     const bool fours = (n | stride) % 4 == 0 && aligned16(in) && aligned16(out);
-    return fours ? launch_gather<float4>(p, in, n, stride, out, stream)
-                 : launch_gather<float>(p, in, n, stride, out, stream);
+    return fours ? launch_gather<uint4>(p, in, n, stride, out, stream)
+                 : launch_gather<uint32_t>(p, in, n, stride, out, stream);
 }

@@ -52,6 +52,7 @@ static void fill_kernels(msgl_kernels *k)
         .embed = msgl__cuda_embed,
         .linear = msgl__cuda_linear,
         .linear_rope = msgl__cuda_linear_rope,
+        .linear_sum = msgl__cuda_linear_sum,
         .grouped = msgl__cuda_grouped,
         .heads = msgl__cuda_heads,
         .linear_scratch = msgl__cuda_linear_scratch,

@@ -26,7 +26,7 @@ typedef struct msgl_cuda_ranks {
     bool (*exchange)(void *ctx, const void *own, size_t bytes, void *all);
     void *ctx;
     const char *nccl; // path of libnccl.so.2; "auto": looked for; "none": not used
-    bool no_peers;    // everything goes through NCCL: for tests, and to compare
+    bool no_peers;    // everything goes through NCCL
 } msgl_cuda_ranks;
 
 // distributed/cuda/comm.cu: a communicator of an opened device's stream. On success *out is the

@@ -23,6 +23,7 @@ enum {
     MSGL_CALL_FED = 8,   // its norm's feed is there
     MSGL_CALL_ROPE = 16, // with the rope kernel behind it
     MSGL_CALL_GELU = 32, // gated by gelu, else by silu
+    MSGL_CALL_SUM = 64,  // a rank's part of a sum: a kernel that adds the other's, or none
 };
 
 // What a choice was made for. No padding, so that keys compare by memcmp.

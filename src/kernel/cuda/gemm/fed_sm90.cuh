@@ -9,6 +9,7 @@
 #include "kernel/cuda/gemm/epilogue.cuh"
 #include "kernel/cuda/gemm/fed.cuh"
 #include "kernel/cuda/gemm/stage.cuh"
+#include "kernel/cuda/peer_sum.cuh"
 #include "kernel/cuda/ptx/barrier.cuh"
 #include "kernel/cuda/ptx/cluster.cuh"
 #include "kernel/cuda/ptx/mma.cuh"
@@ -39,6 +40,8 @@ struct fed_args {
     const float *next; // weight of the norm behind, or NULL
     __nv_bfloat16 *scaled;
     float *squares;
+    bool summed;       // with accumulate: out += this and the other rank's result
+    msgl_peer_sum sum; // with summed
 };
 
 // --- around the launch --------------------------------------------------------------------------
@@ -60,6 +63,8 @@ static inline const void *fed_fill_args(const msgl_linear_call *c, int splits, f
         g->scaled = (__nv_bfloat16 *)c->feed->scaled;
         g->squares = c->feed->sums;
     }
+    g->summed = c->sum != NULL;
+    if (g->summed) g->sum = *c->sum;
     if (c->norm == NULL) return c->in;
     g->sums = c->feed->sums;
     g->parts = c->feed->parts;
@@ -277,6 +282,15 @@ static __device__ __forceinline__ void fed_unpack_four(uint2 p, float v[4])
     v[0] = a.x, v[1] = a.y, v[2] = b.x, v[3] = b.y;
 }
 
+// Minus zeros, which are not sent (msgl_peer_sum), become zeros: also those of tiny values.
+static __device__ __forceinline__ uint2 fed_plus_zeros(uint2 v)
+{
+    const __nv_bfloat162 zero = __floats2bfloat162_rn(0, 0);
+    *(__nv_bfloat162 *)&v.x = __hadd2(*(__nv_bfloat162 *)&v.x, zero);
+    *(__nv_bfloat162 *)&v.y = __hadd2(*(__nv_bfloat162 *)&v.y, zero);
+    return v;
+}
+
 // What a thread needs to finish four outputs of every STEP-th row; OUTPUTS: of a tile.
 template <int OUTPUTS> struct fed_finisher {
     static constexpr int FOURS = OUTPUTS / 4, STEP = GROUP / FOURS;
@@ -302,6 +316,20 @@ template <int OUTPUTS> struct fed_finisher {
         v[1] = v[1] * scale + bias.y + before[1];
         v[2] = v[2] * scale + bias.z + before[2];
         v[3] = v[3] * scale + bias.w + before[3];
+    }
+
+    // Sums to this rank's part of what is added, as it is sent.
+    __device__ __forceinline__ uint2 part(float v[4], float scale) const
+    {
+        const float nothing[4] = {};
+        add(v, scale, nothing);
+        return fed_plus_zeros(fed_pack_four(v));
+    }
+
+    // Where the other rank's part of row t of x is, or this one's goes, behind a slot's beginning.
+    __device__ __forceinline__ size_t place(const fed_args &g, int t) const
+    {
+        return ((size_t)t * g.n + column) * sizeof(__nv_bfloat16);
     }
 
     // What the norm behind needs of four values of row t of x, as they are stored. All lanes. tile:

@@ -27,6 +27,7 @@ void msgl__cuda_gemm_gather(msgl_exec *x, const msgl_weight *w, const int32_t *i
                             void *out);
 void msgl__cuda_linear(msgl_exec *x, const msgl_linear_call *c);
 bool msgl__cuda_linear_rope(msgl_exec *x, const msgl_linear_call *c, const msgl_rope_call *rope);
+bool msgl__cuda_linear_sum(msgl_exec *x, const msgl_linear_call *c);
 size_t msgl__cuda_linear_scratch(const msgl_linear_call *c);
 void msgl__cuda_grouped(msgl_exec *x, const msgl_grouped_call *c);
 size_t msgl__cuda_grouped_scratch(const msgl_grouped_call *c);

@@ -34,15 +34,16 @@ template <typename T, int COLUMNS, int TILES, int HALVES, int DEPTH, bool STREAM
 static bool launch(msgl_exec *x, const gemv_params *p, size_t least = 0)
 {
     const msgl_cuda_device *d = msgl__cuda_device(x);
-    size_t shared = gemv_shared<COLUMNS, TILES, HALVES, DEPTH, STREAM>(p->m, p->k);
+    const int blocks = blocks_of(d, p), held = p->summed ? (p->n + blocks - 1) / blocks : 0;
+    size_t shared = gemv_shared<COLUMNS, TILES, HALVES, DEPTH, STREAM>(p->m, p->k, held);
     if (shared < least) shared = least;
     constexpr auto kernel = gemv_kernel<T, COLUMNS, TILES, HALVES, DEPTH, STREAM>;
     if (!take_shared<kernel>(shared)) return false;
     int warps_per_row = warps_of_row(p->m);
     const bool many = p->m > 4 && p->m <= 8 && p->k >= 8 * GEMV_THREADS;
     if (many && p->norm != NULL && gemv_type<T>::wide) warps_per_row = 0;
-    MSGL_CUDA_TRY(x, msgl__launch(kernel, dim3(blocks_of(d, p)), dim3(GEMV_THREADS), shared,
-                                  d->stream, *p, warps_per_row));
+    MSGL_CUDA_TRY(x, msgl__launch(kernel, dim3(blocks), dim3(GEMV_THREADS), shared, d->stream, *p,
+                                  warps_per_row));
     return true;
 }
 
@@ -151,6 +152,8 @@ bool msgl__cuda_gemv(msgl_exec *x, const msgl_linear_call *c)
     p.gated = c->gated;
     p.accumulate = c->accumulate;
     p.f32_out = c->f32_out;
+    p.summed = c->sum != NULL;
+    if (p.summed) p.sum = *c->sum;
     if (w->format->dtype == MSGL_BF16 && resident(x, &p)) return true;
     p.much = (size_t)w->n * w->k * 2 / (size_t)d->sm_count > 200 << 10;
     p.early = p.much;

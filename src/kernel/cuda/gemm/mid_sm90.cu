@@ -13,6 +13,7 @@
 
 #include "kernel/cuda/device.cuh"
 #include "kernel/cuda/gemm/fed_sm90.cuh"
+#include "kernel/cuda/gemm/mid_eights.cuh"
 #include "kernel/cuda/launch.cuh"
 #include "kernel/cuda/ptx/barrier.cuh"
 #include "kernel/cuda/ptx/cluster.cuh"
@@ -23,7 +24,6 @@
 enum {
     ROWS = 64, // of in
     PAD = 8,   // floats behind a row of sums: a quad's pairs of four rows fall on 32 banks
-    AHEAD = 4, // groups of four outputs of a thread whose old values are loaded ahead
 };
 
 template <int COLUMNS> struct mid_shape {
@@ -145,6 +145,7 @@ template <int COLUMNS> struct mid_finisher : fed_finisher<COLUMNS> {
     typedef mid_shape<COLUMNS> shape;
     typedef fed_finisher<COLUMNS> base;
     using base::column, base::row, base::valid, base::FOURS, base::STEP;
+    static constexpr int AHEAD = 4; // rows of a thread whose old values are loaded ahead
     uint2 old[AHEAD];
     __nv_bfloat16 *out;
 
@@ -163,6 +164,15 @@ template <int COLUMNS> struct mid_finisher : fed_finisher<COLUMNS> {
     {
 #pragma unroll
         for (int i = 0; i < AHEAD; i++) old[i] = load_old(g, p, i);
+    }
+
+    __device__ __forceinline__ uint2 loaded(const fed_args &g, const fed_place &p, int i) const
+    {
+#pragma unroll
+        for (int j = 0; j < AHEAD; j++) {
+            if (i == j) return old[j];
+        }
+        return load_old(g, p, i);
     }
 
     // All parts of a sum, here first.
@@ -199,11 +209,7 @@ template <int COLUMNS> struct mid_finisher : fed_finisher<COLUMNS> {
             const bool there = valid && r < p.own;
             uint2 stored = make_uint2(0, 0);
             if (there) {
-                const uint2 was = i == 0   ? old[0]
-                                  : i == 1 ? old[1]
-                                  : i == 2 ? old[2]
-                                  : i == 3 ? old[3]
-                                           : load_old(g, p, i);
+                const uint2 was = loaded(g, p, i);
                 float v[4], before[4];
                 add_parts(g, own + offset, at.parts + offset, v);
                 fed_unpack_four(was, before);
@@ -217,6 +223,75 @@ template <int COLUMNS> struct mid_finisher : fed_finisher<COLUMNS> {
             to += (size_t)STEP * g.ld_out;
         }
     }
+
+    // This rank's parts to the other one, and in place of their first sums.
+    __device__ __forceinline__ void send(const fed_args &g, const fed_place &p,
+                                         const fed_shared &at, const msgl_peer_slot &slot) const
+    {
+        const int first = p.part * g.share;
+        uint32_t offset = (uint32_t)((row * shape::PITCH + column - p.output) * 4);
+        const uint32_t own = at.stages + (uint32_t)(first * shape::PITCH * 4);
+#pragma unroll 1
+        for (int r = row; valid && r < p.own; r += STEP) {
+            float v[4];
+            add_parts(g, own + offset, at.parts + offset, v);
+            const uint2 part = base::part(v, fed_load_scale(g.sums != NULL, at.scales, first + r));
+            msgl__peer_push(slot.theirs + base::place(g, p.token + first + r), part);
+            msgl__write_shared(own + offset, part);
+            offset += STEP * shape::PITCH * 4;
+        }
+    }
+
+    // Behind it: what the other one has sent is added too. AHEAD rows at a time, whose ways to the
+    // L2 overlap.
+    __device__ __forceinline__ void receive(const fed_args &g, const fed_place &p,
+                                            const fed_shared &at, const msgl_peer_slot &slot) const
+    {
+        const int first = p.part * g.share, warp = (int)(threadIdx.x & ~31u) / FOURS;
+        const uint32_t own =
+            at.stages + (uint32_t)(((first + row) * shape::PITCH + column - p.output) * 4);
+#pragma unroll 1
+        for (int done = 0; warp + done * STEP < p.own; done += AHEAD) {
+            uint2 theirs[AHEAD];
+#pragma unroll
+            for (int i = 0; i < AHEAD; i++) {
+                const int r = row + (done + i) * STEP;
+                if (!valid || r >= p.own) continue;
+                msgl__peer_look(slot.own + base::place(g, p.token + first + r), &theirs[i]);
+            }
+#pragma unroll
+            for (int i = 0; i < AHEAD; i++) {
+                const int r = row + (done + i) * STEP;
+                if (warp + (done + i) * STEP >= p.own) break;
+                const bool there = valid && r < p.own;
+                uint2 stored = make_uint2(0, 0);
+                if (there) {
+                    msgl__peer_take(slot.own + base::place(g, p.token + first + r), g.sum.over,
+                                    &theirs[i]);
+                    const uint32_t from = own + (uint32_t)((done + i) * STEP * shape::PITCH * 4);
+                    float v[4], other[4], before[4];
+                    fed_unpack_four(msgl__read_shared<uint2>(from), v);
+                    fed_unpack_four(theirs[i], other);
+                    fed_unpack_four(done == 0 ? old[i] : load_old(g, p, done + i), before);
+#pragma unroll
+                    for (int j = 0; j < 4; j++) v[j] = v[j] + other[j] + before[j];
+                    stored = fed_pack_four(v);
+                    *(uint2 *)(out + (size_t)((done + i) * STEP) * g.ld_out) = stored;
+                }
+                if (g.next != NULL) {
+                    base::feed(g, p, (size_t)(p.output / COLUMNS), p.token + first + r, stored,
+                               there);
+                }
+            }
+        }
+    }
+};
+
+template <int COLUMNS> struct mid_end {
+    typedef mid_finisher<COLUMNS> finisher;
+};
+template <> struct mid_end<80> {
+    typedef eights_finisher<80, mid_shape<80>::PITCH> finisher;
 };
 
 template <int COLUMNS, msgl_fed_end END>
@@ -256,9 +331,11 @@ __global__ void __launch_bounds__(FED_THREADS, 2)
         msgl__named_barrier_arrive(1, GROUP + 32);
     } else {
         float acc[COLUMNS / 2];
-        mid_finisher<COLUMNS> finisher(g, p);
+        typename mid_end<COLUMNS>::finisher finisher(g, p);
         msgl__cluster_meet(); // the barriers are ready, here and in the other blocks
         msgl__pdl_wait();
+        msgl_peer_slot slot = {};
+        if (END == MSGL_FED_COLLECT && g.summed) slot = msgl__peer_open(g.sum);
         if (END == MSGL_FED_COLLECT) finisher.load(g, p);
         fed_multiply<shape::STAGE_BYTES, 0, shape::IN_BYTES, false>(g, p, at, acc);
         if (END == MSGL_FED_COLLECT) {
@@ -270,7 +347,16 @@ __global__ void __launch_bounds__(FED_THREADS, 2)
         if (END == MSGL_FED_COLLECT) {
             if (warp == 0) fed_send<shape::PITCH>(g, p, at);
             if (g.splits > 1) msgl__mbarrier_wait(at.landed, 0);
-            finisher.run(g, p, at);
+            if (g.summed) {
+                finisher.send(g, p, at, slot);
+                if (threadIdx.x == 0) {
+                    msgl__peer_count(g.sum.count, g.sum.ticket, slot.call,
+                                     gridDim.x * gridDim.y * gridDim.z);
+                }
+                finisher.receive(g, p, at, slot);
+            } else {
+                finisher.run(g, p, at);
+            }
         } else {
             store_direct<COLUMNS, GATED>(g, p, at, acc);
         }
@@ -309,36 +395,51 @@ static bool launch_columns(msgl_exec *x, const fed_args &g, const CUtensorMap ma
     case 48 * 4 + MSGL_FED_GATED: launch<48, MSGL_FED_GATED>(x, g, maps, plan); break;
     case 64 * 4 + MSGL_FED_GATED: launch<64, MSGL_FED_GATED>(x, g, maps, plan); break;
     case 96 * 4 + MSGL_FED_GATED: launch<96, MSGL_FED_GATED>(x, g, maps, plan); break;
+    case 144 * 4 + MSGL_FED_GATED: launch<144, MSGL_FED_GATED>(x, g, maps, plan); break;
+    case 208 * 4 + MSGL_FED_GATED: launch<208, MSGL_FED_GATED>(x, g, maps, plan); break;
     case 32 * 4 + MSGL_FED_COLLECT: launch<32, MSGL_FED_COLLECT>(x, g, maps, plan); break;
     case 64 * 4 + MSGL_FED_COLLECT: launch<64, MSGL_FED_COLLECT>(x, g, maps, plan); break;
+    case 80 * 4 + MSGL_FED_COLLECT: launch<80, MSGL_FED_COLLECT>(x, g, maps, plan); break;
     default: return false;
     }
     return true;
 }
 
-// What was fastest at Qwen3-0.6B's shapes; false where the outputs are too many for one round.
+// What was fastest at Qwen3-0.6B's shapes, and for large weights at those of half of 14B; false
+// where the outputs are too many for one round.
 //
 // A block has an SM to itself, and the next kernel's block fits beside it: of the kernels of a
-// layer every second one takes more than half of the shared memory.
+// layer every second one takes more than half of the shared memory. Large weights need more on
+// their way than half of it holds (a step of 64 answers of 14B on two ranks 5.03 ms, with half for
+// o and down or for gate_up 5.2, for both 5.25).
 static bool make_plan(const msgl_cuda_device *d, const msgl_linear_call *c, msgl_mid_plan *plan)
 {
     enum {
         SMALL = 100 << 10,
         HALF = 116 << 10,
         LARGE = 122 << 10,
+        ALL = 200 << 10,
+        LARGE_WEIGHT = 16 << 20,
     };
-    static const int GATED[] = {48, 64, 96}, PLAIN[] = {32, 64};
+    static const int GATED[] = {48, 64, 96, 144, 208}, PLAIN[] = {32, 64};
     const msgl_weight *w = c->w;
     const bool collects = c->accumulate || c->next_norm != NULL;
     *plan = {64, 1, collects ? LARGE : SMALL, collects ? HALF : 0};
     if (collects) {
-        const int tiles = (w->n + 63) / 64;
-        plan->splits = fed_choose_splits(d, tiles, fed_steps(w->k));
+        const bool large = msgl__weight_bytes(w) > LARGE_WEIGHT;
+        const int columns = large ? 80 : 64, tiles = (w->n + columns - 1) / columns;
+        plan->columns = columns;
+        plan->shared = large ? ALL : LARGE;
+        plan->splits = !large                     ? fed_choose_splits(d, tiles, fed_steps(w->k))
+                       : 2 * tiles <= d->sm_count ? 2
+                                                  : 1;
         return tiles <= d->sm_count;
     }
-    const int *const columns = c->gated ? GATED : PLAIN, num = c->gated ? 3 : 2;
-    for (int i = 0; i < num; i++) {
+    const int *const columns = c->gated ? GATED : PLAIN;
+    const size_t num = c->gated ? sizeof GATED / sizeof *GATED : sizeof PLAIN / sizeof *PLAIN;
+    for (size_t i = 0; i < num; i++) {
         plan->columns = columns[i];
+        if (columns[i] > 96) plan->shared = ALL;
         if ((w->n + columns[i] - 1) / columns[i] <= d->sm_count) return true;
     }
     return false;

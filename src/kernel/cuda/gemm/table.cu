@@ -150,18 +150,25 @@ enum { ALL_ROWS = INT32_MAX, FEW_MIB = 16 << 20, SOME_MIB = 24 << 20 };
 // The windows hold for Qwen3-0.6B on an H200 about. A kernel without rows is taken only where it
 // was measured.
 const msgl_product_kernel msgl__cuda_product_kernels[MSGL_PRODUCT_KERNELS] = {
-    {"mid", mid_can, mid_run, true, 17, 64, FEW_MIB},
-    {"tall", tall_can, tall_run, true, 65, 256, FEW_MIB},
-    {"narrow", narrow_can, narrow_run, false, 9, 32, SOME_MIB},
-    {"gemv", gemv_can, gemv_run, false, 1, ALL_ROWS, SIZE_MAX},
-    {"norm+stream", stream_can, stream_run, false, 1, 0, 0},
-    {"norm+wide", gated_can, wide_run, false, 512, ALL_ROWS, SIZE_MAX},
-    {"norm+library+gate", library_can, library_run, false, 1, ALL_ROWS, SIZE_MAX},
-    {"norm+int8tiles+gate", int8_tiles_can, int8_tiles_run, false, 33, ALL_ROWS, SIZE_MAX},
-    {"norm+int8rows+gate", int8_rows_can, int8_rows_run, false, 1, ALL_ROWS, SIZE_MAX},
-    {"norm+wide+heads", heads_can, wide_run, false, 512, ALL_ROWS, SIZE_MAX},
-    {"linear+rope", apart_can, apart_run, false, 1, ALL_ROWS, SIZE_MAX},
+    {"mid", mid_can, mid_run, true, true, 17, 64, FEW_MIB},
+    {"tall", tall_can, tall_run, true, false, 65, 256, FEW_MIB},
+    {"narrow", narrow_can, narrow_run, false, false, 9, 32, SOME_MIB},
+    {"gemv", gemv_can, gemv_run, false, true, 1, ALL_ROWS, SIZE_MAX},
+    {"norm+stream", stream_can, stream_run, false, false, 1, 0, 0},
+    {"norm+wide", gated_can, wide_run, false, false, 512, ALL_ROWS, SIZE_MAX},
+    {"norm+library+gate", library_can, library_run, false, false, 1, ALL_ROWS, SIZE_MAX},
+    {"norm+int8tiles+gate", int8_tiles_can, int8_tiles_run, false, false, 33, ALL_ROWS, SIZE_MAX},
+    {"norm+int8rows+gate", int8_rows_can, int8_rows_run, false, false, 1, ALL_ROWS, SIZE_MAX},
+    {"norm+wide+heads", heads_can, wide_run, false, false, 512, ALL_ROWS, SIZE_MAX},
+    {"linear+rope", apart_can, apart_run, false, false, 1, ALL_ROWS, SIZE_MAX},
 };
+
+int msgl__cuda_library_kernel(void)
+{
+    int i = 0;
+    while (msgl__cuda_product_kernels[i].run != library_run) i++;
+    return i;
+}
 
 static const char *name_of(int kernel)
 {
@@ -196,6 +203,7 @@ msgl_gemm_key msgl__cuda_call_key(const msgl_exec *x, const msgl_linear_call *c,
     if (c->norm != NULL) call |= MSGL_CALL_NORM;
     if (c->norm != NULL && msgl__is_fed(c)) call |= MSGL_CALL_FED;
     if (rope != NULL) call |= MSGL_CALL_ROPE;
+    if (c->sum != NULL) call |= MSGL_CALL_SUM;
     key.call = (uint16_t)call;
     return key;
 }
@@ -206,7 +214,9 @@ int msgl__cuda_default_product(const msgl_exec *x, const msgl_linear_call *c,
     const size_t bytes = msgl__weight_bytes(c->w);
     for (int i = from; i < MSGL_PRODUCT_KERNELS; i++) {
         const msgl_product_kernel *k = &msgl__cuda_product_kernels[i];
-        if (c->m >= k->least_rows && c->m <= k->most_rows && bytes <= k->most_weights &&
+        const bool sums = c->sum != NULL && k->sums;
+        if (c->sum != NULL && !sums && k->run != library_run) continue;
+        if (c->m >= k->least_rows && c->m <= k->most_rows && (sums || bytes <= k->most_weights) &&
             k->can(x, c, rope)) {
             return i;
         }
@@ -281,4 +291,11 @@ bool msgl__cuda_linear_rope(msgl_exec *x, const msgl_linear_call *c, const msgl_
     }
     run_call(x, c, rope);
     return true;
+}
+
+bool msgl__cuda_linear_sum(msgl_exec *x, const msgl_linear_call *c)
+{
+    if (x->act != c->w->format->dtype || msgl__cuda_device(x)->deterministic) return false;
+    const int kernel = msgl__cuda_choose_product(x, c, NULL);
+    return msgl__cuda_product_kernels[kernel].sums && msgl__cuda_run_product(x, kernel, c, NULL);
 }

@@ -16,8 +16,10 @@ typedef struct msgl_product_kernel {
     // All of a call that it can do. Temporaries in x->scratch, which the caller takes back. False,
     // and at most a norm queued: after all it cannot (this GPU's shared memory, a large shape).
     bool (*run)(msgl_exec *x, const msgl_linear_call *c, const msgl_rope_call *rope);
-    bool fed; // takes a norm's feed where it is there, and leaves one where it is wanted
-    // The calls that it gets where nothing was measured: rows, bytes of weights.
+    bool fed;  // takes a norm's feed where it is there, and leaves one where it is wanted
+    bool sums; // adds ranks' parts (msgl_linear_call.sum)
+    // The calls that it gets where nothing was measured: rows, bytes of weights, which do not
+    // count where it adds ranks' parts.
     int32_t least_rows, most_rows;
     size_t most_weights;
 } msgl_product_kernel;
@@ -26,6 +28,7 @@ typedef struct msgl_product_kernel {
 enum { MSGL_PRODUCT_KERNELS = 11 };
 extern const msgl_product_kernel msgl__cuda_product_kernels[MSGL_PRODUCT_KERNELS];
 msgl_kernel_names msgl__cuda_product_names(void);
+int msgl__cuda_library_kernel(void); // its place in the table
 
 // Not for deterministic devices, which always take the library (int8: its tiles).
 msgl_gemm_key msgl__cuda_call_key(const msgl_exec *x, const msgl_linear_call *c,

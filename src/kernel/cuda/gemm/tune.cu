@@ -18,6 +18,7 @@ extern "C" {
 #include "kernel/cuda/gemm/fed.cuh"
 #include "kernel/cuda/gemm/gemm.h"
 #include "kernel/cuda/gemm/table.cuh"
+#include "kernel/cuda/peer_sum.h"
 
 enum {
     CANDIDATES = 12,
@@ -35,6 +36,11 @@ static const float DROP = 1.5f;      // of the best time: no second run
 static const float NEAR = 1.15f;     // of the best time
 // Who is taken without a measurement stays unless another one is this much faster.
 static const float CLEARLY = 0.97f;
+// What a sum over ranks costs more behind a product than in its end, where there is nobody to sum
+// with while kernels are measured: 6.7 us between products of 64 rows beside 4 to 5
+// (docs/internals/ranks.md).
+static const float SUM_US = 2.0f;
+static const int SUM_PARTS = 5; // of the feed that it leaves, about
 
 // Values in [-1, 1): products of zeros run faster than real ones.
 template <typename T> __global__ void fill_noise(T *out, size_t n)
@@ -72,6 +78,7 @@ typedef struct tuner {
     const uint4 *other; // read to push the weights out of the L2
     size_t other_bytes;
     uint32_t *sink;
+    int library;                        // the kernel of the table
     cudaEvent_t events[2 * CANDIDATES]; // NULL until something is measured
 } tuner;
 
@@ -81,6 +88,7 @@ static tuner tuner_of(msgl_exec *x, msgl_arena *memory, const msgl_tune_product 
     const msgl_arena *scratch = x->scratch;
     tuner t = {x, memory, p};
     t.sink = (uint32_t *)d->blas->workspace;
+    t.library = msgl__cuda_library_kernel();
     t.other = (const uint4 *)d->blas->workspace;
     t.other_bytes = d->blas->workspace_bytes;
     if (scratch->size > t.other_bytes) {
@@ -109,7 +117,8 @@ static void close_events(tuner *t)
 typedef struct contest {
     int num;
     bool in[CANDIDATES];
-    float us[CANDIDATES]; // best run so far; 0: failed
+    float us[CANDIDATES];   // best run so far; 0: failed
+    float more[CANDIDATES]; // us that belong to a run and are not measured
     // What the kernel in front has just made, in the L2 where a step finds it.
     const void *warm[2];
     size_t warm_bytes;
@@ -149,7 +158,8 @@ template <typename RUN> static void run_round(tuner *t, contest *c, float limit,
         float ms = 0;
         if (!ran[i]) continue;
         MSGL_CUDA_TRY(t->x, cudaEventElapsedTime(&ms, t->events[2 * i], t->events[2 * i + 1]));
-        if (c->us[i] == 0 || 1000 * ms < c->us[i]) c->us[i] = 1000 * ms;
+        const float us = 1000 * ms + c->more[i];
+        if (c->us[i] == 0 || us < c->us[i]) c->us[i] = us;
     }
 }
 
@@ -221,6 +231,15 @@ static msgl_linear_call call_of(const msgl_linear_call *shape, int32_t m, const 
     c.ld_out = columns_of(&c);
     c.feed = feed;
     return c;
+}
+
+// What a call with a rank's part of a sum is like in a step; here nobody is there to add it to.
+static msgl_gemm_key key_of(const tuner *t, const msgl_linear_call *c, const msgl_rope_call *rope)
+{
+    static const msgl_peer_sum nobody = {};
+    msgl_linear_call as_run = *c;
+    if (t->p->summed) as_run.sum = &nobody;
+    return msgl__cuda_call_key(t->x, &as_run, rope);
 }
 
 // Whether some kernel can do the call with the feed of its norm.
@@ -393,10 +412,26 @@ static int calls_of_graph(const tuner *t, const tuned_calls *s)
     return num < s->num ? num : s->num;
 }
 
+// Whether a kernel can do the calls at all. Of those that do not add ranks' parts the library's
+// stands for all.
+static bool can_do(const tuner *t, const tuned_calls *s, int kernel)
+{
+    const msgl_product_kernel *k = &msgl__cuda_product_kernels[kernel];
+    if (t->p->summed && !k->sums && kernel != t->library) return false;
+    return k->can(t->x, &s->call[0], s->rope);
+}
+
 static bool issue(const tuner *t, tuned_calls *s, int i, int kernel)
 {
-    if (s->call[i].next_norm != NULL) s->feed[i].parts = 0;
-    const bool done = msgl__cuda_run_product(t->x, kernel, &s->call[i], s->rope);
+    msgl_linear_call c = s->call[i];
+    if (c.next_norm != NULL) s->feed[i].parts = 0;
+    if (t->p->summed && kernel == t->library) {
+        // The sum behind it adds to the residual stream, and leaves the feed.
+        c.accumulate = false;
+        if (c.next_norm != NULL) msgl__note_feed(&c, SUM_PARTS);
+        c.next_norm = NULL;
+    }
+    const bool done = msgl__cuda_run_product(t->x, kernel, &c, s->rope);
     if (done && s->pairs) msgl__cuda_linear(t->x, &s->behind[i]);
     return done;
 }
@@ -407,10 +442,7 @@ static msgl_graph *record(const tuner *t, tuned_calls *s, int num, int kernel)
 {
     msgl_device *d = t->x->device;
     msgl_err err;
-    if (!msgl__cuda_product_kernels[kernel].can(t->x, &s->call[0], s->rope) ||
-        !issue(t, s, 0, kernel) || t->x->status != 0) {
-        return NULL;
-    }
+    if (!can_do(t, s, kernel) || !issue(t, s, 0, kernel) || t->x->status != 0) return NULL;
     d->ops->graph_begin(d);
     bool done = true;
     for (int i = 0; i < num; i++) done = issue(t, s, i, kernel) && done;
@@ -428,22 +460,23 @@ static void measure_kernels(tuner *t, const buffers *b, tuned_calls *s)
     const msgl_cuda_device *d = msgl__cuda_device(t->x);
     const int num = calls_of_graph(t, s);
     msgl_graph *graphs[MSGL_PRODUCT_KERNELS] = {};
-    msgl_gemm_choice choice = {msgl__cuda_call_key(t->x, call, s->rope)};
+    msgl_gemm_choice choice = {key_of(t, call, s->rope)};
     contest c = {};
     int candidates = 0;
     c.num = MSGL_PRODUCT_KERNELS;
     for (int i = 0; i < c.num; i++) {
-        const msgl_product_kernel *k = &msgl__cuda_product_kernels[i];
-        if (!k->can(t->x, call, s->rope)) continue;
+        if (!can_do(t, s, i)) continue;
         candidates++;
         choice.kernel = i;
     }
     if (candidates > 1) {
-        const int first = msgl__cuda_default_product(t->x, call, s->rope, 0);
+        const int first =
+            t->p->summed ? t->library : msgl__cuda_default_product(t->x, call, s->rope, 0);
         for (int i = 0; i < c.num && t->x->status == 0; i++) {
             graphs[i] = record(t, s, num, i);
             c.in[i] = graphs[i] != NULL;
         }
+        if (t->p->summed) c.more[t->library] = SUM_US * (float)num;
         c.warm[0] = b->in;
         c.warm[1] = call->norm != NULL && call->feed != NULL ? b->scaled : NULL;
         c.warm_bytes = (size_t)call->m * (size_t)call->w->k * msgl__dtype_size(t->x->act);
@@ -475,10 +508,10 @@ static bool find_missing(const tuner *t, int32_t m, bool *library, bool missing[
         tuned_calls s;
         missing[state] = false;
         if (!set_calls(t, m, (tune_state)state, &none, &s)) continue;
-        msgl_gemm_key key = msgl__cuda_call_key(t->x, &s.call[0], s.rope);
+        msgl_gemm_key key = key_of(t, &s.call[0], s.rope);
         missing[state] = !is_measured(t, &key);
         any |= missing[state];
-        if (state != PLAIN) continue;
+        if (state != PLAIN || t->p->summed) continue;
         const msgl_gemm_product p = product_of(t, &s.call[0]);
         key = msgl__cuda_gemm_key(d, &p);
         *library = !is_measured(t, &key);

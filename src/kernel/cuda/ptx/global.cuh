@@ -56,7 +56,36 @@ static __device__ __forceinline__ uint32_t msgl__load_acquire_sys(const uint32_t
     return v;
 }
 
-// Four words, each for itself.
+// The word alone.
+static __device__ __forceinline__ void msgl__store_relaxed_sys(uint32_t *p, uint32_t v)
+{
+    asm volatile("st.relaxed.sys.global.u32 [%0], %1;" ::"l"(p), "r"(v) : "memory");
+}
+
+static __device__ __forceinline__ uint32_t msgl__load_relaxed_sys(const uint32_t *p)
+{
+    uint32_t v;
+    asm volatile("ld.relaxed.sys.global.u32 %0, [%1];" : "=r"(v) : "l"(p) : "memory");
+    return v;
+}
+
+// Two words, four, each for itself.
+static __device__ __forceinline__ void msgl__store_relaxed_sys_2(uint2 *p, uint2 v)
+{
+    asm volatile("st.relaxed.sys.global.v2.u32 [%0], {%1, %2};" ::"l"(p), "r"(v.x), "r"(v.y)
+                 : "memory");
+}
+
+static __device__ __forceinline__ uint2 msgl__load_relaxed_sys_2(const uint2 *p)
+{
+    uint2 v;
+    asm volatile("ld.relaxed.sys.global.v2.u32 {%0, %1}, [%2];"
+                 : "=r"(v.x), "=r"(v.y)
+                 : "l"(p)
+                 : "memory");
+    return v;
+}
+
 static __device__ __forceinline__ void msgl__store_relaxed_sys_4(uint4 *p, uint4 v)
 {
     asm volatile("st.relaxed.sys.global.v4.u32 [%0], {%1, %2, %3, %4};" ::"l"(p), "r"(v.x),

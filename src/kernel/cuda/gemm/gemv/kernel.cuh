@@ -14,6 +14,7 @@
 #define MSGL_KERNEL_CUDA_GEMM_GEMV_KERNEL_CUH
 
 #include "kernel/cuda/launch.cuh"
+#include "kernel/cuda/peer_sum.cuh"
 #include "kernel/cuda/ptx/copy.cuh"
 #include "kernel/cuda/ptx/mma.cuh"
 #include "kernel/cuda/ptx/shared.cuh"
@@ -33,9 +34,11 @@ typedef struct gemv_params {
     float eps;
     int m, n, k; // n: outputs, which is half of W's rows when gated
     bool gated, accumulate, f32_out;
-    int each, extra; // resident.cuh: outputs of a block, one more in the first `extra` ones
-    bool much;       // to load: several fillings of the queue
-    bool early;      // lets the next kernel start at its own start, not only behind its wait
+    int each, extra;   // resident.cuh: outputs of a block, one more in the first `extra` ones
+    bool much;         // to load: several fillings of the queue
+    bool early;        // lets the next kernel start at its own start, not only behind its wait
+    bool summed;       // with accumulate: out += this and the other rank's result
+    msgl_peer_sum sum; // with summed
 } gemv_params;
 
 // Bytes between two activations in shared memory: whole steps, banks of neighbours kept apart.
@@ -264,6 +267,59 @@ static __device__ __forceinline__ void gemv_finish(const gemv_params &p, float v
     }
 }
 
+// Word of output o of a row in a slot.
+static __device__ __forceinline__ size_t gemv_word(const gemv_params &p, int column, int o)
+{
+    return ((size_t)column * p.n + o) * sizeof(float);
+}
+
+// This rank's part of a sum, as it is sent.
+static __device__ __forceinline__ float gemv_part(const gemv_params &p, float v, float scale, int o)
+{
+    v *= scale;
+    if (p.bias != NULL) v += __ldg(p.bias + o);
+    return v + 0.0f; // minus zero is msgl_peer_sum's
+}
+
+static __device__ __forceinline__ void gemv_send(const gemv_params &p, const msgl_peer_slot &slot,
+                                                 int column, int o, float part)
+{
+    msgl__peer_push(slot.theirs + gemv_word(p, column, o), __float_as_uint(part));
+}
+
+// Adds what the other rank has sent to the parts that this thread has left in `held`, `stride`
+// apart: of one output in each of the TILES tiles of a pass. A few at a time, whose ways to the L2
+// overlap.
+template <typename T, int TILES>
+static __device__ __forceinline__ void
+gemv_add_theirs(const gemv_params &p, const msgl_peer_slot &slot, const float *held, int stride,
+                int begin, int end, int advance, int tile)
+{
+    constexpr int PASSES = TILES == 1 ? 4 : TILES == 2 ? 2 : 1, BATCH = PASSES * TILES;
+    const int row = threadIdx.x % tile, column = threadIdx.x / tile;
+    if (column >= p.m) return;
+    for (; begin < end; begin += PASSES * advance, held += BATCH * stride) {
+        uint32_t theirs[BATCH];
+        float old[BATCH];
+        int o[BATCH]; // -1: not there
+#pragma unroll
+        for (int i = 0; i < BATCH; i++) {
+            const int first = begin + i / TILES * advance, at = first + i % TILES * tile + row;
+            o[i] = at < min(first + advance, end) ? at : -1;
+            if (o[i] < 0) continue;
+            msgl__peer_look(slot.own + gemv_word(p, column, at), &theirs[i]);
+            old[i] = gemv_type<T>::load(p.out + (column * p.ld_out + at) * 2);
+        }
+#pragma unroll
+        for (int i = 0; i < BATCH; i++) {
+            if (o[i] < 0) continue;
+            msgl__peer_take(slot.own + gemv_word(p, column, o[i]), p.sum.over, &theirs[i]);
+            const float sum = held[i * stride] + __uint_as_float(theirs[i]);
+            gemv_type<T>::store(p.out + (column * p.ld_out + o[i]) * 2, sum + old[i]);
+        }
+    }
+}
+
 // This lane's share of the activations of one step, to the queue (STREAM).
 template <int NB>
 static __device__ __forceinline__ void gemv_load_act(const gemv_params &p, uint32_t slot, int lane,
@@ -275,6 +331,27 @@ static __device__ __forceinline__ void gemv_load_act(const gemv_params &p, uint3
         const int column = i / 2 * 8 + lane / 4, at = k + i % 2 * 32;
         msgl__copy_async_16_line(slot + i * GEMV_THREADS * 16, p.in + (column * p.ld_in + at) * 2,
                                  column < p.m && at < p.k);
+    }
+}
+
+// All that the queue has room for, which is waited for: the loop counts on one group per step.
+template <int NB, int DEPTH>
+static __device__ __forceinline__ void gemv_load_first_acts(const gemv_params &p, uint32_t slot,
+                                                            int pitch, int steps)
+{
+    const int warp = threadIdx.x / 32, lane = threadIdx.x % 32;
+    const int mine = (steps - warp + GEMV_WARPS - 1) / GEMV_WARPS;
+    for (int d = 0; d < DEPTH && mine > 0; d++) {
+        gemv_load_act<NB>(p, slot + d * pitch, lane, warp + d % mine * GEMV_WARPS);
+    }
+    msgl__copy_async_commit();
+    msgl__copy_async_wait<0>();
+}
+
+static __device__ __forceinline__ void gemv_fetch_norm(const gemv_params &p)
+{
+    for (int i = threadIdx.x * 32; i < p.k; i += GEMV_THREADS * 32) {
+        msgl__prefetch_l1(p.norm + i);
     }
 }
 
@@ -358,6 +435,9 @@ static __global__ void __launch_bounds__(GEMV_THREADS, STREAM ? 1 : 2)
     float *const sums = (float *)(shared + DEPTH * SLOT);
     float *const part = sums + 2 * SUMS;
     char *const act = (char *)(part + GEMV_MAX_ROWS * GEMV_WARPS);
+    // This thread's parts of sums over ranks, one of each tile. (Of all threads' they would take so
+    // much of a multiprocessor that the next product's block had no room there: 3 us a layer.)
+    float *held = (float *)(act + (STREAM ? 0 : (size_t)p.m * gemv_act_pitch(p.k))) + threadIdx.x;
     const int warp = threadIdx.x / 32, lane = threadIdx.x % 32;
     const int steps = (p.k + GEMV_STEP - 1) / GEMV_STEP;
     const int tile = p.gated ? 8 : 8 * HALVES;
@@ -378,21 +458,14 @@ static __global__ void __launch_bounds__(GEMV_THREADS, STREAM ? 1 : 2)
         source.load(p, queue + d * SLOT, lane, warp, steps);
         msgl__copy_async_commit();
     }
-    if (p.norm != NULL) {
-        for (int i = threadIdx.x * 32; i < p.k; i += GEMV_THREADS * 32) {
-            msgl__prefetch_l1(p.norm + i);
-        }
-    }
+    if (p.norm != NULL) gemv_fetch_norm(p);
     msgl__pdl_wait();
     // Not before, if this one's time is its latency: the next one's weights would delay its rows.
     if (!p.early) msgl__pdl_trigger();
+    msgl_peer_slot peer = {};
+    if (p.summed) peer = msgl__peer_open(p.sum);
     if (STREAM) {
-        const int mine = (steps - warp + GEMV_WARPS - 1) / GEMV_WARPS;
-        for (int d = 0; d < DEPTH && mine > 0; d++) {
-            gemv_load_act<NB>(p, queue + d * SLOT + ACT, lane, warp + d % mine * GEMV_WARPS);
-        }
-        msgl__copy_async_commit();
-        msgl__copy_async_wait<0>(); // the loop counts on one group per step
+        gemv_load_first_acts<NB, DEPTH>(p, queue + ACT, SLOT, steps);
     } else {
         if (warps_per_row == 0) {
             gemv_stage_long<T>(p, act, part);
@@ -420,7 +493,7 @@ static __global__ void __launch_bounds__(GEMV_THREADS, STREAM ? 1 : 2)
 #pragma unroll
         for (int j = 0; j < TILES; j++) {
             const int o = first + j * tile + my_row;
-            const bool mine = p.accumulate && my_column < p.m && o < limit;
+            const bool mine = p.accumulate && !p.summed && my_column < p.m && o < limit;
             old[j] = mine ? gemv_type<T>::load(p.out + (my_column * p.ld_out + o) * 2) : 0;
         }
         float acc[U][TILES][NB][4] = {};
@@ -452,20 +525,35 @@ static __global__ void __launch_bounds__(GEMV_THREADS, STREAM ? 1 : 2)
             if (my_column < p.m && o < limit) {
                 const float v = gemv_total(mine, COLUMNS, my_column, my_row);
                 const float up = p.gated ? gemv_total(mine, COLUMNS, my_column, my_row + 8) : 0;
-                gemv_finish<T>(p, v, up, scale, my_column, o, old[j]);
+                if (p.summed) {
+                    *held = gemv_part(p, v, scale, o);
+                    gemv_send(p, peer, my_column, o, *held);
+                } else {
+                    gemv_finish<T>(p, v, up, scale, my_column, o, old[j]);
+                }
             }
+            held += p.m * tile;
             parity ^= 1; // the other half is free: all passed the barrier after reading it
         }
     }
+    if (!p.summed) return;
+    if (threadIdx.x == GEMV_THREADS - 1) { // which mostly has no output to wait for
+        msgl__peer_count(p.sum.count, p.sum.ticket, peer.call, gridDim.x);
+    }
+    gemv_add_theirs<T, TILES>(p, peer, held - passes * TILES * p.m * tile, p.m * tile, begin, end,
+                              source.advance, tile);
 }
 
+// outputs: of a block whose results wait for the other rank's; 0: they do not.
 template <int COLUMNS, int TILES, int HALVES, int DEPTH, bool STREAM>
-static size_t gemv_shared(int m, int k)
+static size_t gemv_shared(int m, int k, int outputs)
 {
+    const int pass = TILES * HALVES * 8, passes = (outputs + pass - 1) / pass;
+    const size_t held = (size_t)passes * pass * (size_t)m * sizeof(float);
     const size_t slot = (TILES * HALVES * 2 + (STREAM ? COLUMNS / 8 * 2 : 0)) * GEMV_THREADS * 16;
     return DEPTH * slot + 2 * GEMV_WARPS * COLUMNS * GEMV_PITCH * sizeof(float) +
            GEMV_MAX_ROWS * GEMV_WARPS * sizeof(float) +
-           (STREAM ? 0 : (size_t)m * gemv_act_pitch(k));
+           (STREAM ? 0 : (size_t)m * gemv_act_pitch(k)) + held;
 }
 
 #endif

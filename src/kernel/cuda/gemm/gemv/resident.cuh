@@ -186,6 +186,8 @@ static __global__ void __launch_bounds__(GEMV_THREADS, 2)
             x[c] = __ldcg((const uint4 *)(in + c * GEMV_CHUNK * 2));
         }
     }
+    msgl_peer_slot peer = {};
+    if (!NORM && p.summed) peer = msgl__peer_open(p.sum);
     uint16_t old = 0;
     if (p.accumulate && finishes) old = __ldcg((const uint16_t *)(p.out + out));
     if (NORM) {
@@ -207,6 +209,9 @@ static __global__ void __launch_bounds__(GEMV_THREADS, 2)
         gemv_resident_multiply<K>(weights + warp * parts::PART, eights, p.gated, x);
     }
     __syncthreads();
+    if (!NORM && p.summed && threadIdx.x == 0) {
+        msgl__peer_count(p.sum.count, p.sum.ticket, peer.call, gridDim.x);
+    }
     if (!finishes) return;
 
     float scale = 1;
@@ -221,6 +226,15 @@ static __global__ void __launch_bounds__(GEMV_THREADS, 2)
         const char *const up_at = at + 8 * parts::PITCH;
         const float up = gemv_resident_total<parts::WARPS>(up_at, parts::PART) * scale + bias[1];
         v = __fdividef(v, 1.0f + __expf(-v)) * up;
+    }
+    if (!NORM && p.summed) {
+        char *const own = peer.own + gemv_word(p, (int)warp, begin + (int)lane);
+        uint32_t theirs;
+        v += 0.0f; // minus zero is msgl_peer_sum's
+        gemv_send(p, peer, (int)warp, begin + (int)lane, v);
+        msgl__peer_look(own, &theirs);
+        msgl__peer_take(own, p.sum.over, &theirs);
+        v += __uint_as_float(theirs);
     }
     bf16::store(p.out + out, v + msgl__unpack_two(old, __nv_bfloat16()).x);
 #endif

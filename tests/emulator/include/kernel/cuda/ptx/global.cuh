@@ -42,6 +42,31 @@ static inline uint32_t msgl__load_acquire_sys(const uint32_t *p)
     return __atomic_load_n(p, __ATOMIC_ACQUIRE);
 }
 
+static inline void msgl__store_relaxed_sys(uint32_t *p, uint32_t v)
+{
+    __atomic_store_n(p, v, __ATOMIC_RELAXED);
+}
+
+static inline uint32_t msgl__load_relaxed_sys(const uint32_t *p)
+{
+    return __atomic_load_n(p, __ATOMIC_RELAXED);
+}
+
+static inline void msgl__store_relaxed_sys_2(uint2 *p, uint2 v)
+{
+    const uint32_t words[2] = {v.x, v.y};
+    const unsigned first = (unsigned)emulator_draw() % 2;
+    __atomic_store_n((uint32_t *)p + first, words[first], __ATOMIC_RELAXED);
+    __atomic_store_n((uint32_t *)p + 1 - first, words[1 - first], __ATOMIC_RELAXED);
+}
+
+static inline uint2 msgl__load_relaxed_sys_2(const uint2 *p)
+{
+    const uint32_t *w = (const uint32_t *)p;
+    return make_uint2(__atomic_load_n(w, __ATOMIC_RELAXED),
+                      __atomic_load_n(w + 1, __ATOMIC_RELAXED));
+}
+
 static inline void msgl__store_relaxed_sys_4(uint4 *p, uint4 v)
 {
     const uint32_t words[4] = {v.x, v.y, v.z, v.w};
