@@ -552,15 +552,12 @@ typedef struct model_case {
     bool no_peers;
 } model_case;
 
-// Without peer memory ranks need NCCL, and a GPU each.
+// Without peer memory ranks need NCCL, and a GPU each. By the name alone: what has used CUDA cannot
+// fork ranks.
 static void skip_without_nccl(void)
 {
-    msgl_device_choice choice[RANKS];
-    msgl_err err = {0};
-    for (int i = 0; i < RANKS; i++) {
-        if (msgl__device_choose(device, i, RANKS, &choice[i], &err) != 0) fail_msg("%s", err.text);
-    }
-    if (choice[0].ordinal != choice[1].ordinal) return;
+    int gpus[RANKS];
+    if (sscanf(device, "cuda:%d,%d", &gpus[0], &gpus[1]) == RANKS && gpus[0] != gpus[1]) return;
     print_message("NCCL allows one rank a GPU\n");
     exit(SKIPPED);
 }
