@@ -21,7 +21,7 @@ struct cuda_comm {
     msgl_comm base;
     msgl_cuda_device *device;
     msgl_peers peers;
-    msgl_peer_sum sum; // of two ranks
+    msgl_peer_sum sum; // of two ranks on GPUs that are alike; else all NULL
     bool has_peers;
     bool opened[MSGL_PEER_RANKS]; // peers.of of another process
     uint32_t *over;               // pinned
@@ -104,8 +104,7 @@ static bool cuda_all_reduce_add(msgl_comm *base, msgl_exec *x, const msgl_reduce
 static const msgl_peer_sum *cuda_meeting(msgl_comm *base, size_t n)
 {
     const cuda_comm *c = of(base);
-    const bool fits = n * sizeof(float) <= MSGL_PEER_SLOT_BYTES;
-    return c->has_peers && base->size == 2 && fits ? &c->sum : NULL;
+    return c->sum.count != NULL && n * sizeof(float) <= MSGL_PEER_SLOT_BYTES ? &c->sum : NULL;
 }
 
 static void cuda_all_gather(msgl_comm *base, msgl_exec *x, const float *in, size_t n, float *out)
@@ -157,6 +156,7 @@ static const msgl_comm_ops OPS = {
 struct introduction {
     cudaIpcMemHandle_t handle;
     cudaUUID_t gpu;
+    int32_t sms, capability;
     char host[40]; // handles are of this host alone
     int32_t shows; // the handle is there
     int32_t nccl;
@@ -222,8 +222,13 @@ static bool open_peers(cuda_comm *c, const introduction *all, const char **why)
     return true;
 }
 
-static void meet_for_sums(cuda_comm *c)
+// Two ranks whose GPUs are alike: else a product's kernel that adds their parts might be for one of
+// them alone.
+static void meet_for_sums(cuda_comm *c, const introduction *all)
 {
+    if (c->base.size != 2 || all[0].sms != all[1].sms || all[0].capability != all[1].capability) {
+        return;
+    }
     msgl_peer_shared *const own = c->peers.of[c->base.rank];
     msgl_peer_shared *const theirs = c->peers.of[1 - c->base.rank];
     c->sum.theirs = (char *)theirs + MSGL_PEER_PUSHED;
@@ -277,7 +282,11 @@ static int meet_all(cuda_comm *c, const msgl_cuda_ranks *ranks, char *note, size
     const char *no_peers = "switched off";
     int32_t sees[64], mine;
     cudaDeviceProp props;
-    if (cudaGetDeviceProperties(&props, c->device->ordinal) == cudaSuccess) own.gpu = props.uuid;
+    if (cudaGetDeviceProperties(&props, c->device->ordinal) == cudaSuccess) {
+        own.gpu = props.uuid;
+        own.sms = props.multiProcessorCount;
+        own.capability = 10 * props.major + props.minor;
+    }
     name_host(own.host);
     own.shows = !ranks->no_peers && take_memory(c, &own);
     own.nccl = msgl__nccl_open(ranks->nccl, &no_nccl);
@@ -285,7 +294,7 @@ static int meet_all(cuda_comm *c, const msgl_cuda_ranks *ranks, char *note, size
     mine = !ranks->no_peers && open_peers(c, all, &no_peers);
     if (!ranks->exchange(ranks->ctx, &mine, sizeof mine, sees)) return peer_gone(err);
     c->has_peers = all_of(sees, ranks->size);
-    if (c->has_peers && ranks->size == 2) meet_for_sums(c);
+    if (c->has_peers) meet_for_sums(c, all);
     const bool nccl = can_nccl(all, ranks->size);
     if (!nccl && no_nccl.code == 0) {
         msgl__err_set(&no_nccl, MSGL_EUNSUPPORTED,

@@ -103,6 +103,13 @@ extern "C" int msgl__cuda_gemm_share(msgl_device *base, const msgl_cuda_ranks *r
     bool ok = ranks->exchange(ranks->ctx, memory, bytes, memory + bytes);
     int code = ok ? 0 : msgl__err_set(err, MSGL_EPEER, "another rank ended");
     const msgl_gemm_choice *first = (const msgl_gemm_choice *)(memory + bytes);
+    if (code == 0 && ranks->rank > 0) {
+        // Nothing of its own stays: products that add ranks' parts must be chosen alike.
+        msgl__choices_destroy(t);
+        if (!msgl__choices_create(t)) {
+            code = msgl__err_set(err, MSGL_ENOMEM, "choices of kernels: no memory");
+        }
+    }
     for (size_t i = 0; i < slots && code == 0 && ranks->rank > 0; i++) {
         if (first[i].source == MSGL_GEMM_MEASURED && !msgl__choices_put(t, &first[i])) {
             code = msgl__err_set(err, MSGL_ENOMEM, "choices of kernels: no memory");

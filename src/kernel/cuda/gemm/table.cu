@@ -193,7 +193,8 @@ msgl_gemm_key msgl__cuda_call_key(const msgl_exec *x, const msgl_linear_call *c,
     key.bucket = msgl__gemm_bucket(c->m);
     key.in_type = (uint8_t)c->w->format->id;
     key.out_type = (uint8_t)(c->f32_out ? MSGL_F32 : x->act);
-    key.bias = c->bias != NULL;
+    // A bias is one rank's, and all ranks of a sum have to choose alike.
+    key.bias = c->bias != NULL && c->sum == NULL;
     key.accumulate = c->accumulate;
     key.align_in = msgl__cuda_alignment(c->in, c->ld_in, element);
     key.align_out = msgl__cuda_alignment(c->out, c->ld_out, c->f32_out ? sizeof(float) : element);
