@@ -167,7 +167,7 @@ int msgl__api_parse(msgl_api_kind kind, const char *body, size_t len, const msgl
                               .max_tokens = -1,
                               .sampling = cfg->defaults,
                               .skip_special = true,
-                              .room = {.claim = claim, .copied = ep->prompt == MSGL_PROMPT_CHAT}};
+                              .room = {.claim = claim, .copied = ep->prompt != MSGL_PROMPT_TEXT}};
     msgl_err err;
     out->root = msgl__json_parse_object(body, len, &out->room, &err);
     if (out->root == NULL) return msgl__json_fail(&err, e);

@@ -25,11 +25,15 @@
     X(CHAT, chat)                                                                                  \
     X(COMPLETION, completion)                                                                      \
     X(GENERATE, generate)                                                                          \
+    X(TOKENIZE, tokenize)                                                                          \
+    X(DETOKENIZE, detokenize)                                                                      \
+    X(APPLY_TEMPLATE, apply_template)                                                              \
     X(HEALTH, health)                                                                              \
     X(READY, ready)                                                                                \
     X(MODELS, models)                                                                              \
     X(MODEL, model)                                                                                \
     X(V1, v1)                                                                                      \
+    X(VERSION, version)                                                                            \
     X(GET_MODEL_INFO, get_model_info)                                                              \
     X(MODEL_INFO, model_info)                                                                      \
     X(GET_SERVER_INFO, get_server_info)                                                            \
@@ -95,6 +99,10 @@ typedef struct msgl_gen_request {
     bool stream, include_usage, echo, skip_special;
     bool continuous_usage; // with include_usage: in every event, as far as the answer has come
     bool sglang;           // /generate: in SGLang's form
+    bool bare;             // prompts that are texts get no BOS and the like
+    bool literal;          // special tokens that they spell stay text
+    bool many;             // /tokenize and /detokenize: an array was given, whatever its length
+    bool pieces;           // /tokenize: tokens with their bytes
     bool no_output;        // max_tokens 0 with echo: only the prompt is answered
     int n;
     int32_t max_tokens; // -1: not given

@@ -10,19 +10,14 @@
 #include "server/fields.h"
 #include "server/json.h"
 
-static const char *const names[] = {"messages",
-                                    "max_completion_tokens",
-                                    "logprobs",
-                                    "top_logprobs",
-                                    "tools",
-                                    "tool_choice",
-                                    "chat_template_kwargs",
-                                    "add_generation_prompt",
-                                    "reasoning_effort",
-                                    "parallel_tool_calls",
-                                    "separate_reasoning",
-                                    NULL};
-static const msgl_fields fields = {.read = names, .also = &msgl__request_fields};
+static const char *const conversation_names[] = {
+    "messages", "tools", "chat_template_kwargs", "add_generation_prompt", "reasoning_effort", NULL};
+const msgl_fields msgl__conversation_fields = {.read = conversation_names};
+static const char *const names[] = {
+    "max_completion_tokens", "logprobs", "top_logprobs", "tool_choice", "parallel_tool_calls",
+    "separate_reasoning",    NULL};
+static const msgl_fields asked = {.read = names, .also = &msgl__request_fields};
+static const msgl_fields fields = {.read = conversation_names, .also = &asked};
 static const msgl_fields *const objects[] = {&fields, NULL};
 
 static int oom(msgl_api_error *e)
@@ -288,6 +283,15 @@ static int make_vars(const json_t *o, json_t *tools, msgl_gen_request *out, msgl
         bad |= json_object_set_new(vars, "reasoning_effort", json_string(effort));
     }
     return bad != 0 ? oom(e) : 0;
+}
+
+int msgl__parse_conversation(const json_t *o, msgl_gen_request *out, msgl_api_error *e)
+{
+    json_t *tools = msgl__field(o, "tools");
+    out->num_prompts = 1;
+    int rc = parse_messages(o, &out->room, e);
+    if (rc == 0 && tools != NULL) rc = check_tools(tools, e);
+    return rc == 0 ? make_vars(o, json_array_size(tools) > 0 ? tools : NULL, out, e) : rc;
 }
 
 static int parse_logprobs(const json_t *o, msgl_gen_request *out, msgl_api_error *e)

@@ -15,8 +15,10 @@ typedef struct msgl_front msgl_front;
 
 // Where a request's token ids come from.
 typedef enum msgl_prompt_source {
-    MSGL_PROMPT_TEXT, // req.prompts: texts, or ids as they are
-    MSGL_PROMPT_CHAT, // req.chat_vars through the chat template
+    MSGL_PROMPT_TEXT,     // req.prompts: texts, or ids as they are
+    MSGL_PROMPT_CHAT,     // req.chat_vars through the chat template
+    MSGL_PROMPT_EITHER,   // those where there are any, else the prompts
+    MSGL_PROMPT_RENDERED, // as MSGL_PROMPT_CHAT, but the job's `rendered` text instead of ids
 } msgl_prompt_source;
 
 // What one engine said of itself.
@@ -57,7 +59,7 @@ typedef struct msgl_endpoint {
 
     // 3. The job ends in the worker, and this is its answer. j->req and j->ids are complete; ids
     // may be none, or more than the context has.
-    int (*put_job)(const msgl_job *j, msgl_strbuf *out);
+    int (*put_job)(const msgl_job *j, const msgl_tokenizer *t, msgl_strbuf *out);
 
     // 4. The job goes on to the engine, and its tokens come back as an answer or a stream.
     const char *id_prefix;              // of the answer's id

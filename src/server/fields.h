@@ -35,7 +35,10 @@ int msgl__parse_sampling(const json_t *o, const msgl_api_config *cfg, msgl_gen_r
 // "prompt" (string, ids, list of either) into out->prompts.
 int msgl__parse_prompts(const json_t *prompt, const char *name, const msgl_api_config *cfg,
                         msgl_gen_request *out, msgl_api_error *e);
-// n times prompts against MSGL_API_MAX_CHOICES.
+// chat.c: "messages", "tools" and what else makes a prompt of them, into out->chat_vars.
+extern const msgl_fields msgl__conversation_fields;
+int msgl__parse_conversation(const json_t *o, msgl_gen_request *out, msgl_api_error *e);
+// completion.c: n times prompts against MSGL_API_MAX_CHOICES.
 int msgl__check_choices(const msgl_gen_request *out, msgl_api_error *e);
 
 #endif

@@ -26,6 +26,7 @@ static void drop(msgl_job *j)
     msgl__gen_request_free(&j->req);
     msgl__strbuf_free(&j->body);
     msgl__strbuf_free(&j->answer);
+    msgl__strbuf_free(&j->rendered);
     msgl__claim_free(&j->claim);
 }
 
@@ -110,6 +111,15 @@ static int begin_answer(msgl_job *j, msgl_rendered *r)
     return msgl__api_fail(&j->error, 500, NULL, NULL, "Out of memory.");
 }
 
+// Kept instead of ids.
+static int keep_rendered(msgl_job *j, msgl_rendered *r)
+{
+    j->rendered = r->text;
+    r->text = (msgl_strbuf){0};
+    const int rc = msgl__claim_add(&j->claim, MSGL_BUDGET_PROMPT, j->rendered.cap);
+    return rc == 0 ? 0 : msgl__api_fail_memory(&j->error, rc);
+}
+
 static int encode_chat(msgl_job *j, const msgl_tokenizer *tokenizer,
                        const msgl_chat_templates *templates, const char *field, size_t max_ids)
 {
@@ -123,6 +133,8 @@ static int encode_chat(msgl_job *j, const msgl_tokenizer *tokenizer,
     int rc = msgl__chat_templates_render(templates, j->req.chat_vars, &limits, &r, &err);
     if (rc != 0) {
         rc = text_fail(j, rc, field, &err);
+    } else if (msgl__endpoint(j->kind)->prompt == MSGL_PROMPT_RENDERED) {
+        rc = keep_rendered(j, &r);
     } else if ((rc = begin_answer(j, &r)) == 0) {
         // The template writes BOS and the like itself: nothing is added. What came from the client
         // is text, whatever it spells.
@@ -142,7 +154,11 @@ static int encode_prompt(msgl_job *j, const msgl_tokenizer *tokenizer, msgl_prom
         p->ids = NULL;
         return 0;
     }
-    const msgl_encode_opts opts = {.add_special = 1, .max_ids = max_ids};
+    const msgl_text_span all = {0, p->len};
+    const msgl_encode_opts opts = {.add_special = !j->req.bare,
+                                   .untrusted = &all,
+                                   .num_untrusted = j->req.literal,
+                                   .max_ids = max_ids};
     return encode(j, tokenizer, field, p->text, p->len, &opts, ids);
 }
 
@@ -179,25 +195,26 @@ static int make_ids(msgl_job *j, const msgl_endpoint *ep, const msgl_tokenizer *
     if (j->ids == NULL) return msgl__api_fail(&j->error, 500, NULL, NULL, "Out of memory.");
     // Somewhat beyond the limit the exact count still is a help; far beyond, counting is waste.
     const size_t max_ids = (size_t)j->max_seq_len + 65536;
-    const char *field = ep->prompt_field;
+    const bool chat = j->req.chat_vars != NULL;
+    const char *field = chat && ep->prompt == MSGL_PROMPT_EITHER ? "messages" : ep->prompt_field;
     int rc = 0;
     for (int i = 0; i < j->req.num_prompts && rc == 0 && !atomic_load(&j->cancelled); i++) {
-        rc = ep->prompt == MSGL_PROMPT_CHAT
-                 ? encode_chat(j, tokenizer, templates, field, max_ids)
-                 : encode_prompt(j, tokenizer, &j->req.prompts[i], field, max_ids, &j->ids[i]);
+        rc = chat ? encode_chat(j, tokenizer, templates, field, max_ids)
+                  : encode_prompt(j, tokenizer, &j->req.prompts[i], field, max_ids, &j->ids[i]);
         if (rc == 0 && ep->put_job == NULL) rc = check_length(j, field, j->ids[i].len);
     }
     return rc;
 }
 
 // The answer, after which the ids are not needed any more.
-static int end_here(msgl_job *j, const msgl_endpoint *ep)
+static int end_here(msgl_job *j, const msgl_endpoint *ep, const msgl_tokenizer *tokenizer)
 {
     if (atomic_load(&j->cancelled)) return MSGL_EABORTED; // and ids may be missing
     msgl__strbuf_init(&j->answer, ANSWER_MAX);
-    int rc = ep->put_job(j, &j->answer);
+    int rc = ep->put_job(j, tokenizer, &j->answer);
     if (rc == 0) rc = msgl__claim_add(&j->claim, MSGL_BUDGET_ANSWER, j->answer.cap);
     free_ids(j);
+    msgl__strbuf_free(&j->rendered);
     if (rc == MSGL_ENOMEM) return msgl__api_fail(&j->error, 500, NULL, NULL, "Out of memory.");
     return rc == 0 ? 0 : msgl__api_fail_memory(&j->error, rc);
 }
@@ -211,7 +228,7 @@ static int run(msgl_job *j, const msgl_tokenizer *tokenizer, const msgl_chat_tem
     msgl__strbuf_free(&j->body);
     msgl__claim_sub(&j->claim, body);
     if (rc == 0) rc = make_ids(j, ep, tokenizer, templates);
-    if (rc == 0 && ep->put_job != NULL) rc = end_here(j, ep);
+    if (rc == 0 && ep->put_job != NULL) rc = end_here(j, ep, tokenizer);
     if (rc == 0 && msgl__gen_request_settle(&j->req) != 0) {
         rc = msgl__api_fail(&j->error, 500, NULL, NULL, "Out of memory.");
     }

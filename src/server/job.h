@@ -28,6 +28,7 @@ typedef struct msgl_job {
     int rc;
     msgl_gen_request req; // settled
     msgl_ids *ids;        // [req.num_prompts]
+    msgl_strbuf rendered; // of MSGL_PROMPT_RENDERED
     msgl_strbuf answer;
     msgl_api_error error;
 } msgl_job;

@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 //
 // GET /v1/models, /v1/models/NAME and, as SGLang has it, /get_model_info: the one model there is,
-// by each of its served names.
+// by each of its served names. GET /version, as from vLLM.
 #include <string.h>
 
 #include "server/front_impl.h"
@@ -63,6 +63,14 @@ static int put_info(const msgl_front *f, const char *rest, int *status, msgl_str
     return rc == 0 ? msgl__strbuf_adds(out, ",\"is_generation\":true}") : rc;
 }
 
+static int put_version(const msgl_front *f, const char *rest, int *status, msgl_strbuf *out)
+{
+    (void)f, (void)rest, (void)status;
+    return msgl__strbuf_adds(out, "{\"version\":\"" MSGL_VERSION "\"}");
+}
+
+const msgl_endpoint msgl__endpoint_version = {
+    .path = "/version", .method = MSGL_HTTP_GET, .put_now = put_version};
 const msgl_endpoint msgl__endpoint_get_model_info = {
     .path = "/get_model_info", .method = MSGL_HTTP_GET, .put_now = put_info};
 const msgl_endpoint msgl__endpoint_model_info = {

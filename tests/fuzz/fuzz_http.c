@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 //
 // The input is what a client sends; its first byte chooses how it is cut into reads. Bodies of
-// requests that come out go through all three endpoints' parsers. Build with
+// requests that come out go through all endpoints' parsers. Build with
 // -fsanitize=fuzzer,address and link msgl_server.
 #include <stdint.h>
 #include <string.h>
@@ -19,7 +19,7 @@ static void parse_body(const char *body, size_t len)
                                  .vocab_size = 1000,
                                  .tool_form = msgl__tool_form("hermes", NULL),
                                  .reasoning_form = msgl__reasoning_form("qwen3", NULL)};
-    for (int kind = MSGL_API_CHAT; kind <= MSGL_API_GENERATE; kind++) {
+    for (int kind = MSGL_API_CHAT; kind <= MSGL_API_APPLY_TEMPLATE; kind++) {
         msgl_gen_request r;
         msgl_api_error e = {0};
         const int rc = msgl__api_parse((msgl_api_kind)kind, body, len, &cfg, NULL, &r, &e);

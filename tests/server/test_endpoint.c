@@ -44,8 +44,9 @@ static int parse_prompt(const json_t *o, const msgl_api_config *cfg, msgl_gen_re
     return rc == 0 ? msgl__parse_prompts(json_object_get(o, "prompt"), "prompt", cfg, out, e) : rc;
 }
 
-static int put_ids(const msgl_job *j, msgl_strbuf *out)
+static int put_ids(const msgl_job *j, const msgl_tokenizer *t, msgl_strbuf *out)
 {
+    (void)t;
     int rc = msgl__strbuf_addc(out, '[');
     for (int i = 0; i < j->req.num_prompts && rc == 0; i++) {
         rc = msgl__strbuf_adds(out, i == 0 ? "[" : ",[");
