@@ -25,6 +25,8 @@
     X(CHAT, chat)                                                                                  \
     X(COMPLETION, completion)                                                                      \
     X(GENERATE, generate)                                                                          \
+    X(MESSAGES, messages)                                                                          \
+    X(COUNT_TOKENS, count_tokens)                                                                  \
     X(TOKENIZE, tokenize)                                                                          \
     X(DETOKENIZE, detokenize)                                                                      \
     X(APPLY_TEMPLATE, apply_template)                                                              \

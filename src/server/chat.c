@@ -309,8 +309,8 @@ static int parse_logprobs(const json_t *o, msgl_gen_request *out, msgl_api_error
     return 0;
 }
 
-static int parse(const json_t *o, const msgl_api_config *cfg, msgl_gen_request *out,
-                 msgl_api_error *e)
+int msgl__chat_parse(const json_t *o, const msgl_api_config *cfg, msgl_gen_request *out,
+                     msgl_api_error *e)
 {
     out->num_prompts = 1;
     int rc = msgl__check_fields(o, &fields, cfg->refuse_unknown, &out->unknown, e);
@@ -332,7 +332,7 @@ static int parse(const json_t *o, const msgl_api_config *cfg, msgl_gen_request *
 const msgl_endpoint msgl__endpoint_chat = {
     .path = "/v1/chat/completions",
     .method = MSGL_HTTP_POST,
-    .parse = parse,
+    .parse = msgl__chat_parse,
     .objects = objects,
     .prompt = MSGL_PROMPT_CHAT,
     .prompt_field = "messages",

@@ -16,8 +16,7 @@ int msgl__chat_put_begin(const msgl_reply *r, msgl_strbuf *out)
     return msgl__reply_begin(r, "chat.completion", out);
 }
 
-// The id of a choice's n-th call: of letters and digits, the same whenever it is asked for.
-static int put_call_id(const msgl_reply *r, int index, int n, msgl_strbuf *out)
+int msgl__chat_put_call_id(const msgl_reply *r, int index, int n, msgl_strbuf *out)
 {
     static const char digits[] = "0123456789ABCDEFGHIJKLMNOPQRSTUVWXYZabcdefghijklmnopqrstuvwxyz";
     const int len = msgl__tool_form_id_len(r->req->split.tools), which[2] = {index, n};
@@ -37,7 +36,7 @@ static int put_call_head(const msgl_reply *r, int index, int n, const char *name
                          msgl_strbuf *out)
 {
     int rc = msgl__strbuf_adds(out, "\"id\":\"");
-    if (rc == 0) rc = put_call_id(r, index, n, out);
+    if (rc == 0) rc = msgl__chat_put_call_id(r, index, n, out);
     if (rc == 0) rc = msgl__strbuf_adds(out, "\",\"type\":\"function\",\"function\":{\"name\":");
     if (rc == 0) rc = msgl__json_put_str(out, name, len);
     return rc == 0 ? msgl__strbuf_adds(out, ",\"arguments\":") : rc;

@@ -38,6 +38,9 @@ int msgl__parse_prompts(const json_t *prompt, const char *name, const msgl_api_c
 // chat.c: "messages", "tools" and what else makes a prompt of them, into out->chat_vars.
 extern const msgl_fields msgl__conversation_fields;
 int msgl__parse_conversation(const json_t *o, msgl_gen_request *out, msgl_api_error *e);
+// chat.c: a body of /v1/chat/completions.
+int msgl__chat_parse(const json_t *o, const msgl_api_config *cfg, msgl_gen_request *out,
+                     msgl_api_error *e);
 // completion.c: n times prompts against MSGL_API_MAX_CHOICES.
 int msgl__check_choices(const msgl_gen_request *out, msgl_api_error *e);
 

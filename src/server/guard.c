@@ -105,10 +105,15 @@ int msgl__guard_check(const msgl_guard *g, const msgl_http_parser *p, msgl_api_e
 
 const char *msgl__guard_key(const msgl_guard *g, const msgl_http_parser *p)
 {
-    const msgl_http_value *a = &p->authorization;
-    if (g->keys.count == 0 || msgl__keys_accept(&g->keys, a->at, a->len)) return NULL;
-    return a->at == NULL ? "An API key is needed: 'Authorization: Bearer KEY'."
-                         : "The API key is not valid; it is sent as 'Authorization: Bearer KEY'.";
+    const msgl_http_value *a = &p->authorization, *key = &p->api_key;
+    if (g->keys.count == 0 || msgl__keys_accept(&g->keys, a->at, a->len) ||
+        msgl__keys_have(&g->keys, key->at, key->len)) {
+        return NULL;
+    }
+    return a->at == NULL && key->at == NULL
+               ? "An API key is needed: 'Authorization: Bearer KEY' or 'X-Api-Key: KEY'."
+               : "The API key is not valid; it is sent as 'Authorization: Bearer KEY' or "
+                 "'X-Api-Key: KEY'.";
 }
 
 bool msgl__guard_is_local(int listen_fd)

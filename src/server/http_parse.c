@@ -44,7 +44,8 @@ void msgl__http_parser_reset(msgl_http_parser *p)
     p->body_left = 0;
     p->line_len = p->trailer_len = 0;
     p->method = 0;
-    p->host = p->origin = p->content_type = p->authorization = p->request_id = (msgl_http_value){0};
+    p->host = p->origin = p->content_type = p->authorization = p->api_key = p->request_id =
+        (msgl_http_value){0};
     p->status = 0;
     p->reason = NULL;
 }
@@ -245,6 +246,8 @@ static int header(msgl_http_parser *p, head_facts *f, const char *name, size_t n
         return keep(p, &p->content_type, v, len, "The Content-Type header is given twice.");
     } else if (value_is(name, name_len, "authorization")) {
         return keep(p, &p->authorization, v, len, "The Authorization header is given twice.");
+    } else if (value_is(name, name_len, "x-api-key")) {
+        return keep(p, &p->api_key, v, len, "The X-Api-Key header is given twice.");
     } else if (value_is(name, name_len, "x-request-id")) {
         // A proxy may have added its own behind the client's: no reason to refuse a request.
         if (p->request_id.at == NULL) p->request_id = (msgl_http_value){v, len};

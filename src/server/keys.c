@@ -73,6 +73,15 @@ static unsigned differs(const char *key, const char *given, size_t len)
     return diff;
 }
 
+bool msgl__keys_have(const msgl_keys *k, const char *given, size_t len)
+{
+    if (given == NULL || len > MSGL_KEY_MAX_LEN)
+        return false; // no key is, and each would be compared
+    unsigned found = 0;
+    for (int i = 0; i < k->count; i++) found |= differs(k->all[i], given, len) == 0;
+    return found != 0;
+}
+
 bool msgl__keys_accept(const msgl_keys *k, const char *authorization, size_t len)
 {
     static const char scheme[] = "Bearer ";
@@ -83,8 +92,5 @@ bool msgl__keys_accept(const msgl_keys *k, const char *authorization, size_t len
     const char *given = authorization + n;
     len -= n;
     while (len > 0 && *given == ' ') given++, len--;
-    if (len > MSGL_KEY_MAX_LEN) return false; // no key is, and each would be compared
-    unsigned found = 0;
-    for (int i = 0; i < k->count; i++) found |= differs(k->all[i], given, len) == 0;
-    return found != 0;
+    return msgl__keys_have(k, given, len);
 }

@@ -82,11 +82,11 @@ static void answer(msgl_front *f, msgl_api_kind kind, msgl_http_conn *c, msgl_ht
 // answer.
 static void reply_options(msgl_http_conn *c, const char *allow, bool shares)
 {
-    char headers[256];
+    char headers[320];
     (void)snprintf(headers, sizeof headers, "%s%s", allow,
                    shares ? "Access-Control-Allow-Methods: GET, POST\r\n"
                             "Access-Control-Allow-Headers: Authorization, Content-Type, "
-                            "X-Request-Id\r\n"
+                            "X-Api-Key, X-Request-Id, Anthropic-Version\r\n"
                             "Access-Control-Max-Age: 600\r\n"
                           : "");
     msgl__http_reply(c, 204, NULL, headers, NULL, 0);

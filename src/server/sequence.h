@@ -14,11 +14,14 @@ typedef struct msgl_sequence {
     const msgl_tokenizer *tokenizer;
     const msgl_ids *prompt; // borrowed
     msgl_text_stream answer;
-    msgl_strbuf text;       // shown text that the caller has not taken (cleared) yet
-    msgl_parser *parser;    // NULL: text is all there is
-    msgl_parts parts;       // else what the text was split into, in its place
-    int calls_shown;        // the caller's: calls that the client was told of
-    msgl_logprobs logprobs; // the same of log-probabilities
+    msgl_strbuf text;    // shown text that the caller has not taken (cleared) yet
+    msgl_parser *parser; // NULL: text is all there is
+    msgl_parts parts;    // else what the text was split into, in its place
+    int calls_shown;     // the caller's: calls that the client was told of
+    int blocks;          // the caller's: content blocks before the one that is open, if it is
+    bool block_open;
+    msgl_part_kind block_kind; // of the open one
+    msgl_logprobs logprobs;    // the same of log-probabilities
     bool want_logprobs;
     int32_t cached_tokens, completion_tokens;
     bool started;                   // an event has come

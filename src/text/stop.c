@@ -42,7 +42,7 @@ int msgl__stop_release(msgl_stop *s, msgl_strbuf *out, bool *matched)
     const char *all = msgl__strbuf_str(&s->held), *first = NULL;
     for (int i = 0; i < s->count; i++) {
         const char *hit = memmem(all, s->held.len, s->strings[i], strlen(s->strings[i]));
-        if (hit != NULL && (first == NULL || hit < first)) first = hit;
+        if (hit != NULL && (first == NULL || hit < first)) first = hit, s->which = i;
     }
     const size_t release =
         first != NULL ? (size_t)(first - all) : s->held.len - open_suffix(s, all, s->held.len);

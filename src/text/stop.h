@@ -16,6 +16,7 @@
 typedef struct msgl_stop {
     const char *const *strings; // borrowed; not empty strings
     int count;
+    int which;        // of the strings, the one that is complete
     msgl_strbuf held; // text that is not certain: shorter than the longest stop string
 } msgl_stop;
 
