@@ -24,6 +24,9 @@ typedef struct msgl_bench_job {
     int count;
     double limit_s;    // what is not done by then is aborted; 0: none
     const char *label; // of the bar on a terminal; NULL: none
+    // NULL, or gets the seconds from two tokens a request on, by which, with prompts first, all
+    // answers are being computed.
+    double *answer_s;
 } msgl_bench_job;
 
 // Submits all requests, with fresh random prompts from *rng, and computes to the end; *seconds from

@@ -16,7 +16,7 @@ struct running {
     const msgl_bench_job *job;
     uint64_t *ids; // of the requests
     int64_t generated, done, failed, expected;
-    uint64_t start_ns;
+    uint64_t start_ns, settled_ns;
     char error[256];
 };
 
@@ -24,6 +24,7 @@ static int on_piece(void *ctx, const msgl_piece *p)
 {
     struct running *r = ctx;
     if (p->token >= 0) r->generated++;
+    if (p->token >= 0 && r->generated == 2 * (int64_t)r->job->count) r->settled_ns = msgl__now_ns();
     if (p->finish == MSGL_NOT_FINISHED) return msgl__cli_interrupted;
     r->done++;
     if (p->finish == MSGL_FAILED) {
@@ -77,7 +78,9 @@ static int run(msgl_llm *l, struct running *r, double *seconds, msgl_err *err)
             ended = true;
         }
     }
-    *seconds = (double)(msgl__now_ns() - r->start_ns) / 1e9;
+    const uint64_t end_ns = msgl__now_ns();
+    *seconds = (double)(end_ns - r->start_ns) / 1e9;
+    if (job->answer_s != NULL) *job->answer_s = (double)(end_ns - r->settled_ns) / 1e9;
     msgl__cli_bar_clear();
     if (more < 0) return more;
     return r->failed > 0 ? msgl__err_set(err, MSGL_EINTERNAL, "%.200s", r->error) : 0;
