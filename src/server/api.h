@@ -101,6 +101,7 @@ typedef struct msgl_gen_request {
     bool stream, include_usage, echo, skip_special;
     bool continuous_usage; // with include_usage: in every event, as far as the answer has come
     bool sglang;           // /generate: in SGLang's form
+    bool keep_stop;        // the stop string that ends an answer is part of it
     bool bare;             // prompts that are texts get no BOS and the like
     bool literal;          // special tokens that they spell stay text
     bool many;             // /tokenize and /detokenize: an array was given, whatever its length

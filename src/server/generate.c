@@ -26,11 +26,10 @@ static const msgl_refused_field both_refused[] = {
 };
 static const char *const sglang_names[] = {"model", "stream", NULL};
 static const char *const params_names[] = {"max_new_tokens", "min_new_tokens", "sampling_seed",
-                                           NULL};
+                                           "no_stop_trim", NULL};
 static const msgl_refused_field params_refused[] = {
     {"structural_tag", MSGL_NEUTRAL_OFF},
     {"stop_regex", MSGL_NEUTRAL_OFF},
-    {"no_stop_trim", MSGL_NEUTRAL_OFF},
     {"custom_params", MSGL_NEUTRAL_OFF},
     {NULL, MSGL_NEUTRAL_NULL},
 };
@@ -106,8 +105,9 @@ static int parse_params(json_t *p, const msgl_api_config *cfg, msgl_gen_request 
         return msgl__api_fail(e, 500, NULL, NULL, "Out of memory.");
     }
     rc = msgl__parse_sampling(p, cfg, out, e);
+    if (rc == 0) rc = msgl__field_bool(p, "no_stop_trim", &out->keep_stop, e);
     num = 128; // SGLang's default
-    if (rc == 0) rc = msgl__field_int(p, "max_new_tokens", 1, INT32_MAX, &num, e);
+    if (rc >= 0) rc = msgl__field_int(p, "max_new_tokens", 1, INT32_MAX, &num, e);
     out->max_tokens = (int32_t)num;
     return rc < 0 ? rc : 0;
 }

@@ -15,8 +15,8 @@ static const char *const names[] = {"model",    "max_tokens",     "messages", "s
                                     "thinking", "output_config",  NULL};
 // Of Anthropic's service: nothing here depends on them.
 static const char *const service_names[] = {"metadata",        "cache_control", "service_tier",
-                                     "inference_geo",   "speed",         "diagnostics",
-                                     "user_profile_id", "workspace_id",  NULL};
+                                            "inference_geo",   "speed",         "diagnostics",
+                                            "user_profile_id", "workspace_id",  NULL};
 static const msgl_refused_field refused[] = {{"container", MSGL_NEUTRAL_NULL},
                                              {"mcp_servers", MSGL_NEUTRAL_EMPTY},
                                              {NULL, MSGL_NEUTRAL_NULL}};

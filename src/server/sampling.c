@@ -22,6 +22,7 @@ static const char *const sampling_names[] = {"temperature",
                                              "n",
                                              "stop",
                                              "stop_token_ids",
+                                             "include_stop_str_in_output",
                                              "ignore_eos",
                                              "min_tokens",
                                              "skip_special_tokens",
@@ -211,7 +212,8 @@ int msgl__parse_sampling(const json_t *o, const msgl_api_config *cfg, msgl_gen_r
     if (rc == 0) rc = parse_numbers(o, out, e);
     if (rc == 0) rc = parse_extra(o, cfg, out, e);
     if (rc == 0) rc = parse_stop(o, out, e);
-    if (rc == 0) rc = parse_stop_ids(o, cfg, out, e);
+    if (rc == 0) rc = msgl__field_bool(o, "include_stop_str_in_output", &out->keep_stop, e);
+    if (rc >= 0) rc = parse_stop_ids(o, cfg, out, e);
     if (rc == 0) rc = parse_streaming(o, out, e);
     if (rc < 0) return rc;
     rc = msgl__field_int(o, "max_tokens", out->echo ? 0 : 1, INT32_MAX, &num, e);

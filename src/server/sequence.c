@@ -57,6 +57,7 @@ int msgl__sequence_init(msgl_sequence *s, const msgl_gen_request *req, int promp
     int rc = msgl__text_init(&s->answer, tokenizer, req->skip_special,
                              (const char *const *)req->stops, req->num_stops);
     msgl__text_stop_behind(&s->answer, req->sampling.min_tokens);
+    if (req->keep_stop) msgl__text_keep_stop(&s->answer);
     if (rc == 0) rc = parser_init(s);
     if (rc == 0 && req->echo) rc = echo_init(s, &req->prompts[prompt_index]);
     if (rc != 0) msgl__sequence_free(s);

@@ -44,8 +44,9 @@ int msgl__stop_release(msgl_stop *s, msgl_strbuf *out, bool *matched)
         const char *hit = memmem(all, s->held.len, s->strings[i], strlen(s->strings[i]));
         if (hit != NULL && (first == NULL || hit < first)) first = hit, s->which = i;
     }
-    const size_t release =
-        first != NULL ? (size_t)(first - all) : s->held.len - open_suffix(s, all, s->held.len);
+    const size_t kept = first != NULL && s->keep ? strlen(s->strings[s->which]) : 0;
+    const size_t release = first != NULL ? (size_t)(first - all) + kept
+                                         : s->held.len - open_suffix(s, all, s->held.len);
     const int rc = msgl__strbuf_add(out, all, release);
     if (rc != 0) return rc;
     if (first != NULL) {

@@ -69,6 +69,11 @@ void msgl__text_stop_behind(msgl_text_stream *s, int32_t tokens)
     s->unstopped = tokens;
 }
 
+void msgl__text_keep_stop(msgl_text_stream *s)
+{
+    s->stop.keep = true;
+}
+
 void msgl__text_begin_behind(msgl_text_stream *s, const char *text, size_t len)
 {
     s->chars = msgl__utf8_count(text, len);

@@ -37,6 +37,8 @@ int msgl__text_keep_special(msgl_text_stream *s, const msgl_tokenizer *t, const 
                             const char *const *b);
 // Stop strings are not looked for in the text of the first `tokens` tokens.
 void msgl__text_stop_behind(msgl_text_stream *s, int32_t tokens);
+// The stop string that ends the text is part of it.
+void msgl__text_keep_stop(msgl_text_stream *s);
 // Characters are counted from behind this text (an echoed prompt).
 void msgl__text_begin_behind(msgl_text_stream *s, const char *text, size_t len);
 // Heap bytes that grow with the text.

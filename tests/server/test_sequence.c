@@ -91,8 +91,10 @@ static void test_stop_strings(void **state)
         size_t taken;
         const int least = round % 4 == 1 ? (int)msgl__random_below(&seed, 20) : 0; // tokens, bytes
         req.sampling.min_tokens = least;
-        const size_t cut = oracle_cut(text, len, (const char *const *)req.stops, req.num_stops,
-                                      (size_t)least, &taken);
+        const size_t before = oracle_cut(text, len, (const char *const *)req.stops, req.num_stops,
+                                         (size_t)least, &taken);
+        req.keep_stop = round % 7 == 3;
+        const size_t cut = req.keep_stop ? taken : before; // one byte a token: it ends there
         msgl_sequence s;
         assert_int_equal(msgl__sequence_init(&s, &req, 0, &prompt, t.tokenizer), 0);
         msgl_strbuf shown;
@@ -124,7 +126,8 @@ static void test_stop_strings(void **state)
             msgl__strbuf_add(&shown, msgl__strbuf_str(&s.text), s.text.len);
             assert_string_equal(s.finish, "stop");
         }
-        assert_int_equal(s.completion_tokens, taken + (cut == len)); // with the one that ended it
+        assert_int_equal(s.completion_tokens,
+                         taken + (before == len)); // with the one that ended it
         assert_int_equal(shown.len, cut);
         assert_memory_equal(msgl__strbuf_str(&shown), text, cut);
         assert_int_equal(s.logprobs.count, s.want_logprobs ? (int)cut : 0);
