@@ -108,7 +108,8 @@ typedef struct msgl_gen_request {
     bool pieces;           // /tokenize: tokens with their bytes
     bool no_output;        // max_tokens 0 with echo: only the prompt is answered
     int n;
-    int32_t max_tokens; // -1: not given
+    int32_t last_tokens; // of a prompt, which are all that is taken; 0: all, INT32_MAX: that fit
+    int32_t max_tokens;  // -1: not given
     msgl_sampling_params sampling;
     msgl_req_extra *extra; // a reference, or NULL
     const char *stops[MSGL_MAX_STOPS];

@@ -162,6 +162,16 @@ static int encode_prompt(msgl_job *j, const msgl_tokenizer *tokenizer, msgl_prom
     return encode(j, tokenizer, field, p->text, p->len, &opts, ids);
 }
 
+// The end of a prompt, if no more of it is wanted. One token of the context is the answer's.
+static void keep_last(const msgl_job *j, msgl_ids *ids)
+{
+    const size_t fits = (size_t)j->max_seq_len - 1, wanted = (size_t)j->req.last_tokens;
+    const size_t most = wanted < fits ? wanted : fits;
+    if (wanted == 0 || ids->len <= most) return;
+    memmove(ids->data, ids->data + (ids->len - most), most * sizeof *ids->data);
+    ids->len = most;
+}
+
 static int check_length(msgl_job *j, const char *param, size_t n)
 {
     if (n == 0) {
@@ -201,6 +211,7 @@ static int make_ids(msgl_job *j, const msgl_endpoint *ep, const msgl_tokenizer *
     for (int i = 0; i < j->req.num_prompts && rc == 0 && !atomic_load(&j->cancelled); i++) {
         rc = chat ? encode_chat(j, tokenizer, templates, field, max_ids)
                   : encode_prompt(j, tokenizer, &j->req.prompts[i], field, max_ids, &j->ids[i]);
+        if (rc == 0) keep_last(j, &j->ids[i]);
         if (rc == 0 && ep->put_job == NULL) rc = check_length(j, field, j->ids[i].len);
     }
     return rc;

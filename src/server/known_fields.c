@@ -29,7 +29,6 @@ static const msgl_refused_field everywhere[] = {
     {"bad_words", MSGL_NEUTRAL_EMPTY},
     {"allowed_token_ids", MSGL_NEUTRAL_NULL},
     {"prompt_logprobs", MSGL_NEUTRAL_NULL},
-    {"truncate_prompt_tokens", MSGL_NEUTRAL_NULL},
     {"structured_outputs", MSGL_NEUTRAL_EMPTY},
     {"guided_json", MSGL_NEUTRAL_NULL},
     {"guided_regex", MSGL_NEUTRAL_NULL},

@@ -37,8 +37,8 @@ static const char *const sampling_names[] = {"temperature",
                                              "ebnf",
                                              "grammar",
                                              NULL};
-static const char *const request_names[] = {"model", "stream", "stream_options", "max_tokens",
-                                            NULL};
+static const char *const request_names[] = {
+    "model", "stream", "stream_options", "max_tokens", "truncate_prompt_tokens", NULL};
 const msgl_fields msgl__sampling_fields = {.read = sampling_names};
 const msgl_fields msgl__request_fields = {.read = request_names, .also = &msgl__sampling_fields};
 
@@ -204,6 +204,23 @@ static int parse_streaming(const json_t *o, msgl_gen_request *out, msgl_api_erro
     return rc < 0 ? rc : 0;
 }
 
+// The last tokens of a prompt, -1: as many as the context has. Not with an echo, which is text.
+static int parse_truncate(const json_t *o, msgl_gen_request *out, msgl_api_error *e)
+{
+    static const char name[] = "truncate_prompt_tokens";
+    int64_t num = 0;
+    const int rc = msgl__field_int(o, name, -1, INT32_MAX, &num, e);
+    if (rc <= 0) return rc;
+    if (num == 0 || out->echo) {
+        return msgl__api_fail(e, 400, name, "invalid_value",
+                              num == 0 ? "'%s' is 0; allowed: -1, or 1 and more."
+                                       : "'%s' and 'echo' are both given; allowed: one of them.",
+                              name);
+    }
+    out->last_tokens = num < 0 ? INT32_MAX : (int32_t)num;
+    return 0;
+}
+
 int msgl__parse_sampling(const json_t *o, const msgl_api_config *cfg, msgl_gen_request *out,
                          msgl_api_error *e)
 {
@@ -218,6 +235,7 @@ int msgl__parse_sampling(const json_t *o, const msgl_api_config *cfg, msgl_gen_r
     if (rc < 0) return rc;
     rc = msgl__field_int(o, "max_tokens", out->echo ? 0 : 1, INT32_MAX, &num, e);
     if (rc > 0) out->max_tokens = (int32_t)num;
+    if (rc >= 0) rc = parse_truncate(o, out, e);
     if (out->max_tokens == 0) {
         out->no_output = true;
         out->max_tokens = 1; // the engine always makes one; it is not shown

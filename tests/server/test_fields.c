@@ -14,6 +14,7 @@
 #include <cmocka.h>
 
 #include "core/mem.h"
+#include "core/attributes.h"
 #include "server/fixture.h"
 
 static const char *const basic[] = {"\"messages\":[{\"role\":\"user\",\"content\":\"x\"}]",
@@ -412,6 +413,56 @@ static void test_sglang_answers(void **state)
     server_close(&s);
 }
 
+// The end of a prompt is what the engine gets.
+static void test_truncate(void **state)
+{
+    static const struct {
+        const char *fields;
+        int first, num; // of "abcdef"
+    } cases[] = {
+        {"\"truncate_prompt_tokens\":2", 4, 2},          {"\"truncate_prompt_tokens\":6", 0, 6},
+        {"\"truncate_prompt_tokens\":2000000000", 0, 6}, {"\"truncate_prompt_tokens\":-1", 0, 6},
+        {"\"truncate_prompt_tokens\":null", 0, 6},
+    };
+    static const char *const bad[] = {"0", "-2", "1.5", "\"1\"", "1,\"echo\":true"};
+    server_fixture s;
+    char body[128];
+    (void)state;
+    server_open(&s, NULL, true);
+    for (size_t i = 0; i < MSGL_COUNT(cases); i++) {
+        (void)snprintf(body, sizeof body, "{\"prompt\":\"abcdef\",%s}", cases[i].fields);
+        const int fd = client_open(&s);
+        client_post(fd, "/v1/completions", body);
+        const msgl_msg m = engine_expect(&s, MSGL_MSG_REQUEST);
+        assert_int_equal(m.u.request.num_ids, cases[i].num);
+        assert_int_equal(m.u.request.ids[0], 'a' + cases[i].first);
+        assert_int_equal(m.u.request.ids[cases[i].num - 1], 'f');
+        engine_token(&s, m.u.request.uid, ID_EOS, MSGL_FINISH_STOP);
+        expect_status(client_read(fd), 200);
+    }
+    for (size_t i = 0; i < MSGL_COUNT(bad); i++) {
+        (void)snprintf(body, sizeof body, "{\"prompt\":\"a\",\"truncate_prompt_tokens\":%s}",
+                       bad[i]);
+        response r = client_request(&s, "POST", "/v1/completions", body);
+        assert_non_null(strstr(r.body, "'truncate_prompt_tokens'"));
+        expect_error(&r, 400, NULL);
+    }
+    // More than the context has: the last of it.
+    static char longer[2 * CONTEXT];
+    memset(longer, 'x', sizeof longer - 1);
+    longer[sizeof longer - 2] = 'y';
+    static char all[2 * CONTEXT + 128];
+    (void)snprintf(all, sizeof all, "{\"prompt\":\"%s\",\"truncate_prompt_tokens\":-1}", longer);
+    const int fd = client_open(&s);
+    client_post(fd, "/v1/completions", all);
+    const msgl_msg m = engine_expect(&s, MSGL_MSG_REQUEST);
+    assert_int_equal(m.u.request.num_ids, CONTEXT - 1);
+    assert_int_equal(m.u.request.ids[CONTEXT - 2], 'y');
+    engine_token(&s, m.u.request.uid, ID_EOS, MSGL_FINISH_STOP);
+    expect_status(client_read(fd), 200);
+    server_close(&s);
+}
+
 int main(void)
 {
     const struct CMUnitTest tests[] = {
@@ -422,6 +473,7 @@ int main(void)
         cmocka_unit_test(test_log),
         cmocka_unit_test(test_sglang_fields),
         cmocka_unit_test(test_sglang_answers),
+        cmocka_unit_test(test_truncate),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }
