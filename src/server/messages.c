@@ -70,20 +70,35 @@ static int texts_of(const json_t *v, const char *param, json_t **out, msgl_api_e
 // The messages of a chat that one of Anthropic's is: `turn` is the one with its text, behind the
 // results of tools.
 typedef struct turn {
-    json_t *out, *turn; // out: the chat's, borrowed
+    json_t *out, *turn;   // out: the chat's, borrowed
+    msgl_strbuf thoughts; // of the turn's blocks, one behind the other
     const char *role;
     char param[64];
 } turn;
 
-// Adds a text to a field of the turn.
-static int add_text(turn *t, const char *field, const json_t *text, msgl_api_error *e)
+// A text block as it is: a chat's content is such blocks, too.
+static int add_text(turn *t, const json_t *block, msgl_api_error *e)
 {
-    if (!json_is_string(text)) return bad_value(e, t->param, "has no text");
-    const json_t *old = json_object_get(t->turn, field);
-    json_t *all = old == NULL
-                      ? json_incref((json_t *)text)
-                      : json_sprintf("%s\n%s", json_string_value(old), json_string_value(text));
-    return json_object_set_new(t->turn, field, all) == 0 ? 0 : oom(e);
+    if (!json_is_string(json_object_get(block, "text"))) {
+        return bad_value(e, t->param, "has no text");
+    }
+    if (json_object_get(t->turn, "content") == NULL &&
+        json_object_set_new(t->turn, "content", json_array()) != 0) {
+        return oom(e);
+    }
+    json_t *content = json_object_get(t->turn, "content");
+    return json_array_append(content, (json_t *)block) == 0 ? 0 : oom(e);
+}
+
+static int add_thought(turn *t, const json_t *block, msgl_api_error *e)
+{
+    const json_t *text = json_object_get(block, "thinking");
+    if (!json_is_string(text)) return bad_value(e, t->param, "has no thinking");
+    int rc = t->thoughts.len == 0 ? 0 : msgl__strbuf_addc(&t->thoughts, '\n');
+    if (rc == 0) {
+        rc = msgl__strbuf_add(&t->thoughts, json_string_value(text), json_string_length(text));
+    }
+    return rc == 0 ? 0 : oom(e);
 }
 
 static int add_call(turn *t, const json_t *block, msgl_api_error *e)
@@ -119,19 +134,31 @@ static int add_result(turn *t, const json_t *block, msgl_api_error *e)
 static int add_block(turn *t, const json_t *block, msgl_api_error *e)
 {
     const bool theirs = strcmp(t->role, "assistant") == 0; // the model's
-    if (is_type(block, "text")) {
-        return add_text(t, "content", json_object_get(block, "text"), e);
-    }
+    if (is_type(block, "text")) return add_text(t, block, e);
     if (theirs && is_type(block, "tool_use")) return add_call(t, block, e);
-    if (theirs && is_type(block, "thinking")) {
-        return add_text(t, "reasoning_content", json_object_get(block, "thinking"), e);
-    }
+    if (theirs && is_type(block, "thinking")) return add_thought(t, block, e);
     if (theirs && is_type(block, "redacted_thinking")) return 0; // nobody can read it
     if (!theirs && is_type(block, "tool_result")) return add_result(t, block, e);
     return bad_value(e, t->param,
                      theirs ? "must be a block of type text, thinking or tool_use"
                             : "must be a block of type text or tool_result: this model reads text "
                               "only");
+}
+
+// The turn, when all of its blocks are there. Results alone are none.
+static int end_turn(turn *t, bool empty, msgl_api_error *e)
+{
+    int rc = 0;
+    if (t->thoughts.len > 0) {
+        json_t *text = json_stringn(msgl__strbuf_str(&t->thoughts), t->thoughts.len);
+        rc = json_object_set_new(t->turn, "reasoning_content", text);
+    }
+    if (!empty && json_object_size(t->turn) == 1) return 0; // its role
+    if (rc == 0 && json_object_get(t->turn, "content") == NULL) {
+        rc = json_object_set_new(t->turn, "content", json_string(""));
+    }
+    if (rc == 0) rc = json_array_append(t->out, t->turn);
+    return rc == 0 ? 0 : oom(e);
 }
 
 static int add_message(json_t *out, const json_t *m, size_t i, msgl_api_error *e)
@@ -141,26 +168,22 @@ static int add_message(json_t *out, const json_t *m, size_t i, msgl_api_error *e
     if (t.role == NULL || (strcmp(t.role, "user") != 0 && strcmp(t.role, "assistant") != 0)) {
         return bad_value(e, t.param, "must be user or assistant");
     }
-    const json_t *content = json_object_get(m, "content");
+    json_t *content = json_object_get(m, "content");
     (void)snprintf(t.param, sizeof t.param, "messages[%zu].content", i);
     if (!json_is_string(content) && !json_is_array(content)) {
         return bad_value(e, t.param, "must be a string or an array of blocks");
     }
     t.turn = json_pack("{s:s}", "role", t.role);
     if (t.turn == NULL) return oom(e);
-    int rc = json_is_string(content) ? add_text(&t, "content", content, e) : 0;
+    msgl__strbuf_init(&t.thoughts, SIZE_MAX / 2);
+    int rc = 0;
+    if (json_is_string(content) && json_object_set(t.turn, "content", content) != 0) rc = oom(e);
     for (size_t k = 0; k < json_array_size(content) && rc == 0; k++) {
         (void)snprintf(t.param, sizeof t.param, "messages[%zu].content[%zu]", i, k);
         rc = add_block(&t, json_array_get(content, k), e);
     }
-    const bool says = json_object_size(t.turn) > 1; // more than its role
-    if (rc == 0 && json_object_get(t.turn, "content") == NULL) {
-        rc = json_object_set_new(t.turn, "content", json_string("")) == 0 ? 0 : oom(e);
-    }
-    // Results alone are no turn of the user's.
-    if (rc == 0 && (says || json_array_size(content) == 0)) {
-        rc = json_array_append(out, t.turn) == 0 ? 0 : oom(e);
-    }
+    if (rc == 0) rc = end_turn(&t, json_array_size(content) == 0, e);
+    msgl__strbuf_free(&t.thoughts);
     json_decref(t.turn);
     return rc;
 }
@@ -174,7 +197,9 @@ static int put_messages(const json_t *o, json_t *chat, msgl_api_error *e)
     }
     const size_t n = json_array_size(in);
     if (n == 0 || n > MSGL_API_MAX_MESSAGES) {
-        return bad_value(e, "messages", "must be an array of 1 to 4096 messages");
+        return msgl__api_fail(e, 400, "messages", "invalid_value",
+                              "'messages' must be an array of 1 to %d messages.",
+                              MSGL_API_MAX_MESSAGES);
     }
     json_t *out = json_array();
     if (json_object_set_new(chat, "messages", out) != 0) return oom(e);

@@ -266,13 +266,39 @@ static void test_errors(void **state)
     server_close(&s);
 }
 
+// Blocks, as many as a body has room for, are joined once.
+static void test_many_blocks(void **state)
+{
+    enum { BLOCKS = 40000 };
+    static const char head[] = "{\"messages\":[{\"role\":\"assistant\",\"content\":[";
+    static const char pair[] = "{\"type\":\"thinking\",\"thinking\":\"R\"},"
+                               "{\"type\":\"text\",\"text\":\"x\"},";
+    server_fixture s;
+    msgl_strbuf body;
+    (void)state;
+    open_server(&s);
+    msgl__strbuf_init(&body, 64 << 20);
+    assert_int_equal(msgl__strbuf_adds(&body, head), 0);
+    for (int i = 0; i < BLOCKS; i++) assert_int_equal(msgl__strbuf_adds(&body, pair), 0);
+    body.len--; // the last comma
+    assert_int_equal(msgl__strbuf_adds(&body, "]}]}"), 0);
+    response r = client_request(&s, "POST", "/v1/messages/count_tokens", msgl__strbuf_str(&body));
+    print_message("%s\n", r.body);
+    // More than the context has, by far: counting ends. What counts is that it was all read.
+    assert_int_equal(r.status, 400);
+    assert_non_null(strstr(r.body, "maximum context length"));
+    response_free(&r);
+    msgl__strbuf_free(&body);
+    expect_alive(&s);
+    server_close(&s);
+}
+
 int main(void)
 {
     const struct CMUnitTest tests[] = {
-        cmocka_unit_test(test_prompts),
-        cmocka_unit_test(test_whole),
-        cmocka_unit_test(test_stream),
-        cmocka_unit_test(test_errors),
+        cmocka_unit_test(test_prompts),     cmocka_unit_test(test_whole),
+        cmocka_unit_test(test_stream),      cmocka_unit_test(test_errors),
+        cmocka_unit_test(test_many_blocks),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }
