@@ -122,8 +122,7 @@ void msgl__group_link(msgl_group_member *m, int rank, int beats, int way)
 {
     assert(rank >= 0 && rank < m->group->size);
     pthread_mutex_lock(&m->lock);
-    m->links.beats[rank] = beats + 1;
-    m->links.ways[rank] = way + 1;
+    msgl__links_add(&m->links, rank, beats, way);
     pthread_mutex_unlock(&m->lock);
 }
 
@@ -157,6 +156,8 @@ void msgl__group_beat(msgl_group_member *m, msgl_heartbeat *h)
 {
     pthread_mutex_lock(&m->lock);
     m->heartbeat = h;
+    // Not at the next look: a process that is stopped before it would never have been alive.
+    if (h != NULL) atomic_fetch_add(&h->alive, 1);
     pthread_mutex_unlock(&m->lock);
 }
 

@@ -52,14 +52,15 @@ void msgl__group_watch(msgl_group_member *m, int rank, int fd);
 void msgl__group_on_blame(msgl_group_member *m, void (*fn)(void *ctx), void *ctx);
 
 // For ranks of other hosts, where each has a group of its own: `beats` is a stream socket between
-// the watches of this rank and of `rank`, which nobody else uses, and each sees the other's beats,
-// its leaving, its end and whom it blames. `way`, another socket to it, is shut down when somebody
-// is to blame, so that nobody waits there. Both stay the caller's and open until m leaves.
+// the watches of this rank and of `rank`, which nobody else uses, and each sees the other's beats
+// (this call sends the first), its leaving, its end and whom it blames. `way`, another socket to
+// it, is shut down when somebody is to blame, so that nobody waits there. Both stay the caller's
+// and open until m leaves.
 void msgl__group_link(msgl_group_member *m, int rank, int beats, int way);
 
 // Each look of m's watch also counts h->alive up, which is 0 again when m has left: somebody
-// outside of the group sees by it that the process stands still. h outlives m. Once; NULL: nobody
-// looks.
+// outside of the group sees by it that the process stands still. The first count is this call's. h
+// outlives m. Once; NULL: nobody looks.
 void msgl__group_beat(msgl_group_member *m, struct msgl_heartbeat *h);
 
 // Says that `rank` failed: by whoever reaps it, or who knows it otherwise. Any process that has the

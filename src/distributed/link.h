@@ -14,6 +14,8 @@ typedef struct msgl_links { // {0}: none
     bool told; // who is to blame
 } msgl_links;
 
+// Of `rank` from now on, and sends it a beat at once.
+void msgl__links_add(msgl_links *l, int rank, int beats, int way);
 // One tick: sends a beat to all, reads what came; tells who is to blame, once.
 void msgl__links_look(msgl_links *l, msgl_group *g);
 // The last tick of a rank that leaves.

@@ -12,10 +12,14 @@
 
 #include <cmocka.h>
 
+#include <sys/socket.h>
 #include <time.h>
+#include <unistd.h>
 
 #include "core/mem.h"
 #include "distributed/internal.h"
+#include "distributed/link.h"
+#include "utils/heartbeat.h"
 
 static const uint64_t MS = 1000000, START = 5000000000000u;
 
@@ -209,13 +213,50 @@ static void test_members(void **state)
     msgl__group_destroy(g);
 }
 
+// A process may be stopped between two looks of its watch: whoever is to judge it knows of it by
+// then.
+static void test_first_beats(void **state)
+{
+    (void)state;
+    msgl_group *g = make(2);
+    msgl_group_member *m;
+    msgl_heartbeat *h = NULL;
+    int beats[2], way[2];
+    assert_int_equal(socketpair(AF_UNIX, SOCK_STREAM, 0, beats), 0);
+    assert_int_equal(socketpair(AF_UNIX, SOCK_STREAM, 0, way), 0);
+    assert_int_equal(msgl__heartbeat_create(&h, NULL), 0);
+    assert_int_equal(msgl__group_join(g, 0, &m, NULL), 0);
+    sleep_ms(30); // its first look is over, and the next one 0.1 s behind that
+    msgl__group_link(m, 1, beats[0], way[0]);
+    msgl__group_beat(m, h);
+    unsigned char byte = 0;
+    assert_int_equal(recv(beats[1], &byte, 1, MSG_DONTWAIT), 1);
+    assert_int_not_equal(atomic_load(&h->alive), 0);
+    // What was sent is a beat: the other end of a link judges who sent it.
+    msgl_group *other = make(2);
+    msgl_links l = {0};
+    assert_int_equal(send(beats[0], &byte, 1, MSG_NOSIGNAL), 1);
+    msgl__links_add(&l, 0, beats[1], way[1]);
+    msgl__links_look(&l, other);
+    assert_int_equal(atomic_load(&other->ranks[0].state), MSGL_RANK_JOINED);
+    msgl__group_leave(m);
+    assert_int_equal(atomic_load(&h->alive), 0);
+    for (int i = 0; i < 2; i++) {
+        close(beats[i]);
+        close(way[i]);
+    }
+    msgl__heartbeat_destroy(h);
+    msgl__group_destroy(other);
+    msgl__group_destroy(g);
+}
+
 int main(void)
 {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(test_sizes),      cmocka_unit_test(test_memory_has_no_name),
         cmocka_unit_test(test_join),       cmocka_unit_test(test_standing_still),
         cmocka_unit_test(test_not_judged), cmocka_unit_test(test_late_watch),
-        cmocka_unit_test(test_members),
+        cmocka_unit_test(test_members),    cmocka_unit_test(test_first_beats),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }
