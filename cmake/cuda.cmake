@@ -30,6 +30,15 @@ endif()
 set(CMAKE_CUDA_STANDARD 17)
 set(CMAKE_CUDA_STANDARD_REQUIRED ON)
 set(CMAKE_CUDA_FLAGS_RELWITHDEBINFO "-O3 -lineinfo")
+option(MSGL_CUDA_QUICK "compile in a third of the time, for CI: slow kernels, few instances" OFF)
+set(msgl_cuda_quick_flag "") # of our own kernels: CUTLASS' take longer with it
+if(MSGL_CUDA AND MSGL_CUDA_QUICK)
+  include(CheckCompilerFlag)
+  check_compiler_flag(CUDA --Ofast-compile=max MSGL_NVCC_FAST_COMPILE)
+  if(MSGL_NVCC_FAST_COMPILE)
+    set(msgl_cuda_quick_flag --Ofast-compile=max)
+  endif()
+endif()
 set(CMAKE_CUDA_RUNTIME_LIBRARY Static)
 
 # msgl_cuda_archs(FILES... [ONLY ARCH...]): compiles the files for all of MSGL_CUDA_ARCHS, or for
@@ -64,6 +73,8 @@ endfunction()
 function(msgl_cuda_program name)
   cmake_parse_arguments(T "ON_REQUEST" "" "SOURCES;LIBS" ${ARGN})
   msgl_cuda_archs(${T_SOURCES} ONLY 90a)
+  set_property(SOURCE ${T_SOURCES} APPEND PROPERTY COMPILE_OPTIONS
+               $<$<COMPILE_LANGUAGE:CUDA>:${msgl_cuda_quick_flag}>)
   add_executable(${name} ${T_SOURCES})
   set_target_properties(${name} PROPERTIES RUNTIME_OUTPUT_DIRECTORY ${PROJECT_BINARY_DIR}
                                            EXCLUDE_FROM_ALL ${T_ON_REQUEST})

@@ -196,7 +196,14 @@ typedef struct msgl_params {
     // Tokens that the answer has at least: before, no end token is chosen, and stop strings are not
     // looked for. Not beside a grammar.
     int min_tokens;
-    void *reserved[6];
+    // What the answer is made of (0: all tokens; copied; at most 16,384), and strings that it does
+    // not have, by the tokens that spell them (borrowed until msgl_submit_ returns; at most 256, of
+    // 1 to 256 bytes). Neither beside a grammar.
+    int num_allowed_token_ids;
+    const int32_t *allowed_token_ids;
+    const char *const *bad_words;
+    int num_bad_words;
+    void *reserved[3];
 } msgl_params;
 
 MSGL_API void msgl_params_init(const msgl_llm *l, msgl_params *p);

@@ -43,6 +43,7 @@ void msgl__run_line_free(msgl_run_line *r)
     json_decref(r->custom_id);
     json_decref(r->logprobs);
     msgl__free(r->chat);
+    msgl__free(r->bad_words);
     msgl__ids_free(&r->ids);
     msgl__ids_free(&r->tokens);
     msgl__strbuf_free(&r->answer);
@@ -85,6 +86,8 @@ static void take_params(msgl_run_line *r)
         p->num_logit_bias = q->extra->num_bias;
         p->grammar = q->extra->grammar;
         p->grammar_kind = q->extra->grammar_kind;
+        p->allowed_token_ids = q->extra->allowed;
+        p->num_allowed_token_ids = q->extra->num_allowed;
     }
     if (json_is_integer(json_object_get(q->root, "seed"))) {
         p->seed = s->seed;
@@ -104,6 +107,19 @@ static void take_params(msgl_run_line *r)
         p->stop_token_ids = s->stop_ids;
         p->num_stop_token_ids = s->num_stop_ids;
     }
+}
+
+static int take_bad_words(msgl_run_line *r)
+{
+    const json_t *words = r->request.bad_words;
+    const size_t n = json_array_size(words);
+    if (n == 0) return 0;
+    r->bad_words = msgl__malloc(n * sizeof *r->bad_words);
+    if (r->bad_words == NULL) return refuse(r, 500, "out of memory");
+    for (size_t i = 0; i < n; i++) r->bad_words[i] = json_string_value(json_array_get(words, i));
+    r->params.bad_words = r->bad_words;
+    r->params.num_bad_words = (int)n;
+    return 0;
 }
 
 static int take_prompt(msgl_run_line *r)
@@ -179,6 +195,7 @@ static int read_body(msgl_run_line *r, msgl_api_kind kind, json_t *body)
     }
     rc = check_request(r);
     if (rc == 0) rc = take_prompt(r);
+    if (rc == 0) rc = take_bad_words(r);
     if (rc == 0) take_params(r);
     return rc;
 }

@@ -36,6 +36,7 @@ typedef struct msgl_run_line {
     json_t *custom_id;        // a string, or NULL
     msgl_gen_request request; // what text, stop strings and ids point into
     const char *text;         // a completion prompt, or
+    const char **bad_words;   // [params.num_bad_words], in request
     char *chat;               // the chat template's input, or
     msgl_ids ids;             // token ids
     msgl_params params;

@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "core/req_extra.h"
 
+#include <stdbool.h>
 #include <stdlib.h>
 #include <string.h>
 
@@ -12,10 +13,10 @@ static int token_order(const void *a, const void *b)
     return (p->token > q->token) - (p->token < q->token);
 }
 
-static int check_token(int32_t token, int vocab_size, msgl_err *err)
+static int check_token(const char *field, int32_t token, int vocab_size, msgl_err *err)
 {
     if (token >= 0 && token < vocab_size) return 0;
-    return msgl__err_set(err, MSGL_EINVAL, "logit_bias names token %d; allowed: 0 to %d", token,
+    return msgl__err_set(err, MSGL_EINVAL, "%s names token %d; allowed: 0 to %d", field, token,
                          vocab_size - 1);
 }
 
@@ -23,7 +24,7 @@ static int check_bias(const msgl_bias *sorted, int32_t n, int vocab_size, msgl_e
 {
     for (int32_t i = 0; i < n; i++) {
         const msgl_bias *b = &sorted[i];
-        const int rc = check_token(b->token, vocab_size, err);
+        const int rc = check_token("logit_bias", b->token, vocab_size, err);
         if (rc != 0) return rc;
         if (!(b->value >= -MSGL_LOGIT_BIAS_RANGE && b->value <= MSGL_LOGIT_BIAS_RANGE)) {
             return msgl__err_set(
@@ -38,37 +39,88 @@ static int check_bias(const msgl_bias *sorted, int32_t n, int vocab_size, msgl_e
     return 0;
 }
 
+static int check_allowed(const msgl_req_extra *x, int vocab_size, msgl_err *err)
+{
+    int rc = 0;
+    for (int32_t i = 0; i < x->num_allowed && rc == 0; i++) {
+        rc = check_token("allowed_token_ids", x->allowed[i], vocab_size, err);
+    }
+    return rc;
+}
+
+static int check_banned(const msgl_req_extra *x, int vocab_size, msgl_err *err)
+{
+    int rc = 0;
+    for (int32_t i = 0, len; i < x->num_banned && rc == 0; i += len) {
+        len = x->banned[i++];
+        if (len < 1 || len > x->num_banned - i) {
+            return msgl__err_set(err, MSGL_EINVAL, "bad_words has a sequence of %d tokens", len);
+        }
+        for (int32_t k = 0; k < len && rc == 0; k++) {
+            rc = check_token("bad_words", x->banned[i + k], vocab_size, err);
+        }
+    }
+    return rc;
+}
+
+static int check_count(const char *field, int64_t n, int64_t most, msgl_err *err)
+{
+    if (n >= 0 && n <= most) return 0;
+    return msgl__err_set(err, MSGL_EINVAL, "%s has %lld entries; allowed: at most %lld", field,
+                         (long long)n, (long long)most);
+}
+
 int msgl__req_extra_create(const msgl_bias *bias, int64_t num_bias, int vocab_size,
                            msgl_req_extra **out, msgl_err *err)
 {
-    return msgl__req_extra_create_with(bias, num_bias, vocab_size, MSGL_GRAMMAR_NONE, NULL, out,
-                                       err);
+    return msgl__req_extra_create_with(&(msgl_req_extra_parts){.bias = bias, .num_bias = num_bias},
+                                       vocab_size, out, err);
 }
 
-int msgl__req_extra_create_with(const msgl_bias *bias, int64_t num_bias, int vocab_size,
-                                msgl_grammar_kind kind, const char *grammar, msgl_req_extra **out,
+// p's sequences, grammar and bias into a block that has room for them.
+static void fill(msgl_req_extra *x, const msgl_req_extra_parts *p, size_t grammar_len)
+{
+    int32_t *allowed = (int32_t *)&x->bias[p->num_bias];
+    int32_t *banned = allowed + p->num_allowed;
+    char *text = (char *)(banned + p->num_banned);
+    *x = (msgl_req_extra){.num_bias = (int32_t)p->num_bias,
+                          .grammar_kind = p->grammar_kind,
+                          .grammar = text,
+                          .num_allowed = (int32_t)p->num_allowed,
+                          .num_banned = (int32_t)p->num_banned,
+                          .allowed = allowed,
+                          .banned = banned};
+    atomic_init(&x->refs, 1);
+    const size_t n = (size_t)p->num_bias;
+    if (n > 0) memcpy(x->bias, p->bias, n * sizeof *p->bias);
+    if (n > 1) qsort(x->bias, n, sizeof x->bias[0], token_order);
+    if (p->num_allowed > 0) memcpy(allowed, p->allowed, (size_t)p->num_allowed * sizeof *allowed);
+    if (p->num_banned > 0) memcpy(banned, p->banned, (size_t)p->num_banned * sizeof *banned);
+    if (grammar_len > 0) memcpy(text, p->grammar, grammar_len);
+    text[grammar_len] = '\0';
+}
+
+int msgl__req_extra_create_with(const msgl_req_extra_parts *p, int vocab_size, msgl_req_extra **out,
                                 msgl_err *err)
 {
     *out = NULL;
-    if (num_bias == 0 && kind == MSGL_GRAMMAR_NONE) return 0;
-    if (num_bias < 0 || num_bias > MSGL_MAX_LOGIT_BIAS) {
-        return msgl__err_set(err, MSGL_EINVAL, "logit_bias has %lld entries; allowed: at most %d",
-                             (long long)num_bias, MSGL_MAX_LOGIT_BIAS);
+    const bool bare = p->grammar_kind == MSGL_GRAMMAR_NONE;
+    if (p->num_bias == 0 && bare && p->num_allowed == 0 && p->num_banned == 0) return 0;
+    int rc = check_count("logit_bias", p->num_bias, MSGL_MAX_LOGIT_BIAS, err);
+    if (rc == 0) {
+        rc = check_count("allowed_token_ids", p->num_allowed, MSGL_MAX_ALLOWED_TOKENS, err);
     }
-    const size_t n = (size_t)num_bias;
-    const size_t len = kind == MSGL_GRAMMAR_NONE || grammar == NULL ? 0 : strlen(grammar);
-    msgl_req_extra *x = msgl__malloc(sizeof *x + n * sizeof x->bias[0] + len + 1);
+    if (rc == 0) rc = check_count("bad_words", p->num_banned, MSGL_MAX_BANNED, err);
+    if (rc != 0) return rc;
+    const size_t len = bare || p->grammar == NULL ? 0 : strlen(p->grammar);
+    const size_t ids = (size_t)p->num_allowed + (size_t)p->num_banned;
+    msgl_req_extra *x = msgl__malloc(sizeof *x + (size_t)p->num_bias * sizeof x->bias[0] +
+                                     ids * sizeof(int32_t) + len + 1);
     if (x == NULL) return msgl__err_set(err, MSGL_ENOMEM, "out of memory for logit_bias");
-    char *text = (char *)&x->bias[n];
-    if (len > 0) memcpy(text, grammar, len);
-    text[len] = '\0';
-    x->grammar_kind = kind;
-    x->grammar = text;
-    atomic_init(&x->refs, 1);
-    x->num_bias = (int32_t)num_bias;
-    if (n > 0) memcpy(x->bias, bias, n * sizeof x->bias[0]);
-    if (n > 1) qsort(x->bias, n, sizeof x->bias[0], token_order);
-    const int rc = check_bias(x->bias, x->num_bias, vocab_size, err);
+    fill(x, p, len);
+    rc = check_bias(x->bias, x->num_bias, vocab_size, err);
+    if (rc == 0) rc = check_allowed(x, vocab_size, err);
+    if (rc == 0) rc = check_banned(x, vocab_size, err);
     if (rc != 0) {
         msgl__free(x);
         return rc;
@@ -77,16 +129,36 @@ int msgl__req_extra_create_with(const msgl_bias *bias, int64_t num_bias, int voc
     return 0;
 }
 
+msgl_req_extra_parts msgl__req_extra_parts_of(const msgl_req_extra *x)
+{
+    if (x == NULL) return (msgl_req_extra_parts){0};
+    return (msgl_req_extra_parts){.bias = x->bias,
+                                  .num_bias = x->num_bias,
+                                  .grammar_kind = x->grammar_kind,
+                                  .grammar = x->grammar,
+                                  .allowed = x->allowed,
+                                  .num_allowed = x->num_allowed,
+                                  .banned = x->banned,
+                                  .num_banned = x->num_banned};
+}
+
 int msgl__req_extra_check(const msgl_req_extra *x, int vocab_size, msgl_err *err)
 {
-    if (x == NULL || x->num_bias == 0) return 0;
-    return check_token(x->bias[x->num_bias - 1].token, vocab_size, err);
+    if (x == NULL) return 0;
+    int rc = 0;
+    if (x->num_bias > 0) {
+        rc = check_token("logit_bias", x->bias[x->num_bias - 1].token, vocab_size, err);
+    }
+    if (rc == 0) rc = check_allowed(x, vocab_size, err);
+    return rc == 0 ? check_banned(x, vocab_size, err) : rc;
 }
 
 size_t msgl__req_extra_bytes(const msgl_req_extra *x)
 {
     if (x == NULL) return 0;
-    return sizeof *x + (size_t)x->num_bias * sizeof x->bias[0] + strlen(x->grammar) + 1;
+    const size_t ids = (size_t)x->num_allowed + (size_t)x->num_banned;
+    return sizeof *x + (size_t)x->num_bias * sizeof x->bias[0] + ids * sizeof(int32_t) +
+           strlen(x->grammar) + 1;
 }
 
 msgl_req_extra *msgl__req_extra_ref(msgl_req_extra *x)

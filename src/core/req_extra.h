@@ -15,24 +15,44 @@
 
 #define MSGL_MAX_LOGIT_BIAS 1024 // entries of one request
 #define MSGL_LOGIT_BIAS_RANGE 100.0f
+#define MSGL_MAX_ALLOWED_TOKENS 16384
+#define MSGL_MAX_BANNED 8192 // numbers: of each sequence its length and its tokens
 
 typedef struct msgl_req_extra {
     atomic_int refs;
     int32_t num_bias;
     msgl_grammar_kind grammar_kind; // MSGL_GRAMMAR_NONE: the answer may be anything
     const char *grammar;            // in this block, NUL-terminated; "" with MSGL_GRAMMAR_NONE
+    int32_t num_allowed, num_banned;
+    const int32_t *allowed; // in this block: the tokens that an answer is made of; none: all
+    // In this block: sequences that no answer has, one behind the other, each with its length
+    // before it.
+    const int32_t *banned;
     msgl_bias bias[]; // ascending tokens, each once; values within +-MSGL_LOGIT_BIAS_RANGE
 } msgl_req_extra;
+
+// What a block is made of; everything is copied.
+typedef struct msgl_req_extra_parts {
+    const msgl_bias *bias;
+    int64_t num_bias;
+    msgl_grammar_kind grammar_kind;
+    const char *grammar; // NULL: ""; not looked at
+    const int32_t *allowed;
+    int64_t num_allowed;
+    const int32_t *banned;
+    int64_t num_banned;
+} msgl_req_extra_parts;
 
 // A block with the count 1 from entries in any order, or *out NULL when there are none. MSGL_EINVAL
 // names "logit_bias" and what is wrong with it: too many entries, a token outside the vocabulary or
 // twice, a value out of range (NaN is); MSGL_ENOMEM.
 int msgl__req_extra_create(const msgl_bias *bias, int64_t num_bias, int vocab_size,
                            msgl_req_extra **out, msgl_err *err);
-// The same with a grammar, whose text (NULL: "") is copied and not looked at.
-int msgl__req_extra_create_with(const msgl_bias *bias, int64_t num_bias, int vocab_size,
-                                msgl_grammar_kind kind, const char *grammar, msgl_req_extra **out,
-                                msgl_err *err);
+// The same of all that there may be; MSGL_EINVAL names allowed_token_ids or bad_words, too.
+int msgl__req_extra_create_with(const msgl_req_extra_parts *parts, int vocab_size,
+                                msgl_req_extra **out, msgl_err *err);
+// What x (NULL: nothing) was made of, in x.
+msgl_req_extra_parts msgl__req_extra_parts_of(const msgl_req_extra *x);
 // Whether a block that was made without knowing the vocabulary (INT32_MAX) fits it: 0 or
 // MSGL_EINVAL.
 int msgl__req_extra_check(const msgl_req_extra *x, int vocab_size, msgl_err *err);

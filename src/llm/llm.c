@@ -17,6 +17,7 @@
 #include "llm/llm.h"
 #include "scheduler/scheduler.h"
 #include "template/chat_template.h"
+#include "text/bad_words.h"
 #include "text/stream.h"
 #include "tokenizer/tokenizer.h"
 #include "utils/uids.h"
@@ -274,16 +275,47 @@ static int sampling_of(const msgl_llm *l, const msgl_params *p, size_t prompt_le
     return msgl__sampling_params_check(out, info->vocab_size, err);
 }
 
+static int ban_words(const msgl_llm *l, const msgl_params *p, msgl_ids *out, msgl_err *err)
+{
+    msgl_err why;
+    if (p->num_bad_words < 0 || p->num_bad_words > MSGL_MAX_BAD_WORDS) {
+        return msgl__err_set(err, MSGL_EINVAL, "%d bad_words; allowed: at most %d",
+                             p->num_bad_words, MSGL_MAX_BAD_WORDS);
+    }
+    for (int i = 0; i < p->num_bad_words; i++) {
+        const char *word = p->bad_words[i];
+        const int rc = msgl__bad_word_add(l->tokenizer, word, strlen(word), out, &why);
+        if (rc != 0) return msgl__err_set(err, rc, "bad_words[%d]: %.200s", i, why.text);
+    }
+    return 0;
+}
+
+static int extra_of(const msgl_llm *l, const msgl_params *p, msgl_req_extra **out, msgl_err *err)
+{
+    msgl_ids banned = {0};
+    int rc = ban_words(l, p, &banned, err);
+    if (rc == 0) {
+        const msgl_req_extra_parts parts = {.bias = p->logit_bias,
+                                            .num_bias = p->num_logit_bias,
+                                            .grammar_kind = p->grammar_kind,
+                                            .grammar = p->grammar,
+                                            .allowed = p->allowed_token_ids,
+                                            .num_allowed = p->num_allowed_token_ids,
+                                            .banned = banned.data,
+                                            .num_banned = (int64_t)banned.len};
+        const int vocab_size = msgl__engine_info(l->engine)->vocab_size;
+        rc = msgl__req_extra_create_with(&parts, vocab_size, out, err);
+    }
+    msgl__ids_free(&banned);
+    return rc;
+}
+
 static int request_init(const msgl_llm *l, struct request *r, const msgl_params *params,
                         msgl_err *err)
 {
     if (r->ids.len == 0) return msgl__err_set(err, MSGL_EINVAL, "the prompt is empty");
     int rc = sampling_of(l, params, r->ids.len, &r->sampling, err);
-    if (rc == 0) {
-        rc = msgl__req_extra_create_with(params->logit_bias, params->num_logit_bias,
-                                         msgl__engine_info(l->engine)->vocab_size,
-                                         params->grammar_kind, params->grammar, &r->extra, err);
-    }
+    if (rc == 0) rc = extra_of(l, params, &r->extra, err);
     if (rc != 0) return rc;
     rc = msgl__text_init(&r->text, l->tokenizer, true, params->stop, params->num_stop);
     msgl__text_stop_behind(&r->text, params->min_tokens);

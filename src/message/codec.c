@@ -67,7 +67,7 @@ static int mem_get(msgl_msg_mem *m, size_t size, void **out)
     return 0;
 }
 
-enum { REQUEST_FIELDS = 10 }; // of its tuple, beside the settings of sampling
+enum { REQUEST_FIELDS = 12 }; // of its tuple, beside the settings of sampling
 
 // --- encoding ---
 
@@ -144,6 +144,10 @@ static int put_request(msgpack_packer *pk, const msgl_msg_request *r)
     msgpack_pack_int32(pk, r->extra == NULL ? 0 : (int32_t)r->extra->grammar_kind);
     put_str(pk, r->extra == NULL ? "" : r->extra->grammar);
     put_bias(pk, r->extra);
+    put_ids(pk, r->extra == NULL ? NULL : r->extra->allowed,
+            r->extra == NULL ? 0 : r->extra->num_allowed);
+    put_ids(pk, r->extra == NULL ? NULL : r->extra->banned,
+            r->extra == NULL ? 0 : r->extra->num_banned);
     return 0;
 }
 
@@ -500,9 +504,19 @@ static msgl_req_extra *rd_extra(reader *r)
         bias[i].token = rd_i32(r, 0, INT32_MAX - 1, field);
         bias[i].value = rd_f32(r, field);
     }
+    int32_t num_allowed, num_banned;
+    const int32_t *allowed = rd_ids(r, 0, &num_allowed, "request.allowed");
+    const int32_t *banned = rd_ids(r, 0, &num_banned, "request.banned");
     if (r->rc != 0) return NULL;
-    const int rc = msgl__req_extra_create_with(bias, (int64_t)n, INT32_MAX, (msgl_grammar_kind)kind,
-                                               grammar, &r->mem->extra, NULL);
+    const msgl_req_extra_parts parts = {.bias = bias,
+                                        .num_bias = (int64_t)n,
+                                        .grammar_kind = (msgl_grammar_kind)kind,
+                                        .grammar = grammar,
+                                        .allowed = allowed,
+                                        .num_allowed = num_allowed,
+                                        .banned = banned,
+                                        .num_banned = num_banned};
+    const int rc = msgl__req_extra_create_with(&parts, INT32_MAX, &r->mem->extra, NULL);
     if (rc != 0) rd_fail(r, rc == MSGL_EINVAL ? MSGL_EFORMAT : rc, field, "not valid");
     return r->mem->extra;
 }

@@ -58,7 +58,14 @@ static bool has_bias(const msgl_req *r)
 static const uint32_t *mask_at(const msgl_req *r, int32_t at)
 {
     if (r->constraint != NULL) return msgl__constraint_mask(r->constraint);
-    return at - r->prompt_len < r->sampling.min_tokens ? r->early_mask : NULL;
+    if (r->masks == NULL) return NULL;
+    return msgl__token_masks_at(r->masks, r->ids + r->prompt_len, at - r->prompt_len);
+}
+
+// Whether its next token depends on the last one in a way that the host has to know.
+static bool looks_back(const msgl_req *r)
+{
+    return r->constraint != NULL || msgl__token_masks_look_back(r->masks);
 }
 
 static void add(msgl_flight *f, msgl_req *r, int32_t device_len)
@@ -90,7 +97,8 @@ static void add_answers(msgl_scheduler *s, msgl_flight *f)
     for (msgl_req *r = s->running.head, *next; r != NULL; r = next) {
         next = r->next; // r may leave
         if (r->state != MSGL_REQ_DECODE || r->device_len + 1 >= r->max_len) continue;
-        if (r->constraint != NULL && (r->inflight > 0 || !msgl__sched_may_choose(r))) continue;
+        if (r->inflight > 0 && looks_back(r)) continue;
+        if (!msgl__sched_may_choose(r)) continue;
         if (!msgl__sched_grow(s, r, r->device_len + 1)) continue;
         add(f, r, r->device_len + 1);
         add_saves(s, f, r, r->device_len);

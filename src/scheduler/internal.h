@@ -12,6 +12,7 @@
 #include "scheduler/pace.h"
 #include "scheduler/scheduler.h"
 #include "scheduler/step_times.h"
+#include "scheduler/token_masks.h"
 #include "utils/uids.h"
 
 typedef enum msgl_req_state {
@@ -30,7 +31,7 @@ typedef struct msgl_req {
     msgl_sampling_params sampling;
     msgl_req_extra *extra;       // a reference, or NULL
     msgl_constraint *constraint; // or NULL: the answer may be anything
-    uint32_t *early_mask; // of its first min_tokens tokens: those that do not end it; or NULL
+    msgl_token_masks *masks;     // or NULL, as with a constraint
     msgl_req_state state;
     bool keep_kv;       // its K and V may go to the prefix cache at the end
     int32_t prompt_len; //

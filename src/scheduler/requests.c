@@ -52,7 +52,7 @@ void msgl__req_unlink(msgl_req_list *l, msgl_req *r)
 void msgl__req_free(msgl_req *r)
 {
     msgl__constraint_close(r->constraint);
-    msgl__free(r->early_mask);
+    msgl__token_masks_destroy(r->masks);
     msgl__req_extra_unref(r->extra);
     msgl__free(r);
 }
@@ -87,9 +87,13 @@ static int check_request(msgl_scheduler *s, const msgl_msg_request *q, int32_t *
     int rc = msgl__sampling_params_check(&q->sampling, cfg->vocab_size, err);
     if (rc == 0) rc = msgl__req_extra_check(q->extra, cfg->vocab_size, err);
     if (rc != 0) return rc;
-    if (q->sampling.min_tokens > 0 && q->extra != NULL &&
-        q->extra->grammar_kind != MSGL_GRAMMAR_NONE) {
-        return msgl__err_set(err, MSGL_EINVAL, "min_tokens and a grammar; allowed: one of them");
+    const msgl_req_extra *x = q->extra;
+    if (x != NULL && x->grammar_kind != MSGL_GRAMMAR_NONE &&
+        (q->sampling.min_tokens > 0 || x->num_allowed > 0 || x->num_banned > 0)) {
+        return msgl__err_set(err, MSGL_EINVAL, "%s and a grammar; allowed: one of them",
+                             x->num_allowed > 0  ? "allowed_token_ids"
+                             : x->num_banned > 0 ? "bad_words"
+                                                 : "min_tokens");
     }
     if (q->num_ids >= cfg->max_seq_len) {
         return msgl__err_set(err, MSGL_ELIMIT,
@@ -115,23 +119,6 @@ static int check_request(msgl_scheduler *s, const msgl_msg_request *q, int32_t *
     if (msgl__uids_find(&s->uids, q->uid) != NULL) {
         return msgl__err_set(err, MSGL_EINVAL, "request id %llu is in use",
                              (unsigned long long)q->uid);
-    }
-    return 0;
-}
-
-static int make_early_mask(const msgl_scheduler *s, msgl_req *r, msgl_err *err)
-{
-    const msgl_sampling_params *p = &r->sampling;
-    const int32_t num_eos = p->ignore_eos ? 0 : s->cfg.num_eos;
-    if (p->min_tokens == 0 || num_eos + p->num_stop_ids == 0) return 0;
-    const size_t bytes = ((size_t)s->cfg.vocab_size + 31) / 32 * sizeof *r->early_mask;
-    r->early_mask = msgl__malloc(bytes);
-    if (r->early_mask == NULL) return msgl__err_set(err, MSGL_ENOMEM, "no memory for min_tokens");
-    memset(r->early_mask, 0xff, bytes);
-    for (int32_t i = 0; i < num_eos + p->num_stop_ids; i++) {
-        const int32_t id = i < num_eos ? s->cfg.eos_ids[i] : p->stop_ids[i - num_eos];
-        if (id < 0 || id >= s->cfg.vocab_size) continue; // an end that no logit is of
-        r->early_mask[id / 32] &= ~(UINT32_C(1) << id % 32);
     }
     return 0;
 }
@@ -165,7 +152,11 @@ void msgl__scheduler_add(msgl_scheduler *s, const msgl_msg_request *q)
                     .row = -1};
     memcpy(r->ids, q->ids, (size_t)q->num_ids * sizeof r->ids[0]);
     rc = msgl__sched_constrain(s, r, &err);
-    if (rc == 0) rc = make_early_mask(s, r, &err);
+    if (rc == 0 && r->constraint == NULL) {
+        rc = msgl__token_masks_create(s->cfg.vocab_size, s->cfg.eos_ids,
+                                      q->sampling.ignore_eos ? 0 : s->cfg.num_eos, &q->sampling,
+                                      q->extra, &r->masks, &err);
+    }
     if (rc != 0) {
         msgl__req_free(r);
         msgl__sched_emit_error(s, q->uid, q->num_ids, rc, err.text);

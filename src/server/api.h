@@ -111,7 +111,8 @@ typedef struct msgl_gen_request {
     int32_t last_tokens; // of a prompt, which are all that is taken; 0: all, INT32_MAX: that fit
     int32_t max_tokens;  // -1: not given
     msgl_sampling_params sampling;
-    msgl_req_extra *extra; // a reference, or NULL
+    msgl_req_extra *extra;   // a reference, or NULL
+    const json_t *bad_words; // strings, in root, whose tokens the worker adds to extra; or NULL
     const char *stops[MSGL_MAX_STOPS];
     int num_stops;
     json_t *chat_vars; // of a chat: variables of the template

@@ -9,6 +9,7 @@
 
 #include "core/mem.h"
 #include "server/endpoint.h"
+#include "text/bad_words.h"
 
 enum { ANSWER_MAX = 1 << 30 };
 
@@ -217,6 +218,39 @@ static int make_ids(msgl_job *j, const msgl_endpoint *ep, const msgl_tokenizer *
     return rc;
 }
 
+// bad_words' tokens, into what goes to the engine.
+static int ban_words(msgl_job *j, const msgl_tokenizer *t)
+{
+    const json_t *words = j->req.bad_words;
+    msgl_ids banned = {0};
+    msgl_err err = {0};
+    int rc = 0;
+    size_t i = 0;
+    for (; i < json_array_size(words) && rc == 0; i++) {
+        const json_t *word = json_array_get(words, i);
+        rc =
+            msgl__bad_word_add(t, json_string_value(word), json_string_length(word), &banned, &err);
+    }
+    if (rc == 0 && banned.len > MSGL_MAX_BANNED) {
+        rc = msgl__err_set(&err, MSGL_EINVAL, "all up to here have more than %d tokens",
+                           MSGL_MAX_BANNED);
+    }
+    msgl_req_extra_parts parts = msgl__req_extra_parts_of(j->req.extra);
+    parts.banned = banned.data;
+    parts.num_banned = (int64_t)banned.len;
+    msgl_req_extra *both = NULL;
+    if (rc == 0) rc = msgl__req_extra_create_with(&parts, j->config.vocab_size, &both, &err);
+    msgl__ids_free(&banned);
+    if (rc == 0) {
+        msgl__req_extra_unref(j->req.extra);
+        j->req.extra = both;
+        return 0;
+    }
+    if (rc == MSGL_ENOMEM) return msgl__api_fail(&j->error, 500, NULL, NULL, "Out of memory.");
+    return msgl__api_fail(&j->error, 400, "bad_words", "invalid_value", "'bad_words[%zu]': %s.",
+                          i > 0 ? i - 1 : 0, err.text);
+}
+
 // The answer, after which the ids are not needed any more.
 static int end_here(msgl_job *j, const msgl_endpoint *ep, const msgl_tokenizer *tokenizer)
 {
@@ -239,6 +273,7 @@ static int run(msgl_job *j, const msgl_tokenizer *tokenizer, const msgl_chat_tem
     msgl__strbuf_free(&j->body);
     msgl__claim_sub(&j->claim, body);
     if (rc == 0) rc = make_ids(j, ep, tokenizer, templates);
+    if (rc == 0 && j->req.bad_words != NULL) rc = ban_words(j, tokenizer);
     if (rc == 0 && ep->put_job != NULL) rc = end_here(j, ep, tokenizer);
     if (rc == 0 && msgl__gen_request_settle(&j->req) != 0) {
         rc = msgl__api_fail(&j->error, 500, NULL, NULL, "Out of memory.");

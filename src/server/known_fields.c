@@ -26,8 +26,6 @@ static const msgl_refused_field everywhere[] = {
     {"web_search_options", MSGL_NEUTRAL_NULL},
     {"chat_template", MSGL_NEUTRAL_NULL},
     {"prompt_embeds", MSGL_NEUTRAL_NULL},
-    {"bad_words", MSGL_NEUTRAL_EMPTY},
-    {"allowed_token_ids", MSGL_NEUTRAL_NULL},
     {"prompt_logprobs", MSGL_NEUTRAL_NULL},
     {"structured_outputs", MSGL_NEUTRAL_EMPTY},
     {"guided_json", MSGL_NEUTRAL_NULL},

@@ -8,6 +8,7 @@
 #include "server/constraint.h"
 #include "server/fields.h"
 #include "server/logit_bias.h"
+#include "text/bad_words.h"
 
 static const char *const sampling_names[] = {"temperature",
                                              "top_p",
@@ -18,6 +19,8 @@ static const char *const sampling_names[] = {"temperature",
                                              "repetition_penalty",
                                              "repeat_penalty",
                                              "logit_bias",
+                                             "allowed_token_ids",
+                                             "bad_words",
                                              "seed",
                                              "n",
                                              "stop",
@@ -150,6 +153,77 @@ static int parse_numbers(const json_t *o, msgl_gen_request *out, msgl_api_error 
     return rc < 0 ? rc : 0;
 }
 
+// Strings, which the worker makes tokens of.
+static int parse_bad_words(const json_t *o, msgl_gen_request *out, msgl_api_error *e)
+{
+    static const char name[] = "bad_words";
+    const json_t *v = msgl__field(o, name);
+    if (v == NULL) return 0;
+    if (!json_is_array(v)) {
+        return msgl__api_fail(e, 400, name, "invalid_type",
+                              "'%s' is %s; it must be an array of strings.", name,
+                              msgl__json_type_name(v));
+    }
+    if (json_array_size(v) > MSGL_MAX_BAD_WORDS) {
+        return msgl__api_fail(e, 400, name, "invalid_value",
+                              "'%s' has %zu strings; allowed: at most %d.", name,
+                              json_array_size(v), MSGL_MAX_BAD_WORDS);
+    }
+    for (size_t i = 0; i < json_array_size(v); i++) {
+        const json_t *s = json_array_get(v, i);
+        const size_t len = json_is_string(s) ? json_string_length(s) : 0;
+        if (len > 0 && len <= MSGL_MAX_BAD_WORD_BYTES) continue;
+        return msgl__api_fail(e, 400, name, "invalid_value",
+                              "'%s[%zu]' must be a string of 1 to %d bytes.", name, i,
+                              MSGL_MAX_BAD_WORD_BYTES);
+    }
+    out->bad_words = json_array_size(v) > 0 ? v : NULL;
+    return 0;
+}
+
+// The ids into *ids, to be freed.
+static int parse_allowed(const json_t *o, const msgl_api_config *cfg, msgl_ids *ids,
+                         msgl_api_error *e)
+{
+    static const char name[] = "allowed_token_ids";
+    const json_t *v = msgl__field(o, name);
+    if (v == NULL) return 0;
+    const size_t n = json_array_size(v);
+    if (n < 1 || n > MSGL_MAX_ALLOWED_TOKENS) {
+        return msgl__api_fail(e, 400, name, "invalid_value",
+                              "'%s' must be an array of 1 to %d token ids.", name,
+                              MSGL_MAX_ALLOWED_TOKENS);
+    }
+    for (size_t i = 0; i < n; i++) {
+        const json_t *id = json_array_get(v, i);
+        const int64_t token = json_is_integer(id) ? json_integer_value(id) : -1;
+        if (token < 0 || token >= cfg->vocab_size) {
+            return msgl__api_fail(e, 400, name, "invalid_value",
+                                  "'%s[%zu]' must be a token id, 0 to %d.", name, i,
+                                  cfg->vocab_size - 1);
+        }
+        if (msgl__ids_push(ids, (int32_t)token) != 0) {
+            return msgl__api_fail(e, 500, NULL, NULL, "Out of memory.");
+        }
+    }
+    return 0;
+}
+
+// A grammar says alone what an answer is made of.
+static int check_alone(const msgl_gen_request *out, const msgl_req_extra_parts *p,
+                       msgl_api_error *e)
+{
+    const char *beside = out->sampling.min_tokens > 0 ? "min_tokens"
+                         : p->num_allowed > 0         ? "allowed_token_ids"
+                         : out->bad_words != NULL     ? "bad_words"
+                                                      : NULL;
+    if (p->grammar_kind == MSGL_GRAMMAR_NONE || beside == NULL) return 0;
+    return msgl__api_fail(e, 400, beside, "invalid_value",
+                          "'%s' is given, and a form that the answer has to have; allowed: one of "
+                          "them.",
+                          beside);
+}
+
 // The parts of a request that vary in size.
 static int parse_extra(const json_t *o, const msgl_api_config *cfg, msgl_gen_request *out,
                        msgl_api_error *e)
@@ -157,32 +231,26 @@ static int parse_extra(const json_t *o, const msgl_api_config *cfg, msgl_gen_req
     msgl_err err;
     msgl_req_extra *bias = NULL;
     msgl_constraint_text c = {0};
+    msgl_ids allowed = {0};
     int rc = msgl__logit_bias_parse(json_object_get(o, "logit_bias"), cfg->vocab_size, &bias, &err);
-    if (rc == 0 && (rc = msgl__constraint_parse(o, &c, e)) != 0) {
-        msgl__req_extra_unref(bias);
-        return rc;
-    }
-    if (rc == 0 && c.kind == MSGL_GRAMMAR_NONE) {
-        out->extra = bias;
-        return 0;
-    }
-    if (out->sampling.min_tokens > 0) {
-        msgl__req_extra_unref(bias);
-        msgl__constraint_text_free(&c);
-        return msgl__api_fail(
-            e, 400, "min_tokens", "invalid_value",
-            "'min_tokens' is given, and a form that the answer has to have, which "
-            "may be shorter; allowed: one of them.");
-    }
-    if (rc == 0) {
-        rc = msgl__req_extra_create_with(bias == NULL ? NULL : bias->bias,
-                                         bias == NULL ? 0 : bias->num_bias, cfg->vocab_size, c.kind,
-                                         c.text, &out->extra, &err);
+    if (rc == MSGL_ENOMEM) return msgl__api_fail(e, 500, NULL, NULL, "Out of memory.");
+    if (rc != 0) return msgl__api_fail(e, 400, "logit_bias", "invalid_value", "%s.", err.text);
+    rc = parse_allowed(o, cfg, &allowed, e);
+    if (rc == 0) rc = parse_bad_words(o, out, e);
+    if (rc == 0) rc = msgl__constraint_parse(o, &c, e);
+    msgl_req_extra_parts parts = msgl__req_extra_parts_of(bias);
+    parts.allowed = allowed.data;
+    parts.num_allowed = (int64_t)allowed.len;
+    parts.grammar_kind = c.kind;
+    parts.grammar = c.text;
+    if (rc == 0) rc = check_alone(out, &parts, e);
+    if (rc == 0 && msgl__req_extra_create_with(&parts, cfg->vocab_size, &out->extra, &err) != 0) {
+        rc = msgl__api_fail(e, 500, NULL, NULL, "Out of memory."); // all else has been looked at
     }
     msgl__req_extra_unref(bias);
     msgl__constraint_text_free(&c);
-    if (rc == MSGL_ENOMEM) return msgl__api_fail(e, 500, NULL, NULL, "Out of memory.");
-    return rc == 0 ? 0 : msgl__api_fail(e, 400, "logit_bias", "invalid_value", "%s.", err.text);
+    msgl__ids_free(&allowed);
+    return rc;
 }
 
 static int parse_streaming(const json_t *o, msgl_gen_request *out, msgl_api_error *e)

@@ -111,6 +111,15 @@ def completions():
     ids = client.completions.create(model=MODEL, prompt=[5, 6, 7], max_tokens=2,
                                     extra_body={"ignore_eos": True})
     check(ids.usage.prompt_tokens == 3 and ids.usage.completion_tokens == 2, "token ids")
+    story = dict(model=MODEL, prompt="Tell me a story", max_tokens=32, temperature=0)
+    said = client.completions.create(**story).choices[0].text
+    word = [w for w in said.split() if w.isalpha()][-1]
+    without = client.completions.create(extra_body={"bad_words": [word]}, **story)
+    check(" " + word not in without.choices[0].text, "bad_words: %r is not said" % word)
+    few = client.completions.create(model=MODEL, prompt="Count:", max_tokens=8, temperature=0,
+                                    extra_body={"allowed_token_ids": [15], "ignore_eos": True})
+    one = client.completions.create(model=MODEL, prompt=[15], max_tokens=1, extra_body={"echo": True})
+    check(few.choices[0].text == 8 * one.choices[0].text[:1], "allowed_token_ids")
 
 
 WEATHER = {"type": "function", "function": {

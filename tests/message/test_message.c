@@ -12,6 +12,7 @@
 
 #include <cmocka.h>
 
+#include "core/attributes.h"
 #include "core/mem.h"
 #include "core/settings.h"
 #include "message/codec.h"
@@ -350,9 +351,11 @@ static void test_bad_bias(void **state)
     msgl_msg_mem mem = {0};
     for (size_t i = 0; i < sizeof bad / sizeof bad[0]; i++) {
         msgl_strbuf b = enc(&m);
-        assert_int_equal((uint8_t)b.data[b.len - 1], 0x90);
-        b.len--;
+        // The bias, and behind it the other lists: all empty.
+        assert_memory_equal(b.data + b.len - 3, "\x90\x90\x90", 3);
+        b.len -= 3;
         assert_int_equal(msgl__strbuf_add(&b, bad[i].bytes, bad[i].len), 0);
+        assert_int_equal(msgl__strbuf_add(&b, "\x90\x90", 2), 0);
         msgl_msg d;
         msgl_err err;
         assert_int_equal(msgl__msg_decode(b.data, b.len, &mem, &d, &err), MSGL_EFORMAT);
@@ -361,13 +364,14 @@ static void test_bad_bias(void **state)
     }
     // One entry more than allowed, all of them there.
     msgl_strbuf b = enc(&m);
-    b.len--;
+    b.len -= 3;
     assert_int_equal(msgl__strbuf_add(&b, "\xdc\x04\x01", 3), 0);
     for (int i = 0; i <= MSGL_MAX_LOGIT_BIAS; i++) {
         const char pair[] = {(char)0x92, (char)0xcd, (char)(i >> 8), (char)i, (char)0xca, 0, 0,
                              0,          0};
         assert_int_equal(msgl__strbuf_add(&b, pair, sizeof pair), 0);
     }
+    assert_int_equal(msgl__strbuf_add(&b, "\x90\x90", 2), 0);
     msgl_msg d;
     assert_int_equal(msgl__msg_decode(b.data, b.len, &mem, &d, NULL), MSGL_EFORMAT);
     msgl__strbuf_free(&b);
@@ -383,9 +387,9 @@ static void test_grammar(void **state)
     for (int n = 0; n < 2; n++) {
         msgl_msg m = request_message(&id, 1), d;
         msgl_msg_mem mem = {0};
-        assert_int_equal(msgl__req_extra_create_with(&bias, n, 10, MSGL_GRAMMAR_REGEX, "a+",
-                                                     &m.u.request.extra, NULL),
-                         0);
+        const msgl_req_extra_parts parts = {
+            .bias = &bias, .num_bias = n, .grammar_kind = MSGL_GRAMMAR_REGEX, .grammar = "a+"};
+        assert_int_equal(msgl__req_extra_create_with(&parts, 10, &m.u.request.extra, NULL), 0);
         msgl_strbuf b = enc(&m);
         assert_int_equal(msgl__msg_decode(b.data, b.len, &mem, &d, NULL), 0);
         assert_int_equal(d.u.request.extra->grammar_kind, MSGL_GRAMMAR_REGEX);
@@ -396,6 +400,44 @@ static void test_grammar(void **state)
         msgl__strbuf_free(&b);
         msgl__msg_mem_free(&mem);
         msgl__req_extra_unref(m.u.request.extra);
+    }
+}
+
+// Tokens that an answer is made of, and sequences that it does not have.
+static void test_token_lists(void **state)
+{
+    (void)state;
+    const int32_t id = 7, allowed[] = {9, 3}, banned[] = {1, 4, 2, 8, 70000};
+    msgl_msg m = request_message(&id, 1), d;
+    msgl_msg_mem mem = {0};
+    msgl_req_extra_parts parts = {
+        .allowed = allowed, .num_allowed = 2, .banned = banned, .num_banned = 5};
+    assert_int_equal(msgl__req_extra_create_with(&parts, 70001, &m.u.request.extra, NULL), 0);
+    msgl_strbuf b = enc(&m);
+    assert_int_equal(msgl__msg_decode(b.data, b.len, &mem, &d, NULL), 0);
+    const msgl_req_extra *x = d.u.request.extra;
+    assert_int_equal(x->num_allowed, 2);
+    assert_memory_equal(x->allowed, allowed, sizeof allowed);
+    assert_int_equal(x->num_banned, 5);
+    assert_memory_equal(x->banned, banned, sizeof banned);
+    msgl_err err;
+    assert_int_equal(msgl__req_extra_check(x, 70001, &err), 0);
+    assert_int_equal(msgl__req_extra_check(x, 70000, &err), MSGL_EINVAL);
+    assert_string_equal(err.text, "bad_words names token 70000; allowed: 0 to 69999");
+    assert_int_equal(msgl__req_extra_check(x, 9, &err), MSGL_EINVAL);
+    assert_string_equal(err.text, "allowed_token_ids names token 9; allowed: 0 to 8");
+    decode_all_truncations(&b);
+    decode_mutations(&b);
+    msgl__strbuf_free(&b);
+    msgl__msg_mem_free(&mem);
+    msgl__req_extra_unref(m.u.request.extra);
+    // Lengths that do not fit what is there.
+    const int32_t wrong[][3] = {{0, 1, 1}, {3, 1, 1}, {-1, 1, 1}, {1, 1, 1}};
+    for (size_t i = 0; i < MSGL_COUNT(wrong); i++) {
+        parts = (msgl_req_extra_parts){.banned = wrong[i], .num_banned = 3};
+        msgl_req_extra *none = NULL;
+        assert_int_equal(msgl__req_extra_create_with(&parts, 100, &none, &err), MSGL_EINVAL);
+        assert_null(none);
     }
 }
 
@@ -526,11 +568,17 @@ static void test_out_of_memory(void **state)
 int main(void)
 {
     const struct CMUnitTest tests[] = {
-        cmocka_unit_test(test_request),        cmocka_unit_test(test_tokens),
-        cmocka_unit_test(test_bias),           cmocka_unit_test(test_bad_bias),
-        cmocka_unit_test(test_grammar),        cmocka_unit_test(test_small_types),
-        cmocka_unit_test(test_encode_refuses), cmocka_unit_test(test_hostile_variants),
-        cmocka_unit_test(test_hostile_frames), cmocka_unit_test(test_no_heap_when_warm),
+        cmocka_unit_test(test_request),
+        cmocka_unit_test(test_tokens),
+        cmocka_unit_test(test_bias),
+        cmocka_unit_test(test_bad_bias),
+        cmocka_unit_test(test_grammar),
+        cmocka_unit_test(test_token_lists),
+        cmocka_unit_test(test_small_types),
+        cmocka_unit_test(test_encode_refuses),
+        cmocka_unit_test(test_hostile_variants),
+        cmocka_unit_test(test_hostile_frames),
+        cmocka_unit_test(test_no_heap_when_warm),
         cmocka_unit_test(test_out_of_memory),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);

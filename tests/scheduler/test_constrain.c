@@ -56,7 +56,10 @@ static void add(harness *h, uint64_t uid, int32_t n, int32_t m, const char *rege
     r->sampling.ignore_eos = uid % 2 == 0; // does not matter
     msgl_req_extra *x = NULL;
     assert_int_equal(
-        msgl__req_extra_create_with(NULL, 0, VOCAB, MSGL_GRAMMAR_REGEX, regex, &x, NULL), 0);
+        msgl__req_extra_create_with(
+            &(msgl_req_extra_parts){.grammar_kind = MSGL_GRAMMAR_REGEX, .grammar = regex}, VOCAB,
+            &x, NULL),
+        0);
     msgl__scheduler_add(
         h->s, &(msgl_msg_request){
                   .uid = uid, .num_ids = n, .ids = ids, .sampling = r->sampling, .extra = x});
@@ -205,8 +208,11 @@ static void test_min_tokens(void **state)
                         "min_tokens is 17; allowed: at most max_tokens, which is 16");
     p.min_tokens = 1;
     msgl_req_extra *x = NULL;
-    assert_int_equal(msgl__req_extra_create_with(NULL, 0, VOCAB, MSGL_GRAMMAR_REGEX, "d", &x, NULL),
-                     0);
+    assert_int_equal(
+        msgl__req_extra_create_with(
+            &(msgl_req_extra_parts){.grammar_kind = MSGL_GRAMMAR_REGEX, .grammar = "d"}, VOCAB, &x,
+            NULL),
+        0);
     msgl__scheduler_add(
         h.s, &(msgl_msg_request){.uid = 2, .num_ids = 2, .ids = ids, .sampling = p, .extra = x});
     msgl__req_extra_unref(x);

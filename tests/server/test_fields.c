@@ -307,6 +307,15 @@ static void test_sglang_fields(void **state)
     assert_true(r.sampling.seed == 9);
     assert_int_equal(r.sampling.min_tokens, 2);
     msgl__gen_request_free(&r);
+    assert_int_equal(
+        parse(MSGL_API_COMPLETION, false,
+              "{\"prompt\":\"a\",\"allowed_token_ids\":[7,3],\"bad_words\":[\"b\",\" c\"]}", &r,
+              &e),
+        0);
+    assert_int_equal(r.extra->num_allowed, 2);
+    assert_int_equal(r.extra->allowed[1], 3);
+    assert_int_equal(json_array_size(r.bad_words), 2);
+    msgl__gen_request_free(&r);
     // Defaults are SGLang's: the model's sampling, 128 tokens.
     assert_int_equal(parse(MSGL_API_GENERATE, false,
                            "{\"input_ids\":[[1,2],[3]],\"sampling_params\":{}}", &r, &e),

@@ -1,0 +1,82 @@
+// SPDX-License-Identifier: Apache-2.0
+//
+// What a word that must not be said is spelled by, with the demo model's tokenizer.
+#include <setjmp.h>
+#include <stdarg.h>
+#include <stddef.h>
+#include <stdint.h>
+#include <string.h>
+
+#include <cmocka.h>
+
+#include "text/bad_words.h"
+
+static msgl_tokenizer *tok;
+
+static int setup(void **state)
+{
+    (void)state;
+    msgl_err err;
+    if (msgl__tokenizer_load(MSGL_SOURCE_DIR "/models/demo", &tok, &err) != 0) {
+        fail_msg("%s", err.text);
+    }
+    return 0;
+}
+
+static int teardown(void **state)
+{
+    (void)state;
+    msgl__tokenizer_free(tok);
+    return 0;
+}
+
+static void expect_text(const msgl_ids *v, size_t at, const char *text)
+{
+    msgl_strbuf b;
+    msgl__strbuf_init(&b, 1000);
+    const size_t n = (size_t)v->data[at];
+    assert_int_equal(msgl__tokenizer_decode(tok, v->data + at + 1, n, 0, &b, NULL), 0);
+    assert_string_equal(msgl__strbuf_str(&b), text);
+    msgl__strbuf_free(&b);
+}
+
+static void test_spellings(void **state)
+{
+    (void)state;
+    msgl_ids v = {0};
+    // One token each way, and they differ: both. Blanks before do not matter.
+    assert_int_equal(msgl__bad_word_add(tok, " \tthe", 5, &v, NULL), 0);
+    assert_int_equal(v.len, 4);
+    assert_int_equal(v.data[0], 1);
+    expect_text(&v, 0, "the");
+    expect_text(&v, 2, " the");
+    // Behind a space it has one token more: the space is a token of its own.
+    v.len = 0;
+    assert_int_equal(msgl__bad_word_add(tok, "\xe6\xbc\xa2", 3, &v, NULL), 0);
+    assert_int_equal(v.data[0], v.len - 1);
+    expect_text(&v, 0, "\xe6\xbc\xa2");
+    msgl__ids_free(&v);
+}
+
+static void test_refused(void **state)
+{
+    (void)state;
+    char long_word[300];
+    memset(long_word, 'a', sizeof long_word);
+    long_word[299] = '\0';
+    const char *const bad[] = {"", "  ", long_word, "\xff"};
+    for (size_t i = 0; i < 4; i++) {
+        msgl_ids v = {0};
+        msgl_err err;
+        assert_true(msgl__bad_word_add(tok, bad[i], strlen(bad[i]), &v, &err) < 0);
+        assert_true(err.text[0] != '\0');
+        msgl__ids_free(&v);
+    }
+}
+
+int main(void)
+{
+    const struct CMUnitTest tests[] = {cmocka_unit_test(test_spellings),
+                                       cmocka_unit_test(test_refused)};
+    return cmocka_run_group_tests(tests, setup, teardown);
+}
