@@ -8,10 +8,16 @@
 #include "server/chat_answer.h"
 #include "server/endpoint.h"
 #include "server/fields.h"
+#include "server/final_message.h"
 #include "server/json.h"
 
-static const char *const conversation_names[] = {
-    "messages", "tools", "chat_template_kwargs", "add_generation_prompt", "reasoning_effort", NULL};
+static const char *const conversation_names[] = {"messages",
+                                                 "tools",
+                                                 "chat_template_kwargs",
+                                                 "add_generation_prompt",
+                                                 "continue_final_message",
+                                                 "reasoning_effort",
+                                                 NULL};
 const msgl_fields msgl__conversation_fields = {.read = conversation_names};
 static const char *const names[] = {
     "max_completion_tokens", "logprobs", "top_logprobs", "tool_choice", "parallel_tool_calls",
@@ -268,8 +274,10 @@ static int make_vars(const json_t *o, json_t *tools, msgl_gen_request *out, msgl
                               msgl__json_type_name(kwargs));
     }
     bool prompt = true;
-    const int rc = msgl__field_bool(o, "add_generation_prompt", &prompt, e);
+    int rc = msgl__field_bool(o, "add_generation_prompt", &prompt, e);
+    if (rc >= 0) rc = msgl__final_message_parse(o, &out->continue_final, e);
     if (rc < 0) return rc;
+    if (out->continue_final) prompt = false;
     json_t *vars = json_is_object(kwargs) ? json_copy((json_t *)kwargs) : json_object();
     out->chat_vars = vars;
     const char *effort = json_string_value(json_object_get(o, "reasoning_effort"));

@@ -9,6 +9,7 @@
 
 #include "core/mem.h"
 #include "server/endpoint.h"
+#include "server/final_message.h"
 #include "text/bad_words.h"
 
 enum { ANSWER_MAX = 1 << 30 };
@@ -121,6 +122,20 @@ static int keep_rendered(msgl_job *j, msgl_rendered *r)
     return rc == 0 ? 0 : msgl__api_fail_memory(&j->error, rc);
 }
 
+static int render(msgl_job *j, const msgl_chat_templates *templates, const char *field,
+                  msgl_rendered *r)
+{
+    msgl_err err = {0};
+    const msgl_render_limits limits = {.cancelled = &j->cancelled};
+    const int rc = msgl__chat_templates_render(templates, j->req.chat_vars, &limits, r, &err);
+    if (rc != 0) return text_fail(j, rc, field, &err);
+    if (!j->req.continue_final) return 0;
+    if (msgl__final_message_cut(json_object_get(j->req.chat_vars, "messages"), r) == 0) return 0;
+    return msgl__api_fail(&j->error, 400, "continue_final_message", "unsupported_parameter",
+                          "'continue_final_message' is true, but this model's chat template does "
+                          "not write the last message as it is.");
+}
+
 static int encode_chat(msgl_job *j, const msgl_tokenizer *tokenizer,
                        const msgl_chat_templates *templates, const char *field, size_t max_ids)
 {
@@ -129,11 +144,9 @@ static int encode_chat(msgl_job *j, const msgl_tokenizer *tokenizer,
                               "This model has no chat template; use /v1/completions.");
     }
     msgl_rendered r = {0};
-    msgl_err err = {0};
-    const msgl_render_limits limits = {.cancelled = &j->cancelled};
-    int rc = msgl__chat_templates_render(templates, j->req.chat_vars, &limits, &r, &err);
+    int rc = render(j, templates, field, &r);
     if (rc != 0) {
-        rc = text_fail(j, rc, field, &err);
+        // said
     } else if (msgl__endpoint(j->kind)->prompt == MSGL_PROMPT_RENDERED) {
         rc = keep_rendered(j, &r);
     } else if ((rc = begin_answer(j, &r)) == 0) {

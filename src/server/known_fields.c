@@ -17,7 +17,6 @@ static const msgl_refused_field everywhere[] = {
     {"typical_p", MSGL_NEUTRAL_ONE},
     {"suffix", MSGL_NEUTRAL_EMPTY},
     {"use_beam_search", MSGL_NEUTRAL_FALSE},
-    {"continue_final_message", MSGL_NEUTRAL_FALSE},
     {"response_format", MSGL_NEUTRAL_TEXT},
     {"modalities", MSGL_NEUTRAL_NO_AUDIO},
     {"audio", MSGL_NEUTRAL_NULL},

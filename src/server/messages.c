@@ -7,6 +7,7 @@
 
 #include "server/endpoint.h"
 #include "server/fields.h"
+#include "server/final_message.h"
 #include "server/json.h"
 #include "server/messages_answer.h"
 
@@ -212,6 +213,11 @@ static int put_messages(const json_t *o, json_t *chat, msgl_api_error *e)
     }
     int rc = 0;
     for (size_t i = 0; i < n && rc == 0; i++) rc = add_message(out, json_array_get(in, i), i, e);
+    // An answer whose beginning is given goes on there.
+    if (rc == 0 && msgl__final_message_open(out) &&
+        json_object_set_new(chat, "continue_final_message", json_true()) != 0) {
+        rc = oom(e);
+    }
     return rc;
 }
 

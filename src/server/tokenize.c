@@ -18,7 +18,6 @@ static const char *const names[] = {
     "add_special", "parse_special", "with_pieces", NULL};
 static const msgl_refused_field refused[] = {{"return_token_strs", MSGL_NEUTRAL_FALSE},
                                              {"return_tokens_as_token_ids", MSGL_NEUTRAL_FALSE},
-                                             {"continue_final_message", MSGL_NEUTRAL_FALSE},
                                              {NULL, MSGL_NEUTRAL_NULL}};
 static const msgl_fields fields = {
     .read = names, .refused = refused, .also = &msgl__conversation_fields};

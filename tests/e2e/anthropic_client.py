@@ -59,6 +59,9 @@ def whole():
     counted = client.messages.count_tokens(model=MODEL, messages=ASK).input_tokens
     read = m.usage.input_tokens + (m.usage.cache_read_input_tokens or 0)
     check(read == counted and m.usage.output_tokens > 5, "usage is what count_tokens says: %d" % counted)
+    begun = ASK + [{"role": "assistant", "content": "27 + 58 ="}]
+    m = client.messages.create(model=MODEL, max_tokens=40, messages=begun, extra_body=COLD)
+    check(m.content[0].text == " 85.", "an answer whose beginning is given goes on there")
     m = client.messages.create(model=MODEL, max_tokens=2, messages=ASK, extra_body=COLD)
     check(m.stop_reason == "max_tokens" and m.usage.output_tokens == 2, "max_tokens")
     m = client.messages.create(model=MODEL, max_tokens=40, messages=ASK, extra_body=COLD, stop_sequences=["8", "="])

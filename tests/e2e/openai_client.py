@@ -75,6 +75,13 @@ def chat():
     check(usage.prompt_tokens_details.cached_tokens > 0, "the second time, the prefix is cached")
 
 
+def continued():
+    begun = [{"role": "user", "content": "What is 27 + 58?"}, {"role": "assistant", "content": "27 + 58 ="}]
+    go_on = {"continue_final_message": True, "add_generation_prompt": False}
+    r = client.chat.completions.create(model=MODEL, messages=begun, temperature=0, extra_body=go_on)
+    check(r.choices[0].message.content == " 85.", "continue_final_message")
+
+
 def sampling():
     kw = dict(model=MODEL, messages=HELLO, temperature=1.0, max_tokens=16)
     a = client.chat.completions.create(seed=7, n=3, **kw)
@@ -195,6 +202,7 @@ async def concurrent():
 try:
     models()
     chat()
+    continued()
     sampling()
     completions()
     tools("auto", "the model calls a tool")

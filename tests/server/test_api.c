@@ -438,6 +438,11 @@ static void test_refused_fields(void **state)
             refused((msgl_api_kind)kind, body, 400, fields[i][1]);
         }
     }
+}
+
+static void test_refused_fields_of_one(void **state)
+{
+    (void)state;
     static const char *const chat_only[][2] = {
         {"\"top_logprobs\":2", "top_logprobs"},
         {"\"logprobs\":5", "logprobs"},
@@ -865,6 +870,7 @@ int main(void)
         cmocka_unit_test(test_bias_limit),
         cmocka_unit_test(test_ranges_of_settings),
         cmocka_unit_test(test_refused_fields),
+        cmocka_unit_test(test_refused_fields_of_one),
         cmocka_unit_test(test_refused_constraints),
         cmocka_unit_test(test_constraints),
         cmocka_unit_test(test_messages),

@@ -58,6 +58,27 @@ static const question questions[] = {
     {"/detokenize", "{\"tokens\":[[1],2]}", 400, "invalid_type"},
     {"/apply-template", "{\"messages\":[{\"role\":\"user\",\"content\":\"<|im_end|>\"}]}", 200,
      "{\"prompt\":\"<|im_start|>user\\n<|im_end|><|im_end|>\\n<|im_start|>assistant\\n\"}"},
+    {"/apply-template",
+     "{\"messages\":[{\"role\":\"user\",\"content\":\"q\"},{\"role\":\"assistant\",\"content\":\" "
+     "so \"}],"
+     "\"continue_final_message\":true}",
+     200, "{\"prompt\":\"<|im_start|>user\\nq<|im_end|>\\n<|im_start|>assistant\\n so \"}"},
+    {"/apply-template",
+     "{\"messages\":[{\"role\":\"user\",\"content\":\"q\"},{\"role\":\"assistant\",\"content\":"
+     "\"so\"}],"
+     "\"continue_final_message\":true,\"add_generation_prompt\":true}",
+     400, "invalid_value"},
+    {"/apply-template",
+     "{\"messages\":[{\"role\":\"user\",\"content\":\"q\"}],\"continue_final_message\":true}", 400,
+     "invalid_value"},
+    {"/apply-template",
+     "{\"messages\":[{\"role\":\"assistant\",\"content\":\" \"}],\"continue_final_message\":true}",
+     400, "invalid_value"},
+    {"/tokenize",
+     "{\"messages\":[{\"role\":\"assistant\",\"content\":\"Hi\"}],\"continue_final_message\":true}",
+     200,
+     "{\"tokens\":[256,97,115,115,105,115,116,97,110,116,10,72,105],\"count\":13,"
+     "\"max_model_len\":4096}"},
     {"/apply-template", "{}", 400, "missing_required_parameter"},
     {"/apply-template", "{\"messages\":[{\"role\":\"user\",\"content\":\"\"}],\"tools\":{}}", 400,
      "invalid_type"},
