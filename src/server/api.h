@@ -106,6 +106,7 @@ typedef struct msgl_gen_request {
     bool literal;          // special tokens that they spell stay text
     bool many;             // /tokenize and /detokenize: an array was given, whatever its length
     bool pieces;           // /tokenize: tokens with their bytes
+    bool return_ids;       // of the prompt and the answer
     bool continue_final;   // of a chat: in its last message
     bool no_output;        // max_tokens 0 with echo: only the prompt is answered
     int n;

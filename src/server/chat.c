@@ -20,8 +20,8 @@ static const char *const conversation_names[] = {"messages",
                                                  NULL};
 const msgl_fields msgl__conversation_fields = {.read = conversation_names};
 static const char *const names[] = {
-    "max_completion_tokens", "logprobs", "top_logprobs", "tool_choice", "parallel_tool_calls",
-    "separate_reasoning",    NULL};
+    "max_completion_tokens", "logprobs",           "top_logprobs",     "tool_choice",
+    "parallel_tool_calls",   "separate_reasoning", "return_token_ids", NULL};
 static const msgl_fields asked = {.read = names, .also = &msgl__request_fields};
 static const msgl_fields fields = {.read = conversation_names, .also = &asked};
 static const msgl_fields *const objects[] = {&fields, NULL};
@@ -331,7 +331,8 @@ int msgl__chat_parse(const json_t *o, const msgl_api_config *cfg, msgl_gen_reque
     if (rc < 0) return rc;
     if (rc > 0) out->max_tokens = (int32_t)num;
     json_t *tools = NULL;
-    rc = parse_tools(o, cfg, &tools, out, e);
+    rc = msgl__field_bool(o, "return_token_ids", &out->return_ids, e);
+    if (rc >= 0) rc = parse_tools(o, cfg, &tools, out, e);
     if (rc == 0) rc = parse_reasoning(o, cfg, out, e);
     if (rc == 0) rc = parse_logprobs(o, out, e);
     return rc == 0 ? make_vars(o, tools, out, e) : rc;
@@ -348,7 +349,7 @@ const msgl_endpoint msgl__endpoint_chat = {
     .logprobs = &msgl__logprobs_content,
     .put_begin = msgl__chat_put_begin,
     .put_choice = msgl__chat_put_choice,
-    .put_end = msgl__reply_end,
+    .put_end = msgl__chat_put_end,
     .put_chunk = msgl__chat_put_chunk,
     .put_stream_end = msgl__chat_put_stream_end,
     .put_stream_error = msgl__reply_stream_error,

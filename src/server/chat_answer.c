@@ -113,13 +113,23 @@ int msgl__chat_put_choice(const msgl_reply *r, int index, msgl_sequence *s, msgl
     if (rc == 0) rc = msgl__strbuf_addc(out, '}');
     if (rc == 0) rc = msgl__reply_logprobs(s, out);
     if (rc == 0) rc = msgl__reply_finish(s->finish, out);
+    if (rc == 0) rc = msgl__reply_ids(r, s, out);
+    return rc == 0 ? msgl__strbuf_addc(out, '}') : rc;
+}
+
+int msgl__chat_put_end(const msgl_reply *r, int64_t cached, int64_t completion, msgl_strbuf *out)
+{
+    int rc = msgl__reply_end(r, cached, completion, out);
+    if (rc != 0 || !r->req->return_ids) return rc;
+    out->len--; // its brace
+    rc = msgl__reply_put_ids("prompt_token_ids", r->first, out);
     return rc == 0 ? msgl__strbuf_addc(out, '}') : rc;
 }
 
 // --- deltas ---
 
 // An event without text.
-static int put_delta(const msgl_reply *r, int index, const msgl_sequence *s, const char *delta,
+static int put_delta(const msgl_reply *r, int index, msgl_sequence *s, const char *delta,
                      const char *finish, msgl_strbuf *out)
 {
     int rc = msgl__reply_chunk_begin(r, chunk_object, index, out);

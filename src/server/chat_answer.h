@@ -10,6 +10,7 @@
 // The id of a choice's n-th call: of letters and digits, the same whenever it is asked for.
 int msgl__chat_put_call_id(const msgl_reply *r, int index, int n, msgl_strbuf *out);
 int msgl__chat_put_begin(const msgl_reply *r, msgl_strbuf *out);
+int msgl__chat_put_end(const msgl_reply *r, int64_t cached, int64_t completion, msgl_strbuf *out);
 int msgl__chat_put_choice(const msgl_reply *r, int index, msgl_sequence *s, msgl_strbuf *out);
 int msgl__chat_put_chunk(const msgl_reply *r, int index, msgl_sequence *s, bool silent,
                          msgl_strbuf *out);

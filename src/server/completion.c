@@ -8,7 +8,8 @@
 #include "server/fields.h"
 #include "server/json.h"
 
-static const char *const names[] = {"prompt", "best_of", "echo", "logprobs", NULL};
+static const char *const names[] = {"prompt",   "best_of",          "echo",
+                                    "logprobs", "return_token_ids", NULL};
 static const msgl_fields fields = {.read = names, .also = &msgl__request_fields};
 static const msgl_fields *const objects[] = {&fields, NULL};
 
@@ -90,6 +91,7 @@ static int parse(const json_t *o, const msgl_api_config *cfg, msgl_gen_request *
         out->sampling.logprobs = (int32_t)num;
         if (out->echo) out->sampling.prompt_logprobs = (int32_t)num;
     }
+    if (rc >= 0) rc = msgl__field_bool(o, "return_token_ids", &out->return_ids, e);
     if (rc >= 0) rc = msgl__field_int(o, "best_of", 1, out->n, &num, e);
     if (rc >= 0) rc = msgl__parse_prompts(json_object_get(o, "prompt"), "prompt", cfg, out, e);
     return rc < 0 ? rc : msgl__check_choices(out, e);
@@ -105,19 +107,20 @@ static int put_begin(const msgl_reply *r, msgl_strbuf *out)
 }
 
 // ,"text":... of a choice, of the answer or of a stream.
-static int put_text(msgl_sequence *s, msgl_strbuf *out)
+static int put_text(const msgl_reply *r, msgl_sequence *s, msgl_strbuf *out)
 {
     int rc = msgl__strbuf_adds(out, ",\"text\":");
     if (rc == 0) rc = msgl__json_put_str(out, msgl__strbuf_str(&s->text), s->text.len);
     if (rc == 0) rc = msgl__reply_logprobs(s, out);
+    if (rc == 0) rc = msgl__reply_prompt_ids(r, s, out);
     return rc == 0 ? msgl__reply_finish(s->finish, out) : rc;
 }
 
 static int put_choice(const msgl_reply *r, int index, msgl_sequence *s, msgl_strbuf *out)
 {
-    (void)r;
     int rc = msgl__strbuf_addf(out, "%s{\"index\":%d", index == 0 ? "" : ",", index);
-    if (rc == 0) rc = put_text(s, out);
+    if (rc == 0) rc = put_text(r, s, out);
+    if (rc == 0) rc = msgl__reply_ids(r, s, out);
     return rc == 0 ? msgl__strbuf_addc(out, '}') : rc;
 }
 
@@ -126,7 +129,7 @@ static int put_chunk(const msgl_reply *r, int index, msgl_sequence *s, bool sile
 {
     if (s->text.len == 0 && s->logprobs.count == 0 && !silent && s->finish == NULL) return 0;
     int rc = msgl__reply_chunk_begin(r, object, index, out);
-    if (rc == 0) rc = put_text(s, out);
+    if (rc == 0) rc = put_text(r, s, out);
     msgl__strbuf_clear(&s->text);
     return rc == 0 ? msgl__reply_chunk_end(r, s, out) : rc;
 }

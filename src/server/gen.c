@@ -92,7 +92,8 @@ static msgl_reply reply_of(const msgl_front *f, const gen *g)
                     .id = g->id,
                     .model = f->cfg.model_name,
                     .created = g->created,
-                    .num_choices = g->num_choices};
+                    .num_choices = g->num_choices,
+                    .first = &g->job->ids[0]};
     for (int i = 0; i < g->job->req.num_prompts; i++) {
         r.prompt_tokens += (int64_t)g->job->ids[i].len;
     }

@@ -112,7 +112,6 @@ static const char *const foreign[] = {
     "media_io_kwargs",
     "priority",
     "mm_processor_kwargs",
-    "return_token_ids",
     "return_tokens_as_token_ids",
     "spaces_between_special_tokens",
     "thinking_token_budget",

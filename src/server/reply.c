@@ -49,6 +49,30 @@ int msgl__reply_logprobs(msgl_sequence *s, msgl_strbuf *out)
                             : msgl__strbuf_adds(out, "null");
 }
 
+int msgl__reply_put_ids(const char *name, const msgl_ids *ids, msgl_strbuf *out)
+{
+    int rc = msgl__strbuf_addf(out, ",\"%s\":[", name);
+    for (size_t i = 0; i < ids->len && rc == 0; i++) {
+        rc = msgl__strbuf_addf(out, "%s%d", i == 0 ? "" : ",", (int)ids->data[i]);
+    }
+    return rc == 0 ? msgl__strbuf_addc(out, ']') : rc;
+}
+
+int msgl__reply_ids(const msgl_reply *r, msgl_sequence *s, msgl_strbuf *out)
+{
+    if (!r->req->return_ids) return 0;
+    const int rc = msgl__reply_put_ids("token_ids", &s->ids, out);
+    s->ids.len = 0;
+    return rc;
+}
+
+int msgl__reply_prompt_ids(const msgl_reply *r, msgl_sequence *s, msgl_strbuf *out)
+{
+    if (!r->req->return_ids || s->prompt_ids_shown) return 0;
+    s->prompt_ids_shown = true;
+    return msgl__reply_put_ids("prompt_token_ids", s->prompt, out);
+}
+
 int msgl__reply_begin(const msgl_reply *r, const char *object, msgl_strbuf *out)
 {
     int rc = msgl__strbuf_addf(
@@ -73,9 +97,11 @@ int msgl__reply_chunk_begin(const msgl_reply *r, const char *object, int index, 
 }
 
 // Usage in an event that is not the stream's last: null, or what its choice has taken so far.
-int msgl__reply_chunk_end(const msgl_reply *r, const msgl_sequence *s, msgl_strbuf *out)
+int msgl__reply_chunk_end(const msgl_reply *r, msgl_sequence *s, msgl_strbuf *out)
 {
-    int rc = msgl__strbuf_adds(out, "}]");
+    int rc = msgl__reply_ids(r, s, out);
+    if (rc == 0) rc = msgl__strbuf_adds(out, "}]");
+    if (rc == 0) rc = msgl__reply_prompt_ids(r, s, out);
     if (rc == 0 && r->req->include_usage && !r->req->continuous_usage) {
         rc = msgl__strbuf_adds(out, ",\"usage\":null");
     } else if (rc == 0 && r->req->include_usage) {

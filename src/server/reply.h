@@ -13,6 +13,7 @@ typedef struct msgl_reply {
     int64_t created;   // Unix time
     int num_choices;
     int64_t prompt_tokens; // summed over prompts
+    const msgl_ids *first; // the first prompt's ids
 } msgl_reply;
 
 // All of these append to *out and return 0 or the buffer's failure. cached and completion: summed.
@@ -29,12 +30,19 @@ int msgl__reply_finish(const char *finish, msgl_strbuf *out);
 // ,"logprobs":... those that s has now, which it then has no more
 int msgl__reply_logprobs(msgl_sequence *s, msgl_strbuf *out);
 
+// With return_ids: ,"token_ids":[...] those that s has now, which it then has no more
+int msgl__reply_ids(const msgl_reply *r, msgl_sequence *s, msgl_strbuf *out);
+// With return_ids: ,"prompt_token_ids":[...] once for s.
+int msgl__reply_prompt_ids(const msgl_reply *r, msgl_sequence *s, msgl_strbuf *out);
+// ,"NAME":[...]
+int msgl__reply_put_ids(const char *name, const msgl_ids *ids, msgl_strbuf *out);
+
 // OpenAI's objects, whose "object" is given. A whole one up to its choices, and from behind them.
 int msgl__reply_begin(const msgl_reply *r, const char *object, msgl_strbuf *out);
 int msgl__reply_end(const msgl_reply *r, int64_t cached, int64_t completion, msgl_strbuf *out);
 // The event with a part of choice `index`: up to its fields, and from behind them.
 int msgl__reply_chunk_begin(const msgl_reply *r, const char *object, int index, msgl_strbuf *out);
-int msgl__reply_chunk_end(const msgl_reply *r, const msgl_sequence *s, msgl_strbuf *out);
+int msgl__reply_chunk_end(const msgl_reply *r, msgl_sequence *s, msgl_strbuf *out);
 // The event with the usage if it was asked for, and the end of the stream.
 int msgl__reply_stream_end(const msgl_reply *r, const char *object, int64_t cached,
                            int64_t completion, msgl_strbuf *out);

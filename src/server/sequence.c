@@ -74,6 +74,7 @@ void msgl__sequence_free(msgl_sequence *s)
     msgl__strbuf_free(&s->echo_piece);
     msgl__logprobs_free(&s->logprobs);
     msgl__logprobs_free(&s->prompt_entries);
+    msgl__ids_free(&s->ids);
     msgl__free(s->pending);
     *s = (msgl_sequence){0};
 }
@@ -115,7 +116,7 @@ size_t msgl__sequence_bytes(const msgl_sequence *s)
     return parser + msgl__parts_bytes(&s->parts) + s->text.cap + s->echo_piece.cap +
            msgl__text_bytes(&s->answer) + msgl__text_bytes(&s->echoed) +
            msgl__logprobs_bytes(&s->logprobs) + msgl__logprobs_bytes(&s->prompt_entries) +
-           (size_t)s->cap_pending * sizeof *s->pending;
+           (size_t)s->cap_pending * sizeof *s->pending + s->ids.cap * sizeof *s->ids.data;
 }
 
 static int pending_add(msgl_sequence *s, const msgl_token_logprobs *row, size_t offset)
@@ -157,6 +158,9 @@ static int token_in(msgl_sequence *s, const msgl_token_event *e, int32_t t,
         rc = pending_add(s, row, offset);
     }
     if (t < e->num_tokens) s->completion_tokens++; // also one that is not shown
+    if (rc == 0 && t < e->num_tokens && s->req->return_ids) {
+        rc = msgl__ids_push(&s->ids, e->tokens[t]);
+    }
     if (s->answer.stopped) {
         s->finish = "stop";
     } else if (t + 1 >= e->num_tokens && e->finish != MSGL_FINISH_NONE) {

@@ -23,6 +23,8 @@ typedef struct msgl_sequence {
     msgl_part_kind block_kind; // of the open one
     msgl_logprobs logprobs;    // the same of log-probabilities
     bool want_logprobs;
+    msgl_ids ids;          // with return_ids: tokens that the caller has not taken (cleared) yet
+    bool prompt_ids_shown; // the caller's: the client was told of the prompt's
     int32_t cached_tokens, completion_tokens;
     bool started;                   // an event has come
     const char *finish;             // "stop", "length", "tool_calls"; NULL: not finished

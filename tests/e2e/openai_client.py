@@ -82,6 +82,24 @@ def continued():
     check(r.choices[0].message.content == " 85.", "continue_final_message")
 
 
+def token_ids():
+    """As vLLM has them, whole and streamed."""
+    ask = dict(model=MODEL, temperature=0, max_tokens=8, extra_body={"return_token_ids": True})
+    whole = client.completions.create(prompt="Count:", **ask).choices[0]
+    spelled = client.completions.create(model=MODEL, prompt=whole.prompt_token_ids, max_tokens=8, temperature=0)
+    check(spelled.choices[0].text == whole.text and len(whole.token_ids) > 0, "prompt_token_ids")
+    chunks = [c.choices[0] for c in client.completions.create(prompt="Count:", stream=True, **ask)]
+    check(sum((c.token_ids for c in chunks), []) == whole.token_ids, "token_ids of a stream")
+    check(chunks[0].prompt_token_ids == whole.prompt_token_ids, "prompt_token_ids of a stream")
+    question = [{"role": "user", "content": "What is 27 + 58?"}]
+    chat = client.chat.completions.create(messages=question, **ask)
+    chunks = list(client.chat.completions.create(messages=question, stream=True, **ask))
+    check(len(chat.choices[0].token_ids) == chat.usage.completion_tokens, "token_ids of a chat")
+    check(len(chat.prompt_token_ids) == chat.usage.prompt_tokens, "prompt_token_ids of a chat")
+    check(sum((c.choices[0].token_ids for c in chunks), []) == chat.choices[0].token_ids, "its stream's")
+    check([getattr(c, "prompt_token_ids", None) for c in chunks[:2]] == [chat.prompt_token_ids, None], "once")
+
+
 def sampling():
     kw = dict(model=MODEL, messages=HELLO, temperature=1.0, max_tokens=16)
     a = client.chat.completions.create(seed=7, n=3, **kw)
@@ -203,6 +221,7 @@ try:
     models()
     chat()
     continued()
+    token_ids()
     sampling()
     completions()
     tools("auto", "the model calls a tool")

@@ -109,7 +109,7 @@ static void test_foreign_names(void **state)
         "best_of",
         "add_special_tokens",
         "spaces_between_special_tokens",
-        "return_token_ids",
+        "return_tokens_as_token_ids",
         "return_tokens_as_token_ids",
         "cache_prompt",
         "cache_salt",
