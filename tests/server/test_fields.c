@@ -110,7 +110,6 @@ static void test_foreign_names(void **state)
         "add_special_tokens",
         "spaces_between_special_tokens",
         "return_tokens_as_token_ids",
-        "return_tokens_as_token_ids",
         "cache_prompt",
         "cache_salt",
         "priority",
