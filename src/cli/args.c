@@ -361,6 +361,8 @@ static const struct {
      "the CPU kernels to use (default: the best that the machine has)"},
     {"`MINISGL_PLUGIN_DIR`", "a folder",
      "where the plug-ins are (default: beside the program, else in ../lib/minisgl)"},
+    {"`XDG_STATE_HOME`", "a folder",
+     "minisgl/ in it keeps what was entered in `minisgl chat` (default ~/.local/state)"},
     {"`XDG_CACHE_HOME`", "a folder",
      "minisgl/ in it keeps the GPU's measured algorithms (default ~/.cache)"},
     {"`HF_HUB_CACHE`, `HF_HOME`", "a folder",
@@ -375,6 +377,7 @@ static const struct {
     {"`OMPI_COMM_WORLD_RANK` and `OMPI_COMM_WORLD_SIZE`; `SLURM_PROCID` and "
      "`SLURM_STEP_NUM_TASKS`; `PMI_RANK` and `PMI_SIZE`",
      "numbers", "set by mpirun and srun: which of the ranks of a model this process is"},
+    {"`TERM`", "a terminal's name", "how `minisgl chat` edits lines; dumb: pastes are not marked"},
     {"`NO_COLOR`", "anything", "no colour on a terminal"},
 };
 

@@ -326,6 +326,8 @@ msgl_line msgl__terminal_line(msgl_terminal *t, bool more, const char **text, si
     g_stop = g_continued = 0;
     hear(SIGTSTP);
     hear(SIGCONT);
+    // Before the prompt, which libedit shows first: who answers it at once would be echoed twice.
+    el_set(t->el, EL_PREP_TERM, 1);
     set_brackets(t, true);
     int n = 0;
     const char *line = el_gets(t->el, &n);

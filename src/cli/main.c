@@ -17,7 +17,7 @@ static const msgl_command COMMANDS[] = {
     {"serve", MSGL_CMD_SERVE, "--model PATH [options]",
      "Serve the model over an OpenAI-compatible API.", msgl__cmd_serve},
     {"chat", MSGL_CMD_CHAT, "--model PATH [options]",
-     "Talk to the model in a shell. /reset forgets the conversation, /exit ends.", msgl__cmd_chat},
+     "Talk to the model in a shell. /help in it shows its commands, Ctrl-D ends.", msgl__cmd_chat},
     {"run", MSGL_CMD_RUN, "--model PATH (--prompt TEXT... | --input FILE.jsonl) [options]",
      "Answer prompts offline, all batched together.", msgl__cmd_run},
     {"bench", MSGL_CMD_BENCH, "step|decode|prefill|offline|serve|attn|startup|limits [options]",
