@@ -39,8 +39,10 @@ static const msgl_command COMMANDS[] = {
     {"template", MSGL_CMD_TEMPLATE, "--model PATH",
      "{\"messages\": [...], \"tools\": [...]} on standard input, the rendered chat template out.",
      msgl__cmd_template},
-    {"help", MSGL_CMD_HELP, "[--markdown | --matrix]",
-     "Show this overview, or write docs/cli.md or the matrix of attention backends.", cmd_help},
+    {"help", MSGL_CMD_HELP, "[--man | --completion bash | --markdown | --matrix]",
+     "Show this overview, or write the manual page, completion for a shell, docs/cli.md or the "
+     "matrix of attention backends.",
+     cmd_help},
 };
 
 static void overview(FILE *out)
@@ -57,6 +59,10 @@ static int cmd_help(const msgl_args *a)
 {
     if (a->matrix) {
         msgl__help_matrix(stdout);
+    } else if (a->man) {
+        msgl__help_man(COMMANDS, (int)MSGL_COUNT(COMMANDS), msgl_version(), stdout);
+    } else if (a->completion != NULL) {
+        msgl__help_bash(COMMANDS, (int)MSGL_COUNT(COMMANDS), stdout);
     } else if (a->markdown) {
         msgl__help_markdown(COMMANDS, (int)MSGL_COUNT(COMMANDS), stdout);
     } else {

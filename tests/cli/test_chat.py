@@ -22,7 +22,7 @@ import termios
 import time
 
 MINISGL, MODEL = sys.argv[1:3]
-LIMIT_S = 120
+LIMIT_S = 60
 OPTIONS = ["--model", MODEL, "--device", "cpu", "--num-pages", "4096", "--threads", "1", "--temperature", "0"]
 failures = []
 
@@ -128,6 +128,9 @@ def test_talk(state, folder):
     out = t.enter("/params top_p 2")
     check('top_p is "2"; allowed: a number from' in out, "a bad value", out)
     check("temperature          0\r\n" in t.enter("/params"), "the parameters", t.seen)
+    for _ in range(8): # it never shows what was typed twice: the terminal is ready when the prompt is there
+        out = t.enter("/params top_k 20")
+        check(out.count("/params") == 1, "echoed once", out)
     out = t.enter("/params max_tokens 3") + t.enter("What is 3 + 4?")
     check("[cut after 3 tokens, which max_tokens allows;" in out, "an answer that max_tokens cut", out)
     t.enter("/params max_tokens default")
@@ -165,6 +168,13 @@ def test_interrupts(state, folder):
     messages = saved(t, os.path.join(folder, "stopped.json"))
     check(len(messages) == 4 and len(messages[3]["content"]) >= 20, "what came of it stays", str(messages))
     check("forgotten" in t.enter("/undo"), "undo", t.seen)
+    t.type("Tell me a story.\r")
+    t.until("story\\.\r\n")
+    t.until("[a-z ,.]{20}")
+    t.type("\x03/undo\r") # before there is a prompt
+    t.until("stopped; ")
+    t.until("forgotten")
+    t.prompt()
     t.enter("/params ignore_eos default")
     check("= 7" in t.enter("What is 3 + 4?"), "it goes on", t.seen)
     check(len(saved(t, os.path.join(folder, "stopped.json"))) == 4, "what was undone is gone")
