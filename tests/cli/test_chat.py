@@ -297,7 +297,7 @@ def test_no_history(folder):
         pass
     t = Terminal(path) # a file in the folder's place
     out = t.enter("What is 2 + 3?") + t.enter("What is 2 + 3?")
-    check(out.count("5.") == 2, "without a history", out)
+    check(out.count("= 5.") == 2, "without a history", out)
     check(t.seen.count("warning: no history is kept: ") == 1, "it is said once", t.seen)
     t.type("\x04")
     t.end(0, "Ctrl-D without a history")
