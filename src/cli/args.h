@@ -53,7 +53,8 @@ typedef struct msgl_args {
     // tokenize
     int decode;
     // help
-    int help, markdown, matrix;
+    int help, markdown, matrix, man;
+    const char *completion;
     const char *sub;              // second word of `bench`
     bool given[MSGL_MAX_OPTIONS]; // whether option i was, by flag or variable
 } msgl_args;
@@ -85,6 +86,9 @@ bool msgl__args_given(const msgl_args *a, const void *member);
 void msgl__option_env(const msgl_setting *o, char out[64]);
 void msgl__help_command(const msgl_command *cmd, FILE *out);
 void msgl__help_markdown(const msgl_command *commands, int n, FILE *out);
+// A page of section 1.
+void msgl__help_man(const msgl_command *commands, int n, const char *version, FILE *out);
+void msgl__help_bash(const msgl_command *commands, int n, FILE *out); // what bash completes
 
 // Whether `name` stands in a list with commas, spaces behind which do not count.
 bool msgl__cli_lists(const char *list, const char *name);

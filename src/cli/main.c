@@ -17,7 +17,7 @@ static const msgl_command COMMANDS[] = {
     {"serve", MSGL_CMD_SERVE, "--model PATH [options]",
      "Serve the model over an OpenAI-compatible API.", msgl__cmd_serve},
     {"chat", MSGL_CMD_CHAT, "--model PATH [options]",
-     "Talk to the model in a shell. /reset forgets the conversation, /exit ends.", msgl__cmd_chat},
+     "Talk to the model in a shell. /help in it shows its commands, Ctrl-D ends.", msgl__cmd_chat},
     {"run", MSGL_CMD_RUN, "--model PATH (--prompt TEXT... | --input FILE.jsonl) [options]",
      "Answer prompts offline, all batched together.", msgl__cmd_run},
     {"bench", MSGL_CMD_BENCH, "step|decode|prefill|offline|serve|attn|startup|limits [options]",
@@ -39,8 +39,10 @@ static const msgl_command COMMANDS[] = {
     {"template", MSGL_CMD_TEMPLATE, "--model PATH",
      "{\"messages\": [...], \"tools\": [...]} on standard input, the rendered chat template out.",
      msgl__cmd_template},
-    {"help", MSGL_CMD_HELP, "[--markdown | --matrix]",
-     "Show this overview, or write docs/cli.md or the matrix of attention backends.", cmd_help},
+    {"help", MSGL_CMD_HELP, "[--man | --completion bash | --markdown | --matrix]",
+     "Show this overview, or write the manual page, completion for a shell, docs/cli.md or the "
+     "matrix of attention backends.",
+     cmd_help},
 };
 
 static void overview(FILE *out)
@@ -57,6 +59,10 @@ static int cmd_help(const msgl_args *a)
 {
     if (a->matrix) {
         msgl__help_matrix(stdout);
+    } else if (a->man) {
+        msgl__help_man(COMMANDS, (int)MSGL_COUNT(COMMANDS), msgl_version(), stdout);
+    } else if (a->completion != NULL) {
+        msgl__help_bash(COMMANDS, (int)MSGL_COUNT(COMMANDS), stdout);
     } else if (a->markdown) {
         msgl__help_markdown(COMMANDS, (int)MSGL_COUNT(COMMANDS), stdout);
     } else {

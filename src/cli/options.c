@@ -606,6 +606,23 @@ static const msgl_setting ROWS[] = {
         .group = "help",
         .help = "print the matrix of attention backends that README.md has",
     },
+    {
+        .name = "man",
+        MSGL_FLAG(msgl_args, man),
+        .commands = MSGL_CMD_HELP,
+        .group = "help",
+        .help = "print the manual page: minisgl help --man | man -l -",
+    },
+    {
+        .name = "completion",
+        MSGL_TEXT(msgl_args, completion),
+        .choices = "bash",
+        .commands = MSGL_CMD_HELP,
+        .group = "help",
+        .metavar = "SHELL",
+        .help = "print what completes commands and options: source <(minisgl help --completion "
+                "bash)",
+    },
 };
 
 const msgl_setting_table msgl__cli_settings = {ROWS, MSGL_COUNT(ROWS)};

@@ -67,6 +67,11 @@ msgl_engine *msgl__llm_engine(msgl_llm *l)
     return l->engine;
 }
 
+const msgl_chat_templates *msgl__llm_templates(const msgl_llm *l)
+{
+    return l->templates;
+}
+
 static void push(msgl_llm *l, struct request *r, enum request_state state)
 {
     struct list *to = &l->requests[state];

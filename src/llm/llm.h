@@ -12,6 +12,7 @@
 #include "template/chat_template.h"
 
 msgl_engine *msgl__llm_engine(msgl_llm *l);
+const msgl_chat_templates *msgl__llm_templates(const msgl_llm *l); // NULL: the model has none
 void msgl__scheduler_config_of(msgl_engine *e, msgl_scheduler_config *out);
 // The fields that both have under one name, but for seed, max_tokens, logprobs and stop ids, whose
 // "not given" differs.
