@@ -201,7 +201,8 @@ int msgl__cli_model_dir(const msgl_args *a, char **out, msgl_err *err)
                              "--model %.150s: no such folder or file, and no ORG/NAME of a hub",
                              model);
     }
-    return find(a, false, out, err);
+    const int rc = find(a, false, out, err);
+    return rc == MSGL_ENOENT ? msgl__err_prefix(err, rc, "no folder %.60s here", model) : rc;
 }
 
 const char *msgl__cli_model_name(const msgl_args *a, const char *dir)
