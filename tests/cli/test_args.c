@@ -18,6 +18,7 @@
 
 static const msgl_command SERVE = {"serve", MSGL_CMD_SERVE, "", "", NULL};
 static const msgl_command RUN = {"run", MSGL_CMD_RUN, "", "", NULL};
+static const msgl_command SIMULATE = {"simulate", MSGL_CMD_SIMULATE, "", "", NULL};
 static const msgl_command BENCH = {"bench", MSGL_CMD_BENCH, "", "", NULL};
 static msgl_args args;
 static msgl_err err;
@@ -262,7 +263,9 @@ static void test_errors(void **state)
     assert_string_equal(err.text, "--cache-type is \"lru\"; allowed: radix|naive");
     assert_int_equal(parse(&RUN, "--temperature", "nan", NULL), MSGL_EINVAL);
     assert_int_equal(parse(&RUN, "--top-k", "99999999999999999999", NULL), MSGL_EINVAL);
-    assert_int_equal(parse(&RUN, "stray", NULL, NULL), MSGL_EINVAL);
+    assert_int_equal(parse(&RUN, "model", "stray", NULL), MSGL_EINVAL);
+    assert_non_null(strstr(err.text, "unexpected argument \"stray\""));
+    assert_int_equal(parse(&SIMULATE, "stray", NULL, NULL), MSGL_EINVAL);
     setenv("MINISGL_PAGE_SIZE", "many", 1);
     assert_int_equal(parse(&SERVE, NULL, NULL, NULL), MSGL_EINVAL);
     assert_non_null(strstr(err.text, "MINISGL_PAGE_SIZE is \"many\""));
@@ -297,6 +300,28 @@ static void test_defaults_and_order(void **state)
     unsetenv("MINISGL_DISABLE_OVERLAP_SCHEDULING");
 }
 
+// The model without a flag: once, of bench behind what is measured, and over the variable.
+static void test_model_without_flag(void **state)
+{
+    (void)state;
+    assert_int_equal(parse(&RUN, "org/name", NULL, NULL), 0);
+    assert_string_equal(args.engine.model_dir, "org/name");
+    assert_true(msgl__args_given(&args, &args.engine.model_dir));
+    assert_int_equal(parse(&BENCH, "step", "org/name", NULL), 0);
+    assert_string_equal(args.sub, "step");
+    assert_string_equal(args.engine.model_dir, "org/name");
+    assert_int_equal(parse(&RUN, "-m", "a", NULL), 0);
+    assert_string_equal(args.engine.model_dir, "a");
+    assert_int_equal(parse(&RUN, "-m", "a", "b"), MSGL_EINVAL);
+    assert_string_equal(err.text, "two models: \"b\" and --model a; allowed: one");
+    assert_int_equal(parse(&RUN, "b", "--model=a", NULL), MSGL_EINVAL);
+    assert_string_equal(err.text, "two models: \"b\" and --model a; allowed: one");
+    setenv("MINISGL_MODEL", "c", 1);
+    assert_int_equal(parse(&RUN, "b", NULL, NULL), 0);
+    assert_string_equal(args.engine.model_dir, "b");
+    unsetenv("MINISGL_MODEL");
+}
+
 int main(void)
 {
     const struct CMUnitTest tests[] = {
@@ -305,6 +330,7 @@ int main(void)
         cmocka_unit_test(test_every_option_every_way),
         cmocka_unit_test(test_limits_agree),
         cmocka_unit_test(test_errors),
+        cmocka_unit_test(test_model_without_flag),
         cmocka_unit_test(test_defaults_and_order),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
