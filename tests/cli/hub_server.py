@@ -128,7 +128,7 @@ class Handler(http.server.BaseHTTPRequestHandler):
         for at in range(0, min(cut, len(body)), 1 << 16):
             self.wfile.write(body[at : min(at + (1 << 16), cut)])
             if "slow" in m:
-                time.sleep(0.02)
+                time.sleep(0.01)
         if cut < len(body):
             self.close_connection = True
         return None
