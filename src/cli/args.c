@@ -58,9 +58,12 @@ void msgl__option_env(const msgl_setting *o, char out[64])
 // Whether `flag`, as typed, is this option.
 static bool is_spelled(const msgl_setting *o, const char *flag)
 {
-    const char *alias = msgl__option_alias(o);
-    return (strncmp(flag, "--", 2) == 0 && strcmp(flag + 2, o->name) == 0) ||
-           (alias != NULL && strcmp(flag, alias) == 0);
+    if (strncmp(flag, "--", 2) == 0 && strcmp(flag + 2, o->name) == 0) return true;
+    const char *alias;
+    for (int k = 0; (alias = msgl__option_alias(o, k)) != NULL; k++) {
+        if (strcmp(flag, alias) == 0) return true;
+    }
+    return false;
 }
 
 // The option of these commands that is called so; -1: none.
@@ -107,12 +110,12 @@ static int unknown(const msgl_command *cmd, const char *name, msgl_err *err)
         if ((o->commands & cmd->bit) == 0) continue;
         char flag[64];
         snprintf(flag, sizeof flag, "--%s", o->name);
-        const char *const spellings[] = {flag, msgl__option_alias(o)};
-        for (int k = 0; k < 2 && spellings[k] != NULL; k++) {
-            const int d = distance(name, spellings[k]);
+        const char *spelling = flag;
+        for (int k = 0; spelling != NULL; spelling = msgl__option_alias(o, k++)) {
+            const int d = distance(name, spelling);
             if (d >= best) continue;
             best = d;
-            snprintf(nearest, sizeof nearest, "%s", spellings[k]);
+            snprintf(nearest, sizeof nearest, "%s", spelling);
         }
     }
     if (nearest[0] != '\0') {
@@ -221,6 +224,24 @@ static int add_option(struct own_options *own, const msgl_setting *o, const char
     return rc != 0 ? rc : check_benchmark(own->several, benchmarks_of(own->one), err);
 }
 
+// A word that is no option: what is measured (bench), or the model. *model: the one so far.
+static int take_word(const msgl_command *cmd, const char *word, const struct own_options *own,
+                     const char **model, msgl_args *out, msgl_err *err)
+{
+    if (cmd->bit == MSGL_CMD_BENCH && out->sub == NULL) {
+        out->sub = word;
+        const int rc = check_benchmark(own->one, word, err);
+        return rc != 0 ? rc : check_benchmark(own->several, word, err);
+    }
+    const int at = find("--model", cmd->bit);
+    if (at >= 0 && *model == NULL) {
+        *model = word;
+        return store(at, "--model", word, out, err);
+    }
+    return msgl__err_set(err, MSGL_EINVAL, "unexpected argument \"%s\"; see `minisgl %s --help`",
+                         word, cmd->name);
+}
+
 int msgl__args_parse(const msgl_command *cmd, int argc, char **argv, msgl_args *out, msgl_err *err)
 {
     *out = (msgl_args){0};
@@ -230,20 +251,14 @@ int msgl__args_parse(const msgl_command *cmd, int argc, char **argv, msgl_args *
     int rc = read_environment(cmd, out, err);
     bool lists_from_argv = false;
     struct own_options own = {0};
+    const char *word = NULL, *flagged = NULL; // the model without and with its flag
     for (int i = 0; rc == 0 && i < argc; i++) {
         char name[64];
         const char *equals = strchr(argv[i], '=');
         const size_t n = equals != NULL ? (size_t)(equals - argv[i]) : strlen(argv[i]);
         if (argv[i][0] != '-') {
-            if (cmd->bit == MSGL_CMD_BENCH && out->sub == NULL) {
-                out->sub = argv[i];
-                rc = check_benchmark(own.one, out->sub, err);
-                if (rc == 0) rc = check_benchmark(own.several, out->sub, err);
-                continue;
-            }
-            return msgl__err_set(err, MSGL_EINVAL,
-                                 "unexpected argument \"%s\"; see `minisgl %s --help`", argv[i],
-                                 cmd->name);
+            rc = take_word(cmd, argv[i], &own, &word, out, err);
+            continue;
         }
         if (n >= sizeof name)
             return msgl__err_set(err, MSGL_EINVAL, "unknown option %.40s...", argv[i]);
@@ -267,7 +282,12 @@ int msgl__args_parse(const msgl_command *cmd, int argc, char **argv, msgl_args *
             lists_from_argv = true;
         }
         rc = store(at, name, value, out, err);
+        if (rc == 0 && strcmp(o->name, "model") == 0) flagged = value;
         if (rc == 0) rc = add_option(&own, o, out->sub, err);
+    }
+    if (rc == 0 && word != NULL && flagged != NULL) {
+        rc = msgl__err_set(err, MSGL_EINVAL,
+                           "two models: \"%.80s\" and --model %.80s; allowed: one", word, flagged);
     }
     return rc;
 }

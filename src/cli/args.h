@@ -26,7 +26,7 @@ typedef struct msgl_list {
 typedef struct msgl_args {
     msgl_options engine; // model_dir as the user wrote it; cpu_level and callbacks are not set
     // model
-    const char *model_source;
+    const char *model_source, *revision;
     // engine
     const char *prefill_attention, *decode_attention;
     // server
@@ -69,15 +69,16 @@ typedef struct msgl_command {
 
 // Rows whose values are in msgl_args itself.
 extern const msgl_setting_table msgl__cli_settings;
-// "-o" of "--format"; NULL: it has no other spelling.
-const char *msgl__option_alias(const msgl_setting *o);
+// Other spelling k, from 0, of an option: "-o" of "--format"; NULL: it has no more.
+const char *msgl__option_alias(const msgl_setting *o, int k);
 
 // All options, counted from 0; NULL behind the last. What only the C API has is of no command.
 const msgl_setting *msgl__option(int i);
 // Where in msgl_args the struct is that holds option i's value.
 size_t msgl__option_values(int i);
 
-// Reads variables, then argv[0, argc) (without program and command). Errors name the flag or
+// Reads variables, then argv[0, argc) (without program and command). A word that is no option is
+// the model, of commands that have one (of `bench` the second word). Errors name the flag or
 // variable, the value and what is allowed; an unknown flag gets the nearest known one.
 int msgl__args_parse(const msgl_command *cmd, int argc, char **argv, msgl_args *out, msgl_err *err);
 // Whether the option that is stored in this member of *a was given, by flag or variable.

@@ -185,7 +185,7 @@ static int run_file(struct run *r, msgl_err *err)
     if (rc == 0) rc = msgl__cli_model_dir(r->args, &dir, err);
     if (rc == 0) {
         msgl__cli_params(r->args, r->llm, &params);
-        msgl__run_common_init(&r->common, &params, msgl__cli_model_name(dir),
+        msgl__run_common_init(&r->common, &params, msgl__cli_model_name(r->args, dir),
                               r->args->engine.model_dir, info.vocab_size);
         rc = run_lines(r, err);
     }

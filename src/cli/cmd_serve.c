@@ -170,7 +170,7 @@ int msgl__cmd_serve(const msgl_args *a)
         msgl_free(dir);
         return msgl__cli_fail(MSGL_EXIT_FAILED, &err);
     }
-    struct serve s = {.options = &options, .model_name = msgl__cli_model_name(dir)};
+    struct serve s = {.options = &options, .model_name = msgl__cli_model_name(a, dir)};
     const msgl_list *names = &a->served_names;
     if (names->count > 0) {
         s.model_name = names->items[0];

@@ -5,7 +5,6 @@
 #include <math.h>
 #include <stdlib.h>
 #include <string.h>
-#include <sys/stat.h>
 #include <unistd.h>
 
 #include "core/err.h"
@@ -31,94 +30,6 @@ int msgl__cli_flush(FILE *f, const char *name, msgl_err *err)
     if (why == 0) why = errno;
     return msgl__err_set(err, MSGL_EIO, "%.180s: %s", name,
                          why != 0 ? strerror(why) : "not everything could be written");
-}
-
-// ---- the model ----
-
-static bool is_dir(const char *path)
-{
-    struct stat st;
-    return stat(path, &st) == 0 && S_ISDIR(st.st_mode);
-}
-
-static bool is_file(const char *path)
-{
-    struct stat st;
-    return stat(path, &st) == 0 && S_ISREG(st.st_mode);
-}
-
-// `root`/models--ORG--NAME/snapshots/REVISION, REVISION from refs/main.
-static char *cached_snapshot(const char *root, const char *name)
-{
-    msgl_strbuf b;
-    msgl__strbuf_init(&b, 4096);
-    int rc = msgl__strbuf_addf(&b, "%s/models--", root);
-    for (const char *p = name; rc == 0 && *p != '\0'; p++) {
-        rc = *p == '/' ? msgl__strbuf_adds(&b, "--") : msgl__strbuf_addc(&b, *p);
-    }
-    const size_t base = b.len;
-    char revision[128] = "";
-    if (rc == 0 && msgl__strbuf_adds(&b, "/refs/main") == 0) {
-        FILE *f = fopen(msgl__strbuf_str(&b), "r");
-        if (f != NULL) {
-            if (fgets(revision, sizeof revision, f) != NULL) {
-                revision[strcspn(revision, "\r\n")] = '\0';
-            }
-            fclose(f);
-        }
-    }
-    char *dir = NULL;
-    if (revision[0] != '\0' && strchr(revision, '/') == NULL) {
-        b.len = base;
-        if (msgl__strbuf_addf(&b, "/snapshots/%s", revision) == 0 && is_dir(msgl__strbuf_str(&b))) {
-            dir = msgl__strbuf_take(&b);
-        }
-    }
-    msgl__strbuf_free(&b);
-    return dir;
-}
-
-int msgl__cli_model_dir(const msgl_args *a, char **out, msgl_err *err)
-{
-    const char *model = a->engine.model_dir;
-    if (model == NULL) {
-        return msgl__err_set(err, MSGL_EINVAL,
-                             "--model PATH is needed: a Hugging Face model folder or a .gguf file");
-    }
-    if (is_dir(model) || is_file(model)) {
-        *out = msgl__strdup(model);
-        if (*out == NULL) return msgl__err_set(err, MSGL_ENOMEM, "out of memory");
-        for (size_t n = strlen(model); n > 1 && model[n - 1] == '/';) (*out)[--n] = '\0';
-        return 0;
-    }
-    if (access(model, F_OK) == 0) {
-        return msgl__err_set(err, MSGL_EINVAL, "--model %.150s: neither a folder nor a file",
-                             model);
-    }
-    const char *hub = getenv("HF_HUB_CACHE"), *home = getenv("HF_HOME"), *user = getenv("HOME");
-    char root[1024] = "";
-    if (hub != NULL && *hub != '\0') {
-        snprintf(root, sizeof root, "%s", hub);
-    } else if (home != NULL && *home != '\0') {
-        snprintf(root, sizeof root, "%s/hub", home);
-    } else if (user != NULL) {
-        snprintf(root, sizeof root, "%s/.cache/huggingface/hub", user);
-    }
-    if (strcmp(a->model_source, "local") != 0 && strchr(model, '/') != NULL && model[0] != '/' &&
-        strstr(model, "..") == NULL) {
-        *out = cached_snapshot(root, model);
-        if (*out != NULL) return 0;
-        return msgl__err_set(err, MSGL_ENOENT,
-                             "%.100s is neither a folder or file nor a model in the cache %.100s",
-                             model, root);
-    }
-    return msgl__err_set(err, MSGL_ENOENT, "--model %.150s: no such folder or file", model);
-}
-
-const char *msgl__cli_model_name(const char *dir)
-{
-    const char *slash = strrchr(dir, '/');
-    return slash != NULL && slash[1] != '\0' ? slash + 1 : dir;
 }
 
 const char *msgl__cli_attention(const msgl_args *a, char buf[128])

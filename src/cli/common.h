@@ -21,11 +21,12 @@ int msgl__cli_fail(int code, const msgl_err *err);
 int msgl__cli_flush(FILE *f, const char *name, msgl_err *err);
 
 // The folder or file that --model means: a path, or ORG/NAME in the local Hugging Face cache
-// (HF_HUB_CACHE, HF_HOME, ~/.cache/huggingface). Freed with msgl_free. The error lists where it
-// looked.
+// (HF_HUB_CACHE, HF_HOME, ~/.cache/huggingface), else on the hub, from where it is downloaded.
+// Freed with msgl_free. The error says where it looked.
 int msgl__cli_model_dir(const msgl_args *a, char **out, msgl_err *err);
-// The name that the model of such a folder is served under: "models/demo/" is "demo".
-const char *msgl__cli_model_name(const char *dir);
+// The name that the model of such a folder is served under: "models/demo/" is "demo",
+// "ORG/NAME@v1" is "NAME@v1".
+const char *msgl__cli_model_name(const msgl_args *a, const char *dir);
 
 // The attention spec after the overrides of its halves; buf is the caller's.
 const char *msgl__cli_attention(const msgl_args *a, char buf[128]);
@@ -86,6 +87,7 @@ int msgl__cmd_bench(const msgl_args *a);
 bool msgl__bench_opens_model(const char *sub); // in the program's own process
 int msgl__cmd_info(const msgl_args *a);
 int msgl__cmd_tokenize(const msgl_args *a);
+int msgl__cmd_pull(const msgl_args *a);
 int msgl__cmd_template(const msgl_args *a);
 
 #endif

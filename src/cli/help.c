@@ -32,10 +32,12 @@ static void wrap(FILE *out, const char *text, int indent)
 // The flags of an option and its value: "--format, -o md|csv|json".
 static void names_of(const msgl_setting *o, const char *separator, char *out, size_t size)
 {
-    const char *alias = msgl__option_alias(o),
-               *value = o->choices != NULL ? o->choices : o->metavar;
-    snprintf(out, size, "--%s%s%s%s%s", o->name, alias != NULL ? separator : "",
-             alias != NULL ? alias : "", value != NULL ? " " : "", value != NULL ? value : "");
+    const char *alias, *value = o->choices != NULL ? o->choices : o->metavar;
+    size_t n = (size_t)snprintf(out, size, "--%s", o->name);
+    for (int k = 0; n < size && (alias = msgl__option_alias(o, k)) != NULL; k++) {
+        n += (size_t)snprintf(out + n, size - n, "%s%s", separator, alias);
+    }
+    if (n < size && value != NULL) snprintf(out + n, size - n, " %s", value);
 }
 
 // The help of an option, its default at the end.
@@ -100,10 +102,16 @@ static const struct {
     {"`XDG_STATE_HOME`", "a folder",
      "minisgl/ in it keeps what was entered in `minisgl chat` (default ~/.local/state)"},
     {"`XDG_CACHE_HOME`", "a folder",
-     "minisgl/ in it keeps the GPU's measured algorithms (default ~/.cache)"},
+     "minisgl/ in it keeps the GPU's measured algorithms, huggingface/ is HF_HOME (default "
+     "~/.cache)"},
     {"`HF_HUB_CACHE`, `HF_HOME`", "a folder",
      "the local Hugging Face cache, or the folder that holds it as hub/ (default "
      "~/.cache/huggingface)"},
+    {"`HF_TOKEN`", "a token",
+     "what gated and private models of the hub want (default: the file token in HF_HOME); only "
+     "HF_ENDPOINT's host sees it"},
+    {"`HF_ENDPOINT`", "an address", "the hub, or a mirror of it (default https://huggingface.co)"},
+    {"`HF_HUB_OFFLINE`", "`1`, `0`", "1: nothing is downloaded, the cache has it or not"},
     {"`FLASHINFER_USE_TENSOR_CORES`", "`0`, `1`, `false`, `true`, `off`, `on`",
      "which of its decode kernels the GPU backend fi takes (default: by the group size)"},
     {"`MINISGL_DUAL_CHUNK_KEYS`", "`plain`, `scaled`",
@@ -256,10 +264,12 @@ static void values_bash(FILE *out)
     }
     fputs("    -o", out); // of --format and of --output
     for (int i = 0; (o = msgl__option(i)) != NULL; i++) {
-        const char *alias = o->name != NULL ? msgl__option_alias(o) : NULL;
+        const char *alias;
         if (o->name == NULL || o->choices != NULL || o->type == MSGL_SETTING_FLAG) continue;
         fprintf(out, " | \\\n        --%s", o->name);
-        if (alias != NULL && strncmp(alias, "--", 2) == 0) fprintf(out, " | %s", alias);
+        for (int k = 0; (alias = msgl__option_alias(o, k)) != NULL; k++) {
+            if (strcmp(alias, "-o") != 0) fprintf(out, " | %s", alias);
+        }
     }
     fputs(") return ;;\n    esac\n", out);
 }
@@ -280,7 +290,7 @@ void msgl__help_bash(const msgl_command *commands, int n, FILE *out)
         const int num = in_order(commands[c].bit, options);
         fprintf(out, "    %s) words=\"", commands[c].name);
         const size_t first = strcspn(commands[c].usage, " "); // "step|decode" of bench
-        if (isalpha((unsigned char)commands[c].usage[0])) {
+        if (islower((unsigned char)commands[c].usage[0])) {
             put_choices(out, commands[c].usage, first);
             fputc(' ', out);
         }

@@ -14,13 +14,14 @@
 static int cmd_help(const msgl_args *a);
 
 static const msgl_command COMMANDS[] = {
-    {"serve", MSGL_CMD_SERVE, "--model PATH [options]",
-     "Serve the model over an OpenAI-compatible API.", msgl__cmd_serve},
-    {"chat", MSGL_CMD_CHAT, "--model PATH [options]",
+    {"serve", MSGL_CMD_SERVE, "MODEL [options]", "Serve the model over an OpenAI-compatible API.",
+     msgl__cmd_serve},
+    {"chat", MSGL_CMD_CHAT, "MODEL [options]",
      "Talk to the model in a shell. /help in it shows its commands, Ctrl-D ends.", msgl__cmd_chat},
-    {"run", MSGL_CMD_RUN, "--model PATH (--prompt TEXT... | --input FILE.jsonl) [options]",
+    {"run", MSGL_CMD_RUN, "MODEL (--prompt TEXT... | --input FILE.jsonl) [options]",
      "Answer prompts offline, all batched together.", msgl__cmd_run},
-    {"bench", MSGL_CMD_BENCH, "step|decode|prefill|offline|serve|attn|startup|limits [options]",
+    {"bench", MSGL_CMD_BENCH,
+     "step|decode|prefill|offline|serve|attn|startup|limits [MODEL] [options]",
      "Measure: steps, a batch job, a server (any OpenAI endpoint), attention backends, the "
      "start, "
      "this machine's limits.",
@@ -29,16 +30,18 @@ static const msgl_command COMMANDS[] = {
      "--step-table FILE --trace FILE --num-pages N [--replicas LIST] [options]",
      "Predict what replicas of a server do with a trace, from steps that were measured.",
      msgl__cmd_simulate},
-    {"info", MSGL_CMD_INFO, "[--model PATH]",
+    {"info", MSGL_CMD_INFO, "[MODEL]",
      "Show the hardware, the attention backends and why one cannot run here, and a model's shape.",
      msgl__cmd_info},
-    {"calibrate", MSGL_CMD_CALIBRATE, "--model PATH --text FILE -o FILE [options]",
+    {"calibrate", MSGL_CMD_CALIBRATE, "MODEL --text FILE -o FILE [options]",
      "Find the heavy channels of K on a text, for --attn double_sparsity.", msgl__cmd_calibrate},
-    {"tokenize", MSGL_CMD_TOKENIZE, "--model PATH [--decode]",
+    {"tokenize", MSGL_CMD_TOKENIZE, "MODEL [--decode]",
      "Text on standard input, a JSON array of token ids out; or the reverse.", msgl__cmd_tokenize},
-    {"template", MSGL_CMD_TEMPLATE, "--model PATH",
+    {"template", MSGL_CMD_TEMPLATE, "MODEL",
      "{\"messages\": [...], \"tools\": [...]} on standard input, the rendered chat template out.",
      msgl__cmd_template},
+    {"pull", MSGL_CMD_PULL, "ORG/NAME[/FILE.gguf] [--revision NAME]",
+     "Download a model from the hub, or what is new of it, and print its folder.", msgl__cmd_pull},
     {"help", MSGL_CMD_HELP, "[--man | --completion bash | --markdown | --matrix]",
      "Show this overview, or write the manual page, completion for a shell, docs/cli.md or the "
      "matrix of attention backends.",

@@ -20,12 +20,21 @@ static const msgl_setting ROWS[] = {
         MSGL_TEXT(msgl_args, model_source),
         .choices = "huggingface|local",
         .preset_text = "huggingface",
-        .by_default = "; nothing is downloaded",
-        .commands = MSGL_CMD_ENGINE,
+        .commands = MSGL_CMD_ENGINE | MSGL_CMD_INFO | MSGL_CMD_TOKENIZE | MSGL_CMD_TEMPLATE,
         .group = "model",
         .metavar = "NAME",
-        .help = "where a model name is looked up: the local Hugging Face cache, or nowhere but the "
-                "path",
+        .help = "where a model name is looked up: in the local Hugging Face cache, then on the "
+                "hub; or nowhere, and --model is a path (docs/hubs.md)",
+    },
+    {
+        .name = "revision",
+        MSGL_TEXT(msgl_args, revision),
+        .by_default = ": main",
+        .commands =
+            MSGL_CMD_ENGINE | MSGL_CMD_INFO | MSGL_CMD_TOKENIZE | MSGL_CMD_TEMPLATE | MSGL_CMD_PULL,
+        .group = "model",
+        .metavar = "NAME",
+        .help = "branch, tag or commit of a model of a hub; --model ORG/NAME@NAME says the same",
     },
 
     {
@@ -631,6 +640,7 @@ const msgl_setting_table msgl__cli_settings = {ROWS, MSGL_COUNT(ROWS)};
 static const struct {
     const char *name, *alias;
 } ALIASES[] = {
+    {"model", "-m"},
     {"model", "--model-path"},
     {"attention-backend", "--attn"},
     {"max-prefill-length", "--max-extend-length"},
@@ -645,10 +655,10 @@ static const struct {
     {"help", "-h"},
 };
 
-const char *msgl__option_alias(const msgl_setting *o)
+const char *msgl__option_alias(const msgl_setting *o, int k)
 {
     for (size_t i = 0; i < MSGL_COUNT(ALIASES); i++) {
-        if (strcmp(ALIASES[i].name, o->name) == 0) return ALIASES[i].alias;
+        if (strcmp(ALIASES[i].name, o->name) == 0 && k-- == 0) return ALIASES[i].alias;
     }
     return NULL;
 }

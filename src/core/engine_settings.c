@@ -9,12 +9,14 @@ static const msgl_setting ROWS[] = {
     {
         .name = "model",
         MSGL_TEXT(msgl_options, model_dir),
-        .commands = MSGL_CMD_ENGINE | MSGL_CMD_INFO | MSGL_CMD_TOKENIZE | MSGL_CMD_TEMPLATE,
+        .commands =
+            MSGL_CMD_ENGINE | MSGL_CMD_INFO | MSGL_CMD_TOKENIZE | MSGL_CMD_TEMPLATE | MSGL_CMD_PULL,
         .group = "model",
-        .metavar = "PATH",
+        .metavar = "MODEL",
         .help = "model folder as it comes from Hugging Face (config.json, *.safetensors, "
-                "tokenizer.json), a .gguf file, or the name of a folder in the local Hugging Face "
-                "cache",
+                "tokenizer.json), a .gguf file, or ORG/NAME[/FILE.gguf][@REVISION], which is "
+                "downloaded unless the local Hugging Face cache has it; the flag's name may be "
+                "left out",
     },
     {
         .name = "dtype",

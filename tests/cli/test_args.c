@@ -18,6 +18,7 @@
 
 static const msgl_command SERVE = {"serve", MSGL_CMD_SERVE, "", "", NULL};
 static const msgl_command RUN = {"run", MSGL_CMD_RUN, "", "", NULL};
+static const msgl_command SIMULATE = {"simulate", MSGL_CMD_SIMULATE, "", "", NULL};
 static const msgl_command BENCH = {"bench", MSGL_CMD_BENCH, "", "", NULL};
 static msgl_args args;
 static msgl_err err;
@@ -33,12 +34,17 @@ static int parse(const msgl_command *cmd, const char *a, const char *b, const ch
                             argv, &args, &err);
 }
 
-// The flags of an option: "--name", and its other spelling or NULL.
-static void flags_of(const msgl_setting *o, char name[64], const char *flags[2])
+enum { FLAGS = 3 }; // spellings of an option at most
+
+// The flags of an option: "--name", and its other spellings or NULL.
+static void flags_of(const msgl_setting *o, char name[64], const char *flags[FLAGS])
 {
     snprintf(name, 64, "--%s", o->name);
     flags[0] = name;
-    flags[1] = msgl__option_alias(o);
+    for (int k = 1; k < FLAGS; k++) {
+        flags[k] = flags[k - 1] != NULL ? msgl__option_alias(o, k - 1) : NULL;
+    }
+    assert_null(msgl__option_alias(o, FLAGS - 1));
 }
 
 static void test_table(void **state)
@@ -56,12 +62,13 @@ static void test_table(void **state)
             const msgl_setting *p = msgl__option(j);
             if ((o->commands & p->commands) == 0) continue;
             char names[2][64];
-            const char *mine[2], *others[2];
+            const char *mine[FLAGS], *others[FLAGS];
             flags_of(o, names[0], mine);
             flags_of(p, names[1], others);
-            for (int k = 0; k < 4; k++) {
-                if (mine[k / 2] == NULL || others[k % 2] == NULL) continue;
-                assert_string_not_equal(mine[k / 2], others[k % 2]);
+            for (int k = 0; k < FLAGS * FLAGS; k++) {
+                const char *one = mine[k / FLAGS], *two = others[k % FLAGS];
+                if (one == NULL || two == NULL) continue;
+                assert_string_not_equal(one, two);
             }
         }
     }
@@ -83,7 +90,7 @@ static void test_help(void **state)
         for (int i = 0; (o = msgl__option(i)) != NULL; i++) {
             if ((o->commands & bit) == 0) continue;
             char name[64], line[80];
-            const char *flags[2];
+            const char *flags[FLAGS];
             flags_of(o, name, flags);
             snprintf(line, sizeof line, "  %s%s%s", name, flags[1] != NULL ? ", " : "",
                      flags[1] != NULL ? flags[1] : "");
@@ -120,7 +127,7 @@ static void test_every_option_every_way(void **state)
         if (o->name == NULL) continue;
         const msgl_command cmd = {"x", o->commands, "", "", NULL};
         char value[64] = "text", expected[64], got[64], joined[128], env[64], name[64];
-        const char *flags[2];
+        const char *flags[FLAGS];
         flags_of(o, name, flags);
         if (o->type == MSGL_SETTING_FLAG) snprintf(value, sizeof value, "1");
         if (o->type == MSGL_SETTING_INT || o->type == MSGL_SETTING_REAL) {
@@ -131,7 +138,7 @@ static void test_every_option_every_way(void **state)
         }
         snprintf(expected, sizeof expected, "%s", value);
         if (o->type == MSGL_SETTING_FLAG && o->preset == 1) snprintf(expected, 64, "0");
-        for (size_t k = 0; k < 2 && flags[k] != NULL; k++) {
+        for (size_t k = 0; k < FLAGS && flags[k] != NULL; k++) {
             snprintf(joined, sizeof joined, "%s=%s", flags[k], value);
             assert_int_equal(parse(&cmd, joined, NULL, NULL), 0);
             value_of(i, got);
@@ -206,7 +213,7 @@ static void refused_by_commands(const msgl_setting *o, const char *value, char a
 {
     const msgl_command cmd = {"x", o->commands, "", "", NULL};
     char name[64], env[64], joined[192];
-    const char *flags[2];
+    const char *flags[FLAGS];
     flags_of(o, name, flags);
     snprintf(joined, sizeof joined, "%s=%s", name, value);
     assert_int_equal(parse(&cmd, joined, NULL, NULL), MSGL_EINVAL);
@@ -256,7 +263,9 @@ static void test_errors(void **state)
     assert_string_equal(err.text, "--cache-type is \"lru\"; allowed: radix|naive");
     assert_int_equal(parse(&RUN, "--temperature", "nan", NULL), MSGL_EINVAL);
     assert_int_equal(parse(&RUN, "--top-k", "99999999999999999999", NULL), MSGL_EINVAL);
-    assert_int_equal(parse(&RUN, "stray", NULL, NULL), MSGL_EINVAL);
+    assert_int_equal(parse(&RUN, "model", "stray", NULL), MSGL_EINVAL);
+    assert_non_null(strstr(err.text, "unexpected argument \"stray\""));
+    assert_int_equal(parse(&SIMULATE, "stray", NULL, NULL), MSGL_EINVAL);
     setenv("MINISGL_PAGE_SIZE", "many", 1);
     assert_int_equal(parse(&SERVE, NULL, NULL, NULL), MSGL_EINVAL);
     assert_non_null(strstr(err.text, "MINISGL_PAGE_SIZE is \"many\""));
@@ -291,6 +300,28 @@ static void test_defaults_and_order(void **state)
     unsetenv("MINISGL_DISABLE_OVERLAP_SCHEDULING");
 }
 
+// The model without a flag: once, of bench behind what is measured, and over the variable.
+static void test_model_without_flag(void **state)
+{
+    (void)state;
+    assert_int_equal(parse(&RUN, "org/name", NULL, NULL), 0);
+    assert_string_equal(args.engine.model_dir, "org/name");
+    assert_true(msgl__args_given(&args, &args.engine.model_dir));
+    assert_int_equal(parse(&BENCH, "step", "org/name", NULL), 0);
+    assert_string_equal(args.sub, "step");
+    assert_string_equal(args.engine.model_dir, "org/name");
+    assert_int_equal(parse(&RUN, "-m", "a", NULL), 0);
+    assert_string_equal(args.engine.model_dir, "a");
+    assert_int_equal(parse(&RUN, "-m", "a", "b"), MSGL_EINVAL);
+    assert_string_equal(err.text, "two models: \"b\" and --model a; allowed: one");
+    assert_int_equal(parse(&RUN, "b", "--model=a", NULL), MSGL_EINVAL);
+    assert_string_equal(err.text, "two models: \"b\" and --model a; allowed: one");
+    setenv("MINISGL_MODEL", "c", 1);
+    assert_int_equal(parse(&RUN, "b", NULL, NULL), 0);
+    assert_string_equal(args.engine.model_dir, "b");
+    unsetenv("MINISGL_MODEL");
+}
+
 int main(void)
 {
     const struct CMUnitTest tests[] = {
@@ -299,6 +330,7 @@ int main(void)
         cmocka_unit_test(test_every_option_every_way),
         cmocka_unit_test(test_limits_agree),
         cmocka_unit_test(test_errors),
+        cmocka_unit_test(test_model_without_flag),
         cmocka_unit_test(test_defaults_and_order),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);

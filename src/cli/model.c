@@ -1,0 +1,234 @@
+// SPDX-License-Identifier: Apache-2.0
+//
+// Which model --model means, and `minisgl pull`: paths, and names of a hub with what the user's
+// environment says of it.
+#include <errno.h>
+#include <stdlib.h>
+#include <string.h>
+#include <strings.h>
+#include <sys/stat.h>
+#include <unistd.h>
+
+#include "cli/common.h"
+#include "core/err.h"
+#include "core/mem.h"
+#include "hub/hub.h"
+#include "utils/clock.h"
+#include "utils/file.h"
+
+enum { MAX_TOKEN = 4096 };
+#define QUIET_NS 30000000000u // between lines where there is no terminal
+
+struct shown {
+    const char *name;
+    uint64_t start_ns, line_ns;
+};
+
+// ---- progress ----
+
+static void on_log(void *ctx, const char *line)
+{
+    (void)ctx;
+    msgl__cli_bar_clear();
+    fprintf(stderr, "minisgl: %s\n", line);
+}
+
+// "3:07" or "1:02:03".
+static void duration(double seconds, char out[32])
+{
+    const long s = seconds < 359999 ? (long)seconds : 359999;
+    if (s >= 3600) {
+        snprintf(out, 32, "%ld:%02ld:%02ld", s / 3600, s / 60 % 60, s % 60);
+    } else {
+        snprintf(out, 32, "%ld:%02ld", s / 60, s % 60);
+    }
+}
+
+static void on_progress(void *ctx, uint64_t done, uint64_t total, uint64_t received)
+{
+    struct shown *s = ctx;
+    const uint64_t now = msgl__now_ns();
+    if (s->start_ns == 0) s->start_ns = s->line_ns = now;
+    const double seconds = (double)(now - s->start_ns) / 1e9;
+    const double rate = seconds > 0.2 ? (double)received / seconds : 0;
+    char note[128], left[32] = "";
+    if (rate > 0) duration((double)(total - done) / rate, left);
+    snprintf(note, sizeof note, "%.1f / %.1f MB%s", (double)done / 1e6, (double)total / 1e6,
+             rate > 0 ? "" : "  ");
+    if (rate > 0) {
+        const size_t n = strlen(note);
+        snprintf(note + n, sizeof note - n, "  %.1f MB/s  %s left", rate / 1e6, left);
+    }
+    if (isatty(STDERR_FILENO)) {
+        msgl__cli_bar(s->name, done, total, note);
+        if (done >= total) msgl__cli_bar_clear();
+    } else if (now - s->line_ns >= QUIET_NS) {
+        s->line_ns = now;
+        fprintf(stderr, "minisgl: %s: %s\n", s->name, note);
+    }
+}
+
+// ---- the environment ----
+
+static const char *variable(const char *text)
+{
+    return text != NULL && *text != '\0' ? text : NULL;
+}
+
+// HF_HOME, or where it is without that variable; "" if nothing says where.
+static void hub_home(char *out, size_t size)
+{
+    const char *home = variable(getenv("HF_HOME")), *cache = variable(getenv("XDG_CACHE_HOME"));
+    const char *user = variable(getenv("HOME"));
+    if (home != NULL) {
+        snprintf(out, size, "%s", home);
+    } else if (cache != NULL) {
+        snprintf(out, size, "%s/huggingface", cache);
+    } else {
+        snprintf(out, size, "%s%s", user != NULL ? user : "",
+                 user != NULL ? "/.cache/huggingface" : "");
+    }
+}
+
+static void cache_root(const char *home, char *out, size_t size)
+{
+    const char *hub = variable(getenv("HF_HUB_CACHE"));
+    snprintf(out, size, "%s%s", hub != NULL ? hub : home, hub != NULL ? "" : "/hub");
+}
+
+static bool is_yes(const char *text)
+{
+    return text != NULL && (strcmp(text, "1") == 0 || strcasecmp(text, "yes") == 0 ||
+                            strcasecmp(text, "on") == 0 || strcasecmp(text, "true") == 0);
+}
+
+// HF_TOKEN, else the file token in HF_HOME; "" if there is none. It becomes a line of HTTP, and is
+// never shown.
+static int read_token(const char *home, char out[MAX_TOKEN], msgl_err *err)
+{
+    char path[1100], *text = NULL;
+    size_t len = 0;
+    const char *value = variable(getenv("HF_TOKEN")), *source = "HF_TOKEN";
+    out[0] = '\0';
+    snprintf(path, sizeof path, "%s/token", home);
+    if (value == NULL) {
+        const int rc = msgl__file_read(path, MAX_TOKEN, &text, &len, err);
+        if (rc == MSGL_ENOENT) return 0;
+        if (rc != 0) return rc;
+        value = text;
+        source = path;
+    }
+    value += strspn(value, " \t\r\n");
+    const size_t n = strcspn(value, " \t\r\n");
+    bool ok = n < MAX_TOKEN && value[n + strspn(value + n, " \t\r\n")] == '\0';
+    for (size_t i = 0; i < n; i++) ok = ok && value[i] > 0x20 && value[i] < 0x7f;
+    if (ok) snprintf(out, MAX_TOKEN, "%.*s", (int)n, value);
+    msgl__free(text);
+    if (ok) return 0;
+    return msgl__err_set(err, MSGL_EINVAL,
+                         "%.150s: the token is not valid; allowed: one word of up to %d letters, "
+                         "digits and signs",
+                         source, MAX_TOKEN - 1);
+}
+
+// ---- finding ----
+
+static int find(const msgl_args *a, bool refresh, char **out, msgl_err *err)
+{
+    static char token[MAX_TOKEN];
+    char home[1024], root[1100];
+    msgl_hub_name name;
+    int rc = msgl__hub_name_parse(a->engine.model_dir, a->revision, &name, err);
+    hub_home(home, sizeof home);
+    cache_root(home, root, sizeof root);
+    if (rc == 0 && strcmp(root, "/hub") == 0) { // neither of the variables, and no HOME
+        rc =
+            msgl__err_set(err, MSGL_EINVAL, "no HOME and no HF_HOME: there is no cache to look in");
+    }
+    if (rc == 0) rc = read_token(home, token, err);
+    if (rc != 0) return rc;
+    struct shown shown = {.name = name.repo};
+    const msgl_hub hub = {.endpoint = variable(getenv("HF_ENDPOINT")),
+                          .cache = root,
+                          .token = token[0] != '\0' ? token : NULL,
+                          .offline = is_yes(getenv("HF_HUB_OFFLINE"))
+                                         ? "HF_HUB_OFFLINE forbids to ask the hub"
+                                         : NULL,
+                          .refresh = refresh,
+                          .interrupted = &msgl__cli_interrupted,
+                          .log = on_log,
+                          .progress = on_progress,
+                          .ctx = &shown};
+    rc = msgl__hub_find(&hub, &name, out, err);
+    msgl__cli_bar_clear();
+    return rc;
+}
+
+int msgl__cli_model_dir(const msgl_args *a, char **out, msgl_err *err)
+{
+    const char *model = a->engine.model_dir;
+    struct stat st;
+    if (model == NULL) {
+        return msgl__err_set(err, MSGL_EINVAL,
+                             "--model PATH is needed: a Hugging Face model folder, a .gguf file, "
+                             "or ORG/NAME of the hub");
+    }
+    if (stat(model, &st) == 0) {
+        if (!S_ISDIR(st.st_mode) && !S_ISREG(st.st_mode)) {
+            return msgl__err_set(err, MSGL_EINVAL, "--model %.150s: neither a folder nor a file",
+                                 model);
+        }
+        if (a->revision != NULL) {
+            return msgl__err_set(err, MSGL_EINVAL,
+                                 "--revision is for models of a hub, and --model %.150s is here",
+                                 model);
+        }
+        *out = msgl__strdup(model);
+        if (*out == NULL) return msgl__err_set(err, MSGL_ENOMEM, "out of memory");
+        for (size_t n = strlen(model); n > 1 && model[n - 1] == '/';) (*out)[--n] = '\0';
+        return 0;
+    }
+    if (errno != ENOENT && errno != ENOTDIR) {
+        return msgl__err_set(err, MSGL_EIO, "--model %.150s: %s", model, strerror(errno));
+    }
+    msgl_hub_name name;
+    if (strcmp(a->model_source, "local") == 0 ||
+        msgl__hub_name_parse(model, a->revision, &name, err) != 0) {
+        const bool a_name = strcmp(a->model_source, "local") != 0 &&
+                            strchr("./~", *model) == NULL && strchr(model, '/') != NULL;
+        if (a_name) return MSGL_EINVAL; // as the parser says
+        return msgl__err_set(err, MSGL_ENOENT,
+                             "--model %.150s: no such folder or file, and no ORG/NAME of a hub",
+                             model);
+    }
+    const int rc = find(a, false, out, err);
+    return rc == MSGL_ENOENT ? msgl__err_prefix(err, rc, "no folder %.60s here", model) : rc;
+}
+
+const char *msgl__cli_model_name(const msgl_args *a, const char *dir)
+{
+    struct stat st;
+    const char *model = a->engine.model_dir;
+    const bool path = stat(model, &st) == 0;
+    const char *text = path ? dir : model;
+    const char *slash = memrchr(text, '/', path ? strlen(text) : strcspn(text, "@"));
+    return slash != NULL && slash[1] != '\0' ? slash + 1 : text;
+}
+
+int msgl__cmd_pull(const msgl_args *a)
+{
+    msgl_err err;
+    char *dir = NULL;
+    if (a->engine.model_dir == NULL) {
+        msgl__err_set(&err, MSGL_EINVAL, "pull what? allowed: ORG/NAME, ORG/NAME/FILE.gguf");
+        return msgl__cli_fail(MSGL_EXIT_USAGE, &err);
+    }
+    msgl__cli_catch_interrupt();
+    const int rc = find(a, true, &dir, &err);
+    if (rc != 0) {
+        return msgl__cli_fail(rc == MSGL_EABORTED ? MSGL_EXIT_INTERRUPTED : MSGL_EXIT_FAILED, &err);
+    }
+    printf("%s\n", dir);
+    msgl_free(dir);
+    return MSGL_EXIT_OK;
+}

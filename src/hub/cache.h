@@ -1,0 +1,47 @@
+// SPDX-License-Identifier: Apache-2.0
+//
+// The layout of the Hugging Face cache, which Python's tools share:
+//     ROOT/models--ORG--NAME/blobs/CHECKSUM            content, named by its checksum
+//     ROOT/models--ORG--NAME/snapshots/COMMIT/FILE     -> ../../blobs/CHECKSUM
+//     ROOT/models--ORG--NAME/refs/REVISION             a commit
+//     ROOT/.locks/models--ORG--NAME/CHECKSUM.lock      flock: one process writes a blob
+#ifndef MSGL_HUB_CACHE_H
+#define MSGL_HUB_CACHE_H
+
+#include <signal.h>
+#include <stdbool.h>
+
+#include "hub/name.h"
+
+enum { MSGL_HUB_PATH = 2048 };
+
+typedef struct msgl_hub_cache {
+    char root[1024];
+    char folder[1024 + 256]; // of the model
+    char locks[1024 + 256];
+} msgl_hub_cache;
+
+int msgl__hub_cache_init(const char *root, const msgl_hub_name *name, msgl_hub_cache *out,
+                         msgl_err *err);
+// The commit that a revision stands for here; false: it is not known here.
+bool msgl__hub_cache_commit(const msgl_hub_cache *c, const char *revision, char commit[41]);
+// The snapshot's folder if there is one, and whether all is in it that `name` asks for: the named
+// file, or a config.json and every file of weights.
+bool msgl__hub_cache_snapshot(const msgl_hub_cache *c, const char *commit, char out[MSGL_HUB_PATH]);
+bool msgl__hub_cache_complete(const char *snapshot, const msgl_hub_name *name);
+
+// refs/REVISION, at once.
+int msgl__hub_cache_set_commit(const msgl_hub_cache *c, const char *revision, const char *commit,
+                               msgl_err *err);
+// snapshots/COMMIT/FILE as a relative link to the blob, at once; over one that is there.
+int msgl__hub_cache_link(const msgl_hub_cache *c, const char *commit, const char *file,
+                         const char *checksum, msgl_err *err);
+// Every folder that `path` stands in.
+int msgl__hub_make_parents(const char *path, msgl_err *err);
+// Waits for the blob's lock; *fd is closed to give it back. waiting, if not NULL, is called once
+// when another process has it.
+int msgl__hub_cache_lock(const msgl_hub_cache *c, const char *checksum,
+                         const volatile sig_atomic_t *interrupted, void (*waiting)(void *ctx),
+                         void *ctx, int *fd, msgl_err *err);
+
+#endif

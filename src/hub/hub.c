@@ -1,0 +1,270 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "hub/hub.h"
+
+#include <errno.h>
+#include <inttypes.h>
+#include <stdio.h>
+#include <string.h>
+#include <sys/stat.h>
+#include <sys/statvfs.h>
+#include <unistd.h>
+
+#include "core/mem.h"
+#include "hub/cache.h"
+#include "hub/fetch.h"
+#include "hub/list.h"
+
+#define HUB "https://huggingface.co"
+
+struct pull {
+    const msgl_hub *hub;
+    const msgl_hub_name *name;
+    const char *endpoint;
+    msgl_hub_cache cache;
+    msgl_hub_list list;
+    msgl_fetch *fetch;
+    uint64_t done;    // bytes of files before this one
+    uint64_t start;   // bytes of this one that were here before
+    uint64_t current; // and now
+    uint64_t received;
+};
+
+static void tell(const struct pull *p, const char *line)
+{
+    if (p->hub->log != NULL) p->hub->log(p->hub->ctx, line);
+}
+
+static void on_log(void *ctx, const char *line)
+{
+    tell(ctx, line);
+}
+
+static void on_waiting(void *ctx)
+{
+    tell(ctx, "another process downloads this file; waiting for it");
+}
+
+static void on_bytes(void *ctx, uint64_t done)
+{
+    struct pull *p = ctx;
+    if (done >= p->current) p->received += done - p->current;
+    p->current = done;
+    if (p->hub->progress == NULL) return;
+    p->hub->progress(p->hub->ctx, p->done + done, p->list.bytes, p->received);
+}
+
+// Adds `text` with everything but letters, digits and "-_.~" (and "/", if keep is that) as %XX.
+static int add_escaped(msgl_strbuf *b, const char *text, char keep)
+{
+    int rc = 0;
+    for (const unsigned char *p = (const unsigned char *)text; rc == 0 && *p != '\0'; p++) {
+        const bool plain = (*p >= 'a' && *p <= 'z') || (*p >= 'A' && *p <= 'Z') ||
+                           (*p >= '0' && *p <= '9') || strchr("-_.~", *p) != NULL ||
+                           (keep != '\0' && *p == (unsigned char)keep);
+        rc = plain ? msgl__strbuf_addc(b, (char)*p) : msgl__strbuf_addf(b, "%%%02X", *p);
+    }
+    return rc;
+}
+
+static uint64_t size_of(const char *path)
+{
+    struct stat st;
+    return stat(path, &st) == 0 && S_ISREG(st.st_mode) ? (uint64_t)st.st_size : 0;
+}
+
+static void blob_path(const struct pull *p, const msgl_hub_file *f, const char *end,
+                      char out[MSGL_HUB_PATH])
+{
+    (void)snprintf(out, MSGL_HUB_PATH, "%s/blobs/%s%s", p->cache.folder, f->checksum, end);
+}
+
+// A blob is written elsewhere and renamed when it is right, so that its being there is enough.
+static bool has_blob(const struct pull *p, const msgl_hub_file *f)
+{
+    char path[MSGL_HUB_PATH];
+    struct stat st;
+    blob_path(p, f, "", path);
+    return stat(path, &st) == 0 && S_ISREG(st.st_mode) && (uint64_t)st.st_size == f->size;
+}
+
+// ---- the list ----
+
+static int get_list(struct pull *p, msgl_err *err)
+{
+    msgl_strbuf url, text;
+    char what[400];
+    (void)snprintf(what, sizeof what, "%s (revision %.60s)", p->name->repo, p->name->revision);
+    msgl__strbuf_init(&url, 4096);
+    msgl__strbuf_init(&text, MSGL_HUB_MAX_LIST);
+    int rc = msgl__strbuf_addf(&url, "%s/api/models/%s/revision/", p->endpoint, p->name->repo);
+    if (rc == 0) rc = add_escaped(&url, p->name->revision, '\0');
+    if (rc == 0) rc = msgl__strbuf_adds(&url, "?blobs=true");
+    if (rc != 0) {
+        rc = msgl__err_set(err, rc, "%.100s: the hub's address is too long", p->name->repo);
+    } else {
+        rc = msgl__fetch_text(p->fetch, msgl__strbuf_str(&url), what, &text, err);
+    }
+    if (rc == 0) {
+        rc = msgl__hub_list_parse(msgl__strbuf_str(&text), text.len, p->name, &p->list, err);
+    }
+    msgl__strbuf_free(&url);
+    msgl__strbuf_free(&text);
+    return rc;
+}
+
+// Better to hear it before an hour of downloading than behind it.
+static int check_room(const struct pull *p, msgl_err *err)
+{
+    struct statvfs fs;
+    uint64_t needed = 0;
+    for (size_t i = 0; i < p->list.count; i++) {
+        char partial[MSGL_HUB_PATH];
+        const msgl_hub_file *f = &p->list.files[i];
+        blob_path(p, f, ".incomplete", partial);
+        const uint64_t have = has_blob(p, f) ? f->size : size_of(partial);
+        if (have < f->size) needed += f->size - have;
+    }
+    if (statvfs(p->cache.root, &fs) != 0) return 0; // writing says what is wrong
+    const uint64_t room = (uint64_t)fs.f_bavail * (uint64_t)fs.f_frsize;
+    if (needed <= room) return 0;
+    return msgl__err_set(err, MSGL_EIO,
+                         "%.80s needs %.1f MB more, and %.80s has room for %.1f MB; HF_HOME or "
+                         "HF_HUB_CACHE names another folder",
+                         p->name->repo, (double)needed / 1e6, p->cache.root, (double)room / 1e6);
+}
+
+// ---- one file ----
+
+static int fetch_blob(struct pull *p, const msgl_hub_file *f, msgl_err *err)
+{
+    char path[MSGL_HUB_PATH], partial[MSGL_HUB_PATH], what[400];
+    msgl_strbuf url;
+    blob_path(p, f, "", path);
+    blob_path(p, f, ".incomplete", partial);
+    (void)snprintf(what, sizeof what, "%.90s/%.200s", p->name->repo, f->path);
+    msgl__strbuf_init(&url, 8192);
+    int rc =
+        msgl__strbuf_addf(&url, "%s/%s/resolve/%s/", p->endpoint, p->name->repo, p->list.commit);
+    if (rc == 0) rc = add_escaped(&url, f->path, '/');
+    if (rc != 0) {
+        rc = msgl__err_set(err, rc, "%.100s: the hub's address is too long", f->path);
+    } else {
+        const msgl_fetch_file file = {.url = msgl__strbuf_str(&url),
+                                      .what = what,
+                                      .partial = partial,
+                                      .size = f->size,
+                                      .checksum = f->checksum};
+        p->current = p->start = size_of(partial);
+        rc = msgl__fetch_file(p->fetch, &file, err);
+    }
+    msgl__strbuf_free(&url);
+    if (rc == 0 && rename(partial, path) != 0) {
+        rc = msgl__err_set(err, MSGL_EIO, "%.160s: %s", path, strerror(errno));
+    }
+    return rc;
+}
+
+static int get_file(struct pull *p, const msgl_hub_file *f, msgl_err *err)
+{
+    int lock;
+    char path[MSGL_HUB_PATH];
+    blob_path(p, f, "", path);
+    int rc = msgl__hub_make_parents(path, err);
+    if (rc == 0 && !has_blob(p, f)) {
+        rc = msgl__hub_cache_lock(&p->cache, f->checksum, p->hub->interrupted, on_waiting, p, &lock,
+                                  err);
+        if (rc != 0) return rc;
+        if (!has_blob(p, f)) rc = fetch_blob(p, f, err); // else the other process has done it
+        close(lock);
+    }
+    if (rc == 0) rc = msgl__hub_cache_link(&p->cache, p->list.commit, f->path, f->checksum, err);
+    if (rc == 0) p->done += f->size;
+    p->current = 0;
+    return rc;
+}
+
+// Weights last: what is wrong with a model's name or format shows in its small files.
+static int get_files(struct pull *p, msgl_err *err)
+{
+    for (int large = 0; large < 2; large++) {
+        for (size_t i = 0; i < p->list.count; i++) {
+            const msgl_hub_file *f = &p->list.files[i];
+            const int is_large = msgl__hub_ends_with(f->path, ".safetensors") ||
+                                 msgl__hub_ends_with(f->path, ".gguf");
+            const int rc = is_large == large ? get_file(p, f, err) : 0;
+            if (rc != 0) return rc;
+        }
+    }
+    return 0;
+}
+
+static int download(struct pull *p, char commit[41], msgl_err *err)
+{
+    const msgl_fetch_config cfg = {.endpoint = p->endpoint,
+                                   .token = p->hub->token,
+                                   .interrupted = p->hub->interrupted,
+                                   .log = on_log,
+                                   .progress = on_bytes,
+                                   .ctx = p};
+    char line[1024], path[MSGL_HUB_PATH];
+    int rc = msgl__fetch_open(&cfg, &p->fetch, err);
+    if (rc == 0) rc = get_list(p, err);
+    (void)snprintf(path, sizeof path, "%s/blobs/", p->cache.folder);
+    if (rc == 0) rc = msgl__hub_make_parents(path, err);
+    if (rc == 0) rc = check_room(p, err);
+    if (rc == 0) {
+        (void)snprintf(line, sizeof line, "%s: %zu files, %.1f MB, from %.100s into %.150s",
+                       p->name->repo, p->list.count, (double)p->list.bytes / 1e6, p->endpoint,
+                       p->cache.root);
+        tell(p, line);
+        rc = get_files(p, err);
+    }
+    // The last step: a revision that is known here has its files.
+    if (rc == 0 && strcmp(p->name->revision, p->list.commit) != 0) {
+        rc = msgl__hub_cache_set_commit(&p->cache, p->name->revision, p->list.commit, err);
+    }
+    if (rc == 0) (void)snprintf(commit, 41, "%s", p->list.commit);
+    msgl__fetch_close(p->fetch);
+    msgl__hub_list_free(&p->list);
+    return rc;
+}
+
+// ---- finding ----
+
+static int result(const char *snapshot, const msgl_hub_name *name, char **out, msgl_err *err)
+{
+    char path[MSGL_HUB_PATH + MSGL_HUB_MAX_PATH + 2];
+    (void)snprintf(path, sizeof path, "%s%s%s", snapshot, name->file[0] != '\0' ? "/" : "",
+                   name->file);
+    *out = msgl__strdup(path);
+    return *out != NULL ? 0 : msgl__err_set(err, MSGL_ENOMEM, "out of memory");
+}
+
+int msgl__hub_find(const msgl_hub *hub, const msgl_hub_name *name, char **out, msgl_err *err)
+{
+    struct pull p = {.hub = hub, .name = name, .endpoint = hub->endpoint};
+    char commit[41], snapshot[MSGL_HUB_PATH], endpoint[512];
+    int rc = msgl__hub_cache_init(hub->cache, name, &p.cache, err);
+    if (rc != 0) return rc;
+    bool here = msgl__hub_cache_commit(&p.cache, name->revision, commit) &&
+                msgl__hub_cache_snapshot(&p.cache, commit, snapshot);
+    const bool complete = here && msgl__hub_cache_complete(snapshot, name);
+    if (complete && (!hub->refresh || hub->offline != NULL))
+        return result(snapshot, name, out, err);
+    if (hub->offline != NULL) {
+        // Whoever needs no weights can go on with what there is.
+        if (here && name->file[0] == '\0') return result(snapshot, name, out, err);
+        return msgl__err_set(err, MSGL_ENOENT,
+                             "%.70s%s%.50s (revision %.30s) is not in the cache %.60s, and %.60s",
+                             name->repo, name->file[0] != '\0' ? "/" : "", name->file,
+                             name->revision, hub->cache, hub->offline);
+    }
+    (void)snprintf(endpoint, sizeof endpoint, "%s", p.endpoint != NULL ? p.endpoint : HUB);
+    for (size_t n = strlen(endpoint); n > 0 && endpoint[n - 1] == '/';) endpoint[--n] = '\0';
+    p.endpoint = endpoint;
+    rc = download(&p, commit, err);
+    if (rc != 0) return rc;
+    here = msgl__hub_cache_snapshot(&p.cache, commit, snapshot);
+    if (here) return result(snapshot, name, out, err);
+    return msgl__err_set(err, MSGL_EINTERNAL, "%.200s is gone", snapshot);
+}

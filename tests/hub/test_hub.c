@@ -1,0 +1,247 @@
+// SPDX-License-Identifier: Apache-2.0
+//
+// What is made of a hub's words before they become paths: names of models, revisions and files,
+// checksums, lists. Downloads themselves are in tests/cli/test_pull.sh.
+#include <setjmp.h>
+#include <stdarg.h>
+#include <stddef.h>
+#include <stdint.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <sys/stat.h>
+#include <unistd.h>
+
+#include <cmocka.h>
+
+#include "core/attributes.h"
+#include "hub/cache.h"
+#include "hub/list.h"
+#include "hub/sha.h"
+
+#define COMMIT "0123456789abcdef0123456789abcdef01234567"
+#define SUM "e3b0c44298fc1c149afbf4c8996fb92427ae41e4649b934ca495991b7852b855"
+
+static msgl_err err;
+
+static void test_names(void **state)
+{
+    (void)state;
+    static const struct {
+        const char *text, *beside, *repo, *file, *revision;
+    } GOOD[] = {
+        {"Qwen/Qwen3-0.6B", NULL, "Qwen/Qwen3-0.6B", "", "main"},
+        {"a/b", "v1.0", "a/b", "", "v1.0"},
+        {"a/b@refs/pr/1", NULL, "a/b", "", "refs/pr/1"},
+        {"a/b@" COMMIT, COMMIT, "a/b", "", COMMIT},
+        {"a/b_c.d/m-Q8_0.gguf", NULL, "a/b_c.d", "m-Q8_0.gguf", "main"},
+        {"a/b/Q8/m.gguf@x", NULL, "a/b", "Q8/m.gguf", "x"},
+    };
+    for (size_t i = 0; i < MSGL_COUNT(GOOD); i++) {
+        msgl_hub_name n;
+        assert_int_equal(msgl__hub_name_parse(GOOD[i].text, GOOD[i].beside, &n, &err), 0);
+        assert_string_equal(n.repo, GOOD[i].repo);
+        assert_string_equal(n.file, GOOD[i].file);
+        assert_string_equal(n.revision, GOOD[i].revision);
+    }
+    static const char *const BAD[][2] = {
+        {"", NULL},        {"name", NULL},          {"/etc", NULL},        {"a/", NULL},
+        {"/b", NULL},      {"../b", NULL},          {"a/..", NULL},        {"./b", NULL},
+        {"a/b/c", NULL},   {"a/b/../x.gguf", NULL}, {"a/b//x.gguf", NULL}, {"a--b/c", NULL},
+        {"a b/c", NULL},   {"a/b?x", NULL},         {"a/b%2e", NULL},      {"~/b", NULL},
+        {"a/b@", NULL},    {"a/b@../x", NULL},      {"a/b@/x", NULL},      {"a/b@x y", NULL},
+        {"a/b@x?y", NULL}, {"a/b@one", "two"},      {"a/b", ""},           {"a/b\n", NULL},
+        {"a/.b", NULL},
+    };
+    for (size_t i = 0; i < MSGL_COUNT(BAD); i++) {
+        msgl_hub_name n;
+        assert_int_equal(msgl__hub_name_parse(BAD[i][0], BAD[i][1], &n, &err), MSGL_EINVAL);
+    }
+    char text[400];
+    memset(text, 'x', sizeof text);
+    memcpy(text, "a/", 2);
+    text[2 + 97] = '\0';
+    msgl_hub_name n;
+    assert_int_equal(msgl__hub_name_parse(text, NULL, &n, &err), MSGL_EINVAL);
+    text[2 + 96] = '\0';
+    assert_int_equal(msgl__hub_name_parse(text, NULL, &n, &err), 0);
+    memset(text, 'x', sizeof text);
+    text[129] = '\0';
+    assert_int_equal(msgl__hub_name_parse("a/b", text, &n, &err), MSGL_EINVAL);
+    memset(text, 'x', sizeof text);
+    memcpy(text, "a/b/", 4);
+    memcpy(text + 4 + 252, ".gguf", 6);
+    assert_int_equal(msgl__hub_name_parse(text, NULL, &n, &err), MSGL_EINVAL);
+    memcpy(text + 4 + 251, ".gguf", 6);
+    assert_int_equal(msgl__hub_name_parse(text, NULL, &n, &err), 0);
+}
+
+static void test_paths(void **state)
+{
+    (void)state;
+    static const char *const BAD[] = {"",       "/a",   "a/",    "a//b", ".",    "..",    "../a",
+                                      "a/../b", "a/..", "a/./b", "a\\b", "a\nb", "a\x7f", "./a"};
+    for (size_t i = 0; i < MSGL_COUNT(BAD); i++) assert_false(msgl__hub_path_ok(BAD[i]));
+    static const char *const GOOD[] = {"a", ".gitattributes", "...", "a/b/c.d", "a b", "\xc3\xa9"};
+    for (size_t i = 0; i < MSGL_COUNT(GOOD); i++) assert_true(msgl__hub_path_ok(GOOD[i]));
+    static const char *const READ[] = {"config.json",
+                                       "generation_config.json",
+                                       "model.safetensors",
+                                       "model-00001-of-00002.safetensors",
+                                       "model.safetensors.index.json",
+                                       "tokenizer.json",
+                                       "tokenizer_config.json",
+                                       "chat_template.jinja",
+                                       "vocab.json",
+                                       "merges.txt"};
+    for (size_t i = 0; i < MSGL_COUNT(READ); i++) assert_true(msgl__hub_wanted(READ[i]));
+    static const char *const LEFT[] = {"pytorch_model.bin", "original/config.json",
+                                       "README.md",         "m.gguf",
+                                       "onnx/model.onnx",   "x.pth",
+                                       "tokenizer.py",      "modeling_x.py"};
+    for (size_t i = 0; i < MSGL_COUNT(LEFT); i++) assert_false(msgl__hub_wanted(LEFT[i]));
+    assert_true(msgl__hub_is_commit(COMMIT));
+    assert_false(msgl__hub_is_commit("main"));
+    assert_true(msgl__hub_is_checksum(SUM));
+    assert_false(msgl__hub_is_checksum("../" COMMIT));
+    assert_false(msgl__hub_is_checksum(""));
+}
+
+static void test_sha(void **state)
+{
+    (void)state;
+    static const struct {
+        const char *text;
+        int times;
+        const char *sha1, *sha256;
+    } CASES[] = {
+        // FIPS 180-4's examples
+        {"", 0, "da39a3ee5e6b4b0d3255bfef95601890afd80709", SUM},
+        {"abc", 1, "a9993e364706816aba3e25717850c26c9cd0d89d",
+         "ba7816bf8f01cfea414140de5dae2223b00361a396177a9cb410ff61f20015ad"},
+        {"abcdbcdecdefdefgefghfghighijhijkijkljklmklmnlmnomnopnopq", 1,
+         "84983e441c3bd26ebaae4aa1f95129e5e54670f1",
+         "248d6a61d20638b8e5c026930c3e6039a33ce45964ff2167f6ecedd419db06c1"},
+        {"a", 1000000, "34aa973cd4c4daa4f61eeb2bdbad27316534016f",
+         "cdc76e5c9914fb9281a1c7e284d73e67f1809a48a497200e046d39ccc7112cd0"},
+    };
+    for (size_t i = 0; i < MSGL_COUNT(CASES); i++) {
+        for (int kind = MSGL_SHA1; kind <= MSGL_SHA256; kind++) {
+            msgl_sha s;
+            char out[65];
+            msgl__sha_start(&s, (msgl_sha_kind)kind);
+            for (int k = 0; k < CASES[i].times; k++) {
+                msgl__sha_add(&s, CASES[i].text, strlen(CASES[i].text));
+            }
+            msgl__sha_end(&s, out);
+            assert_string_equal(out, kind == MSGL_SHA1 ? CASES[i].sha1 : CASES[i].sha256);
+        }
+    }
+}
+
+static int parse_list(const char *text, const char *of, msgl_hub_list *l)
+{
+    msgl_hub_name n;
+    assert_int_equal(msgl__hub_name_parse(of, NULL, &n, &err), 0);
+    return msgl__hub_list_parse(text, strlen(text), &n, l, &err);
+}
+
+static void test_list(void **state)
+{
+    (void)state;
+    msgl_hub_list l;
+    const char *good = "{\"sha\":\"" COMMIT "\",\"siblings\":["
+                       "{\"rfilename\":\"config.json\",\"size\":3,\"blobId\":\"" COMMIT "\"},"
+                       "{\"rfilename\":\"README.md\"},"
+                       "{\"rfilename\":\"q8/m.gguf\",\"size\":4,\"blobId\":\"" COMMIT "\"},"
+                       "{\"rfilename\":\"m.safetensors\",\"size\":9,\"blobId\":\"" COMMIT
+                       "\",\"lfs\":{\"size\":9,\"sha256\":\"" SUM "\"}}]}";
+    assert_int_equal(parse_list(good, "a/b", &l), 0);
+    assert_int_equal(l.count, 2);
+    assert_int_equal(l.bytes, 12);
+    assert_string_equal(l.commit, COMMIT);
+    assert_string_equal(l.files[1].checksum, SUM);
+    msgl__hub_list_free(&l);
+    assert_int_equal(parse_list(good, "a/b/q8/m.gguf", &l), 0);
+    assert_int_equal(l.count, 1);
+    msgl__hub_list_free(&l);
+    assert_int_equal(parse_list(good, "a/b/none.gguf", &l), MSGL_ENOENT);
+    static const struct {
+        const char *sha, *file, *sum, *size;
+    } BAD[] = {
+        {COMMIT, "../m.safetensors", SUM, "9"},
+        {COMMIT, "/m.safetensors", SUM, "9"},
+        {COMMIT, "m.safetensors", "../x", "9"},
+        {COMMIT, "m.safetensors", COMMIT "0", "9"},
+        {COMMIT, "m.safetensors", SUM, "-1"},
+        {COMMIT, "m.safetensors", SUM, "1e3"},
+        {COMMIT, "m.safetensors", SUM, "\"9\""},
+        {COMMIT, "m.safetensors", SUM, "99999999999999999"},
+        {"../../x", "m.safetensors", SUM, "9"},
+        {"main", "m.safetensors", SUM, "9"},
+    };
+    for (size_t i = 0; i < MSGL_COUNT(BAD); i++) {
+        char text[1000];
+        snprintf(text, sizeof text,
+                 "{\"sha\":\"%s\",\"siblings\":[{\"rfilename\":\"%s\",\"lfs\":{\"size\":%s,"
+                 "\"sha256\":\"%s\"}}]}",
+                 BAD[i].sha, BAD[i].file, BAD[i].size, BAD[i].sum);
+        assert_int_equal(parse_list(text, "a/b", &l), MSGL_EFORMAT);
+    }
+    static const char *const NO_LIST[] = {"",
+                                          "[]",
+                                          "{}",
+                                          "<html>",
+                                          "{\"sha\":\"" COMMIT "\"}",
+                                          "{\"sha\":\"" COMMIT "\",\"siblings\":[1]}"};
+    for (size_t i = 0; i < MSGL_COUNT(NO_LIST); i++) {
+        assert_int_equal(parse_list(NO_LIST[i], "a/b", &l), MSGL_EFORMAT);
+    }
+}
+
+// Links are relative, from any depth, and replace what was there; a revision may have folders.
+static void test_cache(void **state)
+{
+    (void)state;
+    char root[] = "/tmp/msgl-hub-XXXXXX", path[MSGL_HUB_PATH], target[400], commit[41];
+    assert_non_null(mkdtemp(root));
+    msgl_hub_name n;
+    msgl_hub_cache c;
+    assert_int_equal(msgl__hub_name_parse("org/name", NULL, &n, &err), 0);
+    assert_int_equal(msgl__hub_cache_init(root, &n, &c, &err), 0);
+    assert_non_null(strstr(c.folder, "/models--org--name"));
+    for (int twice = 0; twice < 2; twice++) {
+        assert_int_equal(msgl__hub_cache_link(&c, COMMIT, "d/e/m.gguf", SUM, &err), 0);
+    }
+    assert_int_equal(msgl__hub_cache_link(&c, COMMIT, "config.json", SUM, &err), 0);
+    assert_int_equal(msgl__hub_cache_link(&c, COMMIT, "config.json", COMMIT, &err), 0);
+    snprintf(path, sizeof path, "%s/snapshots/" COMMIT "/d/e/m.gguf", c.folder);
+    ssize_t len = readlink(path, target, sizeof target - 1);
+    assert_true(len > 0);
+    target[len] = '\0';
+    assert_string_equal(target, "../../../../blobs/" SUM);
+    snprintf(path, sizeof path, "%s/snapshots/" COMMIT "/config.json", c.folder);
+    len = readlink(path, target, sizeof target - 1);
+    assert_true(len > 0);
+    target[len] = '\0';
+    assert_string_equal(target, "../../blobs/" COMMIT);
+    assert_false(msgl__hub_cache_commit(&c, "refs/pr/1", commit));
+    assert_int_equal(msgl__hub_cache_set_commit(&c, "refs/pr/1", COMMIT, &err), 0);
+    assert_true(msgl__hub_cache_commit(&c, "refs/pr/1", commit));
+    assert_string_equal(commit, COMMIT);
+    // What the file says becomes part of a path.
+    assert_int_equal(msgl__hub_cache_set_commit(&c, "bad", "../../x", &err), 0);
+    assert_false(msgl__hub_cache_commit(&c, "bad", commit));
+    char clean[MSGL_HUB_PATH];
+    snprintf(clean, sizeof clean, "rm -r %s", root);
+    assert_int_equal(system(clean), 0);
+}
+
+int main(void)
+{
+    const struct CMUnitTest tests[] = {
+        cmocka_unit_test(test_names), cmocka_unit_test(test_paths), cmocka_unit_test(test_sha),
+        cmocka_unit_test(test_list),  cmocka_unit_test(test_cache),
+    };
+    return cmocka_run_group_tests(tests, NULL, NULL);
+}
