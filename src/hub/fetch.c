@@ -368,13 +368,16 @@ int msgl__fetch_file(msgl_fetch *f, const msgl_fetch_file *file, msgl_err *err)
     if (rc == 0) {
         char sum[65];
         msgl__sha_end(&t.sha, sum);
-        if (strcmp(sum, file->checksum) != 0) {
+        if (t.sha.failed) {
+            rc = msgl__err_set(err, MSGL_ENOMEM, "%.100s: no memory for its checksum", file->what);
+        } else if (strcmp(sum, file->checksum) != 0) {
             rc = msgl__err_set(err, MSGL_EFORMAT,
                                "%.100s: what came is not what the hub says: checksum %.12s..., "
                                "expected %.12s...; removed",
                                file->what, sum, file->checksum);
         }
     }
+    msgl__sha_free(&t.sha);
     if (rc == MSGL_EFORMAT) (void)unlink(file->partial);
     return rc;
 }

@@ -127,13 +127,14 @@ static void test_sha(void **state)
     };
     for (size_t i = 0; i < MSGL_COUNT(CASES); i++) {
         for (int kind = MSGL_SHA1; kind <= MSGL_SHA256; kind++) {
-            msgl_sha s;
+            msgl_sha s = {0};
             char out[65];
             msgl__sha_start(&s, (msgl_sha_kind)kind);
             for (int k = 0; k < CASES[i].times; k++) {
                 msgl__sha_add(&s, CASES[i].text, strlen(CASES[i].text));
             }
             msgl__sha_end(&s, out);
+            msgl__sha_free(&s);
             assert_string_equal(out, kind == MSGL_SHA1 ? CASES[i].sha1 : CASES[i].sha256);
         }
     }
