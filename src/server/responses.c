@@ -10,6 +10,8 @@
 #include "server/responses_answer.h"
 #include "server/responses_input.h"
 
+enum { REPEATED_MAX = 256 * 1024 }; // bytes of one field in the answer
+
 static const char *const names[] = {"model",
                                     "input",
                                     "instructions",
@@ -239,27 +241,31 @@ static int put_bytes(const char *data, size_t len, void *out)
     return msgl__strbuf_add(out, data, len) == 0 ? 0 : -1;
 }
 
-static int put_json(const json_t *v, msgl_strbuf *out)
-{
-    const size_t flags = JSON_COMPACT | JSON_ENCODE_ANY | JSON_REAL_PRECISION(15);
-    return json_dump_callback(v, put_bytes, out, flags) == 0 ? 0 : MSGL_ENOMEM;
-}
-
-// ,"name":v, or what stands for a v of NULL.
+// ,"name":v, or `otherwise` in its place: v is NULL, or so long that the client, which has it, does
+// not need it three times in a stream.
 static int put_member(const char *name, const json_t *v, const char *otherwise, msgl_strbuf *out)
 {
-    int rc = msgl__strbuf_addf(out, ",\"%s\":", name);
+    const size_t flags = JSON_COMPACT | JSON_ENCODE_ANY | JSON_REAL_PRECISION(15);
+    int rc = msgl__strbuf_addf(out, "%s\"%s\":", out->data[out->len - 1] == '{' ? "" : ",", name);
     if (rc != 0) return rc;
-    return v == NULL ? msgl__strbuf_adds(out, otherwise) : put_json(v, out);
+    if (v == NULL || json_dumpb(v, NULL, 0, flags) > REPEATED_MAX) {
+        return msgl__strbuf_adds(out, otherwise);
+    }
+    return json_dump_callback(v, put_bytes, out, flags) == 0 ? 0 : MSGL_ENOMEM;
 }
 
 static int put_text_member(const json_t *text, msgl_strbuf *out)
 {
     const json_t *format = msgl__field(text, "format"), *verbosity = msgl__field(text, "verbosity");
-    int rc = msgl__strbuf_adds(out, ",\"text\":{\"format\":");
-    if (rc == 0 && format == NULL) rc = msgl__strbuf_adds(out, "{\"type\":\"text\"}");
-    if (rc == 0 && format != NULL) rc = put_json(format, out);
-    if (rc == 0 && verbosity != NULL) rc = put_member("verbosity", verbosity, NULL, out);
+    int rc = msgl__strbuf_adds(out, ",\"text\":{");
+    if (rc == 0) {
+        rc = put_member("format", format,
+                        format == NULL
+                            ? "{\"type\":\"text\"}"
+                            : "{\"type\":\"json_schema\",\"name\":\"answer\",\"schema\":{}}",
+                        out);
+    }
+    if (rc == 0 && verbosity != NULL) rc = put_member("verbosity", verbosity, "null", out);
     return rc == 0 ? msgl__strbuf_addc(out, '}') : rc;
 }
 
@@ -273,21 +279,18 @@ static int put_repeated(const json_t *o, const msgl_gen_request *req, msgl_strbu
         {"parallel_tool_calls", "true"},
         {"max_output_tokens", "null"},
         {"reasoning", "{\"effort\":null,\"summary\":null}"},
-        {"user", NULL},
-        {"safety_identifier", NULL},
-        {"prompt_cache_key", NULL},
+        {"user", "null"},
+        {"safety_identifier", "null"},
+        {"prompt_cache_key", "null"},
     };
-    int rc = 0;
+    int rc = msgl__strbuf_adds(out, ",\"truncation\":\"disabled\"");
     for (size_t i = 0; i < sizeof members / sizeof members[0] && rc == 0; i++) {
-        const char *name = members[i][0], *otherwise = members[i][1];
-        const json_t *v = msgl__field(o, name);
-        if (otherwise == NULL && !json_is_string(v)) continue;
-        rc = put_member(name, v, otherwise, out);
+        rc = put_member(members[i][0], msgl__field(o, members[i][0]), members[i][1], out);
     }
     if (rc == 0) rc = put_text_member(msgl__field(o, "text"), out);
     if (rc != 0) return rc;
     return msgl__strbuf_addf(out,
-                             ",\"temperature\":%.7g,\"top_p\":%.7g,\"truncation\":\"disabled\","
+                             ",\"temperature\":%.7g,\"top_p\":%.7g,"
                              "\"previous_response_id\":null,\"store\":false,\"background\":false",
                              (double)req->sampling.temperature, (double)req->sampling.top_p);
 }
