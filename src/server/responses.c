@@ -50,8 +50,7 @@ static const char *const service_names[] = {"store",
                                             "background_options",
                                             NULL};
 static const char *const text_names[] = {"format", "verbosity", NULL};
-static const char *const reasoning_names[] = {"effort",  "summary", "generate_summary",
-                                              "context", "mode",    NULL};
+static const char *const reasoning_names[] = {"effort", "summary", "generate_summary", NULL};
 static const msgl_fields passed = {.read = service_names, .also = &msgl__sampling_fields};
 static const msgl_fields fields = {.read = names, .also = &passed};
 static const msgl_fields text_fields = {.read = text_names};
