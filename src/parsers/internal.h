@@ -54,6 +54,7 @@ struct msgl_parser {
     msgl_match think_match;
     msgl_strbuf think_space; // white space that may be the last before the end of thoughts
     bool thought;            // some was told
+    bool thinking;           // nothing else was told since
 
     int state;     // of the form
     bool again;    // the step wants the same byte again

@@ -49,6 +49,11 @@ int msgl__parser_calls(const msgl_parser *p)
     return p->calls;
 }
 
+bool msgl__parser_thinking(const msgl_parser *p)
+{
+    return p->thinking;
+}
+
 size_t msgl__parser_bytes(const msgl_parser *p)
 {
     return sizeof *p + p->think_space.cap + p->space.cap + p->held.cap + p->name.cap + p->key.cap +
@@ -67,7 +72,7 @@ int msgl__put_text(msgl_parser *p, const char *data, size_t len)
 int msgl__put_text_char(msgl_parser *p, char c)
 {
     if (msgl__is_space(c)) return p->trim ? 0 : msgl__strbuf_addc(&p->space, c);
-    p->trim = false;
+    p->trim = p->thinking = false;
     int rc = msgl__parts_add(p->out, MSGL_PART_TEXT, p->space.data, p->space.len);
     msgl__strbuf_clear(&p->space);
     if (rc == 0) rc = msgl__parts_add(p->out, MSGL_PART_TEXT, &c, 1);
@@ -77,6 +82,7 @@ int msgl__put_text_char(msgl_parser *p, char c)
 int msgl__put_reasoning(msgl_parser *p, const char *data, size_t len)
 {
     p->thought = p->thought || len > 0;
+    p->thinking = p->thinking || len > 0;
     return msgl__parts_add(p->out, p->cfg.keep_reasoning ? MSGL_PART_TEXT : MSGL_PART_REASONING,
                            data, len);
 }
@@ -117,7 +123,7 @@ int msgl__call_begin(msgl_parser *p)
     msgl__strbuf_clear(&p->held);
     msgl__strbuf_clear(&p->space);
     p->in_call = true;
-    p->has_args = false;
+    p->thinking = p->has_args = false;
     p->mute = p->cfg.max_calls > 0 && p->calls >= p->cfg.max_calls;
     if (p->mute) return 0;
     p->calls++;
@@ -259,7 +265,9 @@ static int think_in(msgl_parser *p, char c)
     if (mark < 0 || rc != 0) return rc;
     p->think = THINK_BEHIND;
     msgl__strbuf_clear(&p->think_space);
-    if (p->cfg.keep_reasoning) return msgl__put_reasoning(p, marks[0], strlen(marks[0]));
+    if (p->cfg.keep_reasoning) rc = msgl__put_reasoning(p, marks[0], strlen(marks[0]));
+    p->thinking = false;
+    if (p->cfg.keep_reasoning) return rc;
     p->trim = true;
     return 0;
 }

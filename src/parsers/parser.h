@@ -72,7 +72,8 @@ void msgl__parser_free(msgl_parser *p); // NULL allowed
 int msgl__parser_feed(msgl_parser *p, const char *text, size_t len, msgl_parts *out);
 // The text has ended: appends what was held back. Once.
 int msgl__parser_finish(msgl_parser *p, msgl_parts *out);
-int msgl__parser_calls(const msgl_parser *p); // calls that are in the parts so far
+int msgl__parser_calls(const msgl_parser *p);     // calls that are in the parts so far
+bool msgl__parser_thinking(const msgl_parser *p); // what it was fed last belongs to thoughts
 size_t msgl__parser_bytes(const msgl_parser *p);
 
 // Texts of special tokens that the forms are made of, a NULL behind them; what the detokenizer has

@@ -69,6 +69,7 @@ void msgl__gen_request_free(msgl_gen_request *r)
     msgl__req_extra_unref(r->extra);
     msgl__tool_set_free(r->tools);
     msgl__strbuf_free(&r->prefill);
+    msgl__strbuf_free(&r->repeated);
     msgl__free(r->text);
     msgl__strbuf_free(&r->unknown);
     *r = (msgl_gen_request){0};

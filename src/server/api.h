@@ -27,6 +27,7 @@
     X(GENERATE, generate)                                                                          \
     X(MESSAGES, messages)                                                                          \
     X(COUNT_TOKENS, count_tokens)                                                                  \
+    X(RESPONSES, responses)                                                                        \
     X(TOKENIZE, tokenize)                                                                          \
     X(DETOKENIZE, detokenize)                                                                      \
     X(APPLY_TEMPLATE, apply_template)                                                              \
@@ -126,6 +127,7 @@ typedef struct msgl_gen_request {
     msgl_strbuf prefill;    // what the prompt ends in for that reason, and the answer begins with
     msgl_prompt *prompts;   // of no chat; settled: with echo only
     int num_prompts;        // of a chat: 1
+    msgl_strbuf repeated;   // of a response: members of its object that come from the request
     msgl_strbuf unknown;    // names of fields that are not read here, each with a NUL behind it
     char *text;             // settled: what stops and prompts point into
     size_t text_len;

@@ -93,7 +93,8 @@ static msgl_reply reply_of(const msgl_front *f, const gen *g)
                     .model = f->cfg.model_name,
                     .created = g->created,
                     .num_choices = g->num_choices,
-                    .first = &g->job->ids[0]};
+                    .first = &g->job->ids[0],
+                    .first_choice = g->num_choices == 0 ? NULL : &g->choices[0].seq};
     for (int i = 0; i < g->job->req.num_prompts; i++) {
         r.prompt_tokens += (int64_t)g->job->ids[i].len;
     }

@@ -117,7 +117,6 @@ static const char *const foreign[] = {
     "thinking_token_budget",
     "vllm_xargs",
     // SGLang
-    "background",
     "bootstrap_host",
     "bootstrap_port",
     "bootstrap_room",
@@ -135,11 +134,7 @@ static const char *const foreign[] = {
     "extra_body",
     "extra_headers",
     "format",
-    "include",
-    "input",
-    "instructions",
     "keep_alive",
-    "max_output_tokens",
     "models",
     "num_ctx",
     "num_predict",
@@ -148,7 +143,6 @@ static const char *const foreign[] = {
     "preset",
     "provider",
     "raw",
-    "reasoning",
     "route",
     "system",
     "template",
@@ -157,7 +151,6 @@ static const char *const foreign[] = {
     "timeout",
     "top_a",
     "transforms",
-    "truncation",
     "usage",
 };
 

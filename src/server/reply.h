@@ -12,8 +12,9 @@ typedef struct msgl_reply {
     const char *model; // served name
     int64_t created;   // Unix time
     int num_choices;
-    int64_t prompt_tokens; // summed over prompts
-    const msgl_ids *first; // the first prompt's ids
+    int64_t prompt_tokens;             // summed over prompts
+    const msgl_ids *first;             // the first prompt's ids
+    const msgl_sequence *first_choice; // as far as it has come; NULL: there is none yet
 } msgl_reply;
 
 // All of these append to *out and return 0 or the buffer's failure. cached and completion: summed.

@@ -50,6 +50,8 @@ int msgl__sequence_init(msgl_sequence *s, const msgl_gen_request *req, int promp
     s->want_logprobs = req->sampling.logprobs >= 0;
     msgl__strbuf_init(&s->text, TEXT_MAX);
     msgl__strbuf_init(&s->echo_piece, TEXT_MAX);
+    msgl__strbuf_init(&s->block_text, TEXT_MAX);
+    msgl__strbuf_init(&s->blocks_shown, SIZE_MAX / 2); // TEXT_MAX and what escapes make of it
     msgl__parts_init(&s->parts, TEXT_MAX);
     const msgl_logprobs_form *form = msgl__endpoint(req->kind)->logprobs;
     msgl__logprobs_init(&s->logprobs, form);
@@ -72,6 +74,8 @@ void msgl__sequence_free(msgl_sequence *s)
     msgl__parts_free(&s->parts);
     msgl__strbuf_free(&s->text);
     msgl__strbuf_free(&s->echo_piece);
+    msgl__strbuf_free(&s->block_text);
+    msgl__strbuf_free(&s->blocks_shown);
     msgl__logprobs_free(&s->logprobs);
     msgl__logprobs_free(&s->prompt_entries);
     msgl__ids_free(&s->ids);
@@ -114,9 +118,10 @@ size_t msgl__sequence_bytes(const msgl_sequence *s)
 {
     const size_t parser = s->parser == NULL ? 0 : msgl__parser_bytes(s->parser);
     return parser + msgl__parts_bytes(&s->parts) + s->text.cap + s->echo_piece.cap +
-           msgl__text_bytes(&s->answer) + msgl__text_bytes(&s->echoed) +
-           msgl__logprobs_bytes(&s->logprobs) + msgl__logprobs_bytes(&s->prompt_entries) +
-           (size_t)s->cap_pending * sizeof *s->pending + s->ids.cap * sizeof *s->ids.data;
+           s->block_text.cap + s->blocks_shown.cap + msgl__text_bytes(&s->answer) +
+           msgl__text_bytes(&s->echoed) + msgl__logprobs_bytes(&s->logprobs) +
+           msgl__logprobs_bytes(&s->prompt_entries) + (size_t)s->cap_pending * sizeof *s->pending +
+           s->ids.cap * sizeof *s->ids.data;
 }
 
 static int pending_add(msgl_sequence *s, const msgl_token_logprobs *row, size_t offset)
@@ -181,6 +186,14 @@ static int split(msgl_sequence *s)
     return rc;
 }
 
+// The text of one token to the parts.
+static int split_token(msgl_sequence *s, bool counts)
+{
+    const int rc = split(s);
+    if (counts && msgl__parser_thinking(s->parser)) s->reasoning_tokens++;
+    return rc;
+}
+
 int msgl__sequence_event(msgl_sequence *s, const msgl_token_event *e)
 {
     if (s->finish != NULL) return 0;
@@ -201,7 +214,7 @@ int msgl__sequence_event(msgl_sequence *s, const msgl_token_event *e)
     for (int32_t t = 0; (t == 0 || t < e->num_tokens) && s->finish == NULL && rc == 0; t++) {
         const bool has_row = t < e->num_tokens && i < e->num_logprobs;
         rc = token_in(s, e, t, has_row ? &e->logprobs[i++] : NULL);
+        if (rc == 0 && s->parser != NULL) rc = split_token(s, t < e->num_tokens);
     }
-    if (rc == 0 && s->parser != NULL) rc = split(s);
     return rc == 0 ? pending_release(s) : rc;
 }

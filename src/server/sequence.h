@@ -21,11 +21,16 @@ typedef struct msgl_sequence {
     int blocks;          // the caller's: content blocks before the one that is open, if it is
     bool block_open;
     msgl_part_kind block_kind; // of the open one
+    msgl_strbuf block_text;    // the caller's: what was shown of the open block
+    msgl_strbuf blocks_shown;  // the same of all blocks, in the caller's form
+    size_t block_at;           // the caller's: where the open one begins in blocks_shown
+    int events_shown;          // the caller's: events of its stream
     msgl_logprobs logprobs;    // the same of log-probabilities
     bool want_logprobs;
     msgl_ids ids;          // with return_ids: tokens that the caller has not taken (cleared) yet
     bool prompt_ids_shown; // the caller's: the client was told of the prompt's
     int32_t cached_tokens, completion_tokens;
+    int32_t reasoning_tokens;       // of the latter, those that thoughts took
     bool started;                   // an event has come
     const char *finish;             // "stop", "length", "tool_calls"; NULL: not finished
     bool first_shown, finish_shown; // the caller's: what the client was told

@@ -13,9 +13,11 @@ import json
 import signal
 import subprocess
 import sys
+from typing import Literal
 
 try:
     import openai
+    import pydantic  # which it needs
 except ImportError:
     print("skipped: the openai package is not installed")
     sys.exit(77)
@@ -178,6 +180,111 @@ def tools(choice, what):
     check(r.choices[0].finish_reason in ("stop", "length"), "the call and its result go back")
 
 
+FLAT = {"type": "function", "strict": False, **WEATHER["function"]}
+
+
+def responses():
+    """client.responses both ways: an answer, its end, and the conversation that goes on."""
+    kw = dict(model=MODEL, input="What is 27 + 58?", temperature=0)
+    r = client.responses.create(max_output_tokens=40, metadata={"a": "b"}, instructions="You are brief.", store=True,
+                                **kw)
+    check(r.object == "response" and r.status == "completed" and r.error is None, "a response")
+    r.model_dump_json(warnings="error")  # every field has a type that the client knows
+    check([i.type for i in r.output] == ["message"] and r.output[0].role == "assistant", "its item")
+    check(r.metadata == {"a": "b"} and r.instructions == "You are brief." and r.max_output_tokens == 40,
+          "what it repeats")
+    u = r.usage
+    check(u.total_tokens == u.input_tokens + u.output_tokens and u.output_tokens_details.reasoning_tokens == 0,
+          "usage adds up")
+    r = client.responses.create(max_output_tokens=40, **kw)
+    check(r.output_text == "27 + 58 = 85.", "output_text")
+    question = [{"role": "user", "content": kw["input"]}]
+    chat = client.chat.completions.create(model=MODEL, messages=question, temperature=0)
+    check(r.output_text == chat.choices[0].message.content and r.usage.input_tokens == chat.usage.prompt_tokens,
+          "it is what a chat answers")
+    cut = client.responses.create(max_output_tokens=3, **kw)
+    check(cut.status == "incomplete" and cut.incomplete_details.reason == "max_output_tokens" and
+          cut.output[0].status == "incomplete" and cut.usage.output_tokens == 3, "max_output_tokens")
+    with client.responses.stream(max_output_tokens=40, **kw) as s:
+        events = list(s)
+        last = s.get_final_response()
+    check([e.sequence_number for e in events] == list(range(len(events))), "sequence_number")
+    names = [e.type for e in events if not e.type.endswith(".delta")]
+    check(names == ["response.created", "response.in_progress", "response.output_item.added",
+                    "response.content_part.added", "response.output_text.done", "response.content_part.done",
+                    "response.output_item.done", "response.completed"], "the stream's events")
+    deltas = [e.delta for e in events if e.type == "response.output_text.delta"]
+    check("".join(deltas) == last.output_text == r.output_text and len(deltas) > 5, "its deltas are the text")
+    u = last.usage
+    check(u.output_tokens == r.usage.output_tokens and u.input_tokens_details.cached_tokens > 0, "its usage")
+    history = [*question, *r.output, {"role": "user", "content": [{"type": "input_text", "text": "What is 12 + 30?"}]}]
+    more = client.responses.create(model=MODEL, input=history, temperature=0, max_output_tokens=40)
+    check(more.status == "completed" and more.usage.input_tokens > r.usage.total_tokens, "the conversation goes on")
+
+
+class Sum(pydantic.BaseModel):
+    a: bool
+    b: Literal["one", "two"]
+
+
+def responses_parse():
+    kw = dict(model=MODEL, input="What is 27 + 58?", temperature=0, text_format=Sum, max_output_tokens=100)
+    r = client.responses.parse(**kw)
+    check(r.status == "completed" and isinstance(r.output_parsed, Sum), "responses.parse: %r" % r.output_parsed)
+    check(r.text.format.type == "json_schema" and r.text.format.name == "Sum", "text.format is repeated")
+    with client.responses.stream(**kw) as s:
+        check(s.get_final_response().output_parsed == r.output_parsed, "the same in a stream")
+    r = client.responses.create(model=MODEL, input="What is 27 + 58?", temperature=0, max_output_tokens=100,
+                                text={"format": {"type": "json_object"}})
+    check(r.output_text.startswith("{"), "text.format json_object")
+
+
+def responses_tools(choice, what):
+    question = [{"role": "user", "content": "What is the weather in Paris?"}]
+    kw = dict(model=MODEL, input=question, tools=[FLAT], temperature=0, max_output_tokens=64, tool_choice=choice)
+    r = client.responses.create(**kw)
+    calls = [i for i in r.output if i.type == "function_call"]
+    check(len(calls) == 1 and calls[0].name == "get_weather" and calls[0].status == "completed", what)
+    check(isinstance(json.loads(calls[0].arguments), dict), "its arguments are an object")
+    with client.responses.stream(**kw) as s:
+        events = list(s)
+        last = s.get_final_response()
+    done = [e.arguments for e in events if e.type == "response.function_call_arguments.done"]
+    deltas = "".join(e.delta for e in events if e.type == "response.function_call_arguments.delta")
+    check(done == [deltas] == [calls[0].arguments], "the stream's deltas are the arguments")
+    check([i.type for i in last.output] == [i.type for i in r.output], "its items are the same")
+    back = client.responses.create(model=MODEL, tools=[FLAT], temperature=0, max_output_tokens=16, input=[
+        *question, *r.output, {"type": "function_call_output", "call_id": calls[0].call_id, "output": "sunny"}])
+    check(back.usage.output_tokens > 0 and back.usage.input_tokens > r.usage.input_tokens,
+          "the call and its output go back")
+
+
+def responses_refusals():
+    image = [{"role": "user", "content": [{"type": "input_image", "image_url": "data:,", "detail": "auto"}]}]
+    for kw, param in (
+        ({"previous_response_id": "resp_1"}, "previous_response_id"),
+        ({"conversation": "conv_1"}, "conversation"),
+        ({"background": True}, "background"),
+        ({"prompt": {"id": "p"}}, "prompt"),
+        ({"tools": [{"type": "web_search"}]}, "tools[0]"),
+        ({"input": image}, "input[0].content[0]"),
+        ({"max_output_tokens": 0}, "max_output_tokens"),
+        ({"truncation": "auto"}, "truncation"),
+    ):
+        try:
+            client.responses.create(**{"model": MODEL, "input": "Hello", **kw})
+            check(False, "%s must be refused" % param)
+        except openai.BadRequestError as e:
+            check(e.param == param, "%s is refused by name" % param)
+    try:
+        client.responses.create(model="no-such-model", input="Hello")
+        check(False, "unknown model must be refused")
+    except openai.NotFoundError as e:
+        check(e.code == "model_not_found", "unknown model is a NotFoundError")
+    with client.responses.create(model=MODEL, input="Hello", stream=True) as s:
+        check(next(iter(s)).type == "response.created", "a stream that is left")
+
+
 def refusals():
     for kw, param in (
         ({"max_tokens": -1}, "max_tokens"),
@@ -227,6 +334,12 @@ try:
     tools("auto", "the model calls a tool")
     tools({"type": "function", "function": {"name": "get_weather"}}, "a named tool is called")
     refusals()
+    responses()
+    responses_parse()
+    responses_tools("auto", "responses: the model calls a tool")
+    responses_tools("required", "responses: a call that is required")
+    responses_tools({"type": "function", "name": "get_weather"}, "responses: a named tool is called")
+    responses_refusals()
     asyncio.run(concurrent())
     if server:
         server.send_signal(signal.SIGTERM)
