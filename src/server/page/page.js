@@ -4,7 +4,7 @@
 
 store.load();
 
-const page = { chat: store.begin(), growing: null, abort: null, frame: 0 };
+const page = { chat: store.now, growing: null, abort: null, frame: 0 };
 const FIELDS = [['temperature', '0', '2', '0.05'], ['top_p', '0', '1', '0.01'], ['top_k', '-1', '', '1'], ['min_p', '0', '1', '0.01'],
                 ['max_tokens', '1', '', '1'], ['seed', '', '', '1'], ['repetition_penalty', '0', '', '0.05'],
                 ['presence_penalty', '-2', '2', '0.1'], ['frequency_penalty', '-2', '2', '0.1']];
@@ -12,6 +12,7 @@ const EXAMPLE_TOOL = [{ type: 'function', function: { name: 'get_weather', descr
   parameters: { type: 'object', properties: { city: { type: 'string' } }, required: ['city'] } } }];
 
 function refresh() {
+  store.now = page.chat;
   showChat(page.chat, page.growing);
   showChatList(store.chats, page.chat);
   byId('send').hidden = page.growing !== null;
@@ -315,6 +316,11 @@ function toggleLive(on) {
 }
 
 byId('show-live').addEventListener('click', () => toggleLive(document.body.classList.contains('no-live')));
+window.addEventListener('storage', (e) => {
+  if (e.key !== 'minisgl.chats') return;
+  store.merge(page.chat);
+  showChatList(store.chats, page.chat);
+});
 document.addEventListener('visibilitychange', () => panel.start());
 
 setTheme(THEMES.includes(readStored('minisgl.theme', 'auto')) ? readStored('minisgl.theme', 'auto') : 'auto');

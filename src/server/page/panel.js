@@ -128,7 +128,7 @@ function showTree(answer) {
   }
   byId('tree').replaceChildren(...boxes);
   byId('tree-text').textContent = shortNumber(tokens) + ' tokens in ' + runs + (runs === 1 ? ' run' : ' runs') +
-    (whole ? '' : ' (not all are shown)') + ', ' + held + ' in use. Brighter: found more often. Lengths are logarithmic.';
+    (whole ? '' : ' (not all are shown)') + ', ' + held + ' in use. Stronger: found more often. Lengths are logarithmic.';
 }
 
 // --- polling ---

@@ -109,8 +109,8 @@ async function streamChat(body, m, signal, onNews) {
   let first = 0, finish = null, usage = null, ended = false;
   for await (const data of eventsOf(response)) {
     if (data === '[DONE]') {
-      ended = true;
-      break;
+      ended = true; // read on to the end: a client that leaves here would count as gone
+      continue;
     }
     const event = JSON.parse(data);
     if (event.error) throw errorOf(0, data);

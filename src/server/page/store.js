@@ -62,6 +62,13 @@ const store = {
     this.chats = this.chats.filter((chat) => chat.messages.length === 0 || kept.includes(chat));
   },
 
+  // Another tab has written: its conversations, but the one that is open here.
+  merge(open) {
+    const theirs = readStored('minisgl.chats', []);
+    const others = (Array.isArray(theirs) ? theirs : []).map(cleanChat).filter((chat) => chat && chat.id !== open.id);
+    this.chats = [open, ...others].slice(0, MAX_CHATS);
+  },
+
   touch(chat) {
     this.chats = [chat, ...this.chats.filter((other) => other !== chat)];
     this.save();
@@ -83,6 +90,21 @@ const store = {
   saveSettings(settings) {
     this.settings = settings;
     writeStored('minisgl.settings', settings);
+  },
+
+  // The conversation that this tab had open before a reload.
+  get now() {
+    try {
+      return this.chats.find((chat) => chat.id === sessionStorage.getItem('minisgl.chat')) || this.begin();
+    } catch {
+      return this.begin();
+    }
+  },
+
+  set now(chat) {
+    try {
+      sessionStorage.setItem('minisgl.chat', chat.id);
+    } catch { /* then a reload begins a new one */ }
   },
 
   get key() {
