@@ -394,10 +394,11 @@ def load(url, n):
 def keyboard(browser, url):
     tab = Tab(browser, url)
     page = tab.page
-    page.evaluate("document.activeElement.blur()")
+    page.focus(".skip")
     order, outlines = [], []
-    for _ in range(30):
-        page.keyboard.press("Tab")
+    for i in range(30):
+        if i > 0:
+            page.keyboard.press("Tab")
         at = page.evaluate("""() => { const e = document.activeElement, s = getComputedStyle(e);
             return [e.id || e.className || e.localName, s.outlineStyle !== 'none' && parseFloat(s.outlineWidth) > 0]; }""")
         if at[0] == "body":
@@ -419,7 +420,7 @@ def keyboard(browser, url):
 
 
 def looks(browser, url):
-    tab = Tab(browser, url, color_scheme="light")
+    tab = Tab(browser, url, color_scheme="light", reduced_motion="reduce")
     page = tab.page
     ground = "getComputedStyle(document.body).backgroundColor"
     light = page.evaluate(ground)
