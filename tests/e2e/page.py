@@ -126,7 +126,7 @@ def chat(browser, url):
     tab.setting(temperature="0", seed="7")
     tab.ask("What is 27 + 58?")
     check("85" in tab.messages("assistant")[0], "a question is answered: %r" % tab.messages("assistant"))
-    check(re.search(r"\d+ tokens . [\d.]+/s . first after \d+ ms . prompt \d+", page.inner_text(".facts")), "with its figures")
+    check(re.search(r"\d+ tokens . ([\d.]+/s . )?first after \d+ ms . prompt \d+", page.inner_text(".facts")), "with its figures")
     check("85" in page.inner_text("#spoken"), "and is read out")
     # Shift+Enter begins a line.
     page.fill("#ask", "")
@@ -476,7 +476,7 @@ def screenshots(browser, url, folder):
         check(os.path.getsize(path) < 150000, "%s: %d bytes" % (name, os.path.getsize(path)))
 
     load(url, 60)
-    for name, options in (("page-light.png", {"color_scheme": "light"}), ("page-dark.png", {"color_scheme": "dark"}),
+    for name, options in (("page-light.png", {"color_scheme": "light", "viewport": {"width": 1240, "height": 740}}), ("page-dark.png", {"color_scheme": "dark"}),
                           ("page-narrow.png", {"color_scheme": "light", "viewport": {"width": 360, "height": 720}})):
         tab = Tab(browser, url, **options)
         tab.setting(temperature="0", system="")
@@ -486,13 +486,17 @@ def screenshots(browser, url, folder):
             tab.page.click("#settings-form button.main")
             tab.ask("What is the weather in Paris?")
         else:
-            for text in ("Tell me a short story about a fox.", "What is minisgl?"):
-                tab.page.click("#new-chat") if tab.page.is_visible("#new-chat") else None
-                tab.ask(text)
-            tab.ask("What is 27 + 58?")
-        load(url, 160)
-        tab.page.wait_for_timeout(600)
-        shot(tab, name)
+            for talk in (("Hello! Who are you?",), ("What is the capital of France?",),
+                         ("What is minisgl?", "What is 27 + 58?", "Tell me a short story about a fox.")):
+                if tab.page.is_visible("#new-chat"):
+                    tab.page.click("#new-chat")
+                for text in talk:
+                    tab.ask(text)
+        with concurrent.futures.ThreadPoolExecutor(1) as pool:
+            others = pool.submit(lambda: [(load(url, n), time.sleep(1)) for n in (90, 30, 150, 60, 200, 160)])
+            tab.page.wait_for_timeout(1000 if name == "page-narrow.png" else 14000)
+            shot(tab, name)
+            others.result()
         tab.context.close()
 
 

@@ -4,7 +4,7 @@
 
 store.load();
 
-const page = { chat: store.now, growing: null, abort: null, frame: 0 };
+const page = { chat: store.now, growing: null, abort: null, frame: 0, showAfter: 0, asked: false };
 const FIELDS = [['temperature', '0', '2', '0.05'], ['top_p', '0', '1', '0.01'], ['top_k', '-1', '', '1'], ['min_p', '0', '1', '0.01'],
                 ['max_tokens', '1', '', '1'], ['seed', '', '', '1'], ['repetition_penalty', '0', '', '0.05'],
                 ['presence_penalty', '-2', '2', '0.1'], ['frequency_penalty', '-2', '2', '0.1']];
@@ -28,10 +28,11 @@ const toEnd = () => { byId('scroller').scrollTop = byId('scroller').scrollHeight
 
 // --- answers ---
 
-// The last message has grown: shown at most once a frame.
+// The last message has grown: shown at most once a frame, and for long ones for a quarter of the time.
 function showGrowth() {
-  if (page.frame) return;
+  if (page.frame || performance.now() < page.showAfter) return;
   page.frame = requestAnimationFrame(() => {
+    const begun = performance.now();
     page.frame = 0;
     const m = page.growing, element = byId('messages').lastElementChild;
     if (!m || !page.chat.messages.includes(m)) return;
@@ -39,6 +40,7 @@ function showGrowth() {
     fillMessage(element, m, true, true);
     speaker.news(m.content);
     if (stay) toEnd();
+    page.showAfter = performance.now() + 3 * (performance.now() - begun);
   });
 }
 
@@ -64,7 +66,7 @@ async function generate() {
     if (e.name === 'AbortError') m.facts = how = 'stopped';
     else m.error = { title: e.title || 'Error', text: e.message };
     if (m.error) how = m.error.title + ': ' + m.error.text;
-    if (e.status === 401) needKey(e.message);
+    if (e.status === 401) needKey(e.message, true);
   }
   const stay = nearEnd();
   Object.assign(page, { growing: null, abort: null });
@@ -254,9 +256,9 @@ byId('settings-form').addEventListener('submit', (e) => {
   if (changed) connect();
 });
 
-// Asked for once, however many requests are refused; who cancels is asked again by the next action.
-function needKey(text) {
-  if (page.asked || document.querySelector('dialog[open]')) return;
+// Asked for once, however many requests are refused; who cancels is asked again by the next message.
+function needKey(text, again = false) {
+  if ((page.asked && !again) || document.querySelector('dialog[open]')) return;
   page.asked = true;
   byId('key-text').textContent = text;
   byId('key').value = '';
@@ -276,7 +278,7 @@ byId('key-cancel').addEventListener('click', () => byId('key-dialog').close());
 
 async function connect() {
   const select = byId('model'), before = select.value || store.settings.model || '';
-  page.asked = false;
+  page.asked = panel.locked = false;
   try {
     const models = (await (await ask('v1/models')).json()).data.map((model) => model.id);
     select.replaceChildren(...models.map((id) => {

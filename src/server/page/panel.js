@@ -3,7 +3,7 @@
 // --- the server, live: /metrics each second, /radix_tree every other, while somebody can see it ---
 
 const SVG = 'http://www.w3.org/2000/svg';
-const POLL_MS = 1000, POINTS = 120;
+const POLL_MS = 1000, POINTS = 60;
 
 function makeSvg(name, attributes) {
   const element = document.createElementNS(SVG, name);
@@ -134,9 +134,9 @@ function showTree(answer) {
 // --- polling ---
 
 const panel = {
-  rates: [], last: null, timer: 0, turns: 0, busy: false,
+  rates: [], last: null, timer: 0, turns: 0, busy: false, locked: false, // locked: until there is another key
 
-  wanted: () => !document.hidden && !document.body.classList.contains('no-live'),
+  wanted: () => !panel.locked && !document.hidden && !document.body.classList.contains('no-live'),
 
   start() {
     clearTimeout(this.timer);
@@ -151,7 +151,10 @@ const panel = {
       if (this.turns++ % 2 === 0) showTree(await (await ask('radix_tree')).json());
       this.state('', false);
     } catch (e) {
-      if (e.status === 401) needKey(e.message);
+      if (e.status === 401) {
+        this.locked = true;
+        needKey(e.message);
+      }
       this.state(e.title || 'no numbers', true);
       this.last = null;
     }
@@ -165,14 +168,18 @@ const panel = {
     byId('state').className = off ? 'tag off' : 'tag';
   },
 
-  // Engines report once a second: a rate is over the time since its counter last moved.
-  show(metrics) {
-    const now = performance.now(), made = sumOf(metrics, 'minisgl_generation_tokens_total');
-    if (this.last && made >= this.last.made) this.rates.push((made - this.last.made) / ((now - this.last.at) / 1000));
+  // Engines report once a second, out of step with this: a rate is over the time since the counter
+  // last moved, and it counts as standing still after two seconds only.
+  rateOf(made) {
+    const now = performance.now(), last = this.last, before = this.rates.length > 0 ? this.rates[this.rates.length - 1] : 0;
+    if (last && made === last.made && now - last.at < 2200) return before;
     this.last = { made, at: now };
-    this.rates = this.rates.slice(-POINTS);
-    const lately = this.rates.slice(-2);
-    const rate = lately.reduce((a, b) => a + b, 0) / Math.max(1, lately.length);
+    return last && made > last.made ? (made - last.made) / ((now - last.at) / 1000) : 0;
+  },
+
+  show(metrics) {
+    const rate = this.rateOf(sumOf(metrics, 'minisgl_generation_tokens_total'));
+    this.rates = [...this.rates, rate].slice(-POINTS);
     byId('rate').textContent = rate < 10 && rate > 0 ? rate.toFixed(1) : shortNumber(rate);
     showSpark(this.rates);
     byId('running').textContent = sumOf(metrics, 'minisgl_requests_running');

@@ -131,7 +131,8 @@ function factsOf(usage, finish, begun, first, now) {
   if (usage) {
     const n = usage.completion_tokens, cached = usage.prompt_tokens_details && usage.prompt_tokens_details.cached_tokens;
     facts.push(n + (n === 1 ? ' token' : ' tokens'));
-    if (n > 1 && now > first) facts.push(((n - 1) / ((now - first) / 1000)).toFixed(1) + '/s');
+    // What came within a few reads has no rate that means anything.
+    if (n > 1 && now > first + 100) facts.push(((n - 1) / ((now - first) / 1000)).toFixed(1) + '/s');
     if (first) facts.push('first after ' + Math.round(first - begun) + ' ms');
     facts.push('prompt ' + usage.prompt_tokens + (cached ? ' (' + cached + ' cached)' : ''));
   }
