@@ -333,6 +333,29 @@ def markdown(browser, url):
     tab.close()
 
 
+def storage(browser, url):
+    tab = Tab(browser, url)
+    page = tab.page
+    for junk in ('{"a":1}', '[1,null,{"id":"x","messages":[null,{"role":"user","content":{}},{"role":"system"},{"role":"tool","calls":[null]}]}]',
+                 "not json", '"text"', '[{"id":1,"messages":[]}]'):
+        page.evaluate("(j) => { for (const n of ['chats', 'settings', 'theme']) localStorage.setItem('minisgl.' + n, j); }", junk)
+        page.reload()
+        check(page.is_visible("#ask") and page.query_selector("#model option") is not None or page.wait_for_selector("#model option", state="attached"),
+              "it begins with %r in storage" % junk)
+    page.evaluate("localStorage.clear()")
+    page.reload()
+    sizes = page.evaluate("""() => {
+        const add = (n, text) => { for (let i = 0; i < n; i++) store.touch({id: 'c' + i + n, title: '', messages: [{role: 'user', content: text}]}); };
+        const stored = () => localStorage.getItem('minisgl.chats');
+        add(60, 'x');
+        const many = JSON.parse(stored()).length;
+        add(4, 'y'.repeat(900000));
+        return [many, JSON.parse(stored()).length, stored().length];
+    }""")
+    check(sizes[0] == 50 and sizes[1] == 2 and sizes[2] < 2000000, "what is kept is bounded: %s" % sizes)
+    tab.close()
+
+
 def key(browser):
     url = serve("--api-key", "sk-page")
     tab = Tab(browser, url)
@@ -507,7 +530,7 @@ try:
         if len(sys.argv) == 5:
             screenshots(b, address, sys.argv[4])
         else:
-            for test in (chat, stop, errors, tools, markdown, live, keyboard, looks):
+            for test in (chat, stop, errors, tools, markdown, live, keyboard, looks, storage):
                 print("--", test.__name__)
                 test(b, address)
             print("-- key")

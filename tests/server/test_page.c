@@ -8,6 +8,7 @@
 #include <stdint.h>
 #include <stdio.h>
 #include <string.h>
+#include <sys/socket.h>
 #include <unistd.h>
 
 #include <cmocka.h>
@@ -79,6 +80,19 @@ static void test_page(void **state)
     r = ask(&s, "GET", "/", "If-None-Match: \"other\"\r\n");
     assert_int_equal(r.status, 200);
     response_free(&r);
+    const int fd = client_open(&s);
+    msgl_strbuf seen;
+    msgl__strbuf_init(&seen, 1 << 16);
+    client_send(fd, "HEAD / HTTP/1.1\r\nHost: localhost\r\nConnection: close\r\n\r\n");
+    client_read_until(fd, &seen, "\r\n\r\n");
+    assert_non_null(strstr(msgl__strbuf_str(&seen), "Content-Security-Policy: "));
+    (void)snprintf(headers, sizeof headers, "Content-Length: %zu\r\n", msgl__page_len);
+    assert_non_null(strstr(msgl__strbuf_str(&seen), headers));
+    char more;
+    assert_int_equal(recv(fd, &more, 1, 0), 0); // and no body
+    msgl__strbuf_free(&seen);
+    close(fd);
+    (void)snprintf(headers, sizeof headers, "If-None-Match: %s\r\n", msgl__page_etag);
     expect_status(ask(&s, "POST", "/", "Content-Length: 0\r\n"), 405);
     // Nothing else has its headers, nor is anything served below it.
     r = ask(&s, "GET", "/health", headers);

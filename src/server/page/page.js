@@ -100,6 +100,7 @@ function edit(element, index) {
   editMessage(element, page.chat.messages[index].content, (text) => {
     if (text === null || text.trim() === '' || page.growing) {
       refresh();
+      byId('ask').focus();
       return;
     }
     page.chat.messages.length = index;
@@ -116,6 +117,7 @@ function sendResults(element, m) {
     page.chat.messages.push({ role: 'tool', tool_call_id: call.id, name: call.name, content: results[i] || '' });
   });
   generate();
+  byId('ask').focus();
 }
 
 byId('messages').addEventListener('click', (e) => {
@@ -193,6 +195,7 @@ byId('chat-list').addEventListener('click', (e) => {
     store.remove(chat);
     if (chat === page.chat) openChat(store.begin());
     else refresh();
+    byId('new-chat').focus();
   }
 });
 byId('delete-all').addEventListener('click', () => {

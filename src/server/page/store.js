@@ -50,6 +50,7 @@ const store = {
   settings: readStored('minisgl.settings', {}),
 
   load() {
+    this.settings = Object.fromEntries(Object.entries(this.settings).filter(([, value]) => typeof value === 'string'));
     this.chats = (Array.isArray(this.chats) ? this.chats : []).map(cleanChat).filter(Boolean).slice(0, MAX_CHATS);
   },
 

@@ -59,9 +59,7 @@ function callCard(call, index, open) {
 }
 
 function errorBox(error) {
-  const box = make('div', 'error', make('strong', '', error.title), error.text);
-  box.setAttribute('role', 'alert');
-  return box;
+  return make('div', 'error', make('strong', '', error.title), error.text);
 }
 
 function actionsOf(m, last, growing) {
