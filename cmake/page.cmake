@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 # cmake -DFROM=src/server/page -DTO=page_text.c -P page.cmake: joins the page that the server has at `/`
 # into one text, and writes it as C. Its Content-Security-Policy names the one script and the one style
 # by their hashes, so that a browser runs nothing else, whatever gets into the page.
