@@ -192,7 +192,9 @@ def stop(browser, url):
             page.click("#stop")
         page.wait_for_selector("#send:not([hidden])")
         check(page.inner_text(".message:last-child .facts") == "stopped", "stopped by " + ("Esc" if key else "the button"))
-        page.wait_for_timeout(300)
+        end = time.monotonic() + 20
+        while metric(url, "minisgl_requests_aborted_total") == gone and time.monotonic() < end:
+            page.wait_for_timeout(100)
         check(metric(url, "minisgl_requests_aborted_total") == gone + 1, "the server knows")
     tab.close()
 

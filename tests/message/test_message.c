@@ -601,18 +601,12 @@ static void test_out_of_memory(void **state)
 int main(void)
 {
     const struct CMUnitTest tests[] = {
-        cmocka_unit_test(test_request),
-        cmocka_unit_test(test_tokens),
-        cmocka_unit_test(test_bias),
-        cmocka_unit_test(test_bad_bias),
-        cmocka_unit_test(test_grammar),
-        cmocka_unit_test(test_token_lists),
-        cmocka_unit_test(test_small_types),
-        cmocka_unit_test(test_tree),
-        cmocka_unit_test(test_encode_refuses),
-        cmocka_unit_test(test_hostile_variants),
-        cmocka_unit_test(test_hostile_frames),
-        cmocka_unit_test(test_no_heap_when_warm),
+        cmocka_unit_test(test_request),        cmocka_unit_test(test_tokens),
+        cmocka_unit_test(test_bias),           cmocka_unit_test(test_bad_bias),
+        cmocka_unit_test(test_grammar),        cmocka_unit_test(test_token_lists),
+        cmocka_unit_test(test_small_types),    cmocka_unit_test(test_tree),
+        cmocka_unit_test(test_encode_refuses), cmocka_unit_test(test_hostile_variants),
+        cmocka_unit_test(test_hostile_frames), cmocka_unit_test(test_no_heap_when_warm),
         cmocka_unit_test(test_out_of_memory),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
