@@ -212,10 +212,11 @@ static const msgl_setting ROWS[] = {
         .commands = MSGL_CMD_SERVE,
         .group = "server",
         .metavar = "KEY",
-        .help = "a key that requests have to bring as Authorization: Bearer KEY, for every path "
-                "but /health and /ready; may be given several times; others on this machine see it "
-                "in the "
-                "list of processes, unlike the variable and the file",
+        .help =
+            "a key that requests have to bring as Authorization: Bearer KEY, for every path "
+            "but /, /health and /ready; may be given several times; others on this machine see it "
+            "in the "
+            "list of processes, unlike the variable and the file",
     },
     {
         .name = "api-key-file",

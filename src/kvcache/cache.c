@@ -279,6 +279,12 @@ void msgl__cache_discard(msgl_cache *c, msgl_cache_hold *h)
     c->ops->discard(c->impl, held);
 }
 
+int32_t msgl__cache_runs(const msgl_cache *c, msgl_cache_run *runs, int32_t max, bool *all)
+{
+    *all = true;
+    return c->ops->runs == NULL ? 0 : c->ops->runs(c->impl, runs, max, all);
+}
+
 int32_t msgl__cache_flush(msgl_cache *c)
 {
     return c->ops->evict(c->impl, INT32_MAX);

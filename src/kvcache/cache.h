@@ -109,6 +109,21 @@ void msgl__cache_discard(msgl_cache *c, msgl_cache_hold *h);
 // returns how many.
 int32_t msgl__cache_flush(msgl_cache *c);
 
+// A run of cached pages of span 0 that branches nowhere before its end.
+typedef struct msgl_cache_run {
+    int32_t end;    // its last page
+    int32_t parent; // the last page of the run that it goes on from, or MSGL_CACHE_ROOT
+    int32_t pages;
+    int32_t pins; // requests whose prefix ends in it and runs held behind it; 0: none of it is held
+    uint32_t
+        hits; // requests that went on from its end or from behind it, of those that match found
+} msgl_cache_run;
+
+// The shape of the prefix tree: up to `max` runs into runs[], with each all those that it goes on
+// from; how many. Held ones come first, then the most recently used. *all: whether that is all of
+// it. Looks at a bounded number of pages, however large the pool is.
+int32_t msgl__cache_runs(const msgl_cache *c, msgl_cache_run *runs, int32_t max, bool *all);
+
 // Debugging: the structure's own invariants; 0 or MSGL_EINTERNAL.
 int msgl__cache_check(const msgl_cache *c, msgl_err *err);
 // Debugging: marks[unit] = free_mark or cached_mark for the span's units that are; others stay.

@@ -95,6 +95,7 @@ typedef struct msgl_cache_ops {
     int32_t (*node_at)(const void *impl, msgl_prefix p, int32_t len);
     void (*count)(const void *impl, msgl_cache_counts *n); // of span 0, all but total and free
     bool (*holds)(const void *impl, int32_t page);         // is the page of span 0 cached
+    int32_t (*runs)(const void *impl, msgl_cache_run *runs, int32_t max, bool *all); // NULL: none
     int (*check)(const void *impl, msgl_err *err);
 } msgl_cache_ops;
 

@@ -32,6 +32,7 @@ typedef struct node {
     int32_t children;
     int32_t chain; // next node of the same hash bucket, or -1
     uint32_t born; // step that inserted it
+    uint32_t hits; // requests that went on from it or from behind it
 } node;
 
 typedef struct radix {
@@ -227,6 +228,7 @@ static void begin(void *impl, msgl_cache_hold *h)
     int32_t i = pages;
     for (int32_t n = h->prefix.node; n != MSGL_CACHE_ROOT; n = t->nodes[n].parent) {
         msgl__write_page(st, h->slots[0], --i, n);
+        t->nodes[n].hits++;
         for (int32_t s = 1; s < st->layout.num_spans; s++) {
             if (st->layout.spans[s].kind != MSGL_SPAN_WINDOW || i < h->first[s]) continue;
             const int32_t page = st->units[s].of_node[n];
@@ -314,6 +316,75 @@ static int32_t node_at(const void *impl, msgl_prefix p, int32_t len)
     return n;
 }
 
+// --- its shape, for who watches ---
+
+enum {
+    LOOK_MAX = 1 << 18, // pages that are looked at in the order of their memory
+    STEP_MAX = 1 << 16, // and one by one along links
+};
+
+typedef struct survey {
+    const radix *t;
+    msgl_cache_run *runs;
+    int32_t num, max, steps;
+} survey;
+
+static bool is_end(const node *x)
+{
+    return x->parent != ABSENT && x->children != 1;
+}
+
+static bool has_run(const survey *v, int32_t end)
+{
+    for (int32_t i = v->num; i-- > 0;) {
+        if (v->runs[i].end == end) return true;
+    }
+    return false;
+}
+
+// Adds the run that ends in page `end` and those that it goes on from. False: there is no room, and
+// nothing was added.
+static bool add_runs(survey *v, int32_t end)
+{
+    const int32_t before = v->num;
+    while (end != MSGL_CACHE_ROOT && !has_run(v, end)) {
+        msgl_cache_run run = {.end = end, .parent = end, .hits = v->t->nodes[end].hits};
+        do {
+            const node *x = &v->t->nodes[run.parent];
+            if (x->pins > run.pins) run.pins = x->pins;
+            run.pages++;
+            run.parent = x->parent;
+            v->steps++;
+        } while (run.parent != MSGL_CACHE_ROOT && v->t->nodes[run.parent].children == 1 &&
+                 v->steps < STEP_MAX);
+        if (v->num == v->max || v->steps >= STEP_MAX) {
+            v->num = before;
+            return false;
+        }
+        v->runs[v->num++] = run;
+        end = run.parent;
+    }
+    return true;
+}
+
+static int32_t runs(const void *impl, msgl_cache_run *out, int32_t max, bool *all)
+{
+    const radix *t = impl;
+    survey v = {.t = t, .runs = out, .max = max};
+    const int32_t pages = t->store->layout.spans[0].num_units;
+    const int32_t look = t->num_locks == 0 ? 0 : pages < LOOK_MAX ? pages : LOOK_MAX;
+    bool room = true;
+    for (int32_t i = 0; i < look && room; i++) {
+        if (is_end(&t->nodes[i]) && t->nodes[i].pins > 0) room = add_runs(&v, i);
+    }
+    int32_t n = t->unpinned.newest;
+    for (; n >= 0 && room && v.steps < STEP_MAX; n = t->unpinned.links[n].older, v.steps++) {
+        if (is_end(&t->nodes[n])) room = add_runs(&v, n);
+    }
+    *all = room && n < 0 && (t->num_locks == 0 || look == pages);
+    return v.num;
+}
+
 static void count(const void *impl, msgl_cache_counts *n)
 {
     const radix *t = impl;
@@ -394,5 +465,6 @@ const msgl_cache_ops msgl__cache_radix = {
     .node_at = node_at,
     .count = count,
     .holds = holds,
+    .runs = runs,
     .check = check,
 };

@@ -241,6 +241,23 @@ static void put_report(msgpack_packer *pk, const msgl_msg_report *m)
     }
 }
 
+static int put_tree(msgpack_packer *pk, const msgl_msg_tree *m)
+{
+    if (m->num_runs < 0 || m->num_runs > MSGL_MAX_TREE_RUNS) return MSGL_EINVAL;
+    msgpack_pack_array(pk, 3);
+    msgpack_pack_uint8(pk, m->all);
+    msgpack_pack_uint64(pk, (uint64_t)m->tokens);
+    msgpack_pack_array(pk, (size_t)m->num_runs);
+    for (int i = 0; i < m->num_runs; i++) {
+        msgpack_pack_array(pk, 4);
+        msgpack_pack_int32(pk, m->runs[i].parent);
+        msgpack_pack_int32(pk, m->runs[i].tokens);
+        msgpack_pack_int32(pk, m->runs[i].pins);
+        msgpack_pack_uint64(pk, (uint64_t)m->runs[i].hits);
+    }
+    return 0;
+}
+
 static int put_fields(msgpack_packer *pk, const msgl_msg *m)
 {
     switch (m->type) {
@@ -248,10 +265,12 @@ static int put_fields(msgpack_packer *pk, const msgl_msg *m)
     case MSGL_MSG_ABORT: msgpack_pack_uint64(pk, m->u.abort_uid); return 0;
     case MSGL_MSG_FLUSH:
     case MSGL_MSG_GET_STATS:
+    case MSGL_MSG_GET_TREE:
     case MSGL_MSG_EXIT: msgpack_pack_nil(pk); return 0;
     case MSGL_MSG_READY: put_ready(pk, &m->u.ready); return 0;
     case MSGL_MSG_TOKENS: return put_tokens(pk, &m->u.tokens);
     case MSGL_MSG_STATS: put_stats(pk, &m->u.stats); return 0;
+    case MSGL_MSG_TREE: return put_tree(pk, &m->u.tree);
     case MSGL_MSG_REPORT:
         if (m->u.report.num_groups < 0 || m->u.report.num_groups > MSGL_MAX_REPORT_GROUPS) {
             return MSGL_EINVAL;
@@ -651,6 +670,24 @@ static void rd_report(reader *r, msgl_msg_report *m)
     }
 }
 
+static void rd_tree(reader *r, msgl_msg_tree *m)
+{
+    rd_tuple(r, 3, "tree");
+    m->all = rd_i32(r, 0, 1, "tree.all") != 0;
+    m->tokens = (int64_t)(rd_u64(r, "tree.tokens") & INT64_MAX);
+    const size_t n = rd_array(r, 5, MSGL_MAX_TREE_RUNS, "tree.runs");
+    msgl_tree_run *runs = rd_alloc(r, n, sizeof *runs, "tree.runs");
+    for (size_t i = 0; i < n && r->rc == 0; i++) {
+        rd_tuple(r, 4, "tree.run");
+        runs[i].parent = rd_i32(r, -1, (int32_t)n - 1, "tree.parent");
+        runs[i].tokens = rd_i32(r, 1, INT32_MAX, "tree.run_tokens");
+        runs[i].pins = rd_i32(r, 0, INT32_MAX, "tree.pins");
+        runs[i].hits = (int64_t)(rd_u64(r, "tree.hits") & INT64_MAX);
+    }
+    m->runs = runs;
+    m->num_runs = (int32_t)n;
+}
+
 int msgl__msg_decode(const void *data, size_t len, msgl_msg_mem *mem, msgl_msg *out, msgl_err *err)
 {
     msgl__msg_mem_reset(mem);
@@ -660,17 +697,19 @@ int msgl__msg_decode(const void *data, size_t len, msgl_msg_mem *mem, msgl_msg *
     if (len > MSGL_MSG_FRAME_MAX) rd_fail(&r, MSGL_ELIMIT, "frame", "too long");
     rd_tuple(&r, 3, "message");
     rd_i32(&r, MSGL_MSG_VERSION, MSGL_MSG_VERSION, "version");
-    out->type = (msgl_msg_type)rd_i32(&r, MSGL_MSG_REQUEST, MSGL_MSG_FATAL, "type");
+    out->type = (msgl_msg_type)rd_i32(&r, MSGL_MSG_REQUEST, MSGL_MSG_TREE, "type");
     if (r.rc != 0) return r.rc;
     switch (out->type) {
     case MSGL_MSG_REQUEST: rd_request(&r, &out->u.request); break;
     case MSGL_MSG_ABORT: out->u.abort_uid = rd_u64(&r, "abort.uid"); break;
     case MSGL_MSG_FLUSH:
     case MSGL_MSG_GET_STATS:
+    case MSGL_MSG_GET_TREE:
     case MSGL_MSG_EXIT: rd_nil(&r, "fields"); break;
     case MSGL_MSG_READY: rd_ready(&r, &out->u.ready); break;
     case MSGL_MSG_TOKENS: rd_tokens(&r, &out->u.tokens); break;
     case MSGL_MSG_STATS: rd_stats(&r, &out->u.stats); break;
+    case MSGL_MSG_TREE: rd_tree(&r, &out->u.tree); break;
     case MSGL_MSG_REPORT: rd_report(&r, &out->u.report); break;
     case MSGL_MSG_FATAL: out->u.fatal = rd_str(&r, false, "fatal"); break;
     }

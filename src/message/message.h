@@ -29,6 +29,8 @@ typedef enum msgl_msg_type {
     MSGL_MSG_STATS,       // engine -> front
     MSGL_MSG_REPORT,      // engine -> front, unasked, about once a second
     MSGL_MSG_FATAL,       // engine -> front: start-up or run-time failure; the engine ends after it
+    MSGL_MSG_GET_TREE,    // front -> engine
+    MSGL_MSG_TREE,        // engine -> front
 } msgl_msg_type;
 
 typedef struct msgl_msg_request {
@@ -96,6 +98,23 @@ typedef struct msgl_msg_report {
     } groups[MSGL_MAX_REPORT_GROUPS];
 } msgl_msg_report;
 
+enum { MSGL_MAX_TREE_RUNS = 512 };
+
+// The prefix cache's shape: runs of pages that branch nowhere, without what they hold.
+typedef struct msgl_tree_run {
+    int32_t parent; // its index, -1: the root
+    int32_t tokens; // of this run alone
+    int32_t pins;   // running requests and held runs that lean on it; 0: it may be evicted
+    int64_t hits;   // requests that went on from its end or from behind it
+} msgl_tree_run;
+
+typedef struct msgl_msg_tree {
+    bool all;         // nothing was left out
+    int64_t tokens;   // in all of the cache
+    int32_t num_runs; // at most MSGL_MAX_TREE_RUNS
+    const msgl_tree_run *runs;
+} msgl_msg_tree;
+
 typedef struct msgl_msg {
     msgl_msg_type type;
     union {
@@ -105,6 +124,7 @@ typedef struct msgl_msg {
         msgl_msg_tokens tokens;
         msgl_msg_stats stats;
         msgl_msg_report report;
+        msgl_msg_tree tree;
         const char *fatal;
     } u;
 } msgl_msg;

@@ -40,6 +40,14 @@ static void send_stats(server *v)
     send_message(v, &m);
 }
 
+static void send_tree(server *v)
+{
+    msgl_tree_run runs[MSGL_MAX_TREE_RUNS];
+    msgl_msg m = {.type = MSGL_MSG_TREE};
+    msgl__scheduler_tree(v->scheduler, runs, &m.u.tree);
+    send_message(v, &m);
+}
+
 // What /metrics shows, when it is time; no decision depends on this clock.
 static void report(server *v)
 {
@@ -63,6 +71,7 @@ static bool handle_message(server *v, const msgl_msg *m)
         send_stats(v);
         return true;
     case MSGL_MSG_GET_STATS: send_stats(v); return true;
+    case MSGL_MSG_GET_TREE: send_tree(v); return true;
     case MSGL_MSG_EXIT: return false;
     default: return true; // engine -> front types: nothing that could be done here
     }

@@ -175,6 +175,24 @@ void msgl__scheduler_stats(const msgl_scheduler *s, msgl_msg_stats *out)
     out->used_pages = n.total - n.free - n.cached;
 }
 
+void msgl__scheduler_tree(const msgl_scheduler *s, msgl_tree_run *runs, msgl_msg_tree *out)
+{
+    msgl_cache_run all[MSGL_MAX_TREE_RUNS];
+    const int32_t page_size = s->cfg.cache.page_size;
+    const int32_t n = msgl__cache_runs(s->cache, all, MSGL_MAX_TREE_RUNS, &out->all);
+    for (int32_t i = 0; i < n; i++) {
+        int32_t parent = all[i].parent == MSGL_CACHE_ROOT ? -1 : 0;
+        while (parent >= 0 && all[parent].end != all[i].parent) parent++;
+        runs[i] = (msgl_tree_run){.parent = parent,
+                                  .tokens = all[i].pages * page_size,
+                                  .pins = all[i].pins,
+                                  .hits = all[i].hits};
+    }
+    out->tokens = (int64_t)msgl__cache_count(s->cache, 0).cached * page_size;
+    out->num_runs = n;
+    out->runs = runs;
+}
+
 void msgl__scheduler_report(const msgl_scheduler *s, msgl_msg_report *out)
 {
     *out = (msgl_msg_report){.steps = s->step_ns};

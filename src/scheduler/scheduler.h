@@ -56,6 +56,8 @@ bool msgl__scheduler_has_work(const msgl_scheduler *s);
 // One turn: choose and start a step, then handle the results of the one before it (overlap) or of
 // this one. Returns 0 or the engine's failure, after which every request has had an error event.
 int msgl__scheduler_step(msgl_scheduler *s);
+// The prefix cache's shape; runs: [MSGL_MAX_TREE_RUNS], which out->runs points to.
+void msgl__scheduler_tree(const msgl_scheduler *s, msgl_tree_run *runs, msgl_msg_tree *out);
 void msgl__scheduler_stats(const msgl_scheduler *s, msgl_msg_stats *out);
 // The same and more, all but what the process takes.
 void msgl__scheduler_report(const msgl_scheduler *s, msgl_msg_report *out);

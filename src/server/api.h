@@ -43,7 +43,9 @@
     X(SERVER_INFO, server_info)                                                                    \
     X(GET_LOAD, get_load)                                                                          \
     X(FLUSH_CACHE, flush_cache)                                                                    \
-    X(METRICS, metrics)
+    X(METRICS, metrics)                                                                            \
+    X(RADIX_TREE, radix_tree)                                                                      \
+    X(PAGE, page)
 
 typedef enum msgl_api_kind {
 #define MSGL_API_ENUM(NAME, name) MSGL_API_##NAME,

@@ -25,6 +25,8 @@ typedef enum msgl_prompt_source {
 typedef struct msgl_replica_stats {
     enum { MSGL_STATS_NONE, MSGL_STATS_ASKED, MSGL_STATS_GIVEN } state; // NONE: it is not there
     msgl_msg_stats stats;
+    // With MSGL_MSG_GET_TREE instead:
+    msgl_msg_tree tree; // its runs are owned
 } msgl_replica_stats;
 
 // All put_ functions append to *out and return 0 or the buffer's failure, which the client gets as
@@ -35,6 +37,8 @@ typedef struct msgl_endpoint {
     bool open;               // needs no API key
     msgl_http_method method; // MSGL_HTTP_GET (and HEAD), or MSGL_HTTP_POST
     const char *type;        // of a whole answer; NULL: application/json
+    const char *headers;     // of it, further lines, each ending in CR LF; NULL: none
+    const char *etag;        // of put_now's answer, quoted: who has it gets 304; NULL: none
     // The body of an error; NULL: OpenAI's (msgl__api_error_put).
     int (*put_error)(const msgl_api_error *e, msgl_strbuf *out);
 
@@ -43,7 +47,8 @@ typedef struct msgl_endpoint {
     // 1. At once. rest: the path behind a prefix. *status is 200 before.
     int (*put_now)(const msgl_front *f, const char *rest, int *status, msgl_strbuf *out);
 
-    // 2. From the engines' answers to `ask` (MSGL_MSG_GET_STATS or MSGL_MSG_FLUSH), one a replica.
+    // 2. From the engines' answers to `ask` (MSGL_MSG_GET_STATS, _FLUSH or _GET_TREE), one
+    // a replica.
     msgl_msg_type ask;
     int (*put_stats)(const msgl_front *f, const msgl_replica_stats *all, msgl_strbuf *out);
 

@@ -98,7 +98,8 @@ typedef struct replica {
     int64_t queued_tokens; // of their prompts
 } replica;
 
-// A request that waits for the engines' MSGL_MSG_STATS; each answers in the order of asking.
+// A request that waits for the engines' MSGL_MSG_STATS, or MSGL_MSG_TREE; each answers in the order
+// of asking.
 typedef struct stats_wait {
     client base;
     struct stats_wait *next;
@@ -174,8 +175,8 @@ void msgl__status_second(msgl_front *f); // once a second
 
 // stats.c
 void msgl__stats_open(msgl_front *f, const msgl_endpoint *ep, msgl_http_conn *c);
-void msgl__stats_arrived(replica *r, const msgl_msg_stats *s);
-void msgl__stats_lost(replica *r); // the engine is gone
+void msgl__stats_arrived(replica *r, const msgl_msg *m); // MSGL_MSG_STATS or MSGL_MSG_TREE
+void msgl__stats_lost(replica *r);                       // the engine is gone
 
 // turn.c
 void msgl__turn_join(replica *r, part *p);

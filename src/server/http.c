@@ -95,6 +95,7 @@ const char *msgl__http_status_text(int status)
         const char *text;
     } all[] = {{200, "OK"},
                {204, "No Content"},
+               {304, "Not Modified"},
                {400, "Bad Request"},
                {401, "Unauthorized"},
                {403, "Forbidden"},
@@ -330,7 +331,7 @@ static void put_whole_head(msgl_http_conn *c, int status, const char *type, cons
 {
     char framing[64];
     (void)snprintf(framing, sizeof framing, "Content-Length: %zu\r\n", len);
-    put_head(c, status, type, headers, status == 204 ? "" : framing);
+    put_head(c, status, type, headers, status == 204 || status == 304 ? "" : framing);
 }
 
 void msgl__http_reply(msgl_http_conn *c, int status, const char *type, const char *headers,

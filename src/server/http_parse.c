@@ -45,7 +45,7 @@ void msgl__http_parser_reset(msgl_http_parser *p)
     p->line_len = p->trailer_len = 0;
     p->method = 0;
     p->host = p->origin = p->content_type = p->authorization = p->api_key = p->request_id =
-        (msgl_http_value){0};
+        p->if_none_match = (msgl_http_value){0};
     p->status = 0;
     p->reason = NULL;
 }
@@ -251,6 +251,8 @@ static int header(msgl_http_parser *p, head_facts *f, const char *name, size_t n
     } else if (value_is(name, name_len, "x-request-id")) {
         // A proxy may have added its own behind the client's: no reason to refuse a request.
         if (p->request_id.at == NULL) p->request_id = (msgl_http_value){v, len};
+    } else if (value_is(name, name_len, "if-none-match")) {
+        if (p->if_none_match.at == NULL) p->if_none_match = (msgl_http_value){v, len};
     } else if (value_is(name, name_len, "content-encoding")) {
         if (!value_is(v, len, "identity")) {
             return bad(p, 415, "Compressed bodies are not supported.");

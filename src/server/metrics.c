@@ -12,8 +12,8 @@
 #include "core/attributes.h"
 #include "server/front_impl.h"
 
-static const int STATUSES[MSGL_METRICS_STATUSES] = {200, 204, 400, 401, 403, 404, 405, 408, 413,
-                                                    414, 415, 417, 429, 431, 500, 501, 503, 505};
+static const int STATUSES[MSGL_METRICS_STATUSES] = {
+    200, 204, 304, 400, 401, 403, 404, 405, 408, 413, 414, 415, 417, 429, 431, 500, 501, 503, 505};
 
 void msgl__metrics_answer(msgl_metrics *m, int label, int status)
 {

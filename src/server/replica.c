@@ -132,7 +132,8 @@ static void on_channel(evutil_socket_t fd, short what, void *arg)
             r->report = m.u.report;
             r->reported_ns = msgl__now_ns();
             break;
-        case MSGL_MSG_STATS: msgl__stats_arrived(r, &m.u.stats); break;
+        case MSGL_MSG_STATS:
+        case MSGL_MSG_TREE: msgl__stats_arrived(r, &m); break;
         case MSGL_MSG_FATAL:
             msgl__free(r->fatal);
             r->fatal = msgl__strdup(m.u.fatal);

@@ -28,7 +28,7 @@ void msgl__front_reply(msgl_front *f, const msgl_endpoint *ep, msgl_http_conn *c
                        int rc)
 {
     if (rc == 0) {
-        msgl__http_reply(c, status, msgl__endpoint_type(ep), NULL, msgl__strbuf_str(&f->out),
+        msgl__http_reply(c, status, msgl__endpoint_type(ep), ep->headers, msgl__strbuf_str(&f->out),
                          f->out.len);
         return;
     }
@@ -62,6 +62,14 @@ static msgl_api_kind kind_at(const msgl_strbuf *path)
     return (msgl_api_kind)i;
 }
 
+// Whether the client's copy is the one that it would get.
+static bool has_copy(const msgl_endpoint *ep, const msgl_http_parser *p)
+{
+    const msgl_http_value *v = &p->if_none_match;
+    return ep->etag != NULL && v->at != NULL &&
+           memmem(v->at, v->len, ep->etag, strlen(ep->etag)) != NULL;
+}
+
 static void answer(msgl_front *f, msgl_api_kind kind, msgl_http_conn *c, msgl_http_parser *p)
 {
     const msgl_endpoint *ep = msgl__endpoint(kind);
@@ -69,6 +77,8 @@ static void answer(msgl_front *f, msgl_api_kind kind, msgl_http_conn *c, msgl_ht
         msgl__gen_open(f, kind, c, p);
     } else if (ep->put_stats != NULL) {
         msgl__stats_open(f, ep, c);
+    } else if (has_copy(ep, p)) {
+        msgl__http_reply(c, 304, NULL, ep->headers, NULL, 0);
     } else {
         int status = 200;
         msgl__strbuf_clear(&f->out);

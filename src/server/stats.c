@@ -50,13 +50,35 @@ void msgl__stats_open(msgl_front *f, const msgl_endpoint *ep, msgl_http_conn *c)
     msgl__http_conn_set_user(c, &w->base);
 }
 
-// One engine less to wait for: s, or NULL if it is gone. `at` holds the request that waits.
-static void arrived(msgl_front *f, stats_wait **at, int index, const msgl_msg_stats *s)
+// What the engine said, kept beyond the message. False: there is no memory for it.
+static bool keep(msgl_replica_stats *one, const msgl_msg *m)
+{
+    if (m->type == MSGL_MSG_STATS) {
+        one->stats = m->u.stats;
+        return true;
+    }
+    const size_t n = (size_t)m->u.tree.num_runs;
+    msgl_tree_run *runs = msgl__calloc(n == 0 ? 1 : n, sizeof *runs);
+    if (runs == NULL) return false;
+    if (n > 0) memcpy(runs, m->u.tree.runs, n * sizeof *runs);
+    one->tree = m->u.tree;
+    one->tree.runs = runs;
+    return true;
+}
+
+static void wait_free(const msgl_front *f, stats_wait *w)
+{
+    for (int i = 0; i < f->cfg.num_replicas; i++) msgl__free((void *)w->all[i].tree.runs);
+    msgl__free(w);
+}
+
+// One engine less to wait for: what it said, or NULL if it is gone. `at` holds the request that
+// waits.
+static void arrived(msgl_front *f, stats_wait **at, int index, const msgl_msg *m)
 {
     stats_wait *w = *at;
     msgl_replica_stats *one = &w->all[index];
-    one->state = s == NULL ? MSGL_STATS_NONE : MSGL_STATS_GIVEN;
-    if (s != NULL) one->stats = *s;
+    one->state = m != NULL && keep(one, m) ? MSGL_STATS_GIVEN : MSGL_STATS_NONE;
     if (--w->num_left > 0) return;
     *at = w->next;
     if (*at == NULL) f->stats_last = at;
@@ -68,15 +90,15 @@ static void arrived(msgl_front *f, stats_wait **at, int index, const msgl_msg_st
     } else if (w->base.conn != NULL && f->http != NULL) {
         reply_not_ready(f, w->ep, w->base.conn);
     }
-    msgl__free(w);
+    wait_free(f, w);
 }
 
-void msgl__stats_arrived(replica *r, const msgl_msg_stats *s)
+void msgl__stats_arrived(replica *r, const msgl_msg *m)
 {
     msgl_front *f = r->front;
     stats_wait **at = &f->stats_first;
     while (*at != NULL && (*at)->all[r->index].state != MSGL_STATS_ASKED) at = &(*at)->next;
-    if (*at != NULL) arrived(f, at, r->index, s);
+    if (*at != NULL) arrived(f, at, r->index, m);
 }
 
 void msgl__stats_lost(replica *r)

@@ -453,6 +453,37 @@ static void flush(model *m)
     assert_int_equal(n, expected);
 }
 
+static int find_run(const msgl_cache_run *runs, int n, int32_t end)
+{
+    int i = 0;
+    while (i < n && runs[i].end != end) i++;
+    return i;
+}
+
+// The shape of the tree: runs that are as long as they can be, each page in one of them; where
+// there is no room for all, each with those that it goes on from.
+static void compare_runs(const model *m)
+{
+    msgl_cache_run runs[MAX_PAGES];
+    const int32_t max = m->clock % 2 == 0 ? MAX_PAGES : (int32_t)(m->clock % 7);
+    bool all;
+    const int32_t n = msgl__cache_runs(m->cache, runs, max, &all);
+    int32_t pages = 0, children[MAX_PAGES] = {0};
+    assert_in_range(n, 0, max);
+    for (int i = 0; i < n; i++) {
+        pages += runs[i].pages;
+        assert_true(find_run(runs, n, runs[i].end) == i);
+        if (runs[i].parent == MSGL_CACHE_ROOT) continue;
+        const int up = find_run(runs, n, runs[i].parent);
+        assert_in_range(up, 0, n - 1);
+        children[up]++;
+        assert_true(runs[up].hits >= runs[i].hits);
+        assert_true(runs[up].pins > 0 || runs[i].pins == 0);
+    }
+    assert_true(all == (pages == m->num_entries));
+    for (int i = 0; i < n && all; i++) assert_int_not_equal(children[i], 1);
+}
+
 static void compare(model *m)
 {
     msgl_err err;
@@ -480,6 +511,7 @@ static void compare(model *m)
         }
     }
     assert_int_equal(msgl__cache_room(m->cache), room);
+    compare_runs(m);
 }
 
 static void operate(model *m)

@@ -174,9 +174,10 @@ static void test_small_types(void **state)
 {
     (void)state;
     msgl_msg_mem mem = {0};
-    const msgl_msg_type bare[] = {MSGL_MSG_FLUSH, MSGL_MSG_GET_STATS, MSGL_MSG_EXIT};
+    const msgl_msg_type bare[] = {MSGL_MSG_FLUSH, MSGL_MSG_GET_STATS, MSGL_MSG_GET_TREE,
+                                  MSGL_MSG_EXIT};
     msgl_msg d;
-    for (size_t i = 0; i < 3; i++) {
+    for (size_t i = 0; i < sizeof bare / sizeof bare[0]; i++) {
         const msgl_msg m = {.type = bare[i]};
         msgl_strbuf b = enc(&m);
         assert_int_equal(msgl__msg_decode(b.data, b.len, &mem, &d, NULL), 0);
@@ -228,6 +229,36 @@ static void test_small_types(void **state)
     b = enc(&m);
     assert_int_equal(msgl__msg_decode(b.data, b.len, &mem, &d, NULL), 0);
     assert_string_equal(d.u.fatal, "weights: no such file");
+    msgl__strbuf_free(&b);
+    msgl__msg_mem_free(&mem);
+}
+
+static void test_tree(void **state)
+{
+    (void)state;
+    msgl_msg_mem mem = {0};
+    msgl_msg d;
+    static const msgl_tree_run runs[] = {{-1, 32, 1, 7}, {0, 16, 0, INT64_MAX}};
+    msgl_msg m = {.type = MSGL_MSG_TREE, .u.tree = {true, INT64_MAX, 2, runs}};
+    msgl_strbuf b = enc(&m);
+    assert_int_equal(msgl__msg_decode(b.data, b.len, &mem, &d, NULL), 0);
+    assert_true(d.u.tree.all && d.u.tree.tokens == INT64_MAX);
+    assert_int_equal(d.u.tree.num_runs, 2);
+    for (int i = 0; i < 2; i++) {
+        assert_int_equal(d.u.tree.runs[i].parent, runs[i].parent);
+        assert_int_equal(d.u.tree.runs[i].tokens, runs[i].tokens);
+        assert_int_equal(d.u.tree.runs[i].pins, runs[i].pins);
+        assert_true(d.u.tree.runs[i].hits == runs[i].hits);
+    }
+    msgl__strbuf_free(&b);
+    m.u.tree.num_runs = 0;
+    b = enc(&m);
+    assert_int_equal(msgl__msg_decode(b.data, b.len, &mem, &d, NULL), 0);
+    assert_int_equal(d.u.tree.num_runs, 0);
+    msgl__strbuf_free(&b);
+    m.u.tree.num_runs = MSGL_MAX_TREE_RUNS + 1;
+    msgl__strbuf_init(&b, 1 << 16);
+    assert_int_equal(msgl__msg_encode(&m, &b), MSGL_EINVAL);
     msgl__strbuf_free(&b);
     msgl__msg_mem_free(&mem);
 }
@@ -316,9 +347,11 @@ static void test_hostile_variants(void **state)
     msgl_msg ready = {.type = MSGL_MSG_READY};
     ready.u.ready = (msgl_msg_ready){1, 1, 1, 1, 1, "fa", "cpu"};
     msgl_msg stats = {.type = MSGL_MSG_STATS};
+    const msgl_tree_run runs[] = {{-1, 32, 1, 7}, {0, 300, 70000, 1}};
+    const msgl_msg tree = {.type = MSGL_MSG_TREE, .u.tree = {true, 332, 2, runs}};
     const msgl_msg fatal = {.type = MSGL_MSG_FATAL, .u.fatal = "x"};
     const msgl_msg abort_msg = {.type = MSGL_MSG_ABORT, .u.abort_uid = 77};
-    const msgl_msg *all[] = {&r, &t, &ready, &stats, &fatal, &abort_msg};
+    const msgl_msg *all[] = {&r, &t, &ready, &stats, &tree, &fatal, &abort_msg};
     for (size_t i = 0; i < sizeof all / sizeof all[0]; i++) {
         msgl_strbuf b = enc(all[i]);
         decode_all_truncations(&b);
@@ -568,17 +601,12 @@ static void test_out_of_memory(void **state)
 int main(void)
 {
     const struct CMUnitTest tests[] = {
-        cmocka_unit_test(test_request),
-        cmocka_unit_test(test_tokens),
-        cmocka_unit_test(test_bias),
-        cmocka_unit_test(test_bad_bias),
-        cmocka_unit_test(test_grammar),
-        cmocka_unit_test(test_token_lists),
-        cmocka_unit_test(test_small_types),
-        cmocka_unit_test(test_encode_refuses),
-        cmocka_unit_test(test_hostile_variants),
-        cmocka_unit_test(test_hostile_frames),
-        cmocka_unit_test(test_no_heap_when_warm),
+        cmocka_unit_test(test_request),        cmocka_unit_test(test_tokens),
+        cmocka_unit_test(test_bias),           cmocka_unit_test(test_bad_bias),
+        cmocka_unit_test(test_grammar),        cmocka_unit_test(test_token_lists),
+        cmocka_unit_test(test_small_types),    cmocka_unit_test(test_tree),
+        cmocka_unit_test(test_encode_refuses), cmocka_unit_test(test_hostile_variants),
+        cmocka_unit_test(test_hostile_frames), cmocka_unit_test(test_no_heap_when_warm),
         cmocka_unit_test(test_out_of_memory),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);

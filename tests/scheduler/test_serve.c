@@ -150,6 +150,14 @@ static void test_requests(void **state)
         assert_int_equal(m.type, MSGL_MSG_STATS);
         assert_int_equal(m.u.stats.requests_done, 10);
         assert_true(m.u.stats.cached_pages > 0);
+        const int32_t cached = m.u.stats.cached_pages, size = READY.page_size;
+        post(&v, (msgl_msg){.type = MSGL_MSG_GET_TREE});
+        m = receive(&v);
+        assert_int_equal(m.type, MSGL_MSG_TREE);
+        assert_true(m.u.tree.all && m.u.tree.num_runs > 0);
+        int64_t in_runs = 0;
+        for (int i = 0; i < m.u.tree.num_runs; i++) in_runs += m.u.tree.runs[i].tokens;
+        assert_true(in_runs == m.u.tree.tokens && in_runs == (int64_t)cached * size);
         post(&v, (msgl_msg){.type = MSGL_MSG_FLUSH});
         m = receive(&v);
         assert_int_equal(m.type, MSGL_MSG_STATS);

@@ -368,7 +368,7 @@ response client_read(int fd)
         read_n(fd, &body, strtoul(length, NULL, 10));
     } else if (header_of(&r, "Transfer-Encoding", buf) != NULL) {
         read_chunks(fd, &body);
-    } else if (r.status != 100 && r.status != 204) {
+    } else if (r.status != 100 && r.status != 204 && r.status != 304) {
         for (int c; (c = read_byte(fd)) >= 0;) msgl__strbuf_addc(&body, (char)c);
     }
     r.len = body.len;

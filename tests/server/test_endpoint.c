@@ -214,7 +214,8 @@ static void test_complete(void **state)
             assert_false(covers(table[k], ep)); // it would never be asked
         assert_int_equal((ep->put_now != NULL) + (ep->put_stats != NULL) + (ep->parse != NULL), 1);
         if (ep->put_stats != NULL) {
-            assert_true(ep->ask == MSGL_MSG_GET_STATS || ep->ask == MSGL_MSG_FLUSH);
+            assert_true(ep->ask == MSGL_MSG_GET_STATS || ep->ask == MSGL_MSG_FLUSH ||
+                        ep->ask == MSGL_MSG_GET_TREE);
         }
         const bool job = ep->parse != NULL, engine = job && ep->put_job == NULL;
         assert_int_equal(job, ep->objects != NULL && ep->objects[0] != NULL);

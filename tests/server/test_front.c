@@ -587,7 +587,8 @@ static void test_methods_and_models(void **state)
         {"GET", "/v1", 200},
         {"GET", "/get_model_info", 200},
         {"GET", "/model_info", 200},
-        {"GET", "/", 404},
+        {"GET", "/", 200},
+        {"GET", "/nowhere", 404},
     };
     for (size_t i = 0; i < sizeof cases / sizeof cases[0]; i++) {
         response r = client_request(&s, cases[i].method, cases[i].path, NULL);

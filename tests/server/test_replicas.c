@@ -396,6 +396,40 @@ static void test_stats(void **state)
     server_close(&f.s);
 }
 
+// Each engine's tree is kept until the last has answered; one that ends meanwhile is left out, and
+// what is still waited for when the server ends is freed.
+static void test_trees(void **state)
+{
+    (void)state;
+    fleet f;
+    open_fleet(&f, msgl__front_config_default(), 16);
+    static const msgl_tree_run runs[] = {{-1, 32, 0, 7}, {0, 16, 0, 1}};
+    const msgl_msg m = {.type = MSGL_MSG_TREE, .u.tree = {true, 48, 2, runs}};
+    const int fd = client_open(&f.s);
+    client_send(fd, "GET /radix_tree HTTP/1.1\r\nHost: x\r\n\r\n");
+    for (int i = 0; i < REPLICAS; i++) (void)engine_expect(&f.at[i], MSGL_MSG_GET_TREE);
+    assert_int_equal(msgl__channel_send(f.at[2].engine, &m), 0);
+    kill_engine(&f, 1);
+    assert_int_equal(msgl__channel_send(f.at[0].engine, &m), 0);
+    response r = client_read(fd);
+    json_t *j = json_loadb(r.body, r.len, 0, NULL);
+    const json_t *each = json_object_get(j, "replicas");
+    assert_int_equal(json_array_size(each), REPLICAS - 1);
+    for (size_t i = 0; i < REPLICAS - 1; i++) {
+        const json_t *one = json_array_get(each, i);
+        assert_int_equal(number(one, "replica"), 2 * i);
+        assert_int_equal(json_array_size(json_object_get(one, "nodes")), 2);
+    }
+    json_decref(j);
+    response_free(&r);
+    client_send(fd, "GET /radix_tree HTTP/1.1\r\nHost: x\r\n\r\n");
+    (void)engine_expect(&f.at[0], MSGL_MSG_GET_TREE);
+    (void)engine_expect(&f.at[2], MSGL_MSG_GET_TREE);
+    assert_int_equal(msgl__channel_send(f.at[2].engine, &m), 0);
+    close(fd);
+    server_close(&f.s);
+}
+
 // GET /get_load as routers read it: what each engine has, and what waits for it here.
 static void test_load(void **state)
 {
@@ -450,7 +484,8 @@ int main(void)
         cmocka_unit_test(test_prefix), cmocka_unit_test(test_round_robin),
         cmocka_unit_test(test_batch),  cmocka_unit_test(test_abort),
         cmocka_unit_test(test_death),  cmocka_unit_test(test_hang),
-        cmocka_unit_test(test_stats),  cmocka_unit_test(test_load),
+        cmocka_unit_test(test_stats),  cmocka_unit_test(test_trees),
+        cmocka_unit_test(test_load),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }
