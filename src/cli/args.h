@@ -40,7 +40,7 @@ typedef struct msgl_args {
     msgl_list prompts, stop, api_keys, served_names, cors_origins;
     const char *input, *output, *system, *text;
     msgl_sampling_params sampling; // what msgl__sampling_settings has
-    int max_tokens, logprobs, chat, stream;
+    int max_tokens, logprobs, chat, stream, resume;
     int64_t seed;
     // bench
     const char *format, *url, *batch, *chunk, *concurrency, *backends, *lengths, *write_table;

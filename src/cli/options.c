@@ -302,6 +302,14 @@ static const msgl_setting ROWS[] = {
                 "channels of every layer and head, in the form that SGLang reads",
     },
     {
+        .name = "resume",
+        MSGL_FLAG(msgl_args, resume),
+        .commands = MSGL_CMD_RUN,
+        .group = "requests",
+        .help = "go on with an --output that an earlier run of the same --input has begun; without "
+                "it one that is not empty is refused (docs/batch.md)",
+    },
+    {
         .name = "chat",
         MSGL_FLAG(msgl_args, chat),
         .commands = MSGL_CMD_RUN,
