@@ -145,6 +145,16 @@ static const msgl_setting ROWS[] = {
                 "or the request is answered 400; what looks like a typing error always is",
     },
     {
+        .name = "batch-dir",
+        MSGL_TEXT(msgl_args, batch_dir),
+        .by_default = ": none",
+        .commands = MSGL_CMD_SERVE,
+        .group = "server",
+        .metavar = "DIR",
+        .help = "folder for /v1/files and /v1/batches, made if it is not there; what is under way "
+                "goes on at the next start (docs/batch.md)",
+    },
+    {
         .name = "access-log",
         MSGL_FLAG(msgl_args, access_log),
         .commands = MSGL_CMD_SERVE,

@@ -42,7 +42,11 @@
     X(SERVER_INFO, server_info)                                                                    \
     X(GET_LOAD, get_load)                                                                          \
     X(FLUSH_CACHE, flush_cache)                                                                    \
-    X(METRICS, metrics)
+    X(METRICS, metrics)                                                                            \
+    X(FILES, files)                                                                                \
+    X(FILE, file)                                                                                  \
+    X(BATCHES, batches)                                                                            \
+    X(BATCH, batch)
 
 typedef enum msgl_api_kind {
 #define MSGL_API_ENUM(NAME, name) MSGL_API_##NAME,

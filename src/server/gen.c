@@ -59,6 +59,12 @@ static choice *part_empty(msgl_front *f, part *p)
     return all;
 }
 
+// Batches make room for others.
+static void tell_batches(msgl_front *f)
+{
+    if (f->batches != NULL) msgl__batches_set_busy(f->batches, f->num_gens > f->num_inner);
+}
+
 static void gen_free(msgl_front *f, gen *g)
 {
     f->waiting -= g->num_choices - g->num_sent;
@@ -76,6 +82,8 @@ static void gen_free(msgl_front *f, gen *g)
     if (g->next != NULL) g->next->prev = g->prev;
     if (f->gens == g) f->gens = g->next;
     f->num_gens--;
+    f->num_inner -= g->inner;
+    tell_batches(f);
     for (gen **d = &f->dirty; g->dirty && *d != NULL; d = &(*d)->next_dirty) {
         if (*d == g) {
             *d = g->next_dirty;
@@ -231,7 +239,10 @@ void msgl__gen_open(msgl_front *f, msgl_api_kind kind, msgl_http_conn *c, msgl_h
     g->next = f->gens;
     if (g->next != NULL) g->next->prev = g;
     f->gens = g;
+    g->inner = msgl__http_conn_is_inner(c);
     f->num_gens++;
+    f->num_inner += g->inner;
+    tell_batches(f);
     msgl__http_conn_set_user(c, &g->base);
     msgl__workers_submit(f->workers, g->job);
 }
