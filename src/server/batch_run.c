@@ -15,6 +15,7 @@
 #include "utils/clock.h"
 
 enum {
+    FULL_MS = 10000,       // after an answer that could not be stored
     RETRY_MS = 500,        // after an answer that says "later"
     MAX_TRIES = 3,         // of a request with which the engine ends
     MAX_ERRORS = 100,      // of the input that are told
@@ -298,9 +299,10 @@ static int put_request(const msgl_batch *b, const msgl_batch_line *l, msgl_strbu
     return rc;
 }
 
-static void wait_a_little(msgl_batch *b)
+static void wait_ms(msgl_batch *b, int ms)
 {
-    b->wait_until_ns = msgl__now_ns() + (uint64_t)RETRY_MS * 1000000u;
+    b->wait_until_ns = msgl__now_ns() + (uint64_t)ms * 1000000u;
+    b->one_by_one = true;
 }
 
 // The request is to be sent again, later.
@@ -309,14 +311,15 @@ static void give_back(msgl_batch *b, msgl_batch_slot *s)
     b->lines[s->line].state = LINE_TODO;
     if (s->line < b->first) b->first = s->line;
     slot_close(s);
-    wait_a_little(b);
+    wait_ms(b, RETRY_MS);
 }
 
 void msgl__batch_fill(msgl_batch *b, int slots, msgl_batch_connect connect, void *ctx)
 {
     int used = 0;
     for (int i = 0; i < MSGL_BATCH_SLOTS; i++) used += b->slots[i].fd >= 0;
-    if (used < slots && msgl__now_ns() < b->wait_until_ns) return;
+    if (b->one_by_one) slots = 1;
+    if (used >= slots || msgl__now_ns() < b->wait_until_ns) return;
     for (int i = 0; i < MSGL_BATCH_SLOTS && used < slots; i++) {
         msgl_batch_slot *s = &b->slots[i];
         if (s->fd >= 0) continue;
@@ -328,7 +331,7 @@ void msgl__batch_fill(msgl_batch *b, int slots, msgl_batch_connect connect, void
         s->fd = rc == 0 ? connect(ctx) : -1;
         if (s->fd < 0) {
             slot_close(s);
-            wait_a_little(b);
+            wait_ms(b, RETRY_MS);
             return;
         }
         b->lines[s->line].state = LINE_SENT;
@@ -416,7 +419,7 @@ static int take_answer(msgl_batch *b, msgl_batch_slot *s, int status, const char
                        msgl_err *err)
 {
     msgl_batch_line *l = &b->lines[s->line];
-    const bool full = status == 429 || status == 503;
+    const bool full = status == 408 || status == 429 || status == 503;
     const bool engine = status == 500 && memmem(body, len, "engine_stopped", 14) != NULL;
     if (full || (engine && ++l->tries < MAX_TRIES)) {
         give_back(b, s);
@@ -433,13 +436,41 @@ static int take_answer(msgl_batch *b, msgl_batch_slot *s, int status, const char
     msgl__strbuf_free(&line);
     if (rc != 0) {
         give_back(b, s);
+        wait_ms(b, FULL_MS);
         return rc;
     }
+    b->one_by_one = false;
     l->state = LINE_DONE;
     b->done++;
     count_one(b, status == 200 ? "completed" : "failed");
     slot_close(s);
     return 0;
+}
+
+// The connection was closed without an answer. Not again and again: the request is what it is.
+static int take_silence(msgl_batch *b, msgl_batch_slot *s, msgl_err *err)
+{
+    static const char body[] =
+        "{\"error\":{\"message\":\"The server gave no answer.\",\"type\":\"server_error\","
+        "\"param\":null,\"code\":\"no_answer\"}}";
+    if (++b->lines[s->line].tries >= MAX_TRIES) {
+        return take_answer(b, s, 500, body, sizeof body - 1, err);
+    }
+    give_back(b, s);
+    return 0;
+}
+
+// Takes interim answers (100) from the front of what has come.
+static void skip_interim(msgl_strbuf *in)
+{
+    static const char interim[] = "HTTP/1.1 100 ";
+    const char *end;
+    while (in->len > sizeof interim && strncmp(in->data, interim, sizeof interim - 1) == 0 &&
+           (end = strstr(in->data, "\r\n\r\n")) != NULL) {
+        const size_t n = (size_t)(end - in->data) + 4;
+        memmove(in->data, in->data + n, in->len - n + 1);
+        in->len -= n;
+    }
 }
 
 static int send_more(msgl_batch_slot *s)
@@ -469,12 +500,12 @@ int msgl__batch_ready(msgl_batch *b, int slot, msgl_err *err)
         s->in.data[s->in.len] = '\0';
         int status;
         size_t body, len;
+        skip_interim(&s->in);
         const int whole = parse_answer(&s->in, &status, &body, &len);
         if (whole < 0) break;
         if (whole > 0) return take_answer(b, s, status, s->in.data + body, len, err);
     }
-    give_back(b, s); // closed without an answer
-    return 0;
+    return take_silence(b, s, err);
 }
 
 bool msgl__batch_is_done(const msgl_batch *b)

@@ -13,8 +13,7 @@
 #include "utils/strbuf.h"
 
 enum {
-    MSGL_BATCH_SLOTS = 16,           // requests at once
-    MSGL_BATCH_SLOTS_BUSY = 2,       // while others use the server
+    MSGL_BATCH_SLOTS = 16,           // requests at once, at most
     MSGL_BATCH_MAX_REQUESTS = 50000, // of a batch, as OpenAI has it
     MSGL_BATCH_MAX_INPUT = 256 << 20,
 };
@@ -41,6 +40,7 @@ typedef struct msgl_batch {
     int done;  //
     int out_fd, err_fd;
     uint64_t wait_until_ns; // the server is full, or its engine gone: no request before
+    bool one_by_one;        // and then one, until it is answered
     msgl_batch_slot slots[MSGL_BATCH_SLOTS];
 } msgl_batch;
 

@@ -294,3 +294,16 @@ void msgl__store_remove(msgl_batch_store *s, const char *id)
     name_of(id, "data", name);
     (void)unlinkat(s->dir, name, 0);
 }
+
+void msgl__store_remove_orphans(const msgl_batch_store *s, const json_t *used)
+{
+    DIR *d = open_list(s);
+    char id[MSGL_STORE_ID], name[64];
+    for (const struct dirent *e; d != NULL && (e = readdir(d)) != NULL;) {
+        if (!entry_id(e, MSGL_STORE_FILE, "data", id)) continue;
+        name_of(id, "json", name);
+        if (json_object_get(used, id) != NULL || faccessat(s->dir, name, F_OK, 0) == 0) continue;
+        (void)unlinkat(s->dir, e->d_name, 0);
+    }
+    if (d != NULL) closedir(d);
+}

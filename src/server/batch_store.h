@@ -49,6 +49,8 @@ int64_t msgl__store_data_size(const msgl_batch_store *s, const char *id); // 0: 
 // A file with these bytes. MSGL_ELIMIT: the folder has too much.
 int msgl__store_put_file(msgl_batch_store *s, const char *id, const json_t *object,
                          const void *data, size_t len, msgl_err *err);
+// Removes data without an object, but for those whose ids `used` has.
+void msgl__store_remove_orphans(const msgl_batch_store *s, const json_t *used);
 void msgl__store_remove(msgl_batch_store *s, const char *id);
 
 #endif

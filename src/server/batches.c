@@ -31,7 +31,8 @@ struct msgl_batches {
     pthread_mutex_t lock;
     msgl_batch_call *todo, **todo_last, *done, **done_last;
     int fds[MAX_FDS], num_fds;
-    bool busy, stopping;
+    int room; // requests that may be under way
+    bool stopping;
     // The thread's:
     msgl_batch run;
     bool running;
@@ -88,7 +89,15 @@ static void reply_list(msgl_batches *b, msgl_batch_call *c, const char *prefix)
     json_t *all = msgl__store_list(&b->store, prefix);
     size_t i;
     json_t *o;
-    json_array_foreach(all, i, o)(void) shown(o);
+    json_array_foreach(all, i, o)
+    {
+        const char *id = json_string_value(json_object_get(o, "id"));
+        // Its counts are not stored as they grow.
+        if (b->running && id != NULL && strcmp(id, b->run.id) == 0) {
+            json_object_update(o, b->run.object);
+        }
+        (void)shown(o);
+    }
     json_t *first = json_object_get(json_array_get(all, 0), "id");
     json_t *last = json_object_get(json_array_get(all, json_array_size(all) - 1), "id");
     reply(c, all == NULL ? NULL
@@ -541,14 +550,14 @@ static void *batch_thread(void *arg)
         msgl_batch_call *calls = b->todo;
         b->todo = NULL;
         b->todo_last = &b->todo;
-        const bool stop = b->stopping, busy = b->busy;
+        const bool stop = b->stopping;
+        const int room = b->room;
         pthread_mutex_unlock(&b->lock);
         answer_calls(b, calls);
         if (stop) break;
         begin_next(b);
         if (b->running) {
-            msgl__batch_fill(&b->run, busy ? MSGL_BATCH_SLOTS_BUSY : MSGL_BATCH_SLOTS, connect_loop,
-                             b);
+            msgl__batch_fill(&b->run, room, connect_loop, b);
         }
         serve(b, b->running);
         end_if_done(b);
@@ -558,6 +567,27 @@ static void *batch_thread(void *arg)
 }
 
 // --- life ---
+
+// What an upload has left that was cut short, or a batch that is no more: data that belong to
+// nobody.
+static void remove_orphans(msgl_batches *b)
+{
+    json_t *used = json_object();
+    size_t i;
+    json_t *id;
+    json_array_foreach(b->waiting, i, id)
+    {
+        json_t *o = msgl__store_get(&b->store, json_string_value(id));
+        static const char *const own[] = {"_output", "_errors"};
+        for (size_t k = 0; k < 2; k++) {
+            const char *file = json_string_value(json_object_get(o, own[k]));
+            if (file != NULL) json_object_set_new(used, file, json_true());
+        }
+        json_decref(o);
+    }
+    if (used != NULL) msgl__store_remove_orphans(&b->store, used);
+    json_decref(used);
+}
 
 static int find_waiting(msgl_batches *b)
 {
@@ -575,6 +605,7 @@ static int find_waiting(msgl_batches *b)
         if (ours && !is_final(o)) json_array_append(b->waiting, id);
     }
     json_decref(all);
+    remove_orphans(b);
     return 0;
 }
 
@@ -585,6 +616,7 @@ int msgl__batches_open(const char *dir, const msgl_log *log, int wake_fd, msgl_b
     if (b == NULL) return msgl__err_set(err, MSGL_ENOMEM, "--batch-dir: out of memory");
     b->log = log;
     b->wake_fd = wake_fd;
+    b->room = 1;
     b->todo_last = &b->todo;
     b->done_last = &b->done;
     pthread_mutex_init(&b->lock, NULL);
@@ -669,9 +701,9 @@ int msgl__batches_take_fd(msgl_batches *b)
     return fd;
 }
 
-void msgl__batches_set_busy(msgl_batches *b, bool busy)
+void msgl__batches_set_room(msgl_batches *b, int room)
 {
     pthread_mutex_lock(&b->lock);
-    b->busy = busy;
+    b->room = room;
     pthread_mutex_unlock(&b->lock);
 }

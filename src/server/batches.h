@@ -41,8 +41,8 @@ void msgl__batches_close(msgl_batches *b);
 void msgl__batches_submit(msgl_batches *b, msgl_batch_call *c); // takes c
 msgl_batch_call *msgl__batches_take(msgl_batches *b);           // answered, or NULL
 int msgl__batches_take_fd(msgl_batches *b);                     // to serve, or -1
-// Whether others use the server now; no new requests at all.
-void msgl__batches_set_busy(msgl_batches *b, bool busy);
-void msgl__batches_stop(msgl_batches *b);
+// How many requests may be under way at once from now on, at most MSGL_BATCH_SLOTS.
+void msgl__batches_set_room(msgl_batches *b, int room);
+void msgl__batches_stop(msgl_batches *b); // those that are under way are given up
 
 #endif

@@ -16,6 +16,8 @@
 #include "utils/clock.h"
 
 enum {
+    BATCH_ALONE = 16,    // requests of batches at once
+    BATCH_BESIDE = 2,    // while there are others
     OUT_KEEP = 1 << 20,  // a larger scratch buffer is not kept
     SHARED_TO_START = 64 // what is computed of a prompt that an earlier choice brought
 };
@@ -59,10 +61,13 @@ static choice *part_empty(msgl_front *f, part *p)
     return all;
 }
 
-// Batches make room for others.
+// Batches have half of the engines' rows, and next to none of them while others are there.
 static void tell_batches(msgl_front *f)
 {
-    if (f->batches != NULL) msgl__batches_set_busy(f->batches, f->num_gens > f->num_inner);
+    if (f->batches == NULL) return;
+    const int half = msgl__front_engine(f)->max_running * msgl__front_num_serving(f) / 2;
+    const int most = f->num_gens > f->num_inner ? BATCH_BESIDE : BATCH_ALONE;
+    msgl__batches_set_room(f->batches, half < 1 ? 1 : half < most ? half : most);
 }
 
 static void gen_free(msgl_front *f, gen *g)

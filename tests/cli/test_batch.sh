@@ -119,8 +119,8 @@ for cut in 1 200 $((size - 5)); do
     same "union when torn by $cut" "$dir/whole" "$dir/torn"
 done
 run "what is cut off is said" 1 "48 requests are answered in $dir/torn$" --input "$dir/in.jsonl" --output "$dir/torn" --resume
-cp "$dir/whole" "$dir/done"
-resumed done
+cp "$dir/whole" "$dir/complete"
+resumed complete
 : >"$dir/empty"
 resumed empty
 resumed absent
