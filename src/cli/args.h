@@ -31,7 +31,7 @@ typedef struct msgl_args {
     const char *prefill_attention, *decode_attention;
     // server
     const char *host, *allowed_hosts, *unknown_fields, *routing_policy, *metrics_compat,
-        *api_key_file, *log_format;
+        *api_key_file, *log_format, *batch_dir;
     const char *tool_parser, *reasoning_parser;
     double balance; // of routing
     int port, num_tokenizer, request_memory, watchdog_timeout, shell, insecure, access_log,
@@ -40,7 +40,7 @@ typedef struct msgl_args {
     msgl_list prompts, stop, api_keys, served_names, cors_origins;
     const char *input, *output, *system, *text;
     msgl_sampling_params sampling; // what msgl__sampling_settings has
-    int max_tokens, logprobs, chat, stream;
+    int max_tokens, logprobs, chat, stream, resume;
     int64_t seed;
     // bench
     const char *format, *url, *batch, *chunk, *concurrency, *backends, *lengths, *write_table;

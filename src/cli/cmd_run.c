@@ -3,14 +3,18 @@
 // `minisgl run`: prompts from flags or JSON lines, all batched together; answers come out in the
 // order of the input. At most a window of requests is in flight, so a file of any length fits in
 // memory. Output that cannot be written ends the run: answers that nobody gets are not worth
-// computing.
+// computing. What a run that was ended early has written is whole, but for a torn last line:
+// another one goes on with it (--resume).
+#include <errno.h>
 #include <stdlib.h>
 #include <string.h>
+#include <sys/file.h>
 #include <sys/stat.h>
 #include <unistd.h>
 
 #include "cli/common.h"
 #include "cli/run_line.h"
+#include "cli/run_resume.h"
 #include "core/err.h"
 #include "core/mem.h"
 #include "utils/clock.h"
@@ -23,6 +27,8 @@ struct run {
     msgl_run_common common;
     msgl_run_line **window; // ring of requests, oldest first
     int cap, first, count;
+    bool batch;         // the last line that was read is in OpenAI's form
+    msgl_resume before; // what the output has already
     int64_t lines, done, failed, generated;
     uint64_t total_bytes; // of the input; 0: not known
     uint64_t done_bytes;  // of lines that are answered
@@ -57,9 +63,11 @@ static int on_piece(void *ctx, const msgl_piece *p)
     return msgl__cli_interrupted;
 }
 
-static int flush_window(struct run *r, msgl_err *err)
+// Writes what is answered. ended: the engine has; what fails because of that was not answered.
+static int flush_window(struct run *r, bool ended, msgl_err *err)
 {
     while (r->count > 0 && r->window[r->first]->done) {
+        if (ended && r->window[r->first]->error_status >= 500) break;
         // Why it failed, if it did, is said by the flush.
         (void)msgl__run_line_write(r->window[r->first], r->out);
         msgl__run_line_free(r->window[r->first]);
@@ -102,8 +110,14 @@ static int fill_window(struct run *r, msgl_err *err)
             r->done_bytes += (uint64_t)n;
             continue;
         }
-        msgl_run_line *line = msgl__run_line_parse(r->text, (size_t)n, r->lines, &r->common);
+        if (msgl__resume_done(&r->before, r->lines, &r->batch)) {
+            r->done_bytes += (uint64_t)n;
+            continue;
+        }
+        msgl_run_line *line =
+            msgl__run_line_parse(r->text, (size_t)n, r->lines, r->batch, &r->common);
         if (line == NULL) return msgl__err_set(err, MSGL_ENOMEM, "out of memory");
+        r->batch = line->batch;
         start_line(r, line);
     }
     return 0;
@@ -112,46 +126,95 @@ static int fill_window(struct run *r, msgl_err *err)
 static int run_lines(struct run *r, msgl_err *err)
 {
     int ended = 0, rc = 0;
+    bool lost = false; // the engine
     while (rc >= 0 && !msgl__cli_interrupted) {
         if (!ended) ended = fill_window(r, err);
         if (ended < 0) return ended;
         const int more = msgl_step(r->llm, err);
-        rc = more < 0 ? more : flush_window(r, err);
+        lost = more < 0;
+        rc = lost ? more : flush_window(r, false, err);
         show_progress(r);
         if (ended && more == 0 && r->count == 0) return rc;
     }
     msgl_err dropped; // what went wrong first is the news
-    const int last = flush_window(r, rc < 0 ? &dropped : err);
+    const int last = flush_window(r, lost, rc < 0 ? &dropped : err);
     return rc < 0 ? rc : last;
 }
 
-// Opens the files before the model is loaded: a wrong name is said at once. What the output held is
-// only cut off when the run begins.
+static int open_input(struct run *r, const char *input, msgl_err *err)
+{
+    r->in = strcmp(input, "-") == 0 ? stdin : fopen(input, "r");
+    if (r->in == NULL) return msgl__err_set(err, MSGL_EIO, "--input %.180s: %m", input);
+    struct stat st;
+    if (fstat(fileno(r->in), &st) == 0 && S_ISDIR(st.st_mode)) {
+        return msgl__err_set(err, MSGL_EINVAL, "--input %.180s: is a folder", input);
+    }
+    r->total_bytes = 0;
+    if (fseek(r->in, 0, SEEK_END) == 0) {
+        r->total_bytes = (uint64_t)ftell(r->in);
+        rewind(r->in);
+    } else if (r->args->resume) {
+        return msgl__err_set(err, MSGL_EINVAL,
+                             "--input %.180s: --resume reads it twice; it must be a file", input);
+    }
+    return 0;
+}
+
+// What the output, a file of `bytes`, has already.
+static int read_before(struct run *r, int64_t bytes, msgl_err *err)
+{
+    const char *output = r->args->output;
+    if (!r->args->resume && bytes > 0) {
+        return msgl__err_set(
+            err, MSGL_EINVAL,
+            "--output %.180s: is not empty; --resume goes on with it, or remove it "
+            "first",
+            output);
+    }
+    if (bytes == 0) return 0;
+    FILE *out = fopen(output, "r");
+    if (out == NULL) return msgl__err_set(err, MSGL_EIO, "--output %.180s: %m", output);
+    const int rc = msgl__resume_read(r->in, r->args->input, out, output, &r->before, err);
+    fclose(out);
+    rewind(r->in);
+    if (rc == 0) {
+        fprintf(stderr, "%lld requests are answered in %s%s\n", (long long)r->before.answered,
+                output, r->before.torn ? "; its torn last line is cut off" : "");
+    }
+    return rc;
+}
+
+// The output of a batch file, which may be there already.
+static int check_output(struct run *r, msgl_err *err)
+{
+    const char *output = r->args->output;
+    struct stat in, out;
+    const bool known = fstat(fileno(r->out), &out) == 0;
+    if (!known || !S_ISREG(out.st_mode)) {
+        if (!r->args->resume) return 0;
+        return msgl__err_set(err, MSGL_EINVAL, "--output %.180s: --resume needs a file", output);
+    }
+    if (fstat(fileno(r->in), &in) == 0 && in.st_dev == out.st_dev && in.st_ino == out.st_ino) {
+        return msgl__err_set(err, MSGL_EINVAL, "--output %.180s: is the input", output);
+    }
+    // Not every file system has locks; where there are some, a run that still goes on is noticed.
+    if (flock(fileno(r->out), LOCK_EX | LOCK_NB) != 0 && errno == EWOULDBLOCK) {
+        return msgl__err_set(err, MSGL_EBUSY, "--output %.180s: another run is writing it", output);
+    }
+    return read_before(r, out.st_size, err);
+}
+
+// Opens the files before the model is loaded: a wrong name is said at once. What of the output does
+// not stay is only cut off when the run begins.
 static int open_files(struct run *r, msgl_err *err)
 {
     const char *input = r->args->input, *output = r->args->output;
-    if (input != NULL) {
-        r->in = strcmp(input, "-") == 0 ? stdin : fopen(input, "r");
-        if (r->in == NULL) return msgl__err_set(err, MSGL_EIO, "--input %.180s: %m", input);
-        struct stat st;
-        if (fstat(fileno(r->in), &st) == 0 && S_ISDIR(st.st_mode)) {
-            return msgl__err_set(err, MSGL_EINVAL, "--input %.180s: is a folder", input);
-        }
-        if (fseek(r->in, 0, SEEK_END) == 0) {
-            r->total_bytes = (uint64_t)ftell(r->in);
-            rewind(r->in);
-        }
-    }
+    int rc = input == NULL ? 0 : open_input(r, input, err);
+    if (rc != 0) return rc;
     r->out = output == NULL ? stdout : fopen(output, "a");
     if (r->out == NULL) return msgl__err_set(err, MSGL_EIO, "--output %.180s: %m", output);
     r->out_name = output == NULL ? "standard output" : output;
-    struct stat in, out;
-    if (output != NULL && r->in != NULL && fstat(fileno(r->in), &in) == 0 &&
-        fstat(fileno(r->out), &out) == 0 && S_ISREG(out.st_mode) && in.st_dev == out.st_dev &&
-        in.st_ino == out.st_ino) {
-        return msgl__err_set(err, MSGL_EINVAL, "--output %.180s: is the input", output);
-    }
-    return 0;
+    return input != NULL && output != NULL ? check_output(r, err) : 0;
 }
 
 // The result of what was done so far; closing can be what fails.
@@ -164,11 +227,12 @@ static int close_files(struct run *r, int rc, msgl_err *err)
     return rc;
 }
 
-static int empty_output(const struct run *r, msgl_err *err)
+// To what stays of it: nothing, or the whole lines that the run goes on with.
+static int cut_output(const struct run *r, msgl_err *err)
 {
     struct stat st;
     const bool file = r->out != stdout && fstat(fileno(r->out), &st) == 0 && S_ISREG(st.st_mode);
-    if (!file || ftruncate(fileno(r->out), 0) == 0) return 0;
+    if (!file || ftruncate(fileno(r->out), r->before.keep) == 0) return 0;
     return msgl__err_set(err, MSGL_EIO, "%.180s: %m", r->out_name);
 }
 
@@ -198,9 +262,10 @@ static int run_file(struct run *r, msgl_err *err)
     fprintf(stderr, "%lld requests, %lld failed, %lld tokens in %.2f s: %.1f tok/s\n",
             (long long)r->done, (long long)r->failed, (long long)r->generated, seconds,
             (double)r->generated / seconds);
-    if (rc == 0 && r->failed > 0) {
+    const int64_t failed = r->failed + r->before.failed; // as if it had been one run
+    if (rc == 0 && failed > 0) {
         rc = msgl__err_set(err, MSGL_EINVAL, "%lld of %lld requests failed; the output says why",
-                           (long long)r->failed, (long long)r->done);
+                           (long long)failed, (long long)(r->done + r->before.answered));
     }
     return rc;
 }
@@ -276,7 +341,7 @@ static int run_prompts(struct run *r, msgl_err *err)
     }
     if (rc == 0) rc = msgl_run(r->llm, err);
     msgl_err dropped; // what went wrong first is the news
-    const int last = flush_window(r, rc < 0 ? &dropped : err);
+    const int last = flush_window(r, false, rc < 0 ? &dropped : err);
     if (rc == 0) rc = last;
     free_window(r);
     if (rc == 0 && r->failed > 0) {
@@ -298,10 +363,14 @@ int msgl__cmd_run(const msgl_args *a)
                       "--stream goes with --prompt, not with --input or --output");
         return msgl__cli_fail(MSGL_EXIT_USAGE, &err);
     }
+    if (a->resume && (a->input == NULL || a->output == NULL)) {
+        msgl__err_set(&err, MSGL_EINVAL, "--resume needs --input FILE.jsonl and --output FILE");
+        return msgl__cli_fail(MSGL_EXIT_USAGE, &err);
+    }
     struct run r = {.args = a};
     int rc = open_files(&r, &err);
     if (rc == 0) rc = msgl__cli_open(a, !a->stream, &r.llm, &err);
-    if (rc == 0) rc = empty_output(&r, &err);
+    if (rc == 0) rc = cut_output(&r, &err);
     if (rc == 0) {
         msgl__cli_catch_interrupt();
         rc = a->input != NULL ? run_file(&r, &err)
@@ -309,6 +378,7 @@ int msgl__cmd_run(const msgl_args *a)
                               : run_prompts(&r, &err);
     }
     rc = close_files(&r, rc, &err);
+    msgl__resume_free(&r.before);
     msgl_close(r.llm);
     if (msgl__cli_interrupted) return MSGL_EXIT_INTERRUPTED;
     return rc == 0 ? MSGL_EXIT_OK : msgl__cli_fail(MSGL_EXIT_FAILED, &err);

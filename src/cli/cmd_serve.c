@@ -146,6 +146,7 @@ static void set_front(const msgl_args *a, msgl_front_config *f)
                                                         : MSGL_METRICS_NONE;
     f->tool_parser = a->tool_parser;
     f->reasoning_parser = a->reasoning_parser;
+    f->batch_dir = a->batch_dir;
     f->access_log = a->access_log != 0;
     f->log_stats_interval_s = a->log_stats_interval;
     (void)msgl__routing_of(a->routing_policy, &f->routing); // one of the option's choices

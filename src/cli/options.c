@@ -154,6 +154,16 @@ static const msgl_setting ROWS[] = {
                 "or the request is answered 400; what looks like a typing error always is",
     },
     {
+        .name = "batch-dir",
+        MSGL_TEXT(msgl_args, batch_dir),
+        .by_default = ": none",
+        .commands = MSGL_CMD_SERVE,
+        .group = "server",
+        .metavar = "DIR",
+        .help = "folder for /v1/files and /v1/batches, made if it is not there; what is under way "
+                "goes on at the next start (docs/batch.md)",
+    },
+    {
         .name = "access-log",
         MSGL_FLAG(msgl_args, access_log),
         .commands = MSGL_CMD_SERVE,
@@ -310,6 +320,14 @@ static const msgl_setting ROWS[] = {
         .metavar = "FILE",
         .help = "where the JSON lines go: text, token_ids, finish_reason, line; calibrate: the "
                 "channels of every layer and head, in the form that SGLang reads",
+    },
+    {
+        .name = "resume",
+        MSGL_FLAG(msgl_args, resume),
+        .commands = MSGL_CMD_RUN,
+        .group = "requests",
+        .help = "go on with an --output that an earlier run of the same --input has begun; without "
+                "it one that is not empty is refused (docs/batch.md)",
     },
     {
         .name = "chat",

@@ -189,6 +189,8 @@ static int read_body(msgl_run_line *r, msgl_api_kind kind, json_t *body)
     rc = msgl__api_parse(kind, text, strlen(text), &r->common->api, NULL, &r->request, &e);
     msgl__free(text);
     if (rc != 0) {
+        r->error_code = e.code;
+        memcpy(r->error_param, e.param, sizeof r->error_param);
         const bool unknown = e.code != NULL && strcmp(e.code, "unknown_parameter") == 0;
         return refuse(r, e.status, "%s%s", e.message,
                       unknown ? " docs/batch.md lists the fields." : "");
@@ -233,10 +235,16 @@ static int read_batch(msgl_run_line *r, json_t *line)
                   "\"url\" must be \"/v1/chat/completions\" or \"/v1/completions\"");
 }
 
+bool msgl__run_line_is_batch(const json_t *line)
+{
+    return json_object_get(line, "body") != NULL || json_object_get(line, "url") != NULL ||
+           json_object_get(line, "method") != NULL;
+}
+
 static int read_line(msgl_run_line *r, json_t *line)
 {
     json_t *id = json_object_get(line, "custom_id");
-    r->batch = json_object_get(line, "body") != NULL;
+    r->batch = msgl__run_line_is_batch(line);
     if (id != NULL && !json_is_string(id)) {
         return refuse(r, BAD_REQUEST, "\"custom_id\" must be a string");
     }
@@ -253,7 +261,12 @@ static int read_line(msgl_run_line *r, json_t *line)
     return read_body(r, messages != NULL ? MSGL_API_CHAT : MSGL_API_COMPLETION, line);
 }
 
-msgl_run_line *msgl__run_line_parse(const char *json, size_t len, int64_t number,
+json_t *msgl__run_line_json(const char *json, size_t len, json_error_t *where)
+{
+    return json_loadb(json, len, JSON_REJECT_DUPLICATES | JSON_ALLOW_NUL, where);
+}
+
+msgl_run_line *msgl__run_line_parse(const char *json, size_t len, int64_t number, bool batch,
                                     const msgl_run_common *common)
 {
     msgl_run_line *r = line_new(&common->params);
@@ -262,7 +275,8 @@ msgl_run_line *msgl__run_line_parse(const char *json, size_t len, int64_t number
     r->common = common;
     r->number = number;
     r->bytes = len;
-    json_t *line = json_loadb(json, len, JSON_REJECT_DUPLICATES | JSON_ALLOW_NUL, &where);
+    r->batch = batch;
+    json_t *line = msgl__run_line_json(json, len, &where);
     if (line == NULL) {
         (void)refuse(r, BAD_REQUEST, "not a JSON object: %s", where.text);
     } else if (!json_is_object(line)) {
@@ -365,8 +379,9 @@ static json_t *batch_body(const msgl_run_line *r)
     json_t *choice = json_pack("{s:i,s:s,s:n}", "index", 0, "finish_reason",
                                msgl__cli_finish_name(r->finish), "logprobs");
     if (chat) {
-        json_object_set_new(choice, "message",
-                            json_pack("{s:s,s:o}", "role", "assistant", "content", text));
+        json_object_set_new(
+            choice, "message",
+            json_pack("{s:s,s:o,s:n}", "role", "assistant", "content", text, "refusal"));
     } else {
         json_object_set_new(choice, "text", text);
     }
@@ -380,9 +395,18 @@ static json_t *batch_body(const msgl_run_line *r)
 
 static json_t *batch_error(const msgl_run_line *r)
 {
-    return json_pack("{s:{s:s,s:s,s:n,s:n}}", "error", "message", r->error, "type",
+    return json_pack("{s:{s:s,s:s,s:s?,s:s?}}", "error", "message", r->error, "type",
                      r->error_status < 500 ? "invalid_request_error" : "server_error", "param",
-                     "code");
+                     r->error_param[0] == '\0' ? NULL : r->error_param, "code", r->error_code);
+}
+
+// Whoever reads only whether a line has an error finds it, too.
+static json_t *line_error(const msgl_run_line *r)
+{
+    const char *code = r->error_code != NULL   ? r->error_code
+                       : r->error_status < 500 ? "invalid_request"
+                                               : "server_error";
+    return json_pack("{s:s,s:s}", "code", code, "message", r->error);
 }
 
 static json_t *batch_answer(const msgl_run_line *r)
@@ -390,9 +414,10 @@ static json_t *batch_answer(const msgl_run_line *r)
     const bool failed = r->error_status != 0;
     char id[48];
     snprintf(id, sizeof id, "batch_req_%lld", (long long)r->number);
-    json_t *o = json_pack("{s:s,s:{s:i,s:s,s:o},s:n}", "id", id, "response", "status_code",
+    json_t *o = json_pack("{s:s,s:{s:i,s:s,s:o},s:o}", "id", id, "response", "status_code",
                           failed ? r->error_status : 200, "request_id", id, "body",
-                          failed ? batch_error(r) : batch_body(r), "error");
+                          failed ? batch_error(r) : batch_body(r), "error",
+                          failed ? line_error(r) : json_null());
     json_object_set_new(o, "custom_id",
                         r->custom_id != NULL ? json_incref(r->custom_id) : json_null());
     return o;

@@ -42,16 +42,22 @@ typedef struct msgl_run_line {
     msgl_params params;
     bool done;
     char error[512];
-    int error_status; // as over HTTP; 0: no error
+    int error_status;       // as over HTTP; 0: no error
+    const char *error_code; // as over HTTP, or NULL
+    char error_param[64];   // the field that it is about; empty: none
     int finish, prompt_tokens, cached_tokens;
     msgl_strbuf answer;
     msgl_ids tokens;
     json_t *logprobs; // array, when asked for
 } msgl_run_line;
 
+// A line's tree, or NULL and *where.
+json_t *msgl__run_line_json(const char *json, size_t len, json_error_t *where);
+// Whether an object is meant to be OpenAI's form: it has a url, a method or a body.
+bool msgl__run_line_is_batch(const json_t *line);
 // A line of the input file. Always returns a line unless memory is out; what is wrong with it
-// stands in ->error.
-msgl_run_line *msgl__run_line_parse(const char *json, size_t len, int64_t number,
+// stands in ->error. batch: what cannot be read is answered in OpenAI's form, as the line before.
+msgl_run_line *msgl__run_line_parse(const char *json, size_t len, int64_t number, bool batch,
                                     const msgl_run_common *common);
 // A prompt from the command line; chat: as a user message, after `system` when not NULL.
 msgl_run_line *msgl__run_line_prompt(const char *prompt, bool chat, const char *system,

@@ -45,7 +45,11 @@
     X(FLUSH_CACHE, flush_cache)                                                                    \
     X(METRICS, metrics)                                                                            \
     X(RADIX_TREE, radix_tree)                                                                      \
-    X(PAGE, page)
+    X(PAGE, page)                                                                                  \
+    X(FILES, files)                                                                                \
+    X(FILE, file)                                                                                  \
+    X(BATCHES, batches)                                                                            \
+    X(BATCH, batch)
 
 typedef enum msgl_api_kind {
 #define MSGL_API_ENUM(NAME, name) MSGL_API_##NAME,

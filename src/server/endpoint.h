@@ -6,7 +6,7 @@
 #define MSGL_SERVER_ENDPOINT_H
 
 #include "message/message.h"
-#include "server/http_parse.h"
+#include "server/http.h"
 #include "server/job.h"
 #include "server/known_fields.h"
 #include "server/reply.h"
@@ -33,16 +33,16 @@ typedef struct msgl_replica_stats {
 // an error instead.
 typedef struct msgl_endpoint {
     const char *path;
-    bool prefix;             // path and at least one character behind it
-    bool open;               // needs no API key
-    msgl_http_method method; // MSGL_HTTP_GET (and HEAD), or MSGL_HTTP_POST
-    const char *type;        // of a whole answer; NULL: application/json
-    const char *headers;     // of it, further lines, each ending in CR LF; NULL: none
-    const char *etag;        // of put_now's answer, quoted: who has it gets 304; NULL: none
+    bool prefix;         // path and at least one character behind it
+    bool open;           // needs no API key
+    int method;          // MSGL_HTTP_GET (and HEAD), MSGL_HTTP_POST, MSGL_HTTP_DELETE, or several
+    const char *type;    // of a whole answer; NULL: application/json
+    const char *headers; // of it, further lines, each ending in CR LF; NULL: none
+    const char *etag;    // of put_now's answer, quoted: who has it gets 304; NULL: none
     // The body of an error; NULL: OpenAI's (msgl__api_error_put).
     int (*put_error)(const msgl_api_error *e, msgl_strbuf *out);
 
-    // It is answered in one of four ways, by the event loop unless it says otherwise; the functions
+    // It is answered in one of five ways, by the event loop unless it says otherwise; the functions
     // of the others are NULL.
     // 1. At once. rest: the path behind a prefix. *status is 200 before.
     int (*put_now)(const msgl_front *f, const char *rest, int *status, msgl_strbuf *out);
@@ -51,6 +51,10 @@ typedef struct msgl_endpoint {
     // a replica.
     msgl_msg_type ask;
     int (*put_stats)(const msgl_front *f, const msgl_replica_stats *all, msgl_strbuf *out);
+
+    // 5. By itself, now or later (batch_calls.c).
+    void (*take)(msgl_front *f, const struct msgl_endpoint *ep, msgl_http_conn *c,
+                 msgl_http_parser *p);
 
     // 3. and 4. By a job: the body is parsed and its prompts become ids, in a worker.
     // The typed request of the body o into *out (with cfg's sampling defaults in it). 0, or

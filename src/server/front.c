@@ -66,6 +66,7 @@ static void on_stop(evutil_socket_t fd, short what, void *arg)
     if (read((int)fd, &n, sizeof n) < 0 || f->stopping) return;
     f->stopping = true;
     msgl__log(f->cfg.log, MSGL_LOG_INFO, "stopping; %d requests in flight", f->num_gens);
+    msgl__batches_stop(f->batches);
     msgl__http_server_drain(f->http);
     const struct timeval tv = {f->cfg.stop_timeout_ms / 1000,
                                (f->cfg.stop_timeout_ms % 1000) * 1000};
@@ -88,6 +89,29 @@ static void on_jobs_done(evutil_socket_t fd, short what, void *arg)
     uint64_t n;
     if (read((int)fd, &n, sizeof n) < 0) return;
     msgl__gen_jobs_done(arg);
+}
+
+static void on_batches(evutil_socket_t fd, short what, void *arg)
+{
+    (void)what;
+    uint64_t n;
+    if (read((int)fd, &n, sizeof n) < 0) return;
+    msgl__batch_calls_done(arg);
+}
+
+// Files and batches, if there is a folder for them.
+static int front_batches(msgl_front *f, msgl_err *err)
+{
+    const char *dir = f->cfg.batch_dir;
+    if (dir == NULL) return 0;
+    f->batch_fd = eventfd(0, EFD_CLOEXEC | EFD_NONBLOCK);
+    if (f->batch_fd >= 0) {
+        f->batch_event = event_new(f->base, f->batch_fd, EV_READ | EV_PERSIST, on_batches, f);
+    }
+    if (f->batch_event == NULL || event_add(f->batch_event, NULL) != 0) {
+        return msgl__err_set(err, MSGL_ENOMEM, "front: cannot set up the event loop");
+    }
+    return msgl__batches_open(dir, f->cfg.log, f->batch_fd, &f->batches, err);
 }
 
 static void on_second(evutil_socket_t fd, short what, void *arg)
@@ -175,7 +199,7 @@ int msgl__front_create(const msgl_front_config *cfg, int listen_fd, msgl_front *
                                .vocab_size = msgl__tokenizer_vocab_size(cfg->tokenizer),
                                .refuse_unknown = cfg->refuse_unknown};
     front_forms(f);
-    f->done_fd = f->stop_fd = -1;
+    f->done_fd = f->stop_fd = f->batch_fd = -1;
     f->stats_last = &f->stats_first;
     msgl__strbuf_init(&f->out, (size_t)1 << 30);
     if (getrandom(&f->id_base, sizeof f->id_base, 0) < 0) f->id_base = (uint64_t)getpid();
@@ -188,6 +212,7 @@ int msgl__front_create(const msgl_front_config *cfg, int listen_fd, msgl_front *
         rc = msgl__workers_create(cfg->num_workers < 1 ? 1 : cfg->num_workers, cfg->tokenizer,
                                   cfg->templates, &f->budget, f->done_fd, &f->workers, err);
     }
+    if (rc == 0) rc = front_batches(f, err);
     const msgl_http_handlers handlers = {.ctx = f,
                                          .on_head = msgl__route_head,
                                          .on_request = msgl__route,
@@ -216,6 +241,8 @@ void msgl__front_destroy(msgl_front *f)
     }
     msgl__http_server_destroy(f->http); // before the requests that its connections point to
     f->http = NULL;
+    msgl__batches_close(f->batches);
+    f->batches = NULL;
     msgl__workers_destroy(f->workers);
     f->workers = NULL;
     for (gen *g = f->gens, *next; g != NULL; g = next) {
@@ -231,13 +258,15 @@ void msgl__front_destroy(msgl_front *f)
     msgl__free(f->replicas);
     msgl__router_destroy(f->router);
     msgl__free(f->route_keys);
-    struct event *const events[] = {f->done_event, f->stop_event, f->stop_timer, f->second_timer};
+    struct event *const events[] = {f->done_event, f->stop_event, f->stop_timer, f->second_timer,
+                                    f->batch_event};
     for (size_t i = 0; i < sizeof events / sizeof events[0]; i++) {
         if (events[i] != NULL) event_free(events[i]);
     }
     if (f->base != NULL) event_base_free(f->base);
     if (f->done_fd >= 0) close(f->done_fd);
     if (f->stop_fd >= 0) close(f->stop_fd);
+    if (f->batch_fd >= 0) close(f->batch_fd);
     msgl__uids_free(&f->uids);
     for (int i = 0; i < f->num_unknown; i++) msgl__free(f->unknown[i]);
     msgl__strbuf_free(&f->out);

@@ -40,6 +40,7 @@ typedef struct msgl_front_config {
     msgl_metrics_compat metrics_compat;
     msgl_guard guard; // nobody is refused by default
     msgl_http_config http;
+    const char *batch_dir;    // of files and batches; NULL: there are none
     const char *info_json;    // an object for /get_server_info's "config", or NULL
     const msgl_log *log;      // NULL: none
     bool access_log;          // a line in it for each request

@@ -2,11 +2,12 @@
 //
 // The front's parts: front.c (life), replica.c (an engine: channel, signs of life), routes.c (from
 // a path to its endpoint), stats.c (what the engines say of themselves), status.c and access.c
-// (what the log says of them and of requests), gen.c (requests with a job), turn.c (whose choice an
-// engine gets next).
+// (what the log says of them and of requests), batch_calls.c (files and batches), gen.c (requests
+// with a job), turn.c (whose choice an engine gets next).
 #ifndef MSGL_SERVER_FRONT_IMPL_H
 #define MSGL_SERVER_FRONT_IMPL_H
 
+#include "server/batches.h"
 #include "server/endpoint.h"
 #include "server/front.h"
 #include "utils/uids.h"
@@ -14,7 +15,7 @@
 enum { ROUTE_BLOCK = 16 }; // tokens that routing compares prompts by
 
 // What a connection's open request is, as its user pointer.
-typedef enum client_kind { CLIENT_GEN, CLIENT_STATS } client_kind;
+typedef enum client_kind { CLIENT_GEN, CLIENT_STATS, CLIENT_BATCH } client_kind;
 
 typedef struct client {
     client_kind kind;
@@ -62,6 +63,7 @@ struct gen {
     bool dirty;     // has news for its client
     bool in_worker; // job belongs to a worker
     bool streaming; // the answer has begun
+    bool inner;     // of a batch
     msgl_job *job;  // its claim is the request's: everything it holds, but for unsent bytes
     choice *choices;
     int num_choices, num_left; // all, and those that have not ended
@@ -114,8 +116,9 @@ struct msgl_front {
     struct event_base *base;
     msgl_http_server *http;
     msgl_workers *workers;
-    int done_fd, stop_fd;
-    struct event *done_event, *stop_event, *stop_timer, *second_timer;
+    msgl_batches *batches; // NULL: none
+    int done_fd, stop_fd, batch_fd;
+    struct event *batch_event, *done_event, *stop_event, *stop_timer, *second_timer;
     bool stopping;
     replica *replicas; // [cfg.num_replicas]
     msgl_router *router;
@@ -124,7 +127,7 @@ struct msgl_front {
     size_t cap_route_keys;
 
     gen *gens, *dirty;
-    int num_gens;
+    int num_gens, num_inner; // all, and those of batches
     stats_wait *stats_first, **stats_last;
     msgl_uids uids; // choices in engines
     uint64_t last_uid;
@@ -172,6 +175,9 @@ void msgl__access_log(void *front, const msgl_http_done *d);
 
 // status.c
 void msgl__status_second(msgl_front *f); // once a second
+
+// batch_calls.c
+void msgl__batch_calls_done(msgl_front *f);
 
 // stats.c
 void msgl__stats_open(msgl_front *f, const msgl_endpoint *ep, msgl_http_conn *c);

@@ -16,6 +16,8 @@
 #include "utils/clock.h"
 
 enum {
+    BATCH_ALONE = 16,    // requests of batches at once
+    BATCH_BESIDE = 2,    // while there are others
     OUT_KEEP = 1 << 20,  // a larger scratch buffer is not kept
     SHARED_TO_START = 64 // what is computed of a prompt that an earlier choice brought
 };
@@ -59,6 +61,15 @@ static choice *part_empty(msgl_front *f, part *p)
     return all;
 }
 
+// Batches have half of the engines' rows, and next to none of them while others are there.
+static void tell_batches(msgl_front *f)
+{
+    if (f->batches == NULL) return;
+    const int half = msgl__front_engine(f)->max_running * msgl__front_num_serving(f) / 2;
+    const int most = f->num_gens > f->num_inner ? BATCH_BESIDE : BATCH_ALONE;
+    msgl__batches_set_room(f->batches, half < 1 ? 1 : half < most ? half : most);
+}
+
 static void gen_free(msgl_front *f, gen *g)
 {
     f->waiting -= g->num_choices - g->num_sent;
@@ -76,6 +87,8 @@ static void gen_free(msgl_front *f, gen *g)
     if (g->next != NULL) g->next->prev = g->prev;
     if (f->gens == g) f->gens = g->next;
     f->num_gens--;
+    f->num_inner -= g->inner;
+    tell_batches(f);
     for (gen **d = &f->dirty; g->dirty && *d != NULL; d = &(*d)->next_dirty) {
         if (*d == g) {
             *d = g->next_dirty;
@@ -232,7 +245,10 @@ void msgl__gen_open(msgl_front *f, msgl_api_kind kind, msgl_http_conn *c, msgl_h
     g->next = f->gens;
     if (g->next != NULL) g->next->prev = g;
     f->gens = g;
+    g->inner = msgl__http_conn_is_inner(c);
     f->num_gens++;
+    f->num_inner += g->inner;
+    tell_batches(f);
     msgl__http_conn_set_user(c, &g->base);
     msgl__workers_submit(f->workers, g->job);
 }

@@ -63,6 +63,7 @@ struct msgl_http_conn {
     bool processing; // inside conn_process: an answer given there must not start another
     bool head_deadline, body_deadline;
     bool head_seen; // of the request that is coming in
+    bool inner;     // made by the server itself
 };
 
 struct msgl_http_server {
@@ -152,7 +153,8 @@ static void conn_done(msgl_http_conn *c, bool whole)
                  {MSGL_HTTP_GET, "GET"},
                  {MSGL_HTTP_HEAD, "HEAD"},
                  {MSGL_HTTP_POST, "POST"},
-                 {MSGL_HTTP_OPTIONS, "OPTIONS"}};
+                 {MSGL_HTTP_OPTIONS, "OPTIONS"},
+                 {MSGL_HTTP_DELETE, "DELETE"}};
     msgl_http_done d = {.method = "OTHER",
                         .path = msgl__strbuf_str(&c->parser.path),
                         .status = c->status == 0 ? MSGL_HTTP_GONE : c->status,
@@ -588,6 +590,7 @@ static void put_peer(const peer *p, char *out, size_t size)
                    ntohs(v6 ? p->v6.sin6_port : p->v4.sin_port));
 }
 
+// p NULL: the server itself.
 static void conn_add(msgl_http_server *s, evutil_socket_t fd, const peer *p)
 {
     msgl_http_conn *c = msgl__calloc(1, sizeof *c);
@@ -596,7 +599,12 @@ static void conn_add(msgl_http_server *s, evutil_socket_t fd, const peer *p)
         return;
     }
     c->server = s;
-    if (s->handlers.on_done != NULL) put_peer(p, c->client, sizeof c->client);
+    c->inner = p == NULL;
+    if (c->inner) {
+        (void)snprintf(c->client, sizeof c->client, "batch");
+    } else if (s->handlers.on_done != NULL) {
+        put_peer(p, c->client, sizeof c->client);
+    }
     msgl__http_parser_init(&c->parser, &s->cfg.limits);
     c->next = s->conns;
     if (c->next != NULL) c->next->prev = c;
@@ -621,12 +629,26 @@ static void conn_add(msgl_http_server *s, evutil_socket_t fd, const peer *p)
                                (s->cfg.write_timeout_ms % 1000) * 1000};
     bufferevent_setcb(c->bev, on_read, on_write, on_event, c);
     bufferevent_set_timeouts(c->bev, NULL, &wt);
-    if (s->count > s->cfg.max_connections) {
+    if (s->count > s->cfg.max_connections && !c->inner) {
         conn_refuse(c, 503, "There are too many connections.");
         return;
     }
     conn_timer(c, s->cfg.header_timeout_ms); // a new connection has to say something soon
     bufferevent_enable(c->bev, EV_READ | EV_WRITE);
+}
+
+void msgl__http_server_adopt(msgl_http_server *s, int fd)
+{
+    if (s->draining) {
+        close(fd);
+    } else {
+        conn_add(s, fd, NULL);
+    }
+}
+
+bool msgl__http_conn_is_inner(const msgl_http_conn *c)
+{
+    return c->inner;
 }
 
 static void on_accept_retry(evutil_socket_t fd, short what, void *arg)

@@ -77,6 +77,9 @@ void msgl__http_server_destroy(msgl_http_server *s);
 // No new connections; those without an open request are closed, the others after their answer.
 void msgl__http_server_drain(msgl_http_server *s);
 int msgl__http_server_connections(const msgl_http_server *s);
+// Serves a connection that the server itself has made, beyond max_connections. Takes fd over.
+void msgl__http_server_adopt(msgl_http_server *s, int fd);
+bool msgl__http_conn_is_inner(const msgl_http_conn *c);
 
 void msgl__http_conn_set_user(msgl_http_conn *c, void *user);
 void *msgl__http_conn_user(const msgl_http_conn *c);

@@ -141,7 +141,8 @@ static int parse_request_line(msgl_http_parser *p, const char *s, size_t len)
     } methods[] = {{"GET", MSGL_HTTP_GET},
                    {"HEAD", MSGL_HTTP_HEAD},
                    {"POST", MSGL_HTTP_POST},
-                   {"OPTIONS", MSGL_HTTP_OPTIONS}};
+                   {"OPTIONS", MSGL_HTTP_OPTIONS},
+                   {"DELETE", MSGL_HTTP_DELETE}};
     const char *sp1 = memchr(s, ' ', len);
     const char *sp2 = sp1 == NULL ? NULL : memchr(sp1 + 1, ' ', len - (size_t)(sp1 + 1 - s));
     if (sp2 == NULL || sp1 == s) return bad(p, 400, "The request line is malformed.");

@@ -29,6 +29,7 @@ typedef enum msgl_http_method {
     MSGL_HTTP_POST = 4,
     MSGL_HTTP_OPTIONS = 8,
     MSGL_HTTP_OTHER = 16,
+    MSGL_HTTP_DELETE = 32,
 } msgl_http_method;
 
 typedef enum msgl_http_event {

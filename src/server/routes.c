@@ -73,7 +73,9 @@ static bool has_copy(const msgl_endpoint *ep, const msgl_http_parser *p)
 static void answer(msgl_front *f, msgl_api_kind kind, msgl_http_conn *c, msgl_http_parser *p)
 {
     const msgl_endpoint *ep = msgl__endpoint(kind);
-    if (ep->parse != NULL) {
+    if (ep->take != NULL) {
+        ep->take(f, ep, c, p);
+    } else if (ep->parse != NULL) {
         msgl__gen_open(f, kind, c, p);
     } else if (ep->put_stats != NULL) {
         msgl__stats_open(f, ep, c);
@@ -94,7 +96,7 @@ static void reply_options(msgl_http_conn *c, const char *allow, bool shares)
 {
     char headers[320];
     (void)snprintf(headers, sizeof headers, "%s%s", allow,
-                   shares ? "Access-Control-Allow-Methods: GET, POST\r\n"
+                   shares ? "Access-Control-Allow-Methods: GET, POST, DELETE\r\n"
                             "Access-Control-Allow-Headers: Authorization, Content-Type, "
                             "X-Api-Key, X-Request-Id, Anthropic-Version\r\n"
                             "Access-Control-Max-Age: 600\r\n"
@@ -102,11 +104,37 @@ static void reply_options(msgl_http_conn *c, const char *allow, bool shares)
     msgl__http_reply(c, 204, NULL, headers, NULL, 0);
 }
 
+// What an endpoint takes, by the words between its methods.
+static void put_methods(const msgl_endpoint *ep, const char *between, char *out, size_t size)
+{
+    static const struct {
+        msgl_http_method method;
+        const char *name;
+    } all[] = {{MSGL_HTTP_GET, "GET"}, {MSGL_HTTP_POST, "POST"}, {MSGL_HTTP_DELETE, "DELETE"}};
+    size_t n = 0;
+    for (size_t i = 0; i < sizeof all / sizeof all[0]; i++) {
+        if ((ep->method & (int)all[i].method) == 0) continue;
+        const int more = snprintf(out + n, size - n, "%s%s", n == 0 ? "" : between, all[i].name);
+        n += (size_t)more;
+    }
+}
+
+static void reply_not_allowed(msgl_front *f, const msgl_endpoint *ep, msgl_http_conn *c,
+                              const char *allow)
+{
+    char methods[48];
+    msgl_api_error e;
+    put_methods(ep, " and ", methods, sizeof methods);
+    (void)msgl__api_fail(&e, 405, NULL, NULL, "'%s' takes %s.", ep->path, methods);
+    reply_error(f, ep, c, allow, &e);
+}
+
 // What there is at which path is told to none without a key; OPTIONS, which browsers send without
 // one, tells of methods only. NULL: go on; else why not.
-static const char *lacks_key(const msgl_front *f, const msgl_endpoint *ep,
+static const char *lacks_key(const msgl_front *f, const msgl_endpoint *ep, const msgl_http_conn *c,
                              const msgl_http_parser *p)
 {
+    if (msgl__http_conn_is_inner(c)) return NULL;
     if (p->method == MSGL_HTTP_OPTIONS || (ep != NULL && ep->open)) return NULL;
     return msgl__guard_key(&f->cfg.guard, p);
 }
@@ -132,7 +160,7 @@ const char *msgl__route_head(void *front, msgl_http_conn *c, const msgl_http_par
     bool shares;
     const msgl_endpoint *ep = find_endpoint(f, c, p, &kind, &shares);
     *status = 401;
-    return lacks_key(f, ep, p);
+    return lacks_key(f, ep, c, p);
 }
 
 void msgl__route(void *front, msgl_http_conn *c, msgl_http_parser *p)
@@ -144,26 +172,29 @@ void msgl__route(void *front, msgl_http_conn *c, msgl_http_parser *p)
     bool shares;
     const msgl_endpoint *ep = find_endpoint(f, c, p, &kind, &shares);
     const char *lacks;
-    if (msgl__guard_check(&f->cfg.guard, p, &e) != 0) {
+    const bool inner = msgl__http_conn_is_inner(c); // a batch's: who began it was let in
+    if (!inner && msgl__guard_check(&f->cfg.guard, p, &e) != 0) {
         msgl__front_reply_error(f, ep, c, &e);
-    } else if ((lacks = lacks_key(f, ep, p)) != NULL) {
+    } else if ((lacks = lacks_key(f, ep, c, p)) != NULL) {
         (void)msgl__api_fail(&e, 401, NULL, MSGL_GUARD_KEY_CODE, "%s", lacks);
         msgl__front_reply_error(f, ep, c, &e);
     } else if (ep == NULL) {
         (void)msgl__api_fail(&e, 404, NULL, NULL, "There is nothing at '%.200s'.",
                              msgl__strbuf_str(&p->path));
         msgl__front_reply_error(f, NULL, c, &e);
-    } else if (method == ep->method) {
+    } else if ((ep->method & (int)method) != 0) {
         answer(f, kind, c, p);
     } else {
-        const bool get = ep->method == MSGL_HTTP_GET;
-        const char *allow = get ? "Allow: GET, HEAD, OPTIONS\r\n" : "Allow: POST, OPTIONS\r\n";
+        char allow[96], methods[48];
+        put_methods(ep, ", ", methods, sizeof methods);
+        const bool get = (ep->method & MSGL_HTTP_GET) != 0;
+        (void)snprintf(allow, sizeof allow, "Allow: %s%s, OPTIONS\r\n", methods,
+                       get ? ", HEAD" : "");
         if (method == MSGL_HTTP_OPTIONS) {
             reply_options(c, allow, shares);
             return;
         }
-        (void)msgl__api_fail(&e, 405, NULL, NULL, "'%s' takes %s.", ep->path, get ? "GET" : "POST");
-        reply_error(f, ep, c, allow, &e);
+        reply_not_allowed(f, ep, c, allow);
     }
 }
 

@@ -13,6 +13,8 @@ import json
 import signal
 import subprocess
 import sys
+import tempfile
+import time
 from typing import Literal
 
 try:
@@ -23,14 +25,22 @@ except ImportError:
     sys.exit(77)
 
 server = None
-if len(sys.argv) == 3:
-    server = subprocess.Popen([sys.argv[1], "serve", "--model", sys.argv[2], "--port", "0", "--num-pages", "6000",
-                               "--device", "cpu"], stdout=subprocess.PIPE, text=True)
-    line = server.stdout.readline()
-    start = line.find("http://")
-    if start < 0:
+folder = tempfile.TemporaryDirectory()
+
+
+def start():
+    """A server on a free port, and its address."""
+    p = subprocess.Popen([sys.argv[1], "serve", "--model", sys.argv[2], "--port", "0", "--num-pages", "6000",
+                          "--device", "cpu", "--batch-dir", folder.name], stdout=subprocess.PIPE, text=True)
+    line = p.stdout.readline()
+    at = line.find("http://")
+    if at < 0:
         sys.exit("no address in %r" % line)
-    BASE = line[start:].split()[0].rstrip("/").removesuffix("/v1") + "/v1"
+    return p, line[at:].split()[0].rstrip("/").removesuffix("/v1") + "/v1"
+
+
+if len(sys.argv) == 3:
+    server, BASE = start()
 elif len(sys.argv) == 2:
     BASE = sys.argv[1]
 else:
@@ -324,6 +334,84 @@ async def concurrent():
     check(all(await asyncio.gather(*(one(i) for i in range(24)))), "24 at once, 8 of them leave")
 
 
+def batch_input(n, max_tokens):
+    lines = [{"custom_id": "r%d" % i, "method": "POST", "url": "/v1/chat/completions", "body": {
+        "model": MODEL, "messages": [{"role": "user", "content": "What is %d + 2?" % i}], "temperature": 0,
+        "max_tokens": max_tokens, "ignore_eos": True}} for i in range(n)]
+    return "\n".join(map(json.dumps, lines)).encode()
+
+
+def poll(c, batch):
+    deadline = time.time() + 120
+    while batch.status not in ("completed", "failed", "cancelled") and time.time() < deadline:
+        time.sleep(0.1)
+        batch = c.batches.retrieve(batch.id)
+    return batch
+
+
+def answers(c, batch):
+    text = c.files.content(batch.output_file_id).text
+    return {o["custom_id"]: o["response"]["body"]["choices"][0]["message"]["content"]
+            for o in map(json.loads, text.splitlines())}, len(text.splitlines())
+
+
+def batches():
+    try:
+        client.files.list()
+    except openai.InternalServerError as e:
+        check(e.status_code == 501 and "--batch-dir" in e.message, "no folder for batches")
+        return
+    bad = b'\n{"custom_id": "bad", "method": "POST", "url": "/v1/chat/completions", "body": {"messages": []}}'
+    file = client.files.create(file=("in.jsonl", batch_input(8, 8) + bad), purpose="batch")
+    check(client.files.retrieve(file.id).filename == "in.jsonl", "files.create and retrieve")
+    check(file.id in [f.id for f in client.files.list()], "files.list")
+    batch = client.batches.create(input_file_id=file.id, endpoint="/v1/chat/completions", completion_window="24h",
+                                  metadata={"who": "me"})
+    batch = poll(client, batch)
+    check(batch.status == "completed" and batch.metadata == {"who": "me"}, "a batch is completed")
+    counts = batch.request_counts
+    check((counts.total, counts.completed, counts.failed) == (9, 8, 1), "request_counts")
+    got, lines = answers(client, batch)
+    alone = client.chat.completions.create(model=MODEL, messages=[{"role": "user", "content": "What is 3 + 2?"}],
+                                           temperature=0, max_tokens=8, extra_body={"ignore_eos": True})
+    check(lines == 8 and len(got) == 8, "files.content has all answers")
+    check(got["r3"] == alone.choices[0].message.content, "which are those that requests get")
+    error = json.loads(client.files.content(batch.error_file_id).text)
+    check(error["custom_id"] == "bad" and error["response"]["status_code"] == 400, "the error file")
+    check(batch.id in [b.id for b in client.batches.list()], "batches.list")
+    check(client.files.delete(file.id).deleted, "files.delete")
+    file = client.files.create(file=("in.jsonl", b"no json"), purpose="batch")
+    batch = poll(client, client.batches.create(input_file_id=file.id, endpoint="/v1/chat/completions",
+                                               completion_window="24h"))
+    check(batch.status == "failed" and batch.errors.data[0].line == 1, "an input that is none")
+    file = client.files.create(file=("in.jsonl", batch_input(200, 400)), purpose="batch")
+    batch = client.batches.create(input_file_id=file.id, endpoint="/v1/chat/completions", completion_window="24h")
+    check(client.batches.cancel(batch.id).status == "cancelled", "batches.cancel")
+
+
+def killed():
+    """A batch goes on in the server that follows one which was killed."""
+    global server
+    n = 120
+    file = client.files.create(file=("in.jsonl", batch_input(n, 48)), purpose="batch")
+    batch = client.batches.create(input_file_id=file.id, endpoint="/v1/chat/completions", completion_window="24h")
+    while batch.request_counts.completed < 5:
+        time.sleep(0.01)
+        batch = client.batches.retrieve(batch.id)
+    server.kill()
+    server.wait()
+    check(batch.request_counts.completed < n, "killed after %d of %d" % (batch.request_counts.completed, n))
+    time.sleep(1)  # its children end with it
+    server, base = start()
+    after = openai.OpenAI(base_url=base, api_key="none", max_retries=0, timeout=120)
+    first = after.batches.retrieve(batch.id)
+    check(first.status in ("in_progress", "completed"), "it is there after the restart")
+    batch = poll(after, first)
+    got, lines = answers(after, batch)
+    check(batch.status == "completed" and lines == n and sorted(got) == sorted("r%d" % i for i in range(n)),
+          "and ends with each answer once")
+
+
 try:
     models()
     chat()
@@ -341,7 +429,9 @@ try:
     responses_tools({"type": "function", "name": "get_weather"}, "responses: a named tool is called")
     responses_refusals()
     asyncio.run(concurrent())
+    batches()
     if server:
+        killed()
         server.send_signal(signal.SIGTERM)
         check(server.wait(30) == 0, "the server ends with 0")
 finally:

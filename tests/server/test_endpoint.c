@@ -209,10 +209,14 @@ static void test_complete(void **state)
     for (size_t i = 0; i < MSGL_COUNT(table); i++) {
         const msgl_endpoint *ep = table[i];
         if (ep->path == NULL || ep->path[0] != '/') fail_msg("row %zu", i);
-        assert_true(ep->method == MSGL_HTTP_GET || ep->method == MSGL_HTTP_POST);
+        const int methods = MSGL_HTTP_GET | MSGL_HTTP_POST | MSGL_HTTP_DELETE;
+        assert_true(ep->method != 0 && (ep->method & ~methods) == 0);
+        assert_true(ep->take != NULL || (ep->method & (ep->method - 1)) == 0); // else one
         for (size_t k = 0; k < i; k++)
             assert_false(covers(table[k], ep)); // it would never be asked
-        assert_int_equal((ep->put_now != NULL) + (ep->put_stats != NULL) + (ep->parse != NULL), 1);
+        assert_int_equal((ep->put_now != NULL) + (ep->put_stats != NULL) + (ep->parse != NULL) +
+                             (ep->take != NULL),
+                         1);
         if (ep->put_stats != NULL) {
             assert_true(ep->ask == MSGL_MSG_GET_STATS || ep->ask == MSGL_MSG_FLUSH ||
                         ep->ask == MSGL_MSG_GET_TREE);

@@ -130,7 +130,7 @@ static void test_requests(void **state)
     expect_request(&l, "GET", "/v1/models", 200, "mine-1", false);
     say(s, "GET /no%22thing%0a?key=secret HTTP/1.1\r\nAuthorization: secret\r\n" HOST "\r\n", 404);
     expect_request(&l, "GET", "/no\"thing\n", 404, NULL, false);
-    say(s, "DELETE /v1/models HTTP/1.1\r\nX-Request-Id: {}\r\n" HOST "\r\n", 405);
+    say(s, "PUT /v1/models HTTP/1.1\r\nX-Request-Id: {}\r\n" HOST "\r\n", 405);
     expect_request(&l, "OTHER", "/v1/models", 405, NULL, false);
     say(s, "secret\r\n\r\n", 400);
     expect_request(&l, "-", "", 400, NULL, false);

@@ -1,0 +1,91 @@
+// SPDX-License-Identifier: Apache-2.0
+//
+// /v1/files and /v1/batches as the event loop sees them: calls go to the thread of batches.h and
+// come back as answers; the connections that it makes are served as any other.
+#include <stdio.h>
+#include <string.h>
+
+#include "core/mem.h"
+#include "server/batches.h"
+#include "server/front_impl.h"
+
+// A call whose client waits.
+typedef struct batch_wait {
+    msgl_batch_call call; // first: it is freed with it
+    client base;
+    const msgl_endpoint *ep;
+} batch_wait;
+
+static bool is_files(const msgl_endpoint *ep)
+{
+    return ep == &msgl__endpoint_files || ep == &msgl__endpoint_file;
+}
+
+static void take(msgl_front *f, const msgl_endpoint *ep, msgl_http_conn *c, msgl_http_parser *p)
+{
+    msgl_api_error e;
+    const char *rest = msgl__strbuf_str(&p->path) + strlen(ep->path);
+    batch_wait *w = NULL;
+    if (f->batches == NULL) {
+        (void)msgl__api_fail(&e, 501, NULL, "batches_off",
+                             "This server has no files and batches; --batch-dir DIR gives it a "
+                             "folder for them.");
+    } else if (strlen(rest) >= sizeof w->call.rest || memchr(rest, '\0', p->path.len) == NULL) {
+        (void)msgl__api_fail(&e, 404, NULL, NULL, "There is nothing at '%.200s'.",
+                             msgl__strbuf_str(&p->path));
+    } else if ((w = msgl__calloc(1, sizeof *w)) == NULL) {
+        (void)msgl__api_fail(&e, 500, NULL, NULL, "Out of memory.");
+    }
+    if (w == NULL) {
+        msgl__front_reply_error(f, ep, c, &e);
+        return;
+    }
+    w->base = (client){.kind = CLIENT_BATCH, .conn = c};
+    w->ep = ep;
+    w->call.owner = w;
+    w->call.what = is_files(ep) ? MSGL_BATCH_FILES : MSGL_BATCH_BATCHES;
+    w->call.method = p->method == MSGL_HTTP_HEAD ? MSGL_HTTP_GET : p->method;
+    (void)snprintf(w->call.rest, sizeof w->call.rest, "%s", ep->prefix ? rest : "");
+    const msgl_http_value *type = &p->content_type;
+    if (!msgl__multipart_boundary(type->at, type->len, w->call.boundary)) {
+        w->call.boundary[0] = '\0';
+    }
+    w->call.body = p->body; // taken over
+    msgl__strbuf_init(&p->body, p->body.max);
+    w->call.claim = p->claim;
+    w->call.claim.budget = &f->budget;
+    p->claim.bytes = 0;
+    msgl__http_conn_set_user(c, &w->base);
+    msgl__batches_submit(f->batches, &w->call);
+}
+
+static void reply(batch_wait *w)
+{
+    msgl_http_conn *c = w->base.conn;
+    const msgl_batch_call *call = &w->call;
+    if (c == NULL) return; // left in the meantime
+    w->base.conn = NULL;
+    msgl__http_conn_set_user(c, NULL);
+    msgl__http_reply(c, call->status, call->type, NULL, msgl__strbuf_str(&call->answer),
+                     call->answer.len);
+}
+
+void msgl__batch_calls_done(msgl_front *f)
+{
+    for (int fd; (fd = msgl__batches_take_fd(f->batches)) >= 0;) {
+        msgl__http_server_adopt(f->http, fd);
+    }
+    for (msgl_batch_call *c; (c = msgl__batches_take(f->batches)) != NULL;) {
+        reply(c->owner);
+        msgl__batch_call_free(c);
+    }
+}
+
+const msgl_endpoint msgl__endpoint_files = {
+    .path = "/v1/files", .method = MSGL_HTTP_GET | MSGL_HTTP_POST, .take = take};
+const msgl_endpoint msgl__endpoint_file = {
+    .path = "/v1/files/", .prefix = true, .method = MSGL_HTTP_GET | MSGL_HTTP_DELETE, .take = take};
+const msgl_endpoint msgl__endpoint_batches = {
+    .path = "/v1/batches", .method = MSGL_HTTP_GET | MSGL_HTTP_POST, .take = take};
+const msgl_endpoint msgl__endpoint_batch = {
+    .path = "/v1/batches/", .prefix = true, .method = MSGL_HTTP_GET | MSGL_HTTP_POST, .take = take};

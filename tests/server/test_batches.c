@@ -1,0 +1,617 @@
+// SPDX-License-Identifier: Apache-2.0
+//
+// /v1/files and /v1/batches with a scripted engine: the forms of calls, right and wrong; what a
+// batch makes of answers; and that a server which ended in its midst is followed by one that goes
+// on, whatever its last bytes were.
+#include <dirent.h>
+#include <setjmp.h>
+#include <stdarg.h>
+#include <stddef.h>
+#include <stdint.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <unistd.h>
+
+#include <cmocka.h>
+#include <jansson.h>
+
+#include "core/attributes.h"
+#include "core/mem.h"
+#include "server/fixture.h"
+#include "server/multipart.h"
+
+static const char type_line[] = "multipart/form-data; boundary=XX";
+
+// --- multipart ---
+
+typedef struct form_case {
+    const char *body, *seen; // name=value;... and how it ends
+} form_case;
+
+#define PART(head, value) "--XX\r\nContent-Disposition: form-data; " head "\r\n\r\n" value "\r\n"
+
+static const form_case forms[] = {
+    {PART("name=\"a\"", "1") "--XX--\r\n", "a=1;0"},
+    {PART("name=\"a\"", "") "--XX--", "a=;0"},
+    {PART("name=a", "1") PART("name=\"b\"; filename=\"x;y\"", "2\r\n--X") "--XX--",
+     "a=1;b(x;y)=2\r\n--X;0"},
+    {"preamble\r\n" PART("NAME=\"a\"", "x--XX") "--XX--", "a=x--XX;0"},
+    {"--XX--", "0"},
+    {"", "-1"},
+    {"--XX", "-1"},
+    {"--XX\r\n", "-1"},
+    {"--XX\r\n\r\n", "-1"},
+    {"--XX\r\n\r\nx\r\n--XX--", "-1"}, // no name
+    {PART("filename=\"a\"", "1") "--XX--", "-1"},
+    {PART("name=\"a", "1") "--XX--", "-1"},
+    {PART("name=\"a\"", "1"), "-1"}, // no end
+    {PART("name=\"a\"", "1") "--XX", "a=1;-1"},
+    {"--XX\r\nContent-Disposition: form-data; name=\"a\"\r\n--XX--", "-1"},
+};
+
+static void read_form(const char *body, size_t len, msgl_strbuf *seen)
+{
+    size_t at = 0;
+    msgl_multipart_field f;
+    int rc;
+    while ((rc = msgl__multipart_next(body, len, "XX", &at, &f)) > 0) {
+        msgl__strbuf_add(seen, f.name, f.name_len);
+        if (f.filename != NULL) {
+            msgl__strbuf_addf(seen, "(%.*s)", (int)f.filename_len, f.filename);
+        }
+        msgl__strbuf_addc(seen, '=');
+        msgl__strbuf_add(seen, f.value, f.len);
+        msgl__strbuf_addc(seen, ';');
+    }
+    msgl__strbuf_addf(seen, "%d", rc);
+}
+
+static void test_multipart(void **state)
+{
+    (void)state;
+    for (size_t i = 0; i < MSGL_COUNT(forms); i++) {
+        msgl_strbuf seen;
+        msgl__strbuf_init(&seen, 4096);
+        // A copy of its size: reading behind it is noticed.
+        const size_t len = strlen(forms[i].body);
+        char *body = msgl__malloc(len);
+        memcpy(body, forms[i].body, len);
+        read_form(body, len, &seen);
+        assert_string_equal(msgl__strbuf_str(&seen), forms[i].seen);
+        // Cut anywhere it is no whole form, but never read beyond.
+        for (size_t n = 0; n < len; n++) {
+            char *cut = msgl__malloc(n);
+            memcpy(cut, body, n);
+            msgl__strbuf_clear(&seen);
+            read_form(cut, n, &seen);
+            msgl__free(cut);
+        }
+        msgl__free(body);
+        msgl__strbuf_free(&seen);
+    }
+    char boundary[MSGL_MULTIPART_BOUNDARY_MAX + 1];
+    assert_true(msgl__multipart_boundary(type_line, strlen(type_line), boundary));
+    assert_string_equal(boundary, "XX");
+    static const char quoted[] = "Multipart/Form-Data; charset=x; boundary=\"a b\"";
+    assert_true(msgl__multipart_boundary(quoted, strlen(quoted), boundary));
+    assert_string_equal(boundary, "a b");
+    static const char *const bad[] = {
+        "application/json",
+        "multipart/form-data",
+        "multipart/form-data; boundary=",
+        "multipart/form-data; boundary=\"x",
+        "multipart/form-data; xboundary=y",
+        "multipart/form-data; boundary="
+        "1234567890123456789012345678901234567890123456789012345678901234567890x"};
+    for (size_t i = 0; i < MSGL_COUNT(bad); i++) {
+        assert_false(msgl__multipart_boundary(bad[i], strlen(bad[i]), boundary));
+    }
+    assert_false(msgl__multipart_boundary(NULL, 0, boundary));
+}
+
+// --- a server with a folder ---
+
+typedef struct folder {
+    char path[64];
+    server_fixture s;
+} folder;
+
+static void folder_serve(folder *d)
+{
+    msgl_front_config cfg = msgl__front_config_default();
+    cfg.stop_timeout_ms = 2000;
+    cfg.batch_dir = d->path;
+    server_open(&d->s, &cfg, true);
+}
+
+static void folder_open(folder *d)
+{
+    (void)snprintf(d->path, sizeof d->path, "/tmp/msgl-batches-XXXXXX");
+    assert_non_null(mkdtemp(d->path));
+    folder_serve(d);
+}
+
+static void folder_remove(const folder *d)
+{
+    DIR *all = opendir(d->path);
+    char path[512];
+    for (const struct dirent *e; (e = readdir(all)) != NULL;) {
+        (void)snprintf(path, sizeof path, "%s/%s", d->path, e->d_name);
+        if (e->d_name[0] != '.') assert_int_equal(unlink(path), 0);
+    }
+    closedir(all);
+    assert_int_equal(rmdir(d->path), 0);
+}
+
+static void folder_close(folder *d)
+{
+    server_close(&d->s);
+    folder_remove(d);
+}
+
+static response post_form(const server_fixture *s, const char *type, const char *body)
+{
+    char head[512];
+    const int fd = client_open(s);
+    (void)snprintf(head, sizeof head,
+                   "POST /v1/files HTTP/1.1\r\nHost: localhost\r\nContent-Type: %s\r\n"
+                   "Content-Length: %zu\r\n\r\n",
+                   type, strlen(body));
+    client_send(fd, head);
+    client_send(fd, body);
+    response r = client_read(fd);
+    close(fd);
+    return r;
+}
+
+// The object of a good answer, which it frees.
+static json_t *object_of(response r)
+{
+    if (r.status != 200) fail_msg("%d %s", r.status, r.body);
+    json_t *o = json_loadb(r.body, r.len, 0, NULL);
+    assert_true(json_is_object(o));
+    response_free(&r);
+    return o;
+}
+
+static const char *text_of(const json_t *o, const char *key)
+{
+    const char *s = json_string_value(json_object_get(o, key));
+    return s == NULL ? "" : s;
+}
+
+static void upload(const server_fixture *s, const char *content, char id[64])
+{
+    msgl_strbuf body;
+    msgl__strbuf_init(&body, 1 << 20);
+    msgl__strbuf_adds(&body, PART("name=\"purpose\"", "batch"));
+    msgl__strbuf_addf(&body, PART("name=\"file\"; filename=\"../x.jsonl\"", "%s") "--XX--\r\n",
+                      content);
+    json_t *o = object_of(post_form(s, type_line, msgl__strbuf_str(&body)));
+    msgl__strbuf_free(&body);
+    assert_string_equal(text_of(o, "filename"), "../x.jsonl");
+    assert_int_equal(json_integer_value(json_object_get(o, "bytes")), strlen(content));
+    (void)snprintf(id, 64, "%s", text_of(o, "id"));
+    json_decref(o);
+}
+
+static json_t *get(const server_fixture *s, const char *what, const char *id)
+{
+    char path[160];
+    (void)snprintf(path, sizeof path, "/v1/%s/%s", what, id);
+    return object_of(client_request(s, "GET", path, NULL));
+}
+
+static void create(const server_fixture *s, const char *file, char id[64])
+{
+    char body[512];
+    (void)snprintf(body, sizeof body,
+                   "{\"input_file_id\":\"%s\",\"endpoint\":\"/v1/completions\","
+                   "\"completion_window\":\"24h\",\"metadata\":{\"k\":\"v\"}}",
+                   file);
+    json_t *o = object_of(client_request(s, "POST", "/v1/batches", body));
+    assert_string_equal(text_of(o, "status"), "validating");
+    assert_null(json_object_get(o, "_output"));
+    (void)snprintf(id, 64, "%s", text_of(o, "id"));
+    json_decref(o);
+}
+
+static json_t *wait_for(const server_fixture *s, const char *id, const char *status)
+{
+    for (int i = 0; i < 1000; i++) {
+        json_t *o = get(s, "batches", id);
+        if (strcmp(text_of(o, "status"), status) == 0) return o;
+        json_decref(o);
+        usleep(10000);
+    }
+    fail_msg("%s did not become %s", id, status);
+    return NULL;
+}
+
+static int count_of(const json_t *batch, const char *which)
+{
+    return (int)json_integer_value(
+        json_object_get(json_object_get(batch, "request_counts"), which));
+}
+
+static void content(const server_fixture *s, const char *file, msgl_strbuf *out)
+{
+    char path[160];
+    (void)snprintf(path, sizeof path, "/v1/files/%s/content", file);
+    response r = client_request(s, "GET", path, NULL);
+    assert_int_equal(r.status, 200);
+    msgl__strbuf_init(out, 1 << 20);
+    msgl__strbuf_add(out, r.body, r.len);
+    response_free(&r);
+}
+
+// n requests with the prompts "1", "2", ...
+static void make_input(int n, char *out, size_t size)
+{
+    size_t at = 0;
+    for (int i = 1; i <= n; i++) {
+        at += (size_t)snprintf(out + at, size - at,
+                               "{\"custom_id\":\"r%d\",\"method\":\"POST\",\"url\":"
+                               "\"/v1/completions\",\"body\":{\"prompt\":\"%c\"}}\n",
+                               i, '0' + i);
+    }
+}
+
+static int next_request(server_fixture *s, uint64_t *uid)
+{
+    const msgl_msg m = engine_expect(s, MSGL_MSG_REQUEST);
+    *uid = m.u.request.uid;
+    return m.u.request.ids[0] - '0';
+}
+
+static void finish(server_fixture *s, uint64_t uid)
+{
+    engine_text(s, uid, "ok");
+    engine_token(s, uid, ID_EOS, MSGL_FINISH_STOP);
+}
+
+// Every id once, with its answer, in whichever order.
+static void expect_answers(const server_fixture *s, const char *file, int n)
+{
+    msgl_strbuf all;
+    int lines = 0;
+    content(s, file, &all);
+    for (const char *p = msgl__strbuf_str(&all); (p = strchr(p, '\n')) != NULL; p++) lines++;
+    assert_int_equal(lines, n);
+    for (int i = 1; i <= n; i++) {
+        char id[64];
+        (void)snprintf(id, sizeof id, "\"custom_id\":\"r%d\"", i);
+        const char *at = strstr(msgl__strbuf_str(&all), id);
+        assert_non_null(at);
+        assert_null(strstr(at + 1, id));
+    }
+    assert_non_null(strstr(msgl__strbuf_str(&all), "\"text\":\"ok\""));
+    msgl__strbuf_free(&all);
+}
+
+// --- tests ---
+
+static void test_off(void **state)
+{
+    (void)state;
+    server_fixture s;
+    server_open(&s, NULL, true);
+    static const char *const paths[] = {"/v1/files", "/v1/files/x", "/v1/batches", "/v1/batches/x"};
+    for (size_t i = 0; i < MSGL_COUNT(paths); i++) {
+        response r = client_request(&s, "GET", paths[i], NULL);
+        assert_non_null(strstr(r.body, "--batch-dir"));
+        expect_error(&r, 501, "batches_off");
+    }
+    expect_alive(&s);
+    server_close(&s);
+}
+
+static void test_files(void **state)
+{
+    (void)state;
+    folder d;
+    char id[64], other[64], path[160];
+    folder_open(&d);
+    server_fixture *s = &d.s;
+    upload(s, "one\n", id);
+    upload(s, "", other);
+    json_t *o = get(s, "files", id);
+    assert_string_equal(text_of(o, "purpose"), "batch");
+    json_decref(o);
+    o = object_of(client_request(s, "GET", "/v1/files", NULL));
+    assert_int_equal(json_array_size(json_object_get(o, "data")), 2);
+    assert_string_equal(text_of(o, "first_id"), other); // the newest
+    json_decref(o);
+    msgl_strbuf text;
+    content(s, id, &text);
+    assert_string_equal(msgl__strbuf_str(&text), "one\n");
+    msgl__strbuf_free(&text);
+    (void)snprintf(path, sizeof path, "/v1/files/%s", id);
+    o = object_of(client_request(s, "DELETE", path, NULL));
+    assert_true(json_is_true(json_object_get(o, "deleted")));
+    json_decref(o);
+    expect_status(client_request(s, "GET", path, NULL), 404);
+    expect_status(client_request(s, "DELETE", path, NULL), 404);
+    // Names that are no ids are no files, whatever they would be in a folder.
+    static const char *const bad[] = {"lock",
+                                      ".",
+                                      "..",
+                                      "../lock",
+                                      "%2e%2e%2flock",
+                                      "file-",
+                                      "file-18eb9908cbc10fe1361f8d5/",
+                                      "batch_",
+
+                                      "file-zzzzzzzzzzzzzzzzzzzzzzzz",
+                                      "/etc/passwd"};
+    for (size_t i = 0; i < MSGL_COUNT(bad); i++) {
+        (void)snprintf(path, sizeof path, "/v1/files/%s", bad[i]);
+        expect_status(client_request(s, "GET", path, NULL), 404);
+        (void)snprintf(path, sizeof path, "/v1/batches/%s", bad[i]);
+        expect_status(client_request(s, "GET", path, NULL), 404);
+    }
+    static const struct {
+        const char *type, *body;
+        int status;
+        const char *words;
+    } wrong[] = {
+        {"application/json", "{}", 415, "multipart/form-data"},
+        {type_line, "", 400, "no whole"},
+        {type_line, PART("name=\"file\"", "x") "--XX--", 400, "'purpose' is missing"},
+        {type_line, PART("name=\"purpose\"", "batch") "--XX--", 400, "'file' is missing"},
+        {type_line, PART("name=\"purpose\"", "vision") PART("name=\"file\"", "x") "--XX--", 400,
+         "allowed: batch"},
+        {type_line, PART("name=\"purpose\"", "batch") PART("name=\"file\"", "x"), 400, "no whole"},
+    };
+    for (size_t i = 0; i < MSGL_COUNT(wrong); i++) {
+        response r = post_form(s, wrong[i].type, wrong[i].body);
+        if (strstr(r.body, wrong[i].words) == NULL) fail_msg("%s", r.body);
+        expect_status(r, wrong[i].status);
+    }
+    expect_status(client_request(s, "POST", "/v1/files/x", "{}"), 405);
+    expect_status(client_request(s, "DELETE", "/v1/batches", NULL), 405);
+    folder_close(&d);
+}
+
+static void test_batch(void **state)
+{
+    (void)state;
+    folder d;
+    char file[64], id[64], input[2048], path[160];
+    folder_open(&d);
+    server_fixture *s = &d.s;
+    make_input(5, input, sizeof input);
+    strcat(input, "\n{\"custom_id\":\"bad\",\"method\":\"POST\",\"url\":\"/v1/completions\","
+                  "\"body\":{\"prompt\":\"x\",\"temperature\":-1}}");
+    upload(s, input, file);
+    create(s, file, id);
+    for (int i = 0; i < 5; i++) {
+        uint64_t uid;
+        (void)next_request(s, &uid);
+        if (i == 0) { // while it runs
+            (void)snprintf(path, sizeof path, "/v1/files/%s", file);
+            response r = client_request(s, "DELETE", path, NULL);
+            expect_error(&r, 400, NULL);
+        }
+        finish(s, uid);
+    }
+    json_t *o = wait_for(s, id, "completed");
+    assert_int_equal(count_of(o, "total"), 6);
+    assert_int_equal(count_of(o, "completed"), 5);
+    assert_int_equal(count_of(o, "failed"), 1);
+    assert_string_equal(text_of(json_object_get(o, "metadata"), "k"), "v");
+    expect_answers(s, text_of(o, "output_file_id"), 5);
+    msgl_strbuf errors;
+    content(s, text_of(o, "error_file_id"), &errors);
+    assert_non_null(strstr(msgl__strbuf_str(&errors), "\"custom_id\":\"bad\""));
+    assert_non_null(strstr(msgl__strbuf_str(&errors), "\"status_code\":400"));
+    msgl__strbuf_free(&errors);
+    json_decref(o);
+    (void)snprintf(path, sizeof path, "/v1/batches/%s/cancel", id);
+    response r = client_request(s, "POST", path, "{}");
+    assert_non_null(strstr(r.body, "ended already: completed"));
+    expect_error(&r, 400, NULL);
+    expect_alive(s);
+    folder_close(&d);
+}
+
+static void test_refused(void **state)
+{
+    (void)state;
+    folder d;
+    char file[64], id[64], body[512];
+    folder_open(&d);
+    server_fixture *s = &d.s;
+    upload(s,
+           "no json\n{\"custom_id\":\"a\",\"method\":\"POST\",\"url\":\"/v1/completions\","
+           "\"body\":{}}\n{\"custom_id\":\"a\",\"method\":\"POST\",\"url\":\"/v1/completions\","
+           "\"body\":{}}\n{\"custom_id\":\"b\",\"method\":\"GET\",\"url\":\"/v1/completions\","
+           "\"body\":{}}\n{\"custom_id\":\"c\",\"method\":\"POST\",\"url\":\"/v1/embeddings\","
+           "\"body\":{}}\n{\"custom_id\":\"d\",\"method\":\"POST\",\"url\":\"/v1/completions\"}\n"
+           "{\"custom_id\":\"e\",\"method\":\"POST\",\"url\":\"/v1/completions\","
+           "\"body\":{\"stream\":true}}\n{\"method\":\"POST\"}\n",
+           file);
+    create(s, file, id);
+    json_t *o = wait_for(s, id, "failed");
+    const json_t *errors = json_object_get(json_object_get(o, "errors"), "data");
+    static const struct {
+        int line;
+        const char *param;
+    } want[] = {{1, ""},     {3, "custom_id"},   {4, "method"},   {5, "url"},
+                {6, "body"}, {7, "body.stream"}, {8, "custom_id"}};
+    assert_int_equal(json_array_size(errors), MSGL_COUNT(want));
+    for (size_t i = 0; i < MSGL_COUNT(want); i++) {
+        const json_t *e = json_array_get(errors, i);
+        assert_int_equal(json_integer_value(json_object_get(e, "line")), want[i].line);
+        assert_string_equal(text_of(e, "param"), want[i].param);
+    }
+    json_decref(o);
+    upload(s, "\n \n", file);
+    create(s, file, id);
+    json_decref(wait_for(s, id, "failed"));
+    static const char *const wrong[] = {
+        "[]",
+        "{\"input_file_id\":1}",
+        "{\"input_file_id\":\"%s\"}",
+        "{\"input_file_id\":\"%s\",\"endpoint\":\"/v1/completions\"}",
+        "{\"input_file_id\":\"file-x\",\"endpoint\":\"/v1/"
+        "completions\",\"completion_window\":\"\"}",
+        "{\"input_file_id\":\"%s\",\"endpoint\":\"/v1/embeddings\",\"completion_window\":\"\"}",
+        "{\"input_file_id\":\"%s\",\"endpoint\":\"/v1/completions\",\"completion_window\":\"\","
+        "\"metadata\":{\"a\":1}}"};
+    for (size_t i = 0; i < MSGL_COUNT(wrong); i++) {
+        const char *at = strstr(wrong[i], "%s");
+        (void)snprintf(body, sizeof body, "%.*s%s%s",
+                       at == NULL ? (int)strlen(wrong[i]) : (int)(at - wrong[i]), wrong[i],
+                       at == NULL ? "" : file, at == NULL ? "" : at + 2);
+        response r = client_request(s, "POST", "/v1/batches", body);
+        expect_error(&r, 400, NULL);
+    }
+    expect_alive(s);
+    folder_close(&d);
+}
+
+// The data file that has `words`, cut so that its last line is torn.
+static void tear(const folder *d, const char *words)
+{
+    DIR *all = opendir(d->path);
+    char path[512], text[8192];
+    bool found = false;
+    for (const struct dirent *e; (e = readdir(all)) != NULL;) {
+        if (strstr(e->d_name, ".data") == NULL) continue;
+        (void)snprintf(path, sizeof path, "%s/%s", d->path, e->d_name);
+        FILE *f = fopen(path, "r+");
+        const size_t n = fread(text, 1, sizeof text - 1, f);
+        text[n] = '\0';
+        if (strstr(text, words) != NULL) {
+            assert_int_equal(ftruncate(fileno(f), (off_t)n - 9), 0);
+            found = true;
+        }
+        fclose(f);
+    }
+    closedir(all);
+    assert_true(found);
+}
+
+static void test_goes_on(void **state)
+{
+    (void)state;
+    folder d;
+    char file[64], id[64], second[64], input[2048];
+    uint64_t uid;
+    folder_open(&d);
+    make_input(6, input, sizeof input);
+    upload(&d.s, input, file);
+    create(&d.s, file, id);
+    create(&d.s, file, second);
+    for (int i = 0; i < 3; i++) {
+        (void)next_request(&d.s, &uid);
+        finish(&d.s, uid);
+    }
+    for (int i = 0; i < 500; i++) {
+        json_t *o = get(&d.s, "batches", id);
+        const int n = count_of(o, "completed");
+        json_decref(o);
+        if (n == 3) break;
+        usleep(10000);
+    }
+    server_close(&d.s);
+    tear(&d, "batch_req_"); // of three answers, two are whole
+    (void)snprintf(input, sizeof input, "%s/file-000000000000000000000000.data", d.path);
+    fclose(fopen(input, "w")); // of an upload that was cut short
+    folder_serve(&d);
+    bool seen[10] = {false};
+    for (int i = 0; i < 4; i++) {
+        const int n = next_request(&d.s, &uid);
+        assert_false(seen[n]);
+        seen[n] = true;
+        finish(&d.s, uid);
+    }
+    json_t *o = wait_for(&d.s, id, "completed");
+    assert_int_equal(count_of(o, "completed"), 6);
+    expect_answers(&d.s, text_of(o, "output_file_id"), 6);
+    assert_string_equal(text_of(o, "error_file_id"), "");
+    json_decref(o);
+    assert_int_not_equal(access(input, F_OK), 0);
+    for (int i = 0; i < 6; i++) {
+        (void)next_request(&d.s, &uid);
+        finish(&d.s, uid);
+    }
+    o = wait_for(&d.s, second, "completed");
+    expect_answers(&d.s, text_of(o, "output_file_id"), 6);
+    json_decref(o);
+    // The folder is this server's alone.
+    int fd, port;
+    msgl_err err = {0};
+    msgl_front *f = NULL;
+    assert_int_equal(msgl__http_listen("127.0.0.1", 0, &fd, &port, &err), 0);
+    assert_int_equal(msgl__front_create(&d.s.cfg, fd, &f, &err), MSGL_EBUSY);
+    assert_non_null(strstr(err.text, "another server"));
+    folder_close(&d);
+}
+
+static void test_cancel(void **state)
+{
+    (void)state;
+    folder d;
+    char file[64], id[64], second[64], input[2048], path[160];
+    uint64_t uid;
+    folder_open(&d);
+    server_fixture *s = &d.s;
+    make_input(6, input, sizeof input);
+    upload(s, input, file);
+    create(s, file, id);
+    create(s, file, second);
+    (void)next_request(s, &uid);
+    finish(s, uid);
+    for (int i = 0; i < 5; i++) (void)next_request(s, &uid);
+    for (int i = 0; i < 2; i++) {
+        (void)snprintf(path, sizeof path, "/v1/batches/%s/cancel", i == 0 ? second : id);
+        json_t *o = object_of(client_request(s, "POST", path, "{}"));
+        assert_string_equal(text_of(o, "status"), "cancelled");
+        if (i == 1) expect_answers(s, text_of(o, "output_file_id"), 1);
+        json_decref(o);
+    }
+    for (int i = 0; i < 5; i++) (void)engine_expect(s, MSGL_MSG_ABORT);
+    (void)snprintf(path, sizeof path, "/v1/files/%s", file);
+    expect_status(client_request(s, "DELETE", path, NULL), 200);
+    expect_alive(s);
+    folder_close(&d);
+}
+
+// While another client is served, a batch has two requests at once.
+static void test_makes_room(void **state)
+{
+    (void)state;
+    folder d;
+    char file[64], id[64], input[2048];
+    uint64_t uid[6], mine;
+    folder_open(&d);
+    server_fixture *s = &d.s;
+    make_input(6, input, sizeof input);
+    upload(s, input, file);
+    const int fd = client_ask(s, "{\"prompt\":\"me\",\"stream\":true}", &mine);
+    create(s, file, id);
+    for (int i = 0; i < 2; i++) (void)next_request(s, &uid[i]);
+    engine_expect_nothing(s);
+    finish(s, uid[0]);
+    (void)next_request(s, &uid[2]);
+    engine_expect_nothing(s);
+    finish(s, mine); // and alone again, all that there are
+    for (int i = 3; i < 6; i++) (void)next_request(s, &uid[i]);
+    for (int i = 1; i < 6; i++) finish(s, uid[i]);
+    json_decref(wait_for(s, id, "completed"));
+    close(fd);
+    folder_close(&d);
+}
+
+int main(void)
+{
+    const struct CMUnitTest tests[] = {
+        cmocka_unit_test(test_multipart), cmocka_unit_test(test_off),
+        cmocka_unit_test(test_files),     cmocka_unit_test(test_batch),
+        cmocka_unit_test(test_refused),   cmocka_unit_test(test_goes_on),
+        cmocka_unit_test(test_cancel),    cmocka_unit_test(test_makes_room)};
+    return cmocka_run_group_tests(tests, NULL, NULL);
+}
