@@ -45,7 +45,7 @@ class CiRun(unittest.TestCase):
         (self.tree / "build" / "minisgl-cuda.so").write_text("of an earlier run")
         out = self.run_ci()
         self.assertRegex(out.splitlines()[-1], r"^all checks passed \(.*\), CUDA not built, clients not checked$")
-        self.assertIn("-DMSGL_CUDA=AUTO -DMSGL_CUDA_ARCHS=90a", self.calls())
+        self.assertIn("-DMSGL_CUDA=AUTO -DMSGL_CUDA_QUICK=ON -DMSGL_CUDA_ARCHS=90a", self.calls())
 
     def test_with_a_compiler(self):
         self.stand_in("tools/make", "mkdir -p build && touch build/minisgl-cuda.so")
@@ -54,7 +54,7 @@ class CiRun(unittest.TestCase):
                          r"^all checks passed \(.*\), CUDA built for 90a, clients checked$")
         out = self.run_ci("--cuda")
         self.assertRegex(out.splitlines()[-1], r", CUDA built for 80 .*90a .*120, clients")
-        self.assertRegex(self.calls(), r"-DMSGL_CUDA=ON -DMSGL_CUDA_ARCHS=80;.*90a;.*120\n")
+        self.assertRegex(self.calls(), r"-DMSGL_CUDA=ON -DMSGL_CUDA_QUICK=OFF -DMSGL_CUDA_ARCHS=80;.*90a;.*120\n")
 
     def test_cuda_that_cannot_be_built(self):
         self.stand_in("tools/cmake", "exit 1")
