@@ -162,6 +162,7 @@ static int get_byte(msgl_terminal *t)
     int result = -2;
     while (result == -2) {
         struct pollfd in = {.fd = STDIN_FILENO, .events = POLLIN};
+        handle_signals(t); // those that came before it began to wait, or while it did
         if (msgl__cli_interrupted || msgl__chat_ended) {
             result = -1;
         } else if (ppoll(&in, 1, NULL, &before) > 0) {
@@ -171,8 +172,6 @@ static int get_byte(msgl_terminal *t)
             } else if (n == 0 || (errno != EINTR && errno != EAGAIN)) {
                 result = -1;
             }
-        } else {
-            handle_signals(t);
         }
     }
     sigprocmask(SIG_SETMASK, &before, NULL);
