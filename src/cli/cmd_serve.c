@@ -139,6 +139,11 @@ static void set_front(const msgl_args *a, msgl_front_config *f)
     f->model_path = a->engine.model_dir;
     f->num_workers = a->num_tokenizer > 0 ? a->num_tokenizer : 1;
     f->max_request_memory = (size_t)a->request_memory << 20;
+    f->max_waiting = a->max_queued;
+    f->stop_timeout_ms = 1000 * a->shutdown_timeout;
+    f->http.max_connections = a->max_connections;
+    f->http.limits.max_body = (size_t)a->max_body << 20;
+    f->http.idle_timeout_ms = 1000 * a->keep_alive;
     f->refuse_unknown = strcmp(a->unknown_fields, "refuse") == 0;
     const char *compat = a->metrics_compat; // one of the option's choices
     f->metrics_compat = strcmp(compat, "vllm") == 0     ? MSGL_METRICS_VLLM
