@@ -82,10 +82,10 @@ def check_refused():
 
 
 class Job:
-    def __init__(self, ranks):
+    def __init__(self, ranks, *more):
         self.before = shared_files()
         self.lines, self.port = [], None
-        self.starter = subprocess.Popen(mpirun(ranks, "serve", *OPTIONS, "--port", "0"), env=ENV, text=True,
+        self.starter = subprocess.Popen(mpirun(ranks, "serve", *OPTIONS, "--port", "0", *more), env=ENV, text=True,
                                         stdout=subprocess.PIPE, stderr=subprocess.STDOUT)
         self.reader = threading.Thread(target=self.read)
         self.reader.start()
@@ -151,7 +151,7 @@ def check_failures():
 
 
 def check_drain():
-    job = Job(2)
+    job = Job(2, "--shutdown-timeout", "60") # ranks that share processors with others are slow
     stream = job.stream(200)
     os.kill(job.supervisor(), signal.SIGTERM)
     rest = stream.read().decode()

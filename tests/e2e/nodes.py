@@ -176,7 +176,8 @@ class Set:
         check(until(lambda: self.nodes[0].port, 60), "a server of %d ranks on two hosts is ready" % ranks)
 
     def start(self, n):
-        self.nodes[n] = Node(n, [MINISGL, "serve", *OPTIONS, "--port", "0", *spread(self.ranks, 2, n, self.at)])
+        self.nodes[n] = Node(n, [MINISGL, "serve", *OPTIONS, "--port", "0", "--shutdown-timeout", "60",
+                              *spread(self.ranks, 2, n, self.at)])
 
     def answers(self):
         c = http.client.HTTPConnection("127.0.0.1", self.nodes[0].port, timeout=20)
