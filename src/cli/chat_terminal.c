@@ -254,7 +254,7 @@ static void enter_paste(msgl_terminal *t, const msgl_strbuf *text)
 }
 
 // Bound to what the terminal sends in front of a paste.
-static unsigned char paste(EditLine *el, int key)
+static unsigned char paste(EditLine *el, wint_t key)
 {
     (void)key;
     msgl_terminal *t = NULL;
@@ -298,7 +298,9 @@ msgl_terminal *msgl__terminal_open(void)
     el_set(t->el, EL_EDITOR, "emacs");
     el_set(t->el, EL_HIST, history, t->past);
     el_set(t->el, EL_GETCFN, get_char);
-    el_set(t->el, EL_ADDFN, "paste", "enter what is pasted", paste);
+    // el_set would copy the texts and never free them.
+    static wchar_t name[] = L"paste", help[] = L"enter what is pasted";
+    el_wset(t->el, EL_ADDFN, name, help, paste);
     el_set(t->el, EL_BIND, "\\e[200~", "paste", NULL);
     const char *kind = getenv("TERM");
     t->brackets = kind != NULL && strcmp(kind, "dumb") != 0 && strcmp(kind, "emacs") != 0;
