@@ -28,7 +28,6 @@ struct msgl_tool_form {
     const char *also;          // ... and with this one, too; NULL: any
     const char *const *tokens; // special tokens; NULL: none
     int id_len;                // 0: the usual one
-    bool json;                 // arguments are an object of JSON, right behind an opening
     bool whole;                // it takes the answer as it is: reasoning is its own
     int variant;               // the step's
     int start;                 // state that an answer begins in

@@ -47,8 +47,6 @@ int msgl__tool_form_opening(const msgl_tool_form *f, const char *name, msgl_strb
                             size_t *name_at);
 // Whether the form determines how a call of a given name begins.
 bool msgl__tool_form_can_open(const msgl_tool_form *f);
-// Whether it then goes on with the arguments as an object of JSON, which may be the answer's end.
-bool msgl__tool_form_json(const msgl_tool_form *f);
 
 // Whether a prompt with this end has the model think: it ends in the opening marker.
 bool msgl__reasoning_opened(const msgl_reasoning_form *f, const char *prompt, size_t len);

@@ -6,7 +6,6 @@
 #include <string.h>
 
 #include "server/chat_answer.h"
-#include "server/constraint.h"
 #include "server/endpoint.h"
 #include "server/fields.h"
 #include "server/final_message.h"
@@ -221,43 +220,6 @@ static int check_forced(msgl_gen_request *out, const msgl_api_config *cfg, msgl_
                           name != NULL && cfg->tool_form != NULL ? " of a given function" : "");
 }
 
-static const json_t *function_called(const json_t *tools, const char *name)
-{
-    for (size_t i = 0; i < json_array_size(tools); i++) {
-        const json_t *f = json_object_get(json_array_get(tools, i), "function");
-        if (strcmp(json_string_value(json_object_get(f, "name")), name) == 0) return f;
-    }
-    return NULL;
-}
-
-// The arguments of a forced call are of the function's schema, and end the answer. Not where that
-// cannot be seen to: the form has no JSON, the schema is not supported, or the answer has lists of
-// tokens beside it. several: another call might follow, which only a strict function forgoes.
-static int constrain_call(const json_t *tools, const msgl_tool_form *form, bool several,
-                          msgl_gen_request *out, msgl_api_error *e)
-{
-    msgl_req_extra_parts p = msgl__req_extra_parts_of(out->extra);
-    const json_t *f = function_called(tools, out->force_name);
-    const bool wanted = !several || json_is_true(json_object_get(f, "strict"));
-    if (!wanted || !msgl__tool_form_json(form) || out->bad_words != NULL || p.num_allowed > 0 ||
-        out->sampling.min_tokens > 0) {
-        return 0;
-    }
-    msgl_constraint_text c;
-    msgl_req_extra *both = NULL;
-    msgl_err err;
-    int rc = msgl__constraint_of_arguments(msgl__field(f, "parameters"), &c);
-    if (rc == MSGL_EINVAL) return 0;
-    p.grammar_kind = c.kind;
-    p.grammar = c.text;
-    if (rc == 0) rc = msgl__req_extra_create_with(&p, INT32_MAX, &both, &err);
-    msgl__constraint_text_free(&c);
-    if (rc != 0) return oom(e);
-    msgl__req_extra_unref(out->extra);
-    out->extra = both;
-    return 0;
-}
-
 // *tools: borrowed, or NULL when there are none or they are not to be used.
 static int parse_tools(const json_t *o, const msgl_api_config *cfg, json_t **tools,
                        msgl_gen_request *out, msgl_api_error *e)
@@ -285,12 +247,10 @@ static int parse_tools(const json_t *o, const msgl_api_config *cfg, json_t **too
         out->force_name = json_string_value(json_object_get(function, "name"));
     }
     if (out->tools == NULL) return 0;
-    const bool one = json_is_object(json_object_get(o, "tool_choice")) || !parallel;
     out->split.tools = cfg->tool_form;
     out->split.known = out->tools;
-    out->split.max_calls = one ? 1 : 0;
-    if (!out->force_call || out->force_name == NULL) return 0;
-    return constrain_call(v, cfg->tool_form, !one, out, e);
+    out->split.max_calls = json_is_object(json_object_get(o, "tool_choice")) || !parallel ? 1 : 0;
+    return 0;
 }
 
 // Thoughts are apart unless the client wants them in the content.

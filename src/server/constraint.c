@@ -186,53 +186,6 @@ static int compile(const reader *r)
                           "'%s': %s.", r->name, err.text);
 }
 
-// Objects of the schema have no members but those that it names, unless it says more of them. Not
-// inside of allOf, where another part may name them.
-static int close_objects(json_t *schema)
-{
-    static const char *const maps[] = {"properties", "$defs", "definitions"};
-    static const char *const lists[] = {"anyOf", "oneOf", "prefixItems"};
-    int bad = 0;
-    const char *key;
-    json_t *v;
-    size_t k;
-    if (!json_is_object(schema)) return 0;
-    if (json_is_object(json_object_get(schema, "properties")) &&
-        json_object_get(schema, "additionalProperties") == NULL &&
-        json_object_get(schema, "patternProperties") == NULL &&
-        json_object_get(schema, "unevaluatedProperties") == NULL) {
-        bad |= json_object_set_new(schema, "additionalProperties", json_false());
-    }
-    for (size_t i = 0; i < MSGL_COUNT(maps); i++) {
-        json_object_foreach(json_object_get(schema, maps[i]), key, v) bad |= close_objects(v);
-    }
-    for (size_t i = 0; i < MSGL_COUNT(lists); i++) {
-        json_array_foreach(json_object_get(schema, lists[i]), k, v) bad |= close_objects(v);
-    }
-    return bad | close_objects(json_object_get(schema, "items"));
-}
-
-int msgl__constraint_of_arguments(const json_t *schema, msgl_constraint_text *out)
-{
-    msgl_grammar *g = NULL;
-    msgl_err err;
-    const char *type = json_string_value(json_object_get(schema, "type"));
-    *out = (msgl_constraint_text){.kind = MSGL_GRAMMAR_JSON_OBJECT};
-    if (type != NULL && strcmp(type, "object") == 0) {
-        json_t *own = json_deep_copy(schema);
-        const int bad = own == NULL || close_objects(own) != 0;
-        out->kind = MSGL_GRAMMAR_JSON_SCHEMA;
-        out->text = bad ? NULL : json_dumps(own, JSON_COMPACT);
-        json_decref(own);
-        if (out->text == NULL) return MSGL_ENOMEM;
-    }
-    const int rc =
-        msgl__grammar_compile(out->kind, out->text == NULL ? "" : out->text, NULL, &g, &err);
-    msgl__grammar_unref(g);
-    if (rc != 0) msgl__constraint_text_free(out);
-    return rc == 0 || rc == MSGL_ENOMEM ? rc : MSGL_EINVAL;
-}
-
 int msgl__constraint_parse(const json_t *o, msgl_constraint_text *out, msgl_api_error *e)
 {
     reader r = {.out = out, .name = "", .e = e};

@@ -16,10 +16,6 @@ typedef struct msgl_constraint_text {
 // here. 0 with *out to be freed, or MSGL_EINVAL with *e (400: of a wrong type, two at once, not
 // supported, or not valid; 500: out of memory) and *out empty.
 int msgl__constraint_parse(const json_t *o, msgl_constraint_text *out, msgl_api_error *e);
-// The same of a function's arguments: an object of its schema, without members that the schema does
-// not name unless it says that there may be some; any object if it is no schema of one. MSGL_EINVAL
-// without a word: it is not supported; MSGL_ENOMEM.
-int msgl__constraint_of_arguments(const json_t *schema, msgl_constraint_text *out);
 void msgl__constraint_text_free(msgl_constraint_text *c);
 
 #endif

@@ -471,61 +471,6 @@ static void test_truncate(void **state)
     server_close(&s);
 }
 
-#define FUNCTION "{\"type\":\"function\",\"function\":{\"name\":\"f\"%s}}"
-#define SCHEMA                                                                                     \
-    ",\"parameters\":{\"type\":\"object\",\"properties\":{\"a\":{\"type\":\"object\","             \
-    "\"properties\":{\"b\":{\"type\":\"integer\"}}},\"c\":{\"type\":\"object\","                   \
-    "\"additionalProperties\":true,\"properties\":{}}}}"
-
-// Arguments of a forced call are of the function's schema, with closed objects, where that can be.
-static void test_forced_arguments(void **state)
-{
-    (void)state;
-    static const char named[] = "{\"type\":\"function\",\"function\":{\"name\":\"f\"}}";
-    static const char closed[] =
-        "{\"type\":\"object\",\"properties\":{\"a\":{\"type\":\"object\",\"properties\":{\"b\":"
-        "{\"type\":\"integer\"}},\"additionalProperties\":false},\"c\":{\"type\":\"object\","
-        "\"additionalProperties\":true,\"properties\":{}}},\"additionalProperties\":false}";
-    const struct {
-        const char *form, *more, *choice, *beside;
-        msgl_grammar_kind kind;
-    } cases[] = {
-        {"hermes", SCHEMA, named, "", MSGL_GRAMMAR_JSON_SCHEMA},
-        {"hermes", "", named, "", MSGL_GRAMMAR_JSON_OBJECT},
-        {"hermes", ",\"parameters\":{}", named, "", MSGL_GRAMMAR_JSON_OBJECT},
-        {"hermes", ",\"parameters\":{\"type\":\"object\",\"dependentSchemas\":{\"a\":{}}}", named,
-         "", MSGL_GRAMMAR_NONE},                                   // not supported
-        {"hermes", SCHEMA, "\"required\"", "", MSGL_GRAMMAR_NONE}, // of one function, or more calls
-        {"hermes", SCHEMA ",\"strict\":true", "\"required\"", "", MSGL_GRAMMAR_JSON_SCHEMA},
-        {"hermes", SCHEMA, "\"required\"", ",\"parallel_tool_calls\":false",
-         MSGL_GRAMMAR_JSON_SCHEMA},
-        {"hermes", SCHEMA ",\"strict\":true", "\"auto\"", "", MSGL_GRAMMAR_NONE},
-        {"qwen3_coder", SCHEMA, named, "", MSGL_GRAMMAR_NONE},
-        {"hermes", SCHEMA, named, ",\"bad_words\":[\"x\"]", MSGL_GRAMMAR_NONE},
-        {"hermes", SCHEMA, named, ",\"min_tokens\":3", MSGL_GRAMMAR_NONE},
-    };
-    for (size_t i = 0; i < MSGL_COUNT(cases); i++) {
-        msgl_api_config c = {.model_name = "m",
-                             .model_path = "m",
-                             .vocab_size = 1000,
-                             .tool_form = msgl__tool_form(cases[i].form, NULL)};
-        char function[600], body[1200];
-        msgl_gen_request r;
-        msgl_api_error e = {0};
-        c.defaults = msgl__sampling_params_default();
-        (void)snprintf(function, sizeof function, FUNCTION, cases[i].more);
-        (void)snprintf(body, sizeof body, "{%s,\"tools\":[%s],\"tool_choice\":%s%s}", basic[0],
-                       function, cases[i].choice, cases[i].beside);
-        if (msgl__api_parse(MSGL_API_CHAT, body, strlen(body), &c, NULL, &r, &e) != 0) {
-            fail_msg("%s: %s", body, e.message);
-        }
-        const msgl_grammar_kind kind = r.extra == NULL ? MSGL_GRAMMAR_NONE : r.extra->grammar_kind;
-        if (kind != cases[i].kind) fail_msg("case %zu: %d", i, (int)kind);
-        if (kind == MSGL_GRAMMAR_JSON_SCHEMA) assert_string_equal(r.extra->grammar, closed);
-        msgl__gen_request_free(&r);
-    }
-}
-
 int main(void)
 {
     const struct CMUnitTest tests[] = {
@@ -536,7 +481,6 @@ int main(void)
         cmocka_unit_test(test_log),
         cmocka_unit_test(test_sglang_fields),
         cmocka_unit_test(test_sglang_answers),
-        cmocka_unit_test(test_forced_arguments),
         cmocka_unit_test(test_truncate),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
