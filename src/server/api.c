@@ -37,6 +37,11 @@ int msgl__api_fail(msgl_api_error *e, int status, const char *param, const char 
     return MSGL_EINVAL;
 }
 
+int msgl__api_oom(msgl_api_error *e)
+{
+    return msgl__api_fail(e, 500, NULL, NULL, "Out of memory.");
+}
+
 int msgl__api_fail_memory(msgl_api_error *e, int rc)
 {
     const bool never = rc == MSGL_ELIMIT;

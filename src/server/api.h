@@ -76,6 +76,7 @@ typedef struct msgl_api_error {
 // Fills *e (type from the status); returns MSGL_EINVAL. param and code may be NULL.
 int msgl__api_fail(msgl_api_error *e, int status, const char *param, const char *code,
                    const char *fmt, ...) __attribute__((format(printf, 5, 6)));
+int msgl__api_oom(msgl_api_error *e); // 500
 // rc of a claim on the budget as 413 or 429 (queue_full).
 int msgl__api_fail_memory(msgl_api_error *e, int rc);
 // Appends {"error":{...}}.

@@ -34,7 +34,7 @@ static void take(msgl_front *f, const msgl_endpoint *ep, msgl_http_conn *c, msgl
         (void)msgl__api_fail(&e, 404, NULL, NULL, "There is nothing at '%.200s'.",
                              msgl__strbuf_str(&p->path));
     } else if ((w = msgl__calloc(1, sizeof *w)) == NULL) {
-        (void)msgl__api_fail(&e, 500, NULL, NULL, "Out of memory.");
+        (void)msgl__api_oom(&e);
     }
     if (w == NULL) {
         msgl__front_reply_error(f, ep, c, &e);

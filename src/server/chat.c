@@ -26,11 +26,6 @@ static const msgl_fields asked = {.read = names, .also = &msgl__request_fields};
 static const msgl_fields fields = {.read = conversation_names, .also = &asked};
 static const msgl_fields *const objects[] = {&fields, NULL};
 
-static int oom(msgl_api_error *e)
-{
-    return msgl__api_fail(e, 500, NULL, NULL, "Out of memory.");
-}
-
 static int message_fail(msgl_api_error *e, size_t i, const char *field, const char *text)
 {
     char param[64];
@@ -62,12 +57,12 @@ static int join_parts(const json_t *parts, size_t i, json_t **out, msgl_api_erro
         }
         if (rc != 0) {
             msgl__strbuf_free(&b);
-            return oom(e);
+            return msgl__api_oom(e);
         }
     }
     *out = json_stringn(msgl__strbuf_str(&b), b.len);
     msgl__strbuf_free(&b);
-    return *out == NULL ? oom(e) : 0;
+    return *out == NULL ? msgl__api_oom(e) : 0;
 }
 
 // Templates print arguments with tojson, which wants the object; a history whose arguments are not
@@ -91,7 +86,8 @@ static int parse_tool_calls(json_t *message, size_t i, msgl_json_room *room, msg
         json_t *parsed =
             msgl__json_parse_object(json_string_value(args), json_string_length(args), room, &err);
         if (parsed == NULL && err.code != MSGL_EFORMAT) return msgl__json_fail(&err, e);
-        if (parsed != NULL && json_object_set_new(fn, "arguments", parsed) != 0) return oom(e);
+        if (parsed != NULL && json_object_set_new(fn, "arguments", parsed) != 0)
+            return msgl__api_oom(e);
     }
     return 0;
 }
@@ -127,7 +123,7 @@ static int parse_message(json_t *m, size_t i, msgl_json_room *room, msgl_api_err
     } else {
         return message_fail(e, i, "content", "must be a string or an array of text parts");
     }
-    return text == NULL || json_object_set_new(m, "content", text) != 0 ? oom(e) : 0;
+    return text == NULL || json_object_set_new(m, "content", text) != 0 ? msgl__api_oom(e) : 0;
 }
 
 static int parse_messages(const json_t *o, msgl_json_room *room, msgl_api_error *e)
@@ -233,7 +229,7 @@ static int parse_tools(const json_t *o, const msgl_api_config *cfg, json_t **too
     if (rc < 0) return rc;
     if (json_array_size(v) > 0 && !none) {
         *tools = v;
-        if (msgl__tool_set_create(v, &out->tools) != 0) return oom(e);
+        if (msgl__tool_set_create(v, &out->tools) != 0) return msgl__api_oom(e);
     }
     if (out->force_call && out->extra != NULL && out->extra->grammar_kind != MSGL_GRAMMAR_NONE) {
         return msgl__api_fail(e, 400, "tool_choice", "invalid_value",
@@ -290,7 +286,7 @@ static int make_vars(const json_t *o, json_t *tools, msgl_gen_request *out, msgl
     if (effort != NULL) {
         bad |= json_object_set_new(vars, "reasoning_effort", json_string(effort));
     }
-    return bad != 0 ? oom(e) : 0;
+    return bad != 0 ? msgl__api_oom(e) : 0;
 }
 
 int msgl__parse_conversation(const json_t *o, msgl_gen_request *out, msgl_api_error *e)

@@ -122,7 +122,7 @@ int msgl__chat_put_end(const msgl_reply *r, int64_t cached, int64_t completion, 
     int rc = msgl__reply_end(r, cached, completion, out);
     if (rc != 0 || !r->req->return_ids) return rc;
     out->len--; // its brace
-    rc = msgl__reply_put_ids("prompt_token_ids", r->first, out);
+    rc = msgl__reply_put_ids("prompt_token_ids", r->prompt_ids, out);
     return rc == 0 ? msgl__strbuf_addc(out, '}') : rc;
 }
 

@@ -50,7 +50,7 @@ int msgl__parse_prompts(const json_t *prompt, const char *name, const msgl_api_c
                               MSGL_API_MAX_PROMPTS);
     }
     out->prompts = msgl__calloc(n, sizeof *out->prompts);
-    if (out->prompts == NULL) return msgl__api_fail(e, 500, NULL, NULL, "Out of memory.");
+    if (out->prompts == NULL) return msgl__api_oom(e);
     if (json_is_string(prompt)) return add_text(prompt, name, out, e);
     if (json_is_array(prompt) && !list) return add_ids(prompt, name, cfg, out, e);
     int rc = list ? 0 : -1;

@@ -45,11 +45,6 @@ void msgl__constraint_text_free(msgl_constraint_text *c)
     *c = (msgl_constraint_text){0};
 }
 
-static int oom(msgl_api_error *e)
-{
-    return msgl__api_fail(e, 500, NULL, NULL, "Out of memory.");
-}
-
 static int wrong(const reader *r, const char *name, const json_t *v, const char *want)
 {
     return msgl__api_fail(r->e, 400, name, "invalid_type", "'%s' is %s; it must be %s.", name,
@@ -70,7 +65,7 @@ static int put(reader *r, const char *name, msgl_grammar_kind kind, const char *
     if (text == NULL) return 0;
     const size_t n = strlen(text) + 1;
     r->out->text = msgl__malloc(n);
-    if (r->out->text == NULL) return oom(r->e);
+    if (r->out->text == NULL) return msgl__api_oom(r->e);
     memcpy(r->out->text, text, n);
     return 0;
 }
@@ -81,7 +76,7 @@ static int put_json(reader *r, const char *name, msgl_grammar_kind kind, const j
     if (r->out->kind != MSGL_GRAMMAR_NONE) return put(r, name, kind, NULL); // which refuses it
     const size_t n = json_dumpb(v, NULL, 0, flags);
     char *text = n == 0 ? NULL : msgl__malloc(n + 1);
-    if (text == NULL) return oom(r->e);
+    if (text == NULL) return msgl__api_oom(r->e);
     (void)json_dumpb(v, text, n, flags);
     text[n] = '\0';
     r->name = name;
@@ -180,7 +175,7 @@ static int compile(const reader *r)
     const int rc = msgl__grammar_compile(r->out->kind, text, NULL, &g, &err);
     msgl__grammar_unref(g);
     if (rc == 0) return 0;
-    if (rc == MSGL_ENOMEM) return oom(r->e);
+    if (rc == MSGL_ENOMEM) return msgl__api_oom(r->e);
     return msgl__api_fail(r->e, 400, r->name,
                           rc == MSGL_EUNSUPPORTED ? "unsupported_parameter" : "invalid_value",
                           "'%s': %s.", r->name, err.text);

@@ -83,13 +83,24 @@ int msgl__field_str(const json_t *o, const char *name, const char **out, msgl_ap
     return 1;
 }
 
+int msgl__field_bad(msgl_api_error *e, const char *param, const char *what)
+{
+    return msgl__api_fail(e, 400, param, "invalid_value", "'%s' %s.", param, what);
+}
+
+bool msgl__field_is_type(const json_t *o, const char *type)
+{
+    const char *is = json_string_value(json_object_get(o, "type"));
+    return is != NULL && strcmp(is, type) == 0;
+}
+
 int msgl__field_ids(const json_t *array, const char *name, int32_t vocab_size, int32_t **ids,
                     int32_t *count, msgl_api_error *e)
 {
     const size_t n = json_array_size(array);
     *count = 0;
     *ids = msgl__reallocarray(NULL, n, sizeof **ids);
-    if (*ids == NULL) return msgl__api_fail(e, 500, NULL, NULL, "Out of memory.");
+    if (*ids == NULL) return msgl__api_oom(e);
     for (size_t i = 0; i < n; i++) {
         const json_t *v = json_array_get(array, i);
         const int64_t id = json_is_integer(v) ? json_integer_value(v) : -1;

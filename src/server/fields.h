@@ -19,6 +19,11 @@ int msgl__field_real(const json_t *o, const char *name, double lo, double hi, do
                      msgl_api_error *e);
 int msgl__field_str(const json_t *o, const char *name, const char **out, msgl_api_error *e);
 
+// 400: 'param' and what is wrong with it, such as "must be a string".
+int msgl__field_bad(msgl_api_error *e, const char *param, const char *what);
+// Whether o is an object whose "type" is this.
+bool msgl__field_is_type(const json_t *o, const char *type);
+
 // The answer to msgl__json_parse_object's failure.
 int msgl__json_fail(const msgl_err *err, msgl_api_error *e);
 

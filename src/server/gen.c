@@ -106,7 +106,7 @@ static msgl_reply reply_of(const msgl_front *f, const gen *g)
                     .model = f->cfg.model_name,
                     .created = g->created,
                     .num_choices = g->num_choices,
-                    .first = &g->job->ids[0],
+                    .prompt_ids = &g->job->ids[0],
                     .first_choice = g->num_choices == 0 ? NULL : &g->choices[0].seq};
     for (int i = 0; i < g->job->req.num_prompts; i++) {
         r.prompt_tokens += (int64_t)g->job->ids[i].len;
@@ -196,7 +196,7 @@ static gen *gen_create(msgl_front *f, msgl_http_parser *p, msgl_api_kind kind, m
     if (g == NULL || j == NULL) {
         msgl__free(g);
         msgl__free(j);
-        (void)msgl__api_fail(e, 500, NULL, NULL, "Out of memory.");
+        (void)msgl__api_oom(e);
         return NULL;
     }
     j->owner = g;

@@ -102,7 +102,7 @@ static int parse_params(json_t *p, const msgl_api_config *cfg, msgl_gen_request 
     json_t *seed = msgl__field(p, "sampling_seed"), *least = msgl__field(p, "min_new_tokens");
     if ((seed != NULL && json_object_set(p, "seed", seed) != 0) ||
         (least != NULL && json_object_set(p, "min_tokens", least) != 0)) {
-        return msgl__api_fail(e, 500, NULL, NULL, "Out of memory.");
+        return msgl__api_oom(e);
     }
     rc = msgl__parse_sampling(p, cfg, out, e);
     if (rc == 0) rc = msgl__field_bool(p, "no_stop_trim", &out->keep_stop, e);

@@ -4,6 +4,7 @@
 #include <errno.h>
 #include <pthread.h>
 #include <signal.h>
+#include <stdio.h>
 #include <string.h>
 #include <unistd.h>
 
@@ -110,7 +111,7 @@ static int begin_answer(msgl_job *j, msgl_rendered *r)
     const bool constrained = x != NULL && x->grammar_kind != MSGL_GRAMMAR_NONE;
     const bool begins = j->req.force_call || (constrained && split->thinking);
     if (!begins || prefill(j, r) == 0) return 0;
-    return msgl__api_fail(&j->error, 500, NULL, NULL, "Out of memory.");
+    return msgl__api_oom(&j->error);
 }
 
 // Kept instead of ids.
@@ -216,7 +217,7 @@ static int make_ids(msgl_job *j, const msgl_endpoint *ep, const msgl_tokenizer *
                     const msgl_chat_templates *templates)
 {
     j->ids = msgl__calloc((size_t)j->req.num_prompts, sizeof *j->ids);
-    if (j->ids == NULL) return msgl__api_fail(&j->error, 500, NULL, NULL, "Out of memory.");
+    if (j->ids == NULL) return msgl__api_oom(&j->error);
     // Somewhat beyond the limit the exact count still is a help; far beyond, counting is waste.
     const size_t max_ids = (size_t)j->max_seq_len + 65536;
     const bool chat = j->req.chat_vars != NULL;
@@ -235,33 +236,29 @@ static int make_ids(msgl_job *j, const msgl_endpoint *ep, const msgl_tokenizer *
 static int ban_words(msgl_job *j, const msgl_tokenizer *t)
 {
     const json_t *words = j->req.bad_words;
+    msgl_req_extra_parts parts = msgl__req_extra_parts_of(j->req.extra);
+    msgl_req_extra *both = NULL;
     msgl_ids banned = {0};
     msgl_err err = {0};
+    char param[64] = "bad_words";
     int rc = 0;
-    size_t i = 0;
-    for (; i < json_array_size(words) && rc == 0; i++) {
+    for (size_t i = 0; i < json_array_size(words) && rc == 0; i++) {
         const json_t *word = json_array_get(words, i);
         rc =
             msgl__bad_word_add(t, json_string_value(word), json_string_length(word), &banned, &err);
+        if (rc != 0) (void)snprintf(param, sizeof param, "bad_words[%zu]", i);
     }
-    if (rc == 0 && banned.len > MSGL_MAX_BANNED) {
-        rc = msgl__err_set(&err, MSGL_EINVAL, "all up to here have more than %d tokens",
-                           MSGL_MAX_BANNED);
-    }
-    msgl_req_extra_parts parts = msgl__req_extra_parts_of(j->req.extra);
     parts.banned = banned.data;
     parts.num_banned = (int64_t)banned.len;
-    msgl_req_extra *both = NULL;
     if (rc == 0) rc = msgl__req_extra_create_with(&parts, j->config.vocab_size, &both, &err);
     msgl__ids_free(&banned);
-    if (rc == 0) {
-        msgl__req_extra_unref(j->req.extra);
-        j->req.extra = both;
-        return 0;
+    if (rc == MSGL_ENOMEM) return msgl__api_oom(&j->error);
+    if (rc != 0) {
+        return msgl__api_fail(&j->error, 400, param, "invalid_value", "'%s': %s.", param, err.text);
     }
-    if (rc == MSGL_ENOMEM) return msgl__api_fail(&j->error, 500, NULL, NULL, "Out of memory.");
-    return msgl__api_fail(&j->error, 400, "bad_words", "invalid_value", "'bad_words[%zu]': %s.",
-                          i > 0 ? i - 1 : 0, err.text);
+    msgl__req_extra_unref(j->req.extra);
+    j->req.extra = both;
+    return 0;
 }
 
 // The answer, after which the ids are not needed any more.
@@ -273,7 +270,7 @@ static int end_here(msgl_job *j, const msgl_endpoint *ep, const msgl_tokenizer *
     if (rc == 0) rc = msgl__claim_add(&j->claim, MSGL_BUDGET_ANSWER, j->answer.cap);
     free_ids(j);
     msgl__strbuf_free(&j->rendered);
-    if (rc == MSGL_ENOMEM) return msgl__api_fail(&j->error, 500, NULL, NULL, "Out of memory.");
+    if (rc == MSGL_ENOMEM) return msgl__api_oom(&j->error);
     return rc == 0 ? 0 : msgl__api_fail_memory(&j->error, rc);
 }
 
@@ -289,7 +286,7 @@ static int run(msgl_job *j, const msgl_tokenizer *tokenizer, const msgl_chat_tem
     if (rc == 0 && j->req.bad_words != NULL) rc = ban_words(j, tokenizer);
     if (rc == 0 && ep->put_job != NULL) rc = end_here(j, ep, tokenizer);
     if (rc == 0 && msgl__gen_request_settle(&j->req) != 0) {
-        rc = msgl__api_fail(&j->error, 500, NULL, NULL, "Out of memory.");
+        rc = msgl__api_oom(&j->error);
     }
     if (rc == 0) msgl__claim_count(&j->claim, settled_bytes(j));
     return rc;

@@ -25,22 +25,6 @@ static const msgl_fields passed = {.read = service_names, .also = &msgl__samplin
 static const msgl_fields fields = {.read = names, .refused = refused, .also = &passed};
 static const msgl_fields *const objects[] = {&fields, NULL};
 
-static int oom(msgl_api_error *e)
-{
-    return msgl__api_fail(e, 500, NULL, NULL, "Out of memory.");
-}
-
-static int bad_value(msgl_api_error *e, const char *param, const char *what)
-{
-    return msgl__api_fail(e, 400, param, "invalid_value", "'%s' %s.", param, what);
-}
-
-static bool is_type(const json_t *block, const char *type)
-{
-    const char *is = json_string_value(json_object_get(block, "type"));
-    return is != NULL && strcmp(is, type) == 0;
-}
-
 // A string, or text blocks as one, into *out.
 static int texts_of(const json_t *v, const char *param, json_t **out, msgl_api_error *e)
 {
@@ -48,22 +32,24 @@ static int texts_of(const json_t *v, const char *param, json_t **out, msgl_api_e
         *out = json_incref((json_t *)v);
         return 0;
     }
-    if (!json_is_array(v)) return bad_value(e, param, "must be a string or an array of blocks");
+    if (!json_is_array(v))
+        return msgl__field_bad(e, param, "must be a string or an array of blocks");
     msgl_strbuf all;
     msgl__strbuf_init(&all, SIZE_MAX / 2);
     int rc = 0;
     for (size_t i = 0; i < json_array_size(v) && rc == 0; i++) {
         const json_t *block = json_array_get(v, i), *text = json_object_get(block, "text");
-        if (!is_type(block, "text") || !json_is_string(text)) {
+        if (!msgl__field_is_type(block, "text") || !json_is_string(text)) {
             msgl__strbuf_free(&all);
-            return bad_value(e, param, "has a block that is no text: this model reads text only");
+            return msgl__field_bad(e, param,
+                                   "has a block that is no text: this model reads text only");
         }
         if (i > 0) rc = msgl__strbuf_addc(&all, '\n');
         if (rc == 0) rc = msgl__strbuf_add(&all, json_string_value(text), json_string_length(text));
     }
     *out = rc == 0 ? json_stringn(msgl__strbuf_str(&all), all.len) : NULL;
     msgl__strbuf_free(&all);
-    return *out != NULL ? 0 : oom(e);
+    return *out != NULL ? 0 : msgl__api_oom(e);
 }
 
 // --- messages ---
@@ -81,25 +67,25 @@ typedef struct turn {
 static int add_text(turn *t, const json_t *block, msgl_api_error *e)
 {
     if (!json_is_string(json_object_get(block, "text"))) {
-        return bad_value(e, t->param, "has no text");
+        return msgl__field_bad(e, t->param, "has no text");
     }
     if (json_object_get(t->turn, "content") == NULL &&
         json_object_set_new(t->turn, "content", json_array()) != 0) {
-        return oom(e);
+        return msgl__api_oom(e);
     }
     json_t *content = json_object_get(t->turn, "content");
-    return json_array_append(content, (json_t *)block) == 0 ? 0 : oom(e);
+    return json_array_append(content, (json_t *)block) == 0 ? 0 : msgl__api_oom(e);
 }
 
 static int add_thought(turn *t, const json_t *block, msgl_api_error *e)
 {
     const json_t *text = json_object_get(block, "thinking");
-    if (!json_is_string(text)) return bad_value(e, t->param, "has no thinking");
+    if (!json_is_string(text)) return msgl__field_bad(e, t->param, "has no thinking");
     int rc = t->thoughts.len == 0 ? 0 : msgl__strbuf_addc(&t->thoughts, '\n');
     if (rc == 0) {
         rc = msgl__strbuf_add(&t->thoughts, json_string_value(text), json_string_length(text));
     }
-    return rc == 0 ? 0 : oom(e);
+    return rc == 0 ? 0 : msgl__api_oom(e);
 }
 
 static int add_call(turn *t, const json_t *block, msgl_api_error *e)
@@ -107,43 +93,46 @@ static int add_call(turn *t, const json_t *block, msgl_api_error *e)
     const json_t *name = json_object_get(block, "name"), *input = json_object_get(block, "input");
     const json_t *id = json_object_get(block, "id");
     if (!json_is_string(name) || !json_is_object(input) || !json_is_string(id)) {
-        return bad_value(e, t->param, "must have the strings id and name and the object input");
+        return msgl__field_bad(e, t->param,
+                               "must have the strings id and name and the object input");
     }
     json_t *calls = json_object_get(t->turn, "tool_calls");
     if (calls == NULL && json_object_set_new(t->turn, "tool_calls", json_array()) != 0) {
-        return oom(e);
+        return msgl__api_oom(e);
     }
     calls = json_object_get(t->turn, "tool_calls");
     json_t *call = json_pack("{s:O,s:s,s:{s:O,s:O}}", "id", id, "type", "function", "function",
                              "name", name, "arguments", input);
-    return json_array_append_new(calls, call) == 0 ? 0 : oom(e);
+    return json_array_append_new(calls, call) == 0 ? 0 : msgl__api_oom(e);
 }
 
 static int add_result(turn *t, const json_t *block, msgl_api_error *e)
 {
     const json_t *id = json_object_get(block, "tool_use_id");
     const json_t *content = msgl__field(block, "content");
-    if (!json_is_string(id)) return bad_value(e, t->param, "must have the string tool_use_id");
+    if (!json_is_string(id))
+        return msgl__field_bad(e, t->param, "must have the string tool_use_id");
     json_t *text = NULL;
     const int rc = content == NULL ? 0 : texts_of(content, t->param, &text, e);
     if (rc != 0) return rc;
     if (text == NULL) text = json_string("");
     json_t *m = json_pack("{s:s,s:O,s:o}", "role", "tool", "tool_call_id", id, "content", text);
-    return json_array_append_new(t->out, m) == 0 ? 0 : oom(e);
+    return json_array_append_new(t->out, m) == 0 ? 0 : msgl__api_oom(e);
 }
 
 static int add_block(turn *t, const json_t *block, msgl_api_error *e)
 {
     const bool theirs = strcmp(t->role, "assistant") == 0; // the model's
-    if (is_type(block, "text")) return add_text(t, block, e);
-    if (theirs && is_type(block, "tool_use")) return add_call(t, block, e);
-    if (theirs && is_type(block, "thinking")) return add_thought(t, block, e);
-    if (theirs && is_type(block, "redacted_thinking")) return 0; // nobody can read it
-    if (!theirs && is_type(block, "tool_result")) return add_result(t, block, e);
-    return bad_value(e, t->param,
-                     theirs ? "must be a block of type text, thinking or tool_use"
-                            : "must be a block of type text or tool_result: this model reads text "
-                              "only");
+    if (msgl__field_is_type(block, "text")) return add_text(t, block, e);
+    if (theirs && msgl__field_is_type(block, "tool_use")) return add_call(t, block, e);
+    if (theirs && msgl__field_is_type(block, "thinking")) return add_thought(t, block, e);
+    if (theirs && msgl__field_is_type(block, "redacted_thinking")) return 0; // nobody can read it
+    if (!theirs && msgl__field_is_type(block, "tool_result")) return add_result(t, block, e);
+    return msgl__field_bad(
+        e, t->param,
+        theirs ? "must be a block of type text, thinking or tool_use"
+               : "must be a block of type text or tool_result: this model reads text "
+                 "only");
 }
 
 // The turn, when all of its blocks are there. Results alone are none.
@@ -159,7 +148,7 @@ static int end_turn(turn *t, bool empty, msgl_api_error *e)
         rc = json_object_set_new(t->turn, "content", json_string(""));
     }
     if (rc == 0) rc = json_array_append(t->out, t->turn);
-    return rc == 0 ? 0 : oom(e);
+    return rc == 0 ? 0 : msgl__api_oom(e);
 }
 
 static int add_message(json_t *out, const json_t *m, size_t i, msgl_api_error *e)
@@ -167,18 +156,19 @@ static int add_message(json_t *out, const json_t *m, size_t i, msgl_api_error *e
     turn t = {.out = out, .role = json_string_value(json_object_get(m, "role"))};
     (void)snprintf(t.param, sizeof t.param, "messages[%zu].role", i);
     if (t.role == NULL || (strcmp(t.role, "user") != 0 && strcmp(t.role, "assistant") != 0)) {
-        return bad_value(e, t.param, "must be user or assistant");
+        return msgl__field_bad(e, t.param, "must be user or assistant");
     }
     json_t *content = json_object_get(m, "content");
     (void)snprintf(t.param, sizeof t.param, "messages[%zu].content", i);
     if (!json_is_string(content) && !json_is_array(content)) {
-        return bad_value(e, t.param, "must be a string or an array of blocks");
+        return msgl__field_bad(e, t.param, "must be a string or an array of blocks");
     }
     t.turn = json_pack("{s:s}", "role", t.role);
-    if (t.turn == NULL) return oom(e);
+    if (t.turn == NULL) return msgl__api_oom(e);
     msgl__strbuf_init(&t.thoughts, SIZE_MAX / 2);
     int rc = 0;
-    if (json_is_string(content) && json_object_set(t.turn, "content", content) != 0) rc = oom(e);
+    if (json_is_string(content) && json_object_set(t.turn, "content", content) != 0)
+        rc = msgl__api_oom(e);
     for (size_t k = 0; k < json_array_size(content) && rc == 0; k++) {
         (void)snprintf(t.param, sizeof t.param, "messages[%zu].content[%zu]", i, k);
         rc = add_block(&t, json_array_get(content, k), e);
@@ -203,20 +193,20 @@ static int put_messages(const json_t *o, json_t *chat, msgl_api_error *e)
                               MSGL_API_MAX_MESSAGES);
     }
     json_t *out = json_array();
-    if (json_object_set_new(chat, "messages", out) != 0) return oom(e);
+    if (json_object_set_new(chat, "messages", out) != 0) return msgl__api_oom(e);
     if (system != NULL) {
         json_t *text = NULL;
         const int rc = texts_of(system, "system", &text, e);
         if (rc != 0) return rc;
         json_t *m = json_pack("{s:s,s:o}", "role", "system", "content", text);
-        if (json_array_append_new(out, m) != 0) return oom(e);
+        if (json_array_append_new(out, m) != 0) return msgl__api_oom(e);
     }
     int rc = 0;
     for (size_t i = 0; i < n && rc == 0; i++) rc = add_message(out, json_array_get(in, i), i, e);
     // An answer whose beginning is given goes on there.
     if (rc == 0 && msgl__final_message_open(out) &&
         json_object_set_new(chat, "continue_final_message", json_true()) != 0) {
-        rc = oom(e);
+        rc = msgl__api_oom(e);
     }
     return rc;
 }
@@ -227,27 +217,28 @@ static int put_tools(const json_t *o, json_t *chat, msgl_api_error *e)
 {
     const json_t *in = msgl__field(o, "tools");
     if (in == NULL) return 0;
-    if (!json_is_array(in)) return bad_value(e, "tools", "must be an array");
+    if (!json_is_array(in)) return msgl__field_bad(e, "tools", "must be an array");
     json_t *out = json_array();
-    if (json_object_set_new(chat, "tools", out) != 0) return oom(e);
+    if (json_object_set_new(chat, "tools", out) != 0) return msgl__api_oom(e);
     for (size_t i = 0; i < json_array_size(in); i++) {
         const json_t *tool = json_array_get(in, i), *name = json_object_get(tool, "name");
         json_t *schema = json_object_get(tool, "input_schema");
         json_t *about = msgl__field(tool, "description");
         char param[64];
         (void)snprintf(param, sizeof param, "tools[%zu]", i);
-        const bool own = msgl__field(tool, "type") == NULL || is_type(tool, "custom");
+        const bool own = msgl__field(tool, "type") == NULL || msgl__field_is_type(tool, "custom");
         if (!own || !json_is_string(name) || !json_is_object(schema)) {
-            return bad_value(e, param,
-                             "must have the string name and the object input_schema; allowed: "
-                             "tools of the client (type \"custom\")");
+            return msgl__field_bad(
+                e, param,
+                "must have the string name and the object input_schema; allowed: "
+                "tools of the client (type \"custom\")");
         }
         json_t *function = json_pack("{s:O,s:O}", "name", name, "parameters", schema);
         if (function != NULL && about != NULL) {
             (void)json_object_set(function, "description", about);
         }
         json_t *f = json_pack("{s:s,s:o}", "type", "function", "function", function);
-        if (json_array_append_new(out, f) != 0) return oom(e);
+        if (json_array_append_new(out, f) != 0) return msgl__api_oom(e);
     }
     return 0;
 }
@@ -259,22 +250,23 @@ static int put_choice_of_tool(const json_t *o, json_t *chat, msgl_api_error *e)
     json_t *out = NULL;
     if (in == NULL) return 0;
     for (size_t i = 0; i < sizeof words / sizeof words[0]; i++) {
-        if (is_type(in, words[i][0])) out = json_string(words[i][1]);
+        if (msgl__field_is_type(in, words[i][0])) out = json_string(words[i][1]);
     }
     const json_t *name = json_object_get(in, "name");
-    if (is_type(in, "tool") && json_is_string(name)) {
+    if (msgl__field_is_type(in, "tool") && json_is_string(name)) {
         out = json_pack("{s:s,s:{s:O}}", "type", "function", "function", "name", name);
     }
     if (out == NULL) {
-        return bad_value(e, "tool_choice",
-                         "must be an object of type auto, any, none, or tool with a name");
+        return msgl__field_bad(e, "tool_choice",
+                               "must be an object of type auto, any, none, or tool with a name");
     }
     bool one = false;
-    int rc = json_object_set_new(chat, "tool_choice", out) == 0 ? 0 : oom(e);
+    int rc = json_object_set_new(chat, "tool_choice", out) == 0 ? 0 : msgl__api_oom(e);
     if (rc == 0) rc = msgl__field_bool(in, "disable_parallel_tool_use", &one, e);
     if (rc < 0) return rc;
     if (!one) return 0;
-    return json_object_set_new(chat, "parallel_tool_calls", json_false()) == 0 ? 0 : oom(e);
+    return json_object_set_new(chat, "parallel_tool_calls", json_false()) == 0 ? 0
+                                                                               : msgl__api_oom(e);
 }
 
 // What most templates that know thoughts call it; their length is the model's business.
@@ -282,12 +274,13 @@ static int put_thinking(const json_t *o, json_t *chat, msgl_api_error *e)
 {
     const json_t *in = msgl__field(o, "thinking");
     if (in == NULL) return 0;
-    const bool on = is_type(in, "enabled") || is_type(in, "adaptive");
-    if (!on && !is_type(in, "disabled")) {
-        return bad_value(e, "thinking", "must be an object of type enabled, adaptive or disabled");
+    const bool on = msgl__field_is_type(in, "enabled") || msgl__field_is_type(in, "adaptive");
+    if (!on && !msgl__field_is_type(in, "disabled")) {
+        return msgl__field_bad(e, "thinking",
+                               "must be an object of type enabled, adaptive or disabled");
     }
     json_t *vars = json_pack("{s:b}", "enable_thinking", on);
-    return json_object_set_new(chat, "chat_template_kwargs", vars) == 0 ? 0 : oom(e);
+    return json_object_set_new(chat, "chat_template_kwargs", vars) == 0 ? 0 : msgl__api_oom(e);
 }
 
 // {"effort": ..., "format": {"type": "json_schema", "schema": ...}}
@@ -297,17 +290,19 @@ static int put_output_config(const json_t *o, json_t *chat, msgl_api_error *e)
     json_t *format = msgl__field(in, "format"), *effort = msgl__field(in, "effort");
     if (in == NULL) return 0;
     json_t *schema = json_object_get(format, "schema");
-    if (!json_is_object(in) ||
-        (format != NULL && (!is_type(format, "json_schema") || !json_is_object(schema)))) {
-        return bad_value(e, "output_config",
-                         "must be an object with effort, or a format of type json_schema and its "
-                         "schema");
+    if (!json_is_object(in) || (format != NULL && (!msgl__field_is_type(format, "json_schema") ||
+                                                   !json_is_object(schema)))) {
+        return msgl__field_bad(
+            e, "output_config",
+            "must be an object with effort, or a format of type json_schema and its "
+            "schema");
     }
-    if (effort != NULL && json_object_set(chat, "reasoning_effort", effort) != 0) return oom(e);
+    if (effort != NULL && json_object_set(chat, "reasoning_effort", effort) != 0)
+        return msgl__api_oom(e);
     if (format == NULL) return 0;
     json_t *as = json_pack("{s:s,s:{s:s,s:O}}", "type", "json_schema", "json_schema", "name",
                            "answer", "schema", schema);
-    return json_object_set_new(chat, "response_format", as) == 0 ? 0 : oom(e);
+    return json_object_set_new(chat, "response_format", as) == 0 ? 0 : msgl__api_oom(e);
 }
 
 // The body as a chat's, into `chat`, which has its other fields.
@@ -321,9 +316,9 @@ static int convert(const json_t *o, json_t *chat, msgl_api_error *e)
     }
     json_t *stops = msgl__field(o, "stop_sequences");
     if (stops != NULL && !json_is_array(stops)) {
-        return bad_value(e, "stop_sequences", "must be an array of strings");
+        return msgl__field_bad(e, "stop_sequences", "must be an array of strings");
     }
-    if (stops != NULL && json_object_set(chat, "stop", stops) != 0) return oom(e);
+    if (stops != NULL && json_object_set(chat, "stop", stops) != 0) return msgl__api_oom(e);
     int rc = put_messages(o, chat, e);
     if (rc == 0) rc = put_tools(o, chat, e);
     if (rc == 0) rc = put_choice_of_tool(o, chat, e);
@@ -338,11 +333,11 @@ static int parse_any(const json_t *o, const msgl_api_config *cfg, msgl_gen_reque
     if (rc != 0) return rc;
     // The request's tree owns the chat's: its texts are the same ones.
     json_t *chat = json_copy((json_t *)o);
-    if (chat == NULL) return oom(e);
+    if (chat == NULL) return msgl__api_oom(e);
     rc = convert(o, chat, e);
     if (rc == 0) rc = msgl__chat_parse(chat, cfg, out, e);
-    if (rc == 0 && out->n != 1) rc = bad_value(e, "n", "must be 1: a message is one answer");
-    if (json_object_set_new(out->root, "chat", chat) != 0 && rc == 0) rc = oom(e);
+    if (rc == 0 && out->n != 1) rc = msgl__field_bad(e, "n", "must be 1: a message is one answer");
+    if (json_object_set_new(out->root, "chat", chat) != 0 && rc == 0) rc = msgl__api_oom(e);
     return rc;
 }
 

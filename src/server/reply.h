@@ -13,7 +13,7 @@ typedef struct msgl_reply {
     int64_t created;   // Unix time
     int num_choices;
     int64_t prompt_tokens;             // summed over prompts
-    const msgl_ids *first;             // the first prompt's ids
+    const msgl_ids *prompt_ids;        // of the first prompt
     const msgl_sequence *first_choice; // as far as it has come; NULL: there is none yet
 } msgl_reply;
 

@@ -72,22 +72,6 @@ static const struct {
     {"response_format", "null: it is called 'text.format' here"},
 };
 
-static int oom(msgl_api_error *e)
-{
-    return msgl__api_fail(e, 500, NULL, NULL, "Out of memory.");
-}
-
-static int bad_value(msgl_api_error *e, const char *param, const char *what)
-{
-    return msgl__api_fail(e, 400, param, "invalid_value", "'%s' %s.", param, what);
-}
-
-static bool is_type(const json_t *o, const char *type)
-{
-    const char *is = json_string_value(json_object_get(o, "type"));
-    return is != NULL && strcmp(is, type) == 0;
-}
-
 // As if it were not there.
 static bool is_off(const json_t *v)
 {
@@ -118,11 +102,11 @@ static int check_supported(const json_t *o, msgl_api_error *e)
                               "'truncation' must be \"disabled\": no item is left out here.");
     }
     if (include != NULL && !json_is_array(include)) {
-        return bad_value(e, "include", "must be an array of strings");
+        return msgl__field_bad(e, "include", "must be an array of strings");
     }
     for (size_t i = 0; i < json_array_size(include); i++) {
         const char *what = json_string_value(json_array_get(include, i));
-        if (what == NULL) return bad_value(e, "include", "must be an array of strings");
+        if (what == NULL) return msgl__field_bad(e, "include", "must be an array of strings");
         if (strcmp(what, "message.output_text.logprobs") != 0) continue;
         return msgl__api_fail(e, 400, "include", "unsupported_parameter",
                               "'include' asks for \"%s\", which only /v1/chat/completions has.",
@@ -137,9 +121,9 @@ static int put_tools(const json_t *o, json_t *chat, msgl_api_error *e)
 {
     const json_t *in = msgl__field(o, "tools");
     if (in == NULL) return 0;
-    if (!json_is_array(in)) return bad_value(e, "tools", "must be an array");
+    if (!json_is_array(in)) return msgl__field_bad(e, "tools", "must be an array");
     json_t *out = json_array();
-    if (json_object_set_new(chat, "tools", out) != 0) return oom(e);
+    if (json_object_set_new(chat, "tools", out) != 0) return msgl__api_oom(e);
     for (size_t i = 0; i < json_array_size(in); i++) {
         const json_t *tool = json_array_get(in, i), *name = json_object_get(tool, "name");
         json_t *about = msgl__field(tool, "description"), *schema = msgl__field(tool, "parameters");
@@ -153,16 +137,17 @@ static int put_tools(const json_t *o, json_t *chat, msgl_api_error *e)
                                   param, type);
         }
         if (type == NULL || !json_is_string(name) || (schema != NULL && !json_is_object(schema))) {
-            return bad_value(e, param,
-                             "must be {\"type\": \"function\", \"name\": string, \"parameters\": "
-                             "object, ...}");
+            return msgl__field_bad(
+                e, param,
+                "must be {\"type\": \"function\", \"name\": string, \"parameters\": "
+                "object, ...}");
         }
         json_t *function = json_pack("{s:O}", "name", name);
         int bad = function == NULL;
         if (about != NULL) bad |= json_object_set(function, "description", about);
         if (schema != NULL) bad |= json_object_set(function, "parameters", schema);
         json_t *f = json_pack("{s:s,s:o}", "type", "function", "function", function);
-        if (json_array_append_new(out, f) != 0 || bad != 0) return oom(e);
+        if (json_array_append_new(out, f) != 0 || bad != 0) return msgl__api_oom(e);
     }
     return 0;
 }
@@ -175,15 +160,16 @@ static int put_tool_choice(const json_t *o, json_t *chat, msgl_api_error *e)
     if (in == NULL) return 0;
     for (size_t i = 0; i < sizeof words / sizeof words[0]; i++) {
         if (word == NULL || strcmp(word, words[i]) != 0) continue;
-        return json_object_set(chat, "tool_choice", in) == 0 ? 0 : oom(e);
+        return json_object_set(chat, "tool_choice", in) == 0 ? 0 : msgl__api_oom(e);
     }
-    if (!is_type(in, "function") || !json_is_string(name)) {
-        return bad_value(e, "tool_choice",
-                         "must be \"auto\", \"none\", \"required\" or {\"type\": \"function\", "
-                         "\"name\": string}");
+    if (!msgl__field_is_type(in, "function") || !json_is_string(name)) {
+        return msgl__field_bad(
+            e, "tool_choice",
+            "must be \"auto\", \"none\", \"required\" or {\"type\": \"function\", "
+            "\"name\": string}");
     }
     json_t *out = json_pack("{s:s,s:{s:O}}", "type", "function", "function", "name", name);
-    return json_object_set_new(chat, "tool_choice", out) == 0 ? 0 : oom(e);
+    return json_object_set_new(chat, "tool_choice", out) == 0 ? 0 : msgl__api_oom(e);
 }
 
 // --- text, reasoning ---
@@ -194,22 +180,22 @@ static int put_text(const json_t *o, json_t *chat, msgl_gen_request *out, bool r
     const json_t *in = msgl__field(o, "text");
     json_t *format = msgl__field(in, "format"), *schema = msgl__field(format, "schema");
     if (in == NULL) return 0;
-    if (!json_is_object(in)) return bad_value(e, "text", "must be an object");
+    if (!json_is_object(in)) return msgl__field_bad(e, "text", "must be an object");
     const int rc = msgl__check_fields(in, &text_fields, refuse, &out->unknown, e);
-    if (rc != 0 || format == NULL || is_type(format, "text")) return rc;
+    if (rc != 0 || format == NULL || msgl__field_is_type(format, "text")) return rc;
     json_t *as = NULL;
-    if (is_type(format, "json_object")) {
+    if (msgl__field_is_type(format, "json_object")) {
         as = json_pack("{s:s}", "type", "json_object");
-    } else if (!is_type(format, "json_schema")) {
-        return bad_value(e, "text.format",
-                         "must be an object of type text, json_object or json_schema");
+    } else if (!msgl__field_is_type(format, "json_schema")) {
+        return msgl__field_bad(e, "text.format",
+                               "must be an object of type text, json_object or json_schema");
     } else if (!json_is_object(schema)) {
-        return bad_value(e, "text.format.schema", "must be an object");
+        return msgl__field_bad(e, "text.format.schema", "must be an object");
     } else {
         as = json_pack("{s:s,s:{s:s,s:O}}", "type", "json_schema", "json_schema", "name", "answer",
                        "schema", schema);
     }
-    return json_object_set_new(chat, "response_format", as) == 0 ? 0 : oom(e);
+    return json_object_set_new(chat, "response_format", as) == 0 ? 0 : msgl__api_oom(e);
 }
 
 // The template's variables. Effort "none" is what most templates call enable_thinking.
@@ -220,17 +206,17 @@ static int put_reasoning(const json_t *o, json_t *chat, msgl_gen_request *out, b
     json_t *effort = msgl__field(in, "effort");
     const char *word = json_string_value(effort);
     if (in == NULL) return 0;
-    if (!json_is_object(in)) return bad_value(e, "reasoning", "must be an object");
+    if (!json_is_object(in)) return msgl__field_bad(e, "reasoning", "must be an object");
     const int rc = msgl__check_fields(in, &reasoning_fields, refuse, &out->unknown, e);
     if (rc != 0 || effort == NULL) return rc;
-    if (word == NULL) return bad_value(e, "reasoning.effort", "must be a string");
+    if (word == NULL) return msgl__field_bad(e, "reasoning.effort", "must be a string");
     if (strcmp(word, "none") != 0) {
-        return json_object_set(chat, "reasoning_effort", effort) == 0 ? 0 : oom(e);
+        return json_object_set(chat, "reasoning_effort", effort) == 0 ? 0 : msgl__api_oom(e);
     }
     if (given != NULL && !json_is_object(given)) return 0; // which the chat refuses
     json_t *vars = json_pack("{s:b}", "enable_thinking", 0);
-    if (json_object_set_new(chat, "chat_template_kwargs", vars) != 0) return oom(e);
-    return given == NULL || json_object_update(vars, (json_t *)given) == 0 ? 0 : oom(e);
+    if (json_object_set_new(chat, "chat_template_kwargs", vars) != 0) return msgl__api_oom(e);
+    return given == NULL || json_object_update(vars, (json_t *)given) == 0 ? 0 : msgl__api_oom(e);
 }
 
 // --- what the answer repeats ---
@@ -299,7 +285,7 @@ static int repeat(const json_t *o, msgl_gen_request *req, msgl_api_error *e)
 {
     msgl__strbuf_init(&req->repeated, SIZE_MAX / 2);
     int rc = put_repeated(o, req, &req->repeated);
-    if (rc != 0) return oom(e);
+    if (rc != 0) return msgl__api_oom(e);
     if (req->room.claim == NULL) return 0;
     rc = msgl__claim_add(req->room.claim, MSGL_BUDGET_PROMPT, req->repeated.cap);
     return rc == 0 ? 0 : msgl__api_fail_memory(e, rc);
@@ -312,10 +298,11 @@ static int check_metadata(const json_t *o, msgl_api_error *e)
     const json_t *in = msgl__field(o, "metadata");
     const char *key;
     json_t *value;
-    if (in != NULL && !json_is_object(in)) return bad_value(e, "metadata", "must be an object");
+    if (in != NULL && !json_is_object(in))
+        return msgl__field_bad(e, "metadata", "must be an object");
     json_object_foreach((json_t *)in, key, value)
     {
-        if (!json_is_string(value)) return bad_value(e, "metadata", "must have strings only");
+        if (!json_is_string(value)) return msgl__field_bad(e, "metadata", "must have strings only");
     }
     return 0;
 }
@@ -330,7 +317,7 @@ static int convert(const json_t *o, json_t *chat, msgl_gen_request *out, bool re
     for (size_t i = 0; i < sizeof lists / sizeof lists[0]; i++) {
         for (const char *const *name = lists[i]; *name != NULL; name++) {
             json_t *v = msgl__field(o, *name);
-            if (v != NULL && json_object_set(chat, *name, v) != 0) return oom(e);
+            if (v != NULL && json_object_set(chat, *name, v) != 0) return msgl__api_oom(e);
         }
     }
     int rc = check_metadata(o, e);
@@ -363,14 +350,14 @@ static int parse(const json_t *o, const msgl_api_config *cfg, msgl_gen_request *
     if (rc == 0) rc = msgl__field_int(o, "max_output_tokens", 1, INT32_MAX, &most, e);
     if (rc < 0) return rc;
     json_t *chat = json_object();
-    if (chat == NULL) return oom(e);
+    if (chat == NULL) return msgl__api_oom(e);
     rc = convert(o, chat, out, cfg->refuse_unknown, e);
     if (rc == 0 && (rc = msgl__chat_parse(chat, cfg, out, e)) != 0) rc = rename_error(e);
-    if (rc == 0 && out->n != 1) rc = bad_value(e, "n", "must be 1: a response is one answer");
+    if (rc == 0 && out->n != 1) rc = msgl__field_bad(e, "n", "must be 1: a response is one answer");
     if (rc == 0 && most > 0) out->max_tokens = (int32_t)most;
     if (rc == 0) rc = repeat(o, out, e);
     // The request's tree owns the chat's: its texts are the same ones.
-    if (json_object_set_new(out->root, "chat", chat) != 0 && rc == 0) rc = oom(e);
+    if (json_object_set_new(out->root, "chat", chat) != 0 && rc == 0) rc = msgl__api_oom(e);
     return rc;
 }
 

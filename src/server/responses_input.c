@@ -17,16 +17,6 @@ typedef struct history {
     char param[64];       // the item
 } history;
 
-static int oom(msgl_api_error *e)
-{
-    return msgl__api_fail(e, 500, NULL, NULL, "Out of memory.");
-}
-
-static int bad_value(msgl_api_error *e, const char *param, const char *what)
-{
-    return msgl__api_fail(e, 400, param, "invalid_value", "'%s' %s.", param, what);
-}
-
 // Part i of the item's `field` is of none of these types.
 static int bad_part(const history *h, const char *field, size_t i, const json_t *part,
                     const char *allowed, msgl_api_error *e)
@@ -60,7 +50,7 @@ static int join(const history *h, const char *field, const json_t *parts, const 
         if (!is_text(part, allowed, other)) return bad_part(h, field, i, part, allowed, e);
         int rc = i == 0 && out->len == 0 ? 0 : msgl__strbuf_addc(out, '\n');
         if (rc == 0) rc = msgl__strbuf_add(out, json_string_value(text), json_string_length(text));
-        if (rc != 0) return oom(e);
+        if (rc != 0) return msgl__api_oom(e);
     }
     return 0;
 }
@@ -76,14 +66,14 @@ static int text_of(const history *h, const char *field, const json_t *v, const c
     if (!json_is_array(v)) {
         char param[64];
         (void)snprintf(param, sizeof param, "%.24s.%.10s", h->param, field);
-        return bad_value(e, param, "must be a string or an array of parts");
+        return msgl__field_bad(e, param, "must be a string or an array of parts");
     }
     msgl_strbuf all;
     msgl__strbuf_init(&all, SIZE_MAX / 2);
     int rc = join(h, field, v, allowed, other, &all, e);
     if (rc == 0) {
         *out = json_stringn(msgl__strbuf_str(&all), all.len);
-        if (*out == NULL) rc = oom(e);
+        if (*out == NULL) rc = msgl__api_oom(e);
     }
     msgl__strbuf_free(&all);
     return rc;
@@ -105,13 +95,13 @@ static int end_turn(history *h, msgl_api_error *e)
     }
     bad |= json_array_append_new(h->out, h->turn);
     h->turn = NULL;
-    return bad == 0 ? 0 : oom(e);
+    return bad == 0 ? 0 : msgl__api_oom(e);
 }
 
 static int open_turn(history *h, msgl_api_error *e)
 {
     if (h->turn == NULL) h->turn = json_pack("{s:s}", "role", "assistant");
-    return h->turn != NULL ? 0 : oom(e);
+    return h->turn != NULL ? 0 : msgl__api_oom(e);
 }
 
 static bool turn_has(const history *h, const char *field)
@@ -129,7 +119,7 @@ static int add_message(history *h, const json_t *item, msgl_api_error *e)
                                   strcmp(role, "developer") != 0))) {
         char param[64];
         (void)snprintf(param, sizeof param, "%.24s.role", h->param);
-        return bad_value(e, param, "must be user, assistant, system or developer");
+        return msgl__field_bad(e, param, "must be user, assistant, system or developer");
     }
     json_t *text = NULL;
     int rc =
@@ -141,9 +131,9 @@ static int add_message(history *h, const json_t *item, msgl_api_error *e)
         json_decref(text);
         return rc;
     }
-    if (own) return json_object_set_new(h->turn, "content", text) == 0 ? 0 : oom(e);
+    if (own) return json_object_set_new(h->turn, "content", text) == 0 ? 0 : msgl__api_oom(e);
     json_t *m = json_pack("{s:s,s:o}", "role", role, "content", text);
-    return json_array_append_new(h->out, m) == 0 ? 0 : oom(e);
+    return json_array_append_new(h->out, m) == 0 ? 0 : msgl__api_oom(e);
 }
 
 // The thoughts themselves, else what was made of them; what is encrypted nobody can read here.
@@ -152,7 +142,7 @@ static int add_reasoning(history *h, const json_t *item, msgl_api_error *e)
     const json_t *content = msgl__field(item, "content"), *summary = msgl__field(item, "summary");
     if ((content != NULL && !json_is_array(content)) ||
         (summary != NULL && !json_is_array(summary))) {
-        return bad_value(e, h->param, "must have the arrays summary and content");
+        return msgl__field_bad(e, h->param, "must have the arrays summary and content");
     }
     int rc = turn_has(h, "content") || turn_has(h, "tool_calls") ? end_turn(h, e) : 0;
     if (rc == 0) rc = open_turn(h, e);
@@ -167,30 +157,32 @@ static int add_call(history *h, const json_t *item, msgl_api_error *e)
     const json_t *id = json_object_get(item, "call_id"), *name = json_object_get(item, "name");
     const json_t *arguments = json_object_get(item, "arguments");
     if (!json_is_string(id) || !json_is_string(name) || !json_is_string(arguments)) {
-        return bad_value(e, h->param, "must have the strings call_id, name and arguments");
+        return msgl__field_bad(e, h->param, "must have the strings call_id, name and arguments");
     }
     const int rc = open_turn(h, e);
     if (rc != 0) return rc;
     if (!turn_has(h, "tool_calls") &&
         json_object_set_new(h->turn, "tool_calls", json_array()) != 0) {
-        return oom(e);
+        return msgl__api_oom(e);
     }
     json_t *call = json_pack("{s:O,s:s,s:{s:O,s:O}}", "id", id, "type", "function", "function",
                              "name", name, "arguments", arguments);
-    return json_array_append_new(json_object_get(h->turn, "tool_calls"), call) == 0 ? 0 : oom(e);
+    return json_array_append_new(json_object_get(h->turn, "tool_calls"), call) == 0
+               ? 0
+               : msgl__api_oom(e);
 }
 
 static int add_output(history *h, const json_t *item, msgl_api_error *e)
 {
     const json_t *id = json_object_get(item, "call_id");
-    if (!json_is_string(id)) return bad_value(e, h->param, "must have the string call_id");
+    if (!json_is_string(id)) return msgl__field_bad(e, h->param, "must have the string call_id");
     json_t *text = NULL;
     int rc = text_of(h, "output", json_object_get(item, "output"), "input_text", "output_text",
                      &text, e);
     if (rc == 0 && (rc = end_turn(h, e)) != 0) json_decref(text);
     if (rc != 0) return rc;
     json_t *m = json_pack("{s:s,s:O,s:o}", "role", "tool", "tool_call_id", id, "content", text);
-    return json_array_append_new(h->out, m) == 0 ? 0 : oom(e);
+    return json_array_append_new(h->out, m) == 0 ? 0 : msgl__api_oom(e);
 }
 
 static int add_item(history *h, const json_t *item, msgl_api_error *e)
@@ -202,7 +194,7 @@ static int add_item(history *h, const json_t *item, msgl_api_error *e)
                  {"reasoning", add_reasoning},
                  {"function_call", add_call},
                  {"function_call_output", add_output}};
-    if (!json_is_object(item)) return bad_value(e, h->param, "must be an object");
+    if (!json_is_object(item)) return msgl__field_bad(e, h->param, "must be an object");
     const json_t *type = msgl__field(item, "type");
     if (type == NULL) return add_message(h, item, e);
     const char *word = json_is_string(type) ? json_string_value(type) : "";
@@ -234,7 +226,7 @@ static int add_items(history *h, const json_t *in, msgl_api_error *e)
 static int add_text(history *h, const char *role, const json_t *v, msgl_api_error *e)
 {
     json_t *m = json_pack("{s:s,s:O}", "role", role, "content", v);
-    return json_array_append_new(h->out, m) == 0 ? 0 : oom(e);
+    return json_array_append_new(h->out, m) == 0 ? 0 : msgl__api_oom(e);
 }
 
 int msgl__responses_put_input(const json_t *o, json_t *chat, msgl_api_error *e)
@@ -244,13 +236,13 @@ int msgl__responses_put_input(const json_t *o, json_t *chat, msgl_api_error *e)
         return msgl__api_fail(e, 400, "input", "missing_required_parameter", "'input' is missing.");
     }
     if (!json_is_string(in) && json_array_size(in) == 0) {
-        return bad_value(e, "input", "must be a string or an array of at least one item");
+        return msgl__field_bad(e, "input", "must be a string or an array of at least one item");
     }
     if (instructions != NULL && !json_is_string(instructions)) {
-        return bad_value(e, "instructions", "must be a string");
+        return msgl__field_bad(e, "instructions", "must be a string");
     }
     history h = {.out = json_array()};
-    if (json_object_set_new(chat, "messages", h.out) != 0) return oom(e);
+    if (json_object_set_new(chat, "messages", h.out) != 0) return msgl__api_oom(e);
     msgl__strbuf_init(&h.thoughts, SIZE_MAX / 2);
     int rc = instructions == NULL ? 0 : add_text(&h, "system", instructions, e);
     if (rc == 0) rc = json_is_string(in) ? add_text(&h, "user", in, e) : add_items(&h, in, e);

@@ -33,7 +33,7 @@ void msgl__front_reply(msgl_front *f, const msgl_endpoint *ep, msgl_http_conn *c
         return;
     }
     msgl_api_error e;
-    (void)msgl__api_fail(&e, 500, NULL, NULL, "Out of memory.");
+    (void)msgl__api_oom(&e);
     msgl__front_reply_error(f, ep, c, &e);
 }
 

@@ -4,6 +4,7 @@
 #include <string.h>
 #include <sys/random.h>
 
+#include "core/mem.h"
 #include "core/settings.h"
 #include "server/constraint.h"
 #include "server/fields.h"
@@ -181,32 +182,20 @@ static int parse_bad_words(const json_t *o, msgl_gen_request *out, msgl_api_erro
     return 0;
 }
 
-// The ids into *ids, to be freed.
-static int parse_allowed(const json_t *o, const msgl_api_config *cfg, msgl_ids *ids,
+// The ids into new memory, *ids.
+static int parse_allowed(const json_t *o, const msgl_api_config *cfg, int32_t **ids, int32_t *count,
                          msgl_api_error *e)
 {
     static const char name[] = "allowed_token_ids";
     const json_t *v = msgl__field(o, name);
-    if (v == NULL) return 0;
     const size_t n = json_array_size(v);
-    if (n < 1 || n > MSGL_MAX_ALLOWED_TOKENS) {
-        return msgl__api_fail(e, 400, name, "invalid_value",
-                              "'%s' must be an array of 1 to %d token ids.", name,
-                              MSGL_MAX_ALLOWED_TOKENS);
+    if (v == NULL) return 0;
+    if (n >= 1 && n <= MSGL_MAX_ALLOWED_TOKENS) {
+        return msgl__field_ids(v, name, cfg->vocab_size, ids, count, e);
     }
-    for (size_t i = 0; i < n; i++) {
-        const json_t *id = json_array_get(v, i);
-        const int64_t token = json_is_integer(id) ? json_integer_value(id) : -1;
-        if (token < 0 || token >= cfg->vocab_size) {
-            return msgl__api_fail(e, 400, name, "invalid_value",
-                                  "'%s[%zu]' must be a token id, 0 to %d.", name, i,
-                                  cfg->vocab_size - 1);
-        }
-        if (msgl__ids_push(ids, (int32_t)token) != 0) {
-            return msgl__api_fail(e, 500, NULL, NULL, "Out of memory.");
-        }
-    }
-    return 0;
+    return msgl__api_fail(e, 400, name, "invalid_value",
+                          "'%s' must be an array of 1 to %d token ids.", name,
+                          MSGL_MAX_ALLOWED_TOKENS);
 }
 
 // A grammar says alone what an answer is made of.
@@ -231,25 +220,25 @@ static int parse_extra(const json_t *o, const msgl_api_config *cfg, msgl_gen_req
     msgl_err err;
     msgl_req_extra *bias = NULL;
     msgl_constraint_text c = {0};
-    msgl_ids allowed = {0};
+    int32_t *allowed = NULL, num_allowed = 0;
     int rc = msgl__logit_bias_parse(json_object_get(o, "logit_bias"), cfg->vocab_size, &bias, &err);
-    if (rc == MSGL_ENOMEM) return msgl__api_fail(e, 500, NULL, NULL, "Out of memory.");
+    if (rc == MSGL_ENOMEM) return msgl__api_oom(e);
     if (rc != 0) return msgl__api_fail(e, 400, "logit_bias", "invalid_value", "%s.", err.text);
-    rc = parse_allowed(o, cfg, &allowed, e);
+    rc = parse_allowed(o, cfg, &allowed, &num_allowed, e);
     if (rc == 0) rc = parse_bad_words(o, out, e);
     if (rc == 0) rc = msgl__constraint_parse(o, &c, e);
     msgl_req_extra_parts parts = msgl__req_extra_parts_of(bias);
-    parts.allowed = allowed.data;
-    parts.num_allowed = (int64_t)allowed.len;
+    parts.allowed = allowed;
+    parts.num_allowed = num_allowed;
     parts.grammar_kind = c.kind;
     parts.grammar = c.text;
     if (rc == 0) rc = check_alone(out, &parts, e);
     if (rc == 0 && msgl__req_extra_create_with(&parts, cfg->vocab_size, &out->extra, &err) != 0) {
-        rc = msgl__api_fail(e, 500, NULL, NULL, "Out of memory."); // all else has been looked at
+        rc = msgl__api_oom(e); // all else has been looked at
     }
     msgl__req_extra_unref(bias);
     msgl__constraint_text_free(&c);
-    msgl__ids_free(&allowed);
+    msgl__free(allowed);
     return rc;
 }
 

@@ -33,7 +33,7 @@ static int parse_texts(const json_t *v, const char *name, msgl_gen_request *out,
                               MSGL_API_MAX_PROMPTS);
     }
     out->prompts = msgl__calloc(n, sizeof *out->prompts);
-    if (out->prompts == NULL) return msgl__api_fail(e, 500, NULL, NULL, "Out of memory.");
+    if (out->prompts == NULL) return msgl__api_oom(e);
     for (size_t i = 0; i < n; i++) {
         const json_t *text = json_is_array(v) ? json_array_get(v, i) : v;
         if (!json_is_string(text)) {
@@ -178,7 +178,7 @@ static int parse_detokenize(const json_t *o, const msgl_api_config *cfg, msgl_ge
     if (json_is_array(tokens) && first == NULL) { // no tokens, no text
         out->prompts = msgl__calloc(1, sizeof *out->prompts);
         out->num_prompts = 1;
-        return out->prompts != NULL ? 0 : msgl__api_fail(e, 500, NULL, NULL, "Out of memory.");
+        return out->prompts != NULL ? 0 : msgl__api_oom(e);
     }
     return msgl__parse_prompts(tokens, "tokens", cfg, out, e);
 }
