@@ -31,18 +31,6 @@ int msgl__chat_history_path(char *out, size_t size, msgl_err *err)
     return msgl__err_set(err, MSGL_EINVAL, "the path of the history is too long");
 }
 
-// The folders above a file, for this user alone.
-static void make_folders(const char *path)
-{
-    char dir[1024];
-    if (snprintf(dir, sizeof dir, "%s", path) >= (int)sizeof dir) return;
-    for (char *p = strchr(dir + 1, '/'); p != NULL; p = strchr(p + 1, '/')) {
-        *p = '\0';
-        (void)mkdir(dir, 0700); // what is missing nevertheless is told by open
-        *p = '/';
-    }
-}
-
 static int fail(const char *path, int code, msgl_err *err)
 {
     return msgl__err_set(err, MSGL_EIO, "%s: %s", msgl__path_tail(path), strerror(code));
@@ -57,18 +45,6 @@ static int open_file(const char *path, int flags, int *fd, msgl_err *err)
     if (fstat(*fd, &st) == 0 && S_ISREG(st.st_mode)) return 0;
     close(*fd);
     return msgl__err_set(err, MSGL_EIO, "%s: not a file", msgl__path_tail(path));
-}
-
-static int write_all(int fd, const char *data, size_t len)
-{
-    while (len > 0) {
-        const ssize_t n = write(fd, data, len);
-        if (n < 0 && errno == EINTR) continue;
-        if (n <= 0) return n == 0 ? EIO : errno;
-        data += n;
-        len -= (size_t)n;
-    }
-    return 0;
 }
 
 int msgl__chat_history_add(const char *path, const char *entry, msgl_err *err)
@@ -91,11 +67,10 @@ int msgl__chat_history_add(const char *path, const char *entry, msgl_err *err)
         return rc == MSGL_ELIMIT ? 0 : msgl__err_set(err, rc, "out of memory");
     }
     int fd;
-    make_folders(path);
-    rc = open_file(path, O_APPEND, &fd, err);
+    rc = msgl__file_make_parents(path, 0700, err);
+    if (rc == 0) rc = open_file(path, O_APPEND, &fd, err);
     if (rc == 0) {
-        const int code = write_all(fd, line.data, line.len);
-        if (code != 0) rc = fail(path, code, err);
+        if (msgl__write_all(fd, line.data, line.len) != 0) rc = fail(path, errno, err);
         close(fd);
     }
     msgl__strbuf_free(&line);
@@ -128,21 +103,6 @@ static char *last_lines(char *data, size_t len, int n)
     return p;
 }
 
-// A new file takes the old one's place: who reads it finds one or the other.
-static int replace(const char *path, const char *data, size_t len, msgl_err *err)
-{
-    char temporary[1100];
-    snprintf(temporary, sizeof temporary, "%s.%ld", path, (long)getpid());
-    int fd, rc = open_file(temporary, O_EXCL, &fd, err);
-    if (rc != 0) return rc;
-    int code = write_all(fd, data, len);
-    if (close(fd) != 0 && code == 0) code = errno;
-    if (code == 0 && rename(temporary, path) != 0) code = errno;
-    if (code == 0) return 0;
-    (void)unlink(temporary);
-    return fail(path, code, err);
-}
-
 int msgl__chat_history_read(const char *path, void (*fn)(void *ctx, const char *entry), void *ctx,
                             msgl_err *err)
 {
@@ -156,7 +116,7 @@ int msgl__chat_history_read(const char *path, void (*fn)(void *ctx, const char *
     int lines = 0;
     for (const char *p = data; p < first; p++) lines += *p == '\n';
     if (lines > MSGL_CHAT_HISTORY_MAX / 2 || len > MAX_BYTES / 2) {
-        rc = replace(path, first, (size_t)(data + len - first), err);
+        rc = msgl__file_replace(path, 0600, first, (size_t)(data + len - first), err);
     }
     for (char *line = first, *end; line < data + len; line = end + 1) {
         end = line + strcspn(line, "\n");

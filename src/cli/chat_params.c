@@ -24,9 +24,9 @@ static int nth(int n)
 }
 
 // "top_p" of "top-p".
-static void field_name(const msgl_setting *o, char out[64])
+static void field_name(const char *name, char out[64])
 {
-    snprintf(out, 64, "%s", o->name);
+    snprintf(out, 64, "%s", name);
     for (char *p = out; *p != '\0'; p++) {
         if (*p == '-') *p = '_';
     }
@@ -36,14 +36,11 @@ static int find(const char *name, msgl_err *err)
 {
     char asked[64], own[64];
     if (strncmp(name, "--", 2) == 0) name += 2;
-    snprintf(asked, sizeof asked, "%s", name);
-    for (char *p = asked; *p != '\0'; p++) {
-        if (*p == '-') *p = '_';
-    }
+    field_name(name, asked);
     msgl_strbuf all;
     msgl__strbuf_init(&all, MSGL_ERR_TEXT_SIZE);
     for (int n = 0, i; (i = nth(n)) >= 0; n++) {
-        field_name(msgl__option(i), own);
+        field_name(msgl__option(i)->name, own);
         if (strcmp(own, asked) == 0) {
             msgl__strbuf_free(&all);
             return i;
@@ -61,7 +58,7 @@ static void print(const msgl_chat *c, int i, FILE *out)
     const msgl_setting *o = msgl__option(i);
     const double v = msgl__setting_number(o, (const char *)c->params + msgl__option_values(i));
     char name[64];
-    field_name(o, name);
+    field_name(o->name, name);
     // Of the command's own options the default of these says "not given".
     if (msgl__option_values(i) == 0 && o->unset && v == o->preset) {
         fprintf(out, "  %-20s not set%s\n", name, o->by_default);
@@ -97,6 +94,6 @@ int msgl__chat_params_set(msgl_chat *c, const char *name, const char *value, msg
         return 0;
     }
     char own[64];
-    field_name(o, own);
+    field_name(o->name, own);
     return msgl__setting_parse(o, own, value, values, err);
 }

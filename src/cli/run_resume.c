@@ -14,7 +14,7 @@ enum { DONE = 1, BATCH = 2 };
 static const char batch_id[] = "batch_req_";
 
 // The name of a line in the tables below: its custom_id as JSON text, or its number as digits,
-// which no JSON string begins with. NULL: out of memory..
+// which no JSON string begins with. NULL: out of memory.
 static char *key_of(const json_t *custom_id, int64_t number)
 {
     if (json_is_string(custom_id)) return json_dumps(custom_id, JSON_ENCODE_ANY);

@@ -114,36 +114,13 @@ bool msgl__hub_cache_complete(const char *snapshot, const msgl_hub_name *name)
     return has_weights(snapshot);
 }
 
-int msgl__hub_make_parents(const char *path, msgl_err *err)
-{
-    char part[MSGL_HUB_PATH + MSGL_HUB_MAX_PATH];
-    (void)snprintf(part, sizeof part, "%s", path);
-    for (char *p = part + 1; (p = strchr(p, '/')) != NULL; p++) {
-        *p = '\0';
-        if (mkdir(part, 0777) != 0 && errno != EEXIST && !exists(part)) return fail(part, err);
-        *p = '/';
-    }
-    return 0;
-}
-
 int msgl__hub_cache_set_commit(const msgl_hub_cache *c, const char *revision, const char *commit,
                                msgl_err *err)
 {
-    char path[MSGL_HUB_PATH], tmp[MSGL_HUB_PATH + 32];
+    char path[MSGL_HUB_PATH];
     (void)snprintf(path, sizeof path, "%s/refs/%s", c->folder, revision);
-    (void)snprintf(tmp, sizeof tmp, "%s.%ld.tmp", path, (long)getpid());
-    const int rc = msgl__hub_make_parents(path, err);
-    if (rc != 0) return rc;
-    FILE *f = fopen(tmp, "w");
-    if (f == NULL) return fail(tmp, err);
-    const bool written = fwrite(commit, 1, strlen(commit), f) == strlen(commit);
-    if (fclose(f) != 0 || !written || rename(tmp, path) != 0) {
-        const int why = errno;
-        (void)unlink(tmp);
-        errno = why;
-        return fail(path, err);
-    }
-    return 0;
+    const int rc = msgl__file_make_parents(path, 0777, err);
+    return rc == 0 ? msgl__file_replace(path, 0666, commit, strlen(commit), err) : rc;
 }
 
 int msgl__hub_cache_link(const msgl_hub_cache *c, const char *commit, const char *file,
@@ -161,7 +138,7 @@ int msgl__hub_cache_link(const msgl_hub_cache *c, const char *commit, const char
     if (have > 0 && (size_t)have == strlen(target) && memcmp(now, target, (size_t)have) == 0) {
         return 0;
     }
-    const int rc = msgl__hub_make_parents(path, err);
+    const int rc = msgl__file_make_parents(path, 0777, err);
     if (rc != 0) return rc;
     (void)snprintf(tmp, sizeof tmp, "%s.%ld.tmp", path, (long)getpid());
     (void)unlink(tmp);
@@ -180,7 +157,7 @@ int msgl__hub_cache_lock(const msgl_hub_cache *c, const char *checksum,
 {
     char path[MSGL_HUB_PATH];
     (void)snprintf(path, sizeof path, "%s/%s.lock", c->locks, checksum);
-    const int rc = msgl__hub_make_parents(path, err);
+    const int rc = msgl__file_make_parents(path, 0777, err);
     if (rc != 0) return rc;
     *fd = open(path, O_RDWR | O_CREAT | O_CLOEXEC, 0666);
     if (*fd < 0) return fail(path, err);

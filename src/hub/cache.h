@@ -36,8 +36,6 @@ int msgl__hub_cache_set_commit(const msgl_hub_cache *c, const char *revision, co
 // snapshots/COMMIT/FILE as a relative link to the blob, at once; over one that is there.
 int msgl__hub_cache_link(const msgl_hub_cache *c, const char *commit, const char *file,
                          const char *checksum, msgl_err *err);
-// Every folder that `path` stands in.
-int msgl__hub_make_parents(const char *path, msgl_err *err);
 // Waits for the blob's lock; *fd is closed to give it back. waiting, if not NULL, is called once
 // when another process has it.
 int msgl__hub_cache_lock(const msgl_hub_cache *c, const char *checksum,

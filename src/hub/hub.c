@@ -13,6 +13,7 @@
 #include "hub/cache.h"
 #include "hub/fetch.h"
 #include "hub/list.h"
+#include "utils/file.h"
 
 #define HUB "https://huggingface.co"
 
@@ -169,7 +170,7 @@ static int get_file(struct pull *p, const msgl_hub_file *f, msgl_err *err)
     int lock;
     char path[MSGL_HUB_PATH];
     blob_path(p, f, "", path);
-    int rc = msgl__hub_make_parents(path, err);
+    int rc = msgl__file_make_parents(path, 0777, err);
     if (rc == 0 && !has_blob(p, f)) {
         rc = msgl__hub_cache_lock(&p->cache, f->checksum, p->hub->interrupted, on_waiting, p, &lock,
                                   err);
@@ -210,7 +211,7 @@ static int download(struct pull *p, char commit[41], msgl_err *err)
     int rc = msgl__fetch_open(&cfg, &p->fetch, err);
     if (rc == 0) rc = get_list(p, err);
     (void)snprintf(path, sizeof path, "%s/blobs/", p->cache.folder);
-    if (rc == 0) rc = msgl__hub_make_parents(path, err);
+    if (rc == 0) rc = msgl__file_make_parents(path, 0777, err);
     if (rc == 0) rc = check_room(p, err);
     if (rc == 0) {
         (void)snprintf(line, sizeof line, "%s: %zu files, %.1f MB, from %.100s into %.150s",

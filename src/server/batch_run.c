@@ -13,6 +13,7 @@
 #include "core/mem.h"
 #include "server/json.h"
 #include "utils/clock.h"
+#include "utils/file.h"
 
 enum {
     FULL_MS = 10000,       // after an answer that could not be stored
@@ -24,7 +25,7 @@ enum {
     READ_STEP = 64 * 1024, //
 };
 
-typedef enum line_state { LINE_TODO, LINE_SENT, LINE_DONE } line_state;
+typedef enum line_state { LINE_WAITING, LINE_SENT, LINE_DONE } line_state;
 
 struct msgl_batch_line {
     size_t at, len; // in the input
@@ -125,7 +126,7 @@ static int split_lines(msgl_batch *b)
         size_t blank = 0;
         while (blank < len && strchr(" \t\r", b->input[at + blank]) != NULL) blank++;
         if (blank < len && b->num_lines == MSGL_BATCH_MAX_REQUESTS) return MSGL_ELIMIT;
-        if (blank < len) rc = add_line(b, (msgl_batch_line){at, len, number, LINE_TODO, 0});
+        if (blank < len) rc = add_line(b, (msgl_batch_line){at, len, number, LINE_WAITING, 0});
         at += len + 1;
     }
     return rc;
@@ -160,14 +161,16 @@ static int read_input(msgl_batch *b, json_t *seen, json_t *errors)
 
 // --- what earlier runs have answered ---
 
-// Takes the whole lines of a file of answers, and cuts off what is torn behind them.
-static int take_answers(msgl_batch *b, const char *id, int fd, const json_t *seen)
+// Takes the whole lines of a file of answers, and cuts off what is torn behind them. *lines: how
+// many.
+static int take_answers(msgl_batch *b, const char *id, int fd, const json_t *seen, int *lines)
 {
     char *text = NULL;
     size_t len = 0;
     msgl_err err;
     int rc = msgl__store_read_data(b->store, id, SIZE_MAX / 2, &text, &len, &err);
     size_t at = 0;
+    *lines = 0;
     while (rc == 0 && at < len) {
         const char *end = memchr(text + at, '\n', len - at);
         if (end == NULL) break;
@@ -180,37 +183,27 @@ static int take_answers(msgl_batch *b, const char *id, int fd, const json_t *see
         }
         json_decref(o);
         at = (size_t)(end - text) + 1;
+        ++*lines;
     }
     if (rc == 0 && at < len && ftruncate(fd, (off_t)at) != 0) rc = MSGL_EIO;
     msgl__free(text);
     return rc;
 }
 
-static int count_lines(msgl_batch *b, const char *id)
-{
-    char *text = NULL;
-    size_t len = 0;
-    msgl_err err;
-    int n = 0;
-    if (msgl__store_read_data(b->store, id, SIZE_MAX / 2, &text, &len, &err) != 0) return 0;
-    for (size_t i = 0; i < len; i++) n += text[i] == '\n';
-    msgl__free(text);
-    return n;
-}
-
 static int open_answers(msgl_batch *b, const json_t *seen)
 {
     const char *out = text_of(b->object, "_output"), *err = text_of(b->object, "_errors");
+    int completed, failed;
     b->out_fd = msgl__store_open_data(b->store, out);
     b->err_fd = msgl__store_open_data(b->store, err);
     if (b->out_fd < 0 || b->err_fd < 0) return MSGL_EIO;
-    int rc = take_answers(b, out, b->out_fd, seen);
-    if (rc == 0) rc = take_answers(b, err, b->err_fd, seen);
+    int rc = take_answers(b, out, b->out_fd, seen, &completed);
+    if (rc == 0) rc = take_answers(b, err, b->err_fd, seen, &failed);
     if (rc != 0) return rc;
     json_t *counts = json_object_get(b->object, "request_counts");
     json_object_set_new(counts, "total", json_integer(b->num_lines));
-    json_object_set_new(counts, "completed", json_integer(count_lines(b, out)));
-    json_object_set_new(counts, "failed", json_integer(count_lines(b, err)));
+    json_object_set_new(counts, "completed", json_integer(completed));
+    json_object_set_new(counts, "failed", json_integer(failed));
     return 0;
 }
 
@@ -308,7 +301,7 @@ static void wait_ms(msgl_batch *b, int ms)
 // The request is to be sent again, later.
 static void give_back(msgl_batch *b, msgl_batch_slot *s)
 {
-    b->lines[s->line].state = LINE_TODO;
+    b->lines[s->line].state = LINE_WAITING;
     if (s->line < b->first) b->first = s->line;
     slot_close(s);
     wait_ms(b, RETRY_MS);
@@ -323,7 +316,7 @@ void msgl__batch_fill(msgl_batch *b, int slots, msgl_batch_connect connect, void
     for (int i = 0; i < MSGL_BATCH_SLOTS && used < slots; i++) {
         msgl_batch_slot *s = &b->slots[i];
         if (s->fd >= 0) continue;
-        while (b->first < b->num_lines && b->lines[b->first].state != LINE_TODO) b->first++;
+        while (b->first < b->num_lines && b->lines[b->first].state != LINE_WAITING) b->first++;
         if (b->first == b->num_lines) return;
         s->line = b->first;
         s->sent = 0;
@@ -394,17 +387,11 @@ static int put_answer(const msgl_batch *b, const msgl_batch_line *l, int status,
 static int append(int fd, const msgl_strbuf *line, msgl_err *err)
 {
     const off_t before = lseek(fd, 0, SEEK_END);
-    for (size_t at = 0; at < line->len;) {
-        const ssize_t n = write(fd, line->data + at, line->len - at);
-        if (n < 0 && errno == EINTR) continue;
-        if (n < 0) {
-            (void)msgl__err_set(err, MSGL_EIO, "%m");
-            if (before >= 0 && ftruncate(fd, before) != 0) return MSGL_EIO;
-            return MSGL_EIO;
-        }
-        at += (size_t)n;
-    }
-    return 0;
+    if (msgl__write_all(fd, line->data, line->len) == 0) return 0;
+    (void)msgl__err_set(err, MSGL_EIO, "%m");
+    const int cut = before >= 0 ? ftruncate(fd, before) : -1;
+    (void)cut; // the next start does it again
+    return MSGL_EIO;
 }
 
 static void count_one(const msgl_batch *b, const char *what)

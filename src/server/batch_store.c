@@ -5,6 +5,7 @@
 #include <errno.h>
 #include <fcntl.h>
 #include <inttypes.h>
+#include <limits.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
@@ -15,6 +16,7 @@
 #include <unistd.h>
 
 #include "core/mem.h"
+#include "utils/file.h"
 
 enum { HEX = 24 }; // digits of an id: time, then chance
 
@@ -24,6 +26,15 @@ static const char digits[] = "0123456789abcdef";
 static void name_of(const char *id, const char *suffix, char name[64])
 {
     (void)snprintf(name, 64, "%s.%s", id, suffix);
+}
+
+// The same as a path.
+static int path_of(const msgl_batch_store *s, const char *id, const char *suffix,
+                   char path[PATH_MAX], msgl_err *err)
+{
+    char name[64];
+    name_of(id, suffix, name);
+    return msgl__path_join(s->path, name, path, PATH_MAX, err);
 }
 
 bool msgl__store_is_id(const char *text, const char *prefix)
@@ -65,19 +76,19 @@ static DIR *open_list(const msgl_batch_store *s)
     return d;
 }
 
-// What there is already.
-static int count_files(msgl_batch_store *s)
+// How many files there are, and their bytes.
+static int count_files(const msgl_batch_store *s, int *files, int64_t *bytes)
 {
     DIR *d = open_list(s);
     if (d == NULL) return MSGL_EIO;
     char id[MSGL_STORE_ID];
-    s->files = 0;
-    s->bytes = 0;
+    *files = 0;
+    *bytes = 0;
     for (const struct dirent *e; (e = readdir(d)) != NULL;) {
         struct stat st;
         if (!entry_id(e, MSGL_STORE_FILE, "data", id)) continue;
-        s->files++;
-        if (fstatat(s->dir, e->d_name, &st, 0) == 0) s->bytes += st.st_size;
+        ++*files;
+        if (fstatat(s->dir, e->d_name, &st, 0) == 0) *bytes += st.st_size;
     }
     closedir(d);
     return 0;
@@ -85,7 +96,7 @@ static int count_files(msgl_batch_store *s)
 
 int msgl__store_open(msgl_batch_store *s, const char *path, msgl_err *err)
 {
-    *s = (msgl_batch_store){.dir = -1, .lock = -1};
+    *s = (msgl_batch_store){.path = path, .dir = -1, .lock = -1};
     if (mkdir(path, 0700) != 0 && errno != EEXIST) {
         return msgl__err_set(err, MSGL_EIO, "--batch-dir %.180s: %m", path);
     }
@@ -100,8 +111,7 @@ int msgl__store_open(msgl_batch_store *s, const char *path, msgl_err *err)
         msgl__store_close(s);
         return msgl__err_set(err, MSGL_EBUSY, "--batch-dir %.180s: another server has it", path);
     }
-    const int rc = count_files(s);
-    return rc == 0 ? 0 : msgl__err_set(err, rc, "--batch-dir %.180s: %m", path);
+    return 0;
 }
 
 void msgl__store_close(msgl_batch_store *s)
@@ -111,46 +121,13 @@ void msgl__store_close(msgl_batch_store *s)
     s->lock = s->dir = -1;
 }
 
-static int read_all(int fd, char *data, size_t len)
-{
-    for (size_t at = 0; at < len;) {
-        const ssize_t n = pread(fd, data + at, len - at, (off_t)at);
-        if (n < 0 && errno == EINTR) continue;
-        if (n <= 0) return MSGL_EIO;
-        at += (size_t)n;
-    }
-    return 0;
-}
-
-static int read_file(const msgl_batch_store *s, const char *name, size_t max, char **data,
-                     size_t *len, msgl_err *err)
-{
-    struct stat st;
-    const int fd = openat(s->dir, name, O_RDONLY | O_CLOEXEC | O_NOFOLLOW | O_NONBLOCK);
-    if (fd < 0) return msgl__err_set(err, errno == ENOENT ? MSGL_ENOENT : MSGL_EIO, "%m");
-    int rc = fstat(fd, &st) != 0 || !S_ISREG(st.st_mode) ? MSGL_EIO : 0;
-    if (rc == 0 && (uint64_t)st.st_size > max) rc = MSGL_ELIMIT;
-    char *all = rc == 0 ? msgl__malloc((size_t)st.st_size + 1) : NULL;
-    if (rc == 0 && all == NULL) rc = MSGL_ENOMEM;
-    if (rc == 0) rc = read_all(fd, all, (size_t)st.st_size);
-    close(fd);
-    if (rc != 0) {
-        msgl__free(all);
-        return msgl__err_set(err, rc, "%s: %s", name, msgl__status_text(rc));
-    }
-    *len = (size_t)st.st_size;
-    all[*len] = '\0';
-    *data = all;
-    return 0;
-}
-
 json_t *msgl__store_get(const msgl_batch_store *s, const char *id)
 {
-    char name[64], *text;
+    char path[PATH_MAX], *text;
     size_t len;
     msgl_err err;
-    name_of(id, "json", name);
-    if (read_file(s, name, 1 << 20, &text, &len, &err) != 0) return NULL;
+    if (path_of(s, id, "json", path, &err) != 0) return NULL;
+    if (msgl__file_read(path, 1 << 20, &text, &len, &err) != 0) return NULL;
     json_t *o = json_loadb(text, len, 0, NULL);
     msgl__free(text);
     if (json_is_object(o)) return o;
@@ -158,41 +135,19 @@ json_t *msgl__store_get(const msgl_batch_store *s, const char *id)
     return NULL;
 }
 
-static int write_all(int fd, const char *data, size_t len)
+static int put(const msgl_batch_store *s, const char *id, const char *suffix, const void *data,
+               size_t len, msgl_err *err)
 {
-    for (size_t at = 0; at < len;) {
-        const ssize_t n = write(fd, data + at, len - at);
-        if (n < 0 && errno == EINTR) continue;
-        if (n < 0) return MSGL_EIO;
-        at += (size_t)n;
-    }
-    return 0;
-}
-
-// A whole file under this name, or what was there before.
-static int write_file(const msgl_batch_store *s, const char *name, const char *data, size_t len,
-                      msgl_err *err)
-{
-    static const char part[] = "part";
-    const int fd = openat(s->dir, part, O_WRONLY | O_CREAT | O_TRUNC | O_CLOEXEC, 0600);
-    if (fd < 0) return msgl__err_set(err, MSGL_EIO, "%m");
-    int rc = write_all(fd, data, len);
-    if (rc == 0 && fsync(fd) != 0) rc = MSGL_EIO;
-    if (close(fd) != 0) rc = MSGL_EIO;
-    if (rc == 0 && renameat(s->dir, part, s->dir, name) != 0) rc = MSGL_EIO;
-    if (rc == 0) return 0;
-    (void)msgl__err_set(err, rc, "%m");
-    (void)unlinkat(s->dir, part, 0);
-    return rc;
+    char path[PATH_MAX];
+    const int rc = path_of(s, id, suffix, path, err);
+    return rc == 0 ? msgl__file_replace(path, 0600, data, len, err) : rc;
 }
 
 int msgl__store_set(msgl_batch_store *s, const char *id, const json_t *object, msgl_err *err)
 {
-    char name[64];
-    name_of(id, "json", name);
     char *text = json_dumps(object, JSON_COMPACT);
     if (text == NULL) return msgl__err_set(err, MSGL_ENOMEM, "out of memory");
-    const int rc = write_file(s, name, text, strlen(text), err);
+    const int rc = put(s, id, "json", text, strlen(text), err);
     msgl__free(text);
     return rc;
 }
@@ -254,9 +209,9 @@ int msgl__store_open_data(const msgl_batch_store *s, const char *id)
 int msgl__store_read_data(const msgl_batch_store *s, const char *id, size_t max, char **data,
                           size_t *len, msgl_err *err)
 {
-    char name[64];
-    name_of(id, "data", name);
-    return read_file(s, name, max, data, len, err);
+    char path[PATH_MAX];
+    const int rc = path_of(s, id, "data", path, err);
+    return rc == 0 ? msgl__file_read(path, max, data, len, err) : rc;
 }
 
 int64_t msgl__store_data_size(const msgl_batch_store *s, const char *id)
@@ -270,16 +225,16 @@ int64_t msgl__store_data_size(const msgl_batch_store *s, const char *id)
 int msgl__store_put_file(msgl_batch_store *s, const char *id, const json_t *object,
                          const void *data, size_t len, msgl_err *err)
 {
-    if (count_files(s) != 0) return msgl__err_set(err, MSGL_EIO, "%m");
-    if (s->files >= MSGL_STORE_MAX_FILES || s->bytes + (int64_t)len > MSGL_STORE_MAX_BYTES) {
+    int files;
+    int64_t bytes;
+    if (count_files(s, &files, &bytes) != 0) return msgl__err_set(err, MSGL_EIO, "%m");
+    if (files >= MSGL_STORE_MAX_FILES || bytes + (int64_t)len > MSGL_STORE_MAX_BYTES) {
         return msgl__err_set(err, MSGL_ELIMIT,
                              "The server keeps %d files with %" PRId64 " bytes; allowed: %d files, "
                              "%" PRId64 " bytes. Delete some.",
-                             s->files, s->bytes, MSGL_STORE_MAX_FILES, MSGL_STORE_MAX_BYTES);
+                             files, bytes, MSGL_STORE_MAX_FILES, MSGL_STORE_MAX_BYTES);
     }
-    char name[64];
-    name_of(id, "data", name);
-    int rc = write_file(s, name, data, len, err);
+    int rc = put(s, id, "data", data, len, err);
     if (rc != 0) return rc;
     rc = msgl__store_set(s, id, object, err);
     if (rc != 0) msgl__store_remove(s, id);

@@ -20,14 +20,13 @@ enum { MSGL_STORE_MAX_FILES = 10000 };
 #define MSGL_STORE_BATCH "batch_"
 
 typedef struct msgl_batch_store {
-    int dir; // descriptors
+    const char *path; // as msgl__store_open got it
+    int dir;          // descriptors
     int lock;
     uint64_t last; // of the ids
-    int64_t bytes; // of all data, when it was last counted
-    int files;
 } msgl_batch_store;
 
-// Makes the folder if it is not there. MSGL_EBUSY: another server has it.
+// Makes the folder if it is not there. path is borrowed. MSGL_EBUSY: another server has it.
 int msgl__store_open(msgl_batch_store *s, const char *path, msgl_err *err);
 void msgl__store_close(msgl_batch_store *s);
 

@@ -3,6 +3,7 @@
 
 #include <errno.h>
 #include <fcntl.h>
+#include <limits.h>
 #include <stdio.h>
 #include <string.h>
 #include <sys/mman.h>
@@ -88,11 +89,63 @@ int msgl__file_map(const char *path, void **map, size_t *size, msgl_err *err)
     return code;
 }
 
+int msgl__write_all(int fd, const void *data, size_t len)
+{
+    for (size_t at = 0; at < len;) {
+        const ssize_t n = write(fd, (const char *)data + at, len - at);
+        if (n < 0 && errno == EINTR) continue;
+        if (n < 0) return MSGL_EIO;
+        at += (size_t)n;
+    }
+    return 0;
+}
+
+static int fail(const char *path, msgl_err *err)
+{
+    return msgl__err_set(err, MSGL_EIO, "%s: %s", msgl__path_tail(path), strerror(errno));
+}
+
+int msgl__file_make_parents(const char *path, mode_t mode, msgl_err *err)
+{
+    char part[PATH_MAX];
+    struct stat st;
+    if ((size_t)snprintf(part, sizeof part, "%s", path) >= sizeof part) {
+        return msgl__err_set(err, MSGL_EINVAL, "%s: the path is too long", msgl__path_tail(path));
+    }
+    for (char *p = part + 1; (p = strchr(p, '/')) != NULL; p++) {
+        *p = '\0';
+        // Of a folder that may not be written one hears that, though it has what is wanted.
+        if (mkdir(part, mode) != 0 && errno != EEXIST && stat(part, &st) != 0) {
+            return fail(part, err);
+        }
+        *p = '/';
+    }
+    return 0;
+}
+
+int msgl__file_replace(const char *path, mode_t mode, const void *data, size_t len, msgl_err *err)
+{
+    char tmp[PATH_MAX];
+    if ((size_t)snprintf(tmp, sizeof tmp, "%s.%ld.tmp", path, (long)getpid()) >= sizeof tmp) {
+        return msgl__err_set(err, MSGL_EINVAL, "%s: the path is too long", msgl__path_tail(path));
+    }
+    (void)unlink(tmp);
+    const int fd = open(tmp, O_WRONLY | O_CREAT | O_EXCL | O_CLOEXEC, mode);
+    if (fd < 0) return fail(tmp, err);
+    int rc = msgl__write_all(fd, data, len);
+    if (rc == 0 && fsync(fd) != 0) rc = MSGL_EIO;
+    if (rc != 0) (void)fail(path, err);
+    if (close(fd) != 0 && rc == 0) rc = fail(path, err);
+    if (rc == 0 && rename(tmp, path) != 0) rc = fail(path, err);
+    if (rc != 0) (void)unlink(tmp);
+    return rc;
+}
+
 int msgl__path_join(const char *dir, const char *file, char *out, size_t size, msgl_err *err)
 {
     const int n = snprintf(out, size, "%s/%s", dir, file);
     if (n >= 0 && (size_t)n < size) return 0;
-    return msgl__err_set(err, MSGL_EINVAL, "model folder: the path is too long");
+    return msgl__err_set(err, MSGL_EINVAL, "%s: the path is too long", msgl__path_tail(dir));
 }
 
 const char *msgl__path_tail(const char *path)

@@ -1,11 +1,12 @@
 // SPDX-License-Identifier: Apache-2.0
 //
-// Files that others wrote: opened so that nothing but a regular file can be read, and named in
-// messages so that a message stays one short line.
+// Files that others wrote: opened so that nothing but a regular file can be read; files of our own:
+// written whole. Named in messages so that a message stays one short line.
 #ifndef MSGL_UTILS_FILE_H
 #define MSGL_UTILS_FILE_H
 
 #include <stddef.h>
+#include <sys/types.h>
 
 #include "core/err.h"
 
@@ -20,6 +21,15 @@ int msgl__file_read(const char *path, size_t max_bytes, char **data, size_t *len
 // Maps a regular file read-only; freed with munmap. As msgl__file_open, and MSGL_EFORMAT for an
 // empty one.
 int msgl__file_map(const char *path, void **map, size_t *size, msgl_err *err);
+
+// All of data to fd. 0, or MSGL_EIO with errno; some of it may have been written then.
+int msgl__write_all(int fd, const void *data, size_t len);
+// The folders above a file, those that are not there with this mode. MSGL_EIO.
+int msgl__file_make_parents(const char *path, mode_t mode, msgl_err *err);
+// A file with these bytes, on the disk, in the place of what was there: who reads it finds one or
+// the other, also after a crash, which may leave path.PID.tmp. MSGL_EINVAL: the path is too long;
+// MSGL_EIO.
+int msgl__file_replace(const char *path, mode_t mode, const void *data, size_t len, msgl_err *err);
 
 // DIR/FILE to out. MSGL_EINVAL: it is too long.
 int msgl__path_join(const char *dir, const char *file, char *out, size_t size, msgl_err *err);

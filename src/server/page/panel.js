@@ -84,16 +84,14 @@ const lengthOf = (tokens) => Math.log2(1 + tokens); // a run of 4,000 tokens mus
 function placeTree(roots) {
   const placed = [], stack = [...roots].reverse().map((n) => ({ n, x: 0 }));
   let leaves = 0;
-  const order = [];
   while (stack.length > 0) {
     const { n, x } = stack.pop();
     Object.assign(n, { x, w: lengthOf(n.tokens), top: leaves });
-    order.push(n);
     placed.push(n);
     if (n.children.length === 0) leaves++;
     for (const child of n.children.slice().reverse()) stack.push({ n: child, x: x + n.w });
   }
-  for (const n of order.reverse()) n.rows = n.children.reduce((sum, c) => sum + c.rows, 0) || 1;
+  for (const n of placed.slice().reverse()) n.rows = n.children.reduce((sum, c) => sum + c.rows, 0) || 1;
   return { placed, leaves, depth: Math.max(1, ...placed.map((n) => n.x + n.w)) };
 }
 
