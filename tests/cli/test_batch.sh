@@ -6,15 +6,9 @@ minisgl=$1
 model=$2
 dir=$(mktemp -d)
 trap 'rm -rf "$dir"' EXIT
-passed=0
-failed=0
+# shellcheck source=tests/cli/expect.sh
+. "$(dirname "$0")/expect.sh"
 
-check() { # NAME EXIT_CODE OF "test" OR "grep"
-    if [ "$2" -eq 0 ]; then passed=$((passed + 1)); else
-        failed=$((failed + 1))
-        echo "FAILED: $1"
-    fi
-}
 # run NAME EXIT_CODE WORDS ARGUMENTS...: of `minisgl run`; WORDS are in what it says.
 run() {
     name=$1 code=$2 words=$3

@@ -6,23 +6,9 @@ minisgl=$1
 model=$2
 dir=$(mktemp -d)
 trap 'rm -rf "$dir"' EXIT
-passed=0
-failed=0
+# shellcheck source=tests/cli/expect.sh
+. "$(dirname "$0")/expect.sh"
 
-# expect NAME EXIT_CODE WORDS COMMAND...: exit code, and WORDS (a basic regular expression) in the output.
-expect() {
-    name=$1 code=$2 words=$3
-    shift 3
-    "$@" >"$dir/out" 2>&1 </dev/null
-    got=$?
-    if [ $got -eq "$code" ] && grep -q -- "$words" "$dir/out"; then
-        passed=$((passed + 1))
-    else
-        failed=$((failed + 1))
-        echo "FAILED: $name: exit $got (expected $code), expected \"$words\" in:"
-        head -5 "$dir/out"
-    fi
-}
 same() { # NAME FILE FILE
     if cmp -s "$2" "$3"; then
         passed=$((passed + 1))

@@ -25,23 +25,9 @@ for proxy in http_proxy https_proxy HTTP_PROXY HTTPS_PROXY all_proxy ALL_PROXY; 
 export HF_ENDPOINT="http://127.0.0.1:$port/" HF_HOME="$dir/home" NO_PROXY="*"
 commit=0123456789abcdef0123456789abcdef01234567
 cache="$HF_HOME/hub/models--org--small"
-passed=0
-failed=0
+# shellcheck source=tests/cli/expect.sh
+. "$(dirname "$0")/expect.sh"
 
-# expect NAME EXIT_CODE WORDS COMMAND...: exit code, and WORDS (a basic regular expression) in the output.
-expect() {
-    name=$1 code=$2 words=$3
-    shift 3
-    "$@" >"$dir/out" 2>&1 </dev/null
-    got=$?
-    if [ $got -eq "$code" ] && grep -q -- "$words" "$dir/out"; then
-        passed=$((passed + 1))
-    else
-        failed=$((failed + 1))
-        echo "FAILED: $name: exit $got (expected $code), expected \"$words\" in:"
-        head -5 "$dir/out"
-    fi
-}
 fresh() { # MODE...: no cache, no log, and the server does this
     rm -rf "$HF_HOME" "$dir/state/log"
     echo "$*" >"$dir/state/mode"

@@ -200,6 +200,19 @@ msgl_msg engine_expect(server_fixture *s, msgl_msg_type type)
     return m;
 }
 
+void expect_prompt(const msgl_msg_request *q, const char *text)
+{
+    static const char *const marks[] = {"{", "}", "EOS"};
+    char got[1024] = "";
+    size_t n = 0;
+    for (int32_t i = 0; i < q->num_ids && n < sizeof got; i++) {
+        n += (size_t)(q->ids[i] < 256
+                          ? snprintf(got + n, sizeof got - n, "%c", (char)q->ids[i])
+                          : snprintf(got + n, sizeof got - n, "%s", marks[q->ids[i] - 256]));
+    }
+    assert_string_equal(got, text);
+}
+
 void engine_expect_nothing(server_fixture *s)
 {
     msgl_msg m;

@@ -42,6 +42,8 @@ void engine_say_ready(server_fixture *s);
 msgl_msg engine_expect(server_fixture *s, msgl_msg_type type);
 // No message comes within some milliseconds.
 void engine_expect_nothing(server_fixture *s);
+// What a request's ids are of: bytes, { for im_start, } for im_end, EOS.
+void expect_prompt(const msgl_msg_request *q, const char *text);
 void engine_token(server_fixture *s, uint64_t uid, int32_t token, msgl_finish finish);
 void engine_text(server_fixture *s, uint64_t uid, const char *text); // one token per byte
 void engine_send_event(server_fixture *s, const msgl_token_event *e);

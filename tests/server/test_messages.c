@@ -32,20 +32,13 @@ static void open_server(server_fixture *s)
 static response ask(server_fixture *s, const char *fields, const char *prompt, const char *text,
                     msgl_finish finish)
 {
-    char body[2048], got[1024];
+    char body[2048];
     const int fd = client_open(s);
     (void)snprintf(body, sizeof body, "{\"max_tokens\":99,%s}", fields);
     client_post(fd, "/v1/messages", body);
     const msgl_msg m = engine_expect(s, MSGL_MSG_REQUEST);
     const msgl_msg_request *q = &m.u.request;
-    size_t n = 0;
-    for (int32_t i = 0; i < q->num_ids; i++) {
-        static const char *const marks[] = {"{", "}", "EOS"};
-        n += (size_t)(q->ids[i] < 256
-                          ? snprintf(got + n, sizeof got - n, "%c", (char)q->ids[i])
-                          : snprintf(got + n, sizeof got - n, "%s", marks[q->ids[i] - 256]));
-    }
-    if (prompt != NULL) assert_string_equal(got, prompt);
+    if (prompt != NULL) expect_prompt(q, prompt);
     assert_int_equal(q->sampling.max_tokens, 99);
     const uint64_t uid = q->uid;
     engine_text(s, uid, text);
