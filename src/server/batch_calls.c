@@ -30,8 +30,7 @@ static void take(msgl_front *f, const msgl_endpoint *ep, msgl_http_conn *c, msgl
         (void)msgl__api_fail(&e, 501, NULL, "batches_off",
                              "This server has no files and batches; --batch-dir DIR gives it a "
                              "folder for them.");
-    } else if (strlen(rest) >= sizeof w->call.rest) { // a NUL in it
-
+    } else if (strlen(rest) >= sizeof w->call.rest) {
         (void)msgl__api_fail(&e, 404, NULL, NULL, "There is nothing at '%.200s'.",
                              msgl__strbuf_str(&p->path));
     } else if ((w = msgl__calloc(1, sizeof *w)) == NULL) {
