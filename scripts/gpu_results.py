@@ -77,6 +77,9 @@ for what, times in (("decode step, 14B bs=1, 2 GPUs", 1.7), ("decode step, 14B b
 for size, most in ((10240, 6), (655360, 9)):
     ASKED["all_reduce in a graph", f"{size} bytes on 2 ranks, peer memory"] = (most, None, LOWER)
 ASKED["start to ready", "14B, 2 GPUs"] = (6, None, LOWER)
+for clients in (8, 64, 256):
+    ASKED["simulated, off by", f"14B {clients} clients, tok/s"] = (10, None, LOWER)
+    ASKED["simulated, off by", f"14B {clients} clients, first token p50"] = (15, None, LOWER)
 
 
 def met(figure, variant, value):

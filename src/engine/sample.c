@@ -24,6 +24,7 @@ static void draw_apart(msgl_engine *e, msgl_sample_call call, int32_t first, con
 {
     const msgl_sample_kernels *k = &e->kernels.sample;
     const size_t rows = (size_t)call.num_rows, own = (size_t)l->own_tokens.count;
+    const msgl_comm_ops *ops = e->comm->ops;
     uint64_t *all = l->keys + rows;
     call.logits = l->own + (size_t)first * own;
     call.ld = own;
@@ -31,8 +32,11 @@ static void draw_apart(msgl_engine *e, msgl_sample_call call, int32_t first, con
     call.first = l->own_tokens.from;
     call.keys = l->keys;
     k->draw(&e->exec, &call);
-    e->comm->ops->all_gather(e->comm, &e->exec, (const float *)l->keys, 2 * rows, (float *)all);
-    call.keys = all;
+    if (ops->meeting != NULL) call.sum = ops->meeting(e->comm, 2 * rows);
+    if (call.sum == NULL) {
+        ops->all_gather(e->comm, &e->exec, (const float *)l->keys, 2 * rows, (float *)all);
+        call.keys = all;
+    }
     k->pick(&e->exec, &call, e->comm->size);
 }
 

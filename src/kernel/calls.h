@@ -217,6 +217,9 @@ typedef struct msgl_embed_call {
     int32_t half;
     float scale;
     float *cos_sin; // [tokens, 2 half]
+    // NULL: rows that w has not are zeros. Or where two ranks, each with some of the rows, give
+    // each other theirs; for tokens * (hidden + 1) elements.
+    const struct msgl_peer_sum *sum;
 } msgl_embed_call;
 
 // What the sampler needs per row; copied from the request.
@@ -271,6 +274,8 @@ typedef struct msgl_sample_call {
     // have filters.
     int32_t first;
     uint64_t *keys;
+    // Of `pick`: NULL, or where two ranks give each other their keys; for 2 * num_rows elements.
+    const struct msgl_peer_sum *sum;
     // For rows that adjust, else not read: the pairs, and room for the logits that they had, for
     // those of tokens at the places of the pool. No two rows share a place.
     const msgl_bias *bias;

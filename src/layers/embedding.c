@@ -28,7 +28,20 @@ static void rope_table(msgl_forward *f, const msgl_step_rope *r, float *cos_sin)
 
 _Static_assert((int)MSGL_EMBED_TABLES >= (int)MSGL_MAX_SPANS, "a table for every span");
 
-// With the first rope's table.
+// What gemm.embed does, one after the other; rows of other ranks are zeros.
+static void take_parts(msgl_forward *f, const msgl_embed_call *c)
+{
+    msgl_device *d = f->x->device;
+    for (int32_t i = 0; i < f->num_tables; i++) { // the ids come again with every further table
+        if (i > 0 && f->page_tables[i] == NULL) break;
+        d->ops->take_tokens(d, f->token_pool, f->id_index, c->tokens, f->ids, f->page_tables[i],
+                            f->slots[i]);
+    }
+    rope_table(f, &f->ropes[0], c->cos_sin);
+    c->w->format->gather(f->x, c->w, f->ids, c->tokens, c->out);
+}
+
+// With the first rope's table. Of several ranks each has some of the vocabulary's rows.
 static void embed(msgl_forward *f, const msgl_weight *w, void *out, float *cos_sin)
 {
     const int32_t tokens = f->num_tokens;
@@ -50,26 +63,21 @@ static void embed(msgl_forward *f, const msgl_weight *w, void *out, float *cos_s
         c.tables[i] = f->page_tables[i];
         c.slots[i] = f->slots[i];
     }
+    const msgl_comm_ops *ops = f->comm->ops;
+    const size_t n = (size_t)tokens * (size_t)w->k;
+    if (ops->meeting != NULL) c.sum = ops->meeting(f->comm, n + (size_t)tokens);
     const bool fuses = f->k->gemm.embed != NULL && r->num_segments == 1 && r->dual.len == 0;
-    if (fuses && f->k->gemm.embed(f->x, &c)) return;
-    msgl_device *d = f->x->device;
-    for (int32_t i = 0; i < f->num_tables; i++) { // the ids come again with every further table
-        if (i > 0 && f->page_tables[i] == NULL) break;
-        d->ops->take_tokens(d, f->token_pool, f->id_index, tokens, f->ids, f->page_tables[i],
-                            f->slots[i]);
+    const bool fused = fuses && f->k->gemm.embed(f->x, &c);
+    if (!fused) take_parts(f, &c);
+    if (f->comm->size > 1 && !(fused && c.sum != NULL)) {
+        ops->all_reduce(f->comm, f->x, f->x->act, out, n);
     }
-    rope_table(f, r, cos_sin);
-    w->format->gather(f->x, w, f->ids, tokens, out);
 }
 
 void msgl__embed(msgl_forward *f, const msgl_weight *w, float scale, void *out,
                  float *const cos_sin[MSGL_MAX_ROPES])
 {
     embed(f, w, out, cos_sin[0]);
-    if (f->comm->size > 1) { // each has some of the vocabulary's rows
-        f->comm->ops->all_reduce(f->comm, f->x, f->x->act, out,
-                                 (size_t)f->num_tokens * (size_t)w->k);
-    }
     for (int32_t i = 1; i < f->num_ropes; i++) rope_table(f, &f->ropes[i], cos_sin[i]);
     if (scale != 1) f->k->norm.scale(f->x, out, scale, (size_t)f->num_tokens * (size_t)w->k);
     // Only now the device's page tables have the slots of the new tokens, which lists of pages

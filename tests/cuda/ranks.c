@@ -429,6 +429,141 @@ static void check_products(rank *r, int size)
     check_product(r, size, MSGL_F16, 4, 5120, 2560);
 }
 
+// --- a step's beginning and end ------------------------------------------------------------------
+
+static void *device_copy(rank *r, const void *from, size_t bytes)
+{
+    void *host = r->d->ops->host_alloc(r->d, bytes), *dev = r->d->ops->alloc(r->d, bytes);
+    assert_true(host != NULL && dev != NULL);
+    memcpy(host, from, bytes);
+    r->d->ops->copy_in(r->d, dev, host, bytes);
+    settle(r);
+    r->d->ops->host_free(r->d, host, bytes);
+    return dev;
+}
+
+enum { OWN_ROWS = 5, MOST_TOKENS = 200 }; // of the embedding each rank's; of a call
+
+// Of calls whose tokens are all rank 0's, all rank 1's, and of either.
+static int32_t token_of(int call, int t)
+{
+    return call % 3 < 2 ? OWN_ROWS * (call % 3) + t % OWN_ROWS : (t * 7 + call) % (2 * OWN_ROWS);
+}
+
+// One call behind the other, with sums of other kinds between, whose slots are the same.
+static void check_rows(rank *r, msgl_dtype t, int tokens, int hidden)
+{
+    enum { CALLS = 7 };
+    const msgl_device_ops *ops = r->d->ops;
+    const size_t bytes = (size_t)tokens * (size_t)hidden * msgl__dtype_size(t);
+    int32_t index[MOST_TOKENS], ids[MOST_TOKENS];
+    char *out[CALLS], *host = ops->host_alloc(r->d, bytes);
+    int32_t *pool[CALLS];
+    const float one = 1;
+    float *ones = device_copy(r, &one, sizeof one);
+    for (int i = 0; i < tokens; i++) index[i] = i;
+    msgl_weight w = {.format = &r->kernels.gemm.formats[t],
+                     .n = OWN_ROWS,
+                     .k = hidden,
+                     .first = OWN_ROWS * r->comm->rank};
+    r->x.act = t;
+    w.data = device_matrix(r, t, OWN_ROWS, (size_t)hidden, weight_at);
+    msgl_embed_call c = {.tokens = tokens, .w = &w, .half = 1, .scale = 1, .inv_freq = ones};
+    c.index = device_copy(r, index, (size_t)tokens * sizeof *index);
+    c.positions = c.index;
+    c.cos_sin = ops->alloc(r->d, (size_t)tokens * 2 * sizeof(float));
+    for (int call = 0; call < CALLS; call++) {
+        for (int i = 0; i < tokens; i++) ids[i] = token_of(call, i);
+        pool[call] = device_copy(r, ids, (size_t)tokens * sizeof *ids);
+        out[call] = ops->alloc(r->d, bytes);
+    }
+    for (int call = 0; call < CALLS; call++) {
+        c.pool = pool[call], c.out = out[call];
+        c.sum = r->comm->ops->meeting(r->comm, (size_t)tokens * (size_t)(hidden + 1));
+        assert_non_null(c.sum);
+        assert_true(r->kernels.gemm.embed(&r->x, &c));
+        if (call % 2 != 0) r->comm->ops->all_reduce(r->comm, &r->x, MSGL_F32, c.cos_sin, 2);
+    }
+    for (int call = 0; call < CALLS; call++) {
+        ops->copy_out(r->d, host, out[call], bytes);
+        settle(r);
+        for (int i = 0; i < tokens; i++) {
+            const int id = token_of(call, i);
+            for (int col = 0; col < hidden; col++) {
+                const size_t at = (size_t)i * (size_t)hidden + (size_t)col;
+                const float want = weight_at((size_t)id % OWN_ROWS, (size_t)col, id / OWN_ROWS);
+                assert_float_equal(msgl__load_f32(host, t, at), want, 0);
+            }
+        }
+        ops->free(r->d, out[call], 0), ops->free(r->d, pool[call], 0);
+    }
+    r->x.act = MSGL_F32;
+    ops->host_free(r->d, host, bytes);
+    void *const memory[] = {w.data, ones, (void *)c.index, c.cos_sin};
+    for (size_t i = 0; i < MSGL_COUNT(memory); i++) ops->free(r->d, memory[i], 0);
+}
+
+enum { OWN_COLUMNS = 8, PICKED_ROWS = 150 };
+
+// Some rows' largest is 0, of either rank; others' stands twice, or is not there.
+static float logit_at(size_t row, size_t col, int who)
+{
+    if (row % 10 == 9) return -INFINITY;
+    const size_t all = col + OWN_COLUMNS * (size_t)who;
+    const float least = row % 2 == 0 ? -9 : -4;
+    return least + (float)((all * 7 + row * 3) % (row % 3 == 0 ? 10 : 5));
+}
+
+static void check_picks(rank *r)
+{
+    const msgl_device_ops *ops = r->d->ops;
+    msgl_sample_row rows[PICKED_ROWS];
+    for (int i = 0; i < PICKED_ROWS; i++) rows[i] = (msgl_sample_row){.top_p = 1};
+    msgl_sample_row *d_rows = device_copy(r, rows, sizeof rows);
+    int32_t *out = ops->host_alloc(r->d, 2 * PICKED_ROWS * sizeof *out);
+    msgl_sample_call c = {.ld = OWN_COLUMNS,
+                          .num_rows = PICKED_ROWS,
+                          .vocab = OWN_COLUMNS,
+                          .rows = d_rows,
+                          .any_random = true,
+                          .first = OWN_COLUMNS * r->comm->rank};
+    c.logits = device_matrix(r, MSGL_F32, PICKED_ROWS, OWN_COLUMNS, logit_at);
+    c.keys = ops->alloc(r->d, PICKED_ROWS * sizeof *c.keys);
+    c.tokens = ops->alloc(r->d, 2 * PICKED_ROWS * sizeof *c.tokens);
+    c.status = c.tokens + PICKED_ROWS;
+    c.sum = r->comm->ops->meeting(r->comm, 2 * PICKED_ROWS);
+    assert_non_null(c.sum);
+    for (int call = 0; call < 3; call++) {
+        r->kernels.sample.draw(&r->x, &c);
+        r->kernels.sample.pick(&r->x, &c, r->comm->size);
+    }
+    ops->copy_out(r->d, out, c.tokens, 2 * PICKED_ROWS * sizeof *out);
+    settle(r);
+    for (size_t row = 0; row < PICKED_ROWS; row++) {
+        int32_t best = 0;
+        for (size_t i = 1; i < 2 * OWN_COLUMNS; i++) {
+            const float most = logit_at(row, (size_t)best % OWN_COLUMNS, best / OWN_COLUMNS);
+            if (logit_at(row, i % OWN_COLUMNS, (int)(i / OWN_COLUMNS)) > most) best = (int32_t)i;
+        }
+        const bool bad = row % 10 == 9;
+        assert_int_equal(out[row], bad ? -1 : best);
+        assert_int_equal(out[PICKED_ROWS + row], bad ? MSGL_ENUMERIC : 0);
+    }
+    ops->host_free(r->d, out, 0);
+    void *const memory[] = {d_rows, c.logits, c.keys, c.tokens};
+    for (size_t i = 0; i < MSGL_COUNT(memory); i++) ops->free(r->d, memory[i], 0);
+}
+
+static void check_ends(rank *r, int size)
+{
+    if (size != 2) return;
+    check_rows(r, MSGL_BF16, 1, 5120);
+    check_rows(r, MSGL_BF16, 64, 5120);
+    check_rows(r, MSGL_F16, 7, 24);
+    check_rows(r, MSGL_F32, MOST_TOKENS, 2304);
+    check_picks(r);
+}
+
 static void check_communicator(rank *r, int size)
 {
     static const msgl_dtype types[] = {MSGL_F32, MSGL_F16, MSGL_BF16};
@@ -441,6 +576,7 @@ static void check_communicator(rank *r, int size)
     check_adding(r, size, MSGL_F32, 3, 1000);
     check_adding(r, size, MSGL_F16, 5, 7168);
     check_products(r, size);
+    check_ends(r, size);
 }
 
 // The other ranks of `size` are this process's children; they end with its asserts.

@@ -415,15 +415,6 @@ static __global__ void __launch_bounds__(THREADS)
     close_call(p, &p.of[p.rank]->epoch, m.call);
 }
 
-static __device__ __forceinline__ uint32_t sent(uint32_t word)
-{
-    return word == EMPTY ? 0 : word;
-}
-static __device__ __forceinline__ uint4 sent(uint4 v)
-{
-    return make_uint4(sent(v.x), sent(v.y), sent(v.z), sent(v.w));
-}
-
 // The same of two ranks, in one shot.
 template <typename V>
 static __global__ void __launch_bounds__(THREADS)
@@ -440,7 +431,7 @@ static __global__ void __launch_bounds__(THREADS)
     V *const theirs = pushed_at<V>(p, call, 0, p.rank, other);
     V *const own = pushed_at<V>(p, call, 0, other, p.rank);
     for (size_t i = first; i < n; i += step) {
-        const V v = sent(in[i]);
+        const V v = msgl__peer_sent(in[i]);
         msgl__peer_push((char *)(theirs + i), v);
         out[(size_t)p.rank * stride + i] = v;
     }

@@ -67,6 +67,23 @@ static __device__ __forceinline__ bool msgl__peer_came(uint4 v)
     return msgl__peer_came(make_uint2(v.x, v.y)) && msgl__peer_came(make_uint2(v.z, v.w));
 }
 
+// What is sent of a value: +0 for EMPTY. Its rank goes on with the same, so that all have the same
+// bits.
+static __device__ __forceinline__ uint32_t msgl__peer_sent(uint32_t v)
+{
+    return msgl__peer_came(v) ? v : 0;
+}
+static __device__ __forceinline__ uint2 msgl__peer_sent(uint2 v)
+{
+    return make_uint2(msgl__peer_sent(v.x), msgl__peer_sent(v.y));
+}
+
+static __device__ __forceinline__ uint4 msgl__peer_sent(uint4 v)
+{
+    return make_uint4(msgl__peer_sent(v.x), msgl__peer_sent(v.y), msgl__peer_sent(v.z),
+                      msgl__peer_sent(v.w));
+}
+
 static __device__ __forceinline__ void msgl__peer_push(char *to, uint32_t v)
 {
     msgl__store_relaxed_sys((uint32_t *)to, v);

@@ -18,6 +18,7 @@
 #include "kernel/cuda/ops/philox.cuh"
 #include "kernel/cuda/ops/row_search.cuh"
 #include "kernel/cuda/ops/vec8.cuh"
+#include "kernel/cuda/peer_sum.cuh"
 
 #define LOG2_E 1.4426950408889634f
 #define LN_2 0.6931471805599453f
@@ -358,7 +359,10 @@ static __device__ __forceinline__ void choose(row_search *r, const sample_args &
     if (FILTERS || a.keys == NULL) {
         put_token(at, key);
     } else {
-        a.keys[(int)blockIdx.x / cluster_size()] = key;
+        // A score of +0 as -0, which is no other: the upper word's bits are those of a word that
+        // is not sent between ranks.
+        const bool zero = (uint32_t)(key >> 32) == ordered(0.0f);
+        a.keys[(int)blockIdx.x / cluster_size()] = key - ((uint64_t)zero << 32);
     }
 }
 
@@ -400,6 +404,31 @@ static __global__ void pick_kernel(const __grid_constant__ sample_args a, int ro
         best = key > best ? key : best;
     }
     put_token(find_place(a, row), best);
+}
+
+// A thread per row: the larger one of this rank's key and the other's. Also of rows whose token
+// nobody wants: the other rank's slots count on it (peer_sum.cuh).
+static __global__ void pick_of_two_kernel(const __grid_constant__ sample_args a, int rows,
+                                          const __grid_constant__ msgl_peer_sum sum)
+{
+    msgl__pdl_trigger();
+    msgl__pdl_wait();
+    const int row = (int)(blockIdx.x * blockDim.x + threadIdx.x);
+    const msgl_peer_slot slot = msgl__peer_open(sum);
+    uint2 own = {}, other = {};
+    if (row < rows) {
+        own = msgl__peer_sent(__ldcg((const uint2 *)a.keys + row));
+        msgl__peer_push(slot.theirs + (size_t)row * sizeof own, own);
+    }
+    __syncthreads();
+    if (threadIdx.x == 0) msgl__peer_count(sum.count, sum.ticket, slot.call, gridDim.x);
+    if (row >= rows) return;
+    char *const from = slot.own + (size_t)row * sizeof other;
+    msgl__peer_look(from, &other);
+    msgl__peer_take(from, sum.over, &other);
+    if (row >= (a.late == NULL ? rows : a.late->num_rows)) return;
+    const uint64_t mine = (uint64_t)own.y << 32 | own.x, its = (uint64_t)other.y << 32 | other.x;
+    put_token(find_place(a, row), mine > its ? mine : its);
 }
 
 static __global__ void __launch_bounds__(ROW_THREADS)
@@ -562,8 +591,14 @@ extern "C" void msgl__cuda_pick(msgl_exec *x, const msgl_sample_call *c, int par
     if (c->num_rows <= 0) return;
     sample_args a = args_of(c, 0);
     a.keys = c->keys;
-    MSGL_CUDA_TRY(x, msgl__launch(pick_kernel, dim3((unsigned)(c->num_rows + 127) / 128), dim3(128),
-                                  0, msgl__cuda_stream(x), a, c->num_rows, parts));
+    const dim3 grid((unsigned)(c->num_rows + 127) / 128), block(128);
+    if (c->sum != NULL) {
+        MSGL_CUDA_TRY(x, msgl__launch(pick_of_two_kernel, grid, block, 0, msgl__cuda_stream(x), a,
+                                      c->num_rows, *c->sum));
+        return;
+    }
+    MSGL_CUDA_TRY(
+        x, msgl__launch(pick_kernel, grid, block, 0, msgl__cuda_stream(x), a, c->num_rows, parts));
 }
 
 extern "C" void msgl__cuda_sample(msgl_exec *x, const msgl_sample_call *c)
