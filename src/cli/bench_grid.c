@@ -144,6 +144,15 @@ static int measure(grid *g, const shape *s, msgl_err *err)
     return 0;
 }
 
+// What the scheduler would take of so many prompt tokens beside answers: whole tiles of both
+// together (scheduler/pace.h), without the last one that a few rows more would need.
+static int beside(const grid *g, int answers, int chunk)
+{
+    const int tile = g->runner->tile;
+    const int whole = tile > 0 ? (answers + chunk) / tile * tile - answers : 0;
+    return whole > 0 && whole >= chunk / 2 ? whole : chunk;
+}
+
 static int measure_all(grid *g, msgl_err *err)
 {
     const int eighth = msgl__ceil_div(g->longest, 8), half = msgl__ceil_div(g->longest, 2);
@@ -162,10 +171,11 @@ static int measure_all(grid *g, msgl_err *err)
     }
     for (int i = 0; i < g->num_batches; i++) {
         for (int c = 0; rc == 0 && c < g->num_chunks; c++) {
-            rc = measure(
-                g,
-                &(shape){.answers = g->batches[i], .context = contexts[1], .chunk = g->chunks[c]},
-                err);
+            rc = measure(g,
+                         &(shape){.answers = g->batches[i],
+                                  .context = contexts[1],
+                                  .chunk = beside(g, g->batches[i], g->chunks[c])},
+                         err);
         }
     }
     return rc;

@@ -4,7 +4,7 @@
 #include "core/mem.h"
 #include "core/round.h"
 
-enum { FLIGHTS = 2, ROW_ALIGN = 32 };
+enum { FLIGHTS = 2, ROW_ALIGN = 32, WARM_UP_TOKENS = 8 };
 
 // ---- what replicas share ----
 
@@ -160,6 +160,30 @@ int msgl__sim_replica_send(msgl_sim_replica *r, int32_t line, msgl_err *err)
     r->refused = NULL;
     if (refused.code != 0 && err != NULL) *err = refused;
     return refused.code;
+}
+
+int msgl__sim_replica_warm_up(msgl_sim_replica *r, int32_t line)
+{
+    const msgl_trace_line *l = &r->kind->trace->lines[line];
+    msgl_msg_request q = {.uid = (uint64_t)r->kind->trace->count,
+                          .num_ids = l->input,
+                          .ids = r->kind->ids,
+                          .sampling = msgl__sampling_params_default()};
+    for (int32_t i = 0; i < l->input; i++) r->kind->ids[i] = i;
+    q.sampling.max_tokens = l->output < WARM_UP_TOKENS ? l->output : WARM_UP_TOKENS;
+    q.sampling.ignore_eos = true;
+    msgl_err refused = {0}; // as the line itself will be
+    r->refused = &refused;
+    msgl__scheduler_add(r->scheduler, &q);
+    r->refused = NULL;
+    int rc = 0;
+    while (rc == 0 && msgl__scheduler_has_work(r->scheduler)) rc = msgl__sim_replica_step(r);
+    msgl_msg_stats stats;
+    msgl__scheduler_stats(r->scheduler, &stats);
+    r->warm_steps = (int64_t)stats.step;
+    r->now_ns = r->device_ns = r->busy_ns = 0;
+    r->num_events = 0;
+    return rc;
 }
 
 bool msgl__sim_replica_has_work(const msgl_sim_replica *r)

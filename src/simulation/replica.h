@@ -43,6 +43,7 @@ typedef struct msgl_sim_replica {
     uint64_t now_ns;    // of the scheduler's thread
     uint64_t device_ns; // when all submitted steps will have run
     uint64_t busy_ns;   // that steps took
+    int64_t warm_steps; // not counted there
     const msgl_batch *flights[2];
     uint64_t ends_ns[2], took_ns[2]; // of these
     msgl_sim_replica_event *events;  // [max_running] of the last step, at now_ns
@@ -55,6 +56,9 @@ void msgl__sim_replica_free(msgl_sim_replica *r); // zero-initialised allowed
 
 // A line's request arrives at now_ns. An error: the scheduler refused it.
 int msgl__sim_replica_send(msgl_sim_replica *r, int32_t line, msgl_err *err);
+// Before anything arrives: a prompt as long as that line's, and a short answer, of which no trace
+// is left but what the scheduler has learned of its steps. Its own prefix stays cached.
+int msgl__sim_replica_warm_up(msgl_sim_replica *r, int32_t line);
 bool msgl__sim_replica_has_work(const msgl_sim_replica *r);
 // One turn of the scheduler. now_ns is when it ends, events what came of it.
 int msgl__sim_replica_step(msgl_sim_replica *r);

@@ -101,6 +101,9 @@ static int create(fleet *f, msgl_err *err)
         f->members[i].inbox = -1;
         f->members[i].waits = true;
         rc = msgl__sim_replica_init(&f->members[i].replica, &f->kind, err);
+        if (rc == 0 && f->cfg->clients > 0) {
+            rc = msgl__sim_replica_warm_up(&f->members[i].replica, f->first[0].what);
+        }
     }
     return rc;
 }
@@ -287,7 +290,7 @@ static void summarise(fleet *f)
         msgl_msg_stats stats;
         msgl__scheduler_stats(f->members[i].replica.scheduler, &stats);
         busy += f->members[i].replica.busy_ns;
-        r->steps += (int64_t)stats.step;
+        r->steps += (int64_t)stats.step - f->members[i].replica.warm_steps;
         r->retracted += (int64_t)stats.requests_retracted;
     }
     if (f->end_ns > f->begin_ns) {

@@ -23,7 +23,8 @@ typedef struct msgl_simulation_config {
     msgl_routing policy;
     double balance; // of MSGL_ROUTING_CACHE_AWARE, as in msgl_router_config
     // 0: requests come when the trace says. Else so many clients begin at once, and each begins the
-    // trace's next conversation when its last one has ended.
+    // trace's next conversation when its last one has ended, with servers that have answered one
+    // request before (`minisgl bench serve` does the same).
     int32_t clients;
     // Called now and then, with requests done; false ends the run (MSGL_EABORTED). NULL allowed.
     bool (*progress)(void *ctx, int32_t done, int32_t total);

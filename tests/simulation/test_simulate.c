@@ -27,11 +27,11 @@ typedef struct world {
     msgl_simulation_config cfg;
 } world;
 
-static void open_world(world *w, const char *lines)
+static void open_steps(world *w, const char *steps, const char *lines)
 {
     msgl_err err;
     *w = (world){0};
-    const temp_file table = temp_file_with(TABLE), trace = temp_file_with(lines);
+    const temp_file table = temp_file_with(steps), trace = temp_file_with(lines);
     assert_int_equal(msgl__step_table_load(table.path, &w->steps, &err), 0);
     assert_int_equal(msgl__trace_load(trace.path, 4, &w->trace, &err), 0);
     unlink(table.path);
@@ -46,6 +46,11 @@ static void open_world(world *w, const char *lines)
                                       .num_replicas = 1,
                                       .policy = MSGL_ROUTING_ROUND_ROBIN,
                                       .balance = MSGL_ROUTER_BALANCE};
+}
+
+static void open_world(world *w, const char *lines)
+{
+    open_steps(w, TABLE, lines);
 }
 
 static void close_world(world *w)
@@ -111,6 +116,30 @@ static void test_clients_and_replicas(void **state)
     // Of four, one has nothing to do.
     w.cfg.num_replicas = 4;
     assert_near(simulate(&w).busy, 0.75);
+    close_world(&w);
+}
+
+// A prompt of more tokens than a scheduler that knows nothing puts into a step: two steps for the
+// trace's first request, one for a client's, whose server has answered one before.
+static void test_warm_servers(void **state)
+{
+    (void)state;
+    world w;
+    open_steps(
+        &w,
+        "{\"phase\":\"decode\",\"batch\":1,\"context\":1,\"tile\":0,\"ms_per_step\":10}\n"
+        "{\"phase\":\"prefill\",\"chunk\":1000,\"prefix\":0,\"tile\":0,\"ms_per_step\":100}\n",
+        "{\"timestamp\":0,\"input_length\":900,\"output_length\":2}\n");
+    w.options.max_prefill_tokens = 2048;
+    assert_int_equal(simulate(&w).steps, 3);
+    w.cfg.clients = 1;
+    const msgl_simulation_result r = simulate(&w);
+    assert_int_equal(r.steps, 2);
+    assert_int_equal(r.completed, 1);
+    assert_int_equal(r.output_tokens, 2);
+    assert_int_equal(r.cached_tokens, 0);
+    assert_near(r.wall_s, 0.110);
+    assert_near(r.busy, 1);
     close_world(&w);
 }
 
@@ -272,9 +301,10 @@ int main(void)
 {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(test_clock),        cmocka_unit_test(test_clients_and_replicas),
-        cmocka_unit_test(test_arrivals),     cmocka_unit_test(test_conversation),
-        cmocka_unit_test(test_routing),      cmocka_unit_test(test_refused),
-        cmocka_unit_test(test_conservation), cmocka_unit_test(test_ends_early),
+        cmocka_unit_test(test_warm_servers), cmocka_unit_test(test_arrivals),
+        cmocka_unit_test(test_conversation), cmocka_unit_test(test_routing),
+        cmocka_unit_test(test_refused),      cmocka_unit_test(test_conservation),
+        cmocka_unit_test(test_ends_early),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }
